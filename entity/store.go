@@ -1,0 +1,169 @@
+// Package entity is the store of entities: the interface every backend
+// implements, and typed helpers over it. It knows no domain and links no
+// database; entity/pgstore is the PostgreSQL backend and entity/storetest the
+// conformance suite that every backend passes.
+//
+// All errors are of package errs. What matters most: NotFound means that the
+// store looked and the entity is not there; Unavailable means that it could
+// not look. A write whose outcome is not known is Unavailable with detail
+// "outcome"="unknown"; it can be repeated with the same RequestID.
+package entity
+
+import (
+	"context"
+	"time"
+
+	"miren.dev/runtime/pkg/schema"
+)
+
+// OpType is the kind of one operation of a transaction.
+type OpType uint8
+
+// Operations. Every one is conditional.
+const (
+	OpCreate       OpType = iota + 1 // Record whole; the id must be absent. AlreadyExists otherwise.
+	OpUpdateSpec                     // Record.Name, Labels, Lease, Spec replace the old ones if SpecRevision == If.
+	OpUpdateStatus                   // Record.Status replaces the old one if StatusRevision == If.
+	OpDelete                         // if Revision == If. Cascades as the schema says.
+	OpCheck                          // changes nothing; fails unless Revision == If (If 0: unless absent).
+)
+
+// Op is one operation of a transaction. Kind and ID of Record name the entity.
+type Op struct {
+	Type   OpType
+	Record schema.Record
+	If     schema.Revision
+}
+
+// TxnRequest is a set of operations that are applied together or not at all.
+// An entity may appear twice only as one spec and one status update.
+type TxnRequest struct {
+	// RequestID, if set, makes the transaction idempotent: the outcome of a
+	// committed transaction with the same id is returned instead of a second
+	// application, for at least ten minutes.
+	RequestID string
+	Ops       []Op
+}
+
+// TxnResult is the outcome of a committed transaction.
+type TxnResult struct {
+	Revision schema.Revision
+	// Records are the entities after the transaction, one per Op (for a
+	// delete the last object, for a check the checked one or a zero Record).
+	Records []schema.Record
+}
+
+// IndexOp compares an indexed attribute.
+type IndexOp uint8
+
+// Comparisons of an index.
+const (
+	IndexEq     IndexOp = iota + 1 // equal
+	IndexPrefix                    // starts with (string attributes)
+	IndexRange                     // >= Value and < Upper (nil: unbounded)
+)
+
+// IndexMatch selects by an indexed attribute ("spec.app").
+type IndexMatch struct {
+	Attr         string
+	Op           IndexOp
+	Value, Upper []byte // schema.EncodeIndex*
+}
+
+// Query selects entities of one kind. All conditions must hold.
+type Query struct {
+	Kind    string
+	Project schema.ID // empty: of every project
+	Name    string
+	Labels  map[string]string
+	Index   []IndexMatch
+	Limit   int    // of one page; 0: everything, at most 10,000
+	Cursor  string // of the previous page
+}
+
+// Page is one page of a List. Every page of one listing shows the store at
+// the same revision.
+type Page struct {
+	Records []schema.Record // ordered by id
+	Cursor  string          // empty on the last page
+	Token   Token           // watch from here to miss nothing
+}
+
+// Token is a position in the history of one epoch of a store. A restore or a
+// failover that may have lost writes starts a new epoch; a token of an old one
+// is answered with Compacted.
+type Token struct {
+	Epoch    string          `cbor:"1,keyasint" json:"epoch"`
+	Revision schema.Revision `cbor:"2,keyasint" json:"revision"`
+}
+
+// EventType is the type of a watch event.
+type EventType uint8
+
+// Types of watch events.
+const (
+	EventPut      EventType = iota + 1 // created or changed; Record is the new state
+	EventDelete                        // Record is the last object, its Revision that of the deletion
+	EventBookmark                      // no change; everything up to Token has been sent
+)
+
+// Event is one change, or a bookmark.
+type Event struct {
+	Type   EventType
+	Record schema.Record
+	Token  Token // resume after this event from here
+}
+
+// WatchQuery selects the changes to follow.
+type WatchQuery struct {
+	Kind    string    // empty: every kind
+	Project schema.ID // empty: every project
+	From    Token     // events after this position; the zero Token: from now
+	// Bookmarks asks for a bookmark at least this often while nothing happens;
+	// 0 asks for none but the first, which is sent as soon as the watch has
+	// caught up.
+	Bookmarks time.Duration
+}
+
+// Watch is a running watch: ordered, gap-free, resumable.
+type Watch interface {
+	// Next blocks until there is at least one event. It returns an error of
+	// class Compacted if the position is gone (list again), ResourceExhausted
+	// if this watcher was too slow (resume from the last Token), Unavailable
+	// if the store cannot be reached (resume), Canceled after Close or when
+	// ctx ends. It is for one goroutine.
+	Next(ctx context.Context) ([]Event, error)
+	Close()
+}
+
+// Lease is a promise to be alive. Entities created with its id are deleted
+// when it lapses.
+type Lease struct {
+	ID        schema.LeaseID
+	TTL       time.Duration
+	ExpiresAt time.Time // by the database's clock
+}
+
+// Reader reads entities.
+type Reader interface {
+	// Get returns one entity. Errors: NotFound, Unavailable.
+	Get(ctx context.Context, kind string, id schema.ID) (schema.Record, error)
+	List(ctx context.Context, q Query) (Page, error)
+	Watch(ctx context.Context, q WatchQuery) (Watch, error)
+}
+
+// Store is an entity store. It is safe for concurrent use.
+type Store interface {
+	Reader
+	// Txn applies ops atomically. On a failed condition it returns Conflict
+	// (revision moved), NotFound, AlreadyExists (id, name or unique value
+	// taken), FailedPrecondition (reference missing or restricting, lease
+	// lapsed) or InvalidArgument (schema), with details "kind", "id", "attr".
+	Txn(ctx context.Context, req TxnRequest) (TxnResult, error)
+
+	Grant(ctx context.Context, ttl time.Duration) (Lease, error)
+	// KeepAlive renews; NotFound means that the lease lapsed.
+	KeepAlive(ctx context.Context, id schema.LeaseID) (Lease, error)
+	// Revoke ends a lease and deletes its entities.
+	Revoke(ctx context.Context, id schema.LeaseID) error
+}

@@ -1,0 +1,144 @@
+// Package schema is the type language shared by the entity store and the RPC:
+// what an entity is, how its kinds are described, and the CBOR codec.
+//
+// An entity has a Meta, a spec (what is wanted) and a status (what is). Kinds
+// are declared in api/<domain>/schema.yml; schemagen generates a Go struct and
+// a Kind descriptor for each. The store and RPC move entities as Records: the
+// same thing with spec and status encoded.
+package schema
+
+import (
+	"time"
+)
+
+// ID names an entity. It is opaque, never reused, at most 64 bytes of
+// [a-z0-9-], and starts with the kind's prefix ("sb-...").
+type ID string
+
+// Revision is a position in the store's single, dense, commit-ordered
+// sequence of transactions. Zero means "none".
+type Revision int64
+
+// LeaseID names a store lease. Empty means "none".
+type LeaseID string
+
+// Meta is what every entity has besides spec and status. All of it except
+// Name, Project, Labels and Lease is set by the store.
+type Meta struct {
+	ID      ID                `cbor:"1,keyasint" json:"id"`
+	Project ID                `cbor:"2,keyasint,omitempty" json:"project,omitempty"` // empty for kinds that no tenant owns
+	Name    string            `cbor:"3,keyasint,omitempty" json:"name,omitempty"`    // unique within kind and project when not empty
+	Labels  map[string]string `cbor:"4,keyasint,omitempty" json:"labels,omitempty"`
+	Lease   LeaseID           `cbor:"5,keyasint,omitempty" json:"lease,omitempty"` // deleted when this lease lapses
+
+	Revision       Revision  `cbor:"6,keyasint,omitempty" json:"revision"`        // last change of anything
+	SpecRevision   Revision  `cbor:"7,keyasint,omitempty" json:"spec_revision"`   // last change of name, labels, lease or spec
+	StatusRevision Revision  `cbor:"8,keyasint,omitempty" json:"status_revision"` // last change of status
+	CreateRevision Revision  `cbor:"9,keyasint,omitempty" json:"create_revision"` // also the fencing token of a leased entity
+	CreatedAt      time.Time `cbor:"10,keyasint,omitempty" json:"created_at"`
+	UpdatedAt      time.Time `cbor:"11,keyasint,omitempty" json:"updated_at"`
+}
+
+// GetMeta returns m itself, so that a generated entity, which embeds Meta,
+// implements Object.
+func (m *Meta) GetMeta() *Meta { return m }
+
+// Object is implemented by every generated entity type (as *T).
+type Object interface {
+	EntityKind() *Kind
+	GetMeta() *Meta
+	// SpecPtr and StatusPtr return pointers to the typed spec and status.
+	SpecPtr() any
+	StatusPtr() any
+}
+
+// Record is an entity as the store and the wire hold it.
+type Record struct {
+	Meta   `cbor:"1,keyasint"`
+	Kind   string `cbor:"2,keyasint"`
+	Spec   []byte `cbor:"3,keyasint,omitempty"` // CBOR of the kind's spec
+	Status []byte `cbor:"4,keyasint,omitempty"` // CBOR of the kind's status
+}
+
+// Scope says who owns the entities of a kind.
+type Scope string
+
+// Scopes.
+const (
+	ScopeProject Scope = "project" // Meta.Project is required
+	ScopeCluster Scope = "cluster" // Meta.Project is empty
+)
+
+// OnDelete says what deletion of a referenced entity does to the referrer.
+type OnDelete string
+
+// What deletion of the target of a reference does.
+const (
+	Restrict OnDelete = "restrict" // the deletion is refused
+	Cascade  OnDelete = "cascade"  // the referrer is deleted too
+	Clear    OnDelete = "clear"    // allowed; the reference is left dangling in the
+	// stored bytes and its controller clears it
+)
+
+// IndexEntry is one indexed value of an entity. Values order bytewise the way
+// the attribute's type orders (see EncodeIndex*).
+type IndexEntry struct {
+	Attr  string
+	Value []byte
+}
+
+// UniqueEntry is a value that at most one entity of the kind may have (within
+// the project for kinds of ScopeProject, unless Global).
+type UniqueEntry struct {
+	Attr   string
+	Value  []byte
+	Global bool
+}
+
+// RefEntry is a reference to another entity that must exist when written.
+type RefEntry struct {
+	Attr     string
+	Kind     string
+	ID       ID
+	OnDelete OnDelete
+}
+
+// Extracted is everything of a record that the store indexes or enforces.
+type Extracted struct {
+	Index  []IndexEntry
+	Unique []UniqueEntry
+	Refs   []RefEntry
+}
+
+// Column is one column of a kind's table in the CLI.
+type Column struct {
+	Title string
+	// Value renders the cell; now is for ages.
+	Value func(o Object, now time.Time) string
+	Wide  bool // only with --wide
+}
+
+// Kind describes one kind of entity. It is generated; everything in it is
+// safe for concurrent use.
+type Kind struct {
+	Name   string // "sandbox_pool"
+	Plural string // "sandbox_pools"
+	Prefix string // of ids: "pool"
+	Domain string // "sandbox"
+	Doc    string
+	Scope  Scope
+	Short  []string // aliases the CLI accepts
+
+	// New returns an empty object with defaults applied.
+	New func() Object
+	// Decode fills a new object from a record; unknown fields are kept out,
+	// missing ones get their defaults.
+	Decode func(*Record) (Object, error)
+	// Encode validates o and renders it. Errors have class invalid_argument
+	// and name the attribute.
+	Encode func(Object) (*Record, error)
+	// Extract decodes what the store needs of a record and validates it.
+	Extract func(*Record) (Extracted, error)
+	// Columns of the CLI table, after NAME and ID.
+	Columns []Column
+}
