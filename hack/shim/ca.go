@@ -1,0 +1,172 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// Where the bundle is inside containers.
+const (
+	caPath       = "/run/runtime/ca-certificates.crt"
+	aptPath      = "/run/runtime/apt.conf"
+	systemCAPath = "/etc/ssl/certs/ca-certificates.crt"
+)
+
+// caVariables are what the tools that do not read systemCAPath look at: OpenSSL, Go and most others; Node; pip;
+// Python's requests; curl; git; cargo; Deno.
+var caVariables = []string{
+	"SSL_CERT_FILE",
+	"NODE_EXTRA_CA_CERTS",
+	"PIP_CERT",
+	"REQUESTS_CA_BUNDLE",
+	"CURL_CA_BUNDLE",
+	"GIT_SSL_CAINFO",
+	"CARGO_HTTP_CAINFO",
+	"DENO_CERT",
+}
+
+// aptConf is for apt, which reads no variable but the one that names a file such as this. Its other files are read
+// after it and win.
+const aptConf = `Acquire::https::CaInfo "` + caPath + `";` + "\n"
+
+// maxBundle bounds what is read of a file of the image's, which may be hostile.
+const maxBundle = 8 << 20
+
+// caFiles are the host's files to mount.
+type caFiles struct {
+	bundle string
+	apt    string
+	system string // mounted over systemCAPath, when not empty
+}
+
+// addCA gives the container the host's CA bundle. It returns what it mounted.
+func (s *ociSpec) addCA(files caFiles) (mounted []string) {
+	bind := func(source, destination string) bool {
+		if source == "" || !s.bindFile(source, destination) {
+			return false
+		}
+		mounted = append(mounted, destination)
+		return true
+	}
+	bind(files.bundle, caPath)
+	for _, name := range caVariables {
+		s.defaultEnv(name, caPath)
+	}
+	if bind(files.apt, aptPath) {
+		s.defaultEnv("APT_CONFIG", aptPath)
+	}
+	bind(files.system, systemCAPath)
+	return mounted
+}
+
+// prepareCA makes the files to mount, in the bundle of a container whose root is at rootfs.
+func prepareCA(mode caMode, hostBundle, bundle, rootfs string) (caFiles, error) {
+	files := caFiles{bundle: hostBundle}
+	// The image is not trusted: what is looked at in it is never reached through a link out of it.
+	root, err := os.OpenRoot(rootfs)
+	if err != nil {
+		return files, err
+	}
+	defer root.Close()
+
+	if _, err := root.Lstat("etc/apt"); err == nil {
+		files.apt = filepath.Join(bundle, "apt.conf")
+		if err := os.WriteFile(files.apt, []byte(aptConf), 0o644); err != nil {
+			return files, err
+		}
+	}
+	if mode == caSystem {
+		merged, err := mergeBundles(root, hostBundle)
+		if err != nil {
+			return files, fmt.Errorf("merge CA bundles: %w", err)
+		}
+		if merged != nil {
+			files.system = filepath.Join(bundle, "ca-certificates.crt")
+			if err := os.WriteFile(files.system, merged, 0o644); err != nil {
+				return files, err
+			}
+		}
+	}
+	return files, nil
+}
+
+// mergeBundles is the image's bundle followed by the host's; nil when the image has none, in which case nothing in
+// it would look for one there.
+func mergeBundles(root *os.Root, hostBundle string) ([]byte, error) {
+	name := strings.TrimPrefix(systemCAPath, "/")
+	info, err := root.Lstat(name)
+	if err != nil || !info.Mode().IsRegular() {
+		return nil, nil
+	}
+	f, err := root.Open(name)
+	if err != nil {
+		return nil, nil
+	}
+	defer f.Close()
+	own, err := io.ReadAll(io.LimitReader(f, maxBundle))
+	if err != nil {
+		return nil, err
+	}
+	host, err := os.ReadFile(hostBundle)
+	if err != nil {
+		return nil, err
+	}
+	if len(own) > 0 && own[len(own)-1] != '\n' {
+		own = append(own, '\n')
+	}
+	return append(own, host...), nil
+}
+
+// stubs are the mount points, and the directories above them, that the root does not have: what runsc will make.
+// The deepest come first.
+func stubs(rootfs string, mounted []string) ([]string, error) {
+	root, err := os.OpenRoot(rootfs)
+	if err != nil {
+		return nil, err
+	}
+	defer root.Close()
+	var missing []string
+	seen := map[string]bool{}
+	for _, m := range mounted {
+		for p := strings.TrimPrefix(m, "/"); p != "." && !seen[p]; p = path.Dir(p) {
+			if _, err := root.Lstat(p); !errors.Is(err, fs.ErrNotExist) {
+				break
+			}
+			seen[p] = true
+			missing = append(missing, p)
+		}
+	}
+	// A path is longer than those above it.
+	slices.SortStableFunc(missing, func(a, b string) int { return len(b) - len(a) })
+	return missing, nil
+}
+
+// removeStubs removes what runsc made for our mounts. The container was root in there: only empty files and empty
+// directories go, and never through a link.
+func removeStubs(rootfs string, missing []string) error {
+	if len(missing) == 0 {
+		return nil
+	}
+	root, err := os.OpenRoot(rootfs)
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	for _, p := range missing {
+		info, err := root.Lstat(p)
+		if err != nil || !info.IsDir() && (!info.Mode().IsRegular() || info.Size() > 0) {
+			continue
+		}
+		if err := root.Remove(p); err != nil && info.Mode().IsRegular() {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,82 @@
+// Command containerd-shim-runsc-v1 lets containerd run containers in gVisor. It is gVisor's own shim
+// (gvisor.dev/gvisor/pkg/shim/v1) with what this project needs around it.
+//
+// # What it adds
+//
+//   - A container whose spec has no io.kubernetes.cri.container-type annotation becomes a sandbox of its own. The
+//     shim below wires the output of sandboxes only; without the annotation, create hangs until the deadline.
+//   - Containers with container-type=container and io.kubernetes.cri.sandbox-id share the shim process of their
+//     sandbox, besides its kernel. The sandbox must be created first and deleted last.
+//   - A lowered oom_score_adj is a wish: a host that refuses it (no CAP_SYS_RESOURCE) is not an error.
+//   - A CA bundle of the host is given to the container (below).
+//   - A container can start from a checkpoint (below), and the task API's Checkpoint works.
+//   - It uses less memory (memory.go).
+//
+// # Runtime options
+//
+// runsc is configured by a TOML file that the caller names in the runtime options of the container:
+// runtimeoptions.v1.Options{TypeUrl: "io.containerd.runsc.v1.options", ConfigPath: "/abs/runsc.toml"}. ConfigBody is
+// ignored. The file is read when a container is created, not when its shim starts, and must stay for as long as there
+// are containers that were created with it. It holds the keys of gVisor's shim and one table of ours:
+//
+//	binary_name = "/abs/bin/runsc"      # else the first runsc in containerd's PATH
+//	root = "/run/runtime/<id>/runsc"    # runsc's state is in <root>/<containerd namespace>
+//
+//	[runsc_config]                      # runsc's flags, all values are strings
+//	network = "sandbox"
+//	platform = "systrap"
+//	host-uds = "open"                   # containers may connect to unix sockets in their bind mounts
+//	overlay2 = "root:self"              # "none" for builds: what they write must reach the snapshot
+//	allow-flag-override = "true"        # containers may carry dev.gvisor.flag.<name> annotations
+//
+//	[runtime]                           # read by this package only
+//	ca_bundle = "/etc/ssl/certs/ca-certificates.crt"
+//	ca = "env"                          # what a container without our annotation gets: "off", "env" or "system"
+//
+// One sandbox is one runsc kernel: root, platform, network and host-uds of the sandbox hold for the containers that
+// join it, and must be the same in their options. With allow-flag-override, whoever writes annotations decides about
+// the isolation of the container: only the driver may, never a user.
+//
+// Besides this file there is one read from a fixed place by gVisor's shim, /run/containerd/runsc/config.toml (or
+// under /etc/containerd): it need not exist, and its grouping key is not used.
+//
+// # CA bundle
+//
+// Builds and sandboxes on a host behind a TLS-inspecting proxy need the host's certificates. The bundle is
+// [runtime] ca_bundle of the options, or RUNTIME_CA_BUNDLE in containerd's environment; the container's
+// dev.miren.runtime/ca annotation, else [runtime] ca, else RUNTIME_CA_ALL=1 (which means "system"), says how it
+// is given:
+//
+//   - "env": mounted read-only at /run/runtime/ca-certificates.crt, with the variables that tools look at (see
+//     caVariables) set to it where the image sets none, and APT_CONFIG for apt, which looks at none.
+//   - "system", or "true": as "env", and where the image has an /etc/ssl/certs/ca-certificates.crt, a copy of it
+//     with the bundle appended is mounted over it.
+//   - "off", or "false": not at all.
+//
+// A mounted file cannot be replaced by rename, as update-ca-certificates does; so with overlay2=none, which builds
+// use, "system" acts as "env". Mount points that were made for this in such a root are removed when the container is
+// deleted, so images come out as if nothing had been there. Neither the containerd container nor the image knows
+// any of it: cache keys stay as they are, and a process added by exec has its variables by the same rule.
+//
+// # Checkpoints
+//
+// A container with the annotation dev.miren.runtime/restore-image=/abs/dir starts from the runsc checkpoint in that
+// directory instead of from its process; with dev.miren.runtime/restore-background=true before all of its memory is
+// in. Its spec must have the mounts of the checkpointed one. The task API's Checkpoint with
+// containerd's runc CheckpointOptions{ImagePath, Exit} writes such a directory: by runsc, into ImagePath, which must
+// not exist or be empty; without Exit the sandbox keeps running.
+package main
+
+import (
+	"context"
+
+	"github.com/containerd/containerd/v2/pkg/shim"
+)
+
+// runtimeName is what containerd calls this shim when it is found by name: containerd-shim-runsc-v1 in its PATH.
+const runtimeName = "io.containerd.runsc.v1"
+
+func main() {
+	limitMemory()
+	shim.Run(context.Background(), newManager(runtimeName))
+}

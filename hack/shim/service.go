@@ -1,0 +1,283 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+
+	task "github.com/containerd/containerd/api/runtime/task/v2"
+	runcoptions "github.com/containerd/containerd/api/types/runc/options"
+	"github.com/containerd/containerd/v2/core/mount"
+	"github.com/containerd/containerd/v2/pkg/namespaces"
+	"github.com/containerd/containerd/v2/pkg/protobuf/types"
+	"github.com/containerd/containerd/v2/pkg/shim"
+	"github.com/containerd/containerd/v2/pkg/shutdown"
+	"github.com/containerd/containerd/v2/plugins"
+	"github.com/containerd/errdefs/pkg/errgrpc"
+	"github.com/containerd/log"
+	"github.com/containerd/plugin"
+	"github.com/containerd/plugin/registry"
+	"github.com/containerd/ttrpc"
+	"github.com/containerd/typeurl/v2"
+	"google.golang.org/protobuf/types/known/anypb"
+	v1 "gvisor.dev/gvisor/pkg/shim/v1"
+	"gvisor.dev/gvisor/pkg/shim/v1/extension"
+	"gvisor.dev/gvisor/pkg/shim/v1/proc"
+	"gvisor.dev/gvisor/pkg/shim/v1/runsc"
+	"gvisor.dev/gvisor/pkg/shim/v1/runsccmd"
+)
+
+func init() {
+	registry.Register(&plugin.Registration{
+		Type:     plugins.TTRPCPlugin,
+		ID:       "task",
+		Requires: []plugin.Type{plugins.EventPlugin, plugins.InternalPlugin},
+		InitFn: func(ic *plugin.InitContext) (any, error) {
+			publisher, err := ic.GetByID(plugins.EventPlugin, "publisher")
+			if err != nil {
+				return nil, err
+			}
+			stop, err := ic.GetByID(plugins.InternalPlugin, "shutdown")
+			if err != nil {
+				return nil, err
+			}
+			next, err := v1.NewShimRedirector(ic.Context, publisher.(shim.Publisher), stop.(shutdown.Service))
+			if err != nil {
+				return nil, err
+			}
+			return &service{TaskServiceExt: next, containers: map[string]*container{}}, nil
+		},
+	})
+}
+
+// service is gVisor's task service, with the container's spec changed on the way in.
+type service struct {
+	extension.TaskServiceExt
+
+	mu         sync.Mutex // protects the map, not what is in it: the calls for one container come in order
+	containers map[string]*container
+}
+
+// container is what is remembered of one from its creation to its deletion.
+type container struct {
+	bundle  string
+	rootfs  string
+	stubs   []string // made by runsc for our mounts in a root that is kept
+	ca      bool     // processes get the variables
+	apt     bool
+	restore *extension.RestoreConfig
+}
+
+// RegisterTTRPC lets the shim's server find the service.
+func (s *service) RegisterTTRPC(server *ttrpc.Server) error {
+	task.RegisterTaskService(server, s)
+	return nil
+}
+
+func (s *service) get(id string) *container {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.containers[id]
+}
+
+// Create changes the spec in the bundle, mounts the root to be able to, and creates the container.
+func (s *service) Create(ctx context.Context, r *task.CreateTaskRequest) (*task.CreateTaskResponse, error) {
+	c, err := prepare(r)
+	if err != nil {
+		return nil, errgrpc.ToGRPC(fmt.Errorf("prepare %s: %w", r.ID, err))
+	}
+	response, err := s.TaskServiceExt.Create(ctx, r)
+	if err != nil {
+		c.clean(ctx)
+		return nil, err
+	}
+	s.mu.Lock()
+	s.containers[r.ID] = c
+	s.mu.Unlock()
+	return response, nil
+}
+
+// prepare does to the bundle of the request what its spec and options ask for. When it has mounted the root, the
+// request has no mounts any more; who deletes the container unmounts them, since they are where they would be.
+func prepare(r *task.CreateTaskRequest) (_ *container, err error) {
+	file := filepath.Join(r.Bundle, "config.json")
+	data, err := os.ReadFile(file)
+	if err != nil {
+		return nil, err
+	}
+	spec, err := parseSpec(data)
+	if err != nil {
+		return nil, err
+	}
+	conf, err := readConfig(r.Options)
+	if err != nil {
+		return nil, err
+	}
+	c := &container{bundle: r.Bundle, rootfs: filepath.Join(r.Bundle, "rootfs")}
+
+	if image := spec.Annotations[restoreImageAnnotation]; image != "" {
+		c.restore = &extension.RestoreConfig{
+			ImagePath:  image,
+			Background: spec.Annotations[restoreBackgroundAnnotation] == "true",
+		}
+	}
+	spec.defaultAnnotation(containerType, "sandbox")
+
+	mode, hostBundle, err := conf.caPolicy(spec.Annotations, os.Getenv)
+	if err != nil {
+		return nil, err
+	}
+	if mode != caOff {
+		if err := mountRoot(r, c.rootfs); err != nil {
+			return nil, err
+		}
+		defer func() {
+			if err != nil {
+				err = errors.Join(err, mount.UnmountAll(c.rootfs, 0))
+			}
+		}()
+		files, err := prepareCA(mode, hostBundle, r.Bundle, c.rootfs)
+		if err != nil {
+			return nil, err
+		}
+		mounted := spec.addCA(files)
+		c.ca, c.apt = true, files.apt != ""
+		if conf.rootIsPlain(spec.Annotations) {
+			if c.stubs, err = stubs(c.rootfs, mounted); err != nil {
+				return nil, err
+			}
+		}
+	}
+
+	if !spec.changed {
+		return c, nil
+	}
+	if data, err = spec.encode(); err != nil {
+		return nil, err
+	}
+	return c, os.WriteFile(file, data, 0o600)
+}
+
+// mountRoot mounts the root of the request where the service below would.
+func mountRoot(r *task.CreateTaskRequest, rootfs string) error {
+	if err := os.Mkdir(rootfs, 0o711); err != nil && !os.IsExist(err) {
+		return err
+	}
+	for _, m := range r.Rootfs {
+		m := mount.Mount{Type: m.Type, Source: m.Source, Target: m.Target, Options: m.Options}
+		if err := m.Mount(rootfs); err != nil {
+			return errors.Join(fmt.Errorf("mount root: %w", err), mount.UnmountAll(rootfs, 0))
+		}
+	}
+	r.Rootfs = nil
+	return nil
+}
+
+// clean removes our traces from the root, which must still be mounted and no longer in use.
+func (c *container) clean(ctx context.Context) {
+	if err := removeStubs(c.rootfs, c.stubs); err != nil {
+		log.G(ctx).WithError(err).Warn("mount points of the CA bundle were left in the root")
+	}
+}
+
+// Start starts the container, from a checkpoint when it is to.
+func (s *service) Start(ctx context.Context, r *task.StartRequest) (*task.StartResponse, error) {
+	if c := s.get(r.ID); c != nil && c.restore != nil && r.ExecID == "" {
+		return s.Restore(ctx, &extension.RestoreRequest{Start: r, Conf: *c.restore})
+	}
+	return s.TaskServiceExt.Start(ctx, r)
+}
+
+// Exec adds a process, with the variables that the first one was given.
+func (s *service) Exec(ctx context.Context, r *task.ExecProcessRequest) (*types.Empty, error) {
+	if c := s.get(r.ID); c != nil && c.ca {
+		if spec, err := c.execSpec(r.Spec); err != nil {
+			return nil, errgrpc.ToGRPC(fmt.Errorf("process %s of %s: %w", r.ExecID, r.ID, err))
+		} else {
+			r.Spec = spec
+		}
+	}
+	return s.TaskServiceExt.Exec(ctx, r)
+}
+
+// execSpec adds the variables to the OCI process that containerd sent as JSON.
+func (c *container) execSpec(spec *anypb.Any) (*anypb.Any, error) {
+	var process map[string]json.RawMessage
+	if err := json.Unmarshal(spec.GetValue(), &process); err != nil {
+		return nil, err
+	}
+	s := ociSpec{process: process}
+	if raw, ok := process["env"]; ok {
+		if err := json.Unmarshal(raw, &s.Env); err != nil {
+			return nil, err
+		}
+	}
+	for _, name := range caVariables {
+		s.defaultEnv(name, caPath)
+	}
+	if c.apt {
+		s.defaultEnv("APT_CONFIG", aptPath)
+	}
+	raw, err := json.Marshal(s.Env)
+	if err != nil {
+		return nil, err
+	}
+	process["env"] = raw
+	value, err := json.Marshal(process)
+	if err != nil {
+		return nil, err
+	}
+	return &anypb.Any{TypeUrl: spec.GetTypeUrl(), Value: value}, nil
+}
+
+// Delete deletes a process or, without the id of one, the container.
+func (s *service) Delete(ctx context.Context, r *task.DeleteRequest) (*task.DeleteResponse, error) {
+	c := s.get(r.ID)
+	if c != nil && r.ExecID == "" {
+		// Before the root is unmounted. It is stopped: containerd deletes nothing that runs.
+		c.clean(ctx)
+	}
+	response, err := s.TaskServiceExt.Delete(ctx, r)
+	if err == nil && r.ExecID == "" {
+		s.mu.Lock()
+		delete(s.containers, r.ID)
+		s.mu.Unlock()
+	}
+	return response, err
+}
+
+// Checkpoint writes memory and files of the container's sandbox into the directory r.Path.
+func (s *service) Checkpoint(ctx context.Context, r *task.CheckpointTaskRequest) (*types.Empty, error) {
+	if err := s.checkpoint(ctx, r); err != nil {
+		return nil, errgrpc.ToGRPC(fmt.Errorf("checkpoint %s: %w", r.ID, err))
+	}
+	return &types.Empty{}, nil
+}
+
+func (s *service) checkpoint(ctx context.Context, r *task.CheckpointTaskRequest) error {
+	c := s.get(r.ID)
+	if c == nil {
+		return fmt.Errorf("container %s: %w", r.ID, os.ErrNotExist)
+	}
+	var options runcoptions.CheckpointOptions
+	if r.Options != nil && typeurl.Is(r.Options, &options) {
+		if err := typeurl.UnmarshalTo(r.Options, &options); err != nil {
+			return err
+		}
+	}
+	namespace, err := namespaces.NamespaceRequired(ctx)
+	if err != nil {
+		return err
+	}
+	var state runsc.State // written by Create: how runsc was called
+	if err := state.Load(c.bundle); err != nil {
+		return err
+	}
+	o := state.Options
+	return proc.NewRunsc(o.Root, c.bundle, namespace, o.BinaryName, o.RunscConfig, nil).
+		Checkpoint(ctx, r.ID, &runsccmd.CheckpointOpts{ImagePath: r.Path, LeaveRunning: !options.Exit})
+}

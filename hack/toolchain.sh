@@ -1,0 +1,245 @@
+#!/usr/bin/env bash
+# Builds the pinned toolchain from Go modules and puts it into bin/.
+#
+#   hack/toolchain.sh [component...]   build what is not up to date (all components unless named)
+#   hack/toolchain.sh --check          say what is not up to date and exit 1; build nothing
+#   hack/toolchain.sh --print-dir      print the directory the binaries are in
+#   hack/toolchain.sh --list           print the components, their versions and binaries
+#
+# Versions are pinned, and sums held, by the go.mod and go.sum of each module below. A build is kept outside the
+# checkout, in ${RUNTIME_CACHE:-~/.cache/miren-runtime}/toolchain/<component>/<key>; the key covers everything
+# that goes into it, so checkouts share builds and changing one component rebuilds only that one. bin/ gets hard
+# links (copies across file systems), so pruning the cache never takes a binary away.
+set -euo pipefail
+
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+bin=$root/bin
+cache=${RUNTIME_CACHE:-${XDG_CACHE_HOME:-${HOME:-/root}/.cache}/miren-runtime}/toolchain
+keep=2 # builds kept per component
+
+# Raise to rebuild everything although no input changed.
+generation=1
+
+components=(containerd cni buildkit runsc shim)
+
+# describe COMPONENT sets what is built: module (its directory), pinned (the required module whose version it
+# shows), packages, tags, dir (below bin/), flags (extra linker flags; VERSION stands for the version).
+describe() {
+	tags='' dir=. flags=''
+	case $1 in
+	containerd)
+		module=hack/toolchain/containerd
+		pinned=github.com/containerd/containerd/v2
+		packages=("$pinned/cmd/containerd" "$pinned/cmd/ctr" "$pinned/cmd/containerd-shim-runc-v2")
+		# Neither Kubernetes nor these snapshotters are used; without them it builds faster and is smaller.
+		tags=no_cri,no_btrfs,no_devmapper,no_zfs,urfave_cli_no_docs
+		flags="-X $pinned/version.Version=VERSION"
+		;;
+	cni)
+		module=hack/toolchain/cni
+		pinned=github.com/containernetworking/plugins
+		packages=("$pinned/plugins/main/bridge" "$pinned/plugins/main/loopback"
+			"$pinned/plugins/ipam/host-local" "$pinned/plugins/meta/portmap")
+		dir=cni
+		flags="-X $pinned/pkg/utils/buildversion.BuildVersion=VERSION"
+		;;
+	buildkit)
+		module=hack/toolchain/buildkit
+		pinned=github.com/moby/buildkit
+		packages=("$pinned/cmd/buildkitd" "$pinned/cmd/buildctl")
+		flags="-X $pinned/version.Version=VERSION"
+		;;
+	runsc) # In the shim's module, so that the two can never be of different versions.
+		module=hack/shim
+		pinned=gvisor.dev/gvisor
+		packages=("$pinned/runsc")
+		flags="-X $pinned/runsc/version.version=VERSION"
+		;;
+	shim)
+		module=hack/shim
+		pinned=gvisor.dev/gvisor
+		packages=(.)
+		;;
+	*)
+		echo "toolchain.sh: no component $1; there are: ${components[*]}" >&2
+		exit 2
+		;;
+	esac
+	version=$(awk -v m="$pinned" '$1 == m { print $2 } $1 == "require" && $2 == m { print $3 }' "$root/$module/go.mod" | head -n1)
+	flags=${flags//VERSION/$version}
+	binaries=()
+	local p
+	for p in "${packages[@]}"; do
+		[ "$p" = . ] && p=containerd-shim-runsc-v1
+		binaries+=("${p##*/}")
+	done
+}
+
+# key: a hash of everything the described component is made from. runsc depends on no source of ours, so it
+# leaves out the .go files beside its go.mod.
+key() {
+	{
+		echo "$generation $goversion $target $module ${packages[*]} tags=$tags flags=$flags"
+		cat "$root/$module/go.mod" "$root/$module/go.sum"
+		if [ "${packages[0]}" = . ]; then
+			find "$root/$module" -name '*.go' ! -name '*_test.go' -print0 | LC_ALL=C sort -z | xargs -0 cat
+		fi
+	} | sha256sum | cut -c1-20
+}
+
+# installed DIR: whether bin/ holds what the build in DIR made.
+installed() {
+	local b
+	for b in "${binaries[@]}"; do
+		[ "$bin/$dir/$b" -ef "$1/$b" ] || cmp -s "$bin/$dir/$b" "$1/$b" || return 1
+	done
+}
+
+# install DIR puts the build into bin/. By rename: a running binary is replaced, not written to.
+install() {
+	local b
+	mkdir -p "$bin/$dir"
+	for b in "${binaries[@]}"; do
+		rm -f "$bin/$dir/.$b.new"
+		ln "$1/$b" "$bin/$dir/.$b.new" 2>/dev/null || cp -p "$1/$b" "$bin/$dir/.$b.new"
+		mv -f "$bin/$dir/.$b.new" "$bin/$dir/$b"
+		# Renaming a link onto another link to the same file does nothing, and leaves the first.
+		rm -f "$bin/$dir/.$b.new"
+	done
+}
+
+# build DIR makes the described component in DIR, in the background; its process id goes to $child.
+build() {
+	local out=$1/
+	[ "${packages[0]}" = . ] && out=$1/${binaries[0]}
+	(
+		cd "$root/$module"
+		export CGO_ENABLED=0 GOWORK=off GOTOOLCHAIN=local GOFLAGS=-mod=readonly
+		exec "$go" build -trimpath -buildvcs=false -tags "$tags" -ldflags "-s -w $flags" -o "$out" "${packages[@]}"
+	) >"$2" 2>&1 &
+	child=$!
+}
+
+# prune removes all but the newest builds of component $1.
+prune() {
+	local old
+	# The names are hashes: nothing in them to trip over.
+	# shellcheck disable=SC2012
+	ls -t "$cache/$1" | tail -n +$((keep + 1)) | while read -r old; do
+		rm -rf "${cache:?}/$1/$old"
+	done
+}
+
+tmp='' child=''
+cleanup() {
+	if [ -n "$child" ]; then
+		kill "$child" 2>/dev/null || true
+		wait "$child" 2>/dev/null || true
+	fi
+	[ -z "$tmp" ] || rm -rf "$tmp"
+}
+trap cleanup EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM
+
+check=false
+wanted=()
+for arg; do
+	case $arg in
+	--check) check=true ;;
+	--print-dir)
+		echo "$bin"
+		exit 0
+		;;
+	--list)
+		for c in "${components[@]}"; do
+			describe "$c"
+			echo "$c $version ${binaries[*]/#/$dir/}"
+		done
+		exit 0
+		;;
+	-h | --help)
+		sed -n '2,/^set /{/^#/s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}"
+		exit 0
+		;;
+	-*)
+		echo "toolchain.sh: unknown option $arg (--check, --print-dir, --list, --help)" >&2
+		exit 2
+		;;
+	*) wanted+=("$arg") ;;
+	esac
+done
+[ ${#wanted[@]} -gt 0 ] || wanted=("${components[@]}")
+
+go=$("$root/hack/go.sh")
+{ read -r goversion && read -r goos && read -r goarch; } < <(cd / && GOTOOLCHAIN=local "$go" env GOVERSION GOOS GOARCH)
+target=$goos/$goarch
+
+mkdir -p "$cache/logs"
+if ! $check; then
+	exec 9>"$cache/lock"
+	if ! flock -n 9; then
+		echo "waiting for another toolchain build to finish" >&2
+		flock 9
+	fi
+	# What a killed run left; nobody else is at work while we hold the lock.
+	rm -rf "$cache"/tmp.*
+fi
+
+n=0 stale=0
+for c in "${wanted[@]}"; do
+	describe "$c"
+	n=$((n + 1))
+	label="[$n/${#wanted[@]}] $c $version ..."
+	k=$(key)
+	built=$cache/$c/$k
+	if [ -d "$built" ] && installed "$built"; then
+		echo "$label up to date"
+		continue
+	fi
+	if $check; then
+		echo "$label not up to date"
+		stale=$((stale + 1))
+		continue
+	fi
+	if [ -d "$built" ]; then
+		touch "$built" # used now, so pruned last
+		install "$built"
+		echo "$label from the cache"
+		continue
+	fi
+
+	printf '%s ' "$label"
+	log=$cache/logs/$c.log
+	tmp=$(mktemp -d "$cache/tmp.XXXXXX")
+	started=$SECONDS
+	build "$tmp" "$log"
+	if [ -t 1 ]; then
+		while kill -0 "$child" 2>/dev/null; do
+			printf '\r%s %d s ' "$label" $((SECONDS - started))
+			sleep 0.5
+		done
+		printf '\r\033[K%s ' "$label"
+	fi
+	status=0
+	wait "$child" || status=$?
+	child=''
+	if [ $status -ne 0 ]; then
+		echo "failed after $((SECONDS - started)) s"
+		echo "--- the last lines of $log" >&2
+		tail -n 30 "$log" >&2
+		echo "toolchain.sh: building $c failed; the whole log is $log" >&2
+		exit 1
+	fi
+	chmod 755 "$tmp" "$tmp"/*
+	mkdir -p "$cache/$c"
+	mv -T "$tmp" "$built"
+	tmp=''
+	install "$built"
+	prune "$c"
+	echo "built in $((SECONDS - started)) s"
+done
+if [ $stale -gt 0 ]; then
+	echo "run hack/toolchain.sh to build them" >&2
+	exit 1
+fi
