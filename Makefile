@@ -1,0 +1,56 @@
+# Every target works from a fresh clone on Debian or Ubuntu, as root.
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+GO = $(shell hack/go.sh)
+export PATH := $(CURDIR)/bin:$(PATH)
+# Packages whose tests need root and the toolchain; the rest are unit tests.
+ROOT_PKGS = ./components/... ./controllers/sandbox/... ./e2e/...
+
+.PHONY: help demo demo-stop test test-unit test-root e2e bench lint generate packages toolchain bin/runtime bin/runtime-debug clean
+
+help: ## Show this list
+	@grep -hE '^[a-z/-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  \033[1m%-18s\033[0m %s\n", $$1, $$2}'
+
+demo: toolchain bin/runtime ## Build everything, start a server, deploy an example, run code in a sandbox
+	@hack/demo.sh
+
+demo-stop: ## Stop the demo and remove everything it made
+	@hack/demo.sh stop
+
+test: lint test-unit test-root ## Everything, unit to end-to-end, on the real components
+	@hack/clean-check.sh
+
+test-unit: packages ## Tests that need no root and no toolchain
+	@hack/test.sh unit
+
+test-root: toolchain bin/runtime ## Tests of the real components (root)
+	@hack/test.sh root
+
+e2e: toolchain bin/runtime ## End-to-end tests of the built binaries (root)
+	@hack/test.sh e2e
+
+bench: toolchain bin/runtime ## Benchmarks against the named peers; prints ratios
+	@hack/bench.sh
+
+lint: packages ## gofmt, vet, staticcheck, generated code, import directions, docs links
+	@hack/lint.sh
+
+generate: ## Rebuild all generated files
+	$(GO) run ./entity/cmd/schemagen -root .
+	$(GO) run ./pkg/rpc/cmd/rpcgen -root .
+	$(GO) run ./pkg/config/cmd/configgen -root .
+
+packages:
+	@hack/packages.sh
+
+toolchain: packages ## Build the pinned containerd, runsc, CNI plugins and BuildKit (cached)
+	@hack/toolchain.sh
+
+bin/runtime: ## Build bin/runtime (also installed as bin/r) and the in-sandbox agent
+	@hack/build.sh
+
+bin/runtime-debug: ## Build bin/runtime-debug, unoptimised and with the race detector
+	@hack/build.sh --debug
+
+clean: ## Remove build results of this checkout (the toolchain cache stays)
+	rm -rf bin

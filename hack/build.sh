@@ -1,0 +1,25 @@
+#!/usr/bin/env bash
+# Builds the project's own binaries into bin/, with version, commit and date
+# stamped in. Usage: hack/build.sh [--debug]
+set -euo pipefail
+cd "$(dirname "$0")/.."
+go=$(hack/go.sh)
+
+version=$(cat VERSION)
+commit=unknown date=unknown
+if git rev-parse --git-dir >/dev/null 2>&1 && git rev-parse HEAD >/dev/null 2>&1; then
+	commit=$(git rev-parse --short=12 HEAD)
+	date=$(git show -s --format=%cI HEAD)
+	[ -z "$(git status --porcelain 2>/dev/null)" ] || commit+=-dirty
+fi
+pkg=miren.dev/runtime/pkg/version
+stamp="-X $pkg.Version=$version -X $pkg.Commit=$commit -X $pkg.Date=$date"
+
+mkdir -p bin
+if [ "${1:-}" = --debug ]; then
+	"$go" build -buildvcs=false -race -gcflags='all=-N -l' -ldflags "$stamp" -o bin/runtime-debug ./cmd/runtime
+	exit
+fi
+CGO_ENABLED=0 "$go" build -buildvcs=false -trimpath -ldflags "-s -w $stamp" -o bin/runtime ./cmd/runtime
+CGO_ENABLED=0 "$go" build -buildvcs=false -trimpath -ldflags "-s -w $stamp" -o bin/runtime-agent ./cmd/runtime-agent
+ln -sf runtime bin/r
