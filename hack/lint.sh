@@ -1,0 +1,53 @@
+#!/usr/bin/env bash
+# The cheap checks: formatting, vet, staticcheck, generated code, scripts,
+# import directions and docs links. Prints what to do about each failure.
+set -uo pipefail
+cd "$(dirname "$0")/.."
+go=$(hack/go.sh) || exit 1
+failed=0
+
+check() { # NAME HINT COMMAND...
+	local name=$1 hint=$2 out
+	shift 2
+	if out=$("$@" 2>&1); then
+		printf 'ok    %s\n' "$name"
+	else
+		printf 'FAIL  %s\n%s\n      %s\n' "$name" "$out" "$hint"
+		failed=1
+	fi
+}
+
+unformatted() {
+	local files
+	files=$(git ls-files '*.go' | xargs "$("$go" env GOROOT)/bin/gofmt" -l)
+	[ -z "$files" ] || { echo "$files"; return 1; }
+}
+
+staticcheck() {
+	local cache=${RUNTIME_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/miren-runtime}/lint key
+	key=$(cat hack/lint/go.sum <("$go" version) | sha256sum | cut -c1-16)
+	if [ ! -x "$cache/staticcheck-$key" ]; then
+		mkdir -p "$cache"
+		GOFLAGS=-buildvcs=false "$go" build -C hack/lint -o "$cache/staticcheck-$key" honnef.co/go/tools/cmd/staticcheck || return 1
+	fi
+	PATH="$(dirname "$go"):$PATH" "$cache/staticcheck-$key" ./...
+}
+
+generated() {
+	"$go" run ./entity/cmd/schemagen -root . -check &&
+		"$go" run ./pkg/rpc/cmd/rpcgen -root . -check &&
+		"$go" run ./pkg/config/cmd/configgen -root . -check
+}
+
+scripts() {
+	local s
+	for s in $(git ls-files 'hack/*.sh' .ci/run); do bash -n "$s" || return 1; done
+}
+
+check gofmt 'run gofmt -w on these files' unformatted
+check vet 'fix what vet reports' "$go" vet ./...
+check staticcheck 'fix what staticcheck reports' staticcheck
+check generated 'run make generate and commit the result' generated
+check scripts 'fix the syntax of the script' scripts
+check 'imports and docs' 'see hack/deptest' "$go" test -count=1 ./hack/deptest
+exit $failed

@@ -1,0 +1,35 @@
+#!/usr/bin/env bash
+# Runs the Go tests with the race detector: hack/test.sh unit|root|e2e.
+# unit: packages that need neither root nor the toolchain. root: the real
+# components, then e2e. Instances are isolated, so packages run in parallel.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+go=$(hack/go.sh)
+PATH="$PWD/bin:$(dirname "$go"):$PATH"
+export PATH
+root_re='/(components|controllers/sandbox)(/|$)'
+mapfile -t all < <("$go" list ./... | grep -v '/e2e$')
+
+pick() { printf '%s\n' "${all[@]}" | grep -E "$@" || true; }
+
+case ${1:?unit, root or e2e} in
+unit)
+	mapfile -t pkgs < <(pick -v "$root_re")
+	exec "$go" test -race -timeout 15m "${pkgs[@]}"
+	;;
+root)
+	[ "$(id -u)" = 0 ] || { echo "these tests need root: run make test as root" >&2; exit 1; }
+	mapfile -t pkgs < <(pick "$root_re")
+	"$go" test -race -timeout 20m "${pkgs[@]}"
+	(cd hack/shim && "$go" test -race ./...)
+	exec "$0" e2e
+	;;
+e2e)
+	[ "$(id -u)" = 0 ] || { echo "these tests need root: run make e2e as root" >&2; exit 1; }
+	exec "$go" test -timeout 40m -count=1 ./e2e
+	;;
+*)
+	echo "unknown set of tests: $1 (unit, root or e2e)" >&2
+	exit 2
+	;;
+esac
