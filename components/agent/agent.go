@@ -1,0 +1,122 @@
+// Package agent is the host's side of the agent that is PID 1 of every
+// sandbox (cmd/runtime-agent). A Hub prepares what a sandbox needs, listens
+// for its agent, and gives a Conn to it; it also reads the log spool and the
+// exit record that the agent leaves, which need no connection.
+//
+// Per sandbox there are two directories on the host:
+//
+//	<Dir>/<id>/     config, agent.sock; mounted read-only at /run/runtime/agent
+//	<LogDir>/<id>/  <offset>.log ..., exit; mounted writable at /run/runtime/log
+//
+// Both have mode 0700 and belong to agentproto.VaultUID, which nobody is: the
+// host's root and the agent (which has CAP_DAC_OVERRIDE) can enter, while a
+// process of the sandbox cannot, even one of guest root, since it has no
+// capabilities.
+//
+// The agent dials: after a restart of the server it redials the new hub
+// (Attach), and execs that are still wanted are taken up where they were
+// (Conn.Reattach).
+//
+// The guest is hostile. Whatever comes from it (frames, log files, exit
+// record) is bounded and never trusted to name a file or a size.
+//
+// Lock order: Hub.mu, then Conn.mu, then Process.mu; none is held during IO.
+package agent
+
+import (
+	"log/slog"
+	"net/netip"
+	"time"
+
+	"miren.dev/runtime/components/execution"
+	"miren.dev/runtime/pkg/agentproto"
+)
+
+// HubConfig configures a Hub.
+type HubConfig struct {
+	Dir       string // of sockets and configurations, e.g. <run dir>/agent; made if missing
+	LogDir    string // of logs and exit records, e.g. <state dir>/logs; made if missing
+	AgentPath string // the runtime-agent binary
+	Logger    *slog.Logger
+	// Notify, if set, is told the id of a sandbox whose agent connected or was
+	// lost, or whose main process started or ended. It must not block.
+	Notify func(id string)
+
+	// Heartbeat is how often each side pings; a side that hears nothing for
+	// three of them drops the connection. 0: 5 s.
+	Heartbeat time.Duration
+}
+
+// StartMode says when the main process is started.
+type StartMode = agentproto.StartMode
+
+// Start modes.
+const (
+	StartAtOnce    = agentproto.StartAtOnce    // when the agent starts
+	StartOnRequest = agentproto.StartOnRequest // by Conn.StartMain
+)
+
+// GuestConfig is what the agent of one sandbox is told. The driver has merged
+// the image's configuration into it already.
+type GuestConfig struct {
+	// Command is the whole command line of the main process, looked up in the
+	// guest's PATH. Empty: there is none, and the sandbox lives until stopped.
+	Command []string
+	// Env is the environment of the main process and the base of every exec's.
+	// The agent adds PATH and HOME where missing.
+	Env     []string
+	WorkDir string // empty: /
+	User    string // user[:group], names or numbers of the guest; empty: root
+	Start   StartMode
+	// PIDs limits the processes of the guest, if > 0. It needs the capability
+	// SYS_ADMIN, which Prepare then asks for and the agent drops at once.
+	PIDs int64
+	// LogBytes bounds the log spool; the oldest goes first. 0: 64 MiB.
+	LogBytes int64
+}
+
+// Mount is one bind mount into the guest.
+type Mount struct {
+	Source   string
+	Target   string
+	ReadOnly bool
+}
+
+// Guest is what the driver puts into the container's specification for PID 1:
+// it runs as user 0:0 in directory /, without a terminal, with no new
+// privileges, and with exactly these capabilities as bounding, permitted and
+// effective set (none inheritable or ambient).
+type Guest struct {
+	Args         []string
+	Env          []string
+	Mounts       []Mount
+	Capabilities []string
+}
+
+// MainStatus is what the agent last said of the main process.
+type MainStatus struct {
+	State     MainState
+	PID       int
+	StartedAt time.Time
+	Exit      *execution.Exit // when State is MainExited
+}
+
+// MainState is the state of the main process.
+type MainState string
+
+// States of the main process.
+const (
+	MainNone    MainState = "none"    // there is no command
+	MainPending MainState = "pending" // waits for StartMain
+	MainRunning MainState = "running"
+	MainExited  MainState = "exited" // or could not be started: Exit says so
+)
+
+// Listener is a TCP socket of the guest that accepts connections.
+type Listener struct {
+	Port int
+	Addr netip.Addr // unspecified: every address
+}
+
+// Loopback says that nothing outside of the sandbox can reach it.
+func (l Listener) Loopback() bool { return l.Addr.IsLoopback() }
