@@ -16,8 +16,9 @@ import (
 type config struct {
 	Flags   map[string]string `toml:"runsc_config"`
 	Runtime struct {
-		CABundle string `toml:"ca_bundle"`
-		CA       string `toml:"ca"`
+		CABundle       string `toml:"ca_bundle"`
+		CA             string `toml:"ca"`
+		RestoreNetwork bool   `toml:"restore_network"`
 	} `toml:"runtime"`
 }
 

@@ -32,6 +32,7 @@
 //	[runtime]                           # read by this package only
 //	ca_bundle = "/etc/ssl/certs/ca-certificates.crt"
 //	ca = "env"                          # what a container without our annotation gets: "off", "env" or "system"
+//	restore_network = true              # give the network namespace its addresses back at the end (below)
 //
 // One sandbox is one runsc kernel: root, platform, network and host-uds of the sandbox hold for the containers that
 // join it, and must be the same in their options. With allow-flag-override, whoever writes annotations decides about
@@ -57,6 +58,12 @@
 // use, "system" acts as "env". Mount points that were made for this in such a root are removed when the container is
 // deleted, so images come out as if nothing had been there. Neither the containerd container nor the image knows
 // any of it: cache keys stay as they are, and a process added by exec has its variables by the same rule.
+//
+// # Network namespaces
+//
+// runsc takes the addresses and routes out of the network namespace it starts in. Normally a namespace serves one
+// sandbox and goes with it; BuildKit's are pooled and given to one build step after the other. With
+// restore_network the namespace is, after the sandbox, as it was before: without it, every second RUN has no network.
 //
 // # Checkpoints
 //

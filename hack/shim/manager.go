@@ -4,15 +4,18 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"syscall"
 
 	"github.com/containerd/containerd/v2/pkg/namespaces"
 	"github.com/containerd/containerd/v2/pkg/shim"
 	"github.com/containerd/containerd/v2/pkg/sys"
 	"github.com/containerd/log"
+	"google.golang.org/protobuf/encoding/protowire"
 	v1 "gvisor.dev/gvisor/pkg/shim/v1"
 	"gvisor.dev/gvisor/pkg/shim/v1/utils"
 )
@@ -37,7 +40,7 @@ func (m manager) Start(ctx context.Context, id string, opts shim.StartOpts) (shi
 	if err != nil {
 		return none, err
 	}
-	address, err := shim.SocketAddress(ctx, opts.Address, sandbox, opts.Debug)
+	address, err := socketAddress(ctx, opts.Address, sandbox, os.Stdin)
 	if err != nil {
 		return none, fmt.Errorf("shim address of %s: %w", sandbox, err)
 	}
@@ -62,6 +65,64 @@ func (m manager) Start(ctx context.Context, id string, opts shim.StartOpts) (shi
 		return none, errors.Join(err, shim.RemoveSocket(address))
 	}
 	return params, nil
+}
+
+// Stop cleans up after a container whose shim died. Containerd runs this in the container's bundle.
+func (m manager) Stop(ctx context.Context, id string) (shim.StopStatus, error) {
+	status, err := m.Manager.Stop(ctx, id)
+	if err != nil {
+		return status, err
+	}
+	return status, restoreNetwork(".")
+}
+
+// socketDirField is the number of socket_dir in containerd.runtime.bootstrap.v1.BootstrapParams, which containerd
+// writes to the standard input of a starting shim. The types come with a newer API than gVisor's shim builds with.
+const socketDirField = 9
+
+// maxBootstrap bounds what is read of it.
+const maxBootstrap = 1 << 20
+
+// socketAddress is the address of the shim of a sandbox: in containerd's socket_dir
+// ([plugins."io.containerd.shim.v1.manager"]), named so that no two containerds and namespaces share one.
+func socketAddress(ctx context.Context, containerd, sandbox string, bootstrap io.Reader) (string, error) {
+	address, err := shim.SocketAddress(ctx, containerd, sandbox, false)
+	if err != nil {
+		return "", err
+	}
+	params, err := io.ReadAll(io.LimitReader(bootstrap, maxBootstrap))
+	if err != nil {
+		return "", fmt.Errorf("read bootstrap parameters: %w", err)
+	}
+	dir := bytesField(params, socketDirField)
+	if dir == "" {
+		return address, nil
+	}
+	return "unix://" + filepath.Join(dir, filepath.Base(address)), nil
+}
+
+// bytesField is the last value of a string field of a protobuf message; empty when there is none, or no message.
+func bytesField(message []byte, number protowire.Number) (value string) {
+	for len(message) > 0 {
+		n, kind, size := protowire.ConsumeTag(message)
+		if size < 0 {
+			return ""
+		}
+		message = message[size:]
+		if n == number && kind == protowire.BytesType {
+			v, size := protowire.ConsumeBytes(message)
+			if size < 0 {
+				return ""
+			}
+			value, message = string(v), message[size:]
+			continue
+		}
+		if size = protowire.ConsumeFieldValue(n, kind, message); size < 0 {
+			return ""
+		}
+		message = message[size:]
+	}
+	return value
 }
 
 // sandboxOf is the id of the sandbox that container id, whose bundle is the working directory, belongs to.

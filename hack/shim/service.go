@@ -153,6 +153,12 @@ func prepare(r *task.CreateTaskRequest) (_ *container, err error) {
 		}
 	}
 
+	if path := spec.networkNamespace(); conf.Runtime.RestoreNetwork && path != "" {
+		if err := saveNetwork(r.Bundle, path); err != nil {
+			return nil, err
+		}
+	}
+
 	if !spec.changed {
 		return c, nil
 	}
@@ -246,6 +252,11 @@ func (s *service) Delete(ctx context.Context, r *task.DeleteRequest) (*task.Dele
 		s.mu.Lock()
 		delete(s.containers, r.ID)
 		s.mu.Unlock()
+		if c != nil {
+			if err := restoreNetwork(c.bundle); err != nil {
+				log.G(ctx).WithError(err).Warn("the network namespace has lost its addresses")
+			}
+		}
 	}
 	return response, err
 }

@@ -28,6 +28,7 @@ type ociSpec struct {
 	Env         []string
 
 	all, process map[string]json.RawMessage
+	linux        struct{ Namespaces []specs.LinuxNamespace }
 	changed      bool
 }
 
@@ -36,7 +37,9 @@ func parseSpec(data []byte) (*ociSpec, error) {
 	if err := json.Unmarshal(data, &s.all); err != nil {
 		return nil, fmt.Errorf("decode spec: %w", err)
 	}
-	for key, into := range map[string]any{"annotations": &s.Annotations, "mounts": &s.Mounts, "process": &s.process} {
+	for key, into := range map[string]any{
+		"annotations": &s.Annotations, "mounts": &s.Mounts, "process": &s.process, "linux": &s.linux,
+	} {
 		if raw, ok := s.all[key]; ok {
 			if err := json.Unmarshal(raw, into); err != nil {
 				return nil, fmt.Errorf("decode %s of spec: %w", key, err)
@@ -78,6 +81,16 @@ func (s *ociSpec) encode() ([]byte, error) {
 		}
 	}
 	return json.Marshal(s.all)
+}
+
+// networkNamespace is the path of the network namespace that the container joins; empty when it gets a new one.
+func (s *ociSpec) networkNamespace() string {
+	for _, n := range s.linux.Namespaces {
+		if n.Type == specs.NetworkNamespace {
+			return n.Path
+		}
+	}
+	return ""
 }
 
 // defaultAnnotation sets an annotation the spec does not have.
