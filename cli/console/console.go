@@ -1,0 +1,138 @@
+// Package console is where commands read and print: tables and colours for a
+// person at a terminal, plain lines in a pipe, JSON for a program.
+package console
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"unicode/utf8"
+
+	"golang.org/x/term"
+)
+
+// Console is the streams of one command and how to use them.
+type Console struct {
+	In   io.Reader
+	Out  io.Writer
+	Err  io.Writer
+	JSON bool // print JSON to Out
+	// Terminal says that Out is one: progress may move the cursor. Color says
+	// that colours are wanted (a terminal, and NO_COLOR is not set).
+	Terminal, Color bool
+}
+
+// Std returns the console of this process.
+func Std() *Console {
+	tty := term.IsTerminal(int(os.Stdout.Fd()))
+	return &Console{
+		In: os.Stdin, Out: os.Stdout, Err: os.Stderr, Terminal: tty && os.Getenv("TERM") != "dumb",
+		Color: tty && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb",
+	}
+}
+
+// Width returns the columns of the terminal, 0 if there is none.
+func (c *Console) Width() int {
+	f, ok := c.Out.(*os.File)
+	if !ok || !c.Terminal {
+		return 0
+	}
+	w, _, err := term.GetSize(int(f.Fd()))
+	if err != nil {
+		return 0
+	}
+	return w
+}
+
+// Style is a colour or weight.
+type Style string
+
+// Styles.
+const (
+	Bold   Style = "1"
+	Dim    Style = "2"
+	Red    Style = "31"
+	Green  Style = "32"
+	Yellow Style = "33"
+	Cyan   Style = "36"
+)
+
+// Paint returns s in a style if colours are wanted.
+func (c *Console) Paint(st Style, s string) string {
+	if !c.Color || s == "" {
+		return s
+	}
+	return "\x1b[" + string(st) + "m" + s + "\x1b[0m"
+}
+
+// Printf prints to Out, for people; with --json it prints nothing.
+func (c *Console) Printf(format string, args ...any) {
+	if !c.JSON {
+		fmt.Fprintf(c.Out, format, args...)
+	}
+}
+
+// Notef prints a remark to Err, for people; with --json it prints nothing.
+func (c *Console) Notef(format string, args ...any) {
+	if !c.JSON {
+		fmt.Fprintf(c.Err, format, args...)
+	}
+}
+
+// PrintJSON prints v as indented JSON.
+func (c *Console) PrintJSON(v any) error {
+	e := json.NewEncoder(c.Out)
+	e.SetIndent("", "  ")
+	e.SetEscapeHTML(false)
+	return e.Encode(v)
+}
+
+// PrintJSONLine prints v as one line of JSON, for streams.
+func (c *Console) PrintJSONLine(v any) error {
+	e := json.NewEncoder(c.Out)
+	e.SetEscapeHTML(false)
+	return e.Encode(v)
+}
+
+// Table prints rows under headers: aligned on a terminal, tab-separated
+// without headers in a pipe.
+func (c *Console) Table(headers []string, rows [][]string) {
+	if !c.Terminal {
+		for _, r := range rows {
+			fmt.Fprintln(c.Out, strings.Join(r, "\t"))
+		}
+		return
+	}
+	width := make([]int, len(headers))
+	for i, h := range headers {
+		width[i] = utf8.RuneCountInString(h)
+	}
+	for _, r := range rows {
+		for i := range r {
+			width[i] = max(width[i], utf8.RuneCountInString(r[i]))
+		}
+	}
+	line := func(cells []string, paint func(string) string) {
+		var b strings.Builder
+		for i, s := range cells {
+			b.WriteString(paint(s))
+			if i < len(cells)-1 {
+				b.WriteString(strings.Repeat(" ", width[i]-utf8.RuneCountInString(s)+2))
+			}
+		}
+		fmt.Fprintln(c.Out, strings.TrimRight(b.String(), " "))
+	}
+	line(headers, func(s string) string { return c.Paint(Dim, s) })
+	for _, r := range rows {
+		line(r, func(s string) string { return s })
+	}
+}
+
+// Clear empties the screen, for views that are drawn again.
+func (c *Console) Clear() {
+	if c.Terminal {
+		fmt.Fprint(c.Out, "\x1b[H\x1b[2J")
+	}
+}
