@@ -10,7 +10,6 @@
 //   - A lowered oom_score_adj is a wish: a host that refuses it (no CAP_SYS_RESOURCE) is not an error.
 //   - A CA bundle of the host is given to the container (below).
 //   - A container can start from a checkpoint (below), and the task API's Checkpoint works.
-//   - It uses less memory (memory.go).
 //
 // # Runtime options
 //
@@ -84,6 +83,5 @@ import (
 const runtimeName = "io.containerd.runsc.v1"
 
 func main() {
-	limitMemory()
 	shim.Run(context.Background(), newManager(runtimeName))
 }

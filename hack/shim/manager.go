@@ -174,7 +174,9 @@ func spawn(ctx context.Context, id string, opts shim.StartOpts, listener *net.Un
 		args = append(args, "-debug")
 	}
 	cmd := exec.Command(self, args...)
-	cmd.Env = append(os.Environ(), memoryEnv...)
+	// One thread at a time is enough to wait and to copy output, and each further one costs memory, in every
+	// sandbox. runsc does not pass this on to the sandbox.
+	cmd.Env = append(os.Environ(), "GOMAXPROCS=1")
 	cmd.ExtraFiles = []*os.File{socket} // descriptor 3, where shims look for it
 	// Not in the process group of containerd, whose signals are not for us.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}

@@ -29,6 +29,8 @@ type savedNetwork struct {
 type savedAddress struct {
 	Link    string
 	Address string // with prefix length
+	// Broadcast is empty when there is none.
+	Broadcast string
 }
 
 type savedRoute struct {
@@ -115,7 +117,7 @@ func readNetwork(path string) (savedNetwork, error) {
 				if a.IP.IsLinkLocalUnicast() && a.IP.To4() == nil {
 					continue // the kernel's
 				}
-				saved.Addresses = append(saved.Addresses, savedAddress{name, a.IPNet.String()})
+				saved.Addresses = append(saved.Addresses, savedAddress{name, a.IPNet.String(), ip(a.Broadcast)})
 			}
 			routes, err := h.RouteList(link, netlink.FAMILY_ALL)
 			if err != nil {
@@ -150,6 +152,8 @@ func (s savedNetwork) write() error {
 			}
 			if address.IP.To4() == nil {
 				address.Flags = unix.IFA_F_NODAD // it was ours a moment ago
+			} else if address.Broadcast = net.ParseIP(a.Broadcast); address.Broadcast == nil {
+				address.Broadcast = net.IPv4zero // none; without this the library would set one
 			}
 			if err := h.AddrReplace(link, address); err != nil {
 				return fmt.Errorf("address %s of %s: %w", a.Address, a.Link, err)

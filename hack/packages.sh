@@ -1,0 +1,129 @@
+#!/usr/bin/env bash
+# Installs the distribution packages this project needs: what is missing, and nothing else.
+#
+#   hack/packages.sh [group...]            install (group base unless named)
+#   hack/packages.sh --check [group...]    list what is missing and exit 1; install nothing
+#
+# Groups: base (to run), test (what tests use besides), go (an old Go, to fetch a newer one with; see go.sh).
+# For Debian and Ubuntu. Elsewhere it says what to install. A package counts as present when what is needed of it is,
+# wherever that came from.
+set -euo pipefail
+
+die() {
+	printf 'packages.sh: %s\n' "$*" >&2
+	exit 1
+}
+
+has() { command -v "$1" >/dev/null 2>&1 || [ -x "/usr/sbin/$1" ] || [ -x "/sbin/$1" ]; }
+
+# PostgreSQL's server is off the PATH on Debian. Version 14 or newer.
+has_postgres() {
+	local candidate version
+	for candidate in $(command -v postgres) /usr/lib/postgresql/*/bin/postgres /usr/pgsql-*/bin/postgres; do
+		[ -x "$candidate" ] || continue
+		version=$("$candidate" --version 2>/dev/null | grep -oE '[0-9]+' | head -n1)
+		[ "${version:-0}" -ge 14 ] && [ -x "${candidate%/*}/initdb" ] && return 0
+	done
+	return 1
+}
+
+missing=()
+# need PACKAGE CHECK...: the package is missing unless the check passes.
+need() {
+	local package=$1
+	shift
+	"$@" || missing+=("$package")
+}
+
+group() {
+	case $1 in
+	base)
+		need ca-certificates test -s /etc/ssl/certs/ca-certificates.crt
+		need curl has curl
+		need e2fsprogs has mkfs.ext4
+		need git has git
+		need iproute2 has ip
+		need iptables has iptables
+		need nftables has nft
+		# Base images from packages: 17 s, where debootstrap took 30 s.
+		need mmdebstrap has mmdebstrap
+		need postgresql has_postgres
+		need util-linux has flock
+		need util-linux has losetup
+		;;
+	test)
+		need bubblewrap has bwrap
+		need openssh-client has ssh
+		need procps has pgrep
+		need xfsprogs has mkfs.xfs
+		;;
+	go)
+		need golang-go has go
+		;;
+	*) die "no group $1; there are: base, test, go" ;;
+	esac
+}
+
+check=false groups=()
+for arg; do
+	case $arg in
+	--check) check=true ;;
+	-h | --help)
+		sed -n '2,/^set /{/^#/s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}"
+		exit 0
+		;;
+	-*) die "unknown option $arg (--check, --help)" ;;
+	*) groups+=("$arg") ;;
+	esac
+done
+[ ${#groups[@]} -gt 0 ] || groups=(base)
+for g in "${groups[@]}"; do group "$g"; done
+
+if [ ${#missing[@]} -eq 0 ]; then
+	echo "packages: all present (${groups[*]})"
+	exit 0
+fi
+mapfile -t missing < <(printf '%s\n' "${missing[@]}" | sort -u)
+if $check; then
+	printf 'missing: %s\n' "${missing[*]}"
+	exit 1
+fi
+has apt-get || die "no apt-get here: install what these Debian packages hold, then run this again: ${missing[*]}"
+[ "$(id -u)" -eq 0 ] || die "not root; run: sudo $0 ${groups[*]} (would install: ${missing[*]})"
+
+# Debian's postgresql makes and starts a cluster when installed, and other packages start their daemons. We want the
+# binaries: no cluster is made, and for the time of the install nothing may start.
+policy=/usr/sbin/policy-rc.d cluster=/etc/postgresql-common/createcluster.conf
+made=()
+cleanup() { [ ${#made[@]} -eq 0 ] || rm -f "${made[@]}"; }
+trap cleanup EXIT
+if [ ! -e "$policy" ]; then
+	made+=("$policy")
+	printf '#!/bin/sh\nexit 101\n' >"$policy"
+	chmod 755 "$policy"
+fi
+if [[ " ${missing[*]} " == *" postgresql "* ]] && [ ! -e "$cluster" ]; then
+	# Stays: so no later upgrade makes one either. The administrator's own file is left as it is.
+	mkdir -p "${cluster%/*}"
+	printf 'create_main_cluster = false\n' >"$cluster"
+fi
+
+echo "packages: installing ${missing[*]}"
+export DEBIAN_FRONTEND=noninteractive
+log=$(mktemp)
+apt() {
+	# Lock::Timeout: wait for another apt instead of failing.
+	if ! apt-get -q -o DPkg::Lock::Timeout=300 -o Dpkg::Options::=--force-confold "$@" >"$log" 2>&1; then
+		tail -n 30 "$log" >&2
+		die "apt-get $* failed; the whole log is $log"
+	fi
+}
+apt update
+apt install -y --no-install-recommends "${missing[@]}"
+rm -f "$log"
+
+# Installed is not yet usable: look again.
+wanted=("${missing[@]}") missing=()
+for g in "${groups[@]}"; do group "$g"; done
+[ ${#missing[@]} -eq 0 ] || die "installed ${wanted[*]}, but these still lack what is needed of them: ${missing[*]}"
+echo "packages: installed ${wanted[*]}"
