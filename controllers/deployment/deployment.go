@@ -303,7 +303,7 @@ func (r *rollout) begin(ctx context.Context) (time.Duration, error) {
 	for _, s := range steps {
 		r.dep.Status.Steps = append(r.dep.Status.Steps, app.Step{Name: s, State: app.StepStatePending})
 	}
-	if r.dep.Spec.Kind == app.DeploymentKindDeploy {
+	if r.dep.Spec.Kind == app.RolloutKindDeploy {
 		r.step("build", "")
 		return poll, r.enter(ctx, app.DeploymentPhaseBuilding)
 	}
@@ -317,7 +317,7 @@ func (r *rollout) begin(ctx context.Context) (time.Duration, error) {
 	}
 	ver := src.Spec
 	ver.CopiedFrom = src.GetID()
-	if r.dep.Spec.Kind == app.DeploymentKindConfig {
+	if r.dep.Spec.Kind == app.RolloutKindConfig {
 		ver.Env, ver.Secrets = r.app.Spec.Env, r.app.Spec.Secrets
 	}
 	return r.createVersion(ctx, ver)

@@ -260,7 +260,7 @@ func (r *rollout) shift(ctx context.Context) (time.Duration, error) {
 			return 0, err
 		}
 		var ops []entity.Op
-		if r.dep.Spec.Kind == app.DeploymentKindRollback {
+		if r.dep.Spec.Kind == app.RolloutKindRollback {
 			r.app.Spec.Env, r.app.Spec.Secrets = ver.Spec.Env, ver.Spec.Secrets
 			op, err := entity.UpdateSpecOp(r.app)
 			if err != nil {
