@@ -8,6 +8,7 @@
 //   - Containers with container-type=container and io.kubernetes.cri.sandbox-id share the shim process of their
 //     sandbox, besides its kernel. The sandbox must be created first and deleted last.
 //   - A lowered oom_score_adj is a wish: a host that refuses it (no CAP_SYS_RESOURCE) is not an error.
+//   - The exit status of a container that ends quickly, or whose sandbox is killed, is not lost (exits.go).
 //   - A CA bundle of the host is given to the container (below).
 //   - A container can start from a checkpoint (below), and the task API's Checkpoint works.
 //

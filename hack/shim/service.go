@@ -49,22 +49,47 @@ func init() {
 			if err != nil {
 				return nil, err
 			}
-			return &service{TaskServiceExt: next, containers: map[string]*container{}}, nil
+			return newService(next), nil
 		},
 	})
 }
 
-// service is gVisor's task service, with the container's spec changed on the way in.
+// service is gVisor's task service, with the container's spec changed on the way in, and its exit status on the way
+// out.
 type service struct {
 	extension.TaskServiceExt
+
+	exits *exits
 
 	mu         sync.Mutex // protects the map, not what is in it: the calls for one container come in order
 	containers map[string]*container
 }
 
+// newService wraps the service, which must not have been asked for anything yet.
+func newService(next extension.TaskServiceExt) *service {
+	s := &service{
+		TaskServiceExt: next,
+		exits:          &exits{processes: map[int]*process{}},
+		containers:     map[string]*container{},
+	}
+	// The service below listens on the channel it found when it was made; those that report find ours from now on.
+	reported, listened := make(chan proc.Exit, cap(proc.ExitCh)), proc.ExitCh
+	proc.ExitCh = reported
+	go s.exits.watch()
+	go s.exits.correct(reported, listened, func(id string) int {
+		if c := s.get(id); c != nil {
+			return c.sandbox
+		}
+		return 0
+	})
+	return s
+}
+
 // container is what is remembered of one from its creation to its deletion.
 type container struct {
 	bundle  string
+	sandbox int  // pid of the sandbox process whose first container it is; else 0
+	first   bool // first container of its sandbox
 	rootfs  string
 	stubs   []string // made by runsc for our mounts in a root that is kept
 	ca      bool     // processes get the variables
@@ -94,6 +119,10 @@ func (s *service) Create(ctx context.Context, r *task.CreateTaskRequest) (*task.
 	if err != nil {
 		c.clean(ctx)
 		return nil, err
+	}
+	if c.first {
+		c.sandbox = int(response.Pid)
+		s.exits.expect(c.sandbox)
 	}
 	s.mu.Lock()
 	s.containers[r.ID] = c
@@ -126,6 +155,7 @@ func prepare(r *task.CreateTaskRequest) (_ *container, err error) {
 		}
 	}
 	spec.defaultAnnotation(containerType, "sandbox")
+	c.first = spec.Annotations[containerType] == "sandbox"
 
 	mode, hostBundle, err := conf.caPolicy(spec.Annotations, os.Getenv)
 	if err != nil {
@@ -253,6 +283,7 @@ func (s *service) Delete(ctx context.Context, r *task.DeleteRequest) (*task.Dele
 		delete(s.containers, r.ID)
 		s.mu.Unlock()
 		if c != nil {
+			s.exits.forget(c.sandbox)
 			if err := restoreNetwork(c.bundle); err != nil {
 				log.G(ctx).WithError(err).Warn("the network namespace has lost its addresses")
 			}
