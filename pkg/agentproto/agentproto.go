@@ -1,15 +1,94 @@
 // Package agentproto is what the node and the agent in a sandbox say to each
-// other.
+// other, and the formats of the files that they share. It is linked into the
+// agent, so it needs nothing but the standard library's small packages.
+//
+// # Connection
+//
+// The agent dials the node's unix socket and sends Hello; the node answers
+// Welcome, which has the version to speak or why not. After that frames go
+// both ways:
+//
+//	length u32 | type u8 | stream u8 | id u64 | payload      (little endian)
+//
+// length is the payload's. A message grows by fields at its end: a decoder
+// ignores what it does not know and takes what is missing as zero. A frame
+// type that is not known is ignored, so that a newer peer can hint.
+//
+// # Execs
+//
+// The node chooses the id of an exec. Output is numbered by byte; the agent
+// keeps what the node has not acknowledged (Ack), at most OutWindow per stream,
+// and stops reading from the process when that is full. Stdin is numbered
+// likewise and the agent grants how far the node may send (Grant). Hence an
+// exec continues on another connection: Attach says where the node is, and
+// Started where the agent is. An exec that nobody attaches again within its
+// linger time is killed.
+//
+// Nothing here trusts the peer: each frame has a bound, chosen by the reader,
+// and decoders reject what does not fit.
 package agentproto
 
-// VaultUID owns the directories of the agent in a sandbox.
+import "time"
+
+// Versions of the protocol that this package speaks.
+const (
+	MinVersion = 1
+	MaxVersion = 1
+)
+
+// Bounds.
+const (
+	// MaxFromNode bounds a frame that the agent reads: an exec with its
+	// arguments and environment.
+	MaxFromNode = 1 << 20
+	// MaxFromAgent bounds a frame that the node reads.
+	MaxFromAgent = 128 << 10
+	// Chunk is the most data in one frame.
+	Chunk = 32 << 10
+	// OutWindow is how much output of a stream may be unacknowledged.
+	OutWindow = 256 << 10
+	// InWindow is how much input may be on its way to a process.
+	InWindow = 64 << 10
+	// MaxExecs is how many execs, running or ended and not closed, there can be.
+	MaxExecs = 1024
+	// MaxLine is the longest line of a log; a longer one is split.
+	MaxLine = 64 << 10
+)
+
+// Paths in the guest.
+const (
+	GuestDir    = "/run/runtime/agent"
+	GuestBinary = "/run/runtime/bin/agent"
+	GuestLog    = "/run/runtime/log"
+	ConfigName  = "config"     // in GuestDir
+	SocketName  = "agent.sock" // in GuestDir
+	ExitName    = "exit"       // in GuestLog
+)
+
+// VaultUID owns GuestDir and GuestLog, which have mode 0700. No process may
+// run as it, so that only the agent, which has CAP_DAC_OVERRIDE, gets in.
 const VaultUID = 2147483000
+
+// Heartbeat is how often each side pings unless the node says otherwise.
+const Heartbeat = 5 * time.Second
+
+// HeartbeatMisses is how many heartbeats without any frame end a connection.
+const HeartbeatMisses = 3
+
+// Linger is how long an exec outlives the loss of its connection by default.
+const Linger = time.Minute
 
 // StartMode says when the main process is started.
 type StartMode uint8
 
 // Start modes.
 const (
-	StartAtOnce StartMode = iota
-	StartOnRequest
+	StartAtOnce    StartMode = iota // when the agent starts
+	StartOnRequest                  // by StartMain
+)
+
+// Exit codes of a process that could not be started.
+const (
+	ExitCannotExecute = 126
+	ExitNotFound      = 127
 )

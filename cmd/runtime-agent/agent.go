@@ -1,0 +1,229 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+	"syscall"
+	"time"
+
+	"miren.dev/runtime/pkg/agentproto"
+)
+
+// How long the end takes at most.
+const (
+	lastLook   = 5 * time.Millisecond   // for the reaper to find that main was the last
+	termGrace  = 500 * time.Millisecond // from SIGTERM to SIGKILL of what main left behind
+	killGrace  = time.Second            // for the kernel to end what was killed
+	flushGrace = 500 * time.Millisecond // for the node to read the last frames
+)
+
+// agent is the whole of it.
+type agent struct {
+	dir    string
+	config agentproto.Config
+	boot   uint64
+	spool  *spool
+	kids   *reaper
+	forks  *spawner
+	execs  *table
+
+	start chan chan agentproto.Failure // requests to start the main process
+	kill  chan syscall.Signal          // for the main process
+	ended chan agentproto.Exit         // of the main process, once its output is spooled
+
+	mu   sync.Mutex
+	main agentproto.Main
+	link *link // the connection, if there is one
+}
+
+func newAgent(dir string, c agentproto.Config, sp *spool) *agent {
+	a := &agent{
+		dir: dir, config: c, boot: randomID(), spool: sp, kids: newReaper(), execs: newTable(),
+		start: make(chan chan agentproto.Failure), kill: make(chan syscall.Signal), ended: make(chan agentproto.Exit, 1),
+	}
+	a.forks = newSpawner(a.kids)
+	if len(c.Command) > 0 {
+		a.main.State = agentproto.MainPending
+	}
+	return a
+}
+
+// run returns when the main process has ended, or was never to be started.
+func (a *agent) run(signals <-chan os.Signal) {
+	go a.kids.run()
+	go a.forks.run()
+	if a.config.Start == agentproto.StartAtOnce {
+		a.startMain()
+	}
+	go a.dialLoop()
+	for {
+		select {
+		case reply := <-a.start:
+			reply <- a.startMain()
+		case s := <-a.kill:
+			a.signalMain(s)
+		case s := <-signals:
+			sig, _ := s.(syscall.Signal)
+			if !a.signalMain(sig) && (sig == syscall.SIGTERM || sig == syscall.SIGINT) {
+				a.setMain(func(m *agentproto.Main) {
+					if m.State != agentproto.MainExited {
+						m.State = agentproto.MainExited
+						m.Exit = signalExit(sig)
+					}
+				})
+				return
+			}
+		case e := <-a.ended:
+			a.setMain(func(m *agentproto.Main) { m.State, m.Exit = agentproto.MainExited, e })
+			return
+		}
+	}
+}
+
+func signalExit(sig syscall.Signal) agentproto.Exit {
+	return agentproto.Exit{Code: 128 + int64(sig), Signal: int64(sig), At: time.Now().UnixNano()}
+}
+
+// setMain changes the state of the main process. The node is told of it by
+// report.
+func (a *agent) setMain(change func(*agentproto.Main)) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	change(&a.main)
+}
+
+func (a *agent) mainState() agentproto.Main {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.main
+}
+
+// report tells the node the state of the main process.
+func (a *agent) report() {
+	a.mu.Lock()
+	l, m := a.link, a.main
+	a.mu.Unlock()
+	if l != nil {
+		_ = l.w.Send(message(agentproto.TMain, 0, 0, m)) // a lost connection begins with the state anyway
+	}
+}
+
+// startMain starts the main process if it waits to be started. It is called
+// by run only.
+func (a *agent) startMain() agentproto.Failure {
+	switch m := a.mainState(); m.State {
+	case agentproto.MainNone:
+		return agentproto.Failure{Kind: agentproto.Wrong, Message: "the sandbox has no main process"}
+	case agentproto.MainRunning:
+		return agentproto.Failure{}
+	case agentproto.MainExited:
+		return agentproto.Failure{Kind: agentproto.Wrong, Message: "the main process has ended", ExitCode: m.Exit.Code}
+	}
+	pid, f := a.forkMain()
+	if f.Kind != agentproto.OK {
+		a.ended <- agentproto.Exit{Code: f.ExitCode, At: time.Now().UnixNano(), Message: f.Message}
+		return f
+	}
+	a.setMain(func(m *agentproto.Main) {
+		m.State, m.PID, m.StartedAt = agentproto.MainRunning, int64(pid), time.Now().UnixNano()
+	})
+	a.report()
+	return agentproto.Failure{}
+}
+
+// forkMain starts the main process with its output going to the spool.
+func (a *agent) forkMain() (int, agentproto.Failure) {
+	cmd := command{argv: a.config.Command, env: a.config.Env, dir: a.config.WorkDir, user: a.config.User}
+	p, err := openFiles(false, agentproto.Size{})
+	if err != nil {
+		return 0, cannotStart("%v", err)
+	}
+	defer p.closeChild()
+	p.in.Close() // it reads the end of its input
+	for _, c := range p.child {
+		cmd.files = append(cmd.files, c.Fd())
+	}
+	outR, errR := p.out[0], p.out[1]
+	exited := make(chan agentproto.Exit, 1)
+	pid, f := a.forks.start(cmd, func(ws syscall.WaitStatus) { exited <- exitOf(ws) })
+	if f.Kind != agentproto.OK {
+		p.closeOurs()
+		return 0, f
+	}
+	gone := make(chan struct{})
+	var pumps sync.WaitGroup
+	pumps.Go(func() { a.spool.pump(outR, agentproto.Stdout, gone) })
+	pumps.Go(func() { a.spool.pump(errR, agentproto.Stderr, gone) })
+	go func() {
+		e := <-exited
+		close(gone)
+		deadline := time.Now().Add(outputGrace)
+		_ = outR.SetReadDeadline(deadline) // a closed file has nothing to wait for
+		_ = errR.SetReadDeadline(deadline)
+		pumps.Wait()
+		a.ended <- e
+	}()
+	return pid, agentproto.Failure{}
+}
+
+// signalMain says whether there was a main process to signal.
+func (a *agent) signalMain(sig syscall.Signal) bool {
+	m := a.mainState()
+	if m.State != agentproto.MainRunning {
+		return false
+	}
+	a.kids.signal(int(m.PID), sig)
+	return true
+}
+
+// finish records the end, ends what is left, and returns the code to exit with.
+func (a *agent) finish(logDir string) int {
+	m := a.mainState()
+	if err := writeExit(logDir, m.Exit); err != nil {
+		fmt.Fprintln(os.Stderr, "runtime-agent: exit record:", err)
+	}
+	a.report()
+	a.execs.stop()
+	self := os.Getpid()
+	if !a.kids.waitNone(lastLook) {
+		killTree(self, false, syscall.SIGTERM)
+		if !a.kids.waitNone(termGrace) {
+			for range 10 {
+				killTree(self, false, syscall.SIGKILL)
+				if a.kids.waitNone(killGrace / 10) {
+					break
+				}
+			}
+		}
+	}
+	a.execs.drain(flushGrace)
+	a.mu.Lock()
+	l := a.link
+	a.mu.Unlock()
+	if l != nil {
+		_ = l.flush(flushGrace) // best effort: the exit record is there
+	}
+	return int(m.Exit.Code)
+}
+
+// writeExit makes the exit record appear whole.
+func writeExit(dir string, e agentproto.Exit) error {
+	tmp := filepath.Join(dir, agentproto.ExitName+".tmp")
+	f, err := os.OpenFile(tmp, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(agentproto.AppendExitFile(nil, e))
+	if err == nil {
+		err = f.Sync()
+	}
+	if cerr := f.Close(); err == nil {
+		err = cerr
+	}
+	if err == nil {
+		err = os.Rename(tmp, filepath.Join(dir, agentproto.ExitName))
+	}
+	return err
+}

@@ -1,0 +1,89 @@
+// Command runtime-agent is PID 1 of every sandbox. It runs the sandbox's main
+// process and, for the node, further processes beside it; it reaps, forwards
+// signals and keeps the main process's output and exit in files that the node
+// reads without its help. components/agent is the other side, pkg/agentproto
+// the language and the file formats.
+//
+//	runtime-agent [directory of the configuration]
+//
+// It is guest root with few capabilities. Every child is started from one
+// thread that has an empty bounding set and no_new_privs, so that a child has
+// none whatever its user is. It must stay small: a sandbox pays for its memory
+// and its start. Hence no net, no encoding/json, no log.
+//
+// Goroutines: one per output stream of a process, one that reaps, one that
+// forks, one that dials and reads the connection. Lock order: table.mu,
+// exec.sendMu, stream.mu, then those of agentproto.Writer.
+package main
+
+import (
+	"fmt"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"runtime"
+	"runtime/debug"
+	"syscall"
+
+	"miren.dev/runtime/pkg/agentproto"
+)
+
+// Exit codes of the agent itself, beside those of the main process.
+const exitAgentFailed = 125
+
+func main() {
+	debug.SetGCPercent(50)
+	debug.SetMemoryLimit(48 << 20)
+	dir := agentproto.GuestDir
+	if len(os.Args) > 1 {
+		dir = os.Args[1]
+	}
+	code, err := run(dir)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "runtime-agent:", err)
+	}
+	os.Exit(code)
+}
+
+func run(dir string) (int, error) {
+	c, err := readConfig(dir)
+	if err != nil {
+		return exitAgentFailed, err
+	}
+	logDir := agentproto.GuestLog
+	if c.LogDir != "" {
+		logDir = c.LogDir
+	}
+	if err := prepareProcess(c.PIDs, logDir); err != nil {
+		return exitAgentFailed, fmt.Errorf("prepare: %w", err)
+	}
+	spool, err := openSpool(logDir, c.LogBytes)
+	if err != nil {
+		return exitAgentFailed, err
+	}
+	a := newAgent(dir, c, spool)
+	signals := make(chan os.Signal, 16)
+	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2)
+	a.run(signals)
+	return a.finish(logDir), nil
+}
+
+func readConfig(dir string) (agentproto.Config, error) {
+	path := filepath.Join(dir, agentproto.ConfigName)
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return agentproto.Config{}, err
+	}
+	c, err := agentproto.DecodeConfig(b)
+	if err != nil {
+		return agentproto.Config{}, fmt.Errorf("%s: %w", path, err)
+	}
+	return c, nil
+}
+
+func init() {
+	// More would only be more threads, each of which the sentry pays for.
+	if runtime.GOMAXPROCS(0) > 4 {
+		runtime.GOMAXPROCS(4)
+	}
+}

@@ -1,0 +1,141 @@
+package main
+
+import (
+	"bufio"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"miren.dev/runtime/pkg/agentproto"
+)
+
+// account is whom a process runs as.
+type account struct {
+	uid, gid uint32
+	groups   []uint32
+	home     string
+}
+
+func (u account) credential() *syscall.Credential {
+	if os.Geteuid() != 0 { // in tests: setgroups is not allowed, and not needed
+		return nil
+	}
+	return &syscall.Credential{Uid: u.uid, Gid: u.gid, Groups: u.groups}
+}
+
+// lookupUser resolves user[:group], each a name or a number of the guest. A
+// number need not be in the guest's files. Empty is root.
+func lookupUser(spec string) (account, error) {
+	user, group, hasGroup := strings.Cut(spec, ":")
+	if user == "" {
+		user = "0"
+	}
+	u := account{home: "/"}
+	name, known := "", false
+	err := eachEntry("/etc/passwd", 7, func(f []string) bool {
+		if f[0] != user && f[2] != user {
+			return true
+		}
+		uid, err1 := strconv.ParseUint(f[2], 10, 31)
+		gid, err2 := strconv.ParseUint(f[3], 10, 31)
+		if err1 != nil || err2 != nil {
+			return true
+		}
+		name, known = f[0], true
+		u.uid, u.gid = uint32(uid), uint32(gid)
+		if f[5] != "" {
+			u.home = f[5]
+		}
+		return f[0] != user // a name is better than a number
+	})
+	if err != nil {
+		return account{}, err
+	}
+	if !known {
+		uid, err := strconv.ParseUint(user, 10, 31)
+		if err != nil {
+			return account{}, fmt.Errorf("no user %q in /etc/passwd", user)
+		}
+		u.uid = uint32(uid)
+		if uid == 0 {
+			u.home = "/root"
+		}
+	}
+	if u.uid == agentproto.VaultUID {
+		return account{}, fmt.Errorf("user %d is reserved", u.uid)
+	}
+	if hasGroup {
+		gid, err := lookupGroup(group)
+		if err != nil {
+			return account{}, err
+		}
+		u.gid = gid
+	}
+	u.groups = []uint32{u.gid}
+	if known && !hasGroup {
+		err := eachEntry("/etc/group", 4, func(f []string) bool {
+			gid, err := strconv.ParseUint(f[2], 10, 31)
+			if err == nil && uint32(gid) != u.gid && contains(f[3], name) && len(u.groups) < 256 {
+				u.groups = append(u.groups, uint32(gid))
+			}
+			return true
+		})
+		if err != nil {
+			return account{}, err
+		}
+	}
+	return u, nil
+}
+
+func lookupGroup(group string) (uint32, error) {
+	found, gid := false, uint32(0)
+	err := eachEntry("/etc/group", 4, func(f []string) bool {
+		if n, err := strconv.ParseUint(f[2], 10, 31); err == nil && f[0] == group {
+			found, gid = true, uint32(n)
+		}
+		return !found
+	})
+	if err != nil {
+		return 0, err
+	}
+	if !found {
+		n, err := strconv.ParseUint(group, 10, 31)
+		if err != nil {
+			return 0, fmt.Errorf("no group %q in /etc/group", group)
+		}
+		gid = uint32(n)
+	}
+	return gid, nil
+}
+
+func contains(list, name string) bool {
+	for n := range strings.SplitSeq(list, ",") {
+		if n == name {
+			return true
+		}
+	}
+	return false
+}
+
+// eachEntry calls entry with the fields of each line that has enough of them,
+// until it returns false. A missing file has none.
+func eachEntry(path string, fields int, entry func([]string) bool) error {
+	f, err := os.Open(path)
+	if os.IsNotExist(err) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	s := bufio.NewScanner(f)
+	s.Buffer(nil, 1<<20) // of a group with many members
+	for s.Scan() {
+		if f := strings.Split(s.Text(), ":"); len(f) >= fields && !entry(f) {
+			return nil
+		}
+	}
+	return s.Err()
+}

@@ -1,0 +1,158 @@
+package agentproto
+
+import (
+	"encoding/binary"
+	"errors"
+	"io"
+)
+
+// Type is what a frame is.
+type Type uint8
+
+// Frame types. Numbers are never reused.
+const (
+	THello     Type = 1  // agent: Hello
+	TWelcome   Type = 2  // node: Welcome
+	TPing      Type = 3  // both: Time
+	TPong      Type = 4  // both: Time
+	TMain      Type = 5  // agent: Main, whenever it changes
+	TReply     Type = 6  // agent: Reply to the request with this id
+	TStartMain Type = 7  // node: request
+	TSignal    Type = 8  // node: request, Signal of the main process
+	TListening Type = 9  // node: request
+	TExec      Type = 16 // node: Exec
+	TAttach    Type = 17 // node: Attach
+	TStarted   Type = 18 // agent: Started, the answer to both
+	TOut       Type = 19 // agent: data of a stream
+	TAck       Type = 20 // node: Offset below which output may be forgotten
+	TIn        Type = 21 // node: data of stdin
+	TInEOF     Type = 22 // node: Offset at which stdin ends
+	TGrant     Type = 23 // agent: Offset up to which stdin may be sent
+	TResize    Type = 24 // node: Size
+	TKill      Type = 25 // node: Signal of an exec
+	TExited    Type = 26 // agent: Exited, after all output
+	TClose     Type = 27 // node: kill what runs and forget the exec
+)
+
+// Streams of an exec.
+const (
+	Stdin  uint8 = 0
+	Stdout uint8 = 1
+	Stderr uint8 = 2
+)
+
+const headerSize = 4 + 1 + 1 + 8
+
+// ErrTooBig is returned for a frame over the reader's bound.
+var ErrTooBig = errors.New("agentproto: frame too big")
+
+// Frame is one message. Payload is valid until the next Read.
+type Frame struct {
+	Type    Type
+	Stream  uint8
+	ID      uint64
+	Payload []byte
+}
+
+// AppendFrame appends f to b.
+func AppendFrame(b []byte, f Frame) []byte {
+	b = binary.LittleEndian.AppendUint32(b, uint32(len(f.Payload)))
+	b = append(b, byte(f.Type), f.Stream)
+	b = binary.LittleEndian.AppendUint64(b, f.ID)
+	return append(b, f.Payload...)
+}
+
+// AppendData appends a frame of type t with data at offset.
+func AppendData(b []byte, t Type, stream uint8, id uint64, offset int64, data []byte) []byte {
+	b = binary.LittleEndian.AppendUint32(b, uint32(8+len(data)))
+	b = append(b, byte(t), stream)
+	b = binary.LittleEndian.AppendUint64(b, id)
+	b = binary.LittleEndian.AppendUint64(b, uint64(offset))
+	return append(b, data...)
+}
+
+// Data splits the payload of a data frame.
+func (f Frame) Data() (offset int64, data []byte, err error) {
+	if len(f.Payload) < 8 {
+		return 0, nil, ErrMalformed
+	}
+	v := binary.LittleEndian.Uint64(f.Payload)
+	if v > 1<<62 {
+		return 0, nil, ErrMalformed
+	}
+	return int64(v), f.Payload[8:], nil
+}
+
+// Reader reads frames. It is not safe for concurrent use.
+type Reader struct {
+	r     io.Reader
+	max   int // of a payload
+	buf   []byte
+	start int // of what is not returned yet in buf
+}
+
+// readSize is the capacity of an idle reader.
+const readSize = 16 << 10
+
+// NewReader returns a reader of frames of at most maxPayload bytes.
+func NewReader(r io.Reader, maxPayload int) *Reader {
+	return &Reader{r: r, max: maxPayload, buf: make([]byte, 0, readSize)}
+}
+
+// Read returns the next frame. At the end of the input between two frames it
+// returns io.EOF, within one io.ErrUnexpectedEOF.
+func (r *Reader) Read() (Frame, error) {
+	if err := r.fill(headerSize); err != nil {
+		return Frame{}, err
+	}
+	h := r.buf[r.start:]
+	n := int(binary.LittleEndian.Uint32(h))
+	if n > r.max || n < 0 {
+		return Frame{}, ErrTooBig
+	}
+	if err := r.fill(headerSize + n); err != nil {
+		if err == io.EOF {
+			err = io.ErrUnexpectedEOF
+		}
+		return Frame{}, err
+	}
+	h = r.buf[r.start:]
+	r.start += headerSize + n
+	return Frame{
+		Type:    Type(h[4]),
+		Stream:  h[5],
+		ID:      binary.LittleEndian.Uint64(h[6:]),
+		Payload: h[headerSize : headerSize+n : headerSize+n],
+	}, nil
+}
+
+// fill makes n unread bytes available.
+func (r *Reader) fill(n int) error {
+	for len(r.buf)-r.start < n {
+		if r.start == len(r.buf) {
+			r.start = 0
+			if cap(r.buf) > 4*Chunk { // after one large frame
+				r.buf = make([]byte, 0, readSize)
+			}
+			r.buf = r.buf[:0]
+		}
+		if cap(r.buf)-r.start < n {
+			size := cap(r.buf)
+			if size < n {
+				size = max(n, 2*size)
+			}
+			grown := make([]byte, len(r.buf)-r.start, size)
+			copy(grown, r.buf[r.start:])
+			r.buf, r.start = grown, 0
+		}
+		m, err := r.r.Read(r.buf[len(r.buf):cap(r.buf)])
+		r.buf = r.buf[:len(r.buf)+m]
+		if err != nil && len(r.buf)-r.start < n {
+			if err == io.EOF && len(r.buf) > r.start {
+				err = io.ErrUnexpectedEOF
+			}
+			return err
+		}
+	}
+	return nil
+}
