@@ -1,0 +1,241 @@
+// Package baseimage makes base images on this machine, without any registry:
+// Debian from the host's package sources, and Go, Node.js, Python and a static
+// file server on top of it, from the registries of their ecosystems.
+//
+// An image is an OCI image layout directory, <dir>/<name>-<version>-<key>, made
+// once and never changed; it appears complete or not at all. The key is a
+// hash of everything that the image is made from, so a changed recipe makes
+// another image. The directory is shared by all instances of a machine: a
+// file lock per image makes the second who wants it wait for the first.
+// Layers are zstd-compressed; images share the file of a common layer.
+//
+//	<dir>/<name>-<version>-<key>/   OCI image layout
+//	<dir>/locks/                    one lock file per image
+//	<dir>/versions.json             which versions the registries offered, and when that was asked
+//
+// Names are understood by Lookup: our own ("runtime/go:1.26"), which generated
+// Dockerfiles use, and the well-known ones of Docker Hub ("golang:1.26-bookworm").
+package baseimage
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"runtime"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"miren.dev/runtime/pkg/errs"
+)
+
+// DefaultDir is where images are kept when nothing else is said.
+const DefaultDir = "/var/cache/runtime/baseimages"
+
+// generation changes when images must be made again although no recipe changed.
+const generation = "1"
+
+// Config of a Store.
+type Config struct {
+	// Dir keeps the images. It is outside of any instance's state, so that
+	// instances share them; empty: DefaultDir.
+	Dir string
+	// BinDir is the directory of the toolchain, with static-server.
+	BinDir string
+	Logger *slog.Logger
+}
+
+// Image is a base image in its layout directory.
+type Image struct {
+	Name    string `json:"name"`    // "go"
+	Version string `json:"version"` // "1.26.8"
+	Dir     string `json:"dir"`
+	Digest  string `json:"digest"` // of the manifest
+}
+
+// Store makes images and remembers them. Its methods may be called concurrently.
+type Store struct {
+	cfg Config
+
+	mu   sync.Mutex // guards done; not held while images are made
+	done map[string]*Image
+}
+
+// New returns a store without touching the disk.
+func New(cfg Config) *Store {
+	if cfg.Dir == "" {
+		cfg.Dir = DefaultDir
+	}
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	return &Store{cfg: cfg, done: map[string]*Image{}}
+}
+
+// recipe says how to make one image.
+type recipe struct {
+	name    string
+	version string
+	parent  *recipe  // whose layers and configuration it begins with; nil: none
+	inputs  []string // everything else that the result depends on
+	env     []string
+	workdir string
+	cmd     []string
+	make    func(ctx context.Context, b *builder) error
+}
+
+func (r *recipe) key() string {
+	h := sha256.New()
+	fmt.Fprintf(h, "%s\n%s %s %s\n%q\n%q %q %q\n", generation, r.name, r.version, runtime.GOARCH, r.inputs, r.env, r.workdir, r.cmd)
+	if r.parent != nil {
+		fmt.Fprintln(h, r.parent.key())
+	}
+	return hex.EncodeToString(h.Sum(nil))[:16]
+}
+
+func (r *recipe) dirName() string { return r.name + "-" + r.version + "-" + r.key() }
+
+// Ensure returns the image of a reference that Lookup understands, making it
+// first if need be. progress gets a line per step, for people; it may be nil.
+func (s *Store) Ensure(ctx context.Context, ref Ref, progress func(string)) (*Image, error) {
+	if progress == nil {
+		progress = func(string) {}
+	}
+	r, err := s.recipe(ctx, ref)
+	if err != nil {
+		return nil, errs.Wrap(err, "base image %s", ref)
+	}
+	img, err := s.ensure(ctx, r, progress)
+	if err != nil {
+		return nil, errs.Wrap(err, "base image %s", ref)
+	}
+	return img, nil
+}
+
+func (s *Store) ensure(ctx context.Context, r *recipe, progress func(string)) (*Image, error) {
+	dir := filepath.Join(s.cfg.Dir, r.dirName())
+	s.mu.Lock()
+	img := s.done[dir]
+	s.mu.Unlock()
+	if img != nil {
+		if _, err := os.Stat(filepath.Join(dir, "index.json")); err == nil {
+			return img, nil
+		}
+	}
+	img, err := load(dir, r)
+	if errors.Is(err, os.ErrNotExist) {
+		img, err = s.build(ctx, r, dir, progress)
+	}
+	if err != nil {
+		return nil, err
+	}
+	s.mu.Lock()
+	s.done[dir] = img
+	s.mu.Unlock()
+	return img, nil
+}
+
+func (s *Store) build(ctx context.Context, r *recipe, dir string, progress func(string)) (*Image, error) {
+	var parent *Image
+	if r.parent != nil {
+		var err error
+		if parent, err = s.ensure(ctx, r.parent, progress); err != nil {
+			return nil, err
+		}
+	}
+	if err := os.MkdirAll(filepath.Join(s.cfg.Dir, "locks"), 0o755); err != nil {
+		return nil, errs.New(errs.FailedPrecondition, "image cache: %w", err)
+	}
+	unlock, err := lock(ctx, filepath.Join(s.cfg.Dir, "locks", r.dirName()), func() {
+		progress("waiting for another build of base image " + r.name)
+	})
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+	if img, err := load(dir, r); !errors.Is(err, os.ErrNotExist) {
+		return img, err // somebody else made it
+	}
+
+	start := time.Now()
+	progress(fmt.Sprintf("making base image %s %s", r.name, r.version))
+	// What a killed build of this image left; nobody else is at work under the lock.
+	old, _ := filepath.Glob(filepath.Join(s.cfg.Dir, ".tmp-"+r.dirName()+"-*"))
+	for _, o := range old {
+		_ = os.RemoveAll(o)
+	}
+	tmp, err := os.MkdirTemp(s.cfg.Dir, ".tmp-"+r.dirName()+"-")
+	if err != nil {
+		return nil, errs.New(errs.FailedPrecondition, "image cache: %w", err)
+	}
+	defer os.RemoveAll(tmp)
+	b := &builder{store: s, recipe: r, dir: filepath.Join(tmp, "layout"), scratch: filepath.Join(tmp, "scratch"), progress: progress}
+	if err := b.begin(parent); err != nil {
+		return nil, errs.New(errs.FailedPrecondition, "begin layout: %w", err)
+	}
+	if err := r.make(ctx, b); err != nil {
+		return nil, err
+	}
+	if err := b.finish(); err != nil {
+		return nil, errs.New(errs.FailedPrecondition, "finish layout: %w", err)
+	}
+	if err := os.Rename(b.dir, dir); err != nil {
+		return nil, errs.New(errs.FailedPrecondition, "keep image: %w", err)
+	}
+	progress(fmt.Sprintf("made base image %s %s in %s", r.name, r.version, time.Since(start).Round(100*time.Millisecond)))
+	return load(dir, r)
+}
+
+// load reads a finished image; os.ErrNotExist when there is none.
+func load(dir string, r *recipe) (*Image, error) {
+	b, err := os.ReadFile(filepath.Join(dir, "index.json"))
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, err
+	}
+	if err != nil {
+		return nil, errs.New(errs.Unavailable, "read image: %w", err)
+	}
+	var index struct {
+		Manifests []struct {
+			Digest string `json:"digest"`
+		} `json:"manifests"`
+	}
+	if err := json.Unmarshal(b, &index); err != nil || len(index.Manifests) != 1 {
+		return nil, errs.New(errs.Corrupt, "image %s: its index.json is not ours", dir).WithHint("remove the directory; it is made again")
+	}
+	return &Image{Name: r.name, Version: r.version, Dir: dir, Digest: index.Manifests[0].Digest}, nil
+}
+
+// lock takes the file lock at path, calling waiting if somebody has it.
+func lock(ctx context.Context, path string, waiting func()) (unlock func(), err error) {
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR|unix.O_CLOEXEC, 0o644)
+	if err != nil {
+		return nil, errs.New(errs.FailedPrecondition, "lock image: %w", err)
+	}
+	for first := true; ; first = false {
+		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		if err == nil {
+			return func() { f.Close() }, nil
+		}
+		if !errors.Is(err, unix.EWOULDBLOCK) && !errors.Is(err, unix.EINTR) {
+			f.Close()
+			return nil, errs.New(errs.Unavailable, "lock image: %w", err)
+		}
+		if first {
+			waiting()
+		}
+		select {
+		case <-ctx.Done():
+			f.Close()
+			return nil, ctx.Err()
+		case <-time.After(100 * time.Millisecond):
+		}
+	}
+}

@@ -1,0 +1,176 @@
+package baseimage
+
+import (
+	"context"
+	"encoding/json"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"miren.dev/runtime/pkg/errs"
+)
+
+// Bounds of what is fetched.
+const (
+	maxDownload = 1 << 30
+	maxMetadata = 64 << 20
+)
+
+var httpClient = &http.Client{
+	Timeout: 15 * time.Minute,
+	Transport: &http.Transport{
+		Proxy:                 http.ProxyFromEnvironment,
+		DialContext:           (&net.Dialer{Timeout: 15 * time.Second}).DialContext,
+		TLSHandshakeTimeout:   15 * time.Second,
+		ResponseHeaderTimeout: time.Minute,
+		ForceAttemptHTTP2:     true,
+	},
+}
+
+// get opens a URL. NotFound for what the server does not have or does not
+// give (404, 410, 403: mirrors hold new versions back that way); Unavailable when it could not be asked.
+func get(ctx context.Context, url string, header ...string) (io.ReadCloser, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return nil, errs.New(errs.InvalidArgument, "fetch: %w", err)
+	}
+	for i := 0; i+1 < len(header); i += 2 {
+		req.Header.Set(header[i], header[i+1])
+	}
+	resp, err := httpClient.Do(req)
+	if err != nil {
+		if ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
+		return nil, errs.New(errs.Unavailable, "fetch: %w", err)
+	}
+	switch resp.StatusCode {
+	case http.StatusOK, http.StatusPartialContent:
+		return resp.Body, nil
+	case http.StatusNotFound, http.StatusGone, http.StatusForbidden:
+		resp.Body.Close()
+		return nil, errs.New(errs.NotFound, "fetch %s: %s", url, resp.Status)
+	}
+	resp.Body.Close()
+	return nil, errs.New(errs.Unavailable, "fetch %s: %s", url, resp.Status)
+}
+
+// download writes what a URL has to a file.
+func download(ctx context.Context, url, file string) error {
+	body, err := get(ctx, url)
+	if err != nil {
+		return err
+	}
+	defer body.Close()
+	f, err := os.Create(file)
+	if err != nil {
+		return errs.New(errs.FailedPrecondition, "download: %w", err)
+	}
+	defer f.Close()
+	n, err := io.Copy(f, io.LimitReader(body, maxDownload+1))
+	switch {
+	case ctx.Err() != nil:
+		return ctx.Err()
+	case err != nil:
+		return errs.New(errs.Unavailable, "download %s: %w", url, err)
+	case n > maxDownload:
+		return errs.New(errs.ResourceExhausted, "download %s: larger than %d bytes", url, maxDownload)
+	}
+	return f.Close()
+}
+
+// fetchText returns a small answer.
+func fetchText(ctx context.Context, url string, header ...string) ([]byte, error) {
+	body, err := get(ctx, url, header...)
+	if err != nil {
+		return nil, err
+	}
+	defer body.Close()
+	b, err := io.ReadAll(io.LimitReader(body, maxMetadata))
+	if err != nil {
+		return nil, errs.New(errs.Unavailable, "fetch %s: %w", url, err)
+	}
+	return b, nil
+}
+
+// goProxy is the first proxy of the environment's GOPROXY, or the public one.
+func goProxy() string {
+	for _, p := range strings.FieldsFunc(os.Getenv("GOPROXY"), func(r rune) bool { return r == ',' || r == '|' }) {
+		if strings.HasPrefix(p, "http://") || strings.HasPrefix(p, "https://") {
+			return strings.TrimSuffix(p, "/")
+		}
+	}
+	return "https://proxy.golang.org"
+}
+
+// npmRegistry is the environment's, or the public one.
+func npmRegistry() string {
+	for _, name := range []string{"NPM_CONFIG_REGISTRY", "npm_config_registry"} {
+		if v := os.Getenv(name); strings.HasPrefix(v, "http://") || strings.HasPrefix(v, "https://") {
+			return strings.TrimSuffix(v, "/")
+		}
+	}
+	return "https://registry.npmjs.org"
+}
+
+// How long an answer about the versions that exist is believed.
+const versionsAge = 24 * time.Hour
+
+type versionList struct {
+	Asked    time.Time `json:"asked"`
+	Versions []string  `json:"versions"`
+}
+
+// versions returns what list says about a product, asking at most once in a
+// while, and going by the last answer when it cannot be asked.
+func (s *Store) versions(ctx context.Context, product string, list func(context.Context) ([]string, error)) ([]string, error) {
+	file := filepath.Join(s.cfg.Dir, "versions.json")
+	known := map[string]versionList{}
+	if b, err := os.ReadFile(file); err == nil {
+		_ = json.Unmarshal(b, &known) // a damaged one is asked for again
+	}
+	old := known[product]
+	if time.Since(old.Asked) < versionsAge && len(old.Versions) > 0 {
+		return old.Versions, nil
+	}
+	v, err := list(ctx)
+	if err != nil {
+		if len(old.Versions) > 0 {
+			s.cfg.Logger.Warn("cannot ask for versions, going by the last answer", "product", product, "asked", old.Asked, "error", err)
+			return old.Versions, nil
+		}
+		return nil, err
+	}
+	known[product] = versionList{time.Now(), v}
+	b, err := json.Marshal(known)
+	if err == nil {
+		err = os.MkdirAll(s.cfg.Dir, 0o755)
+	}
+	if err == nil {
+		err = replaceFile(file, b)
+	}
+	if err != nil {
+		s.cfg.Logger.Warn("cannot keep the list of versions", "error", err)
+	}
+	return v, nil
+}
+
+func replaceFile(path string, b []byte) error {
+	f, err := os.CreateTemp(filepath.Dir(path), ".tmp-")
+	if err != nil {
+		return err
+	}
+	defer os.Remove(f.Name())
+	defer f.Close()
+	if _, err := f.Write(b); err != nil {
+		return err
+	}
+	if err := f.Chmod(0o644); err != nil {
+		return err
+	}
+	return os.Rename(f.Name(), path)
+}

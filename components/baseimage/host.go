@@ -1,0 +1,171 @@
+package baseimage
+
+import (
+	"bufio"
+	"bytes"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+
+	"miren.dev/runtime/pkg/errs"
+)
+
+// host is what matters of the distribution that this machine runs.
+type host struct {
+	id       string   // "debian"
+	codename string   // "bookworm"
+	sources  []string // one-line apt sources: "deb URI SUITE COMPONENT..."
+	aptConf  string   // settings of apt that the images need as well
+}
+
+var readHost = sync.OnceValues(func() (*host, error) {
+	release, err := os.ReadFile("/etc/os-release")
+	if err != nil {
+		return nil, errs.New(errs.FailedPrecondition, "which distribution is this: %w", err)
+	}
+	h := parseRelease(release)
+	files, _ := filepath.Glob("/etc/apt/sources.list.d/*")
+	for _, f := range append([]string{"/etc/apt/sources.list"}, files...) {
+		b, err := os.ReadFile(f)
+		if err != nil {
+			continue
+		}
+		switch filepath.Ext(f) {
+		case ".list":
+			h.sources = append(h.sources, parseList(b, h.codename)...)
+		case ".sources":
+			h.sources = append(h.sources, parseDeb822(b, h.codename)...)
+		}
+	}
+	if len(h.sources) == 0 {
+		h.sources = defaultSources(h)
+	}
+	slices.Sort(h.sources)
+	h.sources = slices.Compact(h.sources)
+	// Mirrors that hold packages back have expired signatures; what the host accepts, its images accept.
+	if out, err := exec.Command("apt-config", "dump").Output(); err == nil {
+		h.aptConf = parseAptConfig(out)
+	}
+	return h, nil
+})
+
+// parseRelease reads os-release. A distribution that has no packages of
+// Debian's kind gets Debian's.
+func parseRelease(b []byte) *host {
+	values := map[string]string{}
+	for line := range strings.Lines(string(b)) {
+		if k, v, ok := strings.Cut(strings.TrimSpace(line), "="); ok {
+			values[k] = strings.Trim(v, `"'`)
+		}
+	}
+	h := &host{id: values["ID"], codename: values["VERSION_CODENAME"]}
+	if h.codename == "" || h.id != "debian" && h.id != "ubuntu" {
+		h.id, h.codename = "debian", "bookworm"
+	}
+	return h
+}
+
+func defaultSources(h *host) []string {
+	if h.id == "ubuntu" {
+		return []string{
+			"deb http://archive.ubuntu.com/ubuntu " + h.codename + " main universe",
+			"deb http://archive.ubuntu.com/ubuntu " + h.codename + "-updates main universe",
+			"deb http://archive.ubuntu.com/ubuntu " + h.codename + "-security main universe",
+		}
+	}
+	return []string{
+		"deb http://deb.debian.org/debian " + h.codename + " main",
+		"deb http://deb.debian.org/debian " + h.codename + "-updates main",
+		"deb http://deb.debian.org/debian-security " + h.codename + "-security main",
+	}
+}
+
+// own says whether a source is the distribution's, not a third party's.
+func own(suite, codename string, components []string) bool {
+	if !slices.Contains(components, "main") {
+		return false
+	}
+	for _, s := range []string{"", "-updates", "-security"} {
+		if suite == codename+s {
+			return true
+		}
+	}
+	return false
+}
+
+// sourceLine drops the options: the keys of the distribution are known anyway.
+func sourceLine(uri, suite string, components []string) string {
+	keep := slices.DeleteFunc(slices.Clone(components), func(c string) bool { return c != "main" && c != "universe" })
+	return "deb " + strings.TrimSuffix(uri, "/") + " " + suite + " " + strings.Join(keep, " ")
+}
+
+// parseList reads one-line sources.
+func parseList(b []byte, codename string) []string {
+	var out []string
+	for line := range strings.Lines(string(b)) {
+		line, _, _ = strings.Cut(line, "#")
+		if i, j := strings.Index(line, "["), strings.Index(line, "]"); i >= 0 && j > i {
+			line = line[:i] + line[j+1:]
+		}
+		f := strings.Fields(line)
+		if len(f) >= 4 && f[0] == "deb" && own(f[2], codename, f[3:]) {
+			out = append(out, sourceLine(f[1], f[2], f[3:]))
+		}
+	}
+	return out
+}
+
+// parseDeb822 reads stanzas.
+func parseDeb822(b []byte, codename string) []string {
+	var out []string
+	fields := map[string][]string{}
+	last := ""
+	end := func() {
+		if slices.Contains(fields["types"], "deb") && !slices.Contains(fields["enabled"], "no") {
+			for _, uri := range fields["uris"] {
+				for _, suite := range fields["suites"] {
+					if own(suite, codename, fields["components"]) {
+						out = append(out, sourceLine(uri, suite, fields["components"]))
+					}
+				}
+			}
+		}
+		clear(fields)
+		last = ""
+	}
+	sc := bufio.NewScanner(bytes.NewReader(b))
+	for sc.Scan() {
+		line := sc.Text()
+		switch {
+		case strings.TrimSpace(line) == "":
+			end()
+		case strings.HasPrefix(line, "#"):
+		case line[0] == ' ' || line[0] == '\t':
+			fields[last] = append(fields[last], strings.Fields(line)...)
+		default:
+			k, v, ok := strings.Cut(line, ":")
+			if ok {
+				last = strings.ToLower(k)
+				fields[last] = strings.Fields(v)
+			}
+		}
+	}
+	end()
+	return out
+}
+
+// parseAptConfig keeps the settings that decide whether the host's mirror is accepted.
+func parseAptConfig(dump []byte) string {
+	var b strings.Builder
+	for line := range strings.Lines(string(dump)) {
+		for _, key := range []string{"Acquire::Check-Valid-Until ", "Acquire::Check-Date "} {
+			if strings.HasPrefix(line, key) {
+				b.WriteString(line)
+			}
+		}
+	}
+	return b.String()
+}

@@ -1,0 +1,210 @@
+package baseimage
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/distribution/reference"
+
+	"miren.dev/runtime/pkg/errs"
+)
+
+// Ref names a base image that can be made here.
+type Ref struct {
+	Name    string // debian, go, go-cgo, node, python, static
+	Version string // what was asked for: "1.26", "20"; empty: the default
+	// Note says, for people, how the image differs from what the name promises; empty: it does not.
+	Note string
+}
+
+func (r Ref) String() string {
+	if r.Version == "" {
+		return r.Name
+	}
+	return r.Name + " " + r.Version
+}
+
+// Prefix of the names that generated Dockerfiles use.
+const Prefix = "runtime/"
+
+// Names that can be made here, for messages.
+const known = "debian, golang, node, python and scratch"
+
+var leadingVersion = regexp.MustCompile(`^v?(\d+(?:\.\d+){0,2})(?:-|$)`)
+
+// Lookup says which image stands for a name in a Dockerfile. NotFound, with a
+// hint, when none can be made here.
+func Lookup(name string) (Ref, error) {
+	named, err := reference.ParseNormalizedNamed(name)
+	if err != nil {
+		return Ref{}, errs.New(errs.InvalidArgument, "image name %q: %w", name, err)
+	}
+	if _, pinned := named.(reference.Digested); pinned {
+		return Ref{}, errs.New(errs.NotFound, "image %s is pinned to a digest, which only a registry can give", name).
+			WithHint("remove the digest, or let the server reach a registry")
+	}
+	tag := ""
+	if t, ok := named.(reference.Tagged); ok && t.Tag() != "latest" {
+		tag = t.Tag()
+	}
+	familiar := reference.FamiliarName(named)
+	version := ""
+	if m := leadingVersion.FindStringSubmatch(tag); m != nil {
+		version = m[1]
+	}
+	note := ""
+	if strings.Contains(tag, "alpine") {
+		note = fmt.Sprintf("%s stands for an image made from Debian packages: it has apt-get, not apk", name)
+	}
+	switch strings.TrimPrefix(familiar, Prefix) {
+	case "debian":
+		return Ref{Name: "debian", Version: debianTag(tag)}, nil
+	case "buildpack-deps":
+		return Ref{Name: "c"}, nil
+	case "go":
+		return Ref{Name: "go", Version: version}, nil
+	case "go-cgo":
+		return Ref{Name: "go-cgo", Version: version}, nil
+	case "golang":
+		if note != "" {
+			return Ref{Name: "go", Version: version, Note: note}, nil
+		}
+		return Ref{Name: "go-cgo", Version: version}, nil
+	case "node":
+		return Ref{Name: "node", Version: version, Note: note}, nil
+	case "python":
+		return Ref{Name: "python", Version: version, Note: note}, nil
+	case "static":
+		if strings.HasPrefix(familiar, Prefix) {
+			return Ref{Name: "static"}, nil
+		}
+	case "ubuntu":
+		host, err := readHost()
+		if err == nil && host.id == "ubuntu" {
+			return Ref{Name: "debian"}, nil
+		}
+	case "alpine", "busybox":
+		return Ref{}, errs.New(errs.NotFound, "image %s cannot be made from the packages of this machine", name).
+			WithHint("use debian:bookworm-slim, or let the server reach a registry")
+	}
+	return Ref{}, errs.New(errs.NotFound, "no registry is reachable and image %s cannot be made on this machine", name).
+		WithHint("images that can be: %s", known)
+}
+
+// debianTag is the code name in a tag; empty for the host's.
+func debianTag(tag string) string {
+	tag = strings.TrimSuffix(tag, "-slim")
+	names := map[string]string{"11": "bullseye", "12": "bookworm", "13": "trixie"}
+	major, _, _ := strings.Cut(tag, ".")
+	if n, ok := names[major]; ok {
+		return n
+	}
+	switch tag {
+	case "bullseye", "bookworm", "trixie":
+		return tag
+	}
+	return ""
+}
+
+// recipe says how to make an image.
+func (s *Store) recipe(ctx context.Context, ref Ref) (*recipe, error) {
+	switch ref.Name {
+	case "debian":
+		r, err := s.debian()
+		if err == nil && ref.Version != "" && r.version != ref.Version {
+			return nil, errs.New(errs.NotFound, "this machine has the packages of %s, not of %s", r.version, ref.Version).
+				WithHint("use debian:%s, or let the server reach a registry", r.version)
+		}
+		return r, err
+	case "static":
+		return s.static()
+	case "python":
+		r, err := s.python(ctx)
+		if err == nil && ref.Version != "" && !covers(ref.Version, r.version) {
+			s.cfg.Logger.Warn("another version of Python than asked for", "wanted", ref.Version, "have", r.version)
+		}
+		return r, err
+	}
+	var parent *recipe
+	var err error
+	switch ref.Name {
+	case "go", "node":
+		parent, err = s.debian()
+	case "go-cgo", "c":
+		parent, err = s.withPackages("c", "1", cgoPackages)
+	default:
+		err = errs.New(errs.NotFound, "no base image %s", ref.Name)
+	}
+	if err != nil {
+		return nil, err
+	}
+	switch ref.Name {
+	case "node":
+		return s.node(ctx, cmp.Or(ref.Version, DefaultNode), parent)
+	case "c":
+		return parent, nil
+	}
+	return s.golang(ctx, ref.Name, cmp.Or(ref.Version, DefaultGo), parent)
+}
+
+// Versions when none is asked for.
+const (
+	DefaultGo   = "1.26"
+	DefaultNode = "22"
+)
+
+// covers says whether version is asked for by want: "20" and "20.1" cover "20.1.3".
+func covers(want, version string) bool {
+	return version == want || strings.HasPrefix(version, want+".")
+}
+
+// choose returns the newest version that want covers and that is really given
+// out: registries list versions that a mirror still holds back.
+func (s *Store) choose(ctx context.Context, product, want string, all []string, offered func(context.Context, string) error) (string, error) {
+	var fit []string
+	for _, v := range all {
+		if covers(want, v) && !strings.ContainsAny(v, "-+") && !strings.Contains(v, "rc") && !strings.Contains(v, "beta") {
+			fit = append(fit, v)
+		}
+	}
+	slices.SortFunc(fit, func(a, b string) int { return compareVersions(b, a) })
+	const tries = 8
+	for _, v := range fit[:min(tries, len(fit))] {
+		ok, err := s.versions(ctx, "offered:"+product+"@"+v, func(ctx context.Context) ([]string, error) {
+			err := offered(ctx, v)
+			if errs.Is(err, errs.NotFound) {
+				return []string{"no"}, nil
+			}
+			return []string{"yes"}, err
+		})
+		if err != nil {
+			return "", err
+		}
+		if ok[0] == "yes" {
+			return v, nil
+		}
+	}
+	return "", errs.New(errs.NotFound, "no version of %s fits %q", product, want)
+}
+
+func compareVersions(a, b string) int {
+	x, y := strings.Split(a, "."), strings.Split(b, ".")
+	for i := range max(len(x), len(y)) {
+		var m, n int
+		if i < len(x) {
+			m, _ = strconv.Atoi(x[i])
+		}
+		if i < len(y) {
+			n, _ = strconv.Atoi(y[i])
+		}
+		if m != n {
+			return cmp.Compare(m, n)
+		}
+	}
+	return 0
+}

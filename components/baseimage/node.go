@@ -1,0 +1,252 @@
+package baseimage
+
+import (
+	"archive/tar"
+	"bufio"
+	"compress/gzip"
+	"context"
+	"crypto/sha512"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+
+	"miren.dev/runtime/pkg/errs"
+)
+
+// npmPackage is what the registry says of one version of a package.
+type npmPackage struct {
+	Version string `json:"version"`
+	Dist    struct {
+		Tarball   string `json:"tarball"`
+		Integrity string `json:"integrity"`
+	} `json:"dist"`
+}
+
+// node is Node.js from the npm package that carries its binary, and npm.
+func (s *Store) node(ctx context.Context, want string, parent *recipe) (*recipe, error) {
+	arch := map[string]string{"amd64": "x64"}[runtime.GOARCH]
+	if arch == "" {
+		arch = runtime.GOARCH
+	}
+	binary := "node-linux-" + arch
+	all, err := s.npmVersions(ctx, binary)
+	if err != nil {
+		return nil, err
+	}
+	version, err := s.choose(ctx, "node", want, all, npmOffers(binary))
+	if err != nil {
+		return nil, err
+	}
+	major, _, _ := strings.Cut(version, ".")
+	npmAll, err := s.npmVersions(ctx, "npm")
+	if err != nil {
+		return nil, err
+	}
+	npm, err := s.choose(ctx, "npm", npmFor(major), npmAll, npmOffers("npm"))
+	if err != nil {
+		return nil, err
+	}
+	return &recipe{
+		name: "node", version: version, parent: parent, inputs: []string{"npm", npm},
+		env: []string{searchPath, "NODE_VERSION=" + version},
+		cmd: []string{"node"},
+		make: func(ctx context.Context, b *builder) error {
+			b.progress("node: fetching Node.js " + version + " and npm " + npm)
+			nodeFile, err := b.npmDownload(ctx, binary, version)
+			if err != nil {
+				return err
+			}
+			npmFile, err := b.npmDownload(ctx, "npm", npm)
+			if err != nil {
+				return err
+			}
+			passwd, group, err := b.systemFiles()
+			if err != nil {
+				return err
+			}
+			return b.layer(func(tw *tar.Writer) error {
+				// The user that Dockerfiles for Node expect.
+				for name, text := range map[string]string{
+					"etc/passwd": passwd + "node:x:1000:1000::/home/node:/bin/sh\n",
+					"etc/group":  group + "node:x:1000:\n",
+				} {
+					if err := put(tw, name, 0o644, int64(len(text)), strings.NewReader(text)); err != nil {
+						return err
+					}
+				}
+				if err := tw.WriteHeader(&tar.Header{Typeflag: tar.TypeDir, Name: "home/node/", Mode: 0o755, Uid: 1000, Gid: 1000, ModTime: epoch, Format: tar.FormatPAX}); err != nil {
+					return err
+				}
+				if err := copyTarball(tw, nodeFile, func(name string) (string, bool) {
+					return "usr/local/bin/node", name == "bin/node"
+				}); err != nil {
+					return err
+				}
+				if err := copyTarball(tw, npmFile, func(name string) (string, bool) {
+					return "usr/local/lib/node_modules/npm/" + name, !strings.HasPrefix(name, "man/") && !strings.HasPrefix(name, "docs/")
+				}); err != nil {
+					return err
+				}
+				for _, l := range [][2]string{
+					{"usr/local/bin/npm", "../lib/node_modules/npm/bin/npm-cli.js"},
+					{"usr/local/bin/npx", "../lib/node_modules/npm/bin/npx-cli.js"},
+					{"usr/local/bin/nodejs", "node"},
+				} {
+					if err := putLink(tw, l[0], l[1]); err != nil {
+						return err
+					}
+				}
+				return nil
+			})
+		},
+	}, nil
+}
+
+// npmFor is the line of npm that runs with a major version of Node.js.
+func npmFor(major string) string {
+	n, _ := strconv.Atoi(major)
+	switch {
+	case n >= 22:
+		return "11"
+	case n >= 18:
+		return "10"
+	case n >= 14:
+		return "9"
+	}
+	return "6"
+}
+
+func (s *Store) npmVersions(ctx context.Context, pkg string) ([]string, error) {
+	return s.versions(ctx, "npm:"+pkg, func(ctx context.Context) ([]string, error) {
+		b, err := fetchText(ctx, npmRegistry()+"/"+pkg, "Accept", "application/vnd.npm.install-v1+json")
+		if err != nil {
+			return nil, errs.Wrap(err, "list versions of the npm package %s", pkg)
+		}
+		var doc struct {
+			Versions map[string]json.RawMessage `json:"versions"`
+		}
+		if err := json.Unmarshal(b, &doc); err != nil {
+			return nil, errs.New(errs.Unavailable, "list versions of the npm package %s: %w", pkg, err)
+		}
+		var all []string
+		for v := range doc.Versions {
+			all = append(all, v)
+		}
+		return all, nil
+	})
+}
+
+func npmInfo(ctx context.Context, pkg, version string) (p npmPackage, err error) {
+	b, err := fetchText(ctx, npmRegistry()+"/"+pkg+"/"+version)
+	if err != nil {
+		return p, err
+	}
+	if err := json.Unmarshal(b, &p); err != nil || p.Dist.Tarball == "" {
+		return p, errs.New(errs.Unavailable, "npm package %s %s: the registry's answer is not understood", pkg, version)
+	}
+	return p, nil
+}
+
+// npmOffers checks that a version is really given out.
+func npmOffers(pkg string) func(context.Context, string) error {
+	return func(ctx context.Context, version string) error {
+		p, err := npmInfo(ctx, pkg, version)
+		if err != nil {
+			return err
+		}
+		body, err := get(ctx, p.Dist.Tarball, "Range", "bytes=0-0")
+		if err != nil {
+			return err
+		}
+		return body.Close()
+	}
+}
+
+// npmDownload fetches a package and checks it against the registry's sum.
+func (b *builder) npmDownload(ctx context.Context, pkg, version string) (string, error) {
+	p, err := npmInfo(ctx, pkg, version)
+	if err != nil {
+		return "", errs.Wrap(err, "npm package %s %s", pkg, version)
+	}
+	file := filepath.Join(b.scratch, pkg+".tgz")
+	if err := download(ctx, p.Dist.Tarball, file); err != nil {
+		return "", err
+	}
+	f, err := os.Open(file)
+	if err != nil {
+		return "", err
+	}
+	defer f.Close()
+	h := sha512.New()
+	if _, err := io.Copy(h, f); err != nil {
+		return "", err
+	}
+	if sum := "sha512-" + base64.StdEncoding.EncodeToString(h.Sum(nil)); p.Dist.Integrity != sum {
+		return "", errs.New(errs.Corrupt, "npm package %s %s is not what the registry says it is", pkg, version)
+	}
+	return file, nil
+}
+
+// copyTarball copies the files of an npm package that place puts somewhere.
+func copyTarball(tw *tar.Writer, file string, place func(string) (string, bool)) error {
+	f, err := os.Open(file)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	z, err := gzip.NewReader(bufio.NewReader(f))
+	if err != nil {
+		return err
+	}
+	tr := tar.NewReader(z)
+	for {
+		h, err := tr.Next()
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		// The first element is "package", or the package's name.
+		_, name, ok := strings.Cut(strings.TrimPrefix(path.Clean("/"+h.Name), "/"), "/")
+		if !ok || h.Typeflag != tar.TypeReg {
+			continue
+		}
+		to, ok := place(name)
+		if !ok {
+			continue
+		}
+		mode := int64(0o644)
+		if h.Mode&0o111 != 0 || strings.HasPrefix(name, "bin/") {
+			mode = 0o755
+		}
+		if err := put(tw, to, mode, h.Size, tr); err != nil {
+			return fmt.Errorf("copy %s: %w", name, err)
+		}
+	}
+}
+
+// systemFiles returns the users and groups that the layers so far have.
+func (b *builder) systemFiles() (passwd, group string, err error) {
+	for _, l := range b.layers {
+		p, g, err := readSystemFiles(b.blob(l.Digest))
+		if err != nil {
+			return "", "", errs.New(errs.Corrupt, "read layer %s: %w", l.Digest, err)
+		}
+		if p != "" {
+			passwd = p
+		}
+		if g != "" {
+			group = g
+		}
+	}
+	return passwd, group, nil
+}

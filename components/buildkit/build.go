@@ -1,0 +1,210 @@
+package buildkit
+
+import (
+	"context"
+	"encoding/json"
+	"maps"
+	"path/filepath"
+	"strings"
+
+	"github.com/containerd/containerd/v2/core/content"
+	"github.com/containerd/containerd/v2/plugins/content/local"
+	"github.com/moby/buildkit/client"
+	"github.com/moby/buildkit/exporter/containerimage/exptypes"
+	gateway "github.com/moby/buildkit/frontend/gateway/client"
+	"github.com/moby/buildkit/util/staticfs"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+	"github.com/tonistiigi/fsutil"
+	fstypes "github.com/tonistiigi/fsutil/types"
+
+	"miren.dev/runtime/pkg/errs"
+)
+
+// Base is an image on this machine that stands for a name in a Dockerfile.
+type Base struct {
+	Dir    string // OCI image layout
+	Digest string // of the manifest
+}
+
+// Request is one image to build.
+type Request struct {
+	// ContextDir is what COPY copies from. It is read during the build only.
+	ContextDir string
+	// Dockerfile is the text.
+	Dockerfile string
+	// ImageName is the repository, without tag or digest, that the image is called in the image store.
+	ImageName string
+	// Bases maps names in FROM and COPY --from, as written there, to local images.
+	// Every other name is pulled from a registry.
+	Bases map[string]Base
+	// CacheScope keeps cache mounts of different tenants apart, and is what
+	// incremental transfer of the context goes by: the id of the app.
+	CacheScope string
+	// Args are build arguments.
+	Args map[string]string
+	// Target is the stage to build; empty: the last.
+	Target string
+	// Platform is like "linux/amd64"; empty: the machine's.
+	Platform string
+	NoCache  bool
+}
+
+// Config is what the image says about how it runs.
+type ImageConfig struct {
+	Entrypoint []string
+	Cmd        []string
+	Env        []string
+	WorkDir    string
+	User       string
+	Ports      []string // "8080/tcp"
+	StopSignal string
+	Labels     map[string]string
+}
+
+// Result is a built image.
+type Result struct {
+	Image  string // name@digest: its name in the image store of the instance
+	Digest string // of the manifest
+	Config ImageConfig
+}
+
+// The name under which base images are served to buildkitd.
+const basesStore = "bases"
+
+// Build builds an image into the instance's image store, unpacked. progress
+// is called from one goroutine, in order, and never after Build returned.
+//
+// A build that fails by its own fault has class FailedPrecondition and carries
+// a *Failure. Unavailable means that the builder went away: the same request may
+// succeed later. ctx ends the build.
+func (d *Daemon) Build(ctx context.Context, req Request, progress func(Event)) (*Result, error) {
+	if progress == nil {
+		progress = func(Event) {}
+	}
+	opt, attrs, err := d.solveOptions(req)
+	if err != nil {
+		return nil, err
+	}
+	c, p, err := d.ensure(ctx)
+	if err != nil {
+		return nil, errs.Wrap(err, "build")
+	}
+
+	var config []byte
+	t := newTracker(progress)
+	updates := make(chan *client.SolveStatus)
+	tracked := make(chan struct{})
+	go func() {
+		defer close(tracked)
+		for s := range updates {
+			t.update(s)
+		}
+	}()
+	resp, err := c.Build(ctx, opt, "runtime", func(ctx context.Context, g gateway.Client) (*gateway.Result, error) {
+		res, err := g.Solve(ctx, gateway.SolveRequest{Frontend: "dockerfile.v0", FrontendOpt: attrs})
+		if err != nil {
+			return nil, err
+		}
+		config = res.Metadata[exptypes.ExporterImageConfigKey]
+		return res, nil
+	}, updates)
+	<-tracked
+	if err != nil {
+		return nil, t.explain(ctx, err, p)
+	}
+
+	digest := resp.ExporterResponse[exptypes.ExporterImageDigestKey]
+	if digest == "" {
+		return nil, errs.New(errs.Internal, "build: buildkitd did not say which image it made")
+	}
+	res := &Result{Image: req.ImageName + "@" + digest, Digest: digest}
+	if res.Config, err = decodeConfig(config); err != nil {
+		return nil, errs.New(errs.Internal, "build: decode image config: %w", err)
+	}
+	return res, nil
+}
+
+func (d *Daemon) solveOptions(req Request) (client.SolveOpt, map[string]string, error) {
+	var opt client.SolveOpt
+	fail := func(format string, args ...any) (client.SolveOpt, map[string]string, error) {
+		return opt, nil, errs.New(errs.InvalidArgument, "build: "+format, args...)
+	}
+	if !filepath.IsAbs(req.ContextDir) {
+		return fail("context directory %q is not absolute", req.ContextDir)
+	}
+	if req.ImageName == "" || strings.ContainsAny(req.ImageName, "@, ") {
+		return fail("image name %q", req.ImageName)
+	}
+	contextFS, err := fsutil.NewFS(req.ContextDir)
+	if err != nil {
+		return fail("context directory: %w", err)
+	}
+	dockerfile := staticfs.NewFS()
+	dockerfile.Add("Dockerfile", &fstypes.Stat{Mode: 0o644, Path: "Dockerfile"}, []byte(withoutSyntax(req.Dockerfile)))
+
+	attrs := map[string]string{
+		"filename":           "Dockerfile",
+		"hostname":           hostname,
+		"image-resolve-mode": "default",
+	}
+	if req.CacheScope != "" {
+		attrs["build-arg:BUILDKIT_CACHE_MOUNT_NS"] = req.CacheScope
+	}
+	for k, v := range req.Args {
+		if !strings.HasPrefix(k, "BUILDKIT_") { // those configure the frontend
+			attrs["build-arg:"+k] = v
+		}
+	}
+	if req.Target != "" {
+		attrs["target"] = req.Target
+	}
+	if req.Platform != "" {
+		attrs["platform"] = req.Platform
+	}
+	if req.NoCache {
+		attrs["no-cache"] = ""
+	}
+
+	opt = client.SolveOpt{
+		LocalMounts: map[string]fsutil.FS{"context": contextFS, "dockerfile": dockerfile},
+		SharedKey:   req.CacheScope,
+		Exports: []client.ExportEntry{{
+			Type: client.ExporterImage,
+			Attrs: map[string]string{
+				string(exptypes.OptKeyDanglingPrefix):   req.ImageName,
+				string(exptypes.OptKeyUnpack):           "true",
+				string(exptypes.OptKeyOCITypes):         "true",
+				string(exptypes.OptKeyLayerCompression): "zstd",
+				string(exptypes.OptKeyCompressionLevel): "1",
+			},
+		}},
+	}
+	stores := map[string]content.Store{}
+	for ref, b := range req.Bases {
+		store, err := local.NewStore(b.Dir)
+		if err != nil {
+			return fail("base image %s: %w", ref, err)
+		}
+		id := basesStore + "-" + strings.TrimPrefix(b.Digest, "sha256:")
+		stores[id] = store
+		attrs["context:"+contextName(ref)] = "oci-layout://" + id + "@" + b.Digest
+	}
+	opt.OCIStores = stores
+	return opt, attrs, nil
+}
+
+func decodeConfig(b []byte) (ImageConfig, error) {
+	var img ocispec.Image
+	if err := json.Unmarshal(b, &img); err != nil {
+		return ImageConfig{}, err
+	}
+	c := ImageConfig{
+		Entrypoint: img.Config.Entrypoint, Cmd: img.Config.Cmd, Env: img.Config.Env,
+		WorkDir: img.Config.WorkingDir, User: img.Config.User,
+		StopSignal: img.Config.StopSignal, Labels: maps.Clone(img.Config.Labels),
+	}
+	for p := range img.Config.ExposedPorts {
+		c.Ports = append(c.Ports, p)
+	}
+	return c, nil
+}

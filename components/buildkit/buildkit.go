@@ -1,0 +1,283 @@
+// Package buildkit runs the private buildkitd of one installation and builds
+// images with it.
+//
+// The daemon uses the instance's containerd as its worker, in the instance's
+// containerd namespace, so a built image is at once where sandboxes are made
+// from. Like containerd it is a process of its own (package proc): it outlives the
+// server, is adopted by the next one and started again when it dies.
+//
+// Every build step runs in gVisor through the project's shim: it is code of
+// tenants. What it writes must reach the snapshot, so runsc's overlay is off
+// for builds. The shim gives each step the host's CA bundle; images and cache
+// keys know nothing of it. Steps reach the internet over a bridge of their own and
+// neither the host nor sandboxes (network.go).
+//
+// # What it leaves on the host, all named by the instance
+//
+//	<state>/buildkit/         buildkitd's root, and tmp/ for its mounts
+//	<run>/buildkit/           socket, process record, generated configuration, addresses in use
+//	<instance>-build          cgroup of the steps; also how their containers are recognised
+//	<instance>-build          nftables table
+//	rt<id>bb                  bridge
+//
+// Network namespaces of steps are below <state>/buildkit/net. Stop removes all
+// but the directories; what a killed buildkitd left is swept before the next is started.
+package buildkit
+
+import (
+	"context"
+	"log/slog"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"runtime"
+	"sync"
+	"syscall"
+	"time"
+
+	ctd "github.com/containerd/containerd/v2/client"
+	"github.com/moby/buildkit/client"
+
+	"miren.dev/runtime/pkg/errs"
+	"miren.dev/runtime/pkg/instance"
+	"miren.dev/runtime/pkg/proc"
+)
+
+// Delays before buildkitd is started again after it died.
+const (
+	restartDelay    = 100 * time.Millisecond
+	maxRestartDelay = 5 * time.Second
+	stopGrace       = 10 * time.Second
+)
+
+// Defaults of Config.
+const (
+	DefaultCacheBytes   = 20 << 30
+	DefaultMinFreeBytes = 5 << 30
+)
+
+// Containerd is what is needed of the daemon whose worker this is.
+type Containerd interface {
+	Socket() string
+	Namespace() string
+	Client() (*ctd.Client, error)
+}
+
+// Config of a Daemon.
+type Config struct {
+	Instance   *instance.Instance
+	Containerd Containerd
+	// BinDir is the directory of the toolchain: buildkitd, runsc, cni/.
+	BinDir string
+	// CABundle is a file with certificates that build steps trust besides
+	// their image's; empty: none.
+	CABundle string
+	// Subnet is the IPv4 network of build steps; zero: a free /24 is chosen and kept.
+	Subnet netip.Prefix
+	// CacheBytes bounds what build results and caches use; 0: DefaultCacheBytes.
+	CacheBytes int64
+	// MinFreeBytes of the disk are kept free of build caches; 0: DefaultMinFreeBytes.
+	MinFreeBytes int64
+	// Parallelism bounds the steps that run at the same time; 0: the number of CPUs.
+	Parallelism int
+	Logger      *slog.Logger
+}
+
+// Daemon is the supervised buildkitd of an instance. Its methods may be called
+// concurrently.
+type Daemon struct {
+	cfg Config
+
+	mu      sync.Mutex // guards what follows; held while the daemon is started or stopped
+	process *proc.Process
+	client  *client.Client
+}
+
+// New returns the daemon of an instance without starting it.
+func New(cfg Config) *Daemon {
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	if cfg.CacheBytes == 0 {
+		cfg.CacheBytes = DefaultCacheBytes
+	}
+	if cfg.MinFreeBytes == 0 {
+		cfg.MinFreeBytes = DefaultMinFreeBytes
+	}
+	if cfg.Parallelism == 0 {
+		cfg.Parallelism = runtime.NumCPU()
+	}
+	return &Daemon{cfg: cfg}
+}
+
+// Root returns the directory of the daemon's durable files.
+func (d *Daemon) Root() string { return d.cfg.Instance.State("buildkit") }
+
+// Socket returns the path of the daemon's socket.
+func (d *Daemon) Socket() string { return d.runFile("buildkitd.sock") }
+
+func (d *Daemon) runFile(name string) string { return d.cfg.Instance.Socket("buildkit", name) }
+
+func (d *Daemon) tmpDir() string { return filepath.Join(d.Root(), "tmp") }
+
+// cgroup is the parent of the cgroups of all steps, and the mark of their containers.
+func (d *Daemon) cgroup() string { return d.cfg.Instance.Name("build") }
+
+// Start adopts the running daemon or starts it, and returns when it answers.
+// containerd must run.
+func (d *Daemon) Start(ctx context.Context) error {
+	_, _, err := d.ensure(ctx)
+	return err
+}
+
+func (d *Daemon) ensure(ctx context.Context) (*client.Client, *proc.Process, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.process != nil {
+		select {
+		case <-d.process.Done():
+		default:
+			return d.client, d.process, nil
+		}
+	}
+	if d.client == nil {
+		c, err := client.New(ctx, "unix://"+d.Socket())
+		if err != nil {
+			return nil, nil, errs.New(errs.Unavailable, "connect to buildkitd: %w", err)
+		}
+		d.client = c
+	}
+	record := d.runFile("buildkitd.pid")
+	running, err := proc.Find(record)
+	if err != nil {
+		return nil, nil, err
+	}
+	if running == nil {
+		if err := d.prepare(ctx); err != nil {
+			return nil, nil, err
+		}
+	}
+	p, err := proc.Ensure(ctx, proc.Spec{
+		Name:       "buildkitd",
+		Path:       filepath.Join(d.cfg.BinDir, "buildkitd"),
+		Args:       []string{"--config", d.runFile("buildkitd.toml")},
+		Env:        d.environment(),
+		LogFile:    d.cfg.Instance.State("logs", "buildkitd.log"),
+		RecordFile: record,
+		Ready: func(ctx context.Context) error {
+			ctx, cancel := context.WithTimeout(ctx, time.Second)
+			defer cancel()
+			_, err := d.client.ListWorkers(ctx)
+			return err
+		},
+	})
+	if err != nil {
+		return nil, nil, err
+	}
+	d.process = p
+	d.cfg.Logger.Info("buildkitd runs", "pid", p.PID(), "adopted", p.Adopted, "socket", d.Socket())
+	return d.client, p, nil
+}
+
+// prepare makes everything that buildkitd needs, after what an earlier one left was swept.
+func (d *Daemon) prepare(ctx context.Context) error {
+	if err := d.sweep(ctx); err != nil {
+		return err
+	}
+	for _, dir := range []string{d.Root(), d.tmpDir(), filepath.Dir(d.Socket())} {
+		if err := os.MkdirAll(dir, 0o711); err != nil {
+			return errs.New(errs.FailedPrecondition, "buildkit directory: %w", err)
+		}
+	}
+	subnet, err := d.network()
+	if err != nil {
+		return err
+	}
+	return d.writeConfig(subnet)
+}
+
+func (d *Daemon) environment() []string {
+	env := []string{
+		"PATH=" + d.cfg.BinDir + ":/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+		"HOME=" + d.Root(),
+		"TMPDIR=" + d.tmpDir(),
+	}
+	// For a registry behind a proxy or a CA of its own.
+	for _, name := range []string{"HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy"} {
+		if v, ok := os.LookupEnv(name); ok {
+			env = append(env, name+"="+v)
+		}
+	}
+	if d.cfg.CABundle != "" {
+		env = append(env, "SSL_CERT_FILE="+d.cfg.CABundle)
+	}
+	return env
+}
+
+// Run keeps the daemon running until ctx ends, and leaves it running then.
+func (d *Daemon) Run(ctx context.Context) error {
+	delay := restartDelay
+	for {
+		_, p, err := d.ensure(ctx)
+		if ctx.Err() != nil {
+			return nil
+		}
+		if err != nil {
+			d.cfg.Logger.Error("buildkitd does not start", "error", err, "retry", delay)
+			delay = min(2*delay, maxRestartDelay)
+		} else {
+			delay = restartDelay
+			select {
+			case <-ctx.Done():
+				return nil
+			case <-p.Done():
+			}
+			d.cfg.Logger.Warn("buildkitd ended, starting it again", "pid", p.PID())
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(delay):
+		}
+	}
+}
+
+// Stop ends the daemon, also one that another process started, and removes
+// what it has on the host. Builds that run fail. Caches stay.
+func (d *Daemon) Stop(ctx context.Context) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.client != nil {
+		_ = d.client.Close()
+		d.client = nil
+	}
+	p := d.process
+	d.process = nil
+	if p == nil {
+		var err error
+		if p, err = proc.Find(d.runFile("buildkitd.pid")); err != nil {
+			return err
+		}
+	}
+	if p != nil {
+		if err := p.Stop(ctx, syscall.SIGTERM, stopGrace); err != nil {
+			return err
+		}
+	}
+	if err := d.sweep(ctx); err != nil {
+		return err
+	}
+	return d.removeNetwork()
+}
+
+// Close gives up the connection; the daemon goes on running.
+func (d *Daemon) Close() error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.client == nil {
+		return nil
+	}
+	err := d.client.Close()
+	d.client, d.process = nil, nil
+	return err
+}
