@@ -38,6 +38,9 @@
 // join it, and must be the same in their options. With allow-flag-override, whoever writes annotations decides about
 // the isolation of the container: only the driver may, never a user.
 //
+// runsc finds containers by the beginning of their id too: no id may be the beginning of another one's under the same
+// root and namespace ("pod" and "pod2" are ambiguous). Ids of one length are safe.
+//
 // Besides this file there is one read from a fixed place by gVisor's shim, /run/containerd/runsc/config.toml (or
 // under /etc/containerd): it need not exist, and its grouping key is not used.
 //
@@ -69,9 +72,13 @@
 //
 // A container with the annotation dev.miren.runtime/restore-image=/abs/dir starts from the runsc checkpoint in that
 // directory instead of from its process; with dev.miren.runtime/restore-background=true before all of its memory is
-// in. Its spec must have the mounts of the checkpointed one. The task API's Checkpoint with
-// containerd's runc CheckpointOptions{ImagePath, Exit} writes such a directory: by runsc, into ImagePath, which must
-// not exist or be empty; without Exit the sandbox keeps running.
+// in. Its spec must have the mounts of the checkpointed one.
+//
+// The task API's Checkpoint, with containerd's runc CheckpointOptions{ImagePath, Exit}, writes such a directory:
+// ImagePath must exist and be empty; without Exit the sandbox keeps running. Call it through the client's
+// TaskService(): the client's Task.Checkpoint also makes an image of the container's files, which takes seconds.
+// Calling runsc directly, as `runsc --root=<root>/<namespace> checkpoint --image-path=<dir> [--leave-running] <id>`,
+// is as good, and has more options.
 package main
 
 import (

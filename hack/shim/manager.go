@@ -73,7 +73,19 @@ func (m manager) Stop(ctx context.Context, id string) (shim.StopStatus, error) {
 	if err != nil {
 		return status, err
 	}
-	return status, restoreNetwork(".")
+	return status, errors.Join(restoreNetwork("."), removeSocket())
+}
+
+// removeSocket removes the socket that a killed shim left. One that is served is of a shim with further containers.
+func removeSocket() error {
+	address, err := shim.ReadAddress("address")
+	if err != nil || shim.CanConnect(address) {
+		return nil // there is none, or it is in use
+	}
+	if err := shim.RemoveSocket(address); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	return nil
 }
 
 // socketDirField is the number of socket_dir in containerd.runtime.bootstrap.v1.BootstrapParams, which containerd

@@ -292,6 +292,16 @@ func (s *service) Delete(ctx context.Context, r *task.DeleteRequest) (*task.Dele
 	return response, err
 }
 
+// Shutdown ends the shim unless it still has containers; the service below then answers with nothing, which cannot be
+// sent.
+func (s *service) Shutdown(ctx context.Context, r *task.ShutdownRequest) (*types.Empty, error) {
+	response, err := s.TaskServiceExt.Shutdown(ctx, r)
+	if response == nil && err == nil {
+		response = &types.Empty{}
+	}
+	return response, err
+}
+
 // Checkpoint writes memory and files of the container's sandbox into the directory r.Path.
 func (s *service) Checkpoint(ctx context.Context, r *task.CheckpointTaskRequest) (*types.Empty, error) {
 	if err := s.checkpoint(ctx, r); err != nil {
