@@ -128,6 +128,10 @@ type Kind struct {
 	Doc    string
 	Scope  Scope
 	Short  []string // aliases the CLI accepts
+	// NameRequired says that Meta.Name must not be empty.
+	NameRequired bool
+	// Attrs describes every attribute of spec and status.
+	Attrs []Attr
 
 	// New returns an empty object with defaults applied.
 	New func() Object
