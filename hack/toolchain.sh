@@ -100,11 +100,10 @@ install() {
 	local b
 	mkdir -p "$bin/$dir"
 	for b in "${binaries[@]}"; do
+		[ ! "$bin/$dir/$b" -ef "$1/$b" ] || continue
 		rm -f "$bin/$dir/.$b.new"
 		ln "$1/$b" "$bin/$dir/.$b.new" 2>/dev/null || cp -p "$1/$b" "$bin/$dir/.$b.new"
 		mv -f "$bin/$dir/.$b.new" "$bin/$dir/$b"
-		# Renaming a link onto another link to the same file does nothing, and leaves the first.
-		rm -f "$bin/$dir/.$b.new"
 	done
 }
 
@@ -154,7 +153,7 @@ for arg; do
 	--list)
 		for c in "${components[@]}"; do
 			describe "$c"
-			echo "$c $version ${binaries[*]/#/$dir/}"
+			for b in "${binaries[@]}"; do p=$bin/$dir/$b && echo "$c $version ${p//\/.\//\/}"; done
 		done
 		exit 0
 		;;
