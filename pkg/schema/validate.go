@@ -150,7 +150,10 @@ func (v *Validator) Ref(name, id string) {
 
 // Secret fails unless s is sealed.
 func (v *Validator) Secret(name string, s Secret) {
-	if !s.Sealed() {
+	switch {
+	case s.keep:
+		v.Failf(name, "%s keeps the value that is there, but there is none", redacted)
+	case !s.Sealed():
 		v.Failf(name, "the secret is not sealed")
 	}
 }
