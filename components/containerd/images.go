@@ -1,0 +1,414 @@
+package containerd
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/containerd/containerd/v2/client"
+	"github.com/containerd/containerd/v2/core/content"
+	"github.com/containerd/containerd/v2/core/images"
+	"github.com/containerd/containerd/v2/core/leases"
+	"github.com/containerd/errdefs"
+	"github.com/containerd/platforms"
+	"github.com/opencontainers/go-digest"
+	"github.com/opencontainers/image-spec/identity"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"miren.dev/runtime/pkg/errs"
+)
+
+// holdPrefix starts the ids of the leases that keep images for a holder.
+const holdPrefix = "hold-"
+
+// holdLabel has the reference of the held image, on its lease.
+const holdLabel = "dev.miren.runtime/image"
+
+// Image is what is needed of an image to run it.
+type Image struct {
+	Ref     string // canonical: name@digest
+	Digest  digest.Digest
+	Config  ocispec.ImageConfig
+	ChainID string // the snapshot to put a container's on top of
+	// Size of the compressed layers and the configuration.
+	Size      int64
+	Labels    map[string]string
+	CreatedAt time.Time
+}
+
+// Images is the image store of an instance. An image whose record is there, or
+// that a holder holds, is not collected, nor are its layers.
+type Images struct {
+	daemon *Daemon
+
+	mu       sync.Mutex
+	resolved map[digest.Digest]*Image // unpacked ones; immutable once in here
+	unpack   map[digest.Digest]chan struct{}
+}
+
+// NewImages returns the images of d's instance.
+func NewImages(d *Daemon) *Images {
+	return &Images{daemon: d, resolved: map[digest.Digest]*Image{}, unpack: map[digest.Digest]chan struct{}{}}
+}
+
+// Canonical returns the reference of an image by name and digest.
+func Canonical(name string, d digest.Digest) string {
+	name, _, _ = strings.Cut(name, "@")
+	return name + "@" + d.String()
+}
+
+// digestOf returns the digest in a canonical reference, or "".
+func digestOf(ref string) digest.Digest {
+	_, s, ok := strings.Cut(ref, "@")
+	if !ok {
+		return ""
+	}
+	d, err := digest.Parse(s)
+	if err != nil {
+		return ""
+	}
+	return d
+}
+
+// Import reads an OCI layout or a Docker archive, as a tar stream with exactly
+// one image, and stores it under name@digest, which it returns.
+func (s *Images) Import(ctx context.Context, tar io.Reader, name string, labels map[string]string) (string, error) {
+	c, err := s.daemon.Client()
+	if err != nil {
+		return "", err
+	}
+	ctx, done, err := c.WithLease(ctx, leases.WithRandomID(), leases.WithExpiration(time.Hour))
+	if err != nil {
+		return "", Error(err, "import image %s", name)
+	}
+	defer done(context.WithoutCancel(ctx))
+	// The name is there only to find what was imported.
+	temporary := "import.invalid/" + strings.ToLower(digest.FromString(name+time.Now().String()).Encoded())
+	imported, err := c.Import(ctx, tar,
+		client.WithImageRefTranslator(func(string) string { return "" }),
+		client.WithDigestRef(func(d digest.Digest) string { return Canonical(temporary, d) }),
+		client.WithImportPlatform(platforms.Default()))
+	store := c.ImageService()
+	defer func() {
+		for _, i := range imported {
+			_ = store.Delete(context.WithoutCancel(ctx), i.Name)
+		}
+	}()
+	if err != nil {
+		return "", Error(err, "import image %s", name)
+	}
+	if len(imported) != 1 {
+		return "", errs.New(errs.InvalidArgument, "import image %s: the archive holds %d images, not one", name, len(imported))
+	}
+	return s.put(ctx, store, Canonical(name, imported[0].Target.Digest), imported[0].Target, labels)
+}
+
+// put makes a record, or gives the existing one these labels.
+func (s *Images) put(ctx context.Context, store images.Store, ref string, target ocispec.Descriptor, labels map[string]string) (string, error) {
+	record := images.Image{Name: ref, Target: target, Labels: labels}
+	_, err := store.Create(ctx, record)
+	if errdefs.IsAlreadyExists(err) {
+		_, err = store.Update(ctx, record, "labels")
+	}
+	if err != nil {
+		return "", Error(err, "store image %s", ref)
+	}
+	return ref, nil
+}
+
+// Tag stores an image that is there under a second name@digest.
+func (s *Images) Tag(ctx context.Context, ref, name string, labels map[string]string) (string, error) {
+	c, err := s.daemon.Client()
+	if err != nil {
+		return "", err
+	}
+	record, err := s.record(ctx, c, ref)
+	if err != nil {
+		return "", err
+	}
+	return s.put(ctx, c.ImageService(), Canonical(name, record.Target.Digest), record.Target, labels)
+}
+
+// record finds an image by its name, else by the digest in the reference:
+// names come and go, content that is held stays.
+func (s *Images) record(ctx context.Context, c *client.Client, ref string) (images.Image, error) {
+	record, err := c.ImageService().Get(ctx, ref)
+	if err == nil {
+		return record, nil
+	}
+	if !errdefs.IsNotFound(err) {
+		return images.Image{}, Error(err, "image %s", ref)
+	}
+	missing := errs.New(errs.NotFound, "image %s does not exist on this node", ref)
+	d := digestOf(ref)
+	if d == "" {
+		return images.Image{}, missing
+	}
+	named, err := c.ImageService().List(ctx, "target.digest=="+d.String())
+	if err != nil {
+		return images.Image{}, Error(err, "image %s", ref)
+	}
+	if len(named) > 0 {
+		return named[0], nil
+	}
+	target, err := describe(ctx, c.ContentStore(), d)
+	if errdefs.IsNotFound(err) {
+		return images.Image{}, missing
+	}
+	if err != nil {
+		return images.Image{}, Error(err, "image %s", ref)
+	}
+	return images.Image{Name: ref, Target: target}, nil
+}
+
+// describe makes the descriptor of a manifest or index in the content store.
+func describe(ctx context.Context, store content.Store, d digest.Digest) (ocispec.Descriptor, error) {
+	info, err := store.Info(ctx, d)
+	if err != nil {
+		return ocispec.Descriptor{}, err
+	}
+	desc := ocispec.Descriptor{Digest: d, Size: info.Size}
+	b, err := content.ReadBlob(ctx, store, desc)
+	if err != nil {
+		return ocispec.Descriptor{}, err
+	}
+	var header struct {
+		MediaType string            `json:"mediaType"`
+		Manifests []json.RawMessage `json:"manifests"`
+	}
+	if err := json.Unmarshal(b, &header); err != nil {
+		return ocispec.Descriptor{}, errors.Join(errdefs.ErrInvalidArgument, err)
+	}
+	switch {
+	case header.MediaType != "":
+		desc.MediaType = header.MediaType
+	case len(header.Manifests) > 0:
+		desc.MediaType = ocispec.MediaTypeImageIndex
+	default:
+		desc.MediaType = ocispec.MediaTypeImageManifest
+	}
+	return desc, nil
+}
+
+// Resolve finds an image by reference and unpacks it if that was not done. An
+// image that was resolved before costs nothing; see Forget.
+func (s *Images) Resolve(ctx context.Context, ref string) (*Image, error) {
+	if d := digestOf(ref); d != "" {
+		s.mu.Lock()
+		image := s.resolved[d]
+		s.mu.Unlock()
+		if image != nil {
+			return image, nil
+		}
+	}
+	c, err := s.daemon.Client()
+	if err != nil {
+		return nil, err
+	}
+	record, err := s.record(ctx, c, ref)
+	if err != nil {
+		return nil, err
+	}
+	release, image, err := s.enter(ctx, record.Target.Digest)
+	if err != nil || image != nil {
+		return image, err
+	}
+	defer release()
+	if image, err = s.load(ctx, c, record); err != nil {
+		return nil, err
+	}
+	s.mu.Lock()
+	s.resolved[image.Digest] = image
+	s.mu.Unlock()
+	return image, nil
+}
+
+// enter lets one caller at a time unpack an image. It returns the image if
+// another did meanwhile.
+func (s *Images) enter(ctx context.Context, d digest.Digest) (release func(), _ *Image, _ error) {
+	for {
+		s.mu.Lock()
+		if image := s.resolved[d]; image != nil {
+			s.mu.Unlock()
+			return nil, image, nil
+		}
+		busy := s.unpack[d]
+		if busy == nil {
+			busy = make(chan struct{})
+			s.unpack[d] = busy
+			s.mu.Unlock()
+			return func() {
+				s.mu.Lock()
+				delete(s.unpack, d)
+				s.mu.Unlock()
+				close(busy)
+			}, nil, nil
+		}
+		s.mu.Unlock()
+		select {
+		case <-ctx.Done():
+			return nil, nil, ctx.Err()
+		case <-busy:
+		}
+	}
+}
+
+func (s *Images) load(ctx context.Context, c *client.Client, record images.Image) (*Image, error) {
+	image := client.NewImage(c, record)
+	unpacked, err := image.IsUnpacked(ctx, Snapshotter)
+	if err == nil && !unpacked {
+		err = image.Unpack(ctx, Snapshotter)
+	}
+	if err != nil {
+		return nil, Error(err, "unpack image %s", record.Name)
+	}
+	layers, err := image.RootFS(ctx)
+	if err != nil {
+		return nil, Error(err, "layers of image %s", record.Name)
+	}
+	spec, err := image.Spec(ctx)
+	if err != nil {
+		return nil, Error(err, "configuration of image %s", record.Name)
+	}
+	size, err := image.Size(ctx)
+	if err != nil {
+		return nil, Error(err, "size of image %s", record.Name)
+	}
+	return &Image{
+		Ref:       Canonical(record.Name, record.Target.Digest),
+		Digest:    record.Target.Digest,
+		Config:    spec.Config,
+		ChainID:   identity.ChainID(layers).String(),
+		Size:      size,
+		Labels:    record.Labels,
+		CreatedAt: record.CreatedAt,
+	}, nil
+}
+
+// Forget makes the next Resolve look again, after the snapshot of a resolved
+// image turned out to be gone.
+func (s *Images) Forget(d digest.Digest) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.resolved, d)
+}
+
+// Record is the record of an image.
+type Record struct {
+	Ref       string
+	Digest    digest.Digest
+	Labels    map[string]string
+	CreatedAt time.Time
+}
+
+// List returns the records of the images that have all of the labels.
+func (s *Images) List(ctx context.Context, labels map[string]string) ([]Record, error) {
+	c, err := s.daemon.Client()
+	if err != nil {
+		return nil, err
+	}
+	all, err := c.ImageService().List(ctx)
+	if err != nil {
+		return nil, Error(err, "list images")
+	}
+	var out []Record
+	for _, i := range all {
+		match := true
+		for k, v := range labels {
+			match = match && i.Labels[k] == v
+		}
+		if match {
+			out = append(out, Record{Ref: i.Name, Digest: i.Target.Digest, Labels: i.Labels, CreatedAt: i.CreatedAt})
+		}
+	}
+	return out, nil
+}
+
+// Delete removes the record of an image. Its content goes when nothing else,
+// no other name and no holder, needs it. No error when it is not there.
+func (s *Images) Delete(ctx context.Context, ref string) error {
+	c, err := s.daemon.Client()
+	if err != nil {
+		return err
+	}
+	if d := digestOf(ref); d != "" {
+		s.Forget(d)
+	}
+	if err := c.ImageService().Delete(ctx, ref); err != nil && !errdefs.IsNotFound(err) {
+		return Error(err, "delete image %s", ref)
+	}
+	return nil
+}
+
+// Hold keeps an image, unpacked, for a holder until Release, whatever happens
+// to its names. A holder holds one image; holding the same one again is no error.
+func (s *Images) Hold(ctx context.Context, holder, ref string) error {
+	image, err := s.Resolve(ctx, ref)
+	if err != nil {
+		return err
+	}
+	c, err := s.daemon.Client()
+	if err != nil {
+		return err
+	}
+	manager := c.LeasesService()
+	lease, err := manager.Create(ctx, leases.WithID(holdPrefix+holder), leases.WithLabels(map[string]string{holdLabel: image.Ref}))
+	if errdefs.IsAlreadyExists(err) {
+		held, err := s.Held(ctx)
+		if err != nil {
+			return err
+		}
+		if d := digestOf(held[holder]); d != "" && d != image.Digest {
+			return errs.New(errs.FailedPrecondition, "%s holds image %s already", holder, held[holder])
+		}
+		lease = leases.Lease{ID: holdPrefix + holder}
+	} else if err != nil {
+		return Error(err, "hold image %s", ref)
+	}
+	resources := []leases.Resource{{ID: image.Digest.String(), Type: "content"}}
+	if image.ChainID != "" {
+		resources = append(resources, leases.Resource{ID: image.ChainID, Type: "snapshots/" + Snapshotter})
+	}
+	for _, r := range resources {
+		if err := manager.AddResource(ctx, lease, r); err != nil {
+			return Error(err, "hold image %s", ref)
+		}
+	}
+	return nil
+}
+
+// Release lets go of what a holder holds. No error when it holds nothing.
+func (s *Images) Release(ctx context.Context, holder string) error {
+	c, err := s.daemon.Client()
+	if err != nil {
+		return err
+	}
+	err = c.LeasesService().Delete(ctx, leases.Lease{ID: holdPrefix + holder})
+	if err != nil && !errdefs.IsNotFound(err) {
+		return Error(err, "release image of %s", holder)
+	}
+	return nil
+}
+
+// Held returns the reference of the image of each holder.
+func (s *Images) Held(ctx context.Context) (map[string]string, error) {
+	c, err := s.daemon.Client()
+	if err != nil {
+		return nil, err
+	}
+	all, err := c.LeasesService().List(ctx)
+	if err != nil {
+		return nil, Error(err, "list holders of images")
+	}
+	held := map[string]string{}
+	for _, l := range all {
+		if holder, ok := strings.CutPrefix(l.ID, holdPrefix); ok {
+			held[holder] = l.Labels[holdLabel]
+		}
+	}
+	return held, nil
+}

@@ -1,0 +1,219 @@
+package network
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"miren.dev/runtime/pkg/errs"
+)
+
+// guestLink is the name of a sandbox's interface in its namespace.
+const guestLink = "eth0"
+
+// Attachment is how a sandbox is connected.
+type Attachment struct {
+	NetNS   string     // path of its network namespace
+	Address netip.Addr // the zero Addr without a network
+}
+
+func (m *Manager) netnsName(id string) string { return m.cfg.Instance.Name(id) }
+
+// NetNS returns the path of a sandbox's network namespace, whether or not it is there.
+func (m *Manager) NetNS(id string) string { return filepath.Join(netnsDir, m.netnsName(id)) }
+
+// linkPrefix starts the names of the host's interfaces of our sandboxes.
+func (m *Manager) linkPrefix() string { return "rt" + m.cfg.Instance.ID + "x" }
+
+// linkName is at most 15 bytes, and unique since the address is and the
+// subnet is smaller than what it shows of it.
+func (m *Manager) linkName(a netip.Addr) string {
+	b := a.As4()
+	return fmt.Sprintf("%s%02x%02x", m.linkPrefix(), b[2], b[3])
+}
+
+// Attach makes the network namespace of a sandbox, connected to the bridge or
+// with loopback only. Started over, it begins anew: a namespace that was used
+// cannot be used again. On an error nothing is left.
+func (m *Manager) Attach(ctx context.Context, id string, bridged bool) (_ Attachment, err error) {
+	if err := m.Detach(ctx, id); err != nil {
+		return Attachment{}, err
+	}
+	at := Attachment{NetNS: m.NetNS(id)}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, m.Detach(context.WithoutCancel(ctx), id))
+		}
+	}()
+	if bridged {
+		m.mu.Lock()
+		if !m.started {
+			m.mu.Unlock()
+			return at, errs.New(errs.Unavailable, "the network of this node is not up")
+		}
+		at.Address, err = m.lease(id)
+		m.mu.Unlock()
+		if err != nil {
+			return at, err
+		}
+	}
+	if err := m.connect(id, at.Address); err != nil {
+		return at, errs.New(errs.Unavailable, "connect sandbox %s: %w", id, err)
+	}
+	return at, nil
+}
+
+func (m *Manager) connect(id string, addr netip.Addr) error {
+	outside, err := netlink.NewHandle(unix.NETLINK_ROUTE)
+	if err != nil {
+		return err
+	}
+	defer outside.Close()
+	return newNetNS(m.netnsName(id), func() error {
+		inside, err := netlink.NewHandle(unix.NETLINK_ROUTE)
+		if err != nil {
+			return err
+		}
+		defer inside.Close()
+		lo, err := inside.LinkByName("lo")
+		if err != nil {
+			return err
+		}
+		if err := inside.LinkSetUp(lo); err != nil {
+			return fmt.Errorf("loopback: %w", err)
+		}
+		if !addr.IsValid() {
+			return nil
+		}
+		return m.plug(outside, inside, addr)
+	})
+}
+
+// plug connects the namespace of the current thread, which inside is for.
+func (m *Manager) plug(outside, inside *netlink.Handle, addr netip.Addr) error {
+	m.mu.Lock()
+	bridge, mtu, gateway, bits := m.bridge, m.mtu, m.gateway(), m.subnet.Bits()
+	m.mu.Unlock()
+	ns, err := unix.Open("/proc/thread-self/ns/net", unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(ns)
+	attrs := netlink.NewLinkAttrs()
+	attrs.Name, attrs.MTU, attrs.MasterIndex = m.linkName(addr), mtu, bridge
+	veth := &netlink.Veth{LinkAttrs: attrs, PeerName: guestLink, PeerNamespace: netlink.NsFd(ns), PeerMTU: uint32(mtu)}
+	if err := outside.LinkAdd(veth); err != nil {
+		return fmt.Errorf("interface %s: %w", attrs.Name, err)
+	}
+	host, err := outside.LinkByName(attrs.Name)
+	if err != nil {
+		return err
+	}
+	if err := outside.LinkSetIsolated(host, true); err != nil {
+		return fmt.Errorf("isolate %s: %w", attrs.Name, err)
+	}
+	if err := outside.LinkSetUp(host); err != nil {
+		return err
+	}
+	guest, err := inside.LinkByName(guestLink)
+	if err != nil {
+		return err
+	}
+	if err := inside.AddrAdd(guest, &netlink.Addr{IPNet: ipNet(netip.PrefixFrom(addr, bits))}); err != nil {
+		return fmt.Errorf("address %s: %w", addr, err)
+	}
+	if err := inside.LinkSetUp(guest); err != nil {
+		return err
+	}
+	return inside.RouteAdd(&netlink.Route{LinkIndex: guest.Attrs().Index, Gw: gateway.AsSlice()})
+}
+
+// Detach removes everything of a sandbox. No error when nothing is there.
+func (m *Manager) Detach(_ context.Context, id string) error {
+	m.mu.Lock()
+	addr, leased := m.leases[id]
+	m.mu.Unlock()
+	if leased {
+		if err := removeLink(m.linkName(addr)); err != nil {
+			return errs.New(errs.Unavailable, "disconnect sandbox %s: %w", id, err)
+		}
+	}
+	if err := removeNetNS(m.netnsName(id)); err != nil {
+		return errs.New(errs.Unavailable, "disconnect sandbox %s: %w", id, err)
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.release(id)
+}
+
+// Get returns how a sandbox is connected; NotFound if nothing of it is there.
+func (m *Manager) Get(id string) (Attachment, error) {
+	m.mu.Lock()
+	addr, leased := m.leases[id]
+	m.mu.Unlock()
+	at := Attachment{NetNS: m.NetNS(id), Address: addr}
+	if _, err := os.Lstat(at.NetNS); err != nil {
+		if !errors.Is(err, os.ErrNotExist) {
+			return at, errs.New(errs.Unavailable, "network namespace of %s: %w", id, err)
+		}
+		if !leased {
+			return at, errs.New(errs.NotFound, "sandbox %s has no network", id)
+		}
+		at.NetNS = ""
+	}
+	return at, nil
+}
+
+// List returns the ids of the sandboxes that have a namespace or an address.
+func (m *Manager) List() ([]string, error) {
+	var ids []string
+	entries, err := os.ReadDir(netnsDir)
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return nil, errs.New(errs.Unavailable, "list network namespaces: %w", err)
+	}
+	for _, e := range entries {
+		if id, ok := strings.CutPrefix(e.Name(), m.netnsName("")+"-"); ok {
+			ids = append(ids, id)
+		}
+	}
+	m.mu.Lock()
+	for id := range m.leases {
+		ids = append(ids, id)
+	}
+	m.mu.Unlock()
+	slices.Sort(ids)
+	return slices.Compact(ids), nil
+}
+
+// SweepLinks removes interfaces of ours whose address nobody has: what is left
+// when the machine lost the record of an address.
+func (m *Manager) SweepLinks() error {
+	links, err := netlink.LinkList()
+	if err != nil {
+		return errs.New(errs.Unavailable, "list interfaces: %w", err)
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	wanted := map[string]bool{}
+	for _, a := range m.leases {
+		wanted[m.linkName(a)] = true
+	}
+	for _, l := range links {
+		name := l.Attrs().Name
+		if strings.HasPrefix(name, m.linkPrefix()) && !wanted[name] {
+			m.cfg.Logger.Warn("removing an interface of no sandbox", "interface", name)
+			if err := removeLink(name); err != nil {
+				return errs.New(errs.Unavailable, "sweep: %w", err)
+			}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,84 @@
+package network
+
+import (
+	"errors"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"miren.dev/runtime/pkg/errs"
+)
+
+func (m *Manager) leaseDir() string { return m.cfg.Instance.Socket("network") }
+
+// loadLeases reads which sandbox has which address. Callers hold m.mu.
+func (m *Manager) loadLeases() error {
+	entries, err := os.ReadDir(m.leaseDir())
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return errs.New(errs.Unavailable, "list addresses: %w", err)
+	}
+	leases, used := map[string]netip.Addr{}, map[netip.Addr]bool{}
+	for _, e := range entries {
+		if strings.HasSuffix(e.Name(), ".tmp") {
+			continue
+		}
+		b, err := os.ReadFile(filepath.Join(m.leaseDir(), e.Name()))
+		if err != nil {
+			return errs.New(errs.Unavailable, "read address: %w", err)
+		}
+		addr, err := netip.ParseAddr(strings.TrimSpace(string(b)))
+		if err != nil {
+			return errs.New(errs.Corrupt, "address of sandbox %s: %w", e.Name(), err)
+		}
+		leases[e.Name()], used[addr] = addr, true
+	}
+	m.leases, m.used = leases, used
+	return nil
+}
+
+// lease gives id an address, the same one if it has one. Callers hold m.mu.
+func (m *Manager) lease(id string) (netip.Addr, error) {
+	if a, ok := m.leases[id]; ok {
+		return a, nil
+	}
+	// Round and round, so that an address is not reused while somebody may remember its last owner.
+	first := m.gateway().Next()
+	a := m.last
+	for range 1 << (32 - m.subnet.Bits()) {
+		if a = a.Next(); !m.subnet.Contains(a) || a.Compare(first) < 0 {
+			a = first
+		}
+		if m.used[a] || !m.subnet.Contains(a.Next()) { // the last one is the broadcast address
+			continue
+		}
+		if err := os.MkdirAll(m.leaseDir(), 0o755); err != nil {
+			return netip.Addr{}, errs.New(errs.FailedPrecondition, "save address: %w", err)
+		}
+		file := filepath.Join(m.leaseDir(), id)
+		if err := os.WriteFile(file+".tmp", []byte(a.String()+"\n"), 0o644); err != nil {
+			return netip.Addr{}, errs.New(errs.FailedPrecondition, "save address: %w", err)
+		}
+		if err := os.Rename(file+".tmp", file); err != nil {
+			return netip.Addr{}, errs.New(errs.FailedPrecondition, "save address: %w", err)
+		}
+		m.leases[id], m.used[a], m.last = a, true, a
+		return a, nil
+	}
+	return netip.Addr{}, errs.New(errs.ResourceExhausted, "all addresses of %s are in use", m.subnet)
+}
+
+// release gives the address of id free. Callers hold m.mu.
+func (m *Manager) release(id string) error {
+	if err := os.Remove(filepath.Join(m.leaseDir(), id)); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return errs.New(errs.Unavailable, "release address of %s: %w", id, err)
+	}
+	if a, ok := m.leases[id]; ok {
+		delete(m.leases, id)
+		delete(m.used, a)
+	}
+	return nil
+}

@@ -1,0 +1,295 @@
+// Package network connects sandboxes: one bridge and one subnet per
+// installation, one network namespace and one address per sandbox.
+//
+// It talks to the kernel by netlink instead of running CNI plugins: the bridge
+// plugin gives its host interfaces random names, which could not be found again
+// by owner, and costs several processes per sandbox, which would be most of the
+// time that a sandbox takes to start.
+//
+// What it makes, and how it is found again by listing:
+//
+//	bridge             instance.Bridge()
+//	host interface     rt<instance id>x<low 16 bits of the address in hex>
+//	network namespace  /run/netns/<instance.Name("")>-<sandbox id>
+//	address            <run dir>/network/<sandbox id>: one address per file
+//	firewall           one nftables table (inet) named instance.Name("")
+//	subnet             <state dir>/network.json
+//	forwarding         /run/lock/miren-runtime/forwarding.json, of all installations
+//
+// The subnet is chosen so that nothing on the machine uses it, under a lock
+// that all installations share. Forwarding is enabled on our bridge and on the
+// interfaces that have a gateway, not on the whole machine, and what it was before is
+// restored by the last installation that stops.
+//
+// A sandbox can reach what the machine can reach, except the machine itself,
+// other sandboxes and link-local addresses (where clouds keep their metadata
+// services). The machine can reach every sandbox. There is no IPv6. A network namespace
+// serves one sandbox only: runsc takes the address off its interface.
+//
+// Lock order: Manager.mu, then the host lock.
+package network
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"log/slog"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"miren.dev/runtime/pkg/errs"
+	"miren.dev/runtime/pkg/instance"
+)
+
+// hostDir is shared by all installations of the machine.
+const hostDir = "/run/lock/miren-runtime"
+
+// subnetBits is the size of an installation's subnet: 1021 sandboxes.
+const subnetBits = 22
+
+// DefaultPools are where subnets are taken from.
+var DefaultPools = []netip.Prefix{
+	netip.MustParsePrefix("10.88.0.0/14"),
+	netip.MustParsePrefix("172.28.0.0/14"),
+}
+
+// Config of a Manager.
+type Config struct {
+	Instance *instance.Instance
+	Pools    []netip.Prefix // of subnets to choose from; empty: DefaultPools
+	Logger   *slog.Logger
+}
+
+// Manager is the network of an installation. It is safe for concurrent use;
+// calls for one sandbox must not overlap.
+type Manager struct {
+	cfg Config
+
+	mu      sync.Mutex // guards what follows
+	started bool
+	subnet  netip.Prefix
+	mtu     int
+	bridge  int // index of the bridge
+	leases  map[string]netip.Addr
+	used    map[netip.Addr]bool
+	last    netip.Addr // given out last; the search goes on behind it
+}
+
+// New returns the network of an installation without touching the machine.
+func New(cfg Config) *Manager {
+	if len(cfg.Pools) == 0 {
+		cfg.Pools = DefaultPools
+	}
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	return &Manager{cfg: cfg, leases: map[string]netip.Addr{}, used: map[netip.Addr]bool{}}
+}
+
+// Start makes subnet, bridge, firewall and forwarding, or adopts what is
+// there. It can be repeated to repair them.
+func (m *Manager) Start(ctx context.Context) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if err := m.loadLeases(); err != nil {
+		return err
+	}
+	unlock, err := lockHost(ctx)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	if m.subnet, err = m.chooseSubnet(); err != nil {
+		return err
+	}
+	if err := m.ensureBridge(); err != nil {
+		return errs.New(errs.FailedPrecondition, "bridge %s: %w", m.cfg.Instance.Bridge(), err)
+	}
+	if err := m.applyRules(); err != nil {
+		return errs.New(errs.FailedPrecondition, "nftables table %s: %w", m.cfg.Instance.Name(""), err)
+	}
+	if err := m.enableForwarding(); err != nil {
+		return errs.New(errs.FailedPrecondition, "enable forwarding: %w", err)
+	}
+	m.started = true
+	m.cfg.Logger.Info("network is up", "bridge", m.cfg.Instance.Bridge(), "subnet", m.subnet.String(), "mtu", m.mtu)
+	return nil
+}
+
+// Stop removes bridge, firewall and forwarding. The sandboxes must be gone.
+func (m *Manager) Stop(ctx context.Context) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.started = false
+	unlock, err := lockHost(ctx)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	err = errors.Join(m.removeRules(), removeLink(m.cfg.Instance.Bridge()))
+	return errors.Join(err, restoreForwarding())
+}
+
+// Subnet returns the subnet of the sandboxes, once started.
+func (m *Manager) Subnet() netip.Prefix {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.subnet
+}
+
+// gateway is the machine's address on the bridge.
+func (m *Manager) gateway() netip.Addr { return m.subnet.Addr().Next() }
+
+func (m *Manager) ensureBridge() error {
+	name := m.cfg.Instance.Bridge()
+	m.mtu = uplinkMTU()
+	// A fixed address: else it would be that of the lowest member, and change as sandboxes come and go.
+	h := fnv.New64a()
+	_, _ = h.Write([]byte(name))
+	sum := h.Sum(nil)
+	mac := net.HardwareAddr{0x02, sum[0], sum[1], sum[2], sum[3], sum[4]}
+	attrs := netlink.NewLinkAttrs()
+	attrs.Name, attrs.HardwareAddr, attrs.MTU = name, mac, m.mtu
+	if err := netlink.LinkAdd(&netlink.Bridge{LinkAttrs: attrs}); err != nil && !errors.Is(err, unix.EEXIST) {
+		return err
+	}
+	link, err := netlink.LinkByName(name)
+	if err != nil {
+		return err
+	}
+	if link.Type() != "bridge" {
+		return fmt.Errorf("there is an interface of that name, of type %s", link.Type())
+	}
+	m.bridge = link.Attrs().Index
+	if err := sysctl("net/ipv6/conf/"+name+"/disable_ipv6", "1"); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	want := &netlink.Addr{IPNet: ipNet(netip.PrefixFrom(m.gateway(), m.subnet.Bits()))}
+	have, err := netlink.AddrList(link, netlink.FAMILY_V4)
+	if err != nil {
+		return err
+	}
+	found := false
+	for _, a := range have {
+		if a.IPNet.String() == want.IPNet.String() {
+			found = true
+		} else if err := netlink.AddrDel(link, &a); err != nil {
+			return err
+		}
+	}
+	if !found {
+		if err := netlink.AddrAdd(link, want); err != nil {
+			return err
+		}
+	}
+	return netlink.LinkSetUp(link)
+}
+
+// uplinkMTU is the smallest MTU of the interfaces that have a gateway, so that
+// what leaves a sandbox fits into what leaves the machine.
+func uplinkMTU() int {
+	mtu := 0
+	for _, l := range uplinks() {
+		if n := l.Attrs().MTU; n > 0 && (mtu == 0 || n < mtu) {
+			mtu = n
+		}
+	}
+	if mtu == 0 {
+		return 1500
+	}
+	return mtu
+}
+
+func removeLink(name string) error {
+	link, err := netlink.LinkByName(name)
+	var missing netlink.LinkNotFoundError
+	if errors.As(err, &missing) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("interface %s: %w", name, err)
+	}
+	if err := netlink.LinkDel(link); err != nil && !errors.Is(err, unix.ENODEV) {
+		return fmt.Errorf("delete interface %s: %w", name, err)
+	}
+	return nil
+}
+
+func ipNet(p netip.Prefix) *net.IPNet {
+	return &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
+}
+
+// sysctl writes a key of /proc/sys, with slashes.
+func sysctl(key, value string) error {
+	return os.WriteFile(filepath.Join("/proc/sys", key), []byte(value), 0o644)
+}
+
+func readSysctl(key string) (string, error) {
+	b, err := os.ReadFile(filepath.Join("/proc/sys", key))
+	return strings.TrimSpace(string(b)), err
+}
+
+// lockHost takes the lock that all installations of the machine share.
+func lockHost(ctx context.Context) (unlock func(), _ error) {
+	if err := os.MkdirAll(hostDir, 0o755); err != nil {
+		return nil, errs.New(errs.FailedPrecondition, "network lock: %w", err)
+	}
+	f, err := os.OpenFile(filepath.Join(hostDir, "network.lock"), os.O_CREATE|os.O_RDWR|unix.O_CLOEXEC, 0o600)
+	if err != nil {
+		return nil, errs.New(errs.FailedPrecondition, "network lock: %w", err)
+	}
+	locked := make(chan error, 1)
+	go func() {
+		for {
+			err := unix.Flock(int(f.Fd()), unix.LOCK_EX)
+			if !errors.Is(err, unix.EINTR) {
+				locked <- err
+				return
+			}
+		}
+	}()
+	select {
+	case err := <-locked:
+		if err != nil {
+			f.Close()
+			return nil, errs.New(errs.Unavailable, "network lock: %w", err)
+		}
+		return func() { f.Close() }, nil
+	case <-ctx.Done():
+		// The holder holds it for milliseconds: the goroutine ends soon.
+		go func() { <-locked; f.Close() }()
+		return nil, errs.New(errs.ClassOf(ctx.Err()), "network lock: %w", ctx.Err())
+	}
+}
+
+func readJSON(path string, into any) error {
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return err
+	}
+	if err := json.Unmarshal(b, into); err != nil {
+		return errs.New(errs.Corrupt, "%s: %w", path, err)
+	}
+	return nil
+}
+
+func writeJSON(path string, v any) error {
+	b, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	tmp := path + ".tmp"
+	if err := os.WriteFile(tmp, append(b, '\n'), 0o644); err != nil {
+		return err
+	}
+	return os.Rename(tmp, path)
+}

@@ -1,0 +1,121 @@
+package network
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"miren.dev/runtime/pkg/errs"
+)
+
+// saved is the content of <state dir>/network.json.
+type saved struct {
+	Subnet netip.Prefix `json:"subnet"`
+}
+
+// chooseSubnet returns the subnet of the last time if it is still free or in
+// use by sandboxes of ours, else a free one.
+func (m *Manager) chooseSubnet() (netip.Prefix, error) {
+	file := m.cfg.Instance.State("network.json")
+	var s saved
+	if err := readJSON(file, &s); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return netip.Prefix{}, errs.Wrap(err, "subnet of this installation")
+	}
+	taken, err := takenPrefixes(m.cfg.Instance.Bridge())
+	if err != nil {
+		return netip.Prefix{}, errs.New(errs.Unavailable, "list routes of the machine: %w", err)
+	}
+	if s.Subnet.IsValid() {
+		if len(m.leases) > 0 || free(s.Subnet, taken) {
+			return s.Subnet, nil
+		}
+		m.cfg.Logger.Warn("something else on this machine uses the subnet now, choosing another", "subnet", s.Subnet.String())
+	}
+	p, ok := freeSubnet(m.cfg.Pools, subnetBits, taken)
+	if !ok {
+		return netip.Prefix{}, errs.New(errs.ResourceExhausted, "no free subnet of /%d in %v: this machine has routes to all of them", subnetBits, m.cfg.Pools).
+			WithHint("configure another pool of addresses for sandboxes")
+	}
+	if err := writeJSON(file, saved{Subnet: p}); err != nil {
+		return netip.Prefix{}, errs.New(errs.FailedPrecondition, "save subnet: %w", err)
+	}
+	return p, nil
+}
+
+// freeSubnet returns the first prefix of the given size in pools that overlaps nothing taken.
+func freeSubnet(pools []netip.Prefix, bits int, taken []netip.Prefix) (netip.Prefix, bool) {
+	for _, pool := range pools {
+		pool = pool.Masked()
+		if !pool.Addr().Is4() || pool.Bits() > bits {
+			continue
+		}
+		base := binary.BigEndian.Uint32(pool.Addr().AsSlice())
+		for i := range uint32(1) << (bits - pool.Bits()) {
+			var b [4]byte
+			binary.BigEndian.PutUint32(b[:], base+i<<(32-bits))
+			p := netip.PrefixFrom(netip.AddrFrom4(b), bits)
+			if free(p, taken) {
+				return p, true
+			}
+		}
+	}
+	return netip.Prefix{}, false
+}
+
+func free(p netip.Prefix, taken []netip.Prefix) bool {
+	for _, t := range taken {
+		if p.Overlaps(t) {
+			return false
+		}
+	}
+	return true
+}
+
+// takenPrefixes are the addresses, the destinations of routes and the name
+// servers of the machine, except what is on our own bridge, and except default routes.
+func takenPrefixes(bridge string) ([]netip.Prefix, error) {
+	own := -1
+	if link, err := netlink.LinkByName(bridge); err == nil {
+		own = link.Attrs().Index
+	}
+	var out []netip.Prefix
+	add := func(n *net.IPNet) {
+		if n == nil {
+			return
+		}
+		addr, ok := netip.AddrFromSlice(n.IP)
+		ones, _ := n.Mask.Size()
+		if addr = addr.Unmap(); ok && addr.Is4() && ones > 0 {
+			out = append(out, netip.PrefixFrom(addr, ones))
+		}
+	}
+	addrs, err := netlink.AddrList(nil, netlink.FAMILY_V4)
+	if err != nil {
+		return nil, fmt.Errorf("addresses: %w", err)
+	}
+	for _, a := range addrs {
+		if a.LinkIndex != own {
+			add(a.IPNet)
+		}
+	}
+	// Of all tables: policy routing counts too.
+	routes, err := netlink.RouteListFiltered(netlink.FAMILY_V4, &netlink.Route{Table: unix.RT_TABLE_UNSPEC}, netlink.RT_FILTER_TABLE)
+	if err != nil {
+		return nil, fmt.Errorf("routes: %w", err)
+	}
+	for _, r := range routes {
+		if r.LinkIndex != own || own < 0 {
+			add(r.Dst)
+		}
+	}
+	for _, ns := range nameservers() {
+		out = append(out, netip.PrefixFrom(ns, ns.BitLen()))
+	}
+	return out, nil
+}

@@ -1,0 +1,261 @@
+package runsc
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"maps"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/containerd/containerd/api/services/tasks/v1"
+	"github.com/containerd/containerd/api/types"
+	runtimeoptions "github.com/containerd/containerd/api/types/runtimeoptions/v1"
+	"github.com/containerd/containerd/v2/client"
+	"github.com/containerd/containerd/v2/core/containers"
+	"github.com/containerd/containerd/v2/core/mount"
+	"github.com/containerd/containerd/v2/core/snapshots"
+	"github.com/containerd/errdefs"
+	"github.com/containerd/errdefs/pkg/errgrpc"
+	"github.com/containerd/typeurl/v2"
+
+	"miren.dev/runtime/components/containerd"
+	"miren.dev/runtime/components/execution"
+	"miren.dev/runtime/components/network"
+	"miren.dev/runtime/pkg/errs"
+)
+
+// Labels of what is ours in containerd.
+const (
+	labelSandbox  = "dev.miren.runtime/sandbox"  // its id
+	labelInstance = "dev.miren.runtime/instance" // the installation's id
+	labelGCRoot   = "containerd.io/gc.root"      // a time: the snapshot is kept until we delete it
+)
+
+// extension is where a container keeps our record.
+const extension = "dev.miren.runtime/record"
+
+// record is what a later Driver needs to know of a sandbox.
+type record struct {
+	Spec   execution.Spec // without Env, which has secrets
+	BootID string         // of the machine when it was made
+}
+
+func (r *record) GetTypeUrl() string { return "dev.miren.runtime/sandbox.record" }
+
+func (r *record) GetValue() []byte {
+	b, _ := json.Marshal(r) // strings and numbers: cannot fail
+	return b
+}
+
+// recordOf reads the record of a container, empty if it has none.
+func recordOf(c containers.Container) (record, error) {
+	var r record
+	e := c.Extensions[extension]
+	if e == nil {
+		return r, nil
+	}
+	if err := json.Unmarshal(e.GetValue(), &r); err != nil {
+		return r, errs.New(errs.Corrupt, "record of sandbox %s: %w", c.ID, err)
+	}
+	return r, nil
+}
+
+func bootID() (string, error) {
+	b, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	return strings.TrimSpace(string(b)), err
+}
+
+func snapshotKey(id string) string { return "sandbox-" + id }
+
+func (d *Driver) client() (*client.Client, error) { return d.cfg.Containerd.Client() }
+
+// setupRootfs puts a snapshot on top of the image's.
+func (b *build) setupRootfs(ctx context.Context) error {
+	c, err := b.d.client()
+	if err != nil {
+		return err
+	}
+	s := c.SnapshotService(containerd.Snapshotter)
+	key := snapshotKey(b.spec.ID)
+	labels := snapshots.WithLabels(map[string]string{
+		labelSandbox:  b.spec.ID,
+		labelInstance: b.d.cfg.Instance.ID,
+		labelGCRoot:   time.Now().UTC().Format(time.RFC3339),
+	})
+	for attempt := range 3 {
+		if b.image, err = b.d.cfg.Images.Resolve(ctx, b.spec.Image); err != nil {
+			return err
+		}
+		b.mounts, err = s.Prepare(ctx, key, b.image.ChainID, labels)
+		switch {
+		case errdefs.IsAlreadyExists(err): // of an interrupted attempt
+			if err := s.Remove(ctx, key); err != nil && !errdefs.IsNotFound(err) {
+				return containerd.Error(err, "remove old root filesystem")
+			}
+		case errdefs.IsNotFound(err) && attempt == 0: // collected since it was resolved
+			b.d.cfg.Images.Forget(b.image.Digest)
+		default:
+			return containerd.Error(err, "prepare root filesystem from %s", b.spec.Image)
+		}
+	}
+	return containerd.Error(err, "prepare root filesystem from %s", b.spec.Image)
+}
+
+func (b *build) teardownRootfs(ctx context.Context) error {
+	c, err := b.d.client()
+	if err != nil {
+		return err
+	}
+	err = c.SnapshotService(containerd.Snapshotter).Remove(ctx, snapshotKey(b.spec.ID))
+	if err != nil && !errdefs.IsNotFound(err) {
+		return containerd.Error(err, "remove root filesystem")
+	}
+	return nil
+}
+
+// etcFiles are written per sandbox and mounted into /etc.
+var etcFiles = []string{"hosts", "hostname", "resolv.conf"}
+
+func (b *build) setupFiles(context.Context) error {
+	files := network.FilesFor(hostname(b.spec), b.network.Address)
+	dir := b.d.sandboxDir(b.spec.ID)
+	if err := os.MkdirAll(dir, 0o711); err != nil {
+		return errs.New(errs.FailedPrecondition, "directory: %w", err)
+	}
+	for i, content := range [][]byte{files.Hosts, files.Hostname, files.ResolvConf} {
+		if err := os.WriteFile(filepath.Join(dir, etcFiles[i]), content, 0o644); err != nil {
+			return errs.New(errs.FailedPrecondition, "write /etc/%s: %w", etcFiles[i], err)
+		}
+	}
+	return nil
+}
+
+func (b *build) teardownFiles(context.Context) error {
+	if err := os.RemoveAll(b.d.sandboxDir(b.spec.ID)); err != nil {
+		return errs.New(errs.Unavailable, "remove files: %w", err)
+	}
+	return nil
+}
+
+func (b *build) setupContainer(ctx context.Context) error {
+	c, err := b.d.client()
+	if err != nil {
+		return err
+	}
+	boot, err := bootID()
+	if err != nil {
+		return err
+	}
+	spec, err := typeurl.MarshalAny(b.ociSpec())
+	if err != nil {
+		return err
+	}
+	options, err := typeurl.MarshalAny(&runtimeoptions.Options{TypeUrl: optionsType, ConfigPath: b.d.runscConfig()})
+	if err != nil {
+		return err
+	}
+	labels := maps.Clone(b.spec.Labels)
+	if labels == nil {
+		labels = map[string]string{}
+	}
+	labels[labelSandbox], labels[labelInstance] = b.spec.ID, b.d.cfg.Instance.ID
+	kept := b.spec
+	kept.Env = nil
+	_, err = c.ContainerService().Create(ctx, containers.Container{
+		ID:          b.spec.ID,
+		Labels:      labels,
+		Image:       b.image.Ref,
+		Runtime:     containers.RuntimeInfo{Name: runtimeName, Options: options},
+		Spec:        spec,
+		Snapshotter: containerd.Snapshotter,
+		SnapshotKey: snapshotKey(b.spec.ID),
+		Extensions:  map[string]typeurl.Any{extension: &record{Spec: kept, BootID: boot}},
+	})
+	return containerd.Error(err, "create container")
+}
+
+func (b *build) teardownContainer(ctx context.Context) error {
+	c, err := b.d.client()
+	if err != nil {
+		return err
+	}
+	if err := c.ContainerService().Delete(ctx, b.spec.ID); err != nil && !errdefs.IsNotFound(err) {
+		return containerd.Error(err, "delete container")
+	}
+	return nil
+}
+
+func (b *build) setupTask(ctx context.Context) error {
+	c, err := b.d.client()
+	if err != nil {
+		return err
+	}
+	_, err = c.TaskService().Create(ctx, &tasks.CreateTaskRequest{ContainerID: b.spec.ID, Rootfs: protoMounts(b.mounts)})
+	if err != nil {
+		return containerd.Error(errgrpc.ToNative(err), "create task")
+	}
+	_, err = c.TaskService().Start(ctx, &tasks.StartRequest{ContainerID: b.spec.ID})
+	return containerd.Error(errgrpc.ToNative(err), "start task")
+}
+
+func protoMounts(mounts []mount.Mount) []*types.Mount {
+	out := make([]*types.Mount, 0, len(mounts))
+	for _, m := range mounts {
+		out = append(out, &types.Mount{Type: m.Type, Source: m.Source, Target: m.Target, Options: m.Options})
+	}
+	return out
+}
+
+// teardownTask kills the sandbox, has containerd delete its task and removes
+// what that may have left.
+func (b *build) teardownTask(ctx context.Context) error {
+	c, err := b.d.client()
+	if err != nil {
+		return err
+	}
+	id := b.spec.ID
+	ts := c.TaskService()
+	_, err = ts.Get(ctx, &tasks.GetRequest{ContainerID: id})
+	switch err := errgrpc.ToNative(err); {
+	case err == nil:
+		if err := b.d.deleteTask(ctx, ts, id); err != nil {
+			return err
+		}
+	case !errdefs.IsNotFound(err):
+		return containerd.Error(err, "look for task")
+	}
+	return b.d.scrub(ctx, id)
+}
+
+// killAttempts bounds how often a task that does not want to go is killed.
+const killAttempts = 40
+
+func (d *Driver) deleteTask(ctx context.Context, ts tasks.TasksClient, id string) error {
+	var last error
+	for range killAttempts {
+		// Faster than runsc, and works when runsc does not.
+		if err := d.killSandbox(id); err != nil {
+			return err
+		}
+		_, err := ts.Delete(ctx, &tasks.DeleteTaskRequest{ContainerID: id})
+		if err = errgrpc.ToNative(err); err == nil || errdefs.IsNotFound(err) {
+			return nil
+		}
+		last = err
+		if !errdefs.IsFailedPrecondition(err) { // else it was not seen to have stopped yet
+			_, kill := ts.Kill(ctx, &tasks.KillRequest{ContainerID: id, Signal: 9, All: true})
+			last = errors.Join(err, errgrpc.ToNative(kill))
+		}
+		select {
+		case <-ctx.Done():
+			return containerd.Error(ctx.Err(), "delete task")
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
+	return containerd.Error(last, "delete task")
+}
+
+var _ typeurl.Any = (*record)(nil)

@@ -1,0 +1,155 @@
+// Package runsc is the execution.Driver that runs sandboxes with gVisor: one
+// containerd container with the runsc shim per sandbox, the agent
+// (components/agent) as PID 1 in it.
+//
+// A sandbox is made by the steps in steps.go, each with a teardown that is safe
+// whether or not its set-up ran. What there is of a sandbox on the machine, and
+// how it is found by listing:
+//
+//	network     components/network
+//	cgroup      components/cgroup
+//	rootfs      snapshot sandbox-<id> of containerd, with the label below
+//	agent       components/agent: sockets, configuration, logs
+//	files       <run dir>/sandboxes/<id>/: hosts, hostname, resolv.conf, started
+//	container   containerd container <id>; its extension holds the specification without the environment
+//	task        shim, runsc (<run dir>/runsc/<namespace>/) and bundle of containerd
+//
+// Nothing but the machine is asked what is there: a new Driver, after a restart of the
+// server, knows everything that the old one did. The file "started" says that the main process
+// was started; a container without it is one whose set-up was interrupted.
+//
+// How a sandbox ended is the agent's exit record if it wrote one; else the
+// control group's count of OOM kills tells an OOM from a crash. The driver then writes the
+// record itself, so that the answer does not change later.
+//
+// Lock order: the lock of one id (Driver.locks) first; Driver.mu is held for
+// moments only, and nothing is called under it.
+package runsc
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"sync"
+
+	"golang.org/x/sync/errgroup"
+
+	"miren.dev/runtime/components/agent"
+	"miren.dev/runtime/components/cgroup"
+	"miren.dev/runtime/components/containerd"
+	"miren.dev/runtime/components/network"
+	"miren.dev/runtime/pkg/errs"
+	"miren.dev/runtime/pkg/instance"
+)
+
+// DefaultDiskBytes is what a sandbox may write to its root filesystem when its
+// specification does not say.
+const DefaultDiskBytes = 10 << 30
+
+// Config of a Driver.
+type Config struct {
+	Instance *instance.Instance
+	// BinDir is the directory of the toolchain: runsc and runtime-agent.
+	BinDir     string
+	Containerd *containerd.Daemon
+	Images     *containerd.Images
+	Network    *network.Manager
+	// CABundle, if set, is given to every sandbox (see hack/shim for how).
+	CABundle string
+	Logger   *slog.Logger
+}
+
+// Driver implements execution.Driver.
+type Driver struct {
+	cfg     Config
+	log     *slog.Logger
+	cgroups *cgroup.Manager
+	hub     *agent.Hub
+	locks   keyLock
+
+	mu       sync.Mutex
+	watchers map[*watcher]struct{}
+}
+
+// New returns a driver; it does no IO.
+func New(cfg Config) *Driver {
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	d := &Driver{
+		cfg:      cfg,
+		log:      cfg.Logger,
+		cgroups:  cgroup.New(cfg.Instance.Name("")),
+		watchers: map[*watcher]struct{}{},
+	}
+	d.hub = agent.NewHub(agent.HubConfig{
+		Dir:       cfg.Instance.Socket("agent"),
+		LogDir:    cfg.Instance.State("logs", "sandboxes"),
+		AgentPath: filepath.Join(cfg.BinDir, "runtime-agent"),
+		Logger:    cfg.Logger,
+		Notify:    d.notify,
+	})
+	return d
+}
+
+// Start brings up the network and takes over the sandboxes that are there.
+// containerd must run.
+func (d *Driver) Start(ctx context.Context) error {
+	if err := os.MkdirAll(d.sandboxDir(), 0o711); err != nil {
+		return errs.New(errs.FailedPrecondition, "sandbox directory: %w", err)
+	}
+	if err := d.writeRunscConfig(); err != nil {
+		return errs.New(errs.FailedPrecondition, "runsc configuration: %w", err)
+	}
+	if err := d.cfg.Network.Start(ctx); err != nil {
+		return err
+	}
+	if err := d.cfg.Network.SweepLinks(); err != nil {
+		return err
+	}
+	ids, err := d.hub.IDs()
+	if err != nil {
+		return err
+	}
+	for _, id := range ids {
+		if err := d.hub.Attach(id); err != nil && !errs.Is(err, errs.NotFound) {
+			d.log.Warn("cannot listen for the agent of a sandbox", "sandbox", id, "error", err)
+		}
+	}
+	return nil
+}
+
+// Run follows what containerd says about the sandboxes until ctx ends. The
+// sandboxes go on.
+func (d *Driver) Run(ctx context.Context) error {
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return d.follow(ctx) })
+	return g.Wait()
+}
+
+// Close lets go of the agents, which wait for the next Driver.
+func (d *Driver) Close() error { return d.hub.Close() }
+
+// Shutdown removes every sandbox and the network: what `server stop --all` does
+// before containerd is stopped.
+func (d *Driver) Shutdown(ctx context.Context) error {
+	all, err := d.List(ctx)
+	if err != nil {
+		return err
+	}
+	var g errgroup.Group
+	g.SetLimit(4)
+	for _, in := range all {
+		g.Go(func() error { return d.Delete(ctx, in.ID) })
+	}
+	if err := g.Wait(); err != nil {
+		return err
+	}
+	return errors.Join(d.cfg.Network.Stop(ctx), d.cgroups.Remove(), d.removeRunscRoot())
+}
+
+func (d *Driver) sandboxDir(elem ...string) string {
+	return d.cfg.Instance.Socket(append([]string{"sandboxes"}, elem...)...)
+}

@@ -1,0 +1,135 @@
+package runsc
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/containerd/containerd/api/services/tasks/v1"
+	"github.com/containerd/errdefs"
+	"github.com/containerd/errdefs/pkg/errgrpc"
+
+	"miren.dev/runtime/components/execution"
+	"miren.dev/runtime/pkg/errs"
+)
+
+// Bounds of what must be done although the caller may have given up.
+const (
+	teardownTimeout = 60 * time.Second
+	adoptTimeout    = 10 * time.Second
+)
+
+// Ensure makes a sandbox exist and run.
+func (d *Driver) Ensure(ctx context.Context, s execution.Spec) (execution.Instance, error) {
+	if err := checkSpec(s); err != nil {
+		return execution.Instance{}, err
+	}
+	unlock, err := d.locks.lock(ctx, s.ID)
+	if err != nil {
+		return execution.Instance{}, err
+	}
+	defer unlock()
+	in, err := d.Get(ctx, s.ID)
+	switch {
+	case errs.Is(err, errs.NotFound):
+	case err != nil:
+		return execution.Instance{}, err
+	case in.Phase == execution.Running:
+		return in, d.attach(s.ID)
+	case in.Phase == execution.Exited:
+		return in, nil
+	default:
+		if in, err := d.resume(ctx, s, in); err == nil {
+			return in, nil
+		}
+		d.log.Info("clearing away an interrupted set-up", "sandbox", s.ID)
+		if err := d.teardown(ctx, s.ID); err != nil {
+			return execution.Instance{}, err
+		}
+	}
+	return d.create(ctx, s)
+}
+
+func checkSpec(s execution.Spec) error {
+	if err := checkID(s.ID); err != nil {
+		return err
+	}
+	if s.Image == "" {
+		return errs.New(errs.InvalidArgument, "sandbox %s: no image", s.ID)
+	}
+	if s.Network != execution.NetworkBridge && s.Network != execution.NetworkNone {
+		return errs.New(errs.InvalidArgument, "sandbox %s: network %q is neither %q nor %q", s.ID, s.Network, execution.NetworkBridge, execution.NetworkNone)
+	}
+	return nil
+}
+
+func (d *Driver) create(ctx context.Context, s execution.Spec) (execution.Instance, error) {
+	b := &build{d: d, spec: s}
+	if err := setUp(ctx, b.steps()); err != nil {
+		if down := d.teardown(ctx, s.ID); down != nil {
+			// It stays listed, and the next Ensure or Delete goes on.
+			d.log.Error("sandbox cannot be cleared away", "sandbox", s.ID, "error", down)
+			err = errors.Join(err, down)
+		}
+		return execution.Instance{}, errs.Wrap(err, "set up sandbox %s", s.ID)
+	}
+	in := execution.Instance{ID: s.ID, Phase: execution.Running, Address: b.address(), StartedAt: time.Now()}
+	if status := b.conn.Main(); status.Exit != nil {
+		in.Phase, in.Exit = execution.Exited, status.Exit
+	}
+	d.notify(s.ID)
+	return in, nil
+}
+
+// resume finishes a set-up that a server which ended had got as far as the
+// agent: it may have started the main process already.
+func (d *Driver) resume(ctx context.Context, s execution.Spec, in execution.Instance) (execution.Instance, error) {
+	if err := d.attach(s.ID); err != nil {
+		return in, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, adoptTimeout)
+	defer cancel()
+	b := &build{d: d, spec: s}
+	if err := b.setupConnection(ctx); err != nil {
+		return in, err
+	}
+	if err := b.setupMain(ctx); err != nil {
+		return in, err
+	}
+	return d.Get(ctx, s.ID)
+}
+
+// attach listens for the agent of a sandbox that another Driver made.
+func (d *Driver) attach(id string) error { return d.hub.Attach(id) }
+
+// watchEnd returns a channel that is closed when the task of id ends before ctx does.
+func (d *Driver) watchEnd(ctx context.Context, id string) (<-chan struct{}, error) {
+	c, err := d.client()
+	if err != nil {
+		return nil, err
+	}
+	ended := make(chan struct{})
+	go func() {
+		for ctx.Err() == nil {
+			_, err := c.TaskService().Wait(ctx, &tasks.WaitRequest{ContainerID: id})
+			if err = errgrpc.ToNative(err); err == nil || errdefs.IsNotFound(err) {
+				close(ended)
+				return
+			}
+			select {
+			case <-ctx.Done():
+			case <-time.After(100 * time.Millisecond):
+			}
+		}
+	}()
+	return ended, nil
+}
+
+// teardown removes everything of a sandbox but its logs, also when the caller
+// has given up.
+func (d *Driver) teardown(ctx context.Context, id string) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), teardownTimeout)
+	defer cancel()
+	b := &build{d: d, spec: execution.Spec{ID: id}}
+	return tearDown(ctx, b.steps())
+}

@@ -1,0 +1,95 @@
+package runsc
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"miren.dev/runtime/components/agent"
+	"miren.dev/runtime/components/execution"
+	"miren.dev/runtime/pkg/errs"
+)
+
+// agentTimeout bounds how long a call waits for an agent that is not connected.
+const agentTimeout = 5 * time.Second
+
+// conn returns the agent of a running sandbox.
+func (d *Driver) conn(ctx context.Context, id string) (*agent.Conn, error) {
+	wait, cancel := context.WithTimeout(ctx, agentTimeout)
+	defer cancel()
+	c, err := d.hub.Conn(wait, id)
+	if err == nil || ctx.Err() != nil {
+		return c, err
+	}
+	in, state := d.Get(ctx, id)
+	switch {
+	case state != nil:
+		return nil, state
+	case in.Phase == execution.Exited:
+		return nil, errs.New(errs.FailedPrecondition, "sandbox %s has ended", id)
+	case in.Phase == execution.Creating:
+		return nil, errs.New(errs.FailedPrecondition, "sandbox %s is still being set up", id)
+	}
+	return nil, errs.New(errs.Unavailable, "the agent of sandbox %s does not answer: %w", id, err)
+}
+
+// Exec runs a process beside the main one.
+func (d *Driver) Exec(ctx context.Context, id string, e execution.ExecSpec) (execution.Process, error) {
+	c, err := d.conn(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	p, err := c.Exec(ctx, e)
+	if err != nil {
+		return nil, err // not a nil *agent.Process in an interface
+	}
+	return p, nil
+}
+
+// Logs calls line for each selected line of the main process.
+func (d *Driver) Logs(ctx context.Context, id string, q execution.LogQuery, line func(execution.LogLine) error) error {
+	if err := checkID(id); err != nil {
+		return err
+	}
+	return d.hub.Logs(ctx, id, q, line)
+}
+
+// DeleteLogs drops the logs of a deleted sandbox.
+func (d *Driver) DeleteLogs(_ context.Context, id string) error {
+	if err := checkID(id); err != nil {
+		return err
+	}
+	return d.hub.RemoveLogs(id)
+}
+
+// Stats reads what a sandbox uses; tasks of the host count as PIDs.
+func (d *Driver) Stats(_ context.Context, id string) (execution.Stats, error) {
+	if err := checkID(id); err != nil {
+		return execution.Stats{}, err
+	}
+	u, err := d.cgroups.Usage(id)
+	if err != nil {
+		return execution.Stats{}, err
+	}
+	return execution.Stats{At: time.Now(), CPU: u.CPU, MemoryBytes: u.MemoryBytes, PIDs: u.Tasks}, nil
+}
+
+// Listening returns the TCP ports that can be reached from outside of the sandbox first.
+func (d *Driver) Listening(ctx context.Context, id string) ([]int, error) {
+	c, err := d.conn(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	listeners, err := c.Listening(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var ports []int
+	for _, l := range listeners {
+		ports = append(ports, l.Port)
+	}
+	slices.Sort(ports)
+	return slices.Compact(ports), nil
+}
+
+var _ execution.Driver = (*Driver)(nil)

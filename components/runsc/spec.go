@@ -1,0 +1,176 @@
+package runsc
+
+import (
+	"cmp"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+
+	"miren.dev/runtime/components/agent"
+	"miren.dev/runtime/components/execution"
+)
+
+// runtimeName is how containerd finds our shim in its PATH.
+const runtimeName = "io.containerd.runsc.v1"
+
+// optionsType is the type of the runtime options that our shim reads.
+const optionsType = "io.containerd.runsc.v1.options"
+
+// caMode is how sandboxes get the CA bundle: by variables, and where the image
+// has a bundle of its own, appended to it.
+const caMode = "system"
+
+// maxOpenFiles is the guest's limit, which is the sentry's business and no one else's.
+const maxOpenFiles = 1 << 20
+
+// runscFlags are runsc's for all sandboxes.
+var runscFlags = map[string]string{
+	"network":             "sandbox", // for a sandbox without a network too: its namespace has loopback only
+	"platform":            "systrap",
+	"host-uds":            "open", // the agent dials its socket
+	"overlay2":            "root:self",
+	"allow-flag-override": "true", // for the size of the overlay, per sandbox
+	"cpu-num-from-quota":  "true",
+	"debug":               "false",
+}
+
+// runscRoot is where runsc keeps its state, in one directory per namespace.
+func (d *Driver) runscRoot() string { return d.cfg.Instance.Socket("runsc") }
+
+func (d *Driver) runscConfig() string { return d.cfg.Instance.Socket("runsc.toml") }
+
+func (d *Driver) writeRunscConfig() error {
+	var b strings.Builder
+	fmt.Fprintf(&b, "# Written by runtime at every start; changes are lost.\n")
+	fmt.Fprintf(&b, "binary_name = %q\nroot = %q\n\n[runsc_config]\n", filepath.Join(d.cfg.BinDir, "runsc"), d.runscRoot())
+	for _, k := range sortedKeys(runscFlags) {
+		fmt.Fprintf(&b, "%s = %q\n", k, runscFlags[k])
+	}
+	if d.cfg.CABundle != "" {
+		fmt.Fprintf(&b, "\n[runtime]\nca_bundle = %q\nca = %q\n", d.cfg.CABundle, caMode)
+	}
+	tmp := d.runscConfig() + ".tmp"
+	if err := os.WriteFile(tmp, []byte(b.String()), 0o644); err != nil {
+		return err
+	}
+	return os.Rename(tmp, d.runscConfig())
+}
+
+func sortedKeys(m map[string]string) []string {
+	keys := make([]string, 0, len(m))
+	for k := range m {
+		keys = append(keys, k)
+	}
+	slices.Sort(keys)
+	return keys
+}
+
+// guestConfig merges the image's configuration and the specification.
+func guestConfig(s execution.Spec, image ocispec.ImageConfig) agent.GuestConfig {
+	command := s.Command
+	if len(command) == 0 {
+		command = slices.Concat(image.Entrypoint, image.Cmd)
+	}
+	return agent.GuestConfig{
+		Command: command,
+		Env:     mergeEnv(image.Env, s.Env),
+		WorkDir: cmp.Or(s.WorkDir, image.WorkingDir),
+		User:    cmp.Or(s.User, image.User),
+		Start:   agent.StartOnRequest,
+		PIDs:    s.PIDs,
+	}
+}
+
+func envName(e string) string {
+	name, _, _ := strings.Cut(e, "=")
+	return name
+}
+
+// ociSpec is the container's specification: the agent as PID 1, which drops
+// what it has been given before it runs anything else.
+func (b *build) ociSpec() *specs.Spec {
+	s := b.spec
+	disk := s.DiskBytes
+	if disk <= 0 {
+		disk = DefaultDiskBytes
+	}
+	spec := &specs.Spec{
+		Version:  specs.Version,
+		Hostname: hostname(s),
+		Root:     &specs.Root{Path: "rootfs", Readonly: s.ReadOnlyRoot},
+		Process: &specs.Process{
+			Args:            b.guest.Args,
+			Env:             b.guest.Env,
+			Cwd:             "/",
+			NoNewPrivileges: true,
+			Capabilities: &specs.LinuxCapabilities{
+				Bounding:  b.guest.Capabilities,
+				Permitted: b.guest.Capabilities,
+				Effective: b.guest.Capabilities,
+			},
+			Rlimits: []specs.POSIXRlimit{
+				{Type: "RLIMIT_NOFILE", Soft: 65536, Hard: maxOpenFiles},
+				{Type: "RLIMIT_CORE"},
+			},
+		},
+		Annotations: map[string]string{
+			"dev.gvisor.flag.overlay2": "root:self,size=" + strconv.FormatInt(disk, 10),
+		},
+		Mounts: []specs.Mount{
+			{Destination: "/proc", Type: "proc", Source: "proc", Options: []string{"nosuid", "noexec", "nodev"}},
+			{Destination: "/dev", Type: "tmpfs", Source: "tmpfs", Options: []string{"nosuid", "strictatime", "mode=755", "size=65536k"}},
+			{Destination: "/dev/pts", Type: "devpts", Source: "devpts", Options: []string{"nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620", "gid=5"}},
+			{Destination: "/dev/shm", Type: "tmpfs", Source: "shm", Options: []string{"nosuid", "noexec", "nodev", "mode=1777", "size=" + strconv.FormatInt(shmBytes(s), 10)}},
+			{Destination: "/sys", Type: "sysfs", Source: "sysfs", Options: []string{"nosuid", "noexec", "nodev", "ro"}},
+		},
+		Linux: &specs.Linux{
+			CgroupsPath: b.d.cgroups.Path(s.ID),
+			Namespaces: []specs.LinuxNamespace{
+				{Type: specs.PIDNamespace},
+				{Type: specs.IPCNamespace},
+				{Type: specs.UTSNamespace},
+				{Type: specs.MountNamespace},
+				{Type: specs.NetworkNamespace, Path: b.network.NetNS},
+			},
+			MaskedPaths: []string{
+				"/proc/acpi", "/proc/asound", "/proc/kcore", "/proc/keys", "/proc/latency_stats", "/proc/timer_list",
+				"/proc/timer_stats", "/proc/sched_debug", "/proc/scsi", "/sys/firmware",
+			},
+			ReadonlyPaths: []string{"/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"},
+		},
+	}
+	if s.ReadOnlyRoot {
+		spec.Mounts = append(spec.Mounts, specs.Mount{Destination: "/tmp", Type: "tmpfs", Source: "tmpfs", Options: []string{"nosuid", "nodev", "mode=1777"}})
+	}
+	for _, m := range b.guest.Mounts {
+		mode := "rw"
+		if m.ReadOnly {
+			mode = "ro"
+		}
+		spec.Mounts = append(spec.Mounts, bind(m.Source, m.Target, mode))
+	}
+	for _, f := range etcFiles {
+		spec.Mounts = append(spec.Mounts, bind(b.d.sandboxDir(s.ID, f), "/etc/"+f, "rw"))
+	}
+	return spec
+}
+
+func bind(source, target, mode string) specs.Mount {
+	return specs.Mount{Destination: target, Type: "bind", Source: source, Options: []string{"bind", "nosuid", "nodev", mode}}
+}
+
+func hostname(s execution.Spec) string { return cmp.Or(s.Hostname, s.ID) }
+
+// shmBytes bounds /dev/shm, which is memory, to half of it as usual.
+func shmBytes(s execution.Spec) int64 {
+	if s.MemoryBytes <= 0 {
+		return 64 << 20
+	}
+	return s.MemoryBytes / 2
+}

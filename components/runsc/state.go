@@ -1,0 +1,275 @@
+package runsc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/containerd/containerd/api/services/tasks/v1"
+	tasktypes "github.com/containerd/containerd/api/types/task"
+	"github.com/containerd/containerd/v2/core/containers"
+	"github.com/containerd/containerd/v2/core/snapshots"
+	"github.com/containerd/errdefs"
+	"github.com/containerd/errdefs/pkg/errgrpc"
+
+	"miren.dev/runtime/components/containerd"
+	"miren.dev/runtime/components/execution"
+	"miren.dev/runtime/pkg/errs"
+)
+
+// startedFile says that the main process was started; its content is when.
+const startedFile = "started"
+
+func (d *Driver) markStarted(id string, at time.Time) error {
+	path := d.sandboxDir(id, startedFile)
+	if err := os.WriteFile(path+".tmp", []byte(at.UTC().Format(time.RFC3339Nano)), 0o644); err != nil {
+		return errs.New(errs.FailedPrecondition, "record start: %w", err)
+	}
+	if err := os.Rename(path+".tmp", path); err != nil {
+		return errs.New(errs.FailedPrecondition, "record start: %w", err)
+	}
+	return nil
+}
+
+// startedAt returns the zero time if the main process was not started.
+func (d *Driver) startedAt(id string) (time.Time, error) {
+	b, err := os.ReadFile(d.sandboxDir(id, startedFile))
+	if errors.Is(err, os.ErrNotExist) {
+		return time.Time{}, nil
+	}
+	if err != nil {
+		return time.Time{}, errs.New(errs.Unavailable, "start of sandbox %s: %w", id, err)
+	}
+	at, err := time.Parse(time.RFC3339Nano, string(b))
+	if err != nil {
+		return time.Time{}, errs.New(errs.Corrupt, "start of sandbox %s: %w", id, err)
+	}
+	return at, nil
+}
+
+// Get returns what is on the machine of a sandbox.
+func (d *Driver) Get(ctx context.Context, id string) (execution.Instance, error) {
+	if err := checkID(id); err != nil {
+		return execution.Instance{}, err
+	}
+	c, err := d.client()
+	if err != nil {
+		return execution.Instance{}, err
+	}
+	container, err := c.ContainerService().Get(ctx, id)
+	if errdefs.IsNotFound(err) {
+		return d.remains(ctx, id)
+	}
+	if err != nil {
+		return execution.Instance{}, containerd.Error(err, "sandbox %s", id)
+	}
+	var task *tasktypes.Process
+	res, err := c.TaskService().Get(ctx, &tasks.GetRequest{ContainerID: id})
+	if err = errgrpc.ToNative(err); err == nil {
+		task = res.Process
+	} else if !errdefs.IsNotFound(err) {
+		return execution.Instance{}, containerd.Error(err, "task of sandbox %s", id)
+	}
+	return d.inspect(container, task)
+}
+
+// remains tells whether there is anything of a sandbox that has no container.
+func (d *Driver) remains(ctx context.Context, id string) (execution.Instance, error) {
+	ids, err := d.leftovers(ctx)
+	if err != nil {
+		return execution.Instance{}, err
+	}
+	if !slices.Contains(ids, id) {
+		return execution.Instance{}, errs.New(errs.NotFound, "sandbox %s is not on this node", id)
+	}
+	return execution.Instance{ID: id, Phase: execution.Creating}, nil
+}
+
+// inspect says what state a sandbox with a container is in. task is nil if it has none.
+func (d *Driver) inspect(container containers.Container, task *tasktypes.Process) (execution.Instance, error) {
+	in := execution.Instance{ID: container.ID, Phase: execution.Creating}
+	rec, err := recordOf(container)
+	if err != nil {
+		return in, err
+	}
+	if at, err := d.cfg.Network.Get(container.ID); err == nil && at.Address.IsValid() {
+		in.Address = at.Address.String()
+	} else if err != nil && !errs.Is(err, errs.NotFound) {
+		return in, err
+	}
+	if in.StartedAt, err = d.startedAt(container.ID); err != nil {
+		return in, err
+	}
+	exit, err := d.hub.Exit(container.ID)
+	if err == nil {
+		in.Phase, in.Exit = execution.Exited, &exit
+		return in, nil
+	}
+	if !errs.Is(err, errs.NotFound) {
+		return in, err
+	}
+	boot, err := bootID()
+	if err != nil {
+		return in, errs.New(errs.Unavailable, "boot id: %w", err)
+	}
+	alive := task != nil && task.Status != tasktypes.Status_STOPPED
+	switch {
+	case rec.BootID != boot:
+		// Whether its process was started is not known any more; the sandbox ends
+		// either way, and nobody may take it for one that was never there.
+		return d.end(in, execution.Exit{Cause: execution.CauseCrash, Code: 255, At: time.Now(), Message: "the machine was restarted"})
+	case alive && !in.StartedAt.IsZero():
+		in.Phase = execution.Running
+		return in, nil
+	case alive || in.StartedAt.IsZero():
+		return in, nil
+	}
+	return d.end(in, d.cause(in.ID, task))
+}
+
+// cause says how a sandbox ended whose agent said nothing.
+func (d *Driver) cause(id string, task *tasktypes.Process) execution.Exit {
+	exit := execution.Exit{Cause: execution.CauseCrash, Code: 255, At: time.Now(), Message: "the sandbox's processes vanished"}
+	if task != nil {
+		if t := task.ExitedAt.AsTime(); task.ExitedAt != nil && t.Year() > 1970 {
+			exit.At = t
+		}
+		exit.Code = int(task.ExitStatus)
+		exit.Message = fmt.Sprintf("the sandbox's kernel ended unexpectedly (status %d)", task.ExitStatus)
+	}
+	usage, err := d.cgroups.Usage(id)
+	if err == nil && usage.OOMKills > 0 {
+		exit.Cause, exit.Code = execution.CauseOOM, 137
+		exit.Message = "the memory limit was reached"
+	}
+	return exit
+}
+
+// end makes an exit the final one, unless another is recorded already.
+func (d *Driver) end(in execution.Instance, exit execution.Exit) (execution.Instance, error) {
+	if err := d.hub.End(in.ID, exit); err != nil {
+		return in, err
+	}
+	exit, err := d.hub.Exit(in.ID)
+	if err != nil {
+		return in, err
+	}
+	in.Phase, in.Exit = execution.Exited, &exit
+	return in, nil
+}
+
+// List returns all sandboxes of which anything is on the machine.
+func (d *Driver) List(ctx context.Context) ([]execution.Instance, error) {
+	c, err := d.client()
+	if err != nil {
+		return nil, err
+	}
+	// Leftovers first: what is created meanwhile has a container.
+	ids, err := d.leftovers(ctx)
+	if err != nil {
+		return nil, err
+	}
+	// Tasks before containers for the same reason, turned round: a container whose
+	// task was created in between is looked at again below.
+	res, err := c.TaskService().List(ctx, &tasks.ListTasksRequest{})
+	if err = errgrpc.ToNative(err); err != nil {
+		return nil, containerd.Error(err, "list tasks")
+	}
+	byID := map[string]*tasktypes.Process{}
+	for _, t := range res.Tasks {
+		byID[t.ID] = t
+	}
+	all, err := c.ContainerService().List(ctx, "labels."+fmt.Sprintf("%q", labelSandbox))
+	if err != nil {
+		return nil, containerd.Error(err, "list containers")
+	}
+	var out []execution.Instance
+	seen := map[string]bool{}
+	for _, container := range all {
+		seen[container.ID] = true
+		var in execution.Instance
+		if task := byID[container.ID]; task != nil {
+			in, err = d.inspect(container, task)
+		} else if in, err = d.Get(ctx, container.ID); errs.Is(err, errs.NotFound) {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, in)
+	}
+	for _, id := range ids {
+		if !seen[id] {
+			out = append(out, execution.Instance{ID: id, Phase: execution.Creating})
+		}
+	}
+	return out, nil
+}
+
+// leftovers returns the ids of which something other than a container is there.
+func (d *Driver) leftovers(ctx context.Context) ([]string, error) {
+	var ids []string
+	add := func(more []string, err error) error {
+		ids = append(ids, more...)
+		return err
+	}
+	err := errors.Join(
+		add(d.cfg.Network.List()),
+		add(d.cgroups.List()),
+		add(d.hub.IDs()),
+		add(dirNames(d.sandboxDir())),
+		add(dirNames(filepath.Dir(d.bundleDir("x")))),
+	)
+	if err != nil {
+		return nil, err
+	}
+	c, err := d.client()
+	if err != nil {
+		return nil, err
+	}
+	err = c.SnapshotService(containerd.Snapshotter).Walk(ctx, func(_ context.Context, i snapshots.Info) error {
+		ids = append(ids, i.Labels[labelSandbox])
+		return nil
+	}, "labels."+fmt.Sprintf("%q", labelSandbox))
+	if err != nil {
+		return nil, containerd.Error(err, "list snapshots")
+	}
+	slices.Sort(ids)
+	ids = slices.Compact(ids)
+	// Only what can be one of ours: BuildKit has bundles too, for one.
+	return slices.DeleteFunc(ids, func(id string) bool { return checkID(id) != nil }), nil
+}
+
+func dirNames(dir string) ([]string, error) {
+	entries, err := os.ReadDir(dir)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, errs.New(errs.Unavailable, "list %s: %w", dir, err)
+	}
+	var names []string
+	for _, e := range entries {
+		if e.IsDir() && !strings.HasPrefix(e.Name(), ".") {
+			names = append(names, e.Name())
+		}
+	}
+	return names, nil
+}
+
+// checkID keeps ids out that could not be names of files and containers.
+func checkID(id string) error {
+	ok := len(id) >= 1 && len(id) <= 63
+	for _, r := range id {
+		ok = ok && (r >= 'a' && r <= 'z' || r >= '0' && r <= '9' || r == '-')
+	}
+	if !ok {
+		return errs.New(errs.InvalidArgument, "sandbox id %q is not 1 to 63 of a-z, 0-9 and -", id)
+	}
+	return nil
+}

@@ -1,0 +1,90 @@
+package runsc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+)
+
+// step is one part of setting up a sandbox.
+type step struct {
+	name  string
+	after []string // steps that must be done before; earlier in the list
+	// setup may find things of an interrupted attempt.
+	setup func(ctx context.Context) error
+	// teardown is safe whether or not setup ran, or got how far. nil: nothing to do.
+	teardown func(ctx context.Context) error
+}
+
+// setUp runs the steps, each as soon as those it comes after are done. It
+// returns the first error, after everything that was begun has ended.
+func setUp(ctx context.Context, steps []step) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	var (
+		wg    sync.WaitGroup
+		once  sync.Once
+		first error
+		done  = make(map[string]chan struct{}, len(steps))
+	)
+	for _, s := range steps {
+		done[s.name] = make(chan struct{})
+	}
+	for _, s := range steps {
+		wg.Go(func() {
+			for _, name := range s.after {
+				select {
+				case <-done[name]:
+				case <-ctx.Done():
+					return
+				}
+			}
+			if ctx.Err() != nil {
+				return
+			}
+			if err := s.setup(ctx); err != nil {
+				once.Do(func() { first = fmt.Errorf("%s: %w", s.name, err) })
+				cancel()
+				return
+			}
+			close(done[s.name])
+		})
+	}
+	wg.Wait()
+	if first == nil {
+		// Canceled from outside before a step could say so.
+		for _, s := range steps {
+			select {
+			case <-done[s.name]:
+			default:
+				return context.Cause(ctx)
+			}
+		}
+	}
+	return first
+}
+
+// tearDown runs all teardowns, last step first. It goes on after an error, so
+// that as little as possible is left, except that what a failed step still uses
+// is kept: a step is not torn down while one that comes after it failed.
+func tearDown(ctx context.Context, steps []step) error {
+	var all error
+	failed := map[string]bool{}
+	for i := len(steps) - 1; i >= 0; i-- {
+		s := steps[i]
+		if s.teardown == nil || failed[s.name] {
+			for _, name := range s.after {
+				failed[name] = failed[name] || failed[s.name]
+			}
+			continue
+		}
+		if err := s.teardown(ctx); err != nil {
+			all = errors.Join(all, fmt.Errorf("%s: %w", s.name, err))
+			for _, name := range s.after {
+				failed[name] = true
+			}
+		}
+	}
+	return all
+}

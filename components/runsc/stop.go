@@ -1,0 +1,95 @@
+package runsc
+
+import (
+	"context"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"miren.dev/runtime/components/execution"
+	"miren.dev/runtime/pkg/errs"
+)
+
+// killWait is how long the agent may take to report a killed main process, and
+// the machine to see a killed sandbox end.
+const killWait = 3 * time.Second
+
+// Stop ends the main process, first asking it to.
+func (d *Driver) Stop(ctx context.Context, id string, grace time.Duration) (execution.Instance, error) {
+	in, err := d.Get(ctx, id)
+	if err != nil || in.Phase == execution.Exited {
+		return in, err
+	}
+	if in.Phase != execution.Running {
+		return in, errs.New(errs.FailedPrecondition, "sandbox %s is still being set up", id)
+	}
+	// Without the lock of the id: a Delete need not wait for the grace to pass.
+	for _, s := range []struct {
+		signal unix.Signal
+		wait   time.Duration
+	}{{unix.SIGTERM, grace}, {unix.SIGKILL, killWait}} {
+		if s.wait <= 0 {
+			continue
+		}
+		in, err := d.signalAndWait(ctx, id, s.signal, s.wait)
+		if err != nil || in.Phase == execution.Exited {
+			return in, err
+		}
+	}
+	// The agent does not answer: end it all.
+	unlock, err := d.locks.lock(ctx, id)
+	if err != nil {
+		return in, err
+	}
+	defer unlock()
+	exit := execution.Exit{Cause: execution.CauseExit, Code: 128 + int(unix.SIGKILL), At: time.Now(), Message: "killed: it did not stop in time"}
+	if in, err = d.end(in, exit); err != nil {
+		return in, err
+	}
+	return in, d.killSandbox(id)
+}
+
+// signalAndWait returns the state of the sandbox after it has ended or wait has passed.
+func (d *Driver) signalAndWait(ctx context.Context, id string, sig unix.Signal, wait time.Duration) (execution.Instance, error) {
+	parent := ctx
+	ctx, cancel := context.WithTimeout(ctx, wait)
+	defer cancel()
+	conn, err := d.hub.Conn(ctx, id)
+	if err == nil {
+		err = conn.Signal(ctx, int(sig))
+	}
+	if err != nil && parent.Err() == nil {
+		d.log.Warn("cannot signal the main process", "sandbox", id, "signal", sig.String(), "error", err)
+	}
+	in, err := d.await(ctx, id, func(in execution.Instance) bool { return in.Phase == execution.Exited })
+	if err != nil && ctx.Err() != nil && parent.Err() == nil {
+		return in, nil // not yet
+	}
+	return in, err
+}
+
+// Delete removes everything of a sandbox but its logs.
+func (d *Driver) Delete(ctx context.Context, id string) error {
+	if err := checkID(id); err != nil {
+		return err
+	}
+	unlock, err := d.locks.lock(ctx, id)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	// So that readers of its log come to an end.
+	if _, err := d.hub.Exit(id); errs.Is(err, errs.NotFound) {
+		if started, _ := d.startedAt(id); !started.IsZero() {
+			exit := execution.Exit{Cause: execution.CauseExit, Code: 128 + int(unix.SIGKILL), At: time.Now(), Message: "killed: the sandbox was deleted"}
+			if err := d.hub.End(id, exit); err != nil {
+				return err
+			}
+		}
+	}
+	if err := d.teardown(ctx, id); err != nil {
+		return errs.Wrap(err, "delete sandbox %s", id)
+	}
+	d.notify(id)
+	return nil
+}

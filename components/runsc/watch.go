@@ -1,0 +1,178 @@
+package runsc
+
+import (
+	"context"
+	"time"
+
+	apievents "github.com/containerd/containerd/api/events"
+	"github.com/containerd/typeurl/v2"
+
+	"miren.dev/runtime/components/containerd"
+	"miren.dev/runtime/components/execution"
+	"miren.dev/runtime/pkg/errs"
+)
+
+// watcher is one receiver of changed ids.
+type watcher struct {
+	pending map[string]struct{} // guarded by Driver.mu
+	wake    chan struct{}       // has room for one
+}
+
+// notify tells every watcher that something of id may have changed.
+func (d *Driver) notify(id string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for w := range d.watchers {
+		w.pending[id] = struct{}{}
+		select {
+		case w.wake <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// notifyAll is for when changes may have been missed.
+func (d *Driver) notifyAll(ctx context.Context) {
+	all, err := d.List(ctx)
+	if err != nil {
+		return // containerd is away again, and follow will be back here
+	}
+	for _, in := range all {
+		d.notify(in.ID)
+	}
+}
+
+func (d *Driver) subscribe() (*watcher, func()) {
+	w := &watcher{pending: map[string]struct{}{}, wake: make(chan struct{}, 1)}
+	d.mu.Lock()
+	d.watchers[w] = struct{}{}
+	d.mu.Unlock()
+	return w, func() {
+		d.mu.Lock()
+		delete(d.watchers, w)
+		d.mu.Unlock()
+	}
+}
+
+func (d *Driver) take(w *watcher) []string {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	ids := make([]string, 0, len(w.pending))
+	for id := range w.pending {
+		ids = append(ids, id)
+	}
+	clear(w.pending)
+	return ids
+}
+
+// Watch sends the ids of sandboxes whose state may have changed, until ctx ends.
+func (d *Driver) Watch(ctx context.Context) (<-chan string, error) {
+	w, leave := d.subscribe()
+	out := make(chan string)
+	go func() {
+		defer close(out)
+		defer leave()
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-w.wake:
+			}
+			for _, id := range d.take(w) {
+				select {
+				case <-ctx.Done():
+					return
+				case out <- id:
+				}
+			}
+		}
+	}()
+	return out, nil
+}
+
+// await returns the state of id as soon as ok says so. Besides the changes that
+// are reported it looks now and then by itself.
+func (d *Driver) await(ctx context.Context, id string, ok func(execution.Instance) bool) (execution.Instance, error) {
+	const look = 500 * time.Millisecond
+	w, leave := d.subscribe()
+	defer leave()
+	tick := time.NewTicker(look)
+	defer tick.Stop()
+	for {
+		in, err := d.Get(ctx, id)
+		if err != nil && !errs.Is(err, errs.Unavailable) || err == nil && ok(in) {
+			return in, err
+		}
+		for waiting := true; waiting; {
+			select {
+			case <-ctx.Done():
+				return in, ctx.Err()
+			case <-tick.C:
+				waiting = false
+			case <-w.wake:
+				for _, changed := range d.take(w) {
+					waiting = waiting && changed != id
+				}
+			}
+		}
+	}
+}
+
+// Delays before containerd's events are asked for again.
+const (
+	followDelay    = 50 * time.Millisecond
+	maxFollowDelay = time.Second
+)
+
+// follow turns containerd's events into notifications until ctx ends.
+func (d *Driver) follow(ctx context.Context) error {
+	delay := followDelay
+	for ctx.Err() == nil {
+		began := time.Now()
+		if err := d.followOnce(ctx); ctx.Err() == nil {
+			d.log.Debug("events of containerd interrupted", "error", err)
+		}
+		if time.Since(began) > maxFollowDelay {
+			delay = followDelay
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(delay):
+			delay = min(2*delay, maxFollowDelay)
+		}
+	}
+	return nil
+}
+
+func (d *Driver) followOnce(ctx context.Context) error {
+	c, err := d.client()
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	prefix := "namespace==" + d.cfg.Containerd.Namespace() + ",topic=="
+	events, failed := c.EventService().Subscribe(ctx, prefix+"/tasks/exit", prefix+"/tasks/delete", prefix+"/containers/delete")
+	// What happened while nobody listened is seen by looking.
+	d.notifyAll(ctx)
+	for {
+		select {
+		case err := <-failed:
+			return containerd.Error(err, "events")
+		case e := <-events:
+			v, err := typeurl.UnmarshalAny(e.Event)
+			if err != nil {
+				d.log.Warn("event of containerd is not understood", "topic", e.Topic, "error", err)
+				continue
+			}
+			switch v := v.(type) {
+			case *apievents.TaskExit:
+				d.notify(v.ContainerID)
+			case *apievents.TaskDelete:
+				d.notify(v.ContainerID)
+			case *apievents.ContainerDelete:
+				d.notify(v.ID)
+			}
+		}
+	}
+}
