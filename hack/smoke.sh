@@ -42,6 +42,7 @@ left() {
 	grep -F "$dir" /proc/self/mounts | sed 's/^/mount /' || true
 	ip netns list | grep "^smoke-$id" | sed 's/^/netns /' || true
 	ip -o link | grep -E " sm-$id" | sed 's/^/link /' || true
+	find /sys/fs/cgroup -type d -name "smoke-$id" | sed 's/^/cgroup /'
 	iptables-save 2>/dev/null | grep -F "smoke-$id" | sed 's/^/rule /' || true
 	find "$dir/s" -type s 2>/dev/null | sed 's/^/socket /'
 }
@@ -65,6 +66,7 @@ cleanup() {
 	fi >/dev/null 2>&1
 	stop
 	remove_netns
+	remove_cgroups
 	ip link del "sm-$id" 2>/dev/null
 	# runsc leaves a mount of a network namespace under its root; deepest first.
 	grep -oF "$dir" /proc/self/mounts >/dev/null && awk -v d="$dir" 'index($2, d) == 1 { print $2 }' /proc/self/mounts |
@@ -77,6 +79,10 @@ trap 'exit 130' INT
 trap 'exit 143' TERM
 
 ctr() { "$bin/ctr" -a "$dir/c.sock" -n smoke "$@" 2> >(grep -v 'DEPRECATION' >&2); }
+# The cgroups of the containers go with them; those above do not. cgroup v1 has them once per hierarchy.
+remove_cgroups() {
+	find /sys/fs/cgroup -depth -type d \( -path "*/smoke-$id" -o -path "*/smoke-$id/buildkit" \) -exec rmdir {} + 2>/dev/null || true
+}
 # Listed, not remembered: some are made in subshells.
 remove_netns() {
 	local n
@@ -89,7 +95,7 @@ run() { # run NAME [ctr run options] -- COMMAND...
 	shift
 	ip netns add "smoke-$id-$name"
 	ctr run --runtime "$bin/containerd-shim-runsc-v1" --runtime-config-path "$dir/runsc.toml" \
-		--with-ns "network:/run/netns/smoke-$id-$name" "${options[@]}" "$image" "$name" "$@"
+		--with-ns "network:/run/netns/smoke-$id-$name" --cgroup "/smoke-$id/$name" "${options[@]}" "$image" "$name" "$@"
 }
 wait_for() { for _ in $(seq 100); do "$@" >/dev/null 2>&1 && return; sleep 0.05; done; failed "waited for: $*"; }
 # In this file only: a pipeline would hide the status of the first command.
@@ -200,7 +206,7 @@ done_
 step "a second container in the same sandbox, one shim"
 run poda -d --annotation io.kubernetes.cri.container-type=sandbox --annotation io.kubernetes.cri.sandbox-id=poda -- sleep 1000
 ctr run -d --runtime "$bin/containerd-shim-runsc-v1" --runtime-config-path "$dir/runsc.toml" \
-	--with-ns "network:/run/netns/smoke-$id-poda" --annotation io.kubernetes.cri.container-type=container \
+	--with-ns "network:/run/netns/smoke-$id-poda" --cgroup "/smoke-$id/podb" --annotation io.kubernetes.cri.container-type=container \
 	--annotation io.kubernetes.cri.sandbox-id=poda "$image" podb sleep 1000
 [ "$(pgrep -fc -- "containerd-shim-runsc-v1 .*$dir/c.sock -id pod[ab]")" -eq 1 ] || failed "not one shim for both"
 expect '^ok' ctr task exec --exec-id x podb echo ok
@@ -272,6 +278,7 @@ cat >"$dir/buildkitd.toml" <<-EOF
 	address = "$dir/c.sock"
 	namespace = "smoke"
 	snapshotter = "overlayfs"
+	defaultCgroupParent = "smoke-$id"
 	networkMode = "cni"
 	cniConfigPath = "$dir/build.conflist"
 	cniBinaryPath = "$bin/cni"
@@ -311,6 +318,7 @@ done_
 step "nothing is left behind"
 stop
 remove_netns
+remove_cgroups
 ip link del "sm-$id"
 for m in "$dir"/runsc/*/null-netns; do umount "$m"; done # the one thing runsc leaves
 rest=$(left)
