@@ -40,23 +40,20 @@ func (in *input) open(f *os.File) {
 	in.wake()
 }
 
-// add takes data at offset; what is there already is skipped, since it comes
-// again after a new connection. It says whether the node kept to the protocol.
+// add takes data at offset. What is there already is skipped, and what leaves
+// a gap is ignored: after a new connection the node sends it again. It says
+// whether the node kept to what it was granted.
 func (in *input) add(offset int64, b []byte) bool {
 	in.mu.Lock()
 	defer in.mu.Unlock()
-	have := in.given + int64(len(in.buf))
-	if offset > have || offset+int64(len(b)) > in.granted {
+	if offset+int64(len(b)) > in.granted {
 		return false
 	}
-	if skip := have - offset; skip >= int64(len(b)) {
-		return true
-	} else {
-		b = b[skip:]
-	}
-	if in.eof {
+	skip := in.given + int64(len(in.buf)) - offset
+	if skip < 0 || skip >= int64(len(b)) || in.eof {
 		return true
 	}
+	b = b[skip:]
 	if in.dropped {
 		in.given += int64(len(b))
 		in.grant()
@@ -68,15 +65,14 @@ func (in *input) add(offset int64, b []byte) bool {
 }
 
 // end closes the process's stdin when everything before offset was given.
-func (in *input) end(offset int64) bool {
+func (in *input) end(offset int64) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	if offset != in.given+int64(len(in.buf)) {
-		return in.eof
+		return // a gap, as in add
 	}
 	in.eof = true
 	in.wake()
-	return true
 }
 
 // position returns how much has arrived and how far the node may send.

@@ -250,9 +250,7 @@ func (e *execProcess) handle(f agentproto.Frame) error {
 			s.ack(n)
 		}
 	case agentproto.TInEOF:
-		if !e.in.end(n) {
-			return agentproto.ErrMalformed
-		}
+		e.in.end(n)
 	case agentproto.TKill:
 		if n > 64 {
 			return agentproto.ErrMalformed

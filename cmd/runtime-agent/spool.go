@@ -14,9 +14,8 @@ import (
 )
 
 const (
-	defaultLogBytes = 64 << 20
-	minLogBytes     = 8 * agentproto.MaxRecord
-	segments        = 8 // of a full spool
+	minLogBytes = 8 * agentproto.MaxRecord
+	segments    = 8 // of a full spool
 	// partialAfter is how long a line may stand without its end before it is
 	// written as far as it is.
 	partialAfter = time.Second
@@ -41,7 +40,7 @@ type spool struct {
 // openSpool opens the spool in dir; what is there already stays, and goes on.
 func openSpool(dir string, limit int64) (*spool, error) {
 	if limit <= 0 {
-		limit = defaultLogBytes
+		limit = agentproto.DefaultLogBytes
 	}
 	s := &spool{dir: dir, limit: max(limit, minLogBytes)}
 	entries, err := os.ReadDir(dir)

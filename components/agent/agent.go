@@ -6,9 +6,10 @@
 // Per sandbox there are two directories on the host:
 //
 //	<Dir>/<id>/     config, agent.sock; mounted read-only at /run/runtime/agent
-//	<LogDir>/<id>/  <offset>.log ..., exit; mounted writable at /run/runtime/log
+//	<LogDir>/<id>/  ended; and spool/ with <offset>.log ..., exit; spool is
+//	                mounted writable at /run/runtime/log
 //
-// Both have mode 0700 and belong to agentproto.VaultUID, which nobody is: the
+// What is mounted has mode 0700 and belongs to agentproto.VaultUID, which nobody is: the
 // host's root and the agent (which has CAP_DAC_OVERRIDE) can enter, while a
 // process of the sandbox cannot, even one of guest root, since it has no
 // capabilities.
@@ -20,7 +21,8 @@
 // The guest is hostile. Whatever comes from it (frames, log files, exit
 // record) is bounded and never trusted to name a file or a size.
 //
-// Lock order: Hub.mu, then Conn.mu, then Process.mu; none is held during IO.
+// Lock order: Hub.mu, then Conn.mu, then Process.mu, then those of
+// agentproto.Writer; none is held during IO.
 package agent
 
 import (

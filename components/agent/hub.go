@@ -2,90 +2,264 @@ package agent
 
 import (
 	"context"
+	"errors"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
 
 	"miren.dev/runtime/components/execution"
+	"miren.dev/runtime/pkg/agentproto"
 	"miren.dev/runtime/pkg/errs"
 )
 
-var errSoon = errs.New(errs.Unimplemented, "not built yet")
-
 // Hub has the agents of all sandboxes of this machine. It is safe for
 // concurrent use.
-type Hub struct{ c HubConfig }
+type Hub struct {
+	c HubConfig
+
+	mu     sync.Mutex
+	conns  map[string]*Conn
+	closed bool
+	stop   chan struct{} // closed by Close
+	keeper sync.Once     // starts the log keeper
+	tasks  sync.WaitGroup
+}
 
 // NewHub makes a hub; it does no IO.
-func NewHub(c HubConfig) *Hub { return &Hub{c: c} }
+func NewHub(c HubConfig) *Hub {
+	if c.Logger == nil {
+		c.Logger = slog.New(slog.DiscardHandler)
+	}
+	if c.Heartbeat <= 0 {
+		c.Heartbeat = agentproto.Heartbeat
+	}
+	if c.Notify == nil {
+		c.Notify = func(string) {}
+	}
+	return &Hub{c: c, conns: map[string]*Conn{}, stop: make(chan struct{})}
+}
 
 // Prepare makes the directories of sandbox id, listens for its agent and
-// returns what the container needs. It is idempotent.
-func (h *Hub) Prepare(id string, c GuestConfig) (Guest, error) { return Guest{}, errSoon }
+// returns what the container needs. It is idempotent; the configuration of a
+// sandbox that is prepared already is replaced, which has an effect until its
+// agent starts.
+func (h *Hub) Prepare(id string, c GuestConfig) (Guest, error) {
+	if err := checkID(id); err != nil {
+		return Guest{}, err
+	}
+	token, err := h.readToken(id)
+	if err != nil && !errs.Is(err, errs.NotFound) {
+		return Guest{}, err
+	}
+	if token == "" {
+		token = newToken()
+	}
+	if err := h.writeGuest(id, token, c); err != nil {
+		return Guest{}, errs.Wrap(err, "prepare agent of %s", id)
+	}
+	if err := h.listen(id, token); err != nil {
+		return Guest{}, err
+	}
+	g := Guest{
+		Args: []string{agentproto.GuestBinary},
+		// The agent's own; what the main process gets is in its configuration.
+		Env: []string{"GOMAXPROCS=2"},
+		Mounts: []Mount{
+			{Source: h.dir(id), Target: agentproto.GuestDir, ReadOnly: true},
+			{Source: h.c.AgentPath, Target: agentproto.GuestBinary, ReadOnly: true},
+			{Source: h.spool(id), Target: agentproto.GuestLog},
+		},
+		Capabilities: []string{"CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_KILL", "CAP_SETGID", "CAP_SETPCAP", "CAP_SETUID"},
+	}
+	if c.PIDs > 0 {
+		g.Capabilities = append(g.Capabilities, "CAP_SYS_ADMIN")
+	}
+	return g, nil
+}
 
 // Attach listens again for the agent of a sandbox that an earlier hub
 // prepared. NotFound if none did.
-func (h *Hub) Attach(id string) error { return errSoon }
-
-// Conn waits until the agent of sandbox id is connected. NotFound if id was
-// neither prepared nor attached, Unavailable if ctx ends before.
-func (h *Hub) Conn(ctx context.Context, id string) (*Conn, error) { return nil, errSoon }
-
-// Exit returns how the main process of id ended, from the record that its
-// agent wrote or End did. NotFound while there is none.
-func (h *Hub) Exit(id string) (execution.Exit, error) { return execution.Exit{}, errSoon }
-
-// End says that the sandbox is gone and how, so that readers of its log stop
-// waiting for more; an exit record of the agent is kept.
-func (h *Hub) End(id string, e execution.Exit) error { return errSoon }
-
-// Logs calls line for each selected line of the main process.
-func (h *Hub) Logs(ctx context.Context, id string, q execution.LogQuery, line func(execution.LogLine) error) error {
-	return errSoon
+func (h *Hub) Attach(id string) error {
+	if err := checkID(id); err != nil {
+		return err
+	}
+	token, err := h.readToken(id)
+	if err != nil {
+		return err
+	}
+	return h.listen(id, token)
 }
 
-// IDs returns the sandboxes that have a directory under Dir.
-func (h *Hub) IDs() ([]string, error) { return nil, errSoon }
+// listen makes the Conn of id unless it is there.
+func (h *Hub) listen(id, token string) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.closed {
+		return errs.New(errs.Unavailable, "the agent hub is closed")
+	}
+	if h.conns[id] != nil {
+		return nil
+	}
+	h.keeper.Do(func() { h.tasks.Go(h.keepLogs) })
+	c := newConn(h, id, token)
+	ln, err := listenIn(h.dir(id))
+	if err != nil {
+		return errs.Wrap(err, "listen for agent of %s", id)
+	}
+	c.ln = ln
+	h.conns[id] = c
+	h.tasks.Go(c.accept)
+	return nil
+}
 
-// LogIDs returns the sandboxes that have logs.
-func (h *Hub) LogIDs() ([]string, error) { return nil, errSoon }
+func (h *Hub) conn(id string) *Conn {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.conns[id]
+}
+
+// Conn waits until the agent of sandbox id is connected. NotFound if id was
+// neither prepared nor attached, Unavailable if ctx ends before or the sandbox
+// has ended.
+func (h *Hub) Conn(ctx context.Context, id string) (*Conn, error) {
+	c := h.conn(id)
+	if c == nil {
+		return nil, errs.New(errs.NotFound, "no agent of sandbox %s was prepared", id)
+	}
+	if _, err := c.wait(ctx); err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+// End says that the sandbox is gone and how, so that readers of its log stop
+// waiting for more, and execs fail; an exit record of the agent is kept.
+func (h *Hub) End(id string, e execution.Exit) error {
+	if err := checkID(id); err != nil {
+		return err
+	}
+	if c := h.conn(id); c != nil {
+		c.end()
+	}
+	return h.writeEnded(id, e)
+}
 
 // Remove closes the connection of id and removes everything but its logs. No
 // error when nothing is there.
-func (h *Hub) Remove(id string) error { return errSoon }
+func (h *Hub) Remove(id string) error {
+	if err := checkID(id); err != nil {
+		return err
+	}
+	h.mu.Lock()
+	c := h.conns[id]
+	delete(h.conns, id)
+	h.mu.Unlock()
+	if c != nil {
+		c.end()
+	}
+	if err := os.RemoveAll(h.dir(id)); err != nil {
+		return errs.Wrap(err, "remove agent directory of %s", id)
+	}
+	return nil
+}
 
 // RemoveLogs removes the logs and the exit record of id.
-func (h *Hub) RemoveLogs(id string) error { return errSoon }
+func (h *Hub) RemoveLogs(id string) error {
+	if err := checkID(id); err != nil {
+		return err
+	}
+	if err := os.RemoveAll(h.logs(id)); err != nil {
+		return errs.Wrap(err, "remove logs of %s", id)
+	}
+	return nil
+}
+
+// IDs returns the sandboxes that have a directory under Dir.
+func (h *Hub) IDs() ([]string, error) { return listIDs(h.c.Dir) }
+
+// LogIDs returns the sandboxes that have logs.
+func (h *Hub) LogIDs() ([]string, error) { return listIDs(h.c.LogDir) }
+
+func listIDs(dir string) ([]string, error) {
+	entries, err := os.ReadDir(dir)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, errs.Wrap(err, "list sandboxes")
+	}
+	var ids []string
+	for _, e := range entries {
+		if e.IsDir() && checkID(e.Name()) == nil {
+			ids = append(ids, e.Name())
+		}
+	}
+	return ids, nil
+}
 
 // Close closes all connections and stops listening; the directories stay, and
 // the agents redial the next hub.
-func (h *Hub) Close() error { return nil }
+func (h *Hub) Close() error {
+	h.mu.Lock()
+	if h.closed {
+		h.mu.Unlock()
+		return nil
+	}
+	h.closed = true
+	close(h.stop)
+	conns := h.conns
+	h.conns = map[string]*Conn{}
+	h.mu.Unlock()
+	for _, c := range conns {
+		c.end()
+	}
+	h.tasks.Wait()
+	return nil
+}
 
-// Conn is the agent of one sandbox. It outlives single connections: while the
-// agent is away calls fail with Unavailable, and execs go on when it is back.
-type Conn struct{}
+func (h *Hub) dir(id string) string   { return filepath.Join(h.c.Dir, id) }
+func (h *Hub) logs(id string) string  { return filepath.Join(h.c.LogDir, id) }
+func (h *Hub) spool(id string) string { return filepath.Join(h.c.LogDir, id, spoolName) }
 
-// Main returns the last known state of the main process.
-func (c *Conn) Main() MainStatus { return MainStatus{} }
+// checkID keeps ids from being other paths.
+func checkID(id string) error {
+	ok := len(id) >= 1 && len(id) <= 63
+	for _, r := range id {
+		ok = ok && (r >= 'a' && r <= 'z' || r >= '0' && r <= '9' || r == '-')
+	}
+	if !ok {
+		return errs.New(errs.InvalidArgument, "sandbox id %q is not 1-63 of a-z, 0-9 and -", id)
+	}
+	return nil
+}
 
-// MainExit is closed when the main process has ended; Main().Exit says how.
-func (c *Conn) MainExit() <-chan struct{} { return nil }
+// keepEvery is how often the size of logs is looked at.
+const keepEvery = 10 * time.Second
 
-// StartMain starts the main process and returns when it runs; no error if it
-// was started before. If it cannot be started the error has the detail
-// "exit_code" (127 not found, 126 not executable), and the sandbox ends.
-func (c *Conn) StartMain(ctx context.Context) error { return errSoon }
-
-// Signal sends a signal to the main process.
-func (c *Conn) Signal(ctx context.Context, sig int) error { return errSoon }
-
-// Listening returns the TCP sockets that accept connections.
-func (c *Conn) Listening(ctx context.Context) ([]Listener, error) { return nil, errSoon }
-
-// Exec starts a process beside the main one. If it cannot be started the
-// error is InvalidArgument with the detail "exit_code" (127 not found, 126 not
-// executable).
-func (c *Conn) Exec(ctx context.Context, s execution.ExecSpec) (*Process, error) { return nil, errSoon }
-
-// Process is an exec; it implements execution.Process.
-type Process struct{ execution.Process }
-
-// ID names the exec within its sandbox, for Reattach.
-func (p *Process) ID() uint64 { return 0 }
+// keepLogs enforces the bounds of logs, which agents do by themselves unless
+// they are not ours any more.
+func (h *Hub) keepLogs() {
+	t := time.NewTicker(keepEvery)
+	defer t.Stop()
+	for {
+		select {
+		case <-h.stop:
+			return
+		case <-t.C:
+		}
+		ids, err := h.LogIDs()
+		if err != nil {
+			h.c.Logger.Warn("list logs", "error", err)
+			continue
+		}
+		for _, id := range ids {
+			if n, err := h.trim(id); err != nil {
+				h.c.Logger.Warn("trim logs", "sandbox", id, "error", err)
+			} else if n > 0 {
+				h.c.Logger.Warn("trimmed logs over their bound", "sandbox", id, "bytes", n)
+			}
+		}
+	}
+}

@@ -53,6 +53,8 @@ const (
 	MaxExecs = 1024
 	// MaxLine is the longest line of a log; a longer one is split.
 	MaxLine = 64 << 10
+	// DefaultLogBytes bounds a log whose configuration does not.
+	DefaultLogBytes = 64 << 20
 )
 
 // Paths in the guest.

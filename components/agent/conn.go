@@ -1,0 +1,348 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/netip"
+	"strconv"
+	"sync"
+	"time"
+
+	"miren.dev/runtime/components/execution"
+	"miren.dev/runtime/pkg/agentproto"
+	"miren.dev/runtime/pkg/errs"
+)
+
+// resumeWithin is how long an exec waits for its agent to come back.
+const resumeWithin = 30 * time.Second
+
+// Conn is the agent of one sandbox. It outlives single connections: while the
+// agent is away calls fail with Unavailable, and execs go on when it is back.
+type Conn struct {
+	hub   *Hub
+	id    string
+	token string
+	ln    *net.UnixListener
+
+	mu      sync.Mutex
+	session *session
+	change  chan struct{} // closed and renewed when session changes
+	boot    uint64        // of the last session
+	main    MainStatus
+	exited  chan struct{} // closed when main has ended
+	procs   map[uint64]*Process
+	giveUp  *time.Timer // fails the execs when the agent stays away
+	ended   bool
+}
+
+func newConn(h *Hub, id, token string) *Conn {
+	return &Conn{
+		hub: h, id: id, token: token, change: make(chan struct{}), main: MainStatus{State: MainPending},
+		exited: make(chan struct{}), procs: map[uint64]*Process{},
+	}
+}
+
+// accept serves the agent's connections until end.
+func (c *Conn) accept() {
+	var tasks sync.WaitGroup
+	defer tasks.Wait()
+	slots := make(chan struct{}, maxHandshakes)
+	for {
+		nc, err := c.ln.Accept()
+		if errors.Is(err, net.ErrClosed) {
+			return
+		}
+		if err != nil {
+			c.hub.c.Logger.Error("accept agent", "sandbox", c.id, "error", err)
+			select {
+			case <-time.After(100 * time.Millisecond): // descriptors may be out
+				continue
+			case <-c.hub.stop:
+				return
+			}
+		}
+		select {
+		case slots <- struct{}{}:
+		default:
+			nc.Close()
+			continue
+		}
+		tasks.Go(func() {
+			defer nc.Close()
+			s, m, err := greet(c, nc)
+			<-slots
+			if err != nil {
+				if !errors.Is(err, io.EOF) {
+					c.hub.c.Logger.Warn("agent handshake", "sandbox", c.id, "error", err)
+				}
+				return
+			}
+			if !c.install(s, m) {
+				s.close()
+				return
+			}
+			err = s.serve()
+			c.uninstall(s, err)
+		})
+	}
+}
+
+// install makes s the connection in use, instead of an older one.
+func (c *Conn) install(s *session, m agentproto.Main) bool {
+	c.mu.Lock()
+	if c.ended {
+		c.mu.Unlock()
+		return false
+	}
+	old := c.session
+	c.session = s
+	if c.giveUp != nil {
+		c.giveUp.Stop()
+		c.giveUp = nil
+	}
+	again := c.boot == s.boot
+	c.boot = s.boot
+	procs := make([]*Process, 0, len(c.procs))
+	for _, p := range c.procs {
+		procs = append(procs, p)
+	}
+	close(c.change)
+	c.change = make(chan struct{})
+	c.mu.Unlock()
+	if old != nil {
+		old.close()
+	}
+	for _, p := range procs {
+		if again {
+			p.resume(s)
+		} else {
+			p.fail(errs.New(errs.Unavailable, "the agent of %s was started anew", c.id))
+		}
+	}
+	c.hub.c.Logger.Debug("agent connected", "sandbox", c.id)
+	c.setMain(m)
+	return true
+}
+
+func (c *Conn) uninstall(s *session, err error) {
+	c.mu.Lock()
+	current, final := c.session == s, c.main.State == MainExited
+	if current {
+		c.session = nil
+		close(c.change)
+		c.change = make(chan struct{})
+		if !c.ended && c.main.State != MainExited {
+			c.giveUp = time.AfterFunc(resumeWithin, c.abandon)
+		}
+	}
+	c.mu.Unlock()
+	if current && final {
+		c.abandon()
+	}
+	if current {
+		c.hub.c.Logger.Debug("agent lost", "sandbox", c.id, "error", err)
+		c.hub.c.Notify(c.id)
+	}
+}
+
+// abandon fails all execs.
+func (c *Conn) abandon() {
+	c.mu.Lock()
+	procs := c.procs
+	c.procs = map[uint64]*Process{}
+	c.mu.Unlock()
+	for _, p := range procs {
+		p.fail(errs.New(errs.Unavailable, "sandbox %s has ended, or its agent does not answer", c.id))
+	}
+}
+
+// end closes the connection for good.
+func (c *Conn) end() {
+	c.mu.Lock()
+	if c.ended {
+		c.mu.Unlock()
+		return
+	}
+	c.ended = true
+	s := c.session
+	if c.giveUp != nil {
+		c.giveUp.Stop()
+	}
+	close(c.change)
+	c.change = make(chan struct{})
+	c.mu.Unlock()
+	c.ln.Close()
+	if s != nil {
+		s.close()
+	}
+	c.abandon()
+}
+
+// current returns the session in use.
+func (c *Conn) current() (*session, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.session == nil {
+		return nil, errs.New(errs.Unavailable, "the agent of sandbox %s is not connected", c.id)
+	}
+	return c.session, nil
+}
+
+// wait waits for a session.
+func (c *Conn) wait(ctx context.Context) (*session, error) {
+	for {
+		c.mu.Lock()
+		s, change, ended := c.session, c.change, c.ended
+		c.mu.Unlock()
+		switch {
+		case ended:
+			return nil, errs.New(errs.Unavailable, "sandbox %s has ended", c.id)
+		case s != nil:
+			return s, nil
+		}
+		select {
+		case <-change:
+		case <-ctx.Done():
+			return nil, errs.New(errs.Unavailable, "the agent of sandbox %s has not connected: %w", c.id, ctx.Err())
+		}
+	}
+}
+
+func (c *Conn) process(id uint64) *Process {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.procs[id]
+}
+
+func (c *Conn) forget(p *Process) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.procs[p.id] == p {
+		delete(c.procs, p.id)
+	}
+}
+
+// setMain takes what the agent says of the main process.
+func (c *Conn) setMain(m agentproto.Main) {
+	st := MainStatus{PID: int(m.PID)}
+	if m.StartedAt != 0 {
+		st.StartedAt = time.Unix(0, m.StartedAt)
+	}
+	switch m.State {
+	case agentproto.MainNone:
+		st.State = MainNone
+	case agentproto.MainPending:
+		st.State = MainPending
+	case agentproto.MainRunning:
+		st.State = MainRunning
+	case agentproto.MainExited:
+		st.State = MainExited
+		e := exitFrom(m.Exit)
+		st.Exit = &e
+	}
+	c.mu.Lock()
+	if c.main.State != MainExited { // which is for good
+		c.main = st
+		if st.State == MainExited {
+			close(c.exited)
+		}
+	}
+	c.mu.Unlock()
+	c.hub.c.Notify(c.id)
+}
+
+// Connected says whether the agent is connected now.
+func (c *Conn) Connected() bool {
+	_, err := c.current()
+	return err == nil
+}
+
+// Main returns the last known state of the main process.
+func (c *Conn) Main() MainStatus {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.main
+}
+
+// MainExit is closed when the main process has ended; Main().Exit says how.
+func (c *Conn) MainExit() <-chan struct{} { return c.exited }
+
+func (c *Conn) call(ctx context.Context, t agentproto.Type, m appender) (agentproto.Reply, error) {
+	s, err := c.current()
+	if err != nil {
+		return agentproto.Reply{}, err
+	}
+	r, err := s.call(ctx, t, m)
+	if err != nil {
+		return agentproto.Reply{}, err
+	}
+	return r, failure(r.Failure)
+}
+
+// failure translates what an agent says.
+func failure(f agentproto.Failure) error {
+	switch f.Kind {
+	case agentproto.OK:
+		return nil
+	case agentproto.NotStarted:
+		code := min(max(f.ExitCode, 1), 255)
+		return errs.New(errs.InvalidArgument, "%s", f.Message).With("exit_code", strconv.FormatInt(code, 10))
+	case agentproto.NotFound:
+		return errs.New(errs.NotFound, "%s", f.Message)
+	case agentproto.Wrong:
+		return errs.New(errs.FailedPrecondition, "%s", f.Message)
+	case agentproto.Exhausted:
+		return errs.New(errs.ResourceExhausted, "%s", f.Message)
+	case agentproto.Unsupported:
+		return errs.New(errs.Unimplemented, "%s", f.Message)
+	}
+	return errs.New(errs.Internal, "the agent failed: %s", f.Message)
+}
+
+// StartMain starts the main process and returns when it runs; no error if it
+// was started before. If it cannot be started the error is InvalidArgument with
+// the detail "exit_code" (127 not found, 126 not executable), and the sandbox
+// ends.
+func (c *Conn) StartMain(ctx context.Context) error {
+	_, err := c.call(ctx, agentproto.TStartMain, nil)
+	return err
+}
+
+// Signal sends a signal to the main process.
+func (c *Conn) Signal(ctx context.Context, sig int) error {
+	if sig < 0 || sig > 64 {
+		return errs.New(errs.InvalidArgument, "%d is no signal", sig)
+	}
+	_, err := c.call(ctx, agentproto.TSignal, agentproto.Number(sig))
+	return err
+}
+
+// Listening returns the TCP sockets that accept connections.
+func (c *Conn) Listening(ctx context.Context) ([]Listener, error) {
+	r, err := c.call(ctx, agentproto.TListening, nil)
+	if err != nil {
+		return nil, err
+	}
+	var list []Listener
+	for _, l := range r.Listening {
+		if a, ok := netip.AddrFromSlice([]byte(l.Addr)); ok {
+			list = append(list, Listener{Port: int(l.Port), Addr: a.Unmap()})
+		}
+	}
+	return list, nil
+}
+
+// Exec starts a process beside the main one. If it cannot be started the
+// error is InvalidArgument with the detail "exit_code" (127 not found, 126 not
+// executable).
+func (c *Conn) Exec(ctx context.Context, s execution.ExecSpec) (*Process, error) {
+	return c.exec(ctx, s, 0)
+}
+
+// ExecDetached is Exec of a process that goes on for linger after the
+// connection to the node was lost, for Reattach. Other ones do for a minute.
+func (c *Conn) ExecDetached(ctx context.Context, s execution.ExecSpec, linger time.Duration) (*Process, error) {
+	return c.exec(ctx, s, linger)
+}

@@ -1,0 +1,180 @@
+package agent
+
+import (
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+
+	"miren.dev/runtime/pkg/agentproto"
+	"miren.dev/runtime/pkg/errs"
+)
+
+// Names under LogDir/<id>.
+const (
+	spoolName = "spool" // what the guest writes
+	endedName = "ended" // what End wrote
+)
+
+func newToken() string {
+	var b [16]byte
+	_, _ = rand.Read(b[:]) // never fails
+	return hex.EncodeToString(b[:])
+}
+
+// writeGuest makes the directories of id and the agent's configuration.
+func (h *Hub) writeGuest(id, token string, c GuestConfig) error {
+	config := agentproto.Config{
+		Token: token, Command: c.Command, Env: c.Env, WorkDir: c.WorkDir, User: c.User,
+		Start: c.Start, PIDs: c.PIDs, LogBytes: c.LogBytes,
+	}.Append(nil)
+	if len(config) > agentproto.MaxConfig {
+		return errs.New(errs.InvalidArgument, "command and environment have %d bytes, which is more than %d", len(config), agentproto.MaxConfig)
+	}
+	for _, dir := range []string{h.c.Dir, h.c.LogDir, h.logs(id)} {
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			return err
+		}
+	}
+	for _, dir := range []string{h.dir(id), h.spool(id)} {
+		if err := makeVault(dir); err != nil {
+			return err
+		}
+	}
+	return writeFile(filepath.Join(h.dir(id), agentproto.ConfigName), config)
+}
+
+// makeVault makes a directory that in the guest only the agent can enter.
+func makeVault(dir string) error {
+	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+		return err
+	}
+	if os.Geteuid() != 0 { // in tests: nobody else is in there
+		return nil
+	}
+	return os.Lchown(dir, agentproto.VaultUID, 0)
+}
+
+// writeFile makes a file appear whole. Its directory is not the guest's.
+func writeFile(path string, b []byte) error {
+	tmp := path + ".tmp"
+	if err := os.WriteFile(tmp, b, 0o600); err != nil {
+		return err
+	}
+	return os.Rename(tmp, path)
+}
+
+// readToken returns the token of a prepared sandbox.
+func (h *Hub) readToken(id string) (string, error) {
+	c, err := h.readConfig(id)
+	return c.Token, err
+}
+
+func (h *Hub) readConfig(id string) (agentproto.Config, error) {
+	b, err := os.ReadFile(filepath.Join(h.dir(id), agentproto.ConfigName))
+	if errors.Is(err, fs.ErrNotExist) {
+		return agentproto.Config{}, errs.New(errs.NotFound, "no agent of sandbox %s was prepared", id)
+	}
+	if err != nil {
+		return agentproto.Config{}, errs.Wrap(err, "read agent configuration of %s", id)
+	}
+	c, err := agentproto.DecodeConfig(b)
+	if err != nil {
+		return agentproto.Config{}, errs.New(errs.Corrupt, "agent configuration of %s: %w", id, err)
+	}
+	return c, nil
+}
+
+// logBound is how much the log of id may take here: more than its agent lets
+// it, which counts otherwise.
+func (h *Hub) logBound(id string) (int64, error) {
+	c, err := h.readConfig(id)
+	if err != nil && !errs.Is(err, errs.NotFound) { // removed: its log stays as it is or shrinks
+		return 0, err
+	}
+	if c.LogBytes <= 0 {
+		c.LogBytes = agentproto.DefaultLogBytes
+	}
+	return 2*c.LogBytes + 1<<20, nil
+}
+
+// listenIn listens on the socket in dir. A socket of an earlier hub is
+// replaced at once, so that an agent finds either.
+func listenIn(dir string) (*net.UnixListener, error) {
+	d, err := unix.Open(dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, &os.PathError{Op: "open", Path: dir, Err: err}
+	}
+	defer unix.Close(d)
+	const tmp = agentproto.SocketName + ".new"
+	if err := unix.Unlinkat(d, tmp, 0); err != nil && err != unix.ENOENT {
+		return nil, fmt.Errorf("remove old socket: %w", err)
+	}
+	// Through the descriptor the path is short, however long dir is.
+	ln, err := net.ListenUnix("unix", &net.UnixAddr{Name: fmt.Sprintf("/proc/self/fd/%d/%s", d, tmp), Net: "unix"})
+	if err != nil {
+		return nil, err
+	}
+	ln.SetUnlinkOnClose(false)
+	if err := unix.Renameat(d, tmp, d, agentproto.SocketName); err != nil {
+		ln.Close()
+		return nil, fmt.Errorf("publish socket: %w", err)
+	}
+	return ln, nil
+}
+
+// openSpool opens the directory that the guest writes.
+func (h *Hub) openSpool(id string) (*os.File, error) {
+	fd, err := unix.Open(h.spool(id), unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err == unix.ENOENT {
+		return nil, errs.New(errs.NotFound, "there are no logs of sandbox %s", id)
+	}
+	if err != nil {
+		return nil, errs.Wrap(err, "open logs of %s", id)
+	}
+	return os.NewFile(uintptr(fd), "spool"), nil
+}
+
+// openGuestFile opens a file that the guest has made, if it is an ordinary
+// one: not a link, device or pipe, which would lead elsewhere or block.
+func openGuestFile(dir *os.File, name string) (*os.File, int64, error) {
+	p, err := unix.Openat(int(dir.Fd()), name, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, 0, &os.PathError{Op: "open", Path: name, Err: err}
+	}
+	defer unix.Close(p)
+	var st unix.Stat_t
+	if err := unix.Fstat(p, &st); err != nil {
+		return nil, 0, &os.PathError{Op: "stat", Path: name, Err: err}
+	}
+	if st.Mode&unix.S_IFMT != unix.S_IFREG {
+		return nil, 0, errs.New(errs.Corrupt, "%s in the log directory is no ordinary file", name)
+	}
+	fd, err := unix.Open(fmt.Sprintf("/proc/self/fd/%d", p), unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, 0, &os.PathError{Op: "open", Path: name, Err: err}
+	}
+	return os.NewFile(uintptr(fd), name), st.Size, nil
+}
+
+// maxSpoolFiles is more than an agent makes.
+const maxSpoolFiles = 256
+
+// spoolNames returns the names in the directory, at most maxSpoolFiles.
+func spoolNames(dir *os.File) ([]string, error) {
+	if _, err := dir.Seek(0, io.SeekStart); err != nil {
+		return nil, err
+	}
+	names, err := dir.Readdirnames(maxSpoolFiles)
+	if errors.Is(err, io.EOF) {
+		err = nil
+	}
+	return names, err
+}
