@@ -61,24 +61,23 @@ func PoolFor(a *app.App, ver *app.AppVersion, svc *app.Service) *sandbox.Sandbox
 	maps.Copy(env, svc.Env)
 	maps.Copy(env, ver.Spec.Env)
 	env["RUNTIME_APP"], env["RUNTIME_SERVICE"], env["RUNTIME_VERSION"] = a.Name, svc.Name, strconv.FormatInt(ver.Spec.Number, 10)
-	p := &sandbox.SandboxPool{Meta: schema.Meta{
-		Project: a.Project,
-		Name:    fmt.Sprintf("%s-%s", ver.Name, svc.Name),
-		Labels:  map[string]string{"app": a.Name, "service": svc.Name},
-	}}
+	p := sandbox.NewSandboxPool()
+	p.Project = a.Project
+	p.Name = fmt.Sprintf("%s-%s", ver.Name, svc.Name)
+	p.Labels = map[string]string{"app": a.Name, "service": svc.Name}
+	res := p.Spec.Template.Resources
+	res.CPUMillis, res.MemoryBytes, res.PIDs = svc.CPUMillis, svc.MemoryBytes, svc.PIDs
 	p.Spec = sandbox.SandboxPoolSpec{
 		App: a.GetID(), AppVersion: ver.GetID(), Service: svc.Name, Replicas: svc.Replicas,
 		Template: sandbox.SandboxTemplate{
 			Image: ver.Spec.Image, Command: svc.Command, Env: env, Secrets: ver.Spec.Secrets,
-			Resources: sandbox.Resources{
-				CPUMillis: svc.CPUMillis, MemoryBytes: svc.MemoryBytes, PIDs: svc.PIDs, DiskBytes: sandbox.DefaultResources().DiskBytes,
-			},
-			Network: sandbox.NetworkModeBridge, StopTimeout: svc.StopTimeout,
+			Resources: res, Network: sandbox.NetworkModeBridge, StopTimeout: svc.StopTimeout,
 		},
 	}
 	if port != 0 {
 		env["PORT"] = strconv.FormatInt(port, 10)
-		probe := sandbox.DefaultProbe()
+		var probe sandbox.Probe
+		probe.SetDefaults()
 		probe.Port, probe.Deadline = port, svc.HealthDeadline
 		if svc.HealthPath != "" {
 			probe.Kind, probe.Path = sandbox.ProbeKindHTTP, svc.HealthPath

@@ -1,0 +1,210 @@
+package e2e
+
+import (
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+// examples lists what each example answers at / before and after a change.
+var examples = []struct {
+	dir, file, old, new string
+}{
+	{"go-http", "main.go", "version 1", "version 2"},
+	{"node-express", "server.js", "version 1", "version 2"},
+	{"python-flask", "app.py", "version 1", "version 2"},
+	{"static-site", "index.html", "version 1", "version 2"},
+	{"dockerfile-websocket", "main.go", "version 1", "version 2"},
+}
+
+// TestExamples deploys every example, changes a line, deploys again and rolls back.
+func TestExamples(t *testing.T) {
+	for _, ex := range examples {
+		t.Run(ex.dir, func(t *testing.T) {
+			t.Parallel()
+			name := "ex-" + ex.dir
+			dir := copyExample(t, ex.dir)
+			shared.r(t, dir, "app", "deploy", "--app", name)
+			shared.answers(t, name, "/", ex.old)
+			edit(t, filepath.Join(dir, ex.file), ex.old, ex.new)
+			shared.r(t, dir, "app", "deploy", "--app", name)
+			shared.answers(t, name, "/", ex.new)
+			shared.r(t, dir, "app", "rollback", name)
+			shared.answers(t, name, "/", ex.old)
+			shared.r(t, "", "app", "delete", name, "--yes")
+			eventually(t, 10*time.Second, func() error {
+				if code, _, err := shared.get(name, "/"); err != nil || code != http.StatusNotFound {
+					return fmt.Errorf("answers %d, %v", code, err)
+				}
+				return nil
+			})
+		})
+	}
+}
+
+// TestRedeployUnderLoad changes the version while requests run: none may fail.
+func TestRedeployUnderLoad(t *testing.T) {
+	const want = 20_000
+	name, dir := "load", copyExample(t, "go-http")
+	shared.r(t, dir, "app", "deploy", "--app", name)
+	var done, failed, v1, v2 atomic.Int64
+	var first sync.Once
+	stop := make(chan struct{})
+	var wg sync.WaitGroup
+	for range 8 {
+		wg.Go(func() {
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				code, body, err := shared.get(name, "/")
+				switch {
+				case err != nil || code != http.StatusOK:
+					failed.Add(1)
+					first.Do(func() { t.Errorf("first failure: %d %q %v", code, body, err) })
+				case strings.Contains(body, "version 1"):
+					v1.Add(1)
+				case strings.Contains(body, "version 2"):
+					v2.Add(1)
+				}
+				done.Add(1)
+			}
+		})
+	}
+	edit(t, filepath.Join(dir, "main.go"), "version 1", "version 2")
+	shared.r(t, dir, "app", "deploy", "--app", name)
+	shared.r(t, dir, "app", "rollback", name)
+	shared.r(t, dir, "app", "rollback", name, "--to", "v2")
+	eventually(t, 3*time.Minute, func() error {
+		if n := done.Load(); n < want {
+			return fmt.Errorf("%d of %d requests", n, want)
+		}
+		return nil
+	})
+	close(stop)
+	wg.Wait()
+	t.Logf("%d requests, %d failed; %d of version 1, %d of version 2", done.Load(), failed.Load(), v1.Load(), v2.Load())
+	if failed.Load() > 0 || v1.Load() == 0 || v2.Load() == 0 {
+		t.Errorf("%d of %d requests failed; %d answered by version 1, %d by version 2", failed.Load(), done.Load(), v1.Load(), v2.Load())
+	}
+	shared.r(t, "", "app", "delete", name, "--yes")
+}
+
+// TestBrokenDeploysAreExplained breaks an app in every way; the old version
+// keeps serving and the reason is told.
+func TestBrokenDeploysAreExplained(t *testing.T) {
+	name, dir := "broken", copyExample(t, "go-http")
+	shared.r(t, dir, "app", "deploy", "--app", name)
+	main := filepath.Join(dir, "main.go")
+	good, err := os.ReadFile(main)
+	if err != nil {
+		t.Fatal(err)
+	}
+	config := filepath.Join(dir, ".runtime", "app.toml")
+	goodConfig, err := os.ReadFile(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	short := strings.Replace(string(goodConfig), "[services.web]", "[services.web]\nhealth_deadline = \"3s\"", 1)
+	for _, c := range []struct {
+		name   string
+		source string
+		config string
+		code   int
+		want   []string
+	}{
+		{"bad build", "package main\n\nfunc main() { undefined() }\n", short, 3, []string{"undefined"}},
+		{"crash at start", "package main\n\nimport (\n\t\"fmt\"\n\t\"os\"\n)\n\nfunc main() { fmt.Println(\"no database\"); os.Exit(7) }\n", short, 4,
+			[]string{"exit code 7", "no database"}},
+		{"wrong port", "package main\n\nimport \"net/http\"\n\nfunc main() { http.ListenAndServe(\":9999\", nil) }\n", short, 4, []string{"9999", "8080"}},
+		{"never healthy", "package main\n\nimport \"net/http\"\n\nfunc main() {\n\thttp.ListenAndServe(\":8080\", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { w.WriteHeader(503) }))\n}\n",
+			strings.Replace(short, "[services.web]", "[services.web]\nhealth_path = \"/healthz\"", 1), 4, []string{"not healthy", "503"}},
+		{"out of memory", "package main\n\nvar hog [][]byte\n\nfunc main() {\n\tfor {\n\t\tb := make([]byte, 8<<20)\n\t\tfor i := range b {\n\t\t\tb[i] = byte(i)\n\t\t}\n\t\thog = append(hog, b)\n\t}\n}\n",
+			strings.Replace(short, "[services.web]", "[services.web]\nmemory = \"128MB\"", 1), 4, []string{"memory"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			write(t, main, c.source)
+			write(t, config, c.config)
+			res := shared.try(t, dir, "app", "deploy", "--app", name)
+			if res.Code != c.code {
+				t.Errorf("want exit code %d: %s", c.code, res)
+			}
+			for _, w := range c.want {
+				if !strings.Contains(res.Stdout+res.Stderr, w) {
+					t.Errorf("the explanation lacks %q: %s", w, res)
+				}
+			}
+			shared.answers(t, name, "/", "version 1")
+		})
+	}
+	write(t, main, string(good))
+	write(t, config, string(goodConfig))
+	shared.r(t, dir, "app", "deploy", "--app", name)
+	shared.r(t, "", "app", "delete", name, "--yes")
+}
+
+func write(t *testing.T, path, content string) {
+	t.Helper()
+	if err := os.WriteFile(path, []byte(content), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestEnv sets, lists and unsets environment variables; each change is rolled out.
+func TestEnv(t *testing.T) {
+	t.Parallel()
+	name, dir := "env", copyExample(t, "go-http")
+	shared.r(t, dir, "app", "deploy", "--app", name)
+	shared.r(t, "", "app", "env", "set", "--app", name, "GREETING=good morning")
+	shared.r(t, "", "app", "env", "set", "--app", name, "--secret", "TOKEN=hunter2")
+	shared.answers(t, name, "/env?name=GREETING", "good morning")
+	shared.answers(t, name, "/env?name=TOKEN", "hunter2")
+	list := shared.r(t, "", "app", "env", "list", "--app", name)
+	if !strings.Contains(list, "good morning") || strings.Contains(list, "hunter2") || !strings.Contains(list, "TOKEN") {
+		t.Errorf("env list: %s", list)
+	}
+	if dump := shared.r(t, "", "entity", "list", "app", "--json") + shared.r(t, "", "entity", "list", "sandbox", "--json"); strings.Contains(dump, "hunter2") {
+		t.Errorf("a secret shows in the entities")
+	}
+	shared.r(t, "", "app", "env", "unset", "--app", name, "GREETING")
+	code, body, err := shared.get(name, "/env?name=GREETING")
+	if err != nil || code != http.StatusOK || strings.Contains(body, "good morning") {
+		t.Errorf("after unset: %d %q %v", code, body, err)
+	}
+	res := shared.try(t, "", "app", "env", "set", "--app", name, "PORT=1")
+	if res.Code == 0 || !strings.Contains(res.Stderr, "PORT") {
+		t.Errorf("setting PORT: %s", res)
+	}
+	shared.r(t, "", "app", "delete", name, "--yes")
+}
+
+// TestCancel stops a deployment midway; the app goes on as before.
+func TestCancel(t *testing.T) {
+	t.Parallel()
+	name, dir := "cancel", copyExample(t, "go-http")
+	shared.r(t, dir, "app", "deploy", "--app", name)
+	// A version that never becomes ready leaves time to cancel it.
+	write(t, filepath.Join(dir, "main.go"), "package main\n\nfunc main() { select {} }\n")
+	shared.r(t, dir, "app", "deploy", "--app", name, "--detach")
+	if res := shared.try(t, dir, "app", "deploy", "--app", name); res.Code != 5 {
+		t.Errorf("a second deployment must find the lease held: %s", res)
+	}
+	shared.r(t, "", "app", "cancel", name)
+	eventually(t, 30*time.Second, func() error {
+		out := shared.r(t, "", "app", "history", name)
+		if !strings.Contains(out, "canceled") {
+			return fmt.Errorf("history:\n%s", out)
+		}
+		return nil
+	})
+	shared.answers(t, name, "/", "version 1")
+	shared.r(t, "", "app", "delete", name, "--yes")
+}

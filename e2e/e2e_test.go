@@ -1,0 +1,256 @@
+// Package e2e tests the built binaries from outside, as a person uses them:
+// one server for most tests, servers of their own for those that kill things.
+// It needs root and bin/ (make toolchain bin/runtime).
+package e2e
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// bin is the directory of the built binaries.
+var bin string
+
+// shared is the server that most tests use.
+var shared *server
+
+func TestMain(m *testing.M) {
+	if os.Getuid() != 0 {
+		fmt.Println("e2e: skipped, needs root")
+		os.Exit(0)
+	}
+	var err error
+	if bin, err = filepath.Abs("../bin"); err == nil {
+		_, err = os.Stat(filepath.Join(bin, "r"))
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "e2e: the binaries are not built (make toolchain bin/runtime):", err)
+		os.Exit(1)
+	}
+	os.Exit(run(m))
+}
+
+func run(m *testing.M) (code int) {
+	if err := sweepCrashed(); err != nil {
+		fmt.Fprintln(os.Stderr, "e2e: sweep of an earlier run:", err)
+		return 1
+	}
+	before, err := hostState()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "e2e:", err)
+		return 1
+	}
+	shared, err = newServer("shared")
+	if err == nil {
+		err = shared.start()
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "e2e: start the shared server:", err)
+		shared.remove()
+		return 1
+	}
+	code = m.Run()
+	if err := shared.remove(); err != nil {
+		fmt.Fprintln(os.Stderr, "e2e: stop the shared server:", err)
+		code = 1
+	}
+	if left := hostDiff(before); left != "" {
+		fmt.Fprintln(os.Stderr, "e2e: left on the host:\n"+left)
+		code = 1
+	}
+	return code
+}
+
+// stateRoot holds the state directories of test servers; what is in it belongs
+// to this run or to one that crashed.
+const stateRoot = "/var/tmp/runtime-e2e"
+
+// server is one installation under test.
+type server struct {
+	name  string
+	state string
+	port  int // of the ingress
+	extra []string
+}
+
+func newServer(name string, flags ...string) (*server, error) {
+	s := &server{name: name, state: filepath.Join(stateRoot, name), extra: flags}
+	if err := os.MkdirAll(stateRoot, 0o755); err != nil {
+		return s, err
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return s, err
+	}
+	s.port = l.Addr().(*net.TCPAddr).Port
+	return s, l.Close()
+}
+
+func (s *server) start() error {
+	out, err := s.command(context.Background(), "", append([]string{"server", "start",
+		"--ingress-http-address", fmt.Sprintf("127.0.0.1:%d", s.port)}, s.extra...)...).CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("server start: %w\n%s", err, out)
+	}
+	return nil
+}
+
+func (s *server) remove() error {
+	out, err := s.command(context.Background(), "", "server", "stop").CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("server stop: %w\n%s", err, out)
+	}
+	return os.RemoveAll(s.state)
+}
+
+// sweepCrashed stops the servers of a run that did not end properly.
+func sweepCrashed() error {
+	entries, err := os.ReadDir(stateRoot)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	for _, e := range entries {
+		s := &server{name: e.Name(), state: filepath.Join(stateRoot, e.Name())}
+		err = errors.Join(err, s.remove())
+	}
+	return err
+}
+
+// command is r with the server's environment, run in dir.
+func (s *server) command(ctx context.Context, dir string, args ...string) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, filepath.Join(bin, "r"), args...)
+	cmd.Dir = dir
+	cmd.Env = append(os.Environ(), "RUNTIME_STATE_DIR="+s.state, "RUNTIME_SERVER=", "RUNTIME_CLUSTER=",
+		"HOME="+s.state+"-home", "NO_COLOR=1")
+	return cmd
+}
+
+// result is what a command printed and returned.
+type result struct {
+	Stdout, Stderr string
+	Code           int
+}
+
+func (r result) String() string {
+	return fmt.Sprintf("exit code %d\n--- stdout\n%s--- stderr\n%s", r.Code, r.Stdout, r.Stderr)
+}
+
+// try runs r and returns what happened.
+func (s *server) try(t *testing.T, dir string, args ...string) result {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+	defer cancel()
+	cmd := s.command(ctx, dir, args...)
+	var stdout, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	err := cmd.Run()
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) {
+		t.Fatalf("r %s: %v", strings.Join(args, " "), err)
+	}
+	return result{stdout.String(), stderr.String(), cmd.ProcessState.ExitCode()}
+}
+
+// r runs r and fails the test unless it succeeds; it returns standard output.
+func (s *server) r(t *testing.T, dir string, args ...string) string {
+	t.Helper()
+	res := s.try(t, dir, args...)
+	if res.Code != 0 {
+		t.Fatalf("r %s: %s", strings.Join(args, " "), res)
+	}
+	return res.Stdout
+}
+
+// json runs r with --json and decodes its output.
+func (s *server) json(t *testing.T, into any, args ...string) {
+	t.Helper()
+	out := s.r(t, "", append(args, "--json")...)
+	if err := json.Unmarshal([]byte(out), into); err != nil {
+		t.Fatalf("r %s --json: %v in %s", strings.Join(args, " "), err, out)
+	}
+}
+
+// get asks an app over HTTP.
+func (s *server) get(app, path string) (int, string, error) {
+	req, err := http.NewRequest(http.MethodGet, fmt.Sprintf("http://127.0.0.1:%d%s", s.port, path), nil)
+	if err != nil {
+		return 0, "", err
+	}
+	req.Host = app + ".localhost"
+	resp, err := client.Do(req)
+	if err != nil {
+		return 0, "", err
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	return resp.StatusCode, string(body), err
+}
+
+var client = &http.Client{Timeout: time.Minute, Transport: &http.Transport{MaxIdleConnsPerHost: 64}}
+
+// answers fails the test unless the app answers with a body that holds want.
+func (s *server) answers(t *testing.T, app, path, want string) {
+	t.Helper()
+	code, body, err := s.get(app, path)
+	if err != nil || code != http.StatusOK || !strings.Contains(body, want) {
+		t.Fatalf("%s%s answered %d %q, %v; want 200 with %q", app, path, code, body, err, want)
+	}
+}
+
+// eventually waits until f returns nil.
+func eventually(t *testing.T, within time.Duration, f func() error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), within)
+	defer cancel()
+	tick := time.NewTicker(50 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		err := f()
+		if err == nil {
+			return
+		}
+		select {
+		case <-ctx.Done():
+			t.Fatalf("not within %s: %v", within, err)
+		case <-tick.C:
+		}
+	}
+}
+
+// copyExample copies an example into a directory of the test, under a name of
+// its own, so that tests in parallel do not share an app.
+func copyExample(t *testing.T, example string) string {
+	t.Helper()
+	dir := filepath.Join(t.TempDir(), example)
+	if err := os.CopyFS(dir, os.DirFS(filepath.Join("../examples", example))); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+// edit replaces old by new in a file, which must hold it.
+func edit(t *testing.T, path, old, new string) {
+	t.Helper()
+	b, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Contains(b, []byte(old)) {
+		t.Fatalf("%s does not hold %q", path, old)
+	}
+	if err := os.WriteFile(path, bytes.ReplaceAll(b, []byte(old), []byte(new)), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
