@@ -1,0 +1,431 @@
+package network
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/nftables"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"miren.dev/runtime/pkg/errs"
+	"miren.dev/runtime/pkg/instance"
+)
+
+func newInstance(t *testing.T) *instance.Instance {
+	t.Helper()
+	dir := t.TempDir()
+	in, err := instance.Open(filepath.Join(dir, "state"), filepath.Join(dir, "run"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return in
+}
+
+// start brings a network up that is taken down, and checked for leaks, when the test ends.
+func start(t *testing.T) *Manager {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("needs root")
+	}
+	m := New(Config{Instance: newInstance(t)})
+	t.Cleanup(func() {
+		ctx := context.Background()
+		ids, err := m.List()
+		if err != nil {
+			t.Error(err)
+		}
+		for _, id := range ids {
+			if err := m.Detach(ctx, id); err != nil {
+				t.Error(err)
+			}
+		}
+		if err := m.Stop(ctx); err != nil {
+			t.Error(err)
+		}
+		if left := ours(t, m); len(left) > 0 {
+			t.Errorf("left on the machine: %v", left)
+		}
+	})
+	if err := m.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+// ours lists what the machine has of m.
+func ours(t *testing.T, m *Manager) []string {
+	t.Helper()
+	var out []string
+	links, err := netlink.LinkList()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, l := range links {
+		if strings.HasPrefix(l.Attrs().Name, "rt"+m.cfg.Instance.ID) {
+			out = append(out, l.Attrs().Name)
+		}
+	}
+	names, err := filepath.Glob(filepath.Join(netnsDir, m.cfg.Instance.Name("")+"*"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	out = append(out, names...)
+	c, err := nftables.New()
+	if err != nil {
+		t.Fatal(err)
+	}
+	tables, err := c.ListTables()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tb := range tables {
+		if tb.Name == m.cfg.Instance.Name("") {
+			out = append(out, tb.Name)
+		}
+	}
+	return out
+}
+
+// inside calls fn in a network namespace, on a thread that is thrown away.
+func inside(t *testing.T, path string, fn func() error) error {
+	t.Helper()
+	done := make(chan error, 1)
+	go func() {
+		runtime.LockOSThread()
+		done <- func() error {
+			f, err := os.Open(path)
+			if err != nil {
+				return err
+			}
+			defer f.Close()
+			if err := unix.Setns(int(f.Fd()), unix.CLONE_NEWNET); err != nil {
+				return err
+			}
+			return fn()
+		}()
+	}()
+	return <-done
+}
+
+// dial uses a socket of the current thread's namespace; net.Dial may use another thread.
+func dial(to netip.AddrPort, timeout time.Duration) error {
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	tv := unix.NsecToTimeval(timeout.Nanoseconds())
+	if err := unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_SNDTIMEO, &tv); err != nil {
+		return err
+	}
+	return unix.Connect(fd, &unix.SockaddrInet4{Port: int(to.Port()), Addr: to.Addr().As4()})
+}
+
+func listen(t *testing.T, at string) netip.AddrPort {
+	t.Helper()
+	l, err := net.Listen("tcp4", at)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			c.Close()
+		}
+	}()
+	return l.Addr().(*net.TCPAddr).AddrPort()
+}
+
+// listenInside listens in the namespace of a sandbox.
+func listenInside(t *testing.T, at Attachment, port uint16) netip.AddrPort {
+	t.Helper()
+	err := inside(t, at.NetNS, func() error {
+		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+		if err != nil {
+			return err
+		}
+		t.Cleanup(func() { unix.Close(fd) })
+		if err := unix.Bind(fd, &unix.SockaddrInet4{Port: int(port)}); err != nil {
+			return err
+		}
+		return unix.Listen(fd, 16)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return netip.AddrPortFrom(at.Address, port)
+}
+
+func attach(t *testing.T, m *Manager, id string, bridged bool) Attachment {
+	t.Helper()
+	at, err := m.Attach(t.Context(), id, bridged)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return at
+}
+
+func TestReachability(t *testing.T) {
+	m, other := start(t), start(t)
+	a, b := attach(t, m, "a", true), attach(t, m, "b", true)
+	c, none := attach(t, other, "c", true), attach(t, m, "none", false)
+	const machine = "/proc/self/ns/net"
+	if m.Subnet().Overlaps(other.Subnet()) {
+		t.Fatalf("two installations share addresses: %s and %s", m.Subnet(), other.Subnet())
+	}
+	host := listen(t, "0.0.0.0:0")
+	onBridge := netip.AddrPortFrom(m.gateway(), host.Port())
+	inA, inB, inC := listenInside(t, a, 80), listenInside(t, b, 80), listenInside(t, c, 80)
+	// Another machine: a namespace beyond an interface of the host.
+	outside := elsewhere(t, netip.MustParsePrefix("198.51.100.0/30"))
+
+	for _, tt := range []struct {
+		name string
+		from string // namespace
+		to   netip.AddrPort
+		want bool
+	}{
+		{"machine to sandbox", machine, inA, true},
+		{"machine to sandbox of another installation", machine, inC, true},
+		{"sandbox to itself", a.NetNS, netip.MustParseAddrPort("127.0.0.1:80"), true},
+		{"sandbox to the outside", a.NetNS, outside.listens, true},
+		{"sandbox to sandbox", a.NetNS, inB, false},
+		{"sandbox to sandbox of another installation", a.NetNS, inC, false},
+		{"sandbox to the bridge's address", a.NetNS, onBridge, false},
+		{"sandbox to another address of the machine", a.NetNS, netip.AddrPortFrom(outside.gateway, host.Port()), false},
+		{"sandbox to link-local", a.NetNS, netip.MustParseAddrPort("169.254.169.254:80"), false},
+		{"outside to sandbox", outside.netns, inA, false},
+		{"no network to the outside", none.NetNS, outside.listens, false},
+		{"no network to the machine", none.NetNS, onBridge, false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			timeout := 300 * time.Millisecond
+			if tt.want {
+				timeout = 5 * time.Second
+			}
+			err := inside(t, tt.from, func() error { return dial(tt.to, timeout) })
+			if (err == nil) != tt.want {
+				t.Errorf("connect to %s: %v, want success %v", tt.to, err, tt.want)
+			}
+		})
+	}
+}
+
+type place struct {
+	netns   string
+	gateway netip.Addr // the machine's address there
+	listens netip.AddrPort
+}
+
+// elsewhere makes a namespace that stands for another machine. It has no route
+// to sandboxes but through this one, and answers only what was translated.
+func elsewhere(t *testing.T, p netip.Prefix) place {
+	t.Helper()
+	name := fmt.Sprintf("rt-test-%d", os.Getpid())
+	gateway := p.Addr().Next()
+	there := gateway.Next()
+	host := fmt.Sprintf("rtt%d", os.Getpid())
+	t.Cleanup(func() {
+		if err := errors.Join(removeLink(host), removeNetNS(name)); err != nil {
+			t.Error(err)
+		}
+	})
+	outer, err := netlink.NewHandle(unix.NETLINK_ROUTE)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer outer.Close()
+	err = newNetNS(name, func() error {
+		ns, err := unix.Open("/proc/thread-self/ns/net", unix.O_RDONLY|unix.O_CLOEXEC, 0)
+		if err != nil {
+			return err
+		}
+		defer unix.Close(ns)
+		attrs := netlink.NewLinkAttrs()
+		attrs.Name = host
+		if err := outer.LinkAdd(&netlink.Veth{LinkAttrs: attrs, PeerName: "eth0", PeerNamespace: netlink.NsFd(ns)}); err != nil {
+			return err
+		}
+		link, err := netlink.LinkByName("eth0")
+		if err != nil {
+			return err
+		}
+		if err := netlink.AddrAdd(link, &netlink.Addr{IPNet: ipNet(netip.PrefixFrom(there, p.Bits()))}); err != nil {
+			return err
+		}
+		if err := netlink.LinkSetUp(link); err != nil {
+			return err
+		}
+		return netlink.RouteAdd(&netlink.Route{LinkIndex: link.Attrs().Index, Gw: gateway.AsSlice()})
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	link, err := netlink.LinkByName(host)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := netlink.AddrAdd(link, &netlink.Addr{IPNet: ipNet(netip.PrefixFrom(gateway, p.Bits()))}); err != nil {
+		t.Fatal(err)
+	}
+	if err := netlink.LinkSetUp(link); err != nil {
+		t.Fatal(err)
+	}
+	// Answers come in here; real ones have a gateway behind them and get this from Start.
+	if err := sysctl(forwardingKey(host), "1"); err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(netnsDir, name)
+	return place{netns: path, gateway: gateway, listens: listenInside(t, Attachment{NetNS: path, Address: there}, 80)}
+}
+
+func TestAttachIsRepeatable(t *testing.T) {
+	m := start(t)
+	first := attach(t, m, "sb-1", true)
+	second := attach(t, m, "sb-1", true)
+	if _, err := os.Stat(second.NetNS); err != nil {
+		t.Error(err)
+	}
+	if got, err := m.Get("sb-1"); err != nil || got != second {
+		t.Errorf("Get = %v, %v, want %v", got, err, second)
+	}
+	if first.Address == second.Address {
+		t.Error("the address was reused at once, while the machine may remember its last owner")
+	}
+	// A new manager finds what the old one made.
+	again := New(m.cfg)
+	if err := again.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if again.Subnet() != m.Subnet() {
+		t.Errorf("subnet changed from %s to %s", m.Subnet(), again.Subnet())
+	}
+	if ids, err := again.List(); err != nil || !slices.Equal(ids, []string{"sb-1"}) {
+		t.Errorf("List = %v, %v", ids, err)
+	}
+	for range 2 {
+		if err := again.Detach(t.Context(), "sb-1"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := again.Get("sb-1"); !errs.Is(err, errs.NotFound) {
+		t.Errorf("Get after Detach: %v", err)
+	}
+	if got := ours(t, m); slices.ContainsFunc(got, func(s string) bool { return strings.Contains(s, "sb-1") || strings.HasPrefix(s, m.linkPrefix()) }) {
+		t.Errorf("left: %v", got)
+	}
+}
+
+func TestSweepLinks(t *testing.T) {
+	m := start(t)
+	keep, lost := attach(t, m, "keep", true), attach(t, m, "lost", true)
+	if err := os.Remove(filepath.Join(m.leaseDir(), "lost")); err != nil {
+		t.Fatal(err)
+	}
+	again := New(m.cfg)
+	if err := again.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := again.SweepLinks(); err != nil {
+		t.Fatal(err)
+	}
+	got := ours(t, again)
+	if !slices.Contains(got, m.linkName(keep.Address)) || slices.Contains(got, m.linkName(lost.Address)) {
+		t.Errorf("after the sweep: %v", got)
+	}
+	if ids, err := again.List(); err != nil || !slices.Equal(ids, []string{"keep", "lost"}) {
+		t.Errorf("List = %v, %v: the namespace is still there", ids, err)
+	}
+}
+
+func TestFreeSubnet(t *testing.T) {
+	pool := []netip.Prefix{netip.MustParsePrefix("10.88.0.0/20"), netip.MustParsePrefix("172.28.0.0/21")}
+	for _, tt := range []struct {
+		name  string
+		taken []string
+		want  string
+	}{
+		{"nothing taken", nil, "10.88.0.0/22"},
+		{"first taken", []string{"10.88.1.7/32"}, "10.88.4.0/22"},
+		{"wider than the pool", []string{"10.0.0.0/8"}, "172.28.0.0/22"},
+		{"everything", []string{"10.0.0.0/8", "172.16.0.0/12"}, ""},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			var taken []netip.Prefix
+			for _, s := range tt.taken {
+				taken = append(taken, netip.MustParsePrefix(s))
+			}
+			got, ok := freeSubnet(pool, 22, taken)
+			if ok != (tt.want != "") || ok && got.String() != tt.want {
+				t.Errorf("got %v %v, want %q", got, ok, tt.want)
+			}
+		})
+	}
+}
+
+func TestReachableResolvers(t *testing.T) {
+	for _, tt := range []struct {
+		in, want string
+		ok       bool
+	}{
+		{"nameserver 10.255.255.53\n", "nameserver 10.255.255.53\n", true},
+		{"# local\nnameserver 127.0.0.53\noptions edns0\nsearch  a.example b.example\n", "options edns0\nsearch a.example b.example\n", false},
+		{"nameserver ::1\nnameserver 9.9.9.9 # quad\n", "nameserver 9.9.9.9 # quad\n", true},
+		{"", "", false},
+	} {
+		got, ok := reachable([]byte(tt.in))
+		if string(got) != tt.want || ok != tt.ok {
+			t.Errorf("reachable(%q) = %q, %v, want %q, %v", tt.in, got, ok, tt.want, tt.ok)
+		}
+	}
+}
+
+func TestFiles(t *testing.T) {
+	f := FilesFor("web-1", netip.MustParseAddr("10.88.0.7"))
+	if !strings.Contains(string(f.Hosts), "10.88.0.7\tweb-1\n") || string(f.Hostname) != "web-1\n" || !strings.Contains(string(f.ResolvConf), "nameserver ") {
+		t.Errorf("%s%s%s", f.Hosts, f.Hostname, f.ResolvConf)
+	}
+	if f := FilesFor("x", netip.Addr{}); len(f.ResolvConf) > 0 || !strings.Contains(string(f.Hosts), "127.0.0.1\tx\n") {
+		t.Errorf("without a network: %s%s", f.Hosts, f.ResolvConf)
+	}
+}
+
+func TestLeasesRunOut(t *testing.T) {
+	m := New(Config{Instance: newInstance(t)})
+	m.subnet = netip.MustParsePrefix("10.0.0.0/29")
+	got := map[netip.Addr]bool{}
+	for i := range 5 {
+		a, err := m.lease(fmt.Sprint("s", i))
+		if err != nil {
+			t.Fatal(err)
+		}
+		got[a] = true
+	}
+	if len(got) != 5 || got[m.gateway()] || got[netip.MustParseAddr("10.0.0.7")] {
+		t.Errorf("addresses %v", got)
+	}
+	if _, err := m.lease("s5"); !errs.Is(err, errs.ResourceExhausted) {
+		t.Errorf("sixth address: %v", err)
+	}
+	if err := m.release("s2"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := m.lease("s5"); err != nil {
+		t.Error(err)
+	}
+}
