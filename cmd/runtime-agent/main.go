@@ -4,7 +4,7 @@
 // reads without its help. components/agent is the other side, pkg/agentproto
 // the language and the file formats.
 //
-//	runtime-agent [directory of the configuration]
+//	runtime-agent [directory of the configuration [directory of the log]]
 //
 // It is guest root with few capabilities. Every child is started from one
 // thread that has an empty bounding set and no_new_privs, so that a child has
@@ -34,25 +34,24 @@ const exitAgentFailed = 125
 func main() {
 	debug.SetGCPercent(50)
 	debug.SetMemoryLimit(48 << 20)
-	dir := agentproto.GuestDir
+	dir, logDir := agentproto.GuestDir, agentproto.GuestLog
 	if len(os.Args) > 1 {
 		dir = os.Args[1]
 	}
-	code, err := run(dir)
+	if len(os.Args) > 2 {
+		logDir = os.Args[2]
+	}
+	code, err := run(dir, logDir)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "runtime-agent:", err)
 	}
 	os.Exit(code)
 }
 
-func run(dir string) (int, error) {
+func run(dir, logDir string) (int, error) {
 	c, err := readConfig(dir)
 	if err != nil {
 		return exitAgentFailed, err
-	}
-	logDir := agentproto.GuestLog
-	if c.LogDir != "" {
-		logDir = c.LogDir
 	}
 	if err := prepareProcess(c.PIDs, logDir); err != nil {
 		return exitAgentFailed, fmt.Errorf("prepare: %w", err)

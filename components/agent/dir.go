@@ -93,10 +93,10 @@ func (h *Hub) readConfig(id string) (agentproto.Config, error) {
 }
 
 // logBound is how much the log of id may take here: more than its agent lets
-// it, which counts otherwise.
+// it, which counts otherwise. NotFound when the sandbox is gone.
 func (h *Hub) logBound(id string) (int64, error) {
 	c, err := h.readConfig(id)
-	if err != nil && !errs.Is(err, errs.NotFound) { // removed: its log stays as it is or shrinks
+	if err != nil {
 		return 0, err
 	}
 	if c.LogBytes <= 0 {

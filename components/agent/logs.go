@@ -307,6 +307,9 @@ func (h *Hub) trim(id string) (int64, error) {
 		return 0, err
 	}
 	bound, err := h.logBound(id)
+	if errs.Is(err, errs.NotFound) {
+		return 0, nil // nobody writes
+	}
 	if err != nil {
 		return 0, err
 	}

@@ -10,8 +10,6 @@ type Config struct {
 	Start    StartMode
 	PIDs     int64
 	LogBytes int64
-	// Dir and LogDir are other places for GuestDir and GuestLog, in tests.
-	Dir, LogDir string
 }
 
 const configMagic = 0x72746366
@@ -29,9 +27,7 @@ func (m Config) Append(b []byte) []byte {
 	b = putString(b, m.User)
 	b = putUint(b, uint64(m.Start))
 	b = putInt(b, m.PIDs)
-	b = putInt(b, m.LogBytes)
-	b = putString(b, m.Dir)
-	return putString(b, m.LogDir)
+	return putInt(b, m.LogBytes)
 }
 
 // DecodeConfig is the reverse of Append.
@@ -47,6 +43,5 @@ func DecodeConfig(p []byte) (Config, error) {
 	}
 	m.Start = StartMode(s)
 	m.PIDs, m.LogBytes = d.int(), d.int()
-	m.Dir, m.LogDir = d.string(), d.string()
 	return m, d.err()
 }

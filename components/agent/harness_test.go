@@ -1,0 +1,343 @@
+package agent_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"miren.dev/runtime/components/agent"
+	"miren.dev/runtime/components/execution"
+)
+
+// built are the programs that the tests run.
+var built struct{ agent, tool, runsc string }
+
+func TestMain(m *testing.M) {
+	dir, err := os.MkdirTemp("", "agent-test-")
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	built.agent, built.tool = filepath.Join(dir, "runtime-agent"), filepath.Join(dir, "tool")
+	for out, pkg := range map[string]string{built.agent: "../../cmd/runtime-agent", built.tool: "./testdata/tool"} {
+		c := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w", "-o", out, pkg)
+		c.Env = append(os.Environ(), "CGO_ENABLED=0")
+		if b, err := c.CombinedOutput(); err != nil {
+			fmt.Fprintf(os.Stderr, "build %s: %v\n%s", pkg, err, b)
+			os.Exit(1)
+		}
+	}
+	built.runsc, _ = filepath.Abs("../../bin/runsc")
+	if _, err := os.Stat(built.runsc); err != nil {
+		built.runsc, _ = exec.LookPath("runsc")
+	}
+	code := m.Run()
+	os.RemoveAll(dir)
+	os.Exit(code)
+}
+
+// environment is a kind of sandbox that the tests run in.
+type environment struct {
+	name  string
+	start func(t testing.TB, g agent.Guest) *guest
+	tool  string // its path inside
+}
+
+var asProcess = environment{"process", startProcess, ""}
+var inGvisor = environment{"runsc", startGvisor, "/tool"}
+
+// everywhere runs a test in each environment that the machine has.
+func everywhere(t *testing.T, test func(t *testing.T, e environment)) {
+	for _, e := range []environment{asProcess, inGvisor} {
+		t.Run(e.name, func(t *testing.T) {
+			e.need(t)
+			if e.tool == "" {
+				e.tool = built.tool
+			}
+			test(t, e)
+		})
+	}
+}
+
+func (e *environment) need(t testing.TB) {
+	if os.Getuid() != 0 {
+		t.Skip("needs root")
+	}
+	if e.name == "runsc" && built.runsc == "" {
+		t.Skip("needs runsc: neither bin/runsc nor in PATH")
+	}
+}
+
+// guest is a running agent.
+type guest struct {
+	cmd  *exec.Cmd
+	done chan struct{}
+	log  *bytes.Buffer // complete when done
+}
+
+// code is what PID 1 exited with.
+func (g *guest) code(t testing.TB) int {
+	select {
+	case <-g.done:
+	case <-time.After(20 * time.Second):
+		t.Fatal("the sandbox does not end")
+	}
+	return g.cmd.ProcessState.ExitCode()
+}
+
+func run(t testing.TB, cmd *exec.Cmd) *guest {
+	g := &guest{cmd: cmd, done: make(chan struct{}), log: &bytes.Buffer{}}
+	cmd.Stdout, cmd.Stderr = g.log, g.log
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	go func() {
+		_ = cmd.Wait() // the state says it
+		close(g.done)
+	}()
+	return g
+}
+
+func startProcess(t testing.TB, gs agent.Guest) *guest {
+	var dir, logs string
+	for _, m := range gs.Mounts {
+		switch m.Target {
+		case "/run/runtime/agent":
+			dir = m.Source
+		case "/run/runtime/log":
+			logs = m.Source
+		}
+	}
+	cmd := exec.Command(built.agent, dir, logs)
+	cmd.Env = gs.Env
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	g := run(t, cmd)
+	t.Cleanup(func() {
+		_ = cmd.Process.Signal(syscall.SIGKILL)
+		<-g.done
+		if t.Failed() {
+			t.Logf("agent: %s", g.log)
+		}
+	})
+	return g
+}
+
+var containers atomic.Int64
+
+func startGvisor(t testing.TB, gs agent.Guest) *guest {
+	bundle := t.TempDir()
+	root := filepath.Join(bundle, "rootfs")
+	for _, d := range []string{"etc", "proc", "dev", "tmp", "usr", "run"} {
+		if err := os.MkdirAll(filepath.Join(root, d), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, d := range []string{"bin", "sbin", "lib", "lib64"} {
+		if err := os.Symlink("usr/"+d, filepath.Join(root, d)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write := func(name, text string) {
+		if err := os.WriteFile(filepath.Join(root, name), []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("etc/passwd", "root:x:0:0::/root:/bin/sh\napp:x:1234:1234::/home/app:/bin/sh\n")
+	write("etc/group", "root:x:0:\napp:x:1234:\nextra:x:777:app,other\n")
+	b, err := os.ReadFile(built.tool)
+	if err == nil {
+		err = os.WriteFile(filepath.Join(root, "tool"), b, 0o755)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	type object = map[string]any
+	mounts := []object{
+		{"destination": "/proc", "type": "proc", "source": "proc"},
+		{"destination": "/dev", "type": "tmpfs", "source": "tmpfs"},
+		{"destination": "/tmp", "type": "tmpfs", "source": "tmpfs"},
+		{"destination": "/usr", "type": "bind", "source": "/usr", "options": []string{"rbind", "ro"}},
+	}
+	for _, m := range gs.Mounts {
+		mode := "rw"
+		if m.ReadOnly {
+			mode = "ro"
+		}
+		mounts = append(mounts, object{"destination": m.Target, "type": "bind", "source": m.Source, "options": []string{"rbind", mode}})
+	}
+	spec := object{
+		"ociVersion": "1.0.0",
+		"process": object{
+			"args": gs.Args, "env": gs.Env, "cwd": "/", "user": object{"uid": 0, "gid": 0}, "noNewPrivileges": true,
+			"capabilities": object{"bounding": gs.Capabilities, "effective": gs.Capabilities, "permitted": gs.Capabilities},
+		},
+		"root": object{"path": root}, "hostname": "sandbox", "mounts": mounts,
+		"linux": object{"namespaces": []object{{"type": "pid"}, {"type": "ipc"}, {"type": "uts"}, {"type": "mount"}, {"type": "network"}}},
+	}
+	raw, err := json.Marshal(spec)
+	if err == nil {
+		err = os.WriteFile(filepath.Join(bundle, "config.json"), raw, 0o600)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	state := t.TempDir()
+	id := fmt.Sprintf("agent-test-%d-%d", os.Getpid(), containers.Add(1))
+	flags := []string{"--root=" + state, "--network=none", "--host-uds=open", "--ignore-cgroups"}
+	if d := os.Getenv("AGENT_TEST_RUNSC_DEBUG"); d != "" {
+		flags = append(flags, "--debug", "--debug-log="+d+"/")
+	}
+	g := run(t, exec.Command(built.runsc, append(flags, "run", "-bundle", bundle, id)...))
+	t.Cleanup(func() {
+		_ = exec.Command(built.runsc, append(flags, "kill", id, "KILL")...).Run() // it may have ended
+		<-g.done
+		_ = exec.Command(built.runsc, append(flags, "delete", "-force", id)...).Run() // run has deleted it
+		_ = syscall.Unmount(filepath.Join(state, "null-netns"), syscall.MNT_DETACH)
+		if t.Failed() {
+			t.Logf("runsc: %s", g.log)
+		}
+	})
+	return g
+}
+
+// world is a hub and one sandbox.
+type world struct {
+	t      testing.TB
+	config agent.HubConfig
+	hub    *agent.Hub
+	guest  *guest
+	conn   *agent.Conn
+}
+
+const id = "box-1"
+
+func newWorld(t testing.TB, e environment, c agent.GuestConfig) *world {
+	w := &world{t: t, config: agent.HubConfig{
+		Dir: filepath.Join(t.TempDir(), "agents"), LogDir: filepath.Join(t.TempDir(), "logs"), AgentPath: built.agent,
+		Heartbeat: 500 * time.Millisecond,
+	}}
+	if testing.Verbose() {
+		w.config.Logger = slog.New(slog.NewTextHandler(t.Output(), nil))
+	}
+	w.hub = agent.NewHub(w.config)
+	t.Cleanup(func() { w.hub.Close() })
+	g, err := w.hub.Prepare(id, c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.guest = e.start(t, g)
+	w.connect()
+	return w
+}
+
+func (w *world) connect() {
+	w.t.Helper()
+	var err error
+	if w.conn, err = w.hub.Conn(w.ctx(), id); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// ctx bounds one step of a test.
+func (w *world) ctx() context.Context {
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	w.t.Cleanup(cancel)
+	return ctx
+}
+
+// restart replaces the hub as a restart of the server does.
+func (w *world) restart() {
+	w.t.Helper()
+	w.hub.Close()
+	w.hub = agent.NewHub(w.config)
+	w.t.Cleanup(func() { w.hub.Close() })
+	if err := w.hub.Attach(id); err != nil {
+		w.t.Fatal(err)
+	}
+	w.connect()
+}
+
+// result is what an exec did.
+type result struct {
+	out, err string
+	code     int
+}
+
+func (w *world) exec(s execution.ExecSpec) result {
+	w.t.Helper()
+	r, err := execute(w.ctx(), w.conn, s, "")
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return r
+}
+
+func (w *world) sh(script string) result {
+	w.t.Helper()
+	return w.exec(execution.ExecSpec{Command: []string{"/bin/sh", "-c", script}})
+}
+
+func execute(ctx context.Context, c *agent.Conn, s execution.ExecSpec, input string) (result, error) {
+	p, err := c.Exec(ctx, s)
+	if err != nil {
+		return result{}, err
+	}
+	defer p.Close()
+	return finish(ctx, p, input)
+}
+
+func finish(ctx context.Context, p execution.Process, input string) (result, error) {
+	var out, errOut bytes.Buffer
+	var oerr, eerr error
+	var wg sync.WaitGroup
+	wg.Go(func() { _, oerr = io.Copy(&out, p.Stdout()) })
+	wg.Go(func() { _, eerr = io.Copy(&errOut, p.Stderr()) })
+	wg.Go(func() {
+		_, _ = io.WriteString(p.Stdin(), input) // a process need not read it
+		p.Stdin().Close()
+	})
+	code, err := p.Wait(ctx)
+	wg.Wait()
+	return result{out.String(), errOut.String(), code}, errors.Join(err, oerr, eerr)
+}
+
+// until waits for a condition.
+func until(t testing.TB, what string, ok func() bool) {
+	t.Helper()
+	deadline := time.Now().Add(15 * time.Second)
+	for !ok() {
+		if time.Now().After(deadline) {
+			t.Fatalf("not in time: %s", what)
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+}
+
+// lines reads the log.
+func (w *world) lines(q execution.LogQuery) []string {
+	w.t.Helper()
+	var list []string
+	err := w.hub.Logs(w.ctx(), id, q, func(l execution.LogLine) error {
+		list = append(list, l.Stream+" "+l.Text)
+		return nil
+	})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return list
+}
+
+func join(s ...string) string { return strings.Join(s, "\n") + "\n" }
