@@ -30,29 +30,44 @@ func newNetNS(name string, inside func() error) (err error) {
 			err = errors.Join(err, removeNetNS(name))
 		}
 	}()
+	return onThread(func() error {
+		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+			return fmt.Errorf("new network namespace: %w", err)
+		}
+		if err := unix.Mount("/proc/thread-self/ns/net", path, "none", unix.MS_BIND, ""); err != nil {
+			return err
+		}
+		return inside()
+	})
+}
+
+// onThread calls fn on a thread whose network namespace it may change. It is
+// never the first thread of the process, whose namespace /proc/self and /proc/net show.
+func onThread(fn func() error) error {
 	done := make(chan error, 1)
-	go func() {
-		// The thread is not given back unless it is where it came from.
+	var run func()
+	run = func() {
 		runtime.LockOSThread()
-		done <- func() error {
-			home, err := unix.Open("/proc/thread-self/ns/net", unix.O_RDONLY|unix.O_CLOEXEC, 0)
-			if err != nil {
-				return err
-			}
-			defer unix.Close(home)
-			if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
-				return fmt.Errorf("new network namespace: %w", err)
-			}
-			err = unix.Mount("/proc/thread-self/ns/net", path, "none", unix.MS_BIND, "")
-			if err == nil {
-				err = inside()
-			}
+		if unix.Gettid() == os.Getpid() {
+			// Kept busy, so that the next one is another thread.
+			next := make(chan struct{})
+			go func() { defer close(next); run() }()
+			<-next
+			runtime.UnlockOSThread()
+			return
+		}
+		home, err := unix.Open("/proc/thread-self/ns/net", unix.O_RDONLY|unix.O_CLOEXEC, 0)
+		if err == nil {
+			err = fn()
+			// Else the thread ends with this goroutine.
 			if unix.Setns(home, unix.CLONE_NEWNET) == nil {
 				runtime.UnlockOSThread()
 			}
-			return err
-		}()
-	}()
+			unix.Close(home)
+		}
+		done <- err
+	}
+	go run()
 	return <-done
 }
 

@@ -8,7 +8,6 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -97,25 +96,20 @@ func ours(t *testing.T, m *Manager) []string {
 	return out
 }
 
-// inside calls fn in a network namespace, on a thread that is thrown away.
+// inside calls fn in a network namespace.
 func inside(t *testing.T, path string, fn func() error) error {
 	t.Helper()
-	done := make(chan error, 1)
-	go func() {
-		runtime.LockOSThread()
-		done <- func() error {
-			f, err := os.Open(path)
-			if err != nil {
-				return err
-			}
-			defer f.Close()
-			if err := unix.Setns(int(f.Fd()), unix.CLONE_NEWNET); err != nil {
-				return err
-			}
-			return fn()
-		}()
-	}()
-	return <-done
+	return onThread(func() error {
+		f, err := os.Open(path)
+		if err != nil {
+			return err
+		}
+		defer f.Close()
+		if err := unix.Setns(int(f.Fd()), unix.CLONE_NEWNET); err != nil {
+			return err
+		}
+		return fn()
+	})
 }
 
 // dial uses a socket of the current thread's namespace; net.Dial may use another thread.
