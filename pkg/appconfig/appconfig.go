@@ -1,0 +1,165 @@
+// Package appconfig reads what a source folder says about its app: app.toml,
+// in .runtime/ or at the root, and Procfile at the root.
+//
+//	name = "shop"                    # the app's name; else the folder's
+//
+//	[build]
+//	stack = "go"                     # dockerfile, go, node, python, static; else detected
+//	dockerfile = "deploy/Dockerfile" # else Dockerfile at the root, if there is one
+//	target = "prod"                  # stage of the Dockerfile
+//	package = "./cmd/shop"           # Go: the main package
+//	command = "npm run build:prod"   # Node: instead of the build script
+//	output = "dist"                  # static: the folder to serve
+//	version = "1.26"                 # of Go or Node
+//	packages = ["libpq5"]            # Debian packages that the app needs when it runs
+//	args = { KEY = "value" }         # build arguments
+//
+//	[env]
+//	LOG_LEVEL = "info"
+//
+//	[services.web]
+//	command = "bin/server --listen"  # a string is for the shell, a list is not
+//	port = 8080
+//	replicas = 2
+//	health_path = "/healthz"
+//	health_deadline = "30s"
+//	cpu = 0.5                        # CPUs; also "500m"
+//	memory = "512MB"
+//	pids = 1024
+//	stop_timeout = "10s"
+//	env = { WORKERS = "4" }
+//
+// An unknown key is an error with its line and the key that may have been
+// meant. A Procfile adds the services that app.toml does not name, and the
+// command of those that have none there. Nothing has a default here: absent is absent.
+package appconfig
+
+import (
+	"errors"
+	"io"
+	"io/fs"
+	"time"
+
+	"miren.dev/runtime/pkg/errs"
+)
+
+// Names of the files, in the order in which they are looked for.
+var fileNames = []string{".runtime/app.toml", "app.toml"}
+
+const procfileName = "Procfile"
+
+// maxFile bounds what is read of one file.
+const maxFile = 1 << 20
+
+// Config is what a source folder says.
+type Config struct {
+	// File is where it was found: ".runtime/app.toml"; empty when there is none.
+	File string
+	// Procfile tells whether there is one.
+	Procfile bool
+	Name     string
+	Build    Build
+	Env      map[string]string
+	Services []Service // in the order of the files, app.toml first
+}
+
+// Build says how the image is made. Empty fields are left to detection.
+type Build struct {
+	Stack      string
+	Dockerfile string // path below the root, with slashes
+	Target     string
+	Package    string
+	Command    string
+	Output     string
+	Version    string
+	Packages   []string
+	Args       map[string]string
+}
+
+// Service is a process of the app. A nil pointer, zero duration and empty
+// string are absent.
+type Service struct {
+	Name           string
+	Command        []string // empty: the image's
+	Port           *int64
+	Replicas       *int64
+	HealthPath     string
+	HealthDeadline *time.Duration
+	CPUMillis      *int64
+	MemoryBytes    *int64
+	PIDs           *int64
+	StopTimeout    *time.Duration
+	Env            map[string]string
+}
+
+// Service returns the service of a name, or nil.
+func (c *Config) Service(name string) *Service {
+	for i := range c.Services {
+		if c.Services[i].Name == name {
+			return &c.Services[i]
+		}
+	}
+	return nil
+}
+
+// Load reads the files of a source folder. A folder without any gives an
+// empty Config. Mistakes in the files have class InvalidArgument and name file and line.
+func Load(fsys fs.FS) (*Config, error) {
+	c := &Config{}
+	for _, name := range fileNames {
+		text, err := read(fsys, name)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		if c.File != "" {
+			return nil, errs.New(errs.InvalidArgument, "there are both %s and %s", c.File, name).WithHint("keep one of them")
+		}
+		if c, err = Parse(name, text); err != nil {
+			return nil, err
+		}
+	}
+	text, err := read(fsys, procfileName)
+	if errors.Is(err, fs.ErrNotExist) {
+		return c, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	services, err := ParseProcfile(procfileName, text)
+	if err != nil {
+		return nil, err
+	}
+	c.Procfile = true
+	for _, s := range services {
+		switch have := c.Service(s.Name); {
+		case have == nil:
+			c.Services = append(c.Services, s)
+		case len(have.Command) == 0:
+			have.Command = s.Command
+		}
+	}
+	return c, nil
+}
+
+// read returns a file's text; fs.ErrNotExist when there is none.
+func read(fsys fs.FS, name string) (string, error) {
+	f, err := fsys.Open(name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return "", err
+	}
+	if err != nil {
+		return "", errs.New(errs.Unavailable, "read %s: %w", name, err)
+	}
+	defer f.Close()
+	b, err := io.ReadAll(io.LimitReader(f, maxFile+1))
+	if err != nil {
+		return "", errs.New(errs.Unavailable, "read %s: %w", name, err)
+	}
+	if len(b) > maxFile {
+		return "", errs.New(errs.InvalidArgument, "%s is larger than %d bytes", name, maxFile)
+	}
+	return string(b), nil
+}

@@ -1,0 +1,172 @@
+package appconfig
+
+import (
+	"errors"
+	"maps"
+	"path"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/BurntSushi/toml"
+
+	"miren.dev/runtime/pkg/errs"
+)
+
+// parser walks one decoded file and knows where its keys are.
+type parser struct {
+	file    string
+	lines   map[string]int // dotted key: line
+	err     *errs.Error    // the first mistake
+	errLine int
+}
+
+// Stacks are the choices of build.stack.
+var Stacks = []string{"dockerfile", "go", "node", "python", "static"}
+
+var (
+	appName     = regexp.MustCompile(`^[a-z][a-z0-9-]{0,31}$`)
+	serviceName = regexp.MustCompile(`^[a-z][a-z0-9-]{0,31}$`)
+	envName     = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
+	packageName = regexp.MustCompile(`^[a-z0-9][a-z0-9+.:-]*$`)
+)
+
+// table is the known keys of one table.
+type table map[string]func(key string, v any)
+
+// Parse reads the text of an app.toml. file is its name in messages.
+func Parse(file, text string) (*Config, error) {
+	var raw map[string]any
+	meta, err := toml.Decode(text, &raw)
+	if err != nil {
+		var pe toml.ParseError
+		if errors.As(err, &pe) {
+			return nil, errs.New(errs.InvalidArgument, "%s:%d: %s", file, pe.Position.Line, pe.Message)
+		}
+		return nil, errs.New(errs.InvalidArgument, "%s: %w", file, err)
+	}
+	p := &parser{file: file, lines: keyLines(text)}
+	c := &Config{File: file}
+	p.walk("", raw, table{
+		"name": p.matching(&c.Name, appName, "lower-case letters, digits and dashes, beginning with a letter, at most 32"),
+		"env":  p.env(&c.Env),
+		"build": p.table(table{
+			"stack":      p.oneOf(&c.Build.Stack, Stacks),
+			"dockerfile": p.path(&c.Build.Dockerfile),
+			"target":     p.text(&c.Build.Target),
+			"package":    p.path(&c.Build.Package),
+			"command":    p.text(&c.Build.Command),
+			"output":     p.path(&c.Build.Output),
+			"version":    p.text(&c.Build.Version),
+			"packages":   p.list(&c.Build.Packages, packageName),
+			"args":       p.env(&c.Build.Args),
+		}),
+		"services": func(key string, v any) {
+			for _, name := range p.order(key, v, meta) {
+				s := Service{Name: name}
+				p.service(key+"."+name, v.(map[string]any)[name], &s)
+				c.Services = append(c.Services, s)
+			}
+		},
+	})
+	if p.err != nil {
+		return nil, p.err
+	}
+	return c, nil
+}
+
+func (p *parser) service(key string, v any, s *Service) {
+	if !serviceName.MatchString(s.Name) {
+		p.fail(key, "service name %q must be lower-case letters, digits and dashes, beginning with a letter, at most 32", s.Name)
+	}
+	p.table(table{
+		"command":         p.command(&s.Command),
+		"port":            p.integer(&s.Port, 0, 65535),
+		"replicas":        p.integer(&s.Replicas, 0, 1000),
+		"health_path":     p.healthPath(&s.HealthPath),
+		"health_deadline": p.duration(&s.HealthDeadline, minDeadline, maxDeadline),
+		"cpu":             p.cpu(&s.CPUMillis),
+		"memory":          p.memory(&s.MemoryBytes),
+		"pids":            p.integer(&s.PIDs, 1, 65536),
+		"stop_timeout":    p.duration(&s.StopTimeout, 0, maxStopTimeout),
+		"env":             p.env(&s.Env),
+	})(key, v)
+}
+
+// order is the names of the services as they come in the file.
+func (p *parser) order(key string, v any, meta toml.MetaData) []string {
+	m, ok := v.(map[string]any)
+	if !ok {
+		p.fail(key, "%s must be a table: [%s.web]", key, key)
+		return nil
+	}
+	var names []string
+	for _, k := range meta.Keys() {
+		if len(k) >= 2 && k[0] == "services" && !slices.Contains(names, k[1]) {
+			names = append(names, k[1])
+		}
+	}
+	return slices.DeleteFunc(names, func(n string) bool { _, ok := m[n]; return !ok })
+}
+
+// walk hands the values of a table to what knows them.
+func (p *parser) walk(prefix string, m map[string]any, t table) {
+	for _, k := range slices.Sorted(maps.Keys(m)) {
+		key := k
+		if prefix != "" {
+			key = prefix + "." + k
+		}
+		if set, ok := t[k]; ok {
+			set(key, m[k])
+			continue
+		}
+		e := errs.New(errs.InvalidArgument, "%s:%d: unknown key %q", p.file, p.line(key), key)
+		if s := closest(k, slices.Sorted(maps.Keys(t))); s != "" {
+			e = e.WithHint("did you mean %q?", strings.TrimSuffix(key, k)+s)
+		} else {
+			e = e.WithHint("keys here are: %s", strings.Join(slices.Sorted(maps.Keys(t)), ", "))
+		}
+		p.keep(p.line(key), e)
+	}
+}
+
+// keep keeps the mistake that comes first in the file.
+func (p *parser) keep(line int, e *errs.Error) {
+	if p.err == nil || line < p.errLine {
+		p.err, p.errLine = e, line
+	}
+}
+
+func (p *parser) fail(key, format string, args ...any) {
+	e := errs.New(errs.InvalidArgument, format, args...)
+	e.Message = p.prefix(key) + e.Message
+	p.keep(p.line(key), e)
+}
+
+func (p *parser) prefix(key string) string {
+	if n := p.line(key); n > 0 {
+		return p.file + ":" + itoa(n) + ": "
+	}
+	return p.file + ": "
+}
+
+// line of a key, or of the nearest table around it.
+func (p *parser) line(key string) int {
+	for key != "" {
+		if n, ok := p.lines[key]; ok {
+			return n
+		}
+		i := strings.LastIndexByte(key, '.')
+		if i < 0 {
+			break
+		}
+		key = key[:i]
+	}
+	return 0
+}
+
+// cleanPath is a path below the root, or an error text.
+func cleanPath(s string) (string, bool) {
+	c := path.Clean(strings.TrimPrefix(s, "./"))
+	return c, !path.IsAbs(s) && c != ".." && !strings.HasPrefix(c, "../")
+}

@@ -1,0 +1,296 @@
+package appconfig
+
+import (
+	"fmt"
+	"math"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Bounds that the schema of apps has as well.
+const (
+	minDeadline    = time.Second
+	maxDeadline    = time.Hour
+	maxStopTimeout = 10 * time.Minute
+	minCPU         = 10      // thousandths
+	maxCPU         = 1024000 // thousandths
+	minMemory      = 32 << 20
+)
+
+func itoa(n int) string { return strconv.Itoa(n) }
+
+// what says what kind of value v is.
+func what(v any) string {
+	switch v.(type) {
+	case string:
+		return "a string"
+	case int64:
+		return "an integer"
+	case float64:
+		return "a number"
+	case bool:
+		return "a boolean"
+	case []any, []map[string]any:
+		return "a list"
+	case map[string]any:
+		return "a table"
+	}
+	return fmt.Sprintf("a %T", v)
+}
+
+func (p *parser) table(t table) func(string, any) {
+	return func(key string, v any) {
+		if m, ok := v.(map[string]any); ok {
+			p.walk(key, m, t)
+		} else {
+			p.fail(key, "%s must be a table, not %s", key, what(v))
+		}
+	}
+}
+
+func (p *parser) text(to *string) func(string, any) {
+	return func(key string, v any) {
+		s, ok := v.(string)
+		switch {
+		case !ok:
+			p.fail(key, "%s must be a string, not %s", key, what(v))
+		case s == "":
+			p.fail(key, "%s is empty", key)
+		default:
+			*to = s
+		}
+	}
+}
+
+func (p *parser) matching(to *string, re *regexp.Regexp, means string) func(string, any) {
+	return func(key string, v any) {
+		p.text(to)(key, v)
+		if *to != "" && !re.MatchString(*to) {
+			p.fail(key, "%s %q must be %s", key, *to, means)
+		}
+	}
+}
+
+func (p *parser) oneOf(to *string, choices []string) func(string, any) {
+	return func(key string, v any) {
+		p.text(to)(key, v)
+		if *to != "" && !slices.Contains(choices, *to) {
+			p.fail(key, "%s %q is none of %s", key, *to, strings.Join(choices, ", "))
+		}
+	}
+}
+
+func (p *parser) path(to *string) func(string, any) {
+	return func(key string, v any) {
+		p.text(to)(key, v)
+		if *to == "" {
+			return
+		}
+		c, ok := cleanPath(*to)
+		if !ok {
+			p.fail(key, "%s %q must be a path inside the source folder", key, *to)
+			return
+		}
+		*to = c
+	}
+}
+
+func (p *parser) healthPath(to *string) func(string, any) {
+	return func(key string, v any) {
+		p.text(to)(key, v)
+		if *to != "" && !strings.HasPrefix(*to, "/") {
+			p.fail(key, "%s %q must begin with /", key, *to)
+		}
+	}
+}
+
+func (p *parser) list(to *[]string, re *regexp.Regexp) func(string, any) {
+	return func(key string, v any) {
+		l, ok := v.([]any)
+		if !ok {
+			p.fail(key, "%s must be a list of strings, not %s", key, what(v))
+			return
+		}
+		for _, e := range l {
+			s, ok := e.(string)
+			switch {
+			case !ok:
+				p.fail(key, "%s must be a list of strings, but has %s", key, what(e))
+			case re != nil && !re.MatchString(s):
+				p.fail(key, "%s has %q, which cannot be one", key, s)
+			default:
+				*to = append(*to, s)
+			}
+		}
+	}
+}
+
+func (p *parser) command(to *[]string) func(string, any) {
+	return func(key string, v any) {
+		if s, ok := v.(string); ok {
+			if strings.TrimSpace(s) == "" {
+				p.fail(key, "%s is empty", key)
+				return
+			}
+			*to = Shell(s)
+			return
+		}
+		p.list(to, nil)(key, v)
+		if l, ok := v.([]any); ok && len(l) == 0 {
+			p.fail(key, "%s is empty", key)
+		}
+	}
+}
+
+func (p *parser) integer(to **int64, low, high int64) func(string, any) {
+	return func(key string, v any) {
+		n, ok := v.(int64)
+		switch {
+		case !ok:
+			p.fail(key, "%s must be an integer, not %s", key, what(v))
+		case n < low || n > high:
+			p.fail(key, "%s is %d, but must be between %d and %d", key, n, low, high)
+		default:
+			*to = &n
+		}
+	}
+}
+
+func (p *parser) duration(to **time.Duration, low, high time.Duration) func(string, any) {
+	return func(key string, v any) {
+		s, ok := v.(string)
+		if !ok {
+			p.fail(key, `%s must be a duration such as "30s", not %s`, key, what(v))
+			return
+		}
+		d, err := time.ParseDuration(s)
+		switch {
+		case err != nil:
+			p.fail(key, `%s %q is not a duration such as "30s"`, key, s)
+		case d < low || d > high:
+			p.fail(key, "%s is %s, but must be between %s and %s", key, d, low, high)
+		default:
+			*to = &d
+		}
+	}
+}
+
+func (p *parser) cpu(to **int64) func(string, any) {
+	return func(key string, v any) {
+		n, ok := cpuMillis(v)
+		switch {
+		case !ok:
+			p.fail(key, `%s must be a number of CPUs such as 0.5, or thousandths such as "500m"`, key)
+		case n < minCPU || n > maxCPU:
+			p.fail(key, "%s is %s CPUs, but must be between 0.01 and %d", key, strconv.FormatFloat(float64(n)/1000, 'f', -1, 64), maxCPU/1000)
+		default:
+			*to = &n
+		}
+	}
+}
+
+func cpuMillis(v any) (int64, bool) {
+	var f float64
+	switch v := v.(type) {
+	case int64:
+		f = float64(v)
+	case float64:
+		f = v
+	case string:
+		unit := 1.0
+		number, milli := strings.CutSuffix(v, "m")
+		if milli {
+			unit = 1000
+		}
+		n, err := strconv.ParseFloat(number, 64)
+		if err != nil {
+			return 0, false
+		}
+		f = n / unit
+	default:
+		return 0, false
+	}
+	if math.IsNaN(f) || math.Abs(f) > 1e9 {
+		return 0, false
+	}
+	return int64(math.Round(f * 1000)), true
+}
+
+func (p *parser) memory(to **int64) func(string, any) {
+	return func(key string, v any) {
+		n, ok := int64(0), false
+		switch v := v.(type) {
+		case int64:
+			n, ok = v, true
+		case string:
+			n, ok = ParseBytes(v)
+		}
+		switch {
+		case !ok:
+			p.fail(key, `%s must be an amount of memory such as "512MB" or "1GiB"`, key)
+		case n < minMemory:
+			p.fail(key, "%s is %d bytes, but must be at least 32MiB", key, n)
+		default:
+			*to = &n
+		}
+	}
+}
+
+var byteUnits = []struct {
+	suffix string
+	factor float64
+}{
+	{"KiB", 1 << 10}, {"MiB", 1 << 20}, {"GiB", 1 << 30}, {"TiB", 1 << 40},
+	{"Ki", 1 << 10}, {"Mi", 1 << 20}, {"Gi", 1 << 30}, {"Ti", 1 << 40},
+	// As memory is sold: what most people mean by 512MB.
+	{"KB", 1 << 10}, {"MB", 1 << 20}, {"GB", 1 << 30}, {"TB", 1 << 40},
+	{"K", 1 << 10}, {"M", 1 << 20}, {"G", 1 << 30}, {"T", 1 << 40},
+	{"B", 1}, {"", 1},
+}
+
+// ParseBytes reads an amount like "512MB", "1.5GiB" or "1073741824". Units are
+// powers of 1024, whatever they are called.
+func ParseBytes(s string) (int64, bool) {
+	s = strings.TrimSpace(s)
+	for _, u := range byteUnits {
+		if len(s) <= len(u.suffix) || !strings.EqualFold(s[len(s)-len(u.suffix):], u.suffix) {
+			continue
+		}
+		f, err := strconv.ParseFloat(strings.TrimSpace(s[:len(s)-len(u.suffix)]), 64)
+		if err != nil || f < 0 || math.IsNaN(f) || f*u.factor > math.MaxInt64/2 {
+			return 0, false
+		}
+		return int64(f * u.factor), true
+	}
+	return 0, false
+}
+
+func (p *parser) env(to *map[string]string) func(string, any) {
+	return func(key string, v any) {
+		m, ok := v.(map[string]any)
+		if !ok {
+			p.fail(key, "%s must be a table, not %s", key, what(v))
+			return
+		}
+		out := map[string]string{}
+		for k, v := range m {
+			at := key + "." + k
+			if !envName.MatchString(k) {
+				p.fail(at, "%q cannot be the name of a variable", k)
+				continue
+			}
+			switch v := v.(type) {
+			case string:
+				out[k] = v
+			case int64, float64, bool:
+				out[k] = fmt.Sprint(v)
+			default:
+				p.fail(at, "%s must be a string, not %s", at, what(v))
+			}
+		}
+		*to = out
+	}
+}
