@@ -1,0 +1,111 @@
+package ingress
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"os"
+	"strconv"
+	"time"
+
+	"miren.dev/runtime/pkg/errs"
+	"miren.dev/runtime/pkg/schema"
+	"miren.dev/runtime/servers/ingress/admin"
+)
+
+// maxAdminWait bounds a call of /synced.
+const maxAdminWait = time.Minute
+
+func (in *Ingress) adminHandler() http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /status", func(w http.ResponseWriter, _ *http.Request) { reply(w, in.status()) })
+	mux.HandleFunc("GET /inflight", func(w http.ResponseWriter, r *http.Request) {
+		// The position first: what is counted is at least as new.
+		out := admin.Inflight{Version: schema.ID(r.FormValue("version")), Table: in.follower.position()}
+		out.Sandboxes = in.registry.inflight(out.Version)
+		for _, n := range out.Sandboxes {
+			out.Total += n
+		}
+		reply(w, out)
+	})
+	mux.HandleFunc("GET /synced", func(w http.ResponseWriter, r *http.Request) {
+		revision, err := strconv.ParseInt(r.FormValue("revision"), 10, 64)
+		if err != nil {
+			refuse(w, http.StatusBadRequest, errs.InvalidArgument, "revision must be a number")
+			return
+		}
+		wait := 10 * time.Second
+		if s := r.FormValue("wait"); s != "" {
+			if wait, err = time.ParseDuration(s); err != nil {
+				refuse(w, http.StatusBadRequest, errs.InvalidArgument, "wait must be a duration")
+				return
+			}
+		}
+		ctx, cancel := context.WithTimeout(r.Context(), min(wait, maxAdminWait))
+		defer cancel()
+		at, err := in.follower.waitFor(ctx, schema.Revision(revision))
+		if err != nil {
+			refuse(w, http.StatusGatewayTimeout, errs.DeadlineExceeded,
+				"the table is at revision "+strconv.FormatInt(int64(at.Revision), 10)+", not yet at "+strconv.FormatInt(revision, 10))
+			return
+		}
+		reply(w, in.status())
+	})
+	return mux
+}
+
+func (in *Ingress) status() admin.Status {
+	f := in.follower
+	f.mu.Lock()
+	s := admin.Status{PID: os.Getpid(), Table: f.at, Synced: f.synced, Error: f.lastErr, Routes: []admin.Route{}}
+	f.mu.Unlock()
+	select {
+	case addrs := <-in.addrs:
+		in.addrs <- addrs
+		for _, a := range addrs {
+			s.Addresses = append(s.Addresses, a.String())
+		}
+	default:
+	}
+	for _, n := range in.registry.inflight("") {
+		s.InFlight += n
+	}
+	t := in.table.Load()
+	add := func(host string, rules []rule) {
+		for _, r := range rules {
+			path := r.path
+			if path == "" {
+				path = "/"
+			}
+			s.Routes = append(s.Routes, admin.Route{Host: host, Path: path, App: r.target.app.id, AppName: r.target.app.name,
+				Service: r.target.service, Version: r.target.version, Ready: len(r.target.backends)})
+		}
+	}
+	for _, host := range sortedKeys(t.exact) {
+		add(host, t.exact[host])
+	}
+	for _, name := range sortedKeys(t.local) {
+		for _, d := range in.cfg.LocalDomains {
+			add(name+d, t.local[name])
+		}
+	}
+	for _, suffix := range sortedKeys(t.wildcard) {
+		add("*"+suffix, t.wildcard[suffix])
+	}
+	add("*", t.any)
+	for _, a := range t.apps {
+		s.Held += a.waiting.Load()
+	}
+	return s
+}
+
+func reply(w http.ResponseWriter, v any) {
+	w.Header().Set("Content-Type", "application/json")
+	_ = json.NewEncoder(w).Encode(v) // the caller has gone
+}
+
+func refuse(w http.ResponseWriter, code int, class errs.Class, message string) {
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(code)
+	_ = json.NewEncoder(w).Encode(admin.Error{Class: class, Message: message})
+}

@@ -1,0 +1,272 @@
+package ingress
+
+import (
+	"bufio"
+	"context"
+	"maps"
+	"net"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"miren.dev/runtime/pkg/schema"
+)
+
+// Bounds of the connections to one sandbox.
+const (
+	maxIdleConns = 512
+	// idleConnLife is below the keep-alive time of common servers (Node and
+	// uvicorn: 5 s), so that they rarely close a connection while it is used.
+	idleConnLife = 4 * time.Second
+	// downTime is how long a sandbox that could not be dialled is passed over.
+	downTime = time.Second
+)
+
+// backend is a sandbox that takes requests, with its connections. It outlives
+// tables, and stays in the registry until its last request has ended.
+type backend struct {
+	Sandbox
+	dial     func(ctx context.Context, address string) (net.Conn, error)
+	inflight atomic.Int64
+	downTill atomic.Int64 // Unix nanoseconds
+
+	mu     sync.Mutex
+	idle   []*upConn // the newest last
+	closed bool      // no longer wanted: keep no idle connections
+}
+
+func (b *backend) down(now time.Time) bool {
+	till := b.downTill.Load()
+	return till != 0 && now.UnixNano() < till
+}
+
+func (b *backend) markDown() { b.downTill.Store(time.Now().Add(downTime).UnixNano()) }
+func (b *backend) markUp() {
+	if b.downTill.Load() != 0 {
+		b.downTill.Store(0)
+	}
+}
+
+// upConn is a connection to a sandbox. One goroutine reads from it, one may
+// write to it.
+type upConn struct {
+	net.Conn
+	br     *bufio.Reader
+	raw    syscall.RawConn
+	peek   func(fd uintptr) bool // made once, so that a look allocates nothing
+	quiet  bool                  // what peek found
+	reused bool
+	since  time.Time // idle since
+}
+
+var readerPool = sync.Pool{New: func() any { return bufio.NewReaderSize(nil, 8<<10) }}
+
+// get returns an idle connection that is still open, or dials.
+func (b *backend) get(ctx context.Context, fresh bool) (*upConn, error) {
+	for !fresh {
+		c := b.popIdle()
+		if c == nil {
+			break
+		}
+		if c.alive() {
+			c.reused = true
+			return c, nil
+		}
+		c.discard()
+	}
+	nc, err := b.dial(ctx, b.Address)
+	if err != nil {
+		return nil, err
+	}
+	c := &upConn{Conn: nc}
+	if sc, ok := nc.(syscall.Conn); ok {
+		c.raw, _ = sc.SyscallConn()
+		c.peek = c.look
+	}
+	c.br = readerPool.Get().(*bufio.Reader)
+	c.br.Reset(nc)
+	return c, nil
+}
+
+func (b *backend) popIdle() *upConn {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	n := len(b.idle)
+	if n == 0 {
+		return nil
+	}
+	c := b.idle[n-1]
+	b.idle[n-1] = nil
+	b.idle = b.idle[:n-1]
+	return c
+}
+
+// put gives a connection back that has no request on it.
+func (b *backend) put(c *upConn) {
+	c.since = time.Now()
+	b.mu.Lock()
+	if keep := !b.closed && len(b.idle) < maxIdleConns; keep {
+		b.idle = append(b.idle, c)
+		b.mu.Unlock()
+		return
+	}
+	b.mu.Unlock()
+	c.discard()
+}
+
+// sweep closes connections that were idle for too long, or all of them.
+func (b *backend) sweep(before time.Time, closed bool) {
+	b.mu.Lock()
+	b.closed = closed
+	n := 0
+	for n < len(b.idle) && (closed || b.idle[n].since.Before(before)) {
+		n++
+	}
+	old := append([]*upConn(nil), b.idle[:n]...)
+	rest := copy(b.idle, b.idle[n:])
+	clear(b.idle[rest:])
+	b.idle = b.idle[:rest]
+	b.mu.Unlock()
+	for _, c := range old {
+		c.discard()
+	}
+}
+
+// discard closes an idle or finished connection. Nothing else may use it.
+func (c *upConn) discard() {
+	c.Close()
+	if c.br != nil {
+		c.br.Reset(nil)
+		readerPool.Put(c.br)
+		c.br = nil
+	}
+}
+
+// alive looks whether the peer has closed the idle connection, or sent what it
+// should not.
+func (c *upConn) alive() bool {
+	if time.Since(c.since) > idleConnLife || c.br.Buffered() > 0 {
+		return false
+	}
+	if c.raw == nil {
+		return true
+	}
+	c.quiet = false
+	return c.raw.Read(c.peek) == nil && c.quiet
+}
+
+func (c *upConn) look(fd uintptr) bool {
+	var b [1]byte
+	_, _, err := unix.Recvfrom(int(fd), b[:], unix.MSG_PEEK|unix.MSG_DONTWAIT)
+	c.quiet = err == unix.EAGAIN || err == unix.EINTR
+	return true
+}
+
+// registry holds what outlives a table: sandboxes with their connections and
+// counts, and the counters of apps.
+type registry struct {
+	dial    func(ctx context.Context, address string) (net.Conn, error)
+	metrics *metrics
+
+	mu       sync.Mutex
+	backends map[schema.ID]*backend
+	apps     map[schema.ID]*appState
+	// leaving are replaced or removed sandboxes with requests in flight.
+	leaving map[*backend]struct{}
+}
+
+func newRegistry(dial func(context.Context, string) (net.Conn, error), m *metrics) *registry {
+	return &registry{dial: dial, metrics: m, backends: map[schema.ID]*backend{}, apps: map[schema.ID]*appState{}, leaving: map[*backend]struct{}{}}
+}
+
+func (r *registry) backend(s Sandbox) *backend {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	b := r.backends[s.ID]
+	if b != nil && b.Sandbox == s {
+		return b
+	}
+	if b != nil {
+		r.leaving[b] = struct{}{}
+	}
+	b = &backend{Sandbox: s, dial: r.dial}
+	r.backends[s.ID] = b
+	return b
+}
+
+func (r *registry) app(a App) *appState {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	s := r.apps[a.ID]
+	if s == nil || s.name != a.Name {
+		s = newAppState(a, r.metrics)
+		r.apps[a.ID] = s
+	}
+	return s
+}
+
+// retain drops what s does not have any more. It is called when a table of s
+// is in place.
+func (r *registry) retain(s *State) {
+	sandboxes := make(map[schema.ID]bool, len(s.Sandboxes))
+	for _, sb := range s.Sandboxes {
+		sandboxes[sb.ID] = true
+	}
+	apps := make(map[schema.ID]bool, len(s.Apps))
+	for _, a := range s.Apps {
+		apps[a.ID] = true
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for id, b := range r.backends {
+		if !sandboxes[id] {
+			delete(r.backends, id)
+			r.leaving[b] = struct{}{}
+		}
+	}
+	for id, a := range r.apps {
+		if !apps[id] {
+			delete(r.apps, id)
+			a.forget(r.metrics)
+		}
+	}
+}
+
+// sweep closes old idle connections and forgets who has left.
+func (r *registry) sweep() {
+	before := time.Now().Add(-idleConnLife)
+	r.mu.Lock()
+	staying := slices.Collect(maps.Values(r.backends))
+	leaving := slices.Collect(maps.Keys(r.leaving))
+	maps.DeleteFunc(r.leaving, func(b *backend, _ struct{}) bool { return b.inflight.Load() == 0 })
+	r.mu.Unlock()
+	for _, b := range staying {
+		b.sweep(before, false)
+	}
+	for _, b := range leaving {
+		b.sweep(before, true)
+	}
+}
+
+// inflight returns the requests on each sandbox of a version ("": of all).
+func (r *registry) inflight(version schema.ID) map[schema.ID]int64 {
+	out := map[schema.ID]int64{}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	count := func(b *backend) {
+		if n := b.inflight.Load(); version == "" || b.Version == version {
+			out[b.ID] += n
+		}
+	}
+	for _, b := range r.backends {
+		count(b)
+	}
+	for b := range r.leaving {
+		count(b)
+	}
+	return out
+}

@@ -1,0 +1,85 @@
+package ingress
+
+import (
+	"log/slog"
+	"net/netip"
+	"strings"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"miren.dev/runtime/entity"
+	"miren.dev/runtime/pkg/errs"
+)
+
+// Config of an Ingress. Zero values mean the defaults.
+type Config struct {
+	Addrs        []string // where to listen for HTTP; default 127.0.0.1:8080
+	LocalDomains []string // <app>.<domain> leads to the app without a route; default localhost
+
+	Reader      entity.Reader // the store; nil: only the table on disk
+	TableFile   string        // where the last table is kept; empty: nowhere
+	AdminSocket string        // unix socket of the admin interface; empty: none
+
+	HoldTimeout  time.Duration // how long a request waits for a sandbox; default 30 s
+	HoldLimit    int           // requests of one app that wait; default 1000
+	DrainTimeout time.Duration // how long requests may go on after the stop; default 30 s
+
+	MaxHeaderBytes        int           // of a request; default 64 KiB
+	MaxBodyBytes          int64         // of a request; default 1 GiB; negative: unlimited
+	ReadHeaderTimeout     time.Duration // default 10 s
+	IdleTimeout           time.Duration // of a client's connection; default 2 min
+	DialTimeout           time.Duration // to a sandbox; default 2 s
+	ResponseHeaderTimeout time.Duration // until a sandbox begins to answer; default 10 min; negative: none
+
+	// TrustedProxies are peers whose X-Forwarded-* and Forwarded headers are
+	// believed and extended. Those of everybody else are replaced.
+	TrustedProxies []netip.Prefix
+
+	Logger     *slog.Logger
+	AccessLog  *slog.Logger          // one line per request; nil: none
+	Registerer prometheus.Registerer // nil: no metrics
+}
+
+func (c Config) withDefaults() (Config, error) {
+	if len(c.Addrs) == 0 {
+		c.Addrs = []string{"127.0.0.1:8080"}
+	}
+	if c.LocalDomains == nil {
+		c.LocalDomains = []string{"localhost"}
+	}
+	var local []string
+	for _, d := range c.LocalDomains {
+		d = strings.ToLower(strings.Trim(d, "."))
+		if d == "" || strings.ContainsAny(d, "/: *") {
+			return c, errs.New(errs.InvalidArgument, "local domain %q is not a domain", d)
+		}
+		local = append(local, "."+d)
+	}
+	c.LocalDomains = local
+	setDuration(&c.HoldTimeout, 30*time.Second)
+	setDuration(&c.DrainTimeout, 30*time.Second)
+	setDuration(&c.ReadHeaderTimeout, 10*time.Second)
+	setDuration(&c.IdleTimeout, 2*time.Minute)
+	setDuration(&c.DialTimeout, 2*time.Second)
+	setDuration(&c.ResponseHeaderTimeout, 10*time.Minute)
+	if c.HoldLimit <= 0 {
+		c.HoldLimit = 1000
+	}
+	if c.MaxHeaderBytes <= 0 {
+		c.MaxHeaderBytes = 64 << 10
+	}
+	if c.MaxBodyBytes == 0 {
+		c.MaxBodyBytes = 1 << 30
+	}
+	if c.Logger == nil {
+		c.Logger = slog.New(slog.DiscardHandler)
+	}
+	return c, nil
+}
+
+func setDuration(d *time.Duration, def time.Duration) {
+	if *d == 0 {
+		*d = def
+	}
+}

@@ -1,0 +1,39 @@
+// Package ingress is the HTTP data plane: a process of its own that leads
+// requests to the sandboxes of apps.
+//
+// It serves from an immutable Table in memory, replaced as a whole when the
+// entities it watches (app, route, sandbox) change; a request reads no store.
+// The state behind the table is also kept in a file, so that a new process
+// serves before, and without, the control plane. What it does not know it does
+// not forget: when the store cannot be reached, the last table stays.
+//
+// # A request
+//
+// The host and the path select a rule: the exact host, then <app>.<local
+// domain>, then *.wildcard (the longest suffix), then *; within a host the
+// longest path prefix, at a segment boundary. The rule's app says which version
+// is active; of its ready sandboxes the less busy of two random ones gets the
+// request. While there is none the request waits, bounded in number and time,
+// and is woken by every new table. A sandbox that cannot be dialled is passed
+// over for a moment and the request tries another; once a byte of the request
+// may have reached a sandbox it is repeated only if that is harmless.
+//
+// A new active version takes new requests atomically: a request counts itself
+// on a sandbox, then looks whether the table is still the one it chose from,
+// and chooses again if not. So when a new table is visible (admin: synced),
+// the count of in-flight requests of the old version can only fall.
+//
+// # The table file
+//
+//	runtime-ingress-table 1 <sha256 of the rest, hex>\n
+//	<JSON of State>
+//
+// It is replaced by rename after fsync. A file that fails its check is reported
+// and not used.
+//
+// # Locks
+//
+// Requests take no lock but the one of a sandbox's idle connections. The
+// follower goroutine alone builds tables; registry.mu guards the sandboxes and
+// apps that survive a table, and is never held during IO.
+package ingress

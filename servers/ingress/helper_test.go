@@ -1,0 +1,135 @@
+package ingress
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"miren.dev/runtime/pkg/schema"
+)
+
+// quiet is for tests that provoke warnings.
+var quiet = slog.New(slog.DiscardHandler)
+
+// running is an ingress under test.
+type running struct {
+	*Ingress
+	addr string
+	url  string
+	stop func() // ends it and waits
+}
+
+// start runs an ingress on a free port until the test ends.
+func start(t testing.TB, cfg Config) *running {
+	t.Helper()
+	if cfg.Addrs == nil {
+		cfg.Addrs = []string{"127.0.0.1:0"}
+	}
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelWarn}))
+	}
+	in, err := New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- in.Run(ctx) }()
+	r := &running{Ingress: in}
+	stopped := false
+	r.stop = func() {
+		if stopped {
+			return
+		}
+		stopped = true
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("Run: %v", err)
+		}
+	}
+	t.Cleanup(r.stop)
+	wait, waitCancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer waitCancel()
+	addrs, err := in.Addrs(wait)
+	if err != nil {
+		select {
+		case err := <-done:
+			done <- nil
+			t.Fatalf("Run: %v", err)
+		default:
+			t.Fatal(err)
+		}
+	}
+	r.addr = addrs[0].String()
+	r.url = "http://" + r.addr
+	return r
+}
+
+// upstream is a real HTTP server that plays a sandbox.
+func upstream(t testing.TB, h http.HandlerFunc) *httptest.Server {
+	t.Helper()
+	s := httptest.NewServer(h)
+	t.Cleanup(s.Close)
+	return s
+}
+
+func says(text string) http.HandlerFunc {
+	return func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, text) }
+}
+
+// oneApp is a state of the app "shop" at version v1 with the given sandboxes.
+func oneApp(addrs ...string) *State {
+	s := &State{Apps: []App{{ID: "app-1", Name: "shop", Active: "v1"}}}
+	for i, a := range addrs {
+		s.Sandboxes = append(s.Sandboxes, Sandbox{ID: schema.ID(fmt.Sprintf("sb-%d-%s", i, a)), App: "app-1", Version: "v1", Service: "web",
+			Address: strings.TrimPrefix(a, "http://")})
+	}
+	return s
+}
+
+// client has connections of its own and follows nothing.
+func client(t testing.TB) *http.Client {
+	t.Helper()
+	tr := &http.Transport{MaxIdleConnsPerHost: 100, DisableCompression: true}
+	t.Cleanup(tr.CloseIdleConnections)
+	return &http.Client{Transport: tr, Timeout: 30 * time.Second, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+}
+
+func request(t testing.TB, method, url, host string) *http.Request {
+	t.Helper()
+	r, err := http.NewRequestWithContext(t.Context(), method, url, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Host = host
+	return r
+}
+
+// closedAddr is an address nobody listens on.
+func closedAddr(t testing.TB) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().String()
+}
+
+// eventually waits until cond holds.
+func eventually(t testing.TB, what string, cond func() bool) {
+	t.Helper()
+	deadline := time.Now().Add(10 * time.Second)
+	for !cond() {
+		if time.Now().After(deadline) {
+			t.Fatalf("not within 10 s: %s", what)
+		}
+		time.Sleep(2 * time.Millisecond)
+	}
+}

@@ -1,0 +1,144 @@
+package ingress
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net"
+	"net/http"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"miren.dev/runtime/pkg/errs"
+)
+
+// Ingress is the HTTP data plane.
+type Ingress struct {
+	cfg      Config
+	metrics  *metrics
+	registry *registry
+	table    atomic.Pointer[table]
+	follower *follower
+	tunnels  tunnels
+	stopping chan struct{} // closed when requests should not wait any more
+	addrs    chan []net.Addr
+}
+
+// New makes an ingress. It does no IO.
+func New(cfg Config) (*Ingress, error) {
+	cfg, err := cfg.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	in := &Ingress{cfg: cfg, metrics: newMetrics(cfg.Registerer), stopping: make(chan struct{}), addrs: make(chan []net.Addr, 1)}
+	dialer := &net.Dialer{Timeout: cfg.DialTimeout, KeepAlive: 30 * time.Second}
+	in.registry = newRegistry(func(ctx context.Context, address string) (net.Conn, error) {
+		return dialer.DialContext(ctx, "tcp", address)
+	}, in.metrics)
+	in.table.Store(newTable(&State{}, in.registry))
+	in.follower = newFollower(in)
+	return in, nil
+}
+
+// Addrs waits until the listeners are open and returns their addresses.
+func (in *Ingress) Addrs(ctx context.Context) ([]net.Addr, error) {
+	select {
+	case a := <-in.addrs:
+		in.addrs <- a
+		return a, nil
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+// Run serves until ctx ends, then lets requests finish for DrainTimeout, and
+// returns nil.
+func (in *Ingress) Run(ctx context.Context) error {
+	in.follower.load()
+	listeners, err := listen(ctx, in.cfg)
+	if err != nil {
+		return err
+	}
+	admin, err := listenAdmin(in.cfg.AdminSocket)
+	if err != nil {
+		for _, l := range listeners {
+			l.Close()
+		}
+		return err
+	}
+	srv := &http.Server{
+		Handler: in, ReadHeaderTimeout: in.cfg.ReadHeaderTimeout, IdleTimeout: in.cfg.IdleTimeout,
+		MaxHeaderBytes: in.cfg.MaxHeaderBytes, ErrorLog: slog.NewLogLogger(in.cfg.Logger.Handler(), slog.LevelDebug),
+	}
+	adminSrv := &http.Server{Handler: in.adminHandler(), ReadHeaderTimeout: 10 * time.Second, MaxHeaderBytes: 16 << 10,
+		ErrorLog: srv.ErrorLog}
+
+	var addrs []net.Addr
+	for _, l := range listeners {
+		addrs = append(addrs, l.Addr())
+	}
+	in.addrs <- addrs
+	in.cfg.Logger.Info("ingress serves", "addresses", addrs, "revision", in.follower.position().Revision)
+
+	// The follower and the admin interface outlive ctx by the draining.
+	work, stopWork := context.WithCancel(context.WithoutCancel(ctx))
+	defer stopWork()
+	var background errgroup.Group
+	background.Go(func() error { in.follower.run(work); return nil })
+	background.Go(func() error { in.sweep(work); return nil })
+	if admin != nil {
+		background.Go(func() error { return ignoreClosed(adminSrv.Serve(admin)) })
+	}
+	serving, failed := errgroup.WithContext(ctx)
+	for _, l := range listeners {
+		serving.Go(func() error { return ignoreClosed(srv.Serve(l)) })
+	}
+	<-failed.Done() // ctx has ended, or a listener failed
+
+	drain, cancel := context.WithTimeout(context.WithoutCancel(ctx), in.cfg.DrainTimeout)
+	defer cancel()
+	stopWaiting := time.AfterFunc(in.cfg.DrainTimeout/2, func() { close(in.stopping) })
+	defer stopWaiting.Stop()
+	if err := srv.Shutdown(drain); err != nil {
+		in.cfg.Logger.Warn("requests were cut off at the end of the drain time", "error", err)
+		srv.Close()
+	}
+	in.tunnels.drain(drain)
+	err = serving.Wait()
+	stopWork()
+	adminSrv.Close()
+	if admin != nil {
+		admin.remove()
+	}
+	return errors.Join(err, background.Wait())
+}
+
+func (in *Ingress) sweep(ctx context.Context) {
+	t := time.NewTicker(idleConnLife / 2)
+	defer t.Stop()
+	for {
+		select {
+		case <-t.C:
+			in.registry.sweep()
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// install puts the table of s in place.
+func (in *Ingress) install(s *State) {
+	next := newTable(s, in.registry)
+	old := in.table.Swap(next)
+	in.registry.retain(s)
+	close(old.changed)
+}
+
+func ignoreClosed(err error) error {
+	if errors.Is(err, http.ErrServerClosed) || errors.Is(err, net.ErrClosed) {
+		return nil
+	}
+	return errs.Wrap(err, "serve")
+}

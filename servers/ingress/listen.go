@@ -1,0 +1,127 @@
+package ingress
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"miren.dev/runtime/pkg/errs"
+	"miren.dev/runtime/servers/ingress/admin"
+)
+
+// listen opens the addresses. They are shared (SO_REUSEPORT) with an older
+// process of this ingress only, so that a new one can take over while the old
+// one drains; whoever else listens there is an error.
+func listen(ctx context.Context, cfg Config) ([]net.Listener, error) {
+	var shared []string
+	if cfg.AdminSocket != "" {
+		ask, cancel := context.WithTimeout(ctx, 2*time.Second)
+		defer cancel()
+		if s, err := (admin.Client{Socket: cfg.AdminSocket}).Status(ask); err == nil {
+			shared = s.Addresses
+		}
+	}
+	var out []net.Listener
+	for _, addr := range cfg.Addrs {
+		l, err := listenOne(ctx, addr, shared)
+		if err != nil {
+			for _, l := range out {
+				l.Close()
+			}
+			return nil, err
+		}
+		out = append(out, l)
+	}
+	return out, nil
+}
+
+func listenOne(ctx context.Context, addr string, shared []string) (net.Listener, error) {
+	// Bound without SO_REUSEPORT, the address is refused if anybody listens.
+	probe, err := net.Listen("tcp", addr)
+	if err == nil {
+		addr = probe.Addr().String() // a port 0 has become a number
+		probe.Close()
+	} else if !errors.Is(err, unix.EADDRINUSE) || !slices.ContainsFunc(shared, func(s string) bool { return sameAddress(s, addr) }) {
+		e := errs.New(errs.FailedPrecondition, "listen on %s: %w", addr, err)
+		if errors.Is(err, unix.EADDRINUSE) {
+			e = e.WithHint("another program uses this port; set ingress.http_address to a free one")
+		}
+		return nil, e
+	}
+	lc := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) error {
+		var serr error
+		if err := c.Control(func(fd uintptr) {
+			serr = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEPORT, 1)
+		}); err != nil {
+			return err
+		}
+		return serr
+	}}
+	l, err := lc.Listen(ctx, "tcp", addr)
+	if err != nil {
+		return nil, errs.New(errs.FailedPrecondition, "listen on %s: %w", addr, err)
+	}
+	return l, nil
+}
+
+func sameAddress(a, b string) bool {
+	x, err := net.ResolveTCPAddr("tcp", a)
+	if err != nil {
+		return false
+	}
+	y, err := net.ResolveTCPAddr("tcp", b)
+	return err == nil && x.Port == y.Port && (x.IP.Equal(y.IP) || x.IP.IsUnspecified() && (y.IP == nil || y.IP.IsUnspecified()))
+}
+
+// adminListener is the admin socket. The newest process has it.
+type adminListener struct {
+	*net.UnixListener
+	path string
+	info os.FileInfo
+}
+
+func listenAdmin(path string) (*adminListener, error) {
+	if path == "" {
+		return nil, nil
+	}
+	// Under another name first, then over the old one: there is always somebody
+	// to ask.
+	tmp := filepath.Join(filepath.Dir(path), ".ingress-admin")
+	_ = os.Remove(tmp)
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: tmp, Net: "unix"})
+	if err != nil {
+		return nil, errs.New(errs.FailedPrecondition, "admin socket: %w", err)
+	}
+	l.SetUnlinkOnClose(false)
+	err = os.Chmod(tmp, 0o600)
+	if err == nil {
+		err = os.Rename(tmp, path)
+	}
+	var info os.FileInfo
+	if err == nil {
+		info, err = os.Lstat(path)
+	}
+	if err != nil {
+		l.Close()
+		_ = os.Remove(tmp)
+		return nil, errs.New(errs.FailedPrecondition, "admin socket: %w", err)
+	}
+	return &adminListener{UnixListener: l, path: path, info: info}, nil
+}
+
+// remove takes the socket away if it still is this process's.
+func (a *adminListener) remove() {
+	if now, err := os.Lstat(a.path); err == nil && os.SameFile(now, a.info) {
+		_ = os.Remove(a.path)
+	}
+}
+
+func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }

@@ -1,0 +1,100 @@
+package ingress
+
+import (
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"miren.dev/runtime/pkg/schema"
+)
+
+// metrics have bounded labels: the names of apps that exist, and the class of
+// the status; never hosts or paths.
+type metrics struct {
+	requests   *prometheus.CounterVec
+	seconds    *prometheus.HistogramVec
+	inflight   *prometheus.GaugeVec
+	held       *prometheus.GaugeVec
+	failures   *prometheus.CounterVec
+	revision   prometheus.Gauge
+	storeError prometheus.Counter
+	unknown    *appState // requests that lead to no app
+}
+
+func newMetrics(reg prometheus.Registerer) *metrics {
+	m := &metrics{
+		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "runtime_ingress_requests_total", Help: "Requests that ended, by app and class of status."}, []string{"app", "code"}),
+		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "runtime_ingress_request_seconds", Help: "Time from a request's head to the end of its answer, with waiting.",
+			Buckets: prometheus.ExponentialBuckets(0.001, 4, 9)}, []string{"app"}),
+		inflight: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "runtime_ingress_requests_in_flight", Help: "Requests that sandboxes work on."}, []string{"app"}),
+		held: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "runtime_ingress_requests_held", Help: "Requests that wait for a sandbox to be ready."}, []string{"app"}),
+		failures: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "runtime_ingress_sandbox_failures_total", Help: "Attempts at a sandbox that failed, by kind."}, []string{"app", "kind"}),
+		revision: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "runtime_ingress_table_revision", Help: "Store revision of the route table."}),
+		storeError: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "runtime_ingress_store_errors_total", Help: "Times that the store could not be followed."}),
+	}
+	if reg != nil {
+		reg.MustRegister(m.requests, m.seconds, m.inflight, m.held, m.failures, m.revision, m.storeError)
+	}
+	m.unknown = newAppState(App{}, m)
+	return m
+}
+
+// appState is what outlives tables of an app: its bounds and its metrics,
+// looked up once.
+type appState struct {
+	id      schema.ID
+	name    string
+	waiting atomic.Int64
+
+	requests [6]prometheus.Counter // by status/100; 0: the client went away
+	seconds  prometheus.Observer
+	inflight prometheus.Gauge
+	held     prometheus.Gauge
+	dial     prometheus.Counter
+	stale    prometheus.Counter
+	answer   prometheus.Counter
+}
+
+var classes = [6]string{"gone", "1xx", "2xx", "3xx", "4xx", "5xx"}
+
+func newAppState(a App, m *metrics) *appState {
+	s := &appState{
+		id: a.ID, name: a.Name,
+		seconds:  m.seconds.WithLabelValues(a.Name),
+		inflight: m.inflight.WithLabelValues(a.Name),
+		held:     m.held.WithLabelValues(a.Name),
+		dial:     m.failures.WithLabelValues(a.Name, "dial"),
+		stale:    m.failures.WithLabelValues(a.Name, "stale"),
+		answer:   m.failures.WithLabelValues(a.Name, "answer"),
+	}
+	for i, c := range classes {
+		s.requests[i] = m.requests.WithLabelValues(a.Name, c)
+	}
+	return s
+}
+
+func (s *appState) ended(status int, took time.Duration) {
+	if status < 100 || status > 599 {
+		status = 0
+	}
+	s.requests[status/100].Inc()
+	s.seconds.Observe(took.Seconds())
+}
+
+// forget drops the metrics of an app that is gone.
+func (s *appState) forget(m *metrics) {
+	l := prometheus.Labels{"app": s.name}
+	m.requests.DeletePartialMatch(l)
+	m.seconds.DeletePartialMatch(l)
+	m.inflight.DeletePartialMatch(l)
+	m.held.DeletePartialMatch(l)
+	m.failures.DeletePartialMatch(l)
+}

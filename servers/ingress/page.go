@@ -1,0 +1,103 @@
+package ingress
+
+import (
+	"encoding/json"
+	"html/template"
+	"net/http"
+	"strconv"
+	"strings"
+)
+
+// page is an answer of ingress itself.
+type page struct {
+	Status     int    `json:"status"`
+	Code       string `json:"code"` // stable
+	Title      string `json:"error"`
+	Detail     string `json:"detail"`
+	Hint       string `json:"hint,omitempty"`
+	RequestID  string `json:"request_id,omitempty"`
+	retryAfter int    // seconds
+}
+
+var pageHTML = template.Must(template.New("page").Parse(`<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>{{.Status}} {{.Title}}</title>
+<style>body{font:16px/1.5 system-ui,sans-serif;max-width:40em;margin:15vh auto;padding:0 1em;color:#222;background:#fff}
+small{color:#777}@media(prefers-color-scheme:dark){body{color:#ddd;background:#181818}}</style></head>
+<body><h1>{{.Title}}</h1><p>{{.Detail}}</p>{{if .Hint}}<p>{{.Hint}}</p>{{end}}<p><small>{{.Status}} {{.Code}}{{if .RequestID}} · request {{.RequestID}}{{end}}</small></p></body></html>
+`))
+
+// write answers with the page: JSON or HTML when that is asked for, otherwise
+// plain text.
+func (p *page) write(w http.ResponseWriter, r *http.Request) {
+	h := w.Header()
+	clear(h)
+	h.Set("Cache-Control", "no-store")
+	h.Set("X-Content-Type-Options", "nosniff")
+	if p.RequestID != "" {
+		h.Set("X-Request-Id", p.RequestID)
+	}
+	if p.retryAfter > 0 {
+		h.Set("Retry-After", strconv.Itoa(p.retryAfter))
+	}
+	accept := strings.Join(r.Header["Accept"], ",")
+	var body strings.Builder
+	switch {
+	case strings.Contains(accept, "json"):
+		h.Set("Content-Type", "application/json")
+		_ = json.NewEncoder(&body).Encode(p)
+	case strings.Contains(accept, "text/html"):
+		h.Set("Content-Type", "text/html; charset=utf-8")
+		_ = pageHTML.Execute(&body, p)
+	default:
+		h.Set("Content-Type", "text/plain; charset=utf-8")
+		body.WriteString(p.Title + "\n\n" + p.Detail + "\n")
+		if p.Hint != "" {
+			body.WriteString(p.Hint + "\n")
+		}
+	}
+	h.Set("Content-Length", strconv.Itoa(body.Len()))
+	w.WriteHeader(p.Status)
+	if r.Method != http.MethodHead {
+		_, _ = w.Write([]byte(body.String()))
+	}
+}
+
+func unknownHost(host string) *page {
+	return &page{Status: http.StatusNotFound, Code: "unknown_host", Title: "There is nothing at this address",
+		Detail: "No app answers at " + strconv.Quote(host) + " and this path.",
+		Hint:   "If the app is yours: `r route list` shows which addresses lead to which app."}
+}
+
+func notDeployed(app string) *page {
+	return &page{Status: http.StatusServiceUnavailable, Code: "not_deployed", Title: "This app has not been deployed yet",
+		Detail: "The app " + strconv.Quote(app) + " exists, but no version of it serves.",
+		Hint:   "If the app is yours: `r deploy` in its source folder puts it online.", retryAfter: 10}
+}
+
+func notReady(app, service, waited string) *page {
+	return &page{Status: http.StatusServiceUnavailable, Code: "not_ready", Title: "This app is not ready",
+		Detail: "No instance of the service " + strconv.Quote(service) + " of " + strconv.Quote(app) + " became ready within " + waited + ".",
+		Hint:   "Try again in a moment. If the app is yours: `r app status` and `r app logs` tell what it is doing.", retryAfter: 5}
+}
+
+func tooManyWait(app string) *page {
+	return &page{Status: http.StatusServiceUnavailable, Code: "too_many_waiting", Title: "This app is not ready",
+		Detail: "No instance of " + strconv.Quote(app) + " is ready, and too many requests are waiting for one already.",
+		Hint:   "Try again in a moment.", retryAfter: 5}
+}
+
+func badAnswer(app string) *page {
+	return &page{Status: http.StatusBadGateway, Code: "bad_answer", Title: "This app did not answer properly",
+		Detail: "The connection to " + strconv.Quote(app) + " broke, or what it sent is not HTTP.",
+		Hint:   "If the app is yours: `r app logs` may tell why."}
+}
+
+func tooSlow(app string) *page {
+	return &page{Status: http.StatusGatewayTimeout, Code: "timeout", Title: "This app took too long",
+		Detail: strconv.Quote(app) + " accepted the request and did not begin to answer in time."}
+}
+
+func tooLarge(limit int64) *page {
+	return &page{Status: http.StatusRequestEntityTooLarge, Code: "body_too_large", Title: "The request is too large",
+		Detail: "Its body is larger than " + strconv.FormatInt(limit, 10) + " bytes."}
+}

@@ -1,0 +1,516 @@
+package ingress
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"strings"
+	"sync"
+	"time"
+)
+
+// Sizes of the copies.
+const (
+	copyBuffer = 32 << 10
+	// smallBody is read whole before the request is sent, so that head and body
+	// leave in one write and no second goroutine is needed.
+	smallBody = 16 << 10
+	// spliceFrom is the rest of a body from which on the kernel copies it.
+	spliceFrom = 256 << 10
+	// continueWait is how long a sandbox may take to say 100 Continue before the
+	// body is sent unasked.
+	continueWait = time.Second
+	// lateBody is how long the rest of a request body is read after the sandbox
+	// has answered without it.
+	lateBody = 500 * time.Millisecond
+	// maxInformational bounds the 1xx answers before the answer.
+	maxInformational = 16
+)
+
+var (
+	errBodyTooLarge = errors.New("request body is larger than allowed")
+	errSkipBody     = errors.New("the sandbox answered without the body")
+
+	bufferPool = sync.Pool{New: func() any { b := make([]byte, copyBuffer); return &b }}
+)
+
+// dialError says that nothing was sent.
+type dialError struct{ error }
+
+func (e *dialError) Unwrap() error { return e.error }
+
+// staleError says that a reused connection broke before the answer began.
+type staleError struct{ error }
+
+func (e *staleError) Unwrap() error { return e.error }
+
+// answerError says that the sandbox answered what is not HTTP.
+type answerError struct{ error }
+
+func (e *answerError) Unwrap() error { return e.error }
+
+// exchange is one request on its way.
+type exchange struct {
+	in      *Ingress
+	w       http.ResponseWriter
+	r       *http.Request
+	out     outgoing
+	trusted bool
+	small   []byte // body that was read ahead
+	haveAll bool   // small is the whole body
+
+	started  bool // the answer's head is with the client
+	aborted  bool // the answer broke off
+	status   int
+	bytes    int64
+	upgraded bool
+}
+
+// attempt sends the request to b and relays the answer. A *dialError or a
+// *staleError may be answered with another attempt; after any other error the
+// client has either been answered (started) or can be told.
+func (x *exchange) attempt(b *backend, fresh bool) (err error) {
+	ctx := x.r.Context()
+	c, err := b.get(ctx, fresh)
+	if err != nil {
+		if ctx.Err() == nil {
+			b.markDown()
+		}
+		return &dialError{err}
+	}
+	b.markUp()
+	reusable := false
+	nc := c.Conn
+	stop := context.AfterFunc(ctx, func() { nc.Close() })
+	var body *bodyCopy
+	defer func() {
+		if body != nil && !body.finish(x, c) {
+			reusable = false
+		}
+		if stop() && reusable && c.br.Buffered() == 0 {
+			b.put(c)
+		} else {
+			c.discard()
+		}
+	}()
+
+	if x.out.length > 0 && x.out.length <= smallBody && !x.out.expect && !x.haveAll {
+		x.small = make([]byte, x.out.length)
+		if _, err := io.ReadFull(x.r.Body, x.small); err != nil {
+			return &clientReadError{err}
+		}
+		x.haveAll = true
+	}
+	bp := bufferPool.Get().(*[]byte)
+	defer bufferPool.Put(bp)
+	head := append(x.out.appendHead((*bp)[:0], x.trusted), x.small...)
+	_, werr := nc.Write(head)
+	if werr == nil && x.out.length != 0 && !x.haveAll {
+		_ = http.NewResponseController(x.w).EnableFullDuplex() // HTTP/1.1 has it
+		body = startBody(x, c)
+	}
+
+	if t := x.in.cfg.ResponseHeaderTimeout; t > 0 {
+		_ = nc.SetReadDeadline(time.Now().Add(t))
+	}
+	var re response
+	for n := 0; ; n++ {
+		lines, err := readHead(c.br)
+		if err != nil {
+			return x.noAnswer(c, body, err, werr)
+		}
+		var http11 bool
+		if re.status, http11, lines, err = parseStatus(lines); err != nil {
+			return &answerError{err}
+		}
+		if re.status >= 200 || re.status == http.StatusSwitchingProtocols {
+			if err := re.parseInto(x.w.Header(), lines, http11); err != nil {
+				clear(x.w.Header())
+				return &answerError{err}
+			}
+			break
+		}
+		if n == maxInformational {
+			return &answerError{errors.New("too many informational answers")}
+		}
+		if re.status == http.StatusContinue {
+			body.proceed()
+			continue
+		}
+		h := x.w.Header()
+		if err := re.parseInto(h, lines, http11); err != nil {
+			clear(h)
+			return &answerError{err}
+		}
+		x.w.WriteHeader(re.status)
+		clear(h)
+	}
+	if x.in.cfg.ResponseHeaderTimeout > 0 {
+		_ = nc.SetReadDeadline(time.Time{})
+	}
+	if re.status == http.StatusSwitchingProtocols {
+		if x.out.upgrade == "" || !strings.EqualFold(re.upgrade, x.out.upgrade) {
+			clear(x.w.Header())
+			return &answerError{errors.New("the protocol was switched without being asked")}
+		}
+		return x.tunnel(c, &re)
+	}
+	re.frame(c, x.r.Method)
+	if err := x.relay(c, &re, bp); err != nil {
+		return err
+	}
+	reusable = re.keepAlive
+	return nil
+}
+
+// noAnswer says why there is no answer after readErr.
+func (x *exchange) noAnswer(c *upConn, body *bodyCopy, readErr, writeErr error) error {
+	if err := x.r.Context().Err(); err != nil {
+		return &clientReadError{err}
+	}
+	if body != nil {
+		if errors.Is(readErr, net.ErrClosed) {
+			<-body.done // it closed the connection as its last act
+		}
+		if err := body.failed(); err != nil {
+			return err
+		}
+	}
+	if errors.Is(readErr, os.ErrDeadlineExceeded) || errors.Is(readErr, errHeadTooLarge) {
+		return &answerError{readErr}
+	}
+	if writeErr != nil {
+		readErr = writeErr
+	}
+	if c.reused && body == nil && idempotent(x.r) {
+		return &staleError{readErr}
+	}
+	return readErr
+}
+
+// relay passes the answer on.
+func (x *exchange) relay(c *upConn, re *response, bp *[]byte) error {
+	h := x.w.Header()
+	if _, ok := h["X-Request-Id"]; !ok {
+		h["X-Request-Id"] = []string{x.out.requestID}
+	}
+	if _, ok := h["Content-Type"]; !ok {
+		h["Content-Type"] = nil // do not guess one
+	}
+	for _, t := range re.trailers {
+		h.Add("Trailer", t)
+	}
+	x.started, x.status = true, re.status
+	x.w.WriteHeader(re.status)
+	var err error
+	switch {
+	case re.body == nil:
+	case re.length > 0:
+		err = x.relayLength(c, re.length, bp)
+	default:
+		err = x.relayStream(c, re, bp)
+	}
+	if err == nil && re.chunked && re.body != nil {
+		first := true
+		err = readTrailers(c.br, func(name, value string) {
+			if first {
+				x.flush() // so that the answer is chunked and has room for trailers
+				first = false
+			}
+			if !contains(re.trailers, name) {
+				name = http.TrailerPrefix + name
+			}
+			h.Add(name, value)
+		})
+	}
+	if err != nil {
+		x.flush() // what there is; ServeHTTP breaks the rest off
+		x.aborted = true
+	}
+	return err
+}
+
+func (x *exchange) flush() {
+	if f, ok := x.w.(http.Flusher); ok {
+		f.Flush()
+	}
+}
+
+// relayLength copies n bytes, and flushes when it would wait for more.
+func (x *exchange) relayLength(c *upConn, n int64, bp *[]byte) error {
+	unflushed := false
+	for n > 0 {
+		if buffered := c.br.Buffered(); buffered > 0 {
+			p, _ := c.br.Peek(int(min(int64(buffered), n)))
+			m, err := x.w.Write(p)
+			x.bytes += int64(m)
+			if err != nil {
+				return &clientReadError{err}
+			}
+			_, _ = c.br.Discard(len(p)) // they are buffered
+			n -= int64(len(p))
+			unflushed = true
+			continue
+		}
+		if n >= spliceFrom {
+			if rf, ok := x.w.(io.ReaderFrom); ok {
+				m, err := rf.ReadFrom(&io.LimitedReader{R: c.Conn, N: n})
+				x.bytes += m
+				if n -= m; err == nil && n > 0 {
+					err = io.ErrUnexpectedEOF
+				}
+				if err != nil {
+					return err
+				}
+				continue
+			}
+		}
+		if unflushed {
+			x.flush()
+			unflushed = false
+		}
+		p := (*bp)[:min(int64(copyBuffer), n)]
+		m, err := c.Conn.Read(p)
+		if m > 0 {
+			k, werr := x.w.Write(p[:m])
+			x.bytes += int64(k)
+			if werr != nil {
+				return &clientReadError{werr}
+			}
+			n -= int64(m)
+			unflushed = true
+		}
+		if err != nil && n > 0 {
+			if err == io.EOF {
+				err = io.ErrUnexpectedEOF
+			}
+			return err
+		}
+	}
+	return nil
+}
+
+// relayStream copies a body of unknown length; what arrives leaves at once.
+func (x *exchange) relayStream(c *upConn, re *response, bp *[]byte) error {
+	if c.br.Buffered() == 0 {
+		x.flush()
+	}
+	if len(re.trailers) > 0 {
+		x.flush()
+	}
+	for {
+		m, err := re.body.Read((*bp)[:copyBuffer])
+		if m > 0 {
+			k, werr := x.w.Write((*bp)[:m])
+			x.bytes += int64(k)
+			if werr != nil {
+				return &clientReadError{werr}
+			}
+		}
+		if err == io.EOF {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		x.flush()
+	}
+}
+
+// bodyCopy sends a request body while the answer is awaited.
+type bodyCopy struct {
+	done  chan struct{}
+	err   error // valid after done
+	skip  chan struct{}
+	ready chan struct{}
+	once  sync.Once
+}
+
+func startBody(x *exchange, c *upConn) *bodyCopy {
+	b := &bodyCopy{done: make(chan struct{}), skip: make(chan struct{}), ready: make(chan struct{})}
+	if !x.out.expect {
+		close(b.ready)
+		b.once.Do(func() {})
+	}
+	go func() {
+		defer close(b.done)
+		select {
+		case <-b.ready:
+		case <-b.skip:
+			b.err = errSkipBody
+			return
+		case <-time.After(continueWait):
+		}
+		bp := bufferPool.Get().(*[]byte)
+		b.err = copyBody(c.Conn, &x.out, x.in.cfg.MaxBodyBytes, *bp)
+		bufferPool.Put(bp)
+		var w *sandboxWriteError
+		if b.err != nil && !errors.As(b.err, &w) {
+			c.Conn.Close() // the sandbox must not take a part for the whole
+		}
+	}()
+	return b
+}
+
+// proceed is the sandbox's 100 Continue.
+func (b *bodyCopy) proceed() {
+	if b != nil {
+		b.once.Do(func() { close(b.ready) })
+	}
+}
+
+// failed returns the reason if the body has ended the exchange.
+func (b *bodyCopy) failed() error {
+	select {
+	case <-b.done:
+		var w *sandboxWriteError
+		if b.err != nil && !errors.As(b.err, &w) {
+			return b.err
+		}
+	default:
+	}
+	return nil
+}
+
+// finish ends the copy, at the latest when the client has had lateBody to send
+// the rest. It reports whether the whole body was sent.
+func (b *bodyCopy) finish(x *exchange, c *upConn) bool {
+	select {
+	case <-b.done:
+		return b.err == nil
+	default:
+	}
+	close(b.skip)
+	if x.started && !x.aborted {
+		x.flush()
+	}
+	timer := time.AfterFunc(lateBody, func() {
+		_ = http.NewResponseController(x.w).SetReadDeadline(time.Now())
+	})
+	// The sandbox may have stopped reading.
+	_ = c.Conn.SetWriteDeadline(time.Now().Add(lateBody))
+	<-b.done
+	timer.Stop()
+	return false
+}
+
+// tunnel joins client and sandbox after 101.
+func (x *exchange) tunnel(c *upConn, re *response) error {
+	h := x.w.Header().Clone()
+	clear(x.w.Header())
+	client, brw, err := http.NewResponseController(x.w).Hijack()
+	if err != nil {
+		return &answerError{err}
+	}
+	x.started, x.upgraded, x.status = true, true, re.status
+	x.in.tunnels.add(client, c.Conn)
+	defer x.in.tunnels.remove(client)
+	defer client.Close()
+	_ = client.SetDeadline(time.Time{})
+	_ = c.Conn.SetDeadline(time.Time{})
+
+	head := append(make([]byte, 0, 1024), "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\n"...)
+	head = appendField(head, "Upgrade", re.upgrade)
+	for name, values := range h {
+		if name == "Content-Length" {
+			continue
+		}
+		for _, v := range values {
+			head = appendField(head, name, v)
+		}
+	}
+	if h["X-Request-Id"] == nil {
+		head = appendField(head, "X-Request-Id", x.out.requestID)
+	}
+	head = append(head, "\r\n"...)
+	if n := c.br.Buffered(); n > 0 {
+		p, _ := c.br.Peek(n)
+		head = append(head, p...)
+	}
+	if _, err := client.Write(head); err != nil {
+		return &clientReadError{err}
+	}
+	if n := brw.Reader.Buffered(); n > 0 {
+		p, _ := brw.Reader.Peek(n)
+		if _, err := c.Conn.Write(p); err != nil {
+			return err
+		}
+	}
+	up := make(chan struct{})
+	go func() {
+		defer close(up)
+		pipe(c.Conn, client)
+	}()
+	x.bytes += pipe(client, c.Conn)
+	<-up
+	return nil
+}
+
+// halfOpenLife is how long one direction of a tunnel may outlive the other.
+const halfOpenLife = time.Hour
+
+// pipe copies until src ends and passes the end on; an error ends both
+// directions.
+func pipe(dst, src net.Conn) int64 {
+	n, err := io.Copy(dst, src)
+	if half, ok := dst.(interface{ CloseWrite() error }); ok && err == nil && half.CloseWrite() == nil {
+		_ = dst.SetReadDeadline(time.Now().Add(halfOpenLife))
+		return n
+	}
+	dst.Close()
+	src.Close()
+	return n
+}
+
+// tunnels are the connections that http.Server does not know any more.
+type tunnels struct {
+	mu    sync.Mutex
+	conns map[net.Conn]net.Conn
+	idle  chan struct{} // closed when the last has ended; nil: nobody waits
+}
+
+func (t *tunnels) add(client, sandbox net.Conn) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.conns == nil {
+		t.conns = map[net.Conn]net.Conn{}
+	}
+	t.conns[client] = sandbox
+}
+
+func (t *tunnels) remove(client net.Conn) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	delete(t.conns, client)
+	if len(t.conns) == 0 && t.idle != nil {
+		close(t.idle)
+		t.idle = nil
+	}
+}
+
+// drain waits until the tunnels have ended, and ends them when ctx does.
+func (t *tunnels) drain(ctx context.Context) {
+	t.mu.Lock()
+	if len(t.conns) == 0 {
+		t.mu.Unlock()
+		return
+	}
+	idle := make(chan struct{})
+	t.idle = idle
+	t.mu.Unlock()
+	select {
+	case <-idle:
+		return
+	case <-ctx.Done():
+	}
+	t.mu.Lock()
+	for client, sandbox := range t.conns {
+		client.Close()
+		sandbox.Close()
+	}
+	t.mu.Unlock()
+	<-idle
+}

@@ -1,0 +1,309 @@
+package ingress
+
+import (
+	"crypto/rand"
+	"encoding/hex"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"strconv"
+	"strings"
+
+	"golang.org/x/net/http/httpguts"
+)
+
+// hop are headers of one hop; they are not passed on.
+func hop(name string) bool {
+	switch name {
+	case "Connection", "Keep-Alive", "Proxy-Connection", "Proxy-Authenticate", "Proxy-Authorization",
+		"Te", "Trailer", "Transfer-Encoding", "Upgrade", "Http2-Settings":
+		return true
+	}
+	return false
+}
+
+// claimed are headers that say where a request came from. They are ours to
+// set; a client's are dropped unless it is a trusted proxy.
+func claimed(name string) bool {
+	if len(name) < 7 {
+		return false
+	}
+	switch name[0] {
+	case 'F', 'f', 'X', 'x':
+	default:
+		return false
+	}
+	if strings.IndexByte(name, '_') >= 0 {
+		// Servers that make variables of headers confuse X_Forwarded_For with
+		// X-Forwarded-For.
+		name = strings.ReplaceAll(name, "_", "-")
+	}
+	return strings.EqualFold(name, "Forwarded") || strings.EqualFold(name, "X-Real-Ip") ||
+		len(name) > 12 && strings.EqualFold(name[:12], "X-Forwarded-")
+}
+
+// outgoing is a request as it is sent to a sandbox.
+type outgoing struct {
+	r         *http.Request
+	requestID string
+	upgrade   string // protocol asked for
+	expect    bool   // the client waits for 100 Continue
+	length    int64  // of the body; -1: chunked
+}
+
+// prepare looks at what the head needs.
+func prepare(r *http.Request) outgoing {
+	o := outgoing{r: r, length: r.ContentLength}
+	if r.Body == nil || r.Body == http.NoBody {
+		o.length = 0
+	}
+	if up := r.Header["Upgrade"]; len(up) > 0 && o.length == 0 && httpguts.HeaderValuesContainsToken(r.Header["Connection"], "upgrade") &&
+		!strings.EqualFold(up[0], "h2c") && httpguts.ValidHeaderFieldValue(up[0]) {
+		o.upgrade = up[0]
+	}
+	if e := r.Header["Expect"]; len(e) > 0 && o.length != 0 {
+		o.expect = strings.EqualFold(e[0], "100-continue")
+	}
+	if ids := r.Header["X-Request-Id"]; len(ids) == 1 && validRequestID(ids[0]) {
+		o.requestID = ids[0]
+	} else {
+		o.requestID = newRequestID()
+	}
+	return o
+}
+
+func newRequestID() string {
+	var b [12]byte
+	rand.Read(b[:]) // never fails
+	return hex.EncodeToString(b[:])
+}
+
+func validRequestID(s string) bool {
+	if len(s) == 0 || len(s) > 128 {
+		return false
+	}
+	for i := range len(s) {
+		switch c := s[i]; {
+		case 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z', '0' <= c && c <= '9', strings.IndexByte("-_.:+/=", c) >= 0:
+		default:
+			return false
+		}
+	}
+	return true
+}
+
+// appendHead renders the head. trusted says that the peer is a proxy whose
+// forwarding headers are believed.
+func (o *outgoing) appendHead(b []byte, trusted bool) []byte {
+	r := o.r
+	b = append(b, r.Method...)
+	b = append(b, ' ')
+	if r.URL.Host == "" && strings.HasPrefix(r.RequestURI, "/") {
+		b = append(b, r.RequestURI...) // exactly as it came
+	} else {
+		b = append(b, r.URL.RequestURI()...)
+	}
+	b = append(b, " HTTP/1.1\r\nHost: "...)
+	b = append(b, r.Host...)
+	b = append(b, "\r\n"...)
+
+	var named []string
+	for _, v := range r.Header["Connection"] {
+		for _, token := range splitTokens(v) {
+			if !strings.EqualFold(token, "keep-alive") && !strings.EqualFold(token, "close") {
+				named = append(named, http.CanonicalHeaderKey(token))
+			}
+		}
+	}
+	for name, values := range r.Header {
+		if hop(name) || name == "X-Request-Id" || name == "Content-Length" || claimed(name) || name == "Expect" && !o.expect {
+			continue
+		}
+		if named != nil && contains(named, name) {
+			continue
+		}
+		for _, v := range values {
+			b = appendField(b, name, v)
+		}
+	}
+	if r.Header["Te"] != nil && httpguts.HeaderValuesContainsToken(r.Header["Te"], "trailers") {
+		b = append(b, "Te: trailers\r\n"...)
+	}
+	switch {
+	case o.length > 0, o.length == 0 && r.Header["Content-Length"] != nil,
+		o.length == 0 && (r.Method == http.MethodPost || r.Method == http.MethodPut || r.Method == http.MethodPatch):
+		b = append(b, "Content-Length: "...)
+		b = strconv.AppendInt(b, o.length, 10)
+		b = append(b, "\r\n"...)
+	case o.length < 0:
+		b = append(b, "Transfer-Encoding: chunked\r\n"...)
+		for name := range r.Trailer {
+			if httpguts.ValidTrailerHeader(name) {
+				b = appendField(b, "Trailer", name)
+			}
+		}
+	}
+	if o.upgrade != "" {
+		b = append(b, "Connection: Upgrade\r\n"...)
+		b = appendField(b, "Upgrade", o.upgrade)
+	}
+	b = appendField(b, "X-Request-Id", o.requestID)
+	b = appendForwarded(b, r, trusted)
+	return append(b, "\r\n"...)
+}
+
+// appendForwarded adds who asked, for what host, and how.
+func appendForwarded(b []byte, r *http.Request, trusted bool) []byte {
+	client, _, err := net.SplitHostPort(r.RemoteAddr)
+	if err != nil {
+		client = r.RemoteAddr
+	}
+	proto := "http"
+	if r.TLS != nil {
+		proto = "https"
+	}
+	host, real := r.Host, client
+	chain := client
+	var forwarded string
+	if trusted {
+		if v := r.Header["X-Forwarded-For"]; len(v) > 0 {
+			chain = strings.Join(v, ", ") + ", " + client
+		}
+		if v := r.Header["X-Real-Ip"]; len(v) == 1 {
+			real = v[0]
+		}
+		if v := r.Header["X-Forwarded-Proto"]; len(v) == 1 {
+			proto = v[0]
+		}
+		if v := r.Header["X-Forwarded-Host"]; len(v) == 1 {
+			host = v[0]
+		}
+		if v := r.Header["Forwarded"]; len(v) > 0 {
+			forwarded = strings.Join(v, ", ") + ", "
+		}
+	}
+	b = appendField(b, "X-Forwarded-For", chain)
+	b = appendField(b, "X-Forwarded-Proto", proto)
+	b = appendField(b, "X-Forwarded-Host", host)
+	b = appendField(b, "X-Real-Ip", real)
+	b = append(b, "Forwarded: "...)
+	b = append(b, forwarded...)
+	b = append(b, "for="...)
+	if strings.IndexByte(client, ':') >= 0 {
+		b = append(b, `"[`...)
+		b = append(b, client...)
+		b = append(b, `]"`...)
+	} else {
+		b = append(b, client...)
+	}
+	b = append(b, `;host="`...)
+	b = append(b, unquoted.Replace(host)...)
+	b = append(b, `";proto=`...)
+	b = append(b, proto...)
+	return append(b, "\r\n"...)
+}
+
+// unquoted leaves out what would end a quoted string.
+var unquoted = strings.NewReplacer(`"`, "", `\`, "")
+
+func appendField(b []byte, name, value string) []byte {
+	b = append(b, name...)
+	b = append(b, ": "...)
+	b = append(b, value...)
+	return append(b, "\r\n"...)
+}
+
+func contains(list []string, s string) bool {
+	for _, x := range list {
+		if x == s {
+			return true
+		}
+	}
+	return false
+}
+
+// idempotent requests may be sent again when a reused connection broke before
+// the answer began.
+func idempotent(r *http.Request) bool {
+	switch r.Method {
+	case http.MethodGet, http.MethodHead, http.MethodOptions, http.MethodTrace, http.MethodPut, http.MethodDelete:
+		return true
+	}
+	return r.Header["Idempotency-Key"] != nil || r.Header["X-Idempotency-Key"] != nil
+}
+
+// isTrusted reports whether the peer at addr is one of the trusted proxies.
+func isTrusted(prefixes []netip.Prefix, addr string) bool {
+	if len(prefixes) == 0 {
+		return false
+	}
+	ap, err := netip.ParseAddrPort(addr)
+	if err != nil {
+		return false
+	}
+	ip := ap.Addr().Unmap()
+	for _, p := range prefixes {
+		if p.Contains(ip) {
+			return true
+		}
+	}
+	return false
+}
+
+// copyBody sends the client's body, chunked if length is negative.
+func copyBody(w io.Writer, o *outgoing, limit int64, buf []byte) error {
+	body := o.r.Body
+	var sent int64
+	// Room before the data for a chunk's size, and after it for its end.
+	const room = 10
+	for {
+		n, err := body.Read(buf[room : len(buf)-2])
+		if n > 0 {
+			if sent += int64(n); limit > 0 && sent > limit {
+				return errBodyTooLarge
+			}
+			out := buf[room : room+n]
+			if o.length < 0 {
+				var size [room]byte
+				s := strconv.AppendInt(size[:0], int64(n), 16)
+				s = append(s, "\r\n"...)
+				start := room - len(s)
+				copy(buf[start:], s)
+				copy(buf[room+n:], "\r\n")
+				out = buf[start : room+n+2]
+			}
+			if _, werr := w.Write(out); werr != nil {
+				return &sandboxWriteError{werr}
+			}
+		}
+		if err == io.EOF {
+			break
+		}
+		if err != nil {
+			return &clientReadError{err}
+		}
+	}
+	if o.length >= 0 {
+		return nil
+	}
+	end := append(buf[:0], "0\r\n"...)
+	for name, values := range o.r.Trailer {
+		if !httpguts.ValidTrailerHeader(name) {
+			continue
+		}
+		for _, v := range values {
+			end = appendField(end, name, v)
+		}
+	}
+	if _, err := w.Write(append(end, "\r\n"...)); err != nil {
+		return &sandboxWriteError{err}
+	}
+	return nil
+}
+
+type sandboxWriteError struct{ error }
+type clientReadError struct{ error }
+
+func (e *clientReadError) Unwrap() error   { return e.error }
+func (e *sandboxWriteError) Unwrap() error { return e.error }

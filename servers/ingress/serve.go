@@ -1,0 +1,208 @@
+package ingress
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net/http"
+	"os"
+	"time"
+)
+
+// redial is how long a request waits before it tries sandboxes again that
+// could all not be reached, if no new table comes sooner.
+const redial = 200 * time.Millisecond
+
+// maxStale bounds the attempts on reused connections that turn out broken;
+// after it a fresh connection is used.
+const maxStale = 2
+
+var errClientGone = errors.New("the client went away")
+
+// ServeHTTP leads one request to a sandbox.
+func (in *Ingress) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	begin := time.Now()
+	x := &exchange{in: in, w: w, r: r, out: prepare(r), trusted: isTrusted(in.cfg.TrustedProxies, r.RemoteAddr)}
+	app := in.metrics.unknown
+	defer func() {
+		took := time.Since(begin)
+		app.ended(x.status, took)
+		if in.cfg.AccessLog != nil {
+			in.cfg.AccessLog.LogAttrs(context.Background(), slog.LevelInfo, "request",
+				slog.String("app", app.name), slog.String("method", r.Method), slog.String("host", r.Host), slog.String("path", r.URL.Path),
+				slog.Int("status", x.status), slog.Int64("bytes", x.bytes), slog.Duration("took", took),
+				slog.String("peer", r.RemoteAddr), slog.String("request_id", x.out.requestID), slog.Bool("aborted", x.aborted))
+		}
+		if x.aborted {
+			panic(http.ErrAbortHandler) // so that the client does not take a part for the whole
+		}
+	}()
+	if r.Method == http.MethodConnect {
+		x.fail(&page{Status: http.StatusMethodNotAllowed, Code: "method", Title: "This is not a forward proxy", Detail: "CONNECT is not supported."})
+		return
+	}
+	if limit := in.cfg.MaxBodyBytes; limit > 0 && x.out.length > limit {
+		x.fail(tooLarge(limit))
+		return
+	}
+	p := x.route(&app)
+	if p != nil {
+		x.fail(p)
+	}
+}
+
+// fail answers with p if nothing was answered yet.
+func (x *exchange) fail(p *page) {
+	if x.started {
+		return
+	}
+	p.RequestID = x.out.requestID
+	x.started, x.status = true, p.Status
+	p.write(x.w, x.r)
+}
+
+// route finds a sandbox and relays the request. It returns the page to answer
+// with if that failed before an answer.
+func (x *exchange) route(app **appState) *page {
+	in, host := x.in, normalHost(x.r.Host)
+	var (
+		hold  holdState
+		tried []*backend
+		stale int
+	)
+	defer hold.end()
+	for {
+		t := in.table.Load()
+		tg := t.match(host, x.r.URL.Path, in.cfg.LocalDomains)
+		if tg == nil {
+			return unknownHost(host)
+		}
+		*app = tg.app
+		b := tg.pick(tried)
+		if b == nil {
+			if tg.version == "" && !tg.deploying {
+				return notDeployed(tg.app.name)
+			}
+			// With nobody left to try, begin again in a moment: somebody may have
+			// come up, and the table may be behind.
+			retry := len(tried) > 0
+			tried = tried[:0]
+			switch err := hold.wait(x.r.Context(), in, tg.app, t.changed, retry); {
+			case errors.Is(err, errHoldFull):
+				return tooManyWait(tg.app.name)
+			case errors.Is(err, errHoldTimeout):
+				return notReady(tg.app.name, tg.service, in.cfg.HoldTimeout.String())
+			case err != nil:
+				return nil // the client has gone
+			}
+			continue
+		}
+		b.inflight.Add(1)
+		if in.table.Load() != t {
+			// A newer table came between the choice and the count.
+			b.inflight.Add(-1)
+			continue
+		}
+		hold.end()
+		tg.app.inflight.Inc()
+		err := x.attempt(b, stale >= maxStale)
+		tg.app.inflight.Dec()
+		b.inflight.Add(-1)
+		if err == nil {
+			return nil
+		}
+		again, p := x.judge(tg, err)
+		if !again {
+			return p
+		}
+		if asStale := (*staleError)(nil); errors.As(err, &asStale) {
+			stale++
+		} else {
+			tried = append(tried, b)
+		}
+	}
+}
+
+// judge says what comes of a failed attempt: another one, or a page.
+func (x *exchange) judge(tg *target, err error) (again bool, _ *page) {
+	log := x.in.cfg.Logger
+	var (
+		dial   *dialError
+		stale  *staleError
+		client *clientReadError
+	)
+	switch {
+	case errors.As(err, &client), x.r.Context().Err() != nil:
+		return false, nil
+	case errors.As(err, &dial):
+		tg.app.dial.Inc()
+		log.Debug("sandbox cannot be reached", "app", tg.app.name, "error", err)
+		return true, nil
+	case errors.As(err, &stale):
+		tg.app.stale.Inc()
+		return true, nil
+	case errors.Is(err, errBodyTooLarge):
+		return false, tooLarge(x.in.cfg.MaxBodyBytes)
+	}
+	tg.app.answer.Inc()
+	log.Warn("sandbox did not answer properly", "app", tg.app.name, "version", tg.version, "error", err, "begun", x.started, "request_id", x.out.requestID)
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		return false, tooSlow(tg.app.name)
+	}
+	return false, badAnswer(tg.app.name)
+}
+
+var (
+	errHoldFull    = errors.New("too many requests wait")
+	errHoldTimeout = errors.New("waited for too long")
+)
+
+// holdState is the waiting of one request. It is bounded in total, however
+// often it is interrupted.
+type holdState struct {
+	timer *time.Timer
+	app   *appState // counted there while waiting
+}
+
+// wait blocks until there is a newer table, or a moment has passed if retry.
+func (h *holdState) wait(ctx context.Context, in *Ingress, app *appState, changed <-chan struct{}, retry bool) error {
+	if h.timer == nil {
+		h.timer = time.NewTimer(in.cfg.HoldTimeout)
+	}
+	if h.app != app {
+		h.leave()
+		if app.waiting.Add(1) > int64(in.cfg.HoldLimit) {
+			app.waiting.Add(-1)
+			return errHoldFull
+		}
+		app.held.Inc()
+		h.app = app
+	}
+	var moment <-chan time.Time
+	if retry {
+		moment = time.After(redial)
+	}
+	select {
+	case <-changed:
+		return nil
+	case <-moment:
+		return nil
+	case <-h.timer.C:
+		return errHoldTimeout
+	case <-ctx.Done():
+		return errClientGone
+	case <-in.stopping:
+		return errHoldTimeout
+	}
+}
+
+func (h *holdState) leave() {
+	if h.app != nil {
+		h.app.waiting.Add(-1)
+		h.app.held.Dec()
+		h.app = nil
+	}
+}
+
+// end stops the waiting; the time already waited stays counted.
+func (h *holdState) end() { h.leave() }

@@ -1,0 +1,527 @@
+package ingress
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/coder/websocket"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"miren.dev/runtime/pkg/schema"
+)
+
+func get(t testing.TB, c *http.Client, url, host string) (int, string) {
+	t.Helper()
+	resp, err := c.Do(request(t, "GET", url, host))
+	if err != nil {
+		t.Error(err)
+		return 0, ""
+	}
+	defer resp.Body.Close()
+	b, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Error(err)
+	}
+	return resp.StatusCode, string(b)
+}
+
+func TestUnknownHost(t *testing.T) {
+	in := start(t, Config{})
+	c := client(t)
+	for accept, want := range map[string]string{
+		"":                           "There is nothing at this address",
+		"text/html,application/*":    "<h1>There is nothing at this address</h1>",
+		"application/json":           `"code":"unknown_host"`,
+		"application/problem+json":   `"status":404`,
+		"text/html,application/json": `"code":"unknown_host"`,
+	} {
+		r := request(t, "GET", in.url, `<b>.example`)
+		r.Host = "no-such.example"
+		r.Header.Set("Accept", accept)
+		resp, err := c.Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		b, _ := io.ReadAll(resp.Body)
+		resp.Body.Close()
+		if resp.StatusCode != 404 || !strings.Contains(string(b), want) || !strings.Contains(string(b), "no-such.example") {
+			t.Errorf("%q: %d %s", accept, resp.StatusCode, b)
+		}
+		if strings.Contains(accept, "json") && !json.Valid(b) {
+			t.Errorf("not JSON: %s", b)
+		}
+	}
+}
+
+func TestNotDeployed(t *testing.T) {
+	in := start(t, Config{})
+	in.install(&State{Apps: []App{{ID: "app-1", Name: "shop"}}})
+	begin := time.Now()
+	code, body := get(t, client(t), in.url, testHost)
+	if code != 503 || !strings.Contains(body, "not been deployed") || time.Since(begin) > 5*time.Second {
+		t.Errorf("%d %s after %s", code, body, time.Since(begin))
+	}
+}
+
+func TestHoldsUntilReady(t *testing.T) {
+	up := upstream(t, says("hello"))
+	in := start(t, Config{})
+	in.install(&State{Apps: []App{{ID: "app-1", Name: "shop", Deploying: true}}}) // the first deployment
+	c := client(t)
+	var wg sync.WaitGroup
+	for range 20 {
+		wg.Go(func() {
+			if code, body := get(t, c, in.url, testHost); code != 200 || body != "hello" {
+				t.Errorf("%d %s", code, body)
+			}
+		})
+	}
+	eventually(t, "20 requests wait", func() bool { return in.status().Held == 20 })
+	in.install(oneApp()) // active, nothing ready
+	in.install(oneApp(up.URL))
+	wg.Wait()
+	if n := in.status().Held; n != 0 {
+		t.Errorf("%d requests are counted as waiting", n)
+	}
+}
+
+func TestHoldIsBounded(t *testing.T) {
+	in := start(t, Config{HoldTimeout: 300 * time.Millisecond, HoldLimit: 3})
+	in.install(oneApp())
+	c := client(t)
+	var mu sync.Mutex
+	got := map[string]int{}
+	var wg sync.WaitGroup
+	ask := func() {
+		resp, err := c.Do(request(t, "GET", in.url, testHost))
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		defer resp.Body.Close()
+		if resp.StatusCode != 503 || resp.Header.Get("Retry-After") == "" {
+			t.Errorf("%d %v", resp.StatusCode, resp.Header)
+		}
+		b, _ := io.ReadAll(resp.Body)
+		mu.Lock()
+		defer mu.Unlock()
+		switch {
+		case strings.Contains(string(b), "within 300ms"):
+			got["late"]++
+		case strings.Contains(string(b), "too many"):
+			got["full"]++
+		}
+	}
+	for range 3 {
+		wg.Go(ask)
+	}
+	eventually(t, "3 requests wait", func() bool { return in.status().Held == 3 })
+	ask()
+	wg.Wait()
+	if got["late"] != 3 || got["full"] != 1 {
+		t.Errorf("%v", got)
+	}
+}
+
+func TestTriesAnotherSandbox(t *testing.T) {
+	up := upstream(t, says("alive"))
+	in := start(t, Config{})
+	in.install(oneApp(closedAddr(t), up.URL, closedAddr(t)))
+	c := client(t)
+	for range 50 {
+		r := request(t, "POST", in.url, testHost)
+		r.Body, r.ContentLength = io.NopCloser(strings.NewReader("x")), -1
+		resp, err := c.Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp.Body.Close()
+		if resp.StatusCode != 200 {
+			t.Fatalf("%d", resp.StatusCode)
+		}
+	}
+}
+
+func TestWaitsForACrashedSandbox(t *testing.T) {
+	// The only sandbox died and the table does not know yet; its replacement
+	// listens at the same address a moment later.
+	addr := closedAddr(t)
+	in := start(t, Config{})
+	in.install(oneApp(addr))
+	go func() {
+		eventually(t, "the request waits", func() bool { return in.status().Held == 1 })
+		l, err := net.Listen("tcp", addr)
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		srv := &http.Server{Handler: says("back")}
+		t.Cleanup(func() { srv.Close() })
+		_ = srv.Serve(l)
+	}()
+	if code, body := get(t, client(t), in.url, testHost); code != 200 || body != "back" {
+		t.Errorf("%d %s", code, body)
+	}
+}
+
+func TestStaleConnections(t *testing.T) {
+	// The sandbox's server closes every connection after one answer without
+	// saying so.
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				defer c.Close()
+				b := make([]byte, 4096)
+				if _, err := c.Read(b); err == nil {
+					fmt.Fprint(c, "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
+				}
+			}()
+		}
+	}()
+	in := start(t, Config{})
+	in.install(oneApp(l.Addr().String()))
+	c := client(t)
+	for i := range 300 {
+		if code, body := get(t, c, in.url, testHost); code != 200 || body != "ok" {
+			t.Fatalf("request %d: %d %s", i, code, body)
+		}
+	}
+}
+
+func TestWebSocket(t *testing.T) {
+	up := upstream(t, func(w http.ResponseWriter, r *http.Request) {
+		ws, err := websocket.Accept(w, r, &websocket.AcceptOptions{Subprotocols: []string{"chat"}})
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		defer ws.CloseNow()
+		for {
+			typ, b, err := ws.Read(r.Context())
+			if err != nil {
+				return
+			}
+			if err := ws.Write(r.Context(), typ, append([]byte("echo "), b...)); err != nil {
+				return
+			}
+		}
+	})
+	in := start(t, Config{})
+	in.install(oneApp()) // held, too
+	go func() {
+		eventually(t, "the upgrade waits", func() bool { return in.status().Held == 1 })
+		in.install(oneApp(up.URL))
+	}()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	ws, resp, err := websocket.Dial(ctx, in.url, &websocket.DialOptions{Host: testHost, Subprotocols: []string{"chat"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ws.CloseNow()
+	if resp.StatusCode != 101 || ws.Subprotocol() != "chat" {
+		t.Errorf("%d %q", resp.StatusCode, ws.Subprotocol())
+	}
+	for i := range 20 {
+		msg := strings.Repeat(fmt.Sprint(i), 1+i*500)
+		if err := ws.Write(ctx, websocket.MessageText, []byte(msg)); err != nil {
+			t.Fatal(err)
+		}
+		if _, b, err := ws.Read(ctx); err != nil || string(b) != "echo "+msg {
+			t.Fatalf("%v", err)
+		}
+	}
+	if n := in.status().InFlight; n != 1 {
+		t.Errorf("%d in flight with an open WebSocket", n)
+	}
+	ws.Close(websocket.StatusNormalClosure, "")
+	eventually(t, "the WebSocket is not counted any more", func() bool { return in.status().InFlight == 0 })
+}
+
+func TestUpgradeHalfClose(t *testing.T) {
+	up := upstream(t, func(w http.ResponseWriter, r *http.Request) {
+		c, brw, err := http.NewResponseController(w).Hijack()
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		defer c.Close()
+		fmt.Fprint(c, "HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: Lines\r\nX-Extra: 1\r\n\r\nfirst ")
+		all, _ := io.ReadAll(brw) // until the client has ended its side
+		fmt.Fprintf(c, "%d", len(all))
+	})
+	in := start(t, Config{})
+	in.install(oneApp(up.URL))
+	c, err := net.Dial("tcp", in.addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	fmt.Fprintf(c, "GET / HTTP/1.1\r\nHost: %s\r\nConnection: Upgrade\r\nUpgrade: lines\r\n\r\nearly", testHost)
+	fmt.Fprint(c, strings.Repeat("x", 100000))
+	c.(*net.TCPConn).CloseWrite()
+	all, err := io.ReadAll(c)
+	head, body, _ := strings.Cut(string(all), "\r\n\r\n")
+	if err != nil || !strings.HasPrefix(head, "HTTP/1.1 101 ") || !strings.Contains(head, "X-Extra: 1") || body != "first 100005" {
+		t.Errorf("%q %q %v", head, body, err)
+	}
+}
+
+// TestVersionFlips is the shift of traffic: 100 times the active version
+// changes under load; the sandbox of a version is closed as soon as the
+// admin interface says that nothing is in flight on it, and no request fails.
+func TestVersionFlips(t *testing.T) {
+	const flips = 100
+	in := start(t, Config{})
+	type version struct {
+		srv    *http.Server
+		addr   string
+		closed atomic.Bool
+	}
+	makeVersion := func(i int) *version {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		v := &version{addr: l.Addr().String()}
+		v.srv = &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			b, _ := io.ReadAll(r.Body)
+			if v.closed.Load() {
+				t.Errorf("version %d got a request after its drain", i)
+			}
+			fmt.Fprintf(w, "v%d %d", i, len(b))
+		})}
+		go func() { _ = v.srv.Serve(l) }()
+		return v
+	}
+	state := func(active int, versions map[int]*version) *State {
+		s := &State{Apps: []App{{ID: "app-1", Name: "shop", Active: schema.ID(fmt.Sprint("v", active))}}}
+		for i, v := range versions {
+			s.Sandboxes = append(s.Sandboxes, Sandbox{ID: schema.ID(fmt.Sprint("sb-", i)), App: "app-1", Version: schema.ID(fmt.Sprint("v", i)), Service: "web", Address: v.addr})
+		}
+		return s
+	}
+	old := makeVersion(0)
+	in.install(state(0, map[int]*version{0: old}))
+
+	var served, newest atomic.Int64
+	stop := make(chan struct{})
+	var wg sync.WaitGroup
+	for w := range 8 {
+		wg.Go(func() {
+			c := client(t)
+			for n := 0; ; n++ {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				atLeast := newest.Load()
+				r := request(t, "POST", in.url, testHost)
+				size := []int{0, 10, 100000}[(n+w)%3]
+				r.Body, r.ContentLength = io.NopCloser(strings.NewReader(strings.Repeat("x", size))), int64(size)
+				if size == 0 {
+					r.Body = nil
+				}
+				resp, err := c.Do(r)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				b, err := io.ReadAll(resp.Body)
+				resp.Body.Close()
+				var v int64
+				var got int
+				fmt.Sscanf(string(b), "v%d %d", &v, &got)
+				if err != nil || resp.StatusCode != 200 || got != size {
+					t.Errorf("%d %q %v", resp.StatusCode, b, err)
+				}
+				if v < atLeast {
+					t.Errorf("version %d answered a request made after the switch to %d", v, atLeast)
+				}
+				served.Add(1)
+			}
+		})
+	}
+	for i := 1; i <= flips; i++ {
+		next := makeVersion(i)
+		both := map[int]*version{i - 1: old, i: next}
+		in.install(state(i-1, both)) // ready beside the old
+		before := served.Load()
+		in.install(state(i, both)) // the switch
+		newest.Store(int64(i))
+		eventually(t, "the old version drains", func() bool {
+			return in.registry.inflight(schema.ID(fmt.Sprint("v", i-1)))[schema.ID(fmt.Sprint("sb-", i-1))] == 0
+		})
+		old.closed.Store(true)
+		old.srv.Close() // hard: nothing may be lost
+		in.install(state(i, map[int]*version{i: next}))
+		eventually(t, "requests go on", func() bool { return served.Load() > before+20 })
+		old = next
+	}
+	close(stop)
+	wg.Wait()
+	old.srv.Close()
+	t.Logf("%d requests over %d switches", served.Load(), flips)
+}
+
+func TestGracefulStop(t *testing.T) {
+	begun, release := make(chan struct{}), make(chan struct{})
+	up := upstream(t, func(w http.ResponseWriter, r *http.Request) {
+		close(begun)
+		<-release
+		fmt.Fprint(w, "finished")
+	})
+	in := start(t, Config{})
+	in.install(oneApp(up.URL))
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		if code, body := get(t, client(t), in.url, testHost); code != 200 || body != "finished" {
+			t.Errorf("%d %s", code, body)
+		}
+	})
+	<-begun
+	wg.Go(in.stop)
+	eventually(t, "new connections are refused", func() bool {
+		c, err := net.Dial("tcp", in.addr)
+		if err == nil {
+			c.Close()
+		}
+		return err != nil
+	})
+	close(release)
+	wg.Wait()
+}
+
+func TestStopIsBounded(t *testing.T) {
+	begun := make(chan struct{}, 2)
+	up := upstream(t, func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("Upgrade") != "" {
+			c, brw, _ := http.NewResponseController(w).Hijack()
+			defer c.Close()
+			fmt.Fprint(c, "HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: x\r\n\r\n")
+			begun <- struct{}{}
+			_, _ = io.Copy(io.Discard, brw)
+			return
+		}
+		begun <- struct{}{}
+		<-r.Context().Done()
+	})
+	in := start(t, Config{DrainTimeout: 300 * time.Millisecond, Logger: quiet})
+	in.install(oneApp(up.URL))
+	for _, extra := range []string{"", "Connection: Upgrade\r\nUpgrade: x\r\n"} {
+		c, err := net.Dial("tcp", in.addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		fmt.Fprintf(c, "GET / HTTP/1.1\r\nHost: %s\r\n%s\r\n", testHost, extra)
+		<-begun
+	}
+	begin := time.Now()
+	in.stop()
+	if d := time.Since(begin); d > 5*time.Second {
+		t.Errorf("stopped after %s", d)
+	}
+}
+
+func TestMetricsAndAccessLog(t *testing.T) {
+	up := upstream(t, says("hi"))
+	reg := prometheus.NewRegistry()
+	var mu sync.Mutex
+	var lines bytes.Buffer
+	in := start(t, Config{Registerer: reg, AccessLog: slog.New(slog.NewJSONHandler(&lockedWriter{mu: &mu, w: &lines}, nil))})
+	in.install(oneApp(up.URL))
+	c := client(t)
+	for i := range 5 {
+		get(t, c, fmt.Sprintf("%s/path-%d", in.url, i), testHost)
+		get(t, c, in.url, fmt.Sprintf("host-%d", i))
+	}
+	got := map[string]float64{}
+	series := 0
+	eventually(t, "all requests are counted", func() bool {
+		fams, err := reg.Gather()
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, series = map[string]float64{}, 0
+		for _, f := range fams {
+			for _, m := range f.GetMetric() {
+				series++
+				name := f.GetName()
+				for _, l := range m.GetLabel() {
+					name += "," + l.GetValue()
+				}
+				got[name] = m.GetCounter().GetValue() + float64(m.GetHistogram().GetSampleCount())
+			}
+		}
+		return got["runtime_ingress_requests_total,,4xx"] == 5 && got["runtime_ingress_requests_total,shop,2xx"] == 5 && got["runtime_ingress_request_seconds,shop"] == 5
+	})
+	if series > 40 {
+		t.Errorf("%d series", series)
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	dec := json.NewDecoder(&lines)
+	seen := map[string]int{}
+	for dec.More() {
+		var l struct {
+			App, Method, Host, Path string
+			Status                  int
+			RequestID               string `json:"request_id"`
+		}
+		if err := dec.Decode(&l); err != nil {
+			t.Fatal(err)
+		}
+		if l.RequestID == "" || l.Method != "GET" {
+			t.Errorf("%+v", l)
+		}
+		seen[fmt.Sprint(l.App, l.Status)]++
+	}
+	if seen["shop200"] != 5 || seen["404"] != 5 {
+		t.Errorf("%v", seen)
+	}
+	in.install(&State{})
+	if fams, _ := reg.Gather(); fams != nil {
+		for _, f := range fams {
+			for _, m := range f.GetMetric() {
+				for _, l := range m.GetLabel() {
+					if l.GetValue() == "shop" {
+						t.Errorf("%s of a deleted app is kept", f.GetName())
+					}
+				}
+			}
+		}
+	}
+}
+
+type lockedWriter struct {
+	mu *sync.Mutex
+	w  io.Writer
+}
+
+func (l *lockedWriter) Write(b []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.w.Write(b)
+}

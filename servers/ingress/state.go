@@ -1,0 +1,113 @@
+package ingress
+
+import (
+	"bufio"
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"miren.dev/runtime/entity"
+	"miren.dev/runtime/pkg/errs"
+	"miren.dev/runtime/pkg/schema"
+)
+
+// State is what a table is made from: the part of the entities that matters to
+// requests, at one position of the store.
+type State struct {
+	Token     entity.Token `json:"token"`
+	Apps      []App        `json:"apps,omitempty"`
+	Routes    []Route      `json:"routes,omitempty"`
+	Sandboxes []Sandbox    `json:"sandboxes,omitempty"`
+}
+
+// App is what ingress knows of an app.
+type App struct {
+	ID        schema.ID       `json:"id"`
+	Name      string          `json:"name"`
+	Active    schema.ID       `json:"active,omitempty"`    // the version that serves
+	Deploying bool            `json:"deploying,omitempty"` // a deployment is under way
+	Created   schema.Revision `json:"created,omitempty"`   // the oldest app of a name gets the local name
+}
+
+// Route is a host and path that lead to a service of an app.
+type Route struct {
+	ID      schema.ID `json:"id"`
+	Host    string    `json:"host"` // exact, "*.suffix" or "*"
+	Path    string    `json:"path"`
+	App     schema.ID `json:"app"`
+	Service string    `json:"service"`
+}
+
+// Sandbox is a sandbox that takes requests.
+type Sandbox struct {
+	ID      schema.ID `json:"id"`
+	App     schema.ID `json:"app"`
+	Version schema.ID `json:"version"`
+	Service string    `json:"service"`
+	Address string    `json:"address"` // host:port
+}
+
+const stateMagic = "runtime-ingress-table 1 "
+
+// saveState replaces the file atomically and durably.
+func saveState(path string, s *State) error {
+	body, err := json.Marshal(s)
+	if err != nil {
+		return err
+	}
+	sum := sha256.Sum256(body)
+	tmp, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+"-")
+	if err != nil {
+		return err
+	}
+	defer os.Remove(tmp.Name())
+	defer tmp.Close()
+	w := bufio.NewWriter(tmp)
+	fmt.Fprintf(w, "%s%x\n", stateMagic, sum)
+	w.Write(body)
+	if err := w.Flush(); err != nil {
+		return err
+	}
+	if err := tmp.Sync(); err != nil {
+		return err
+	}
+	if err := os.Rename(tmp.Name(), path); err != nil {
+		return err
+	}
+	dir, err := os.Open(filepath.Dir(path))
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	return dir.Sync()
+}
+
+// loadState reads the file. Errors: NotFound, Corrupt, Unavailable.
+func loadState(path string) (*State, error) {
+	b, err := os.ReadFile(path)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, errs.New(errs.NotFound, "no table at %s", path)
+	}
+	if err != nil {
+		return nil, errs.New(errs.Unavailable, "read table: %w", err)
+	}
+	head, body, ok := bytes.Cut(b, []byte("\n"))
+	sumText, isTable := bytes.CutPrefix(head, []byte(stateMagic))
+	if !ok || !isTable {
+		return nil, errs.New(errs.Corrupt, "%s is not a table of this version", path)
+	}
+	sum := sha256.Sum256(body)
+	if hex.EncodeToString(sum[:]) != string(sumText) {
+		return nil, errs.New(errs.Corrupt, "%s fails its checksum", path)
+	}
+	s := new(State)
+	if err := json.Unmarshal(body, s); err != nil {
+		return nil, errs.New(errs.Corrupt, "%s: %w", path, err)
+	}
+	return s, nil
+}

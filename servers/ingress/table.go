@@ -1,0 +1,221 @@
+package ingress
+
+import (
+	"cmp"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"time"
+
+	"miren.dev/runtime/entity"
+	"miren.dev/runtime/pkg/schema"
+)
+
+// table leads hosts and paths to sandboxes. It never changes.
+type table struct {
+	token    entity.Token
+	exact    map[string][]rule
+	local    map[string][]rule // by app name
+	wildcard map[string][]rule // by suffix with its dot: ".example.com"
+	any      []rule
+	routes   []Route
+	apps     []*appState
+	active   map[schema.ID]schema.ID // app to version
+	changed  chan struct{}           // closed when a newer table is in place
+}
+
+// rule is a path prefix with its target.
+type rule struct {
+	path   string // without trailing slash, so "" is every path
+	target *target
+}
+
+// target is a service of an app: its ready sandboxes of the active version.
+type target struct {
+	app       *appState
+	service   string
+	version   schema.ID
+	deploying bool
+	backends  []*backend
+}
+
+type serviceKey struct {
+	app     schema.ID
+	service string
+}
+
+const defaultService = "web"
+
+// newTable compiles s. Sandboxes and apps that the registry knows keep their
+// connections and counts.
+func newTable(s *State, reg *registry) *table {
+	t := &table{
+		token: s.Token, routes: s.Routes, changed: make(chan struct{}),
+		exact: map[string][]rule{}, local: map[string][]rule{}, wildcard: map[string][]rule{},
+		active: map[schema.ID]schema.ID{},
+	}
+	apps := map[schema.ID]App{}
+	for _, a := range s.Apps {
+		apps[a.ID] = a
+		t.active[a.ID] = a.Active
+	}
+	ready := map[serviceKey][]*backend{}
+	for _, sb := range s.Sandboxes {
+		b := reg.backend(sb)
+		if a, ok := apps[sb.App]; ok && a.Active == sb.Version {
+			key := serviceKey{sb.App, sb.Service}
+			ready[key] = append(ready[key], b)
+		}
+	}
+	targets := map[serviceKey]*target{}
+	targetOf := func(app schema.ID, service string) *target {
+		a, ok := apps[app]
+		if !ok {
+			return nil
+		}
+		if service == "" {
+			service = defaultService
+		}
+		key := serviceKey{app, service}
+		tg := targets[key]
+		if tg == nil {
+			tg = &target{app: reg.app(a), service: service, version: a.Active, deploying: a.Deploying, backends: ready[key]}
+			targets[key] = tg
+		}
+		return tg
+	}
+
+	byAge := slices.Clone(s.Apps)
+	slices.SortFunc(byAge, func(a, b App) int {
+		return cmp.Or(cmp.Compare(a.Created, b.Created), strings.Compare(string(a.ID), string(b.ID)))
+	})
+	for _, a := range byAge {
+		t.apps = append(t.apps, reg.app(a))
+		if name := strings.ToLower(a.Name); name != "" && t.local[name] == nil {
+			t.local[name] = []rule{{target: targetOf(a.ID, defaultService)}}
+		}
+	}
+	for _, r := range s.Routes {
+		tg := targetOf(r.App, r.Service)
+		if tg == nil {
+			continue // its app is gone or not seen yet
+		}
+		rl := rule{path: strings.TrimSuffix(r.Path, "/"), target: tg}
+		host := strings.ToLower(r.Host)
+		switch {
+		case host == "*":
+			t.any = append(t.any, rl)
+		case strings.HasPrefix(host, "*."):
+			t.wildcard[host[1:]] = append(t.wildcard[host[1:]], rl)
+		default:
+			t.exact[host] = append(t.exact[host], rl)
+		}
+	}
+	for _, m := range []map[string][]rule{t.exact, t.wildcard, {"": t.any}} {
+		for _, rules := range m {
+			slices.SortStableFunc(rules, func(a, b rule) int { return len(b.path) - len(a.path) })
+		}
+	}
+	return t
+}
+
+// match finds the target for a normalised host and a path, or nil.
+func (t *table) match(host, path string, localDomains []string) *target {
+	if tg := find(t.exact[host], path); tg != nil {
+		return tg
+	}
+	for _, d := range localDomains { // with their leading dot
+		if name, ok := strings.CutSuffix(host, d); ok {
+			if tg := find(t.local[name], path); tg != nil {
+				return tg
+			}
+		}
+	}
+	if len(t.wildcard) > 0 {
+		for rest := host; ; {
+			i := strings.IndexByte(rest, '.')
+			if i < 0 {
+				break
+			}
+			if tg := find(t.wildcard[rest[i:]], path); tg != nil {
+				return tg
+			}
+			rest = rest[i+1:]
+		}
+	}
+	return find(t.any, path)
+}
+
+// find returns the target of the longest prefix of path among rules, which
+// are ordered so.
+func find(rules []rule, path string) *target {
+	for i := range rules {
+		p := rules[i].path
+		if strings.HasPrefix(path, p) && (len(path) == len(p) || path[len(p)] == '/' || p == "") {
+			return rules[i].target
+		}
+	}
+	return nil
+}
+
+// pick chooses a sandbox that is not in tried: the less busy of two random
+// ones, leaving aside those that recently could not be reached as long as
+// there are others. Nil if there is none.
+func (t *target) pick(tried []*backend) *backend {
+	n := len(t.backends)
+	switch n {
+	case 0:
+		return nil
+	case 1:
+		if slices.Contains(tried, t.backends[0]) {
+			return nil
+		}
+		return t.backends[0]
+	}
+	now := time.Now()
+	if len(tried) == 0 {
+		i := rand.IntN(n)
+		j := rand.IntN(n - 1)
+		if j >= i {
+			j++
+		}
+		a, b := t.backends[i], t.backends[j]
+		if aDown, bDown := a.down(now), b.down(now); !aDown && !bDown {
+			if b.inflight.Load() < a.inflight.Load() {
+				return b
+			}
+			return a
+		}
+	}
+	var best *backend
+	bestDown := false
+	off := rand.IntN(n)
+	for k := range n {
+		b := t.backends[(off+k)%n]
+		if slices.Contains(tried, b) {
+			continue
+		}
+		down := b.down(now)
+		if best == nil || bestDown && !down || bestDown == down && b.inflight.Load() < best.inflight.Load() {
+			best, bestDown = b, down
+		}
+	}
+	return best
+}
+
+// normalHost returns host in lower case without port and trailing dot.
+func normalHost(host string) string {
+	if i := strings.LastIndexByte(host, ':'); i >= 0 && strings.IndexByte(host[i:], ']') < 0 {
+		host = host[:i]
+	}
+	if len(host) > 0 && host[0] == '[' {
+		host = strings.TrimSuffix(host[1:], "]")
+	}
+	host = strings.TrimSuffix(host, ".")
+	for i := range len(host) {
+		if c := host[i]; 'A' <= c && c <= 'Z' {
+			return strings.ToLower(host)
+		}
+	}
+	return host
+}

@@ -1,0 +1,181 @@
+package ingress
+
+import (
+	"context"
+	"errors"
+	"net"
+	"os"
+	"path/filepath"
+	"reflect"
+	"testing"
+	"time"
+
+	"miren.dev/runtime/pkg/errs"
+	"miren.dev/runtime/pkg/schema"
+)
+
+func testRegistry() *registry {
+	return newRegistry(func(context.Context, string) (net.Conn, error) { return nil, errors.New("no network here") }, newMetrics(nil))
+}
+
+func TestMatch(t *testing.T) {
+	s := &State{
+		Apps: []App{{ID: "a", Name: "Alpha", Created: 5}, {ID: "b", Name: "beta"}, {ID: "c", Name: "gamma"}, {ID: "d", Name: "alpha", Created: 9}},
+		Routes: []Route{
+			{Host: "example.com", Path: "/", App: "a"},
+			{Host: "example.com", Path: "/api", App: "b"},
+			{Host: "example.com", Path: "/api/deep/", App: "c"},
+			{Host: "only.example.com", Path: "/here", App: "b"},
+			{Host: "*.example.com", Path: "/", App: "c"},
+			{Host: "*.eu.example.com", Path: "/", App: "b"},
+			{Host: "beta.localhost", Path: "/", App: "c"},
+			{Host: "*", Path: "/", App: "d"},
+			{Host: "orphan.com", Path: "/", App: "gone"},
+		},
+	}
+	tb := newTable(s, testRegistry())
+	for _, c := range []struct{ host, path, want string }{
+		{"example.com", "/", "a"},
+		{"EXAMPLE.com:8080", "/x", "a"},
+		{"example.com.", "/x", "a"},
+		{"example.com", "/api", "b"},
+		{"example.com", "/api/", "b"},
+		{"example.com", "/api/x", "b"},
+		{"example.com", "/apix", "a"},
+		{"example.com", "/api/deep", "c"},
+		{"example.com", "/api/deep/x", "c"},
+		{"example.com", "/api/deeper", "b"},
+		{"x.example.com", "/", "c"},
+		{"x.y.example.com", "/", "c"},
+		{"x.eu.example.com", "/", "b"},
+		{"eu.example.com", "/", "c"},
+		{"only.example.com", "/here/x", "b"},
+		{"only.example.com", "/elsewhere", "c"}, // falls through to the wildcard
+		{"alpha.localhost", "/", "a"},           // the older of two
+		{"ALPHA.localhost:80", "/", "a"},
+		{"gamma.localhost", "/x", "c"},
+		{"beta.localhost", "/", "c"}, // a route wins over the local name
+		{"nobody.localhost", "/", "d"},
+		{"orphan.com", "/", "d"},
+		{"127.0.0.1:8080", "/", "d"},
+		{"[::1]:8080", "/", "d"},
+		{"", "/", "d"},
+	} {
+		tg := tb.match(normalHost(c.host), c.path, []string{".localhost"})
+		got := ""
+		if tg != nil {
+			got = string(tg.app.id)
+		}
+		if got != c.want {
+			t.Errorf("%s%s leads to %q, want %q", c.host, c.path, got, c.want)
+		}
+	}
+	s.Routes = s.Routes[:7]
+	if tg := newTable(s, testRegistry()).match("nobody.org", "/", nil); tg != nil {
+		t.Errorf("an unknown host leads to %v", tg.app.id)
+	}
+}
+
+func TestNormalHost(t *testing.T) {
+	for in, want := range map[string]string{
+		"a.b": "a.b", "A.b:80": "a.b", "a.b.:80": "a.b", "[::1]:80": "::1", "[::1]": "::1", "[FE80::1]": "fe80::1", "": "", ":80": "",
+	} {
+		if got := normalHost(in); got != want {
+			t.Errorf("normalHost(%q) = %q, want %q", in, got, want)
+		}
+	}
+}
+
+func TestPick(t *testing.T) {
+	s := &State{Apps: []App{{ID: "a", Name: "a", Active: "v1"}}}
+	for _, id := range []schema.ID{"s1", "s2", "s3"} {
+		s.Sandboxes = append(s.Sandboxes, Sandbox{ID: id, App: "a", Version: "v1", Service: "web"})
+	}
+	s.Sandboxes = append(s.Sandboxes,
+		Sandbox{ID: "other-service", App: "a", Version: "v1", Service: "worker"},
+		Sandbox{ID: "other-version", App: "a", Version: "v0", Service: "web"})
+	tb := newTable(s, testRegistry())
+	tg := tb.match("a.localhost", "/", []string{".localhost"})
+	if len(tg.backends) != 3 {
+		t.Fatalf("%d sandboxes", len(tg.backends))
+	}
+	busy, free := tg.backends[0], tg.backends[1:]
+	busy.inflight.Store(100)
+	for range 150 {
+		b := tg.pick(nil)
+		if b == busy {
+			t.Fatal("the busiest sandbox was chosen")
+		}
+		b.inflight.Add(1)
+	}
+	// Power of two choices keeps the load even.
+	if d := free[0].inflight.Load() - free[1].inflight.Load(); d < -40 || d > 40 {
+		t.Errorf("uneven: %d and %d", free[0].inflight.Load(), free[1].inflight.Load())
+	}
+	free[0].markDown()
+	free[1].inflight.Store(1000)
+	for range 50 {
+		if tg.pick(nil) == free[0] {
+			t.Fatal("a sandbox that is down was chosen")
+		}
+	}
+	busy.markDown()
+	free[1].markDown()
+	if tg.pick(nil) == nil {
+		t.Error("with all down, none was chosen")
+	}
+	if got := tg.pick([]*backend{busy, free[1]}); got != free[0] {
+		t.Errorf("with the others tried, chose %v", got)
+	}
+	if got := tg.pick(tg.backends); got != nil {
+		t.Errorf("with all tried, chose %v", got)
+	}
+	if free[0].down(time.Now().Add(2 * downTime)) {
+		t.Error("down for longer than said")
+	}
+}
+
+func TestStateFile(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "table")
+	if _, err := loadState(path); !errs.Is(err, errs.NotFound) {
+		t.Errorf("missing file: %v", err)
+	}
+	want := oneApp("10.0.0.1:80")
+	want.Token.Epoch, want.Token.Revision = "e", 7
+	want.Routes = []Route{{ID: "r", Host: "*", Path: "/", App: "app-1", Service: "web"}}
+	for range 2 {
+		if err := saveState(path, want); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got, err := loadState(path)
+	if err != nil || !reflect.DeepEqual(got, want) {
+		t.Fatalf("loaded %+v, %v", got, err)
+	}
+	good, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range good {
+		bad := append([]byte(nil), good...)
+		bad[i] ^= 1
+		if err := os.WriteFile(path, bad, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := loadState(path); !errs.Is(err, errs.Corrupt) {
+			t.Fatalf("byte %d changed: %v", i, err)
+		}
+	}
+	for n := range good {
+		if err := os.WriteFile(path, good[:n], 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := loadState(path); !errs.Is(err, errs.Corrupt) {
+			t.Fatalf("cut at %d: %v", n, err)
+		}
+	}
+	left, err := os.ReadDir(filepath.Dir(path))
+	if err != nil || len(left) != 1 {
+		t.Errorf("left behind: %v, %v", left, err)
+	}
+}
