@@ -1,0 +1,122 @@
+package config
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/spf13/pflag"
+
+	"miren.dev/runtime/pkg/errs"
+)
+
+// other returns a valid value of k that differs from the default.
+func other(t *testing.T, k *Key) string {
+	t.Helper()
+	for _, c := range append([]string{"7", "5000000000", "true", "45s", "/some/where", "postgres://host/db", "word"}, k.Choices...) {
+		if c != k.Default && k.set(new(Config), c) == nil {
+			c2 := Default()
+			if k.set(c2, c); k.Get(c2) != k.Get(Default()) {
+				return c
+			}
+		}
+	}
+	t.Fatalf("%s: no other value found", k.Path)
+	return ""
+}
+
+// TestEveryKeyFromEverySource sets each key by file, environment and flag.
+func TestEveryKeyFromEverySource(t *testing.T) {
+	for i := range Keys {
+		k := &Keys[i]
+		t.Run(k.Path, func(t *testing.T) {
+			want := other(t, k)
+			if k.Doc == "" {
+				t.Error("no documentation")
+			}
+			file := filepath.Join(t.TempDir(), "c.yaml")
+			section, name, ok := strings.Cut(k.Path, ".")
+			yml := fmt.Sprintf("%s:\n  %s: %s\n", section, name, want)
+			if k.Type == "list" {
+				yml = fmt.Sprintf("%s:\n  %s: [%s]\n", section, name, want)
+			}
+			if !ok {
+				yml = fmt.Sprintf("%s: %s\n", section, want)
+			}
+			if err := os.WriteFile(file, []byte(yml), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			flags := pflag.NewFlagSet("", pflag.ContinueOnError)
+			AddFlags(flags)
+			c, err := Load(file, nil, flags)
+			if err != nil || k.Get(c) != normal(t, k, want) {
+				t.Errorf("file: %q, %v", k.Get(c), err)
+			}
+			c, err = Load("", []string{k.Env() + "=" + want}, nil)
+			if err != nil || k.Get(c) != normal(t, k, want) {
+				t.Errorf("environment: %q, %v", k.Get(c), err)
+			}
+			if err := flags.Parse([]string{"--" + k.Flag() + "=" + want}); err != nil {
+				t.Fatal(err)
+			}
+			c, err = Load("", []string{k.Env() + "=" + k.Default}, flags)
+			if err != nil || k.Get(c) != normal(t, k, want) {
+				t.Errorf("flag over environment: %q, %v", k.Get(c), err)
+			}
+		})
+	}
+}
+
+func normal(t *testing.T, k *Key, s string) string {
+	t.Helper()
+	c := Default()
+	if err := k.set(c, s); err != nil {
+		t.Fatal(err)
+	}
+	return k.Get(c)
+}
+
+func TestGenerateRoundTrips(t *testing.T) {
+	var b strings.Builder
+	if err := Generate(&b, Default()); err != nil {
+		t.Fatal(err)
+	}
+	c, err := Parse("generated", []byte(b.String()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d := cmp.Diff(Default(), c); d != "" {
+		t.Error(d)
+	}
+}
+
+func TestMistakes(t *testing.T) {
+	for _, c := range []struct{ yml, want string }{
+		{"ingres:\n  http_address: x", "c:1: unknown key ingres"},
+		{"ingress:\n  http_adress: x", "c:2: unknown key ingress.http_adress; did you mean ingress.http_address?"},
+		{"log:\n  level: loud", `c:2: log.level: "loud" is none of debug`},
+		{"build:\n  parallel: 0", "below the minimum 1"},
+		{"build:\n  timeout: soon", "not a duration"},
+		{"state_dir: here", "does not match"},
+		{"store: postgres://x", "store should be a mapping"},
+		{"state_dir: [a]", "state_dir should be a string"},
+		{"log:\n  level: info\n  level: warn", "set twice"},
+		{"a: [", "c: yaml"},
+	} {
+		_, err := Parse("c", []byte(c.yml))
+		if !errs.Is(err, errs.InvalidArgument) || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%q: %v; want %q", c.yml, err, c.want)
+		}
+	}
+	if _, err := Parse("c", nil); err != nil {
+		t.Errorf("an empty file: %v", err)
+	}
+}
+
+func FuzzParse(f *testing.F) {
+	f.Add([]byte("log:\n  level: info"))
+	f.Fuzz(func(t *testing.T, b []byte) { _, _ = Parse("c", b) })
+}
