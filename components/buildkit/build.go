@@ -8,7 +8,6 @@ import (
 	"strings"
 
 	"github.com/containerd/containerd/v2/core/content"
-	"github.com/containerd/containerd/v2/plugins/content/local"
 	"github.com/moby/buildkit/client"
 	"github.com/moby/buildkit/exporter/containerimage/exptypes"
 	gateway "github.com/moby/buildkit/frontend/gateway/client"
@@ -37,9 +36,10 @@ type Request struct {
 	// Bases maps names in FROM and COPY --from, as written there, to local images.
 	// Every other name is pulled from a registry.
 	Bases map[string]Base
-	// CacheScope keeps cache mounts of different tenants apart, and is what
-	// incremental transfer of the context goes by: the id of the app.
+	// CacheScope keeps the cache mounts of different tenants apart: the id of the project.
 	CacheScope string
+	// ContextKey is what incremental transfer of the context goes by: the id of the app.
+	ContextKey string
 	// Args are build arguments.
 	Args map[string]string
 	// Target is the stage to build; empty: the last.
@@ -49,7 +49,7 @@ type Request struct {
 	NoCache  bool
 }
 
-// Config is what the image says about how it runs.
+// ImageConfig is what the image says about how it runs.
 type ImageConfig struct {
 	Entrypoint []string
 	Cmd        []string
@@ -167,7 +167,7 @@ func (d *Daemon) solveOptions(req Request) (client.SolveOpt, map[string]string, 
 
 	opt = client.SolveOpt{
 		LocalMounts: map[string]fsutil.FS{"context": contextFS, "dockerfile": dockerfile},
-		SharedKey:   req.CacheScope,
+		SharedKey:   req.ContextKey,
 		Exports: []client.ExportEntry{{
 			Type: client.ExporterImage,
 			Attrs: map[string]string{
@@ -181,12 +181,8 @@ func (d *Daemon) solveOptions(req Request) (client.SolveOpt, map[string]string, 
 	}
 	stores := map[string]content.Store{}
 	for ref, b := range req.Bases {
-		store, err := local.NewStore(b.Dir)
-		if err != nil {
-			return fail("base image %s: %w", ref, err)
-		}
 		id := basesStore + "-" + strings.TrimPrefix(b.Digest, "sha256:")
-		stores[id] = store
+		stores[id] = layoutStore{b.Dir}
 		attrs["context:"+contextName(ref)] = "oci-layout://" + id + "@" + b.Digest
 	}
 	opt.OCIStores = stores

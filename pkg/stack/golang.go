@@ -91,7 +91,7 @@ func planGo(s *source, p *Plan) error {
 	fmt.Fprintf(&b, "COPY . .\nRUN %s go build -trimpath -ldflags='-s -w' -o /out/%s %s\n\n", caches, base(pkg.binary), quote(pkg.path))
 	fmt.Fprintf(&b, "FROM %s\n%sWORKDIR /app\n", run, s.packages(p))
 	// Templates, static files and the like are next to the binary.
-	fmt.Fprintf(&b, "COPY --chown=%s . .\nCOPY --from=build /out/%[2]s /usr/local/bin/%[2]s\n", owner, base(pkg.binary))
+	fmt.Fprintf(&b, "COPY --chown=%s --exclude=**/*.go --exclude=go.mod --exclude=go.sum --exclude=vendor . .\nCOPY --from=build /out/%[2]s /usr/local/bin/%[2]s\n", owner, base(pkg.binary))
 	fmt.Fprintf(&b, "ENV PORT=%d\nUSER %s\nCMD [\"/usr/local/bin/%s\"]\n", DefaultPort, owner, base(pkg.binary))
 
 	p.Dockerfile, p.Generated = b.String(), true

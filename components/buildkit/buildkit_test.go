@@ -1,0 +1,214 @@
+package buildkit
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"miren.dev/runtime/components/baseimage"
+	"miren.dev/runtime/components/containerd"
+	"miren.dev/runtime/pkg/appconfig"
+	"miren.dev/runtime/pkg/errs"
+	"miren.dev/runtime/pkg/instance"
+	"miren.dev/runtime/pkg/stack"
+)
+
+// binDir is the directory of the toolchain. The test is skipped where it cannot run.
+func binDir(t *testing.T) string {
+	t.Helper()
+	if os.Getuid() != 0 {
+		t.Skip("needs root: containerd mounts and makes namespaces")
+	}
+	dir, err := filepath.Abs("../../bin")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, b := range []string{"containerd", "buildkitd", "runsc", "containerd-shim-runsc-v1", "cni/bridge", "cni/host-local"} {
+		if _, err := os.Stat(filepath.Join(dir, b)); err != nil {
+			t.Skipf("the toolchain is not built (make toolchain): %v", err)
+		}
+	}
+	return dir
+}
+
+// cacheDir is shared by all tests of a machine: base images are made once.
+func cacheDir(t *testing.T) string {
+	t.Helper()
+	cache := os.Getenv("RUNTIME_CACHE")
+	if cache == "" {
+		home, err := os.UserHomeDir()
+		if err != nil {
+			t.Fatal(err)
+		}
+		cache = filepath.Join(home, ".cache", "miren-runtime")
+	}
+	return filepath.Join(cache, "baseimages")
+}
+
+const caBundle = "/etc/ssl/certs/ca-certificates.crt"
+
+type rig struct {
+	instance   *instance.Instance
+	containerd *containerd.Daemon
+	buildkit   *Daemon
+	bases      *baseimage.Store
+	bin        string
+}
+
+// newRig starts a containerd and a buildkitd of the test's own.
+func newRig(t *testing.T) *rig {
+	t.Helper()
+	bin := binDir(t)
+	run, err := os.MkdirTemp("/run", "rtt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	state := t.TempDir()
+	in, err := instance.Open(state, run)
+	if err != nil {
+		t.Fatal(err)
+	}
+	log := slog.New(slog.NewTextHandler(t.Output(), nil))
+	r := &rig{instance: in, bin: bin, bases: baseimage.New(baseimage.Config{Dir: cacheDir(t), BinDir: bin, Logger: log})}
+	r.containerd = containerd.New(containerd.Config{Instance: in, BinDir: bin, CABundle: caBundle, Logger: log})
+	r.buildkit = New(Config{Instance: in, Containerd: r.containerd, BinDir: bin, CABundle: caBundle, Logger: log})
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		defer cancel()
+		if err := r.buildkit.Stop(ctx); err != nil {
+			t.Error(err)
+		}
+		if err := r.containerd.Stop(ctx); err != nil {
+			t.Error(err)
+		}
+		if t.Failed() {
+			for _, f := range []string{"buildkitd.log", "containerd.log"} {
+				b, _ := os.ReadFile(in.State("logs", f))
+				t.Logf("%s:\n%s", f, b[max(0, len(b)-8192):])
+			}
+		}
+		if err := os.RemoveAll(run); err != nil {
+			t.Error(err)
+		}
+	})
+	if err := r.containerd.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.buildkit.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// request makes a request as the build controller does.
+func (r *rig) request(t *testing.T, dir, name string) Request {
+	t.Helper()
+	src := os.DirFS(dir)
+	cfg, err := appconfig.Load(src)
+	if err != nil {
+		t.Fatal(err)
+	}
+	plan, err := stack.Detect(src, cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, why := range plan.Reasons {
+		t.Log("plan:", why)
+	}
+	return Request{ContextDir: dir, Dockerfile: plan.Dockerfile, ImageName: "runtime.local/test/" + name,
+		Bases: r.resolve(t, plan.Bases), CacheScope: "test", ContextKey: name, Args: cfg.Build.Args}
+}
+
+func (r *rig) resolve(t *testing.T, names []string) map[string]Base {
+	t.Helper()
+	bases := map[string]Base{}
+	for _, b := range names {
+		ref, err := baseimage.Lookup(b)
+		if err != nil {
+			t.Fatal(err)
+		}
+		img, err := r.bases.Ensure(t.Context(), ref, func(l string) { t.Log(l) })
+		if err != nil {
+			t.Fatal(err)
+		}
+		bases[b] = Base{Dir: img.Dir, Digest: img.Digest}
+	}
+	return bases
+}
+
+func (r *rig) build(t *testing.T, req Request) (*Result, []Event, error) {
+	t.Helper()
+	var events []Event
+	start := time.Now()
+	res, err := r.buildkit.Build(t.Context(), req, func(e Event) { events = append(events, e) })
+	t.Logf("build of %s: %s", req.ImageName, time.Since(start).Round(time.Millisecond))
+	if testing.Verbose() || err != nil && !errs.Is(err, errs.FailedPrecondition) {
+		for _, e := range events {
+			t.Logf("%-8s %2d %s %s (%s) %d/%d", e.Kind, e.Step, e.Name, e.Text, e.Took.Round(time.Millisecond), e.Current, e.Total)
+		}
+	}
+	return res, events, err
+}
+
+func example(t *testing.T, name string) string {
+	t.Helper()
+	dir, err := filepath.Abs("../../examples/" + name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	to := filepath.Join(t.TempDir(), name)
+	if err := os.CopyFS(to, os.DirFS(dir)); err != nil {
+		t.Fatal(err)
+	}
+	return to
+}
+
+func TestGoExample(t *testing.T) {
+	r := newRig(t)
+	dir := example(t, "go-http")
+	res, _, err := r.build(t, r.request(t, dir, "go-http"))
+	if err != nil {
+		var f *Failure
+		if errors.As(err, &f) {
+			t.Log(f.Log)
+		}
+		t.Fatal(err, errs.HintOf(err))
+	}
+	t.Logf("%+v", res)
+	change(t, filepath.Join(dir, "main.go"), `"v1"`, `"v2"`)
+	again, _, err := r.build(t, r.request(t, dir, "go-http"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := r.containerd.Client()
+	if err != nil {
+		t.Fatal(err)
+	}
+	img, err := c.GetImage(t.Context(), again.Image)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if ok, err := img.IsUnpacked(t.Context(), "overlayfs"); err != nil || !ok {
+		t.Errorf("unpacked: %v, %v", ok, err)
+	}
+}
+
+// change replaces a text in a file.
+func change(t *testing.T, file, old, new string) {
+	t.Helper()
+	b, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Contains(b, []byte(old)) {
+		t.Fatalf("%s has no %s", file, old)
+	}
+	if err := os.WriteFile(file, bytes.Replace(b, []byte(old), []byte(new), 1), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
