@@ -1,0 +1,141 @@
+package build
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	"miren.dev/runtime/api/app"
+	"miren.dev/runtime/components/baseimage"
+	"miren.dev/runtime/components/buildkit"
+	"miren.dev/runtime/components/buildlog"
+	"miren.dev/runtime/pkg/appconfig"
+	"miren.dev/runtime/pkg/errs"
+	"miren.dev/runtime/pkg/stack"
+)
+
+// outcome is what a build that succeeded made.
+type outcome struct {
+	image    string
+	services []app.Service
+	env      map[string]string
+}
+
+// build does the work: source, plan, base images, image.
+func (r *Reconciler) build(ctx context.Context, b *app.Build) (*outcome, error) {
+	log, err := r.Logs.Start(string(b.ID))
+	if err != nil {
+		return nil, err
+	}
+	defer log.Finish()
+	dir, err := os.MkdirTemp(r.TempDir, "source-"+string(b.ID)+"-")
+	if err != nil {
+		return nil, errs.New(errs.Unavailable, "directory for the source: %w", err)
+	}
+	defer os.RemoveAll(dir)
+	if err := r.Sources.Materialize(ctx, b.Spec.Source, dir); err != nil {
+		return nil, errs.Wrap(err, "read the uploaded source")
+	}
+	plan, err := r.plan(ctx, b, dir, log)
+	if err != nil {
+		return nil, err
+	}
+	bases, err := r.bases(ctx, plan, log)
+	if err != nil {
+		return nil, err
+	}
+	cfg, err := appconfig.Load(os.DirFS(dir))
+	if err != nil {
+		return nil, err
+	}
+	req := buildkit.Request{
+		ContextDir: dir, Dockerfile: plan.Dockerfile, ImageName: "runtime.local/" + string(b.Spec.App), Bases: bases,
+		CacheScope: string(b.Spec.App), Args: cfg.Build.Args, Target: cfg.Build.Target, NoCache: b.Spec.NoCache,
+	}
+	for attempt := 1; ; attempt++ {
+		res, err := r.Builder.Build(ctx, req, func(e buildkit.Event) { log.Add(e) })
+		if err == nil {
+			return &outcome{image: res.Image, services: services(plan), env: plan.Env}, nil
+		}
+		if !errs.Is(err, errs.Unavailable) || attempt == maxAttempts || ctx.Err() != nil {
+			return nil, err
+		}
+		say(log, "the builder went away (%v); trying again", err)
+	}
+}
+
+// plan detects the stack and records it.
+func (r *Reconciler) plan(ctx context.Context, b *app.Build, dir string, log *buildlog.Writer) (*stack.Plan, error) {
+	cfg, err := appconfig.Load(os.DirFS(dir))
+	if err != nil {
+		return nil, err
+	}
+	plan, err := stack.Detect(os.DirFS(dir), cfg)
+	if err != nil {
+		return nil, err
+	}
+	say(log, "plan: %s", plan.Stack)
+	for _, reason := range plan.Reasons {
+		say(log, "  %s", reason)
+	}
+	return plan, r.update(ctx, b.ID, func(b *app.Build) {
+		b.Status.Plan, b.Status.PlanSteps = plan.Stack, plan.Reasons
+	})
+}
+
+// bases makes the base images that the plan begins from, where they can be made here.
+func (r *Reconciler) bases(ctx context.Context, plan *stack.Plan, log *buildlog.Writer) (map[string]buildkit.Base, error) {
+	bases := map[string]buildkit.Base{}
+	for _, name := range plan.Bases {
+		if r.Registry == "on" && !strings.HasPrefix(name, baseimage.Prefix) {
+			continue
+		}
+		ref, err := baseimage.Lookup(name)
+		if errs.Is(err, errs.NotFound) && r.Registry != "off" {
+			continue // a registry may have it
+		}
+		if err != nil {
+			return nil, err
+		}
+		if ref.Note != "" {
+			say(log, "%s: %s", name, ref.Note)
+		}
+		img, err := r.Bases.Ensure(ctx, ref, func(line string) { say(log, "%s: %s", name, line) })
+		if err != nil {
+			return nil, errs.Wrap(err, "base image %s", name)
+		}
+		bases[name] = buildkit.Base{Dir: img.Dir, Digest: img.Digest}
+	}
+	return bases, nil
+}
+
+func say(log *buildlog.Writer, format string, args ...any) {
+	log.Add(buildkit.Event{Kind: buildkit.StepLog, At: time.Now(), Text: fmt.Sprintf(format, args...)})
+}
+
+// services turns the plan's services into those of a version, with defaults.
+func services(plan *stack.Plan) []app.Service {
+	var out []app.Service
+	for i := range plan.Services {
+		in := &plan.Services[i]
+		var s app.Service
+		s.SetDefaults()
+		s.Name, s.Command, s.Port, s.HealthPath, s.Env = in.Name, in.Command, in.Port, in.HealthPath, in.Env
+		set(&s.Replicas, in.Replicas)
+		set(&s.HealthDeadline, in.HealthDeadline)
+		set(&s.CPUMillis, in.CPUMillis)
+		set(&s.MemoryBytes, in.MemoryBytes)
+		set(&s.PIDs, in.PIDs)
+		set(&s.StopTimeout, in.StopTimeout)
+		out = append(out, s)
+	}
+	return out
+}
+
+func set[T any](to *T, from *T) {
+	if from != nil {
+		*to = *from
+	}
+}
