@@ -1,0 +1,406 @@
+package pgstore
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"strconv"
+	"sync/atomic"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"miren.dev/runtime/entity"
+	"miren.dev/runtime/pkg/errs"
+	"miren.dev/runtime/pkg/schema"
+)
+
+// Bounds of a batch.
+const (
+	maxBatch      = 256
+	maxBatchOps   = 2000
+	maxBatchBytes = 16 << 20
+	// maxRounds bounds the loads for one transaction: one for each level of a
+	// cascade and a few more.
+	maxRounds = 200
+
+	attemptTimeout = 30 * time.Second
+	retryPause     = 20 * time.Millisecond
+	maxRetryPause  = 500 * time.Millisecond
+)
+
+// partitionSize is how many revisions a partition of the log has. It is part
+// of the format of the database.
+const partitionSize = 65536
+
+// batcher is the one writer of a Store. Only its own goroutine touches it,
+// but for the atomics.
+type batcher struct {
+	s          *Store
+	conn       *pgx.Conn
+	backend    atomic.Uint32 // pid of conn's backend: whose notifications are our own
+	partitions atomic.Int64  // the log's partitions below this number exist
+	carry      *txn          // taken from the queue, too big for the last batch
+}
+
+// run commits what is queued until the store is closing.
+func (b *batcher) run() {
+	defer close(b.s.batcherDone)
+	defer b.disconnect()
+	txns := make([]*txn, 0, maxBatch)
+	for {
+		txns = b.collect(txns[:0])
+		if txns == nil {
+			return
+		}
+		if len(txns) > 0 {
+			b.commit(txns)
+		}
+		clear(txns)
+	}
+}
+
+// collect waits for a transaction and takes what else is queued: whatever
+// came while the last batch was being written. It returns nil when the store
+// is closing.
+func (b *batcher) collect(txns []*txn) []*txn {
+	ops, size := 0, 0
+	take := func(t *txn) bool {
+		if len(txns) > 0 && (ops+len(t.req.Ops) > maxBatchOps || size+t.bytes > maxBatchBytes) {
+			b.carry = t
+			return false
+		}
+		if t.state.CompareAndSwap(queued, taken) {
+			ops, size = ops+len(t.req.Ops), size+t.bytes
+			txns = append(txns, t)
+		}
+		return true
+	}
+	if t := b.carry; t != nil {
+		b.carry = nil
+		take(t)
+	} else {
+		select {
+		case <-b.s.closing:
+			return nil
+		case t := <-b.s.queue:
+			take(t)
+		}
+	}
+	for len(txns) < maxBatch {
+		select {
+		case t := <-b.s.queue:
+			if !take(t) {
+				return txns
+			}
+		default:
+			return txns
+		}
+	}
+	return txns
+}
+
+// outcome is what became of a batch, or would.
+type outcome struct {
+	accepted []accepted
+	rejected map[*txn]error
+	epoch    string
+	first    schema.Revision // of the entries in the log; zero: there are none
+	last     schema.Revision
+	tag      int64
+	view     *view
+}
+
+// ambiguous is the error of a commit that may or may not have happened.
+type ambiguous struct {
+	out *outcome
+	err error
+}
+
+func (a *ambiguous) Error() string { return a.err.Error() }
+func (a *ambiguous) Unwrap() error { return a.err }
+
+// errPartition asks for another partition of the log before the batch can be
+// written.
+type errPartition int64
+
+func (e errPartition) Error() string {
+	return "partition " + strconv.FormatInt(int64(e), 10) + " of the log is missing"
+}
+
+// commit applies a batch, again as long as the failure is the database's and
+// there is time, and answers every transaction.
+func (b *batcher) commit(txns []*txn) {
+	began := time.Now()
+	pause := retryPause
+	unsure := false // an attempt without a trace in the log may have been committed
+	for {
+		out, err := b.attempt(txns)
+		var amb *ambiguous
+		if errors.As(err, &amb) {
+			// If it turns out that it was not committed, amb's own error stays.
+			var e error
+			if out, e = b.resolve(amb, began); e != nil {
+				err = e
+			} else if out != nil {
+				err = nil
+			}
+			unsure = unsure || out == nil && amb.out.first == 0
+		}
+		if err == nil {
+			b.answer(txns, out, unsure)
+			b.s.metrics.batch(len(txns), time.Since(began))
+			return
+		}
+		var missing errPartition
+		if errors.As(err, &missing) {
+			if err = b.s.makePartition(context.Background(), int64(missing)); err == nil {
+				continue
+			}
+		}
+		if refused(err) {
+			b.isolate(txns, err)
+			return
+		}
+		if time.Since(began) > b.s.cfg.RetryFor || b.s.isClosing() {
+			b.s.log.Error("cannot write", "transactions", len(txns), "err", err)
+			for _, t := range txns {
+				t.finish(entity.TxnResult{}, mapError(err, "write"))
+			}
+			return
+		}
+		b.s.log.Warn("write failed, trying again", "transactions", len(txns), "err", err)
+		select {
+		case <-b.s.closing:
+		case <-time.After(pause):
+		}
+		pause = min(2*pause, maxRetryPause)
+	}
+}
+
+// refused reports whether err is about what was written, not about the way to
+// the database.
+func refused(err error) bool {
+	var classed *errs.Error
+	if errors.As(err, &classed) {
+		return classed.Class == errs.Internal || classed.Class == errs.Corrupt
+	}
+	var pg *pgconn.PgError
+	return errors.As(err, &pg) && !transient(pg)
+}
+
+// isolate finds out which transaction the database does not take, so that it
+// alone fails.
+func (b *batcher) isolate(txns []*txn, err error) {
+	if len(txns) == 1 {
+		b.s.log.Error("the database refused a transaction", "err", err)
+		txns[0].finish(entity.TxnResult{}, mapError(err, "write"))
+		return
+	}
+	for _, t := range txns {
+		b.commit([]*txn{t})
+	}
+}
+
+func (b *batcher) answer(txns []*txn, out *outcome, unsure bool) {
+	b.s.hub.publish(out)
+	for _, a := range out.accepted {
+		res := entity.TxnResult{Revision: a.revision}
+		if a.d.repeat != nil {
+			var err error
+			res, err = decodeResult(a.d.repeat)
+			a.t.finish(res, err)
+			continue
+		}
+		res.Records = results(out.view, a)
+		a.t.finish(res, nil)
+	}
+	for _, t := range txns {
+		err, ok := out.rejected[t]
+		if !ok {
+			continue
+		}
+		if unsure && t.endLease != "" && errs.Is(err, errs.NotFound) {
+			err = nil // ended by the earlier attempt
+		}
+		t.finish(entity.TxnResult{}, err)
+	}
+}
+
+// attempt runs the batch in one database transaction.
+func (b *batcher) attempt(txns []*txn) (*outcome, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), attemptTimeout)
+	defer cancel()
+	if err := b.connect(ctx); err != nil {
+		return nil, err
+	}
+	v := newView()
+	out := &outcome{rejected: map[*txn]error{}, view: v, tag: rand.Int64()}
+	var now time.Time
+	var base int64
+	l := &loader{}
+	l.batch.Queue(sqlBegin)
+	l.batch.Queue(sqlLock).QueryRow(func(row pgx.Row) error { return row.Scan(&base, &out.epoch, &now) })
+	for _, t := range txns {
+		v.want(t)
+	}
+	l.queue(v)
+	if err := l.run(ctx, b.conn); err != nil {
+		return nil, b.abort(err)
+	}
+	now = now.UTC()
+	rev := schema.Revision(base)
+	rounds := 0
+	for i := 0; i < len(txns); {
+		t := txns[i]
+		d, err := b.s.evaluate(v, t, rev+1, now)
+		if err == errMiss {
+			// The others will miss things too: find out now, load once.
+			for _, other := range txns[i+1:] {
+				_, _ = b.s.evaluate(v, other, rev+1, now)
+			}
+			if rounds++; rounds > maxRounds || v.missing.empty() {
+				return nil, b.abort(errs.New(errs.Internal, "evaluation does not end"))
+			}
+			l := &loader{}
+			l.queue(v)
+			if err := l.run(ctx, b.conn); err != nil {
+				return nil, b.abort(err)
+			}
+			continue
+		}
+		i, rounds = i+1, 0
+		if err != nil {
+			out.rejected[t] = err
+			continue
+		}
+		a := accepted{t: t, d: d, revision: rev}
+		if len(d.changes) > 0 {
+			rev++
+			a.revision = rev
+			if out.first == 0 {
+				out.first = rev
+			}
+		}
+		if err := encodeChanges(v, &a); err != nil {
+			return nil, b.abort(err)
+		}
+		out.accepted = append(out.accepted, a)
+	}
+	out.last = rev
+	if n := int64(rev) / partitionSize; n >= b.partitions.Load() {
+		return nil, b.abort(errPartition(n))
+	}
+	w := &pgx.Batch{}
+	if !out.writes() {
+		w.Queue("rollback")
+	} else {
+		queueWrites(w, v, out.accepted, out.tag, rev)
+	}
+	if err := b.conn.SendBatch(ctx, w).Close(); err != nil {
+		var pg *pgconn.PgError
+		if errors.As(err, &pg) && !transient(pg) || !out.writes() {
+			return nil, b.abort(err)
+		}
+		b.disconnect()
+		return nil, &ambiguous{out, err}
+	}
+	return out, nil
+}
+
+// writes reports whether there is anything to make durable.
+func (o *outcome) writes() bool {
+	for _, a := range o.accepted {
+		if len(a.d.changes) > 0 || a.result != nil || a.d.endedLease != "" {
+			return true
+		}
+	}
+	return false
+}
+
+// encodeChanges renders the new versions and the result to be recorded, and
+// makes the changes part of v.
+func encodeChanges(v *view, a *accepted) error {
+	for _, c := range a.d.changes {
+		if c.new == nil {
+			continue
+		}
+		var err error
+		if c.new.raw, err = encodeRecord(c.new.rec); err != nil {
+			return errs.New(errs.Internal, "encode %s %s: %w", c.key.kind, c.key.id, err)
+		}
+	}
+	v.accept(a.d)
+	if a.t.req.RequestID == "" || a.d.repeat != nil {
+		return nil
+	}
+	var err error
+	a.result, err = encodeResult(a.revision, results(v, *a))
+	if err == nil {
+		v.replies[a.t.req.RequestID] = &reply{hash: a.t.hash, result: a.result}
+	}
+	return err
+}
+
+// results returns the entities after a transaction, by operation.
+func results(v *view, a accepted) []schema.Record {
+	recs := make([]schema.Record, len(a.t.req.Ops))
+	for i := range a.t.req.Ops {
+		op := &a.t.req.Ops[i]
+		k := keyOf(&op.Record)
+		c := a.d.byKey[k]
+		switch {
+		case c == nil: // a check
+			if a.d.checked[k] != nil {
+				recs[i] = *a.d.checked[k]
+			}
+		case c.new == nil:
+			recs[i] = *c.old.rec
+			recs[i].Revision = a.revision
+		default:
+			recs[i] = *c.new.rec
+		}
+	}
+	return recs
+}
+
+// result is the format of a recorded outcome.
+type result struct {
+	Revision int64    `cbor:"1,keyasint"`
+	Records  [][]byte `cbor:"2,keyasint"` // empty: a zero record
+}
+
+func encodeResult(rev schema.Revision, recs []schema.Record) ([]byte, error) {
+	r := result{Revision: int64(rev), Records: make([][]byte, len(recs))}
+	for i := range recs {
+		if recs[i].ID == "" {
+			r.Records[i] = []byte{}
+			continue
+		}
+		var err error
+		if r.Records[i], err = encodeRecord(&recs[i]); err != nil {
+			return nil, err
+		}
+	}
+	return encMode.Marshal(&r)
+}
+
+func decodeResult(b []byte) (entity.TxnResult, error) {
+	var r result
+	if err := decMode.Unmarshal(b, &r); err != nil {
+		return entity.TxnResult{}, errs.New(errs.Corrupt, "recorded outcome: %w", err)
+	}
+	out := entity.TxnResult{Revision: schema.Revision(r.Revision), Records: make([]schema.Record, len(r.Records))}
+	for i, raw := range r.Records {
+		if len(raw) == 0 {
+			continue
+		}
+		rec, err := decodeRecord(raw)
+		if err != nil {
+			return entity.TxnResult{}, err
+		}
+		out.Records[i] = *rec
+	}
+	return out, nil
+}

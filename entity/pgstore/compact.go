@@ -1,0 +1,140 @@
+package pgstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"miren.dev/runtime/pkg/errs"
+)
+
+const (
+	compactInterval = 30 * time.Second
+	// keepRequests is how long outcomes are kept for repeated requests: the
+	// promised ten minutes and some.
+	keepRequests = time.Hour
+	pruneBatch   = 10_000
+)
+
+// compact keeps the log within its bounds until ctx ends.
+func (s *Store) compact(ctx context.Context) {
+	tick := time.NewTicker(compactInterval)
+	defer tick.Stop()
+	for {
+		if err := s.Compact(ctx, s.cfg.KeepFor, s.cfg.KeepRevisions); err != nil && ctx.Err() == nil && !errs.Is(err, errs.Unavailable) {
+			s.log.Warn("cannot compact the log", "err", err)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
+}
+
+// Compact drops the partitions of the log that are older than keepFor, or
+// farther back than keepRevisions. The store does so by itself.
+func (s *Store) Compact(ctx context.Context, keepFor time.Duration, keepRevisions int64) error {
+	ctx, cancel := context.WithTimeout(ctx, attemptTimeout)
+	defer cancel()
+	var rev, old, floor int64
+	b := &pgx.Batch{}
+	b.Queue(`insert into log_mark (at, revision) select clock_timestamp(), revision from store on conflict do nothing`)
+	b.Queue(`select s.revision, c.floor, coalesce((select max(revision) from log_mark where at <= clock_timestamp() - $1::interval), 0)
+		from store s, compaction c`, keepFor).QueryRow(func(r pgx.Row) error { return r.Scan(&rev, &floor, &old) })
+	b.Queue(`delete from log_mark where at < clock_timestamp() - $1::interval
+		and at < (select max(at) from log_mark where at <= clock_timestamp() - $1::interval)`, keepFor)
+	b.Queue(`delete from request where id in (select id from request where at < clock_timestamp() - $1::interval limit $2)`, keepRequests, pruneBatch)
+	if err := s.pool.SendBatch(ctx, b).Close(); err != nil {
+		return mapError(err, "compact")
+	}
+	// The next partition exists well before the batcher needs it.
+	if rev%partitionSize > partitionSize/2 {
+		if err := s.makePartition(ctx, rev/partitionSize+1); err != nil {
+			return err
+		}
+	}
+	cut := max(old, rev-keepRevisions) - prevMargin
+	if first := cut / partitionSize * partitionSize; cut > 0 && first > 0 && first+prevMargin > floor {
+		floor = first + prevMargin
+		// The floor is visible before anything is dropped: readers ask for it
+		// after they have read.
+		if _, err := s.pool.Exec(ctx, `update compaction set floor = greatest(floor, $1)`, floor); err != nil {
+			return mapError(err, "compact")
+		}
+	}
+	s.metrics.floor.Set(float64(floor))
+	return s.dropPartitions(ctx, (floor-prevMargin)/partitionSize)
+}
+
+// dropPartitions drops the partitions below number n. It gives up soon when
+// somebody reads the log, so that nobody queues behind it, and is called again.
+func (s *Store) dropPartitions(ctx context.Context, n int64) error {
+	if n <= 0 {
+		return nil
+	}
+	rows, err := s.pool.Query(ctx, `select c.relname from pg_inherits i join pg_class c on c.oid = i.inhrelid
+		where i.inhparent = 'log'::regclass`)
+	if err != nil {
+		return mapError(err, "list partitions")
+	}
+	names, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		return mapError(err, "list partitions")
+	}
+	for _, name := range names {
+		var i int64
+		if _, err := fmt.Sscanf(name, "log_%d", &i); err != nil || i >= n {
+			continue
+		}
+		if err := s.ddl(ctx, "drop table if exists "+pgx.Identifier{name}.Sanitize()); err != nil {
+			return err
+		}
+		s.log.Info("dropped a partition of the log", "partition", name)
+	}
+	return nil
+}
+
+// makePartition makes sure that the partitions up to number n exist.
+func (s *Store) makePartition(ctx context.Context, n int64) error {
+	stmt := fmt.Sprintf("create table if not exists log_%d partition of log for values from (%d) to (%d)", n, n*partitionSize, (n+1)*partitionSize)
+	if err := s.ddl(ctx, stmt); err != nil {
+		return err
+	}
+	for {
+		have := s.batcher.partitions.Load()
+		if have > n || s.batcher.partitions.CompareAndSwap(have, n+1) {
+			return nil
+		}
+	}
+}
+
+// ddl runs a statement that locks the log against everybody, with patience,
+// but never makes others wait long.
+func (s *Store) ddl(ctx context.Context, stmt string) error {
+	var err error
+	for range 100 {
+		err = pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
+			if _, err := tx.Exec(ctx, "set local lock_timeout = '100ms'"); err != nil {
+				return err
+			}
+			_, err := tx.Exec(ctx, stmt)
+			return err
+		})
+		if err == nil {
+			return nil
+		}
+		if e := mapError(err, "change the log's partitions"); !errs.Is(e, errs.Unavailable) {
+			return e
+		}
+		select {
+		case <-ctx.Done():
+			return mapError(errors.Join(ctx.Err(), err), "change the log's partitions")
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+	return mapError(err, "change the log's partitions")
+}

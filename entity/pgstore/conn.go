@@ -1,0 +1,154 @@
+package pgstore
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"miren.dev/runtime/pkg/errs"
+)
+
+const connectTimeout = 5 * time.Second
+
+// setParams sets what every connection of the store relies on.
+func setParams(cfg *pgx.ConnConfig) {
+	p := cfg.RuntimeParams
+	p["search_path"] = namespace
+	p["timezone"] = "UTC"
+	p["default_transaction_isolation"] = "read committed"
+	if p["application_name"] == "" {
+		p["application_name"] = "runtime"
+	}
+	cfg.ConnectTimeout = connectTimeout
+}
+
+// connect makes the batcher's connection if there is none. Its plans are
+// lookups by primary key whatever the statistics say, which lag behind.
+func (b *batcher) connect(ctx context.Context) error {
+	if b.conn != nil && !b.conn.IsClosed() {
+		return nil
+	}
+	b.disconnect()
+	cfg := b.s.connConfig.Copy()
+	for _, name := range []string{"enable_seqscan", "enable_hashjoin", "enable_mergejoin", "jit"} {
+		cfg.RuntimeParams[name] = "off"
+	}
+	cfg.RuntimeParams["plan_cache_mode"] = "force_generic_plan"
+	cfg.RuntimeParams["synchronous_commit"] = "on"
+	c, err := pgx.ConnectConfig(ctx, cfg)
+	if err != nil {
+		return mapError(err, "connect to the store")
+	}
+	b.conn = c
+	b.backend.Store(c.PgConn().PID())
+	return nil
+}
+
+func (b *batcher) disconnect() {
+	if b.conn == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	_ = b.conn.Close(ctx) // nothing is pending on it
+	b.conn = nil
+}
+
+// abort gives up the transaction, which was not committed, and returns err.
+func (b *batcher) abort(err error) error {
+	if b.conn == nil || b.conn.IsClosed() {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), connectTimeout)
+	defer cancel()
+	if _, e := b.conn.Exec(ctx, "rollback"); e != nil {
+		b.disconnect()
+	}
+	return err
+}
+
+// resolve finds out whether an ambiguous commit happened. Taking the lock of
+// the counter row waits for the attempt to end, should it still be running.
+// It returns the outcome if it did happen, nil and no error if it did not, and
+// an error of unknown outcome if that cannot be found out in time.
+func (b *batcher) resolve(amb *ambiguous, began time.Time) (*outcome, error) {
+	b.s.log.Warn("connection lost while committing, finding out what happened", "err", amb.err)
+	b.s.metrics.ambiguous.Inc()
+	if amb.out.first == 0 {
+		return nil, nil // nothing that counts was written: do it again
+	}
+	pause := retryPause
+	for {
+		committed, err := b.committed(amb.out)
+		if err == nil {
+			if committed {
+				return amb.out, nil
+			}
+			return nil, nil
+		}
+		if time.Since(began) > b.s.cfg.RetryFor || b.s.isClosing() {
+			return nil, unknownOutcome(errors.Join(amb.err, err))
+		}
+		select {
+		case <-b.s.closing:
+		case <-time.After(pause):
+		}
+		pause = min(2*pause, maxRetryPause)
+	}
+}
+
+func (b *batcher) committed(out *outcome) (bool, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), attemptTimeout)
+	defer cancel()
+	if err := b.connect(ctx); err != nil {
+		return false, err
+	}
+	var found bool
+	w := &pgx.Batch{}
+	w.Queue(sqlBegin)
+	w.Queue(sqlLock)
+	w.Queue(`select exists (select from log where revision = $1 and batch = $2)`, int64(out.first), out.tag).
+		QueryRow(func(r pgx.Row) error { return r.Scan(&found) })
+	w.Queue("rollback")
+	if err := b.conn.SendBatch(ctx, w).Close(); err != nil {
+		b.disconnect()
+		return false, err
+	}
+	return found, nil
+}
+
+// retryRead runs a read, again while the database cannot be reached and
+// there is time.
+func retryRead[T any](ctx context.Context, s *Store, doing string, read func(context.Context) (T, error)) (T, error) {
+	began, pause := time.Now(), retryPause
+	for {
+		v, err := read(ctx)
+		if err == nil {
+			return v, nil
+		}
+		if ctx.Err() != nil {
+			err = ctx.Err()
+		}
+		if err = mapError(err, doing); !errs.Is(err, errs.Unavailable) || time.Since(began) > s.cfg.RetryFor {
+			return v, err
+		}
+		select {
+		case <-ctx.Done():
+			return v, err // unavailable says more than canceled
+		case <-s.closing:
+			return v, errClosed()
+		case <-time.After(pause):
+		}
+		pause = min(2*pause, maxRetryPause)
+	}
+}
+
+// undefinedTable reports whether a relation vanished, such as a partition of
+// the log that was dropped between planning and execution.
+func undefinedTable(err error) bool {
+	var pg *pgconn.PgError
+	return errors.As(err, &pg) && pg.Code == "42P01"
+}

@@ -1,0 +1,450 @@
+package pgstore
+
+import (
+	"bytes"
+	"slices"
+	"strings"
+	"time"
+
+	"miren.dev/runtime/entity"
+	"miren.dev/runtime/pkg/errs"
+	"miren.dev/runtime/pkg/schema"
+)
+
+// Shorter names of the operations.
+const (
+	opCreate       = entity.OpCreate
+	opUpdateSpec   = entity.OpUpdateSpec
+	opUpdateStatus = entity.OpUpdateStatus
+	opDelete       = entity.OpDelete
+	opCheck        = entity.OpCheck
+)
+
+// maxCascade bounds the entities that one transaction deletes.
+const maxCascade = 10_000
+
+// projectKind is the kind that Meta.Project refers to, where it is known.
+const projectKind = "project"
+
+// change is what a transaction does to one entity.
+type change struct {
+	key      key
+	kind     *schema.Kind
+	old, new *object // nil: absent
+}
+
+// draft is the effect of one transaction, if it is accepted.
+type draft struct {
+	changes    []*change // in the order of the log
+	byKey      map[key]*change
+	freed      []uniqueKey
+	taken      map[uniqueKey]string
+	checked    map[key]*schema.Record
+	endedLease schema.LeaseID
+
+	repeat []byte // the recorded result of an earlier transaction with the same id
+}
+
+// evaluate decides about t on the state v, without changing v. The error is
+// errMiss if something has to be loaded first; otherwise it is the client's.
+//
+// Conditions are checked against the state before the transaction, references
+// and uniqueness against the one after it, so that the order of operations
+// does not matter.
+func (s *Store) evaluate(v *view, t *txn, rev schema.Revision, now time.Time) (*draft, error) {
+	d := &draft{byKey: make(map[key]*change, len(t.req.Ops)), taken: map[uniqueKey]string{}}
+	if id := t.req.RequestID; id != "" {
+		r, ok := v.replies[id]
+		if !ok {
+			add(&v.missing.replies, id)
+			return nil, errMiss
+		}
+		if r != nil {
+			if !bytes.Equal(r.hash, t.hash) {
+				return nil, errs.New(errs.InvalidArgument, "request id %q was used for another transaction", id)
+			}
+			d.repeat = r.result
+			return d, nil
+		}
+	}
+	if t.endLease != "" {
+		if err := s.evalEndLease(v, t, d); err != nil {
+			return nil, err
+		}
+	} else if err := s.evalOps(v, t, d, rev, now); err != nil {
+		return nil, err
+	}
+	if err := s.evalDeletes(v, d); err != nil {
+		return nil, err
+	}
+	if err := s.evalRefs(v, d); err != nil {
+		return nil, err
+	}
+	if err := s.evalUnique(v, d); err != nil {
+		return nil, err
+	}
+	return d, nil
+}
+
+func (d *draft) change(k key, kind *schema.Kind, old *object) *change {
+	c, ok := d.byKey[k]
+	if !ok {
+		c = &change{key: k, kind: kind, old: old, new: old}
+		d.byKey[k] = c
+		d.changes = append(d.changes, c)
+	}
+	return c
+}
+
+// evalOps checks the conditions and makes the new versions.
+func (s *Store) evalOps(v *view, t *txn, d *draft, rev schema.Revision, now time.Time) error {
+	miss := false
+	for i := range t.req.Ops {
+		op := &t.req.Ops[i]
+		k := keyOf(&op.Record)
+		cur, err := v.object(k)
+		if err != nil {
+			miss = true // collect the others too
+			continue
+		}
+		if err := checkCondition(op, k, cur); err != nil {
+			return err
+		}
+		switch op.Type {
+		case opCheck:
+			if cur != nil {
+				if d.checked == nil {
+					d.checked = map[key]*schema.Record{}
+				}
+				d.checked[k] = cur.rec
+			}
+			continue
+		case opDelete:
+			s.extractOld(t.kinds[i], cur)
+			d.change(k, t.kinds[i], cur).new = nil
+			continue
+		}
+		c := d.change(k, t.kinds[i], cur)
+		rec := schema.Record{Kind: k.kind, Meta: schema.Meta{ID: op.Record.ID, Project: op.Record.Project, CreateRevision: rev, CreatedAt: now}}
+		if c.new != nil {
+			rec = *c.new.rec
+		}
+		rec.Revision, rec.UpdatedAt = rev, now
+		if op.Type != opUpdateStatus {
+			rec.Name, rec.Labels, rec.Lease, rec.Spec, rec.SpecRevision = op.Record.Name, op.Record.Labels, op.Record.Lease, op.Record.Spec, rev
+		}
+		if op.Type != opUpdateSpec {
+			rec.Status, rec.StatusRevision = op.Record.Status, rev
+		}
+		c.new = &object{rec: &rec}
+		// What was extracted from the submitted record holds if the half that
+		// this operation does not write is the current one.
+		if ext := t.exts[i]; ext != nil && (op.Type == opCreate || sameInputs(&rec, &op.Record)) {
+			c.new.ext = ext
+		}
+	}
+	if miss {
+		return errMiss
+	}
+	for _, c := range d.changes {
+		if c.new == nil {
+			continue
+		}
+		s.extractOld(c.kind, c.old)
+		if err := ensureExtracted(c.kind, c.new); err != nil {
+			return err
+		}
+		lease := c.new.rec.Lease
+		if lease == "" || c.old != nil && c.old.rec.Lease == lease {
+			continue
+		}
+		l, err := v.lease(lease)
+		if err != nil {
+			return err
+		}
+		if !l.exists {
+			return about(errs.New(errs.FailedPrecondition, "lease %s of %s %s has lapsed", lease, c.key.kind, c.key.id), c.key).With("attr", "meta.lease")
+		}
+	}
+	return nil
+}
+
+// sameInputs reports whether everything that extraction looks at is equal.
+func sameInputs(a, b *schema.Record) bool {
+	if a.Project != b.Project || a.Name != b.Name || len(a.Labels) != len(b.Labels) || !bytes.Equal(a.Spec, b.Spec) || !bytes.Equal(a.Status, b.Status) {
+		return false
+	}
+	for k, v := range a.Labels {
+		if w, ok := b.Labels[k]; !ok || v != w {
+			return false
+		}
+	}
+	return true
+}
+
+// ensureExtracted fills o.ext.
+func ensureExtracted(kind *schema.Kind, o *object) error {
+	if o.ext != nil {
+		return nil
+	}
+	ext, err := extract(kind, o.rec)
+	if err != nil {
+		return err
+	}
+	o.ext = ext
+	return nil
+}
+
+// extractOld fills o.ext of a version that is about to go. One that is not
+// valid today must not become impossible to change or delete.
+func (s *Store) extractOld(kind *schema.Kind, o *object) {
+	if o == nil || ensureExtracted(kind, o) == nil {
+		return
+	}
+	s.log.Warn("stored entity is not valid", "kind", o.rec.Kind, "id", o.rec.ID, "revision", o.rec.Revision)
+	o.ext = &schema.Extracted{}
+}
+
+func checkCondition(op *entity.Op, k key, cur *object) error {
+	if op.Type == opCreate || op.Type == opCheck && op.If == 0 {
+		if cur != nil {
+			return about(errs.New(errs.AlreadyExists, "%s %s exists already", k.kind, k.id), k).With("attr", "meta.id")
+		}
+		return nil
+	}
+	if cur == nil {
+		return notFound(k)
+	}
+	switch op.Type {
+	case opUpdateSpec:
+		if p := op.Record.Project; p != "" && p != cur.rec.Project {
+			return about(errs.New(errs.InvalidArgument, "the project of %s %s cannot change", k.kind, k.id), k).With("attr", "meta.project")
+		}
+		if cur.rec.SpecRevision != op.If {
+			return moved(k, "spec_revision", op.If, cur.rec.SpecRevision)
+		}
+	case opUpdateStatus:
+		if cur.rec.StatusRevision != op.If {
+			return moved(k, "status_revision", op.If, cur.rec.StatusRevision)
+		}
+	default:
+		if cur.rec.Revision != op.If {
+			return moved(k, "revision", op.If, cur.rec.Revision)
+		}
+	}
+	return nil
+}
+
+// evalEndLease deletes the entities of a lease.
+func (s *Store) evalEndLease(v *view, t *txn, d *draft) error {
+	l, err := v.lease(t.endLease)
+	if err != nil {
+		add(&v.missing.ending, t.endLease)
+		return err
+	}
+	if !l.exists || t.onlyLapsed && !l.lapsed {
+		return errs.New(errs.NotFound, "lease %s does not exist", t.endLease)
+	}
+	d.endedLease = t.endLease
+	members, err := v.leaseMembers(t.endLease)
+	if err != nil {
+		return err
+	}
+	slices.SortFunc(members, compareKeys)
+	return s.deleteAll(v, d, members)
+}
+
+// deleteAll adds the deletion of keys to d.
+func (s *Store) deleteAll(v *view, d *draft, keys []key) error {
+	miss := false
+	for _, k := range keys {
+		cur, err := v.object(k)
+		if err != nil {
+			miss = true
+			add(&v.missing.referrers, k) // will be needed next
+			continue
+		}
+		if cur == nil {
+			continue
+		}
+		kind, err := s.kind(k.kind)
+		if err != nil {
+			return errs.New(errs.FailedPrecondition, "%s %s is of a kind that this server does not know", k.kind, k.id)
+		}
+		s.extractOld(kind, cur)
+		d.change(k, kind, cur).new = nil
+	}
+	if miss {
+		return errMiss
+	}
+	return nil
+}
+
+// evalDeletes follows the references to what is deleted.
+func (s *Store) evalDeletes(v *view, d *draft) error {
+	for i := 0; i < len(d.changes); i++ { // grows
+		if len(d.changes) > maxCascade {
+			return errs.New(errs.FailedPrecondition, "the deletion cascades to more than %d entities", maxCascade).
+				WithHint("delete some of them first")
+		}
+		c := d.changes[i]
+		if c.new != nil {
+			continue
+		}
+		refs, err := v.refsTo(c.key)
+		if err != nil {
+			return err
+		}
+		var cascade []key
+		for r, policy := range refs {
+			if !d.stillRefers(r, c.key) {
+				continue
+			}
+			switch policy {
+			case schema.Cascade:
+				cascade = append(cascade, r.from)
+			case schema.Clear:
+			default:
+				return about(errs.New(errs.FailedPrecondition, "%s %s is in use by %s %s (%s)", c.key.kind, c.key.id, r.from.kind, r.from.id, r.attr), c.key).
+					With("attr", r.attr).WithHint("delete %s %s first", r.from.kind, r.from.id)
+			}
+		}
+		slices.SortFunc(cascade, compareKeys)
+		if err := s.deleteAll(v, d, cascade); err != nil {
+			return err
+		}
+	}
+	// Projects last, when everything that goes with them is known to go.
+	for _, c := range d.changes {
+		if c.new != nil || c.key.kind != projectKind {
+			continue
+		}
+		members, err := v.projectMembers(c.key.id)
+		if err != nil {
+			return err
+		}
+		for _, k := range members {
+			if m, ok := d.byKey[k]; !ok || m.new != nil {
+				return about(errs.New(errs.FailedPrecondition, "project %s still has %s %s", c.key.id, k.kind, k.id), c.key).
+					With("attr", "meta.project").WithHint("delete what the project has first")
+			}
+		}
+	}
+	return nil
+}
+
+// stillRefers reports whether the reference r to target is there after d.
+func (d *draft) stillRefers(r refID, target key) bool {
+	c, ok := d.byKey[r.from]
+	if !ok {
+		return true
+	}
+	return c.new != nil && slices.ContainsFunc(c.new.ext.Refs, func(e schema.RefEntry) bool {
+		return e.Attr == r.attr && e.Kind == target.kind && string(e.ID) == target.id
+	})
+}
+
+// evalRefs sees that the references that are new lead somewhere.
+func (s *Store) evalRefs(v *view, d *draft) error {
+	_, haveProjects := s.kinds[projectKind]
+	miss := false
+	check := func(c *change, target key, attr string) error {
+		var ok bool
+		var err error
+		if t, changed := d.byKey[target]; changed {
+			ok = t.new != nil
+		} else if ok, err = v.present(target); err != nil {
+			miss = true
+			return nil
+		}
+		if !ok {
+			return about(errs.New(errs.FailedPrecondition, "%s of %s %s: %s %q does not exist", attr, c.key.kind, c.key.id, target.kind, target.id), c.key).
+				With("attr", attr)
+		}
+		return nil
+	}
+	for _, c := range d.changes {
+		if c.new == nil {
+			continue
+		}
+		if c.old == nil && haveProjects && c.new.rec.Project != "" {
+			if err := check(c, key{projectKind, string(c.new.rec.Project)}, "meta.project"); err != nil {
+				return err
+			}
+		}
+		for _, r := range c.new.ext.Refs {
+			if c.old != nil && slices.Contains(c.old.ext.Refs, r) {
+				continue
+			}
+			if err := check(c, key{r.Kind, string(r.ID)}, r.Attr); err != nil {
+				return err
+			}
+		}
+	}
+	if miss {
+		return errMiss
+	}
+	return nil
+}
+
+// evalUnique sees that nobody else has the names and unique values that are
+// new.
+func (s *Store) evalUnique(v *view, d *draft) error {
+	freed := map[uniqueKey]bool{}
+	for _, c := range d.changes {
+		if c.old == nil {
+			continue
+		}
+		for _, u := range uniques(c.old.rec, c.old.ext) {
+			freed[u] = true
+		}
+	}
+	miss := false
+	for _, c := range d.changes {
+		if c.new == nil {
+			continue
+		}
+		for _, u := range uniques(c.new.rec, c.new.ext) {
+			owner, again := d.taken[u]
+			if !again && !freed[u] {
+				var err error
+				if owner, err = v.owner(u); err != nil {
+					miss = true
+					continue
+				}
+			}
+			if owner != "" && owner != c.key.id {
+				return errTaken(c.key, u, owner)
+			}
+			d.taken[u] = c.key.id
+		}
+	}
+	if miss {
+		return errMiss
+	}
+	for u := range freed {
+		if _, ok := d.taken[u]; !ok {
+			d.freed = append(d.freed, u)
+		}
+	}
+	return nil
+}
+
+func errTaken(k key, u uniqueKey, owner string) error {
+	what := u.attr
+	value := u.value
+	if u.attr == attrName {
+		what = "name"
+	}
+	if strings.ToValidUTF8(value, "") != value {
+		value = "…"
+	}
+	return about(errs.New(errs.AlreadyExists, "%s %q is taken by %s %s", what, value, k.kind, owner), k).With("attr", u.attr).With("owner", owner)
+}
+
+func compareKeys(a, b key) int {
+	if c := strings.Compare(a.kind, b.kind); c != 0 {
+		return c
+	}
+	return strings.Compare(a.id, b.id)
+}

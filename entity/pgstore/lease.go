@@ -1,0 +1,158 @@
+package pgstore
+
+import (
+	"context"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"miren.dev/runtime/entity"
+	"miren.dev/runtime/pkg/errs"
+	"miren.dev/runtime/pkg/schema"
+)
+
+// Bounds of a lease's time to live.
+const (
+	minTTL = 100 * time.Millisecond
+	maxTTL = 24 * time.Hour
+)
+
+// leaseGap: if nobody has looked for lapsed leases for this long, the database
+// or every server was away, and holders may have been unable to renew. Every
+// lease then gets its full time again.
+const leaseGap = 5 * time.Second
+
+const (
+	sqlGrant = `insert into lease (id, ttl, expires) values ($1, $2, clock_timestamp() + $2) returning expires`
+	// Also one that is over but was not removed yet may be renewed: nobody has
+	// seen it lapse.
+	sqlKeepAlive = `update lease set expires = greatest(expires, clock_timestamp() + ttl) where id = $1 returning ttl, expires`
+	// One row tells whether somebody looked lately. A restart of the database
+	// since then counts as an outage however short it was.
+	sqlLooked = `update expirer x set at = clock_timestamp() from expirer o
+		where o.one = x.one returning clock_timestamp() - o.at > $1 or pg_postmaster_start_time() > o.at`
+	sqlGrace  = `update lease set expires = greatest(expires, clock_timestamp() + ttl)`
+	sqlLapsed = `select id from lease where expires <= clock_timestamp() order by expires limit 100`
+)
+
+// Grant implements entity.Store.
+func (s *Store) Grant(ctx context.Context, ttl time.Duration) (entity.Lease, error) {
+	if ttl < minTTL || ttl > maxTTL {
+		return entity.Lease{}, errs.New(errs.InvalidArgument, "a lease of %s; %s to %s are allowed", ttl, minTTL, maxTTL)
+	}
+	l := entity.Lease{ID: schema.LeaseID(schema.NewID("lease")), TTL: ttl}
+	return retryRead(ctx, s, "grant lease", func(ctx context.Context) (entity.Lease, error) {
+		// Repeating it after a lost answer leaves a lease that lapses unused.
+		l.ID = schema.LeaseID(schema.NewID("lease"))
+		err := s.pool.QueryRow(ctx, sqlGrant, string(l.ID), ttl).Scan(&l.ExpiresAt)
+		return l, err
+	})
+}
+
+// KeepAlive implements entity.Store.
+func (s *Store) KeepAlive(ctx context.Context, id schema.LeaseID) (entity.Lease, error) {
+	return retryRead(ctx, s, "renew lease", func(ctx context.Context) (entity.Lease, error) {
+		l := entity.Lease{ID: id}
+		if !validID.MatchString(string(id)) {
+			return l, errLapsed(id)
+		}
+		// Losing a renewal in a crash of the database costs nothing, since
+		// every lease gets its full time after one: no need to wait for the
+		// disk.
+		b := &pgx.Batch{}
+		b.Queue(sqlBegin)
+		b.Queue(`set local synchronous_commit = off`)
+		found := false
+		b.Queue(sqlKeepAlive, string(id)).Query(func(rows pgx.Rows) error {
+			for rows.Next() {
+				found = true
+				if err := rows.Scan(&l.TTL, &l.ExpiresAt); err != nil {
+					return err
+				}
+			}
+			return rows.Err()
+		})
+		b.Queue(sqlCommit)
+		if err := s.pool.SendBatch(ctx, b).Close(); err != nil {
+			return l, err
+		}
+		if !found {
+			return l, errLapsed(id)
+		}
+		return l, nil
+	})
+}
+
+// Revoke implements entity.Store. NotFound if there is no such lease.
+func (s *Store) Revoke(ctx context.Context, id schema.LeaseID) error {
+	if !validID.MatchString(string(id)) {
+		return errLapsed(id)
+	}
+	_, err := s.submit(ctx, &txn{endLease: id})
+	return err
+}
+
+func errLapsed(id schema.LeaseID) *errs.Error {
+	return errs.New(errs.NotFound, "lease %s does not exist or has lapsed", id).With("lease", string(id))
+}
+
+// expire ends lapsed leases until ctx ends. Servers may race: the batch that
+// ends a lease checks again, under the lock of its row, that it has lapsed.
+func (s *Store) expire(ctx context.Context) {
+	tick := time.NewTicker(s.cfg.ExpireInterval)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		// When the database is away, the next tick is soon enough.
+		if err := s.expireOnce(ctx); err != nil && ctx.Err() == nil && !errs.Is(mapError(err, ""), errs.Unavailable) {
+			s.log.Error("cannot end lapsed leases", "err", err)
+		}
+	}
+}
+
+func (s *Store) expireOnce(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, attemptTimeout)
+	defer cancel()
+	var lapsed []string
+	err := pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, `set local synchronous_commit = off`); err != nil {
+			return err
+		}
+		var away bool
+		if err := tx.QueryRow(ctx, sqlLooked, leaseGap).Scan(&away); err != nil {
+			return err
+		}
+		if away {
+			tag, err := tx.Exec(ctx, sqlGrace)
+			if err == nil && tag.RowsAffected() > 0 {
+				s.log.Warn("nobody looked after leases for a while: each gets its full time again", "leases", tag.RowsAffected())
+			}
+			return err
+		}
+		rows, err := tx.Query(ctx, sqlLapsed)
+		if err != nil {
+			return err
+		}
+		lapsed, err = pgx.CollectRows(rows, pgx.RowTo[string])
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	for _, id := range lapsed {
+		_, err := s.submit(ctx, &txn{endLease: schema.LeaseID(id), onlyLapsed: true})
+		switch {
+		case err == nil:
+			s.metrics.expired.Inc()
+			s.log.Info("lease lapsed", "lease", id)
+		case errs.Is(err, errs.NotFound): // renewed, or ended by another server
+		default:
+			s.log.Warn("cannot end a lapsed lease", "lease", id, "err", err)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,57 @@
+package pgstore
+
+import (
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+type metrics struct {
+	batchSize     prometheus.Histogram
+	commitSeconds prometheus.Histogram
+	ambiguous     prometheus.Counter
+	expired       prometheus.Counter
+	watchers      prometheus.Gauge
+	lag           prometheus.Gauge
+	floor         prometheus.Gauge
+}
+
+func newMetrics() *metrics {
+	name := func(n string) string { return "runtime_store_" + n }
+	return &metrics{
+		batchSize: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name: name("batch_transactions"), Help: "Client transactions in one database transaction.",
+			Buckets: prometheus.ExponentialBuckets(1, 2, 9)}),
+		commitSeconds: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name: name("commit_seconds"), Help: "Time from taking a batch to its commit.",
+			Buckets: prometheus.ExponentialBuckets(0.0005, 2, 15)}),
+		ambiguous: prometheus.NewCounter(prometheus.CounterOpts{Name: name("ambiguous_commits_total"), Help: "Connections lost while committing."}),
+		expired:   prometheus.NewCounter(prometheus.CounterOpts{Name: name("leases_lapsed_total"), Help: "Leases that lapsed."}),
+		watchers:  prometheus.NewGauge(prometheus.GaugeOpts{Name: name("watchers"), Help: "Open watches."}),
+		lag:       prometheus.NewGauge(prometheus.GaugeOpts{Name: name("tail_lag_revisions"), Help: "Revisions that watches had not got when that was last looked at."}),
+		floor:     prometheus.NewGauge(prometheus.GaugeOpts{Name: name("compacted_revision"), Help: "Oldest revision that can be resumed from."}),
+	}
+}
+
+func (m *metrics) batch(n int, d time.Duration) {
+	m.batchSize.Observe(float64(n))
+	m.commitSeconds.Observe(d.Seconds())
+}
+
+func (m *metrics) all() []prometheus.Collector {
+	return []prometheus.Collector{m.batchSize, m.commitSeconds, m.ambiguous, m.expired, m.watchers, m.lag, m.floor}
+}
+
+// Describe implements prometheus.Collector.
+func (s *Store) Describe(ch chan<- *prometheus.Desc) {
+	for _, c := range s.metrics.all() {
+		c.Describe(ch)
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (s *Store) Collect(ch chan<- prometheus.Metric) {
+	for _, c := range s.metrics.all() {
+		c.Collect(ch)
+	}
+}

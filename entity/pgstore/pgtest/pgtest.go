@@ -1,0 +1,220 @@
+// Package pgtest gives tests real stores: one private PostgreSQL per test
+// binary, one database per test, all gone when the binary ends, however it
+// ends.
+//
+// The cluster is started by the first test that asks. A watchdog, a shell
+// whose standard input is a pipe from the test binary, ends and removes it
+// when that pipe closes. What a killed watchdog leaves is removed by the next
+// test binary on the machine.
+package pgtest
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"golang.org/x/sys/unix"
+
+	"miren.dev/runtime/components/postgres"
+	"miren.dev/runtime/entity/pgstore"
+	"miren.dev/runtime/pkg/schema"
+)
+
+// dirPattern names the directories of clusters, below the temporary directory.
+const dirPattern = "rt-pgtest-"
+
+// watchdog ends the cluster in $1 once its standard input closes. The lock on
+// descriptor 3 tells sweepers that it is in charge.
+const watchdog = `read x
+pid=$(head -n 1 "$1/pg/data/postmaster.pid" 2>/dev/null)
+if [ -n "$pid" ] && [ "$(readlink /proc/$pid/cwd)" = "$1/pg/data" ]; then
+  kill -QUIT $pid
+  while [ -e "/proc/$pid/cwd" ]; do sleep 0.02; done
+fi
+rm -rf "$1"`
+
+var shared struct {
+	once   sync.Once
+	err    error
+	server *postgres.Server
+	pipe   *os.File // open as long as the binary runs
+	dbs    atomic.Int64
+}
+
+// Store returns a store of its own for the test.
+func Store(t testing.TB, kinds ...*schema.Kind) *pgstore.Store {
+	t.Helper()
+	return Open(t, pgstore.Config{URL: URL(t), Kinds: kinds})
+}
+
+// Open opens a store that is closed at the end of the test.
+func Open(t testing.TB, cfg pgstore.Config) *pgstore.Store {
+	t.Helper()
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelWarn}))
+	}
+	s, err := pgstore.Open(t.Context(), cfg)
+	if err != nil {
+		t.Fatalf("open store: %v", err)
+	}
+	t.Cleanup(s.Close)
+	return s
+}
+
+// URL returns the address of a new database that is dropped after the test.
+func URL(t testing.TB) string {
+	t.Helper()
+	shared.once.Do(func() { shared.err = startShared() })
+	if shared.err != nil {
+		t.Fatalf("start PostgreSQL for tests: %v", shared.err)
+	}
+	name := fmt.Sprintf("test_%d", shared.dbs.Add(1))
+	admin := shared.server.URL()
+	run(t, admin, "create database "+name+" template "+template)
+	t.Cleanup(func() { run(t, admin, "drop database "+name+" with (force)") })
+	return strings.Replace(admin, "/runtime?", "/"+name+"?", 1)
+}
+
+// Server starts a cluster of the test's own, to be killed or stopped by it.
+func Server(t testing.TB) *postgres.Server {
+	t.Helper()
+	dir, err := makeDir()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := postgres.Start(t.Context(), config(dir, t.Name()))
+	if err != nil {
+		os.RemoveAll(dir)
+		t.Fatalf("start PostgreSQL: %v", err)
+	}
+	pipe, err := watch(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.Stop(context.Background()); err != nil {
+			t.Error(err)
+		}
+		pipe.Close()
+	})
+	return s
+}
+
+// template is the database that every other is a copy of: migrated once.
+const template = "pgtest_template"
+
+func startShared() error {
+	ctx := context.Background()
+	sweep()
+	dir, err := makeDir()
+	if err != nil {
+		return err
+	}
+	if shared.pipe, err = watch(dir); err != nil {
+		return err
+	}
+	if shared.server, err = postgres.Start(ctx, config(dir, "pgtest")); err != nil {
+		return err
+	}
+	c, err := pgx.Connect(ctx, shared.server.URL())
+	if err != nil {
+		return err
+	}
+	defer c.Close(ctx)
+	if _, err := c.Exec(ctx, "create database "+template); err != nil {
+		return err
+	}
+	return pgstore.Migrate(ctx, strings.Replace(shared.server.URL(), "/runtime?", "/"+template+"?", 1))
+}
+
+func makeDir() (string, error) {
+	dir, err := os.MkdirTemp("", dirPattern)
+	if err != nil {
+		return "", err
+	}
+	return dir, os.Chmod(dir, 0o711)
+}
+
+func config(dir, name string) postgres.Config {
+	return postgres.Config{
+		Dir:        filepath.Join(dir, "pg"),
+		SocketDir:  filepath.Join(dir, "s"),
+		LogFile:    filepath.Join(dir, "log"),
+		RecordFile: filepath.Join(dir, "pid"),
+		Name:       strings.Map(printable, name),
+		NoSync:     true,
+		Logger:     slog.New(slog.DiscardHandler),
+	}
+}
+
+func printable(r rune) rune {
+	if r < ' ' || r > '~' {
+		return '_'
+	}
+	return r
+}
+
+// watch starts the watchdog of dir. Closing the file sets it off.
+func watch(dir string) (*os.File, error) {
+	r, w, err := os.Pipe()
+	if err != nil {
+		return nil, err
+	}
+	defer r.Close()
+	lock, err := os.Create(filepath.Join(dir, "lock"))
+	if err != nil {
+		return nil, err
+	}
+	defer lock.Close()
+	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		return nil, err
+	}
+	cmd := exec.Command("/bin/sh", "-c", watchdog, "sh", dir)
+	cmd.Stdin, cmd.Dir = r, "/"
+	cmd.ExtraFiles = []*os.File{lock}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	if err := cmd.Start(); err != nil {
+		return nil, err
+	}
+	go cmd.Wait()
+	return w, nil
+}
+
+// sweep ends clusters whose watchdog was killed.
+func sweep() {
+	dirs, _ := filepath.Glob(filepath.Join(os.TempDir(), dirPattern+"*")) // the pattern is valid
+	for _, dir := range dirs {
+		lock, err := os.Open(filepath.Join(dir, "lock"))
+		if err != nil {
+			continue // about to get its lock, or about to vanish
+		}
+		if unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB) == nil {
+			cmd := exec.Command("/bin/sh", "-c", watchdog, "sh", dir)
+			_ = cmd.Run() // the next sweep tries again
+		}
+		lock.Close()
+	}
+}
+
+func run(t testing.TB, url, sql string) {
+	t.Helper()
+	ctx := context.Background()
+	c, err := pgx.Connect(ctx, url)
+	if err != nil {
+		t.Errorf("connect: %v", err)
+		return
+	}
+	defer c.Close(ctx)
+	if _, err := c.Exec(ctx, sql); err != nil {
+		t.Errorf("%s: %v", sql, err)
+	}
+}

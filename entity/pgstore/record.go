@@ -1,0 +1,84 @@
+package pgstore
+
+import (
+	"time"
+
+	"github.com/fxamacker/cbor/v2"
+
+	"miren.dev/runtime/pkg/errs"
+	"miren.dev/runtime/pkg/schema"
+)
+
+// key names an entity.
+type key struct{ kind, id string }
+
+func keyOf(r *schema.Record) key { return key{r.Kind, string(r.ID)} }
+
+// object is one version of an entity. It is immutable and shared.
+type object struct {
+	rec *schema.Record
+	raw []byte            // rec as stored
+	ext *schema.Extracted // nil until it is needed
+}
+
+// stored is the format of a record in the database. It grows by addition.
+type stored struct {
+	Kind     string            `cbor:"1,keyasint"`
+	ID       string            `cbor:"2,keyasint"`
+	Project  string            `cbor:"3,keyasint,omitempty"`
+	Name     string            `cbor:"4,keyasint,omitempty"`
+	Labels   map[string]string `cbor:"5,keyasint,omitempty"`
+	Lease    string            `cbor:"6,keyasint,omitempty"`
+	Revision int64             `cbor:"7,keyasint"`
+	SpecRev  int64             `cbor:"8,keyasint"`
+	StatRev  int64             `cbor:"9,keyasint"`
+	CreaRev  int64             `cbor:"10,keyasint"`
+	Created  int64             `cbor:"11,keyasint"` // microseconds since 1970
+	Updated  int64             `cbor:"12,keyasint"`
+	Spec     []byte            `cbor:"13,keyasint,omitempty"`
+	Status   []byte            `cbor:"14,keyasint,omitempty"`
+}
+
+var (
+	encMode = must(cbor.EncOptions{Sort: cbor.SortNone}.EncMode())
+	decMode = must(cbor.DecOptions{MaxArrayElements: 1 << 20, MaxMapPairs: 1 << 20}.DecMode())
+)
+
+func must[T any](v T, err error) T {
+	if err != nil {
+		panic(err) // the options are constants
+	}
+	return v
+}
+
+func encodeRecord(r *schema.Record) ([]byte, error) {
+	return encMode.Marshal(&stored{
+		Kind: r.Kind, ID: string(r.ID), Project: string(r.Project), Name: r.Name, Labels: r.Labels, Lease: string(r.Lease),
+		Revision: int64(r.Revision), SpecRev: int64(r.SpecRevision), StatRev: int64(r.StatusRevision), CreaRev: int64(r.CreateRevision),
+		Created: r.CreatedAt.UnixMicro(), Updated: r.UpdatedAt.UnixMicro(), Spec: r.Spec, Status: r.Status,
+	})
+}
+
+func decodeRecord(b []byte) (*schema.Record, error) {
+	var s stored
+	if err := decMode.Unmarshal(b, &s); err != nil {
+		return nil, errs.New(errs.Corrupt, "stored record: %w", err)
+	}
+	return &schema.Record{
+		Meta: schema.Meta{
+			ID: schema.ID(s.ID), Project: schema.ID(s.Project), Name: s.Name, Labels: s.Labels, Lease: schema.LeaseID(s.Lease),
+			Revision: schema.Revision(s.Revision), SpecRevision: schema.Revision(s.SpecRev),
+			StatusRevision: schema.Revision(s.StatRev), CreateRevision: schema.Revision(s.CreaRev),
+			CreatedAt: time.UnixMicro(s.Created).UTC(), UpdatedAt: time.UnixMicro(s.Updated).UTC(),
+		},
+		Kind: s.Kind, Spec: s.Spec, Status: s.Status,
+	}, nil
+}
+
+func decodeObject(raw []byte) (*object, error) {
+	rec, err := decodeRecord(raw)
+	if err != nil {
+		return nil, err
+	}
+	return &object{rec: rec, raw: raw}, nil
+}

@@ -1,0 +1,236 @@
+// Package pgstore is the entity store on PostgreSQL.
+//
+// # Writing
+//
+// Concurrent client transactions are collected into batches, one database
+// transaction each (batch.go). It locks the counter row first, which orders
+// all writers of all servers, loads what the batch's decisions depend on
+// (load.go), decides transaction by transaction in memory on a view of that
+// state (eval.go, view.go), and writes the accepted ones together with
+// indexes, unique keys, references and the change log (write.go): two round
+// trips for most batches, also for a batch of one. Each accepted transaction
+// gets the next revision; a rejected one gets none and harms nobody. After a
+// connection is lost while committing, the batch's tag in the log tells
+// whether it was committed (conn.go).
+//
+// # Watching
+//
+// What a server commits it feeds to its own hub of rings (hub.go); what others
+// commit, its tailer reads from the log (tail.go), woken by NOTIFY and once a
+// second. Watches read the rings, or the log while they are older (watch.go).
+// Revisions are dense and commit in order, so a gap cannot be overlooked.
+//
+// # Tables
+//
+// See migrations/. Format of a record: record.go. The log is partitioned by
+// revision, partitionSize each. The tables live in the schema "runtime", and
+// nothing else may write to them.
+//
+// # Leases
+//
+// A lease lapses when a server's expirer removes it, at the earliest at its
+// expiry by the database's clock; see lease.go for what happens when the
+// database or all servers were away.
+//
+// # Locks
+//
+// In the database: the counter row before lease rows before everything else.
+// In memory: hub.mu is a leaf.
+package pgstore
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"miren.dev/runtime/entity"
+	"miren.dev/runtime/pkg/errs"
+	"miren.dev/runtime/pkg/schema"
+)
+
+// Config of a Store. URL and Kinds are required.
+type Config struct {
+	URL   string // postgres://...
+	Kinds []*schema.Kind
+	// Logger; nil: slog.Default().
+	Logger *slog.Logger
+	// Connections for reading; 0: 6. Writer and listener have one more each.
+	Connections int
+	// RetryFor is how long an operation waits for a database that cannot be
+	// reached before it fails with unavailable; 0: 10 s.
+	RetryFor time.Duration
+	// KeepFor is how long the change log is kept for watches that resume; 0:
+	// one hour. KeepRevisions bounds it whatever its age; 0: 500,000. Whole
+	// partitions of 65,536 revisions are dropped, so more than this is kept.
+	KeepFor       time.Duration
+	KeepRevisions int64
+	// RingEvents is how many changes of a kind are kept in memory, which is
+	// how far a watcher may fall behind; 0: 8192.
+	RingEvents int
+	// ExpireInterval is how often lapsed leases are looked for; 0: 500 ms.
+	ExpireInterval time.Duration
+}
+
+// Store is an entity.Store on PostgreSQL.
+type Store struct {
+	cfg        Config
+	log        *slog.Logger
+	kinds      map[string]*schema.Kind
+	connConfig *pgx.ConnConfig
+	pool       *pgxpool.Pool
+	queue      chan *txn
+	batcher    *batcher
+	hub        *hub
+	metrics    *metrics
+
+	closing     chan struct{} // closed first by Close
+	batcherDone chan struct{}
+	cancel      context.CancelFunc // of the background work
+	background  sync.WaitGroup
+	closeOnce   sync.Once
+}
+
+var _ entity.Store = (*Store)(nil)
+
+// queueSize is how many transactions may wait; more of them wait in Txn.
+const queueSize = 1024
+
+// Open connects to the database, migrates it and starts the store's
+// background work, until Close.
+func Open(ctx context.Context, cfg Config) (*Store, error) {
+	cfg.setDefaults()
+	s := &Store{
+		cfg: cfg, log: cfg.Logger, kinds: map[string]*schema.Kind{}, queue: make(chan *txn, queueSize),
+		hub: newHub(cfg.RingEvents, ringBytes), metrics: newMetrics(),
+		closing: make(chan struct{}), batcherDone: make(chan struct{}),
+	}
+	s.batcher = &batcher{s: s}
+	for _, k := range cfg.Kinds {
+		if _, twice := s.kinds[k.Name]; twice {
+			return nil, errs.New(errs.InvalidArgument, "kind %s is registered twice", k.Name)
+		}
+		s.kinds[k.Name] = k
+	}
+	pc, err := pgxpool.ParseConfig(cfg.URL)
+	if err != nil {
+		return nil, errs.New(errs.InvalidArgument, "store URL: %w", err)
+	}
+	setParams(pc.ConnConfig)
+	pc.ConnConfig.RuntimeParams["jit"] = "off"
+	pc.MaxConns, pc.MaxConnIdleTime = int32(cfg.Connections), time.Minute
+	s.connConfig = pc.ConnConfig
+	if err := Migrate(ctx, cfg.URL); err != nil {
+		return nil, err
+	}
+	if s.pool, err = pgxpool.NewWithConfig(context.WithoutCancel(ctx), pc); err != nil {
+		return nil, mapError(err, "connect to the store")
+	}
+	if err := s.begin(ctx); err != nil {
+		s.pool.Close()
+		return nil, err
+	}
+	bg, cancel := context.WithCancel(context.Background())
+	s.cancel = cancel
+	go s.batcher.run()
+	for _, work := range []func(context.Context){s.tail, s.expire, s.compact} {
+		s.background.Go(func() { work(bg) })
+	}
+	return s, nil
+}
+
+func (c *Config) setDefaults() {
+	if c.Logger == nil {
+		c.Logger = slog.Default()
+	}
+	def(&c.Connections, 6)
+	def(&c.RetryFor, 10*time.Second)
+	def(&c.KeepFor, time.Hour)
+	def(&c.KeepRevisions, 500_000)
+	def(&c.RingEvents, ringEvents)
+	def(&c.ExpireInterval, 500*time.Millisecond)
+}
+
+func def[T comparable](v *T, d T) {
+	var zero T
+	if *v == zero {
+		*v = d
+	}
+}
+
+// begin finds out where the store stands.
+func (s *Store) begin(ctx context.Context) error {
+	var rev int64
+	var epoch, origin, server string
+	if err := s.pool.QueryRow(ctx, sqlWhere).Scan(&rev, &epoch, &origin, &server); err != nil {
+		return mapError(err, "read the store's position")
+	}
+	if epoch == "" || origin != server {
+		var err error
+		if epoch, err = s.newEpoch(ctx, epoch); err != nil {
+			return err
+		}
+		if err := s.pool.QueryRow(ctx, sqlWhere).Scan(&rev, &epoch, &origin, &server); err != nil {
+			return mapError(err, "read the store's position")
+		}
+	}
+	if err := s.makePartition(ctx, rev/partitionSize); err != nil {
+		return err
+	}
+	s.hub.begin(epoch, schema.Revision(rev))
+	return nil
+}
+
+// Close ends the background work and every watch. What was acknowledged stays.
+func (s *Store) Close() {
+	s.closeOnce.Do(func() {
+		close(s.closing)
+		<-s.batcherDone
+		s.cancel()
+		s.background.Wait()
+		s.hub.close()
+		s.pool.Close()
+	})
+}
+
+func (s *Store) isClosing() bool {
+	select {
+	case <-s.closing:
+		return true
+	default:
+		return false
+	}
+}
+
+// Ping reports whether the database answers.
+func (s *Store) Ping(ctx context.Context) error {
+	return mapError(s.pool.Ping(ctx), "ask the store")
+}
+
+// Get implements entity.Reader.
+func (s *Store) Get(ctx context.Context, kind string, id schema.ID) (schema.Record, error) {
+	if _, err := s.kind(kind); err != nil {
+		return schema.Record{}, err
+	}
+	k := key{kind, string(id)}
+	if !validID.MatchString(k.id) {
+		return schema.Record{}, notFound(k)
+	}
+	rec, err := retryRead(ctx, s, "get "+kind, func(ctx context.Context) (*schema.Record, error) {
+		var raw []byte
+		if err := s.pool.QueryRow(ctx, `select record from entity where kind = $1 and id = $2`, k.kind, k.id).Scan(&raw); err != nil {
+			if err == pgx.ErrNoRows {
+				return nil, notFound(k)
+			}
+			return nil, err
+		}
+		return decodeRecord(raw)
+	})
+	if err != nil {
+		return schema.Record{}, err
+	}
+	return *rec, nil
+}

@@ -1,0 +1,223 @@
+package pgstore
+
+import (
+	"context"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"miren.dev/runtime/entity"
+	"miren.dev/runtime/pkg/errs"
+	"miren.dev/runtime/pkg/schema"
+)
+
+const (
+	// pollInterval is how often the tailer looks although nobody told it to.
+	pollInterval = time.Second
+	// logPage is how many log entries are read at once.
+	logPage = 2000
+)
+
+// sqlReadLog reads one page of the log up to a revision; an empty kind is
+// every kind.
+const sqlReadLog = `select revision, type, record from log
+	where revision > $1 and revision <= $2 and ($3 = '' or kind = $3) order by revision, seq limit $4`
+
+// tail follows the log until ctx ends, so that the hub also has what other
+// servers commit.
+func (s *Store) tail(ctx context.Context) {
+	hints := make(chan struct{}, 1)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		s.listen(ctx, hints)
+	}()
+	tick := time.NewTicker(pollInterval)
+	defer tick.Stop()
+	failing := false
+	for {
+		switch err := s.poll(ctx); {
+		case err == nil && failing:
+			failing = false
+			s.log.Info("following the log again")
+		case err != nil && ctx.Err() == nil && !failing:
+			failing = true
+			s.log.Warn("cannot follow the log", "err", err)
+		}
+		select {
+		case <-ctx.Done():
+			<-done
+			return
+		case <-hints:
+		case <-s.hub.gap:
+		case <-tick.C:
+		}
+	}
+}
+
+// listen turns notifications of other connections into hints.
+func (s *Store) listen(ctx context.Context, hints chan<- struct{}) {
+	hint := func() {
+		select {
+		case hints <- struct{}{}:
+		default:
+		}
+	}
+	for pause := retryPause; ctx.Err() == nil; pause = min(2*pause, maxRetryPause) {
+		c, err := pgx.ConnectConfig(ctx, s.connConfig.Copy())
+		if err == nil {
+			if _, err = c.Exec(ctx, "listen runtime_store"); err == nil {
+				pause = retryPause
+				hint() // for what came before we listened
+			}
+			for err == nil {
+				n, e := c.WaitForNotification(ctx)
+				if err = e; e == nil && n.PID != s.batcher.backend.Load() {
+					hint()
+				}
+			}
+			closing, cancel := context.WithTimeout(context.Background(), time.Second)
+			_ = c.Close(closing) // it is broken or no longer needed
+			cancel()
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(pause):
+		}
+	}
+}
+
+// poll brings the hub up to date with the log.
+func (s *Store) poll(ctx context.Context) error {
+	for {
+		ctx, cancel := context.WithTimeout(ctx, attemptTimeout)
+		more, err := s.pollOnce(ctx)
+		cancel()
+		if err != nil || !more {
+			return err
+		}
+	}
+}
+
+func (s *Store) pollOnce(ctx context.Context) (more bool, err error) {
+	began := time.Now()
+	var epoch, origin, server string
+	var rev int64
+	if err := s.pool.QueryRow(ctx, sqlWhere).Scan(&rev, &epoch, &origin, &server); err != nil {
+		return false, err
+	}
+	s.hub.mu.Lock()
+	last, known := s.hub.last, s.hub.epoch
+	s.hub.mu.Unlock()
+	s.metrics.lag.Set(float64(max(0, schema.Revision(rev)-last)))
+	switch {
+	case origin != server:
+		// The server moved to another copy of the database under us.
+		if epoch, err = s.newEpoch(ctx, epoch); err != nil {
+			return false, err
+		}
+		return true, nil
+	case epoch != known:
+		s.log.Warn("the store began a new epoch", "epoch", epoch, "revision", rev)
+		s.hub.begin(epoch, schema.Revision(rev))
+		return false, nil
+	case schema.Revision(rev) < last:
+		// The batcher may have fed what it committed after the query: look
+		// again before believing it.
+		var again int64
+		if err := s.pool.QueryRow(ctx, sqlWhere).Scan(&again, &epoch, &origin, &server); err != nil {
+			return false, err
+		}
+		if epoch == known && origin == server && schema.Revision(again) < last {
+			s.log.Error("the store went back in time", "revision", again, "was", last)
+			_, err := s.newEpoch(ctx, epoch)
+			return true, err
+		}
+	case schema.Revision(rev) > last:
+		entries, to, err := s.readLog(ctx, epoch, last, schema.Revision(rev), "")
+		if errs.Is(err, errs.Compacted) {
+			// So far behind that the log is gone: nobody can follow on.
+			s.log.Warn("fell behind the log", "at", last, "revision", rev)
+			s.hub.begin(epoch, schema.Revision(rev))
+			return false, nil
+		}
+		if err != nil {
+			return false, err
+		}
+		if len(entries) == 0 || entries[0].rev != last+1 {
+			return false, errs.New(errs.Corrupt, "the log has a gap after revision %d", last)
+		}
+		s.hub.feed(epoch, last+1, to, entries)
+		if to < schema.Revision(rev) {
+			return true, nil
+		}
+	}
+	s.hub.mu.Lock()
+	s.hub.checked = began
+	s.hub.mu.Unlock()
+	return false, nil
+}
+
+// readLog returns the changes after from, whole revisions, at least one if
+// there is one, and the revision up to which they are complete (to, or less if
+// the page is full). Compacted if part of that is gone.
+func (s *Store) readLog(ctx context.Context, epoch string, from, to schema.Revision, kind string) ([]entry, schema.Revision, error) {
+	for limit := logPage; ; limit *= 10 {
+		entries, err := s.readLogPage(ctx, epoch, from, to, kind, limit)
+		if err != nil || len(entries) < limit {
+			return entries, to, err
+		}
+		// The last revision may go on after the page.
+		n := len(entries) - 1
+		for n > 0 && entries[n-1].rev == entries[n].rev {
+			n--
+		}
+		if n > 0 {
+			return entries[:n], entries[n].rev - 1, nil
+		}
+	}
+}
+
+func (s *Store) readLogPage(ctx context.Context, epoch string, from, to schema.Revision, kind string, limit int) ([]entry, error) {
+	var entries []entry
+	b := &pgx.Batch{}
+	b.Queue(sqlReadLog, int64(from), int64(to), kind, limit).Query(func(rows pgx.Rows) error {
+		for rows.Next() {
+			var rev int64
+			var typ int16
+			var raw []byte
+			if err := rows.Scan(&rev, &typ, &raw); err != nil {
+				return err
+			}
+			rec, err := decodeRecord(raw)
+			if err != nil {
+				return err
+			}
+			if typ == logDelete {
+				entries = append(entries, deleted(rec, len(raw), schema.Revision(rev)))
+			} else {
+				entries = append(entries, entry{schema.Revision(rev), entity.EventPut, rec, len(raw)})
+			}
+		}
+		return rows.Err()
+	})
+	// Asked after the log was read, in a later snapshot: a floor is published
+	// before anything below it is dropped.
+	var floor int64
+	var now string
+	b.Queue(`select c.floor, s.epoch from compaction c, store s`).QueryRow(func(r pgx.Row) error { return r.Scan(&floor, &now) })
+	err := s.pool.SendBatch(ctx, b).Close()
+	if undefinedTable(err) {
+		return s.readLogPage(ctx, epoch, from, to, kind, limit) // a partition went meanwhile; now the plan knows
+	}
+	if err != nil {
+		return nil, err
+	}
+	if now != epoch {
+		return nil, compacted(entity.Token{Epoch: epoch, Revision: from}, "the store began a new epoch")
+	}
+	if from < schema.Revision(floor) {
+		return nil, compacted(entity.Token{Epoch: epoch, Revision: from}, "the log was compacted")
+	}
+	return entries, nil
+}

@@ -1,0 +1,293 @@
+package pgstore
+
+import (
+	"context"
+	"crypto/sha256"
+	"regexp"
+	"strings"
+	"sync/atomic"
+	"unicode/utf8"
+
+	"miren.dev/runtime/entity"
+	"miren.dev/runtime/pkg/errs"
+	"miren.dev/runtime/pkg/schema"
+)
+
+// Limits of one transaction.
+const (
+	maxOps         = 1000
+	maxRecordBytes = 1 << 20
+	maxTxnBytes    = 8 << 20
+	maxIndexValue  = 1024 // PostgreSQL's index rows end at 2.7 kB
+	maxName        = 253
+	maxLabels      = 64
+	maxRequestID   = 128
+)
+
+// attrName and attrLabel are the attributes of names and labels in the index
+// tables.
+const (
+	attrName  = "meta.name"
+	attrLabel = "meta.labels."
+)
+
+var validID = regexp.MustCompile(`^[a-z0-9][a-z0-9-]{0,63}$`)
+
+// uniqueKey names a value that only one entity may have. scope is the project,
+// or empty.
+type uniqueKey struct{ kind, attr, value, scope string }
+
+// A txn goes through these states; whoever moves it out of queued owns it.
+const (
+	queued int32 = iota
+	taken
+	abandoned
+)
+
+// txn is a client transaction, or one of the leases' own, in the queue.
+type txn struct {
+	req   entity.TxnRequest
+	kinds []*schema.Kind      // of each op
+	exts  []*schema.Extracted // of each op's record as submitted; nil if not known
+	bytes int
+	hash  []byte // of the request, if it has an id
+
+	// endLease deletes the lease and its entities; if onlyLapsed, only if its
+	// time is over.
+	endLease   schema.LeaseID
+	onlyLapsed bool
+
+	state atomic.Int32
+	done  chan struct{} // closed after res and err are set
+	res   entity.TxnResult
+	err   error
+}
+
+// Txn implements entity.Store.
+func (s *Store) Txn(ctx context.Context, req entity.TxnRequest) (entity.TxnResult, error) {
+	t, err := s.prepare(req)
+	if err != nil {
+		return entity.TxnResult{}, err
+	}
+	return s.submit(ctx, t)
+}
+
+// submit queues t and waits for its outcome.
+func (s *Store) submit(ctx context.Context, t *txn) (entity.TxnResult, error) {
+	t.done = make(chan struct{})
+	if err := ctx.Err(); err != nil {
+		return entity.TxnResult{}, mapError(err, "write")
+	}
+	select {
+	case s.queue <- t:
+	case <-ctx.Done():
+		return entity.TxnResult{}, mapError(ctx.Err(), "write")
+	case <-s.closing:
+		return entity.TxnResult{}, errClosed()
+	}
+	select {
+	case <-t.done:
+		return t.res, t.err
+	case <-ctx.Done():
+		if t.state.CompareAndSwap(queued, abandoned) {
+			return entity.TxnResult{}, mapError(ctx.Err(), "write")
+		}
+		return entity.TxnResult{}, unknownOutcome(ctx.Err())
+	case <-s.batcherDone:
+		select {
+		case <-t.done:
+			return t.res, t.err
+		default:
+			return entity.TxnResult{}, errClosed()
+		}
+	}
+}
+
+func (t *txn) finish(res entity.TxnResult, err error) {
+	t.res, t.err = res, err
+	close(t.done)
+}
+
+// prepare checks everything that needs no state.
+func (s *Store) prepare(req entity.TxnRequest) (*txn, error) {
+	switch {
+	case len(req.Ops) == 0:
+		return nil, errs.New(errs.InvalidArgument, "a transaction without operations")
+	case len(req.Ops) > maxOps:
+		return nil, errs.New(errs.InvalidArgument, "a transaction of %d operations; at most %d are allowed", len(req.Ops), maxOps)
+	case len(req.RequestID) > maxRequestID || !storable(req.RequestID):
+		return nil, errs.New(errs.InvalidArgument, "a request id is at most %d bytes of text", maxRequestID)
+	}
+	t := &txn{req: req, kinds: make([]*schema.Kind, len(req.Ops)), exts: make([]*schema.Extracted, len(req.Ops))}
+	seen := make(map[key]entity.OpType, len(req.Ops))
+	for i := range req.Ops {
+		op := &req.Ops[i]
+		k := keyOf(&op.Record)
+		kind, err := s.kind(op.Record.Kind)
+		if err != nil {
+			return nil, err
+		}
+		if !validID.MatchString(k.id) || !strings.HasPrefix(k.id, kind.Prefix+"-") {
+			return nil, about(errs.New(errs.InvalidArgument, "%q is not an id of a %s", k.id, kind.Name), k).
+				WithHint("ids are %s- and up to %d of a-z, 0-9 and -", kind.Prefix, 63-len(kind.Prefix))
+		}
+		switch prev, twice := seen[k]; {
+		case !twice:
+			seen[k] = op.Type
+		case prev == entity.OpUpdateSpec && op.Type == entity.OpUpdateStatus, prev == entity.OpUpdateStatus && op.Type == entity.OpUpdateSpec:
+			seen[k] = 0 // no third time
+		default:
+			return nil, about(errs.New(errs.InvalidArgument, "%s %s appears twice in one transaction", k.kind, k.id), k)
+		}
+		t.kinds[i] = kind
+		if err := t.prepareOp(i, k); err != nil {
+			return nil, err
+		}
+	}
+	if t.bytes > maxTxnBytes {
+		return nil, errs.New(errs.InvalidArgument, "a transaction of %d bytes; at most %d are allowed", t.bytes, maxTxnBytes)
+	}
+	if req.RequestID != "" {
+		b, err := encMode.Marshal(req.Ops)
+		if err != nil {
+			return nil, errs.New(errs.Internal, "encode request: %w", err)
+		}
+		sum := sha256.Sum256(b)
+		t.hash = sum[:]
+	}
+	return t, nil
+}
+
+func (t *txn) prepareOp(i int, k key) error {
+	op, kind := &t.req.Ops[i], t.kinds[i]
+	size := len(op.Record.Spec) + len(op.Record.Status)
+	if size > maxRecordBytes {
+		return about(errs.New(errs.InvalidArgument, "%s %s has %d bytes; at most %d are allowed", k.kind, k.id, size, maxRecordBytes), k)
+	}
+	t.bytes += size
+	switch op.Type {
+	case entity.OpCreate:
+		if owned := kind.Scope == schema.ScopeProject; owned && op.Record.Project == "" {
+			return about(errs.New(errs.InvalidArgument, "a %s needs a project", k.kind), k).With("attr", "meta.project")
+		} else if !owned && op.Record.Project != "" {
+			return about(errs.New(errs.InvalidArgument, "a %s belongs to no project", k.kind), k).With("attr", "meta.project")
+		} else if owned && !validID.MatchString(string(op.Record.Project)) {
+			return about(errs.New(errs.InvalidArgument, "%q is not the id of a project", op.Record.Project), k).With("attr", "meta.project")
+		}
+		if err := checkMeta(&op.Record, k); err != nil {
+			return err
+		}
+		ext, err := extract(kind, &op.Record)
+		if err != nil {
+			return err
+		}
+		t.exts[i] = ext
+	case entity.OpUpdateSpec:
+		if err := checkMeta(&op.Record, k); err != nil {
+			return err
+		}
+		fallthrough
+	case entity.OpUpdateStatus:
+		// The half that is not written may be missing or old here; what is
+		// found now counts only if it turns out to be current.
+		if len(op.Record.Spec) > 0 && len(op.Record.Status) > 0 {
+			if ext, err := extract(kind, &op.Record); err == nil {
+				t.exts[i] = ext
+			}
+		}
+	case entity.OpDelete, entity.OpCheck:
+	default:
+		return about(errs.New(errs.InvalidArgument, "unknown operation %d", op.Type), k)
+	}
+	return nil
+}
+
+func checkMeta(r *schema.Record, k key) error {
+	if len(r.Name) > maxName {
+		return about(errs.New(errs.InvalidArgument, "a name of %d bytes; at most %d are allowed", len(r.Name), maxName), k).With("attr", attrName)
+	}
+	if len(r.Labels) > maxLabels {
+		return about(errs.New(errs.InvalidArgument, "%d labels; at most %d are allowed", len(r.Labels), maxLabels), k).With("attr", "meta.labels")
+	}
+	for name, v := range r.Labels {
+		if name == "" || len(name) > maxName || len(v) > maxName {
+			return about(errs.New(errs.InvalidArgument, "label %q is empty or longer than %d bytes", name, maxName), k).With("attr", "meta.labels")
+		}
+		if !storable(name) {
+			return about(errs.New(errs.InvalidArgument, "label %q is not text", name), k).With("attr", "meta.labels")
+		}
+	}
+	if r.Lease != "" && !validID.MatchString(string(r.Lease)) {
+		return about(errs.New(errs.InvalidArgument, "%q is not the id of a lease", r.Lease), k).With("attr", "meta.lease")
+	}
+	return nil
+}
+
+// extract validates r and returns what is indexed and enforced, names and
+// labels included.
+func extract(kind *schema.Kind, r *schema.Record) (*schema.Extracted, error) {
+	ext, err := kind.Extract(r)
+	if err != nil {
+		var e *errs.Error
+		if c := errs.ClassOf(err); c != errs.InvalidArgument {
+			e = errs.New(errs.InvalidArgument, "%s %s: %w", r.Kind, r.ID, err)
+		} else {
+			return nil, err
+		}
+		return nil, about(e, keyOf(r))
+	}
+	for _, x := range ext.Index {
+		if len(x.Value) > maxIndexValue {
+			return nil, tooLong(r, x.Attr, len(x.Value))
+		}
+	}
+	for _, x := range ext.Unique {
+		if len(x.Value) > maxIndexValue {
+			return nil, tooLong(r, x.Attr, len(x.Value))
+		}
+	}
+	// The slices are the kind's own: do not append in place.
+	if len(r.Labels) > 0 {
+		ix := make([]schema.IndexEntry, len(ext.Index), len(ext.Index)+len(r.Labels))
+		copy(ix, ext.Index)
+		for name, v := range r.Labels {
+			ix = append(ix, schema.IndexEntry{Attr: attrLabel + name, Value: []byte(v)})
+		}
+		ext.Index = ix
+	}
+	return &ext, nil
+}
+
+// storable reports whether PostgreSQL can hold s as text.
+func storable(s string) bool { return utf8.ValidString(s) && !strings.ContainsRune(s, 0) }
+
+func tooLong(r *schema.Record, attr string, n int) error {
+	return about(errs.New(errs.InvalidArgument, "%s of %s %s is indexed and has %d bytes; at most %d are allowed", attr, r.Kind, r.ID, n, maxIndexValue), keyOf(r)).
+		With("attr", attr)
+}
+
+// uniques returns the unique values of a version, its name included.
+func uniques(r *schema.Record, ext *schema.Extracted) []uniqueKey {
+	out := make([]uniqueKey, 0, len(ext.Unique)+1)
+	if r.Name != "" {
+		out = append(out, uniqueKey{r.Kind, attrName, r.Name, string(r.Project)})
+	}
+	for _, u := range ext.Unique {
+		scope := string(r.Project)
+		if u.Global {
+			scope = ""
+		}
+		out = append(out, uniqueKey{r.Kind, u.Attr, string(u.Value), scope})
+	}
+	return out
+}
+
+func (s *Store) kind(name string) (*schema.Kind, error) {
+	k, ok := s.kinds[name]
+	if !ok {
+		return nil, errs.New(errs.InvalidArgument, "unknown kind %q", name).With("kind", name)
+	}
+	return k, nil
+}
+
+func errClosed() *errs.Error { return errs.New(errs.Unavailable, "the store is closed") }

@@ -1,0 +1,247 @@
+package pgstore
+
+import (
+	"errors"
+
+	"miren.dev/runtime/pkg/schema"
+)
+
+// errMiss says that an evaluation met something that is not loaded; what it
+// was is in view.missing.
+var errMiss = errors.New("not loaded")
+
+// refID is one reference of an entity.
+type refID struct {
+	from key
+	attr string
+}
+
+// view is the state that a batch works on: what it has loaded of the database
+// under the lock of the counter row, with the changes of the batch's accepted
+// transactions on top. A nil object is one that does not exist.
+type view struct {
+	objects map[key]*object // current: loaded, or changed by the batch
+	origin  map[key]*object // as the database has them, of those the batch changed
+	owners  map[uniqueKey]string
+	exists  map[key]bool // of those whose object was not needed
+
+	// The database's part of each; the batch's is computed from origin and
+	// objects, of which there are few.
+	referrers map[key]map[refID]schema.OnDelete
+	members   map[schema.LeaseID][]key
+	projects  map[string][]key // at most projectSample each
+
+	leases  map[schema.LeaseID]leaseState
+	replies map[string]*reply // by request id; nil: none
+
+	missing wants
+}
+
+type leaseState struct{ exists, lapsed bool }
+
+// reply is the recorded outcome of a transaction with a request id.
+type reply struct {
+	hash   []byte
+	result []byte
+}
+
+// wants are the things to load.
+type wants struct {
+	objects   map[key]struct{}
+	owners    map[uniqueKey]struct{}
+	exists    map[key]struct{}
+	referrers map[key]struct{}
+	members   map[schema.LeaseID]struct{}
+	projects  map[string]struct{}
+	leases    map[schema.LeaseID]struct{}
+	ending    map[schema.LeaseID]struct{} // leases to be locked, since they may end
+	replies   map[string]struct{}
+}
+
+func add[K comparable](m *map[K]struct{}, k K) {
+	if *m == nil {
+		*m = map[K]struct{}{}
+	}
+	(*m)[k] = struct{}{}
+}
+
+func (w *wants) empty() bool {
+	return len(w.objects)+len(w.owners)+len(w.exists)+len(w.referrers)+len(w.members)+len(w.projects)+len(w.leases)+len(w.ending)+len(w.replies) == 0
+}
+
+func newView() *view {
+	return &view{
+		objects: map[key]*object{}, origin: map[key]*object{}, owners: map[uniqueKey]string{}, exists: map[key]bool{},
+		referrers: map[key]map[refID]schema.OnDelete{}, members: map[schema.LeaseID][]key{}, projects: map[string][]key{},
+		leases: map[schema.LeaseID]leaseState{}, replies: map[string]*reply{},
+	}
+}
+
+// want adds what evaluating t will need, as far as it can be known before.
+func (v *view) want(t *txn) {
+	if t.req.RequestID != "" {
+		add(&v.missing.replies, t.req.RequestID)
+	}
+	if t.endLease != "" {
+		add(&v.missing.ending, t.endLease)
+		add(&v.missing.members, t.endLease)
+	}
+	for i := range t.req.Ops {
+		op := &t.req.Ops[i]
+		k := keyOf(&op.Record)
+		add(&v.missing.objects, k)
+		switch op.Type {
+		case opCreate, opUpdateSpec, opUpdateStatus:
+			if t.exts[i] == nil {
+				continue
+			}
+			if op.Type == opCreate {
+				for _, r := range t.exts[i].Refs {
+					add(&v.missing.exists, key{r.Kind, string(r.ID)})
+				}
+				if op.Record.Lease != "" {
+					add(&v.missing.leases, op.Record.Lease)
+				}
+				for _, u := range uniques(&op.Record, t.exts[i]) {
+					add(&v.missing.owners, u)
+				}
+			}
+		case opDelete:
+			add(&v.missing.referrers, k)
+		}
+	}
+}
+
+// object returns the current version of k, nil if there is none.
+func (v *view) object(k key) (*object, error) {
+	o, ok := v.objects[k]
+	if !ok {
+		add(&v.missing.objects, k)
+		return nil, errMiss
+	}
+	return o, nil
+}
+
+// present reports whether k exists.
+func (v *view) present(k key) (bool, error) {
+	if o, ok := v.objects[k]; ok {
+		return o != nil, nil
+	}
+	e, ok := v.exists[k]
+	if !ok {
+		add(&v.missing.exists, k)
+		return false, errMiss
+	}
+	return e, nil
+}
+
+// owner returns the id of the entity that has a unique value, or "".
+func (v *view) owner(u uniqueKey) (string, error) {
+	id, ok := v.owners[u]
+	if !ok {
+		add(&v.missing.owners, u)
+		return "", errMiss
+	}
+	return id, nil
+}
+
+// lease returns the state of a lease.
+func (v *view) lease(id schema.LeaseID) (leaseState, error) {
+	l, ok := v.leases[id]
+	if !ok {
+		add(&v.missing.leases, id)
+		return l, errMiss
+	}
+	return l, nil
+}
+
+// refsTo returns the references to k that other entities hold.
+func (v *view) refsTo(k key) (map[refID]schema.OnDelete, error) {
+	db, ok := v.referrers[k]
+	if !ok {
+		add(&v.missing.referrers, k)
+		return nil, errMiss
+	}
+	return v.applyChanges(db, func(o *object, add func(refID, schema.OnDelete)) {
+		for _, r := range o.ext.Refs {
+			if r.Kind == k.kind && string(r.ID) == k.id {
+				add(refID{keyOf(o.rec), r.Attr}, r.OnDelete)
+			}
+		}
+	}), nil
+}
+
+// applyChanges returns db without what the entities changed by this batch had
+// in it and with what they have now.
+func (v *view) applyChanges(db map[refID]schema.OnDelete, has func(o *object, add func(refID, schema.OnDelete))) map[refID]schema.OnDelete {
+	if len(v.origin) == 0 {
+		return db
+	}
+	out := make(map[refID]schema.OnDelete, len(db))
+	for r, policy := range db {
+		if _, changed := v.origin[r.from]; !changed {
+			out[r] = policy
+		}
+	}
+	for k := range v.origin {
+		if o := v.objects[k]; o != nil {
+			has(o, func(r refID, p schema.OnDelete) { out[r] = p })
+		}
+	}
+	return out
+}
+
+// leaseMembers returns the entities bound to a lease.
+func (v *view) leaseMembers(id schema.LeaseID) ([]key, error) {
+	db, ok := v.members[id]
+	if !ok {
+		add(&v.missing.members, id)
+		return nil, errMiss
+	}
+	return v.applyMembers(db, func(o *object) bool { return o.rec.Lease == id }), nil
+}
+
+// projectMembers returns entities of a project, or some of them if there are
+// many.
+func (v *view) projectMembers(id string) ([]key, error) {
+	db, ok := v.projects[id]
+	if !ok {
+		add(&v.missing.projects, id)
+		return nil, errMiss
+	}
+	return v.applyMembers(db, func(o *object) bool { return string(o.rec.Project) == id }), nil
+}
+
+func (v *view) applyMembers(db []key, is func(*object) bool) []key {
+	var out []key
+	for _, k := range db {
+		if _, changed := v.origin[k]; !changed {
+			out = append(out, k)
+		}
+	}
+	for k := range v.origin {
+		if o := v.objects[k]; o != nil && is(o) {
+			out = append(out, k)
+		}
+	}
+	return out
+}
+
+// accept makes the changes of an accepted transaction part of the view.
+func (v *view) accept(d *draft) {
+	for _, c := range d.changes {
+		if _, ok := v.origin[c.key]; !ok {
+			v.origin[c.key] = c.old
+		}
+		v.objects[c.key] = c.new
+	}
+	for _, u := range d.freed {
+		v.owners[u] = ""
+	}
+	for u, id := range d.taken {
+		v.owners[u] = id
+	}
+	if d.endedLease != "" {
+		v.leases[d.endedLease] = leaseState{}
+	}
+}

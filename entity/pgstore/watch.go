@@ -1,0 +1,257 @@
+package pgstore
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"miren.dev/runtime/entity"
+	"miren.dev/runtime/pkg/errs"
+	"miren.dev/runtime/pkg/schema"
+)
+
+// watchBatch bounds what one Next returns, but for a single revision with more.
+const watchBatch = 1000
+
+// staleAfter is how long ago the tailer may last have looked for a bookmark to
+// be true.
+const staleAfter = 3 * pollInterval
+
+// Watch implements entity.Store.
+func (s *Store) Watch(ctx context.Context, q entity.WatchQuery) (entity.Watch, error) {
+	if q.Kind != "" {
+		if _, err := s.kind(q.Kind); err != nil {
+			return nil, err
+		}
+	}
+	if q.Bookmarks < 0 || q.From.Revision < 0 {
+		return nil, errs.New(errs.InvalidArgument, "negative bookmark interval or revision")
+	}
+	w := &watch{s: s, q: q, done: make(chan struct{})}
+	w.close = sync.OnceFunc(func() {
+		close(w.done)
+		s.metrics.watchers.Dec()
+	})
+	h := s.hub
+	h.mu.Lock()
+	epoch, last := h.epoch, h.last
+	h.mu.Unlock()
+	switch {
+	case q.From == (entity.Token{}):
+		w.epoch, w.pos = epoch, last
+	case q.From.Epoch != epoch:
+		// The tailer may not know of the epoch yet.
+		if err := s.poll(ctx); err != nil {
+			return nil, mapError(err, "watch")
+		}
+		h.mu.Lock()
+		epoch = h.epoch
+		h.mu.Unlock()
+		if q.From.Epoch != epoch {
+			return nil, compacted(q.From, "the store began a new epoch")
+		}
+		fallthrough
+	default:
+		w.epoch, w.pos = q.From.Epoch, q.From.Revision
+		if err := s.checkPosition(ctx, w.token()); err != nil {
+			return nil, err
+		}
+	}
+	w.sent = time.Now()
+	s.metrics.watchers.Inc()
+	return w, nil
+}
+
+// checkPosition sees that a position is one of the past that can be followed
+// on.
+func (s *Store) checkPosition(ctx context.Context, t entity.Token) error {
+	h := s.hub
+	h.mu.Lock()
+	covered := t.Epoch == h.epoch && t.Revision <= h.last && t.Revision >= h.began
+	h.mu.Unlock()
+	if covered {
+		return nil
+	}
+	_, err := retryRead(ctx, s, "watch", func(ctx context.Context) (struct{}, error) {
+		var rev, floor int64
+		var epoch string
+		if err := s.pool.QueryRow(ctx, `select s.revision, s.epoch, c.floor from store s, compaction c`).Scan(&rev, &epoch, &floor); err != nil {
+			return struct{}{}, err
+		}
+		switch {
+		case epoch != t.Epoch:
+			return struct{}{}, compacted(t, "the store began a new epoch")
+		case t.Revision > schema.Revision(rev):
+			return struct{}{}, compacted(t, "the store has not got that far")
+		case t.Revision < schema.Revision(floor):
+			return struct{}{}, compacted(t, "the log was compacted")
+		}
+		return struct{}{}, nil
+	})
+	return err
+}
+
+// watch is one running watch. It has no goroutine and no buffer: Next reads
+// the hub's ring, or the log while the position is older than the ring.
+type watch struct {
+	s     *Store
+	q     entity.WatchQuery
+	done  chan struct{}
+	close func()
+
+	// Used by Next only.
+	epoch  string
+	pos    schema.Revision // everything up to here has been returned
+	live   bool            // has caught up with the ring once
+	marked bool            // the first bookmark was sent
+	sent   time.Time       // when something was last returned
+	failed error
+}
+
+func (w *watch) token() entity.Token { return entity.Token{Epoch: w.epoch, Revision: w.pos} }
+
+// Close implements entity.Watch.
+func (w *watch) Close() { w.close() }
+
+// Next implements entity.Watch.
+func (w *watch) Next(ctx context.Context) ([]entity.Event, error) {
+	for {
+		select {
+		case <-w.done:
+			return nil, errs.New(errs.Canceled, "the watch is closed")
+		default:
+		}
+		if err := ctx.Err(); err != nil {
+			return nil, mapError(err, "watch")
+		}
+		if w.failed != nil {
+			return nil, w.failed
+		}
+		evs, wait, err := w.take(ctx)
+		if err != nil {
+			if c := errs.ClassOf(err); c == errs.Compacted || c == errs.ResourceExhausted {
+				w.failed = err
+			}
+			return nil, err
+		}
+		if len(evs) > 0 {
+			w.sent = time.Now()
+			return evs, nil
+		}
+		if wait == nil {
+			continue // progress without events
+		}
+		w.wait(ctx, wait)
+	}
+}
+
+// waiting is what a watch that has caught up waits for.
+type waiting struct{ wake, reset <-chan struct{} }
+
+func (w *watch) wait(ctx context.Context, on *waiting) {
+	var mark <-chan time.Time
+	if !w.marked || w.q.Bookmarks > 0 {
+		d := time.Until(w.sent.Add(w.q.Bookmarks))
+		if !w.marked {
+			d = 0 // the first waits only for the tailer
+		}
+		timer := time.NewTimer(max(d, 50*time.Millisecond))
+		defer timer.Stop()
+		mark = timer.C
+	}
+	select {
+	case <-ctx.Done():
+	case <-w.done:
+	case <-on.wake:
+	case <-on.reset:
+	case <-mark:
+	}
+}
+
+// take returns the events that are there, or what to wait for.
+func (w *watch) take(ctx context.Context) ([]entity.Event, *waiting, error) {
+	h := w.s.hub
+	h.mu.Lock()
+	if h.closed {
+		h.mu.Unlock()
+		return nil, nil, errClosed()
+	}
+	if h.epoch != w.epoch {
+		h.mu.Unlock()
+		return nil, nil, compacted(w.token(), "the store began a new epoch")
+	}
+	r := h.ring(w.q.Kind)
+	if w.pos < r.low {
+		low := r.low
+		h.mu.Unlock()
+		if w.live {
+			e := errs.New(errs.ResourceExhausted, "the watcher at revision %d is too slow: %d is the oldest kept for it", w.pos, low)
+			return nil, nil, e.WithHint("watch again from the last token")
+		}
+		evs, err := w.catchUp(ctx, low)
+		return evs, nil, err
+	}
+	w.live = true
+	entries, last, checked := r.after(w.pos), h.last, h.checked
+	wake := &waiting{r.wake, h.reset}
+	h.mu.Unlock()
+	// The entries are never modified in place: they can be read without mu.
+	evs, pos := w.events(entries, max(last, w.pos))
+	w.pos = pos
+	atEnd := pos >= last
+	due := w.q.Bookmarks > 0 && time.Since(w.sent) >= w.q.Bookmarks
+	if atEnd && last >= w.q.From.Revision && (!w.marked || due && len(evs) == 0) && time.Since(checked) < staleAfter {
+		w.marked = true
+		evs = append(evs, entity.Event{Type: entity.EventBookmark, Token: w.token()})
+	}
+	if len(evs) == 0 && atEnd {
+		return nil, wake, nil
+	}
+	return evs, nil, nil
+}
+
+// catchUp reads one page of the log up to where the ring begins.
+func (w *watch) catchUp(ctx context.Context, to schema.Revision) ([]entity.Event, error) {
+	type page struct {
+		entries []entry
+		to      schema.Revision
+	}
+	p, err := retryRead(ctx, w.s, "watch", func(ctx context.Context) (page, error) {
+		entries, to, err := w.s.readLog(ctx, w.epoch, w.pos, to, w.q.Kind)
+		return page{entries, to}, err
+	})
+	if err != nil {
+		return nil, err
+	}
+	evs, pos := w.events(p.entries, p.to)
+	w.pos = pos
+	return evs, nil
+}
+
+// events selects from entries, which are complete up to a revision, and
+// returns how far it got: whole revisions, at most watchBatch events unless a
+// single revision has more.
+func (w *watch) events(entries []entry, to schema.Revision) ([]entity.Event, schema.Revision) {
+	var evs []entity.Event
+	for i, e := range entries {
+		if i > 0 && len(evs) >= watchBatch && entries[i-1].rev != e.rev {
+			return w.seal(evs), entries[i-1].rev
+		}
+		if w.q.Project != "" && e.rec.Project != w.q.Project {
+			continue
+		}
+		evs = append(evs, entity.Event{Type: e.typ, Record: *e.rec, Token: entity.Token{Epoch: w.epoch, Revision: e.rev}})
+	}
+	return w.seal(evs), to
+}
+
+// seal sets the tokens: resuming amid a transaction would lose the rest of it,
+// so all but the last event of a revision resume before it.
+func (w *watch) seal(evs []entity.Event) []entity.Event {
+	for i := 0; i+1 < len(evs); i++ {
+		if evs[i].Token.Revision == evs[i+1].Token.Revision {
+			evs[i].Token.Revision--
+		}
+	}
+	return evs
+}
