@@ -23,6 +23,7 @@ import (
 	"miren.dev/runtime/entity"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/schema"
+	"miren.dev/runtime/servers/ingress/admin"
 )
 
 // LeaseTTL is how long an app stays reserved for a deployment whose server is gone.
@@ -31,12 +32,12 @@ const LeaseTTL = 60 * time.Second
 // poll is how often a deployment under way is looked at without a reason.
 const poll = 2 * time.Second
 
-// Drainer tells what the ingress still does for a version.
+// Drainer tells what the ingress still does for a version; admin.Client is one.
 type Drainer interface {
-	// Synced reports whether the ingress has seen the store's revision.
-	Synced(ctx context.Context, rev schema.Revision) (bool, error)
-	// Inflight returns the requests under way to sandboxes of the version.
-	Inflight(ctx context.Context, version string) (int, error)
+	// Synced waits until the ingress has seen the store's revision.
+	Synced(ctx context.Context, rev schema.Revision) error
+	// Inflight counts the requests under way to sandboxes of the version.
+	Inflight(ctx context.Context, version schema.ID) (admin.Inflight, error)
 }
 
 // Reconciler takes deployments to their end.

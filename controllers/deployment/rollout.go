@@ -300,11 +300,13 @@ func (r *rollout) drain(ctx context.Context) (time.Duration, error) {
 	if r.Drainer != nil && waited < r.DrainTimeout {
 		// An ingress that does not answer serves nobody: errors do not hold the rollout up
 		// beyond the timeout, but they are no proof that it is idle either.
-		if ok, err := r.Drainer.Synced(ctx, r.app.StatusRevision); err != nil || !ok {
+		ask, cancel := context.WithTimeout(ctx, time.Second)
+		defer cancel()
+		if err := r.Drainer.Synced(ask, r.app.StatusRevision); err != nil {
 			return 50 * time.Millisecond, nil
 		}
 		for v := range others {
-			if n, err := r.Drainer.Inflight(ctx, string(v)); err != nil || n > 0 {
+			if n, err := r.Drainer.Inflight(ask, schema.ID(v)); err != nil || n.Total > 0 {
 				return 100 * time.Millisecond, nil
 			}
 		}
