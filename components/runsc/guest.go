@@ -15,22 +15,35 @@ const agentTimeout = 5 * time.Second
 
 // conn returns the agent of a running sandbox.
 func (d *Driver) conn(ctx context.Context, id string) (*agent.Conn, error) {
+	if err := checkID(id); err != nil {
+		return nil, err
+	}
+	// Else the agent, which is gone, would be waited for.
+	if _, err := d.hub.Exit(id); err == nil {
+		return nil, errs.New(errs.FailedPrecondition, "sandbox %s has ended", id)
+	}
 	wait, cancel := context.WithTimeout(ctx, agentTimeout)
 	defer cancel()
 	c, err := d.hub.Conn(wait, id)
-	if err == nil || ctx.Err() != nil {
-		return c, err
+	return c, d.explain(ctx, id, err)
+}
+
+// explain says why an agent does not answer: nearly always since its sandbox
+// is not, or no longer, there.
+func (d *Driver) explain(ctx context.Context, id string, err error) error {
+	if err == nil || ctx.Err() != nil || !errs.Is(err, errs.Unavailable) && !errs.Is(err, errs.NotFound) {
+		return err
 	}
 	in, state := d.Get(ctx, id)
 	switch {
 	case state != nil:
-		return nil, state
+		return state
 	case in.Phase == execution.Exited:
-		return nil, errs.New(errs.FailedPrecondition, "sandbox %s has ended", id)
+		return errs.New(errs.FailedPrecondition, "sandbox %s has ended", id)
 	case in.Phase == execution.Creating:
-		return nil, errs.New(errs.FailedPrecondition, "sandbox %s is still being set up", id)
+		return errs.New(errs.FailedPrecondition, "sandbox %s is still being set up", id)
 	}
-	return nil, errs.New(errs.Unavailable, "the agent of sandbox %s does not answer: %w", id, err)
+	return err
 }
 
 // Exec runs a process beside the main one.
@@ -41,7 +54,7 @@ func (d *Driver) Exec(ctx context.Context, id string, e execution.ExecSpec) (exe
 	}
 	p, err := c.Exec(ctx, e)
 	if err != nil {
-		return nil, err // not a nil *agent.Process in an interface
+		return nil, d.explain(ctx, id, err) // not a nil *agent.Process in an interface
 	}
 	return p, nil
 }
@@ -74,7 +87,7 @@ func (d *Driver) Stats(_ context.Context, id string) (execution.Stats, error) {
 	return execution.Stats{At: time.Now(), CPU: u.CPU, MemoryBytes: u.MemoryBytes, PIDs: u.Tasks}, nil
 }
 
-// Listening returns the TCP ports that can be reached from outside of the sandbox first.
+// Listening returns the TCP ports that something in the sandbox listens on.
 func (d *Driver) Listening(ctx context.Context, id string) ([]int, error) {
 	c, err := d.conn(ctx, id)
 	if err != nil {
@@ -82,7 +95,7 @@ func (d *Driver) Listening(ctx context.Context, id string) ([]int, error) {
 	}
 	listeners, err := c.Listening(ctx)
 	if err != nil {
-		return nil, err
+		return nil, d.explain(ctx, id, err)
 	}
 	var ports []int
 	for _, l := range listeners {

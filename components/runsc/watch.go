@@ -2,6 +2,7 @@ package runsc
 
 import (
 	"context"
+	"fmt"
 	"time"
 
 	apievents "github.com/containerd/containerd/api/events"
@@ -151,8 +152,11 @@ func (d *Driver) followOnce(ctx context.Context) error {
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	prefix := "namespace==" + d.cfg.Containerd.Namespace() + ",topic=="
-	events, failed := c.EventService().Subscribe(ctx, prefix+"/tasks/exit", prefix+"/tasks/delete", prefix+"/containers/delete")
+	var filters []string
+	for _, topic := range []string{"/tasks/exit", "/tasks/delete", "/containers/delete"} {
+		filters = append(filters, fmt.Sprintf("namespace==%s,topic==%q", d.cfg.Containerd.Namespace(), topic))
+	}
+	events, failed := c.EventService().Subscribe(ctx, filters...)
 	// What happened while nobody listened is seen by looking.
 	d.notifyAll(ctx)
 	for {

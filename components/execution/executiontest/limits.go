@@ -1,0 +1,310 @@
+package executiontest
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"miren.dev/runtime/components/execution"
+	"miren.dev/runtime/pkg/errs"
+)
+
+func testMemory(t *testing.T, e *Env) {
+	within(t, "within", func(t *testing.T) {
+		s := e.spec("mem-ok", "memory", "64")
+		e.Start(t, s)
+		if exit := e.Ended(t, s.ID); exit.Cause != execution.CauseExit || exit.Code != 0 {
+			t.Errorf("exit %+v", exit)
+		}
+	})
+	within(t, "beyond", func(t *testing.T) {
+		s := e.spec("mem-oom", "memory", "1024", "60")
+		e.Start(t, s)
+		if exit := e.Ended(t, s.ID); exit.Cause != execution.CauseOOM || exit.Code != 137 || exit.Message == "" {
+			t.Errorf("exit %+v", exit)
+		}
+	})
+}
+
+func testPIDs(t *testing.T, e *Env) {
+	within(t, "sandbox", func(t *testing.T) {
+		s := e.spec("pids", "forks", "100")
+		s.PIDs = 24
+		e.Start(t, s)
+		e.Ended(t, s.ID)
+		got := strings.Join(text(e.logs(t, s.ID, execution.LogQuery{})), "\n")
+		var started int
+		if _, err := fmt.Sscanf(got, "started %d", &started); err != nil || started >= 24 || !strings.Contains(got, "again=true") {
+			t.Errorf("of 100 processes with a limit of 24: %q, %v", got, err)
+		}
+	})
+}
+
+func testDisk(t *testing.T, e *Env) {
+	within(t, "sandbox", func(t *testing.T) {
+		s := e.spec("disk", "sleep")
+		s.DiskBytes = 16 << 20
+		e.Start(t, s)
+		if out, errOut, code := e.run(t, s.ID, guest("write", "/home/small", "4"), ""); code != 0 {
+			t.Errorf("4 of 16 MiB: %s%s", out, errOut)
+		}
+		if _, errOut, code := e.run(t, s.ID, guest("write", "/home/big", "64"), ""); code == 0 || !strings.Contains(errOut, "no space left") {
+			t.Errorf("64 of 16 MiB: code %d: %s", code, errOut)
+		}
+	})
+}
+
+func testCPU(t *testing.T, e *Env) {
+	within(t, "sandbox", func(t *testing.T) {
+		s := e.spec("cpu", "sleep")
+		s.CPUMillis = 200
+		e.Start(t, s)
+		before, err := e.Driver.Stats(t.Context(), s.ID)
+		if err != nil {
+			t.Fatal(err)
+		}
+		e.Output(t, s.ID, guest("spin", "2000"))
+		after, err := e.Driver.Stats(t.Context(), s.ID)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if used, time := after.CPU-before.CPU, after.At.Sub(before.At); used > time*35/100 {
+			t.Errorf("used %s of a CPU in %s, with a limit of 20%%", used, time)
+		}
+	})
+}
+
+func testNetwork(t *testing.T, e *Env) {
+	within(t, "sandbox", func(t *testing.T) {
+		s := e.spec("net", "serve", "8081")
+		s.Network = execution.NetworkBridge
+		in := e.Start(t, s)
+		if in.Address == "" {
+			t.Fatal("no address")
+		}
+		url := "http://" + in.Address + ":8081/path"
+		Eventually(t, "answer of the sandbox", func() error {
+			c := http.Client{Timeout: time.Second}
+			res, err := c.Get(url)
+			if err != nil {
+				return err
+			}
+			defer res.Body.Close()
+			if b, err := io.ReadAll(res.Body); err != nil || string(b) != "hello /path\n" {
+				t.Errorf("answer %q, %v", b, err)
+			}
+			return nil
+		})
+		ports, err := e.Driver.Listening(t.Context(), s.ID)
+		if err != nil || !slices.Equal(ports, []int{8081}) {
+			t.Errorf("Listening = %v, %v", ports, err)
+		}
+		if out := e.Output(t, s.ID, guest("get", "http://localhost:8081/")); !strings.HasPrefix(out, "200 OK\n") {
+			t.Errorf("from inside: %q", out)
+		}
+		if out := e.Output(t, s.ID, guest("read", "/etc/hosts")); !strings.Contains(out, in.Address+"\tnet\n") {
+			t.Errorf("/etc/hosts: %q", out)
+		}
+		if got, err := e.Driver.Get(t.Context(), s.ID); err != nil || got.Address != in.Address {
+			t.Errorf("Get = %+v, %v", got, err)
+		}
+	})
+}
+
+func testNoNetwork(t *testing.T, e *Env) {
+	within(t, "sandbox", func(t *testing.T) {
+		in := e.Start(t, e.spec("no-net", "serve", "8081"))
+		if in.Address != "" {
+			t.Errorf("address %s", in.Address)
+		}
+		e.has(t, "no-net", "serving 8081")
+		Eventually(t, "loopback", func() error {
+			if out, errOut, code := e.run(t, "no-net", guest("dial", "127.0.0.1:8081"), ""); code != 0 {
+				return fmt.Errorf("%s%s", out, errOut)
+			}
+			return nil
+		})
+		if out, _, code := e.run(t, "no-net", guest("dial", "192.0.2.1:80", "500"), ""); code == 0 {
+			t.Errorf("reaches the outside: %s", out)
+		}
+	})
+}
+
+func testWatch(t *testing.T, e *Env) {
+	within(t, "sandbox", func(t *testing.T) {
+		ctx, cancel := context.WithTimeout(t.Context(), timeout)
+		changes, err := e.Driver.Watch(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		e.Start(t, e.spec("watch", "sleep"))
+		if _, _, code := e.run(t, "watch", guest("echo"), ""); code != 0 {
+			t.Error("exec failed")
+		}
+		if _, err := e.Driver.Stop(t.Context(), "watch", timeout); err != nil {
+			t.Fatal(err)
+		}
+		for seen := false; !seen; {
+			select {
+			case id, ok := <-changes:
+				if !ok {
+					t.Fatal("the end was not reported")
+				}
+				in, err := e.Driver.Get(t.Context(), id)
+				seen = err == nil && in.ID == "watch" && in.Phase == execution.Exited
+			case <-ctx.Done():
+				t.Fatal("the end was not reported")
+			}
+		}
+		cancel()
+		for range changes {
+		}
+	})
+}
+
+func testBadSpec(t *testing.T, e *Env) {
+	for _, c := range []struct {
+		name  string
+		spec  func(*execution.Spec)
+		class errs.Class
+	}{
+		{"image", func(s *execution.Spec) { s.Image = "none@sha256:" + strings.Repeat("0", 64) }, errs.NotFound},
+		{"id", func(s *execution.Spec) { s.ID = "../up" }, errs.InvalidArgument},
+		{"network", func(s *execution.Spec) { s.Network = "host" }, errs.InvalidArgument},
+	} {
+		within(t, c.name, func(t *testing.T) {
+			s := e.spec("bad")
+			c.spec(&s)
+			if in, err := e.Driver.Ensure(t.Context(), s); !errs.Is(err, c.class) {
+				t.Errorf("Ensure = %+v, %v, want %s", in, err, c.class)
+			}
+			if _, err := e.Driver.Get(t.Context(), "bad"); !errs.Is(err, errs.NotFound) {
+				t.Errorf("Get: %v", err)
+			}
+			if err := e.Driver.DeleteLogs(t.Context(), "bad"); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+func testCanceled(t *testing.T, e *Env) {
+	for i := range 6 {
+		after := time.Duration(i) * 25 * time.Millisecond
+		within(t, after.String(), func(t *testing.T) {
+			s := e.spec(fmt.Sprint("canceled-", i), "sleep")
+			ctx, cancel := context.WithTimeout(t.Context(), after)
+			defer cancel()
+			_, err := e.Driver.Ensure(ctx, s)
+			if err != nil {
+				if _, err := e.Driver.Get(t.Context(), s.ID); !errs.Is(err, errs.NotFound) {
+					t.Errorf("Get after a failed Ensure: %v", err)
+				}
+			}
+			e.Start(t, s) // works whatever happened before
+		})
+	}
+}
+
+func testAdopt(t *testing.T, e *Env) {
+	within(t, "sandbox", func(t *testing.T) {
+		running, short := e.spec("adopt", "sleep"), e.spec("adopt-short", "exit", "5")
+		running.Network = execution.NetworkBridge
+		first := e.Start(t, running)
+		e.Start(t, short)
+		e.Ended(t, short.ID)
+		e.Driver = e.Renew(t)
+		in, err := e.Driver.Get(t.Context(), running.ID)
+		if err != nil || in.Phase != execution.Running || in.Address != first.Address {
+			t.Errorf("Get = %+v, %v, was %+v", in, err, first)
+		}
+		if in, err = e.Driver.Ensure(t.Context(), running); err != nil || in.Phase != execution.Running {
+			t.Errorf("Ensure = %+v, %v", in, err)
+		}
+		if out := e.Output(t, running.ID, guest("echo", "still here")); out != "still here\n" {
+			t.Errorf("exec: %q", out)
+		}
+		if exit := e.Ended(t, short.ID); exit.Code != 5 || exit.Cause != execution.CauseExit {
+			t.Errorf("exit %+v", exit)
+		}
+		if in, err := e.Driver.Stop(t.Context(), running.ID, timeout); err != nil || in.Exit == nil || in.Exit.Code != 0 {
+			t.Errorf("Stop = %+v, %v", in, err)
+		}
+	})
+}
+
+func testDelete(t *testing.T, e *Env) {
+	within(t, "running", func(t *testing.T) {
+		s := e.spec("delete", "stub")
+		s.Network = execution.NetworkBridge
+		e.Start(t, s)
+		followed := make(chan error, 1)
+		go func() {
+			followed <- e.Driver.Logs(context.Background(), s.ID, execution.LogQuery{Follow: true}, func(execution.LogLine) error { return nil })
+		}()
+		for range 2 {
+			if err := e.Driver.Delete(t.Context(), s.ID); err != nil {
+				t.Error(err)
+			}
+			if _, err := e.Driver.Get(t.Context(), s.ID); !errs.Is(err, errs.NotFound) {
+				t.Errorf("Get after Delete: %v", err)
+			}
+		}
+		select {
+		case <-followed:
+		case <-time.After(timeout):
+			t.Error("a reader of the log waits on")
+		}
+	})
+	within(t, "unknown", func(t *testing.T) {
+		if err := e.Driver.Delete(t.Context(), "never-was"); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func testParallel(t *testing.T, e *Env) {
+	within(t, "sandboxes", func(t *testing.T) {
+		const n = 10
+		var wg sync.WaitGroup
+		for i := range n {
+			s := e.spec(fmt.Sprint("parallel-", i), "serve", "80")
+			s.Network, s.MemoryBytes = execution.NetworkBridge, 64<<20
+			t.Cleanup(func() { _ = e.Driver.DeleteLogs(context.Background(), s.ID) })
+			wg.Go(func() {
+				in, err := e.Driver.Ensure(t.Context(), s)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				if in.Phase != execution.Running {
+					t.Errorf("%+v", in)
+				}
+			})
+		}
+		wg.Wait()
+		all, err := e.Driver.List(t.Context())
+		if err != nil || len(all) != n {
+			t.Errorf("List: %d, %v", len(all), err)
+		}
+		addresses := map[string]bool{}
+		for _, in := range all {
+			addresses[in.Address] = true
+			wg.Go(func() {
+				if err := e.Driver.Delete(context.Background(), in.ID); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		wg.Wait()
+		if len(addresses) != n {
+			t.Errorf("%d addresses: %v", len(addresses), addresses)
+		}
+	})
+}
