@@ -1,126 +1,187 @@
-// Package scheduler places sandboxes on nodes: it sets sandbox.spec.node of
-// those that have none, one decision at a time, so that what one decision
-// reserves is seen by the next.
+// Package scheduler assigns sandboxes to nodes. One loop decides for all of
+// them, on one reading of all reservations, so that two decisions never count
+// the same room twice; which node is components/scheduler's choice.
 //
-// In: nodes, and every sandbox with its reservation. Out: sandbox.spec.node
-// and phase scheduled, or status.message with why no node fits. A sandbox is
-// placed once and never moved.
+// It owns spec.node, which it sets once, and the status of a sandbox as long
+// as that has no node: the phase becomes scheduled in the same transaction, or
+// the message says why nothing has room.
 package scheduler
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
+	"slices"
 	"time"
 
 	"miren.dev/runtime/api/core"
 	"miren.dev/runtime/api/id"
 	"miren.dev/runtime/api/sandbox"
 	"miren.dev/runtime/components/scheduler"
-	"miren.dev/runtime/controllers/pool"
+	"miren.dev/runtime/controllers/runtime"
 	"miren.dev/runtime/entity"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/schema"
 )
 
-// retry is how soon a sandbox that fits nowhere is tried again; an ended
-// sandbox frees its place sooner than that only by chance.
-const retry = 2 * time.Second
+// everything is the only key: a decision looks at all sandboxes.
+const everything = "everything"
 
-// Reconciler places sandboxes. Reconcile must not run concurrently with itself.
-type Reconciler struct {
-	Store entity.Store
-	Log   *slog.Logger
+// again is how soon it looks at sandboxes again that had no room, besides
+// every change that may have made some.
+const again = 10 * time.Second
+
+// Controller assigns sandboxes to nodes.
+type Controller struct {
+	store entity.Store
+	log   *slog.Logger
 }
 
-// Wants reports whether a sandbox waits for a node.
-func Wants(sb *sandbox.Sandbox) bool {
-	return sb.Spec.Node == "" && !pool.Ended(sb)
+// New returns a scheduler over store.
+func New(store entity.Store, log *slog.Logger) *Controller {
+	return &Controller{store: store, log: log}
 }
 
-// Reconcile places one sandbox if it waits for that.
-func (r *Reconciler) Reconcile(ctx context.Context, sid schema.ID) (time.Duration, error) {
-	sb, err := entity.Get[sandbox.Sandbox](ctx, r.Store, sid)
-	if errs.Is(err, errs.NotFound) {
-		return 0, nil
+// Controller describes it to the controller runtime.
+func (c *Controller) Controller() runtime.Controller {
+	return runtime.Controller{
+		Name:      "scheduler",
+		Reconcile: func(ctx context.Context, _ schema.ID) (runtime.Result, error) { return c.place(ctx) },
+		Workers:   1, // decisions are made one after the other
+		Watches: []runtime.Source{
+			runtime.Map(func(s *sandbox.Sandbox) []string {
+				// A new one wants room; one that has ended has made some.
+				if wantsNode(s) || ended(s) {
+					return runtime.Key(everything)
+				}
+				return nil
+			}),
+			runtime.Map(func(*core.Node) []string { return runtime.Key(everything) }),
+		},
 	}
+}
+
+func wantsNode(s *sandbox.Sandbox) bool {
+	return s.Spec.Node == "" && s.Spec.Desired == sandbox.DesiredStateRunning && s.Status.Phase == sandbox.SandboxPhasePending
+}
+
+func ended(s *sandbox.Sandbox) bool {
+	return s.Status.Phase == sandbox.SandboxPhaseStopped || s.Status.Phase == sandbox.SandboxPhaseFailed
+}
+
+func (c *Controller) place(ctx context.Context) (runtime.Result, error) {
+	pending, _, err := entity.List[sandbox.Sandbox](ctx, c.store, entity.Query{Index: []entity.IndexMatch{
+		{Attr: sandbox.SandboxAttrPhase, Op: entity.IndexEq, Value: schema.EncodeIndexString(string(sandbox.SandboxPhasePending))}}})
 	if err != nil {
-		return 0, err
+		return runtime.Result{}, errs.Wrap(err, "list pending sandboxes")
 	}
-	if !Wants(sb) {
-		return 0, nil
+	pending = slices.DeleteFunc(pending, func(s *sandbox.Sandbox) bool { return !wantsNode(s) })
+	if len(pending) == 0 {
+		return runtime.Result{}, nil
 	}
-	if sb.Spec.Desired == sandbox.DesiredStateStopped {
-		return 0, r.endUnplaced(ctx, sb)
-	}
-	nodes, err := r.nodes(ctx)
+	plan, err := c.plan(ctx)
 	if err != nil {
-		return 0, err
+		return runtime.Result{}, err
 	}
-	node, err := scheduler.Pick(nodes, scheduler.Request{Need: Reservation(sb)})
-	if errs.Is(err, errs.ResourceExhausted) || errs.Is(err, errs.Unavailable) {
-		if sb.Status.Message != err.Error() {
-			sb.Status.Message = err.Error()
-			if err := entity.UpdateStatus(ctx, r.Store, sb); err != nil {
-				return 0, err
+	// First come, first served; what does not fit does not hold up what does.
+	slices.SortFunc(pending, func(a, b *sandbox.Sandbox) int {
+		return cmp.Or(cmp.Compare(a.CreateRevision, b.CreateRevision), cmp.Compare(a.ID, b.ID))
+	})
+	var failed error
+	waiting := false
+	for _, s := range pending {
+		node, err := plan.Place(reservation(s))
+		if err != nil {
+			waiting = true
+			if err := c.explain(ctx, s, err); err != nil && failed == nil {
+				failed = err
+			}
+			continue
+		}
+		if err := c.assign(ctx, s, id.Node(node)); err != nil {
+			plan.Remove(string(s.ID))
+			if failed == nil {
+				failed = err
 			}
 		}
-		return retry, nil
 	}
-	if err != nil {
-		return 0, err
+	if failed != nil {
+		return runtime.Result{}, failed
 	}
-	sb.Spec.Node = id.Node(node)
-	place, err := entity.UpdateSpecOp(sb)
-	if err != nil {
-		return 0, err
+	if waiting {
+		return runtime.Result{RequeueAfter: again}, nil
 	}
-	sb.Status.Phase, sb.Status.Message = sandbox.SandboxPhaseScheduled, ""
-	status, err := entity.UpdateStatusOp(sb)
-	if err != nil {
-		return 0, err
-	}
-	_, err = r.Store.Txn(ctx, entity.TxnRequest{Ops: []entity.Op{place, status}})
-	return 0, err
+	return runtime.Result{}, nil
 }
 
-// endUnplaced ends a sandbox that was told to stop before it had a node.
-func (r *Reconciler) endUnplaced(ctx context.Context, sb *sandbox.Sandbox) error {
-	now := time.Now()
-	sb.Status.Phase, sb.Status.EndedAt = sandbox.SandboxPhaseStopped, &now
-	if sb.Status.Reason = sb.Spec.StopReason; sb.Status.Reason == "" {
-		sb.Status.Reason = sandbox.EndReasonUser
-	}
-	return entity.UpdateStatus(ctx, r.Store, sb)
-}
-
-// Reservation returns what a sandbox reserves on its node.
-func Reservation(sb *sandbox.Sandbox) scheduler.Resources {
-	res := sb.Spec.Template.Resources
-	return scheduler.Resources{CPUMillis: res.CPUMillis, MemoryBytes: res.MemoryBytes}
-}
-
-// nodes reads the nodes with what is reserved on them.
-func (r *Reconciler) nodes(ctx context.Context) ([]scheduler.Node, error) {
-	list, _, err := entity.List[core.Node](ctx, r.Store, entity.Query{})
+// plan reads all nodes and reservations.
+func (c *Controller) plan(ctx context.Context) (*scheduler.Plan, error) {
+	nodes, _, err := entity.List[core.Node](ctx, c.store, entity.Query{})
 	if err != nil {
-		return nil, err
+		return nil, errs.Wrap(err, "list nodes")
 	}
-	sandboxes, _, err := entity.List[sandbox.Sandbox](ctx, r.Store, entity.Query{})
+	var list []scheduler.Node
+	for _, n := range nodes {
+		list = append(list, scheduler.Node{ID: string(n.ID), Name: cmp.Or(n.Name, n.Spec.Hostname), Arch: n.Spec.Arch,
+			Ready: n.Status.Phase == core.NodePhaseReady, Cordoned: n.Spec.Cordoned,
+			Capacity: scheduler.Resources{CPUMillis: n.Spec.CPUMillis, MemoryBytes: n.Spec.MemoryBytes}})
+	}
+	plan := scheduler.New(list)
+	all, _, err := entity.List[sandbox.Sandbox](ctx, c.store, entity.Query{})
 	if err != nil {
-		return nil, err
+		return nil, errs.Wrap(err, "list sandboxes")
 	}
-	reserved := map[id.Node]scheduler.Resources{}
-	for _, sb := range sandboxes {
-		if sb.Spec.Node != "" && !pool.Ended(sb) {
-			reserved[sb.Spec.Node] = reserved[sb.Spec.Node].Add(Reservation(sb))
+	for _, s := range all {
+		if s.Spec.Node != "" && !ended(s) {
+			plan.Add(string(s.Spec.Node), reservation(s))
 		}
 	}
-	var nodes []scheduler.Node
-	for _, n := range list {
-		nodes = append(nodes, scheduler.Node{
-			ID: string(n.ID), Arch: n.Spec.Arch, Ready: n.Status.Phase == core.NodePhaseReady, Cordoned: n.Spec.Cordoned,
-			Capacity: scheduler.Resources{CPUMillis: n.Spec.CPUMillis, MemoryBytes: n.Spec.MemoryBytes}, Reserved: reserved[n.GetID()],
-		})
+	return plan, nil
+}
+
+func reservation(s *sandbox.Sandbox) scheduler.Sandbox {
+	r := s.Spec.Template.Resources
+	return scheduler.Sandbox{ID: string(s.ID), Group: string(s.Spec.Pool),
+		Reserve: scheduler.Resources{CPUMillis: r.CPUMillis, MemoryBytes: r.MemoryBytes}}
+}
+
+// assign writes the decision, if nothing of the sandbox changed since it was
+// read.
+func (c *Controller) assign(ctx context.Context, s *sandbox.Sandbox, node id.Node) error {
+	s.Spec.Node = node
+	s.Status.Phase, s.Status.Message = sandbox.SandboxPhaseScheduled, ""
+	spec, err := entity.UpdateSpecOp(s)
+	if err != nil {
+		return err
 	}
-	return nodes, nil
+	status, err := entity.UpdateStatusOp(s)
+	if err != nil {
+		return err
+	}
+	_, err = c.store.Txn(ctx, entity.TxnRequest{Ops: []entity.Op{spec, status}})
+	if errs.Is(err, errs.NotFound) {
+		return nil // deleted meanwhile
+	}
+	if err != nil {
+		return errs.Wrap(err, "assign sandbox %s", s.ID)
+	}
+	c.log.Info("sandbox scheduled", "sandbox", s.ID, "node", node)
+	return nil
+}
+
+// explain says in the sandbox's status why it waits.
+func (c *Controller) explain(ctx context.Context, s *sandbox.Sandbox, why error) error {
+	if s.Status.Message == why.Error() {
+		return nil
+	}
+	s.Status.Message = why.Error()
+	err := entity.UpdateStatus(ctx, c.store, s)
+	if errs.Is(err, errs.NotFound) {
+		return nil
+	}
+	if err != nil {
+		return errs.Wrap(err, "explain sandbox %s", s.ID)
+	}
+	c.log.Warn("no node has room for a sandbox", "sandbox", s.ID, "error", why)
+	return nil
 }

@@ -1,0 +1,199 @@
+package scheduler
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"strings"
+	"testing"
+	"time"
+
+	"miren.dev/runtime/api"
+	"miren.dev/runtime/api/core"
+	"miren.dev/runtime/api/sandbox"
+	"miren.dev/runtime/controllers/runtime"
+	"miren.dev/runtime/entity"
+	"miren.dev/runtime/entity/pgstore/pgtest"
+	"miren.dev/runtime/pkg/schema"
+)
+
+const gib = 1 << 30
+
+type fixture struct {
+	*testing.T
+	store   entity.Store
+	project schema.ID
+}
+
+func setup(t *testing.T) *fixture {
+	t.Helper()
+	f := &fixture{T: t, store: pgtest.Store(t, api.Kinds()...)}
+	p := core.ProjectKind.New().(*core.Project)
+	p.Name = "default"
+	f.create(p)
+	f.project = p.ID
+	return f
+}
+
+func (f *fixture) create(o schema.Object) {
+	f.Helper()
+	if err := entity.Create(f.Context(), f.store, o); err != nil {
+		f.Fatal(err)
+	}
+}
+
+func (f *fixture) node(name string, cpu, mem int64) *core.Node {
+	f.Helper()
+	n := core.NodeKind.New().(*core.Node)
+	n.Name, n.Spec.Arch, n.Spec.CPUMillis, n.Spec.MemoryBytes = name, "amd64", cpu, mem
+	n.Status.Phase = core.NodePhaseReady
+	f.create(n)
+	return n
+}
+
+func (f *fixture) sandbox(cpu, mem int64) *sandbox.Sandbox {
+	f.Helper()
+	s := sandbox.SandboxKind.New().(*sandbox.Sandbox)
+	s.Project, s.Spec.Template.Image = f.project, "img@sha256:0"
+	s.Spec.Template.Resources.CPUMillis, s.Spec.Template.Resources.MemoryBytes = cpu, mem
+	f.create(s)
+	return s
+}
+
+func (f *fixture) get(s *sandbox.Sandbox) *sandbox.Sandbox {
+	f.Helper()
+	got, err := entity.Get[sandbox.Sandbox](f.Context(), f.store, s.ID)
+	if err != nil {
+		f.Fatal(err)
+	}
+	return got
+}
+
+func (f *fixture) eventually(what string, cond func() bool) {
+	f.Helper()
+	deadline := time.Now().Add(15 * time.Second)
+	for !cond() {
+		if time.Now().After(deadline) {
+			f.Fatalf("not within 15 s: %s", what)
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+}
+
+func (f *fixture) run() {
+	rt := runtime.New(runtime.Config{Reader: f.store})
+	if err := rt.Add(New(f.store, slog.New(slog.DiscardHandler)).Controller()); err != nil {
+		f.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- rt.Run(ctx) }()
+	f.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			f.Error(err)
+		}
+	})
+}
+
+func TestSchedules(t *testing.T) {
+	f := setup(t)
+	a := f.node("a", 2000, 4*gib)
+	first := f.sandbox(1000, gib)
+	f.run()
+	f.eventually("the first is placed", func() bool { return f.get(first).Spec.Node == a.GetID() })
+	if p := f.get(first).Status.Phase; p != sandbox.SandboxPhaseScheduled {
+		t.Errorf("phase %s", p)
+	}
+
+	second, third := f.sandbox(1000, gib), f.sandbox(1000, gib)
+	f.eventually("the second is placed", func() bool { return f.get(second).Spec.Node == a.GetID() })
+	f.eventually("the third says why not", func() bool {
+		return strings.Contains(f.get(third).Status.Message, "a: 0 of 2 CPU free")
+	})
+	small := f.sandbox(10, gib) // no CPU either
+	f.eventually("the small one says why not", func() bool { return f.get(small).Status.Message != "" })
+
+	// Room by an end, then by a new node.
+	if _, err := entity.ModifyStatus(t.Context(), f.store, first.GetID(), func(s *sandbox.Sandbox) error {
+		s.Status.Phase = sandbox.SandboxPhaseStopped
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	f.eventually("the third takes the room", func() bool { return f.get(third).Spec.Node == a.GetID() })
+	if got := f.get(third).Status; got.Message != "" || got.Phase != sandbox.SandboxPhaseScheduled {
+		t.Errorf("status %+v", got)
+	}
+	if f.get(small).Spec.Node != "" {
+		t.Error("the small one was placed before the older third")
+	}
+	b := f.node("b", 500, gib)
+	f.eventually("the small one goes to the new node", func() bool { return f.get(small).Spec.Node == b.GetID() })
+}
+
+func TestNeverOvercommits(t *testing.T) {
+	f := setup(t)
+	for i := range 3 {
+		f.node(fmt.Sprint("n", i), 1000, 64*gib)
+	}
+	f.run()
+	var all []*sandbox.Sandbox
+	for range 40 {
+		all = append(all, f.sandbox(100, gib))
+	}
+	placed := func() (n int, cpu map[string]int64) {
+		cpu = map[string]int64{}
+		for _, s := range all {
+			if got := f.get(s); got.Spec.Node != "" {
+				n++
+				cpu[string(got.Spec.Node)] += got.Spec.Template.Resources.CPUMillis
+			}
+		}
+		return n, cpu
+	}
+	f.eventually("30 are placed", func() bool { n, _ := placed(); return n == 30 })
+	f.eventually("10 say why not", func() bool {
+		n := 0
+		for _, s := range all {
+			if f.get(s).Status.Message != "" {
+				n++
+			}
+		}
+		return n == 10
+	})
+	if n, cpu := placed(); n != 30 {
+		t.Errorf("%d placed: %v", n, cpu)
+	} else {
+		for node, c := range cpu {
+			if c > 1000 {
+				t.Errorf("%s has %d", node, c)
+			}
+		}
+	}
+}
+
+func TestLeavesOthersAlone(t *testing.T) {
+	f := setup(t)
+	cordoned := f.node("cordoned", 2000, 4*gib)
+	cordoned.Spec.Cordoned = true
+	if err := entity.UpdateSpec(t.Context(), f.store, cordoned); err != nil {
+		t.Fatal(err)
+	}
+	stopped := f.sandbox(100, gib)
+	stopped.Spec.Desired = sandbox.DesiredStateStopped
+	if err := entity.UpdateSpec(t.Context(), f.store, stopped); err != nil {
+		t.Fatal(err)
+	}
+	f.run()
+	waits := f.sandbox(100, gib)
+	f.eventually("it says why not", func() bool { return strings.Contains(f.get(waits).Status.Message, "cordoned: cordoned") })
+	if s := f.get(stopped); s.Spec.Node != "" || s.Status.Message != "" {
+		t.Errorf("a sandbox that is not wanted was touched: %+v", s.Status)
+	}
+	cordoned.Spec.Cordoned = false
+	if err := entity.UpdateSpec(t.Context(), f.store, cordoned); err != nil {
+		t.Fatal(err)
+	}
+	f.eventually("it is placed", func() bool { return f.get(waits).Spec.Node == cordoned.GetID() })
+}
