@@ -1,0 +1,240 @@
+package rpc
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/tls"
+	mathrand "math/rand/v2"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"miren.dev/runtime/pkg/errs"
+)
+
+// ClientOptions configure a client.
+type ClientOptions struct {
+	// TLS verifies the server and shows the client's certificate
+	// (identity.ClientTLS). Needed unless the target is a unix socket.
+	TLS    *tls.Config
+	Limits Limits
+	// DialTimeout bounds one attempt to connect; 5 s.
+	DialTimeout time.Duration
+	// Patience is how long a call goes on trying to reach a server that is
+	// not there, or repeating what is safe to repeat; 5 s. Negative: not at all.
+	Patience time.Duration
+}
+
+// Client is a connection to one server that is made again when it is lost. It
+// is safe for concurrent use.
+type Client struct {
+	target target
+	opts   ClientOptions
+	limits Limits
+
+	prefix string // of request ids
+	calls  atomic.Uint64
+
+	cur    atomic.Pointer[conn]
+	mu     sync.Mutex
+	dial   *dialing
+	closed bool
+	ctx    context.Context
+	cancel context.CancelFunc
+	wg     sync.WaitGroup
+}
+
+// dialing is one attempt to connect that several calls wait for.
+type dialing struct {
+	done chan struct{}
+	c    *conn
+	err  error
+}
+
+var _ Conn = (*Client)(nil)
+
+// NewClient makes a client that connects with its first call. Targets are
+// unix:///path, /path, tls://host:port and host:port.
+func NewClient(addr string, opts ClientOptions) (*Client, error) {
+	t, err := parseTarget(addr)
+	if err != nil {
+		return nil, err
+	}
+	if opts.DialTimeout == 0 {
+		opts.DialTimeout = 5 * time.Second
+	}
+	if opts.Patience == 0 {
+		opts.Patience = 5 * time.Second
+	}
+	lim := opts.Limits.withDefaults()
+	if err := lim.validate(); err != nil {
+		return nil, err
+	}
+	cl := &Client{target: t, opts: opts, limits: lim, prefix: rand.Text()[:12] + "-"}
+	cl.ctx, cl.cancel = context.WithCancel(context.Background())
+	return cl, nil
+}
+
+// Dial makes a client and connects at once, without patience.
+func Dial(ctx context.Context, addr string, opts ClientOptions) (*Client, error) {
+	cl, err := NewClient(addr, opts)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := cl.conn(ctx); err != nil {
+		cl.Close()
+		return nil, err
+	}
+	return cl, nil
+}
+
+// Target returns the address of the server.
+func (cl *Client) Target() string { return cl.target.String() }
+
+// Close ends the connection; calls under way fail.
+func (cl *Client) Close() {
+	cl.mu.Lock()
+	cl.closed = true
+	cl.mu.Unlock()
+	cl.cancel()
+	if c := cl.cur.Load(); c != nil {
+		c.close(errs.New(errs.Canceled, "the client was closed"))
+	}
+	cl.wg.Wait()
+}
+
+// conn returns a connection that takes calls. Errors are of calls not started.
+func (cl *Client) conn(ctx context.Context) (*conn, error) {
+	if c := cl.cur.Load(); c != nil && c.usable() {
+		return c, nil
+	}
+	cl.mu.Lock()
+	if cl.closed {
+		cl.mu.Unlock()
+		return nil, withOutcome(errs.New(errs.Canceled, "the client was closed"), NotStarted)
+	}
+	if c := cl.cur.Load(); c != nil && c.usable() {
+		cl.mu.Unlock()
+		return c, nil
+	}
+	d := cl.dial
+	if d == nil {
+		d = &dialing{done: make(chan struct{})}
+		cl.dial = d
+		cl.wg.Add(1)
+		go func() {
+			defer cl.wg.Done()
+			cl.connect(d)
+		}()
+	}
+	cl.mu.Unlock()
+	select {
+	case <-d.done:
+		return d.c, withOutcome(d.err, NotStarted)
+	case <-ctx.Done():
+		return nil, withOutcome(ctxError(ctx), NotStarted)
+	}
+}
+
+func (cl *Client) connect(d *dialing) {
+	d.c, d.err = cl.target.dial(cl.ctx, cl.opts.TLS, cl.limits, cl.opts.DialTimeout)
+	cl.mu.Lock()
+	cl.dial = nil
+	if d.err == nil {
+		cl.wg.Add(1)
+		go func() {
+			defer cl.wg.Done()
+			_ = d.c.run()
+		}()
+		if cl.closed {
+			d.c.fail(errs.New(errs.Canceled, "the client was closed"))
+		} else {
+			cl.cur.Store(d.c)
+		}
+	}
+	cl.mu.Unlock()
+	close(d.done)
+}
+
+// Call implements Conn. It repeats, for as long as Options.Patience, what was
+// not started for want of a server, and idempotent calls whose outcome is not
+// known.
+func (cl *Client) Call(ctx context.Context, m *MethodInfo, req, resp any) error {
+	idempotent := m.Idempotent || ctx.Value(keyIdempotent) != nil
+	id := cl.requestID(ctx)
+	return cl.retry(ctx, idempotent, func(c *conn) error { return c.call(ctx, m, id, req, resp) })
+}
+
+// Open implements Conn. Only what was not started is repeated.
+func (cl *Client) Open(ctx context.Context, m *MethodInfo, req any) (Stream, error) {
+	var s Stream
+	id := cl.requestID(ctx)
+	err := cl.retry(ctx, false, func(c *conn) (err error) {
+		s, err = c.open(ctx, m, id, req)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+// requestID returns that of ctx, or a fresh one, the same for every attempt.
+func (cl *Client) requestID(ctx context.Context) string {
+	if id := RequestID(ctx); id != "" {
+		return id
+	}
+	var b [48]byte
+	return string(strconv.AppendUint(append(b[:0], cl.prefix...), cl.calls.Add(1), 36))
+}
+
+// Delays between attempts.
+const (
+	firstDelay = 20 * time.Millisecond
+	maxDelay   = time.Second
+)
+
+func (cl *Client) retry(ctx context.Context, idempotent bool, f func(c *conn) error) error {
+	var began time.Time
+	for attempt := 0; ; attempt++ {
+		c, err := cl.conn(ctx)
+		if err == nil {
+			err = f(c)
+		}
+		if err == nil || ctx.Err() != nil || !repeatable(err, idempotent) {
+			return err
+		}
+		if attempt == 0 {
+			began = time.Now()
+		}
+		delay := time.Duration(float64(min(maxDelay, firstDelay<<min(attempt, 10))) * (0.5 + mathrand.Float64()))
+		if time.Since(began)+delay > cl.opts.Patience {
+			return err
+		}
+		t := time.NewTimer(delay)
+		select {
+		case <-t.C:
+		case <-ctx.Done():
+			t.Stop()
+			return err
+		case <-cl.ctx.Done():
+			t.Stop()
+			return err
+		}
+	}
+}
+
+// repeatable reports whether a call that ended in err may be made again.
+func repeatable(err error, idempotent bool) bool {
+	switch OutcomeOf(err) {
+	case NotStarted:
+		return errs.Is(err, errs.Unavailable) || errs.Is(err, errs.ResourceExhausted) && errs.Detail(err, detailRefused) != ""
+	case Unknown:
+		return idempotent && errs.Is(err, errs.Unavailable)
+	}
+	return false
+}
+
+// detailRefused marks a call that was refused because there were too many.
+const detailRefused = "refused"

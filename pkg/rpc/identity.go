@@ -1,0 +1,128 @@
+package rpc
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"net"
+	"os"
+	"slices"
+
+	"golang.org/x/sys/unix"
+
+	"miren.dev/runtime/pkg/errs"
+)
+
+// Identity is who a connection belongs to. The zero Identity is nobody.
+type Identity struct {
+	Name  string   // common name of the certificate, or "uid:1000"
+	Roles []string // organisations of the certificate; "admin" for root on the unix socket
+	How   string   // "certificate", "socket", "process"; empty: nobody
+}
+
+// RoleAdmin is the role that may do everything.
+const RoleAdmin = "admin"
+
+// Known reports whether the caller is somebody.
+func (i Identity) Known() bool { return i.How != "" }
+
+func (i Identity) String() string {
+	if !i.Known() {
+		return "nobody"
+	}
+	return i.Name
+}
+
+// IdentityFrom returns who called, in a handler.
+func IdentityFrom(ctx context.Context) Identity {
+	if c, ok := ctx.Value(keyCall).(*serverCall); ok {
+		return c.identity
+	}
+	return Identity{}
+}
+
+// MethodFrom returns the method that was called, in a handler.
+func MethodFrom(ctx context.Context) (MethodInfo, bool) {
+	if c, ok := ctx.Value(keyCall).(*serverCall); ok && c.method != nil {
+		return c.method.MethodInfo, true
+	}
+	return MethodInfo{}, false
+}
+
+// Authorizer decides who may call what.
+type Authorizer interface {
+	// Authorize returns nil to allow, and an error of class Unauthenticated or
+	// PermissionDenied otherwise. It is not asked for public methods.
+	Authorize(ctx context.Context, id Identity, m MethodInfo) error
+}
+
+// Roles is an Authorizer: the permissions of each role. RoleAdmin has all.
+type Roles map[string][]string
+
+// DefaultRoles are the roles of certificates that runtime issues.
+var DefaultRoles = Roles{
+	"viewer":   {"read"},
+	"deployer": {"read", "deploy", "exec"},
+	"ingress":  {"read", "ingress"},
+}
+
+// Names returns the roles, sorted, with RoleAdmin.
+func (r Roles) Names() []string {
+	names := []string{RoleAdmin}
+	for n := range r {
+		names = append(names, n)
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
+// Authorize implements Authorizer.
+func (r Roles) Authorize(_ context.Context, id Identity, m MethodInfo) error {
+	if !id.Known() {
+		return errs.New(errs.Unauthenticated, "%s needs an identity", m.Full).
+			WithHint("use the server's socket as root, or a client certificate (`r auth generate`)")
+	}
+	for _, role := range id.Roles {
+		if role == RoleAdmin || slices.Contains(r[role], m.Permission) {
+			return nil
+		}
+	}
+	return errs.New(errs.PermissionDenied, "%s may not call %s: it needs the permission %q", id.Name, m.Full, m.Permission).
+		WithHint("ask for a certificate with another role (`r auth generate --role`)").With("permission", m.Permission)
+}
+
+// socketIdentity is the identity of a unix socket's peer: root and the server's
+// own user are admin.
+func socketIdentity(nc *net.UnixConn) (Identity, error) {
+	raw, err := nc.SyscallConn()
+	if err != nil {
+		return Identity{}, err
+	}
+	var cred *unix.Ucred
+	var cerr error
+	if err := raw.Control(func(fd uintptr) {
+		cred, cerr = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
+	}); err != nil {
+		return Identity{}, err
+	}
+	if cerr != nil {
+		return Identity{}, fmt.Errorf("peer credentials: %w", cerr)
+	}
+	id := Identity{Name: fmt.Sprintf("uid:%d", cred.Uid), How: "socket"}
+	if cred.Uid == 0 {
+		id.Name = "root"
+	}
+	if cred.Uid == 0 || int(cred.Uid) == os.Geteuid() {
+		id.Roles = []string{RoleAdmin}
+	}
+	return id, nil
+}
+
+// tlsIdentity is the identity of a verified client certificate, if there is one.
+func tlsIdentity(st tls.ConnectionState) Identity {
+	if len(st.VerifiedChains) == 0 || len(st.PeerCertificates) == 0 || st.PeerCertificates[0].Subject.CommonName == "" {
+		return Identity{}
+	}
+	sub := st.PeerCertificates[0].Subject
+	return Identity{Name: sub.CommonName, Roles: sub.Organization, How: "certificate"}
+}

@@ -1,0 +1,68 @@
+package rpc
+
+import (
+	"time"
+
+	"miren.dev/runtime/pkg/errs"
+)
+
+// minWindow is the smallest window a side may announce.
+const minWindow = 4 << 10
+
+// Limits bound what one connection can make this side hold and do. Zero fields
+// have the defaults.
+type Limits struct {
+	MaxCalls        int           // open at a time; 1024
+	MaxMessage      int           // bytes of a message; 16 MiB
+	StreamWindow    int           // bytes received and not read of one call, at first; 64 KiB
+	MaxStreamWindow int           // up to which the window of a fast reader grows; 2 MiB
+	Growth          int           // bytes by which all windows together grow; 32 MiB
+	Assembly        int           // bytes of messages larger than a frame that are put together at a time; 64 MiB
+	KeepAlive       time.Duration // after this long without a frame a ping is sent, after three the peer is given up; 10 s
+	WriteTimeout    time.Duration // a peer that takes nothing for this long is given up; 30 s
+}
+
+// anonymousCalls is MaxCalls of connections without identity.
+const anonymousCalls = 32
+
+func (l Limits) withDefaults() Limits {
+	def := func(v *int, d int) {
+		if *v == 0 {
+			*v = d
+		}
+	}
+	def(&l.MaxCalls, 1024)
+	def(&l.MaxMessage, 16<<20)
+	def(&l.StreamWindow, 64<<10)
+	def(&l.MaxStreamWindow, max(2<<20, l.StreamWindow))
+	def(&l.Growth, 32<<20)
+	def(&l.Assembly, max(64<<20, l.MaxMessage))
+	if l.KeepAlive == 0 {
+		l.KeepAlive = 10 * time.Second
+	}
+	if l.WriteTimeout == 0 {
+		l.WriteTimeout = 30 * time.Second
+	}
+	return l
+}
+
+func (l Limits) validate() error {
+	switch {
+	case l.MaxCalls < 1 || l.MaxMessage < 1 || l.Growth < 0 || l.KeepAlive < 0 || l.WriteTimeout < 0:
+		return errs.New(errs.InvalidArgument, "rpc: limits must be positive")
+	case l.StreamWindow < minWindow || l.MaxStreamWindow < l.StreamWindow:
+		return errs.New(errs.InvalidArgument, "rpc: stream windows must be at least %d and at most the largest", minWindow)
+	case l.Assembly < l.MaxMessage:
+		return errs.New(errs.InvalidArgument, "rpc: assembly must be at least the largest message")
+	}
+	return nil
+}
+
+func (l Limits) hello() hello {
+	return hello{
+		version: version, minVersion: version,
+		streamWindow: int64(l.StreamWindow),
+		connWindow:   int64(l.StreamWindow)*int64(l.MaxCalls) + int64(l.Growth),
+		maxCalls:     int64(l.MaxCalls), maxMessage: int64(l.MaxMessage),
+	}
+}

@@ -1,0 +1,79 @@
+package rpc
+
+import (
+	"context"
+)
+
+// StreamType says in which directions a method streams.
+type StreamType string
+
+// Stream types.
+const (
+	StreamNone   StreamType = "none"
+	StreamServer StreamType = "server"
+	StreamClient StreamType = "client"
+	StreamBidi   StreamType = "bidi"
+)
+
+// Public is the permission of methods that need no identity.
+const Public = "public"
+
+// MethodInfo is what is known of a method besides its types.
+type MethodInfo struct {
+	Service    string // "sandbox.Sandboxes"
+	Name       string // "Stop"
+	Full       string // "sandbox.Sandboxes/Stop", as it travels
+	Permission string // "public", "read", ...
+	Idempotent bool   // carrying it out twice is the same as once
+	Stream     StreamType
+}
+
+// Decoder gives a handler its request.
+type Decoder interface {
+	// Decode fills v, and calls its Validate method if it has one.
+	Decode(v any) error
+}
+
+// Method is one method with its handler; exactly one of Unary and Streaming is set.
+// It is generated.
+type Method struct {
+	MethodInfo
+	Unary     func(ctx context.Context, impl any, req Decoder) (any, error)
+	Streaming func(ctx context.Context, impl any, req Decoder, s Stream) error
+}
+
+// Service is a service with its methods. It is generated.
+type Service struct {
+	Name    string
+	Methods []*Method
+}
+
+// Conn is where generated clients send their calls. Client implements it.
+type Conn interface {
+	// Call makes a call without streams. Errors are of package errs and have an
+	// outcome (OutcomeOf).
+	Call(ctx context.Context, m *MethodInfo, req, resp any) error
+	// Open makes a call with streams. It does not wait for the server. The
+	// stream must be closed, or ctx ended.
+	Open(ctx context.Context, m *MethodInfo, req any) (Stream, error)
+}
+
+// Stream is one side of an open call. One goroutine may send while another
+// receives; Close may be called by any.
+type Stream interface {
+	// Context ends with the call.
+	Context() context.Context
+	// SendMsg sends a message, waiting while the peer is slow. After the peer
+	// has ended the call it returns io.EOF, and RecvMsg says why.
+	SendMsg(m any) error
+	// RecvMsg waits for a message. It returns io.EOF after the last one.
+	RecvMsg(m any) error
+	// Write sends, and Read receives, raw bytes. A method that declares bytes in a
+	// direction uses these, the others use messages.
+	Write(p []byte) (int, error)
+	Read(p []byte) (int, error)
+	// CloseSend says that nothing more is sent.
+	CloseSend() error
+	// Close ends the call if it has not ended, telling the peer.
+	Close() error
+}

@@ -1,0 +1,169 @@
+package rpc
+
+import (
+	"encoding/binary"
+	"io"
+	"sync"
+	"time"
+)
+
+// queue holds what was received for one call and not read yet. The connection's
+// reader pushes; one consumer takes. Frames are kept back to back in one
+// buffer, each with 4 bytes of flags and length in front; the consumer swaps
+// the buffer for its own drained one, so that a burst costs one lock.
+type queue struct {
+	mu      sync.Mutex
+	buf     *buffer
+	end     error // nothing more comes; returned once buf is drained
+	abort   error // returned at once
+	waiting bool
+	window  int64 // current size
+	avail   int64 // what the peer may still send
+	held    int64 // received and not given back to the connection's window
+
+	// The consumer's.
+	cur    *buffer
+	pos    int
+	debt   int64 // consumed and not given back
+	waited bool  // it had to wait since the last update
+	update time.Time
+}
+
+const recordHeader = 4
+
+// reset prepares q for a new call.
+func (q *queue) reset(window int64) {
+	putBuffer(q.buf)
+	putBuffer(q.cur)
+	q.buf, q.cur, q.pos = nil, nil, 0
+	q.end, q.abort, q.waiting = nil, nil, false
+	q.window, q.avail, q.held, q.debt, q.waited = window, window, 0, 0, false
+}
+
+// push adds a frame. It reports whether the consumer must be woken, and
+// whether the frame was dropped because nobody will read it.
+func (q *queue) push(flags uint8, p []byte) (wake, dropped bool, err error) {
+	cost := int64(headerLen + len(p))
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if cost > q.avail {
+		return false, false, protocolError("the peer sent more than the window of a call")
+	}
+	if q.abort != nil {
+		return false, true, nil
+	}
+	if q.end != nil {
+		return false, false, protocolError("data after the end of a stream")
+	}
+	q.avail -= cost
+	q.held += cost
+	if q.buf == nil {
+		q.buf = getBuffer()
+	}
+	q.buf.b = binary.BigEndian.AppendUint32(q.buf.b, uint32(len(p))<<8|uint32(flags))
+	q.buf.b = append(q.buf.b, p...)
+	if flags&flagEnd != 0 {
+		q.end = io.EOF
+	}
+	wake = q.waiting
+	q.waiting = false
+	return wake, false, nil
+}
+
+// finish says that nothing more comes. The first word counts, but an error
+// replaces a mere end. It reports whether the consumer must be woken.
+func (q *queue) finish(err error, atOnce bool) (wake bool) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.end == nil || q.end == io.EOF {
+		q.end = err
+	}
+	if atOnce && q.abort == nil {
+		q.abort = err
+	}
+	wake = q.waiting
+	q.waiting = false
+	return wake
+}
+
+// drop forgets what is held and returns how much that was.
+func (q *queue) drop() int64 {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.abort == nil {
+		q.abort = errClosed
+	}
+	n := q.held
+	q.held = 0
+	putBuffer(q.buf)
+	q.buf = nil
+	return n
+}
+
+// take returns the next frame, valid until the next call of take. ok is false
+// if the consumer must wait for a wake-up first.
+func (q *queue) take() (flags uint8, p []byte, ok bool, err error) {
+	if q.cur == nil || q.pos == len(q.cur.b) {
+		putBuffer(q.cur)
+		q.cur, q.pos = nil, 0
+		q.mu.Lock()
+		switch {
+		case q.abort != nil:
+			err = q.abort
+		case q.buf != nil:
+			q.cur, q.buf = q.buf, nil
+		case q.end != nil:
+			err = q.end
+		default:
+			q.waiting, q.waited = true, true
+		}
+		q.mu.Unlock()
+		if q.cur == nil {
+			return 0, nil, false, err
+		}
+	}
+	h := binary.BigEndian.Uint32(q.cur.b[q.pos:])
+	start := q.pos + recordHeader
+	q.pos = start + int(h>>8)
+	p = q.cur.b[start:q.pos]
+	q.debt += int64(headerLen + len(p))
+	return uint8(h), p, true, nil
+}
+
+// growAfter is the time within which a reader must empty half a window for the
+// window to grow.
+const growAfter = 100 * time.Millisecond
+
+// refill gives the window back if enough was read. It returns what the peer
+// may send more, and what of that is given back to the connection's window.
+// grow takes up to n bytes from the budget for growing.
+func (q *queue) refill(limit int64, grow func(n int64) int64) (credit, back int64) {
+	if q.debt < q.window/2 {
+		return 0, 0
+	}
+	now := time.Now()
+	extra := int64(0)
+	if q.waited && q.window < limit && now.Sub(q.update) < growAfter {
+		extra = grow(min(q.window, limit-q.window))
+	}
+	q.update, q.waited = now, false
+	q.mu.Lock()
+	back = min(q.debt, q.held)
+	credit = q.debt + extra
+	q.debt = 0
+	q.window += extra
+	q.avail += credit
+	q.held -= back
+	q.mu.Unlock()
+	return credit, back
+}
+
+// settle forgets what was read and returns how much of the connection's window
+// that is.
+func (q *queue) settle() int64 {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	n := q.held
+	q.held, q.debt = 0, 0
+	return n
+}

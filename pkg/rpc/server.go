@@ -1,0 +1,544 @@
+package rpc
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"runtime/debug"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"miren.dev/runtime/pkg/errs"
+)
+
+// ServerOptions configure a server.
+type ServerOptions struct {
+	// Authorizer decides about every method that is not public; nil: DefaultRoles.
+	Authorizer Authorizer
+	// TLS is needed for listeners that are not unix sockets. It must require
+	// TLS 1.3 and verify client certificates if given (identity.ServerTLS).
+	TLS    *tls.Config
+	Limits Limits
+	// MaxConns bounds the connections; 1024.
+	MaxConns int
+	Logger   *slog.Logger
+}
+
+var errShutdown = errs.New(errs.Unavailable, "the server is shutting down")
+
+// handshakeTimeout bounds the time until a connection has said who it is.
+const handshakeTimeout = 10 * time.Second
+
+// lingerTimeout is how long Shutdown waits for idle peers to hang up.
+const lingerTimeout = 500 * time.Millisecond
+
+// maxIdleWorkers is how many goroutines are kept for the next calls.
+const maxIdleWorkers = 64
+
+// Server serves the registered services on any number of listeners.
+type Server struct {
+	opts    ServerOptions
+	limits  Limits
+	methods map[string]*boundMethod
+	base    context.Context
+	stop    context.CancelFunc
+
+	work chan *serverCall
+	idle atomic.Int32
+
+	mu        sync.Mutex
+	conns     map[*conn]struct{}
+	pending   int // connections that are not in conns yet
+	listeners map[net.Listener]struct{}
+	draining  bool
+	closed    bool
+	wg        sync.WaitGroup // connections, workers
+}
+
+type boundMethod struct {
+	*Method
+	impl any
+}
+
+// NewServer makes a server without services.
+func NewServer(opts ServerOptions) (*Server, error) {
+	if opts.Logger == nil {
+		opts.Logger = slog.New(slog.DiscardHandler)
+	}
+	if opts.Authorizer == nil {
+		opts.Authorizer = DefaultRoles
+	}
+	if opts.MaxConns == 0 {
+		opts.MaxConns = 1024
+	}
+	if opts.TLS != nil && opts.TLS.MinVersion < tls.VersionTLS13 {
+		return nil, errs.New(errs.InvalidArgument, "rpc: the server needs TLS 1.3 as the lowest version")
+	}
+	lim := opts.Limits.withDefaults()
+	if err := lim.validate(); err != nil {
+		return nil, err
+	}
+	s := &Server{
+		opts: opts, limits: lim, methods: map[string]*boundMethod{}, work: make(chan *serverCall),
+		conns: map[*conn]struct{}{}, listeners: map[net.Listener]struct{}{},
+	}
+	s.base, s.stop = context.WithCancel(context.Background())
+	return s, nil
+}
+
+// Register adds a service; generated code calls it. It must not be called
+// after Serve, nor twice for one service.
+func (s *Server) Register(svc *Service, impl any) {
+	for _, m := range svc.Methods {
+		if s.methods[m.Full] != nil {
+			panic("rpc: " + m.Full + " is registered twice")
+		}
+		if m.Permission == "" {
+			panic("rpc: " + m.Full + " has no permission")
+		}
+		s.methods[m.Full] = &boundMethod{Method: m, impl: impl}
+	}
+}
+
+// Methods returns every method, by name.
+func (s *Server) Methods() []MethodInfo {
+	var out []MethodInfo
+	for _, m := range s.methods {
+		out = append(out, m.MethodInfo)
+	}
+	slices.SortFunc(out, func(a, b MethodInfo) int { return strings.Compare(a.Full, b.Full) })
+	return out
+}
+
+// Serve accepts connections until Shutdown or Close, then returns nil. It
+// closes l. On a unix socket the caller is who its credentials say, elsewhere
+// who its client certificate says.
+func (s *Server) Serve(l net.Listener) error {
+	_, isUnix := l.(*net.UnixListener)
+	if !isUnix && s.opts.TLS == nil {
+		_ = l.Close()
+		return errs.New(errs.InvalidArgument, "rpc: %s needs TLS", l.Addr())
+	}
+	s.mu.Lock()
+	if s.draining {
+		s.mu.Unlock()
+		_ = l.Close()
+		return nil
+	}
+	s.listeners[l] = struct{}{}
+	s.mu.Unlock()
+	defer func() {
+		s.mu.Lock()
+		delete(s.listeners, l)
+		s.mu.Unlock()
+		_ = l.Close()
+	}()
+	var delay time.Duration
+	for {
+		nc, err := l.Accept()
+		if err == nil {
+			delay = 0
+			s.accept(nc)
+			continue
+		}
+		s.mu.Lock()
+		draining := s.draining
+		s.mu.Unlock()
+		if draining {
+			return nil
+		}
+		if errors.Is(err, net.ErrClosed) {
+			return errs.New(errs.Unavailable, "rpc: accept on %s: %w", l.Addr(), err)
+		}
+		// Out of files, or a connection that died at once: go on in a moment.
+		delay = min(max(2*delay, 5*time.Millisecond), time.Second)
+		s.opts.Logger.Warn("rpc accept failed", "address", l.Addr().String(), "error", err, "retry_in", delay)
+		select {
+		case <-time.After(delay):
+		case <-s.base.Done():
+		}
+	}
+}
+
+func (s *Server) accept(nc net.Conn) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.draining || len(s.conns)+s.pending >= s.opts.MaxConns {
+		if !s.draining {
+			s.opts.Logger.Warn("rpc connection refused", "peer", nc.RemoteAddr().String(), "limit", s.opts.MaxConns)
+		}
+		_ = nc.Close()
+		return
+	}
+	s.pending++
+	s.wg.Add(1)
+	go func() {
+		defer s.wg.Done()
+		s.serveConn(nc)
+	}()
+}
+
+// serveConn takes one connection from handshake to end.
+func (s *Server) serveConn(nc net.Conn) {
+	c, id, err := s.handshake(nc)
+	s.mu.Lock()
+	s.pending--
+	if err == nil && s.closed {
+		err = errShutdown
+	}
+	if err != nil {
+		s.mu.Unlock()
+		s.opts.Logger.Debug("rpc handshake failed", "peer", nc.RemoteAddr().String(), "error", err)
+		_ = nc.Close()
+		return
+	}
+	s.conns[c] = struct{}{}
+	draining := s.draining
+	s.mu.Unlock()
+	if draining {
+		c.goAway()
+	}
+	err = c.run()
+	s.mu.Lock()
+	delete(s.conns, c)
+	s.mu.Unlock()
+	s.opts.Logger.Debug("rpc connection ended", "peer", nc.RemoteAddr().String(), "identity", id.String(), "error", err)
+}
+
+func (s *Server) handshake(nc net.Conn) (*conn, Identity, error) {
+	stop := context.AfterFunc(s.base, func() { _ = nc.SetDeadline(time.Unix(1, 0)) })
+	defer stop()
+	var id Identity
+	if u, ok := nc.(*net.UnixConn); ok {
+		var err error
+		if id, err = socketIdentity(u); err != nil {
+			return nil, id, err
+		}
+	} else {
+		t, err := serverTLS(s.base, nc, s.opts.TLS, handshakeTimeout)
+		if err != nil {
+			return nil, id, err
+		}
+		nc, id = t, tlsIdentity(t.ConnectionState())
+	}
+	lim := s.limits
+	if !id.Known() {
+		lim.MaxCalls = min(lim.MaxCalls, anonymousCalls)
+	}
+	c := newConn(nc, false, lim)
+	c.onCall = func(st *stream, h rawCallHeader, flags uint8, body []byte) { s.dispatch(id, st, h, flags, body) }
+	return c, id, c.handshake(handshakeTimeout)
+}
+
+// serverCall is one call being served.
+type serverCall struct {
+	s         *Server
+	st        *stream
+	method    *boundMethod
+	name      string // of a method that does not exist
+	identity  Identity
+	requestID string
+	trace     string
+	body      *buffer // nil if it comes in DATA frames
+	ctx       callContext
+}
+
+func (sc *serverCall) streaming() bool { return sc.method != nil && sc.method.Streaming != nil }
+
+// dispatch hands a call to a worker.
+func (s *Server) dispatch(id Identity, st *stream, h rawCallHeader, flags uint8, body []byte) {
+	sc := &serverCall{
+		s: s, st: st, method: s.methods[string(h.method)], identity: id, requestID: string(h.requestID), trace: string(h.trace),
+	}
+	if sc.method == nil {
+		sc.name = string(h.method)
+	}
+	sc.ctx.call = sc
+	if h.timeout > 0 {
+		sc.ctx.deadline = time.Now().Add(time.Duration(h.timeout) * time.Microsecond)
+	}
+	if flags&flagBody == 0 {
+		sc.body = getBuffer()
+		sc.body.b = append(sc.body.b, body...)
+	}
+	c := st.c
+	c.mu.Lock()
+	st.serve = sc
+	switch { // what ended before it knew of this call
+	case c.err != nil:
+		st.failLocked(c.err)
+	case c.draining && sc.streaming():
+		st.failLocked(errShutdown)
+	}
+	c.mu.Unlock()
+	select {
+	case s.work <- sc:
+	default:
+		s.wg.Add(1)
+		go s.worker(sc)
+	}
+}
+
+func (s *Server) worker(sc *serverCall) {
+	defer s.wg.Done()
+	for {
+		sc.run()
+		if s.idle.Add(1) > maxIdleWorkers {
+			s.idle.Add(-1)
+			return
+		}
+		select {
+		case sc = <-s.work:
+			s.idle.Add(-1)
+		case <-s.base.Done():
+			return
+		}
+	}
+}
+
+// cancel ends the call's context, and what the handler sends and receives.
+func (sc *serverCall) cancel(err, cause error) {
+	if sc.ctx.cancel(err, cause) && err == context.DeadlineExceeded {
+		// Who cancels for another reason ends the stream too.
+		c := sc.st.c
+		c.mu.Lock()
+		sc.st.ended = true
+		wake(sc.st.sendReady)
+		c.mu.Unlock()
+		sc.st.q.finish(errs.New(errs.DeadlineExceeded, "the deadline passed: %w", err), true)
+		wake(sc.st.notify)
+	}
+}
+
+// run authorises, calls the handler and replies.
+func (sc *serverCall) run() {
+	var resp any
+	outcome, err := NotStarted, sc.check()
+	if err == nil {
+		outcome = Failed
+		resp, err = sc.handle()
+		if cause := sc.ctx.endedBy(); cause != nil && errs.Is(err, errs.Canceled) {
+			err = cause
+		}
+	}
+	var bad *decodeError
+	if errors.As(err, &bad) {
+		outcome, err = NotStarted, bad.err
+	} else if outcome == Failed && err != nil && sc.ctx.endedBy() != nil {
+		outcome = Unknown // it was interrupted
+	}
+	putBuffer(sc.body)
+	sc.body = nil
+	if err != nil && errs.ClassOf(err) == errs.Internal {
+		sc.s.opts.Logger.Error("rpc call failed", "method", sc.method.Full, "identity", sc.identity.String(), "request_id", sc.requestID, "error", err)
+	}
+	sc.reply(resp, err, outcome)
+	sc.ctx.cancel(context.Canceled, nil)
+}
+
+func (sc *serverCall) check() error {
+	if sc.method == nil {
+		return errs.New(errs.Unimplemented, "the server has no method %s", cut(sc.name, 200)).WithHint("install the same version of runtime on both sides")
+	}
+	if err := sc.ctx.Err(); err != nil {
+		return ctxError(&sc.ctx)
+	}
+	if sc.method.Permission == Public {
+		return nil
+	}
+	return sc.s.opts.Authorizer.Authorize(&sc.ctx, sc.identity, sc.method.MethodInfo)
+}
+
+func (sc *serverCall) handle() (resp any, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			sc.s.opts.Logger.Error("rpc handler panicked", "method", sc.method.Full, "panic", fmt.Sprint(p), "stack", string(debug.Stack()))
+			resp, err = nil, errs.New(errs.Internal, "the server failed while handling %s", sc.method.Full)
+		}
+	}()
+	if sc.method.Streaming == nil {
+		return sc.method.Unary(&sc.ctx, sc.method.impl, sc)
+	}
+	sc.ctx.Done() // so that the deadline is watched
+	return nil, sc.method.Streaming(&sc.ctx, sc.method.impl, sc, &serverStream{sc.st, sc})
+}
+
+// decodeError is of a request that could not be read: the handler did nothing.
+type decodeError struct{ err error }
+
+func (e *decodeError) Error() string { return e.err.Error() }
+func (e *decodeError) Unwrap() error { return e.err }
+
+// Decode implements Decoder.
+func (sc *serverCall) Decode(v any) error {
+	f := func(p []byte) error {
+		if err := decode(p, v); err != nil {
+			return err
+		}
+		if val, ok := v.(interface{ Validate() error }); ok {
+			return val.Validate()
+		}
+		return nil
+	}
+	var err error
+	if sc.body != nil {
+		err = f(sc.body.b)
+		putBuffer(sc.body)
+		sc.body = nil
+	} else {
+		err = sc.st.message(&sc.ctx, f)
+	}
+	if err != nil {
+		return &decodeError{err}
+	}
+	return nil
+}
+
+// reply ends the call.
+func (sc *serverCall) reply(resp any, err error, outcome Outcome) {
+	st, c := sc.st, sc.st.c
+	b := getBuffer()
+	defer putBuffer(b)
+	h := header{typ: frameReply, id: st.id}
+	if err == nil && !sc.streaming() {
+		if err = b.encode(resp); err == nil && len(b.b) > maxInline {
+			if err = st.sendMessage(b.b); err == nil {
+				h.flags, b.b = flagBody, b.b[:0]
+			}
+		}
+		if err != nil {
+			outcome = Unknown // it took place, but the caller does not get to know what came out
+		}
+	}
+	if err != nil {
+		b.b = b.b[:0]
+		h.flags = flagError
+		appendError(b, err, outcome)
+	}
+	h.length = len(b.b)
+	c.mu.Lock()
+	if c.streams[st.id] == st {
+		c.removeLocked(st)
+		c.appendLocked(h, b.b, nil)
+		if sc.streaming() {
+			c.leaveLocked()
+		} else {
+			c.pushLocked()
+		}
+	}
+	c.mu.Unlock()
+	c.giveBack(st.q.drop())
+}
+
+// serverStream is the handler's side of a call with streams.
+type serverStream struct {
+	*stream
+	sc *serverCall
+}
+
+// Context implements Stream.
+func (s *serverStream) Context() context.Context { return &s.sc.ctx }
+
+// RecvMsg implements Stream.
+func (s *serverStream) RecvMsg(m any) error {
+	return s.receive(&s.sc.ctx, m)
+}
+
+// SendMsg implements Stream. Here the end of the call is an error of its own.
+func (s *serverStream) SendMsg(m any) error { return s.sendError(s.stream.SendMsg(m)) }
+
+// Write implements Stream.
+func (s *serverStream) Write(p []byte) (int, error) {
+	n, err := s.stream.Write(p)
+	return n, s.sendError(err)
+}
+
+func (s *serverStream) sendError(err error) error {
+	if err != nil && s.sc.ctx.Err() != nil {
+		return ctxError(&s.sc.ctx)
+	}
+	return err
+}
+
+// CloseSend implements Stream; the end of the handler is the end of the stream.
+func (s *serverStream) CloseSend() error { return nil }
+
+// Close implements Stream.
+func (s *serverStream) Close() error { return nil }
+
+// Shutdown drains: no new connections or calls, streams are ended (their
+// callers resume elsewhere), calls go on until ctx ends.
+func (s *Server) Shutdown(ctx context.Context) error {
+	s.mu.Lock()
+	s.draining = true
+	for l := range s.listeners {
+		_ = l.Close()
+	}
+	var conns []*conn
+	for c := range s.conns {
+		conns = append(conns, c)
+	}
+	s.mu.Unlock()
+	for _, c := range conns {
+		c.goAway()
+		c.endStreams(errShutdown)
+	}
+	var err error
+	for _, c := range conns {
+		select {
+		case <-c.whenIdle():
+		case <-ctx.Done():
+			err = ctxError(ctx)
+		}
+	}
+	// Give the callers the time to read what was sent, and to hang up.
+	gone := time.NewTimer(lingerTimeout)
+	defer gone.Stop()
+	for _, c := range conns {
+		select {
+		case <-c.closed:
+			continue
+		case <-gone.C:
+		case <-ctx.Done():
+		}
+		break
+	}
+	s.Close()
+	return err
+}
+
+// endStreams ends every call with streams.
+func (c *conn) endStreams(why error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, st := range c.streams {
+		if st.serve != nil && st.serve.streaming() {
+			st.failLocked(why)
+		}
+	}
+}
+
+// Close ends every connection and waits until the handlers have returned.
+func (s *Server) Close() {
+	s.mu.Lock()
+	s.draining, s.closed = true, true
+	for l := range s.listeners {
+		_ = l.Close()
+	}
+	var conns []*conn
+	for c := range s.conns {
+		conns = append(conns, c)
+	}
+	s.mu.Unlock()
+	s.stop()
+	for _, c := range conns {
+		c.close(errShutdown)
+	}
+	s.wg.Wait()
+}
