@@ -8,13 +8,13 @@ import (
 )
 
 // queue holds what was received for one call and not read yet. The connection's
-// reader pushes; one consumer takes. Frames are kept back to back in one
-// buffer, each with 4 bytes of flags and length in front; the consumer swaps
-// the buffer for its own drained one, so that a burst costs one lock.
+// reader pushes; one consumer takes. Frames are kept back to back in segments,
+// each frame with 4 bytes of flags and length in front; the consumer takes all
+// segments at a time, so that a burst costs one lock.
 type queue struct {
 	mu      sync.Mutex
-	buf     *buffer
-	end     error // nothing more comes; returned once buf is drained
+	segs    []*buffer
+	end     error // nothing more comes; returned once segs are drained
 	abort   error // returned at once
 	waiting bool
 	window  int64 // current size
@@ -22,7 +22,7 @@ type queue struct {
 	held    int64 // received and not given back to the connection's window
 
 	// The consumer's.
-	cur    *buffer
+	cur    []*buffer // the first one is being read
 	pos    int
 	debt   int64 // consumed and not given back
 	waited bool  // it had to wait since the last update
@@ -31,11 +31,44 @@ type queue struct {
 
 const recordHeader = 4
 
+// Segments have one of two sizes; a frame fits into the large one.
+const (
+	smallSegment = 2 << 10
+	largeSegment = recordHeader + maxPayload
+)
+
+var (
+	smallSegments = sync.Pool{New: func() any { return &buffer{b: make([]byte, 0, smallSegment)} }}
+	largeSegments = sync.Pool{New: func() any { return &buffer{b: make([]byte, 0, largeSegment)} }}
+)
+
+func newSegment(n int, first bool) *buffer {
+	if first && recordHeader+n <= smallSegment {
+		return smallSegments.Get().(*buffer)
+	}
+	return largeSegments.Get().(*buffer)
+}
+
+func putSegment(b *buffer) {
+	b.b = b.b[:0]
+	if cap(b.b) == smallSegment {
+		smallSegments.Put(b)
+	} else {
+		largeSegments.Put(b)
+	}
+}
+
+func freeSegments(segs []*buffer) {
+	for _, b := range segs {
+		putSegment(b)
+	}
+}
+
 // reset prepares q for a new call.
 func (q *queue) reset(window int64) {
-	putBuffer(q.buf)
-	putBuffer(q.cur)
-	q.buf, q.cur, q.pos = nil, nil, 0
+	freeSegments(q.segs)
+	freeSegments(q.cur)
+	q.segs, q.cur, q.pos = q.segs[:0], q.cur[:0], 0
 	q.end, q.abort, q.waiting = nil, nil, false
 	q.window, q.avail, q.held, q.debt, q.waited = window, window, 0, 0, false
 }
@@ -57,11 +90,14 @@ func (q *queue) push(flags uint8, p []byte) (wake, dropped bool, err error) {
 	}
 	q.avail -= cost
 	q.held += cost
-	if q.buf == nil {
-		q.buf = getBuffer()
+	n := len(q.segs) - 1
+	if n < 0 || cap(q.segs[n].b)-len(q.segs[n].b) < recordHeader+len(p) {
+		q.segs = append(q.segs, newSegment(len(p), n < 0))
+		n++
 	}
-	q.buf.b = binary.BigEndian.AppendUint32(q.buf.b, uint32(len(p))<<8|uint32(flags))
-	q.buf.b = append(q.buf.b, p...)
+	seg := q.segs[n]
+	seg.b = binary.BigEndian.AppendUint32(seg.b, uint32(len(p))<<8|uint32(flags))
+	seg.b = append(seg.b, p...)
 	if flags&flagEnd != 0 {
 		q.end = io.EOF
 	}
@@ -95,37 +131,40 @@ func (q *queue) drop() int64 {
 	}
 	n := q.held
 	q.held = 0
-	putBuffer(q.buf)
-	q.buf = nil
+	freeSegments(q.segs)
+	q.segs = nil
 	return n
 }
 
 // take returns the next frame, valid until the next call of take. ok is false
 // if the consumer must wait for a wake-up first.
 func (q *queue) take() (flags uint8, p []byte, ok bool, err error) {
-	if q.cur == nil || q.pos == len(q.cur.b) {
-		putBuffer(q.cur)
-		q.cur, q.pos = nil, 0
+	if len(q.cur) > 0 && q.pos == len(q.cur[0].b) {
+		putSegment(q.cur[0])
+		q.cur, q.pos = q.cur[1:], 0
+	}
+	if len(q.cur) == 0 {
 		q.mu.Lock()
 		switch {
 		case q.abort != nil:
 			err = q.abort
-		case q.buf != nil:
-			q.cur, q.buf = q.buf, nil
+		case len(q.segs) > 0:
+			q.cur, q.segs = q.segs, nil
 		case q.end != nil:
 			err = q.end
 		default:
 			q.waiting, q.waited = true, true
 		}
 		q.mu.Unlock()
-		if q.cur == nil {
+		if len(q.cur) == 0 {
 			return 0, nil, false, err
 		}
 	}
-	h := binary.BigEndian.Uint32(q.cur.b[q.pos:])
+	seg := q.cur[0].b
+	h := binary.BigEndian.Uint32(seg[q.pos:])
 	start := q.pos + recordHeader
 	q.pos = start + int(h>>8)
-	p = q.cur.b[start:q.pos]
+	p = seg[start:q.pos]
 	q.debt += int64(headerLen + len(p))
 	return uint8(h), p, true, nil
 }
