@@ -153,6 +153,8 @@ func (f *File) BaseType(fd *lang.Field) string {
 		return "[]byte"
 	case lang.Secret:
 		return f.Import(schemaPath) + ".Secret"
+	case lang.Record:
+		return f.Import(schemaPath) + ".Record"
 	case lang.Ref:
 		return f.Import(idPath) + "." + GoName(fd.Kind)
 	case lang.EnumType:
@@ -190,7 +192,7 @@ func IsPointer(fd *lang.Field) bool {
 		return false
 	}
 	switch fd.Type {
-	case lang.Int, lang.Bool, lang.Float, lang.Time, lang.Duration, lang.Struct, lang.Secret:
+	case lang.Int, lang.Bool, lang.Float, lang.Time, lang.Duration, lang.Struct, lang.Secret, lang.Record:
 		return true
 	}
 	return false

@@ -16,7 +16,7 @@
 // A field is a mapping with the keys type, of, enum, component, kind,
 // required, default, min, max, pattern, index, unique, on_delete, unit, doc.
 // Types are string, int, bool, float, time, duration, bytes, enum, ref,
-// component, secret, list and map; list and map name their element type in of,
+// component, secret, list, map and, in messages of RPC, record; list and map name their element type in of,
 // keys of maps are strings. min and max bound the value of numbers and
 // durations, and the length of strings, bytes, lists and maps. Names of enums
 // and components may be qualified with another domain ("sandbox.resources").
@@ -45,10 +45,11 @@ const (
 	Secret    Type = "secret"
 	List      Type = "list"
 	Map       Type = "map"
+	Record    Type = "record" // a schema.Record; only in the messages of an rpc.yml
 	untypedOf Type = ""
 )
 
-var allTypes = []string{"string", "int", "bool", "float", "time", "duration", "bytes", "enum", "ref", "component", "secret", "list", "map"}
+var allTypes = []string{"string", "int", "bool", "float", "time", "duration", "bytes", "enum", "ref", "component", "secret", "list", "map", "record"}
 
 // Pos is a place in a file.
 type Pos struct {

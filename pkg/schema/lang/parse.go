@@ -82,8 +82,9 @@ func ParseFields(file string, n *yaml.Node) ([]*Field, error) {
 // Parser turns YAML nodes into values and collects errors with their place.
 // It is exported for the generators whose files have sections of their own.
 type Parser struct {
-	File string
-	errs []error
+	File    string
+	Records bool // fields of type record are allowed
+	errs    []error
 }
 
 // Err returns every error so far, joined.
@@ -380,6 +381,9 @@ func (p *Parser) field(k, v *yaml.Node, what string) *Field {
 	if f.Type == "" {
 		p.Errorf(k, "%s: type is missing", what)
 		return f
+	}
+	if f.Base() == Record && !p.Records {
+		p.Errorf(k, "%s: type record is for messages of RPC", what)
 	}
 	p.shape(k, f, what)
 	if def != nil {
