@@ -37,7 +37,7 @@ type Bases interface {
 
 // Sources gives access to uploaded sources.
 type Sources interface {
-	// Materialize writes the files of a source below dir, which is empty.
+	// Materialize writes the files of a source below dir, which it makes.
 	// NotFound if the source, or a part of it, is not there.
 	Materialize(ctx context.Context, digest, dir string) error
 }

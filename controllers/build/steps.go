@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"path/filepath"
 	"strings"
 	"time"
 
@@ -30,11 +31,12 @@ func (r *Reconciler) build(ctx context.Context, b *app.Build) (*outcome, error) 
 		return nil, err
 	}
 	defer log.Finish()
-	dir, err := os.MkdirTemp(r.TempDir, "source-"+string(b.ID)+"-")
+	tmp, err := os.MkdirTemp(r.TempDir, "source-"+string(b.ID)+"-")
 	if err != nil {
 		return nil, errs.New(errs.Unavailable, "directory for the source: %w", err)
 	}
-	defer os.RemoveAll(dir)
+	defer os.RemoveAll(tmp)
+	dir := filepath.Join(tmp, "source")
 	if err := r.Sources.Materialize(ctx, b.Spec.Source, dir); err != nil {
 		return nil, errs.Wrap(err, "read the uploaded source")
 	}
