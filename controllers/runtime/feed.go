@@ -56,6 +56,7 @@ func (f *feed) run(ctx context.Context) {
 			if errs.Is(err, errs.Compacted) {
 				f.log.Info("watch position is gone, listing again", "error", err)
 				listed = false
+				failures = 0 // the store answers: list soon
 			}
 		}
 		if ctx.Err() != nil {

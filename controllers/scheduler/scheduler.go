@@ -4,7 +4,8 @@
 //
 // It owns spec.node, which it sets once, and the status of a sandbox as long
 // as that has no node: the phase becomes scheduled in the same transaction, or
-// the message says why nothing has room.
+// the message says why nothing has room. A sandbox that is told to stop before
+// it has a node ends here.
 package scheduler
 
 import (
@@ -27,31 +28,29 @@ import (
 // everything is the only key: a decision looks at all sandboxes.
 const everything = "everything"
 
-// again is how soon it looks at sandboxes again that had no room, besides
-// every change that may have made some.
-const again = 10 * time.Second
+// again is how soon it looks at sandboxes again that had no room. Changes that
+// make some wake Controller at once.
+const again = 2 * time.Second
 
-// Controller assigns sandboxes to nodes.
-type Controller struct {
-	store entity.Store
-	log   *slog.Logger
+// Reconciler assigns sandboxes to nodes.
+type Reconciler struct {
+	Store entity.Store
+	Log   *slog.Logger
 }
 
-// New returns a scheduler over store.
-func New(store entity.Store, log *slog.Logger) *Controller {
-	return &Controller{store: store, log: log}
-}
-
-// Controller describes it to the controller runtime.
-func (c *Controller) Controller() runtime.Controller {
+// Controller describes it to the controller runtime, woken by every change that
+// may ask for room or make some.
+func (r *Reconciler) Controller() runtime.Controller {
 	return runtime.Controller{
-		Name:      "scheduler",
-		Reconcile: func(ctx context.Context, _ schema.ID) (runtime.Result, error) { return c.place(ctx) },
-		Workers:   1, // decisions are made one after the other
+		Name: "scheduler",
+		Reconcile: func(ctx context.Context, key schema.ID) (runtime.Result, error) {
+			d, err := r.Reconcile(ctx, key)
+			return runtime.Result{RequeueAfter: d}, err
+		},
+		Workers: 1, // decisions are made one after the other
 		Watches: []runtime.Source{
 			runtime.Map(func(s *sandbox.Sandbox) []string {
-				// A new one wants room; one that has ended has made some.
-				if wantsNode(s) || ended(s) {
+				if Wants(s) || ended(s) {
 					return runtime.Key(everything)
 				}
 				return nil
@@ -61,27 +60,31 @@ func (c *Controller) Controller() runtime.Controller {
 	}
 }
 
-func wantsNode(s *sandbox.Sandbox) bool {
-	return s.Spec.Node == "" && s.Spec.Desired == sandbox.DesiredStateRunning && s.Status.Phase == sandbox.SandboxPhasePending
+// Wants reports whether a sandbox waits for a decision of the scheduler.
+func Wants(s *sandbox.Sandbox) bool {
+	return s.Spec.Node == "" && !ended(s)
 }
 
 func ended(s *sandbox.Sandbox) bool {
 	return s.Status.Phase == sandbox.SandboxPhaseStopped || s.Status.Phase == sandbox.SandboxPhaseFailed
 }
 
-func (c *Controller) place(ctx context.Context) (runtime.Result, error) {
-	pending, _, err := entity.List[sandbox.Sandbox](ctx, c.store, entity.Query{Index: []entity.IndexMatch{
+// Reconcile decides for all sandboxes that wait, whatever the key. It must not
+// run concurrently with itself. It returns after how long to look again, 0 if
+// nothing waits.
+func (r *Reconciler) Reconcile(ctx context.Context, _ schema.ID) (time.Duration, error) {
+	pending, _, err := entity.List[sandbox.Sandbox](ctx, r.Store, entity.Query{Index: []entity.IndexMatch{
 		{Attr: sandbox.SandboxAttrPhase, Op: entity.IndexEq, Value: schema.EncodeIndexString(string(sandbox.SandboxPhasePending))}}})
 	if err != nil {
-		return runtime.Result{}, errs.Wrap(err, "list pending sandboxes")
+		return 0, errs.Wrap(err, "list pending sandboxes")
 	}
-	pending = slices.DeleteFunc(pending, func(s *sandbox.Sandbox) bool { return !wantsNode(s) })
+	pending = slices.DeleteFunc(pending, func(s *sandbox.Sandbox) bool { return !Wants(s) })
 	if len(pending) == 0 {
-		return runtime.Result{}, nil
+		return 0, nil
 	}
-	plan, err := c.plan(ctx)
+	plan, err := r.plan(ctx)
 	if err != nil {
-		return runtime.Result{}, err
+		return 0, err
 	}
 	// First come, first served; what does not fit does not hold up what does.
 	slices.SortFunc(pending, func(a, b *sandbox.Sandbox) int {
@@ -90,15 +93,21 @@ func (c *Controller) place(ctx context.Context) (runtime.Result, error) {
 	var failed error
 	waiting := false
 	for _, s := range pending {
-		node, err := plan.Place(reservation(s))
-		if err != nil {
-			waiting = true
-			if err := c.explain(ctx, s, err); err != nil && failed == nil {
+		if s.Spec.Desired == sandbox.DesiredStateStopped {
+			if err := r.end(ctx, s); err != nil && failed == nil {
 				failed = err
 			}
 			continue
 		}
-		if err := c.assign(ctx, s, id.Node(node)); err != nil {
+		node, err := plan.Place(reservation(s))
+		if err != nil {
+			waiting = true
+			if err := r.explain(ctx, s, err); err != nil && failed == nil {
+				failed = err
+			}
+			continue
+		}
+		if err := r.assign(ctx, s, id.Node(node)); err != nil {
 			plan.Remove(string(s.ID))
 			if failed == nil {
 				failed = err
@@ -106,17 +115,17 @@ func (c *Controller) place(ctx context.Context) (runtime.Result, error) {
 		}
 	}
 	if failed != nil {
-		return runtime.Result{}, failed
+		return 0, failed
 	}
 	if waiting {
-		return runtime.Result{RequeueAfter: again}, nil
+		return again, nil
 	}
-	return runtime.Result{}, nil
+	return 0, nil
 }
 
 // plan reads all nodes and reservations.
-func (c *Controller) plan(ctx context.Context) (*scheduler.Plan, error) {
-	nodes, _, err := entity.List[core.Node](ctx, c.store, entity.Query{})
+func (r *Reconciler) plan(ctx context.Context) (*scheduler.Plan, error) {
+	nodes, _, err := entity.List[core.Node](ctx, r.Store, entity.Query{})
 	if err != nil {
 		return nil, errs.Wrap(err, "list nodes")
 	}
@@ -127,7 +136,7 @@ func (c *Controller) plan(ctx context.Context) (*scheduler.Plan, error) {
 			Capacity: scheduler.Resources{CPUMillis: n.Spec.CPUMillis, MemoryBytes: n.Spec.MemoryBytes}})
 	}
 	plan := scheduler.New(list)
-	all, _, err := entity.List[sandbox.Sandbox](ctx, c.store, entity.Query{})
+	all, _, err := entity.List[sandbox.Sandbox](ctx, r.Store, entity.Query{})
 	if err != nil {
 		return nil, errs.Wrap(err, "list sandboxes")
 	}
@@ -140,14 +149,14 @@ func (c *Controller) plan(ctx context.Context) (*scheduler.Plan, error) {
 }
 
 func reservation(s *sandbox.Sandbox) scheduler.Sandbox {
-	r := s.Spec.Template.Resources
+	res := s.Spec.Template.Resources
 	return scheduler.Sandbox{ID: string(s.ID), Group: string(s.Spec.Pool),
-		Reserve: scheduler.Resources{CPUMillis: r.CPUMillis, MemoryBytes: r.MemoryBytes}}
+		Reserve: scheduler.Resources{CPUMillis: res.CPUMillis, MemoryBytes: res.MemoryBytes}}
 }
 
 // assign writes the decision, if nothing of the sandbox changed since it was
 // read.
-func (c *Controller) assign(ctx context.Context, s *sandbox.Sandbox, node id.Node) error {
+func (r *Reconciler) assign(ctx context.Context, s *sandbox.Sandbox, node id.Node) error {
 	s.Spec.Node = node
 	s.Status.Phase, s.Status.Message = sandbox.SandboxPhaseScheduled, ""
 	spec, err := entity.UpdateSpecOp(s)
@@ -158,30 +167,42 @@ func (c *Controller) assign(ctx context.Context, s *sandbox.Sandbox, node id.Nod
 	if err != nil {
 		return err
 	}
-	_, err = c.store.Txn(ctx, entity.TxnRequest{Ops: []entity.Op{spec, status}})
+	_, err = r.Store.Txn(ctx, entity.TxnRequest{Ops: []entity.Op{spec, status}})
 	if errs.Is(err, errs.NotFound) {
 		return nil // deleted meanwhile
 	}
 	if err != nil {
 		return errs.Wrap(err, "assign sandbox %s", s.ID)
 	}
-	c.log.Info("sandbox scheduled", "sandbox", s.ID, "node", node)
+	r.Log.Info("sandbox scheduled", "sandbox", s.ID, "node", node)
 	return nil
 }
 
 // explain says in the sandbox's status why it waits.
-func (c *Controller) explain(ctx context.Context, s *sandbox.Sandbox, why error) error {
+func (r *Reconciler) explain(ctx context.Context, s *sandbox.Sandbox, why error) error {
 	if s.Status.Message == why.Error() {
 		return nil
 	}
 	s.Status.Message = why.Error()
-	err := entity.UpdateStatus(ctx, c.store, s)
+	err := entity.UpdateStatus(ctx, r.Store, s)
 	if errs.Is(err, errs.NotFound) {
 		return nil
 	}
 	if err != nil {
 		return errs.Wrap(err, "explain sandbox %s", s.ID)
 	}
-	c.log.Warn("no node has room for a sandbox", "sandbox", s.ID, "error", why)
+	r.Log.Warn("no node has room for a sandbox", "sandbox", s.ID, "error", why)
 	return nil
+}
+
+// end ends a sandbox that was told to stop before it had a node.
+func (r *Reconciler) end(ctx context.Context, s *sandbox.Sandbox) error {
+	now := time.Now()
+	s.Status.Phase, s.Status.EndedAt = sandbox.SandboxPhaseStopped, &now
+	s.Status.Reason = cmp.Or(s.Spec.StopReason, sandbox.EndReasonUser)
+	err := entity.UpdateStatus(ctx, r.Store, s)
+	if errs.Is(err, errs.NotFound) {
+		return nil
+	}
+	return errs.Wrap(err, "end sandbox %s", s.ID)
 }

@@ -82,7 +82,7 @@ func (f *fixture) eventually(what string, cond func() bool) {
 
 func (f *fixture) run() {
 	rt := runtime.New(runtime.Config{Reader: f.store})
-	if err := rt.Add(New(f.store, slog.New(slog.DiscardHandler)).Controller()); err != nil {
+	if err := rt.Add((&Reconciler{Store: f.store, Log: slog.New(slog.DiscardHandler)}).Controller()); err != nil {
 		f.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
@@ -173,7 +173,7 @@ func TestNeverOvercommits(t *testing.T) {
 	}
 }
 
-func TestLeavesOthersAlone(t *testing.T) {
+func TestStoppedAndCordoned(t *testing.T) {
 	f := setup(t)
 	cordoned := f.node("cordoned", 2000, 4*gib)
 	cordoned.Spec.Cordoned = true
@@ -188,8 +188,8 @@ func TestLeavesOthersAlone(t *testing.T) {
 	f.run()
 	waits := f.sandbox(100, gib)
 	f.eventually("it says why not", func() bool { return strings.Contains(f.get(waits).Status.Message, "cordoned: cordoned") })
-	if s := f.get(stopped); s.Spec.Node != "" || s.Status.Message != "" {
-		t.Errorf("a sandbox that is not wanted was touched: %+v", s.Status)
+	if s := f.get(stopped); s.Spec.Node != "" || s.Status.Phase != sandbox.SandboxPhaseStopped || s.Status.Reason != sandbox.EndReasonUser || s.Status.EndedAt == nil {
+		t.Errorf("a sandbox that is not wanted: node %q, %+v", s.Spec.Node, s.Status)
 	}
 	cordoned.Spec.Cordoned = false
 	if err := entity.UpdateSpec(t.Context(), f.store, cordoned); err != nil {
