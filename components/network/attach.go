@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -38,6 +39,13 @@ func (m *Manager) linkPrefix() string { return "rt" + m.cfg.Instance.ID + "x" }
 func (m *Manager) linkName(a netip.Addr) string {
 	b := a.As4()
 	return fmt.Sprintf("%s%02x%02x", m.linkPrefix(), b[2], b[3])
+}
+
+// hardwareAddr is the same for every sandbox that ever has addr: else the machine
+// would send to the last one's until its ARP entry has expired.
+func hardwareAddr(a netip.Addr) net.HardwareAddr {
+	b := a.As4()
+	return net.HardwareAddr{0x02, 0x72, b[0], b[1], b[2], b[3]}
 }
 
 // Attach makes the network namespace of a sandbox, connected to the bridge or
@@ -109,7 +117,10 @@ func (m *Manager) plug(outside, inside *netlink.Handle, addr netip.Addr) error {
 	defer unix.Close(ns)
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name, attrs.MTU, attrs.MasterIndex = m.linkName(addr), mtu, bridge
-	veth := &netlink.Veth{LinkAttrs: attrs, PeerName: guestLink, PeerNamespace: netlink.NsFd(ns), PeerMTU: uint32(mtu)}
+	veth := &netlink.Veth{
+		LinkAttrs: attrs, PeerName: guestLink, PeerNamespace: netlink.NsFd(ns), PeerMTU: uint32(mtu),
+		PeerHardwareAddr: hardwareAddr(addr),
+	}
 	if err := outside.LinkAdd(veth); err != nil {
 		return fmt.Errorf("interface %s: %w", attrs.Name, err)
 	}

@@ -68,6 +68,19 @@ func bootID() (string, error) {
 	return strings.TrimSpace(string(b)), err
 }
 
+// taskSuffix ends the ids of our containers and tasks in containerd and runsc.
+// runsc takes the beginning of an id for the whole: with it none is the beginning of
+// another. It also tells our containers from those of BuildKit.
+const taskSuffix = ".sandbox"
+
+func taskID(id string) string { return id + taskSuffix }
+
+// sandboxID returns the id of the sandbox whose container or task this is, if it is ours.
+func sandboxID(task string) (string, bool) {
+	id, ok := strings.CutSuffix(task, taskSuffix)
+	return id, ok && checkID(id) == nil
+}
+
 func snapshotKey(id string) string { return "sandbox-" + id }
 
 func (d *Driver) client() (*client.Client, error) { return d.cfg.Containerd.Client() }
@@ -165,7 +178,7 @@ func (b *build) setupContainer(ctx context.Context) error {
 	kept := b.spec
 	kept.Env = nil
 	_, err = c.ContainerService().Create(ctx, containers.Container{
-		ID:          b.spec.ID,
+		ID:          taskID(b.spec.ID),
 		Labels:      labels,
 		Image:       b.image.Ref,
 		Runtime:     containers.RuntimeInfo{Name: runtimeName, Options: options},
@@ -182,7 +195,7 @@ func (b *build) teardownContainer(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := c.ContainerService().Delete(ctx, b.spec.ID); err != nil && !errdefs.IsNotFound(err) {
+	if err := c.ContainerService().Delete(ctx, taskID(b.spec.ID)); err != nil && !errdefs.IsNotFound(err) {
 		return containerd.Error(err, "delete container")
 	}
 	return nil
@@ -193,11 +206,11 @@ func (b *build) setupTask(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	_, err = c.TaskService().Create(ctx, &tasks.CreateTaskRequest{ContainerID: b.spec.ID, Rootfs: protoMounts(b.mounts)})
+	_, err = c.TaskService().Create(ctx, &tasks.CreateTaskRequest{ContainerID: taskID(b.spec.ID), Rootfs: protoMounts(b.mounts)})
 	if err != nil {
 		return containerd.Error(errgrpc.ToNative(err), "create task")
 	}
-	_, err = c.TaskService().Start(ctx, &tasks.StartRequest{ContainerID: b.spec.ID})
+	_, err = c.TaskService().Start(ctx, &tasks.StartRequest{ContainerID: taskID(b.spec.ID)})
 	return containerd.Error(errgrpc.ToNative(err), "start task")
 }
 
@@ -218,7 +231,7 @@ func (b *build) teardownTask(ctx context.Context) error {
 	}
 	id := b.spec.ID
 	ts := c.TaskService()
-	_, err = ts.Get(ctx, &tasks.GetRequest{ContainerID: id})
+	_, err = ts.Get(ctx, &tasks.GetRequest{ContainerID: taskID(id)})
 	switch err := errgrpc.ToNative(err); {
 	case err == nil:
 		if err := b.d.deleteTask(ctx, ts, id); err != nil {
@@ -240,13 +253,13 @@ func (d *Driver) deleteTask(ctx context.Context, ts tasks.TasksClient, id string
 		if err := d.killSandbox(id); err != nil {
 			return err
 		}
-		_, err := ts.Delete(ctx, &tasks.DeleteTaskRequest{ContainerID: id})
+		_, err := ts.Delete(ctx, &tasks.DeleteTaskRequest{ContainerID: taskID(id)})
 		if err = errgrpc.ToNative(err); err == nil || errdefs.IsNotFound(err) {
 			return nil
 		}
 		last = err
 		if !errdefs.IsFailedPrecondition(err) { // else it was not seen to have stopped yet
-			_, kill := ts.Kill(ctx, &tasks.KillRequest{ContainerID: id, Signal: 9, All: true})
+			_, kill := ts.Kill(ctx, &tasks.KillRequest{ContainerID: taskID(id), Signal: 9, All: true})
 			last = errors.Join(err, errgrpc.ToNative(kill))
 		}
 		select {

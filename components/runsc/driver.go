@@ -11,7 +11,7 @@
 //	rootfs      snapshot sandbox-<id> of containerd, with the label below
 //	agent       components/agent: sockets, configuration, logs
 //	files       <run dir>/sandboxes/<id>/: hosts, hostname, resolv.conf, started
-//	container   containerd container <id>; its extension holds the specification without the environment
+//	container   containerd container <id>.sandbox; its extension holds the specification without the environment
 //	task        shim, runsc (<run dir>/runsc/<namespace>/) and bundle of containerd
 //
 // Nothing but the machine is asked what is there: a new Driver, after a restart of the

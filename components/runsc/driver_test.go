@@ -14,6 +14,7 @@ import (
 	"miren.dev/runtime/components/containerd"
 	"miren.dev/runtime/components/execution"
 	"miren.dev/runtime/components/execution/executiontest"
+	"miren.dev/runtime/components/leakcheck"
 	"miren.dev/runtime/components/network"
 	"miren.dev/runtime/pkg/instance"
 )
@@ -75,6 +76,7 @@ func newMachine(t testing.TB) *machine {
 	if err != nil {
 		t.Fatal(err)
 	}
+	leakcheck.Check(t, in)
 	level := slog.LevelWarn
 	if testing.Verbose() {
 		level = slog.LevelDebug

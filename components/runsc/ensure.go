@@ -6,9 +6,11 @@ import (
 	"time"
 
 	"github.com/containerd/containerd/api/services/tasks/v1"
+	tasktypes "github.com/containerd/containerd/api/types/task"
 	"github.com/containerd/errdefs"
 	"github.com/containerd/errdefs/pkg/errgrpc"
 
+	"miren.dev/runtime/components/containerd"
 	"miren.dev/runtime/components/execution"
 	"miren.dev/runtime/pkg/errs"
 )
@@ -84,6 +86,9 @@ func (d *Driver) create(ctx context.Context, s execution.Spec) (execution.Instan
 // resume finishes a set-up that a server which ended had got as far as the
 // agent: it may have started the main process already.
 func (d *Driver) resume(ctx context.Context, s execution.Spec, in execution.Instance) (execution.Instance, error) {
+	if running, err := d.taskRuns(ctx, s.ID); err != nil || !running {
+		return in, errors.Join(errInterrupted, err)
+	}
 	if err := d.attach(s.ID); err != nil {
 		return in, err
 	}
@@ -99,6 +104,24 @@ func (d *Driver) resume(ctx context.Context, s execution.Spec, in execution.Inst
 	return d.Get(ctx, s.ID)
 }
 
+// errInterrupted: nothing of the sandbox runs yet.
+var errInterrupted = errors.New("its task was not started")
+
+func (d *Driver) taskRuns(ctx context.Context, id string) (bool, error) {
+	c, err := d.client()
+	if err != nil {
+		return false, err
+	}
+	res, err := c.TaskService().Get(ctx, &tasks.GetRequest{ContainerID: taskID(id)})
+	if err = errgrpc.ToNative(err); errdefs.IsNotFound(err) {
+		return false, nil
+	}
+	if err != nil {
+		return false, containerd.Error(err, "task of sandbox %s", id)
+	}
+	return res.Process.Status == tasktypes.Status_RUNNING, nil
+}
+
 // attach listens for the agent of a sandbox that another Driver made.
 func (d *Driver) attach(id string) error { return d.hub.Attach(id) }
 
@@ -111,7 +134,7 @@ func (d *Driver) watchEnd(ctx context.Context, id string) (<-chan struct{}, erro
 	ended := make(chan struct{})
 	go func() {
 		for ctx.Err() == nil {
-			_, err := c.TaskService().Wait(ctx, &tasks.WaitRequest{ContainerID: id})
+			_, err := c.TaskService().Wait(ctx, &tasks.WaitRequest{ContainerID: taskID(id)})
 			if err = errgrpc.ToNative(err); err == nil || errdefs.IsNotFound(err) {
 				close(ended)
 				return

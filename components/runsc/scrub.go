@@ -19,17 +19,17 @@ import (
 
 // bundleDir is containerd's directory of a task.
 func (d *Driver) bundleDir(id string) string {
-	return filepath.Join(d.cfg.Containerd.StateDir(), "io.containerd.runtime.v2.task", d.cfg.Containerd.Namespace(), id)
+	return filepath.Join(d.cfg.Containerd.StateDir(), "io.containerd.runtime.v2.task", d.cfg.Containerd.Namespace(), taskID(id))
 }
 
 // workDir is containerd's second directory of a task.
 func (d *Driver) workDir(id string) string {
-	return filepath.Join(d.cfg.Containerd.Root(), "io.containerd.runtime.v2.task", d.cfg.Containerd.Namespace(), id)
+	return filepath.Join(d.cfg.Containerd.Root(), "io.containerd.runtime.v2.task", d.cfg.Containerd.Namespace(), taskID(id))
 }
 
 // shimSocket is where containerd and our shim agree that a shim listens.
 func (d *Driver) shimSocket(id string) string {
-	sum := sha256.Sum256([]byte(filepath.Join(d.cfg.Containerd.Socket(), d.cfg.Containerd.Namespace(), id)))
+	sum := sha256.Sum256([]byte(filepath.Join(d.cfg.Containerd.Socket(), d.cfg.Containerd.Namespace(), taskID(id))))
 	return fmt.Sprintf("/run/containerd/s/%x", sum)
 }
 
@@ -54,6 +54,10 @@ func (d *Driver) scrub(ctx context.Context, id string) error {
 	bundle := d.bundleDir(id)
 	if _, err := os.Lstat(bundle); err == nil {
 		if err := d.killShim(bundle, id); err != nil {
+			return err
+		}
+		// Before its root filesystem goes, in which it has a file.
+		if err := d.scrubRunsc(ctx, id); err != nil {
 			return err
 		}
 		if err := unmountAll(filepath.Join(bundle, "rootfs")); err != nil {
@@ -87,7 +91,7 @@ func (d *Driver) killShim(bundle, id string) error {
 	}
 	// The number may be another process's by now.
 	args, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
-	if err != nil || !strings.Contains(string(args), "\x00"+d.cfg.Containerd.Namespace()+"\x00") || !strings.Contains(string(args), "\x00"+id+"\x00") {
+	if err != nil || !strings.Contains(string(args), "\x00"+d.cfg.Containerd.Namespace()+"\x00") || !strings.Contains(string(args), "\x00"+taskID(id)+"\x00") {
 		return nil
 	}
 	_ = unix.Kill(pid, unix.SIGKILL)
@@ -110,27 +114,33 @@ func unmountAll(path string) error {
 	}
 }
 
-// scrubRunsc has runsc forget a sandbox, if it remembers it.
+// scrubRunsc has runsc forget a sandbox whose processes have been killed, if it
+// remembers it.
 func (d *Driver) scrubRunsc(ctx context.Context, id string) error {
 	root := filepath.Join(d.runscRoot(), d.cfg.Containerd.Namespace())
-	left, err := filepath.Glob(filepath.Join(root, id+"*"))
-	if err != nil {
-		return err
+	var files []string
+	for _, pattern := range []string{taskID(id) + "_sandbox:*", "runsc-" + taskID(id) + ".sock"} {
+		found, err := filepath.Glob(filepath.Join(root, pattern))
+		if err != nil {
+			return err
+		}
+		files = append(files, found...)
 	}
-	found := false
-	for _, f := range left {
-		// Files are <id>_sandbox:<id>.state and the like: not those of an id that ours is the beginning of.
-		rest := strings.TrimPrefix(filepath.Base(f), id)
-		found = found || strings.HasPrefix(rest, "_") || strings.HasPrefix(rest, ".")
-	}
-	if !found {
+	if len(files) == 0 {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
 	defer cancel()
-	out, err := exec.CommandContext(ctx, filepath.Join(d.cfg.BinDir, "runsc"), "--root", root, "delete", "-force", id).CombinedOutput()
-	if err != nil {
-		return errs.New(errs.Unavailable, "runsc delete: %w: %s", err, strings.TrimSpace(string(out)))
+	out, err := exec.CommandContext(ctx, filepath.Join(d.cfg.BinDir, "runsc"), "--root", root, "delete", "-force", taskID(id)).CombinedOutput()
+	if err == nil {
+		return nil
+	}
+	// It stops at what is gone already. There is nothing behind its files any more.
+	d.log.Warn("runsc cannot delete a sandbox, removing its record", "sandbox", id, "error", err, "output", strings.TrimSpace(string(out)))
+	for _, f := range files {
+		if err := os.RemoveAll(f); err != nil {
+			return errs.New(errs.Unavailable, "remove record of runsc: %w", err)
+		}
 	}
 	return nil
 }

@@ -61,7 +61,7 @@ func (d *Driver) Get(ctx context.Context, id string) (execution.Instance, error)
 	if err != nil {
 		return execution.Instance{}, err
 	}
-	container, err := c.ContainerService().Get(ctx, id)
+	container, err := c.ContainerService().Get(ctx, taskID(id))
 	if errdefs.IsNotFound(err) {
 		return d.remains(ctx, id)
 	}
@@ -69,13 +69,13 @@ func (d *Driver) Get(ctx context.Context, id string) (execution.Instance, error)
 		return execution.Instance{}, containerd.Error(err, "sandbox %s", id)
 	}
 	var task *tasktypes.Process
-	res, err := c.TaskService().Get(ctx, &tasks.GetRequest{ContainerID: id})
+	res, err := c.TaskService().Get(ctx, &tasks.GetRequest{ContainerID: taskID(id)})
 	if err = errgrpc.ToNative(err); err == nil {
 		task = res.Process
 	} else if !errdefs.IsNotFound(err) {
 		return execution.Instance{}, containerd.Error(err, "task of sandbox %s", id)
 	}
-	return d.inspect(container, task)
+	return d.inspect(id, container, task)
 }
 
 // remains tells whether there is anything of a sandbox that has no container.
@@ -91,21 +91,21 @@ func (d *Driver) remains(ctx context.Context, id string) (execution.Instance, er
 }
 
 // inspect says what state a sandbox with a container is in. task is nil if it has none.
-func (d *Driver) inspect(container containers.Container, task *tasktypes.Process) (execution.Instance, error) {
-	in := execution.Instance{ID: container.ID, Phase: execution.Creating}
+func (d *Driver) inspect(id string, container containers.Container, task *tasktypes.Process) (execution.Instance, error) {
+	in := execution.Instance{ID: id, Phase: execution.Creating}
 	rec, err := recordOf(container)
 	if err != nil {
 		return in, err
 	}
-	if at, err := d.cfg.Network.Get(container.ID); err == nil && at.Address.IsValid() {
+	if at, err := d.cfg.Network.Get(id); err == nil && at.Address.IsValid() {
 		in.Address = at.Address.String()
 	} else if err != nil && !errs.Is(err, errs.NotFound) {
 		return in, err
 	}
-	if in.StartedAt, err = d.startedAt(container.ID); err != nil {
+	if in.StartedAt, err = d.startedAt(id); err != nil {
 		return in, err
 	}
-	exit, err := d.hub.Exit(container.ID)
+	exit, err := d.hub.Exit(id)
 	if err == nil {
 		in.Phase, in.Exit = execution.Exited, &exit
 		return in, nil
@@ -191,11 +191,15 @@ func (d *Driver) List(ctx context.Context) ([]execution.Instance, error) {
 	var out []execution.Instance
 	seen := map[string]bool{}
 	for _, container := range all {
-		seen[container.ID] = true
+		id, ok := sandboxID(container.ID)
+		if !ok {
+			continue
+		}
+		seen[id] = true
 		var in execution.Instance
 		if task := byID[container.ID]; task != nil {
-			in, err = d.inspect(container, task)
-		} else if in, err = d.Get(ctx, container.ID); errs.Is(err, errs.NotFound) {
+			in, err = d.inspect(id, container, task)
+		} else if in, err = d.Get(ctx, id); errs.Is(err, errs.NotFound) {
 			continue
 		}
 		if err != nil {
@@ -223,7 +227,7 @@ func (d *Driver) leftovers(ctx context.Context) ([]string, error) {
 		add(d.cgroups.List()),
 		add(d.hub.IDs()),
 		add(dirNames(d.sandboxDir())),
-		add(dirNames(filepath.Dir(d.bundleDir("x")))),
+		add(d.bundles()),
 	)
 	if err != nil {
 		return nil, err
@@ -241,8 +245,19 @@ func (d *Driver) leftovers(ctx context.Context) ([]string, error) {
 	}
 	slices.Sort(ids)
 	ids = slices.Compact(ids)
-	// Only what can be one of ours: BuildKit has bundles too, for one.
 	return slices.DeleteFunc(ids, func(id string) bool { return checkID(id) != nil }), nil
+}
+
+// bundles returns the sandboxes for which containerd has a directory of a task.
+func (d *Driver) bundles() ([]string, error) {
+	names, err := dirNames(filepath.Dir(d.bundleDir("x")))
+	var ids []string
+	for _, n := range names {
+		if id, ok := sandboxID(n); ok {
+			ids = append(ids, id)
+		}
+	}
+	return ids, err
 }
 
 func dirNames(dir string) ([]string, error) {

@@ -169,13 +169,17 @@ func (d *Driver) followOnce(ctx context.Context) error {
 				d.log.Warn("event of containerd is not understood", "topic", e.Topic, "error", err)
 				continue
 			}
+			var task string
 			switch v := v.(type) {
 			case *apievents.TaskExit:
-				d.notify(v.ContainerID)
+				task = v.ContainerID
 			case *apievents.TaskDelete:
-				d.notify(v.ContainerID)
+				task = v.ContainerID
 			case *apievents.ContainerDelete:
-				d.notify(v.ID)
+				task = v.ID
+			}
+			if id, ok := sandboxID(task); ok {
+				d.notify(id)
 			}
 		}
 	}

@@ -1,0 +1,68 @@
+package leakcheck
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"miren.dev/runtime/pkg/instance"
+)
+
+func TestHasWord(t *testing.T) {
+	for _, tt := range []struct {
+		s, w string
+		want bool
+	}{
+		{"/run/netns/rt-abcdefgh-sb", "rt-abcdefgh", true},
+		{"rt-abcdefgh", "rt-abcdefgh", true},
+		{"/var/lib/runtime2/x", "/var/lib/runtime", false},
+		{"/var/lib/runtime2 /var/lib/runtime/pg", "/var/lib/runtime", true},
+		{"", "x", false},
+	} {
+		if got := hasWord(tt.s, tt.w); got != tt.want {
+			t.Errorf("hasWord(%q, %q) = %v", tt.s, tt.w, got)
+		}
+	}
+}
+
+func TestList(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root")
+	}
+	dir := t.TempDir()
+	in, err := instance.Open(filepath.Join(dir, "state"), filepath.Join(dir, "run"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	Check(t, in)
+	if left, err := List(in); err != nil || len(left) > 0 {
+		t.Fatalf("a new installation has %v, %v", left, err)
+	}
+	// One of each that is cheap to make.
+	sleep := exec.Command("sleep", "60")
+	sleep.Dir = in.StateDir
+	if err := sleep.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = sleep.Process.Kill(); _ = sleep.Wait() })
+	target := in.State("mounted")
+	if err := os.Mkdir(target, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Mount("none", target, "tmpfs", 0, ""); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(target, 0); err != nil {
+			t.Error(err)
+		}
+	})
+	left, err := List(in)
+	if err != nil || len(left) != 2 || left[0] != (Item{"mount", target}) || left[1].Kind != "process" || !strings.HasSuffix(left[1].Name, "sleep 60") {
+		t.Errorf("List = %v, %v", left, err)
+	}
+}

@@ -1,0 +1,301 @@
+package runsc
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"miren.dev/runtime/components/execution"
+	"miren.dev/runtime/components/execution/executiontest"
+	"miren.dev/runtime/pkg/errs"
+	"miren.dev/runtime/pkg/proc"
+)
+
+func (m *machine) spec(id string, command ...string) execution.Spec {
+	return execution.Spec{
+		ID: id, Image: m.image, Command: append([]string{"/bin/guest"}, command...), Network: execution.NetworkBridge,
+		CPUMillis: 2000, MemoryBytes: 128 << 20, PIDs: 64, DiskBytes: 64 << 20,
+	}
+}
+
+func (m *machine) ensure(t *testing.T, s execution.Spec) execution.Instance {
+	t.Helper()
+	in, err := m.driver.Ensure(t.Context(), s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if in.Phase != execution.Running {
+		t.Fatalf("%s is %s, not running", s.ID, in.Phase)
+	}
+	return in
+}
+
+func (m *machine) delete(t *testing.T, id string) {
+	t.Helper()
+	if err := m.driver.Delete(t.Context(), id); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := m.driver.Get(t.Context(), id); !errs.Is(err, errs.NotFound) {
+		t.Errorf("Get after Delete: %v", err)
+	}
+	if _, err := os.Lstat(m.driver.shimSocket(id)); !os.IsNotExist(err) {
+		t.Errorf("socket of the shim is left: %v", err)
+	}
+	if err := m.driver.DeleteLogs(t.Context(), id); err != nil {
+		t.Error(err)
+	}
+}
+
+func get(address string) error {
+	c := http.Client{Timeout: 2 * time.Second}
+	defer c.CloseIdleConnections()
+	res, err := c.Get("http://" + address + ":80/")
+	if err != nil {
+		return err
+	}
+	defer res.Body.Close()
+	_, err = io.Copy(io.Discard, res.Body)
+	return err
+}
+
+func (m *machine) exec(ctx context.Context, id string) error {
+	p, err := m.driver.Exec(ctx, id, execution.ExecSpec{Command: []string{"/bin/guest", "echo", "x"}})
+	if err != nil {
+		return err
+	}
+	defer p.Close()
+	go io.Copy(io.Discard, p.Stdout())
+	go io.Copy(io.Discard, p.Stderr())
+	code, err := p.Wait(ctx)
+	if err == nil && code != 0 {
+		err = fmt.Errorf("exit code %d", code)
+	}
+	return err
+}
+
+// kill kills a process with SIGKILL and waits until it is gone.
+func kill(t *testing.T, pid int) {
+	t.Helper()
+	rec, err := proc.Identify(pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Kill(pid, unix.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	executiontest.Eventually(t, "process does not end", func() error {
+		if rec.Alive() {
+			return fmt.Errorf("pid %d is alive", pid)
+		}
+		return nil
+	})
+}
+
+func (m *machine) containerdPID(t *testing.T) int {
+	t.Helper()
+	p, err := proc.Find(m.instance.Socket("containerd", "containerd.pid"))
+	if err != nil || p == nil {
+		t.Fatalf("containerd does not run: %v", err)
+	}
+	return p.PID()
+}
+
+func (m *machine) shimPID(t *testing.T, id string) int {
+	t.Helper()
+	b, err := os.ReadFile(filepath.Join(m.driver.bundleDir(id), "shim.pid"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	pid, err := strconv.Atoi(strings.TrimSpace(string(b)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return pid
+}
+
+func (m *machine) sentryPID(t *testing.T, id string) int {
+	t.Helper()
+	pids, err := m.driver.cgroups.PIDs(id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, pid := range pids {
+		b, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+		if strings.HasPrefix(string(b), "runsc-sandbox\x00") {
+			return pid
+		}
+	}
+	t.Fatalf("no sentry among %v", pids)
+	return 0
+}
+
+func (m *machine) crashed(t *testing.T, id string) {
+	t.Helper()
+	e := m.env()
+	if exit := e.Ended(t, id); exit.Cause != execution.CauseCrash || exit.Message == "" || time.Since(exit.At).Abs() > time.Minute {
+		t.Errorf("exit of %s: %+v", id, exit)
+	}
+}
+
+func TestCrash(t *testing.T) {
+	m := newMachine(t)
+	t.Run("containerd", func(t *testing.T) {
+		in := m.ensure(t, m.spec("ctd", "serve", "80"))
+		executiontest.Eventually(t, "first answer", func() error { return get(in.Address) })
+		kill(t, m.containerdPID(t))
+		// Nothing that runs needs containerd.
+		if err := get(in.Address); err != nil {
+			t.Error(err)
+		}
+		if err := m.exec(t.Context(), "ctd"); err != nil {
+			t.Error(err)
+		}
+		executiontest.Eventually(t, "containerd is not back", func() error {
+			got, err := m.driver.Get(t.Context(), "ctd")
+			if err == nil && got.Phase != execution.Running {
+				err = fmt.Errorf("%+v", got)
+			}
+			return err
+		})
+		m.ensure(t, m.spec("ctd2", "serve", "80"))
+		if err := get(in.Address); err != nil {
+			t.Error(err)
+		}
+		m.delete(t, "ctd")
+		m.delete(t, "ctd2")
+	})
+	t.Run("containerd while creating", func(t *testing.T) {
+		for i := range 6 {
+			s := m.spec(fmt.Sprint("creating-", i), "serve", "80")
+			var wg sync.WaitGroup
+			wg.Go(func() { _, _ = m.driver.Ensure(t.Context(), s) })
+			// At a different moment each time, whatever that is: this is the point of it.
+			select {
+			case <-time.After(time.Duration(i) * 20 * time.Millisecond):
+			case <-t.Context().Done():
+			}
+			kill(t, m.containerdPID(t))
+			wg.Wait()
+			executiontest.Eventually(t, "second attempt", func() error {
+				in, err := m.driver.Ensure(t.Context(), s)
+				if err == nil && in.Phase != execution.Running {
+					err = fmt.Errorf("%+v %+v", in, in.Exit)
+				}
+				return err
+			})
+			if err := m.exec(t.Context(), s.ID); err != nil {
+				t.Error(err)
+			}
+			m.delete(t, s.ID)
+		}
+	})
+	t.Run("sentry", func(t *testing.T) {
+		m.ensure(t, m.spec("sentry", "sleep"))
+		kill(t, m.sentryPID(t, "sentry"))
+		m.crashed(t, "sentry")
+		m.delete(t, "sentry")
+	})
+	t.Run("shim", func(t *testing.T) {
+		m.ensure(t, m.spec("shim", "sleep"))
+		kill(t, m.shimPID(t, "shim"))
+		m.crashed(t, "shim")
+		m.delete(t, "shim")
+	})
+	t.Run("everything at once", func(t *testing.T) {
+		m.ensure(t, m.spec("all", "sleep"))
+		ctd, shim, sentry := m.containerdPID(t), m.shimPID(t, "all"), m.sentryPID(t, "all")
+		kill(t, ctd)
+		kill(t, shim)
+		kill(t, sentry)
+		m.crashed(t, "all")
+		m.delete(t, "all")
+	})
+	t.Run("while the server is away", func(t *testing.T) {
+		m.ensure(t, m.spec("away-1", "sleep"))
+		m.ensure(t, m.spec("away-2", "sleep"))
+		left := m.ensure(t, m.spec("away-3", "serve", "80"))
+		executiontest.Eventually(t, "first answer", func() error { return get(left.Address) })
+		ctd, shim, sentry := m.containerdPID(t), m.shimPID(t, "away-1"), m.sentryPID(t, "away-2")
+		m.stop()
+		kill(t, ctd)
+		kill(t, shim)
+		kill(t, sentry)
+		if err := get(left.Address); err != nil {
+			t.Error(err)
+		}
+		if err := m.driver.Close(); err != nil {
+			t.Error(err)
+		}
+		if err := m.containerd.Start(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		m.start(t)
+		m.crashed(t, "away-1")
+		m.crashed(t, "away-2")
+		if in, err := m.driver.Get(t.Context(), "away-3"); err != nil || in.Phase != execution.Running {
+			t.Errorf("Get = %+v, %v", in, err)
+		}
+		for _, id := range []string{"away-1", "away-2", "away-3"} {
+			m.delete(t, id)
+		}
+	})
+	t.Run("deleted while containerd is away", func(t *testing.T) {
+		m.ensure(t, m.spec("gone", "sleep"))
+		kill(t, m.containerdPID(t))
+		executiontest.Eventually(t, "delete", func() error { return m.driver.Delete(t.Context(), "gone") })
+		m.delete(t, "gone")
+	})
+}
+
+func TestResume(t *testing.T) {
+	// The server ends at every point of a set-up; the next one finishes or clears away.
+	m := newMachine(t)
+	s := m.spec("resume", "serve", "80")
+	full := (&build{d: m.driver, spec: s}).steps()
+	for done := range len(full) + 1 {
+		name := "nothing"
+		if done > 0 {
+			name = "after " + full[done-1].name
+		}
+		t.Run(name, func(t *testing.T) {
+			b := &build{d: m.driver, spec: s}
+			steps := b.steps()[:done]
+			if err := setUp(t.Context(), steps); err != nil {
+				t.Fatal(err)
+			}
+			m.restart(t)
+			in := m.ensure(t, s)
+			executiontest.Eventually(t, "answer", func() error { return get(in.Address) })
+			all, err := m.driver.List(t.Context())
+			if err != nil || len(all) != 1 || all[0].Phase != execution.Running {
+				t.Errorf("List = %+v, %v", all, err)
+			}
+			m.delete(t, s.ID)
+		})
+		t.Run(name+" deleted", func(t *testing.T) {
+			b := &build{d: m.driver, spec: s}
+			if err := setUp(t.Context(), b.steps()[:done]); err != nil {
+				t.Fatal(err)
+			}
+			m.restart(t)
+			all, err := m.driver.List(t.Context())
+			if err != nil || len(all) != min(done, 1) {
+				t.Errorf("List = %+v, %v", all, err)
+			}
+			m.delete(t, s.ID)
+			if all, err = m.driver.List(t.Context()); err != nil || len(all) != 0 {
+				t.Errorf("List after Delete = %+v, %v", all, err)
+			}
+		})
+	}
+}
