@@ -1,0 +1,199 @@
+package source
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"io"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"miren.dev/runtime/pkg/errs"
+)
+
+// StoreConfig of a Store.
+type StoreConfig struct {
+	Dir    string // absolute
+	Limits Limits // of one source
+	// MaxBytes and MaxAge bound what is kept; 0: 10 GiB and 30 days.
+	MaxBytes int64
+	MaxAge   time.Duration
+	Logger   *slog.Logger
+}
+
+// Store keeps manifests and contents on the server. Its methods may be called
+// concurrently.
+type Store struct {
+	cfg StoreConfig
+	// mu is held for reading while contents are looked for and used, and for
+	// writing while they are collected.
+	mu sync.RWMutex
+}
+
+// NewStore returns a store without touching the disk.
+func NewStore(cfg StoreConfig) *Store {
+	if cfg.MaxBytes == 0 {
+		cfg.MaxBytes = 10 << 30
+	}
+	if cfg.MaxAge == 0 {
+		cfg.MaxAge = 30 * 24 * time.Hour
+	}
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	cfg.Limits = cfg.Limits.orDefault()
+	return &Store{cfg: cfg}
+}
+
+func (s *Store) manifestFile(d Digest) string {
+	return filepath.Join(s.cfg.Dir, "manifests", string(d))
+}
+func (s *Store) blobFile(d Digest) string {
+	return filepath.Join(s.cfg.Dir, "blobs", string(d[:2]), string(d))
+}
+func (s *Store) tmpDir() string { return filepath.Join(s.cfg.Dir, "tmp") }
+
+func (s *Store) makeDirs(more ...string) error {
+	for _, d := range append([]string{filepath.Join(s.cfg.Dir, "manifests"), filepath.Join(s.cfg.Dir, "blobs"), s.tmpDir()}, more...) {
+		if err := os.MkdirAll(d, 0o700); err != nil {
+			return errs.New(errs.FailedPrecondition, "source store: %w", err)
+		}
+	}
+	return nil
+}
+
+// Missing keeps the encoded manifest and returns its digest and which of its
+// contents the store lacks, each once, in the order of the manifest.
+func (s *Store) Missing(encoded []byte) (Digest, []Digest, error) {
+	m, err := Decode(encoded, s.cfg.Limits)
+	if err != nil {
+		return "", nil, err
+	}
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	if err := s.makeDirs(); err != nil {
+		return "", nil, err
+	}
+	d := digestOf(encoded)
+	if err := writeFile(s.tmpDir(), s.manifestFile(d), encoded, 0o600); err != nil {
+		return "", nil, errs.New(errs.Unavailable, "keep manifest: %w", err)
+	}
+	missing, err := s.missing(m)
+	return d, missing, err
+}
+
+func (s *Store) missing(m *Manifest) ([]Digest, error) {
+	var out []Digest
+	seen := map[Digest]int64{}
+	for _, f := range m.Files {
+		if f.Mode == Symlink {
+			continue
+		}
+		if size, ok := seen[f.Digest]; ok {
+			if size != f.Size {
+				return nil, errs.New(errs.InvalidArgument, "manifest entry %q: its content has another size elsewhere", f.Path)
+			}
+			continue
+		}
+		seen[f.Digest] = f.Size
+		info, err := os.Lstat(s.blobFile(f.Digest))
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+			out = append(out, f.Digest)
+		case err != nil:
+			return nil, errs.New(errs.Unavailable, "source store: %w", err)
+		case info.Size() != f.Size:
+			return nil, errs.New(errs.InvalidArgument, "manifest entry %q: content %s has %d bytes, not %d", f.Path, f.Digest, info.Size(), f.Size)
+		}
+	}
+	return out, nil
+}
+
+// Manifest returns a manifest that Missing kept, and marks it as used.
+func (s *Store) Manifest(d Digest) (*Manifest, error) {
+	if !d.Valid() {
+		return nil, errs.New(errs.InvalidArgument, "digest %q", d)
+	}
+	b, err := os.ReadFile(s.manifestFile(d))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, errs.New(errs.NotFound, "source %s is not in the store", d).WithHint("deploy again: it was collected, or never sent")
+	}
+	if err != nil {
+		return nil, errs.New(errs.Unavailable, "read manifest: %w", err)
+	}
+	if digestOf(b) != d {
+		return nil, errs.New(errs.Corrupt, "manifest %s is damaged", d)
+	}
+	now := time.Now()
+	if err := os.Chtimes(s.manifestFile(d), now, now); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, errs.New(errs.Unavailable, "mark manifest: %w", err)
+	}
+	return Decode(b, s.cfg.Limits)
+}
+
+// ReadPack takes the contents of a manifest from a pack. It returns how many
+// came. Contents that came before an error are kept.
+func (s *Store) ReadPack(ctx context.Context, manifest Digest, r io.Reader) (int, error) {
+	m, err := s.Manifest(manifest)
+	if err != nil {
+		return 0, err
+	}
+	sizes := make(map[Digest]int64, len(m.Files))
+	for _, f := range m.Files {
+		if f.Mode != Symlink {
+			sizes[f.Digest] = f.Size
+		}
+	}
+	n := 0
+	err = ReadPack(r, func(d Digest) (int64, bool) {
+		size, ok := sizes[d]
+		delete(sizes, d) // each once
+		return size, ok
+	}, func(d Digest, size int64, body io.Reader) error {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		n++
+		return s.put(d, size, body)
+	})
+	return n, err
+}
+
+// put keeps one content, which must be what its digest says.
+func (s *Store) put(d Digest, size int64, r io.Reader) error {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	file := s.blobFile(d)
+	if err := s.makeDirs(filepath.Dir(file)); err != nil {
+		return err
+	}
+	f, err := os.CreateTemp(s.tmpDir(), "blob-")
+	if err != nil {
+		return errs.New(errs.FailedPrecondition, "source store: %w", err)
+	}
+	defer os.Remove(f.Name())
+	defer f.Close()
+	h := sha256.New()
+	n, err := io.Copy(io.MultiWriter(f, h), r)
+	if err != nil {
+		return readError(err)
+	}
+	if n != size {
+		return errs.New(errs.InvalidArgument, "source pack: content %s ends after %d of %d bytes", d, n, size)
+	}
+	if Digest(hex.EncodeToString(h.Sum(nil))) != d {
+		return errs.New(errs.InvalidArgument, "source pack: content %s is not what its digest says", d)
+	}
+	if err := f.Chmod(0o644); err != nil {
+		return errs.New(errs.Unavailable, "source store: %w", err)
+	}
+	if err := os.Rename(f.Name(), file); err != nil {
+		return errs.New(errs.Unavailable, "source store: %w", err)
+	}
+	return nil
+}
