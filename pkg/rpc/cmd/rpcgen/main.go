@@ -1,0 +1,48 @@
+// Command rpcgen generates code and documentation from api/*/rpc.yml:
+//
+//	go run ./pkg/rpc/cmd/rpcgen -root . [-check]
+//
+// For every domain it writes api/<domain>/rpc.gen.go and rpc.lock.yml (which
+// numbers fields and methods, and refuses incompatible changes), and for all
+// of them docs/reference/rpc.md. With -check it writes nothing, lists the files
+// that are out of date and exits with status 1 if there are any.
+//
+// An rpc.yml is strict YAML:
+//
+//	domain: sandbox
+//	doc: What the domain is.
+//	enums: {as in schema.yml}
+//	messages:
+//	  stop_request: {doc: ..., fields: {id: {type: ref, kind: sandbox, required: true, doc: ...}}}
+//	services:
+//	  sandboxes:
+//	    doc: ...
+//	    methods:
+//	      stop: {doc: ..., permission: exec, idempotent: true, request: stop_request, response: stop_response}
+//	      exec: {doc: ..., permission: exec, request: exec_request, in: exec_input, out: exec_output}
+//	      upload: {doc: ..., permission: deploy, in: bytes, out: upload_result}
+//
+// request, response, in and out name messages, or components of any schema
+// ("app.git_info"); all are optional. in is what the caller streams, out what
+// the handler streams; "bytes" are raw bytes. A method that streams has no
+// response.
+//
+// For a service x it generates an interface X for the handlers, RegisterX,
+// an interface XClient with NewXClient, and the table XService.
+package main
+
+import (
+	"flag"
+	"fmt"
+	"os"
+)
+
+func main() {
+	root := flag.String("root", ".", "root of the repository")
+	check := flag.Bool("check", false, "write nothing; fail if a file is out of date")
+	flag.Parse()
+	if err := run(*root, *check); err != nil {
+		fmt.Fprintln(os.Stderr, "rpcgen:", err)
+		os.Exit(1)
+	}
+}

@@ -1,0 +1,199 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sort"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+
+	"miren.dev/runtime/pkg/schema/lang"
+)
+
+// file is one parsed rpc.yml.
+type file struct {
+	lang     *lang.File // enums and messages
+	services []*service
+}
+
+type service struct {
+	name    string // sandboxes
+	doc     string
+	methods []*method
+	pos     lang.Pos
+}
+
+type method struct {
+	name       string
+	doc        string
+	permission string
+	idempotent bool
+	request    string // name of a message or domain.component; empty: none
+	response   string
+	in, out    string // as request, or "bytes"
+	pos        lang.Pos
+}
+
+// bytesType is the name of raw bytes in in and out.
+const bytesType = "bytes"
+
+// permissions are the words a method may state.
+var permissions = []string{"public", "read", "write", "deploy", "exec", "ingress", "admin"}
+
+func (m *method) streams() bool { return m.in != "" || m.out != "" }
+
+// streamType is the constant of package rpc.
+func (m *method) streamType() string {
+	switch {
+	case m.in != "" && m.out != "":
+		return "StreamBidi"
+	case m.in != "":
+		return "StreamClient"
+	case m.out != "":
+		return "StreamServer"
+	}
+	return "StreamNone"
+}
+
+// load parses every api/*/rpc.yml under root and resolves names against the
+// schemas.
+func load(root string) ([]*file, *lang.Set, error) {
+	set, err := lang.LoadSet(root)
+	if err != nil {
+		return nil, nil, err
+	}
+	paths, err := filepath.Glob(filepath.Join(root, "api", "*", "rpc.yml"))
+	if err != nil {
+		return nil, nil, err
+	}
+	if len(paths) == 0 {
+		return nil, nil, fmt.Errorf("no api/*/rpc.yml under %s", root)
+	}
+	sort.Strings(paths)
+	var files []*file
+	var errList []error
+	for _, p := range paths {
+		b, err := os.ReadFile(p)
+		if err != nil {
+			return nil, nil, err
+		}
+		f, err := parse(p, b)
+		if err != nil {
+			errList = append(errList, err)
+			continue
+		}
+		if want := filepath.Base(filepath.Dir(p)); f.lang.Domain != want {
+			errList = append(errList, fmt.Errorf("%s: domain %q is in the folder %q", p, f.lang.Domain, want))
+		}
+		errList = append(errList, set.Add(f.lang))
+		files = append(files, f)
+	}
+	errList = append(errList, set.Check())
+	for _, f := range files {
+		errList = append(errList, f.check(set))
+	}
+	return files, set, errors.Join(errList...)
+}
+
+func parse(path string, b []byte) (*file, error) {
+	root, err := lang.Root(path, b)
+	if err != nil {
+		return nil, err
+	}
+	p := &lang.Parser{File: path, Records: true}
+	f := &file{lang: &lang.File{Path: path}}
+	p.Mapping(root, "", map[string]func(*yaml.Node){
+		"domain":   func(n *yaml.Node) { f.lang.Domain = p.Name(n) },
+		"doc":      func(n *yaml.Node) { f.lang.Doc = p.Str(n) },
+		"enums":    func(n *yaml.Node) { f.lang.Enums = p.Enums(n) },
+		"messages": func(n *yaml.Node) { f.lang.Components = p.Components(n) },
+		"services": func(n *yaml.Node) { f.services = services(p, n) },
+	})
+	if f.lang.Domain == "" || f.lang.Doc == "" {
+		p.Errorf(root, "domain and doc are required")
+	}
+	return f, p.Err()
+}
+
+func services(p *lang.Parser, n *yaml.Node) []*service {
+	var out []*service
+	p.Each(n, "services", func(k, v *yaml.Node) {
+		s := &service{name: p.Name(k), pos: p.Pos(k)}
+		p.Mapping(v, "service "+k.Value, map[string]func(*yaml.Node){
+			"doc": func(n *yaml.Node) { s.doc = p.Str(n) },
+			"methods": func(n *yaml.Node) {
+				p.Each(n, "methods of "+k.Value, func(k, v *yaml.Node) { s.methods = append(s.methods, parseMethod(p, k, v)) })
+			},
+		})
+		if s.doc == "" || len(s.methods) == 0 {
+			p.Errorf(k, "service %s: doc and methods are required", s.name)
+		}
+		out = append(out, s)
+	})
+	return out
+}
+
+func parseMethod(p *lang.Parser, k, v *yaml.Node) *method {
+	m := &method{name: p.Name(k), pos: p.Pos(k)}
+	p.Mapping(v, "method "+k.Value, map[string]func(*yaml.Node){
+		"doc":        func(n *yaml.Node) { m.doc = p.Str(n) },
+		"permission": func(n *yaml.Node) { m.permission = p.OneOf(n, permissions...) },
+		"idempotent": func(n *yaml.Node) { m.idempotent = p.Bool(n) },
+		"request":    func(n *yaml.Node) { m.request = p.TypeName(n) },
+		"response":   func(n *yaml.Node) { m.response = p.TypeName(n) },
+		"in":         func(n *yaml.Node) { m.in = p.TypeName(n) },
+		"out":        func(n *yaml.Node) { m.out = p.TypeName(n) },
+	})
+	if m.doc == "" || m.permission == "" {
+		p.Errorf(k, "method %s: doc and permission are required", m.name)
+	}
+	if m.streams() && m.response != "" {
+		p.Errorf(k, "method %s streams: it answers with out, not with response", m.name)
+	}
+	if m.streams() && m.idempotent {
+		p.Errorf(k, "method %s streams: streams are never repeated by the client, so idempotent means nothing", m.name)
+	}
+	return m
+}
+
+// check resolves the messages of the methods.
+func (f *file) check(set *lang.Set) error {
+	var errList []error
+	for _, s := range f.services {
+		for _, m := range s.methods {
+			for key, name := range map[string]string{"request": m.request, "response": m.response, "in": m.in, "out": m.out} {
+				if name == "" || name == bytesType && (key == "in" || key == "out") || set.Component(f.lang.Domain, name) != nil {
+					continue
+				}
+				var known []string
+				for _, c := range f.lang.Components {
+					known = append(known, c.Name)
+				}
+				errList = append(errList, fmt.Errorf("%s: method %s: the message %q of %s does not exist%s", m.pos, m.name, name, key, lang.Suggest(name, known)))
+			}
+		}
+	}
+	return errors.Join(errList...)
+}
+
+// lockFields are the methods of a service as the lock knows them: their
+// signature must not change.
+func (s *service) lockFields() []*lang.Field {
+	var out []*lang.Field
+	for _, m := range s.methods {
+		var parts []string
+		for _, kv := range [][2]string{{"request", m.request}, {"response", m.response}, {"in", m.in}, {"out", m.out}} {
+			if kv[1] != "" {
+				parts = append(parts, kv[0]+" "+kv[1])
+			}
+		}
+		if len(parts) == 0 {
+			parts = []string{"nothing"}
+		}
+		out = append(out, &lang.Field{Name: m.name, Type: lang.Type(strings.Join(parts, ", ")), Pos: m.pos})
+	}
+	return out
+}
