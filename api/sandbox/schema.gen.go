@@ -684,6 +684,9 @@ type SandboxStatus struct {
 	Message string `cbor:"6,keyasint,omitempty" json:"message,omitempty"`
 	// Its last output lines when it ended badly.
 	LogTail []string `cbor:"7,keyasint,omitempty" json:"log_tail,omitempty"`
+	// Its probe had not passed by the deadline; message, listening and log_tail say more.
+	// (default false)
+	Overdue bool `cbor:"12,keyasint" json:"overdue"`
 	// TCP ports that were really listened on when that was last looked at.
 	Listening []int64 `cbor:"8,keyasint,omitempty" json:"listening,omitempty"`
 	// When its process started.
@@ -698,6 +701,7 @@ type SandboxStatus struct {
 func (x *SandboxStatus) SetDefaults() {
 	x.Phase = SandboxPhasePending
 	x.Ready = false
+	x.Overdue = false
 }
 
 // UnmarshalCBOR decodes x; fields that are missing get their defaults.
@@ -744,6 +748,7 @@ const (
 	SandboxAttrExitCode   = "status.exit_code"
 	SandboxAttrMessage    = "status.message"
 	SandboxAttrLogTail    = "status.log_tail"
+	SandboxAttrOverdue    = "status.overdue"
 	SandboxAttrListening  = "status.listening"
 	SandboxAttrStartedAt  = "status.started_at"
 	SandboxAttrReadyAt    = "status.ready_at"
@@ -836,6 +841,7 @@ var SandboxKind = &schema.Kind{
 		{Path: "status.exit_code", Type: "int", Doc: "Exit code of the main process; 128+n for signal n."},
 		{Path: "status.message", Type: "string", Doc: "What went wrong and what to do next."},
 		{Path: "status.log_tail", Type: "list of string", Doc: "Its last output lines when it ended badly."},
+		{Path: "status.overdue", Type: "bool", Doc: "Its probe had not passed by the deadline; message, listening and log_tail say more.", Default: "false"},
 		{Path: "status.listening", Type: "list of int", Doc: "TCP ports that were really listened on when that was last looked at."},
 		{Path: "status.started_at", Type: "time", Doc: "When its process started."},
 		{Path: "status.ready_at", Type: "time", Doc: "When its probe first passed."},
