@@ -22,4 +22,5 @@ if [ "${1:-}" = --debug ]; then
 fi
 CGO_ENABLED=0 "$go" build -buildvcs=false -trimpath -ldflags "-s -w $stamp" -o bin/runtime ./cmd/runtime
 CGO_ENABLED=0 "$go" build -buildvcs=false -trimpath -ldflags "-s -w $stamp" -o bin/runtime-agent ./cmd/runtime-agent
+CGO_ENABLED=0 "$go" build -buildvcs=false -trimpath -ldflags "-s -w" -o bin/static-server ./cmd/static-server
 ln -sf runtime bin/r
