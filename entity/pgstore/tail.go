@@ -136,6 +136,10 @@ func (s *Store) pollOnce(ctx context.Context) (more bool, err error) {
 	case schema.Revision(rev) > last:
 		entries, to, err := s.readLog(ctx, epoch, last, schema.Revision(rev), "")
 		if errs.Is(err, errs.Compacted) {
+			var now string
+			if err := s.pool.QueryRow(ctx, `select epoch from store`).Scan(&now); err != nil || now != epoch {
+				return err == nil, err
+			}
 			// So far behind that the log is gone: nobody can follow on.
 			s.log.Warn("fell behind the log", "at", last, "revision", rev)
 			s.hub.begin(epoch, schema.Revision(rev))

@@ -99,6 +99,9 @@ func (v *view) want(t *txn) {
 				for _, r := range t.exts[i].Refs {
 					add(&v.missing.exists, key{r.Kind, string(r.ID)})
 				}
+				if op.Record.Project != "" {
+					add(&v.missing.exists, key{projectKind, string(op.Record.Project)})
+				}
 				if op.Record.Lease != "" {
 					add(&v.missing.leases, op.Record.Lease)
 				}

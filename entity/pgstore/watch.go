@@ -53,7 +53,7 @@ func (s *Store) Watch(ctx context.Context, q entity.WatchQuery) (entity.Watch, e
 		fallthrough
 	default:
 		w.epoch, w.pos = q.From.Epoch, q.From.Revision
-		if err := s.checkPosition(ctx, w.token()); err != nil {
+		if err := s.checkPosition(ctx, q.Kind, w.token()); err != nil {
 			return nil, err
 		}
 	}
@@ -64,10 +64,10 @@ func (s *Store) Watch(ctx context.Context, q entity.WatchQuery) (entity.Watch, e
 
 // checkPosition sees that a position is one of the past that can be followed
 // on.
-func (s *Store) checkPosition(ctx context.Context, t entity.Token) error {
+func (s *Store) checkPosition(ctx context.Context, kind string, t entity.Token) error {
 	h := s.hub
 	h.mu.Lock()
-	covered := t.Epoch == h.epoch && t.Revision <= h.last && t.Revision >= h.began
+	covered := t.Epoch == h.epoch && t.Revision <= h.last && t.Revision >= h.ring(kind).low
 	h.mu.Unlock()
 	if covered {
 		return nil
