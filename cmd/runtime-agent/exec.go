@@ -258,25 +258,31 @@ func (e *execProcess) close() {
 	e.closed = true
 	pid, exited := e.pid, e.exit != nil
 	e.mu.Unlock()
-	e.out.drop()
-	e.err.drop()
-	e.in.drop()
 	switch {
 	case exited:
+		e.drop()
 		e.agent.execs.remove(e)
 	case pid != 0:
 		go e.kill()
 	}
 }
 
+func (e *execProcess) drop() {
+	e.out.drop()
+	e.err.drop()
+	e.in.drop()
+}
+
 // kill kills everything of the process's session and all its descendants. New
 // ones may come meanwhile, so it looks again.
 func (e *execProcess) kill() {
+	e.mu.Lock()
+	pid := e.pid
+	e.mu.Unlock()
 	for range 100 {
-		e.mu.Lock()
-		pid := e.pid
-		e.mu.Unlock()
-		if killTree(pid, true, syscall.SIGKILL) == 0 {
+		n := killTree(pid, true, syscall.SIGKILL)
+		e.drop() // not before: a process that ends by itself leaves its descendants without a parent
+		if n == 0 {
 			return
 		}
 		select {

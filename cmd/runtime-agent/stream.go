@@ -91,6 +91,9 @@ func (s *stream) forget(offset int64) {
 func (s *stream) attach(l *link, p agentproto.Position) int64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.dropped {
+		return s.base
+	}
 	s.forget(p.Ack)
 	s.link = l
 	s.sent = min(max(p.From, s.base), s.base+int64(len(s.buf)))
@@ -102,7 +105,7 @@ func (s *stream) attach(l *link, p agentproto.Position) int64 {
 func (s *stream) next(l *link) (b []byte, offset int64, done bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.link != l {
+	if s.link != l || s.dropped {
 		return nil, 0, false
 	}
 	if b = s.buf[s.sent-s.base:]; len(b) == 0 {

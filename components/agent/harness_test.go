@@ -11,7 +11,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -86,6 +85,21 @@ type guest struct {
 	cmd  *exec.Cmd
 	done chan struct{}
 	log  *bytes.Buffer // complete when done
+	// destroy ends a sandbox that is more than cmd.
+	destroy func()
+}
+
+const sigterm = syscall.SIGTERM
+
+// kill ends the sandbox without letting the agent know.
+func (g *guest) kill(t testing.TB) {
+	t.Helper()
+	if g.destroy != nil {
+		g.destroy()
+	} else if err := g.cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	g.code(t)
 }
 
 // code is what PID 1 exited with.
@@ -201,8 +215,11 @@ func startGvisor(t testing.TB, gs agent.Guest) *guest {
 		flags = append(flags, "--debug", "--debug-log="+d+"/")
 	}
 	g := run(t, exec.Command(built.runsc, append(flags, "run", "-bundle", bundle, id)...))
-	t.Cleanup(func() {
+	g.destroy = func() {
 		_ = exec.Command(built.runsc, append(flags, "kill", id, "KILL")...).Run() // it may have ended
+	}
+	t.Cleanup(func() {
+		g.destroy()
 		<-g.done
 		_ = exec.Command(built.runsc, append(flags, "delete", "-force", id)...).Run() // run has deleted it
 		_ = syscall.Unmount(filepath.Join(state, "null-netns"), syscall.MNT_DETACH)
@@ -339,5 +356,3 @@ func (w *world) lines(q execution.LogQuery) []string {
 	}
 	return list
 }
-
-func join(s ...string) string { return strings.Join(s, "\n") + "\n" }

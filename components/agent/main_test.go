@@ -1,0 +1,261 @@
+package agent_test
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"miren.dev/runtime/components/agent"
+	"miren.dev/runtime/components/execution"
+	"miren.dev/runtime/pkg/errs"
+)
+
+func TestMainNotFound(t *testing.T) {
+	everywhere(t, func(t *testing.T, e environment) {
+		w := newWorld(t, e, agent.GuestConfig{Command: []string{"no-such-program"}, Start: agent.StartOnRequest})
+		err := w.conn.StartMain(w.ctx())
+		if errs.Detail(err, "exit_code") != "127" {
+			t.Errorf("start: %v", err)
+		}
+		if code := w.guest.code(t); code != 127 {
+			t.Errorf("PID 1 exited with %d", code)
+		}
+		if x, err := w.hub.Exit(id); err != nil || x.Code != 127 || !strings.Contains(x.Message, "command not found") {
+			t.Errorf("recorded %+v %v", x, err)
+		}
+	})
+}
+
+// The end of a sandbox must be known also if nobody listened.
+func TestMainEndsAlone(t *testing.T) {
+	everywhere(t, func(t *testing.T, e environment) {
+		w := newWorld(t, e, agent.GuestConfig{Command: []string{"sh", "-c", "sleep 1; echo last words; exit 6"}})
+		w.hub.Close()
+		if code := w.guest.code(t); code != 6 {
+			t.Errorf("PID 1 exited with %d", code)
+		}
+		w.hub = agent.NewHub(w.config)
+		defer w.hub.Close()
+		if err := w.hub.Attach(id); err != nil {
+			t.Fatal(err)
+		}
+		if x, err := w.hub.Exit(id); err != nil || x.Code != 6 {
+			t.Errorf("recorded %+v %v", x, err)
+		}
+		if l := w.lines(execution.LogQuery{}); len(l) != 1 || l[0] != "stdout last words" {
+			t.Errorf("log %q", l)
+		}
+	})
+}
+
+func TestForwardsSignals(t *testing.T) {
+	everywhere(t, func(t *testing.T, e environment) {
+		w := newWorld(t, e, agent.GuestConfig{Command: []string{e.tool, "trap"}})
+		until(t, "main is ready", func() bool { return len(w.lines(execution.LogQuery{})) == 1 })
+		if err := w.guest.cmd.Process.Signal(os.Signal(sigterm)); err != nil { // runsc forwards it to PID 1
+			t.Fatal(err)
+		}
+		if code := w.guest.code(t); code != 7 {
+			t.Errorf("PID 1 exited with %d", code)
+		}
+		if got := strings.Join(w.lines(execution.LogQuery{}), ","); got != "stdout ready,stdout got terminated" {
+			t.Errorf("log %q", got)
+		}
+	})
+}
+
+func TestSignalMain(t *testing.T) {
+	everywhere(t, func(t *testing.T, e environment) {
+		w := newWorld(t, e, agent.GuestConfig{Command: []string{e.tool, "sleep"}})
+		p, err := w.conn.Exec(w.ctx(), execution.ExecSpec{Command: []string{"cat"}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer p.Close()
+		began := time.Now()
+		if err := w.conn.Signal(w.ctx(), 9); err != nil {
+			t.Fatal(err)
+		}
+		if code, err := p.Wait(w.ctx()); err != nil || code != 143 && code != 137 {
+			t.Errorf("the exec ended with %d, %v", code, err)
+		}
+		if code := w.guest.code(t); code != 137 {
+			t.Errorf("PID 1 exited with %d", code)
+		}
+		t.Logf("ended after %v", time.Since(began))
+		if x, err := w.hub.Exit(id); err != nil || x.Code != 137 || x.Message != "ended by signal 9" {
+			t.Errorf("recorded %+v %v", x, err)
+		}
+		if err := w.conn.Signal(w.ctx(), 9); !errs.Is(err, errs.Unavailable) {
+			t.Errorf("signal after the end: %v", err)
+		}
+	})
+}
+
+func TestWithoutMain(t *testing.T) {
+	everywhere(t, func(t *testing.T, e environment) {
+		w := newWorld(t, e, agent.GuestConfig{})
+		if s := w.conn.Main(); s.State != agent.MainNone {
+			t.Errorf("main is %+v", s)
+		}
+		if err := w.conn.StartMain(w.ctx()); !errs.Is(err, errs.FailedPrecondition) {
+			t.Errorf("start: %v", err)
+		}
+		if err := w.guest.cmd.Process.Signal(os.Signal(sigterm)); err != nil {
+			t.Fatal(err)
+		}
+		if code := w.guest.code(t); code != 143 {
+			t.Errorf("PID 1 exited with %d", code)
+		}
+	})
+}
+
+func TestAgentKilled(t *testing.T) {
+	everywhere(t, func(t *testing.T, e environment) {
+		w := newWorld(t, e, agent.GuestConfig{Command: []string{e.tool, "sleep"}})
+		p, err := w.conn.Exec(w.ctx(), execution.ExecSpec{Command: []string{"cat"}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer p.Close()
+		w.guest.kill(t)
+		until(t, "the loss is noticed", func() bool { return !w.conn.Connected() })
+		if _, err := w.hub.Exit(id); !errs.Is(err, errs.NotFound) {
+			t.Errorf("an exit is recorded: %v", err)
+		}
+		if err := w.hub.End(id, execution.Exit{Cause: execution.CauseCrash, Code: 137, Message: "gone"}); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := p.Wait(w.ctx()); !errs.Is(err, errs.Unavailable) {
+			t.Errorf("exec: %v", err)
+		}
+		if x, err := w.hub.Exit(id); err != nil || x.Cause != execution.CauseCrash || x.Message != "gone" {
+			t.Errorf("recorded %+v %v", x, err)
+		}
+		w.lines(execution.LogQuery{Follow: true}) // returns
+		if _, err := w.conn.Exec(w.ctx(), execution.ExecSpec{Command: []string{"true"}}); !errs.Is(err, errs.Unavailable) {
+			t.Errorf("exec after the end: %v", err)
+		}
+	})
+}
+
+func TestUsers(t *testing.T) {
+	e := inGvisor
+	e.need(t)
+	w := newWorld(t, e, agent.GuestConfig{User: "app"})
+	for _, c := range []struct{ user, want string }{
+		{"", "uid 1234 gid 1234;groups [1234 777]"},
+		{"app", "uid 1234 gid 1234;groups [1234 777]"},
+		{"1234", "uid 1234 gid 1234;groups [1234 777]"},
+		{"app:extra", "uid 1234 gid 777;groups [777]"},
+		{"4321:8765", "uid 4321 gid 8765;groups [8765]"},
+		{"4321", "uid 4321 gid 0;groups [0]"},
+		{"root", "uid 0 gid 0;groups [0]"},
+	} {
+		r := w.exec(execution.ExecSpec{Command: []string{e.tool, "status"}, User: c.user})
+		lines := strings.Split(strings.TrimSpace(r.out), "\n")
+		if got := strings.Join(lines[len(lines)-2:], ";"); got != c.want {
+			t.Errorf("%q: %s, want %s", c.user, got, c.want)
+		}
+		for _, l := range lines[:len(lines)-2] {
+			if strings.HasPrefix(l, "Cap") && !strings.HasSuffix(l, " 0000000000000000") {
+				t.Errorf("%q has %s", c.user, l)
+			}
+			if strings.HasPrefix(l, "NoNewPrivs") && l != "NoNewPrivs: 1" {
+				t.Errorf("%q has %s", c.user, l)
+			}
+		}
+		if len(lines) < 7 {
+			t.Errorf("%q: %q", c.user, lines)
+		}
+		// Neither the token nor the log is for the sandbox's processes.
+		paths := []string{"/run/runtime/agent/config", "/run/runtime/log/0000000000000000.log", "/run/runtime/log", "/proc/1/mem", "/proc/1/environ"}
+		r = w.exec(execution.ExecSpec{Command: append([]string{e.tool, "open"}, paths...), User: c.user})
+		for _, p := range paths {
+			if !strings.Contains(r.out, p+" false\n") {
+				t.Errorf("%q can read: %s", c.user, r.out)
+				break
+			}
+		}
+		if r = w.exec(execution.ExecSpec{Command: []string{"sh", "-c", "kill -9 1; echo x >/run/runtime/log/x"}, User: c.user}); r.code == 0 {
+			t.Errorf("%q can write a log: %+v", c.user, r)
+		}
+	}
+	r := w.exec(execution.ExecSpec{Command: []string{"sh", "-c", "echo $HOME; tty; touch $(tty) && echo mine"}, TTY: true})
+	if !strings.Contains(r.out, "/home/app") || !strings.Contains(r.out, "mine") {
+		t.Errorf("terminal: %q", r.out)
+	}
+}
+
+func TestListening(t *testing.T) {
+	e := inGvisor
+	e.need(t)
+	w := newWorld(t, e, agent.GuestConfig{Command: []string{e.tool, "listen", "127.0.0.1:8001", "0.0.0.0:8002", ":8003", "[::1]:8004"}})
+	var got string
+	until(t, "all listen", func() bool { return len(w.lines(execution.LogQuery{})) > 0 })
+	list, err := w.conn.Listening(w.ctx())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, l := range list {
+		got += fmt.Sprintf("%d %v;", l.Port, l.Loopback())
+	}
+	if want := "8001 true;8002 false;8003 false;8004 true;"; got != want {
+		t.Errorf("got %s want %s", got, want)
+	}
+}
+
+func TestLimitPIDs(t *testing.T) {
+	e := inGvisor
+	e.need(t)
+	w := newWorld(t, e, agent.GuestConfig{PIDs: 40})
+	r := w.exec(execution.ExecSpec{Command: []string{e.tool, "fork", "100"}})
+	if !strings.Contains(r.out, "failed after") {
+		t.Errorf("%+v", r)
+	}
+	r = w.exec(execution.ExecSpec{Command: []string{e.tool, "status"}})
+	t.Log(r.out)
+	if r = w.sh("mount | grep cgroup"); r.out != "" {
+		t.Errorf("the cgroup is visible: %s", r.out)
+	}
+}
+
+func TestRemove(t *testing.T) {
+	everywhere(t, func(t *testing.T, e environment) {
+		w := newWorld(t, e, agent.GuestConfig{Command: []string{"echo", "hello"}})
+		w.guest.code(t)
+		if ids, err := w.hub.IDs(); err != nil || len(ids) != 1 || ids[0] != id {
+			t.Errorf("ids %q %v", ids, err)
+		}
+		for range 2 {
+			if err := w.hub.Remove(id); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if _, err := w.hub.Conn(w.ctx(), id); !errs.Is(err, errs.NotFound) {
+			t.Errorf("connection: %v", err)
+		}
+		if err := w.hub.Attach(id); !errs.Is(err, errs.NotFound) {
+			t.Errorf("attach: %v", err)
+		}
+		if l := w.lines(execution.LogQuery{Follow: true}); len(l) != 1 {
+			t.Errorf("log %q", l)
+		}
+		for range 2 {
+			if err := w.hub.RemoveLogs(id); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := w.hub.Logs(w.ctx(), id, execution.LogQuery{}, nil); !errs.Is(err, errs.NotFound) {
+			t.Errorf("logs: %v", err)
+		}
+		for _, dir := range []string{w.config.Dir, w.config.LogDir} {
+			if left, _ := filepath.Glob(dir + "/*"); len(left) > 0 {
+				t.Errorf("left: %q", left)
+			}
+		}
+	})
+}
