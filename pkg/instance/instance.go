@@ -104,7 +104,16 @@ func writeNewID(path string) error {
 	if err := tmp.Sync(); err != nil {
 		return err
 	}
-	return os.Link(tmp.Name(), path)
+	if err := os.Link(tmp.Name(), path); err != nil {
+		return err
+	}
+	// Everything outside is named after it: it must survive a power loss.
+	dir, err := os.Open(filepath.Dir(path))
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	return dir.Sync()
 }
 
 // Lock makes this process the only server on the state directory, until it

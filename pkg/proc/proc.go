@@ -188,10 +188,7 @@ func (p *Process) Stop(ctx context.Context, sig syscall.Signal, grace time.Durat
 	for killed := false; ; {
 		select {
 		case <-p.done:
-			if err := os.Remove(p.spec.RecordFile); err != nil && !errors.Is(err, os.ErrNotExist) {
-				return err
-			}
-			return nil
+			return p.removeRecord()
 		case <-timer.C:
 			if killed {
 				return errs.New(errs.Unavailable, "%s (pid %d) does not end after SIGKILL", p.spec.Name, p.record.PID)
@@ -205,6 +202,18 @@ func (p *Process) Stop(ctx context.Context, sig syscall.Signal, grace time.Durat
 			return ctx.Err()
 		}
 	}
+}
+
+// removeRecord removes the record, unless it names a successor by now.
+func (p *Process) removeRecord() error {
+	rec, err := readRecord(p.spec.RecordFile)
+	if err == nil && rec != nil && (rec.PID != p.record.PID || rec.StartTime != p.record.StartTime) {
+		return nil
+	}
+	if err := os.Remove(p.spec.RecordFile); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	return nil
 }
 
 // Find returns the running process that recordFile names, or nil.
@@ -266,6 +275,9 @@ func readRecord(path string) (*Record, error) {
 	}
 	if err != nil {
 		return nil, errs.New(errs.Unavailable, "read process record: %w", err)
+	}
+	if len(b) == 0 {
+		return nil, nil // a power loss came before the contents; nothing of then runs
 	}
 	var r Record
 	if err := json.Unmarshal(b, &r); err != nil {
