@@ -658,6 +658,8 @@ func (x *AppVersionSpec) ValidateFields(v *schema.Validator) {
 
 // AppVersionStatus: what is known of a app_version.
 type AppVersionStatus struct {
+	// When it took the traffic; absent: it never served.
+	ServedAt *time.Time `cbor:"1,keyasint,omitempty" json:"served_at,omitempty"`
 }
 
 // MarshalJSON renders x; durations are strings, secrets are redacted.
@@ -686,6 +688,7 @@ const (
 	AppVersionAttrSecrets    = "spec.secrets"
 	AppVersionAttrGit        = "spec.git"
 	AppVersionAttrCopiedFrom = "spec.copied_from"
+	AppVersionAttrServedAt   = "status.served_at"
 )
 
 // NewAppVersion returns a app_version with every default applied.
@@ -759,6 +762,7 @@ var AppVersionKind = &schema.Kind{
 		{Path: "spec.secrets", Type: "map of secret", Doc: "Secret environment when it was made."},
 		{Path: "spec.git", Type: "component git_info", Doc: "Source."},
 		{Path: "spec.copied_from", Type: "ref app_version", Doc: "The version it repeats, for rollback, config and restart."},
+		{Path: "status.served_at", Type: "time", Doc: "When it took the traffic; absent: it never served."},
 	},
 	Columns: []schema.Column{
 		{Title: "APP", Value: func(obj schema.Object, _ time.Time) string {
@@ -846,6 +850,8 @@ type BuildStatus struct {
 	Services []Service `cbor:"5,keyasint,omitempty" json:"services,omitempty"`
 	// Environment found in the source's app.toml.
 	Env map[string]string `cbor:"6,keyasint,omitempty" json:"env,omitempty"`
+	// Class of its failure.
+	Reason FailureReason `cbor:"12,keyasint,omitempty" json:"reason,omitempty"`
 	// Why it failed.
 	Message string `cbor:"7,keyasint,omitempty" json:"message,omitempty"`
 	// What to do next.
@@ -890,6 +896,9 @@ func (x *BuildStatus) ValidateFields(v *schema.Validator) {
 	for k := range x.Env {
 		v.MapKey("env", k)
 	}
+	if x.Reason != "" {
+		schema.CheckEnum(v, "reason", x.Reason)
+	}
 }
 
 // Attributes of Build.
@@ -904,6 +913,7 @@ const (
 	BuildAttrImage     = "status.image"
 	BuildAttrServices  = "status.services"
 	BuildAttrEnv       = "status.env"
+	BuildAttrReason    = "status.reason"
 	BuildAttrMessage   = "status.message"
 	BuildAttrHint      = "status.hint"
 	BuildAttrLogTail   = "status.log_tail"
@@ -978,6 +988,7 @@ var BuildKind = &schema.Kind{
 		{Path: "status.image", Type: "string", Doc: "Image reference with digest."},
 		{Path: "status.services", Type: "list of component service", Doc: "Services found in the source (app.toml, Procfile, detection)."},
 		{Path: "status.env", Type: "map of string", Doc: "Environment found in the source's app.toml."},
+		{Path: "status.reason", Type: "enum failure_reason", Doc: "Class of its failure.", Choices: []string{"source", "plan", "build", "image", "capacity", "crash", "oom", "port", "unhealthy", "timeout", "lease", "internal"}},
 		{Path: "status.message", Type: "string", Doc: "Why it failed."},
 		{Path: "status.hint", Type: "string", Doc: "What to do next."},
 		{Path: "status.log_tail", Type: "list of string", Doc: "Last lines when it failed."},

@@ -11,14 +11,16 @@ import (
 
 // Names of the kinds.
 const (
-	KindProject = "project"
-	KindNode    = "node"
+	KindProject   = "project"
+	KindNode      = "node"
+	KindNodeLease = "node_lease"
 )
 
 // Kinds lists the kinds of this domain.
 var Kinds = []*schema.Kind{
 	ProjectKind,
 	NodeKind,
+	NodeLeaseKind,
 }
 
 // NodePhase is an enum. What is known of a node.
@@ -226,6 +228,8 @@ type NodeStatus struct {
 	Version string `cbor:"4,keyasint,omitempty" json:"version,omitempty"`
 	// When it last reported.
 	LastSeen *time.Time `cbor:"5,keyasint,omitempty" json:"last_seen,omitempty"`
+	// Since when it counts as down; absent: it does not.
+	DownSince *time.Time `cbor:"7,keyasint,omitempty" json:"down_since,omitempty"`
 	// Why it is not ready.
 	Message string `cbor:"6,keyasint,omitempty" json:"message,omitempty"`
 }
@@ -270,6 +274,7 @@ const (
 	NodeAttrInstance    = "status.instance"
 	NodeAttrVersion     = "status.version"
 	NodeAttrLastSeen    = "status.last_seen"
+	NodeAttrDownSince   = "status.down_since"
 	NodeAttrMessage     = "status.message"
 )
 
@@ -335,6 +340,7 @@ var NodeKind = &schema.Kind{
 		{Path: "status.instance", Type: "string", Doc: "Instance id of the installation on it."},
 		{Path: "status.version", Type: "string", Doc: "Version of runtime that runs on it."},
 		{Path: "status.last_seen", Type: "time", Doc: "When it last reported."},
+		{Path: "status.down_since", Type: "time", Doc: "Since when it counts as down; absent: it does not."},
 		{Path: "status.message", Type: "string", Doc: "Why it is not ready."},
 	},
 	Columns: []schema.Column{
@@ -364,6 +370,129 @@ var NodeKind = &schema.Kind{
 		}},
 		{Title: "AGE", Value: func(obj schema.Object, now time.Time) string {
 			o := obj.(*Node)
+			return schema.CellAge(o.CreatedAt, now)
+		}},
+	},
+}
+
+// NodeLease: The word of a node that it is alive. Exists once per node, bound to a store
+// lease that the node keeps alive; it goes when that lapses.
+type NodeLease struct {
+	schema.Meta
+	Spec   NodeLeaseSpec   `json:"spec"`
+	Status NodeLeaseStatus `json:"status"`
+}
+
+// NodeLeaseSpec: what is wanted of a node_lease.
+type NodeLeaseSpec struct {
+	// Which node.
+	Node id.Node `cbor:"1,keyasint" json:"node" schema:"required"`
+}
+
+// MarshalJSON renders x; durations are strings, secrets are redacted.
+func (x NodeLeaseSpec) MarshalJSON() ([]byte, error) { return schema.EncodeJSON(&x) }
+
+// UnmarshalJSON decodes x; unknown fields are errors, missing ones get their defaults.
+func (x *NodeLeaseSpec) UnmarshalJSON(b []byte) error { return schema.DecodeJSON(b, x) }
+
+// Validate reports every field that breaks its rules, as one error of class
+// invalid_argument.
+func (x *NodeLeaseSpec) Validate() error { return schema.Validate(x) }
+
+// ValidateFields is Validate below the path that v is at.
+func (x *NodeLeaseSpec) ValidateFields(v *schema.Validator) {
+	v.Required("node", x.Node != "")
+	if x.Node != "" {
+		v.Ref("node", string(x.Node))
+	}
+}
+
+// NodeLeaseStatus: what is known of a node_lease.
+type NodeLeaseStatus struct {
+}
+
+// MarshalJSON renders x; durations are strings, secrets are redacted.
+func (x NodeLeaseStatus) MarshalJSON() ([]byte, error) { return schema.EncodeJSON(&x) }
+
+// UnmarshalJSON decodes x; unknown fields are errors, missing ones get their defaults.
+func (x *NodeLeaseStatus) UnmarshalJSON(b []byte) error { return schema.DecodeJSON(b, x) }
+
+// Validate reports every field that breaks its rules, as one error of class
+// invalid_argument.
+func (x *NodeLeaseStatus) Validate() error { return schema.Validate(x) }
+
+// ValidateFields is Validate below the path that v is at.
+func (x *NodeLeaseStatus) ValidateFields(v *schema.Validator) {
+}
+
+// Attributes of NodeLease.
+const (
+	NodeLeaseAttrNode = "spec.node"
+)
+
+// NewNodeLease returns a node_lease with every default applied.
+func NewNodeLease() *NodeLease {
+	o := new(NodeLease)
+	return o
+}
+
+// GetID returns the typed id.
+func (o *NodeLease) GetID() id.NodeLease { return id.NodeLease(o.ID) }
+
+// EntityKind returns NodeLeaseKind.
+func (o *NodeLease) EntityKind() *schema.Kind { return NodeLeaseKind }
+
+// SpecPtr returns &o.Spec.
+func (o *NodeLease) SpecPtr() any { return &o.Spec }
+
+// StatusPtr returns &o.Status.
+func (o *NodeLease) StatusPtr() any { return &o.Status }
+
+// ValidateFields checks spec and status.
+func (o *NodeLease) ValidateFields(v *schema.Validator) {
+	v.In("spec", &o.Spec)
+	v.In("status", &o.Status)
+}
+
+// MarshalJSON renders o with its kind; secrets are redacted.
+func (o NodeLease) MarshalJSON() ([]byte, error) { return schema.EncodeObjectJSON(&o) }
+
+// UnmarshalJSON decodes o strictly; missing fields get their defaults.
+func (o *NodeLease) UnmarshalJSON(b []byte) error { return schema.DecodeObjectJSON(b, o) }
+
+// Extract adds what the store indexes or enforces of o.
+func (o *NodeLease) Extract(e *schema.Extracted) {
+	if o.Spec.Node != "" {
+		e.AddUnique("spec.node", schema.EncodeIndexString(string(o.Spec.Node)), false)
+		e.AddRef("spec.node", "node", schema.ID(o.Spec.Node), schema.Cascade)
+	}
+}
+
+// NodeLeaseKind describes the kind node_lease.
+var NodeLeaseKind = &schema.Kind{
+	Name: "node_lease", Plural: "node_leases", Prefix: "nlease", Domain: "core",
+	Doc:   "The word of a node that it is alive. Exists once per node, bound to a store lease that the node keeps alive; it goes when that lapses.",
+	Scope: schema.ScopeCluster,
+	New:   func() schema.Object { return NewNodeLease() },
+	Decode: func(r *schema.Record) (schema.Object, error) {
+		o := NewNodeLease()
+		if err := schema.DecodeRecord(r, o); err != nil {
+			return nil, err
+		}
+		return o, nil
+	},
+	Encode:  schema.EncodeObject,
+	Extract: func(r *schema.Record) (schema.Extracted, error) { return schema.ExtractRecord(r, NewNodeLease()) },
+	Attrs: []schema.Attr{
+		{Path: "spec.node", Type: "ref node", Doc: "Which node.", Required: true, Unique: true},
+	},
+	Columns: []schema.Column{
+		{Title: "NODE", Value: func(obj schema.Object, _ time.Time) string {
+			o := obj.(*NodeLease)
+			return schema.Cell(o.Spec.Node)
+		}},
+		{Title: "AGE", Value: func(obj schema.Object, now time.Time) string {
+			o := obj.(*NodeLease)
 			return schema.CellAge(o.CreatedAt, now)
 		}},
 	},

@@ -42,6 +42,12 @@ type Node string
 // NewNode returns a fresh random id.
 func NewNode() Node { return Node(schema.NewID("node")) }
 
+// NodeLease is the id of an entity of kind node_lease ("nlease-" and 16 characters).
+type NodeLease string
+
+// NewNodeLease returns a fresh random id.
+func NewNodeLease() NodeLease { return NodeLease(schema.NewID("nlease")) }
+
 // Project is the id of an entity of kind project ("proj-" and 16 characters).
 type Project string
 
