@@ -21,7 +21,7 @@ const helperEnv = "PROC_TEST_DIR"
 
 func TestMain(m *testing.M) {
 	if dir := os.Getenv(helperEnv); dir != "" {
-		if _, err := Ensure(context.Background(), spec(dir, "sleep 1000")); err != nil {
+		if _, err := Ensure(context.Background(), spec(dir, "exec sleep 1000")); err != nil {
 			panic(err)
 		}
 		os.Exit(0)
@@ -33,7 +33,7 @@ func TestMain(m *testing.M) {
 func spec(dir, script string) Spec {
 	ready := filepath.Join(dir, "ready")
 	return Spec{
-		Name: "child", Path: "/bin/sh", Args: []string{"-c", "touch " + ready + "; " + script},
+		Name: "child", Path: "/bin/sh", Args: []string{"-c", ": > " + ready + "; " + script},
 		LogFile: filepath.Join(dir, "log", "child.log"), RecordFile: filepath.Join(dir, "run", "child.json"),
 		Ready:        func(context.Context) error { _, err := os.Stat(ready); return err },
 		ReadyTimeout: 10 * time.Second,
@@ -158,7 +158,7 @@ func TestOutlivesItsParent(t *testing.T) {
 func TestKillAfterGrace(t *testing.T) {
 	dir := t.TempDir()
 	trapped := filepath.Join(dir, "trapped")
-	s := spec(dir, "trap '' TERM; touch "+trapped+"; while :; do sleep 0.1; done")
+	s := spec(dir, "trap '' TERM; : > "+trapped+"; while :; do sleep 0.1; done")
 	s.Ready = func(context.Context) error { _, err := os.Stat(trapped); return err }
 	p := ensure(t, s)
 	if err := p.Stop(t.Context(), syscall.SIGTERM, 100*time.Millisecond); err != nil {
@@ -170,7 +170,7 @@ func TestKillAfterGrace(t *testing.T) {
 func TestStopGivesUpWithContext(t *testing.T) {
 	dir := t.TempDir()
 	trapped := filepath.Join(dir, "trapped")
-	s := spec(dir, "trap '' TERM; touch "+trapped+"; while :; do sleep 0.1; done")
+	s := spec(dir, "trap '' TERM; : > "+trapped+"; while :; do sleep 0.1; done")
 	s.Ready = func(context.Context) error { _, err := os.Stat(trapped); return err }
 	p := ensure(t, s)
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
