@@ -201,11 +201,18 @@ func (b *build) teardownContainer(ctx context.Context) error {
 	return nil
 }
 
+// taskTimeout is how long a busy machine may take to start a sandbox.
+const taskTimeout = 60 * time.Second
+
 func (b *build) setupTask(ctx context.Context) error {
 	c, err := b.d.client()
 	if err != nil {
 		return err
 	}
+	// Not given up half-way: containerd would clean up behind its answer, and take
+	// away what a next attempt has made meanwhile.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), taskTimeout)
+	defer cancel()
 	_, err = c.TaskService().Create(ctx, &tasks.CreateTaskRequest{ContainerID: taskID(b.spec.ID), Rootfs: protoMounts(b.mounts)})
 	if err != nil {
 		return containerd.Error(errgrpc.ToNative(err), "create task")

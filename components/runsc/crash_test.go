@@ -1,4 +1,4 @@
-package runsc
+package runsc_test
 
 import (
 	"context"
@@ -17,20 +17,23 @@ import (
 
 	"miren.dev/runtime/components/execution"
 	"miren.dev/runtime/components/execution/executiontest"
+	"miren.dev/runtime/components/runsc/runsctest"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/proc"
 )
 
-func (m *machine) spec(id string, command ...string) execution.Spec {
+type machine struct{ *runsctest.Machine }
+
+func (m machine) spec(id string, command ...string) execution.Spec {
 	return execution.Spec{
-		ID: id, Image: m.image, Command: append([]string{"/bin/guest"}, command...), Network: execution.NetworkBridge,
+		ID: id, Image: m.Image, Command: append([]string{"/bin/guest"}, command...), Network: execution.NetworkBridge,
 		CPUMillis: 2000, MemoryBytes: 128 << 20, PIDs: 64, DiskBytes: 64 << 20,
 	}
 }
 
-func (m *machine) ensure(t *testing.T, s execution.Spec) execution.Instance {
+func (m machine) ensure(t *testing.T, s execution.Spec) execution.Instance {
 	t.Helper()
-	in, err := m.driver.Ensure(t.Context(), s)
+	in, err := m.Driver.Ensure(t.Context(), s)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -40,18 +43,18 @@ func (m *machine) ensure(t *testing.T, s execution.Spec) execution.Instance {
 	return in
 }
 
-func (m *machine) delete(t *testing.T, id string) {
+func (m machine) delete(t *testing.T, id string) {
 	t.Helper()
-	if err := m.driver.Delete(t.Context(), id); err != nil {
+	if err := m.Driver.Delete(t.Context(), id); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := m.driver.Get(t.Context(), id); !errs.Is(err, errs.NotFound) {
+	if _, err := m.Driver.Get(t.Context(), id); !errs.Is(err, errs.NotFound) {
 		t.Errorf("Get after Delete: %v", err)
 	}
-	if _, err := os.Lstat(m.driver.shimSocket(id)); !os.IsNotExist(err) {
+	if _, err := os.Lstat(m.Driver.ShimSocket(id)); !os.IsNotExist(err) {
 		t.Errorf("socket of the shim is left: %v", err)
 	}
-	if err := m.driver.DeleteLogs(t.Context(), id); err != nil {
+	if err := m.Driver.DeleteLogs(t.Context(), id); err != nil {
 		t.Error(err)
 	}
 }
@@ -68,8 +71,8 @@ func get(address string) error {
 	return err
 }
 
-func (m *machine) exec(ctx context.Context, id string) error {
-	p, err := m.driver.Exec(ctx, id, execution.ExecSpec{Command: []string{"/bin/guest", "echo", "x"}})
+func (m machine) exec(ctx context.Context, id string) error {
+	p, err := m.Driver.Exec(ctx, id, execution.ExecSpec{Command: []string{"/bin/guest", "echo", "x"}})
 	if err != nil {
 		return err
 	}
@@ -101,18 +104,18 @@ func kill(t *testing.T, pid int) {
 	})
 }
 
-func (m *machine) containerdPID(t *testing.T) int {
+func (m machine) containerdPID(t *testing.T) int {
 	t.Helper()
-	p, err := proc.Find(m.instance.Socket("containerd", "containerd.pid"))
+	p, err := proc.Find(m.Instance.Socket("containerd", "containerd.pid"))
 	if err != nil || p == nil {
 		t.Fatalf("containerd does not run: %v", err)
 	}
 	return p.PID()
 }
 
-func (m *machine) shimPID(t *testing.T, id string) int {
+func (m machine) shimPID(t *testing.T, id string) int {
 	t.Helper()
-	b, err := os.ReadFile(filepath.Join(m.driver.bundleDir(id), "shim.pid"))
+	b, err := os.ReadFile(filepath.Join(m.Driver.BundleDir(id), "shim.pid"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -123,9 +126,9 @@ func (m *machine) shimPID(t *testing.T, id string) int {
 	return pid
 }
 
-func (m *machine) sentryPID(t *testing.T, id string) int {
+func (m machine) sentryPID(t *testing.T, id string) int {
 	t.Helper()
-	pids, err := m.driver.cgroups.PIDs(id)
+	pids, err := m.Driver.PIDs(id)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -139,16 +142,16 @@ func (m *machine) sentryPID(t *testing.T, id string) int {
 	return 0
 }
 
-func (m *machine) crashed(t *testing.T, id string) {
+func (m machine) crashed(t *testing.T, id string) {
 	t.Helper()
-	e := m.env()
+	e := m.Env()
 	if exit := e.Ended(t, id); exit.Cause != execution.CauseCrash || exit.Message == "" || time.Since(exit.At).Abs() > time.Minute {
 		t.Errorf("exit of %s: %+v", id, exit)
 	}
 }
 
 func TestCrash(t *testing.T) {
-	m := newMachine(t)
+	m := machine{runsctest.New(t)}
 	t.Run("containerd", func(t *testing.T) {
 		in := m.ensure(t, m.spec("ctd", "serve", "80"))
 		executiontest.Eventually(t, "first answer", func() error { return get(in.Address) })
@@ -161,7 +164,7 @@ func TestCrash(t *testing.T) {
 			t.Error(err)
 		}
 		executiontest.Eventually(t, "containerd is not back", func() error {
-			got, err := m.driver.Get(t.Context(), "ctd")
+			got, err := m.Driver.Get(t.Context(), "ctd")
 			if err == nil && got.Phase != execution.Running {
 				err = fmt.Errorf("%+v", got)
 			}
@@ -178,7 +181,7 @@ func TestCrash(t *testing.T) {
 		for i := range 6 {
 			s := m.spec(fmt.Sprint("creating-", i), "serve", "80")
 			var wg sync.WaitGroup
-			wg.Go(func() { _, _ = m.driver.Ensure(t.Context(), s) })
+			wg.Go(func() { _, _ = m.Driver.Ensure(t.Context(), s) })
 			// At a different moment each time, whatever that is: this is the point of it.
 			select {
 			case <-time.After(time.Duration(i) * 20 * time.Millisecond):
@@ -187,7 +190,7 @@ func TestCrash(t *testing.T) {
 			kill(t, m.containerdPID(t))
 			wg.Wait()
 			executiontest.Eventually(t, "second attempt", func() error {
-				in, err := m.driver.Ensure(t.Context(), s)
+				in, err := m.Driver.Ensure(t.Context(), s)
 				if err == nil && in.Phase != execution.Running {
 					err = fmt.Errorf("%+v %+v", in, in.Exit)
 				}
@@ -226,23 +229,23 @@ func TestCrash(t *testing.T) {
 		left := m.ensure(t, m.spec("away-3", "serve", "80"))
 		executiontest.Eventually(t, "first answer", func() error { return get(left.Address) })
 		ctd, shim, sentry := m.containerdPID(t), m.shimPID(t, "away-1"), m.sentryPID(t, "away-2")
-		m.stop()
+		m.Stop()
 		kill(t, ctd)
 		kill(t, shim)
 		kill(t, sentry)
 		if err := get(left.Address); err != nil {
 			t.Error(err)
 		}
-		if err := m.driver.Close(); err != nil {
+		if err := m.Driver.Close(); err != nil {
 			t.Error(err)
 		}
-		if err := m.containerd.Start(t.Context()); err != nil {
+		if err := m.Containerd.Start(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		m.start(t)
+		m.Start(t)
 		m.crashed(t, "away-1")
 		m.crashed(t, "away-2")
-		if in, err := m.driver.Get(t.Context(), "away-3"); err != nil || in.Phase != execution.Running {
+		if in, err := m.Driver.Get(t.Context(), "away-3"); err != nil || in.Phase != execution.Running {
 			t.Errorf("Get = %+v, %v", in, err)
 		}
 		for _, id := range []string{"away-1", "away-2", "away-3"} {
@@ -252,48 +255,45 @@ func TestCrash(t *testing.T) {
 	t.Run("deleted while containerd is away", func(t *testing.T) {
 		m.ensure(t, m.spec("gone", "sleep"))
 		kill(t, m.containerdPID(t))
-		executiontest.Eventually(t, "delete", func() error { return m.driver.Delete(t.Context(), "gone") })
+		executiontest.Eventually(t, "delete", func() error { return m.Driver.Delete(t.Context(), "gone") })
 		m.delete(t, "gone")
 	})
 }
 
 func TestResume(t *testing.T) {
 	// The server ends at every point of a set-up; the next one finishes or clears away.
-	m := newMachine(t)
+	m := machine{runsctest.New(t)}
 	s := m.spec("resume", "serve", "80")
-	full := (&build{d: m.driver, spec: s}).steps()
+	full := m.Driver.Steps()
 	for done := range len(full) + 1 {
 		name := "nothing"
 		if done > 0 {
-			name = "after " + full[done-1].name
+			name = "after " + full[done-1]
 		}
 		t.Run(name, func(t *testing.T) {
-			b := &build{d: m.driver, spec: s}
-			steps := b.steps()[:done]
-			if err := setUp(t.Context(), steps); err != nil {
+			if err := m.Driver.SetUp(t.Context(), s, done); err != nil {
 				t.Fatal(err)
 			}
-			m.restart(t)
+			m.Restart(t)
 			in := m.ensure(t, s)
 			executiontest.Eventually(t, "answer", func() error { return get(in.Address) })
-			all, err := m.driver.List(t.Context())
+			all, err := m.Driver.List(t.Context())
 			if err != nil || len(all) != 1 || all[0].Phase != execution.Running {
 				t.Errorf("List = %+v, %v", all, err)
 			}
 			m.delete(t, s.ID)
 		})
 		t.Run(name+" deleted", func(t *testing.T) {
-			b := &build{d: m.driver, spec: s}
-			if err := setUp(t.Context(), b.steps()[:done]); err != nil {
+			if err := m.Driver.SetUp(t.Context(), s, done); err != nil {
 				t.Fatal(err)
 			}
-			m.restart(t)
-			all, err := m.driver.List(t.Context())
+			m.Restart(t)
+			all, err := m.Driver.List(t.Context())
 			if err != nil || len(all) != min(done, 1) {
 				t.Errorf("List = %+v, %v", all, err)
 			}
 			m.delete(t, s.ID)
-			if all, err = m.driver.List(t.Context()); err != nil || len(all) != 0 {
+			if all, err = m.Driver.List(t.Context()); err != nil || len(all) != 0 {
 				t.Errorf("List after Delete = %+v, %v", all, err)
 			}
 		})

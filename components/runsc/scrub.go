@@ -136,7 +136,7 @@ func (d *Driver) scrubRunsc(ctx context.Context, id string) error {
 		return nil
 	}
 	// It stops at what is gone already. There is nothing behind its files any more.
-	d.log.Warn("runsc cannot delete a sandbox, removing its record", "sandbox", id, "error", err, "output", strings.TrimSpace(string(out)))
+	d.log.Debug("runsc cannot delete a sandbox, removing its record", "sandbox", id, "error", err, "output", strings.TrimSpace(string(out)))
 	for _, f := range files {
 		if err := os.RemoveAll(f); err != nil {
 			return errs.New(errs.Unavailable, "remove record of runsc: %w", err)

@@ -1,0 +1,28 @@
+package runsc
+
+import (
+	"context"
+
+	"miren.dev/runtime/components/execution"
+)
+
+// What the tests, which are in a package of their own, look at.
+
+func (d *Driver) ShimSocket(id string) string   { return d.shimSocket(id) }
+func (d *Driver) BundleDir(id string) string    { return d.bundleDir(id) }
+func (d *Driver) PIDs(id string) ([]int, error) { return d.cgroups.PIDs(id) }
+
+// Steps returns the names of the steps of a set-up.
+func (d *Driver) Steps() []string {
+	var names []string
+	for _, s := range (&build{d: d}).steps() {
+		names = append(names, s.name)
+	}
+	return names
+}
+
+// SetUp does the first n steps of a set-up.
+func (d *Driver) SetUp(ctx context.Context, s execution.Spec, n int) error {
+	b := &build{d: d, spec: s}
+	return setUp(ctx, b.steps()[:n])
+}
