@@ -83,7 +83,6 @@ func (c *control) addControllers(nodeID id.Node) error {
 	deployments := &deployment.Reconciler{
 		Store: c.store, Drainer: drainer, Log: c.log.With("controller", "deployment"), URL: c.appURL, DrainTimeout: c.cfg.Ingress.DrainTimeout,
 	}
-	placer := &scheduler.Reconciler{Store: c.store, Log: c.log}
 	keeper := &retention.Reconciler{Store: c.store, Log: c.log.With("controller", "retention"), Config: retention.Config{
 		Versions: int(c.cfg.Retention.Versions), Deployments: int(c.cfg.Retention.Deployments), Builds: int(c.cfg.Retention.Builds),
 		EndedPools: c.cfg.Retention.Ended,
@@ -104,11 +103,7 @@ func (c *control) addControllers(nodeID id.Node) error {
 			Name: "pool", Kind: sandbox.SandboxPoolKind, Reconcile: reconcile(pools.Reconcile), Workers: 4,
 			Watches: []ctlruntime.Source{ctlruntime.Map(func(sb *sandbox.Sandbox) []id.SandboxPool { return ctlruntime.Key(sb.Spec.Pool) })},
 		},
-		{
-			// One worker: a decision must see what the one before it reserved.
-			Name: "scheduler", Kind: sandbox.SandboxKind, Reconcile: reconcile(placer.Reconcile),
-			Filter: func(o schema.Object) bool { sb, ok := o.(*sandbox.Sandbox); return ok && scheduler.Wants(sb) },
-		},
+		(&scheduler.Reconciler{Store: c.store, Log: c.log.With("controller", "scheduler")}).Controller(),
 		{
 			Name: "retention", Kind: app.AppKind, Reconcile: reconcile(keeper.Reconcile),
 		},

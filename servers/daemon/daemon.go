@@ -50,10 +50,7 @@ func Run(ctx context.Context, cfg *config.Config, log *slog.Logger) error {
 	defer store.Close()
 	reg := prometheus.NewRegistry()
 	reg.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), store)
-	sources, err := openSources(cfg, in)
-	if err != nil {
-		return err
-	}
+	sources := openSources(cfg, in, log)
 	c := newControl(cfg, m, store, sources, reg, log)
 	nodeID, err := c.prepare(ctx)
 	if err != nil {
@@ -80,6 +77,7 @@ func Run(ctx context.Context, cfg *config.Config, log *slog.Logger) error {
 	g.Go(func() error { return forever(ctx, log, "sandbox driver", m.driver.Run) })
 	g.Go(func() error { return forever(ctx, log, "buildkit", m.buildkit.Run) })
 	g.Go(func() error { return c.node.Run(ctx) })
+	g.Go(func() error { return sources.collect(ctx, log) })
 	g.Go(func() error {
 		defer c.builds.Stop()
 		return c.rt.Run(ctx)
