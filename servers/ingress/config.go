@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sys/unix"
 
 	"miren.dev/runtime/entity"
 	"miren.dev/runtime/pkg/errs"
@@ -25,6 +26,7 @@ type Config struct {
 	HoldLimit    int           // requests of one app that wait; default 1000
 	DrainTimeout time.Duration // how long requests may go on after the stop; default 30 s
 
+	MaxConnections        int           // of clients; default half of the files this process may open
 	MaxHeaderBytes        int           // of a request; default 64 KiB
 	MaxBodyBytes          int64         // of a request; default 1 GiB; negative: unlimited
 	ReadHeaderTimeout     time.Duration // default 10 s
@@ -65,6 +67,13 @@ func (c Config) withDefaults() (Config, error) {
 	setDuration(&c.ResponseHeaderTimeout, 10*time.Minute)
 	if c.HoldLimit <= 0 {
 		c.HoldLimit = 1000
+	}
+	if c.MaxConnections <= 0 {
+		c.MaxConnections = 10_000
+		var files unix.Rlimit
+		if unix.Getrlimit(unix.RLIMIT_NOFILE, &files) == nil && files.Cur < 1<<40 {
+			c.MaxConnections = max(int(files.Cur/2), 100) // each may need one to a sandbox
+		}
 	}
 	if c.MaxHeaderBytes <= 0 {
 		c.MaxHeaderBytes = 64 << 10

@@ -22,6 +22,7 @@ type Ingress struct {
 	table    atomic.Pointer[table]
 	follower *follower
 	tunnels  tunnels
+	conns    atomic.Int64  // of clients, tunnels included
 	stopping chan struct{} // closed when requests should not wait any more
 	addrs    chan []net.Addr
 }
@@ -70,7 +71,7 @@ func (in *Ingress) Run(ctx context.Context) error {
 	}
 	srv := &http.Server{
 		Handler: in, ReadHeaderTimeout: in.cfg.ReadHeaderTimeout, IdleTimeout: in.cfg.IdleTimeout,
-		MaxHeaderBytes: in.cfg.MaxHeaderBytes, ErrorLog: slog.NewLogLogger(in.cfg.Logger.Handler(), slog.LevelDebug),
+		MaxHeaderBytes: in.cfg.MaxHeaderBytes, ConnState: in.count, ErrorLog: slog.NewLogLogger(in.cfg.Logger.Handler(), slog.LevelDebug),
 	}
 	adminSrv := &http.Server{Handler: in.adminHandler(), ReadHeaderTimeout: 10 * time.Second, MaxHeaderBytes: 16 << 10,
 		ErrorLog: srv.ErrorLog}
@@ -113,6 +114,20 @@ func (in *Ingress) Run(ctx context.Context) error {
 		admin.remove()
 	}
 	return errors.Join(err, background.Wait())
+}
+
+// count bounds the connections of clients. A tunnel gives its connection back
+// itself.
+func (in *Ingress) count(c net.Conn, state http.ConnState) {
+	switch state {
+	case http.StateNew:
+		if in.conns.Add(1) > int64(in.cfg.MaxConnections) {
+			in.metrics.refused.Inc()
+			c.Close()
+		}
+	case http.StateClosed:
+		in.conns.Add(-1)
+	}
 }
 
 func (in *Ingress) sweep(ctx context.Context) {

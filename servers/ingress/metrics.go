@@ -19,6 +19,7 @@ type metrics struct {
 	failures   *prometheus.CounterVec
 	revision   prometheus.Gauge
 	storeError prometheus.Counter
+	refused    prometheus.Counter
 	unknown    *appState // requests that lead to no app
 }
 
@@ -39,9 +40,11 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 			Name: "runtime_ingress_table_revision", Help: "Store revision of the route table."}),
 		storeError: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "runtime_ingress_store_errors_total", Help: "Times that the store could not be followed."}),
+		refused: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "runtime_ingress_connections_refused_total", Help: "Connections closed because there were too many."}),
 	}
 	if reg != nil {
-		reg.MustRegister(m.requests, m.seconds, m.inflight, m.held, m.failures, m.revision, m.storeError)
+		reg.MustRegister(m.requests, m.seconds, m.inflight, m.held, m.failures, m.revision, m.storeError, m.refused)
 	}
 	m.unknown = newAppState(App{}, m)
 	return m

@@ -113,8 +113,8 @@ func (x *exchange) attempt(b *backend, fresh bool) (err error) {
 		body = startBody(x, c)
 	}
 
-	if t := x.in.cfg.ResponseHeaderTimeout; t > 0 {
-		_ = nc.SetReadDeadline(time.Now().Add(t))
+	if body == nil {
+		x.expectAnswer(nc)
 	}
 	var re response
 	for n := 0; ; n++ {
@@ -148,6 +148,7 @@ func (x *exchange) attempt(b *backend, fresh bool) (err error) {
 		x.w.WriteHeader(re.status)
 		clear(h)
 	}
+	body.answered()
 	if x.in.cfg.ResponseHeaderTimeout > 0 {
 		_ = nc.SetReadDeadline(time.Time{})
 	}
@@ -164,6 +165,14 @@ func (x *exchange) attempt(b *backend, fresh bool) (err error) {
 	}
 	reusable = re.keepAlive
 	return nil
+}
+
+// expectAnswer limits the time until the answer begins. It is called when the
+// whole request was sent.
+func (x *exchange) expectAnswer(c net.Conn) {
+	if t := x.in.cfg.ResponseHeaderTimeout; t > 0 {
+		_ = c.SetReadDeadline(time.Now().Add(t))
+	}
 }
 
 // noAnswer says why there is no answer after readErr.
@@ -318,199 +327,4 @@ func (x *exchange) relayStream(c *upConn, re *response, bp *[]byte) error {
 		}
 		x.flush()
 	}
-}
-
-// bodyCopy sends a request body while the answer is awaited.
-type bodyCopy struct {
-	done  chan struct{}
-	err   error // valid after done
-	skip  chan struct{}
-	ready chan struct{}
-	once  sync.Once
-}
-
-func startBody(x *exchange, c *upConn) *bodyCopy {
-	b := &bodyCopy{done: make(chan struct{}), skip: make(chan struct{}), ready: make(chan struct{})}
-	if !x.out.expect {
-		close(b.ready)
-		b.once.Do(func() {})
-	}
-	go func() {
-		defer close(b.done)
-		select {
-		case <-b.ready:
-		case <-b.skip:
-			b.err = errSkipBody
-			return
-		case <-time.After(continueWait):
-		}
-		bp := bufferPool.Get().(*[]byte)
-		b.err = copyBody(c.Conn, &x.out, x.in.cfg.MaxBodyBytes, *bp)
-		bufferPool.Put(bp)
-		var w *sandboxWriteError
-		if b.err != nil && !errors.As(b.err, &w) {
-			c.Conn.Close() // the sandbox must not take a part for the whole
-		}
-	}()
-	return b
-}
-
-// proceed is the sandbox's 100 Continue.
-func (b *bodyCopy) proceed() {
-	if b != nil {
-		b.once.Do(func() { close(b.ready) })
-	}
-}
-
-// failed returns the reason if the body has ended the exchange.
-func (b *bodyCopy) failed() error {
-	select {
-	case <-b.done:
-		var w *sandboxWriteError
-		if b.err != nil && !errors.As(b.err, &w) {
-			return b.err
-		}
-	default:
-	}
-	return nil
-}
-
-// finish ends the copy, at the latest when the client has had lateBody to send
-// the rest. It reports whether the whole body was sent.
-func (b *bodyCopy) finish(x *exchange, c *upConn) bool {
-	select {
-	case <-b.done:
-		return b.err == nil
-	default:
-	}
-	close(b.skip)
-	if x.started && !x.aborted {
-		x.flush()
-	}
-	timer := time.AfterFunc(lateBody, func() {
-		_ = http.NewResponseController(x.w).SetReadDeadline(time.Now())
-	})
-	// The sandbox may have stopped reading.
-	_ = c.Conn.SetWriteDeadline(time.Now().Add(lateBody))
-	<-b.done
-	timer.Stop()
-	return false
-}
-
-// tunnel joins client and sandbox after 101.
-func (x *exchange) tunnel(c *upConn, re *response) error {
-	h := x.w.Header().Clone()
-	clear(x.w.Header())
-	client, brw, err := http.NewResponseController(x.w).Hijack()
-	if err != nil {
-		return &answerError{err}
-	}
-	x.started, x.upgraded, x.status = true, true, re.status
-	x.in.tunnels.add(client, c.Conn)
-	defer x.in.tunnels.remove(client)
-	defer client.Close()
-	_ = client.SetDeadline(time.Time{})
-	_ = c.Conn.SetDeadline(time.Time{})
-
-	head := append(make([]byte, 0, 1024), "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\n"...)
-	head = appendField(head, "Upgrade", re.upgrade)
-	for name, values := range h {
-		if name == "Content-Length" {
-			continue
-		}
-		for _, v := range values {
-			head = appendField(head, name, v)
-		}
-	}
-	if h["X-Request-Id"] == nil {
-		head = appendField(head, "X-Request-Id", x.out.requestID)
-	}
-	head = append(head, "\r\n"...)
-	if n := c.br.Buffered(); n > 0 {
-		p, _ := c.br.Peek(n)
-		head = append(head, p...)
-	}
-	if _, err := client.Write(head); err != nil {
-		return &clientReadError{err}
-	}
-	if n := brw.Reader.Buffered(); n > 0 {
-		p, _ := brw.Reader.Peek(n)
-		if _, err := c.Conn.Write(p); err != nil {
-			return err
-		}
-	}
-	up := make(chan struct{})
-	go func() {
-		defer close(up)
-		pipe(c.Conn, client)
-	}()
-	x.bytes += pipe(client, c.Conn)
-	<-up
-	return nil
-}
-
-// halfOpenLife is how long one direction of a tunnel may outlive the other.
-const halfOpenLife = time.Hour
-
-// pipe copies until src ends and passes the end on; an error ends both
-// directions.
-func pipe(dst, src net.Conn) int64 {
-	n, err := io.Copy(dst, src)
-	if half, ok := dst.(interface{ CloseWrite() error }); ok && err == nil && half.CloseWrite() == nil {
-		_ = dst.SetReadDeadline(time.Now().Add(halfOpenLife))
-		return n
-	}
-	dst.Close()
-	src.Close()
-	return n
-}
-
-// tunnels are the connections that http.Server does not know any more.
-type tunnels struct {
-	mu    sync.Mutex
-	conns map[net.Conn]net.Conn
-	idle  chan struct{} // closed when the last has ended; nil: nobody waits
-}
-
-func (t *tunnels) add(client, sandbox net.Conn) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.conns == nil {
-		t.conns = map[net.Conn]net.Conn{}
-	}
-	t.conns[client] = sandbox
-}
-
-func (t *tunnels) remove(client net.Conn) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	delete(t.conns, client)
-	if len(t.conns) == 0 && t.idle != nil {
-		close(t.idle)
-		t.idle = nil
-	}
-}
-
-// drain waits until the tunnels have ended, and ends them when ctx does.
-func (t *tunnels) drain(ctx context.Context) {
-	t.mu.Lock()
-	if len(t.conns) == 0 {
-		t.mu.Unlock()
-		return
-	}
-	idle := make(chan struct{})
-	t.idle = idle
-	t.mu.Unlock()
-	select {
-	case <-idle:
-		return
-	case <-ctx.Done():
-	}
-	t.mu.Lock()
-	for client, sandbox := range t.conns {
-		client.Close()
-		sandbox.Close()
-	}
-	t.mu.Unlock()
-	<-idle
 }

@@ -3,7 +3,6 @@ package ingress
 import (
 	"crypto/rand"
 	"encoding/hex"
-	"io"
 	"net"
 	"net/http"
 	"net/netip"
@@ -250,60 +249,3 @@ func isTrusted(prefixes []netip.Prefix, addr string) bool {
 	}
 	return false
 }
-
-// copyBody sends the client's body, chunked if length is negative.
-func copyBody(w io.Writer, o *outgoing, limit int64, buf []byte) error {
-	body := o.r.Body
-	var sent int64
-	// Room before the data for a chunk's size, and after it for its end.
-	const room = 10
-	for {
-		n, err := body.Read(buf[room : len(buf)-2])
-		if n > 0 {
-			if sent += int64(n); limit > 0 && sent > limit {
-				return errBodyTooLarge
-			}
-			out := buf[room : room+n]
-			if o.length < 0 {
-				var size [room]byte
-				s := strconv.AppendInt(size[:0], int64(n), 16)
-				s = append(s, "\r\n"...)
-				start := room - len(s)
-				copy(buf[start:], s)
-				copy(buf[room+n:], "\r\n")
-				out = buf[start : room+n+2]
-			}
-			if _, werr := w.Write(out); werr != nil {
-				return &sandboxWriteError{werr}
-			}
-		}
-		if err == io.EOF {
-			break
-		}
-		if err != nil {
-			return &clientReadError{err}
-		}
-	}
-	if o.length >= 0 {
-		return nil
-	}
-	end := append(buf[:0], "0\r\n"...)
-	for name, values := range o.r.Trailer {
-		if !httpguts.ValidTrailerHeader(name) {
-			continue
-		}
-		for _, v := range values {
-			end = appendField(end, name, v)
-		}
-	}
-	if _, err := w.Write(append(end, "\r\n"...)); err != nil {
-		return &sandboxWriteError{err}
-	}
-	return nil
-}
-
-type sandboxWriteError struct{ error }
-type clientReadError struct{ error }
-
-func (e *clientReadError) Unwrap() error   { return e.error }
-func (e *sandboxWriteError) Unwrap() error { return e.error }

@@ -525,3 +525,33 @@ func (l *lockedWriter) Write(b []byte) (int, error) {
 	defer l.mu.Unlock()
 	return l.w.Write(b)
 }
+
+func TestConnectionsAreBounded(t *testing.T) {
+	up := upstream(t, says("hi"))
+	in := start(t, Config{MaxConnections: 3})
+	in.install(oneApp(up.URL))
+	ask := func() (net.Conn, bool) {
+		c, err := net.Dial("tcp", in.addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { c.Close() })
+		fmt.Fprintf(c, "GET / HTTP/1.1\r\nHost: %s\r\n\r\n", testHost)
+		b := make([]byte, 12)
+		_, err = io.ReadFull(c, b)
+		return c, err == nil && string(b) == "HTTP/1.1 200"
+	}
+	var open []net.Conn
+	for i := range 3 {
+		c, ok := ask()
+		if !ok {
+			t.Fatalf("connection %d was refused", i)
+		}
+		open = append(open, c)
+	}
+	if _, ok := ask(); ok {
+		t.Error("a fourth connection was served")
+	}
+	open[0].Close()
+	eventually(t, "there is room again", func() bool { _, ok := ask(); return ok })
+}
