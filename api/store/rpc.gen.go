@@ -149,7 +149,7 @@ type GetRequest struct {
 	// Kind.
 	Kind string `cbor:"1,keyasint" json:"kind" schema:"required"`
 	// Id.
-	ID string `cbor:"2,keyasint" json:"id" schema:"required"`
+	ID string `cbor:"2,keyasint,omitempty" json:"id,omitempty"`
 }
 
 // MarshalJSON renders x; durations are strings, secrets are redacted.
@@ -165,10 +165,6 @@ func (x *GetRequest) Validate() error { return schema.Validate(x) }
 // ValidateFields is Validate below the path that v is at.
 func (x *GetRequest) ValidateFields(v *schema.Validator) {
 	v.Required("kind", x.Kind != "")
-	v.Required("id", x.ID != "")
-	if x.ID != "" {
-		v.MaxLen("id", len(x.ID), 64)
-	}
 }
 
 // GetResponse: One entity.
@@ -474,7 +470,7 @@ func (x *GrantRequest) ValidateFields(v *schema.Validator) {
 // LeaseRequest: Names a lease.
 type LeaseRequest struct {
 	// Id.
-	ID string `cbor:"1,keyasint" json:"id" schema:"required"`
+	ID string `cbor:"1,keyasint,omitempty" json:"id,omitempty"`
 }
 
 // MarshalJSON renders x; durations are strings, secrets are redacted.
@@ -489,7 +485,6 @@ func (x *LeaseRequest) Validate() error { return schema.Validate(x) }
 
 // ValidateFields is Validate below the path that v is at.
 func (x *LeaseRequest) ValidateFields(v *schema.Validator) {
-	v.Required("id", x.ID != "")
 }
 
 // Lease: A promise to be alive.
