@@ -116,7 +116,7 @@ func start(s Spec) (*Process, error) {
 		return nil, err
 	}
 	p := &Process{spec: s, done: make(chan struct{})}
-	p.record, err = Identify(cmd.Process.Pid)
+	p.record, err = identify(cmd.Process.Pid, true) // it may have ended at once: awaitReady says so
 	if err == nil {
 		p.record.Path = s.Path
 		err = writeRecord(s.RecordFile, p.record)
@@ -228,8 +228,10 @@ func Find(recordFile string) (*Process, error) {
 }
 
 // Identify returns the record of a running process.
-func Identify(pid int) (Record, error) {
-	st, err := startTime(pid)
+func Identify(pid int) (Record, error) { return identify(pid, false) }
+
+func identify(pid int, zombie bool) (Record, error) {
+	st, err := startTime(pid, zombie)
 	if err != nil {
 		return Record{}, err
 	}
@@ -248,8 +250,8 @@ func (r Record) Alive() bool {
 }
 
 // startTime reads field 22 of /proc/<pid>/stat; the command in field 2 may hold spaces and
-// parentheses. A zombie is reported as not existing.
-func startTime(pid int) (uint64, error) {
+// parentheses. A zombie is reported as not existing unless asked for.
+func startTime(pid int, zombie bool) (uint64, error) {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
 		return 0, err
@@ -262,7 +264,7 @@ func startTime(pid int) (uint64, error) {
 	if len(f) < 20 {
 		return 0, fmt.Errorf("/proc/%d/stat: %d fields", pid, len(f))
 	}
-	if f[0] == "Z" || f[0] == "X" {
+	if (f[0] == "Z" || f[0] == "X") && !zombie {
 		return 0, os.ErrNotExist
 	}
 	return strconv.ParseUint(f[19], 10, 64)

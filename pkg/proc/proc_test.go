@@ -76,8 +76,14 @@ func TestStartStop(t *testing.T) {
 	if sid, err := sessionOf(p.PID()); err != nil || sid != p.PID() {
 		t.Errorf("session %d of process %d: %v", sid, p.PID(), err)
 	}
-	if b, err := os.ReadFile(s.LogFile); err != nil || string(b) != "out\nerr\n" {
-		t.Errorf("log %q, %v", b, err)
+	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
+		b, err := os.ReadFile(s.LogFile)
+		if err == nil && string(b) == "out\nerr\n" {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("log %q, %v", b, err)
+		}
 	}
 	if err := p.Stop(t.Context(), syscall.SIGTERM, 10*time.Second); err != nil {
 		t.Fatal(err)
