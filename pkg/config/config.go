@@ -89,6 +89,11 @@ func (k *Key) set(c *Config, s string) error {
 		if k.Pattern != nil && s != "" && !k.Pattern.MatchString(s) {
 			return bad("%q does not match %s", s, k.Pattern)
 		}
+		if check := checks[k.Path]; check != nil && s != "" {
+			if err := check(s); err != nil {
+				return bad("%v", err)
+			}
+		}
 		*p = s
 	case *int64:
 		n, err := strconv.ParseInt(strings.ReplaceAll(s, "_", ""), 10, 64)
@@ -121,12 +126,19 @@ func (k *Key) set(c *Config, s string) error {
 		}
 		*p = d
 	case *[]string:
-		*p = nil
+		var list []string
 		for v := range strings.SplitSeq(s, ",") {
-			if v = strings.TrimSpace(v); v != "" {
-				*p = append(*p, v)
+			if v = strings.TrimSpace(v); v == "" {
+				continue
 			}
+			if check := checks[k.Path]; check != nil {
+				if err := check(v); err != nil {
+					return bad("%v", err)
+				}
+			}
+			list = append(list, v)
 		}
+		*p = list
 	default:
 		panic("config: type of " + k.Path)
 	}
@@ -174,6 +186,7 @@ func Load(path string, environ []string, flags *pflag.FlagSet) (*Config, error) 
 			env[name] = v
 		}
 	}
+	all = append(all, unknownVariables(env)...)
 	for i := range Keys {
 		k := &Keys[i]
 		if v, ok := env[k.Env()]; ok {

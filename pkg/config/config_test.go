@@ -16,7 +16,7 @@ import (
 // other returns a valid value of k that differs from the default.
 func other(t *testing.T, k *Key) string {
 	t.Helper()
-	for _, c := range append([]string{"7", "5000000000", "true", "45s", "/some/where", "postgres://host/db", "word"}, k.Choices...) {
+	for _, c := range append([]string{"7", "5000000000", "true", "45s", "/some/where", "postgres://host/db", "127.0.0.1:4321", "10.9.0.0/16", "word"}, k.Choices...) {
 		if c != k.Default && k.set(new(Config), c) == nil {
 			c2 := Default()
 			if k.set(c2, c); k.Get(c2) != k.Get(Default()) {
@@ -105,6 +105,14 @@ func TestMistakes(t *testing.T) {
 		{"state_dir: [a]", "state_dir should be a string"},
 		{"log:\n  level: info\n  level: warn", "set twice"},
 		{"a: [", "c: yaml"},
+		{"ingress:\n  http_address: '8080'", `"8080" is not host:port`},
+		{"ingress:\n  http_address: localhost:http", "not a number up to 65535"},
+		{"rpc:\n  address: a b:1", "not a host name"},
+		{"rpc:\n  hosts: [ok.example, 'not ok']", "not a host name"},
+		{"network:\n  pools: [10.0.0.1/8]", "c:2: network.pools: \"10.0.0.1/8\" is not an IPv4 network"},
+		{"network:\n  pools: ['fd00::/8']", "not an IPv4 network"},
+		{"ca_bundle: certs.pem", "neither auto, none nor an absolute path"},
+		{"toolchain_dir: bin", "not an absolute path"},
 	} {
 		_, err := Parse("c", []byte(c.yml))
 		if !errs.Is(err, errs.InvalidArgument) || !strings.Contains(err.Error(), c.want) {
@@ -119,4 +127,49 @@ func TestMistakes(t *testing.T) {
 func FuzzParse(f *testing.F) {
 	f.Add([]byte("log:\n  level: info"))
 	f.Fuzz(func(t *testing.T, b []byte) { _, _ = Parse("c", b) })
+}
+
+func TestNamesAreUnique(t *testing.T) {
+	seen := map[string]string{}
+	for i := range Keys {
+		for _, name := range []string{Keys[i].Env(), "--" + Keys[i].Flag()} {
+			if other := seen[name]; other != "" {
+				t.Errorf("%s means %s and %s", name, other, Keys[i].Path)
+			}
+			seen[name] = Keys[i].Path
+		}
+	}
+	for path := range checks {
+		if Lookup(path) == nil {
+			t.Errorf("a check for %s, which does not exist", path)
+		}
+	}
+}
+
+func TestUnknownVariables(t *testing.T) {
+	_, err := Load("", []string{"RUNTIME_LOG_LEVLE=debug", "RUNTIME_CONFIG=x", "RUNTIME_CLUSTER=y", "LOG_LEVEL=z", "RUNTIME_LOG_LEVEL=warn"}, nil)
+	if err == nil || !strings.Contains(err.Error(), "unknown variable RUNTIME_LOG_LEVLE; did you mean RUNTIME_LOG_LEVEL?") || strings.Contains(err.Error(), "CLUSTER") {
+		t.Errorf("%v", err)
+	}
+}
+
+func TestAllMistakesAtOnce(t *testing.T) {
+	flags := pflag.NewFlagSet("", pflag.ContinueOnError)
+	AddFlags(flags)
+	if err := flags.Parse([]string{"--build-parallel=many"}); err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(t.TempDir(), "c.yaml")
+	if err := os.WriteFile(file, []byte("log:\n  level: loud\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	_, err := Load(file, []string{"RUNTIME_BUILD_TIMEOUT=soon"}, flags)
+	for _, want := range []string{file + ":2: log.level", "environment RUNTIME_BUILD_TIMEOUT", "flag --build-parallel"} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v does not say %q", err, want)
+		}
+	}
+	if _, err := Load(filepath.Join(t.TempDir(), "none.yaml"), nil, nil); !errs.Is(err, errs.NotFound) {
+		t.Errorf("a missing file: %v", err)
+	}
 }

@@ -176,7 +176,8 @@ func docFile(keys []key) []byte {
 # Server configuration
 
 A key is set, strongest first, by its flag of `+"`r server start`"+`, its environment variable, the file given with
-`+"`--config`"+`, or by its default. Unknown keys are errors. `+"`r config generate`"+` prints a file with every key, `+"`r config validate`"+`
+`+"`--config`"+`, or by its default. The flag is the key with dashes: `+"`ingress.http_address`"+` is `+"`--ingress-http-address`"+`.
+Elements of lists are separated by commas in flags and variables. Unknown keys and variables are errors. `+"`r config generate`"+` prints a file with every key, `+"`r config validate`"+`
 checks one.
 
 | key | type | default | environment | what |
