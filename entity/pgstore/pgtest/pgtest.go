@@ -85,13 +85,20 @@ func URL(t testing.TB) string {
 }
 
 // Server starts a cluster of the test's own, to be killed or stopped by it.
-func Server(t testing.TB) *postgres.Server {
+func Server(t testing.TB) *postgres.Server { return server(t, true) }
+
+// DurableServer is Server with every commit on disk, for measuring.
+func DurableServer(t testing.TB) *postgres.Server { return server(t, false) }
+
+func server(t testing.TB, noSync bool) *postgres.Server {
 	t.Helper()
 	dir, err := makeDir()
 	if err != nil {
 		t.Fatal(err)
 	}
-	s, err := postgres.Start(t.Context(), config(dir, t.Name()))
+	cfg := config(dir, t.Name())
+	cfg.NoSync = noSync
+	s, err := postgres.Start(t.Context(), cfg)
 	if err != nil {
 		os.RemoveAll(dir)
 		t.Fatalf("start PostgreSQL: %v", err)
