@@ -61,6 +61,23 @@ func Open(stateDir, runBase string) (*Instance, error) {
 	return in, nil
 }
 
+// Find returns the installation under stateDir if there is one, and makes
+// nothing. NotFound if there is none.
+func Find(stateDir, runBase string) (*Instance, error) {
+	b, err := os.ReadFile(filepath.Join(stateDir, "instance-id"))
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, errs.New(errs.NotFound, "there is no installation under %s", stateDir)
+	}
+	if err != nil {
+		return nil, errs.New(errs.Unavailable, "read instance id: %w", err)
+	}
+	id := strings.TrimSpace(string(b))
+	if !validID.MatchString(id) {
+		return nil, errs.New(errs.Corrupt, "%s/instance-id holds %q, which is not an instance id", stateDir, id)
+	}
+	return &Instance{ID: id, StateDir: filepath.Clean(stateDir), RunDir: filepath.Join(runBase, id)}, nil
+}
+
 func readOrCreateID(path string) (string, error) {
 	for range 2 {
 		b, err := os.ReadFile(path)

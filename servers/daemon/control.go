@@ -21,6 +21,7 @@ import (
 	"miren.dev/runtime/controllers/pool"
 	"miren.dev/runtime/controllers/retention"
 	ctlruntime "miren.dev/runtime/controllers/runtime"
+	ctlsandbox "miren.dev/runtime/controllers/sandbox"
 	"miren.dev/runtime/controllers/scheduler"
 	"miren.dev/runtime/entity"
 	"miren.dev/runtime/entity/pgstore"
@@ -112,7 +113,8 @@ func (c *control) addControllers(nodeID id.Node) error {
 			return err
 		}
 	}
-	return c.addSandboxController(nodeID)
+	sandboxes := &ctlsandbox.Reconciler{Store: c.store, Driver: c.m.driver, Node: nodeID, Sealer: c.sealer, Log: c.log.With("controller", "sandbox")}
+	return c.rt.Add(sandboxes.Controller())
 }
 
 // activeDeployment returns the deployment that is under way for an app. It is

@@ -9,6 +9,7 @@ import (
 
 	"miren.dev/runtime/api/app"
 	"miren.dev/runtime/api/sandbox"
+	"miren.dev/runtime/api/server"
 	"miren.dev/runtime/components/buildlog"
 	"miren.dev/runtime/components/execution"
 	"miren.dev/runtime/entity"
@@ -38,6 +39,7 @@ func Register(s *rpc.Server, d Deps) {
 	app.RegisterBuilds(s, &builds{d})
 	app.RegisterRoutes(s, &routes{d})
 	sandbox.RegisterSandboxes(s, &sandboxes{d})
+	server.RegisterNodes(s, &nodes{d})
 }
 
 // record encodes an entity for the wire.
