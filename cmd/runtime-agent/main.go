@@ -6,7 +6,7 @@
 //
 //	runtime-agent [directory of the configuration [directory of the log]]
 //
-// It is guest root with few capabilities. Every child is started from one
+// It is a user of its own with few capabilities. Every child is started from one
 // thread that has an empty bounding set and no_new_privs, so that a child has
 // none whatever its user is. It must stay small: a sandbox pays for its memory
 // and its start. Hence no net, no encoding/json, no log.

@@ -11,6 +11,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"miren.dev/runtime/pkg/agentproto"
 )
 
 // prepareProcess makes this process fit to be PID 1. Dir is any directory; the
@@ -30,8 +32,10 @@ func prepareProcess(pids int64, dir string) error {
 		if err := limitPIDs(pids, dir); err != nil {
 			return fmt.Errorf("limit processes: %w", err)
 		}
-		if err := dropMount(); err != nil {
-			return fmt.Errorf("drop capability: %w", err)
+	}
+	if os.Getpid() == 1 {
+		if err := leaveRoot(); err != nil {
+			return fmt.Errorf("leave root: %w", err)
 		}
 	}
 	return nil
@@ -54,25 +58,50 @@ func limitPIDs(n int64, dir string) error {
 	return os.WriteFile(filepath.Join(group, "cgroup.procs"), []byte("0"), 0)
 }
 
-// dropMount gives up, on all threads, the capability that only limitPIDs needs.
-func dropMount() error {
+// leaveRoot makes all threads a user that nobody else is, with the same
+// capabilities except the one that only limitPIDs needs. Else a process of
+// guest root could kill this one: gVisor does not protect PID 1 from that.
+func leaveRoot() error {
 	hdr, data, err := capabilities()
 	if err != nil {
 		return err
 	}
 	drop(&data, unix.CAP_SYS_ADMIN)
-	_, _, errno := syscall.AllThreadsSyscall(unix.SYS_CAPSET, uintptr(unsafe.Pointer(&hdr)), uintptr(unsafe.Pointer(&data[0])), 0)
-	runtime.KeepAlive(&data)
-	if errno != 0 {
-		return errno
+	all := func(trap, a, b, c uintptr) error {
+		if _, _, errno := syscall.AllThreadsSyscall(trap, a, b, c); errno != 0 {
+			return errno
+		}
+		return nil
 	}
-	return nil
+	if err := all(unix.SYS_PRCTL, unix.PR_SET_KEEPCAPS, 1, 0); err != nil {
+		return err
+	}
+	if err := syscall.Setresgid(agentproto.VaultUID, agentproto.VaultUID, agentproto.VaultUID); err != nil {
+		return err
+	}
+	if err := syscall.Setresuid(agentproto.VaultUID, agentproto.VaultUID, agentproto.VaultUID); err != nil {
+		return err
+	}
+	// This clears the effective set only.
+	err = all(unix.SYS_CAPSET, uintptr(unsafe.Pointer(&hdr)), uintptr(unsafe.Pointer(&data[0])), 0)
+	runtime.KeepAlive(&data)
+	if err != nil {
+		return err
+	}
+	// Changing the user may have made it dumpable again.
+	return unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0)
 }
 
 func capabilities() (hdr unix.CapUserHeader, data [2]unix.CapUserData, err error) {
 	hdr.Version = unix.LINUX_CAPABILITY_VERSION_3
 	err = unix.Capget(&hdr, &data[0])
 	return hdr, data, err
+}
+
+// privileged says whether this process can become any user.
+func privileged() bool {
+	_, data, err := capabilities()
+	return err != nil || data[0].Effective&(1<<unix.CAP_SETUID) != 0
 }
 
 func drop(data *[2]unix.CapUserData, c uint) {
@@ -88,7 +117,7 @@ func restrictThread() error {
 	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
 		return fmt.Errorf("no_new_privs: %w", err)
 	}
-	if os.Geteuid() != 0 { // in tests: there is nothing to lose
+	if !privileged() { // in tests: there is nothing to lose
 		return nil
 	}
 	for c := uintptr(0); c < 64; c++ {

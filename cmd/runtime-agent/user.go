@@ -19,7 +19,7 @@ type account struct {
 }
 
 func (u account) credential() *syscall.Credential {
-	if os.Geteuid() != 0 { // in tests: setgroups is not allowed, and not needed
+	if !privileged() { // in tests: setgroups is not allowed, and not needed
 		return nil
 	}
 	return &syscall.Credential{Uid: u.uid, Gid: u.gid, Groups: u.groups}

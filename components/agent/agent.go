@@ -9,10 +9,9 @@
 //	<LogDir>/<id>/  ended; and spool/ with <offset>.log ..., exit; spool is
 //	                mounted writable at /run/runtime/log
 //
-// What is mounted has mode 0700 and belongs to agentproto.VaultUID, which nobody is: the
-// host's root and the agent (which has CAP_DAC_OVERRIDE) can enter, while a
-// process of the sandbox cannot, even one of guest root, since it has no
-// capabilities.
+// What is mounted has mode 0700 and belongs to agentproto.VaultUID, which is
+// the agent: it and the host's root can enter, while a process of the sandbox
+// cannot, even one of guest root, since it has no capabilities.
 //
 // The agent dials: after a restart of the server it redials the new hub
 // (Attach), and execs that are still wanted are taken up where they were

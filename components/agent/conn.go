@@ -1,11 +1,13 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io"
 	"net"
 	"net/netip"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -108,6 +110,7 @@ func (c *Conn) install(s *session, m agentproto.Main) bool {
 	for _, p := range c.procs {
 		procs = append(procs, p)
 	}
+	c.takeMain(m)
 	close(c.change)
 	c.change = make(chan struct{})
 	c.mu.Unlock()
@@ -122,7 +125,7 @@ func (c *Conn) install(s *session, m agentproto.Main) bool {
 		}
 	}
 	c.hub.c.Logger.Debug("agent connected", "sandbox", c.id)
-	c.setMain(m)
+	c.hub.c.Notify(c.id)
 	return true
 }
 
@@ -226,31 +229,34 @@ func (c *Conn) forget(p *Process) {
 
 // setMain takes what the agent says of the main process.
 func (c *Conn) setMain(m agentproto.Main) {
-	st := MainStatus{PID: int(m.PID)}
+	c.mu.Lock()
+	c.takeMain(m)
+	c.mu.Unlock()
+	c.hub.c.Notify(c.id)
+}
+
+// takeMain is called with mu held.
+func (c *Conn) takeMain(m agentproto.Main) {
+	if c.main.State == MainExited { // which is for good
+		return
+	}
+	c.main = MainStatus{PID: int(m.PID)}
 	if m.StartedAt != 0 {
-		st.StartedAt = time.Unix(0, m.StartedAt)
+		c.main.StartedAt = time.Unix(0, m.StartedAt)
 	}
 	switch m.State {
 	case agentproto.MainNone:
-		st.State = MainNone
+		c.main.State = MainNone
 	case agentproto.MainPending:
-		st.State = MainPending
+		c.main.State = MainPending
 	case agentproto.MainRunning:
-		st.State = MainRunning
+		c.main.State = MainRunning
 	case agentproto.MainExited:
-		st.State = MainExited
+		c.main.State = MainExited
 		e := exitFrom(m.Exit)
-		st.Exit = &e
+		c.main.Exit = &e
+		close(c.exited)
 	}
-	c.mu.Lock()
-	if c.main.State != MainExited { // which is for good
-		c.main = st
-		if st.State == MainExited {
-			close(c.exited)
-		}
-	}
-	c.mu.Unlock()
-	c.hub.c.Notify(c.id)
 }
 
 // Connected says whether the agent is connected now.
@@ -319,7 +325,7 @@ func (c *Conn) Signal(ctx context.Context, sig int) error {
 	return err
 }
 
-// Listening returns the TCP sockets that accept connections.
+// Listening returns the TCP sockets that accept connections, by port.
 func (c *Conn) Listening(ctx context.Context) ([]Listener, error) {
 	r, err := c.call(ctx, agentproto.TListening, nil)
 	if err != nil {
@@ -331,6 +337,9 @@ func (c *Conn) Listening(ctx context.Context) ([]Listener, error) {
 			list = append(list, Listener{Port: int(l.Port), Addr: a.Unmap()})
 		}
 	}
+	slices.SortFunc(list, func(a, b Listener) int {
+		return cmp.Or(cmp.Compare(a.Port, b.Port), a.Addr.Compare(b.Addr))
+	})
 	return list, nil
 }
 

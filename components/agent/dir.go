@@ -48,7 +48,7 @@ func (h *Hub) writeGuest(id, token string, c GuestConfig) error {
 			return err
 		}
 	}
-	return writeFile(filepath.Join(h.dir(id), agentproto.ConfigName), config)
+	return writeFile(filepath.Join(h.dir(id), agentproto.ConfigName), config, agentproto.VaultUID)
 }
 
 // makeVault makes a directory that in the guest only the agent can enter.
@@ -56,16 +56,17 @@ func makeVault(dir string) error {
 	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
 		return err
 	}
-	if os.Geteuid() != 0 { // in tests: nobody else is in there
-		return nil
-	}
-	return os.Lchown(dir, agentproto.VaultUID, 0)
+	return os.Lchown(dir, agentproto.VaultUID, agentproto.VaultUID)
 }
 
-// writeFile makes a file appear whole. Its directory is not the guest's.
-func writeFile(path string, b []byte) error {
+// writeFile makes a file appear whole. Its directory is not writable for the
+// guest.
+func writeFile(path string, b []byte, owner int) error {
 	tmp := path + ".tmp"
 	if err := os.WriteFile(tmp, b, 0o600); err != nil {
+		return err
+	}
+	if err := os.Lchown(tmp, owner, owner); err != nil {
 		return err
 	}
 	return os.Rename(tmp, path)
@@ -123,6 +124,10 @@ func listenIn(dir string) (*net.UnixListener, error) {
 		return nil, err
 	}
 	ln.SetUnlinkOnClose(false)
+	if err := unix.Fchownat(d, tmp, agentproto.VaultUID, agentproto.VaultUID, unix.AT_SYMLINK_NOFOLLOW); err != nil {
+		ln.Close()
+		return nil, fmt.Errorf("give socket to agent: %w", err)
+	}
 	if err := unix.Renameat(d, tmp, d, agentproto.SocketName); err != nil {
 		ln.Close()
 		return nil, fmt.Errorf("publish socket: %w", err)

@@ -75,7 +75,7 @@ func (h *Hub) writeEnded(id string, e execution.Exit) error {
 	if err != nil {
 		return err
 	}
-	err = writeFile(filepath.Join(h.logs(id), endedName), b)
+	err = writeFile(filepath.Join(h.logs(id), endedName), b, os.Geteuid())
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil // there are no logs to end
 	}

@@ -85,11 +85,19 @@ type guest struct {
 	cmd  *exec.Cmd
 	done chan struct{}
 	log  *bytes.Buffer // complete when done
-	// destroy ends a sandbox that is more than cmd.
-	destroy func()
+	// destroy ends a sandbox that is more than cmd, terminate sends SIGTERM to its PID 1.
+	destroy, terminate func()
 }
 
-const sigterm = syscall.SIGTERM
+// term sends SIGTERM to PID 1.
+func (g *guest) term(t testing.TB) {
+	t.Helper()
+	if g.terminate != nil {
+		g.terminate()
+	} else if err := g.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+}
 
 // kill ends the sandbox without letting the agent know.
 func (g *guest) kill(t testing.TB) {
@@ -217,6 +225,11 @@ func startGvisor(t testing.TB, gs agent.Guest) *guest {
 	g := run(t, exec.Command(built.runsc, append(flags, "run", "-bundle", bundle, id)...))
 	g.destroy = func() {
 		_ = exec.Command(built.runsc, append(flags, "kill", id, "KILL")...).Run() // it may have ended
+	}
+	g.terminate = func() {
+		if b, err := exec.Command(built.runsc, append(flags, "kill", id, "TERM")...).CombinedOutput(); err != nil {
+			t.Errorf("runsc kill: %v: %s", err, b)
+		}
 	}
 	t.Cleanup(func() {
 		g.destroy()

@@ -67,8 +67,8 @@ const (
 	ExitName    = "exit"       // in GuestLog
 )
 
-// VaultUID owns GuestDir and GuestLog, which have mode 0700. No process may
-// run as it, so that only the agent, which has CAP_DAC_OVERRIDE, gets in.
+// VaultUID is the user and group of the agent, which own GuestDir and
+// GuestLog. No other process may run as it, so that only the agent gets in.
 const VaultUID = 2147483000
 
 // Heartbeat is how often each side pings unless the node says otherwise.

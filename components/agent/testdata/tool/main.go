@@ -74,7 +74,7 @@ func main() {
 			}
 		}
 		fmt.Println("listening")
-		select {}
+		time.Sleep(time.Hour)
 	case "trap": // prints SIGTERM and exits with 7
 		c := make(chan os.Signal, 1)
 		signal.Notify(c, syscall.SIGTERM)
