@@ -283,6 +283,21 @@ func TestResume(t *testing.T) {
 			}
 			m.delete(t, s.ID)
 		})
+		t.Run(name+" stopped", func(t *testing.T) {
+			if err := m.Driver.SetUp(t.Context(), s, done); err != nil {
+				t.Fatal(err)
+			}
+			m.Restart(t)
+			in, err := m.Driver.Stop(t.Context(), s.ID, time.Second)
+			if done == len(full) { // it runs
+				if err != nil || in.Phase != execution.Exited {
+					t.Errorf("Stop = %+v, %v", in, err)
+				}
+			} else if !errs.Is(err, errs.NotFound) {
+				t.Errorf("Stop = %+v, %v", in, err)
+			}
+			m.delete(t, s.ID)
+		})
 		t.Run(name+" deleted", func(t *testing.T) {
 			if err := m.Driver.SetUp(t.Context(), s, done); err != nil {
 				t.Fatal(err)

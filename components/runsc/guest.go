@@ -75,6 +75,9 @@ func (d *Driver) DeleteLogs(_ context.Context, id string) error {
 	return d.hub.RemoveLogs(id)
 }
 
+// LogIDs returns the sandboxes, also deleted ones, of which there are logs.
+func (d *Driver) LogIDs(context.Context) ([]string, error) { return d.hub.LogIDs() }
+
 // Stats reads what a sandbox uses; tasks of the host count as PIDs.
 func (d *Driver) Stats(_ context.Context, id string) (execution.Stats, error) {
 	if err := checkID(id); err != nil {

@@ -14,14 +14,17 @@ import (
 // the machine to see a killed sandbox end.
 const killWait = 3 * time.Second
 
-// Stop ends the main process, first asking it to.
+// Stop ends the main process, first asking it to. A sandbox whose set-up was
+// interrupted has none: it is cleared away, and NotFound is the answer.
 func (d *Driver) Stop(ctx context.Context, id string, grace time.Duration) (execution.Instance, error) {
 	in, err := d.Get(ctx, id)
 	if err != nil || in.Phase == execution.Exited {
 		return in, err
 	}
 	if in.Phase != execution.Running {
-		return in, errs.New(errs.FailedPrecondition, "sandbox %s is still being set up", id)
+		if in, err = d.settle(ctx, id); err != nil || in.Phase == execution.Exited {
+			return in, err
+		}
 	}
 	// Without the lock of the id: a Delete need not wait for the grace to pass.
 	for _, s := range []struct {
@@ -47,6 +50,24 @@ func (d *Driver) Stop(ctx context.Context, id string, grace time.Duration) (exec
 		return in, err
 	}
 	return in, d.killSandbox(id)
+}
+
+// settle waits for a set-up under way, and clears away one that was interrupted.
+func (d *Driver) settle(ctx context.Context, id string) (execution.Instance, error) {
+	unlock, err := d.locks.lock(ctx, id)
+	if err != nil {
+		return execution.Instance{}, err
+	}
+	defer unlock()
+	in, err := d.Get(ctx, id)
+	if err != nil || in.Phase != execution.Creating {
+		return in, err
+	}
+	if err := d.teardown(ctx, id); err != nil {
+		return in, errs.Wrap(err, "clear away sandbox %s", id)
+	}
+	d.notify(id)
+	return execution.Instance{}, errs.New(errs.NotFound, "sandbox %s was never set up", id)
 }
 
 // signalAndWait returns the state of the sandbox after it has ended or wait has passed.

@@ -1,0 +1,122 @@
+package cgroup
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"miren.dev/runtime/pkg/errs"
+)
+
+func newManager(t *testing.T) *Manager {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("needs root")
+	}
+	m := New(fmt.Sprintf("rt-cgrouptest-%d", os.Getpid()))
+	if err := m.detect(); err != nil {
+		t.Skip(err)
+	}
+	t.Cleanup(func() {
+		ids, err := m.List()
+		if err != nil {
+			t.Error(err)
+		}
+		for _, id := range ids {
+			if err := m.Delete(context.Background(), id); err != nil {
+				t.Error(err)
+			}
+		}
+		if err := m.Remove(); err != nil {
+			t.Error(err)
+		}
+	})
+	return m
+}
+
+// run starts a process in the group of id and returns how it ends.
+func run(t *testing.T, m *Manager, id, script string) (pid int, ended <-chan error) {
+	t.Helper()
+	var join strings.Builder
+	for _, c := range []string{"cpu", "cpuacct", "memory", "pids"} {
+		fmt.Fprintf(&join, "echo $$ > %s/cgroup.procs; ", m.dir(c, id))
+	}
+	c := exec.Command("sh", "-c", join.String()+script)
+	if err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan error, 1)
+	reaped := make(chan struct{}) // a zombie keeps its group
+	go func() {
+		done <- c.Wait()
+		close(reaped)
+	}()
+	t.Cleanup(func() { _ = c.Process.Kill(); <-reaped })
+	return c.Process.Pid, done
+}
+
+func TestLimits(t *testing.T) {
+	m := newManager(t)
+	for range 2 { // creating it again gives it the limits again
+		if err := m.Create("a", Limits{CPUMillis: 250, MemoryBytes: 16 << 20, PIDs: 10}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	_, ended := run(t, m, "a", "exec tail /dev/zero") // reads all of it into memory
+	if err := <-ended; err == nil {
+		t.Error("it used more than its memory")
+	}
+	u, err := m.Usage("a")
+	if err != nil || u.OOMKills != 1 || u.CPU <= 0 {
+		t.Errorf("Usage = %+v, %v", u, err)
+	}
+	files := map[string]string{
+		m.dir("cpu", "a") + "/cpu.cfs_quota_us": "25000",
+		m.dir("pids", "a") + "/pids.max":        strconv.Itoa(10*pidsFactor + pidsBase),
+	}
+	if m.v2 {
+		files = map[string]string{m.dir("", "a") + "/cpu.max": "25000 100000", m.dir("", "a") + "/pids.max": strconv.Itoa(10*pidsFactor + pidsBase)}
+	}
+	for path, want := range files {
+		if b, err := os.ReadFile(path); err != nil || strings.TrimSpace(string(b)) != want {
+			t.Errorf("%s = %q, %v, want %s", filepath.Base(path), b, err, want)
+		}
+	}
+}
+
+func TestDelete(t *testing.T) {
+	m := newManager(t)
+	if err := m.Create("b", Limits{}); err != nil {
+		t.Fatal(err)
+	}
+	pid, _ := run(t, m, "b", "sleep 60 & sleep 60")
+	for {
+		pids, err := m.PIDs("b")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if slices.Contains(pids, pid) && len(pids) > 1 {
+			break
+		}
+	}
+	if ids, err := m.List(); err != nil || !slices.Equal(ids, []string{"b"}) {
+		t.Errorf("List = %v, %v", ids, err)
+	}
+	for range 2 {
+		if err := m.Delete(t.Context(), "b"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := m.Usage("b"); !errs.Is(err, errs.NotFound) {
+		t.Errorf("Usage after Delete: %v", err)
+	}
+	if ids, err := m.List(); err != nil || len(ids) > 0 {
+		t.Errorf("List = %v, %v", ids, err)
+	}
+}

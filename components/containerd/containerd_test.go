@@ -1,0 +1,191 @@
+package containerd_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"testing"
+
+	"github.com/containerd/containerd/v2/core/leases"
+	"golang.org/x/sys/unix"
+
+	"miren.dev/runtime/components/containerd"
+	"miren.dev/runtime/components/execution/executiontest"
+	"miren.dev/runtime/components/leakcheck"
+	"miren.dev/runtime/pkg/errs"
+	"miren.dev/runtime/pkg/instance"
+	"miren.dev/runtime/pkg/proc"
+)
+
+func config(t *testing.T) containerd.Config {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("needs root")
+	}
+	bin := os.Getenv("RUNTIME_BIN")
+	if bin == "" {
+		_, self, _, _ := runtime.Caller(0)
+		bin = filepath.Join(filepath.Dir(self), "..", "..", "bin")
+	}
+	if _, err := os.Stat(filepath.Join(bin, "containerd")); err != nil {
+		t.Skipf("needs the toolchain (make toolchain): %v", err)
+	}
+	dir, err := os.MkdirTemp("", "rt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	in, err := instance.Open(filepath.Join(dir, "state"), filepath.Join(dir, "run"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	leakcheck.Check(t, in)
+	return containerd.Config{Instance: in, BinDir: bin, CABundle: "/etc/ssl/certs/ca-certificates.crt"}
+}
+
+func start(t *testing.T, c containerd.Config) *containerd.Daemon {
+	t.Helper()
+	d := containerd.New(c)
+	t.Cleanup(func() {
+		if err := d.Stop(context.Background()); err != nil {
+			t.Error(err)
+		}
+	})
+	if err := d.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
+func pid(t *testing.T, c containerd.Config) int {
+	t.Helper()
+	p, err := proc.Find(c.Instance.Socket("containerd", "containerd.pid"))
+	if err != nil || p == nil {
+		t.Fatalf("containerd does not run: %v", err)
+	}
+	return p.PID()
+}
+
+func TestDaemon(t *testing.T) {
+	c := config(t)
+	first := start(t, c)
+	old := pid(t, c)
+	if env, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", old)); err != nil || !bytes.Contains(env, []byte("RUNTIME_CA_BUNDLE="+c.CABundle+"\x00")) {
+		t.Errorf("its environment does not have the CA bundle: %q, %v", env, err)
+	}
+	if err := first.Close(); err != nil { // the server ends
+		t.Fatal(err)
+	}
+	second := start(t, c)
+	if now := pid(t, c); now != old {
+		t.Errorf("pid %d, was %d: it was not adopted", now, old)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	ran := make(chan error, 1)
+	go func() { ran <- second.Run(ctx) }()
+	if err := unix.Kill(old, unix.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	executiontest.Eventually(t, "not started again", func() error {
+		p, err := proc.Find(c.Instance.Socket("containerd", "containerd.pid"))
+		if err == nil && (p == nil || p.PID() == old) {
+			err = fmt.Errorf("pid still %d", old)
+		}
+		return err
+	})
+	client, err := second.Client()
+	if err != nil {
+		t.Fatal(err)
+	}
+	executiontest.Eventually(t, "does not answer", func() error {
+		_, err := client.Version(t.Context())
+		return err
+	})
+	cancel()
+	if err := <-ran; err != nil {
+		t.Error(err)
+	}
+	pid(t, c) // goes on without us
+	for range 2 {
+		if err := second.Stop(t.Context()); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func TestImages(t *testing.T) {
+	d := start(t, config(t))
+	ctx := t.Context()
+	images := containerd.NewImages(d)
+	ref, err := images.Import(ctx, bytes.NewReader(executiontest.Image(t)), "app/web", map[string]string{"app": "web"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	image, err := images.Resolve(ctx, ref)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if image.Ref != ref || image.ChainID == "" || len(image.Config.Entrypoint) != 1 || image.Size <= 0 {
+		t.Errorf("image %+v", image)
+	}
+	second, err := images.Tag(ctx, ref, "app/other", nil)
+	if err != nil || second != containerd.Canonical("app/other", image.Digest) {
+		t.Errorf("Tag = %s, %v", second, err)
+	}
+	if list, err := images.List(ctx, map[string]string{"app": "web"}); err != nil || len(list) != 1 || list[0].Ref != ref {
+		t.Errorf("List = %+v, %v", list, err)
+	}
+	if list, err := images.List(ctx, nil); err != nil || len(list) != 2 {
+		t.Errorf("List of all = %+v, %v: the import left a name", list, err)
+	}
+	for range 2 {
+		if err := images.Hold(ctx, "version-1", ref); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, r := range []string{ref, second, "app/none@" + image.Digest.String()} {
+		if err := images.Delete(ctx, r); err != nil {
+			t.Error(err)
+		}
+	}
+	collect(t, d)
+	// Its names are gone, but a version holds it.
+	again := containerd.NewImages(d)
+	if got, err := again.Resolve(ctx, ref); err != nil || got.ChainID != image.ChainID || got.Config.WorkingDir != image.Config.WorkingDir {
+		t.Errorf("a held image after its names were deleted: %+v, %v", got, err)
+	}
+	if held, err := again.Held(ctx); err != nil || len(held) != 1 || held["version-1"] != ref {
+		t.Errorf("Held = %v, %v", held, err)
+	}
+	for range 2 {
+		if err := images.Release(ctx, "version-1"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	collect(t, d)
+	if got, err := containerd.NewImages(d).Resolve(ctx, ref); !errs.Is(err, errs.NotFound) {
+		t.Errorf("nobody holds it any more: %+v, %v", got, err)
+	}
+	if _, err := images.Import(ctx, bytes.NewReader([]byte("no archive")), "bad", nil); err == nil {
+		t.Error("garbage was imported")
+	}
+}
+
+// collect runs containerd's garbage collection: it does before it answers a synchronous delete.
+func collect(t *testing.T, d *containerd.Daemon) {
+	t.Helper()
+	c, err := d.Client()
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := c.LeasesService().Create(t.Context(), leases.WithRandomID())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.LeasesService().Delete(t.Context(), l, leases.SynchronousDelete); err != nil {
+		t.Fatal(err)
+	}
+}
