@@ -32,7 +32,6 @@ import (
 const exitAgentFailed = 125
 
 func main() {
-	debug.SetGCPercent(50)
 	debug.SetMemoryLimit(48 << 20)
 	dir, logDir := agentproto.GuestDir, agentproto.GuestLog
 	if len(os.Args) > 1 {

@@ -10,12 +10,9 @@ import (
 type stream struct {
 	number uint8
 
-	mu   sync.Mutex
-	room sync.Cond // there is room, or dropped was set
-	// buf begins at base. It is only appended to and cut in front, so that a
-	// part of it stays as it is without mu.
-	buf     []byte
-	base    int64
+	mu      sync.Mutex
+	room    sync.Cond // there is room, or dropped was set
+	buf     agentproto.Ring
 	sent    int64 // on link
 	link    *link
 	ended   bool // nothing comes after buf
@@ -23,7 +20,7 @@ type stream struct {
 }
 
 func newStream(number uint8) *stream {
-	s := &stream{number: number}
+	s := &stream{number: number, buf: agentproto.NewRing(0, agentproto.OutWindow)}
 	s.room.L = &s.mu
 	return s
 }
@@ -33,23 +30,21 @@ func (s *stream) add(b []byte) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for len(b) > 0 {
-		for !s.dropped && len(s.buf) >= agentproto.OutWindow {
+		for !s.dropped && s.buf.Room() == 0 {
 			s.room.Wait()
 		}
 		if s.dropped {
 			return
 		}
-		n := min(len(b), agentproto.OutWindow-len(s.buf))
-		s.buf = append(s.buf, b[:n]...)
-		b = b[n:]
+		b = b[s.buf.Add(b):]
 	}
 }
 
-// hasRoom waits until something can be added without waiting.
+// hasRoom waits until a whole chunk can be added without waiting.
 func (s *stream) hasRoom() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for !s.dropped && len(s.buf) >= agentproto.OutWindow {
+	for !s.dropped && s.buf.Room() < agentproto.Chunk {
 		s.room.Wait()
 	}
 }
@@ -64,7 +59,8 @@ func (s *stream) end() {
 func (s *stream) drop() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.dropped, s.buf = true, nil
+	s.dropped = true
+	s.buf.Free()
 	s.room.Broadcast()
 }
 
@@ -72,19 +68,9 @@ func (s *stream) drop() {
 func (s *stream) ack(offset int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.forget(offset)
-}
-
-func (s *stream) forget(offset int64) {
-	n := min(offset-s.base, int64(len(s.buf)))
-	if n <= 0 {
-		return
+	if s.buf.Drop(min(offset, s.sent)) {
+		s.room.Signal()
 	}
-	s.base += n
-	if s.buf = s.buf[n:]; len(s.buf) == 0 && s.base >= agentproto.OutWindow {
-		s.buf = nil // of a long stream: do not keep a large array
-	}
-	s.room.Signal()
 }
 
 // attach makes l the connection to send to, and returns where it begins.
@@ -92,34 +78,33 @@ func (s *stream) attach(l *link, p agentproto.Position) int64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.dropped {
-		return s.base
+		return s.buf.End()
 	}
-	s.forget(p.Ack)
+	if s.buf.Drop(p.Ack) {
+		s.room.Signal()
+	}
 	s.link = l
-	s.sent = min(max(p.From, s.base), s.base+int64(len(s.buf)))
+	s.sent = min(max(p.From, s.buf.Base()), s.buf.End())
 	return s.sent
 }
 
-// next returns what to send on l, at most a chunk; it counts as sent then.
-// Done means that everything was sent and nothing more comes.
+// next returns what to send on l, at most a chunk; it counts as sent then, and
+// stays as it is until it is acknowledged. Done means that everything was sent
+// and nothing more comes.
 func (s *stream) next(l *link) (b []byte, offset int64, done bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.link != l || s.dropped {
 		return nil, 0, false
 	}
-	if b = s.buf[s.sent-s.base:]; len(b) == 0 {
-		return nil, s.sent, s.ended
-	}
-	b = b[:min(len(b), agentproto.Chunk)]
-	offset = s.sent
+	b, offset = s.buf.At(s.sent, agentproto.Chunk), s.sent
 	s.sent += int64(len(b))
-	return b, offset, false
+	return b, offset, len(b) == 0 && s.ended
 }
 
 // size is how much output there was.
 func (s *stream) size() int64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.base + int64(len(s.buf))
+	return s.buf.End()
 }

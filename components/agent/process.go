@@ -34,10 +34,10 @@ type Process struct {
 	exit    agentproto.Exit
 }
 
-func newProcess(c *Conn, id uint64) *Process {
+func newProcess(c *Conn, id uint64, stdout, stderr int64) *Process {
 	p := &Process{c: c, id: id, started: make(chan struct{}), exited: make(chan struct{})}
-	p.out = newOutput(p, agentproto.Stdout)
-	p.err = newOutput(p, agentproto.Stderr)
+	p.out = newOutput(p, agentproto.Stdout, stdout)
+	p.err = newOutput(p, agentproto.Stderr, stderr)
 	p.in = newStdin(p)
 	return p
 }
@@ -56,7 +56,7 @@ func (c *Conn) exec(ctx context.Context, s execution.ExecSpec, linger time.Durat
 	}
 	var id [8]byte
 	_, _ = rand.Read(id[:]) // never fails
-	p := newProcess(c, binary.LittleEndian.Uint64(id[:]))
+	p := newProcess(c, binary.LittleEndian.Uint64(id[:]), 0, 0)
 	p.in.granted = agentproto.InWindow
 	p.keep = linger > 0
 	if err := p.begin(ctx, agentproto.TExec, raw(payload)); err != nil {
@@ -73,9 +73,7 @@ func (c *Conn) Reattach(ctx context.Context, id uint64, stdout, stderr int64) (*
 	if stdout < 0 || stderr < 0 {
 		return nil, errs.New(errs.InvalidArgument, "negative offset")
 	}
-	p := newProcess(c, id)
-	p.out.position(stdout)
-	p.err.position(stderr)
+	p := newProcess(c, id, stdout, stderr)
 	p.in.unknown = true
 	p.keep = true
 	if err := p.begin(ctx, agentproto.TAttach, p.where()); err != nil {

@@ -13,27 +13,23 @@ type output struct {
 	number uint8
 
 	mu    sync.Mutex
-	more  sync.Cond // buf or err changed
-	buf   []byte    // arrived and not read
-	read  int64     // offset up to which it was read
-	acked int64     // offset that the agent was told
-	err   error     // after buf
+	more  sync.Cond       // buf or err changed
+	buf   agentproto.Ring // arrived and not read
+	acked int64           // offset that the agent was told
+	err   error           // after buf
 }
 
-func newOutput(p *Process, number uint8) *output {
-	o := &output{p: p, number: number}
+func newOutput(p *Process, number uint8, offset int64) *output {
+	o := &output{p: p, number: number, buf: agentproto.NewRing(offset, agentproto.OutWindow), acked: offset}
 	o.more.L = &o.mu
 	return o
 }
 
-// position is called before anything arrives.
-func (o *output) position(offset int64) { o.read, o.acked = offset, offset }
-
 func (o *output) where() agentproto.Position {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.acked = o.read
-	return agentproto.Position{Ack: o.read, From: o.read + int64(len(o.buf))}
+	o.acked = o.buf.Base()
+	return agentproto.Position{Ack: o.buf.Base(), From: o.buf.End()}
 }
 
 // begin is told where the agent goes on: later than asked if it has no more
@@ -41,9 +37,8 @@ func (o *output) where() agentproto.Position {
 func (o *output) begin(offset int64) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if len(o.buf) == 0 && offset > o.read {
-		o.read, o.acked = offset, offset
-	}
+	o.buf.Skip(offset)
+	o.acked = max(o.acked, o.buf.Base())
 }
 
 // take adds what arrived. An agent that sends more than the window, or not in
@@ -51,15 +46,14 @@ func (o *output) begin(offset int64) {
 func (o *output) take(offset int64, b []byte) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	have := o.read + int64(len(o.buf))
-	skip := have - offset
-	if skip < 0 || offset+int64(len(b)) > o.read+agentproto.OutWindow {
+	skip := o.buf.End() - offset
+	if skip < 0 || offset+int64(len(b)) > o.buf.End()+int64(o.buf.Room()) {
 		return agentproto.ErrMalformed
 	}
 	if o.err != nil || skip >= int64(len(b)) {
 		return nil
 	}
-	o.buf = append(o.buf, b[skip:]...)
+	o.buf.Add(b[skip:])
 	o.more.Broadcast()
 	return nil
 }
@@ -68,7 +62,7 @@ func (o *output) take(offset int64, b []byte) error {
 func (o *output) end(size int64) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return o.err != nil || o.read+int64(len(o.buf)) == size
+	return o.err != nil || o.buf.End() == size
 }
 
 // fail ends the stream: with io.EOF after what has arrived, else at once.
@@ -76,7 +70,7 @@ func (o *output) fail(err error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if err != io.EOF {
-		o.buf = nil
+		o.buf.Free()
 	}
 	if o.err == nil || err != io.EOF {
 		o.err = err
@@ -90,21 +84,19 @@ func (o *output) Read(b []byte) (int, error) {
 		return 0, nil
 	}
 	o.mu.Lock()
-	for len(o.buf) == 0 && o.err == nil {
+	for o.buf.Len() == 0 && o.err == nil {
 		o.more.Wait()
 	}
-	if len(o.buf) == 0 {
+	if o.buf.Len() == 0 {
 		defer o.mu.Unlock()
 		return 0, o.err
 	}
-	n := copy(b, o.buf)
-	if o.buf = o.buf[n:]; len(o.buf) == 0 {
-		o.buf = nil
-	}
-	o.read += int64(n)
+	n := copy(b, o.buf.At(o.buf.Base(), len(b)))
+	o.buf.Drop(o.buf.Base() + int64(n))
 	ack := int64(0)
-	if o.err == nil && o.read-o.acked >= agentproto.OutWindow/4 {
-		ack, o.acked = o.read, o.read
+	if o.err == nil && o.buf.Base()-o.acked >= agentproto.OutWindow/4 {
+		o.acked = o.buf.Base()
+		ack = o.acked
 	}
 	o.mu.Unlock()
 	if ack > 0 {

@@ -29,9 +29,6 @@ func main() {
 	case "spam": // BYTES
 		buf := make([]byte, 1<<16)
 		for left := number(args[1]); left > 0; {
-			for i := range buf {
-				buf[i] = byte(left - i)
-			}
 			n := min(left, len(buf))
 			if _, err := os.Stdout.Write(buf[:n]); err != nil {
 				os.Exit(1)
