@@ -124,8 +124,10 @@ func BenchmarkRatio(b *testing.B) {
 
 type benchPool struct{ p sync.Pool }
 
-func (p *benchPool) Get() []byte  { return p.p.Get().([]byte) }
-func (p *benchPool) Put(b []byte) { p.p.Put(b) } //nolint:staticcheck // the interface has slices
+func (p *benchPool) Get() []byte { return p.p.Get().([]byte) }
+
+//lint:ignore SA6002 the interface of httputil has slices
+func (p *benchPool) Put(b []byte) { p.p.Put(b) }
 
 // hammer has open connections with one kind of request.
 type hammer struct {

@@ -22,9 +22,9 @@ type Config struct {
 	TableFile   string        // where the last table is kept; empty: nowhere
 	AdminSocket string        // unix socket of the admin interface; empty: none
 
-	HoldTimeout  time.Duration // how long a request waits for a sandbox; default 30 s
+	HoldTimeout  time.Duration // how long a request waits for a sandbox; default 30 s; negative: not at all
 	HoldLimit    int           // requests of one app that wait; default 1000
-	DrainTimeout time.Duration // how long requests may go on after the stop; default 30 s
+	DrainTimeout time.Duration // how long requests may go on after the stop; default 30 s; negative: not at all
 
 	MaxConnections        int           // of clients; default half of the files this process may open
 	MaxHeaderBytes        int           // of a request; default 64 KiB

@@ -91,7 +91,7 @@ func (x *exchange) route(app **appState) *page {
 			case errors.Is(err, errHoldFull):
 				return tooManyWait(tg.app.name)
 			case errors.Is(err, errHoldTimeout):
-				return notReady(tg.app.name, tg.service, in.cfg.HoldTimeout.String())
+				return notReady(tg.app.name, tg.service, max(in.cfg.HoldTimeout, 0).String())
 			case err != nil:
 				return nil // the client has gone
 			}

@@ -134,6 +134,15 @@ func TestHoldIsBounded(t *testing.T) {
 	}
 }
 
+func TestHoldCanBeOff(t *testing.T) {
+	in := start(t, Config{HoldTimeout: -1})
+	in.install(oneApp())
+	begin := time.Now()
+	if code, body := get(t, client(t), in.url, testHost); code != 503 || !strings.Contains(body, "within 0s") || time.Since(begin) > 5*time.Second {
+		t.Errorf("%d %s after %s", code, body, time.Since(begin))
+	}
+}
+
 func TestTriesAnotherSandbox(t *testing.T) {
 	up := upstream(t, says("alive"))
 	in := start(t, Config{})
