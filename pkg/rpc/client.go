@@ -30,8 +30,8 @@ type ClientOptions struct {
 // is safe for concurrent use.
 type Client struct {
 	target target
+	dialer func(ctx context.Context) (*conn, error)
 	opts   ClientOptions
-	limits Limits
 
 	prefix string // of request ids
 	calls  atomic.Uint64
@@ -61,19 +61,31 @@ func NewClient(addr string, opts ClientOptions) (*Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	if opts.DialTimeout == 0 {
-		opts.DialTimeout = 5 * time.Second
-	}
-	if opts.Patience == 0 {
-		opts.Patience = 5 * time.Second
-	}
-	lim := opts.Limits.withDefaults()
-	if err := lim.validate(); err != nil {
+	opts = opts.withDefaults()
+	if err := opts.Limits.validate(); err != nil {
 		return nil, err
 	}
-	cl := &Client{target: t, opts: opts, limits: lim, prefix: rand.Text()[:12] + "-"}
-	cl.ctx, cl.cancel = context.WithCancel(context.Background())
+	cl := newClient(opts)
+	cl.target = t
+	cl.dialer = func(ctx context.Context) (*conn, error) { return t.dial(ctx, opts.TLS, opts.Limits, opts.DialTimeout) }
 	return cl, nil
+}
+
+func (o ClientOptions) withDefaults() ClientOptions {
+	if o.DialTimeout == 0 {
+		o.DialTimeout = 5 * time.Second
+	}
+	if o.Patience == 0 {
+		o.Patience = 5 * time.Second
+	}
+	o.Limits = o.Limits.withDefaults()
+	return o
+}
+
+func newClient(opts ClientOptions) *Client {
+	cl := &Client{opts: opts, prefix: rand.Text()[:12] + "-"}
+	cl.ctx, cl.cancel = context.WithCancel(context.Background())
+	return cl
 }
 
 // Dial makes a client and connects at once, without patience.
@@ -138,7 +150,7 @@ func (cl *Client) conn(ctx context.Context) (*conn, error) {
 }
 
 func (cl *Client) connect(d *dialing) {
-	d.c, d.err = cl.target.dial(cl.ctx, cl.opts.TLS, cl.limits, cl.opts.DialTimeout)
+	d.c, d.err = cl.dialer(cl.ctx)
 	cl.mu.Lock()
 	cl.dial = nil
 	if d.err == nil {

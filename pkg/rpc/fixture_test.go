@@ -8,7 +8,6 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
-	"errors"
 	"io"
 	"log/slog"
 	"math/big"
@@ -307,5 +306,3 @@ func wantClass(t testing.TB, err error, c errs.Class, o Outcome) {
 }
 
 func itoa(n int) string { return strconv.Itoa(n) }
-
-var errNotReached = errors.New("not reached")

@@ -63,7 +63,7 @@ type Roles map[string][]string
 var DefaultRoles = Roles{
 	"viewer":   {"read"},
 	"deployer": {"read", "deploy", "exec"},
-	"ingress":  {"read", "ingress"},
+	"ingress":  {"read"},
 }
 
 // Names returns the roles, sorted, with RoleAdmin.

@@ -144,7 +144,7 @@ func (s *Server) Serve(l net.Listener) error {
 		nc, err := l.Accept()
 		if err == nil {
 			delay = 0
-			s.accept(nc)
+			s.adopt(nc, s.greet)
 			continue
 		}
 		s.mu.Lock()
@@ -166,7 +166,11 @@ func (s *Server) Serve(l net.Listener) error {
 	}
 }
 
-func (s *Server) accept(nc net.Conn) {
+// greeter finds out who is at the other end, and may wrap the connection.
+type greeter func(nc net.Conn) (net.Conn, Identity, error)
+
+// adopt serves a connection unless the server is closing or full.
+func (s *Server) adopt(nc net.Conn, greet greeter) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.draining || len(s.conns)+s.pending >= s.opts.MaxConns {
@@ -174,19 +178,20 @@ func (s *Server) accept(nc net.Conn) {
 			s.opts.Logger.Warn("rpc connection refused", "peer", nc.RemoteAddr().String(), "limit", s.opts.MaxConns)
 		}
 		_ = nc.Close()
-		return
+		return false
 	}
 	s.pending++
 	s.wg.Add(1)
 	go func() {
 		defer s.wg.Done()
-		s.serveConn(nc)
+		s.serveConn(nc, greet)
 	}()
+	return true
 }
 
 // serveConn takes one connection from handshake to end.
-func (s *Server) serveConn(nc net.Conn) {
-	c, id, err := s.handshake(nc)
+func (s *Server) serveConn(nc net.Conn, greet greeter) {
+	c, id, err := s.handshake(nc, greet)
 	s.mu.Lock()
 	s.pending--
 	if err == nil && s.closed {
@@ -211,21 +216,12 @@ func (s *Server) serveConn(nc net.Conn) {
 	s.opts.Logger.Debug("rpc connection ended", "peer", nc.RemoteAddr().String(), "identity", id.String(), "error", err)
 }
 
-func (s *Server) handshake(nc net.Conn) (*conn, Identity, error) {
-	stop := context.AfterFunc(s.base, func() { _ = nc.SetDeadline(time.Unix(1, 0)) })
+func (s *Server) handshake(nc net.Conn, greet greeter) (*conn, Identity, error) {
+	stop := context.AfterFunc(s.base, func() { _ = nc.Close() })
 	defer stop()
-	var id Identity
-	if u, ok := nc.(*net.UnixConn); ok {
-		var err error
-		if id, err = socketIdentity(u); err != nil {
-			return nil, id, err
-		}
-	} else {
-		t, err := serverTLS(s.base, nc, s.opts.TLS, handshakeTimeout)
-		if err != nil {
-			return nil, id, err
-		}
-		nc, id = t, tlsIdentity(t.ConnectionState())
+	nc, id, err := greet(nc)
+	if err != nil {
+		return nil, id, err
 	}
 	lim := s.limits
 	if !id.Known() {
@@ -234,6 +230,19 @@ func (s *Server) handshake(nc net.Conn) (*conn, Identity, error) {
 	c := newConn(nc, false, lim)
 	c.onCall = func(st *stream, h rawCallHeader, flags uint8, body []byte) { s.dispatch(id, st, h, flags, body) }
 	return c, id, c.handshake(handshakeTimeout)
+}
+
+// greet is the greeter of listeners.
+func (s *Server) greet(nc net.Conn) (net.Conn, Identity, error) {
+	if u, ok := nc.(*net.UnixConn); ok {
+		id, err := socketIdentity(u)
+		return nc, id, err
+	}
+	t, err := serverTLS(s.base, nc, s.opts.TLS, handshakeTimeout)
+	if err != nil {
+		return nil, Identity{}, err
+	}
+	return t, tlsIdentity(t.ConnectionState()), nil
 }
 
 // serverCall is one call being served.

@@ -164,7 +164,7 @@ func (t target) dial(ctx context.Context, cfg *tls.Config, lim Limits, timeout t
 		return nil, t.dialError(err)
 	}
 	raw := nc
-	stop := context.AfterFunc(ctx, func() { _ = raw.SetDeadline(time.Unix(1, 0)) })
+	stop := context.AfterFunc(ctx, func() { _ = raw.Close() })
 	defer stop()
 	if t.network == "tcp" {
 		if cfg == nil {

@@ -41,7 +41,7 @@ type method struct {
 const bytesType = "bytes"
 
 // permissions are the words a method may state.
-var permissions = []string{"public", "read", "write", "deploy", "exec", "ingress", "admin"}
+var permissions = []string{"public", "read", "write", "deploy", "exec", "admin"}
 
 func (m *method) streams() bool { return m.in != "" || m.out != "" }
 
