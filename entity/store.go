@@ -131,7 +131,8 @@ type Watch interface {
 	// class Compacted if the position is gone (list again), ResourceExhausted
 	// if this watcher was too slow (resume from the last Token), Unavailable
 	// if the store cannot be reached (resume), Canceled after Close or when
-	// ctx ends. It is for one goroutine.
+	// ctx ends. It is for one goroutine. What the records refer to (labels,
+	// bytes) is shared with other watchers: do not modify it.
 	Next(ctx context.Context) ([]Event, error)
 	Close()
 }

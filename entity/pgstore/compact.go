@@ -16,7 +16,7 @@ const (
 	// keepRequests is how long outcomes are kept for repeated requests: the
 	// promised ten minutes and some.
 	keepRequests = time.Hour
-	pruneBatch   = 10_000
+	pruneBatch   = 50_000 // at once, every compactInterval
 )
 
 // compact keeps the log within its bounds until ctx ends.

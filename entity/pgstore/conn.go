@@ -38,6 +38,8 @@ func (b *batcher) connect(ctx context.Context) error {
 	}
 	cfg.RuntimeParams["plan_cache_mode"] = "force_generic_plan"
 	cfg.RuntimeParams["synchronous_commit"] = "on"
+	// A server that stands still amid a transaction must not hold up others.
+	cfg.RuntimeParams["idle_in_transaction_session_timeout"] = "10s"
 	c, err := pgx.ConnectConfig(ctx, cfg)
 	if err != nil {
 		return mapError(err, "connect to the store")

@@ -2,6 +2,8 @@ package pgstore
 
 import (
 	"context"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -101,6 +103,7 @@ func errLapsed(id schema.LeaseID) *errs.Error {
 func (s *Store) expire(ctx context.Context) {
 	tick := time.NewTicker(s.cfg.ExpireInterval)
 	defer tick.Stop()
+	held := map[string]bool{} // leases that lapsed and cannot end: said once
 	for {
 		select {
 		case <-ctx.Done():
@@ -108,13 +111,13 @@ func (s *Store) expire(ctx context.Context) {
 		case <-tick.C:
 		}
 		// When the database is away, the next tick is soon enough.
-		if err := s.expireOnce(ctx); err != nil && ctx.Err() == nil && !errs.Is(mapError(err, ""), errs.Unavailable) {
+		if err := s.expireOnce(ctx, held); err != nil && ctx.Err() == nil && !errs.Is(mapError(err, ""), errs.Unavailable) {
 			s.log.Error("cannot end lapsed leases", "err", err)
 		}
 	}
 }
 
-func (s *Store) expireOnce(ctx context.Context) error {
+func (s *Store) expireOnce(ctx context.Context, held map[string]bool) error {
 	ctx, cancel := context.WithTimeout(ctx, attemptTimeout)
 	defer cancel()
 	var lapsed []string
@@ -143,6 +146,7 @@ func (s *Store) expireOnce(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	maps.DeleteFunc(held, func(id string, _ bool) bool { return !slices.Contains(lapsed, id) })
 	for _, id := range lapsed {
 		_, err := s.submit(ctx, &txn{endLease: schema.LeaseID(id), onlyLapsed: true})
 		switch {
@@ -150,7 +154,8 @@ func (s *Store) expireOnce(ctx context.Context) error {
 			s.metrics.expired.Inc()
 			s.log.Info("lease lapsed", "lease", id)
 		case errs.Is(err, errs.NotFound): // renewed, or ended by another server
-		default:
+		case !held[id]:
+			held[id] = errs.Is(err, errs.FailedPrecondition)
 			s.log.Warn("cannot end a lapsed lease", "lease", id, "err", err)
 		}
 	}

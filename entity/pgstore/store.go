@@ -180,6 +180,9 @@ func (s *Store) begin(ctx context.Context) error {
 	if err := s.makePartition(ctx, rev/partitionSize); err != nil {
 		return err
 	}
+	if err := s.reindex(ctx); err != nil {
+		return err
+	}
 	s.hub.begin(epoch, schema.Revision(rev))
 	return nil
 }
