@@ -13,6 +13,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"runtime/debug"
 	"sync"
 	"time"
 
@@ -62,13 +63,23 @@ type Reconciler struct {
 	slots   chan struct{}
 	mu      sync.Mutex
 	running map[schema.ID]*job
+	stopped bool
 	wg      sync.WaitGroup
 }
 
+const (
+	// watch is how often a build under way is looked at without a reason.
+	watch = 5 * time.Second
+	// retryRecord is the longest wait before the end of a build is recorded
+	// again while the store is away.
+	retryRecord = 2 * time.Second
+)
+
 // job is one build under way here.
 type job struct {
+	ctx      context.Context // ends with the build
 	cancel   context.CancelFunc
-	canceled bool // on request, as opposed to the server stopping
+	canceled bool // on request, as opposed to the server stopping; under mu
 }
 
 func (r *Reconciler) init() {
@@ -82,7 +93,9 @@ func (r *Reconciler) Reconcile(ctx context.Context, bid schema.ID) (time.Duratio
 	r.once.Do(r.init)
 	b, err := entity.Get[app.Build](ctx, r.Store, bid)
 	if errs.Is(err, errs.NotFound) {
-		r.abandon(bid)
+		if r.abandon(bid) {
+			return 200 * time.Millisecond, nil // it may still write its log
+		}
 		return 0, r.Logs.Delete(string(bid))
 	}
 	if err != nil {
@@ -92,38 +105,57 @@ func (r *Reconciler) Reconcile(ctx context.Context, bid schema.ID) (time.Duratio
 		return 0, nil
 	}
 	r.mu.Lock()
-	j := r.running[bid]
+	under := r.running[bid] != nil
 	r.mu.Unlock()
 	switch {
-	case j != nil && b.Spec.Cancel:
+	case under && b.Spec.Cancel:
 		r.abandon(bid)
-		return 0, nil
-	case j != nil:
-		return 0, nil
+		return watch, nil
+	case under:
+		return watch, nil
 	case b.Spec.Cancel:
-		return 0, r.finish(ctx, bid, func(b *app.Build) { b.Status.Phase = app.BuildPhaseCanceled })
+		err := r.finish(ctx, bid, func(b *app.Build) { b.Status.Phase = app.BuildPhaseCanceled })
+		if errs.Is(err, errs.FailedPrecondition) || errs.Is(err, errs.NotFound) {
+			err = nil // it ended meanwhile
+		}
+		return 0, err
+	}
+	if !r.begin(context.WithoutCancel(ctx), b) {
+		return time.Second, nil
+	}
+	return watch, nil
+}
+
+// begin runs the build in a goroutine if there is a free slot.
+func (r *Reconciler) begin(ctx context.Context, b *app.Build) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.stopped {
+		return false
 	}
 	select {
 	case r.slots <- struct{}{}:
 	default:
-		return time.Second, nil
+		return false
 	}
-	work, cancel := context.WithTimeout(context.WithoutCancel(ctx), r.Timeout)
-	j = &job{cancel: cancel}
-	r.mu.Lock()
-	r.running[bid] = j
-	r.mu.Unlock()
+	j := &job{}
+	if r.Timeout > 0 {
+		j.ctx, j.cancel = context.WithTimeout(ctx, r.Timeout)
+	} else {
+		j.ctx, j.cancel = context.WithCancel(ctx)
+	}
+	r.running[b.ID] = j
 	r.wg.Go(func() {
 		defer func() {
-			cancel()
+			j.cancel()
 			r.mu.Lock()
-			delete(r.running, bid)
+			delete(r.running, b.ID)
 			r.mu.Unlock()
 			<-r.slots
 		}()
-		r.run(work, j, b)
+		r.run(j, b)
 	})
-	return 0, nil
+	return true
 }
 
 func ended(b *app.Build) bool {
@@ -134,20 +166,24 @@ func ended(b *app.Build) bool {
 	return false
 }
 
-// abandon ends a running build on request.
-func (r *Reconciler) abandon(bid schema.ID) {
+// abandon ends a running build on request. It reports whether there was one.
+func (r *Reconciler) abandon(bid schema.ID) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if j := r.running[bid]; j != nil {
-		j.canceled = true
-		j.cancel()
+	j := r.running[bid]
+	if j == nil {
+		return false
 	}
+	j.canceled = true
+	j.cancel()
+	return true
 }
 
 // Stop ends all running builds, without changing their entities: the next
-// server does them again.
+// server does them again. No build begins after it.
 func (r *Reconciler) Stop() {
 	r.mu.Lock()
+	r.stopped = true
 	for _, j := range r.running {
 		j.cancel()
 	}
@@ -156,54 +192,121 @@ func (r *Reconciler) Stop() {
 }
 
 // run does one build and records its end.
-func (r *Reconciler) run(ctx context.Context, j *job, b *app.Build) {
+func (r *Reconciler) run(j *job, b *app.Build) {
 	log := r.Log.With("build", string(b.ID), "app", string(b.Spec.App))
 	now := time.Now()
-	record := context.WithoutCancel(ctx)
-	err := r.update(record, b.ID, func(b *app.Build) {
+	err := r.update(j.ctx, b.ID, func(b *app.Build) {
 		b.Status.Phase = app.BuildPhaseRunning
 		b.Status.StartedAt = &now
 	})
 	if err != nil {
-		log.Warn("start build", "error", err)
-		return
+		log.Warn("build cannot begin; it is tried again", "error", err)
+		return // Reconcile looks again soon
 	}
-	out, err := r.build(ctx, b)
+	out, err := r.attempt(j.ctx, b)
 	r.mu.Lock()
-	canceled := j.canceled
+	canceled, stopped := j.canceled, r.stopped
 	r.mu.Unlock()
+	cause := err
+	var change func(*app.Build)
 	switch {
 	case err == nil:
-		err = r.finish(record, b.ID, func(b *app.Build) {
+		change = func(b *app.Build) {
 			b.Status.Phase = app.BuildPhaseSucceeded
 			b.Status.Image, b.Status.Services, b.Status.Env = out.image, out.services, out.env
-		})
+			setPlan(b, out.plan)
+		}
 	case canceled:
-		err = r.finish(record, b.ID, func(b *app.Build) { b.Status.Phase = app.BuildPhaseCanceled })
-	case errors.Is(ctx.Err(), context.Canceled):
-		log.Info("build interrupted; it will be done again")
+		change = func(b *app.Build) { b.Status.Phase = app.BuildPhaseCanceled }
+	case stopped:
+		log.Info("build interrupted; the next server does it again")
 		return
 	default:
 		log.Info("build failed", "error", err)
-		cause := err
-		err = r.finish(record, b.ID, func(b *app.Build) { explain(b, cause, ctx.Err() != nil, r.Timeout) })
+		late := errors.Is(j.ctx.Err(), context.DeadlineExceeded)
+		change = func(b *app.Build) { explain(b, cause, late, r.Timeout) }
 	}
-	if err != nil && !errs.Is(err, errs.NotFound) {
-		log.Error("record the end of a build", "error", err)
+	r.record(log, b.ID, change)
+}
+
+// record writes the end of a build, again and again while the store is away:
+// the work is done and must not be lost.
+func (r *Reconciler) record(log *slog.Logger, bid schema.ID, change func(*app.Build)) {
+	for wait := 50 * time.Millisecond; ; wait = min(2*wait, retryRecord) {
+		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		err := r.finish(ctx, bid, change)
+		cancel()
+		switch errs.ClassOf(err) {
+		case "", errs.NotFound, errs.FailedPrecondition: // or deleted, or ended by another
+			return
+		case errs.InvalidArgument:
+			log.Error("end of a build cannot be stored", "error", err)
+			cause := err
+			change = func(b *app.Build) { explain(b, cause, false, 0) }
+			if wait >= retryRecord {
+				return
+			}
+		}
+		r.mu.Lock()
+		stopped := r.stopped
+		r.mu.Unlock()
+		if stopped {
+			log.Warn("end of a build not recorded; the next server does it again", "error", err)
+			return
+		}
+		log.Warn("record the end of a build", "error", err, "retry_in", wait)
+		time.Sleep(wait)
 	}
+}
+
+// attempt is build, where a panic of what reads a stranger's source is a
+// failure of that build alone.
+func (r *Reconciler) attempt(ctx context.Context, b *app.Build) (out *outcome, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			r.Log.Error("build panicked", "build", string(b.ID), "panic", p, "stack", string(debug.Stack()))
+			err = because(app.FailureReasonInternal, errs.New(errs.Internal, "the build met a fault of runtime itself: %v", p))
+		}
+	}()
+	return r.build(ctx, b)
+}
+
+// failure is an error with the class that a deployment reports.
+type failure struct {
+	reason app.FailureReason
+	error
+}
+
+func (f *failure) Unwrap() error { return f.error }
+
+// because gives err a reason, if it has none yet. It returns nil for nil.
+func because(reason app.FailureReason, err error) error {
+	var f *failure
+	if err == nil || errors.As(err, &f) {
+		return err
+	}
+	return &failure{reason, err}
 }
 
 // explain records why a build failed.
 func explain(b *app.Build, err error, late bool, timeout time.Duration) {
-	b.Status.Phase = app.BuildPhaseFailed
+	b.Status.Phase, b.Status.Reason = app.BuildPhaseFailed, app.FailureReasonBuild
+	var why *failure
+	if errors.As(err, &why) {
+		b.Status.Reason = why.reason
+	}
 	b.Status.Message, b.Status.Hint = err.Error(), errs.HintOf(err)
 	var f *buildkit.Failure
 	if errors.As(err, &f) {
 		b.Status.LogTail = f.Log
 	}
-	if late {
+	switch {
+	case late:
+		b.Status.Reason = app.FailureReasonTimeout
 		b.Status.Message = "the build took longer than " + timeout.String()
-		b.Status.Hint = "build.timeout of the server's configuration says how long it may take"
+		b.Status.Hint = "make it faster, or raise build.timeout in the server's configuration"
+	case b.Status.Hint == "" && errs.Is(err, errs.Unavailable):
+		b.Status.Hint = "`r doctor` checks the server; `r deploy` tries again"
 	}
 }
 

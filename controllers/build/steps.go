@@ -22,6 +22,7 @@ type outcome struct {
 	image    string
 	services []app.Service
 	env      map[string]string
+	plan     *stack.Plan
 }
 
 // build does the work: source, plan, base images, image.
@@ -38,19 +39,23 @@ func (r *Reconciler) build(ctx context.Context, b *app.Build) (*outcome, error) 
 	defer os.RemoveAll(tmp)
 	dir := filepath.Join(tmp, "source")
 	if err := r.Sources.Materialize(ctx, b.Spec.Source, dir); err != nil {
-		return nil, errs.Wrap(err, "read the uploaded source")
-	}
-	plan, err := r.plan(ctx, b, dir, log)
-	if err != nil {
-		return nil, err
-	}
-	bases, err := r.bases(ctx, plan, log)
-	if err != nil {
-		return nil, err
+		if errs.Is(err, errs.NotFound) {
+			err = errs.New(errs.NotFound, "%w", err).WithHint("deploy again: `r deploy` uploads what is missing")
+		}
+		return nil, because(app.FailureReasonSource, errs.Wrap(err, "read the uploaded source"))
 	}
 	cfg, err := appconfig.Load(os.DirFS(dir))
 	if err != nil {
-		return nil, err
+		return nil, because(app.FailureReasonSource, err)
+	}
+	plan, err := stack.Detect(os.DirFS(dir), cfg)
+	if err != nil {
+		return nil, because(app.FailureReasonPlan, err)
+	}
+	r.show(ctx, b, plan, log)
+	bases, err := r.bases(ctx, plan, log)
+	if err != nil {
+		return nil, because(app.FailureReasonImage, err)
 	}
 	req := buildkit.Request{
 		ContextDir: dir, Dockerfile: plan.Dockerfile, ImageName: "runtime.local/" + string(b.Spec.App), Bases: bases,
@@ -59,32 +64,38 @@ func (r *Reconciler) build(ctx context.Context, b *app.Build) (*outcome, error) 
 	for attempt := 1; ; attempt++ {
 		res, err := r.Builder.Build(ctx, req, func(e buildkit.Event) { log.Add(e) })
 		if err == nil {
-			return &outcome{image: res.Image, services: services(plan), env: plan.Env}, nil
+			out := &outcome{image: res.Image, services: services(plan), env: plan.Env, plan: plan}
+			if len(out.services) == 0 {
+				return nil, because(app.FailureReasonPlan, errs.New(errs.InvalidArgument, "the source has no service to run").
+					WithHint("say what runs in Procfile (web: ...) or in [services.web] of app.toml"))
+			}
+			return out, nil
 		}
 		if !errs.Is(err, errs.Unavailable) || attempt == maxAttempts || ctx.Err() != nil {
+			if errs.Is(err, errs.Unavailable) {
+				err = because(app.FailureReasonInternal, err)
+			}
 			return nil, err
 		}
 		say(log, "the builder went away (%v); trying again", err)
 	}
 }
 
-// plan detects the stack and records it.
-func (r *Reconciler) plan(ctx context.Context, b *app.Build, dir string, log *buildlog.Writer) (*stack.Plan, error) {
-	cfg, err := appconfig.Load(os.DirFS(dir))
-	if err != nil {
-		return nil, err
-	}
-	plan, err := stack.Detect(os.DirFS(dir), cfg)
-	if err != nil {
-		return nil, err
-	}
+// show tells the plan early. It is recorded again with the outcome, so that a
+// store that is away for a moment does not end the build.
+func (r *Reconciler) show(ctx context.Context, b *app.Build, plan *stack.Plan, log *buildlog.Writer) {
 	say(log, "plan: %s", plan.Stack)
 	for _, reason := range plan.Reasons {
 		say(log, "  %s", reason)
 	}
-	return plan, r.update(ctx, b.ID, func(b *app.Build) {
-		b.Status.Plan, b.Status.PlanSteps = plan.Stack, plan.Reasons
-	})
+	err := r.update(ctx, b.ID, func(b *app.Build) { setPlan(b, plan) })
+	if err != nil && !errs.Is(err, errs.NotFound) {
+		r.Log.Warn("record the plan of a build", "build", string(b.ID), "error", err)
+	}
+}
+
+func setPlan(b *app.Build, plan *stack.Plan) {
+	b.Status.Plan, b.Status.PlanSteps = plan.Stack, plan.Reasons
 }
 
 // bases makes the base images that the plan begins from, where they can be made here.

@@ -5,10 +5,14 @@
 //	                 \          \ -> failed | canceled
 //
 // In: deployment, build, and the pools and sandboxes of the new version. Out:
-// app_version, sandbox pools, app.status, deployment.status. The right to
-// change an app is its deploy_lease, an entity bound to a store lease that is
-// kept alive here; a deployment that lost it fails, so two never act on one
-// app. Writing app.status.active_version is what shifts the traffic: from then
+// app_version, sandbox pools, app.status, deployment.status.
+//
+// The right to change an app is its deploy_lease, an entity bound to a store
+// lease that is kept alive here. Every step that others see is one transaction
+// that checks the lease, so a deployment that lost it changes nothing, and two
+// never act on one app. A server killed between two transactions leaves a
+// phase from which the next one goes on. The transaction that sets
+// app.status.active_version shifts the traffic and enters draining: from then
 // on the deployment can only succeed.
 package deployment
 
@@ -20,6 +24,7 @@ import (
 
 	"miren.dev/runtime/api/app"
 	"miren.dev/runtime/api/id"
+	"miren.dev/runtime/controllers/pool"
 	"miren.dev/runtime/entity"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/schema"
@@ -29,8 +34,13 @@ import (
 // LeaseTTL is how long an app stays reserved for a deployment whose server is gone.
 const LeaseTTL = 60 * time.Second
 
-// poll is how often a deployment under way is looked at without a reason.
-const poll = 2 * time.Second
+const (
+	// poll is how often a deployment under way is looked at without a reason.
+	poll = 2 * time.Second
+	// stuckAfter is how long a phase may meet errors that waiting seldom cures
+	// before the deployment fails.
+	stuckAfter = time.Minute
+)
 
 // Drainer tells what the ingress still does for a version; admin.Client is one.
 type Drainer interface {
@@ -69,82 +79,135 @@ func Ended(p app.DeploymentPhase) bool {
 	return false
 }
 
+// Cancelable reports whether a deployment in the phase can still be canceled:
+// the new version does not take the traffic yet.
+func Cancelable(p app.DeploymentPhase) bool {
+	switch p {
+	case app.DeploymentPhaseShifting, app.DeploymentPhaseDraining:
+		return false
+	}
+	return !Ended(p)
+}
+
+// BuildEnded reports whether a build is over.
+func BuildEnded(b *app.Build) bool {
+	switch b.Status.Phase {
+	case app.BuildPhaseSucceeded, app.BuildPhaseFailed, app.BuildPhaseCanceled:
+		return true
+	}
+	return false
+}
+
 // rollout is one deployment being reconciled.
 type rollout struct {
 	*Reconciler
-	dep *app.Deployment
-	app *app.App
+	dep   *app.Deployment
+	app   *app.App
+	lease *app.DeployLease // nil: not held
 }
 
-// Reconcile moves one deployment forward by at most one phase.
+// Reconcile moves one deployment forward by at most one phase. It returns when
+// to look again if nothing changes (0: not).
 func (r *Reconciler) Reconcile(ctx context.Context, did schema.ID) (time.Duration, error) {
+	ro, err := r.read(ctx, did)
+	if ro == nil || err != nil {
+		return 0, err
+	}
+	again, err := ro.advance(ctx)
+	switch errs.ClassOf(err) {
+	case "", errs.Conflict, errs.Unavailable, errs.DeadlineExceeded, errs.Canceled:
+		return again, err
+	case errs.NotFound: // what was read is gone: as good as changed
+		return 0, errs.New(errs.Conflict, "%w", err)
+	case errs.InvalidArgument: // the same next time
+	default:
+		if r.now().Sub(ro.since()) < stuckAfter {
+			return 0, err
+		}
+	}
+	// The attempt may have changed what it had read.
+	if ro, rerr := r.read(ctx, did); rerr != nil {
+		return 0, rerr
+	} else if ro != nil && !Ended(ro.dep.Status.Phase) {
+		return 0, ro.giveUp(ctx, err)
+	}
+	return 0, err
+}
+
+// read returns nil if there is nothing to do.
+func (r *Reconciler) read(ctx context.Context, did schema.ID) (*rollout, error) {
 	dep, err := entity.Get[app.Deployment](ctx, r.Store, did)
 	if errs.Is(err, errs.NotFound) {
-		return 0, nil
+		return nil, nil
 	}
 	if err != nil {
-		return 0, err
+		return nil, err
 	}
 	a, err := entity.Get[app.App](ctx, r.Store, dep.Spec.App)
 	if errs.Is(err, errs.NotFound) {
-		return 0, nil // being deleted; the deployment goes with it
+		return nil, nil // being deleted; the deployment goes with it
 	}
 	if err != nil {
+		return nil, err
+	}
+	return &rollout{Reconciler: r, dep: dep, app: a}, nil
+}
+
+func (r *rollout) advance(ctx context.Context) (time.Duration, error) {
+	if Ended(r.dep.Status.Phase) {
+		return 0, r.cleanUp(ctx)
+	}
+	if err := r.holdLease(ctx); err != nil {
 		return 0, err
 	}
-	ro := &rollout{Reconciler: r, dep: dep, app: a}
-	if Ended(dep.Status.Phase) {
-		return 0, ro.cleanUp(ctx)
+	if r.lease == nil {
+		return 0, r.lost(ctx)
 	}
-	if held, err := ro.holdLease(ctx); err != nil {
-		return 0, err
-	} else if !held {
-		return 0, ro.fail(ctx, app.Failure{
-			Reason: app.FailureReasonLease, Message: "the lease on the app lapsed while no server ran, and was not renewed in time",
-			Hint: "deploy again",
-		})
+	if r.dep.Spec.Cancel && Cancelable(r.dep.Status.Phase) {
+		r.endSteps(app.StepStateFailed, "canceled")
+		return 0, r.end(ctx, app.DeploymentPhaseCanceled)
 	}
-	if dep.Spec.Cancel && cancelable(dep.Status.Phase) {
-		return ro.cancel(ctx)
-	}
-	switch dep.Status.Phase {
+	switch r.dep.Status.Phase {
 	case "", app.DeploymentPhasePending:
-		return ro.begin(ctx)
+		return r.begin(ctx)
 	case app.DeploymentPhaseBuilding:
-		return ro.build(ctx)
+		return r.build(ctx)
 	case app.DeploymentPhaseStarting:
-		return ro.start(ctx)
+		return r.start(ctx)
 	case app.DeploymentPhaseShifting:
-		return ro.shift(ctx)
+		return r.shift(ctx)
 	case app.DeploymentPhaseDraining:
-		return ro.drain(ctx)
+		return r.drain(ctx)
 	}
-	return 0, errs.New(errs.Internal, "deployment %s is in unknown phase %q", dep.ID, dep.Status.Phase)
+	return 0, errs.New(errs.Internal, "deployment %s is in unknown phase %q", r.dep.ID, r.dep.Status.Phase)
 }
 
-func cancelable(p app.DeploymentPhase) bool {
-	return p != app.DeploymentPhaseShifting && p != app.DeploymentPhaseDraining
-}
-
-// holdLease renews the app's lease if this deployment holds it.
-func (r *rollout) holdLease(ctx context.Context) (bool, error) {
-	l, err := LeaseOf(ctx, r.Store, r.app.GetID())
-	if errs.Is(err, errs.NotFound) {
-		return false, nil
-	}
-	if err != nil {
-		return false, err
-	}
-	if l.Spec.Deployment != r.dep.GetID() {
-		return false, nil
-	}
-	if _, err := r.Store.KeepAlive(ctx, l.Lease); err != nil {
-		if errs.Is(err, errs.NotFound) {
-			return false, nil
+// since returns when the phase began.
+func (r *rollout) since() time.Time {
+	for _, s := range r.dep.Status.Steps {
+		if s.State == app.StepStateRunning && s.StartedAt != nil {
+			return *s.StartedAt
 		}
-		return false, err
 	}
-	return true, nil
+	return r.dep.CreatedAt
+}
+
+// giveUp ends a deployment that cannot go on for a reason of our own.
+func (r *rollout) giveUp(ctx context.Context, why error) error {
+	if err := r.holdLease(ctx); err != nil {
+		return err
+	}
+	if r.dep.Status.Phase == app.DeploymentPhaseDraining {
+		// The new version serves. What is left of the old goes by retention.
+		r.Log.Error("draining given up", "deployment", r.dep.ID, "error", why)
+		r.endSteps(app.StepStateDone, "the old version is stopped later: "+why.Error())
+		return r.end(ctx, app.DeploymentPhaseSucceeded)
+	}
+	f := app.Failure{Reason: app.FailureReasonInternal, Message: why.Error(), Hint: errs.HintOf(why)}
+	if f.Hint == "" {
+		f.Hint = "`r doctor` checks the server; `r deploy` tries again"
+	}
+	return r.fail(ctx, f)
 }
 
 // LeaseOf returns the deploy lease of an app. NotFound if nobody holds it.
@@ -162,214 +225,142 @@ func LeaseOf(ctx context.Context, s entity.Reader, a id.App) (*app.DeployLease, 
 // LeaseName is the name of an app's deploy_lease.
 func LeaseName(a id.App) string { return "deploy-" + string(a) }
 
-// step starts the named step, ending those before it as done.
-func (r *rollout) step(name, message string) {
-	now := r.now()
-	for i := range r.dep.Status.Steps {
-		s := &r.dep.Status.Steps[i]
-		if s.Name == name {
-			if s.State == app.StepStateRunning {
-				s.Message = message
-				return
-			}
-			s.State, s.Message, s.StartedAt = app.StepStateRunning, message, &now
-			return
-		}
-		if s.State == app.StepStateRunning || s.State == app.StepStatePending {
-			if s.State == app.StepStateRunning {
-				s.State, s.EndedAt = app.StepStateDone, &now
-			} else {
-				s.State = app.StepStateSkipped
-			}
-		}
-	}
-}
-
-// steps of every deployment, in order.
-var steps = []string{"build", "start", "shift", "drain"}
-
-func (r *rollout) endSteps(state app.StepState, message string) {
-	now := r.now()
-	for i := range r.dep.Status.Steps {
-		s := &r.dep.Status.Steps[i]
-		switch s.State {
-		case app.StepStateRunning:
-			s.State, s.EndedAt = state, &now
-			if message != "" {
-				s.Message = message
-			}
-		case app.StepStatePending:
-			s.State = app.StepStateSkipped
-		}
-	}
-}
-
-// enter writes the next phase, with further operations in the same transaction.
-func (r *rollout) enter(ctx context.Context, phase app.DeploymentPhase, ops ...entity.Op) error {
-	r.dep.Status.Phase = phase
-	op, err := entity.UpdateStatusOp(r.dep)
-	if err != nil {
-		return err
-	}
-	_, err = r.Store.Txn(ctx, entity.TxnRequest{Ops: append(ops, op)})
-	if err == nil {
-		r.Log.Info("deployment", "deployment", r.dep.ID, "app", r.app.Name, "phase", string(phase))
-	}
-	return err
-}
-
-// end writes a final phase and gives the lease and the app back, in one transaction.
-func (r *rollout) end(ctx context.Context, phase app.DeploymentPhase) error {
-	now := r.now()
-	r.dep.Status.EndedAt = &now
-	r.app.Status.ActiveDeployment = ""
-	r.app.Status.LastDeployment = r.dep.GetID()
-	appOp, err := entity.UpdateStatusOp(r.app)
-	if err != nil {
-		return err
-	}
-	if err := r.enter(ctx, phase, appOp); err != nil {
-		return err
-	}
-	return r.cleanUp(ctx)
-}
-
-// cleanUp releases the lease and removes the pools of a version that did not
-// come to serve. It is done again whenever an ended deployment is looked at.
-func (r *rollout) cleanUp(ctx context.Context) error {
-	if r.dep.Status.Phase != app.DeploymentPhaseSucceeded && r.dep.Status.Version != "" && r.app.Status.ActiveVersion != r.dep.Status.Version {
-		if err := r.retire(ctx, r.dep.Status.Version); err != nil {
-			return err
-		}
-	}
+// holdLease renews the app's lease and sets r.lease if this deployment holds it.
+func (r *rollout) holdLease(ctx context.Context) error {
 	l, err := LeaseOf(ctx, r.Store, r.app.GetID())
-	if errs.Is(err, errs.NotFound) || (err == nil && l.Spec.Deployment != r.dep.GetID()) {
+	if errs.Is(err, errs.NotFound) {
 		return nil
 	}
 	if err != nil {
 		return err
 	}
-	if err := r.Store.Revoke(ctx, l.Lease); err != nil && !errs.Is(err, errs.NotFound) {
+	if l.Spec.Deployment != r.dep.GetID() {
+		return nil
+	}
+	if _, err := r.Store.KeepAlive(ctx, l.Lease); err != nil {
+		if errs.Is(err, errs.NotFound) {
+			return nil
+		}
 		return err
 	}
+	r.lease = l
 	return nil
+}
+
+// lost ends a deployment whose lease is gone.
+func (r *rollout) lost(ctx context.Context) error {
+	if r.dep.Status.Phase == app.DeploymentPhaseDraining {
+		// Its version took the traffic while it held the lease. The old ones are
+		// no business of it any more: who holds the lease now, or retention, stops them.
+		r.endSteps(app.StepStateDone, "")
+		return r.end(ctx, app.DeploymentPhaseSucceeded)
+	}
+	f := app.Failure{
+		Reason: app.FailureReasonLease, Message: "no server worked on this deployment for so long that its lease on the app lapsed",
+		Hint: "deploy again: `r deploy`",
+	}
+	if r.app.Status.ActiveDeployment != "" && r.app.Status.ActiveDeployment != r.dep.GetID() {
+		f.Message += fmt.Sprintf(", and deployment %s took over", r.app.Status.ActiveDeployment)
+		f.Hint = fmt.Sprintf("`r app status %s` shows what becomes of that one", r.app.Name)
+	}
+	return r.fail(ctx, f)
+}
+
+// enter writes the next phase, with further operations in the same
+// transaction, if the lease is still held.
+func (r *rollout) enter(ctx context.Context, phase app.DeploymentPhase, ops ...entity.Op) error {
+	check, err := entity.CheckOp(r.lease)
+	if err != nil {
+		return err
+	}
+	return r.commit(ctx, phase, append(ops, check)...)
+}
+
+func (r *rollout) commit(ctx context.Context, phase app.DeploymentPhase, ops ...entity.Op) error {
+	r.dep.Status.Phase = phase
+	op, err := entity.UpdateStatusOp(r.dep)
+	if err != nil {
+		return err
+	}
+	if _, err = r.Store.Txn(ctx, entity.TxnRequest{Ops: append(ops, op)}); err != nil {
+		return err
+	}
+	r.Log.Info("deployment", "deployment", r.dep.ID, "app", r.app.Name, "phase", string(phase))
+	return nil
+}
+
+// end writes a final phase, gives lease and app back and cancels a build that
+// nobody waits for any more, all in one transaction. Without the lease it
+// changes nothing that may be another deployment's.
+func (r *rollout) end(ctx context.Context, phase app.DeploymentPhase) error {
+	now := r.now()
+	r.dep.Status.EndedAt = &now
+	var ops []entity.Op
+	if r.app.Status.ActiveDeployment == r.dep.GetID() {
+		r.app.Status.ActiveDeployment = ""
+	}
+	r.app.Status.LastDeployment = r.dep.GetID()
+	op, err := entity.UpdateStatusOp(r.app)
+	if err != nil {
+		return err
+	}
+	ops = append(ops, op)
+	if r.lease != nil {
+		if op, err = entity.DeleteOp(r.lease); err != nil {
+			return err
+		}
+		ops = append(ops, op)
+	}
+	if phase != app.DeploymentPhaseSucceeded && r.dep.Spec.Build != "" {
+		b, err := entity.Get[app.Build](ctx, r.Store, r.dep.Spec.Build)
+		if err != nil && !errs.Is(err, errs.NotFound) {
+			return err
+		}
+		if err == nil && !BuildEnded(b) && !b.Spec.Cancel {
+			b.Spec.Cancel = true
+			if op, err = entity.UpdateSpecOp(b); err != nil {
+				return err
+			}
+			ops = append(ops, op)
+		}
+	}
+	if err := r.commit(ctx, phase, ops...); err != nil {
+		return err
+	}
+	if r.lease != nil {
+		// Nothing hangs on it any more; it would lapse by itself.
+		if err := r.Store.Revoke(ctx, r.lease.Lease); err != nil && !errs.Is(err, errs.NotFound) {
+			r.Log.Debug("revoke lease", "lease", string(r.lease.Lease), "error", err)
+		}
+	}
+	return r.cleanUp(ctx)
+}
+
+// cleanUp stops the pools of a version that did not come to serve. It is done
+// again whenever an ended deployment is looked at.
+func (r *rollout) cleanUp(ctx context.Context) error {
+	v := r.dep.Status.Version
+	if r.dep.Status.Phase == app.DeploymentPhaseSucceeded || v == "" || r.app.Status.ActiveVersion == v {
+		return nil
+	}
+	pools, err := Pools(ctx, r.Store, r.app.GetID())
+	if err != nil {
+		return err
+	}
+	return Retire(ctx, r.Store, poolsOf(pools, v))
 }
 
 func (r *rollout) fail(ctx context.Context, f app.Failure) error {
 	r.dep.Status.Failure = &f
 	r.endSteps(app.StepStateFailed, f.Message)
+	if err := r.end(ctx, app.DeploymentPhaseFailed); err != nil {
+		return err
+	}
 	r.Log.Warn("deployment failed", "deployment", r.dep.ID, "app", r.app.Name, "reason", string(f.Reason), "message", f.Message)
-	return r.end(ctx, app.DeploymentPhaseFailed)
-}
-
-// cancel stops the build, if one runs, and ends the deployment.
-func (r *rollout) cancel(ctx context.Context) (time.Duration, error) {
-	if r.dep.Spec.Build != "" {
-		b, err := entity.Get[app.Build](ctx, r.Store, r.dep.Spec.Build)
-		if err != nil && !errs.Is(err, errs.NotFound) {
-			return 0, err
-		}
-		if err == nil && !BuildEnded(b) {
-			if !b.Spec.Cancel {
-				b.Spec.Cancel = true
-				if err := entity.UpdateSpec(ctx, r.Store, b); err != nil {
-					return 0, err
-				}
-			}
-			return poll, nil // the build's end brings us back
-		}
-	}
-	r.endSteps(app.StepStateFailed, "canceled")
-	return 0, r.end(ctx, app.DeploymentPhaseCanceled)
-}
-
-// BuildEnded reports whether a build is over.
-func BuildEnded(b *app.Build) bool {
-	switch b.Status.Phase {
-	case app.BuildPhaseSucceeded, app.BuildPhaseFailed, app.BuildPhaseCanceled:
-		return true
-	}
-	return false
-}
-
-// begin accepts the deployment: a deploy builds first, everything else makes
-// its version from an existing one.
-func (r *rollout) begin(ctx context.Context) (time.Duration, error) {
-	now := r.now()
-	if r.dep.Status.StartedAt == nil {
-		r.dep.Status.StartedAt = &now
-	}
-	r.dep.Status.Previous = r.app.Status.ActiveVersion
-	r.dep.Status.Steps = nil
-	for _, s := range steps {
-		r.dep.Status.Steps = append(r.dep.Status.Steps, app.Step{Name: s, State: app.StepStatePending})
-	}
-	if r.dep.Spec.Kind == app.RolloutKindDeploy {
-		r.step("build", "")
-		return poll, r.enter(ctx, app.DeploymentPhaseBuilding)
-	}
-	src, err := entity.Get[app.AppVersion](ctx, r.Store, r.dep.Spec.Target)
-	if errs.Is(err, errs.NotFound) {
-		return 0, r.fail(ctx, app.Failure{Reason: app.FailureReasonImage, Message: "the version to roll out does not exist any more",
-			Hint: "see `r app history` for those that do"})
-	}
-	if err != nil {
-		return 0, err
-	}
-	ver := src.Spec
-	ver.CopiedFrom = src.GetID()
-	if r.dep.Spec.Kind == app.RolloutKindConfig {
-		ver.Env, ver.Secrets = r.app.Spec.Env, r.app.Spec.Secrets
-	}
-	return r.createVersion(ctx, ver)
-}
-
-// build waits for the build and makes the version from its image.
-func (r *rollout) build(ctx context.Context) (time.Duration, error) {
-	b, err := entity.Get[app.Build](ctx, r.Store, r.dep.Spec.Build)
-	if errs.Is(err, errs.NotFound) {
-		return 0, r.fail(ctx, app.Failure{Reason: app.FailureReasonInternal, Message: "its build was deleted", Hint: "deploy again"})
-	}
-	if err != nil {
-		return 0, err
-	}
-	switch b.Status.Phase {
-	case app.BuildPhaseSucceeded:
-		return r.createVersion(ctx, app.AppVersionSpec{
-			App: r.app.GetID(), Image: b.Status.Image, Build: b.GetID(), Services: b.Status.Services,
-			SourceEnv: b.Status.Env, Env: r.app.Spec.Env, Secrets: r.app.Spec.Secrets, Git: r.dep.Spec.Git,
-		})
-	case app.BuildPhaseFailed:
-		reason := app.FailureReasonBuild
-		if b.Status.Plan == "" {
-			reason = app.FailureReasonPlan
-		}
-		return 0, r.fail(ctx, app.Failure{Reason: reason, Message: b.Status.Message, Hint: b.Status.Hint, LogTail: b.Status.LogTail})
-	case app.BuildPhaseCanceled:
-		r.endSteps(app.StepStateFailed, "canceled")
-		return 0, r.end(ctx, app.DeploymentPhaseCanceled)
-	}
-	return poll, nil
-}
-
-// createVersion numbers and stores the version and enters the next phase in one
-// transaction.
-func (r *rollout) createVersion(ctx context.Context, spec app.AppVersionSpec) (time.Duration, error) {
-	r.app.Spec.VersionCounter++
-	spec.Number = r.app.Spec.VersionCounter
-	ver := &app.AppVersion{Meta: schema.Meta{Project: r.app.Project, Name: VersionName(r.app.Name, spec.Number)}, Spec: spec}
-	create, err := entity.CreateOp(ver)
-	if err != nil {
-		return 0, err
-	}
-	count, err := entity.UpdateSpecOp(r.app)
-	if err != nil {
-		return 0, err
-	}
-	r.dep.Status.Version = ver.GetID()
-	r.step("start", fmt.Sprintf("v%d", spec.Number))
-	return poll, r.enter(ctx, app.DeploymentPhaseStarting, create, count)
+	return nil
 }
 
 // VersionName is the name of version n of an app, as people see it.
-func VersionName(appName string, n int64) string { return fmt.Sprintf("%s-v%d", appName, n) }
+func VersionName(appName string, n int64) string {
+	return pool.ChildName(appName, fmt.Sprintf("v%d", n), schema.MaxName)
+}

@@ -11,11 +11,14 @@ package pool
 import (
 	"cmp"
 	"context"
+	"crypto/sha256"
 	"fmt"
 	"log/slog"
 	"maps"
 	"reflect"
 	"slices"
+	"strconv"
+	"strings"
 	"time"
 
 	"miren.dev/runtime/api/id"
@@ -33,6 +36,8 @@ const (
 	stableAfter = 30 * time.Second
 	// keepEnded is how many ended sandboxes of a pool stay, for their logs.
 	keepEnded = 3
+	// maxCreate bounds the sandboxes that one transaction makes.
+	maxCreate = 100
 )
 
 // Reconciler makes pools have the sandboxes they want.
@@ -62,23 +67,24 @@ func (r *Reconciler) Reconcile(ctx context.Context, pid schema.ID) (time.Duratio
 		return 0, err
 	}
 	st := Survey(all)
+	over := forgettable(st.Ended)
 	before := p.Status
 	counted, again := account(p, st, now())
 	ops, err := markCounted(counted)
 	if err != nil {
 		return 0, err
 	}
-	if err := r.forget(ctx, st.Ended); err != nil {
+	stop, err := stopExcess(st.Live, len(st.Live)-int(p.Spec.Replicas))
+	if err != nil {
 		return 0, err
 	}
-	if len(st.Live) > int(p.Spec.Replicas) {
-		if err := r.stopExcess(ctx, st.Live, len(st.Live)-int(p.Spec.Replicas)); err != nil {
-			return 0, err
-		}
-	}
+	ops = append(ops, stop...)
 	missing := int(p.Spec.Replicas) - len(st.Live)
 	if missing > 0 && p.Status.NextStart != nil && now().Before(*p.Status.NextStart) {
 		missing, again = 0, earlier(again, p.Status.NextStart.Sub(now()))
+	}
+	if missing > maxCreate {
+		missing, again = maxCreate, time.Millisecond // the others in transactions of their own
 	}
 	if missing > 0 {
 		more, err := create(p, missing)
@@ -94,11 +100,21 @@ func (r *Reconciler) Reconcile(ctx context.Context, pid schema.ID) (time.Duratio
 		}
 		ops = append(ops, op)
 	}
-	if len(ops) == 0 {
-		return again, nil
+	if len(ops) > 0 {
+		if _, err := r.Store.Txn(ctx, entity.TxnRequest{Ops: ops}); err != nil {
+			return 0, moved(err)
+		}
 	}
-	_, err = r.Store.Txn(ctx, entity.TxnRequest{Ops: ops})
-	return again, err
+	return again, r.forget(ctx, over)
+}
+
+// moved makes a conflict of NotFound: of what was read, something was deleted
+// before it was written. The next look sees what is left.
+func moved(err error) error {
+	if errs.Is(err, errs.NotFound) {
+		return errs.New(errs.Conflict, "%w", err)
+	}
+	return err
 }
 
 // State is the sandboxes of a pool by what became of them.
@@ -222,13 +238,21 @@ func describe(sb *sandbox.Sandbox) string {
 	return string(sb.Status.Reason)
 }
 
-// forget deletes the oldest ended sandboxes that are counted.
-func (r *Reconciler) forget(ctx context.Context, ended []*sandbox.Sandbox) error {
+// forgettable returns the oldest ended sandboxes whose end is in the counts
+// already, but for the newest, which stay for their logs.
+func forgettable(ended []*sandbox.Sandbox) []*sandbox.Sandbox {
+	var out []*sandbox.Sandbox
 	for i := 0; i < len(ended)-keepEnded; i++ {
-		if Unasked(ended[i]) && ended[i].Labels[labelCounted] == "" {
-			continue
+		if !Unasked(ended[i]) || ended[i].Labels[labelCounted] != "" {
+			out = append(out, ended[i])
 		}
-		if err := entity.Delete(ctx, r.Store, ended[i]); err != nil && !errs.Is(err, errs.NotFound) && !errs.Is(err, errs.Conflict) {
+	}
+	return out
+}
+
+func (r *Reconciler) forget(ctx context.Context, over []*sandbox.Sandbox) error {
+	for _, sb := range over {
+		if err := entity.Delete(ctx, r.Store, sb); err != nil && !errs.Is(err, errs.NotFound) && !errs.Is(err, errs.Conflict) {
 			return err
 		}
 	}
@@ -236,7 +260,10 @@ func (r *Reconciler) forget(ctx context.Context, ended []*sandbox.Sandbox) error
 }
 
 // stopExcess tells n sandboxes to stop: those not ready first, then the newest.
-func (r *Reconciler) stopExcess(ctx context.Context, live []*sandbox.Sandbox, n int) error {
+func stopExcess(live []*sandbox.Sandbox, n int) ([]entity.Op, error) {
+	if n <= 0 {
+		return nil, nil
+	}
 	order := slices.Clone(live)
 	slices.SortFunc(order, func(a, b *sandbox.Sandbox) int {
 		if a.Status.Ready != b.Status.Ready {
@@ -247,14 +274,17 @@ func (r *Reconciler) stopExcess(ctx context.Context, live []*sandbox.Sandbox, n 
 		}
 		return cmp.Compare(b.CreateRevision, a.CreateRevision)
 	})
+	var ops []entity.Op
 	for _, sb := range order[:n] {
 		sb.Spec.Desired = sandbox.DesiredStateStopped
 		sb.Spec.StopReason = sandbox.EndReasonUser
-		if err := entity.UpdateSpec(ctx, r.Store, sb); err != nil && !errs.Is(err, errs.NotFound) {
-			return err
+		op, err := entity.UpdateSpecOp(sb)
+		if err != nil {
+			return nil, err
 		}
+		ops = append(ops, op)
 	}
-	return nil
+	return ops, nil
 }
 
 // create makes the operations for n new sandboxes and counts them in p.
@@ -263,16 +293,11 @@ func create(p *sandbox.SandboxPool, n int) ([]entity.Op, error) {
 	for range n {
 		p.Status.Created++
 		p.Status.Total++
-		sb := &sandbox.Sandbox{Meta: schema.Meta{
-			Project: p.Project,
-			Name:    fmt.Sprintf("%s-%d", p.Name, p.Status.Created),
-			Labels:  p.Labels,
-		}}
-		sb.Spec = sandbox.SandboxSpec{
-			Pool: p.GetID(), App: p.Spec.App, AppVersion: p.Spec.AppVersion, Service: p.Spec.Service,
-			Desired: sandbox.DesiredStateRunning, Template: p.Spec.Template,
-		}
-		sb.Status.Phase = sandbox.SandboxPhasePending
+		sb := sandbox.NewSandbox()
+		sb.Project, sb.Labels = p.Project, maps.Clone(p.Labels)
+		sb.Name = ChildName(cmp.Or(p.Name, string(p.ID)), strconv.FormatInt(p.Status.Created, 10), schema.MaxName)
+		sb.Spec.Pool, sb.Spec.App, sb.Spec.AppVersion, sb.Spec.Service = p.GetID(), p.Spec.App, p.Spec.AppVersion, p.Spec.Service
+		sb.Spec.Template = p.Spec.Template
 		op, err := entity.CreateOp(sb)
 		if err != nil {
 			return nil, err
@@ -280,6 +305,20 @@ func create(p *sandbox.SandboxPool, n int) ([]entity.Op, error) {
 		ops = append(ops, op)
 	}
 	return ops, nil
+}
+
+// ChildName is base-suffix, where base is shortened, keeping it apart from
+// others that begin alike, if the whole would be longer than limit.
+func ChildName(base, suffix string, limit int) string {
+	name := base + "-" + suffix
+	if len(name) <= limit {
+		return name
+	}
+	sum := fmt.Sprintf("%x", sha256.Sum256([]byte(name)))[:8]
+	if room := limit - len(sum) - len(suffix) - 2; room > 0 {
+		return strings.TrimRight(base[:min(room, len(base))], "-") + "-" + sum + "-" + suffix
+	}
+	return strings.TrimRight(name[:limit-len(sum)-1], "-") + "-" + sum
 }
 
 func earlier(a, b time.Duration) time.Duration {

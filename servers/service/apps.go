@@ -5,12 +5,14 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"reflect"
 	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 
 	"miren.dev/runtime/api/app"
+	"miren.dev/runtime/controllers/deployment"
 	"miren.dev/runtime/entity"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/schema"
@@ -48,10 +50,7 @@ func (s *Service) rollbackTarget(ctx context.Context, a *app.App, to string) (*a
 	if err != nil {
 		return nil, err
 	}
-	served, err := s.servedVersions(ctx, a)
-	if err != nil {
-		return nil, err
-	}
+	history := fmt.Sprintf("`r app history %s` lists its versions", a.Name)
 	if to != "" {
 		n, nerr := strconv.ParseInt(strings.TrimPrefix(to, "v"), 10, 64)
 		for _, v := range versions {
@@ -59,37 +58,26 @@ func (s *Service) rollbackTarget(ctx context.Context, a *app.App, to string) (*a
 				return v, nil
 			}
 		}
-		return nil, errs.New(errs.NotFound, "app %s has no version %s", a.Name, to).WithHint("`r app history %s` lists its versions", a.Name)
+		return nil, errs.New(errs.NotFound, "app %s has no version %s", a.Name, to).With("kind", "app_version").WithHint("%s", history)
 	}
-	var active int64
-	for _, v := range versions {
-		if v.GetID() == a.Status.ActiveVersion {
-			active = v.Spec.Number
-		}
+	k := slices.IndexFunc(versions, func(v *app.AppVersion) bool { return v.GetID() == a.Status.ActiveVersion })
+	if k < 0 {
+		return nil, errs.New(errs.FailedPrecondition, "app %s serves no version yet", a.Name).WithHint("deploy it first: `r deploy`")
 	}
-	for _, v := range versions { // newest first
-		if v.Spec.Number < active && served[v.ID] {
+	for _, v := range versions[k+1:] { // newest first
+		if v.Status.ServedAt != nil && !same(v, versions[k]) {
 			return v, nil
 		}
 	}
-	return nil, errs.New(errs.FailedPrecondition, "app %s has no earlier version that served", a.Name).WithHint("`r app history %s` lists its versions", a.Name)
+	return nil, errs.New(errs.FailedPrecondition, "app %s has no earlier version that served and differs from the active one", a.Name).WithHint("%s", history)
 }
 
-// servedVersions returns the ids of versions whose deployment succeeded.
-func (s *Service) servedVersions(ctx context.Context, a *app.App) (map[schema.ID]bool, error) {
-	deps, _, err := entity.List[app.Deployment](ctx, s.Store, entity.Query{Index: []entity.IndexMatch{{
-		Attr: app.DeploymentAttrApp, Op: entity.IndexEq, Value: schema.EncodeIndexString(string(a.ID)),
-	}}})
-	if err != nil {
-		return nil, err
-	}
-	served := map[schema.ID]bool{}
-	for _, d := range deps {
-		if d.Status.Phase == app.DeploymentPhaseSucceeded {
-			served[schema.ID(d.Status.Version)] = true
-		}
-	}
-	return served, nil
+// same reports whether two versions run the same, as after a restart.
+func same(a, b *app.AppVersion) bool {
+	x, y := a.Spec, b.Spec
+	secret := func(a, b schema.Secret) bool { return reflect.DeepEqual(a, b) }
+	return x.Image == y.Image && maps.Equal(x.SourceEnv, y.SourceEnv) && maps.Equal(x.Env, y.Env) &&
+		maps.EqualFunc(x.Secrets, y.Secrets, secret) && reflect.DeepEqual(x.Services, y.Services)
 }
 
 // Restart rolls out the active version in new sandboxes.
@@ -105,19 +93,32 @@ func (s *Service) Restart(ctx context.Context, project, name string, req DeployR
 	return s.Deploy(ctx, a, req)
 }
 
-// Cancel asks the deployment under way to stop. NotFound if there is none.
+// Cancel asks the deployment under way to stop. NotFound if there is none,
+// FailedPrecondition if its version takes the traffic already.
 func (s *Service) Cancel(ctx context.Context, project, name string) (*app.Deployment, error) {
 	a, err := s.App(ctx, project, name)
 	if err != nil {
 		return nil, err
 	}
+	none := errs.New(errs.NotFound, "no deployment of %s is under way", name).WithHint("`r app history %s` lists those that ended", name)
 	if a.Status.ActiveDeployment == "" {
-		return nil, errs.New(errs.NotFound, "no deployment of %s is under way", name)
+		return nil, none
 	}
-	return entity.ModifySpec(ctx, s.Store, a.Status.ActiveDeployment, func(d *app.Deployment) error {
+	d, err := entity.ModifySpec(ctx, s.Store, a.Status.ActiveDeployment, func(d *app.Deployment) error {
+		switch {
+		case deployment.Ended(d.Status.Phase):
+			return none
+		case !deployment.Cancelable(d.Status.Phase):
+			return errs.New(errs.FailedPrecondition, "the new version of %s takes the traffic already", name).
+				WithHint("`r app rollback %s` brings the version before back", name)
+		}
 		d.Spec.Cancel = true
 		return nil
 	})
+	if errs.Is(err, errs.NotFound) {
+		return nil, none
+	}
+	return d, err
 }
 
 // EnvChange is a change of an app's environment.
@@ -146,7 +147,8 @@ func (s *Service) SetEnv(ctx context.Context, project, name string, c EnvChange,
 		for k, v := range m {
 			switch {
 			case !envName.MatchString(k) || len(k) > maxEnvName:
-				return nil, errs.New(errs.InvalidArgument, "%q is not a name of an environment variable", k)
+				return nil, errs.New(errs.InvalidArgument, "%q is not a name of an environment variable", k).
+					WithHint("letters, digits and _, not a digit first, at most %d bytes", maxEnvName)
 			case reserved[k]:
 				return nil, errs.New(errs.InvalidArgument, "%s is set by the system", k).WithHint("a service's port is set in app.toml")
 			case len(v) > maxEnvValue || strings.ContainsRune(v, 0):

@@ -57,7 +57,9 @@ func (s *Service) EnsureProject(ctx context.Context, name string) error {
 	if !errs.Is(err, errs.NotFound) {
 		return err
 	}
-	err = entity.Create(ctx, s.Store, &core.Project{Meta: schema.Meta{Name: name}})
+	p := core.NewProject()
+	p.Name = name
+	err = entity.Create(ctx, s.Store, p)
 	if errs.Is(err, errs.AlreadyExists) {
 		return nil
 	}
@@ -88,8 +90,12 @@ func (s *Service) CreateApp(ctx context.Context, project, name string) (*app.App
 	if err != nil {
 		return nil, err
 	}
-	a := &app.App{Meta: schema.Meta{Project: pid, Name: name}}
-	return a, entity.Create(ctx, s.Store, a)
+	a := app.NewApp()
+	a.Project, a.Name = pid, name
+	if err := entity.Create(ctx, s.Store, a); err != nil {
+		return nil, err
+	}
+	return a, nil
 }
 
 // EnsureApp returns the named app, creating it if it does not exist.
@@ -105,28 +111,30 @@ func (s *Service) EnsureApp(ctx context.Context, project, name string) (*app.App
 	return a, err
 }
 
-// DeleteApp deletes an app with everything that belongs to it; its sandboxes
-// are torn down as their entities go.
+// DeleteApp deletes an app with everything that belongs to it, a deployment
+// that is under way too; its sandboxes are torn down as their entities go.
 func (s *Service) DeleteApp(ctx context.Context, project, name string) error {
-	for {
+	return s.retry(ctx, func() error {
 		a, err := s.App(ctx, project, name)
 		if err != nil {
 			return err
 		}
-		// The active version restricts its own deletion while the app points to it.
-		if a.Status.ActiveVersion != "" {
-			a.Status.ActiveVersion = ""
-			if err := entity.UpdateStatus(ctx, s.Store, a); errs.Is(err, errs.Conflict) {
-				continue
-			} else if err != nil {
-				return err
-			}
-		}
-		if err := entity.Delete(ctx, s.Store, a); !errs.Is(err, errs.Conflict) {
+		// Nobody waits for the lease of a deployment that goes with it: it lapses.
+		return entity.Delete(ctx, s.Store, a)
+	})
+}
+
+// retry does f again while it meets other writers. f reads what it writes.
+func (s *Service) retry(ctx context.Context, f func() error) error {
+	for wait := time.Millisecond; ; wait = min(2*wait, 100*time.Millisecond) {
+		err := f()
+		if !errs.Is(err, errs.Conflict) || errs.Detail(err, "lease") != "" {
 			return err
 		}
-		if err := ctx.Err(); err != nil {
-			return err
+		select {
+		case <-ctx.Done():
+			return errs.Wrap(err, "given up")
+		case <-time.After(wait):
 		}
 	}
 }
@@ -146,32 +154,55 @@ type DeployRequest struct {
 
 // Deploy accepts a rollout of an app: build, deployment and lease are written
 // together or not at all. Conflict with detail "lease" (the deployment that
-// holds it) while another is under way.
+// holds it) while another is under way; other writers do not matter.
 func (s *Service) Deploy(ctx context.Context, a *app.App, req DeployRequest) (*app.Deployment, error) {
-	if holder, err := deployment.LeaseOf(ctx, s.Store, a.GetID()); err == nil {
-		return nil, leaseHeld(a, holder.Spec.Deployment)
-	} else if !errs.Is(err, errs.NotFound) {
+	if err := s.notHeld(ctx, a); err != nil {
 		return nil, err
 	}
 	lease, err := s.Store.Grant(ctx, deployment.LeaseTTL)
 	if err != nil {
 		return nil, err
 	}
-	dep, err := s.deploy(ctx, a, req, lease.ID)
-	if err != nil {
-		// Nothing was written, or it is not known: the lease lapses by itself
-		// where it cannot be revoked now.
-		if rerr := s.Store.Revoke(context.WithoutCancel(ctx), lease.ID); rerr != nil {
-			s.Log.Warn("revoke lease of a refused deployment", "lease", string(lease.ID), "error", rerr)
+	var dep *app.Deployment
+	err = s.retry(ctx, func() error {
+		// What the caller read may have changed since.
+		now, err := entity.Get[app.App](ctx, s.Store, a.GetID())
+		if err != nil {
+			return err
 		}
+		dep, err = s.deploy(ctx, now, req, lease.ID)
 		if errs.Is(err, errs.AlreadyExists) {
-			if holder, herr := deployment.LeaseOf(ctx, s.Store, a.GetID()); herr == nil {
-				return nil, leaseHeld(a, holder.Spec.Deployment)
+			if held := s.notHeld(ctx, a); held != nil {
+				return held
 			}
+			return errs.New(errs.Conflict, "%w", err) // given back meanwhile
+		}
+		return err
+	})
+	if err != nil {
+		// Nothing was written, or it is not known: then the deployment, which
+		// loses its lease here, ends. The lease lapses by itself where it cannot
+		// be revoked now.
+		bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+		defer cancel()
+		if rerr := s.Store.Revoke(bounded, lease.ID); rerr != nil {
+			s.Log.Warn("revoke lease of a refused deployment", "lease", string(lease.ID), "error", rerr)
 		}
 		return nil, err
 	}
 	return dep, nil
+}
+
+// notHeld fails if a deployment of a is under way.
+func (s *Service) notHeld(ctx context.Context, a *app.App) error {
+	holder, err := deployment.LeaseOf(ctx, s.Store, a.GetID())
+	if errs.Is(err, errs.NotFound) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return leaseHeld(a, holder.Spec.Deployment)
 }
 
 func leaseHeld(a *app.App, holder id.Deployment) error {
@@ -182,26 +213,32 @@ func leaseHeld(a *app.App, holder id.Deployment) error {
 
 func (s *Service) deploy(ctx context.Context, a *app.App, req DeployRequest, lease schema.LeaseID) (*app.Deployment, error) {
 	now := time.Now()
-	dep := &app.Deployment{Meta: schema.Meta{ID: schema.NewID(app.DeploymentKind.Prefix), Project: a.Project}}
-	dep.Spec = app.DeploymentSpec{
-		App: a.GetID(), Kind: req.Kind, Target: req.Target, Message: req.Message, RequestedBy: req.RequestedBy, Git: req.Git,
-	}
-	dep.Status.Phase = app.DeploymentPhasePending
+	dep := app.NewDeployment()
+	dep.ID, dep.Project = schema.NewID(app.DeploymentKind.Prefix), a.Project
+	dep.Spec.App, dep.Spec.Kind, dep.Spec.Target, dep.Spec.Message = a.GetID(), req.Kind, req.Target, req.Message
+	dep.Spec.RequestedBy, dep.Spec.Git = req.RequestedBy, req.Git
 	dep.Status.StartedAt = &now
 	var objects []schema.Object
-	if req.Kind == app.RolloutKindDeploy {
-		b := &app.Build{Meta: schema.Meta{ID: schema.NewID(app.BuildKind.Prefix), Project: a.Project}}
-		b.Spec = app.BuildSpec{App: a.GetID(), Source: req.Source, NoCache: req.NoCache}
-		b.Status.Phase = app.BuildPhasePending
+	switch req.Kind {
+	case app.RolloutKindDeploy:
+		if req.Source == "" {
+			return nil, errs.New(errs.InvalidArgument, "a deployment of new source needs the source")
+		}
+		b := app.NewBuild()
+		b.ID, b.Project = schema.NewID(app.BuildKind.Prefix), a.Project
+		b.Spec.App, b.Spec.Source, b.Spec.NoCache = a.GetID(), req.Source, req.NoCache
 		dep.Spec.Build = b.GetID()
 		objects = append(objects, b)
+	default:
+		if req.Target == "" {
+			return nil, errs.New(errs.InvalidArgument, "a %s needs a version", req.Kind)
+		}
 	}
-	objects = append(objects, dep, &app.DeployLease{
-		Meta: schema.Meta{Project: a.Project, Name: deployment.LeaseName(a.GetID()), Lease: lease},
-		Spec: app.DeployLeaseSpec{App: a.GetID(), Deployment: dep.GetID()},
-	})
+	l := app.NewDeployLease()
+	l.Project, l.Name, l.Lease = a.Project, deployment.LeaseName(a.GetID()), lease
+	l.Spec.App, l.Spec.Deployment = a.GetID(), dep.GetID()
 	var ops []entity.Op
-	for _, o := range objects {
+	for _, o := range append(objects, dep, l) {
 		op, err := entity.CreateOp(o)
 		if err != nil {
 			return nil, err
@@ -223,6 +260,14 @@ func (s *Service) deploy(ctx context.Context, a *app.App, req DeployRequest, lea
 	if err != nil {
 		return nil, err
 	}
-	_, err = s.Store.Txn(ctx, entity.TxnRequest{RequestID: string(dep.ID), Ops: append(ops, op)})
-	return dep, err
+	res, err := s.Store.Txn(ctx, entity.TxnRequest{RequestID: string(dep.ID), Ops: append(ops, op)})
+	if err != nil {
+		return nil, err
+	}
+	for i := range res.Records {
+		if res.Records[i].ID == dep.ID {
+			dep.Meta = res.Records[i].Meta
+		}
+	}
+	return dep, nil
 }

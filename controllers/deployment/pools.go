@@ -1,0 +1,99 @@
+package deployment
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"strconv"
+
+	"miren.dev/runtime/api/app"
+	"miren.dev/runtime/api/id"
+	"miren.dev/runtime/api/sandbox"
+	"miren.dev/runtime/controllers/pool"
+	"miren.dev/runtime/entity"
+	"miren.dev/runtime/pkg/errs"
+	"miren.dev/runtime/pkg/schema"
+)
+
+// DefaultPort is where the service web listens if its configuration does not say.
+const DefaultPort = 8080
+
+// maxPoolName leaves room in the names of the pool's sandboxes.
+const maxPoolName = schema.MaxName - 8
+
+// Port returns the port that a service serves on, 0 if none.
+func Port(s *app.Service) int64 {
+	switch {
+	case s.Port != nil:
+		return *s.Port
+	case s.Name == "web":
+		return DefaultPort
+	}
+	return 0
+}
+
+// Pools lists the pools of an app.
+func Pools(ctx context.Context, s entity.Reader, a id.App) ([]*sandbox.SandboxPool, error) {
+	list, _, err := entity.List[sandbox.SandboxPool](ctx, s, entity.Query{Index: []entity.IndexMatch{{
+		Attr: sandbox.SandboxPoolAttrApp, Op: entity.IndexEq, Value: schema.EncodeIndexString(string(a)),
+	}}})
+	return list, err
+}
+
+func poolsOf(all []*sandbox.SandboxPool, v id.AppVersion) []*sandbox.SandboxPool {
+	return slices.DeleteFunc(slices.Clone(all), func(p *sandbox.SandboxPool) bool { return p.Spec.AppVersion != v })
+}
+
+// Retire asks pools for no sandboxes, if checks hold: the pools' controller
+// stops their sandboxes gracefully, and retention deletes the empty pools.
+func Retire(ctx context.Context, s entity.Store, pools []*sandbox.SandboxPool, checks ...entity.Op) error {
+	var ops []entity.Op
+	for _, p := range pools {
+		if p.Spec.Replicas == 0 {
+			continue
+		}
+		p.Spec.Replicas = 0
+		op, err := entity.UpdateSpecOp(p)
+		if err != nil {
+			return err
+		}
+		ops = append(ops, op)
+	}
+	if len(ops) == 0 {
+		return nil
+	}
+	_, err := s.Txn(ctx, entity.TxnRequest{Ops: append(ops, checks...)})
+	if errs.Is(err, errs.NotFound) {
+		return errs.New(errs.Conflict, "%w", err) // one went meanwhile; the others must still be asked
+	}
+	return err
+}
+
+// PoolFor makes the pool of one service of a version.
+func PoolFor(a *app.App, ver *app.AppVersion, svc *app.Service) *sandbox.SandboxPool {
+	env := map[string]string{}
+	maps.Copy(env, ver.Spec.SourceEnv)
+	maps.Copy(env, svc.Env)
+	maps.Copy(env, ver.Spec.Env)
+	env["RUNTIME_APP"], env["RUNTIME_SERVICE"], env["RUNTIME_VERSION"] = a.Name, svc.Name, strconv.FormatInt(ver.Spec.Number, 10)
+
+	p := sandbox.NewSandboxPool()
+	p.Project = a.Project
+	p.Name = pool.ChildName(ver.Name, svc.Name, maxPoolName)
+	p.Labels = map[string]string{"app": a.Name, "service": svc.Name}
+	p.Spec.App, p.Spec.AppVersion, p.Spec.Service, p.Spec.Replicas = a.GetID(), ver.GetID(), svc.Name, svc.Replicas
+	t := &p.Spec.Template
+	t.Image, t.Command, t.Env, t.Secrets, t.StopTimeout = ver.Spec.Image, svc.Command, env, ver.Spec.Secrets, svc.StopTimeout
+	t.Resources.CPUMillis, t.Resources.MemoryBytes, t.Resources.PIDs = svc.CPUMillis, svc.MemoryBytes, svc.PIDs
+	if port := Port(svc); port != 0 {
+		env["PORT"] = strconv.FormatInt(port, 10)
+		probe := &sandbox.Probe{}
+		probe.SetDefaults()
+		probe.Port, probe.Deadline = port, svc.HealthDeadline
+		if svc.HealthPath != "" {
+			probe.Kind, probe.Path = sandbox.ProbeKindHTTP, svc.HealthPath
+		}
+		t.Ports, t.Probe = []sandbox.Port{{Name: "http", Number: port}}, probe
+	}
+	return p
+}

@@ -1,0 +1,236 @@
+package deployment
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"miren.dev/runtime/api/app"
+	"miren.dev/runtime/api/sandbox"
+	"miren.dev/runtime/controllers/pool"
+)
+
+const (
+	// settle is how long a process without a probe must run to count as started.
+	settle = 2 * time.Second
+	// maxSetupFailures is how many sandboxes of a service may fail for reasons
+	// of the machine, not of the app, before the deployment fails.
+	maxSetupFailures = 3
+	// capacityWait is how long a sandbox may wait for room on a node.
+	capacityWait = 30 * time.Second
+	// slack is what a deployment allows beyond a service's own deadline, for
+	// setting up the sandbox.
+	slack = 60 * time.Second
+)
+
+// state is how far the services of a version are.
+type state struct {
+	ready   bool
+	missing []*app.Service // without a pool
+	message string
+	again   time.Duration
+	failure *app.Failure // it will never be ready
+}
+
+// survey looks at the pools of a version.
+func (r *rollout) survey(ctx context.Context, ver *app.AppVersion) (*state, error) {
+	pools, err := Pools(ctx, r.Store, r.app.GetID())
+	if err != nil {
+		return nil, err
+	}
+	pools = poolsOf(pools, ver.GetID())
+	st := &state{again: poll}
+	ready := 0
+	var waiting []string
+	for i := range ver.Spec.Services {
+		svc := &ver.Spec.Services[i]
+		k := slices.IndexFunc(pools, func(p *sandbox.SandboxPool) bool { return p.Spec.Service == svc.Name })
+		if k < 0 {
+			st.missing = append(st.missing, svc)
+			continue
+		}
+		all, err := pool.Sandboxes(ctx, r.Store, pools[k].GetID())
+		if err != nil {
+			return nil, err
+		}
+		sv := r.service(svc, pools[k], pool.Survey(all))
+		if sv.failure != nil {
+			st.failure = sv.failure
+			return st, nil
+		}
+		st.again = min(st.again, cmp.Or(sv.again, poll))
+		if sv.ready {
+			ready++
+		} else if sv.message != "" {
+			waiting = append(waiting, svc.Name+": "+sv.message)
+		}
+	}
+	st.ready = ready == len(ver.Spec.Services)
+	st.message = fmt.Sprintf("v%d: %d of %d services ready", ver.Spec.Number, ready, len(ver.Spec.Services))
+	if len(waiting) > 0 {
+		st.message += "; " + strings.Join(waiting, "; ")
+	}
+	return st, nil
+}
+
+// service judges the pool of one service.
+func (r *rollout) service(svc *app.Service, p *sandbox.SandboxPool, sbs pool.State) state {
+	faults := 0
+	for _, sb := range sbs.Ended {
+		switch sb.Status.Reason {
+		case sandbox.EndReasonUser, sandbox.EndReasonTTL, sandbox.EndReasonIdle:
+			continue // asked for; the pool replaces it
+		case sandbox.EndReasonExit, sandbox.EndReasonOOM:
+			return state{failure: ended(sb, svc)}
+		}
+		if sb.Status.Reason == sandbox.EndReasonSetup && sb.Status.StartedAt != nil && !sb.Status.Ready && sb.Status.ReadyAt == nil {
+			return state{failure: notReady(sb, svc)} // the process ran, and was given up
+		}
+		if faults++; faults >= maxSetupFailures {
+			return state{failure: ended(sb, svc)}
+		}
+	}
+	now, ready, begun := r.now(), 0, r.stepStart("start")
+	out := state{again: poll, message: p.Status.Message}
+	for _, sb := range sbs.Live {
+		switch {
+		case sb.Status.Ready && sb.Spec.Template.Probe == nil && sb.Status.StartedAt != nil && now.Sub(*sb.Status.StartedAt) < settle:
+			out.again = min(out.again, settle-now.Sub(*sb.Status.StartedAt))
+		case sb.Status.Ready:
+			ready++
+		case sb.Status.StartedAt != nil && now.Sub(*sb.Status.StartedAt) >= svc.HealthDeadline:
+			return state{failure: notReady(sb, svc)}
+		case sb.Spec.Node == "" && sb.Status.Message != "":
+			if !begun.IsZero() && now.Sub(begun) >= capacityWait {
+				return state{failure: noRoom(sb, svc)}
+			}
+			out.message = sb.Status.Message
+		case sb.Status.Message != "":
+			out.message = sb.Status.Message
+		}
+	}
+	if ready >= int(p.Spec.Replicas) {
+		return state{ready: true}
+	}
+	if limit := svc.HealthDeadline + slack; !begun.IsZero() && now.Sub(begun) > limit {
+		return state{failure: &app.Failure{
+			Reason: app.FailureReasonTimeout, Service: svc.Name,
+			Message: strings.TrimSuffix(fmt.Sprintf("only %d of %d sandboxes of service %s were ready after %s: %s", ready, p.Spec.Replicas, svc.Name, limit, out.message), ": "),
+			Hint:    fmt.Sprintf("`r sandbox list` shows where they are; raise health_deadline of [services.%s] in app.toml if it needs longer", svc.Name),
+		}}
+	}
+	return out
+}
+
+func noRoom(sb *sandbox.Sandbox, svc *app.Service) *app.Failure {
+	return &app.Failure{
+		Reason: app.FailureReasonCapacity, Service: svc.Name,
+		Message: fmt.Sprintf("no node has room for service %s: %s", svc.Name, sb.Status.Message),
+		Hint:    fmt.Sprintf("lower cpu or memory of [services.%s] in app.toml, or make room: `r node list`, `r app delete`", svc.Name),
+	}
+}
+
+// ended explains a sandbox that ended before the rollout was complete.
+func ended(sb *sandbox.Sandbox, svc *app.Service) *app.Failure {
+	f := &app.Failure{
+		Reason: app.FailureReasonCrash, Service: svc.Name, ExitCode: sb.Status.ExitCode, LogTail: sb.Status.LogTail,
+		Listening: sb.Status.Listening,
+	}
+	before := "before it was ready"
+	if sb.Status.ReadyAt != nil {
+		before = "soon after it was ready"
+		if sb.Status.EndedAt != nil {
+			before = short(sb.Status.EndedAt.Sub(*sb.Status.ReadyAt)) + " after it was ready"
+		}
+	}
+	switch sb.Status.Reason {
+	case sandbox.EndReasonOOM:
+		f.Reason = app.FailureReasonOOM
+		f.Message = fmt.Sprintf("service %s used more than its %d MiB of memory and was killed %s", svc.Name, svc.MemoryBytes>>20, before)
+		f.Hint = fmt.Sprintf("raise memory of [services.%s] in app.toml", svc.Name)
+	case sandbox.EndReasonExit:
+		var code int64
+		if sb.Status.ExitCode != nil {
+			code = *sb.Status.ExitCode
+		}
+		f.Message = fmt.Sprintf("service %s ended with exit code %d %s", svc.Name, code, before)
+		switch {
+		case code == 126 || code == 127:
+			f.Hint = fmt.Sprintf("its command could not be run: check command of [services.%s] in app.toml, or its line in Procfile", svc.Name)
+		case code == 0:
+			f.Hint = "a service must keep running in the foreground: do not let it fork into the background or finish"
+		case code == 128+9:
+			f.Hint = "something killed it (SIGKILL); what it printed last may tell"
+		case len(sb.Status.LogTail) == 0:
+			f.Hint = "it printed nothing; run its command locally with the same environment"
+		default:
+			f.Hint = "the last lines that it printed say why"
+		}
+	case sandbox.EndReasonNode:
+		f.Reason = app.FailureReasonInternal
+		f.Message = fmt.Sprintf("the node of service %s went away %s", svc.Name, before)
+		f.Hint = "`r node list` shows the nodes; `r deploy` tries again"
+	case sandbox.EndReasonCrash:
+		f.Reason = app.FailureReasonInternal
+		f.Message = because(fmt.Sprintf("the sandbox of service %s died %s", svc.Name, before), sb.Status.Message)
+		f.Hint = "that is no fault of the app: `r doctor` checks the server; `r deploy` tries again"
+	default:
+		f.Reason = app.FailureReasonInternal
+		f.Message = because(fmt.Sprintf("a sandbox for service %s could not be set up", svc.Name), sb.Status.Message)
+		f.Hint = "`r doctor` checks the server; `r deploy` tries again"
+	}
+	return f
+}
+
+// notReady explains a sandbox that runs but did not become ready in time.
+func notReady(sb *sandbox.Sandbox, svc *app.Service) *app.Failure {
+	port := Port(svc)
+	f := &app.Failure{Service: svc.Name, Listening: sb.Status.Listening, LogTail: sb.Status.LogTail, ExitCode: sb.Status.ExitCode}
+	if port == 0 {
+		f.Reason = app.FailureReasonTimeout
+		f.Message = because(fmt.Sprintf("service %s was not up within %s", svc.Name, svc.HealthDeadline), sb.Status.Message)
+		f.Hint = "`r doctor` checks the server; `r deploy` tries again"
+		return f
+	}
+	f.ExpectedPort = &port
+	switch {
+	case slices.Contains(sb.Status.Listening, port):
+		f.Reason = app.FailureReasonUnhealthy
+		f.Message = because(fmt.Sprintf("service %s listens on port %d but was not healthy within %s", svc.Name, port, svc.HealthDeadline), sb.Status.Message)
+		if svc.HealthPath != "" {
+			f.Hint = fmt.Sprintf("GET %s must answer below 400: check health_path of [services.%s] in app.toml, or raise its health_deadline", svc.HealthPath, svc.Name)
+		} else {
+			f.Hint = "listen on 0.0.0.0, not only on 127.0.0.1"
+		}
+	case len(sb.Status.Listening) > 0:
+		f.Reason = app.FailureReasonPort
+		var ports []string
+		for _, p := range sb.Status.Listening {
+			ports = append(ports, fmt.Sprint(p))
+		}
+		f.Message = fmt.Sprintf("service %s listens on port %s, but port %d was expected", svc.Name, strings.Join(ports, ", "), port)
+		f.Hint = fmt.Sprintf("listen on the port that $PORT names, or set port = %d under [services.%s] in app.toml", sb.Status.Listening[0], svc.Name)
+	default:
+		f.Reason = app.FailureReasonPort
+		f.Message = fmt.Sprintf("service %s listened on no port within %s; port %d was expected", svc.Name, svc.HealthDeadline, port)
+		f.Hint = fmt.Sprintf("listen on the port that $PORT names; if the service serves nothing, set port = 0 under [services.%s] in app.toml; if it needs longer, raise health_deadline", svc.Name)
+	}
+	return f
+}
+
+func because(what, why string) string {
+	if why == "" {
+		return what
+	}
+	return what + ": " + why
+}
+
+func short(d time.Duration) string {
+	if d < time.Second {
+		return d.Round(time.Millisecond).String()
+	}
+	return d.Round(100 * time.Millisecond).String()
+}

@@ -1,0 +1,158 @@
+package node
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"miren.dev/runtime/api/core"
+	"miren.dev/runtime/api/id"
+	"miren.dev/runtime/api/sandbox"
+	"miren.dev/runtime/controllers/runtime"
+	"miren.dev/runtime/entity"
+	"miren.dev/runtime/pkg/errs"
+	"miren.dev/runtime/pkg/schema"
+)
+
+// Defaults of Liveness.
+const (
+	defaultGrace    = leaseTTL
+	defaultEndAfter = 5 * time.Minute
+)
+
+// Liveness marks nodes down whose lease has lapsed, and ends the sandboxes of
+// those that stay down, so that their pools replace them elsewhere.
+type Liveness struct {
+	Store entity.Store
+	Log   *slog.Logger
+	// Grace is how long a node without a lease is still taken for alive; 0: one lease's time.
+	Grace time.Duration
+	// EndAfter is how long a node is down before its sandboxes end; 0: 5 minutes.
+	EndAfter time.Duration
+	Now      func() time.Time // nil: time.Now
+
+	mu      sync.Mutex
+	missing map[schema.ID]time.Time // since when this process has seen no lease
+}
+
+// Controller describes it to the controller runtime.
+func (r *Liveness) Controller() runtime.Controller {
+	return runtime.Controller{
+		Name: "node", Kind: core.NodeKind,
+		Reconcile: func(ctx context.Context, key schema.ID) (runtime.Result, error) {
+			d, err := r.Reconcile(ctx, key)
+			return runtime.Result{RequeueAfter: d}, err
+		},
+		Watches: []runtime.Source{runtime.Map(func(l *core.NodeLease) []id.Node { return runtime.Key(l.Spec.Node) })},
+	}
+}
+
+// Reconcile looks at one node. It returns when to look again, 0 if its lease
+// is there: its end is a change.
+func (r *Liveness) Reconcile(ctx context.Context, nid schema.ID) (time.Duration, error) {
+	n, err := entity.Get[core.Node](ctx, r.Store, nid)
+	if errs.Is(err, errs.NotFound) {
+		r.seen(nid)
+		return 0, nil
+	}
+	if err != nil {
+		return 0, err
+	}
+	_, err = leaseOf(ctx, r.Store, n.GetID())
+	if err == nil {
+		r.seen(nid)
+		return 0, nil
+	}
+	if !errs.Is(err, errs.NotFound) {
+		return 0, err
+	}
+	now := time.Now()
+	if r.Now != nil {
+		now = r.Now()
+	}
+	switch n.Status.Phase {
+	case core.NodePhaseReady:
+		if wait := cmp.Or(r.Grace, defaultGrace) - now.Sub(r.since(nid, now)); wait > 0 {
+			return wait, nil
+		}
+		n.Status.Phase, n.Status.DownSince = core.NodePhaseDown, &now
+		n.Status.Message = "its lease has lapsed: the server on it does not run, or does not reach the store"
+		if err := entity.UpdateStatus(ctx, r.Store, n); err != nil {
+			return 0, err
+		}
+		r.Log.Warn("node is down", "node", string(nid), "name", n.Name)
+		return cmp.Or(r.EndAfter, defaultEndAfter), nil
+	case core.NodePhaseDown:
+		if n.Status.DownSince == nil {
+			n.Status.DownSince = &now
+			return cmp.Or(r.EndAfter, defaultEndAfter), entity.UpdateStatus(ctx, r.Store, n)
+		}
+		if wait := cmp.Or(r.EndAfter, defaultEndAfter) - now.Sub(*n.Status.DownSince); wait > 0 {
+			return wait, nil
+		}
+		return 0, r.endSandboxes(ctx, n, now)
+	}
+	return 0, nil // it has never been alive, so nothing is placed on it
+}
+
+// seen forgets that a node's lease was missing.
+func (r *Liveness) seen(nid schema.ID) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.missing, nid)
+}
+
+// since returns when this process first saw the node without a lease. A
+// restart begins anew, which only makes the grace longer.
+func (r *Liveness) since(nid schema.ID, now time.Time) time.Time {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.missing == nil {
+		r.missing = map[schema.ID]time.Time{}
+	}
+	if t, ok := r.missing[nid]; ok {
+		return t
+	}
+	r.missing[nid] = now
+	return now
+}
+
+// endSandboxes ends what is placed on n, each only if n is still down.
+func (r *Liveness) endSandboxes(ctx context.Context, n *core.Node, now time.Time) error {
+	all, _, err := entity.List[sandbox.Sandbox](ctx, r.Store, entity.Query{Index: []entity.IndexMatch{{
+		Attr: sandbox.SandboxAttrNode, Op: entity.IndexEq, Value: schema.EncodeIndexString(string(n.ID)),
+	}}})
+	if err != nil {
+		return err
+	}
+	check, err := entity.CheckOp(n)
+	if err != nil {
+		return err
+	}
+	ended := 0
+	for _, sb := range all {
+		if sb.Status.Phase == sandbox.SandboxPhaseStopped || sb.Status.Phase == sandbox.SandboxPhaseFailed {
+			continue
+		}
+		sb.Status.Phase, sb.Status.Reason, sb.Status.Ready, sb.Status.Address = sandbox.SandboxPhaseStopped, sandbox.EndReasonNode, false, ""
+		sb.Status.EndedAt = &now
+		sb.Status.Message = fmt.Sprintf("its node %s has been down since %s", cmp.Or(n.Name, string(n.ID)), n.Status.DownSince.UTC().Format(time.RFC3339))
+		op, err := entity.UpdateStatusOp(sb)
+		if err != nil {
+			return err
+		}
+		if _, err := r.Store.Txn(ctx, entity.TxnRequest{Ops: []entity.Op{op, check}}); errs.Is(err, errs.NotFound) {
+			continue // deleted meanwhile; so may be the node, which the next one sees as well
+		} else if err != nil {
+			return err
+		}
+		ended++
+	}
+	if ended > 0 {
+		r.Log.Warn("sandboxes of a node that is down have ended", "node", string(n.ID), "sandboxes", ended)
+	}
+	return nil
+}

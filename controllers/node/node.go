@@ -1,0 +1,176 @@
+// Package node keeps the entities of machines. Registrar registers this
+// machine and says that it is alive for as long as the server runs; Liveness
+// notices the machines that no longer say so.
+//
+//	node_lease there                  ready    (written by the node's Registrar)
+//	gone for one more lease's time    down     (written by any server's Liveness)
+//	down for EndAfter                 its sandboxes end with reason node
+//
+// The node is durable: only its status changes when its server stops, and what
+// was placed on it stays placed on it. Its node_lease is bound to a store lease
+// and goes when that lapses, by the database's clock. That the store could not
+// be asked is no sign of anything. Both write conditionally on the node as they
+// read it, so a node that comes back in the same moment is ready.
+package node
+
+import (
+	"context"
+	"log/slog"
+	"os"
+	"runtime"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"miren.dev/runtime/api/core"
+	"miren.dev/runtime/api/id"
+	"miren.dev/runtime/entity"
+	"miren.dev/runtime/pkg/errs"
+	"miren.dev/runtime/pkg/schema"
+	"miren.dev/runtime/pkg/version"
+)
+
+const (
+	// leaseTTL is how long a node counts as alive without a word from it.
+	leaseTTL = 30 * time.Second
+	// overcommit is how many times the machine's CPU may be reserved.
+	overcommit = 4
+	// headroom is the memory that is not given to sandboxes.
+	headroom = 1 << 30
+)
+
+// Registrar keeps the node of this machine.
+type Registrar struct {
+	Store       entity.Store
+	Instance    string // id of the installation, the node's name
+	CPUMillis   int64  // 0: overcommit times the machine's
+	MemoryBytes int64  // 0: the machine's less headroom
+	Log         *slog.Logger
+
+	node id.Node
+}
+
+// Register creates or updates the node and marks it ready. It returns its id.
+func (r *Registrar) Register(ctx context.Context) (id.Node, error) {
+	cpu, mem, err := r.capacity()
+	if err != nil {
+		return "", err
+	}
+	hostname, err := os.Hostname()
+	if err != nil {
+		hostname = r.Instance
+	}
+	n, err := entity.ByName[core.Node](ctx, r.Store, "", r.Instance)
+	if errs.Is(err, errs.NotFound) {
+		n = core.NewNode()
+		n.Name = r.Instance
+		n.Spec.Arch, n.Spec.Hostname, n.Spec.CPUMillis, n.Spec.MemoryBytes = runtime.GOARCH, hostname, cpu, mem
+		err = entity.Create(ctx, r.Store, n)
+	}
+	if err != nil {
+		return "", errs.Wrap(err, "register this node")
+	}
+	r.node = n.GetID()
+	if s := n.Spec; s.Arch != runtime.GOARCH || s.Hostname != hostname || s.CPUMillis != cpu || s.MemoryBytes != mem {
+		_, err = entity.ModifySpec(ctx, r.Store, r.node, func(n *core.Node) error {
+			n.Spec.Arch, n.Spec.Hostname, n.Spec.CPUMillis, n.Spec.MemoryBytes = runtime.GOARCH, hostname, cpu, mem
+			return nil
+		})
+		if err != nil {
+			return "", errs.Wrap(err, "register this node")
+		}
+	}
+	return r.node, errs.Wrap(r.renew(ctx), "lease of this node")
+}
+
+func (r *Registrar) capacity() (cpu, mem int64, err error) {
+	cpu, mem = r.CPUMillis, r.MemoryBytes
+	if cpu == 0 {
+		cpu = int64(runtime.NumCPU()) * 1000 * overcommit
+	}
+	if mem == 0 {
+		var info unix.Sysinfo_t
+		if err := unix.Sysinfo(&info); err != nil {
+			return 0, 0, errs.New(errs.Internal, "size of the machine: %w", err)
+		}
+		mem = max(headroom/2, int64(info.Totalram)*int64(info.Unit)-headroom)
+	}
+	return cpu, mem, nil
+}
+
+// renew keeps the lease alive, or takes a new one, and corrects the status.
+func (r *Registrar) renew(ctx context.Context) error {
+	lease, err := r.hold(ctx)
+	if err != nil {
+		return err
+	}
+	n, err := entity.Get[core.Node](ctx, r.Store, r.node)
+	if err != nil {
+		return err
+	}
+	if n.Status.Phase == core.NodePhaseReady && n.Status.Lease == string(lease) && n.Status.Version == version.Get().Version && n.Status.DownSince == nil {
+		return nil
+	}
+	now := time.Now()
+	_, err = entity.ModifyStatus(ctx, r.Store, r.node, func(n *core.Node) error {
+		n.Status = core.NodeStatus{
+			Phase: core.NodePhaseReady, Lease: string(lease), Instance: r.Instance, Version: version.Get().Version, LastSeen: &now,
+		}
+		return nil
+	})
+	if err == nil {
+		r.Log.Info("node is ready", "node", string(r.node), "was", string(n.Status.Phase))
+	}
+	return err
+}
+
+// hold renews the store lease of the node's node_lease, whichever server of
+// this node took it, or makes both.
+func (r *Registrar) hold(ctx context.Context) (schema.LeaseID, error) {
+	l, err := leaseOf(ctx, r.Store, r.node)
+	if err == nil {
+		if _, err = r.Store.KeepAlive(ctx, l.Lease); err == nil {
+			return l.Lease, nil
+		}
+	}
+	if !errs.Is(err, errs.NotFound) {
+		return "", err
+	}
+	lease, err := r.Store.Grant(ctx, leaseTTL)
+	if err != nil {
+		return "", err
+	}
+	l = core.NewNodeLease()
+	l.Name, l.Lease, l.Spec.Node = leaseName(r.node), lease.ID, r.node
+	if err := entity.Create(ctx, r.Store, l); err != nil {
+		if rerr := r.Store.Revoke(context.WithoutCancel(ctx), lease.ID); rerr != nil {
+			r.Log.Debug("revoke lease", "lease", string(lease.ID), "error", rerr)
+		}
+		return "", err
+	}
+	return lease.ID, nil
+}
+
+func leaseName(n id.Node) string { return "alive-" + string(n) }
+
+// leaseOf returns the lease of a node; NotFound if it has none.
+func leaseOf(ctx context.Context, s entity.Reader, n id.Node) (*core.NodeLease, error) {
+	return entity.ByName[core.NodeLease](ctx, s, "", leaseName(n))
+}
+
+// Run renews the node's lease until ctx ends.
+func (r *Registrar) Run(ctx context.Context) error {
+	next := leaseTTL / 3
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(next):
+		}
+		next = leaseTTL / 3
+		if err := r.renew(ctx); err != nil && ctx.Err() == nil {
+			r.Log.Warn("renew the lease of this node", "error", err)
+			next = time.Second
+		}
+	}
+}
