@@ -38,12 +38,12 @@ type agent struct {
 	link *link // the connection, if there is one
 }
 
-func newAgent(dir string, c agentproto.Config, sp *spool) *agent {
+func newAgent(dir string, c agentproto.Config, sp *spool, limited *os.File) *agent {
 	a := &agent{
 		dir: dir, config: c, boot: randomID(), spool: sp, kids: newReaper(), execs: newTable(),
 		start: make(chan chan agentproto.Failure), kill: make(chan syscall.Signal), ended: make(chan agentproto.Exit, 1),
 	}
-	a.forks = newSpawner(a.kids)
+	a.forks = newSpawner(a.kids, limited)
 	if len(c.Command) > 0 {
 		a.main.State = agentproto.MainPending
 	}

@@ -52,14 +52,15 @@ func run(dir, logDir string) (int, error) {
 	if err != nil {
 		return exitAgentFailed, err
 	}
-	if err := prepareProcess(c.PIDs, logDir); err != nil {
+	limited, err := prepareProcess(c.PIDs, logDir)
+	if err != nil {
 		return exitAgentFailed, fmt.Errorf("prepare: %w", err)
 	}
 	spool, err := openSpool(logDir, c.LogBytes)
 	if err != nil {
 		return exitAgentFailed, err
 	}
-	a := newAgent(dir, c, spool)
+	a := newAgent(dir, c, spool, limited)
 	signals := make(chan os.Signal, 16)
 	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2)
 	a.run(signals)

@@ -16,46 +16,49 @@ import (
 )
 
 // prepareProcess makes this process fit to be PID 1. Dir is any directory; the
-// file system for the limit is mounted over it for a moment.
-func prepareProcess(pids int64, dir string) error {
+// file system for the limit is mounted over it for a moment. For limited see
+// limitPIDs; it is nil without a limit.
+func prepareProcess(pids int64, dir string) (limited *os.File, err error) {
 	// Its memory and descriptors are not for the sandbox's processes.
 	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
-		return fmt.Errorf("not dumpable: %w", err)
+		return nil, fmt.Errorf("not dumpable: %w", err)
 	}
 	if os.Getpid() != 1 {
 		// In tests: adopt orphans like PID 1 does.
 		if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
-			return fmt.Errorf("become subreaper: %w", err)
+			return nil, fmt.Errorf("become subreaper: %w", err)
 		}
 	}
 	if pids > 0 {
-		if err := limitPIDs(pids, dir); err != nil {
-			return fmt.Errorf("limit processes: %w", err)
+		if limited, err = limitPIDs(pids, dir); err != nil {
+			return nil, fmt.Errorf("limit processes: %w", err)
 		}
 	}
 	if os.Getpid() == 1 {
 		if err := leaveRoot(); err != nil {
-			return fmt.Errorf("leave root: %w", err)
+			return nil, fmt.Errorf("leave root: %w", err)
 		}
 	}
-	return nil
+	return limited, nil
 }
 
-// limitPIDs limits the number of processes by a cgroup of gVisor's. The file
-// system is detached afterwards, so that nobody finds a file to write to.
-func limitPIDs(n int64, dir string) error {
+// limitPIDs makes a cgroup of gVisor's with a limit of processes and returns
+// the file that takes the threads that are to be in it, with what they fork.
+// This process is not: it needs threads also when there are too many others.
+// The file system is detached again, so that nobody else finds it.
+func limitPIDs(n int64, dir string) (*os.File, error) {
 	if err := unix.Mount("none", dir, "cgroup", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "pids"); err != nil {
-		return fmt.Errorf("mount: %w", err)
+		return nil, fmt.Errorf("mount: %w", err)
 	}
 	defer func() { _ = unix.Unmount(dir, unix.MNT_DETACH) }()
 	group := filepath.Join(dir, "sandbox")
 	if err := os.Mkdir(group, 0o700); err != nil && !errors.Is(err, os.ErrExist) {
-		return err
+		return nil, err
 	}
 	if err := os.WriteFile(filepath.Join(group, "pids.max"), []byte(strconv.FormatInt(n, 10)), 0); err != nil {
-		return err
+		return nil, err
 	}
-	return os.WriteFile(filepath.Join(group, "cgroup.procs"), []byte("0"), 0)
+	return os.OpenFile(filepath.Join(group, "tasks"), os.O_WRONLY, 0)
 }
 
 // leaveRoot makes all threads a user that nobody else is, with the same
@@ -113,7 +116,15 @@ func drop(data *[2]unix.CapUserData, c uint) {
 // it forks, all that a program could use to gain privileges: the bounding,
 // inheritable and ambient sets, and set-id bits. What is in the effective set
 // stays, for setuid and the like between fork and exec, and is lost by exec.
-func restrictThread() error {
+// The limit of processes holds for what it forks too.
+func restrictThread(limited *os.File) error {
+	if limited != nil {
+		_, err := limited.WriteString(strconv.Itoa(unix.Gettid()))
+		if err != nil {
+			return fmt.Errorf("limit processes: %w", err)
+		}
+		limited.Close()
+	}
 	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
 		return fmt.Errorf("no_new_privs: %w", err)
 	}

@@ -38,15 +38,17 @@ type spawner struct {
 	kids *reaper
 	jobs chan func()
 	err  error // of giving up; set before the first job runs
+
+	limited *os.File // see limitPIDs
 }
 
-func newSpawner(kids *reaper) *spawner {
-	return &spawner{kids: kids, jobs: make(chan func(), agentproto.MaxExecs)}
+func newSpawner(kids *reaper, limited *os.File) *spawner {
+	return &spawner{kids: kids, limited: limited, jobs: make(chan func(), agentproto.MaxExecs)}
 }
 
 func (s *spawner) run() {
 	runtime.LockOSThread() // for good: the thread is not fit for anything else
-	s.err = restrictThread()
+	s.err = restrictThread(s.limited)
 	for job := range s.jobs {
 		job()
 	}

@@ -181,6 +181,10 @@ func TestLargeInput(t *testing.T) {
 		if err != nil || r.out != want {
 			t.Errorf("%+v %v", r, err)
 		}
+		r, err = execute(w.ctx(), w.conn, execution.ExecSpec{Command: []string{"cat"}}, in)
+		if err != nil || r.out != in {
+			t.Errorf("cat: %d bytes of %d, %v", len(r.out), len(in), err)
+		}
 		// One that reads nothing.
 		r, err = execute(w.ctx(), w.conn, execution.ExecSpec{Command: []string{e.tool, "true"}}, in)
 		if err != nil || r.code != 0 {

@@ -1,6 +1,7 @@
 package agent_test
 
 import (
+	"bufio"
 	"fmt"
 	"path/filepath"
 	"strings"
@@ -209,15 +210,33 @@ func TestListening(t *testing.T) {
 func TestLimitPIDs(t *testing.T) {
 	e := inGvisor
 	e.need(t)
-	w := newWorld(t, e, agent.GuestConfig{PIDs: 40})
-	r := w.exec(execution.ExecSpec{Command: []string{e.tool, "fork", "100"}})
-	if !strings.Contains(r.out, "failed after") {
-		t.Errorf("%+v", r)
+	w := newWorld(t, e, agent.GuestConfig{PIDs: 60})
+	p, err := w.conn.Exec(w.ctx(), execution.ExecSpec{Command: []string{e.tool, "fork", "100"}})
+	if err != nil {
+		t.Fatal(err)
 	}
-	r = w.exec(execution.ExecSpec{Command: []string{e.tool, "status"}})
-	t.Log(r.out)
-	if r = w.sh("mount | grep cgroup"); r.out != "" {
-		t.Errorf("the cgroup is visible: %s", r.out)
+	defer p.Close()
+	if l, err := bufio.NewReader(p.Stdout()).ReadString('\n'); !strings.HasPrefix(l, "failed after") {
+		t.Errorf("%q %v", l, err)
+	}
+	// The agent lives, and says why nothing more can be started.
+	if _, err = w.conn.Exec(w.ctx(), execution.ExecSpec{Command: []string{e.tool, "status"}}); err != nil && !strings.Contains(err.Error(), "limit of processes") {
+		t.Error(err)
+	}
+	if _, err := w.conn.Listening(w.ctx()); err != nil {
+		t.Error(err)
+	}
+	p.Close()
+	r := result{code: -1}
+	until(t, "there is room again", func() bool {
+		r, err = execute(w.ctx(), w.conn, execution.ExecSpec{Command: []string{e.tool, "status"}}, "")
+		return err == nil && r.code == 0
+	})
+	if strings.Contains(r.out, "CapEff: 0000000000200000") {
+		t.Errorf("a process may mount: %s", r.out)
+	}
+	if r = w.sh("cat /proc/1/status | grep CapPrm; grep cgroup /proc/mounts"); r.out != "CapPrm:\t00000000000001e3\n" {
+		t.Errorf("the agent may mount, or the limit is visible: %s", r.out)
 	}
 }
 

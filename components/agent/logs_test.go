@@ -1,0 +1,199 @@
+package agent_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"miren.dev/runtime/components/agent"
+	"miren.dev/runtime/components/execution"
+	"miren.dev/runtime/pkg/agentproto"
+	"miren.dev/runtime/pkg/errs"
+)
+
+func TestLogRotation(t *testing.T) {
+	everywhere(t, func(t *testing.T, e environment) {
+		script := `i=0; while [ $i -lt 100 ]; do head -c 20000 /dev/zero | tr '\0' x; echo " $i"; i=$((i+1)); done`
+		w := newWorld(t, e, agent.GuestConfig{Command: []string{"sh", "-c", script}, LogBytes: 1 << 20})
+		<-w.conn.MainExit()
+		var total int64
+		files, _ := filepath.Glob(filepath.Join(w.config.LogDir, id, "spool", "*.log"))
+		for _, f := range files {
+			st, err := os.Stat(f)
+			if err != nil {
+				t.Fatal(err)
+			}
+			total += st.Size()
+		}
+		if total > 1<<20 || total < 1<<19 || len(files) < 2 {
+			t.Errorf("%d bytes in %d files", total, len(files))
+		}
+		lines := w.lines(execution.LogQuery{})
+		for i, l := range lines {
+			if want := fmt.Sprintf("x %d", 100-len(lines)+i); !strings.HasSuffix(l, want) {
+				t.Errorf("line %d of %d ends in %q, want %q", i, len(lines), l[len(l)-10:], want)
+				break
+			}
+		}
+		// An offset that is gone begins with the oldest line; another one resumes.
+		var offsets []int64
+		err := w.hub.Logs(w.ctx(), id, execution.LogQuery{Offset: 1}, func(l execution.LogLine) error {
+			offsets = append(offsets, l.Offset)
+			return nil
+		})
+		if err != nil || len(offsets) != len(lines) {
+			t.Errorf("%d lines, %v", len(offsets), err)
+		}
+		for i, at := range offsets {
+			if rest := w.lines(execution.LogQuery{Offset: at}); len(rest) != len(lines)-i-1 {
+				t.Errorf("after line %d of %d are %d", i, len(lines), len(rest))
+				break
+			}
+		}
+		for _, n := range []int{1, 7, 20, 1000} {
+			if tail := w.lines(execution.LogQuery{Tail: n}); len(tail) != min(n, len(lines)) || tail[len(tail)-1] != lines[len(lines)-1] {
+				t.Errorf("tail %d has %d lines", n, len(tail))
+			}
+		}
+	})
+}
+
+func TestLongLines(t *testing.T) {
+	everywhere(t, func(t *testing.T, e environment) {
+		script := `head -c 100000 /dev/zero | tr '\0' a; echo; head -c 65536 /dev/zero | tr '\0' b; echo; echo; printf 'no end'; sleep 1.3; echo ' after all'; printf last`
+		w := newWorld(t, e, agent.GuestConfig{Command: []string{"sh", "-c", script}})
+		<-w.conn.MainExit()
+		var got []string
+		for _, l := range w.lines(execution.LogQuery{}) {
+			got = append(got, fmt.Sprintf("%d%.10s", len(l)-7, l[7:]))
+		}
+		want := "65536aaaaaaaaaa,34464aaaaaaaaaa,65536bbbbbbbbbb,0,16no end aft,4last"
+		if strings.Join(got, ",") != want {
+			t.Errorf("got  %s\nwant %s", strings.Join(got, ","), want)
+		}
+	})
+}
+
+func TestFollow(t *testing.T) {
+	everywhere(t, func(t *testing.T, e environment) {
+		w := newWorld(t, e, agent.GuestConfig{Command: []string{e.tool, "count", "50", "10"}, Start: agent.StartOnRequest})
+		seen := make(chan string, 100)
+		done := make(chan error, 1)
+		go func() {
+			done <- w.hub.Logs(context.Background(), id, execution.LogQuery{Follow: true}, func(l execution.LogLine) error {
+				if since := time.Since(l.At); since < 0 || since > time.Minute {
+					t.Errorf("a line of %v", l.At)
+				}
+				seen <- l.Text
+				return nil
+			})
+		}()
+		if err := w.conn.StartMain(w.ctx()); err != nil {
+			t.Fatal(err)
+		}
+		for i := range 50 {
+			select {
+			case l := <-seen:
+				if l != fmt.Sprint("line ", i) {
+					t.Fatalf("line %d is %q", i, l)
+				}
+			case <-w.ctx().Done():
+				t.Fatal("no line")
+			}
+		}
+		select {
+		case err := <-done:
+			if err != nil || len(seen) != 0 {
+				t.Errorf("%d more, %v", len(seen), err)
+			}
+		case <-w.ctx().Done():
+			t.Fatal("follow does not end")
+		}
+	})
+}
+
+func TestFollowStops(t *testing.T) {
+	e := asProcess
+	e.need(t)
+	w := newWorld(t, e, agent.GuestConfig{Command: []string{built.tool, "count", "100000", "1"}})
+	mine := errors.New("enough")
+	if err := w.hub.Logs(w.ctx(), id, execution.LogQuery{Follow: true}, func(execution.LogLine) error { return mine }); !errors.Is(err, mine) {
+		t.Errorf("got %v", err)
+	}
+	ctx, cancel := context.WithCancel(w.ctx())
+	err := w.hub.Logs(ctx, id, execution.LogQuery{Follow: true}, func(execution.LogLine) error { cancel(); return nil })
+	if !errs.Is(err, errs.Canceled) {
+		t.Errorf("got %v", err)
+	}
+}
+
+// A log directory may hold anything: its writer is not trusted.
+func TestHostileLogs(t *testing.T) {
+	c := agent.HubConfig{Dir: filepath.Join(t.TempDir(), "agents"), LogDir: filepath.Join(t.TempDir(), "logs")}
+	if os.Getuid() != 0 {
+		t.Skip("needs root")
+	}
+	hub := agent.NewHub(c)
+	defer hub.Close()
+	if _, err := hub.Prepare(id, agent.GuestConfig{LogBytes: 1 << 20}); err != nil {
+		t.Fatal(err)
+	}
+	spool := filepath.Join(c.LogDir, id, "spool")
+	secret := filepath.Join(t.TempDir(), "secret")
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	read := func(q execution.LogQuery) (string, error) {
+		var b strings.Builder
+		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		defer cancel()
+		err := hub.Logs(ctx, id, q, func(l execution.LogLine) error { b.WriteString(l.Text + ";"); return nil })
+		return b.String(), err
+	}
+	must(os.WriteFile(secret, []byte("1 o. secret\n"), 0o600))
+	first := filepath.Join(spool, agentproto.SegmentName(0))
+	for _, bad := range []struct {
+		what string
+		make func(path string) error
+	}{
+		{"link", func(p string) error { return os.Symlink(secret, p) }},
+		{"pipe", func(p string) error { return syscall.Mkfifo(p, 0o600) }},
+		{"directory", func(p string) error { return os.Mkdir(p, 0o700) }},
+	} {
+		must(bad.make(first))
+		for _, q := range []execution.LogQuery{{}, {Tail: 3}} {
+			if got, err := read(q); got != "" || !errs.Is(err, errs.Corrupt) {
+				t.Errorf("%s: %q %v", bad.what, got, err)
+			}
+		}
+		must(os.Rename(first, filepath.Join(spool, "exit")))
+		if _, err := hub.Exit(id); !errs.Is(err, errs.Corrupt) {
+			t.Errorf("%s as exit record: %v", bad.what, err)
+		}
+		must(os.RemoveAll(filepath.Join(spool, "exit")))
+	}
+	long := strings.Repeat("x", 3*agentproto.MaxRecord)
+	text := "1 o. one\ngarbage\n\n99999999999999999999999 o. big\n2 x. stream\n3 o. " + long + "\n4 e. two\n-5 o. three\n" + long
+	must(os.WriteFile(first, []byte(text), 0o600))
+	second := filepath.Join(spool, agentproto.SegmentName(int64(len(text))+1000)) // with a gap
+	must(os.WriteFile(second, []byte("6 o. four\n7 o+ half"), 0o600))
+	if got, err := read(execution.LogQuery{}); got != "one;two;three;four;" || err != nil {
+		t.Errorf("garbage: %q %v", got, err)
+	}
+	if got, err := read(execution.LogQuery{Offset: 1 << 60}); got != "" || err != nil {
+		t.Errorf("offset behind the end: %q %v", got, err)
+	}
+	must(os.WriteFile(filepath.Join(spool, "exit"), []byte("exit 1000 signal 0 at 0 message \"\"\n"), 0o600))
+	if _, err := hub.Exit(id); !errs.Is(err, errs.Corrupt) {
+		t.Errorf("exit record: %v", err)
+	}
+}
