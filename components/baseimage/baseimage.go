@@ -49,6 +49,8 @@ type Config struct {
 	Dir string
 	// BinDir is the directory of the toolchain, with static-server.
 	BinDir string
+	// Registry says when images are pulled instead; empty: RegistryAuto.
+	Registry Policy
 	Logger *slog.Logger
 }
 
@@ -64,8 +66,10 @@ type Image struct {
 type Store struct {
 	cfg Config
 
-	mu   sync.Mutex // guards done; not held while images are made
-	done map[string]*Image
+	mu           sync.Mutex // guards what follows; not held while images are made or asked for
+	done         map[string]*Image
+	hubAsked     time.Time
+	hubReachable bool
 }
 
 // New returns a store without touching the disk.

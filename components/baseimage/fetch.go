@@ -117,8 +117,9 @@ func npmRegistry() string {
 	return "https://registry.npmjs.org"
 }
 
-// How long an answer about the versions that exist is believed.
-const versionsAge = 24 * time.Hour
+// How long an answer about the versions that exist is believed: a newer one is
+// another image, which nobody wants made in the middle of a deploy every few days.
+const versionsAge = 14 * 24 * time.Hour
 
 type versionList struct {
 	Asked    time.Time `json:"asked"`
@@ -126,15 +127,15 @@ type versionList struct {
 }
 
 // versions returns what list says about a product, asking at most once in a
-// while, and going by the last answer when it cannot be asked.
-func (s *Store) versions(ctx context.Context, product string, list func(context.Context) ([]string, error)) ([]string, error) {
+// while unless now is set, and going by the last answer when it cannot be asked.
+func (s *Store) versions(ctx context.Context, product string, now bool, list func(context.Context) ([]string, error)) ([]string, error) {
 	file := filepath.Join(s.cfg.Dir, "versions.json")
 	known := map[string]versionList{}
 	if b, err := os.ReadFile(file); err == nil {
 		_ = json.Unmarshal(b, &known) // a damaged one is asked for again
 	}
 	old := known[product]
-	if time.Since(old.Asked) < versionsAge && len(old.Versions) > 0 {
+	if !now && time.Since(old.Asked) < versionsAge && len(old.Versions) > 0 {
 		return old.Versions, nil
 	}
 	v, err := list(ctx)

@@ -6,6 +6,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"hash"
 	"io"
@@ -52,18 +53,38 @@ func (b *builder) begin(parent *Image) error {
 	if parent == nil {
 		return nil
 	}
-	m, c, err := parent.read()
+	_, c, err := parent.read()
 	if err != nil {
 		return err
 	}
-	for _, l := range m.Layers {
-		from := filepath.Join(parent.Dir, "blobs", "sha256", l.Digest.Encoded())
-		if err := os.Link(from, b.blob(l.Digest)); err != nil {
+	b.env = c.Config.Env
+	return b.takeLayers(parent, 0)
+}
+
+// takeLayers adds the layers of another image, but for the first ones.
+func (b *builder) takeLayers(from *Image, skip int) error {
+	m, c, err := from.read()
+	if err != nil {
+		return err
+	}
+	for _, l := range m.Layers[skip:] {
+		err := os.Link(filepath.Join(from.Dir, "blobs", "sha256", l.Digest.Encoded()), b.blob(l.Digest))
+		if err != nil && !errors.Is(err, os.ErrExist) {
 			return err
 		}
 	}
-	b.layers, b.diffIDs, b.env = m.Layers, c.RootFS.DiffIDs, c.Config.Env
+	b.layers = append(b.layers, m.Layers[skip:]...)
+	b.diffIDs = append(b.diffIDs, c.RootFS.DiffIDs[skip:]...)
 	return nil
+}
+
+// layersAbove adds what an image has on top of its parent.
+func (b *builder) layersAbove(img, parent *Image) error {
+	m, _, err := parent.read()
+	if err != nil {
+		return err
+	}
+	return b.takeLayers(img, len(m.Layers))
 }
 
 // read returns manifest and configuration of an image.

@@ -124,11 +124,7 @@ func (s *Store) recipe(ctx context.Context, ref Ref) (*recipe, error) {
 	case "static":
 		return s.static()
 	case "python":
-		r, err := s.python(ctx)
-		if err == nil && ref.Version != "" && !covers(ref.Version, r.version) {
-			s.cfg.Logger.Warn("another version of Python than asked for", "wanted", ref.Version, "have", r.version)
-		}
-		return r, err
+		return s.python(ctx)
 	}
 	var parent *recipe
 	var err error
@@ -163,20 +159,40 @@ func covers(want, version string) bool {
 	return version == want || strings.HasPrefix(version, want+".")
 }
 
-// choose returns the newest version that want covers and that is really given
-// out: registries list versions that a mirror still holds back.
-func (s *Store) choose(ctx context.Context, product, want string, all []string, offered func(context.Context, string) error) (string, error) {
+// product is something that a registry offers in versions.
+type product struct {
+	name string
+	list func(context.Context) ([]string, error)
+	// offered is nil for a version that is really given out, NotFound for one
+	// that is listed, but that a mirror still holds back.
+	offered func(context.Context, string) error
+}
+
+// choose returns the newest version that want covers and that is given out.
+func (s *Store) choose(ctx context.Context, p product, want string) (string, error) {
+	v, err := s.chooseFrom(ctx, p, want, false)
+	if errs.Is(err, errs.NotFound) { // perhaps it is newer than the last answer
+		return s.chooseFrom(ctx, p, want, true)
+	}
+	return v, err
+}
+
+func (s *Store) chooseFrom(ctx context.Context, p product, want string, now bool) (string, error) {
+	all, err := s.versions(ctx, p.name, now, p.list)
+	if err != nil {
+		return "", errs.Wrap(err, "list versions of %s", p.name)
+	}
 	var fit []string
 	for _, v := range all {
-		if covers(want, v) && !strings.ContainsAny(v, "-+") && !strings.Contains(v, "rc") && !strings.Contains(v, "beta") {
+		if covers(want, v) && plainVersion.MatchString(v) {
 			fit = append(fit, v)
 		}
 	}
 	slices.SortFunc(fit, func(a, b string) int { return compareVersions(b, a) })
 	const tries = 8
 	for _, v := range fit[:min(tries, len(fit))] {
-		ok, err := s.versions(ctx, "offered:"+product+"@"+v, func(ctx context.Context) ([]string, error) {
-			err := offered(ctx, v)
+		answer, err := s.versions(ctx, p.name+"@"+v, now, func(ctx context.Context) ([]string, error) {
+			err := p.offered(ctx, v)
 			if errs.Is(err, errs.NotFound) {
 				return []string{"no"}, nil
 			}
@@ -185,12 +201,14 @@ func (s *Store) choose(ctx context.Context, product, want string, all []string, 
 		if err != nil {
 			return "", err
 		}
-		if ok[0] == "yes" {
+		if answer[0] == "yes" {
 			return v, nil
 		}
 	}
-	return "", errs.New(errs.NotFound, "no version of %s fits %q", product, want)
+	return "", errs.New(errs.NotFound, "no version of %s fits %q", p.name, want)
 }
+
+var plainVersion = regexp.MustCompile(`^\d+(\.\d+)*$`)
 
 func compareVersions(a, b string) int {
 	x, y := strings.Split(a, "."), strings.Split(b, ".")

@@ -11,10 +11,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"path"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -37,20 +39,12 @@ func (s *Store) node(ctx context.Context, want string, parent *recipe) (*recipe,
 		arch = runtime.GOARCH
 	}
 	binary := "node-linux-" + arch
-	all, err := s.npmVersions(ctx, binary)
-	if err != nil {
-		return nil, err
-	}
-	version, err := s.choose(ctx, "node", want, all, npmOffers(binary))
+	version, err := s.choose(ctx, npmProduct(binary), want)
 	if err != nil {
 		return nil, err
 	}
 	major, _, _ := strings.Cut(version, ".")
-	npmAll, err := s.npmVersions(ctx, "npm")
-	if err != nil {
-		return nil, err
-	}
-	npm, err := s.choose(ctx, "npm", npmFor(major), npmAll, npmOffers("npm"))
+	npm, err := s.choose(ctx, npmProduct("npm"), npmFor(major))
 	if err != nil {
 		return nil, err
 	}
@@ -124,24 +118,34 @@ func npmFor(major string) string {
 	return "6"
 }
 
-func (s *Store) npmVersions(ctx context.Context, pkg string) ([]string, error) {
-	return s.versions(ctx, "npm:"+pkg, func(ctx context.Context) ([]string, error) {
-		b, err := fetchText(ctx, npmRegistry()+"/"+pkg, "Accept", "application/vnd.npm.install-v1+json")
-		if err != nil {
-			return nil, errs.Wrap(err, "list versions of the npm package %s", pkg)
-		}
-		var doc struct {
-			Versions map[string]json.RawMessage `json:"versions"`
-		}
-		if err := json.Unmarshal(b, &doc); err != nil {
-			return nil, errs.New(errs.Unavailable, "list versions of the npm package %s: %w", pkg, err)
-		}
-		var all []string
-		for v := range doc.Versions {
-			all = append(all, v)
-		}
-		return all, nil
-	})
+func npmProduct(pkg string) product {
+	return product{
+		name: pkg,
+		list: func(ctx context.Context) ([]string, error) {
+			b, err := fetchText(ctx, npmRegistry()+"/"+pkg, "Accept", "application/vnd.npm.install-v1+json")
+			if err != nil {
+				return nil, err
+			}
+			var doc struct {
+				Versions map[string]json.RawMessage `json:"versions"`
+			}
+			if err := json.Unmarshal(b, &doc); err != nil {
+				return nil, errs.New(errs.Unavailable, "the registry's answer is not understood: %w", err)
+			}
+			return slices.Collect(maps.Keys(doc.Versions)), nil
+		},
+		offered: func(ctx context.Context, version string) error {
+			p, err := npmInfo(ctx, pkg, version)
+			if err != nil {
+				return err
+			}
+			body, err := get(ctx, p.Dist.Tarball, "Range", "bytes=0-0")
+			if err != nil {
+				return err
+			}
+			return body.Close()
+		},
+	}
 }
 
 func npmInfo(ctx context.Context, pkg, version string) (p npmPackage, err error) {
@@ -153,21 +157,6 @@ func npmInfo(ctx context.Context, pkg, version string) (p npmPackage, err error)
 		return p, errs.New(errs.Unavailable, "npm package %s %s: the registry's answer is not understood", pkg, version)
 	}
 	return p, nil
-}
-
-// npmOffers checks that a version is really given out.
-func npmOffers(pkg string) func(context.Context, string) error {
-	return func(ctx context.Context, version string) error {
-		p, err := npmInfo(ctx, pkg, version)
-		if err != nil {
-			return err
-		}
-		body, err := get(ctx, p.Dist.Tarball, "Range", "bytes=0-0")
-		if err != nil {
-			return err
-		}
-		return body.Close()
-	}
 }
 
 // npmDownload fetches a package and checks it against the registry's sum.

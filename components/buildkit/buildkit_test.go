@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -74,7 +75,7 @@ func newRig(t *testing.T) *rig {
 		t.Fatal(err)
 	}
 	log := slog.New(slog.NewTextHandler(t.Output(), nil))
-	r := &rig{instance: in, bin: bin, bases: baseimage.New(baseimage.Config{Dir: cacheDir(t), BinDir: bin, Logger: log})}
+	r := &rig{instance: in, bin: bin, bases: baseimage.New(baseimage.Config{Dir: cacheDir(t), BinDir: bin, Registry: baseimage.RegistryNever, Logger: log})}
 	r.containerd = containerd.New(containerd.Config{Instance: in, BinDir: bin, CABundle: caBundle, Logger: log})
 	r.buildkit = New(Config{Instance: in, Containerd: r.containerd, BinDir: bin, CABundle: caBundle, Logger: log})
 	t.Cleanup(func() {
@@ -106,7 +107,7 @@ func newRig(t *testing.T) *rig {
 }
 
 // request makes a request as the build controller does.
-func (r *rig) request(t *testing.T, dir, name string) Request {
+func (r *rig) request(t *testing.T, dir, name string) (Request, *stack.Plan) {
 	t.Helper()
 	src := os.DirFS(dir)
 	cfg, err := appconfig.Load(src)
@@ -121,22 +122,21 @@ func (r *rig) request(t *testing.T, dir, name string) Request {
 		t.Log("plan:", why)
 	}
 	return Request{ContextDir: dir, Dockerfile: plan.Dockerfile, ImageName: "runtime.local/test/" + name,
-		Bases: r.resolve(t, plan.Bases), CacheScope: "test", ContextKey: name, Args: cfg.Build.Args}
+		Bases: r.resolve(t, plan.Bases), CacheScope: "test", ContextKey: name, Args: cfg.Build.Args}, plan
 }
 
 func (r *rig) resolve(t *testing.T, names []string) map[string]Base {
 	t.Helper()
+	images, notes, err := r.bases.Resolve(t.Context(), names, func(l string) { t.Log(l) })
+	if err != nil {
+		t.Fatal(err, errs.HintOf(err))
+	}
+	for _, n := range notes {
+		t.Log("note:", n)
+	}
 	bases := map[string]Base{}
-	for _, b := range names {
-		ref, err := baseimage.Lookup(b)
-		if err != nil {
-			t.Fatal(err)
-		}
-		img, err := r.bases.Ensure(t.Context(), ref, func(l string) { t.Log(l) })
-		if err != nil {
-			t.Fatal(err)
-		}
-		bases[b] = Base{Dir: img.Dir, Digest: img.Digest}
+	for name, img := range images {
+		bases[name] = Base{Dir: img.Dir, Digest: img.Digest}
 	}
 	return bases
 }
@@ -168,36 +168,6 @@ func example(t *testing.T, name string) string {
 	return to
 }
 
-func TestGoExample(t *testing.T) {
-	r := newRig(t)
-	dir := example(t, "go-http")
-	res, _, err := r.build(t, r.request(t, dir, "go-http"))
-	if err != nil {
-		var f *Failure
-		if errors.As(err, &f) {
-			t.Log(f.Log)
-		}
-		t.Fatal(err, errs.HintOf(err))
-	}
-	t.Logf("%+v", res)
-	change(t, filepath.Join(dir, "main.go"), `"v1"`, `"v2"`)
-	again, _, err := r.build(t, r.request(t, dir, "go-http"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	c, err := r.containerd.Client()
-	if err != nil {
-		t.Fatal(err)
-	}
-	img, err := c.GetImage(t.Context(), again.Image)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if ok, err := img.IsUnpacked(t.Context(), "overlayfs"); err != nil || !ok {
-		t.Errorf("unpacked: %v, %v", ok, err)
-	}
-}
-
 // change replaces a text in a file.
 func change(t *testing.T, file, old, new string) {
 	t.Helper()
@@ -211,4 +181,12 @@ func change(t *testing.T, file, old, new string) {
 	if err := os.WriteFile(file, bytes.Replace(b, []byte(old), []byte(new), 1), 0o644); err != nil {
 		t.Fatal(err)
 	}
+}
+
+func failureLog(err error) string {
+	var f *Failure
+	if errors.As(err, &f) {
+		return strings.Join(f.Log, "\n")
+	}
+	return ""
 }

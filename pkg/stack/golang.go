@@ -71,8 +71,9 @@ func planGo(s *source, p *Plan) error {
 	}
 
 	vendored := s.has("vendor/modules.txt")
-	const caches = "--mount=type=cache,target=/go/pkg/mod --mount=type=cache,target=/root/.cache/go-build"
 	from, run := image+":"+version, "runtime/debian"
+	// The cache of compiled packages begins with the standard library's, which the image has.
+	caches := "--mount=type=cache,target=/go/pkg/mod --mount=type=cache,target=/root/.cache/go-build,from=" + from + ",source=/usr/local/go-build-cache"
 	var b strings.Builder
 	fmt.Fprintf(&b, "FROM %s AS build\nENV %s GOFLAGS=-buildvcs=false\nWORKDIR /src\n%s", from, env, s.args())
 	if vendored {
@@ -85,13 +86,13 @@ func planGo(s *source, p *Plan) error {
 			}
 		}
 		if !strings.Contains(files, "go.work") && !localReplace(mod) {
-			fmt.Fprintf(&b, "COPY %s ./\nRUN %s go mod download\n", files, caches)
+			fmt.Fprintf(&b, "COPY %s ./\nRUN --mount=type=cache,target=/go/pkg/mod go mod download\n", files)
 		}
 	}
 	fmt.Fprintf(&b, "COPY . .\nRUN %s go build -trimpath -ldflags='-s -w' -o /out/%s %s\n\n", caches, base(pkg.binary), quote(pkg.path))
-	fmt.Fprintf(&b, "FROM %s\n%sWORKDIR /app\n", run, s.packages(p))
+	fmt.Fprintf(&b, "FROM %s\n%s", run, s.packages(p))
 	// Templates, static files and the like are next to the binary.
-	fmt.Fprintf(&b, "COPY --chown=%s --exclude=**/*.go --exclude=go.mod --exclude=go.sum --exclude=vendor . .\nCOPY --from=build /out/%[2]s /usr/local/bin/%[2]s\n", owner, base(pkg.binary))
+	fmt.Fprintf(&b, "COPY --chown=%s --exclude=**/*.go --exclude=go.mod --exclude=go.sum --exclude=vendor . /app/\nWORKDIR /app\nCOPY --from=build /out/%[2]s /usr/local/bin/%[2]s\n", owner, base(pkg.binary))
 	fmt.Fprintf(&b, "ENV PORT=%d\nUSER %s\nCMD [\"/usr/local/bin/%s\"]\n", DefaultPort, owner, base(pkg.binary))
 
 	p.Dockerfile, p.Generated = b.String(), true

@@ -141,7 +141,7 @@ func planNode(s *source, p *Plan) error {
 	install := func(command string) {
 		fmt.Fprintf(&b, "%sRUN --mount=type=cache,target=%s %s\n", manifests, m.cache, command)
 	}
-	fmt.Fprintf(&b, "FROM %s AS base\nWORKDIR /app\n%s", from, s.args())
+	fmt.Fprintf(&b, "FROM %s AS base\nENV NPM_CONFIG_UPDATE_NOTIFIER=false NPM_CONFIG_FUND=false NPM_CONFIG_AUDIT=false\nWORKDIR /app\n%s", from, s.args())
 	if m.setup != "" {
 		fmt.Fprintf(&b, "RUN --mount=type=cache,target=/root/.npm %s\n", m.setup)
 	}
@@ -165,7 +165,7 @@ func planNode(s *source, p *Plan) error {
 	install(m.prod)
 	// Where there are no dependencies, nothing makes the folder.
 	fmt.Fprintf(&b, "RUN mkdir -p node_modules\n\nFROM %s\n%sENV NODE_ENV=production PORT=%d PATH=/app/node_modules/.bin:$PATH\n", from, s.packages(p), DefaultPort)
-	fmt.Fprintf(&b, "WORKDIR /app\nRUN chown %s /app\nCOPY --from=modules --chown=%[1]s /app/node_modules ./node_modules\n", owner)
+	fmt.Fprintf(&b, "COPY --from=modules --chown=%s /app/node_modules /app/node_modules\nWORKDIR /app\n", owner)
 	if build != "" {
 		fmt.Fprintf(&b, "COPY --from=build --chown=%s --exclude=node_modules /app ./\n", owner)
 	} else {

@@ -46,7 +46,7 @@ func planPython(s *source, p *Plan) error {
 	const from = "runtime/python"
 	var b strings.Builder
 	fmt.Fprintf(&b, "FROM %s\n%s%s", from, s.args(), s.packages(p))
-	b.WriteString("ENV PYTHONUNBUFFERED=1 PIP_NO_INPUT=1 PIP_ROOT_USER_ACTION=ignore PATH=/opt/venv/bin:$PATH\n")
+	b.WriteString("ENV PYTHONUNBUFFERED=1 PIP_NO_INPUT=1 PIP_PROGRESS_BAR=off PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore PATH=/opt/venv/bin:$PATH\n")
 	fmt.Fprintf(&b, "WORKDIR /app\nRUN python3 -m venv /opt/venv && chown %s /app\n", owner)
 	if deps.install != "" {
 		if len(deps.copy) > 0 {
