@@ -3,6 +3,7 @@ package daemon
 import (
 	"context"
 	"log/slog"
+	"time"
 
 	"miren.dev/runtime/entity/remote"
 	"miren.dev/runtime/pkg/config"
@@ -26,10 +27,19 @@ func Ingress(ctx context.Context, cfg *config.Config, log *slog.Logger) error {
 	srv, err := ingress.New(ingress.Config{
 		Addrs: []string{cfg.Ingress.HTTPAddress}, LocalDomains: cfg.Ingress.LocalDomains,
 		Reader: remote.New(client), TableFile: in.State("ingress", "table"), AdminSocket: in.Socket("ingress.sock"),
-		HoldTimeout: cfg.Ingress.HoldTimeout, DrainTimeout: cfg.Ingress.DrainTimeout, Logger: log,
+		HoldTimeout: off(cfg.Ingress.HoldTimeout), DrainTimeout: off(cfg.Ingress.DrainTimeout), Logger: log,
 	})
 	if err != nil {
 		return err
 	}
 	return srv.Run(ctx)
+}
+
+// off turns the configuration's 0, which means not at all, into ingress's
+// negative, whose 0 is the default.
+func off(d time.Duration) time.Duration {
+	if d == 0 {
+		return -1
+	}
+	return d
 }
