@@ -10,7 +10,6 @@ import (
 	"github.com/containerd/errdefs"
 	"github.com/containerd/errdefs/pkg/errgrpc"
 
-	"miren.dev/runtime/components/containerd"
 	"miren.dev/runtime/components/execution"
 	"miren.dev/runtime/pkg/errs"
 )
@@ -31,9 +30,9 @@ func (d *Driver) Ensure(ctx context.Context, s execution.Spec) (execution.Instan
 		return execution.Instance{}, err
 	}
 	defer unlock()
-	in, err := d.Get(ctx, s.ID)
+	in, err := d.contained(ctx, s.ID)
 	switch {
-	case errs.Is(err, errs.NotFound):
+	case errs.Is(err, errs.NotFound): // whatever else is there, each step copes with it
 	case err != nil:
 		return execution.Instance{}, err
 	case in.Phase == execution.Running:
@@ -86,7 +85,7 @@ func (d *Driver) create(ctx context.Context, s execution.Spec) (execution.Instan
 // resume finishes a set-up that a server which ended had got as far as the
 // agent: it may have started the main process already.
 func (d *Driver) resume(ctx context.Context, s execution.Spec, in execution.Instance) (execution.Instance, error) {
-	if running, err := d.taskRuns(ctx, s.ID); err != nil || !running {
+	if task, err := d.task(ctx, s.ID); err != nil || task == nil || task.Status != tasktypes.Status_RUNNING {
 		return in, errors.Join(errInterrupted, err)
 	}
 	if err := d.attach(s.ID); err != nil {
@@ -106,21 +105,6 @@ func (d *Driver) resume(ctx context.Context, s execution.Spec, in execution.Inst
 
 // errInterrupted: nothing of the sandbox runs yet.
 var errInterrupted = errors.New("its task was not started")
-
-func (d *Driver) taskRuns(ctx context.Context, id string) (bool, error) {
-	c, err := d.client()
-	if err != nil {
-		return false, err
-	}
-	res, err := c.TaskService().Get(ctx, &tasks.GetRequest{ContainerID: taskID(id)})
-	if err = errgrpc.ToNative(err); errdefs.IsNotFound(err) {
-		return false, nil
-	}
-	if err != nil {
-		return false, containerd.Error(err, "task of sandbox %s", id)
-	}
-	return res.Process.Status == tasktypes.Status_RUNNING, nil
-}
 
 // attach listens for the agent of a sandbox that another Driver made.
 func (d *Driver) attach(id string) error { return d.hub.Attach(id) }

@@ -57,25 +57,49 @@ func (d *Driver) Get(ctx context.Context, id string) (execution.Instance, error)
 	if err := checkID(id); err != nil {
 		return execution.Instance{}, err
 	}
+	in, err := d.contained(ctx, id)
+	if errs.Is(err, errs.NotFound) {
+		return d.remains(ctx, id)
+	}
+	return in, err
+}
+
+// contained returns the state of a sandbox that has a container, else NotFound.
+func (d *Driver) contained(ctx context.Context, id string) (execution.Instance, error) {
 	c, err := d.client()
 	if err != nil {
 		return execution.Instance{}, err
 	}
 	container, err := c.ContainerService().Get(ctx, taskID(id))
-	if errdefs.IsNotFound(err) {
-		return d.remains(ctx, id)
-	}
 	if err != nil {
 		return execution.Instance{}, containerd.Error(err, "sandbox %s", id)
 	}
-	var task *tasktypes.Process
-	res, err := c.TaskService().Get(ctx, &tasks.GetRequest{ContainerID: taskID(id)})
-	if err = errgrpc.ToNative(err); err == nil {
-		task = res.Process
-	} else if !errdefs.IsNotFound(err) {
-		return execution.Instance{}, containerd.Error(err, "task of sandbox %s", id)
+	return d.inspect(ctx, id, container)
+}
+
+// task returns the task of a sandbox, nil if it has none. The shim runs runsc
+// to answer, which costs more than everything else here.
+func (d *Driver) task(ctx context.Context, id string) (*tasktypes.Process, error) {
+	c, err := d.client()
+	if err != nil {
+		return nil, err
 	}
-	return d.inspect(id, container, task)
+	res, err := c.TaskService().Get(ctx, &tasks.GetRequest{ContainerID: taskID(id)})
+	if err = errgrpc.ToNative(err); errdefs.IsNotFound(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, containerd.Error(err, "task of sandbox %s", id)
+	}
+	return res.Process, nil
+}
+
+// answers says whether the agent of a sandbox is connected, without waiting for it.
+func (d *Driver) answers(id string) bool {
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	_, err := d.hub.Conn(ctx, id)
+	return err == nil
 }
 
 // remains tells whether there is anything of a sandbox that has no container.
@@ -90,8 +114,8 @@ func (d *Driver) remains(ctx context.Context, id string) (execution.Instance, er
 	return execution.Instance{ID: id, Phase: execution.Creating}, nil
 }
 
-// inspect says what state a sandbox with a container is in. task is nil if it has none.
-func (d *Driver) inspect(id string, container containers.Container, task *tasktypes.Process) (execution.Instance, error) {
+// inspect says what state a sandbox with a container is in.
+func (d *Driver) inspect(ctx context.Context, id string, container containers.Container) (execution.Instance, error) {
 	in := execution.Instance{ID: id, Phase: execution.Creating}
 	rec, err := recordOf(container)
 	if err != nil {
@@ -111,6 +135,15 @@ func (d *Driver) inspect(id string, container containers.Container, task *taskty
 		return in, nil
 	}
 	if !errs.Is(err, errs.NotFound) {
+		return in, err
+	}
+	if !in.StartedAt.IsZero() && d.answers(id) {
+		// It runs. When it does not any more the connection breaks, which is a change to look at.
+		in.Phase = execution.Running
+		return in, nil
+	}
+	task, err := d.task(ctx, id)
+	if err != nil {
 		return in, err
 	}
 	boot, err := bootID()
@@ -174,16 +207,6 @@ func (d *Driver) List(ctx context.Context) ([]execution.Instance, error) {
 	if err != nil {
 		return nil, err
 	}
-	// Tasks before containers for the same reason, turned round: a container whose
-	// task was created in between is looked at again below.
-	res, err := c.TaskService().List(ctx, &tasks.ListTasksRequest{})
-	if err = errgrpc.ToNative(err); err != nil {
-		return nil, containerd.Error(err, "list tasks")
-	}
-	byID := map[string]*tasktypes.Process{}
-	for _, t := range res.Tasks {
-		byID[t.ID] = t
-	}
 	all, err := c.ContainerService().List(ctx, "labels."+fmt.Sprintf("%q", labelSandbox))
 	if err != nil {
 		return nil, containerd.Error(err, "list containers")
@@ -196,12 +219,7 @@ func (d *Driver) List(ctx context.Context) ([]execution.Instance, error) {
 			continue
 		}
 		seen[id] = true
-		var in execution.Instance
-		if task := byID[container.ID]; task != nil {
-			in, err = d.inspect(id, container, task)
-		} else if in, err = d.Get(ctx, id); errs.Is(err, errs.NotFound) {
-			continue
-		}
+		in, err := d.inspect(ctx, id, container)
 		if err != nil {
 			return nil, err
 		}

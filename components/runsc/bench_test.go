@@ -1,0 +1,82 @@
+package runsc_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+
+	"miren.dev/runtime/components/execution"
+	"miren.dev/runtime/components/runsc/runsctest"
+)
+
+// BenchmarkCreateExec is from nothing to the end of the first exec.
+func BenchmarkCreateExec(b *testing.B) {
+	for _, network := range []execution.Network{execution.NetworkNone, execution.NetworkBridge} {
+		b.Run(string(network), func(b *testing.B) {
+			m := machine{runsctest.New(b)}
+			n := 0
+			for b.Loop() {
+				s := m.spec(fmt.Sprint("bench-", n), "sleep")
+				s.Network = network
+				n++
+				if _, err := m.Driver.Ensure(b.Context(), s); err != nil {
+					b.Fatal(err)
+				}
+				if err := m.exec(b.Context(), s.ID); err != nil {
+					b.Fatal(err)
+				}
+				b.StopTimer()
+				if err := m.Driver.Delete(b.Context(), s.ID); err != nil {
+					b.Fatal(err)
+				}
+				b.StartTimer()
+			}
+		})
+	}
+}
+
+// BenchmarkRunscRun is what it is measured against: `runsc run` of a program
+// that ends at once, in a network namespace of its own and a control group.
+func BenchmarkRunscRun(b *testing.B) {
+	bin := runsctest.Toolchain(b)
+	dir := b.TempDir()
+	rootfs := filepath.Join(dir, "rootfs")
+	if err := os.MkdirAll(filepath.Join(rootfs, "bin"), 0o755); err != nil {
+		b.Fatal(err)
+	}
+	build := exec.Command("go", "build", "-o", filepath.Join(rootfs, "bin", "guest"), "miren.dev/runtime/components/execution/executiontest/guest")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		b.Fatalf("%v\n%s", err, out)
+	}
+	config := map[string]any{
+		"ociVersion": "1.0.0",
+		"process":    map[string]any{"args": []string{"/bin/guest", "echo"}, "cwd": "/", "user": map[string]int{"uid": 0}},
+		"root":       map[string]any{"path": "rootfs"},
+		"mounts":     []map[string]any{{"destination": "/proc", "type": "proc", "source": "proc"}},
+		"linux": map[string]any{
+			"cgroupsPath": fmt.Sprintf("/rt-bench-%d", os.Getpid()),
+			"namespaces":  []map[string]string{{"type": "pid"}, {"type": "ipc"}, {"type": "uts"}, {"type": "mount"}, {"type": "network"}},
+		},
+	}
+	f, err := json.Marshal(config)
+	if err != nil {
+		b.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "config.json"), f, 0o644); err != nil {
+		b.Fatal(err)
+	}
+	n := 0
+	for b.Loop() {
+		n++
+		c := exec.Command(filepath.Join(bin, "runsc"), "--root", filepath.Join(dir, "run"), "run", "--bundle", dir, fmt.Sprint("bench-", n))
+		if out, err := c.CombinedOutput(); err != nil {
+			b.Fatalf("%v\n%s", err, out)
+		}
+	}
+	b.StopTimer()
+	_ = exec.Command("umount", filepath.Join(dir, "run", "null-netns")).Run() // runsc leaves it
+}
