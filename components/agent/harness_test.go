@@ -87,6 +87,8 @@ type guest struct {
 	log  *bytes.Buffer // complete when done
 	// destroy ends a sandbox that is more than cmd, terminate sends SIGTERM to its PID 1.
 	destroy, terminate func()
+	flags              []string // of runsc
+	id                 string   // of the container
 }
 
 // term sends SIGTERM to PID 1.
@@ -223,6 +225,7 @@ func startGvisor(t testing.TB, gs agent.Guest) *guest {
 		flags = append(flags, "--debug", "--debug-log="+d+"/")
 	}
 	g := run(t, exec.Command(built.runsc, append(flags, "run", "-bundle", bundle, id)...))
+	g.flags, g.id = flags, id
 	g.destroy = func() {
 		_ = exec.Command(built.runsc, append(flags, "kill", id, "KILL")...).Run() // it may have ended
 	}

@@ -1,0 +1,135 @@
+package agent_test
+
+import (
+	"bytes"
+	"encoding/binary"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"miren.dev/runtime/components/agent"
+	"miren.dev/runtime/components/execution"
+	"miren.dev/runtime/pkg/agentproto"
+)
+
+// carry runs an exec through what disturb does to the connection, and checks
+// that neither input nor output loses anything.
+func (w *world) carry(disturb func()) {
+	w.t.Helper()
+	p, err := w.conn.Exec(w.ctx(), execution.ExecSpec{Command: []string{"cat"}})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	defer p.Close()
+	var in, out bytes.Buffer
+	for i := range uint32(200_000) {
+		in.Write(binary.LittleEndian.AppendUint32(nil, i))
+	}
+	var wg sync.WaitGroup
+	half := make(chan struct{})
+	wg.Go(func() {
+		b := in.Bytes()
+		n := len(b) / 2
+		if _, err := p.Stdin().Write(b[:n]); err != nil {
+			w.t.Error(err)
+		}
+		close(half)
+		if _, err := p.Stdin().Write(b[n:]); err != nil {
+			w.t.Error(err)
+		}
+		p.Stdin().Close()
+	})
+	wg.Go(func() {
+		<-half
+		_, _ = io.Copy(&out, p.Stdout()) // compared below
+	})
+	// Half of the input fits into the windows; then nothing moves until out is read.
+	disturb()
+	code, err := p.Wait(w.ctx())
+	wg.Wait()
+	if code != 0 || err != nil || !bytes.Equal(in.Bytes(), out.Bytes()) {
+		w.t.Errorf("code %d, %v, %d bytes of %d", code, err, out.Len(), in.Len())
+	}
+}
+
+// A silent agent is given up, and taken back when it speaks again.
+func TestSilentAgent(t *testing.T) {
+	e := asProcess
+	e.need(t)
+	w := newWorld(t, e, agent.GuestConfig{})
+	w.carry(func() {
+		if err := w.guest.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
+			t.Fatal(err)
+		}
+		until(t, "the silence is noticed", func() bool { return !w.conn.Connected() })
+		if err := w.guest.cmd.Process.Signal(syscall.SIGCONT); err != nil {
+			t.Fatal(err)
+		}
+		until(t, "the agent is back", w.conn.Connected)
+	})
+}
+
+// A checkpoint that leaves the sandbox running cuts the connection without
+// telling the guest.
+func TestCheckpoint(t *testing.T) {
+	e := inGvisor
+	e.need(t)
+	w := newWorld(t, e, agent.GuestConfig{Command: []string{e.tool, "sleep"}})
+	w.carry(func() {
+		image := filepath.Join(t.TempDir(), "image")
+		if err := os.Mkdir(image, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		args := append(w.guest.flags[:len(w.guest.flags):len(w.guest.flags)], "checkpoint", "-leave-running", "-image-path", image, w.guest.id)
+		if b, err := exec.Command(built.runsc, args...).CombinedOutput(); err != nil {
+			t.Fatalf("checkpoint: %v: %s", err, b)
+		}
+		began := time.Now()
+		until(t, "the agent is back", w.conn.Connected)
+		t.Logf("connected again after %v", time.Since(began))
+	})
+	if r := w.sh("echo still here"); r.out != "still here\n" {
+		t.Errorf("%+v", r)
+	}
+}
+
+// Whatever dials the socket gets nothing without the token, and does not
+// disturb the agent.
+func TestStrangers(t *testing.T) {
+	e := asProcess
+	e.need(t)
+	w := newWorld(t, e, agent.GuestConfig{})
+	socket := filepath.Join(w.config.Dir, id, agentproto.SocketName)
+	for _, hello := range [][]byte{
+		nil, {1, 2, 3}, bytes.Repeat([]byte{255}, 1000),
+		agentproto.AppendFrame(nil, agentproto.Frame{Type: agentproto.THello, Payload: agentproto.Hello{MinVersion: 1, MaxVersion: 1, Token: "wrong"}.Append(nil)}),
+		agentproto.AppendFrame(nil, agentproto.Frame{Type: agentproto.THello, Payload: agentproto.Hello{MinVersion: 7, MaxVersion: 9}.Append(nil)}),
+	} {
+		c, err := net.Dial("unix", socket)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, _ = c.Write(hello) // it may be refused before
+		if uc, ok := c.(*net.UnixConn); ok {
+			_ = uc.CloseWrite()
+		}
+		b, _ := io.ReadAll(c)
+		c.Close()
+		if len(b) > 0 {
+			f, err := agentproto.NewReader(bytes.NewReader(b), 1000).Read()
+			m, derr := agentproto.DecodeWelcome(f.Payload)
+			if err != nil || derr != nil || m.Refused == "" {
+				t.Errorf("%.20x was answered %x", hello, b)
+			}
+		}
+	}
+	if r := w.sh("echo hi"); r.out != "hi\n" {
+		t.Errorf("%+v", r)
+	}
+}
