@@ -26,6 +26,16 @@ const optionsType = "io.containerd.runsc.v1.options"
 // has a bundle of its own, appended to it.
 const caMode = "system"
 
+// caPath is where the shim mounts the bundle.
+const caPath = "/run/runtime/ca-certificates.crt"
+
+// caVariables name the bundle for what does not read the system's. The shim sets
+// them for PID 1, which is the agent; its children have an environment of their own.
+var caVariables = []string{
+	"SSL_CERT_FILE", "NODE_EXTRA_CA_CERTS", "PIP_CERT", "REQUESTS_CA_BUNDLE",
+	"CURL_CA_BUNDLE", "GIT_SSL_CAINFO", "CARGO_HTTP_CAINFO", "DENO_CERT",
+}
+
 // maxOpenFiles is the guest's limit, which is the sentry's business and no one else's.
 const maxOpenFiles = 1 << 20
 
@@ -72,14 +82,20 @@ func sortedKeys(m map[string]string) []string {
 }
 
 // guestConfig merges the image's configuration and the specification.
-func guestConfig(s execution.Spec, image ocispec.ImageConfig) agent.GuestConfig {
+func (d *Driver) guestConfig(s execution.Spec, image ocispec.ImageConfig) agent.GuestConfig {
 	command := s.Command
 	if len(command) == 0 {
 		command = slices.Concat(image.Entrypoint, image.Cmd)
 	}
+	var env []string
+	if d.cfg.CABundle != "" {
+		for _, name := range caVariables {
+			env = append(env, name+"="+caPath)
+		}
+	}
 	return agent.GuestConfig{
 		Command: command,
-		Env:     mergeEnv(image.Env, s.Env),
+		Env:     mergeEnv(env, image.Env, s.Env),
 		WorkDir: cmp.Or(s.WorkDir, image.WorkingDir),
 		User:    cmp.Or(s.User, image.User),
 		Start:   agent.StartOnRequest,

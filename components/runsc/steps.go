@@ -69,7 +69,7 @@ func (b *build) teardownCgroup(ctx context.Context) error {
 }
 
 func (b *build) setupAgent(context.Context) (err error) {
-	b.guest, err = b.d.hub.Prepare(b.spec.ID, guestConfig(b.spec, b.image.Config))
+	b.guest, err = b.d.hub.Prepare(b.spec.ID, b.d.guestConfig(b.spec, b.image.Config))
 	return err
 }
 
@@ -114,11 +114,11 @@ func (b *build) address() string {
 	return b.network.Address.String()
 }
 
-// merge is what the image says, overridden by the later of two settings of one variable.
-func mergeEnv(image, own []string) []string {
+// mergeEnv joins environments; the last to set a variable wins.
+func mergeEnv(envs ...[]string) []string {
 	var out []string
 	index := map[string]int{}
-	for _, e := range slices.Concat(image, own) {
+	for _, e := range slices.Concat(envs...) {
 		name := envName(e)
 		if i, ok := index[name]; ok {
 			out[i] = e

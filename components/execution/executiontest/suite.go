@@ -155,6 +155,13 @@ func (e *Env) Output(t *testing.T, id string, x execution.ExecSpec) string {
 	return out
 }
 
+// Try is Output of a command that may fail; it says whether it did not.
+func (e *Env) Try(t *testing.T, id string, x execution.ExecSpec) (string, bool) {
+	t.Helper()
+	out, errOut, code := e.run(t, id, x, "")
+	return out + errOut, code == 0
+}
+
 func guest(command ...string) execution.ExecSpec {
 	return execution.ExecSpec{Command: append([]string{"/bin/guest"}, command...)}
 }

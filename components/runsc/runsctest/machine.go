@@ -32,6 +32,7 @@ type Machine struct {
 	Containerd *containerd.Daemon
 	Image      string // reference of executiontest.Image
 	Driver     *runsc.Driver
+	CABundle   string // of the next Driver
 	Stop       func() // ends what the server runs: the driver's and containerd's Run
 }
 
@@ -119,6 +120,7 @@ func (m *Machine) Start(t testing.TB) {
 		Containerd: m.Containerd,
 		Images:     containerd.NewImages(m.Containerd),
 		Network:    network.New(network.Config{Instance: m.Instance, Logger: m.Log}),
+		CABundle:   m.CABundle,
 		Logger:     m.Log,
 	})
 	ctx, cancel := context.WithCancel(context.Background())
