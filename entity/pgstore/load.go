@@ -36,7 +36,6 @@ const (
 // loader fills a view over one connection.
 type loader struct {
 	batch pgx.Batch
-	done  []func() // after everything was read
 }
 
 // queue adds the statements for everything that v misses, and empties the
