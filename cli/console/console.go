@@ -3,14 +3,16 @@
 package console
 
 import (
+	"bufio"
 	"encoding/json"
 	"fmt"
 	"io"
 	"os"
 	"strings"
-	"unicode/utf8"
 
 	"golang.org/x/term"
+
+	"miren.dev/runtime/pkg/errs"
 )
 
 // Console is the streams of one command and how to use them.
@@ -22,6 +24,11 @@ type Console struct {
 	// Terminal says that Out is one: progress may move the cursor. Color says
 	// that colours are wanted (a terminal, and NO_COLOR is not set).
 	Terminal, Color bool
+	// InTerminal says that In is one: questions may be asked.
+	InTerminal bool
+	Quiet      bool // no progress and no remarks
+	// Size, if set, is the terminal's columns and lines; else it is asked for.
+	Size func() (columns, lines int)
 }
 
 // Std returns the console of this process.
@@ -29,21 +36,39 @@ func Std() *Console {
 	tty := term.IsTerminal(int(os.Stdout.Fd()))
 	return &Console{
 		In: os.Stdin, Out: os.Stdout, Err: os.Stderr, Terminal: tty && os.Getenv("TERM") != "dumb",
-		Color: tty && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb",
+		Color:      tty && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb",
+		InTerminal: term.IsTerminal(int(os.Stdin.Fd())),
 	}
 }
 
 // Width returns the columns of the terminal, 0 if there is none.
 func (c *Console) Width() int {
-	f, ok := c.Out.(*os.File)
-	if !ok || !c.Terminal {
-		return 0
-	}
-	w, _, err := term.GetSize(int(f.Fd()))
-	if err != nil {
-		return 0
-	}
+	w, _ := c.size()
 	return w
+}
+
+// Height returns the lines of the terminal, 0 if there is none.
+func (c *Console) Height() int {
+	_, h := c.size()
+	return h
+}
+
+func (c *Console) size() (columns, lines int) {
+	if !c.Terminal {
+		return 0, 0
+	}
+	if c.Size != nil {
+		return c.Size()
+	}
+	f, ok := c.Out.(*os.File)
+	if !ok {
+		return 0, 0
+	}
+	w, h, err := term.GetSize(int(f.Fd()))
+	if err != nil {
+		return 0, 0
+	}
+	return w, h
 }
 
 // Style is a colour or weight.
@@ -74,9 +99,9 @@ func (c *Console) Printf(format string, args ...any) {
 	}
 }
 
-// Notef prints a remark to Err, for people; with --json it prints nothing.
+// Notef prints a remark to Err, for people; with --json or --quiet it prints nothing.
 func (c *Console) Notef(format string, args ...any) {
-	if !c.JSON {
+	if !c.JSON && !c.Quiet {
 		fmt.Fprintf(c.Err, format, args...)
 	}
 }
@@ -101,33 +126,65 @@ func (c *Console) PrintJSONLine(v any) error {
 func (c *Console) Table(headers []string, rows [][]string) {
 	if !c.Terminal {
 		for _, r := range rows {
-			fmt.Fprintln(c.Out, strings.Join(r, "\t"))
+			cells := make([]string, len(r))
+			for i, s := range r {
+				cells[i] = strings.Map(plain, s)
+			}
+			fmt.Fprintln(c.Out, strings.Join(cells, "\t"))
 		}
 		return
 	}
 	width := make([]int, len(headers))
 	for i, h := range headers {
-		width[i] = utf8.RuneCountInString(h)
+		width[i] = Columns(h)
 	}
 	for _, r := range rows {
 		for i := range r {
-			width[i] = max(width[i], utf8.RuneCountInString(r[i]))
+			width[i] = max(width[i], Columns(r[i]))
 		}
 	}
+	total := c.Width()
 	line := func(cells []string, paint func(string) string) {
 		var b strings.Builder
 		for i, s := range cells {
 			b.WriteString(paint(s))
 			if i < len(cells)-1 {
-				b.WriteString(strings.Repeat(" ", width[i]-utf8.RuneCountInString(s)+2))
+				b.WriteString(strings.Repeat(" ", width[i]-Columns(s)+2))
 			}
 		}
-		fmt.Fprintln(c.Out, strings.TrimRight(b.String(), " "))
+		fmt.Fprintln(c.Out, Cut(strings.TrimRight(b.String(), " "), total))
 	}
 	line(headers, func(s string) string { return c.Paint(Dim, s) })
 	for _, r := range rows {
 		line(r, func(s string) string { return s })
 	}
+}
+
+// plain keeps one row on one line with its columns.
+func plain(r rune) rune {
+	if r < ' ' || r == 0x7f {
+		return ' '
+	}
+	return r
+}
+
+// Confirm asks a question that is answered with yes or no. Without a person to
+// ask it returns an error that names the flag to give.
+func (c *Console) Confirm(question string) (bool, error) {
+	if !c.InTerminal || c.JSON {
+		return false, errs.New(errs.FailedPrecondition, "%s needs a confirmation, and there is no terminal to ask at", question).
+			WithHint("give --yes")
+	}
+	fmt.Fprintf(c.Err, "%s? [y/N] ", question)
+	line, err := bufio.NewReader(io.LimitReader(c.In, 100)).ReadString('\n')
+	if err != nil && err != io.EOF {
+		return false, err
+	}
+	switch strings.ToLower(strings.TrimSpace(line)) {
+	case "y", "yes":
+		return true, nil
+	}
+	return false, nil
 }
 
 // Clear empties the screen, for views that are drawn again.

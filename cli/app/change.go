@@ -1,0 +1,160 @@
+package app
+
+import (
+	"context"
+
+	"github.com/spf13/cobra"
+
+	"miren.dev/runtime/api/app"
+	"miren.dev/runtime/cli/command"
+	"miren.dev/runtime/cli/console"
+	"miren.dev/runtime/entity"
+)
+
+// changeOptions are those of commands that roll something out.
+type changeOptions struct {
+	appOptions
+	message string
+	detach  bool
+	to      string
+	yes     bool
+}
+
+func (o *changeOptions) addRollout(cmd *cobra.Command) {
+	cmd.Flags().StringVarP(&o.message, "message", "m", "", "why; shown in the history")
+	cmd.Flags().BoolVar(&o.detach, "detach", false, "do not wait for the end")
+}
+
+func newRollback(e *command.Env) *cobra.Command {
+	o := &changeOptions{appOptions: appOptions{Env: e}}
+	cmd := &cobra.Command{
+		Use:               "rollback [APP]",
+		Short:             "Serve an earlier version again, without a build",
+		Long:              "Serves an earlier version again, image and configuration as they were, without a build.",
+		Example:           "  r app rollback\n  r app rollback shop --to v12",
+		Args:              command.Args(0, 1, "APP"),
+		ValidArgsFunction: completeApps(e),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return o.roll(cmd.Context(), args, func(ctx context.Context, c app.AppsClient, name string) (*app.DeploymentResponse, error) {
+				return c.Rollback(ctx, &app.RollbackRequest{Project: o.Project(), App: name, To: o.to, Message: o.message})
+			})
+		},
+	}
+	o.addApp(cmd)
+	o.addRollout(cmd)
+	cmd.Flags().StringVar(&o.to, "to", "", "version, v3; default: the one that served before")
+	return cmd
+}
+
+func newRestart(e *command.Env) *cobra.Command {
+	o := &changeOptions{appOptions: appOptions{Env: e}}
+	cmd := &cobra.Command{
+		Use:               "restart [APP]",
+		Short:             "Serve the same version from new sandboxes",
+		Args:              command.Args(0, 1, "APP"),
+		ValidArgsFunction: completeApps(e),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return o.roll(cmd.Context(), args, func(ctx context.Context, c app.AppsClient, name string) (*app.DeploymentResponse, error) {
+				return c.Restart(ctx, &app.RestartRequest{Project: o.Project(), App: name, Message: o.message})
+			})
+		},
+	}
+	o.addApp(cmd)
+	o.addRollout(cmd)
+	return cmd
+}
+
+func (o *changeOptions) roll(ctx context.Context, args []string, call func(context.Context, app.AppsClient, string) (*app.DeploymentResponse, error)) error {
+	name, err := command.AppArg(args, o.app)
+	if err != nil {
+		return err
+	}
+	c, err := client(ctx, o.Env)
+	if err != nil {
+		return err
+	}
+	resp, err := call(ctx, c, name)
+	return follow(ctx, o.Env, name, resp, err, o.detach)
+}
+
+func newCancel(e *command.Env) *cobra.Command {
+	o := &changeOptions{appOptions: appOptions{Env: e}}
+	cmd := &cobra.Command{
+		Use:               "cancel [APP]",
+		Short:             "Stop the deployment under way; what served goes on serving",
+		Args:              command.Args(0, 1, "APP"),
+		ValidArgsFunction: completeApps(e),
+		RunE:              func(cmd *cobra.Command, args []string) error { return o.cancel(cmd.Context(), args) },
+	}
+	o.addApp(cmd)
+	return cmd
+}
+
+func (o *changeOptions) cancel(ctx context.Context, args []string) error {
+	name, err := command.AppArg(args, o.app)
+	if err != nil {
+		return err
+	}
+	c, err := client(ctx, o.Env)
+	if err != nil {
+		return err
+	}
+	resp, err := c.Cancel(ctx, &app.AppRequest{Project: o.Project(), App: name})
+	if err != nil {
+		return err
+	}
+	var d *app.Deployment
+	if resp.Deployment != nil {
+		if d, err = entity.Decode[app.Deployment](resp.Deployment); err != nil {
+			return err
+		}
+	}
+	if o.JSON {
+		return o.PrintJSON(map[string]any{"canceling": d})
+	}
+	if d != nil {
+		o.Printf("%s the deployment %s of %s is being stopped\n", o.Paint(console.Yellow, "✓"), d.ID, name)
+	}
+	return nil
+}
+
+func newDelete(e *command.Env) *cobra.Command {
+	o := &changeOptions{appOptions: appOptions{Env: e}}
+	cmd := &cobra.Command{
+		Use:               "delete APP",
+		Short:             "Remove an app with everything that belongs to it",
+		Args:              command.Args(1, 1, "APP"),
+		ValidArgsFunction: completeApps(e),
+		RunE:              func(cmd *cobra.Command, args []string) error { return o.delete(cmd.Context(), args[0]) },
+	}
+	cmd.Flags().BoolVarP(&o.yes, "yes", "y", false, "do not ask")
+	return cmd
+}
+
+func (o *changeOptions) delete(ctx context.Context, name string) error {
+	if _, err := find(ctx, o.Env, name); err != nil {
+		return err
+	}
+	if !o.yes {
+		sure, err := o.Confirm("delete the app " + name + " with its versions, routes and history")
+		if err != nil {
+			return err
+		}
+		if !sure {
+			o.Notef("nothing was deleted\n")
+			return nil
+		}
+	}
+	c, err := client(ctx, o.Env)
+	if err != nil {
+		return err
+	}
+	if err := c.Delete(ctx, &app.AppRequest{Project: o.Project(), App: name}); err != nil {
+		return err
+	}
+	if o.JSON {
+		return o.PrintJSON(map[string]string{"deleted": name})
+	}
+	o.Printf("%s %s is deleted\n", o.Paint(console.Green, "✓"), name)
+	return nil
+}

@@ -1,0 +1,246 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sync/errgroup"
+
+	"miren.dev/runtime/api/app"
+	"miren.dev/runtime/cli/command"
+	"miren.dev/runtime/cli/exit"
+	"miren.dev/runtime/cli/rollout"
+	"miren.dev/runtime/entity"
+	"miren.dev/runtime/pkg/appconfig"
+	"miren.dev/runtime/pkg/errs"
+	"miren.dev/runtime/pkg/source"
+	"miren.dev/runtime/pkg/stack"
+)
+
+var now = time.Now
+
+type deployOptions struct {
+	*command.Env
+	dir     string
+	app     string
+	message string
+	noCache bool
+	detach  bool
+	plan    bool
+}
+
+// NewDeploy makes `r app deploy`, which is `r deploy` too.
+func NewDeploy(e *command.Env) *cobra.Command {
+	o := &deployOptions{Env: e}
+	cmd := &cobra.Command{
+		Use:   "deploy",
+		Short: "Deploy the source of a folder",
+		Long: `Deploys the source of a folder: uploads what changed, builds it on the server, starts the new version beside the old
+one, and shifts the traffic when it is ready. If it fails the old version keeps serving.
+
+The server owns the deployment: Ctrl-C only stops watching. Exit codes: 3 the build failed, 4 the new version was not
+healthy, 5 another deployment of the app is under way.`,
+		Example: "  r deploy\n  r app deploy --dir services/shop --app shop --message 'new cart'\n  r deploy --plan",
+		Args:    command.Args(0, 0),
+		RunE:    func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context()) },
+	}
+	f := cmd.Flags()
+	f.StringVarP(&o.dir, "dir", "d", ".", "folder of the source")
+	f.StringVarP(&o.app, "app", "a", "", "app; default: name in app.toml, else the folder's name")
+	f.StringVarP(&o.message, "message", "m", "", "why; shown in the history")
+	f.BoolVar(&o.noCache, "no-cache", false, "build everything anew")
+	f.BoolVar(&o.detach, "detach", false, "do not wait for the end")
+	f.BoolVar(&o.plan, "plan", false, "only show what would be built")
+	return cmd
+}
+
+func (o *deployOptions) run(ctx context.Context) error {
+	name, err := command.AppName(o.app, o.dir)
+	if err != nil {
+		return sourceError(err)
+	}
+	tree, plan, err := o.prepare(ctx)
+	if err != nil {
+		return sourceError(err)
+	}
+	defer tree.Close()
+	if o.plan {
+		return o.showPlan(name, tree, plan)
+	}
+	v := rollout.New(o.Console, now)
+	defer v.Close()
+	v.Message(planText(o.Env, name, plan))
+	for _, s := range tree.Skipped {
+		v.Message("left out " + s)
+	}
+	c, err := o.Connect(ctx)
+	if err != nil {
+		return err
+	}
+	client := app.NewDeploysClient(c)
+	src, err := upload(ctx, client, tree, v)
+	if err != nil {
+		return err
+	}
+	resp, err := client.Deploy(ctx, &app.DeployRequest{
+		Project: o.Project(), App: name, Create: true, Source: src, Git: gitInfo(ctx, o.dir), Message: o.message, NoCache: &o.noCache,
+	})
+	if err != nil {
+		return err
+	}
+	if resp.Deployment == nil {
+		return errs.New(errs.Internal, "the server accepted the deployment and does not name it")
+	}
+	d, err := entity.Decode[app.Deployment](resp.Deployment)
+	if err != nil {
+		return err
+	}
+	return rollout.Finish(ctx, o.Env, v, name, d, o.detach)
+}
+
+// sourceError gives mistakes in the source the exit code of a failed build.
+func sourceError(err error) error {
+	if errs.Is(err, errs.InvalidArgument) || errors.Is(err, stack.ErrNoStack) {
+		return exit.With(exit.BuildFailed, err)
+	}
+	return err
+}
+
+// prepare walks the folder and finds out how it is built. The server does the
+// latter again; here it is for whoever looks, and to fail soon.
+func (o *deployOptions) prepare(ctx context.Context) (*source.Tree, *stack.Plan, error) {
+	dir, err := filepath.Abs(o.dir)
+	if err != nil {
+		return nil, nil, errs.New(errs.InvalidArgument, "source folder: %w", err)
+	}
+	var cache *source.Cache
+	if base, err := os.UserCacheDir(); err == nil {
+		cache = source.OpenCache(filepath.Join(base, "runtime", "source"), dir)
+	}
+	tree, err := source.Walk(ctx, dir, source.WalkOptions{Cache: cache})
+	if err != nil {
+		return nil, nil, err
+	}
+	if cache != nil {
+		_ = cache.Save() // only speed is lost
+	}
+	fsys := os.DirFS(dir)
+	cfg, err := appconfig.Load(fsys)
+	if err != nil {
+		tree.Close()
+		return nil, nil, err
+	}
+	plan, err := stack.Detect(fsys, cfg)
+	if err != nil {
+		tree.Close()
+		return nil, nil, err
+	}
+	return tree, plan, nil
+}
+
+func (o *deployOptions) showPlan(name string, tree *source.Tree, plan *stack.Plan) error {
+	if o.JSON {
+		return o.PrintJSON(map[string]any{
+			"app": name, "stack": plan.Stack, "reasons": plan.Reasons, "dockerfile": plan.Dockerfile, "generated": plan.Generated,
+			"bases": plan.Bases, "services": plan.Services, "env": plan.Env,
+			"files": len(tree.Manifest.Files), "bytes": tree.Manifest.Bytes(), "ignored": tree.Ignored, "skipped": tree.Skipped,
+		})
+	}
+	o.Printf("%s\n", planText(o.Env, name, plan))
+	o.Printf("%d files, %d ignored\n", len(tree.Manifest.Files), tree.Ignored)
+	for _, s := range tree.Skipped {
+		o.Printf("left out %s\n", s)
+	}
+	if plan.Generated {
+		o.Printf("\nDockerfile:\n  %s\n", strings.ReplaceAll(strings.TrimSpace(plan.Dockerfile), "\n", "\n  "))
+	}
+	return nil
+}
+
+func planText(e *command.Env, name string, plan *stack.Plan) string {
+	lines := []string{e.Paint("1", name) + ": " + plan.Stack}
+	for _, r := range plan.Reasons {
+		lines = append(lines, "  "+e.Paint("2", r))
+	}
+	return strings.Join(lines, "\n")
+}
+
+// upload gives the server what it lacks and returns the digest of the source.
+func upload(ctx context.Context, client app.DeploysClient, tree *source.Tree, v rollout.View) (string, error) {
+	encoded, err := tree.Manifest.Encode()
+	if err != nil {
+		return "", err
+	}
+	plan, err := client.PlanUpload(ctx, &app.PlanUploadRequest{Manifest: encoded})
+	if err != nil {
+		return "", errs.Wrap(err, "upload the source")
+	}
+	u := rollout.Upload{Files: len(tree.Manifest.Files), Missing: len(plan.Missing)}
+	sizes := map[source.Digest]int64{}
+	for _, f := range tree.Manifest.Files {
+		sizes[f.Digest] = f.Size
+	}
+	digests := make([]source.Digest, len(plan.Missing))
+	for i, m := range plan.Missing {
+		digests[i] = source.Digest(m)
+		u.Bytes += sizes[digests[i]]
+	}
+	v.Upload(u)
+	if len(digests) > 0 {
+		if err := send(ctx, client, tree, plan.Source, digests, u, v); err != nil {
+			return "", errs.Wrap(err, "upload the source")
+		}
+	}
+	u.Sent, u.Done = u.Bytes, true
+	v.Upload(u)
+	return plan.Source, nil
+}
+
+func send(ctx context.Context, client app.DeploysClient, tree *source.Tree, src string, digests []source.Digest, u rollout.Upload, v rollout.View) error {
+	g, gctx := errgroup.WithContext(ctx)
+	progress := make(chan int64)
+	g.Go(func() error {
+		defer close(progress)
+		s, err := client.Upload(gctx, &app.UploadRequest{Source: src})
+		if err != nil {
+			return err
+		}
+		defer s.Close()
+		var sent int64
+		err = tree.WritePack(gctx, s.Writer(), digests, func(n int64) {
+			sent += n
+			select {
+			case progress <- sent:
+			case <-gctx.Done():
+			}
+		})
+		if err != nil && !errors.Is(err, io.EOF) {
+			return err
+		}
+		// The server's answer says why it stopped reading, if it did.
+		if cerr := s.CloseSend(); cerr != nil && !errors.Is(cerr, io.EOF) && err == nil {
+			return cerr
+		}
+		if _, rerr := s.Recv(); rerr != nil {
+			if errors.Is(rerr, io.EOF) {
+				return errs.New(errs.Unavailable, "the server did not confirm the upload")
+			}
+			return rerr
+		}
+		return nil
+	})
+	var shown time.Time
+	for n := range progress {
+		if u.Sent = n; time.Since(shown) >= rollout.TickInterval {
+			shown = time.Now()
+			v.Upload(u)
+		}
+	}
+	return g.Wait()
+}

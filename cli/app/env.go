@@ -1,0 +1,206 @@
+package app
+
+import (
+	"bufio"
+	"context"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"miren.dev/runtime/api/app"
+	"miren.dev/runtime/cli/command"
+	"miren.dev/runtime/cli/console"
+	"miren.dev/runtime/cli/exit"
+	"miren.dev/runtime/entity"
+	"miren.dev/runtime/pkg/errs"
+)
+
+type envOptions struct {
+	changeOptions
+	secret   bool
+	noDeploy bool
+	stdin    bool
+}
+
+func newEnv(e *command.Env) *cobra.Command {
+	return command.Group("env", "Environment variables of an app", newEnvSet(e), newEnvUnset(e), newEnvList(e))
+}
+
+func (o *envOptions) addChange(cmd *cobra.Command) {
+	o.addApp(cmd)
+	o.addRollout(cmd)
+	cmd.Flags().BoolVar(&o.noDeploy, "no-deploy", false, "do not roll it out; it holds from the next deployment on")
+}
+
+func newEnvSet(e *command.Env) *cobra.Command {
+	o := &envOptions{changeOptions: changeOptions{appOptions: appOptions{Env: e}}}
+	cmd := &cobra.Command{
+		Use:   "set KEY=VALUE...",
+		Short: "Set variables, and roll the change out",
+		Long: `Sets environment variables and rolls the change out, if a version serves. A secret is encrypted and never shown again.
+KEY without a value takes it from the environment here; with --stdin, lines of KEY=VALUE are read from standard input.`,
+		Example: "  r app env set LOG_LEVEL=debug\n  r app env set --secret DATABASE_URL\n  r app env set --secret --stdin < .env",
+		Args:    command.Args(0, -1, "KEY=VALUE"),
+		RunE:    func(cmd *cobra.Command, args []string) error { return o.set(cmd.Context(), args) },
+	}
+	o.addChange(cmd)
+	cmd.Flags().BoolVar(&o.secret, "secret", false, "encrypt the values, and never show them")
+	cmd.Flags().BoolVar(&o.stdin, "stdin", false, "read lines of KEY=VALUE from standard input")
+	return cmd
+}
+
+// maxEnvInput bounds what is read from standard input.
+const maxEnvInput = 1 << 20
+
+func (o *envOptions) set(ctx context.Context, args []string) error {
+	if o.stdin {
+		lines, err := readLines(o.In)
+		if err != nil {
+			return err
+		}
+		args = append(lines, args...)
+	}
+	if len(args) == 0 {
+		return exit.Usagef("nothing to set: give KEY=VALUE")
+	}
+	vars, err := command.ParseEnv(args)
+	if err != nil {
+		return err
+	}
+	req := &app.SetEnvRequest{Set: vars}
+	if o.secret {
+		req.Set, req.SetSecret = nil, vars
+	}
+	return o.change(ctx, req)
+}
+
+func readLines(r io.Reader) ([]string, error) {
+	var lines []string
+	s := bufio.NewScanner(io.LimitReader(r, maxEnvInput))
+	s.Buffer(nil, maxEnvInput)
+	for s.Scan() {
+		line := strings.TrimSpace(s.Text())
+		if line == "" || strings.HasPrefix(line, "#") {
+			continue
+		}
+		k, v, ok := strings.Cut(strings.TrimPrefix(line, "export "), "=")
+		if !ok {
+			return nil, exit.Usagef("standard input: %q is not KEY=VALUE", k)
+		}
+		if n := len(v); n >= 2 && (v[0] == '"' || v[0] == '\'') && v[n-1] == v[0] {
+			v = v[1 : n-1]
+		}
+		lines = append(lines, strings.TrimSpace(k)+"="+v)
+	}
+	return lines, s.Err()
+}
+
+func newEnvUnset(e *command.Env) *cobra.Command {
+	o := &envOptions{changeOptions: changeOptions{appOptions: appOptions{Env: e}}}
+	cmd := &cobra.Command{
+		Use:   "unset KEY...",
+		Short: "Remove variables, and roll the change out",
+		Args:  command.Args(1, -1, "KEY"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return o.change(cmd.Context(), &app.SetEnvRequest{Unset: args})
+		},
+	}
+	o.addChange(cmd)
+	return cmd
+}
+
+func (o *envOptions) change(ctx context.Context, req *app.SetEnvRequest) error {
+	name, err := command.AppArg(nil, o.app)
+	if err != nil {
+		return err
+	}
+	c, err := client(ctx, o.Env)
+	if err != nil {
+		return err
+	}
+	req.Project, req.App, req.Deploy, req.Message = o.Project(), name, !o.noDeploy, o.message
+	resp, err := c.SetEnv(ctx, req)
+	if errs.Is(err, errs.NotFound) && o.app == "" {
+		return errs.Wrap(err, "the app of this folder")
+	}
+	if err == nil && resp.Deployment == nil {
+		if o.JSON {
+			return o.PrintJSON(map[string]any{"app": name, "rolled_out": false})
+		}
+		o.Printf("%s changed; it holds from the next deployment of %s on\n", o.Paint(console.Green, "✓"), name)
+	}
+	return follow(ctx, o.Env, name, resp, err, o.detach)
+}
+
+func newEnvList(e *command.Env) *cobra.Command {
+	o := &envOptions{changeOptions: changeOptions{appOptions: appOptions{Env: e}}}
+	cmd := &cobra.Command{
+		Use:               "list [APP]",
+		Short:             "List the variables; secrets without their value",
+		Args:              command.Args(0, 1, "APP"),
+		ValidArgsFunction: completeApps(e),
+		RunE:              func(cmd *cobra.Command, args []string) error { return o.list(cmd.Context(), args) },
+	}
+	o.addApp(cmd)
+	return cmd
+}
+
+// variable is one of them.
+type variable struct {
+	Name   string `json:"name"`
+	Value  string `json:"value,omitempty"`
+	Secret bool   `json:"secret"`
+	From   string `json:"from"` // app, or app.toml
+}
+
+func (o *envOptions) list(ctx context.Context, args []string) error {
+	name, err := command.AppArg(args, o.app)
+	if err != nil {
+		return err
+	}
+	a, err := find(ctx, o.Env, name)
+	if err != nil {
+		return err
+	}
+	vars := map[string]variable{}
+	if a.Status.ActiveVersion != "" {
+		store, err := o.Store(ctx)
+		if err != nil {
+			return err
+		}
+		v, err := entity.Get[app.AppVersion](ctx, store, a.Status.ActiveVersion)
+		if err != nil && !errs.Is(err, errs.NotFound) {
+			return err
+		}
+		if v != nil {
+			for k, val := range v.Spec.SourceEnv {
+				vars[k] = variable{Name: k, Value: val, From: "app.toml"}
+			}
+		}
+	}
+	for k, val := range a.Spec.Env {
+		vars[k] = variable{Name: k, Value: val, From: "app"}
+	}
+	for k := range a.Spec.Secrets {
+		vars[k] = variable{Name: k, Secret: true, From: "app"}
+	}
+	list := []variable{}
+	var rows [][]string
+	for _, k := range slices.Sorted(maps.Keys(vars)) {
+		v := vars[k]
+		list = append(list, v)
+		value := v.Value
+		if v.Secret {
+			value = o.Paint(console.Dim, "[secret]")
+		}
+		rows = append(rows, []string{k, value, v.From})
+	}
+	if o.JSON {
+		return o.PrintJSON(list)
+	}
+	o.Table([]string{"NAME", "VALUE", "FROM"}, rows)
+	return nil
+}

@@ -1,0 +1,63 @@
+package app
+
+import (
+	"context"
+
+	"github.com/spf13/cobra"
+
+	"miren.dev/runtime/api/sandbox"
+	"miren.dev/runtime/cli/attach"
+	"miren.dev/runtime/cli/command"
+	"miren.dev/runtime/cli/exit"
+)
+
+type execOptions struct {
+	appOptions
+	service string
+	exec    command.ExecFlags
+}
+
+func newExec(e *command.Env) *cobra.Command {
+	o := &execOptions{appOptions: appOptions{Env: e}}
+	cmd := &cobra.Command{
+		Use:     "exec [APP] -- COMMAND...",
+		Short:   "Run a command in a sandbox of the app",
+		Long:    "Runs a command in a ready sandbox of the app, beside its process, and returns its exit code.",
+		Example: "  r app exec -t -- sh\n  r app exec -a shop -- env",
+		Args: func(cmd *cobra.Command, args []string) error {
+			if n := cmd.ArgsLenAtDash(); n > 1 {
+				return exit.Usagef("%q: one app, then -- and the command", args[:n])
+			}
+			return command.Args(1, -1, "COMMAND")(cmd, args)
+		},
+		ValidArgsFunction: completeApps(e),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			n := max(0, cmd.ArgsLenAtDash())
+			return o.run(cmd.Context(), args[:n], args[n:])
+		},
+	}
+	o.addApp(cmd)
+	cmd.Flags().StringVarP(&o.service, "service", "s", "", "service of the app; default web")
+	o.exec.AddFlags(cmd)
+	return cmd
+}
+
+func (o *execOptions) run(ctx context.Context, app, argv []string) error {
+	name, err := command.AppArg(app, o.app)
+	if err != nil {
+		return err
+	}
+	if len(argv) == 0 {
+		return exit.Usagef("no command is given after --")
+	}
+	req, err := o.exec.Request(argv)
+	if err != nil {
+		return err
+	}
+	req.Project, req.App, req.Service = o.Project(), name, o.service
+	c, err := o.Connect(ctx)
+	if err != nil {
+		return err
+	}
+	return attach.Code(attach.Run(ctx, o.Console, sandbox.NewSandboxesClient(c), req, nil))
+}

@@ -1,0 +1,182 @@
+package app
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"miren.dev/runtime/api/app"
+	"miren.dev/runtime/api/sandbox"
+	"miren.dev/runtime/cli/command"
+	"miren.dev/runtime/cli/console"
+	"miren.dev/runtime/cli/rollout"
+	"miren.dev/runtime/pkg/schema"
+)
+
+func newStatus(e *command.Env) *cobra.Command {
+	o := &appOptions{Env: e}
+	cmd := &cobra.Command{
+		Use:               "status [APP]",
+		Short:             "Show what serves and how it is",
+		Args:              command.Args(0, 1, "APP"),
+		ValidArgsFunction: completeApps(e),
+		RunE:              func(cmd *cobra.Command, args []string) error { return o.status(cmd.Context(), args) },
+	}
+	o.addApp(cmd)
+	cmd.Flags().BoolVarP(&o.watch, "watch", "w", false, "draw again after every change")
+	return cmd
+}
+
+func (o *appOptions) status(ctx context.Context, args []string) error {
+	name, err := command.AppArg(args, o.app)
+	if err != nil {
+		return err
+	}
+	kinds := []string{app.KindApp, app.KindDeployment, sandbox.KindSandboxPool, sandbox.KindSandbox}
+	return o.Watch(ctx, o.watch, kinds, func(ctx context.Context) error {
+		d, err := load(ctx, o.Env, name)
+		if err != nil {
+			return err
+		}
+		if o.JSON {
+			if o.watch {
+				return o.PrintJSONLine(d)
+			}
+			return o.PrintJSON(d)
+		}
+		d.printStatus(o.Env)
+		return nil
+	})
+}
+
+func (d *detail) printStatus(e *command.Env) {
+	line := func(name, format string, args ...any) {
+		e.Printf("%s %s\n", e.Paint(console.Dim, fmt.Sprintf("%-11s", name)), fmt.Sprintf(format, args...))
+	}
+	line("app", "%s  %s", e.Paint(console.Bold, d.App.Name), e.Paint(console.Dim, string(d.App.ID)))
+	switch {
+	case d.App.Status.ActiveVersion == "":
+		line("version", "none serves yet")
+	case d.Version != nil:
+		line("version", "v%d", d.Version.Spec.Number)
+	default:
+		line("version", "%s", d.App.Status.ActiveVersion)
+	}
+	if d.URL != "" && d.App.Status.ActiveVersion != "" {
+		line("url", "%s", e.Paint(console.Cyan, d.URL))
+	}
+	for _, r := range d.Routes {
+		line("route", "%s%s → %s", r.Spec.Host, r.Spec.Path, r.Spec.Service)
+	}
+	if dep := d.Deployment; dep != nil && !rollout.Ended(dep) {
+		line("deploying", "%s %s %s", dep.ID, paintPhase(e.Console, string(dep.Status.Phase)), stepText(dep))
+	}
+	if dep := d.Last; dep != nil {
+		text := paintPhase(e.Console, string(dep.Status.Phase))
+		if dep.Status.EndedAt != nil {
+			text += " " + schema.CellAge(*dep.Status.EndedAt, now()) + " ago"
+		}
+		if f := dep.Status.Failure; f != nil {
+			text += fmt.Sprintf(": %s: %s", f.Reason, f.Message)
+		}
+		line("last", "%s", text)
+	}
+	d.printSandboxes(e)
+}
+
+// stepText says what a deployment does now.
+func stepText(d *app.Deployment) string {
+	for i := range d.Status.Steps {
+		if s := &d.Status.Steps[i]; s.State == app.StepStateRunning {
+			return strings.TrimSpace(s.Name + " " + s.Message)
+		}
+	}
+	return ""
+}
+
+func (d *detail) printSandboxes(e *command.Env) {
+	var rows [][]string
+	list := slices.Clone(d.Sandboxes)
+	slices.SortFunc(list, func(a, b *sandbox.Sandbox) int {
+		return cmp.Or(cmp.Compare(a.Spec.Service, b.Spec.Service), a.CreatedAt.Compare(b.CreatedAt))
+	})
+	for _, s := range list {
+		if s.Spec.Pool == "" {
+			continue // not of the app's own
+		}
+		state := string(s.Status.Phase)
+		if s.Status.Phase == sandbox.SandboxPhaseRunning && s.Status.Ready {
+			state = "ready"
+		}
+		version := ""
+		if d.Version != nil && s.Spec.AppVersion == d.Version.GetID() {
+			version = versionName(d.Version.Spec.Number)
+		}
+		rows = append(rows, []string{
+			command.ShortID(s.ID), s.Spec.Service, version, paintPhase(e.Console, state), s.Status.Address,
+			string(s.Status.Reason), schema.CellAge(s.CreatedAt, now()),
+		})
+	}
+	if len(rows) > 0 {
+		e.Printf("\n")
+		e.Table([]string{"SANDBOX", "SERVICE", "VERSION", "STATE", "ADDRESS", "REASON", "AGE"}, rows)
+	}
+	for _, p := range d.Pools {
+		if p.Status.Message != "" {
+			e.Printf("%s %s: %s\n", e.Paint(console.Yellow, "!"), p.Spec.Service, p.Status.Message)
+		}
+	}
+}
+
+func (d *detail) printVersion(c *console.Console) {
+	v := d.Version
+	c.Printf("\n%s\n", c.Paint(console.Dim, "version v"+fmt.Sprint(v.Spec.Number)))
+	c.Printf("  image    %s\n", v.Spec.Image)
+	if g := v.Spec.Git; g != nil && g.Commit != "" {
+		c.Printf("  git      %s\n", gitText(g))
+	}
+	for _, s := range v.Spec.Services {
+		c.Printf("  service  %s", c.Paint(console.Bold, s.Name))
+		if s.Port != nil && *s.Port > 0 {
+			c.Printf("  port %d", *s.Port)
+		}
+		c.Printf("  replicas %d  cpu %s  memory %s", s.Replicas, schema.CellMillis(s.CPUMillis), schema.CellBytes(s.MemoryBytes))
+		if s.HealthPath != "" {
+			c.Printf("  health %s", s.HealthPath)
+		}
+		c.Printf("\n")
+		if len(s.Command) > 0 {
+			c.Printf("           %s\n", c.Paint(console.Dim, strings.Join(s.Command, " ")))
+		}
+	}
+	env := maps.Clone(v.Spec.SourceEnv)
+	if env == nil {
+		env = map[string]string{}
+	}
+	maps.Copy(env, v.Spec.Env)
+	for k := range v.Spec.Secrets {
+		env[k] = "[secret]"
+	}
+	for _, k := range slices.Sorted(maps.Keys(env)) {
+		c.Printf("  env      %s=%s\n", k, env[k])
+	}
+}
+
+func gitText(g *app.GitInfo) string {
+	if g == nil || g.Commit == "" {
+		return ""
+	}
+	text := g.Commit[:min(10, len(g.Commit))]
+	if g.Branch != "" {
+		text += " " + g.Branch
+	}
+	if g.Dirty {
+		text += " +changes"
+	}
+	return text
+}

@@ -1,0 +1,142 @@
+// Package auth has `r auth`: certificates of clients, and the configuration
+// that uses them.
+package auth
+
+import (
+	"cmp"
+	"context"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"miren.dev/runtime/api/server"
+	"miren.dev/runtime/cli/cluster"
+	"miren.dev/runtime/cli/command"
+	"miren.dev/runtime/cli/console"
+	"miren.dev/runtime/cli/exit"
+	"miren.dev/runtime/pkg/errs"
+)
+
+// New makes the commands.
+func New(e *command.Env) *cobra.Command {
+	return command.Group("auth", "Certificates of clients", newGenerate(e))
+}
+
+type generateOptions struct {
+	*command.Env
+	name    string
+	roles   []string
+	ttl     time.Duration
+	address string
+	cluster string
+	file    string
+	use     bool
+}
+
+func newGenerate(e *command.Env) *cobra.Command {
+	o := &generateOptions{Env: e}
+	cmd := &cobra.Command{
+		Use:   "generate",
+		Short: "Make a client certificate and the configuration that uses it",
+		Long: `Makes a client certificate and writes it, with the cluster that it is for, to the client configuration
+(~/.config/runtime/clientconfig.yaml), or with --file to a file to take to another machine (- prints it). The server
+must listen on the network: r server start --rpc-address HOST:PORT.`,
+		Example: "  r auth generate --name alice\n  r auth generate --name ci --role deployer --ttl 720h --file ci.yaml",
+		Args:    command.Args(0, 0),
+		RunE:    func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context()) },
+	}
+	f := cmd.Flags()
+	f.StringVar(&o.name, "name", "", "who it is for")
+	f.StringSliceVar(&o.roles, "role", []string{"admin"}, "admin, deployer or viewer")
+	f.DurationVar(&o.ttl, "ttl", 0, "how long it is valid; default a year")
+	f.StringVar(&o.address, "address", "", "host:port where clients reach the server; default: what the server says")
+	f.StringVar(&o.cluster, "as", "", "name of the cluster in the configuration; default: the host")
+	f.StringVarP(&o.file, "file", "f", "", "write to this file instead, - for standard output")
+	f.BoolVar(&o.use, "use", false, "make it the current cluster")
+	_ = cmd.RegisterFlagCompletionFunc("role", func(*cobra.Command, []string, string) ([]cobra.Completion, cobra.ShellCompDirective) {
+		return []string{"admin", "deployer", "viewer"}, cobra.ShellCompDirectiveNoFileComp
+	}) // fails only for flags that do not exist
+	return cmd
+}
+
+func (o *generateOptions) run(ctx context.Context) error {
+	if o.name == "" {
+		return exit.Usagef("--name is missing: who is the certificate for?")
+	}
+	req := &server.IssueIdentityRequest{Name: o.name, Roles: o.roles}
+	if o.ttl != 0 {
+		req.TTL = &o.ttl
+	}
+	if err := req.Validate(); err != nil {
+		return exit.With(exit.Usage, err)
+	}
+	c, err := o.Connect(ctx)
+	if err != nil {
+		return err
+	}
+	resp, err := server.NewServerClient(c).IssueIdentity(ctx, req)
+	if err != nil {
+		return err
+	}
+	address := o.address
+	if address == "" && len(resp.Addresses) > 0 {
+		address = resp.Addresses[0]
+	}
+	if address == "" {
+		return errs.New(errs.FailedPrecondition, "the server does not listen on the network, so a certificate is of no use").
+			WithHint("start it with --rpc-address HOST:PORT, or name where it is reached with --address")
+	}
+	name := cmp.Or(o.cluster, hostOf(address))
+	cfg, err := o.config()
+	if err != nil {
+		return err
+	}
+	cfg.Put(name, &cluster.Cluster{Server: address, Identity: o.name, CA: resp.CA},
+		o.name, &cluster.Identity{Certificate: resp.Certificate, Key: resp.Key}, o.use || o.file != "")
+	if o.file == "-" {
+		return cfg.Write(o.Out)
+	}
+	if err := cfg.Save(); err != nil {
+		return err
+	}
+	if o.JSON {
+		return o.PrintJSON(map[string]any{
+			"file": cfg.Path(), "cluster": name, "identity": o.name, "roles": o.roles, "server": address, "expires_at": resp.ExpiresAt,
+		})
+	}
+	o.Printf("%s wrote %s\n", o.Paint(console.Green, "✓"), cfg.Path())
+	o.Printf("  cluster   %s at %s\n  identity  %s (%s), until %s\n", name, address, o.name, strings.Join(o.roles, ", "), resp.ExpiresAt.Format(time.DateOnly))
+	if cfg.CurrentCluster == name {
+		o.Notef("commands use it from now on\n")
+	} else {
+		o.Notef("use it with --cluster %s\n", name)
+	}
+	return nil
+}
+
+// config is what the certificate is added to.
+func (o *generateOptions) config() (*cluster.Config, error) {
+	path := o.file
+	if path == "-" {
+		return &cluster.Config{}, nil
+	}
+	if path == "" {
+		var err error
+		if path, err = cluster.Path(); err != nil {
+			return nil, err
+		}
+	} else if _, err := os.Stat(path); err == nil {
+		return nil, errs.New(errs.AlreadyExists, "%s is there already", path).WithHint("choose another file")
+	}
+	return cluster.Load(path)
+}
+
+func hostOf(address string) string {
+	host, _, ok := strings.Cut(strings.TrimPrefix(address, "["), "]")
+	if !ok {
+		host, _, _ = strings.Cut(address, ":")
+	}
+	return host
+}

@@ -1,0 +1,24 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"syscall"
+
+	"miren.dev/runtime/pkg/errs"
+	"miren.dev/runtime/pkg/rpc"
+)
+
+// Connect connects to the server at once. A server of this machine that is
+// not there is the error of NotRunning.
+func (t *Target) Connect(ctx context.Context) (*rpc.Client, error) {
+	c, err := rpc.Dial(ctx, t.Address, rpc.ClientOptions{TLS: t.TLS})
+	if err != nil && t.Local && (errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ECONNREFUSED)) {
+		return nil, NotRunning(t.Source)
+	}
+	if err != nil && !t.Local && errs.HintOf(err) == "" {
+		return nil, errs.Wrap(err, "server of %s", t.Source)
+	}
+	return c, err
+}

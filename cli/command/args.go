@@ -1,0 +1,149 @@
+package command
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"miren.dev/runtime/cli/exit"
+	"miren.dev/runtime/pkg/appconfig"
+	"miren.dev/runtime/pkg/errs"
+	"miren.dev/runtime/pkg/schema"
+)
+
+// Args checks the number of arguments; names are what they are for. A maximum
+// below zero means any number.
+func Args(least, most int, names ...string) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		switch {
+		case len(args) < least:
+			missing := "an argument"
+			if len(args) < len(names) {
+				missing = names[len(args)]
+			}
+			return usage(cmd, "%s is missing", missing)
+		case most == 0 && len(args) > 0:
+			return usage(cmd, "it takes no arguments, %q was given", args[0])
+		case most >= 0 && len(args) > most:
+			return usage(cmd, "%q is one argument too many", args[most])
+		}
+		return nil
+	}
+}
+
+func usage(cmd *cobra.Command, format string, args ...any) error {
+	return exit.With(exit.Usage, errs.New(errs.InvalidArgument, "%s: %s", cmd.CommandPath(), fmt.Sprintf(format, args...)).
+		WithHint("usage: %s\n`%s --help` says more", cmd.UseLine(), cmd.CommandPath()))
+}
+
+// Group makes a command that only holds others.
+func Group(use, short string, subs ...*cobra.Command) *cobra.Command {
+	cmd := &cobra.Command{Use: use, Short: short, RunE: RunGroup}
+	cmd.SuggestionsMinimumDistance = 2
+	cmd.AddCommand(subs...)
+	return cmd
+}
+
+// RunGroup prints the help of a command that only holds others, or refuses
+// what none of them is called.
+func RunGroup(cmd *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return cmd.Help()
+	}
+	err := errs.New(errs.InvalidArgument, "there is no command %q", cmd.CommandPath()+" "+args[0])
+	known := []string{}
+	for _, c := range cmd.Commands() {
+		if c.IsAvailableCommand() {
+			known = append(append(known, c.Name()), c.Aliases...)
+		}
+	}
+	if s := schema.Nearest(args[0], known); s != "" {
+		return exit.With(exit.Usage, err.WithHint("did you mean `%s %s`?", cmd.CommandPath(), s))
+	}
+	if s := cmd.SuggestionsFor(args[0]); len(s) > 0 {
+		return exit.With(exit.Usage, err.WithHint("did you mean `%s %s`?", cmd.CommandPath(), s[0]))
+	}
+	return exit.With(exit.Usage, err.WithHint("`%s --help` lists what there is", cmd.CommandPath()))
+}
+
+// FlagError makes a usage error, with a suggestion, of a mistake in the flags.
+func FlagError(cmd *cobra.Command, err error) error {
+	if errors.Is(err, pflag.ErrHelp) {
+		return err
+	}
+	e := errs.New(errs.InvalidArgument, "%s: %w", cmd.CommandPath(), err)
+	var unknown *pflag.NotExistError
+	if errors.As(err, &unknown) && unknown.GetSpecifiedShortnames() == "" {
+		var known []string
+		cmd.Flags().VisitAll(func(f *pflag.Flag) { known = append(known, f.Name) })
+		if s := schema.Nearest(unknown.GetSpecifiedName(), known); s != "" {
+			return exit.With(exit.Usage, e.WithHint("did you mean --%s?", s))
+		}
+	}
+	return exit.With(exit.Usage, e.WithHint("`%s --help` lists the flags", cmd.CommandPath()))
+}
+
+// maxAppName is the longest name of an app.
+const maxAppName = 32
+
+// AppName returns the app that is meant: the given name, else the name in
+// app.toml of the folder, else the name of the folder.
+func AppName(given, dir string) (string, error) {
+	if given != "" {
+		return given, nil
+	}
+	dir, err := filepath.Abs(dir)
+	if err != nil {
+		return "", errs.New(errs.FailedPrecondition, "find the current folder: %w", err)
+	}
+	if st, err := os.Stat(dir); err != nil || !st.IsDir() {
+		return "", errs.New(errs.NotFound, "%s is not a folder", dir)
+	}
+	cfg, err := appconfig.Load(os.DirFS(dir))
+	if err != nil {
+		return "", err
+	}
+	if cfg.Name != "" {
+		return cfg.Name, nil
+	}
+	if name := Sanitize(filepath.Base(dir)); name != "" {
+		return name, nil
+	}
+	return "", errs.New(errs.InvalidArgument, "the folder's name %q makes no app name", filepath.Base(dir)).
+		WithHint("give one with --app, or name = \"...\" in app.toml")
+}
+
+// Sanitize makes an app name of any text: lower case letters, digits and
+// dashes, beginning with a letter. Empty if nothing is left.
+func Sanitize(s string) string {
+	var b strings.Builder
+	for _, r := range strings.ToLower(s) {
+		switch {
+		case r >= 'a' && r <= 'z', r >= '0' && r <= '9' && b.Len() > 0:
+			b.WriteRune(r)
+		case b.Len() > 0 && !strings.HasSuffix(b.String(), "-"):
+			b.WriteByte('-')
+		}
+		if b.Len() == maxAppName {
+			break
+		}
+	}
+	return strings.TrimRight(b.String(), "-")
+}
+
+// AppArg is AppName for a command that takes the app as optional first
+// argument or by --app.
+func AppArg(args []string, flag string) (string, error) {
+	if len(args) > 0 {
+		if flag != "" && flag != args[0] {
+			return "", exit.Usagef("two apps are named: %s and --app %s", args[0], flag)
+		}
+		return args[0], nil
+	}
+	return AppName(flag, ".")
+}

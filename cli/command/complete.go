@@ -1,0 +1,43 @@
+package command
+
+import (
+	"context"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"miren.dev/runtime/pkg/schema"
+)
+
+// completeTimeout bounds what completion may cost.
+const completeTimeout = 2 * time.Second
+
+// CompleteNames lists the names of entities, and ids of those without; nothing
+// when the server does not answer soon.
+func CompleteNames(ctx context.Context, e *Env, k *schema.Kind) []cobra.Completion {
+	ctx, cancel := context.WithTimeout(ctx, completeTimeout)
+	defer cancel()
+	records, _, err := e.ListRecords(ctx, k, false, nil)
+	if err != nil {
+		return nil
+	}
+	var names []cobra.Completion
+	for i := range records {
+		if records[i].Name != "" {
+			names = append(names, records[i].Name)
+		} else {
+			names = append(names, string(records[i].ID))
+		}
+	}
+	return names
+}
+
+// CompleteFirst completes the first argument with names of a kind.
+func CompleteFirst(e *Env, k *schema.Kind) cobra.CompletionFunc {
+	return func(cmd *cobra.Command, args []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
+		if len(args) > 0 {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		return CompleteNames(cmd.Context(), e, k), cobra.ShellCompDirectiveNoFileComp
+	}
+}

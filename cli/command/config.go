@@ -1,0 +1,84 @@
+package command
+
+import (
+	"log/slog"
+	"os"
+	"path/filepath"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"miren.dev/runtime/pkg/config"
+	"miren.dev/runtime/pkg/errs"
+)
+
+// Config is the flags that make the configuration of a server.
+type Config struct {
+	file  string
+	Flags *pflag.FlagSet
+}
+
+// AddFlags defines a flag for every key, and --config.
+func (o *Config) AddFlags(cmd *cobra.Command) {
+	o.Flags = cmd.Flags()
+	cmd.Flags().StringVarP(&o.file, "config", "c", "", "configuration file (RUNTIME_CONFIG); flags and environment outrank it")
+	config.AddFlags(cmd.Flags())
+}
+
+// Path of the configuration file, empty for none.
+func (o *Config) Path() (string, error) {
+	f := o.file
+	if f == "" {
+		f = os.Getenv("RUNTIME_CONFIG")
+	}
+	if f == "" {
+		return "", nil
+	}
+	f, err := filepath.Abs(f)
+	if err != nil {
+		return "", errs.New(errs.FailedPrecondition, "configuration: %w", err)
+	}
+	return f, nil
+}
+
+// Load puts the configuration together.
+func (o *Config) Load() (*config.Config, error) {
+	path, err := o.Path()
+	if err != nil {
+		return nil, err
+	}
+	return config.Load(path, os.Environ(), o.Flags)
+}
+
+// Args gives another process the same configuration; it inherits the environment.
+func (o *Config) Args() ([]string, error) {
+	var args []string
+	path, err := o.Path()
+	if err != nil {
+		return nil, err
+	}
+	if path != "" {
+		args = append(args, "--config="+path)
+	}
+	for i := range config.Keys {
+		name := config.Keys[i].Flag()
+		if f := o.Flags.Lookup(name); f != nil && f.Changed {
+			args = append(args, "--"+name+"="+f.Value.String())
+		}
+	}
+	return args, nil
+}
+
+// Logger is the log of a server process.
+func Logger(cfg *config.Config, w *os.File) *slog.Logger {
+	var level slog.Level
+	if err := level.UnmarshalText([]byte(cfg.Log.Level)); err != nil {
+		level = slog.LevelInfo // the configuration allows no other
+	}
+	opts := &slog.HandlerOptions{Level: level}
+	out := bounded(w)
+	if cfg.Log.Format == "json" {
+		return slog.New(slog.NewJSONHandler(out, opts))
+	}
+	return slog.New(slog.NewTextHandler(out, opts))
+}

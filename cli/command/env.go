@@ -1,0 +1,99 @@
+// Package command has what the commands of the command line share: the global
+// flags, the connection to the server, arguments that default to the app of
+// the current folder, and lists that can be watched.
+package command
+
+import (
+	"cmp"
+	"context"
+	"os"
+	"sync"
+
+	"github.com/spf13/pflag"
+
+	"miren.dev/runtime/cli/cluster"
+	"miren.dev/runtime/cli/console"
+	"miren.dev/runtime/pkg/rpc"
+)
+
+// DefaultProject is the project of those who name none.
+const DefaultProject = "default"
+
+// Env is what every command is given.
+type Env struct {
+	*console.Console
+	Options cluster.Options // as given by flags
+	project string
+
+	mu     sync.Mutex
+	target *cluster.Target
+	client *rpc.Client
+}
+
+// New returns an Env without flags.
+func New(c *console.Console) *Env { return &Env{Console: c} }
+
+// AddFlags defines the global flags.
+func (e *Env) AddFlags(f *pflag.FlagSet) {
+	f.StringVar(&e.Options.Server, "server", "", "the server: unix:///path/server.sock or host:port (RUNTIME_SERVER)")
+	f.StringVar(&e.Options.Cluster, "cluster", "", "a cluster of the client configuration (RUNTIME_CLUSTER)")
+	f.StringVar(&e.Options.StateDir, "state-dir", "", "the server of this machine with that state directory (RUNTIME_STATE_DIR)")
+	f.StringVar(&e.Options.RunDir, "run-dir", "", "where servers of this machine have their sockets (RUNTIME_RUN_DIR)")
+	f.StringVarP(&e.project, "project", "p", "", "project (RUNTIME_PROJECT; default \"default\")")
+	f.BoolVar(&e.JSON, "json", e.JSON, "JSON for programs: one document, or one line per event")
+	f.BoolVarP(&e.Quiet, "quiet", "q", false, "no progress")
+}
+
+// Target returns where the server is.
+func (e *Env) Target() (*cluster.Target, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.targetLocked()
+}
+
+func (e *Env) targetLocked() (*cluster.Target, error) {
+	if e.target == nil {
+		t, err := cluster.Resolve(e.Options.Env())
+		if err != nil {
+			return nil, err
+		}
+		e.target = t
+	}
+	return e.target, nil
+}
+
+// Connect returns the connection to the server, the same each time.
+func (e *Env) Connect(ctx context.Context) (*rpc.Client, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.client != nil {
+		return e.client, nil
+	}
+	t, err := e.targetLocked()
+	if err != nil {
+		return nil, err
+	}
+	e.client, err = t.Connect(ctx)
+	return e.client, err
+}
+
+// Close ends the connection.
+func (e *Env) Close() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.client != nil {
+		e.client.Close()
+		e.client = nil
+	}
+}
+
+// Project returns the project that is meant.
+func (e *Env) Project() string {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	fromCluster := ""
+	if e.target != nil {
+		fromCluster = e.target.Project
+	}
+	return cmp.Or(e.project, os.Getenv("RUNTIME_PROJECT"), fromCluster, DefaultProject)
+}

@@ -1,0 +1,70 @@
+package command
+
+import (
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"miren.dev/runtime/api/sandbox"
+	"miren.dev/runtime/cli/exit"
+)
+
+// ExecFlags are the flags of commands that run a process in a sandbox.
+type ExecFlags struct {
+	TTY     bool
+	NoStdin bool
+	Env     []string
+	Workdir string
+	User    string
+}
+
+// AddFlags defines them. What comes after the command's own arguments is not
+// looked at for flags.
+func (f *ExecFlags) AddFlags(cmd *cobra.Command) {
+	cmd.Flags().BoolVarP(&f.TTY, "tty", "t", false, "on a terminal")
+	cmd.Flags().BoolVar(&f.NoStdin, "no-stdin", false, "do not read standard input")
+	cmd.Flags().StringArrayVarP(&f.Env, "env", "e", nil, "environment, KEY=VALUE, or KEY for its value here")
+	cmd.Flags().StringVarP(&f.Workdir, "workdir", "w", "", "working directory")
+	cmd.Flags().StringVarP(&f.User, "user", "u", "", "user, by name or uid[:gid]")
+}
+
+// Request describes the process.
+func (f *ExecFlags) Request(argv []string) (*sandbox.ExecRequest, error) {
+	env, err := ParseEnv(f.Env)
+	if err != nil {
+		return nil, err
+	}
+	stdin := !f.NoStdin
+	req := &sandbox.ExecRequest{Command: argv, Env: env, Workdir: f.Workdir, User: f.User, TTY: &f.TTY, Stdin: &stdin}
+	if f.TTY && env["TERM"] == "" {
+		if term := os.Getenv("TERM"); term != "" {
+			if req.Env == nil {
+				req.Env = map[string]string{}
+			}
+			req.Env["TERM"] = term
+		}
+	}
+	return req, nil
+}
+
+// ParseEnv reads KEY=VALUE, and KEY for the value in this process's environment.
+func ParseEnv(pairs []string) (map[string]string, error) {
+	if len(pairs) == 0 {
+		return nil, nil
+	}
+	env := map[string]string{}
+	for _, p := range pairs {
+		k, v, ok := strings.Cut(p, "=")
+		if !ok {
+			if v, ok = os.LookupEnv(k); !ok {
+				return nil, exit.Usagef("%s has no value here: give it as %s=VALUE", k, k)
+			}
+		}
+		if k == "" {
+			return nil, exit.Usagef("%q has no name: give it as KEY=VALUE", p)
+		}
+		env[k] = v
+	}
+	return env, nil
+}

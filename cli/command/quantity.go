@@ -1,0 +1,89 @@
+package command
+
+import (
+	"math"
+	"strconv"
+	"strings"
+
+	"miren.dev/runtime/pkg/errs"
+	"miren.dev/runtime/pkg/schema"
+)
+
+// Bytes is a flag for a number of bytes: "512MB", "2GiB", "1048576". Powers of
+// 1024 whichever way the unit is written, as in app.toml.
+type Bytes int64
+
+// Set implements pflag.Value.
+func (b *Bytes) Set(s string) error {
+	text := strings.ToUpper(strings.TrimSpace(s))
+	text = strings.TrimSuffix(strings.TrimSuffix(text, "B"), "I")
+	shift := 0
+	if n := len(text); n > 0 {
+		if i := strings.IndexByte("KMGT", text[n-1]); i >= 0 {
+			shift, text = 10*(i+1), text[:n-1]
+		}
+	}
+	x, err := strconv.ParseFloat(strings.TrimSpace(text), 64)
+	if err != nil || x < 0 || math.IsNaN(x) || x*math.Pow(2, float64(shift)) > math.MaxInt64/2 {
+		return errs.New(errs.InvalidArgument, "%q is not a size like 512MB or 2GiB", s)
+	}
+	*b = Bytes(x * math.Pow(2, float64(shift)))
+	return nil
+}
+
+// String implements pflag.Value.
+func (b *Bytes) String() string {
+	if *b == 0 {
+		return ""
+	}
+	return schema.CellBytes(int64(*b))
+}
+
+// Type implements pflag.Value.
+func (*Bytes) Type() string { return "size" }
+
+// Ptr is nil if it was not set.
+func (b *Bytes) Ptr() *int64 {
+	if *b == 0 {
+		return nil
+	}
+	n := int64(*b)
+	return &n
+}
+
+// CPU is a flag for CPUs in thousandths: "0.5", "2", "500m".
+type CPU int64
+
+// Set implements pflag.Value.
+func (c *CPU) Set(s string) error {
+	text, milli := strings.CutSuffix(strings.TrimSpace(s), "m")
+	x, err := strconv.ParseFloat(text, 64)
+	if !milli {
+		x *= 1000
+	}
+	if err != nil || math.IsNaN(x) || x < 1 || x > 1e9 {
+		return errs.New(errs.InvalidArgument, "%q is not a number of CPUs like 0.5, 2 or 500m", s)
+	}
+	*c = CPU(math.Round(x))
+	return nil
+}
+
+// String implements pflag.Value.
+func (c *CPU) String() string {
+	if *c == 0 {
+		return ""
+	}
+	return schema.CellMillis(int64(*c))
+}
+
+// Type implements pflag.Value.
+func (*CPU) Type() string { return "cpus" }
+
+// Ptr is nil if it was not set.
+func (c *CPU) Ptr() *int64 {
+	if *c == 0 {
+		return nil
+	}
+	n := int64(*c)
+	return &n
+}

@@ -1,0 +1,129 @@
+package command
+
+import (
+	"context"
+	"time"
+
+	"miren.dev/runtime/entity"
+	"miren.dev/runtime/pkg/errs"
+)
+
+// settle is how long a view waits for further changes before it is drawn again.
+const settle = 50 * time.Millisecond
+
+// refresh is how often it is drawn without a change, for ages.
+const refresh = 10 * time.Second
+
+// Watch draws a view, and again after every change of the kinds, until ctx
+// ends. Without watch it is drawn once.
+func (e *Env) Watch(ctx context.Context, watch bool, kinds []string, draw func(ctx context.Context) error) error {
+	if !watch {
+		return draw(ctx)
+	}
+	r, err := e.Store(ctx)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	changed := make(chan error, 1)
+	for _, k := range kinds {
+		go follow(ctx, r, k, changed)
+	}
+	tick := time.NewTicker(refresh)
+	defer tick.Stop()
+	for {
+		if !e.JSON {
+			e.Clear()
+		}
+		if err := draw(ctx); err != nil && !errs.Is(err, errs.Unavailable) {
+			return err
+		} else if err != nil {
+			e.Notef("the server cannot be reached; waiting for it\n")
+		}
+		select {
+		case err := <-changed:
+			if err != nil {
+				return err
+			}
+		case <-tick.C:
+			if e.JSON || !e.Terminal {
+				continue
+			}
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+		timer := time.NewTimer(settle)
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+			return ctx.Err()
+		}
+		// What came meanwhile is in the next drawing.
+		select {
+		case err := <-changed:
+			if err != nil {
+				return err
+			}
+		default:
+		}
+	}
+}
+
+// follow tells changed of every change of a kind.
+func follow(ctx context.Context, r entity.Reader, kind string, changed chan<- error) {
+	tell := func(err error) {
+		select {
+		case changed <- err:
+		case <-ctx.Done():
+		default:
+			if err != nil {
+				select {
+				case changed <- err:
+				case <-ctx.Done():
+				}
+			}
+		}
+	}
+	var from entity.Token
+	for ctx.Err() == nil {
+		err := followOnce(ctx, r, kind, &from, func() { tell(nil) })
+		switch errs.ClassOf(err) {
+		case errs.Compacted, errs.ResourceExhausted, errs.Unavailable:
+			if errs.Is(err, errs.Compacted) {
+				from = entity.Token{}
+			}
+			tell(nil)
+			select {
+			case <-time.After(time.Second):
+			case <-ctx.Done():
+			}
+		default:
+			if ctx.Err() == nil {
+				tell(err)
+				return
+			}
+		}
+	}
+}
+
+func followOnce(ctx context.Context, r entity.Reader, kind string, from *entity.Token, changed func()) error {
+	w, err := r.Watch(ctx, entity.WatchQuery{Kind: kind, From: *from})
+	if err != nil {
+		return err
+	}
+	defer w.Close()
+	for {
+		events, err := w.Next(ctx)
+		if err != nil {
+			return err
+		}
+		for _, ev := range events {
+			*from = ev.Token
+			if ev.Type != entity.EventBookmark {
+				changed()
+			}
+		}
+	}
+}

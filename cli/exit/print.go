@@ -1,0 +1,54 @@
+package exit
+
+import (
+	"errors"
+	"strings"
+
+	"miren.dev/runtime/cli/console"
+	"miren.dev/runtime/pkg/errs"
+)
+
+// Document is how an error looks with --json.
+type Document struct {
+	Error struct {
+		Class   errs.Class        `json:"class"`
+		Message string            `json:"message"`
+		Hint    string            `json:"hint,omitempty"`
+		Details map[string]string `json:"details,omitempty"`
+	} `json:"error"`
+}
+
+// Print tells err to whoever runs the command: a line and a hint for people,
+// one line of JSON for programs, both on the error stream.
+func Print(c *console.Console, err error) {
+	if err == nil || Silent(err) {
+		return
+	}
+	if c.JSON {
+		var d Document
+		d.Error.Class, d.Error.Message, d.Error.Hint = errs.ClassOf(err), err.Error(), errs.HintOf(err)
+		var e *errs.Error
+		if errors.As(err, &e) {
+			d.Error.Details = e.Details
+		}
+		out := *c
+		out.Out = c.Err
+		_ = out.PrintJSONLine(d) // there is nobody to tell
+		return
+	}
+	out := *c
+	out.Quiet = false
+	out.Notef("%s %s\n", c.Paint(console.Red, "error:"), indent(err.Error()))
+	if h := errs.HintOf(err); h != "" {
+		out.Notef("%s %s\n", c.Paint(console.Yellow, "hint:"), indent(h))
+	}
+}
+
+// indent keeps further lines under the first.
+func indent(s string) string {
+	lines := strings.Split(strings.TrimRight(s, "\n"), "\n")
+	for i := range lines {
+		lines[i] = console.Cut(lines[i], 0)
+	}
+	return strings.Join(lines, "\n  ")
+}

@@ -1,0 +1,142 @@
+// Package logview prints the output of sandboxes as it comes, and goes on
+// where it was when the server was away.
+package logview
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"io"
+	"time"
+
+	"miren.dev/runtime/api/id"
+	"miren.dev/runtime/api/sandbox"
+	"miren.dev/runtime/cli/command"
+	"miren.dev/runtime/cli/console"
+	"miren.dev/runtime/pkg/errs"
+)
+
+// redial is the pause before the server is asked again after it went away.
+const redial = time.Second
+
+// View prints lines.
+type View struct {
+	Env        *command.Env
+	Timestamps bool
+	// Prefix tells lines of several sandboxes apart.
+	Prefix bool
+
+	began time.Time
+	seen  map[id.Sandbox]int64 // position after the last line that was printed
+}
+
+// Print prints what req asks for. With req.Follow it goes on until the sandbox
+// has ended or ctx ends.
+func (v *View) Print(ctx context.Context, req *sandbox.LogsRequest) error {
+	c, err := v.Env.Connect(ctx)
+	if err != nil {
+		return err
+	}
+	client := sandbox.NewSandboxesClient(c)
+	v.seen, v.began = map[id.Sandbox]int64{}, time.Now()
+	follow := req.Follow != nil && *req.Follow
+	again := false
+	for {
+		err := v.once(ctx, client, req, again)
+		if !follow || !errs.Is(err, errs.Unavailable) || ctx.Err() != nil {
+			return err
+		}
+		v.Env.Notef("the server cannot be reached; the output goes on when it is back\n")
+		again = true
+		// From here on nothing that comes is old, except what was printed.
+		r := *req
+		r.Tail = nil
+		if off, ok := v.seen[r.Sandbox]; ok && r.Sandbox != "" {
+			r.Offset = &off
+		}
+		req = &r
+		select {
+		case <-time.After(redial):
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+func (v *View) once(ctx context.Context, client sandbox.SandboxesClient, req *sandbox.LogsRequest, again bool) error {
+	s, err := client.Logs(ctx, req)
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	for {
+		batch, err := s.Recv()
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		for i := range batch.Lines {
+			l := &batch.Lines[i]
+			if again && v.old(l) {
+				continue
+			}
+			if l.Offset != nil {
+				v.seen[l.Sandbox] = *l.Offset
+			}
+			if err := v.line(l); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// old reports whether a line that comes again was printed, or was left out as
+// not among the last lines that were asked for.
+func (v *View) old(l *sandbox.LogLine) bool {
+	seen, ok := v.seen[l.Sandbox]
+	if !ok {
+		return l.At.Before(v.began)
+	}
+	return l.Offset != nil && *l.Offset <= seen
+}
+
+func (v *View) line(l *sandbox.LogLine) error {
+	c := v.Env.Console
+	if c.JSON {
+		return c.PrintJSONLine(l)
+	}
+	text := l.Text
+	if c.Terminal {
+		text = console.Cut(text, 0) // colours stay, other controls do not
+	}
+	prefix := ""
+	if v.Timestamps {
+		prefix += c.Paint(console.Dim, l.At.Local().Format("2006-01-02T15:04:05.000Z07:00")) + " "
+	}
+	if v.Prefix {
+		prefix += c.Paint(color(l.Sandbox), Name(l)) + " "
+	}
+	_, err := fmt.Fprintln(c.Out, prefix+text)
+	return err
+}
+
+// Name says where a line comes from: service, version and sandbox.
+func Name(l *sandbox.LogLine) string {
+	s := cmp.Or(l.Service, "sandbox")
+	if l.Version != nil && *l.Version > 0 {
+		s += fmt.Sprintf(".v%d", *l.Version)
+	}
+	return s + "[" + command.ShortID(l.Sandbox) + "]"
+}
+
+// color of a sandbox: the same every time.
+func color(sb id.Sandbox) console.Style {
+	h := fnv.New32a()
+	_, _ = io.WriteString(h, string(sb)) // never fails
+	colors := []console.Style{console.Cyan, console.Green, console.Yellow, "35", "34", "36;1", "32;1", "33;1"}
+	return colors[h.Sum32()%uint32(len(colors))]
+}

@@ -1,0 +1,179 @@
+package rollout
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"miren.dev/runtime/api/app"
+	"miren.dev/runtime/cli/console"
+	"miren.dev/runtime/cli/exit"
+	"miren.dev/runtime/pkg/schema"
+)
+
+// Ended reports whether a deployment is over.
+func Ended(d *app.Deployment) bool {
+	switch d.Status.Phase {
+	case app.DeploymentPhaseSucceeded, app.DeploymentPhaseFailed, app.DeploymentPhaseCanceled:
+		return true
+	}
+	return false
+}
+
+// Outcome is how a deployment ended, with names for its ids.
+type Outcome struct {
+	App      string   `json:"app"`
+	Version  string   `json:"version,omitempty"`  // v3
+	Previous string   `json:"previous,omitempty"` // what served before
+	URLs     []string `json:"urls,omitempty"`
+	*app.Deployment
+}
+
+// Report says how a deployment ended, and returns the error that has the exit code.
+func Report(c *console.Console, o Outcome) error {
+	d := o.Deployment
+	code := o.code()
+	if c.JSON {
+		if err := c.PrintJSONLine(map[string]any{
+			"event": "result", "outcome": d.Status.Phase, "exit_code": code, "app": o.App, "version": o.Version,
+			"previous": o.Previous, "urls": o.URLs, "failure": d.Status.Failure, "steps": d.Status.Steps, "deployment": d.ID,
+		}); err != nil {
+			return err
+		}
+		return exitWith(code)
+	}
+	if d.Status.Phase == app.DeploymentPhaseSucceeded {
+		o.success(c)
+		return nil
+	}
+	out := *c
+	out.Quiet = false
+	if d.Status.Phase == app.DeploymentPhaseCanceled {
+		out.Notef("%s the deployment of %s was canceled%s\n", c.Paint(console.Yellow, "canceled:"), o.App, o.kept())
+		return exitWith(code)
+	}
+	for _, text := range o.explain(c) {
+		for l := range strings.SplitSeq(text, "\n") {
+			out.Notef("%s\n", console.Cut(l, 0))
+		}
+	}
+	return exitWith(code)
+}
+
+func exitWith(code int) error {
+	if code == exit.OK {
+		return nil
+	}
+	return exit.With(code, nil)
+}
+
+func (o Outcome) code() int {
+	d := o.Deployment
+	if d.Status.Phase == app.DeploymentPhaseSucceeded {
+		return exit.OK
+	}
+	f := d.Status.Failure
+	if d.Status.Phase != app.DeploymentPhaseFailed || f == nil {
+		return exit.Failed
+	}
+	switch f.Reason {
+	case app.FailureReasonSource, app.FailureReasonPlan, app.FailureReasonBuild:
+		return exit.BuildFailed
+	case app.FailureReasonLease:
+		return exit.LeaseHeld
+	case app.FailureReasonInternal:
+		return exit.Failed
+	case app.FailureReasonTimeout:
+		if slices.ContainsFunc(d.Status.Steps, func(s app.Step) bool { return s.Name == "build" && s.State == app.StepStateFailed }) {
+			return exit.BuildFailed
+		}
+	}
+	return exit.Unhealthy
+}
+
+// kept says what goes on serving.
+func (o Outcome) kept() string {
+	if o.Previous == "" {
+		return ""
+	}
+	return "; " + o.Previous + " serves as before"
+}
+
+func (o Outcome) success(c *console.Console) {
+	d := o.Deployment
+	var times []string
+	for i := range d.Status.Steps {
+		if s := &d.Status.Steps[i]; s.State == app.StepStateDone {
+			times = append(times, s.Name+" "+short(took(s, time.Now())))
+		}
+	}
+	total := ""
+	if d.Status.StartedAt != nil && d.Status.EndedAt != nil {
+		total = " in " + short(d.Status.EndedAt.Sub(*d.Status.StartedAt))
+	}
+	c.Printf("%s %s serves%s", c.Paint(console.Bold, o.App), cmp.Or(o.Version, string(d.Status.Version)), total)
+	if len(times) > 0 && !c.Quiet {
+		c.Printf(" %s", c.Paint(console.Dim, "("+strings.Join(times, ", ")+")"))
+	}
+	c.Printf("\n")
+	for _, u := range o.URLs {
+		c.Printf("  %s\n", c.Paint(console.Cyan, u))
+	}
+}
+
+// explain says why a deployment failed, as completely as is known.
+func (o Outcome) explain(c *console.Console) []string {
+	f := o.Status.Failure
+	if f == nil {
+		f = &app.Failure{Reason: app.FailureReasonInternal, Message: "the server gave no reason"}
+	}
+	what := "the deployment of " + o.App
+	if o.Version != "" {
+		what += " " + o.Version
+	}
+	lines := []string{fmt.Sprintf("%s %s failed (%s): %s", c.Paint(console.Red, "error:"), what, f.Reason, f.Message)}
+	fact := func(name, format string, args ...any) {
+		lines = append(lines, fmt.Sprintf("  %-10s %s", name, fmt.Sprintf(format, args...)))
+	}
+	if f.Service != "" {
+		fact("service", "%s", f.Service)
+	}
+	if f.ExitCode != nil {
+		fact("exited", "with exit code %d%s", *f.ExitCode, signalName(*f.ExitCode))
+	}
+	if f.ExpectedPort != nil {
+		fact("expected", "port %d", *f.ExpectedPort)
+		if len(f.Listening) == 0 {
+			fact("listening", "on no port")
+		}
+	}
+	if len(f.Listening) > 0 {
+		fact("listening", "on port %s", schema.Cell(f.Listening))
+	}
+	if len(f.LogTail) > 0 {
+		lines = append(lines, "  last lines:")
+		for _, l := range f.LogTail {
+			lines = append(lines, "    "+c.Paint(console.Dim, "| ")+l)
+		}
+	}
+	if f.Hint != "" {
+		lines = append(lines, c.Paint(console.Yellow, "hint:")+" "+strings.ReplaceAll(f.Hint, "\n", "\n  "))
+	}
+	if o.Previous != "" {
+		lines = append(lines, o.Previous+" serves as before")
+	} else {
+		lines = append(lines, o.App+" serves nothing yet")
+	}
+	return lines
+}
+
+// signalName says which signal an exit code above 128 stands for.
+func signalName(code int64) string {
+	names := map[int64]string{130: "SIGINT", 134: "SIGABRT", 137: "SIGKILL", 139: "SIGSEGV", 143: "SIGTERM"}
+	if n, ok := names[code]; ok {
+		return " (" + n + ")"
+	}
+	return ""
+}

@@ -1,0 +1,239 @@
+package rollout
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"miren.dev/runtime/api/app"
+	"miren.dev/runtime/api/sandbox"
+	"miren.dev/runtime/cli/console"
+	"miren.dev/runtime/pkg/schema"
+)
+
+// What is shown of a build under way.
+const (
+	shownVertices = 6
+	shownLines    = 4
+)
+
+// richView draws the steps with what goes on in them, again and again; what
+// has ended is printed for good.
+type richView struct {
+	c     *console.Console
+	now   func() time.Time
+	live  *console.Live
+	frame int
+
+	upload   *Upload
+	dep      *app.Deployment
+	printed  int // steps that are on the screen for good
+	vertices []*vertex
+	output   []string // last lines of the new version while it starts
+}
+
+// vertex is one step of a build.
+type vertex struct {
+	*app.BuildEvent // its start
+	end             string
+	took            time.Duration
+	progress        string
+	lines           []string // the last ones
+}
+
+func (v *richView) Message(text string) {
+	for line := range strings.SplitSeq(text, "\n") {
+		v.live.Println(console.Cut(line, 0))
+	}
+	v.draw()
+}
+
+func (v *richView) Upload(u Upload) {
+	v.upload = &u
+	if u.Done {
+		v.upload = nil
+		v.live.Println(v.c.Paint(console.Green, "✓") + " source  " + v.c.Paint(console.Dim, u.String()))
+	}
+	v.draw()
+}
+
+func (v *richView) Deployment(d *app.Deployment) {
+	v.dep = d
+	for v.printed < len(d.Status.Steps) {
+		s := &d.Status.Steps[v.printed]
+		if s.State == app.StepStatePending || s.State == app.StepStateRunning {
+			break
+		}
+		v.printed++
+		if s.State == app.StepStateSkipped {
+			continue
+		}
+		if s.Name == "build" {
+			v.buildEnded(s)
+		}
+		v.live.Println(v.stepLine(s))
+	}
+	v.draw()
+}
+
+// buildEnded leaves what the build did on the screen.
+func (v *richView) buildEnded(s *app.Step) {
+	for _, x := range v.vertices {
+		if !val(x.Internal) || x.end == "failed" {
+			v.live.Println(v.vertexLine(x))
+		}
+	}
+	if s.State == app.StepStateDone {
+		v.vertices = nil
+	}
+}
+
+func (v *richView) Build(e *app.BuildEvent) {
+	if e.Kind == "warning" {
+		v.live.Println(v.c.Paint(console.Yellow, "!") + " " + console.Cut(e.Text, 0))
+		v.draw()
+		return
+	}
+	x := v.vertex(e)
+	switch e.Kind {
+	case "log":
+		x.lines = append(x.lines, e.Text)
+		if len(x.lines) > shownLines {
+			x.lines = x.lines[len(x.lines)-shownLines:]
+		}
+	case "progress":
+		x.progress = e.Text
+		if total := val(e.Total); total > 0 {
+			x.progress = fmt.Sprintf("%s %s of %s", e.Text, schema.CellBytes(val(e.Current)), schema.CellBytes(total))
+		}
+	case "cached", "done", "failed", "canceled":
+		x.end, x.took, x.progress = e.Kind, val(e.Took), ""
+	}
+}
+
+func (v *richView) vertex(e *app.BuildEvent) *vertex {
+	for _, x := range v.vertices {
+		if val(x.Step) == val(e.Step) {
+			return x
+		}
+	}
+	x := &vertex{BuildEvent: e}
+	v.vertices = append(v.vertices, x)
+	return x
+}
+
+func (v *richView) Log(l *sandbox.LogLine) {
+	v.output = append(v.output, l.Text)
+	if len(v.output) > shownLines {
+		v.output = v.output[1:]
+	}
+}
+
+func (v *richView) Tick() {
+	v.frame++
+	v.draw()
+}
+
+func (v *richView) Close() { v.live.Draw(nil) }
+
+func (v *richView) draw() {
+	var lines []string
+	if v.upload != nil {
+		lines = append(lines, fmt.Sprintf("%s source  %s", v.spinner(), v.bar()))
+	}
+	if v.dep != nil {
+		for i := v.printed; i < len(v.dep.Status.Steps); i++ {
+			s := &v.dep.Status.Steps[i]
+			if s.State == app.StepStateSkipped {
+				continue
+			}
+			lines = append(lines, v.stepLine(s))
+			if s.Name == "build" && s.State == app.StepStateRunning {
+				lines = append(lines, v.buildLines()...)
+			}
+			if s.Name == "start" && s.State == app.StepStateRunning {
+				for _, l := range v.output {
+					lines = append(lines, v.c.Paint(console.Dim, "    │ "+console.Cut(l, 0)))
+				}
+			}
+		}
+	}
+	v.live.Draw(lines)
+}
+
+func (v *richView) spinner() string { return v.c.Paint(console.Cyan, console.Spinner(v.frame)) }
+
+func (v *richView) bar() string {
+	const width = 24
+	u := v.upload
+	if u.Bytes == 0 {
+		return u.String()
+	}
+	full := int(min(int64(width), u.Sent*width/u.Bytes))
+	return strings.Repeat("█", full) + strings.Repeat("░", width-full) + " " + u.String()
+}
+
+func (v *richView) stepLine(s *app.Step) string {
+	mark, message := v.c.Paint(console.Dim, "·"), s.Message
+	switch s.State {
+	case app.StepStateRunning:
+		mark = v.spinner()
+	case app.StepStateDone:
+		mark = v.c.Paint(console.Green, "✓")
+	case app.StepStateFailed:
+		mark = v.c.Paint(console.Red, "✗")
+	case app.StepStatePending:
+		return mark + " " + v.c.Paint(console.Dim, s.Name)
+	}
+	line := fmt.Sprintf("%s %-7s", mark, s.Name)
+	if d := took(s, v.now()); d > 0 {
+		line += " " + v.c.Paint(console.Dim, fmt.Sprintf("%7s", short(d)))
+	}
+	if message != "" {
+		line += "  " + message
+	}
+	return line
+}
+
+func (v *richView) vertexLine(x *vertex) string {
+	name := x.Name
+	switch x.end {
+	case "":
+		d := v.now().Sub(x.At)
+		if x.progress != "" {
+			name += "  " + x.progress
+		}
+		return fmt.Sprintf("    %s %s %s", v.spinner(), name, v.c.Paint(console.Dim, short(d)))
+	case "cached":
+		return fmt.Sprintf("    %s %s", v.c.Paint(console.Green, "✓"), v.c.Paint(console.Dim, name+" cached"))
+	case "done":
+		return fmt.Sprintf("    %s %s %s", v.c.Paint(console.Green, "✓"), name, v.c.Paint(console.Dim, short(x.took)))
+	case "failed":
+		return fmt.Sprintf("    %s %s %s", v.c.Paint(console.Red, "✗"), name, v.c.Paint(console.Dim, short(x.took)))
+	}
+	return fmt.Sprintf("    %s %s", v.c.Paint(console.Dim, "·"), v.c.Paint(console.Dim, name+" canceled"))
+}
+
+// buildLines shows the newest vertices and the output of those that run.
+func (v *richView) buildLines() []string {
+	var shown []*vertex
+	for _, x := range v.vertices {
+		if !val(x.Internal) {
+			shown = append(shown, x)
+		}
+	}
+	var lines []string
+	if hidden := len(shown) - shownVertices; hidden > 0 {
+		shown = shown[hidden:]
+		lines = append(lines, v.c.Paint(console.Dim, fmt.Sprintf("    … %d more", hidden)))
+	}
+	for _, x := range shown {
+		lines = append(lines, v.vertexLine(x))
+		if x.end == "" {
+			for _, l := range x.lines {
+				lines = append(lines, v.c.Paint(console.Dim, "      │ "+console.Cut(l, 0)))
+			}
+		}
+	}
+	return lines
+}

@@ -1,0 +1,149 @@
+// Package rollout shows a deployment while it goes on and says how it ended:
+// drawn on a terminal, line by line in a pipe, one JSON document per line for
+// programs. It only looks: the server owns the deployment.
+package rollout
+
+import (
+	"fmt"
+	"time"
+
+	"miren.dev/runtime/api/app"
+	"miren.dev/runtime/api/sandbox"
+	"miren.dev/runtime/cli/console"
+	"miren.dev/runtime/pkg/schema"
+)
+
+// Upload is how far the upload of the source is.
+type Upload struct {
+	Files   int   `json:"files"`   // of the source
+	Missing int   `json:"missing"` // that the server lacks
+	Bytes   int64 `json:"bytes"`   // of those
+	Sent    int64 `json:"sent"`
+	Done    bool  `json:"done"`
+}
+
+// View shows what happens. It is for one goroutine.
+type View interface {
+	// Message is a remark in words.
+	Message(text string)
+	Upload(u Upload)
+	// Deployment is the newest state.
+	Deployment(d *app.Deployment)
+	Build(e *app.BuildEvent)
+	// Log is a line of output of the new version while it starts.
+	Log(l *sandbox.LogLine)
+	// Tick is called a few times per second, for what moves by itself.
+	Tick()
+	// Close removes what does not stay on the screen.
+	Close()
+}
+
+// TickInterval is how often Tick should be called.
+const TickInterval = 100 * time.Millisecond
+
+// New returns the view that suits the console; now is the clock.
+func New(c *console.Console, now func() time.Time) View {
+	switch {
+	case c.JSON:
+		return &jsonView{c: c}
+	case c.Quiet:
+		return quietView{}
+	case c.Terminal:
+		return &richView{c: c, now: now, live: c.Live()}
+	}
+	return &plainView{c: c, now: now}
+}
+
+// NewLines returns the view that prints lines, on a terminal too.
+func NewLines(c *console.Console, now func() time.Time) View {
+	if c.JSON {
+		return &jsonView{c: c}
+	}
+	return &plainView{c: c, now: now}
+}
+
+type quietView struct{}
+
+func (quietView) Message(string)             {}
+func (quietView) Upload(Upload)              {}
+func (quietView) Deployment(*app.Deployment) {}
+func (quietView) Build(*app.BuildEvent)      {}
+func (quietView) Log(*sandbox.LogLine)       {}
+func (quietView) Tick()                      {}
+func (quietView) Close()                     {}
+
+// jsonView prints {"event": ..., ...} per line.
+type jsonView struct{ c *console.Console }
+
+func (v *jsonView) Message(text string) {
+	v.print(map[string]any{"event": "message", "text": text})
+}
+
+func (v *jsonView) Upload(u Upload) {
+	v.print(map[string]any{"event": "upload", "upload": u})
+}
+
+func (v *jsonView) Deployment(d *app.Deployment) {
+	v.print(map[string]any{"event": "deployment", "deployment": d})
+}
+
+func (v *jsonView) Build(e *app.BuildEvent) {
+	v.print(map[string]any{"event": "build", "build": e})
+}
+
+func (v *jsonView) Log(l *sandbox.LogLine) {
+	v.print(map[string]any{"event": "log", "log": l})
+}
+
+func (v *jsonView) print(x any) {
+	_ = v.c.PrintJSONLine(x) // the deployment goes on when nobody reads
+}
+
+func (*jsonView) Tick()  {}
+func (*jsonView) Close() {}
+
+// short renders a duration for people: 850ms, 12.3s, 2m05s.
+func short(d time.Duration) string {
+	switch {
+	case d < 0:
+		return "0s"
+	case d < time.Second:
+		return fmt.Sprintf("%dms", d.Milliseconds())
+	case d < time.Minute:
+		return fmt.Sprintf("%.1fs", d.Seconds())
+	}
+	return fmt.Sprintf("%dm%02ds", int(d.Minutes()), int(d.Seconds())%60)
+}
+
+// took is how long a step took, or has taken until now.
+func took(s *app.Step, now time.Time) time.Duration {
+	if s.StartedAt == nil {
+		return 0
+	}
+	if s.EndedAt != nil {
+		now = *s.EndedAt
+	}
+	return max(0, now.Sub(*s.StartedAt))
+}
+
+func (u Upload) String() string {
+	if u.Missing == 0 {
+		return fmt.Sprintf("all %s of the source are on the server", files(u.Files))
+	}
+	return fmt.Sprintf("%s of %d (%s)", files(u.Missing), u.Files, schema.CellBytes(u.Bytes))
+}
+
+func files(n int) string {
+	if n == 1 {
+		return "1 file"
+	}
+	return fmt.Sprintf("%d files", n)
+}
+
+// val is what an optional field holds, zero if it is absent.
+func val[T any](p *T) (v T) {
+	if p != nil {
+		v = *p
+	}
+	return v
+}

@@ -1,0 +1,162 @@
+// Package route has `r route`: hosts and paths that lead to apps.
+package route
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"miren.dev/runtime/api/app"
+	"miren.dev/runtime/api/id"
+	"miren.dev/runtime/cli/command"
+	"miren.dev/runtime/cli/console"
+	"miren.dev/runtime/cli/exit"
+	"miren.dev/runtime/entity"
+	"miren.dev/runtime/pkg/schema"
+)
+
+// New makes the commands.
+func New(e *command.Env) *cobra.Command {
+	return command.Group("route", "Hosts and paths that lead to apps", newList(e), newSet(e), newDelete(e))
+}
+
+type options struct {
+	*command.Env
+	watch   bool
+	path    string
+	app     string
+	service string
+}
+
+func newList(e *command.Env) *cobra.Command {
+	o := &options{Env: e}
+	cmd := &cobra.Command{
+		Use:     "list",
+		Aliases: []string{"ls"},
+		Short:   "List the routes",
+		Args:    command.Args(0, 0),
+		RunE:    func(cmd *cobra.Command, _ []string) error { return o.list(cmd.Context()) },
+	}
+	cmd.Flags().BoolVarP(&o.watch, "watch", "w", false, "draw again after every change")
+	return cmd
+}
+
+func (o *options) list(ctx context.Context) error {
+	return o.Watch(ctx, o.watch, []string{app.KindRoute}, func(ctx context.Context) error {
+		routes, _, err := command.All[app.Route](ctx, o.Env, entity.Query{})
+		if err != nil {
+			return err
+		}
+		slices.SortFunc(routes, func(a, b *app.Route) int {
+			return cmp.Or(cmp.Compare(a.Spec.Host, b.Spec.Host), cmp.Compare(a.Spec.Path, b.Spec.Path))
+		})
+		if o.JSON {
+			if routes == nil {
+				routes = []*app.Route{}
+			}
+			if o.watch {
+				return o.PrintJSONLine(routes)
+			}
+			return o.PrintJSON(routes)
+		}
+		apps, _, err := command.All[app.App](ctx, o.Env, entity.Query{})
+		if err != nil {
+			return err
+		}
+		names := map[id.App]string{}
+		for _, a := range apps {
+			names[a.GetID()] = a.Name
+		}
+		var rows [][]string
+		for _, r := range routes {
+			rows = append(rows, []string{r.Spec.Host, r.Spec.Path, names[r.Spec.App], r.Spec.Service, schema.CellAge(r.CreatedAt, time.Now())})
+		}
+		o.Table([]string{"HOST", "PATH", "APP", "SERVICE", "AGE"}, rows)
+		return nil
+	})
+}
+
+func newSet(e *command.Env) *cobra.Command {
+	o := &options{Env: e}
+	cmd := &cobra.Command{
+		Use:     "set HOST",
+		Short:   "Lead a host, and a path of it, to an app",
+		Long:    "Leads a host (or * for every host without a route of its own), and a path prefix of it, to a service of an app.",
+		Example: "  r route set shop.example.com --app shop\n  r route set example.com --path /api --app shop --service api",
+		Args:    command.Args(1, 1, "HOST"),
+		RunE:    func(cmd *cobra.Command, args []string) error { return o.set(cmd.Context(), args[0]) },
+	}
+	cmd.Flags().StringVar(&o.path, "path", "", "path prefix; default /")
+	cmd.Flags().StringVarP(&o.app, "app", "a", "", "app; default: that of the current folder")
+	cmd.Flags().StringVarP(&o.service, "service", "s", "", "service of the app; default web")
+	_ = cmd.RegisterFlagCompletionFunc("app", func(cmd *cobra.Command, _ []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
+		return command.CompleteNames(cmd.Context(), e, app.AppKind), cobra.ShellCompDirectiveNoFileComp
+	}) // fails only for flags that do not exist
+	return cmd
+}
+
+func (o *options) client(ctx context.Context) (app.RoutesClient, error) {
+	c, err := o.Connect(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return app.NewRoutesClient(c), nil
+}
+
+func (o *options) set(ctx context.Context, host string) error {
+	name, err := command.AppArg(nil, o.app)
+	if err != nil {
+		return err
+	}
+	c, err := o.client(ctx)
+	if err != nil {
+		return err
+	}
+	resp, err := c.Set(ctx, &app.SetRouteRequest{Project: o.Project(), Host: host, Path: o.path, App: name, Service: o.service})
+	if err != nil {
+		return err
+	}
+	r, err := entity.Decode[app.Route](&resp.Route)
+	if err != nil {
+		return err
+	}
+	if o.JSON {
+		return o.PrintJSON(r)
+	}
+	o.Printf("%s %s%s leads to %s of %s\n", o.Paint(console.Green, "✓"), r.Spec.Host, r.Spec.Path, r.Spec.Service, name)
+	return nil
+}
+
+func newDelete(e *command.Env) *cobra.Command {
+	o := &options{Env: e}
+	cmd := &cobra.Command{
+		Use:     "delete HOST",
+		Aliases: []string{"rm"},
+		Short:   "Delete a route",
+		Args:    command.Args(1, 1, "HOST"),
+		RunE:    func(cmd *cobra.Command, args []string) error { return o.delete(cmd.Context(), args[0]) },
+	}
+	cmd.Flags().StringVar(&o.path, "path", "", "path prefix; default /")
+	return cmd
+}
+
+func (o *options) delete(ctx context.Context, host string) error {
+	if host == "" {
+		return exit.Usagef("the host is empty")
+	}
+	c, err := o.client(ctx)
+	if err != nil {
+		return err
+	}
+	if err := c.Delete(ctx, &app.DeleteRouteRequest{Project: o.Project(), Host: host, Path: o.path}); err != nil {
+		return err
+	}
+	if o.JSON {
+		return o.PrintJSON(map[string]string{"deleted": host, "path": cmp.Or(o.path, "/")})
+	}
+	o.Printf("%s %s%s is deleted\n", o.Paint(console.Green, "✓"), host, cmp.Or(o.path, "/"))
+	return nil
+}

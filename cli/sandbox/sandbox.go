@@ -1,0 +1,377 @@
+// Package sandbox has `r sandbox`: sandboxes, one by one.
+package sandbox
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"miren.dev/runtime/api/app"
+	"miren.dev/runtime/api/id"
+	"miren.dev/runtime/api/sandbox"
+	"miren.dev/runtime/cli/attach"
+	"miren.dev/runtime/cli/command"
+	"miren.dev/runtime/cli/console"
+	"miren.dev/runtime/cli/logview"
+	"miren.dev/runtime/entity"
+	"miren.dev/runtime/pkg/errs"
+	"miren.dev/runtime/pkg/schema"
+)
+
+// New makes the commands.
+func New(e *command.Env) *cobra.Command {
+	return command.Group("sandbox", "Sandboxes", newRun(e), newList(e), newShow(e), newExec(e), newLogs(e), newStop(e), newDelete(e))
+}
+
+func client(ctx context.Context, e *command.Env) (sandbox.SandboxesClient, error) {
+	c, err := e.Connect(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return sandbox.NewSandboxesClient(c), nil
+}
+
+func find(ctx context.Context, e *command.Env, nameOrID string) (*sandbox.Sandbox, error) {
+	return command.Find[sandbox.Sandbox](ctx, e, nameOrID)
+}
+
+func ended(s *sandbox.Sandbox) bool {
+	return s.Status.Phase == sandbox.SandboxPhaseStopped || s.Status.Phase == sandbox.SandboxPhaseFailed
+}
+
+type listOptions struct {
+	*command.Env
+	app   string
+	all   bool
+	wide  bool
+	watch bool
+}
+
+func newList(e *command.Env) *cobra.Command {
+	o := &listOptions{Env: e}
+	cmd := &cobra.Command{
+		Use:     "list",
+		Aliases: []string{"ls"},
+		Short:   "List the sandboxes",
+		Args:    command.Args(0, 0),
+		RunE:    func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context()) },
+	}
+	cmd.Flags().StringVarP(&o.app, "app", "a", "", "only those of an app")
+	cmd.Flags().BoolVar(&o.all, "all", false, "those that ended too")
+	cmd.Flags().BoolVar(&o.wide, "wide", false, "more columns")
+	cmd.Flags().BoolVarP(&o.watch, "watch", "w", false, "draw again after every change")
+	return cmd
+}
+
+func (o *listOptions) run(ctx context.Context) error {
+	return o.Watch(ctx, o.watch, []string{sandbox.KindSandbox}, func(ctx context.Context) error {
+		var q entity.Query
+		if o.app != "" {
+			a, err := command.Find[app.App](ctx, o.Env, o.app)
+			if err != nil {
+				return err
+			}
+			q.Index = []entity.IndexMatch{{Attr: sandbox.SandboxAttrApp, Op: entity.IndexEq, Value: schema.EncodeIndexString(string(a.ID))}}
+		}
+		list, _, err := command.All[sandbox.Sandbox](ctx, o.Env, q)
+		if err != nil {
+			return err
+		}
+		if !o.all {
+			list = slices.DeleteFunc(list, ended)
+		}
+		slices.SortFunc(list, func(a, b *sandbox.Sandbox) int {
+			return cmp.Or(b.CreatedAt.Compare(a.CreatedAt), cmp.Compare(a.ID, b.ID))
+		})
+		if o.JSON {
+			if list == nil {
+				list = []*sandbox.Sandbox{}
+			}
+			if o.watch {
+				return o.PrintJSONLine(list)
+			}
+			return o.PrintJSON(list)
+		}
+		return o.print(ctx, list)
+	})
+}
+
+func (o *listOptions) print(ctx context.Context, list []*sandbox.Sandbox) error {
+	apps, _, err := command.All[app.App](ctx, o.Env, entity.Query{})
+	if err != nil {
+		return err
+	}
+	names := map[id.App]string{}
+	for _, a := range apps {
+		names[a.GetID()] = a.Name
+	}
+	headers := []string{"ID", "NAME", "STATE", "APP", "SERVICE", "ADDRESS", "REASON", "AGE"}
+	if o.wide {
+		headers = append(headers, "NODE", "IMAGE")
+	}
+	var rows [][]string
+	for _, s := range list {
+		row := []string{string(s.ID), s.Name, o.state(s), names[s.Spec.App], s.Spec.Service, s.Status.Address, reason(s), schema.CellAge(s.CreatedAt, time.Now())}
+		if o.wide {
+			row = append(row, string(s.Spec.Node), s.Spec.Template.Image)
+		}
+		rows = append(rows, row)
+	}
+	if len(rows) == 0 && o.Terminal {
+		o.Notef("there are no sandboxes\n")
+		return nil
+	}
+	o.Table(headers, rows)
+	return nil
+}
+
+func (o *listOptions) state(s *sandbox.Sandbox) string { return state(o.Console, s) }
+
+func state(c *console.Console, s *sandbox.Sandbox) string {
+	switch s.Status.Phase {
+	case sandbox.SandboxPhaseRunning:
+		if s.Status.Ready {
+			return c.Paint(console.Green, "ready")
+		}
+		return c.Paint(console.Cyan, "running")
+	case sandbox.SandboxPhaseFailed:
+		return c.Paint(console.Red, "failed")
+	case sandbox.SandboxPhaseStopped:
+		return c.Paint(console.Dim, "stopped")
+	}
+	return c.Paint(console.Cyan, string(s.Status.Phase))
+}
+
+// reason is why a sandbox ended: "exit 3", "oom".
+func reason(s *sandbox.Sandbox) string {
+	r := string(s.Status.Reason)
+	if s.Status.Reason == sandbox.EndReasonExit && s.Status.ExitCode != nil {
+		r += " " + schema.Cell(*s.Status.ExitCode)
+	}
+	return r
+}
+
+func newShow(e *command.Env) *cobra.Command {
+	return &cobra.Command{
+		Use:               "show ID",
+		Short:             "Show one sandbox",
+		Args:              command.Args(1, 1, "ID"),
+		ValidArgsFunction: command.CompleteFirst(e, sandbox.SandboxKind),
+		RunE:              func(cmd *cobra.Command, args []string) error { return show(cmd.Context(), e, args[0]) },
+	}
+}
+
+func show(ctx context.Context, e *command.Env, name string) error {
+	s, err := find(ctx, e, name)
+	if err != nil {
+		return err
+	}
+	c, err := client(ctx, e)
+	if err != nil {
+		return err
+	}
+	var stats *sandbox.Stats
+	if s.Status.Phase == sandbox.SandboxPhaseRunning {
+		// It may end meanwhile; then there are none.
+		if stats, err = c.Stats(ctx, &sandbox.SandboxRequest{Sandbox: s.GetID()}); err != nil && errs.Is(err, errs.PermissionDenied) {
+			return err
+		}
+	}
+	if e.JSON {
+		return e.PrintJSON(map[string]any{"sandbox": s, "stats": stats})
+	}
+	line := func(name, value string) {
+		if value != "" {
+			e.Printf("%s %s\n", e.Paint(console.Dim, (name + "          ")[:10]), console.Cut(value, 0))
+		}
+	}
+	t := &s.Spec.Template
+	line("id", string(s.ID))
+	line("name", s.Name)
+	line("state", state(e.Console, s))
+	line("reason", reason(s))
+	line("message", s.Status.Message)
+	line("address", s.Status.Address)
+	line("listening", schema.Cell(s.Status.Listening))
+	line("image", t.Image)
+	line("command", strings.Join(t.Command, " "))
+	line("limits", schema.CellMillis(t.Resources.CPUMillis)+" CPU, "+schema.CellBytes(t.Resources.MemoryBytes)+" memory, "+
+		schema.Cell(t.Resources.PIDs)+" processes, "+schema.CellBytes(t.Resources.DiskBytes)+" disk")
+	line("network", string(t.Network))
+	if stats != nil {
+		line("uses", schema.CellBytes(stats.MemoryBytes)+" memory, "+stats.CPU.Round(time.Millisecond).String()+" CPU time, "+schema.Cell(stats.PIDs)+" processes")
+	}
+	line("node", string(s.Spec.Node))
+	line("created", schema.CellAge(s.CreatedAt, time.Now())+" ago")
+	if len(s.Status.LogTail) > 0 {
+		e.Printf("%s\n", e.Paint(console.Dim, "last lines"))
+		for _, l := range s.Status.LogTail {
+			e.Printf("  | %s\n", console.Cut(l, 0))
+		}
+	}
+	return nil
+}
+
+type execOptions struct {
+	*command.Env
+	exec command.ExecFlags
+}
+
+func newExec(e *command.Env) *cobra.Command {
+	o := &execOptions{Env: e}
+	cmd := &cobra.Command{
+		Use:               "exec ID -- COMMAND...",
+		Short:             "Run a command in a sandbox",
+		Long:              "Runs a command in a sandbox and returns its exit code. Input and output pass through as they are.",
+		Example:           "  r sandbox exec -t sb-4k2j -- bash\n  tar c . | r sandbox exec sb-4k2j -- tar x -C /tmp",
+		Args:              command.Args(2, -1, "ID", "COMMAND"),
+		ValidArgsFunction: command.CompleteFirst(e, sandbox.SandboxKind),
+		RunE:              func(cmd *cobra.Command, args []string) error { return o.run(cmd.Context(), args[0], args[1:]) },
+	}
+	o.exec.AddFlags(cmd)
+	cmd.Flags().SetInterspersed(true)
+	return cmd
+}
+
+func (o *execOptions) run(ctx context.Context, name string, argv []string) error {
+	s, err := find(ctx, o.Env, name)
+	if err != nil {
+		return err
+	}
+	req, err := o.exec.Request(argv)
+	if err != nil {
+		return err
+	}
+	req.Sandbox = s.GetID()
+	c, err := client(ctx, o.Env)
+	if err != nil {
+		return err
+	}
+	return attach.Code(attach.Run(ctx, o.Console, c, req, nil))
+}
+
+type logsOptions struct {
+	*command.Env
+	follow     bool
+	tail       int64
+	timestamps bool
+}
+
+func newLogs(e *command.Env) *cobra.Command {
+	o := &logsOptions{Env: e}
+	cmd := &cobra.Command{
+		Use:               "logs ID",
+		Short:             "Print what its main process prints",
+		Args:              command.Args(1, 1, "ID"),
+		ValidArgsFunction: command.CompleteFirst(e, sandbox.SandboxKind),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return o.run(cmd.Context(), args[0], cmd.Flags().Changed("tail"))
+		},
+	}
+	cmd.Flags().BoolVarP(&o.follow, "follow", "f", false, "go on until it has ended")
+	cmd.Flags().Int64VarP(&o.tail, "tail", "n", 0, "only so many last lines; default: all")
+	cmd.Flags().BoolVarP(&o.timestamps, "timestamps", "t", false, "with the time of each line")
+	return cmd
+}
+
+func (o *logsOptions) run(ctx context.Context, name string, tailGiven bool) error {
+	s, err := find(ctx, o.Env, name)
+	if err != nil {
+		return err
+	}
+	req := &sandbox.LogsRequest{Sandbox: s.GetID(), Follow: &o.follow}
+	if tailGiven {
+		req.Tail = &o.tail
+	}
+	v := &logview.View{Env: o.Env, Timestamps: o.timestamps}
+	return v.Print(ctx, req)
+}
+
+type stopOptions struct {
+	*command.Env
+	detach bool
+}
+
+func newStop(e *command.Env) *cobra.Command {
+	o := &stopOptions{Env: e}
+	cmd := &cobra.Command{
+		Use:               "stop ID...",
+		Short:             "Stop sandboxes",
+		Args:              command.Args(1, -1, "ID"),
+		ValidArgsFunction: command.CompleteFirst(e, sandbox.SandboxKind),
+		RunE:              func(cmd *cobra.Command, args []string) error { return o.run(cmd.Context(), args) },
+	}
+	cmd.Flags().BoolVar(&o.detach, "detach", false, "do not wait until they have ended")
+	return cmd
+}
+
+func (o *stopOptions) run(ctx context.Context, names []string) error {
+	c, err := client(ctx, o.Env)
+	if err != nil {
+		return err
+	}
+	wait := !o.detach
+	for _, name := range names {
+		s, err := find(ctx, o.Env, name)
+		if err != nil {
+			return err
+		}
+		resp, err := c.Stop(ctx, &sandbox.StopRequest{Sandbox: s.GetID(), Wait: &wait})
+		if err != nil {
+			return err
+		}
+		if s, err = entity.Decode[sandbox.Sandbox](&resp.Sandbox); err != nil {
+			return err
+		}
+		if o.JSON {
+			if err := o.PrintJSONLine(s); err != nil {
+				return err
+			}
+			continue
+		}
+		word := "stopped"
+		if !ended(s) {
+			word = "stopping"
+		}
+		o.Printf("%s %s\n", word, s.ID)
+	}
+	return nil
+}
+
+func newDelete(e *command.Env) *cobra.Command {
+	return &cobra.Command{
+		Use:               "delete ID...",
+		Aliases:           []string{"rm"},
+		Short:             "Delete sandboxes, stopping them if need be",
+		Args:              command.Args(1, -1, "ID"),
+		ValidArgsFunction: command.CompleteFirst(e, sandbox.SandboxKind),
+		RunE:              func(cmd *cobra.Command, args []string) error { return remove(cmd.Context(), e, args) },
+	}
+}
+
+func remove(ctx context.Context, e *command.Env, names []string) error {
+	c, err := client(ctx, e)
+	if err != nil {
+		return err
+	}
+	for _, name := range names {
+		s, err := find(ctx, e, name)
+		if err != nil {
+			return err
+		}
+		if err := c.Delete(ctx, &sandbox.SandboxRequest{Sandbox: s.GetID()}); err != nil {
+			return err
+		}
+		if e.JSON {
+			if err := e.PrintJSONLine(map[string]string{"event": "deleted", "id": string(s.ID)}); err != nil {
+				return err
+			}
+		}
+		e.Printf("deleted %s\n", s.ID)
+	}
+	return nil
+}

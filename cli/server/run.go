@@ -1,0 +1,101 @@
+package server
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"os"
+
+	"github.com/spf13/cobra"
+
+	"miren.dev/runtime/cli/command"
+	"miren.dev/runtime/pkg/config"
+	"miren.dev/runtime/pkg/errs"
+	"miren.dev/runtime/pkg/instance"
+	"miren.dev/runtime/pkg/proc"
+	"miren.dev/runtime/servers/daemon"
+)
+
+type runOptions struct {
+	*command.Env
+	config command.Config
+}
+
+func newRun(e *command.Env) *cobra.Command {
+	o := &runOptions{Env: e}
+	cmd := &cobra.Command{
+		Use:    "run",
+		Short:  "Be the server, in the foreground",
+		Long:   "Runs the server in the foreground until SIGTERM; apps go on running. For service managers; `r server start` does it in the background.",
+		Hidden: true,
+		Args:   command.Args(0, 0),
+		RunE:   func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context()) },
+	}
+	o.config.AddFlags(cmd)
+	return cmd
+}
+
+func (o *runOptions) run(ctx context.Context) error {
+	cfg, err := o.config.Load()
+	if err != nil {
+		return err
+	}
+	return serve(ctx, cfg)
+}
+
+// serve is the server process.
+func serve(ctx context.Context, cfg *config.Config) error {
+	if os.Geteuid() != 0 {
+		return errs.New(errs.PermissionDenied, "the server must run as root").WithHint("sudo r server start")
+	}
+	in, err := instance.Open(cfg.StateDir, cfg.RunDir)
+	if err != nil {
+		return err
+	}
+	// Only the one server writes these files: try whether there is another.
+	if err := in.Lock(); err != nil {
+		return err
+	}
+	err = describe(in, cfg)
+	in.Unlock()
+	if err != nil {
+		return err
+	}
+	return daemon.Run(ctx, cfg, command.Logger(cfg, os.Stderr))
+}
+
+// describe leaves what `r server stop` needs: which process this is, and the
+// configuration that it runs with.
+func describe(in *instance.Instance, cfg *config.Config) error {
+	rec, err := proc.Identify(os.Getpid())
+	if err != nil {
+		return errs.New(errs.Internal, "identify this process: %w", err)
+	}
+	if exe, err := os.Executable(); err == nil {
+		rec.Path = exe
+	}
+	b, err := json.Marshal(rec)
+	if err != nil {
+		return errs.New(errs.Internal, "identify this process: %w", err)
+	}
+	if err := replace(recordFile(in), 0o644, b); err != nil {
+		return err
+	}
+	var buf bytes.Buffer
+	if err := config.Generate(&buf, cfg); err != nil {
+		return err
+	}
+	return replace(configFile(in.StateDir), 0o600, buf.Bytes())
+}
+
+// replace writes a file complete or not at all.
+func replace(path string, mode os.FileMode, b []byte) error {
+	tmp := path + ".tmp"
+	if err := os.WriteFile(tmp, b, mode); err != nil {
+		return errs.New(errs.Unavailable, "%w", err)
+	}
+	if err := os.Rename(tmp, path); err != nil {
+		return errs.New(errs.Unavailable, "%w", err)
+	}
+	return nil
+}

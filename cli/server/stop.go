@@ -1,0 +1,176 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"miren.dev/runtime/cli/command"
+	"miren.dev/runtime/cli/console"
+	"miren.dev/runtime/pkg/config"
+	"miren.dev/runtime/pkg/errs"
+	"miren.dev/runtime/pkg/instance"
+	"miren.dev/runtime/pkg/proc"
+	"miren.dev/runtime/servers/daemon"
+)
+
+type stopOptions struct {
+	*command.Env
+	config  command.Config
+	keep    bool
+	timeout time.Duration
+}
+
+func newStop(e *command.Env) *cobra.Command {
+	o := &stopOptions{Env: e}
+	cmd := &cobra.Command{
+		Use:   "stop",
+		Short: "Stop the server, and everything that it runs",
+		Long: `Stops the server of this machine and everything of its installation: sandboxes, ingress, BuildKit, containerd and
+PostgreSQL. Apps are back after the next start. With --keep-running only the control plane ends and apps keep answering.
+Works also when the server is dead.`,
+		Args: command.Args(0, 0),
+		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context()) },
+	}
+	cmd.Flags().BoolVar(&o.keep, "keep-running", false, "end only the control plane; apps keep answering")
+	cmd.Flags().DurationVar(&o.timeout, "timeout", time.Minute, "how long the server may take to end before it is killed")
+	o.config.AddFlags(cmd)
+	return cmd
+}
+
+func (o *stopOptions) run(ctx context.Context) error {
+	cfg, err := o.runningConfig()
+	if err != nil {
+		return err
+	}
+	if os.Geteuid() != 0 {
+		return errs.New(errs.PermissionDenied, "only root may stop the server").WithHint("sudo r server stop")
+	}
+	if _, err := os.Stat(filepath.Join(cfg.StateDir, "instance-id")); errors.Is(err, os.ErrNotExist) {
+		o.Notef("there is no installation in %s\n", cfg.StateDir)
+		return o.result(cfg, false)
+	}
+	connectTo(o.Env, cfg)
+	in, err := instance.Open(cfg.StateDir, cfg.RunDir)
+	if err != nil {
+		return err
+	}
+	was, err := o.stopServer(ctx, in)
+	if err != nil {
+		return err
+	}
+	if !o.keep {
+		level := slog.LevelWarn
+		log := slog.New(slog.NewTextHandler(o.Err, &slog.HandlerOptions{Level: level}))
+		if err := daemon.Teardown(ctx, cfg, log); err != nil {
+			return errs.Wrap(err, "stop what the server runs")
+		}
+	}
+	return o.result(cfg, was)
+}
+
+func (o *stopOptions) result(cfg *config.Config, was bool) error {
+	if o.JSON {
+		return o.PrintJSON(map[string]any{"was_running": was, "kept_running": o.keep, "state_dir": cfg.StateDir})
+	}
+	what := "everything of " + cfg.StateDir + " is stopped"
+	switch {
+	case o.keep && was:
+		what = "the server is stopped; apps keep answering"
+	case o.keep:
+		what = "no server was running"
+	}
+	if !o.Quiet {
+		o.Printf("%s %s\n", o.Paint(console.Green, "✓"), what)
+	}
+	return nil
+}
+
+// runningConfig is the configuration that the server was started with, as it
+// left it, over which flags and environment go.
+func (o *stopOptions) runningConfig() (*config.Config, error) {
+	cfg, err := o.config.Load()
+	if err != nil {
+		return nil, err
+	}
+	file := configFile(cfg.StateDir)
+	if path, err := o.config.Path(); err != nil || path != "" {
+		return cfg, err
+	}
+	if _, err := os.Stat(file); errors.Is(err, os.ErrNotExist) {
+		return cfg, nil
+	}
+	return config.Load(file, os.Environ(), o.config.Flags)
+}
+
+// stopServer ends the server process and reports whether there was one.
+func (o *stopOptions) stopServer(ctx context.Context, in *instance.Instance) (bool, error) {
+	p, err := proc.Find(recordFile(in))
+	if err != nil && !errs.Is(err, errs.Corrupt) {
+		return false, err
+	}
+	if p != nil && !isServer(p.PID()) {
+		p = nil
+	}
+	asked := askStop(ctx, o.Env) == nil
+	if p == nil {
+		if asked {
+			return true, o.awaitLock(ctx, in)
+		}
+		return false, nil
+	}
+	if asked {
+		timer := time.NewTimer(o.timeout)
+		defer timer.Stop()
+		select {
+		case <-p.Done():
+		case <-timer.C:
+			o.Notef("the server (pid %d) does not end; killing it\n", p.PID())
+		case <-ctx.Done():
+			return true, ctx.Err()
+		}
+		return true, p.Stop(ctx, syscall.SIGKILL, 0)
+	}
+	return true, p.Stop(ctx, syscall.SIGTERM, o.timeout)
+}
+
+// awaitLock waits until a server without a record has ended.
+func (o *stopOptions) awaitLock(ctx context.Context, in *instance.Instance) error {
+	ctx, cancel := context.WithTimeout(ctx, o.timeout)
+	defer cancel()
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		err := in.Lock()
+		if err == nil {
+			in.Unlock()
+			return nil
+		}
+		if !errs.Is(err, errs.FailedPrecondition) {
+			return err
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return errs.Wrap(err, "the server was asked to stop")
+		}
+	}
+}
+
+// isServer makes sure that a recorded process is a server: its record could be
+// a copy from elsewhere.
+func isServer(pid int) bool {
+	b, err := os.ReadFile("/proc/" + itoa(pid) + "/cmdline")
+	if err != nil {
+		return false
+	}
+	args := strings.Split(string(b), "\x00")
+	return len(args) > 2 && args[1] == "server"
+}
