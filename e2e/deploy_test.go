@@ -16,11 +16,11 @@ import (
 var examples = []struct {
 	dir, file, old, new string
 }{
-	{"go-http", "main.go", "version 1", "version 2"},
-	{"node-express", "server.js", "version 1", "version 2"},
-	{"python-flask", "app.py", "version 1", "version 2"},
-	{"static-site", "index.html", "version 1", "version 2"},
-	{"dockerfile-websocket", "main.go", "version 1", "version 2"},
+	{"go-http", "main.go", "v1", "v2"},
+	{"node-express", "server.js", "v1", "v2"},
+	{"python-flask", "app.py", "v1", "v2"},
+	{"static-site", "index.html", "v1", "v2"},
+	{"dockerfile-websocket", "main.go", "v1", "v2"},
 }
 
 // TestExamples deploys every example, changes a line, deploys again and rolls back.
@@ -70,16 +70,16 @@ func TestRedeployUnderLoad(t *testing.T) {
 				case err != nil || code != http.StatusOK:
 					failed.Add(1)
 					first.Do(func() { t.Errorf("first failure: %d %q %v", code, body, err) })
-				case strings.Contains(body, "version 1"):
+				case strings.Contains(body, "v1"):
 					v1.Add(1)
-				case strings.Contains(body, "version 2"):
+				case strings.Contains(body, "v2"):
 					v2.Add(1)
 				}
 				done.Add(1)
 			}
 		})
 	}
-	edit(t, filepath.Join(dir, "main.go"), "version 1", "version 2")
+	edit(t, filepath.Join(dir, "main.go"), "v1", "v2")
 	shared.r(t, dir, "app", "deploy", "--app", name)
 	shared.r(t, dir, "app", "rollback", name)
 	shared.r(t, dir, "app", "rollback", name, "--to", "v2")
@@ -124,9 +124,9 @@ func TestBrokenDeploysAreExplained(t *testing.T) {
 		{"bad build", "package main\n\nfunc main() { undefined() }\n", short, 3, []string{"undefined"}},
 		{"crash at start", "package main\n\nimport (\n\t\"fmt\"\n\t\"os\"\n)\n\nfunc main() { fmt.Println(\"no database\"); os.Exit(7) }\n", short, 4,
 			[]string{"exit code 7", "no database"}},
-		{"wrong port", "package main\n\nimport \"net/http\"\n\nfunc main() { http.ListenAndServe(\":9999\", nil) }\n", short, 4, []string{"9999", "8080"}},
+		{"wrong port", "package main\n\nimport \"net/http\"\n\nfunc main() { http.ListenAndServe(":9999", nil) }\n", short, 4, []string{"9999", "8080"}},
 		{"never healthy", "package main\n\nimport \"net/http\"\n\nfunc main() {\n\thttp.ListenAndServe(\":8080\", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { w.WriteHeader(503) }))\n}\n",
-			strings.Replace(short, "[services.web]", "[services.web]\nhealth_path = \"/healthz\"", 1), 4, []string{"not healthy", "503"}},
+			short, 4, []string{"not healthy", "503"}},
 		{"out of memory", "package main\n\nvar hog [][]byte\n\nfunc main() {\n\tfor {\n\t\tb := make([]byte, 8<<20)\n\t\tfor i := range b {\n\t\t\tb[i] = byte(i)\n\t\t}\n\t\thog = append(hog, b)\n\t}\n}\n",
 			strings.Replace(short, "[services.web]", "[services.web]\nmemory = \"128MB\"", 1), 4, []string{"memory"}},
 	} {
@@ -142,7 +142,7 @@ func TestBrokenDeploysAreExplained(t *testing.T) {
 					t.Errorf("the explanation lacks %q: %s", w, res)
 				}
 			}
-			shared.answers(t, name, "/", "version 1")
+			shared.answers(t, name, "/", "v1")
 		})
 	}
 	write(t, main, string(good))
@@ -165,8 +165,8 @@ func TestEnv(t *testing.T) {
 	shared.r(t, dir, "app", "deploy", "--app", name)
 	shared.r(t, "", "app", "env", "set", "--app", name, "GREETING=good morning")
 	shared.r(t, "", "app", "env", "set", "--app", name, "--secret", "TOKEN=hunter2")
-	shared.answers(t, name, "/env?name=GREETING", "good morning")
-	shared.answers(t, name, "/env?name=TOKEN", "hunter2")
+	shared.answers(t, name, "/env/GREETING", "good morning")
+	shared.answers(t, name, "/env/TOKEN", "hunter2")
 	list := shared.r(t, "", "app", "env", "list", "--app", name)
 	if !strings.Contains(list, "good morning") || strings.Contains(list, "hunter2") || !strings.Contains(list, "TOKEN") {
 		t.Errorf("env list: %s", list)
@@ -175,7 +175,7 @@ func TestEnv(t *testing.T) {
 		t.Errorf("a secret shows in the entities")
 	}
 	shared.r(t, "", "app", "env", "unset", "--app", name, "GREETING")
-	code, body, err := shared.get(name, "/env?name=GREETING")
+	code, body, err := shared.get(name, "/env/GREETING")
 	if err != nil || code != http.StatusOK || strings.Contains(body, "good morning") {
 		t.Errorf("after unset: %d %q %v", code, body, err)
 	}
@@ -205,6 +205,6 @@ func TestCancel(t *testing.T) {
 		}
 		return nil
 	})
-	shared.answers(t, name, "/", "version 1")
+	shared.answers(t, name, "/", "v1")
 	shared.r(t, "", "app", "delete", name, "--yes")
 }

@@ -18,6 +18,10 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"miren.dev/runtime/components/leakcheck"
+	"miren.dev/runtime/pkg/errs"
+	"miren.dev/runtime/pkg/instance"
 )
 
 // bin is the directory of the built binaries.
@@ -47,27 +51,18 @@ func run(m *testing.M) (code int) {
 		fmt.Fprintln(os.Stderr, "e2e: sweep of an earlier run:", err)
 		return 1
 	}
-	before, err := hostState()
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "e2e:", err)
-		return 1
-	}
-	shared, err = newServer("shared")
-	if err == nil {
+	var err error
+	if shared, err = newServer("shared"); err == nil {
 		err = shared.start()
 	}
+	code = 1
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "e2e: start the shared server:", err)
-		shared.remove()
-		return 1
+	} else {
+		code = m.Run()
 	}
-	code = m.Run()
 	if err := shared.remove(); err != nil {
 		fmt.Fprintln(os.Stderr, "e2e: stop the shared server:", err)
-		code = 1
-	}
-	if left := hostDiff(before); left != "" {
-		fmt.Fprintln(os.Stderr, "e2e: left on the host:\n"+left)
 		code = 1
 	}
 	return code
@@ -107,10 +102,26 @@ func (s *server) start() error {
 	return nil
 }
 
+// remove stops everything of the server and fails if anything is left on the
+// host; then its state goes.
 func (s *server) remove() error {
+	in, err := instance.Find(s.state, instance.DefaultRunDir)
+	if errs.Is(err, errs.NotFound) {
+		return os.RemoveAll(s.state)
+	}
+	if err != nil {
+		return err
+	}
 	out, err := s.command(context.Background(), "", "server", "stop").CombinedOutput()
 	if err != nil {
 		return fmt.Errorf("server stop: %w\n%s", err, out)
+	}
+	left, err := leakcheck.List(in)
+	if err != nil {
+		return err
+	}
+	if len(left) > 0 {
+		return fmt.Errorf("left on the host after server stop: %v", left)
 	}
 	return os.RemoveAll(s.state)
 }

@@ -1,0 +1,335 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// converge is how long the system may take to repair itself.
+const converge = 10 * time.Second
+
+// own starts a server for one test and removes it at its end.
+func own(t *testing.T, name string, flags ...string) *server {
+	t.Helper()
+	s, err := newServer(name, flags...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if t.Failed() {
+			s.dump(t)
+		}
+		if err := s.remove(); err != nil {
+			t.Error(err)
+		}
+	})
+	if err := s.start(); err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// dump logs the end of the server's logs.
+func (s *server) dump(t *testing.T) {
+	for _, name := range []string{"server.log", "ingress.log"} {
+		b, err := os.ReadFile(filepath.Join(s.state, "logs", name))
+		if err == nil {
+			t.Logf("end of %s:\n%s", name, b[max(0, len(b)-6000):])
+		}
+	}
+}
+
+// status is what the tests need of `r server status --json`.
+type status struct {
+	Ready      bool `json:"ready"`
+	Components []struct {
+		Name   string `json:"name"`
+		Health string `json:"health"`
+		PID    int    `json:"pid"`
+	} `json:"components"`
+}
+
+func (s *server) status(t *testing.T) status {
+	t.Helper()
+	var st status
+	s.json(t, &st, "server", "status")
+	return st
+}
+
+func (s *server) pid(t *testing.T, component string) int {
+	t.Helper()
+	st := s.status(t)
+	for _, c := range st.Components {
+		if c.Name == component {
+			return c.PID
+		}
+	}
+	t.Fatalf("no component %s in %+v", component, st)
+	return 0
+}
+
+// healthy waits until the server and all its parts work.
+func (s *server) healthy(t *testing.T) {
+	t.Helper()
+	eventually(t, converge, func() error {
+		res := s.try(t, "", "server", "status", "--json")
+		if res.Code != 0 || !strings.Contains(res.Stdout, `"ready": true`) {
+			return fmt.Errorf("%s", res)
+		}
+		return nil
+	})
+}
+
+func kill(t *testing.T, pid int) {
+	t.Helper()
+	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+		t.Fatalf("kill %d: %v", pid, err)
+	}
+	eventually(t, 5*time.Second, func() error {
+		if b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid)); err == nil && !strings.Contains(string(b), ") Z ") {
+			return fmt.Errorf("process %d is still there", pid)
+		}
+		return nil
+	})
+}
+
+// watchApp asks an app all the time until the function it returns is called,
+// which tells how many answers failed of how many.
+func (s *server) watchApp(app string) (stop func() (failed, all int64)) {
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	var failed, all atomic.Int64
+	go func() {
+		defer close(done)
+		for ctx.Err() == nil {
+			code, _, err := s.get(app, "/")
+			all.Add(1)
+			if err != nil || code != http.StatusOK {
+				failed.Add(1)
+			}
+		}
+	}()
+	return func() (int64, int64) {
+		cancel()
+		<-done
+		return failed.Load(), all.Load()
+	}
+}
+
+// phase returns the phase of the newest deployment.
+func (s *server) phase(t *testing.T) string {
+	t.Helper()
+	var list []struct {
+		CreateRevision int64 `json:"create_revision"`
+		Status         struct {
+			Phase string `json:"phase"`
+		} `json:"status"`
+	}
+	s.json(t, &list, "entity", "list", "deployment")
+	newest, phase := int64(0), ""
+	for _, d := range list {
+		if d.CreateRevision > newest {
+			newest, phase = d.CreateRevision, d.Status.Phase
+		}
+	}
+	return phase
+}
+
+// TestServerKilledDuringDeploy kills the server in each phase of a deployment:
+// the app keeps answering, and the deployment ends well after the restart.
+func TestServerKilledDuringDeploy(t *testing.T) {
+	s := own(t, "server-killed")
+	name, dir := "app", copyExample(t, "go-http")
+	s.r(t, dir, "app", "deploy", "--app", name)
+	for i, phase := range []string{"building", "starting", "draining"} {
+		from, to := fmt.Sprintf("v%d", i+1), fmt.Sprintf("v%d", i+2)
+		t.Run(phase, func(t *testing.T) {
+			edit(t, filepath.Join(dir, "main.go"), strconv.Quote(from), strconv.Quote(to))
+			pid := s.pid(t, "server")
+			stop := s.watchApp(name)
+			s.r(t, dir, "app", "deploy", "--app", name, "--detach")
+			eventually(t, time.Minute, func() error {
+				if p := s.phase(t); p != phase && p != "succeeded" {
+					return fmt.Errorf("in phase %s", p)
+				}
+				return nil
+			})
+			kill(t, pid)
+			if code, body, err := s.get(name, "/"); err != nil || code != http.StatusOK {
+				t.Errorf("with the server dead the app answers %d %q %v", code, body, err)
+			}
+			if err := s.start(); err != nil {
+				t.Fatal(err)
+			}
+			eventually(t, time.Minute, func() error {
+				if p := s.phase(t); p != "succeeded" {
+					return fmt.Errorf("in phase %s", p)
+				}
+				return nil
+			})
+			if failed, all := stop(); failed > 0 {
+				t.Errorf("%d of %d requests failed", failed, all)
+			}
+			s.answers(t, name, "/", to)
+		})
+	}
+}
+
+// TestPartsKilled kills every part of an installation: apps keep answering,
+// where the part is not in the way, and everything works again soon.
+func TestPartsKilled(t *testing.T) {
+	s := own(t, "parts-killed")
+	name, dir := "app", copyExample(t, "go-http")
+	s.r(t, dir, "app", "deploy", "--app", name)
+	for _, c := range []struct {
+		part string
+		keep bool // the app answers all the time
+	}{{"postgres", true}, {"containerd", true}, {"buildkit", true}, {"ingress", false}} {
+		t.Run(c.part, func(t *testing.T) {
+			pid := s.pid(t, c.part)
+			stop := s.watchApp(name)
+			kill(t, pid)
+			eventually(t, converge, func() error {
+				if now := s.try(t, "", "server", "status", "--json"); now.Code != 0 || !strings.Contains(now.Stdout, `"ready": true`) {
+					return fmt.Errorf("%s", now)
+				}
+				return nil
+			})
+			if failed, all := stop(); failed > 0 && c.keep {
+				t.Errorf("%d of %d requests failed", failed, all)
+			}
+			if s.pid(t, c.part) == pid {
+				t.Errorf("%s has the same process id", c.part)
+			}
+			s.answers(t, name, "/", "v1")
+			edit(t, filepath.Join(dir, "main.go"), `"v1"`, `"v2"`)
+			s.r(t, dir, "app", "deploy", "--app", name)
+			s.answers(t, name, "/", "v2")
+			edit(t, filepath.Join(dir, "main.go"), `"v2"`, `"v1"`)
+			s.r(t, dir, "app", "deploy", "--app", name)
+		})
+	}
+	for _, c := range []struct{ name, word string }{{"shim", "containerd-shim-runsc-v1"}, {"sandbox", "runsc-sandbox"}} {
+		t.Run(c.name, func(t *testing.T) {
+			sb := s.sandbox(t, name)
+			pid := processOf(t, c.word, sb)
+			kill(t, pid)
+			eventually(t, converge+stopGrace, func() error {
+				if now := s.sandbox(t, name); now == "" || now == sb {
+					return fmt.Errorf("the sandbox is %q", now)
+				}
+				return nil
+			})
+			s.answers(t, name, "/", "v1")
+			if out := s.r(t, "", "entity", "get", "sandbox", sb, "--json"); !strings.Contains(out, `"crash"`) {
+				t.Errorf("the end of the killed sandbox is not recorded as a crash: %s", out)
+			}
+		})
+	}
+}
+
+// stopGrace is what a replaced sandbox may take beyond converge.
+const stopGrace = 5 * time.Second
+
+// sandbox returns the id of the ready sandbox of an app, "" if there is none.
+func (s *server) sandbox(t *testing.T, app string) string {
+	t.Helper()
+	var list []struct {
+		ID     string            `json:"id"`
+		Labels map[string]string `json:"labels"`
+		Status struct {
+			Ready bool `json:"ready"`
+		} `json:"status"`
+	}
+	s.json(t, &list, "entity", "list", "sandbox")
+	for _, sb := range list {
+		if sb.Status.Ready && sb.Labels["app"] == app {
+			return sb.ID
+		}
+	}
+	return ""
+}
+
+// processOf finds the process whose command line has both words.
+func processOf(t *testing.T, words ...string) int {
+	t.Helper()
+	entries, err := filepath.Glob("/proc/[0-9]*/cmdline")
+	if err != nil {
+		t.Fatal(err)
+	}
+next:
+	for _, f := range entries {
+		b, err := os.ReadFile(f)
+		if err != nil {
+			continue
+		}
+		for _, w := range words {
+			if !strings.Contains(string(b), w) {
+				continue next
+			}
+		}
+		pid, err := strconv.Atoi(filepath.Base(filepath.Dir(f)))
+		if err == nil {
+			return pid
+		}
+	}
+	t.Fatalf("no process with %q in its command line", words)
+	return 0
+}
+
+// TestCommandKilled kills the deploy command: the server finishes the work.
+func TestCommandKilled(t *testing.T) {
+	t.Parallel()
+	name, dir := "orphan", copyExample(t, "go-http")
+	cmd := shared.command(t.Context(), dir, "app", "deploy", "--app", name)
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, time.Minute, func() error {
+		if res := shared.try(t, "", "app", "status", name); res.Code != 0 {
+			return fmt.Errorf("%s", res)
+		}
+		return nil
+	})
+	if err := cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = cmd.Wait() // killed
+	eventually(t, 5*time.Minute, func() error {
+		if code, body, err := shared.get(name, "/"); err != nil || code != http.StatusOK || !strings.Contains(body, "v1") {
+			return fmt.Errorf("answers %d %q %v", code, body, err)
+		}
+		return nil
+	})
+	shared.r(t, "", "app", "delete", name, "--yes")
+}
+
+// TestOneServerPerState starts a second server on a state directory.
+func TestOneServerPerState(t *testing.T) {
+	t.Parallel()
+	res := shared.try(t, "", "server", "run", "--state-dir", shared.state)
+	if res.Code != 1 || !strings.Contains(res.Stderr, "another server") || !strings.Contains(res.Stderr, "server stop") {
+		t.Errorf("a second server: %s", res)
+	}
+}
+
+// TestTwoInstances runs a second installation beside the shared one.
+func TestTwoInstances(t *testing.T) {
+	name, dir := "neighbour", copyExample(t, "static-site")
+	shared.r(t, dir, "app", "deploy", "--app", name)
+	second := own(t, "second")
+	second.r(t, dir, "app", "deploy", "--app", name)
+	second.answers(t, name, "/", "v1")
+	second.r(t, "", "app", "delete", name, "--yes")
+	shared.answers(t, name, "/", "v1")
+	shared.r(t, "", "app", "delete", name, "--yes")
+}

@@ -1,0 +1,120 @@
+package e2e
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+)
+
+// TestKernelIsGVisor asks a sandbox what it runs on.
+func TestKernelIsGVisor(t *testing.T) {
+	t.Parallel()
+	if out := shared.r(t, "", "sandbox", "run", "--image", "debian", "--", "dmesg"); !strings.Contains(out, "gVisor") {
+		t.Errorf("dmesg: %s", out)
+	}
+	if out := shared.r(t, "", "sandbox", "run", "--image", "debian", "--", "uname", "-a"); !strings.Contains(out, "4.19.0-gvisor") {
+		t.Errorf("uname: %s", out)
+	}
+}
+
+// run starts a detached sandbox and returns its id.
+func (s *server) run(t *testing.T, args ...string) string {
+	t.Helper()
+	out := s.r(t, "", append([]string{"sandbox", "run", "--detach", "--json", "--image", "debian"}, args...)...)
+	var sb struct {
+		ID string `json:"id"`
+	}
+	if err := json.Unmarshal([]byte(out), &sb); err != nil || sb.ID == "" {
+		t.Fatalf("sandbox run --detach --json: %v in %s", err, out)
+	}
+	return sb.ID
+}
+
+// ended waits for the end of a sandbox and returns it as JSON.
+func (s *server) ended(t *testing.T, id string) string {
+	t.Helper()
+	var out string
+	eventually(t, time.Minute, func() error {
+		out = s.r(t, "", "sandbox", "show", id, "--json")
+		if !strings.Contains(out, `"ended_at"`) {
+			return fmt.Errorf("%s", out)
+		}
+		return nil
+	})
+	return out
+}
+
+// TestMemoryLimit uses more memory than allowed.
+func TestMemoryLimit(t *testing.T) {
+	t.Parallel()
+	id := shared.run(t, "--memory", "128MB", "--", "sh", "-c", "tail /dev/zero; sleep 60")
+	if out := shared.ended(t, id); !strings.Contains(out, `"oom"`) {
+		t.Errorf("ended without reason oom: %s", out)
+	}
+	shared.r(t, "", "sandbox", "delete", id)
+}
+
+// TestProcessLimit starts more processes than allowed.
+func TestProcessLimit(t *testing.T) {
+	t.Parallel()
+	res := shared.try(t, "", "sandbox", "run", "--image", "debian", "--pids", "20", "--", "sh", "-c",
+		"for i in $(seq 60); do sleep 20 & done; echo not limited")
+	if strings.Contains(res.Stdout, "not limited") || !strings.Contains(res.Stderr+res.Stdout, "fork") {
+		t.Errorf("60 processes with a limit of 20: %s", res)
+	}
+}
+
+// TestCPULimit does the same work with a quarter of a CPU and with a whole one.
+func TestCPULimit(t *testing.T) {
+	work := []string{"--", "sh", "-c", "i=0; while [ $i -lt 1500000 ]; do i=$((i+1)); done"}
+	took := func(cpu string) time.Duration {
+		start := time.Now()
+		shared.r(t, "", append([]string{"sandbox", "run", "--image", "debian", "--cpu", cpu}, work...)...)
+		return time.Since(start)
+	}
+	whole, quarter := took("1"), took("0.25")
+	if quarter < 2*whole {
+		t.Errorf("a whole CPU took %s, a quarter %s", whole, quarter)
+	}
+}
+
+// TestTTL ends a sandbox when its time is up.
+func TestTTL(t *testing.T) {
+	t.Parallel()
+	id := shared.run(t, "--ttl", "2s", "--", "sleep", "600")
+	if out := shared.ended(t, id); !strings.Contains(out, `"ttl"`) {
+		t.Errorf("ended without reason ttl: %s", out)
+	}
+	shared.r(t, "", "sandbox", "delete", id)
+}
+
+// TestExecReturnsTheCode runs commands in a sandbox.
+func TestExecReturnsTheCode(t *testing.T) {
+	t.Parallel()
+	id := shared.run(t, "--", "sleep", "600")
+	if out := shared.r(t, "", "sandbox", "exec", id, "--", "echo", "hello"); out != "hello\n" {
+		t.Errorf("echo printed %q", out)
+	}
+	if res := shared.try(t, "", "sandbox", "exec", id, "--", "sh", "-c", "echo oops >&2; exit 7"); res.Code != 7 || res.Stderr != "oops\n" {
+		t.Errorf("exit 7: %s", res)
+	}
+	if res := shared.try(t, "", "sandbox", "exec", id, "--", "no-such-command"); res.Code != 127 {
+		t.Errorf("a missing command: %s", res)
+	}
+	shared.r(t, "", "sandbox", "stop", id)
+	if out := shared.ended(t, id); !strings.Contains(out, `"user"`) {
+		t.Errorf("ended without reason user: %s", out)
+	}
+	shared.r(t, "", "sandbox", "delete", id)
+}
+
+// TestNetworkNone has no way out.
+func TestNetworkNone(t *testing.T) {
+	t.Parallel()
+	out := shared.r(t, "", "sandbox", "run", "--image", "debian", "--network", "none", "--", "cat", "/proc/net/dev")
+	if strings.Contains(out, "eth0") || !strings.Contains(out, "lo") {
+		t.Errorf("interfaces of a sandbox without network: %s", out)
+	}
+}
