@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -21,8 +22,11 @@ import (
 	"miren.dev/runtime/components/execution"
 )
 
-// built are the programs that the tests run.
-var built struct{ agent, tool, runsc string }
+// built are the programs that the tests run; checked is the agent with the race
+// detector, if the tests have it.
+var built struct{ agent, checked, tool, runsc string }
+
+var raceDetector bool
 
 func TestMain(m *testing.M) {
 	dir, err := os.MkdirTemp("", "agent-test-")
@@ -36,6 +40,14 @@ func TestMain(m *testing.M) {
 		c.Env = append(os.Environ(), "CGO_ENABLED=0")
 		if b, err := c.CombinedOutput(); err != nil {
 			fmt.Fprintf(os.Stderr, "build %s: %v\n%s", pkg, err, b)
+			os.Exit(1)
+		}
+	}
+	built.checked = built.agent
+	if raceDetector {
+		built.checked = filepath.Join(dir, "runtime-agent-race")
+		if b, err := exec.Command("go", "build", "-race", "-o", built.checked, "../../cmd/runtime-agent").CombinedOutput(); err != nil {
+			fmt.Fprintf(os.Stderr, "build agent with race detector: %v\n%s", err, b)
 			os.Exit(1)
 		}
 	}
@@ -145,13 +157,16 @@ func startProcess(t testing.TB, gs agent.Guest) *guest {
 			logs = m.Source
 		}
 	}
-	cmd := exec.Command(built.agent, dir, logs)
+	cmd := exec.Command(built.checked, dir, logs)
 	cmd.Env = gs.Env
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	g := run(t, cmd)
 	t.Cleanup(func() {
 		_ = cmd.Process.Signal(syscall.SIGKILL)
 		<-g.done
+		if strings.Contains(g.log.String(), "DATA RACE") {
+			t.Error("the agent has a data race")
+		}
 		if t.Failed() {
 			t.Logf("agent: %s", g.log)
 		}
