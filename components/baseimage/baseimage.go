@@ -51,7 +51,7 @@ type Config struct {
 	BinDir string
 	// Registry says when images are pulled instead; empty: RegistryAuto.
 	Registry Policy
-	Logger *slog.Logger
+	Logger   *slog.Logger
 }
 
 // Image is a base image in its layout directory.

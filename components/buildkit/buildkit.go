@@ -37,6 +37,8 @@ import (
 
 	ctd "github.com/containerd/containerd/v2/client"
 	"github.com/moby/buildkit/client"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
 
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/instance"
@@ -141,7 +143,11 @@ func (d *Daemon) ensure(ctx context.Context) (*client.Client, *proc.Process, err
 		}
 	}
 	if d.client == nil {
-		c, err := client.New(ctx, "unix://"+d.Socket())
+		c, err := client.New(ctx, "unix://"+d.Socket(), client.WithGRPCDialOption(grpc.WithConnectParams(grpc.ConnectParams{
+			// Away for as long as a start takes: come back soon.
+			Backoff:           backoff.Config{BaseDelay: 20 * time.Millisecond, Multiplier: 1.6, MaxDelay: 500 * time.Millisecond},
+			MinConnectTimeout: 2 * time.Second,
+		})))
 		if err != nil {
 			return nil, nil, errs.New(errs.Unavailable, "connect to buildkitd: %w", err)
 		}

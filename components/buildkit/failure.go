@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"time"
 
 	frontend "github.com/moby/buildkit/frontend/gateway/pb"
 	solver "github.com/moby/buildkit/solver/errdefs"
@@ -88,7 +89,15 @@ func (t *tracker) builderGone(err error, p *proc.Process) bool {
 		return true
 	default:
 	}
-	return grpcerrors.Code(err) == codes.Unavailable
+	if grpcerrors.Code(err) != codes.Unavailable {
+		return false
+	}
+	// Its end is seen a moment after its connections break. Who tries again then finds it ended, not ending.
+	select {
+	case <-p.Done():
+	case <-time.After(time.Second):
+	}
+	return true
 }
 
 // message is what BuildKit says, without what it was doing around it.
