@@ -151,9 +151,9 @@ func (m *machine) tearDown(ctx context.Context) error {
 			all = append(all, errs.Wrap(err, "%s", what))
 		}
 	}
-	try("BuildKit", m.buildkit.Stop(ctx))
-	// Sandboxes are removed through containerd, which may have died.
+	// Build steps and sandboxes are removed through containerd, which may have died.
 	try("containerd", m.containerd.Start(ctx))
+	try("BuildKit", m.buildkit.Stop(ctx))
 	try("sandboxes", m.driver.Start(ctx))
 	try("sandboxes", m.driver.Shutdown(ctx))
 	m.close()
