@@ -127,9 +127,9 @@ func (o *watchOptions) print(k *schema.Kind, what string, rec *schema.Record) er
 	cells := []string{o.Paint(styles[what], what), string(rec.ID), rec.Name}
 	for _, col := range k.Columns {
 		if v := col.Value(obj, time.Now()); !col.Wide && v != "" && col.Title != "AGE" {
-			cells = append(cells, strings.ToLower(col.Title)+"="+v)
+			cells = append(cells, strings.ToLower(col.Title)+"="+console.Cut(v, 0))
 		}
 	}
-	o.Printf("%s\n", console.Cut(strings.Join(cells, "\t"), 0))
+	o.Printf("%s\n", strings.Join(cells, "\t"))
 	return nil
 }

@@ -3,6 +3,7 @@ package rollout
 import (
 	"cmp"
 	"fmt"
+	"strings"
 	"time"
 
 	"miren.dev/runtime/api/app"
@@ -22,7 +23,11 @@ func (v *plainView) printf(format string, args ...any) {
 	v.c.Printf("%s\n", console.Cut(fmt.Sprintf(format, args...), 0))
 }
 
-func (v *plainView) Message(text string) { v.printf("%s", text) }
+func (v *plainView) Message(text string) {
+	for line := range strings.SplitSeq(text, "\n") {
+		v.printf("%s", line)
+	}
+}
 
 func (v *plainView) Upload(u Upload) {
 	switch {

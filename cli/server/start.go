@@ -5,10 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
+	"miren.dev/runtime/api/server"
 	"miren.dev/runtime/cli/command"
 	"miren.dev/runtime/cli/console"
 	"miren.dev/runtime/pkg/config"
@@ -59,8 +62,12 @@ func (o *startOptions) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if st, err := status(ctx, o.Env); err == nil {
+	if _, err := status(ctx, o.Env); err == nil {
 		o.Notef("a server is running already for %s\n", cfg.StateDir)
+		st, err := o.awaitParts(ctx)
+		if err != nil {
+			return err
+		}
 		return o.ready(cfg, st, true)
 	}
 	args, err := o.config.Args()
@@ -86,11 +93,39 @@ func (o *startOptions) run(ctx context.Context) error {
 	if err != nil {
 		return o.explain(ctx, in, err, began)
 	}
-	st, err := status(ctx, o.Env)
+	st, err := o.awaitParts(ctx)
 	if err != nil {
 		return errs.Wrap(err, "the server (pid %d) became ready and went away", p.PID())
 	}
 	return o.ready(cfg, st, p.Adopted)
+}
+
+// partsTimeout is how long the parts that the server starts last may take.
+const partsTimeout = 15 * time.Second
+
+// awaitParts waits until every part works; the server serves before.
+func (o *startOptions) awaitParts(ctx context.Context) (*Status, error) {
+	ctx, cancel := context.WithTimeout(ctx, partsTimeout)
+	defer cancel()
+	tick := time.NewTicker(50 * time.Millisecond)
+	defer tick.Stop()
+	var last *Status
+	for {
+		st, err := status(ctx, o.Env)
+		switch {
+		case err == nil && st.Ready:
+			return st, nil
+		case err == nil:
+			last = st
+		case last == nil || ctx.Err() == nil:
+			return nil, err
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return last, nil
+		}
+	}
 }
 
 // explain says why the server did not start.
@@ -112,7 +147,10 @@ func (o *startOptions) explain(ctx context.Context, in *instance.Instance, err e
 // ready prints where the server is.
 func (o *startOptions) ready(cfg *config.Config, st *Status, already bool) error {
 	if o.JSON {
-		return o.PrintJSON(map[string]any{"already_running": already, "state_dir": cfg.StateDir, "status": st})
+		if err := o.PrintJSON(map[string]any{"already_running": already, "state_dir": cfg.StateDir, "status": st}); err != nil {
+			return err
+		}
+		return partsError(cfg, st)
 	}
 	o.Printf("%s runtime %s runs for %s\n", o.Paint(console.Green, "✓"), st.Version, cfg.StateDir)
 	t, err := o.Target()
@@ -130,7 +168,25 @@ func (o *startOptions) ready(cfg *config.Config, st *Status, already bool) error
 		}
 		o.Printf("  apps     http://<app>.%s%s\n", domain, portOf(a))
 	}
-	return nil
+	return partsError(cfg, st)
+}
+
+// partsError names the parts that do not work; the server runs all the same.
+func partsError(cfg *config.Config, st *Status) error {
+	if st.Ready {
+		return nil
+	}
+	var bad, tails []string
+	for _, c := range st.Components {
+		if c.Health != server.HealthOk {
+			bad = append(bad, fmt.Sprintf("%s is %s", c.Name, c.Health))
+			if tail := logTail(filepath.Join(cfg.StateDir, "logs", c.Name+".log"), 0, 1<<10); tail != "" {
+				tails = append(tails, fmt.Sprintf("the log of %s ends with:\n%s", c.Name, tail))
+			}
+		}
+	}
+	return errs.New(errs.FailedPrecondition, "the server runs, but not everything works: %s", strings.Join(bad, ", ")).
+		WithHint("%s", strings.Join(append(tails, "`r server status` shows when it does"), "\n"))
 }
 
 // progress shows what the server in the background does.
