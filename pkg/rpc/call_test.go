@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"strings"
 	"sync"
@@ -263,20 +264,22 @@ func TestOutcomeOfLostConnection(t *testing.T) {
 		rd := newFrameReader(far)
 		_, _, _ = rd.next()
 		_, _ = far.Write(appendHello(nil, Limits{}.withDefaults().hello()))
+		// The PING that begins every connection, and the beginning of the first call.
+		_, _ = io.ReadFull(far, make([]byte, headerLen+8+10))
 	}()
 	if err := c.handshake(time.Minute); err != nil {
 		t.Fatal(err)
 	}
 	ended := make(chan error, 1)
 	go func() { ended <- c.run() }()
-	// Nobody reads: the first call is in Write, the others behind it.
+	// Nobody reads on: the first call is in Write, the others behind it.
 	results := make(chan error, 5)
 	for i := range 5 {
-		go func() { results <- c.call(t.Context(), &mEcho.MethodInfo, "", &echoMsg{}, new(echoMsg)) }()
+		go func() { results <- c.call(t.Context(), &mEcho.MethodInfo, "", &echoMsg{Data: make([]byte, 200)}, new(echoMsg)) }()
 		waitFor(t, "the call to be queued", func() bool {
 			c.mu.Lock()
 			defer c.mu.Unlock()
-			return len(c.streams) == i+1 && c.handed > 0
+			return len(c.streams) == i+1 && c.handed > headerLen+8
 		})
 	}
 	_ = far.Close()

@@ -47,8 +47,10 @@ type conn struct {
 	kick    chan struct{} // tells the flusher to write
 	closed  chan struct{}
 	heard   atomic.Bool // a frame came since the last tick
-	missed  int         // the flusher's
-	flushed time.Time   // when the write deadline was last set; of whoever flushes
+	began   time.Time
+	rtt     atomic.Int64 // shortest round trip of a PING, ns; 0: not known
+	missed  int          // the flusher's
+	flushed time.Time    // when the write deadline was last set; of whoever flushes
 
 	assembly *semaphore.Weighted
 
@@ -57,7 +59,7 @@ type conn struct {
 	spare      []byte
 	flushing   bool
 	appended   int64 // bytes ever appended to wbuf
-	handed     int64 // bytes ever handed to nc.Write
+	handed     int64 // bytes ever handed to nc.Write, and taken
 	sendCredit int64
 	bulk       []*stream // wait for room in wbuf, in order
 	starved    []*stream // wait for sendCredit
@@ -81,7 +83,7 @@ func newConn(nc net.Conn, dialed bool, lim Limits) *conn {
 		first = 1 // so that the first call is 3: odd
 	}
 	return &conn{
-		lastID: first, nc: nc, dialed: dialed, lim: lim, rd: newFrameReader(nc),
+		lastID: first, began: time.Now(), nc: nc, dialed: dialed, lim: lim, rd: newFrameReader(nc),
 		kick: make(chan struct{}, 1), closed: make(chan struct{}), assembly: semaphore.NewWeighted(int64(lim.Assembly)),
 		streams: map[uint64]*stream{}, recvAvail: h.connWindow, growth: int64(lim.Growth),
 	}
@@ -110,6 +112,7 @@ func (c *conn) handshake(timeout time.Duration) error {
 // flusher.
 func (c *conn) run() error {
 	done := make(chan struct{})
+	c.ping()
 	go func() {
 		defer close(done)
 		c.flusher()
@@ -153,7 +156,23 @@ func (c *conn) keepAlive() {
 		c.fail(errs.New(errs.Unavailable, "the peer did not answer for %s", 3*c.lim.KeepAlive))
 		return
 	}
-	c.control(header{typ: framePing, length: 8}, make([]byte, 8))
+	c.ping()
+}
+
+// ping asks for a sign of life, and measures how long it takes.
+func (c *conn) ping() {
+	var p [8]byte
+	binary.BigEndian.PutUint64(p[:], uint64(time.Since(c.began)))
+	c.control(header{typ: framePing, length: 8}, p[:])
+}
+
+// pong takes the answer to a ping. What it says is the peer's word, and only
+// makes windows grow sooner or later.
+func (c *conn) pong(p []byte) {
+	took := int64(time.Since(c.began)) - int64(binary.BigEndian.Uint64(p))
+	if old := c.rtt.Load(); took > 0 && (old == 0 || took < old) {
+		c.rtt.Store(took)
+	}
 }
 
 // control sends a small frame that waits for nothing.
@@ -219,8 +238,9 @@ func (c *conn) flushLocked(rounds int) {
 		c.handed += int64(len(b))
 		c.wakeBulkLocked(bulkHigh / chunkLen)
 		c.mu.Unlock()
-		err := c.write(b)
+		n, err := c.write(b)
 		c.mu.Lock()
+		c.handed -= int64(len(b) - n) // what the kernel did not take, nobody got
 		if cap(b) <= keepBuffer {
 			c.spare = b
 		}
@@ -235,19 +255,20 @@ func (c *conn) flushLocked(rounds int) {
 	}
 }
 
-// write is called by one goroutine at a time, the one that set flushing.
-func (c *conn) write(b []byte) error {
+// write is called by one goroutine at a time, the one that set flushing. On an
+// error it returns how much of b may have reached the peer.
+func (c *conn) write(b []byte) (int, error) {
 	if now := time.Now(); now.Sub(c.flushed) > c.lim.WriteTimeout/4 {
 		c.flushed = now
 		if err := c.nc.SetWriteDeadline(now.Add(c.lim.WriteTimeout)); err != nil {
-			return err
+			return 0, err
 		}
 	}
-	_, err := c.nc.Write(b)
+	n, err := c.nc.Write(b)
 	if errors.Is(err, os.ErrDeadlineExceeded) {
-		return errs.New(errs.Unavailable, "the peer took nothing for %s", c.lim.WriteTimeout)
+		return n, errs.New(errs.Unavailable, "the peer took nothing for %s", c.lim.WriteTimeout)
 	}
-	return err
+	return n, err
 }
 
 func (c *conn) wakeBulkLocked(n int) {

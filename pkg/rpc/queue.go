@@ -169,20 +169,18 @@ func (q *queue) take() (flags uint8, p []byte, ok bool, err error) {
 	return uint8(h), p, true, nil
 }
 
-// growAfter is the time within which a reader must empty half a window for the
-// window to grow.
-const growAfter = 100 * time.Millisecond
-
 // refill gives the window back if enough was read. It returns what the peer
 // may send more, and what of that is given back to the connection's window.
-// grow takes up to n bytes from the budget for growing.
-func (q *queue) refill(limit int64, grow func(n int64) int64) (credit, back int64) {
+// The window is too small, and grows, if the consumer empties half of it
+// within two round trips and yet had to wait. grow takes up to n bytes from the
+// budget for that.
+func (q *queue) refill(limit int64, rtt time.Duration, grow func(n int64) int64) (credit, back int64) {
 	if q.debt < q.window/2 {
 		return 0, 0
 	}
 	now := time.Now()
 	extra := int64(0)
-	if q.waited && q.window < limit && now.Sub(q.update) < growAfter {
+	if q.waited && q.window < limit && now.Sub(q.update) < 2*rtt {
 		extra = grow(min(q.window, limit-q.window))
 	}
 	q.update, q.waited = now, false

@@ -20,7 +20,7 @@ func (r *rig) killConns() {
 func (r *rig) conns() int {
 	r.srv.mu.Lock()
 	defer r.srv.mu.Unlock()
-	return len(r.srv.conns)
+	return len(r.srv.conns) + r.srv.pending
 }
 
 func (r *rig) serverConn(t testing.TB) *conn {

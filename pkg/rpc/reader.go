@@ -105,7 +105,9 @@ func (c *conn) readPing(h header, p []byte) error {
 	if len(p) != 8 {
 		return protocolError("malformed PING")
 	}
-	if h.flags&flagAck == 0 {
+	if h.flags&flagAck != 0 {
+		c.pong(p)
+	} else {
 		c.control(header{typ: framePing, flags: flagAck, length: 8}, p)
 	}
 	return nil

@@ -216,10 +216,10 @@ func (s *Server) serveConn(nc net.Conn, greet greeter) {
 	s.opts.Logger.Debug("rpc connection ended", "peer", nc.RemoteAddr().String(), "identity", id.String(), "error", err)
 }
 
-func (s *Server) handshake(nc net.Conn, greet greeter) (*conn, Identity, error) {
-	stop := context.AfterFunc(s.base, func() { _ = nc.Close() })
+func (s *Server) handshake(raw net.Conn, greet greeter) (*conn, Identity, error) {
+	stop := context.AfterFunc(s.base, func() { _ = raw.Close() })
 	defer stop()
-	nc, id, err := greet(nc)
+	nc, id, err := greet(raw)
 	if err != nil {
 		return nil, id, err
 	}
@@ -547,6 +547,7 @@ func (s *Server) Close() {
 	s.mu.Unlock()
 	s.stop()
 	for _, c := range conns {
+		c.goAway()
 		c.close(errShutdown)
 	}
 	s.wg.Wait()

@@ -7,6 +7,7 @@ import (
 	"io"
 	"slices"
 	"sync"
+	"time"
 
 	"miren.dev/runtime/pkg/errs"
 )
@@ -174,7 +175,7 @@ func (st *stream) next() (flags uint8, p []byte, err error) {
 
 // refill returns windows when enough was read.
 func (st *stream) refill() {
-	credit, back := st.q.refill(int64(st.c.lim.MaxStreamWindow), st.growWindow)
+	credit, back := st.q.refill(int64(st.c.lim.MaxStreamWindow), time.Duration(st.c.rtt.Load()), st.growWindow)
 	if credit == 0 {
 		return
 	}

@@ -319,6 +319,7 @@ func TestWindowGrows(t *testing.T) {
 	cl := r.dial(t)
 	st := open(t, cl, mSource, &echoMsg{N: 32 << 10})
 	c := cl.cur.Load()
+	c.rtt.Store(int64(50 * time.Millisecond)) // as if the server were far away
 	if _, err := io.CopyN(io.Discard, struct{ io.Reader }{st}, 256<<20); err != nil {
 		t.Fatal(err)
 	}

@@ -56,18 +56,19 @@ func (c *corkedConn) cork() {
 	c.mu.Unlock()
 }
 
-func (c *corkedConn) uncork() error {
+// uncork writes what was collected. none says that nothing at all was taken.
+func (c *corkedConn) uncork() (none bool, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.corked = false
 	if len(c.buf) == 0 {
-		return nil
+		return false, nil
 	}
-	_, err := c.Conn.Write(c.buf)
+	n, err := c.Conn.Write(c.buf)
 	if c.buf = c.buf[:0]; cap(c.buf) > keepBuffer {
 		c.buf = nil
 	}
-	return err
+	return n == 0, err
 }
 
 // tlsConn is a TLS connection over a corkedConn.
@@ -78,11 +79,15 @@ type tlsConn struct {
 
 func (t *tlsConn) Write(p []byte) (int, error) {
 	t.under.cork()
-	n, err := t.Conn.Write(p)
-	if uerr := t.under.uncork(); err == nil {
+	_, err := t.Conn.Write(p)
+	none, uerr := t.under.uncork()
+	if err == nil {
 		err = uerr
 	}
-	return n, err
+	if none {
+		return 0, err
+	}
+	return len(p), err // some of it, at least, may have arrived
 }
 
 func prepareTLS(cfg *tls.Config) *tls.Config {
