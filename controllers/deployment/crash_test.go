@@ -1,0 +1,179 @@
+package deployment_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"miren.dev/runtime/api/app"
+	"miren.dev/runtime/entity"
+	"miren.dev/runtime/pkg/errs"
+	"miren.dev/runtime/pkg/schema"
+)
+
+// mortal is the store as a server sees it that dies with its n-th write: that
+// write happens, its answer and everything after it is lost.
+type mortal struct {
+	entity.Store
+	die func()
+
+	mu    sync.Mutex
+	left  int // negative: never dies
+	count int
+	dead  bool
+}
+
+var errDead = errs.New(errs.Unavailable, "the server is dead")
+
+func (m *mortal) alive() error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.dead {
+		return errDead
+	}
+	return nil
+}
+
+func (m *mortal) write(do func() error) error {
+	m.mu.Lock()
+	defer m.mu.Unlock() // one at a time, so that nothing follows the last
+	if m.dead {
+		return errDead
+	}
+	m.count++
+	if m.left > 0 {
+		m.left--
+	}
+	err := do()
+	if m.left == 0 {
+		m.dead = true
+		go m.die()
+		return errDead
+	}
+	return err
+}
+
+func (m *mortal) Txn(ctx context.Context, req entity.TxnRequest) (res entity.TxnResult, err error) {
+	err = m.write(func() error { res, err = m.Store.Txn(ctx, req); return err })
+	return res, err
+}
+
+func (m *mortal) Revoke(ctx context.Context, id schema.LeaseID) error {
+	return m.write(func() error { return m.Store.Revoke(ctx, id) })
+}
+
+func (m *mortal) Grant(ctx context.Context, ttl time.Duration) (entity.Lease, error) {
+	if err := m.alive(); err != nil {
+		return entity.Lease{}, err
+	}
+	return m.Store.Grant(ctx, ttl)
+}
+
+func (m *mortal) KeepAlive(ctx context.Context, id schema.LeaseID) (entity.Lease, error) {
+	if err := m.alive(); err != nil {
+		return entity.Lease{}, err
+	}
+	return m.Store.KeepAlive(ctx, id)
+}
+
+func (m *mortal) Get(ctx context.Context, kind string, id schema.ID) (schema.Record, error) {
+	if err := m.alive(); err != nil {
+		return schema.Record{}, err
+	}
+	return m.Store.Get(ctx, kind, id)
+}
+
+func (m *mortal) List(ctx context.Context, q entity.Query) (entity.Page, error) {
+	if err := m.alive(); err != nil {
+		return entity.Page{}, err
+	}
+	return m.Store.List(ctx, q)
+}
+
+// A server that dies after any write of a rollout leaves what the next one
+// brings to the same end as if it had not died.
+func TestDiesAfterEveryWrite(t *testing.T) {
+	step := 1
+	if testing.Short() {
+		step = 5
+	}
+	if s := os.Getenv("CRASH_STEP"); s != "" {
+		step, _ = strconv.Atoi(s)
+	}
+	for _, tc := range []struct {
+		name   string
+		begin  func(w *world, name string) *app.Deployment
+		end    app.DeploymentPhase
+		reason app.FailureReason
+	}{
+		{"redeploy", func(w *world, name string) *app.Deployment {
+			return w.deploy(name, w.source("ok", "web=ok", "worker=ok"))
+		}, app.DeploymentPhaseSucceeded, ""},
+		{"crash", func(w *world, name string) *app.Deployment {
+			return w.deploy(name, w.source("ok", "web=ok", "worker=crash"))
+		}, app.DeploymentPhaseFailed, app.FailureReasonCrash},
+		{"cancel", func(w *world, name string) *app.Deployment {
+			d := w.deploy(name, w.source("hang", "web=ok"))
+			if _, err := w.svc.Cancel(w.Context(), "", name); err != nil {
+				w.Fatal(err)
+			}
+			return d
+		}, app.DeploymentPhaseCanceled, ""},
+		{"bad build", func(w *world, name string) *app.Deployment {
+			return w.deploy(name, w.source("fail", "web=ok"))
+		}, app.DeploymentPhaseFailed, app.FailureReasonBuild},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			for n := 1; ; n += step {
+				name := fmt.Sprintf("app-%d", n)
+				stop := w.control(w.store)
+				d1 := w.succeed(w.deploy(name, w.source("ok", "web=ok")))
+				w.settled(name)
+				stop()
+				d := tc.begin(w, name)
+
+				died := make(chan struct{})
+				m := &mortal{Store: w.store, left: n, die: func() { close(died) }}
+				stop = w.control(m)
+				survived := false
+				w.eventually("it dies or is done", func() bool {
+					select {
+					case <-died:
+						return true
+					default:
+						survived = w.get(d).Status.Phase == tc.end && w.leftover(w.app(name)) == ""
+						return survived
+					}
+				})
+				stop()
+				stop = w.control(w.store)
+				d = w.phase(d, tc.end)
+				a := w.settled(name)
+				stop()
+				want := d1.Status.Version
+				if tc.end == app.DeploymentPhaseSucceeded {
+					want = d.Status.Version
+				}
+				if a.Status.ActiveVersion != want {
+					t.Fatalf("after write %d: %s serves, want %s", n, a.Status.ActiveVersion, want)
+				}
+				if f := d.Status.Failure; tc.reason != "" && (f == nil || f.Reason != tc.reason) {
+					t.Fatalf("after write %d: failure %+v, want %s", n, f, tc.reason)
+				}
+				if versions := list(w, func(v *app.AppVersion) bool { return v.Spec.App == a.GetID() }); len(versions) != int(a.Spec.VersionCounter) {
+					t.Fatalf("after write %d: %d versions, counted %d", n, len(versions), a.Spec.VersionCounter)
+				}
+				if survived {
+					t.Logf("%d writes, died after each", n-1)
+					return
+				}
+			}
+		})
+	}
+}

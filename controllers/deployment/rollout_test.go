@@ -1,0 +1,460 @@
+package deployment_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"miren.dev/runtime/api/app"
+	"miren.dev/runtime/api/sandbox"
+	"miren.dev/runtime/controllers/deployment"
+	"miren.dev/runtime/entity"
+	"miren.dev/runtime/pkg/errs"
+	"miren.dev/runtime/servers/service"
+)
+
+func TestDeployRedeployRollback(t *testing.T) {
+	w := newWorld(t)
+	w.control(w.store)
+
+	d1 := w.succeed(w.deploy("shop", w.source("ok", "web=ok", "worker=ok", "idle=ok", "many=ok")))
+	a := w.settled("shop")
+	if a.Status.ActiveVersion != d1.Status.Version || a.Status.LastDeployment != d1.GetID() {
+		t.Fatalf("status %+v", a.Status)
+	}
+	if d1.Status.URL != "http://shop.localhost/" || d1.Status.EndedAt == nil {
+		t.Fatalf("status %+v", d1.Status)
+	}
+	for _, s := range d1.Status.Steps {
+		if s.State != app.StepStateDone || s.StartedAt == nil || s.EndedAt == nil {
+			t.Errorf("step %+v", s)
+		}
+	}
+	count := func(service string) int {
+		return len(list(w, func(sb *sandbox.Sandbox) bool {
+			return sb.Spec.AppVersion == d1.Status.Version && sb.Spec.Service == service
+		}))
+	}
+	if count("web") != 1 || count("worker") != 1 || count("idle") != 0 || count("many") != 5 {
+		t.Errorf("sandboxes: web %d worker %d idle %d many %d", count("web"), count("worker"), count("idle"), count("many"))
+	}
+	web := list(w, func(p *sandbox.SandboxPool) bool { return p.Spec.Service == "web" })[0]
+	if web.Spec.Template.Env["PORT"] != "8080" || web.Spec.Template.Probe == nil || web.Spec.Template.Resources.DiskBytes == 0 {
+		t.Errorf("template %+v", web.Spec.Template)
+	}
+	worker := list(w, func(p *sandbox.SandboxPool) bool { return p.Spec.Service == "worker" })[0]
+	if worker.Spec.Template.Probe != nil || worker.Spec.Template.Env["PORT"] != "" {
+		t.Errorf("template of a service without a port %+v", worker.Spec.Template)
+	}
+
+	d2 := w.succeed(w.deploy("shop", w.source("ok", "web=ok")))
+	a = w.settled("shop")
+	if a.Status.ActiveVersion != d2.Status.Version || d2.Status.Previous != d1.Status.Version || a.Spec.VersionCounter != 2 {
+		t.Fatalf("status %+v, deployment %+v", a.Status, d2.Status)
+	}
+
+	// Environment: what a failed rollout leaves, what a rollback brings back.
+	d3, err := w.svc.SetEnv(t.Context(), "", "shop", service.EnvChange{Set: map[string]string{"COLOR": "red"}, SetSecret: map[string]string{"KEY": "s3"}, Deploy: true}, service.DeployRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	d3 = w.succeed(d3)
+	w.settled("shop")
+	v3 := w.version(d3)
+	if v3.Spec.Env["COLOR"] != "red" || len(v3.Spec.Secrets) != 1 || v3.Spec.CopiedFrom != d2.Status.Version || v3.Spec.Image == "" || v3.Status.ServedAt == nil {
+		t.Fatalf("version %+v", v3.Spec)
+	}
+	d4, err := w.svc.Restart(t.Context(), "", "shop", service.DeployRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.succeed(d4)
+	// The version before the restart runs the same: what it undoes is the environment.
+	d5, err := w.svc.Rollback(t.Context(), "", "shop", "", service.DeployRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d5.Spec.Target != d2.Status.Version {
+		t.Fatalf("rollback to %s, want %s", d5.Spec.Target, d2.Status.Version)
+	}
+	d5 = w.succeed(d5)
+	a = w.settled("shop")
+	if len(a.Spec.Env)+len(a.Spec.Secrets) != 0 {
+		t.Errorf("environment after rollback: %v", a.Spec.Env)
+	}
+	if v := w.version(d5); v.Spec.Number != 5 || v.Spec.Build != v3.Spec.Build {
+		t.Errorf("version %+v", v.Spec)
+	}
+	// To a version by its number, whose build is forgotten meanwhile.
+	b := list(w, func(b *app.Build) bool { return b.GetID() == w.version(d1).Spec.Build })[0]
+	if err := entity.Delete(t.Context(), w.store, b); err != nil {
+		t.Fatal(err)
+	}
+	d6, err := w.svc.Rollback(t.Context(), "", "shop", "v1", service.DeployRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	d6 = w.succeed(d6)
+	if v := w.version(d6); v.Spec.CopiedFrom != d1.Status.Version || v.Spec.Build != "" || len(v.Spec.Services) != 4 {
+		t.Errorf("version %+v", v.Spec)
+	}
+	w.settled("shop")
+}
+
+func (w *world) version(d *app.Deployment) *app.AppVersion {
+	w.Helper()
+	v, err := entity.Get[app.AppVersion](w.Context(), w.store, d.Status.Version)
+	if err != nil {
+		w.Fatal(err)
+	}
+	return v
+}
+
+// Every failure keeps the old version, leaves nothing behind and explains itself.
+func TestFailures(t *testing.T) {
+	for _, tc := range []struct {
+		name, build string
+		services    []string
+		ahead       time.Duration
+		reason      app.FailureReason
+		message     string
+		check       func(f *app.Failure) bool
+	}{
+		{"build", "fail", []string{"web=ok"}, 0, app.FailureReasonBuild, "RUN make: exit code 2", func(f *app.Failure) bool { return f.LogTail[0] == "make: no rule" }},
+		{"builder panics", "panic", []string{"web=ok"}, 0, app.FailureReasonInternal, "index out of range", nil},
+		{"crash", "ok", []string{"web=ok", "worker=crash"}, 0, app.FailureReasonCrash, "service worker ended with exit code 3", func(f *app.Failure) bool {
+			return *f.ExitCode == 3 && f.LogTail[0] == "panic: no database" && f.Service == "worker"
+		}},
+		{"oom", "ok", []string{"web=oom"}, 0, app.FailureReasonOOM, "more than its 512 MiB", nil},
+		{"port", "ok", []string{"web=deaf"}, 0, app.FailureReasonPort, "listens on port 3000, but port 8080 was expected", func(f *app.Failure) bool {
+			return f.Listening[0] == 3000 && *f.ExpectedPort == 8080 && strings.Contains(f.Hint, "port = 3000")
+		}},
+		{"no port", "ok", []string{"web=mute"}, 0, app.FailureReasonPort, "listened on no port", nil},
+		{"unhealthy", "ok", []string{"web=sick"}, 0, app.FailureReasonUnhealthy, "GET /healthz answered 500", nil},
+		{"setup", "ok", []string{"web=setup"}, 0, app.FailureReasonInternal, "no space left on device", nil},
+		{"capacity", "ok", []string{"huge=ok"}, time.Minute, app.FailureReasonCapacity, "no node has room", nil},
+		{"never ready", "ok", []string{"many=gate"}, time.Hour, app.FailureReasonTimeout, "many", nil},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			w.control(w.store)
+			d1 := w.succeed(w.deploy("shop", w.source("ok", "web=ok")))
+			bad := w.deploy("shop", w.source(tc.build, tc.services...))
+			if tc.ahead > 0 {
+				w.phase(bad, app.DeploymentPhaseStarting)
+				w.eventually("sandboxes wait", func() bool {
+					return len(list(w, func(sb *sandbox.Sandbox) bool {
+						return sb.Spec.AppVersion != d1.Status.Version && (sb.Status.Message != "" || sb.Status.StartedAt != nil)
+					})) > 0
+				})
+				w.advance(tc.ahead)
+			}
+			bad = w.phase(bad, app.DeploymentPhaseFailed)
+			f := bad.Status.Failure
+			if f == nil || f.Reason != tc.reason || !strings.Contains(f.Message, tc.message) || f.Hint == "" {
+				t.Fatalf("failure %+v", f)
+			}
+			if tc.check != nil && !tc.check(f) {
+				t.Fatalf("failure %+v", f)
+			}
+			a := w.settled("shop")
+			if a.Status.ActiveVersion != d1.Status.Version || a.Status.LastDeployment != bad.GetID() {
+				t.Fatalf("status %+v", a.Status)
+			}
+			// It can be deployed again at once.
+			w.gate.Store(true)
+			d3 := w.succeed(w.deploy("shop", w.source("ok", "web=ok")))
+			if a := w.settled("shop"); a.Status.ActiveVersion != d3.Status.Version {
+				t.Fatalf("status %+v", a.Status)
+			}
+		})
+	}
+}
+
+func TestSourceFailures(t *testing.T) {
+	w := newWorld(t)
+	w.control(w.store)
+	w.sources["empty"] = map[string]string{"README": "x"}
+	w.sources["broken"] = map[string]string{"app.toml": "name = \n"}
+	for source, reason := range map[string]app.FailureReason{
+		"absent": app.FailureReasonSource, "empty": app.FailureReasonPlan, "broken": app.FailureReasonSource,
+	} {
+		d := w.phase(w.deploy("shop", source), app.DeploymentPhaseFailed)
+		if f := d.Status.Failure; f.Reason != reason || f.Message == "" {
+			t.Errorf("%s: %+v", source, f)
+		}
+		w.settled("shop")
+	}
+}
+
+func TestCancel(t *testing.T) {
+	for _, tc := range []struct {
+		name   string
+		source func(w *world) string
+		at     app.DeploymentPhase
+	}{
+		{"pending", func(w *world) string { return w.source("ok", "web=ok") }, app.DeploymentPhasePending},
+		{"building", func(w *world) string { return w.source("hang", "web=ok") }, app.DeploymentPhaseBuilding},
+		{"starting", func(w *world) string { return w.source("ok", "web=gate", "worker=ok") }, app.DeploymentPhaseStarting},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			stop := w.control(w.store)
+			d1 := w.succeed(w.deploy("shop", w.source("ok", "web=ok")))
+			if tc.at == app.DeploymentPhasePending {
+				stop()
+			}
+			src := tc.source(w)
+			d := w.phase(w.deploy("shop", src), tc.at)
+			if _, err := w.svc.Cancel(t.Context(), "", "shop"); err != nil {
+				t.Fatal(err)
+			}
+			if tc.at == app.DeploymentPhasePending {
+				w.control(w.store)
+			}
+			w.phase(d, app.DeploymentPhaseCanceled)
+			if a := w.settled("shop"); a.Status.ActiveVersion != d1.Status.Version {
+				t.Fatalf("status %+v", a.Status)
+			}
+			if _, err := w.svc.Cancel(t.Context(), "", "shop"); !errs.Is(err, errs.NotFound) {
+				t.Errorf("cancel of nothing: %v", err)
+			}
+		})
+	}
+}
+
+func TestCancelTooLate(t *testing.T) {
+	w := newWorld(t)
+	w.control(w.store)
+	d1 := w.succeed(w.deploy("shop", w.source("ok", "web=ok")))
+	w.drainer.set(d1.Status.Version, 1)
+	d2 := w.phase(w.deploy("shop", w.source("ok", "web=ok")), app.DeploymentPhaseDraining)
+	if _, err := w.svc.Cancel(t.Context(), "", "shop"); !errs.Is(err, errs.FailedPrecondition) || errs.HintOf(err) == "" {
+		t.Errorf("cancel while draining: %v", err)
+	}
+	// Also one that got into the spec does not take the traffic back.
+	if _, err := entity.ModifySpec(t.Context(), w.store, d2.ID, func(d *app.Deployment) error { d.Spec.Cancel = true; return nil }); err != nil {
+		t.Fatal(err)
+	}
+	w.drainer.set(d1.Status.Version, 0)
+	w.succeed(d2)
+	if a := w.settled("shop"); a.Status.ActiveVersion != d2.Status.Version {
+		t.Errorf("status %+v", a.Status)
+	}
+}
+
+func TestDrain(t *testing.T) {
+	for _, bound := range []bool{false, true} {
+		w := newWorld(t)
+		w.control(w.store)
+		d1 := w.succeed(w.deploy("shop", w.source("ok", "web=ok")))
+		w.drainer.set(d1.Status.Version, 3)
+		d2 := w.phase(w.deploy("shop", w.source("ok", "web=ok")), app.DeploymentPhaseDraining)
+		if a := w.app("shop"); a.Status.ActiveVersion != d2.Status.Version {
+			t.Fatalf("draining, but %s serves", a.Status.ActiveVersion)
+		}
+		w.eventually("it waits for the requests", func() bool {
+			s := w.get(d2).Status.Steps[3]
+			return s.State == app.StepStateRunning && strings.Contains(s.Message, "under way")
+		})
+		running := list(w, func(sb *sandbox.Sandbox) bool { return sb.Spec.AppVersion == d1.Status.Version && sb.Status.Ready })
+		if len(running) != 1 {
+			t.Fatalf("%d sandboxes of the old version run while it has requests", len(running))
+		}
+		if bound {
+			w.advance(time.Minute)
+		} else {
+			w.drainer.set(d1.Status.Version, 0)
+		}
+		w.succeed(d2)
+		w.settled("shop")
+	}
+}
+
+// An ingress that is away delays the end, but not beyond the timeout.
+func TestDrainWithoutIngress(t *testing.T) {
+	w := newWorld(t)
+	w.drainer.away = true
+	w.control(w.store)
+	d := w.phase(w.deploy("shop", w.source("ok", "web=ok")), app.DeploymentPhaseDraining)
+	w.eventually("it asks", func() bool { w.drainer.mu.Lock(); defer w.drainer.mu.Unlock(); return w.drainer.asked > 1 })
+	w.advance(time.Minute)
+	w.succeed(d)
+	w.settled("shop")
+}
+
+func TestLeaseHeld(t *testing.T) {
+	w := newWorld(t)
+	w.control(w.store)
+	d := w.phase(w.deploy("shop", w.source("ok", "web=gate")), app.DeploymentPhaseStarting)
+	_, err := w.svc.Deploy(t.Context(), w.app("shop"), service.DeployRequest{Kind: app.RolloutKindDeploy, Source: w.source("ok", "web=ok")})
+	if !errs.Is(err, errs.Conflict) || errs.Detail(err, "lease") != string(d.ID) || errs.HintOf(err) == "" {
+		t.Fatalf("second deployment: %v", err)
+	}
+	w.gate.Store(true)
+	w.succeed(d)
+	// At once: the end and the lease are one transaction.
+	w.succeed(w.deploy("shop", w.source("ok", "web=ok")))
+	w.settled("shop")
+}
+
+func TestManyAtOnce(t *testing.T) {
+	w := newWorld(t)
+	w.control(w.store)
+	src, a := w.source("ok", "web=ok"), w.app("shop")
+	type result struct {
+		d   *app.Deployment
+		err error
+	}
+	results := make(chan result)
+	for range 8 {
+		go func() {
+			d, err := w.svc.Deploy(t.Context(), a, service.DeployRequest{Kind: app.RolloutKindDeploy, Source: src})
+			results <- result{d, err}
+		}()
+	}
+	accepted := 0
+	for range 8 {
+		r := <-results
+		switch {
+		case r.err == nil:
+			accepted++
+			w.succeed(r.d)
+		case errs.Detail(r.err, "lease") == "":
+			t.Errorf("refused without naming who holds the lease: %v", r.err)
+		}
+	}
+	if accepted == 0 {
+		t.Error("none was accepted")
+	}
+	if a := w.settled("shop"); int(a.Spec.VersionCounter) != accepted {
+		t.Errorf("%d deployments, %d versions", accepted, a.Spec.VersionCounter)
+	}
+}
+
+// A deployment whose lease is gone ends, and touches nothing of the one that
+// took over.
+func TestLeaseLost(t *testing.T) {
+	for _, at := range []app.DeploymentPhase{app.DeploymentPhaseBuilding, app.DeploymentPhaseStarting, app.DeploymentPhaseDraining} {
+		t.Run(string(at), func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			stop := w.control(w.store)
+			d1 := w.succeed(w.deploy("shop", w.source("ok", "web=ok")))
+			w.drainer.set(d1.Status.Version, 1)
+			src := w.source("ok", "web=ok")
+			switch at {
+			case app.DeploymentPhaseBuilding:
+				src = w.source("hang", "web=ok")
+			case app.DeploymentPhaseStarting:
+				src = w.source("ok", "web=gate")
+			}
+			d2 := w.phase(w.deploy("shop", src), at)
+			stop()
+			l, err := deployment.LeaseOf(t.Context(), w.store, d2.Spec.App)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := w.store.Revoke(t.Context(), l.Lease); err != nil {
+				t.Fatal(err)
+			}
+			d3 := w.deploy("shop", w.source("ok", "web=ok"))
+			w.drainer.set(d1.Status.Version, 0)
+			w.control(w.store)
+			if at == app.DeploymentPhaseDraining {
+				w.succeed(d2) // its version served
+			} else {
+				d2 = w.phase(d2, app.DeploymentPhaseFailed)
+				if d2.Status.Failure.Reason != app.FailureReasonLease {
+					t.Errorf("failure %+v", d2.Status.Failure)
+				}
+			}
+			d3 = w.succeed(d3)
+			if a := w.settled("shop"); a.Status.ActiveVersion != d3.Status.Version {
+				t.Errorf("status %+v", a.Status)
+			}
+		})
+	}
+}
+
+func TestAppDeletedMidway(t *testing.T) {
+	for _, src := range []string{"hang", "ok"} {
+		w := newWorld(t)
+		w.control(w.store)
+		w.succeed(w.deploy("shop", w.source("ok", "web=ok")))
+		d := w.deploy("shop", w.source(src, "web=gate"))
+		if src == "ok" {
+			w.phase(d, app.DeploymentPhaseStarting)
+		} else {
+			w.phase(d, app.DeploymentPhaseBuilding)
+		}
+		if err := w.svc.DeleteApp(t.Context(), "", "shop"); err != nil {
+			t.Fatal(err)
+		}
+		w.eventually("nothing is left", func() bool {
+			n := len(list(w, func(*app.Deployment) bool { return true })) + len(list(w, func(*app.Build) bool { return true })) +
+				len(list(w, func(*app.AppVersion) bool { return true })) + len(list(w, func(*app.DeployLease) bool { return true })) +
+				len(list(w, func(*sandbox.SandboxPool) bool { return true })) + len(list(w, func(*sandbox.Sandbox) bool { return true }))
+			logs, err := w.logs.List()
+			if err != nil {
+				t.Fatal(err)
+			}
+			return n == 0 && len(logs) == 0
+		})
+		// The name is free again.
+		w.succeed(w.deploy("shop", w.source("ok", "web=ok")))
+		w.settled("shop")
+	}
+}
+
+// Long names must not make an app that cannot be deployed.
+func TestLongNames(t *testing.T) {
+	w := newWorld(t)
+	w.control(w.store)
+	name := strings.Repeat("a", 40)
+	svc := strings.Repeat("b", 32)
+	w.succeed(w.deploy(name, w.source("ok", "web=ok", svc+"=ok", svc[:31]+"c=ok")))
+	w.settled(name)
+}
+
+// What cannot be stored fails the deployment at once, and a name that is taken
+// is stepped over.
+func TestUnstorable(t *testing.T) {
+	w := newWorld(t)
+	w.control(w.store)
+	d1 := w.succeed(w.deploy("shop", w.source("ok", "web=ok")))
+	taken := app.NewAppVersion()
+	taken.Project, taken.Name, taken.Spec = w.version(d1).Project, "shop-v2", w.version(d1).Spec
+	taken.Spec.Number = 99
+	if err := entity.Create(t.Context(), w.store, taken); err != nil {
+		t.Fatal(err)
+	}
+	d2 := w.succeed(w.deploy("shop", w.source("ok", "web=ok")))
+	if v := w.version(d2); v.Spec.Number != 3 {
+		t.Errorf("version %d", v.Spec.Number)
+	}
+	if err := entity.Delete(t.Context(), w.store, taken); err != nil {
+		t.Fatal(err)
+	}
+	w.settled("shop")
+}
+
+func TestPoolNameTaken(t *testing.T) {
+	w := newWorld(t)
+	w.control(w.store)
+	a := w.app("shop")
+	p := sandbox.NewSandboxPool()
+	p.Project, p.Name, p.Spec.Replicas, p.Spec.Template.Image = a.Project, "shop-v1-web", 0, "x"
+	if err := entity.Create(t.Context(), w.store, p); err != nil {
+		t.Fatal(err)
+	}
+	d := w.phase(w.deploy("shop", w.source("ok", "web=ok")), app.DeploymentPhaseStarting)
+	w.advance(5 * time.Minute)
+	d = w.phase(d, app.DeploymentPhaseFailed)
+	if f := d.Status.Failure; f.Reason != app.FailureReasonInternal || !strings.Contains(f.Message, "taken") {
+		t.Errorf("failure %+v", f)
+	}
+	w.settled("shop")
+}

@@ -1,0 +1,470 @@
+package deployment_test
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"miren.dev/runtime/api"
+	"miren.dev/runtime/api/app"
+	"miren.dev/runtime/api/core"
+	"miren.dev/runtime/api/id"
+	"miren.dev/runtime/api/sandbox"
+	"miren.dev/runtime/components/baseimage"
+	"miren.dev/runtime/components/buildkit"
+	"miren.dev/runtime/components/buildlog"
+	"miren.dev/runtime/controllers/build"
+	"miren.dev/runtime/controllers/deployment"
+	"miren.dev/runtime/controllers/pool"
+	"miren.dev/runtime/controllers/retention"
+	"miren.dev/runtime/controllers/runtime"
+	"miren.dev/runtime/controllers/scheduler"
+	"miren.dev/runtime/entity"
+	"miren.dev/runtime/entity/pgstore/pgtest"
+	"miren.dev/runtime/pkg/errs"
+	"miren.dev/runtime/pkg/schema"
+	"miren.dev/runtime/servers/ingress/admin"
+	"miren.dev/runtime/servers/service"
+)
+
+// patience is the deadline of everything that a test waits for.
+const patience = 30 * time.Second
+
+// world is a control plane over a real store, with a node, a builder, sources
+// and an ingress that do what the test says.
+type world struct {
+	*testing.T
+	store   entity.Store // without faults
+	svc     *service.Service
+	sources sources
+	logs    *buildlog.Logs
+	temp    string
+	log     *slog.Logger
+
+	gate     atomic.Bool // open: what is gated goes on
+	ahead    atomic.Int64
+	drainer  *drainer
+	bad      atomic.Pointer[string] // a violation of an invariant
+	retained retention.Config
+}
+
+func newWorld(t *testing.T) *world {
+	t.Helper()
+	dir := t.TempDir()
+	w := &world{
+		T: t, store: pgtest.Store(t, api.Kinds()...), logs: buildlog.New(filepath.Join(dir, "logs"), 0), temp: dir,
+		sources: sources{}, drainer: &drainer{inflight: map[schema.ID]int64{}}, log: slog.New(slog.DiscardHandler),
+		retained: retention.Config{Versions: 20, Deployments: 100, Builds: 50, EndedPools: time.Hour},
+	}
+	if os.Getenv("VERBOSE") != "" {
+		w.log = slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	}
+	w.svc = &service.Service{Store: w.store, Sealer: schema.NewSealer(filepath.Join(dir, "key")), Log: w.log}
+	if err := w.svc.EnsureProject(t.Context(), service.DefaultProject); err != nil {
+		t.Fatal(err)
+	}
+	n := core.NewNode()
+	n.Name, n.Spec.Arch, n.Spec.CPUMillis, n.Spec.MemoryBytes = "n", "amd64", 1000_000, 1<<40
+	n.Status.Phase = core.NodePhaseReady
+	if err := entity.Create(t.Context(), w.store, n); err != nil {
+		t.Fatal(err)
+	}
+	return w
+}
+
+func (w *world) now() time.Time { return time.Now().Add(time.Duration(w.ahead.Load())) }
+
+func (w *world) advance(d time.Duration) { w.ahead.Add(int64(d)) }
+
+// control runs a control plane over s until stop is called.
+func (w *world) control(s entity.Store) (stop func()) {
+	w.Helper()
+	rt := runtime.New(runtime.Config{Reader: s, StopGrace: time.Millisecond, Logger: w.log})
+	builds := &build.Reconciler{
+		Store: s, Builder: &builder{w}, Bases: bases{}, Sources: w.sources, Logs: w.logs, TempDir: w.temp,
+		Parallel: 4, Timeout: time.Minute, Registry: "off", Log: w.log,
+	}
+	deps := &deployment.Reconciler{Store: s, Drainer: w.drainer, Log: w.log, DrainTimeout: 10 * time.Second, Now: w.now,
+		URL: func(a *app.App) string { return "http://" + a.Name + ".localhost/" }}
+	active := func(aid id.App) []schema.ID {
+		a, err := entity.Get[app.App](context.Background(), w.store, aid)
+		if err != nil || a.Status.ActiveDeployment == "" {
+			return nil
+		}
+		return []schema.ID{schema.ID(a.Status.ActiveDeployment)}
+	}
+	type reconciler interface {
+		Reconcile(context.Context, schema.ID) (time.Duration, error)
+	}
+	rec := func(r reconciler) func(context.Context, schema.ID) (runtime.Result, error) {
+		return func(ctx context.Context, key schema.ID) (runtime.Result, error) {
+			d, err := r.Reconcile(ctx, key)
+			return runtime.Result{RequeueAfter: d}, err
+		}
+	}
+	retry := runtime.Backoff{Base: 5 * time.Millisecond}
+	for _, c := range []runtime.Controller{
+		{Name: "build", Kind: app.BuildKind, Reconcile: rec(builds), Workers: 2, Backoff: retry},
+		{Name: "deployment", Kind: app.DeploymentKind, Reconcile: rec(deps), Workers: 4, Backoff: retry, Watches: []runtime.Source{
+			runtime.Map(func(b *app.Build) []schema.ID { return active(b.Spec.App) }),
+			runtime.Map(func(sb *sandbox.Sandbox) []schema.ID { return active(sb.Spec.App) }),
+			runtime.Map(func(p *sandbox.SandboxPool) []schema.ID { return active(p.Spec.App) }),
+		}},
+		{Name: "pool", Kind: sandbox.SandboxPoolKind, Reconcile: rec(&pool.Reconciler{Store: s, Log: w.log, Now: w.now}), Workers: 4, Backoff: retry,
+			Watches: []runtime.Source{runtime.Map(func(sb *sandbox.Sandbox) []id.SandboxPool { return runtime.Key(sb.Spec.Pool) })}},
+		(&scheduler.Reconciler{Store: s, Log: w.log}).Controller(),
+		{Name: "retention", Kind: app.AppKind, Backoff: retry,
+			Reconcile: rec(&retention.Reconciler{Store: s, Log: w.log, Now: w.now, Config: w.retained})},
+		{Name: "sandbox", Kind: sandbox.SandboxKind, Reconcile: rec(&node{w, s}), Workers: 4, Backoff: retry},
+	} {
+		if err := rt.Add(c); err != nil {
+			w.Fatal(err)
+		}
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() {
+		defer builds.Stop()
+		done <- rt.Run(ctx)
+	}()
+	var once sync.Once
+	stop = func() {
+		once.Do(func() {
+			cancel()
+			if err := <-done; err != nil {
+				w.Error(err)
+			}
+		})
+	}
+	w.Cleanup(stop)
+	return stop
+}
+
+// node plays the sandbox controller. What becomes of a process is in its
+// environment:
+//
+//	SIM=ok crash oom setup deaf(listens elsewhere) mute(listens nowhere) sick(never healthy)
+//	    gate(ready when the gate is open) slow(crashes when the gate is open)
+type node struct {
+	w *world
+	s entity.Store
+}
+
+func (n *node) Reconcile(ctx context.Context, sid schema.ID) (time.Duration, error) {
+	sb, err := entity.Get[sandbox.Sandbox](ctx, n.s, sid)
+	if errs.Is(err, errs.NotFound) {
+		return 0, nil
+	}
+	if err != nil || pool.Ended(sb) || sb.Spec.Node == "" {
+		return 0, err
+	}
+	now := n.w.now()
+	st := &sb.Status
+	end := func(phase sandbox.SandboxPhase, reason sandbox.EndReason) (time.Duration, error) {
+		st.Phase, st.Reason, st.EndedAt, st.Ready, st.Address = phase, reason, &now, false, ""
+		return 0, entity.UpdateStatus(ctx, n.s, sb)
+	}
+	if sb.Spec.Desired == sandbox.DesiredStateStopped {
+		if a, err := entity.Get[app.App](ctx, n.w.store, sb.Spec.App); err == nil && a.Status.ActiveVersion == sb.Spec.AppVersion {
+			if p, err := entity.Get[sandbox.SandboxPool](ctx, n.w.store, sb.Spec.Pool); err == nil && p.Spec.Replicas == 0 {
+				bad := fmt.Sprintf("sandbox %s of the active version was stopped", sb.ID)
+				n.w.bad.CompareAndSwap(nil, &bad)
+			}
+		}
+		return end(sandbox.SandboxPhaseStopped, sb.Spec.StopReason)
+	}
+	sim := sb.Spec.Template.Env["SIM"]
+	if st.Phase == sandbox.SandboxPhaseScheduled {
+		if sim == "setup" {
+			st.Message = "no space left on device"
+			return end(sandbox.SandboxPhaseFailed, sandbox.EndReasonSetup)
+		}
+		started := now
+		switch { // as if that long had passed
+		case sim == "deaf" || sim == "mute" || sim == "sick":
+			started = now.Add(-2 * time.Minute)
+		case sb.Spec.Template.Probe == nil:
+			started = now.Add(-3 * time.Second)
+		}
+		st.Phase, st.StartedAt, st.Address = sandbox.SandboxPhaseRunning, &started, "10.0.0.1"
+		switch sim {
+		case "deaf":
+			st.Listening = []int64{3000}
+		case "sick":
+			st.Listening, st.Message = []int64{8080}, "GET /healthz answered 500"
+		}
+		return time.Millisecond, entity.UpdateStatus(ctx, n.s, sb)
+	}
+	code := int64(3)
+	switch sim {
+	case "crash", "slow":
+		if sim == "slow" && !n.w.gate.Load() {
+			return 10 * time.Millisecond, nil
+		}
+		st.ExitCode, st.LogTail = &code, []string{"panic: no database"}
+		return end(sandbox.SandboxPhaseStopped, sandbox.EndReasonExit)
+	case "oom":
+		return end(sandbox.SandboxPhaseStopped, sandbox.EndReasonOOM)
+	case "deaf", "mute", "sick":
+		return 0, nil
+	case "gate":
+		if !n.w.gate.Load() {
+			return 10 * time.Millisecond, nil
+		}
+	}
+	if st.Ready {
+		return 0, nil
+	}
+	st.Ready, st.ReadyAt = true, &now
+	return 0, entity.UpdateStatus(ctx, n.s, sb)
+}
+
+// sources are uploaded sources: files by digest.
+type sources map[string]map[string]string
+
+func (s sources) Materialize(_ context.Context, digest, dir string) error {
+	files, ok := s[digest]
+	if !ok {
+		return errs.New(errs.NotFound, "source %s does not exist", digest)
+	}
+	for name, text := range files {
+		p := filepath.Join(dir, name)
+		if err := os.MkdirAll(filepath.Dir(p), 0o755); err != nil {
+			return err
+		}
+		if err := os.WriteFile(p, []byte(text), 0o644); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// source makes a source of the services, each "name=SIM", and returns its digest.
+func (w *world) source(how string, services ...string) string {
+	var b strings.Builder
+	for _, s := range services {
+		name, sim, _ := strings.Cut(s, "=")
+		fmt.Fprintf(&b, "[services.%s]\ncommand = \"run\"\nenv = { SIM = %q }\n", name, sim)
+		if sim == "sick" {
+			b.WriteString("health_path = \"/healthz\"\n")
+		}
+		if name == "idle" {
+			b.WriteString("replicas = 0\n")
+		}
+		if name == "many" {
+			b.WriteString("replicas = 5\n")
+		}
+		if name == "huge" {
+			b.WriteString("memory = \"900GB\"\nreplicas = 3\n")
+		}
+	}
+	digest := fmt.Sprintf("src-%d", len(w.sources)+1)
+	w.sources[digest] = map[string]string{"Dockerfile": "FROM scratch\nCMD [\"/x\"]\n", "app.toml": b.String(), "BUILD": how}
+	return digest
+}
+
+type bases struct{}
+
+func (bases) Ensure(context.Context, baseimage.Ref, func(string)) (*baseimage.Image, error) {
+	return nil, errs.New(errs.NotFound, "no base images here")
+}
+
+// builder does what the file BUILD of the source says.
+type builder struct{ w *world }
+
+func (b *builder) Build(ctx context.Context, req buildkit.Request, _ func(buildkit.Event)) (*buildkit.Result, error) {
+	how, err := os.ReadFile(filepath.Join(req.ContextDir, "BUILD"))
+	if err != nil {
+		return nil, err
+	}
+	switch string(how) {
+	case "fail":
+		return nil, errs.New(errs.FailedPrecondition, "%w", &buildkit.Failure{Step: "RUN make", ExitCode: 2, Log: []string{"make: no rule"}})
+	case "hang":
+		<-ctx.Done()
+		return nil, ctx.Err()
+	case "panic":
+		panic("index out of range")
+	}
+	return &buildkit.Result{Image: "runtime.local/x@sha256:" + strings.Repeat("0", 64)}, nil
+}
+
+// drainer plays the ingress.
+type drainer struct {
+	mu       sync.Mutex
+	away     bool
+	inflight map[schema.ID]int64
+	asked    int
+}
+
+func (d *drainer) set(v id.AppVersion, n int64) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.inflight[schema.ID(v)] = n
+}
+
+func (d *drainer) Synced(context.Context, schema.Revision) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.asked++
+	if d.away {
+		return errs.New(errs.Unavailable, "ingress is away")
+	}
+	return nil
+}
+
+func (d *drainer) Inflight(_ context.Context, v schema.ID) (admin.Inflight, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return admin.Inflight{Version: v, Total: d.inflight[v]}, nil
+}
+
+// The rest is what tests say and see.
+
+func (w *world) eventually(what string, cond func() bool) {
+	w.Helper()
+	deadline := time.Now().Add(patience)
+	for !cond() {
+		if time.Now().After(deadline) {
+			w.dump()
+			w.Fatalf("not within %s: %s", patience, what)
+		}
+		time.Sleep(3 * time.Millisecond)
+	}
+}
+
+func (w *world) app(name string) *app.App {
+	w.Helper()
+	a, err := w.svc.EnsureApp(w.Context(), "", name)
+	if err != nil {
+		w.Fatal(err)
+	}
+	return a
+}
+
+func (w *world) deploy(name, source string) *app.Deployment {
+	w.Helper()
+	d, err := w.svc.Deploy(w.Context(), w.app(name), service.DeployRequest{Kind: app.RolloutKindDeploy, Source: source})
+	if err != nil {
+		w.Fatal(err)
+	}
+	return d
+}
+
+func (w *world) get(d *app.Deployment) *app.Deployment {
+	w.Helper()
+	got, err := entity.Get[app.Deployment](w.Context(), w.store, d.ID)
+	if err != nil {
+		w.Fatal(err)
+	}
+	return got
+}
+
+func (w *world) phase(d *app.Deployment, p app.DeploymentPhase) *app.Deployment {
+	w.Helper()
+	w.eventually(fmt.Sprintf("%s is %s", d.ID, p), func() bool {
+		got := w.get(d).Status
+		if got.Phase != p && deployment.Ended(got.Phase) {
+			w.dump()
+			w.Fatalf("deployment ended as %s, want %s; failure %+v", got.Phase, p, got.Failure)
+		}
+		return got.Phase == p
+	})
+	return w.get(d)
+}
+
+func (w *world) succeed(d *app.Deployment) *app.Deployment {
+	w.Helper()
+	return w.phase(d, app.DeploymentPhaseSucceeded)
+}
+
+func list[T any, P entity.ObjectPtr[T]](w *world, keep func(P) bool) []P {
+	w.Helper()
+	all, _, err := entity.List[T, P](w.Context(), w.store, entity.Query{})
+	if err != nil {
+		w.Fatal(err)
+	}
+	var out []P
+	for _, o := range all {
+		if keep(o) {
+			out = append(out, o)
+		}
+	}
+	return out
+}
+
+// settled waits until nothing of the app is left over: no lease, no build under
+// way, and sandboxes, as many as wanted, of the version that serves alone.
+func (w *world) settled(name string) *app.App {
+	w.Helper()
+	a := w.app(name)
+	why := ""
+	w.eventually("nothing of "+name+" is left over", func() bool {
+		a = w.app(name)
+		if why = w.leftover(a); why != "" {
+			return false
+		}
+		return true
+	})
+	if bad := w.bad.Load(); bad != nil {
+		w.Fatal(*bad)
+	}
+	return a
+}
+
+func (w *world) leftover(a *app.App) string {
+	if a.Status.ActiveDeployment != "" {
+		return "active deployment " + string(a.Status.ActiveDeployment)
+	}
+	if l := list(w, func(l *app.DeployLease) bool { return l.Spec.App == a.GetID() }); len(l) > 0 {
+		return "lease"
+	}
+	if b := list(w, func(b *app.Build) bool { return b.Spec.App == a.GetID() && !deployment.BuildEnded(b) }); len(b) > 0 {
+		return "build under way"
+	}
+	numbers := map[int64]bool{}
+	for _, v := range list(w, func(v *app.AppVersion) bool { return v.Spec.App == a.GetID() }) {
+		if numbers[v.Spec.Number] || v.Spec.Number > a.Spec.VersionCounter {
+			return "version number used twice, or not counted"
+		}
+		numbers[v.Spec.Number] = true
+	}
+	for _, p := range list(w, func(p *sandbox.SandboxPool) bool { return p.Spec.App == a.GetID() }) {
+		live := list(w, func(sb *sandbox.Sandbox) bool { return sb.Spec.Pool == p.GetID() && !pool.Ended(sb) })
+		want := int(p.Spec.Replicas)
+		if p.Spec.AppVersion != a.Status.ActiveVersion && want > 0 {
+			return "pool of another version: " + p.Name
+		}
+		if len(live) != want {
+			return fmt.Sprintf("pool %s has %d sandboxes, wants %d", p.Name, len(live), want)
+		}
+		for _, sb := range live {
+			if !sb.Status.Ready {
+				return "sandbox not ready"
+			}
+		}
+	}
+	return ""
+}
+
+func (w *world) dump() {
+	for _, d := range list(w, func(*app.Deployment) bool { return true }) {
+		w.Logf("deployment %s app %s kind %s phase %s version %s steps %+v failure %+v", d.ID, d.Spec.App, d.Spec.Kind, d.Status.Phase, d.Status.Version, d.Status.Steps, d.Status.Failure)
+	}
+	for _, p := range list(w, func(*sandbox.SandboxPool) bool { return true }) {
+		w.Logf("pool %s version %s replicas %d status %+v", p.Name, p.Spec.AppVersion, p.Spec.Replicas, p.Status)
+	}
+	for _, sb := range list(w, func(*sandbox.Sandbox) bool { return true }) {
+		w.Logf("sandbox %s desired %s node %q phase %s ready %t reason %s %s", sb.Name, sb.Spec.Desired, sb.Spec.Node, sb.Status.Phase, sb.Status.Ready, sb.Status.Reason, sb.Status.Message)
+	}
+	for _, b := range list(w, func(*app.Build) bool { return true }) {
+		w.Logf("build %s cancel %t phase %s %s", b.ID, b.Spec.Cancel, b.Status.Phase, b.Status.Message)
+	}
+}
