@@ -48,7 +48,12 @@ func (r *Reconciler) watchDriver(ctx context.Context, add func(schema.ID)) {
 	}
 }
 
-// sweep adds everything that the driver has, now and then.
+// logLister is a driver that can list the sandboxes whose logs it keeps.
+type logLister interface {
+	LogIDs(ctx context.Context) ([]string, error)
+}
+
+// sweep adds everything that the driver has, logs included, now and then.
 func (r *Reconciler) sweep(ctx context.Context, add func(schema.ID)) {
 	t := time.NewTicker(sweepEvery)
 	defer t.Stop()
@@ -59,6 +64,15 @@ func (r *Reconciler) sweep(ctx context.Context, add func(schema.ID)) {
 		}
 		for i := range list {
 			add(schema.ID(list[i].ID))
+		}
+		if l, ok := r.Driver.(logLister); ok {
+			ids, err := l.LogIDs(ctx)
+			if err != nil && ctx.Err() == nil {
+				r.Log.Warn("list the logs of sandboxes of this node", "error", err)
+			}
+			for _, sid := range ids {
+				add(schema.ID(sid))
+			}
 		}
 		select {
 		case <-ctx.Done():

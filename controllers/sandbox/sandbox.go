@@ -81,7 +81,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, sid schema.ID) (time.Duratio
 		return 0, nil
 	}
 	if Ended(sb) {
-		return 0, r.Driver.Delete(ctx, string(sid))
+		return 0, r.clear(ctx, string(sid))
 	}
 	if sb.Spec.Desired == sandbox.DesiredStateStopped {
 		reason := sb.Spec.StopReason
@@ -101,10 +101,24 @@ func (r *Reconciler) Reconcile(ctx context.Context, sid schema.ID) (time.Duratio
 
 // remove deletes what is left of a sandbox whose entity is gone.
 func (r *Reconciler) remove(ctx context.Context, sid string) error {
-	if err := r.Driver.Delete(ctx, sid); err != nil {
+	if err := r.clear(ctx, sid); err != nil {
 		return err
 	}
 	return r.Driver.DeleteLogs(ctx, sid)
+}
+
+// clear removes a sandbox from the machine if anything of it is there. It asks
+// first: a deletion is a change that the driver reports, which brings us here
+// again.
+func (r *Reconciler) clear(ctx context.Context, sid string) error {
+	_, err := r.Driver.Get(ctx, sid)
+	if errs.Is(err, errs.NotFound) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return r.Driver.Delete(ctx, sid)
 }
 
 // create sets the sandbox up, or takes over what an earlier attempt made.
@@ -204,8 +218,12 @@ func (r *Reconciler) running(ctx context.Context, sb *sandbox.Sandbox) (time.Dur
 	if err != nil {
 		return 0, err
 	}
-	if inst.Phase == execution.Exited {
+	switch inst.Phase {
+	case execution.Exited:
 		return 0, r.exited(ctx, sb, inst)
+	case execution.Creating:
+		// It was set up once, and what is there now is not whole.
+		return 0, r.end(ctx, sb, sandbox.EndReasonCrash, nil, "the sandbox on the node is incomplete")
 	}
 	again := r.untilTTL(sb)
 	if sb.Status.Ready {
