@@ -1,6 +1,7 @@
 package buildkit
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"maps"
@@ -38,7 +39,8 @@ type Request struct {
 	Bases map[string]Base
 	// CacheScope keeps the cache mounts of different tenants apart: the id of the project.
 	CacheScope string
-	// ContextKey is what incremental transfer of the context goes by: the id of the app.
+	// ContextKey is what incremental transfer of the context goes by: the id of
+	// the app; empty: CacheScope.
 	ContextKey string
 	// Args are build arguments.
 	Args map[string]string
@@ -167,7 +169,7 @@ func (d *Daemon) solveOptions(req Request) (client.SolveOpt, map[string]string, 
 
 	opt = client.SolveOpt{
 		LocalMounts: map[string]fsutil.FS{"context": contextFS, "dockerfile": dockerfile},
-		SharedKey:   req.ContextKey,
+		SharedKey:   cmp.Or(req.ContextKey, req.CacheScope),
 		Exports: []client.ExportEntry{{
 			Type: client.ExporterImage,
 			Attrs: map[string]string{

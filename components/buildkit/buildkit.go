@@ -10,7 +10,8 @@
 // tenants. What it writes must reach the snapshot, so runsc's overlay is off
 // for builds. The shim gives each step the host's CA bundle; images and cache
 // keys know nothing of it. Steps reach the internet over a bridge of their own and
-// neither the host nor sandboxes (network.go).
+// neither the host nor sandboxes (network.go); that interfaces which lead out
+// forward is the business of components/network, which must have been started.
 //
 // # What it leaves on the host, all named by the instance
 //

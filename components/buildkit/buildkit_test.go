@@ -13,6 +13,7 @@ import (
 
 	"miren.dev/runtime/components/baseimage"
 	"miren.dev/runtime/components/containerd"
+	"miren.dev/runtime/components/network"
 	"miren.dev/runtime/pkg/appconfig"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/instance"
@@ -78,6 +79,7 @@ func newRig(t *testing.T) *rig {
 	r := &rig{instance: in, bin: bin, bases: baseimage.New(baseimage.Config{Dir: cacheDir(t), BinDir: bin, Registry: baseimage.RegistryNever, Logger: log})}
 	r.containerd = containerd.New(containerd.Config{Instance: in, BinDir: bin, CABundle: caBundle, Logger: log})
 	r.buildkit = New(Config{Instance: in, Containerd: r.containerd, BinDir: bin, CABundle: caBundle, Logger: log})
+	net := network.New(network.Config{Instance: in, Logger: log})
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
@@ -85,6 +87,9 @@ func newRig(t *testing.T) *rig {
 			t.Error(err)
 		}
 		if err := r.containerd.Stop(ctx); err != nil {
+			t.Error(err)
+		}
+		if err := net.Stop(ctx); err != nil {
 			t.Error(err)
 		}
 		if t.Failed() {
@@ -97,6 +102,9 @@ func newRig(t *testing.T) *rig {
 			t.Error(err)
 		}
 	})
+	if err := net.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
 	if err := r.containerd.Start(t.Context()); err != nil {
 		t.Fatal(err)
 	}

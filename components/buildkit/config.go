@@ -86,6 +86,7 @@ var cniTemplate = template.Must(template.New("cni.conflist").Parse(`{
     "bridge": "{{.Bridge}}",
     "isGateway": true,
     "ipMasq": false,
+    "mtu": {{.MTU}},
     "ipam": {
       "type": "host-local",
       "dataDir": "{{.Addresses}}",
@@ -114,6 +115,7 @@ func (d *Daemon) writeConfig(subnet netip.Prefix) error {
 			"Bridge":    d.bridge(),
 			"Addresses": d.runFile("addresses"),
 			"Subnet":    subnet,
+			"MTU":       mtu(),
 		}},
 		{d.runFile("buildkitd.toml"), configTemplate, map[string]any{
 			"Root":          d.Root(),

@@ -22,16 +22,26 @@ import (
 // bridge is the name of the bridge that build steps are on: 12 bytes of at most 15.
 func (d *Daemon) bridge() string { return "rt" + d.cfg.Instance.ID + "bb" }
 
+// hostLock is taken by whoever chooses a subnet on this machine: also
+// components/network, which enables forwarding on the interfaces that lead out.
+const hostLock = "/run/lock/miren-runtime/network.lock"
+
 // network makes the bridge and the firewall of build steps, and returns their subnet.
 func (d *Daemon) network() (netip.Prefix, error) {
 	none := netip.Prefix{}
-	// Instances on one host choose one after the other.
-	lock, err := os.OpenFile(filepath.Join(filepath.Dir(d.cfg.Instance.RunDir), "subnets.lock"), os.O_CREATE|os.O_RDWR|unix.O_CLOEXEC, 0o600)
+	if err := os.MkdirAll(filepath.Dir(hostLock), 0o755); err != nil {
+		return none, errs.New(errs.FailedPrecondition, "lock subnets: %w", err)
+	}
+	lock, err := os.OpenFile(hostLock, os.O_CREATE|os.O_RDWR|unix.O_CLOEXEC, 0o600)
 	if err != nil {
-		return none, errs.New(errs.Unavailable, "lock subnets: %w", err)
+		return none, errs.New(errs.FailedPrecondition, "lock subnets: %w", err)
 	}
 	defer lock.Close()
-	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX); err != nil {
+	// Held for milliseconds only.
+	for err = unix.EINTR; errors.Is(err, unix.EINTR); {
+		err = unix.Flock(int(lock.Fd()), unix.LOCK_EX)
+	}
+	if err != nil {
 		return none, errs.New(errs.Unavailable, "lock subnets: %w", err)
 	}
 	subnet, err := d.subnet()
@@ -41,7 +51,8 @@ func (d *Daemon) network() (netip.Prefix, error) {
 	if err := d.makeBridge(subnet); err != nil {
 		return none, errs.New(errs.FailedPrecondition, "network of builds: bridge %s: %w", d.bridge(), err)
 	}
-	if err := enableForwarding(); err != nil {
+	forwarding := filepath.Join("/proc/sys/net/ipv4/conf", d.bridge(), "forwarding")
+	if err := os.WriteFile(forwarding, []byte("1\n"), 0o644); err != nil {
 		return none, errs.New(errs.FailedPrecondition, "network of builds: %w", err)
 	}
 	if err := d.makeFirewall(subnet); err != nil {
@@ -180,13 +191,22 @@ func (d *Daemon) makeBridge(subnet netip.Prefix) error {
 	return netlink.LinkSetUp(l)
 }
 
-func enableForwarding() error {
-	const file = "/proc/sys/net/ipv4/ip_forward"
-	b, err := os.ReadFile(file)
-	if err == nil && strings.TrimSpace(string(b)) == "1" {
-		return nil
+// mtu is that of the interface that leads out.
+func mtu() int {
+	const usual = 1500
+	routes, err := netlink.RouteList(nil, netlink.FAMILY_V4)
+	if err != nil {
+		return usual
 	}
-	return os.WriteFile(file, []byte("1\n"), 0o644)
+	for _, r := range routes {
+		if r.Gw == nil {
+			continue
+		}
+		if l, err := netlink.LinkByIndex(r.LinkIndex); err == nil && l.Attrs().MTU > 0 {
+			return min(usual, l.Attrs().MTU)
+		}
+	}
+	return usual
 }
 
 // makeFirewall replaces our table. Steps may go out, translated; they reach
