@@ -275,7 +275,9 @@ func TestOutcomeOfLostConnection(t *testing.T) {
 	// Nobody reads on: the first call is in Write, the others behind it.
 	results := make(chan error, 5)
 	for i := range 5 {
-		go func() { results <- c.call(t.Context(), &mEcho.MethodInfo, "", &echoMsg{Data: make([]byte, 200)}, new(echoMsg)) }()
+		go func() {
+			results <- c.call(t.Context(), &mEcho.MethodInfo, "", &echoMsg{Data: make([]byte, 200)}, new(echoMsg))
+		}()
 		waitFor(t, "the call to be queued", func() bool {
 			c.mu.Lock()
 			defer c.mu.Unlock()

@@ -90,12 +90,6 @@ func (f *frameReader) next() (header, []byte, error) {
 	return h, p, nil
 }
 
-// buffered reports whether a whole frame is there without reading.
-func (f *frameReader) buffered() bool {
-	n := f.end - f.start
-	return n >= headerLen && n >= headerLen+parseHeader(f.buf[f.start:]).length
-}
-
 // fill makes at least n bytes available at start.
 func (f *frameReader) fill(n int) error {
 	if f.end-f.start >= n {

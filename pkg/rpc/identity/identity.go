@@ -196,11 +196,11 @@ func (a *Authority) serverCertificate() (*tls.Certificate, error) {
 	}
 	if a.server == nil {
 		pair, err := a.load("server")
-		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return nil, err
-		}
-		if err == nil {
+		switch {
+		case err == nil:
 			a.server = pair
+		case !errors.Is(err, fs.ErrNotExist) && !errs.Is(err, errs.Corrupt): // both are cured by a new one
+			return nil, err
 		}
 	}
 	if a.server == nil || !a.fits(a.server.Leaf, now) {
@@ -269,15 +269,24 @@ func (a *Authority) load(name string) (*tls.Certificate, error) {
 		return nil, fileError(err)
 	}
 	keyPEM, err := os.ReadFile(keyFile)
+	if errors.Is(err, fs.ErrNotExist) { // it is written first, so it was lost
+		return nil, damaged(certFile, keyFile, err)
+	}
 	if err != nil {
 		return nil, fileError(err)
 	}
 	pair, err := tls.X509KeyPair(certPEM, keyPEM)
 	if err != nil {
-		return nil, errs.New(errs.Corrupt, "%s and %s: %w", certFile, keyFile, err).
-			WithHint("restore both from a backup; without them clients must get new certificates")
+		return nil, damaged(certFile, keyFile, err)
 	}
 	return &pair, nil
+}
+
+func damaged(certFile, keyFile string, err error) error {
+	// The cause is not wrapped: it may be that a file does not exist, which is
+	// what a first start looks like.
+	return errs.New(errs.Corrupt, "%s and %s: %v", certFile, keyFile, err).
+		WithHint("restore both from a backup; without them clients must get new certificates")
 }
 
 func fileError(err error) error {
