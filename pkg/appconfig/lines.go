@@ -11,6 +11,18 @@ func keyLines(text string) map[string]int {
 	prefix, closing := "", ""
 	depth := 0
 	n := 0
+	mark := func(key string) { // and the tables around it
+		for {
+			if _, ok := lines[key]; !ok {
+				lines[key] = n
+			}
+			i := strings.LastIndexByte(key, '.')
+			if i < 0 {
+				return
+			}
+			key = key[:i]
+		}
+	}
 	for line := range strings.Lines(text) {
 		n++
 		if closing != "" { // inside a multi-line string
@@ -31,9 +43,7 @@ func keyLines(text string) map[string]int {
 		if trimmed[0] == '[' {
 			end := strings.IndexByte(trimmed, ']')
 			prefix = joinKey(splitKey(strings.Trim(trimmed[:max(end, 0)], "[ ")))
-			if _, ok := lines[prefix]; !ok {
-				lines[prefix] = n
-			}
+			mark(prefix)
 			continue
 		}
 		key, value, ok := cutKey(trimmed)
@@ -44,9 +54,7 @@ func keyLines(text string) map[string]int {
 		if prefix != "" {
 			full = prefix + "." + full
 		}
-		if _, ok := lines[full]; !ok {
-			lines[full] = n
-		}
+		mark(full)
 		for _, q := range []string{`"""`, "'''"} {
 			if i := strings.Index(value, q); i >= 0 && !strings.Contains(value[i+3:], q) {
 				closing = q

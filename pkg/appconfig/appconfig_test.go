@@ -1,0 +1,187 @@
+package appconfig
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"testing/fstest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"miren.dev/runtime/pkg/errs"
+)
+
+func ptr[T any](v T) *T { return &v }
+
+func TestParse(t *testing.T) {
+	got, err := Parse("app.toml", `
+name = "shop"
+
+[build]
+stack = "go"
+package = "./cmd/shop"
+version = "1.26"
+packages = ["libpq5"]
+args = { KEY = "value" }
+
+[env]
+LOG_LEVEL = "info"
+DEBUG = true
+N = 3
+
+[services.web]
+command = "bin/server --listen"
+port = 3000
+replicas = 2
+health_path = "/healthz"
+health_deadline = "30s"
+cpu = 0.5
+memory = "512MB"
+pids = 64
+stop_timeout = "0s"
+
+[services.web.env]
+WORKERS = "4"
+
+[services.another]
+command = ["a", "b c"]
+cpu = "250m"
+memory = "1.5GiB"
+`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := &Config{
+		File: "app.toml", Name: "shop",
+		Build: Build{Stack: "go", Package: "cmd/shop", Version: "1.26", Packages: []string{"libpq5"}, Args: map[string]string{"KEY": "value"}},
+		Env:   map[string]string{"LOG_LEVEL": "info", "DEBUG": "true", "N": "3"},
+		Services: []Service{
+			{Name: "web", Command: []string{"/bin/sh", "-c", "exec bin/server --listen"}, Port: ptr(int64(3000)), Replicas: ptr(int64(2)),
+				HealthPath: "/healthz", HealthDeadline: ptr(30 * time.Second), CPUMillis: ptr(int64(500)), MemoryBytes: ptr(int64(512 << 20)),
+				PIDs: ptr(int64(64)), StopTimeout: ptr(time.Duration(0)), Env: map[string]string{"WORKERS": "4"}},
+			{Name: "another", Command: []string{"a", "b c"}, CPUMillis: ptr(int64(250)), MemoryBytes: ptr(int64(3 << 29))},
+		},
+	}
+	if d := cmp.Diff(want, got); d != "" {
+		t.Error(d)
+	}
+}
+
+func TestMistakes(t *testing.T) {
+	tests := []struct{ name, text, message, hint string }{
+		{"unknown key", "nme = \"x\"\n", `app.toml:1: unknown key "nme"`, `did you mean "name"?`},
+		{"unknown key in a service", "[services.web]\nport = 1\n\nreplica = 2\n", `app.toml:4: unknown key "services.web.replica"`, `did you mean "services.web.replicas"?`},
+		{"unknown key, dotted", "services.web.healthpath = \"/\"\n", `app.toml:1: unknown key "services.web.healthpath"`, `did you mean "services.web.health_path"?`},
+		{"unknown table", "\n[service.web]\nport = 1\n", `app.toml:2: unknown key "service"`, `did you mean "services"?`},
+		{"nothing near", "zzz = 1\n", `unknown key "zzz"`, "keys here are: build, env, name, services"},
+		{"the first of several", "[services.web]\nprt = 1\n[build]\nstak = 1\n", "app.toml:2:", "services.web.port"},
+		{"inside a multi-line list", "[build]\npackages = [\n  \"a\",\n]\nbad = 1\n", "app.toml:5:", ""},
+		{"after a multi-line string", "[env]\nA = \"\"\"\n[services.web]\nx = 1\n\"\"\"\n[build]\nbad = 1\n", "app.toml:7:", ""},
+		{"syntax", "name = \n", "app.toml:1:", ""},
+		{"twice", "name = \"a\"\nname = \"b\"\n", "app.toml:2:", ""},
+		{"kind", "[services.web]\nport = \"80\"\n", "app.toml:2: services.web.port must be an integer, not a string", ""},
+		{"range", "[services.web]\nport = 70000\n", "services.web.port is 70000, but must be between 0 and 65535", ""},
+		{"replicas", "[services.web]\nreplicas = -1\n", "between 0 and 1000", ""},
+		{"duration", "[services.web]\nhealth_deadline = \"soon\"\n", `"soon" is not a duration`, ""},
+		{"duration too short", "[services.web]\nhealth_deadline = \"1ms\"\n", "must be between 1s", ""},
+		{"memory", "[services.web]\nmemory = \"lots\"\n", "amount of memory", ""},
+		{"too little memory", "[services.web]\nmemory = \"1MB\"\n", "at least 32MiB", ""},
+		{"cpu", "[services.web]\ncpu = \"fast\"\n", "number of CPUs", ""},
+		{"too little cpu", "[services.web]\ncpu = 0\n", "between 0.01", ""},
+		{"health path", "[services.web]\nhealth_path = \"healthz\"\n", "must begin with /", ""},
+		{"empty command", "[services.web]\ncommand = \" \"\n", "services.web.command is empty", ""},
+		{"command", "[services.web]\ncommand = 3\n", "must be a list of strings", ""},
+		{"service name", "[services.Web]\nport = 1\n", `service name "Web"`, ""},
+		{"app name", "name = \"My App\"\n", "must be lower-case letters", ""},
+		{"stack", "[build]\nstack = \"ruby\"\n", "none of dockerfile, go, node, python, static", ""},
+		{"path out", "[build]\ndockerfile = \"../Dockerfile\"\n", "inside the source folder", ""},
+		{"absolute path", "[build]\noutput = \"/etc\"\n", "inside the source folder", ""},
+		{"package name", "[build]\npackages = [\"a; rm -rf /\"]\n", "cannot be one", ""},
+		{"variable name", "[env]\n\"A-B\" = \"x\"\n", "cannot be the name of a variable", ""},
+		{"variable value", "[env]\nA = [1]\n", "env.A must be a string, not a list", ""},
+		{"table", "services = 3\n", "must be a table", ""},
+		{"service", "[services]\nweb = 3\n", "must be a table", ""},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			_, err := Parse("app.toml", tt.text)
+			if !errs.Is(err, errs.InvalidArgument) || !strings.Contains(err.Error(), tt.message) || !strings.Contains(errs.HintOf(err), tt.hint) {
+				t.Errorf("got %v\nhint %q", err, errs.HintOf(err))
+			}
+		})
+	}
+}
+
+func TestLoad(t *testing.T) {
+	file := func(s string) *fstest.MapFile { return &fstest.MapFile{Data: []byte(s)} }
+	c, err := Load(fstest.MapFS{
+		".runtime/app.toml": file("name = \"a\"\n[services.web]\nport = 1\n[services.worker]\ncommand = [\"w\"]\n"),
+		"Procfile":          file("# processes\nweb: run web\nworker: not this\nclock_1: tick | tock\n"),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c.File != ".runtime/app.toml" || !c.Procfile || len(c.Services) != 3 {
+		t.Fatalf("got %+v", c)
+	}
+	for name, want := range map[string][]string{"web": {"/bin/sh", "-c", "exec run web"}, "worker": {"w"}, "clock-1": {"/bin/sh", "-c", "tick | tock"}} {
+		if s := c.Service(name); s == nil || !slices.Equal(s.Command, want) {
+			t.Errorf("%s: %+v", name, s)
+		}
+	}
+	if c, err := Load(fstest.MapFS{}); err != nil || c.File != "" || c.Procfile {
+		t.Errorf("nothing: %+v, %v", c, err)
+	}
+	for name, fsys := range map[string]fstest.MapFS{
+		"both":         {"app.toml": file(""), ".runtime/app.toml": file("")},
+		"Procfile":     {"Procfile": file("web\n")},
+		"no command":   {"Procfile": file("web:\n")},
+		"twice":        {"Procfile": file("web: a\nweb: b\n")},
+		"service name": {"Procfile": file("9: a\n")},
+		"too large":    {"app.toml": file(strings.Repeat("#", maxFile+1))},
+	} {
+		if _, err := Load(fsys); !errs.Is(err, errs.InvalidArgument) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+func TestShell(t *testing.T) {
+	for line, want := range map[string]string{
+		"node server.js":       "exec node server.js",
+		"PORT=1 node x":        "PORT=1 node x",
+		"a && b":               "a && b",
+		"cd x; run":            "cd x; run",
+		"exec a":               "exec a",
+		"gunicorn -b :$PORT x": "exec gunicorn -b :$PORT x",
+		"echo `date`":          "echo `date`",
+		"if x then":            "if x then",
+	} {
+		if got := Shell(line); got[2] != want {
+			t.Errorf("%q: %q", line, got[2])
+		}
+	}
+}
+
+func TestParseBytes(t *testing.T) {
+	for in, want := range map[string]int64{"1": 1, "512MB": 512 << 20, "512mb": 512 << 20, "1GiB": 1 << 30, "1.5 Gi": 3 << 29, "2K": 2048, "10B": 10} {
+		if got, ok := ParseBytes(in); !ok || got != want {
+			t.Errorf("%q: %d, %v", in, got, ok)
+		}
+	}
+	for _, in := range []string{"", "MB", "x", "-1MB", "1e30TB", "NaN", "1 2"} {
+		if got, ok := ParseBytes(in); ok {
+			t.Errorf("%q: %d", in, got)
+		}
+	}
+}
+
+func FuzzParse(f *testing.F) {
+	f.Add("name = \"x\"\n[services.web]\nport = 1\ncommand = [\n\"a\"]\n")
+	f.Add("[a]\n'b.c' = \"\"\"\n")
+	f.Fuzz(func(t *testing.T, text string) {
+		_, _ = Parse("app.toml", text)
+		_, _ = ParseProcfile("Procfile", text)
+	})
+}
