@@ -1,0 +1,182 @@
+package baseimage
+
+import (
+	"archive/tar"
+	"bytes"
+	"context"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"miren.dev/runtime/pkg/errs"
+)
+
+func TestLookup(t *testing.T) {
+	for name, want := range map[string]Ref{
+		"runtime/debian":                  {Name: "debian"},
+		"runtime/go:1.26":                 {Name: "go", Version: "1.26"},
+		"runtime/static":                  {Name: "static"},
+		"debian":                          {Name: "debian"},
+		"debian:latest":                   {Name: "debian"},
+		"debian:bookworm-slim":            {Name: "debian", Version: "bookworm"},
+		"debian:12.5":                     {Name: "debian", Version: "bookworm"},
+		"debian:stable-slim":              {Name: "debian"},
+		"docker.io/library/golang:1.26.3": {Name: "go-cgo", Version: "1.26.3"},
+		"golang:1.25-bookworm":            {Name: "go-cgo", Version: "1.25"},
+		"node":                            {Name: "node"},
+		"node:lts-slim":                   {Name: "node"},
+		"node:20.11-bookworm-slim":        {Name: "node", Version: "20.11"},
+		"python:3.12-slim":                {Name: "python", Version: "3.12"},
+	} {
+		if got, err := Lookup(name); err != nil || got != want {
+			t.Errorf("%s: %+v, %v", name, got, err)
+		}
+	}
+	if got, err := Lookup("node:20-alpine"); err != nil || got.Name != "node" || !strings.Contains(got.Note, "apk") {
+		t.Errorf("node:20-alpine: %+v, %v", got, err)
+	}
+	for _, name := range []string{"alpine", "alpine:3.20", "static", "nginx", "ghcr.io/x/y", "debian@sha256:" + strings.Repeat("a", 64), "someone/golang"} {
+		if got, err := Lookup(name); !errs.Is(err, errs.NotFound) || errs.HintOf(err) == "" {
+			t.Errorf("%s: %+v, %v (hint %q)", name, got, err, errs.HintOf(err))
+		}
+	}
+	if _, err := Lookup("UPPER CASE"); !errs.Is(err, errs.InvalidArgument) {
+		t.Errorf("bad name: %v", err)
+	}
+}
+
+func TestHostFiles(t *testing.T) {
+	h := parseRelease([]byte("ID=debian\nVERSION_CODENAME=trixie\n"))
+	if h.id != "debian" || h.codename != "trixie" {
+		t.Errorf("debian: %+v", h)
+	}
+	if h := parseRelease([]byte("ID=\"fedora\"\n")); h.id != "debian" || h.codename != "bookworm" {
+		t.Errorf("another distribution: %+v", h)
+	}
+	list := "# deb http://x/debian trixie main\ndeb [arch=amd64 signed-by=/k] http://m/debian/ trixie main contrib # c\ndeb-src http://m/debian trixie main\ndeb https://third/party stable main\ndeb http://m/debian trixie-backports main\n"
+	if got := parseList([]byte(list), "trixie"); !slices.Equal(got, []string{"deb http://m/debian trixie main"}) {
+		t.Errorf("list: %q", got)
+	}
+	stanzas := "Types: deb deb-src\nURIs: http://m/debian\nSuites: trixie\n trixie-updates\n# comment\nComponents: main non-free\nSigned-By:\n -----BEGIN\n\nTypes: deb\nEnabled: no\nURIs: http://n/debian\nSuites: trixie\nComponents: main\n\nTypes: deb\nURIs: http://o/node\nSuites: nodistro\nComponents: main\n"
+	if got := parseDeb822([]byte(stanzas), "trixie"); !slices.Equal(got, []string{"deb http://m/debian trixie main", "deb http://m/debian trixie-updates main"}) {
+		t.Errorf("stanzas: %q", got)
+	}
+	if got := parseAptConfig([]byte("APT::X \"1\";\nAcquire::Check-Date \"false\";\n")); got != "Acquire::Check-Date \"false\";\n" {
+		t.Errorf("configuration: %q", got)
+	}
+}
+
+func TestChoose(t *testing.T) {
+	s := New(Config{Dir: t.TempDir()})
+	asked := 0
+	have := []string{"20.1.0", "20.9.1", "20.10.0", "20.11.0-rc1", "21.0.0", "2.0.0"}
+	p := product{
+		name: "thing",
+		list: func(context.Context) ([]string, error) { asked++; return have, nil },
+		offered: func(_ context.Context, v string) error {
+			if v == "20.10.0" {
+				return errs.New(errs.NotFound, "held back")
+			}
+			return nil
+		},
+	}
+	for want, expect := range map[string]string{"20": "20.9.1", "20.1": "20.1.0", "21": "21.0.0", "2": "2.0.0", "20.9.1": "20.9.1"} {
+		if got, err := s.choose(t.Context(), p, want); err != nil || got != expect {
+			t.Errorf("%s: %s, %v", want, got, err)
+		}
+	}
+	if asked != 1 {
+		t.Errorf("asked %d times", asked)
+	}
+	if _, err := s.choose(t.Context(), p, "22"); !errs.Is(err, errs.NotFound) || asked != 2 {
+		t.Errorf("none: %v, asked %d times", err, asked)
+	}
+	// What is newer than the last answer is asked for; without an answer the last one holds.
+	have = append(have, "22.0.0")
+	if got, err := s.choose(t.Context(), p, "22"); err != nil || got != "22.0.0" {
+		t.Errorf("new: %s, %v", got, err)
+	}
+	p.list = func(context.Context) ([]string, error) { return nil, errs.New(errs.Unavailable, "away") }
+	if got, err := s.choose(t.Context(), p, "21"); err != nil || got != "21.0.0" {
+		t.Errorf("away: %s, %v", got, err)
+	}
+	p.name = "other"
+	if _, err := s.choose(t.Context(), p, "21"); !errs.Is(err, errs.Unavailable) {
+		t.Errorf("never asked: %v", err)
+	}
+}
+
+// TestMake makes an image of a recipe of its own, once, whoever asks.
+func TestMake(t *testing.T) {
+	s := New(Config{Dir: filepath.Join(t.TempDir(), "images")})
+	made := 0
+	base := &recipe{name: "base", version: "1", env: []string{"A=1", "B=1"}, make: func(_ context.Context, b *builder) error {
+		made++
+		return b.layer(func(tw *tar.Writer) error { return put(tw, "a", 0o644, 1, bytes.NewReader([]byte("a"))) })
+	}}
+	top := &recipe{name: "top", version: "1", parent: base, env: []string{"B=2"}, cmd: []string{"x"}, make: func(_ context.Context, b *builder) error {
+		made++
+		return b.layer(func(tw *tar.Writer) error { return putLink(tw, "b", "a") })
+	}}
+	type result struct {
+		img *Image
+		err error
+	}
+	results := make(chan result)
+	for range 4 {
+		other := New(s.cfg) // as another process
+		go func() {
+			img, err := other.ensure(t.Context(), top, func(string) {})
+			results <- result{img, err}
+		}()
+	}
+	var first *Image
+	for range 4 {
+		r := <-results
+		if r.err != nil {
+			t.Fatal(r.err)
+		}
+		if first == nil {
+			first = r.img
+		} else if *r.img != *first {
+			t.Errorf("%+v and %+v", r.img, first)
+		}
+	}
+	if made != 2 {
+		t.Errorf("made %d times", made)
+	}
+	m, c, err := first.read()
+	if err != nil || len(m.Layers) != 2 || len(c.RootFS.DiffIDs) != 2 || !slices.Equal(c.Config.Env, []string{"A=1", "B=2"}) || c.Config.Cmd[0] != "x" {
+		t.Errorf("%+v %+v %v", m, c, err)
+	}
+	// A recipe that fails leaves nothing.
+	bad := &recipe{name: "bad", version: "1", make: func(context.Context, *builder) error { return errs.New(errs.Unavailable, "no network") }}
+	if _, err := s.ensure(t.Context(), bad, func(string) {}); !errs.Is(err, errs.Unavailable) {
+		t.Errorf("got %v", err)
+	}
+	if left, _ := filepath.Glob(filepath.Join(s.cfg.Dir, ".tmp-*")); len(left) > 0 {
+		t.Errorf("left: %v", left)
+	}
+	if (&recipe{name: "bad", version: "1", inputs: []string{"x"}}).key() == bad.key() {
+		t.Error("another input gives the same key")
+	}
+}
+
+func TestPolicy(t *testing.T) {
+	for policy, want := range map[Policy]bool{RegistryAlways: true, RegistryNever: false} {
+		s := New(Config{Dir: t.TempDir(), Registry: policy})
+		if s.pull(t.Context()) != want {
+			t.Errorf("%s", policy)
+		}
+	}
+	s := New(Config{Dir: t.TempDir(), Registry: RegistryAlways})
+	images, notes, err := s.Resolve(t.Context(), []string{"golang:1.26", "ghcr.io/a/b"}, nil)
+	if err != nil || len(images) != 0 || len(notes) != 0 {
+		t.Errorf("pulled: %v %v %v", images, notes, err)
+	}
+	s = New(Config{Dir: t.TempDir(), Registry: RegistryNever})
+	if _, _, err := s.Resolve(t.Context(), []string{"nginx"}, nil); !errs.Is(err, errs.NotFound) {
+		t.Errorf("cannot be made: %v", err)
+	}
+}
