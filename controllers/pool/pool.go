@@ -154,9 +154,16 @@ func Survey(all []*sandbox.Sandbox) State {
 			}
 		}
 	}
-	slices.SortFunc(st.Live, func(a, b *sandbox.Sandbox) int { return cmp.Compare(a.CreateRevision, b.CreateRevision) })
-	slices.SortFunc(st.Ended, func(a, b *sandbox.Sandbox) int { return cmp.Compare(a.StatusRevision, b.StatusRevision) })
+	slices.SortFunc(st.Live, byAge)
+	slices.SortFunc(st.Ended, func(a, b *sandbox.Sandbox) int {
+		return cmp.Or(cmp.Compare(a.StatusRevision, b.StatusRevision), cmp.Compare(a.ID, b.ID))
+	})
 	return st
+}
+
+// byAge puts the oldest first; those of one transaction are in the order of their ids.
+func byAge(a, b *sandbox.Sandbox) int {
+	return cmp.Or(cmp.Compare(a.CreateRevision, b.CreateRevision), cmp.Compare(a.ID, b.ID))
 }
 
 // Unasked reports whether an ended sandbox ended without being told to.
@@ -272,7 +279,7 @@ func stopExcess(live []*sandbox.Sandbox, n int) ([]entity.Op, error) {
 			}
 			return 1
 		}
-		return cmp.Compare(b.CreateRevision, a.CreateRevision)
+		return byAge(b, a)
 	})
 	var ops []entity.Op
 	for _, sb := range order[:n] {

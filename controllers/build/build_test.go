@@ -1,0 +1,283 @@
+package build
+
+import (
+	"context"
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"miren.dev/runtime/api"
+	"miren.dev/runtime/api/app"
+	"miren.dev/runtime/api/core"
+	"miren.dev/runtime/components/baseimage"
+	"miren.dev/runtime/components/buildkit"
+	"miren.dev/runtime/components/buildlog"
+	"miren.dev/runtime/entity"
+	"miren.dev/runtime/entity/pgstore/pgtest"
+	"miren.dev/runtime/pkg/errs"
+	"miren.dev/runtime/pkg/schema"
+)
+
+// flaky is a store that can be away for writes.
+type flaky struct {
+	entity.Store
+	away  atomic.Bool
+	tried atomic.Int64
+}
+
+func (f *flaky) Txn(ctx context.Context, req entity.TxnRequest) (entity.TxnResult, error) {
+	if f.away.Load() {
+		f.tried.Add(1)
+		return entity.TxnResult{}, errs.New(errs.Unavailable, "the store is away")
+	}
+	return f.Store.Txn(ctx, req)
+}
+
+type fixture struct {
+	*testing.T
+	store *flaky
+	app   *app.App
+	logs  *buildlog.Logs
+	temp  string
+	do    func(ctx context.Context, attempt int64) error // what the builder does
+	calls atomic.Int64
+}
+
+func setup(t *testing.T) *fixture {
+	t.Helper()
+	f := &fixture{T: t, store: &flaky{Store: pgtest.Store(t, api.Kinds()...)}, app: app.NewApp(), temp: t.TempDir()}
+	f.logs = buildlog.New(filepath.Join(t.TempDir(), "logs"), 0)
+	p := core.NewProject()
+	p.Name = "default"
+	f.create(p)
+	f.app.Project, f.app.Name = p.ID, "shop"
+	f.create(f.app)
+	return f
+}
+
+func (f *fixture) create(o schema.Object) {
+	f.Helper()
+	if err := entity.Create(f.Context(), f.store, o); err != nil {
+		f.Fatal(err)
+	}
+}
+
+func (f *fixture) build() *app.Build {
+	f.Helper()
+	b := app.NewBuild()
+	b.Project, b.Spec.App, b.Spec.Source = f.app.Project, f.app.GetID(), "src"
+	f.create(b)
+	return b
+}
+
+func (f *fixture) reconciler() *Reconciler {
+	r := &Reconciler{
+		Store: f.store, Builder: f, Bases: f, Sources: f, Logs: f.logs, TempDir: f.temp, Parallel: 1, Timeout: time.Minute,
+		Registry: "off", Log: slog.New(slog.NewTextHandler(io.Discard, nil)),
+	}
+	f.Cleanup(r.Stop)
+	return r
+}
+
+func (f *fixture) Materialize(_ context.Context, _, dir string) error {
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(dir, "Dockerfile"), []byte("FROM scratch\nCMD [\"/x\"]\n"), 0o644)
+}
+
+func (f *fixture) Ensure(context.Context, baseimage.Ref, func(string)) (*baseimage.Image, error) {
+	return nil, errs.New(errs.NotFound, "no base images here")
+}
+
+func (f *fixture) Build(ctx context.Context, _ buildkit.Request, _ func(buildkit.Event)) (*buildkit.Result, error) {
+	if err := f.do(ctx, f.calls.Add(1)); err != nil {
+		return nil, err
+	}
+	return &buildkit.Result{Image: "x@sha256:" + strings.Repeat("0", 64)}, nil
+}
+
+func (f *fixture) reconcile(r *Reconciler, b *app.Build) time.Duration {
+	f.Helper()
+	d, err := r.Reconcile(f.Context(), b.ID)
+	if err != nil {
+		f.Fatal(err)
+	}
+	return d
+}
+
+func (f *fixture) eventually(what string, cond func() bool) {
+	f.Helper()
+	deadline := time.Now().Add(20 * time.Second)
+	for !cond() {
+		if time.Now().After(deadline) {
+			f.Fatalf("not within 20 s: %s", what)
+		}
+		time.Sleep(2 * time.Millisecond)
+	}
+}
+
+func (f *fixture) phase(b *app.Build, want app.BuildPhase) *app.Build {
+	f.Helper()
+	var got *app.Build
+	f.eventually("build is "+string(want), func() bool {
+		var err error
+		if got, err = entity.Get[app.Build](f.Context(), f.store, b.ID); err != nil {
+			f.Fatal(err)
+		}
+		return got.Status.Phase == want
+	})
+	return got
+}
+
+func hang(ctx context.Context, _ int64) error { <-ctx.Done(); return ctx.Err() }
+
+func TestEnds(t *testing.T) {
+	for _, tc := range []struct {
+		name    string
+		do      func(ctx context.Context, attempt int64) error
+		timeout time.Duration
+		phase   app.BuildPhase
+		reason  app.FailureReason
+		message string
+	}{
+		{"works", func(context.Context, int64) error { return nil }, time.Minute, app.BuildPhaseSucceeded, "", ""},
+		{"builder goes away twice", func(_ context.Context, n int64) error {
+			if n < maxAttempts {
+				return errs.New(errs.Unavailable, "connection refused")
+			}
+			return nil
+		}, time.Minute, app.BuildPhaseSucceeded, "", ""},
+		{"builder stays away", func(context.Context, int64) error { return errs.New(errs.Unavailable, "connection refused") },
+			time.Minute, app.BuildPhaseFailed, app.FailureReasonInternal, "connection refused"},
+		{"fails", func(context.Context, int64) error { return &buildkit.Failure{Step: "RUN x", ExitCode: 1, Log: []string{"no"}} },
+			time.Minute, app.BuildPhaseFailed, app.FailureReasonBuild, "exit code 1"},
+		{"panics", func(context.Context, int64) error { panic("oops") }, time.Minute, app.BuildPhaseFailed, app.FailureReasonInternal, "oops"},
+		{"late", hang, 50 * time.Millisecond, app.BuildPhaseFailed, app.FailureReasonTimeout, "longer than 50ms"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			f := setup(t)
+			f.do = tc.do
+			r := f.reconciler()
+			r.Timeout = tc.timeout
+			b := f.build()
+			f.reconcile(r, b)
+			b = f.phase(b, tc.phase)
+			if b.Status.Reason != tc.reason || !strings.Contains(b.Status.Message, tc.message) || b.Status.EndedAt == nil || b.Status.Plan != "dockerfile" {
+				t.Errorf("%+v", b.Status)
+			}
+			if tc.phase == app.BuildPhaseSucceeded && (b.Status.Image == "" || len(b.Status.Services) != 1 || b.Status.Services[0].MemoryBytes == 0) {
+				t.Errorf("%+v", b.Status)
+			}
+			r.Stop()
+			if left, err := os.ReadDir(f.temp); err != nil || len(left) != 0 {
+				t.Errorf("left over: %v %v", left, err)
+			}
+		})
+	}
+}
+
+func (f *fixture) cancel(b *app.Build) {
+	f.Helper()
+	if _, err := entity.ModifySpec(f.Context(), f.store, b.ID, func(b *app.Build) error { b.Spec.Cancel = true; return nil }); err != nil {
+		f.Fatal(err)
+	}
+}
+
+// One at a time: the second waits, and both can be canceled.
+func TestCancel(t *testing.T) {
+	f := setup(t)
+	f.do = hang
+	r := f.reconciler()
+	b1, b2 := f.build(), f.build()
+	f.reconcile(r, b1)
+	f.phase(b1, app.BuildPhaseRunning)
+	if d := f.reconcile(r, b2); d <= 0 {
+		t.Error("a build that waits for its turn is not looked at again")
+	}
+	f.phase(b2, app.BuildPhasePending)
+	f.cancel(b2)
+	f.reconcile(r, b2)
+	f.phase(b2, app.BuildPhaseCanceled)
+	f.cancel(b1)
+	f.reconcile(r, b1)
+	f.phase(b1, app.BuildPhaseCanceled)
+}
+
+// What a stopped server did not finish, the next one does again.
+func TestDoneAgain(t *testing.T) {
+	f := setup(t)
+	f.do = hang
+	r := f.reconciler()
+	b := f.build()
+	f.reconcile(r, b)
+	f.phase(b, app.BuildPhaseRunning)
+	r.Stop()
+	f.phase(b, app.BuildPhaseRunning)
+	if d := f.reconcile(r, b); d <= 0 {
+		t.Error("a stopped reconciler takes no work, and forgets none")
+	}
+	f.do = func(context.Context, int64) error { return nil }
+	f.reconcile(f.reconciler(), b)
+	f.phase(b, app.BuildPhaseSucceeded)
+}
+
+// A store that is away when a build ends loses nothing of it.
+func TestStoreAway(t *testing.T) {
+	f := setup(t)
+	var once sync.Once
+	f.do = func(context.Context, int64) error { once.Do(func() { f.store.away.Store(true) }); return nil }
+	r := f.reconciler()
+	b := f.build()
+	f.reconcile(r, b)
+	f.eventually("the end was tried to be recorded", func() bool { return f.store.tried.Load() >= 2 })
+	f.store.away.Store(false)
+	f.phase(b, app.BuildPhaseSucceeded)
+	if n := f.calls.Load(); n != 1 {
+		t.Errorf("built %d times", n)
+	}
+}
+
+// One that could not begin is looked at again.
+func TestStoreAwayAtTheBeginning(t *testing.T) {
+	f := setup(t)
+	f.do = func(context.Context, int64) error { return nil }
+	r := f.reconciler()
+	b := f.build()
+	f.store.away.Store(true)
+	if d := f.reconcile(r, b); d <= 0 {
+		t.Fatal("not looked at again")
+	}
+	f.eventually("it gave up", func() bool { r.mu.Lock(); defer r.mu.Unlock(); return len(r.running) == 0 })
+	f.store.away.Store(false)
+	f.reconcile(r, b)
+	f.phase(b, app.BuildPhaseSucceeded)
+}
+
+func TestDeleted(t *testing.T) {
+	f := setup(t)
+	f.do = hang
+	r := f.reconciler()
+	b := f.build()
+	f.reconcile(r, b)
+	b = f.phase(b, app.BuildPhaseRunning)
+	f.eventually("the builder works", func() bool { return f.calls.Load() == 1 })
+	b = f.phase(b, app.BuildPhaseRunning)
+	if err := entity.Delete(t.Context(), f.store, b); err != nil {
+		t.Fatal(err)
+	}
+	f.eventually("build and log are gone", func() bool {
+		f.reconcile(r, b)
+		logs, err := f.logs.List()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(logs) == 0
+	})
+}

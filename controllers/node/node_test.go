@@ -1,0 +1,215 @@
+package node
+
+import (
+	"context"
+	"log/slog"
+	"testing"
+	"time"
+
+	"miren.dev/runtime/api"
+	"miren.dev/runtime/api/core"
+	"miren.dev/runtime/api/sandbox"
+	"miren.dev/runtime/controllers/runtime"
+	"miren.dev/runtime/entity"
+	"miren.dev/runtime/entity/pgstore/pgtest"
+	"miren.dev/runtime/pkg/errs"
+	"miren.dev/runtime/pkg/schema"
+)
+
+var quiet = slog.New(slog.DiscardHandler)
+
+func get(t *testing.T, s entity.Store, nid schema.ID) *core.Node {
+	t.Helper()
+	n, err := entity.Get[core.Node](t.Context(), s, nid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+func TestRegister(t *testing.T) {
+	s := pgtest.Store(t, api.Kinds()...)
+	r := &Registrar{Store: s, Instance: "abcdefgh", Log: quiet}
+	nid, err := r.Register(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := get(t, s, schema.ID(nid))
+	if n.Status.Phase != core.NodePhaseReady || n.Spec.CPUMillis == 0 || n.Spec.MemoryBytes == 0 || n.Status.LastSeen == nil {
+		t.Fatalf("%+v %+v", n.Spec, n.Status)
+	}
+	// Nothing is written for being alive.
+	if err := r.renew(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if got := get(t, s, n.ID); got.Revision != n.Revision {
+		t.Error("a renewal costs a revision")
+	}
+	// The next server of the same node goes on with node and lease.
+	again, err := (&Registrar{Store: s, Instance: "abcdefgh", Log: quiet, CPUMillis: 4000}).Register(t.Context())
+	if err != nil || again != nid {
+		t.Fatalf("registered as %s, %v", again, err)
+	}
+	if got := get(t, s, n.ID); got.Status.Lease != n.Status.Lease || got.Spec.CPUMillis != 4000 {
+		t.Errorf("%+v %+v", got.Spec, got.Status)
+	}
+	// One whose lease lapsed takes another.
+	if err := s.Revoke(t.Context(), schema.LeaseID(n.Status.Lease)); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.renew(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if got := get(t, s, n.ID); got.Status.Lease == n.Status.Lease || got.Status.Phase != core.NodePhaseReady {
+		t.Errorf("%+v", got.Status)
+	}
+}
+
+// deaf cannot list, as when the store is away.
+type deaf struct{ entity.Store }
+
+func (deaf) List(context.Context, entity.Query) (entity.Page, error) {
+	return entity.Page{}, errs.New(errs.Unavailable, "the store is away")
+}
+
+func TestLiveness(t *testing.T) {
+	s := pgtest.Store(t, api.Kinds()...)
+	r := &Registrar{Store: s, Instance: "abcdefgh", Log: quiet}
+	nid, err := r.Register(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := core.NewProject()
+	p.Name = "default"
+	if err := entity.Create(t.Context(), s, p); err != nil {
+		t.Fatal(err)
+	}
+	sb := sandbox.NewSandbox()
+	sb.Project, sb.Spec.Node, sb.Spec.Template.Image = p.ID, nid, "img"
+	sb.Status.Phase, sb.Status.Ready, sb.Status.Address = sandbox.SandboxPhaseRunning, true, "10.0.0.2"
+	if err := entity.Create(t.Context(), s, sb); err != nil {
+		t.Fatal(err)
+	}
+	clock := time.Now()
+	l := &Liveness{Store: s, Log: quiet, Now: func() time.Time { return clock }}
+	look := func() time.Duration {
+		t.Helper()
+		d, err := l.Reconcile(t.Context(), schema.ID(nid))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return d
+	}
+	phase := func(want core.NodePhase) *core.Node {
+		t.Helper()
+		n := get(t, s, schema.ID(nid))
+		if n.Status.Phase != want {
+			t.Fatalf("node is %s, want %s", n.Status.Phase, want)
+		}
+		return n
+	}
+	if d := look(); d != 0 {
+		t.Fatalf("looks at a node that is alive again after %s", d)
+	}
+	if err := s.Revoke(t.Context(), schema.LeaseID(phase(core.NodePhaseReady).Status.Lease)); err != nil {
+		t.Fatal(err)
+	}
+	// Grace first; and a store that does not answer says nothing.
+	if d := look(); d != leaseTTL {
+		t.Fatalf("grace of %s", d)
+	}
+	clock = clock.Add(time.Hour)
+	l.Store = deaf{s}
+	if _, err := l.Reconcile(t.Context(), schema.ID(nid)); !errs.Is(err, errs.Unavailable) {
+		t.Fatalf("without a store: %v", err)
+	}
+	phase(core.NodePhaseReady)
+	l.Store = s
+	look()
+	if n := phase(core.NodePhaseDown); n.Status.DownSince == nil || n.Status.Message == "" {
+		t.Fatalf("%+v", n.Status)
+	}
+	// Its sandboxes stay for a while.
+	if d := look(); d != defaultEndAfter {
+		t.Fatalf("its sandboxes end after %s", d)
+	}
+	if got, err := entity.Get[sandbox.Sandbox](t.Context(), s, sb.ID); err != nil || !got.Status.Ready {
+		t.Fatalf("%+v %v", got.Status, err)
+	}
+	clock = clock.Add(defaultEndAfter)
+	look()
+	got, err := entity.Get[sandbox.Sandbox](t.Context(), s, sb.ID)
+	if err != nil || got.Status.Phase != sandbox.SandboxPhaseStopped || got.Status.Reason != sandbox.EndReasonNode || got.Status.Ready || got.Status.Message == "" {
+		t.Fatalf("%+v %v", got.Status, err)
+	}
+	// It comes back.
+	if err := r.renew(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if n := phase(core.NodePhaseReady); n.Status.DownSince != nil || n.Status.Message != "" {
+		t.Fatalf("%+v", n.Status)
+	}
+	if d := look(); d != 0 || len(l.missing) != 0 {
+		t.Errorf("looks again after %s, remembers %v", d, l.missing)
+	}
+}
+
+// A node that comes back while it is judged is not down.
+func TestComesBackInTheMoment(t *testing.T) {
+	s := pgtest.Store(t, api.Kinds()...)
+	r := &Registrar{Store: s, Instance: "abcdefgh", Log: quiet}
+	nid, err := r.Register(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := get(t, s, schema.ID(nid))
+	now := time.Now()
+	n.Status.Phase, n.Status.DownSince = core.NodePhaseDown, &now
+	if err := entity.UpdateStatus(t.Context(), s, n); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.renew(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	l := &Liveness{Store: s, Log: quiet, Now: func() time.Time { return now.Add(time.Hour) }}
+	if err := l.endSandboxes(t.Context(), n, now); err != nil {
+		t.Fatal(err)
+	}
+	if got := get(t, s, n.ID); got.Status.Phase != core.NodePhaseReady {
+		t.Errorf("%+v", got.Status)
+	}
+}
+
+// The end of a lease wakes the controller.
+func TestController(t *testing.T) {
+	s := pgtest.Store(t, api.Kinds()...)
+	r := &Registrar{Store: s, Instance: "abcdefgh", Log: quiet}
+	nid, err := r.Register(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	rt := runtime.New(runtime.Config{Reader: s})
+	if err := rt.Add((&Liveness{Store: s, Log: quiet, Grace: time.Millisecond}).Controller()); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- rt.Run(ctx) }()
+	defer func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	}()
+	<-rt.Synced()
+	if err := s.Revoke(t.Context(), schema.LeaseID(get(t, s, schema.ID(nid)).Status.Lease)); err != nil {
+		t.Fatal(err)
+	}
+	deadline := time.Now().Add(20 * time.Second)
+	for get(t, s, schema.ID(nid)).Status.Phase != core.NodePhaseDown {
+		if time.Now().After(deadline) {
+			t.Fatal("the node is not down")
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+}

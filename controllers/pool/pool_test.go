@@ -1,0 +1,224 @@
+package pool
+
+import (
+	"log/slog"
+	"strings"
+	"testing"
+	"time"
+
+	"miren.dev/runtime/api"
+	"miren.dev/runtime/api/core"
+	"miren.dev/runtime/api/sandbox"
+	"miren.dev/runtime/entity"
+	"miren.dev/runtime/entity/pgstore/pgtest"
+	"miren.dev/runtime/pkg/schema"
+)
+
+type fixture struct {
+	*testing.T
+	store entity.Store
+	rec   *Reconciler
+	clock time.Time
+	pool  *sandbox.SandboxPool
+}
+
+func setup(t *testing.T, replicas int64) *fixture {
+	t.Helper()
+	f := &fixture{T: t, store: pgtest.Store(t, api.Kinds()...), clock: time.Now()}
+	f.rec = &Reconciler{Store: f.store, Log: slog.New(slog.DiscardHandler), Now: func() time.Time { return f.clock }}
+	p := core.NewProject()
+	p.Name = "default"
+	f.must(entity.Create(t.Context(), f.store, p))
+	f.pool = sandbox.NewSandboxPool()
+	f.pool.Project, f.pool.Name, f.pool.Spec.Replicas, f.pool.Spec.Template.Image = p.ID, "web", replicas, "img"
+	f.must(entity.Create(t.Context(), f.store, f.pool))
+	return f
+}
+
+func (f *fixture) must(err error) {
+	f.Helper()
+	if err != nil {
+		f.Fatal(err)
+	}
+}
+
+// reconcile runs until nothing more is to be done at once.
+func (f *fixture) reconcile() time.Duration {
+	f.Helper()
+	for range 20 {
+		again, err := f.rec.Reconcile(f.Context(), f.pool.ID)
+		f.must(err)
+		if again != time.Millisecond {
+			p, err := entity.Get[sandbox.SandboxPool](f.Context(), f.store, f.pool.ID)
+			f.must(err)
+			f.pool = p
+			return again
+		}
+	}
+	f.Fatal("does not come to rest")
+	return 0
+}
+
+func (f *fixture) state() State {
+	f.Helper()
+	all, err := Sandboxes(f.Context(), f.store, f.pool.GetID())
+	f.must(err)
+	return Survey(all)
+}
+
+func (f *fixture) change(sb *sandbox.Sandbox, fn func(*sandbox.SandboxStatus)) {
+	f.Helper()
+	fn(&sb.Status)
+	f.must(entity.UpdateStatus(f.Context(), f.store, sb))
+}
+
+func (f *fixture) ready(sb *sandbox.Sandbox) {
+	f.Helper()
+	at := f.clock
+	f.change(sb, func(s *sandbox.SandboxStatus) {
+		s.Phase, s.Ready, s.ReadyAt, s.StartedAt = sandbox.SandboxPhaseRunning, true, &at, &at
+	})
+}
+
+func (f *fixture) end(sb *sandbox.Sandbox, why sandbox.EndReason) {
+	f.Helper()
+	at := f.clock
+	f.change(sb, func(s *sandbox.SandboxStatus) {
+		s.Phase, s.Ready, s.Reason, s.EndedAt = sandbox.SandboxPhaseStopped, false, why, &at
+	})
+}
+
+func (f *fixture) scale(n int64) {
+	f.Helper()
+	f.pool.Spec.Replicas = n
+	f.must(entity.UpdateSpec(f.Context(), f.store, f.pool))
+}
+
+// All fail at once, again and again: each failure counts once, the delay
+// grows, few of the dead are kept.
+func TestBackoff(t *testing.T) {
+	f := setup(t, 5)
+	f.reconcile()
+	var delay time.Duration
+	for round := 1; round <= 4; round++ {
+		st := f.state()
+		if len(st.Live) != 5 {
+			t.Fatalf("round %d: %d live", round, len(st.Live))
+		}
+		for _, sb := range st.Live {
+			f.end(sb, sandbox.EndReasonExit)
+		}
+		f.reconcile()
+		f.reconcile()
+		if got := f.pool.Status.Failures; got != int64(5*round) {
+			t.Fatalf("round %d: %d failures counted, want %d", round, got, 5*round)
+		}
+		st = f.state()
+		if len(st.Live) != 0 || len(st.Ended) != keepEnded {
+			t.Fatalf("round %d: %d live, %d ended", round, len(st.Live), len(st.Ended))
+		}
+		next := f.pool.Status.NextStart.Sub(f.clock)
+		if next < delay || next > maxBackoff || f.pool.Status.Message == "" {
+			t.Fatalf("round %d: delay %s after %s; %q", round, next, delay, f.pool.Status.Message)
+		}
+		delay = next
+		f.clock = f.clock.Add(next - 5*time.Millisecond)
+		if again := f.reconcile(); again != 5*time.Millisecond || len(f.state().Live) != 0 {
+			t.Fatalf("round %d: looks again after %s, %d live too early", round, again, len(f.state().Live))
+		}
+		f.clock = f.clock.Add(6 * time.Millisecond)
+		f.reconcile()
+	}
+	if delay != maxBackoff {
+		t.Errorf("delay %s, want %s", delay, maxBackoff)
+	}
+	// One that stays up ends the back-off.
+	for _, sb := range f.state().Live {
+		f.ready(sb)
+	}
+	if again := f.reconcile(); again <= 0 || again > stableAfter {
+		t.Errorf("looks again after %s", again)
+	}
+	f.clock = f.clock.Add(stableAfter)
+	f.reconcile()
+	if s := f.pool.Status; s.Failures != 0 || s.NextStart != nil || s.Message != "" || s.Ready != 5 || s.Total != 5 {
+		t.Errorf("status %+v", s)
+	}
+	if n := f.pool.Status.Created; n != 25 {
+		t.Errorf("%d created", n)
+	}
+}
+
+// One that was told to end is replaced at once and is no failure.
+func TestReplacesAtOnce(t *testing.T) {
+	f := setup(t, 2)
+	f.reconcile()
+	f.end(f.state().Live[0], sandbox.EndReasonUser)
+	f.reconcile()
+	if st := f.state(); len(st.Live) != 2 || f.pool.Status.Failures != 0 {
+		t.Errorf("%d live, status %+v", len(st.Live), f.pool.Status)
+	}
+}
+
+func TestScale(t *testing.T) {
+	f := setup(t, 3)
+	f.reconcile()
+	live := f.state().Live
+	f.ready(live[1])
+	f.ready(live[2])
+	f.scale(1)
+	f.reconcile()
+	st := f.state()
+	// The one that is not ready goes first, then the newest.
+	if len(st.Live) != 1 || st.Live[0].ID != live[1].ID || len(st.Going) != 2 {
+		t.Fatalf("live %d, going %d", len(st.Live), len(st.Going))
+	}
+	for _, sb := range st.Going {
+		if sb.Spec.StopReason != sandbox.EndReasonUser {
+			t.Errorf("stop reason %q", sb.Spec.StopReason)
+		}
+	}
+	f.reconcile() // woken by its own change of the sandboxes
+	if f.pool.Status.Total != 3 || f.pool.Status.Ready != 1 {
+		t.Errorf("status %+v", f.pool.Status)
+	}
+	f.scale(230)
+	f.reconcile()
+	if n := len(f.state().Live); n != 230 {
+		t.Errorf("%d live", n)
+	}
+	f.scale(0)
+	f.reconcile()
+	if st := f.state(); len(st.Live) != 0 || len(st.Going) != 232 {
+		t.Errorf("%d live, %d going", len(st.Live), len(st.Going))
+	}
+}
+
+func TestGone(t *testing.T) {
+	f := setup(t, 1)
+	f.reconcile()
+	f.must(entity.Delete(t.Context(), f.store, f.pool))
+	if again, err := f.rec.Reconcile(t.Context(), f.pool.ID); again != 0 || err != nil {
+		t.Error(again, err)
+	}
+	if n := len(f.state().Live); n != 0 {
+		t.Errorf("%d sandboxes outlive their pool", n)
+	}
+}
+
+func TestChildName(t *testing.T) {
+	long := strings.Repeat("a", 60)
+	seen := map[string]bool{}
+	for _, tc := range []struct{ base, suffix string }{
+		{"shop-v1", "web"}, {long, "1"}, {long, "2"}, {long + "bbb", "1"}, {strings.Repeat("c-", 31) + "c", "12345"}, {"x", strings.Repeat("d", 62)},
+	} {
+		n := ChildName(tc.base, tc.suffix, schema.MaxName)
+		if !schema.ValidName(n) || seen[n] {
+			t.Errorf("%q", n)
+		}
+		seen[n] = true
+	}
+	if !seen["shop-v1-web"] {
+		t.Error("a short name is changed")
+	}
+}
