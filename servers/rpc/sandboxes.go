@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"miren.dev/runtime/api/id"
 	"miren.dev/runtime/api/sandbox"
 	"miren.dev/runtime/components/execution"
 	controller "miren.dev/runtime/controllers/sandbox"
@@ -98,7 +99,7 @@ func (s *sandboxes) Exec(ctx context.Context, req *sandbox.ExecRequest, st rpc.S
 			return err
 		}
 		sid = sb.GetID()
-	} else if _, err := entity.Get[sandbox.Sandbox](ctx, s.Store, sid); err != nil {
+	} else if err := s.awaitRunning(ctx, sid); err != nil {
 		return err
 	}
 	spec := execution.ExecSpec{
@@ -141,6 +142,22 @@ func (s *sandboxes) Exec(ctx context.Context, req *sandbox.ExecRequest, st rpc.S
 	}
 	c := int64(code)
 	return out.send(&sandbox.ExecOutput{ExitCode: &c})
+}
+
+// awaitRunning waits for a sandbox that is being set up.
+func (s *sandboxes) awaitRunning(ctx context.Context, sid id.Sandbox) error {
+	resp, err := s.Wait(ctx, &sandbox.WaitRequest{Sandbox: sid, Until: sandbox.WaitUntilRunning})
+	if err != nil {
+		return err
+	}
+	sb, err := entity.Decode[sandbox.Sandbox](&resp.Sandbox)
+	if err != nil {
+		return err
+	}
+	if controller.Ended(sb) {
+		return errs.New(errs.FailedPrecondition, "sandbox %s has ended: %s", sid, sb.Status.Reason)
+	}
+	return nil
 }
 
 // output sends what two streams of a process bring.
