@@ -458,3 +458,47 @@ func TestPoolNameTaken(t *testing.T) {
 	}
 	w.settled("shop")
 }
+
+// An app whose first deployment fails serves nothing, and can be deployed.
+func TestFirstFails(t *testing.T) {
+	w := newWorld(t)
+	w.control(w.store)
+	d := w.phase(w.deploy("shop", w.source("ok", "web=crash", "many=ok")), app.DeploymentPhaseFailed)
+	if a := w.settled("shop"); a.Status.ActiveVersion != "" || d.Status.Previous != "" {
+		t.Errorf("status %+v", a.Status)
+	}
+	if _, err := w.svc.Rollback(t.Context(), "", "shop", "", service.DeployRequest{}); !errs.Is(err, errs.FailedPrecondition) {
+		t.Errorf("rollback: %v", err)
+	}
+	w.succeed(w.deploy("shop", w.source("ok", "worker=ok"))) // a worker alone
+	w.settled("shop")
+}
+
+// The server was away between ready and the shift: what is no longer ready does
+// not get the traffic.
+func TestNotReadyAtTheShift(t *testing.T) {
+	w := newWorld(t)
+	stop := w.control(w.store)
+	d1 := w.succeed(w.deploy("shop", w.source("ok", "web=ok")))
+	d2 := w.phase(w.deploy("shop", w.source("ok", "web=gate")), app.DeploymentPhaseStarting)
+	w.eventually("the sandbox runs", func() bool {
+		return len(list(w, func(sb *sandbox.Sandbox) bool {
+			return sb.Spec.AppVersion != d1.Status.Version && sb.Status.Phase == sandbox.SandboxPhaseRunning
+		})) == 1
+	})
+	stop()
+	if _, err := entity.ModifyStatus(t.Context(), w.store, d2.ID, func(d *app.Deployment) error {
+		d.Status.Phase = app.DeploymentPhaseShifting
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	w.control(w.store)
+	w.phase(d2, app.DeploymentPhaseStarting)
+	if a := w.app("shop"); a.Status.ActiveVersion != d1.Status.Version {
+		t.Fatalf("%s serves", a.Status.ActiveVersion)
+	}
+	w.gate.Store(true)
+	w.succeed(d2)
+	w.settled("shop")
+}

@@ -195,8 +195,10 @@ func (s *Service) SetEnv(ctx context.Context, project, name string, c EnvChange,
 		return nil, err
 	}
 	if !c.Deploy || a.Status.ActiveVersion == "" {
-		_, err := entity.ModifySpec(ctx, s.Store, a.GetID(), change)
-		return nil, err
+		return nil, s.retry(ctx, func() error {
+			_, err := entity.ModifySpec(ctx, s.Store, a.GetID(), change)
+			return err
+		})
 	}
 	req.Kind, req.Target, req.Change = app.RolloutKindConfig, a.Status.ActiveVersion, change
 	return s.Deploy(ctx, a, req)
