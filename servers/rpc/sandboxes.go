@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"slices"
+	"strconv"
 	"sync"
 
 	"golang.org/x/sync/errgroup"
@@ -110,6 +111,9 @@ func (s *sandboxes) Exec(ctx context.Context, req *sandbox.ExecRequest, st rpc.S
 	}
 	slices.Sort(spec.Env)
 	p, err := s.Driver.Exec(ctx, string(sid), spec)
+	if code, perr := strconv.ParseInt(errs.Detail(err, "exit_code"), 10, 64); perr == nil {
+		return notStarted(st, sid, err, code)
+	}
 	if err != nil {
 		return err
 	}
@@ -142,6 +146,17 @@ func (s *sandboxes) Exec(ctx context.Context, req *sandbox.ExecRequest, st rpc.S
 	}
 	c := int64(code)
 	return out.send(&sandbox.ExecOutput{ExitCode: &c})
+}
+
+// notStarted answers as a shell does for a command that cannot be run: why on
+// the error stream, and 127 or 126.
+func notStarted(st rpc.ServerStream[sandbox.ExecInput, sandbox.ExecOutput], sid id.Sandbox, err error, code int64) error {
+	for _, m := range []*sandbox.ExecOutput{{Started: sid}, {Stderr: []byte(err.Error() + "\n")}, {ExitCode: &code}} {
+		if err := st.Send(m); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // awaitRunning waits for a sandbox that is being set up.
