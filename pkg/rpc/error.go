@@ -35,6 +35,18 @@ type callError struct {
 func (e *callError) Error() string { return e.err.Error() }
 func (e *callError) Unwrap() error { return e.err }
 
+// Is makes an error that crossed the wire what it was: the deadline of a call
+// passes on both sides, and the server may be the first to say so.
+func (e *callError) Is(target error) bool {
+	switch target {
+	case context.DeadlineExceeded:
+		return e.err.Class == errs.DeadlineExceeded
+	case context.Canceled:
+		return e.err.Class == errs.Canceled
+	}
+	return false
+}
+
 // OutcomeOf returns the outcome of the call that ended in err.
 func OutcomeOf(err error) Outcome {
 	if err == nil {

@@ -120,8 +120,7 @@ func (s *Server) Methods() []MethodInfo {
 // closes l. On a unix socket the caller is who its credentials say, elsewhere
 // who its client certificate says.
 func (s *Server) Serve(l net.Listener) error {
-	_, isUnix := l.(*net.UnixListener)
-	if !isUnix && s.opts.TLS == nil {
+	if l.Addr().Network() != "unix" && s.opts.TLS == nil {
 		_ = l.Close()
 		return errs.New(errs.InvalidArgument, "rpc: %s needs TLS", l.Addr())
 	}
@@ -237,6 +236,9 @@ func (s *Server) greet(nc net.Conn) (net.Conn, Identity, error) {
 	if u, ok := nc.(*net.UnixConn); ok {
 		id, err := socketIdentity(u)
 		return nc, id, err
+	}
+	if s.opts.TLS == nil {
+		return nil, Identity{}, errs.New(errs.Internal, "a connection that is neither a unix socket nor to be TLS")
 	}
 	t, err := serverTLS(s.base, nc, s.opts.TLS, handshakeTimeout)
 	if err != nil {
