@@ -1,0 +1,95 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+)
+
+// hammer has open HTTP connections and sends the same request over them again
+// and again. It does next to nothing besides, so that it does not become what is measured.
+type hammer struct {
+	request []byte
+	conns   []net.Conn
+	readers []*bufio.Reader
+}
+
+func newHammer(ctx context.Context, address, host string, conns int) (*hammer, error) {
+	h := &hammer{request: []byte("GET / HTTP/1.1\r\nHost: " + host + "\r\nUser-Agent: bench\r\nAccept: */*\r\n\r\n")}
+	for range conns {
+		c, err := new(net.Dialer).DialContext(ctx, "tcp", address)
+		if err != nil {
+			h.close()
+			return nil, err
+		}
+		h.conns, h.readers = append(h.conns, c), append(h.readers, bufio.NewReader(c))
+	}
+	return h, nil
+}
+
+func (h *hammer) close() {
+	for _, c := range h.conns {
+		_ = c.Close()
+	}
+}
+
+// run sends for d and returns how long each request took.
+func (h *hammer) run(ctx context.Context, d time.Duration) (latencies, time.Duration, error) {
+	var mu sync.Mutex
+	var all latencies
+	var failed error
+	var wg sync.WaitGroup
+	start := time.Now()
+	for i, c := range h.conns {
+		wg.Go(func() {
+			var took latencies
+			var err error
+			for t := time.Now(); err == nil && t.Sub(start) < d && ctx.Err() == nil; {
+				if _, err = c.Write(h.request); err == nil {
+					err = answer(h.readers[i])
+				}
+				now := time.Now()
+				took = append(took, now.Sub(t))
+				t = now
+			}
+			mu.Lock()
+			all, failed = append(all, took...), errors.Join(failed, err)
+			mu.Unlock()
+		})
+	}
+	wg.Wait()
+	return all, time.Since(start), errors.Join(failed, ctx.Err())
+}
+
+// answer reads one answer, which must be 200 and have a length.
+func answer(r *bufio.Reader) error {
+	length := -1
+	for first := true; ; first = false {
+		line, err := r.ReadSlice('\n')
+		if err != nil {
+			return err
+		}
+		if first && !strings.HasPrefix(string(line), "HTTP/1.1 200 ") {
+			return fmt.Errorf("answer %q", line)
+		}
+		if len(line) == 2 {
+			break
+		}
+		if len(line) > 16 && strings.EqualFold(string(line[:16]), "content-length: ") {
+			if length, err = strconv.Atoi(strings.TrimSpace(string(line[16:]))); err != nil {
+				return err
+			}
+		}
+	}
+	if length < 0 {
+		return errors.New("an answer without Content-Length")
+	}
+	_, err := r.Discard(length)
+	return err
+}

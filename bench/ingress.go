@@ -1,0 +1,284 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/httputil"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"os/exec"
+
+	"miren.dev/runtime/api/app"
+	"miren.dev/runtime/api/core"
+	"miren.dev/runtime/api/id"
+	"miren.dev/runtime/api/sandbox"
+	"miren.dev/runtime/entity"
+	"miren.dev/runtime/entity/remote"
+	"miren.dev/runtime/pkg/config"
+	"miren.dev/runtime/pkg/instance"
+	"miren.dev/runtime/pkg/rpc"
+)
+
+func benchIngress(ctx context.Context, b *bench) error {
+	if err := benchProxy(ctx, b); err != nil {
+		return err
+	}
+	i, err := b.installation(ctx)
+	if err != nil {
+		return err
+	}
+	direct, err := i.sandboxAddress(ctx)
+	if err != nil {
+		return err
+	}
+	for _, conns := range []int{1, 16, 64} {
+		what := "into a sandbox, " + plural(conns, "connection")
+		if err := requestRow(ctx, b, what, "straight to it", conns, i.app.host(), i.address, direct, 0.9); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// sandboxAddress is where the app's sandbox listens.
+func (i *install) sandboxAddress(ctx context.Context) (string, error) {
+	all, _, err := entity.List[sandbox.Sandbox](ctx, i.store, entity.Query{})
+	if err != nil {
+		return "", err
+	}
+	a, _, err := entity.List[app.App](ctx, i.store, entity.Query{Name: i.app.name})
+	if err != nil {
+		return "", err
+	}
+	for _, sb := range all {
+		if len(a) == 1 && sb.Spec.AppVersion == a[0].Status.ActiveVersion && sb.Status.Ready && len(sb.Spec.Template.Ports) > 0 {
+			return net.JoinHostPort(sb.Status.Address, strconv.FormatInt(sb.Spec.Template.Ports[0].Number, 10)), nil
+		}
+	}
+	return "", errors.New("no sandbox of the app is ready")
+}
+
+func requestRow(ctx context.Context, b *bench, what, peerName string, conns int, host, ours, peer string, goal float64) error {
+	var hammers [2]*hammer
+	for n, address := range []string{ours, peer} {
+		h, err := newHammer(ctx, address, host, conns)
+		if err != nil {
+			return err
+		}
+		defer h.close()
+		hammers[n] = h
+	}
+	var rate, p99 pair
+	if err := b.turns(ctx, 7, func(side int) (figures, error) {
+		took, d, err := hammers[side].run(ctx, b.turn()/2)
+		return figures{float64(len(took)) / d.Seconds(), took.ms(99)}, err
+	}, &rate, &p99); err != nil {
+		return fmt.Errorf("%s: %w", what, err)
+	}
+	b.report.compare(what, "requests/s", peerName, &rate, goal, 0)
+	b.report.compare(what+", p99", "ms", peerName, &p99, 0, 0)
+	return nil
+}
+
+// benchProxy compares the ingress process, with a store that says that the
+// backend is a sandbox, with the peer in front of the same backend.
+func benchProxy(ctx context.Context, b *bench) (err error) {
+	backend, err := b.start(ctx, "backend")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, backend.stop()) }()
+	proxy, err := b.start(ctx, "proxy", backend.address)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, proxy.stop()) }()
+	dir := b.scratch.path("install-ingress")
+	store, err := b.start(ctx, "store", "--dir", dir, "--pki", b.scratch.path("pki"), "--socket")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, store.stop()) }()
+	in, err := instance.Find(filepath.Join(dir, "state"), filepath.Join(dir, "run"))
+	if err != nil {
+		return err
+	}
+	cl, err := rpc.Dial(ctx, in.Socket("server.sock"), rpc.ClientOptions{})
+	if err != nil {
+		return err
+	}
+	defer cl.Close()
+	if err := describeBackend(ctx, remote.New(cl), backend.address); err != nil {
+		return err
+	}
+	address, stop, err := b.startIngress(ctx, in)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, stop()) }()
+	for _, conns := range []int{1, 16, 64} {
+		what := "requests, " + plural(conns, "connection")
+		if err := requestRow(ctx, b, what, "ReverseProxy", conns, "shop.localhost", address, proxy.address, 1.0); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// describeBackend writes an app with one ready sandbox at address.
+func describeBackend(ctx context.Context, st entity.Store, address string) error {
+	host, portText, err := net.SplitHostPort(address)
+	if err != nil {
+		return err
+	}
+	port, err := strconv.ParseInt(portText, 10, 64)
+	if err != nil {
+		return err
+	}
+	project := core.ProjectKind.New().(*core.Project)
+	project.Name = "default"
+	if err := entity.Create(ctx, st, project); err != nil {
+		return err
+	}
+	a := app.AppKind.New().(*app.App)
+	a.Name, a.Project = "shop", project.ID
+	if err := entity.Create(ctx, st, a); err != nil {
+		return err
+	}
+	image := "bench@sha256:" + strings.Repeat("0", 64)
+	v := app.AppVersionKind.New().(*app.AppVersion)
+	v.Project, v.Spec.App, v.Spec.Number, v.Spec.Image = project.ID, a.GetID(), 1, image
+	var web app.Service
+	web.SetDefaults()
+	web.Name = "web"
+	v.Spec.Services = []app.Service{web}
+	if err := entity.Create(ctx, st, v); err != nil {
+		return err
+	}
+	sb := sandbox.SandboxKind.New().(*sandbox.Sandbox)
+	sb.Project, sb.Spec.App, sb.Spec.AppVersion, sb.Spec.Service = project.ID, a.GetID(), id.AppVersion(v.ID), "web"
+	sb.Spec.Template.Image, sb.Spec.Template.Ports = image, []sandbox.Port{{Name: "http", Number: port}}
+	sb.Status.Phase, sb.Status.Ready, sb.Status.Address = sandbox.SandboxPhaseRunning, true, host
+	if err := entity.Create(ctx, st, sb); err != nil {
+		return err
+	}
+	a.Status.ActiveVersion = id.AppVersion(v.ID)
+	return entity.UpdateStatus(ctx, st, a)
+}
+
+// startIngress runs the product's ingress process for the installation.
+func (b *bench) startIngress(ctx context.Context, in *instance.Instance) (address string, stop func() error, err error) {
+	free, err := freeURL("http")
+	if err != nil {
+		return "", nil, err
+	}
+	cfg := config.Default()
+	cfg.StateDir, cfg.RunDir, cfg.Ingress.HTTPAddress = in.StateDir, filepath.Dir(in.RunDir), free.Host
+	var text bytes.Buffer
+	if err := config.Generate(&text, cfg); err != nil {
+		return "", nil, err
+	}
+	file := b.scratch.path("ingress.yaml")
+	if err := os.WriteFile(file, text.Bytes(), 0o600); err != nil {
+		return "", nil, err
+	}
+	logFile, err := os.Create(b.scratch.path("logs", "ingress.log"))
+	if err != nil {
+		return "", nil, err
+	}
+	defer logFile.Close()
+	cmd := exec.Command(filepath.Join(b.opt.bin, "runtime"), "ingress", "run", "--config", file)
+	cmd.Env = append(os.Environ(), "GOMEMLIMIT=256MiB") // as the server starts it
+	cmd.Stdout, cmd.Stderr = logFile, logFile
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+	if err := cmd.Start(); err != nil {
+		return "", nil, err
+	}
+	stop = func() error {
+		_ = cmd.Process.Signal(syscall.SIGTERM)
+		timer := time.AfterFunc(10*time.Second, func() { _ = cmd.Process.Kill() })
+		defer timer.Stop()
+		_ = cmd.Wait() // how it ends does not matter
+		return nil
+	}
+	for deadline := time.Now().Add(20 * time.Second); ; {
+		if err = once(ctx, free.Host); err == nil {
+			return free.Host, stop, nil
+		}
+		if ctx.Err() != nil || time.Now().After(deadline) {
+			return "", nil, errors.Join(fmt.Errorf("ingress: %w: %s", err, tail(logFile.Name())), stop())
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+}
+
+// once sends one request.
+func once(ctx context.Context, address string) error {
+	h, err := newHammer(ctx, address, "shop.localhost", 1)
+	if err != nil {
+		return err
+	}
+	defer h.close()
+	_ = h.conns[0].SetDeadline(time.Now().Add(5 * time.Second))
+	_, _, err = h.run(ctx, time.Nanosecond)
+	return err
+}
+
+// backendChild answers everything with 200 bytes.
+func backendChild(ctx context.Context, _ []string, ready func(string)) error {
+	body := []byte(strings.Repeat("x", 200))
+	return serveHTTP(ctx, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "text/plain")
+		_, _ = w.Write(body)
+	}), ready)
+}
+
+// proxyChild is the standard library's proxy, with everything that makes it fast.
+func proxyChild(ctx context.Context, args []string, ready func(string)) error {
+	target := &url.URL{Scheme: "http", Host: args[0]}
+	pool := &bufferPool{}
+	pool.p.New = func() any { return make([]byte, 32<<10) }
+	return serveHTTP(ctx, &httputil.ReverseProxy{
+		Rewrite: func(r *httputil.ProxyRequest) {
+			r.SetURL(target)
+			r.Out.Host = r.In.Host
+			r.SetXForwarded()
+		},
+		Transport: &http.Transport{MaxIdleConns: 1024, MaxIdleConnsPerHost: 1024, IdleConnTimeout: time.Minute,
+			DisableCompression: true, ReadBufferSize: 8 << 10, WriteBufferSize: 8 << 10},
+		BufferPool: pool,
+	}, ready)
+}
+
+func serveHTTP(ctx context.Context, h http.Handler, ready func(string)) error {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return err
+	}
+	srv := &http.Server{Handler: h, ReadHeaderTimeout: 10 * time.Second}
+	stop := context.AfterFunc(ctx, func() { _ = srv.Close() })
+	defer stop()
+	ready(l.Addr().String())
+	if err := srv.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+		return err
+	}
+	return nil
+}
+
+type bufferPool struct{ p sync.Pool }
+
+func (b *bufferPool) Get() []byte { return b.p.Get().([]byte) }
+
+//lint:ignore SA6002 the interface of httputil has slices
+func (b *bufferPool) Put(p []byte) { b.p.Put(p) }

@@ -1,0 +1,165 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// areas are the benchmarks in the order they run in. Memory comes first of
+// those that need an installation: it is of one that has done one deploy.
+var areas = []struct {
+	name string
+	doc  string
+	run  func(context.Context, *bench) error
+}{
+	{"store", "conditional puts and watch latency against etcd", benchStore},
+	{"rpc", "calls and streams against grpc-go", benchRPC},
+	{"memory", "idle memory of the control plane", benchMemory},
+	{"sandbox", "create to first exec against runsc run, exec latency", benchSandbox},
+	{"deploy", "warm redeploy against buildctl", benchDeploy},
+	{"ingress", "requests against httputil.ReverseProxy and the sandbox itself", benchIngress},
+}
+
+// bench is one run.
+type bench struct {
+	opt     options
+	scratch *scratch
+	report  *report
+	inst    *install // started by the first benchmark that needs it
+}
+
+type options struct {
+	bin, src, dir  string
+	json, markdown string
+	profile        string
+	quick          bool
+}
+
+func main() {
+	if len(os.Args) > 2 && os.Args[1] == "child" {
+		os.Exit(child(os.Args[2], os.Args[3:]))
+	}
+	os.Exit(run())
+}
+
+func run() int {
+	var o options
+	flag.StringVar(&o.bin, "bin", "bin", "directory of runtime and its toolchain")
+	flag.StringVar(&o.src, "src", ".", "root of the repository, for examples")
+	flag.StringVar(&o.dir, "dir", os.TempDir(), "directory on the disk to measure on")
+	flag.StringVar(&o.json, "json", "", "write the results as JSON to this file; - is standard output, instead of the table")
+	flag.StringVar(&o.markdown, "markdown", "", "write the table to this file")
+	flag.StringVar(&o.profile, "profile", "", "write CPU profiles of our side to this directory")
+	flag.BoolVar(&o.quick, "quick", false, "fewer and shorter rounds: to see that it works, not to measure")
+	flag.Usage = usage
+	flag.Parse()
+	selected := flag.Args()
+	for _, s := range selected {
+		if !slices.ContainsFunc(areas, func(a struct {
+			name string
+			doc  string
+			run  func(context.Context, *bench) error
+		}) bool {
+			return a.name == s
+		}) {
+			fmt.Fprintf(os.Stderr, "bench: there is no benchmark %q\n", s)
+			usage()
+			return 2
+		}
+	}
+	for _, p := range []*string{&o.bin, &o.src, &o.dir, &o.profile} {
+		if *p != "" {
+			abs, err := filepath.Abs(*p)
+			if err != nil {
+				fmt.Fprintln(os.Stderr, "bench:", err)
+				return 1
+			}
+			*p = abs
+		}
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
+	defer stop()
+	err := measure(ctx, o, selected)
+	switch {
+	case ctx.Err() != nil:
+		fmt.Fprintln(os.Stderr, "bench: interrupted; everything was cleaned up")
+		return 130
+	case err != nil:
+		fmt.Fprintln(os.Stderr, "bench:", err)
+		return 1
+	}
+	return 0
+}
+
+func usage() {
+	fmt.Fprintln(os.Stderr, "usage: bench [flags] [benchmark...]    (all of them unless named)")
+	for _, a := range areas {
+		fmt.Fprintf(os.Stderr, "  %-8s %s\n", a.name, a.doc)
+	}
+	flag.PrintDefaults()
+}
+
+// measure runs the benchmarks and cleans up whatever happens. The failure of
+// one does not keep the others from running.
+func measure(ctx context.Context, o options, selected []string) (err error) {
+	b := &bench{opt: o, report: newReport(o)}
+	if b.scratch, err = newScratch(ctx, o); err != nil {
+		return err
+	}
+	defer func() {
+		progress("cleaning up")
+		if b.inst != nil {
+			err = errors.Join(err, b.inst.stop())
+		}
+		err = errors.Join(err, b.scratch.remove())
+	}()
+	var failed []error
+	for _, a := range areas {
+		if len(selected) > 0 && !slices.Contains(selected, a.name) {
+			continue
+		}
+		progress("%s: %s", a.name, a.doc)
+		began := time.Now()
+		b.report.area = a.name
+		if err := a.run(ctx, b); err != nil {
+			if ctx.Err() != nil {
+				return ctx.Err()
+			}
+			failed = append(failed, fmt.Errorf("%s: %w", a.name, err))
+			progress("%s failed: %v", a.name, err)
+			continue
+		}
+		progress("%s took %s", a.name, time.Since(began).Round(100*time.Millisecond))
+	}
+	return errors.Join(append(failed, b.report.write(strings.Join(selected, " ")))...)
+}
+
+// rounds is how many turns each side has.
+func (b *bench) rounds(n int) int {
+	if b.opt.quick {
+		return min(n, 3)
+	}
+	return n
+}
+
+// turn is how long one turn lasts.
+func (b *bench) turn() time.Duration {
+	if b.opt.quick {
+		return 500 * time.Millisecond
+	}
+	return 1500 * time.Millisecond
+}
+
+// progress tells people what is going on.
+func progress(format string, args ...any) {
+	fmt.Fprintf(os.Stderr, "%s  %s\n", time.Now().Format("15:04:05"), fmt.Sprintf(format, args...))
+}

@@ -1,0 +1,19 @@
+#!/usr/bin/env bash
+# Measures runtime against its peers (see bench/) and prints one table of ratios.
+#
+#   hack/bench.sh                       everything; the table goes to docs/benchmarks.md too
+#   hack/bench.sh store rpc             only these: store rpc memory sandbox deploy ingress
+#   hack/bench.sh --quick ingress       fewer, shorter rounds: to see that it works
+#   hack/bench.sh --json - store        results as JSON
+#   hack/bench.sh --profile DIR store   with CPU profiles of our side
+#
+# Needs root, bin/runtime and the toolchain (make bin/runtime toolchain). Leave the machine alone meanwhile.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+[ "$(id -u)" = 0 ] || { echo "the benchmarks need root" >&2; exit 1; }
+go=$(hack/go.sh)
+(cd bench && GOWORK=off GOTOOLCHAIN=local "$go" build -buildvcs=false -o ../bin/bench .)
+# Only a full run is worth keeping.
+keep=()
+[ $# -gt 0 ] || keep=(--markdown docs/benchmarks.md)
+exec bin/bench "${keep[@]}" "$@"
