@@ -3,8 +3,6 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 GO = $(shell hack/go.sh)
 export PATH := $(CURDIR)/bin:$(PATH)
-# Packages whose tests need root and the toolchain; the rest are unit tests.
-ROOT_PKGS = ./components/... ./controllers/sandbox/... ./e2e/...
 
 .PHONY: help demo demo-stop test test-unit test-root e2e bench lint generate packages toolchain bin/runtime bin/runtime-debug clean
 
@@ -17,8 +15,11 @@ demo: toolchain bin/runtime ## Build everything, start a server, deploy an examp
 demo-stop: ## Stop the demo and remove everything it made
 	@hack/demo.sh stop
 
-test: lint test-unit test-root ## Everything, unit to end-to-end, on the real components
-	@hack/clean-check.sh
+test: ## Everything, unit to end-to-end, on the real components
+	@hack/packages.sh base
+	@hack/clean-check.sh before
+	@$(MAKE) --no-print-directory lint test-unit test-root
+	@hack/clean-check.sh after
 
 test-unit: packages ## Tests that need no root and no toolchain
 	@hack/test.sh unit

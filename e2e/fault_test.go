@@ -198,12 +198,7 @@ func TestPartsKilled(t *testing.T) {
 			pid := s.pid(t, c.part)
 			stop := s.watchApp(name)
 			kill(t, pid)
-			eventually(t, converge, func() error {
-				if now := s.try(t, "", "server", "status", "--json"); now.Code != 0 || !strings.Contains(now.Stdout, `"ready": true`) {
-					return fmt.Errorf("%s", now)
-				}
-				return nil
-			})
+			s.healthy(t)
 			if failed, all := stop(); failed > 0 && c.keep {
 				t.Errorf("%d of %d requests failed", failed, all)
 			}
