@@ -14,7 +14,7 @@ host() {
 		find /sys/fs/cgroup -maxdepth 3 -type d -name 'rt-*' 2>/dev/null | sed 's/^/cgroup /'
 		losetup -l -n -O BACK-FILE 2>/dev/null | sed -n 's/^/loop /p'
 		for p in /proc/[0-9]*; do
-			tr '\0' ' ' <"$p/cmdline" 2>/dev/null | grep -aoE '(containerd-shim-runsc-v1|runsc-sandbox|runsc-gofer|postgres: rt-|containerd --config|buildkitd --config)[^ ]*( [^ ]*rt[a-z0-9-]*[^ ]*)?' | sed "s|^|process ${p#/proc/} |"
+			{ tr '\0' ' ' <"$p/cmdline"; } 2>/dev/null | grep -aoE '(containerd-shim-runsc-v1|runsc-sandbox|runsc-gofer|postgres: rt-|containerd --config|buildkitd --config)[^ ]*( [^ ]*rt[a-z0-9-]*[^ ]*)?' | sed "s|^|process ${p#/proc/} |" || true
 		done
 	} | sort -u
 }

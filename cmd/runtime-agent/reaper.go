@@ -94,13 +94,6 @@ func (r *reaper) signal(pid int, sig syscall.Signal) {
 	}
 }
 
-// alive says whether a child is not reaped yet.
-func (r *reaper) alive(pid int) bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.children[pid] != nil
-}
-
 // waitNone waits until there is no child at all and says whether that came.
 func (r *reaper) waitNone(d time.Duration) bool {
 	r.mu.Lock()
