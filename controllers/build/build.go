@@ -221,6 +221,9 @@ func (r *Reconciler) run(j *job, b *app.Build) {
 	case stopped:
 		log.Info("build interrupted; the next server does it again")
 		return
+	case errors.Is(err, errElsewhere):
+		log.Info("build is under way elsewhere")
+		return // its end is a change; until then Reconcile looks again
 	default:
 		log.Info("build failed", "error", err)
 		late := errors.Is(j.ctx.Err(), context.DeadlineExceeded)
@@ -258,6 +261,9 @@ func (r *Reconciler) record(log *slog.Logger, bid schema.ID, change func(*app.Bu
 		time.Sleep(wait)
 	}
 }
+
+// errElsewhere: somebody else writes the log of this build.
+var errElsewhere = errors.New("the build is under way elsewhere")
 
 // attempt is build, where a panic of what reads a stranger's source is a
 // failure of that build alone.

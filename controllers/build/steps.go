@@ -28,13 +28,16 @@ type outcome struct {
 // build does the work: source, plan, base images, image.
 func (r *Reconciler) build(ctx context.Context, b *app.Build) (*outcome, error) {
 	log, err := r.Logs.Start(string(b.ID))
+	if errs.Is(err, errs.Conflict) {
+		return nil, errElsewhere
+	}
 	if err != nil {
-		return nil, err
+		return nil, because(app.FailureReasonInternal, err)
 	}
 	defer log.Finish()
 	tmp, err := os.MkdirTemp(r.TempDir, "source-"+string(b.ID)+"-")
 	if err != nil {
-		return nil, errs.New(errs.Unavailable, "directory for the source: %w", err)
+		return nil, because(app.FailureReasonInternal, errs.New(errs.Unavailable, "directory for the source: %w", err))
 	}
 	defer os.RemoveAll(tmp)
 	dir := filepath.Join(tmp, "source")

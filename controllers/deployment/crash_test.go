@@ -13,6 +13,7 @@ import (
 	"miren.dev/runtime/entity"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/schema"
+	"miren.dev/runtime/servers/service"
 )
 
 // mortal is the store as a server sees it that dies with its n-th write: that
@@ -112,6 +113,13 @@ func TestDiesAfterEveryWrite(t *testing.T) {
 	}{
 		{"redeploy", func(w *world, name string) *app.Deployment {
 			return w.deploy(name, w.source("ok", "web=ok", "worker=ok"))
+		}, app.DeploymentPhaseSucceeded, ""},
+		{"rollback", func(w *world, name string) *app.Deployment {
+			d, err := w.svc.Rollback(w.Context(), "", name, "v1", service.DeployRequest{})
+			if err != nil {
+				w.Fatal(err)
+			}
+			return d
 		}, app.DeploymentPhaseSucceeded, ""},
 		{"crash", func(w *world, name string) *app.Deployment {
 			return w.deploy(name, w.source("ok", "web=ok", "worker=crash"))

@@ -127,13 +127,14 @@ func TestFailures(t *testing.T) {
 		}},
 		{"oom", "ok", []string{"web=oom"}, 0, app.FailureReasonOOM, "more than its 512 MiB", nil},
 		{"port", "ok", []string{"web=deaf"}, 0, app.FailureReasonPort, "listens on port 3000, but port 8080 was expected", func(f *app.Failure) bool {
-			return f.Listening[0] == 3000 && *f.ExpectedPort == 8080 && strings.Contains(f.Hint, "port = 3000")
+			return f.Listening[0] == 3000 && *f.ExpectedPort == 8080 && strings.Contains(f.Hint, "port = 3000") && len(f.LogTail) == 1
 		}},
 		{"no port", "ok", []string{"web=mute"}, 0, app.FailureReasonPort, "listened on no port", nil},
 		{"unhealthy", "ok", []string{"web=sick"}, 0, app.FailureReasonUnhealthy, "GET /healthz answered 500", nil},
 		{"setup", "ok", []string{"web=setup"}, 0, app.FailureReasonInternal, "no space left on device", nil},
 		{"capacity", "ok", []string{"huge=ok"}, time.Minute, app.FailureReasonCapacity, "no node has room", nil},
 		{"never ready", "ok", []string{"many=gate"}, time.Hour, app.FailureReasonTimeout, "many", nil},
+		{"node says nothing", "ok", []string{"web=gate"}, time.Hour, app.FailureReasonPort, "listened on no port", nil},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
@@ -501,4 +502,32 @@ func TestNotReadyAtTheShift(t *testing.T) {
 	w.gate.Store(true)
 	w.succeed(d2)
 	w.settled("shop")
+}
+
+// Two servers over one store, which meet at every write, do what one does.
+func TestTwoServers(t *testing.T) {
+	w := newWorld(t)
+	w.control(w.store)
+	w.control(w.store)
+	for i := range 5 {
+		how := "web=ok"
+		if i == 3 {
+			how = "web=crash"
+		}
+		d := w.deploy("shop", w.source("ok", how, "many=ok"))
+		if i == 3 {
+			w.phase(d, app.DeploymentPhaseFailed)
+		} else {
+			w.succeed(d)
+		}
+		if a := w.settled("shop"); int(a.Spec.VersionCounter) != i+1 {
+			t.Fatalf("%d versions after %d deployments", a.Spec.VersionCounter, i+1)
+		}
+	}
+	// Never more sandboxes than wanted, but for those that replace others.
+	for _, p := range list(w, func(*sandbox.SandboxPool) bool { return true }) {
+		if p.Spec.Service == "many" && p.Status.Created > 5 {
+			t.Errorf("pool %s made %d sandboxes", p.Name, p.Status.Created)
+		}
+	}
 }

@@ -21,6 +21,9 @@ const (
 	maxSetupFailures = 3
 	// capacityWait is how long a sandbox may wait for room on a node.
 	capacityWait = 30 * time.Second
+	// overdueAfter is how long after its deadline a sandbox that is not ready is
+	// given up although its node does not say that it is overdue, and why.
+	overdueAfter = 15 * time.Second
 	// slack is what a deployment allows beyond a service's own deadline, for
 	// setting up the sandbox.
 	slack = 60 * time.Second
@@ -101,7 +104,7 @@ func (r *rollout) service(svc *app.Service, p *sandbox.SandboxPool, sbs pool.Sta
 			out.again = min(out.again, settle-now.Sub(*sb.Status.StartedAt))
 		case sb.Status.Ready:
 			ready++
-		case sb.Status.StartedAt != nil && now.Sub(*sb.Status.StartedAt) >= svc.HealthDeadline:
+		case sb.Status.Overdue || sb.Status.StartedAt != nil && now.Sub(*sb.Status.StartedAt) >= svc.HealthDeadline+overdueAfter:
 			return state{failure: notReady(sb, svc)}
 		case sb.Spec.Node == "" && sb.Status.Message != "":
 			if !begun.IsZero() && now.Sub(begun) >= capacityWait {
@@ -199,10 +202,11 @@ func notReady(sb *sandbox.Sandbox, svc *app.Service) *app.Failure {
 	switch {
 	case slices.Contains(sb.Status.Listening, port):
 		f.Reason = app.FailureReasonUnhealthy
-		f.Message = because(fmt.Sprintf("service %s listens on port %d but was not healthy within %s", svc.Name, port, svc.HealthDeadline), sb.Status.Message)
 		if svc.HealthPath != "" {
+			f.Message = because(fmt.Sprintf("service %s listens on port %d but was not healthy within %s", svc.Name, port, svc.HealthDeadline), sb.Status.Message)
 			f.Hint = fmt.Sprintf("GET %s must answer below 400: check health_path of [services.%s] in app.toml, or raise its health_deadline", svc.HealthPath, svc.Name)
 		} else {
+			f.Message = fmt.Sprintf("service %s listens on port %d, but took no connection from outside of its sandbox within %s", svc.Name, port, svc.HealthDeadline)
 			f.Hint = "listen on 0.0.0.0, not only on 127.0.0.1"
 		}
 	case len(sb.Status.Listening) > 0:

@@ -187,19 +187,10 @@ func (n *node) Reconcile(ctx context.Context, sid schema.ID) (time.Duration, err
 			return end(sandbox.SandboxPhaseFailed, sandbox.EndReasonSetup)
 		}
 		started := now
-		switch { // as if that long had passed
-		case sim == "deaf" || sim == "mute" || sim == "sick":
-			started = now.Add(-2 * time.Minute)
-		case sb.Spec.Template.Probe == nil:
-			started = now.Add(-3 * time.Second)
+		if sb.Spec.Template.Probe == nil {
+			started = now.Add(-3 * time.Second) // as if that long had passed
 		}
 		st.Phase, st.StartedAt, st.Address = sandbox.SandboxPhaseRunning, &started, "10.0.0.1"
-		switch sim {
-		case "deaf":
-			st.Listening = []int64{3000}
-		case "sick":
-			st.Listening, st.Message = []int64{8080}, "GET /healthz answered 500"
-		}
 		return time.Millisecond, entity.UpdateStatus(ctx, n.s, sb)
 	}
 	code := int64(3)
@@ -213,7 +204,17 @@ func (n *node) Reconcile(ctx context.Context, sid schema.ID) (time.Duration, err
 	case "oom":
 		return end(sandbox.SandboxPhaseStopped, sandbox.EndReasonOOM)
 	case "deaf", "mute", "sick":
-		return 0, nil
+		if st.Overdue {
+			return 0, nil
+		}
+		st.Overdue, st.LogTail, st.Message = true, []string{"starting"}, "nothing listens on port 8080"
+		switch sim {
+		case "deaf":
+			st.Listening = []int64{3000}
+		case "sick":
+			st.Listening, st.Message = []int64{8080}, "GET /healthz answered 500"
+		}
+		return 0, entity.UpdateStatus(ctx, n.s, sb)
 	case "gate":
 		if !n.w.gate.Load() {
 			return 10 * time.Millisecond, nil
