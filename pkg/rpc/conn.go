@@ -25,7 +25,7 @@ const (
 	// maxBacklog ends a connection whose peer does not read its replies.
 	maxBacklog = 64 << 20
 	// keepBuffer is the largest write buffer that is kept.
-	keepBuffer = 512 << 10
+	keepBuffer = 256 << 10
 	// minChunk is the least that is worth a DATA frame of a larger message.
 	minChunk = 1 << 10
 	// flushRounds is how often a caller writes on behalf of others.
@@ -157,6 +157,9 @@ func (c *conn) keepAlive() {
 		return
 	}
 	c.ping()
+	c.mu.Lock()
+	c.spare = nil // nothing is going on
+	c.mu.Unlock()
 }
 
 // ping asks for a sign of life, and measures how long it takes.

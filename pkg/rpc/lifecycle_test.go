@@ -4,6 +4,7 @@ import (
 	"context"
 	"io"
 	"net"
+	"os"
 	"path/filepath"
 	"sync"
 	"testing"
@@ -373,6 +374,31 @@ func TestMaxConns(t *testing.T) {
 	first.Close()
 	waitFor(t, "room", func() bool { return r.conns() < 2 })
 	r.dial(t)
+}
+
+func TestListenUnix(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "s")
+	dead, err := net.Listen("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dead.(*net.UnixListener).SetUnlinkOnClose(false)
+	_ = dead.Close()
+	l, err := ListenUnix(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o600 {
+		t.Error(info.Mode(), err)
+	}
+	if _, err := ListenUnix(path); !errs.Is(err, errs.AlreadyExists) {
+		t.Errorf("beside another: %v", err)
+	}
+	_ = l.Close()
+	if l, err = ListenUnix(path); err != nil {
+		t.Fatal(err)
+	}
+	_ = l.Close()
 }
 
 // TestServeRefusesPlainTCP: without TLS only unix sockets are served.

@@ -22,8 +22,17 @@ type Limits struct {
 	WriteTimeout    time.Duration // a peer that takes nothing for this long is given up; 30 s
 }
 
-// anonymousCalls is MaxCalls of connections without identity.
-const anonymousCalls = 32
+// Limits of connections without identity.
+const (
+	anonymousCalls   = 32
+	anonymousMessage = 64 << 10
+)
+
+func (l Limits) forNobody() Limits {
+	l.MaxCalls, l.MaxMessage = min(l.MaxCalls, anonymousCalls), min(l.MaxMessage, anonymousMessage)
+	l.Growth, l.Assembly = 0, 4*l.MaxMessage
+	return l
+}
 
 func (l Limits) withDefaults() Limits {
 	def := func(v *int, d int) {

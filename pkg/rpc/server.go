@@ -224,7 +224,7 @@ func (s *Server) handshake(raw net.Conn, greet greeter) (*conn, Identity, error)
 	}
 	lim := s.limits
 	if !id.Known() {
-		lim.MaxCalls = min(lim.MaxCalls, anonymousCalls)
+		lim = lim.forNobody()
 	}
 	c := newConn(nc, false, lim)
 	c.onCall = func(st *stream, h rawCallHeader, flags uint8, body []byte) { s.dispatch(id, st, h, flags, body) }
