@@ -7,6 +7,7 @@ import (
 	"maps"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"github.com/containerd/containerd/v2/core/content"
 	"github.com/moby/buildkit/client"
@@ -92,6 +93,17 @@ func (d *Daemon) Build(ctx context.Context, req Request, progress func(Event)) (
 		return nil, errs.Wrap(err, "build")
 	}
 
+	watched := make(chan struct{})
+	watch, unwatch := context.WithCancel(ctx)
+	go func() {
+		defer close(watched)
+		d.watchBelow(watch)
+	}()
+	defer func() {
+		unwatch()
+		<-watched
+	}()
+
 	var config []byte
 	t := newTracker(progress)
 	updates := make(chan *client.SolveStatus)
@@ -112,7 +124,7 @@ func (d *Daemon) Build(ctx context.Context, req Request, progress func(Event)) (
 	}, updates)
 	<-tracked
 	if err != nil {
-		return nil, t.explain(ctx, err, p)
+		return nil, d.explain(ctx, t, err, p)
 	}
 
 	digest := resp.ExporterResponse[exptypes.ExporterImageDigestKey]
@@ -124,6 +136,27 @@ func (d *Daemon) Build(ctx context.Context, req Request, progress func(Event)) (
 		return nil, errs.New(errs.Internal, "build: decode image config: %w", err)
 	}
 	return res, nil
+}
+
+// watchBelow starts buildkitd again when containerd was, until ctx ends: a step
+// whose containerd died may hang in buildkitd for as long as its process runs.
+func (d *Daemon) watchBelow(ctx context.Context) {
+	tick := time.NewTicker(time.Second)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		below, err := d.containerdProcess(ctx)
+		if err != nil || d.startedOn(below) {
+			continue // it is away, or was never
+		}
+		if err := d.Start(ctx); err != nil && ctx.Err() == nil {
+			d.cfg.Logger.Warn("buildkitd does not start", "error", err)
+		}
+	}
 }
 
 func (d *Daemon) solveOptions(req Request) (client.SolveOpt, map[string]string, error) {

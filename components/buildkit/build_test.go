@@ -2,6 +2,7 @@ package buildkit
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"net"
 	"os"
@@ -14,6 +15,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"miren.dev/runtime/pkg/errs"
+	"miren.dev/runtime/pkg/proc"
 )
 
 // dockerfile makes a request from a text whose only base is debian.
@@ -305,6 +307,39 @@ func TestFaults(t *testing.T) {
 		if n := r.steps(t); n != 0 {
 			t.Errorf("%d containers of the killed build are left", n)
 		}
+	})
+
+	t.Run("containerd is killed", func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- r.containerd.Run(ctx) }()
+		defer func() { cancel(); <-done }()
+		ended := r.running(t, t.Context())
+		record, err := os.ReadFile(r.instance.Socket("containerd", "containerd.pid"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var id proc.Record
+		if err := json.Unmarshal(record, &id); err != nil {
+			t.Fatal(err)
+		}
+		if err := syscall.Kill(id.PID, syscall.SIGKILL); err != nil {
+			t.Fatal(err)
+		}
+		err = await(t, ended)
+		if !errs.Is(err, errs.Unavailable) {
+			t.Errorf("got %v (%s)", err, errs.ClassOf(err))
+		}
+		for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+			_, _, err := r.build(t, r.dockerfile(t, "FROM debian\nRUN echo after containerd\n"))
+			if err == nil {
+				break
+			}
+			if !errs.Is(err, errs.Unavailable) || time.Now().After(deadline) {
+				t.Fatalf("afterwards: %v (%s)\n%s", err, errs.ClassOf(err), failureLog(err))
+			}
+		}
+		r.awaitNoSteps(t)
 	})
 
 	t.Run("supervised", func(t *testing.T) {

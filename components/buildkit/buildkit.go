@@ -27,6 +27,7 @@ package buildkit
 
 import (
 	"context"
+	"encoding/json"
 	"log/slog"
 	"net/netip"
 	"os"
@@ -93,6 +94,7 @@ type Daemon struct {
 
 	mu      sync.Mutex // guards what follows; held while the daemon is started or stopped
 	process *proc.Process
+	below   proc.Record // the containerd that it was started on
 	client  *client.Client
 }
 
@@ -136,7 +138,11 @@ func (d *Daemon) Start(ctx context.Context) error {
 func (d *Daemon) ensure(ctx context.Context) (*client.Client, *proc.Process, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.process != nil {
+	below, err := d.containerdProcess(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	if d.process != nil && d.below == below {
 		select {
 		case <-d.process.Done():
 		default:
@@ -159,8 +165,19 @@ func (d *Daemon) ensure(ctx context.Context) (*client.Client, *proc.Process, err
 	if err != nil {
 		return nil, nil, err
 	}
+	if running != nil && !d.startedOn(below) {
+		// It does not find its way to another containerd for up to a minute, and what it was doing is lost.
+		d.cfg.Logger.Warn("containerd was started anew, starting buildkitd again", "pid", running.PID())
+		if err := running.Stop(ctx, syscall.SIGKILL, 0); err != nil {
+			return nil, nil, err
+		}
+		running = nil
+	}
 	if running == nil {
 		if err := d.prepare(ctx); err != nil {
+			return nil, nil, err
+		}
+		if err := d.rememberBelow(below); err != nil {
 			return nil, nil, err
 		}
 	}
@@ -181,9 +198,48 @@ func (d *Daemon) ensure(ctx context.Context) (*client.Client, *proc.Process, err
 	if err != nil {
 		return nil, nil, err
 	}
-	d.process = p
+	d.process, d.below = p, below
 	d.cfg.Logger.Info("buildkitd runs", "pid", p.PID(), "adopted", p.Adopted, "socket", d.Socket())
 	return d.client, p, nil
+}
+
+// containerdProcess identifies the containerd that runs now.
+func (d *Daemon) containerdProcess(ctx context.Context) (proc.Record, error) {
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	c, err := d.cfg.Containerd.Client()
+	if err != nil {
+		return proc.Record{}, err
+	}
+	info, err := c.IntrospectionService().Server(ctx)
+	if err != nil {
+		return proc.Record{}, errs.New(errs.Unavailable, "containerd does not answer: %w", err)
+	}
+	r, err := proc.Identify(int(info.Pid))
+	if err != nil {
+		return proc.Record{}, errs.New(errs.Unavailable, "containerd (pid %d): %w", info.Pid, err)
+	}
+	return r, nil
+}
+
+func (d *Daemon) belowFile() string { return d.runFile("containerd.json") }
+
+// startedOn says whether the running buildkitd was started on this containerd.
+func (d *Daemon) startedOn(below proc.Record) bool {
+	b, err := os.ReadFile(d.belowFile())
+	var was proc.Record
+	return err == nil && json.Unmarshal(b, &was) == nil && was == below
+}
+
+func (d *Daemon) rememberBelow(below proc.Record) error {
+	b, err := json.Marshal(below)
+	if err == nil {
+		err = writeFile(d.belowFile(), b)
+	}
+	if err != nil {
+		return errs.New(errs.FailedPrecondition, "remember containerd: %w", err)
+	}
+	return nil
 }
 
 // prepare makes everything that buildkitd needs, after what an earlier one left was swept.

@@ -37,13 +37,13 @@ func (f *Failure) Error() string {
 }
 
 // explain says why a build failed.
-func (t *tracker) explain(ctx context.Context, err error, p *proc.Process) error {
+func (d *Daemon) explain(ctx context.Context, t *tracker, err error, p *proc.Process) error {
 	if cause := ctx.Err(); cause != nil {
 		return errs.New(errs.ClassOf(cause), "build: %w", cause)
 	}
 	var exit *frontend.ExitError
 	hasExit := errors.As(err, &exit)
-	if !hasExit && t.builderGone(err, p) {
+	if d.builderGone(ctx, err, p) {
 		return errs.New(errs.Unavailable, "build: the builder went away: %w", err).
 			WithHint("it is started again by itself; try again")
 	}
@@ -83,21 +83,22 @@ func (t *tracker) explain(ctx context.Context, err error, p *proc.Process) error
 
 // builderGone tells a failed build from a builder that failed: buildkitd
 // died, or containerd below it.
-func (t *tracker) builderGone(err error, p *proc.Process) bool {
+func (d *Daemon) builderGone(ctx context.Context, err error, p *proc.Process) bool {
+	if grpcerrors.Code(err) == codes.Unavailable {
+		// Its end is seen a moment after its connections break. Who tries again then finds it ended, not ending.
+		select {
+		case <-p.Done():
+		case <-time.After(time.Second):
+		}
+		return true
+	}
 	select {
 	case <-p.Done():
 		return true
 	default:
 	}
-	if grpcerrors.Code(err) != codes.Unavailable {
-		return false
-	}
-	// Its end is seen a moment after its connections break. Who tries again then finds it ended, not ending.
-	select {
-	case <-p.Done():
-	case <-time.After(time.Second):
-	}
-	return true
+	below, belowErr := d.containerdProcess(ctx)
+	return belowErr != nil || !d.startedOn(below)
 }
 
 // message is what BuildKit says, without what it was doing around it.
