@@ -1,0 +1,323 @@
+package cli_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"miren.dev/runtime/api/app"
+	"miren.dev/runtime/api/core"
+	"miren.dev/runtime/api/id"
+	"miren.dev/runtime/api/sandbox"
+	"miren.dev/runtime/cli/exit"
+	"miren.dev/runtime/entity"
+	"miren.dev/runtime/pkg/schema"
+)
+
+// shop makes an app with two versions, a pool, a sandbox and a route.
+func (f *fake) shop() *app.App {
+	a := &app.App{Meta: schema.Meta{ID: "app-shop", Name: "shop"}}
+	a.Spec.Env = map[string]string{"LOG": "info"}
+	f.create(a)
+	var versions []*app.AppVersion
+	for n := int64(1); n <= 2; n++ {
+		v := &app.AppVersion{Meta: schema.Meta{ID: schema.ID(fmt.Sprintf("ver-%d", n)), Name: fmt.Sprintf("shop-v%d", n)}}
+		svc := app.Service{Name: "web"}
+		svc.SetDefaults()
+		v.Spec = app.AppVersionSpec{App: a.GetID(), Number: n, Image: "img@sha256:1", Services: []app.Service{svc}, SourceEnv: map[string]string{"PORTAL": "x"}}
+		f.create(v)
+		versions = append(versions, v)
+		d := &app.Deployment{Meta: schema.Meta{ID: schema.ID(fmt.Sprintf("dep-%d", n))}}
+		d.Spec = app.DeploymentSpec{App: a.GetID(), Kind: app.RolloutKindDeploy, Message: fmt.Sprintf("change %d", n), RequestedBy: "root"}
+		start, end := time.Now().Add(-2*time.Second), time.Now()
+		d.Status = app.DeploymentStatus{Phase: app.DeploymentPhaseSucceeded, Version: v.GetID(), StartedAt: &start, EndedAt: &end, URL: "http://shop.localhost/"}
+		f.create(d)
+	}
+	p := sandbox.SandboxPoolKind.New().(*sandbox.SandboxPool)
+	p.ID, p.Name = "pool-1", "shop-v2-web"
+	p.Spec.App, p.Spec.AppVersion, p.Spec.Service = a.GetID(), versions[1].GetID(), "web"
+	p.Spec.Template.Image = "img@sha256:1"
+	p.Status.Total, p.Status.Ready = 1, 1
+	s := newSandbox("sb-abcdef0123456789", "img@sha256:1")
+	s.Name = "shop-v2-web-1"
+	s.Spec.Pool, s.Spec.App, s.Spec.AppVersion, s.Spec.Service = "pool-1", a.GetID(), versions[1].GetID(), "web"
+	s.Status.Ready, s.Status.Address = true, "10.0.0.2"
+	r := app.RouteKind.New().(*app.Route)
+	r.Spec.Host, r.Spec.Key, r.Spec.App = "shop.example.com", "shop.example.com/", a.GetID()
+	f.create(p, s, r)
+	a.Status.ActiveVersion, a.Status.LastDeployment = versions[1].GetID(), "dep-2"
+	if err := entity.UpdateStatus(f.t.Context(), f.store, a); err != nil {
+		f.t.Fatal(err)
+	}
+	return a
+}
+
+func TestReading(t *testing.T) {
+	f := newFake(t)
+	f.shop()
+	n := core.NodeKind.New().(*core.Node)
+	n.ID, n.Name = "node-1", "machine"
+	n.Spec.Arch, n.Spec.CPUMillis, n.Spec.MemoryBytes = "amd64", 4000, 8<<30
+	n.Status.Phase = core.NodePhaseReady
+	f.create(n)
+	for _, c := range []struct {
+		name string
+		args []string
+	}{
+		{"app-list", []string{"app", "list"}},
+		{"app-show", []string{"app", "show", "shop"}},
+		{"app-status", []string{"app", "status", "shop"}},
+		{"app-history", []string{"app", "history", "shop"}},
+		{"app-env-list", []string{"app", "env", "list", "shop"}},
+		{"sandbox-list", []string{"sandbox", "list"}},
+		{"sandbox-show", []string{"sandbox", "show", "sb-abc"}},
+		{"route-list", []string{"route", "list"}},
+		{"node-list", []string{"node", "list"}},
+		{"entity-list", []string{"entity", "list", "version"}},
+		{"entity-get", []string{"entity", "get", "apps", "shop"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			golden(t, c.name+".plain", ok(t, c.args...))
+			tty := run(t, true, "", c.args...)
+			golden(t, c.name+".terminal", tty.out)
+			out := ok(t, append(c.args, "--json")...)
+			if !json.Valid([]byte(out)) {
+				t.Errorf("not JSON: %s", out)
+			}
+			golden(t, c.name+".json", out)
+		})
+	}
+}
+
+func TestNames(t *testing.T) {
+	f := newFake(t)
+	f.shop()
+	for _, name := range []string{"sb-abcdef0123456789", "shop-v2-web-1", "sb-abcd", "abcd"} {
+		if out := ok(t, "entity", "get", "sandbox", name, "-o", "table"); !strings.Contains(out, "sb-abcdef0123456789") {
+			t.Errorf("%s: %s", name, out)
+		}
+	}
+	for _, c := range []struct {
+		args []string
+		code int
+		want string
+	}{
+		{[]string{"app", "show", "shpo"}, exit.Failed, `did you mean "shop"`},
+		{[]string{"app", "shwo"}, exit.Usage, "r app show"},
+		{[]string{"apps"}, exit.Usage, "r app"},
+		{[]string{"app", "list", "--watc"}, exit.Usage, "--watch"},
+		{[]string{"app", "list", "extra"}, exit.Usage, "extra"},
+		{[]string{"app", "delete"}, exit.Usage, "APP is missing"},
+		{[]string{"app", "delete", "shop"}, exit.Failed, "--yes"},
+		{[]string{"entity", "list", "sandbx"}, exit.Failed, "sandbox"},
+		{[]string{"entity", "list", "app", "-o", "xml"}, exit.Usage, "yaml"},
+		{[]string{"sandbox", "run", "--", "true"}, exit.Usage, "--image"},
+		{[]string{"sandbox", "run", "--image", "debian", "--memory", "x", "--", "true"}, exit.Usage, "512MB"},
+		{[]string{"sandbox", "run", "--image", "debian", "--network", "mesh", "--", "true"}, exit.Usage, "network"},
+		{[]string{"app", "env", "set", "-a", "shop", "SURELY_NOT_SET"}, exit.Usage, "SURELY_NOT_SET=VALUE"},
+		{[]string{"completion", "tcsh"}, exit.Usage, "bash, zsh or fish"},
+		{[]string{"node", "cordon", "nowhere"}, exit.Failed, "nowhere"},
+	} {
+		r := run(t, false, "", c.args...)
+		if r.code != c.code || !strings.Contains(r.err, c.want) {
+			t.Errorf("r %s: code %d, want %d with %q: %s", strings.Join(c.args, " "), r.code, c.code, c.want, r.err)
+		}
+	}
+	r := run(t, false, "", "app", "show", "shpo", "--json")
+	var doc exit.Document
+	if err := json.Unmarshal([]byte(r.err), &doc); err != nil || doc.Error.Class != "not_found" || doc.Error.Hint == "" {
+		t.Errorf("error as JSON: %v %s", err, r.err)
+	}
+}
+
+func TestNoServer(t *testing.T) {
+	t.Setenv("RUNTIME_SERVER", "")
+	t.Setenv("RUNTIME_CLUSTER", "")
+	t.Setenv("XDG_CONFIG_HOME", t.TempDir())
+	state := t.TempDir()
+	r := run(t, false, "", "app", "list", "--state-dir", state)
+	if r.code != exit.Failed {
+		t.Errorf("code %d", r.code)
+	}
+	contains(t, r.err, "no server is running for "+state, "r server start --state-dir "+state)
+	r = run(t, false, "", "version", "--state-dir", state)
+	if r.code != 0 || !strings.Contains(r.out, "client") {
+		t.Errorf("version without a server: %+v", r)
+	}
+}
+
+func TestEntityPut(t *testing.T) {
+	f := newFake(t)
+	f.shop()
+	yaml := ok(t, "entity", "get", "app", "shop")
+	r := run(t, false, strings.Replace(yaml, "LOG: info", "LOG: debug", 1), "entity", "put", "-")
+	if r.code != 0 {
+		t.Fatalf("put: %+v", r)
+	}
+	a, err := entity.ByName[app.App](t.Context(), f.store, f.project, "shop")
+	if err != nil || a.Spec.Env["LOG"] != "debug" {
+		t.Fatalf("after put: %v %v", a, err)
+	}
+	if r := run(t, false, yaml, "entity", "put", "-"); r.code != exit.Failed || !strings.Contains(r.err, "has changed since") {
+		t.Errorf("a stale put: %+v", r)
+	}
+	created := run(t, false, "kind: app\nname: other\nspec: {env: {A: b}}\n---\nkind: apps\nname: third\n", "entity", "put", "-")
+	if created.code != 0 || strings.Count(created.out, "created") != 2 {
+		t.Errorf("create two: %+v", created)
+	}
+	if r := run(t, false, "kind: app\nname: x\nspec: {evn: {}}\n", "entity", "put", "-"); r.code != exit.Failed || !strings.Contains(r.err, "env") {
+		t.Errorf("unknown key: %+v", r)
+	}
+	ok(t, "entity", "delete", "app", "other", "third")
+	if r := run(t, false, "", "entity", "get", "app", "other"); r.code != exit.Failed {
+		t.Errorf("after delete: %+v", r)
+	}
+}
+
+func TestEntityWatch(t *testing.T) {
+	f := newFake(t)
+	f.shop()
+	out := &lineWriter{lines: make(chan string, 100)}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		runWith(ctx, out, "entity", "watch", "app", "--json")
+	}()
+	contains(t, out.next(t), `"event":"there"`, `"name":"shop"`)
+	f.create(&app.App{Meta: schema.Meta{Name: "new"}})
+	contains(t, out.next(t), `"event":"created"`, `"name":"new"`)
+	ok(t, "entity", "delete", "app", "new")
+	contains(t, out.next(t), `"event":"deleted"`, `"name":"new"`)
+	cancel()
+	<-done
+}
+
+func TestExec(t *testing.T) {
+	f := newFake(t)
+	f.shop()
+	binary := "a\x00b\xff\r\n" + strings.Repeat("x", 100<<10)
+	if r := run(t, false, binary, "sandbox", "exec", "sb-abc", "--", "cat"); r.code != 0 || r.out != binary {
+		t.Errorf("cat: code %d, %d bytes, %s", r.code, len(r.out), r.err)
+	}
+	if r := run(t, false, "", "sandbox", "exec", "sb-abc", "--", "both"); r.code != 7 || r.out != "out\n" || r.err != "err\n" {
+		t.Errorf("both: %+v", r)
+	}
+	if r := run(t, false, "", "app", "exec", "shop", "-s", "api", "-w", "/tmp", "-e", "K=v", "--", "where"); r.out != "shop/api /tmp v" {
+		t.Errorf("app exec: %+v", r)
+	}
+	if r := run(t, false, "in", "sandbox", "run", "--image", "debian", "--memory", "64MB", "--cpu", "0.5", "--ttl", "1h", "-e", "A=b", "--", "cat"); r.code != 0 || r.out != "in" {
+		t.Errorf("run: %+v", r)
+	}
+	req := f.runs[0]
+	if *req.MemoryBytes != 64<<20 || *req.CPUMillis != 500 || *req.TTL != time.Hour || req.Env["A"] != "b" || req.Image != "debian" {
+		t.Errorf("run request %+v", req)
+	}
+	if list, _, err := entity.List[sandbox.Sandbox](t.Context(), f.store, entity.Query{}); err != nil || len(list) != 1 {
+		t.Errorf("the sandbox of run is left: %d %v", len(list), err)
+	}
+	sid := strings.TrimSpace(ok(t, "sandbox", "run", "--image", "debian", "--detach", "--name", "box", "--", "server"))
+	if got := ok(t, "sandbox", "list", "--json"); !strings.Contains(got, sid) {
+		t.Errorf("detached sandbox %s is not listed: %s", sid, got)
+	}
+	contains(t, ok(t, "sandbox", "stop", "box"), "stopped "+sid)
+	contains(t, ok(t, "sandbox", "delete", "box"), "deleted "+sid)
+}
+
+func TestLogsResume(t *testing.T) {
+	f := newFake(t)
+	f.shop()
+	line := func(n int64) sandbox.LogLine {
+		version := int64(2)
+		return sandbox.LogLine{Sandbox: "sb-abcdef0123456789", Service: "web", Version: &version, Offset: &n, At: time.Now(), Text: fmt.Sprintf("line %d", n)}
+	}
+	asked := 0
+	f.logs = func(_ context.Context, req *sandbox.LogsRequest, send func(*sandbox.LogBatch) error) error {
+		asked++
+		if asked == 1 {
+			if err := send(&sandbox.LogBatch{Lines: []sandbox.LogLine{line(1), line(2)}}); err != nil {
+				return err
+			}
+			return unavailable
+		}
+		if req.Tail != nil {
+			t.Errorf("asked again with a tail of %d", *req.Tail)
+		}
+		return send(&sandbox.LogBatch{Lines: []sandbox.LogLine{line(1), line(2), line(3)}})
+	}
+	r := run(t, false, "", "app", "logs", "-f", "shop")
+	want := "web.v2[sb-abcdef01] line 1\nweb.v2[sb-abcdef01] line 2\nweb.v2[sb-abcdef01] line 3\n"
+	if r.code != 0 || r.out != want {
+		t.Errorf("code %d, got\n%swant\n%s%s", r.code, r.out, want, r.err)
+	}
+}
+
+func TestAuthGenerate(t *testing.T) {
+	newFake(t)
+	file := filepath.Join(t.TempDir(), "alice.yaml")
+	ok(t, "auth", "generate", "--name", "alice", "--role", "deployer", "--file", file)
+	b, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	contains(t, string(b), "current_cluster: runtime.example.com", "server: runtime.example.com:7443", "identity: alice", "key: KEY", "ca: CA")
+	if st, err := os.Stat(file); err != nil || st.Mode().Perm() != 0o600 {
+		t.Errorf("mode %v %v", st.Mode(), err)
+	}
+	if r := run(t, false, "", "auth", "generate", "--name", "alice", "--file", file); r.code != exit.Failed {
+		t.Errorf("over an existing file: %+v", r)
+	}
+	ok(t, "auth", "generate", "--name", "alice")
+	contains(t, ok(t, "auth", "generate", "--name", "bob", "--as", "prod", "--json"), `"cluster": "prod"`)
+	b, err = os.ReadFile(filepath.Join(os.Getenv("XDG_CONFIG_HOME"), "runtime", "clientconfig.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	contains(t, string(b), "alice:", "bob:", "prod:")
+}
+
+func TestOther(t *testing.T) {
+	f := newFake(t)
+	f.shop()
+	contains(t, ok(t, "version", "--json"), `"instance": "abcd1234"`)
+	contains(t, ok(t, "server", "status"), "abcd1234")
+	contains(t, ok(t, "completion", "bash"), "__start_r")
+	contains(t, ok(t, "__complete", "app", "show", ""), "shop")
+	contains(t, ok(t, "__complete", "entity", "list", ""), "sandbox_pool")
+	contains(t, ok(t, "route", "set", "a.example.com", "-a", "shop"), "a.example.com/ leads to web of shop")
+	contains(t, ok(t, "app", "env", "set", "-a", "shop", "--secret", "--no-deploy", "T=x"), "next deployment")
+	if r := f.envs[0]; r.SetSecret["T"] != "x" || r.Set != nil || r.Deploy {
+		t.Errorf("env request %+v", r)
+	}
+	r := run(t, false, "# comment\nA=1\nexport B=\"two words\"\n", "app", "env", "set", "-a", "shop", "--no-deploy", "--stdin")
+	if e := f.envs[1]; r.code != 0 || e.Set["A"] != "1" || e.Set["B"] != "two words" {
+		t.Errorf("env from stdin: %+v %+v", r, e)
+	}
+	contains(t, ok(t, "app", "delete", "shop", "--yes"), "deleted")
+	file := filepath.Join(t.TempDir(), "server.yaml")
+	if err := os.WriteFile(file, []byte(ok(t, "config", "generate", "--defaults")), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	contains(t, ok(t, "config", "validate", file), "is valid")
+	if err := os.WriteFile(file, []byte("ingres: {}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if r := run(t, false, "", "config", "validate", file); r.code != exit.Failed || !strings.Contains(r.err, "ingres") {
+		t.Errorf("validate: %+v", r)
+	}
+	b := &app.Build{Meta: schema.Meta{ID: "bld-1"}}
+	a := &app.App{Meta: schema.Meta{ID: "app-x", Name: "x"}}
+	f.create(a)
+	b.Spec = app.BuildSpec{App: id.App(a.ID), Source: "s"}
+	b.Status.Phase = app.BuildPhaseSucceeded
+	f.create(b)
+	contains(t, ok(t, "build", "list", "--app", "x"), "bld-1")
+	if got := ok(t, "build", "logs", "bld-1"); got != "#1 [build 1/1] RUN make\n#1 | cc main.c\n" {
+		t.Errorf("build logs: %q", got)
+	}
+}

@@ -1,0 +1,234 @@
+package cli_test
+
+import (
+	"context"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"miren.dev/runtime/api/app"
+	"miren.dev/runtime/cli/exit"
+)
+
+// source makes a folder with a Dockerfile.
+func sourceFolder(t *testing.T, name string) string {
+	t.Helper()
+	dir := filepath.Join(t.TempDir(), name)
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for file, text := range map[string]string{"Dockerfile": "FROM scratch\nCOPY a /\nCMD [\"/a\"]\n", "a": "hello"} {
+		if err := os.WriteFile(filepath.Join(dir, file), []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir
+}
+
+// play is a script of a deployment that ends as given.
+func play(end app.DeploymentPhase, failure *app.Failure) func(context.Context, *fake, *app.Deployment, func(*app.DeployEvent) error) error {
+	return func(_ context.Context, _ *fake, d *app.Deployment, send func(*app.DeployEvent) error) error {
+		at := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+		state := func(phase app.DeploymentPhase, states ...app.StepState) error {
+			d.Status.Phase = phase
+			d.Status.Steps = nil
+			for i, s := range states {
+				step := app.Step{Name: []string{"build", "start", "shift", "drain"}[i], State: s}
+				begin, over := at, at.Add(1500*time.Millisecond)
+				if s != app.StepStatePending {
+					step.StartedAt = &begin
+				}
+				if s == app.StepStateDone || s == app.StepStateFailed {
+					step.EndedAt = &over
+				}
+				d.Status.Steps = append(d.Status.Steps, step)
+			}
+			over := at.Add(6 * time.Second)
+			d.Status.StartedAt, d.Status.EndedAt = &at, &over
+			return send(&app.DeployEvent{Deployment: record(d)})
+		}
+		const pending, running, done, failed = app.StepStatePending, app.StepStateRunning, app.StepStateDone, app.StepStateFailed
+		if err := state(app.DeploymentPhaseBuilding, running, pending, pending, pending); err != nil {
+			return err
+		}
+		one, took := int64(1), 800*time.Millisecond
+		for i, e := range []app.BuildEvent{
+			{Kind: "started", Step: &one, Name: "[1/2] COPY a /"}, {Kind: "log", Step: &one, Text: "copied"}, {Kind: "done", Step: &one, Took: &took},
+		} {
+			e.At = at
+			off := int64(i + 1)
+			if err := send(&app.DeployEvent{Build: &e, BuildOffset: &off}); err != nil {
+				return err
+			}
+		}
+		d.Status.Failure = failure
+		d.Status.Version = "ver-2"
+		if failure != nil {
+			d.Status.Previous = "ver-1"
+			if failure.Reason == app.FailureReasonBuild {
+				return state(end, failed, app.StepStateSkipped, app.StepStateSkipped, app.StepStateSkipped)
+			}
+			return state(end, done, failed, app.StepStateSkipped, app.StepStateSkipped)
+		}
+		d.Status.URL = "http://shop.localhost:8080/"
+		if err := state(app.DeploymentPhaseStarting, done, running, pending, pending); err != nil {
+			return err
+		}
+		return state(end, done, done, done, done)
+	}
+}
+
+func ptr[T any](v T) *T { return &v }
+
+func TestDeploy(t *testing.T) {
+	f := newFake(t)
+	f.shop()
+	dir := sourceFolder(t, "shop")
+	for _, c := range []struct {
+		name   string
+		script func(context.Context, *fake, *app.Deployment, func(*app.DeployEvent) error) error
+		code   int
+	}{
+		{"deploy-ok", play(app.DeploymentPhaseSucceeded, nil), exit.OK},
+		{"deploy-build", play(app.DeploymentPhaseFailed, &app.Failure{
+			Reason: app.FailureReasonBuild, Message: "step COPY failed", Hint: "look at the log", LogTail: []string{"no such file", "\x1b[2Jevil"},
+		}), exit.BuildFailed},
+		{"deploy-crash", play(app.DeploymentPhaseFailed, &app.Failure{
+			Reason: app.FailureReasonCrash, Message: "the process ended before it was ready", Service: "web", ExitCode: ptr(int64(137)), LogTail: []string{"no database"},
+		}), exit.Unhealthy},
+		{"deploy-port", play(app.DeploymentPhaseFailed, &app.Failure{
+			Reason: app.FailureReasonPort, Message: "nothing listens on the port", ExpectedPort: ptr(int64(8080)), Listening: []int64{9999}, Hint: "listen on $PORT",
+		}), exit.Unhealthy},
+		{"deploy-lease", play(app.DeploymentPhaseFailed, &app.Failure{Reason: app.FailureReasonLease, Message: "another deployment took over"}), exit.LeaseHeld},
+		{"deploy-canceled", play(app.DeploymentPhaseCanceled, nil), exit.Failed},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			f.script = c.script
+			ok(t, "app", "list") // the store is warm; the upload below differs only the first time
+			r := run(t, false, "", "deploy", "--dir", dir, "--message", "why")
+			if r.code != c.code {
+				t.Errorf("code %d, want %d", r.code, c.code)
+			}
+			if c.name != "deploy-ok" { // there, the first upload sends files
+				golden(t, c.name+".plain", r.out+"-- stderr\n"+r.err)
+			}
+			if strings.Contains(r.out+r.err, "\x1b[2J") {
+				t.Error("control characters of a log reach the terminal")
+			}
+			r = run(t, true, "", "app", "deploy", "--dir", dir)
+			golden(t, c.name+".terminal", screen(r.out)+"-- stderr\n"+r.err)
+			r = run(t, false, "", "deploy", "--dir", dir, "--json")
+			if r.code != c.code {
+				t.Errorf("with --json: code %d", r.code)
+			}
+			lines := strings.Split(strings.TrimSpace(r.out), "\n")
+			var last struct {
+				Event    string `json:"event"`
+				ExitCode int    `json:"exit_code"`
+				Version  string `json:"version"`
+			}
+			if err := json.Unmarshal([]byte(lines[len(lines)-1]), &last); err != nil || last.Event != "result" || last.ExitCode != c.code || last.Version != "v2" {
+				t.Errorf("last line %s: %v", lines[len(lines)-1], err)
+			}
+		})
+	}
+	req := f.deploys[0]
+	if req.App != "shop" || req.Message != "why" || !req.Create || req.Source == "" {
+		t.Errorf("request %+v", req)
+	}
+	f.held = true
+	if r := run(t, false, "", "deploy", "--dir", dir); r.code != exit.LeaseHeld || !strings.Contains(r.err, "under way") {
+		t.Errorf("lease held: %+v", r)
+	}
+}
+
+func TestDeployOtherWays(t *testing.T) {
+	f := newFake(t)
+	f.shop()
+	dir := sourceFolder(t, "My Shop_2")
+	contains(t, ok(t, "deploy", "--dir", dir, "--plan"), "my-shop-2", "dockerfile")
+	if r := run(t, false, "", "deploy", "--dir", t.TempDir(), "--app", "x"); r.code != exit.BuildFailed || !strings.Contains(r.err, "empty") {
+		t.Errorf("an empty folder: %+v", r)
+	}
+	r := run(t, false, "", "deploy", "--dir", dir, "--detach")
+	if r.code != 0 || !strings.Contains(r.out, "dep-") || !strings.Contains(r.err, "r app cancel my-shop-2") {
+		t.Errorf("detach: %+v", r)
+	}
+	if len(f.deploys) != 1 || f.deploys[0].App != "my-shop-2" {
+		t.Errorf("deploys %+v", f.deploys)
+	}
+	// The server goes away while the deployment is followed, and comes back.
+	asked := 0
+	f.script = func(ctx context.Context, f *fake, d *app.Deployment, send func(*app.DeployEvent) error) error {
+		if asked++; asked == 1 {
+			d.Status.Phase = app.DeploymentPhaseBuilding
+			if err := send(&app.DeployEvent{Deployment: record(d)}); err != nil {
+				return err
+			}
+			return unavailable
+		}
+		return play(app.DeploymentPhaseSucceeded, nil)(ctx, f, d, send)
+	}
+	contains(t, ok(t, "app", "rollback", "shop", "--to", "v1"), "shop v2 serves")
+	contains(t, strings.Join(f.calls, "\n"), "rollback shop v1")
+	// An interrupt leaves the deployment alone.
+	began := make(chan struct{})
+	f.script = func(ctx context.Context, f *fake, d *app.Deployment, send func(*app.DeployEvent) error) error {
+		d.Status.Phase = app.DeploymentPhaseBuilding
+		if err := send(&app.DeployEvent{Deployment: record(d)}); err != nil {
+			return err
+		}
+		close(began)
+		<-ctx.Done()
+		return ctx.Err()
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	go func() {
+		<-began
+		cancel()
+	}()
+	out := &lineWriter{lines: make(chan string, 1000)}
+	err := runWith(ctx, out, "app", "restart", "shop")
+	if exit.Code(err) != exit.Interrupted {
+		t.Errorf("interrupted: %v", err)
+	}
+	contains(t, out.all(), "goes on", "r app cancel shop")
+	if len(f.calls) != 1 {
+		t.Errorf("calls %v", f.calls)
+	}
+}
+
+// screen is what a terminal shows after the output: cursor up, return and
+// clear are obeyed.
+func screen(out string) string {
+	var lines []string
+	row := 0
+	for len(out) > 0 {
+		switch {
+		case strings.HasPrefix(out, "\x1b["):
+			end := strings.IndexAny(out, "AJHm")
+			n := 0
+			for _, c := range out[2:end] {
+				n = n*10 + int(c-'0')
+			}
+			switch out[end] {
+			case 'A':
+				row -= n
+			case 'J':
+				lines = lines[:row]
+			}
+			out = out[end+1:]
+		case out[0] == '\r':
+			out = out[1:]
+		default:
+			text, rest, _ := strings.Cut(out, "\n")
+			lines = append(lines[:row], text)
+			row++
+			out = rest
+		}
+	}
+	return strings.Join(lines, "\n") + "\n"
+}

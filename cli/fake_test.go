@@ -1,0 +1,480 @@
+package cli_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"flag"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"miren.dev/runtime/api"
+	"miren.dev/runtime/api/app"
+	"miren.dev/runtime/api/core"
+	"miren.dev/runtime/api/id"
+	"miren.dev/runtime/api/sandbox"
+	"miren.dev/runtime/api/server"
+	"miren.dev/runtime/api/store"
+	"miren.dev/runtime/cli"
+	"miren.dev/runtime/cli/console"
+	"miren.dev/runtime/entity"
+	"miren.dev/runtime/entity/pgstore/pgtest"
+	"miren.dev/runtime/entity/remote"
+	"miren.dev/runtime/pkg/errs"
+	"miren.dev/runtime/pkg/rpc"
+	"miren.dev/runtime/pkg/schema"
+	"miren.dev/runtime/pkg/source"
+)
+
+var update = flag.Bool("update", false, "write the golden files")
+
+// fake is a server for tests of the command line: a real store behind the
+// real RPC, and services that do as the test says.
+type fake struct {
+	t       *testing.T
+	store   entity.Store
+	project schema.ID
+	sources *source.Store
+	socket  string
+
+	mu      sync.Mutex
+	calls   []string
+	deploys []*app.DeployRequest
+	envs    []*app.SetEnvRequest
+	runs    []*sandbox.RunRequest
+	// What a deployment goes through, given by the test.
+	script func(ctx context.Context, f *fake, d *app.Deployment, send func(*app.DeployEvent) error) error
+	// held makes Deploy answer that another deployment is under way.
+	held   bool
+	status server.StatusResponse
+	logs   func(ctx context.Context, req *sandbox.LogsRequest, send func(*sandbox.LogBatch) error) error
+
+	rpc *rpc.Server
+}
+
+func newFake(t *testing.T) *fake {
+	t.Helper()
+	f := &fake{t: t, store: pgtest.Store(t, api.Kinds()...), sources: source.NewStore(source.StoreConfig{Dir: t.TempDir()})}
+	f.status = server.StatusResponse{Instance: "abcd1234", Version: "1.2.3", StartedAt: time.Now(), Ready: true}
+	p := &core.Project{Meta: schema.Meta{ID: "proj-default", Name: "default"}}
+	f.create(p)
+	f.project = p.ID
+	dir, err := os.MkdirTemp("", "rt-cli-") // short enough for a socket
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	f.socket = filepath.Join(dir, "s.sock")
+	f.serve()
+	t.Setenv("RUNTIME_SERVER", "unix://"+f.socket)
+	t.Setenv("RUNTIME_CLUSTER", "")
+	t.Setenv("RUNTIME_STATE_DIR", "")
+	t.Setenv("RUNTIME_PROJECT", "")
+	t.Setenv("XDG_CONFIG_HOME", filepath.Join(dir, "config"))
+	t.Setenv("XDG_CACHE_HOME", filepath.Join(dir, "cache"))
+	return f
+}
+
+// serve begins to serve; stop ends it, as a restart of the server does.
+func (f *fake) serve() (stop func()) {
+	f.t.Helper()
+	srv, err := rpc.NewServer(rpc.ServerOptions{})
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	store.RegisterEntities(srv, remote.NewServer(f.store, api.Kinds()))
+	server.RegisterServer(srv, fakeServer{f})
+	server.RegisterNodes(srv, fakeNodes{f})
+	app.RegisterApps(srv, fakeApps{f})
+	app.RegisterDeploys(srv, fakeDeploys{f})
+	app.RegisterBuilds(srv, fakeBuilds{f})
+	app.RegisterRoutes(srv, fakeRoutes{f})
+	sandbox.RegisterSandboxes(srv, fakeSandboxes{f})
+	_ = os.Remove(f.socket)
+	l, err := net.Listen("unix", f.socket)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	done := make(chan error, 1)
+	go func() { done <- srv.Serve(l) }()
+	var once sync.Once
+	stop = func() {
+		once.Do(func() {
+			srv.Close()
+			if err := <-done; err != nil {
+				f.t.Error(err)
+			}
+		})
+	}
+	f.rpc = srv
+	f.t.Cleanup(stop)
+	return stop
+}
+
+func (f *fake) create(objects ...schema.Object) {
+	f.t.Helper()
+	for _, o := range objects {
+		if o.EntityKind().Scope == schema.ScopeProject {
+			o.GetMeta().Project = f.project
+		}
+		if err := entity.Create(f.t.Context(), f.store, o); err != nil {
+			f.t.Fatalf("create %s: %v", o.EntityKind().Name, err)
+		}
+	}
+}
+
+func (f *fake) note(call string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.calls = append(f.calls, call)
+}
+
+func record(o schema.Object) *schema.Record {
+	r, err := o.EntityKind().Encode(o)
+	if err != nil {
+		panic(err)
+	}
+	return r
+}
+
+type fakeServer struct{ *fake }
+
+func (f fakeServer) Version(context.Context) (*server.VersionResponse, error) {
+	return &server.VersionResponse{Version: "1.2.3", Commit: "abc", Date: "today", Instance: "abcd1234"}, nil
+}
+func (f fakeServer) Status(context.Context) (*server.StatusResponse, error) { return &f.status, nil }
+func (f fakeServer) Stop(context.Context, *server.StopRequest) error        { return nil }
+func (f fakeServer) Doctor(context.Context) (*server.DoctorResponse, error) {
+	return &server.DoctorResponse{Checks: []server.Check{{Name: "postgres", Level: server.CheckLevelOk, Found: "answers"}}}, nil
+}
+func (f fakeServer) IssueIdentity(_ context.Context, req *server.IssueIdentityRequest) (*server.IssueIdentityResponse, error) {
+	return &server.IssueIdentityResponse{
+		Certificate: "CERT", Key: "KEY", CA: "CA", ExpiresAt: time.Date(2030, 1, 2, 0, 0, 0, 0, time.UTC), Addresses: []string{"runtime.example.com:7443"},
+	}, nil
+}
+
+type fakeNodes struct{ *fake }
+
+func (f fakeNodes) set(ctx context.Context, name string, cordoned bool) (*server.NodeResponse, error) {
+	n, err := entity.ByName[core.Node](ctx, f.store, "", name)
+	if err != nil {
+		return nil, err
+	}
+	n, err = entity.ModifySpec(ctx, f.store, n.GetID(), func(n *core.Node) error { n.Spec.Cordoned = cordoned; return nil })
+	if err != nil {
+		return nil, err
+	}
+	return &server.NodeResponse{Node: *record(n)}, nil
+}
+func (f fakeNodes) Cordon(ctx context.Context, req *server.NodeRequest) (*server.NodeResponse, error) {
+	return f.set(ctx, req.Node, true)
+}
+func (f fakeNodes) Uncordon(ctx context.Context, req *server.NodeRequest) (*server.NodeResponse, error) {
+	return f.set(ctx, req.Node, false)
+}
+
+type fakeApps struct{ *fake }
+
+func (f fakeApps) find(ctx context.Context, name string) (*app.App, error) {
+	return entity.ByName[app.App](ctx, f.store, f.project, name)
+}
+
+// roll makes a deployment of an app.
+func (f *fake) roll(ctx context.Context, name string, kind app.RolloutKind, message string) (*app.DeploymentResponse, error) {
+	a, err := entity.ByName[app.App](ctx, f.store, f.project, name)
+	if errs.Is(err, errs.NotFound) {
+		a = &app.App{Meta: schema.Meta{Project: f.project, Name: name}}
+		err = entity.Create(ctx, f.store, a)
+	}
+	if err != nil {
+		return nil, err
+	}
+	now := time.Now()
+	d := &app.Deployment{Meta: schema.Meta{Project: f.project}}
+	d.Spec = app.DeploymentSpec{App: a.GetID(), Kind: kind, Message: message}
+	d.Status.Phase, d.Status.StartedAt = app.DeploymentPhasePending, &now
+	if err := entity.Create(ctx, f.store, d); err != nil {
+		return nil, err
+	}
+	return &app.DeploymentResponse{Deployment: record(d)}, nil
+}
+
+func (f fakeApps) Create(ctx context.Context, req *app.AppRequest) (*app.AppResponse, error) {
+	a := &app.App{Meta: schema.Meta{Project: f.project, Name: req.App}}
+	return &app.AppResponse{App: *record(a)}, entity.Create(ctx, f.store, a)
+}
+func (f fakeApps) Delete(ctx context.Context, req *app.AppRequest) error {
+	a, err := f.find(ctx, req.App)
+	if err != nil {
+		return err
+	}
+	return entity.Delete(ctx, f.store, a)
+}
+func (f fakeApps) SetEnv(ctx context.Context, req *app.SetEnvRequest) (*app.DeploymentResponse, error) {
+	f.mu.Lock()
+	f.envs = append(f.envs, req)
+	f.mu.Unlock()
+	if !req.Deploy {
+		return &app.DeploymentResponse{}, nil
+	}
+	return f.roll(ctx, req.App, app.RolloutKindConfig, req.Message)
+}
+func (f fakeApps) Rollback(ctx context.Context, req *app.RollbackRequest) (*app.DeploymentResponse, error) {
+	f.note("rollback " + req.App + " " + req.To)
+	return f.roll(ctx, req.App, app.RolloutKindRollback, req.Message)
+}
+func (f fakeApps) Restart(ctx context.Context, req *app.RestartRequest) (*app.DeploymentResponse, error) {
+	return f.roll(ctx, req.App, app.RolloutKindRestart, req.Message)
+}
+func (f fakeApps) Cancel(_ context.Context, req *app.AppRequest) (*app.DeploymentResponse, error) {
+	f.note("cancel " + req.App)
+	return nil, errs.New(errs.NotFound, "no deployment of %s is under way", req.App)
+}
+
+type fakeDeploys struct{ *fake }
+
+func (f fakeDeploys) PlanUpload(_ context.Context, req *app.PlanUploadRequest) (*app.PlanUploadResponse, error) {
+	digest, missing, err := f.sources.Missing(req.Manifest)
+	if err != nil {
+		return nil, err
+	}
+	resp := &app.PlanUploadResponse{Source: string(digest)}
+	for _, m := range missing {
+		resp.Missing = append(resp.Missing, string(m))
+	}
+	return resp, nil
+}
+func (f fakeDeploys) Upload(ctx context.Context, req *app.UploadRequest, s rpc.ServerStream[rpc.Bytes, app.UploadResult]) error {
+	n, err := f.sources.ReadPack(ctx, source.Digest(req.Source), s.Reader())
+	if err != nil {
+		return err
+	}
+	return s.Send(&app.UploadResult{Contents: int64(n)})
+}
+func (f fakeDeploys) Deploy(ctx context.Context, req *app.DeployRequest) (*app.DeploymentResponse, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.held {
+		return nil, errs.New(errs.Conflict, "another deployment of %s is under way (dep-other)", req.App).With("lease", "dep-other").WithHint("wait for it")
+	}
+	f.deploys = append(f.deploys, req)
+	return f.roll(ctx, req.App, app.RolloutKindDeploy, req.Message)
+}
+func (f fakeDeploys) Follow(ctx context.Context, req *app.FollowRequest, s rpc.ServerStream[rpc.None, app.DeployEvent]) error {
+	d, err := entity.Get[app.Deployment](ctx, f.store, req.Deployment)
+	if err != nil {
+		return err
+	}
+	if f.script == nil {
+		return errs.New(errs.Unimplemented, "the test has no script")
+	}
+	return f.script(ctx, f.fake, d, s.Send)
+}
+func (f fakeDeploys) Cancel(context.Context, *app.DeploymentRequest) (*app.DeploymentResponse, error) {
+	return nil, errs.New(errs.Unimplemented, "cancel")
+}
+
+type fakeBuilds struct{ *fake }
+
+func (f fakeBuilds) Logs(_ context.Context, _ *app.BuildLogsRequest, s rpc.ServerStream[rpc.None, app.BuildLog]) error {
+	one := int64(1)
+	for i, e := range []app.BuildEvent{
+		{Kind: "started", Step: &one, Name: "[build 1/1] RUN make", At: time.Now()}, {Kind: "log", Step: &one, Text: "cc main.c", At: time.Now()},
+	} {
+		if err := s.Send(&app.BuildLog{Event: e, Offset: int64(i + 1)}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+type fakeRoutes struct{ *fake }
+
+func (f fakeRoutes) Set(ctx context.Context, req *app.SetRouteRequest) (*app.RouteResponse, error) {
+	a, err := entity.ByName[app.App](ctx, f.store, f.project, req.App)
+	if err != nil {
+		return nil, err
+	}
+	r := &app.Route{Meta: schema.Meta{Project: f.project}}
+	r.Spec = app.RouteSpec{Host: req.Host, Path: "/", Key: req.Host + "/", App: a.GetID(), Service: "web"}
+	if err := entity.Create(ctx, f.store, r); err != nil {
+		return nil, err
+	}
+	return &app.RouteResponse{Route: *record(r)}, nil
+}
+func (f fakeRoutes) Delete(_ context.Context, req *app.DeleteRouteRequest) error {
+	return errs.New(errs.NotFound, "there is no route for %s", req.Host)
+}
+
+type fakeSandboxes struct{ *fake }
+
+func (f fakeSandboxes) Run(ctx context.Context, req *sandbox.RunRequest) (*sandbox.SandboxResponse, error) {
+	f.mu.Lock()
+	f.runs = append(f.runs, req)
+	f.mu.Unlock()
+	s := newSandbox("", req.Image)
+	s.Name, s.Project = req.Name, f.project
+	if err := entity.Create(ctx, f.store, s); err != nil {
+		return nil, err
+	}
+	return &sandbox.SandboxResponse{Sandbox: *record(s)}, nil
+}
+func (f fakeSandboxes) get(ctx context.Context, sid id.Sandbox) (*sandbox.SandboxResponse, error) {
+	s, err := entity.Get[sandbox.Sandbox](ctx, f.store, sid)
+	if err != nil {
+		return nil, err
+	}
+	return &sandbox.SandboxResponse{Sandbox: *record(s)}, nil
+}
+func (f fakeSandboxes) Wait(ctx context.Context, req *sandbox.WaitRequest) (*sandbox.SandboxResponse, error) {
+	return f.get(ctx, req.Sandbox)
+}
+
+// Exec knows cat, fail N, both, env and signal.
+func (f fakeSandboxes) Exec(_ context.Context, req *sandbox.ExecRequest, s rpc.ServerStream[sandbox.ExecInput, sandbox.ExecOutput]) error {
+	if err := s.Send(&sandbox.ExecOutput{Started: cmpOr(req.Sandbox, "sb-ofapp")}); err != nil {
+		return err
+	}
+	code := int64(0)
+	switch req.Command[0] {
+	case "cat":
+		for {
+			in, err := s.Recv()
+			if errors.Is(err, io.EOF) || err == nil && in.CloseStdin != nil {
+				break
+			}
+			if err != nil {
+				return err
+			}
+			if err := s.Send(&sandbox.ExecOutput{Stdout: in.Stdin}); err != nil {
+				return err
+			}
+		}
+	case "both":
+		if err := s.Send(&sandbox.ExecOutput{Stdout: []byte("out\n")}); err != nil {
+			return err
+		}
+		if err := s.Send(&sandbox.ExecOutput{Stderr: []byte("err\n")}); err != nil {
+			return err
+		}
+		code = 7
+	case "where":
+		if err := s.Send(&sandbox.ExecOutput{Stdout: []byte(req.App + "/" + req.Service + " " + req.Workdir + " " + req.Env["K"])}); err != nil {
+			return err
+		}
+	}
+	return s.Send(&sandbox.ExecOutput{ExitCode: &code})
+}
+func (f fakeSandboxes) Logs(ctx context.Context, req *sandbox.LogsRequest, s rpc.ServerStream[rpc.None, sandbox.LogBatch]) error {
+	return f.logs(ctx, req, s.Send)
+}
+func (f fakeSandboxes) Stop(ctx context.Context, req *sandbox.StopRequest) (*sandbox.SandboxResponse, error) {
+	if _, err := entity.ModifyStatus(ctx, f.store, req.Sandbox, func(s *sandbox.Sandbox) error {
+		s.Status.Phase = sandbox.SandboxPhaseStopped
+		return nil
+	}); err != nil {
+		return nil, err
+	}
+	return f.get(ctx, req.Sandbox)
+}
+func (f fakeSandboxes) Delete(ctx context.Context, req *sandbox.SandboxRequest) error {
+	s, err := entity.Get[sandbox.Sandbox](ctx, f.store, req.Sandbox)
+	if err != nil {
+		return err
+	}
+	return entity.Delete(ctx, f.store, s)
+}
+func (f fakeSandboxes) Stats(context.Context, *sandbox.SandboxRequest) (*sandbox.Stats, error) {
+	return &sandbox.Stats{At: time.Now(), CPU: 1500 * time.Millisecond, MemoryBytes: 20 << 20, PIDs: 4}, nil
+}
+
+func cmpOr[T comparable](a, b T) T {
+	var zero T
+	if a != zero {
+		return a
+	}
+	return b
+}
+
+func newSandbox(sid schema.ID, image string) *sandbox.Sandbox {
+	s := sandbox.SandboxKind.New().(*sandbox.Sandbox)
+	s.ID = sid
+	s.Spec.Template.Image = image
+	s.Spec.Template.Resources.SetDefaults()
+	s.Status.Phase = sandbox.SandboxPhaseRunning
+	return s
+}
+
+// result is what a command printed and returned.
+type result struct {
+	out, err string
+	code     int
+}
+
+// run runs a command as in a pipe; with terminal as on one of 100 columns.
+func run(t *testing.T, terminal bool, stdin string, args ...string) result {
+	t.Helper()
+	var out, errw bytes.Buffer
+	c := &console.Console{In: strings.NewReader(stdin), Out: &out, Err: &errw, Terminal: terminal, Size: func() (int, int) { return 100, 40 }}
+	code := cli.Main(args, c)
+	return result{out.String(), errw.String(), code}
+}
+
+// ok runs a command that must succeed and returns its output.
+func ok(t *testing.T, args ...string) string {
+	t.Helper()
+	r := run(t, false, "", args...)
+	if r.code != 0 {
+		t.Fatalf("r %s: exit code %d\n%s%s", strings.Join(args, " "), r.code, r.out, r.err)
+	}
+	return r.out
+}
+
+var volatile = []struct {
+	re *regexp.Regexp
+	to string
+}{
+	{regexp.MustCompile(`\d{4}-\d\d-\d\dT[0-9:.]+Z`), "TIME"},
+	{regexp.MustCompile(`\b(app|dep|bld|ver|rt|sb|proj|node|pool)-[0-9a-z]{16}\b`), "$1-ID"},
+	{regexp.MustCompile(`(?m)(^|\s)\d+s( ago)?\b`), "${1}AGE$2"},
+	{regexp.MustCompile(`"(revision|spec_revision|status_revision|create_revision)": \d+`), `"$1": N`},
+	{regexp.MustCompile(`(revision|spec_revision|status_revision|create_revision): \d+`), `$1: N`},
+}
+
+// golden compares text with a file of testdata.
+func golden(t *testing.T, name, got string) {
+	t.Helper()
+	for _, v := range volatile {
+		got = v.re.ReplaceAllString(got, v.to)
+	}
+	file := filepath.Join("testdata", name+".golden")
+	if *update {
+		if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	want, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got != string(want) {
+		t.Errorf("%s differs (go test -update writes it)\n--- got\n%s--- want\n%s", file, got, want)
+	}
+}
+
+func contains(t *testing.T, text string, want ...string) {
+	t.Helper()
+	for _, w := range want {
+		if !strings.Contains(text, w) {
+			t.Errorf("%q is missing in:\n%s", w, text)
+		}
+	}
+}
