@@ -1,0 +1,134 @@
+package fake
+
+import (
+	"fmt"
+	"io"
+	"sync"
+	"time"
+
+	"miren.dev/runtime/components/execution"
+	"miren.dev/runtime/pkg/errs"
+)
+
+// box is a sandbox.
+type box struct {
+	m       *Machine
+	spec    execution.Spec
+	address string
+	started time.Time
+	out     *log
+	main    *process
+	done    chan struct{} // closed at the end
+
+	mu      sync.Mutex
+	exit    *execution.Exit
+	execs   map[*process]bool
+	pid     int
+	cpu     time.Duration
+	written int64             // MiB
+	ports   map[int]io.Closer // that are listened on
+}
+
+func newBox(m *Machine, s execution.Spec) *box {
+	return &box{m: m, spec: s, started: time.Now(), done: make(chan struct{}), execs: map[*process]bool{}, ports: map[int]io.Closer{}, cpu: time.Millisecond}
+}
+
+func (b *box) instance() execution.Instance {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	in := execution.Instance{ID: b.spec.ID, Phase: execution.Running, Address: b.address, StartedAt: b.started}
+	if b.exit != nil {
+		e := *b.exit
+		in.Phase, in.Exit = execution.Exited, &e
+	}
+	return in
+}
+
+// start runs the main process.
+func (b *box) start() {
+	command := b.spec.Command
+	if len(command) == 0 {
+		command = []string{"/bin/guest", "sleep"}
+	}
+	p := newProcess(b, command, b.spec.WorkDir, b.spec.User, nil)
+	p.in.close(io.EOF)
+	p.stdout, p.stderr = &lineWriter{log: b.out, stream: "stdout"}, &lineWriter{log: b.out, stream: "stderr"}
+	b.main = p
+	run, code := p.program()
+	if run == nil {
+		b.end(execution.Exit{Cause: execution.CauseExit, Code: code, At: time.Now(), Message: "cannot be run"})
+		return
+	}
+	go func() {
+		code := p.run(run)
+		e := execution.Exit{Cause: execution.CauseExit, Code: code, At: time.Now()}
+		if p.oom {
+			e.Cause, e.Message = execution.CauseOOM, "used more memory than its limit"
+		}
+		b.end(e)
+	}()
+}
+
+// end records the first end and ends everything in it.
+func (b *box) end(e execution.Exit) {
+	b.mu.Lock()
+	if b.exit != nil {
+		b.mu.Unlock()
+		return
+	}
+	b.exit = &e
+	close(b.done)
+	all := []*process{b.main}
+	for p := range b.execs {
+		all = append(all, p)
+	}
+	for port, c := range b.ports {
+		c.Close()
+		delete(b.ports, port)
+	}
+	b.mu.Unlock()
+	for _, p := range all {
+		p.signal(9)
+	}
+	b.out.end()
+	b.m.notify(b.spec.ID)
+}
+
+func (b *box) kill(code int) {
+	b.end(execution.Exit{Cause: execution.CauseExit, Code: code, At: time.Now(), Message: "killed"})
+}
+
+func (b *box) stats() execution.Stats {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return execution.Stats{At: time.Now(), CPU: b.cpu, MemoryBytes: 1 << 20, PIDs: int64(1 + len(b.execs))}
+}
+
+// exec runs a process beside the main one.
+func (b *box) exec(e execution.ExecSpec) (*process, error) {
+	if len(e.Command) == 0 {
+		return nil, errs.New(errs.InvalidArgument, "there is no command to execute")
+	}
+	p := newProcess(b, e.Command, e.WorkDir, e.User, e.Env)
+	run, code := p.program()
+	if run == nil {
+		return nil, errs.New(errs.InvalidArgument, "%s cannot be run", e.Command[0]).With("exit_code", fmt.Sprint(code))
+	}
+	p.out, p.err = newPipe(), newPipe()
+	p.stdout, p.stderr = p.out, p.err
+	if e.TTY {
+		p.stdout = &terminal{p.out}
+		p.stderr = p.stdout
+	}
+	b.mu.Lock()
+	b.execs[p] = true
+	b.mu.Unlock()
+	go func() {
+		code := p.run(run)
+		b.mu.Lock()
+		delete(b.execs, p)
+		b.mu.Unlock()
+		p.finish(code)
+	}()
+	return p, nil
+}

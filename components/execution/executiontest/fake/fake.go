@@ -1,0 +1,412 @@
+// Package fake is an execution.Driver for tests, without containers: sandboxes
+// are goroutines that do what the guest program of executiontest does. It
+// passes that suite, and can fail on demand.
+//
+// A Machine is what outlives a server: its sandboxes, what they print. Any
+// number of Drivers work on it, as those of a server that is restarted do.
+//
+// Locks: Machine.mu is never held while a program, a hook or a callback runs.
+package fake
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"net"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"miren.dev/runtime/components/execution"
+	"miren.dev/runtime/pkg/errs"
+)
+
+// Hook is called before a call of the driver does anything, and, with after
+// set, when it has done it. An error makes the call fail.
+type Hook func(op, id string, after bool) error
+
+// Machine is a machine with sandboxes.
+type Machine struct {
+	mu       sync.Mutex
+	boxes    map[string]*box
+	logs     map[string]*log
+	watchers map[*watcher]struct{}
+	hook     Hook
+	last     int // address given
+}
+
+// NewMachine returns an empty one.
+func NewMachine() *Machine {
+	return &Machine{boxes: map[string]*box{}, logs: map[string]*log{}, watchers: map[*watcher]struct{}{}}
+}
+
+// SetHook makes every call of a driver go through h; nil: through none.
+func (m *Machine) SetHook(h Hook) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.hook = h
+}
+
+// Crash ends a sandbox as a dying sentry does.
+func (m *Machine) Crash(id string) {
+	if b := m.box(id); b != nil {
+		b.end(execution.Exit{Cause: execution.CauseCrash, Code: 137, At: time.Now(), Message: "the sandbox's kernel died"})
+	}
+}
+
+// Exit ends the main process of a sandbox with a code.
+func (m *Machine) Exit(id string, code int) {
+	if b := m.box(id); b != nil {
+		b.end(execution.Exit{Cause: execution.CauseExit, Code: code, At: time.Now()})
+	}
+}
+
+// Vanish removes every trace of a sandbox but its logs, unreported.
+func (m *Machine) Vanish(id string) {
+	m.mu.Lock()
+	b := m.boxes[id]
+	delete(m.boxes, id)
+	m.mu.Unlock()
+	if b != nil {
+		b.kill(137)
+	}
+}
+
+// Print adds a line to what the main process of a sandbox printed.
+func (m *Machine) Print(id, line string) { m.log(id).add("stdout", line) }
+
+// IDs returns the sandboxes that are there.
+func (m *Machine) IDs() []string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return keys(m.boxes)
+}
+
+// Spec returns what a sandbox was made of.
+func (m *Machine) Spec(id string) (execution.Spec, bool) {
+	b := m.box(id)
+	if b == nil {
+		return execution.Spec{}, false
+	}
+	return b.spec, true
+}
+
+// Processes returns how many processes run in a sandbox beside the main one.
+func (m *Machine) Processes(id string) int {
+	b := m.box(id)
+	if b == nil {
+		return 0
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return len(b.execs)
+}
+
+func (m *Machine) box(id string) *box {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.boxes[id]
+}
+
+// log returns that of a sandbox, making it.
+func (m *Machine) log(id string) *log {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	l := m.logs[id]
+	if l == nil {
+		l = &log{changed: make(chan struct{})}
+		m.logs[id] = l
+	}
+	return l
+}
+
+func (m *Machine) notify(id string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for w := range m.watchers {
+		w.pending[id] = true
+		select {
+		case w.wake <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// Driver returns a driver of the machine.
+func (m *Machine) Driver() *Driver { return &Driver{m: m} }
+
+// Driver is an execution.Driver.
+type Driver struct{ m *Machine }
+
+var _ execution.Driver = (*Driver)(nil)
+
+func (d *Driver) call(op, id string, f func() error) error {
+	d.m.mu.Lock()
+	hook := d.m.hook
+	d.m.mu.Unlock()
+	if hook == nil {
+		return f()
+	}
+	if err := hook(op, id, false); err != nil {
+		return err
+	}
+	if err := f(); err != nil {
+		return err
+	}
+	return hook(op, id, true)
+}
+
+func checkID(id string) error {
+	bad := func(c rune) bool { return (c < 'a' || c > 'z') && (c < '0' || c > '9') && c != '-' }
+	if id == "" || len(id) > 63 || strings.ContainsFunc(id, bad) {
+		return errs.New(errs.InvalidArgument, "sandbox id %q", id)
+	}
+	return nil
+}
+
+// Ensure implements execution.Driver. Images whose reference begins with
+// "none" do not exist.
+func (d *Driver) Ensure(ctx context.Context, s execution.Spec) (in execution.Instance, err error) {
+	err = d.call("Ensure", s.ID, func() error {
+		in, err = d.ensure(ctx, s)
+		return err
+	})
+	return in, err
+}
+
+func (d *Driver) ensure(ctx context.Context, s execution.Spec) (execution.Instance, error) {
+	if err := checkID(s.ID); err != nil {
+		return execution.Instance{}, err
+	}
+	switch {
+	case s.Network != execution.NetworkBridge && s.Network != execution.NetworkNone:
+		return execution.Instance{}, errs.New(errs.InvalidArgument, "network %q", s.Network)
+	case strings.HasPrefix(s.Image, "none"):
+		return execution.Instance{}, errs.New(errs.NotFound, "image %s does not exist", s.Image).WithHint("build it")
+	case ctx.Err() != nil:
+		return execution.Instance{}, ctx.Err()
+	}
+	m := d.m
+	m.mu.Lock()
+	b := m.boxes[s.ID]
+	if b != nil {
+		m.mu.Unlock()
+		return b.instance(), nil
+	}
+	b = newBox(m, s)
+	if s.Network == execution.NetworkBridge {
+		m.last++
+		b.address = net.IPv4(127, 77, byte(m.last>>8), byte(m.last)).String()
+	}
+	m.boxes[s.ID] = b
+	m.mu.Unlock()
+	b.out = m.log(s.ID)
+	b.start()
+	m.notify(s.ID)
+	return b.instance(), nil
+}
+
+// Get implements execution.Driver.
+func (d *Driver) Get(_ context.Context, id string) (in execution.Instance, err error) {
+	err = d.call("Get", id, func() error {
+		b := d.m.box(id)
+		if b == nil {
+			return gone(id)
+		}
+		in = b.instance()
+		return nil
+	})
+	return in, err
+}
+
+func gone(id string) error { return errs.New(errs.NotFound, "there is nothing of sandbox %s", id) }
+
+// List implements execution.Driver.
+func (d *Driver) List(context.Context) (list []execution.Instance, err error) {
+	err = d.call("List", "", func() error {
+		for _, id := range d.m.IDs() {
+			if b := d.m.box(id); b != nil {
+				list = append(list, b.instance())
+			}
+		}
+		return nil
+	})
+	return list, err
+}
+
+// Stop implements execution.Driver.
+func (d *Driver) Stop(ctx context.Context, id string, grace time.Duration) (in execution.Instance, err error) {
+	err = d.call("Stop", id, func() error {
+		b := d.m.box(id)
+		if b == nil {
+			return gone(id)
+		}
+		b.main.signal(15)
+		t := time.NewTimer(grace)
+		defer t.Stop()
+		select {
+		case <-b.done:
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-t.C:
+			b.kill(137)
+		}
+		in = b.instance()
+		return nil
+	})
+	return in, err
+}
+
+// Delete implements execution.Driver.
+func (d *Driver) Delete(_ context.Context, id string) error {
+	return d.call("Delete", id, func() error {
+		if err := checkID(id); err != nil {
+			return err
+		}
+		d.m.mu.Lock()
+		b := d.m.boxes[id]
+		delete(d.m.boxes, id)
+		d.m.mu.Unlock()
+		if b != nil {
+			b.kill(137)
+		}
+		d.m.notify(id)
+		return nil
+	})
+}
+
+type watcher struct {
+	pending map[string]bool // under Machine.mu
+	wake    chan struct{}
+}
+
+// Watch implements execution.Driver.
+func (d *Driver) Watch(ctx context.Context) (<-chan string, error) {
+	if err := d.call("Watch", "", func() error { return nil }); err != nil {
+		return nil, err
+	}
+	w := &watcher{pending: map[string]bool{}, wake: make(chan struct{}, 1)}
+	out := make(chan string)
+	m := d.m
+	m.mu.Lock()
+	m.watchers[w] = struct{}{}
+	m.mu.Unlock()
+	go func() {
+		defer close(out)
+		defer func() {
+			m.mu.Lock()
+			defer m.mu.Unlock()
+			delete(m.watchers, w)
+		}()
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-w.wake:
+			}
+			m.mu.Lock()
+			ids := keys(w.pending)
+			clear(w.pending)
+			m.mu.Unlock()
+			for _, id := range ids {
+				select {
+				case <-ctx.Done():
+					return
+				case out <- id:
+				}
+			}
+		}
+	}()
+	return out, nil
+}
+
+// Exec implements execution.Driver.
+func (d *Driver) Exec(_ context.Context, id string, e execution.ExecSpec) (p execution.Process, err error) {
+	err = d.call("Exec", id, func() error {
+		b := d.m.box(id)
+		if b == nil {
+			return gone(id)
+		}
+		if b.instance().Phase == execution.Exited {
+			return errs.New(errs.FailedPrecondition, "sandbox %s has ended", id)
+		}
+		x, err := b.exec(e)
+		p = x
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return p, nil
+}
+
+// Logs implements execution.Driver.
+func (d *Driver) Logs(ctx context.Context, id string, q execution.LogQuery, line func(execution.LogLine) error) error {
+	return d.call("Logs", id, func() error {
+		d.m.mu.Lock()
+		l := d.m.logs[id]
+		d.m.mu.Unlock()
+		if l == nil {
+			return errs.New(errs.NotFound, "sandbox %s has no logs", id)
+		}
+		return l.read(ctx, q, line)
+	})
+}
+
+// DeleteLogs implements execution.Driver.
+func (d *Driver) DeleteLogs(_ context.Context, id string) error {
+	return d.call("DeleteLogs", id, func() error {
+		d.m.mu.Lock()
+		defer d.m.mu.Unlock()
+		delete(d.m.logs, id)
+		return nil
+	})
+}
+
+// LogIDs returns the sandboxes that have logs.
+func (d *Driver) LogIDs(context.Context) ([]string, error) {
+	d.m.mu.Lock()
+	defer d.m.mu.Unlock()
+	return keys(d.m.logs), nil
+}
+
+// Stats implements execution.Driver.
+func (d *Driver) Stats(_ context.Context, id string) (st execution.Stats, err error) {
+	err = d.call("Stats", id, func() error {
+		b := d.m.box(id)
+		if b == nil {
+			return gone(id)
+		}
+		st = b.stats()
+		return nil
+	})
+	return st, err
+}
+
+// Listening implements execution.Driver.
+func (d *Driver) Listening(_ context.Context, id string) (ports []int, err error) {
+	err = d.call("Listening", id, func() error {
+		b := d.m.box(id)
+		if b == nil {
+			return gone(id)
+		}
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		ports = keys(b.ports)
+		return nil
+	})
+	return ports, err
+}
+
+func keys[K cmp.Ordered, V any](m map[K]V) []K {
+	out := make([]K, 0, len(m))
+	for k := range m {
+		out = append(out, k)
+	}
+	slices.Sort(out)
+	return out
+}
+
+// String names the machine in messages of tests.
+func (m *Machine) String() string { return fmt.Sprintf("machine with %v", m.IDs()) }
