@@ -83,6 +83,10 @@ func newRig(t *testing.T) *rig {
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
+		// Steps are removed through containerd, which a test may have killed.
+		if err := r.containerd.Start(ctx); err != nil {
+			t.Error(err)
+		}
 		if err := r.buildkit.Stop(ctx); err != nil {
 			t.Error(err)
 		}
