@@ -2,7 +2,6 @@ package daemon
 
 import (
 	"context"
-	"errors"
 	"net"
 	"os"
 	"sync/atomic"
@@ -74,7 +73,7 @@ func (f *front) hosts() []string {
 // run serves until ctx ends.
 func (f *front) run(ctx context.Context) error {
 	path := f.c.m.in.Socket(SocketName)
-	unix, err := listenUnix(path)
+	unix, err := rpc.ListenUnix(path)
 	if err != nil {
 		return err
 	}
@@ -105,22 +104,6 @@ func (f *front) run(ctx context.Context) error {
 		return err
 	})
 	return g.Wait()
-}
-
-// listenUnix listens on path for root alone, in place of what a killed server left.
-func listenUnix(path string) (net.Listener, error) {
-	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return nil, errs.New(errs.Unavailable, "remove the old socket: %w", err)
-	}
-	l, err := net.Listen("unix", path)
-	if err != nil {
-		return nil, errs.New(errs.Unavailable, "listen on %s: %w", path, err)
-	}
-	if err := os.Chmod(path, 0o600); err != nil {
-		l.Close()
-		return nil, errs.New(errs.Unavailable, "protect %s: %w", path, err)
-	}
-	return l, nil
 }
 
 // Socket returns the path of the RPC socket of the installation under
