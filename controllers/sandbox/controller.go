@@ -10,10 +10,12 @@ import (
 )
 
 const (
-	// workers bounds the sandboxes that are set up at the same time.
-	workers = 16
-	// sweepEvery is how often everything that the driver has is looked at.
+	// sweepEvery is how often everything that the driver has is looked at, and
+	// sweepAgain when after a failure.
 	sweepEvery = time.Minute
+	sweepAgain = 5 * time.Second
+	// watchAgain is the pause before a watch of the driver is begun again.
+	watchAgain = time.Second
 )
 
 // Controller describes the reconciler to the controller runtime: it is woken
@@ -26,24 +28,44 @@ func (r *Reconciler) Controller() runtime.Controller {
 			d, err := r.Reconcile(ctx, key)
 			return runtime.Result{RequeueAfter: d}, err
 		},
-		Watches: []runtime.Source{runtime.Func(r.watchDriver), runtime.Func(r.sweep)},
+		Watches: []runtime.Source{runtime.Func(r.watchDriver)},
 	}
 }
 
-// watchDriver adds the sandboxes that the driver saw change, until ctx ends.
+// watchDriver adds the sandboxes that the driver saw change, and now and then
+// everything it has, until ctx ends. It sweeps first once it watches: what
+// changed between the first look at an entity and the watch is not missed.
 func (r *Reconciler) watchDriver(ctx context.Context, add func(schema.ID)) {
 	for ctx.Err() == nil {
-		ch, err := r.Driver.Watch(ctx)
-		if err == nil {
-			for sid := range ch {
-				add(schema.ID(sid))
-			}
-		} else {
+		changes, err := r.Driver.Watch(ctx)
+		if err != nil && ctx.Err() == nil {
 			r.Log.Warn("watch the driver", "error", err)
+		}
+		if err == nil {
+			r.followDriver(ctx, changes, add)
 		}
 		select {
 		case <-ctx.Done():
-		case <-time.After(time.Second):
+		case <-time.After(watchAgain):
+		}
+	}
+}
+
+// followDriver goes on until changes is closed or ctx ends.
+func (r *Reconciler) followDriver(ctx context.Context, changes <-chan string, add func(schema.ID)) {
+	t := time.NewTimer(r.sweep(ctx, add))
+	defer t.Stop()
+	for {
+		select {
+		case sid, ok := <-changes:
+			if !ok {
+				return
+			}
+			add(schema.ID(sid))
+		case <-ctx.Done():
+			return
+		case <-t.C:
+			t.Reset(r.sweep(ctx, add))
 		}
 	}
 }
@@ -53,31 +75,28 @@ type logLister interface {
 	LogIDs(ctx context.Context) ([]string, error)
 }
 
-// sweep adds everything that the driver has, logs included, now and then.
-func (r *Reconciler) sweep(ctx context.Context, add func(schema.ID)) {
-	t := time.NewTicker(sweepEvery)
-	defer t.Stop()
-	for {
-		list, err := r.Driver.List(ctx)
-		if err != nil && ctx.Err() == nil {
-			r.Log.Warn("list the sandboxes of this node", "error", err)
+// sweep adds everything that the driver has, logs included, and returns when
+// to do it again.
+func (r *Reconciler) sweep(ctx context.Context, add func(schema.ID)) time.Duration {
+	again := sweepEvery
+	list, err := r.Driver.List(ctx)
+	if err != nil {
+		again = sweepAgain
+	}
+	for i := range list {
+		add(schema.ID(list[i].ID))
+	}
+	if l, ok := r.Driver.(logLister); ok {
+		ids, lerr := l.LogIDs(ctx)
+		if lerr != nil {
+			err, again = lerr, sweepAgain
 		}
-		for i := range list {
-			add(schema.ID(list[i].ID))
-		}
-		if l, ok := r.Driver.(logLister); ok {
-			ids, err := l.LogIDs(ctx)
-			if err != nil && ctx.Err() == nil {
-				r.Log.Warn("list the logs of sandboxes of this node", "error", err)
-			}
-			for _, sid := range ids {
-				add(schema.ID(sid))
-			}
-		}
-		select {
-		case <-ctx.Done():
-			return
-		case <-t.C:
+		for _, sid := range ids {
+			add(schema.ID(sid))
 		}
 	}
+	if err != nil && ctx.Err() == nil {
+		r.Log.Warn("list what is on this node", "error", err)
+	}
+	return again
 }

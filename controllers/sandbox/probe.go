@@ -2,65 +2,148 @@ package sandbox
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"io"
-	"net"
-	"net/http"
+	"math/rand/v2"
 	"slices"
-	"strconv"
-	"syscall"
 	"time"
 
 	"miren.dev/runtime/api/sandbox"
 	"miren.dev/runtime/entity"
+	"miren.dev/runtime/pkg/errs"
 )
 
-// Prober finds out whether a sandbox serves. It returns nil if it does, and an
-// error that says what happened instead.
-type Prober func(ctx context.Context, address string, p sandbox.Probe) error
+const (
+	// readyEvery is how often a ready sandbox is probed, and readyMisses how many
+	// probes in a row fail before it counts as not ready. It does again as soon
+	// as one passes.
+	readyEvery  = 10 * time.Second
+	readyMisses = 3
+	// reportEvery is how often what a sandbox that is not ready does is recorded
+	// at most; more seldom the longer it takes, down to slowReport.
+	reportEvery = time.Second
+	slowReport  = 30 * time.Second
+	// Bounds of what a template asks for.
+	minInterval = 50 * time.Millisecond
+	maxTimeout  = 30 * time.Second
+)
 
-// probe tries once and records the outcome if it is news. It returns when to
-// try again.
+// probed reports whether readiness is found out by a probe.
+func probed(sb *sandbox.Sandbox) bool {
+	p := sb.Spec.Template.Probe
+	return p != nil && p.Kind != sandbox.ProbeKindNone
+}
+
+// probe tries once if it is time and records the outcome if it is news. It
+// returns when to try again.
 func (r *Reconciler) probe(ctx context.Context, sb *sandbox.Sandbox) (time.Duration, error) {
+	sid := string(sb.ID)
+	if wait := r.memory.untilProbe(sid, r.now()); wait > 0 {
+		return wait, nil
+	}
+	release, ok := r.memory.take(probing)
+	if !ok {
+		return busyWait, nil
+	}
+	err := r.attempt(ctx, sb)
+	release()
+	if ctx.Err() != nil {
+		return 0, ctx.Err()
+	}
+	if err == nil {
+		return r.passed(ctx, sb)
+	}
+	message := brief(err.Error())
+	if sb.Status.Ready {
+		return r.missed(ctx, sb, message)
+	}
+	return r.notYet(ctx, sb, message)
+}
+
+// attempt probes once.
+func (r *Reconciler) attempt(ctx context.Context, sb *sandbox.Sandbox) error {
 	p := *sb.Spec.Template.Probe
 	if p.Port == 0 && len(sb.Spec.Template.Ports) > 0 {
 		p.Port = sb.Spec.Template.Ports[0].Number
 	}
-	try := r.Probe
-	if try == nil {
-		try = network
+	if p.Port == 0 {
+		return errs.New(errs.InvalidArgument, "its probe has no port")
 	}
-	attempt, cancel := context.WithTimeout(ctx, p.Timeout)
-	err := try(attempt, sb.Status.Address, p)
-	cancel()
-	if ctx.Err() != nil {
-		return 0, ctx.Err()
+	ctx, cancel := context.WithTimeout(ctx, min(p.Timeout, maxTimeout))
+	defer cancel()
+	if sb.Status.Address == "" {
+		return r.look(ctx, sb, p)
 	}
-	now := r.now()
-	if err == nil {
-		sb.Status.Ready, sb.Status.ReadyAt, sb.Status.Message, sb.Status.Overdue = true, &now, "", false
-		r.Log.Info("sandbox is ready", "sandbox", string(sb.ID))
-		return r.untilTTL(sb), entity.UpdateStatus(ctx, r.Store, sb)
+	if r.Probe != nil {
+		return r.Probe(ctx, sb.Status.Address, p)
 	}
-	age := time.Duration(0)
-	if sb.Status.StartedAt != nil {
-		age = now.Sub(*sb.Status.StartedAt)
+	return network(ctx, sb.Status.Address, p)
+}
+
+// look probes a sandbox without network: from inside, whether it listens.
+func (r *Reconciler) look(ctx context.Context, sb *sandbox.Sandbox, p sandbox.Probe) error {
+	if p.Kind == sandbox.ProbeKindHTTP {
+		return errs.New(errs.InvalidArgument, "a sandbox without network cannot be probed with HTTP")
 	}
-	late := age >= p.Deadline && !sb.Status.Overdue
-	if !late && (age < reportEvery || now.Sub(sb.UpdatedAt) < reportEvery) {
-		return p.Interval, nil
+	ports, err := r.Driver.Listening(ctx, string(sb.ID))
+	if err != nil {
+		return err
 	}
-	changed := late || sb.Status.Message != err.Error()
-	sb.Status.Message = err.Error()
-	if ports, perr := r.Driver.Listening(ctx, string(sb.ID)); perr == nil {
-		listening := make([]int64, len(ports))
-		for i, p := range ports {
-			listening[i] = int64(p)
+	if !slices.Contains(ports, int(p.Port)) {
+		return nobody(p.Port)
+	}
+	return nil
+}
+
+// passed takes a probe that succeeded.
+func (r *Reconciler) passed(ctx context.Context, sb *sandbox.Sandbox) (time.Duration, error) {
+	sid, now := string(sb.ID), r.now()
+	r.memory.hit(sid)
+	if !sb.Status.Ready {
+		first := sb.Status.ReadyAt == nil
+		if first {
+			sb.Status.ReadyAt = &now
 		}
-		changed = changed || !slices.Equal(listening, sb.Status.Listening)
-		sb.Status.Listening = listening
+		sb.Status.Ready, sb.Status.Message, sb.Status.Overdue, sb.Status.Listening, sb.Status.LogTail = true, "", false, nil, nil
+		if err := entity.UpdateStatus(ctx, r.Store, sb); err != nil {
+			return 0, err
+		}
+		r.Log.Info("sandbox is ready", "sandbox", sid, "again", !first)
 	}
+	// Not all that became ready together are probed together for ever.
+	return r.memory.probeAfter(sid, now, readyEvery-rand.N(readyEvery/5)), nil
+}
+
+// missed takes a failure of a sandbox that was ready until now.
+func (r *Reconciler) missed(ctx context.Context, sb *sandbox.Sandbox, message string) (time.Duration, error) {
+	sid, now := string(sb.ID), r.now()
+	if r.memory.miss(sid) < readyMisses {
+		return r.memory.probeAfter(sid, now, readyEvery), nil
+	}
+	sb.Status.Ready, sb.Status.Message = false, "it does not answer any more: "+message
+	r.listening(ctx, sb)
+	if err := entity.UpdateStatus(ctx, r.Store, sb); err != nil {
+		return 0, err
+	}
+	r.memory.hit(sid)
+	r.Log.Warn("sandbox is not ready any more", "sandbox", sid, "error", message)
+	return r.memory.probeAfter(sid, now, r.interval(sb)), nil
+}
+
+// notYet takes a failure of a sandbox that is not ready.
+func (r *Reconciler) notYet(ctx context.Context, sb *sandbox.Sandbox, message string) (time.Duration, error) {
+	sid, now := string(sb.ID), r.now()
+	age := r.age(sb)
+	late := age >= sb.Spec.Template.Probe.Deadline && !sb.Status.Overdue && sb.Status.ReadyAt == nil
+	wait := r.memory.probeAfter(sid, now, r.interval(sb))
+	if !late && (age < reportEvery || !r.memory.mayReport(sid, now, min(max(age/4, reportEvery), slowReport))) {
+		return wait, nil
+	}
+	if sb.Status.ReadyAt != nil {
+		message = "it does not answer any more: " + message
+	}
+	changed := late || sb.Status.Message != message
+	sb.Status.Message = message
+	changed = r.listening(ctx, sb) || changed
 	if late {
 		sb.Status.Overdue, sb.Status.LogTail = true, r.tail(ctx, sb)
 	}
@@ -69,52 +152,46 @@ func (r *Reconciler) probe(ctx context.Context, sb *sandbox.Sandbox) (time.Durat
 			return 0, err
 		}
 	}
-	if sb.Status.Overdue {
-		return max(p.Interval, reportEvery), nil
-	}
-	return p.Interval, nil
+	return wait, nil
 }
 
-// network is the Prober over the network.
-func network(ctx context.Context, address string, p sandbox.Probe) error {
-	target := net.JoinHostPort(address, strconv.FormatInt(p.Port, 10))
-	if p.Kind != sandbox.ProbeKindHTTP {
-		conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", target)
-		if err != nil {
-			return refused(err, p.Port)
-		}
-		return conn.Close()
+func (r *Reconciler) age(sb *sandbox.Sandbox) time.Duration {
+	if sb.Status.StartedAt == nil {
+		return 0
 	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+target+p.Path, nil)
+	return r.now().Sub(*sb.Status.StartedAt)
+}
+
+// interval is the time between probes of a sandbox that is not ready: less
+// often once it is not about to start any more.
+func (r *Reconciler) interval(sb *sandbox.Sandbox) time.Duration {
+	wait := max(sb.Spec.Template.Probe.Interval, minInterval)
+	if sb.Status.Overdue || sb.Status.ReadyAt != nil {
+		wait = max(wait, min(max(r.age(sb)/60, time.Second), readyEvery/2))
+	}
+	return wait
+}
+
+// maxListening bounds the ports that are recorded.
+const maxListening = 32
+
+// listening notes which ports are really listened on, if that can be found
+// out, and says whether that is news.
+func (r *Reconciler) listening(ctx context.Context, sb *sandbox.Sandbox) bool {
+	ports, err := r.Driver.Listening(ctx, string(sb.ID))
 	if err != nil {
-		return fmt.Errorf("health_path %q: %w", p.Path, err)
+		return false
 	}
-	req.Header.Set("User-Agent", "runtime-probe")
-	resp, err := prober.Do(req)
-	if err != nil {
-		return refused(err, p.Port)
+	var list []int64
+	for _, p := range ports[:min(len(ports), maxListening)] {
+		list = append(list, int64(p))
 	}
-	defer resp.Body.Close()
-	_, _ = io.CopyN(io.Discard, resp.Body, 64<<10) // its content does not matter
-	if resp.StatusCode >= 400 {
-		return fmt.Errorf("GET %s answered %s", p.Path, resp.Status)
+	if slices.Equal(list, sb.Status.Listening) {
+		return false
 	}
-	return nil
+	sb.Status.Listening = list
+	return true
 }
 
-// prober follows no redirects: one is an answer.
-var prober = &http.Client{
-	Transport:     &http.Transport{DisableKeepAlives: true},
-	CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-}
-
-// refused says in words why a connection failed.
-func refused(err error, port int64) error {
-	switch {
-	case errors.Is(err, syscall.ECONNREFUSED):
-		return fmt.Errorf("nothing listens on port %d", port)
-	case errors.Is(err, context.DeadlineExceeded):
-		return fmt.Errorf("no answer on port %d in time", port)
-	}
-	return err
-}
+// nobody is the failure of a port that nothing listens on.
+func nobody(port int64) error { return fmt.Errorf("nothing listens on port %d", port) }

@@ -1,0 +1,207 @@
+package sandbox
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"miren.dev/runtime/api/sandbox"
+	"miren.dev/runtime/components/execution"
+	"miren.dev/runtime/entity"
+	"miren.dev/runtime/pkg/errs"
+)
+
+// stop ends a sandbox on request. One that has ended by itself before it was
+// told to keeps its own reason.
+func (r *Reconciler) stop(ctx context.Context, sb *sandbox.Sandbox, reason sandbox.EndReason) (time.Duration, error) {
+	release, ok := r.memory.take(down)
+	if !ok {
+		return busyWait, nil
+	}
+	defer release()
+	if sb.Status.Phase != sandbox.SandboxPhaseStopping {
+		inst, err := r.Driver.Get(ctx, string(sb.ID))
+		if err != nil && !errs.Is(err, errs.NotFound) {
+			return 0, err
+		}
+		if err == nil && inst.Phase == execution.Exited {
+			release()
+			return r.exited(ctx, sb, inst)
+		}
+		sb.Status.Phase, sb.Status.Ready, sb.Status.Reason = sandbox.SandboxPhaseStopping, false, reason
+		if err := entity.UpdateStatus(ctx, r.Store, sb); err != nil {
+			return 0, err
+		}
+	}
+	inst, err := r.Driver.Stop(ctx, string(sb.ID), sb.Spec.Template.StopTimeout)
+	if err != nil && !errs.Is(err, errs.NotFound) {
+		return 0, err
+	}
+	release()
+	var code *int64
+	message := ""
+	if inst.Exit != nil {
+		c := int64(inst.Exit.Code)
+		code, message = &c, inst.Exit.Message
+	}
+	return r.end(ctx, sb, reason, code, message)
+}
+
+// exited records the end that the driver reports.
+func (r *Reconciler) exited(ctx context.Context, sb *sandbox.Sandbox, inst execution.Instance) (time.Duration, error) {
+	e := inst.Exit
+	if e == nil {
+		return r.vanished(ctx, sb, "the sandbox died and left no trace of how")
+	}
+	code := int64(e.Code)
+	switch e.Cause {
+	case execution.CauseExit:
+		return r.end(ctx, sb, sandbox.EndReasonExit, &code, e.Message)
+	case execution.CauseOOM:
+		message := e.Message
+		if message == "" {
+			message = fmt.Sprintf("used more than its limit of %d MiB memory", sb.Spec.Template.Resources.MemoryBytes>>20)
+		}
+		return r.end(ctx, sb, sandbox.EndReasonOOM, &code, message)
+	}
+	return r.vanished(ctx, sb, e.Message)
+}
+
+// vanished records the end of a sandbox that did not come from what ran in it.
+func (r *Reconciler) vanished(ctx context.Context, sb *sandbox.Sandbox, message string) (time.Duration, error) {
+	booted := r.Booted
+	if booted == nil {
+		booted = bootTime
+	}
+	if at := booted(); sb.Status.StartedAt != nil && sb.Status.StartedAt.Before(at) {
+		return r.end(ctx, sb, sandbox.EndReasonNode, nil, "the machine was restarted at "+at.UTC().Format(time.RFC3339))
+	}
+	return r.end(ctx, sb, sandbox.EndReasonCrash, nil, message)
+}
+
+// bootTime is when the kernel started; the zero time if that is not known.
+func bootTime() time.Time {
+	b, err := os.ReadFile("/proc/stat")
+	if err != nil {
+		return time.Time{}
+	}
+	for line := range strings.Lines(string(b)) {
+		if v, ok := strings.CutPrefix(line, "btime "); ok {
+			if s, err := strconv.ParseInt(strings.TrimSpace(v), 10, 64); err == nil {
+				return time.Unix(s, 0)
+			}
+		}
+	}
+	return time.Time{}
+}
+
+// end records how a sandbox ended and removes what is left of it.
+func (r *Reconciler) end(ctx context.Context, sb *sandbox.Sandbox, reason sandbox.EndReason, code *int64, message string) (time.Duration, error) {
+	now := r.now()
+	sb.Status.Phase, sb.Status.Reason, sb.Status.ExitCode, sb.Status.Message = sandbox.SandboxPhaseStopped, reason, code, brief(message)
+	sb.Status.EndedAt, sb.Status.Ready, sb.Status.Address = &now, false, ""
+	switch reason {
+	case sandbox.EndReasonExit, sandbox.EndReasonOOM, sandbox.EndReasonCrash:
+		sb.Status.LogTail = r.tail(ctx, sb)
+	}
+	if err := entity.UpdateStatus(ctx, r.Store, sb); err != nil {
+		return 0, err
+	}
+	r.Log.Info("sandbox ended", "sandbox", string(sb.ID), "reason", string(reason), "message", sb.Status.Message)
+	return r.clear(ctx, sb)
+}
+
+// fail records that a sandbox could not be set up. The driver has taken down
+// what it made, or could not.
+func (r *Reconciler) fail(ctx context.Context, sb *sandbox.Sandbox, cause error) (time.Duration, error) {
+	now := r.now()
+	sb.Status.Phase, sb.Status.Reason, sb.Status.EndedAt = sandbox.SandboxPhaseFailed, sandbox.EndReasonSetup, &now
+	sb.Status.Ready, sb.Status.Address = false, ""
+	message := cause.Error()
+	if hint := errs.HintOf(cause); hint != "" {
+		message += " (" + hint + ")"
+	}
+	sb.Status.Message = brief(message)
+	if err := entity.UpdateStatus(ctx, r.Store, sb); err != nil {
+		return 0, err
+	}
+	r.Log.Warn("sandbox could not be set up", "sandbox", string(sb.ID), "error", cause)
+	return r.clear(ctx, sb)
+}
+
+// remove deletes what is left of a sandbox whose entity is gone.
+func (r *Reconciler) remove(ctx context.Context, sid string) (time.Duration, error) {
+	wait, err := r.delete(ctx, sid)
+	if wait != 0 || err != nil {
+		return wait, err
+	}
+	return 0, r.Driver.DeleteLogs(ctx, sid)
+}
+
+// clear removes what is left of a sandbox that has ended, but for its logs.
+func (r *Reconciler) clear(ctx context.Context, sb *sandbox.Sandbox) (time.Duration, error) {
+	r.memory.forget(string(sb.ID))
+	return r.delete(ctx, string(sb.ID))
+}
+
+// delete removes a sandbox from the machine if anything of it is there. It asks
+// first: a deletion is a change that the driver reports, which brings us here
+// again.
+func (r *Reconciler) delete(ctx context.Context, sid string) (time.Duration, error) {
+	_, err := r.Driver.Get(ctx, sid)
+	if errs.Is(err, errs.NotFound) {
+		return 0, nil
+	}
+	if err != nil {
+		return 0, err
+	}
+	release, ok := r.memory.take(down)
+	if !ok {
+		return busyWait, nil
+	}
+	defer release()
+	return 0, r.Driver.Delete(ctx, sid)
+}
+
+// tail reads the last lines of output; a failure leaves them out.
+func (r *Reconciler) tail(ctx context.Context, sb *sandbox.Sandbox) []string {
+	var lines []string
+	err := r.Driver.Logs(ctx, string(sb.ID), execution.LogQuery{Tail: logTail}, func(l execution.LogLine) error {
+		lines = append(lines, cut(l.Text, maxTailLine))
+		return nil
+	})
+	if err != nil && !errs.Is(err, errs.NotFound) {
+		r.Log.Warn("read the last output of a sandbox", "sandbox", string(sb.ID), "error", err)
+	}
+	return lines
+}
+
+// maxMessage bounds a status message, in bytes.
+const maxMessage = 1000
+
+// brief makes a status message of text that what runs in a sandbox may have
+// had a part in.
+func brief(s string) string {
+	s = strings.Map(func(c rune) rune {
+		if c < ' ' || c == 0x7f || c == utf8.RuneError {
+			return ' '
+		}
+		return c
+	}, s)
+	return cut(s, maxMessage)
+}
+
+// cut shortens s to n bytes, at the beginning of a character.
+func cut(s string, n int) string {
+	if len(s) <= n {
+		return s
+	}
+	for n > 0 && !utf8.RuneStart(s[n]) {
+		n--
+	}
+	return s[:n]
+}

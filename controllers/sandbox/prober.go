@@ -1,0 +1,71 @@
+package sandbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"miren.dev/runtime/api/sandbox"
+)
+
+// Prober finds out whether a sandbox serves. It returns nil if it does, and an
+// error that says what happened instead, in words that stay the same from one
+// attempt to the next.
+type Prober func(ctx context.Context, address string, p sandbox.Probe) error
+
+// network is the Prober over the network.
+func network(ctx context.Context, address string, p sandbox.Probe) error {
+	target := net.JoinHostPort(address, strconv.FormatInt(p.Port, 10))
+	if p.Kind != sandbox.ProbeKindHTTP {
+		conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", target)
+		if err != nil {
+			return plain(err, p.Port)
+		}
+		return conn.Close()
+	}
+	// Without the slash, the path could be read as part of another host.
+	if !strings.HasPrefix(p.Path, "/") {
+		return fmt.Errorf("health_path %q does not begin with /", p.Path)
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+target+p.Path, nil)
+	if err != nil {
+		return fmt.Errorf("health_path %q is not a path", p.Path)
+	}
+	req.Header.Set("User-Agent", "runtime-probe")
+	resp, err := prober.Do(req)
+	if err != nil {
+		return plain(err, p.Port)
+	}
+	resp.Body.Close()
+	if resp.StatusCode >= 400 {
+		return fmt.Errorf("GET %s answered %s", p.Path, strings.TrimSpace(fmt.Sprint(resp.StatusCode, " ", http.StatusText(resp.StatusCode))))
+	}
+	return nil
+}
+
+// prober follows no redirects: one is an answer. What it talks to is hostile.
+var prober = &http.Client{
+	Transport:     &http.Transport{DisableKeepAlives: true, MaxResponseHeaderBytes: 64 << 10},
+	CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+}
+
+// plain says in words why there was no answer, without what differs from one
+// attempt to the next, such as the port on this side.
+func plain(err error, port int64) error {
+	var errno syscall.Errno
+	switch {
+	case errors.Is(err, syscall.ECONNREFUSED):
+		return nobody(port)
+	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, os.ErrDeadlineExceeded):
+		return fmt.Errorf("no answer on port %d in time", port)
+	case errors.As(err, &errno):
+		return fmt.Errorf("port %d: %w", port, errno)
+	}
+	return fmt.Errorf("no answer in HTTP on port %d", port)
+}
