@@ -5,29 +5,22 @@ import (
 	"strconv"
 	"strings"
 
+	"miren.dev/runtime/pkg/appconfig"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/schema"
 )
 
-// Bytes is a flag for a number of bytes: "512MB", "2GiB", "1048576". Powers of
-// 1024 whichever way the unit is written, as in app.toml.
+// Bytes is a flag for a number of bytes, written as in app.toml: "512MB",
+// "2GiB", "1048576".
 type Bytes int64
 
 // Set implements pflag.Value.
 func (b *Bytes) Set(s string) error {
-	text := strings.ToUpper(strings.TrimSpace(s))
-	text = strings.TrimSuffix(strings.TrimSuffix(text, "B"), "I")
-	shift := 0
-	if n := len(text); n > 0 {
-		if i := strings.IndexByte("KMGT", text[n-1]); i >= 0 {
-			shift, text = 10*(i+1), text[:n-1]
-		}
-	}
-	x, err := strconv.ParseFloat(strings.TrimSpace(text), 64)
-	if err != nil || x < 0 || math.IsNaN(x) || x*math.Pow(2, float64(shift)) > math.MaxInt64/2 {
+	n, ok := appconfig.ParseBytes(s)
+	if !ok || n <= 0 {
 		return errs.New(errs.InvalidArgument, "%q is not a size like 512MB or 2GiB", s)
 	}
-	*b = Bytes(x * math.Pow(2, float64(shift)))
+	*b = Bytes(n)
 	return nil
 }
 

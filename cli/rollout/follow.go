@@ -166,7 +166,7 @@ func Finish(ctx context.Context, e *command.Env, v View, appName string, d *app.
 }
 
 func advice(appName, what string) string {
-	return fmt.Sprintf("%s on the server\n  follow it:  r app status %s -w\n  cancel it:  r app cancel %s\n", what, appName, appName)
+	return fmt.Sprintf("%s; the server owns it\n  look at it: r app status %s -w\n  cancel it:  r app cancel %s\n", what, appName, appName)
 }
 
 // describe gives names to the ids of a deployment that ended. What cannot be

@@ -78,17 +78,17 @@ func (o Outcome) code() int {
 	if d.Status.Phase != app.DeploymentPhaseFailed || f == nil {
 		return exit.Failed
 	}
+	building := slices.ContainsFunc(d.Status.Steps, func(s app.Step) bool { return s.Name == "build" && s.State == app.StepStateFailed })
 	switch f.Reason {
-	case app.FailureReasonSource, app.FailureReasonPlan, app.FailureReasonBuild:
-		return exit.BuildFailed
 	case app.FailureReasonLease:
 		return exit.LeaseHeld
 	case app.FailureReasonInternal:
 		return exit.Failed
-	case app.FailureReasonTimeout:
-		if slices.ContainsFunc(d.Status.Steps, func(s app.Step) bool { return s.Name == "build" && s.State == app.StepStateFailed }) {
-			return exit.BuildFailed
-		}
+	case app.FailureReasonSource, app.FailureReasonPlan, app.FailureReasonBuild:
+		return exit.BuildFailed
+	}
+	if building {
+		return exit.BuildFailed
 	}
 	return exit.Unhealthy
 }
