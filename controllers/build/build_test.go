@@ -156,7 +156,9 @@ func TestEnds(t *testing.T) {
 		}, time.Minute, app.BuildPhaseSucceeded, "", ""},
 		{"builder stays away", func(context.Context, int64) error { return errs.New(errs.Unavailable, "connection refused") },
 			time.Minute, app.BuildPhaseFailed, app.FailureReasonInternal, "connection refused"},
-		{"fails", func(context.Context, int64) error { return &buildkit.Failure{Step: "RUN x", ExitCode: 1, Log: []string{"no"}} },
+		{"fails", func(context.Context, int64) error {
+			return &buildkit.Failure{Step: "RUN x", ExitCode: 1, Log: []string{"no"}}
+		},
 			time.Minute, app.BuildPhaseFailed, app.FailureReasonBuild, "exit code 1"},
 		{"panics", func(context.Context, int64) error { panic("oops") }, time.Minute, app.BuildPhaseFailed, app.FailureReasonInternal, "oops"},
 		{"late", hang, 50 * time.Millisecond, app.BuildPhaseFailed, app.FailureReasonTimeout, "longer than 50ms"},

@@ -2,7 +2,6 @@ package deployment_test
 
 import (
 	"context"
-	"fmt"
 	"os"
 	"strconv"
 	"sync"
@@ -138,17 +137,17 @@ func TestDiesAfterEveryWrite(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t)
+			const name = "shop"
+			stop := w.control(w.store)
+			w.succeed(w.deploy(name, w.source("ok", "web=ok")))
+			before := w.settled(name).Status.ActiveVersion
+			stop()
 			for n := 1; ; n += step {
-				name := fmt.Sprintf("app-%d", n)
-				stop := w.control(w.store)
-				d1 := w.succeed(w.deploy(name, w.source("ok", "web=ok")))
-				w.settled(name)
-				stop()
 				d := tc.begin(w, name)
 
 				died := make(chan struct{})
 				m := &mortal{Store: w.store, left: n, die: func() { close(died) }}
-				stop = w.control(m)
+				stop := w.control(m)
 				survived := false
 				w.eventually("it dies or is done", func() bool {
 					select {
@@ -164,7 +163,7 @@ func TestDiesAfterEveryWrite(t *testing.T) {
 				d = w.phase(d, tc.end)
 				a := w.settled(name)
 				stop()
-				want := d1.Status.Version
+				want := before
 				if tc.end == app.DeploymentPhaseSucceeded {
 					want = d.Status.Version
 				}
@@ -177,6 +176,7 @@ func TestDiesAfterEveryWrite(t *testing.T) {
 				if versions := list(w, func(v *app.AppVersion) bool { return v.Spec.App == a.GetID() }); len(versions) != int(a.Spec.VersionCounter) {
 					t.Fatalf("after write %d: %d versions, counted %d", n, len(versions), a.Spec.VersionCounter)
 				}
+				before = want
 				if survived {
 					t.Logf("%d writes, died after each", n-1)
 					return
