@@ -17,6 +17,9 @@ const (
 	shownLines    = 4
 )
 
+// timeWidth is the room for what is around the name of a vertex.
+const timeWidth = 16
+
 // richView draws the steps with what goes on in them, again and again; what
 // has ended is printed for good.
 type richView struct {
@@ -79,6 +82,11 @@ func (v *richView) Deployment(d *app.Deployment) {
 // buildEnded leaves what the build did on the screen.
 func (v *richView) buildEnded(s *app.Step) {
 	for _, x := range v.vertices {
+		if x.end == "" { // its end is on the way, or the build was ended
+			if x.end = "done"; s.State != app.StepStateDone {
+				x.end = "canceled"
+			}
+		}
 		if !val(x.Internal) || x.end == "failed" {
 			v.live.Println(v.vertexLine(x))
 		}
@@ -197,6 +205,9 @@ func (v *richView) stepLine(s *app.Step) string {
 
 func (v *richView) vertexLine(x *vertex) string {
 	name := x.Name
+	if w := v.c.Width(); w > timeWidth {
+		name = console.Cut(name, w-timeWidth) // what is at the end is the time
+	}
 	switch x.end {
 	case "":
 		d := v.now().Sub(x.At)
@@ -207,7 +218,11 @@ func (v *richView) vertexLine(x *vertex) string {
 	case "cached":
 		return fmt.Sprintf("    %s %s", v.c.Paint(console.Green, "✓"), v.c.Paint(console.Dim, name+" cached"))
 	case "done":
-		return fmt.Sprintf("    %s %s %s", v.c.Paint(console.Green, "✓"), name, v.c.Paint(console.Dim, short(x.took)))
+		line := fmt.Sprintf("    %s %s", v.c.Paint(console.Green, "✓"), name)
+		if x.took > 0 {
+			line += " " + v.c.Paint(console.Dim, short(x.took))
+		}
+		return line
 	case "failed":
 		return fmt.Sprintf("    %s %s %s", v.c.Paint(console.Red, "✗"), name, v.c.Paint(console.Dim, short(x.took)))
 	}

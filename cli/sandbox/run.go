@@ -56,7 +56,7 @@ they are. With --detach the sandbox stays, with the command as its main process,
 		RunE:    func(cmd *cobra.Command, args []string) error { return o.run(cmd.Context(), args) },
 	}
 	f := cmd.Flags()
-	f.StringVarP(&o.image, "image", "i", "", "image: debian, python, node, go, static, or a reference")
+	f.StringVarP(&o.image, "image", "i", "", "image: debian, python, node, golang, or a reference where a registry can be reached")
 	f.StringVarP(&o.app, "app", "a", "", "like the sandboxes of an app: image, environment and secrets")
 	f.StringVarP(&o.service, "service", "s", "", "with --app: like this service; default web")
 	f.StringVar(&o.name, "name", "", "name of the sandbox")

@@ -1,0 +1,49 @@
+package command
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+)
+
+func TestAppName(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "My Shop_2")
+	if err := os.MkdirAll(filepath.Join(dir, ".runtime"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := AppName("", dir); got != "my-shop-2" || err != nil {
+		t.Errorf("of the folder: %q %v", got, err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, ".runtime", "app.toml"), []byte("name = \"store\"\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := AppName("", dir); got != "store" || err != nil {
+		t.Errorf("of app.toml: %q %v", got, err)
+	}
+	if got, err := AppName("given", dir); got != "given" || err != nil {
+		t.Errorf("given: %q %v", got, err)
+	}
+	for in, want := range map[string]string{
+		"app": "app", "99 bottles": "bottles", "Ünïcode": "n-code", "a--b__c": "a-b-c", "-x-": "x", "!!!": "",
+		"a123456789012345678901234567890123456789": "a1234567890123456789012345678901",
+	} {
+		if got := Sanitize(in); got != want {
+			t.Errorf("Sanitize(%q) = %q, want %q", in, got, want)
+		}
+	}
+}
+
+func TestQuantities(t *testing.T) {
+	for in, want := range map[string]int64{"512MB": 512 << 20, "2GiB": 2 << 30, "1048576": 1 << 20, "": 0, "-1MB": 0, "much": 0} {
+		var b Bytes
+		if err := b.Set(in); int64(b) != want || (err == nil) != (want != 0) {
+			t.Errorf("Bytes(%q) = %d, %v; want %d", in, b, err, want)
+		}
+	}
+	for in, want := range map[string]int64{"0.5": 500, "2": 2000, "250m": 250, "0": 0, "-1": 0, "NaN": 0, "x": 0} {
+		var c CPU
+		if err := c.Set(in); int64(c) != want || (err == nil) != (want != 0) {
+			t.Errorf("CPU(%q) = %d, %v; want %d", in, c, err, want)
+		}
+	}
+}
