@@ -33,7 +33,9 @@ type Builder interface {
 
 // Bases makes base images; *baseimage.Store is one.
 type Bases interface {
-	Ensure(ctx context.Context, ref baseimage.Ref, progress func(string)) (*baseimage.Image, error)
+	// Resolve returns the local images that stand for names in a Dockerfile; a
+	// name that is not in the result is pulled. notes are for people.
+	Resolve(ctx context.Context, names []string, progress func(string)) (images map[string]*baseimage.Image, notes []string, err error)
 }
 
 // Sources gives access to uploaded sources.
@@ -56,7 +58,6 @@ type Reconciler struct {
 	TempDir  string // for materialised sources
 	Parallel int
 	Timeout  time.Duration
-	Registry string // auto, on, off: see the configuration
 	Log      *slog.Logger
 
 	once    sync.Once

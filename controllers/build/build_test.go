@@ -92,8 +92,12 @@ func (f *fixture) Materialize(_ context.Context, _, dir string) error {
 	return os.WriteFile(filepath.Join(dir, "Dockerfile"), []byte("FROM scratch\nCMD [\"/x\"]\n"), 0o644)
 }
 
-func (f *fixture) Ensure(context.Context, baseimage.Ref, func(string)) (*baseimage.Image, error) {
-	return nil, errs.New(errs.NotFound, "no base images here")
+func (f *fixture) Resolve(_ context.Context, names []string, _ func(string)) (map[string]*baseimage.Image, []string, error) {
+	images := map[string]*baseimage.Image{}
+	for _, n := range names {
+		images[n] = &baseimage.Image{Dir: "/base", Digest: "sha256:base"}
+	}
+	return images, nil, nil
 }
 
 func (f *fixture) Build(ctx context.Context, _ buildkit.Request, _ func(buildkit.Event)) (*buildkit.Result, error) {

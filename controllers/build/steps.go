@@ -5,11 +5,9 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strings"
 	"time"
 
 	"miren.dev/runtime/api/app"
-	"miren.dev/runtime/components/baseimage"
 	"miren.dev/runtime/components/buildkit"
 	"miren.dev/runtime/components/buildlog"
 	"miren.dev/runtime/pkg/appconfig"
@@ -62,7 +60,7 @@ func (r *Reconciler) build(ctx context.Context, b *app.Build) (*outcome, error) 
 	}
 	req := buildkit.Request{
 		ContextDir: dir, Dockerfile: plan.Dockerfile, ImageName: "runtime.local/" + string(b.Spec.App), Bases: bases,
-		CacheScope: string(b.Spec.App), Args: cfg.Build.Args, Target: cfg.Build.Target, NoCache: b.Spec.NoCache,
+		CacheScope: string(b.Project), ContextKey: string(b.Spec.App), Args: cfg.Build.Args, Target: cfg.Build.Target, NoCache: b.Spec.NoCache,
 	}
 	for attempt := 1; ; attempt++ {
 		res, err := r.Builder.Build(ctx, req, func(e buildkit.Event) { log.Add(e) })
@@ -103,25 +101,15 @@ func setPlan(b *app.Build, plan *stack.Plan) {
 
 // bases makes the base images that the plan begins from, where they can be made here.
 func (r *Reconciler) bases(ctx context.Context, plan *stack.Plan, log *buildlog.Writer) (map[string]buildkit.Base, error) {
+	images, notes, err := r.Bases.Resolve(ctx, plan.Bases, func(line string) { say(log, "%s", line) })
+	if err != nil {
+		return nil, errs.Wrap(err, "base images")
+	}
+	for _, note := range notes {
+		say(log, "%s", note)
+	}
 	bases := map[string]buildkit.Base{}
-	for _, name := range plan.Bases {
-		if r.Registry == "on" && !strings.HasPrefix(name, baseimage.Prefix) {
-			continue
-		}
-		ref, err := baseimage.Lookup(name)
-		if errs.Is(err, errs.NotFound) && r.Registry != "off" {
-			continue // a registry may have it
-		}
-		if err != nil {
-			return nil, err
-		}
-		if ref.Note != "" {
-			say(log, "%s: %s", name, ref.Note)
-		}
-		img, err := r.Bases.Ensure(ctx, ref, func(line string) { say(log, "%s: %s", name, line) })
-		if err != nil {
-			return nil, errs.Wrap(err, "base image %s", name)
-		}
+	for name, img := range images {
 		bases[name] = buildkit.Base{Dir: img.Dir, Digest: img.Digest}
 	}
 	return bases, nil

@@ -142,7 +142,7 @@ var Keys = []Key{
 	{Path: "build.source_bytes", Type: "int", Default: "5368709120", Doc: "Disk that uploaded sources may use.", Unit: "bytes", Min: "104857600", Max: "",
 		field: func(c *Config) any { return &c.Build.SourceBytes }},
 	{Path: "build.registry", Type: "enum", Default: "auto", Doc: "Where base images come from.", Unit: "", Min: "", Max: "",
-		Choices: []string{"auto", "on", "off"},
+		Choices: []string{"auto", "always", "never"},
 		field:   func(c *Config) any { return &c.Build.Registry }},
 	{Path: "build.timeout", Type: "duration", Default: "30m0s", Doc: "How long one build may take.", Unit: "", Min: "1s", Max: "24h0m0s",
 		field: func(c *Config) any { return &c.Build.Timeout }},

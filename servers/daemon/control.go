@@ -60,7 +60,7 @@ func newControl(cfg *config.Config, m *machine, store *pgstore.Store, sources bu
 	c.node = &node.Registrar{Store: store, Instance: m.in.ID, CPUMillis: cfg.Node.CPUMillis, MemoryBytes: cfg.Node.MemoryBytes, Log: log}
 	c.builds = &build.Reconciler{
 		Store: store, Builder: m.buildkit, Bases: m.bases, Sources: sources, Logs: m.buildLogs, TempDir: m.in.State("tmp"),
-		Parallel: int(cfg.Build.Parallel), Timeout: cfg.Build.Timeout, Registry: cfg.Build.Registry, Log: log.With("controller", "build"),
+		Parallel: int(cfg.Build.Parallel), Timeout: cfg.Build.Timeout, Log: log.With("controller", "build"),
 	}
 	c.rt = ctlruntime.New(ctlruntime.Config{Reader: store, Logger: log, Registerer: reg})
 	return c
@@ -104,6 +104,7 @@ func (c *control) addControllers(nodeID id.Node) error {
 			Name: "pool", Kind: sandbox.SandboxPoolKind, Reconcile: reconcile(pools.Reconcile), Workers: 4,
 			Watches: []ctlruntime.Source{ctlruntime.Map(func(sb *sandbox.Sandbox) []id.SandboxPool { return ctlruntime.Key(sb.Spec.Pool) })},
 		},
+		(&node.Liveness{Store: c.store, Log: c.log.With("controller", "node")}).Controller(),
 		(&scheduler.Reconciler{Store: c.store, Log: c.log.With("controller", "scheduler")}).Controller(),
 		{
 			Name: "retention", Kind: app.AppKind, Reconcile: reconcile(keeper.Reconcile),

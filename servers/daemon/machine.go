@@ -81,7 +81,10 @@ func newMachine(cfg *config.Config, in *instance.Instance, log *slog.Logger) (*m
 		Instance: in, Containerd: m.containerd, BinDir: m.binDir, CABundle: m.caBundle, CacheBytes: cfg.Build.CacheBytes,
 		Logger: log.With("component", "buildkit"),
 	})
-	m.bases = baseimage.New(baseimage.Config{Dir: filepath.Join(cfg.CacheDir, "baseimages"), BinDir: m.binDir, Logger: log.With("component", "baseimage")})
+	m.bases = baseimage.New(baseimage.Config{
+		Dir: filepath.Join(cfg.CacheDir, "baseimages"), BinDir: m.binDir, Registry: baseimage.Policy(cfg.Build.Registry),
+		Logger: log.With("component", "baseimage"),
+	})
 	m.buildLogs = buildlog.New(in.State("logs", "builds"), cfg.Logs.BuildBytes)
 	return m, nil
 }
