@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"slices"
 	"strings"
 	"time"
@@ -228,11 +229,12 @@ func URLs(ctx context.Context, e *command.Env, d *app.Deployment) []string {
 
 // httpPort is ":8080" of the first address, empty for the default port.
 func httpPort(addrs []string) string {
-	for _, a := range addrs {
-		if i := strings.LastIndexByte(a, ':'); i >= 0 && a[i:] != ":80" {
-			return strings.TrimSuffix(a[i:], "/")
-		}
+	if len(addrs) == 0 {
 		return ""
 	}
-	return ""
+	_, port, err := net.SplitHostPort(strings.TrimPrefix(addrs[0], "http://"))
+	if err != nil || port == "80" {
+		return ""
+	}
+	return ":" + port
 }
