@@ -1,0 +1,311 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"io"
+	"io/fs"
+	"iter"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"miren.dev/runtime/pkg/errs"
+)
+
+// Dir keeps each object in a file under a directory. An object is written to
+// a temporary file, synced, and then linked (Create) or renamed (Replace) into
+// place, and the directory is synced: after a crash an object is whole or
+// absent. Several processes may use one directory: link is the atomic create,
+// and Replace and Delete exclude each other by flock of the file ".lock".
+type Dir struct {
+	root string
+}
+
+// staleTemp is how old a temporary file is before it counts as the leftover
+// of a crash; nothing takes that long to write one object.
+const staleTemp = time.Hour
+
+// OpenDir returns the store in the directory root, which it makes if needed,
+// and removes temporary files that a crash has left.
+func OpenDir(root string) (*Dir, error) {
+	d := &Dir{root: root}
+	if err := os.MkdirAll(d.temp(), 0o700); err != nil {
+		return nil, errs.Wrap(err, "open object directory")
+	}
+	left, err := os.ReadDir(d.temp())
+	if err != nil {
+		return nil, errs.Wrap(err, "open object directory")
+	}
+	for _, e := range left {
+		if info, err := e.Info(); err == nil && time.Since(info.ModTime()) > staleTemp {
+			os.Remove(filepath.Join(d.temp(), e.Name())) // tried again at the next open
+		}
+	}
+	return d, nil
+}
+
+func (d *Dir) temp() string           { return filepath.Join(d.root, ".tmp") }
+func (d *Dir) path(key string) string { return filepath.Join(d.root, filepath.FromSlash(key)) }
+
+// Get implements [Store].
+func (d *Dir) Get(ctx context.Context, key string) ([]byte, Version, error) {
+	if err := ready(ctx, key); err != nil {
+		return nil, "", err
+	}
+	data, err := os.ReadFile(d.path(key))
+	if err != nil {
+		return nil, "", classify(err, key)
+	}
+	return data, contentVersion(data), nil
+}
+
+// GetRange implements [Store].
+func (d *Dir) GetRange(ctx context.Context, key string, off, n int64) ([]byte, error) {
+	if err := ready(ctx, key); err != nil {
+		return nil, err
+	}
+	f, err := os.Open(d.path(key))
+	if err != nil {
+		return nil, classify(err, key)
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return nil, classify(err, key)
+	}
+	if off < 0 || n < 0 || off > info.Size() {
+		return nil, errs.New(errs.InvalidArgument, "object %s: range %d+%d of %d bytes", key, off, n, info.Size())
+	}
+	buf := make([]byte, min(n, info.Size()-off))
+	if _, err := io.ReadFull(io.NewSectionReader(f, off, int64(len(buf))), buf); err != nil {
+		return nil, classify(err, key)
+	}
+	return buf, nil
+}
+
+// Create implements [Store].
+func (d *Dir) Create(ctx context.Context, key string, data []byte) (Version, error) {
+	if err := ready(ctx, key); err != nil {
+		return "", err
+	}
+	tmp, err := d.write(data)
+	if err != nil {
+		return "", classify(err, key)
+	}
+	defer os.Remove(tmp)
+	path := d.path(key)
+	for range 10 { // a Delete beside us may take the empty directory away again
+		if err = d.makeParents(path); err != nil {
+			break
+		}
+		if err = os.Link(tmp, path); !errors.Is(err, fs.ErrNotExist) {
+			break
+		}
+	}
+	if err == nil {
+		err = syncDir(filepath.Dir(path))
+	}
+	if err != nil {
+		return "", classify(err, key)
+	}
+	return contentVersion(data), nil
+}
+
+// Replace implements [Store].
+func (d *Dir) Replace(ctx context.Context, key string, data []byte, old Version) (Version, error) {
+	if err := ready(ctx, key); err != nil {
+		return "", err
+	}
+	tmp, err := d.write(data)
+	if err != nil {
+		return "", classify(err, key)
+	}
+	defer os.Remove(tmp)
+	unlock, err := d.lock()
+	if err != nil {
+		return "", classify(err, key)
+	}
+	defer unlock()
+	path := d.path(key)
+	have, err := os.ReadFile(path)
+	if err != nil {
+		return "", classify(err, key)
+	}
+	if contentVersion(have) != old {
+		return "", errs.New(errs.Conflict, "object %s has changed", key)
+	}
+	if err := os.Rename(tmp, path); err != nil {
+		return "", classify(err, key)
+	}
+	if err := syncDir(filepath.Dir(path)); err != nil {
+		return "", classify(err, key)
+	}
+	return contentVersion(data), nil
+}
+
+// List implements [Store].
+func (d *Dir) List(ctx context.Context, prefix string) iter.Seq2[Info, error] {
+	return func(yield func(Info, error) bool) {
+		start := d.root
+		if i := strings.LastIndexByte(prefix, '/'); i >= 0 {
+			start = d.path(prefix[:i])
+		}
+		var found []Info
+		err := filepath.WalkDir(start, func(path string, e fs.DirEntry, err error) error {
+			if err == nil {
+				err = ctx.Err()
+			}
+			switch {
+			case errors.Is(err, fs.ErrNotExist):
+				return nil // deleted meanwhile, or never there
+			case err != nil:
+				return err
+			case path != start && strings.HasPrefix(e.Name(), "."):
+				if e.IsDir() {
+					return fs.SkipDir
+				}
+				return nil
+			case e.IsDir():
+				return nil
+			}
+			rel, err := filepath.Rel(d.root, path)
+			if err != nil {
+				return err
+			}
+			key := filepath.ToSlash(rel)
+			if !strings.HasPrefix(key, prefix) {
+				return nil
+			}
+			info, err := e.Info()
+			if errors.Is(err, fs.ErrNotExist) {
+				return nil
+			}
+			if err != nil {
+				return err
+			}
+			found = append(found, Info{Key: key, Size: info.Size()})
+			return nil
+		})
+		if err != nil {
+			yield(Info{}, classify(err, prefix))
+			return
+		}
+		slices.SortFunc(found, func(a, b Info) int { return strings.Compare(a.Key, b.Key) })
+		for _, i := range found {
+			if !yield(i, nil) {
+				return
+			}
+		}
+	}
+}
+
+// Delete implements [Store]. It also removes directories that become empty.
+func (d *Dir) Delete(ctx context.Context, key string) error {
+	if err := ready(ctx, key); err != nil {
+		return err
+	}
+	unlock, err := d.lock()
+	if err != nil {
+		return classify(err, key)
+	}
+	defer unlock()
+	path := d.path(key)
+	if err := os.Remove(path); errors.Is(err, fs.ErrNotExist) {
+		return nil
+	} else if err != nil {
+		return classify(err, key)
+	}
+	dir := filepath.Dir(path)
+	for dir != d.root && os.Remove(dir) == nil { // fails where something is left
+		dir = filepath.Dir(dir)
+	}
+	if err := syncDir(dir); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return classify(err, key)
+	}
+	return nil
+}
+
+// write puts data into a synced temporary file.
+func (d *Dir) write(data []byte) (string, error) {
+	f, err := os.CreateTemp(d.temp(), "put-")
+	if err != nil {
+		return "", err
+	}
+	_, err = f.Write(data)
+	if err == nil {
+		err = f.Sync()
+	}
+	if cerr := f.Close(); err == nil {
+		err = cerr
+	}
+	if err != nil {
+		os.Remove(f.Name())
+		return "", err
+	}
+	return f.Name(), nil
+}
+
+// makeParents makes the directories above path, each durable in its parent.
+func (d *Dir) makeParents(path string) error {
+	dir := filepath.Dir(path)
+	if _, err := os.Stat(dir); err == nil {
+		return nil
+	}
+	if dir != d.root {
+		if err := d.makeParents(dir); err != nil {
+			return err
+		}
+	}
+	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+		return err
+	}
+	return syncDir(filepath.Dir(dir))
+}
+
+// lock excludes other Replace and Delete calls, of any process.
+func (d *Dir) lock() (func(), error) {
+	f, err := os.OpenFile(filepath.Join(d.root, ".lock"), os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	for {
+		if err = unix.Flock(int(f.Fd()), unix.LOCK_EX); !errors.Is(err, unix.EINTR) {
+			break
+		}
+	}
+	if err != nil {
+		f.Close()
+		return nil, err
+	}
+	return func() { f.Close() }, nil
+}
+
+func syncDir(dir string) error {
+	f, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	return f.Sync()
+}
+
+// classify gives err of the file system its class. Only a missing or existing
+// object is certain; everything else leaves the outcome unknown.
+func classify(err error, key string) error {
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return errs.New(errs.NotFound, "object %s does not exist", key)
+	case errors.Is(err, fs.ErrExist):
+		return errs.New(errs.AlreadyExists, "object %s exists", key)
+	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
+		return err
+	case errors.Is(err, unix.ENOSPC), errors.Is(err, unix.EDQUOT):
+		return errs.New(errs.ResourceExhausted, "object %s: %w", key, err)
+	}
+	return errs.New(errs.Unavailable, "object %s: %w", key, err)
+}

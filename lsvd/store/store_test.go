@@ -1,0 +1,83 @@
+package store_test
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"miren.dev/runtime/lsvd/store"
+	"miren.dev/runtime/lsvd/store/storetest"
+	"miren.dev/runtime/pkg/errs"
+)
+
+func TestMem(t *testing.T) {
+	storetest.Run(t, func(*testing.T) store.Store { return &store.Mem{} })
+}
+
+func TestDir(t *testing.T) {
+	storetest.Run(t, func(t *testing.T) store.Store {
+		d, err := store.OpenDir(t.TempDir())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return d
+	})
+}
+
+func TestFaultWithoutFaults(t *testing.T) {
+	storetest.Run(t, func(*testing.T) store.Store { return &store.Fault{Store: &store.Mem{}} })
+}
+
+func TestDirSweepsLeftovers(t *testing.T) {
+	root := t.TempDir()
+	if _, err := store.OpenDir(root); err != nil {
+		t.Fatal(err)
+	}
+	old, fresh := filepath.Join(root, ".tmp", "put-1"), filepath.Join(root, ".tmp", "put-2")
+	for _, p := range []string{old, fresh} {
+		if err := os.WriteFile(p, nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	past := time.Now().Add(-2 * time.Hour)
+	if err := os.Chtimes(old, past, past); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := store.OpenDir(root); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(old); !os.IsNotExist(err) {
+		t.Errorf("leftover of a crash is still there: %v", err)
+	}
+	if _, err := os.Stat(fresh); err != nil {
+		t.Errorf("file of a running writer is gone: %v", err)
+	}
+}
+
+func TestFaults(t *testing.T) {
+	ctx := t.Context()
+	var next store.Action
+	f := &store.Fault{Store: &store.Mem{}, Hook: func(store.Op, string) store.Action {
+		a := next
+		next = store.Action{}
+		return a
+	}}
+	next.After = store.Unreachable()
+	if _, err := f.Create(ctx, "a", []byte("12")); !errs.Is(err, errs.Unavailable) {
+		t.Fatal(err)
+	}
+	data, v, err := f.Get(ctx, "a")
+	if err != nil || string(data) != "12" {
+		t.Fatalf("a time-out after success lost the object: %q %v", data, err)
+	}
+	if _, err := f.Replace(ctx, "a", []byte("34"), v); err != nil {
+		t.Fatal(err)
+	}
+	for want, a := range map[string]store.Action{"12": {Stale: true}, "3": {Truncate: true}, "24": {Flip: 1}} {
+		next = a
+		if data, _, err := f.Get(ctx, "a"); err != nil || string(data) != want {
+			t.Errorf("%+v: %q %v, want %q", a, data, err, want)
+		}
+	}
+}
