@@ -79,7 +79,7 @@ func (f *fixture) build() *app.Build {
 func (f *fixture) reconciler() *Reconciler {
 	r := &Reconciler{
 		Store: f.store, Builder: f, Bases: f, Sources: f, Logs: f.logs, TempDir: f.temp, Parallel: 1, Timeout: time.Minute,
-		Registry: "off", Log: slog.New(slog.NewTextHandler(io.Discard, nil)),
+		Log: slog.New(slog.NewTextHandler(io.Discard, nil)),
 	}
 	f.Cleanup(r.Stop)
 	return r

@@ -89,7 +89,7 @@ func (w *world) control(s entity.Store) (stop func()) {
 	rt := runtime.New(runtime.Config{Reader: s, StopGrace: time.Millisecond, Logger: w.log})
 	builds := &build.Reconciler{
 		Store: s, Builder: &builder{w}, Bases: bases{}, Sources: w.sources, Logs: w.logs, TempDir: w.temp,
-		Parallel: 4, Timeout: time.Minute, Registry: "off", Log: w.log,
+		Parallel: 4, Timeout: time.Minute, Log: w.log,
 	}
 	deps := &deployment.Reconciler{Store: s, Drainer: w.drainer, Log: w.log, DrainTimeout: 10 * time.Second, Now: w.now,
 		URL: func(a *app.App) string { return "http://" + a.Name + ".localhost/" }}
