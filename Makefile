@@ -40,6 +40,7 @@ generate: ## Rebuild all generated files
 	$(GO) run ./entity/cmd/schemagen -root .
 	$(GO) run ./pkg/rpc/cmd/rpcgen -root .
 	$(GO) run ./pkg/config/cmd/configgen -root .
+	$(GO) run ./cli/cmd/clidoc -root .
 
 packages:
 	@hack/packages.sh

@@ -36,7 +36,8 @@ staticcheck() {
 generated() {
 	"$go" run ./entity/cmd/schemagen -root . -check &&
 		"$go" run ./pkg/rpc/cmd/rpcgen -root . -check &&
-		"$go" run ./pkg/config/cmd/configgen -root . -check
+		"$go" run ./pkg/config/cmd/configgen -root . -check &&
+		"$go" run ./cli/cmd/clidoc -root . -check
 }
 
 scripts() {

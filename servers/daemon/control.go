@@ -104,6 +104,7 @@ func (c *control) addControllers(nodeID id.Node) error {
 			Name: "pool", Kind: sandbox.SandboxPoolKind, Reconcile: reconcile(pools.Reconcile), Workers: 4,
 			Watches: []ctlruntime.Source{ctlruntime.Map(func(sb *sandbox.Sandbox) []id.SandboxPool { return ctlruntime.Key(sb.Spec.Pool) })},
 		},
+		(&retention.Sandboxes{Store: c.store, Log: c.log.With("controller", "retention"), After: c.cfg.Retention.Ended}).Controller(),
 		(&node.Liveness{Store: c.store, Log: c.log.With("controller", "node")}).Controller(),
 		(&scheduler.Reconciler{Store: c.store, Log: c.log.With("controller", "scheduler")}).Controller(),
 		{

@@ -14,6 +14,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"golang.org/x/sync/errgroup"
 
+	"miren.dev/runtime/controllers/retention"
 	"miren.dev/runtime/pkg/config"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/instance"
@@ -78,6 +79,7 @@ func Run(ctx context.Context, cfg *config.Config, log *slog.Logger) error {
 	g.Go(func() error { return forever(ctx, log, "buildkit", m.buildkit.Run) })
 	g.Go(func() error { return c.node.Run(ctx) })
 	g.Go(func() error { return sources.collect(ctx, log) })
+	g.Go(func() error { return (&retention.Images{Store: store, Images: m.images, Log: log}).Run(ctx) })
 	g.Go(func() error {
 		defer c.builds.Stop()
 		return c.rt.Run(ctx)

@@ -1,0 +1,108 @@
+package retention
+
+import (
+	"context"
+	"log/slog"
+	"slices"
+	"testing"
+	"time"
+
+	"miren.dev/runtime/api"
+	"miren.dev/runtime/api/app"
+	"miren.dev/runtime/api/core"
+	"miren.dev/runtime/api/sandbox"
+	"miren.dev/runtime/components/containerd"
+	"miren.dev/runtime/entity"
+	"miren.dev/runtime/entity/pgstore/pgtest"
+	"miren.dev/runtime/pkg/errs"
+	"miren.dev/runtime/pkg/schema"
+)
+
+// images is an ImageStore in memory.
+type images struct{ refs []string }
+
+func (s *images) List(context.Context, map[string]string) ([]containerd.Record, error) {
+	var out []containerd.Record
+	for _, r := range s.refs {
+		out = append(out, containerd.Record{Ref: r, CreatedAt: time.Now().Add(-2 * time.Hour)})
+	}
+	return out, nil
+}
+
+func (s *images) Delete(_ context.Context, ref string) error {
+	s.refs = slices.DeleteFunc(s.refs, func(r string) bool { return r == ref })
+	return nil
+}
+
+// unreadable is a store of which one kind cannot be read.
+type unreadable struct{ entity.Store }
+
+func (s unreadable) List(ctx context.Context, q entity.Query) (entity.Page, error) {
+	if q.Kind == sandbox.KindSandbox {
+		return entity.Page{}, errs.New(errs.Unavailable, "no answer")
+	}
+	return s.Store.List(ctx, q)
+}
+
+func project(t *testing.T, s entity.Store) schema.ID {
+	t.Helper()
+	p := core.NewProject()
+	p.Name = "p"
+	if err := entity.Create(t.Context(), s, p); err != nil {
+		t.Fatal(err)
+	}
+	return p.ID
+}
+
+func TestImagesThatNobodyNames(t *testing.T) {
+	s := pgtest.Store(t, api.Kinds()...)
+	pid := project(t, s)
+	a := app.NewApp()
+	a.Project, a.Name = pid, "shop"
+	if err := entity.Create(t.Context(), s, a); err != nil {
+		t.Fatal(err)
+	}
+	var web app.Service
+	web.SetDefaults()
+	web.Name = "web"
+	v := app.NewAppVersion()
+	v.Project, v.Name = pid, "shop-v1"
+	v.Spec.App, v.Spec.Number, v.Spec.Image, v.Spec.Services = a.GetID(), 1, ImagePrefix+"a@sha256:1", []app.Service{web}
+	if err := entity.Create(t.Context(), s, v); err != nil {
+		t.Fatal(err)
+	}
+	st := &images{refs: []string{ImagePrefix + "a@sha256:1", ImagePrefix + "a@sha256:2", "runtime.local/base/debian@sha256:3"}}
+	c := &Images{Store: unreadable{s}, Images: st, Log: slog.New(slog.DiscardHandler)}
+	if n, err := c.Collect(t.Context()); n != 0 || !errs.Is(err, errs.Unavailable) || len(st.refs) != 3 {
+		t.Fatalf("with an unreadable store: %d deleted, %v, left %v", n, err, st.refs)
+	}
+	c.Store = s
+	if n, err := c.Collect(t.Context()); n != 1 || err != nil || slices.Contains(st.refs, ImagePrefix+"a@sha256:2") {
+		t.Fatalf("%d deleted, %v, left %v", n, err, st.refs)
+	}
+}
+
+func TestEndedSandboxesAreForgotten(t *testing.T) {
+	s := pgtest.Store(t, api.Kinds()...)
+	pid := project(t, s)
+	sb := sandbox.NewSandbox()
+	sb.Project = pid
+	sb.Spec.Template.Image = "x@sha256:1"
+	ended := time.Now()
+	sb.Status.Phase, sb.Status.EndedAt = sandbox.SandboxPhaseStopped, &ended
+	if err := entity.Create(t.Context(), s, sb); err != nil {
+		t.Fatal(err)
+	}
+	now := ended
+	r := &Sandboxes{Store: s, Log: slog.New(slog.DiscardHandler), After: time.Hour, Now: func() time.Time { return now }}
+	if d, err := r.Reconcile(t.Context(), sb.ID); err != nil || d <= 59*time.Minute || d > time.Hour {
+		t.Fatalf("looks again after %s, %v", d, err)
+	}
+	now = ended.Add(time.Hour)
+	if _, err := r.Reconcile(t.Context(), sb.ID); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Get(t.Context(), sandbox.KindSandbox, sb.ID); !errs.Is(err, errs.NotFound) {
+		t.Errorf("still there: %v", err)
+	}
+}

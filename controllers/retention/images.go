@@ -1,0 +1,120 @@
+package retention
+
+import (
+	"context"
+	"log/slog"
+	"strings"
+	"time"
+
+	"miren.dev/runtime/api/app"
+	"miren.dev/runtime/api/sandbox"
+	"miren.dev/runtime/components/containerd"
+	"miren.dev/runtime/entity"
+	"miren.dev/runtime/pkg/errs"
+)
+
+// ImageStore is what is needed of the image store; *containerd.Images is one.
+type ImageStore interface {
+	List(ctx context.Context, labels map[string]string) ([]containerd.Record, error)
+	Delete(ctx context.Context, ref string) error
+}
+
+// ImagePrefix begins the names of images that builds make. Others are not touched.
+const ImagePrefix = "runtime.local/app-"
+
+const (
+	// imagesEvery is how often unused images are looked for.
+	imagesEvery = 10 * time.Minute
+	// youngImage protects an image whose build has not recorded it yet.
+	youngImage = time.Hour
+)
+
+// Images deletes images of builds that no version, build or sandbox names any more.
+type Images struct {
+	Store  entity.Reader
+	Images ImageStore
+	Log    *slog.Logger
+	Now    func() time.Time // nil: time.Now
+}
+
+// Run collects now and then until ctx ends.
+func (r *Images) Run(ctx context.Context) error {
+	t := time.NewTicker(imagesEvery)
+	defer t.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-t.C:
+			if _, err := r.Collect(ctx); err != nil && ctx.Err() == nil {
+				r.Log.Warn("collect unused images", "error", err)
+			}
+		}
+	}
+}
+
+// Collect deletes what is unused and returns how many images that were. It
+// deletes nothing unless it could read everything that may name an image, and
+// reads that after the images, so that what is named meanwhile is seen.
+func (r *Images) Collect(ctx context.Context) (int, error) {
+	images, err := r.Images.List(ctx, nil)
+	if err != nil {
+		return 0, err
+	}
+	used, err := r.used(ctx)
+	if err != nil {
+		return 0, err
+	}
+	now := time.Now()
+	if r.Now != nil {
+		now = r.Now()
+	}
+	n := 0
+	for _, img := range images {
+		if !strings.HasPrefix(img.Ref, ImagePrefix) || used[img.Ref] || now.Sub(img.CreatedAt) < youngImage {
+			continue
+		}
+		if err := r.Images.Delete(ctx, img.Ref); err != nil {
+			return n, errs.Wrap(err, "delete image %s", img.Ref)
+		}
+		r.Log.Info("forgotten", "kind", "image", "ref", img.Ref)
+		n++
+	}
+	return n, nil
+}
+
+func (r *Images) used(ctx context.Context) (map[string]bool, error) {
+	used := map[string]bool{}
+	versions, _, err := entity.List[app.AppVersion](ctx, r.Store, entity.Query{})
+	if err != nil {
+		return nil, err
+	}
+	for _, v := range versions {
+		used[v.Spec.Image] = true
+	}
+	builds, _, err := entity.List[app.Build](ctx, r.Store, entity.Query{})
+	if err != nil {
+		return nil, err
+	}
+	for _, b := range builds {
+		// A finished build whose version is not made yet; later the version speaks for it.
+		if b.Status.EndedAt == nil || time.Since(*b.Status.EndedAt) < youngImage {
+			used[b.Status.Image] = true
+		}
+	}
+	pools, _, err := entity.List[sandbox.SandboxPool](ctx, r.Store, entity.Query{})
+	if err != nil {
+		return nil, err
+	}
+	for _, p := range pools {
+		used[p.Spec.Template.Image] = true
+	}
+	sandboxes, _, err := entity.List[sandbox.Sandbox](ctx, r.Store, entity.Query{})
+	if err != nil {
+		return nil, err
+	}
+	for _, sb := range sandboxes {
+		used[sb.Spec.Template.Image] = true
+	}
+	return used, nil
+}

@@ -1,0 +1,67 @@
+package retention
+
+import (
+	"context"
+	"log/slog"
+	"time"
+
+	"miren.dev/runtime/api/sandbox"
+	"miren.dev/runtime/controllers/pool"
+	"miren.dev/runtime/controllers/runtime"
+	"miren.dev/runtime/entity"
+	"miren.dev/runtime/pkg/errs"
+	"miren.dev/runtime/pkg/schema"
+)
+
+// Sandboxes forgets sandboxes of no pool some time after they ended. Those of
+// a pool are its controller's.
+type Sandboxes struct {
+	Store entity.Store
+	Log   *slog.Logger
+	After time.Duration    // the end, so long it stays, for its logs and its reason
+	Now   func() time.Time // nil: time.Now
+}
+
+// Controller describes it to the controller runtime.
+func (r *Sandboxes) Controller() runtime.Controller {
+	return runtime.Controller{
+		Name: "sandbox-retention", Kind: sandbox.SandboxKind,
+		Filter: func(o schema.Object) bool {
+			sb, ok := o.(*sandbox.Sandbox)
+			return ok && sb.Spec.Pool == "" && pool.Ended(sb)
+		},
+		Reconcile: func(ctx context.Context, key schema.ID) (runtime.Result, error) {
+			d, err := r.Reconcile(ctx, key)
+			return runtime.Result{RequeueAfter: d}, err
+		},
+	}
+}
+
+// Reconcile looks at one sandbox and returns when its time is up.
+func (r *Sandboxes) Reconcile(ctx context.Context, sid schema.ID) (time.Duration, error) {
+	sb, err := entity.Get[sandbox.Sandbox](ctx, r.Store, sid)
+	if errs.Is(err, errs.NotFound) {
+		return 0, nil
+	}
+	if err != nil {
+		return 0, err
+	}
+	if sb.Spec.Pool != "" || !pool.Ended(sb) {
+		return 0, nil
+	}
+	now, ended := time.Now(), sb.UpdatedAt
+	if r.Now != nil {
+		now = r.Now()
+	}
+	if sb.Status.EndedAt != nil {
+		ended = *sb.Status.EndedAt
+	}
+	if wait := ended.Add(r.After).Sub(now); wait > 0 {
+		return wait, nil
+	}
+	if err := entity.Delete(ctx, r.Store, sb); err != nil && !errs.Is(err, errs.NotFound) {
+		return 0, err
+	}
+	r.Log.Info("forgotten", "kind", sandbox.KindSandbox, "id", string(sid))
+	return 0, nil
+}
