@@ -1,0 +1,148 @@
+// Package vfs is the little of a file system that a disk's local log needs,
+// as an interface: [Dir] is a real directory, [Sim] a simulated one that can
+// lose power. Names are flat.
+//
+// Durability: what WriteAt wrote survives the process at once and a power
+// loss only after Sync of the file; a name survives a power loss only after
+// SyncDir. Without them, any subset of 512-byte pieces may survive, also torn.
+package vfs
+
+import (
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"golang.org/x/sys/unix"
+
+	"miren.dev/runtime/pkg/errs"
+)
+
+// FS is a flat directory of files.
+type FS interface {
+	// Open opens the file, which exists, or with create may not; a missing
+	// file is of class NotFound.
+	Open(name string, create bool) (File, error)
+	// List returns the names of all files, sorted.
+	List() ([]string, error)
+	Remove(name string) error
+	// SyncDir makes names made and removed before it durable.
+	SyncDir() error
+	// Lock holds the directory for one owner until it is closed or the
+	// process ends; a second owner gets Conflict.
+	Lock() (io.Closer, error)
+}
+
+// File is an open file. Its methods may be called concurrently.
+type File interface {
+	io.ReaderAt
+	io.WriterAt
+	io.Closer
+	// Sync makes the content durable. After an error nothing is known about
+	// what was written since the last success.
+	Sync() error
+	Size() (int64, error)
+}
+
+// lockName is the file whose flock is the lock of a directory.
+const lockName = "lock"
+
+// Dir is a directory of the operating system.
+type Dir struct{ path string }
+
+// OpenDir returns the directory at path, which it makes if it is missing.
+func OpenDir(path string) (*Dir, error) {
+	if err := os.MkdirAll(path, 0o700); err != nil {
+		return nil, errs.Wrap(err, "open log directory")
+	}
+	parent, err := os.Open(filepath.Dir(path))
+	if err != nil {
+		return nil, errs.Wrap(err, "open log directory")
+	}
+	defer parent.Close()
+	if err := parent.Sync(); err != nil {
+		return nil, errs.Wrap(err, "open log directory")
+	}
+	return &Dir{path: path}, nil
+}
+
+// Open implements [FS].
+func (d *Dir) Open(name string, create bool) (File, error) {
+	flags := os.O_RDWR
+	if create {
+		flags |= os.O_CREATE
+	}
+	f, err := os.OpenFile(filepath.Join(d.path, name), flags, 0o600)
+	if err != nil {
+		return nil, errs.Wrap(err, "open log file")
+	}
+	return &osFile{f}, nil
+}
+
+// List implements [FS].
+func (d *Dir) List() ([]string, error) {
+	entries, err := os.ReadDir(d.path)
+	if err != nil {
+		return nil, errs.Wrap(err, "list log files")
+	}
+	var names []string
+	for _, e := range entries {
+		if e.Type().IsRegular() && e.Name() != lockName {
+			names = append(names, e.Name())
+		}
+	}
+	slices.Sort(names)
+	return names, nil
+}
+
+// Remove implements [FS].
+func (d *Dir) Remove(name string) error {
+	return errs.Wrap(os.Remove(filepath.Join(d.path, name)), "remove log file")
+}
+
+// SyncDir implements [FS].
+func (d *Dir) SyncDir() error {
+	f, err := os.Open(d.path)
+	if err != nil {
+		return errs.Wrap(err, "sync log directory")
+	}
+	defer f.Close()
+	return errs.Wrap(f.Sync(), "sync log directory")
+}
+
+// Lock implements [FS].
+func (d *Dir) Lock() (io.Closer, error) {
+	f, err := os.OpenFile(filepath.Join(d.path, lockName), os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, errs.Wrap(err, "lock log directory")
+	}
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		f.Close()
+		if errors.Is(err, unix.EWOULDBLOCK) {
+			return nil, errs.New(errs.Conflict, "log directory %s is in use by another process", d.path)
+		}
+		return nil, errs.Wrap(err, "lock log directory")
+	}
+	return f, nil
+}
+
+type osFile struct{ *os.File }
+
+// Sync flushes data and only what metadata is needed to read it.
+func (f *osFile) Sync() error {
+	for {
+		err := unix.Fdatasync(int(f.Fd()))
+		if !errors.Is(err, unix.EINTR) {
+			return err
+		}
+	}
+}
+
+func (f *osFile) Size() (int64, error) {
+	info, err := f.Stat()
+	if err != nil {
+		return 0, err
+	}
+	return info.Size(), nil
+}

@@ -1,0 +1,98 @@
+package vfs_test
+
+import (
+	"bytes"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"miren.dev/runtime/lsvd/vfs"
+	"miren.dev/runtime/pkg/errs"
+)
+
+func TestFS(t *testing.T) {
+	dir, err := vfs.OpenDir(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, fs := range map[string]vfs.FS{"dir": dir, "sim": vfs.NewSim()} {
+		t.Run(name, func(t *testing.T) {
+			if _, err := fs.Open("a", false); !errs.Is(err, errs.NotFound) {
+				t.Fatalf("missing file: %v", err)
+			}
+			f, err := fs.Open("a", true)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := f.WriteAt([]byte("hello"), 1000); err != nil {
+				t.Fatal(err)
+			}
+			if err := f.Sync(); err != nil {
+				t.Fatal(err)
+			}
+			got := make([]byte, 5)
+			if _, err := f.ReadAt(got, 1000); err != nil || string(got) != "hello" {
+				t.Fatalf("%q %v", got, err)
+			}
+			if n, err := f.Size(); n != 1005 || err != nil {
+				t.Fatalf("size %d %v", n, err)
+			}
+			lock, err := fs.Lock()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := fs.Lock(); !errs.Is(err, errs.Conflict) {
+				t.Fatalf("second lock: %v", err)
+			}
+			lock.Close()
+			if lock, err = fs.Lock(); err != nil {
+				t.Fatal(err)
+			}
+			lock.Close()
+			if names, err := fs.List(); err != nil || !slices.Equal(names, []string{"a"}) {
+				t.Fatalf("%v %v", names, err)
+			}
+			f.Close()
+			if err := fs.Remove("a"); err != nil {
+				t.Fatal(err)
+			}
+			if err := fs.SyncDir(); err != nil {
+				t.Fatal(err)
+			}
+			if names, _ := fs.List(); len(names) != 0 {
+				t.Fatal(names)
+			}
+		})
+	}
+}
+
+func TestPowerLossKeepsWhatWasSynced(t *testing.T) {
+	outcomes := map[byte]int{}
+	for seed := range uint64(200) {
+		s := vfs.NewSim()
+		f, _ := s.Open("a", true)
+		f.WriteAt(bytes.Repeat([]byte{1}, 4096), 0)
+		f.Sync()
+		s.SyncDir()
+		f.WriteAt(bytes.Repeat([]byte{2}, 512), 1024)
+		s.PowerLoss(rand.New(rand.NewPCG(seed, 0)))
+		if _, err := f.ReadAt(make([]byte, 1), 0); err == nil {
+			t.Fatal("a handle outlived its process")
+		}
+		f, err := s.Open("a", false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := make([]byte, 4096)
+		f.ReadAt(got, 0)
+		for i, b := range got {
+			if (i < 1024 || i >= 1536) && b != 1 {
+				t.Fatalf("seed %d: synced byte %d is %d", seed, i, b)
+			}
+		}
+		outcomes[got[1024]<<4|got[1535]]++
+	}
+	if outcomes[0x11] == 0 || outcomes[0x22] == 0 || outcomes[0x21] == 0 {
+		t.Fatalf("not every outcome was seen: %v", outcomes)
+	}
+}
