@@ -48,8 +48,8 @@ func (s *deploys) Deploy(ctx context.Context, req *app.DeployRequest) (*app.Depl
 	if !digest.Valid() {
 		return nil, errs.New(errs.InvalidArgument, "%q is not the digest of a source", req.Source)
 	}
-	if _, err := s.Sources.Manifest(digest); err != nil {
-		return nil, errs.Wrap(err, "source")
+	if err := s.complete(digest); err != nil {
+		return nil, err
 	}
 	find := s.Service.App
 	if req.Create {
@@ -64,16 +64,43 @@ func (s *deploys) Deploy(ctx context.Context, req *app.DeployRequest) (*app.Depl
 	return respond(s.Service.Deploy(ctx, a, r))
 }
 
+// complete fails unless all of a source was uploaded.
+func (s *deploys) complete(digest source.Digest) error {
+	m, err := s.Sources.Manifest(digest)
+	if err != nil {
+		return errs.Wrap(err, "source")
+	}
+	b, err := m.Encode()
+	if err != nil {
+		return errs.Wrap(err, "source")
+	}
+	_, missing, err := s.Sources.Missing(b)
+	if err != nil {
+		return errs.Wrap(err, "source")
+	}
+	if len(missing) > 0 {
+		return errs.New(errs.FailedPrecondition, "%d contents of source %s were not uploaded", len(missing), digest).WithHint("deploy again; what is there already is not sent again")
+	}
+	return nil
+}
+
 func (s *deploys) Cancel(ctx context.Context, req *app.DeploymentRequest) (*app.DeploymentResponse, error) {
 	d, err := entity.ModifySpec(ctx, s.Store, req.Deployment, func(d *app.Deployment) error {
-		if deployment.Ended(d.Status.Phase) {
+		switch {
+		case deployment.Ended(d.Status.Phase):
 			return errs.New(errs.FailedPrecondition, "deployment %s has ended: %s", d.ID, d.Status.Phase)
+		case !deployment.Cancelable(d.Status.Phase):
+			return errs.New(errs.FailedPrecondition, "the new version takes the traffic already").WithHint("`r app rollback` brings the version before back")
 		}
 		d.Spec.Cancel = true
 		return nil
 	})
 	return respond(d, err)
 }
+
+// logGrace is how long the end of a deployment waits for the end of its build's
+// log, which comes before it unless the build is stuck.
+const logGrace = 5 * time.Second
 
 // Follow sends the deployment whenever it changes, and the log of its build
 // meanwhile, until the deployment has ended and all of the log was sent.
@@ -82,24 +109,28 @@ func (s *deploys) Follow(ctx context.Context, req *app.FollowRequest, st rpc.Ser
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
 	f := &follower{deploys: s, st: st}
+	logCtx, cancel := context.WithCancel(ctx)
 	logDone := make(chan struct{})
+	defer func() {
+		cancel()
+		<-logDone
+	}()
 	go func() {
 		defer close(logDone)
-		f.buildLog(ctx, d, value(req.BuildOffset))
+		f.buildLog(logCtx, d, value(req.BuildOffset))
 	}()
 	final, err := f.changes(ctx, d)
 	if err != nil {
-		cancel()
-		<-logDone
 		return err
 	}
-	// The log ends with the build, which ended before the deployment did.
+	t := time.NewTimer(logGrace)
+	defer t.Stop()
 	select {
 	case <-logDone:
 	case <-ctx.Done():
+		return ctx.Err()
+	case <-t.C:
 	}
 	return f.sendDeployment(final)
 }
@@ -156,6 +187,10 @@ func (s *builds) Logs(ctx context.Context, req *app.BuildLogsRequest, st rpc.Ser
 	})
 }
 
+// buildAgain is how long to wait at most before a build and its log, which are
+// written apart, are looked at again.
+const buildAgain = 250 * time.Millisecond
+
 // followBuild reads a build's log; with follow it waits for the log to begin
 // and goes on until the build has ended, also over a restart of the build.
 func followBuild(ctx context.Context, d Deps, bid id.Build, offset int64, follow bool, fn func(app.BuildEvent, int64) error) error {
@@ -164,7 +199,7 @@ func followBuild(ctx context.Context, d Deps, bid id.Build, offset int64, follow
 		if err != nil {
 			return err
 		}
-		ended := deployment.BuildEnded(b)
+		ended := deployment.BuildEnded(b) // asked before reading, so that nothing is missed
 		err = d.BuildLogs.Read(ctx, string(bid), offset, follow, func(raw json.RawMessage, next int64) error {
 			offset = next
 			var e buildkit.Event
@@ -180,12 +215,21 @@ func followBuild(ctx context.Context, d Deps, bid id.Build, offset int64, follow
 		case ended || !follow:
 			return nil
 		}
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-time.After(50 * time.Millisecond):
+		if err := changed(ctx, d.Store, b, buildAgain); err != nil {
+			return err
 		}
 	}
+}
+
+// changed waits until a build is not as b any more, or for limit.
+func changed(ctx context.Context, s entity.Reader, b *app.Build, limit time.Duration) error {
+	short, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	_, err := await(short, s, b.Project, b.GetID(), func(now *app.Build) (bool, error) { return now.Revision != b.Revision, nil })
+	if short.Err() != nil {
+		return ctx.Err()
+	}
+	return err
 }
 
 func buildEvent(e *buildkit.Event) app.BuildEvent {

@@ -1,119 +1,265 @@
 package rpc
 
 import (
+	"cmp"
 	"context"
-	"sync"
+	"slices"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 
 	"miren.dev/runtime/api/app"
 	"miren.dev/runtime/api/id"
 	"miren.dev/runtime/api/sandbox"
 	"miren.dev/runtime/components/execution"
+	controller "miren.dev/runtime/controllers/sandbox"
 	"miren.dev/runtime/entity"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/rpc"
 )
 
-// newSandboxes is how often an app's sandboxes are looked at for new ones.
-const newSandboxes = time.Second
+// logAgain is how often it is looked whether a sandbox has begun to print.
+const logAgain = 200 * time.Millisecond
 
 // Logs sends the output of a sandbox, or of all sandboxes of an app.
 func (s *sandboxes) Logs(ctx context.Context, req *sandbox.LogsRequest, st rpc.ServerStream[rpc.None, sandbox.LogBatch]) error {
-	out := &logSender{st: st}
-	q := execution.LogQuery{Offset: value(req.Offset), Tail: int(value(req.Tail)), Follow: yes(req.Follow)}
+	if (req.Sandbox == "") == (req.App == "") {
+		return errs.New(errs.InvalidArgument, "either a sandbox or an app says whose output is wanted")
+	}
+	l := &logReader{sandboxes: s, out: newLogSender(st), tail: int(value(req.Tail)), numbers: map[id.AppVersion]int64{}}
+	var err error
 	if req.Sandbox != "" {
-		sb, err := entity.Get[sandbox.Sandbox](ctx, s.Store, req.Sandbox)
-		if err != nil {
-			return err
-		}
-		return s.sandboxLogs(ctx, sb, q, 0, out)
+		err = l.sandbox(ctx, req.Sandbox, value(req.Offset), yes(req.Follow))
+	} else {
+		err = l.app(ctx, req, yes(req.Follow))
 	}
-	a, err := s.Service.App(ctx, req.Project, req.App)
-	if err != nil {
-		return err
-	}
-	return s.appLogs(ctx, a, req.Service, q, out)
-}
-
-// appLogs reads the sandboxes of an app one after the other, or follows all of
-// them at once, those that come later too.
-func (s *sandboxes) appLogs(ctx context.Context, a *app.App, svc string, q execution.LogQuery, out *logSender) error {
-	ctx, cancel := context.WithCancel(ctx)
-	var wg sync.WaitGroup
-	defer wg.Wait()
-	defer cancel()
-	failed := make(chan error, 1)
-	seen := map[id.Sandbox]bool{}
-	numbers := map[id.AppVersion]int64{}
-	tick := time.NewTicker(newSandboxes)
-	defer tick.Stop()
-	for {
-		list, err := s.Service.AppSandboxes(ctx, a)
-		if err != nil {
-			return err
-		}
-		for _, sb := range list {
-			if seen[sb.GetID()] || (svc != "" && sb.Spec.Service != svc) {
-				continue
-			}
-			seen[sb.GetID()] = true
-			number, ok := numbers[sb.Spec.AppVersion]
-			if !ok {
-				if v, err := entity.Get[app.AppVersion](ctx, s.Store, sb.Spec.AppVersion); err == nil {
-					number = v.Spec.Number
-				}
-				numbers[sb.Spec.AppVersion] = number
-			}
-			if !q.Follow {
-				if err := s.sandboxLogs(ctx, sb, q, number, out); err != nil {
-					return err
-				}
-				continue
-			}
-			wg.Go(func() {
-				if err := s.sandboxLogs(ctx, sb, q, number, out); err != nil && ctx.Err() == nil {
-					select {
-					case failed <- err:
-					default:
-					}
-				}
-			})
-		}
-		if !q.Follow {
-			return nil
-		}
-		q.Tail = 0 // sandboxes that come later are shown from their beginning
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case err := <-failed:
-			return err
-		case <-tick.C:
-		}
-	}
-}
-
-func (s *sandboxes) sandboxLogs(ctx context.Context, sb *sandbox.Sandbox, q execution.LogQuery, version int64, out *logSender) error {
-	err := s.Driver.Logs(ctx, string(sb.ID), q, func(l execution.LogLine) error {
-		return out.send(sandbox.LogLine{
-			Sandbox: sb.GetID(), Service: sb.Spec.Service, Version: ptr(version), Offset: ptr(l.Offset), At: l.At,
-			Stderr: ptr(l.Stream == "stderr"), Text: l.Text,
-		})
-	})
-	if errs.Is(err, errs.NotFound) {
-		return nil // it has not printed anything yet, or its logs are gone
+	if serr := l.out.close(); serr != nil && ctx.Err() == nil {
+		return serr
 	}
 	return err
 }
 
-// logSender sends lines from several goroutines.
-type logSender struct {
-	mu sync.Mutex
-	st rpc.ServerStream[rpc.None, sandbox.LogBatch]
+// logReader answers one request.
+type logReader struct {
+	*sandboxes
+	out     *logSender
+	tail    int
+	numbers map[id.AppVersion]int64 // of versions
 }
 
-func (o *logSender) send(l sandbox.LogLine) error {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.st.Send(&sandbox.LogBatch{Lines: []sandbox.LogLine{l}})
+// logSource is the log of one sandbox and how far it was read.
+type logSource struct {
+	sb      *sandbox.Sandbox
+	version int64
+	offset  int64
+}
+
+func (l *logReader) sandbox(ctx context.Context, sid id.Sandbox, offset int64, follow bool) error {
+	sb, err := entity.Get[sandbox.Sandbox](ctx, l.Store, sid)
+	if err != nil {
+		return err
+	}
+	src := &logSource{sb: sb, version: l.number(ctx, sb), offset: offset}
+	if err := l.read(ctx, src, l.tail, false, l.out.add); err != nil || !follow {
+		return err
+	}
+	return l.follow(ctx, src)
+}
+
+// read gives the lines of a sandbox after src.offset to fn, and moves that. It
+// is no error that there are none yet.
+func (l *logReader) read(ctx context.Context, src *logSource, tail int, follow bool, fn func(sandbox.LogLine) error) error {
+	err := l.logs(ctx, src, tail, follow, fn)
+	if errs.Is(err, errs.NotFound) {
+		return nil
+	}
+	return err
+}
+
+func (l *logReader) logs(ctx context.Context, src *logSource, tail int, follow bool, fn func(sandbox.LogLine) error) error {
+	q := execution.LogQuery{Offset: src.offset, Tail: tail, Follow: follow}
+	return l.Driver.Logs(ctx, string(src.sb.ID), q, func(x execution.LogLine) error {
+		err := fn(sandbox.LogLine{
+			Sandbox: src.sb.GetID(), Service: src.sb.Spec.Service, Version: ptr(src.version), Offset: ptr(x.Offset), At: x.At,
+			Stderr: ptr(x.Stream == "stderr"), Text: x.Text,
+		})
+		if err == nil {
+			src.offset = x.Offset
+		}
+		return err
+	})
+}
+
+// follow sends what a sandbox prints until it has ended. It waits for one that
+// has not begun.
+func (l *logReader) follow(ctx context.Context, src *logSource) error {
+	for {
+		sb, err := entity.Get[sandbox.Sandbox](ctx, l.Store, src.sb.GetID())
+		// Asked before reading, so that the last lines are not missed.
+		over := errs.Is(err, errs.NotFound) || err == nil && controller.Ended(sb)
+		err = l.logs(ctx, src, 0, true, l.out.add)
+		if !errs.Is(err, errs.NotFound) {
+			return err
+		}
+		if over {
+			return nil
+		}
+		if err := pause(ctx, logAgain); err != nil {
+			return err
+		}
+	}
+}
+
+// app sends what there is of all sandboxes of an app in the order of time. Then
+// it follows each, and those that come later from their beginning.
+func (l *logReader) app(ctx context.Context, req *sandbox.LogsRequest, follow bool) error {
+	a, err := l.Service.App(ctx, req.Project, req.App)
+	if err != nil {
+		return err
+	}
+	g, ctx := errgroup.WithContext(ctx)
+	seen := map[id.Sandbox]bool{}
+	sources, err := l.fresh(ctx, a, req.Service, seen)
+	if err != nil {
+		return err
+	}
+	if err := l.history(ctx, sources); err != nil || !follow {
+		return err
+	}
+	start := func(sources []*logSource) {
+		for _, src := range sources {
+			g.Go(func() error { return l.follow(ctx, src) })
+		}
+	}
+	start(sources)
+	g.Go(func() error {
+		for {
+			err := l.watch(ctx, a, func() error {
+				more, err := l.fresh(ctx, a, req.Service, seen)
+				if err == nil {
+					start(more)
+				}
+				return err
+			})
+			switch {
+			case ctx.Err() != nil:
+				return ctx.Err()
+			case errs.Is(err, errs.Compacted), errs.Is(err, errs.ResourceExhausted), errs.Is(err, errs.Unavailable): // go on
+			default:
+				return err
+			}
+			if err := pause(ctx, storeAgain); err != nil {
+				return err
+			}
+		}
+	})
+	return g.Wait()
+}
+
+// watch calls look at first and whenever a sandbox of the app appears.
+func (l *logReader) watch(ctx context.Context, a *app.App, look func() error) error {
+	w, err := l.Store.Watch(ctx, entity.WatchQuery{Kind: sandbox.KindSandbox, Project: a.Project})
+	if err != nil {
+		return err
+	}
+	defer w.Close()
+	for again := true; ; {
+		if again {
+			if err := look(); err != nil {
+				return err
+			}
+		}
+		events, err := w.Next(ctx)
+		if err != nil {
+			return err
+		}
+		again = slices.ContainsFunc(events, func(e entity.Event) bool {
+			return e.Type == entity.EventPut && e.Record.Revision == e.Record.CreateRevision
+		})
+	}
+}
+
+// fresh returns the app's sandboxes that are not in seen, the oldest first, and
+// adds them.
+func (l *logReader) fresh(ctx context.Context, a *app.App, service string, seen map[id.Sandbox]bool) ([]*logSource, error) {
+	list, err := l.Service.AppSandboxes(ctx, a)
+	if err != nil {
+		return nil, err
+	}
+	slices.SortFunc(list, func(a, b *sandbox.Sandbox) int {
+		return cmp.Or(cmp.Compare(a.CreateRevision, b.CreateRevision), cmp.Compare(a.ID, b.ID))
+	})
+	var out []*logSource
+	for _, sb := range list {
+		if seen[sb.GetID()] || (service != "" && sb.Spec.Service != service) {
+			continue
+		}
+		seen[sb.GetID()] = true
+		out = append(out, &logSource{sb: sb, version: l.number(ctx, sb)})
+	}
+	return out, nil
+}
+
+// number returns that of the version of a sandbox; 0 if it cannot be found out.
+func (l *logReader) number(ctx context.Context, sb *sandbox.Sandbox) int64 {
+	if sb.Spec.AppVersion == "" {
+		return 0
+	}
+	n, ok := l.numbers[sb.Spec.AppVersion]
+	if !ok {
+		v, err := entity.Get[app.AppVersion](ctx, l.Store, sb.Spec.AppVersion)
+		if err == nil {
+			n = v.Spec.Number
+		}
+		l.numbers[sb.Spec.AppVersion] = n
+	}
+	return n
+}
+
+// history sends what there is of several logs, in the order of time as far as
+// each is in order.
+func (l *logReader) history(ctx context.Context, sources []*logSource) error {
+	g, ctx := errgroup.WithContext(ctx)
+	lines := make([]chan sandbox.LogLine, len(sources))
+	for i, src := range sources {
+		ch := make(chan sandbox.LogLine, 16)
+		lines[i] = ch
+		g.Go(func() error {
+			defer close(ch)
+			return l.read(ctx, src, l.tail, false, func(x sandbox.LogLine) error {
+				select {
+				case ch <- x:
+					return nil
+				case <-ctx.Done():
+					return ctx.Err()
+				}
+			})
+		})
+	}
+	g.Go(func() error {
+		heads := make([]*sandbox.LogLine, len(lines))
+		for {
+			first := -1
+			for i, ch := range lines {
+				if heads[i] == nil {
+					if x, ok := <-ch; ok {
+						heads[i] = &x
+					} else {
+						continue
+					}
+				}
+				if first < 0 || heads[i].At.Before(heads[first].At) {
+					first = i
+				}
+			}
+			if first < 0 {
+				return nil
+			}
+			if err := l.out.add(*heads[first]); err != nil {
+				return err
+			}
+			heads[first] = nil
+		}
+	})
+	return g.Wait()
 }

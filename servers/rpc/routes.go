@@ -2,6 +2,7 @@ package rpc
 
 import (
 	"context"
+	"regexp"
 	"strings"
 
 	"miren.dev/runtime/api/app"
@@ -20,12 +21,37 @@ func key(host, path string) (h, p string, err error) {
 		p = "/"
 	}
 	switch {
-	case h == "" || strings.ContainsAny(h, "/: \t\r\n"):
+	case len(h) > maxHost || !hostName.MatchString(h):
 		return "", "", errs.New(errs.InvalidArgument, "%q is not a host name", host).WithHint("without scheme, port and path: shop.example.com, *.example.com, or *")
 	case !strings.HasPrefix(p, "/"):
 		return "", "", errs.New(errs.InvalidArgument, "path %q does not begin with /", path)
+	case len(p) > maxPath || strings.ContainsFunc(p, func(c rune) bool { return c <= ' ' || c == 0x7f || c == '?' || c == '#' }):
+		return "", "", errs.New(errs.InvalidArgument, "path %q is longer than %d bytes, or holds what a path prefix cannot", path[:min(len(path), 100)], maxPath)
 	}
 	return h, p, nil
+}
+
+// Bounds of what is matched with requests.
+const (
+	maxHost = 253
+	maxPath = 1024
+)
+
+// hostName is *, a name, or a name below which all are meant.
+var hostName = regexp.MustCompile(`^(\*|(\*\.)?[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?(\.[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?)*)$`)
+
+// retries bounds the attempts of a change among other writers.
+const retries = 10
+
+// again does f until it meets no other writer.
+func again(f func() error) error {
+	var err error
+	for range retries {
+		if err = f(); !errs.Is(err, errs.Conflict) && !errs.Is(err, errs.AlreadyExists) {
+			return err
+		}
+	}
+	return err
 }
 
 func (s *routes) find(ctx context.Context, host, path string) (*app.Route, error) {
@@ -56,19 +82,26 @@ func (s *routes) Set(ctx context.Context, req *app.SetRouteRequest) (*app.RouteR
 	if service == "" {
 		service = "web"
 	}
-	r, err := s.find(ctx, host, path)
-	switch {
-	case errs.Is(err, errs.NotFound):
-		r = app.NewRoute()
-		r.Project = a.Project
-		r.Spec = app.RouteSpec{Host: host, Path: path, Key: host + path, App: a.GetID(), Service: service}
-		err = entity.Create(ctx, s.Store, r)
-	case err == nil && r.Project != a.Project:
-		return nil, errs.New(errs.AlreadyExists, "the route %s%s belongs to another project", host, path)
-	case err == nil:
-		r.Spec.App, r.Spec.Service = a.GetID(), service
-		err = entity.UpdateSpec(ctx, s.Store, r)
-	}
+	var r *app.Route
+	err = again(func() (err error) {
+		r, err = s.find(ctx, host, path)
+		switch {
+		case errs.Is(err, errs.NotFound):
+			r = app.NewRoute()
+			r.Project = a.Project
+			r.Spec = app.RouteSpec{Host: host, Path: path, Key: host + path, App: a.GetID(), Service: service}
+			return entity.Create(ctx, s.Store, r)
+		case err == nil && r.Project != a.Project:
+			return errs.New(errs.AlreadyExists, "the route %s%s belongs to another project", host, path)
+		case err == nil:
+			r.Spec.App, r.Spec.Service = a.GetID(), service
+			err = entity.UpdateSpec(ctx, s.Store, r)
+			if errs.Is(err, errs.NotFound) { // deleted meanwhile
+				return errs.New(errs.Conflict, "%w", err)
+			}
+		}
+		return err
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -85,12 +118,14 @@ func (s *routes) Delete(ctx context.Context, req *app.DeleteRouteRequest) error 
 	if err != nil {
 		return err
 	}
-	r, err := s.find(ctx, host, path)
-	if err != nil {
-		return err
-	}
-	if r.Project != project {
-		return errs.New(errs.NotFound, "there is no route %s%s in this project", host, path)
-	}
-	return entity.Delete(ctx, s.Store, r)
+	return again(func() error {
+		r, err := s.find(ctx, host, path)
+		if err != nil {
+			return err
+		}
+		if r.Project != project {
+			return errs.New(errs.NotFound, "there is no route %s%s in this project", host, path)
+		}
+		return entity.Delete(ctx, s.Store, r)
+	})
 }

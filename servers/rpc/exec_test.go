@@ -1,0 +1,194 @@
+package rpc_test
+
+import (
+	"bytes"
+	"context"
+	"strings"
+	"testing"
+
+	"miren.dev/runtime/api/id"
+	"miren.dev/runtime/api/sandbox"
+	"miren.dev/runtime/pkg/errs"
+	"miren.dev/runtime/pkg/rpc"
+)
+
+type execClient = rpc.ClientStream[sandbox.ExecInput, sandbox.ExecOutput]
+
+func (w *world) exec(ctx context.Context, req *sandbox.ExecRequest) execClient {
+	w.Helper()
+	st, err := w.sandboxes.Exec(ctx, req)
+	w.must(err)
+	w.Cleanup(func() { st.Close() })
+	return st
+}
+
+// result is what an exec sent.
+type result struct {
+	started      id.Sandbox
+	stdout, errs string
+	code         int64
+}
+
+func (w *world) result(st execClient) (result, error) {
+	r := result{code: -1}
+	msgs, err := all(st)
+	for i, m := range msgs {
+		switch {
+		case m.Started != "":
+			r.started = m.Started
+			if i != 0 {
+				w.Error("started is not the first message")
+			}
+		case m.ExitCode != nil:
+			r.code = *m.ExitCode
+			if i != len(msgs)-1 {
+				w.Error("the exit code is not the last message")
+			}
+		}
+		r.stdout += string(m.Stdout)
+		r.errs += string(m.Stderr)
+	}
+	return r, err
+}
+
+func TestExec(t *testing.T) {
+	w := newWorld(t)
+	sb := w.run("stub")
+	a, v := w.app("shop")
+	ready := w.appSandbox(a, v, "web", "stub")
+	for _, tc := range []struct {
+		name string
+		req  sandbox.ExecRequest
+		want result
+	}{
+		{"output", sandbox.ExecRequest{Command: []string{"/bin/guest", "echo", "hi"}}, result{stdout: "hi\n"}},
+		{"error stream", sandbox.ExecRequest{Command: []string{"/bin/guest", "err", "oh"}}, result{errs: "oh\n"}},
+		{"code", sandbox.ExecRequest{Command: []string{"/bin/guest", "exit", "42"}}, result{code: 42}},
+		{"signal", sandbox.ExecRequest{Command: []string{"/bin/guest", "signal", "15"}}, result{code: 143}},
+		{"terminal", sandbox.ExecRequest{Command: []string{"/bin/guest", "echo", "hi"}, TTY: ptr(true)}, result{stdout: "hi\r\n"}},
+		{"no input", sandbox.ExecRequest{Command: []string{"/bin/guest", "cat"}}, result{}},
+		{"missing", sandbox.ExecRequest{Command: []string{"/none"}}, result{errs: "/none cannot be run\n", code: 127}},
+		{"app", sandbox.ExecRequest{App: "shop", Command: []string{"/bin/guest", "echo", "hi"}}, result{started: ready.GetID(), stdout: "hi\n"}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			if tc.req.App == "" {
+				tc.req.Sandbox, tc.want.started = sb.GetID(), sb.GetID()
+			}
+			got, err := w.result(w.exec(w.ctx(), &tc.req))
+			if err != nil || got != tc.want {
+				t.Errorf("%+v, %v; want %+v", got, err, tc.want)
+			}
+		})
+	}
+	t.Run("environment", func(t *testing.T) {
+		got, err := w.result(w.exec(w.ctx(), &sandbox.ExecRequest{
+			Sandbox: sb.GetID(), Command: []string{"/bin/guest", "env"}, Env: map[string]string{"A": "1", "B": "x=y"},
+		}))
+		if err != nil || !strings.Contains(got.stdout, "A=1\nB=x=y\n") {
+			t.Errorf("%+v, %v", got, err)
+		}
+	})
+	// Much more than any buffer, both ways.
+	t.Run("input", func(t *testing.T) {
+		data := bytes.Repeat([]byte("0123456789abcdef"), 256<<10)
+		st := w.exec(w.ctx(), &sandbox.ExecRequest{Sandbox: sb.GetID(), Command: []string{"/bin/guest", "cat"}, Stdin: ptr(true)})
+		sent := make(chan error, 1)
+		go func() {
+			for rest := data; len(rest) > 0; {
+				n := min(len(rest), 100_000)
+				if err := st.Send(&sandbox.ExecInput{Stdin: rest[:n]}); err != nil {
+					sent <- err
+					return
+				}
+				rest = rest[n:]
+			}
+			sent <- st.CloseSend()
+		}()
+		got, err := w.result(st)
+		if err != nil || got.code != 0 || got.stdout != string(data) {
+			t.Errorf("%d bytes of %d, code %d, %v", len(got.stdout), len(data), got.code, err)
+		}
+		w.must(<-sent)
+	})
+	t.Run("signals", func(t *testing.T) {
+		st := w.exec(w.ctx(), &sandbox.ExecRequest{Sandbox: sb.GetID(), Command: []string{"/bin/guest", "sleep"}, Stdin: ptr(true)})
+		for _, m := range []*sandbox.ExecInput{
+			{Resize: &sandbox.TerminalSize{Rows: 10, Cols: 20}}, {CloseStdin: ptr(true)}, {Stdin: []byte("too late")}, {Signal: ptr(int64(15))},
+		} {
+			w.must(st.Send(m))
+		}
+		if got, err := w.result(st); err != nil || got.code != 0 || got.stdout != "sleeping\ntold to stop\n" {
+			t.Errorf("%+v, %v", got, err)
+		}
+	})
+	// Who ends without reading leaves nothing behind.
+	for name, leave := range map[string]func(execClient, context.CancelFunc){
+		"closed":   func(st execClient, _ context.CancelFunc) { st.Close() },
+		"canceled": func(_ execClient, cancel context.CancelFunc) { cancel() },
+	} {
+		for _, command := range []string{"stub", "flood"} {
+			t.Run(name+" "+command, func(t *testing.T) {
+				ctx, cancel := context.WithCancel(w.ctx())
+				defer cancel()
+				st := w.exec(ctx, &sandbox.ExecRequest{Sandbox: sb.GetID(), Command: []string{"/bin/guest", command, "100000000"}, Stdin: ptr(true)})
+				if m, err := st.Recv(); err != nil || m.Started == "" {
+					t.Fatal(m, err)
+				}
+				if n := w.machine.Processes(string(sb.ID)); n != 1 {
+					t.Errorf("%d processes", n)
+				}
+				leave(st, cancel)
+				w.eventually("it is killed", func() bool { return w.machine.Processes(string(sb.ID)) == 0 })
+			})
+		}
+	}
+	t.Run("sandbox ends", func(t *testing.T) {
+		other := w.run("stub")
+		st := w.exec(w.ctx(), &sandbox.ExecRequest{Sandbox: other.GetID(), Command: []string{"/bin/guest", "stub"}})
+		if _, err := st.Recv(); err != nil {
+			t.Fatal(err)
+		}
+		w.machine.Exit(string(other.ID), 1)
+		if got, err := w.result(st); err != nil || got.code != 137 {
+			t.Errorf("%+v, %v", got, err)
+		}
+	})
+}
+
+func TestExecWaitsForSetUp(t *testing.T) {
+	w := newWorld(t)
+	sb := w.sandbox("stub")
+	st := w.exec(w.ctx(), &sandbox.ExecRequest{Sandbox: sb.GetID(), Command: []string{"/bin/guest", "echo", "hi"}})
+	w.place(sb)
+	if got, err := w.result(st); err != nil || got.stdout != "hi\n" || got.code != 0 {
+		t.Errorf("%+v, %v", got, err)
+	}
+}
+
+func TestExecRefused(t *testing.T) {
+	w := newWorld(t)
+	ended := w.run("exit", "1")
+	w.until(ended, sandbox.WaitUntilEnded)
+	w.app("shop")
+	hi := []string{"/bin/guest", "echo", "hi"}
+	for _, tc := range []struct {
+		name string
+		req  sandbox.ExecRequest
+		want errs.Class
+	}{
+		{"nowhere", sandbox.ExecRequest{Command: hi}, errs.InvalidArgument},
+		{"twice", sandbox.ExecRequest{Command: hi, Sandbox: ended.GetID(), App: "shop"}, errs.InvalidArgument},
+		{"nothing", sandbox.ExecRequest{Sandbox: ended.GetID()}, errs.InvalidArgument},
+		{"NUL", sandbox.ExecRequest{Sandbox: ended.GetID(), Command: []string{"a\x00b"}}, errs.InvalidArgument},
+		{"name", sandbox.ExecRequest{Sandbox: ended.GetID(), Command: hi, Env: map[string]string{"A=B": "1"}}, errs.InvalidArgument},
+		{"long", sandbox.ExecRequest{Sandbox: ended.GetID(), Command: []string{strings.Repeat("x", 2<<20)}}, errs.InvalidArgument},
+		{"ended", sandbox.ExecRequest{Sandbox: ended.GetID(), Command: hi}, errs.FailedPrecondition},
+		{"unknown", sandbox.ExecRequest{Sandbox: id.NewSandbox(), Command: hi}, errs.NotFound},
+		{"path", sandbox.ExecRequest{Sandbox: "../../etc", Command: hi}, errs.InvalidArgument},
+		{"no app", sandbox.ExecRequest{App: "none", Command: hi}, errs.NotFound},
+		{"not ready", sandbox.ExecRequest{App: "shop", Command: hi}, errs.FailedPrecondition},
+	} {
+		_, err := w.result(w.exec(w.ctx(), &tc.req))
+		w.class(tc.name, err, tc.want)
+	}
+}
