@@ -99,13 +99,13 @@ func (d *Dir) Create(ctx context.Context, key string, data []byte) (Version, err
 	}
 	defer os.Remove(tmp)
 	path := d.path(key)
-	for range 10 { // a Delete beside us may take the empty directory away again
-		if err = d.makeParents(path); err != nil {
-			break
-		}
-		if err = os.Link(tmp, path); !errors.Is(err, fs.ErrNotExist) {
-			break
-		}
+	unlock, err := d.lock() // a Delete beside us takes empty directories away
+	if err != nil {
+		return "", classify(err, key)
+	}
+	defer unlock()
+	if err = d.makeParents(path); err == nil {
+		err = os.Link(tmp, path)
 	}
 	if err == nil {
 		err = syncDir(filepath.Dir(path))
