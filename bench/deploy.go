@@ -26,20 +26,19 @@ func benchDeploy(ctx context.Context, b *bench) error {
 	if err != nil {
 		return err
 	}
-	took := func(d *deployable, f func() error) (figures, error) {
-		if err := d.change(); err != nil {
-			return nil, err
-		}
-		began := time.Now()
-		err := f()
-		return figures{time.Since(began).Seconds()}, err
-	}
 	var p pair
 	err = b.turns(ctx, 5, func(side int) (figures, error) {
-		if side == 0 {
-			return took(i.app, func() error { return i.app.deploy(ctx, i) })
+		src := []*deployable{i.app, peer.src}[side]
+		if err := src.change(); err != nil {
+			return nil, err
 		}
-		return took(peer.src, func() error { return peer.build(ctx) })
+		if side == 0 {
+			took, err := src.deploy(ctx, i)
+			return figures{took.Seconds()}, err
+		}
+		began := time.Now()
+		err := peer.build(ctx)
+		return figures{time.Since(began).Seconds()}, err
 	}, &p)
 	if err != nil {
 		return err

@@ -50,7 +50,9 @@ func unpackImage(ctx context.Context, b *bench, dir string) error {
 	if err != nil {
 		return err
 	}
-	blob := func(d digest.Digest) string { return filepath.Join(img.Dir, "blobs", string(d.Algorithm()), d.Encoded()) }
+	blob := func(d digest.Digest) string {
+		return filepath.Join(img.Dir, "blobs", string(d.Algorithm()), d.Encoded())
+	}
 	text, err := os.ReadFile(blob(digest.Digest(img.Digest)))
 	if err != nil {
 		return err

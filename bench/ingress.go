@@ -10,14 +10,13 @@ import (
 	"net/http/httputil"
 	"net/url"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
 	"syscall"
 	"time"
-
-	"os/exec"
 
 	"miren.dev/runtime/api/app"
 	"miren.dev/runtime/api/core"
@@ -81,7 +80,7 @@ func requestRow(ctx context.Context, b *bench, what, peerName string, conns int,
 	}
 	var rate, p99 pair
 	if err := b.turns(ctx, 7, func(side int) (figures, error) {
-		took, d, err := hammers[side].run(ctx, b.turn()/2)
+		took, d, err := hammers[side].run(ctx, b.turn())
 		return figures{float64(len(took)) / d.Seconds(), took.ms(99)}, err
 	}, &rate, &p99); err != nil {
 		return fmt.Errorf("%s: %w", what, err)
@@ -231,8 +230,10 @@ func once(ctx context.Context, address string) error {
 	}
 	defer h.close()
 	_ = h.conns[0].SetDeadline(time.Now().Add(5 * time.Second))
-	_, _, err = h.run(ctx, time.Nanosecond)
-	return err
+	if _, err := h.conns[0].Write(h.request); err != nil {
+		return err
+	}
+	return answer(h.readers[0])
 }
 
 // backendChild answers everything with 200 bytes.

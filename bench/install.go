@@ -37,8 +37,12 @@ type install struct {
 	app     *deployable
 }
 
-// startTimeout bounds the start of a server with an empty state directory.
-const startTimeout = 2 * time.Minute
+const (
+	// startTimeout bounds the start of a server with an empty state directory.
+	startTimeout = 2 * time.Minute
+	// deployTimeout bounds a deployment, the first of which may make base images.
+	deployTimeout = 5 * time.Minute
+)
 
 // installation starts the installation at the first call, and deploys the app.
 func (b *bench) installation(ctx context.Context) (*install, error) {
@@ -60,11 +64,11 @@ func (b *bench) installation(ctx context.Context) (*install, error) {
 		return nil, err
 	}
 	progress("  deploying examples/go-http")
-	began := time.Now()
-	if err := i.app.deploy(ctx, i); err != nil {
+	took, err := i.app.deploy(ctx, i)
+	if err != nil {
 		return nil, err
 	}
-	progress("  deployed in %s", time.Since(began).Round(100*time.Millisecond))
+	progress("  deployed in %s", took.Round(100*time.Millisecond))
 	return i, nil
 }
 
@@ -184,41 +188,51 @@ func (d *deployable) copyTo(dir string) (*deployable, error) {
 	return &c, os.CopyFS(dir, os.DirFS(d.dir))
 }
 
-// deploy does what `r deploy` does, and returns when the ingress answers with
-// this version.
-func (d *deployable) deploy(ctx context.Context, i *install) error {
+// deploy does what `r deploy` does. It returns how long it took until the
+// ingress answered with this version, when the deployment has ended.
+func (d *deployable) deploy(ctx context.Context, i *install) (time.Duration, error) {
+	ctx, cancel := context.WithTimeout(ctx, deployTimeout)
+	defer cancel()
+	began := time.Now()
+	c := app.NewDeploysClient(i.client)
+	dep, err := d.request(ctx, c)
+	if err != nil {
+		return 0, err
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- follow(ctx, c, dep) }()
+	if err := d.serves(ctx, i.address, ended); err != nil {
+		return 0, err
+	}
+	took := time.Since(began)
+	return took, <-ended
+}
+
+// request uploads the source and asks for a rollout.
+func (d *deployable) request(ctx context.Context, c app.DeploysClient) (*app.Deployment, error) {
 	tree, err := source.Walk(ctx, d.dir, source.WalkOptions{})
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer tree.Close()
 	manifest, err := tree.Manifest.Encode()
 	if err != nil {
-		return err
+		return nil, err
 	}
-	c := app.NewDeploysClient(i.client)
 	plan, err := c.PlanUpload(ctx, &app.PlanUploadRequest{Manifest: manifest})
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if len(plan.Missing) > 0 {
 		if err := upload(ctx, c, tree, plan); err != nil {
-			return err
+			return nil, err
 		}
 	}
 	resp, err := c.Deploy(ctx, &app.DeployRequest{App: d.name, Create: true, Source: plan.Source})
 	if err != nil {
-		return err
+		return nil, err
 	}
-	dep, err := entity.Decode[app.Deployment](resp.Deployment)
-	if err != nil {
-		return err
-	}
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	failed := make(chan error, 1)
-	go func() { failed <- follow(ctx, c, dep) }()
-	return d.serves(ctx, i.address, failed)
+	return entity.Decode[app.Deployment](resp.Deployment)
 }
 
 func upload(ctx context.Context, c app.DeploysClient, tree *source.Tree, plan *app.PlanUploadResponse) error {
@@ -268,8 +282,9 @@ func follow(ctx context.Context, c app.DeploysClient, dep *app.Deployment) error
 	return nil
 }
 
-// serves returns when the app answers with its version, or the deployment has failed.
-func (d *deployable) serves(ctx context.Context, address string, failed <-chan error) error {
+// serves returns when the app answers with its version. ended gets the end of
+// the deployment, and has it afterwards.
+func (d *deployable) serves(ctx context.Context, address string, ended chan error) error {
 	want := fmt.Sprintf("v%d\n", d.version)
 	client := &http.Client{Transport: &http.Transport{
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
@@ -290,11 +305,16 @@ func (d *deployable) serves(ctx context.Context, address string, failed <-chan e
 			}
 		}
 		select {
-		case err := <-failed:
+		case err := <-ended:
 			if err != nil {
 				return err
 			}
-			failed = nil // it succeeded: the answer must come now
+			ended <- nil // it succeeded: the answer must come now
+		case <-ctx.Done():
+			return ctx.Err()
+		default:
+		}
+		select {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-time.After(5 * time.Millisecond):

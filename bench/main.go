@@ -154,9 +154,9 @@ func (b *bench) rounds(n int) int {
 // turn is how long one turn lasts.
 func (b *bench) turn() time.Duration {
 	if b.opt.quick {
-		return 500 * time.Millisecond
+		return 400 * time.Millisecond
 	}
-	return 1500 * time.Millisecond
+	return time.Second
 }
 
 // progress tells people what is going on.
