@@ -15,9 +15,11 @@ package node
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"os"
 	"runtime"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -46,6 +48,10 @@ type Registrar struct {
 	CPUMillis   int64  // 0: overcommit times the machine's
 	MemoryBytes int64  // 0: the machine's less headroom
 	Log         *slog.Logger
+	// IDFile remembers on the machine which node it is; empty: nowhere. A store
+	// that does not know that node is another store, or an empty one: what runs
+	// here must not be swept because of it.
+	IDFile string
 
 	node id.Node
 }
@@ -62,6 +68,9 @@ func (r *Registrar) Register(ctx context.Context) (id.Node, error) {
 	}
 	n, err := entity.ByName[core.Node](ctx, r.Store, "", r.Instance)
 	if errs.Is(err, errs.NotFound) {
+		if err := r.refuseOtherStore(); err != nil {
+			return "", err
+		}
 		n = core.NewNode()
 		n.Name = r.Instance
 		n.Spec.Arch, n.Spec.Hostname, n.Spec.CPUMillis, n.Spec.MemoryBytes = runtime.GOARCH, hostname, cpu, mem
@@ -71,6 +80,9 @@ func (r *Registrar) Register(ctx context.Context) (id.Node, error) {
 		return "", errs.Wrap(err, "register this node")
 	}
 	r.node = n.GetID()
+	if err := r.remember(); err != nil {
+		return "", err
+	}
 	if s := n.Spec; s.Arch != runtime.GOARCH || s.Hostname != hostname || s.CPUMillis != cpu || s.MemoryBytes != mem {
 		_, err = entity.ModifySpec(ctx, r.Store, r.node, func(n *core.Node) error {
 			n.Spec.Arch, n.Spec.Hostname, n.Spec.CPUMillis, n.Spec.MemoryBytes = runtime.GOARCH, hostname, cpu, mem
@@ -81,6 +93,37 @@ func (r *Registrar) Register(ctx context.Context) (id.Node, error) {
 		}
 	}
 	return r.node, errs.Wrap(r.renew(ctx), "lease of this node")
+}
+
+// refuseOtherStore fails if this machine is a node that the store does not know.
+func (r *Registrar) refuseOtherStore() error {
+	if r.IDFile == "" {
+		return nil
+	}
+	b, err := os.ReadFile(r.IDFile)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return errs.New(errs.Unavailable, "which node this machine is: %w", err)
+	}
+	return errs.New(errs.FailedPrecondition, "this machine is %s, which the store does not know: it is another store, or it lost its data", strings.TrimSpace(string(b))).
+		WithHint("check store.url or restore the store; to begin anew with an empty one, ending what runs here, remove %s", r.IDFile)
+}
+
+func (r *Registrar) remember() error {
+	if r.IDFile == "" {
+		return nil
+	}
+	tmp := r.IDFile + ".tmp"
+	err := os.WriteFile(tmp, []byte(r.node+"\n"), 0o644)
+	if err == nil {
+		err = os.Rename(tmp, r.IDFile)
+	}
+	if err != nil {
+		return errs.New(errs.Unavailable, "remember which node this machine is: %w", err)
+	}
+	return nil
 }
 
 func (r *Registrar) capacity() (cpu, mem int64, err error) {

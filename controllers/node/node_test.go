@@ -3,6 +3,8 @@ package node
 import (
 	"context"
 	"log/slog"
+	"os"
+	"path/filepath"
 	"testing"
 	"time"
 
@@ -211,5 +213,28 @@ func TestController(t *testing.T) {
 			t.Fatal("the node is not down")
 		}
 		time.Sleep(5 * time.Millisecond)
+	}
+}
+
+// TestAnotherStore starts the server of a node with a store that does not know it.
+func TestAnotherStore(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "node-id")
+	r := &Registrar{Store: pgtest.Store(t, api.Kinds()...), Instance: "abcdefgh", Log: quiet, IDFile: file}
+	if _, err := r.Register(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.Register(t.Context()); err != nil {
+		t.Errorf("the same store: %v", err)
+	}
+	other := pgtest.Store(t, api.Kinds()...)
+	r = &Registrar{Store: other, Instance: "abcdefgh", Log: quiet, IDFile: file}
+	if _, err := r.Register(t.Context()); !errs.Is(err, errs.FailedPrecondition) {
+		t.Fatalf("an empty store: %v", err)
+	}
+	if err := os.Remove(file); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.Register(t.Context()); err != nil {
+		t.Errorf("begun anew: %v", err)
 	}
 }

@@ -57,7 +57,7 @@ func openStore(ctx context.Context, cfg *config.Config, url string, log *slog.Lo
 func newControl(cfg *config.Config, m *machine, store *pgstore.Store, sources build.Sources, reg prometheus.Registerer, log *slog.Logger) *control {
 	c := &control{cfg: cfg, m: m, log: log, store: store, sealer: schema.NewSealer(m.in.State("secrets.key"))}
 	c.service = &service.Service{Store: store, Sealer: c.sealer, Log: log}
-	c.node = &node.Registrar{Store: store, Instance: m.in.ID, CPUMillis: cfg.Node.CPUMillis, MemoryBytes: cfg.Node.MemoryBytes, Log: log}
+	c.node = &node.Registrar{Store: store, Instance: m.in.ID, CPUMillis: cfg.Node.CPUMillis, MemoryBytes: cfg.Node.MemoryBytes, IDFile: m.in.State("node-id"), Log: log}
 	c.builds = &build.Reconciler{
 		Store: store, Builder: m.buildkit, Bases: m.bases, Sources: sources, Logs: m.buildLogs, TempDir: m.in.State("tmp"),
 		Parallel: int(cfg.Build.Parallel), Timeout: cfg.Build.Timeout, Log: log.With("controller", "build"),
