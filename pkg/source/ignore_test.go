@@ -22,6 +22,9 @@ func write(t *testing.T, dir string, files map[string]string) {
 	t.Helper()
 	for name, text := range files {
 		if link, target, ok := strings.Cut(name, " -> "); ok {
+			if err := os.MkdirAll(filepath.Dir(filepath.Join(dir, link)), 0o755); err != nil {
+				t.Fatal(err)
+			}
 			if err := os.Symlink(target, filepath.Join(dir, link)); err != nil {
 				t.Fatal(err)
 			}
