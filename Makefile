@@ -16,7 +16,7 @@ demo-stop: ## Stop the demo and remove everything it made
 	@hack/demo.sh stop
 
 test: ## Everything, unit to end-to-end, on the real components
-	@hack/packages.sh base
+	@hack/packages.sh base test
 	@hack/clean-check.sh before
 	@$(MAKE) --no-print-directory lint test-unit test-root
 	@hack/clean-check.sh after
