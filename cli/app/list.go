@@ -14,7 +14,6 @@ import (
 	"miren.dev/runtime/api/sandbox"
 	"miren.dev/runtime/cli/command"
 	"miren.dev/runtime/cli/console"
-	"miren.dev/runtime/cli/rollout"
 	"miren.dev/runtime/entity"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/schema"
@@ -134,7 +133,7 @@ func summaries(ctx context.Context, e *command.Env) ([]*summary, error) {
 			}
 		}
 		s.Serving = strconv.FormatInt(ready, 10) + "/" + strconv.FormatInt(want, 10)
-		if d := byID[a.Status.ActiveDeployment]; d != nil && !rollout.Ended(d) {
+		if d := byID[a.Status.ActiveDeployment]; d != nil && !d.Status.Phase.Ended() {
 			s.Deploying = string(d.Status.Phase)
 		}
 		if d := byID[a.Status.LastDeployment]; d != nil {

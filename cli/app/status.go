@@ -14,7 +14,6 @@ import (
 	"miren.dev/runtime/api/sandbox"
 	"miren.dev/runtime/cli/command"
 	"miren.dev/runtime/cli/console"
-	"miren.dev/runtime/cli/rollout"
 	"miren.dev/runtime/pkg/schema"
 )
 
@@ -73,7 +72,7 @@ func (d *detail) printStatus(e *command.Env) {
 	for _, r := range d.Routes {
 		line("route", "%s%s → %s", r.Spec.Host, r.Spec.Path, r.Spec.Service)
 	}
-	if dep := d.Deployment; dep != nil && !rollout.Ended(dep) {
+	if dep := d.Deployment; dep != nil && !dep.Status.Phase.Ended() {
 		line("deploying", "%s %s %s", dep.ID, paintPhase(e.Console, string(dep.Status.Phase)), stepText(dep))
 	}
 	if dep := d.Last; dep != nil {

@@ -57,7 +57,7 @@ func Follow(ctx context.Context, e *command.Env, v View, dep id.Deployment) (*ap
 			if err != nil {
 				return last, err
 			}
-			if last == nil || !Ended(last) {
+			if last == nil || !last.Status.Phase.Ended() {
 				return last, errs.New(errs.Unavailable, "the server stopped telling about deployment %s before it ended", dep)
 			}
 			return last, nil
@@ -155,7 +155,7 @@ func Finish(ctx context.Context, e *command.Env, v View, appName string, d *app.
 	}
 	last, err := Follow(ctx, e, v, d.GetID())
 	if ctx.Err() != nil {
-		if last == nil || !Ended(last) {
+		if last == nil || !last.Status.Phase.Ended() {
 			e.Notef("\n%s", advice(appName, "the deployment "+string(d.ID)+" goes on"))
 		}
 		return exit.With(exit.Interrupted, nil)

@@ -13,15 +13,6 @@ import (
 	"miren.dev/runtime/pkg/schema"
 )
 
-// Ended reports whether a deployment is over.
-func Ended(d *app.Deployment) bool {
-	switch d.Status.Phase {
-	case app.DeploymentPhaseSucceeded, app.DeploymentPhaseFailed, app.DeploymentPhaseCanceled:
-		return true
-	}
-	return false
-}
-
 // Outcome is how a deployment ended, with names for its ids.
 type Outcome struct {
 	App      string   `json:"app"`

@@ -206,7 +206,7 @@ func (o *runOptions) await(ctx context.Context, c sandbox.SandboxesClient, s *sa
 	if s, err = entity.Decode[sandbox.Sandbox](&resp.Sandbox); err != nil {
 		return nil, err
 	}
-	if !ended(s) {
+	if !s.Status.Phase.Ended() {
 		return s, nil
 	}
 	text := "the sandbox did not start"

@@ -39,10 +39,6 @@ func find(ctx context.Context, e *command.Env, nameOrID string) (*sandbox.Sandbo
 	return command.Find[sandbox.Sandbox](ctx, e, nameOrID)
 }
 
-func ended(s *sandbox.Sandbox) bool {
-	return s.Status.Phase == sandbox.SandboxPhaseStopped || s.Status.Phase == sandbox.SandboxPhaseFailed
-}
-
 type listOptions struct {
 	*command.Env
 	app   string
@@ -82,7 +78,7 @@ func (o *listOptions) run(ctx context.Context) error {
 			return err
 		}
 		if !o.all {
-			list = slices.DeleteFunc(list, ended)
+			list = slices.DeleteFunc(list, func(s *sandbox.Sandbox) bool { return s.Status.Phase.Ended() })
 		}
 		slices.SortFunc(list, func(a, b *sandbox.Sandbox) int {
 			return cmp.Or(b.CreatedAt.Compare(a.CreatedAt), cmp.Compare(a.ID, b.ID))
@@ -334,7 +330,7 @@ func (o *stopOptions) run(ctx context.Context, names []string) error {
 			continue
 		}
 		word := "stopped"
-		if !ended(s) {
+		if !s.Status.Phase.Ended() {
 			word = "stopping"
 		}
 		o.Printf("%s %s\n", word, s.ID)

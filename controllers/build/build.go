@@ -102,7 +102,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, bid schema.ID) (time.Duratio
 	if err != nil {
 		return 0, err
 	}
-	if ended(b) {
+	if b.Status.Phase.Ended() {
 		return 0, nil
 	}
 	r.mu.Lock()
@@ -157,14 +157,6 @@ func (r *Reconciler) begin(ctx context.Context, b *app.Build) bool {
 		r.run(j, b)
 	})
 	return true
-}
-
-func ended(b *app.Build) bool {
-	switch b.Status.Phase {
-	case app.BuildPhaseSucceeded, app.BuildPhaseFailed, app.BuildPhaseCanceled:
-		return true
-	}
-	return false
 }
 
 // abandon ends a running build on request. It reports whether there was one.
@@ -327,7 +319,7 @@ func (r *Reconciler) finish(ctx context.Context, bid schema.ID, change func(*app
 
 func (r *Reconciler) update(ctx context.Context, bid schema.ID, change func(*app.Build)) error {
 	_, err := entity.ModifyStatus(ctx, r.Store, bid, func(b *app.Build) error {
-		if ended(b) {
+		if b.Status.Phase.Ended() {
 			return errs.New(errs.FailedPrecondition, "build %s has ended already", bid)
 		}
 		change(b)

@@ -70,34 +70,6 @@ func (r *Reconciler) now() time.Time {
 	return time.Now()
 }
 
-// Ended reports whether a phase is an end.
-func Ended(p app.DeploymentPhase) bool {
-	switch p {
-	case app.DeploymentPhaseSucceeded, app.DeploymentPhaseFailed, app.DeploymentPhaseCanceled:
-		return true
-	}
-	return false
-}
-
-// Cancelable reports whether a deployment in the phase can still be canceled:
-// the new version does not take the traffic yet.
-func Cancelable(p app.DeploymentPhase) bool {
-	switch p {
-	case app.DeploymentPhaseShifting, app.DeploymentPhaseDraining:
-		return false
-	}
-	return !Ended(p)
-}
-
-// BuildEnded reports whether a build is over.
-func BuildEnded(b *app.Build) bool {
-	switch b.Status.Phase {
-	case app.BuildPhaseSucceeded, app.BuildPhaseFailed, app.BuildPhaseCanceled:
-		return true
-	}
-	return false
-}
-
 // rollout is one deployment being reconciled.
 type rollout struct {
 	*Reconciler
@@ -128,7 +100,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, did schema.ID) (time.Duratio
 	// The attempt may have changed what it had read.
 	if ro, rerr := r.read(ctx, did); rerr != nil {
 		return 0, rerr
-	} else if ro != nil && !Ended(ro.dep.Status.Phase) {
+	} else if ro != nil && !ro.dep.Status.Phase.Ended() {
 		return 0, ro.giveUp(ctx, err)
 	}
 	return 0, err
@@ -154,7 +126,7 @@ func (r *Reconciler) read(ctx context.Context, did schema.ID) (*rollout, error) 
 }
 
 func (r *rollout) advance(ctx context.Context) (time.Duration, error) {
-	if Ended(r.dep.Status.Phase) {
+	if r.dep.Status.Phase.Ended() {
 		return 0, r.cleanUp(ctx)
 	}
 	if err := r.holdLease(ctx); err != nil {
@@ -163,7 +135,7 @@ func (r *rollout) advance(ctx context.Context) (time.Duration, error) {
 	if r.lease == nil {
 		return 0, r.lost(ctx)
 	}
-	if r.dep.Spec.Cancel && Cancelable(r.dep.Status.Phase) {
+	if r.dep.Spec.Cancel && r.dep.Status.Phase.Cancelable() {
 		r.endSteps(app.StepStateFailed, "canceled")
 		return 0, r.end(ctx, app.DeploymentPhaseCanceled)
 	}
@@ -316,7 +288,7 @@ func (r *rollout) end(ctx context.Context, phase app.DeploymentPhase) error {
 		if err != nil && !errs.Is(err, errs.NotFound) {
 			return err
 		}
-		if err == nil && !BuildEnded(b) && !b.Spec.Cancel {
+		if err == nil && !b.Status.Phase.Ended() && !b.Spec.Cancel {
 			b.Spec.Cancel = true
 			if op, err = entity.UpdateSpecOp(b); err != nil {
 				return err

@@ -162,7 +162,7 @@ func (n *node) Reconcile(ctx context.Context, sid schema.ID) (time.Duration, err
 	if errs.Is(err, errs.NotFound) {
 		return 0, nil
 	}
-	if err != nil || pool.Ended(sb) || sb.Spec.Node == "" {
+	if err != nil || sb.Status.Phase.Ended() || sb.Spec.Node == "" {
 		return 0, err
 	}
 	now := n.w.now()
@@ -376,7 +376,7 @@ func (w *world) phase(d *app.Deployment, p app.DeploymentPhase) *app.Deployment 
 	w.Helper()
 	w.eventually(fmt.Sprintf("%s is %s", d.ID, p), func() bool {
 		got := w.get(d).Status
-		if got.Phase != p && deployment.Ended(got.Phase) {
+		if got.Phase != p && got.Phase.Ended() {
 			w.dump()
 			w.Fatalf("deployment ended as %s, want %s; failure %+v", got.Phase, p, got.Failure)
 		}
@@ -431,7 +431,7 @@ func (w *world) leftover(a *app.App) string {
 	if l := list(w, func(l *app.DeployLease) bool { return l.Spec.App == a.GetID() }); len(l) > 0 {
 		return "lease"
 	}
-	if b := list(w, func(b *app.Build) bool { return b.Spec.App == a.GetID() && !deployment.BuildEnded(b) }); len(b) > 0 {
+	if b := list(w, func(b *app.Build) bool { return b.Spec.App == a.GetID() && !b.Status.Phase.Ended() }); len(b) > 0 {
 		return "build under way"
 	}
 	numbers := map[int64]bool{}
@@ -442,7 +442,7 @@ func (w *world) leftover(a *app.App) string {
 		numbers[v.Spec.Number] = true
 	}
 	for _, p := range list(w, func(p *sandbox.SandboxPool) bool { return p.Spec.App == a.GetID() }) {
-		live := list(w, func(sb *sandbox.Sandbox) bool { return sb.Spec.Pool == p.GetID() && !pool.Ended(sb) })
+		live := list(w, func(sb *sandbox.Sandbox) bool { return sb.Spec.Pool == p.GetID() && !sb.Status.Phase.Ended() })
 		want := int(p.Spec.Replicas)
 		if p.Spec.AppVersion != a.Status.ActiveVersion && want > 0 {
 			return "pool of another version: " + p.Name

@@ -133,17 +133,12 @@ func Sandboxes(ctx context.Context, s entity.Reader, p id.SandboxPool) ([]*sandb
 	return list, err
 }
 
-// Ended reports whether nothing of the sandbox runs or will run any more.
-func Ended(sb *sandbox.Sandbox) bool {
-	return sb.Status.Phase == sandbox.SandboxPhaseStopped || sb.Status.Phase == sandbox.SandboxPhaseFailed
-}
-
 // Survey sorts sandboxes.
 func Survey(all []*sandbox.Sandbox) State {
 	var st State
 	for _, sb := range all {
 		switch {
-		case Ended(sb):
+		case sb.Status.Phase.Ended():
 			st.Ended = append(st.Ended, sb)
 		case sb.Spec.Desired == sandbox.DesiredStateStopped:
 			st.Going = append(st.Going, sb)

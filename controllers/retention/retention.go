@@ -159,14 +159,14 @@ func (l *look) history(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := forgetOldest(ctx, l, deps, l.Config.Deployments, nil, func(d *app.Deployment) bool { return deployment.Ended(d.Status.Phase) }); err != nil {
+	if err := forgetOldest(ctx, l, deps, l.Config.Deployments, nil, func(d *app.Deployment) bool { return d.Status.Phase.Ended() }); err != nil {
 		return err
 	}
 	builds, _, err := entity.List[app.Build](ctx, l.Store, mine(app.BuildAttrApp))
 	if err != nil {
 		return err
 	}
-	if err := forgetOldest(ctx, l, builds, l.Config.Builds, nil, func(b *app.Build) bool { return deployment.BuildEnded(b) && b.GetID() != l.build }); err != nil {
+	if err := forgetOldest(ctx, l, builds, l.Config.Builds, nil, func(b *app.Build) bool { return b.Status.Phase.Ended() && b.GetID() != l.build }); err != nil {
 		return err
 	}
 	vers, _, err := entity.List[app.AppVersion](ctx, l.Store, mine(app.AppVersionAttrApp))

@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"miren.dev/runtime/api/sandbox"
-	"miren.dev/runtime/controllers/pool"
 	"miren.dev/runtime/controllers/runtime"
 	"miren.dev/runtime/entity"
 	"miren.dev/runtime/pkg/errs"
@@ -28,7 +27,7 @@ func (r *Sandboxes) Controller() runtime.Controller {
 		Name: "sandbox-retention", Kind: sandbox.SandboxKind,
 		Filter: func(o schema.Object) bool {
 			sb, ok := o.(*sandbox.Sandbox)
-			return ok && sb.Spec.Pool == "" && pool.Ended(sb)
+			return ok && sb.Spec.Pool == "" && sb.Status.Phase.Ended()
 		},
 		Reconcile: func(ctx context.Context, key schema.ID) (runtime.Result, error) {
 			d, err := r.Reconcile(ctx, key)
@@ -46,7 +45,7 @@ func (r *Sandboxes) Reconcile(ctx context.Context, sid schema.ID) (time.Duration
 	if err != nil {
 		return 0, err
 	}
-	if sb.Spec.Pool != "" || !pool.Ended(sb) {
+	if sb.Spec.Pool != "" || !sb.Status.Phase.Ended() {
 		return 0, nil
 	}
 	now, ended := time.Now(), sb.UpdatedAt

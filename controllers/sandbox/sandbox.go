@@ -80,11 +80,6 @@ func (r *Reconciler) Mine(o schema.Object) bool {
 	return ok && sb.Spec.Node == r.Node
 }
 
-// Ended reports whether a sandbox is over.
-func Ended(sb *sandbox.Sandbox) bool {
-	return sb.Status.Phase == sandbox.SandboxPhaseStopped || sb.Status.Phase == sandbox.SandboxPhaseFailed
-}
-
 // Reconcile brings one sandbox closer to its spec and returns when to look
 // again (0: when something changes).
 func (r *Reconciler) Reconcile(ctx context.Context, sid schema.ID) (time.Duration, error) {
@@ -99,7 +94,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, sid schema.ID) (time.Duratio
 	if sb.Spec.Node != r.Node {
 		return 0, nil
 	}
-	if Ended(sb) {
+	if sb.Status.Phase.Ended() {
 		return r.clear(ctx, sb)
 	}
 	if reason := r.stopReason(sb); reason != "" {

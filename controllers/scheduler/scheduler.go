@@ -50,7 +50,7 @@ func (r *Reconciler) Controller() runtime.Controller {
 		Workers: 1, // decisions are made one after the other
 		Watches: []runtime.Source{
 			runtime.Map(func(s *sandbox.Sandbox) []string {
-				if Wants(s) || ended(s) {
+				if Wants(s) || s.Status.Phase.Ended() {
 					return runtime.Key(everything)
 				}
 				return nil
@@ -62,11 +62,7 @@ func (r *Reconciler) Controller() runtime.Controller {
 
 // Wants reports whether a sandbox waits for a decision of the scheduler.
 func Wants(s *sandbox.Sandbox) bool {
-	return s.Spec.Node == "" && !ended(s)
-}
-
-func ended(s *sandbox.Sandbox) bool {
-	return s.Status.Phase == sandbox.SandboxPhaseStopped || s.Status.Phase == sandbox.SandboxPhaseFailed
+	return s.Spec.Node == "" && !s.Status.Phase.Ended()
 }
 
 // Reconcile decides for all sandboxes that wait, whatever the key. It must not
@@ -141,7 +137,7 @@ func (r *Reconciler) plan(ctx context.Context) (*scheduler.Plan, error) {
 		return nil, errs.Wrap(err, "list sandboxes")
 	}
 	for _, s := range all {
-		if s.Spec.Node != "" && !ended(s) {
+		if s.Spec.Node != "" && !s.Status.Phase.Ended() {
 			plan.Add(string(s.Spec.Node), reservation(s))
 		}
 	}

@@ -9,7 +9,6 @@ import (
 	"miren.dev/runtime/api/app"
 	"miren.dev/runtime/api/id"
 	"miren.dev/runtime/components/buildkit"
-	"miren.dev/runtime/controllers/deployment"
 	"miren.dev/runtime/entity"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/rpc"
@@ -87,9 +86,9 @@ func (s *deploys) complete(digest source.Digest) error {
 func (s *deploys) Cancel(ctx context.Context, req *app.DeploymentRequest) (*app.DeploymentResponse, error) {
 	d, err := entity.ModifySpec(ctx, s.Store, req.Deployment, func(d *app.Deployment) error {
 		switch {
-		case deployment.Ended(d.Status.Phase):
+		case d.Status.Phase.Ended():
 			return errs.New(errs.FailedPrecondition, "deployment %s has ended: %s", d.ID, d.Status.Phase)
-		case !deployment.Cancelable(d.Status.Phase):
+		case !d.Status.Phase.Cancelable():
 			return errs.New(errs.FailedPrecondition, "the new version takes the traffic already").WithHint("`r app rollback` brings the version before back")
 		}
 		d.Spec.Cancel = true
@@ -158,7 +157,7 @@ func (f *follower) sendDeployment(d *app.Deployment) error {
 // changes sends every state of the deployment but the last, which it returns.
 func (f *follower) changes(ctx context.Context, d *app.Deployment) (*app.Deployment, error) {
 	return await(ctx, f.Store, d.Project, d.GetID(), func(d *app.Deployment) (bool, error) {
-		if deployment.Ended(d.Status.Phase) {
+		if d.Status.Phase.Ended() {
 			return true, nil
 		}
 		return false, f.sendDeployment(d)
@@ -199,7 +198,7 @@ func followBuild(ctx context.Context, d Deps, bid id.Build, offset int64, follow
 		if err != nil {
 			return err
 		}
-		ended := deployment.BuildEnded(b) // asked before reading, so that nothing is missed
+		ended := b.Status.Phase.Ended() // asked before reading, so that nothing is missed
 		err = d.BuildLogs.Read(ctx, string(bid), offset, follow, func(raw json.RawMessage, next int64) error {
 			offset = next
 			var e buildkit.Event

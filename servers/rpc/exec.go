@@ -13,7 +13,6 @@ import (
 	"miren.dev/runtime/api/id"
 	"miren.dev/runtime/api/sandbox"
 	"miren.dev/runtime/components/execution"
-	controller "miren.dev/runtime/controllers/sandbox"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/rpc"
 )
@@ -76,7 +75,7 @@ func (s *sandboxes) execTarget(ctx context.Context, req *sandbox.ExecRequest) (i
 	if err != nil {
 		return "", err
 	}
-	if controller.Ended(sb) {
+	if sb.Status.Phase.Ended() {
 		return "", over(sb)
 	}
 	return sb.GetID(), nil

@@ -12,7 +12,6 @@ import (
 	"miren.dev/runtime/api/id"
 	"miren.dev/runtime/api/sandbox"
 	"miren.dev/runtime/components/execution"
-	controller "miren.dev/runtime/controllers/sandbox"
 	"miren.dev/runtime/entity"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/rpc"
@@ -96,7 +95,7 @@ func (l *logReader) follow(ctx context.Context, src *logSource) error {
 	for {
 		sb, err := entity.Get[sandbox.Sandbox](ctx, l.Store, src.sb.GetID())
 		// Asked before reading, so that the last lines are not missed.
-		over := errs.Is(err, errs.NotFound) || err == nil && controller.Ended(sb)
+		over := errs.Is(err, errs.NotFound) || err == nil && sb.Status.Phase.Ended()
 		err = l.logs(ctx, src, 0, true, l.out.add)
 		if !errs.Is(err, errs.NotFound) {
 			return err

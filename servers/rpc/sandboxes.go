@@ -6,7 +6,6 @@ import (
 
 	"miren.dev/runtime/api/id"
 	"miren.dev/runtime/api/sandbox"
-	controller "miren.dev/runtime/controllers/sandbox"
 	"miren.dev/runtime/entity"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/servers/service"
@@ -56,7 +55,7 @@ func (s *sandboxes) until(ctx context.Context, sid id.Sandbox, what sandbox.Wait
 		return nil, err
 	}
 	return await(ctx, s.Store, sb.Project, sid, func(sb *sandbox.Sandbox) (bool, error) {
-		ended := controller.Ended(sb)
+		ended := sb.Status.Phase.Ended()
 		switch what {
 		case sandbox.WaitUntilRunning:
 			return ended || sb.Status.Phase == sandbox.SandboxPhaseRunning, nil
@@ -84,7 +83,7 @@ func (s *sandboxes) Stats(ctx context.Context, req *sandbox.SandboxRequest) (*sa
 	if err != nil {
 		return nil, err
 	}
-	if controller.Ended(sb) {
+	if sb.Status.Phase.Ended() {
 		return nil, over(sb)
 	}
 	st, err := s.Driver.Stats(ctx, string(req.Sandbox))

@@ -12,7 +12,6 @@ import (
 	"strings"
 
 	"miren.dev/runtime/api/app"
-	"miren.dev/runtime/controllers/deployment"
 	"miren.dev/runtime/entity"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/schema"
@@ -106,9 +105,9 @@ func (s *Service) Cancel(ctx context.Context, project, name string) (*app.Deploy
 	}
 	d, err := entity.ModifySpec(ctx, s.Store, a.Status.ActiveDeployment, func(d *app.Deployment) error {
 		switch {
-		case deployment.Ended(d.Status.Phase):
+		case d.Status.Phase.Ended():
 			return none
-		case !deployment.Cancelable(d.Status.Phase):
+		case !d.Status.Phase.Cancelable():
 			return errs.New(errs.FailedPrecondition, "the new version of %s takes the traffic already", name).
 				WithHint("`r app rollback %s` brings the version before back", name)
 		}
