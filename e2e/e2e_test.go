@@ -9,6 +9,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"hash/fnv"
 	"io"
 	"net"
 	"net/http"
@@ -43,6 +44,9 @@ func TestMain(m *testing.M) {
 		fmt.Fprintln(os.Stderr, "e2e: the binaries are not built (make toolchain bin/runtime):", err)
 		os.Exit(1)
 	}
+	h := fnv.New32a()
+	h.Write([]byte(bin))
+	stateRoot = fmt.Sprintf("/var/tmp/runtime-e2e-%08x", h.Sum32())
 	os.Exit(run(m))
 }
 
@@ -65,12 +69,18 @@ func run(m *testing.M) (code int) {
 		fmt.Fprintln(os.Stderr, "e2e: stop the shared server:", err)
 		code = 1
 	}
+	if code == 0 {
+		if err := os.RemoveAll(stateRoot); err != nil {
+			fmt.Fprintln(os.Stderr, "e2e:", err)
+			code = 1
+		}
+	}
 	return code
 }
 
 // stateRoot holds the state directories of test servers; what is in it belongs
-// to this run or to one that crashed.
-const stateRoot = "/var/tmp/runtime-e2e"
+// to this run, or to one of the same checkout that crashed.
+var stateRoot string
 
 // server is one installation under test.
 type server struct {
@@ -133,6 +143,9 @@ func sweepCrashed() error {
 		return nil
 	}
 	for _, e := range entries {
+		if strings.HasSuffix(e.Name(), "-home") {
+			continue
+		}
 		s := &server{name: e.Name(), state: filepath.Join(stateRoot, e.Name())}
 		err = errors.Join(err, s.remove())
 	}
@@ -144,7 +157,7 @@ func (s *server) command(ctx context.Context, dir string, args ...string) *exec.
 	cmd := exec.CommandContext(ctx, filepath.Join(bin, "r"), args...)
 	cmd.Dir = dir
 	cmd.Env = append(os.Environ(), "RUNTIME_STATE_DIR="+s.state, "RUNTIME_SERVER=", "RUNTIME_CLUSTER=",
-		"HOME="+s.state+"-home", "NO_COLOR=1")
+		"HOME="+s.state+"-home", "XDG_CONFIG_HOME=", "NO_COLOR=1")
 	return cmd
 }
 

@@ -1,0 +1,217 @@
+package e2e
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+)
+
+// contains fails the test unless out holds every word.
+func contains(t *testing.T, what, out string, words ...string) {
+	t.Helper()
+	for _, w := range words {
+		if !strings.Contains(out, w) {
+			t.Errorf("%s lacks %q:\n%s", what, w, out)
+		}
+	}
+}
+
+// TestTour runs the commands of docs/cli.md that the other tests do not.
+func TestTour(t *testing.T) {
+	s := own(t, "tour", "--rpc-address", "127.0.0.1:0")
+	name, dir := "tour", copyExample(t, "go-http")
+
+	t.Run("app", func(t *testing.T) {
+		contains(t, "deploy --plan", s.r(t, dir, "deploy", "--plan", "--app", name), "go")
+		s.r(t, dir, "deploy", "--app", name, "--message", "first")
+		contains(t, "app list", s.r(t, "", "app", "list"), name)
+		contains(t, "app show", s.r(t, "", "app", "show", name), name, "v1")
+		contains(t, "app status", s.r(t, "", "app", "status", name), "ready")
+		contains(t, "app history", s.r(t, "", "app", "history", name), "succeeded", "first")
+		eventually(t, converge, func() error {
+			if out := s.r(t, "", "app", "logs", name); !strings.Contains(out, "listening") {
+				return fmt.Errorf("app logs: %s", out)
+			}
+			return nil
+		})
+		contains(t, "app exec", s.r(t, "", "app", "exec", name, "--", "sh", "-c", "echo $RUNTIME_APP"), name)
+		s.r(t, "", "app", "restart", name)
+		s.answers(t, name, "/", "v1")
+
+		empty := t.TempDir()
+		write(t, filepath.Join(empty, "index.html"), "hello")
+		s.r(t, empty, "app", "init", "--name", "fresh")
+		if b, err := os.ReadFile(filepath.Join(empty, ".runtime", "app.toml")); err != nil || !strings.Contains(string(b), "fresh") {
+			t.Errorf("app init wrote %q, %v", b, err)
+		}
+	})
+
+	t.Run("route", func(t *testing.T) {
+		s.r(t, "", "route", "set", "shop.example.com", "--app", name)
+		contains(t, "route list", s.r(t, "", "route", "list"), "shop.example.com")
+		ask := func(want int) {
+			t.Helper()
+			eventually(t, converge, func() error {
+				req, err := http.NewRequest(http.MethodGet, fmt.Sprintf("http://127.0.0.1:%d/", s.port), nil)
+				if err != nil {
+					return err
+				}
+				req.Host = "shop.example.com"
+				resp, err := client.Do(req)
+				if err != nil {
+					return err
+				}
+				defer resp.Body.Close()
+				if resp.StatusCode != want {
+					return fmt.Errorf("answers %s, want %d", resp.Status, want)
+				}
+				return nil
+			})
+		}
+		ask(http.StatusOK)
+		s.r(t, "", "route", "delete", "shop.example.com")
+		ask(http.StatusNotFound)
+	})
+
+	t.Run("build", func(t *testing.T) {
+		var builds []struct {
+			ID string `json:"id"`
+		}
+		s.json(t, &builds, "build", "list")
+		if len(builds) != 1 {
+			t.Fatalf("%d builds", len(builds))
+		}
+		contains(t, "build logs", s.r(t, "", "build", "logs", builds[0].ID), "go build")
+	})
+
+	t.Run("sandbox", func(t *testing.T) {
+		id := s.run(t, "--", "sh", "-c", "echo started; sleep 600")
+		s.r(t, "", "sandbox", "exec", id, "--", "true")
+		contains(t, "sandbox list", s.r(t, "", "sandbox", "list"), id)
+		contains(t, "sandbox show", s.r(t, "", "sandbox", "show", id), id)
+		eventually(t, converge, func() error {
+			if out := s.r(t, "", "sandbox", "logs", id); !strings.Contains(out, "started") {
+				return fmt.Errorf("sandbox logs: %s", out)
+			}
+			return nil
+		})
+		s.r(t, "", "sandbox", "delete", id)
+		if res := s.try(t, "", "sandbox", "show", id); res.Code != 1 {
+			t.Errorf("a deleted sandbox: %s", res)
+		}
+	})
+
+	t.Run("entity", func(t *testing.T) {
+		contains(t, "entity kinds", s.r(t, "", "entity", "kinds"), "sandbox_pool", "deployment")
+		file := filepath.Join(t.TempDir(), "project.yaml")
+		write(t, file, "kind: project\nname: second\nspec:\n  display_name: The second\n")
+		s.r(t, "", "entity", "put", file)
+		contains(t, "entity get", s.r(t, "", "entity", "get", "project", "second", "--json"), "The second")
+		res := s.try(t, "", "entity", "list", "projcet")
+		if res.Code == 0 || !strings.Contains(res.Stderr, "project") {
+			t.Errorf("a mistyped kind: %s", res)
+		}
+		write(t, file, "kind: project\nname: third\nspec:\n  display_nmae: x\n")
+		if res := s.try(t, "", "entity", "put", file); res.Code == 0 || !strings.Contains(res.Stderr, "display_name") {
+			t.Errorf("a mistyped key: %s", res)
+		}
+		s.r(t, "", "entity", "delete", "project", "second")
+	})
+
+	t.Run("node", func(t *testing.T) {
+		var nodes []struct {
+			Name string `json:"name"`
+		}
+		s.json(t, &nodes, "node", "list")
+		if len(nodes) != 1 {
+			t.Fatalf("%d nodes", len(nodes))
+		}
+		s.r(t, "", "node", "cordon", nodes[0].Name)
+		id := s.run(t, "--", "true")
+		eventually(t, converge, func() error {
+			if out := s.r(t, "", "sandbox", "show", id, "--json"); !strings.Contains(out, "cordoned") {
+				return fmt.Errorf("%s", out)
+			}
+			return nil
+		})
+		s.r(t, "", "node", "uncordon", nodes[0].Name)
+		s.ended(t, id)
+		s.r(t, "", "sandbox", "delete", id)
+	})
+
+	t.Run("configuration", func(t *testing.T) {
+		file := filepath.Join(t.TempDir(), "server.yaml")
+		write(t, file, s.r(t, "", "config", "generate"))
+		s.r(t, "", "config", "validate", file)
+		write(t, file, "ingress:\n  http_adress: x\n")
+		if res := s.try(t, "", "config", "validate", file); res.Code == 0 || !strings.Contains(res.Stderr, "http_address") {
+			t.Errorf("a mistyped key: %s", res)
+		}
+	})
+
+	t.Run("auth", func(t *testing.T) {
+		s.r(t, "", "auth", "generate", "--name", "eve", "--role", "viewer")
+		cfg := filepath.Join(s.state+"-home", ".config", "runtime", "clientconfig.yaml")
+		b, err := os.ReadFile(cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if st, err := os.Stat(cfg); err != nil || st.Mode().Perm() != 0o600 {
+			t.Errorf("clientconfig.yaml: %v, %v", st.Mode(), err)
+		}
+		cluster := regexp.MustCompile(`(?m)^clusters:\n\s+([\w.:-]+):`).FindSubmatch(b)
+		if cluster == nil {
+			t.Fatalf("no cluster in %s", b)
+		}
+		remote := func(args ...string) result {
+			return s.try(t, "", append(args, "--cluster", string(cluster[1]), "--state-dir", "")...)
+		}
+		if res := remote("app", "list"); res.Code != 0 || !strings.Contains(res.Stdout, name) {
+			t.Errorf("a viewer lists the apps: %s", res)
+		}
+		if res := remote("app", "restart", name); res.Code != 1 || !strings.Contains(res.Stderr, "may not") {
+			t.Errorf("a viewer restarts an app: %s", res)
+		}
+	})
+
+	t.Run("rest", func(t *testing.T) {
+		var v map[string]any
+		if err := json.Unmarshal([]byte(s.r(t, "", "version", "--json")), &v); err != nil || len(v) == 0 {
+			t.Errorf("version --json: %v", err)
+		}
+		contains(t, "completion", s.r(t, "", "completion", "bash"), "complete")
+		contains(t, "doctor", s.try(t, "", "doctor").Stdout, "containerd")
+		contains(t, "server status", s.r(t, "", "server", "status"), "ready")
+	})
+
+	t.Run("keep running", func(t *testing.T) {
+		s.r(t, "", "server", "stop", "--keep-running")
+		s.answers(t, name, "/", "v1")
+		if res := s.try(t, "", "app", "list"); res.Code != 1 || !strings.Contains(res.Stderr, "server start") {
+			t.Errorf("without a server: %s", res)
+		}
+		if err := s.start(); err != nil {
+			t.Fatal(err)
+		}
+		s.answers(t, name, "/", "v1")
+	})
+
+	t.Run("everything again", func(t *testing.T) {
+		s.r(t, "", "server", "stop")
+		if err := s.start(); err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, converge+10*time.Second, func() error {
+			if code, body, err := s.get(name, "/"); err != nil || code != http.StatusOK {
+				return fmt.Errorf("answers %d %q %v", code, body, err)
+			}
+			return nil
+		})
+	})
+}
