@@ -116,7 +116,7 @@ func TestNames(t *testing.T) {
 		{[]string{"app", "delete", "shop"}, exit.Failed, "--yes"},
 		{[]string{"entity", "list", "sandbx"}, exit.Failed, "sandbox"},
 		{[]string{"entity", "list", "app", "-o", "xml"}, exit.Usage, "yaml"},
-		{[]string{"sandbox", "run", "--", "true"}, exit.Usage, "--image"},
+		{[]string{"sandbox", "run"}, exit.Usage, "no command"},
 		{[]string{"sandbox", "run", "--image", "debian", "--memory", "x", "--", "true"}, exit.Usage, "512MB"},
 		{[]string{"sandbox", "run", "--image", "debian", "--network", "mesh", "--", "true"}, exit.Usage, "network"},
 		{[]string{"app", "env", "set", "-a", "shop", "SURELY_NOT_SET"}, exit.Usage, "SURELY_NOT_SET=VALUE"},

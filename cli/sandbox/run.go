@@ -56,7 +56,7 @@ they are. With --detach the sandbox stays, with the command as its main process,
 		RunE:    func(cmd *cobra.Command, args []string) error { return o.run(cmd.Context(), args) },
 	}
 	f := cmd.Flags()
-	f.StringVarP(&o.image, "image", "i", "", "image: debian, python, node, golang, or a reference where a registry can be reached")
+	f.StringVarP(&o.image, "image", "i", "", "image: debian (without --app), python, node, golang, or a reference where a registry can be reached")
 	f.StringVarP(&o.app, "app", "a", "", "like the sandboxes of an app: image, environment and secrets")
 	f.StringVarP(&o.service, "service", "s", "", "with --app: like this service; default web")
 	f.StringVar(&o.name, "name", "", "name of the sandbox")
@@ -77,9 +77,12 @@ they are. With --detach the sandbox stays, with the command as its main process,
 	return cmd
 }
 
+// defaultImage is what a sandbox is made of when nothing is said.
+const defaultImage = "debian"
+
 func (o *runOptions) request(argv []string) (*sandbox.RunRequest, error) {
 	if o.image == "" && o.app == "" {
-		return nil, exit.Usagef("what should it be made of? give --image or --app")
+		o.image = defaultImage
 	}
 	if !o.detach && len(argv) == 0 {
 		return nil, exit.Usagef("no command is given; put it after --, or let the image's run with --detach")
