@@ -1,0 +1,253 @@
+package lsvd
+
+import (
+	"context"
+	"io"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"miren.dev/runtime/lsvd/internal/extent"
+	"miren.dev/runtime/lsvd/internal/manifest"
+	"miren.dev/runtime/lsvd/internal/name"
+	"miren.dev/runtime/lsvd/internal/wal"
+	"miren.dev/runtime/lsvd/store"
+	"miren.dev/runtime/pkg/errs"
+)
+
+// Device is an open disk. Its methods may be called concurrently. Operations
+// that overlap in time may happen in either order; each is atomic for extents
+// of up to 1 MiB.
+type Device struct {
+	opts   Options
+	st     store.Store
+	logger *slog.Logger
+	vol    ID
+	epoch  uint64
+	size   int64
+	wal    *wal.Log
+	lock   io.Closer
+	cache  *cache
+
+	align sync.RWMutex // held for writing by operations that read, change and write blocks
+
+	qmu     sync.Mutex
+	queue   []*op
+	leading bool
+
+	pub     sync.Mutex // held by the one that changes the state in the store
+	man     *manifest.Manifest
+	version store.Version
+	dir     *manifest.Directory
+	saved   *extent.Map // the base map of the last checkpoint
+	since   int         // segments since then
+	nextMap uint64
+	nextGC  uint64
+	garbage []name.Ref // dropped from the manifest, maybe not yet deleted
+
+	mu     sync.RWMutex
+	active *cut
+	frozen []*cut // oldest first
+	base   *extent.Map
+	table  map[uint64]*seg
+	gate   *gate
+	unsent int64
+	space  chan struct{} // closed and replaced when unsent falls
+	closed bool
+	failed error
+
+	stop context.CancelFunc
+	done chan struct{}
+	kick chan struct{}
+
+	stats counters
+}
+
+// seg is one segment of the table. live changes under Device.mu.
+type seg struct {
+	manifest.Segment
+	live uint64
+}
+
+// cut is a run of sequence numbers on its way to the store.
+type cut struct {
+	first, last uint64
+	bytes       int64
+	born        time.Time
+	over        *extent.Map // to sequence numbers of chunks
+	chunks      map[uint64]*wal.Chunk
+	sealed      []byte // the segment, once built
+}
+
+func newCut() *cut {
+	return &cut{over: extent.New(maxBlocks), chunks: map[uint64]*wal.Chunk{}}
+}
+
+// maxBlocks gives all maps the same height, whatever the size of the disk.
+const maxBlocks = MaxSize / BlockSize
+
+// gate counts the readers that entered while it was the current one. enter is
+// called with Device.mu held, and so is shut, after the gate was replaced.
+type gate struct {
+	n    atomic.Int64 // readers, plus one until shut
+	idle chan struct{}
+}
+
+func newGate() *gate {
+	g := &gate{idle: make(chan struct{})}
+	g.n.Store(1)
+	return g
+}
+
+func (g *gate) enter() { g.n.Add(1) }
+
+func (g *gate) leave() {
+	if g.n.Add(-1) == 0 {
+		close(g.idle)
+	}
+}
+
+// pass waits for all readers that may use what was current before.
+func (d *Device) pass() {
+	d.mu.Lock()
+	old := d.gate
+	d.gate = newGate()
+	d.mu.Unlock()
+	old.leave()
+	<-old.idle
+}
+
+// Size is the size of the disk in bytes.
+func (d *Device) Size() int64 { return d.size }
+
+// ID is the volume.
+func (d *Device) ID() ID { return d.vol }
+
+// fail makes the disk refuse everything from now on.
+func (d *Device) fail(err error) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.failed == nil {
+		d.failed = err
+		d.logger.Error("disk has failed", "volume", d.vol.String(), "err", err)
+		close(d.space)
+		d.space = make(chan struct{})
+	}
+	return d.failed
+}
+
+// usable returns why the disk cannot be used. The caller holds mu.
+func (d *Device) usable() error {
+	if d.closed {
+		return errs.New(errs.FailedPrecondition, "disk %s is closed", d.vol)
+	}
+	return d.failed
+}
+
+// readable is usable for reads: a log that failed does not spoil what the map
+// names, but a disk that somebody else has opened may have changed.
+func (d *Device) readable() error {
+	if d.closed || errs.Is(d.failed, errs.Conflict) {
+		return d.usable()
+	}
+	return nil
+}
+
+func (d *Device) usableNow() error {
+	d.mu.RLock()
+	defer d.mu.RUnlock()
+	return d.usable()
+}
+
+// Flush makes all writes acknowledged before it survive a power loss.
+func (d *Device) Flush(ctx context.Context) error {
+	if err := d.usableNow(); err != nil {
+		return err
+	}
+	if err := d.wal.Sync(); err != nil {
+		return d.fail(err)
+	}
+	if d.opts.RemoteFlush {
+		return d.Drain(ctx)
+	}
+	return nil
+}
+
+// Close sends what is unsent, marks the volume clean and releases it. If the
+// store cannot be reached before ctx ends, it returns the error and releases
+// the volume all the same: the log keeps the data for the next Open.
+func (d *Device) Close(ctx context.Context) error {
+	d.mu.Lock()
+	if d.closed {
+		d.mu.Unlock()
+		return nil
+	}
+	d.closed = true
+	failed := d.failed
+	close(d.space) // those who wait for space see that the disk is closed
+	d.space = make(chan struct{})
+	d.mu.Unlock()
+	if d.stop != nil {
+		d.stop()
+		<-d.done
+	}
+	d.waitQueue()
+	d.pub.Lock()
+	defer d.pub.Unlock()
+	err := failed
+	if err == nil {
+		err = d.wal.Sync()
+	}
+	if err == nil {
+		err = d.retry(ctx, func() error { return d.drain(ctx, true) })
+	}
+	d.pass()
+	d.wal.Close()
+	d.lock.Close()
+	return err
+}
+
+// Stats are figures of an open disk.
+type Stats struct {
+	UnsentBytes   int64         // acknowledged, not yet in the store
+	Lag           time.Duration // age of the oldest of them
+	Written       int64         // bytes written by the caller
+	Stored        int64         // bytes created in the store, by cuts and GC
+	StoredGC      int64         // of these, by GC
+	LiveBlocks    int64         // blocks that segments hold and the disk uses
+	StoredBlocks  int64         // blocks that segments hold
+	Segments      int
+	LogBytes      int64 // space of log files in use
+	CacheHits     int64 // frames
+	CacheMisses   int64
+	CacheBytes    int64
+	StoreFailures int64 // operations that are or were tried again
+}
+
+type counters struct {
+	written, stored, storedGC, failures atomic.Int64
+}
+
+// Stats returns the current figures.
+func (d *Device) Stats() Stats {
+	d.mu.RLock()
+	defer d.mu.RUnlock()
+	s := Stats{
+		UnsentBytes: d.unsent, Written: d.stats.written.Load(), Stored: d.stats.stored.Load(),
+		StoredGC: d.stats.storedGC.Load(), StoreFailures: d.stats.failures.Load(), Segments: len(d.table), LogBytes: d.wal.Held(),
+	}
+	oldest := d.active
+	if len(d.frozen) > 0 {
+		oldest = d.frozen[0]
+	}
+	if oldest.last != 0 {
+		s.Lag = d.opts.Now().Sub(oldest.born)
+	}
+	for _, g := range d.table {
+		s.LiveBlocks += int64(g.live)
+		s.StoredBlocks += int64(g.Blocks)
+	}
+	s.CacheHits, s.CacheMisses, s.CacheBytes = d.cache.figures()
+	return s
+}

@@ -1,0 +1,293 @@
+package lsvd
+
+import (
+	"cmp"
+	"context"
+	"slices"
+
+	"miren.dev/runtime/lsvd/internal/extent"
+	"miren.dev/runtime/lsvd/internal/manifest"
+	"miren.dev/runtime/lsvd/internal/name"
+	"miren.dev/runtime/lsvd/internal/segment"
+	"miren.dev/runtime/lsvd/store"
+	"miren.dev/runtime/pkg/errs"
+)
+
+// move is a live piece of a segment that GC is about to empty.
+type move struct {
+	lba, n uint64
+	from   extent.Value
+	seq    uint64
+	seg    *seg
+}
+
+// GC moves live data out of the segments that are most worth it until the
+// stored blocks are at most ratio times the live ones, and deletes what that
+// frees. It reports how many segments it emptied.
+func (d *Device) GC(ctx context.Context, ratio float64) (int, error) {
+	if err := d.usableNow(); err != nil {
+		return 0, err
+	}
+	d.pub.Lock()
+	defer d.pub.Unlock()
+	total := 0
+	for {
+		var n int
+		err := d.retry(ctx, func() (err error) { n, err = d.collectRound(ctx, ratio); return err })
+		total += n
+		if err != nil || n == 0 {
+			return total, err
+		}
+	}
+}
+
+// collect does one round if the configured ratio is exceeded.
+func (d *Device) collect(ctx context.Context) (int, error) {
+	return d.collectRound(ctx, d.opts.GCRatio)
+}
+
+// collectRound empties as many segments as fill one of GC's own. The caller
+// holds pub.
+func (d *Device) collectRound(ctx context.Context, ratio float64) (int, error) {
+	victims := d.victims(ratio)
+	if len(victims) == 0 {
+		return 0, nil
+	}
+	var moves []move
+	for _, v := range victims {
+		if d.liveOf(v) == 0 {
+			continue // and it may be deleted, if the last checkpoint went through unnoticed
+		}
+		x, err := d.cache.index(ctx, &v.Segment)
+		if err != nil {
+			return 0, err
+		}
+		d.mu.RLock()
+		for _, e := range x.Entries {
+			if e.Zero {
+				continue
+			}
+			d.base.Walk(e.LBA, e.Blocks, func(lba, n uint64, at extent.Value) bool {
+				if at.Src == v.Num {
+					moves = append(moves, move{lba: lba, n: n, from: at, seq: e.Seq, seg: v})
+				}
+				return true
+			})
+		}
+		d.mu.RUnlock()
+	}
+	if len(moves) > 0 {
+		if err := d.relocate(ctx, moves); err != nil {
+			return 0, err
+		}
+	}
+	return len(victims), d.checkpoint(ctx, false)
+}
+
+func (d *Device) liveOf(s *seg) uint64 {
+	d.mu.RLock()
+	defer d.mu.RUnlock()
+	return s.live
+}
+
+// victims picks segments by (1-u)*age/(1+u), where u is their live share and
+// age how much was written since. Until the ratio holds, and for one output.
+func (d *Device) victims(ratio float64) []*seg {
+	d.mu.RLock()
+	defer d.mu.RUnlock()
+	var live, stored uint64
+	var all []*seg
+	for _, s := range d.table {
+		live += s.live
+		stored += s.Blocks
+		if s.live < s.Blocks {
+			all = append(all, s)
+		}
+	}
+	score := func(s *seg) float64 {
+		u := float64(s.live) / float64(s.Blocks)
+		return (1 - u) * float64(d.man.Durable-s.Last+1) / (1 + u)
+	}
+	slices.SortFunc(all, func(a, b *seg) int {
+		return cmp.Or(cmp.Compare(score(b), score(a)), cmp.Compare(a.Num, b.Num))
+	})
+	var out []*seg
+	moved := uint64(0)
+	limit := max(uint64(d.opts.CutBytes)/BlockSize, 1)
+	for _, s := range all {
+		if float64(stored) <= ratio*float64(live) || len(out) > 0 && moved+s.live > limit {
+			break
+		}
+		out = append(out, s)
+		moved += s.live
+		stored -= s.Blocks - s.live
+	}
+	return out
+}
+
+// relocate writes the moves to one segment and changes the map for those
+// blocks that still are where they were. The caller holds pub.
+func (d *Device) relocate(ctx context.Context, moves []move) error {
+	slices.SortFunc(moves, func(a, b move) int { return cmp.Compare(a.lba, b.lba) })
+	ref := name.Ref{Volume: d.vol, Kind: name.GC, Epoch: d.epoch, Num: d.nextGC}
+	d.nextGC++ // never used twice: another attempt may have another content
+	h := segment.Head{Ref: ref, First: moves[0].seq, Last: moves[0].seq}
+	entries := make([]segment.Entry, len(moves))
+	blocks := uint64(0)
+	for i, m := range moves {
+		entries[i] = segment.Entry{LBA: m.lba, Blocks: m.n, Seq: m.seq}
+		h.First, h.Last = min(h.First, m.seq), max(h.Last, m.seq)
+		blocks += m.n
+	}
+	b, err := segment.Build(h, d.opts.Key, d.opts.Random, entries, func(i int, p []byte) error {
+		return d.cache.read(ctx, &moves[i].seg.Segment, uint64(moves[i].from.Off), p)
+	})
+	if err != nil {
+		return err
+	}
+	if err := d.create(ctx, ref, b); err != nil {
+		d.garbage = append(d.garbage, ref)
+		return err
+	}
+	d.stats.storedGC.Add(int64(len(b)))
+	s := manifest.Segment{Num: d.man.NextSegment, Ref: ref, Size: int64(len(b)), Blocks: blocks, First: h.First, Last: h.Last}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.man.NextSegment++
+	d.man.Segments = append(d.man.Segments, s)
+	d.table[s.Num] = &seg{Segment: s, live: blocks}
+	block := uint32(0)
+	for _, m := range moves {
+		// The base map changes under pub only, so every block still is there;
+		// were it not, a newer write would have to win.
+		same := true
+		d.base.Walk(m.lba, m.n, func(lba, n uint64, at extent.Value) bool {
+			same = same && lba == m.lba && n == m.n && at == m.from
+			return same
+		})
+		if !same {
+			return errs.New(errs.Internal, "block %d moved under GC", m.lba)
+		}
+		d.base.Set(m.lba, m.n, extent.Value{Src: s.Num, Off: block})
+		block += uint32(m.n)
+	}
+	return nil
+}
+
+// deleteGarbage deletes objects of this volume that its manifest has dropped
+// and no other manifest names. The caller holds pub.
+func (d *Device) deleteGarbage(ctx context.Context) error {
+	if len(d.garbage) == 0 {
+		return nil
+	}
+	u, err := readUsage(ctx, d.st)
+	if err != nil {
+		return err
+	}
+	u.add(d.man)
+	for len(d.garbage) > 0 {
+		r := d.garbage[0]
+		// What others made is theirs to delete, or Sweep's.
+		if r.Volume == d.vol && !u.refs[r] {
+			if err := d.st.Delete(ctx, r.Key()); err != nil {
+				return err
+			}
+		}
+		d.garbage = d.garbage[1:]
+	}
+	return nil
+}
+
+// usage is what the manifests in a store name.
+type usage struct {
+	volumes map[ID]*manifest.Manifest
+	refs    map[name.Ref]bool
+}
+
+// readUsage reads every manifest, of volumes and snapshots. If one cannot be
+// read it fails: what it names is unknown.
+func readUsage(ctx context.Context, st store.Store) (*usage, error) {
+	u := &usage{volumes: map[ID]*manifest.Manifest{}, refs: map[name.Ref]bool{}}
+	for i, err := range st.List(ctx, name.Manifests) {
+		if err != nil {
+			return nil, err
+		}
+		m, _, err := loadManifest(ctx, st, i.Key)
+		if errs.Is(err, errs.NotFound) {
+			continue // deleted meanwhile
+		}
+		if err != nil {
+			return nil, err
+		}
+		if !m.Snapshot {
+			u.volumes[m.Volume] = m
+		}
+		u.add(m)
+	}
+	return u, nil
+}
+
+func (u *usage) add(m *manifest.Manifest) {
+	for _, s := range m.Segments {
+		u.refs[s.Ref] = true
+	}
+	for _, r := range m.Maps {
+		u.refs[r] = true
+	}
+}
+
+// Sweep deletes the objects in st that no manifest names and no open disk may
+// still add to one: leftovers of crashes, of deleted volumes and snapshots,
+// and of clones that moved on. It may run beside open disks and reports how
+// many objects and bytes it deleted.
+//
+// Manifests are read twice, the second time after the listing, so that a
+// clone made meanwhile keeps what its origin gave up.
+func Sweep(ctx context.Context, st store.Store) (objects int, bytes int64, err error) {
+	before, err := readUsage(ctx, st)
+	if err != nil {
+		return 0, 0, err
+	}
+	type candidate struct {
+		ref  name.Ref
+		size int64
+	}
+	var found []candidate
+	for i, err := range st.List(ctx, name.Objects) {
+		if err != nil {
+			return 0, 0, err
+		}
+		r, ok := name.ParseKey(i.Key)
+		if ok && !before.refs[r] && before.idle(r, i.Size) {
+			found = append(found, candidate{r, i.Size})
+		}
+	}
+	after, err := readUsage(ctx, st)
+	if err != nil {
+		return 0, 0, err
+	}
+	for _, c := range found {
+		if after.refs[c.ref] || !after.idle(c.ref, c.size) {
+			continue
+		}
+		if err := st.Delete(ctx, c.ref.Key()); err != nil {
+			return objects, bytes, err
+		}
+		objects++
+		bytes += c.size
+	}
+	return objects, bytes, nil
+}
+
+// idle reports that no disk that is or may be open can yet name the object.
+func (u *usage) idle(r name.Ref, size int64) bool {
+	m := u.volumes[r.Volume]
+	switch {
+	case m == nil:
+		return true // the volume is deleted
+	case r.Kind == name.Data:
+		// Fences stay: they tell a late owner that it is one.
+		return r.Epoch < m.ChainEpoch && size > segment.TrailerSize || r.Epoch == m.ChainEpoch && r.Num < m.ChainNext
+	}
+	return r.Epoch < m.Epoch
+}

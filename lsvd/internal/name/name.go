@@ -1,0 +1,127 @@
+// Package name has the identities of volumes and objects, and the keys they
+// have in the store:
+//
+//	manifests/<id>/volume                    the volume
+//	manifests/<id>/snapshots/<name>          a snapshot's manifest
+//	objects/<id>/data/<epoch>-<number>       segments of cuts, or the fence
+//	objects/<id>/gc/<epoch>-<number>         segments written by GC
+//	objects/<id>/map/<epoch>-<number>        checkpoints of the map
+//
+// Epoch and number are 16 hexadecimal digits.
+package name
+
+import (
+	"crypto/rand"
+	"encoding/hex"
+	"fmt"
+	"strings"
+
+	"miren.dev/runtime/lsvd/store"
+	"miren.dev/runtime/pkg/errs"
+)
+
+// Volume identifies a volume for ever; it is never used again.
+type Volume [16]byte
+
+// NewVolume makes a random identity.
+func NewVolume() Volume {
+	var v Volume
+	rand.Read(v[:])
+	return v
+}
+
+// ParseVolume reads the string form of a Volume.
+func ParseVolume(s string) (Volume, error) {
+	var v Volume
+	b, err := hex.DecodeString(s)
+	if err != nil || len(b) != len(v) {
+		return v, errs.New(errs.InvalidArgument, "volume id %q is not 32 hexadecimal digits", s)
+	}
+	copy(v[:], b)
+	return v, nil
+}
+
+func (v Volume) String() string { return hex.EncodeToString(v[:]) }
+
+// Kind is what an object is; its value is stored.
+type Kind uint8
+
+// The kinds of numbered objects.
+const (
+	Data Kind = 1 // segment of a cut, part of the chain
+	GC   Kind = 2 // segment of moved data
+	Map  Kind = 3 // checkpoint of the map
+)
+
+func (k Kind) String() string {
+	switch k {
+	case Data:
+		return "data"
+	case GC:
+		return "gc"
+	case Map:
+		return "map"
+	}
+	return fmt.Sprintf("kind%d", uint8(k))
+}
+
+// Ref names one numbered object.
+type Ref struct {
+	Volume Volume
+	Kind   Kind
+	Epoch  uint64
+	Num    uint64
+}
+
+// Key is the key of the object in the store.
+func (r Ref) Key() string {
+	return fmt.Sprintf("%s%s/%016x-%016x", Prefix(r.Volume), r.Kind, r.Epoch, r.Num)
+}
+
+func (r Ref) String() string { return r.Key() }
+
+// ParseKey reads the key of a numbered object; ok is false for other keys.
+func ParseKey(key string) (r Ref, ok bool) {
+	parts := strings.Split(key, "/")
+	if len(parts) != 4 || parts[0]+"/" != Objects {
+		return r, false
+	}
+	v, err := ParseVolume(parts[1])
+	if err != nil {
+		return r, false
+	}
+	r.Volume = v
+	for k := Data; k <= Map; k++ {
+		if k.String() == parts[2] {
+			r.Kind = k
+		}
+	}
+	if _, err := fmt.Sscanf(parts[3], "%016x-%016x", &r.Epoch, &r.Num); err != nil {
+		return r, false
+	}
+	return r, r.Kind != 0 && r.Key() == key
+}
+
+// Prefixes of all manifests and of all other objects.
+const (
+	Manifests = "manifests/"
+	Objects   = "objects/"
+)
+
+// Prefix is the prefix of the numbered objects of a volume.
+func Prefix(v Volume) string { return Objects + v.String() + "/" }
+
+// Manifest is the key of a volume's manifest.
+func Manifest(v Volume) string { return Manifests + v.String() + "/volume" }
+
+// Snapshots is the prefix of the manifests of a volume's snapshots.
+func Snapshots(v Volume) string { return Manifests + v.String() + "/snapshots/" }
+
+// Snapshot is the key of the manifest of a snapshot.
+func Snapshot(v Volume, name string) (string, error) {
+	key := Snapshots(v) + name
+	if strings.Contains(name, "/") || store.CheckKey(key) != nil {
+		return "", errs.New(errs.InvalidArgument, "snapshot name %q: use letters, digits, '.', '_' and '-', not beginning with a dot", name)
+	}
+	return key, nil
+}

@@ -1,0 +1,401 @@
+// Package segment is the format of the immutable objects that hold a disk's
+// data. A segment has the blocks of one cut (or of one GC run) sorted by
+// address, in frames of 64 KiB that are compressed and, with a key, encrypted
+// one by one; an index that is readable alone; and a trailer that names the
+// segment, so that no other object passes for it.
+//
+//	frames | index | trailer (140 bytes, at the end of the object)
+//
+//	trailer               index, uvarints unless said otherwise
+//	  0  "LSVDSEGM"       number of entries, then each:
+//	  8  version u32        address - end of the entry before
+//	 12  kind u8            blocks*2, +1 if it has no data (reads as zeros)
+//	 13  flags u8           last - original seq
+//	 14  0 u16            number of frames, then each:
+//	 16  volume [16]        stored bytes
+//	 32  epoch u64          codec u8: 0 none, 1 zstd
+//	 40  number u64         CRC-32C u32 of the stored bytes
+//	 48  first seq u64
+//	 56  last seq u64     flags: 1 encrypted, 2 fence
+//	 64  salt [16]
+//	 80  index length u32
+//	 84  CRC-32C of the index u32
+//	 88  length of all frames u64
+//	 96  blocks of data u32
+//	100  0 u32
+//	104  SHA-256 of all before the trailer [32]
+//	136  CRC-32C of the trailer before u32
+//
+// The data of the entries lies one after the other, 16 blocks to a frame; the
+// last may be shorter. Encrypted frames and index are AES-256-GCM under the
+// key HKDF-SHA-256(disk key, salt, trailer bytes 0..64), with the frame's
+// number as nonce (the index has 2^32-1); CRCs are of the encrypted bytes.
+//
+// A fence is a trailer alone. It ends the chain of an epoch: see package lsvd.
+package segment
+
+import (
+	"crypto/aes"
+	"crypto/cipher"
+	"crypto/hkdf"
+	"crypto/sha256"
+	"encoding/binary"
+	"io"
+	"sync"
+
+	"github.com/klauspost/compress/zstd"
+
+	"miren.dev/runtime/lsvd/internal/name"
+	"miren.dev/runtime/lsvd/internal/wire"
+	"miren.dev/runtime/pkg/errs"
+)
+
+// Version is the version of the segment format.
+const Version = 1
+
+// Sizes of the format.
+const (
+	Block       = 4096
+	FrameBlocks = 16
+	FrameSize   = FrameBlocks * Block
+	TrailerSize = 140
+	// MaxBlocks bounds the data of a segment.
+	MaxBlocks = 1 << 20
+)
+
+const (
+	magic         = "LSVDSEGM"
+	flagEncrypted = 1
+	flagFence     = 2
+	indexNonce    = 1<<32 - 1
+	codecNone     = 0
+	codecZstd     = 1
+)
+
+// Entry is one piece of the address space that a segment defines.
+type Entry struct {
+	LBA    uint64
+	Blocks uint64
+	Seq    uint64 // the original sequence number, also after GC moved it
+	Zero   bool   // reads as zeros, no data
+}
+
+// Head names a segment.
+type Head struct {
+	name.Ref
+	First, Last uint64 // of a cut: all sequence numbers in it
+}
+
+type frame struct {
+	off   int64
+	size  uint32
+	codec uint8
+	crc   uint32
+}
+
+// Index is the decoded index of a segment.
+type Index struct {
+	Head
+	Entries []Entry
+	Blocks  uint64
+	Fence   bool
+	frames  []frame
+	aead    cipher.AEAD
+}
+
+var (
+	encoder = sync.OnceValue(func() *zstd.Encoder {
+		e, err := zstd.NewWriter(nil, zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithEncoderConcurrency(2))
+		if err != nil {
+			panic(err) // the options are constants
+		}
+		return e
+	})
+	decoder = sync.OnceValue(func() *zstd.Decoder {
+		d, err := zstd.NewReader(nil, zstd.WithDecoderConcurrency(0), zstd.WithDecoderMaxMemory(1<<20))
+		if err != nil {
+			panic(err)
+		}
+		return d
+	})
+)
+
+func headBytes(h Head, flags uint8) []byte {
+	w := wire.Writer{B: make([]byte, 0, TrailerSize)}
+	w.Bytes([]byte(magic))
+	w.U32(Version)
+	w.U8(uint8(h.Kind))
+	w.U8(flags)
+	w.U16(0)
+	w.Bytes(h.Volume[:])
+	w.U64(h.Epoch)
+	w.U64(h.Num)
+	w.U64(h.First)
+	w.U64(h.Last)
+	return w.B
+}
+
+func newAEAD(key, salt, head []byte) (cipher.AEAD, error) {
+	k, err := hkdf.Key(sha256.New, key, salt, string(head), 32)
+	if err != nil {
+		return nil, err
+	}
+	b, err := aes.NewCipher(k)
+	if err != nil {
+		return nil, err
+	}
+	return cipher.NewGCM(b)
+}
+
+func nonce(n uint32) []byte {
+	var b [12]byte
+	binary.LittleEndian.PutUint32(b[:], n)
+	return b[:]
+}
+
+// Build encodes a segment. read fills p with the data of entries[i]; it is
+// called once for each entry with data, in order. salt needs 16 random bytes
+// if there is a key. Entries must be sorted by address and not overlap.
+func Build(h Head, key []byte, random io.Reader, entries []Entry, read func(i int, p []byte) error) ([]byte, error) {
+	var flags uint8
+	var salt [16]byte
+	var aead cipher.AEAD
+	if key != nil {
+		flags |= flagEncrypted
+		if _, err := io.ReadFull(random, salt[:]); err != nil {
+			return nil, err
+		}
+		var err error
+		if aead, err = newAEAD(key, salt[:], headBytes(h, flags)); err != nil {
+			return nil, err
+		}
+	}
+	blocks := uint64(0)
+	for _, e := range entries {
+		if !e.Zero {
+			blocks += e.Blocks
+		}
+	}
+	if blocks > MaxBlocks {
+		return nil, errs.New(errs.Internal, "segment of %d blocks", blocks)
+	}
+	var index wire.Writer
+	index.Uvarint(uint64(len(entries)))
+	end := uint64(0)
+	data := make([]byte, 0, blocks*Block)
+	for i, e := range entries {
+		index.Uvarint(e.LBA - end)
+		end = e.LBA + e.Blocks
+		var zero uint64
+		if e.Zero {
+			zero = 1
+		} else {
+			n := len(data)
+			data = data[:n+int(e.Blocks*Block)]
+			if err := read(i, data[n:]); err != nil {
+				return nil, err
+			}
+		}
+		index.Uvarint(e.Blocks<<1 | zero)
+		index.Uvarint(h.Last - e.Seq)
+	}
+	index.Uvarint(uint64((len(data) + FrameSize - 1) / FrameSize))
+	out := wire.Writer{B: make([]byte, 0, len(data)/2+TrailerSize)}
+	var scratch []byte
+	for n := uint32(0); len(data) > 0; n++ {
+		plain := data[:min(FrameSize, len(data))]
+		data = data[len(plain):]
+		codec, stored := uint8(codecZstd), encoder().EncodeAll(plain, scratch[:0])
+		scratch = stored
+		if len(stored) > len(plain)*15/16 {
+			codec, stored = codecNone, plain
+		}
+		if aead != nil {
+			stored = aead.Seal(nil, nonce(n), stored, nil)
+		}
+		out.Bytes(stored)
+		index.Uvarint(uint64(len(stored)))
+		index.U8(codec)
+		index.U32(wire.CRC(stored))
+	}
+	frames := len(out.B)
+	if aead != nil {
+		index.B = aead.Seal(nil, nonce(indexNonce), index.B, nil)
+	}
+	out.Bytes(index.B)
+	return appendTrailer(out.B, h, flags, salt, index.B, frames, blocks), nil
+}
+
+// Fence encodes the fence that ends a chain where segment ref would be.
+func Fence(ref name.Ref) []byte {
+	return appendTrailer(nil, Head{Ref: ref}, flagFence, [16]byte{}, nil, 0, 0)
+}
+
+func appendTrailer(body []byte, h Head, flags uint8, salt [16]byte, index []byte, frames int, blocks uint64) []byte {
+	sum := sha256.Sum256(body)
+	t := wire.Writer{B: headBytes(h, flags)}
+	t.Bytes(salt[:])
+	t.U32(uint32(len(index)))
+	t.U32(wire.CRC(index))
+	t.U64(uint64(frames))
+	t.U32(uint32(blocks))
+	t.U32(0)
+	t.Bytes(sum[:])
+	t.U32(wire.CRC(t.B))
+	return append(body, t.B...)
+}
+
+// Open decodes the index of the segment ref, from its last bytes. If tail is
+// too short for the index, it returns how many bytes of the end are needed.
+func Open(ref name.Ref, key []byte, size int64, tail []byte) (*Index, int64, error) {
+	bad := func(what string) (*Index, int64, error) {
+		return nil, 0, wire.Corrupt("segment %s: %s", ref, what)
+	}
+	if len(tail) < TrailerSize || int64(len(tail)) > size {
+		return bad("is cut off")
+	}
+	t := tail[len(tail)-TrailerSize:]
+	r := wire.Reader{B: t}
+	x := &Index{}
+	m := string(r.Bytes(8))
+	version := r.U32()
+	x.Kind = name.Kind(r.U8())
+	flags := r.U8()
+	r.U16()
+	copy(x.Volume[:], r.Bytes(16))
+	x.Epoch, x.Num, x.First, x.Last = r.U64(), r.U64(), r.U64(), r.U64()
+	salt := r.Bytes(16)
+	indexLen, indexCRC, frames := r.U32(), r.U32(), r.U64()
+	x.Blocks = uint64(r.U32())
+	r.U32()
+	r.Bytes(32)
+	crc := r.U32()
+	switch {
+	case m != magic || wire.CRC(t[:136]) != crc:
+		return bad("trailer is damaged")
+	case version != Version:
+		return nil, 0, errs.New(errs.FailedPrecondition, "segment %s has version %d, this program knows %d", ref, version, Version)
+	case x.Ref != ref:
+		return bad("is segment " + x.Ref.String())
+	case frames > 1<<40 || int64(frames)+int64(indexLen)+TrailerSize != size:
+		return bad("has another length than it says")
+	}
+	if flags&flagFence != 0 {
+		x.Fence = true
+		return x, 0, nil
+	}
+	need := int64(indexLen) + TrailerSize
+	if need > int64(len(tail)) {
+		return nil, need, nil
+	}
+	index := tail[int64(len(tail))-need : len(tail)-TrailerSize]
+	if wire.CRC(index) != indexCRC {
+		return bad("index is damaged")
+	}
+	if flags&flagEncrypted != 0 {
+		if key == nil {
+			return nil, 0, errs.New(errs.FailedPrecondition, "segment %s is encrypted and there is no key", ref)
+		}
+		var err error
+		if x.aead, err = newAEAD(key, salt, t[:64]); err != nil {
+			return nil, 0, err
+		}
+		if index, err = x.aead.Open(nil, nonce(indexNonce), index, nil); err != nil {
+			return bad("index does not decrypt with this key")
+		}
+	}
+	if err := x.decode(index, int64(frames)); err != nil {
+		return bad(err.Error())
+	}
+	return x, 0, nil
+}
+
+func (x *Index) decode(b []byte, frames int64) error {
+	r := wire.Reader{B: b}
+	x.Entries = make([]Entry, r.Count(3))
+	end, blocks := uint64(0), uint64(0)
+	for i := range x.Entries {
+		gap, n, back := r.Uvarint(), r.Uvarint(), r.Uvarint()
+		e := Entry{LBA: end + gap, Blocks: n >> 1, Zero: n&1 == 1, Seq: x.Last - back}
+		if e.Blocks == 0 || e.LBA < end || e.LBA+e.Blocks < e.LBA || back > x.Last {
+			return wire.Corrupt("index has an impossible entry")
+		}
+		end = e.LBA + e.Blocks
+		if !e.Zero {
+			blocks += e.Blocks
+		}
+		x.Entries[i] = e
+	}
+	if blocks != x.Blocks || blocks > MaxBlocks {
+		return wire.Corrupt("index and trailer differ in blocks")
+	}
+	x.frames = make([]frame, r.Count(6))
+	off := int64(0)
+	for i := range x.frames {
+		size := r.Uvarint()
+		f := frame{off: off, size: uint32(size), codec: r.U8(), crc: r.U32()}
+		if size > FrameSize+16 || f.codec > codecZstd {
+			return wire.Corrupt("index has an impossible frame")
+		}
+		off += int64(size)
+		x.frames[i] = f
+	}
+	if err := r.End(); err != nil {
+		return err
+	}
+	if off != frames || uint64(len(x.frames)) != (blocks+FrameBlocks-1)/FrameBlocks {
+		return wire.Corrupt("index and trailer differ in frames")
+	}
+	return nil
+}
+
+// Verify opens a whole segment and checks all of it.
+func Verify(ref name.Ref, key, object []byte) (*Index, error) {
+	x, _, err := Open(ref, key, int64(len(object)), object)
+	if err != nil {
+		return nil, err
+	}
+	body, t := object[:len(object)-TrailerSize], object[len(object)-TrailerSize:]
+	if sum := sha256.Sum256(body); string(sum[:]) != string(t[104:136]) {
+		return nil, wire.Corrupt("segment %s: checksum differs", ref)
+	}
+	return x, nil
+}
+
+// Frames is the number of frames.
+func (x *Index) Frames() int { return len(x.frames) }
+
+// Range is where the frames [a,b) are in the object.
+func (x *Index) Range(a, b int) (off, size int64) {
+	last := x.frames[b-1]
+	return x.frames[a].off, last.off + int64(last.size) - x.frames[a].off
+}
+
+// Raw reports whether the plain data of frame i may share memory with its
+// stored bytes.
+func (x *Index) Raw(i int) bool { return x.frames[i].codec == codecNone && x.aead == nil }
+
+// Decode returns the plain data of frame i, whose stored bytes begin b.
+func (x *Index) Decode(i int, b []byte) ([]byte, error) {
+	f := x.frames[i]
+	if len(b) < int(f.size) || wire.CRC(b[:f.size]) != f.crc {
+		return nil, wire.Corrupt("segment %s: frame %d is damaged", x.Ref, i)
+	}
+	b = b[:f.size]
+	var err error
+	if x.aead != nil {
+		if b, err = x.aead.Open(nil, nonce(uint32(i)), b, nil); err != nil {
+			return nil, wire.Corrupt("segment %s: frame %d does not decrypt", x.Ref, i)
+		}
+	}
+	want := int(min(FrameBlocks, x.Blocks-uint64(i)*FrameBlocks)) * Block
+	if f.codec == codecZstd {
+		if b, err = decoder().DecodeAll(b, make([]byte, 0, want)); err != nil {
+			return nil, wire.Corrupt("segment %s: frame %d: %v", x.Ref, i, err)
+		}
+	}
+	if len(b) != want {
+		return nil, wire.Corrupt("segment %s: frame %d has %d bytes", x.Ref, i, len(b))
+	}
+	return b, nil
+}

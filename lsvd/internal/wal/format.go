@@ -1,0 +1,245 @@
+// Package wal is the local log of a disk: fixed-size files, written from the
+// front, recycled when their content has reached the store.
+//
+// File: a header in the first 4096 bytes, then records, each at a multiple of
+// 512 bytes. Records do not cross files. All integers are little-endian.
+//
+//	header              record
+//	 0  "LSVDLOGF"       0  "LREC"
+//	 8  version u32      4  head length u32: this, extents, block CRCs
+//	12  0 u32            8  data length u32
+//	16  volume [16]     12  number of extents u32
+//	32  epoch u64       16  volume [16]
+//	40  generation u64  32  epoch u64
+//	48  first seq u64   40  generation u64
+//	56  prev epoch u64  48  seq of the first extent u64
+//	64  prev seq u64    56  CRC-32C of the head but this field u32
+//	72  CRC-32C u32     60  0 u32
+//	                    64  extents, 24 bytes each:
+//	                        kind u8, 0 [7], address u64, blocks u64
+//	                        then a CRC-32C u32 per block of data
+//	                        zeros to a multiple of 512, then the data
+//
+// A record is valid in a file when its CRCs hold and volume, epoch and
+// generation are those of the file's header: what an earlier use of the file
+// left behind never is. Each extent has the next sequence number; a scan takes
+// records while the numbers continue without a gap.
+//
+// An epoch's files say in prev what they continue: all records of prev epoch
+// up to prev seq, and no others, come before them.
+package wal
+
+import (
+	"miren.dev/runtime/lsvd/internal/name"
+	"miren.dev/runtime/lsvd/internal/wire"
+)
+
+// Version is the version of the log format.
+const Version = 1
+
+// Sizes of the format.
+const (
+	Block      = 4096
+	headerSize = 4096
+	align      = 512
+	recordHead = 64
+	extentSize = 24
+	// MaxData bounds the data of a record, MaxExtents its extents.
+	MaxData    = 4 << 20
+	MaxExtents = 1024
+)
+
+const (
+	fileMagic   = "LSVDLOGF"
+	recordMagic = 0x4345524c // "LREC"
+)
+
+// Kind is what an extent does; its value is stored.
+type Kind uint8
+
+// The kinds of extents.
+const (
+	Data Kind = 1
+	Zero Kind = 2 // reads as zeros from here on
+	Trim Kind = 3 // the same, asked for as a trim
+)
+
+// Extent is one logged change of the disk.
+type Extent struct {
+	Kind   Kind
+	LBA    uint64
+	Blocks uint64
+	Data   []byte // of Data: Blocks*Block bytes
+}
+
+// Header is the header of a log file.
+type Header struct {
+	Volume     name.Volume
+	Epoch      uint64
+	Generation uint64
+	First      uint64 // seq of the first record
+	PrevEpoch  uint64
+	PrevSeq    uint64
+}
+
+// EncodeHeader returns the first block of a file.
+func EncodeHeader(h Header) []byte {
+	w := wire.Writer{B: make([]byte, 0, headerSize)}
+	w.Bytes([]byte(fileMagic))
+	w.U32(Version)
+	w.U32(0)
+	w.Bytes(h.Volume[:])
+	w.U64(h.Epoch)
+	w.U64(h.Generation)
+	w.U64(h.First)
+	w.U64(h.PrevEpoch)
+	w.U64(h.PrevSeq)
+	w.U32(wire.CRC(w.B))
+	return w.B[:headerSize]
+}
+
+// DecodeHeader reads the first block of a file. Anything but an intact header
+// of this version is Corrupt.
+func DecodeHeader(b []byte) (Header, error) {
+	var h Header
+	all := b
+	r := wire.Reader{B: b}
+	magic := string(r.Bytes(8))
+	version := r.U32()
+	reserved := r.U32()
+	copy(h.Volume[:], r.Bytes(16))
+	h.Epoch = r.U64()
+	h.Generation = r.U64()
+	h.First = r.U64()
+	h.PrevEpoch = r.U64()
+	h.PrevSeq = r.U64()
+	sum := r.U32()
+	switch {
+	case r.Err() != nil:
+		return h, r.Err()
+	case magic != fileMagic || wire.CRC(all[:72]) != sum || reserved != 0:
+		return h, wire.Corrupt("log file header is damaged")
+	case version != Version:
+		return h, wire.Corrupt("log file has version %d, this program knows %d", version, Version)
+	}
+	return h, nil
+}
+
+// recordSize is the space that a record of the extents takes in a file, and
+// how much of it is head and data.
+func recordSize(extents []Extent) (total, head, data int) {
+	for _, e := range extents {
+		data += len(e.Data)
+	}
+	head = recordHead + extentSize*len(extents) + data/Block*4
+	return roundUp(head) + data, head, data
+}
+
+func roundUp(n int) int { return (n + align - 1) &^ (align - 1) }
+
+// appendRecord appends an encoded record to buf and returns, per extent, the
+// CRCs of its blocks.
+func appendRecord(buf []byte, h Header, seq uint64, extents []Extent) ([]byte, [][]uint32) {
+	_, head, data := recordSize(extents)
+	w := wire.Writer{B: buf}
+	start := len(buf)
+	w.U32(recordMagic)
+	w.U32(uint32(head))
+	w.U32(uint32(data))
+	w.U32(uint32(len(extents)))
+	w.Bytes(h.Volume[:])
+	w.U64(h.Epoch)
+	w.U64(h.Generation)
+	w.U64(seq)
+	w.U64(0) // the CRC, below
+	for _, e := range extents {
+		w.U64(uint64(e.Kind))
+		w.U64(e.LBA)
+		w.U64(e.Blocks)
+	}
+	crcs := make([][]uint32, len(extents))
+	for i, e := range extents {
+		if len(e.Data) > 0 {
+			crcs[i] = make([]uint32, len(e.Data)/Block)
+		}
+		for k := range crcs[i] {
+			crcs[i][k] = wire.CRC(e.Data[k*Block : (k+1)*Block])
+			w.U32(crcs[i][k])
+		}
+	}
+	rec := w.B[start:]
+	crc := wire.Writer{B: rec[:56]}
+	crc.U32(wire.CRC(rec[:56], rec[60:]))
+	for len(w.B)-start < roundUp(head) {
+		w.U8(0)
+	}
+	for _, e := range extents {
+		w.Bytes(e.Data)
+	}
+	return w.B, crcs
+}
+
+// headInfo is the fixed part of a record.
+type headInfo struct {
+	head, data, count int
+	seq               uint64
+}
+
+// decodeFixed reads the fixed part of a record of the file h and checks what
+// can be checked before the rest is read.
+func decodeFixed(b []byte, h Header) (headInfo, error) {
+	r := wire.Reader{B: b}
+	magic := r.U32()
+	i := headInfo{head: int(r.U32()), data: int(r.U32()), count: int(r.U32())}
+	volume := r.Bytes(16)
+	epoch, gen := r.U64(), r.U64()
+	i.seq = r.U64()
+	r.U32()
+	reserved := r.U32()
+	switch {
+	case r.Err() != nil:
+		return i, r.Err()
+	case magic != recordMagic || string(volume) != string(h.Volume[:]) || epoch != h.Epoch || gen != h.Generation || reserved != 0:
+		return i, wire.Corrupt("not a record of this generation")
+	case i.data > MaxData || i.data%Block != 0 || i.count < 1 || i.count > MaxExtents || i.head != recordHead+extentSize*i.count+i.data/Block*4:
+		return i, wire.Corrupt("record has impossible lengths")
+	}
+	return i, nil
+}
+
+// decodeHead reads a whole record head, which decodeFixed has accepted.
+func decodeHead(b []byte, i headInfo) ([]Extent, []uint32, error) {
+	if len(b) < i.head {
+		return nil, nil, wire.Corrupt("record is cut off")
+	}
+	b = b[:i.head]
+	fixed := wire.Reader{B: b[56:60]}
+	if fixed.U32() != wire.CRC(b[:56], b[60:]) {
+		return nil, nil, wire.Corrupt("record head is damaged")
+	}
+	r := wire.Reader{B: b[recordHead:]}
+	extents := make([]Extent, i.count)
+	blocks := uint64(0)
+	for k := range extents {
+		kind := r.U64()
+		e := Extent{Kind: Kind(kind), LBA: r.U64(), Blocks: r.U64()}
+		if kind < uint64(Data) || kind > uint64(Trim) || e.Blocks == 0 || e.LBA+e.Blocks < e.LBA {
+			return nil, nil, wire.Corrupt("record has an impossible extent")
+		}
+		if e.Kind == Data {
+			if e.Blocks > MaxData/Block {
+				return nil, nil, wire.Corrupt("record has an impossible extent")
+			}
+			blocks += e.Blocks
+		}
+		extents[k] = e
+	}
+	if blocks != uint64(i.data/Block) {
+		return nil, nil, wire.Corrupt("record has %d blocks of data for %d", i.data/Block, blocks)
+	}
+	crcs := make([]uint32, blocks)
+	for k := range crcs {
+		crcs[k] = r.U32()
+	}
+	return extents, crcs, r.End()
+}

@@ -1,0 +1,163 @@
+// Package lsvd is a log-structured virtual disk: a block device whose writes
+// are durable in a local log, whose data lives in immutable segments in an
+// object store, and that survives every crash as an exact prefix of what was
+// written. It clones and snapshots without copying. It stands alone: package
+// nbd serves a [Device] to programs.
+//
+// # Path of a write
+//
+// One committer at a time takes the waiting operations, writes them as one
+// record to the log, changes the map in the same order and acknowledges. An
+// acknowledged write survives the process; Flush and FUA share an fdatasync
+// and make it survive a power loss. Every logged extent has a sequence number.
+//
+// Changes collect in the active cut: an overlay map of log positions. A cut of
+// 16 MiB or 5 s is frozen, built into one segment without what it overwrote
+// itself, and created in the store under the next number of the chain. Then
+// the base map takes over its addresses, and the log files are recycled. So the
+// store's state moves by whole cuts, and the base map is always the disk as
+// it was after some sequence number. A read asks the active cut, the frozen
+// ones from new to old, then the base map; what nobody maps reads as zeros.
+//
+// # Manifest, epochs, fences
+//
+// The manifest is replaced by compare-and-swap: from time to time, with a
+// checkpoint of the base map, not for every cut. Segments after it are found
+// by probing the chain: numbers without gaps under the epoch of the writer.
+// To open a volume is to claim the next epoch in the manifest, to adopt the
+// chain and to put a fence where its next segment would be. An earlier owner
+// that is still alive runs into the fence with its next cut and fails for
+// good: one chain never has two writers.
+//
+// Recovery is manifest, chain, local log. The log belongs to the epoch that
+// wrote it and says which one it continues, so the log of an owner that
+// somebody else has succeeded is never replayed. If the log that should be
+// there is not, or a segment is missing or damaged, Open refuses; with
+// AcceptLoss it gives the exact prefix that is left and says so.
+//
+// # Garbage
+//
+// GC picks segments by cost and benefit, moves what is live to segments of
+// its own stream, keeping original sequence numbers, and relocates exactly
+// those blocks that still are where they were. Objects are deleted after a
+// manifest without them is durable, readers are past, and no other manifest
+// in the store names them; snapshots and clones are nothing but manifests.
+//
+// # Lock order
+//
+// align, then the committer's queue (held by no one while waiting); pub, then
+// mu, then the log's locks. pub is held over store operations, mu never is.
+package lsvd
+
+import (
+	"crypto/hkdf"
+	"crypto/rand"
+	"crypto/sha256"
+	"io"
+	"log/slog"
+	"time"
+
+	"miren.dev/runtime/lsvd/internal/name"
+	"miren.dev/runtime/pkg/errs"
+)
+
+// BlockSize is the unit of the map. Reads and writes may have any alignment;
+// those aligned to it are faster, and only they are written in parallel.
+const BlockSize = 4096
+
+// MaxSize is the largest size of a disk: 16 TiB.
+const MaxSize = 16 << 40
+
+// ID identifies a volume for ever.
+type ID = name.Volume
+
+// NewID makes a random ID.
+func NewID() ID { return name.NewVolume() }
+
+// ParseID reads the string form of an ID.
+func ParseID(s string) (ID, error) { return name.ParseVolume(s) }
+
+// Options configure an open disk. The zero value is usable.
+type Options struct {
+	Logger *slog.Logger // default: discard
+
+	// Key encrypts segments if the volume was created with one: 32 bytes.
+	// The local log, the map and manifests are not encrypted.
+	Key []byte
+
+	LogFile    int64         // size of a log file; default 32 MiB, at least 64 KiB
+	CutBytes   int64         // a cut is frozen at this size; default 16 MiB
+	CutAge     time.Duration // or at this age; default 5 s
+	MaxUnsent  int64         // bound of logged bytes not yet in the store; default 1 GiB
+	CacheBytes int64         // bound of the read cache; default 64 MiB
+	Checkpoint int           // segments between checkpoints; default 16
+	GCRatio    float64       // start GC above this ratio of stored to live blocks; default 1.43
+
+	// RemoteFlush makes Flush and FUA wait until the store has the data too.
+	RemoteFlush bool
+	// AcceptLoss opens a volume although data is known to be lost.
+	AcceptLoss bool
+
+	Now    func() time.Time // default time.Now
+	Random io.Reader        // default crypto/rand
+
+	manual bool // tests: no goroutines, the caller steps
+}
+
+func (o Options) withDefaults() (Options, error) {
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	if o.Random == nil {
+		o.Random = rand.Reader
+	}
+	def := func(v *int64, d int64) {
+		if *v == 0 {
+			*v = d
+		}
+	}
+	def(&o.LogFile, 32<<20)
+	def(&o.CutBytes, 16<<20)
+	def(&o.MaxUnsent, 1<<30)
+	def(&o.CacheBytes, 64<<20)
+	if o.CutAge == 0 {
+		o.CutAge = 5 * time.Second
+	}
+	if o.Checkpoint == 0 {
+		o.Checkpoint = 16
+	}
+	if o.GCRatio == 0 {
+		o.GCRatio = 1.43
+	}
+	switch {
+	case o.Key != nil && len(o.Key) != 32:
+		return o, errs.New(errs.InvalidArgument, "key has %d bytes, not 32", len(o.Key))
+	case o.LogFile < 64<<10 || o.LogFile%BlockSize != 0:
+		return o, errs.New(errs.InvalidArgument, "log file size %d is not a multiple of 4096 from 64 KiB", o.LogFile)
+	case o.CutBytes < BlockSize || o.MaxUnsent < o.CutBytes || o.CacheBytes < 0 || o.CutAge < 0 || o.Checkpoint < 1 || o.GCRatio < 1:
+		return o, errs.New(errs.InvalidArgument, "options are out of range: cut %d, unsent %d, cache %d, age %v, checkpoint %d, ratio %v",
+			o.CutBytes, o.MaxUnsent, o.CacheBytes, o.CutAge, o.Checkpoint, o.GCRatio)
+	}
+	return o, nil
+}
+
+// Flags of a write.
+type Flags uint8
+
+// FUA makes the write survive a power loss before it is acknowledged.
+const FUA Flags = 1
+
+// keyCheck tells keys apart without giving them away.
+func keyCheck(key []byte) (c [16]byte) {
+	if key != nil {
+		k, err := hkdf.Key(sha256.New, key, nil, "lsvd key check", len(c))
+		if err != nil {
+			panic(err) // 16 bytes are never too many
+		}
+		copy(c[:], k)
+	}
+	return c
+}

@@ -1,0 +1,306 @@
+package lsvd
+
+import (
+	"context"
+	"io"
+	"slices"
+	"time"
+
+	"miren.dev/runtime/lsvd/internal/extent"
+	"miren.dev/runtime/lsvd/internal/manifest"
+	"miren.dev/runtime/lsvd/internal/name"
+	"miren.dev/runtime/lsvd/internal/segment"
+	"miren.dev/runtime/lsvd/internal/wal"
+	"miren.dev/runtime/lsvd/store"
+	"miren.dev/runtime/lsvd/vfs"
+	"miren.dev/runtime/pkg/errs"
+)
+
+// Create makes an empty volume of size bytes in st. With a key its segments
+// are encrypted.
+func Create(ctx context.Context, st store.Store, id ID, size int64, key []byte) error {
+	if size < BlockSize || size > MaxSize || size%BlockSize != 0 {
+		return errs.New(errs.InvalidArgument, "disk size %d is not a multiple of 4096 up to 16 TiB", size)
+	}
+	if key != nil && len(key) != 32 {
+		return errs.New(errs.InvalidArgument, "key has %d bytes, not 32", len(key))
+	}
+	m := &manifest.Manifest{Volume: id, Size: uint64(size), NextSegment: 1, Clean: true, Encrypted: key != nil,
+		KeyCheck: keyCheck(key), Created: uint64(time.Now().UnixNano())}
+	_, err := st.Create(ctx, name.Manifest(id), m.Encode())
+	return errs.Wrap(err, "create volume %s", id)
+}
+
+// Recovery says what Open found.
+type Recovery struct {
+	Durable   uint64 // sequence number that the store's state has
+	Last      uint64 // sequence number that the disk has, with the local log
+	Adopted   int    // segments found after the manifest
+	LostLog   bool   // the log that belongs to the volume is not here
+	LostAfter bool   // the chain has later segments that cannot be used
+}
+
+// Open claims the volume and recovers it from the store st and the log in fs.
+// It takes over from whoever has the volume open: they fail with their next
+// operation on the store. The log is held by at most one process.
+func Open(ctx context.Context, st store.Store, fs vfs.FS, id ID, opts Options) (*Device, Recovery, error) {
+	opts, err := opts.withDefaults()
+	if err != nil {
+		return nil, Recovery{}, err
+	}
+	d := &Device{
+		opts: opts, st: st, logger: opts.Logger, vol: id,
+		active: newCut(), base: extent.New(maxBlocks), table: map[uint64]*seg{}, gate: newGate(),
+		space: make(chan struct{}), kick: make(chan struct{}, 1), done: make(chan struct{}),
+		dir: manifest.NewDirectory(), cache: newCache(st, opts.Key, opts.CacheBytes),
+	}
+	d.base.Dropped = func(num, blocks uint64) { d.table[num].live -= blocks }
+	if d.lock, err = fs.Lock(); err != nil {
+		return nil, Recovery{}, errs.Wrap(err, "open volume %s", id)
+	}
+	rec, err := d.recover(ctx, fs)
+	if err != nil {
+		if d.wal != nil {
+			d.wal.Close()
+		}
+		d.lock.Close()
+		return nil, rec, errs.Wrap(err, "open volume %s", id)
+	}
+	d.logger.Info("volume is open", "volume", id.String(), "epoch", d.epoch, "durable", rec.Durable, "last", rec.Last, "adopted", rec.Adopted)
+	if !opts.manual {
+		run, stop := context.WithCancel(context.WithoutCancel(ctx))
+		d.stop = stop
+		go d.run(run)
+	}
+	return d, rec, nil
+}
+
+func (d *Device) recover(ctx context.Context, fs vfs.FS) (rec Recovery, err error) {
+	found, err := wal.Find(fs, d.vol)
+	if err != nil {
+		return rec, err
+	}
+	defer func() {
+		if d.wal == nil {
+			found.Close()
+		}
+	}()
+	if d.man, d.version, err = loadManifest(ctx, d.st, name.Manifest(d.vol)); err != nil {
+		return rec, err
+	}
+	if d.man.Volume != d.vol || d.man.Snapshot {
+		return rec, errs.New(errs.Corrupt, "its manifest is of another volume")
+	}
+	if d.man.KeyCheck != keyCheck(d.opts.Key) {
+		return rec, errs.New(errs.FailedPrecondition, "the volume is encrypted with another key, or not encrypted")
+	}
+	d.size = int64(d.man.Size)
+	if d.size > MaxSize {
+		return rec, errs.New(errs.Corrupt, "its size is %d", d.size)
+	}
+	chain := d.man.ChainEpoch
+	if rec.LostLog = !d.man.Clean && !found.Has(chain); rec.LostLog {
+		if !d.opts.AcceptLoss {
+			return rec, errs.New(errs.FailedPrecondition, "the local log of epoch %d is not here", chain).
+				WithHint("open it where it was open last; or accept the loss of what had not reached the store")
+		}
+		d.logger.Warn("local log is lost: the disk goes back to what the store has", "volume", d.vol.String(), "epoch", chain)
+	}
+	// Claim: from here on the owner before us cannot write the manifest.
+	claim := d.man.Clone()
+	claim.Epoch++
+	if _, err := io.ReadFull(d.opts.Random, claim.Owner[:]); err != nil {
+		return rec, err
+	}
+	d.epoch = claim.Epoch
+	if err := d.replace(ctx, claim); err != nil {
+		return rec, err
+	}
+	if err := d.loadMap(ctx); err != nil {
+		return rec, err
+	}
+	if err := d.followChain(ctx, chain, &rec); err != nil {
+		return rec, err
+	}
+	rec.Durable = d.man.Durable
+	rec.Last, err = found.Replay(chain, rec.Durable, func(c *wal.Chunk) error {
+		if c.LBA+c.Blocks > uint64(d.size/BlockSize) {
+			return errs.New(errs.Corrupt, "log has a write behind the end of the disk")
+		}
+		d.apply(c)
+		return nil
+	})
+	if err != nil {
+		return rec, err
+	}
+	d.wal, err = wal.Start(wal.Config{FS: fs, Volume: d.vol, Epoch: d.epoch, PrevEpoch: chain, PrevSeq: rec.Last, FileSize: d.opts.LogFile}, found)
+	if err != nil {
+		return rec, err
+	}
+	m := d.man.Clone()
+	m.ChainEpoch, m.ChainNext, m.Clean = d.epoch, 0, false
+	return rec, d.replace(ctx, m)
+}
+
+// loadMap builds the base map from the checkpoint and the segments after it.
+func (d *Device) loadMap(ctx context.Context) error {
+	for _, s := range d.man.Segments {
+		d.table[s.Num] = &seg{Segment: s}
+	}
+	seq := uint64(0)
+	if root := d.man.Root; root != nil {
+		seq = root.Seq
+		if err := d.loadCheckpoint(ctx, root); err != nil {
+			return err
+		}
+	}
+	// Blocks are counted once everything is mapped.
+	count, dropped := map[uint64]uint64{}, d.base.Dropped
+	d.base.Dropped = nil
+	d.saved = d.base.Snapshot()
+	for _, s := range d.man.Segments {
+		if s.Ref.Kind != name.Data || s.First <= seq {
+			continue
+		}
+		x, err := d.cache.index(ctx, &s)
+		if err != nil {
+			return err
+		}
+		d.mapEntries(s.Num, x.Entries)
+	}
+	var err error
+	d.base.Walk(0, maxBlocks, func(lba, n uint64, v extent.Value) bool {
+		if s := d.table[v.Src]; s == nil || uint64(v.Off)+n > s.Blocks {
+			err = errs.New(errs.Corrupt, "the map names blocks that no segment has")
+			return false
+		}
+		count[v.Src] += n
+		return true
+	})
+	for num, n := range count {
+		if s := d.table[num]; s != nil {
+			s.live = n
+		}
+	}
+	d.base.Dropped = dropped
+	return err
+}
+
+func (d *Device) loadCheckpoint(ctx context.Context, root *manifest.Root) error {
+	objects := map[name.Ref][]byte{}
+	get := func(ref name.Ref) error {
+		return again(func() error {
+			b, _, err := d.st.Get(ctx, ref.Key())
+			if errs.Is(err, errs.NotFound) {
+				return errs.New(errs.Corrupt, "checkpoint %s is missing", ref)
+			}
+			if err != nil {
+				return err
+			}
+			dir, err := manifest.DecodeDirectory(ref, b)
+			if err == nil && ref == root.Ref {
+				d.dir = dir
+			}
+			objects[ref] = b
+			return err
+		})
+	}
+	if err := get(root.Ref); err != nil {
+		return err
+	}
+	leaves := make([]uint64, 0, len(d.dir.Pages))
+	for leaf := range d.dir.Pages {
+		leaves = append(leaves, leaf)
+	}
+	slices.Sort(leaves)
+	d.base.Dropped = nil
+	for _, leaf := range leaves {
+		p := d.dir.Pages[leaf]
+		if leaf >= maxBlocks/extent.LeafBlocks {
+			return errs.New(errs.Corrupt, "checkpoint %s has a leaf behind the end", root.Ref)
+		}
+		if objects[p.Object] == nil {
+			if err := get(p.Object); err != nil {
+				return err
+			}
+		}
+		runs, err := manifest.DecodePage(p, objects[p.Object])
+		if err != nil {
+			return err
+		}
+		d.base.SetLeaf(leaf, runs)
+	}
+	d.base.Dropped = func(num, blocks uint64) { d.table[num].live -= blocks }
+	return nil
+}
+
+// followChain adopts the segments after the manifest and ends the chain with
+// a fence, so that its owner cannot add to it.
+func (d *Device) followChain(ctx context.Context, epoch uint64, rec *Recovery) error {
+	if epoch == 0 {
+		return nil // never opened
+	}
+	for {
+		ref := name.Ref{Volume: d.vol, Kind: name.Data, Epoch: epoch, Num: d.man.ChainNext}
+		var size int
+		var x *segment.Index
+		err := again(func() error {
+			b, _, err := d.st.Get(ctx, ref.Key())
+			if err == nil {
+				size = len(b)
+				x, err = segment.Verify(ref, d.opts.Key, b)
+			}
+			return err
+		})
+		if errs.Is(err, errs.NotFound) {
+			if err := d.lostAfter(ctx, ref, "is missing", rec); err != nil {
+				return err
+			}
+			if _, err := d.st.Create(ctx, ref.Key(), segment.Fence(ref)); err == nil {
+				return nil
+			} else if !errs.Is(err, errs.AlreadyExists) {
+				return err
+			}
+			continue
+		}
+		if err == nil && !x.Fence && x.First != d.man.Durable+1 {
+			err = errs.New(errs.Corrupt, "segment %s begins with sequence %d after %d", ref, x.First, d.man.Durable)
+		}
+		if errs.Is(err, errs.Corrupt) && d.opts.AcceptLoss {
+			rec.LostAfter = true
+			d.logger.Warn("chain ends early: a segment is damaged", "segment", ref.String(), "err", err)
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		if x.Fence {
+			return nil
+		}
+		s := manifest.Segment{Num: d.man.NextSegment, Ref: ref, Size: int64(size), First: x.First, Last: x.Last}
+		d.adopt(&s, x.Entries)
+		d.man.ChainNext++
+		d.since++
+		rec.Adopted++
+	}
+}
+
+// lostAfter refuses, unless told to accept it, a chain that has segments
+// after ref, which is not there.
+func (d *Device) lostAfter(ctx context.Context, ref name.Ref, what string, rec *Recovery) error {
+	for i, err := range d.st.List(ctx, name.Prefix(d.vol)+name.Data.String()+"/") {
+		if err != nil {
+			return err
+		}
+		if r, ok := name.ParseKey(i.Key); ok && r.Epoch == ref.Epoch && r.Num > ref.Num && i.Size > segment.TrailerSize {
+			rec.LostAfter = true
+			if !d.opts.AcceptLoss {
+				return errs.New(errs.Corrupt, "segment %s %s, but later ones exist", ref, what).
+					WithHint("restore the object; or accept that the disk goes back to what it was before it")
+			}
+			d.logger.Warn("chain ends early: a segment is missing", "segment", ref.String())
+			return nil
+		}
+	}
+	return nil
+}

@@ -1,0 +1,386 @@
+package lsvd
+
+import (
+	"bytes"
+	"context"
+	"time"
+
+	"miren.dev/runtime/lsvd/internal/extent"
+	"miren.dev/runtime/lsvd/internal/manifest"
+	"miren.dev/runtime/lsvd/internal/name"
+	"miren.dev/runtime/lsvd/internal/segment"
+	"miren.dev/runtime/lsvd/store"
+	"miren.dev/runtime/pkg/errs"
+)
+
+// run is the background work of a disk: it freezes old cuts, sends frozen
+// ones, makes checkpoints and collects garbage.
+func (d *Device) run(ctx context.Context) {
+	defer close(d.done)
+	tick := time.NewTicker(max(d.opts.CutAge/4, 10*time.Millisecond))
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-d.kick:
+		case <-tick.C:
+		}
+		d.mu.Lock()
+		if a := d.active; a.last != 0 && len(d.frozen) == 0 && d.opts.Now().Sub(a.born) >= d.opts.CutAge {
+			d.freeze()
+		}
+		d.mu.Unlock()
+		d.pub.Lock()
+		err := d.retry(ctx, func() error { return d.tend(ctx) })
+		d.pub.Unlock()
+		if err != nil && ctx.Err() == nil {
+			if d.usableNow() != nil {
+				return // failed for good
+			}
+			d.logger.Error("background work failed", "volume", d.vol.String(), "err", err)
+		}
+	}
+}
+
+// tend does what is due. The caller holds pub.
+func (d *Device) tend(ctx context.Context) error {
+	for {
+		more, err := d.publish(ctx)
+		if err != nil {
+			return err
+		}
+		if d.since >= d.opts.Checkpoint {
+			if err := d.checkpoint(ctx, false); err != nil {
+				return err
+			}
+			if _, err := d.collect(ctx); err != nil {
+				d.logger.Warn("garbage collection failed, it goes on after the next checkpoint", "volume", d.vol.String(), "err", err)
+			}
+		}
+		if !more {
+			return nil
+		}
+	}
+}
+
+// retry repeats f until it succeeds, the disk fails for good, or ctx ends.
+func (d *Device) retry(ctx context.Context, f func() error) error {
+	wait := 50 * time.Millisecond
+	for {
+		err := f()
+		if err == nil || ctx.Err() != nil {
+			return err
+		}
+		d.mu.RLock()
+		failed := d.failed
+		d.mu.RUnlock()
+		if failed != nil {
+			return failed
+		}
+		switch errs.ClassOf(err) {
+		case errs.Corrupt, errs.Internal, errs.FailedPrecondition, errs.InvalidArgument:
+			return err // the same again would give the same
+		}
+		d.stats.failures.Add(1)
+		d.logger.Warn("store operation failed, trying again", "volume", d.vol.String(), "err", err, "wait", wait)
+		if d.opts.manual {
+			return err
+		}
+		t := time.NewTimer(wait)
+		select {
+		case <-t.C:
+		case <-ctx.Done():
+			t.Stop()
+			return err
+		}
+		wait = min(2*wait, 5*time.Second)
+	}
+}
+
+// Drain returns when everything acknowledged before it is in the store.
+func (d *Device) Drain(ctx context.Context) error {
+	if err := d.usableNow(); err != nil {
+		return err
+	}
+	d.pub.Lock()
+	defer d.pub.Unlock()
+	return d.retry(ctx, func() error { return d.drain(ctx, false) })
+}
+
+// drain freezes and publishes everything; for the last time it also writes a
+// clean manifest. The caller holds pub.
+func (d *Device) drain(ctx context.Context, clean bool) error {
+	d.mu.Lock()
+	d.freeze()
+	d.mu.Unlock()
+	for {
+		more, err := d.publish(ctx)
+		if err != nil {
+			return err
+		}
+		if !more {
+			break
+		}
+	}
+	if clean {
+		return d.checkpoint(ctx, true)
+	}
+	return nil
+}
+
+// publish creates the segment of the oldest frozen cut and lets the base map
+// take over; it reports whether there was one. The caller holds pub.
+func (d *Device) publish(ctx context.Context) (bool, error) {
+	d.mu.RLock()
+	var c *cut
+	if len(d.frozen) > 0 {
+		c = d.frozen[0]
+	}
+	d.mu.RUnlock()
+	if c == nil {
+		return false, nil
+	}
+	ref := name.Ref{Volume: d.vol, Kind: name.Data, Epoch: d.epoch, Num: d.man.ChainNext}
+	entries := c.entries()
+	if c.sealed == nil {
+		// Built once: an attempt of unknown outcome is told apart by content.
+		b, err := segment.Build(segment.Head{Ref: ref, First: c.first, Last: c.last}, d.opts.Key, d.opts.Random, entries, func(i int, p []byte) error {
+			return c.read(entries[i].LBA, p)
+		})
+		if err != nil {
+			return false, d.fail(errs.Wrap(err, "seal cut %d-%d", c.first, c.last)) // the log cannot be read
+		}
+		c.sealed = b
+	}
+	if err := d.create(ctx, ref, c.sealed); err != nil {
+		return false, err
+	}
+	s := manifest.Segment{Num: d.man.NextSegment, Ref: ref, Size: int64(len(c.sealed)), First: c.first, Last: c.last}
+	d.mu.Lock()
+	d.adopt(&s, entries)
+	d.frozen = d.frozen[1:]
+	d.unsent -= c.bytes
+	close(d.space)
+	d.space = make(chan struct{})
+	d.mu.Unlock()
+	d.man.ChainNext++
+	d.since++
+	d.pass()
+	d.wal.Release(c.last)
+	return true, nil
+}
+
+// create makes an object that only this device makes. If it is there already
+// with another content, a later owner of the volume has fenced this one.
+func (d *Device) create(ctx context.Context, ref name.Ref, data []byte) error {
+	_, err := d.st.Create(ctx, ref.Key(), data)
+	if errs.Is(err, errs.AlreadyExists) {
+		have, _, gerr := d.st.Get(ctx, ref.Key())
+		if gerr != nil {
+			return gerr
+		}
+		if !bytes.Equal(have, data) {
+			if x, _, err := segment.Open(ref, nil, int64(len(have)), have); err == nil && x.Fence {
+				return d.fenced()
+			}
+			return errs.New(errs.Unavailable, "object %s reads as something that was not written", ref)
+		}
+		err = nil
+	}
+	if err == nil {
+		d.stats.stored.Add(int64(len(data)))
+	}
+	return err
+}
+
+func (d *Device) fenced() error {
+	return d.fail(errs.New(errs.Conflict, "volume %s was opened by somebody else", d.vol).
+		WithHint("only the newest opener may use a volume; open it again to take it over"))
+}
+
+// adopt adds a data segment to the table and the base map. The caller holds
+// pub, and mu unless the device is not in use yet.
+func (d *Device) adopt(s *manifest.Segment, entries []segment.Entry) {
+	for _, e := range entries {
+		if !e.Zero {
+			s.Blocks += e.Blocks
+		}
+	}
+	d.man.Segments = append(d.man.Segments, *s)
+	d.man.NextSegment = s.Num + 1
+	d.man.Durable = s.Last
+	d.table[s.Num] = &seg{Segment: *s, live: s.Blocks}
+	d.mapEntries(s.Num, entries)
+}
+
+// mapEntries lets the base map take over the entries of a data segment.
+func (d *Device) mapEntries(num uint64, entries []segment.Entry) {
+	block := uint32(0)
+	for _, e := range entries {
+		if e.Zero {
+			d.base.Delete(e.LBA, e.Blocks)
+			continue
+		}
+		d.base.Set(e.LBA, e.Blocks, extent.Value{Src: num, Off: block})
+		block += uint32(e.Blocks)
+	}
+}
+
+// entries are what the cut defines, sorted by address.
+func (c *cut) entries() []segment.Entry {
+	var out []segment.Entry
+	c.over.Walk(0, maxBlocks, func(lba, n uint64, v extent.Value) bool {
+		out = append(out, segment.Entry{LBA: lba, Blocks: n, Seq: v.Src, Zero: v.IsZero()})
+		return true
+	})
+	return out
+}
+
+// read fills p with the cut's data from lba, which is mapped to one chunk.
+func (c *cut) read(lba uint64, p []byte) error {
+	var err error
+	c.over.Walk(lba, uint64(len(p)/BlockSize), func(_, _ uint64, v extent.Value) bool {
+		err = c.chunks[v.Src].Read(p, uint64(v.Off))
+		return false
+	})
+	return err
+}
+
+// checkpoint writes the map and the manifest, and deletes what no manifest
+// names any more. The caller holds pub.
+func (d *Device) checkpoint(ctx context.Context, clean bool) error {
+	d.mu.Lock()
+	snap := d.base.Snapshot()
+	m := d.man.Clone()
+	var dead []name.Ref
+	m.Segments = m.Segments[:0]
+	for _, s := range d.man.Segments {
+		if t := d.table[s.Num]; t.live == 0 {
+			dead = append(dead, s.Ref)
+		} else {
+			m.Segments = append(m.Segments, s)
+		}
+	}
+	d.mu.Unlock()
+
+	ref := name.Ref{Volume: d.vol, Kind: name.Map, Epoch: d.epoch, Num: d.nextMap}
+	d.nextMap++
+	cp := &manifest.Checkpoint{Ref: ref, Dir: d.dir.Clone()}
+	saved := d.saved
+	if len(d.man.Maps) >= 8 { // few objects to read at open: begin anew
+		cp.Dir, saved = manifest.NewDirectory(), nil
+	}
+	snap.Diff(saved, cp.Leaf)
+	object := cp.Encode()
+	if err := d.create(ctx, ref, object); err != nil {
+		d.garbage = append(d.garbage, ref)
+		return err
+	}
+	m.Root = &manifest.Root{Ref: ref, Size: int64(len(object)), Seq: m.Durable}
+	m.Maps = cp.Dir.Objects()
+	if len(m.Maps) == 0 || m.Maps[len(m.Maps)-1] != ref {
+		m.Maps = append(m.Maps, ref) // its directory is needed even without pages
+	}
+	m.Clean = clean
+	old := d.man.Maps
+	// Once the manifest is written, Sweep may delete what it does not name:
+	// no reader may still be at a segment that was live when it looked.
+	d.pass()
+	if err := d.replace(ctx, m); err != nil {
+		d.garbage = append(d.garbage, ref)
+		return err
+	}
+	d.since, d.saved, d.dir = 0, snap, cp.Dir
+	d.mu.Lock()
+	keep := map[uint64]bool{}
+	for _, s := range m.Segments {
+		keep[s.Num] = true
+	}
+	for num := range d.table {
+		if !keep[num] {
+			delete(d.table, num)
+		}
+	}
+	d.mu.Unlock()
+	d.garbage = append(d.garbage, dead...)
+	for _, r := range old {
+		if !contains(m.Maps, r) {
+			d.garbage = append(d.garbage, r)
+		}
+	}
+	if err := d.deleteGarbage(ctx); err != nil {
+		d.logger.Warn("deleting garbage failed, the next checkpoint tries again", "volume", d.vol.String(), "err", err)
+	}
+	return nil
+}
+
+func contains(refs []name.Ref, r name.Ref) bool {
+	for _, x := range refs {
+		if x == r {
+			return true
+		}
+	}
+	return false
+}
+
+// replace writes the manifest. It becomes the device's only when it is known
+// to be durable; an attempt of unknown outcome is repeated with a higher
+// revision. The caller holds pub.
+func (d *Device) replace(ctx context.Context, m *manifest.Manifest) error {
+	m.Revision++
+	for range 2 {
+		v, err := d.st.Replace(ctx, name.Manifest(d.vol), m.Encode(), d.version)
+		if err == nil {
+			d.man, d.version = m, v
+			return nil
+		}
+		switch errs.ClassOf(err) {
+		case errs.NotFound:
+			return d.fail(errs.New(errs.NotFound, "volume %s was deleted", d.vol))
+		case errs.Conflict:
+		default:
+			return err
+		}
+		have, v, err := loadManifest(ctx, d.st, name.Manifest(d.vol))
+		if err != nil {
+			return err
+		}
+		switch {
+		case have.Epoch > d.epoch || have.Epoch == d.epoch && have.Owner != m.Owner:
+			return d.fenced()
+		case have.Epoch < d.epoch:
+			// A stale read, or a claim that was based on one. What m was made
+			// from is not what is there: never write over it.
+			return errs.New(errs.Unavailable, "manifest of %s was read stale", d.vol)
+		}
+		// An earlier attempt of ours went through.
+		d.version = v
+		m.Revision = max(m.Revision, have.Revision+1)
+	}
+	return errs.New(errs.Unavailable, "manifest of %s changes while it is written", d.vol)
+}
+
+// loadManifest reads a manifest of a volume or snapshot.
+func loadManifest(ctx context.Context, st store.Store, key string) (m *manifest.Manifest, v store.Version, err error) {
+	err = again(func() error {
+		var b []byte
+		if b, v, err = st.Get(ctx, key); err != nil {
+			return err
+		}
+		m, err = manifest.Decode(b)
+		return errs.Wrap(err, "read %s", key)
+	})
+	return m, v, err
+}
+
+// again repeats f, which fetches and decodes, twice while the result is
+// corrupt: the transfer may have been.
+func again(f func() error) error {
+	for try := 0; ; try++ {
+		err := f()
+		if !errs.Is(err, errs.Corrupt) || try == 2 {
+			return err
+		}
+	}
+}

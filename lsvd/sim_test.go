@@ -1,0 +1,372 @@
+package lsvd
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"strconv"
+	"testing"
+
+	"miren.dev/runtime/lsvd/internal/name"
+	"miren.dev/runtime/lsvd/store"
+	"miren.dev/runtime/lsvd/vfs"
+	"miren.dev/runtime/pkg/errs"
+)
+
+const simBlocks = 256
+
+// image is the content of the simulated disk: a stamp per block, 0 is zeros.
+type image [simBlocks]uint32
+
+// sim runs one disk, single-threaded, against its model. Every operation takes
+// one sequence number, so history[seq] is the disk after it.
+type sim struct {
+	t       *testing.T
+	seed    uint64
+	rng     *rand.Rand
+	fs      *vfs.Sim
+	mem     *store.Mem
+	st      *store.Fault
+	id      ID
+	opts    Options
+	d       *Device
+	history []image
+	flushed uint64 // sequence number that survives a power loss
+	faults  int    // percent of store operations that go wrong
+	snaps   map[string]image
+	snapN   int
+	hurt    map[string]bool // keys whose last read was cut off
+}
+
+// random makes an io.Reader of a deterministic source.
+type random struct{ *rand.Rand }
+
+func (r random) Read(p []byte) (int, error) {
+	for i := range p {
+		p[i] = byte(r.Uint32())
+	}
+	return len(p), nil
+}
+
+var _ io.Reader = random{}
+
+func newSim(t *testing.T, seed uint64) *sim {
+	rng := rand.New(rand.NewPCG(seed, 7))
+	s := &sim{t: t, seed: seed, rng: rng, fs: vfs.NewSim(), mem: &store.Mem{}, history: make([]image, 1), snaps: map[string]image{}, hurt: map[string]bool{}}
+	s.st = &store.Fault{Store: s.mem, Hook: s.hook}
+	random{rng}.Read(s.id[:])
+	s.opts = Options{manual: true, Random: random{rng}, LogFile: 256 << 10, CutBytes: []int64{16 << 10, 128 << 10}[rng.IntN(2)],
+		MaxUnsent: 1 << 20, CacheBytes: []int64{0, 256 << 10, 8 << 20}[rng.IntN(3)], Checkpoint: 1 + rng.IntN(6), RemoteFlush: rng.IntN(4) == 0}
+	if s.opts.CacheBytes == 0 {
+		s.opts.CacheBytes = 1 // too small for any frame
+	}
+	if rng.IntN(3) == 0 {
+		s.opts.Key = bytes.Repeat([]byte{byte(seed)}, 32)
+	}
+	s.check("create", Create(s.ctx(), s.mem, s.id, simBlocks*BlockSize, s.opts.Key))
+	s.open(false)
+	return s
+}
+
+func (s *sim) ctx() context.Context { return s.t.Context() }
+
+func (s *sim) fatal(format string, args ...any) {
+	s.t.Helper()
+	s.t.Fatalf("seed %d: %s", s.seed, fmt.Sprintf(format, args...))
+}
+
+func (s *sim) check(what string, err error) {
+	s.t.Helper()
+	if err != nil {
+		s.fatal("%s: %v", what, err)
+	}
+}
+
+func (s *sim) hook(op store.Op, key string) store.Action {
+	if s.rng.IntN(100) >= s.faults {
+		return store.Action{}
+	}
+	if s.hurt[key] {
+		delete(s.hurt, key) // a transfer is cut off once, not for ever
+		return store.Action{}
+	}
+	switch s.rng.IntN(4) {
+	case 0:
+		return store.Action{Before: store.Unreachable()}
+	case 1:
+		return store.Action{After: store.Unreachable()}
+	case 2:
+		s.hurt[key] = true
+		return store.Action{Truncate: true}
+	}
+	return store.Action{Stale: true}
+}
+
+func (s *sim) last() uint64 { return uint64(len(s.history) - 1) }
+
+// open opens the disk, again and again while the store misbehaves.
+func (s *sim) open(acceptLoss bool) Recovery {
+	s.t.Helper()
+	opts := s.opts
+	opts.AcceptLoss = acceptLoss
+	for try := 0; ; try++ {
+		d, rec, err := Open(s.ctx(), s.st, s.fs, s.id, opts)
+		if err == nil {
+			s.d = d
+			return rec
+		}
+		switch c := errs.ClassOf(err); {
+		case s.faults > 0 && (c == errs.Unavailable || c == errs.Conflict || c == errs.FailedPrecondition):
+			// The latter two come of stale reads: the claim was taken, or the
+			// manifest from before the clean close wants a log.
+		default:
+			s.fatal("open: %v", err)
+		}
+		if try == 50 {
+			s.faults = 0 // the store gets well
+		}
+	}
+}
+
+// recovered checks that the disk is exactly what it was after rec.Last, which
+// must lie between least and the last operation.
+func (s *sim) recovered(rec Recovery, least uint64) {
+	s.t.Helper()
+	if rec.Last < least || rec.Last > s.last() {
+		s.fatal("recovered sequence %d (durable %d), want %d to %d", rec.Last, rec.Durable, least, s.last())
+	}
+	s.history = s.history[:rec.Last+1]
+	s.flushed = rec.Last // Open syncs what it recovers
+	s.compare("recovered", s.d, s.history[rec.Last])
+}
+
+func (s *sim) compare(what string, d *Device, want image) {
+	s.t.Helper()
+	saved := s.faults
+	s.faults = 0
+	defer func() { s.faults = saved }()
+	buf := make([]byte, simBlocks*BlockSize)
+	rand.NewChaCha8([32]byte{1}).Read(buf[:64]) // stale content must not shine through
+	s.check("read all", d.ReadAt(s.ctx(), buf, 0))
+	for i, stamp := range want {
+		if !bytes.Equal(buf[i*BlockSize:(i+1)*BlockSize], blockOf(i, stamp)) {
+			got := binary.LittleEndian.Uint32(buf[i*BlockSize+4:])
+			s.fatal("%s: block %d has stamp %d, want %d (sequence %d)", what, i, got, stamp, s.last())
+		}
+	}
+}
+
+func blockOf(lba int, stamp uint32) []byte {
+	b := make([]byte, BlockSize)
+	if stamp != 0 {
+		for i := 0; i < BlockSize; i += 8 {
+			binary.LittleEndian.PutUint32(b[i:], uint32(lba))
+			binary.LittleEndian.PutUint32(b[i+4:], stamp)
+		}
+	}
+	return b
+}
+
+// soft ignores failures of a store that fails on purpose.
+func (s *sim) soft(what string, err error) bool {
+	s.t.Helper()
+	if err != nil && (s.faults == 0 || !errs.Is(err, errs.Unavailable)) {
+		s.fatal("%s: %v", what, err)
+	}
+	return err == nil
+}
+
+func (s *sim) change() {
+	im := s.history[s.last()]
+	stamp := uint32(len(s.history))
+	lba := s.rng.IntN(simBlocks)
+	n := 1 + s.rng.IntN(min(16, simBlocks-lba))
+	flags := Flags(0)
+	if s.rng.IntN(10) == 0 {
+		flags = FUA
+	}
+	var err error
+	ctx := s.ctx()
+	off, size := int64(lba)*BlockSize, int64(n)*BlockSize
+	s.history = append(s.history, im)
+	now := &s.history[s.last()]
+	switch s.rng.IntN(8) {
+	case 0, 1:
+		n = 1 + s.rng.IntN(simBlocks-lba)
+		size = int64(n) * BlockSize
+		stamp = 0
+		if s.rng.IntN(2) == 0 {
+			err = s.d.Zero(ctx, off, size, flags)
+		} else {
+			err = s.d.Trim(ctx, off, size, flags)
+		}
+	default:
+		var p []byte
+		for i := range n {
+			p = append(p, blockOf(lba+i, stamp)...)
+		}
+		err = s.d.WriteAt(ctx, p, off, flags)
+	}
+	for i := range n {
+		now[lba+i] = stamp
+	}
+	// In RemoteFlush mode a write with FUA is logged even if the store fails.
+	if s.soft("change", err) && flags&FUA != 0 {
+		s.flushed = s.last()
+	}
+	if d := s.d; d.active.last != s.last() && (len(d.frozen) == 0 || d.frozen[len(d.frozen)-1].last != s.last()) && d.man.Durable != s.last() {
+		// The store was too far behind to admit it.
+		s.history = s.history[:s.last()]
+	}
+}
+
+func (s *sim) freeze() {
+	s.d.mu.Lock()
+	defer s.d.mu.Unlock()
+	s.d.freeze()
+}
+
+func (s *sim) step() {
+	ctx := s.ctx()
+	switch r := s.rng.IntN(100); {
+	case r < 60:
+		s.change()
+	case r < 66:
+		if s.soft("flush", s.d.Flush(ctx)) {
+			s.flushed = s.last()
+			if s.opts.RemoteFlush && s.d.man.Durable != s.last() {
+				s.fatal("flush returned before the store had the data")
+			}
+		}
+	case r < 72:
+		s.freeze()
+	case r < 80:
+		_, err := s.d.publish(ctx)
+		s.soft("publish", err)
+	case r < 84:
+		s.soft("tend", s.d.tend(ctx))
+	case r < 86:
+		s.soft("checkpoint", s.d.checkpoint(ctx, false))
+	case r < 88:
+		_, err := s.d.GC(ctx, 1+s.rng.Float64())
+		s.soft("gc", err)
+	case r < 89:
+		s.compare("live", s.d, s.history[s.last()])
+	case r < 90:
+		_, _, err := Sweep(ctx, s.st)
+		s.soft("sweep", err)
+	case r < 92:
+		if len(s.snaps) < 5 {
+			s.snapN++
+			n := fmt.Sprintf("s%d", s.snapN)
+			if s.soft("snapshot", s.d.Snapshot(ctx, n)) {
+				s.snaps[n] = s.history[s.last()]
+			} else {
+				s.mem.Delete(ctx, name.Snapshots(s.id)+n) // its outcome is unknown
+			}
+		}
+	case r < 93:
+		for i := 1; i <= s.snapN; i++ {
+			n := fmt.Sprintf("s%d", i)
+			if _, ok := s.snaps[n]; ok {
+				s.check("delete snapshot", DeleteSnapshot(ctx, s.mem, s.id, n))
+				delete(s.snaps, n)
+				break
+			}
+		}
+	case r < 95:
+		s.fs.Kill()
+		s.recovered(s.open(false), s.last())
+	case r < 97:
+		s.fs.PowerLoss(s.rng)
+		s.recovered(s.open(false), max(s.flushed, s.d.man.Durable))
+	case r < 98:
+		durable := s.d.man.Durable
+		s.fs.Wipe()
+		if s.faults == 0 {
+			if _, _, err := Open(ctx, s.st, s.fs, s.id, s.opts); !errs.Is(err, errs.FailedPrecondition) {
+				s.fatal("opened without its log and without asking: %v", err)
+			}
+			s.fs.Kill()
+		}
+		rec := s.open(true)
+		s.recovered(rec, durable)
+	case r < 99:
+		if s.soft("close", s.d.Close(ctx)) && s.rng.IntN(2) == 0 {
+			s.fs.Wipe() // a clean volume needs no log
+		}
+		s.recovered(s.open(false), s.last())
+	default:
+		s.faults = []int{0, 0, 10, 40}[s.rng.IntN(4)]
+	}
+}
+
+// finish checks the snapshots through clones, and that deletion frees space.
+func (s *sim) finish() {
+	ctx := s.ctx()
+	s.faults = 0
+	s.check("drain", s.d.Drain(ctx))
+	s.compare("final", s.d, s.history[s.last()])
+	s.check("close", s.d.Close(ctx))
+	ids := []ID{s.id}
+	for i := 1; i <= s.snapN; i++ {
+		n := fmt.Sprintf("s%d", i)
+		want, ok := s.snaps[n]
+		if !ok {
+			continue
+		}
+		var id ID
+		random{s.rng}.Read(id[:])
+		ids = append(ids, id)
+		s.check("clone", Clone(ctx, s.st, s.id, n, id))
+		s.check("delete snapshot", DeleteSnapshot(ctx, s.st, s.id, n))
+		fs := vfs.NewSim()
+		d, _, err := Open(ctx, s.st, fs, id, s.opts)
+		s.check("open clone", err)
+		s.compare("clone", d, want)
+		p := blockOf(3, 99)
+		s.check("write clone", d.WriteAt(ctx, p, 3*BlockSize, 0))
+		_, err = d.GC(ctx, 1)
+		s.check("gc of clone", err)
+		want[3] = 99
+		s.compare("diverged clone", d, want)
+		s.check("close clone", d.Close(ctx))
+	}
+	_, _, err := Sweep(ctx, s.st)
+	s.check("sweep", err)
+	s.recovered(s.open(false), s.last())
+	s.check("close", s.d.Close(ctx))
+	s.rng.Shuffle(len(ids), func(i, j int) { ids[i], ids[j] = ids[j], ids[i] })
+	for _, id := range ids {
+		s.check("delete", Delete(ctx, s.st, id))
+		_, _, err := Sweep(ctx, s.st)
+		s.check("sweep", err)
+	}
+	for i := range s.mem.List(ctx, "") {
+		s.fatal("%s is left after everything was deleted", i.Key)
+	}
+}
+
+// TestSimulation runs random operations, crashes and store faults; a failure
+// prints its seed. LSVD_SEED is the first seed to run, alone unless
+// LSVD_SEEDS says how many.
+func TestSimulation(t *testing.T) {
+	first, seeds := uint64(0), uint64(150)
+	if v, err := strconv.ParseUint(os.Getenv("LSVD_SEED"), 10, 64); err == nil {
+		first, seeds = v, 1
+	}
+	if v, err := strconv.ParseUint(os.Getenv("LSVD_SEEDS"), 10, 64); err == nil {
+		seeds = v
+	}
+	for seed := first; seed < first+seeds; seed++ {
+		s := newSim(t, seed)
+		for range 150 {
+			s.step()
+		}
+		s.finish()
+	}
+}

@@ -1,0 +1,112 @@
+package lsvd
+
+import (
+	"context"
+	"strings"
+	"time"
+
+	"miren.dev/runtime/lsvd/internal/manifest"
+	"miren.dev/runtime/lsvd/internal/name"
+	"miren.dev/runtime/lsvd/store"
+	"miren.dev/runtime/pkg/errs"
+)
+
+// Snapshot keeps the disk as it is now under a name. It copies no data: the
+// snapshot is a manifest.
+func (d *Device) Snapshot(ctx context.Context, snapshot string) error {
+	key, err := name.Snapshot(d.vol, snapshot)
+	if err != nil {
+		return err
+	}
+	if err := d.usableNow(); err != nil {
+		return err
+	}
+	d.pub.Lock()
+	defer d.pub.Unlock()
+	return d.retry(ctx, func() error {
+		if err := d.drain(ctx, false); err != nil {
+			return err
+		}
+		if err := d.checkpoint(ctx, false); err != nil {
+			return err
+		}
+		m := d.man.Clone()
+		m.Snapshot, m.Clean, m.Created = true, true, uint64(d.opts.Now().UnixNano())
+		_, err := d.st.Create(ctx, key, m.Encode())
+		if errs.Is(err, errs.AlreadyExists) {
+			return errs.New(errs.AlreadyExists, "snapshot %q of volume %s exists", snapshot, d.vol)
+		}
+		return err
+	})
+}
+
+// Snapshots lists the snapshots of a volume.
+func Snapshots(ctx context.Context, st store.Store, id ID) ([]string, error) {
+	var names []string
+	for i, err := range st.List(ctx, name.Snapshots(id)) {
+		if err != nil {
+			return nil, err
+		}
+		names = append(names, strings.TrimPrefix(i.Key, name.Snapshots(id)))
+	}
+	return names, nil
+}
+
+// Clone makes the volume id with the content of a snapshot, without copying:
+// its manifest names the snapshot's segments. It has the snapshot's key.
+func Clone(ctx context.Context, st store.Store, from ID, snapshot string, id ID) error {
+	key, err := name.Snapshot(from, snapshot)
+	if err != nil {
+		return err
+	}
+	m, _, err := loadManifest(ctx, st, key)
+	if err != nil {
+		return errs.Wrap(err, "clone snapshot %q of volume %s", snapshot, from)
+	}
+	c := manifest.Manifest{Volume: id, Durable: m.Durable, Size: m.Size, NextSegment: m.NextSegment, KeyCheck: m.KeyCheck, Encrypted: m.Encrypted,
+		Clean: true, Created: uint64(time.Now().UnixNano()), Origin: from.String() + "@" + snapshot, Root: m.Root, Maps: m.Maps, Segments: m.Segments}
+	if _, err := st.Create(ctx, name.Manifest(id), c.Encode()); err != nil {
+		return errs.Wrap(err, "clone snapshot %q of volume %s", snapshot, from)
+	}
+	// If the snapshot is still there, whoever deletes its objects later sees
+	// the clone. If not, they may be gone already.
+	if _, _, err := st.Get(ctx, key); err != nil {
+		if errs.Is(err, errs.NotFound) {
+			if err := st.Delete(ctx, name.Manifest(id)); err != nil {
+				return err
+			}
+			return errs.New(errs.NotFound, "snapshot %q of volume %s was deleted while it was cloned", snapshot, from)
+		}
+		return err
+	}
+	return nil
+}
+
+// DeleteSnapshot forgets a snapshot; [Sweep] frees what only it used.
+func DeleteSnapshot(ctx context.Context, st store.Store, id ID, snapshot string) error {
+	key, err := name.Snapshot(id, snapshot)
+	if err != nil {
+		return err
+	}
+	return deleteManifest(ctx, st, key)
+}
+
+// Delete forgets a volume, which must not be open; [Sweep] frees what only it
+// used. It refuses while the volume has snapshots.
+func Delete(ctx context.Context, st store.Store, id ID) error {
+	snaps, err := Snapshots(ctx, st, id)
+	if err != nil {
+		return err
+	}
+	if len(snaps) > 0 {
+		return errs.New(errs.FailedPrecondition, "volume %s has %d snapshots", id, len(snaps)).WithHint("delete them first: %s", strings.Join(snaps, ", "))
+	}
+	return deleteManifest(ctx, st, name.Manifest(id))
+}
+
+func deleteManifest(ctx context.Context, st store.Store, key string) error {
+	if _, _, err := st.Get(ctx, key); err != nil {
+		return err
+	}
+	return st.Delete(ctx, key)
+}

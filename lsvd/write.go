@@ -1,0 +1,270 @@
+package lsvd
+
+import (
+	"context"
+
+	"miren.dev/runtime/lsvd/internal/extent"
+	"miren.dev/runtime/lsvd/internal/wal"
+	"miren.dev/runtime/pkg/errs"
+)
+
+// maxExtent bounds the data of one extent: 1 MiB. An operation has at most
+// MaxData bytes; larger ones are split.
+const maxExtent = 1 << 20
+
+// op is an operation that waits for the committer.
+type op struct {
+	extents []wal.Extent
+	size    int64
+	done    chan bool // true: you are the committer now; false: err is set
+	err     error
+}
+
+// WriteAt writes p at off.
+func (d *Device) WriteAt(ctx context.Context, p []byte, off int64, flags Flags) error {
+	if err := d.check(off, int64(len(p))); err != nil {
+		return err
+	}
+	if off%BlockSize != 0 || len(p)%BlockSize != 0 {
+		if err := d.writeUnaligned(ctx, p, off); err != nil {
+			return err
+		}
+	} else {
+		d.align.RLock()
+		err := d.writeBlocks(ctx, p, off)
+		d.align.RUnlock()
+		if err != nil {
+			return err
+		}
+	}
+	d.stats.written.Add(int64(len(p)))
+	return d.fua(ctx, flags)
+}
+
+// Zero makes n bytes from off read as zeros.
+func (d *Device) Zero(ctx context.Context, off, n int64, flags Flags) error {
+	return d.clear(ctx, off, n, flags, wal.Zero)
+}
+
+// Trim tells that n bytes from off are not needed. Whole blocks of them read
+// as zeros from then on; what remains at the ends is left as it is.
+func (d *Device) Trim(ctx context.Context, off, n int64, flags Flags) error {
+	return d.clear(ctx, off, n, flags, wal.Trim)
+}
+
+func (d *Device) clear(ctx context.Context, off, n int64, flags Flags, kind wal.Kind) error {
+	if err := d.check(off, n); err != nil {
+		return err
+	}
+	first, end := (off+BlockSize-1)/BlockSize, (off+n)/BlockSize
+	if kind == wal.Zero {
+		// The ends that are not whole blocks are written.
+		head := min(first*BlockSize-off, n)
+		if err := d.writeUnaligned(ctx, make([]byte, head), off); err != nil {
+			return err
+		}
+		if tail := off + n - end*BlockSize; end >= first && tail > 0 {
+			if err := d.writeUnaligned(ctx, make([]byte, tail), end*BlockSize); err != nil {
+				return err
+			}
+		}
+	}
+	if end > first {
+		d.align.RLock()
+		err := d.submit(ctx, []wal.Extent{{Kind: kind, LBA: uint64(first), Blocks: uint64(end - first)}})
+		d.align.RUnlock()
+		if err != nil {
+			return err
+		}
+	}
+	return d.fua(ctx, flags)
+}
+
+func (d *Device) fua(ctx context.Context, flags Flags) error {
+	if flags&FUA == 0 {
+		return nil
+	}
+	return d.Flush(ctx)
+}
+
+func (d *Device) check(off, n int64) error {
+	if off < 0 || n < 0 || off > d.size || n > d.size-off {
+		return errs.New(errs.InvalidArgument, "range %d+%d is outside of the disk's %d bytes", off, n, d.size)
+	}
+	return nil
+}
+
+// writeUnaligned fills p up to whole blocks with what is there. No other write
+// runs meanwhile.
+func (d *Device) writeUnaligned(ctx context.Context, p []byte, off int64) error {
+	if len(p) == 0 {
+		return nil
+	}
+	first := off / BlockSize * BlockSize
+	last := (off + int64(len(p)) + BlockSize - 1) / BlockSize * BlockSize
+	buf := make([]byte, last-first)
+	d.align.Lock()
+	defer d.align.Unlock()
+	if off > first {
+		if err := d.readBlocks(ctx, buf[:BlockSize], first); err != nil {
+			return err
+		}
+	}
+	if off+int64(len(p)) < last && (off == first || last-first > BlockSize) {
+		if err := d.readBlocks(ctx, buf[len(buf)-BlockSize:], last-BlockSize); err != nil {
+			return err
+		}
+	}
+	copy(buf[off-first:], p)
+	return d.writeBlocks(ctx, buf, first)
+}
+
+func (d *Device) writeBlocks(ctx context.Context, p []byte, off int64) error {
+	for len(p) > 0 {
+		var extents []wal.Extent
+		for size := 0; len(p) > 0 && size < wal.MaxData && size < int(d.opts.LogFile/4); {
+			n := min(len(p), maxExtent, int(d.opts.LogFile/4)/BlockSize*BlockSize)
+			extents = append(extents, wal.Extent{Kind: wal.Data, LBA: uint64(off / BlockSize), Blocks: uint64(n / BlockSize), Data: p[:n]})
+			p, off, size = p[n:], off+int64(n), size+n
+		}
+		if err := d.submit(ctx, extents); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// submit logs and applies extents, together with those of other callers.
+func (d *Device) submit(ctx context.Context, extents []wal.Extent) error {
+	if err := d.admit(ctx); err != nil {
+		return err
+	}
+	o := &op{extents: extents, done: make(chan bool, 1)}
+	for _, e := range extents {
+		o.size += int64(len(e.Data))
+	}
+	d.qmu.Lock()
+	d.queue = append(d.queue, o)
+	if d.leading {
+		d.qmu.Unlock()
+		if lead := <-o.done; !lead { // always answered: the committer never gives up
+			return o.err
+		}
+	} else {
+		d.leading = true
+		d.qmu.Unlock()
+	}
+	d.commit()
+	return o.err
+}
+
+// commit logs the operations at the front of the queue as one record, and
+// hands the rest over to the first of them. The caller is the committer and
+// its operation is at the front.
+func (d *Device) commit() {
+	d.qmu.Lock()
+	var extents []wal.Extent
+	n, size := 0, int64(0)
+	limit := min(wal.MaxData, d.opts.LogFile/2)
+	for n < len(d.queue) {
+		o := d.queue[n]
+		if n > 0 && (size+o.size > limit || len(extents)+len(o.extents) > wal.MaxExtents/4) {
+			break
+		}
+		extents = append(extents, o.extents...)
+		size += o.size
+		n++
+	}
+	batch := d.queue[:n:n]
+	d.queue = d.queue[n:]
+	d.qmu.Unlock()
+
+	chunks, err := d.wal.Append(extents)
+	if err != nil {
+		err = d.fail(err)
+	} else {
+		d.mu.Lock()
+		for _, c := range chunks {
+			d.apply(c)
+		}
+		d.mu.Unlock()
+	}
+	for i, o := range batch {
+		o.err = err
+		if i > 0 {
+			o.done <- false
+		}
+	}
+	d.qmu.Lock()
+	if len(d.queue) > 0 {
+		d.queue[0].done <- true
+	} else {
+		d.leading = false
+		d.queue = nil
+	}
+	d.qmu.Unlock()
+}
+
+// waitQueue returns when no operation is in the queue. No new ones may come.
+func (d *Device) waitQueue() {
+	d.align.Lock() // operations hold it for reading until they are done
+	defer d.align.Unlock()
+}
+
+// apply puts a logged extent into the active cut. The caller holds mu.
+func (d *Device) apply(c *wal.Chunk) {
+	a := d.active
+	if a.last == 0 {
+		a.first, a.born = c.Seq, d.opts.Now()
+	}
+	a.last = c.Seq
+	bytes := int64(64)
+	if c.Kind == wal.Data {
+		bytes += int64(c.Blocks) * BlockSize
+		a.over.Set(c.LBA, c.Blocks, extent.Value{Src: c.Seq})
+		a.chunks[c.Seq] = c
+	} else {
+		a.over.Set(c.LBA, c.Blocks, extent.Value{Src: c.Seq, Off: extent.Zero})
+	}
+	a.bytes += bytes
+	d.unsent += bytes
+	if a.bytes >= d.opts.CutBytes {
+		d.freeze()
+	}
+}
+
+// freeze ends the active cut. The caller holds mu.
+func (d *Device) freeze() {
+	if d.active.last == 0 {
+		return
+	}
+	d.frozen = append(d.frozen, d.active)
+	d.active = newCut()
+	select {
+	case d.kick <- struct{}{}:
+	default:
+	}
+}
+
+// admit waits while too much is unsent.
+func (d *Device) admit(ctx context.Context) error {
+	for {
+		d.mu.RLock()
+		err, full, space := d.usable(), d.unsent >= d.opts.MaxUnsent, d.space
+		d.mu.RUnlock()
+		if err != nil || !full {
+			return err
+		}
+		if d.opts.manual {
+			if err := d.Drain(ctx); err != nil {
+				return err
+			}
+			continue
+		}
+		select {
+		case <-space:
+		case <-ctx.Done():
+			return errs.Wrap(ctx.Err(), "write to %s, whose store is behind", d.vol)
+		}
+	}
+}
