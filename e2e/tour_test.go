@@ -203,6 +203,7 @@ func TestTour(t *testing.T) {
 	})
 
 	t.Run("everything again", func(t *testing.T) {
+		sb := s.sandbox(t, name)
 		s.r(t, "", "server", "stop")
 		if err := s.start(); err != nil {
 			t.Fatal(err)
@@ -213,5 +214,6 @@ func TestTour(t *testing.T) {
 			}
 			return nil
 		})
+		contains(t, "the sandbox of before", s.r(t, "", "entity", "get", "sandbox", sb, "--json"), `"node"`, "was stopped")
 	})
 }

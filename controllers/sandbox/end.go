@@ -80,6 +80,9 @@ func (r *Reconciler) vanished(ctx context.Context, sb *sandbox.Sandbox, message 
 	if at := booted(); sb.Status.StartedAt != nil && sb.Status.StartedAt.Before(at) {
 		return r.end(ctx, sb, sandbox.EndReasonNode, nil, "the machine was restarted at "+at.UTC().Format(time.RFC3339))
 	}
+	if sb.Status.StartedAt != nil && sb.Status.StartedAt.Before(r.Stopped) {
+		return r.end(ctx, sb, sandbox.EndReasonNode, nil, "the node was stopped at "+r.Stopped.UTC().Format(time.RFC3339))
+	}
 	return r.end(ctx, sb, sandbox.EndReasonCrash, nil, message)
 }
 

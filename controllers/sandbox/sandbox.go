@@ -63,6 +63,9 @@ type Reconciler struct {
 	Probe  Prober           // nil: over the network
 	Now    func() time.Time // nil: time.Now
 	Booted func() time.Time // when the machine started; nil: what the kernel says
+	// Stopped is when everything of this node was last stopped on purpose; the
+	// zero time: never.
+	Stopped time.Time
 
 	memory memory
 }

@@ -115,7 +115,7 @@ func (c *control) addControllers(nodeID id.Node) error {
 			return err
 		}
 	}
-	sandboxes := &ctlsandbox.Reconciler{Store: c.store, Driver: c.m.driver, Node: nodeID, Sealer: c.sealer, Log: c.log.With("controller", "sandbox")}
+	sandboxes := &ctlsandbox.Reconciler{Store: c.store, Driver: c.m.driver, Node: nodeID, Sealer: c.sealer, Stopped: lastStopped(c.m.in), Log: c.log.With("controller", "sandbox")}
 	return c.rt.Add(sandboxes.Controller())
 }
 

@@ -172,6 +172,10 @@ func Teardown(ctx context.Context, cfg *config.Config, log *slog.Logger) error {
 	if err := stopIngress(ctx, in); err != nil {
 		return err
 	}
+	// Noted first: sandboxes that vanish from now on were stopped, not lost.
+	if err := os.WriteFile(stoppedFile(in), nil, 0o644); err != nil {
+		return errs.New(errs.Unavailable, "note the stop: %w", err)
+	}
 	if err := m.tearDown(ctx); err != nil {
 		return err
 	}
@@ -179,4 +183,16 @@ func Teardown(ctx context.Context, cfg *config.Config, log *slog.Logger) error {
 		return errs.New(errs.Unavailable, "remove %s: %w", in.RunDir, err)
 	}
 	return nil
+}
+
+// stoppedFile is written whenever everything of the installation is stopped.
+func stoppedFile(in *instance.Instance) string { return in.State("stopped") }
+
+// lastStopped is when that was last; the zero time: never.
+func lastStopped(in *instance.Instance) time.Time {
+	st, err := os.Stat(stoppedFile(in))
+	if err != nil {
+		return time.Time{}
+	}
+	return st.ModTime()
 }
