@@ -174,7 +174,8 @@ func (r result) String() string {
 // try runs r and returns what happened.
 func (s *server) try(t *testing.T, dir string, args ...string) result {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+	// The first deploy of a stack on a machine makes its base image.
+	ctx, cancel := context.WithTimeout(t.Context(), 15*time.Minute)
 	defer cancel()
 	cmd := s.command(ctx, dir, args...)
 	var stdout, stderr bytes.Buffer

@@ -299,7 +299,7 @@ func TestCommandKilled(t *testing.T) {
 		t.Fatal(err)
 	}
 	_ = cmd.Wait() // killed
-	eventually(t, 5*time.Minute, func() error {
+	eventually(t, 15*time.Minute, func() error {
 		if code, body, err := shared.get(name, "/"); err != nil || code != http.StatusOK || !strings.Contains(body, "v1") {
 			return fmt.Errorf("answers %d %q %v", code, body, err)
 		}
