@@ -37,7 +37,7 @@ type Recovery struct {
 	Last      uint64 // sequence number that the disk has, with the local log
 	Adopted   int    // segments found after the manifest
 	LostLog   bool   // the log that belongs to the volume is not here
-	LostAfter bool   // the chain has later segments that cannot be used
+	LostAfter bool   // chain or log had more, which is damaged or missing
 }
 
 // Open claims the volume and recovers it from the store st and the log in fs.
@@ -123,7 +123,8 @@ func (d *Device) recover(ctx context.Context, fs vfs.FS) (rec Recovery, err erro
 		return rec, err
 	}
 	rec.Durable = d.man.Durable
-	rec.Last, err = found.Replay(chain, rec.Durable, func(c *wal.Chunk) error {
+	var promised uint64
+	rec.Last, promised, err = found.Replay(chain, rec.Durable, func(c *wal.Chunk) error {
 		if c.LBA+c.Blocks > uint64(d.size/BlockSize) {
 			return errs.New(errs.Corrupt, "log has a write behind the end of the disk")
 		}
@@ -132,6 +133,14 @@ func (d *Device) recover(ctx context.Context, fs vfs.FS) (rec Recovery, err erro
 	})
 	if err != nil {
 		return rec, err
+	}
+	if rec.Last < promised {
+		rec.LostAfter = true
+		if !d.opts.AcceptLoss {
+			return rec, errs.New(errs.Corrupt, "the local log is damaged after sequence %d and had flushed %d", rec.Last, promised).
+				WithHint("accept that the disk goes back to what it was before the damage, or restore the log directory")
+		}
+		d.logger.Warn("local log ends early: it is damaged", "volume", d.vol.String(), "last", rec.Last, "flushed", promised)
 	}
 	d.wal, err = wal.Start(wal.Config{FS: fs, Volume: d.vol, Epoch: d.epoch, PrevEpoch: chain, PrevSeq: rec.Last, FileSize: d.opts.LogFile}, found)
 	if err != nil {

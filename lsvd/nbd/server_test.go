@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"net"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
@@ -276,7 +277,14 @@ func TestRealClients(t *testing.T) {
 	path, _ := serveDisk(t)
 	uri := "nbd+unix:///disk?socket=" + path
 	ran := false
+	image, back := filepath.Join(t.TempDir(), "image"), filepath.Join(t.TempDir(), "back")
+	data := make([]byte, diskSize)
+	rand.NewChaCha8([32]byte{9}).Read(data[1<<20 : 3<<20])
+	if err := os.WriteFile(image, data, 0o600); err != nil {
+		t.Fatal(err)
+	}
 	for _, args := range [][]string{
+		{"nbdcopy", "--flush", image, uri}, {"nbdcopy", uri, back},
 		{"nbdinfo", "--json", uri}, {"nbdinfo", "--map", uri},
 		{"qemu-io", "-f", "raw", "-c", "write -P 0x5a 1M 64k", "-c", "flush", "-c", "read -P 0x5a 1M 64k", uri},
 	} {
@@ -287,6 +295,9 @@ func TestRealClients(t *testing.T) {
 		if out, err := exec.CommandContext(t.Context(), args[0], args[1:]...).CombinedOutput(); err != nil {
 			t.Errorf("%v: %v\n%s", args, err, out)
 		}
+	}
+	if got, err := os.ReadFile(back); err == nil && !bytes.Equal(got, data) {
+		t.Error("nbdcopy brought back something else")
 	}
 	if !ran {
 		t.Skip("neither nbdinfo nor qemu-io is installed")

@@ -14,7 +14,7 @@
 //	48  first seq u64   40  generation u64
 //	56  prev epoch u64  48  seq of the first extent u64
 //	64  prev seq u64    56  CRC-32C of the head but this field u32
-//	72  CRC-32C u32     60  0 u32
+//	72  CRC-32C u32     60  unsynced u32, see below
 //	                    64  extents, 24 bytes each:
 //	                        kind u8, 0 [7], address u64, blocks u64
 //	                        then a CRC-32C u32 per block of data
@@ -24,6 +24,12 @@
 // generation are those of the file's header: what an earlier use of the file
 // left behind never is. Each extent has the next sequence number; a scan takes
 // records while the numbers continue without a gap.
+//
+// Unsynced says how many of the numbers before the record's first were not
+// known to be durable when it was written (at most 2^32-1). So a record
+// that is there promises earlier ones, and a scan that ends before what was
+// promised has found damage, not the end of what a power loss has left. Damage
+// after the last promise looks like a power loss.
 //
 // An epoch's files say in prev what they continue: all records of prev epoch
 // up to prev seq, and no others, come before them.
@@ -139,7 +145,7 @@ func roundUp(n int) int { return (n + align - 1) &^ (align - 1) }
 
 // appendRecord appends an encoded record to buf and returns, per extent, the
 // CRCs of its blocks.
-func appendRecord(buf []byte, h Header, seq uint64, extents []Extent) ([]byte, [][]uint32) {
+func appendRecord(buf []byte, h Header, seq, synced uint64, extents []Extent) ([]byte, [][]uint32) {
 	_, head, data := recordSize(extents)
 	w := wire.Writer{B: buf}
 	start := len(buf)
@@ -151,7 +157,8 @@ func appendRecord(buf []byte, h Header, seq uint64, extents []Extent) ([]byte, [
 	w.U64(h.Epoch)
 	w.U64(h.Generation)
 	w.U64(seq)
-	w.U64(0) // the CRC, below
+	w.U32(0) // the CRC, below
+	w.U32(uint32(min(seq-1-synced, 1<<32-1)))
 	for _, e := range extents {
 		w.U64(uint64(e.Kind))
 		w.U64(e.LBA)
@@ -183,6 +190,7 @@ func appendRecord(buf []byte, h Header, seq uint64, extents []Extent) ([]byte, [
 type headInfo struct {
 	head, data, count int
 	seq               uint64
+	synced            uint64 // all up to here was durable when it was written
 }
 
 // decodeFixed reads the fixed part of a record of the file h and checks what
@@ -195,11 +203,14 @@ func decodeFixed(b []byte, h Header) (headInfo, error) {
 	epoch, gen := r.U64(), r.U64()
 	i.seq = r.U64()
 	r.U32()
-	reserved := r.U32()
+	unsynced := uint64(r.U32())
+	if unsynced < i.seq {
+		i.synced = i.seq - 1 - unsynced
+	}
 	switch {
 	case r.Err() != nil:
 		return i, r.Err()
-	case magic != recordMagic || string(volume) != string(h.Volume[:]) || epoch != h.Epoch || gen != h.Generation || reserved != 0:
+	case magic != recordMagic || string(volume) != string(h.Volume[:]) || epoch != h.Epoch || gen != h.Generation:
 		return i, wire.Corrupt("not a record of this generation")
 	case i.data > MaxData || i.data%Block != 0 || i.count < 1 || i.count > MaxExtents || i.head != recordHead+extentSize*i.count+i.data/Block*4:
 		return i, wire.Corrupt("record has impossible lengths")

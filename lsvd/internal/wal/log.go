@@ -42,6 +42,7 @@ type Log struct {
 	off    int64
 	gen    uint64
 	seq    uint64  // of the last extent written
+	synced uint64  // of the last extent known to be durable
 	dirty  []*File // written since the last sync, oldest first
 	full   []*File // in use, oldest first, without cur
 	free   []*File
@@ -54,7 +55,7 @@ type Log struct {
 // Start begins the epoch of cfg on top of the files found. It makes what was
 // recovered durable first, and the first header of the epoch last.
 func Start(cfg Config, found *Found) (*Log, error) {
-	l := &Log{cfg: cfg, seq: cfg.PrevSeq, used: found.used, free: found.other}
+	l := &Log{cfg: cfg, seq: cfg.PrevSeq, synced: cfg.PrevSeq, used: found.used, free: found.other}
 	for _, f := range found.files {
 		l.gen = max(l.gen, f.header.Generation)
 		if f.last == 0 {
@@ -163,7 +164,7 @@ func (l *Log) Append(extents []Extent) ([]*Chunk, error) {
 		l.dirty = append(l.dirty, l.cur)
 	}
 	var crcs [][]uint32
-	l.buf, crcs = appendRecord(l.buf[:0], l.cur.header, l.seq+1, extents)
+	l.buf, crcs = appendRecord(l.buf[:0], l.cur.header, l.seq+1, l.synced, extents)
 	if _, err := l.cur.f.WriteAt(l.buf, l.off); err != nil {
 		return nil, l.fail(errs.Wrap(err, "write log"))
 	}
@@ -189,7 +190,7 @@ func (l *Log) Sync() error {
 		defer l.mu.Unlock()
 		return l.failed
 	}
-	dirty := l.dirty
+	dirty, seq := l.dirty, l.seq
 	l.dirty = nil
 	l.mu.Unlock()
 	for _, f := range dirty {
@@ -199,6 +200,9 @@ func (l *Log) Sync() error {
 			return l.fail(errs.Wrap(err, "sync log"))
 		}
 	}
+	l.mu.Lock()
+	l.synced = seq
+	l.mu.Unlock()
 	return nil
 }
 

@@ -95,10 +95,11 @@ func (c *Chunk) Read(p []byte, first uint64) error {
 }
 
 // Replay calls apply for every extent after the sequence number after, in
-// order, that belongs to the history that ends with epoch, and returns the
-// last sequence number, which is after if there is none. It stops for good at
-// the first gap: what comes later was never flushed.
-func (f *Found) Replay(epoch, after uint64, apply func(*Chunk) error) (uint64, error) {
+// order, that belongs to the history that ends with epoch. It returns the last
+// sequence number, which is after if there is none, and up to where the log
+// promises that it was durable: if that is more, the log is damaged. It stops
+// for good at the first gap.
+func (f *Found) Replay(epoch, after uint64, apply func(*Chunk) error) (last, promised uint64, err error) {
 	// Follow the links from the last epoch back to the first.
 	type span struct{ epoch, limit uint64 }
 	spans := []span{{epoch, ^uint64(0)}}
@@ -116,6 +117,7 @@ func (f *Found) Replay(epoch, after uint64, apply func(*Chunk) error) (uint64, e
 	}
 	slices.Reverse(spans)
 	seq := after
+spans:
 	for _, s := range spans {
 		for _, file := range f.files {
 			if file.header.Epoch != s.epoch || seq >= s.limit {
@@ -123,15 +125,57 @@ func (f *Found) Replay(epoch, after uint64, apply func(*Chunk) error) (uint64, e
 			}
 			next, err := file.replay(seq, s.limit, apply)
 			if err != nil {
-				return seq, err
+				return seq, 0, err
 			}
 			seq = next
 		}
 		if s.limit != ^uint64(0) && seq < s.limit {
-			return seq, nil
+			break spans
 		}
 	}
-	return seq, nil
+	for _, s := range spans {
+		if s.limit != ^uint64(0) {
+			promised = max(promised, s.limit) // the next epoch synced it first
+		}
+		for _, file := range f.files {
+			if file.header.Epoch == s.epoch {
+				p, err := file.promise()
+				if err != nil {
+					return seq, 0, err
+				}
+				promised = max(promised, min(p, s.limit))
+			}
+		}
+	}
+	return seq, promised, nil
+}
+
+// promise is the most that any intact record head in the file promises,
+// wherever it is: the ones before it may be damaged.
+func (f *File) promise() (uint64, error) {
+	size, err := f.f.Size()
+	if err != nil {
+		return 0, err
+	}
+	most := uint64(0)
+	const step = 1 << 20
+	b := make([]byte, step+MaxExtents*extentSize+MaxData/Block*4+recordHead) // a head may reach into the next step
+	for off := int64(headerSize); off < size; off += step {
+		n, err := f.f.ReadAt(b[:min(int64(len(b)), size-off)], off)
+		if err != nil && !errors.Is(err, io.EOF) {
+			return 0, err
+		}
+		for at := 0; at < min(step, n); at += align {
+			info, err := decodeFixed(b[at:n], f.header)
+			if err != nil || info.synced <= most {
+				continue
+			}
+			if _, _, err := decodeHead(b[at:n], info); err == nil {
+				most = info.synced
+			}
+		}
+	}
+	return most, nil
 }
 
 // replay applies the extents of one file with after < seq <= limit.
