@@ -191,13 +191,13 @@ func (s *sim) change() {
 	}
 	var err error
 	ctx := s.ctx()
-	off, size := int64(lba)*BlockSize, int64(n)*BlockSize
+	off := int64(lba) * BlockSize
 	s.history = append(s.history, im)
 	now := &s.history[s.last()]
 	switch s.rng.IntN(8) {
 	case 0, 1:
 		n = 1 + s.rng.IntN(simBlocks-lba)
-		size = int64(n) * BlockSize
+		size := int64(n) * BlockSize
 		stamp = 0
 		if s.rng.IntN(2) == 0 {
 			err = s.d.Zero(ctx, off, size, flags)
