@@ -1,0 +1,237 @@
+package lsvd_test
+
+import (
+	"bytes"
+	"context"
+	"math/rand/v2"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"miren.dev/runtime/lsvd"
+	"miren.dev/runtime/lsvd/store"
+	"miren.dev/runtime/lsvd/vfs"
+	"miren.dev/runtime/pkg/errs"
+)
+
+type rig struct {
+	t    *testing.T
+	st   store.Store
+	fs   vfs.FS
+	id   lsvd.ID
+	opts lsvd.Options
+}
+
+func newRig(t *testing.T, size int64) *rig {
+	t.Helper()
+	st, err := store.OpenDir(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	fs, err := vfs.OpenDir(filepath.Join(t.TempDir(), "log"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &rig{t: t, st: st, fs: fs, id: lsvd.NewID(), opts: lsvd.Options{LogFile: 4 << 20, CutBytes: 1 << 20, MaxUnsent: 8 << 20, CutAge: 50 * time.Millisecond, CacheBytes: 2 << 20, Checkpoint: 3}}
+	if err := lsvd.Create(t.Context(), st, r.id, size, nil); err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+func (r *rig) open() *lsvd.Device {
+	r.t.Helper()
+	d, _, err := lsvd.Open(r.t.Context(), r.st, r.fs, r.id, r.opts)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	r.t.Cleanup(func() { d.Close(context.Background()) })
+	return d
+}
+
+// TestConcurrent writes, reads and clears from many goroutines, with upload,
+// checkpoints and GC running, and compares with a model, also after reopening.
+func TestConcurrent(t *testing.T) {
+	const workers, area = 8, 3 << 20
+	r := newRig(t, workers*area)
+	d := r.open()
+	model := make([]byte, workers*area)
+	var wg sync.WaitGroup
+	for w := range workers {
+		wg.Go(func() {
+			rng := rand.New(rand.NewPCG(uint64(w), 5))
+			mine, base := model[w*area:(w+1)*area], int64(w*area)
+			ctx := t.Context()
+			for i := range 150 {
+				off := rng.IntN(area)
+				n := 1 + rng.IntN(min(area-off, 200_000))
+				if rng.IntN(4) > 0 {
+					off = off / lsvd.BlockSize * lsvd.BlockSize
+					n = min((n+lsvd.BlockSize-1)/lsvd.BlockSize*lsvd.BlockSize, area-off)
+				}
+				var err error
+				switch rng.IntN(8) {
+				case 0:
+					err = d.Zero(ctx, base+int64(off), int64(n), 0)
+					clear(mine[off : off+n])
+				case 1:
+					err = d.Trim(ctx, base+int64(off), int64(n), 0)
+					lo, hi := (off+4095)/4096*4096, (off+n)/4096*4096
+					if lo < hi {
+						clear(mine[lo:hi])
+					}
+				case 2, 3:
+					got := make([]byte, n)
+					err = d.ReadAt(ctx, got, base+int64(off))
+					if !bytes.Equal(got, mine[off:off+n]) {
+						t.Errorf("worker %d, step %d: read %d+%d differs", w, i, off, n)
+						return
+					}
+				case 4:
+					err = d.Flush(ctx)
+				default:
+					for k := off; k < off+n; k += 7 {
+						mine[k] = byte(rng.Uint32())
+					}
+					err = d.WriteAt(ctx, mine[off:off+n], base+int64(off), lsvd.Flags(rng.IntN(10)/9))
+				}
+				if err != nil {
+					t.Errorf("worker %d: %v", w, err)
+					return
+				}
+			}
+		})
+	}
+	wg.Wait()
+	if _, err := d.GC(t.Context(), 1.1); err != nil {
+		t.Fatal(err)
+	}
+	check := func(d *lsvd.Device) {
+		t.Helper()
+		got := make([]byte, len(model))
+		if err := d.ReadAt(t.Context(), got, 0); err != nil {
+			t.Fatal(err)
+		}
+		if !bytes.Equal(got, model) {
+			t.Fatal("disk differs from its model")
+		}
+	}
+	check(d)
+	if s := d.Stats(); float64(s.StoredBlocks) > 1.1*float64(s.LiveBlocks) {
+		t.Errorf("after GC %d blocks are stored for %d", s.StoredBlocks, s.LiveBlocks)
+	}
+	if err := d.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	check(r.open())
+}
+
+// TestOutage keeps acknowledging while the store is away, until the bound.
+func TestOutage(t *testing.T) {
+	r := newRig(t, 64<<20)
+	var down atomic.Bool
+	r.st = &store.Fault{Store: r.st, Hook: func(store.Op, string) store.Action {
+		if down.Load() {
+			return store.Action{Before: store.Unreachable()}
+		}
+		return store.Action{}
+	}}
+	d := r.open()
+	down.Store(true)
+	buf := make([]byte, 1<<20)
+	rand.NewChaCha8([32]byte{2}).Read(buf)
+	for i := range int64(8) {
+		if err := d.WriteAt(t.Context(), buf, i<<20, 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if s := d.Stats(); s.UnsentBytes < 8<<20 || s.Lag <= 0 {
+		t.Errorf("%+v", s)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	if err := d.WriteAt(ctx, buf, 8<<20, 0); !errs.Is(err, errs.DeadlineExceeded) {
+		t.Fatalf("write above the bound: %v", err)
+	}
+	done := make(chan error)
+	go func() { done <- d.WriteAt(t.Context(), buf, 8<<20, 0) }()
+	down.Store(false)
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+	if err := d.Drain(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	got := make([]byte, 1<<20)
+	if err := d.ReadAt(t.Context(), got, 8<<20); err != nil || !bytes.Equal(got, buf) {
+		t.Fatalf("read: %v", err)
+	}
+	if s := d.Stats(); s.UnsentBytes != 0 || s.StoreFailures == 0 {
+		t.Errorf("%+v", s)
+	}
+}
+
+func TestTrimOfHugeDisk(t *testing.T) {
+	r := newRig(t, 1<<40)
+	d := r.open()
+	start := time.Now()
+	if err := d.Trim(t.Context(), 0, 1<<40, 0); err != nil {
+		t.Fatal(err)
+	}
+	if err := d.WriteAt(t.Context(), make([]byte, 4096), 1<<39, 0); err != nil {
+		t.Fatal(err)
+	}
+	if err := d.Drain(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if took := time.Since(start); took > 5*time.Second {
+		t.Errorf("trim of 1 TiB took %v", took)
+	}
+	holes, data := int64(0), int64(0)
+	d.Status(0, 1<<40, func(_, n int64, hole bool) bool {
+		if hole {
+			holes += n
+		} else {
+			data += n
+		}
+		return true
+	})
+	if data != 4096 || holes != 1<<40-4096 {
+		t.Errorf("%d bytes of data, %d of holes", data, holes)
+	}
+}
+
+func TestOpenRefuses(t *testing.T) {
+	r := newRig(t, 1<<20)
+	ctx := t.Context()
+	d := r.open()
+	if _, _, err := lsvd.Open(ctx, r.st, r.fs, r.id, r.opts); !errs.Is(err, errs.Conflict) {
+		t.Errorf("second open of one log: %v", err)
+	}
+	d.Close(ctx)
+	with := r.opts
+	with.Key = make([]byte, 32)
+	if _, _, err := lsvd.Open(ctx, r.st, r.fs, r.id, with); !errs.Is(err, errs.FailedPrecondition) {
+		t.Errorf("open with a key: %v", err)
+	}
+	if _, _, err := lsvd.Open(ctx, r.st, r.fs, lsvd.NewID(), r.opts); !errs.Is(err, errs.NotFound) {
+		t.Errorf("open of nothing: %v", err)
+	}
+	if err := lsvd.Create(ctx, r.st, r.id, 1<<20, nil); !errs.Is(err, errs.AlreadyExists) {
+		t.Errorf("create again: %v", err)
+	}
+	for _, size := range []int64{0, 4095, 4097, lsvd.MaxSize + 4096} {
+		if err := lsvd.Create(ctx, r.st, lsvd.NewID(), size, nil); !errs.Is(err, errs.InvalidArgument) {
+			t.Errorf("create of %d bytes: %v", size, err)
+		}
+	}
+	if err := d.WriteAt(ctx, make([]byte, 10), 0, 0); !errs.Is(err, errs.FailedPrecondition) {
+		t.Errorf("write to a closed disk: %v", err)
+	}
+	d = r.open()
+	if err := d.WriteAt(ctx, make([]byte, 10), 1<<20-9, 0); !errs.Is(err, errs.InvalidArgument) {
+		t.Errorf("write over the end: %v", err)
+	}
+}
