@@ -1,0 +1,150 @@
+package manifest
+
+import (
+	"encoding/binary"
+	"reflect"
+	"testing"
+
+	"miren.dev/runtime/lsvd/internal/extent"
+	"miren.dev/runtime/lsvd/internal/name"
+	"miren.dev/runtime/lsvd/internal/wire"
+)
+
+var (
+	one = name.Volume{1}
+	two = name.Volume{2}
+	cp  = name.Ref{Volume: one, Kind: name.Map, Epoch: 4, Num: 9}
+)
+
+func sample() *Manifest {
+	return &Manifest{
+		Volume: one, Revision: 2, Epoch: 4, ChainEpoch: 3, ChainNext: 5, Durable: 600, Size: 1 << 30, NextSegment: 77, KeyCheck: [16]byte{5}, Owner: [16]byte{6},
+		Created: 8, Clean: true, Encrypted: true, Origin: "parent@snapshot", Root: &Root{Ref: cp, Size: 1000, Seq: 500},
+		Maps: []name.Ref{{Volume: two, Kind: name.Map, Epoch: 1}, cp},
+		Segments: []Segment{
+			{Num: 1, Ref: name.Ref{Volume: two, Kind: name.Data, Epoch: 1, Num: 1}, Size: 10, Blocks: 1, First: 1, Last: 4},
+			{Num: 76, Ref: name.Ref{Volume: one, Kind: name.GC, Epoch: 3, Num: 2}, Size: 1 << 40, Blocks: 9, First: 2, Last: 600},
+		},
+	}
+}
+
+func TestManifest(t *testing.T) {
+	for _, m := range []*Manifest{sample(), {Volume: one, Size: 4096, Maps: []name.Ref{}, Segments: []Segment{}}} {
+		b := m.Encode()
+		got, err := Decode(b)
+		if err != nil || !reflect.DeepEqual(got, m) {
+			t.Fatalf("%+v %v", got, err)
+		}
+		for bit := range len(b) * 8 {
+			b[bit/8] ^= 1 << (bit % 8)
+			if _, err := Decode(b); err == nil {
+				t.Errorf("bit %d flipped unnoticed", bit)
+			}
+			b[bit/8] ^= 1 << (bit % 8)
+		}
+	}
+}
+
+func checkpoint() ([]byte, *Directory) {
+	c := &Checkpoint{Ref: cp, Dir: NewDirectory()}
+	c.Dir.Pages[5] = Page{Object: name.Ref{Volume: two, Kind: name.Map, Epoch: 1}, Off: 3, Len: 20}
+	c.Dir.Pages[6] = c.Dir.Pages[5]
+	c.Leaf(0, []extent.Run{{Start: 0, N: 3, Off: 9, Src: 1}, {Start: 500, N: 12, Off: 0, Src: 76}})
+	c.Leaf(1<<20, []extent.Run{{Start: 511, N: 1, Off: 1 << 20, Src: 1}})
+	c.Leaf(6, nil)
+	return c.Encode(), c.Dir
+}
+
+func TestCheckpoint(t *testing.T) {
+	b, dir := checkpoint()
+	got, err := DecodeDirectory(cp, b)
+	if err != nil || !reflect.DeepEqual(got, dir) {
+		t.Fatalf("%+v, want %+v: %v", got, dir, err)
+	}
+	if _, ok := got.Pages[6]; ok || len(got.Pages) != 3 || len(got.Objects()) != 2 {
+		t.Errorf("%+v", got)
+	}
+	runs, err := DecodePage(got.Pages[0], b)
+	if err != nil || len(runs) != 2 || runs[1] != (extent.Run{Start: 500, N: 12, Src: 76}) {
+		t.Fatalf("%+v %v", runs, err)
+	}
+	for bit := range len(b) * 8 {
+		b[bit/8] ^= 1 << (bit % 8)
+		d, err := DecodeDirectory(cp, b)
+		if err == nil {
+			_, err = DecodePage(d.Pages[0], b)
+		}
+		if err == nil {
+			_, err = DecodePage(d.Pages[1<<20], b)
+		}
+		if err == nil {
+			t.Errorf("bit %d flipped unnoticed", bit)
+		}
+		b[bit/8] ^= 1 << (bit % 8)
+	}
+}
+
+// The fuzzers repair the checksums of their input, to get past them.
+
+func FuzzManifest(f *testing.F) {
+	b := sample().Encode()
+	f.Add(b[:len(b)-4])
+	f.Fuzz(func(t *testing.T, b []byte) {
+		m, err := Decode(binary.LittleEndian.AppendUint32(b, wire.CRC(b)))
+		if err != nil {
+			return
+		}
+		again, err := Decode(m.Encode())
+		if err != nil || !reflect.DeepEqual(m, again) {
+			t.Errorf("%+v became %+v: %v", m, again, err)
+		}
+	})
+}
+
+func FuzzDirectory(f *testing.F) {
+	b, _ := checkpoint()
+	body := b[:len(b)-mapTrailer]
+	t := wire.Reader{B: b[len(b)-mapTrailer+12:]}
+	f.Add(body[len(body)-int(t.U32()):])
+	f.Fuzz(func(t *testing.T, dir []byte) {
+		var w wire.Writer
+		w.Bytes(dir)
+		w.Bytes([]byte(mapMagic))
+		w.U32(Version)
+		w.U32(uint32(len(dir)))
+		w.Bytes(cp.Volume[:])
+		w.U64(cp.Epoch)
+		w.U64(cp.Num)
+		w.U32(wire.CRC(dir))
+		w.U32(wire.CRC(w.B[len(dir):]))
+		d, err := DecodeDirectory(cp, w.B)
+		if err != nil {
+			return
+		}
+		for _, p := range d.Pages {
+			DecodePage(p, w.B)
+		}
+	})
+}
+
+func FuzzPage(f *testing.F) {
+	b, dir := checkpoint()
+	p := dir.Pages[0]
+	f.Add(b[p.Off : p.Off+p.Len-4])
+	f.Fuzz(func(t *testing.T, b []byte) {
+		runs, err := DecodePage(Page{Object: cp, Len: uint32(len(b) + 4)}, binary.LittleEndian.AppendUint32(b, wire.CRC(b)))
+		if err != nil {
+			return
+		}
+		end := 0
+		for _, r := range runs {
+			if int(r.Start) < end || r.N == 0 {
+				t.Errorf("run %+v after %d", r, end)
+			}
+			end = int(r.Start) + int(r.N)
+		}
+		if end > extent.LeafBlocks {
+			t.Errorf("leaf ends at %d", end)
+		}
+	})
+}

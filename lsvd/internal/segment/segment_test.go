@@ -1,0 +1,146 @@
+package segment
+
+import (
+	"bytes"
+	"math/rand/v2"
+	"testing"
+
+	"miren.dev/runtime/lsvd/internal/name"
+	"miren.dev/runtime/pkg/errs"
+)
+
+var ref = name.Ref{Volume: name.Volume{7}, Kind: name.Data, Epoch: 2, Num: 3}
+
+// build makes a segment with compressible and incompressible data.
+func build(t testing.TB, key []byte) (object []byte, entries []Entry, data []byte) {
+	entries = []Entry{
+		{LBA: 3, Blocks: 20, Seq: 11}, {LBA: 23, Blocks: 1 << 33, Seq: 15, Zero: true}, {LBA: 1 << 34, Blocks: 1, Seq: 20}, {LBA: 1<<34 + 5, Blocks: 30, Seq: 10},
+	}
+	data = make([]byte, 51*Block)
+	rand.NewChaCha8([32]byte{4}).Read(data[10*Block : 30*Block])
+	rest := data
+	object, err := Build(Head{Ref: ref, First: 10, Last: 20}, key, bytes.NewReader(make([]byte, 16)), entries, func(i int, p []byte) error {
+		rest = rest[copy(p, rest):]
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return object, entries, data
+}
+
+func contents(x *Index, object []byte) ([]byte, error) {
+	var all []byte
+	for i := range x.Frames() {
+		off, n := x.Range(i, i+1)
+		b, err := x.Decode(i, object[off:off+n])
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, b...)
+	}
+	return all, nil
+}
+
+func TestRoundTrip(t *testing.T) {
+	for _, key := range [][]byte{nil, bytes.Repeat([]byte{1}, 32)} {
+		object, entries, data := build(t, key)
+		x, err := Verify(ref, key, object)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(x.Entries) != len(entries) || x.First != 10 || x.Last != 20 || x.Blocks != 51 {
+			t.Fatalf("%+v", x)
+		}
+		for i := range entries {
+			if x.Entries[i] != entries[i] {
+				t.Errorf("entry %d: %+v", i, x.Entries[i])
+			}
+		}
+		if got, err := contents(x, object); err != nil || !bytes.Equal(got, data) {
+			t.Fatalf("data differs: %v", err)
+		}
+		if len(object) > 30*Block {
+			t.Errorf("%d bytes for 20 blocks that cannot be compressed", len(object))
+		}
+		if key != nil {
+			for _, other := range [][]byte{nil, bytes.Repeat([]byte{2}, 32)} {
+				if _, err := Verify(ref, other, object); err == nil {
+					t.Error("decrypted with another key")
+				}
+			}
+		}
+		// The index is found with one more read when the tail was too short.
+		if x, need, err := Open(ref, key, int64(len(object)), object[len(object)-TrailerSize:]); x != nil || err != nil || need <= TrailerSize {
+			t.Errorf("%v %d %v", x, need, err)
+		}
+		other := ref
+		other.Num++
+		if _, err := Verify(other, key, object); !errs.Is(err, errs.Corrupt) {
+			t.Errorf("passed for another segment: %v", err)
+		}
+	}
+}
+
+func TestEveryFlippedBitIsNoticed(t *testing.T) {
+	for _, key := range [][]byte{nil, bytes.Repeat([]byte{1}, 32)} {
+		object, _, _ := build(t, key)
+		rng := rand.New(rand.NewPCG(1, 1))
+		for i := range 1500 {
+			bit := rng.IntN(len(object) * 8)
+			if i < 1000 { // the trailer and the index
+				bit = len(object)*8 - 1 - rng.IntN(8*300)
+			}
+			object[bit/8] ^= 1 << (bit % 8)
+			if _, err := Verify(ref, key, object); err == nil {
+				t.Fatalf("bit %d flipped unnoticed by Verify", bit)
+			}
+			// Without the whole object: index and frames notice it, but for
+			// the checksum of the whole, which they do not use.
+			if x, _, err := Open(ref, key, int64(len(object)), object); err == nil {
+				if _, err := contents(x, object); err == nil {
+					t.Fatalf("bit %d flipped unnoticed by frames", bit)
+				}
+			}
+			object[bit/8] ^= 1 << (bit % 8)
+		}
+	}
+}
+
+func TestFence(t *testing.T) {
+	if x, err := Verify(ref, nil, Fence(ref)); err != nil || !x.Fence {
+		t.Fatalf("%+v %v", x, err)
+	}
+}
+
+func FuzzOpen(f *testing.F) {
+	object, _, _ := build(f, nil)
+	f.Add(object)
+	f.Add(Fence(ref))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		if x, err := Verify(ref, nil, b); err == nil && !x.Fence {
+			contents(x, b)
+		}
+	})
+}
+
+// FuzzIndex goes past the checksums.
+func FuzzIndex(f *testing.F) {
+	object, _, _ := build(f, nil)
+	x, _ := Verify(ref, nil, object)
+	last := x.frames[len(x.frames)-1]
+	frames := last.off + int64(last.size)
+	f.Add(object[frames:len(object)-TrailerSize], frames, uint32(51))
+	f.Fuzz(func(t *testing.T, b []byte, frames int64, blocks uint32) {
+		x := &Index{Head: Head{Ref: ref, First: 10, Last: 20}, Blocks: uint64(blocks)}
+		if x.decode(b, frames) != nil {
+			return
+		}
+		for i := range x.Frames() {
+			if off, n := x.Range(i, i+1); off < 0 || n < 0 || off+n > frames {
+				t.Errorf("frame %d lies at %d+%d of %d", i, off, n, frames)
+			}
+			x.Decode(i, nil)
+		}
+	})
+}
