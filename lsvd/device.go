@@ -36,7 +36,7 @@ type Device struct {
 	queue   []*op
 	leading bool
 
-	pub     sync.Mutex // held by the one that changes the state in the store
+	pub     baton // held by the one that changes the state in the store
 	man     *manifest.Manifest
 	version store.Version
 	dir     *manifest.Directory
@@ -63,6 +63,26 @@ type Device struct {
 
 	stats counters
 }
+
+// baton is a lock whose waiters may give up: who holds it may wait long for
+// the store. It has room for one.
+type baton chan struct{}
+
+func (b baton) lock(ctx context.Context) error {
+	select {
+	case b <- struct{}{}:
+		return nil
+	default:
+	}
+	select {
+	case b <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return errs.Wrap(ctx.Err(), "wait for the store")
+	}
+}
+
+func (b baton) unlock() { <-b }
 
 // seg is one segment of the table. live changes under Device.mu.
 type seg struct {
@@ -160,6 +180,13 @@ func (d *Device) usableNow() error {
 	return d.usable()
 }
 
+// failure is why the disk has failed for good, or nil.
+func (d *Device) failure() error {
+	d.mu.RLock()
+	defer d.mu.RUnlock()
+	return d.failed
+}
+
 // Flush makes all writes acknowledged before it survive a power loss.
 func (d *Device) Flush(ctx context.Context) error {
 	if err := d.usableNow(); err != nil {
@@ -193,14 +220,16 @@ func (d *Device) Close(ctx context.Context) error {
 		<-d.done
 	}
 	d.waitQueue()
-	d.pub.Lock()
-	defer d.pub.Unlock()
-	err := failed
+	err := d.pub.lock(context.WithoutCancel(ctx)) // who holds it sees soon that the disk is closed
+	defer d.pub.unlock()
+	if err == nil {
+		err = failed
+	}
 	if err == nil {
 		err = d.wal.Sync()
 	}
 	if err == nil {
-		err = d.retry(ctx, func() error { return d.drain(ctx, true) })
+		err = d.retryWhile(ctx, d.failure, func() error { return d.drain(ctx, true) })
 	}
 	d.pass()
 	d.wal.Close()

@@ -64,7 +64,7 @@ func TestConcurrent(t *testing.T) {
 			rng := rand.New(rand.NewPCG(uint64(w), 5))
 			mine, base := model[w*area:(w+1)*area], int64(w*area)
 			ctx := t.Context()
-			for i := range 150 {
+			for i := range 60 {
 				off := rng.IntN(area)
 				n := 1 + rng.IntN(min(area-off, 200_000))
 				if rng.IntN(4) > 0 {
@@ -105,6 +105,9 @@ func TestConcurrent(t *testing.T) {
 		})
 	}
 	wg.Wait()
+	if err := d.Drain(t.Context()); err != nil {
+		t.Fatal(err)
+	}
 	if _, err := d.GC(t.Context(), 1.1); err != nil {
 		t.Fatal(err)
 	}

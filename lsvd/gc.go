@@ -28,8 +28,10 @@ func (d *Device) GC(ctx context.Context, ratio float64) (int, error) {
 	if err := d.usableNow(); err != nil {
 		return 0, err
 	}
-	d.pub.Lock()
-	defer d.pub.Unlock()
+	if err := d.pub.lock(ctx); err != nil {
+		return 0, err
+	}
+	defer d.pub.unlock()
 	total := 0
 	for {
 		var n int

@@ -49,7 +49,7 @@ func Open(ctx context.Context, st store.Store, fs vfs.FS, id ID, opts Options) (
 		return nil, Recovery{}, err
 	}
 	d := &Device{
-		opts: opts, st: st, logger: opts.Logger, vol: id,
+		opts: opts, st: st, pub: make(baton, 1), logger: opts.Logger, vol: id,
 		active: newCut(), base: extent.New(maxBlocks), table: map[uint64]*seg{}, gate: newGate(),
 		space: make(chan struct{}), kick: make(chan struct{}, 1), done: make(chan struct{}),
 		dir: manifest.NewDirectory(), cache: newCache(st, opts.Key, opts.CacheBytes),
@@ -262,7 +262,7 @@ func (d *Device) followChain(ctx context.Context, epoch uint64, rec *Recovery) e
 			return err
 		})
 		if errs.Is(err, errs.NotFound) {
-			if err := d.lostAfter(ctx, ref, "is missing", rec); err != nil {
+			if err := d.lostAfter(ctx, ref, rec); err != nil {
 				return err
 			}
 			if _, err := d.st.Create(ctx, ref.Key(), segment.Fence(ref)); err == nil {
@@ -296,7 +296,7 @@ func (d *Device) followChain(ctx context.Context, epoch uint64, rec *Recovery) e
 
 // lostAfter refuses, unless told to accept it, a chain that has segments
 // after ref, which is not there.
-func (d *Device) lostAfter(ctx context.Context, ref name.Ref, what string, rec *Recovery) error {
+func (d *Device) lostAfter(ctx context.Context, ref name.Ref, rec *Recovery) error {
 	for i, err := range d.st.List(ctx, name.Prefix(d.vol)+name.Data.String()+"/") {
 		if err != nil {
 			return err
@@ -304,7 +304,7 @@ func (d *Device) lostAfter(ctx context.Context, ref name.Ref, what string, rec *
 		if r, ok := name.ParseKey(i.Key); ok && r.Epoch == ref.Epoch && r.Num > ref.Num && i.Size > segment.TrailerSize {
 			rec.LostAfter = true
 			if !d.opts.AcceptLoss {
-				return errs.New(errs.Corrupt, "segment %s %s, but later ones exist", ref, what).
+				return errs.New(errs.Corrupt, "segment %s is missing, but later ones exist", ref).
 					WithHint("restore the object; or accept that the disk goes back to what it was before it")
 			}
 			d.logger.Warn("chain ends early: a segment is missing", "segment", ref.String())

@@ -31,9 +31,11 @@ func (d *Device) run(ctx context.Context) {
 			d.freeze()
 		}
 		d.mu.Unlock()
-		d.pub.Lock()
+		if d.pub.lock(ctx) != nil {
+			return
+		}
 		err := d.retry(ctx, func() error { return d.tend(ctx) })
-		d.pub.Unlock()
+		d.pub.unlock()
 		if err != nil && ctx.Err() == nil {
 			if d.usableNow() != nil {
 				return // failed for good
@@ -64,19 +66,21 @@ func (d *Device) tend(ctx context.Context) error {
 	}
 }
 
-// retry repeats f until it succeeds, the disk fails for good, or ctx ends.
+// retry repeats f until it succeeds, the disk fails for good or is closed, or
+// ctx ends.
 func (d *Device) retry(ctx context.Context, f func() error) error {
+	return d.retryWhile(ctx, d.usableNow, f)
+}
+
+func (d *Device) retryWhile(ctx context.Context, usable, f func() error) error {
 	wait := 50 * time.Millisecond
 	for {
 		err := f()
 		if err == nil || ctx.Err() != nil {
 			return err
 		}
-		d.mu.RLock()
-		failed := d.failed
-		d.mu.RUnlock()
-		if failed != nil {
-			return failed
+		if err := usable(); err != nil {
+			return err
 		}
 		switch errs.ClassOf(err) {
 		case errs.Corrupt, errs.Internal, errs.FailedPrecondition, errs.InvalidArgument:
@@ -103,8 +107,10 @@ func (d *Device) Drain(ctx context.Context) error {
 	if err := d.usableNow(); err != nil {
 		return err
 	}
-	d.pub.Lock()
-	defer d.pub.Unlock()
+	if err := d.pub.lock(ctx); err != nil {
+		return err
+	}
+	defer d.pub.unlock()
 	return d.retry(ctx, func() error { return d.drain(ctx, false) })
 }
 

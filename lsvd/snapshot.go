@@ -21,8 +21,10 @@ func (d *Device) Snapshot(ctx context.Context, snapshot string) error {
 	if err := d.usableNow(); err != nil {
 		return err
 	}
-	d.pub.Lock()
-	defer d.pub.Unlock()
+	if err := d.pub.lock(ctx); err != nil {
+		return err
+	}
+	defer d.pub.unlock()
 	return d.retry(ctx, func() error {
 		if err := d.drain(ctx, false); err != nil {
 			return err
