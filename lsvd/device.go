@@ -25,7 +25,7 @@ type Device struct {
 	logger *slog.Logger
 	vol    ID
 	epoch  uint64
-	size   int64
+	size   atomic.Int64
 	wal    *wal.Log
 	lock   io.Closer
 	cache  *cache
@@ -139,7 +139,7 @@ func (d *Device) pass() {
 }
 
 // Size is the size of the disk in bytes.
-func (d *Device) Size() int64 { return d.size }
+func (d *Device) Size() int64 { return d.size.Load() }
 
 // ID is the volume.
 func (d *Device) ID() ID { return d.vol }

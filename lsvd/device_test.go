@@ -238,3 +238,30 @@ func TestOpenRefuses(t *testing.T) {
 		t.Errorf("write over the end: %v", err)
 	}
 }
+
+func TestResize(t *testing.T) {
+	r := newRig(t, 1<<20)
+	ctx := t.Context()
+	d := r.open()
+	if err := d.Resize(ctx, 1<<19); !errs.Is(err, errs.FailedPrecondition) {
+		t.Errorf("shrink: %v", err)
+	}
+	if err := d.Resize(ctx, 3<<20); err != nil {
+		t.Fatal(err)
+	}
+	data := bytes.Repeat([]byte{7}, 4096)
+	if err := d.WriteAt(ctx, data, 3<<20-4096, 0); err != nil {
+		t.Fatal(err)
+	}
+	gone, cancel := context.WithCancel(ctx)
+	cancel()
+	d.Close(gone) // the write is in the log only
+	d = r.open()
+	got := make([]byte, 4096)
+	if err := d.ReadAt(ctx, got, 3<<20-4096); err != nil || !bytes.Equal(got, data) || d.Size() != 3<<20 {
+		t.Fatalf("size %d: %v", d.Size(), err)
+	}
+	if err := d.ReadAt(ctx, got, 2<<20); err != nil || !bytes.Equal(got, make([]byte, 4096)) {
+		t.Fatalf("what was added is not zero: %v", err)
+	}
+}

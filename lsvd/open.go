@@ -94,9 +94,9 @@ func (d *Device) recover(ctx context.Context, fs vfs.FS) (rec Recovery, err erro
 	if d.man.KeyCheck != keyCheck(d.opts.Key) {
 		return rec, errs.New(errs.FailedPrecondition, "the volume is encrypted with another key, or not encrypted")
 	}
-	d.size = int64(d.man.Size)
-	if d.size > MaxSize {
-		return rec, errs.New(errs.Corrupt, "its size is %d", d.size)
+	d.size.Store(int64(d.man.Size))
+	if d.size.Load() > MaxSize {
+		return rec, errs.New(errs.Corrupt, "its size is %d", d.size.Load())
 	}
 	chain := d.man.ChainEpoch
 	if rec.LostLog = !d.man.Clean && !found.Has(chain); rec.LostLog {
@@ -125,7 +125,7 @@ func (d *Device) recover(ctx context.Context, fs vfs.FS) (rec Recovery, err erro
 	rec.Durable = d.man.Durable
 	var promised uint64
 	rec.Last, promised, err = found.Replay(chain, rec.Durable, func(c *wal.Chunk) error {
-		if c.LBA+c.Blocks > uint64(d.size/BlockSize) {
+		if c.LBA+c.Blocks > uint64(d.size.Load()/BlockSize) {
 			return errs.New(errs.Corrupt, "log has a write behind the end of the disk")
 		}
 		d.apply(c)

@@ -355,7 +355,7 @@ func (s *sim) finish() {
 // prints its seed. LSVD_SEED is the first seed to run, alone unless
 // LSVD_SEEDS says how many.
 func TestSimulation(t *testing.T) {
-	first, seeds := uint64(0), uint64(60)
+	first, seeds := uint64(0), uint64(40)
 	if v, err := strconv.ParseUint(os.Getenv("LSVD_SEED"), 10, 64); err == nil {
 		first, seeds = v, 1
 	}

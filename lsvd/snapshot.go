@@ -42,6 +42,36 @@ func (d *Device) Snapshot(ctx context.Context, snapshot string) error {
 	})
 }
 
+// Resize makes the disk larger. What is added reads as zeros. It refuses to
+// make it smaller, which would lose data.
+func (d *Device) Resize(ctx context.Context, size int64) error {
+	if size > MaxSize || size%BlockSize != 0 {
+		return errs.New(errs.InvalidArgument, "disk size %d is not a multiple of 4096 up to 16 TiB", size)
+	}
+	if err := d.usableNow(); err != nil {
+		return err
+	}
+	if err := d.pub.lock(ctx); err != nil {
+		return err
+	}
+	defer d.pub.unlock()
+	if size < d.Size() {
+		return errs.New(errs.FailedPrecondition, "disk %s has %d bytes and cannot shrink to %d", d.vol, d.Size(), size)
+	}
+	return d.retry(ctx, func() error {
+		// Only with a checkpoint may the table in the manifest be as new as
+		// the device's: segments that GC made are not in the one before.
+		was := d.man.Size
+		d.man.Size = uint64(size)
+		if err := d.checkpoint(ctx, false); err != nil {
+			d.man.Size = was
+			return err
+		}
+		d.size.Store(size)
+		return nil
+	})
+}
+
 // Snapshots lists the snapshots of a volume.
 func Snapshots(ctx context.Context, st store.Store, id ID) ([]string, error) {
 	var names []string

@@ -88,8 +88,8 @@ func (d *Device) fua(ctx context.Context, flags Flags) error {
 }
 
 func (d *Device) check(off, n int64) error {
-	if off < 0 || n < 0 || off > d.size || n > d.size-off {
-		return errs.New(errs.InvalidArgument, "range %d+%d is outside of the disk's %d bytes", off, n, d.size)
+	if off < 0 || n < 0 || off > d.size.Load() || n > d.size.Load()-off {
+		return errs.New(errs.InvalidArgument, "range %d+%d is outside of the disk's %d bytes", off, n, d.size.Load())
 	}
 	return nil
 }
