@@ -134,7 +134,8 @@ func memory(args []string) int {
 	return 0
 }
 
-// forks N starts N processes that sleep, and says how many it could.
+// forks N starts N processes that sleep, and says how many it could and how many
+// of them are alive then.
 func forks(args []string) int {
 	started := 0
 	var first error
@@ -148,7 +149,13 @@ func forks(args []string) int {
 		all = append(all, c)
 		started++
 	}
-	fmt.Printf("started %d error %v again=%v\n", started, first, errors.Is(first, syscall.EAGAIN))
+	alive := 0
+	for _, c := range all {
+		if pid, err := syscall.Wait4(c.Process.Pid, nil, syscall.WNOHANG, nil); err == nil && pid == 0 {
+			alive++
+		}
+	}
+	fmt.Printf("started %d alive %d error %v again=%v\n", started, alive, first, errors.Is(first, syscall.EAGAIN))
 	for _, c := range all {
 		_ = c.Process.Kill()
 		_ = c.Wait()
