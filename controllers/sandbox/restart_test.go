@@ -21,10 +21,16 @@ func TestDeleted(t *testing.T) {
 			w := newWorld(t)
 			sb := w.add(nil, "sleep")
 			var once sync.Once
+			dropping := func() {} // waits for the drop to return, which may be after its event
 			during := func(call string) {
+				dropped := make(chan struct{})
+				dropping = func() { <-dropped }
 				w.machine.SetHook(func(op, _ string, after bool) error {
 					if op == call && !after {
-						once.Do(func() { w.drop(sb) })
+						once.Do(func() {
+							defer close(dropped)
+							w.drop(sb)
+						})
 					}
 					return nil
 				})
@@ -62,6 +68,7 @@ func TestDeleted(t *testing.T) {
 				_, err := entity.Get[Sandbox](t.Context(), w.store.Store, sb.ID)
 				return errs.Is(err, errs.NotFound)
 			})
+			dropping()
 			w.empty()
 			w.unlogged()
 		})
