@@ -22,6 +22,7 @@ import (
 	"miren.dev/runtime/api/core"
 	"miren.dev/runtime/api/id"
 	"miren.dev/runtime/api/sandbox"
+	"miren.dev/runtime/components/cgroup"
 	"miren.dev/runtime/entity"
 	"miren.dev/runtime/entity/remote"
 	"miren.dev/runtime/pkg/config"
@@ -37,38 +38,46 @@ func benchIngress(ctx context.Context, b *bench) error {
 	if err != nil {
 		return err
 	}
-	direct, err := i.sandboxAddress(ctx)
+	sb, err := i.sandbox(ctx)
 	if err != nil {
 		return err
 	}
+	direct := net.JoinHostPort(sb.Status.Address, strconv.FormatInt(sb.Spec.Template.Ports[0].Number, 10))
+	groups := cgroup.New(i.in.Name(""))
+	used := func() (time.Duration, error) {
+		u, err := groups.Usage(string(sb.ID))
+		return u.CPU, err
+	}
 	for _, conns := range []int{1, 16, 64} {
 		what := "into a sandbox, " + plural(conns, "connection")
-		if err := requestRow(ctx, b, what, "straight to it", conns, i.app.host(), i.address, direct, 0.9); err != nil {
+		if err := requestRow(ctx, b, what, "straight to it", conns, i.app.host(), i.address, direct, 0.9, used); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// sandboxAddress is where the app's sandbox listens.
-func (i *install) sandboxAddress(ctx context.Context) (string, error) {
+// sandbox is the one that serves the app.
+func (i *install) sandbox(ctx context.Context) (*sandbox.Sandbox, error) {
 	all, _, err := entity.List[sandbox.Sandbox](ctx, i.store, entity.Query{})
 	if err != nil {
-		return "", err
+		return nil, err
 	}
 	a, _, err := entity.List[app.App](ctx, i.store, entity.Query{Name: i.app.name})
 	if err != nil {
-		return "", err
+		return nil, err
 	}
 	for _, sb := range all {
 		if len(a) == 1 && sb.Spec.AppVersion == a[0].Status.ActiveVersion && sb.Status.Ready && len(sb.Spec.Template.Ports) > 0 {
-			return net.JoinHostPort(sb.Status.Address, strconv.FormatInt(sb.Spec.Template.Ports[0].Number, 10)), nil
+			return sb, nil
 		}
 	}
-	return "", errors.New("no sandbox of the app is ready")
+	return nil, errors.New("no sandbox of the app is ready")
 }
 
-func requestRow(ctx context.Context, b *bench, what, peerName string, conns int, host, ours, peer string, goal float64) error {
+// requestRow compares request rates. With used, the CPU time that the backend
+// has used so far, it also reports what a request costs the backend.
+func requestRow(ctx context.Context, b *bench, what, peerName string, conns int, host, ours, peer string, goal float64, used func() (time.Duration, error)) error {
 	var hammers [2]*hammer
 	for n, address := range []string{ours, peer} {
 		h, err := newHammer(ctx, address, host, conns)
@@ -78,15 +87,30 @@ func requestRow(ctx context.Context, b *bench, what, peerName string, conns int,
 		defer h.close()
 		hammers[n] = h
 	}
-	var rate, p99 pair
+	if used == nil {
+		used = func() (time.Duration, error) { return 0, nil }
+	}
+	var rate, p99, cpu pair
 	if err := b.turns(ctx, 7, func(side int) (figures, error) {
+		before, err := used()
+		if err != nil {
+			return nil, err
+		}
 		took, d, err := hammers[side].run(ctx, b.turn())
-		return figures{float64(len(took)) / d.Seconds(), took.ms(99)}, err
-	}, &rate, &p99); err != nil {
+		if err != nil {
+			return nil, err
+		}
+		after, err := used()
+		each := float64((after - before).Microseconds()) / float64(len(took))
+		return figures{float64(len(took)) / d.Seconds(), took.ms(99), each}, err
+	}, &rate, &p99, &cpu); err != nil {
 		return fmt.Errorf("%s: %w", what, err)
 	}
 	b.report.compare(what, "requests/s", peerName, &rate, goal, 0)
 	b.report.compare(what+", p99", "ms", peerName, &p99, 0, 0)
+	if cpu.ours[0] > 0 {
+		b.report.compare(what+", CPU of the sandbox per request", "µs", peerName, &cpu, 0, 0)
+	}
 	return nil
 }
 
@@ -128,7 +152,7 @@ func benchProxy(ctx context.Context, b *bench) (err error) {
 	defer func() { err = errors.Join(err, stop()) }()
 	for _, conns := range []int{1, 16, 64} {
 		what := "requests, " + plural(conns, "connection")
-		if err := requestRow(ctx, b, what, "ReverseProxy", conns, "shop.localhost", address, proxy.address, 1.0); err != nil {
+		if err := requestRow(ctx, b, what, "ReverseProxy", conns, "shop.localhost", address, proxy.address, 1.0, nil); err != nil {
 			return err
 		}
 	}
