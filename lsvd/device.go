@@ -25,6 +25,7 @@ type Device struct {
 	logger *slog.Logger
 	vol    ID
 	epoch  uint64
+	owner  [16]byte
 	size   atomic.Int64
 	wal    *wal.Log
 	lock   io.Closer

@@ -112,7 +112,7 @@ func (d *Device) recover(ctx context.Context, fs vfs.FS) (rec Recovery, err erro
 	if _, err := io.ReadFull(d.opts.Random, claim.Owner[:]); err != nil {
 		return rec, err
 	}
-	d.epoch = claim.Epoch
+	d.epoch, d.owner = claim.Epoch, claim.Owner
 	if err := d.replace(ctx, claim); err != nil {
 		return rec, err
 	}

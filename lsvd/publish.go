@@ -221,14 +221,16 @@ func (d *Device) adopt(s *manifest.Segment, entries []segment.Entry) {
 }
 
 // mapEntries lets the base map take over the entries of a data segment.
-func (d *Device) mapEntries(num uint64, entries []segment.Entry) {
+func (d *Device) mapEntries(num uint64, entries []segment.Entry) { mapInto(d.base, num, entries) }
+
+func mapInto(m *extent.Map, num uint64, entries []segment.Entry) {
 	block := uint32(0)
 	for _, e := range entries {
 		if e.Zero {
-			d.base.Delete(e.LBA, e.Blocks)
+			m.Delete(e.LBA, e.Blocks)
 			continue
 		}
-		d.base.Set(e.LBA, e.Blocks, extent.Value{Src: num, Off: block})
+		m.Set(e.LBA, e.Blocks, extent.Value{Src: num, Off: block})
 		block += uint32(e.Blocks)
 	}
 }

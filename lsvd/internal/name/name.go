@@ -114,6 +114,22 @@ func Prefix(v Volume) string { return Objects + v.String() + "/" }
 // Manifest is the key of a volume's manifest.
 func Manifest(v Volume) string { return Manifests + v.String() + "/volume" }
 
+// ParseManifest reads the key of a manifest; snapshot is empty for that of a
+// volume, and ok false for other keys.
+func ParseManifest(key string) (v Volume, snapshot string, ok bool) {
+	rest, ok := strings.CutPrefix(key, Manifests)
+	id, rest, found := strings.Cut(rest, "/")
+	v, err := ParseVolume(id)
+	if !ok || !found || err != nil {
+		return v, "", false
+	}
+	if rest == "volume" {
+		return v, "", true
+	}
+	snapshot, ok = strings.CutPrefix(rest, "snapshots/")
+	return v, snapshot, ok && snapshot != "" && !strings.Contains(snapshot, "/")
+}
+
 // Snapshots is the prefix of the manifests of a volume's snapshots.
 func Snapshots(v Volume) string { return Manifests + v.String() + "/snapshots/" }
 
