@@ -53,8 +53,13 @@ group() {
 		;;
 	test)
 		need bubblewrap has bwrap
+		need fio has fio
+		need libnbd-bin has nbdcopy
+		need nbdkit has nbdkit
 		need openssh-client has ssh
 		need procps has pgrep
+		need python3-libnbd has nbdsh
+		need qemu-utils has qemu-io
 		need xfsprogs has mkfs.xfs
 		;;
 	go)

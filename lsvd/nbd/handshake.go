@@ -3,11 +3,13 @@ package nbd
 import (
 	"bufio"
 	"context"
+	"crypto/tls"
 	"encoding/binary"
 	"errors"
 	"io"
 	"net"
 	"strings"
+	"time"
 
 	"miren.dev/runtime/pkg/errs"
 )
@@ -17,6 +19,8 @@ type session struct {
 	s          *Server
 	c          net.Conn
 	r          *bufio.Reader
+	tls        *tls.Config // nil: no TLS; otherwise nothing is served without
+	secure     bool        // TLS is on
 	export     Export
 	noZeroes   bool
 	structured bool
@@ -25,9 +29,15 @@ type session struct {
 }
 
 // serve runs one connection. It returns nil when the client says good-bye.
-func (s *Server) serve(ctx context.Context, c net.Conn) error {
-	x := &session{s: s, c: c, r: bufio.NewReaderSize(c, 64<<10)}
-	ready, err := x.handshake()
+func (s *Server) serve(ctx context.Context, c net.Conn, cfg *tls.Config) error {
+	x := &session{s: s, c: c, r: bufio.NewReader(c), tls: cfg}
+	if err := c.SetDeadline(time.Now().Add(handshakeTime)); err != nil {
+		return errs.Wrap(err, "handshake")
+	}
+	ready, err := x.handshake(ctx)
+	if err == nil {
+		err = c.SetDeadline(time.Time{})
+	}
 	if err != nil || !ready {
 		if errors.Is(err, io.EOF) {
 			return nil // a probe
@@ -49,7 +59,7 @@ func (x *session) txFlags() uint16 {
 }
 
 // handshake negotiates; it reports whether transmission begins.
-func (x *session) handshake() (bool, error) {
+func (x *session) handshake(ctx context.Context) (bool, error) {
 	b := binary.BigEndian.AppendUint64(nil, magicServer)
 	b = binary.BigEndian.AppendUint64(b, magicOption)
 	b = binary.BigEndian.AppendUint16(b, flagFixedNewstyle|flagNoZeroes)
@@ -90,7 +100,7 @@ func (x *session) handshake() (bool, error) {
 		if _, err := io.ReadFull(x.r, data); err != nil {
 			return false, err
 		}
-		begin, end, err := x.option(opt, data)
+		begin, end, err := x.option(ctx, opt, data)
 		if err != nil || begin || end {
 			return begin, err
 		}
@@ -99,8 +109,16 @@ func (x *session) handshake() (bool, error) {
 }
 
 // option answers one option: whether transmission begins, or all ends.
-func (x *session) option(opt uint32, data []byte) (begin, end bool, err error) {
+func (x *session) option(ctx context.Context, opt uint32, data []byte) (begin, end bool, err error) {
+	if x.tls != nil && !x.secure && opt != optStartTLS && opt != optAbort {
+		if opt == optExportName { // has no way to answer with an error
+			return false, false, errs.New(errs.Unauthenticated, "client asked for an export without TLS")
+		}
+		return false, false, x.reply(opt, repErrTLSReqd, []byte("this server requires TLS"))
+	}
 	switch opt {
+	case optStartTLS:
+		return false, false, x.startTLS(ctx, data)
 	case optExportName:
 		e, ok := x.s.export(string(data))
 		if !ok {

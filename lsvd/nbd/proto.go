@@ -24,6 +24,7 @@ const (
 	optExportName  = 1
 	optAbort       = 2
 	optList        = 3
+	optStartTLS    = 5
 	optInfo        = 6
 	optGo          = 7
 	optStructured  = 8
@@ -35,7 +36,9 @@ const (
 	repInfo        = 3
 	repContext     = 4
 	repErrUnsup    = 1<<31 | 1
+	repErrPolicy   = 1<<31 | 2
 	repErrInvalid  = 1<<31 | 3
+	repErrTLSReqd  = 1<<31 | 5
 	repErrUnknown  = 1<<31 | 6
 	repErrTooBig   = 1<<31 | 9
 	infoExport     = 0

@@ -1,6 +1,7 @@
 // Package nbd serves disks by the NBD protocol: fixed newstyle handshake,
 // structured replies, FUA, flush, trim, write-zeroes, block status
-// (base:allocation) and several connections to one disk.
+// (base:allocation) and several connections to one disk, on unix sockets and,
+// with TLS, on TCP.
 //
 // A connection has one goroutine that reads requests, and one per request, at
 // most 128 and 64 MiB at a time; replies come in any order, each written
@@ -10,11 +11,15 @@ package nbd
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"log/slog"
 	"net"
 	"slices"
 	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
 
 	"miren.dev/runtime/lsvd"
 	"miren.dev/runtime/pkg/errs"
@@ -90,30 +95,62 @@ func (s *Server) names() []string {
 	return names
 }
 
-// Serve accepts connections from l until ctx ends; then it closes l and all
-// connections, waits for the requests they have begun, and returns nil.
+// Serve accepts connections from l, a unix socket, until ctx ends; then it
+// closes l and all connections, waits for the requests they have begun, and
+// returns nil. What can be reached by a network must be served with TLS.
 func (s *Server) Serve(ctx context.Context, l net.Listener) error {
+	if n := l.Addr().Network(); n != "unix" {
+		l.Close()
+		return errs.New(errs.FailedPrecondition, "disks are served on %s only with TLS", n).
+			WithHint("give the server a certificate, or serve a unix socket")
+	}
+	return s.accept(ctx, l, nil)
+}
+
+// ServeTLS is Serve for any listener. Clients must begin TLS (STARTTLS) before
+// they can ask for anything; cfg says whether they need a certificate.
+func (s *Server) ServeTLS(ctx context.Context, l net.Listener, cfg *tls.Config) error {
+	return s.accept(ctx, l, cfg)
+}
+
+// ServePlain is Serve for any listener, with neither encryption nor
+// authentication: for networks where everybody may read and write the disks.
+func (s *Server) ServePlain(ctx context.Context, l net.Listener) error {
+	return s.accept(ctx, l, nil)
+}
+
+// acceptPause is how long a server waits that is out of descriptors or memory.
+const acceptPause = 100 * time.Millisecond
+
+func (s *Server) accept(ctx context.Context, l net.Listener, cfg *tls.Config) error {
 	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
 	var wg sync.WaitGroup
 	defer wg.Wait()
+	defer cancel()
 	stop := context.AfterFunc(ctx, func() { l.Close() })
 	defer stop()
 	for {
 		c, err := l.Accept()
-		if err != nil {
-			cancel()
-			if errors.Is(err, net.ErrClosed) {
-				return nil
+		switch {
+		case err == nil:
+		case errors.Is(err, net.ErrClosed):
+			return nil
+		case errors.Is(err, unix.EMFILE), errors.Is(err, unix.ENFILE), errors.Is(err, unix.ENOBUFS), errors.Is(err, unix.ENOMEM), errors.Is(err, unix.ECONNABORTED):
+			s.logger.Warn("NBD connection was not accepted", "err", err)
+			select {
+			case <-time.After(acceptPause):
+			case <-ctx.Done():
 			}
+			continue
+		default:
 			return errs.Wrap(err, "accept NBD connection")
 		}
 		wg.Go(func() {
 			defer c.Close()
 			stop := context.AfterFunc(ctx, func() { c.Close() })
 			defer stop()
-			if err := s.serve(ctx, c); err != nil && ctx.Err() == nil {
-				s.logger.Warn("NBD connection failed", "err", err)
+			if err := s.serve(ctx, c, cfg); err != nil && ctx.Err() == nil {
+				s.logger.Warn("NBD connection failed", "remote", c.RemoteAddr().String(), "err", err)
 			}
 		})
 	}
