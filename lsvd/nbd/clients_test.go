@@ -269,7 +269,7 @@ func TestExperimentVerify(t *testing.T) {
 		size, load = 1<<30, []string{"--time_based", fmt.Sprintf("--runtime=%d", int(d.Seconds()))}
 	}
 	s := serving{Dir: t.TempDir(), Size: size,
-		LogFile: 4 << 20, CutBytes: 2 << 20, MaxUnsent: 64 << 20, CacheBytes: size / 10, Checkpoint: 1, GCRatio: 1.02}
+		LogFile: 4 << 20, CutBytes: 2 << 20, MaxUnsent: 8 << 20, CacheBytes: size / 10, Checkpoint: 1, GCRatio: 1.02}
 	p := s.start(t)
 	args := append([]string{"--name=verify", "--ioengine=nbd", "--uri=" + s.uri(), "--rw=randwrite", "--bsrange=4k-64k", "--iodepth=32",
 		"--verify=crc32c", "--verify_fatal=1", "--verify_backlog=512", "--fsync=64", "--randseed=7", fmt.Sprintf("--size=%d", size)}, load...)
