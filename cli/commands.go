@@ -12,6 +12,7 @@ import (
 	"miren.dev/runtime/cli/doctor"
 	"miren.dev/runtime/cli/entity"
 	"miren.dev/runtime/cli/ingress"
+	"miren.dev/runtime/cli/lsvd"
 	"miren.dev/runtime/cli/node"
 	"miren.dev/runtime/cli/route"
 	"miren.dev/runtime/cli/sandbox"
@@ -22,7 +23,7 @@ import (
 // commands are those of the first level.
 func commands(e *command.Env) []*cobra.Command {
 	return []*cobra.Command{
-		app.New(e), app.NewDeploy(e), sandbox.New(e), route.New(e), build.New(e), node.New(e), entity.New(e),
+		app.New(e), app.NewDeploy(e), sandbox.New(e), route.New(e), build.New(e), node.New(e), entity.New(e), lsvd.New(e),
 		server.New(e), config.New(e), auth.New(e), doctor.New(e), version.New(e), completion.New(e), ingress.New(e),
 	}
 }

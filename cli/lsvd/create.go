@@ -1,0 +1,92 @@
+package lsvd
+
+import (
+	"context"
+
+	"github.com/spf13/cobra"
+
+	"miren.dev/runtime/cli/command"
+	"miren.dev/runtime/cli/console"
+	"miren.dev/runtime/cli/exit"
+	"miren.dev/runtime/lsvd/catalog"
+	"miren.dev/runtime/lsvd/host"
+	"miren.dev/runtime/pkg/errs"
+)
+
+type createOptions struct {
+	base
+	size    string
+	encrypt bool
+	keyFile string
+}
+
+func newCreate(e *command.Env) *cobra.Command {
+	o := &createOptions{base: newBase(e)}
+	cmd := &cobra.Command{
+		Use:     "create VOLUME --size SIZE",
+		Short:   "Make an empty volume",
+		Example: "  r lsvd create data --size 10G\n  r lsvd create secret --size 1T --encrypt --key-file secret.key",
+		Long: `Makes an empty volume. It takes no space until something is written. The size is in bytes, or with a unit: G and GiB are 2^30.
+
+With --encrypt its segments are encrypted (AES-256-GCM) with the key in --key-file, which is made if it does not exist. Who loses the
+key loses the volume. The local log, maps and manifests are not encrypted.`,
+		Args: command.Args(1, 1, "VOLUME"),
+		RunE: func(cmd *cobra.Command, args []string) error { return o.run(cmd.Context(), args[0]) },
+	}
+	o.flags(cmd)
+	cmd.Flags().StringVarP(&o.size, "size", "s", "", "size of the disk, as 10G")
+	cmd.Flags().BoolVar(&o.encrypt, "encrypt", false, "encrypt its segments; needs --key-file")
+	cmd.Flags().StringVar(&o.keyFile, "key-file", "", "file with the key: 32 bytes or 64 hexadecimal digits")
+	return cmd
+}
+
+// created is a new volume as JSON.
+type created struct {
+	ID        string `json:"id"`
+	Name      string `json:"name"`
+	SizeBytes int64  `json:"size_bytes"`
+	Store     string `json:"store"`
+	Encrypted bool   `json:"encrypted"`
+	KeyMade   bool   `json:"key_made,omitempty"`
+	Origin    string `json:"origin,omitempty"`
+}
+
+func (o *createOptions) run(ctx context.Context, volume string) error {
+	if o.size == "" {
+		return exit.Usagef("--size is missing: how large is the disk, as 10G?")
+	}
+	size, err := sizeArg(o.size)
+	if err != nil {
+		return err
+	}
+	if o.encrypt != (o.keyFile != "") {
+		return exit.Usagef("--encrypt and --key-file go together")
+	}
+	st, url, err := o.open(ctx)
+	if err != nil {
+		return err
+	}
+	made := false
+	var key []byte
+	if o.keyFile != "" {
+		if key, err = host.ReadKey(o.keyFile); errs.Is(err, errs.NotFound) {
+			made = true
+			key, err = host.NewKey(o.keyFile)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	id, err := catalog.Create(ctx, st, volume, size, key)
+	if err != nil {
+		return err
+	}
+	if made {
+		o.Notef("a new key is in %s: keep a copy, without it the volume cannot be read\n", o.keyFile)
+	}
+	if o.JSON {
+		return o.PrintJSON(created{ID: id.String(), Name: volume, SizeBytes: size, Store: url, Encrypted: key != nil, KeyMade: made})
+	}
+	o.Printf("%s created %s (%s), %s in %s\n", o.Paint(console.Green, "✓"), volume, id, bytesCell(size), url)
+	return nil
+}

@@ -1,0 +1,154 @@
+// Package lsvd has `r lsvd`: log-structured virtual disks. It needs neither a
+// server nor PostgreSQL: volumes live in an object store, and disks in use in
+// the disk daemon of this machine, or in the command itself.
+//
+// An operation on a volume goes to the daemon if the daemon has the disk open;
+// else the command opens it for as long as it takes.
+package lsvd
+
+import (
+	"cmp"
+	"context"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"miren.dev/runtime/cli/command"
+	"miren.dev/runtime/cli/exit"
+	"miren.dev/runtime/lsvd/catalog"
+	"miren.dev/runtime/lsvd/host"
+	"miren.dev/runtime/lsvd/store"
+	"miren.dev/runtime/pkg/errs"
+	"miren.dev/runtime/pkg/instance"
+	"miren.dev/runtime/pkg/schema"
+)
+
+// closeTimeout bounds how long a command waits for the store when it is done
+// with a disk; what is unsent then stays in the log.
+const closeTimeout = time.Minute
+
+// New makes the commands.
+func New(e *command.Env) *cobra.Command {
+	cmd := command.Group("lsvd", "Log-structured virtual disks",
+		newCreate(e), newList(e), newInfo(e), newServe(e), newDelete(e))
+	cmd.Long = `Block devices whose writes are durable in a local log, live in immutable segments in an object store (a directory
+or S3), and clone and snapshot without copying. They need no server.
+
+A volume is named by its name or ID, and its snapshot as VOLUME@SNAPSHOT. docs/lsvd.md is the guide.`
+	return cmd
+}
+
+// base is what every command has.
+type base struct {
+	*command.Env
+	storeURL string
+}
+
+func newBase(e *command.Env) base { return base{Env: e} }
+
+// flags defines the flags of a command on a store.
+func (b *base) flags(cmd *cobra.Command) {
+	cmd.Flags().StringVar(&b.storeURL, "store", "", "where volumes live: a directory or URL (RUNTIME_LSVD_STORE; default: a directory under the state directory)")
+}
+
+// stateDir is the state directory of the installation.
+func (b *base) stateDir() (string, error) {
+	dir, err := filepath.Abs(cmp.Or(b.Options.Env().StateDir, instance.DefaultStateDir))
+	return dir, errs.Wrap(err, "state directory")
+}
+
+// state is where this machine keeps logs.
+func (b *base) state() (*host.State, error) {
+	dir, err := b.stateDir()
+	if err != nil {
+		return nil, err
+	}
+	return host.Open(filepath.Join(dir, "lsvd"))
+}
+
+// open opens the store; url is how to name it on this machine.
+func (b *base) open(ctx context.Context) (st store.Store, url string, err error) {
+	url = cmp.Or(b.storeURL, os.Getenv("RUNTIME_LSVD_STORE"))
+	if url == "" {
+		dir, err := b.stateDir()
+		if err != nil {
+			return nil, "", err
+		}
+		url = filepath.Join(dir, "lsvd", "store")
+	}
+	return host.OpenStore(ctx, url)
+}
+
+// volumeArg is an argument VOLUME or VOLUME@SNAPSHOT.
+func volumeArg(arg string, snapshot bool) (volume, snap string, err error) {
+	volume, snap, has := strings.Cut(arg, "@")
+	switch {
+	case has && !snapshot:
+		return "", "", exit.Usagef("%q names a snapshot; this works on volumes", arg)
+	case volume == "" || has && snap == "":
+		return "", "", exit.Usagef("%q is neither VOLUME nor VOLUME@SNAPSHOT", arg)
+	}
+	return volume, snap, nil
+}
+
+// sizeArg is a size as disks have it: a bare K, M, G or T is binary, as for
+// other tools that make disks. It is rounded up to whole blocks.
+func sizeArg(s string) (int64, error) {
+	text := strings.TrimSpace(s)
+	if n := len(text); n > 1 && strings.ContainsRune("kKmMgGtTpP", rune(text[n-1])) {
+		text += "iB"
+	}
+	var b command.Bytes
+	if err := b.Set(text); err != nil {
+		return 0, exit.Usagef("%q is not a size like 10G, 512MiB or 1T", s)
+	}
+	return (int64(b) + 4095) / 4096 * 4096, nil
+}
+
+// completeVolumes completes the first argument with names of volumes.
+func (b *base) completeVolumes(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+	if len(args) > 0 {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	st, _, err := b.open(cmd.Context())
+	if err != nil {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	list, err := catalog.List(cmd.Context(), st)
+	if err != nil {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	var out []string
+	for _, v := range list {
+		out = append(out, v.Label())
+	}
+	return out, cobra.ShellCompDirectiveNoFileComp
+}
+
+// closing is a context for closing a disk after ctx may have ended.
+func closing(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
+}
+
+// closeDisk closes d; err is what the command has come to before.
+func (b *base) closeDisk(ctx context.Context, d *host.Disk, err *error) {
+	cctx, cancel := closing(ctx)
+	defer cancel()
+	cerr := d.Close(cctx)
+	if cerr == nil {
+		return
+	}
+	cerr = errs.New(errs.ClassOf(cerr), "close volume %s: %w", d.Volume.Label(), cerr).
+		WithHint("what has not reached the store is kept in the log under the state directory; the next use of the volume here sends it")
+	if *err == nil {
+		*err = cerr
+	} else {
+		b.Notef("also: %v\n", cerr)
+	}
+}
+
+// bytesCell is a number of bytes for people.
+func bytesCell(n int64) string { return schema.CellBytes(n) }
