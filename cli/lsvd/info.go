@@ -48,10 +48,7 @@ func (o *infoOptions) run(ctx context.Context, arg string) error {
 	if err != nil {
 		return err
 	}
-	i := info{volume: asVolume(v), Store: url}
-	if owner := catalog.OwnerOf(ctx, st, v.ID); owner != nil && owner.Epoch == v.Epoch && !v.Clean {
-		i.Owner = owner
-	}
+	i := info{volume: asVolume(v), Store: url, Owner: catalog.OwnerOf(ctx, st, v)}
 	if o.JSON {
 		return o.PrintJSON(i)
 	}

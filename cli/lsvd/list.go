@@ -41,17 +41,21 @@ type volume struct {
 	Snapshots []string  `json:"snapshots"`
 	Created   time.Time `json:"created_at"`
 	Epoch     uint64    `json:"epoch"`
+	Error     string    `json:"error,omitempty"`
 }
 
 // Where a volume is, as lists show it.
 const (
-	stateNew      = "new"      // never opened
-	stateDetached = "detached" // closed, everything in the store
-	stateOpen     = "open"     // open somewhere, or was when its machine died
+	stateNew        = "new"        // never opened
+	stateDetached   = "detached"   // closed, everything in the store
+	stateOpen       = "open"       // open somewhere, or was when its machine died
+	stateUnreadable = "unreadable" // its manifest is damaged, or of a newer format
 )
 
 func stateOf(v *catalog.Volume) string {
 	switch {
+	case v.Err != nil:
+		return stateUnreadable
 	case v.Epoch == 0:
 		return stateNew
 	case v.Clean:
@@ -63,6 +67,9 @@ func stateOf(v *catalog.Volume) string {
 func asVolume(v *catalog.Volume) volume {
 	out := volume{ID: v.ID.String(), Name: v.Name, SizeBytes: v.Size, State: stateOf(v), Encrypted: v.Encrypted, Origin: v.Origin,
 		Stored: v.Stored, Segments: v.Segments, Snapshots: v.Snapshots, Created: v.Created, Epoch: v.Epoch}
+	if v.Err != nil {
+		out.Error = v.Err.Error()
+	}
 	if out.Snapshots == nil {
 		out.Snapshots = []string{}
 	}
@@ -92,8 +99,11 @@ func (o *listOptions) run(ctx context.Context) error {
 	var rows [][]string
 	for _, v := range list {
 		state := stateOf(v)
-		if state == stateOpen {
+		switch state {
+		case stateOpen:
 			state = o.Paint(console.Yellow, state)
+		case stateUnreadable:
+			state = o.Paint(console.Red, state)
 		}
 		rows = append(rows, []string{v.Label(), bytesCell(v.Size), bytesCell(v.Stored), state, strconv.Itoa(len(v.Snapshots)), schema.CellAge(v.Created, time.Now())})
 	}

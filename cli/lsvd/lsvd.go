@@ -33,7 +33,7 @@ const closeTimeout = time.Minute
 // New makes the commands.
 func New(e *command.Env) *cobra.Command {
 	cmd := command.Group("lsvd", "Log-structured virtual disks",
-		newCreate(e), newList(e), newInfo(e), newServe(e), newDelete(e))
+		newCreate(e), newList(e), newInfo(e), newServe(e), newCheck(e), newDelete(e))
 	cmd.Long = `Block devices whose writes are durable in a local log, live in immutable segments in an object store (a directory
 or S3), and clone and snapshot without copying. They need no server.
 

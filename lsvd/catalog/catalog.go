@@ -19,13 +19,10 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"time"
 
 	"golang.org/x/sync/errgroup"
 
 	"miren.dev/runtime/lsvd"
-	"miren.dev/runtime/lsvd/internal/manifest"
-	"miren.dev/runtime/lsvd/internal/name"
 	"miren.dev/runtime/lsvd/internal/wire"
 	"miren.dev/runtime/lsvd/store"
 	"miren.dev/runtime/pkg/errs"
@@ -45,18 +42,8 @@ var validName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$`)
 
 // Volume is what the store says of a volume.
 type Volume struct {
-	ID        lsvd.ID
-	Name      string // empty: it has none
-	Size      int64
-	Created   time.Time
-	Origin    string // "<id>@<snapshot>" that it was cloned from
-	Encrypted bool
-	Clean     bool // closed with everything in the store; else it is open somewhere, or was when its machine died
-	Epoch     uint64
-	Durable   uint64 // sequence number of the newest write that the manifest has
-	Stored    int64  // bytes of the segments that the manifest names, some of which it may share
-	Segments  int
-	Snapshots []string
+	lsvd.VolumeInfo
+	Name string // empty: it has none
 }
 
 // Label is the name, or the ID of a volume without one.
@@ -173,56 +160,25 @@ func notFound(ctx context.Context, st store.Store, volume string) error {
 	return e.WithHint("`r lsvd list` shows what there is; is it the right --store?")
 }
 
-// List returns all volumes, by name; those without one come last.
+// List returns all volumes, by name; those without one come last. One that
+// cannot be read has Err set.
 func List(ctx context.Context, st store.Store) ([]*Volume, error) {
 	names, err := readNames(ctx, st)
 	if err != nil {
 		return nil, err
 	}
-	snaps := map[lsvd.ID][]string{}
-	var ids []lsvd.ID
-	for i, err := range st.List(ctx, name.Manifests) {
-		if err != nil {
-			return nil, err
-		}
-		parts := strings.Split(i.Key, "/")
-		if len(parts) < 3 {
-			continue
-		}
-		id, err := lsvd.ParseID(parts[1])
-		switch {
-		case err != nil:
-		case i.Key == name.Manifest(id):
-			ids = append(ids, id)
-		case strings.HasPrefix(i.Key, name.Snapshots(id)):
-			snaps[id] = append(snaps[id], parts[len(parts)-1])
-		}
-	}
-	out := make([]*Volume, len(ids))
-	g, gctx := errgroup.WithContext(ctx)
-	g.SetLimit(parallel)
-	for i, id := range ids {
-		g.Go(func() error {
-			m, err := readManifest(gctx, st, id)
-			if errs.Is(err, errs.NotFound) {
-				return nil // deleted meanwhile
-			}
-			if err != nil {
-				return err
-			}
-			v := describe(m)
-			v.Name, v.Snapshots = names[id], snaps[id]
-			out[i] = v
-			return nil
-		})
-	}
-	if err := g.Wait(); err != nil {
+	all, err := lsvd.List(ctx, st)
+	if err != nil {
 		return nil, err
 	}
-	out = slices.DeleteFunc(out, func(v *Volume) bool { return v == nil })
+	var out []*Volume
+	for _, i := range all {
+		if i.Snapshot == "" {
+			out = append(out, &Volume{VolumeInfo: i, Name: names[i.ID]})
+		}
+	}
 	slices.SortFunc(out, func(a, b *Volume) int {
-		switch {
-		case (a.Name == "") != (b.Name == ""):
+		if (a.Name == "") != (b.Name == "") {
 			return cmp.Compare(b.Name, a.Name) // the empty one last
 		}
 		return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.ID.String(), b.ID.String()))
@@ -259,33 +215,11 @@ func Delete(ctx context.Context, st store.Store, v *Volume, force bool) error {
 }
 
 func load(ctx context.Context, st store.Store, id lsvd.ID) (*Volume, error) {
-	m, err := readManifest(ctx, st, id)
+	i, err := lsvd.Info(ctx, st, id)
 	if err != nil {
 		return nil, err
 	}
-	v := describe(m)
-	if v.Snapshots, err = lsvd.Snapshots(ctx, st, id); err != nil {
-		return nil, err
-	}
-	return v, nil
-}
-
-func describe(m *manifest.Manifest) *Volume {
-	v := &Volume{ID: m.Volume, Size: int64(m.Size), Created: time.Unix(0, int64(m.Created)), Origin: m.Origin, Encrypted: m.Encrypted,
-		Clean: m.Clean, Epoch: m.Epoch, Durable: m.Durable, Segments: len(m.Segments)}
-	for _, s := range m.Segments {
-		v.Stored += s.Size
-	}
-	return v
-}
-
-func readManifest(ctx context.Context, st store.Store, id lsvd.ID) (*manifest.Manifest, error) {
-	b, _, err := st.Get(ctx, name.Manifest(id))
-	if err != nil {
-		return nil, err
-	}
-	m, err := manifest.Decode(b)
-	return m, errs.Wrap(err, "manifest of %s", id)
+	return &Volume{VolumeInfo: i}, nil
 }
 
 // resolve reads a name; the version is set if the object is there.

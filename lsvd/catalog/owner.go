@@ -12,14 +12,14 @@ import (
 )
 
 // Owner says who opened a volume. It helps people find a disk that is open
-// elsewhere; what decides is the epoch in the manifest.
+// elsewhere; what decides is the claim in the manifest.
 type Owner struct {
 	Version int       `json:"version"` // of this format: 1
 	Host    string    `json:"host"`    // name of the machine
 	State   string    `json:"state"`   // identity of the state directory with the log
 	PID     int       `json:"pid"`
 	Since   time.Time `json:"since"`
-	Epoch   uint64    `json:"epoch"` // that it claimed
+	Claim   string    `json:"claim"` // Device.Owner of its claim
 }
 
 func ownerKey(id lsvd.ID) string { return "owners/" + id.String() }
@@ -43,15 +43,18 @@ func SetOwner(ctx context.Context, st store.Store, id lsvd.ID, o Owner) error {
 	return err
 }
 
-// OwnerOf returns who opened the volume last. It returns nil where nobody has
-// said so, or what was said cannot be read: it is only advice.
-func OwnerOf(ctx context.Context, st store.Store, id lsvd.ID) *Owner {
-	b, _, err := st.Get(ctx, ownerKey(id))
+// OwnerOf returns who has the volume open, or had when its machine died. It
+// returns nil if it is closed, or nobody has said so: it is only advice.
+func OwnerOf(ctx context.Context, st store.Store, v *Volume) *Owner {
+	if v.Clean {
+		return nil
+	}
+	b, _, err := st.Get(ctx, ownerKey(v.ID))
 	if err != nil {
 		return nil
 	}
 	var o Owner
-	if json.Unmarshal(b, &o) != nil || o.Version != 1 {
+	if json.Unmarshal(b, &o) != nil || o.Version != 1 || o.Claim != v.Owner {
 		return nil
 	}
 	return &o
@@ -63,7 +66,7 @@ func (o *Owner) String() string {
 
 // by is " by process ..." if the owner of the volume is known.
 func by(ctx context.Context, st store.Store, v *Volume) string {
-	if o := OwnerOf(ctx, st, v.ID); o != nil && o.Epoch == v.Epoch {
+	if o := OwnerOf(ctx, st, v); o != nil {
 		return " " + o.String()
 	}
 	return ""

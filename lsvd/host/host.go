@@ -146,7 +146,7 @@ func (s *State) Open(ctx context.Context, st store.Store, spec Spec) (*Disk, err
 	if err != nil {
 		return nil, s.explain(ctx, st, v, err)
 	}
-	s.announce(ctx, st, v, opts)
+	s.announce(ctx, st, v, dev.Owner(), opts)
 	return &Disk{Device: dev, Volume: v, Recovery: rec, state: s, st: st}, nil
 }
 
@@ -181,10 +181,7 @@ func (s *State) bind(v *catalog.Volume, url string) error {
 // judge decides about a disk that has lost something: whether the caller has
 // accepted it, or how to say what is lost.
 func (s *State) judge(ctx context.Context, st store.Store, v *catalog.Volume, spec Spec, rec lsvd.Recovery, err error) (bool, error) {
-	owner := catalog.OwnerOf(ctx, st, v.ID)
-	if owner != nil && owner.Epoch != v.Epoch {
-		owner = nil
-	}
+	owner := catalog.OwnerOf(ctx, st, v)
 	elsewhere := rec.LostLog && (owner == nil || owner.State != s.id)
 	switch {
 	case elsewhere && (spec.TakeOver || spec.AcceptLoss):
@@ -220,9 +217,11 @@ func (s *State) explain(ctx context.Context, st store.Store, v *catalog.Volume, 
 	if !errs.Is(err, errs.Conflict) {
 		return err
 	}
-	now, ferr := catalog.Find(ctx, st, v.ID.String())
-	owner := catalog.OwnerOf(ctx, st, v.ID)
-	if ferr != nil || owner == nil || owner.Epoch != now.Epoch {
+	var owner *catalog.Owner
+	if now, err := catalog.Find(ctx, st, v.ID.String()); err == nil {
+		owner = catalog.OwnerOf(ctx, st, now)
+	}
+	if owner == nil {
 		return errs.New(errs.Conflict, "volume %s is in use: %w", v.Label(), err).With("reason", "in_use").
 			WithHint("`r lsvd list` shows what the daemon has attached; `r lsvd detach %s` gives it free", v.Label())
 	}
@@ -232,15 +231,12 @@ func (s *State) explain(ctx context.Context, st store.Store, v *catalog.Volume, 
 
 // announce records that this machine has the disk. It is advice only, so that
 // it fails is no reason not to work.
-func (s *State) announce(ctx context.Context, st store.Store, v *catalog.Volume, opts lsvd.Options) {
-	now, err := catalog.Find(ctx, st, v.ID.String())
-	if err == nil {
-		host, herr := os.Hostname()
-		if herr != nil {
-			host = "an unknown machine"
-		}
-		err = catalog.SetOwner(ctx, st, v.ID, catalog.Owner{Host: host, State: s.id, PID: os.Getpid(), Since: time.Now(), Epoch: now.Epoch})
+func (s *State) announce(ctx context.Context, st store.Store, v *catalog.Volume, claim string, opts lsvd.Options) {
+	host, err := os.Hostname()
+	if err != nil {
+		host = "an unknown machine"
 	}
+	err = catalog.SetOwner(ctx, st, v.ID, catalog.Owner{Host: host, State: s.id, PID: os.Getpid(), Since: time.Now(), Claim: claim})
 	if err != nil && opts.Logger != nil {
 		opts.Logger.Warn("who has the disk could not be recorded", "volume", v.ID.String(), "err", err)
 	}

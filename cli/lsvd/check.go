@@ -1,0 +1,124 @@
+package lsvd
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"miren.dev/runtime/cli/command"
+	"miren.dev/runtime/cli/console"
+	"miren.dev/runtime/cli/exit"
+	"miren.dev/runtime/lsvd"
+	"miren.dev/runtime/lsvd/catalog"
+	"miren.dev/runtime/lsvd/host"
+	"miren.dev/runtime/pkg/errs"
+)
+
+type checkOptions struct {
+	base
+	keyFile string
+	shallow bool
+}
+
+func newCheck(e *command.Env) *cobra.Command {
+	o := &checkOptions{base: newBase(e)}
+	cmd := &cobra.Command{
+		Use:   "check VOLUME",
+		Short: "Verify everything that a volume and its snapshots have in the store",
+		Long: `Reads every object that the volume and its snapshots name, and verifies checksums, maps and data. The volume may be open. What is damaged
+is shown with the parts of the disk that are lost by it; the exit code is then 1. The local log is not looked at.`,
+		Args:              command.Args(1, 1, "VOLUME"),
+		ValidArgsFunction: o.completeVolumes,
+		RunE:              func(cmd *cobra.Command, args []string) error { return o.run(cmd.Context(), args[0]) },
+	}
+	o.flags(cmd)
+	cmd.Flags().StringVar(&o.keyFile, "key-file", "", "key of an encrypted volume")
+	cmd.Flags().BoolVar(&o.shallow, "shallow", false, "verify checksums only, do not decompress and decrypt")
+	return cmd
+}
+
+// damage is a damaged object as JSON.
+type damage struct {
+	Key       string       `json:"key"`
+	Missing   bool         `json:"missing"`
+	Error     string       `json:"error"`
+	Volume    bool         `json:"volume"`
+	Snapshots []string     `json:"snapshots,omitempty"`
+	Ranges    []lsvd.Range `json:"ranges,omitempty"`
+}
+
+// maxRanges bounds the ranges that people are shown of one object.
+const maxRanges = 8
+
+func (o *checkOptions) run(ctx context.Context, arg string) error {
+	name, _, err := volumeArg(arg, false)
+	if err != nil {
+		return err
+	}
+	st, _, err := o.open(ctx)
+	if err != nil {
+		return err
+	}
+	v, err := catalog.Find(ctx, st, name)
+	if err != nil {
+		return err
+	}
+	key, err := host.ReadKey(o.keyFile)
+	if err != nil {
+		return err
+	}
+	p := newProgress(o.Console, "check "+v.Label(), false)
+	r, err := lsvd.Check(ctx, st, v.ID, key, !o.shallow, p.set)
+	p.end()
+	if err != nil {
+		return err
+	}
+	if o.JSON {
+		list := []damage{}
+		for _, d := range r.Damage {
+			x := damage{Key: d.Key, Missing: d.Missing, Volume: d.Volume, Snapshots: d.Snapshot, Ranges: d.Ranges}
+			if d.Err != nil {
+				x.Error = d.Err.Error()
+			}
+			list = append(list, x)
+		}
+		if err := o.PrintJSON(map[string]any{"ok": r.OK(), "manifests": r.Manifests, "maps": r.Maps, "segments": r.Segments,
+			"bytes": r.Bytes, "bytes_checked": r.Checked, "damage": list}); err != nil {
+			return err
+		}
+		if !r.OK() {
+			return exit.With(exit.Failed, nil)
+		}
+		return nil
+	}
+	if r.OK() {
+		o.Printf("%s %s is sound: %d manifests, %d maps, %d segments, %s\n", o.Paint(console.Green, "✓"), v.Label(), r.Manifests, r.Maps, r.Segments, bytesCell(r.Checked))
+		return nil
+	}
+	for _, d := range r.Damage {
+		what := "damaged"
+		if d.Missing {
+			what = "missing"
+		}
+		whom := d.Snapshot
+		if d.Volume {
+			whom = append([]string{"the volume"}, whom...)
+		}
+		o.Printf("%s %s is %s; used by %s\n", o.Paint(console.Red, "✗"), d.Key, what, strings.Join(whom, ", "))
+		if d.Err != nil && !d.Missing {
+			o.Printf("    %v\n", d.Err)
+		}
+		for i, x := range d.Ranges {
+			if i == maxRanges {
+				o.Printf("    and %d more ranges\n", len(d.Ranges)-i)
+				break
+			}
+			o.Printf("    lost: %s at byte %d\n", bytesCell(x.Len), x.Off)
+		}
+	}
+	return errs.New(errs.Corrupt, "%d of the %d objects of volume %s are damaged or missing", len(r.Damage), r.Manifests+r.Maps+r.Segments, v.Label()).
+		WithHint("%s", fmt.Sprintf("restore these objects from a copy of the store. Reads of the lost ranges fail; all others are sound. "+
+			"`r lsvd attach %s --accept-loss` opens it where the damage prevents that", v.Label()))
+}

@@ -1,0 +1,102 @@
+package lsvd
+
+import (
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"miren.dev/runtime/cli/console"
+)
+
+// progress shows how far something long is: a bar with rate and time left on
+// a terminal, a line now and then in a pipe, events with --json.
+type progress struct {
+	c      *console.Console
+	what   string
+	began  time.Time
+	events bool // print JSON lines
+
+	mu          sync.Mutex
+	live        *console.Live
+	done, total int64
+	last        time.Time // drawn
+	finished    bool
+}
+
+// How often a bar is drawn, and a line printed.
+const (
+	drawEvery = 100 * time.Millisecond
+	lineEvery = 5 * time.Second
+)
+
+const barWidth = 30
+
+// newProgress begins one. With events it prints them if JSON is wanted; a
+// command that prints one document must not.
+func newProgress(c *console.Console, what string, events bool) *progress {
+	now := time.Now()
+	p := &progress{c: c, what: what, began: now, last: now, events: events && c.JSON}
+	if c.Terminal && !c.JSON && !c.Quiet {
+		p.live = c.Live()
+	}
+	return p
+}
+
+// set tells how much is done. It may be called from several goroutines.
+func (p *progress) set(done, total int64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.done, p.total = max(done, p.done), total
+	now := time.Now()
+	every := lineEvery
+	if p.live != nil {
+		every = drawEvery
+	} else if p.events {
+		every = time.Second
+	}
+	if p.finished || now.Sub(p.last) < every {
+		return
+	}
+	p.last = now
+	elapsed := now.Sub(p.began)
+	switch {
+	case p.live != nil:
+		p.live.Draw([]string{p.bar(elapsed)})
+	case p.events:
+		_ = p.c.PrintJSONLine(map[string]any{"event": "progress", "what": p.what, "done": p.done, "total": p.total, "seconds": elapsed.Seconds()})
+	default:
+		p.c.Notef("%s: %s\n", p.what, p.text(elapsed))
+	}
+}
+
+// bar is the line of a terminal. The caller holds mu.
+func (p *progress) bar(elapsed time.Duration) string {
+	full := 0
+	if p.total > 0 {
+		full = int(min(p.done*barWidth/p.total, barWidth))
+	}
+	return fmt.Sprintf("%s %s%s %s", p.what, p.c.Paint(console.Cyan, strings.Repeat("█", full)), p.c.Paint(console.Dim, strings.Repeat("░", barWidth-full)), p.text(elapsed))
+}
+
+// text says how much, how fast and how long still. The caller holds mu.
+func (p *progress) text(elapsed time.Duration) string {
+	rate := float64(p.done) / max(elapsed.Seconds(), 0.001)
+	s := fmt.Sprintf("%3.0f%%  %s of %s  %s/s", 100*float64(p.done)/float64(max(p.total, 1)), bytesCell(p.done), bytesCell(p.total), bytesCell(int64(rate)))
+	if p.done > 0 && p.done < p.total {
+		left := time.Duration(float64(p.total-p.done) / rate * float64(time.Second))
+		s += "  " + left.Round(time.Second).String() + " left"
+	}
+	return s
+}
+
+// end takes the bar away and returns how long it took.
+func (p *progress) end() time.Duration {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.finished = true
+	if p.live != nil {
+		p.live.Draw(nil)
+	}
+	return time.Since(p.began)
+}
