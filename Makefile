@@ -21,7 +21,8 @@ test: ## Everything, unit to end-to-end, on the real components
 	@$(MAKE) --no-print-directory lint test-unit test-root
 	@hack/clean-check.sh after
 
-test-unit: packages ## Tests that need no root and no toolchain
+test-unit: packages ## Tests that need no root and of the toolchain only the S3 servers
+	@hack/toolchain.sh test
 	@hack/test.sh unit
 
 test-root: toolchain bin/runtime ## Tests of the real components (root)

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Builds the pinned toolchain from Go modules and puts it into bin/.
 #
-#   hack/toolchain.sh [component...]   build what is not up to date (all components unless named)
+#   hack/toolchain.sh [component...]   build what is not up to date (the runtime's components unless named)
+#   hack/toolchain.sh test             build the servers that only tests start
 #   hack/toolchain.sh --check          say what is not up to date and exit 1; build nothing
 #   hack/toolchain.sh --print-dir      print the directory the binaries are in
 #   hack/toolchain.sh --list           print the components, their versions and binaries
@@ -21,6 +22,8 @@ keep=2 # builds kept per component
 generation=1
 
 components=(containerd cni buildkit runsc shim)
+# What only tests start. Nobody who just runs the runtime waits for these.
+servers=(minio versitygw)
 
 # describe COMPONENT sets what is built: module (its directory), pinned (the required module whose version it
 # shows), packages, tags, dir (below bin/), flags (extra linker flags; VERSION stands for the version).
@@ -60,8 +63,18 @@ describe() {
 		pinned=gvisor.dev/gvisor
 		packages=(.)
 		;;
+	minio)
+		module=hack/toolchain/minio
+		pinned=github.com/minio/minio
+		packages=("$pinned")
+		;;
+	versitygw)
+		module=hack/toolchain/versitygw
+		pinned=github.com/versity/versitygw
+		packages=("$pinned/cmd/versitygw")
+		;;
 	*)
-		echo "toolchain.sh: no component $1; there are: ${components[*]}" >&2
+		echo "toolchain.sh: no component $1; there are: ${components[*]} ${servers[*]}, and test for the last ${#servers[@]}" >&2
 		exit 2
 		;;
 	esac
@@ -151,7 +164,7 @@ for arg; do
 		exit 0
 		;;
 	--list)
-		for c in "${components[@]}"; do
+		for c in "${components[@]}" "${servers[@]}"; do
 			describe "$c"
 			for b in "${binaries[@]}"; do p=$bin/$dir/$b && echo "$c $version ${p//\/.\//\/}"; done
 		done
@@ -165,6 +178,7 @@ for arg; do
 		echo "toolchain.sh: unknown option $arg (--check, --print-dir, --list, --help)" >&2
 		exit 2
 		;;
+	test) wanted+=("${servers[@]}") ;;
 	*) wanted+=("$arg") ;;
 	esac
 done
