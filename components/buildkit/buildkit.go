@@ -47,12 +47,8 @@ import (
 	"miren.dev/runtime/pkg/proc"
 )
 
-// Delays before buildkitd is started again after it died.
-const (
-	restartDelay    = 100 * time.Millisecond
-	maxRestartDelay = 5 * time.Second
-	stopGrace       = 10 * time.Second
-)
+// stopGrace is how long it may take to end.
+const stopGrace = 10 * time.Second
 
 // Defaults of Config.
 const (
@@ -280,30 +276,11 @@ func (d *Daemon) environment() []string {
 
 // Run keeps the daemon running until ctx ends, and leaves it running then.
 func (d *Daemon) Run(ctx context.Context) error {
-	delay := restartDelay
-	for {
+	proc.Keep(ctx, "buildkitd", d.cfg.Logger, func(ctx context.Context) (*proc.Process, error) {
 		_, p, err := d.ensure(ctx)
-		if ctx.Err() != nil {
-			return nil
-		}
-		if err != nil {
-			d.cfg.Logger.Error("buildkitd does not start", "error", err, "retry", delay)
-			delay = min(2*delay, maxRestartDelay)
-		} else {
-			delay = restartDelay
-			select {
-			case <-ctx.Done():
-				return nil
-			case <-p.Done():
-			}
-			d.cfg.Logger.Warn("buildkitd ended, starting it again", "pid", p.PID())
-		}
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-time.After(delay):
-		}
-	}
+		return p, err
+	})
+	return nil
 }
 
 // Stop ends the daemon, also one that another process started, and removes

@@ -38,12 +38,8 @@ import (
 // Snapshotter is the one that every image is unpacked with.
 const Snapshotter = "overlayfs"
 
-// Delays before containerd is started again after it died.
-const (
-	restartDelay    = 100 * time.Millisecond
-	maxRestartDelay = 5 * time.Second
-	stopGrace       = 10 * time.Second
-)
+// stopGrace is how long it may take to end.
+const stopGrace = 10 * time.Second
 
 // Config of a Daemon.
 type Config struct {
@@ -160,33 +156,8 @@ func (d *Daemon) environment() []string {
 
 // Run keeps the daemon running until ctx ends, and leaves it running then.
 func (d *Daemon) Run(ctx context.Context) error {
-	delay := restartDelay
-	for {
-		p, err := d.ensure(ctx)
-		if ctx.Err() != nil {
-			return nil
-		}
-		var ended <-chan struct{}
-		if err != nil {
-			d.cfg.Logger.Error("containerd does not start", "error", err, "retry", delay)
-			delay = min(2*delay, maxRestartDelay)
-		} else {
-			ended, delay = p.Done(), restartDelay
-		}
-		if ended != nil {
-			select {
-			case <-ctx.Done():
-				return nil
-			case <-ended:
-			}
-			d.cfg.Logger.Warn("containerd ended, starting it again", "pid", p.PID())
-		}
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-time.After(delay):
-		}
-	}
+	proc.Keep(ctx, "containerd", d.cfg.Logger, d.ensure)
+	return nil
 }
 
 // Stop ends the daemon, also one that another process started. Sandboxes are

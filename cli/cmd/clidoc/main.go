@@ -5,11 +5,8 @@ package main
 
 import (
 	"bytes"
-	"flag"
 	"fmt"
 	"io"
-	"os"
-	"path/filepath"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -19,32 +16,14 @@ import (
 	"miren.dev/runtime/cli/command"
 	"miren.dev/runtime/cli/console"
 	"miren.dev/runtime/pkg/config"
+	"miren.dev/runtime/pkg/schema/gogen"
 )
 
 func main() {
-	check := flag.Bool("check", false, "fail if the file would change")
-	root := flag.String("root", ".", "root of the repository")
-	flag.Parse()
-	if err := run(*root, *check); err != nil {
-		fmt.Fprintln(os.Stderr, "clidoc:", err)
-		os.Exit(1)
-	}
-}
-
-func run(root string, check bool) error {
-	file := filepath.Join(root, "docs", "reference", "cli.md")
-	text := render(cli.Root(command.New(&console.Console{In: strings.NewReader(""), Out: io.Discard, Err: io.Discard})))
-	if !check {
-		return os.WriteFile(file, text, 0o644)
-	}
-	have, err := os.ReadFile(file)
-	if err != nil {
-		return err
-	}
-	if !bytes.Equal(have, text) {
-		return fmt.Errorf("%s is not what the commands say: run go run ./cli/cmd/clidoc", file)
-	}
-	return nil
+	gogen.Main("clidoc", func(string) ([]gogen.Output, error) {
+		root := cli.Root(command.New(&console.Console{In: strings.NewReader(""), Out: io.Discard, Err: io.Discard}))
+		return []gogen.Output{{Path: "docs/reference/cli.md", Data: render(root)}}, nil
+	})
 }
 
 func render(root *cobra.Command) []byte {

@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"miren.dev/runtime/pkg/schema/gogen"
 )
 
 var update = flag.Bool("update", false, "rewrite the golden files under testdata")
@@ -17,11 +19,11 @@ var update = flag.Bool("update", false, "rewrite the golden files under testdata
 func TestGolden(t *testing.T) {
 	root := filepath.Join("testdata", "demo")
 	if *update {
-		if err := run(root, false); err != nil {
+		if err := gogen.Run(root, false, generate); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := run(root, true); err != nil {
+	if err := gogen.Run(root, true, generate); err != nil {
 		t.Errorf("%v; look at the difference after go test -update", err)
 	}
 }
@@ -127,16 +129,16 @@ func TestErrors(t *testing.T) {
 
 func TestCheckAndLock(t *testing.T) {
 	root := tree(t, map[string]string{"api/demo/schema.yml": small})
-	if err := run(root, true); err == nil || !strings.Contains(err.Error(), "out of date: api/demo/schema.gen.go, api/demo/schema.lock.yml, api/id/id.gen.go") {
+	if err := gogen.Run(root, true, generate); err == nil || !strings.Contains(err.Error(), "out of date: api/demo/schema.gen.go, api/demo/schema.lock.yml, api/id/id.gen.go") {
 		t.Fatalf("check of what was never generated: %v", err)
 	}
 	if _, err := os.Stat(filepath.Join(root, "api/demo/schema.gen.go")); err == nil {
 		t.Fatal("-check wrote a file")
 	}
-	if err := run(root, false); err != nil {
+	if err := gogen.Run(root, false, generate); err != nil {
 		t.Fatal(err)
 	}
-	if err := run(root, true); err != nil {
+	if err := gogen.Run(root, true, generate); err != nil {
 		t.Fatalf("check after generation: %v", err)
 	}
 	gen := filepath.Join(root, "api/demo/schema.gen.go")
@@ -147,7 +149,7 @@ func TestCheckAndLock(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(root, "api/demo/schema.yml"), []byte(strings.Replace(small, "size: {type: int", "size: {type: string", 1)), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	if err := run(root, false); err == nil || !strings.Contains(err.Error(), "incompatible change: the field thing.spec.size was of type") {
+	if err := gogen.Run(root, false, generate); err == nil || !strings.Contains(err.Error(), "incompatible change: the field thing.spec.size was of type") {
 		t.Errorf("a changed type: %v", err)
 	}
 	after, err := os.ReadFile(gen)
@@ -158,7 +160,7 @@ func TestCheckAndLock(t *testing.T) {
 
 // TestRepository: what is checked in is what the schemas give.
 func TestRepository(t *testing.T) {
-	if err := run(filepath.Join("..", "..", ".."), true); err != nil {
+	if err := gogen.Run(filepath.Join("..", "..", ".."), true, generate); err != nil {
 		t.Error(err)
 	}
 }

@@ -9,18 +9,6 @@
 // with status 1 if there are any.
 package main
 
-import (
-	"flag"
-	"fmt"
-	"os"
-)
+import "miren.dev/runtime/pkg/schema/gogen"
 
-func main() {
-	root := flag.String("root", ".", "root of the repository")
-	check := flag.Bool("check", false, "write nothing; fail if a file is out of date")
-	flag.Parse()
-	if err := run(*root, *check); err != nil {
-		fmt.Fprintln(os.Stderr, "schemagen:", err)
-		os.Exit(1)
-	}
-}
+func main() { gogen.Main(name, generate) }

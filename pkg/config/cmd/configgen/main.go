@@ -8,11 +8,8 @@ package main
 
 import (
 	"bytes"
-	"errors"
-	"flag"
 	"fmt"
 	"go/format"
-	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -21,49 +18,22 @@ import (
 	"miren.dev/runtime/pkg/schema/lang"
 )
 
-func main() {
-	root := flag.String("root", ".", "root of the repository")
-	check := flag.Bool("check", false, "write nothing; fail if a file is out of date")
-	flag.Parse()
-	if err := run(*root, *check); err != nil {
-		fmt.Fprintln(os.Stderr, "configgen:", err)
-		os.Exit(1)
-	}
-}
+func main() { gogen.Main("configgen", generate) }
 
-func run(root string, check bool) error {
+func generate(root string) ([]gogen.Output, error) {
 	f, err := lang.Parse(filepath.Join(root, "pkg/config/config.yml"))
 	if err != nil {
-		return err
+		return nil, err
 	}
 	keys, err := flatten(f)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	code, err := goFile(f, keys)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	var stale []string
-	for path, want := range map[string][]byte{"pkg/config/config.gen.go": code, "docs/reference/config.md": docFile(keys)} {
-		path = filepath.Join(root, path)
-		have, err := os.ReadFile(path)
-		if err != nil && !errors.Is(err, os.ErrNotExist) {
-			return err
-		}
-		if bytes.Equal(have, want) {
-			continue
-		}
-		if check {
-			stale = append(stale, path)
-		} else if err := os.WriteFile(path, want, 0o644); err != nil {
-			return err
-		}
-	}
-	if len(stale) > 0 {
-		return fmt.Errorf("out of date: %s (run make generate)", strings.Join(stale, ", "))
-	}
-	return nil
+	return []gogen.Output{{Path: "pkg/config/config.gen.go", Data: code}, {Path: "docs/reference/config.md", Data: docFile(keys)}}, nil
 }
 
 // key is one key with where its field is in the struct.

@@ -1,10 +1,8 @@
 package main
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 	"strings"
 
@@ -17,48 +15,8 @@ const (
 	rpcPath = gogen.Module + "/pkg/rpc"
 )
 
-// output is one generated file, its path relative to the root.
-type output struct {
-	path string
-	data []byte
-}
-
-// run generates everything under root, or with check compares.
-func run(root string, check bool) error {
-	outs, err := generate(root)
-	if err != nil {
-		return err
-	}
-	var stale []string
-	for _, o := range outs {
-		path := filepath.Join(root, o.path)
-		old, err := os.ReadFile(path)
-		if err != nil && !errors.Is(err, os.ErrNotExist) {
-			return err
-		}
-		if err == nil && bytes.Equal(old, o.data) {
-			continue
-		}
-		stale = append(stale, o.path)
-		if check {
-			continue
-		}
-		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-			return err
-		}
-		if err := os.WriteFile(path, o.data, 0o644); err != nil {
-			return err
-		}
-		fmt.Println(o.path)
-	}
-	if check && len(stale) > 0 {
-		return fmt.Errorf("out of date: %s; run make generate", strings.Join(stale, ", "))
-	}
-	return nil
-}
-
 // generate renders every file without writing any.
-func generate(root string) ([]output, error) {
+func generate(root string) ([]gogen.Output, error) {
 	files, set, err := load(root)
 	if err != nil {
 		return nil, err
@@ -79,7 +37,7 @@ func generate(root string) ([]output, error) {
 	if err := errors.Join(errList...); err != nil {
 		return nil, err
 	}
-	var outs []output
+	var outs []gogen.Output
 	for i, f := range files {
 		src, err := f.source(set)
 		if err != nil {
@@ -90,9 +48,9 @@ func generate(root string) ([]output, error) {
 			return nil, err
 		}
 		dir := filepath.Join("api", f.lang.Domain)
-		outs = append(outs, output{filepath.Join(dir, "rpc.gen.go"), src}, output{filepath.Join(dir, "rpc.lock.yml"), lock})
+		outs = append(outs, gogen.Output{Path: filepath.Join(dir, "rpc.gen.go"), Data: src}, gogen.Output{Path: filepath.Join(dir, "rpc.lock.yml"), Data: lock})
 	}
-	return append(outs, output{filepath.Join("docs", "reference", "rpc.md"), reference(files)}), nil
+	return append(outs, gogen.Output{Path: filepath.Join("docs", "reference", "rpc.md"), Data: reference(files)}), nil
 }
 
 // source renders the Go file of a domain.

@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"miren.dev/runtime/pkg/schema/gogen"
 )
 
 var update = flag.Bool("update", false, "rewrite the golden files under testdata")
@@ -17,11 +19,11 @@ var update = flag.Bool("update", false, "rewrite the golden files under testdata
 func TestGolden(t *testing.T) {
 	root := filepath.Join("testdata", "demo")
 	if *update {
-		if err := run(root, false); err != nil {
+		if err := gogen.Run(root, false, generate); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := run(root, true); err != nil {
+	if err := gogen.Run(root, true, generate); err != nil {
 		t.Errorf("%v; look at the difference after go test -update", err)
 	}
 }
@@ -110,13 +112,13 @@ func write(t *testing.T, path, content string) {
 
 func TestCheckMode(t *testing.T) {
 	root := tree(t, rpcFile)
-	if err := run(root, true); err == nil || !strings.Contains(err.Error(), "rpc.gen.go") {
+	if err := gogen.Run(root, true, generate); err == nil || !strings.Contains(err.Error(), "rpc.gen.go") {
 		t.Errorf("nothing was generated yet: %v", err)
 	}
-	if err := run(root, false); err != nil {
+	if err := gogen.Run(root, false, generate); err != nil {
 		t.Fatal(err)
 	}
-	if err := run(root, true); err != nil {
+	if err := gogen.Run(root, true, generate); err != nil {
 		t.Error(err)
 	}
 }
@@ -141,7 +143,7 @@ func TestMistakes(t *testing.T) {
 			if changed == rpcFile {
 				t.Fatal("the change does not apply")
 			}
-			if err := run(tree(t, changed), false); err == nil || !strings.Contains(err.Error(), c.want) {
+			if err := gogen.Run(tree(t, changed), false, generate); err == nil || !strings.Contains(err.Error(), c.want) {
 				t.Errorf("got %v, want %q", err, c.want)
 			}
 		})
@@ -163,7 +165,7 @@ func TestEvolution(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			root := tree(t, rpcFile)
-			if err := run(root, false); err != nil {
+			if err := gogen.Run(root, false, generate); err != nil {
 				t.Fatal(err)
 			}
 			changed := strings.Replace(rpcFile, c.old, c.new, 1)
@@ -171,7 +173,7 @@ func TestEvolution(t *testing.T) {
 				t.Fatal("the change does not apply")
 			}
 			write(t, filepath.Join(root, "api", "demo", "rpc.yml"), changed)
-			err := run(root, false)
+			err := gogen.Run(root, false, generate)
 			if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
 				t.Errorf("got %v, want %q", err, c.want)
 			}
