@@ -5,6 +5,7 @@ package e2e
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -88,6 +89,8 @@ type server struct {
 	state string
 	port  int // of the ingress
 	extra []string
+	exe   string   // name of the program in bin; "": r
+	env   []string // besides the usual
 }
 
 func newServer(name string, flags ...string) (*server, error) {
@@ -154,10 +157,11 @@ func sweepCrashed() error {
 
 // command is r with the server's environment, run in dir.
 func (s *server) command(ctx context.Context, dir string, args ...string) *exec.Cmd {
-	cmd := exec.CommandContext(ctx, filepath.Join(bin, "r"), args...)
+	cmd := exec.CommandContext(ctx, filepath.Join(bin, cmp.Or(s.exe, "r")), args...)
 	cmd.Dir = dir
 	cmd.Env = append(os.Environ(), "RUNTIME_STATE_DIR="+s.state, "RUNTIME_SERVER=", "RUNTIME_CLUSTER=",
 		"HOME="+s.state+"-home", "XDG_CONFIG_HOME=", "NO_COLOR=1")
+	cmd.Env = append(cmd.Env, s.env...)
 	return cmd
 }
 

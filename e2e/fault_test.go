@@ -24,6 +24,13 @@ func own(t *testing.T, name string, flags ...string) *server {
 	if err != nil {
 		t.Fatal(err)
 	}
+	s.begin(t)
+	return s
+}
+
+// begin starts the server and removes it at the end of the test.
+func (s *server) begin(t *testing.T) {
+	t.Helper()
 	t.Cleanup(func() {
 		if t.Failed() {
 			s.dump(t)
@@ -35,7 +42,6 @@ func own(t *testing.T, name string, flags ...string) *server {
 	if err := s.start(); err != nil {
 		t.Fatal(err)
 	}
-	return s
 }
 
 // dump logs the end of the server's logs.
@@ -110,7 +116,11 @@ func (s *server) watchApp(app string) (stop func() (failed, all int64)) {
 	var failed, all atomic.Int64
 	go func() {
 		defer close(done)
+		// Not as fast as it can: the machine has other things to do in these tests.
+		tick := time.NewTicker(3 * time.Millisecond)
+		defer tick.Stop()
 		for ctx.Err() == nil {
+			<-tick.C
 			code, _, err := s.get(app, "/")
 			all.Add(1)
 			if err != nil || code != http.StatusOK {
@@ -190,6 +200,9 @@ func TestPartsKilled(t *testing.T) {
 	s := own(t, "parts-killed")
 	name, dir := "app", copyExample(t, "go-http")
 	s.r(t, dir, "app", "deploy", "--app", name)
+	if _, err := os.Stat(filepath.Join(s.state, "ingress", "table")); err != nil {
+		t.Error("the ingress has not saved what it serves:", err)
+	}
 	for _, c := range []struct {
 		part string
 		keep bool // the app answers all the time

@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
 # Builds the project's own binaries into bin/, with version, commit and date
-# stamped in. Usage: hack/build.sh [--debug]
+# stamped in. Usage: hack/build.sh [--debug | --faults]
+#   --debug   bin/runtime-debug: unoptimised, with the race detector
+#   --faults  bin/runtime-faults: with the points of pkg/fault, for tests
 set -euo pipefail
 cd "$(dirname "$0")/.."
 go=$(hack/go.sh)
@@ -18,6 +20,10 @@ stamp="-X $pkg.Version=$version -X $pkg.Commit=$commit -X $pkg.Date=$date"
 mkdir -p bin
 if [ "${1:-}" = --debug ]; then
 	"$go" build -buildvcs=false -race -gcflags='all=-N -l' -ldflags "$stamp" -o bin/runtime-debug ./cmd/runtime
+	exit
+fi
+if [ "${1:-}" = --faults ]; then
+	CGO_ENABLED=0 "$go" build -buildvcs=false -trimpath -tags faultpoints -ldflags "-s -w $stamp" -o bin/runtime-faults ./cmd/runtime
 	exit
 fi
 CGO_ENABLED=0 "$go" build -buildvcs=false -trimpath -ldflags "-s -w $stamp" -o bin/runtime ./cmd/runtime

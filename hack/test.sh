@@ -15,6 +15,7 @@ pick() { printf '%s\n' "${all[@]}" | grep -E "$@" || true; }
 
 case ${1:?unit, root or e2e} in
 unit)
+	"$go" test -race -tags faultpoints ./pkg/fault
 	mapfile -t pkgs < <(pick -v "$root_re")
 	exec "$go" test -race -timeout 15m "${pkgs[@]}"
 	;;
@@ -27,6 +28,7 @@ root)
 	;;
 e2e)
 	[ "$(id -u)" = 0 ] || { echo "these tests need root: run make e2e as root" >&2; exit 1; }
+	hack/build.sh --faults
 	exec "$go" test -timeout 40m -count=1 ./e2e
 	;;
 *)

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"miren.dev/runtime/pkg/errs"
+	"miren.dev/runtime/pkg/fault"
 )
 
 // guestLink is the name of a sandbox's interface in its namespace.
@@ -73,6 +74,7 @@ func (m *Manager) Attach(ctx context.Context, id string, bridged bool) (_ Attach
 			return at, err
 		}
 	}
+	fault.Point("setup", "address", fault.After)
 	if err := m.connect(id, at.Address); err != nil {
 		return at, errs.New(errs.Unavailable, "connect sandbox %s: %w", id, err)
 	}
@@ -101,6 +103,7 @@ func (m *Manager) connect(id string, addr netip.Addr) error {
 		if !addr.IsValid() {
 			return nil
 		}
+		fault.Point("setup", "netns", fault.After)
 		return m.plug(outside, inside, addr)
 	})
 }
@@ -124,6 +127,7 @@ func (m *Manager) plug(outside, inside *netlink.Handle, addr netip.Addr) error {
 	if err := outside.LinkAdd(veth); err != nil {
 		return fmt.Errorf("interface %s: %w", attrs.Name, err)
 	}
+	fault.Point("setup", "link", fault.After)
 	host, err := outside.LinkByName(attrs.Name)
 	if err != nil {
 		return err
@@ -157,9 +161,11 @@ func (m *Manager) Detach(_ context.Context, id string) error {
 			return errs.New(errs.Unavailable, "disconnect sandbox %s: %w", id, err)
 		}
 	}
+	fault.Point("teardown", "link", fault.After)
 	if err := removeNetNS(m.netnsName(id)); err != nil {
 		return errs.New(errs.Unavailable, "disconnect sandbox %s: %w", id, err)
 	}
+	fault.Point("teardown", "netns", fault.After)
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.release(id)

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"miren.dev/runtime/pkg/errs"
+	"miren.dev/runtime/pkg/fault"
 )
 
 func (m *Manager) leaseDir() string { return m.cfg.Instance.Socket("network") }
@@ -23,7 +24,10 @@ func (m *Manager) loadLeases() error {
 	}
 	leases, used := map[string]netip.Addr{}, map[netip.Addr]bool{}
 	for _, e := range entries {
-		if strings.HasSuffix(e.Name(), ".tmp") {
+		if strings.HasSuffix(e.Name(), ".tmp") { // its writer was killed
+			if err := os.Remove(filepath.Join(m.leaseDir(), e.Name())); err != nil {
+				return errs.New(errs.Unavailable, "remove unfinished address: %w", err)
+			}
 			continue
 		}
 		b, err := os.ReadFile(filepath.Join(m.leaseDir(), e.Name()))
@@ -62,6 +66,7 @@ func (m *Manager) lease(id string) (netip.Addr, error) {
 		if err := os.WriteFile(file+".tmp", []byte(a.String()+"\n"), 0o644); err != nil {
 			return netip.Addr{}, errs.New(errs.FailedPrecondition, "save address: %w", err)
 		}
+		fault.Point("setup", "address", fault.Before)
 		if err := os.Rename(file+".tmp", file); err != nil {
 			return netip.Addr{}, errs.New(errs.FailedPrecondition, "save address: %w", err)
 		}

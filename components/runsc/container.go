@@ -25,6 +25,7 @@ import (
 	"miren.dev/runtime/components/execution"
 	"miren.dev/runtime/components/network"
 	"miren.dev/runtime/pkg/errs"
+	"miren.dev/runtime/pkg/fault"
 )
 
 // Labels of what is ours in containerd.
@@ -217,6 +218,7 @@ func (b *build) setupTask(ctx context.Context) error {
 	if err != nil {
 		return containerd.Error(errgrpc.ToNative(err), "create task")
 	}
+	fault.Point("setup", "task-start", fault.Before)
 	_, err = c.TaskService().Start(ctx, &tasks.StartRequest{ContainerID: taskID(b.spec.ID)})
 	return containerd.Error(errgrpc.ToNative(err), "start task")
 }
@@ -260,6 +262,7 @@ func (d *Driver) deleteTask(ctx context.Context, ts tasks.TasksClient, id string
 		if err := d.killSandbox(id); err != nil {
 			return err
 		}
+		fault.Point("teardown", "task-delete", fault.Before)
 		_, err := ts.Delete(ctx, &tasks.DeleteTaskRequest{ContainerID: taskID(id)})
 		if err = errgrpc.ToNative(err); err == nil || errdefs.IsNotFound(err) {
 			return nil

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+
+	"miren.dev/runtime/pkg/fault"
 )
 
 // step is one part of setting up a sandbox.
@@ -43,7 +45,10 @@ func setUp(ctx context.Context, steps []step) error {
 			if ctx.Err() != nil {
 				return
 			}
-			if err := s.setup(ctx); err != nil {
+			fault.Point("setup", s.name, fault.Before)
+			err := s.setup(ctx)
+			fault.Point("setup", s.name, fault.After)
+			if err != nil {
 				once.Do(func() { first = fmt.Errorf("%s: %w", s.name, err) })
 				cancel()
 				return
@@ -79,7 +84,10 @@ func tearDown(ctx context.Context, steps []step) error {
 			}
 			continue
 		}
-		if err := s.teardown(ctx); err != nil {
+		fault.Point("teardown", s.name, fault.Before)
+		err := s.teardown(ctx)
+		fault.Point("teardown", s.name, fault.After)
+		if err != nil {
 			all = errors.Join(all, fmt.Errorf("%s: %w", s.name, err))
 			for _, name := range s.after {
 				failed[name] = true

@@ -27,6 +27,7 @@ import (
 	"miren.dev/runtime/controllers/pool"
 	"miren.dev/runtime/entity"
 	"miren.dev/runtime/pkg/errs"
+	"miren.dev/runtime/pkg/fault"
 	"miren.dev/runtime/pkg/schema"
 	"miren.dev/runtime/servers/ingress/admin"
 )
@@ -254,9 +255,11 @@ func (r *rollout) commit(ctx context.Context, phase app.DeploymentPhase, ops ...
 	if err != nil {
 		return err
 	}
+	fault.Point("deployment", string(phase), fault.Before)
 	if _, err = r.Store.Txn(ctx, entity.TxnRequest{Ops: append(ops, op)}); err != nil {
 		return err
 	}
+	fault.Point("deployment", string(phase), fault.After)
 	r.Log.Info("deployment", "deployment", r.dep.ID, "app", r.app.Name, "phase", string(phase))
 	return nil
 }

@@ -12,6 +12,7 @@ import (
 	"miren.dev/runtime/controllers/pool"
 	"miren.dev/runtime/entity"
 	"miren.dev/runtime/pkg/errs"
+	"miren.dev/runtime/pkg/fault"
 	"miren.dev/runtime/pkg/schema"
 )
 
@@ -62,7 +63,9 @@ func Retire(ctx context.Context, s entity.Store, pools []*sandbox.SandboxPool, c
 	if len(ops) == 0 {
 		return nil
 	}
+	fault.Point("deployment", "retire", fault.Before)
 	_, err := s.Txn(ctx, entity.TxnRequest{Ops: append(ops, checks...)})
+	fault.Point("deployment", "retire", fault.After)
 	if errs.Is(err, errs.NotFound) {
 		return errs.New(errs.Conflict, "%w", err) // one went meanwhile; the others must still be asked
 	}

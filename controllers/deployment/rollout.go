@@ -11,6 +11,7 @@ import (
 	"miren.dev/runtime/api/sandbox"
 	"miren.dev/runtime/entity"
 	"miren.dev/runtime/pkg/errs"
+	"miren.dev/runtime/pkg/fault"
 	"miren.dev/runtime/pkg/schema"
 )
 
@@ -172,7 +173,9 @@ func (r *rollout) createPools(ctx context.Context, ver *app.AppVersion, services
 		}
 		ops = append(ops, op)
 	}
+	fault.Point("deployment", "pools", fault.Before)
 	_, err = r.Store.Txn(ctx, entity.TxnRequest{Ops: ops})
+	fault.Point("deployment", "pools", fault.After)
 	return err
 }
 

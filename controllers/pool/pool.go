@@ -25,6 +25,7 @@ import (
 	"miren.dev/runtime/api/sandbox"
 	"miren.dev/runtime/entity"
 	"miren.dev/runtime/pkg/errs"
+	"miren.dev/runtime/pkg/fault"
 	"miren.dev/runtime/pkg/schema"
 )
 
@@ -101,9 +102,11 @@ func (r *Reconciler) Reconcile(ctx context.Context, pid schema.ID) (time.Duratio
 		ops = append(ops, op)
 	}
 	if len(ops) > 0 {
+		fault.Point("pool", "write", fault.Before)
 		if _, err := r.Store.Txn(ctx, entity.TxnRequest{Ops: ops}); err != nil {
 			return 0, moved(err)
 		}
+		fault.Point("pool", "write", fault.After)
 	}
 	return again, r.forget(ctx, over)
 }

@@ -11,7 +11,6 @@ import (
 
 	"miren.dev/runtime/api/sandbox"
 	"miren.dev/runtime/components/execution"
-	"miren.dev/runtime/entity"
 	"miren.dev/runtime/pkg/errs"
 )
 
@@ -33,7 +32,7 @@ func (r *Reconciler) stop(ctx context.Context, sb *sandbox.Sandbox, reason sandb
 			return r.exited(ctx, sb, inst)
 		}
 		sb.Status.Phase, sb.Status.Ready, sb.Status.Reason = sandbox.SandboxPhaseStopping, false, reason
-		if err := entity.UpdateStatus(ctx, r.Store, sb); err != nil {
+		if err := r.write(ctx, sb); err != nil {
 			return 0, err
 		}
 	}
@@ -111,7 +110,7 @@ func (r *Reconciler) end(ctx context.Context, sb *sandbox.Sandbox, reason sandbo
 	case sandbox.EndReasonExit, sandbox.EndReasonOOM, sandbox.EndReasonCrash:
 		sb.Status.LogTail = r.tail(ctx, sb)
 	}
-	if err := entity.UpdateStatus(ctx, r.Store, sb); err != nil {
+	if err := r.write(ctx, sb); err != nil {
 		return 0, err
 	}
 	r.Log.Info("sandbox ended", "sandbox", string(sb.ID), "reason", string(reason), "message", sb.Status.Message)
@@ -129,7 +128,7 @@ func (r *Reconciler) fail(ctx context.Context, sb *sandbox.Sandbox, cause error)
 		message += " (" + hint + ")"
 	}
 	sb.Status.Message = brief(message)
-	if err := entity.UpdateStatus(ctx, r.Store, sb); err != nil {
+	if err := r.write(ctx, sb); err != nil {
 		return 0, err
 	}
 	r.Log.Warn("sandbox could not be set up", "sandbox", string(sb.ID), "error", cause)

@@ -10,6 +10,7 @@ import (
 	"miren.dev/runtime/api/sandbox"
 	"miren.dev/runtime/entity"
 	"miren.dev/runtime/pkg/errs"
+	"miren.dev/runtime/pkg/fault"
 )
 
 const (
@@ -104,9 +105,11 @@ func (r *Reconciler) passed(ctx context.Context, sb *sandbox.Sandbox) (time.Dura
 			sb.Status.ReadyAt = &now
 		}
 		sb.Status.Ready, sb.Status.Message, sb.Status.Overdue, sb.Status.Listening, sb.Status.LogTail = true, "", false, nil, nil
+		fault.Point("sandbox", "ready", fault.Before)
 		if err := entity.UpdateStatus(ctx, r.Store, sb); err != nil {
 			return 0, err
 		}
+		fault.Point("sandbox", "ready", fault.After)
 		r.Log.Info("sandbox is ready", "sandbox", sid, "again", !first)
 	}
 	// Not all that became ready together are probed together for ever.

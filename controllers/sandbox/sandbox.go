@@ -40,6 +40,7 @@ import (
 	"miren.dev/runtime/components/execution"
 	"miren.dev/runtime/entity"
 	"miren.dev/runtime/pkg/errs"
+	"miren.dev/runtime/pkg/fault"
 	"miren.dev/runtime/pkg/schema"
 )
 
@@ -75,6 +76,14 @@ func (r *Reconciler) now() time.Time {
 		return r.Now()
 	}
 	return time.Now()
+}
+
+// write stores the status of a sandbox.
+func (r *Reconciler) write(ctx context.Context, sb *sandbox.Sandbox) error {
+	fault.Point("sandbox", string(sb.Status.Phase), fault.Before)
+	err := entity.UpdateStatus(ctx, r.Store, sb)
+	fault.Point("sandbox", string(sb.Status.Phase), fault.After)
+	return err
 }
 
 // Mine reports whether a sandbox is placed on this node.
@@ -131,7 +140,7 @@ func (r *Reconciler) create(ctx context.Context, sb *sandbox.Sandbox) (time.Dura
 	defer release()
 	if sb.Status.Phase != sandbox.SandboxPhaseCreating {
 		sb.Status.Phase = sandbox.SandboxPhaseCreating
-		if err := entity.UpdateStatus(ctx, r.Store, sb); err != nil {
+		if err := r.write(ctx, sb); err != nil {
 			return 0, err
 		}
 	}
@@ -158,7 +167,7 @@ func (r *Reconciler) create(ctx context.Context, sb *sandbox.Sandbox) (time.Dura
 	if !probed(sb) {
 		sb.Status.Ready, sb.Status.ReadyAt = true, sb.Status.StartedAt
 	}
-	if err := entity.UpdateStatus(ctx, r.Store, sb); err != nil {
+	if err := r.write(ctx, sb); err != nil {
 		return 0, err
 	}
 	r.memory.forget(string(sb.ID))
@@ -178,7 +187,7 @@ func (r *Reconciler) notSetUp(ctx context.Context, sb *sandbox.Sandbox, cause er
 	}
 	if message := brief(cause.Error()); sb.Status.Message != message && r.memory.mayReport(string(sb.ID), now, reportEvery) {
 		sb.Status.Message = message
-		if err := entity.UpdateStatus(ctx, r.Store, sb); err != nil {
+		if err := r.write(ctx, sb); err != nil {
 			return 0, err
 		}
 	}

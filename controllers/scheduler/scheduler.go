@@ -22,6 +22,7 @@ import (
 	"miren.dev/runtime/controllers/runtime"
 	"miren.dev/runtime/entity"
 	"miren.dev/runtime/pkg/errs"
+	"miren.dev/runtime/pkg/fault"
 	"miren.dev/runtime/pkg/schema"
 )
 
@@ -163,7 +164,9 @@ func (r *Reconciler) assign(ctx context.Context, s *sandbox.Sandbox, node id.Nod
 	if err != nil {
 		return err
 	}
+	fault.Point("sandbox", "placed", fault.Before)
 	_, err = r.Store.Txn(ctx, entity.TxnRequest{Ops: []entity.Op{spec, status}})
+	fault.Point("sandbox", "placed", fault.After)
 	if errs.Is(err, errs.NotFound) {
 		return nil // deleted meanwhile
 	}

@@ -18,6 +18,7 @@ import (
 	"miren.dev/runtime/controllers/deployment"
 	"miren.dev/runtime/entity"
 	"miren.dev/runtime/pkg/errs"
+	"miren.dev/runtime/pkg/fault"
 	"miren.dev/runtime/pkg/schema"
 )
 
@@ -260,10 +261,12 @@ func (s *Service) deploy(ctx context.Context, a *app.App, req DeployRequest, lea
 	if err != nil {
 		return nil, err
 	}
+	fault.Point("deployment", "accept", fault.Before)
 	res, err := s.Store.Txn(ctx, entity.TxnRequest{RequestID: string(dep.ID), Ops: append(ops, op)})
 	if err != nil {
 		return nil, err
 	}
+	fault.Point("deployment", "accept", fault.After)
 	for i := range res.Records {
 		if res.Records[i].ID == dep.ID {
 			dep.Meta = res.Records[i].Meta

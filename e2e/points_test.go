@@ -1,0 +1,433 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"miren.dev/runtime/components/leakcheck"
+	"miren.dev/runtime/pkg/fault"
+	"miren.dev/runtime/pkg/instance"
+)
+
+// The tests of this file use the program with fault points (pkg/fault), which
+// kills itself at the point that a file names. Which points there are is not
+// written here: they are those that a first, undisturbed run reaches.
+
+// faulty is a server of the program with fault points.
+type faulty struct {
+	*server
+	file string // what arms a point
+	in   *instance.Instance
+}
+
+func newFaulty(t *testing.T, name string) *faulty {
+	t.Helper()
+	if _, err := os.Stat(filepath.Join(bin, "runtime-faults")); err != nil {
+		t.Fatal("bin/runtime-faults is not built (hack/build.sh --faults):", err)
+	}
+	s, err := newServer(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := &faulty{server: s, file: filepath.Join(t.TempDir(), "fault")}
+	s.exe, s.env = "runtime-faults", []string{fault.Env + "=" + f.file}
+	s.begin(t)
+	if f.in, err = instance.Find(s.state, instance.DefaultRunDir); err != nil {
+		t.Fatal(err)
+	}
+	return f
+}
+
+func (f *faulty) arm(t *testing.T, what string) {
+	t.Helper()
+	for _, old := range []string{f.file + ".hit", f.file + ".seen"} {
+		if err := os.RemoveAll(old); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write(t, f.file+".new", what)
+	if err := os.Rename(f.file+".new", f.file); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// trace returns the points that are reached while what runs, in order.
+func (f *faulty) trace(t *testing.T, what func()) []string {
+	t.Helper()
+	f.arm(t, "trace")
+	what()
+	if err := os.Remove(f.file); err != nil {
+		t.Fatal(err)
+	}
+	b, err := os.ReadFile(f.file + ".seen")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out []string
+	for p := range strings.Lines(string(b)) {
+		if p = strings.TrimSpace(p); !slices.Contains(out, p) {
+			out = append(out, p)
+		}
+	}
+	return out
+}
+
+// has fails the test unless each of the names is before and after in points.
+func has(t *testing.T, points []string, area string, names ...string) {
+	t.Helper()
+	for _, n := range names {
+		for _, when := range []string{fault.Before, fault.After} {
+			if p := area + "/" + n + "/" + when; !slices.Contains(points, p) {
+				t.Errorf("point %s is not reached; there are %v", p, points)
+			}
+		}
+	}
+}
+
+// attempt runs r; the server may die meanwhile.
+func (f *faulty) attempt(t *testing.T, args ...string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	if out, err := f.command(ctx, "", args...).CombinedOutput(); err != nil {
+		t.Logf("r %s: %v: %s", strings.Join(args, " "), err, out)
+	}
+}
+
+// killedAt does what with a point armed, sees the server die there, and starts
+// it again.
+func (f *faulty) killedAt(t *testing.T, point string, what func()) {
+	t.Helper()
+	pid := f.pid(t, "server")
+	f.arm(t, point)
+	what()
+	eventually(t, time.Minute, func() error {
+		if _, err := os.Stat(f.file + ".hit"); err != nil {
+			return fmt.Errorf("the server does not get to %s", point)
+		}
+		if b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid)); err == nil && !strings.Contains(string(b), ") Z ") {
+			return fmt.Errorf("process %d got to %s and is still there", pid, point)
+		}
+		return nil
+	})
+	if err := f.start(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+var (
+	sandboxID = regexp.MustCompile(`sb-[0-9a-hjkmnp-tv-z]{16}`)
+	variable  = regexp.MustCompile(`\b10(\.\d+){3}\b|x[0-9a-f]{4}$`)
+)
+
+// host lists what the installation has on the machine: what the kernel knows,
+// its run directory, what containerd has of sandboxes. Ids and addresses are
+// left out of the lines, so that lists can be compared; ids has the former.
+func (f *faulty) host(t *testing.T) (lines []string, ids map[string]bool) {
+	t.Helper()
+	items, err := leakcheck.List(f.in)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, i := range items {
+		if i.Kind == "process" {
+			// Flags come in any order, and connections of PostgreSQL come and go.
+			if strings.Contains(i.Name, "postgres: ") {
+				continue
+			}
+			_, command, _ := strings.Cut(i.Name, " ")
+			i.Name, _, _ = strings.Cut(command, " ")
+		}
+		lines = append(lines, i.String())
+	}
+	err = filepath.WalkDir(f.in.RunDir, func(path string, e os.DirEntry, err error) error {
+		if err != nil {
+			return nil // it went while it was looked at
+		}
+		lines = append(lines, "file "+path)
+		if e.Name() == "rootfs" { // what is in it is counted as a mount
+			return filepath.SkipDir
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, what := range [][]string{{"containers", "list", "-q"}, {"tasks", "list", "-q"}, {"snapshots", "list"}} {
+		args := append([]string{"--address", f.in.Socket("containerd", "containerd.sock"), "--namespace", f.in.Name("")}, what...)
+		out, err := exec.CommandContext(t.Context(), filepath.Join(bin, "ctr"), args...).CombinedOutput()
+		if err != nil {
+			t.Fatalf("ctr %v: %v: %s", what, err, out)
+		}
+		for l := range strings.Lines(string(out)) {
+			if w := strings.Fields(l); len(w) > 0 && sandboxID.MatchString(w[0]) {
+				lines = append(lines, what[0]+" "+w[0])
+			}
+		}
+	}
+	ids = map[string]bool{}
+	for i, l := range lines {
+		for _, sid := range sandboxID.FindAllString(l, -1) {
+			ids[sid] = true
+		}
+		lines[i] = variable.ReplaceAllString(sandboxID.ReplaceAllString(l, "SANDBOX"), "N")
+	}
+	slices.Sort(lines)
+	return lines, ids
+}
+
+// difference says what is in one list and not in the other.
+func difference(got, want []string) string {
+	var b strings.Builder
+	for _, l := range slices.Compact(slices.Sorted(slices.Values(append(slices.Clone(got), want...)))) {
+		count := func(in []string) (n int) {
+			for _, x := range in {
+				if x == l {
+					n++
+				}
+			}
+			return n
+		}
+		if g, w := count(got), count(want); g != w {
+			fmt.Fprintf(&b, "%d, want %d: %s\n", g, w, l)
+		}
+	}
+	return b.String()
+}
+
+// alone waits until there is only one sandbox, and lists the host.
+func (f *faulty) alone(t *testing.T) (lines []string) {
+	t.Helper()
+	eventually(t, converge, func() error {
+		var ids map[string]bool
+		if lines, ids = f.host(t); len(ids) != 1 {
+			return fmt.Errorf("sandboxes on the host: %v", ids)
+		}
+		return nil
+	})
+	return lines
+}
+
+// clean waits until the machine has what it had.
+func (f *faulty) clean(t *testing.T, want []string) {
+	t.Helper()
+	eventually(t, converge, func() error {
+		if got, _ := f.host(t); !slices.Equal(got, want) {
+			return fmt.Errorf("on the host:\n%s", difference(got, want))
+		}
+		return nil
+	})
+}
+
+// inPhase waits until the sandbox of that name is in a phase.
+func (f *faulty) inPhase(t *testing.T, name, phase string) {
+	t.Helper()
+	eventually(t, converge, func() error {
+		var list []struct {
+			Name   string `json:"name"`
+			Status struct {
+				Phase   string `json:"phase"`
+				Message string `json:"message"`
+			} `json:"status"`
+		}
+		f.json(t, &list, "entity", "list", "sandbox")
+		for _, sb := range list {
+			if sb.Name == name && sb.Status.Phase == phase {
+				return nil
+			}
+		}
+		return fmt.Errorf("no sandbox %s is %s: %+v", name, phase, list)
+	})
+}
+
+// TestServerKilledInSandboxSteps kills the server before and after each step
+// of setting a sandbox up, stopping it and taking it down. An app that runs
+// beside it does not notice, and in the end nothing is left.
+func TestServerKilledInSandboxSteps(t *testing.T) {
+	t.Parallel()
+	f := newFaulty(t, "sandbox-points")
+	dir := copyExample(t, "static-site")
+	f.r(t, dir, "app", "deploy", "--app", "steady")
+	start := func(name string) {
+		f.attempt(t, "sandbox", "run", "--detach", "--name", name, "--image", "debian", "--", "sleep", "600")
+	}
+	// Once, for what the first sandbox leaves for the others.
+	start("first")
+	f.inPhase(t, "first", "running")
+	f.r(t, "", "sandbox", "delete", "first")
+	want := f.alone(t)
+
+	up := f.trace(t, func() { start("traced"); f.inPhase(t, "traced", "running") })
+	has(t, up, "sandbox", "placed", "creating", "running")
+	has(t, up, "setup", "network", "address", "cgroup", "rootfs", "agent", "files", "container", "task", "connect", "main")
+	stop := f.trace(t, func() {
+		f.r(t, "", "sandbox", "stop", "traced")
+		f.inPhase(t, "traced", "stopped")
+		f.clean(t, want)
+	})
+	has(t, stop, "sandbox", "stopping", "stopped")
+	f.r(t, "", "sandbox", "delete", "traced")
+	down := slices.DeleteFunc(slices.Clone(stop), func(p string) bool { return strings.HasPrefix(p, "sandbox/") })
+	stop = slices.DeleteFunc(stop, func(p string) bool { return !strings.HasPrefix(p, "sandbox/") })
+	has(t, down, "teardown", "network", "cgroup", "rootfs", "agent", "files", "container", "task")
+
+	for i := range max(len(up), len(stop), len(down)) {
+		name := fmt.Sprintf("victim-%d", i)
+		stopWatch := f.watchApp("steady")
+		if i < len(up) {
+			t.Run(up[i], func(t *testing.T) { f.killedAt(t, up[i], func() { start(name) }) })
+		} else {
+			start(name)
+		}
+		f.inPhase(t, name, "running")
+		if i < len(stop) {
+			t.Run(stop[i], func(t *testing.T) {
+				f.killedAt(t, stop[i], func() { f.attempt(t, "sandbox", "stop", "--detach", name) })
+				f.inPhase(t, name, "stopped")
+			})
+			f.r(t, "", "sandbox", "delete", name)
+			name += "-b"
+			start(name)
+			f.inPhase(t, name, "running")
+		}
+		if i < len(down) {
+			t.Run(down[i], func(t *testing.T) { f.killedAt(t, down[i], func() { f.attempt(t, "sandbox", "delete", name) }) })
+		} else {
+			f.r(t, "", "sandbox", "delete", name)
+		}
+		f.clean(t, want)
+		if failed, all := stopWatch(); failed > 0 {
+			t.Errorf("round %d: %d of %d requests failed", i, failed, all)
+		}
+	}
+}
+
+// rollout is a deployment, as the tests need it.
+type rollout struct {
+	CreateRevision int64 `json:"create_revision"`
+	Spec           struct {
+		Kind string `json:"kind"`
+	} `json:"spec"`
+	Status struct {
+		Phase   string `json:"phase"`
+		Failure struct {
+			Message string `json:"message"`
+			Hint    string `json:"hint"`
+		} `json:"failure"`
+	} `json:"status"`
+}
+
+// rollouts returns all deployments, newest first.
+func (f *faulty) rollouts(t *testing.T) []rollout {
+	t.Helper()
+	var list []rollout
+	f.json(t, &list, "entity", "list", "deployment")
+	slices.SortFunc(list, func(a, b rollout) int { return int(b.CreateRevision - a.CreateRevision) })
+	return list
+}
+
+// ends waits until there are n deployments and the newest has ended in phase.
+func (f *faulty) ends(t *testing.T, within time.Duration, n int, phase string) {
+	t.Helper()
+	var last rollout
+	eventually(t, within, func() error {
+		list := f.rollouts(t)
+		if last = list[0]; len(list) != n || last.Status.Phase != phase {
+			return fmt.Errorf("%d deployments, the newest %+v; want %d, %s", len(list), last, n, phase)
+		}
+		return nil
+	})
+	if phase == "failed" && (last.Status.Failure.Message == "" || last.Status.Failure.Hint == "") {
+		t.Errorf("failed without an explanation: %+v", last)
+	}
+}
+
+// TestServerKilledInRollout kills the server before and after each write of a
+// rollout: restart, rollback, change of the environment, one that is canceled,
+// one that fails. The app answers all the time, the deployment ends as it
+// would have, and nothing is left.
+func TestServerKilledInRollout(t *testing.T) {
+	t.Parallel()
+	f := newFaulty(t, "rollout-points")
+	dir := copyExample(t, "static-site")
+	f.r(t, dir, "app", "deploy", "--app", "app")
+	detached := func(args ...string) func() {
+		return func() { f.attempt(t, append([]string{"app"}, append(args, "--app", "app", "--detach")...)...) }
+	}
+	if err := os.MkdirAll(filepath.Join(dir, ".runtime"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	unhealthy := func(deadline string) {
+		write(t, filepath.Join(dir, ".runtime", "app.toml"), fmt.Sprintf("[services.web]\nhealth_path = \"/no-such-page\"\nhealth_deadline = %q\n", deadline))
+		detached("deploy", "--dir", dir)()
+	}
+	f.r(t, "", "app", "env", "set", "--app", "app", "A=A") // something to roll back from
+	want := f.alone(t)
+	for _, c := range []struct {
+		name    string
+		prepare func()
+		run     func()
+		phase   string
+		points  []string // beginnings of those that count
+	}{
+		{"restart", nil, detached("restart"), "succeeded", []string{"deployment/", "pool/", "sandbox/placed/", "sandbox/ready/"}},
+		{"rollback", nil, detached("rollback"), "succeeded", []string{"deployment/starting/", "deployment/draining/"}},
+		{"environment", nil, detached("env", "set", "A=B"), "succeeded", []string{"deployment/accept/"}},
+		{"cancel", func() {
+			unhealthy("60s")
+			eventually(t, time.Minute, func() error {
+				if last := f.rollouts(t)[0]; last.Status.Phase != "starting" {
+					return fmt.Errorf("%+v", last)
+				}
+				return nil
+			})
+		}, func() { f.attempt(t, "app", "cancel", "--app", "app") }, "canceled", []string{"deployment/"}},
+		{"failure", nil, func() { unhealthy("1s") }, "failed", []string{"deployment/failed/", "deployment/retire/"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			n := len(f.rollouts(t)) + 1
+			prepare := func() {
+				if c.prepare != nil {
+					c.prepare()
+				}
+			}
+			prepare()
+			points := f.trace(t, func() {
+				c.run()
+				f.ends(t, time.Minute, n, c.phase)
+				f.clean(t, want)
+			})
+			points = slices.DeleteFunc(points, func(p string) bool {
+				return !slices.ContainsFunc(c.points, func(begin string) bool { return strings.HasPrefix(p, begin) })
+			})
+			if len(points) < 2 {
+				t.Fatalf("points: %v", points)
+			}
+			for _, p := range points {
+				t.Run(p, func(t *testing.T) {
+					n := len(f.rollouts(t)) + 1
+					stop := f.watchApp("app")
+					prepare()
+					f.killedAt(t, p, c.run)
+					phase := c.phase
+					if p == "deployment/accept/before" {
+						n, phase = n-1, "succeeded" // as if never asked for
+					}
+					f.ends(t, converge, n, phase)
+					f.clean(t, want)
+					if failed, all := stop(); failed > 0 {
+						t.Errorf("%d of %d requests failed", failed, all)
+					}
+				})
+			}
+		})
+	}
+}
