@@ -61,6 +61,9 @@ func saveState(path string, s *State) error {
 		return err
 	}
 	sum := sha256.Sum256(body)
+	if err := os.MkdirAll(filepath.Dir(path), 0o711); err != nil {
+		return err
+	}
 	tmp, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+"-")
 	if err != nil {
 		return err
