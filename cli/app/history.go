@@ -29,7 +29,7 @@ func newHistory(e *command.Env) *cobra.Command {
 		RunE:              func(cmd *cobra.Command, args []string) error { return o.run(cmd.Context(), args) },
 	}
 	o.addApp(cmd)
-	cmd.Flags().BoolVarP(&o.watch, "watch", "w", false, "draw again after every change")
+	command.WatchFlag(cmd, &o.watch)
 	cmd.Flags().IntVarP(&o.limit, "limit", "n", 30, "only so many of the newest; 0: all")
 	return cmd
 }
@@ -46,17 +46,8 @@ func (o *historyOptions) run(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	return o.Watch(ctx, o.watch, []string{app.KindDeployment}, func(ctx context.Context) error {
-		list, err := o.history(ctx, name)
-		if err != nil {
-			return err
-		}
-		if o.JSON {
-			if o.watch {
-				return o.PrintJSONLine(list)
-			}
-			return o.PrintJSON(list)
-		}
+	load := func(ctx context.Context) ([]entry, error) { return o.history(ctx, name) }
+	return command.Show(ctx, o.Env, o.watch, []string{app.KindDeployment}, load, func(_ context.Context, list []entry) error {
 		var rows [][]string
 		for _, h := range list {
 			rows = append(rows, o.row(h))

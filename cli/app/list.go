@@ -19,22 +19,13 @@ import (
 	"miren.dev/runtime/pkg/schema"
 )
 
-type listOptions struct {
-	*command.Env
-	watch bool
-}
-
 func newList(e *command.Env) *cobra.Command {
-	o := &listOptions{Env: e}
-	cmd := &cobra.Command{
-		Use:     "list",
-		Aliases: []string{"ls"},
-		Short:   "List the apps",
-		Args:    command.Args(0, 0),
-		RunE:    func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context()) },
-	}
-	cmd.Flags().BoolVarP(&o.watch, "watch", "w", false, "draw again after every change")
-	return cmd
+	kinds := []string{app.KindApp, sandbox.KindSandboxPool, app.KindDeployment, app.KindRoute}
+	load := func(ctx context.Context) ([]*summary, error) { return summaries(ctx, e) }
+	return command.List(e, "List the apps", kinds, load, func(_ context.Context, list []*summary) error {
+		table(e, list)
+		return nil
+	})
 }
 
 // summary is an app as the list shows it.
@@ -50,30 +41,16 @@ type summary struct {
 	age       string
 }
 
-func (o *listOptions) run(ctx context.Context) error {
-	kinds := []string{app.KindApp, sandbox.KindSandboxPool, app.KindDeployment, app.KindRoute}
-	return o.Watch(ctx, o.watch, kinds, func(ctx context.Context) error {
-		list, err := summaries(ctx, o.Env)
-		if err != nil {
-			return err
-		}
-		if o.JSON {
-			if o.watch {
-				return o.PrintJSONLine(list)
-			}
-			return o.PrintJSON(list)
-		}
-		var rows [][]string
-		for _, s := range list {
-			rows = append(rows, []string{s.Name, s.Version, s.Serving, paintPhase(o.Console, cmp.Or(s.Deploying, s.Last)), strings.Join(s.Hosts, ","), s.age})
-		}
-		if len(rows) == 0 && o.Terminal {
-			o.Notef("there are no apps; `r deploy` in the folder of one makes it\n")
-			return nil
-		}
-		o.Table([]string{"APP", "VERSION", "READY", "DEPLOYMENT", "HOSTS", "DEPLOYED"}, rows)
-		return nil
-	})
+func table(e *command.Env, list []*summary) {
+	var rows [][]string
+	for _, s := range list {
+		rows = append(rows, []string{s.Name, s.Version, s.Serving, paintPhase(e.Console, cmp.Or(s.Deploying, s.Last)), strings.Join(s.Hosts, ","), s.age})
+	}
+	if len(rows) == 0 && e.Terminal {
+		e.Notef("there are no apps; `r deploy` in the folder of one makes it\n")
+		return
+	}
+	e.Table([]string{"APP", "VERSION", "READY", "DEPLOYMENT", "HOSTS", "DEPLOYED"}, rows)
 }
 
 func paintPhase(c *console.Console, phase string) string {

@@ -27,7 +27,7 @@ func newStatus(e *command.Env) *cobra.Command {
 		RunE:              func(cmd *cobra.Command, args []string) error { return o.status(cmd.Context(), args) },
 	}
 	o.addApp(cmd)
-	cmd.Flags().BoolVarP(&o.watch, "watch", "w", false, "draw again after every change")
+	command.WatchFlag(cmd, &o.watch)
 	return cmd
 }
 
@@ -37,17 +37,8 @@ func (o *appOptions) status(ctx context.Context, args []string) error {
 		return err
 	}
 	kinds := []string{app.KindApp, app.KindDeployment, sandbox.KindSandboxPool, sandbox.KindSandbox}
-	return o.Watch(ctx, o.watch, kinds, func(ctx context.Context) error {
-		d, err := load(ctx, o.Env, name)
-		if err != nil {
-			return err
-		}
-		if o.JSON {
-			if o.watch {
-				return o.PrintJSONLine(d)
-			}
-			return o.PrintJSON(d)
-		}
+	load := func(ctx context.Context) (*detail, error) { return load(ctx, o.Env, name) }
+	return command.Show(ctx, o.Env, o.watch, kinds, load, func(_ context.Context, d *detail) error {
 		d.printStatus(o.Env)
 		return nil
 	})

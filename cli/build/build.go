@@ -27,68 +27,49 @@ func New(e *command.Env) *cobra.Command {
 
 type listOptions struct {
 	*command.Env
-	app   string
-	watch bool
+	app string
 }
 
 func newList(e *command.Env) *cobra.Command {
 	o := &listOptions{Env: e}
-	cmd := &cobra.Command{
-		Use:     "list",
-		Aliases: []string{"ls"},
-		Short:   "List the builds",
-		Args:    command.Args(0, 0),
-		RunE:    func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context()) },
-	}
+	cmd := command.List(e, "List the builds", []string{app.KindBuild}, o.load, o.print)
 	cmd.Flags().StringVarP(&o.app, "app", "a", "", "only those of an app")
-	cmd.Flags().BoolVarP(&o.watch, "watch", "w", false, "draw again after every change")
 	return cmd
 }
 
-func (o *listOptions) run(ctx context.Context) error {
-	return o.Watch(ctx, o.watch, []string{app.KindBuild}, func(ctx context.Context) error {
-		apps, _, err := command.All[app.App](ctx, o.Env, entity.Query{})
+func (o *listOptions) load(ctx context.Context) ([]*app.Build, error) {
+	var of id.App
+	if o.app != "" {
+		a, err := command.Find[app.App](ctx, o.Env, o.app)
 		if err != nil {
-			return err
+			return nil, err
 		}
-		names := map[id.App]string{}
-		for _, a := range apps {
-			names[a.GetID()] = a.Name
+		of = a.GetID()
+	}
+	builds, _, err := command.All[app.Build](ctx, o.Env, entity.Query{})
+	builds = slices.DeleteFunc(builds, func(b *app.Build) bool { return of != "" && b.Spec.App != of })
+	slices.SortFunc(builds, func(a, b *app.Build) int { return b.CreatedAt.Compare(a.CreatedAt) })
+	return builds, err
+}
+
+func (o *listOptions) print(ctx context.Context, builds []*app.Build) error {
+	names, err := command.AppNames(ctx, o.Env)
+	if err != nil {
+		return err
+	}
+	var rows [][]string
+	for _, b := range builds {
+		took := ""
+		if b.Status.StartedAt != nil && b.Status.EndedAt != nil {
+			took = b.Status.EndedAt.Sub(*b.Status.StartedAt).Round(100 * time.Millisecond).String()
 		}
-		builds, _, err := command.All[app.Build](ctx, o.Env, entity.Query{})
-		if err != nil {
-			return err
-		}
-		if o.app != "" {
-			if _, err := command.Find[app.App](ctx, o.Env, o.app); err != nil {
-				return err
-			}
-			builds = slices.DeleteFunc(builds, func(b *app.Build) bool { return names[b.Spec.App] != o.app })
-		}
-		slices.SortFunc(builds, func(a, b *app.Build) int { return b.CreatedAt.Compare(a.CreatedAt) })
-		if o.JSON {
-			if builds == nil {
-				builds = []*app.Build{}
-			}
-			if o.watch {
-				return o.PrintJSONLine(builds)
-			}
-			return o.PrintJSON(builds)
-		}
-		var rows [][]string
-		for _, b := range builds {
-			took := ""
-			if b.Status.StartedAt != nil && b.Status.EndedAt != nil {
-				took = b.Status.EndedAt.Sub(*b.Status.StartedAt).Round(100 * time.Millisecond).String()
-			}
-			rows = append(rows, []string{
-				string(b.ID), names[b.Spec.App], string(b.Status.Phase), b.Status.Plan, took, schema.CellAge(b.CreatedAt, time.Now()),
-				strings.SplitN(b.Status.Message, "\n", 2)[0],
-			})
-		}
-		o.Table([]string{"BUILD", "APP", "PHASE", "PLAN", "TOOK", "AGE", "MESSAGE"}, rows)
-		return nil
-	})
+		rows = append(rows, []string{
+			string(b.ID), names[b.Spec.App], string(b.Status.Phase), b.Status.Plan, took, schema.CellAge(b.CreatedAt, time.Now()),
+			strings.SplitN(b.Status.Message, "\n", 2)[0],
+		})
+	}
+	o.Table([]string{"BUILD", "APP", "PHASE", "PLAN", "TOOK", "AGE", "MESSAGE"}, rows)
+	return nil
 }
 
 type logsOptions struct {

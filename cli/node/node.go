@@ -23,56 +23,33 @@ func New(e *command.Env) *cobra.Command {
 		newCordon(e, "uncordon", "Place sandboxes on a node again", server.NodesClient.Uncordon))
 }
 
-type listOptions struct {
-	*command.Env
-	watch bool
-}
-
 func newList(e *command.Env) *cobra.Command {
-	o := &listOptions{Env: e}
-	cmd := &cobra.Command{
-		Use:     "list",
-		Aliases: []string{"ls"},
-		Short:   "List the nodes",
-		Args:    command.Args(0, 0),
-		RunE:    func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context()) },
+	load := func(ctx context.Context) ([]*core.Node, error) {
+		nodes, _, err := command.All[core.Node](ctx, e, entity.Query{})
+		return nodes, err
 	}
-	cmd.Flags().BoolVarP(&o.watch, "watch", "w", false, "draw again after every change")
-	return cmd
-}
-
-func (o *listOptions) run(ctx context.Context) error {
-	return o.Watch(ctx, o.watch, []string{core.KindNode}, func(ctx context.Context) error {
-		nodes, _, err := command.All[core.Node](ctx, o.Env, entity.Query{})
-		if err != nil {
-			return err
-		}
-		if o.JSON {
-			if nodes == nil {
-				nodes = []*core.Node{}
-			}
-			if o.watch {
-				return o.PrintJSONLine(nodes)
-			}
-			return o.PrintJSON(nodes)
-		}
-		var rows [][]string
-		for _, n := range nodes {
-			phase := o.Paint(console.Yellow, string(n.Status.Phase))
-			switch {
-			case n.Status.Phase == core.NodePhaseReady && n.Spec.Cordoned:
-				phase = o.Paint(console.Yellow, "cordoned")
-			case n.Status.Phase == core.NodePhaseReady:
-				phase = o.Paint(console.Green, string(n.Status.Phase))
-			}
-			rows = append(rows, []string{
-				n.Name, phase, n.Spec.Arch, schema.CellMillis(n.Spec.CPUMillis), schema.CellBytes(n.Spec.MemoryBytes), n.Status.Version,
-				n.Status.Message, schema.CellAge(n.CreatedAt, time.Now()),
-			})
-		}
-		o.Table([]string{"NODE", "STATE", "ARCH", "CPU", "MEMORY", "VERSION", "MESSAGE", "AGE"}, rows)
+	return command.List(e, "List the nodes", []string{core.KindNode}, load, func(_ context.Context, nodes []*core.Node) error {
+		table(e, nodes)
 		return nil
 	})
+}
+
+func table(e *command.Env, nodes []*core.Node) {
+	var rows [][]string
+	for _, n := range nodes {
+		phase := e.Paint(console.Yellow, string(n.Status.Phase))
+		switch {
+		case n.Status.Phase == core.NodePhaseReady && n.Spec.Cordoned:
+			phase = e.Paint(console.Yellow, "cordoned")
+		case n.Status.Phase == core.NodePhaseReady:
+			phase = e.Paint(console.Green, string(n.Status.Phase))
+		}
+		rows = append(rows, []string{
+			n.Name, phase, n.Spec.Arch, schema.CellMillis(n.Spec.CPUMillis), schema.CellBytes(n.Spec.MemoryBytes), n.Status.Version,
+			n.Status.Message, schema.CellAge(n.CreatedAt, time.Now()),
+		})
+	}
+	e.Table([]string{"NODE", "STATE", "ARCH", "CPU", "MEMORY", "VERSION", "MESSAGE", "AGE"}, rows)
 }
 
 func newCordon(e *command.Env, verb, short string, call func(server.NodesClient, context.Context, *server.NodeRequest) (*server.NodeResponse, error)) *cobra.Command {

@@ -10,7 +10,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"miren.dev/runtime/api/app"
-	"miren.dev/runtime/api/id"
 	"miren.dev/runtime/cli/command"
 	"miren.dev/runtime/cli/console"
 	"miren.dev/runtime/cli/exit"
@@ -25,7 +24,6 @@ func New(e *command.Env) *cobra.Command {
 
 type options struct {
 	*command.Env
-	watch   bool
 	path    string
 	app     string
 	service string
@@ -33,50 +31,28 @@ type options struct {
 
 func newList(e *command.Env) *cobra.Command {
 	o := &options{Env: e}
-	cmd := &cobra.Command{
-		Use:     "list",
-		Aliases: []string{"ls"},
-		Short:   "List the routes",
-		Args:    command.Args(0, 0),
-		RunE:    func(cmd *cobra.Command, _ []string) error { return o.list(cmd.Context()) },
-	}
-	cmd.Flags().BoolVarP(&o.watch, "watch", "w", false, "draw again after every change")
-	return cmd
+	return command.List(e, "List the routes", []string{app.KindRoute}, o.load, o.print)
 }
 
-func (o *options) list(ctx context.Context) error {
-	return o.Watch(ctx, o.watch, []string{app.KindRoute}, func(ctx context.Context) error {
-		routes, _, err := command.All[app.Route](ctx, o.Env, entity.Query{})
-		if err != nil {
-			return err
-		}
-		slices.SortFunc(routes, func(a, b *app.Route) int {
-			return cmp.Or(cmp.Compare(a.Spec.Host, b.Spec.Host), cmp.Compare(a.Spec.Path, b.Spec.Path))
-		})
-		if o.JSON {
-			if routes == nil {
-				routes = []*app.Route{}
-			}
-			if o.watch {
-				return o.PrintJSONLine(routes)
-			}
-			return o.PrintJSON(routes)
-		}
-		apps, _, err := command.All[app.App](ctx, o.Env, entity.Query{})
-		if err != nil {
-			return err
-		}
-		names := map[id.App]string{}
-		for _, a := range apps {
-			names[a.GetID()] = a.Name
-		}
-		var rows [][]string
-		for _, r := range routes {
-			rows = append(rows, []string{r.Spec.Host, r.Spec.Path, names[r.Spec.App], r.Spec.Service, schema.CellAge(r.CreatedAt, time.Now())})
-		}
-		o.Table([]string{"HOST", "PATH", "APP", "SERVICE", "AGE"}, rows)
-		return nil
+func (o *options) load(ctx context.Context) ([]*app.Route, error) {
+	routes, _, err := command.All[app.Route](ctx, o.Env, entity.Query{})
+	slices.SortFunc(routes, func(a, b *app.Route) int {
+		return cmp.Or(cmp.Compare(a.Spec.Host, b.Spec.Host), cmp.Compare(a.Spec.Path, b.Spec.Path))
 	})
+	return routes, err
+}
+
+func (o *options) print(ctx context.Context, routes []*app.Route) error {
+	names, err := command.AppNames(ctx, o.Env)
+	if err != nil {
+		return err
+	}
+	var rows [][]string
+	for _, r := range routes {
+		rows = append(rows, []string{r.Spec.Host, r.Spec.Path, names[r.Spec.App], r.Spec.Service, schema.CellAge(r.CreatedAt, time.Now())})
+	}
+	o.Table([]string{"HOST", "PATH", "APP", "SERVICE", "AGE"}, rows)
+	return nil
 }
 
 func newSet(e *command.Env) *cobra.Command {

@@ -11,7 +11,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"miren.dev/runtime/api/app"
-	"miren.dev/runtime/api/id"
 	"miren.dev/runtime/api/sandbox"
 	"miren.dev/runtime/cli/attach"
 	"miren.dev/runtime/cli/command"
@@ -41,69 +40,43 @@ func find(ctx context.Context, e *command.Env, nameOrID string) (*sandbox.Sandbo
 
 type listOptions struct {
 	*command.Env
-	app   string
-	all   bool
-	wide  bool
-	watch bool
+	app  string
+	all  bool
+	wide bool
 }
 
 func newList(e *command.Env) *cobra.Command {
 	o := &listOptions{Env: e}
-	cmd := &cobra.Command{
-		Use:     "list",
-		Aliases: []string{"ls"},
-		Short:   "List the sandboxes",
-		Args:    command.Args(0, 0),
-		RunE:    func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context()) },
-	}
+	cmd := command.List(e, "List the sandboxes", []string{sandbox.KindSandbox}, o.load, o.print)
 	cmd.Flags().StringVarP(&o.app, "app", "a", "", "only those of an app")
 	cmd.Flags().BoolVar(&o.all, "all", false, "those that ended too")
 	cmd.Flags().BoolVar(&o.wide, "wide", false, "more columns")
-	cmd.Flags().BoolVarP(&o.watch, "watch", "w", false, "draw again after every change")
 	return cmd
 }
 
-func (o *listOptions) run(ctx context.Context) error {
-	return o.Watch(ctx, o.watch, []string{sandbox.KindSandbox}, func(ctx context.Context) error {
-		var q entity.Query
-		if o.app != "" {
-			a, err := command.Find[app.App](ctx, o.Env, o.app)
-			if err != nil {
-				return err
-			}
-			q.Index = []entity.IndexMatch{{Attr: sandbox.SandboxAttrApp, Op: entity.IndexEq, Value: schema.EncodeIndexString(string(a.ID))}}
-		}
-		list, _, err := command.All[sandbox.Sandbox](ctx, o.Env, q)
+func (o *listOptions) load(ctx context.Context) ([]*sandbox.Sandbox, error) {
+	var q entity.Query
+	if o.app != "" {
+		a, err := command.Find[app.App](ctx, o.Env, o.app)
 		if err != nil {
-			return err
+			return nil, err
 		}
-		if !o.all {
-			list = slices.DeleteFunc(list, func(s *sandbox.Sandbox) bool { return s.Status.Phase.Ended() })
-		}
-		slices.SortFunc(list, func(a, b *sandbox.Sandbox) int {
-			return cmp.Or(b.CreatedAt.Compare(a.CreatedAt), cmp.Compare(a.ID, b.ID))
-		})
-		if o.JSON {
-			if list == nil {
-				list = []*sandbox.Sandbox{}
-			}
-			if o.watch {
-				return o.PrintJSONLine(list)
-			}
-			return o.PrintJSON(list)
-		}
-		return o.print(ctx, list)
+		q.Index = []entity.IndexMatch{{Attr: sandbox.SandboxAttrApp, Op: entity.IndexEq, Value: schema.EncodeIndexString(string(a.ID))}}
+	}
+	list, _, err := command.All[sandbox.Sandbox](ctx, o.Env, q)
+	if !o.all {
+		list = slices.DeleteFunc(list, func(s *sandbox.Sandbox) bool { return s.Status.Phase.Ended() })
+	}
+	slices.SortFunc(list, func(a, b *sandbox.Sandbox) int {
+		return cmp.Or(b.CreatedAt.Compare(a.CreatedAt), cmp.Compare(a.ID, b.ID))
 	})
+	return list, err
 }
 
 func (o *listOptions) print(ctx context.Context, list []*sandbox.Sandbox) error {
-	apps, _, err := command.All[app.App](ctx, o.Env, entity.Query{})
+	names, err := command.AppNames(ctx, o.Env)
 	if err != nil {
 		return err
-	}
-	names := map[id.App]string{}
-	for _, a := range apps {
-		names[a.GetID()] = a.Name
 	}
 	headers := []string{"ID", "NAME", "STATE", "APP", "SERVICE", "ADDRESS", "REASON", "AGE"}
 	if o.wide {

@@ -1,0 +1,66 @@
+package command
+
+import (
+	"context"
+
+	"github.com/spf13/cobra"
+
+	"miren.dev/runtime/api/app"
+	"miren.dev/runtime/api/id"
+	"miren.dev/runtime/entity"
+)
+
+// List makes the command "list", which shows things once or, with -w, again
+// after every change of an entity of kinds.
+func List[T any](e *Env, short string, kinds []string, load func(context.Context) ([]T, error), draw func(context.Context, []T) error) *cobra.Command {
+	var watch bool
+	cmd := &cobra.Command{
+		Use:     "list",
+		Aliases: []string{"ls"},
+		Short:   short,
+		Args:    Args(0, 0),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return Show(cmd.Context(), e, watch, kinds, func(ctx context.Context) ([]T, error) {
+				list, err := load(ctx)
+				if list == nil {
+					list = []T{} // null is no list
+				}
+				return list, err
+			}, draw)
+		},
+	}
+	WatchFlag(cmd, &watch)
+	return cmd
+}
+
+// WatchFlag adds -w.
+func WatchFlag(cmd *cobra.Command, watch *bool) {
+	cmd.Flags().BoolVarP(watch, "watch", "w", false, "draw again after every change")
+}
+
+// Show loads and prints, as JSON or for people, and with watch again after
+// every change.
+func Show[T any](ctx context.Context, e *Env, watch bool, kinds []string, load func(context.Context) (T, error), draw func(context.Context, T) error) error {
+	return e.Watch(ctx, watch, kinds, func(ctx context.Context) error {
+		v, err := load(ctx)
+		switch {
+		case err != nil:
+			return err
+		case e.JSON && watch:
+			return e.PrintJSONLine(v)
+		case e.JSON:
+			return e.PrintJSON(v)
+		}
+		return draw(ctx, v)
+	})
+}
+
+// AppNames are the names of the project's apps.
+func AppNames(ctx context.Context, e *Env) (map[id.App]string, error) {
+	apps, _, err := All[app.App](ctx, e, entity.Query{})
+	names := make(map[id.App]string, len(apps))
+	for _, a := range apps {
+		names[a.GetID()] = a.Name
+	}
+	return names, err
+}
