@@ -61,6 +61,11 @@ func Check(ctx context.Context, st store.Store, id ID, key []byte, deep bool, pr
 	if err := c.objects(ctx); err != nil {
 		return c.report, err
 	}
+	for _, v := range c.views {
+		if err := c.counts(ctx, v); err != nil {
+			return c.report, err
+		}
+	}
 	if len(c.damaged) > 0 {
 		if err := c.blame(ctx, id); err != nil {
 			return c.report, err
@@ -173,6 +178,42 @@ func (c *checker) objects(ctx context.Context) error {
 	return nil
 }
 
+// counts compares the live blocks that a manifest has with its map.
+func (c *checker) counts(ctx context.Context, v view) error {
+	key := name.Manifest(v.m.Volume)
+	damage := Damage{Key: key, Volume: true}
+	if v.snapshot != "" {
+		damage = Damage{Key: name.Snapshots(v.m.Volume) + v.snapshot, Snapshot: []string{v.snapshot}}
+	}
+	live := map[uint64]uint64{}
+	err := eachLeaf(ctx, c.st, v.m, func(leaf uint64, runs []run) error {
+		for _, r := range runs {
+			live[r.Src] += uint64(r.N)
+			if r.Src == lostSource {
+				off := int64(leaf*extent.LeafBlocks+uint64(r.Start)) * BlockSize
+				damage.Ranges = append(damage.Ranges, Range{off, int64(r.N) * BlockSize})
+				damage.Err = errs.New(errs.Corrupt, "the map was damaged here and the loss accepted")
+			}
+		}
+		return nil
+	})
+	if errs.Is(err, errs.Corrupt) {
+		return nil // it is in the report by itself
+	}
+	if err != nil {
+		return err
+	}
+	for _, s := range v.m.Segments {
+		if !v.m.Uncounted && v.m.Root != nil && s.Live != live[s.Num] && (s.Ref.Kind == name.GC || s.First <= v.m.Root.Seq) {
+			damage.Err = errs.New(errs.Corrupt, "it counts %d live blocks of segment %s, the map has %d", s.Live, s.Ref, live[s.Num])
+		}
+	}
+	if damage.Err != nil {
+		c.report.Damage = append(c.report.Damage, damage)
+	}
+	return nil
+}
+
 // note records damage and passes on every other error.
 func (c *checker) note(ctx context.Context, r name.Ref, err error) error {
 	missing := errs.Is(err, errs.NotFound)
@@ -193,15 +234,16 @@ func (c *checker) checkMap(ctx context.Context, r name.Ref) (n int64, err error)
 			return err
 		}
 		n = int64(len(b))
-		dir, err := manifest.DecodeDirectory(r, b)
+		dir, _, err := manifest.DecodeDirectory(r, n, b)
 		if err != nil {
 			return err
 		}
 		for _, p := range dir.Pages {
-			if p.Object == r {
-				if _, err := manifest.DecodePage(p, b); err != nil {
-					return err
-				}
+			if dir.Objects[p.Object] != r {
+				continue
+			}
+			if _, err := manifest.DecodePage(r, b[min(int64(p.Off), n):min(int64(p.Off)+int64(p.Len), n)]); err != nil {
+				return err
 			}
 		}
 		return nil
@@ -339,6 +381,9 @@ func (c *checker) blameView(ctx context.Context, v *view) error {
 	full.Walk(0, v.m.Size/BlockSize, func(lba, n uint64, at extent.Value) bool {
 		s := table[at.Src]
 		d := c.damaged[s.Ref]
+		if at.IsZero() || at.Src == lostSource {
+			return true
+		}
 		if d == nil || len(d.Ranges) > 0 && v.snapshot != "" && (d.Volume || d.Snapshot[0] != v.snapshot) {
 			return true
 		}
@@ -369,53 +414,42 @@ func eachLeaf(ctx context.Context, st store.Store, m *manifest.Manifest, f func(
 	for _, s := range m.Segments {
 		blocks[s.Num] = s.Blocks
 	}
-	objects := map[name.Ref][]byte{}
-	var dir *manifest.Directory
-	get := func(ref name.Ref) error {
-		return again(func() error {
-			b, _, err := st.Get(ctx, ref.Key())
-			if errs.Is(err, errs.NotFound) {
-				return errs.New(errs.Corrupt, "checkpoint %s is missing", ref)
-			}
-			if err != nil {
-				return err
-			}
-			d, err := manifest.DecodeDirectory(ref, b)
-			if err == nil && ref == m.Root.Ref {
-				dir = d
-			}
-			objects[ref] = b
-			return err
-		})
-	}
-	if err := get(m.Root.Ref); err != nil {
+	dir, err := readDirectory(ctx, st, m.Root)
+	if err != nil {
 		return err
 	}
-	leaves := make([]uint64, 0, len(dir.Pages))
-	for leaf := range dir.Pages {
-		leaves = append(leaves, leaf)
-	}
-	slices.Sort(leaves)
-	for _, leaf := range leaves {
-		p := dir.Pages[leaf]
-		if leaf >= maxBlocks/extent.LeafBlocks {
+	objects := make([][]byte, len(dir.Objects))
+	for _, p := range dir.Pages {
+		if p.Leaf >= maxBlocks/extent.LeafBlocks {
 			return errs.New(errs.Corrupt, "checkpoint %s has a leaf behind the end", m.Root.Ref)
 		}
-		if objects[p.Object] == nil {
-			if err := get(p.Object); err != nil {
-				return err
+		ref := dir.Objects[p.Object]
+		var runs []run
+		err := again(func() (err error) {
+			if objects[p.Object] == nil {
+				if objects[p.Object], _, err = st.Get(ctx, ref.Key()); errs.Is(err, errs.NotFound) {
+					return errs.New(errs.Corrupt, "checkpoint %s is missing", ref)
+				}
+				if err != nil {
+					return err
+				}
 			}
-		}
-		runs, err := manifest.DecodePage(p, objects[p.Object])
+			b := objects[p.Object]
+			runs, err = manifest.DecodePage(ref, b[min(int(p.Off), len(b)):min(int(p.Off)+int(p.Len), len(b))])
+			if err != nil {
+				objects[p.Object] = nil
+			}
+			return err
+		})
 		if err != nil {
 			return err
 		}
 		for _, r := range runs {
-			if n, ok := blocks[r.Src]; !ok || uint64(r.Off)+uint64(r.N) > n {
-				return errs.New(errs.Corrupt, "checkpoint %s names blocks that no segment has", p.Object)
+			if n, ok := blocks[r.Src]; r.Src != lostSource && (!ok || uint64(r.Off)+uint64(r.N) > n) {
+				return errs.New(errs.Corrupt, "checkpoint %s names blocks that no segment has", ref)
 			}
 		}
-		if err := f(leaf, runs); err != nil {
+		if err := f(p.Leaf, runs); err != nil {
 			return err
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"miren.dev/runtime/lsvd/internal/name"
 	"miren.dev/runtime/lsvd/internal/segment"
 	"miren.dev/runtime/lsvd/store"
+	"miren.dev/runtime/lsvd/vfs"
 	"miren.dev/runtime/pkg/errs"
 )
 
@@ -75,7 +76,7 @@ func (s *sim) readOrRefuse(what string) bool {
 	if err != nil {
 		return noticed(err)
 	}
-	if err := d.ReadAt(s.ctx(), make([]byte, simBlocks*BlockSize), 0); err != nil {
+	if err := d.ReadAt(s.ctx(), make([]byte, simBlocks*BlockSize), simBase*BlockSize); err != nil {
 		return noticed(err)
 	}
 	s.compare(what, d, s.history[rec.Last])
@@ -129,7 +130,7 @@ func TestFlippedBitInLog(t *testing.T) {
 		names, _ := s.fs.List()
 		s.fs.Flip(names[rng.IntN(len(names))], rng.Int64N(200<<10*8))
 		if seed%2 == 0 { // while the disk is open
-			err := s.d.ReadAt(s.ctx(), make([]byte, simBlocks*BlockSize), 0)
+			err := s.d.ReadAt(s.ctx(), make([]byte, simBlocks*BlockSize), simBase*BlockSize)
 			if err == nil {
 				s.compare("live", s.d, s.history[s.last()])
 			} else if !errs.Is(err, errs.Corrupt) {
@@ -186,6 +187,90 @@ func TestMissingSegment(t *testing.T) {
 			s.fatal("recovered %+v without segment %d-%d", rec, x.First, x.Last)
 		}
 		s.compare("prefix", d, s.history[rec.Last])
+	}
+}
+
+// TestMissingObject deletes one object after the other that the manifest
+// names: Open refuses; with the loss accepted, what only it had gives errors,
+// never zeros or older data, and the disk works on.
+func TestMissingObject(t *testing.T) {
+	lost, opened := 0, 0
+	for seed := range uint64(6) {
+		s := used(t, seed)
+		s.check("checkpoint", s.d.checkpoint(s.ctx(), false))
+		for range 10 {
+			s.change()
+		}
+		s.check("drain", s.d.Drain(s.ctx()))
+		s.check("flush", s.d.Flush(s.ctx()))
+		s.fs.Kill()
+		m, _, err := loadManifest(s.ctx(), s.st, name.Manifest(s.id))
+		s.check("manifest", err)
+		refs := append([]name.Ref(nil), m.Maps...)
+		for _, x := range m.Segments {
+			refs = append(refs, x.Ref)
+		}
+		_, data := s.objects()
+		history := s.history
+		for _, r := range refs {
+			hurt := map[string][]byte{}
+			for k, b := range data {
+				hurt[k] = b
+			}
+			delete(hurt, r.Key())
+			s.withObjects(hurt)
+			s.fs = vfs.NewSim()
+			s.history = history
+			opts := s.opts
+			_, rec, err := Open(s.ctx(), s.st, s.fs, s.id, opts)
+			if !errs.Is(err, errs.FailedPrecondition) && !errs.Is(err, errs.Corrupt) {
+				s.fatal("opened without %s: %v", r, err)
+			}
+			opts.AcceptLoss = true
+			d, rec, err := Open(s.ctx(), s.st, s.fs, s.id, opts)
+			if r == m.Root.Ref && errs.Is(err, errs.Corrupt) {
+				continue // without the directory there is nothing
+			}
+			s.check("open", err)
+			opened++
+			if len(rec.Missing) != 1 || rec.Missing[0] != r.Key() {
+				s.fatal("missing are %v, want %s", rec.Missing, r)
+			}
+			s.d, s.history = d, s.history[:rec.Last+1]
+			damaged := func() (n int) {
+				for i, stamp := range s.history[s.last()] {
+					got := make([]byte, BlockSize)
+					err := s.d.ReadAt(s.ctx(), got, int64(simBase+i)*BlockSize)
+					if errs.Is(err, errs.Corrupt) {
+						n++
+					} else if s.check("read", err); !bytes.Equal(got, blockOf(i, stamp)) {
+						s.fatal("block %d without %s is %x, want stamp %d", i, r, got[:8], stamp)
+					}
+				}
+				return n
+			}
+			before := damaged()
+			lost += before
+			for range 10 {
+				s.change()
+			}
+			_, err = s.d.GC(s.ctx(), 1)
+			s.check("gc", err)
+			after := damaged()
+			if after > before {
+				s.fatal("%d blocks were lost, now %d", before, after)
+			}
+			s.check("close", s.d.Close(s.ctx()))
+			s.d, _, err = Open(s.ctx(), s.st, s.fs, s.id, opts)
+			s.check("open again", err)
+			if n := damaged(); n != after {
+				s.fatal("%d blocks were lost, after opening again %d", after, n)
+			}
+			s.fs.Kill()
+		}
+	}
+	if lost == 0 || opened < 10 {
+		t.Errorf("%d blocks were lost in %d disks", lost, opened)
 	}
 }
 

@@ -8,6 +8,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/sync/singleflight"
+
 	"miren.dev/runtime/lsvd/internal/extent"
 	"miren.dev/runtime/lsvd/internal/manifest"
 	"miren.dev/runtime/lsvd/internal/name"
@@ -40,18 +42,27 @@ type Device struct {
 	pub     baton // held by the one that changes the state in the store
 	man     *manifest.Manifest
 	version store.Version
-	dir     *manifest.Directory
-	saved   *extent.Map // the base map of the last checkpoint
-	since   int         // segments since then
+	since   int  // segments since the last checkpoint
+	dirty   bool // base has changed since then
 	nextMap uint64
 	nextGC  uint64
 	garbage []name.Ref // dropped from the manifest, maybe not yet deleted
 
 	mu     sync.RWMutex
 	active *cut
-	frozen []*cut // oldest first
+	frozen []*cut      // oldest first
+	recent *extent.Map // over base; see basemap.go
 	base   *extent.Map
 	table  map[uint64]*seg
+
+	objects    map[uint32]mapObject // that have pages of base
+	nextObject uint32               // never used again
+	lostMaps   map[name.Ref]bool
+	uncounted  bool  // live blocks of segments are not to be trusted
+	loaded     int64 // about what leaves of base take
+	pins       int   // who needs loaded leaves to stay
+	faults     singleflight.Group
+
 	gate   *gate
 	unsent int64
 	space  chan struct{} // closed and replaced when unsent falls
@@ -88,7 +99,9 @@ func (b baton) unlock() { <-b }
 // seg is one segment of the table. live changes under Device.mu.
 type seg struct {
 	manifest.Segment
-	live uint64
+	live  uint64
+	lost  bool // it is not in the store
+	stuck bool // it is damaged: GC leaves it alone
 }
 
 // cut is a run of sequence numbers on its way to the store.
@@ -245,6 +258,7 @@ type Stats struct {
 	Written       int64         // bytes written by the caller
 	Stored        int64         // bytes created in the store, by cuts and GC
 	StoredGC      int64         // of these, by GC
+	StoredMap     int64         // of these, checkpoints of the map
 	LiveBlocks    int64         // blocks that segments hold and the disk uses
 	StoredBlocks  int64         // blocks that segments hold
 	Segments      int
@@ -252,11 +266,12 @@ type Stats struct {
 	CacheHits     int64 // frames
 	CacheMisses   int64
 	CacheBytes    int64
+	MapBytes      int64 // of the map in memory, about
 	StoreFailures int64 // operations that are or were tried again
 }
 
 type counters struct {
-	written, stored, storedGC, failures atomic.Int64
+	written, stored, storedGC, storedMap, failures atomic.Int64
 }
 
 // Stats returns the current figures.
@@ -265,8 +280,9 @@ func (d *Device) Stats() Stats {
 	defer d.mu.RUnlock()
 	s := Stats{
 		UnsentBytes: d.unsent, Written: d.stats.written.Load(), Stored: d.stats.stored.Load(),
-		StoredGC: d.stats.storedGC.Load(), StoreFailures: d.stats.failures.Load(), Segments: len(d.table), LogBytes: d.wal.Held(),
+		StoredGC: d.stats.storedGC.Load(), StoredMap: d.stats.storedMap.Load(), StoreFailures: d.stats.failures.Load(), Segments: len(d.table), LogBytes: d.wal.Held(),
 	}
+	s.MapBytes = d.loaded
 	oldest := d.active
 	if len(d.frozen) > 0 {
 		oldest = d.frozen[0]

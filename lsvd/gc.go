@@ -51,6 +51,9 @@ func (d *Device) collect(ctx context.Context) (int, error) {
 // collectRound empties as many segments as fill one of GC's own. The caller
 // holds pub.
 func (d *Device) collectRound(ctx context.Context, ratio float64) (int, error) {
+	if err := d.merge(ctx); err != nil {
+		return 0, err
+	}
 	victims := d.victims(ratio)
 	if len(victims) == 0 {
 		return 0, nil
@@ -61,22 +64,40 @@ func (d *Device) collectRound(ctx context.Context, ratio float64) (int, error) {
 			continue // and it may be deleted, if the last checkpoint went through unnoticed
 		}
 		x, err := d.cache.index(ctx, &v.Segment)
+		if errs.Is(err, errs.Corrupt) {
+			d.leave(v, err)
+			continue
+		}
 		if err != nil {
 			return 0, err
 		}
-		d.mu.RLock()
-		for _, e := range x.Entries {
-			if e.Zero {
-				continue
-			}
-			d.base.Walk(e.LBA, e.Blocks, func(lba, n uint64, at extent.Value) bool {
-				if at.Src == v.Num {
-					moves = append(moves, move{lba: lba, n: n, from: at, seq: e.Seq, seg: v})
+		for entries := x.Entries; len(entries) > 0; {
+			now := entries[:min(len(entries), mergeStep)]
+			entries = entries[len(now):]
+			spans := make([]span, len(now))
+			for i, e := range now {
+				if spans[i].lba = e.LBA; !e.Zero {
+					spans[i].n = e.Blocks
 				}
-				return true
+			}
+			err := d.withLoaded(ctx, spans, func() error {
+				for _, e := range now {
+					if e.Zero {
+						continue
+					}
+					d.base.Walk(e.LBA, e.Blocks, func(lba, n uint64, at extent.Value) bool {
+						if at.Src == v.Num {
+							moves = append(moves, move{lba: lba, n: n, from: at, seq: e.Seq, seg: v})
+						}
+						return true
+					})
+				}
+				return nil
 			})
+			if err != nil {
+				return 0, err
+			}
 		}
-		d.mu.RUnlock()
 	}
 	if len(moves) > 0 {
 		if err := d.relocate(ctx, moves); err != nil {
@@ -84,6 +105,14 @@ func (d *Device) collectRound(ctx context.Context, ratio float64) (int, error) {
 		}
 	}
 	return len(victims), d.checkpoint(ctx, false)
+}
+
+// leave makes GC leave a damaged segment alone.
+func (d *Device) leave(s *seg, err error) {
+	d.mu.Lock()
+	s.stuck = true
+	d.mu.Unlock()
+	d.logger.Error("a segment is damaged, garbage collection leaves it alone", "segment", s.Ref.String(), "err", err)
 }
 
 func (d *Device) liveOf(s *seg) uint64 {
@@ -102,7 +131,7 @@ func (d *Device) victims(ratio float64) []*seg {
 	for _, s := range d.table {
 		live += s.live
 		stored += s.Blocks
-		if s.live < s.Blocks {
+		if s.live < s.Blocks && !s.lost && !s.stuck {
 			all = append(all, s)
 		}
 	}
@@ -142,8 +171,15 @@ func (d *Device) relocate(ctx context.Context, moves []move) error {
 		blocks += m.n
 	}
 	b, err := segment.Build(h, d.opts.Key, d.opts.Random, entries, func(i int, p []byte) error {
-		return d.cache.read(ctx, &moves[i].seg.Segment, uint64(moves[i].from.Off), p)
+		err := d.cache.read(ctx, &moves[i].seg.Segment, uint64(moves[i].from.Off), p)
+		if errs.Is(err, errs.Corrupt) {
+			d.leave(moves[i].seg, err)
+		}
+		return err
 	})
+	if errs.Is(err, errs.Corrupt) {
+		return errs.New(errs.Unavailable, "garbage collection picks other segments: %w", err)
+	}
 	if err != nil {
 		return err
 	}
@@ -154,24 +190,50 @@ func (d *Device) relocate(ctx context.Context, moves []move) error {
 	d.stats.storedGC.Add(int64(len(b)))
 	s := manifest.Segment{Num: d.man.NextSegment, Ref: ref, Size: int64(len(b)), Blocks: blocks, First: h.First, Last: h.Last}
 	d.mu.Lock()
-	defer d.mu.Unlock()
 	d.man.NextSegment++
 	d.man.Segments = append(d.man.Segments, s)
 	d.table[s.Num] = &seg{Segment: s, live: blocks}
+	d.mu.Unlock()
+	d.dirty = true
 	block := uint32(0)
-	for _, m := range moves {
-		// The base map changes under pub only, so every block still is there;
-		// were it not, a newer write would have to win.
-		same := true
-		d.base.Walk(m.lba, m.n, func(lba, n uint64, at extent.Value) bool {
-			same = same && lba == m.lba && n == m.n && at == m.from
-			return same
-		})
-		if !same {
-			return errs.New(errs.Internal, "block %d moved under GC", m.lba)
+	for len(moves) > 0 {
+		now := moves[:min(len(moves), mergeStep)]
+		moves = moves[len(now):]
+		spans := make([]span, len(now))
+		for i, m := range now {
+			spans[i] = span{m.lba, m.n}
 		}
-		d.base.Set(m.lba, m.n, extent.Value{Src: s.Num, Off: block})
-		block += uint32(m.n)
+		err := d.withLoaded(ctx, spans, func() error {
+			for _, m := range now {
+				// The base map changes under pub only, so every block still is
+				// there; were it not, a newer write would have to win.
+				same := true
+				d.base.Walk(m.lba, m.n, func(lba, n uint64, at extent.Value) bool {
+					same = same && lba == m.lba && n == m.n && at == m.from
+					return same
+				})
+				if !same {
+					return errs.New(errs.Internal, "block %d moved under GC", m.lba)
+				}
+				d.base.Set(m.lba, m.n, extent.Value{Src: s.Num, Off: block})
+				block += uint32(m.n)
+			}
+			return nil
+		})
+		if err != nil {
+			// What is not moved is not live in the new segment.
+			left := uint64(0)
+			for _, m := range moves {
+				left += m.n
+			}
+			for _, m := range now {
+				left += m.n
+			}
+			d.mu.Lock()
+			d.dropped(s.Num, left)
+			d.mu.Unlock()
+			return err
+		}
 	}
 	return nil
 }

@@ -19,6 +19,11 @@
 // it was after some sequence number. A read asks the active cut, the frozen
 // ones from new to old, then the base map; what nobody maps reads as zeros.
 //
+// The leaves of the base map are stored in checkpoints, and only those in use
+// are in memory; what segments since the last checkpoint have lies over them.
+// So Open reads a directory of the map, not the map, and an idle disk keeps
+// little in memory. The manifest counts the live blocks of segments.
+//
 // # Manifest, epochs, fences
 //
 // The manifest is replaced by compare-and-swap: from time to time, with a
@@ -90,6 +95,7 @@ type Options struct {
 	CutAge     time.Duration // or at this age; default 5 s
 	MaxUnsent  int64         // bound of logged bytes not yet in the store; default 1 GiB
 	CacheBytes int64         // bound of the read cache; default 64 MiB
+	MapBytes   int64         // bound of what the map keeps in memory though it is stored; default 32 MiB
 	Checkpoint int           // segments between checkpoints; default 16
 	GCRatio    float64       // start GC above this ratio of stored to live blocks; default 1.43
 
@@ -123,6 +129,7 @@ func (o Options) withDefaults() (Options, error) {
 	def(&o.CutBytes, 16<<20)
 	def(&o.MaxUnsent, 1<<30)
 	def(&o.CacheBytes, 64<<20)
+	def(&o.MapBytes, 32<<20)
 	if o.CutAge == 0 {
 		o.CutAge = 5 * time.Second
 	}
@@ -137,7 +144,7 @@ func (o Options) withDefaults() (Options, error) {
 		return o, errs.New(errs.InvalidArgument, "key has %d bytes, not 32", len(o.Key))
 	case o.LogFile < 64<<10 || o.LogFile%BlockSize != 0:
 		return o, errs.New(errs.InvalidArgument, "log file size %d is not a multiple of 4096 from 64 KiB", o.LogFile)
-	case o.CutBytes < BlockSize || o.MaxUnsent < o.CutBytes || o.CacheBytes < 0 || o.CutAge < 0 || o.Checkpoint < 1 || o.GCRatio < 1:
+	case o.CutBytes < BlockSize || o.MaxUnsent < o.CutBytes || o.CacheBytes < 0 || o.MapBytes < 0 || o.CutAge < 0 || o.Checkpoint < 1 || o.GCRatio < 1:
 		return o, errs.New(errs.InvalidArgument, "options are out of range: cut %d, unsent %d, cache %d, age %v, checkpoint %d, ratio %v",
 			o.CutBytes, o.MaxUnsent, o.CacheBytes, o.CutAge, o.Checkpoint, o.GCRatio)
 	}

@@ -3,7 +3,6 @@ package lsvd
 import (
 	"context"
 	"io"
-	"slices"
 	"time"
 
 	"miren.dev/runtime/lsvd/internal/extent"
@@ -38,6 +37,10 @@ type Recovery struct {
 	Adopted   int    // segments found after the manifest
 	LostLog   bool   // the log that belongs to the volume is not here
 	LostAfter bool   // chain or log had more, which is damaged or missing
+
+	// Missing are the objects that the manifest names and the store does not
+	// have whole. What only they have is lost: reading it fails.
+	Missing []string
 }
 
 // Open claims the volume and recovers it from the store st and the log in fs.
@@ -52,9 +55,10 @@ func Open(ctx context.Context, st store.Store, fs vfs.FS, id ID, opts Options) (
 		opts: opts, st: st, pub: make(baton, 1), logger: opts.Logger, vol: id,
 		active: newCut(), base: extent.New(maxBlocks), table: map[uint64]*seg{}, gate: newGate(),
 		space: make(chan struct{}), kick: make(chan struct{}, 1), done: make(chan struct{}),
-		dir: manifest.NewDirectory(), cache: newCache(st, opts.Key, opts.CacheBytes),
+		objects: map[uint32]mapObject{}, lostMaps: map[name.Ref]bool{}, cache: newCache(st, opts.Key, opts.CacheBytes),
 	}
-	d.base.Dropped = func(num, blocks uint64) { d.table[num].live -= blocks }
+	d.base.Dropped = d.dropped
+	d.recent = d.newRecent()
 	if d.lock, err = fs.Lock(); err != nil {
 		return nil, Recovery{}, errs.Wrap(err, "open volume %s", id)
 	}
@@ -116,7 +120,7 @@ func (d *Device) recover(ctx context.Context, fs vfs.FS) (rec Recovery, err erro
 	if err := d.replace(ctx, claim); err != nil {
 		return rec, err
 	}
-	if err := d.loadMap(ctx); err != nil {
+	if err := d.loadMap(ctx, &rec); err != nil {
 		return rec, err
 	}
 	if err := d.followChain(ctx, chain, &rec); err != nil {
@@ -149,98 +153,6 @@ func (d *Device) recover(ctx context.Context, fs vfs.FS) (rec Recovery, err erro
 	m := d.man.Clone()
 	m.ChainEpoch, m.ChainNext, m.Clean = d.epoch, 0, false
 	return rec, d.replace(ctx, m)
-}
-
-// loadMap builds the base map from the checkpoint and the segments after it.
-func (d *Device) loadMap(ctx context.Context) error {
-	for _, s := range d.man.Segments {
-		d.table[s.Num] = &seg{Segment: s}
-	}
-	seq := uint64(0)
-	if root := d.man.Root; root != nil {
-		seq = root.Seq
-		if err := d.loadCheckpoint(ctx, root); err != nil {
-			return err
-		}
-	}
-	// Blocks are counted once everything is mapped.
-	count, dropped := map[uint64]uint64{}, d.base.Dropped
-	d.base.Dropped = nil
-	d.saved = d.base.Snapshot()
-	for _, s := range d.man.Segments {
-		if s.Ref.Kind != name.Data || s.First <= seq {
-			continue
-		}
-		x, err := d.cache.index(ctx, &s)
-		if err != nil {
-			return err
-		}
-		d.mapEntries(s.Num, x.Entries)
-	}
-	var err error
-	d.base.Walk(0, maxBlocks, func(lba, n uint64, v extent.Value) bool {
-		if s := d.table[v.Src]; s == nil || uint64(v.Off)+n > s.Blocks {
-			err = errs.New(errs.Corrupt, "the map names blocks that no segment has")
-			return false
-		}
-		count[v.Src] += n
-		return true
-	})
-	for num, n := range count {
-		if s := d.table[num]; s != nil {
-			s.live = n
-		}
-	}
-	d.base.Dropped = dropped
-	return err
-}
-
-func (d *Device) loadCheckpoint(ctx context.Context, root *manifest.Root) error {
-	objects := map[name.Ref][]byte{}
-	get := func(ref name.Ref) error {
-		return again(func() error {
-			b, _, err := d.st.Get(ctx, ref.Key())
-			if errs.Is(err, errs.NotFound) {
-				return errs.New(errs.Corrupt, "checkpoint %s is missing", ref)
-			}
-			if err != nil {
-				return err
-			}
-			dir, err := manifest.DecodeDirectory(ref, b)
-			if err == nil && ref == root.Ref {
-				d.dir = dir
-			}
-			objects[ref] = b
-			return err
-		})
-	}
-	if err := get(root.Ref); err != nil {
-		return err
-	}
-	leaves := make([]uint64, 0, len(d.dir.Pages))
-	for leaf := range d.dir.Pages {
-		leaves = append(leaves, leaf)
-	}
-	slices.Sort(leaves)
-	d.base.Dropped = nil
-	for _, leaf := range leaves {
-		p := d.dir.Pages[leaf]
-		if leaf >= maxBlocks/extent.LeafBlocks {
-			return errs.New(errs.Corrupt, "checkpoint %s has a leaf behind the end", root.Ref)
-		}
-		if objects[p.Object] == nil {
-			if err := get(p.Object); err != nil {
-				return err
-			}
-		}
-		runs, err := manifest.DecodePage(p, objects[p.Object])
-		if err != nil {
-			return err
-		}
-		d.base.SetLeaf(leaf, runs)
-	}
-	d.base.Dropped = func(num, blocks uint64) { d.table[num].live -= blocks }
-	return nil
 }
 
 // followChain adopts the segments after the manifest and ends the chain with

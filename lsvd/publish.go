@@ -13,18 +13,26 @@ import (
 	"miren.dev/runtime/pkg/errs"
 )
 
+// idleMap is how long a stored leaf of the map stays in memory unused.
+const idleMap = 30 * time.Second
+
 // run is the background work of a disk: it freezes old cuts, sends frozen
 // ones, makes checkpoints and collects garbage.
 func (d *Device) run(ctx context.Context) {
 	defer close(d.done)
 	tick := time.NewTicker(max(d.opts.CutAge/4, 10*time.Millisecond))
 	defer tick.Stop()
+	var evicted time.Time
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-d.kick:
 		case <-tick.C:
+		}
+		if now := time.Now(); now.Sub(evicted) > idleMap {
+			evicted = now
+			d.evict(true)
 		}
 		d.mu.Lock()
 		if a := d.active; a.last != 0 && len(d.frozen) == 0 && d.opts.Now().Sub(a.born) >= d.opts.CutAge {
@@ -163,8 +171,8 @@ func (d *Device) publish(ctx context.Context) (bool, error) {
 		return false, err
 	}
 	s := manifest.Segment{Num: d.man.NextSegment, Ref: ref, Size: int64(len(c.sealed)), First: c.first, Last: c.last}
-	d.mu.Lock()
 	d.adopt(&s, entries)
+	d.mu.Lock()
 	d.frozen = d.frozen[1:]
 	d.unsent -= c.bytes
 	close(d.space)
@@ -205,8 +213,8 @@ func (d *Device) fenced() error {
 		WithHint("only the newest opener may use a volume; open it again to take it over"))
 }
 
-// adopt adds a data segment to the table and the base map. The caller holds
-// pub, and mu unless the device is not in use yet.
+// adopt adds a data segment to the table and, over the base map, what it
+// defines. The caller holds pub.
 func (d *Device) adopt(s *manifest.Segment, entries []segment.Entry) {
 	for _, e := range entries {
 		if !e.Zero {
@@ -216,23 +224,33 @@ func (d *Device) adopt(s *manifest.Segment, entries []segment.Entry) {
 	d.man.Segments = append(d.man.Segments, *s)
 	d.man.NextSegment = s.Num + 1
 	d.man.Durable = s.Last
+	d.mu.Lock()
 	d.table[s.Num] = &seg{Segment: *s, live: s.Blocks}
-	d.mapEntries(s.Num, entries)
+	d.mu.Unlock()
+	// The cut that they come from, or nobody yet, is what reads see meanwhile.
+	block := uint32(0)
+	for len(entries) > 0 {
+		n := min(len(entries), 256)
+		d.mu.Lock()
+		block = define(d.recent, s.Num, block, entries[:n])
+		d.mu.Unlock()
+		entries = entries[n:]
+	}
 }
 
-// mapEntries lets the base map take over the entries of a data segment.
-func (d *Device) mapEntries(num uint64, entries []segment.Entry) { mapInto(d.base, num, entries) }
+// mapInto puts what a segment defines into a map that lies over another.
+func mapInto(m *extent.Map, num uint64, entries []segment.Entry) { define(m, num, 0, entries) }
 
-func mapInto(m *extent.Map, num uint64, entries []segment.Entry) {
-	block := uint32(0)
+func define(m *extent.Map, num uint64, block uint32, entries []segment.Entry) uint32 {
 	for _, e := range entries {
 		if e.Zero {
-			m.Delete(e.LBA, e.Blocks)
+			m.Set(e.LBA, e.Blocks, extent.Value{Src: num, Off: extent.Zero})
 			continue
 		}
 		m.Set(e.LBA, e.Blocks, extent.Value{Src: num, Off: block})
 		block += uint32(e.Blocks)
 	}
+	return block
 }
 
 // entries are what the cut defines, sorted by address.
@@ -253,83 +271,6 @@ func (c *cut) read(lba uint64, p []byte) error {
 		return false
 	})
 	return err
-}
-
-// checkpoint writes the map and the manifest, and deletes what no manifest
-// names any more. The caller holds pub.
-func (d *Device) checkpoint(ctx context.Context, clean bool) error {
-	d.mu.Lock()
-	snap := d.base.Snapshot()
-	m := d.man.Clone()
-	var dead []name.Ref
-	m.Segments = m.Segments[:0]
-	for _, s := range d.man.Segments {
-		if t := d.table[s.Num]; t.live == 0 {
-			dead = append(dead, s.Ref)
-		} else {
-			m.Segments = append(m.Segments, s)
-		}
-	}
-	d.mu.Unlock()
-
-	ref := name.Ref{Volume: d.vol, Kind: name.Map, Epoch: d.epoch, Num: d.nextMap}
-	d.nextMap++
-	cp := &manifest.Checkpoint{Ref: ref, Dir: d.dir.Clone()}
-	saved := d.saved
-	if len(d.man.Maps) >= 8 { // few objects to read at open: begin anew
-		cp.Dir, saved = manifest.NewDirectory(), nil
-	}
-	snap.Diff(saved, cp.Leaf)
-	object := cp.Encode()
-	if err := d.create(ctx, ref, object); err != nil {
-		d.garbage = append(d.garbage, ref)
-		return err
-	}
-	m.Root = &manifest.Root{Ref: ref, Size: int64(len(object)), Seq: m.Durable}
-	m.Maps = cp.Dir.Objects()
-	if len(m.Maps) == 0 || m.Maps[len(m.Maps)-1] != ref {
-		m.Maps = append(m.Maps, ref) // its directory is needed even without pages
-	}
-	m.Clean = clean
-	old := d.man.Maps
-	// Once the manifest is written, Sweep may delete what it does not name:
-	// no reader may still be at a segment that was live when it looked.
-	d.pass()
-	if err := d.replace(ctx, m); err != nil {
-		d.garbage = append(d.garbage, ref)
-		return err
-	}
-	d.since, d.saved, d.dir = 0, snap, cp.Dir
-	d.mu.Lock()
-	keep := map[uint64]bool{}
-	for _, s := range m.Segments {
-		keep[s.Num] = true
-	}
-	for num := range d.table {
-		if !keep[num] {
-			delete(d.table, num)
-		}
-	}
-	d.mu.Unlock()
-	d.garbage = append(d.garbage, dead...)
-	for _, r := range old {
-		if !contains(m.Maps, r) {
-			d.garbage = append(d.garbage, r)
-		}
-	}
-	if err := d.deleteGarbage(ctx); err != nil {
-		d.logger.Warn("deleting garbage failed, the next checkpoint tries again", "volume", d.vol.String(), "err", err)
-	}
-	return nil
-}
-
-func contains(refs []name.Ref, r name.Ref) bool {
-	for _, x := range refs {
-		if x == r {
-			return true
-		}
-	}
-	return false
 }
 
 // replace writes the manifest. It becomes the device's only when it is known

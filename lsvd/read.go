@@ -14,6 +14,7 @@ type piece struct {
 	chunk  *wal.Chunk // in the log, or
 	seg    *seg       // in a segment, from block
 	block  uint64
+	lost   bool // nowhere
 }
 
 // ReadAt fills p from off.
@@ -37,29 +38,18 @@ func (d *Device) ReadAt(ctx context.Context, p []byte, off int64) error {
 func (d *Device) readBlocks(ctx context.Context, p []byte, off int64) error {
 	clear(p) // what no piece covers reads as zeros
 	first := uint64(off / BlockSize)
-	d.mu.RLock()
-	if err := d.readable(); err != nil {
-		d.mu.RUnlock()
-		return err
-	}
-	g := d.gate
-	g.enter()
-	var pieces []piece
-	err := d.resolve(-1, first, uint64(len(p)/BlockSize), func(x piece, zero bool) {
-		if !zero {
-			pieces = append(pieces, x)
-		}
-	})
-	d.mu.RUnlock()
-	defer g.leave()
+	pieces, g, err := d.locate(ctx, first, uint64(len(p)/BlockSize))
 	if err != nil {
 		return err
 	}
+	defer g.leave()
 	for _, x := range pieces {
 		at := (x.lba - first) * BlockSize
 		b := p[at : at+x.n*BlockSize]
 		var err error
-		if x.chunk != nil {
+		if x.lost || x.seg != nil && x.seg.lost {
+			err = errs.New(errs.Corrupt, "its content was lost, and the loss accepted")
+		} else if x.chunk != nil {
 			err = x.chunk.Read(b, x.block)
 		} else {
 			err = d.cache.read(ctx, &x.seg.Segment, x.block, b)
@@ -75,10 +65,17 @@ func (d *Device) readBlocks(ctx context.Context, p []byte, off int64) error {
 // layer: -1 the active cut, then the frozen ones from new to old, then the
 // base map. The caller holds mu.
 func (d *Device) resolve(layer int, lba, n uint64, f func(p piece, zero bool)) error {
-	if layer == len(d.frozen) {
+	if layer == len(d.frozen)+1 {
+		if !d.base.Loaded(lba, n) {
+			return errAbsent
+		}
 		var err error
 		d.base.Walk(lba, n, func(lba, n uint64, v extent.Value) bool {
 			s := d.table[v.Src]
+			if v.Src == lostSource {
+				f(piece{lba: lba, n: n, lost: true}, false)
+				return true
+			}
 			if s == nil {
 				err = errs.New(errs.Corrupt, "map of %s names segment %d, which the manifest does not have", d.vol, v.Src)
 				return false
@@ -88,13 +85,18 @@ func (d *Device) resolve(layer int, lba, n uint64, f func(p piece, zero bool)) e
 		})
 		return err
 	}
-	c := d.active
-	if layer >= 0 {
+	c, over := d.active, d.recent
+	if layer == len(d.frozen) {
+		c = nil
+	} else if layer >= 0 {
 		c = d.frozen[len(d.frozen)-1-layer]
+	}
+	if c != nil {
+		over = c.over
 	}
 	next, end := lba, lba+n
 	var err error
-	c.over.Walk(lba, n, func(lba, n uint64, v extent.Value) bool {
+	over.Walk(lba, n, func(lba, n uint64, v extent.Value) bool {
 		if lba > next {
 			if err = d.resolve(layer+1, next, lba-next, f); err != nil {
 				return false
@@ -102,8 +104,11 @@ func (d *Device) resolve(layer int, lba, n uint64, f func(p piece, zero bool)) e
 		}
 		next = lba + n
 		p := piece{lba: lba, n: n}
-		if !v.IsZero() {
+		if !v.IsZero() && c != nil {
 			p.chunk, p.block = c.chunks[v.Src], uint64(v.Off)
+		} else if !v.IsZero() {
+			p.seg, p.block = d.table[v.Src], uint64(v.Off)
+			p.lost = p.seg == nil
 		}
 		f(p, v.IsZero())
 		return true
@@ -113,6 +118,9 @@ func (d *Device) resolve(layer int, lba, n uint64, f func(p piece, zero bool)) e
 	}
 	return err
 }
+
+// statusStep is how much of the map Status looks at in one go.
+const statusStep = 64 * extent.LeafBlocks
 
 // Status calls f for consecutive pieces of the range, in order: those that
 // have data, and holes, which read as zeros and take no space.
@@ -133,20 +141,23 @@ func (d *Device) Status(off, n int64, f func(off, n int64, hole bool) bool) erro
 			parts = append(parts, part{lo, hi, hole})
 		}
 	}
-	d.mu.RLock()
-	err := d.readable()
-	if err == nil {
-		next := first
-		err = d.resolve(-1, first, end-first, func(p piece, zero bool) {
-			add(next, p.lba, true)
-			add(p.lba, p.lba+p.n, zero)
-			next = p.lba + p.n
+	for lo := first; lo < end; lo += statusStep {
+		n := min(statusStep, end-lo)
+		var found []part
+		err := d.resolved(context.Background(), lo, n, func() error {
+			found = found[:0]
+			return d.resolve(-1, lo, n, func(p piece, zero bool) { found = append(found, part{p.lba, p.lba + p.n, zero}) })
 		})
-		add(next, end, true)
-	}
-	d.mu.RUnlock()
-	if err != nil {
-		return err
+		if err != nil {
+			return err
+		}
+		next := lo
+		for _, p := range found {
+			add(next, p.lo, true)
+			add(p.lo, p.hi, p.hole)
+			next = p.hi
+		}
+		add(next, lo+n, true)
 	}
 	for _, p := range parts {
 		lo, hi := max(int64(p.lo)*BlockSize, off), min(int64(p.hi)*BlockSize, off+n)

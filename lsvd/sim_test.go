@@ -17,7 +17,10 @@ import (
 	"miren.dev/runtime/pkg/errs"
 )
 
-const simBlocks = 256
+const (
+	simBlocks = 256
+	simBase   = 384 // where they are on the disk: in two leaves of the map
+)
 
 // image is the content of the simulated disk: a stamp per block, 0 is zeros.
 type image [simBlocks]uint32
@@ -60,14 +63,14 @@ func newSim(t *testing.T, seed uint64) *sim {
 	s.st = &store.Fault{Store: s.mem, Hook: s.hook}
 	random{rng}.Read(s.id[:])
 	s.opts = Options{manual: true, Random: random{rng}, LogFile: 256 << 10, CutBytes: []int64{16 << 10, 128 << 10}[rng.IntN(2)],
-		MaxUnsent: 1 << 20, CacheBytes: []int64{0, 256 << 10, 8 << 20}[rng.IntN(3)], Checkpoint: 1 + rng.IntN(6), RemoteFlush: rng.IntN(4) == 0}
+		MaxUnsent: 1 << 20, MapBytes: []int64{1, 1 << 20}[rng.IntN(2)], CacheBytes: []int64{0, 256 << 10, 8 << 20}[rng.IntN(3)], Checkpoint: 1 + rng.IntN(6), RemoteFlush: rng.IntN(4) == 0}
 	if s.opts.CacheBytes == 0 {
 		s.opts.CacheBytes = 1 // too small for any frame
 	}
 	if rng.IntN(3) == 0 {
 		s.opts.Key = bytes.Repeat([]byte{byte(seed)}, 32)
 	}
-	s.check("create", Create(s.ctx(), s.mem, s.id, simBlocks*BlockSize, s.opts.Key))
+	s.check("create", Create(s.ctx(), s.mem, s.id, (simBase+simBlocks)*BlockSize, s.opts.Key))
 	s.open(false)
 	return s
 }
@@ -151,7 +154,7 @@ func (s *sim) compare(what string, d *Device, want image) {
 	defer func() { s.faults = saved }()
 	buf := make([]byte, simBlocks*BlockSize)
 	rand.NewChaCha8([32]byte{1}).Read(buf[:64]) // stale content must not shine through
-	s.check("read all", d.ReadAt(s.ctx(), buf, 0))
+	s.check("read all", d.ReadAt(s.ctx(), buf, simBase*BlockSize))
 	for i, stamp := range want {
 		if !bytes.Equal(buf[i*BlockSize:(i+1)*BlockSize], blockOf(i, stamp)) {
 			got := binary.LittleEndian.Uint32(buf[i*BlockSize+4:])
@@ -191,7 +194,7 @@ func (s *sim) change() {
 	}
 	var err error
 	ctx := s.ctx()
-	off := int64(lba) * BlockSize
+	off := int64(simBase+lba) * BlockSize
 	s.history = append(s.history, im)
 	now := &s.history[s.last()]
 	switch s.rng.IntN(8) {
@@ -259,6 +262,8 @@ func (s *sim) step() {
 	case r < 90:
 		_, _, err := Sweep(ctx, s.st)
 		s.soft("sweep", err)
+	case r < 91:
+		s.d.evict(true) // what was not used since the last time
 	case r < 92:
 		if len(s.snaps) < 5 {
 			s.snapN++
@@ -329,7 +334,7 @@ func (s *sim) finish() {
 		s.check("open clone", err)
 		s.compare("clone", d, want)
 		p := blockOf(3, 99)
-		s.check("write clone", d.WriteAt(ctx, p, 3*BlockSize, 0))
+		s.check("write clone", d.WriteAt(ctx, p, (simBase+3)*BlockSize, 0))
 		_, err = d.GC(ctx, 1)
 		s.check("gc of clone", err)
 		want[3] = 99

@@ -96,7 +96,7 @@ func Clone(ctx context.Context, st store.Store, from ID, snapshot string, id ID)
 		return errs.Wrap(err, "clone snapshot %q of volume %s", snapshot, from)
 	}
 	c := manifest.Manifest{Volume: id, Durable: m.Durable, Size: m.Size, NextSegment: m.NextSegment, KeyCheck: m.KeyCheck, Encrypted: m.Encrypted,
-		Clean: true, Created: uint64(time.Now().UnixNano()), Origin: from.String() + "@" + snapshot, Root: m.Root, Maps: m.Maps, Segments: m.Segments}
+		Clean: true, Uncounted: m.Uncounted, Created: uint64(time.Now().UnixNano()), Origin: from.String() + "@" + snapshot, Root: m.Root, Maps: m.Maps, Segments: m.Segments}
 	if _, err := st.Create(ctx, name.Manifest(id), c.Encode()); err != nil {
 		return errs.Wrap(err, "clone snapshot %q of volume %s", snapshot, from)
 	}

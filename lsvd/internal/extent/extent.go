@@ -7,9 +7,21 @@
 // what it changes from then on. Nodes carry the token of the map that may
 // change them in place; a snapshot gives both sides new tokens.
 //
+// A leaf may be stored elsewhere, in a [Page], and need not be in memory:
+// [Map.SetPage] says where it is, [Map.Load] brings it in, [Map.Evict] drops
+// what is stored unchanged. Changing a leaf forgets its page. Walk, Set and
+// Delete panic where a leaf is not loaded, since taking it for empty would
+// lose data: ask Loaded first, under the lock that guards the map.
+//
 // A Map is not safe for concurrent change; a snapshot and its origin may be
 // used by different goroutines.
 package extent
+
+import (
+	"slices"
+	"sort"
+	"sync/atomic"
+)
 
 // LeafBlocks is the number of blocks a leaf covers.
 const LeafBlocks = 512
@@ -59,16 +71,28 @@ func (r Run) from(b uint16) Run {
 
 type token struct{ _ byte }
 
+// Page says where a leaf is stored, in terms of the user of the map. One of
+// length 0 is no page.
+type Page struct{ Object, Off, Len uint32 }
+
 type node struct {
 	owner *token
-	kids  []*node // of an inner node: fan entries, nil where nothing is mapped
-	runs  []Run   // of a leaf
+	kids  *[fan]*node // of an inner node, nil where nothing is mapped or loaded
+	pages *[fan]Page  // of an inner node above leaves, or nil
+	runs  []Run       // of a leaf; a node has them for itself
+	used  uint32      // atomic: a leaf that was walked since Evict passed
 }
+
+// stored reports that kid i of n, above leaves, has a page.
+func (n *node) stored(i uint64) bool { return n.pages != nil && n.pages[i].Len > 0 }
+
+// absent reports that kid i of n, above leaves, is not loaded.
+func (n *node) absent(i uint64) bool { return n.kids[i] == nil && n.stored(i) }
 
 // Map is the map of one disk.
 type Map struct {
 	root   *node
-	height int // levels of inner nodes
+	height int // levels of inner nodes, at least 1
 	owner  *token
 
 	// Dropped, if set, is told how many blocks of a source are no longer
@@ -78,7 +102,7 @@ type Map struct {
 
 // New returns an empty map for addresses below blocks.
 func New(blocks uint64) *Map {
-	m := &Map{owner: &token{}}
+	m := &Map{owner: &token{}, height: 1}
 	for blocks > span(m.height) && m.height < 6 {
 		m.height++
 	}
@@ -93,6 +117,9 @@ func (m *Map) Snapshot() *Map {
 	m.owner = &token{}
 	return &Map{root: m.root, height: m.height, owner: &token{}}
 }
+
+// Empty reports that nothing is mapped, or was.
+func (m *Map) Empty() bool { return m.root == nil }
 
 // Set maps n blocks from lba to v and the blocks that follow it.
 func (m *Map) Set(lba, n uint64, v Value) {
@@ -112,10 +139,171 @@ func (m *Map) Delete(lba, n uint64) {
 	m.root = e.apply(m.root, m.height, lba, lba+n, 0)
 }
 
+// slot returns the node above leaf i, made and owned, and the leaf's place.
+func (m *Map) slot(i uint64) (*node, uint64) {
+	at := &m.root
+	for h := m.height; ; h-- {
+		*at = m.own(*at, h)
+		k := i >> (fanShift * (h - 1)) & (fan - 1)
+		if h == 1 {
+			return *at, k
+		}
+		at = &(*at).kids[k]
+	}
+}
+
 // SetLeaf makes runs the content of leaf i; the map keeps the slice.
 func (m *Map) SetLeaf(i uint64, runs []Run) {
-	e := edit{m: m, leaf: runs}
-	m.root = e.apply(m.root, m.height, i<<leafShift, (i+1)<<leafShift, 0)
+	n, k := m.slot(i)
+	n.setPage(k, Page{})
+	n.kids[k] = nil
+	if len(runs) > 0 {
+		n.kids[k] = &node{owner: m.owner, runs: runs}
+	}
+}
+
+func (n *node) setPage(k uint64, p Page) {
+	if n.pages == nil {
+		if p.Len == 0 {
+			return
+		}
+		n.pages = &[fan]Page{}
+	}
+	n.pages[k] = p
+}
+
+// SetPage says that leaf i is stored in p, with the content that it has in
+// memory, or if it has none, with what Load will say.
+func (m *Map) SetPage(i uint64, p Page) {
+	n, k := m.slot(i)
+	n.setPage(k, p)
+}
+
+// Load gives leaf i, if it still is not loaded and stored in p, its content;
+// the map keeps the slice.
+func (m *Map) Load(i uint64, p Page, runs []Run) {
+	n, k := m.slot(i)
+	if n.absent(k) && n.pages[k] == p {
+		n.kids[k] = &node{owner: m.owner, runs: runs, used: 1}
+	}
+}
+
+// Loaded reports that no leaf in [lba, lba+n) is absent.
+func (m *Map) Loaded(lba, n uint64) bool {
+	all := true
+	m.Absent(lba, n, func(uint64, Page) bool { all = false; return false })
+	return all
+}
+
+// Absent calls f for the leaves in [lba, lba+n) that are not loaded, in order,
+// until it returns false.
+func (m *Map) Absent(lba, n uint64, f func(leaf uint64, p Page) bool) {
+	if n > 0 {
+		absent(m.root, m.height, 0, lba, lba+n, f)
+	}
+}
+
+func absent(n *node, h int, base, lo, hi uint64, f func(uint64, Page) bool) bool {
+	if n == nil {
+		return true
+	}
+	step := span(h - 1)
+	first := uint64(0)
+	if lo > base {
+		first = (lo - base) / step
+	}
+	for i := first; i < fan && base+i*step < hi; i++ {
+		if h > 1 {
+			if !absent(n.kids[i], h-1, base+i*step, lo, hi, f) {
+				return false
+			}
+		} else if n.absent(i) && !f((base+i*step)>>leafShift, n.pages[i]) {
+			return false
+		}
+	}
+	return true
+}
+
+// Leaves calls f for every leaf in order. Page is where it is stored unchanged,
+// runs its content if it is loaded.
+func (m *Map) Leaves(f func(leaf uint64, p Page, runs []Run)) {
+	m.above(m.root, m.height, 0, func(n *node, base uint64) {
+		for i := range uint64(fan) {
+			var p Page
+			if n.pages != nil {
+				p = n.pages[i]
+			}
+			if n.kids[i] != nil {
+				f(base>>leafShift+i, p, n.kids[i].runs)
+			} else if p.Len > 0 {
+				f(base>>leafShift+i, p, nil)
+			}
+		}
+	})
+}
+
+// above calls f for the nodes above leaves.
+func (m *Map) above(n *node, h int, base uint64, f func(n *node, base uint64)) {
+	if n == nil {
+		return
+	}
+	if h == 1 {
+		f(n, base)
+		return
+	}
+	for i, k := range n.kids {
+		m.above(k, h-1, base+uint64(i)*span(h-1), f)
+	}
+}
+
+// leafBytes is about what a leaf of no runs takes.
+const leafBytes = 80
+
+// Evict drops leaves that are stored unchanged: those that were not walked
+// since it passed before if idle is set, and if all take more than limit bytes
+// then whichever come until they do not. It returns what is left, in bytes.
+func (m *Map) Evict(idle bool, limit int64) int64 {
+	total := int64(0)
+	var clean []uint64
+	m.above(m.root, m.height, 0, func(n *node, base uint64) {
+		for i, k := range n.kids {
+			if k == nil {
+				continue
+			}
+			total += leafBytes + int64(cap(k.runs))*16
+			if n.stored(uint64(i)) {
+				clean = append(clean, base>>leafShift+uint64(i))
+			}
+		}
+	})
+	drop := func(forced bool) {
+		kept := clean[:0]
+		for _, leaf := range clean {
+			n, k := m.slot(leaf)
+			kid := n.kids[k]
+			unused := atomic.LoadUint32(&kid.used) == 0
+			if unused && idle || total > limit && (unused || forced) {
+				total -= leafBytes + int64(cap(kid.runs))*16
+				n.kids[k] = nil
+				continue
+			}
+			kept = append(kept, leaf)
+		}
+		clean = kept
+	}
+	if idle || total > limit {
+		drop(false)
+	}
+	if total > limit {
+		drop(true)
+	}
+	if idle {
+		for _, leaf := range clean {
+			n, k := m.slot(leaf)
+			atomic.StoreUint32(&n.kids[k].used, 0)
+		}
+	}
+	return total
 }
 
 // edit is one change on its way down the tree.
@@ -123,34 +311,28 @@ type edit struct {
 	m    *Map
 	set  bool
 	v    Value
-	leaf []Run
 	fill [8]*node // subtrees wholly of v, by height, when v is zero
 }
 
 // apply changes [lo,hi) below n, a node of height h that starts at base, and
 // returns the node to take its place.
 func (e *edit) apply(n *node, h int, lo, hi, base uint64) *node {
-	whole := lo <= base && hi >= base+span(h)
-	if whole && e.leaf == nil {
+	if lo <= base && hi >= base+span(h) {
 		if !e.set {
-			e.drop(n)
+			e.drop(n, h)
 			return nil
 		}
 		if e.v.IsZero() {
-			e.drop(n)
+			e.drop(n, h)
 			return e.full(h)
 		}
 	}
-	if n == nil && !e.set && e.leaf == nil {
+	if n == nil && !e.set {
 		return nil
 	}
-	n = e.own(n, h)
+	n = e.m.own(n, h)
 	if h == 0 {
-		if e.leaf != nil {
-			n.runs = e.leaf
-		} else {
-			e.splice(n, max(lo, base), min(hi, base+LeafBlocks), lo, base)
-		}
+		e.splice(n, max(lo, base), min(hi, base+LeafBlocks), lo, base)
 		if len(n.runs) == 0 {
 			return nil
 		}
@@ -162,25 +344,35 @@ func (e *edit) apply(n *node, h int, lo, hi, base uint64) *node {
 		first = (lo - base) / step
 	}
 	for i := first; i < fan && base+i*step < hi; i++ {
+		if h == 1 {
+			if n.absent(i) {
+				panic("extent: change of a leaf that is not loaded")
+			}
+			n.setPage(i, Page{})
+		}
 		n.kids[i] = e.apply(n.kids[i], h-1, lo, hi, base+i*step)
 	}
 	return n
 }
 
 // own returns a node that this map may change in place.
-func (e *edit) own(n *node, h int) *node {
+func (m *Map) own(n *node, h int) *node {
 	switch {
 	case n == nil && h == 0:
-		return &node{owner: e.m.owner}
+		return &node{owner: m.owner}
 	case n == nil:
-		return &node{owner: e.m.owner, kids: make([]*node, fan)}
-	case n.owner == e.m.owner:
+		return &node{owner: m.owner, kids: new([fan]*node)}
+	case n.owner == m.owner:
 		return n
 	case h == 0:
-		return &node{owner: e.m.owner, runs: n.runs}
+		return &node{owner: m.owner, runs: slices.Clone(n.runs), used: 1}
 	}
-	c := &node{owner: e.m.owner, kids: make([]*node, fan)}
-	copy(c.kids, n.kids)
+	c := &node{owner: m.owner, kids: new([fan]*node)}
+	*c.kids = *n.kids
+	if n.pages != nil {
+		c.pages = new([fan]Page)
+		*c.pages = *n.pages
+	}
 	return c
 }
 
@@ -194,7 +386,7 @@ func (e *edit) full(h int) *node {
 	if h == 0 {
 		n.runs = []Run{{N: LeafBlocks, Off: Zero, Src: e.v.Src}}
 	} else {
-		n.kids = make([]*node, fan)
+		n.kids = new([fan]*node)
 		kid := e.full(h - 1)
 		for i := range n.kids {
 			n.kids[i] = kid
@@ -204,15 +396,28 @@ func (e *edit) full(h int) *node {
 	return n
 }
 
-func (e *edit) drop(n *node) {
-	if n == nil || e.m.Dropped == nil {
+func (e *edit) drop(n *node, h int) {
+	if n == nil {
+		return
+	}
+	if h == 0 {
+		for _, r := range n.runs {
+			e.dropped(r.value(), uint64(r.N))
+		}
+		return
+	}
+	if h == 1 && n.pages != nil {
+		for i := range uint64(fan) {
+			if n.absent(i) {
+				panic("extent: deletion of a leaf that is not loaded")
+			}
+		}
+	}
+	if e.m.Dropped == nil && h == 1 {
 		return
 	}
 	for _, k := range n.kids {
-		e.drop(k)
-	}
-	for _, r := range n.runs {
-		e.dropped(r.value(), uint64(r.N))
+		e.drop(k, h-1)
 	}
 }
 
@@ -222,38 +427,37 @@ func (e *edit) dropped(v Value, n uint64) {
 	}
 }
 
-// splice replaces the addresses [lo,hi) of a leaf; start is where e.v begins.
-// It always makes a new slice, since a copied leaf shares the old one.
+// splice replaces the addresses [lo,hi) of an owned leaf; start is where e.v
+// begins.
 func (e *edit) splice(n *node, lo, hi, start, base uint64) {
 	a, b := uint16(lo-base), uint16(hi-base)
-	out := make([]Run, 0, len(n.runs)+2)
-	i := 0
-	for ; i < len(n.runs) && n.runs[i].end() <= a; i++ {
-		out = append(out, n.runs[i])
+	runs := n.runs
+	i := sort.Search(len(runs), func(i int) bool { return runs[i].end() > a })
+	j := i
+	for ; j < len(runs) && runs[j].Start < b; j++ {
+		e.dropped(runs[j].value(), uint64(min(runs[j].end(), b)-max(runs[j].Start, a)))
 	}
-	if i < len(n.runs) && n.runs[i].Start < a {
-		left := n.runs[i]
+	var room [5]Run
+	rep := room[:0]
+	if i < j && runs[i].Start < a {
+		left := runs[i]
 		left.N = a - left.Start
-		out = append(out, left)
+		rep = append(rep, left)
+	} else if i > 0 && runs[i-1].end() == a {
+		i--
+		rep = append(rep, runs[i])
 	}
 	if e.set {
 		v := e.v.Skip(lo - start)
-		out = join(out, Run{Start: a, N: b - a, Off: v.Off, Src: v.Src})
+		rep = join(rep, Run{Start: a, N: b - a, Off: v.Off, Src: v.Src})
 	}
-	for ; i < len(n.runs); i++ {
-		r := n.runs[i]
-		if cut := min(r.end(), b); cut > max(r.Start, a) {
-			e.dropped(r.value(), uint64(cut-max(r.Start, a)))
-		}
-		if r.end() <= b {
-			continue
-		}
-		if r.Start < b {
-			r = r.from(b)
-		}
-		out = join(out, r)
+	if j > 0 && j > i && runs[j-1].end() > b {
+		rep = join(rep, runs[j-1].from(b))
+	} else if j < len(runs) && runs[j].Start == b {
+		rep = join(rep, runs[j])
+		j++
 	}
-	n.runs = out
+	n.runs = slices.Replace(runs, i, j, rep...)
 }
 
 // join appends r, to the last run where it continues it.
@@ -292,16 +496,23 @@ func (w *walker) walk(n *node, h int, base uint64) bool {
 			first = (w.lo - base) / step
 		}
 		for i := first; i < fan && base+i*step < w.hi; i++ {
+			if h == 1 && n.absent(i) {
+				panic("extent: walk of a leaf that is not loaded")
+			}
 			if !w.walk(n.kids[i], h-1, base+i*step) {
 				return false
 			}
 		}
 		return true
 	}
-	for _, r := range n.runs {
+	if atomic.LoadUint32(&n.used) == 0 {
+		atomic.StoreUint32(&n.used, 1)
+	}
+	from := sort.Search(len(n.runs), func(i int) bool { return base+uint64(n.runs[i].end()) > w.lo })
+	for _, r := range n.runs[from:] {
 		lo, hi := base+uint64(r.Start), base+uint64(r.end())
-		if hi <= w.lo || lo >= w.hi {
-			continue
+		if lo >= w.hi {
+			break
 		}
 		v := r.value()
 		if lo < w.lo {
@@ -318,39 +529,4 @@ func (w *walker) walk(n *node, h int, base uint64) bool {
 		w.lba, w.n, w.v = lo, hi-lo, v
 	}
 	return true
-}
-
-// Diff calls f for every leaf that differs between old and m, in order; runs
-// is nil where m has none. Subtrees that both share cost nothing. A nil old
-// is an empty map. The heights of the two must agree.
-func (m *Map) Diff(old *Map, f func(leaf uint64, runs []Run)) {
-	var o *node
-	if old != nil {
-		o = old.root
-	}
-	diff(o, m.root, m.height, 0, f)
-}
-
-func diff(o, n *node, h int, base uint64, f func(uint64, []Run)) {
-	if o == n {
-		return
-	}
-	if h == 0 {
-		var runs []Run
-		if n != nil {
-			runs = n.runs
-		}
-		f(base>>leafShift, runs)
-		return
-	}
-	for i := range uint64(fan) {
-		var ok, nk *node
-		if o != nil {
-			ok = o.kids[i]
-		}
-		if n != nil {
-			nk = n.kids[i]
-		}
-		diff(ok, nk, h-1, base+i*span(h-1), f)
-	}
 }

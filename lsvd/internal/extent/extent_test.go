@@ -2,6 +2,7 @@ package extent
 
 import (
 	"math/rand/v2"
+	"slices"
 	"testing"
 )
 
@@ -46,7 +47,7 @@ func TestAgainstModel(t *testing.T) {
 		m, want := New(blocks), make(model, blocks)
 		live := map[uint64]int64{}
 		m.Dropped = func(src, n uint64) { live[src] -= int64(n) }
-		var snap, base *Map
+		var snap *Map
 		var snapWant model
 		for op := range 1500 {
 			lba := rng.Uint64N(blocks)
@@ -64,7 +65,7 @@ func TestAgainstModel(t *testing.T) {
 					if snap != nil {
 						check(t, "snapshot", snap, snapWant)
 					}
-					base, snap = snap, m.Snapshot()
+					snap = m.Snapshot()
 					snapWant = append(model(nil), want...)
 				}
 			default:
@@ -87,21 +88,124 @@ func TestAgainstModel(t *testing.T) {
 				t.Fatalf("seed %d: source %d counts %d blocks, has %d", seed, src, n, have[src])
 			}
 		}
-		// A snapshot plus its difference to the map is the map.
-		for _, from := range []*Map{nil, base, snap} {
-			c := New(blocks)
-			if from != nil {
-				c = from.Snapshot()
-			}
-			m.Diff(from, func(leaf uint64, runs []Run) {
-				if runs == nil {
-					c.Delete(leaf*LeafBlocks, LeafBlocks)
-				} else {
-					c.SetLeaf(leaf, runs)
-				}
-			})
-			check(t, "difference", c, want)
+		if snap != nil {
+			check(t, "snapshot", snap, snapWant)
 		}
+	}
+}
+
+// TestPages stores leaves outside, drops them and brings them back.
+func TestPages(t *testing.T) {
+	const blocks = 300 * LeafBlocks
+	for seed := range uint64(4) {
+		rng := rand.New(rand.NewPCG(seed, 2))
+		m, want := New(blocks), make(model, blocks)
+		live := map[uint64]int64{}
+		m.Dropped = func(src, n uint64) { live[src] -= int64(n) }
+		stored, next := map[Page][]Run{}, uint32(1)
+		load := func(lba, n uint64) {
+			for !m.Loaded(lba, n) {
+				type absent struct {
+					leaf uint64
+					p    Page
+				}
+				var found []absent
+				m.Absent(lba, n, func(leaf uint64, p Page) bool {
+					found = append(found, absent{leaf, p})
+					return len(found) < 3
+				})
+				for _, x := range found {
+					m.Load(x.leaf, Page{Object: 9, Len: 1}, nil) // of another time: ignored
+					m.Load(x.leaf, x.p, slices.Clone(stored[x.p]))
+				}
+			}
+		}
+		evicted := false
+		for op := range 600 {
+			lba := rng.Uint64N(blocks)
+			n := 1 + rng.Uint64N(min(blocks-lba, []uint64{8, 300, 3000}[rng.IntN(3)]))
+			switch rng.IntN(8) {
+			case 0:
+				load(lba, n)
+				m.Delete(lba, n)
+				want.del(lba, n)
+			case 1: // a checkpoint, from a snapshot
+				type leafPage struct {
+					leaf uint64
+					p    Page
+				}
+				var dirty []leafPage
+				m.Snapshot().Leaves(func(leaf uint64, p Page, runs []Run) {
+					if p.Len > 0 {
+						return
+					}
+					p = Page{Object: 1, Off: next, Len: 1}
+					next++
+					stored[p] = slices.Clone(runs)
+					dirty = append(dirty, leafPage{leaf, p})
+				})
+				for _, d := range dirty {
+					m.SetPage(d.leaf, d.p)
+				}
+			case 2:
+				before := m.Evict(false, 1<<40)
+				after := m.Evict(rng.IntN(2) == 0, []int64{0, 1 << 40}[rng.IntN(2)])
+				evicted = evicted || after < before
+			default:
+				n = min(n, 256)
+				load(lba, n)
+				v := Value{Src: uint64(1 + op%50), Off: uint32(rng.IntN(1000))}
+				m.Set(lba, n, v)
+				want.set(lba, n, v)
+				live[v.Src] += int64(n)
+			}
+		}
+		if !evicted {
+			t.Error("nothing was evicted")
+		}
+		load(0, blocks)
+		check(t, "map", m, want)
+		have := map[uint64]int64{}
+		for _, v := range want {
+			have[v.Src]++
+		}
+		for src, n := range live {
+			if have[src] != n {
+				t.Fatalf("seed %d: source %d counts %d blocks, has %d", seed, src, n, have[src])
+			}
+		}
+	}
+}
+
+func TestAbsentLeafIsNotEmpty(t *testing.T) {
+	m := New(LeafBlocks * fan * 2)
+	m.SetPage(3, Page{Len: 1})
+	for what, f := range map[string]func(){
+		"walk":       func() { m.Walk(0, 4*LeafBlocks, func(uint64, uint64, Value) bool { return true }) },
+		"set":        func() { m.Set(3*LeafBlocks, 1, Value{Src: 1}) },
+		"delete":     func() { m.Delete(0, LeafBlocks*fan) },
+		"delete all": func() { m.Delete(0, LeafBlocks*fan*2) },
+	} {
+		func() {
+			defer func() {
+				if recover() == nil {
+					t.Errorf("%s took an absent leaf for empty", what)
+				}
+			}()
+			f()
+		}()
+	}
+}
+
+func BenchmarkSet(b *testing.B) {
+	b.ReportAllocs()
+	rng := rand.New(rand.NewPCG(1, 1))
+	m := New(1 << 32)
+	for i := range b.N {
+		if i%4096 == 0 {
+			m = New(1 << 32) // as the cuts do
+		}
+		m.Set(rng.Uint64N(1<<18), 1, Value{Src: uint64(i)})
 	}
 }
 

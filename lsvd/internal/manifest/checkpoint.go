@@ -6,6 +6,7 @@ import (
 	"miren.dev/runtime/lsvd/internal/extent"
 	"miren.dev/runtime/lsvd/internal/name"
 	"miren.dev/runtime/lsvd/internal/wire"
+	"miren.dev/runtime/pkg/errs"
 )
 
 // A checkpoint holds the leaves of the map that changed since the one before,
@@ -25,72 +26,40 @@ import (
 // The last object of the directory is the checkpoint itself; its size is 0.
 
 const (
+	mapVersion = 1
 	mapMagic   = "LSVDMAPC"
 	mapTrailer = 8 + 4 + 4 + 16 + 8 + 8 + 4 + 4
 )
 
-// Page says where a leaf is stored.
+// Page says where a leaf is stored: in the object with that number of its
+// directory.
 type Page struct {
-	Object name.Ref
+	Leaf   uint64
+	Object int
 	Off    uint32
 	Len    uint32
 }
 
-// Directory has the page of every leaf of a map, and the sizes of the objects.
+// Directory has the page of every leaf of a map, in order, and the objects
+// that they are in with their sizes. The last object is its own.
 type Directory struct {
-	Pages map[uint64]Page
-	Sizes map[name.Ref]int64
+	Objects []name.Ref
+	Sizes   []int64
+	Pages   []Page
 }
 
-// NewDirectory returns the directory of an empty map.
-func NewDirectory() *Directory {
-	return &Directory{Pages: map[uint64]Page{}, Sizes: map[name.Ref]int64{}}
-}
-
-// Objects returns the checkpoints that have pages of the directory.
-func (d *Directory) Objects() []name.Ref {
-	seen := map[name.Ref]bool{}
-	for _, p := range d.Pages {
-		seen[p.Object] = true
-	}
-	refs := make([]name.Ref, 0, len(seen))
-	for r := range seen {
-		refs = append(refs, r)
-	}
-	slices.SortFunc(refs, func(a, b name.Ref) int {
-		if a.Key() < b.Key() {
-			return -1
-		}
-		return 1
-	})
-	return refs
-}
-
-// Clone returns a copy.
-func (d *Directory) Clone() *Directory {
-	c := NewDirectory()
-	for k, v := range d.Pages {
-		c.Pages[k] = v
-	}
-	for k, v := range d.Sizes {
-		c.Sizes[k] = v
-	}
-	return c
-}
-
-// Checkpoint encodes one checkpoint.
+// Checkpoint encodes one checkpoint. Leaf, Raw and Keep are called for each
+// leaf of the map, in order.
 type Checkpoint struct {
 	Ref name.Ref
-	Dir *Directory // of the checkpoint before; changed by Leaf and Encode
-	w   wire.Writer
+
+	w     wire.Writer
+	dir   Directory // its own object is number -1 until Encode
+	index map[name.Ref]int
 }
 
-// Leaf adds a changed leaf; one without runs is dropped from the map.
-func (c *Checkpoint) Leaf(leaf uint64, runs []extent.Run) {
-	if len(runs) == 0 {
-		delete(c.Dir.Pages, leaf)
-		return
-	}
+// Leaf adds a leaf with this content and returns where in the object it is.
+func (c *Checkpoint) Leaf(leaf uint64, runs []extent.Run) (off, n uint32) {
 	start := len(c.w.B)
 	c.w.Uvarint(uint64(len(runs)))
 	end := uint16(0)
@@ -102,113 +71,154 @@ func (c *Checkpoint) Leaf(leaf uint64, runs []extent.Run) {
 		end = r.Start + r.N
 	}
 	c.w.U32(wire.CRC(c.w.B[start:]))
-	c.Dir.Pages[leaf] = Page{Object: c.Ref, Off: uint32(start), Len: uint32(len(c.w.B) - start)}
+	return c.added(leaf, start)
 }
+
+// Raw adds a leaf as it is stored in another object.
+func (c *Checkpoint) Raw(leaf uint64, page []byte) (off, n uint32) {
+	start := len(c.w.B)
+	c.w.Bytes(page)
+	return c.added(leaf, start)
+}
+
+func (c *Checkpoint) added(leaf uint64, start int) (off, n uint32) {
+	off, n = uint32(start), uint32(len(c.w.B)-start)
+	c.dir.Pages = append(c.dir.Pages, Page{Leaf: leaf, Object: -1, Off: off, Len: n})
+	return off, n
+}
+
+// Keep adds a leaf that is stored in an earlier object of this size.
+func (c *Checkpoint) Keep(leaf uint64, object name.Ref, size int64, off, n uint32) {
+	i, ok := c.index[object]
+	if !ok {
+		if c.index == nil {
+			c.index = map[name.Ref]int{}
+		}
+		i = len(c.dir.Objects)
+		c.index[object] = i
+		c.dir.Objects, c.dir.Sizes = append(c.dir.Objects, object), append(c.dir.Sizes, size)
+	}
+	c.dir.Pages = append(c.dir.Pages, Page{Leaf: leaf, Object: i, Off: off, Len: n})
+}
+
+// Objects are the checkpoints that the map needs: those kept, and this one.
+func (c *Checkpoint) Objects() []name.Ref { return append(slices.Clone(c.dir.Objects), c.Ref) }
 
 // Encode returns the object.
 func (c *Checkpoint) Encode() []byte {
-	objects := slices.DeleteFunc(c.Dir.Objects(), func(r name.Ref) bool { return r == c.Ref })
-	sizes := map[name.Ref]int64{}
-	index := map[name.Ref]uint64{}
 	var vols volumes
 	var refs wire.Writer
-	for i, r := range append(objects, c.Ref) {
-		index[r] = uint64(i)
+	own := len(c.dir.Objects)
+	for i, r := range c.Objects() {
 		vols.put(&refs, r)
-		sizes[r] = c.Dir.Sizes[r]
-		refs.Uvarint(uint64(sizes[r]))
+		size := int64(0)
+		if i < own {
+			size = c.dir.Sizes[i]
+		}
+		refs.Uvarint(uint64(size))
 	}
 	start := len(c.w.B)
 	vols.encode(&c.w)
-	c.w.Uvarint(uint64(len(objects) + 1))
+	c.w.Uvarint(uint64(own + 1))
 	c.w.Bytes(refs.B)
-	leaves := make([]uint64, 0, len(c.Dir.Pages))
-	for l := range c.Dir.Pages {
-		leaves = append(leaves, l)
-	}
-	slices.Sort(leaves)
-	c.w.Uvarint(uint64(len(leaves)))
+	c.w.Uvarint(uint64(len(c.dir.Pages)))
 	last := uint64(0)
-	for _, l := range leaves {
-		p := c.Dir.Pages[l]
-		c.w.Uvarint(l - last)
-		last = l
-		c.w.Uvarint(index[p.Object])
+	for _, p := range c.dir.Pages {
+		c.w.Uvarint(p.Leaf - last)
+		last = p.Leaf
+		if p.Object < 0 {
+			p.Object = own
+		}
+		c.w.Uvarint(uint64(p.Object))
 		c.w.Uvarint(uint64(p.Off))
 		c.w.Uvarint(uint64(p.Len))
 	}
 	dir := c.w.B[start:]
 	var t wire.Writer
 	t.Bytes([]byte(mapMagic))
-	t.U32(Version)
+	t.U32(mapVersion)
 	t.U32(uint32(len(dir)))
 	t.Bytes(c.Ref.Volume[:])
 	t.U64(c.Ref.Epoch)
 	t.U64(c.Ref.Num)
 	t.U32(wire.CRC(dir))
 	t.U32(wire.CRC(t.B))
-	out := append(c.w.B, t.B...)
-	sizes[c.Ref] = int64(len(out))
-	c.Dir.Sizes = sizes
-	return out
+	return append(c.w.B, t.B...)
 }
 
-// DecodeDirectory reads the directory of the checkpoint ref.
-func DecodeDirectory(ref name.Ref, b []byte) (*Directory, error) {
-	if len(b) < mapTrailer {
-		return nil, wire.Corrupt("checkpoint %s is cut off", ref)
+// DecodeDirectory reads the directory of the checkpoint ref of size bytes from
+// its last bytes. If tail is too short it returns how many are needed.
+func DecodeDirectory(ref name.Ref, size int64, tail []byte) (*Directory, int64, error) {
+	bad := func(what string) (*Directory, int64, error) {
+		return nil, 0, wire.Corrupt("checkpoint %s: %s", ref, what)
 	}
-	t := b[len(b)-mapTrailer:]
+	if len(tail) < mapTrailer || int64(len(tail)) > size {
+		return bad("is cut off")
+	}
+	t := tail[len(tail)-mapTrailer:]
 	r := wire.Reader{B: t}
-	m, version, size := string(r.Bytes(8)), r.U32(), r.U32()
+	m, version, length := string(r.Bytes(8)), r.U32(), r.U32()
 	got := name.Ref{Kind: name.Map}
 	copy(got.Volume[:], r.Bytes(16))
 	got.Epoch, got.Num = r.U64(), r.U64()
 	dirCRC, crc := r.U32(), r.U32()
-	body := b[:len(b)-mapTrailer]
-	if m != mapMagic || version != Version || got != ref || crc != wire.CRC(t[:mapTrailer-4]) || int64(size) > int64(len(body)) {
-		return nil, wire.Corrupt("checkpoint %s is damaged", ref)
+	if m != mapMagic || got != ref || crc != wire.CRC(t[:mapTrailer-4]) || int64(length) > size-mapTrailer {
+		return bad("is damaged")
 	}
-	dir := body[len(body)-int(size):]
+	if version != mapVersion {
+		return nil, 0, errs.New(errs.FailedPrecondition, "checkpoint %s has version %d, this program knows %d", ref, version, mapVersion)
+	}
+	if need := int64(length) + mapTrailer; need > int64(len(tail)) {
+		return nil, need, nil
+	}
+	dir := tail[len(tail)-mapTrailer-int(length) : len(tail)-mapTrailer]
 	if wire.CRC(dir) != dirCRC {
-		return nil, wire.Corrupt("checkpoint %s: directory is damaged", ref)
+		return bad("directory is damaged")
 	}
-	d := NewDirectory()
+	d := &Directory{}
 	var vols volumes
 	r = wire.Reader{B: dir}
 	vols.decode(&r)
-	objects := make([]name.Ref, r.Count(19))
-	for i := range objects {
+	d.Objects = make([]name.Ref, r.Count(19))
+	d.Sizes = make([]int64, len(d.Objects))
+	for i := range d.Objects {
 		o, ok := vols.take(&r)
 		n := int64(r.Uvarint())
 		if r.Err() == nil && (!ok || o.Kind != name.Map || n < 0) {
-			return nil, wire.Corrupt("checkpoint %s: impossible object", ref)
+			return bad("impossible object")
 		}
-		objects[i] = o
-		d.Sizes[o] = n
+		d.Objects[i], d.Sizes[i] = o, n
 	}
+	if k := len(d.Objects) - 1; k < 0 || d.Objects[k] != ref {
+		return bad("directory is of another")
+	} else {
+		d.Sizes[k] = size
+	}
+	d.Pages = make([]Page, r.Count(4))
 	last := uint64(0)
-	for range r.Count(4) {
-		last += r.Uvarint()
+	for i := range d.Pages {
+		gap := r.Uvarint()
 		o, off, n := r.Uvarint(), r.Uvarint(), r.Uvarint()
-		if o >= uint64(len(objects)) || off > 1<<32-1 || n > 1<<32-1 {
-			return nil, wire.Corrupt("checkpoint %s: impossible page", ref)
+		if o >= uint64(len(d.Objects)) || off > 1<<32-1 || n < 5 || n > MaxPage || last+gap < last || i > 0 && gap == 0 || r.Err() != nil {
+			return bad("impossible page")
 		}
-		d.Pages[last] = Page{Object: objects[o], Off: uint32(off), Len: uint32(n)}
+		last += gap
+		d.Pages[i] = Page{Leaf: last, Object: int(o), Off: uint32(off), Len: uint32(n)}
 	}
-	d.Sizes[ref] = int64(len(b))
-	return d, r.End()
+	return d, 0, r.End()
 }
 
-// DecodePage reads the runs of a leaf from its checkpoint.
-func DecodePage(p Page, object []byte) ([]extent.Run, error) {
-	if uint64(p.Off)+uint64(p.Len) > uint64(len(object)) || p.Len < 5 {
-		return nil, wire.Corrupt("checkpoint %s: page lies outside", p.Object)
+// MaxPage is the most bytes that a page may have: as many runs as blocks.
+const MaxPage = extent.LeafBlocks*(2+2+10+5) + 16
+
+// DecodePage reads the runs of a leaf from its page, of the object ref.
+func DecodePage(ref name.Ref, b []byte) ([]extent.Run, error) {
+	if len(b) < 5 {
+		return nil, wire.Corrupt("checkpoint %s: page is cut off", ref)
 	}
-	b := object[p.Off : uint64(p.Off)+uint64(p.Len)]
 	sum := wire.Reader{B: b[len(b)-4:]}
 	if sum.U32() != wire.CRC(b[:len(b)-4]) {
-		return nil, wire.Corrupt("checkpoint %s: page is damaged", p.Object)
+		return nil, wire.Corrupt("checkpoint %s: page is damaged", ref)
 	}
 	r := wire.Reader{B: b[:len(b)-4]}
 	runs := make([]extent.Run, r.Count(4))
@@ -217,7 +227,7 @@ func DecodePage(p Page, object []byte) ([]extent.Run, error) {
 		start := end + r.Uvarint()
 		n, src, off := r.Uvarint(), r.Uvarint(), r.Uvarint()
 		if n == 0 || start >= extent.LeafBlocks || n > extent.LeafBlocks-start || off+n > 1<<31 || off > 1<<31 {
-			return nil, wire.Corrupt("checkpoint %s: impossible run", p.Object)
+			return nil, wire.Corrupt("checkpoint %s: impossible run", ref)
 		}
 		end = start + n
 		runs[i] = extent.Run{Start: uint16(start), N: uint16(n), Off: uint32(off), Src: src}

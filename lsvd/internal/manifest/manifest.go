@@ -6,7 +6,7 @@
 //
 //	  0  "LSVDMNFT"
 //	  8  version u32
-//	 12  flags u32: 1 clean, 2 snapshot, 4 encrypted
+//	 12  flags u32: 1 clean, 2 snapshot, 4 encrypted, 8 uncounted
 //	 16  volume [16]
 //	 32  revision u64        counts the writes of this manifest
 //	 40  epoch u64           of the last process that opened the volume
@@ -23,8 +23,12 @@
 //	     u8 1 if there is a checkpoint, then its reference, v size, u64 seq
 //	     v number of checkpoints that hold pages of the map, then references
 //	     v number of segments, then each: v number - number before,
-//	         reference, v size, v blocks, u64 first, u64 last
+//	         reference, v size, v blocks, u64 first, u64 last,
+//	         v live blocks: those that the checkpoint maps (not in version 1)
 //	     CRC-32C of all before u32
+//
+// Uncounted tells that live blocks are not known: of a manifest that began as
+// one of version 1 and has not had a checkpoint since.
 //
 // A reference is v index of the volume, u8 kind, u64 epoch, u64 number.
 package manifest
@@ -38,13 +42,14 @@ import (
 )
 
 // Version is the version of the manifest format.
-const Version = 1
+const Version = 2
 
 const (
 	magic         = "LSVDMNFT"
 	flagClean     = 1
 	flagSnapshot  = 2
 	flagEncrypted = 4
+	flagUncounted = 8
 )
 
 // Segment is one entry of the segment table. Num is how the map names it.
@@ -54,6 +59,7 @@ type Segment struct {
 	Size        int64
 	Blocks      uint64
 	First, Last uint64
+	Live        uint64 // blocks that the checkpoint maps; of a later segment 0
 }
 
 // Root names the newest checkpoint of the map and the sequence number up to
@@ -80,6 +86,7 @@ type Manifest struct {
 	Clean       bool // closed with everything in the store
 	Snapshot    bool
 	Encrypted   bool
+	Uncounted   bool // Live of the segments is not known
 	Origin      string
 	Root        *Root
 	Maps        []name.Ref // checkpoints with pages of the map, Root's among them
@@ -148,7 +155,7 @@ func (m *Manifest) Encode() []byte {
 	w.Bytes([]byte(magic))
 	w.U32(Version)
 	var flags uint32
-	for bit, on := range map[uint32]bool{flagClean: m.Clean, flagSnapshot: m.Snapshot, flagEncrypted: m.Encrypted} {
+	for bit, on := range map[uint32]bool{flagClean: m.Clean, flagSnapshot: m.Snapshot, flagEncrypted: m.Encrypted, flagUncounted: m.Uncounted} {
 		if on {
 			flags |= bit
 		}
@@ -186,6 +193,7 @@ func (m *Manifest) Encode() []byte {
 		rest.Uvarint(s.Blocks)
 		rest.U64(s.First)
 		rest.U64(s.Last)
+		rest.Uvarint(s.Live)
 	}
 	vols.encode(&w)
 	w.Bytes(rest.B)
@@ -203,13 +211,15 @@ func Decode(b []byte) (*Manifest, error) {
 		return nil, wire.Corrupt("manifest is damaged")
 	}
 	r := wire.Reader{B: b[8 : len(b)-4]}
-	if v := r.U32(); v != Version {
+	version := r.U32()
+	if v := version; v < 1 || v > Version {
 		return nil, errs.New(errs.FailedPrecondition, "manifest has version %d, this program knows %d", v, Version).
 			WithHint("use the newer program that wrote it")
 	}
 	m := &Manifest{}
 	flags := r.U32()
 	m.Clean, m.Snapshot, m.Encrypted = flags&flagClean != 0, flags&flagSnapshot != 0, flags&flagEncrypted != 0
+	m.Uncounted = flags&flagUncounted != 0 || version == 1
 	copy(m.Volume[:], r.Bytes(16))
 	for _, p := range []*uint64{&m.Revision, &m.Epoch, &m.ChainEpoch, &m.ChainNext, &m.Durable, &m.Size, &m.NextSegment} {
 		*p = r.U64()
@@ -241,7 +251,10 @@ func Decode(b []byte) (*Manifest, error) {
 		gap := r.Uvarint()
 		ref, ok := vols.take(&r)
 		s := Segment{Num: last + gap, Ref: ref, Size: int64(r.Uvarint()), Blocks: r.Uvarint(), First: r.U64(), Last: r.U64()}
-		if r.Err() == nil && (!ok || ref.Kind == name.Map || s.Num < last || i > 0 && gap == 0 || s.Num >= m.NextSegment || s.Size < 0 || s.First > s.Last || s.Last > m.Durable) {
+		if version > 1 {
+			s.Live = r.Uvarint()
+		}
+		if r.Err() == nil && (!ok || ref.Kind == name.Map || s.Num < last || i > 0 && gap == 0 || s.Num >= m.NextSegment || s.Size < 0 || s.First > s.Last || s.Last > m.Durable || s.Live > s.Blocks) {
 			return nil, wire.Corrupt("manifest has an impossible segment")
 		}
 		last = s.Num

@@ -19,10 +19,10 @@ var (
 func sample() *Manifest {
 	return &Manifest{
 		Volume: one, Revision: 2, Epoch: 4, ChainEpoch: 3, ChainNext: 5, Durable: 600, Size: 1 << 30, NextSegment: 77, KeyCheck: [16]byte{5}, Owner: [16]byte{6},
-		Created: 8, Clean: true, Encrypted: true, Origin: "parent@snapshot", Root: &Root{Ref: cp, Size: 1000, Seq: 500},
+		Created: 8, Clean: true, Encrypted: true, Uncounted: true, Origin: "parent@snapshot", Root: &Root{Ref: cp, Size: 1000, Seq: 500},
 		Maps: []name.Ref{{Volume: two, Kind: name.Map, Epoch: 1}, cp},
 		Segments: []Segment{
-			{Num: 1, Ref: name.Ref{Volume: two, Kind: name.Data, Epoch: 1, Num: 1}, Size: 10, Blocks: 1, First: 1, Last: 4},
+			{Num: 1, Ref: name.Ref{Volume: two, Kind: name.Data, Epoch: 1, Num: 1}, Size: 10, Blocks: 1, First: 1, Last: 4, Live: 1},
 			{Num: 76, Ref: name.Ref{Volume: one, Kind: name.GC, Epoch: 3, Num: 2}, Size: 1 << 40, Blocks: 9, First: 2, Last: 600},
 		},
 	}
@@ -45,37 +45,51 @@ func TestManifest(t *testing.T) {
 	}
 }
 
-func checkpoint() ([]byte, *Directory) {
-	c := &Checkpoint{Ref: cp, Dir: NewDirectory()}
-	c.Dir.Pages[5] = Page{Object: name.Ref{Volume: two, Kind: name.Map, Epoch: 1}, Off: 3, Len: 20}
-	c.Dir.Pages[6] = c.Dir.Pages[5]
+func checkpoint() []byte {
+	c := &Checkpoint{Ref: cp}
 	c.Leaf(0, []extent.Run{{Start: 0, N: 3, Off: 9, Src: 1}, {Start: 500, N: 12, Off: 0, Src: 76}})
+	c.Keep(5, name.Ref{Volume: two, Kind: name.Map, Epoch: 1}, 99, 3, 20)
 	c.Leaf(1<<20, []extent.Run{{Start: 511, N: 1, Off: 1 << 20, Src: 1}})
-	c.Leaf(6, nil)
-	return c.Encode(), c.Dir
+	return c.Encode()
+}
+
+func pages(d *Directory, b []byte) (all [][]extent.Run, err error) {
+	for _, p := range d.Pages {
+		if d.Objects[p.Object] == cp {
+			runs, err := DecodePage(cp, b[min(int(p.Off), len(b)):min(int(p.Off+p.Len), len(b))])
+			if err != nil {
+				return nil, err
+			}
+			all = append(all, runs)
+		}
+	}
+	return all, nil
 }
 
 func TestCheckpoint(t *testing.T) {
-	b, dir := checkpoint()
-	got, err := DecodeDirectory(cp, b)
-	if err != nil || !reflect.DeepEqual(got, dir) {
-		t.Fatalf("%+v, want %+v: %v", got, dir, err)
+	b := checkpoint()
+	size := int64(len(b))
+	if d, need, err := DecodeDirectory(cp, size, b[size-mapTrailer:]); d != nil || need <= mapTrailer || err != nil {
+		t.Fatalf("of too short a tail: %+v %d %v", d, need, err)
+	} else if d, _, err := DecodeDirectory(cp, size, b[size-need:]); d == nil || err != nil {
+		t.Fatalf("of the tail: %v", err)
 	}
-	if _, ok := got.Pages[6]; ok || len(got.Pages) != 3 || len(got.Objects()) != 2 {
-		t.Errorf("%+v", got)
+	got, _, err := DecodeDirectory(cp, size, b)
+	if err != nil || len(got.Pages) != 3 || len(got.Objects) != 2 || got.Sizes[0] != 99 || got.Sizes[1] != size {
+		t.Fatalf("%+v: %v", got, err)
 	}
-	runs, err := DecodePage(got.Pages[0], b)
-	if err != nil || len(runs) != 2 || runs[1] != (extent.Run{Start: 500, N: 12, Src: 76}) {
-		t.Fatalf("%+v %v", runs, err)
+	if k := got.Pages[1]; k.Leaf != 5 || got.Objects[k.Object].Volume != two || k.Off != 3 || k.Len != 20 {
+		t.Errorf("%+v", k)
+	}
+	all, err := pages(got, b)
+	if err != nil || len(all) != 2 || all[0][1] != (extent.Run{Start: 500, N: 12, Src: 76}) || len(all[1]) != 1 {
+		t.Fatalf("%+v %v", all, err)
 	}
 	for bit := range len(b) * 8 {
 		b[bit/8] ^= 1 << (bit % 8)
-		d, err := DecodeDirectory(cp, b)
+		d, _, err := DecodeDirectory(cp, size, b)
 		if err == nil {
-			_, err = DecodePage(d.Pages[0], b)
-		}
-		if err == nil {
-			_, err = DecodePage(d.Pages[1<<20], b)
+			_, err = pages(d, b)
 		}
 		if err == nil {
 			t.Errorf("bit %d flipped unnoticed", bit)
@@ -102,7 +116,7 @@ func FuzzManifest(f *testing.F) {
 }
 
 func FuzzDirectory(f *testing.F) {
-	b, _ := checkpoint()
+	b := checkpoint()
 	body := b[:len(b)-mapTrailer]
 	t := wire.Reader{B: b[len(b)-mapTrailer+12:]}
 	f.Add(body[len(body)-int(t.U32()):])
@@ -110,29 +124,25 @@ func FuzzDirectory(f *testing.F) {
 		var w wire.Writer
 		w.Bytes(dir)
 		w.Bytes([]byte(mapMagic))
-		w.U32(Version)
+		w.U32(mapVersion)
 		w.U32(uint32(len(dir)))
 		w.Bytes(cp.Volume[:])
 		w.U64(cp.Epoch)
 		w.U64(cp.Num)
 		w.U32(wire.CRC(dir))
 		w.U32(wire.CRC(w.B[len(dir):]))
-		d, err := DecodeDirectory(cp, w.B)
-		if err != nil {
-			return
-		}
-		for _, p := range d.Pages {
-			DecodePage(p, w.B)
+		if d, _, err := DecodeDirectory(cp, int64(len(w.B)), w.B); err == nil {
+			pages(d, w.B)
 		}
 	})
 }
 
 func FuzzPage(f *testing.F) {
-	b, dir := checkpoint()
-	p := dir.Pages[0]
-	f.Add(b[p.Off : p.Off+p.Len-4])
+	b := checkpoint()
+	d, _, _ := DecodeDirectory(cp, int64(len(b)), b)
+	f.Add(b[:d.Pages[0].Len-4])
 	f.Fuzz(func(t *testing.T, b []byte) {
-		runs, err := DecodePage(Page{Object: cp, Len: uint32(len(b) + 4)}, binary.LittleEndian.AppendUint32(b, wire.CRC(b)))
+		runs, err := DecodePage(cp, binary.LittleEndian.AppendUint32(b, wire.CRC(b)))
 		if err != nil {
 			return
 		}

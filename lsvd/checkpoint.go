@@ -1,0 +1,231 @@
+package lsvd
+
+import (
+	"cmp"
+	"context"
+	"slices"
+
+	"miren.dev/runtime/lsvd/internal/extent"
+	"miren.dev/runtime/lsvd/internal/manifest"
+	"miren.dev/runtime/lsvd/internal/name"
+	"miren.dev/runtime/lsvd/store"
+	"miren.dev/runtime/pkg/errs"
+)
+
+// maxMaps is how many checkpoints may hold pages of the map. With more, the
+// pages of those that have least go to the next one.
+const maxMaps = 12
+
+// checkpoint writes the map and the manifest, and deletes what no manifest
+// names any more. The caller holds pub.
+func (d *Device) checkpoint(ctx context.Context, clean bool) error {
+	if err := d.merge(ctx); err != nil {
+		return err
+	}
+	d.mu.Lock()
+	snap := d.base.Snapshot()
+	m := d.man.Clone()
+	var dead []name.Ref
+	m.Segments = m.Segments[:0]
+	for _, s := range d.man.Segments {
+		t := d.table[s.Num]
+		if t.live == 0 && !d.uncounted {
+			dead = append(dead, s.Ref)
+			continue
+		}
+		s.Live = t.live
+		m.Segments = append(m.Segments, s)
+	}
+	m.Uncounted = d.uncounted
+	d.mu.Unlock()
+
+	var placed []wanted
+	var own mapObject
+	if m.Root != nil && !d.dirty {
+		m.Root.Seq = m.Durable
+	} else {
+		ref := name.Ref{Volume: d.vol, Kind: name.Map, Epoch: d.epoch, Num: d.nextMap}
+		d.nextMap++
+		cp := &manifest.Checkpoint{Ref: ref}
+		var err error
+		if placed, err = d.writeMap(ctx, cp, snap); err != nil {
+			return err
+		}
+		object := cp.Encode()
+		if err := d.create(ctx, ref, object); err != nil {
+			d.garbage = append(d.garbage, ref)
+			return err
+		}
+		d.stats.storedMap.Add(int64(len(object)))
+		own = mapObject{ref, int64(len(object))}
+		m.Root = &manifest.Root{Ref: ref, Size: own.size, Seq: m.Durable}
+		m.Maps = cp.Objects()
+	}
+	m.Clean = clean
+	old := d.man.Maps
+	// Once the manifest is written, Sweep may delete what it does not name:
+	// no reader may still be at a segment that was live when it looked.
+	d.pass()
+	if err := d.replace(ctx, m); err != nil {
+		if own.size > 0 {
+			d.garbage = append(d.garbage, own.ref)
+		}
+		return err
+	}
+	d.since, d.dirty = 0, false
+	d.settle(own, placed)
+	d.garbage = append(d.garbage, dead...)
+	for _, r := range old {
+		if !slices.Contains(m.Maps, r) {
+			d.garbage = append(d.garbage, r)
+		}
+	}
+	d.pass() // nobody reads pages where they were
+	if err := d.deleteGarbage(ctx); err != nil {
+		d.logger.Warn("deleting garbage failed, the next checkpoint tries again", "volume", d.vol.String(), "err", err)
+	}
+	return nil
+}
+
+// writeMap adds the leaves of snap to cp: those that changed, and those of
+// old checkpoints that have become many. It returns what it wrote; its object
+// will be d.nextObject.
+func (d *Device) writeMap(ctx context.Context, cp *manifest.Checkpoint, snap *extent.Map) ([]wanted, error) {
+	objects := map[uint32]mapObject{}
+	d.mu.RLock()
+	for i, o := range d.objects {
+		objects[i] = o
+	}
+	d.mu.RUnlock()
+	moved, err := d.oldPages(ctx, objects, snap)
+	if err != nil {
+		return nil, err
+	}
+	var placed []wanted
+	put := func(leaf uint64, off, n uint32) {
+		placed = append(placed, wanted{leaf, extent.Page{Object: d.nextObject, Off: off, Len: n}})
+	}
+	snap.Leaves(func(leaf uint64, p extent.Page, runs []extent.Run) {
+		b, move := moved[p.Object]
+		switch {
+		case err != nil:
+		case p.Len == 0:
+			off, n := cp.Leaf(leaf, runs)
+			put(leaf, off, n)
+		case !move:
+			o := objects[p.Object]
+			cp.Keep(leaf, o.ref, o.size, p.Off, p.Len)
+		case uint64(p.Off)+uint64(p.Len) > uint64(len(b)):
+			err = errs.New(errs.Corrupt, "checkpoint %s is cut off", objects[p.Object].ref)
+		default:
+			page := b[p.Off : p.Off+p.Len]
+			if _, err = manifest.DecodePage(objects[p.Object].ref, page); err == nil {
+				off, n := cp.Raw(leaf, page)
+				put(leaf, off, n)
+			} else if d.opts.AcceptLoss {
+				off, n := cp.Leaf(leaf, lostLeaf())
+				put(leaf, off, n)
+				err = nil
+			}
+		}
+	})
+	return placed, err
+}
+
+// oldPages picks checkpoints whose pages are to be written again, when there
+// are many, and reads them.
+func (d *Device) oldPages(ctx context.Context, objects map[uint32]mapObject, snap *extent.Map) (map[uint32][]byte, error) {
+	if len(objects) < maxMaps {
+		return nil, nil
+	}
+	live := map[uint32]int64{}
+	for i := range objects {
+		live[i] = 0
+	}
+	snap.Leaves(func(_ uint64, p extent.Page, _ []extent.Run) {
+		if p.Len > 0 {
+			live[p.Object] += int64(p.Len)
+		}
+	})
+	order := make([]uint32, 0, len(live))
+	for i := range live {
+		order = append(order, i)
+	}
+	slices.SortFunc(order, func(a, b uint32) int { return cmp.Or(cmp.Compare(live[a], live[b]), cmp.Compare(a, b)) })
+	moved := map[uint32][]byte{}
+	for i, o := range order {
+		if live[o] > 0 && i >= maxMaps*2/3 && live[o]*3 > objects[o].size {
+			continue
+		}
+		var b []byte
+		if live[o] > 0 {
+			var err error
+			if b, _, err = d.st.Get(ctx, objects[o].ref.Key()); errs.Is(err, errs.NotFound) {
+				return nil, errs.New(errs.Corrupt, "checkpoint %s is missing", objects[o].ref)
+			} else if err != nil {
+				return nil, err
+			}
+		}
+		moved[o] = b
+	}
+	return moved, nil
+}
+
+// settle makes the device's maps and table those of the manifest just
+// written. The caller holds pub.
+func (d *Device) settle(own mapObject, placed []wanted) {
+	d.mu.Lock()
+	if own.size > 0 {
+		d.objects[d.nextObject] = own
+		d.nextObject++
+	}
+	keep := make(map[uint64]bool, len(d.man.Segments))
+	for _, s := range d.man.Segments {
+		keep[s.Num] = true
+	}
+	for num := range d.table {
+		if !keep[num] {
+			delete(d.table, num)
+		}
+	}
+	d.mu.Unlock()
+	for len(placed) > 0 {
+		n := min(len(placed), 512)
+		d.mu.Lock()
+		for _, w := range placed[:n] {
+			d.base.SetPage(w.leaf, w.page)
+		}
+		d.mu.Unlock()
+		placed = placed[n:]
+	}
+	d.mu.Lock()
+	for i, o := range d.objects {
+		if !slices.Contains(d.man.Maps, o.ref) {
+			delete(d.objects, i)
+		}
+	}
+	d.loaded = d.base.Evict(false, d.opts.MapBytes)
+	d.mu.Unlock()
+}
+
+// readDirectory reads the directory of a checkpoint.
+func readDirectory(ctx context.Context, st store.Store, root *manifest.Root) (dir *manifest.Directory, err error) {
+	n := min(root.Size, 256<<10)
+	for {
+		var need int64
+		err = again(func() error {
+			b, err := st.GetRange(ctx, root.Ref.Key(), root.Size-n, n)
+			if errs.Is(err, errs.NotFound) || errs.Is(err, errs.InvalidArgument) {
+				return errs.New(errs.Corrupt, "checkpoint %s is missing or cut off", root.Ref)
+			}
+			if err == nil {
+				dir, need, err = manifest.DecodeDirectory(root.Ref, root.Size, b)
+			}
+			return err
+		})
+		if err != nil || dir != nil {
+			return dir, err
+		}
+		n = need
+	}
+}
