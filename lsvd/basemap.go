@@ -218,25 +218,6 @@ func (d *Device) decodePage(ref name.Ref, b []byte) ([]extent.Run, error) {
 	return runs, nil
 }
 
-// locate finds the pieces of a range that are not zeros. They may be read until
-// the caller leaves the gate.
-func (d *Device) locate(ctx context.Context, lba, n uint64) (pieces []piece, g *gate, err error) {
-	err = d.resolved(ctx, lba, n, func() error {
-		pieces = pieces[:0]
-		err := d.resolve(-1, lba, n, func(x piece, zero bool) {
-			if !zero {
-				pieces = append(pieces, x)
-			}
-		})
-		if err == nil {
-			g = d.gate
-			g.enter()
-		}
-		return err
-	})
-	return pieces, g, err
-}
-
 // resolved calls f, which uses resolve, with mu held for reading; it loads the
 // leaves of the range and calls it again when some were not.
 func (d *Device) resolved(ctx context.Context, lba, n uint64, f func() error) error {

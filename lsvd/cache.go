@@ -1,115 +1,100 @@
 package lsvd
 
 import (
-	"bytes"
-	"container/list"
 	"context"
-	"fmt"
 	"sync"
+	"sync/atomic"
 
-	"golang.org/x/sync/singleflight"
-
+	"miren.dev/runtime/lsvd/internal/diskcache"
 	"miren.dev/runtime/lsvd/internal/manifest"
-	"miren.dev/runtime/lsvd/internal/name"
+	"miren.dev/runtime/lsvd/internal/s3fifo"
 	"miren.dev/runtime/lsvd/internal/segment"
 	"miren.dev/runtime/lsvd/store"
 	"miren.dev/runtime/pkg/errs"
 )
 
-// Read-ahead, in frames of 64 KiB: a miss fetches 256 KiB; misses that follow
-// each other fetch twice as much each time, up to 8 MiB.
+// Frames of 64 KiB fetched at once from a store that is far: 256 KiB around
+// what a random read asks for, as long as that pays, and at most 8 MiB.
 const (
 	fetchFrames    = 4
 	maxFetchFrames = 128
-	// maxIndexes bounds the segment indexes kept; each has about 6 KiB.
-	maxIndexes = 1024
 )
 
-// cache holds plain frames of segments in memory, evicting by SIEVE: a hand
-// goes from old to new and evicts what was not read since it passed. Segments
-// never change, so nothing is ever invalidated.
+// cache answers reads of segments, from the nearest tier that can: frames in
+// memory; the disk cache, if there is one; the store. Segments never change,
+// so nothing is ever invalidated. All it keeps in memory, indexes too, is
+// within limit; what readers and fetches are busy with comes on top.
+//
+// From tiers that are as fast as a local file only the blocks asked for are
+// read, and whole frames brought into memory as long as that pays: see thrift.
+//
+// Lock order: none of its locks is held while another is taken, or while
+// anything is read.
 type cache struct {
 	st     store.Store
+	near   store.Near // st, if it is near
+	disk   *diskcache.Cache
 	key    []byte
-	limit  int64
-	flight singleflight.Group
+	manual bool // no goroutines
 
-	mu      sync.Mutex
-	frames  map[frameKey]*list.Element
-	order   *list.List // of *cached, newest in front
-	hand    *list.Element
-	bytes   int64
-	hits    int64
-	misses  int64
-	next    frameKey // the frame after the last fetch
-	ramp    int
-	indexes map[name.Ref]*segment.Index
+	shards  []shard
+	room    int64 // for frames
+	sources sources
+	fill    thrift // whole frames from near tiers
+	ahead   bet    // frames that nobody asked for
+
+	ctx      context.Context // of what nobody waits for
+	stop     context.CancelFunc
+	fetches  sync.WaitGroup
+	inFlight atomic.Int64 // bytes on their way that nobody asked for
+
+	storeReads, storeBytes, diskHits, aheadBytes atomic.Int64
 }
 
-type frameKey struct {
-	ref   name.Ref
-	frame int
-}
-
-type cached struct {
-	key  frameKey
-	data []byte
-	seen bool
-}
-
-func newCache(st store.Store, key []byte, limit int64) *cache {
-	return &cache{st: st, key: key, limit: limit, frames: map[frameKey]*list.Element{}, order: list.New(), indexes: map[name.Ref]*segment.Index{}}
-}
-
-func (c *cache) figures() (hits, misses, bytes int64) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.hits, c.misses, c.bytes
-}
-
-// index returns the index of a segment.
-func (c *cache) index(ctx context.Context, s *manifest.Segment) (*segment.Index, error) {
-	c.mu.Lock()
-	x := c.indexes[s.Ref]
-	c.mu.Unlock()
-	if x != nil {
-		return x, nil
+func newCache(st store.Store, disk *diskcache.Cache, opts Options) *cache {
+	c := &cache{st: st, disk: disk, key: opts.Key, manual: opts.manual, fill: thrift{pays: 4}}
+	indexes := opts.CacheBytes / 8
+	if near, ok := st.(store.Near); ok {
+		c.near = near
+		indexes = opts.CacheBytes / 4 // they have checksums of blocks
 	}
-	for n := min(s.Size, 32<<10); ; {
-		var need int64
-		err := again(func() error {
-			tail, err := c.fetch(ctx, s, s.Size-n, n)
-			if err == nil {
-				x, need, err = segment.Open(s.Ref, c.key, s.Size, tail)
-			}
-			return err
-		})
-		if err != nil {
-			return nil, err
-		}
-		if x == nil {
-			n = need
-			continue
-		}
-		if x.Fence || x.Blocks != s.Blocks {
-			return nil, errs.New(errs.Corrupt, "segment %s is not what the manifest says", s.Ref)
-		}
-		c.mu.Lock()
-		if len(c.indexes) >= maxIndexes {
-			for r := range c.indexes { // any: they cost one small read
-				delete(c.indexes, r)
-				break
-			}
-		}
-		c.indexes[s.Ref] = x
-		c.mu.Unlock()
-		return x, nil
+	c.room = opts.CacheBytes - indexes
+	c.shards = newShards(c.room)
+	c.sources.ids = map[uint64]int32{}
+	c.sources.policy = s3fifo.New(indexes, indexes/10, 8<<10)
+	c.ctx, c.stop = context.WithCancel(context.Background())
+	return c
+}
+
+// close ends what is under way for nobody. No reads may come.
+func (c *cache) close() {
+	c.stop()
+	c.fetches.Wait()
+}
+
+func (c *cache) figures(s *Stats) {
+	for i := range c.shards {
+		x := &c.shards[i]
+		x.mu.Lock()
+		s.CacheHits += x.hits
+		s.CacheMisses += x.misses
+		s.CacheBytes += x.policy.Bytes()
+		x.mu.Unlock()
 	}
+	s.CacheBytes += c.sources.bytes()
+	s.CacheDiskHits = c.diskHits.Load()
+	s.StoreReads = c.storeReads.Load()
+	s.StoreReadBytes = c.storeBytes.Load()
+	s.ReadAhead = c.aheadBytes.Load()
+	s.ReadAheadUsed = c.ahead.good.Load()
+	s.ReadAheadWasted = c.ahead.bad.Load()
 }
 
 // fetch reads a range of a segment, whole. A segment that the manifest names
 // and the store does not have is damage, not absence.
 func (c *cache) fetch(ctx context.Context, s *manifest.Segment, off, n int64) ([]byte, error) {
+	c.storeReads.Add(1)
+	c.storeBytes.Add(n)
 	b, err := c.st.GetRange(ctx, s.Ref.Key(), off, n)
 	if errs.Is(err, errs.NotFound) || errs.Is(err, errs.InvalidArgument) {
 		return nil, errs.New(errs.Corrupt, "segment %s is missing or cut off", s.Ref)
@@ -120,124 +105,216 @@ func (c *cache) fetch(ctx context.Context, s *manifest.Segment, off, n int64) ([
 	return b, err
 }
 
+// part is a piece of a read: blocks of a segment, in a row, and where to.
+type part struct {
+	s     *manifest.Segment
+	block uint64
+	p     []byte
+}
+
+// head is the part of x that lies in its first frame.
+func (x part) head() (f, at int, p []byte) {
+	f, at = int(x.block/segment.FrameBlocks), int(x.block%segment.FrameBlocks)*BlockSize
+	return f, at, x.p[:min(len(x.p), segment.FrameSize-at)]
+}
+
+// skip is x without its first n bytes.
+func (x part) skip(n int) part {
+	return part{x.s, x.block + uint64(n/BlockSize), x.p[n:]}
+}
+
 // read fills p with the data of a segment from block on.
 func (c *cache) read(ctx context.Context, s *manifest.Segment, block uint64, p []byte) error {
-	for len(p) > 0 {
-		f := int(block / segment.FrameBlocks)
-		data, err := c.frame(ctx, s, f)
-		if err != nil {
+	for _, x := range c.memory(nil, part{s, block, p}) {
+		if err := c.load(ctx, x); err != nil {
 			return err
 		}
-		at := int(block%segment.FrameBlocks) * BlockSize
-		if at >= len(data) {
-			return errs.New(errs.Corrupt, "segment %s has no block %d", s.Ref, block)
-		}
-		n := copy(p, data[at:])
-		p, block = p[n:], block+uint64(n/BlockSize)
 	}
 	return nil
 }
 
-func (c *cache) frame(ctx context.Context, s *manifest.Segment, f int) ([]byte, error) {
-	k := frameKey{s.Ref, f}
-	if data := c.get(k); data != nil {
-		return data, nil
-	}
-	x, err := c.index(ctx, s)
-	if err != nil {
-		return nil, err
-	}
-	if f >= x.Frames() {
-		return nil, errs.New(errs.Corrupt, "segment %s has no frame %d", s.Ref, f)
-	}
-	start := f / fetchFrames * fetchFrames
-	v, err, _ := c.flight.Do(fmt.Sprintf("%s/%d", s.Ref, start), func() (any, error) {
-		// What one reader gives up, others may wait for.
-		return c.load(context.WithoutCancel(ctx), s, x, start)
-	})
-	if err != nil {
-		return nil, err
-	}
-	return v.([][]byte)[f-start], nil
-}
-
-// load fetches the frames from start on, and more when reads are sequential.
-func (c *cache) load(ctx context.Context, s *manifest.Segment, x *segment.Index, start int) ([][]byte, error) {
-	c.mu.Lock()
-	if c.next == (frameKey{s.Ref, start}) && int64(c.ramp)*segment.FrameSize*4 <= c.limit {
-		c.ramp = min(2*c.ramp, maxFetchFrames)
-	} else {
-		c.ramp = fetchFrames
-	}
-	end := min(start+c.ramp, x.Frames())
-	c.next = frameKey{s.Ref, end}
-	c.mu.Unlock()
-	off, n := x.Range(start, end)
-	out := make([][]byte, end-start)
-	err := again(func() error {
-		b, err := c.fetch(ctx, s, off, n)
-		for i := 0; i < len(out) && err == nil; i++ {
-			at, size := x.Range(start+i, start+i+1)
-			out[i], err = x.Decode(start+i, b[at-off:at-off+size])
-		}
-		return err
-	})
-	if err != nil {
-		return nil, err
-	}
-	for i, data := range out {
-		if x.Raw(start + i) {
-			data = bytes.Clone(data) // do not pin all fetched bytes
-		}
-		c.put(frameKey{s.Ref, start + i}, data)
-	}
-	return out, nil
-}
-
-func (c *cache) get(k frameKey) []byte {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	e := c.frames[k]
-	if e == nil {
-		c.misses++
-		return nil
-	}
-	c.hits++
-	f := e.Value.(*cached)
-	f.seen = true
-	return f.data
-}
-
-func (c *cache) put(k frameKey, data []byte) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.frames[k] != nil || int64(len(data)) > c.limit {
-		return
-	}
-	for c.bytes+int64(len(data)) > c.limit {
-		c.evict()
-	}
-	c.frames[k] = c.order.PushFront(&cached{key: k, data: data})
-	c.bytes += int64(len(data))
-}
-
-// evict removes one frame; there is one. The caller holds mu.
-func (c *cache) evict() {
-	for {
-		if c.hand == nil {
-			c.hand = c.order.Back()
-		}
-		f := c.hand.Value.(*cached)
-		prev := c.hand.Prev()
-		if f.seen {
-			f.seen = false
-			c.hand = prev
+// memory copies what is in memory and appends the rest to missing.
+func (c *cache) memory(missing []part, x part) []part {
+	gap := x
+	for len(x.p) > 0 {
+		f, at, p := x.head()
+		n := c.get(frameKey{x.s.Num, uint32(f)}, at, p)
+		if n > 0 {
+			if k := len(gap.p) - len(x.p); k > 0 {
+				missing = append(missing, part{gap.s, gap.block, gap.p[:k]})
+			}
+			x = x.skip(n)
+			gap = x
 			continue
 		}
-		c.order.Remove(c.hand)
-		delete(c.frames, f.key)
-		c.bytes -= int64(len(f.data))
-		c.hand = prev
-		return
+		x = x.skip(len(p))
 	}
+	if len(gap.p) > 0 {
+		missing = append(missing, gap)
+	}
+	return missing
+}
+
+// loadAll loads parts, beside each other.
+func (c *cache) loadAll(ctx context.Context, parts []part) error {
+	if len(parts) == 1 || c.manual {
+		for _, x := range parts {
+			if err := c.load(ctx, x); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	const most = 16
+	var next atomic.Int64
+	var wg sync.WaitGroup
+	failed := make([]error, min(len(parts), most))
+	work := func(me int) {
+		for failed[me] == nil {
+			i := int(next.Add(1)) - 1
+			if i >= len(parts) {
+				return
+			}
+			failed[me] = c.load(ctx, parts[i])
+		}
+	}
+	for me := 1; me < len(failed); me++ {
+		wg.Go(func() { work(me) })
+	}
+	work(0)
+	wg.Wait()
+	for _, err := range failed {
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// load fills what is not in memory.
+func (c *cache) load(ctx context.Context, x part) error {
+	if end := x.block + uint64(len(x.p)/BlockSize); end > x.s.Blocks {
+		return errs.New(errs.Corrupt, "segment %s has no block %d", x.s.Ref, end-1)
+	}
+	if c.disk == nil && c.near == nil {
+		return c.loadFar(ctx, x)
+	}
+	far := x
+	for len(x.p) > 0 {
+		n := 0
+		if c.near != nil {
+			n = c.loadNear(ctx, x)
+		}
+		if n == 0 && c.disk != nil {
+			n = c.loadDisk(x)
+		}
+		if n == 0 {
+			_, _, p := x.head()
+			x = x.skip(len(p))
+			continue
+		}
+		if k := len(far.p) - len(x.p); k > 0 {
+			if err := c.loadFar(ctx, part{far.s, far.block, far.p[:k]}); err != nil {
+				return err
+			}
+		}
+		x = x.skip(n)
+		far = x
+	}
+	if len(far.p) > 0 {
+		return c.loadFar(ctx, far)
+	}
+	return nil
+}
+
+// bring reports whether a whole frame should be brought into memory.
+func (c *cache) bring() bool { return c.room >= segment.FrameSize+frameCost && c.fill.take() }
+
+// frameSize is how many bytes of data a frame of a segment has.
+func frameSize(s *manifest.Segment, f int) int {
+	return int(min(segment.FrameBlocks, s.Blocks-uint64(f)*segment.FrameBlocks)) * BlockSize
+}
+
+func diskKey(s *manifest.Segment, f int) diskcache.Key {
+	return diskcache.Key{Ref: s.Ref, Size: uint64(s.Size), First: s.First, Last: s.Last, Frame: uint32(f)}
+}
+
+// loadDisk fills the head of x from the disk cache, and returns how much.
+func (c *cache) loadDisk(x part) int {
+	f, at, p := x.head()
+	if c.bring() {
+		whole := newFrame(frameSize(x.s, f))
+		defer whole.release()
+		if !c.disk.Get(diskKey(x.s, f), 0, whole.data) {
+			return 0
+		}
+		copy(p, whole.data[at:])
+		c.put(frameKey{x.s.Num, uint32(f)}, whole, filled)
+	} else if !c.disk.Get(diskKey(x.s, f), at, p) {
+		return 0
+	}
+	c.diskHits.Add(1)
+	return len(p)
+}
+
+// loadNear fills the head of x, or more, from a store that is near, and
+// returns how much. What is stored plain is read without detour.
+func (c *cache) loadNear(ctx context.Context, x part) int {
+	src, err := c.source(ctx, x.s)
+	if err != nil {
+		return 0 // asked again, it gives its error
+	}
+	f, at, p := x.head()
+	if !src.IsPlain(f) {
+		return 0
+	}
+	size := src.PlainSize(f)
+	switch {
+	case len(p) == size: // all of it: and those after it that are like it
+		n, last := 0, f
+		for n < len(x.p) && last < src.Frames() && src.IsPlain(last) && n+src.PlainSize(last) <= len(x.p) {
+			n += src.PlainSize(last)
+			last++
+		}
+		off, _ := src.Range(f, f+1)
+		if !c.readNear(ctx, src, x.p[:n], off) {
+			return 0
+		}
+		for i, b := f, x.p[:n]; i < last; i++ {
+			size := src.PlainSize(i)
+			if !src.Holds(i, b[:size]) {
+				return 0
+			}
+			if c.bring() {
+				whole := newFrame(size)
+				copy(whole.data, b)
+				c.put(frameKey{x.s.Num, uint32(i)}, whole, filled)
+				whole.release()
+			}
+			b = b[size:]
+		}
+		return n
+	case src.knows(f) && !c.bring():
+		off, _ := src.Range(f, f+1)
+		if !c.readNear(ctx, src, p, off+int64(at)) || !src.intact(f, at, p) {
+			return 0
+		}
+		return len(p)
+	}
+	whole := newFrame(size)
+	defer whole.release()
+	off, _ := src.Range(f, f+1)
+	if !c.readNear(ctx, src, whole.data, off) || !src.Holds(f, whole.data) {
+		return 0
+	}
+	src.learn(f, whole.data)
+	copy(p, whole.data[at:])
+	c.put(frameKey{x.s.Num, uint32(f)}, whole, filled)
+	return len(p)
+}
+
+func (c *cache) readNear(ctx context.Context, src *source, p []byte, off int64) bool {
+	c.storeReads.Add(1)
+	c.storeBytes.Add(int64(len(p)))
+	return c.near.ReadObject(ctx, src.key, p, off) == nil
 }

@@ -277,7 +277,7 @@ func (c *checker) checkSegment(ctx context.Context, s *manifest.Segment) (n int6
 		bad := map[int]bool{}
 		for i := range x.Frames() {
 			off, size := x.Range(i, i+1)
-			if _, err := x.Decode(i, b[off:off+size]); err != nil {
+			if err := x.DecodeInto(i, b[off:off+size], make([]byte, x.PlainSize(i))); err != nil {
 				bad[i] = true
 				whole = cmp.Or(whole, err)
 			}
@@ -364,7 +364,7 @@ func (c *checker) blameView(ctx context.Context, v *view) error {
 	if err != nil {
 		return err
 	}
-	ca := newCache(c.st, c.key, 1)
+	ca := newCache(c.st, nil, Options{Key: c.key})
 	for _, s := range segments {
 		if s.Ref.Kind != name.Data || v.m.Root != nil && s.First <= v.m.Root.Seq {
 			continue

@@ -246,6 +246,7 @@ func (d *Device) Close(ctx context.Context) error {
 		err = d.retryWhile(ctx, d.failure, func() error { return d.drain(ctx, true) })
 	}
 	d.pass()
+	d.cache.close()
 	d.wal.Close()
 	d.lock.Close()
 	return err
@@ -263,11 +264,18 @@ type Stats struct {
 	StoredBlocks  int64         // blocks that segments hold
 	Segments      int
 	LogBytes      int64 // space of log files in use
-	CacheHits     int64 // frames
+	CacheHits     int64 // reads of frames that were in memory
 	CacheMisses   int64
-	CacheBytes    int64
+	CacheBytes    int64 // in memory, with indexes
 	MapBytes      int64 // of the map in memory, about
 	StoreFailures int64 // operations that are or were tried again
+
+	CacheDiskHits   int64 // of the misses, those that the disk cache had
+	StoreReads      int64 // reads of parts of segments
+	StoreReadBytes  int64
+	ReadAhead       int64 // bytes brought in before they were asked for
+	ReadAheadUsed   int64 // frames brought in that were read then
+	ReadAheadWasted int64 // or were not
 }
 
 type counters struct {
@@ -294,6 +302,6 @@ func (d *Device) Stats() Stats {
 		s.LiveBlocks += int64(g.live)
 		s.StoredBlocks += int64(g.Blocks)
 	}
-	s.CacheHits, s.CacheMisses, s.CacheBytes = d.cache.figures()
+	d.cache.figures(&s)
 	return s
 }

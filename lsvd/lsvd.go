@@ -94,10 +94,14 @@ type Options struct {
 	CutBytes   int64         // a cut is frozen at this size; default 16 MiB
 	CutAge     time.Duration // or at this age; default 5 s
 	MaxUnsent  int64         // bound of logged bytes not yet in the store; default 1 GiB
-	CacheBytes int64         // bound of the read cache; default 64 MiB
+	CacheBytes int64         // bound of the read cache in memory, with its indexes; default 64 MiB
 	MapBytes   int64         // bound of what the map keeps in memory though it is stored; default 32 MiB
 	Checkpoint int           // segments between checkpoints; default 16
 	GCRatio    float64       // start GC above this ratio of stored to live blocks; default 1.43
+
+	// DiskCache, if set, keeps what was written and read on a local disk. It
+	// may be shared, and is closed by who opened it, after the disks.
+	DiskCache *DiskCache
 
 	// RemoteFlush makes Flush and FUA wait until the store has the data too.
 	RemoteFlush bool

@@ -55,7 +55,7 @@ func Open(ctx context.Context, st store.Store, fs vfs.FS, id ID, opts Options) (
 		opts: opts, st: st, pub: make(baton, 1), logger: opts.Logger, vol: id,
 		active: newCut(), base: extent.New(maxBlocks), table: map[uint64]*seg{}, gate: newGate(),
 		space: make(chan struct{}), kick: make(chan struct{}, 1), done: make(chan struct{}),
-		objects: map[uint32]mapObject{}, lostMaps: map[name.Ref]bool{}, cache: newCache(st, opts.Key, opts.CacheBytes),
+		objects: map[uint32]mapObject{}, lostMaps: map[name.Ref]bool{}, cache: newCache(st, opts.DiskCache.cache(), opts),
 	}
 	d.base.Dropped = d.dropped
 	d.recent = d.newRecent()

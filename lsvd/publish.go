@@ -171,6 +171,7 @@ func (d *Device) publish(ctx context.Context) (bool, error) {
 		return false, err
 	}
 	s := manifest.Segment{Num: d.man.NextSegment, Ref: ref, Size: int64(len(c.sealed)), First: c.first, Last: c.last}
+	d.cache.sealed(&s, c.sealed)
 	d.adopt(&s, entries)
 	d.mu.Lock()
 	d.frozen = d.frozen[1:]

@@ -8,7 +8,8 @@ import (
 	"miren.dev/runtime/pkg/errs"
 )
 
-// piece is where some blocks of a read are.
+// piece is where some blocks of a read are. If it names nothing, they are
+// zeros.
 type piece struct {
 	lba, n uint64
 	chunk  *wal.Chunk // in the log, or
@@ -36,87 +37,123 @@ func (d *Device) ReadAt(ctx context.Context, p []byte, off int64) error {
 }
 
 func (d *Device) readBlocks(ctx context.Context, p []byte, off int64) error {
-	clear(p) // what no piece covers reads as zeros
 	first := uint64(off / BlockSize)
-	pieces, g, err := d.locate(ctx, first, uint64(len(p)/BlockSize))
+	var few [8]piece // most reads need no memory of their own
+	pieces, g, err := d.locate(ctx, first, uint64(len(p)/BlockSize), few[:0])
 	if err != nil {
 		return err
 	}
 	defer g.leave()
-	for _, x := range pieces {
-		at := (x.lba - first) * BlockSize
-		b := p[at : at+x.n*BlockSize]
+	var missing []part
+	for i := range pieces {
+		x := &pieces[i]
+		b := p[(x.lba-first)*BlockSize:][:x.n*BlockSize]
 		var err error
-		if x.lost || x.seg != nil && x.seg.lost {
+		switch {
+		case x.lost || x.seg != nil && x.seg.lost:
 			err = errs.New(errs.Corrupt, "its content was lost, and the loss accepted")
-		} else if x.chunk != nil {
+		case x.chunk != nil:
 			err = x.chunk.Read(b, x.block)
-		} else {
-			err = d.cache.read(ctx, &x.seg.Segment, x.block, b)
+		case x.seg != nil:
+			missing = d.cache.memory(missing, part{&x.seg.Segment, x.block, b})
+		default:
+			clear(b)
 		}
 		if err != nil {
 			return errs.Wrap(err, "read disk %s at %d", d.vol, x.lba*BlockSize)
 		}
 	}
-	return nil
+	if len(missing) == 0 {
+		return nil
+	}
+	return errs.Wrap(d.cache.loadAll(ctx, missing), "read disk %s at %d+%d", d.vol, off, len(p))
 }
 
-// resolve calls f for the mapped pieces of an address range, as seen from a
-// layer: -1 the active cut, then the frozen ones from new to old, then the
-// base map. The caller holds mu.
-func (d *Device) resolve(layer int, lba, n uint64, f func(p piece, zero bool)) error {
-	if layer == len(d.frozen)+1 {
-		if !d.base.Loaded(lba, n) {
-			return errAbsent
+// locate appends the pieces of a range. They may be read until the caller
+// leaves the gate.
+func (d *Device) locate(ctx context.Context, lba, n uint64, pieces []piece) ([]piece, *gate, error) {
+	d.mu.RLock()
+	err := d.readable()
+	if err == nil {
+		pieces, err = d.resolve(lba, n, pieces)
+	}
+	g := d.gate
+	if err == nil {
+		g.enter()
+	}
+	d.mu.RUnlock()
+	if err == errAbsent {
+		return d.locateAbsent(ctx, lba, n)
+	}
+	return pieces, g, err
+}
+
+func (d *Device) locateAbsent(ctx context.Context, lba, n uint64) (pieces []piece, g *gate, err error) {
+	err = d.resolved(ctx, lba, n, func() (err error) {
+		if pieces, err = d.resolve(lba, n, pieces[:0]); err == nil {
+			g = d.gate
+			g.enter()
 		}
-		var err error
-		d.base.Walk(lba, n, func(lba, n uint64, v extent.Value) bool {
-			s := d.table[v.Src]
-			if v.Src == lostSource {
-				f(piece{lba: lba, n: n, lost: true}, false)
-				return true
-			}
-			if s == nil {
-				err = errs.New(errs.Corrupt, "map of %s names segment %d, which the manifest does not have", d.vol, v.Src)
-				return false
-			}
-			f(piece{lba: lba, n: n, seg: s, block: uint64(v.Off)}, false)
-			return true
-		})
 		return err
-	}
-	c, over := d.active, d.recent
-	if layer == len(d.frozen) {
-		c = nil
-	} else if layer >= 0 {
-		c = d.frozen[len(d.frozen)-1-layer]
-	}
-	if c != nil {
-		over = c.over
-	}
-	next, end := lba, lba+n
-	var err error
-	over.Walk(lba, n, func(lba, n uint64, v extent.Value) bool {
-		if lba > next {
-			if err = d.resolve(layer+1, next, lba-next, f); err != nil {
-				return false
-			}
-		}
-		next = lba + n
-		p := piece{lba: lba, n: n}
-		if !v.IsZero() && c != nil {
-			p.chunk, p.block = c.chunks[v.Src], uint64(v.Off)
-		} else if !v.IsZero() {
-			p.seg, p.block = d.table[v.Src], uint64(v.Off)
-			p.lost = p.seg == nil
-		}
-		f(p, v.IsZero())
-		return true
 	})
-	if err == nil && next < end {
-		err = d.resolve(layer+1, next, end-next, f)
+	return pieces, g, err
+}
+
+// resolve appends the pieces of a range, or fails with errAbsent. The caller
+// holds mu.
+func (d *Device) resolve(lba, n uint64, pieces []piece) ([]piece, error) {
+	for end := lba + n; lba < end; {
+		x, err := d.find(lba, end-lba)
+		if err != nil {
+			return pieces[:0], err
+		}
+		pieces = append(pieces, x)
+		lba += x.n
 	}
-	return err
+	return pieces, nil
+}
+
+// find returns the piece that begins at lba, of at most n blocks: as the active
+// cut has it, or else the frozen ones from new to old, or else what was sent
+// since the last merge, or else the base map. The caller holds mu.
+func (d *Device) find(lba, n uint64) (piece, error) {
+	for layer := len(d.frozen); layer >= 0; layer-- {
+		c := d.active
+		if layer < len(d.frozen) {
+			c = d.frozen[layer]
+		}
+		v, k, is := c.over.Get(lba)
+		n = min(n, k)
+		if is == extent.Unmapped {
+			continue // for n blocks this layer has nothing
+		}
+		p := piece{lba: lba, n: n}
+		if !v.IsZero() {
+			p.chunk, p.block = c.chunks[v.Src], uint64(v.Off)
+		}
+		return p, nil
+	}
+	v, k, is := d.recent.Get(lba)
+	n = min(n, k)
+	if is == extent.Unmapped {
+		v, k, is = d.base.Get(lba)
+		n = min(n, k)
+	}
+	p := piece{lba: lba, n: n}
+	switch {
+	case is == extent.Absent:
+		return p, errAbsent
+	case is == extent.Unmapped || v.IsZero():
+		return p, nil
+	case v.Src == lostSource:
+		p.lost = true
+		return p, nil
+	}
+	p.seg, p.block = d.table[v.Src], uint64(v.Off)
+	if p.seg == nil {
+		return p, errs.New(errs.Corrupt, "map of %s names segment %d, which the manifest does not have", d.vol, v.Src)
+	}
+	return p, nil
 }
 
 // statusStep is how much of the map Status looks at in one go.
@@ -129,37 +166,31 @@ func (d *Device) Status(off, n int64, f func(off, n int64, hole bool) bool) erro
 		return err
 	}
 	first, end := uint64(off/BlockSize), uint64((off+n+BlockSize-1)/BlockSize)
-	type part struct {
+	type stretch struct {
 		lo, hi uint64
 		hole   bool
 	}
-	var parts []part
-	add := func(lo, hi uint64, hole bool) {
-		if k := len(parts) - 1; k >= 0 && parts[k].hole == hole {
-			parts[k].hi = hi
-		} else if hi > lo {
-			parts = append(parts, part{lo, hi, hole})
-		}
-	}
+	var all []stretch
+	var found []piece
 	for lo := first; lo < end; lo += statusStep {
 		n := min(statusStep, end-lo)
-		var found []part
-		err := d.resolved(context.Background(), lo, n, func() error {
-			found = found[:0]
-			return d.resolve(-1, lo, n, func(p piece, zero bool) { found = append(found, part{p.lba, p.lba + p.n, zero}) })
+		err := d.resolved(context.Background(), lo, n, func() (err error) {
+			found, err = d.resolve(lo, n, found[:0])
+			return err
 		})
 		if err != nil {
 			return err
 		}
-		next := lo
-		for _, p := range found {
-			add(next, p.lo, true)
-			add(p.lo, p.hi, p.hole)
-			next = p.hi
+		for _, x := range found {
+			hole := x.chunk == nil && x.seg == nil && !x.lost
+			if k := len(all) - 1; k >= 0 && all[k].hole == hole {
+				all[k].hi = x.lba + x.n
+			} else {
+				all = append(all, stretch{x.lba, x.lba + x.n, hole})
+			}
 		}
-		add(next, lo+n, true)
 	}
-	for _, p := range parts {
+	for _, p := range all {
 		lo, hi := max(int64(p.lo)*BlockSize, off), min(int64(p.hi)*BlockSize, off+n)
 		if lo < hi && !f(lo, hi-lo, p.hole) {
 			return nil

@@ -23,7 +23,8 @@ import (
 // absent. Several processes may use one directory: link is the atomic create,
 // and Replace and Delete exclude each other by flock of the file ".lock".
 type Dir struct {
-	root string
+	root  string
+	files files
 }
 
 // staleTemp is how old a temporary file is before it counts as the leftover
@@ -215,6 +216,7 @@ func (d *Dir) Delete(ctx context.Context, key string) error {
 	}
 	defer unlock()
 	path := d.path(key)
+	d.files.forget(key)
 	if err := os.Remove(path); errors.Is(err, fs.ErrNotExist) {
 		return nil
 	} else if err != nil {

@@ -530,3 +530,51 @@ func (w *walker) walk(n *node, h int, base uint64) bool {
 	}
 	return true
 }
+
+// State says what is known of an address.
+type State uint8
+
+// The states.
+const (
+	Unmapped State = iota
+	Mapped
+	Absent // its leaf is not loaded
+)
+
+// Get returns the value of block lba and for how many blocks from it the
+// answer holds at least. It does not allocate and does not look beyond one
+// leaf.
+func (m *Map) Get(lba uint64) (v Value, n uint64, is State) {
+	x, h := m.root, m.height
+	for x != nil && h > 0 {
+		h--
+		i := lba >> (leafShift + fanShift*h) & (fan - 1)
+		if h == 0 && x.absent(i) {
+			return Value{}, LeafBlocks - lba&(LeafBlocks-1), Absent
+		}
+		x = x.kids[i]
+	}
+	if x == nil {
+		return Value{}, span(h) - lba&(span(h)-1), Unmapped
+	}
+	if atomic.LoadUint32(&x.used) == 0 {
+		atomic.StoreUint32(&x.used, 1)
+	}
+	b := uint16(lba & (LeafBlocks - 1))
+	lo, hi := 0, len(x.runs) // the first run that ends after b
+	for lo < hi {
+		if mid := int(uint(lo+hi) >> 1); x.runs[mid].end() <= b {
+			lo = mid + 1
+		} else {
+			hi = mid
+		}
+	}
+	switch {
+	case lo == len(x.runs):
+		return Value{}, uint64(LeafBlocks - b), Unmapped
+	case x.runs[lo].Start > b:
+		return Value{}, uint64(x.runs[lo].Start - b), Unmapped
+	}
+	r := x.runs[lo].from(b)
+	return r.value(), uint64(r.N), Mapped
+}

@@ -40,6 +40,23 @@ func check(t *testing.T, name string, m *Map, want model) {
 	}
 }
 
+func checkGet(t *testing.T, m *Map, want model) {
+	t.Helper()
+	for lba := uint64(0); lba < uint64(len(want)); {
+		v, n, is := m.Get(lba)
+		ok := is == Mapped
+		if n == 0 || is == Absent {
+			t.Fatalf("nothing at %d", lba)
+		}
+		for i := range min(n, uint64(len(want))-lba) {
+			if ok && want[lba+i] != v.Skip(i) || !ok && want[lba+i] != (Value{}) {
+				t.Fatalf("block %d is %v, Get(%d) says %v, %v", lba+i, want[lba+i], lba, v.Skip(i), ok)
+			}
+		}
+		lba += n
+	}
+}
+
 func TestAgainstModel(t *testing.T) {
 	const blocks = 300 * LeafBlocks // two levels
 	for seed := range uint64(6) {
@@ -77,6 +94,7 @@ func TestAgainstModel(t *testing.T) {
 			}
 		}
 		check(t, "map", m, want)
+		checkGet(t, m, want)
 		have := map[uint64]int64{}
 		for _, v := range want {
 			if v.Src != 0 && !v.IsZero() {

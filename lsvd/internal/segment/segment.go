@@ -370,32 +370,3 @@ func (x *Index) Range(a, b int) (off, size int64) {
 	last := x.frames[b-1]
 	return x.frames[a].off, last.off + int64(last.size) - x.frames[a].off
 }
-
-// Raw reports whether the plain data of frame i may share memory with its
-// stored bytes.
-func (x *Index) Raw(i int) bool { return x.frames[i].codec == codecNone && x.aead == nil }
-
-// Decode returns the plain data of frame i, whose stored bytes begin b.
-func (x *Index) Decode(i int, b []byte) ([]byte, error) {
-	f := x.frames[i]
-	if len(b) < int(f.size) || wire.CRC(b[:f.size]) != f.crc {
-		return nil, wire.Corrupt("segment %s: frame %d is damaged", x.Ref, i)
-	}
-	b = b[:f.size]
-	var err error
-	if x.aead != nil {
-		if b, err = x.aead.Open(nil, nonce(uint32(i)), b, nil); err != nil {
-			return nil, wire.Corrupt("segment %s: frame %d does not decrypt", x.Ref, i)
-		}
-	}
-	want := int(min(FrameBlocks, x.Blocks-uint64(i)*FrameBlocks)) * Block
-	if f.codec == codecZstd {
-		if b, err = decoder().DecodeAll(b, make([]byte, 0, want)); err != nil {
-			return nil, wire.Corrupt("segment %s: frame %d: %v", x.Ref, i, err)
-		}
-	}
-	if len(b) != want {
-		return nil, wire.Corrupt("segment %s: frame %d has %d bytes", x.Ref, i, len(b))
-	}
-	return b, nil
-}

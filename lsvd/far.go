@@ -1,0 +1,193 @@
+package lsvd
+
+import (
+	"context"
+
+	"miren.dev/runtime/lsvd/internal/manifest"
+	"miren.dev/runtime/lsvd/internal/segment"
+)
+
+// job is frames of a segment, in a row, that one operation on the store brings.
+type job struct {
+	s       *manifest.Segment
+	flights []*flight
+}
+
+func (j job) first() int { return int(j.flights[0].key.frame) }
+
+// loadFar fills x with one operation on the store for each run of frames that
+// is neither in memory nor on its way.
+func (c *cache) loadFar(ctx context.Context, x part) error {
+	type wait struct {
+		fl   *flight
+		part part
+		mine bool
+	}
+	var waits []wait
+	var jobs []job
+	for len(x.p) > 0 {
+		f, at, p := x.head()
+		k := frameKey{x.s.Num, uint32(f)}
+		switch fr, fl, mine := c.claim(k); {
+		case fr != nil:
+			copy(p, fr.data[at:])
+			fr.release()
+		default:
+			waits = append(waits, wait{fl, part{x.s, x.block, p}, mine})
+			if mine {
+				jobs = c.assign(jobs, x.s, fl)
+			}
+		}
+		x = x.skip(len(p))
+	}
+	if len(jobs) == 1 && len(jobs[0].flights) == 1 {
+		c.widen(&jobs[0])
+	}
+	for _, j := range jobs {
+		c.start(ctx, j)
+	}
+	var failed error
+	for _, w := range waits {
+		if failed != nil {
+			c.leave(w.fl)
+			continue
+		}
+		fr, err := c.await(ctx, w.fl)
+		if err == nil {
+			_, at, p := w.part.head()
+			copy(p, fr.data[at:])
+			fr.release()
+			continue
+		}
+		if !w.mine && ctx.Err() == nil {
+			// Somebody else's attempt, who may have been told to stop, or may
+			// have begun when the segment was still there: make one's own.
+			err = c.loadFar(ctx, w.part)
+		}
+		failed = err
+	}
+	return failed
+}
+
+// assign adds a flight to the last job or begins a new one.
+func (c *cache) assign(jobs []job, s *manifest.Segment, fl *flight) []job {
+	if n := len(jobs) - 1; n >= 0 {
+		j := &jobs[n]
+		if k := len(j.flights); k < maxFetchFrames && j.s == s && j.flights[k-1].key.frame+1 == fl.key.frame {
+			j.flights = append(j.flights, fl)
+			return jobs
+		}
+	}
+	return append(jobs, job{s, []*flight{fl}})
+}
+
+// widen adds the neighbours of the only frame of a job.
+func (c *cache) widen(j *job) {
+	n := uint32(c.ahead.frames())
+	if c.room < int64(n)*4*segment.FrameSize {
+		return
+	}
+	f := j.flights[0].key.frame
+	lo := f / n * n
+	hi := min(lo+n, uint32(segment.FrameCount(j.s.Blocks)))
+	for i := f; i > lo; i-- {
+		fl := c.claimAhead(frameKey{j.s.Num, i - 1})
+		if fl == nil {
+			break
+		}
+		j.flights = append([]*flight{fl}, j.flights...)
+	}
+	for i := f + 1; i < hi; i++ {
+		fl := c.claimAhead(frameKey{j.s.Num, i})
+		if fl == nil {
+			break
+		}
+		j.flights = append(j.flights, fl)
+	}
+}
+
+// start does a job. What one reader gives up others may wait for, so the job
+// does not end with its reader.
+func (c *cache) start(ctx context.Context, j job) {
+	if c.manual {
+		c.do(ctx, j)
+		return
+	}
+	c.fetches.Go(func() { c.do(c.ctx, j) })
+}
+
+// do brings the frames of a job and lands all its flights.
+func (c *cache) do(ctx context.Context, j job) {
+	rest := j.flights
+	err := func() error {
+		x, err := c.source(ctx, j.s)
+		if err != nil {
+			return err
+		}
+		off, n := x.Range(j.first(), j.first()+len(j.flights))
+		return again(func() error {
+			b, err := c.stored(ctx, x, j.s, off, n)
+			if err != nil {
+				return err
+			}
+			for len(rest) > 0 {
+				fl := rest[0]
+				f := int(fl.key.frame)
+				at, size := x.Range(f, f+1)
+				fr := newFrame(x.PlainSize(f))
+				if err := x.DecodeInto(f, b[at-off:at-off+size], fr.data); err != nil {
+					fr.release()
+					return err
+				}
+				rest = rest[1:]
+				c.land(fl, fr, nil)
+				if c.disk != nil {
+					c.disk.Put(diskKey(j.s, f), fr.data, false)
+				}
+				fr.release()
+			}
+			return nil
+		})
+	}()
+	for _, fl := range rest {
+		c.land(fl, nil, err)
+	}
+}
+
+// stored reads stored bytes of a segment, into memory of the caller's own.
+func (c *cache) stored(ctx context.Context, x *source, s *manifest.Segment, off, n int64) ([]byte, error) {
+	if c.near != nil {
+		b := make([]byte, n)
+		if c.readNear(ctx, x, b, off) {
+			return b, nil
+		}
+	}
+	return c.fetch(ctx, s, off, n)
+}
+
+// sealed keeps what was just written, which is likely to be read soon. object
+// is the segment s, which the store has by now.
+func (c *cache) sealed(s *manifest.Segment, object []byte) {
+	if c.disk == nil && (c.near != nil || c.room < segment.FrameSize) {
+		return
+	}
+	x, _, err := segment.Open(s.Ref, c.key, int64(len(object)), object)
+	if err != nil || x.Fence {
+		return // it was built a moment ago; to keep it is a favour
+	}
+	for f := range x.Frames() {
+		if c.near != nil && x.IsPlain(f) {
+			continue // read from the store just as well
+		}
+		off, n := x.Range(f, f+1)
+		fr := newFrame(x.PlainSize(f))
+		if x.DecodeInto(f, append([]byte(nil), object[off:off+n]...), fr.data) == nil {
+			if c.disk != nil {
+				c.disk.Put(diskKey(s, f), fr.data, true)
+			} else {
+				c.put(frameKey{s.Num, uint32(f)}, fr, asked)
+			}
+		}
+		fr.release()
+	}
+}

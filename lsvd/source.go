@@ -1,0 +1,168 @@
+package lsvd
+
+import (
+	"context"
+	"strconv"
+	"sync"
+	"sync/atomic"
+
+	"golang.org/x/sync/singleflight"
+
+	"miren.dev/runtime/lsvd/internal/manifest"
+	"miren.dev/runtime/lsvd/internal/s3fifo"
+	"miren.dev/runtime/lsvd/internal/segment"
+	"miren.dev/runtime/lsvd/internal/wire"
+	"miren.dev/runtime/pkg/errs"
+)
+
+// source is what it takes to read frames of a segment.
+type source struct {
+	*segment.Index // without entries
+	key            string
+	num            uint64
+
+	// Of a store that is near: checksums of the blocks of frames that are
+	// stored plain, known once the frame was read whole and found intact. With
+	// them single blocks can be read and checked.
+	sums  []atomic.Uint32 // by block
+	known []atomic.Uint32 // a bit for each frame
+}
+
+func (x *source) cost() int64 {
+	return 256 + 24*int64(x.Frames()) + 4*int64(len(x.sums)+len(x.known))
+}
+
+// learn notes the sums of frame i, whose data is b.
+func (x *source) learn(i int, b []byte) {
+	if x.knows(i) {
+		return
+	}
+	for at := 0; at < len(b); at += BlockSize {
+		x.sums[i*segment.FrameBlocks+at/BlockSize].Store(wire.CRC(b[at : at+BlockSize]))
+	}
+	x.known[i/32].Or(1 << (i % 32))
+}
+
+func (x *source) knows(i int) bool { return x.known[i/32].Load()&(1<<(i%32)) != 0 }
+
+// intact reports whether p is the data of frame i from at on, by its sums.
+func (x *source) intact(i, at int, p []byte) bool {
+	sums := x.sums[i*segment.FrameBlocks+at/BlockSize:]
+	for b := 0; b < len(p)/BlockSize; b++ {
+		if wire.CRC(p[b*BlockSize:(b+1)*BlockSize]) != sums[b].Load() {
+			return false
+		}
+	}
+	return true
+}
+
+// sources are the indexes kept in memory.
+type sources struct {
+	flight singleflight.Group
+
+	mu     sync.Mutex
+	ids    map[uint64]int32 // by number of the table
+	kept   []*source
+	free   []int32
+	policy *s3fifo.Policy
+}
+
+func (s *sources) get(num uint64) *source {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	id, ok := s.ids[num]
+	if !ok {
+		return nil
+	}
+	s.policy.Touch(id)
+	return s.kept[id]
+}
+
+func (s *sources) put(x *source) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if _, ok := s.ids[x.num]; ok {
+		return
+	}
+	for !s.policy.Fits(x.cost()) {
+		id, ok := s.policy.Victim()
+		if !ok {
+			return
+		}
+		delete(s.ids, s.kept[id].num)
+		s.kept[id] = nil
+		s.free = append(s.free, id)
+	}
+	id := int32(len(s.kept))
+	if n := len(s.free); n > 0 {
+		id, s.free = s.free[n-1], s.free[:n-1]
+	} else {
+		s.kept = append(s.kept, nil)
+	}
+	s.kept[id], s.ids[x.num] = x, id
+	s.policy.Add(id, frameKey{num: x.num}.hash(), x.cost(), false)
+}
+
+func (s *sources) bytes() int64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.policy.Bytes()
+}
+
+// source returns what it takes to read a segment.
+func (c *cache) source(ctx context.Context, s *manifest.Segment) (*source, error) {
+	if x := c.sources.get(s.Num); x != nil {
+		return x, nil
+	}
+	v, err, _ := c.sources.flight.Do(strconv.FormatUint(s.Num, 16), func() (any, error) {
+		if x := c.sources.get(s.Num); x != nil {
+			return x, nil
+		}
+		// What one reader gives up, others may wait for.
+		x, err := c.index(context.WithoutCancel(ctx), s)
+		if err != nil {
+			return nil, err
+		}
+		return c.keep(s, x), nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return v.(*source), nil
+}
+
+func (c *cache) keep(s *manifest.Segment, x *segment.Index) *source {
+	src := &source{Index: x.Slim(), key: s.Ref.Key(), num: s.Num}
+	if c.near != nil {
+		src.sums = make([]atomic.Uint32, x.Blocks)
+		src.known = make([]atomic.Uint32, (x.Frames()+31)/32)
+	}
+	c.sources.put(src)
+	return src
+}
+
+// index reads the index of a segment, with its entries.
+func (c *cache) index(ctx context.Context, s *manifest.Segment) (*segment.Index, error) {
+	for n := min(s.Size, 32<<10); ; {
+		var x *segment.Index
+		var need int64
+		err := again(func() error {
+			tail, err := c.fetch(ctx, s, s.Size-n, n)
+			if err == nil {
+				x, need, err = segment.Open(s.Ref, c.key, s.Size, tail)
+			}
+			return err
+		})
+		if err != nil {
+			return nil, err
+		}
+		if x == nil {
+			n = need
+			continue
+		}
+		if x.Fence || x.Blocks != s.Blocks {
+			return nil, errs.New(errs.Corrupt, "segment %s is not what the manifest says", s.Ref)
+		}
+		return x, nil
+	}
+}
