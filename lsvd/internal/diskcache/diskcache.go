@@ -62,6 +62,7 @@ type slot struct {
 	seg   *held // nil: nothing
 	frame uint32
 	size  uint32
+	turn  uint32 // tells apart what the slot held at different times
 	sums  [blocks]uint32
 }
 
@@ -92,6 +93,7 @@ type Cache struct {
 	slots    []slot
 	busy     map[Key]bool // being written
 	free     []int32      // below top, empty
+	turn     uint32
 	top      int32        // slots from here on were never used
 	policy   *s3fifo.Policy
 	stats    Stats
@@ -221,6 +223,7 @@ func (c *Cache) Get(k Key, at int, p []byte) bool {
 	}
 	var sums [blocks]uint32
 	copy(sums[:], c.slots[id].sums[at/block:])
+	turn := c.slots[id].turn
 	c.policy.Touch(id)
 	c.mu.Unlock()
 
@@ -237,7 +240,7 @@ func (c *Cache) Get(k Key, at int, p []byte) bool {
 	}
 	c.stats.Misses++
 	// Unless the slot was given to another frame meanwhile, it is damaged.
-	if now, ok := c.find(k); ok && now == id && !c.closed {
+	if now, ok := c.find(k); ok && c.slots[now].turn == turn && !c.closed {
 		c.drop(id)
 		if err != nil && !errors.Is(err, io.EOF) {
 			c.failed("read", err)
@@ -334,7 +337,8 @@ func (c *Cache) set(id int32, k Key, s slot, hot bool) {
 		h = &held{key: k.segment(), slots: map[uint32]int32{}}
 		c.segments[h.key] = h
 	}
-	s.seg = h
+	c.turn++
+	s.seg, s.turn = h, c.turn
 	h.slots[k.Frame] = id
 	c.slots[id] = s
 	c.policy.Add(id, k.hash(), 1, hot)
