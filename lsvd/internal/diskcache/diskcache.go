@@ -94,7 +94,7 @@ type Cache struct {
 	busy     map[Key]bool // being written
 	free     []int32      // below top, empty
 	turn     uint32
-	top      int32        // slots from here on were never used
+	top      int32 // slots from here on were never used
 	policy   *s3fifo.Policy
 	stats    Stats
 	skip     int // writes to leave out, since one failed
