@@ -201,6 +201,10 @@ func (d *Device) failure() error {
 	return d.failed
 }
 
+// Err is why the disk has failed for good, or nil. It does not recover: what
+// can be done is to close it and open it again.
+func (d *Device) Err() error { return d.failure() }
+
 // Flush makes all writes acknowledged before it survive a power loss.
 func (d *Device) Flush(ctx context.Context) error {
 	if err := d.usableNow(); err != nil {

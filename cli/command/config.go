@@ -76,7 +76,7 @@ func Logger(cfg *config.Config, w *os.File) *slog.Logger {
 		level = slog.LevelInfo // the configuration allows no other
 	}
 	opts := &slog.HandlerOptions{Level: level}
-	out := bounded(w)
+	out := BoundedLog(w)
 	if cfg.Log.Format == "json" {
 		return slog.New(slog.NewJSONHandler(out, opts))
 	}

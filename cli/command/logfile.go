@@ -21,8 +21,8 @@ type boundedFile struct {
 	max  int64
 }
 
-// bounded bounds f if it is a file; terminals and pipes are as they are.
-func bounded(f *os.File) io.Writer {
+// BoundedLog bounds f if it is a file; terminals and pipes are as they are.
+func BoundedLog(f *os.File) io.Writer {
 	st, err := f.Stat()
 	if err != nil || !st.Mode().IsRegular() {
 		return f

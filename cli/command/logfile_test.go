@@ -14,7 +14,7 @@ func TestBoundedLog(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer f.Close()
-	w := bounded(f).(*boundedFile)
+	w := BoundedLog(f).(*boundedFile)
 	w.max = 1000
 	line := strings.Repeat("x", 99) + "\n"
 	for range 50 {

@@ -1,12 +1,15 @@
 package lsvd
 
 import (
+	"cmp"
 	"context"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
+	api "miren.dev/runtime/api/lsvd"
 	"miren.dev/runtime/cli/command"
 	"miren.dev/runtime/cli/console"
 	"miren.dev/runtime/lsvd/catalog"
@@ -42,6 +45,7 @@ type volume struct {
 	Created   time.Time `json:"created_at"`
 	Epoch     uint64    `json:"epoch"`
 	Error     string    `json:"error,omitempty"`
+	Attached  *api.Disk `json:"attached,omitempty"`
 }
 
 // Where a volume is, as lists show it.
@@ -49,6 +53,8 @@ const (
 	stateNew        = "new"        // never opened
 	stateDetached   = "detached"   // closed, everything in the store
 	stateOpen       = "open"       // open somewhere, or was when its machine died
+	stateAttached   = "attached"   // the daemon of this machine has it open
+	stateFailed     = "failed"     // the daemon has it attached, and it cannot be used
 	stateUnreadable = "unreadable" // its manifest is damaged, or of a newer format
 )
 
@@ -76,6 +82,32 @@ func asVolume(v *catalog.Volume) volume {
 	return out
 }
 
+// attach adds what the daemon says.
+func (v *volume) attach(d *api.Disk) {
+	if d == nil {
+		return
+	}
+	v.Attached, v.State = d, stateAttached
+	if d.SizeBytes != nil {
+		v.SizeBytes = *d.SizeBytes
+	}
+	if d.State == api.DiskStateFailed {
+		v.State = stateFailed
+	}
+}
+
+func (b *base) paintState(s string) string {
+	switch s {
+	case stateAttached:
+		return b.Paint(console.Green, s)
+	case stateOpen:
+		return b.Paint(console.Yellow, s)
+	case stateUnreadable, stateFailed:
+		return b.Paint(console.Red, s)
+	}
+	return s
+}
+
 func (o *listOptions) run(ctx context.Context) error {
 	st, url, err := o.open(ctx)
 	if err != nil {
@@ -85,11 +117,17 @@ func (o *listOptions) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	attached, err := o.allAttached(ctx)
+	if err != nil {
+		return err
+	}
+	out := []volume{}
+	for _, v := range list {
+		x := asVolume(v)
+		x.attach(attached[x.ID])
+		out = append(out, x)
+	}
 	if o.JSON {
-		out := []volume{}
-		for _, v := range list {
-			out = append(out, asVolume(v))
-		}
 		return o.PrintJSON(out)
 	}
 	if len(list) == 0 && o.Terminal {
@@ -97,16 +135,16 @@ func (o *listOptions) run(ctx context.Context) error {
 		return nil
 	}
 	var rows [][]string
-	for _, v := range list {
-		state := stateOf(v)
-		switch state {
-		case stateOpen:
-			state = o.Paint(console.Yellow, state)
-		case stateUnreadable:
-			state = o.Paint(console.Red, state)
+	for _, v := range out {
+		var at []string
+		if v.Attached != nil {
+			for _, f := range v.Attached.Frontends {
+				at = append(at, f.Address)
+			}
 		}
-		rows = append(rows, []string{v.Label(), bytesCell(v.Size), bytesCell(v.Stored), state, strconv.Itoa(len(v.Snapshots)), schema.CellAge(v.Created, time.Now())})
+		rows = append(rows, []string{cmp.Or(v.Name, v.ID), bytesCell(v.SizeBytes), bytesCell(v.Stored), o.paintState(v.State), strconv.Itoa(len(v.Snapshots)),
+			schema.CellAge(v.Created, time.Now()), strings.Join(at, " ")})
 	}
-	o.Table([]string{"VOLUME", "SIZE", "STORED", "STATE", "SNAPSHOTS", "AGE"}, rows)
+	o.Table([]string{"VOLUME", "SIZE", "STORED", "STATE", "SNAPSHOTS", "AGE", "AT"}, rows)
 	return nil
 }

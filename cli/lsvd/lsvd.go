@@ -9,8 +9,10 @@ package lsvd
 import (
 	"cmp"
 	"context"
+	"errors"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"time"
 
@@ -33,7 +35,8 @@ const closeTimeout = time.Minute
 // New makes the commands.
 func New(e *command.Env) *cobra.Command {
 	cmd := command.Group("lsvd", "Log-structured virtual disks",
-		newCreate(e), newList(e), newInfo(e), newServe(e), newCheck(e), newDelete(e))
+		newCreate(e), newList(e), newInfo(e), newServe(e), newDetach(e),
+		newCheck(e), newSnapshot(e), newDelete(e), newDaemon(e))
 	cmd.Long = `Block devices whose writes are durable in a local log, live in immutable segments in an object store (a directory
 or S3), and clone and snapshot without copying. They need no server.
 
@@ -69,15 +72,23 @@ func (b *base) state() (*host.State, error) {
 	return host.Open(filepath.Join(dir, "lsvd"))
 }
 
-// open opens the store; url is how to name it on this machine.
-func (b *base) open(ctx context.Context) (st store.Store, url string, err error) {
-	url = cmp.Or(b.storeURL, os.Getenv("RUNTIME_LSVD_STORE"))
+// url is the store that is meant, in a form that any process may use.
+func (b *base) url() (string, error) {
+	url := cmp.Or(b.storeURL, os.Getenv("RUNTIME_LSVD_STORE"))
 	if url == "" {
 		dir, err := b.stateDir()
 		if err != nil {
-			return nil, "", err
+			return "", err
 		}
 		url = filepath.Join(dir, "lsvd", "store")
+	}
+	return host.StoreURL(url)
+}
+
+// open opens the store.
+func (b *base) open(ctx context.Context) (st store.Store, url string, err error) {
+	if url, err = b.url(); err != nil {
+		return nil, "", err
 	}
 	return host.OpenStore(ctx, url)
 }
@@ -152,3 +163,8 @@ func (b *base) closeDisk(ctx context.Context, d *host.Disk, err *error) {
 
 // bytesCell is a number of bytes for people.
 func bytesCell(n int64) string { return schema.CellBytes(n) }
+
+func itoa(n int64) string { return strconv.FormatInt(n, 10) }
+
+// asError finds the *errs.Error of err.
+func asError(err error, to **errs.Error) bool { return errors.As(err, to) }

@@ -167,8 +167,8 @@ func TestVolumes(t *testing.T) {
 	fails(t, exit.Failed, []string{"info", "dta"}, `did you mean "data"`)
 	fails(t, exit.Failed, []string{"delete", "data"}, "--yes")
 	fails(t, exit.Usage, []string{"delete", "data@x", "--yes"}, "snapshot")
-	fails(t, exit.Failed, []string{"serve", "secret", "--socket", filepath.Join(dir, "s")}, "--key-file")
-	fails(t, exit.Failed, []string{"serve", "data", "--key-file", key, "--socket", filepath.Join(dir, "s")}, "not encrypted")
+	fails(t, exit.Failed, []string{"serve", "secret", "--foreground", "--socket", filepath.Join(dir, "s")}, "--key-file")
+	fails(t, exit.Failed, []string{"serve", "data", "--key-file", key, "--foreground", "--socket", filepath.Join(dir, "s")}, "not encrypted")
 	ok(t, "delete", "data", "--yes")
 	ok(t, "create", "data", "--size", "2G") // the name is free again
 	if list := decode[[]volume](t, ok(t, "list", "--json")); len(list) != 2 || list[0].SizeBytes != 2<<30 {
@@ -185,12 +185,12 @@ func TestOneWins(t *testing.T) {
 	store := filepath.Join(dir, "store")
 	t.Setenv("RUNTIME_LSVD_STORE", store)
 	ok(t, "create", "data", "--size", "64M")
-	_, stop := background(t, "serve", "data", "--socket", filepath.Join(dir, "a"))
-	fails(t, exit.Failed, []string{"serve", "data", "--socket", filepath.Join(dir, "b")}, "in use by process", "r lsvd detach data")
+	_, stop := background(t, "serve", "data", "--foreground", "--socket", filepath.Join(dir, "a"))
+	fails(t, exit.Failed, []string{"serve", "data", "--foreground", "--socket", filepath.Join(dir, "b")}, "in use by process", "r lsvd detach data")
 	fails(t, exit.Failed, []string{"delete", "data", "--yes"}, "is open by process", "--force")
 	t.Setenv("RUNTIME_STATE_DIR", filepath.Join(dir, "state2"))
-	fails(t, exit.Failed, []string{"serve", "data", "--socket", filepath.Join(dir, "b")}, "open elsewhere: by process", "--take-over")
-	_, stop2 := background(t, "serve", "data", "--socket", filepath.Join(dir, "b"), "--take-over")
+	fails(t, exit.Failed, []string{"serve", "data", "--foreground", "--socket", filepath.Join(dir, "b")}, "open elsewhere: by process", "--take-over")
+	_, stop2 := background(t, "serve", "data", "--foreground", "--socket", filepath.Join(dir, "b"), "--take-over")
 	if err := stop(); err == nil {
 		t.Error("the first owner closes what was taken from it without an error")
 	}
@@ -208,17 +208,17 @@ func TestLogOfAnotherStore(t *testing.T) {
 	dir := machine(t)
 	one, two := filepath.Join(dir, "one"), filepath.Join(dir, "two")
 	ok(t, "create", "data", "--size", "64M", "--store", one)
-	_, stop := background(t, "serve", "data", "--socket", filepath.Join(dir, "a"), "--store", one)
+	_, stop := background(t, "serve", "data", "--foreground", "--socket", filepath.Join(dir, "a"), "--store", one)
 	if err := os.CopyFS(two, os.DirFS(one)); err != nil {
 		t.Fatal(err)
 	}
-	fails(t, exit.Failed, []string{"serve", "data", "--socket", filepath.Join(dir, "b"), "--store", two}, "belongs to the store file://"+one)
+	fails(t, exit.Failed, []string{"serve", "data", "--foreground", "--socket", filepath.Join(dir, "b"), "--store", two}, "belongs to the store file://"+one)
 	if err := stop(); err != nil {
 		t.Fatal(err)
 	}
 	// Closed clean, the log holds nothing, and the copy needs --take-over only.
-	fails(t, exit.Failed, []string{"serve", "data", "--socket", filepath.Join(dir, "b"), "--store", two}, "--accept-loss")
-	_, stop = background(t, "serve", "data", "--socket", filepath.Join(dir, "b"), "--store", two, "--accept-loss")
+	fails(t, exit.Failed, []string{"serve", "data", "--foreground", "--socket", filepath.Join(dir, "b"), "--store", two}, "--accept-loss")
+	_, stop = background(t, "serve", "data", "--foreground", "--socket", filepath.Join(dir, "b"), "--store", two, "--accept-loss")
 	if err := stop(); err != nil {
 		t.Fatal(err)
 	}

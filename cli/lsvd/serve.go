@@ -1,14 +1,18 @@
 package lsvd
 
 import (
+	"cmp"
 	"context"
+	"crypto/tls"
 	"log/slog"
 	"net"
+	"os"
 	"path/filepath"
 	"runtime"
 
 	"github.com/spf13/cobra"
 
+	api "miren.dev/runtime/api/lsvd"
 	"miren.dev/runtime/cli/command"
 	"miren.dev/runtime/cli/console"
 	"miren.dev/runtime/cli/exit"
@@ -72,19 +76,28 @@ func (b *base) openDisk(ctx context.Context, volume string, f *diskFlags, logger
 type serveOptions struct {
 	base
 	diskFlags
-	socket   string
-	listen   string
-	readOnly bool
+	foreground bool
+	socket     string
+	listen     string
+	tls        string
+	clients    bool
+	plain      bool
+	readOnly   bool
 }
 
 func newServe(e *command.Env) *cobra.Command {
 	o := &serveOptions{base: newBase(e)}
 	cmd := &cobra.Command{
-		Use:     "serve VOLUME",
-		Short:   "Serve a volume by NBD",
-		Example: "  r lsvd serve data --socket /tmp/data.sock\n  nbdinfo 'nbd+unix:///?socket=/tmp/data.sock'",
-		Long: `Serves the disk to NBD clients (qemu, nbd-client, nbdkit, libnbd) on a unix socket, or with --listen on TCP, until it is interrupted; then it
-sends what is unsent and closes the disk.`,
+		Use:   "serve VOLUME",
+		Short: "Serve a volume by NBD",
+		Example: "  r lsvd serve data\n  r lsvd serve data --listen 0.0.0.0:10809 --tls /etc/pki/nbd --tls-clients\n" +
+			"  r lsvd serve data --foreground --socket /tmp/data.sock",
+		Long: `Serves the disk to NBD clients (qemu, nbd-client, nbdkit, libnbd) and prints where: on a unix socket, or with --listen on TCP.
+
+The disk daemon does it, until ` + "`r lsvd detach`" + `, also after a restart. With --foreground the command itself does it until it is
+interrupted; then it sends what is unsent and closes the disk.
+
+TCP needs certificates: --tls names a directory with server-cert.pem, server-key.pem and ca-cert.pem.`,
 		Args:              command.Args(1, 1, "VOLUME"),
 		ValidArgsFunction: o.completeVolumes,
 		RunE:              func(cmd *cobra.Command, args []string) error { return o.run(cmd.Context(), args[0]) },
@@ -92,28 +105,97 @@ sends what is unsent and closes the disk.`,
 	o.flags(cmd)
 	o.diskFlags.add(cmd)
 	o.addTuning(cmd)
-	cmd.Flags().StringVar(&o.socket, "socket", "", "path of the unix socket")
+	cmd.Flags().BoolVar(&o.foreground, "foreground", false, "serve in this process until it is interrupted")
+	cmd.Flags().StringVar(&o.socket, "socket", "", "path of the unix socket (default: one in the run directory)")
 	cmd.Flags().StringVar(&o.listen, "listen", "", "address for TCP, as 127.0.0.1:10809")
+	cmd.Flags().StringVar(&o.tls, "tls", "", "directory of certificates for TCP")
+	cmd.Flags().BoolVar(&o.clients, "tls-clients", false, "only clients with a certificate of ca-cert.pem")
+	cmd.Flags().BoolVar(&o.plain, "plain", false, "TCP without TLS: whoever can connect reads and writes the disk")
 	cmd.Flags().BoolVar(&o.readOnly, "read-only", false, "refuse writes")
+	cmd.MarkFlagsMutuallyExclusive("socket", "listen")
+	cmd.MarkFlagsMutuallyExclusive("plain", "tls")
 	return cmd
 }
 
-func (o *serveOptions) run(ctx context.Context, arg string) (err error) {
+func (o *serveOptions) run(ctx context.Context, arg string) error {
 	volume, _, err := volumeArg(arg, false)
 	if err != nil {
 		return err
 	}
-	if (o.socket == "") == (o.listen == "") {
-		return exit.Usagef("give either --socket or --listen")
+	if o.listen != "" && o.tls == "" && !o.plain {
+		return exit.Usagef("--listen needs --tls with a directory of certificates, or --plain to serve everybody who can connect")
 	}
-	runtime.GOMAXPROCS(max(runtime.GOMAXPROCS(0), 8)) // I/O waits in system calls; see docs/lsvd.md
+	if o.listen == "" && (o.tls != "" || o.plain) {
+		return exit.Usagef("--tls and --plain are for TCP: give --listen")
+	}
+	if o.socket != "" {
+		if o.socket, err = filepath.Abs(o.socket); err != nil {
+			return errs.Wrap(err, "socket")
+		}
+	}
+	if o.tls != "" {
+		if o.tls, err = filepath.Abs(o.tls); err != nil {
+			return errs.Wrap(err, "certificates")
+		}
+	}
+	if o.foreground {
+		return o.serve(ctx, volume)
+	}
+	req, err := o.request(volume, &o.diskFlags)
+	if err != nil {
+		return err
+	}
+	req.ReadOnly = o.readOnly
+	req.Nbd = []api.Listen{{Socket: o.socket, Address: o.listen, TLS: o.tls, Clients: o.clients, Plain: o.plain}}
+	c, err := o.daemon(ctx)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	r, err := c.Attach(ctx, req)
+	if err != nil {
+		return err
+	}
+	if o.JSON {
+		return o.PrintJSON(r.Disk)
+	}
+	if r.Disk.LostAfter != nil {
+		o.Notef("the disk is as it was at sequence number %d; later writes are lost\n", *r.Disk.LostAfter)
+	}
+	for _, f := range r.Disk.Frontends {
+		o.Printf("%s %s is served at %s\n", o.Paint(console.Green, "✓"), label(&r.Disk), f.Address)
+	}
+	return nil
+}
+
+// request asks the daemon for a disk.
+func (b *base) request(volume string, f *diskFlags) (*api.AttachRequest, error) {
+	url, err := b.url()
+	if err != nil {
+		return nil, err
+	}
+	req := &api.AttachRequest{Store: url, Volume: volume, RemoteFlush: f.remoteFlush, TakeOver: f.takeOver, AcceptLoss: f.acceptLoss,
+		CacheBytes: f.cache.Ptr(), MaxUnsentBytes: f.maxUnsent.Ptr()}
+	if f.keyFile != "" {
+		if req.KeyFile, err = filepath.Abs(f.keyFile); err != nil {
+			return nil, errs.Wrap(err, "key file")
+		}
+	}
+	return req, nil
+}
+
+func label(d *api.Disk) string { return cmp.Or(d.Name, d.ID) }
+
+// serve serves in this process.
+func (o *serveOptions) serve(ctx context.Context, volume string) (err error) {
+	runtime.GOMAXPROCS(max(runtime.GOMAXPROCS(0), procs))
 	logger := slog.New(slog.NewTextHandler(o.Err, &slog.HandlerOptions{Level: slog.LevelWarn}))
 	d, err := o.openDisk(ctx, volume, &o.diskFlags, logger)
 	if err != nil {
 		return err
 	}
 	defer o.closeDisk(ctx, d, &err)
-	l, uri, err := o.bind(d.Volume.Label())
+	l, cfg, uri, err := o.bind(d.Volume.Label())
 	if err != nil {
 		return err
 	}
@@ -130,22 +212,44 @@ func (o *serveOptions) run(ctx context.Context, arg string) (err error) {
 			return err
 		}
 	}
-	o.Printf("%s serving %s at %s; Ctrl-C ends it\n", o.Paint(console.Green, "✓"), d.Volume.Label(), uri)
+	o.Printf("%s %s is served at %s; Ctrl-C ends it\n", o.Paint(console.Green, "✓"), d.Volume.Label(), uri)
+	switch {
+	case cfg != nil:
+		return srv.ServeTLS(ctx, l, cfg)
+	case o.plain:
+		return srv.ServePlain(ctx, l)
+	}
 	return srv.Serve(ctx, l)
 }
 
-func (o *serveOptions) bind(volume string) (net.Listener, string, error) {
-	if o.socket != "" {
-		path, err := filepath.Abs(o.socket)
-		if err != nil {
-			return nil, "", errs.Wrap(err, "socket")
+func (o *serveOptions) bind(volume string) (net.Listener, *tls.Config, string, error) {
+	if o.listen == "" {
+		path := o.socket
+		if path == "" {
+			in, err := o.instance()
+			if err != nil {
+				return nil, nil, "", err
+			}
+			path = in.Socket("lsvd", "nbd", volume+".sock")
+			if err := os.MkdirAll(filepath.Dir(path), 0o711); err != nil {
+				return nil, nil, "", errs.Wrap(err, "make the run directory")
+			}
 		}
 		l, err := rpc.ListenUnix(path)
-		return l, "nbd+unix:///?socket=" + path, err
+		return l, nil, "nbd+unix:///?socket=" + path, err
+	}
+	var cfg *tls.Config
+	scheme := "nbd://"
+	if o.tls != "" {
+		var err error
+		if cfg, err = nbd.LoadTLS(o.tls, o.clients); err != nil {
+			return nil, nil, "", err
+		}
+		scheme = "nbds://"
 	}
 	l, err := net.Listen("tcp", o.listen)
 	if err != nil {
-		return nil, "", errs.New(errs.FailedPrecondition, "listen on %s: %w", o.listen, err)
+		return nil, nil, "", errs.New(errs.FailedPrecondition, "listen on %s: %w", o.listen, err)
 	}
-	return l, "nbd://" + l.Addr().String() + "/" + volume, nil
+	return l, cfg, scheme + l.Addr().String() + "/" + volume, nil
 }

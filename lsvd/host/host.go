@@ -96,7 +96,7 @@ type origin struct {
 
 // Spec says which disk to open and how.
 type Spec struct {
-	Store      string // URL, in the form that package open gives it
+	Store      string // URL, as OpenStore returns it
 	Volume     string // name or ID
 	Key        []byte
 	TakeOver   bool // open it although it is open elsewhere, or was
@@ -161,7 +161,7 @@ func (s *State) bind(v *catalog.Volume, url string) error {
 			return errs.New(errs.Corrupt, "%s cannot be read: version %d, %v", path, have.Version, err).
 				WithHint("if the log beside it is of this volume in %s, write that into the file; see docs/lsvd.md", url)
 		}
-		if have.Store == url {
+		if storeName(have.Store) == storeName(url) {
 			return nil
 		}
 		logs, err := os.ReadDir(s.LogDir(v.ID))

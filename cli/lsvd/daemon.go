@@ -1,0 +1,135 @@
+package lsvd
+
+import (
+	"context"
+	"log/slog"
+	"os"
+	"runtime"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	api "miren.dev/runtime/api/lsvd"
+	"miren.dev/runtime/cli/command"
+	"miren.dev/runtime/cli/console"
+	"miren.dev/runtime/pkg/errs"
+	"miren.dev/runtime/pkg/proc"
+	"miren.dev/runtime/servers/disks"
+)
+
+type daemonOptions struct {
+	base
+	stop, status bool
+	metrics      string
+	drain        time.Duration
+	logLevel     string
+}
+
+func newDaemon(e *command.Env) *cobra.Command {
+	o := &daemonOptions{base: newBase(e)}
+	cmd := &cobra.Command{
+		Use:   "daemon",
+		Short: "Be the disk daemon, or stop it",
+		Long: `Is the process that has the attached disks of this machine open, in the foreground until SIGTERM. ` + "`r lsvd attach` and `r lsvd serve`" + ` start it
+in the background when it does not run. When it starts, it opens again what was attached, also after it was killed.
+
+When it stops it sends what is unsent and closes the disks; what the store does not take in time (--drain-timeout) is kept in the logs.`,
+		Args: command.Args(0, 0),
+		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context()) },
+	}
+	cmd.Flags().BoolVar(&o.stop, "stop", false, "stop the running daemon; it returns when that has ended")
+	cmd.Flags().BoolVar(&o.status, "status", false, "say how the running daemon is")
+	cmd.Flags().StringVar(&o.metrics, "metrics", "", "address to serve /metrics at by HTTP as well, as 127.0.0.1:9109")
+	cmd.Flags().DurationVar(&o.drain, "drain-timeout", 30*time.Second, "how long disks may send what is unsent when it stops")
+	cmd.Flags().StringVar(&o.logLevel, "log-level", "info", "debug, info, warn or error")
+	cmd.MarkFlagsMutuallyExclusive("stop", "status")
+	return cmd
+}
+
+func (o *daemonOptions) run(ctx context.Context) error {
+	switch {
+	case o.stop:
+		return o.end(ctx)
+	case o.status:
+		return o.say(ctx)
+	}
+	var level slog.Level
+	if err := level.UnmarshalText([]byte(o.logLevel)); err != nil {
+		return errs.New(errs.InvalidArgument, "--log-level %q is none of debug, info, warn and error", o.logLevel)
+	}
+	in, err := o.instance()
+	if err != nil {
+		return err
+	}
+	runtime.GOMAXPROCS(max(runtime.GOMAXPROCS(0), procs))
+	logger := slog.New(slog.NewTextHandler(command.BoundedLog(os.Stderr), &slog.HandlerOptions{Level: level}))
+	return disks.Run(ctx, disks.Config{StateDir: in.State("lsvd"), RunDir: in.Socket("lsvd"), Metrics: o.metrics, Logger: logger, CloseTimeout: o.drain})
+}
+
+// procs is the least GOMAXPROCS of a process that serves disks: its
+// goroutines wait in system calls, and with few processors they wait for each
+// other (docs/lsvd.md).
+const procs = 8
+
+func (o *daemonOptions) end(ctx context.Context) error {
+	c, err := o.connect(ctx)
+	if errs.Is(err, errs.NotFound) {
+		if o.JSON {
+			return o.PrintJSON(map[string]any{"running": false})
+		}
+		o.Notef("%v\n", err)
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	in, err := o.instance()
+	if err != nil {
+		return err
+	}
+	p, err := proc.Find(disks.Record(in.Socket("lsvd")))
+	if err != nil {
+		return err
+	}
+	if err := c.Stop(ctx, &api.StopRequest{}); err != nil {
+		return err
+	}
+	if p != nil {
+		select {
+		case <-p.Done():
+		case <-ctx.Done():
+			return errs.New(errs.Canceled, "the disk daemon (pid %d) goes on to close its disks", p.PID())
+		}
+	}
+	if o.JSON {
+		return o.PrintJSON(map[string]any{"running": false, "stopped": true})
+	}
+	o.Printf("%s the disk daemon has stopped; the next one opens its disks again\n", o.Paint(console.Green, "✓"))
+	return nil
+}
+
+func (o *daemonOptions) say(ctx context.Context) error {
+	c, err := o.connect(ctx)
+	if err != nil {
+		var e *errs.Error
+		if errs.Is(err, errs.NotFound) && asError(err, &e) {
+			return e.WithHint("`r lsvd attach` and `r lsvd serve` start it, and so does `r lsvd daemon`")
+		}
+		return err
+	}
+	defer c.Close()
+	st, err := c.Status(ctx)
+	if err != nil {
+		return err
+	}
+	if o.JSON {
+		return o.PrintJSON(st)
+	}
+	rows := [][]string{{"version", st.Version}, {"pid", itoa(st.PID)}, {"since", st.StartedAt.UTC().Format(time.RFC3339)}, {"state", st.StateDir}, {"disks", itoa(st.Disks)}}
+	for _, m := range st.Metrics {
+		rows = append(rows, []string{"metrics", m})
+	}
+	o.Table([]string{"", ""}, rows)
+	return nil
+}

@@ -1,0 +1,394 @@
+// Package daemon keeps many disks open in one process: it opens them, serves
+// them by their frontends (package nbd), and opens them again when it starts,
+// also after it was killed. Who asked for a disk may be long gone.
+//
+// What is attached is a file per volume (see [Spec]), written when a disk is
+// open and its frontends serve, and removed by Detach. A daemon that stops
+// closes its disks and leaves the files, so the next one goes on with them.
+// One that cannot be opened is tried again, less and less often, and listed
+// with the reason; it never becomes an empty disk, and it is never taken over
+// from somebody else without being told so.
+//
+// Lock order: disk.op (one change of a disk at a time, held over everything
+// slow), then Daemon.mu, then disk.mu.
+package daemon
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
+
+	"miren.dev/runtime/lsvd"
+	"miren.dev/runtime/lsvd/catalog"
+	"miren.dev/runtime/lsvd/host"
+	"miren.dev/runtime/lsvd/metrics"
+	"miren.dev/runtime/pkg/errs"
+)
+
+// Config configures a daemon.
+type Config struct {
+	State  *host.State
+	RunDir string // where sockets are, absolute
+	Logger *slog.Logger
+	// CloseTimeout bounds how long a disk may take to send what is unsent
+	// when the daemon stops; 30 s. The log keeps what is left.
+	CloseTimeout time.Duration
+}
+
+// How long to wait before a disk that cannot be opened is tried again.
+const (
+	firstRetry = 500 * time.Millisecond
+	lastRetry  = 30 * time.Second
+)
+
+// Daemon keeps disks open.
+type Daemon struct {
+	cfg   Config
+	log   *slog.Logger
+	ready chan struct{}
+
+	mu      sync.Mutex
+	ctx     context.Context // ends when the daemon stops; nil before Run
+	stopped bool
+	disks   map[lsvd.ID]*disk
+	retries sync.WaitGroup
+}
+
+// New makes a daemon that has not begun.
+func New(cfg Config) (*Daemon, error) {
+	if cfg.State == nil || !filepath.IsAbs(cfg.RunDir) {
+		return nil, errs.New(errs.InvalidArgument, "the daemon needs a state directory and an absolute run directory, not %q", cfg.RunDir)
+	}
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	if cfg.CloseTimeout == 0 {
+		cfg.CloseTimeout = 30 * time.Second
+	}
+	return &Daemon{cfg: cfg, log: cfg.Logger, ready: make(chan struct{}), disks: map[lsvd.ID]*disk{}}, nil
+}
+
+// Ready is closed when the daemon has its state directory and may be used.
+func (d *Daemon) Ready() <-chan struct{} { return d.ready }
+
+// Run is the daemon until ctx ends; then it closes all disks. A second one on
+// the same state directory fails with FailedPrecondition.
+func (d *Daemon) Run(ctx context.Context) error {
+	lock, err := d.lock()
+	if err != nil {
+		return err
+	}
+	defer lock.Close()
+	for _, dir := range []string{d.cfg.RunDir, filepath.Join(d.cfg.RunDir, "nbd")} {
+		if err := os.MkdirAll(dir, 0o711); err != nil {
+			return errs.New(errs.FailedPrecondition, "make the run directory: %w", err)
+		}
+	}
+	specs, err := d.specs()
+	if err != nil {
+		return err
+	}
+	d.mu.Lock()
+	d.ctx = ctx
+	for _, s := range specs {
+		id, err := lsvd.ParseID(s.ID)
+		if err != nil {
+			continue // specs has looked
+		}
+		x := newDisk(id, *s)
+		d.disks[id] = x
+		d.retries.Go(func() { d.reopen(ctx, x) })
+	}
+	d.mu.Unlock()
+	close(d.ready)
+	<-ctx.Done()
+	return d.closeAll()
+}
+
+func (d *Daemon) lock() (*os.File, error) {
+	path := filepath.Join(d.cfg.State.Dir(), "daemon.lock")
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, errs.New(errs.FailedPrecondition, "lock the disk directory: %w", err)
+	}
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		defer f.Close()
+		if errors.Is(err, unix.EWOULDBLOCK) {
+			return nil, errs.New(errs.FailedPrecondition, "another disk daemon runs on %s", d.cfg.State.Dir()).
+				WithHint("use it, or stop it with `r lsvd daemon --stop`")
+		}
+		return nil, errs.New(errs.Unavailable, "lock the disk directory: %w", err)
+	}
+	return f, nil
+}
+
+// reopen opens a disk that was attached, as often as it takes.
+func (d *Daemon) reopen(ctx context.Context, x *disk) {
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	if !x.begin(stop) {
+		return
+	}
+	for wait := firstRetry; ; wait = min(2*wait, lastRetry) {
+		x.op.Lock()
+		err := ctx.Err()
+		if err == nil {
+			if err = d.start(ctx, x, false, false); err == nil {
+				x.op.Unlock()
+				d.log.Info("disk is attached again", "volume", x.spec.Label())
+				return
+			}
+			x.set(Failed, err)
+			d.log.Error("disk cannot be opened, trying again", "volume", x.spec.Label(), "err", err, "wait", wait)
+		}
+		x.op.Unlock()
+		t := time.NewTimer(wait)
+		select {
+		case <-t.C:
+		case <-ctx.Done():
+			t.Stop()
+			return
+		}
+	}
+}
+
+// closeAll closes every disk; the files that say what is attached stay.
+func (d *Daemon) closeAll() error {
+	d.mu.Lock()
+	d.stopped = true
+	all := make([]*disk, 0, len(d.disks))
+	for _, x := range d.disks {
+		all = append(all, x)
+	}
+	d.mu.Unlock()
+	d.retries.Wait()
+	ctx, cancel := context.WithTimeout(context.Background(), d.cfg.CloseTimeout)
+	defer cancel()
+	var g errgroup.Group
+	for _, x := range all {
+		g.Go(func() error {
+			x.op.Lock()
+			defer x.op.Unlock()
+			if err := x.stop(ctx); err != nil {
+				d.log.Error("disk was not closed clean; the log keeps what the store lacks", "volume", x.spec.Label(), "err", err)
+			}
+			return nil
+		})
+	}
+	return g.Wait()
+}
+
+// Request asks for a disk.
+type Request struct {
+	Spec
+	Volume     string // name or ID, in place of Spec.ID and Name
+	TakeOver   bool
+	AcceptLoss bool
+}
+
+// Attach opens a disk and serves it. One that is attached already gets the
+// further places to listen. It returns when the disk can be used.
+func (d *Daemon) Attach(ctx context.Context, r Request) (Info, error) {
+	st, url, err := host.OpenStore(ctx, r.Store)
+	if err != nil {
+		return Info{}, err
+	}
+	v, err := catalog.Find(ctx, st, r.Volume)
+	if err != nil {
+		return Info{}, err
+	}
+	r.Spec.Store, r.Spec.ID, r.Spec.Name = url, v.ID.String(), v.Name
+	for i := range r.NBD {
+		if l := &r.NBD[i]; l.Socket == "" && l.Address == "" {
+			l.Socket = filepath.Join(d.cfg.RunDir, "nbd", v.Label()+".sock")
+		}
+	}
+	d.mu.Lock()
+	if d.ctx == nil || d.stopped || d.ctx.Err() != nil {
+		d.mu.Unlock()
+		return Info{}, errs.New(errs.Unavailable, "the disk daemon is stopping")
+	}
+	x, there := d.disks[v.ID]
+	if !there {
+		x = newDisk(v.ID, r.Spec)
+		x.op.Lock() // nobody else has it yet
+		d.disks[v.ID] = x
+	}
+	d.mu.Unlock()
+	if there {
+		x.op.Lock()
+	}
+	defer x.op.Unlock()
+	if x.gone {
+		return Info{}, errs.New(errs.Unavailable, "volume %s was being detached", v.Label()).WithHint("try again")
+	}
+	if x.running() {
+		return x.info(), d.extend(x, r.Spec)
+	}
+	// A disk that is being tried again gets this attempt's answer.
+	if err := d.start(ctx, x, r.TakeOver, r.AcceptLoss); err != nil {
+		if there {
+			x.set(Failed, err)
+		} else {
+			d.remove(x)
+		}
+		return Info{}, err
+	}
+	x.halt()
+	return x.info(), nil
+}
+
+// extend adds places to listen at. The caller holds x.op.
+func (d *Daemon) extend(x *disk, s Spec) error {
+	for _, l := range s.NBD {
+		if slices.Contains(x.spec.NBD, l) {
+			continue
+		}
+		if err := x.listen(d, l); err != nil {
+			return err
+		}
+		x.mu.Lock()
+		x.spec.NBD = append(x.spec.NBD, l)
+		x.mu.Unlock()
+		if err := d.saveSpec(x.id, x.spec); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// remove forgets a disk. The caller holds x.op.
+func (d *Daemon) remove(x *disk) {
+	x.gone = true
+	d.mu.Lock()
+	delete(d.disks, x.id)
+	d.mu.Unlock()
+}
+
+// Detach closes a disk and forgets it. If what is unsent cannot be sent before
+// ctx ends, it is an error, and the log keeps it; the disk is detached all the
+// same.
+func (d *Daemon) Detach(ctx context.Context, volume, store string) (Info, error) {
+	x, err := d.find(volume, store)
+	if err != nil {
+		return Info{}, err
+	}
+	x.halt()
+	x.op.Lock()
+	defer x.op.Unlock()
+	if x.gone {
+		return Info{}, notAttached(volume)
+	}
+	i := x.info()
+	if err := x.release(ctx); err != nil {
+		return i, err
+	}
+	if err := d.dropSpec(x.id); err != nil {
+		return i, err
+	}
+	err = x.stop(ctx)
+	d.remove(x)
+	if err != nil {
+		e := errs.New(errs.ClassOf(err), "volume %s is detached, but the store does not have everything: %w", x.spec.Label(), err)
+		return i, e.WithHint("the log in %s keeps it; attach the volume here again when the store can be reached", d.cfg.State.LogDir(x.id))
+	}
+	return i, nil
+}
+
+// find returns an attached disk by name or ID; store, if not empty, must be
+// its store.
+func (d *Daemon) find(volume, store string) (*disk, error) {
+	if store != "" {
+		url, err := host.StoreURL(store)
+		if err != nil {
+			return nil, err
+		}
+		store = url
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	var found []*disk
+	for _, x := range d.disks {
+		s := x.view()
+		if (s.ID == volume || s.Name == volume) && (store == "" || s.Store == store) {
+			found = append(found, x)
+		}
+	}
+	switch len(found) {
+	case 0:
+		return nil, notAttached(volume)
+	case 1:
+		return found[0], nil
+	}
+	return nil, errs.New(errs.FailedPrecondition, "volumes named %s of several stores are attached", volume).WithHint("name the store, or use the ID")
+}
+
+func notAttached(volume string) error {
+	return errs.New(errs.NotFound, "volume %s is not attached on this machine", volume).WithHint("`r lsvd list` shows what is")
+}
+
+// Get returns an attached disk.
+func (d *Daemon) Get(volume, store string) (Info, error) {
+	x, err := d.find(volume, store)
+	if err != nil {
+		return Info{}, err
+	}
+	return x.info(), nil
+}
+
+// List returns all attached disks, by name.
+func (d *Daemon) List() []Info {
+	d.mu.Lock()
+	all := make([]*disk, 0, len(d.disks))
+	for _, x := range d.disks {
+		all = append(all, x)
+	}
+	d.mu.Unlock()
+	out := make([]Info, 0, len(all))
+	for _, x := range all {
+		out = append(out, x.info())
+	}
+	slices.SortFunc(out, func(a, b Info) int { return strings.Compare(a.Spec.Label()+a.Spec.ID, b.Spec.Label()+b.Spec.ID) })
+	return out
+}
+
+// With calls f with an open disk. It does not keep the disk from being
+// detached meanwhile: f then fails.
+func (d *Daemon) With(volume, store string, f func(*host.Disk) error) error {
+	x, err := d.find(volume, store)
+	if err != nil {
+		return err
+	}
+	dev, err := x.device()
+	if err != nil {
+		return err
+	}
+	return f(dev)
+}
+
+// Samples are the figures of all disks, for package metrics.
+func (d *Daemon) Samples() []metrics.Sample {
+	list := d.List()
+	names := map[string]int{}
+	for _, i := range list {
+		names[i.Spec.Label()]++
+	}
+	var out []metrics.Sample
+	for _, i := range list {
+		label := i.Spec.Label()
+		if names[label] > 1 {
+			label = i.Spec.ID // same name in two stores
+		}
+		out = append(out, metrics.Sample{Volume: label, Stats: i.Stats, Frontends: i.Counts, Store: i.StoreCounts, Up: i.State == Open})
+	}
+	return out
+}

@@ -1,0 +1,154 @@
+package disks
+
+import (
+	"cmp"
+	"context"
+	"os"
+	"slices"
+	"time"
+
+	api "miren.dev/runtime/api/lsvd"
+	"miren.dev/runtime/lsvd/daemon"
+	"miren.dev/runtime/lsvd/host"
+	"miren.dev/runtime/lsvd/metrics"
+	"miren.dev/runtime/pkg/errs"
+	"miren.dev/runtime/pkg/version"
+)
+
+// server has the handlers of api/lsvd.
+type server struct {
+	cfg     Config
+	engine  *daemon.Daemon
+	started time.Time
+	metrics []string
+	stop    context.CancelFunc
+}
+
+var _ api.Disks = (*server)(nil)
+
+// detachTimeout is how long a detach waits for the store, unless told.
+const detachTimeout = time.Minute
+
+func value[T any](p *T) (v T) {
+	if p != nil {
+		v = *p
+	}
+	return v
+}
+
+func (s *server) Status(context.Context) (*api.StatusResponse, error) {
+	return &api.StatusResponse{Version: version.Get().Version, PID: int64(os.Getpid()), StartedAt: s.started, StateDir: s.cfg.StateDir,
+		Metrics: slices.Sorted(slices.Values(s.metrics)), Disks: int64(len(s.engine.List()))}, nil
+}
+
+func (s *server) List(context.Context) (*api.ListResponse, error) {
+	r := &api.ListResponse{}
+	for _, i := range s.engine.List() {
+		r.Disks = append(r.Disks, asDisk(i))
+	}
+	return r, nil
+}
+
+func (s *server) Get(_ context.Context, req *api.VolumeRequest) (*api.DiskResponse, error) {
+	i, err := s.engine.Get(req.Volume, req.Store)
+	if err != nil {
+		return nil, err
+	}
+	return &api.DiskResponse{Disk: asDisk(i)}, nil
+}
+
+func (s *server) Attach(ctx context.Context, req *api.AttachRequest) (*api.DiskResponse, error) {
+	r := daemon.Request{Volume: req.Volume, TakeOver: req.TakeOver, AcceptLoss: req.AcceptLoss}
+	r.Spec = daemon.Spec{Store: req.Store, KeyFile: req.KeyFile, ReadOnly: req.ReadOnly, CacheBytes: value(req.CacheBytes),
+		MaxUnsent: value(req.MaxUnsentBytes), RemoteFlush: req.RemoteFlush}
+	for _, l := range req.Nbd {
+		r.NBD = append(r.NBD, daemon.Listen{Socket: l.Socket, Address: l.Address, TLS: l.TLS, Clients: l.Clients, Plain: l.Plain})
+	}
+	i, err := s.engine.Attach(ctx, r)
+	if err != nil {
+		return nil, err
+	}
+	return &api.DiskResponse{Disk: asDisk(i)}, nil
+}
+
+func (s *server) Detach(ctx context.Context, req *api.DetachRequest) (*api.DiskResponse, error) {
+	// Half of a detach helps nobody: it goes on when the caller is gone.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cmp.Or(value(req.Timeout), detachTimeout))
+	defer cancel()
+	i, err := s.engine.Detach(ctx, req.Volume, req.Store)
+	if err != nil {
+		return nil, err
+	}
+	return &api.DiskResponse{Disk: asDisk(i)}, nil
+}
+
+func (s *server) Snapshot(ctx context.Context, req *api.SnapshotRequest) error {
+	return s.engine.With(req.Volume, req.Store, func(d *host.Disk) error { return d.Snapshot(ctx, req.Snapshot) })
+}
+
+func (s *server) Resize(ctx context.Context, req *api.ResizeRequest) error {
+	return s.engine.With(req.Volume, req.Store, func(d *host.Disk) error { return d.Resize(ctx, req.SizeBytes) })
+}
+
+func (s *server) Collect(ctx context.Context, req *api.CollectRequest) (*api.CollectResponse, error) {
+	var n int
+	err := s.engine.With(req.Volume, req.Store, func(d *host.Disk) (err error) {
+		if err = d.Drain(ctx); err == nil {
+			n, err = d.GC(ctx, req.Ratio)
+		}
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &api.CollectResponse{Segments: int64(n)}, nil
+}
+
+func (s *server) Stop(context.Context, *api.StopRequest) error {
+	s.stop()
+	return nil
+}
+
+func asDisk(i daemon.Info) api.Disk {
+	d := api.Disk{ID: i.Spec.ID, Name: i.Spec.Name, Store: i.Spec.Store, State: api.DiskState(i.State), ReadOnly: i.Spec.ReadOnly}
+	if i.Err != nil {
+		d.Message, d.Hint = i.Err.Error(), errs.HintOf(i.Err)
+	}
+	if i.Size == 0 {
+		return d // not open
+	}
+	d.SizeBytes, d.OpenedAt = &i.Size, &i.Since
+	if i.Recovery.LostLog || i.Recovery.LostAfter {
+		last := int64(i.Recovery.Last)
+		d.LostAfter = &last
+	}
+	for _, f := range i.Frontends {
+		x := api.Frontend{Kind: f.Kind, Address: f.Address}
+		if c := i.Counts[f.Kind]; c != nil {
+			x.InFlight = c.Busy()
+		}
+		d.Frontends = append(d.Frontends, x)
+	}
+	d.Figures = figures(i)
+	return d
+}
+
+func figures(i daemon.Info) *api.DiskFigures {
+	const block = 4096
+	s := i.Stats
+	f := &api.DiskFigures{UnsentBytes: s.UnsentBytes, Lag: s.Lag, WrittenBytes: s.Written, StoredBytes: s.Stored, StoredGcBytes: s.StoredGC,
+		WriteAmplification: metrics.Amplification(s), LiveBytes: s.LiveBlocks * block, SegmentBytes: s.StoredBlocks * block, Segments: int64(s.Segments),
+		LogBytes: s.LogBytes, CacheHits: s.CacheHits, CacheMisses: s.CacheMisses, CacheBytes: s.CacheBytes, StoreRetries: s.StoreFailures}
+	for kind, c := range i.Counts {
+		for _, op := range metrics.Ops() {
+			x := c.Figures(op)
+			if x.Latency.Count == 0 {
+				continue
+			}
+			f.Ops = append(f.Ops, api.OpFigures{Frontend: kind, Op: op.String(), Count: int64(x.Latency.Count), Errors: x.Errors, Bytes: x.Bytes,
+				P50: x.Latency.Quantile(0.5), P99: x.Latency.Quantile(0.99), Longest: x.Latency.Max})
+		}
+	}
+	slices.SortStableFunc(f.Ops, func(a, b api.OpFigures) int { return cmp.Compare(a.Frontend, b.Frontend) })
+	return f
+}

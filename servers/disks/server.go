@@ -1,0 +1,172 @@
+// Package disks is the disk daemon as a process: package lsvd/daemon behind
+// RPC on a unix socket, and its metrics over HTTP.
+//
+//	<run dir>/lsvd/control.sock   RPC (api/lsvd), for root and the daemon's own user
+//	<run dir>/lsvd/metrics.sock   HTTP GET /metrics, for the same
+//	<run dir>/lsvd/nbd/*.sock     disks by NBD, unless another place was asked for
+//	<run dir>/lsvd/daemon.json    its process (package proc)
+package disks
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"golang.org/x/sync/errgroup"
+
+	api "miren.dev/runtime/api/lsvd"
+	"miren.dev/runtime/lsvd/daemon"
+	"miren.dev/runtime/lsvd/host"
+	"miren.dev/runtime/lsvd/metrics"
+	"miren.dev/runtime/pkg/errs"
+	"miren.dev/runtime/pkg/proc"
+	"miren.dev/runtime/pkg/rpc"
+)
+
+// Config configures the process.
+type Config struct {
+	StateDir string // of the disks: <state dir>/lsvd
+	RunDir   string // of the disks: <run dir>/lsvd
+	Metrics  string // TCP address for metrics as well; empty: only the socket
+	Logger   *slog.Logger
+	// CloseTimeout bounds how long disks may send what is unsent at the end.
+	CloseTimeout time.Duration
+}
+
+// Socket is where the daemon with a run directory is controlled.
+func Socket(runDir string) string { return filepath.Join(runDir, "control.sock") }
+
+// Record is where the daemon with a run directory says which process it is.
+func Record(runDir string) string { return filepath.Join(runDir, "daemon.json") }
+
+func metricsSocket(runDir string) string { return filepath.Join(runDir, "metrics.sock") }
+
+// Run is the daemon until ctx ends or it is told to stop.
+func Run(ctx context.Context, cfg Config) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	state, err := host.Open(cfg.StateDir)
+	if err != nil {
+		return err
+	}
+	engine, err := daemon.New(daemon.Config{State: state, RunDir: cfg.RunDir, Logger: cfg.Logger, CloseTimeout: cfg.CloseTimeout})
+	if err != nil {
+		return err
+	}
+	s := &server{cfg: cfg, engine: engine, started: time.Now(), stop: cancel}
+	// The control socket goes when the disks are closed, so whoever waits for
+	// the daemon to end waits for that.
+	serving, stopServing := context.WithCancel(context.WithoutCancel(ctx))
+	var g errgroup.Group
+	g.Go(func() error {
+		defer stopServing()
+		return engine.Run(ctx)
+	})
+	g.Go(func() error {
+		select {
+		case <-engine.Ready():
+		case <-serving.Done():
+			return nil
+		}
+		defer cancel()
+		return s.serve(serving)
+	})
+	return g.Wait()
+}
+
+// serve serves RPC and metrics until ctx ends.
+func (s *server) serve(ctx context.Context) error {
+	if err := writeRecord(Record(s.cfg.RunDir)); err != nil {
+		return err
+	}
+	defer os.Remove(Record(s.cfg.RunDir))
+	srv, err := rpc.NewServer(rpc.ServerOptions{Logger: s.cfg.Logger})
+	if err != nil {
+		return err
+	}
+	api.RegisterDisks(srv, s)
+	control, err := rpc.ListenUnix(Socket(s.cfg.RunDir))
+	if err != nil {
+		return err
+	}
+	web := s.web()
+	listeners := map[string]net.Listener{}
+	lis, err := rpc.ListenUnix(metricsSocket(s.cfg.RunDir))
+	if err == nil {
+		listeners["unix://"+metricsSocket(s.cfg.RunDir)] = lis
+		if s.cfg.Metrics != "" {
+			if lis, err = net.Listen("tcp", s.cfg.Metrics); err != nil {
+				err = errs.New(errs.FailedPrecondition, "listen for metrics: %w", err)
+			} else {
+				listeners["http://"+lis.Addr().String()+"/metrics"] = lis
+			}
+		}
+	}
+	if err != nil {
+		control.Close()
+		for _, l := range listeners {
+			l.Close()
+		}
+		return err
+	}
+	var g errgroup.Group
+	for url, l := range listeners {
+		s.metrics = append(s.metrics, url)
+		g.Go(func() error {
+			if err := web.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+				s.cfg.Logger.Error("metrics are no longer served", "address", url, "err", err)
+			}
+			return nil
+		})
+	}
+	stop := context.AfterFunc(ctx, func() {
+		end, cancel := context.WithTimeout(context.Background(), time.Second)
+		defer cancel()
+		_ = web.Shutdown(end) // a scrape under way may be cut off
+		_ = srv.Shutdown(end)
+	})
+	defer stop()
+	s.cfg.Logger.Info("disk daemon is ready", "state", s.cfg.StateDir, "control", Socket(s.cfg.RunDir))
+	err = srv.Serve(control)
+	srv.Close() // waits for the handlers
+	_ = web.Close()
+	return errors.Join(err, g.Wait())
+}
+
+func (s *server) web() *http.Server {
+	reg := prometheus.NewRegistry()
+	reg.MustRegister(metrics.NewCollector(s.engine.Samples), collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	mux := http.NewServeMux()
+	mux.Handle("GET /metrics", promhttp.HandlerFor(reg, promhttp.HandlerOpts{MaxRequestsInFlight: 4, Timeout: 10 * time.Second}))
+	return &http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: time.Minute}
+}
+
+func writeRecord(path string) error {
+	rec, err := proc.Identify(os.Getpid())
+	if err != nil {
+		return errs.New(errs.Internal, "identify this process: %w", err)
+	}
+	if rec.Path, err = os.Executable(); err != nil {
+		return errs.New(errs.Internal, "identify this process: %w", err)
+	}
+	b, err := json.Marshal(rec)
+	if err != nil {
+		return errs.New(errs.Internal, "identify this process: %w", err)
+	}
+	if err := os.WriteFile(path+".tmp", b, 0o644); err != nil {
+		return errs.New(errs.Unavailable, "record this process: %w", err)
+	}
+	if err := os.Rename(path+".tmp", path); err != nil {
+		return errs.New(errs.Unavailable, "record this process: %w", err)
+	}
+	return nil
+}
