@@ -65,6 +65,8 @@ type Reconciler struct {
 	mu      sync.Mutex
 	running map[schema.ID]*job
 	stopped bool
+	quit    context.Context // ends with Stop
+	stop    context.CancelFunc
 	wg      sync.WaitGroup
 }
 
@@ -74,6 +76,10 @@ const (
 	// retryRecord is the longest wait before the end of a build is recorded
 	// again while the store is away.
 	retryRecord = 2 * time.Second
+	// recordTimeout bounds one attempt to record it; lastRecord one that is under
+	// way when the server stops.
+	recordTimeout = 10 * time.Second
+	lastRecord    = time.Second
 )
 
 // job is one build under way here.
@@ -86,6 +92,7 @@ type job struct {
 func (r *Reconciler) init() {
 	r.slots = make(chan struct{}, max(1, r.Parallel))
 	r.running = map[schema.ID]*job{}
+	r.quit, r.stop = context.WithCancel(context.Background())
 }
 
 // Reconcile starts, watches or cancels one build. ctx is that of the call; the
@@ -175,8 +182,10 @@ func (r *Reconciler) abandon(bid schema.ID) bool {
 // Stop ends all running builds, without changing their entities: the next
 // server does them again. No build begins after it.
 func (r *Reconciler) Stop() {
+	r.once.Do(r.init)
 	r.mu.Lock()
 	r.stopped = true
+	r.stop()
 	for _, j := range r.running {
 		j.cancel()
 	}
@@ -229,9 +238,7 @@ func (r *Reconciler) run(j *job, b *app.Build) {
 // the work is done and must not be lost.
 func (r *Reconciler) record(log *slog.Logger, bid schema.ID, change func(*app.Build)) {
 	for wait := 50 * time.Millisecond; ; wait = min(2*wait, retryRecord) {
-		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
-		err := r.finish(ctx, bid, change)
-		cancel()
+		err := r.tryRecord(bid, change)
 		switch errs.ClassOf(err) {
 		case "", errs.NotFound, errs.FailedPrecondition: // or deleted, or ended by another
 			return
@@ -243,16 +250,27 @@ func (r *Reconciler) record(log *slog.Logger, bid schema.ID, change func(*app.Bu
 				return
 			}
 		}
-		r.mu.Lock()
-		stopped := r.stopped
-		r.mu.Unlock()
-		if stopped {
+		log.Warn("record the end of a build", "error", err, "retry_in", wait)
+		select {
+		case <-r.quit.Done():
 			log.Warn("end of a build not recorded; the next server does it again", "error", err)
 			return
+		case <-time.After(wait):
 		}
-		log.Warn("record the end of a build", "error", err, "retry_in", wait)
-		time.Sleep(wait)
 	}
+}
+
+// tryRecord writes the end of a build once. A stop of the server leaves it
+// only a moment.
+func (r *Reconciler) tryRecord(bid schema.ID, change func(*app.Build)) error {
+	ctx, cancel := context.WithTimeout(context.Background(), recordTimeout)
+	defer cancel()
+	hurry := context.AfterFunc(r.quit, func() {
+		t := time.AfterFunc(lastRecord, cancel)
+		context.AfterFunc(ctx, func() { t.Stop() })
+	})
+	defer hurry()
+	return r.finish(ctx, bid, change)
 }
 
 // errElsewhere: somebody else writes the log of this build.

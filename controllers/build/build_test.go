@@ -28,12 +28,16 @@ import (
 type flaky struct {
 	entity.Store
 	away  atomic.Bool
+	hangs atomic.Bool // away, it does not answer
 	tried atomic.Int64
 }
 
 func (f *flaky) Txn(ctx context.Context, req entity.TxnRequest) (entity.TxnResult, error) {
 	if f.away.Load() {
 		f.tried.Add(1)
+		if f.hangs.Load() {
+			<-ctx.Done()
+		}
 		return entity.TxnResult{}, errs.New(errs.Unavailable, "the store is away")
 	}
 	return f.Store.Txn(ctx, req)
@@ -247,6 +251,27 @@ func TestStoreAway(t *testing.T) {
 	f.phase(b, app.BuildPhaseSucceeded)
 	if n := f.calls.Load(); n != 1 {
 		t.Errorf("built %d times", n)
+	}
+}
+
+// A stop does not wait for a store that is away.
+func TestStopWhileStoreAway(t *testing.T) {
+	for _, hangs := range []bool{false, true} {
+		f := setup(t)
+		f.do = func(context.Context, int64) error { f.store.away.Store(true); f.store.hangs.Store(hangs); return nil }
+		r := f.reconciler()
+		b := f.build()
+		f.reconcile(r, b)
+		f.eventually("the end was tried to be recorded", func() bool { return f.store.tried.Load() >= 1 })
+		stopped := make(chan struct{})
+		go func() { r.Stop(); close(stopped) }()
+		select {
+		case <-stopped:
+		case <-time.After(5 * time.Second):
+			t.Fatalf("hangs %v: the stop waits", hangs)
+		}
+		f.store.away.Store(false)
+		f.phase(b, app.BuildPhaseRunning)
 	}
 }
 

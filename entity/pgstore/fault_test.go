@@ -341,8 +341,7 @@ func TestStoppedDatabase(t *testing.T) {
 	if _, err := s.KeepAlive(t.Context(), l.ID); !errs.Is(err, errs.Unavailable) {
 		t.Errorf("keep alive: %v", err)
 	}
-	// Away for longer than the lease.
-	time.Sleep(1500 * time.Millisecond)
+	await(t, "away for longer than the lease", func() bool { return time.Now().After(l.ExpiresAt) })
 	ctx, cancel := context.WithCancel(context.Background())
 	supervised := make(chan error, 1)
 	go func() { supervised <- server.Run(ctx) }()
