@@ -4,7 +4,7 @@ SHELL := /bin/bash
 GO = $(shell hack/go.sh)
 export PATH := $(CURDIR)/bin:$(PATH)
 
-.PHONY: help demo demo-stop test test-unit test-root e2e bench lint generate packages toolchain bin/runtime bin/runtime-debug clean
+.PHONY: help demo demo-stop test test-unit test-root e2e test-vm bench lint generate packages toolchain bin/runtime bin/runtime-debug clean
 
 help: ## Show this list
 	@grep -hE '^[a-z/-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  \033[1m%-18s\033[0m %s\n", $$1, $$2}'
@@ -30,6 +30,9 @@ test-root: toolchain bin/runtime ## Tests of the real components (root)
 
 e2e: toolchain bin/runtime ## End-to-end tests of the built binaries (root)
 	@hack/test.sh e2e
+
+test-vm: ## Tests of cgroup v2 in a virtual machine (QEMU, about 200 MB of packages: not part of test)
+	@hack/vm-test.sh
 
 bench: toolchain bin/runtime ## Benchmarks against the named peers; prints ratios
 	@hack/bench.sh

@@ -4,7 +4,8 @@
 #   hack/packages.sh [group...]            install (group base unless named)
 #   hack/packages.sh --check [group...]    list what is missing and exit 1; install nothing
 #
-# Groups: base (to run), test (what tests use besides), go (an old Go, to fetch a newer one with; see go.sh).
+# Groups: base (to run), test (what tests use besides), vm (for hack/vm-test.sh), go (an old Go, to fetch a newer one
+# with; see go.sh).
 # For Debian and Ubuntu. Elsewhere it says what to install. A package counts as present when what is needed of it is,
 # wherever that came from.
 set -euo pipefail
@@ -62,10 +63,15 @@ group() {
 		need qemu-utils has qemu-io
 		need xfsprogs has mkfs.xfs
 		;;
+	vm)
+		need busybox-static has busybox
+		need cpio has cpio
+		need qemu-system-x86 has qemu-system-x86_64
+		;;
 	go)
 		need golang-go has go
 		;;
-	*) die "no group $1; there are: base, test, go" ;;
+	*) die "no group $1; there are: base, test, vm, go" ;;
 	esac
 }
 

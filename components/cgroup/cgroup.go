@@ -55,7 +55,9 @@ type Usage struct {
 	CPU         time.Duration
 	MemoryBytes int64
 	Tasks       int64 // on the host: threads of sentry and gofer
-	OOMKills    int64
+	// OOMKills is above 0 if the sandbox ran out of memory. With version 2 the kernel
+	// kills the whole group, and may count one process twice.
+	OOMKills int64
 }
 
 // Manager has the groups of an installation. It is safe for concurrent use;
