@@ -1,0 +1,190 @@
+package fuse
+
+import (
+	"errors"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"miren.dev/runtime/pkg/errs"
+)
+
+// Readers. A goroutine that waits in the kernel for a request costs nothing
+// when one comes: it carries it out itself, and nobody has to be woken. So
+// that the next request does not wait meanwhile, the one that leaves nobody in
+// the kernel behind sends another there, parked or new. Who comes back parks if
+// enough are there already. So a disk with one request at a time has its few
+// warm readers, and one with many has as many as there are requests.
+
+// reader is a goroutine with a buffer for a request and its data, or the data
+// of its answer.
+type reader struct {
+	c    *Conn
+	mem  []byte // head page, then data, page-aligned
+	head []byte // header and arguments of the request
+	data []byte
+	out  []byte // header and arguments of the answer
+	in   [2]unix.Iovec
+	wake chan struct{} // has room for one; closed to dismiss it
+}
+
+const page = 4096
+
+func newReader(c *Conn) (*reader, error) {
+	mem, err := unix.Mmap(-1, 0, page+maxWrite, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_POPULATE)
+	if err != nil {
+		return nil, errs.Wrap(err, "make a buffer")
+	}
+	r := &reader{c: c, mem: mem, head: mem[:inHead+writeArg], data: mem[page:], out: mem[page/2 : page/2 : page], wake: make(chan struct{}, 1)}
+	r.in[0].Base, r.in[1].Base = &r.head[0], &r.data[0]
+	r.in[0].SetLen(len(r.head))
+	r.in[1].SetLen(len(r.data))
+	return r, nil
+}
+
+// start starts a reader. The caller holds mu.
+func (c *Conn) start() {
+	r, err := newReader(c)
+	if err != nil {
+		if c.total == 0 {
+			c.failed(err)
+		}
+		return // those that are there come back to read
+	}
+	c.total++
+	go r.run()
+}
+
+// more sends a reader to the kernel.
+func (c *Conn) more() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if n := len(c.parked); n > 0 {
+		c.parked[n-1].wake <- struct{}{}
+		c.parked = c.parked[:n-1]
+		c.least = min(c.least, n-1)
+	} else if c.total < c.opts.Readers && !c.stopping.Load() {
+		c.start()
+	}
+}
+
+// failed notes why the connection cannot be served. The caller holds mu.
+func (c *Conn) failed(err error) {
+	if c.err == nil {
+		c.err = err
+	}
+}
+
+func (r *reader) run() {
+	c := r.c
+	err := r.loop()
+	unix.Munmap(r.mem)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if err != nil {
+		c.failed(err)
+	}
+	if c.total--; c.total == 0 {
+		close(c.quiet)
+		return
+	}
+	if !c.stopping.Load() {
+		// The connection has ended: nobody would wake those who are parked.
+		c.dismiss(len(c.parked))
+	}
+}
+
+func (r *reader) loop() error {
+	c := r.c
+	for !c.stopping.Load() {
+		if int(c.idle.Add(1)) > c.opts.Idle {
+			switch r.park() {
+			case woken:
+				continue
+			case dismissed:
+				return nil
+			}
+		}
+		n, errno := r.read()
+		last := c.idle.Add(-1) == 0
+		switch errno {
+		case 0:
+			if last {
+				c.more()
+			}
+			if r.handle(n) {
+				return nil
+			}
+		case unix.EINTR, unix.EAGAIN, unix.ENOENT: // ENOENT: the request was given up
+		case unix.ENODEV:
+			return nil
+		default:
+			return errs.Wrap(errno, "read from /dev/fuse")
+		}
+	}
+	return nil
+}
+
+// What became of an attempt to park.
+type parking int
+
+const (
+	needed    parking = iota // not parked, still counted as idle
+	woken                    // was parked, is needed again
+	dismissed                // was parked, shall end
+)
+
+func (r *reader) park() parking {
+	c := r.c
+	c.mu.Lock()
+	if c.stopping.Load() || int(c.idle.Load()) <= c.opts.Idle {
+		c.mu.Unlock()
+		return needed
+	}
+	c.idle.Add(-1)
+	c.parked = append(c.parked, r)
+	c.mu.Unlock()
+	if _, ok := <-r.wake; !ok {
+		return dismissed
+	}
+	return woken
+}
+
+// trim dismisses parked readers that nobody has needed since it ran last.
+func (c *Conn) trim() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.dismiss(c.least)
+	c.least = len(c.parked)
+}
+
+// dismiss ends the n readers that have been parked longest. The caller holds mu.
+func (c *Conn) dismiss(n int) {
+	for _, r := range c.parked[:n] {
+		close(r.wake)
+	}
+	c.parked = append([]*reader(nil), c.parked[n:]...)
+}
+
+// read waits for a request and returns its length.
+func (r *reader) read() (int, unix.Errno) {
+	n, _, errno := unix.Syscall(unix.SYS_READV, uintptr(r.c.fd), uintptr(unsafe.Pointer(&r.in[0])), 2)
+	return int(n), errno
+}
+
+// answer sends the answer to a request: r.out and data. It does not block, so
+// Go's scheduler need not know of it.
+func (r *reader) answer(data []byte) {
+	iov := [2]unix.Iovec{{Base: &r.out[0]}}
+	iov[0].SetLen(len(r.out))
+	parts := uintptr(1)
+	if len(data) > 0 {
+		iov[1].Base = &data[0]
+		iov[1].SetLen(len(data))
+		parts = 2
+	}
+	_, _, errno := unix.RawSyscall(unix.SYS_WRITEV, uintptr(r.c.fd), uintptr(unsafe.Pointer(&iov[0])), parts)
+	if errno != 0 && !errors.Is(errno, unix.ENOENT) && !errors.Is(errno, unix.ENODEV) { // given up, or unmounted
+		r.c.opts.Logger.Error("answer to the kernel failed", "disk", r.c.Name, "err", errno)
+	}
+}
