@@ -11,6 +11,7 @@ host() {
 		ip -o link show 2>/dev/null | awk -F': ' '$2 ~ /^rt[a-z0-9]+(br|bb|x[0-9a-f]+)/ {print "link " $2}' | sed 's/@.*//'
 		nft list tables 2>/dev/null | awk '$3 ~ /^rt-/ {print "nftables " $2 " " $3}'
 		awk '$2 ~ /(^|\/)rt-[a-z0-9]+/ {print "mount " $2}' /proc/mounts
+		awk '$3 == "fuse.lsvd" {print "mount " $2}' /proc/mounts
 		find /sys/fs/cgroup -maxdepth 3 -type d -name 'rt-*' 2>/dev/null | sed 's/^/cgroup /'
 		losetup -l -n -O BACK-FILE 2>/dev/null | sed -n 's/^/loop /p'
 		for p in /proc/[0-9]*; do

@@ -8,7 +8,7 @@ cd "$(dirname "$0")/.."
 go=$(hack/go.sh)
 PATH="$PWD/bin:$(dirname "$go"):$PATH"
 export PATH
-root_re='/(components|controllers/sandbox)(/|$)'
+root_re='/(components|controllers/sandbox|lsvd/(fuse|attach|holder))(/|$)'
 mapfile -t all < <("$go" list ./... | grep -v '/e2e$')
 
 pick() { printf '%s\n' "${all[@]}" | grep -E "$@" || true; }
