@@ -215,10 +215,17 @@ func (b *build) setupTask(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), taskTimeout)
 	defer cancel()
 	_, err = c.TaskService().Create(ctx, &tasks.CreateTaskRequest{ContainerID: taskID(b.spec.ID), Rootfs: protoMounts(b.mounts)})
+	return containerd.Error(errgrpc.ToNative(err), "create task")
+}
+
+// startTask makes it known that the task runs, which it does since it was created.
+func (b *build) startTask(ctx context.Context) error {
+	c, err := b.d.client()
 	if err != nil {
-		return containerd.Error(errgrpc.ToNative(err), "create task")
+		return err
 	}
-	fault.Point("setup", "task-start", fault.Before)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), taskTimeout)
+	defer cancel()
 	_, err = c.TaskService().Start(ctx, &tasks.StartRequest{ContainerID: taskID(b.spec.ID)})
 	return containerd.Error(errgrpc.ToNative(err), "start task")
 }

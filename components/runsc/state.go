@@ -77,8 +77,7 @@ func (d *Driver) contained(ctx context.Context, id string) (execution.Instance, 
 	return d.inspect(ctx, id, container)
 }
 
-// task returns the task of a sandbox, nil if it has none. The shim runs runsc
-// to answer, which costs more than everything else here.
+// task returns the task of a sandbox, nil if it has none.
 func (d *Driver) task(ctx context.Context, id string) (*tasktypes.Process, error) {
 	c, err := d.client()
 	if err != nil {

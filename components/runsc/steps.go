@@ -42,6 +42,7 @@ func (b *build) steps() []step {
 		{name: "files", after: []string{"network"}, setup: b.setupFiles, teardown: b.teardownFiles},
 		{name: "container", after: []string{"rootfs", "agent", "files"}, setup: b.setupContainer, teardown: b.teardownContainer},
 		{name: "task", after: []string{"container", "cgroup", "network", "files", "agent", "rootfs"}, setup: b.setupTask, teardown: b.teardownTask},
+		{name: "start", after: []string{"task"}, setup: b.startTask},
 		{name: "connect", after: []string{"task"}, setup: b.setupConnection},
 		{name: "main", after: []string{"connect"}, setup: b.setupMain},
 	}

@@ -2,75 +2,86 @@ package main
 
 import (
 	"sync"
-	"time"
 
 	"github.com/containerd/containerd/v2/pkg/sys/reaper"
-	"gvisor.dev/gvisor/pkg/shim/v1/proc"
 )
 
-// statusUnknown is what gVisor's shim reports when it could not learn how a container ended.
-const statusUnknown = 128
-
-// reapTimeout is how long to wait for the end of a sandbox process that is said to have ended.
-const reapTimeout = 5 * time.Second
-
-// exits learns how sandboxes ended from their processes. gVisor's shim starts a `runsc wait` after it has started the
-// container; when the container ends before that is connected, or the sandbox is killed, its status would be lost. But
-// the sandbox process ends with the status of its first container, and the shim is its parent.
+// exits learns how sandboxes ended from their processes: a sandbox process ends with the status of its first
+// container, and the shim is its parent. So nothing has to run for as long as a sandbox does just to wait for it, and
+// the status is not lost when the container ends at once or the sandbox is killed.
 type exits struct {
 	mu        sync.Mutex
 	processes map[int]*process
+	// early are the statuses of children that ended before anybody expected them, by pid: a sandbox whose first
+	// container ends at once, and each runsc that was run. At most maxEarly are kept, the oldest go first.
+	early  map[int]int
+	oldest []int
 }
+
+// maxEarly is more children than can end between the start of a sandbox and the answer that it was started.
+const maxEarly = 256
 
 // process is a sandbox process.
 type process struct {
+	pid    int
 	ended  chan struct{}
 	status int // set when ended is closed
 }
 
-// expect starts to remember how process pid ends.
-func (e *exits) expect(pid int) {
+func newExits() *exits {
+	return &exits{processes: map[int]*process{}, early: map[int]int{}}
+}
+
+// expect starts to remember how process pid, a child of this one that was started a moment ago, ends.
+func (e *exits) expect(pid int) *process {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.processes[pid] = &process{ended: make(chan struct{})}
+	p := &process{pid: pid, ended: make(chan struct{})}
+	e.processes[pid] = p
+	if status, ok := e.early[pid]; ok {
+		p.status = status
+		close(p.ended)
+	}
+	return p
 }
 
 // forget ends that.
-func (e *exits) forget(pid int) {
+func (e *exits) forget(p *process) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	delete(e.processes, pid)
+	if e.processes[p.pid] == p {
+		delete(e.processes, p.pid)
+	}
 }
 
-// note records the end of a process, if it is expected.
+// note records the end of a child.
 func (e *exits) note(pid, status int) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	p := e.processes[pid]
 	if p == nil {
+		if _, ok := e.early[pid]; !ok {
+			e.oldest = append(e.oldest, pid)
+		}
+		e.early[pid] = status
+		if len(e.oldest) > maxEarly {
+			delete(e.early, e.oldest[0])
+			e.oldest = e.oldest[1:]
+		}
 		return
 	}
-	select {
-	case <-p.ended: // a new process with the id of an old one; who deletes the container forgets it
-	default:
+	if !p.hasEnded() { // else a new process with the id of an old one; who deletes the container forgets it
 		p.status = status
 		close(p.ended)
 	}
 }
 
-// wait is how process pid ended, or status when that cannot be known.
-func (e *exits) wait(pid, status int) int {
-	e.mu.Lock()
-	p := e.processes[pid]
-	e.mu.Unlock()
-	if p == nil {
-		return status
-	}
+func (p *process) hasEnded() bool {
 	select {
 	case <-p.ended:
-		return p.status
-	case <-time.After(reapTimeout):
-		return status
+		return true
+	default:
+		return false
 	}
 }
 
@@ -79,24 +90,5 @@ func (e *exits) wait(pid, status int) int {
 func (e *exits) watch() {
 	for exit := range reaper.Default.Subscribe() {
 		e.note(exit.Pid, exit.Status)
-	}
-}
-
-// correct passes on what is reported on from, with the status that is known better. The pid of a container's sandbox
-// is what pidOf says; 0 when the container is not the first one of its sandbox. It runs until the shim ends.
-func (e *exits) correct(from <-chan proc.Exit, to chan<- proc.Exit, pidOf func(id string) int) {
-	for exit := range from {
-		pid := 0
-		if exit.Status == statusUnknown {
-			pid = pidOf(exit.ID)
-		}
-		if pid == 0 {
-			to <- exit
-			continue
-		}
-		go func() { // others need not wait for it
-			exit.Status = e.wait(pid, exit.Status)
-			to <- exit
-		}()
 	}
 }

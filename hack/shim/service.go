@@ -69,32 +69,28 @@ type service struct {
 func newService(next extension.TaskServiceExt) *service {
 	s := &service{
 		TaskServiceExt: next,
-		exits:          &exits{processes: map[int]*process{}},
+		exits:          newExits(),
 		containers:     map[string]*container{},
 	}
-	// The service below listens on the channel it found when it was made; those that report find ours from now on.
-	reported, listened := make(chan proc.Exit, cap(proc.ExitCh)), proc.ExitCh
-	proc.ExitCh = reported
+	runsccmd.Monitor = &commands{next: runsccmd.Monitor, container: s.get}
 	go s.exits.watch()
-	go s.exits.correct(reported, listened, func(id string) int {
-		if c := s.get(id); c != nil {
-			return c.sandbox
-		}
-		return 0
-	})
 	return s
 }
 
 // container is what is remembered of one from its creation to its deletion.
 type container struct {
 	bundle  string
-	sandbox int  // pid of the sandbox process whose first container it is; else 0
 	first   bool // first container of its sandbox
+	eager   bool // started when it is created
 	rootfs  string
 	stubs   []string // made by runsc for our mounts in a root that is kept
 	ca      bool     // processes get the variables
 	apt     bool
 	restore *extension.RestoreConfig
+
+	mu      sync.Mutex // protects what follows
+	sandbox *process   // of the sandbox whose first container it is; else nil
+	state   string     // as runsc names it, as long as the sandbox has not ended
 }
 
 // RegisterTTRPC lets the shim's server find the service.
@@ -109,24 +105,35 @@ func (s *service) get(id string) *container {
 	return s.containers[id]
 }
 
+// set remembers a container, or forgets it.
+func (s *service) set(id string, c *container) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if c == nil {
+		delete(s.containers, id)
+		return
+	}
+	s.containers[id] = c
+}
+
 // Create changes the spec in the bundle, mounts the root to be able to, and creates the container.
 func (s *service) Create(ctx context.Context, r *task.CreateTaskRequest) (*task.CreateTaskResponse, error) {
 	c, err := prepare(r)
 	if err != nil {
 		return nil, errgrpc.ToGRPC(fmt.Errorf("prepare %s: %w", r.ID, err))
 	}
+	s.set(r.ID, c)
 	response, err := s.TaskServiceExt.Create(ctx, r)
 	if err != nil {
+		s.set(r.ID, nil)
 		c.clean(ctx)
 		return nil, err
 	}
 	if c.first {
-		c.sandbox = int(response.Pid)
-		s.exits.expect(c.sandbox)
+		c.mu.Lock()
+		c.sandbox, c.state = s.exits.expect(int(response.Pid)), "created"
+		c.mu.Unlock()
 	}
-	s.mu.Lock()
-	s.containers[r.ID] = c
-	s.mu.Unlock()
 	return response, nil
 }
 
@@ -156,6 +163,7 @@ func prepare(r *task.CreateTaskRequest) (_ *container, err error) {
 	}
 	spec.defaultAnnotation(containerType, "sandbox")
 	c.first = spec.Annotations[containerType] == "sandbox"
+	c.eager = c.first && c.restore == nil && spec.Annotations[startAnnotation] == "create"
 
 	mode, hostBundle, err := conf.caPolicy(spec.Annotations, os.Getenv)
 	if err != nil {
@@ -279,11 +287,13 @@ func (s *service) Delete(ctx context.Context, r *task.DeleteRequest) (*task.Dele
 	}
 	response, err := s.TaskServiceExt.Delete(ctx, r)
 	if err == nil && r.ExecID == "" {
-		s.mu.Lock()
-		delete(s.containers, r.ID)
-		s.mu.Unlock()
+		s.set(r.ID, nil)
 		if c != nil {
-			s.exits.forget(c.sandbox)
+			c.mu.Lock()
+			if c.sandbox != nil {
+				s.exits.forget(c.sandbox)
+			}
+			c.mu.Unlock()
 			if err := restoreNetwork(c.bundle); err != nil {
 				log.G(ctx).WithError(err).Warn("the network namespace has lost its addresses")
 			}

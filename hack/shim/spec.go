@@ -16,6 +16,7 @@ const (
 	flagPrefix    = "dev.gvisor.flag."
 
 	caAnnotation                = "dev.miren.runtime/ca"
+	startAnnotation             = "dev.miren.runtime/start"
 	restoreImageAnnotation      = "dev.miren.runtime/restore-image"
 	restoreBackgroundAnnotation = "dev.miren.runtime/restore-background"
 )
