@@ -9,6 +9,7 @@ import (
 	"io"
 	"net"
 	"strings"
+	"syscall"
 	"time"
 
 	"miren.dev/runtime/pkg/errs"
@@ -44,7 +45,23 @@ func (s *Server) serve(ctx context.Context, c net.Conn, cfg *tls.Config) error {
 		}
 		return errs.Wrap(err, "handshake")
 	}
-	return x.transmit(ctx)
+	early := make([]byte, x.r.Buffered())
+	if _, err := io.ReadFull(x.r, early); err != nil {
+		return errs.Wrap(err, "handshake")
+	}
+	x.r = nil
+	plain, ok := x.c.(syscall.Conn)
+	if !ok || x.secure {
+		return x.transmit(ctx, &netStream{Conn: x.c}, early)
+	}
+	k, err := takeSocket(plain)
+	if err != nil {
+		return err
+	}
+	defer k.release()
+	stop := context.AfterFunc(ctx, func() { k.Close() })
+	defer stop()
+	return x.transmit(ctx, k, early)
 }
 
 func (x *session) txFlags() uint16 {

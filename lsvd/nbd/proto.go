@@ -86,6 +86,7 @@ const (
 	maxName      = 4096
 	maxExtents   = 8192
 	maxOptions   = 1000 // of one handshake
+	maxConns     = 1024 // of a server
 	maxInFlight  = 128  // requests of one connection
 	maxBusyBytes = 64 << 20
 )

@@ -3,10 +3,16 @@
 // (base:allocation) and several connections to one disk, on unix sockets and,
 // with TLS, on TCP.
 //
-// A connection has one goroutine that reads requests, and one per request, at
-// most 128 and 64 MiB at a time; replies come in any order, each written
-// whole. A failed request is answered with an error, never dropped: a client
-// that waits for a reply gets one or loses the connection.
+// A connection has one goroutine that reads requests and carries out quick
+// ones, and more for those that take longer: at most 128 requests and 64 MiB
+// at a time. Replies come in any order, many with one call. A failed request
+// is answered with an error, never dropped: a client that waits for a reply
+// gets one or loses the connection. Without TLS each connection holds a thread
+// that waits in the kernel; a process that serves disks wants GOMAXPROCS of 8
+// even where there are fewer cores.
+//
+// Lock order: budget and replies each have a lock of their own, and neither is
+// held while the other's is taken.
 package nbd
 
 import (
@@ -17,6 +23,7 @@ import (
 	"net"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -25,7 +32,8 @@ import (
 	"miren.dev/runtime/pkg/errs"
 )
 
-// Disk is what the server needs of a disk; [lsvd.Device] has it.
+// Disk is what the server needs of a disk; [lsvd.Device] has it. Methods get
+// called concurrently, and may keep no slice after they have returned.
 type Disk interface {
 	Size() int64
 	ReadAt(ctx context.Context, p []byte, off int64) error
@@ -46,6 +54,7 @@ type Export struct {
 // Server serves exports. It is configured by Add and Remove, also while it runs.
 type Server struct {
 	logger *slog.Logger
+	conns  atomic.Int32
 
 	mu      sync.Mutex
 	exports map[string]Export
@@ -145,7 +154,14 @@ func (s *Server) accept(ctx context.Context, l net.Listener, cfg *tls.Config) er
 		default:
 			return errs.Wrap(err, "accept NBD connection")
 		}
+		if s.conns.Add(1) > maxConns {
+			s.conns.Add(-1)
+			s.logger.Warn("NBD connection refused: there are too many", "limit", maxConns)
+			c.Close()
+			continue
+		}
 		wg.Go(func() {
+			defer s.conns.Add(-1)
 			defer c.Close()
 			stop := context.AfterFunc(ctx, func() { c.Close() })
 			defer stop()

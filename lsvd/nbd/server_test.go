@@ -243,6 +243,59 @@ func TestManyConnections(t *testing.T) {
 	}
 }
 
+// slowDisk has reads that end only after a write.
+type slowDisk struct {
+	Disk
+	written chan struct{}
+}
+
+func (d *slowDisk) ReadAt(ctx context.Context, p []byte, off int64) error {
+	select {
+	case <-d.written:
+		return d.Disk.ReadAt(ctx, p, off)
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (d *slowDisk) WriteAt(ctx context.Context, p []byte, off int64, flags lsvd.Flags) error {
+	err := d.Disk.WriteAt(ctx, p, off, flags)
+	d.written <- struct{}{}
+	return err
+}
+
+// TestSlowRequest has each read wait for a write that the client sends after
+// it, on the same connection: the connection's reader must not wait for it.
+func TestSlowRequest(t *testing.T) {
+	_, d := serveDisk(t)
+	slow := &slowDisk{Disk: d, written: make(chan struct{})}
+	path := filepath.Join(t.TempDir(), "nbd")
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := New(slog.New(slog.DiscardHandler))
+	if err := s.Add(Export{Name: "slow", Disk: slow}); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error)
+	go func() { done <- s.Serve(ctx, l) }()
+	c := dial(t, path)
+	c.start("slow", true)
+	for range 20 {
+		var wg sync.WaitGroup
+		wg.Go(func() { c.ok(cmdRead, 0, 0, 4096, nil) })
+		wg.Go(func() { c.ok(cmdWrite, 0, 0, 4096, make([]byte, 4096)) })
+		wg.Wait()
+	}
+	c.close()
+	cancel()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}
+
 // FuzzSession feeds a server whatever a client might send.
 func FuzzSession(f *testing.F) {
 	f.Add([]byte("\x00\x00\x00\x03IHAVEOPT\x00\x00\x00\x07\x00\x00\x00\x06\x00\x00\x00\x00\x00\x00"))

@@ -3,12 +3,7 @@ package nbd
 import (
 	"context"
 	"encoding/binary"
-	"errors"
-	"io"
-	"net"
 	"sync"
-
-	"golang.org/x/sync/semaphore"
 
 	"miren.dev/runtime/lsvd"
 	"miren.dev/runtime/pkg/errs"
@@ -21,137 +16,97 @@ type request struct {
 	cookie uint64
 	off    uint64
 	n      uint32
-	data   []byte
+	data   *buffer // of a write; of a read, once it is done
+	busy   int64   // bytes taken of the budget
 }
 
-// transmit answers requests until the client disconnects.
-func (x *session) transmit(ctx context.Context) error {
-	w := &writer{c: x.c}
-	slots := semaphore.NewWeighted(maxInFlight)
-	bytes := semaphore.NewWeighted(maxBusyBytes)
-	var wg sync.WaitGroup
-	defer wg.Wait()
-	for {
-		var h [28]byte
-		if _, err := io.ReadFull(x.r, h[:]); err != nil {
-			if errors.Is(err, io.EOF) {
-				return nil // without good-bye, between requests
-			}
-			return errs.Wrap(err, "read request")
-		}
-		if binary.BigEndian.Uint32(h[:]) != magicRequest {
-			return errs.New(errs.InvalidArgument, "request without magic")
-		}
-		q := &request{flags: binary.BigEndian.Uint16(h[4:]), typ: binary.BigEndian.Uint16(h[6:]), cookie: binary.BigEndian.Uint64(h[8:]),
-			off: binary.BigEndian.Uint64(h[16:]), n: binary.BigEndian.Uint32(h[24:])}
-		if q.typ == cmdDisconnect {
-			return nil
-		}
-		busy := int64(0)
-		if q.typ == cmdRead || q.typ == cmdWrite {
-			busy = int64(min(q.n, maxPayload))
-		}
-		if slots.Acquire(ctx, 1) != nil || bytes.Acquire(ctx, busy) != nil {
-			return nil // the server ends
-		}
-		if q.typ == cmdWrite {
-			if q.n > maxPayload {
-				return errs.New(errs.InvalidArgument, "write of %d bytes", q.n)
-			}
-			q.data = make([]byte, q.n)
-			if _, err := io.ReadFull(x.r, q.data); err != nil {
-				return errs.Wrap(err, "read payload")
-			}
-		}
-		wg.Go(func() {
-			x.handle(ctx, w, q)
-			bytes.Release(busy)
-			slots.Release(1)
-		})
+var requests = sync.Pool{New: func() any { return new(request) }}
+
+const requestSize = 28
+
+func (q *request) decode(h []byte) error {
+	if binary.BigEndian.Uint32(h) != magicRequest {
+		return errs.New(errs.InvalidArgument, "request without magic")
 	}
-}
-
-// writer writes replies, each whole. After an error the connection is useless
-// and is closed, so that the client does not wait for what will never come.
-type writer struct {
-	mu sync.Mutex
-	c  net.Conn
-}
-
-func (w *writer) write(parts ...[]byte) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	b := net.Buffers(parts)
-	if _, err := b.WriteTo(w.c); err != nil {
-		w.c.Close()
+	*q = request{flags: binary.BigEndian.Uint16(h[4:]), typ: binary.BigEndian.Uint16(h[6:]), cookie: binary.BigEndian.Uint64(h[8:]),
+		off: binary.BigEndian.Uint64(h[16:]), n: binary.BigEndian.Uint32(h[24:])}
+	if q.typ == cmdWrite && q.n > maxPayload {
+		return errs.New(errs.InvalidArgument, "write of %d bytes", q.n)
 	}
+	if q.typ == cmdRead || q.typ == cmdWrite {
+		q.busy = int64(min(q.n, maxPayload))
+	}
+	return nil
 }
 
-func (x *session) handle(ctx context.Context, w *writer, q *request) {
+// handle carries out a request and answers it.
+func (x *session) handle(ctx context.Context, w *replies, q *request) {
+	var head [64]byte
+	h := head[:0]
 	data, status, err := x.do(ctx, q)
 	switch {
 	case err != nil:
 		if code(err) == nbdEIO {
 			x.s.logger.Error("request failed", "export", x.export.Name, "type", q.typ, "offset", q.off, "length", q.n, "err", err)
 		}
-		x.fail(w, q, code(err))
+		h = x.failure(h, q, code(err))
 	case q.typ == cmdBlockStatus:
-		w.write(chunk(q, chunkBlockStatus, len(status)), status)
+		h = append(appendChunk(h, q, chunkBlockStatus, len(status)), status...)
 	case q.typ == cmdRead && x.structured && data == nil:
-		w.write(binary.BigEndian.AppendUint32(binary.BigEndian.AppendUint64(chunk(q, chunkHole, 12), q.off), q.n))
+		h = binary.BigEndian.AppendUint32(binary.BigEndian.AppendUint64(appendChunk(h, q, chunkHole, 12), q.off), q.n)
 	case q.typ == cmdRead && x.structured:
-		w.write(binary.BigEndian.AppendUint64(chunk(q, chunkData, 8+len(data)), q.off), data)
-	case q.typ == cmdRead:
-		w.write(simple(q, 0), data)
+		h = binary.BigEndian.AppendUint64(appendChunk(h, q, chunkData, 8+len(data.b)), q.off)
 	default:
 		// Only reads and block status must be answered with chunks.
-		w.write(simple(q, 0))
+		h = appendSimple(h, q, 0)
 	}
+	w.add(q, h, data)
+	requests.Put(q)
 }
 
-func (x *session) fail(w *writer, q *request, code uint32) {
+func (x *session) failure(h []byte, q *request, code uint32) []byte {
 	if !x.structured {
-		w.write(simple(q, code))
-		return
+		return appendSimple(h, q, code)
 	}
-	b := binary.BigEndian.AppendUint32(chunk(q, chunkError, 6), code)
-	w.write(binary.BigEndian.AppendUint16(b, 0)) // no message
+	h = binary.BigEndian.AppendUint32(appendChunk(h, q, chunkError, 6), code)
+	return binary.BigEndian.AppendUint16(h, 0) // no message
 }
 
-func simple(q *request, code uint32) []byte {
-	b := binary.BigEndian.AppendUint32(make([]byte, 0, 16), magicSimple)
-	b = binary.BigEndian.AppendUint32(b, code)
-	return binary.BigEndian.AppendUint64(b, q.cookie)
-}
+// flagsOf are the flags that a command may have; FUA is allowed on all, so 0
+// is a command that there is not.
+var flagsOf = [...]uint16{cmdRead: cmdFlagFUA | cmdFlagDF, cmdWrite: cmdFlagFUA, cmdFlush: cmdFlagFUA, cmdTrim: cmdFlagFUA,
+	cmdWriteZeroes: cmdFlagFUA | cmdFlagNoHole, cmdBlockStatus: cmdFlagFUA | cmdFlagReqOne}
 
-// chunk is the header of the only chunk of a reply.
-func chunk(q *request, typ uint16, n int) []byte {
-	b := binary.BigEndian.AppendUint32(make([]byte, 0, 40), magicChunk)
-	b = binary.BigEndian.AppendUint16(b, chunkDone)
-	b = binary.BigEndian.AppendUint16(b, typ)
-	b = binary.BigEndian.AppendUint64(b, q.cookie)
-	return binary.BigEndian.AppendUint32(b, uint32(n))
-}
-
-// do carries out a request. A structured read of a hole returns no data.
-func (x *session) do(ctx context.Context, q *request) (data, status []byte, err error) {
-	disk := x.export.Disk
-	allowed := map[uint16]uint16{cmdRead: cmdFlagDF, cmdWrite: cmdFlagFUA, cmdFlush: cmdFlagFUA, cmdTrim: cmdFlagFUA,
-		cmdWriteZeroes: cmdFlagFUA | cmdFlagNoHole, cmdBlockStatus: cmdFlagReqOne}
-	if a, ok := allowed[q.typ]; !ok || q.flags&^(a|cmdFlagFUA) != 0 {
-		return nil, nil, errs.New(errs.InvalidArgument, "command %d with flags %#x", q.typ, q.flags)
+// check refuses what cannot be done.
+func (x *session) check(q *request) error {
+	if int(q.typ) >= len(flagsOf) || flagsOf[q.typ] == 0 || q.flags&^flagsOf[q.typ] != 0 {
+		return errs.New(errs.InvalidArgument, "command %d with flags %#x", q.typ, q.flags)
 	}
-	size := uint64(disk.Size())
+	size := uint64(x.export.Disk.Size())
 	inside := q.off <= size && uint64(q.n) <= size-q.off
 	changes := q.typ == cmdWrite || q.typ == cmdTrim || q.typ == cmdWriteZeroes
 	switch {
 	case changes && x.export.ReadOnly:
-		return nil, nil, errs.New(errs.PermissionDenied, "export %q is read-only", x.export.Name)
+		return errs.New(errs.PermissionDenied, "export %q is read-only", x.export.Name)
 	case !inside && (q.typ == cmdWrite || q.typ == cmdWriteZeroes):
-		return nil, nil, errs.New(errs.ResourceExhausted, "%d+%d is behind the end of the disk", q.off, q.n)
+		return errs.New(errs.ResourceExhausted, "%d+%d is behind the end of the disk", q.off, q.n)
 	case !inside && q.typ != cmdFlush:
-		return nil, nil, errs.New(errs.InvalidArgument, "%d+%d is behind the end of the disk", q.off, q.n)
+		return errs.New(errs.InvalidArgument, "%d+%d is behind the end of the disk", q.off, q.n)
+	case q.typ == cmdRead && q.n > maxPayload:
+		return errs.New(errs.InvalidArgument, "read of %d bytes", q.n)
+	case q.typ == cmdBlockStatus && (!x.hasStatus || q.n == 0):
+		return errs.New(errs.InvalidArgument, "block status was not agreed on")
 	}
+	return nil
+}
+
+// do carries out a request. A structured read of a hole returns no data.
+func (x *session) do(ctx context.Context, q *request) (data *buffer, status []byte, err error) {
+	if err := x.check(q); err != nil {
+		q.data.free()
+		return nil, nil, err
+	}
+	disk := x.export.Disk
 	var flags lsvd.Flags
 	if q.flags&cmdFlagFUA != 0 {
 		flags = lsvd.FUA
@@ -159,20 +114,12 @@ func (x *session) do(ctx context.Context, q *request) (data, status []byte, err 
 	off, n := int64(q.off), int64(q.n)
 	switch q.typ {
 	case cmdRead:
-		if q.n > maxPayload {
-			return nil, nil, errs.New(errs.InvalidArgument, "read of %d bytes", q.n)
-		}
-		if x.structured && n > 0 {
-			hole := false
-			err := disk.Status(off, n, func(_, part int64, h bool) bool { hole = h && part == n; return false })
-			if err != nil || hole {
-				return nil, nil, err
-			}
-		}
-		data = make([]byte, n)
-		return data, nil, disk.ReadAt(ctx, data, off)
+		data, err = x.read(ctx, off, n)
+		return data, nil, err
 	case cmdWrite:
-		return nil, nil, disk.WriteAt(ctx, q.data, off, flags)
+		err = disk.WriteAt(ctx, q.data.b, off, flags)
+		q.data.free()
+		return nil, nil, err
 	case cmdFlush:
 		return nil, nil, disk.Flush(ctx)
 	case cmdTrim:
@@ -180,20 +127,42 @@ func (x *session) do(ctx context.Context, q *request) (data, status []byte, err 
 	case cmdWriteZeroes:
 		return nil, nil, disk.Zero(ctx, off, n, flags)
 	}
-	if !x.hasStatus || q.n == 0 {
-		return nil, nil, errs.New(errs.InvalidArgument, "block status was not agreed on")
-	}
-	status = binary.BigEndian.AppendUint32(nil, contextID)
+	status, err = x.blockStatus(off, n, q.flags&cmdFlagReqOne != 0)
+	return nil, status, err
+}
+
+func (x *session) blockStatus(off, n int64, one bool) ([]byte, error) {
+	b := binary.BigEndian.AppendUint32(nil, contextID)
 	count := 0
-	err = disk.Status(off, n, func(_, n int64, hole bool) bool {
-		status = binary.BigEndian.AppendUint32(status, uint32(n))
+	err := x.export.Disk.Status(off, n, func(_, n int64, hole bool) bool {
+		b = binary.BigEndian.AppendUint32(b, uint32(n))
 		state := uint32(0)
 		if hole {
 			state = stateHole
 		}
-		status = binary.BigEndian.AppendUint32(status, state)
+		b = binary.BigEndian.AppendUint32(b, state)
 		count++
-		return q.flags&cmdFlagReqOne == 0 && count < maxExtents
+		return !one && count < maxExtents
 	})
-	return nil, status, err
+	return b, err
+}
+
+// askHole is the size from which a read asks first whether there is anything:
+// sending zeros costs more than the question.
+const askHole = 64 << 10
+
+func (x *session) read(ctx context.Context, off, n int64) (*buffer, error) {
+	if x.structured && n >= askHole {
+		hole := false
+		err := x.export.Disk.Status(off, n, func(_, part int64, h bool) bool { hole = h && part == n; return false })
+		if err != nil || hole {
+			return nil, err
+		}
+	}
+	data := newBuffer(int(n))
+	if err := x.export.Disk.ReadAt(ctx, data.b, off); err != nil {
+		data.free()
+		return nil, err
+	}
+	return data, nil
 }
