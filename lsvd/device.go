@@ -39,6 +39,11 @@ type Device struct {
 	queue   []*op
 	leading bool
 
+	// Of the committer: reused from record to record.
+	extents []wal.Extent
+	batch   []*op
+	chunks  []wal.Chunk
+
 	pub     baton // held by the one that changes the state in the store
 	man     *manifest.Manifest
 	version store.Version
@@ -69,9 +74,10 @@ type Device struct {
 	closed bool
 	failed error
 
-	stop context.CancelFunc
-	done chan struct{}
-	kick chan struct{}
+	stop  context.CancelFunc
+	done  chan struct{}
+	kick  chan struct{}
+	ahead sync.WaitGroup // makes log files
 
 	stats counters
 }
@@ -110,13 +116,16 @@ type cut struct {
 	bytes       int64
 	born        time.Time
 	over        *extent.Map // to sequence numbers of chunks
-	chunks      map[uint64]*wal.Chunk
-	sealed      []byte // the segment, once built
+	chunks      []wal.Chunk // by sequence number from first on
+	sealed      []byte      // the segment, once built
 }
 
 func newCut() *cut {
-	return &cut{over: extent.New(maxBlocks), chunks: map[uint64]*wal.Chunk{}}
+	return &cut{over: extent.New(maxBlocks)}
 }
+
+// chunk is where the data of a sequence number of the cut is.
+func (c *cut) chunk(seq uint64) *wal.Chunk { return &c.chunks[seq-c.first] }
 
 // maxBlocks gives all maps the same height, whatever the size of the disk.
 const maxBlocks = MaxSize / BlockSize
@@ -236,6 +245,7 @@ func (d *Device) Close(ctx context.Context) error {
 	if d.stop != nil {
 		d.stop()
 		<-d.done
+		d.ahead.Wait()
 	}
 	d.waitQueue()
 	err := d.pub.lock(context.WithoutCancel(ctx)) // who holds it sees soon that the disk is closed

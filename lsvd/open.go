@@ -75,6 +75,7 @@ func Open(ctx context.Context, st store.Store, fs vfs.FS, id ID, opts Options) (
 		run, stop := context.WithCancel(context.WithoutCancel(ctx))
 		d.stop = stop
 		go d.run(run)
+		d.ahead.Go(func() { d.wal.Ahead(run) })
 	}
 	return d, rec, nil
 }
@@ -128,11 +129,12 @@ func (d *Device) recover(ctx context.Context, fs vfs.FS) (rec Recovery, err erro
 	}
 	rec.Durable = d.man.Durable
 	var promised uint64
+	now := d.opts.Now()
 	rec.Last, promised, err = found.Replay(chain, rec.Durable, func(c *wal.Chunk) error {
 		if c.LBA+c.Blocks > uint64(d.size.Load()/BlockSize) {
 			return errs.New(errs.Corrupt, "log has a write behind the end of the disk")
 		}
-		d.apply(c)
+		d.apply(c, now)
 		return nil
 	})
 	if err != nil {

@@ -268,7 +268,7 @@ func (c *cut) entries() []segment.Entry {
 func (c *cut) read(lba uint64, p []byte) error {
 	var err error
 	c.over.Walk(lba, uint64(len(p)/BlockSize), func(_, _ uint64, v extent.Value) bool {
-		err = c.chunks[v.Src].Read(p, uint64(v.Off))
+		err = c.chunk(v.Src).Read(p, uint64(v.Off))
 		return false
 	})
 	return err

@@ -129,7 +129,7 @@ func (d *Device) find(lba, n uint64) (piece, error) {
 		}
 		p := piece{lba: lba, n: n}
 		if !v.IsZero() {
-			p.chunk, p.block = c.chunks[v.Src], uint64(v.Off)
+			p.chunk, p.block = c.chunk(v.Src), uint64(v.Off)
 		}
 		return p, nil
 	}

@@ -2,6 +2,8 @@ package lsvd
 
 import (
 	"context"
+	"sync"
+	"time"
 
 	"miren.dev/runtime/lsvd/internal/extent"
 	"miren.dev/runtime/lsvd/internal/wal"
@@ -19,6 +21,12 @@ type op struct {
 	done    chan bool // true: you are the committer now; false: err is set
 	err     error
 }
+
+var ops = sync.Pool{New: func() any { return &op{done: make(chan bool, 1)} }}
+
+// rounds is how many records one committer writes before it hands over: it
+// goes on with what has come meanwhile, since waking another takes time.
+const rounds = 4
 
 // WriteAt writes p at off.
 func (d *Device) WriteAt(ctx context.Context, p []byte, off int64, flags Flags) error {
@@ -71,7 +79,9 @@ func (d *Device) clear(ctx context.Context, off, n int64, flags Flags, kind wal.
 	}
 	if end > first {
 		d.align.RLock()
-		err := d.submit(ctx, []wal.Extent{{Kind: kind, LBA: uint64(first), Blocks: uint64(end - first)}})
+		o := ops.Get().(*op)
+		o.extents = append(o.extents, wal.Extent{Kind: kind, LBA: uint64(first), Blocks: uint64(end - first)})
+		err := d.submit(ctx, o)
 		d.align.RUnlock()
 		if err != nil {
 			return err
@@ -121,88 +131,114 @@ func (d *Device) writeUnaligned(ctx context.Context, p []byte, off int64) error 
 
 func (d *Device) writeBlocks(ctx context.Context, p []byte, off int64) error {
 	for len(p) > 0 {
-		var extents []wal.Extent
+		o := ops.Get().(*op)
 		for size := 0; len(p) > 0 && size < wal.MaxData && size < int(d.opts.LogFile/4); {
 			n := min(len(p), maxExtent, int(d.opts.LogFile/4)/BlockSize*BlockSize)
-			extents = append(extents, wal.Extent{Kind: wal.Data, LBA: uint64(off / BlockSize), Blocks: uint64(n / BlockSize), Data: p[:n]})
+			o.extents = append(o.extents, wal.Extent{Kind: wal.Data, LBA: uint64(off / BlockSize), Blocks: uint64(n / BlockSize), Data: p[:n], CRCs: wal.Sums(p[:n])})
 			p, off, size = p[n:], off+int64(n), size+n
 		}
-		if err := d.submit(ctx, extents); err != nil {
+		if err := d.submit(ctx, o); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// submit logs and applies extents, together with those of other callers.
-func (d *Device) submit(ctx context.Context, extents []wal.Extent) error {
-	if err := d.admit(ctx); err != nil {
-		return err
+// submit logs and applies the extents of o, together with those of others. It
+// takes o.
+func (d *Device) submit(ctx context.Context, o *op) error {
+	err := d.admit(ctx)
+	if err == nil {
+		o.size, o.err = 0, nil
+		for i := range o.extents {
+			o.size += int64(len(o.extents[i].Data))
+		}
+		d.enqueue(o)
+		err = o.err
 	}
-	o := &op{extents: extents, done: make(chan bool, 1)}
-	for _, e := range extents {
-		o.size += int64(len(e.Data))
-	}
+	clear(o.extents)
+	o.extents = o.extents[:0]
+	ops.Put(o)
+	return err
+}
+
+func (d *Device) enqueue(o *op) {
 	d.qmu.Lock()
 	d.queue = append(d.queue, o)
 	if d.leading {
 		d.qmu.Unlock()
 		if lead := <-o.done; !lead { // always answered: the committer never gives up
-			return o.err
+			return
 		}
 	} else {
 		d.leading = true
 		d.qmu.Unlock()
 	}
 	d.commit()
-	return o.err
 }
 
-// commit logs the operations at the front of the queue as one record, and
-// hands the rest over to the first of them. The caller is the committer and
-// its operation is at the front.
+// commit logs the operations of the queue, and hands over to one of them if
+// more come all the time. The caller is the committer and its operation is at
+// the front. What committers use in turn is in the fields of Device.
 func (d *Device) commit() {
+	for round := 1; ; round++ {
+		d.commitRecord(round == 1)
+		d.qmu.Lock()
+		if len(d.queue) == 0 {
+			d.leading = false
+			d.qmu.Unlock()
+			return
+		}
+		if round == rounds || d.opts.manual {
+			d.queue[0].done <- true
+			d.qmu.Unlock()
+			return
+		}
+		d.qmu.Unlock()
+	}
+}
+
+// commitRecord logs the operations at the front of the queue as one record.
+// The first of them is the caller's own if own is set.
+func (d *Device) commitRecord(own bool) {
 	d.qmu.Lock()
-	var extents []wal.Extent
-	n, size := 0, int64(0)
+	extents, batch := d.extents[:0], d.batch[:0]
+	size := int64(0)
 	limit := min(wal.MaxData, d.opts.LogFile/2)
-	for n < len(d.queue) {
-		o := d.queue[n]
-		if n > 0 && (size+o.size > limit || len(extents)+len(o.extents) > wal.MaxExtents/4) {
+	for _, o := range d.queue {
+		if len(batch) > 0 && (size+o.size > limit || len(extents)+len(o.extents) > wal.MaxExtents/4) {
 			break
 		}
 		extents = append(extents, o.extents...)
 		size += o.size
-		n++
+		batch = append(batch, o)
 	}
-	batch := d.queue[:n:n]
-	d.queue = d.queue[n:]
+	n := copy(d.queue, d.queue[len(batch):])
+	clear(d.queue[n:])
+	d.queue = d.queue[:n]
 	d.qmu.Unlock()
 
-	chunks, err := d.wal.Append(extents)
+	chunks, err := d.wal.Append(extents, d.chunks[:0])
 	if err != nil {
 		err = d.fail(err)
 	} else {
+		now := d.opts.Now()
 		d.mu.Lock()
-		for _, c := range chunks {
-			d.apply(c)
+		for i := range chunks {
+			d.apply(&chunks[i], now)
 		}
 		d.mu.Unlock()
 	}
 	for i, o := range batch {
 		o.err = err
-		if i > 0 {
+		if i > 0 || !own {
 			o.done <- false
 		}
 	}
-	d.qmu.Lock()
-	if len(d.queue) > 0 {
-		d.queue[0].done <- true
-	} else {
-		d.leading = false
-		d.queue = nil
-	}
-	d.qmu.Unlock()
+	clear(extents)
+	clear(batch)
+	clear(chunks)
+	d.extents, d.batch, d.chunks = extents[:0], batch[:0], chunks[:0]
 }
 
 // waitQueue returns when no operation is in the queue. No new ones may come.
@@ -211,21 +247,23 @@ func (d *Device) waitQueue() {
 	defer d.align.Unlock()
 }
 
-// apply puts a logged extent into the active cut. The caller holds mu.
-func (d *Device) apply(c *wal.Chunk) {
+// apply puts a logged extent into the active cut, which takes a copy of c. The
+// caller holds mu.
+func (d *Device) apply(c *wal.Chunk, now time.Time) {
 	a := d.active
 	if a.last == 0 {
-		a.first, a.born = c.Seq, d.opts.Now()
+		a.first, a.born = c.Seq, now
 	}
 	a.last = c.Seq
 	bytes := int64(64)
+	v := extent.Value{Src: c.Seq}
 	if c.Kind == wal.Data {
 		bytes += int64(c.Blocks) * BlockSize
-		a.over.Set(c.LBA, c.Blocks, extent.Value{Src: c.Seq})
-		a.chunks[c.Seq] = c
 	} else {
-		a.over.Set(c.LBA, c.Blocks, extent.Value{Src: c.Seq, Off: extent.Zero})
+		v.Off = extent.Zero
 	}
+	a.chunks = append(a.chunks, *c)
+	a.over.Set(c.LBA, c.Blocks, v)
 	a.bytes += bytes
 	d.unsent += bytes
 	if a.bytes >= d.opts.CutBytes {

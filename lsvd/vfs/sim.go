@@ -231,6 +231,19 @@ func (h *simHandle) WriteAt(p []byte, off int64) (int, error) {
 	return len(p), nil
 }
 
+func (h *simHandle) WriteVec(parts [][]byte, off int64) error {
+	for _, p := range parts {
+		n, err := h.WriteAt(p, off)
+		if err != nil {
+			return err
+		}
+		off += int64(n)
+	}
+	return nil
+}
+
+func (h *simHandle) Writeback(int64, int64) {}
+
 func (h *simHandle) Sync() error {
 	if err := h.enter(); err != nil {
 		return err

@@ -43,6 +43,11 @@ type File interface {
 	// what was written since the last success.
 	Sync() error
 	Size() (int64, error)
+	// WriteVec writes the parts one after the other from off.
+	WriteVec(parts [][]byte, off int64) error
+	// Writeback begins to write a range to the disk and does not wait. It is
+	// a hint and makes nothing durable.
+	Writeback(off, n int64)
 }
 
 // lockName is the file whose flock is the lock of a directory.
@@ -137,6 +142,43 @@ func (f *osFile) Sync() error {
 			return err
 		}
 	}
+}
+
+// maxVec is the most parts that the kernel takes at once.
+const maxVec = 1024
+
+func (f *osFile) WriteVec(parts [][]byte, off int64) error {
+	left := 0
+	for _, p := range parts {
+		left += len(p)
+	}
+	for {
+		n, err := unix.Pwritev(int(f.Fd()), parts[:min(len(parts), maxVec)], off)
+		if errors.Is(err, unix.EINTR) {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		if left -= n; left == 0 {
+			return nil
+		}
+		if n == 0 {
+			return io.ErrShortWrite
+		}
+		off += int64(n)
+		rest := slices.Clone(parts) // the caller keeps its own
+		for n >= len(rest[0]) {
+			n -= len(rest[0])
+			rest = rest[1:]
+		}
+		rest[0] = rest[0][n:]
+		parts = rest
+	}
+}
+
+func (f *osFile) Writeback(off, n int64) {
+	unix.SyncFileRange(int(f.Fd()), off, n, unix.SYNC_FILE_RANGE_WRITE) // Sync reports what fails
 }
 
 func (f *osFile) Size() (int64, error) {

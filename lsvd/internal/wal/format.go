@@ -36,6 +36,8 @@
 package wal
 
 import (
+	"encoding/binary"
+
 	"miren.dev/runtime/lsvd/internal/name"
 	"miren.dev/runtime/lsvd/internal/wire"
 )
@@ -75,7 +77,17 @@ type Extent struct {
 	Kind   Kind
 	LBA    uint64
 	Blocks uint64
-	Data   []byte // of Data: Blocks*Block bytes
+	Data   []byte   // of Data: Blocks*Block bytes
+	CRCs   []uint32 // of its blocks, by Sums; a Chunk keeps them
+}
+
+// Sums returns the CRCs of the blocks of data.
+func Sums(data []byte) []uint32 {
+	crcs := make([]uint32, len(data)/Block)
+	for k := range crcs {
+		crcs[k] = wire.CRC1(data[k*Block : (k+1)*Block])
+	}
+	return crcs
 }
 
 // Header is the header of a log file.
@@ -143,9 +155,9 @@ func recordSize(extents []Extent) (total, head, data int) {
 
 func roundUp(n int) int { return (n + align - 1) &^ (align - 1) }
 
-// appendRecord appends an encoded record to buf and returns, per extent, the
-// CRCs of its blocks.
-func appendRecord(buf []byte, h Header, seq, synced uint64, extents []Extent) ([]byte, [][]uint32) {
+// appendHead appends the encoded head of a record to buf, padded; the data of
+// the extents follows it. Their CRCs are set.
+func appendHead(buf []byte, h *Header, seq, synced uint64, extents []Extent) []byte {
 	_, head, data := recordSize(extents)
 	w := wire.Writer{B: buf}
 	start := len(buf)
@@ -159,32 +171,24 @@ func appendRecord(buf []byte, h Header, seq, synced uint64, extents []Extent) ([
 	w.U64(seq)
 	w.U32(0) // the CRC, below
 	w.U32(uint32(min(seq-1-synced, 1<<32-1)))
-	for _, e := range extents {
+	for i := range extents {
+		e := &extents[i]
 		w.U64(uint64(e.Kind))
 		w.U64(e.LBA)
 		w.U64(e.Blocks)
 	}
-	crcs := make([][]uint32, len(extents))
-	for i, e := range extents {
-		if len(e.Data) > 0 {
-			crcs[i] = make([]uint32, len(e.Data)/Block)
-		}
-		for k := range crcs[i] {
-			crcs[i][k] = wire.CRC(e.Data[k*Block : (k+1)*Block])
-			w.U32(crcs[i][k])
+	for i := range extents {
+		for _, c := range extents[i].CRCs {
+			w.U32(c)
 		}
 	}
 	rec := w.B[start:]
-	crc := wire.Writer{B: rec[:56]}
-	crc.U32(wire.CRC(rec[:56], rec[60:]))
-	for len(w.B)-start < roundUp(head) {
-		w.U8(0)
-	}
-	for _, e := range extents {
-		w.Bytes(e.Data)
-	}
-	return w.B, crcs
+	binary.LittleEndian.PutUint32(rec[56:], wire.CRC(rec[:56], rec[60:]))
+	w.Bytes(padding[:roundUp(head)-head])
+	return w.B
 }
+
+var padding [align]byte
 
 // headInfo is the fixed part of a record.
 type headInfo struct {

@@ -1,6 +1,7 @@
 package wal
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"sync"
@@ -12,10 +13,12 @@ import (
 
 // File is one file of the log.
 type File struct {
-	f      vfs.File
-	name   string
-	header Header
-	last   uint64 // seq of the last extent in it; 0: none
+	f       vfs.File
+	name    string
+	header  Header
+	last    uint64 // seq of the last extent in it; 0: none
+	dirty   bool   // written since the last sync
+	durable bool   // its header survives a power loss
 }
 
 // Config says what log to write.
@@ -28,8 +31,8 @@ type Config struct {
 	FileSize  int64
 }
 
-// Log writes the log of one epoch. Append is for one caller at a time; Sync
-// and Release may be called beside it.
+// Log writes the log of one epoch. Append is for one caller at a time; Sync,
+// Release and Ahead may be called beside it.
 //
 // Lock order: sync before mu.
 type Log struct {
@@ -40,6 +43,7 @@ type Log struct {
 	mu     sync.Mutex
 	cur    *File
 	off    int64
+	begun  int64 // up to where writeback of cur has begun
 	gen    uint64
 	seq    uint64  // of the last extent written
 	synced uint64  // of the last extent known to be durable
@@ -48,16 +52,28 @@ type Log struct {
 	free   []*File
 	later  []*File // free once the epochs before this one are in the store
 	used   map[string]bool
-	buf    []byte
+	head   []byte
+	parts  [][]byte
 	failed error
+
+	kick chan struct{} // for Ahead; has room for one
 }
+
+const (
+	// aheadFiles is how many files are kept ready to be written, so that
+	// nobody waits for one to be made.
+	aheadFiles = 2
+	// writeback begins when so much was written: later flushes find little.
+	writeback = 2 << 20
+)
 
 // Start begins the epoch of cfg on top of the files found. It makes what was
 // recovered durable first, and the first header of the epoch last.
 func Start(cfg Config, found *Found) (*Log, error) {
-	l := &Log{cfg: cfg, seq: cfg.PrevSeq, synced: cfg.PrevSeq, used: found.used, free: found.other}
+	l := &Log{cfg: cfg, seq: cfg.PrevSeq, synced: cfg.PrevSeq, used: found.used, free: found.other, kick: make(chan struct{}, 1)}
 	for _, f := range found.files {
 		l.gen = max(l.gen, f.header.Generation)
+		f.durable = false // as a link of this epoch it counts for nothing
 		if f.last == 0 {
 			l.later = append(l.later, f) // its header may be a link of the history
 			continue
@@ -70,13 +86,16 @@ func Start(cfg Config, found *Found) (*Log, error) {
 	if err := l.rotate(); err != nil {
 		return nil, err
 	}
-	if err := l.Sync(); err != nil {
+	if err := l.syncTo(l.seq + 1); err != nil {
 		return nil, err
 	}
 	return l, nil
 }
 
-// rotate goes on to an empty file. The caller holds mu or is alone.
+// rotate goes on to an empty file. Its header becomes durable with the next
+// sync: until then Release keeps an older one of the epoch, since a power loss
+// that took all of them would make the log seem lost. The caller holds mu or
+// is alone.
 func (l *Log) rotate() error {
 	var f *File
 	if n := len(l.free); n > 0 {
@@ -87,111 +106,218 @@ func (l *Log) rotate() error {
 			return err
 		}
 	}
-	if size, err := f.f.Size(); err != nil {
+	if err := l.whole(f); err != nil {
 		return err
-	} else if size != l.cfg.FileSize {
-		if err := prewrite(f.f, l.cfg.FileSize); err != nil {
-			return errs.Wrap(err, "prepare log file")
-		}
 	}
 	l.gen++
-	f.last = 0
+	f.last, f.durable = 0, false
 	f.header = Header{Volume: l.cfg.Volume, Epoch: l.cfg.Epoch, Generation: l.gen, First: l.seq + 1, PrevEpoch: l.cfg.PrevEpoch, PrevSeq: l.cfg.PrevSeq}
 	if _, err := f.f.WriteAt(EncodeHeader(f.header), 0); err != nil {
 		return errs.Wrap(err, "write log file header")
 	}
-	// Without it a power loss could take the headers of all files of the epoch,
-	// after the older ones were recycled, and the log would seem to be lost.
-	if err := f.f.Sync(); err != nil {
-		return errs.Wrap(err, "sync log file header")
-	}
 	if l.cur != nil {
 		l.full = append(l.full, l.cur)
 	}
-	l.cur, l.off = f, headerSize
-	l.dirty = append(l.dirty, f)
+	l.cur, l.off, l.begun = f, headerSize, headerSize
+	l.touch(f)
 	return nil
 }
 
-// create makes a file of full size, so that later syncs move data only.
-func (l *Log) create() (*File, error) {
-	for i := 0; ; i++ {
-		n := fmt.Sprintf("%s%04d", filePrefix, i)
-		if l.used[n] {
-			continue
-		}
-		f, err := l.cfg.FS.Open(n, true)
-		if err != nil {
-			return nil, err
-		}
-		if err = prewrite(f, l.cfg.FileSize); err == nil {
-			err = l.cfg.FS.SyncDir()
-		}
-		if err != nil {
-			f.Close()
-			return nil, errs.Wrap(err, "make log file")
-		}
-		l.used[n] = true
-		return &File{f: f, name: n}, nil
+// touch notes that f must be synced. The caller holds mu.
+func (l *Log) touch(f *File) {
+	if !f.dirty {
+		f.dirty = true
+		l.dirty = append(l.dirty, f)
 	}
 }
 
+func (l *Log) wake() {
+	select {
+	case l.kick <- struct{}{}:
+	default:
+	}
+}
+
+// whole makes f have its full size.
+func (l *Log) whole(f *File) error {
+	size, err := f.f.Size()
+	if err == nil && size != l.cfg.FileSize {
+		err = prewrite(f.f, l.cfg.FileSize)
+	}
+	return errs.Wrap(err, "prepare log file")
+}
+
+// Ahead makes files before they are needed and begins to write to the disk
+// what was appended, until ctx ends. Without it, Append does the former.
+func (l *Log) Ahead(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-l.kick:
+		}
+		l.mu.Lock()
+		f, off, n := l.cur, l.begun, (l.off-l.begun)&^4095
+		if n >= writeback && f.dirty {
+			l.begun += n
+		} else {
+			n = 0
+		}
+		l.mu.Unlock()
+		if n > 0 {
+			f.f.Writeback(off, n)
+		}
+		l.mu.Lock()
+		early := l.off <= l.cfg.FileSize/2
+		l.mu.Unlock()
+		if early {
+			continue
+		}
+		if err := l.fill(); err != nil {
+			return // Append meets the same and says so
+		}
+	}
+}
+
+// fill makes files until there are enough.
+func (l *Log) fill() error {
+	for {
+		l.mu.Lock()
+		enough := len(l.free) >= aheadFiles || l.failed != nil
+		var name string
+		if !enough {
+			name = l.unused()
+			l.used[name] = true
+		}
+		l.mu.Unlock()
+		if enough {
+			return nil
+		}
+		f, err := l.make(name)
+		if err != nil {
+			return err
+		}
+		l.mu.Lock()
+		if l.failed != nil { // closed meanwhile
+			f.f.Close()
+		} else {
+			l.free = append(l.free, f)
+		}
+		l.mu.Unlock()
+	}
+}
+
+// unused returns a name that no file has. The caller holds mu or is alone.
+func (l *Log) unused() string {
+	for i := 0; ; i++ {
+		if n := fmt.Sprintf("%s%04d", filePrefix, i); !l.used[n] {
+			return n
+		}
+	}
+}
+
+// create makes a file. The caller holds mu or is alone.
+func (l *Log) create() (*File, error) {
+	n := l.unused()
+	f, err := l.make(n)
+	if err == nil {
+		l.used[n] = true
+	}
+	return f, err
+}
+
+// make makes a file of full size, so that later syncs move data only.
+func (l *Log) make(n string) (*File, error) {
+	f, err := l.cfg.FS.Open(n, true)
+	if err != nil {
+		return nil, err
+	}
+	if err = prewrite(f, l.cfg.FileSize); err == nil {
+		err = l.cfg.FS.SyncDir()
+	}
+	if err != nil {
+		f.Close()
+		return nil, errs.Wrap(err, "make log file")
+	}
+	return &File{f: f, name: n}, nil
+}
+
+var zeros [1 << 20]byte
+
 func prewrite(f vfs.File, size int64) error {
-	zero := make([]byte, min(size, 1<<20))
-	for off := int64(0); off < size; off += int64(len(zero)) {
-		if _, err := f.WriteAt(zero[:min(int64(len(zero)), size-off)], off); err != nil {
+	for off := int64(0); off < size; off += int64(len(zeros)) {
+		if _, err := f.WriteAt(zeros[:min(int64(len(zeros)), size-off)], off); err != nil {
 			return err
 		}
 	}
 	return f.Sync()
 }
 
-// Append writes extents as one record. They survive the process when it
-// returns, and a power loss after Sync. After an error the log is failed.
-func (l *Log) Append(extents []Extent) ([]*Chunk, error) {
+// Append writes extents, whose CRCs are set, as one record, and appends their
+// chunks to out. They survive the process when it returns, and a power loss
+// after Sync. After an error the log is failed.
+func (l *Log) Append(extents []Extent, out []Chunk) ([]Chunk, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.failed != nil {
-		return nil, l.failed
+		return out, l.failed
 	}
 	total, head, _ := recordSize(extents)
 	if l.off+int64(total) > l.cfg.FileSize {
 		if err := l.rotate(); err != nil {
-			return nil, l.fail(err)
+			return out, l.fail(err)
 		}
 	}
-	if !slices.Contains(l.dirty, l.cur) {
-		l.dirty = append(l.dirty, l.cur)
-	}
-	var crcs [][]uint32
-	l.buf, crcs = appendRecord(l.buf[:0], l.cur.header, l.seq+1, l.synced, extents)
-	if _, err := l.cur.f.WriteAt(l.buf, l.off); err != nil {
-		return nil, l.fail(errs.Wrap(err, "write log"))
-	}
+	l.touch(l.cur)
+	l.head = appendHead(l.head[:0], &l.cur.header, l.seq+1, l.synced, extents)
+	l.parts = append(l.parts[:0], l.head)
 	at := l.off + int64(roundUp(head))
-	chunks := make([]*Chunk, len(extents))
-	for i, e := range extents {
+	for i := range extents {
+		e := &extents[i]
 		l.seq++
-		chunks[i] = &Chunk{Seq: l.seq, Kind: e.Kind, LBA: e.LBA, Blocks: e.Blocks, file: l.cur, off: at, crcs: crcs[i]}
+		out = append(out, Chunk{Seq: l.seq, Kind: e.Kind, LBA: e.LBA, Blocks: e.Blocks, file: l.cur, off: at, crcs: e.CRCs})
 		at += int64(len(e.Data))
+		if len(e.Data) > 0 {
+			l.parts = append(l.parts, e.Data)
+		}
+	}
+	err := l.cur.f.WriteVec(l.parts, l.off)
+	clear(l.parts)
+	if err != nil {
+		return out, l.fail(errs.Wrap(err, "write log"))
 	}
 	l.cur.last = l.seq
 	l.off += int64(total)
-	return chunks, nil
+	if l.off-l.begun >= writeback || len(l.free) < aheadFiles && l.off > l.cfg.FileSize/2 {
+		l.wake()
+	}
+	return out, nil
 }
 
 // Sync makes everything appended before it durable. A log that failed to sync
 // stays failed: the kernel may have dropped the pages it could not write.
+// Those who wait while one syncs share the next one.
 func (l *Log) Sync() error {
+	l.mu.Lock()
+	want := l.seq
+	l.mu.Unlock()
+	return l.syncTo(want)
+}
+
+// syncTo syncs unless everything up to want is durable.
+func (l *Log) syncTo(want uint64) error {
 	l.sync.Lock()
 	defer l.sync.Unlock()
 	l.mu.Lock()
-	if l.failed != nil {
+	if l.failed != nil || l.synced >= want {
 		defer l.mu.Unlock()
 		return l.failed
 	}
 	dirty, seq := l.dirty, l.seq
 	l.dirty = nil
+	for _, f := range dirty {
+		f.dirty = false
+	}
 	l.mu.Unlock()
 	for _, f := range dirty {
 		if err := f.f.Sync(); err != nil {
@@ -202,6 +328,9 @@ func (l *Log) Sync() error {
 	}
 	l.mu.Lock()
 	l.synced = seq
+	for _, f := range dirty {
+		f.durable = true
+	}
 	l.mu.Unlock()
 	return nil
 }
@@ -216,16 +345,36 @@ func (l *Log) fail(err error) error {
 // Release recycles the files whose content up to seq is in the store. Nobody
 // may read chunks up to seq any more.
 func (l *Log) Release(seq uint64) {
+	l.mu.Lock()
+	now, stuck := l.seq, len(l.full) > 0 && l.full[0].last <= seq && !l.cur.durable
+	l.mu.Unlock()
+	if stuck {
+		l.syncTo(now) // if it fails the log has failed, which Append says
+	}
 	l.sync.Lock() // so that no file is synced for its old content
 	defer l.sync.Unlock()
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for len(l.full) > 0 && l.full[0].last <= seq {
-		f := l.full[0]
-		l.full = l.full[1:]
-		l.dirty = slices.DeleteFunc(l.dirty, func(d *File) bool { return d == f })
+	newest := 0 // the newest file with a durable header stays
+	for i, f := range l.full {
+		if f.durable {
+			newest = i
+		}
+	}
+	if l.cur.durable {
+		newest = len(l.full)
+	}
+	n := 0
+	for n < newest && l.full[n].last <= seq {
+		f := l.full[n]
+		n++
+		if f.dirty {
+			f.dirty = false
+			l.dirty = slices.DeleteFunc(l.dirty, func(d *File) bool { return d == f })
+		}
 		l.free = append(l.free, f)
 	}
+	l.full = l.full[n:]
 	if seq >= l.cfg.PrevSeq {
 		l.free = append(l.free, l.later...)
 		l.later = nil

@@ -1,10 +1,12 @@
 package wal
 
 import (
+	"encoding/binary"
 	"errors"
 	"io"
 	"slices"
 	"strings"
+	"sync"
 
 	"miren.dev/runtime/lsvd/internal/name"
 	"miren.dev/runtime/lsvd/internal/wire"
@@ -87,7 +89,7 @@ func (c *Chunk) Read(p []byte, first uint64) error {
 		return err
 	}
 	for i := 0; i < len(p)/Block; i++ {
-		if wire.CRC(p[i*Block:(i+1)*Block]) != c.crcs[first+uint64(i)] {
+		if wire.CRC1(p[i*Block:(i+1)*Block]) != c.crcs[first+uint64(i)] {
 			return wire.Corrupt("log block of sequence %d is damaged", c.Seq)
 		}
 	}
@@ -116,43 +118,117 @@ func (f *Found) Replay(epoch, after uint64, apply func(*Chunk) error) (last, pro
 		spans = append(spans, span{h.PrevEpoch, h.PrevSeq})
 	}
 	slices.Reverse(spans)
-	seq := after
-spans:
-	for _, s := range spans {
-		for _, file := range f.files {
-			if file.header.Epoch != s.epoch || seq >= s.limit {
-				continue
-			}
-			next, err := file.replay(seq, s.limit, apply)
-			if err != nil {
-				return seq, 0, err
-			}
-			seq = next
-		}
-		if s.limit != ^uint64(0) && seq < s.limit {
-			break spans
-		}
+	// What to read: each file up to the limit of its epoch, but not the files
+	// that end before what is asked for.
+	type part struct {
+		file  *File
+		limit uint64
 	}
+	var parts []part
 	for _, s := range spans {
 		if s.limit != ^uint64(0) {
 			promised = max(promised, s.limit) // the next epoch synced it first
 		}
-		for _, file := range f.files {
-			if file.header.Epoch == s.epoch {
-				p, err := file.promise()
-				if err != nil {
-					return seq, 0, err
-				}
-				promised = max(promised, min(p, s.limit))
+		for i, file := range f.files {
+			if file.header.Epoch != s.epoch || after >= s.limit {
+				continue
 			}
+			next := slices.IndexFunc(f.files[i+1:], func(x *File) bool { return x.header.Epoch == s.epoch })
+			if next >= 0 && f.files[i+1+next].header.First <= after+1 {
+				file.last = f.files[i+1+next].header.First - 1
+				continue
+			}
+			parts = append(parts, part{file, s.limit})
 		}
+	}
+	// Files are read several at a time, and applied in order.
+	type result struct {
+		parsed
+		err error
+	}
+	results := make([]chan result, len(parts))
+	room := make(chan struct{}, scanAhead)
+	quit := make(chan struct{})
+	for i := range results {
+		results[i] = make(chan result, 1)
+	}
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for i, p := range parts {
+			select {
+			case room <- struct{}{}:
+			case <-quit:
+				return
+			}
+			wg.Go(func() {
+				parsed, err := p.file.parse()
+				results[i] <- result{parsed, err}
+			})
+		}
+	})
+	defer wg.Wait()
+	defer close(quit)
+	seq := after
+	ended := len(parts) // the part in which replay ended
+	var end int64       // and where
+	for i, p := range parts {
+		r := <-results[i]
+		<-room
+		if r.err != nil {
+			return seq, 0, r.err
+		}
+		if r.chunks == nil {
+			r.chunks = []Chunk{}
+		}
+		gap := false
+		for k := range r.chunks {
+			c := &r.chunks[k]
+			if c.Seq > p.limit {
+				break
+			}
+			if c.Seq <= seq {
+				continue
+			}
+			if gap = c.Seq != seq+1; gap { // only damage makes one
+				break
+			}
+			if err := apply(c); err != nil {
+				return seq, 0, err
+			}
+			seq = c.Seq
+			p.file.last = seq
+		}
+		// The rest of a file matters if the log does not continue behind it.
+		stop := gap || i == len(parts)-1
+		if !stop {
+			n := parts[i+1]
+			same := n.file.header.Epoch == p.file.header.Epoch
+			stop = seq < p.limit && (!same || n.file.header.First > seq+1)
+		}
+		if stop {
+			ended, end = i, r.end
+			if gap {
+				end = headerSize
+			}
+			break
+		}
+	}
+	for i := ended; i < len(parts); i++ {
+		p, err := parts[i].file.promise(end)
+		if err != nil {
+			return seq, 0, err
+		}
+		promised, end = max(promised, min(p, parts[i].limit)), headerSize
 	}
 	return seq, promised, nil
 }
 
-// promise is the most that any intact record head in the file promises,
-// wherever it is: the ones before it may be damaged.
-func (f *File) promise() (uint64, error) {
+// scanAhead is how many files are read at once.
+const scanAhead = 3
+
+// promise is the most that any intact record head in the file from off on
+// promises, wherever it is: the ones before it may be damaged.
+func (f *File) promise(off int64) (uint64, error) {
 	size, err := f.f.Size()
 	if err != nil {
 		return 0, err
@@ -160,12 +236,15 @@ func (f *File) promise() (uint64, error) {
 	most := uint64(0)
 	const step = 1 << 20
 	b := make([]byte, step+MaxExtents*extentSize+MaxData/Block*4+recordHead) // a head may reach into the next step
-	for off := int64(headerSize); off < size; off += step {
+	for ; off < size; off += step {
 		n, err := f.f.ReadAt(b[:min(int64(len(b)), size-off)], off)
 		if err != nil && !errors.Is(err, io.EOF) {
 			return 0, err
 		}
-		for at := 0; at < min(step, n); at += align {
+		for at := 0; at+recordHead <= min(step, n); at += align {
+			if binary.LittleEndian.Uint32(b[at:]) != recordMagic {
+				continue
+			}
 			info, err := decodeFixed(b[at:n], f.header)
 			if err != nil || info.synced <= most {
 				continue
@@ -178,74 +257,76 @@ func (f *File) promise() (uint64, error) {
 	return most, nil
 }
 
-// replay applies the extents of one file with after < seq <= limit.
-func (f *File) replay(after, limit uint64, apply func(*Chunk) error) (uint64, error) {
-	size, err := f.f.Size()
-	if err != nil {
-		return after, err
-	}
-	next := f.header.First
-	for off := int64(headerSize); off+recordHead <= size; {
-		chunks, length, err := f.record(off, size, next)
-		if err != nil || chunks == nil {
-			return after, err
-		}
-		for _, c := range chunks {
-			if c.Seq > limit {
-				return after, nil
-			}
-			if c.Seq <= after {
-				continue
-			}
-			if c.Seq != after+1 {
-				return after, nil // a gap between files
-			}
-			if err := apply(c); err != nil {
-				return after, err
-			}
-			after = c.Seq
-			f.last = c.Seq
-		}
-		next += uint64(len(chunks))
-		off += length
-	}
-	return after, nil
+// parsed is the content of a file: chunks with consecutive numbers, and where
+// the first thing that is not a valid record begins.
+type parsed struct {
+	chunks []Chunk
+	end    int64
 }
 
-// record reads the record at off, which must begin with the sequence number
-// seq. It returns nil without an error where there is no valid one.
-func (f *File) record(off, size int64, seq uint64) ([]*Chunk, int64, error) {
-	fixed := make([]byte, recordHead)
-	if _, err := f.f.ReadAt(fixed, off); err != nil {
-		return nil, 0, err
-	}
-	info, err := decodeFixed(fixed, f.header)
-	length := int64(roundUp(info.head)) + int64(info.data)
-	if err != nil || info.seq != seq || off+length > size {
-		return nil, 0, nil
-	}
-	b := make([]byte, length)
-	if _, err := f.f.ReadAt(b, off); err != nil {
-		return nil, 0, err
-	}
-	extents, crcs, err := decodeHead(b, info)
+var scanBuffers = sync.Pool{New: func() any { b := make([]byte, 2*MaxData); return &b }}
+
+// parse reads the records of a file.
+func (f *File) parse() (p parsed, err error) {
+	size, err := f.f.Size()
 	if err != nil {
-		return nil, 0, nil
+		return p, err
 	}
-	at := roundUp(info.head)
-	for k, crc := range crcs {
-		if wire.CRC(b[at+k*Block:at+(k+1)*Block]) != crc {
-			return nil, 0, nil
+	b := *scanBuffers.Get().(*[]byte)
+	defer scanBuffers.Put(&b)
+	p.end = headerSize
+	seq := f.header.First
+	lo, hi := int64(0), int64(0) // what of the file is in b
+	// have makes n bytes from p.end available.
+	have := func(n int) ([]byte, error) {
+		if p.end+int64(n) > size {
+			return nil, nil
 		}
-	}
-	chunks := make([]*Chunk, len(extents))
-	for k, e := range extents {
-		c := &Chunk{Seq: seq + uint64(k), Kind: e.Kind, LBA: e.LBA, Blocks: e.Blocks, file: f, off: off + int64(at)}
-		if e.Kind == Data {
-			c.crcs, crcs = crcs[:e.Blocks], crcs[e.Blocks:]
-			at += int(e.Blocks) * Block
+		if n > len(b) {
+			return nil, nil // no record is that long
 		}
-		chunks[k] = c
+		if p.end < lo || p.end+int64(n) > hi {
+			lo = p.end
+			hi = min(lo+int64(len(b)), size)
+			if _, err := f.f.ReadAt(b[:hi-lo], lo); err != nil {
+				return nil, err
+			}
+		}
+		return b[p.end-lo:][:n], nil
 	}
-	return chunks, length, nil
+	for {
+		fixed, err := have(recordHead)
+		if err != nil || fixed == nil {
+			return p, err
+		}
+		info, err := decodeFixed(fixed, f.header)
+		if err != nil || info.seq != seq {
+			return p, nil
+		}
+		head := roundUp(info.head)
+		rec, err := have(head + info.data)
+		if err != nil || rec == nil {
+			return p, err
+		}
+		extents, crcs, err := decodeHead(rec, info)
+		if err != nil {
+			return p, nil
+		}
+		for k, crc := range crcs {
+			if wire.CRC1(rec[head+k*Block:][:Block]) != crc {
+				return p, nil
+			}
+		}
+		at := p.end + int64(head)
+		for _, e := range extents {
+			c := Chunk{Seq: seq, Kind: e.Kind, LBA: e.LBA, Blocks: e.Blocks, file: f, off: at}
+			if e.Kind == Data {
+				c.crcs, crcs = crcs[:e.Blocks:e.Blocks], crcs[e.Blocks:]
+				at += int64(e.Blocks) * Block
+			}
+			p.chunks = append(p.chunks, c)
+			seq++
+		}
+		p.end = at
+	}
 }

@@ -15,10 +15,11 @@ var header = Header{Volume: name.Volume{1, 2}, Epoch: 3, Generation: 4, First: 5
 func block(b byte) []byte { return bytes.Repeat([]byte{b}, Block) }
 
 func sample() []byte {
-	b, _ := appendRecord(nil, header, 9, 7, []Extent{
-		{Kind: Data, LBA: 7, Blocks: 2, Data: append(block(1), block(2)...)}, {Kind: Zero, LBA: 100, Blocks: 1 << 30}, {Kind: Trim, LBA: 3, Blocks: 1},
+	data := append(block(1), block(2)...)
+	b := appendHead(nil, &header, 9, 7, []Extent{
+		{Kind: Data, LBA: 7, Blocks: 2, Data: data, CRCs: Sums(data)}, {Kind: Zero, LBA: 100, Blocks: 1 << 30}, {Kind: Trim, LBA: 3, Blocks: 1},
 	})
-	return b
+	return append(b, data...)
 }
 
 func TestHeader(t *testing.T) {
@@ -50,7 +51,7 @@ func TestLogReplay(t *testing.T) {
 		t.Fatal(err)
 	}
 	for i := range 100 {
-		chunks, err := l.Append([]Extent{{Kind: Data, LBA: uint64(i), Blocks: 1, Data: block(byte(i + 1))}})
+		chunks, err := l.Append([]Extent{{Kind: Data, LBA: uint64(i), Blocks: 1, Data: block(byte(i + 1)), CRCs: Sums(block(byte(i + 1)))}}, nil)
 		if err != nil || chunks[0].Seq != uint64(i+1) {
 			t.Fatal(err)
 		}
@@ -93,7 +94,7 @@ func TestLogReplay(t *testing.T) {
 		}
 		for range 3 {
 			n++
-			if _, err := l.Append([]Extent{{Kind: Data, LBA: n - 1, Blocks: 1, Data: block(byte(n))}}); err != nil {
+			if _, err := l.Append([]Extent{{Kind: Data, LBA: n - 1, Blocks: 1, Data: block(byte(n)), CRCs: Sums(block(byte(n)))}}, nil); err != nil {
 				t.Fatal(err)
 			}
 		}

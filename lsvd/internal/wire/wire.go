@@ -21,6 +21,9 @@ func CRC(parts ...[]byte) uint32 {
 	return c
 }
 
+// CRC1 is the CRC-32C of b.
+func CRC1(b []byte) uint32 { return crc32.Update(0, table, b) }
+
 // Corrupt is an error of class Corrupt.
 func Corrupt(format string, args ...any) error { return errs.New(errs.Corrupt, format, args...) }
 
