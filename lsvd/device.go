@@ -79,6 +79,8 @@ type Device struct {
 	kick  chan struct{}
 	ahead sync.WaitGroup // makes log files
 
+	ending chan struct{} // closed when Close begins
+
 	stats counters
 }
 
@@ -238,6 +240,7 @@ func (d *Device) Close(ctx context.Context) error {
 		return nil
 	}
 	d.closed = true
+	close(d.ending)
 	failed := d.failed
 	close(d.space) // those who wait for space see that the disk is closed
 	d.space = make(chan struct{})

@@ -103,6 +103,9 @@ type Options struct {
 	// may be shared, and is closed by who opened it, after the disks.
 	DiskCache *DiskCache
 
+	// ReadPatience is how long a read waits for a store that does not answer
+	// before it fails; default 2 minutes.
+	ReadPatience time.Duration
 	// RemoteFlush makes Flush and FUA wait until the store has the data too.
 	RemoteFlush bool
 	// AcceptLoss opens a volume although data is known to be lost.
@@ -137,6 +140,9 @@ func (o Options) withDefaults() (Options, error) {
 	if o.CutAge == 0 {
 		o.CutAge = 5 * time.Second
 	}
+	if o.ReadPatience == 0 {
+		o.ReadPatience = 2 * time.Minute
+	}
 	if o.Checkpoint == 0 {
 		o.Checkpoint = 16
 	}
@@ -148,7 +154,7 @@ func (o Options) withDefaults() (Options, error) {
 		return o, errs.New(errs.InvalidArgument, "key has %d bytes, not 32", len(o.Key))
 	case o.LogFile < 64<<10 || o.LogFile%BlockSize != 0:
 		return o, errs.New(errs.InvalidArgument, "log file size %d is not a multiple of 4096 from 64 KiB", o.LogFile)
-	case o.CutBytes < BlockSize || o.MaxUnsent < o.CutBytes || o.CacheBytes < 0 || o.MapBytes < 0 || o.CutAge < 0 || o.Checkpoint < 1 || o.GCRatio < 1:
+	case o.CutBytes < BlockSize || o.MaxUnsent < o.CutBytes || o.CacheBytes < 0 || o.MapBytes < 0 || o.CutAge < 0 || o.ReadPatience < 0 || o.Checkpoint < 1 || o.GCRatio < 1:
 		return o, errs.New(errs.InvalidArgument, "options are out of range: cut %d, unsent %d, cache %d, age %v, checkpoint %d, ratio %v",
 			o.CutBytes, o.MaxUnsent, o.CacheBytes, o.CutAge, o.Checkpoint, o.GCRatio)
 	}

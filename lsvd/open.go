@@ -26,7 +26,7 @@ func Create(ctx context.Context, st store.Store, id ID, size int64, key []byte) 
 	}
 	m := &manifest.Manifest{Volume: id, Size: uint64(size), NextSegment: 1, Clean: true, Encrypted: key != nil,
 		KeyCheck: keyCheck(key), Created: uint64(time.Now().UnixNano())}
-	_, err := st.Create(ctx, name.Manifest(id), m.Encode())
+	err := createManifest(ctx, st, name.Manifest(id), m.Encode())
 	return errs.Wrap(err, "create volume %s", id)
 }
 
@@ -54,7 +54,7 @@ func Open(ctx context.Context, st store.Store, fs vfs.FS, id ID, opts Options) (
 	d := &Device{
 		opts: opts, st: st, pub: make(baton, 1), logger: opts.Logger, vol: id,
 		active: newCut(), base: extent.New(maxBlocks), table: map[uint64]*seg{}, gate: newGate(),
-		space: make(chan struct{}), kick: make(chan struct{}, 1), done: make(chan struct{}),
+		space: make(chan struct{}), kick: make(chan struct{}, 1), done: make(chan struct{}), ending: make(chan struct{}),
 		objects: map[uint32]mapObject{}, lostMaps: map[name.Ref]bool{}, cache: newCache(st, opts.DiskCache.cache(), opts),
 	}
 	d.base.Dropped = d.dropped

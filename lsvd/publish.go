@@ -75,15 +75,19 @@ func (d *Device) tend(ctx context.Context) error {
 }
 
 // retry repeats f until it succeeds, the disk fails for good or is closed, or
-// ctx ends.
+// ctx ends. The caller holds pub.
 func (d *Device) retry(ctx context.Context, f func() error) error {
 	return d.retryWhile(ctx, d.usableNow, f)
 }
 
 func (d *Device) retryWhile(ctx context.Context, usable, f func() error) error {
-	wait := 50 * time.Millisecond
-	for {
+	const least, most = 50 * time.Millisecond, 5 * time.Second
+	progress := func() uint64 { return d.man.ChainNext + d.man.Revision }
+	for wait, was := least, progress(); ; {
 		err := f()
+		if now := progress(); now != was {
+			wait, was = least, now // not all of it fails
+		}
 		if err == nil || ctx.Err() != nil {
 			return err
 		}
@@ -91,7 +95,7 @@ func (d *Device) retryWhile(ctx context.Context, usable, f func() error) error {
 			return err
 		}
 		switch errs.ClassOf(err) {
-		case errs.Corrupt, errs.Internal, errs.FailedPrecondition, errs.InvalidArgument:
+		case errs.Corrupt, errs.Internal, errs.FailedPrecondition, errs.InvalidArgument, errs.AlreadyExists:
 			return err // the same again would give the same
 		}
 		d.stats.failures.Add(1)
@@ -106,7 +110,7 @@ func (d *Device) retryWhile(ctx context.Context, usable, f func() error) error {
 			t.Stop()
 			return err
 		}
-		wait = min(2*wait, 5*time.Second)
+		wait = min(2*wait, most)
 	}
 }
 

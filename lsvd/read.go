@@ -36,7 +36,8 @@ func (d *Device) ReadAt(ctx context.Context, p []byte, off int64) error {
 	return nil
 }
 
-func (d *Device) readBlocks(ctx context.Context, p []byte, off int64) error {
+// readNow is readBlocks without patience.
+func (d *Device) readNow(ctx context.Context, p []byte, off int64) error {
 	first := uint64(off / BlockSize)
 	var few [8]piece // most reads need no memory of their own
 	pieces, g, err := d.locate(ctx, first, uint64(len(p)/BlockSize), few[:0])

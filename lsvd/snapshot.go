@@ -1,6 +1,7 @@
 package lsvd
 
 import (
+	"bytes"
 	"context"
 	"strings"
 	"time"
@@ -25,21 +26,46 @@ func (d *Device) Snapshot(ctx context.Context, snapshot string) error {
 		return err
 	}
 	defer d.pub.unlock()
+	var data []byte // made once: an attempt of unknown outcome is told apart by content
 	return d.retry(ctx, func() error {
-		if err := d.drain(ctx, false); err != nil {
-			return err
+		if data == nil {
+			if err := d.drain(ctx, false); err != nil {
+				return err
+			}
+			if err := d.checkpoint(ctx, false); err != nil {
+				return err
+			}
+			m := d.man.Clone()
+			m.Snapshot, m.Clean, m.Created = true, true, uint64(d.opts.Now().UnixNano())
+			data = m.Encode()
 		}
-		if err := d.checkpoint(ctx, false); err != nil {
-			return err
-		}
-		m := d.man.Clone()
-		m.Snapshot, m.Clean, m.Created = true, true, uint64(d.opts.Now().UnixNano())
-		_, err := d.st.Create(ctx, key, m.Encode())
+		err := createManifest(ctx, d.st, key, data)
 		if errs.Is(err, errs.AlreadyExists) {
 			return errs.New(errs.AlreadyExists, "snapshot %q of volume %s exists", snapshot, d.vol)
 		}
 		return err
 	})
+}
+
+// createManifest creates a manifest under key. An attempt of unknown outcome
+// is repeated, so what it finds then may be its own.
+func createManifest(ctx context.Context, st store.Store, key string, data []byte) error {
+	for try := 0; ; try++ {
+		_, err := st.Create(ctx, key, data)
+		if errs.Is(err, errs.AlreadyExists) {
+			have, _, gerr := st.Get(ctx, key)
+			switch {
+			case gerr == nil && bytes.Equal(have, data):
+				return nil
+			case gerr != nil && !errs.Is(gerr, errs.NotFound):
+				return gerr
+			}
+			return err
+		}
+		if !errs.Is(err, errs.Unavailable) || try == 2 {
+			return err
+		}
+	}
 }
 
 // Resize makes the disk larger. What is added reads as zeros. It refuses to
@@ -97,7 +123,7 @@ func Clone(ctx context.Context, st store.Store, from ID, snapshot string, id ID)
 	}
 	c := manifest.Manifest{Volume: id, Durable: m.Durable, Size: m.Size, NextSegment: m.NextSegment, KeyCheck: m.KeyCheck, Encrypted: m.Encrypted,
 		Clean: true, Uncounted: m.Uncounted, Created: uint64(time.Now().UnixNano()), Origin: from.String() + "@" + snapshot, Root: m.Root, Maps: m.Maps, Segments: m.Segments}
-	if _, err := st.Create(ctx, name.Manifest(id), c.Encode()); err != nil {
+	if err := createManifest(ctx, st, name.Manifest(id), c.Encode()); err != nil {
 		return errs.Wrap(err, "clone snapshot %q of volume %s", snapshot, from)
 	}
 	// If the snapshot is still there, whoever deletes its objects later sees

@@ -252,12 +252,13 @@ func (s *Store) begin(ctx context.Context, key string, size int64) (context.Cont
 // readTries is how often a read is sent; it changes nothing.
 const readTries = 3
 
-// repeat sends a read again while the store does not answer.
-func repeat(ctx context.Context, f func() error) error {
-	wait := 100 * time.Millisecond
+// repeat sends a read again if the server answers that it cannot, or closes
+// the connection; not after it has been silent for the time of a request.
+func (s *Store) repeat(ctx context.Context, f func() error) error {
+	wait, start := 100*time.Millisecond, time.Now()
 	for try := 1; ; try++ {
 		err := f()
-		if try == readTries || !errs.Is(err, errs.Unavailable) {
+		if try == readTries || !errs.Is(err, errs.Unavailable) || time.Since(start) >= s.timeout {
 			return err
 		}
 		t := time.NewTimer(wait)
@@ -273,7 +274,7 @@ func repeat(ctx context.Context, f func() error) error {
 
 // Get implements [store.Store].
 func (s *Store) Get(ctx context.Context, key string) (data []byte, v store.Version, err error) {
-	err = repeat(ctx, func() error {
+	err = s.repeat(ctx, func() error {
 		data, v, err = s.get(ctx, key)
 		return err
 	})
@@ -326,7 +327,7 @@ func (s *Store) GetRange(ctx context.Context, key string, off, n int64) (data []
 	if off < 0 || n < 0 {
 		return nil, errs.New(errs.InvalidArgument, "object %s: range %d+%d", key, off, n)
 	}
-	err = repeat(ctx, func() error {
+	err = s.repeat(ctx, func() error {
 		data, err = s.getRange(ctx, key, off, max(n, 1))
 		return err
 	})
@@ -457,7 +458,7 @@ func (s *Store) List(ctx context.Context, prefix string) iter.Seq2[store.Info, e
 }
 
 func (s *Store) page(ctx context.Context, prefix string, token *string) (page *s3.ListObjectsV2Output, err error) {
-	err = repeat(ctx, func() error {
+	err = s.repeat(ctx, func() error {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
