@@ -160,6 +160,7 @@ func TestOutage(t *testing.T) {
 	}
 	done := make(chan error)
 	go func() { done <- d.WriteAt(t.Context(), buf, 8<<20, 0) }()
+	waitFor(t, "attempt to reach the store", func() bool { return d.Stats().StoreFailures > 0 })
 	down.Store(false)
 	if err := <-done; err != nil {
 		t.Fatal(err)
