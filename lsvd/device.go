@@ -22,16 +22,17 @@ import (
 // that overlap in time may happen in either order; each is atomic for extents
 // of up to 1 MiB.
 type Device struct {
-	opts   Options
-	st     store.Store
-	logger *slog.Logger
-	vol    ID
-	epoch  uint64
-	owner  [16]byte
-	size   atomic.Int64
-	wal    *wal.Log
-	lock   io.Closer
-	cache  *cache
+	opts    Options
+	st      store.Store
+	logger  *slog.Logger
+	vol     ID
+	epoch   uint64
+	owner   [16]byte
+	size    atomic.Int64
+	wal     *wal.Log
+	lock    io.Closer
+	cache   *cache
+	streams streams
 
 	align sync.RWMutex // held for writing by operations that read, change and write blocks
 

@@ -11,6 +11,7 @@ import (
 type job struct {
 	s       *manifest.Segment
 	flights []*flight
+	ahead   int64 // bytes of what nobody asked for yet, counted in inFlight
 }
 
 func (j job) first() int { return int(j.flights[0].key.frame) }
@@ -40,7 +41,7 @@ func (c *cache) loadFar(ctx context.Context, x part) error {
 		}
 		x = x.skip(len(p))
 	}
-	if len(jobs) == 1 && len(jobs[0].flights) == 1 {
+	if len(jobs) == 1 && len(jobs[0].flights) == 1 && c.near == nil {
 		c.widen(&jobs[0])
 	}
 	for _, j := range jobs {
@@ -71,14 +72,18 @@ func (c *cache) loadFar(ctx context.Context, x part) error {
 
 // assign adds a flight to the last job or begins a new one.
 func (c *cache) assign(jobs []job, s *manifest.Segment, fl *flight) []job {
+	most := maxFetchFrames
+	if c.near != nil {
+		most = fetchFrames // unpacked beside each other
+	}
 	if n := len(jobs) - 1; n >= 0 {
 		j := &jobs[n]
-		if k := len(j.flights); k < maxFetchFrames && j.s == s && j.flights[k-1].key.frame+1 == fl.key.frame {
+		if k := len(j.flights); k < most && j.s == s && j.flights[k-1].key.frame+1 == fl.key.frame {
 			j.flights = append(j.flights, fl)
 			return jobs
 		}
 	}
-	return append(jobs, job{s, []*flight{fl}})
+	return append(jobs, job{s: s, flights: []*flight{fl}})
 }
 
 // widen adds the neighbours of the only frame of a job.
@@ -152,6 +157,7 @@ func (c *cache) do(ctx context.Context, j job) {
 	for _, fl := range rest {
 		c.land(fl, nil, err)
 	}
+	c.inFlight.Add(-j.ahead)
 }
 
 // stored reads stored bytes of a segment, into memory of the caller's own.

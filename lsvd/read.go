@@ -64,6 +64,7 @@ func (d *Device) readNow(ctx context.Context, p []byte, off int64) error {
 			return errs.Wrap(err, "read disk %s at %d", d.vol, x.lba*BlockSize)
 		}
 	}
+	d.follow(first, uint64(len(p)/BlockSize), len(missing) > 0)
 	if len(missing) == 0 {
 		return nil
 	}

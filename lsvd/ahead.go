@@ -1,0 +1,162 @@
+package lsvd
+
+import (
+	"sync"
+	"sync/atomic"
+
+	"miren.dev/runtime/lsvd/internal/segment"
+)
+
+// Read-ahead: reads that follow each other are a stream, several at a time.
+// What lies before a stream is brought into memory while it goes on, first 256
+// KiB, and twice as much each time it gets through half of that, up to 8 MiB
+// or what its share of the memory allows.
+const (
+	maxStreams  = 16
+	firstWindow = 256 << 10 / BlockSize
+	maxWindow   = 8 << 20 / BlockSize
+	idleStream  = 4096 // reads without one of the stream
+)
+
+// streams finds streams among reads.
+type streams struct {
+	found atomic.Int32 // those with a window
+
+	mu    sync.Mutex
+	clock uint64
+	all   [maxStreams]stream
+}
+
+type stream struct {
+	next   uint64 // block where the next read is expected
+	ahead  uint64 // up to where was read ahead
+	window uint64 // blocks; 0: maybe it is none
+	steps  int
+	seen   uint64 // clock of its last read; 0: unused
+}
+
+// near reports whether a read of n blocks at lba belongs to s. Several may be
+// under way at once, so they come in any order.
+func (s *stream) near(lba, n uint64) bool {
+	slack := min(8*n, maxWindow)
+	return s.seen != 0 && lba+slack >= s.next && lba <= s.next+slack
+}
+
+// note takes a read of n blocks at lba into account, and returns what to read
+// ahead; most is the largest window, in blocks, of all streams together.
+func (t *streams) note(lba, n uint64, missed bool, most uint64) (from, to uint64) {
+	if !missed && t.found.Load() == 0 {
+		return 0, 0
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.clock++
+	var oldest *stream
+	for i := range t.all {
+		s := &t.all[i]
+		if s.near(lba, n) {
+			return t.advance(s, lba, n, most)
+		}
+		if s.window > 0 && t.clock-s.seen > idleStream {
+			*s = stream{}
+			t.found.Add(-1)
+		}
+		if s.window == 0 && (oldest == nil || s.seen < oldest.seen) {
+			oldest = s
+		}
+	}
+	if missed && oldest != nil {
+		*oldest = stream{next: lba + n, seen: t.clock}
+	}
+	return 0, 0
+}
+
+func (t *streams) advance(s *stream, lba, n, most uint64) (from, to uint64) {
+	s.seen = t.clock
+	if lba+n <= s.next {
+		return 0, 0
+	}
+	s.next = lba + n
+	s.steps++
+	share := most
+	if f := t.found.Load(); f > 1 {
+		share /= uint64(f)
+	}
+	share = min(share, maxWindow)
+	if share < firstWindow || s.steps < 2 && n < segment.FrameBlocks {
+		return 0, 0
+	}
+	if s.window == 0 {
+		t.found.Add(1)
+		s.window, s.ahead = firstWindow, s.next
+	}
+	s.ahead = max(s.ahead, s.next)
+	if s.ahead-s.next > s.window/2 {
+		return 0, 0
+	}
+	from, to = s.ahead, s.next+s.window
+	s.ahead = to
+	s.window = min(2*s.window, share)
+	return from, to
+}
+
+// follow notes a read and brings in what is likely to be read next. The caller
+// is in a gate.
+func (d *Device) follow(lba, n uint64, missed bool) {
+	c := d.cache
+	if c.manual {
+		return
+	}
+	from, to := d.streams.note(lba, n, missed, uint64(c.room/8/BlockSize))
+	to = min(to, uint64(d.size.Load()/BlockSize))
+	if from >= to {
+		return
+	}
+	c.fetches.Go(func() {
+		pieces, g, err := d.locate(c.ctx, from, to-from, nil)
+		if err != nil {
+			return // who reads there sees it
+		}
+		// Segments may be deleted while they are read ahead; then that fails.
+		g.leave()
+		var jobs []job
+		for _, x := range pieces {
+			if x.seg != nil && !x.seg.lost {
+				jobs = c.plan(jobs, part{s: &x.seg.Segment, block: x.block}, x.n)
+			}
+		}
+		for _, j := range jobs {
+			c.start(c.ctx, j)
+		}
+	})
+}
+
+// plan adds the frames with n blocks of a segment that are in no tier that is
+// fast, as long as there is room for what nobody asked for yet.
+func (c *cache) plan(jobs []job, x part, n uint64) []job {
+	var src *source
+	if c.near != nil {
+		var err error
+		if src, err = c.source(c.ctx, x.s); err != nil {
+			return jobs
+		}
+	}
+	for f := int(x.block / segment.FrameBlocks); f <= int((x.block+n-1)/segment.FrameBlocks); f++ {
+		size := int64(frameSize(x.s, f))
+		if src != nil && src.IsPlain(f) || c.disk.Has(diskKey(x.s, f)) {
+			continue
+		}
+		if c.inFlight.Load()+size > c.room/4 {
+			break
+		}
+		fl := c.claimAhead(frameKey{x.s.Num, uint32(f)})
+		if fl == nil {
+			continue
+		}
+		c.inFlight.Add(size)
+		c.aheadBytes.Add(size)
+		jobs = c.assign(jobs, x.s, fl)
+		jobs[len(jobs)-1].ahead += size
+	}
+	return jobs
+}

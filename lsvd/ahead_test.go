@@ -1,0 +1,215 @@
+package lsvd_test
+
+import (
+	"bytes"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"miren.dev/runtime/lsvd"
+	"miren.dev/runtime/lsvd/store"
+	"miren.dev/runtime/lsvd/vfs"
+)
+
+// far is a store that counts reads of parts of segments and takes its time.
+type far struct {
+	store.Fault
+	reads atomic.Int64
+	delay atomic.Int64
+}
+
+func newFar() *far {
+	f := &far{}
+	f.Store = &store.Mem{}
+	f.Hook = func(op store.Op, key string) store.Action {
+		if op == store.OpGetRange {
+			f.reads.Add(1)
+		}
+		time.Sleep(time.Duration(f.delay.Load()))
+		return store.Action{}
+	}
+	return f
+}
+
+// farDisk is a disk with content in a store that is far; nothing is cached.
+func farDisk(t *testing.T, size int64, opts lsvd.Options) (*far, *lsvd.Device, []byte) {
+	t.Helper()
+	f, id := newFar(), lsvd.NewID()
+	if err := lsvd.Create(t.Context(), f, id, size, nil); err != nil {
+		t.Fatal(err)
+	}
+	content := make([]byte, size)
+	rng := rand.NewChaCha8([32]byte{9})
+	for i := 0; i < len(content); i += 4 << 10 {
+		rng.Read(content[i : i+2<<10])
+	}
+	fs := vfs.NewSim()
+	open := func() *lsvd.Device {
+		d, _, err := lsvd.Open(t.Context(), f, fs, id, opts)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { d.Close(t.Context()) })
+		return d
+	}
+	d := open()
+	for off := int64(0); off < size; off += 1 << 20 {
+		if err := d.WriteAt(t.Context(), content[off:off+1<<20], off, 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := d.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	return f, open(), content
+}
+
+func TestReadAhead(t *testing.T) {
+	const size = 32 << 20
+	f, d, content := farDisk(t, size, lsvd.Options{})
+	f.reads.Store(0)
+	f.delay.Store(int64(20 * time.Millisecond))
+	// Three readers, each through a part of the disk, 16 KiB at a time, in turns.
+	const readers, step, length = 3, 16 << 10, 8 << 20
+	p := make([]byte, step)
+	start := time.Now()
+	for off := int64(0); off < length; off += step {
+		for r := range int64(readers) {
+			at := r*(10<<20) + off
+			if err := d.ReadAt(t.Context(), p, at); err != nil {
+				t.Fatal(err)
+			}
+			if !bytes.Equal(p, content[at:at+step]) {
+				t.Fatalf("wrong data at %d", at)
+			}
+		}
+	}
+	// 24 MiB in pieces of 256 KiB would be 96 reads of 20 ms, one after the other.
+	s := d.Stats()
+	t.Logf("%d reads, %v, %+v", f.reads.Load(), time.Since(start), s)
+	if n := f.reads.Load(); n > 60 {
+		t.Errorf("%d reads of the store", n)
+	}
+	if took := time.Since(start); took > 1500*time.Millisecond {
+		t.Errorf("took %v", took)
+	}
+	if s.ReadAheadUsed < 300 {
+		t.Errorf("%d frames were read ahead and used", s.ReadAheadUsed)
+	}
+}
+
+// TestReadAheadBound reads on in a cache that has room for little.
+func TestReadAheadBound(t *testing.T) {
+	for _, cache := range []int64{1, 300 << 10, 4 << 20} {
+		f, d, content := farDisk(t, 8<<20, lsvd.Options{CacheBytes: cache})
+		f.reads.Store(0)
+		p := make([]byte, 4<<10)
+		for off := int64(0); off < int64(len(content)); off += int64(len(p)) {
+			if err := d.ReadAt(t.Context(), p, off); err != nil || !bytes.Equal(p, content[off:off+int64(len(p))]) {
+				t.Fatalf("read at %d: %v", off, err)
+			}
+			if s := d.Stats(); s.CacheBytes > cache {
+				t.Fatalf("%d bytes in a cache of %d", s.CacheBytes, cache)
+			}
+		}
+		s := d.Stats()
+		t.Logf("cache %d: %d reads, %+v", cache, f.reads.Load(), s)
+		if cache >= 4<<20 && s.ReadAheadWasted > 8 {
+			t.Errorf("cache of %d: %d frames were read ahead for nothing", cache, s.ReadAheadWasted)
+		}
+	}
+}
+
+// TestRandomReadsFetchLittle: where reading more than asked for does not pay,
+// it ends.
+func TestRandomReadsFetchLittle(t *testing.T) {
+	f, d, content := farDisk(t, 64<<20, lsvd.Options{CacheBytes: 2 << 20})
+	rng := rand.New(rand.NewPCG(1, 1))
+	p := make([]byte, 4<<10)
+	read := func(n int) {
+		for range n {
+			off := rng.Int64N(int64(len(content))/4096) * 4096
+			if err := d.ReadAt(t.Context(), p, off); err != nil || !bytes.Equal(p, content[off:off+4096]) {
+				t.Fatalf("read at %d: %v", off, err)
+			}
+		}
+	}
+	read(500)
+	before := d.Stats()
+	f.reads.Store(0)
+	read(500)
+	after := d.Stats()
+	perRead := (after.StoreReadBytes - before.StoreReadBytes) / 500
+	t.Logf("%d bytes for each read, %d reads of the store; %+v", perRead, f.reads.Load(), after)
+	if perRead > 64<<10 { // half of the content compresses
+		t.Errorf("%d bytes were fetched for each random read of 4 KiB", perRead)
+	}
+}
+
+// TestConcurrentMissesShare: many readers of one place make one fetch.
+func TestConcurrentMissesShare(t *testing.T) {
+	f, d, _ := farDisk(t, 2<<20, lsvd.Options{})
+	f.reads.Store(0)
+	f.delay.Store(int64(10 * time.Millisecond))
+	errs := make(chan error)
+	for i := range int64(16) {
+		go func() { errs <- d.ReadAt(t.Context(), make([]byte, 4096), i*4096) }()
+	}
+	for range 16 {
+		if err := <-errs; err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := f.reads.Load(); n > 2 { // index and data
+		t.Errorf("%d reads of the store", n)
+	}
+}
+
+// TestScatteredMissesOverlap: the pieces of one read are fetched at once.
+func TestScatteredMissesOverlap(t *testing.T) {
+	f, d, content := farDisk(t, 4<<20, lsvd.Options{CutBytes: 64 << 10, LogFile: 1 << 20})
+	f.delay.Store(int64(20 * time.Millisecond))
+	p := make([]byte, 1<<20) // of 16 segments, each with an index
+	start := time.Now()
+	if err := d.ReadAt(t.Context(), p, 0); err != nil || !bytes.Equal(p, content[:1<<20]) {
+		t.Fatal(err)
+	}
+	if took := time.Since(start); took > 300*time.Millisecond {
+		t.Errorf("32 fetches of 20 ms took %v", took)
+	}
+}
+
+// TestFirstReadOfClone is within three round trips.
+func TestFirstReadOfClone(t *testing.T) {
+	f, d, content := farDisk(t, 32<<20, lsvd.Options{})
+	if err := d.Snapshot(t.Context(), "s"); err != nil {
+		t.Fatal(err)
+	}
+	id := lsvd.NewID()
+	if err := lsvd.Clone(t.Context(), f, d.ID(), "s", id); err != nil {
+		t.Fatal(err)
+	}
+	c, _, err := lsvd.Open(t.Context(), f, vfs.NewSim(), id, lsvd.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close(t.Context())
+	var ops []string
+	f.Hook = func(op store.Op, key string) store.Action {
+		ops = append(ops, fmt.Sprintf("%s %s", op, key[strings.LastIndexByte(key, '/')+1:]))
+		time.Sleep(20 * time.Millisecond)
+		return store.Action{}
+	}
+	start := time.Now()
+	p := make([]byte, 4096)
+	if err := c.ReadAt(t.Context(), p, 17<<20); err != nil || !bytes.Equal(p, content[17<<20:17<<20+4096]) {
+		t.Fatal(err)
+	}
+	t.Logf("first read took %v: %v", time.Since(start), ops)
+	if len(ops) > 3 {
+		t.Errorf("%d operations on the store: %v", len(ops), ops)
+	}
+}
