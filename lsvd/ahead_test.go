@@ -2,6 +2,7 @@ package lsvd_test
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"math/rand/v2"
 	"strings"
@@ -19,13 +20,24 @@ type far struct {
 	store.Fault
 	reads atomic.Int64
 	delay atomic.Int64
+	busy  atomic.Int64
+	peak  atomic.Int64 // most operations at once
+}
+
+// GetRange implements [store.Store].
+func (f *far) GetRange(ctx context.Context, key string, off, n int64) ([]byte, error) {
+	now := f.busy.Add(1)
+	defer f.busy.Add(-1)
+	for old := f.peak.Load(); now > old && !f.peak.CompareAndSwap(old, now); old = f.peak.Load() {
+	}
+	return f.Fault.GetRange(ctx, key, off, n)
 }
 
 func newFar() *far {
 	f := &far{}
 	f.Store = &store.Mem{}
 	f.Hook = func(op store.Op, key string) store.Action {
-		if op == store.OpGetRange {
+		if op == store.OpGetRange && !strings.Contains(key, "/map/") {
 			f.reads.Add(1)
 		}
 		time.Sleep(time.Duration(f.delay.Load()))
@@ -56,8 +68,12 @@ func farDisk(t *testing.T, size int64, opts lsvd.Options) (*far, *lsvd.Device, [
 		return d
 	}
 	d := open()
-	for off := int64(0); off < size; off += 1 << 20 {
-		if err := d.WriteAt(t.Context(), content[off:off+1<<20], off, 0); err != nil {
+	step := int64(1 << 20)
+	if opts.CutBytes > 0 {
+		step = opts.CutBytes // each its own cut
+	}
+	for off := int64(0); off < size; off += step {
+		if err := d.WriteAt(t.Context(), content[off:off+step], off, 0); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -92,9 +108,6 @@ func TestReadAhead(t *testing.T) {
 	t.Logf("%d reads, %v, %+v", f.reads.Load(), time.Since(start), s)
 	if n := f.reads.Load(); n > 60 {
 		t.Errorf("%d reads of the store", n)
-	}
-	if took := time.Since(start); took > 1500*time.Millisecond {
-		t.Errorf("took %v", took)
 	}
 	if s.ReadAheadUsed < 300 {
 		t.Errorf("%d frames were read ahead and used", s.ReadAheadUsed)
@@ -155,8 +168,8 @@ func TestConcurrentMissesShare(t *testing.T) {
 	f.reads.Store(0)
 	f.delay.Store(int64(10 * time.Millisecond))
 	errs := make(chan error)
-	for i := range int64(16) {
-		go func() { errs <- d.ReadAt(t.Context(), make([]byte, 4096), i*4096) }()
+	for range 16 {
+		go func() { errs <- d.ReadAt(t.Context(), make([]byte, 4096), 0) }()
 	}
 	for range 16 {
 		if err := <-errs; err != nil {
@@ -173,16 +186,16 @@ func TestScatteredMissesOverlap(t *testing.T) {
 	f, d, content := farDisk(t, 4<<20, lsvd.Options{CutBytes: 64 << 10, LogFile: 1 << 20})
 	f.delay.Store(int64(20 * time.Millisecond))
 	p := make([]byte, 1<<20) // of 16 segments, each with an index
-	start := time.Now()
+	f.peak.Store(0)
 	if err := d.ReadAt(t.Context(), p, 0); err != nil || !bytes.Equal(p, content[:1<<20]) {
 		t.Fatal(err)
 	}
-	if took := time.Since(start); took > 300*time.Millisecond {
-		t.Errorf("32 fetches of 20 ms took %v", took)
+	if n := f.peak.Load(); n < 8 {
+		t.Errorf("at most %d fetches at once", n)
 	}
 }
 
-// TestFirstReadOfClone is within three round trips.
+// TestFirstReadOfClone: it takes an index and a frame.
 func TestFirstReadOfClone(t *testing.T) {
 	f, d, content := farDisk(t, 32<<20, lsvd.Options{})
 	if err := d.Snapshot(t.Context(), "s"); err != nil {
@@ -209,7 +222,7 @@ func TestFirstReadOfClone(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Logf("first read took %v: %v", time.Since(start), ops)
-	if len(ops) > 3 {
+	if len(ops) > 2 {
 		t.Errorf("%d operations on the store: %v", len(ops), ops)
 	}
 }

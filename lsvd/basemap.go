@@ -354,7 +354,7 @@ func (d *Device) evict(idle bool) {
 
 // loadDirectory says where the leaves of base are stored.
 func (d *Device) loadDirectory(ctx context.Context, root *manifest.Root) error {
-	dir, err := readDirectory(ctx, d.st, root)
+	dir, tail, err := readDirectory(ctx, d.st, root)
 	if err != nil {
 		return err
 	}
@@ -372,7 +372,15 @@ func (d *Device) loadDirectory(ctx context.Context, root *manifest.Root) error {
 			d.dirty = true
 			continue
 		}
-		d.base.SetPage(p.Leaf, extent.Page{Object: first + uint32(p.Object), Off: p.Off, Len: p.Len})
+		page := extent.Page{Object: first + uint32(p.Object), Off: p.Off, Len: p.Len}
+		d.base.SetPage(p.Leaf, page)
+		if at := int64(p.Off) - (root.Size - int64(len(tail))); dir.Objects[p.Object] == root.Ref && at >= 0 && at+int64(p.Len) <= int64(len(tail)) {
+			// It came with the directory. That spares the first read a request.
+			if runs, err := d.decodePage(root.Ref, tail[at:at+int64(p.Len)]); err == nil && d.loaded < d.opts.MapBytes/4 {
+				d.base.Load(p.Leaf, page, runs)
+				d.loaded += int64(len(runs)*16 + 80)
+			}
+		}
 	}
 	return nil
 }

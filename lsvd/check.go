@@ -414,7 +414,7 @@ func eachLeaf(ctx context.Context, st store.Store, m *manifest.Manifest, f func(
 	for _, s := range m.Segments {
 		blocks[s.Num] = s.Blocks
 	}
-	dir, err := readDirectory(ctx, st, m.Root)
+	dir, _, err := readDirectory(ctx, st, m.Root)
 	if err != nil {
 		return err
 	}

@@ -209,12 +209,13 @@ func (d *Device) settle(own mapObject, placed []wanted) {
 }
 
 // readDirectory reads the directory of a checkpoint.
-func readDirectory(ctx context.Context, st store.Store, root *manifest.Root) (dir *manifest.Directory, err error) {
+func readDirectory(ctx context.Context, st store.Store, root *manifest.Root) (dir *manifest.Directory, tail []byte, err error) {
 	n := min(root.Size, 256<<10)
 	for {
 		var need int64
 		err = again(func() error {
 			b, err := st.GetRange(ctx, root.Ref.Key(), root.Size-n, n)
+			tail = b
 			if errs.Is(err, errs.NotFound) || errs.Is(err, errs.InvalidArgument) {
 				return errs.New(errs.Corrupt, "checkpoint %s is missing or cut off", root.Ref)
 			}
@@ -224,7 +225,7 @@ func readDirectory(ctx context.Context, st store.Store, root *manifest.Root) (di
 			return err
 		})
 		if err != nil || dir != nil {
-			return dir, err
+			return dir, tail, err
 		}
 		n = need
 	}
