@@ -3,6 +3,7 @@ package e2e
 import (
 	"context"
 	"fmt"
+	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -340,4 +341,46 @@ func TestTwoInstances(t *testing.T) {
 	second.r(t, "", "app", "delete", name, "--yes")
 	shared.answers(t, name, "/", "v1")
 	shared.r(t, "", "app", "delete", name, "--yes")
+}
+
+// TestIngressPortTaken starts a server whose ingress cannot listen: that is
+// said, deployments do not wait for it, and it works as soon as the port is free.
+func TestIngressPortTaken(t *testing.T) {
+	s, err := newServer("port-taken")
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", s.port))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	t.Cleanup(func() {
+		if err := s.remove(); err != nil {
+			t.Error(err)
+		}
+	})
+	const cause = "address already in use"
+	if err := s.start(); err == nil || !strings.Contains(err.Error(), cause) {
+		t.Fatalf("start: %v", err)
+	}
+	eventually(t, converge, func() error {
+		if res := s.try(t, "", "server", "status"); res.Code == 0 || !strings.Contains(res.Stdout, cause) {
+			return fmt.Errorf("status: %s", res)
+		}
+		return nil
+	})
+	dir := copyExample(t, "static-site")
+	for range 2 {
+		began := time.Now()
+		s.r(t, dir, "app", "deploy", "--app", "app")
+		if took := time.Since(began); took > 25*time.Second { // a drain that waits takes 30 s
+			t.Errorf("a deployment without ingress took %s", took)
+		}
+	}
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+	s.healthy(t)
+	s.answers(t, "app", "/", "v1")
 }

@@ -32,7 +32,7 @@ func newLogs(e *command.Env) *cobra.Command {
 	}
 	o.addApp(cmd)
 	cmd.Flags().BoolVarP(&o.follow, "follow", "f", false, "go on, with new sandboxes too")
-	cmd.Flags().Int64VarP(&o.tail, "tail", "n", 0, "only so many last lines of each sandbox; default: all, with --follow 20")
+	cmd.Flags().Int64VarP(&o.tail, "tail", "n", 0, "only so many last lines of each sandbox, 0: none, -1: all; default: all, with --follow 20")
 	cmd.Flags().StringVarP(&o.service, "service", "s", "", "only this service")
 	cmd.Flags().BoolVarP(&o.timestamps, "timestamps", "t", false, "with the time of each line")
 	return cmd
@@ -51,6 +51,7 @@ func (o *logsOptions) run(ctx context.Context, tailGiven bool, args []string) er
 	}
 	req := &sandbox.LogsRequest{Project: o.Project(), App: name, Service: o.service, Follow: &o.follow}
 	switch {
+	case tailGiven && o.tail < 0: // all
 	case tailGiven:
 		req.Tail = &o.tail
 	case o.follow:

@@ -43,6 +43,7 @@ func Report(c *console.Console, o Outcome) error {
 	out.Quiet = false
 	if d.Status.Phase == app.DeploymentPhaseCanceled {
 		out.Notef("%s the deployment of %s was canceled%s\n", c.Paint(console.Yellow, "canceled:"), o.App, o.kept())
+		o.keptChange(&out)
 		return exitWith(code)
 	}
 	for _, text := range o.explain(c) {
@@ -50,7 +51,16 @@ func Report(c *console.Console, o Outcome) error {
 			out.Notef("%s\n", console.Cut(l, 0))
 		}
 	}
+	o.keptChange(&out)
 	return exitWith(code)
+}
+
+// keptChange says what becomes of a change of the environment that was not
+// rolled out: as with other platforms it stays, since it is the app's.
+func (o Outcome) keptChange(c *console.Console) {
+	if o.Deployment.Spec.Kind == app.RolloutKindConfig {
+		c.Notef("the environment of %s stays changed and comes with its next deployment; `r app env set` and `unset` change it back\n", o.App)
+	}
 }
 
 func exitWith(code int) error {

@@ -98,3 +98,17 @@ func TestCodes(t *testing.T) {
 		}
 	}
 }
+
+// TestKeptChange says what becomes of a change of the environment that failed.
+func TestKeptChange(t *testing.T) {
+	for kind, want := range map[app.RolloutKind]bool{app.RolloutKindConfig: true, app.RolloutKindDeploy: false} {
+		var stderr bytes.Buffer
+		d := &app.Deployment{}
+		d.Spec.Kind, d.Status.Phase = kind, app.DeploymentPhaseFailed
+		d.Status.Failure = &app.Failure{Reason: app.FailureReasonCrash, Message: "it ended"}
+		err := Report(&console.Console{Out: &bytes.Buffer{}, Err: &stderr}, Outcome{App: "shop", Deployment: d})
+		if got := strings.Contains(stderr.String(), "stays changed"); got != want || exit.Code(err) != exit.Unhealthy {
+			t.Errorf("%s: %v, %s", kind, err, stderr.String())
+		}
+	}
+}

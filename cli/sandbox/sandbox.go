@@ -242,7 +242,7 @@ func newLogs(e *command.Env) *cobra.Command {
 		},
 	}
 	cmd.Flags().BoolVarP(&o.follow, "follow", "f", false, "go on until it has ended")
-	cmd.Flags().Int64VarP(&o.tail, "tail", "n", 0, "only so many last lines; default: all")
+	cmd.Flags().Int64VarP(&o.tail, "tail", "n", 0, "only so many last lines, 0: none, -1: all; default: all")
 	cmd.Flags().BoolVarP(&o.timestamps, "timestamps", "t", false, "with the time of each line")
 	return cmd
 }
@@ -253,7 +253,7 @@ func (o *logsOptions) run(ctx context.Context, name string, tailGiven bool) erro
 		return err
 	}
 	req := &sandbox.LogsRequest{Sandbox: s.GetID(), Follow: &o.follow}
-	if tailGiven {
+	if tailGiven && o.tail >= 0 {
 		req.Tail = &o.tail
 	}
 	v := &logview.View{Env: o.Env, Timestamps: o.timestamps}

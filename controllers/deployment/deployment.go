@@ -128,6 +128,9 @@ func (r *Reconciler) read(ctx context.Context, did schema.ID) (*rollout, error) 
 
 func (r *rollout) advance(ctx context.Context) (time.Duration, error) {
 	if r.dep.Status.Phase.Ended() {
+		if err := r.moveURL(ctx); err != nil {
+			return 0, err
+		}
 		return 0, r.cleanUp(ctx)
 	}
 	if err := r.holdLease(ctx); err != nil {
@@ -323,6 +326,20 @@ func (r *rollout) cleanUp(ctx context.Context) error {
 		return err
 	}
 	return Retire(ctx, r.Store, poolsOf(pools, v))
+}
+
+// moveURL says where the app answers now, if the configuration of the ingress
+// has changed since this deployment made it serve.
+func (r *rollout) moveURL(ctx context.Context) error {
+	if r.URL == nil || r.dep.Status.Phase != app.DeploymentPhaseSucceeded || r.app.Status.ActiveVersion != r.dep.Status.Version {
+		return nil
+	}
+	url := r.URL(r.app)
+	if url == r.dep.Status.URL {
+		return nil
+	}
+	r.dep.Status.URL = url
+	return entity.UpdateStatus(ctx, r.Store, r.dep)
 }
 
 func (r *rollout) fail(ctx context.Context, f app.Failure) error {

@@ -13,11 +13,15 @@ import (
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/fault"
 	"miren.dev/runtime/pkg/schema"
+	"miren.dev/runtime/servers/ingress/admin"
 )
 
 // maxTaken bounds the numbers that are tried for a version whose name
 // somebody else has taken.
 const maxTaken = 20
+
+// ingressBack is how soon an ingress that died is there again, if it can be.
+const ingressBack = 3 * time.Second
 
 // begin accepts the deployment: a deploy builds first, everything else makes
 // its version from an existing one.
@@ -258,11 +262,15 @@ func (r *rollout) busy(ctx context.Context, others []*sandbox.SandboxPool) (time
 	if r.Drainer == nil || waited >= r.DrainTimeout {
 		return 0, ""
 	}
-	// An ingress that does not answer serves nobody: errors do not hold the
-	// rollout up beyond the timeout, but they are no proof that it is idle either.
+	// An ingress that does not answer is no proof that it is idle, so errors hold
+	// the rollout up until the timeout; one that does not run has no requests,
+	// but its successor may begin with a table from before the shift.
 	ask, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
 	if err := r.Drainer.Synced(ask, r.app.StatusRevision); err != nil {
+		if admin.Down(err) && waited >= ingressBack {
+			return 0, ""
+		}
 		return 50 * time.Millisecond, "waiting for the ingress"
 	}
 	seen := map[schema.ID]bool{}

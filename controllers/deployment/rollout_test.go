@@ -286,6 +286,30 @@ func TestDrainWithoutIngress(t *testing.T) {
 	w.settled("shop")
 }
 
+// A server that finds the ingress elsewhere corrects what it says.
+func TestIngressMoves(t *testing.T) {
+	w := newWorld(t)
+	stop := w.control(w.store)
+	d := w.succeed(w.deploy("shop", w.source("ok", "web=ok")))
+	stop()
+	port := ":8080"
+	w.port.Store(&port)
+	w.control(w.store)
+	w.eventually("the URL is corrected", func() bool { return w.get(d).Status.URL == "http://shop.localhost:8080/" })
+}
+
+// One that does not run has no requests.
+func TestDrainWithIngressDown(t *testing.T) {
+	w := newWorld(t)
+	w.drainer.down = true
+	w.control(w.store)
+	d := w.phase(w.deploy("shop", w.source("ok", "web=ok")), app.DeploymentPhaseDraining)
+	w.eventually("it asks", func() bool { w.drainer.mu.Lock(); defer w.drainer.mu.Unlock(); return w.drainer.asked > 1 })
+	w.advance(4 * time.Second) // the timeout is 10 s
+	w.succeed(d)
+	w.settled("shop")
+}
+
 func TestLeaseHeld(t *testing.T) {
 	w := newWorld(t)
 	w.control(w.store)

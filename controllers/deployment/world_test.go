@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -51,6 +52,7 @@ type world struct {
 	gate     atomic.Bool // open: what is gated goes on
 	ahead    atomic.Int64
 	drainer  *drainer
+	port     atomic.Pointer[string] // of the ingress, with a colon
 	bad      atomic.Pointer[string] // a violation of an invariant
 	retained retention.Config
 }
@@ -63,6 +65,7 @@ func newWorld(t *testing.T) *world {
 		sources: sources{}, drainer: &drainer{inflight: map[schema.ID]int64{}}, log: slog.New(slog.DiscardHandler),
 		retained: retention.Config{Versions: 20, Deployments: 100, Builds: 50, EndedPools: time.Hour},
 	}
+	w.port.Store(new(string))
 	if os.Getenv("VERBOSE") != "" {
 		w.log = slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	}
@@ -92,7 +95,7 @@ func (w *world) control(s entity.Store) (stop func()) {
 		Parallel: 4, Timeout: time.Minute, Log: w.log,
 	}
 	deps := &deployment.Reconciler{Store: s, Drainer: w.drainer, Log: w.log, DrainTimeout: 10 * time.Second, Now: w.now,
-		URL: func(a *app.App) string { return "http://" + a.Name + ".localhost/" }}
+		URL: func(a *app.App) string { return "http://" + a.Name + ".localhost" + *w.port.Load() + "/" }}
 	active := func(aid id.App) []schema.ID {
 		a, err := entity.Get[app.App](context.Background(), w.store, aid)
 		if err != nil || a.Status.ActiveDeployment == "" {
@@ -305,6 +308,7 @@ func (b *builder) Build(ctx context.Context, req buildkit.Request, _ func(buildk
 type drainer struct {
 	mu       sync.Mutex
 	away     bool
+	down     bool // no ingress runs
 	inflight map[schema.ID]int64
 	asked    int
 }
@@ -319,6 +323,9 @@ func (d *drainer) Synced(context.Context, schema.Revision) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.asked++
+	if d.down {
+		return errs.New(errs.Unavailable, "ask ingress: %w", syscall.ECONNREFUSED)
+	}
 	if d.away {
 		return errs.New(errs.Unavailable, "ingress is away")
 	}

@@ -88,7 +88,7 @@ func Run(ctx context.Context, cfg *config.Config, log *slog.Logger) error {
 	g.Go(func() error { return front.run(ctx) })
 	if cfg.Ingress.HTTPAddress != "" {
 		g.Go(func() error {
-			return forever(ctx, log, "ingress", func(ctx context.Context) error { return keepIngress(ctx, cfg, in, log) })
+			return forever(ctx, log, "ingress", m.keepIngress)
 		})
 	}
 	log.Info("server runs", "state", in.StateDir, "node", string(nodeID))

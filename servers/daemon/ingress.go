@@ -5,9 +5,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"os"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"time"
 
@@ -23,7 +23,8 @@ func ingressRecord(in *instance.Instance) string { return in.Socket("ingress.pid
 
 // keepIngress keeps the ingress process running until ctx ends, and leaves it
 // running then. One that runs with another configuration or version is replaced.
-func keepIngress(ctx context.Context, cfg *config.Config, in *instance.Instance, log *slog.Logger) error {
+func (m *machine) keepIngress(ctx context.Context) error {
+	cfg, in, log := m.cfg, m.in, m.log
 	file, changed, err := writeConfig(cfg, in)
 	if err != nil {
 		return err
@@ -47,8 +48,11 @@ func keepIngress(ctx context.Context, cfg *config.Config, in *instance.Instance,
 			},
 		})
 		if err != nil {
+			why := cause(err)
+			m.ingressError.Store(&why)
 			return err
 		}
+		m.ingressError.Store(nil)
 		log.Info("ingress runs", "pid", p.PID(), "adopted", p.Adopted)
 		select {
 		case <-ctx.Done():
@@ -57,6 +61,24 @@ func keepIngress(ctx context.Context, cfg *config.Config, in *instance.Instance,
 			log.Error("the ingress process ended; it is started again", "pid", p.PID())
 		}
 	}
+}
+
+// cause is what a command of this program that did not start said last, in the
+// end of its log that the hint of err holds.
+func cause(err error) string {
+	text := errs.HintOf(err)
+	i := strings.LastIndex(text, "\nerror: ")
+	if i < 0 {
+		return err.Error()
+	}
+	var out []string
+	for l := range strings.Lines(text[i:]) {
+		l = strings.TrimPrefix(strings.TrimPrefix(strings.TrimSpace(l), "error: "), "hint: ")
+		if l != "" {
+			out = append(out, l)
+		}
+	}
+	return strings.Join(out, "; ")
 }
 
 // writeConfig writes the effective configuration for the ingress process and

@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"sync/atomic"
 
 	"miren.dev/runtime/components/baseimage"
 	"miren.dev/runtime/components/buildkit"
@@ -38,6 +39,8 @@ type machine struct {
 	buildkit   *buildkit.Daemon
 	bases      *baseimage.Store
 	buildLogs  *buildlog.Logs
+	// ingressError is why the ingress does not run; "" or nil if it does, or is not known.
+	ingressError atomic.Pointer[string]
 }
 
 func newMachine(cfg *config.Config, in *instance.Instance, log *slog.Logger) (*machine, error) {

@@ -80,6 +80,9 @@ func (f *front) Status(ctx context.Context) (*server.StatusResponse, error) {
 	}
 	for _, p := range f.parts() {
 		c := look(ctx, p)
+		if why := f.c.m.ingressError.Load(); p.name == "ingress" && c.PID == nil && why != nil {
+			c.Health, c.Message = server.HealthFailed, "not running: "+*why+"; it is tried again"
+		}
 		resp.Ready = resp.Ready && c.Health == server.HealthOk
 		resp.Components = append(resp.Components, c)
 	}

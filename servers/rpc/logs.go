@@ -25,7 +25,7 @@ func (s *sandboxes) Logs(ctx context.Context, req *sandbox.LogsRequest, st rpc.S
 	if (req.Sandbox == "") == (req.App == "") {
 		return errs.New(errs.InvalidArgument, "either a sandbox or an app says whose output is wanted")
 	}
-	l := &logReader{sandboxes: s, out: newLogSender(st), tail: int(value(req.Tail)), numbers: map[id.AppVersion]int64{}}
+	l := &logReader{sandboxes: s, out: newLogSender(st), tail: req.Tail, numbers: map[id.AppVersion]int64{}}
 	var err error
 	if req.Sandbox != "" {
 		err = l.sandbox(ctx, req.Sandbox, value(req.Offset), yes(req.Follow))
@@ -42,7 +42,7 @@ func (s *sandboxes) Logs(ctx context.Context, req *sandbox.LogsRequest, st rpc.S
 type logReader struct {
 	*sandboxes
 	out     *logSender
-	tail    int
+	tail    *int64                  // nil: all
 	numbers map[id.AppVersion]int64 // of versions
 }
 
@@ -59,16 +59,21 @@ func (l *logReader) sandbox(ctx context.Context, sid id.Sandbox, offset int64, f
 		return err
 	}
 	src := &logSource{sb: sb, version: l.number(ctx, sb), offset: offset}
-	if err := l.read(ctx, src, l.tail, false, l.out.add); err != nil || !follow {
+	if err := l.past(ctx, src, l.out.add); err != nil || !follow {
 		return err
 	}
 	return l.follow(ctx, src)
 }
 
-// read gives the lines of a sandbox after src.offset to fn, and moves that. It
-// is no error that there are none yet.
-func (l *logReader) read(ctx context.Context, src *logSource, tail int, follow bool, fn func(sandbox.LogLine) error) error {
-	err := l.logs(ctx, src, tail, follow, fn)
+// past gives as many of the last lines of a sandbox after src.offset as are
+// wanted to fn, and moves that to the end. It is no error that there are none yet.
+func (l *logReader) past(ctx context.Context, src *logSource, fn func(sandbox.LogLine) error) error {
+	tail := int(value(l.tail))
+	if l.tail != nil && tail == 0 {
+		// The last one is read, not given: it says where the end is.
+		tail, fn = 1, func(sandbox.LogLine) error { return nil }
+	}
+	err := l.logs(ctx, src, tail, false, fn)
 	if errs.Is(err, errs.NotFound) {
 		return nil
 	}
@@ -225,7 +230,7 @@ func (l *logReader) history(ctx context.Context, sources []*logSource) error {
 		lines[i] = ch
 		g.Go(func() error {
 			defer close(ch)
-			return l.read(ctx, src, l.tail, false, func(x sandbox.LogLine) error {
+			return l.past(ctx, src, func(x sandbox.LogLine) error {
 				select {
 				case ch <- x:
 					return nil

@@ -32,6 +32,8 @@ func TestLogs(t *testing.T) {
 	}{
 		{sandbox.LogsRequest{}, "line 0,line 1,line 2,line 3,line 4,line 5"},
 		{sandbox.LogsRequest{Tail: ptr(int64(2))}, "line 4,line 5"},
+		{sandbox.LogsRequest{Tail: ptr(int64(0))}, ""},
+		{sandbox.LogsRequest{Follow: ptr(true), Tail: ptr(int64(0))}, ""},
 		{sandbox.LogsRequest{Offset: ptr(int64(4 * len("line 0\n")))}, "line 4,line 5"},
 		{sandbox.LogsRequest{Follow: ptr(true), Tail: ptr(int64(1))}, "line 5"},
 	} {

@@ -12,10 +12,13 @@ package admin
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"net"
 	"net/http"
 	"net/url"
+	"os"
 	"strconv"
+	"syscall"
 	"time"
 
 	"miren.dev/runtime/entity"
@@ -89,6 +92,12 @@ func (c Client) Synced(ctx context.Context, revision schema.Revision) error {
 			return err
 		}
 	}
+}
+
+// Down reports whether a call failed because nothing listens on the socket: no
+// ingress runs, so no request is under way.
+func Down(err error) bool {
+	return errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, os.ErrNotExist)
 }
 
 func get[T any](ctx context.Context, c Client, path string, q url.Values) (T, error) {
