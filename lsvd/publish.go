@@ -178,7 +178,7 @@ func (d *Device) publish(ctx context.Context) (bool, error) {
 	d.cache.sealed(&s, c.sealed)
 	d.adopt(&s, entries)
 	d.mu.Lock()
-	d.frozen = d.frozen[1:]
+	d.frozen[0], d.frozen = nil, d.frozen[1:] // or the array would keep the cut, its segment included
 	d.unsent -= c.bytes
 	close(d.space)
 	d.space = make(chan struct{})
