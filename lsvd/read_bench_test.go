@@ -44,8 +44,10 @@ func benchDisk(b *testing.B, size int64, compressible, far bool, opts lsvd.Optio
 	for off := int64(0); off < size; off += 1 << 20 {
 		rng.Read(buf)
 		if compressible {
-			for i := 0; i < len(buf); i += 4 << 10 {
-				copy(buf[i+1<<10:i+4<<10], buf[i:i+3<<10]) // each KiB four times
+			for i := 512; i < len(buf); i++ { // each 512 bytes are there eight times
+				if i%4096 >= 512 {
+					buf[i] = buf[i-512]
+				}
 			}
 		}
 		if err := d.WriteAt(ctx, buf, off, 0); err != nil {
@@ -134,7 +136,7 @@ func BenchmarkRead(b *testing.B) {
 		{"far", true, true, false, false, 16 << 20},
 	} {
 		b.Run(c.name, func(b *testing.B) {
-			opts := lsvd.Options{CacheBytes: c.cache}
+			opts := lsvd.Options{CacheBytes: c.cache, Compression: lsvd.CompressAll}
 			if c.disk {
 				fs, err := vfs.OpenDir(filepath.Join(b.TempDir(), "cache"))
 				if err != nil {
