@@ -163,7 +163,7 @@ func (d *Device) publish(ctx context.Context) (bool, error) {
 	entries := c.entries()
 	if c.sealed == nil {
 		// Built once: an attempt of unknown outcome is told apart by content.
-		b, err := segment.Build(segment.Head{Ref: ref, First: c.first, Last: c.last, Plain: d.plain}, d.opts.Key, d.opts.Random, entries, func(i int, p []byte) error {
+		b, err := segment.Build(segment.Head{Ref: ref, First: c.first, Last: c.last}, d.opts.Key, d.opts.Random, entries, func(i int, p []byte) error {
 			return c.read(entries[i].LBA, p)
 		})
 		if err != nil {
@@ -178,7 +178,7 @@ func (d *Device) publish(ctx context.Context) (bool, error) {
 	d.cache.sealed(&s, c.sealed)
 	d.adopt(&s, entries)
 	d.mu.Lock()
-	d.frozen[0], d.frozen = nil, d.frozen[1:] // or the array would keep the cut, its segment included
+	d.frozen = d.frozen[1:]
 	d.unsent -= c.bytes
 	close(d.space)
 	d.space = make(chan struct{})

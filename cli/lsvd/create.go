@@ -9,8 +9,6 @@ import (
 	"miren.dev/runtime/cli/console"
 	"miren.dev/runtime/cli/exit"
 	"miren.dev/runtime/lsvd/catalog"
-	"miren.dev/runtime/lsvd/host"
-	"miren.dev/runtime/pkg/errs"
 )
 
 type createOptions struct {
@@ -66,16 +64,9 @@ func (o *createOptions) run(ctx context.Context, volume string) error {
 	if err != nil {
 		return err
 	}
-	made := false
-	var key []byte
-	if o.keyFile != "" {
-		if key, err = host.ReadKey(o.keyFile); errs.Is(err, errs.NotFound) {
-			made = true
-			key, err = host.NewKey(o.keyFile)
-		}
-		if err != nil {
-			return err
-		}
+	key, made, err := o.key(o.keyFile)
+	if err != nil {
+		return err
 	}
 	id, err := catalog.Create(ctx, st, volume, size, key)
 	if err != nil {

@@ -20,6 +20,7 @@ import (
 
 	"miren.dev/runtime/cli/command"
 	"miren.dev/runtime/cli/exit"
+	"miren.dev/runtime/lsvd"
 	"miren.dev/runtime/lsvd/catalog"
 	"miren.dev/runtime/lsvd/host"
 	"miren.dev/runtime/lsvd/store"
@@ -36,7 +37,7 @@ const closeTimeout = time.Minute
 func New(e *command.Env) *cobra.Command {
 	cmd := command.Group("lsvd", "Log-structured virtual disks",
 		newCreate(e), newList(e), newInfo(e), newServe(e), newDetach(e),
-		newCheck(e), newSnapshot(e), newDelete(e), newDaemon(e))
+		newSnapshot(e), newClone(e), newResize(e), newImport(e), newExport(e), newCheck(e), newDump(e), newGC(e), newBench(e), newDelete(e), newDaemon(e))
 	cmd.Long = `Block devices whose writes are durable in a local log, live in immutable segments in an object store (a directory
 or S3), and clone and snapshot without copying. They need no server.
 
@@ -159,6 +160,23 @@ func (b *base) closeDisk(ctx context.Context, d *host.Disk, err *error) {
 	} else {
 		b.Notef("also: %v\n", cerr)
 	}
+}
+
+// discard removes a temporary volume that nobody else knows.
+func discard(ctx context.Context, st store.Store, state *host.State, id lsvd.ID) error {
+	ctx, cancel := closing(ctx)
+	defer cancel()
+	v, err := catalog.Find(ctx, st, id.String())
+	if err == nil {
+		err = catalog.Delete(ctx, st, v, true)
+	}
+	if err == nil {
+		_, _, err = lsvd.Sweep(ctx, st)
+	}
+	if err == nil {
+		err = state.Forget(id)
+	}
+	return errs.Wrap(err, "remove the temporary volume %s", id)
 }
 
 // bytesCell is a number of bytes for people.

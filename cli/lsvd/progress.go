@@ -14,8 +14,9 @@ import (
 type progress struct {
 	c      *console.Console
 	what   string
-	began  time.Time
-	events bool // print JSON lines
+	first  time.Time
+	began  time.Time // of the phase
+	events bool      // print JSON lines
 
 	mu          sync.Mutex
 	live        *console.Live
@@ -36,7 +37,7 @@ const barWidth = 30
 // command that prints one document must not.
 func newProgress(c *console.Console, what string, events bool) *progress {
 	now := time.Now()
-	p := &progress{c: c, what: what, began: now, last: now, events: events && c.JSON}
+	p := &progress{c: c, what: what, first: now, began: now, last: now, events: events && c.JSON}
 	if c.Terminal && !c.JSON && !c.Quiet {
 		p.live = c.Live()
 	}
@@ -70,6 +71,13 @@ func (p *progress) set(done, total int64) {
 	}
 }
 
+// phase begins to show something else that belongs to the same command.
+func (p *progress) phase(what string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.what, p.done, p.total, p.began = what, 0, 0, time.Now()
+}
+
 // bar is the line of a terminal. The caller holds mu.
 func (p *progress) bar(elapsed time.Duration) string {
 	full := 0
@@ -98,5 +106,5 @@ func (p *progress) end() time.Duration {
 	if p.live != nil {
 		p.live.Draw(nil)
 	}
-	return time.Since(p.began)
+	return time.Since(p.first)
 }

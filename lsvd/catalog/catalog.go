@@ -70,6 +70,12 @@ func Clone(ctx context.Context, st store.Store, from lsvd.ID, snapshot, volume s
 	return create(ctx, st, volume, func(id lsvd.ID) error { return lsvd.Clone(ctx, st, from, snapshot, id) })
 }
 
+// Make makes a volume by f, which leaves nothing if it fails, and names it
+// when it is complete: until then nobody finds it under the name.
+func Make(ctx context.Context, st store.Store, volume string, f func(lsvd.ID) error) (lsvd.ID, error) {
+	return create(ctx, st, volume, f)
+}
+
 func create(ctx context.Context, st store.Store, volume string, f func(lsvd.ID) error) (lsvd.ID, error) {
 	if err := CheckName(volume); err != nil {
 		return lsvd.ID{}, err

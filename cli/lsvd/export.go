@@ -1,0 +1,180 @@
+package lsvd
+
+import (
+	"cmp"
+	"context"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"miren.dev/runtime/cli/command"
+	"miren.dev/runtime/cli/console"
+	"miren.dev/runtime/cli/exit"
+	"miren.dev/runtime/lsvd"
+	"miren.dev/runtime/lsvd/catalog"
+	"miren.dev/runtime/lsvd/host"
+	"miren.dev/runtime/lsvd/metrics"
+	"miren.dev/runtime/lsvd/store"
+	"miren.dev/runtime/pkg/errs"
+)
+
+type exportOptions struct {
+	base
+	diskFlags
+	format string
+	force  bool
+}
+
+func newExport(e *command.Env) *cobra.Command {
+	o := &exportOptions{base: newBase(e)}
+	cmd := &cobra.Command{
+		Use:     "export VOLUME[@SNAPSHOT] FILE",
+		Short:   "Write a volume to a disk image",
+		Example: "  r lsvd export data@monday monday.qcow2\n  r lsvd export data - | zstd > data.zst",
+		Long: `Writes a volume, or a snapshot of it, to an image file, or with - to standard output. A volume that is in use is exported as it was when the
+command began. The format goes by the name of the file (.qcow2, .vmdk, ...), else it is raw with holes where the disk has no data; all but
+raw need qemu-img. The file has its name when it is complete.`,
+		Args:              command.Args(2, 2, "VOLUME", "FILE"),
+		ValidArgsFunction: o.completeVolumes,
+		RunE:              func(cmd *cobra.Command, args []string) error { return o.run(cmd.Context(), args[0], args[1]) },
+	}
+	o.flags(cmd)
+	o.diskFlags.add(cmd)
+	cmd.Flags().StringVarP(&o.format, "format", "f", "", "format of the image: "+strings.Join(formats, ", "))
+	cmd.Flags().BoolVar(&o.force, "force", false, "replace the file if it exists")
+	return cmd
+}
+
+func (o *exportOptions) run(ctx context.Context, arg, path string) error {
+	name, snap, err := volumeArg(arg, true)
+	if err != nil {
+		return err
+	}
+	format := o.format
+	if ext := strings.TrimPrefix(filepath.Ext(path), "."); format == "" && slices.Contains(formats, ext) {
+		format = ext
+	}
+	format = cmp.Or(format, "raw")
+	switch {
+	case !slices.Contains(formats, format):
+		return exit.Usagef("--format %s is none of %s", format, strings.Join(formats, ", "))
+	case path == "-" && format != "raw":
+		return exit.Usagef("only raw can be written to standard output")
+	case path == "-" && o.JSON:
+		return exit.Usagef("--json and the image would both be on standard output")
+	case format != "raw":
+		if _, err := qemuImg(); err != nil {
+			return err
+		}
+	}
+	if path != "-" {
+		switch st, err := os.Stat(path); {
+		case err == nil && !st.Mode().IsRegular():
+			return errs.New(errs.FailedPrecondition, "%s is not a regular file", path).WithHint("`r lsvd export %s - > %s` writes to it in order", arg, path)
+		case err == nil && !o.force:
+			return errs.New(errs.AlreadyExists, "%s exists", path).WithHint("--force replaces it")
+		}
+	}
+	st, url, err := o.open(ctx)
+	if err != nil {
+		return err
+	}
+	v, err := catalog.Find(ctx, st, name)
+	if err != nil {
+		return err
+	}
+	p := newProgress(o.Console, "export "+arg, true)
+	if path == "-" && p.live != nil {
+		p.live = nil // the bar would be in the image
+	}
+	var size, data int64
+	err = o.frozen(ctx, st, url, v, snap, func(d *host.Disk) error {
+		size = d.Size()
+		parts, total, err := extents(d)
+		if err != nil {
+			return err
+		}
+		data = total
+		if path == "-" {
+			return streamOut(ctx, d, o.Out, func(done int64) { p.set(done, size) })
+		}
+		return o.write(ctx, d, path, format, parts, total, p)
+	})
+	took := p.end()
+	if err != nil || path == "-" {
+		return err
+	}
+	if o.JSON {
+		return o.PrintJSONLine(map[string]any{"event": "result", "volume": arg, "id": v.ID.String(), "file": path, "format": format, "size_bytes": size,
+			"data_bytes": data, "seconds": took.Seconds()})
+	}
+	o.Printf("%s exported %s to %s: %s, %s of it data, in %s\n", o.Paint(console.Green, "✓"), arg, path, bytesCell(size), bytesCell(data), took.Round(10*time.Millisecond))
+	return nil
+}
+
+// frozen calls f with the disk as it was at one moment: a temporary clone,
+// which shares all data with the volume. The volume may be in use meanwhile.
+func (o *exportOptions) frozen(ctx context.Context, st store.Store, url string, v *catalog.Volume, snap string, f func(*host.Disk) error) (err error) {
+	state, err := o.state()
+	if err != nil {
+		return err
+	}
+	key, err := host.ReadKey(o.keyFile)
+	if err != nil {
+		return err
+	}
+	id := lsvd.NewID()
+	if err := o.withSnapshot(ctx, st, v, snap, &o.diskFlags, func(snap string) error { return lsvd.Clone(ctx, st, v.ID, snap, id) }); err != nil {
+		return err
+	}
+	defer func() {
+		if derr := discard(ctx, st, state, id); derr != nil && err == nil {
+			err = derr
+		}
+	}()
+	d, err := state.Open(ctx, st, host.Spec{Store: url, Volume: id.String(), Key: key})
+	if err != nil {
+		return err
+	}
+	defer o.closeDisk(ctx, d, &err)
+	return f(d)
+}
+
+// write makes the image beside its place, and moves it there when it is whole.
+func (o *exportOptions) write(ctx context.Context, d *host.Disk, path, format string, parts []lsvd.Range, total int64, p *progress) (err error) {
+	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".partial-")
+	if err != nil {
+		return errs.Wrap(err, "export")
+	}
+	defer func() {
+		f.Close()
+		if err != nil {
+			os.Remove(f.Name())
+		}
+	}()
+	told := func(done int64) { p.set(done, total) }
+	if format == "raw" {
+		if err = f.Truncate(d.Size()); err == nil {
+			err = copyOut(ctx, d, f, parts, told)
+		}
+	} else {
+		counted := metrics.NewDisk(d)
+		err = byNBD(ctx, d, counted, func(uri string) error {
+			stop := follow(func() { told(min(counted.Figures(metrics.Read).Bytes, total)) })
+			defer stop()
+			_, err := qemu(ctx, "convert", "-W", "-f", "raw", "-O", format, uri, f.Name())
+			return err
+		})
+	}
+	if err == nil {
+		err = f.Sync()
+	}
+	if err == nil {
+		err = os.Rename(f.Name(), path)
+	}
+	return errs.Wrap(err, "export to %s", path)
+}
