@@ -24,7 +24,7 @@ import (
 	"miren.dev/runtime/pkg/errs"
 )
 
-const testSize = 256 << 20
+const testSize = 512 << 20
 
 func need(t *testing.T, tools ...string) {
 	t.Helper()

@@ -101,8 +101,9 @@ type Conn struct {
 
 	disk     Disk
 	serving  context.Context
-	idle     atomic.Int32 // readers that wait in the kernel
+	idle     atomic.Int64 // readers that wait in the kernel, plus stopped
 	stopping atomic.Bool
+	poker    atomic.Int64 // the thread that wakes readers to stop
 
 	mu     sync.Mutex
 	parked []*reader // those that wait for work, last in first out
@@ -196,33 +197,6 @@ func (c *Conn) Serve(ctx context.Context, disk Disk) error {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		return c.err
-	}
-}
-
-// stop has the readers end. Those in the kernel wait for a request, so they
-// are given one.
-func (c *Conn) stop() {
-	c.stopping.Store(true)
-	c.mu.Lock()
-	c.dismiss(len(c.parked))
-	c.mu.Unlock()
-	for {
-		select {
-		case <-c.quiet:
-			return
-		default:
-		}
-		if c.idle.Load() == 0 {
-			<-c.quiet // all are carrying out requests, and see then that they shall stop
-			return
-		}
-		if err := aside.Do(func() error {
-			var s unix.Statfs_t
-			return unix.Statfs(c.Dir, &s)
-		}); err != nil {
-			<-c.quiet // the connection has ended
-			return
-		}
 	}
 }
 

@@ -8,7 +8,7 @@ import (
 )
 
 // handle carries out the request of n bytes that the reader has read and
-// answers it. It returns true if the reader shall end.
+// answers it. It returns true if the request was a poke of stop.
 func (r *reader) handle(n int) bool {
 	c := r.c
 	if n < inHead {
@@ -38,8 +38,9 @@ func (r *reader) handle(n int) bool {
 		errno = unix.EIO
 		c.opts.Logger.Error("request failed", "disk", c.Name, "op", h.op, "err", err)
 	}
+	poke := h.op == opStatfs && int64(h.pid) == c.poker.Load() // before the answer: then the next thread pokes
 	r.finish(h, data, errno)
-	return c.stopping.Load()
+	return poke
 }
 
 // finish answers: with what follows the header in r.out, and data.

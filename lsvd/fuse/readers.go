@@ -6,6 +6,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"miren.dev/runtime/lsvd/internal/aside"
 	"miren.dev/runtime/pkg/errs"
 )
 
@@ -96,8 +97,13 @@ func (r *reader) run() {
 
 func (r *reader) loop() error {
 	c := r.c
-	for !c.stopping.Load() {
-		if int(c.idle.Add(1)) > c.opts.Idle {
+	for {
+		n := int(c.idle.Add(1))
+		if n > stopped {
+			c.idle.Add(-1)
+			return nil
+		}
+		if n > c.opts.Idle {
 			switch r.park() {
 			case woken:
 				continue
@@ -105,24 +111,53 @@ func (r *reader) loop() error {
 				return nil
 			}
 		}
-		n, errno := r.read()
-		last := c.idle.Add(-1) == 0
-		switch errno {
-		case 0:
-			if last {
-				c.more()
+		counted := false // by stop: it must take a poke
+		for again := true; again; again = counted {
+			n, errno := r.read()
+			if !counted {
+				left := c.idle.Add(-1)
+				counted = left >= stopped
+				if left == 0 && errno == 0 {
+					c.more()
+				}
 			}
-			if r.handle(n) {
+			switch errno {
+			case 0:
+				if poke := r.handle(n); poke && counted {
+					return nil
+				}
+			case unix.EINTR, unix.EAGAIN, unix.ENOENT: // ENOENT: the request was given up
+			case unix.ENODEV:
 				return nil
+			default:
+				return errs.Wrap(errno, "read from /dev/fuse")
 			}
-		case unix.EINTR, unix.EAGAIN, unix.ENOENT: // ENOENT: the request was given up
-		case unix.ENODEV:
-			return nil
-		default:
-			return errs.Wrap(errno, "read from /dev/fuse")
 		}
 	}
-	return nil
+}
+
+// stopped is what idle is above once the readers shall stop.
+const stopped = 1 << 20
+
+// stop has the readers end. Those that carry out requests see it when they
+// come back. Those in the kernel wait for a request, so each is given one: a
+// poke, which it knows by the thread that sends it.
+func (c *Conn) stop() {
+	c.mu.Lock()
+	c.stopping.Store(true) // nobody parks any more
+	c.dismiss(len(c.parked))
+	c.mu.Unlock()
+	inside := int(c.idle.Add(stopped)) - stopped
+	for range inside {
+		if err := aside.Do(func() error {
+			c.poker.Store(int64(unix.Gettid()))
+			var s unix.Statfs_t
+			return unix.Statfs(c.Dir, &s)
+		}); err != nil {
+			break // the connection has ended, and so do they
+		}
+	}
+	<-c.quiet
 }
 
 // What became of an attempt to park.

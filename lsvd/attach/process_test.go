@@ -1,0 +1,469 @@
+package attach_test
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"miren.dev/runtime/lsvd/attach"
+	"miren.dev/runtime/lsvd/holder"
+	"miren.dev/runtime/pkg/errs"
+)
+
+// Environment of the processes that tests start: the test binary again.
+const (
+	daemonEnv = "LSVD_TEST_DAEMON" // directory of the disk
+	ownerEnv  = "LSVD_TEST_OWNER"
+	runEnv    = "LSVD_TEST_RUN"    // directory of mounts
+	holderEnv = "LSVD_TEST_HOLDER" // socket
+	keepEnv   = "LSVD_TEST_KEEP"   // socket: makes it the holder
+	roundsEnv = "LSVD_HANDOVERS"   // how many times a test kills the daemon
+)
+
+func TestMain(m *testing.M) {
+	var err error
+	switch {
+	case os.Getenv(daemonEnv) != "":
+		err = daemon()
+	case os.Getenv(keepEnv) != "":
+		err = holder.Run(context.Background(), os.Getenv(keepEnv), holder.Options{Patience: 20 * time.Second, Idle: 20 * time.Second})
+	default:
+		os.Exit(m.Run())
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+// daemon serves the disk until it is killed, or told to end by SIGTERM.
+func daemon() error {
+	logger := slog.New(slog.NewTextHandler(os.Stderr, nil))
+	if err := attach.Prepare(logger); err != nil {
+		return err
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+	defer stop()
+	o := attach.Options{Owner: os.Getenv(ownerEnv), Volume: "v", Dir: os.Getenv(runEnv), Logger: logger}
+	if socket := os.Getenv(holderEnv); socket != "" {
+		client, err := holder.Dial(ctx, socket)
+		if err != nil {
+			return err
+		}
+		o.Holder = client
+	}
+	for {
+		dev, err := openDisk(ctx, os.Getenv(daemonEnv), logger)
+		if errs.Is(err, errs.Conflict) && ctx.Err() == nil {
+			continue // the predecessor is about to end
+		}
+		if err != nil {
+			return err
+		}
+		a, err := attach.Attach(ctx, dev, o)
+		if err != nil {
+			return err
+		}
+		fmt.Println(a.Path())
+		<-ctx.Done()
+		a.Release()
+		return dev.Close(context.Background())
+	}
+}
+
+// process is a daemon that serves.
+type process struct {
+	cmd    *exec.Cmd
+	device string
+	log    string // file
+	done   chan struct{}
+}
+
+func (p *process) stderr() string {
+	b, err := os.ReadFile(p.log)
+	if err != nil {
+		return err.Error()
+	}
+	return string(b)
+}
+
+func start(t *testing.T, env ...string) *process {
+	t.Helper()
+	p := &process{cmd: exec.Command(os.Args[0]), log: filepath.Join(t.TempDir(), "log"), done: make(chan struct{})}
+	p.cmd.Env = append(os.Environ(), env...)
+	log, err := os.Create(p.log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer log.Close()
+	p.cmd.Stderr = log
+	out, err := p.cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := p.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	s := bufio.NewScanner(out)
+	ok := s.Scan()
+	p.device = s.Text()
+	go func() {
+		p.cmd.Wait()
+		close(p.done)
+	}()
+	t.Cleanup(func() { p.end(t, syscall.SIGKILL) })
+	if !ok {
+		<-p.done
+		t.Fatalf("the daemon does not serve:\n%s", p.stderr())
+	}
+	return p
+}
+
+// end ends the daemon and waits until it has.
+func (p *process) end(t *testing.T, s os.Signal) {
+	t.Helper()
+	p.cmd.Process.Signal(s) // may have ended
+	select {
+	case <-p.done:
+	case <-time.After(15 * time.Second):
+		p.cmd.Process.Signal(syscall.SIGQUIT) // prints its stacks
+		select {
+		case <-p.done:
+		case <-time.After(5 * time.Second):
+			t.Errorf("waiting: %v", uninterruptible(t))
+		}
+		t.Fatalf("daemon %d does not end\n%s", p.cmd.Process.Pid, p.stderr())
+	}
+}
+
+// TestKill kills the daemon under a mounted file system that is written to,
+// without a holder: errors, no process that waits for ever, and everything
+// can be taken away.
+func TestKill(t *testing.T) {
+	need(t, "mkfs.ext4", "mount", "losetup")
+	dir := t.TempDir()
+	name, run := owner(t)
+	env := []string{daemonEnv + "=" + dir, ownerEnv + "=" + name, runEnv + "=" + run}
+	p := start(t, env...)
+	command(t, "mkfs.ext4", "-q", "-F", p.device)
+	mnt := mount(t, p.device)
+	failed := make(chan time.Time, 1)
+	began := make(chan struct{})
+	go func() {
+		f, err := os.OpenFile(filepath.Join(mnt, "f"), os.O_CREATE|os.O_RDWR, 0o600)
+		for i := 0; err == nil; i++ {
+			if _, err = f.WriteAt(bytes.Repeat([]byte{byte(i)}, 64<<10), int64(i%100)*64<<10); err == nil {
+				err = f.Sync()
+			}
+			if i == 20 {
+				close(began)
+			}
+		}
+		f.Close()
+		failed <- time.Now()
+	}()
+	<-began
+	begin := time.Now()
+	within := func(what string) {
+		t.Helper()
+		if d := time.Since(begin); d > time.Second {
+			t.Errorf("%s took %v", what, d)
+		}
+		begin = time.Now()
+	}
+	p.end(t, syscall.SIGKILL)
+	select {
+	case <-failed:
+		within("an error of the writer")
+	case <-time.After(20 * time.Second):
+		t.Fatal("the writer waits for ever")
+	}
+	command(t, "umount", mnt)
+	within("umount")
+	command(t, "losetup", "-d", p.device)
+	within("losetup -d")
+	if _, err := attach.Sweep(t.Context(), name, func(string) bool { return false }); err != nil {
+		t.Fatal(err)
+	}
+	within("sweep")
+	if left, err := attach.List(name); err != nil || len(left) != 0 {
+		t.Fatalf("left: %v, %v", left, err)
+	}
+	if waiting := uninterruptible(t); len(waiting) > 0 {
+		t.Fatalf("threads wait for the disk: %v", waiting)
+	}
+	p = start(t, env...)
+	mnt = mount(t, p.device) // replays the journal
+	command(t, "umount", mnt)
+	command(t, "e2fsck", "-fn", p.device)
+}
+
+// uninterruptible returns the threads that wait for a FUSE request and cannot
+// be killed.
+func uninterruptible(t *testing.T) []string {
+	t.Helper()
+	var found []string
+	stacks, _ := filepath.Glob("/proc/[0-9]*/task/[0-9]*/stack")
+	for _, f := range stacks {
+		if b, err := os.ReadFile(f); err == nil && bytes.Contains(b, []byte("request_wait_answer")) {
+			found = append(found, f)
+		}
+	}
+	return found
+}
+
+// startHolder starts a holder and returns its socket.
+func startHolder(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	t.Setenv(keepEnv, holder.Socket(dir))
+	client, err := holder.Start(t.Context(), holder.Spec{Path: os.Args[0], Dir: dir})
+	os.Unsetenv(keepEnv)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		defer cancel()
+		entries, err := client.List(ctx)
+		for _, e := range entries {
+			err = errors.Join(err, client.Drop(ctx, e.Name))
+		}
+		if err = errors.Join(err, client.Stop(ctx)); err != nil {
+			t.Error(err)
+		}
+		<-client.Done()
+	})
+	return holder.Socket(dir)
+}
+
+// TestHandover ends the daemon under a file system that is written to and
+// verified, by kill -9 and by SIGTERM in turn. Its users notice nothing.
+func TestHandover(t *testing.T) {
+	rounds := 20
+	if s := os.Getenv(roundsEnv); s != "" {
+		var err error
+		if rounds, err = strconv.Atoi(s); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, x := range []struct {
+		name        string
+		mkfs, check []string
+		rounds      int
+	}{
+		{"ext4", []string{"mkfs.ext4", "-q", "-F"}, []string{"e2fsck", "-fn"}, rounds},
+		{"xfs", []string{"mkfs.xfs", "-q", "-f"}, []string{"xfs_repair", "-n"}, (rounds + 1) / 2},
+	} {
+		t.Run(x.name, func(t *testing.T) {
+			need(t, x.mkfs[0], x.check[0], "mount")
+			dir := t.TempDir()
+			name, run := owner(t)
+			env := []string{daemonEnv + "=" + dir, ownerEnv + "=" + name, runEnv + "=" + run, holderEnv + "=" + startHolder(t)}
+			p := start(t, env...)
+			device := p.device
+			command(t, x.mkfs[0], append(x.mkfs[1:], device)...)
+			mnt := mount(t, device)
+			w := write(t, mnt)
+			rng := rand.New(rand.NewPCG(uint64(rounds), 1))
+			var pauses time.Duration
+			for round := range x.rounds {
+				w.until(t, 30+rng.Int64N(200)) // operations
+				kill := os.Signal(syscall.SIGKILL)
+				if round%2 == 1 {
+					kill = syscall.SIGTERM
+				}
+				begin := time.Now()
+				p.end(t, kill)
+				p = start(t, env...)
+				pauses += time.Since(begin)
+				if p.device != device {
+					t.Fatalf("round %d: the successor has %s, not %s", round, p.device, device)
+				}
+				if w.failed() {
+					t.Fatalf("round %d: %v\n%s", round, kill, p.stderr())
+				}
+			}
+			t.Logf("%d operations, mean pause %v", w.ops(), pauses/time.Duration(x.rounds))
+			w.stop()
+			command(t, "umount", mnt)
+			command(t, x.check[0], append(x.check[1:], device)...)
+			command(t, "mount", device, mnt)
+			w.verify(t)
+			command(t, "umount", mnt)
+			p.end(t, syscall.SIGTERM)
+		})
+	}
+}
+
+// load writes files and reads them back, all the time.
+type load struct {
+	t     *testing.T
+	dir   string
+	quit  chan struct{}
+	wg    sync.WaitGroup
+	mu    sync.Mutex
+	count int64
+	bad   bool
+	model [loadFiles][loadBlocks]uint64 // stamp of each block
+}
+
+const (
+	loadFiles  = 4
+	loadBlocks = 512
+	loadBlock  = 8192
+)
+
+func (l *load) path(i int) string { return filepath.Join(l.dir, fmt.Sprint("file", i)) }
+
+func stamp(b []byte, n uint64) {
+	for i := 0; i < len(b); i += 8 {
+		binary.LittleEndian.PutUint64(b[i:], n+uint64(i))
+	}
+}
+
+func write(t *testing.T, dir string) *load {
+	l := &load{t: t, dir: dir, quit: make(chan struct{})}
+	for i := range loadFiles {
+		l.wg.Go(func() {
+			if err := l.run(i); err != nil {
+				t.Errorf("file %d: %v", i, err)
+				l.mu.Lock()
+				l.bad = true
+				l.mu.Unlock()
+			}
+		})
+	}
+	t.Cleanup(l.stop)
+	return l
+}
+
+func (l *load) stop() {
+	l.mu.Lock()
+	select {
+	case <-l.quit:
+	default:
+		close(l.quit)
+	}
+	l.mu.Unlock()
+	l.wg.Wait()
+}
+
+func (l *load) failed() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.bad
+}
+
+func (l *load) ops() int64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.count
+}
+
+// until waits for n more operations.
+func (l *load) until(t *testing.T, n int64) {
+	t.Helper()
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	for end, deadline := l.ops()+n, time.Now().Add(30*time.Second); l.ops() < end && !l.failed(); <-tick.C {
+		if time.Now().After(deadline) {
+			t.Fatalf("the file system stands still; waiting: %s", strings.Join(uninterruptible(t), " "))
+		}
+	}
+}
+
+// run works on one file: half of the files past the page cache.
+func (l *load) run(i int) error {
+	flags := os.O_CREATE | os.O_RDWR
+	if i%2 == 1 {
+		flags |= unix.O_DIRECT
+	}
+	f, err := os.OpenFile(l.path(i), flags, 0o600)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	b, err := unix.Mmap(-1, 0, 2*loadBlock, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
+	if err != nil {
+		return err
+	}
+	defer unix.Munmap(b)
+	p, want := b[:loadBlock], b[loadBlock:]
+	rng := rand.New(rand.NewPCG(uint64(i), 2))
+	for n := uint64(1); ; n++ {
+		select {
+		case <-l.quit:
+			return f.Sync()
+		default:
+		}
+		at := rng.IntN(loadBlocks)
+		if old := l.model[i][at]; old != 0 {
+			if _, err := f.ReadAt(p, int64(at)*loadBlock); err != nil {
+				return err
+			}
+			if stamp(want, old); !bytes.Equal(p, want) {
+				return fmt.Errorf("block %d has %d, want %d", at, binary.LittleEndian.Uint64(p), old)
+			}
+		}
+		l.model[i][at] = n<<20 | uint64(at)
+		stamp(p, l.model[i][at])
+		if _, err := f.WriteAt(p, int64(at)*loadBlock); err != nil {
+			return err
+		}
+		if n%4 == 0 {
+			if err := f.Sync(); err != nil {
+				return err
+			}
+		}
+		if n%50 == 0 { // metadata
+			other := l.path(i) + ".tmp"
+			if err := os.WriteFile(other, p, 0o600); err != nil {
+				return err
+			}
+			if err := os.Remove(other); err != nil {
+				return err
+			}
+		}
+		l.mu.Lock()
+		l.count++
+		l.mu.Unlock()
+	}
+}
+
+// verify reads all files after the writers have stopped.
+func (l *load) verify(t *testing.T) {
+	t.Helper()
+	want := make([]byte, loadBlock)
+	for i := range loadFiles {
+		b, err := os.ReadFile(l.path(i))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for at, n := range l.model[i] {
+			if n == 0 {
+				continue
+			}
+			if stamp(want, n); !bytes.Equal(b[at*loadBlock:(at+1)*loadBlock], want) {
+				t.Fatalf("file %d block %d has other content", i, at)
+			}
+		}
+	}
+}
