@@ -73,7 +73,7 @@ func openDisk(ctx context.Context, dir string, logger *slog.Logger) (*lsvd.Devic
 	if err := lsvd.Create(ctx, st, id, testSize, nil); err != nil && !errs.Is(err, errs.AlreadyExists) {
 		return nil, err
 	}
-	d, _, err := lsvd.Open(ctx, st, logs, id, lsvd.Options{Logger: logger})
+	d, _, err := lsvd.Open(ctx, st, logs, id, lsvd.Options{Logger: logger, LogFile: 4 << 20})
 	return d, err
 }
 

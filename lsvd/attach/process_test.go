@@ -106,7 +106,7 @@ func (p *process) stderr() string {
 
 func start(t *testing.T, env ...string) *process {
 	t.Helper()
-	p := &process{cmd: exec.Command(os.Args[0]), log: filepath.Join(t.TempDir(), "log"), done: make(chan struct{})}
+	p := &process{cmd: exec.Command(executable(t)), log: filepath.Join(t.TempDir(), "log"), done: make(chan struct{})}
 	p.cmd.Env = append(os.Environ(), env...)
 	log, err := os.Create(p.log)
 	if err != nil {
@@ -234,7 +234,7 @@ func startHolder(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
 	t.Setenv(keepEnv, holder.Socket(dir))
-	client, err := holder.Start(t.Context(), holder.Spec{Path: os.Args[0], Dir: dir})
+	client, err := holder.Start(t.Context(), holder.Spec{Path: executable(t), Dir: dir})
 	os.Unsetenv(keepEnv)
 	if err != nil {
 		t.Fatal(err)
@@ -465,5 +465,65 @@ func (l *load) verify(t *testing.T) {
 				t.Fatalf("file %d block %d has other content", i, at)
 			}
 		}
+	}
+}
+
+func executable(t *testing.T) string {
+	t.Helper()
+	path, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// TestGivenUp finds that users get errors soon when no successor comes.
+func TestGivenUp(t *testing.T) {
+	need(t, "mkfs.ext4", "mount")
+	dir := t.TempDir()
+	name, run := owner(t)
+	socket := startHolder(t)
+	p := start(t, daemonEnv+"="+dir, ownerEnv+"="+name, runEnv+"="+run, holderEnv+"="+socket)
+	command(t, "mkfs.ext4", "-q", "-F", p.device)
+	mnt := mount(t, p.device)
+	f, err := os.Create(filepath.Join(mnt, "f"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.end(t, syscall.SIGKILL)
+	failed := make(chan error, 1)
+	go func() {
+		_, err := f.WriteAt(make([]byte, 4096), 0)
+		failed <- errors.Join(err, f.Sync(), f.Close())
+	}()
+	c, err := holder.Dial(t.Context(), socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	var entries []holder.Entry
+	for deadline := time.Now().Add(10 * time.Second); ; { // until the holder has noticed
+		if entries, err = c.List(t.Context()); err != nil || len(entries) != 1 || time.Now().After(deadline) {
+			t.Fatalf("held: %v, %v", entries, err)
+		}
+		if !entries[0].Owned {
+			break
+		}
+	}
+	select {
+	case err := <-failed:
+		t.Fatalf("a write did not wait: %v", err)
+	case <-time.After(200 * time.Millisecond):
+	}
+	begin := time.Now()
+	if err := c.Drop(t.Context(), entries[0].Name); err != nil { // as the holder does when it has no more patience
+		t.Fatal(err)
+	}
+	if err := <-failed; err == nil || time.Since(begin) > time.Second {
+		t.Fatalf("write: %v after %v", err, time.Since(begin))
+	}
+	command(t, "umount", mnt)
+	if waiting := uninterruptible(t); len(waiting) > 0 {
+		t.Fatalf("threads wait for the disk: %v", waiting)
 	}
 }

@@ -159,7 +159,7 @@ func TestReplace(t *testing.T) {
 
 func TestEnd(t *testing.T) {
 	t.Run("idle", func(t *testing.T) {
-		socket, done, _ := run(t, holder.Options{Idle: 20 * time.Millisecond})
+		socket, done, _ := run(t, holder.Options{Idle: 2 * time.Second})
 		c := dial(t, socket)
 		w, _ := pipe(t)
 		if err := c.Put(t.Context(), "a", nil, w); err != nil {
