@@ -34,19 +34,28 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-func openAt(ctx context.Context, dir string) (*lsvd.Device, error) {
-	st, err := store.OpenDir(filepath.Join(dir, "store"))
+func openAt(ctx context.Context, dir string) (*lsvd.Device, *lsvd.DiskCache, error) {
+	near, err := store.OpenDir(filepath.Join(dir, "store"))
 	if err != nil {
-		return nil, err
+		return nil, nil, err
+	}
+	st := &store.Fault{Store: near} // as if it were far, so that the disk cache is used
+	files, err := vfs.OpenDir(filepath.Join(dir, "cache"))
+	if err != nil {
+		return nil, nil, err
+	}
+	cache, err := lsvd.OpenDiskCache(files, killBlocks*lsvd.BlockSize/2, nil)
+	if err != nil {
+		return nil, nil, err
 	}
 	fs, err := vfs.OpenDir(filepath.Join(dir, "log"))
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	id := lsvd.ID{1}
 	lsvd.Create(ctx, st, id, killBlocks*lsvd.BlockSize, nil) // exists after the first time
-	d, _, err := lsvd.Open(ctx, st, fs, id, lsvd.Options{LogFile: 1 << 20, CutBytes: 256 << 10, MaxUnsent: 4 << 20, Checkpoint: 2, GCRatio: 1.1})
-	return d, err
+	d, _, err := lsvd.Open(ctx, st, fs, id, lsvd.Options{LogFile: 1 << 20, CutBytes: 256 << 10, MaxUnsent: 4 << 20, Checkpoint: 2, GCRatio: 1.1, CacheBytes: 300 << 10, DiskCache: cache})
+	return d, cache, err
 }
 
 // stamped is the content of a block written in a round as its n-th write.
@@ -64,7 +73,7 @@ func stamped(lba, round, n int) []byte {
 // after it is acknowledged.
 func writeForever(dir string) error {
 	ctx := context.Background()
-	d, err := openAt(ctx, dir)
+	d, _, err := openAt(ctx, dir)
 	if err != nil {
 		return err
 	}
@@ -124,7 +133,7 @@ func TestKill(t *testing.T) {
 		if stderr.Len() > 0 {
 			t.Fatalf("round %d: %s", round, stderr.String())
 		}
-		d, err := openAt(t.Context(), dir)
+		d, cache, err := openAt(t.Context(), dir)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -141,15 +150,18 @@ func TestKill(t *testing.T) {
 				t.Fatalf("round %d: block %d is %x, want %x", round, lba, got[:16], model[lba][:16])
 			}
 		}
+		if s := cache.Stats(); s.Hits == 0 || s.Failures > 0 {
+			t.Errorf("round %d: %+v", round, s)
+		}
 		if round%3 == 0 {
 			if err := d.Close(t.Context()); err != nil {
 				t.Fatal(err)
 			}
-			continue
+		} else { // leave unsent data for the next round to recover
+			ctx, cancel := context.WithCancel(t.Context())
+			cancel()
+			d.Close(ctx)
 		}
-		// Leave unsent data for the next round to recover.
-		ctx, cancel := context.WithCancel(t.Context())
-		cancel()
-		d.Close(ctx)
+		cache.Close()
 	}
 }
