@@ -2,9 +2,7 @@ package lsvd_test
 
 import (
 	"context"
-	"fmt"
 	"math/rand/v2"
-	"os"
 	"path/filepath"
 	"slices"
 	"sync"
@@ -147,6 +145,3 @@ func cpuTime() time.Duration {
 	unix.Getrusage(unix.RUSAGE_SELF, &r)
 	return time.Duration(r.Utime.Nano() + r.Stime.Nano())
 }
-
-var _ = fmt.Sprint
-var _ = os.Stderr

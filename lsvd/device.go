@@ -52,6 +52,8 @@ type Device struct {
 	dirty   bool // base has changed since then
 	nextMap uint64
 	nextGC  uint64
+	budget  int64      // blocks that GC may move
+	tended  time.Time  // when something was published or collected last
 	garbage []name.Ref // dropped from the manifest, maybe not yet deleted
 
 	mu     sync.RWMutex
@@ -278,6 +280,8 @@ type Stats struct {
 	Stored        int64         // bytes created in the store, by cuts and GC
 	StoredGC      int64         // of these, by GC
 	StoredMap     int64         // of these, checkpoints of the map
+	Published     int64         // bytes of the disk that cuts brought to the store, before compression
+	Moved         int64         // bytes of the disk that GC moved; (Published+Moved)/Written is the write amplification
 	LiveBlocks    int64         // blocks that segments hold and the disk uses
 	StoredBlocks  int64         // blocks that segments hold
 	Segments      int
@@ -297,7 +301,7 @@ type Stats struct {
 }
 
 type counters struct {
-	written, stored, storedGC, storedMap, failures atomic.Int64
+	written, stored, storedGC, storedMap, published, moved, failures atomic.Int64
 }
 
 // Stats returns the current figures.
@@ -306,7 +310,7 @@ func (d *Device) Stats() Stats {
 	defer d.mu.RUnlock()
 	s := Stats{
 		UnsentBytes: d.unsent, Written: d.stats.written.Load(), Stored: d.stats.stored.Load(),
-		StoredGC: d.stats.storedGC.Load(), StoredMap: d.stats.storedMap.Load(), StoreFailures: d.stats.failures.Load(), Segments: len(d.table), LogBytes: d.wal.Held(),
+		StoredGC: d.stats.storedGC.Load(), StoredMap: d.stats.storedMap.Load(), Published: d.stats.published.Load(), Moved: d.stats.moved.Load(), StoreFailures: d.stats.failures.Load(), Segments: len(d.table), LogBytes: d.wal.Held(),
 	}
 	s.MapBytes = d.loaded
 	oldest := d.active

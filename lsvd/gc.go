@@ -21,6 +21,9 @@ type move struct {
 	seg    *seg
 }
 
+// gcRate bounds what GC moves, as a multiple of what is written.
+const gcRate = 2
+
 // GC moves live data out of the segments that are most worth it until the
 // stored blocks are at most ratio times the live ones, and deletes what that
 // frees. It reports how many segments it emptied.
@@ -33,30 +36,75 @@ func (d *Device) GC(ctx context.Context, ratio float64) (int, error) {
 	}
 	defer d.pub.unlock()
 	total := 0
-	for {
+	for round := 1; ; round++ {
 		var n int
-		err := d.retry(ctx, func() (err error) { n, err = d.collectRound(ctx, ratio); return err })
+		err := d.retry(ctx, func() (err error) { n, _, err = d.collectRound(ctx, ratio, 1<<40); return err })
 		total += n
-		if err != nil || n == 0 {
+		if err != nil {
 			return total, err
+		}
+		if n == 0 || round%8 == 0 {
+			if err := d.retry(ctx, func() error { return d.tidy(ctx) }); err != nil {
+				return total, err
+			}
+		}
+		if n == 0 {
+			return total, nil
 		}
 	}
 }
 
-// collect does one round if the configured ratio is exceeded.
-func (d *Device) collect(ctx context.Context) (int, error) {
-	return d.collectRound(ctx, d.opts.GCRatio)
+// tidy makes a checkpoint if that would change or free something. The caller
+// holds pub.
+func (d *Device) tidy(ctx context.Context) error {
+	d.mu.RLock()
+	need := d.since > 0 || d.dirty || !d.recent.Empty() || len(d.garbage) > 0
+	for _, s := range d.table {
+		need = need || s.live == 0
+	}
+	d.mu.RUnlock()
+	if !need {
+		return nil
+	}
+	return d.checkpoint(ctx, false)
 }
 
-// collectRound empties as many segments as fill one of GC's own. The caller
-// holds pub.
-func (d *Device) collectRound(ctx context.Context, ratio float64) (int, error) {
-	if err := d.merge(ctx); err != nil {
-		return 0, err
+// collect moves what the budget allows if the configured ratio is exceeded.
+// What that frees is freed by the next checkpoint. The caller holds pub.
+func (d *Device) collect(ctx context.Context) error {
+	for d.budget > 0 {
+		n, moved, err := d.collectRound(ctx, d.opts.GCRatio, d.budget)
+		d.budget -= int64(moved)
+		if err != nil || n == 0 {
+			return err
+		}
+		// What is written meanwhile comes first.
+		d.mu.RLock()
+		waiting := len(d.frozen)
+		d.mu.RUnlock()
+		if waiting > 0 && !d.opts.manual {
+			return nil
+		}
 	}
-	victims := d.victims(ratio)
+	return nil
+}
+
+// earn adds to what GC may move. It does not save up more than what some
+// checkpoints' worth of writes give.
+func (d *Device) earn(blocks int64) {
+	d.budget = min(d.budget+blocks, 4*int64(d.opts.Checkpoint)*max(d.opts.CutBytes/BlockSize, 1))
+}
+
+// collectRound empties segments, until one of GC's own is full or blocks were
+// moved; it reports how many segments, and how many blocks it moved. The
+// caller holds pub.
+func (d *Device) collectRound(ctx context.Context, ratio float64, blocks int64) (segments int, moved uint64, err error) {
+	if err := d.merge(ctx); err != nil {
+		return 0, 0, err
+	}
+	victims := d.victims(ratio, blocks)
 	if len(victims) == 0 {
-		return 0, nil
+		return 0, 0, nil
 	}
 	var moves []move
 	for _, v := range victims {
@@ -69,7 +117,7 @@ func (d *Device) collectRound(ctx context.Context, ratio float64) (int, error) {
 			continue
 		}
 		if err != nil {
-			return 0, err
+			return 0, 0, err
 		}
 		for entries := x.Entries; len(entries) > 0; {
 			now := entries[:min(len(entries), mergeStep)]
@@ -95,16 +143,19 @@ func (d *Device) collectRound(ctx context.Context, ratio float64) (int, error) {
 				return nil
 			})
 			if err != nil {
-				return 0, err
+				return 0, 0, err
 			}
 		}
 	}
+	for _, m := range moves {
+		moved += m.n
+	}
 	if len(moves) > 0 {
 		if err := d.relocate(ctx, moves); err != nil {
-			return 0, err
+			return 0, 0, err
 		}
 	}
-	return len(victims), d.checkpoint(ctx, false)
+	return len(victims), moved, nil
 }
 
 // leave makes GC leave a damaged segment alone.
@@ -123,17 +174,24 @@ func (d *Device) liveOf(s *seg) uint64 {
 
 // victims picks segments by (1-u)*age/(1+u), where u is their live share and
 // age how much was written since. Until the ratio holds, and for one output.
-func (d *Device) victims(ratio float64) []*seg {
+// What is dead is not picked: the next checkpoint deletes it for nothing.
+func (d *Device) victims(ratio float64, blocks int64) []*seg {
 	d.mu.RLock()
 	defer d.mu.RUnlock()
 	var live, stored uint64
 	var all []*seg
 	for _, s := range d.table {
+		if s.live == 0 {
+			continue
+		}
 		live += s.live
 		stored += s.Blocks
 		if s.live < s.Blocks && !s.lost && !s.stuck {
 			all = append(all, s)
 		}
+	}
+	if float64(stored) <= ratio*float64(live) {
+		return nil
 	}
 	score := func(s *seg) float64 {
 		u := float64(s.live) / float64(s.Blocks)
@@ -144,7 +202,7 @@ func (d *Device) victims(ratio float64) []*seg {
 	})
 	var out []*seg
 	moved := uint64(0)
-	limit := max(uint64(d.opts.CutBytes)/BlockSize, 1)
+	limit := min(max(uint64(d.opts.CutBytes)/BlockSize, 1), uint64(max(blocks, 1)))
 	for _, s := range all {
 		if float64(stored) <= ratio*float64(live) || len(out) > 0 && moved+s.live > limit {
 			break
@@ -188,6 +246,7 @@ func (d *Device) relocate(ctx context.Context, moves []move) error {
 		return err
 	}
 	d.stats.storedGC.Add(int64(len(b)))
+	d.stats.moved.Add(int64(blocks) * BlockSize)
 	s := manifest.Segment{Num: d.man.NextSegment, Ref: ref, Size: int64(len(b)), Blocks: blocks, First: h.First, Last: h.Last}
 	d.mu.Lock()
 	d.man.NextSegment++

@@ -43,6 +43,9 @@ func (d *Device) run(ctx context.Context) {
 			return
 		}
 		err := d.retry(ctx, func() error { return d.tend(ctx) })
+		if err == nil {
+			err = d.retry(ctx, func() error { return d.rest(ctx) })
+		}
 		d.pub.unlock()
 		if err != nil && ctx.Err() == nil {
 			if d.usableNow() != nil {
@@ -60,18 +63,41 @@ func (d *Device) tend(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
+		if more {
+			d.tended = d.opts.Now()
+		}
 		if d.since >= d.opts.Checkpoint {
-			if err := d.checkpoint(ctx, false); err != nil {
+			if err := d.gather(ctx); err != nil {
 				return err
-			}
-			if _, err := d.collect(ctx); err != nil {
-				d.logger.Warn("garbage collection failed, it goes on after the next checkpoint", "volume", d.vol.String(), "err", err)
 			}
 		}
 		if !more {
 			return nil
 		}
 	}
+}
+
+// gather collects garbage and makes a checkpoint. The caller holds pub.
+func (d *Device) gather(ctx context.Context) error {
+	if err := d.collect(ctx); err != nil {
+		d.logger.Warn("garbage collection failed, the next checkpoint tries again", "volume", d.vol.String(), "err", err)
+	}
+	return d.tidy(ctx)
+}
+
+// rest is what a disk does when nothing was written for a while: what was
+// overwritten or trimmed last is freed too, and GC goes on slowly. The caller
+// holds pub.
+func (d *Device) rest(ctx context.Context) error {
+	d.mu.RLock()
+	busy := len(d.frozen) > 0 || d.active.last != 0
+	d.mu.RUnlock()
+	if busy || d.opts.Now().Sub(d.tended) < max(d.opts.CutAge, time.Second) {
+		return nil
+	}
+	d.tended = d.opts.Now()
+	d.earn(4 * max(d.opts.CutBytes/BlockSize, 1))
+	return d.gather(ctx)
 }
 
 // retry repeats f until it succeeds, the disk fails for good or is closed, or
@@ -177,6 +203,8 @@ func (d *Device) publish(ctx context.Context) (bool, error) {
 	s := manifest.Segment{Num: d.man.NextSegment, Ref: ref, Size: int64(len(c.sealed)), First: c.first, Last: c.last}
 	d.cache.sealed(&s, c.sealed)
 	d.adopt(&s, entries)
+	d.stats.published.Add(int64(s.Blocks) * BlockSize)
+	d.earn(gcRate * int64(s.Blocks))
 	d.mu.Lock()
 	d.frozen = d.frozen[1:]
 	d.unsent -= c.bytes
