@@ -59,6 +59,11 @@ func createManifest(ctx context.Context, st store.Store, key string, data []byte
 				return nil
 			case gerr != nil && !errs.Is(gerr, errs.NotFound):
 				return gerr
+			case gerr == nil && errs.Is(decodes(have), errs.Corrupt):
+				err = errs.New(errs.Unavailable, "manifest %s reads as damaged", key) // the transfer may have been cut off
+				if try < 2 {
+					continue
+				}
 			}
 			return err
 		}
@@ -66,6 +71,11 @@ func createManifest(ctx context.Context, st store.Store, key string, data []byte
 			return err
 		}
 	}
+}
+
+func decodes(b []byte) error {
+	_, err := manifest.Decode(b)
+	return err
 }
 
 // Resize makes the disk larger. What is added reads as zeros. It refuses to
