@@ -98,6 +98,7 @@ func TestKill(t *testing.T) {
 	for i := range model {
 		model[i] = make([]byte, lsvd.BlockSize)
 	}
+	hits := int64(0)
 	for round := 1; round <= 5; round++ {
 		rng := rand.New(rand.NewPCG(uint64(round), 12))
 		cmd := exec.Command(os.Args[0])
@@ -150,7 +151,9 @@ func TestKill(t *testing.T) {
 				t.Fatalf("round %d: block %d is %x, want %x", round, lba, got[:16], model[lba][:16])
 			}
 		}
-		if s := cache.Stats(); s.Hits == 0 || s.Failures > 0 {
+		s := cache.Stats()
+		hits += s.Hits
+		if s.Failures > 0 {
 			t.Errorf("round %d: %+v", round, s)
 		}
 		if round%3 == 0 {
@@ -163,5 +166,8 @@ func TestKill(t *testing.T) {
 			d.Close(ctx)
 		}
 		cache.Close()
+	}
+	if hits == 0 {
+		t.Error("the disk cache was of no use")
 	}
 }
