@@ -57,8 +57,8 @@ import (
 	"miren.dev/runtime/pkg/errs"
 )
 
-// trimInterval is how long readers stay that nobody needs.
-const trimInterval = 5 * time.Second
+// trimInterval is how long readers stay that nobody needs; tests shorten it.
+var trimInterval = 5 * time.Second
 
 // Type is the type that the mount has in the tables of mounts.
 const Type = "fuse.lsvd"

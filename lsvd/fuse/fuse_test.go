@@ -319,3 +319,41 @@ func TestEnd(t *testing.T) {
 		t.Fatal(err)
 	}
 }
+
+// TestReaders finds as many readers as there are requests, and few again later.
+func TestReaders(t *testing.T) {
+	defer fuse.SetTrimInterval(time.Millisecond)()
+	c := mount(t)
+	disk := &memory{b: make([]byte, 1<<20), gate: make(chan struct{})}
+	stop := serve(t, c, disk)
+	defer stop()
+	f := open(t, c)
+	for range 5 {
+		const writers = 20
+		var wg sync.WaitGroup
+		for i := range writers {
+			wg.Go(func() {
+				if _, err := f.WriteAt(make([]byte, 4096), int64(i)*4096); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		until(t, func() bool { total, _ := c.Count(); return total > writers })
+		for range writers {
+			disk.gate <- struct{}{}
+		}
+		wg.Wait()
+		until(t, func() bool { total, parked := c.Count(); return total == 2 && parked == 0 })
+	}
+}
+
+func until(t *testing.T, f func() bool) {
+	t.Helper()
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	for deadline := time.Now().Add(10 * time.Second); !f(); <-tick.C {
+		if time.Now().After(deadline) {
+			t.Fatal("it does not happen")
+		}
+	}
+}

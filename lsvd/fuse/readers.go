@@ -78,7 +78,7 @@ func (c *Conn) failed(err error) {
 
 func (r *reader) run() {
 	c := r.c
-	err := r.loop()
+	ended, err := r.loop()
 	unix.Munmap(r.mem)
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -89,26 +89,27 @@ func (r *reader) run() {
 		close(c.quiet)
 		return
 	}
-	if !c.stopping.Load() {
-		// The connection has ended: nobody would wake those who are parked.
-		c.dismiss(len(c.parked))
+	if ended {
+		c.dismiss(len(c.parked)) // nobody would wake them
 	}
 }
 
-func (r *reader) loop() error {
+// loop works until the reader is not needed, the connection has ended, or it
+// shall stop.
+func (r *reader) loop() (ended bool, err error) {
 	c := r.c
 	for {
 		n := int(c.idle.Add(1))
 		if n > stopped {
 			c.idle.Add(-1)
-			return nil
+			return false, nil
 		}
 		if n > c.opts.Idle {
 			switch r.park() {
 			case woken:
 				continue
 			case dismissed:
-				return nil
+				return false, nil
 			}
 		}
 		counted := false // by stop: it must take a poke
@@ -124,13 +125,13 @@ func (r *reader) loop() error {
 			switch errno {
 			case 0:
 				if poke := r.handle(n); poke && counted {
-					return nil
+					return false, nil
 				}
 			case unix.EINTR, unix.EAGAIN, unix.ENOENT: // ENOENT: the request was given up
 			case unix.ENODEV:
-				return nil
+				return true, nil
 			default:
-				return errs.Wrap(errno, "read from /dev/fuse")
+				return true, errs.Wrap(errno, "read from /dev/fuse")
 			}
 		}
 	}
@@ -199,6 +200,7 @@ func (c *Conn) dismiss(n int) {
 		close(r.wake)
 	}
 	c.parked = append([]*reader(nil), c.parked[n:]...)
+	c.least = min(c.least, len(c.parked))
 }
 
 // read waits for a request and returns its length.

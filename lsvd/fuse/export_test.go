@@ -1,0 +1,17 @@
+package fuse
+
+import "time"
+
+// SetTrimInterval is for tests that run nothing else meanwhile.
+func SetTrimInterval(d time.Duration) (undo func()) {
+	old := trimInterval
+	trimInterval = d
+	return func() { trimInterval = old }
+}
+
+// Count returns how many readers there are, and how many of them are parked.
+func (c *Conn) Count() (total, parked int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.total, len(c.parked)
+}
