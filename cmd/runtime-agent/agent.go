@@ -143,7 +143,7 @@ func (a *agent) forkMain() (int, agentproto.Failure) {
 	defer p.closeChild()
 	p.in.Close() // it reads the end of its input
 	for _, c := range p.child {
-		cmd.files = append(cmd.files, c.Fd())
+		cmd.files = append(cmd.files, uintptr(c))
 	}
 	outR, errR := p.out[0], p.out[1]
 	exited := make(chan agentproto.Exit, 1)

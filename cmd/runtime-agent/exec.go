@@ -84,7 +84,7 @@ func (e *execProcess) fork(cmd command, size agentproto.Size) agentproto.Failure
 	}
 	defer p.closeChild()
 	for _, c := range p.child {
-		cmd.files = append(cmd.files, c.Fd())
+		cmd.files = append(cmd.files, uintptr(c))
 	}
 	cmd.term = p.name
 	e.mu.Lock()

@@ -2,6 +2,7 @@ package main
 
 import (
 	"os"
+	"slices"
 
 	"golang.org/x/sys/unix"
 
@@ -10,7 +11,7 @@ import (
 
 // files are those of an exec: what the child gets as 0, 1 and 2, and our ends.
 type files struct {
-	child []*os.File
+	child []int
 	in    *os.File   // with a terminal the same as out[0]
 	out   []*os.File // stdout and stderr, or the terminal
 	name  string     // of the terminal
@@ -22,7 +23,7 @@ func openFiles(tty bool, size agentproto.Size) (files, error) {
 		if err != nil {
 			return files{}, err
 		}
-		return files{child: []*os.File{slave, slave, slave}, in: master, out: []*os.File{master}, name: name}, nil
+		return files{child: []int{slave, slave, slave}, in: master, out: []*os.File{master}, name: name}, nil
 	}
 	var p files
 	for fd := range 3 {
@@ -36,9 +37,9 @@ func openFiles(tty bool, size agentproto.Size) (files, error) {
 			p.closeOurs()
 			return files{}, os.NewSyscallError("pipe", err)
 		}
-		_ = unix.SetNonblock(ends[ours], true) // cannot fail on a pipe
+		_, _ = unix.FcntlInt(uintptr(ends[ours]), unix.F_SETFL, unix.O_NONBLOCK) // cannot fail on a pipe
 		our := os.NewFile(uintptr(ends[ours]), "pipe")
-		p.child = append(p.child, os.NewFile(uintptr(ends[1-ours]), "pipe"))
+		p.child = append(p.child, ends[1-ours])
 		if fd == 0 {
 			p.in = our
 		} else {
@@ -48,11 +49,40 @@ func openFiles(tty bool, size agentproto.Size) (files, error) {
 	return p, nil
 }
 
+// readFile reads a whole file, which may have limit bytes. Package os would tell its poller of it, which cannot wait
+// for files and costs a handful of system calls. What is no file, made by who knows whom, is not waited for.
+func readFile(path string, limit int) ([]byte, error) {
+	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, &os.PathError{Op: "open", Path: path, Err: err}
+	}
+	defer unix.Close(fd)
+	b := make([]byte, 0, 4096)
+	for {
+		n, err := readFD(fd, b[len(b):cap(b)])
+		if err != nil {
+			return nil, &os.PathError{Op: "read", Path: path, Err: err}
+		}
+		if n <= 0 {
+			return b, nil
+		}
+		if b = b[:len(b)+n]; len(b) > limit {
+			return nil, &os.PathError{Op: "read", Path: path, Err: unix.EFBIG}
+		}
+		if len(b) == cap(b) {
+			b = slices.Grow(b, len(b))
+		}
+	}
+}
+
 // closeChild closes what the child has its own of now.
 func (p *files) closeChild() {
-	for _, f := range p.child {
-		f.Close() // the terminal more than once, which is fine
+	for i, fd := range p.child {
+		if i == 0 || fd != p.child[0] { // a terminal is there three times
+			unix.Close(fd)
+		}
 	}
+	p.child = nil
 }
 
 func (p *files) closeOurs() {

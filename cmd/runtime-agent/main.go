@@ -19,11 +19,9 @@ package main
 import (
 	"fmt"
 	"os"
-	"os/signal"
 	"path/filepath"
 	"runtime"
 	"runtime/debug"
-	"syscall"
 
 	"miren.dev/runtime/pkg/agentproto"
 )
@@ -61,15 +59,13 @@ func run(dir, logDir string) (int, error) {
 		return exitAgentFailed, err
 	}
 	a := newAgent(dir, c, spool, limited)
-	signals := make(chan os.Signal, 16)
-	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2)
-	a.run(signals)
+	a.run(listen())
 	return a.finish(logDir), nil
 }
 
 func readConfig(dir string) (agentproto.Config, error) {
 	path := filepath.Join(dir, agentproto.ConfigName)
-	b, err := os.ReadFile(path)
+	b, err := readFile(path, agentproto.MaxConfig)
 	if err != nil {
 		return agentproto.Config{}, err
 	}

@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"runtime"
 	"strconv"
+	"strings"
+	"sync"
 	"syscall"
 	"unsafe"
 
@@ -34,9 +36,17 @@ func prepareProcess(pids int64, dir string) (limited *os.File, err error) {
 			return nil, fmt.Errorf("limit processes: %w", err)
 		}
 	}
-	if os.Getpid() == 1 {
-		if err := leaveRoot(); err != nil {
-			return nil, fmt.Errorf("leave root: %w", err)
+	if os.Getpid() != 1 {
+		return limited, nil
+	}
+	// A user that nobody else is, or a process of guest root could kill this one: gVisor does not protect PID 1 from
+	// that. The specification says so, because to become another user is dear once there are threads.
+	if os.Getuid() != agentproto.VaultUID {
+		return nil, fmt.Errorf("PID 1 is user %d, which must be %d", os.Getuid(), agentproto.VaultUID)
+	}
+	if pids > 0 {
+		if err := dropAdmin(); err != nil {
+			return nil, fmt.Errorf("drop capabilities: %w", err)
 		}
 	}
 	return limited, nil
@@ -55,44 +65,39 @@ func limitPIDs(n int64, dir string) (*os.File, error) {
 	if err := os.Mkdir(group, 0o700); err != nil && !errors.Is(err, os.ErrExist) {
 		return nil, err
 	}
-	if err := os.WriteFile(filepath.Join(group, "pids.max"), []byte(strconv.FormatInt(n, 10)), 0); err != nil {
+	limit, err := openControl(group, "pids.max")
+	if err != nil {
 		return nil, err
 	}
-	return os.OpenFile(filepath.Join(group, "tasks"), os.O_WRONLY, 0)
+	defer limit.Close()
+	if _, err := limit.WriteString(strconv.FormatInt(n, 10)); err != nil {
+		return nil, err
+	}
+	return openControl(group, "tasks")
 }
 
-// leaveRoot makes all threads a user that nobody else is, with the same
-// capabilities except the one that only limitPIDs needs. Else a process of
-// guest root could kill this one: gVisor does not protect PID 1 from that.
-func leaveRoot() error {
+func openControl(group, name string) (*os.File, error) {
+	path := filepath.Join(group, name)
+	fd, err := unix.Open(path, unix.O_WRONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, &os.PathError{Op: "open", Path: path, Err: err}
+	}
+	return os.NewFile(uintptr(fd), path), nil // without the poller, as in readFile
+}
+
+// dropAdmin takes the capability that only limitPIDs needs from all threads.
+func dropAdmin() error {
 	hdr, data, err := capabilities()
 	if err != nil {
 		return err
 	}
 	drop(&data, unix.CAP_SYS_ADMIN)
-	all := func(trap, a, b, c uintptr) error {
-		if _, _, errno := syscall.AllThreadsSyscall(trap, a, b, c); errno != 0 {
-			return errno
-		}
-		return nil
-	}
-	if err := all(unix.SYS_PRCTL, unix.PR_SET_KEEPCAPS, 1, 0); err != nil {
-		return err
-	}
-	if err := syscall.Setresgid(agentproto.VaultUID, agentproto.VaultUID, agentproto.VaultUID); err != nil {
-		return err
-	}
-	if err := syscall.Setresuid(agentproto.VaultUID, agentproto.VaultUID, agentproto.VaultUID); err != nil {
-		return err
-	}
-	// This clears the effective set only.
-	err = all(unix.SYS_CAPSET, uintptr(unsafe.Pointer(&hdr)), uintptr(unsafe.Pointer(&data[0])), 0)
+	_, _, errno := syscall.AllThreadsSyscall(unix.SYS_CAPSET, uintptr(unsafe.Pointer(&hdr)), uintptr(unsafe.Pointer(&data[0])), 0)
 	runtime.KeepAlive(&data)
-	if err != nil {
-		return err
+	if errno != 0 {
+		return errno
 	}
-	// Changing the user may have made it dumpable again.
-	return unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0)
+	return nil
 }
 
 func capabilities() (hdr unix.CapUserHeader, data [2]unix.CapUserData, err error) {
@@ -101,10 +106,25 @@ func capabilities() (hdr unix.CapUserHeader, data [2]unix.CapUserData, err error
 	return hdr, data, err
 }
 
-// privileged says whether this process can become any user.
-func privileged() bool {
+// privileged says whether this process can become any user, which does not change.
+var privileged = sync.OnceValue(func() bool {
 	_, data, err := capabilities()
 	return err != nil || data[0].Effective&(1<<unix.CAP_SETUID) != 0
+})
+
+// boundingSet is the bounding set of this process; every capability when it cannot be read.
+func boundingSet() uint64 {
+	status, err := readFile("/proc/self/status", 64<<10)
+	if err != nil {
+		return ^uint64(0)
+	}
+	_, after, _ := strings.Cut(string(status), "\nCapBnd:")
+	line, _, _ := strings.Cut(after, "\n")
+	set, err := strconv.ParseUint(strings.TrimSpace(line), 16, 64)
+	if err != nil {
+		return ^uint64(0)
+	}
+	return set
 }
 
 func drop(data *[2]unix.CapUserData, c uint) {
@@ -131,15 +151,16 @@ func restrictThread(limited *os.File) error {
 	if !privileged() { // in tests: there is nothing to lose
 		return nil
 	}
+	set := boundingSet()
 	for c := uintptr(0); c < 64; c++ {
-		have, err := unix.PrctlRetInt(unix.PR_CAPBSET_READ, c, 0, 0, 0)
-		if err != nil { // past the last one
-			break
-		}
-		if have == 0 {
+		if set&(1<<c) == 0 {
 			continue
 		}
-		if err := unix.Prctl(unix.PR_CAPBSET_DROP, c, 0, 0, 0); err != nil {
+		err := unix.Prctl(unix.PR_CAPBSET_DROP, c, 0, 0, 0)
+		if err == unix.EINVAL { // past the last one
+			break
+		}
+		if err != nil {
 			return fmt.Errorf("drop capability %d: %w", c, err)
 		}
 	}

@@ -49,6 +49,7 @@ func newSpawner(kids *reaper, limited *os.File) *spawner {
 func (s *spawner) run() {
 	runtime.LockOSThread() // for good: the thread is not fit for anything else
 	s.err = restrictThread(s.limited)
+	dropHandlers()
 	for job := range s.jobs {
 		job()
 	}

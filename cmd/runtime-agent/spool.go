@@ -10,6 +10,8 @@ import (
 	"syscall"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"miren.dev/runtime/pkg/agentproto"
 )
 
@@ -72,10 +74,12 @@ func (s *spool) path(start int64) string {
 }
 
 func (s *spool) open(start int64) error {
-	f, err := os.OpenFile(s.path(start), os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
+	path := s.path(start)
+	fd, err := unix.Open(path, unix.O_WRONLY|unix.O_CREAT|unix.O_APPEND|unix.O_CLOEXEC, 0o600)
 	if err != nil {
-		return err
+		return &os.PathError{Op: "open", Path: path, Err: err}
 	}
+	f := os.NewFile(uintptr(fd), path) // without the poller, as in readFile
 	if s.f != nil {
 		s.older = append(s.older, s.start)
 		s.f.Close()

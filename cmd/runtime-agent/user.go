@@ -1,12 +1,13 @@
 package main
 
 import (
-	"bufio"
 	"fmt"
 	"os"
 	"strconv"
 	"strings"
 	"syscall"
+
+	"golang.org/x/sys/unix"
 
 	"miren.dev/runtime/pkg/agentproto"
 )
@@ -119,23 +120,56 @@ func contains(list, name string) bool {
 	return false
 }
 
+// tables are the files that were read for eachEntry. They are only used on the spawner's thread.
+var tables = map[string]*userTable{}
+
+// userTable is a file as it was when it was read.
+type userTable struct {
+	as      unix.Stat_t
+	content string
+}
+
+// readTable is the content of a file, which is only read again when it has changed.
+func readTable(path string) (string, error) {
+	var st unix.Stat_t
+	if err := unix.Stat(path, &st); err != nil {
+		return "", &os.PathError{Op: "stat", Path: path, Err: err}
+	}
+	if t := tables[path]; t != nil && t.as.Dev == st.Dev && t.as.Ino == st.Ino && t.as.Size == st.Size && t.as.Mtim == st.Mtim && t.as.Ctim == st.Ctim {
+		return t.content, nil
+	}
+	b, err := readFile(path, maxTable)
+	if err != nil {
+		return "", err
+	}
+	if len(b) > maxCached {
+		delete(tables, path)
+		return string(b), nil
+	}
+	tables[path] = &userTable{as: st, content: string(b)}
+	return tables[path].content, nil
+}
+
+// Bounds of the files of users and groups: of what is read, and of what is kept.
+const (
+	maxTable  = 8 << 20
+	maxCached = 256 << 10
+)
+
 // eachEntry calls entry with the fields of each line that has enough of them,
 // until it returns false. A missing file has none.
 func eachEntry(path string, fields int, entry func([]string) bool) error {
-	f, err := os.Open(path)
+	content, err := readTable(path)
 	if os.IsNotExist(err) {
 		return nil
 	}
 	if err != nil {
 		return err
 	}
-	defer f.Close()
-	s := bufio.NewScanner(f)
-	s.Buffer(nil, 1<<20) // of a group with many members
-	for s.Scan() {
-		if f := strings.Split(s.Text(), ":"); len(f) >= fields && !entry(f) {
+	for line := range strings.Lines(content) {
+		if f := strings.Split(strings.TrimRight(line, "\r\n"), ":"); len(f) >= fields && !entry(f) {
 			return nil
 		}
 	}
-	return s.Err()
+	return nil
 }

@@ -84,9 +84,9 @@ type Mount struct {
 }
 
 // Guest is what the driver puts into the container's specification for PID 1:
-// it runs as user 0:0 in directory /, without a terminal, with no new
-// privileges, and with exactly these capabilities as bounding, permitted and
-// effective set (none inheritable or ambient).
+// it runs as user and group agentproto.VaultUID in directory /, without a
+// terminal, with no new privileges, and with exactly these capabilities as each
+// of its sets (ambient too, since it is not root). Its children have none.
 type Guest struct {
 	Args         []string
 	Env          []string

@@ -20,6 +20,7 @@ import (
 
 	"miren.dev/runtime/components/agent"
 	"miren.dev/runtime/components/execution"
+	"miren.dev/runtime/pkg/agentproto"
 )
 
 // built are the programs that the tests run; checked is the agent with the race
@@ -220,8 +221,8 @@ func startGvisor(t testing.TB, gs agent.Guest) *guest {
 	spec := object{
 		"ociVersion": "1.0.0",
 		"process": object{
-			"args": gs.Args, "env": gs.Env, "cwd": "/", "user": object{"uid": 0, "gid": 0}, "noNewPrivileges": true,
-			"capabilities": object{"bounding": gs.Capabilities, "effective": gs.Capabilities, "permitted": gs.Capabilities},
+			"args": gs.Args, "env": gs.Env, "cwd": "/", "user": object{"uid": agentproto.VaultUID, "gid": agentproto.VaultUID}, "noNewPrivileges": true,
+			"capabilities": object{"bounding": gs.Capabilities, "effective": gs.Capabilities, "permitted": gs.Capabilities, "inheritable": gs.Capabilities, "ambient": gs.Capabilities},
 		},
 		"root": object{"path": root}, "hostname": "sandbox", "mounts": mounts,
 		"linux": object{"namespaces": []object{{"type": "pid"}, {"type": "ipc"}, {"type": "uts"}, {"type": "mount"}, {"type": "network"}}},

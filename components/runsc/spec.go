@@ -14,6 +14,7 @@ import (
 
 	"miren.dev/runtime/components/agent"
 	"miren.dev/runtime/components/execution"
+	"miren.dev/runtime/pkg/agentproto"
 )
 
 // runtimeName is how containerd finds our shim in its PATH.
@@ -122,13 +123,16 @@ func (b *build) ociSpec() *specs.Spec {
 		Root:     &specs.Root{Path: "rootfs", Readonly: s.ReadOnlyRoot},
 		Process: &specs.Process{
 			Args:            b.guest.Args,
+			User:            specs.User{UID: agentproto.VaultUID, GID: agentproto.VaultUID},
 			Env:             b.guest.Env,
 			Cwd:             "/",
 			NoNewPrivileges: true,
 			Capabilities: &specs.LinuxCapabilities{
-				Bounding:  b.guest.Capabilities,
-				Permitted: b.guest.Capabilities,
-				Effective: b.guest.Capabilities,
+				Bounding:    b.guest.Capabilities,
+				Permitted:   b.guest.Capabilities,
+				Effective:   b.guest.Capabilities,
+				Inheritable: b.guest.Capabilities,
+				Ambient:     b.guest.Capabilities, // it is not root
 			},
 			Rlimits: []specs.POSIXRlimit{
 				{Type: "RLIMIT_NOFILE", Soft: 65536, Hard: maxOpenFiles},
