@@ -174,7 +174,7 @@ func checkToolchain(_ context.Context, m *machine) Finding {
 		return fail("", "%v", err)
 	}
 	var missing []string
-	for _, t := range []string{"containerd", "runsc", "containerd-shim-runsc-v1", "buildkitd", "runtime-agent"} {
+	for _, t := range []string{"containerd", "runsc", "containerd-shim-runsc-v1", "containerd-shim-runsc-launch-v1", "buildkitd", "runtime-agent"} {
 		if st, err := os.Stat(filepath.Join(dir, t)); err != nil || st.Mode()&0o111 == 0 {
 			missing = append(missing, t)
 		}

@@ -17,8 +17,8 @@ import (
 	"miren.dev/runtime/pkg/agentproto"
 )
 
-// runtimeName is how containerd finds our shim in its PATH.
-const runtimeName = "io.containerd.runsc.v1"
+// runtimeName is how containerd finds, in its PATH, what starts our shim.
+const runtimeName = "io.containerd.runsc-launch.v1"
 
 // optionsType is the type of the runtime options that our shim reads.
 const optionsType = "io.containerd.runsc.v1.options"

@@ -9,6 +9,7 @@
 //     sandbox, besides its kernel. The sandbox must be created first and deleted last.
 //   - A lowered oom_score_adj is a wish: a host that refuses it (no CAP_SYS_RESOURCE) is not an error.
 //   - The exit status of a container that ends quickly, or whose sandbox is killed, is not lost (exits.go).
+//   - What containerd runs to start it can be a smaller program (containerd-shim-runsc-launch-v1).
 //   - runsc is run for what only it can do, not to ask for what the shim knows (commands.go).
 //   - A container can be started when it is created (below).
 //   - A CA bundle of the host is given to the container (below).

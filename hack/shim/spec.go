@@ -7,12 +7,13 @@ import (
 	"strings"
 
 	specs "github.com/opencontainers/runtime-spec/specs-go"
+
+	"miren.dev/runtime/hack/shim/internal/launch"
 )
 
 // Annotations of a container's spec.
 const (
-	containerType = "io.kubernetes.cri.container-type"
-	sandboxID     = "io.kubernetes.cri.sandbox-id"
+	containerType = launch.ContainerType
 	flagPrefix    = "dev.gvisor.flag."
 
 	caAnnotation                = "dev.miren.runtime/ca"

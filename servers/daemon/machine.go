@@ -55,7 +55,7 @@ func newMachine(cfg *config.Config, in *instance.Instance, log *slog.Logger) (*m
 		}
 		m.binDir = filepath.Dir(exe)
 	}
-	for _, tool := range []string{"containerd", "runsc", "containerd-shim-runsc-v1", "buildkitd", "runtime-agent"} {
+	for _, tool := range []string{"containerd", "runsc", "containerd-shim-runsc-v1", "containerd-shim-runsc-launch-v1", "buildkitd", "runtime-agent"} {
 		if _, err := os.Stat(filepath.Join(m.binDir, tool)); err != nil {
 			return nil, errs.New(errs.FailedPrecondition, "%s is not in %s", tool, m.binDir).
 				WithHint("build it with `make toolchain bin/runtime`, or name its directory with --toolchain-dir")

@@ -46,7 +46,7 @@ func Toolchain(t testing.TB) string {
 		from = filepath.Join(root, "bin")
 	}
 	dir := t.TempDir()
-	for _, name := range []string{"containerd", "containerd-shim-runsc-v1", "runsc"} {
+	for _, name := range []string{"containerd", "containerd-shim-runsc-v1", "containerd-shim-runsc-launch-v1", "runsc"} {
 		path := filepath.Join(from, name)
 		if _, err := os.Stat(path); err != nil {
 			t.Skipf("needs the toolchain (make toolchain): %v", err)
