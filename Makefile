@@ -35,6 +35,7 @@ test-vm: ## Tests of cgroup v2 in a virtual machine (QEMU, about 200 MB of packa
 	@hack/vm-test.sh
 
 bench: toolchain bin/runtime ## Benchmarks against the named peers; prints ratios
+	@hack/packages.sh base test
 	@hack/bench.sh
 
 lint: packages ## gofmt, vet, staticcheck, generated code, import directions, docs links

@@ -25,6 +25,10 @@ var children = map[string]func(ctx context.Context, args []string, ready func(ad
 	"grpc":    grpcChild,
 	"backend": backendChild,
 	"proxy":   proxyChild,
+
+	"disk":      diskChild,
+	"peer":      peerChild,
+	"idledisks": idleDisksChild,
 }
 
 // profileVar names the file for the CPU profile of a child.
@@ -83,7 +87,7 @@ func (b *bench) start(ctx context.Context, name string, args ...string) (*proces
 		return nil, err
 	}
 	var env []string
-	if b.opt.profile != "" && (name == "store" || name == "rpc") {
+	if b.opt.profile != "" && (name == "store" || name == "rpc" || name == "disk") {
 		if err := os.MkdirAll(b.opt.profile, 0o755); err != nil {
 			return nil, err
 		}
@@ -136,6 +140,13 @@ func (s *scratch) launch(ctx context.Context, name string, env []string, path st
 		err = fmt.Errorf("%s is not ready after %s: %s", name, childTimeout, tail(p.log))
 	}
 	return nil, errors.Join(err, p.stop())
+}
+
+// kill is kill -9.
+func (p *process) kill() {
+	_ = p.cmd.Process.Kill()
+	<-p.done
+	_ = p.stdin.Close()
 }
 
 // stop ends the child and waits for it.

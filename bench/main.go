@@ -23,6 +23,7 @@ var areas = []struct {
 }{
 	{"store", "conditional puts and watch latency against etcd", benchStore},
 	{"rpc", "calls and streams against grpc-go", benchRPC},
+	{"disks", "the virtual disk against nbdkit, qemu-nbd and a loop device", benchDisks},
 	{"memory", "idle memory of the control plane", benchMemory},
 	{"sandbox", "create to first exec against runsc run, exec latency", benchSandbox},
 	{"deploy", "warm redeploy against buildctl", benchDeploy},

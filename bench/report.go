@@ -6,6 +6,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -63,9 +64,9 @@ func (r *report) compare(what, unit, peer string, p *pair, atLeast, atMost float
 	w := row{What: what, Unit: unit, Ours: median(p.ours), Peer: peer, Theirs: median(p.peer), Ratio: p.ratio()}
 	switch {
 	case atLeast > 0:
-		w.goal(fmt.Sprintf("≥ %.1f×", atLeast), w.Ratio >= atLeast)
+		w.goal(fmt.Sprintf("≥ %s×", goalNumber(atLeast)), w.Ratio >= atLeast)
 	case atMost > 0:
-		w.goal(fmt.Sprintf("≤ %.1f×", atMost), w.Ratio <= atMost)
+		w.goal(fmt.Sprintf("≤ %s×", goalNumber(atMost)), w.Ratio <= atMost)
 	}
 	r.add(w)
 }
@@ -80,6 +81,15 @@ func (r *report) figure(what, unit string, v, atMost float64) {
 }
 
 func (w *row) goal(text string, met bool) { w.Goal, w.Met = text, &met }
+
+// goalNumber has at least one digit after the point, and all there are.
+func goalNumber(v float64) string {
+	s := strconv.FormatFloat(v, 'f', -1, 64)
+	if !strings.Contains(s, ".") {
+		s += ".0"
+	}
+	return s
+}
 
 // cells are the columns: what, ours, unit, theirs, ratio, goal, met.
 func (w *row) cells() [7]string {

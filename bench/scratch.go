@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"miren.dev/runtime/lsvd/attach"
 	"miren.dev/runtime/pkg/rpc/identity"
 )
 
@@ -23,6 +24,7 @@ const scratchPattern = "rt-bench-"
 //	lock          locked as long as the run lives
 //	logs/         of children and installations
 //	pki/          the authority that all TLS is of
+//	disks/        the virtual disk and its peers
 //	install*/     installations: state/ and run/
 //	...           what each benchmark needs
 type scratch struct {
@@ -78,6 +80,24 @@ func (s *scratch) path(elem ...string) string {
 	return filepath.Join(append([]string{s.dir}, elem...)...)
 }
 
+// owner is for whom disks of the run are attached.
+func (s *scratch) owner() string { return filepath.Base(s.dir) }
+
+// removeDisks detaches what a killed run had attached.
+func removeDisks(ctx context.Context, dir string) error {
+	_, err := attach.Sweep(ctx, filepath.Base(dir), func(string) bool { return false })
+	out, lerr := exec.CommandContext(ctx, "losetup", "--list", "--noheadings", "--output", "NAME,BACK-FILE").Output()
+	if lerr != nil {
+		return errors.Join(err, fmt.Errorf("list loop devices: %w", lerr))
+	}
+	for l := range strings.Lines(string(out)) {
+		if f := strings.Fields(l); len(f) > 1 && strings.HasPrefix(f[1], dir+"/") {
+			err = errors.Join(err, exec.CommandContext(ctx, "losetup", "-d", f[0]).Run())
+		}
+	}
+	return err
+}
+
 // remove tears down what is left of installations and removes the directory.
 // It is done also when the run was interrupted.
 func (s *scratch) remove() error {
@@ -110,7 +130,7 @@ const teardownTimeout = 2 * time.Minute
 
 func tearDown(ctx context.Context, dir, bin string) error {
 	_ = unix.Unmount(filepath.Join(dir, "bare", "root", "null-netns"), 0) // what a killed runsc run leaves, if anything
-	var all []error
+	all := []error{removeDisks(ctx, dir), removeGroups(dir)}
 	installs, _ := filepath.Glob(filepath.Join(dir, "install*")) // the pattern is well formed
 	for _, in := range installs {
 		all = append(all, stopInstall(ctx, bin, in))

@@ -32,6 +32,7 @@ type Device struct {
 	wal     *wal.Log
 	lock    io.Closer
 	cache   *cache
+	plain   bool // segments are not compressed
 	streams streams
 
 	align sync.RWMutex // held for writing by operations that read, change and write blocks

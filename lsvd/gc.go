@@ -220,7 +220,7 @@ func (d *Device) relocate(ctx context.Context, moves []move) error {
 	slices.SortFunc(moves, func(a, b move) int { return cmp.Compare(a.lba, b.lba) })
 	ref := name.Ref{Volume: d.vol, Kind: name.GC, Epoch: d.epoch, Num: d.nextGC}
 	d.nextGC++ // never used twice: another attempt may have another content
-	h := segment.Head{Ref: ref, First: moves[0].seq, Last: moves[0].seq}
+	h := segment.Head{Ref: ref, Plain: d.plain, First: moves[0].seq, Last: moves[0].seq}
 	entries := make([]segment.Entry, len(moves))
 	blocks := uint64(0)
 	for i, m := range moves {

@@ -106,6 +106,9 @@ type Options struct {
 	// ReadPatience is how long a read waits for a store that does not answer
 	// before it fails; default 2 minutes.
 	ReadPatience time.Duration
+	// Compression of segments; those that are there stay as they are.
+	Compression Compression
+
 	// RemoteFlush makes Flush and FUA wait until the store has the data too.
 	RemoteFlush bool
 	// AcceptLoss opens a volume although data is known to be lost.
@@ -160,6 +163,19 @@ func (o Options) withDefaults() (Options, error) {
 	}
 	return o, nil
 }
+
+// Compression says which segments are compressed.
+type Compression uint8
+
+// The kinds of compression.
+const (
+	// CompressFar compresses unless the store is near, a directory: from
+	// there single blocks of what is stored plain are read without detour,
+	// where unpacking 64 KiB for each costs most of a core.
+	CompressFar Compression = iota
+	CompressAll
+	CompressNone
+)
 
 // Flags of a write.
 type Flags uint8

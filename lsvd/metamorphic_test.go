@@ -69,7 +69,8 @@ func metaDisks(t *testing.T, rng *rand.Rand) []*metaDisk {
 		{name: "remote flush, encrypted", opts: with(small, func(o *lsvd.Options) { o.RemoteFlush, o.Key = true, key })},
 		{name: "tiny cuts, all collected, little map", opts: with(small, func(o *lsvd.Options) { o.CutBytes, o.Checkpoint, o.GCRatio, o.MapBytes = 8<<10, 1, 1, 1 })},
 		{name: "directory", opts: with(small, func(o *lsvd.Options) { o.CacheBytes = 300 << 10 })},
-		{name: "directory, encrypted, disk cache", opts: with(small, func(o *lsvd.Options) { o.DiskCache, o.Key, o.CacheBytes = disk, key, 200 << 10 }), clean: true},
+		{name: "directory, compressed", opts: with(small, func(o *lsvd.Options) { o.CacheBytes, o.Compression = 300<<10, lsvd.CompressAll })},
+		{name: "directory, encrypted, disk cache", opts: with(small, func(o *lsvd.Options) { o.DiskCache, o.Key, o.CacheBytes = disk, key, 200<<10 }), clean: true},
 	}
 	for _, m := range all {
 		m.fs, m.st = vfs.NewSim(), &store.Mem{}
@@ -260,6 +261,6 @@ func TestMetamorphic(t *testing.T) {
 		seeds = v
 	}
 	for seed := first; seed < first+seeds; seed++ {
-		t.Run(strconv.FormatUint(seed, 10), func(t *testing.T) { metaRun(t, seed, 100) })
+		t.Run(strconv.FormatUint(seed, 10), func(t *testing.T) { metaRun(t, seed, 70) })
 	}
 }

@@ -189,7 +189,7 @@ func (d *Device) publish(ctx context.Context) (bool, error) {
 	entries := c.entries()
 	if c.sealed == nil {
 		// Built once: an attempt of unknown outcome is told apart by content.
-		b, err := segment.Build(segment.Head{Ref: ref, First: c.first, Last: c.last}, d.opts.Key, d.opts.Random, entries, func(i int, p []byte) error {
+		b, err := segment.Build(segment.Head{Ref: ref, First: c.first, Last: c.last, Plain: d.plain}, d.opts.Key, d.opts.Random, entries, func(i int, p []byte) error {
 			return c.read(entries[i].LBA, p)
 		})
 		if err != nil {
@@ -206,7 +206,7 @@ func (d *Device) publish(ctx context.Context) (bool, error) {
 	d.stats.published.Add(int64(s.Blocks) * BlockSize)
 	d.earn(gcRate * int64(s.Blocks))
 	d.mu.Lock()
-	d.frozen = d.frozen[1:]
+	d.frozen[0], d.frozen = nil, d.frozen[1:] // or the array would keep the cut, its segment included
 	d.unsent -= c.bytes
 	close(d.space)
 	d.space = make(chan struct{})

@@ -35,6 +35,7 @@
 package segment
 
 import (
+	"bytes"
 	"crypto/aes"
 	"crypto/cipher"
 	"crypto/hkdf"
@@ -84,6 +85,7 @@ type Entry struct {
 type Head struct {
 	name.Ref
 	First, Last uint64 // of a cut: all sequence numbers in it
+	Plain       bool   // for Build: compress nothing but zeros
 }
 
 type frame struct {
@@ -153,6 +155,8 @@ func nonce(n uint32) []byte {
 	return b[:]
 }
 
+var zeros [FrameSize]byte
+
 // Build encodes a segment. read fills p with the data of entries[i]; it is
 // called once for each entry with data, in order. salt needs 16 random bytes
 // if there is a key. Entries must be sorted by address and not overlap.
@@ -200,15 +204,21 @@ func Build(h Head, key []byte, random io.Reader, entries []Entry, read func(i in
 		index.Uvarint(h.Last - e.Seq)
 	}
 	index.Uvarint(uint64((len(data) + FrameSize - 1) / FrameSize))
-	out := wire.Writer{B: make([]byte, 0, len(data)/2+TrailerSize)}
+	room := len(data) / 2
+	if h.Plain {
+		room = len(data) + len(data)/512
+	}
+	out := wire.Writer{B: make([]byte, 0, room+TrailerSize)}
 	var scratch []byte
 	for n := uint32(0); len(data) > 0; n++ {
 		plain := data[:min(FrameSize, len(data))]
 		data = data[len(plain):]
-		codec, stored := uint8(codecZstd), encoder().EncodeAll(plain, scratch[:0])
-		scratch = stored
-		if len(stored) > len(plain)*15/16 {
-			codec, stored = codecNone, plain
+		codec, stored := uint8(codecNone), plain
+		if !h.Plain || bytes.Equal(plain, zeros[:len(plain)]) {
+			scratch = encoder().EncodeAll(plain, scratch[:0])
+			if len(scratch) <= len(plain)*15/16 {
+				codec, stored = codecZstd, scratch
+			}
 		}
 		if aead != nil {
 			stored = aead.Seal(nil, nonce(n), stored, nil)

@@ -151,3 +151,23 @@ func FuzzIndex(f *testing.F) {
 		}
 	})
 }
+
+func TestPlain(t *testing.T) {
+	data := bytes.Repeat([]byte("compressible "), 3*FrameSize/13+1)[:3*FrameSize]
+	clear(data[FrameSize : 2*FrameSize])
+	object, err := Build(Head{Ref: ref, First: 1, Last: 1, Plain: true}, nil, nil, []Entry{{LBA: 9, Blocks: 3 * FrameBlocks, Seq: 1}},
+		func(_ int, p []byte) error { copy(p, data); return nil })
+	if err != nil {
+		t.Fatal(err)
+	}
+	x, err := Verify(ref, nil, object)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !x.IsPlain(0) || x.IsPlain(1) || !x.IsPlain(2) || len(object) > 2*FrameSize+500 {
+		t.Errorf("%v, %v, %v in %d bytes", x.IsPlain(0), x.IsPlain(1), x.IsPlain(2), len(object))
+	}
+	if got, err := contents(x, object); err != nil || !bytes.Equal(got, data) {
+		t.Errorf("content differs: %v", err)
+	}
+}

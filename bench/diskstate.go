@@ -1,0 +1,270 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"runtime/debug"
+	"strconv"
+
+	"miren.dev/runtime/lsvd"
+	"miren.dev/runtime/lsvd/attach"
+	"miren.dev/runtime/lsvd/store"
+	"miren.dev/runtime/lsvd/vfs"
+)
+
+const (
+	bigSize   = 100 << 30
+	bigLog    = 4 << 30
+	idleDisks = 50
+)
+
+// recovery kills a process whose disk has a long log, and opens the disk;
+// then it makes snapshots and clones of it and reads from them.
+func (d *disks) recovery(ctx context.Context) (err error) {
+	log := int64(bigLog)
+	if d.b.opt.quick {
+		log /= 8
+	}
+	group, err := d.b.scratch.memGroup("big", diskMemory)
+	if err != nil {
+		return err
+	}
+	progress("  writing %d MiB of log", log>>20)
+	x, err := d.serve(ctx, "big", "--size", strconv.FormatInt(bigSize, 10), "--group", group)
+	if err != nil {
+		return err
+	}
+	for _, c := range []string{"touch 2097152", "settle", "hold", fmt.Sprintf("fill %d 65536", log)} {
+		if _, err := x.tell(ctx, c); err != nil {
+			return errors.Join(err, x.stop())
+		}
+	}
+	var opened []float64
+	for range 3 {
+		x.kill()
+		if x, err = d.serve(ctx, "big", "--group", group, "--held"); err != nil {
+			return err
+		}
+		opened = append(opened, x.info.OpenMS/1000)
+	}
+	d.b.report.figure(fmt.Sprintf("recovery, %.1f GiB of log, 100 GiB volume", float64(log)/(1<<30)), "s", median(opened), 2)
+	defer func() { err = errors.Join(err, x.stop()) }()
+	progress("  sending it")
+	for _, c := range []string{"go", "settle"} {
+		if _, err := x.tell(ctx, c); err != nil {
+			return err
+		}
+	}
+	var snapshot, clone, first, open []float64
+	for i := range 3 {
+		id := lsvd.ID{2, byte(i)}.String()
+		s, err := x.took(ctx, fmt.Sprintf("snapshot s%d", i))
+		if err != nil {
+			return err
+		}
+		c, err := x.took(ctx, fmt.Sprintf("clone s%d %s", i, id))
+		if err != nil {
+			return err
+		}
+		y, err := d.serve(ctx, "big", "--volume", id, "--log", "log-"+id, "--delay", "20ms")
+		if err != nil {
+			return err
+		}
+		r, err := y.took(ctx, fmt.Sprintf("read %d", 50<<30))
+		if err = errors.Join(err, y.stop()); err != nil {
+			return err
+		}
+		snapshot, clone, first, open = append(snapshot, s), append(clone, c), append(first, r), append(open, y.info.OpenMS)
+	}
+	d.b.report.figure("snapshot", "ms", median(snapshot), 200)
+	d.b.report.figure("clone", "ms", median(clone), 100)
+	d.b.report.figure("first read of a clone, store of 20 ms", "ms", median(first), 60)
+	d.b.report.figure("opening the clone before, store of 20 ms", "ms", median(open), 0)
+	return nil
+}
+
+// idle measures what an attached disk adds to a process.
+func (d *disks) idle(ctx context.Context) error {
+	dir := filepath.Join(d.dir, "idle")
+	p, err := d.b.start(ctx, "idledisks", dir, d.b.scratch.owner())
+	if err != nil {
+		return err
+	}
+	v, err := strconv.ParseFloat(p.address, 64)
+	if err = errors.Join(err, p.stop()); err != nil {
+		return err
+	}
+	d.b.report.figure(fmt.Sprintf("memory per idle attached disk, %d in one process", idleDisks), "MiB", v, 8)
+	return nil
+}
+
+// idleDisksChild attaches disks and says how many MiB each added.
+func idleDisksChild(ctx context.Context, args []string, ready func(string)) (err error) {
+	logger := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
+	if err := attach.Prepare(logger); err != nil {
+		return err
+	}
+	st, err := store.OpenDir(filepath.Join(args[0], "store"))
+	if err != nil {
+		return err
+	}
+	own := func() float64 {
+		debug.FreeOSMemory() // or it would be chance
+		return float64(pss("/proc/self")) / (1 << 20)
+	}
+	before := own()
+	for i := range idleDisks {
+		fs, err := vfs.OpenDir(filepath.Join(args[0], fmt.Sprintf("log%d", i)))
+		if err != nil {
+			return err
+		}
+		id := lsvd.ID{3, byte(i)}
+		if err := lsvd.Create(ctx, st, id, 10<<30, nil); err != nil {
+			return err
+		}
+		dev, _, err := lsvd.Open(ctx, st, fs, id, lsvd.Options{Logger: logger})
+		if err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, dev.Close(context.Background())) }()
+		a, err := attach.Attach(ctx, dev, attach.Options{Owner: args[1], Volume: fmt.Sprintf("idle%d", i), Dir: filepath.Join(args[0], "mnt"), Logger: logger})
+		if err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, a.Detach(context.Background())) }()
+		if err := useBriefly(ctx, dev, a.Path()); err != nil {
+			return err
+		}
+	}
+	ready(fmt.Sprintf("%f", (own()-before)/idleDisks))
+	<-ctx.Done()
+	return nil
+}
+
+// useBriefly writes and reads 8 MiB through the block device.
+func useBriefly(ctx context.Context, dev *lsvd.Device, path string) error {
+	f, err := os.OpenFile(path, os.O_RDWR, 0)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	b := make([]byte, 1<<20)
+	for i := range int64(8) {
+		fillRandom(b, uint64(i))
+		if _, err := f.WriteAt(b, i<<20); err != nil {
+			return err
+		}
+	}
+	if err := f.Sync(); err != nil {
+		return err
+	}
+	if err := dev.Drain(ctx); err != nil {
+		return err
+	}
+	for i := range int64(8) {
+		if err := dev.ReadAt(ctx, b, i<<20); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// amplification writes blocks in three distributions to a disk whose store is
+// memory, and counts what GC wrote on top while it held the space at 1.43.
+func (d *disks) amplification(ctx context.Context) error {
+	blocks, times := 48<<10, 5
+	if d.b.opt.quick {
+		blocks, times = 12<<10, 4
+	}
+	rng := rand.New(rand.NewPCG(5, 6))
+	zipf := newZipf(rng, 1.1, blocks)
+	for _, x := range []struct {
+		name string
+		goal float64
+		next func() int
+	}{
+		{"uniform", 2.0, func() int { return rng.IntN(blocks) }},
+		{"80/20", 1.9, func() int {
+			if rng.IntN(10) < 8 {
+				return rng.IntN(blocks / 5)
+			}
+			return blocks/5 + rng.IntN(blocks-blocks/5)
+		}},
+		{"zipf 1.1", 1.7, zipf},
+	} {
+		v, space, err := amplify(ctx, blocks, times, x.next)
+		if err != nil {
+			return err
+		}
+		d.b.report.figure("write amplification, "+x.name, "×", v, x.goal)
+		d.b.report.figure("stored per live block, "+x.name, "×", space, 0)
+	}
+	return nil
+}
+
+func amplify(ctx context.Context, blocks, times int, next func() int) (written, space float64, err error) {
+	st, id := &store.Mem{}, lsvd.NewID()
+	if err := lsvd.Create(ctx, st, id, int64(blocks)*lsvd.BlockSize, nil); err != nil {
+		return 0, 0, err
+	}
+	dev, _, err := lsvd.Open(ctx, st, vfs.NewSim(), id, lsvd.Options{CutBytes: 1 << 20, MaxUnsent: 4 << 20, LogFile: 4 << 20})
+	if err != nil {
+		return 0, 0, err
+	}
+	defer func() { err = errors.Join(err, dev.Close(context.Background())) }()
+	block := make([]byte, lsvd.BlockSize)
+	fillRandom(block, 1)
+	write := func(lba int) error { return dev.WriteAt(ctx, block, int64(lba)*lsvd.BlockSize, 0) }
+	for lba := range blocks { // full before it counts
+		if err := write(lba); err != nil {
+			return 0, 0, err
+		}
+	}
+	for range blocks {
+		if err := write(next()); err != nil {
+			return 0, 0, err
+		}
+	}
+	if err := dev.Drain(ctx); err != nil {
+		return 0, 0, err
+	}
+	from := dev.Stats()
+	for range times * blocks {
+		if err := write(next()); err != nil {
+			return 0, 0, err
+		}
+	}
+	if err := dev.Drain(ctx); err != nil {
+		return 0, 0, err
+	}
+	to := dev.Stats()
+	return 1 + float64(to.StoredGC-from.StoredGC)/float64(to.Written-from.Written), float64(to.StoredBlocks) / float64(to.LiveBlocks), nil
+}
+
+// newZipf returns ranks of 0 to n-1, scattered over the disk, whose
+// probability falls with rank^s.
+func newZipf(rng *rand.Rand, s float64, n int) func() int {
+	sums, total := make([]float64, n), 0.0
+	for i := range sums {
+		total += 1 / math.Pow(float64(i+1), s)
+		sums[i] = total
+	}
+	place := rng.Perm(n)
+	return func() int {
+		x, lo, hi := rng.Float64()*total, 0, n-1
+		for lo < hi {
+			if m := (lo + hi) / 2; sums[m] < x {
+				lo = m + 1
+			} else {
+				hi = m
+			}
+		}
+		return place[lo]
+	}
+}
