@@ -33,6 +33,7 @@ import (
 	"crypto/rand"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -105,6 +106,9 @@ type Attachment struct {
 	gone bool
 }
 
+// undoTimeout bounds the undo of what failed.
+const undoTimeout = 10 * time.Second
+
 // holdName is the name of an attachment at the holder.
 func (o Options) holdName() string { return "lsvd:" + o.Owner + ":" + o.Volume }
 
@@ -140,13 +144,19 @@ func Attach(ctx context.Context, disk Disk, o Options) (*Attachment, error) {
 	}
 	if a.loop < 0 {
 		a.loop, err = configureLoop(ctx, conn.Path(), conn.Name)
-		if err != nil {
-			err = errs.Wrap(err, "attach %s", o.Volume)
-			if e := a.end(context.WithoutCancel(ctx)); e != nil {
-				o.Logger.Warn("undo of an attach failed", "volume", o.Volume, "err", e)
-			}
-			return nil, err
+	}
+	// Held only now: a process that is killed before ends at once, with the
+	// thread that has just waited for it.
+	if err == nil && !resumed && o.Holder != nil && conn.Resend {
+		err = a.Hold(ctx, o.Holder)
+	}
+	if err != nil {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTimeout)
+		defer cancel()
+		if e := a.Abandon(ctx); e != nil {
+			o.Logger.Warn("undo of an attach failed", "volume", o.Volume, "err", e)
 		}
+		return nil, errs.Wrap(err, "attach %s", o.Volume)
 	}
 	o.Logger.Info("disk is attached", "volume", o.Volume, "device", a.Path(), "resumed", resumed)
 	return a, nil
@@ -157,7 +167,7 @@ func (o Options) resume(ctx context.Context) (*fuse.Conn, error) {
 	if o.Holder == nil {
 		return nil, nil
 	}
-	meta, files, err := o.Holder.Take(ctx, o.holdName())
+	meta, files, err := o.take(ctx)
 	if errs.Is(err, errs.NotFound) {
 		return nil, nil
 	}
@@ -184,9 +194,33 @@ func (o Options) resume(ctx context.Context) (*fuse.Conn, error) {
 	return nil, o.Holder.Drop(ctx, o.holdName())
 }
 
+// take takes from the holder. The predecessor is dead, but its files are
+// closed one after the other: the lock of its disk maybe a little before its
+// connection to the holder.
+func (o Options) take(ctx context.Context) (meta []byte, files []*os.File, err error) {
+	ctx, cancel := context.WithTimeout(ctx, takeTimeout)
+	defer cancel()
+	var conflict error
+	e := until(ctx, func() (bool, error) {
+		meta, files, err = o.Holder.Take(ctx, o.holdName())
+		if errs.Is(err, errs.Conflict) {
+			conflict = err
+			return false, nil
+		}
+		return true, err
+	})
+	if e != nil && err == nil || errs.Is(err, errs.Conflict) {
+		return nil, nil, conflict
+	}
+	return meta, files, err
+}
+
+// takeTimeout bounds how long the holder may say that the predecessor lives.
+const takeTimeout = 5 * time.Second
+
 func (o Options) fuse() fuse.Options { return fuse.Options{Logger: o.Logger, Readers: o.Readers} }
 
-// mount makes a new mount and gives it to the holder.
+// mount makes a new mount.
 func (o Options) mount(ctx context.Context) (*fuse.Conn, error) {
 	if _, err := sweep(ctx, func(e Entry) bool { return e.Owner == o.Owner && e.Volume == o.Volume }); err != nil {
 		o.Logger.Warn("what was left of an attachment stays", "volume", o.Volume, "err", err)
@@ -201,22 +235,30 @@ func (o Options) mount(ctx context.Context) (*fuse.Conn, error) {
 	conn, err := fuse.Mount(dir, strings.Join([]string{"lsvd", o.Owner, o.Volume, generation}, ":"), o.fuse())
 	if err != nil {
 		os.Remove(dir)
-		return nil, err
 	}
-	if o.Holder == nil || !conn.Resend {
-		return conn, nil
+	return conn, err
+}
+
+// Hold gives the connection to a holder, instead of the one it had: for when
+// that one has ended. It returns Unimplemented if this kernel cannot hand over.
+func (a *Attachment) Hold(ctx context.Context, h Holder) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.gone {
+		return errs.New(errs.FailedPrecondition, "%s is detached", a.o.Volume)
 	}
-	meta, err := json.Marshal(held{Version: heldVersion, State: conn.State})
+	if !a.conn.Resend {
+		return errs.New(errs.Unimplemented, "this kernel cannot hand %s over (Linux 6.9 can)", a.o.Volume)
+	}
+	meta, err := json.Marshal(held{Version: heldVersion, State: a.conn.State})
 	if err == nil {
-		err = o.Holder.Put(ctx, o.holdName(), meta, conn.File())
+		err = h.Put(ctx, a.o.holdName(), meta, a.conn.File())
 	}
 	if err != nil {
-		conn.Unmount()
-		conn.Close()
-		os.Remove(dir)
-		return nil, err
+		return errs.Wrap(err, "hold %s", a.o.Volume)
 	}
-	return conn, nil
+	a.o.Holder = h
+	return nil
 }
 
 // Path is the block device: "/dev/loop3".
@@ -271,14 +313,11 @@ func (a *Attachment) Abandon(ctx context.Context) error {
 	if a.gone {
 		return nil
 	}
-	err := a.end(ctx)
-	if e := forceLoop(a.loop, a.conn.Name); err == nil {
-		err = e
+	if err := a.end(ctx); err != nil {
+		return errs.Wrap(err, "abandon %s", a.o.Volume)
 	}
-	if err == nil {
-		a.gone = true
-	}
-	return errs.Wrap(err, "abandon %s", a.o.Volume)
+	a.gone = true
+	return nil
 }
 
 // end drops what is held, unmounts and waits until nobody serves any more.
@@ -294,7 +333,14 @@ func (a *Attachment) end(ctx context.Context) error {
 	a.cancel()
 	<-a.done
 	a.conn.Close()
-	return removeDir(a.conn.Dir)
+	// Of a predecessor that was killed while it attached there may be others.
+	all, err := loops()
+	for n, name := range all {
+		if name == a.conn.Name {
+			err = errors.Join(err, forceLoop(n, name))
+		}
+	}
+	return errors.Join(err, removeDir(a.conn.Dir))
 }
 
 // Resize gives the device the size that the disk has now.

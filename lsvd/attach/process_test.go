@@ -104,31 +104,18 @@ func (p *process) stderr() string {
 	return string(b)
 }
 
+// start starts a daemon and waits until it serves.
 func start(t *testing.T, env ...string) *process {
 	t.Helper()
-	p := &process{cmd: exec.Command(executable(t)), log: filepath.Join(t.TempDir(), "log"), done: make(chan struct{})}
-	p.cmd.Env = append(os.Environ(), env...)
-	log, err := os.Create(p.log)
+	log, err := os.Create(filepath.Join(t.TempDir(), "log"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer log.Close()
-	p.cmd.Stderr = log
-	out, err := p.cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := p.cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	s := bufio.NewScanner(out)
-	ok := s.Scan()
-	p.device = s.Text()
-	go func() {
-		p.cmd.Wait()
-		close(p.done)
-	}()
-	t.Cleanup(func() { p.end(t, syscall.SIGKILL) })
+	p, out := launch(t, log, env...)
+	ok := out.Scan()
+	p.device = out.Text()
+	p.reap()
 	if !ok {
 		<-p.done
 		t.Fatalf("the daemon does not serve:\n%s", p.stderr())
@@ -215,18 +202,122 @@ func TestKill(t *testing.T) {
 	command(t, "e2fsck", "-fn", p.device)
 }
 
-// uninterruptible returns the threads that wait for a FUSE request and cannot
-// be killed.
+// uninterruptible returns the threads of this process and those it has started
+// that wait for a FUSE request and cannot be killed. Others on this machine
+// have disks too.
 func uninterruptible(t *testing.T) []string {
 	t.Helper()
+	startedMu.Lock()
+	pids := append([]int{os.Getpid()}, started...)
+	startedMu.Unlock()
 	var found []string
-	stacks, _ := filepath.Glob("/proc/[0-9]*/task/[0-9]*/stack")
-	for _, f := range stacks {
-		if b, err := os.ReadFile(f); err == nil && bytes.Contains(b, []byte("request_wait_answer")) {
-			found = append(found, f)
+	for _, pid := range pids {
+		stacks, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/[0-9]*/stack", pid))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, f := range stacks {
+			if b, err := os.ReadFile(f); err == nil && bytes.Contains(b, []byte("request_wait_answer")) {
+				found = append(found, f)
+			}
 		}
 	}
 	return found
+}
+
+// started are the processes that this one has started.
+var (
+	startedMu sync.Mutex
+	started   []int
+)
+
+// launch starts a daemon, whose messages go to log.
+func launch(t *testing.T, log *os.File, env ...string) (p *process, out *bufio.Scanner) {
+	t.Helper()
+	p = &process{cmd: exec.Command(executable(t)), log: log.Name(), done: make(chan struct{})}
+	p.cmd.Env = append(os.Environ(), env...)
+	p.cmd.Stderr = log
+	r, err := p.cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := p.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	startedMu.Lock()
+	started = append(started, p.cmd.Process.Pid)
+	startedMu.Unlock()
+	t.Cleanup(func() { p.end(t, syscall.SIGKILL) })
+	return p, bufio.NewScanner(r)
+}
+
+// reap waits for the end of the daemon. Its output has been read.
+func (p *process) reap() {
+	go func() {
+		p.cmd.Wait()
+		close(p.done)
+	}()
+}
+
+// TestKillAttach kills daemons while they attach: nothing waits for ever, what
+// they leave can be swept, and the next attaches.
+func TestKillAttach(t *testing.T) {
+	need(t)
+	dir := t.TempDir()
+	name, run := owner(t)
+	socket := startHolder(t)
+	rng := rand.New(rand.NewPCG(1, 3))
+	env := []string{daemonEnv + "=" + dir, ownerEnv + "=" + name, runEnv + "=" + run}
+	for round := range 20 {
+		env := env
+		if round%2 == 1 {
+			env = append(env, holderEnv+"="+socket)
+		}
+		r, w, err := os.Pipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		p, _ := launch(t, w, env...)
+		w.Close()
+		p.reap()
+		// The moments of interest are those after the disk is open.
+		s := bufio.NewScanner(r)
+		for s.Scan() && !strings.Contains(s.Text(), "volume is open") {
+		}
+		<-time.After(time.Duration(rng.IntN(8000)) * time.Microsecond)
+		p.end(t, syscall.SIGKILL)
+		r.Close()
+		if round%5 == 4 {
+			p := start(t, env...)
+			p.end(t, syscall.SIGKILL)
+		}
+	}
+	client, err := holder.Dial(t.Context(), socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	var entries []holder.Entry
+	for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline); {
+		if entries, err = client.List(t.Context()); err != nil || len(entries) == 0 || !entries[0].Owned {
+			break
+		}
+	}
+	for _, e := range entries {
+		err = errors.Join(err, client.Drop(t.Context(), e.Name))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := attach.Sweep(t.Context(), name, func(string) bool { return false }); err != nil {
+		t.Fatal(err)
+	}
+	if left, err := attach.List(name); err != nil || len(left) != 0 {
+		t.Fatalf("left: %v, %v", left, err)
+	}
+	if waiting := uninterruptible(t); len(waiting) > 0 {
+		t.Fatalf("threads wait for the disk: %v", waiting)
+	}
 }
 
 // startHolder starts a holder and returns its socket.

@@ -68,7 +68,7 @@ func (r *reader) do(h head, in []byte, more int) ([]byte, error) {
 	case opWrite:
 		return nil, r.write(in, more)
 	case opFsync:
-		return nil, flushed(c.disk.Flush(c.serving))
+		return nil, errs.Wrap(c.disk.Flush(c.serving), "flush")
 	case opFallocate:
 		return nil, r.fallocate(in)
 	case opLookup:
@@ -104,8 +104,6 @@ var arguments = map[uint32]int{
 	opOpendir: 0, opReaddir: 24, opReleasedir: 0, opFsyncdir: 0, opAccess: 0, opDestroy: 0, opFallocate: 28,
 }
 
-func flushed(err error) error { return errs.Wrap(err, "flush") }
-
 func (r *reader) readDisk(in []byte) ([]byte, error) {
 	off, n, size := int64(ne.Uint64(in[8:])), int64(ne.Uint32(in[16:])), r.c.disk.Size()
 	if off < 0 || n > maxWrite {
@@ -115,7 +113,10 @@ func (r *reader) readDisk(in []byte) ([]byte, error) {
 	if len(p) == 0 {
 		return nil, nil
 	}
-	return p, errs.Wrap(r.c.disk.ReadAt(r.c.serving, p, off), "read %d+%d", off, len(p))
+	if err := r.c.disk.ReadAt(r.c.serving, p, off); err != nil {
+		return nil, errs.Wrap(err, "read %d+%d", off, len(p))
+	}
+	return p, nil
 }
 
 func (r *reader) write(in []byte, more int) error {
