@@ -53,11 +53,15 @@ func prepareProcess(pids int64, dir string) (limited *os.File, err error) {
 }
 
 // limitPIDs makes a cgroup of gVisor's with a limit of processes and returns
-// the file that takes the threads that are to be in it, with what they fork.
+// its directory: what is forked into it is limited, with all that it forks.
 // This process is not: it needs threads also when there are too many others.
 // The file system is detached again, so that nobody else finds it.
+//
+// It is cgroup version 2, which runsc has to be told to have. Of version 1 this
+// gVisor has seven hierarchies, and looks at the limit of a new process or
+// thread in one of them only, whichever comes first.
 func limitPIDs(n int64, dir string) (*os.File, error) {
-	if err := unix.Mount("none", dir, "cgroup", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "pids"); err != nil {
+	if err := unix.Mount("none", dir, "cgroup2", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, ""); err != nil {
 		return nil, fmt.Errorf("mount: %w", err)
 	}
 	defer func() { _ = unix.Unmount(dir, unix.MNT_DETACH) }()
@@ -65,24 +69,20 @@ func limitPIDs(n int64, dir string) (*os.File, error) {
 	if err := os.Mkdir(group, 0o700); err != nil && !errors.Is(err, os.ErrExist) {
 		return nil, err
 	}
-	limit, err := openControl(group, "pids.max")
+	limit := filepath.Join(group, "pids.max")
+	fd, err := unix.Open(limit, unix.O_WRONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return nil, err
+		return nil, &os.PathError{Op: "open", Path: limit, Err: err}
 	}
-	defer limit.Close()
-	if _, err := limit.WriteString(strconv.FormatInt(n, 10)); err != nil {
-		return nil, err
-	}
-	return openControl(group, "tasks")
-}
-
-func openControl(group, name string) (*os.File, error) {
-	path := filepath.Join(group, name)
-	fd, err := unix.Open(path, unix.O_WRONLY|unix.O_CLOEXEC, 0)
+	_, err = unix.Write(fd, strconv.AppendInt(nil, n, 10))
+	unix.Close(fd)
 	if err != nil {
-		return nil, &os.PathError{Op: "open", Path: path, Err: err}
+		return nil, &os.PathError{Op: "write", Path: limit, Err: err}
 	}
-	return os.NewFile(uintptr(fd), path), nil // without the poller, as in readFile
+	if fd, err = unix.Open(group, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0); err != nil {
+		return nil, &os.PathError{Op: "open", Path: group, Err: err}
+	}
+	return os.NewFile(uintptr(fd), group), nil
 }
 
 // dropAdmin takes the capability that only limitPIDs needs from all threads.
@@ -136,15 +136,7 @@ func drop(data *[2]unix.CapUserData, c uint) {
 // it forks, all that a program could use to gain privileges: the bounding,
 // inheritable and ambient sets, and set-id bits. What is in the effective set
 // stays, for setuid and the like between fork and exec, and is lost by exec.
-// The limit of processes holds for what it forks too.
-func restrictThread(limited *os.File) error {
-	if limited != nil {
-		_, err := limited.WriteString(strconv.Itoa(unix.Gettid()))
-		if err != nil {
-			return fmt.Errorf("limit processes: %w", err)
-		}
-		limited.Close()
-	}
+func restrictThread() error {
 	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
 		return fmt.Errorf("no_new_privs: %w", err)
 	}

@@ -48,7 +48,7 @@ func newSpawner(kids *reaper, limited *os.File) *spawner {
 
 func (s *spawner) run() {
 	runtime.LockOSThread() // for good: the thread is not fit for anything else
-	s.err = restrictThread(s.limited)
+	s.err = restrictThread()
 	dropHandlers()
 	for job := range s.jobs {
 		job()
@@ -99,6 +99,9 @@ func (s *spawner) fork(c command, ended func(syscall.WaitStatus)) (int, agentpro
 	attr := &syscall.ProcAttr{Dir: dir, Env: env, Files: c.files, Sys: &syscall.SysProcAttr{
 		Setsid: true, Setctty: c.tty, Credential: u.credential(),
 	}}
+	if s.limited != nil {
+		attr.Sys.UseCgroupFD, attr.Sys.CgroupFD = true, int(s.limited.Fd())
+	}
 	pid, err := s.kids.fork(func() (int, error) { return syscall.ForkExec(path, c.argv, attr) }, ended)
 	switch {
 	case err == nil:

@@ -69,8 +69,9 @@ type GuestConfig struct {
 	WorkDir string // empty: /
 	User    string // user[:group], names or numbers of the guest; empty: root
 	Start   StartMode
-	// PIDs limits the processes of the guest, if > 0. It needs the capability
-	// SYS_ADMIN, which Prepare then asks for and the agent drops at once.
+	// PIDs limits the processes and threads of the guest, if > 0. It needs the
+	// capability SYS_ADMIN, which Prepare then asks for and the agent drops at
+	// once, and runsc's flag in-sandbox-cgroup=v2.
 	PIDs int64
 	// LogBytes bounds the log spool; the oldest goes first. 0: 64 MiB.
 	LogBytes int64

@@ -236,7 +236,7 @@ func startGvisor(t testing.TB, gs agent.Guest) *guest {
 	}
 	state := t.TempDir()
 	id := fmt.Sprintf("agent-test-%d-%d", os.Getpid(), containers.Add(1))
-	flags := []string{"--root=" + state, "--network=none", "--host-uds=open", "--ignore-cgroups"}
+	flags := []string{"--root=" + state, "--network=none", "--host-uds=open", "--ignore-cgroups", "--in-sandbox-cgroup=v2"}
 	if d := os.Getenv("AGENT_TEST_RUNSC_DEBUG"); d != "" {
 		flags = append(flags, "--debug", "--debug-log="+d+"/")
 	}

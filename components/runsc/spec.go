@@ -48,6 +48,7 @@ var runscFlags = map[string]string{
 	"overlay2":            "root:self",
 	"allow-flag-override": "true", // for the size of the overlay, per sandbox
 	"cpu-num-from-quota":  "true",
+	"in-sandbox-cgroup":   "v2", // in which the agent limits processes
 	"debug":               "false",
 }
 

@@ -54,7 +54,7 @@ func (s *sandboxes) until(ctx context.Context, sid id.Sandbox, what sandbox.Wait
 	if err != nil {
 		return nil, err
 	}
-	return await(ctx, s.Store, sb.Project, sid, func(sb *sandbox.Sandbox) (bool, error) {
+	reached := func(sb *sandbox.Sandbox) (bool, error) {
 		ended := sb.Status.Phase.Ended()
 		switch what {
 		case sandbox.WaitUntilRunning:
@@ -63,7 +63,12 @@ func (s *sandboxes) until(ctx context.Context, sid id.Sandbox, what sandbox.Wait
 			return ended || sb.Status.Ready, nil
 		}
 		return ended, nil
-	})
+	}
+	// Mostly there is nothing to wait for: every exec asks.
+	if done, err := reached(sb); done || err != nil {
+		return sb, err
+	}
+	return await(ctx, s.Store, sb.Project, sid, reached)
 }
 
 func (s *sandboxes) Stop(ctx context.Context, req *sandbox.StopRequest) (*sandbox.SandboxResponse, error) {

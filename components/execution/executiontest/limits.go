@@ -39,9 +39,10 @@ func testPIDs(t *testing.T, e *Env) {
 		e.Start(t, s)
 		e.Ended(t, s.ID)
 		got := strings.Join(text(e.logs(t, s.ID, execution.LogQuery{})), "\n")
-		var started, alive int
-		if _, err := fmt.Sscanf(got, "started %d alive %d", &started, &alive); err != nil || alive >= 24 || started >= 100 || !strings.Contains(got, "again=true") {
-			t.Errorf("of 100 processes with a limit of 24: %q, %v", got, err)
+		var started, alive, threads int
+		_, err := fmt.Sscanf(got, "started %d alive %d threads %d", &started, &alive, &threads)
+		if err != nil || alive >= 24 || threads > 24 || started >= 100 || !strings.Contains(got, "again=true") {
+			t.Errorf("of 100 processes with a limit of 24 processes and threads: %q, %v", got, err)
 		}
 	})
 }

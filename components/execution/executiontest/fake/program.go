@@ -167,9 +167,9 @@ func memory(p *process) int {
 func forks(p *process) int {
 	n := p.number(2, 100)
 	if limit := int(p.box.spec.PIDs) - 2; n > limit {
-		fmt.Fprintf(p.stdout, "started %d alive %d error no more again=true\n", limit, limit)
+		fmt.Fprintf(p.stdout, "started %d alive %d threads %d error no more again=true\n", limit, limit, limit)
 	} else {
-		fmt.Fprintf(p.stdout, "started %d alive %d error <nil> again=false\n", n, n)
+		fmt.Fprintf(p.stdout, "started %d alive %d threads %d error <nil> again=false\n", n, n, n)
 	}
 	return 0
 }

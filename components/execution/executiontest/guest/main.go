@@ -134,8 +134,31 @@ func memory(args []string) int {
 	return 0
 }
 
-// forks N starts N processes that sleep, and says how many it could and how many
-// of them are alive then.
+// threads is how many threads these processes and this one have. They come and go while they are counted: the least of
+// a few counts is none too many.
+func threads(all []*exec.Cmd) int {
+	least := 1 << 30
+	for range 5 {
+		n := 0
+		for _, pid := range append([]int{os.Getpid()}, pids(all)...) {
+			tasks, _ := os.ReadDir(fmt.Sprintf("/proc/%d/task", pid)) // none when it has ended
+			n += len(tasks)
+		}
+		least = min(least, n)
+		time.Sleep(20 * time.Millisecond)
+	}
+	return least
+}
+
+func pids(all []*exec.Cmd) (list []int) {
+	for _, c := range all {
+		list = append(list, c.Process.Pid)
+	}
+	return list
+}
+
+// forks N starts N processes that sleep, and says how many it could, how many
+// of them are alive then, and how many threads there are.
 func forks(args []string) int {
 	started := 0
 	var first error
@@ -155,7 +178,7 @@ func forks(args []string) int {
 			alive++
 		}
 	}
-	fmt.Printf("started %d alive %d error %v again=%v\n", started, alive, first, errors.Is(first, syscall.EAGAIN))
+	fmt.Printf("started %d alive %d threads %d error %v again=%v\n", started, alive, threads(all), first, errors.Is(first, syscall.EAGAIN))
 	for _, c := range all {
 		_ = c.Process.Kill()
 		_ = c.Wait()
