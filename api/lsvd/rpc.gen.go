@@ -90,6 +90,8 @@ type AttachRequest struct {
 	AcceptLoss bool `cbor:"9,keyasint" json:"accept_loss" schema:"required"`
 	// Where to serve it by NBD.
 	Nbd []Listen `cbor:"10,keyasint,omitempty" json:"nbd,omitempty"`
+	// Make a block device of it.
+	Block bool `cbor:"11,keyasint" json:"block" schema:"required"`
 }
 
 // MarshalJSON renders x; durations are strings, secrets are redacted.
@@ -149,6 +151,8 @@ type DetachRequest struct {
 	Store string `cbor:"2,keyasint,omitempty" json:"store,omitempty"`
 	// How long what is unsent may take to be sent.
 	Timeout *time.Duration `cbor:"3,keyasint,omitempty" json:"timeout,omitempty"`
+	// Take a block device away from those who use it: they get I/O errors.
+	Force bool `cbor:"4,keyasint" json:"force" schema:"required"`
 }
 
 // MarshalJSON renders x; durations are strings, secrets are redacted.
@@ -271,6 +275,9 @@ func (x *CollectResponse) ValidateFields(v *schema.Validator) {
 
 // StopRequest: Asks the daemon to end.
 type StopRequest struct {
+	// Although block devices are attached: what uses them waits for the next daemon, for a
+	// while.
+	Leave bool `cbor:"1,keyasint" json:"leave" schema:"required"`
 }
 
 // MarshalJSON renders x; durations are strings, secrets are redacted.

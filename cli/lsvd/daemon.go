@@ -4,7 +4,6 @@ import (
 	"context"
 	"log/slog"
 	"os"
-	"runtime"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -12,6 +11,7 @@ import (
 	api "miren.dev/runtime/api/lsvd"
 	"miren.dev/runtime/cli/command"
 	"miren.dev/runtime/cli/console"
+	"miren.dev/runtime/lsvd/attach"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/proc"
 	"miren.dev/runtime/servers/disks"
@@ -20,6 +20,8 @@ import (
 type daemonOptions struct {
 	base
 	stop, status bool
+	restart      bool
+	leave        bool
 	metrics      string
 	drain        time.Duration
 	logLevel     string
@@ -38,11 +40,13 @@ When it stops it sends what is unsent and closes the disks; what the store does 
 		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context()) },
 	}
 	cmd.Flags().BoolVar(&o.stop, "stop", false, "stop the running daemon; it returns when that has ended")
+	cmd.Flags().BoolVar(&o.leave, "leave", false, "with --stop: although block devices are attached; what uses them waits for the next daemon, half a minute at most")
+	cmd.Flags().BoolVar(&o.restart, "restart", false, "replace the running daemon by a new one, as for an upgrade; block devices pause meanwhile")
 	cmd.Flags().BoolVar(&o.status, "status", false, "say how the running daemon is")
 	cmd.Flags().StringVar(&o.metrics, "metrics", "", "address to serve /metrics at by HTTP as well, as 127.0.0.1:9109")
 	cmd.Flags().DurationVar(&o.drain, "drain-timeout", 30*time.Second, "how long disks may send what is unsent when it stops")
 	cmd.Flags().StringVar(&o.logLevel, "log-level", "info", "debug, info, warn or error")
-	cmd.MarkFlagsMutuallyExclusive("stop", "status")
+	cmd.MarkFlagsMutuallyExclusive("stop", "restart", "status")
 	return cmd
 }
 
@@ -50,6 +54,8 @@ func (o *daemonOptions) run(ctx context.Context) error {
 	switch {
 	case o.stop:
 		return o.end(ctx)
+	case o.restart:
+		return o.replace(ctx)
 	case o.status:
 		return o.say(ctx)
 	}
@@ -61,8 +67,10 @@ func (o *daemonOptions) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	runtime.GOMAXPROCS(max(runtime.GOMAXPROCS(0), procs))
 	logger := slog.New(slog.NewTextHandler(command.BoundedLog(os.Stderr), &slog.HandlerOptions{Level: level}))
+	if err := attach.Prepare(logger); err != nil {
+		return err
+	}
 	return disks.Run(ctx, disks.Config{StateDir: in.State("lsvd"), RunDir: in.Socket("lsvd"), Metrics: o.metrics, Logger: logger, CloseTimeout: o.drain})
 }
 
@@ -84,6 +92,18 @@ func (o *daemonOptions) end(ctx context.Context) error {
 		return err
 	}
 	defer c.Close()
+	if err := o.await(ctx, c, o.leave); err != nil {
+		return err
+	}
+	if o.JSON {
+		return o.PrintJSON(map[string]any{"running": false, "stopped": true})
+	}
+	o.Printf("%s the disk daemon has stopped; the next one opens its disks again\n", o.Paint(console.Green, "✓"))
+	return nil
+}
+
+// await stops the daemon and waits until it has ended.
+func (o *daemonOptions) await(ctx context.Context, c *client, leave bool) error {
 	in, err := o.instance()
 	if err != nil {
 		return err
@@ -92,20 +112,43 @@ func (o *daemonOptions) end(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := c.Stop(ctx, &api.StopRequest{}); err != nil {
+	if err := c.Stop(ctx, &api.StopRequest{Leave: leave}); err != nil {
 		return err
 	}
-	if p != nil {
-		select {
-		case <-p.Done():
-		case <-ctx.Done():
-			return errs.New(errs.Canceled, "the disk daemon (pid %d) goes on to close its disks", p.PID())
-		}
+	if p == nil {
+		return nil
+	}
+	select {
+	case <-p.Done():
+		return nil
+	case <-ctx.Done():
+		return errs.New(errs.Canceled, "the disk daemon (pid %d) goes on to close its disks", p.PID())
+	}
+}
+
+// replace lets a new daemon follow the one that runs.
+func (o *daemonOptions) replace(ctx context.Context) error {
+	c, err := o.connect(ctx)
+	if err != nil {
+		return err
+	}
+	err = o.await(ctx, c, true)
+	c.Close()
+	if err != nil {
+		return err
+	}
+	if c, err = o.daemon(ctx); err != nil {
+		return err
+	}
+	defer c.Close()
+	st, err := c.Status(ctx)
+	if err != nil {
+		return err
 	}
 	if o.JSON {
-		return o.PrintJSON(map[string]any{"running": false, "stopped": true})
+		return o.PrintJSON(st)
 	}
-	o.Printf("%s the disk daemon has stopped; the next one opens its disks again\n", o.Paint(console.Green, "✓"))
+	o.Printf("%s disk daemon %s runs (pid %d) and opens %d disks again\n", o.Paint(console.Green, "✓"), st.Version, st.PID, st.Disks)
 	return nil
 }
 

@@ -16,6 +16,7 @@ import (
 type detachOptions struct {
 	base
 	all     bool
+	force   bool
 	timeout time.Duration
 }
 
@@ -24,7 +25,7 @@ func newDetach(e *command.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "detach VOLUME",
 		Short: "Close an attached or served volume",
-		Long: `Ends every way to reach the disk, sends what is unsent to the store and closes the disk; then it can be opened on any machine. If the store
+		Long: `Refuses while the block device is mounted or otherwise in use. Ends every way to reach the disk, sends what is unsent to the store and closes the disk; then it can be opened on any machine. If the store
 does not take everything in time, the disk is closed all the same, the command fails, and the log on this machine keeps the rest.`,
 		Args: command.Args(0, 1, "VOLUME"),
 		RunE: func(cmd *cobra.Command, args []string) error { return o.run(cmd.Context(), args) },
@@ -40,6 +41,7 @@ does not take everything in time, the disk is closed all the same, the command f
 	}
 	cmd.Flags().StringVar(&o.storeURL, "store", "", "its store, if volumes of that name of several stores are attached")
 	cmd.Flags().BoolVar(&o.all, "all", false, "every attached volume")
+	cmd.Flags().BoolVar(&o.force, "force", false, "also a block device that is in use: its users get I/O errors")
 	cmd.Flags().DurationVar(&o.timeout, "timeout", time.Minute, "how long what is unsent may take to be sent")
 	return cmd
 }
@@ -64,14 +66,14 @@ func (o *detachOptions) run(ctx context.Context, args []string) error {
 			return err
 		}
 		for _, d := range r.Disks {
-			volumes = append(volumes, api.DetachRequest{Volume: d.ID, Timeout: &o.timeout})
+			volumes = append(volumes, api.DetachRequest{Volume: d.ID, Timeout: &o.timeout, Force: o.force})
 		}
 	} else {
 		name, _, err := volumeArg(args[0], false)
 		if err != nil {
 			return err
 		}
-		volumes = append(volumes, api.DetachRequest{Volume: name, Store: o.storeURL, Timeout: &o.timeout})
+		volumes = append(volumes, api.DetachRequest{Volume: name, Store: o.storeURL, Timeout: &o.timeout, Force: o.force})
 	}
 	out := []api.Disk{}
 	var failed error

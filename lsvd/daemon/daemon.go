@@ -28,6 +28,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"miren.dev/runtime/lsvd"
+	"miren.dev/runtime/lsvd/attach"
 	"miren.dev/runtime/lsvd/catalog"
 	"miren.dev/runtime/lsvd/host"
 	"miren.dev/runtime/lsvd/metrics"
@@ -42,6 +43,8 @@ type Config struct {
 	// CloseTimeout bounds how long a disk may take to send what is unsent
 	// when the daemon stops; 30 s. The log keeps what is left.
 	CloseTimeout time.Duration
+	// Holder keeps block devices while no daemon runs; nil: they fail then.
+	Holder attach.Holder
 }
 
 // How long to wait before a disk that cannot be opened is tried again.
@@ -97,6 +100,17 @@ func (d *Daemon) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	wanted := map[string]bool{}
+	for _, s := range specs {
+		wanted[s.ID] = s.Block
+	}
+	left, err := attach.Sweep(ctx, d.cfg.State.ID(), func(volume string) bool { return wanted[volume] })
+	for _, e := range left {
+		d.log.Warn("a block device that nobody has attached was taken away", "volume", e.Volume, "device", e.Device)
+	}
+	if err != nil {
+		d.log.Warn("block devices were left by somebody and stay", "err", err)
+	}
 	d.mu.Lock()
 	d.ctx = ctx
 	for _, s := range specs {
@@ -142,7 +156,7 @@ func (d *Daemon) reopen(ctx context.Context, x *disk) {
 		x.op.Lock()
 		err := ctx.Err()
 		if err == nil {
-			if err = d.start(ctx, x, false, false); err == nil {
+			if err = d.start(ctx, x, false, false, false); err == nil {
 				x.op.Unlock()
 				d.log.Info("disk is attached again", "volume", x.spec.Label())
 				return
@@ -232,10 +246,11 @@ func (d *Daemon) Attach(ctx context.Context, r Request) (Info, error) {
 		return Info{}, errs.New(errs.Unavailable, "volume %s was being detached", v.Label()).WithHint("try again")
 	}
 	if x.running() {
-		return x.info(), d.extend(x, r.Spec)
+		err := d.extend(ctx, x, r.Spec)
+		return x.info(), err
 	}
 	// A disk that is being tried again gets this attempt's answer.
-	if err := d.start(ctx, x, r.TakeOver, r.AcceptLoss); err != nil {
+	if err := d.start(ctx, x, !there, r.TakeOver, r.AcceptLoss); err != nil {
 		if there {
 			x.set(Failed, err)
 		} else {
@@ -247,8 +262,19 @@ func (d *Daemon) Attach(ctx context.Context, r Request) (Info, error) {
 	return x.info(), nil
 }
 
-// extend adds places to listen at. The caller holds x.op.
-func (d *Daemon) extend(x *disk, s Spec) error {
+// extend adds frontends. The caller holds x.op.
+func (d *Daemon) extend(ctx context.Context, x *disk, s Spec) error {
+	if s.Block && !x.spec.Block {
+		if err := x.attach(ctx, d); err != nil {
+			return err
+		}
+		x.mu.Lock()
+		x.spec.Block = true
+		x.mu.Unlock()
+		if err := d.saveSpec(x.id, x.spec); err != nil {
+			return err
+		}
+	}
 	for _, l := range s.NBD {
 		if slices.Contains(x.spec.NBD, l) {
 			continue
@@ -274,10 +300,11 @@ func (d *Daemon) remove(x *disk) {
 	d.mu.Unlock()
 }
 
-// Detach closes a disk and forgets it. If what is unsent cannot be sent before
+// Detach closes a disk and forgets it. It refuses while its block device is in
+// use, unless forced: then its users get I/O errors. If what is unsent cannot be sent before
 // ctx ends, it is an error, and the log keeps it; the disk is detached all the
 // same.
-func (d *Daemon) Detach(ctx context.Context, volume, store string) (Info, error) {
+func (d *Daemon) Detach(ctx context.Context, volume, store string, force bool) (Info, error) {
 	x, err := d.find(volume, store)
 	if err != nil {
 		return Info{}, err
@@ -289,7 +316,10 @@ func (d *Daemon) Detach(ctx context.Context, volume, store string) (Info, error)
 		return Info{}, notAttached(volume)
 	}
 	i := x.info()
-	if err := x.release(ctx); err != nil {
+	if err := x.release(ctx, force); err != nil {
+		if e := (*errs.Error)(nil); errors.As(err, &e) && errs.HintOf(err) == "" {
+			err = e.WithHint("unmount what is on it, and end who has it open; --force takes it away from them")
+		}
 		return i, err
 	}
 	if err := d.dropSpec(x.id); err != nil {
@@ -373,6 +403,32 @@ func (d *Daemon) With(volume, store string, f func(*host.Disk) error) error {
 		return err
 	}
 	return f(dev)
+}
+
+// Resize makes an attached disk larger, and its block device.
+func (d *Daemon) Resize(ctx context.Context, volume, store string, size int64) error {
+	x, err := d.find(volume, store)
+	if err != nil {
+		return err
+	}
+	x.op.Lock()
+	defer x.op.Unlock()
+	return x.resize(ctx, size)
+}
+
+// BlockDevices are the devices that processes may use: they wait while no
+// daemon runs, or fail.
+func (d *Daemon) BlockDevices() []string {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	var out []string
+	for _, x := range d.disks {
+		if dev := x.blockDevice(); dev != "" {
+			out = append(out, x.spec.Label()+" at "+dev)
+		}
+	}
+	slices.Sort(out)
+	return out
 }
 
 // Samples are the figures of all disks, for package metrics.

@@ -3,13 +3,16 @@ package daemon
 import (
 	"context"
 	"crypto/tls"
-	"errors"
 	"maps"
 	"net"
+	"path/filepath"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
 	"miren.dev/runtime/lsvd"
+	"miren.dev/runtime/lsvd/attach"
 	"miren.dev/runtime/lsvd/host"
 	"miren.dev/runtime/lsvd/metrics"
 	"miren.dev/runtime/lsvd/nbd"
@@ -30,7 +33,8 @@ const (
 
 // Kinds of frontends.
 const (
-	KindNBD = "nbd"
+	KindNBD   = "nbd"
+	KindBlock = "block"
 )
 
 // Frontend is one way to reach a disk.
@@ -75,7 +79,11 @@ type disk struct {
 // front is a running frontend.
 type front struct {
 	Frontend
-	stop func()
+	// release leaves the frontend to the next daemon, as far as it can be.
+	release func()
+	// detach takes it away; it refuses if that would hurt whoever uses it.
+	detach func(ctx context.Context, force bool) error
+	resize func(ctx context.Context) error
 }
 
 func newDisk(id lsvd.ID, s Spec) *disk { return &disk{id: id, spec: s, state: Opening} }
@@ -126,9 +134,9 @@ func (x *disk) device() (*host.Disk, error) {
 	return x.dev, nil
 }
 
-// start opens the disk and starts its frontends, or leaves nothing. The
-// caller holds x.op.
-func (d *Daemon) start(ctx context.Context, x *disk, takeOver, acceptLoss bool) error {
+// start opens the disk and starts its frontends, or leaves nothing. What was
+// there before this daemon is left as it was. The caller holds x.op.
+func (d *Daemon) start(ctx context.Context, x *disk, fresh, takeOver, acceptLoss bool) error {
 	s := x.view()
 	st, _, err := host.OpenStore(ctx, s.Store)
 	if err != nil {
@@ -148,6 +156,9 @@ func (d *Daemon) start(ctx context.Context, x *disk, takeOver, acceptLoss bool) 
 	x.dev, x.store, x.counts, x.since = dev, counts, map[string]*metrics.Disk{}, time.Now()
 	x.mu.Unlock()
 	err = d.saveSpec(x.id, s)
+	if err == nil && s.Block {
+		err = x.attach(ctx, d)
+	}
 	for _, l := range s.NBD {
 		if err != nil {
 			break
@@ -157,7 +168,17 @@ func (d *Daemon) start(ctx context.Context, x *disk, takeOver, acceptLoss bool) 
 	if err != nil {
 		cctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), d.cfg.CloseTimeout)
 		defer cancel()
-		return errors.Join(err, x.stop(cctx))
+		if fresh {
+			if ferr := x.release(cctx, true); ferr != nil {
+				d.log.Error("what was begun of an attach stays", "volume", s.Label(), "err", ferr)
+			} else if ferr := d.dropSpec(x.id); ferr != nil {
+				d.log.Error("what was begun of an attach stays", "volume", s.Label(), "err", ferr)
+			}
+		}
+		if serr := x.stop(cctx); serr != nil {
+			d.log.Error("disk was not closed clean; the log keeps what the store lacks", "volume", s.Label(), "err", serr)
+		}
+		return err
 	}
 	x.set(Open, nil)
 	return nil
@@ -231,15 +252,93 @@ func (x *disk) listen(d *Daemon, l Listen) error {
 	}()
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	x.fronts = append(x.fronts, &front{Frontend{KindNBD, uri}, func() { cancel(); <-done }})
+	end := func() { cancel(); <-done }
+	x.fronts = append(x.fronts, &front{Frontend: Frontend{KindNBD, uri}, release: end,
+		detach: func(context.Context, bool) error { end(); return nil }, resize: func(context.Context) error { return nil }})
 	return nil
 }
 
-// release makes sure that nobody uses the disk in a way that it cannot be
-// taken away from. The caller holds x.op.
-func (x *disk) release(context.Context) error { return nil }
+// attach makes a block device of the disk, or goes on with the one of the
+// daemon before. The caller holds x.op, and the disk is open.
+func (x *disk) attach(ctx context.Context, d *Daemon) error {
+	if x.spec.ReadOnly {
+		return errs.New(errs.InvalidArgument, "volume %s is read-only and cannot be a block device", x.spec.Label()).WithHint("serve it by NBD")
+	}
+	a, err := attach.Attach(ctx, x.counted(KindBlock), attach.Options{Owner: d.cfg.State.ID(), Volume: x.id.String(),
+		Dir: filepath.Join(d.cfg.RunDir, "block"), Holder: d.cfg.Holder, Logger: d.log})
+	if err != nil {
+		return err
+	}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.fronts = append(x.fronts, &front{Frontend: Frontend{KindBlock, a.Path()}, release: a.Release, resize: a.Resize,
+		detach: func(ctx context.Context, force bool) error {
+			if force {
+				return a.Abandon(ctx)
+			}
+			ctx, cancel := context.WithTimeout(ctx, detachTimeout)
+			defer cancel()
+			return a.Detach(ctx)
+		}})
+	return nil
+}
 
-// stop ends the frontends and closes the disk. The caller holds x.op.
+// detachTimeout bounds the wait for those who have a device open.
+const detachTimeout = 10 * time.Second
+
+// release ends the frontends. If one refuses, those that are left go on. The
+// caller holds x.op.
+func (x *disk) release(ctx context.Context, force bool) error {
+	x.mu.Lock()
+	fronts := slices.Clone(x.fronts)
+	x.mu.Unlock()
+	// Those that refuse come first: a block device.
+	slices.SortStableFunc(fronts, func(a, b *front) int { return strings.Compare(a.Kind, b.Kind) })
+	for _, f := range fronts {
+		if err := f.detach(ctx, force); err != nil {
+			return err
+		}
+		x.mu.Lock()
+		x.fronts = slices.DeleteFunc(slices.Clone(x.fronts), func(o *front) bool { return o == f })
+		x.mu.Unlock()
+	}
+	return nil
+}
+
+// blockDevice names the block device of the disk, if it has one.
+func (x *disk) blockDevice() string {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	for _, f := range x.fronts {
+		if f.Kind == KindBlock {
+			return f.Address
+		}
+	}
+	return ""
+}
+
+// resize makes the disk larger. The caller holds x.op.
+func (x *disk) resize(ctx context.Context, size int64) error {
+	dev, err := x.device()
+	if err != nil {
+		return err
+	}
+	if err := dev.Resize(ctx, size); err != nil {
+		return err
+	}
+	x.mu.Lock()
+	fronts := slices.Clone(x.fronts)
+	x.mu.Unlock()
+	for _, f := range fronts {
+		if err := f.resize(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// stop leaves the frontends to the next daemon and closes the disk. The caller
+// holds x.op.
 func (x *disk) stop(ctx context.Context) error {
 	x.mu.Lock()
 	dev, fronts := x.dev, x.fronts
@@ -248,7 +347,7 @@ func (x *disk) stop(ctx context.Context) error {
 	}
 	x.mu.Unlock()
 	for _, f := range fronts {
-		f.stop()
+		f.release()
 	}
 	var err error
 	if dev != nil {

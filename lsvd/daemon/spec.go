@@ -24,6 +24,7 @@ type Spec struct {
 	CacheBytes  int64    `json:"cache_bytes,omitempty"`
 	MaxUnsent   int64    `json:"max_unsent,omitempty"`
 	RemoteFlush bool     `json:"remote_flush,omitempty"`
+	Block       bool     `json:"block,omitempty"` // it is a block device of this machine
 	NBD         []Listen `json:"nbd,omitempty"`
 }
 

@@ -81,6 +81,9 @@ func identity(path string) (string, error) {
 // Dir is the directory.
 func (s *State) Dir() string { return s.dir }
 
+// ID is the random identity of the directory.
+func (s *State) ID() string { return s.id }
+
 // VolumeDir is where the log and the records of a volume are.
 func (s *State) VolumeDir(id lsvd.ID) string { return filepath.Join(s.dir, "volumes", id.String()) }
 

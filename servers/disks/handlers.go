@@ -5,6 +5,7 @@ import (
 	"context"
 	"os"
 	"slices"
+	"strings"
 	"time"
 
 	api "miren.dev/runtime/api/lsvd"
@@ -61,6 +62,7 @@ func (s *server) Attach(ctx context.Context, req *api.AttachRequest) (*api.DiskR
 	r := daemon.Request{Volume: req.Volume, TakeOver: req.TakeOver, AcceptLoss: req.AcceptLoss}
 	r.Spec = daemon.Spec{Store: req.Store, KeyFile: req.KeyFile, ReadOnly: req.ReadOnly, CacheBytes: value(req.CacheBytes),
 		MaxUnsent: value(req.MaxUnsentBytes), RemoteFlush: req.RemoteFlush}
+	r.Block = req.Block
 	for _, l := range req.Nbd {
 		r.NBD = append(r.NBD, daemon.Listen{Socket: l.Socket, Address: l.Address, TLS: l.TLS, Clients: l.Clients, Plain: l.Plain})
 	}
@@ -75,7 +77,7 @@ func (s *server) Detach(ctx context.Context, req *api.DetachRequest) (*api.DiskR
 	// Half of a detach helps nobody: it goes on when the caller is gone.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cmp.Or(value(req.Timeout), detachTimeout))
 	defer cancel()
-	i, err := s.engine.Detach(ctx, req.Volume, req.Store)
+	i, err := s.engine.Detach(ctx, req.Volume, req.Store, req.Force)
 	if err != nil {
 		return nil, err
 	}
@@ -87,7 +89,7 @@ func (s *server) Snapshot(ctx context.Context, req *api.SnapshotRequest) error {
 }
 
 func (s *server) Resize(ctx context.Context, req *api.ResizeRequest) error {
-	return s.engine.With(req.Volume, req.Store, func(d *host.Disk) error { return d.Resize(ctx, req.SizeBytes) })
+	return s.engine.Resize(ctx, req.Volume, req.Store, req.SizeBytes)
 }
 
 func (s *server) Collect(ctx context.Context, req *api.CollectRequest) (*api.CollectResponse, error) {
@@ -104,7 +106,11 @@ func (s *server) Collect(ctx context.Context, req *api.CollectRequest) (*api.Col
 	return &api.CollectResponse{Segments: int64(n)}, nil
 }
 
-func (s *server) Stop(context.Context, *api.StopRequest) error {
+func (s *server) Stop(_ context.Context, req *api.StopRequest) error {
+	if devices := s.engine.BlockDevices(); len(devices) > 0 && !req.Leave {
+		return errs.New(errs.FailedPrecondition, "volumes are attached as block devices: %s", strings.Join(devices, ", ")).
+			WithHint("`r lsvd detach --all` detaches them; `r lsvd daemon --restart` replaces the daemon without disturbing them")
+	}
 	s.stop()
 	return nil
 }

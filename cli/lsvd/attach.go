@@ -1,0 +1,72 @@
+package lsvd
+
+import (
+	"context"
+
+	"github.com/spf13/cobra"
+
+	"miren.dev/runtime/cli/command"
+	"miren.dev/runtime/cli/console"
+	"miren.dev/runtime/lsvd/daemon"
+)
+
+type attachOptions struct {
+	base
+	diskFlags
+}
+
+func newAttach(e *command.Env) *cobra.Command {
+	o := &attachOptions{base: newBase(e)}
+	cmd := &cobra.Command{
+		Use:     "attach VOLUME",
+		Short:   "Make a volume a block device of this machine",
+		Example: "  dev=$(r lsvd attach data -q)\n  mkfs.ext4 $dev && mount $dev /mnt",
+		Long: `Makes a block device of the volume and prints its path. The disk daemon serves it until ` + "`r lsvd detach`" + `, also after a restart. Needs root.
+
+While the daemon is replaced (` + "`r lsvd daemon --restart`" + `), or has crashed and is started again, what uses the device waits.`,
+		Args:              command.Args(1, 1, "VOLUME"),
+		ValidArgsFunction: o.completeVolumes,
+		RunE:              func(cmd *cobra.Command, args []string) error { return o.run(cmd.Context(), args[0]) },
+	}
+	o.flags(cmd)
+	o.diskFlags.add(cmd)
+	o.addTuning(cmd)
+	return cmd
+}
+
+func (o *attachOptions) run(ctx context.Context, arg string) error {
+	volume, _, err := volumeArg(arg, false)
+	if err != nil {
+		return err
+	}
+	req, err := o.request(volume, &o.diskFlags)
+	if err != nil {
+		return err
+	}
+	req.Block = true
+	c, err := o.daemon(ctx)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	r, err := c.Attach(ctx, req)
+	if err != nil {
+		return err
+	}
+	if o.JSON {
+		return o.PrintJSON(r.Disk)
+	}
+	if r.Disk.LostAfter != nil {
+		o.Notef("the disk is as it was at sequence number %d; later writes are lost\n", *r.Disk.LostAfter)
+	}
+	for _, f := range r.Disk.Frontends {
+		switch {
+		case f.Kind != daemon.KindBlock:
+		case o.Terminal && !o.Quiet:
+			o.Printf("%s %s is %s\n", o.Paint(console.Green, "✓"), label(&r.Disk), f.Address)
+		default:
+			o.Printf("%s\n", f.Address) // for scripts
+		}
+	}
+	return nil
+}
