@@ -82,9 +82,9 @@ func (b *base) daemon(ctx context.Context) (*client, error) {
 	if err != nil {
 		return nil, err
 	}
-	exe, err := os.Executable()
+	exe, err := daemonPath()
 	if err != nil {
-		return nil, errs.New(errs.Internal, "find this program: %w", err)
+		return nil, err
 	}
 	_, err = proc.Ensure(ctx, proc.Spec{
 		Name: "the disk daemon", Path: exe, Args: []string{"lsvd", "daemon", "--state-dir", in.StateDir, "--run-dir", filepath.Dir(in.RunDir)},
@@ -98,6 +98,10 @@ func (b *base) daemon(ctx context.Context) (*client, error) {
 		},
 	})
 	if err != nil {
+		// Somebody else may have started one at the same time.
+		if c, again := b.connect(ctx); again == nil {
+			return c, nil
+		}
 		return nil, err
 	}
 	b.Notef("started the disk daemon; `r lsvd daemon --stop` ends it\n")

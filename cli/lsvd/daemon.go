@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"os"
+	"path/filepath"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -12,6 +13,7 @@ import (
 	"miren.dev/runtime/cli/command"
 	"miren.dev/runtime/cli/console"
 	"miren.dev/runtime/lsvd/attach"
+	"miren.dev/runtime/lsvd/holder"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/proc"
 	"miren.dev/runtime/servers/disks"
@@ -71,7 +73,13 @@ func (o *daemonOptions) run(ctx context.Context) error {
 	if err := attach.Prepare(logger); err != nil {
 		return err
 	}
-	return disks.Run(ctx, disks.Config{StateDir: in.State("lsvd"), RunDir: in.Socket("lsvd"), Metrics: o.metrics, Logger: logger, CloseTimeout: o.drain})
+	exe, err := daemonPath()
+	if err != nil {
+		return err
+	}
+	dir := in.Socket("lsvd")
+	return disks.Run(ctx, disks.Config{StateDir: in.State("lsvd"), RunDir: dir, Metrics: o.metrics, Logger: logger, CloseTimeout: o.drain,
+		Holder: holder.Spec{Path: exe, Dir: dir, Args: []string{"lsvd", "holder", "--dir", dir, "--state-dir", in.StateDir, "--run-dir", filepath.Dir(in.RunDir)}}})
 }
 
 // procs is the least GOMAXPROCS of a process that serves disks: its

@@ -37,7 +37,7 @@ const closeTimeout = time.Minute
 func New(e *command.Env) *cobra.Command {
 	cmd := command.Group("lsvd", "Log-structured virtual disks",
 		newCreate(e), newList(e), newInfo(e), newAttach(e), newServe(e), newDetach(e),
-		newSnapshot(e), newClone(e), newResize(e), newImport(e), newExport(e), newCheck(e), newDump(e), newGC(e), newBench(e), newDelete(e), newDaemon(e))
+		newSnapshot(e), newClone(e), newResize(e), newImport(e), newExport(e), newCheck(e), newDump(e), newGC(e), newBench(e), newDelete(e), newDaemon(e), newHolder(e))
 	cmd.Long = `Block devices whose writes are durable in a local log, live in immutable segments in an object store (a directory
 or S3), and clone and snapshot without copying. They need no server.
 

@@ -4,7 +4,9 @@
 //	<run dir>/lsvd/control.sock   RPC (api/lsvd), for root and the daemon's own user
 //	<run dir>/lsvd/metrics.sock   HTTP GET /metrics, for the same
 //	<run dir>/lsvd/nbd/*.sock     disks by NBD, unless another place was asked for
-//	<run dir>/lsvd/daemon.json    its process (package proc)
+//	<run dir>/lsvd/daemon.json    its process (package proc); gone if it ended in order
+//	<run dir>/lsvd/holder.*       what keeps block devices between two daemons (package lsvd/holder)
+//	<run dir>/lsvd/block/         mounts under block devices (package lsvd/attach)
 package disks
 
 import (
@@ -25,6 +27,7 @@ import (
 
 	api "miren.dev/runtime/api/lsvd"
 	"miren.dev/runtime/lsvd/daemon"
+	"miren.dev/runtime/lsvd/holder"
 	"miren.dev/runtime/lsvd/host"
 	"miren.dev/runtime/lsvd/metrics"
 	"miren.dev/runtime/pkg/errs"
@@ -40,6 +43,8 @@ type Config struct {
 	Logger   *slog.Logger
 	// CloseTimeout bounds how long disks may send what is unsent at the end.
 	CloseTimeout time.Duration
+	// Holder says how to start what keeps block devices between two daemons.
+	Holder holder.Spec
 }
 
 // Socket is where the daemon with a run directory is controlled.
@@ -58,7 +63,14 @@ func Run(ctx context.Context, cfg Config) error {
 	if err != nil {
 		return err
 	}
-	engine, err := daemon.New(daemon.Config{State: state, RunDir: cfg.RunDir, Logger: cfg.Logger, CloseTimeout: cfg.CloseTimeout})
+	held := &lazyHolder{spec: cfg.Holder}
+	defer func() {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		defer cancel()
+		held.end(ctx)
+	}()
+	engine, err := daemon.New(daemon.Config{State: state, RunDir: cfg.RunDir, Logger: cfg.Logger, CloseTimeout: cfg.CloseTimeout,
+		Holder: held})
 	if err != nil {
 		return err
 	}

@@ -1,0 +1,210 @@
+package lsvd_test
+
+import (
+	"bytes"
+	"context"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"miren.dev/runtime/cli/exit"
+	"miren.dev/runtime/lsvd/attach"
+)
+
+// blockMachine is a machine that may attach block devices. What a crashed run
+// has left under its name is taken away first.
+func blockMachine(t *testing.T) string {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("block devices need root")
+	}
+	for _, s := range attach.Detect() {
+		if s.Kind == attach.FUSE && s.Err != nil {
+			t.Skipf("this machine cannot make block devices: %v", s.Err)
+		}
+	}
+	owner := "test-cli-lsvd-" + t.Name()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	if _, err := attach.Sweep(ctx, owner, func(string) bool { return false }); err != nil {
+		t.Fatal(err)
+	}
+	dir := machine(t)
+	state := filepath.Join(dir, "state", "lsvd")
+	if err := os.MkdirAll(state, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(state, "id"), []byte(owner+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		run(t, "detach", "--all", "--force")
+		if r := run(t, "daemon", "--stop"); r.code != 0 {
+			t.Errorf("stop the daemon: %+v", r)
+		}
+		if left, err := attach.List(owner); err != nil || len(left) > 0 {
+			t.Errorf("left on the host: %+v %v", left, err)
+		}
+	})
+	return dir
+}
+
+func tool(t *testing.T, name string, args ...string) string {
+	t.Helper()
+	out, err := exec.Command(name, args...).CombinedOutput()
+	if err != nil {
+		t.Fatalf("%s %v: %v\n%s", name, args, err, out)
+	}
+	return string(out)
+}
+
+// mount mounts a device until the returned unmount.
+func mount(t *testing.T, device, dir string) (unmount func()) {
+	t.Helper()
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	tool(t, "mount", device, dir)
+	mounted := true
+	unmount = func() {
+		if mounted {
+			mounted = false
+			tool(t, "umount", dir)
+		}
+	}
+	t.Cleanup(func() {
+		if mounted {
+			_ = exec.Command("umount", "-l", dir).Run()
+		}
+	})
+	return unmount
+}
+
+func write(t *testing.T, file string, b []byte) {
+	t.Helper()
+	f, err := os.Create(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if _, err := f.Write(b); err != nil {
+		t.Fatal(err)
+	}
+	if err := f.Sync(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestJourney is what somebody does with a first disk, from its creation to
+// its deletion, with a file system on it.
+func TestJourney(t *testing.T) {
+	if _, err := exec.LookPath("mkfs.ext4"); err != nil {
+		t.Skip("mkfs.ext4 is not installed (package e2fsprogs)")
+	}
+	dir := blockMachine(t)
+	ok(t, "create", "data", "--size", "256M")
+	device := strings.TrimSpace(ok(t, "attach", "data"))
+	if !strings.HasPrefix(device, "/dev/") || strings.TrimSpace(ok(t, "attach", "data")) != device {
+		t.Fatalf("attached at %q, and again elsewhere", device)
+	}
+	tool(t, "mkfs.ext4", "-q", device)
+	mnt, other := filepath.Join(dir, "mnt"), filepath.Join(dir, "other")
+	unmount := mount(t, device, mnt)
+	one, two := random(t, filepath.Join(dir, "one"), 10<<20), random(t, filepath.Join(dir, "two"), 5<<20)
+	write(t, filepath.Join(mnt, "one"), one)
+	ok(t, "snapshot", "create", "data@first")
+	write(t, filepath.Join(mnt, "two"), two)
+
+	// A clone of the snapshot has the first file only, and its own life.
+	ok(t, "clone", "data@first", "copy")
+	copied := strings.TrimSpace(ok(t, "attach", "copy"))
+	unmountCopy := mount(t, copied, other)
+	same(t, filepath.Join(other, "one"), one)
+	if _, err := os.Stat(filepath.Join(other, "two")); err == nil {
+		t.Error("the clone has a file that was written after the snapshot")
+	}
+	write(t, filepath.Join(other, "three"), two)
+
+	// In use it is not taken away.
+	fails(t, exit.Failed, []string{"detach", "data"}, "in use", "unmount")
+	fails(t, exit.Failed, []string{"daemon", "--stop"}, "data at "+device, "--restart")
+	write(t, filepath.Join(mnt, "still"), two)
+
+	// A new daemon, and one that follows a killed one, go on with it.
+	ok(t, "daemon", "--restart")
+	write(t, filepath.Join(mnt, "upgraded"), two)
+	kill(t)
+	write(t, filepath.Join(mnt, "killed"), one) // waits for the daemon that the holder starts
+	for _, f := range []string{"one", "two", "still", "upgraded", "killed"} {
+		got, err := os.ReadFile(filepath.Join(mnt, f))
+		if err != nil || !bytes.Equal(got, one) && !bytes.Equal(got, two) {
+			t.Errorf("%s: %d bytes, %v", f, len(got), err)
+		}
+	}
+
+	// It grows while it is mounted.
+	ok(t, "resize", "data", "512M")
+	if size := strings.TrimSpace(tool(t, "blockdev", "--getsize64", device)); size != "536870912" {
+		t.Errorf("the device has %s bytes", size)
+	}
+	a := decode[attached](t, ok(t, "info", "data", "--json"))
+	if a.State != "attached" || a.Attached.SizeBytes != 512<<20 || a.Attached.Frontends[0].Address != device {
+		t.Errorf("%+v %+v", a, a.Attached)
+	}
+	unmount()
+	unmountCopy()
+	tool(t, "e2fsck", "-fn", device)
+	tool(t, "e2fsck", "-fp", device)
+	tool(t, "resize2fs", device) // while mounted it may need CAP_SYS_RESOURCE
+	tool(t, "e2fsck", "-fn", device)
+	ok(t, "detach", "data")
+	ok(t, "detach", "copy")
+	if _, err := os.Stat(filepath.Join("/sys/block", filepath.Base(device), "loop", "backing_file")); err == nil {
+		t.Errorf("%s is still there", device)
+	}
+
+	// Out of the store, and into another.
+	ok(t, "check", "data")
+	ok(t, "export", "data", filepath.Join(dir, "data.img"))
+	ok(t, "import", filepath.Join(dir, "data.img"), "data", "--store", filepath.Join(dir, "elsewhere"))
+	t.Setenv("RUNTIME_LSVD_STORE", filepath.Join(dir, "elsewhere"))
+	unmount = mount(t, strings.TrimSpace(ok(t, "attach", "data")), mnt)
+	same(t, filepath.Join(mnt, "killed"), one)
+	unmount()
+	ok(t, "detach", "data")
+	ok(t, "delete", "data", "--yes")
+	t.Setenv("RUNTIME_LSVD_STORE", "")
+	ok(t, "snapshot", "delete", "data@first", "--yes")
+	ok(t, "delete", "data", "--yes")
+	ok(t, "delete", "copy", "--yes")
+	objects(t, filepath.Join(dir, "state", "lsvd", "store"), false)
+}
+
+// TestForce takes a device away from a mounted file system.
+func TestForce(t *testing.T) {
+	dir := blockMachine(t)
+	ok(t, "create", "data", "--size", "64M")
+	device := strings.TrimSpace(ok(t, "attach", "data"))
+	tool(t, "mkfs.ext4", "-q", device)
+	unmount := mount(t, device, filepath.Join(dir, "mnt"))
+	began := time.Now()
+	ok(t, "detach", "data", "--force")
+	if err := os.WriteFile(filepath.Join(dir, "mnt", "x"), make([]byte, 1<<20), 0o600); err == nil {
+		f, err := os.Open(filepath.Join(dir, "mnt"))
+		if err == nil {
+			err = f.Sync()
+			f.Close()
+		}
+		if err == nil {
+			t.Error("writing goes on after the device was taken away")
+		}
+	}
+	unmount()
+	if took := time.Since(began); took > 20*time.Second {
+		t.Errorf("that took %s", took)
+	}
+	ok(t, "check", "data")
+}

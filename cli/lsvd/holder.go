@@ -1,0 +1,130 @@
+package lsvd
+
+import (
+	"context"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"miren.dev/runtime/cli/command"
+	"miren.dev/runtime/cli/exit"
+	"miren.dev/runtime/lsvd/holder"
+	"miren.dev/runtime/pkg/errs"
+	"miren.dev/runtime/pkg/proc"
+	"miren.dev/runtime/servers/disks"
+)
+
+// How often the holder looks whether the daemon lives, and how long it waits
+// after an attempt to start one.
+const (
+	watchDaemon  = 200 * time.Millisecond
+	restartPause = 3 * time.Second
+)
+
+type holderOptions struct {
+	base
+	dir string
+}
+
+func newHolder(e *command.Env) *cobra.Command {
+	o := &holderOptions{base: newBase(e)}
+	cmd := &cobra.Command{
+		Use:   "holder",
+		Short: "Keep block devices while no disk daemon serves them",
+		Long: `Keeps the connections of attached block devices while the disk daemon is replaced or has crashed, and starts a daemon that was killed. The
+daemon starts it; it ends when it holds nothing.`,
+		Hidden: true,
+		Args:   command.Args(0, 0),
+		RunE:   func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context()) },
+	}
+	cmd.Flags().StringVar(&o.dir, "dir", "", "where its socket is")
+	return cmd
+}
+
+func (o *holderOptions) run(ctx context.Context) error {
+	if o.dir == "" {
+		return exit.Usagef("--dir is missing")
+	}
+	logger := slog.New(slog.NewTextHandler(command.BoundedLog(os.Stderr), nil))
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		o.watch(ctx, logger)
+	}()
+	err := holder.Run(ctx, holder.Socket(o.dir), holder.Options{Logger: logger})
+	cancel()
+	<-done
+	return err
+}
+
+// watch starts a daemon when there is none and something is held for it.
+func (o *holderOptions) watch(ctx context.Context, logger *slog.Logger) {
+	tick := time.NewTicker(watchDaemon)
+	defer tick.Stop()
+	var last time.Time
+	record := disks.Record(filepath.Clean(o.dir))
+	for {
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return
+		}
+		if time.Since(last) < restartPause {
+			continue
+		}
+		// One that ended in order has removed its record; whoever stopped it
+		// knows that the devices wait.
+		if !killed(record) || !o.holds(ctx) {
+			continue
+		}
+		last = time.Now()
+		logger.Warn("the disk daemon was killed; starting another")
+		c, err := o.daemon(ctx)
+		if err != nil {
+			logger.Error("the disk daemon could not be started", "err", err)
+			continue
+		}
+		c.Close()
+	}
+}
+
+// killed reports that the daemon has ended without removing its record.
+func killed(record string) bool {
+	if _, err := os.Stat(record); err != nil {
+		return false
+	}
+	p, err := proc.Find(record)
+	return err == nil && p == nil
+}
+
+// holds reports whether something waits for a daemon.
+func (o *holderOptions) holds(ctx context.Context) bool {
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	c, err := holder.Dial(ctx, holder.Socket(o.dir))
+	if err != nil {
+		return false
+	}
+	defer c.Close()
+	list, err := c.List(ctx)
+	return err == nil && len(list) > 0
+}
+
+// daemonPath is the program to start as daemon: this one, or what has been
+// installed in its place since.
+func daemonPath() (string, error) {
+	exe, err := os.Executable()
+	if err != nil {
+		return "", errs.New(errs.Internal, "find this program: %w", err)
+	}
+	const deleted = " (deleted)"
+	if n := len(exe) - len(deleted); n > 0 && exe[n:] == deleted {
+		exe = exe[:n]
+	}
+	return exe, nil
+}
