@@ -225,7 +225,7 @@ func (o *benchOptions) one(ctx context.Context, d *host.Disk, b benchmark) (meas
 			rng := rand.New(rand.NewPCG(uint64(i), 1))
 			p := make([]byte, b.bytes)
 			fill(p, rng)
-			for time.Now().Before(end) && ctx.Err() == nil {
+			for first := true; (first || time.Now().Before(end)) && ctx.Err() == nil; first = false {
 				at := next.Add(1) - 1
 				if b.random {
 					at = rng.Int64N(blocks)

@@ -69,6 +69,10 @@ func (o *daemonOptions) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if c, err := o.connect(ctx); err == nil {
+		c.Close()
+		return errs.New(errs.FailedPrecondition, "another disk daemon runs for %s", in.StateDir).WithHint("use it; `r lsvd daemon --restart` replaces it, --stop ends it")
+	}
 	logger := slog.New(slog.NewTextHandler(command.BoundedLog(os.Stderr), &slog.HandlerOptions{Level: level}))
 	if err := attach.Prepare(logger); err != nil {
 		return err
