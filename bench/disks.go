@@ -19,14 +19,14 @@ import (
 )
 
 const (
-	diskSize   = 2 << 30
+	diskSize   = 1 << 30
 	diskCache  = 128 << 20
-	diskMemory = 640 << 20 // of each side that serves from files, page cache included
+	diskMemory = 512 << 20 // of each side that serves from files, page cache included
 	hotSize    = 96 << 20  // fits the cache
 )
 
 var loads = struct{ write1M, read1M, randwrite1, randwrite32, randread32, hotread32, fsync load }{
-	write1M:     load{name: "write 1M", args: "--rw=write --bs=1m --iodepth=8", mib: true, size: 1 << 30, once: true},
+	write1M:     load{name: "write 1M", args: "--rw=write --bs=1m --iodepth=8", mib: true, size: diskSize / 2, once: true},
 	read1M:      load{name: "read 1M", args: "--rw=read --bs=1m --iodepth=8", mib: true, size: diskSize},
 	randwrite1:  load{name: "randwrite 4K QD1", args: "--rw=randwrite --bs=4k --iodepth=1", size: diskSize},
 	randwrite32: load{name: "randwrite 4K QD32", args: "--rw=randwrite --bs=4k --iodepth=32", size: diskSize},

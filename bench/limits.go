@@ -6,8 +6,8 @@ var titles = map[string]struct{ title, how string }{
 		"process with `entity/pgstore` on a private PostgreSQL. Peer: etcd with `client/v3`, `If(ModRevision).Then(Put)`. Watch latency is from the\n" +
 		"beginning of a put to its event at each of four watchers on connections of their own; every watcher is checked to have seen every put, in order."},
 	"rpc": {"RPC", "One connection, TLS 1.3 with client certificates. Calls echo 200 bytes. Peer: grpc-go with protobuf `BytesValue`."},
-	"disks": {"Disks", "A volume of 2 GiB, full of data that does not compress, served by a process of its own (cache 128 MiB, store a directory on the same disk). It and the\n" +
-		"peers that have files run under memory limits of 640 MiB, page cache included. Peers: nbdkit, `qemu-nbd --cache=none --aio=native`, and for attached disks\n" +
+	"disks": {"Disks", "A volume of 1 GiB, full of data that does not compress, served by a process of its own (cache 128 MiB, store a directory on the same disk). It and the\n" +
+		"peers that have files run under memory limits of 512 MiB, page cache included. Peers: nbdkit, `qemu-nbd --cache=none --aio=native`, and for attached disks\n" +
 		"`losetup --direct-io=on --sector-size 4096` on a file. What a turn of ours writes goes to the store after the turn, outside of everybody's time; the rows\n" +
 		"*upload and GC running* say what is left while it does. Recovery: a volume of 100 GiB, 4 KiB of every 2 MiB written, with a log of 64 KiB writes that\n" +
 		"never reached the store; snapshot and clone are of that volume, sent. Memory: after a collection, each disk written and read before."},
