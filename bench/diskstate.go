@@ -24,6 +24,22 @@ const (
 	idleDisks = 50
 )
 
+// benchDiskState measures what has no peer.
+func benchDiskState(ctx context.Context, b *bench) error {
+	d, err := newDisks(b, "diskstate")
+	if err != nil {
+		return err
+	}
+	var all []error
+	for _, f := range []func(context.Context) error{d.recovery, d.idle, d.amplification} {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		all = append(all, f(ctx))
+	}
+	return errors.Join(all...)
+}
+
 // recovery kills a process whose disk has a long log, and opens the disk;
 // then it makes snapshots and clones of it and reads from them.
 func (d *disks) recovery(ctx context.Context) (err error) {

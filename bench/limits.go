@@ -9,8 +9,10 @@ var titles = map[string]struct{ title, how string }{
 	"disks": {"Disks", "A volume of 1 GiB, full of data that does not compress, served by a process of its own (cache 128 MiB, store a directory on the same disk). It and the\n" +
 		"peers that have files run under memory limits of 512 MiB, page cache included. Peers: nbdkit, `qemu-nbd --cache=none --aio=native`, and for attached disks\n" +
 		"`losetup --direct-io=on --sector-size 4096` on a file. What a turn of ours writes goes to the store after the turn, outside of everybody's time; the rows\n" +
-		"*upload and GC running* say what is left while it does. Recovery: a volume of 100 GiB, 4 KiB of every 2 MiB written, with a log of 64 KiB writes that\n" +
-		"never reached the store; snapshot and clone are of that volume, sent. Memory: after a collection, each disk written and read before."},
+		"*upload and GC running* say what is left while it does."},
+	"diskstate": {"State of disks", "Recovery: a volume of 100 GiB, 4 KiB of every 2 MiB written, with a log of 64 KiB writes that never reached the store, after kill -9,\n" +
+		"with 512 MiB of memory. Snapshot and clone are of that volume, sent. Memory: after a collection, each disk written and read before. Write\n" +
+		"amplification: what GC wrote on top of the caller's random 4 KiB writes, with default options but segments of 1 MiB, in a store in memory."},
 	"memory": {"Memory", "Proportional set size (PSS) of each process after one app was deployed and the installation was left alone for a while. Pages that other\n" +
 		"installations on the machine map too (the same binaries) count in part only: measure with no other running."},
 	"sandbox": {"Sandboxes", "Create to first exec: `Sandboxes.Run`, `Wait` and `Exec` of `/bin/true` through RPC until its exit code is there, with network, limits,\n" +

@@ -24,6 +24,7 @@ var areas = []struct {
 	{"store", "conditional puts and watch latency against etcd", benchStore},
 	{"rpc", "calls and streams against grpc-go", benchRPC},
 	{"disks", "the virtual disk against nbdkit, qemu-nbd and a loop device", benchDisks},
+	{"diskstate", "recovery, snapshots, clones, memory and garbage of the virtual disk", benchDiskState},
 	{"memory", "idle memory of the control plane", benchMemory},
 	{"sandbox", "create to first exec against runsc run, exec latency", benchSandbox},
 	{"deploy", "warm redeploy against buildctl", benchDeploy},
@@ -104,7 +105,7 @@ func run() int {
 func usage() {
 	fmt.Fprintln(os.Stderr, "usage: bench [flags] [benchmark...]    (all of them unless named)")
 	for _, a := range areas {
-		fmt.Fprintf(os.Stderr, "  %-8s %s\n", a.name, a.doc)
+		fmt.Fprintf(os.Stderr, "  %-9s %s\n", a.name, a.doc)
 	}
 	flag.PrintDefaults()
 }
