@@ -174,18 +174,26 @@ func (c *cache) stored(ctx context.Context, x *source, s *manifest.Segment, off,
 // sealed keeps what was just written, which is likely to be read soon. object
 // is the segment s, which the store has by now.
 func (c *cache) sealed(s *manifest.Segment, object []byte) {
-	if c.disk == nil && (c.near != nil || c.room < segment.FrameSize) {
+	if c.disk == nil && c.near == nil && c.room < segment.FrameSize {
 		return
 	}
 	x, _, err := segment.Open(s.Ref, c.key, int64(len(object)), object)
 	if err != nil || x.Fence {
 		return // it was built a moment ago; to keep it is a favour
 	}
+	var src *source
+	if c.near != nil {
+		src = c.keep(s, x)
+	}
 	for f := range x.Frames() {
-		if c.near != nil && x.IsPlain(f) {
-			continue // read from the store just as well
-		}
 		off, n := x.Range(f, f+1)
+		if src != nil && x.IsPlain(f) {
+			src.learn(f, object[off:off+n]) // read from the store just as well
+			continue
+		}
+		if c.disk == nil && src != nil {
+			continue
+		}
 		fr := newFrame(x.PlainSize(f))
 		if x.DecodeInto(f, append([]byte(nil), object[off:off+n]...), fr.data) == nil {
 			if c.disk != nil {
