@@ -27,10 +27,12 @@ type daemonOptions struct {
 	metrics      string
 	drain        time.Duration
 	logLevel     string
+	diskCache    command.Bytes
+	noDiskCache  bool
 }
 
 func newDaemon(e *command.Env) *cobra.Command {
-	o := &daemonOptions{base: newBase(e)}
+	o := &daemonOptions{base: newBase(e), diskCache: 4 << 30}
 	cmd := &cobra.Command{
 		Use:   "daemon",
 		Short: "Be the disk daemon, or stop it",
@@ -47,8 +49,11 @@ When it stops it sends what is unsent and closes the disks; what the store does 
 	cmd.Flags().BoolVar(&o.status, "status", false, "say how the running daemon is")
 	cmd.Flags().StringVar(&o.metrics, "metrics", "", "address to serve /metrics at by HTTP as well, as 127.0.0.1:9109")
 	cmd.Flags().DurationVar(&o.drain, "drain-timeout", 30*time.Second, "how long disks may send what is unsent when it stops")
+	cmd.Flags().Var(&o.diskCache, "disk-cache", "what all disks together keep of remote stores on the local disk")
+	cmd.Flags().BoolVar(&o.noDiskCache, "no-disk-cache", false, "keep nothing of remote stores on the local disk")
 	cmd.Flags().StringVar(&o.logLevel, "log-level", "info", "debug, info, warn or error")
 	cmd.MarkFlagsMutuallyExclusive("stop", "restart", "status")
+	cmd.MarkFlagsMutuallyExclusive("disk-cache", "no-disk-cache")
 	return cmd
 }
 
@@ -73,6 +78,9 @@ func (o *daemonOptions) run(ctx context.Context) error {
 		c.Close()
 		return errs.New(errs.FailedPrecondition, "another disk daemon runs for %s", in.StateDir).WithHint("use it; `r lsvd daemon --restart` replaces it, --stop ends it")
 	}
+	if o.noDiskCache {
+		o.diskCache = 0
+	}
 	logger := slog.New(slog.NewTextHandler(command.BoundedLog(os.Stderr), &slog.HandlerOptions{Level: level}))
 	if err := attach.Prepare(logger); err != nil {
 		return err
@@ -82,7 +90,7 @@ func (o *daemonOptions) run(ctx context.Context) error {
 		return err
 	}
 	dir := in.Socket("lsvd")
-	return disks.Run(ctx, disks.Config{StateDir: in.State("lsvd"), RunDir: dir, Metrics: o.metrics, Logger: logger, CloseTimeout: o.drain,
+	return disks.Run(ctx, disks.Config{StateDir: in.State("lsvd"), RunDir: dir, Metrics: o.metrics, Logger: logger, CloseTimeout: o.drain, DiskCacheBytes: int64(o.diskCache),
 		Holder: holder.Spec{Path: exe, Dir: dir, Args: []string{"lsvd", "holder", "--dir", dir, "--state-dir", in.StateDir, "--run-dir", filepath.Dir(in.RunDir)}}})
 }
 

@@ -32,6 +32,7 @@ import (
 	"miren.dev/runtime/lsvd/catalog"
 	"miren.dev/runtime/lsvd/host"
 	"miren.dev/runtime/lsvd/metrics"
+	"miren.dev/runtime/lsvd/vfs"
 	"miren.dev/runtime/pkg/errs"
 )
 
@@ -45,6 +46,10 @@ type Config struct {
 	CloseTimeout time.Duration
 	// Holder keeps block devices while no daemon runs; nil: they fail then.
 	Holder attach.Holder
+	// DiskCacheBytes bounds what all disks together keep of remote stores in
+	// the directory cache of the state directory; 0: nothing. Encrypted
+	// volumes keep nothing there.
+	DiskCacheBytes int64
 }
 
 // How long to wait before a disk that cannot be opened is tried again.
@@ -58,6 +63,7 @@ type Daemon struct {
 	cfg   Config
 	log   *slog.Logger
 	ready chan struct{}
+	cache *lsvd.DiskCache // nil: none
 
 	mu      sync.Mutex
 	ctx     context.Context // ends when the daemon stops; nil before Run
@@ -111,6 +117,14 @@ func (d *Daemon) Run(ctx context.Context) error {
 	if err != nil {
 		d.log.Warn("block devices were left by somebody and stay", "err", err)
 	}
+	if d.cfg.DiskCacheBytes > 0 {
+		if d.cache, err = d.openCache(); err != nil {
+			// Disks work without it, and what it holds can be had again.
+			d.log.Warn("there is no disk cache", "err", err)
+		} else {
+			defer d.cache.Close()
+		}
+	}
 	d.mu.Lock()
 	d.ctx = ctx
 	for _, s := range specs {
@@ -126,6 +140,14 @@ func (d *Daemon) Run(ctx context.Context) error {
 	close(d.ready)
 	<-ctx.Done()
 	return d.closeAll()
+}
+
+func (d *Daemon) openCache() (*lsvd.DiskCache, error) {
+	dir, err := vfs.OpenDir(filepath.Join(d.cfg.State.Dir(), "cache"))
+	if err != nil {
+		return nil, err
+	}
+	return lsvd.OpenDiskCache(dir, d.cfg.DiskCacheBytes, d.log)
 }
 
 func (d *Daemon) lock() (*os.File, error) {

@@ -45,6 +45,8 @@ type Config struct {
 	CloseTimeout time.Duration
 	// Holder says how to start what keeps block devices between two daemons.
 	Holder holder.Spec
+	// DiskCacheBytes bounds the disk cache; 0: none.
+	DiskCacheBytes int64
 }
 
 // Socket is where the daemon with a run directory is controlled.
@@ -70,7 +72,7 @@ func Run(ctx context.Context, cfg Config) error {
 		held.end(ctx)
 	}()
 	engine, err := daemon.New(daemon.Config{State: state, RunDir: cfg.RunDir, Logger: cfg.Logger, CloseTimeout: cfg.CloseTimeout,
-		Holder: held})
+		Holder: held, DiskCacheBytes: cfg.DiskCacheBytes})
 	if err != nil {
 		return err
 	}
