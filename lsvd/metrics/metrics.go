@@ -47,6 +47,9 @@ var (
 	descHits     = desc("cache_hits_total", "Reads of a frame that the cache had.")
 	descMisses   = desc("cache_misses_total", "Reads of a frame that the cache did not have.")
 	descCache    = desc("cache_bytes", "Memory that the cache uses.")
+	descDiskHits = desc("cache_disk_hits_total", "Of the reads that memory did not have, those that the disk cache had.")
+	descFetched  = desc("store_read_bytes_total", "Bytes of segments read from the store.")
+	descAhead    = desc("read_ahead_bytes_total", "Bytes brought in before they were asked for.")
 	descRetries  = desc("store_retries_total", "Operations on the store that were tried again.")
 	descOps      = desc("operation_seconds", "Time that operations took.", "frontend", "op")
 	descOpBytes  = desc("operation_bytes_total", "Bytes that operations moved or cleared.", "frontend", "op")
@@ -57,7 +60,7 @@ var (
 )
 
 var all = []*prometheus.Desc{descUp, descLag, descUnsent, descWritten, descStored, descAmp, descLive, descHeld, descSegments, descLog, descHits, descMisses,
-	descCache, descRetries, descOps, descOpBytes, descOpErrors, descBusy, descStoreOps, descStoreSec}
+	descCache, descDiskHits, descFetched, descAhead, descRetries, descOps, descOpBytes, descOpErrors, descBusy, descStoreOps, descStoreSec}
 
 // Describe implements prometheus.Collector.
 func (c *Collector) Describe(ch chan<- *prometheus.Desc) {
@@ -102,6 +105,9 @@ func (c *Collector) Collect(ch chan<- prometheus.Metric) {
 		count(descHits, float64(x.CacheHits))
 		count(descMisses, float64(x.CacheMisses))
 		gauge(descCache, float64(x.CacheBytes))
+		count(descDiskHits, float64(x.CacheDiskHits))
+		count(descFetched, float64(x.StoreReadBytes))
+		count(descAhead, float64(x.ReadAhead))
 		count(descRetries, float64(x.StoreFailures))
 		histogram := func(d *prometheus.Desc, h Counts, labels ...string) {
 			ch <- prometheus.MustNewConstHistogram(d, h.Count, h.Sum.Seconds(), h.cumulative(), append([]string{s.Volume}, labels...)...)
