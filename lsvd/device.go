@@ -13,6 +13,7 @@ import (
 	"miren.dev/runtime/lsvd/internal/extent"
 	"miren.dev/runtime/lsvd/internal/manifest"
 	"miren.dev/runtime/lsvd/internal/name"
+	"miren.dev/runtime/lsvd/internal/segment"
 	"miren.dev/runtime/lsvd/internal/wal"
 	"miren.dev/runtime/lsvd/store"
 	"miren.dev/runtime/pkg/errs"
@@ -121,9 +122,11 @@ type cut struct {
 	first, last uint64
 	bytes       int64
 	born        time.Time
-	over        *extent.Map // to sequence numbers of chunks
-	chunks      []wal.Chunk // by sequence number from first on
-	sealed      []byte      // the segment, once built
+	over        *extent.Map     // to sequence numbers of chunks
+	chunks      []wal.Chunk     // by sequence number from first on
+	sealed      []byte          // the segment, once built
+	defines     []segment.Entry // its entries
+	created     bool            // the store has it
 }
 
 func newCut() *cut {

@@ -228,8 +228,8 @@ func (d *Device) relocate(ctx context.Context, moves []move) error {
 		h.First, h.Last = min(h.First, m.seq), max(h.Last, m.seq)
 		blocks += m.n
 	}
-	b, err := segment.Build(h, d.opts.Key, d.opts.Random, entries, func(i int, p []byte) error {
-		err := d.cache.read(ctx, &moves[i].seg.Segment, uint64(moves[i].from.Off), p)
+	b, err := segment.Build(h, d.opts.Key, d.opts.Random, entries, func(i int, first uint64, p []byte) error {
+		err := d.cache.read(ctx, &moves[i].seg.Segment, uint64(moves[i].from.Off)+first, p)
 		if errs.Is(err, errs.Corrupt) {
 			d.leave(moves[i].seg, err)
 		}

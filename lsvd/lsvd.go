@@ -115,7 +115,7 @@ type Options struct {
 	AcceptLoss bool
 
 	Now    func() time.Time // default time.Now
-	Random io.Reader        // default crypto/rand
+	Random io.Reader        // default crypto/rand; used concurrently
 
 	manual bool // tests: no goroutines, the caller steps
 }

@@ -125,7 +125,7 @@ func (d *Device) recover(ctx context.Context, fs vfs.FS) (rec Recovery, err erro
 	if err := d.loadMap(ctx, &rec); err != nil {
 		return rec, err
 	}
-	if err := d.followChain(ctx, chain, &rec); err != nil {
+	if err := d.followChain(ctx, chain, found, &rec); err != nil {
 		return rec, err
 	}
 	rec.Durable = d.man.Durable
@@ -160,7 +160,7 @@ func (d *Device) recover(ctx context.Context, fs vfs.FS) (rec Recovery, err erro
 
 // followChain adopts the segments after the manifest and ends the chain with
 // a fence, so that its owner cannot add to it.
-func (d *Device) followChain(ctx context.Context, epoch uint64, rec *Recovery) error {
+func (d *Device) followChain(ctx context.Context, epoch uint64, found *wal.Found, rec *Recovery) error {
 	if epoch == 0 {
 		return nil // never opened
 	}
@@ -177,7 +177,7 @@ func (d *Device) followChain(ctx context.Context, epoch uint64, rec *Recovery) e
 			return err
 		})
 		if errs.Is(err, errs.NotFound) {
-			if err := d.lostAfter(ctx, ref, rec); err != nil {
+			if err := d.lostAfter(ctx, ref, found, rec); err != nil {
 				return err
 			}
 			if _, err := d.st.Create(ctx, ref.Key(), segment.Fence(ref)); err == nil {
@@ -209,22 +209,45 @@ func (d *Device) followChain(ctx context.Context, epoch uint64, rec *Recovery) e
 	}
 }
 
-// lostAfter refuses, unless told to accept it, a chain that has segments
-// after ref, which is not there.
-func (d *Device) lostAfter(ctx context.Context, ref name.Ref, rec *Recovery) error {
+// lostAfter refuses, unless told to accept it, a chain that has segments after
+// ref, which is not there. It is no loss if the log has what they have: they
+// were on their way together when their owner ended.
+func (d *Device) lostAfter(ctx context.Context, ref name.Ref, found *wal.Found, rec *Recovery) error {
+	var later *name.Ref
+	var size int64
 	for i, err := range d.st.List(ctx, name.Prefix(d.vol)+name.Data.String()+"/") {
 		if err != nil {
 			return err
 		}
-		if r, ok := name.ParseKey(i.Key); ok && r.Epoch == ref.Epoch && r.Num > ref.Num && i.Size > segment.TrailerSize {
-			rec.LostAfter = true
-			if !d.opts.AcceptLoss {
-				return errs.New(errs.Corrupt, "segment %s is missing, but later ones exist", ref).
-					WithHint("restore the object; or accept that the disk goes back to what it was before it")
-			}
-			d.logger.Warn("chain ends early: a segment is missing", "segment", ref.String())
+		if r, ok := name.ParseKey(i.Key); ok && r.Epoch == ref.Epoch && r.Num > ref.Num && i.Size > segment.TrailerSize && (later == nil || r.Num > later.Num) {
+			later, size = &r, i.Size
+		}
+	}
+	if later == nil {
+		return nil
+	}
+	var has uint64
+	err := again(func() error {
+		tail, err := d.st.GetRange(ctx, later.Key(), size-segment.TrailerSize, segment.TrailerSize)
+		if err == nil {
+			has, err = segment.Last(*later, tail)
+		}
+		return err
+	})
+	if err == nil {
+		var last uint64
+		if last, _, err = found.Replay(ref.Epoch, d.man.Durable, func(*wal.Chunk) error { return nil }); err == nil && last >= has {
 			return nil
 		}
 	}
+	if err != nil && !errs.Is(err, errs.Corrupt) {
+		return err
+	}
+	rec.LostAfter = true
+	if !d.opts.AcceptLoss {
+		return errs.New(errs.Corrupt, "segment %s is missing, but later ones exist and the local log does not have what they have", ref).
+			WithHint("restore the object; or accept that the disk goes back to what it was before it")
+	}
+	d.logger.Warn("chain ends early: a segment is missing", "segment", ref.String())
 	return nil
 }

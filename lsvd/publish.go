@@ -3,6 +3,9 @@ package lsvd
 import (
 	"bytes"
 	"context"
+	"runtime"
+	"slices"
+	"sync"
 	"time"
 
 	"miren.dev/runtime/lsvd/internal/extent"
@@ -173,36 +176,92 @@ func (d *Device) drain(ctx context.Context, clean bool) error {
 	return nil
 }
 
-// publish creates the segment of the oldest frozen cut and lets the base map
+// uploads is how many segments of one disk are on their way at once.
+const uploads = 4
+
+// seals bounds how many segments are being built at once in this process, so
+// that the disks' users get the processors too.
+var seals = make(chan struct{}, max(1, runtime.NumCPU()/2))
+
+// publish creates the segments of the oldest frozen cuts and lets the base map
 // take over; it reports whether there was one. The caller holds pub.
+//
+// Segments are created several at a time and adopted in order. So a crash may
+// leave some in the store before an earlier one is there. Open sees from the
+// log that nothing is missing: it has them all, durably, until they are adopted.
 func (d *Device) publish(ctx context.Context) (bool, error) {
 	d.mu.RLock()
-	var c *cut
-	if len(d.frozen) > 0 {
-		c = d.frozen[0]
-	}
+	cuts := slices.Clone(d.frozen[:min(len(d.frozen), uploads)])
 	d.mu.RUnlock()
-	if c == nil {
+	if len(cuts) == 0 {
 		return false, nil
 	}
-	ref := name.Ref{Volume: d.vol, Kind: name.Data, Epoch: d.epoch, Num: d.man.ChainNext}
-	entries := c.entries()
-	if c.sealed == nil {
-		// Built once: an attempt of unknown outcome is told apart by content.
-		b, err := segment.Build(segment.Head{Ref: ref, First: c.first, Last: c.last, Plain: d.plain}, d.opts.Key, d.opts.Random, entries, func(i int, p []byte) error {
-			return c.read(entries[i].LBA, p)
-		})
-		if err != nil {
-			return false, d.fail(errs.Wrap(err, "seal cut %d-%d", c.first, c.last)) // the log cannot be read
+	if d.opts.manual {
+		cuts = cuts[:1]
+	}
+	if len(cuts) > 1 {
+		if err := d.wal.SyncTo(cuts[len(cuts)-1].last); err != nil {
+			return false, d.fail(err)
 		}
-		c.sealed = b
+	}
+	failed := make([]error, len(cuts))
+	var wg sync.WaitGroup
+	for i, c := range cuts[1:] {
+		wg.Go(func() { failed[i+1] = d.send(ctx, c, i+1) })
+	}
+	failed[0] = d.send(ctx, cuts[0], 0)
+	wg.Wait()
+	for i, c := range cuts {
+		if failed[i] != nil {
+			return i > 0, failed[i]
+		}
+		d.sent(c)
+	}
+	return true, nil
+}
+
+// send creates the segment of the cut that is k-th in the queue. It changes
+// nothing but the cut. The caller holds pub.
+func (d *Device) send(ctx context.Context, c *cut, k int) error {
+	if c.created {
+		return nil
+	}
+	ref := name.Ref{Volume: d.vol, Kind: name.Data, Epoch: d.epoch, Num: d.man.ChainNext + uint64(k)}
+	if err := d.seal(c, ref); err != nil {
+		return d.fail(errs.Wrap(err, "seal cut %d-%d", c.first, c.last)) // the log cannot be read
 	}
 	if err := d.create(ctx, ref, c.sealed); err != nil {
-		return false, err
+		return err
 	}
+	c.created = true
+	return nil
+}
+
+// seal builds the segment of a cut, once: an attempt of unknown outcome to
+// create it is told apart by content.
+func (d *Device) seal(c *cut, ref name.Ref) error {
+	if c.sealed != nil {
+		return nil
+	}
+	seals <- struct{}{}
+	defer func() { <-seals }()
+	entries := c.entries()
+	b, err := segment.Build(segment.Head{Ref: ref, First: c.first, Last: c.last, Plain: d.plain}, d.opts.Key, d.opts.Random, entries, func(i int, first uint64, p []byte) error {
+		return c.read(entries[i].LBA+first, p)
+	})
+	if err == nil {
+		c.sealed, c.defines = b, entries
+	}
+	return err
+}
+
+// sent adopts the segment of the oldest frozen cut, which the store has. The
+// caller holds pub.
+func (d *Device) sent(c *cut) {
+	ref := name.Ref{Volume: d.vol, Kind: name.Data, Epoch: d.epoch, Num: d.man.ChainNext}
 	s := manifest.Segment{Num: d.man.NextSegment, Ref: ref, Size: int64(len(c.sealed)), First: c.first, Last: c.last}
 	d.cache.sealed(&s, c.sealed)
-	d.adopt(&s, entries)
+	d.adopt(&s, c.defines)
 	d.stats.published.Add(int64(s.Blocks) * BlockSize)
 	d.earn(gcRate * int64(s.Blocks))
 	d.mu.Lock()
@@ -215,7 +274,6 @@ func (d *Device) publish(ctx context.Context) (bool, error) {
 	d.since++
 	d.pass()
 	d.wal.Release(c.last)
-	return true, nil
 }
 
 // create makes an object that only this device makes. If it is there already
@@ -296,7 +354,7 @@ func (c *cut) entries() []segment.Entry {
 	return out
 }
 
-// read fills p with the cut's data from lba, which is mapped to one chunk.
+// read fills p with the cut's data from lba, which is mapped.
 func (c *cut) read(lba uint64, p []byte) error {
 	var err error
 	c.over.Walk(lba, uint64(len(p)/BlockSize), func(_, _ uint64, v extent.Value) bool {

@@ -233,6 +233,16 @@ func (s *sim) freeze() {
 	s.d.freeze()
 }
 
+// sendAhead creates the segment of a cut that is not the next one, as a crash
+// may find it when several are on their way.
+func (s *sim) sendAhead() {
+	if n := len(s.d.frozen); n > 1 {
+		k := 1 + s.rng.IntN(n-1)
+		s.check("sync", s.d.wal.SyncTo(s.d.frozen[k].last))
+		s.soft("send", s.d.send(s.ctx(), s.d.frozen[k], k))
+	}
+}
+
 func (s *sim) step() {
 	ctx := s.ctx()
 	switch r := s.rng.IntN(100); {
@@ -247,6 +257,8 @@ func (s *sim) step() {
 		}
 	case r < 72:
 		s.freeze()
+	case r < 73:
+		s.sendAhead()
 	case r < 80:
 		_, err := s.d.publish(ctx)
 		s.soft("publish", err)

@@ -42,6 +42,7 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"io"
+	"slices"
 	"sync"
 
 	"github.com/klauspost/compress/zstd"
@@ -157,10 +158,11 @@ func nonce(n uint32) []byte {
 
 var zeros [FrameSize]byte
 
-// Build encodes a segment. read fills p with the data of entries[i]; it is
-// called once for each entry with data, in order. salt needs 16 random bytes
-// if there is a key. Entries must be sorted by address and not overlap.
-func Build(h Head, key []byte, random io.Reader, entries []Entry, read func(i int, p []byte) error) ([]byte, error) {
+// Build encodes a segment. read fills p with data of entries[i] from its block
+// first on; it is called for consecutive pieces, in order. random gives 16
+// bytes of salt if there is a key. Entries must be sorted by address and not
+// overlap. It holds no more than the object and one frame in memory.
+func Build(h Head, key []byte, random io.Reader, entries []Entry, read func(i int, first uint64, p []byte) error) ([]byte, error) {
 	var flags uint8
 	var salt [16]byte
 	var aead cipher.AEAD
@@ -183,57 +185,66 @@ func Build(h Head, key []byte, random io.Reader, entries []Entry, read func(i in
 	if blocks > MaxBlocks {
 		return nil, errs.New(errs.Internal, "segment of %d blocks", blocks)
 	}
-	var index wire.Writer
+	count := (blocks + FrameBlocks - 1) / FrameBlocks
+	var index, frames wire.Writer
 	index.Uvarint(uint64(len(entries)))
+	var out []byte
+	plain := make([]byte, 0, FrameSize)
+	n := uint32(0)
+	flush := func() {
+		at := len(out)
+		codec := uint8(codecZstd)
+		if h.Plain && !bytes.Equal(plain, zeros[:len(plain)]) {
+			codec, out = codecNone, append(out, plain...)
+		} else if out = encoder().EncodeAll(plain, out); len(out)-at > len(plain)*15/16 {
+			codec, out = codecNone, append(out[:at], plain...)
+		}
+		if aead != nil {
+			out = aead.Seal(out[:at], nonce(n), out[at:], nil)
+		}
+		if n == 0 { // what the first frame became tells about the rest
+			out = slices.Grow(out, int(count-1)*(len(out)+len(out)/8)+len(entries)*8+int(count)*8+TrailerSize)
+		}
+		stored := out[at:]
+		frames.Uvarint(uint64(len(stored)))
+		frames.U8(codec)
+		frames.U32(wire.CRC1(stored))
+		plain = plain[:0]
+		n++
+	}
 	end := uint64(0)
-	data := make([]byte, 0, blocks*Block)
 	for i, e := range entries {
 		index.Uvarint(e.LBA - end)
 		end = e.LBA + e.Blocks
 		var zero uint64
 		if e.Zero {
 			zero = 1
-		} else {
-			n := len(data)
-			data = data[:n+int(e.Blocks*Block)]
-			if err := read(i, data[n:]); err != nil {
+		}
+		for done := uint64(0); zero == 0 && done < e.Blocks; {
+			k := min(e.Blocks-done, uint64(FrameSize-len(plain))/Block)
+			at := len(plain)
+			plain = plain[:at+int(k*Block)]
+			if err := read(i, done, plain[at:]); err != nil {
 				return nil, err
+			}
+			if done += k; len(plain) == FrameSize {
+				flush()
 			}
 		}
 		index.Uvarint(e.Blocks<<1 | zero)
 		index.Uvarint(h.Last - e.Seq)
 	}
-	index.Uvarint(uint64((len(data) + FrameSize - 1) / FrameSize))
-	room := len(data) / 2
-	if h.Plain {
-		room = len(data) + len(data)/512
+	if len(plain) > 0 {
+		flush()
 	}
-	out := wire.Writer{B: make([]byte, 0, room+TrailerSize)}
-	var scratch []byte
-	for n := uint32(0); len(data) > 0; n++ {
-		plain := data[:min(FrameSize, len(data))]
-		data = data[len(plain):]
-		codec, stored := uint8(codecNone), plain
-		if !h.Plain || bytes.Equal(plain, zeros[:len(plain)]) {
-			scratch = encoder().EncodeAll(plain, scratch[:0])
-			if len(scratch) <= len(plain)*15/16 {
-				codec, stored = codecZstd, scratch
-			}
-		}
-		if aead != nil {
-			stored = aead.Seal(nil, nonce(n), stored, nil)
-		}
-		out.Bytes(stored)
-		index.Uvarint(uint64(len(stored)))
-		index.U8(codec)
-		index.U32(wire.CRC(stored))
-	}
-	frames := len(out.B)
+	index.Uvarint(count)
+	index.Bytes(frames.B)
+	size := len(out)
 	if aead != nil {
 		index.B = aead.Seal(nil, nonce(indexNonce), index.B, nil)
 	}
-	out.Bytes(index.B)
-	return appendTrailer(out.B, h, flags, salt, index.B, frames, blocks), nil
+	out = append(out, index.B...)
+	return appendTrailer(out, h, flags, salt, index.B, size, blocks), nil
 }
 
 // Fence encodes the fence that ends a chain where segment ref would be.
@@ -357,6 +368,14 @@ func (x *Index) decode(b []byte, frames int64) error {
 		return wire.Corrupt("index and trailer differ in frames")
 	}
 	return nil
+}
+
+// Last reads the last sequence number of the segment ref from its trailer.
+func Last(ref name.Ref, trailer []byte) (uint64, error) {
+	if len(trailer) != TrailerSize || string(trailer[:8]) != magic || wire.CRC1(trailer[:136]) != binary.LittleEndian.Uint32(trailer[136:]) {
+		return 0, wire.Corrupt("segment %s: trailer is damaged", ref)
+	}
+	return binary.LittleEndian.Uint64(trailer[56:]), nil
 }
 
 // Verify opens a whole segment and checks all of it.

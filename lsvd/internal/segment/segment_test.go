@@ -19,7 +19,7 @@ func build(t testing.TB, key []byte) (object []byte, entries []Entry, data []byt
 	data = make([]byte, 51*Block)
 	rand.NewChaCha8([32]byte{4}).Read(data[10*Block : 30*Block])
 	rest := data
-	object, err := Build(Head{Ref: ref, First: 10, Last: 20}, key, bytes.NewReader(make([]byte, 16)), entries, func(i int, p []byte) error {
+	object, err := Build(Head{Ref: ref, First: 10, Last: 20}, key, bytes.NewReader(make([]byte, 16)), entries, func(_ int, _ uint64, p []byte) error {
 		rest = rest[copy(p, rest):]
 		return nil
 	})
@@ -118,7 +118,7 @@ func TestFence(t *testing.T) {
 // takes all its time.
 func FuzzOpen(f *testing.F) {
 	object, err := Build(Head{Ref: ref, First: 10, Last: 20}, nil, nil, []Entry{{LBA: 3, Blocks: 17, Seq: 11}, {LBA: 40, Blocks: 2, Seq: 15, Zero: true}},
-		func(int, []byte) error { return nil })
+		func(int, uint64, []byte) error { return nil })
 	if err != nil || len(object) > 400 {
 		f.Fatalf("seed of %d bytes: %v", len(object), err)
 	}
@@ -156,7 +156,7 @@ func TestPlain(t *testing.T) {
 	data := bytes.Repeat([]byte("compressible "), 3*FrameSize/13+1)[:3*FrameSize]
 	clear(data[FrameSize : 2*FrameSize])
 	object, err := Build(Head{Ref: ref, First: 1, Last: 1, Plain: true}, nil, nil, []Entry{{LBA: 9, Blocks: 3 * FrameBlocks, Seq: 1}},
-		func(_ int, p []byte) error { copy(p, data); return nil })
+		func(_ int, first uint64, p []byte) error { copy(p, data[first*Block:]); return nil })
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -86,7 +86,7 @@ func Start(cfg Config, found *Found) (*Log, error) {
 	if err := l.rotate(); err != nil {
 		return nil, err
 	}
-	if err := l.syncTo(l.seq + 1); err != nil {
+	if err := l.SyncTo(l.seq + 1); err != nil {
 		return nil, err
 	}
 	return l, nil
@@ -301,11 +301,11 @@ func (l *Log) Sync() error {
 	l.mu.Lock()
 	want := l.seq
 	l.mu.Unlock()
-	return l.syncTo(want)
+	return l.SyncTo(want)
 }
 
-// syncTo syncs unless everything up to want is durable.
-func (l *Log) syncTo(want uint64) error {
+// SyncTo syncs unless everything up to want is durable.
+func (l *Log) SyncTo(want uint64) error {
 	l.sync.Lock()
 	defer l.sync.Unlock()
 	l.mu.Lock()
@@ -349,7 +349,7 @@ func (l *Log) Release(seq uint64) {
 	now, stuck := l.seq, len(l.full) > 0 && l.full[0].last <= seq && !l.cur.durable
 	l.mu.Unlock()
 	if stuck {
-		l.syncTo(now) // if it fails the log has failed, which Append says
+		l.SyncTo(now) // if it fails the log has failed, which Append says
 	}
 	l.sync.Lock() // so that no file is synced for its old content
 	defer l.sync.Unlock()
