@@ -163,17 +163,17 @@ func idleDisksChild(ctx context.Context, args []string, ready func(string)) (err
 	return nil
 }
 
-// useBriefly writes and reads 8 MiB through the block device.
+// useBriefly writes and reads 1 MiB, scattered, through the block device.
 func useBriefly(ctx context.Context, dev *lsvd.Device, path string) error {
 	f, err := os.OpenFile(path, os.O_RDWR, 0)
 	if err != nil {
 		return err
 	}
 	defer f.Close()
-	b := make([]byte, 1<<20)
-	for i := range int64(8) {
+	b := make([]byte, 64<<10)
+	for i := range int64(16) {
 		fillRandom(b, uint64(i))
-		if _, err := f.WriteAt(b, i<<20); err != nil {
+		if _, err := f.WriteAt(b, i<<29); err != nil {
 			return err
 		}
 	}
@@ -183,8 +183,8 @@ func useBriefly(ctx context.Context, dev *lsvd.Device, path string) error {
 	if err := dev.Drain(ctx); err != nil {
 		return err
 	}
-	for i := range int64(8) {
-		if err := dev.ReadAt(ctx, b, i<<20); err != nil {
+	for i := range int64(16) {
+		if err := dev.ReadAt(ctx, b, i<<29); err != nil {
 			return err
 		}
 	}
@@ -192,7 +192,8 @@ func useBriefly(ctx context.Context, dev *lsvd.Device, path string) error {
 }
 
 // amplification writes blocks in three distributions to a disk whose store is
-// memory, and counts what GC wrote on top while it held the space at 1.43.
+// memory, and counts what GC wrote on top while it holds the space at 1.43:
+// it is called every 64th of the disk, for the writer waits for nothing else.
 func (d *disks) amplification(ctx context.Context) error {
 	blocks, times := 48<<10, 5
 	if d.b.opt.quick {
@@ -229,14 +230,25 @@ func amplify(ctx context.Context, blocks, times int, next func() int) (written, 
 	if err := lsvd.Create(ctx, st, id, int64(blocks)*lsvd.BlockSize, nil); err != nil {
 		return 0, 0, err
 	}
-	dev, _, err := lsvd.Open(ctx, st, vfs.NewSim(), id, lsvd.Options{CutBytes: 1 << 20, MaxUnsent: 4 << 20, LogFile: 4 << 20})
+	dev, _, err := lsvd.Open(ctx, st, vfs.NewSim(), id, lsvd.Options{CutBytes: 1 << 20, MaxUnsent: 4 << 20, LogFile: 4 << 20, Compression: lsvd.CompressNone})
 	if err != nil {
 		return 0, 0, err
 	}
 	defer func() { err = errors.Join(err, dev.Close(context.Background())) }()
 	block := make([]byte, lsvd.BlockSize)
 	fillRandom(block, 1)
-	write := func(lba int) error { return dev.WriteAt(ctx, block, int64(lba)*lsvd.BlockSize, 0) }
+	count := 0
+	write := func(lba int) error {
+		if count++; count%(blocks/64) == 0 {
+			if err := dev.Drain(ctx); err != nil {
+				return err
+			}
+			if _, err := dev.GC(ctx, 1.43); err != nil {
+				return err
+			}
+		}
+		return dev.WriteAt(ctx, block, int64(lba)*lsvd.BlockSize, 0)
+	}
 	for lba := range blocks { // full before it counts
 		if err := write(lba); err != nil {
 			return 0, 0, err

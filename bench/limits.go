@@ -12,7 +12,7 @@ var titles = map[string]struct{ title, how string }{
 		"*upload and GC running* say what is left while it does."},
 	"diskstate": {"State of disks", "Recovery: a volume of 100 GiB, 4 KiB of every 2 MiB written, with a log of 64 KiB writes that never reached the store, after kill -9,\n" +
 		"with 512 MiB of memory. Snapshot and clone are of that volume, sent. Memory: after a collection, each disk written and read before. Write\n" +
-		"amplification: what GC wrote on top of the caller's random 4 KiB writes, with default options but segments of 1 MiB, in a store in memory."},
+		"amplification: what GC wrote on top of the caller's random 4 KiB writes, in segments of 1 MiB in a store in memory, when GC holds the space at 1.43×."},
 	"memory": {"Memory", "Proportional set size (PSS) of each process after one app was deployed and the installation was left alone for a while. Pages that other\n" +
 		"installations on the machine map too (the same binaries) count in part only: measure with no other running."},
 	"sandbox": {"Sandboxes", "Create to first exec: `Sandboxes.Run`, `Wait` and `Exec` of `/bin/true` through RPC until its exit code is there, with network, limits,\n" +
