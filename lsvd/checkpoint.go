@@ -174,19 +174,23 @@ func (d *Device) oldPages(ctx context.Context, objects map[uint32]mapObject, sna
 // settle makes the device's maps and table those of the manifest just
 // written. The caller holds pub.
 func (d *Device) settle(own mapObject, placed []wanted) {
+	keep := make(map[uint64]bool, len(d.man.Segments))
+	for _, s := range d.man.Segments {
+		keep[s.Num] = true
+	}
+	var gone []uint64
+	for num := range d.table { // it changes under pub only
+		if !keep[num] {
+			gone = append(gone, num)
+		}
+	}
 	d.mu.Lock()
 	if own.size > 0 {
 		d.objects[d.nextObject] = own
 		d.nextObject++
 	}
-	keep := make(map[uint64]bool, len(d.man.Segments))
-	for _, s := range d.man.Segments {
-		keep[s.Num] = true
-	}
-	for num := range d.table {
-		if !keep[num] {
-			delete(d.table, num)
-		}
+	for _, num := range gone {
+		delete(d.table, num)
 	}
 	d.mu.Unlock()
 	for len(placed) > 0 {

@@ -1,9 +1,11 @@
 package lsvd
 
 import (
+	"bytes"
 	"math"
 	"math/rand/v2"
 	"testing"
+	"time"
 
 	"miren.dev/runtime/lsvd/store"
 	"miren.dev/runtime/lsvd/vfs"
@@ -97,5 +99,69 @@ func TestWriteAmplification(t *testing.T) {
 				t.Errorf("write amplification is %.2f at %.2f times the space, want at most %.2f", wa, space/float64(samples), c.most)
 			}
 		})
+	}
+}
+
+// TestRestFrees trims most of a disk; left alone, it frees the space without
+// further writes, and then stops working.
+func TestRestFrees(t *testing.T) {
+	now := time.Unix(1, 0)
+	st, id := &store.Mem{}, ID{9}
+	const size = 16 << 20
+	if err := Create(t.Context(), st, id, size, nil); err != nil {
+		t.Fatal(err)
+	}
+	rng := rand.New(rand.NewPCG(4, 2))
+	d, _, err := Open(t.Context(), st, vfs.NewSim(), id, Options{manual: true, Random: random{rng}, LogFile: 1 << 20, CutBytes: 256 << 10, MaxUnsent: 64 << 20, Now: func() time.Time { return now }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	data := make([]byte, size)
+	random{rng}.Read(data)
+	if err := d.WriteAt(t.Context(), data, 0, 0); err != nil {
+		t.Fatal(err)
+	}
+	if err := d.Drain(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	stored := func() (n int64, objects int) {
+		for i := range st.List(t.Context(), "") {
+			n += i.Size
+			objects++
+		}
+		return n, objects
+	}
+	if n, _ := stored(); n < size {
+		t.Fatalf("%d bytes are stored", n)
+	}
+	// One block of every 128 KiB stays.
+	for off := int64(0); off < size; off += 128 << 10 {
+		if err := d.Trim(t.Context(), off+BlockSize, 128<<10-BlockSize, 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := d.Drain(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	var last, n int64
+	for range 20 {
+		now = now.Add(time.Minute)
+		if err := d.rest(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		last = n
+		n, _ = stored()
+	}
+	if n > size*6/100 || n != last {
+		t.Errorf("%d bytes are stored for %d, %d before", n, size/32, last)
+	}
+	was := d.man.Revision
+	now = now.Add(time.Minute)
+	if err := d.rest(t.Context()); err != nil || d.man.Revision != was {
+		t.Errorf("a disk at rest goes on writing: %v", err)
+	}
+	got := make([]byte, BlockSize)
+	if err := d.ReadAt(t.Context(), got, 128<<10); err != nil || !bytes.Equal(got, data[128<<10:][:BlockSize]) {
+		t.Errorf("what was left is not there: %v", err)
 	}
 }

@@ -95,12 +95,18 @@ func (d *Device) rest(ctx context.Context) error {
 	d.mu.RLock()
 	busy := len(d.frozen) > 0 || d.active.last != 0
 	d.mu.RUnlock()
-	if busy || d.opts.Now().Sub(d.tended) < max(d.opts.CutAge, time.Second) {
+	idle := max(2*d.opts.CutAge, time.Second)
+	if busy || d.opts.Now().Sub(d.tended) < idle {
 		return nil
 	}
 	d.tended = d.opts.Now()
 	d.earn(4 * max(d.opts.CutBytes/BlockSize, 1))
-	return d.gather(ctx)
+	before := d.budget
+	err := d.gather(ctx)
+	if d.budget < before {
+		d.tended = d.tended.Add(-idle / 2) // there may be more
+	}
+	return err
 }
 
 // retry repeats f until it succeeds, the disk fails for good or is closed, or
