@@ -295,6 +295,7 @@ type Stats struct {
 	CacheBytes    int64 // in memory, with indexes
 	MapBytes      int64 // of the map in memory, about
 	StoreFailures int64 // operations that are or were tried again
+	Queue         int   // operations that wait for the committer
 
 	CacheDiskHits   int64 // of the misses, those that the disk cache had
 	StoreReads      int64 // reads of parts of segments
@@ -310,10 +311,13 @@ type counters struct {
 
 // Stats returns the current figures.
 func (d *Device) Stats() Stats {
+	d.qmu.Lock()
+	queue := len(d.queue)
+	d.qmu.Unlock()
 	d.mu.RLock()
 	defer d.mu.RUnlock()
 	s := Stats{
-		UnsentBytes: d.unsent, Written: d.stats.written.Load(), Stored: d.stats.stored.Load(),
+		Queue: queue, UnsentBytes: d.unsent, Written: d.stats.written.Load(), Stored: d.stats.stored.Load(),
 		StoredGC: d.stats.storedGC.Load(), StoredMap: d.stats.storedMap.Load(), Published: d.stats.published.Load(), Moved: d.stats.moved.Load(), StoreFailures: d.stats.failures.Load(), Segments: len(d.table), LogBytes: d.wal.Held(),
 	}
 	s.MapBytes = d.loaded

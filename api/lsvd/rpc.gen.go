@@ -368,7 +368,7 @@ type DiskFigures struct {
 	StoredBytes int64 `cbor:"4,keyasint" json:"stored_bytes" schema:"required"`
 	// Of these, by garbage collection. (unit: bytes)
 	StoredGcBytes int64 `cbor:"5,keyasint" json:"stored_gc_bytes" schema:"required"`
-	// Bytes created in the store per byte written.
+	// Bytes brought to the store and moved there per byte written, before compression.
 	WriteAmplification float64 `cbor:"6,keyasint" json:"write_amplification" schema:"required"`
 	// Bytes of segments that it uses. (unit: bytes)
 	LiveBytes int64 `cbor:"7,keyasint" json:"live_bytes" schema:"required"`
@@ -388,6 +388,14 @@ type DiskFigures struct {
 	StoreRetries int64 `cbor:"14,keyasint" json:"store_retries" schema:"required"`
 	// By frontend and kind.
 	Ops []OpFigures `cbor:"15,keyasint,omitempty" json:"ops,omitempty"`
+	// Operations that wait to be logged.
+	Queue int64 `cbor:"16,keyasint" json:"queue" schema:"required"`
+	// Of what was created in the store, maps. (unit: bytes)
+	StoredMapBytes int64 `cbor:"17,keyasint" json:"stored_map_bytes" schema:"required"`
+	// Memory that the map uses. (unit: bytes)
+	MapBytes int64 `cbor:"18,keyasint" json:"map_bytes" schema:"required"`
+	// Misses that the disk cache had.
+	DiskCacheHits int64 `cbor:"19,keyasint" json:"disk_cache_hits" schema:"required"`
 }
 
 // MarshalJSON renders x; durations are strings, secrets are redacted.

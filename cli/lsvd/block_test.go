@@ -162,8 +162,8 @@ func TestJourney(t *testing.T) {
 	tool(t, "e2fsck", "-fn", device)
 	ok(t, "detach", "data")
 	ok(t, "detach", "copy")
-	if _, err := os.Stat(filepath.Join("/sys/block", filepath.Base(device), "loop", "backing_file")); err == nil {
-		t.Errorf("%s is still there", device)
+	if left, err := attach.List("test-cli-lsvd-" + t.Name()); err != nil || len(left) > 0 {
+		t.Errorf("after detach: %+v %v", left, err)
 	}
 
 	// Out of the store, and into another.

@@ -146,14 +146,16 @@ func (o *infoOptions) print(i *info, last *api.Disk) {
 		return
 	}
 	add("unsent", "%s, lag %s", bytesCell(f.UnsentBytes), f.Lag.Round(time.Millisecond))
-	add("written", "%s; stored %s, %s of it by garbage collection (%.2f×)", bytesCell(f.WrittenBytes), bytesCell(f.StoredBytes), bytesCell(f.StoredGcBytes), f.WriteAmplification)
+	add("queue", "%d operations wait to be logged", f.Queue)
+	add("written", "%s, amplified %.2f×; stored %s, %s of it by garbage collection, %s maps", bytesCell(f.WrittenBytes), f.WriteAmplification,
+		bytesCell(f.StoredBytes), bytesCell(f.StoredGcBytes), bytesCell(f.StoredMapBytes))
 	add("segments", "%d with %s, %s of it in use", f.Segments, bytesCell(f.SegmentBytes), bytesCell(f.LiveBytes))
 	add("log", "%s", bytesCell(f.LogBytes))
 	hits := 0.0
 	if n := f.CacheHits + f.CacheMisses; n > 0 {
 		hits = 100 * float64(f.CacheHits) / float64(n)
 	}
-	add("cache", "%s, %.1f%% of %d reads hit", bytesCell(f.CacheBytes), hits, f.CacheHits+f.CacheMisses)
+	add("cache", "%s, %.1f%% of %d reads hit; %d more in the disk cache", bytesCell(f.CacheBytes), hits, f.CacheHits+f.CacheMisses, f.DiskCacheHits)
 	add("store", "%d operations tried again", f.StoreRetries)
 	o.Table([]string{"", ""}, rows)
 	if len(f.Ops) == 0 {

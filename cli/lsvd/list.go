@@ -13,13 +13,17 @@ import (
 	"miren.dev/runtime/cli/command"
 	"miren.dev/runtime/cli/console"
 	"miren.dev/runtime/lsvd/catalog"
+	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/schema"
 )
 
-type listOptions struct{ base }
+type listOptions struct {
+	base
+	attached bool
+}
 
 func newList(e *command.Env) *cobra.Command {
-	o := &listOptions{newBase(e)}
+	o := &listOptions{base: newBase(e)}
 	cmd := &cobra.Command{
 		Use:     "list",
 		Aliases: []string{"ls"},
@@ -28,7 +32,41 @@ func newList(e *command.Env) *cobra.Command {
 		RunE:    func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context()) },
 	}
 	o.flags(cmd)
+	cmd.Flags().BoolVar(&o.attached, "attached", false, "what the disk daemon of this machine has attached, of any store")
 	return cmd
+}
+
+// listAttached lists what the daemon has.
+func (o *listOptions) listAttached(ctx context.Context) error {
+	list := []api.Disk{}
+	switch c, err := o.connect(ctx); {
+	case err == nil:
+		defer c.Close()
+		r, err := c.List(ctx)
+		if err != nil {
+			return err
+		}
+		list = append(list, r.Disks...)
+	case !errs.Is(err, errs.NotFound):
+		return err
+	}
+	if o.JSON {
+		return o.PrintJSON(list)
+	}
+	var rows [][]string
+	for _, d := range list {
+		var at []string
+		for _, f := range d.Frontends {
+			at = append(at, f.Address)
+		}
+		state := string(d.State)
+		if d.State == api.DiskStateFailed {
+			state = o.Paint(console.Red, state)
+		}
+		rows = append(rows, []string{label(&d), state, d.Store, strings.Join(at, " "), d.Message})
+	}
+	o.Table([]string{"VOLUME", "STATE", "STORE", "AT", "MESSAGE"}, rows)
+	return nil
 }
 
 // volume is a volume as JSON.
@@ -109,6 +147,9 @@ func (b *base) paintState(s string) string {
 }
 
 func (o *listOptions) run(ctx context.Context) error {
+	if o.attached {
+		return o.listAttached(ctx)
+	}
 	st, url, err := o.open(ctx)
 	if err != nil {
 		return err

@@ -385,7 +385,7 @@ func (d *Daemon) find(volume, store string) (*disk, error) {
 }
 
 func notAttached(volume string) error {
-	return errs.New(errs.NotFound, "volume %s is not attached on this machine", volume).WithHint("`r lsvd list` shows what is")
+	return errs.New(errs.NotFound, "volume %s is not attached on this machine", volume).WithHint("`r lsvd list --attached` shows what is")
 }
 
 // Get returns an attached disk.

@@ -226,7 +226,7 @@ func (s *State) explain(ctx context.Context, st store.Store, v *catalog.Volume, 
 	}
 	if owner == nil {
 		return errs.New(errs.Conflict, "volume %s is in use: %w", v.Label(), err).With("reason", "in_use").
-			WithHint("`r lsvd list` shows what the daemon has attached; `r lsvd detach %s` gives it free", v.Label())
+			WithHint("`r lsvd list --attached` shows what the daemon has; `r lsvd detach %s` gives it free", v.Label())
 	}
 	return errs.New(errs.Conflict, "volume %s is in use %s: %w", v.Label(), owner, err).With("reason", "in_use").
 		WithHint("`r lsvd detach %s` gives it free, if the daemon has it; else end that process", v.Label())

@@ -81,6 +81,9 @@ func (c *Counts) Quantile(q float64) time.Duration {
 	for i, n := range c.Buckets {
 		have += n
 		if have > want || have == c.Count {
+			if i == buckets-1 {
+				return c.Max
+			}
 			return min(time.Duration(upper(i)), c.Max)
 		}
 	}

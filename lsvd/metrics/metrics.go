@@ -39,7 +39,7 @@ var (
 	descUnsent   = desc("unsent_bytes", "Acknowledged bytes that the store does not have yet.")
 	descWritten  = desc("written_bytes_total", "Bytes written to the disk since it was opened.")
 	descStored   = desc("stored_bytes_total", "Bytes created in the store since the disk was opened, by origin.", "origin")
-	descAmp      = desc("write_amplification", "Bytes created in the store per byte written, since the disk was opened.")
+	descAmp      = desc("write_amplification", "Bytes brought to the store and moved there per byte written, before compression, since the disk was opened.")
 	descLive     = desc("live_bytes", "Bytes of segments that the disk uses.")
 	descHeld     = desc("segment_bytes", "Bytes that the segments hold, in use or not, uncompressed.")
 	descSegments = desc("segments", "Segments of the disk.")
@@ -51,6 +51,9 @@ var (
 	descFetched  = desc("store_read_bytes_total", "Bytes of segments read from the store.")
 	descAhead    = desc("read_ahead_bytes_total", "Bytes brought in before they were asked for.")
 	descRetries  = desc("store_retries_total", "Operations on the store that were tried again.")
+	descQueue    = desc("committer_queue", "Operations that wait to be logged.")
+	descMap      = desc("map_bytes", "Memory that the map uses, about.")
+	descMoved    = desc("gc_moved_bytes_total", "Bytes that garbage collection moved, uncompressed.")
 	descOps      = desc("operation_seconds", "Time that operations took.", "frontend", "op")
 	descOpBytes  = desc("operation_bytes_total", "Bytes that operations moved or cleared.", "frontend", "op")
 	descOpErrors = desc("operation_errors_total", "Operations that failed.", "frontend", "op")
@@ -60,7 +63,7 @@ var (
 )
 
 var all = []*prometheus.Desc{descUp, descLag, descUnsent, descWritten, descStored, descAmp, descLive, descHeld, descSegments, descLog, descHits, descMisses,
-	descCache, descDiskHits, descFetched, descAhead, descRetries, descOps, descOpBytes, descOpErrors, descBusy, descStoreOps, descStoreSec}
+	descCache, descDiskHits, descFetched, descAhead, descRetries, descQueue, descMap, descMoved, descOps, descOpBytes, descOpErrors, descBusy, descStoreOps, descStoreSec}
 
 // Describe implements prometheus.Collector.
 func (c *Collector) Describe(ch chan<- *prometheus.Desc) {
@@ -69,12 +72,13 @@ func (c *Collector) Describe(ch chan<- *prometheus.Desc) {
 	}
 }
 
-// Amplification is bytes created in the store per byte written.
+// Amplification is how much of the disk was brought to the store and moved
+// there per byte written, before compression.
 func Amplification(s lsvd.Stats) float64 {
 	if s.Written == 0 {
 		return 0
 	}
-	return float64(s.Stored) / float64(s.Written)
+	return float64(s.Published+s.Moved) / float64(s.Written)
 }
 
 // Collect implements prometheus.Collector.
@@ -95,7 +99,8 @@ func (c *Collector) Collect(ch chan<- prometheus.Metric) {
 		gauge(descLag, x.Lag.Seconds())
 		gauge(descUnsent, float64(x.UnsentBytes))
 		count(descWritten, float64(x.Written))
-		count(descStored, float64(x.Stored-x.StoredGC), "writes")
+		count(descStored, float64(x.Stored-x.StoredGC-x.StoredMap), "writes")
+		count(descStored, float64(x.StoredMap), "map")
 		count(descStored, float64(x.StoredGC), "gc")
 		gauge(descAmp, Amplification(x))
 		gauge(descLive, float64(x.LiveBlocks*lsvd.BlockSize))
@@ -105,6 +110,9 @@ func (c *Collector) Collect(ch chan<- prometheus.Metric) {
 		count(descHits, float64(x.CacheHits))
 		count(descMisses, float64(x.CacheMisses))
 		gauge(descCache, float64(x.CacheBytes))
+		gauge(descQueue, float64(x.Queue))
+		gauge(descMap, float64(x.MapBytes))
+		count(descMoved, float64(x.Moved))
 		count(descDiskHits, float64(x.CacheDiskHits))
 		count(descFetched, float64(x.StoreReadBytes))
 		count(descAhead, float64(x.ReadAhead))

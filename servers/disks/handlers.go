@@ -144,7 +144,8 @@ func figures(i daemon.Info) *api.DiskFigures {
 	s := i.Stats
 	f := &api.DiskFigures{UnsentBytes: s.UnsentBytes, Lag: s.Lag, WrittenBytes: s.Written, StoredBytes: s.Stored, StoredGcBytes: s.StoredGC,
 		WriteAmplification: metrics.Amplification(s), LiveBytes: s.LiveBlocks * block, SegmentBytes: s.StoredBlocks * block, Segments: int64(s.Segments),
-		LogBytes: s.LogBytes, CacheHits: s.CacheHits, CacheMisses: s.CacheMisses, CacheBytes: s.CacheBytes, StoreRetries: s.StoreFailures}
+		LogBytes: s.LogBytes, CacheHits: s.CacheHits, CacheMisses: s.CacheMisses, CacheBytes: s.CacheBytes, StoreRetries: s.StoreFailures,
+		Queue: int64(s.Queue), StoredMapBytes: s.StoredMap, MapBytes: s.MapBytes, DiskCacheHits: s.CacheDiskHits}
 	for kind, c := range i.Counts {
 		for _, op := range metrics.Ops() {
 			x := c.Figures(op)
