@@ -19,6 +19,7 @@ import (
 
 	"miren.dev/runtime/lsvd"
 	"miren.dev/runtime/lsvd/attach"
+	"miren.dev/runtime/lsvd/holder"
 	"miren.dev/runtime/lsvd/store"
 	"miren.dev/runtime/lsvd/vfs"
 	"miren.dev/runtime/pkg/errs"
@@ -259,5 +260,58 @@ func TestNames(t *testing.T) {
 		if _, err := attach.Attach(t.Context(), nil, o); !errs.Is(err, errs.InvalidArgument) {
 			t.Errorf("%q, %q: %v", o.Owner, o.Volume, err)
 		}
+	}
+}
+
+// TestHold gives an attached disk to a holder, and to the next one when that
+// has ended.
+func TestHold(t *testing.T) {
+	need(t)
+	name, run := owner(t)
+	dev, err := openDisk(t.Context(), t.TempDir(), logger(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer dev.Close(context.Background())
+	a, err := attach.Attach(t.Context(), dev, attach.Options{Owner: name, Volume: "v", Dir: run, Logger: logger(t)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		ctx, stop := context.WithCancel(t.Context())
+		socket := filepath.Join(t.TempDir(), "s")
+		done := make(chan error, 1)
+		go func() { done <- holder.Run(ctx, socket, holder.Options{Logger: logger(t)}) }()
+		var client *holder.Client
+		for deadline := time.Now().Add(10 * time.Second); client == nil; {
+			if client, err = holder.Dial(t.Context(), socket); err != nil && time.Now().After(deadline) {
+				t.Fatal(err)
+			}
+		}
+		if err := a.Hold(t.Context(), client); errs.Is(err, errs.Unimplemented) {
+			t.Skip(err)
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		entries, err := client.List(t.Context())
+		if err != nil || len(entries) != 1 || entries[0].Files != 1 || !entries[0].Owned {
+			t.Fatalf("held: %v, %v", entries, err)
+		}
+		stop()
+		if err := <-done; err != nil {
+			t.Fatal(err)
+		}
+		<-client.Done()
+		f, err := os.Open(a.Path())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := f.ReadAt(make([]byte, 4096), 0); err != nil {
+			t.Fatalf("without its holder: %v", err)
+		}
+		f.Close()
+	}
+	if err := a.Detach(t.Context()); err != nil {
+		t.Fatal(err)
 	}
 }

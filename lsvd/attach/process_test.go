@@ -184,6 +184,8 @@ func TestKill(t *testing.T) {
 	}
 	command(t, "umount", mnt)
 	within("umount")
+	unused(t, p.device)
+	begin = time.Now()
 	command(t, "losetup", "-d", p.device)
 	within("losetup -d")
 	if _, err := attach.Sweep(t.Context(), name, func(string) bool { return false }); err != nil {
@@ -395,12 +397,31 @@ func TestHandover(t *testing.T) {
 			t.Logf("%d operations, mean pause %v", w.ops(), pauses/time.Duration(x.rounds))
 			w.stop()
 			command(t, "umount", mnt)
+			unused(t, device)
 			command(t, x.check[0], append(x.check[1:], device)...)
 			command(t, "mount", device, mnt)
 			w.verify(t)
 			command(t, "umount", mnt)
 			p.end(t, syscall.SIGTERM)
 		})
+	}
+}
+
+// unused waits until no file system has the device: after an unmount it may
+// still be mounted in the namespace of somebody who was just starting.
+func unused(t *testing.T, device string) {
+	t.Helper()
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for deadline := time.Now().Add(30 * time.Second); ; <-tick.C {
+		fd, err := unix.Open(device, unix.O_RDONLY|unix.O_EXCL|unix.O_CLOEXEC, 0)
+		if err == nil {
+			unix.Close(fd)
+			return
+		}
+		if !errors.Is(err, unix.EBUSY) || time.Now().After(deadline) {
+			t.Fatal(err)
+		}
 	}
 }
 
