@@ -103,6 +103,12 @@ func (s *gateStore) Replace(ctx context.Context, key string, data []byte, old st
 	return s.Store.Replace(ctx, key, data, old)
 }
 
+// nearGate is a gateStore of a directory: reads of segments go straight to it.
+type nearGate struct {
+	*gateStore
+	store.Near
+}
+
 // diskOptions are those of the child that serves a disk.
 type diskOptions struct {
 	dir    string // of the store, log and sockets
@@ -227,7 +233,11 @@ func openDisk(ctx context.Context, o diskOptions, logger *slog.Logger) (*served,
 		}
 	}
 	began := time.Now()
-	s.dev, _, err = lsvd.Open(ctx, s.gate, fs, id, lsvd.Options{Logger: logger, CacheBytes: o.cache, MaxUnsent: 8 << 30})
+	var st store.Store = s.gate
+	if o.delay == 0 {
+		st = nearGate{s.gate, dir}
+	}
+	s.dev, _, err = lsvd.Open(ctx, st, fs, id, lsvd.Options{Logger: logger, CacheBytes: o.cache, MaxUnsent: 8 << 30})
 	s.info.OpenMS = ms(time.Since(began))
 	return s, err
 }
