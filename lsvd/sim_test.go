@@ -43,6 +43,8 @@ type sim struct {
 	snaps   map[string]image
 	snapN   int
 	hurt    map[string]bool // keys whose last read was cut off
+	files   *vfs.Sim        // of the disk cache, if there is one
+	decay   *rand.Rand      // what happens to it
 }
 
 // random makes an io.Reader of a deterministic source.
@@ -69,6 +71,10 @@ func newSim(t *testing.T, seed uint64) *sim {
 	}
 	if rng.IntN(3) == 0 {
 		s.opts.Key = bytes.Repeat([]byte{byte(seed)}, 32)
+	}
+	if seed%4 == 3 {
+		s.files, s.decay = vfs.NewSim(), rand.New(rand.NewPCG(seed, 8))
+		s.openCache()
 	}
 	s.check("create", Create(s.ctx(), s.mem, s.id, (simBase+simBlocks)*BlockSize, s.opts.Key))
 	s.open(false)
@@ -243,8 +249,35 @@ func (s *sim) sendAhead() {
 	}
 }
 
+// openCache opens the disk cache, which has room for a part of the disk. A disk
+// that is open keeps the one it has, which may be dead.
+func (s *sim) openCache() {
+	c, err := OpenDiskCache(s.files, 6*(64<<10+200), nil)
+	s.check("open disk cache", err)
+	s.opts.DiskCache = c
+}
+
+// hurtCache does to the disk cache what its disk may do to it.
+func (s *sim) hurtCache() {
+	switch s.decay.IntN(40) {
+	case 0, 1:
+		s.files.Flip("cache-data", s.decay.Int64N(6*64<<10*8))
+	case 2:
+		s.files.Flip("cache-table", s.decay.Int64N(5000*8))
+	case 3:
+		s.files.PowerLoss(s.decay)
+		s.openCache()
+	case 4:
+		s.files.Kill()
+		s.openCache()
+	}
+}
+
 func (s *sim) step() {
 	ctx := s.ctx()
+	if s.files != nil {
+		s.hurtCache()
+	}
 	switch r := s.rng.IntN(100); {
 	case r < 60:
 		s.change()
