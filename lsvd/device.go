@@ -47,16 +47,18 @@ type Device struct {
 	batch   []*op
 	chunks  []wal.Chunk
 
-	pub     baton // held by the one that changes the state in the store
-	man     *manifest.Manifest
-	version store.Version
-	since   int  // segments since the last checkpoint
-	dirty   bool // base has changed since then
-	nextMap uint64
-	nextGC  uint64
-	budget  int64      // blocks that GC may move
-	tended  time.Time  // when something was published or collected last
-	garbage []name.Ref // dropped from the manifest, maybe not yet deleted
+	pub       baton // held by the one that changes the state in the store
+	man       *manifest.Manifest
+	version   store.Version
+	since     int  // segments since the last checkpoint
+	dirty     bool // base has changed since then
+	nextMap   uint64
+	nextGC    uint64
+	budget    int64  // blocks that GC may move
+	heldAt    uint64 // revision at which others held all garbage
+	heldSince time.Time
+	tended    time.Time  // when something was published or collected last
+	garbage   []name.Ref // dropped from the manifest, maybe not yet deleted
 
 	mu     sync.RWMutex
 	active *cut

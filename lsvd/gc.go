@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"slices"
+	"time"
 
 	"miren.dev/runtime/lsvd/internal/extent"
 	"miren.dev/runtime/lsvd/internal/manifest"
@@ -24,9 +25,15 @@ type move struct {
 // gcRate bounds what GC moves, as a multiple of what is written.
 const gcRate = 2
 
+// heldPause is how long an idle disk whose garbage is all in segments that
+// others hold does not look again whether they still do.
+const heldPause = time.Minute
+
 // GC moves live data out of the segments that are most worth it until the
 // stored blocks are at most ratio times the live ones, and deletes what that
-// frees. It reports how many segments it emptied.
+// frees. Segments of snapshots stay as they are, and so do those that other
+// volumes use too, unless all together use little of them. It reports how many
+// segments it emptied.
 func (d *Device) GC(ctx context.Context, ratio float64) (int, error) {
 	if err := d.usableNow(); err != nil {
 		return 0, err
@@ -72,6 +79,9 @@ func (d *Device) tidy(ctx context.Context) error {
 // collect moves what the budget allows if the configured ratio is exceeded.
 // What that frees is freed by the next checkpoint. The caller holds pub.
 func (d *Device) collect(ctx context.Context) error {
+	if d.man.Revision == d.heldAt && d.opts.Now().Sub(d.heldSince) < heldPause {
+		return nil
+	}
 	for d.budget > 0 {
 		n, moved, err := d.collectRound(ctx, d.opts.GCRatio, d.budget)
 		d.budget -= int64(moved)
@@ -102,8 +112,18 @@ func (d *Device) collectRound(ctx context.Context, ratio float64, blocks int64) 
 	if err := d.merge(ctx); err != nil {
 		return 0, 0, err
 	}
-	victims := d.victims(ratio, blocks)
+	if len(d.victims(ratio, blocks, nil)) == 0 {
+		return 0, 0, nil
+	}
+	// What others name too is moved only if that takes less in all: else it
+	// would free nothing, and store the same twice.
+	others, err := readUsage(ctx, d.st, name.Manifest(d.vol))
+	if err != nil {
+		return 0, 0, err
+	}
+	victims := d.victims(ratio, blocks, others.held)
 	if len(victims) == 0 {
+		d.heldAt, d.heldSince = d.man.Revision, d.opts.Now()
 		return 0, 0, nil
 	}
 	var moves []move
@@ -174,14 +194,16 @@ func (d *Device) liveOf(s *seg) uint64 {
 
 // victims picks segments by (1-u)*age/(1+u), where u is their live share and
 // age how much was written since. Until the ratio holds, and for one output.
-// What is dead is not picked: the next checkpoint deletes it for nothing.
-func (d *Device) victims(ratio float64, blocks int64) []*seg {
+// What is dead is not picked: the next checkpoint deletes it for nothing. held
+// says how many live blocks of a segment others have; the segment neither
+// counts nor is picked if all who have it would make more of it than it is.
+func (d *Device) victims(ratio float64, blocks int64, held map[name.Ref]uint64) []*seg {
 	d.mu.RLock()
 	defer d.mu.RUnlock()
 	var live, stored uint64
 	var all []*seg
 	for _, s := range d.table {
-		if s.live == 0 {
+		if n := held[s.Ref]; s.live == 0 || n > 0 && n+s.live >= s.Blocks {
 			continue
 		}
 		live += s.live
@@ -303,7 +325,7 @@ func (d *Device) deleteGarbage(ctx context.Context) error {
 	if len(d.garbage) == 0 {
 		return nil
 	}
-	u, err := readUsage(ctx, d.st)
+	u, err := readUsage(ctx, d.st, "")
 	if err != nil {
 		return err
 	}
@@ -325,15 +347,19 @@ func (d *Device) deleteGarbage(ctx context.Context) error {
 type usage struct {
 	volumes map[ID]*manifest.Manifest
 	refs    map[name.Ref]bool
+	held    map[name.Ref]uint64 // live blocks, or more, of all who name a segment
 }
 
-// readUsage reads every manifest, of volumes and snapshots. If one cannot be
-// read it fails: what it names is unknown.
-func readUsage(ctx context.Context, st store.Store) (*usage, error) {
-	u := &usage{volumes: map[ID]*manifest.Manifest{}, refs: map[name.Ref]bool{}}
+// readUsage reads every manifest, of volumes and snapshots, but the one under
+// the key except. If one cannot be read it fails: what it names is unknown.
+func readUsage(ctx context.Context, st store.Store, except string) (*usage, error) {
+	u := &usage{volumes: map[ID]*manifest.Manifest{}, refs: map[name.Ref]bool{}, held: map[name.Ref]uint64{}}
 	for i, err := range st.List(ctx, name.Manifests) {
 		if err != nil {
 			return nil, err
+		}
+		if i.Key == except {
+			continue
 		}
 		m, _, err := loadManifest(ctx, st, i.Key)
 		if errs.Is(err, errs.NotFound) {
@@ -353,6 +379,11 @@ func readUsage(ctx context.Context, st store.Store) (*usage, error) {
 func (u *usage) add(m *manifest.Manifest) {
 	for _, s := range m.Segments {
 		u.refs[s.Ref] = true
+		n := s.Live
+		if n == 0 || m.Uncounted || m.Snapshot {
+			n = s.Blocks // not known, or never moved
+		}
+		u.held[s.Ref] += n
 	}
 	for _, r := range m.Maps {
 		u.refs[r] = true
@@ -367,7 +398,7 @@ func (u *usage) add(m *manifest.Manifest) {
 // Manifests are read twice, the second time after the listing, so that a
 // clone made meanwhile keeps what its origin gave up.
 func Sweep(ctx context.Context, st store.Store) (objects int, bytes int64, err error) {
-	before, err := readUsage(ctx, st)
+	before, err := readUsage(ctx, st, "")
 	if err != nil {
 		return 0, 0, err
 	}
@@ -385,7 +416,7 @@ func Sweep(ctx context.Context, st store.Store) (objects int, bytes int64, err e
 			found = append(found, candidate{r, i.Size})
 		}
 	}
-	after, err := readUsage(ctx, st)
+	after, err := readUsage(ctx, st, "")
 	if err != nil {
 		return 0, 0, err
 	}

@@ -42,11 +42,13 @@
 //
 // # Garbage
 //
-// GC picks segments by cost and benefit, moves what is live to segments of
-// its own stream, keeping original sequence numbers, and relocates exactly
-// those blocks that still are where they were. Objects are deleted after a
-// manifest without them is durable, readers are past, and no other manifest
-// in the store names them; snapshots and clones are nothing but manifests.
+// GC picks segments by cost and benefit, moves what is live to segments of its
+// own stream, keeping original sequence numbers, and relocates exactly those
+// blocks that still are where they were. It leaves alone what a snapshot names,
+// and what other volumes name too unless copies for all of them would be
+// smaller. Objects are deleted after a manifest without them is durable,
+// readers are past, and no other manifest in the store names them; snapshots
+// and clones are nothing but manifests.
 //
 // # Lock order
 //

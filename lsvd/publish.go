@@ -74,7 +74,11 @@ func (d *Device) tend(ctx context.Context) error {
 				return err
 			}
 		}
-		if !more {
+		if !more || !d.opts.manual {
+			// One thing at a time, so that others get their turn at pub.
+			if more {
+				d.wake()
+			}
 			return nil
 		}
 	}
@@ -107,6 +111,14 @@ func (d *Device) rest(ctx context.Context) error {
 		d.tended = d.tended.Add(-idle / 2) // there may be more
 	}
 	return err
+}
+
+// wake makes run look for work.
+func (d *Device) wake() {
+	select {
+	case d.kick <- struct{}{}:
+	default:
+	}
 }
 
 // retry repeats f until it succeeds, the disk fails for good or is closed, or
@@ -161,19 +173,17 @@ func (d *Device) Drain(ctx context.Context) error {
 	return d.retry(ctx, func() error { return d.drain(ctx, false) })
 }
 
-// drain freezes and publishes everything; for the last time it also writes a
-// clean manifest. The caller holds pub.
+// drain freezes and publishes all that is there now, whatever is written
+// meanwhile; for the last time it also writes a clean manifest. The caller
+// holds pub.
 func (d *Device) drain(ctx context.Context, clean bool) error {
 	d.mu.Lock()
 	d.freeze()
+	n := len(d.frozen)
 	d.mu.Unlock()
-	for {
-		more, err := d.publish(ctx)
-		if err != nil {
+	for ; n > 0; n-- {
+		if _, err := d.publish(ctx); err != nil {
 			return err
-		}
-		if !more {
-			break
 		}
 	}
 	if clean {

@@ -278,10 +278,7 @@ func (d *Device) freeze() {
 	}
 	d.frozen = append(d.frozen, d.active)
 	d.active = newCut()
-	select {
-	case d.kick <- struct{}{}:
-	default:
-	}
+	d.wake()
 }
 
 // admit waits while too much is unsent.
