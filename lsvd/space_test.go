@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/binary"
+	"fmt"
 	"hash/fnv"
 	"math/rand/v2"
 	"os"
@@ -320,4 +321,46 @@ func prefixOf(image, start []byte, order []int) bool {
 		}
 	}
 	return differ == 0
+}
+
+// TestTrimFreesStore is experiment 10: a full disk is trimmed, and the store
+// keeps less than 5% of it. LSVD_FILL is in MiB (10240 in the long form).
+func TestTrimFreesStore(t *testing.T) {
+	size := int64(setting(t, "LSVD_FILL", 256)) << 20
+	for _, kind := range []string{"trim", "zero"} {
+		t.Run(kind, func(t *testing.T) {
+			r := newRig(t, 2*size)
+			r.opts = lsvd.Options{CutAge: 100 * time.Millisecond}
+			d := r.open()
+			ctx := t.Context()
+			p := make([]byte, 1<<20)
+			noise := rand.NewChaCha8([32]byte{10})
+			for off := int64(0); off < size; off += int64(len(p)) {
+				noise.Read(p)
+				if err := d.WriteAt(ctx, p, off, 0); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if err := d.Drain(ctx); err != nil {
+				t.Fatal(err)
+			}
+			full := stored(t, r.st)
+			if full < size {
+				t.Fatalf("%d bytes are stored of %d", full, size)
+			}
+			clearDisk := d.Trim
+			if kind == "zero" {
+				clearDisk = d.Zero
+			}
+			// As a file system that was emptied does: all but little.
+			if err := clearDisk(ctx, 1<<20, 2*size-1<<20, 0); err != nil {
+				t.Fatal(err)
+			}
+			// Nothing but time: what is due happens in the background.
+			waitFor(t, fmt.Sprintf("store with less than 5%% of %d bytes", full), func() bool { return stored(t, r.st) < full/20 })
+			if err := d.Close(ctx); err != nil {
+				t.Fatal(err)
+			}
+		})
+	}
 }

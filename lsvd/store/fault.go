@@ -23,11 +23,13 @@ const (
 
 // Action is what goes wrong with one operation; the zero value is nothing.
 type Action struct {
-	Before   error // fail without doing anything
-	After    error // do it, then report this: a time-out after success
-	Truncate bool  // reads return only the first half of the body
-	Stale    bool  // Get returns what the last Replace has replaced
-	Flip     int   // reads return the body with bit Flip-1 inverted (0: none)
+	Race     func() // somebody else's work, before anything is done: a lost compare-and-swap
+	Slow     func() // runs once it is done, before the answer; for a list between its entries
+	Before   error  // fail without doing anything
+	After    error  // do it, then report this: a time-out after success
+	Truncate bool   // reads return only the first half of the body
+	Stale    bool   // Get returns what the last Replace has replaced
+	Flip     int    // reads return the body with bit Flip-1 inverted (0: none)
 }
 
 // Fault passes operations on to a store and lets Hook decide what goes wrong.
@@ -47,7 +49,17 @@ func (f *Fault) ask(op Op, key string) Action {
 	if f.Hook == nil {
 		return Action{}
 	}
-	return f.Hook(op, key)
+	a := f.Hook(op, key)
+	if a.Race != nil {
+		a.Race()
+	}
+	return a
+}
+
+func (a Action) slow() {
+	if a.Slow != nil {
+		a.Slow()
+	}
 }
 
 func (a Action) body(data []byte, err error) ([]byte, error) {
@@ -81,6 +93,7 @@ func (f *Fault) Get(ctx context.Context, key string) ([]byte, Version, error) {
 		}
 	}
 	data, v, err := f.Store.Get(ctx, key)
+	a.slow()
 	data, err = a.body(data, err)
 	return data, v, err
 }
@@ -91,7 +104,9 @@ func (f *Fault) GetRange(ctx context.Context, key string, off, n int64) ([]byte,
 	if a.Before != nil {
 		return nil, a.Before
 	}
-	return a.body(f.Store.GetRange(ctx, key, off, n))
+	data, err := f.Store.GetRange(ctx, key, off, n)
+	a.slow()
+	return a.body(data, err)
 }
 
 // Create implements [Store].
@@ -101,6 +116,7 @@ func (f *Fault) Create(ctx context.Context, key string, data []byte) (Version, e
 		return "", a.Before
 	}
 	v, err := f.Store.Create(ctx, key, data)
+	a.slow()
 	if err == nil && a.After != nil {
 		return "", a.After
 	}
@@ -115,6 +131,7 @@ func (f *Fault) Replace(ctx context.Context, key string, data []byte, old Versio
 	}
 	was, _, gerr := f.Store.Get(ctx, key)
 	v, err := f.Store.Replace(ctx, key, data, old)
+	a.slow()
 	if err == nil && gerr == nil {
 		f.mu.Lock()
 		if f.replaced == nil {
@@ -142,6 +159,7 @@ func (f *Fault) List(ctx context.Context, prefix string) iter.Seq2[Info, error] 
 				yield(Info{}, Unreachable())
 				return
 			}
+			a.slow()
 			if !yield(i, err) {
 				return
 			}
@@ -155,7 +173,9 @@ func (f *Fault) Delete(ctx context.Context, key string) error {
 	if a.Before != nil {
 		return a.Before
 	}
-	if err := f.Store.Delete(ctx, key); err != nil {
+	err := f.Store.Delete(ctx, key)
+	a.slow()
+	if err != nil {
 		return err
 	}
 	return a.After

@@ -80,4 +80,22 @@ func TestFaults(t *testing.T) {
 			t.Errorf("%+v: %q %v, want %q", a, data, err, want)
 		}
 	}
+	// Somebody else is faster, and an object comes while a list is slow.
+	_, v, err = f.Get(ctx, "a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	next.Race = func() { f.Store.Replace(ctx, "a", []byte("56"), v) }
+	if _, err := f.Replace(ctx, "a", []byte("78"), v); !errs.Is(err, errs.Conflict) {
+		t.Errorf("lost race: %v", err)
+	}
+	next.Slow = func() { f.Store.Create(ctx, "b", nil) }
+	for i, err := range f.List(ctx, "") {
+		if err != nil || i.Key != "a" {
+			t.Errorf("%v %v", i, err)
+		}
+	}
+	if _, _, err := f.Get(ctx, "b"); err != nil {
+		t.Error(err)
+	}
 }
