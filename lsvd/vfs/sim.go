@@ -242,6 +242,14 @@ func (h *simHandle) WriteVec(parts [][]byte, off int64) error {
 	return nil
 }
 
+func (h *simHandle) Allocate(size int64) error {
+	n, err := h.Size()
+	if err == nil && n < size {
+		_, err = h.WriteAt(make([]byte, size-n), n)
+	}
+	return err
+}
+
 func (h *simHandle) Writeback(int64, int64) {}
 
 func (h *simHandle) Sync() error {

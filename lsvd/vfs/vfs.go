@@ -45,6 +45,9 @@ type File interface {
 	Size() (int64, error)
 	// WriteVec writes the parts one after the other from off.
 	WriteVec(parts [][]byte, off int64) error
+	// Allocate gives the file its size and space, quickly: what it adds reads
+	// as zeros.
+	Allocate(size int64) error
 	// Writeback begins to write a range to the disk and does not wait. It is
 	// a hint and makes nothing durable.
 	Writeback(off, n int64)
@@ -174,6 +177,19 @@ func (f *osFile) WriteVec(parts [][]byte, off int64) error {
 		}
 		rest[0] = rest[0][n:]
 		parts = rest
+	}
+}
+
+func (f *osFile) Allocate(size int64) error {
+	for {
+		err := unix.Fallocate(int(f.Fd()), 0, 0, size)
+		switch {
+		case errors.Is(err, unix.EINTR):
+			continue
+		case errors.Is(err, unix.EOPNOTSUPP):
+			return f.Truncate(size)
+		}
+		return err
 	}
 }
 

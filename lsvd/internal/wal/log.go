@@ -40,21 +40,22 @@ type Log struct {
 
 	sync sync.Mutex // held while files are synced
 
-	mu     sync.Mutex
-	cur    *File
-	off    int64
-	begun  int64 // up to where writeback of cur has begun
-	gen    uint64
-	seq    uint64  // of the last extent written
-	synced uint64  // of the last extent known to be durable
-	dirty  []*File // written since the last sync, oldest first
-	full   []*File // in use, oldest first, without cur
-	free   []*File
-	later  []*File // free once the epochs before this one are in the store
-	used   map[string]bool
-	head   []byte
-	parts  [][]byte
-	failed error
+	mu      sync.Mutex
+	cur     *File
+	off     int64
+	begun   int64 // up to where writeback of cur has begun
+	gen     uint64
+	seq     uint64  // of the last extent written
+	synced  uint64  // of the last extent known to be durable
+	dirty   []*File // written since the last sync, oldest first
+	full    []*File // in use, oldest first, without cur
+	free    []*File
+	later   []*File // free once the epochs before this one are in the store
+	used    map[string]bool
+	unnamed bool // names were made since the directory was synced
+	head    []byte
+	parts   [][]byte
+	failed  error
 
 	kick chan struct{} // for Ahead; has room for one
 }
@@ -216,14 +217,21 @@ func (l *Log) unused() string {
 	}
 }
 
-// create makes a file. The caller holds mu or is alone.
+// create makes a file for one who waits for it: it has its size, but its
+// blocks are written for the first time when they are used, and its name
+// becomes durable with the next sync. The caller holds mu or is alone.
 func (l *Log) create() (*File, error) {
 	n := l.unused()
-	f, err := l.make(n)
-	if err == nil {
-		l.used[n] = true
+	f, err := l.cfg.FS.Open(n, true)
+	if err != nil {
+		return nil, err
 	}
-	return f, err
+	if err := f.Allocate(l.cfg.FileSize); err != nil {
+		f.Close()
+		return nil, errs.Wrap(err, "make log file")
+	}
+	l.used[n], l.unnamed = true, true
+	return &File{f: f, name: n}, nil
 }
 
 // make makes a file of full size, so that later syncs move data only.
@@ -313,14 +321,21 @@ func (l *Log) SyncTo(want uint64) error {
 		defer l.mu.Unlock()
 		return l.failed
 	}
-	dirty, seq := l.dirty, l.seq
-	l.dirty = nil
+	dirty, seq, unnamed := l.dirty, l.seq, l.unnamed
+	l.dirty, l.unnamed = nil, false
 	for _, f := range dirty {
 		f.dirty = false
 	}
 	l.mu.Unlock()
 	for _, f := range dirty {
 		if err := f.f.Sync(); err != nil {
+			l.mu.Lock()
+			defer l.mu.Unlock()
+			return l.fail(errs.Wrap(err, "sync log"))
+		}
+	}
+	if unnamed {
+		if err := l.cfg.FS.SyncDir(); err != nil {
 			l.mu.Lock()
 			defer l.mu.Unlock()
 			return l.fail(errs.Wrap(err, "sync log"))
