@@ -31,7 +31,7 @@ test-root: toolchain bin/runtime ## Tests of the real components (root)
 e2e: toolchain bin/runtime ## End-to-end tests of the built binaries (root)
 	@hack/test.sh e2e
 
-test-vm: ## Tests of cgroup v2 in a virtual machine (QEMU, about 200 MB of packages: not part of test)
+test-vm: ## cgroup v2 and systemd, in a virtual machine (400 MB of packages and minutes: not part of test)
 	@hack/vm-test.sh
 
 bench: toolchain bin/runtime ## Benchmarks against the named peers; prints ratios
