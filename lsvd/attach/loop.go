@@ -149,22 +149,34 @@ func findLoop(name string) (int, error) {
 	return -1, err
 }
 
+// settleTime is how long a device may be in use that shall be detached: a
+// namespace that was just made may still have mounted what was unmounted.
+const settleTime = time.Second
+
 // clearLoop takes a loop device from the file name, once nobody has it open.
 // Whoever has it mounted or claimed is told by an error.
 func clearLoop(ctx context.Context, n int, name string) error {
 	if b, err := backing(n); err != nil || b != name {
 		return err // cleared before
 	}
-	if err := aside.Do(func() error {
-		fd, err := openLoop(n, unix.O_RDWR|unix.O_EXCL)
-		if errors.Is(err, unix.EBUSY) {
-			return errs.New(errs.FailedPrecondition, "%s is in use", loopPath(n)).WithHint("unmount what is mounted on it")
+	var busy error
+	settle, cancel := context.WithTimeout(ctx, settleTime)
+	defer cancel()
+	if err := until(settle, func() (bool, error) {
+		err := aside.Do(func() error {
+			fd, err := openLoop(n, unix.O_RDWR|unix.O_EXCL)
+			if err != nil {
+				return err
+			}
+			return errs.Wrap(unix.IoctlSetInt(fd, unix.LOOP_CLR_FD, 0), "clear %s", loopPath(n))
+		})
+		if busy = err; errors.Is(err, unix.EBUSY) {
+			return false, nil
 		}
-		if err != nil {
-			return err
-		}
-		return errs.Wrap(unix.IoctlSetInt(fd, unix.LOOP_CLR_FD, 0), "clear %s", loopPath(n))
-	}); err != nil {
+		return true, err
+	}); errors.Is(busy, unix.EBUSY) {
+		return errs.New(errs.FailedPrecondition, "%s is in use", loopPath(n)).WithHint("unmount what is mounted on it")
+	} else if err != nil {
 		return err
 	}
 	return errs.Wrap(until(ctx, func() (bool, error) {

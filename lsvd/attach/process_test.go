@@ -413,10 +413,11 @@ func unused(t *testing.T, device string) {
 	t.Helper()
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
-	for deadline := time.Now().Add(30 * time.Second); ; <-tick.C {
+	for begin, deadline := time.Now(), time.Now().Add(30*time.Second); ; <-tick.C {
 		fd, err := unix.Open(device, unix.O_RDONLY|unix.O_EXCL|unix.O_CLOEXEC, 0)
 		if err == nil {
 			unix.Close(fd)
+			t.Logf("%s was in use for %v after the unmount", device, time.Since(begin))
 			return
 		}
 		if !errors.Is(err, unix.EBUSY) || time.Now().After(deadline) {
