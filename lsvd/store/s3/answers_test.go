@@ -138,7 +138,9 @@ func TestAnswers(t *testing.T) {
 		{"get 403", get, say(403, "AccessDenied"), errs.PermissionDenied, 1},
 		{"get with another clock", get, say(403, "RequestTimeTooSkewed"), errs.PermissionDenied, 1},
 		{"get, other region", get, say(301, "PermanentRedirect"), errs.FailedPrecondition, 1},
-		{"get, redirect", get, func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "/elsewhere", 307) }, errs.Unavailable, readTries},
+		{"get, redirect", get, func(w http.ResponseWriter, r *http.Request) {
+			http.Redirect(w, r, "/elsewhere", http.StatusTemporaryRedirect)
+		}, errs.Unavailable, readTries},
 		{"get, cut off", get, func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("ETag", `"1"`)
 			w.Header().Set("Content-Length", "100")
