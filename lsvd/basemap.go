@@ -91,7 +91,6 @@ func (d *Device) faultOnce(ctx context.Context, lba, n uint64) error {
 	type fetch struct {
 		object   mapObject
 		lo, hi   uint32
-		needed   bool
 		contents []wanted
 	}
 	var all []*fetch
