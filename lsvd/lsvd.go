@@ -40,6 +40,17 @@
 // there is not, or a segment is missing or damaged, Open refuses; with
 // AcceptLoss it gives the exact prefix that is left and says so.
 //
+// # Path of a read
+//
+// What is not in the log is looked for in memory (frames of 64 KiB, kept by
+// S3-FIFO, within CacheBytes with all indexes), in the disk cache, which disks
+// of a process share, and in the store. From a far store a random read fetches
+// 256 KiB, or less where that does not pay; several streams at once are read
+// ahead of; who waits for the same frame waits for one fetch. From a store that
+// is near, and from the disk cache, single blocks are read, and checked by
+// their sums. Everything is checked where it comes in: what does not hold is
+// fetched again, and never served.
+//
 // # Garbage
 //
 // GC picks segments by cost and benefit, moves what is live to segments of its
