@@ -14,7 +14,6 @@ package host
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/hex"
@@ -306,7 +305,7 @@ func WriteJSON(path string, v any) error {
 	}
 	defer os.Remove(f.Name())
 	_, err = f.Write(append(b, '\n'))
-	err = cmp.Or(err, f.Sync(), f.Close())
+	err = errors.Join(err, f.Sync(), f.Close())
 	if err == nil {
 		err = os.Rename(f.Name(), path)
 	}
@@ -347,7 +346,7 @@ func NewKey(path string) ([]byte, error) {
 		return nil, errs.Wrap(err, "make the key file")
 	}
 	_, err = f.WriteString(hex.EncodeToString(key) + "\n")
-	if err = cmp.Or(err, f.Sync(), f.Close()); err != nil {
+	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
 		return nil, errs.Wrap(err, "make the key file")
 	}
 	return key, nil
