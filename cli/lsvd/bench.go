@@ -48,10 +48,10 @@ type benchmark struct {
 var benchmarks = []benchmark{
 	{name: "seqwrite", what: "write 1 MiB in order", bytes: 1 << 20, depth: 8, write: true},
 	{name: "randwrite", what: "write 4 KiB anywhere", bytes: 4 << 10, write: true, random: true},
-	{name: "randwrite1", what: "the same, one at a time", bytes: 4 << 10, depth: 1, write: true, random: true},
+	{name: "randwrite1", what: "the same", bytes: 4 << 10, depth: 1, write: true, random: true},
 	{name: "writeflush", what: "write 4 KiB and flush, one at a time", bytes: 4 << 10, depth: 1, write: true, flush: true, random: true},
 	{name: "randread", what: "read 4 KiB anywhere", bytes: 4 << 10, random: true},
-	{name: "randread1", what: "the same, one at a time", bytes: 4 << 10, depth: 1, random: true},
+	{name: "randread1", what: "the same", bytes: 4 << 10, depth: 1, random: true},
 	{name: "seqread", what: "read 1 MiB in order", bytes: 1 << 20, depth: 8},
 }
 

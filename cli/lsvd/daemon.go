@@ -122,6 +122,10 @@ func (o *daemonOptions) end(ctx context.Context) error {
 	return nil
 }
 
+// lostAnswer is how long to wait for the end of a daemon whose answer to that
+// it shall end did not arrive.
+const lostAnswer = 5 * time.Second
+
 // await stops the daemon and waits until it has ended.
 func (o *daemonOptions) await(ctx context.Context, c *client, leave bool) error {
 	in, err := o.instance()
@@ -132,15 +136,21 @@ func (o *daemonOptions) await(ctx context.Context, c *client, leave bool) error 
 	if err != nil {
 		return err
 	}
-	if err := c.Stop(ctx, &api.StopRequest{Leave: leave}); err != nil {
+	err = c.Stop(ctx, &api.StopRequest{Leave: leave})
+	if p == nil || err != nil && !errs.Is(err, errs.Unavailable) {
 		return err
 	}
-	if p == nil {
-		return nil
+	var lost <-chan time.Time
+	if err != nil { // it may have ended before its answer was sent
+		t := time.NewTimer(lostAnswer)
+		defer t.Stop()
+		lost = t.C
 	}
 	select {
 	case <-p.Done():
 		return nil
+	case <-lost:
+		return err
 	case <-ctx.Done():
 		return errs.New(errs.Canceled, "the disk daemon (pid %d) goes on to close its disks", p.PID())
 	}
@@ -193,6 +203,6 @@ func (o *daemonOptions) say(ctx context.Context) error {
 	for _, m := range st.Metrics {
 		rows = append(rows, []string{"metrics", m})
 	}
-	o.Table([]string{"", ""}, rows)
+	o.pairs(rows)
 	return nil
 }

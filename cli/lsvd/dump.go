@@ -135,7 +135,7 @@ func (o *dumpOptions) run(ctx context.Context, arg string) error {
 		add("map", "%s", m)
 	}
 	add("mapped", "%d blocks in %d runs in %d leaves", d.Mapped, d.Runs, d.Leaves)
-	o.Table([]string{"", ""}, rows)
+	o.pairs(rows)
 	for _, t := range []struct {
 		title string
 		list  []lsvd.SegmentInfo

@@ -125,7 +125,7 @@ func (o *infoOptions) print(i *info, last *api.Disk) {
 	}
 	d := i.Attached
 	if d == nil {
-		o.Table([]string{"", ""}, rows)
+		o.pairs(rows)
 		return
 	}
 	if d.Message != "" {
@@ -142,7 +142,7 @@ func (o *infoOptions) print(i *info, last *api.Disk) {
 	}
 	f := d.Figures
 	if f == nil {
-		o.Table([]string{"", ""}, rows)
+		o.pairs(rows)
 		return
 	}
 	add("unsent", "%s, lag %s", bytesCell(f.UnsentBytes), f.Lag.Round(time.Millisecond))
@@ -157,7 +157,7 @@ func (o *infoOptions) print(i *info, last *api.Disk) {
 	}
 	add("cache", "%s, %.1f%% of %d reads hit; %d more in the disk cache", bytesCell(f.CacheBytes), hits, f.CacheHits+f.CacheMisses, f.DiskCacheHits)
 	add("store", "%d operations tried again", f.StoreRetries)
-	o.Table([]string{"", ""}, rows)
+	o.pairs(rows)
 	if len(f.Ops) == 0 {
 		return
 	}

@@ -19,6 +19,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"miren.dev/runtime/cli/command"
+	"miren.dev/runtime/cli/console"
 	"miren.dev/runtime/cli/exit"
 	"miren.dev/runtime/lsvd"
 	"miren.dev/runtime/lsvd/catalog"
@@ -181,6 +182,21 @@ func discard(ctx context.Context, st store.Store, state *host.State, id lsvd.ID)
 
 // bytesCell is a number of bytes for people.
 func bytesCell(n int64) string { return schema.CellBytes(n) }
+
+// pairs prints names with values: aligned on a terminal, tab-separated in a pipe.
+func (b *base) pairs(rows [][]string) {
+	if !b.Terminal {
+		b.Table(nil, rows)
+		return
+	}
+	width := 0
+	for _, r := range rows {
+		width = max(width, console.Columns(r[0]))
+	}
+	for _, r := range rows {
+		b.Printf("%s\n", console.Cut(b.Paint(console.Dim, r[0])+strings.Repeat(" ", width-console.Columns(r[0])+2)+r[1], b.Width()))
+	}
+}
 
 func itoa(n int64) string { return strconv.FormatInt(n, 10) }
 
