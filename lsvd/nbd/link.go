@@ -16,6 +16,8 @@ import (
 const (
 	// readBuffer is what a connection reads at once: many small writes.
 	readBuffer = 256 << 10
+	// directPayload is the size from which data skips the buffer.
+	directPayload = 32 << 10
 	// handover is how long a request may keep the connection's reader before
 	// another goroutine takes over; it is noticed within twice the time.
 	handover = 2 * time.Millisecond
@@ -34,7 +36,8 @@ const (
 type link struct {
 	x      *session
 	c      stream
-	r      *bufio.Reader // of the reader
+	in     io.Reader     // c, and before it what had come early
+	r      *bufio.Reader // of in, for the reader
 	budget *budget
 	out    *replies
 	work   chan *request // to idle workers
@@ -55,11 +58,11 @@ type link struct {
 // transmit answers requests until the client disconnects. early is what the
 // client sent without waiting for the end of the handshake.
 func (x *session) transmit(ctx context.Context, c stream, early []byte) error {
-	l := &link{x: x, c: c, r: bufio.NewReaderSize(c, readBuffer), budget: newBudget(), work: make(chan *request), wake: make(chan struct{}, 1),
-		ended: make(chan struct{})}
+	l := &link{x: x, c: c, in: c, budget: newBudget(), work: make(chan *request), wake: make(chan struct{}, 1), ended: make(chan struct{})}
 	if len(early) > 0 {
-		l.r.Reset(io.MultiReader(bytes.NewReader(early), c))
+		l.in = io.MultiReader(bytes.NewReader(early), c)
 	}
+	l.r = bufio.NewReaderSize(l.in, readBuffer)
 	l.out = &replies{c: c, budget: l.budget}
 	l.all.Go(func() { l.watch(ctx) })
 	l.read(ctx)
@@ -121,11 +124,25 @@ func (l *link) next() (q *request, alone bool, err error) {
 	alone = l.budget.take(q.busy)
 	if q.typ == cmdWrite {
 		q.data = newBuffer(int(q.n))
-		if _, err := io.ReadFull(l.r, q.data.b); err != nil {
+		if err := l.payload(q.data.b); err != nil {
 			return nil, false, errs.Wrap(err, "read payload")
 		}
 	}
 	return q, alone, nil
+}
+
+// payload fills p: what is not in the buffer yet and is large does not go
+// through it.
+func (l *link) payload(p []byte) error {
+	if n := min(l.r.Buffered(), len(p)); len(p)-n >= directPayload {
+		if _, err := io.ReadFull(l.r, p[:n]); err != nil {
+			return err
+		}
+		_, err := io.ReadFull(l.in, p[n:])
+		return err
+	}
+	_, err := io.ReadFull(l.r, p)
+	return err
 }
 
 // quick reports whether requests like q are. What it says no to, it asks about
