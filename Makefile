@@ -4,7 +4,7 @@ SHELL := /bin/bash
 GO = $(shell hack/go.sh)
 export PATH := $(CURDIR)/bin:$(PATH)
 
-.PHONY: help demo demo-stop test test-unit test-root e2e test-vm bench lint generate packages toolchain bin/runtime bin/runtime-debug clean
+.PHONY: help demo demo-stop test test-unit test-root e2e test-vm bench soak lint generate packages toolchain bin/runtime bin/runtime-debug clean
 
 help: ## Show this list
 	@grep -hE '^[a-z/-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  \033[1m%-18s\033[0m %s\n", $$1, $$2}'
@@ -37,6 +37,10 @@ test-vm: ## cgroup v2 and systemd, in a virtual machine (400 MB of packages and 
 bench: toolchain bin/runtime ## Benchmarks against the named peers; prints ratios
 	@hack/packages.sh base test
 	@hack/bench.sh
+
+soak: toolchain bin/runtime ## The disks' tests for long: 10,000 seeds, 100 killed daemons, fuzzing (root, hours)
+	@hack/packages.sh base test
+	@hack/soak.sh
 
 lint: packages ## gofmt, vet, staticcheck, generated code, import directions, docs links
 	@hack/lint.sh

@@ -1,0 +1,69 @@
+#!/usr/bin/env bash
+# Runs the disks' tests for long, as `make test` does for short. Every seed and every failure is printed.
+#
+#   hack/soak.sh                  all parts, one after the other
+#   hack/soak.sh simulation fuzz  only these
+#
+# Parts: simulation (seeds), metamorphic (seeds), faults (store faults and an outage), verify (fio), snapshots (100
+# clones), trim (10 GiB), handover (100 killed daemons), database (ext4 and xfs, 100 killed daemons each), fuzz.
+# SEEDS (10000) and FIRST (a number from the clock) choose the simulation's seeds, SOAK (10m) how long verify and each
+# fuzzer run. Needs root, bin/runtime and the toolchain. Logs go to LOGS (a new directory under TMPDIR).
+set -euo pipefail
+cd "$(dirname "$0")/.."
+[ "$(id -u)" = 0 ] || { echo "soaking needs root" >&2; exit 1; }
+go=$(hack/go.sh)
+PATH="$PWD/bin:$(dirname "$go"):$PATH"
+export PATH
+seeds=${SEEDS:-10000} first=${FIRST:-$(date +%s)} soak=${SOAK:-10m}
+logs=${LOGS:-$(mktemp -d "${TMPDIR:-/tmp}/soak.XXXXXX")}
+mkdir -p "$logs"
+
+# run NAME ENV... -- PACKAGE ARGS...: one test run with a log of its own.
+run() {
+	local name=$1 env=() began=$SECONDS
+	shift
+	while [ "$1" != -- ]; do env+=("$1") && shift; done
+	shift
+	if env "${env[@]}" "$go" test -count=1 -timeout 0 -v "$@" >"$logs/$name.log" 2>&1; then
+		printf 'ok    %-14s %4d s\n' "$name" $((SECONDS - began))
+	else
+		printf 'FAIL  %-14s %4d s  %s\n' "$name" $((SECONDS - began)) "$logs/$name.log" >&2
+		grep -E '^ *(---|[a-z_]+_test\.go:)|seed' "$logs/$name.log" | tail -n 20 >&2
+		return 1
+	fi
+}
+
+# Seeds are split between the processors.
+simulation() {
+	local n=$((seeds / $(nproc))) i jobs=() failed=0
+	for ((i = 0; i < $(nproc); i++)); do
+		run "simulation-$i" LSVD_SEED=$((first + i * n)) LSVD_SEEDS=$n -- -run '^TestSimulation$' ./lsvd &
+		jobs+=($!)
+	done
+	for i in "${jobs[@]}"; do wait "$i" || failed=1; done
+	echo "      seeds $first to $((first + n * $(nproc) - 1))"
+	return $failed
+}
+metamorphic() { run metamorphic LSVD_SEED="$first" LSVD_SEEDS=$((seeds / 50)) -- -run '^TestMetamorphic$' ./lsvd; }
+faults() { run faults LSVD_OUTAGE=60s -- -run '^Test(Wire.*|TwoOwners)$' ./lsvd; }
+verify() { run verify LSVD_SOAK="$soak" -- -run '^TestExperimentVerify$' ./lsvd/nbd; }
+snapshots() { run snapshots LSVD_CLONES=100 -- -run '^TestSnapshots$' ./lsvd; }
+trim() { run trim LSVD_FILL=10240 -- -run '^TestTrimFreesStore$' ./lsvd; }
+handover() { run handover LSVD_HANDOVERS=100 -- -run '^TestHandover$' ./lsvd/attach; }
+database() { run database LSVD_SOAK="$soak" -- -run '^TestDatabaseOnDisk$' ./e2e; }
+fuzz() {
+	local f failed=0
+	while IFS=: read -r f name; do
+		run "fuzz-$(basename "$(dirname "$f")")-$name" -- -run '^$' -fuzz "^$name\$" -fuzztime "$soak" "./$(dirname "$f")" || failed=1
+	done < <(grep -roE --include='*_test.go' '^func Fuzz[A-Za-z]+' lsvd | sed 's/func //')
+	return $failed
+}
+
+all=(simulation metamorphic faults verify snapshots trim handover database fuzz)
+[ $# -gt 0 ] || set -- "${all[@]}"
+for part; do
+	[[ " ${all[*]} " == *" $part "* ]] || { echo "unknown part: $part (${all[*]})" >&2; exit 2; }
+done
+failed=0
+for part; do "$part" || failed=1; done
+exit $failed
