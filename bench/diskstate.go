@@ -195,7 +195,7 @@ func useBriefly(ctx context.Context, dev *lsvd.Device, path string) error {
 // memory, and counts what GC wrote on top while it holds the space at 1.43:
 // it is called every 64th of the disk, for the writer waits for nothing else.
 func (d *disks) amplification(ctx context.Context) error {
-	blocks, times := 48<<10, 5
+	blocks, times := 32<<10, 4
 	if d.b.opt.quick {
 		blocks, times = 12<<10, 4
 	}
