@@ -15,10 +15,9 @@ import (
 type load struct {
 	name string
 	args string
-	mib  bool          // MiB/s instead of IOPS
-	size int64         // of the area, from the beginning
-	once bool          // write the area once instead of for a time
-	turn time.Duration // 0: the usual
+	mib  bool  // MiB/s instead of IOPS
+	size int64 // of the area, from the beginning
+	once bool  // write the area once instead of for a time
 }
 
 func (l load) unit() string {
