@@ -36,10 +36,12 @@ type stream struct {
 }
 
 // near reports whether a read of n blocks at lba belongs to s. Several may be
-// under way at once, so they come in any order.
+// under way at once, so they come in any order. Before it is known to be a
+// stream only its misses are seen, and each brings in what is beside it, so the
+// next one may be a fetch further on.
 func (s *stream) near(lba, n uint64) bool {
 	slack := min(8*n, maxWindow)
-	return s.seen != 0 && lba+slack >= s.next && lba <= s.next+slack
+	return s.seen != 0 && lba+slack >= s.next && lba <= s.next+max(slack, fetchFrames*segment.FrameBlocks)
 }
 
 // note takes a read of n blocks at lba into account, and returns what to read
