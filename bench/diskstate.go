@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"runtime/debug"
 	"strconv"
+	"time"
 
 	"miren.dev/runtime/lsvd"
 	"miren.dev/runtime/lsvd/attach"
@@ -157,6 +158,10 @@ func idleDisksChild(ctx context.Context, args []string, ready func(string)) (err
 		if err := useBriefly(ctx, dev, a.Path()); err != nil {
 			return err
 		}
+	}
+	select { // what they needed while they were used goes after some seconds
+	case <-time.After(10 * time.Second):
+	case <-ctx.Done():
 	}
 	ready(fmt.Sprintf("%f", (own()-before)/idleDisks))
 	<-ctx.Done()

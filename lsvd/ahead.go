@@ -45,10 +45,11 @@ func (s *stream) near(lba, n uint64) bool {
 }
 
 // note takes a read of n blocks at lba into account, and returns what to read
-// ahead; most is the largest window, in blocks, of all streams together.
-func (t *streams) note(lba, n uint64, missed bool, most uint64) (from, to uint64) {
+// ahead and for which stream; most is the largest window, in blocks, of all
+// streams together.
+func (t *streams) note(lba, n uint64, missed bool, most uint64) (of int, from, to uint64) {
 	if !missed && t.found.Load() == 0 {
-		return 0, 0
+		return 0, 0, 0
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -57,7 +58,8 @@ func (t *streams) note(lba, n uint64, missed bool, most uint64) (from, to uint64
 	for i := range t.all {
 		s := &t.all[i]
 		if s.near(lba, n) {
-			return t.advance(s, lba, n, most)
+			from, to = t.advance(s, lba, n, most)
+			return i, from, to
 		}
 		if s.window > 0 && t.clock-s.seen > idleStream {
 			*s = stream{}
@@ -70,7 +72,17 @@ func (t *streams) note(lba, n uint64, missed bool, most uint64) (from, to uint64
 	if missed && oldest != nil {
 		*oldest = stream{next: lba + n, seen: t.clock}
 	}
-	return 0, 0
+	return 0, 0, 0
+}
+
+// rest is where what is still of use to a stream of [from,to) begins.
+func (t *streams) rest(of int, from, to uint64) uint64 {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if s := &t.all[of]; s.ahead >= to {
+		from = max(from, s.next)
+	}
+	return from
 }
 
 func (t *streams) advance(s *stream, lba, n, most uint64) (from, to uint64) {
@@ -109,12 +121,16 @@ func (d *Device) follow(lba, n uint64, missed bool) {
 	if c.manual {
 		return
 	}
-	from, to := d.streams.note(lba, n, missed, uint64(c.room/8/BlockSize))
+	of, from, to := d.streams.note(lba, n, missed, uint64(c.room/8/BlockSize))
 	to = min(to, uint64(d.size.Load()/BlockSize))
 	if from >= to {
 		return
 	}
 	c.fetches.Go(func() {
+		// The stream may have overtaken this goroutine.
+		if from = d.streams.rest(of, from, to); from >= to {
+			return
+		}
 		pieces, g, err := d.locate(c.ctx, from, to-from, nil)
 		if err != nil {
 			return // who reads there sees it

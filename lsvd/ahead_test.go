@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -122,22 +123,29 @@ func testReadAhead(t *testing.T) {
 // TestReadAheadBound reads on in a cache that has room for little.
 func TestReadAheadBound(t *testing.T) {
 	for _, cache := range []int64{1, 300 << 10, 4 << 20} {
-		f, d, content := farDisk(t, 8<<20, lsvd.Options{CacheBytes: cache})
-		f.reads.Store(0)
-		p := make([]byte, 4<<10)
-		for off := int64(0); off < int64(len(content)); off += int64(len(p)) {
-			if err := d.ReadAt(t.Context(), p, off); err != nil || !bytes.Equal(p, content[off:off+int64(len(p))]) {
-				t.Fatalf("read at %d: %v", off, err)
-			}
-			if s := d.Stats(); s.CacheBytes > cache {
-				t.Fatalf("%d bytes in a cache of %d", s.CacheBytes, cache)
-			}
+		t.Run(strconv.FormatInt(cache, 10), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) { testReadAheadBound(t, cache) })
+		})
+	}
+}
+
+func testReadAheadBound(t *testing.T, cache int64) {
+	f, d, content := farDisk(t, 8<<20, lsvd.Options{CacheBytes: cache, Compression: lsvd.CompressNone})
+	f.reads.Store(0)
+	f.delay.Store(int64(time.Millisecond))
+	p := make([]byte, 4<<10)
+	for off := int64(0); off < int64(len(content)); off += int64(len(p)) {
+		if err := d.ReadAt(t.Context(), p, off); err != nil || !bytes.Equal(p, content[off:off+int64(len(p))]) {
+			t.Fatalf("read at %d: %v", off, err)
 		}
-		s := d.Stats()
-		t.Logf("cache %d: %d reads, %+v", cache, f.reads.Load(), s)
-		if cache >= 4<<20 && s.ReadAheadWasted > 8 {
-			t.Errorf("cache of %d: %d frames were read ahead for nothing", cache, s.ReadAheadWasted)
+		if s := d.Stats(); s.CacheBytes > cache {
+			t.Fatalf("%d bytes in a cache of %d", s.CacheBytes, cache)
 		}
+	}
+	s := d.Stats()
+	t.Logf("cache %d: %d reads, %+v", cache, f.reads.Load(), s)
+	if cache >= 4<<20 && s.ReadAheadWasted > 8 {
+		t.Errorf("cache of %d: %d frames were read ahead for nothing", cache, s.ReadAheadWasted)
 	}
 }
 

@@ -65,6 +65,7 @@ func Open(ctx context.Context, st store.Store, fs vfs.FS, id ID, opts Options) (
 	}
 	rec, err := d.recover(ctx, fs)
 	if err != nil {
+		d.cache.close()
 		if d.wal != nil {
 			d.wal.Close()
 		}
@@ -122,6 +123,7 @@ func (d *Device) recover(ctx context.Context, fs vfs.FS) (rec Recovery, err erro
 	if err := d.replace(ctx, claim); err != nil {
 		return rec, err
 	}
+	d.cache.warm(d.man.Segments)
 	if err := d.loadMap(ctx, &rec); err != nil {
 		return rec, err
 	}

@@ -131,6 +131,22 @@ func (c *cache) source(ctx context.Context, s *manifest.Segment) (*source, error
 	return v.(*source), nil
 }
 
+// warmIndexes bounds the indexes that are read while a disk is opened.
+const warmIndexes = 32
+
+// warm begins to read the indexes of the newest of the segments, so that the
+// first reads of a disk in a far store need not wait for them.
+func (c *cache) warm(segments []manifest.Segment) {
+	if c.manual || c.near != nil {
+		return
+	}
+	for _, s := range segments[max(0, len(segments)-warmIndexes):] {
+		c.fetches.Go(func() {
+			_, _ = c.source(c.ctx, &s) // who reads there sees the error
+		})
+	}
+}
+
 func (c *cache) keep(s *manifest.Segment, x *segment.Index) *source {
 	src := &source{Index: x.Slim(), key: s.Ref.Key(), num: s.Num}
 	if c.near != nil {
