@@ -28,6 +28,7 @@ func Prepare(logger *slog.Logger) error {
 	if runtime.GOMAXPROCS(0) < minProcs && os.Getenv("GOMAXPROCS") == "" {
 		runtime.GOMAXPROCS(minProcs)
 	}
+	limitMemory(logger)
 	if err := os.WriteFile("/proc/self/oom_score_adj", []byte(oomScore), 0); err != nil {
 		logger.Info("the kernel may kill this process when memory runs out", "err", err)
 	}
