@@ -44,26 +44,15 @@ func (o *attachOptions) run(ctx context.Context, arg string) error {
 		return err
 	}
 	req.Block = true
-	c, err := o.daemon(ctx)
-	if err != nil {
+	disk, err := o.attachDisk(ctx, req)
+	if err != nil || disk == nil {
 		return err
 	}
-	defer c.Close()
-	r, err := c.Attach(ctx, req)
-	if err != nil {
-		return err
-	}
-	if o.JSON {
-		return o.PrintJSON(r.Disk)
-	}
-	if r.Disk.LostAfter != nil {
-		o.Notef("the disk is as it was at sequence number %d; later writes are lost\n", *r.Disk.LostAfter)
-	}
-	for _, f := range r.Disk.Frontends {
+	for _, f := range disk.Frontends {
 		switch {
 		case f.Kind != daemon.KindBlock:
 		case o.Terminal && !o.Quiet:
-			o.Printf("%s %s is %s\n", o.Paint(console.Green, "✓"), label(&r.Disk), f.Address)
+			o.Printf("%s %s is %s\n", o.Paint(console.Green, "✓"), label(disk), f.Address)
 		default:
 			o.Printf("%s\n", f.Address) // for scripts
 		}

@@ -11,7 +11,6 @@ import (
 	"miren.dev/runtime/cli/console"
 	"miren.dev/runtime/cli/exit"
 	"miren.dev/runtime/lsvd"
-	"miren.dev/runtime/lsvd/catalog"
 	"miren.dev/runtime/lsvd/host"
 	"miren.dev/runtime/pkg/errs"
 )
@@ -57,11 +56,7 @@ func (o *checkOptions) run(ctx context.Context, arg string) error {
 	if err != nil {
 		return err
 	}
-	st, _, err := o.open(ctx)
-	if err != nil {
-		return err
-	}
-	v, err := catalog.Find(ctx, st, name)
+	st, _, v, err := o.find(ctx, name)
 	if err != nil {
 		return err
 	}

@@ -48,11 +48,7 @@ func (o *cloneOptions) run(ctx context.Context, arg, name string) error {
 	if err := catalog.CheckName(name); err != nil {
 		return err
 	}
-	st, url, err := o.open(ctx)
-	if err != nil {
-		return err
-	}
-	v, err := catalog.Find(ctx, st, from)
+	st, url, v, err := o.find(ctx, from)
 	if err != nil {
 		return err
 	}

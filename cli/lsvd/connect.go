@@ -150,3 +150,24 @@ func (b *base) allAttached(ctx context.Context) (map[string]*api.Disk, error) {
 	}
 	return out, nil
 }
+
+// attachDisk has the daemon attach a disk. It says what is to be said of it for
+// programs, and returns it if there is more to say for people.
+func (b *base) attachDisk(ctx context.Context, req *api.AttachRequest) (*api.Disk, error) {
+	c, err := b.daemon(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer c.Close()
+	r, err := c.Attach(ctx, req)
+	if err != nil {
+		return nil, err
+	}
+	if b.JSON {
+		return nil, b.PrintJSON(r.Disk)
+	}
+	if r.Disk.LostAfter != nil {
+		b.Notef("the disk is as it was at sequence number %d; later writes are lost\n", *r.Disk.LostAfter)
+	}
+	return &r.Disk, nil
+}

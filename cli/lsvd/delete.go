@@ -42,11 +42,7 @@ func (o *deleteOptions) run(ctx context.Context, arg string) error {
 	if err != nil {
 		return err
 	}
-	st, url, err := o.open(ctx)
-	if err != nil {
-		return err
-	}
-	v, err := catalog.Find(ctx, st, name)
+	st, url, v, err := o.find(ctx, name)
 	if err != nil {
 		return err
 	}

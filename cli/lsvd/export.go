@@ -79,11 +79,7 @@ func (o *exportOptions) run(ctx context.Context, arg, path string) error {
 			return errs.New(errs.AlreadyExists, "%s exists", path).WithHint("--force replaces it")
 		}
 	}
-	st, url, err := o.open(ctx)
-	if err != nil {
-		return err
-	}
-	v, err := catalog.Find(ctx, st, name)
+	st, url, v, err := o.find(ctx, name)
 	if err != nil {
 		return err
 	}

@@ -95,6 +95,14 @@ func (b *base) open(ctx context.Context) (st store.Store, url string, err error)
 	return host.OpenStore(ctx, url)
 }
 
+// find opens the store and finds a volume in it.
+func (b *base) find(ctx context.Context, nameOrID string) (st store.Store, url string, v *catalog.Volume, err error) {
+	if st, url, err = b.open(ctx); err == nil {
+		v, err = catalog.Find(ctx, st, nameOrID)
+	}
+	return st, url, v, err
+}
+
 // volumeArg is an argument VOLUME or VOLUME@SNAPSHOT.
 func volumeArg(arg string, snapshot bool) (volume, snap string, err error) {
 	volume, snap, has := strings.Cut(arg, "@")

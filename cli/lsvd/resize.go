@@ -8,7 +8,6 @@ import (
 	api "miren.dev/runtime/api/lsvd"
 	"miren.dev/runtime/cli/command"
 	"miren.dev/runtime/cli/console"
-	"miren.dev/runtime/lsvd/catalog"
 	"miren.dev/runtime/lsvd/host"
 	"miren.dev/runtime/pkg/errs"
 )
@@ -44,11 +43,7 @@ func (o *resizeOptions) run(ctx context.Context, arg, to string) error {
 	if err != nil {
 		return err
 	}
-	st, _, err := o.open(ctx)
-	if err != nil {
-		return err
-	}
-	v, err := catalog.Find(ctx, st, name)
+	st, _, v, err := o.find(ctx, name)
 	if err != nil {
 		return err
 	}

@@ -147,23 +147,12 @@ func (o *serveOptions) run(ctx context.Context, arg string) error {
 	}
 	req.ReadOnly = o.readOnly
 	req.Nbd = []api.Listen{{Socket: o.socket, Address: o.listen, TLS: o.tls, Clients: o.clients, Plain: o.plain}}
-	c, err := o.daemon(ctx)
-	if err != nil {
+	disk, err := o.attachDisk(ctx, req)
+	if err != nil || disk == nil {
 		return err
 	}
-	defer c.Close()
-	r, err := c.Attach(ctx, req)
-	if err != nil {
-		return err
-	}
-	if o.JSON {
-		return o.PrintJSON(r.Disk)
-	}
-	if r.Disk.LostAfter != nil {
-		o.Notef("the disk is as it was at sequence number %d; later writes are lost\n", *r.Disk.LostAfter)
-	}
-	for _, f := range r.Disk.Frontends {
-		o.Printf("%s %s is served at %s\n", o.Paint(console.Green, "✓"), label(&r.Disk), f.Address)
+	for _, f := range disk.Frontends {
+		o.Printf("%s %s is served at %s\n", o.Paint(console.Green, "✓"), label(disk), f.Address)
 	}
 	return nil
 }

@@ -127,11 +127,7 @@ func (o *snapshotOptions) list(ctx context.Context, arg string) error {
 	if err != nil {
 		return err
 	}
-	st, _, err := o.open(ctx)
-	if err != nil {
-		return err
-	}
-	v, err := catalog.Find(ctx, st, name)
+	st, _, v, err := o.find(ctx, name)
 	if err != nil {
 		return err
 	}
