@@ -146,6 +146,7 @@ func snapshots(t *testing.T, r *rig, clones int) {
 	// Stamps in order, from one writer, while the snapshot is taken: it has a
 	// prefix of them, with all that were acknowledged before it began.
 	stop, ended := make(chan struct{}), make(chan error, 1)
+	begun := make(chan struct{}) // closed after some writes
 	models := [][]byte{bytes.Clone(origin.model)}
 	var order []int // block of each stamp
 	go func() {
@@ -167,9 +168,16 @@ func snapshots(t *testing.T, r *rig, clones int) {
 				ended <- err
 				return
 			}
+			if len(order) == 100 {
+				close(begun)
+			}
 		}
 	}()
-	time.Sleep(50 * time.Millisecond) // some writes are under way
+	select {
+	case <-begun:
+	case err := <-ended:
+		t.Fatal(err)
+	}
 	err := origin.d.Snapshot(ctx, "s")
 	close(stop)
 	if werr := <-ended; err != nil || werr != nil {
