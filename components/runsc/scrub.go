@@ -51,11 +51,11 @@ func (d *Driver) scrub(ctx context.Context, id string) error {
 	if err := d.killSandbox(id); err != nil {
 		return err
 	}
+	if err := d.killShims(id); err != nil {
+		return err
+	}
 	bundle := d.bundleDir(id)
 	if _, err := os.Lstat(bundle); err == nil {
-		if err := d.killShim(bundle, id); err != nil {
-			return err
-		}
 		// Before its root filesystem goes, in which it has a file.
 		if err := d.scrubRunsc(ctx, id); err != nil {
 			return err
@@ -76,25 +76,29 @@ func (d *Driver) scrub(ctx context.Context, id string) error {
 	return d.scrubRunsc(ctx, id)
 }
 
-// killShim kills the shim that a bundle names, if it still is one.
-func (d *Driver) killShim(bundle, id string) error {
-	b, err := os.ReadFile(filepath.Join(bundle, "shim.pid"))
-	if errors.Is(err, os.ErrNotExist) {
-		return nil
-	}
+// killShims kills the shims of a task that containerd no longer knows, and what
+// was about to start one. One that was starting when the call that wanted it was
+// given up is in nobody's books: only the process itself tells whose it is.
+func (d *Driver) killShims(id string) error {
+	procs, err := os.ReadDir("/proc")
 	if err != nil {
-		return errs.New(errs.Unavailable, "process of the shim: %w", err)
+		return errs.New(errs.Unavailable, "look for shims: %w", err)
 	}
-	pid, err := strconv.Atoi(strings.TrimSpace(string(b)))
-	if err != nil || pid <= 1 {
-		return nil
+	for _, p := range procs {
+		pid, err := strconv.Atoi(p.Name())
+		if err != nil || pid <= 1 {
+			continue
+		}
+		args, err := os.ReadFile(filepath.Join("/proc", p.Name(), "cmdline"))
+		if err != nil { // it has ended
+			continue
+		}
+		exe, _, _ := strings.Cut(string(args), "\x00")
+		if strings.HasPrefix(filepath.Base(exe), "containerd-shim-runsc-") &&
+			strings.Contains(string(args), "\x00"+d.cfg.Containerd.Namespace()+"\x00") && strings.Contains(string(args), "\x00"+taskID(id)+"\x00") {
+			_ = unix.Kill(pid, unix.SIGKILL)
+		}
 	}
-	// The number may be another process's by now.
-	args, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
-	if err != nil || !strings.Contains(string(args), "\x00"+d.cfg.Containerd.Namespace()+"\x00") || !strings.Contains(string(args), "\x00"+taskID(id)+"\x00") {
-		return nil
-	}
-	_ = unix.Kill(pid, unix.SIGKILL)
 	return nil
 }
 
