@@ -16,6 +16,7 @@ import (
 
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/fault"
+	"miren.dev/runtime/pkg/netdump"
 )
 
 // guestLink is the name of a sandbox's interface in its namespace.
@@ -213,7 +214,7 @@ func (m *Manager) List() ([]string, error) {
 // SweepLinks removes interfaces of ours whose address nobody has: what is left
 // when the machine lost the record of an address.
 func (m *Manager) SweepLinks() error {
-	links, err := netlink.LinkList()
+	links, err := netdump.Links()
 	if err != nil {
 		return errs.New(errs.Unavailable, "list interfaces: %w", err)
 	}

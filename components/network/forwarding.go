@@ -8,6 +8,8 @@ import (
 	"regexp"
 
 	"github.com/vishvananda/netlink"
+
+	"miren.dev/runtime/pkg/netdump"
 )
 
 // anyBridge matches the bridges of all installations.
@@ -19,7 +21,7 @@ func forwardingKey(link string) string { return "net/ipv4/conf/" + link + "/forw
 
 // uplinks are the interfaces that have a gateway.
 func uplinks() []netlink.Link {
-	routes, err := netlink.RouteList(nil, netlink.FAMILY_V4)
+	routes, err := netdump.Routes(nil, netlink.FAMILY_V4)
 	if err != nil {
 		return nil
 	}
@@ -76,7 +78,7 @@ func (m *Manager) enableForwarding() error {
 // restoreForwarding undoes enableForwarding unless another installation needs
 // it. Callers hold the host lock.
 func restoreForwarding() error {
-	links, err := netlink.LinkList()
+	links, err := netdump.Links()
 	if err != nil {
 		return fmt.Errorf("list interfaces: %w", err)
 	}

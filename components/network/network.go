@@ -48,6 +48,7 @@ import (
 
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/instance"
+	"miren.dev/runtime/pkg/netdump"
 )
 
 // hostDir is shared by all installations of the machine.
@@ -174,7 +175,7 @@ func (m *Manager) ensureBridge() error {
 		return err
 	}
 	want := &netlink.Addr{IPNet: ipNet(netip.PrefixFrom(m.gateway(), m.subnet.Bits()))}
-	have, err := netlink.AddrList(link, netlink.FAMILY_V4)
+	have, err := netdump.Addresses(link, netlink.FAMILY_V4)
 	if err != nil {
 		return err
 	}

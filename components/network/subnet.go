@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"miren.dev/runtime/pkg/errs"
+	"miren.dev/runtime/pkg/netdump"
 )
 
 // saved is the content of <state dir>/network.json.
@@ -95,7 +96,7 @@ func takenPrefixes(bridge string) ([]netip.Prefix, error) {
 			out = append(out, netip.PrefixFrom(addr, ones))
 		}
 	}
-	addrs, err := netlink.AddrList(nil, netlink.FAMILY_V4)
+	addrs, err := netdump.Addresses(nil, netlink.FAMILY_V4)
 	if err != nil {
 		return nil, fmt.Errorf("addresses: %w", err)
 	}
@@ -105,7 +106,7 @@ func takenPrefixes(bridge string) ([]netip.Prefix, error) {
 		}
 	}
 	// Of all tables: policy routing counts too.
-	routes, err := netlink.RouteListFiltered(netlink.FAMILY_V4, &netlink.Route{Table: unix.RT_TABLE_UNSPEC}, netlink.RT_FILTER_TABLE)
+	routes, err := netdump.RoutesLike(netlink.FAMILY_V4, &netlink.Route{Table: unix.RT_TABLE_UNSPEC}, netlink.RT_FILTER_TABLE)
 	if err != nil {
 		return nil, fmt.Errorf("routes: %w", err)
 	}

@@ -97,10 +97,21 @@ func inNamespace(path string, f func(*netlink.Handle) error) error {
 	return f(handle)
 }
 
+// whole asks for a list again when what it lists changed while the kernel sent it, as when IPv6 takes an address into
+// use soon after the interface came up.
+func whole[T any](list func() ([]T, error)) (all []T, err error) {
+	for range 50 {
+		if all, err = list(); !errors.Is(err, netlink.ErrDumpInterrupted) {
+			break
+		}
+	}
+	return all, err
+}
+
 func readNetwork(path string) (savedNetwork, error) {
 	saved := savedNetwork{Path: path}
 	err := inNamespace(path, func(h *netlink.Handle) error {
-		links, err := h.LinkList()
+		links, err := whole(h.LinkList)
 		if err != nil {
 			return err
 		}
@@ -109,7 +120,7 @@ func readNetwork(path string) (savedNetwork, error) {
 			if link.Attrs().Flags&net.FlagLoopback != 0 {
 				continue // runsc has its own
 			}
-			addresses, err := h.AddrList(link, netlink.FAMILY_ALL)
+			addresses, err := whole(func() ([]netlink.Addr, error) { return h.AddrList(link, netlink.FAMILY_ALL) })
 			if err != nil {
 				return err
 			}
@@ -119,7 +130,7 @@ func readNetwork(path string) (savedNetwork, error) {
 				}
 				saved.Addresses = append(saved.Addresses, savedAddress{name, a.IPNet.String(), ip(a.Broadcast)})
 			}
-			routes, err := h.RouteList(link, netlink.FAMILY_ALL)
+			routes, err := whole(func() ([]netlink.Route, error) { return h.RouteList(link, netlink.FAMILY_ALL) })
 			if err != nil {
 				return err
 			}

@@ -1,12 +1,15 @@
 package main
 
 import (
+	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/vishvananda/netlink"
 )
 
 // A namespace that has lost its addresses gets them back, with its routes.
@@ -57,6 +60,24 @@ func TestRestoreNetwork(t *testing.T) {
 	}
 	if err := restoreNetwork(bundle); err != nil {
 		t.Errorf("second time: %v", err)
+	}
+}
+
+// A list that changed while it was sent is asked for again.
+func TestWhole(t *testing.T) {
+	calls := 0
+	got, err := whole(func() ([]int, error) {
+		if calls++; calls < 4 {
+			return []int{1}, netlink.ErrDumpInterrupted
+		}
+		return []int{1, 2}, nil
+	})
+	if len(got) != 2 || err != nil || calls != 4 {
+		t.Errorf("%v, %v after %d calls", got, err, calls)
+	}
+	other := errors.New("other")
+	if _, err := whole(func() ([]int, error) { return nil, other }); err != other {
+		t.Error(err)
 	}
 }
 

@@ -288,12 +288,14 @@ func readRecord(path string) (*Record, error) {
 	return &r, nil
 }
 
+// writeRecord replaces the record. The process itself may write its own at the
+// same time, so each has a name of its own for the new one.
 func writeRecord(path string, r Record) error {
 	b, err := json.Marshal(r)
 	if err != nil {
 		return err
 	}
-	tmp := path + ".tmp"
+	tmp := fmt.Sprintf("%s.%d.tmp", path, os.Getpid())
 	if err := os.WriteFile(tmp, b, 0o644); err != nil {
 		return err
 	}

@@ -29,6 +29,9 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
+// patience is how long what must happen may take on a busy machine.
+const patience = time.Minute
+
 // spec runs a shell script that is ready when it has made a file.
 func spec(dir, script string) Spec {
 	ready := filepath.Join(dir, "ready")
@@ -36,7 +39,7 @@ func spec(dir, script string) Spec {
 		Name: "child", Path: "/bin/sh", Args: []string{"-c", ": > " + ready + "; " + script},
 		LogFile: filepath.Join(dir, "log", "child.log"), RecordFile: filepath.Join(dir, "run", "child.json"),
 		Ready:        func(context.Context) error { _, err := os.Stat(ready); return err },
-		ReadyTimeout: 10 * time.Second,
+		ReadyTimeout: patience,
 	}
 }
 
@@ -47,7 +50,7 @@ func ensure(t *testing.T, s Spec) *Process {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := p.Stop(context.Background(), syscall.SIGKILL, time.Second); err != nil {
+		if err := p.Stop(context.Background(), syscall.SIGKILL, patience); err != nil {
 			t.Error(err)
 		}
 	})
@@ -58,7 +61,7 @@ func ended(t *testing.T, p *Process) {
 	t.Helper()
 	select {
 	case <-p.Done():
-	case <-time.After(10 * time.Second):
+	case <-time.After(patience):
 		t.Fatal("Done is not closed")
 	}
 	if p.record.Alive() {
@@ -76,7 +79,7 @@ func TestStartStop(t *testing.T) {
 	if sid, err := sessionOf(p.PID()); err != nil || sid != p.PID() {
 		t.Errorf("session %d of process %d: %v", sid, p.PID(), err)
 	}
-	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
 		b, err := os.ReadFile(s.LogFile)
 		if err == nil && string(b) == "out\nerr\n" {
 			break
@@ -85,7 +88,7 @@ func TestStartStop(t *testing.T) {
 			t.Fatalf("log %q, %v", b, err)
 		}
 	}
-	if err := p.Stop(t.Context(), syscall.SIGTERM, 10*time.Second); err != nil {
+	if err := p.Stop(t.Context(), syscall.SIGTERM, patience); err != nil {
 		t.Fatal(err)
 	}
 	ended(t, p)
@@ -138,7 +141,7 @@ func TestAdopt(t *testing.T) {
 	if found, err := Find(s.RecordFile); err != nil || found == nil || found.PID() != third.PID() {
 		t.Errorf("after a stale Stop: %v, %v", found, err)
 	}
-	if err := third.Stop(t.Context(), syscall.SIGTERM, 10*time.Second); err != nil {
+	if err := third.Stop(t.Context(), syscall.SIGTERM, patience); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -155,7 +158,7 @@ func TestOutlivesItsParent(t *testing.T) {
 		t.Fatal("the child ended with its parent")
 	}
 	// Not our child: only its pidfd tells that it ended.
-	if err := p.Stop(t.Context(), syscall.SIGTERM, 10*time.Second); err != nil {
+	if err := p.Stop(t.Context(), syscall.SIGTERM, patience); err != nil {
 		t.Fatal(err)
 	}
 	ended(t, p)
@@ -191,16 +194,17 @@ func TestStopGivesUpWithContext(t *testing.T) {
 
 func TestNotReady(t *testing.T) {
 	for name, c := range map[string]struct {
-		script string
-		class  errs.Class
-		text   string
+		script  string
+		timeout time.Duration
+		class   errs.Class
+		text    string
 	}{
-		"ends":  {"echo it is broken; exit 3", errs.Unavailable, "exit status 3"},
-		"hangs": {"echo it is broken; exec sleep 1000", errs.DeadlineExceeded, "not yet"},
+		"ends":  {"echo it is broken; exit 3", patience, errs.Unavailable, "exit status 3"},
+		"hangs": {"echo it is broken; exec sleep 1000", 3 * time.Second, errs.DeadlineExceeded, "not yet"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := spec(t.TempDir(), c.script)
-			s.ReadyTimeout = 500 * time.Millisecond
+			s.ReadyTimeout = c.timeout
 			s.Ready = func(context.Context) error { return errors.New("not yet") }
 			_, err := Ensure(t.Context(), s)
 			if !errs.Is(err, c.class) || !strings.Contains(err.Error(), c.text) || !strings.Contains(errs.HintOf(err), "it is broken") {
@@ -281,7 +285,7 @@ func TestZombieIsNotAlive(t *testing.T) {
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		t.Fatal(err)
 	}
-	for deadline := time.Now().Add(10 * time.Second); rec.Alive(); time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(patience); rec.Alive(); time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatal("a zombie counts as alive")
 		}
