@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net"
 	"os"
 	"path/filepath"
@@ -16,6 +17,8 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"miren.dev/runtime/pkg/errs"
+	"miren.dev/runtime/pkg/lapse"
+	"miren.dev/runtime/pkg/netdump"
 	"miren.dev/runtime/pkg/proc"
 )
 
@@ -98,7 +101,7 @@ RUN test ! -e /run/runtime && echo never || echo mounted
 		if err != nil {
 			t.Fatal(err)
 		}
-		addrs, err := netlink.AddrList(bridge, netlink.FAMILY_V4)
+		addrs, err := netdump.Addresses(bridge, netlink.FAMILY_V4)
 		if err != nil || len(addrs) != 1 {
 			t.Fatal(addrs, err)
 		}
@@ -214,7 +217,7 @@ func (r *rig) running(t *testing.T, ctx context.Context) (result <-chan error) {
 	case <-begun:
 	case err := <-ended:
 		t.Fatal(err)
-	case <-time.After(time.Minute):
+	case <-time.After(5 * time.Minute):
 		t.Fatal("the step does not begin")
 	}
 	return ended
@@ -225,7 +228,7 @@ func await(t *testing.T, ended <-chan error) error {
 	select {
 	case err := <-ended:
 		return err
-	case <-time.After(30 * time.Second):
+	case <-time.After(2 * time.Minute):
 		t.Fatal("the build does not end")
 		return nil
 	}
@@ -245,15 +248,31 @@ func (r *rig) steps(t *testing.T) int {
 	return len(all)
 }
 
+// eventually waits until f returns nil.
+func eventually(t *testing.T, f func() error) {
+	t.Helper()
+	deadline := time.After(2 * time.Minute)
+	for tick := time.Tick(20 * time.Millisecond); ; {
+		err := f()
+		if err == nil {
+			return
+		}
+		select {
+		case <-tick:
+		case <-deadline:
+			t.Fatal(err)
+		}
+	}
+}
+
 func (r *rig) awaitNoSteps(t *testing.T) {
 	t.Helper()
-	deadline := time.Now().Add(20 * time.Second)
-	for r.steps(t) > 0 {
-		if time.Now().After(deadline) {
-			t.Fatalf("%d containers of steps are left", r.steps(t))
+	eventually(t, func() error {
+		if n := r.steps(t); n > 0 {
+			return fmt.Errorf("%d containers of steps are left", n)
 		}
-		time.Sleep(20 * time.Millisecond)
-	}
+		return nil
+	})
 }
 
 func TestFaults(t *testing.T) {
@@ -273,9 +292,10 @@ func TestFaults(t *testing.T) {
 	})
 
 	t.Run("deadline", func(t *testing.T) {
-		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
-		defer cancel()
-		if err := await(t, r.running(t, ctx)); !errs.Is(err, errs.DeadlineExceeded) {
+		ctx := lapse.New(t.Context())
+		ended := r.running(t, ctx)
+		ctx.Lapse()
+		if err := await(t, ended); !errs.Is(err, errs.DeadlineExceeded) {
 			t.Errorf("got %v", err)
 		}
 		r.awaitNoSteps(t)
@@ -333,15 +353,13 @@ func TestFaults(t *testing.T) {
 		if !errs.Is(err, errs.Unavailable) {
 			t.Errorf("got %v (%s)", err, errs.ClassOf(err))
 		}
-		for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+		eventually(t, func() error {
 			_, _, err := r.build(t, r.dockerfile(t, "FROM debian\nRUN echo after containerd\n"))
-			if err == nil {
-				break
-			}
-			if !errs.Is(err, errs.Unavailable) || time.Now().After(deadline) {
+			if err != nil && !errs.Is(err, errs.Unavailable) {
 				t.Fatalf("afterwards: %v (%s)\n%s", err, errs.ClassOf(err), failureLog(err))
 			}
-		}
+			return err
+		})
 		r.awaitNoSteps(t)
 	})
 
@@ -360,11 +378,12 @@ func TestFaults(t *testing.T) {
 		if err := syscall.Kill(old, syscall.SIGKILL); err != nil {
 			t.Fatal(err)
 		}
-		for deadline := time.Now().Add(20 * time.Second); pid() == old; time.Sleep(10 * time.Millisecond) {
-			if time.Now().After(deadline) {
-				t.Fatal("it is not started again")
+		eventually(t, func() error {
+			if pid() == old {
+				return errors.New("it is not started again")
 			}
-		}
+			return nil
+		})
 		alive := pid()
 		cancel()
 		if err := <-done; err != nil {

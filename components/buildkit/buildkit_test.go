@@ -81,7 +81,7 @@ func newRig(t *testing.T) *rig {
 	r.buildkit = New(Config{Instance: in, Containerd: r.containerd, BinDir: bin, CABundle: caBundle, Logger: log})
 	net := network.New(network.Config{Instance: in, Logger: log})
 	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
 		defer cancel()
 		// Steps are removed through containerd, which a test may have killed.
 		if err := r.containerd.Start(ctx); err != nil {

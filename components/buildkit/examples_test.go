@@ -108,7 +108,7 @@ func (r *rig) serves(t *testing.T, res *Result, plan *stack.Plan, want string) {
 		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
 		_ = cmd.Wait()
 	}()
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	var err error
 	for ctx.Err() == nil {

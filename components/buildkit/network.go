@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"miren.dev/runtime/pkg/errs"
+	"miren.dev/runtime/pkg/netdump"
 )
 
 // bridge is the name of the bridge that build steps are on: 12 bytes of at most 15.
@@ -120,7 +121,7 @@ func (d *Daemon) usedSubnets() ([]netip.Prefix, error) {
 			used = append(used, netip.PrefixFrom(a, ones).Masked())
 		}
 	}
-	routes, err := netlink.RouteListFiltered(netlink.FAMILY_V4, &netlink.Route{Table: unix.RT_TABLE_UNSPEC}, netlink.RT_FILTER_TABLE)
+	routes, err := netdump.RoutesLike(netlink.FAMILY_V4, &netlink.Route{Table: unix.RT_TABLE_UNSPEC}, netlink.RT_FILTER_TABLE)
 	if err != nil {
 		return nil, err
 	}
@@ -129,7 +130,7 @@ func (d *Daemon) usedSubnets() ([]netip.Prefix, error) {
 			add(r.Dst)
 		}
 	}
-	addrs, err := netlink.AddrList(nil, netlink.FAMILY_V4)
+	addrs, err := netdump.Addresses(nil, netlink.FAMILY_V4)
 	if err != nil {
 		return nil, err
 	}
@@ -167,7 +168,7 @@ func (d *Daemon) makeBridge(subnet netip.Prefix) error {
 		return err
 	}
 	want := netip.PrefixFrom(subnet.Addr().Next(), subnet.Bits())
-	addrs, err := netlink.AddrList(l, netlink.FAMILY_V4)
+	addrs, err := netdump.Addresses(l, netlink.FAMILY_V4)
 	if err != nil {
 		return err
 	}
@@ -194,7 +195,7 @@ func (d *Daemon) makeBridge(subnet netip.Prefix) error {
 // mtu is that of the interface that leads out.
 func mtu() int {
 	const usual = 1500
-	routes, err := netlink.RouteList(nil, netlink.FAMILY_V4)
+	routes, err := netdump.Routes(nil, netlink.FAMILY_V4)
 	if err != nil {
 		return usual
 	}

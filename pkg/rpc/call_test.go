@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"miren.dev/runtime/pkg/errs"
+	"miren.dev/runtime/pkg/lapse"
 )
 
 func call(t testing.TB, c Conn, m *Method, req *echoMsg) (*echoMsg, error) {
@@ -110,14 +111,19 @@ func TestContextTravels(t *testing.T) {
 func TestDeadline(t *testing.T) {
 	eachTransport(t, func(t *testing.T, r *rig) {
 		cl := r.dial(t)
-		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
-		defer cancel()
-		err := cl.Call(ctx, &mBlock.MethodInfo, &echoMsg{}, new(echoMsg))
+		ctx := lapse.New(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- cl.Call(ctx, &mBlock.MethodInfo, &echoMsg{}, new(echoMsg)) }()
+		<-r.echo.entered
+		ctx.Lapse()
+		err := <-done
 		wantClass(t, err, errs.DeadlineExceeded, Unknown)
 		if !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("%v is not context.DeadlineExceeded", err)
 		}
-		err = cl.Call(ctx, &mBlock.MethodInfo, &echoMsg{}, new(echoMsg))
+		past, cancel := context.WithDeadline(t.Context(), time.Now())
+		defer cancel()
+		err = cl.Call(past, &mBlock.MethodInfo, &echoMsg{}, new(echoMsg))
 		wantClass(t, err, errs.DeadlineExceeded, NotStarted)
 		r.quiet(t, cl) // the handler has ended too
 	})
@@ -133,7 +139,7 @@ func TestDeadlineOnServer(t *testing.T) {
 	if err := b.encode(&echoMsg{}); err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
 	if err := c.start(ctx, st, &mBlock.MethodInfo, "", b); err != nil {
 		t.Fatal(err)

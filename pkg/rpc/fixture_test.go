@@ -31,6 +31,7 @@ type echoMsg struct {
 
 type echoServer struct {
 	calls   atomic.Int64
+	sources atomic.Int64  // handlers of Source that have begun
 	entered chan struct{} // told when a blocking handler has begun
 	release chan struct{} // lets blocking handlers go
 }
@@ -135,6 +136,7 @@ var (
 	})
 	// Source sends raw bytes until the caller has enough.
 	mSource = streaming("Source", "read", StreamServer, func(s *echoServer, _ context.Context, req *echoMsg, st Stream) error {
+		s.sources.Add(1)
 		chunk := make([]byte, req.N)
 		for {
 			if _, err := st.Write(chunk); err != nil {
@@ -286,13 +288,16 @@ func eachTransport(t *testing.T, f func(t *testing.T, r *rig)) {
 	}
 }
 
+// patience is how long what must happen may take on a machine that is busy with much else.
+const patience = time.Minute
+
 // waitFor waits until cond holds.
 func waitFor(t testing.TB, what string, cond func() bool) {
 	t.Helper()
-	deadline := time.Now().Add(10 * time.Second)
+	deadline := time.Now().Add(patience)
 	for !cond() {
 		if time.Now().After(deadline) {
-			t.Fatalf("waited 10 s for %s", what)
+			t.Fatalf("waited %s for %s", patience, what)
 		}
 		time.Sleep(time.Millisecond)
 	}

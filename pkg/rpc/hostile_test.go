@@ -93,7 +93,7 @@ func TestHostileClient(t *testing.T) {
 			}
 			defer nc.Close()
 			go func() { _, _ = nc.Write(b) }()
-			if err := nc.SetReadDeadline(time.Now().Add(10 * time.Second)); err != nil {
+			if err := nc.SetReadDeadline(time.Now().Add(patience)); err != nil {
 				t.Fatal(err)
 			}
 			if _, err := io.Copy(io.Discard, nc); errs.Is(err, errs.DeadlineExceeded) {
@@ -116,7 +116,7 @@ func TestHostileMessages(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer nc.Close()
-	if err := nc.SetDeadline(time.Now().Add(10 * time.Second)); err != nil {
+	if err := nc.SetDeadline(time.Now().Add(patience)); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := nc.Write(appendHello(nil, Limits{}.withDefaults().hello())); err != nil {
@@ -328,7 +328,7 @@ func FuzzServer(f *testing.F) {
 			_, _ = near.Write(append(bytes.Clone(hi), b...))
 			_ = near.(*net.UnixConn).CloseWrite()
 		}()
-		if err := near.SetReadDeadline(time.Now().Add(20 * time.Second)); err != nil {
+		if err := near.SetReadDeadline(time.Now().Add(patience)); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := io.Copy(io.Discard, near); errs.Is(err, errs.DeadlineExceeded) {

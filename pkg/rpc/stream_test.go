@@ -208,7 +208,7 @@ func TestCloseMidStream(t *testing.T) {
 func TestStreamDeadline(t *testing.T) {
 	r := newRig(t, "unix", Limits{})
 	cl := r.dial(t)
-	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
 	st, err := cl.Open(ctx, &mHold.MethodInfo, &echoMsg{})
 	if err != nil {
@@ -246,6 +246,18 @@ func TestSlowReaders(t *testing.T) {
 			return n == slow
 		}
 		waitFor(t, "the windows to fill", full)
+		sc := r.serverConn(t)
+		waitFor(t, "the handlers to wait", func() bool {
+			sc.mu.Lock()
+			defer sc.mu.Unlock()
+			n := 0
+			for _, st := range sc.streams {
+				if st.starving {
+					n++
+				}
+			}
+			return n == slow
+		})
 		sent := r.echo.calls.Load()
 		for range 100 {
 			if _, err := call(t, cl, mEcho, &echoMsg{Data: make([]byte, 100<<10)}); err != nil {
@@ -319,6 +331,7 @@ func TestWindowGrows(t *testing.T) {
 	cl := r.dial(t)
 	st := open(t, cl, mSource, &echoMsg{N: 32 << 10})
 	c := cl.cur.Load()
+	waitFor(t, "the first ping's answer", func() bool { return c.rtt.Load() != 0 })
 	c.rtt.Store(int64(50 * time.Millisecond)) // as if the server were far away
 	if _, err := io.CopyN(io.Discard, struct{ io.Reader }{st}, 256<<20); err != nil {
 		t.Fatal(err)

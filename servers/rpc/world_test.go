@@ -34,7 +34,7 @@ import (
 	"miren.dev/runtime/servers/service"
 )
 
-const patience = 30 * time.Second
+const patience = time.Minute
 
 // gate is a store that can be away.
 type gate struct {
