@@ -20,6 +20,8 @@ import (
 
 type thing = storetest.Thing
 
+const patience = time.Minute
+
 // flaky is a reader whose connection breaks at random.
 type flaky struct {
 	entity.Reader
@@ -82,7 +84,7 @@ func run(t *testing.T, c *cache.Cache[thing, *thing]) {
 			t.Error(err)
 		}
 	})
-	wait, cancelWait := context.WithTimeout(t.Context(), 20*time.Second)
+	wait, cancelWait := context.WithTimeout(t.Context(), patience)
 	defer cancelWait()
 	if err := c.WaitSynced(wait); err != nil {
 		t.Fatal(err)
@@ -91,7 +93,7 @@ func run(t *testing.T, c *cache.Cache[thing, *thing]) {
 
 func await(t *testing.T, what string, cond func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(20 * time.Second); !cond(); time.Sleep(2 * time.Millisecond) {
+	for deadline := time.Now().Add(patience); !cond(); time.Sleep(2 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatalf("not in time: %s", what)
 		}
@@ -114,7 +116,7 @@ func TestCacheFollows(t *testing.T) {
 		select {
 		case ch := <-changes:
 			return ch
-		case <-time.After(20 * time.Second):
+		case <-time.After(patience):
 			t.Fatal("no change came")
 			panic("unreachable")
 		}
@@ -276,7 +278,7 @@ func TestCacheConverges(t *testing.T) {
 	wg.Wait()
 	r.broken.Store(false)
 	final := newThing(t, s, proj, "done")
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	if err := c.WaitFor(ctx, final.Revision); err != nil {
 		t.Fatal(err)

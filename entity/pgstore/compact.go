@@ -112,6 +112,11 @@ func (s *Store) makePartition(ctx context.Context, n int64) error {
 	}
 }
 
+// ddlLock is the advisory lock under which the log's partitions change: the
+// batcher and the compaction of each server may make the same one at once, and
+// "if not exists" is no answer to somebody who has not committed yet.
+const ddlLock = 0x706172746974
+
 // ddl runs a statement that locks the log against everybody, with patience,
 // but never makes others wait long.
 func (s *Store) ddl(ctx context.Context, stmt string) error {
@@ -119,6 +124,9 @@ func (s *Store) ddl(ctx context.Context, stmt string) error {
 	for range 100 {
 		err = pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
 			if _, err := tx.Exec(ctx, "set local lock_timeout = '100ms'"); err != nil {
+				return err
+			}
+			if _, err := tx.Exec(ctx, "select pg_advisory_xact_lock($1)", int64(ddlLock)); err != nil {
 				return err
 			}
 			_, err := tx.Exec(ctx, stmt)

@@ -21,7 +21,7 @@ import (
 
 type thing = storetest.Thing
 
-const patience = 30 * time.Second
+const patience = time.Minute
 
 func newProject(t testing.TB, s entity.Store) schema.ID {
 	t.Helper()
@@ -316,7 +316,7 @@ func TestStoppedDatabase(t *testing.T) {
 	server := pgtest.Server(t)
 	s := pgtest.Open(t, pgstore.Config{URL: server.URL(), Kinds: storetest.Kinds(), RetryFor: 100 * time.Millisecond})
 	proj := newProject(t, s)
-	l, err := s.Grant(t.Context(), time.Second)
+	l, err := s.Grant(t.Context(), 4*time.Second)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"testing"
 	"time"
 
@@ -96,6 +97,34 @@ func TestPartitions(t *testing.T) {
 	evs, err := w.Next(t.Context())
 	if err != nil || len(evs) == 0 || evs[0].Record.CreateRevision == 0 {
 		t.Errorf("watch from the floor: %d events, %v", len(evs), err)
+	}
+}
+
+// TestPartitionMadeTwice: several servers that find the next partition missing
+// at the same moment all find it made.
+func TestPartitionMadeTwice(t *testing.T) {
+	const start, rounds = 3*partition + partition/2 + 1, 10
+	url := at(t, start)
+	var all []*pgstore.Store
+	for range 3 {
+		all = append(all, pgtest.Open(t, pgstore.Config{URL: url, Kinds: storetest.Kinds()}))
+	}
+	for round := range rounds {
+		if round > 0 {
+			sql(t, url, fmt.Sprintf("update runtime.store set revision = revision + %d", partition)).Close()
+		}
+		var wg sync.WaitGroup
+		for _, s := range all {
+			wg.Go(func() {
+				if err := s.Compact(t.Context(), time.Hour, 1<<40); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		wg.Wait()
+	}
+	if n := number(t, url, `select count(*) from pg_inherits where inhparent = 'runtime.log'::regclass`); n < rounds {
+		t.Errorf("%d partitions", n)
 	}
 }
 

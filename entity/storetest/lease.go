@@ -22,12 +22,17 @@ func (f *fixture) grant(ttl time.Duration) schema.LeaseID {
 }
 
 func testLeaseLapse(t *testing.T, f *fixture) {
-	id := f.grant(300 * time.Millisecond)
+	w := f.follow(entity.WatchQuery{Kind: "thing"})
+	w.next()
+	id := f.grant(3 * time.Second) // in which the writes come to an end
 	a := f.stored(func(o *Thing) { o.Lease = id })
 	child := f.stored(func(o *Thing) { o.Spec.Owner = a.ID })
 	other := f.stored()
-	w := f.follow(entity.WatchQuery{Kind: "thing"})
-	w.next()
+	for range 3 {
+		if e := w.change(); e.Type != entity.EventPut {
+			t.Fatalf("event: %+v", e)
+		}
+	}
 	gone := map[schema.ID]bool{}
 	for range 2 {
 		e := w.change()
@@ -47,7 +52,7 @@ func testLeaseLapse(t *testing.T, f *fixture) {
 }
 
 func testLeaseKeepAlive(t *testing.T, f *fixture) {
-	const ttl = 1500 * time.Millisecond
+	const ttl = 4 * time.Second // longer than a renewal takes on a busy machine
 	id := f.grant(ttl)
 	o := f.stored(func(o *Thing) { o.Lease = id })
 	before := o.Revision

@@ -13,7 +13,7 @@ import (
 )
 
 // patience is how long anything asynchronous may take.
-const patience = 20 * time.Second
+const patience = time.Minute
 
 // Run runs the suite. open returns an empty store that knows Kinds, and closes
 // it at the end of the test.

@@ -10,6 +10,7 @@ package pgtest
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -20,8 +21,10 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"golang.org/x/sys/unix"
 
 	"miren.dev/runtime/components/postgres"
@@ -177,14 +180,11 @@ func watch(dir string) (*os.File, error) {
 		return nil, err
 	}
 	defer r.Close()
-	lock, err := os.Create(filepath.Join(dir, "lock"))
+	lock, err := lockIn(dir)
 	if err != nil {
 		return nil, err
 	}
 	defer lock.Close()
-	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		return nil, err
-	}
 	cmd := exec.Command("/bin/sh", "-c", watchdog, "sh", dir)
 	cmd.Stdin, cmd.Dir = r, "/"
 	cmd.ExtraFiles = []*os.File{lock}
@@ -194,6 +194,24 @@ func watch(dir string) (*os.File, error) {
 	}
 	go cmd.Wait()
 	return w, nil
+}
+
+// lockIn makes the lock of dir. It gets its name only when it is locked:
+// sweepers never find it free.
+func lockIn(dir string) (*os.File, error) {
+	name := filepath.Join(dir, "lock")
+	lock, err := os.Create(name + ".new")
+	if err != nil {
+		return nil, err
+	}
+	if err = unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err == nil {
+		err = os.Rename(lock.Name(), name)
+	}
+	if err != nil {
+		lock.Close()
+		return nil, err
+	}
+	return lock, nil
 }
 
 // sweep ends clusters whose watchdog was killed.
@@ -221,7 +239,17 @@ func run(t testing.TB, url, sql string) {
 		return
 	}
 	defer c.Close(ctx)
-	if _, err := c.Exec(ctx, sql); err != nil {
-		t.Errorf("%s: %v", sql, err)
+	// A session that was just closed or ended may be there still, for longer
+	// than PostgreSQL waits for it (object in use) on a busy machine.
+	for deadline := time.Now().Add(time.Minute); ; {
+		_, err := c.Exec(ctx, sql)
+		var busy *pgconn.PgError
+		if err == nil {
+			return
+		}
+		if !errors.As(err, &busy) || busy.Code != "55006" || time.Now().After(deadline) {
+			t.Errorf("%s: %v", sql, err)
+			return
+		}
 	}
 }
