@@ -29,9 +29,9 @@ type agent struct {
 	forks  *spawner
 	execs  *table
 
-	start chan chan agentproto.Failure // requests to start the main process
-	kill  chan syscall.Signal          // for the main process
-	ended chan agentproto.Exit         // of the main process, once its output is spooled
+	start chan func(agentproto.Failure) // requests to start the main process, and whom to tell
+	kill  chan syscall.Signal           // for the main process
+	ended chan agentproto.Exit          // of the main process, once its output is spooled
 
 	mu   sync.Mutex
 	main agentproto.Main
@@ -41,7 +41,7 @@ type agent struct {
 func newAgent(dir string, c agentproto.Config, sp *spool, limited *os.File) *agent {
 	a := &agent{
 		dir: dir, config: c, boot: randomID(), spool: sp, kids: newReaper(), execs: newTable(),
-		start: make(chan chan agentproto.Failure), kill: make(chan syscall.Signal), ended: make(chan agentproto.Exit, 1),
+		start: make(chan func(agentproto.Failure)), kill: make(chan syscall.Signal), ended: make(chan agentproto.Exit, 1),
 	}
 	a.forks = newSpawner(a.kids, limited)
 	if len(c.Command) > 0 {
@@ -61,7 +61,7 @@ func (a *agent) run(signals <-chan os.Signal) {
 	for {
 		select {
 		case reply := <-a.start:
-			reply <- a.startMain()
+			reply(a.startMain()) // before the end, if it could not be started
 		case s := <-a.kill:
 			a.signalMain(s)
 		case s := <-signals:

@@ -142,9 +142,14 @@ func (e *execProcess) pump(s *stream, f *os.File) {
 			discard(f)
 			return
 		}
-		f.Close()
 		s.end()
 		e.flush()
+		if e.tty {
+			// It has closed the terminal, maybe in order to exit. To hang up
+			// now would kill it.
+			<-e.gone
+		}
+		f.Close()
 		return
 	}
 }

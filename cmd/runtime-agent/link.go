@@ -170,9 +170,9 @@ func (a *agent) handle(l *link, f agentproto.Frame) error {
 		return l.w.Queue(message(agentproto.TPong, 0, f.ID, agentproto.Number(time.Now().UnixNano())))
 	case agentproto.TStartMain:
 		go func() {
-			reply := make(chan agentproto.Failure, 1)
-			a.start <- reply
-			_ = l.w.Send(message(agentproto.TReply, 0, f.ID, agentproto.Reply{Failure: <-reply}))
+			a.start <- func(x agentproto.Failure) {
+				_ = l.w.Send(message(agentproto.TReply, 0, f.ID, agentproto.Reply{Failure: x}))
+			}
 		}()
 	case agentproto.TSignal:
 		n, err := agentproto.DecodeNumber(f.Payload)

@@ -129,7 +129,7 @@ func TestTerminal(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer p.Close()
-		defer time.AfterFunc(20*time.Second, func() { p.Close() }).Stop()
+		defer time.AfterFunc(patience, func() { p.Close() }).Stop()
 		out := bufio.NewReader(p.Stdout())
 		expect := func(want string) {
 			t.Helper()
@@ -167,6 +167,18 @@ func TestTerminalEndOfInput(t *testing.T) {
 		w := newWorld(t, e, agent.GuestConfig{})
 		r, err := execute(w.ctx(), w.conn, execution.ExecSpec{Command: []string{"/bin/cat"}, TTY: true}, "one\n")
 		if err != nil || r.code != 0 || !strings.Contains(r.out, "one") {
+			t.Errorf("%+v %v", r, err)
+		}
+	})
+}
+
+// TestTerminalClosed: a process that closes the terminal before it exits, as
+// cat does, is not hung up on meanwhile.
+func TestTerminalClosed(t *testing.T) {
+	everywhere(t, func(t *testing.T, e environment) {
+		w := newWorld(t, e, agent.GuestConfig{})
+		r, err := execute(w.ctx(), w.conn, execution.ExecSpec{Command: []string{"/bin/sh", "-c", "echo one; exec <&- >&- 2>&-; sleep 0.3; exit 7"}, TTY: true}, "")
+		if err != nil || r.code != 7 || r.out != "one\r\n" {
 			t.Errorf("%+v %v", r, err)
 		}
 	})

@@ -129,7 +129,7 @@ func (g *guest) kill(t testing.TB) {
 func (g *guest) code(t testing.TB) int {
 	select {
 	case <-g.done:
-	case <-time.After(20 * time.Second):
+	case <-time.After(patience):
 		t.Fatal("the sandbox does not end")
 	}
 	return g.cmd.ProcessState.ExitCode()
@@ -273,6 +273,9 @@ type world struct {
 
 const id = "box-1"
 
+// patience is how long a step may take on a busy machine.
+const patience = time.Minute
+
 func newWorld(t testing.TB, e environment, c agent.GuestConfig) *world {
 	w := &world{t: t, config: agent.HubConfig{
 		Dir: filepath.Join(t.TempDir(), "agents"), LogDir: filepath.Join(t.TempDir(), "logs"), AgentPath: built.agent,
@@ -300,9 +303,18 @@ func (w *world) connect() {
 	}
 }
 
+// begin starts main, which is not to end before the agent has connected: then
+// nobody would connect any more.
+func (w *world) begin() {
+	w.t.Helper()
+	if err := w.conn.StartMain(w.ctx()); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
 // ctx bounds one step of a test.
 func (w *world) ctx() context.Context {
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	w.t.Cleanup(cancel)
 	return ctx
 }
@@ -366,7 +378,7 @@ func finish(ctx context.Context, p execution.Process, input string) (result, err
 // until waits for a condition.
 func until(t testing.TB, what string, ok func() bool) {
 	t.Helper()
-	deadline := time.Now().Add(15 * time.Second)
+	deadline := time.Now().Add(patience)
 	for !ok() {
 		if time.Now().After(deadline) {
 			t.Fatalf("not in time: %s", what)

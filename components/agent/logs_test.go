@@ -20,7 +20,8 @@ import (
 func TestLogRotation(t *testing.T) {
 	everywhere(t, func(t *testing.T, e environment) {
 		script := `i=0; while [ $i -lt 100 ]; do head -c 20000 /dev/zero | tr '\0' x; echo " $i"; i=$((i+1)); done`
-		w := newWorld(t, e, agent.GuestConfig{Command: []string{"sh", "-c", script}, LogBytes: 1 << 20})
+		w := newWorld(t, e, agent.GuestConfig{Command: []string{"sh", "-c", script}, LogBytes: 1 << 20, Start: agent.StartOnRequest})
+		w.begin()
 		<-w.conn.MainExit()
 		var total int64
 		files, _ := filepath.Glob(filepath.Join(w.config.LogDir, id, "spool", "*.log"))
@@ -67,7 +68,8 @@ func TestLogRotation(t *testing.T) {
 func TestLongLines(t *testing.T) {
 	everywhere(t, func(t *testing.T, e environment) {
 		script := `head -c 100000 /dev/zero | tr '\0' a; echo; head -c 65536 /dev/zero | tr '\0' b; echo; echo; printf 'no end'; sleep 1.3; echo ' after all'; printf last`
-		w := newWorld(t, e, agent.GuestConfig{Command: []string{"sh", "-c", script}})
+		w := newWorld(t, e, agent.GuestConfig{Command: []string{"sh", "-c", script}, Start: agent.StartOnRequest})
+		w.begin()
 		<-w.conn.MainExit()
 		var got []string
 		for _, l := range w.lines(execution.LogQuery{}) {
@@ -87,16 +89,14 @@ func TestFollow(t *testing.T) {
 		done := make(chan error, 1)
 		go func() {
 			done <- w.hub.Logs(context.Background(), id, execution.LogQuery{Follow: true}, func(l execution.LogLine) error {
-				if since := time.Since(l.At); since < 0 || since > time.Minute {
+				if since := time.Since(l.At); since < 0 || since > patience {
 					t.Errorf("a line of %v", l.At)
 				}
 				seen <- l.Text
 				return nil
 			})
 		}()
-		if err := w.conn.StartMain(w.ctx()); err != nil {
-			t.Fatal(err)
-		}
+		w.begin()
 		for i := range 50 {
 			select {
 			case l := <-seen:
@@ -154,7 +154,7 @@ func TestHostileLogs(t *testing.T) {
 	}
 	read := func(q execution.LogQuery) (string, error) {
 		var b strings.Builder
-		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
 		defer cancel()
 		err := hub.Logs(ctx, id, q, func(l execution.LogLine) error { b.WriteString(l.Text + ";"); return nil })
 		return b.String(), err

@@ -32,7 +32,8 @@ func TestMainNotFound(t *testing.T) {
 // The end of a sandbox must be known also if nobody listened.
 func TestMainEndsAlone(t *testing.T) {
 	everywhere(t, func(t *testing.T, e environment) {
-		w := newWorld(t, e, agent.GuestConfig{Command: []string{"sh", "-c", "sleep 1; echo last words; exit 6"}})
+		w := newWorld(t, e, agent.GuestConfig{Command: []string{"sh", "-c", "sleep 1; echo last words; exit 6"}, Start: agent.StartOnRequest})
+		w.begin()
 		w.hub.Close()
 		if code := w.guest.code(t); code != 6 {
 			t.Errorf("PID 1 exited with %d", code)
@@ -242,7 +243,8 @@ func TestLimitPIDs(t *testing.T) {
 
 func TestRemove(t *testing.T) {
 	everywhere(t, func(t *testing.T, e environment) {
-		w := newWorld(t, e, agent.GuestConfig{Command: []string{"echo", "hello"}})
+		w := newWorld(t, e, agent.GuestConfig{Command: []string{"echo", "hello"}, Start: agent.StartOnRequest})
+		w.begin()
 		w.guest.code(t)
 		if ids, err := w.hub.IDs(); err != nil || len(ids) != 1 || ids[0] != id {
 			t.Errorf("ids %q %v", ids, err)

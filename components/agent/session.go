@@ -141,6 +141,11 @@ func (s *session) call(ctx context.Context, t agentproto.Type, m appender) (agen
 	case r := <-reply:
 		return r, nil
 	case <-s.done:
+		select {
+		case r := <-reply: // the last it said
+			return r, nil
+		default:
+		}
 		return agentproto.Reply{}, errs.New(errs.Unavailable, "the agent of %s was lost", s.c.id)
 	case <-ctx.Done():
 		return agentproto.Reply{}, errs.Wrap(ctx.Err(), "wait for the agent of %s", s.c.id)

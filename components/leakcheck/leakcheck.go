@@ -20,9 +20,9 @@ import (
 	"time"
 
 	"github.com/google/nftables"
-	"github.com/vishvananda/netlink"
 
 	"miren.dev/runtime/pkg/instance"
+	"miren.dev/runtime/pkg/netdump"
 )
 
 // Item is one thing that an installation has on the machine.
@@ -129,7 +129,7 @@ func namespaces(in *instance.Instance) ([]Item, error) {
 }
 
 func links(in *instance.Instance) ([]Item, error) {
-	all, err := netlink.LinkList()
+	all, err := netdump.Links()
 	if err != nil {
 		return nil, fmt.Errorf("interfaces: %w", err)
 	}

@@ -285,7 +285,7 @@ func (s *Server) ready(ctx context.Context) error {
 }
 
 func connect(ctx context.Context, dsn string) (*pgx.Conn, error) {
-	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
 	defer cancel()
 	return pgx.Connect(ctx, dsn)
 }

@@ -220,7 +220,7 @@ func TestRunEndsWithStop(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-	case <-time.After(10 * time.Second):
+	case <-time.After(time.Minute):
 		t.Fatal("Run goes on after Stop")
 	}
 }
@@ -326,7 +326,7 @@ func TestRecordIsOfPostmaster(t *testing.T) {
 
 func await(t *testing.T, cond func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(30 * time.Second); !cond(); {
+	for deadline := time.Now().Add(time.Minute); !cond(); {
 		if time.Now().After(deadline) {
 			t.Fatal("condition not met in time")
 		}

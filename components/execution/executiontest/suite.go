@@ -29,7 +29,7 @@ type Env struct {
 }
 
 // timeout of any single wait.
-const timeout = 30 * time.Second
+const timeout = time.Minute
 
 // Run tests a driver. The environment must be empty; it is empty at the end.
 func Run(t *testing.T, e *Env) {
