@@ -40,6 +40,9 @@ type state struct {
 
 // survey looks at the pools of a version.
 func (r *rollout) survey(ctx context.Context, ver *app.AppVersion) (*state, error) {
+	// Before anything is read: what gets ready while it is read, however long
+	// that takes, is not late.
+	now := r.now()
 	pools, err := Pools(ctx, r.Store, r.app.GetID())
 	if err != nil {
 		return nil, err
@@ -59,7 +62,7 @@ func (r *rollout) survey(ctx context.Context, ver *app.AppVersion) (*state, erro
 		if err != nil {
 			return nil, err
 		}
-		sv := r.service(svc, pools[k], pool.Survey(all))
+		sv := r.service(svc, pools[k], pool.Survey(all), now)
 		if sv.failure != nil {
 			st.failure = sv.failure
 			return st, nil
@@ -79,8 +82,8 @@ func (r *rollout) survey(ctx context.Context, ver *app.AppVersion) (*state, erro
 	return st, nil
 }
 
-// service judges the pool of one service.
-func (r *rollout) service(svc *app.Service, p *sandbox.SandboxPool, sbs pool.State) state {
+// service judges the pool of one service, as it was at the time of now or later.
+func (r *rollout) service(svc *app.Service, p *sandbox.SandboxPool, sbs pool.State, now time.Time) state {
 	faults := 0
 	for _, sb := range sbs.Ended {
 		switch sb.Status.Reason {
@@ -96,7 +99,7 @@ func (r *rollout) service(svc *app.Service, p *sandbox.SandboxPool, sbs pool.Sta
 			return state{failure: ended(sb, svc)}
 		}
 	}
-	now, ready, begun := r.now(), 0, r.stepStart("start")
+	ready, begun := 0, r.stepStart("start")
 	out := state{again: poll, message: p.Status.Message}
 	for _, sb := range sbs.Live {
 		switch {

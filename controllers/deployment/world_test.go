@@ -36,7 +36,7 @@ import (
 )
 
 // patience is the deadline of everything that a test waits for.
-const patience = 30 * time.Second
+const patience = time.Minute
 
 // world is a control plane over a real store, with a node, a builder, sources
 // and an ingress that do what the test says.
@@ -44,17 +44,19 @@ type world struct {
 	*testing.T
 	store   entity.Store // without faults
 	svc     *service.Service
-	sources sources
+	sources *sources
 	logs    *buildlog.Logs
 	temp    string
 	log     *slog.Logger
 
-	gate     atomic.Bool // open: what is gated goes on
-	ahead    atomic.Int64
-	drainer  *drainer
-	port     atomic.Pointer[string] // of the ingress, with a colon
-	bad      atomic.Pointer[string] // a violation of an invariant
-	retained retention.Config
+	gate    atomic.Bool // open: what is gated goes on
+	ahead   atomic.Int64
+	drainer *drainer
+
+	afterList atomic.Pointer[func(entity.Page)]
+	port      atomic.Pointer[string] // of the ingress, with a colon
+	bad       atomic.Pointer[string] // a violation of an invariant
+	retained  retention.Config
 }
 
 func newWorld(t *testing.T) *world {
@@ -62,7 +64,7 @@ func newWorld(t *testing.T) *world {
 	dir := t.TempDir()
 	w := &world{
 		T: t, store: pgtest.Store(t, api.Kinds()...), logs: buildlog.New(filepath.Join(dir, "logs"), 0), temp: dir,
-		sources: sources{}, drainer: &drainer{inflight: map[schema.ID]int64{}}, log: slog.New(slog.DiscardHandler),
+		sources: &sources{files: map[string]map[string]string{}}, drainer: &drainer{inflight: map[schema.ID]int64{}}, log: slog.New(slog.DiscardHandler),
 		retained: retention.Config{Versions: 20, Deployments: 100, Builds: 50, EndedPools: time.Hour},
 	}
 	w.port.Store(new(string))
@@ -94,7 +96,7 @@ func (w *world) control(s entity.Store) (stop func()) {
 		Store: s, Builder: &builder{w}, Bases: bases{}, Sources: w.sources, Logs: w.logs, TempDir: w.temp,
 		Parallel: 4, Timeout: time.Minute, Log: w.log,
 	}
-	deps := &deployment.Reconciler{Store: s, Drainer: w.drainer, Log: w.log, DrainTimeout: 10 * time.Second, Now: w.now,
+	deps := &deployment.Reconciler{Store: &slowList{s, w}, Drainer: w.drainer, Log: w.log, DrainTimeout: 2 * time.Minute, Now: w.now,
 		URL: func(a *app.App) string { return "http://" + a.Name + ".localhost" + *w.port.Load() + "/" }}
 	active := func(aid id.App) []schema.ID {
 		a, err := entity.Get[app.App](context.Background(), w.store, aid)
@@ -148,6 +150,21 @@ func (w *world) control(s entity.Store) (stop func()) {
 	}
 	w.Cleanup(stop)
 	return stop
+}
+
+// slowList is the store as the deployment controller sees it. Once afterList
+// is set, it is called with each list of sandboxes before that is returned.
+type slowList struct {
+	entity.Store
+	w *world
+}
+
+func (s *slowList) List(ctx context.Context, q entity.Query) (entity.Page, error) {
+	page, err := s.Store.List(ctx, q)
+	if after := s.w.afterList.Load(); err == nil && after != nil && q.Kind == sandbox.KindSandbox {
+		(*after)(page)
+	}
+	return page, err
 }
 
 // node plays the sandbox controller. What becomes of a process is in its
@@ -231,10 +248,27 @@ func (n *node) Reconcile(ctx context.Context, sid schema.ID) (time.Duration, err
 }
 
 // sources are uploaded sources: files by digest.
-type sources map[string]map[string]string
+type sources struct {
+	mu    sync.Mutex
+	files map[string]map[string]string
+}
 
-func (s sources) Materialize(_ context.Context, digest, dir string) error {
-	files, ok := s[digest]
+func (s *sources) put(digest string, files map[string]string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.files[digest] = files
+}
+
+func (s *sources) count() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.files)
+}
+
+func (s *sources) Materialize(_ context.Context, digest, dir string) error {
+	s.mu.Lock()
+	files, ok := s.files[digest]
+	s.mu.Unlock()
 	if !ok {
 		return errs.New(errs.NotFound, "source %s does not exist", digest)
 	}
@@ -269,8 +303,8 @@ func (w *world) source(how string, services ...string) string {
 			b.WriteString("memory = \"900GB\"\nreplicas = 3\n")
 		}
 	}
-	digest := fmt.Sprintf("src-%d", len(w.sources)+1)
-	w.sources[digest] = map[string]string{"Dockerfile": "FROM scratch\nCMD [\"/x\"]\n", "app.toml": b.String(), "BUILD": how}
+	digest := fmt.Sprintf("src-%d", w.sources.count()+1)
+	w.sources.put(digest, map[string]string{"Dockerfile": "FROM scratch\nCMD [\"/x\"]\n", "app.toml": b.String(), "BUILD": how})
 	return digest
 }
 

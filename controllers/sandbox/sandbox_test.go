@@ -91,7 +91,7 @@ func TestSetUpUnavailable(t *testing.T) {
 	w.machine.SetHook(away)
 	w.advance(time.Hour) // however long it waited for a node
 	sb, other := w.add(nil, "sleep"), w.add(nil, "sleep")
-	for range 100 {
+	for range 90 { // seconds, and what it really takes: less than its patience
 		for _, s := range []*Sandbox{sb, other} {
 			if _, err := w.rec.Reconcile(t.Context(), s.ID); !errs.Is(err, errs.Unavailable) {
 				t.Fatal(err)

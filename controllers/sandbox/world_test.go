@@ -33,7 +33,7 @@ type (
 )
 
 // patience is the deadline of everything that a test waits for.
-const patience = 30 * time.Second
+const patience = time.Minute
 
 // gate is a store that can be made to fail.
 type gate struct {

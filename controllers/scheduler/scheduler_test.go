@@ -71,10 +71,10 @@ func (f *fixture) get(s *sandbox.Sandbox) *sandbox.Sandbox {
 
 func (f *fixture) eventually(what string, cond func() bool) {
 	f.Helper()
-	deadline := time.Now().Add(15 * time.Second)
+	deadline := time.Now().Add(time.Minute)
 	for !cond() {
 		if time.Now().After(deadline) {
-			f.Fatalf("not within 15 s: %s", what)
+			f.Fatalf("not within a minute: %s", what)
 		}
 		time.Sleep(5 * time.Millisecond)
 	}

@@ -1,0 +1,52 @@
+package deployment_test
+
+import (
+	"context"
+	"sync"
+	"testing"
+	"time"
+
+	"miren.dev/runtime/api/app"
+	"miren.dev/runtime/api/sandbox"
+	"miren.dev/runtime/entity"
+	"miren.dev/runtime/pkg/schema"
+)
+
+// A sandbox that gets ready while the store takes long to list it is not late.
+func TestSlowStore(t *testing.T) {
+	w := newWorld(t)
+	w.control(w.store)
+	d := w.phase(w.deploy("shop", w.source("ok", "web=gate")), app.DeploymentPhaseStarting)
+	var once sync.Once
+	listed := make(chan schema.ID, 1)
+	slow, goOn := context.WithCancel(t.Context())
+	defer goOn()
+	after := func(page entity.Page) {
+		for i := range page.Records {
+			sb, err := entity.Decode[sandbox.Sandbox](&page.Records[i])
+			if err != nil || sb.Status.StartedAt == nil || sb.Status.Ready {
+				continue
+			}
+			once.Do(func() {
+				listed <- sb.ID
+				<-slow.Done()
+			})
+		}
+	}
+	w.afterList.Store(&after)
+	var id schema.ID
+	select {
+	case id = <-listed:
+	case <-time.After(patience):
+		t.Fatal("nobody lists sandboxes")
+	}
+	w.gate.Store(true)
+	w.eventually("it is ready", func() bool {
+		sb, err := entity.Get[sandbox.Sandbox](t.Context(), w.store, id)
+		return err == nil && sb.Status.Ready
+	})
+	w.advance(time.Hour)
+	goOn()
+	w.succeed(d)
+	w.settled("shop")
+}
