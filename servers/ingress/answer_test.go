@@ -103,22 +103,28 @@ func TestSlowAnswer(t *testing.T) {
 
 func TestSlowUploadIsNoSlowAnswer(t *testing.T) {
 	up := upstream(t, func(w http.ResponseWriter, r *http.Request) {
-		n, _ := io.Copy(io.Discard, r.Body)
-		if r.URL.Path == "/slow" {
-			<-r.Context().Done()
+		_ = http.NewResponseController(w).EnableFullDuplex()
+		if r.URL.Path == "/" {
+			_, _ = io.ReadFull(r.Body, make([]byte, 4))
+			fmt.Fprint(w, "before the end, so that the time to answer after it does not matter")
+			return
 		}
-		fmt.Fprint(w, n)
+		_, _ = io.Copy(io.Discard, r.Body)
+		<-r.Context().Done()
 	})
 	in := start(t, Config{ResponseHeaderTimeout: 200 * time.Millisecond, Logger: quiet})
 	in.install(oneApp(up.URL))
 	for path, want := range map[string]int{"/": 200, "/slow": 504} {
 		pr, pw := io.Pipe()
+		defer pw.Close()
 		go func() {
 			for range 4 {
 				time.Sleep(100 * time.Millisecond) // longer than the timeout in total
 				_, _ = pw.Write([]byte("x"))
 			}
-			pw.Close()
+			if path == "/slow" {
+				pw.Close()
+			}
 		}()
 		r := request(t, "POST", in.url+path, testHost)
 		r.Body, r.ContentLength = pr, -1
@@ -158,7 +164,7 @@ func TestSmuggling(t *testing.T) {
 			}
 			defer c.Close()
 			fmt.Fprintf(c, "POST /x HTTP/1.1\r\nHost: %s\r\nConnection: close\r\n%s", testHost, tt.request)
-			_ = c.SetReadDeadline(time.Now().Add(10 * time.Second))
+			_ = c.SetReadDeadline(time.Now().Add(patience))
 			b, _ := io.ReadAll(c)
 			if tt.status != "" && !strings.HasPrefix(string(b), "HTTP/1.1 "+tt.status) {
 				t.Errorf("%q", b)

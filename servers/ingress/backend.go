@@ -3,6 +3,7 @@ package ingress
 import (
 	"bufio"
 	"context"
+	"errors"
 	"maps"
 	"net"
 	"slices"
@@ -24,7 +25,26 @@ const (
 	idleConnLife = 4 * time.Second
 	// downTime is how long a sandbox that could not be dialled is passed over.
 	downTime = time.Second
+	// unheard is how long a sandbox may leave what is sent to it without a word
+	// of its kernel, which acknowledges, or says that there is no room, however
+	// slow the app is. One that is gone, network and all, does not even refuse:
+	// who waits for its answer would wait for ResponseHeaderTimeout.
+	// (TCP_USER_TIMEOUT does not tell an app that does not read from that.)
+	unheard = 8 * time.Second
+	// probeAfter is when a connection that only waits is probed.
+	probeAfter = 10 * time.Second
 )
+
+// errGone is why an exchange with a sandbox ends that is not heard of.
+var errGone = errors.New("the sandbox is gone: what is sent to it is not acknowledged")
+
+// newDialer makes what connects to sandboxes.
+func newDialer(timeout time.Duration) *net.Dialer {
+	return &net.Dialer{
+		Timeout:         timeout,
+		KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: probeAfter, Interval: unheard / 2, Count: 2},
+	}
+}
 
 // backend is a sandbox that takes requests, with its connections. It outlives
 // tables, and stays in the registry until its last request has ended.
@@ -35,8 +55,9 @@ type backend struct {
 	downTill atomic.Int64 // Unix nanoseconds
 
 	mu     sync.Mutex
-	idle   []*upConn // the newest last
-	closed bool      // no longer wanted: keep no idle connections
+	open   map[*upConn]struct{} // all connections
+	idle   []*upConn            // of them, the newest last
+	closed bool                 // no longer wanted: keep no idle connections
 }
 
 func (b *backend) down(now time.Time) bool {
@@ -55,12 +76,16 @@ func (b *backend) markUp() {
 // write to it.
 type upConn struct {
 	net.Conn
+	of     *backend
 	br     *bufio.Reader
 	raw    syscall.RawConn
 	peek   func(fd uintptr) bool // made once, so that a look allocates nothing
 	quiet  bool                  // what peek found
 	reused bool
 	since  time.Time // idle since
+
+	silent time.Time   // since when what is sent is not acknowledged; of who sweeps
+	gone   atomic.Bool // that was so for too long
 }
 
 var readerPool = sync.Pool{New: func() any { return bufio.NewReaderSize(nil, 8<<10) }}
@@ -82,13 +107,19 @@ func (b *backend) get(ctx context.Context, fresh bool) (*upConn, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &upConn{Conn: nc}
+	c := &upConn{Conn: nc, of: b}
 	if sc, ok := nc.(syscall.Conn); ok {
 		c.raw, _ = sc.SyscallConn()
 		c.peek = c.look
 	}
 	c.br = readerPool.Get().(*bufio.Reader)
 	c.br.Reset(nc)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.open == nil {
+		b.open = map[*upConn]struct{}{}
+	}
+	b.open[c] = struct{}{}
 	return c, nil
 }
 
@@ -118,9 +149,11 @@ func (b *backend) put(c *upConn) {
 	c.discard()
 }
 
-// sweep closes connections that were idle for too long, or all of them.
+// sweep closes connections that were idle for too long, or all idle ones, and
+// ends what waits for a sandbox that is not heard of.
 func (b *backend) sweep(before time.Time, closed bool) {
 	b.mu.Lock()
+	open := slices.Collect(maps.Keys(b.open))
 	b.closed = closed
 	n := 0
 	for n < len(b.idle) && (closed || b.idle[n].since.Before(before)) {
@@ -134,10 +167,45 @@ func (b *backend) sweep(before time.Time, closed bool) {
 	for _, c := range old {
 		c.discard()
 	}
+	now := time.Now()
+	for _, c := range open {
+		c.hear(now)
+	}
+}
+
+// hear looks whether the peer acknowledges what is sent. When it has not for
+// unheard, reads and writes fail, also those under way.
+func (c *upConn) hear(now time.Time) {
+	if c.raw == nil {
+		return
+	}
+	var heard time.Time
+	silent := false
+	_ = c.raw.Control(func(fd uintptr) { // it fails for what was closed meanwhile
+		i, err := unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO)
+		if err != nil {
+			return
+		}
+		// Both begin anew when the peer is heard of.
+		silent = i.Retransmits > 0 || i.Probes > 0
+		heard = now.Add(-time.Duration(i.Last_ack_recv) * time.Millisecond)
+	})
+	switch {
+	case !silent:
+		c.silent = time.Time{}
+	case heard.After(c.silent):
+		c.silent = now
+	case now.Sub(c.silent) >= unheard:
+		c.gone.Store(true)
+		_ = c.SetDeadline(now)
+	}
 }
 
 // discard closes an idle or finished connection. Nothing else may use it.
 func (c *upConn) discard() {
+	c.of.mu.Lock()
+	delete(c.of.open, c)
+	c.of.mu.Unlock()
 	c.Close()
 	if c.br != nil {
 		c.br.Reset(nil)

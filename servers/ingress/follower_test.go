@@ -187,10 +187,10 @@ func TestFollowsTheStore(t *testing.T) {
 	c.activate(v1)
 	dir := t.TempDir()
 	sock := filepath.Join(dir, "admin.sock")
-	in := start(t, Config{Reader: c.store, AdminSocket: sock, TableFile: filepath.Join(dir, "table"), HoldTimeout: 10 * time.Second})
+	in := start(t, Config{Reader: c.store, AdminSocket: sock, TableFile: filepath.Join(dir, "table"), HoldTimeout: patience})
 	cl := client(t)
 	adm := admin.Client{Socket: sock}
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
 	defer cancel()
 	eventually(t, "the store is listed", func() bool { s, err := adm.Status(ctx); return err == nil && s.Synced })
 	if code, body := get(t, cl, in.url, testHost); code != 200 || body != "one" {
@@ -238,7 +238,7 @@ func TestFollowsTheStore(t *testing.T) {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "no sandbox is left", func() bool { s, _ := adm.Status(ctx); return s.Routes[0].Ready == 0 })
+	eventually(t, "no sandbox is left", func() bool { s, err := adm.Status(ctx); return err == nil && s.Routes[0].Ready == 0 })
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		if code, body := get(t, cl, in.url, testHost); code != 200 || body != "one" {
@@ -306,7 +306,7 @@ func TestServesWithoutTheStore(t *testing.T) {
 	c.sandbox(v2, up2.URL, true)
 	rev := c.activate(v2)
 	l.restore()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
 	defer cancel()
 	if err := (admin.Client{Socket: cfg.AdminSocket}).Synced(ctx, rev); err != nil {
 		t.Fatal(err)

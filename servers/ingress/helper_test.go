@@ -7,12 +7,18 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"strings"
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"miren.dev/runtime/pkg/schema"
 )
+
+// patience is how long what must happen may take on a busy machine.
+const patience = time.Minute
 
 // quiet is for tests that provoke warnings.
 var quiet = slog.New(slog.DiscardHandler)
@@ -54,7 +60,7 @@ func start(t testing.TB, cfg Config) *running {
 		}
 	}
 	t.Cleanup(r.stop)
-	wait, waitCancel := context.WithTimeout(t.Context(), 10*time.Second)
+	wait, waitCancel := context.WithTimeout(t.Context(), patience)
 	defer waitCancel()
 	addrs, err := in.Addrs(wait)
 	if err != nil {
@@ -98,7 +104,7 @@ func client(t testing.TB) *http.Client {
 	t.Helper()
 	tr := &http.Transport{MaxIdleConnsPerHost: 100, DisableCompression: true}
 	t.Cleanup(tr.CloseIdleConnections)
-	return &http.Client{Transport: tr, Timeout: 30 * time.Second, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	return &http.Client{Transport: tr, Timeout: patience, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 }
 
 func request(t testing.TB, method, url, host string) *http.Request {
@@ -111,24 +117,39 @@ func request(t testing.TB, method, url, host string) *http.Request {
 	return r
 }
 
-// closedAddr is an address nobody listens on.
-func closedAddr(t testing.TB) string {
+// closedAddr is an address nobody listens on, or can until the test ends but
+// the test itself.
+func closedAddr(t testing.TB) (addr string, listen func() (net.Listener, error)) {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer l.Close()
-	return l.Addr().String()
+	f := os.NewFile(uintptr(fd), "bound")
+	t.Cleanup(func() { f.Close() })
+	if err := unix.Bind(fd, &unix.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}); err != nil {
+		t.Fatal(err)
+	}
+	sa, err := unix.Getsockname(fd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	listen = func() (net.Listener, error) {
+		if err := unix.Listen(fd, 128); err != nil {
+			return nil, err
+		}
+		return net.FileListener(f)
+	}
+	return fmt.Sprintf("127.0.0.1:%d", sa.(*unix.SockaddrInet4).Port), listen
 }
 
 // eventually waits until cond holds.
 func eventually(t testing.TB, what string, cond func() bool) {
 	t.Helper()
-	deadline := time.Now().Add(10 * time.Second)
+	deadline := time.Now().Add(patience)
 	for !cond() {
 		if time.Now().After(deadline) {
-			t.Fatalf("not within 10 s: %s", what)
+			t.Fatalf("not within %s: %s", patience, what)
 		}
 		time.Sleep(2 * time.Millisecond)
 	}

@@ -34,7 +34,7 @@ func New(cfg Config) (*Ingress, error) {
 		return nil, err
 	}
 	in := &Ingress{cfg: cfg, metrics: newMetrics(cfg.Registerer), stopping: make(chan struct{}), addrs: make(chan []net.Addr, 1)}
-	dialer := &net.Dialer{Timeout: cfg.DialTimeout, KeepAlive: 30 * time.Second}
+	dialer := newDialer(cfg.DialTimeout)
 	in.registry = newRegistry(func(ctx context.Context, address string) (net.Conn, error) {
 		return dialer.DialContext(ctx, "tcp", address)
 	}, in.metrics)

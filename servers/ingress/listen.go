@@ -23,7 +23,8 @@ import (
 func listen(ctx context.Context, cfg Config) ([]net.Listener, error) {
 	var shared []string
 	if cfg.AdminSocket != "" {
-		ask, cancel := context.WithTimeout(ctx, 2*time.Second)
+		// Nobody there says so at once; one that is there may be slow on a busy machine.
+		ask, cancel := context.WithTimeout(ctx, 20*time.Second)
 		defer cancel()
 		if s, err := (admin.Client{Socket: cfg.AdminSocket}).Status(ask); err == nil {
 			shared = s.Addresses

@@ -188,10 +188,12 @@ func (x *exchange) noAnswer(c *upConn, body *bodyCopy, readErr, writeErr error) 
 			return err
 		}
 	}
-	if errors.Is(readErr, os.ErrDeadlineExceeded) || errors.Is(readErr, errHeadTooLarge) {
+	switch {
+	case c.gone.Load():
+		readErr = errGone
+	case errors.Is(readErr, os.ErrDeadlineExceeded), errors.Is(readErr, errHeadTooLarge):
 		return &answerError{readErr}
-	}
-	if writeErr != nil {
+	case writeErr != nil:
 		readErr = writeErr
 	}
 	if c.reused && body == nil && idempotent(x.r) {

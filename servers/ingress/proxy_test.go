@@ -283,7 +283,7 @@ func TestExpectContinue(t *testing.T) {
 	})
 	in := start(t, Config{})
 	in.install(oneApp(up.URL))
-	tr := &http.Transport{ExpectContinueTimeout: 20 * time.Second}
+	tr := &http.Transport{ExpectContinueTimeout: 2 * patience}
 	defer tr.CloseIdleConnections()
 	for _, tt := range []struct {
 		path   string
@@ -306,7 +306,7 @@ func TestExpectContinue(t *testing.T) {
 		if resp.StatusCode != tt.status || string(b) != tt.body || asked != tt.asked {
 			t.Errorf("%s: %d %q, 100 Continue %v", tt.path, resp.StatusCode, b, asked)
 		}
-		if d := time.Since(begin); d > 5*time.Second {
+		if d := time.Since(begin); d > patience {
 			t.Errorf("%s took %s", tt.path, d)
 		}
 	}
@@ -457,7 +457,7 @@ func TestClientGoesAway(t *testing.T) {
 	}
 	select {
 	case <-gone:
-	case <-time.After(10 * time.Second):
+	case <-time.After(patience):
 		t.Error("the sandbox was not told")
 	}
 }
