@@ -4,12 +4,12 @@ import (
 	"container/list"
 	"context"
 	"errors"
-	"io"
-	"os"
 	"sync"
+	"sync/atomic"
 
 	"golang.org/x/sys/unix"
 
+	"miren.dev/runtime/lsvd/internal/aio"
 	"miren.dev/runtime/pkg/errs"
 )
 
@@ -38,68 +38,119 @@ type files struct {
 	opened int
 }
 
+// openFile is an open object. It is closed when it has been dropped and nobody
+// reads it any more.
 type openFile struct {
-	key string
-	f   *os.File
+	key    string
+	refs   atomic.Int32
+	fd     int
+	direct int // another descriptor, for direct I/O; -1 if the file system has none
 }
 
-// ReadObject implements [Near].
+// ReadObject implements [Near]. What is aligned to pages, in the object and in
+// memory, and is not in the page cache since it was written, passes it by:
+// whoever reads single blocks of objects keeps himself what is worth it, and a
+// page cache that is full costs as much time as the read.
 func (d *Dir) ReadObject(ctx context.Context, key string, p []byte, off int64) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	for try := 0; ; try++ {
-		f, err := d.open(key)
-		if err != nil {
-			return err
+	o, err := d.open(key)
+	if err != nil {
+		return err
+	}
+	defer o.release()
+	if o.direct >= 0 && aio.Aligned(p, off) && !aio.Cached(o.fd, off, len(p)) {
+		if n, err := aio.Read(o.direct, p, off); err == nil {
+			p, off = p[n:], off+int64(n) // nothing is left
 		}
-		_, err = f.ReadAt(p, off)
+	}
+	return o.read(p, off)
+}
+
+// read fills p through the page cache.
+func (o *openFile) read(p []byte, off int64) error {
+	for len(p) > 0 {
+		n, err := unix.Pread(o.fd, p, off)
 		switch {
-		case err == nil:
-			return nil
-		case errors.Is(err, os.ErrClosed) && try < 100:
-			continue // another reader needed its place
-		case errors.Is(err, io.EOF):
-			return errs.New(errs.InvalidArgument, "object %s ends before %d+%d", key, off, len(p))
+		case errors.Is(err, unix.EINTR):
+			continue
+		case err != nil:
+			return classify(err, o.key)
+		case n == 0:
+			return errs.New(errs.InvalidArgument, "object %s ends before %d+%d", o.key, off, len(p))
 		}
-		return classify(err, key)
+		p, off = p[n:], off+int64(n)
+	}
+	return nil
+}
+
+func (o *openFile) release() {
+	if o.refs.Add(-1) > 0 {
+		return
+	}
+	unix.Close(o.fd)
+	if o.direct >= 0 {
+		unix.Close(o.direct)
 	}
 }
 
-func (d *Dir) open(key string) (*os.File, error) {
+// open returns an object, which the caller releases.
+func (d *Dir) open(key string) (*openFile, error) {
 	x := &d.files
 	x.mu.Lock()
 	if e := x.byKey[key]; e != nil {
-		x.order.MoveToFront(e)
-		f := e.Value.(*openFile).f
-		x.mu.Unlock()
-		return f, nil
+		defer x.mu.Unlock()
+		return x.take(e), nil
 	}
 	x.mu.Unlock()
 	if err := CheckKey(key); err != nil {
 		return nil, err
 	}
-	f, err := os.Open(d.path(key))
+	fd, err := openRead(d.path(key), 0)
 	if err != nil {
 		return nil, classify(err, key)
+	}
+	o := &openFile{key: key, fd: fd}
+	o.refs.Store(1)
+	if o.direct, err = openRead(d.path(key), unix.O_DIRECT); err != nil {
+		o.direct = -1
 	}
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if e := x.byKey[key]; e != nil { // somebody else was faster
-		f.Close()
-		return e.Value.(*openFile).f, nil
+		o.release()
+		return x.take(e), nil
 	}
 	if x.byKey == nil {
 		x.byKey = map[string]*list.Element{}
 	}
-	x.byKey[key] = x.order.PushFront(&openFile{key: key, f: f})
+	o.refs.Add(1)
+	x.byKey[key] = x.order.PushFront(o)
 	for x.order.Len() > maxFiles {
 		x.drop(x.order.Back())
 	}
 	if x.opened++; x.opened%sweepEvery == 0 {
 		x.sweep()
 	}
-	return f, nil
+	return o, nil
+}
+
+func openRead(path string, flags int) (int, error) {
+	for {
+		fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC|flags, 0)
+		if !errors.Is(err, unix.EINTR) {
+			return fd, err
+		}
+	}
+}
+
+// take is an open object for another reader. The caller holds mu.
+func (x *files) take(e *list.Element) *openFile {
+	x.order.MoveToFront(e)
+	o := e.Value.(*openFile)
+	o.refs.Add(1)
+	return o
 }
 
 // sweep gives back the space of what other processes deleted. The caller
@@ -108,7 +159,7 @@ func (x *files) sweep() {
 	for e := x.order.Front(); e != nil; {
 		next := e.Next()
 		var st unix.Stat_t
-		if unix.Fstat(int(e.Value.(*openFile).f.Fd()), &st) == nil && st.Nlink == 0 {
+		if unix.Fstat(e.Value.(*openFile).fd, &st) == nil && st.Nlink == 0 {
 			x.drop(e)
 		}
 		e = next
@@ -119,7 +170,7 @@ func (x *files) sweep() {
 func (x *files) drop(e *list.Element) {
 	o := x.order.Remove(e).(*openFile)
 	delete(x.byKey, o.key)
-	o.f.Close()
+	o.release()
 }
 
 // forget closes the file of an object that is deleted.

@@ -95,8 +95,12 @@ func openFake(t *testing.T) (*fake, *s3.Store) {
 	return f, st
 }
 
-// readTries is how often a read is sent that is not answered.
-const readTries = 3
+// readTries is how often a read is sent that is not answered, deniedTries how
+// often a write or a deletion that is refused.
+const (
+	readTries   = 3
+	deniedTries = 5
+)
 
 // TestAnswers maps what servers answer to what a caller may conclude, and
 // counts how often each operation was sent.
@@ -164,9 +168,11 @@ func TestAnswers(t *testing.T) {
 		{"create, no such feature", create, say(501, "NotImplemented"), errs.FailedPrecondition, 1},
 		{"create, token ended", create, say(400, "ExpiredToken"), errs.PermissionDenied, 1},
 		{"create, wrong key", create, say(403, "SignatureDoesNotMatch"), errs.PermissionDenied, 1},
+		{"create 403", create, say(403, "AccessDenied"), errs.PermissionDenied, deniedTries},
 		{"create without ETag", create, text(200, ""), errs.FailedPrecondition, 1},
 		{"replace 409", replace, say(409, "ConditionalRequestConflict"), errs.Unavailable, 1},
 		{"replace 503", replace, say(503, "ServiceUnavailable"), errs.Unavailable, 1},
+		{"replace 403", replace, say(403, "AccessDenied"), errs.PermissionDenied, deniedTries},
 		{"replace reset", replace, reset, errs.Unavailable, 1},
 		{"replace of nothing", replace, say(404, "NoSuchKey"), errs.NotFound, 1},
 		{"replace, unknown 404", replace, text(404, ""), errs.Unavailable, 1},
@@ -177,6 +183,7 @@ func TestAnswers(t *testing.T) {
 		{"list of another prefix", list, text(200, `<ListBucketResult><Contents><Key>q/x</Key><Size>1</Size></Contents></ListBucketResult>`), errs.FailedPrecondition, 1},
 		{"delete of nothing", del, say(404, "NoSuchKey"), "", 1},
 		{"delete without bucket", del, say(404, "NoSuchBucket"), errs.FailedPrecondition, 1},
+		{"delete 403", del, say(403, "AccessDenied"), errs.PermissionDenied, deniedTries},
 		{"delete 503", del, say(503, "SlowDown"), errs.Unavailable, 1},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -192,6 +199,39 @@ func TestAnswers(t *testing.T) {
 				t.Errorf("sent %d times, want %d", n, c.sent)
 			}
 		})
+	}
+}
+
+// TestDeniedForAMoment: what the server refuses only at first is done, and with
+// the whole body.
+func TestDeniedForAMoment(t *testing.T) {
+	f, st := openFake(t)
+	var refused atomic.Int64
+	f.answer = func(w http.ResponseWriter, r *http.Request) bool {
+		if r.Method == http.MethodGet || refused.Add(1) > 2 {
+			return false
+		}
+		io.Copy(io.Discard, r.Body)
+		refuse(w, 403, "AccessDenied")
+		return true
+	}
+	v, err := st.Create(t.Context(), "k", []byte("first"))
+	if err != nil {
+		t.Fatalf("create: %v", err)
+	}
+	refused.Store(0)
+	if _, err := st.Replace(t.Context(), "k", []byte("second"), v); err != nil {
+		t.Fatalf("replace: %v", err)
+	}
+	if b, _, err := st.Get(t.Context(), "k"); string(b) != "second" {
+		t.Fatalf("it is %q, %v", b, err)
+	}
+	refused.Store(0)
+	if err := st.Delete(t.Context(), "k"); err != nil {
+		t.Fatalf("delete: %v", err)
+	}
+	if _, _, err := st.Get(t.Context(), "k"); !errs.Is(err, errs.NotFound) {
+		t.Fatalf("after the deletion: %v", err)
 	}
 }
 
@@ -260,15 +300,27 @@ func TestListPages(t *testing.T) {
 func TestSilence(t *testing.T) {
 	_, server := newFake(t)
 	c := config(t, server)
-	c.Timeout = 100 * time.Millisecond
+	c.Timeout = time.Second
 	st, err := s3.Open(t.Context(), c)
 	if err != nil {
 		t.Fatal(err)
 	}
+	var size atomic.Int64 // of a body, of which it answers with half at first
+	rest := make(chan struct{})
 	f := server.Config.Handler.(*fake)
-	f.answer = func(_ http.ResponseWriter, r *http.Request) bool {
+	f.answer = func(w http.ResponseWriter, r *http.Request) bool {
 		io.Copy(io.Discard, r.Body)
-		<-r.Context().Done()
+		if n := size.Load(); n > 0 {
+			w.Header().Set("ETag", `"1"`)
+			w.Header().Set("Content-Length", fmt.Sprint(n))
+			w.Write(make([]byte, n/2))
+			w.(http.Flusher).Flush()
+		}
+		select {
+		case <-rest:
+			w.Write(make([]byte, size.Load()/2))
+		case <-r.Context().Done():
+		}
 		return true
 	}
 	if _, err := st.Create(t.Context(), "k", nil); !errs.Is(err, errs.Unavailable) {
@@ -279,6 +331,47 @@ func TestSilence(t *testing.T) {
 	if _, err := st.Create(ctx, "k", nil); !errs.Is(err, errs.DeadlineExceeded) {
 		t.Errorf("time-out of the caller: %v", err)
 	}
+	ctx, cancel = context.WithTimeout(t.Context(), 20*time.Millisecond)
+	defer cancel()
+	if _, _, err := st.Get(ctx, "k"); !errs.Is(err, errs.DeadlineExceeded) {
+		t.Errorf("time-out of the caller of Get: %v", err)
+	}
+
+	// Get does not know how much will come: it waits as long as any request
+	// for the beginning of the answer, and then for as much as that announces.
+	ctx, cancel = context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	if _, _, err := st.Get(ctx, "k"); !errs.Is(err, errs.Unavailable) {
+		t.Errorf("Get without an answer: %v", err)
+	}
+	size.Store(200 << 10)
+	if _, _, err := st.Get(ctx, "k"); !errs.Is(err, errs.Unavailable) {
+		t.Errorf("Get of half an answer: %v", err)
+	}
+	size.Store(3 << 20) // for which it waits 13 s
+	time.AfterFunc(3*c.Timeout, func() { close(rest) })
+	if b, _, err := st.Get(ctx, "k"); err != nil || int64(len(b)) != size.Load() {
+		t.Errorf("Get of a slow answer: %d bytes, %v", len(b), err)
+	}
+}
+
+// denies answers requests of one method with 403.
+func denies(method string) func(http.ResponseWriter, *http.Request) bool {
+	return func(w http.ResponseWriter, r *http.Request) bool {
+		if r.Method != method {
+			return false
+		}
+		refuse(w, 403, "AccessDenied")
+		return true
+	}
+}
+
+// forgets overlooks a header.
+func forgets(header string) func(http.ResponseWriter, *http.Request) bool {
+	return func(_ http.ResponseWriter, r *http.Request) bool {
+		r.Header.Del(header)
+		return false
+	}
 }
 
 // TestOpenRefuses servers that would lose data, and says what they lack.
@@ -288,29 +381,11 @@ func TestOpenRefuses(t *testing.T) {
 		class  errs.Class
 		text   string
 	}{
-		"no bucket": {func(w http.ResponseWriter, r *http.Request) bool { refuse(w, 404, "NoSuchBucket"); return true }, errs.FailedPrecondition, "does not exist"},
-		"no If-None-Match": {func(w http.ResponseWriter, r *http.Request) bool {
-			r.Header.Del("If-None-Match")
-			return false
-		}, errs.FailedPrecondition, "If-None-Match"},
-		"no If-Match": {func(w http.ResponseWriter, r *http.Request) bool {
-			r.Header.Del("If-Match")
-			return false
-		}, errs.FailedPrecondition, "If-Match"},
-		"read only": {func(w http.ResponseWriter, r *http.Request) bool {
-			if r.Method == http.MethodPut {
-				refuse(w, 403, "AccessDenied")
-				return true
-			}
-			return false
-		}, errs.PermissionDenied, "write to it"},
-		"no deletion": {func(w http.ResponseWriter, r *http.Request) bool {
-			if r.Method == http.MethodDelete {
-				refuse(w, 403, "AccessDenied")
-				return true
-			}
-			return false
-		}, errs.PermissionDenied, "delete from it"},
+		"no bucket":        {func(w http.ResponseWriter, r *http.Request) bool { refuse(w, 404, "NoSuchBucket"); return true }, errs.FailedPrecondition, "does not exist"},
+		"no If-None-Match": {forgets("If-None-Match"), errs.FailedPrecondition, "If-None-Match"},
+		"no If-Match":      {forgets("If-Match"), errs.FailedPrecondition, "If-Match"},
+		"read only":        {denies(http.MethodPut), errs.PermissionDenied, "write to it"},
+		"no deletion":      {denies(http.MethodDelete), errs.PermissionDenied, "delete from it"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f, server := newFake(t)

@@ -10,10 +10,14 @@
 //
 // # Outcomes
 //
-// A call sends each conditional write once. Neither the SDK nor this package
-// repeats it: the repetition of a write that went through would answer 412, and
-// a success would look like a conflict. Only reads and listings are repeated.
-// What an answer means:
+// A call sends a conditional write once unless the server refused it. Neither
+// the SDK nor this package repeats it without that answer: the repetition of a
+// write that went through would answer 412, and a success would look like a
+// conflict. A write or deletion that is answered with AccessDenied is tried
+// again for a moment, for the answer may be of the moment: rights take seconds
+// to be known to all of a large service, and MinIO, where objects are files,
+// says so of an object whose directory another deletion is taking away. Reads
+// and listings change nothing and are repeated. What an answer means:
 //
 //	404 NoSuchKey                     NotFound
 //	404 NoSuchBucket                  FailedPrecondition: not an empty store
@@ -245,8 +249,13 @@ func (s *Store) begin(ctx context.Context, key string, size int64) (context.Cont
 	if err := ctx.Err(); err != nil {
 		return nil, nil, err
 	}
-	try, cancel := context.WithTimeout(ctx, s.timeout+time.Duration(size>>18)*time.Second)
+	try, cancel := context.WithTimeout(ctx, s.limit(size))
 	return try, cancel, nil
+}
+
+// limit is how long a request with size bytes of body may take.
+func (s *Store) limit(size int64) time.Duration {
+	return s.timeout + time.Duration(max(size, 0)>>18)*time.Second
 }
 
 // readTries is how often a read is sent; it changes nothing.
@@ -258,17 +267,39 @@ func (s *Store) repeat(ctx context.Context, f func() error) error {
 	wait, start := 100*time.Millisecond, time.Now()
 	for try := 1; ; try++ {
 		err := f()
-		if try == readTries || !errs.Is(err, errs.Unavailable) || time.Since(start) >= s.timeout {
-			return err
-		}
-		t := time.NewTimer(wait)
-		select {
-		case <-t.C:
-		case <-ctx.Done():
-			t.Stop()
+		if try == readTries || !errs.Is(err, errs.Unavailable) || time.Since(start) >= s.timeout || !pause(ctx, wait) {
 			return err
 		}
 		wait *= 4
+	}
+}
+
+// deniedTries is how often a write or a deletion is sent that the server
+// refuses, with pauses of 20, 40, 80 and 160 ms.
+const deniedTries = 5
+
+// insist sends a write or a deletion again that the server denies; see the
+// package comment.
+func (s *Store) insist(ctx context.Context, f func() error) error {
+	wait := 20 * time.Millisecond
+	for try := 1; ; try++ {
+		err := f()
+		if try == deniedTries || codeOf(err) != "AccessDenied" || !pause(ctx, wait) {
+			return err
+		}
+		wait *= 2
+	}
+}
+
+// pause waits, and is false if ctx has ended meanwhile.
+func pause(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-ctx.Done():
+		return false
 	}
 }
 
@@ -282,16 +313,22 @@ func (s *Store) Get(ctx context.Context, key string) (data []byte, v store.Versi
 }
 
 func (s *Store) get(ctx context.Context, key string) ([]byte, store.Version, error) {
-	try, cancel, err := s.begin(ctx, key, 64<<20) // its size is not known yet
-	if err != nil {
+	if err := store.CheckKey(key); err != nil {
 		return nil, "", err
 	}
+	if err := ctx.Err(); err != nil {
+		return nil, "", err
+	}
+	try, cancel := context.WithCancel(ctx)
 	defer cancel()
+	late := time.AfterFunc(s.timeout, cancel)
+	defer late.Stop()
 	out, err := s.client.GetObject(try, &s3.GetObjectInput{Bucket: &s.bucket, Key: s.key(key)})
 	if err != nil {
 		return nil, "", s.classify(ctx, key, err)
 	}
 	defer out.Body.Close()
+	late.Reset(s.limit(aws.ToInt64(out.ContentLength))) // how much will come is known only now
 	data, err := body(out.Body, out.ContentLength)
 	if err != nil {
 		return nil, "", s.classify(ctx, key, err)
@@ -412,9 +449,14 @@ func (s *Store) put(ctx context.Context, key string, data []byte, in *s3.PutObje
 		return "", err
 	}
 	defer cancel()
-	in.Bucket, in.Key, in.Body = &s.bucket, s.key(key), bytes.NewReader(data)
+	in.Bucket, in.Key = &s.bucket, s.key(key)
 	in.ContentLength, in.ContentType = aws.Int64(int64(len(data))), aws.String("application/octet-stream")
-	out, err := s.client.PutObject(try, in)
+	var out *s3.PutObjectOutput
+	err = s.insist(try, func() error {
+		in.Body = bytes.NewReader(data)
+		out, err = s.client.PutObject(try, in)
+		return err
+	})
 	if err != nil {
 		return "", s.classify(ctx, key, err)
 	}
@@ -480,7 +522,11 @@ func (s *Store) Delete(ctx context.Context, key string) error {
 		return err
 	}
 	defer cancel()
-	if _, err := s.client.DeleteObject(try, &s3.DeleteObjectInput{Bucket: &s.bucket, Key: s.key(key)}); err != nil {
+	err = s.insist(try, func() error {
+		_, err := s.client.DeleteObject(try, &s3.DeleteObjectInput{Bucket: &s.bucket, Key: s.key(key)})
+		return err
+	})
+	if err != nil {
 		if err = s.classify(ctx, key, err); !errs.Is(err, errs.NotFound) {
 			return err
 		}
