@@ -10,7 +10,9 @@ import (
 // Read-ahead: reads that follow each other are a stream, several at a time.
 // What lies before a stream is brought into memory while it goes on, first 256
 // KiB, and twice as much each time it gets through half of that, up to 8 MiB
-// or what its share of the memory allows.
+// or what its share of the memory allows. From a store that is near only where
+// a stream has one read at a time, as several have the device busy already, or
+// its blocks are scattered over segments.
 const (
 	maxStreams  = 16
 	firstWindow = 256 << 10 / BlockSize
@@ -36,32 +38,32 @@ type stream struct {
 }
 
 // near reports whether a read of n blocks at lba belongs to s. Several may be
-// under way at once, so they come in any order. Before it is known to be a
-// stream only its misses are seen, and each brings in what is beside it, so the
-// next one may be a fetch further on.
+// under way at once, so they come in any order, and one may be late by many.
+// Before it is known to be a stream only its misses are seen, and each brings
+// in what is beside it, so the next one may be a fetch further on.
 func (s *stream) near(lba, n uint64) bool {
-	slack := min(8*n, maxWindow)
-	return s.seen != 0 && lba+slack >= s.next && lba <= s.next+max(slack, fetchFrames*segment.FrameBlocks)
+	late, early := min(32*n, 4*maxWindow), max(min(8*n, maxWindow), fetchFrames*segment.FrameBlocks)
+	return s.seen != 0 && lba+late >= s.next && lba <= s.next+early
 }
 
 // note takes a read of n blocks at lba into account, and returns what to read
-// ahead and for which stream; most is the largest window, in blocks, of all
-// streams together.
-func (t *streams) note(lba, n uint64, missed bool, most uint64) (of int, from, to uint64) {
+// ahead, for which stream, and whether the read belongs to one that was found;
+// most is the largest window, in blocks, of all streams together.
+func (t *streams) note(lba, n uint64, missed bool, most uint64) (of int, from, to uint64, found bool) {
 	if !missed && t.found.Load() == 0 {
-		return 0, 0, 0
+		return 0, 0, 0, false
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.clock++
-	var oldest *stream
+	// What was found comes first: any read may have left something near it.
+	mine, oldest := -1, (*stream)(nil)
 	for i := range t.all {
 		s := &t.all[i]
-		if s.near(lba, n) {
-			from, to = t.advance(s, lba, n, most)
-			return i, from, to
+		if s.near(lba, n) && (mine < 0 || s.window > 0 && t.all[mine].window == 0) {
+			mine = i
 		}
-		if s.window > 0 && t.clock-s.seen > idleStream {
+		if s.window > 0 && i != mine && t.clock-s.seen > idleStream {
 			*s = stream{}
 			t.found.Add(-1)
 		}
@@ -69,10 +71,15 @@ func (t *streams) note(lba, n uint64, missed bool, most uint64) (of int, from, t
 			oldest = s
 		}
 	}
+	if mine >= 0 {
+		s := &t.all[mine]
+		from, to = t.advance(s, lba, n, most)
+		return mine, from, to, s.window > 0
+	}
 	if missed && oldest != nil {
 		*oldest = stream{next: lba + n, seen: t.clock}
 	}
-	return 0, 0, 0
+	return 0, 0, 0, false
 }
 
 // rest is where what is still of use to a stream of [from,to) begins.
@@ -88,6 +95,9 @@ func (t *streams) rest(of int, from, to uint64) uint64 {
 func (t *streams) advance(s *stream, lba, n, most uint64) (from, to uint64) {
 	s.seen = t.clock
 	if lba+n <= s.next {
+		if s.window == 0 { // what was ahead of it may have been any read
+			s.next, s.steps = lba+n, 0
+		}
 		return 0, 0
 	}
 	s.next = lba + n
@@ -114,17 +124,18 @@ func (t *streams) advance(s *stream, lba, n, most uint64) (from, to uint64) {
 	return from, to
 }
 
-// follow notes a read and brings in what is likely to be read next. The caller
-// is in a gate.
-func (d *Device) follow(lba, n uint64, missed bool) {
+// follow notes a read and brings in what is likely to be read next. It reports
+// whether the read belongs to a stream. busy says that several are under way,
+// of blocks that are not scattered. The caller is in a gate.
+func (d *Device) follow(lba, n uint64, missed, busy bool) bool {
 	c := d.cache
 	if c.manual {
-		return
+		return false
 	}
-	of, from, to := d.streams.note(lba, n, missed, uint64(c.room/8/BlockSize))
+	of, from, to, found := d.streams.note(lba, n, missed, uint64(c.room/8/BlockSize))
 	to = min(to, uint64(d.size.Load()/BlockSize))
 	if from >= to {
-		return
+		return found
 	}
 	c.fetches.Go(func() {
 		// The stream may have overtaken this goroutine.
@@ -140,18 +151,19 @@ func (d *Device) follow(lba, n uint64, missed bool) {
 		var jobs []job
 		for _, x := range pieces {
 			if x.seg != nil && !x.seg.lost {
-				jobs = c.plan(jobs, part{s: &x.seg.Segment, block: x.block}, x.n)
+				jobs = c.plan(jobs, part{s: &x.seg.Segment, block: x.block}, x.n, busy)
 			}
 		}
 		for _, j := range jobs {
 			c.start(c.ctx, j)
 		}
 	})
+	return found
 }
 
 // plan adds the frames with n blocks of a segment that are in no tier that is
 // fast, as long as there is room for what nobody asked for yet.
-func (c *cache) plan(jobs []job, x part, n uint64) []job {
+func (c *cache) plan(jobs []job, x part, n uint64, busy bool) []job {
 	var src *source
 	if c.near != nil {
 		var err error
@@ -161,7 +173,7 @@ func (c *cache) plan(jobs []job, x part, n uint64) []job {
 	}
 	for f := int(x.block / segment.FrameBlocks); f <= int((x.block+n-1)/segment.FrameBlocks); f++ {
 		size := int64(frameSize(x.s, f))
-		if src != nil && src.IsPlain(f) || c.disk.Has(diskKey(x.s, f)) {
+		if busy && src != nil && src.IsPlain(f) || c.disk.Has(diskKey(x.s, f)) {
 			continue
 		}
 		if c.inFlight.Load()+size > c.room/4 {

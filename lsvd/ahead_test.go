@@ -3,11 +3,9 @@ package lsvd_test
 import (
 	"bytes"
 	"context"
-	"fmt"
 	"math/rand/v2"
 	"strconv"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -209,9 +207,15 @@ func TestScatteredMissesOverlap(t *testing.T) {
 	}
 }
 
-// TestFirstReadOfClone: it takes an index and a frame.
-func TestFirstReadOfClone(t *testing.T) {
-	f, d, content := farDisk(t, 32<<20, lsvd.Options{})
+// TestFirstReadOfClone: opening a clone takes three operations on the store
+// one after the other, and the first read of it one: the page of the map came
+// meanwhile, and the index comes beside the frame.
+func TestFirstReadOfClone(t *testing.T) { synctest.Test(t, testFirstReadOfClone) }
+
+func testFirstReadOfClone(t *testing.T) {
+	const delay = 20 * time.Millisecond
+	opts := lsvd.Options{Compression: lsvd.CompressNone, CutBytes: 256 << 10}
+	f, d, content := farDisk(t, 32<<20, opts) // of 128 segments
 	if err := d.Snapshot(t.Context(), "s"); err != nil {
 		t.Fatal(err)
 	}
@@ -219,33 +223,24 @@ func TestFirstReadOfClone(t *testing.T) {
 	if err := lsvd.Clone(t.Context(), f, d.ID(), "s", id); err != nil {
 		t.Fatal(err)
 	}
-	var mu sync.Mutex
-	var ops []string
-	var reading atomic.Bool // Open reads indexes in the background
-	f.Hook = func(op store.Op, key string) store.Action {
-		if reading.Load() {
-			mu.Lock()
-			ops = append(ops, fmt.Sprintf("%s %s", op, key[strings.LastIndexByte(key, '/')+1:]))
-			mu.Unlock()
-			time.Sleep(20 * time.Millisecond) // how far the store is
-		}
-		return store.Action{}
-	}
-	c, _, err := lsvd.Open(t.Context(), f, vfs.NewSim(), id, lsvd.Options{})
+	f.delay.Store(int64(delay))
+	start := time.Now()
+	c, _, err := lsvd.Open(t.Context(), f, vfs.NewSim(), id, opts)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer c.Close(t.Context())
-	reading.Store(true)
-	start := time.Now()
-	p := make([]byte, 4096)
-	if err := c.ReadAt(t.Context(), p, 17<<20); err != nil || !bytes.Equal(p, content[17<<20:17<<20+4096]) {
-		t.Fatal(err)
+	if took := time.Since(start); took > 3*delay {
+		t.Errorf("opening took %v", took)
 	}
-	mu.Lock()
-	defer mu.Unlock()
-	t.Logf("first read took %v: %v", time.Since(start), ops)
-	if len(ops) > 2 {
-		t.Errorf("%d operations on the store: %v", len(ops), ops)
+	for _, at := range []int64{1 << 20, 17<<20 + 8192} {
+		start, reads := time.Now(), f.reads.Load()
+		p := make([]byte, 4096)
+		if err := c.ReadAt(t.Context(), p, at); err != nil || !bytes.Equal(p, content[at:at+4096]) {
+			t.Fatal(err)
+		}
+		if took := time.Since(start); took != delay || f.reads.Load() != reads+2 {
+			t.Errorf("reading at %d took %v and %d operations", at, took, f.reads.Load()-reads)
+		}
 	}
 }

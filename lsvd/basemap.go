@@ -2,10 +2,7 @@ package lsvd
 
 import (
 	"context"
-	"fmt"
 	"slices"
-
-	"golang.org/x/sync/errgroup"
 
 	"miren.dev/runtime/lsvd/internal/extent"
 	"miren.dev/runtime/lsvd/internal/manifest"
@@ -20,32 +17,15 @@ import (
 // base and recent change under pub and mu; only loading and evicting leaves,
 // which changes no content, needs nothing but mu.
 
-const (
-	// lostSource is the segment number of what is lost for good: a page of
-	// the map that was damaged when the loss was accepted.
-	lostSource = 0
-
-	faultGap    = 16 << 10  // bytes of pages not needed that are read to save a request
-	faultFetch  = 512 << 10 // most bytes of pages read at once
-	faultAhead  = 64        // leaves that are looked at for reading ahead
-	faultFlight = 4         // requests at once
-)
+// lostSource is the segment number of what is lost for good: a page of the map
+// that was damaged when the loss was accepted.
+const lostSource = 0
 
 // mapObject is a checkpoint that has pages of base.
 type mapObject struct {
 	ref  name.Ref
 	size int64
 }
-
-// wanted is a leaf to load.
-type wanted struct {
-	leaf uint64
-	page extent.Page
-}
-
-// errAbsent says that leaves must be loaded first. It does not leave the
-// package.
-var errAbsent = errs.New(errs.Internal, "a leaf of the map is not loaded")
 
 // dropped takes blocks of a segment off its live ones. The caller holds mu.
 func (d *Device) dropped(num, blocks uint64) {
@@ -68,119 +48,6 @@ func (d *Device) dropped(num, blocks uint64) {
 	s.live -= blocks
 }
 
-// fault loads the leaves of [lba, lba+n) that are not. holder tells that the
-// caller holds pub.
-func (d *Device) fault(ctx context.Context, lba, n uint64, holder bool) error {
-	for try := 0; ; try++ {
-		err := d.faultOnce(ctx, lba, n)
-		if !errs.Is(err, errs.NotFound) {
-			return err
-		}
-		if holder || try == 2 {
-			return errs.Wrap(errs.New(errs.Corrupt, "a checkpoint of the map is missing"), "disk %s", d.vol)
-		}
-		// Perhaps a checkpoint is about to say where the page is now.
-		if err := d.pub.lock(ctx); err != nil {
-			return err
-		}
-		d.pub.unlock()
-	}
-}
-
-func (d *Device) faultOnce(ctx context.Context, lba, n uint64) error {
-	type fetch struct {
-		object   mapObject
-		lo, hi   uint32
-		contents []wanted
-	}
-	var all []*fetch
-	d.mu.RLock()
-	g := d.gate
-	g.enter() // pages are not deleted meanwhile
-	defer g.leave()
-	open := map[uint32]*fetch{}
-	seen := 0
-	d.base.Absent(lba, max(n, faultAhead*extent.LeafBlocks), func(leaf uint64, p extent.Page) bool {
-		needed := leaf*extent.LeafBlocks < lba+n
-		f := open[p.Object]
-		if f == nil || p.Off < f.hi || p.Off-f.hi > faultGap || p.Off+p.Len-f.lo > faultFetch {
-			if !needed {
-				return seen < faultAhead
-			}
-			f = &fetch{object: d.objects[p.Object], lo: p.Off}
-			open[p.Object] = f
-			all = append(all, f)
-		}
-		f.hi = p.Off + p.Len
-		f.contents = append(f.contents, wanted{leaf, p})
-		if !needed {
-			seen++
-		}
-		return seen < faultAhead
-	})
-	d.mu.RUnlock()
-	return d.each(len(all), func(i int) error {
-		f := all[i]
-		_, err, _ := d.faults.Do(fmt.Sprintf("%d/%d", f.contents[0].page.Object, f.lo), func() (any, error) {
-			return nil, d.loadPages(context.WithoutCancel(ctx), f.object, f.lo, f.hi, f.contents)
-		})
-		return err
-	})
-}
-
-// each calls f for 0 to n-1, several at a time.
-func (d *Device) each(n int, f func(i int) error) error {
-	if d.opts.manual || n == 1 {
-		for i := range n {
-			if err := f(i); err != nil {
-				return err
-			}
-		}
-		return nil
-	}
-	var g errgroup.Group
-	g.SetLimit(faultFlight)
-	for i := range n {
-		g.Go(func() error { return f(i) })
-	}
-	return g.Wait()
-}
-
-// loadPages reads leaves that lie in one range of an object.
-func (d *Device) loadPages(ctx context.Context, o mapObject, lo, hi uint32, want []wanted) error {
-	runs := make([][]extent.Run, len(want))
-	err := again(func() error {
-		b, err := d.st.GetRange(ctx, o.ref.Key(), int64(lo), int64(hi-lo))
-		if errs.Is(err, errs.InvalidArgument) || err == nil && len(b) < int(hi-lo) {
-			return errs.New(errs.Corrupt, "checkpoint %s is cut off", o.ref)
-		}
-		if err != nil {
-			return err
-		}
-		for i, w := range want {
-			if runs[i], err = d.decodePage(o.ref, b[w.page.Off-lo:w.page.Off-lo+w.page.Len]); err != nil {
-				if !d.opts.AcceptLoss || !errs.Is(err, errs.Corrupt) {
-					return err
-				}
-				d.logger.Error("a part of the map is damaged: what it was for is lost", "volume", d.vol.String(), "at", w.leaf*extent.LeafBlocks*BlockSize, "err", err)
-				runs[i] = lostLeaf()
-			}
-		}
-		return nil
-	})
-	if err != nil {
-		return err
-	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	for i, w := range want {
-		d.base.Load(w.leaf, w.page, runs[i])
-		d.loaded += int64(len(runs[i])*16 + 80)
-	}
-	d.relieve()
-	return nil
-}
-
 // relieve drops leaves if there are too many. The caller holds mu.
 func (d *Device) relieve() {
 	if d.pins == 0 && d.loaded > d.opts.MapBytes {
@@ -200,21 +67,6 @@ func (d *Device) unpin() {
 	d.pins--
 	d.relieve()
 	d.mu.Unlock()
-}
-
-func (d *Device) decodePage(ref name.Ref, b []byte) ([]extent.Run, error) {
-	runs, err := manifest.DecodePage(ref, b)
-	if err != nil {
-		return nil, err
-	}
-	d.mu.RLock()
-	defer d.mu.RUnlock()
-	for _, r := range runs {
-		if s := d.table[r.Src]; r.Src != lostSource && (s == nil || uint64(r.Off)+uint64(r.N) > s.Blocks) {
-			return nil, errs.New(errs.Corrupt, "checkpoint %s names blocks that no segment has", ref)
-		}
-	}
-	return runs, nil
 }
 
 // resolved calls f, which uses resolve, with mu held for reading; it loads the
@@ -352,11 +204,7 @@ func (d *Device) evict(idle bool) {
 }
 
 // loadDirectory says where the leaves of base are stored.
-func (d *Device) loadDirectory(ctx context.Context, root *manifest.Root) error {
-	dir, tail, err := readDirectory(ctx, d.st, root)
-	if err != nil {
-		return err
-	}
+func (d *Device) loadDirectory(root *manifest.Root, dir *manifest.Directory, tail []byte) error {
 	first := d.nextObject
 	for i, r := range dir.Objects {
 		d.objects[d.nextObject] = mapObject{r, dir.Sizes[i]}
@@ -404,17 +252,20 @@ func (d *Device) count(ctx context.Context) error {
 
 // loadMap prepares the base map from the checkpoint, and adds the segments
 // that the manifest has after it.
-func (d *Device) loadMap(ctx context.Context, rec *Recovery) error {
+func (d *Device) loadMap(ctx context.Context, seen *survey, rec *Recovery) error {
 	for _, s := range d.man.Segments {
 		d.table[s.Num] = &seg{Segment: s, live: s.Live}
 	}
-	if err := d.findMissing(ctx, rec); err != nil {
+	if err := d.findMissing(seen, rec); err != nil {
 		return err
 	}
 	seq := uint64(0)
 	if root := d.man.Root; root != nil {
 		seq = root.Seq
-		if err := d.loadDirectory(ctx, root); err != nil {
+		if seen.dirErr != nil {
+			return seen.dirErr
+		}
+		if err := d.loadDirectory(root, seen.dir, seen.tail); err != nil {
 			return err
 		}
 		if d.man.Uncounted {
@@ -447,32 +298,18 @@ func (d *Device) loadMap(ctx context.Context, rec *Recovery) error {
 // findMissing looks whether the store has every object that the manifest
 // names. If not, Open refuses; or with the loss accepted, what they have is
 // lost, or the disk goes back to before one whose content is not known.
-func (d *Device) findMissing(ctx context.Context, rec *Recovery) error {
+func (d *Device) findMissing(seen *survey, rec *Recovery) error {
 	need := map[string]*manifest.Segment{}
-	var prefixes []string
 	for i := range d.man.Segments {
 		s := &d.man.Segments[i]
-		need[s.Ref.Key()] = s
-		if p := name.Prefix(s.Ref.Volume) + s.Ref.Kind.String() + "/"; !slices.Contains(prefixes, p) {
-			prefixes = append(prefixes, p)
+		if n, ok := seen.sizes[s.Ref.Key()]; !ok || n != s.Size {
+			need[s.Ref.Key()] = s
 		}
 	}
 	maps := map[string]name.Ref{}
 	for _, r := range d.man.Maps {
-		maps[r.Key()] = r
-		if p := name.Prefix(r.Volume) + r.Kind.String() + "/"; !slices.Contains(prefixes, p) {
-			prefixes = append(prefixes, p)
-		}
-	}
-	for _, p := range prefixes {
-		for i, err := range d.st.List(ctx, p) {
-			if err != nil {
-				return err
-			}
-			delete(maps, i.Key)
-			if s := need[i.Key]; s != nil && s.Size == i.Size {
-				delete(need, i.Key)
-			}
+		if _, ok := seen.sizes[r.Key()]; !ok {
+			maps[r.Key()] = r
 		}
 	}
 	if len(need)+len(maps) == 0 {

@@ -47,6 +47,7 @@ type cache struct {
 	stop     context.CancelFunc
 	fetches  sync.WaitGroup
 	inFlight atomic.Int64 // bytes on their way that nobody asked for
+	asking   atomic.Int32 // reads that wait for what nobody had asked for before
 
 	storeReads, storeBytes, diskHits, aheadBytes atomic.Int64
 }
@@ -125,12 +126,7 @@ func (x part) skip(n int) part {
 
 // read fills p with the data of a segment from block on.
 func (c *cache) read(ctx context.Context, s *manifest.Segment, block uint64, p []byte) error {
-	for _, x := range c.memory(nil, part{s, block, p}) {
-		if err := c.load(ctx, x); err != nil {
-			return err
-		}
-	}
-	return nil
+	return c.loadAll(ctx, c.memory(nil, part{s, block, p}), false)
 }
 
 // memory copies what is in memory and appends the rest to missing.
@@ -155,34 +151,28 @@ func (c *cache) memory(missing []part, x part) []part {
 	return missing
 }
 
-// loadAll loads parts, beside each other.
-func (c *cache) loadAll(ctx context.Context, parts []part) error {
-	if len(parts) == 1 || c.manual {
-		for _, x := range parts {
-			if err := c.load(ctx, x); err != nil {
-				return err
-			}
+// loadAll loads parts, beside each other. stream says that the read goes on
+// where others ended.
+func (c *cache) loadAll(ctx context.Context, parts []part, stream bool) error {
+	for _, x := range parts {
+		if end := x.block + uint64(len(x.p)/BlockSize); end > x.s.Blocks {
+			return errs.New(errs.Corrupt, "segment %s has no block %d", x.s.Ref, end-1)
 		}
+	}
+	if c.near != nil {
+		parts = c.loadNear(ctx, parts, stream)
+	}
+	if len(parts) == 0 {
 		return nil
 	}
-	const most = 16
-	var next atomic.Int64
-	var wg sync.WaitGroup
-	failed := make([]error, min(len(parts), most))
-	work := func(me int) {
-		for failed[me] == nil {
-			i := int(next.Add(1)) - 1
-			if i >= len(parts) {
-				return
-			}
-			failed[me] = c.load(ctx, parts[i])
+	failed := make([]error, len(parts))
+	var stop atomic.Bool
+	c.beside(len(parts), func(i int) {
+		if !stop.Load() {
+			failed[i] = c.load(ctx, parts[i])
+			stop.Store(failed[i] != nil)
 		}
-	}
-	for me := 1; me < len(failed); me++ {
-		wg.Go(func() { work(me) })
-	}
-	work(0)
-	wg.Wait()
+	})
 	for _, err := range failed {
 		if err != nil {
 			return err
@@ -191,23 +181,14 @@ func (c *cache) loadAll(ctx context.Context, parts []part) error {
 	return nil
 }
 
-// load fills what is not in memory.
+// load fills what is neither in memory nor near.
 func (c *cache) load(ctx context.Context, x part) error {
-	if end := x.block + uint64(len(x.p)/BlockSize); end > x.s.Blocks {
-		return errs.New(errs.Corrupt, "segment %s has no block %d", x.s.Ref, end-1)
-	}
-	if c.disk == nil && c.near == nil {
+	if c.disk == nil {
 		return c.loadFar(ctx, x)
 	}
 	far := x
 	for len(x.p) > 0 {
-		n := 0
-		if c.near != nil {
-			n = c.loadNear(ctx, x)
-		}
-		if n == 0 && c.disk != nil {
-			n = c.loadDisk(x)
-		}
+		n := c.loadDisk(x)
 		if n == 0 {
 			_, _, p := x.head()
 			x = x.skip(len(p))
@@ -255,66 +236,4 @@ func (c *cache) loadDisk(x part) int {
 	}
 	c.diskHits.Add(1)
 	return len(p)
-}
-
-// loadNear fills the head of x, or more, from a store that is near, and
-// returns how much. What is stored plain is read without detour.
-func (c *cache) loadNear(ctx context.Context, x part) int {
-	src, err := c.source(ctx, x.s)
-	if err != nil {
-		return 0 // asked again, it gives its error
-	}
-	f, at, p := x.head()
-	if !src.IsPlain(f) {
-		return 0
-	}
-	size := src.PlainSize(f)
-	switch {
-	case len(p) == size: // all of it: and those after it that are like it
-		n, last := 0, f
-		for n < len(x.p) && last < src.Frames() && src.IsPlain(last) && n+src.PlainSize(last) <= len(x.p) {
-			n += src.PlainSize(last)
-			last++
-		}
-		off, _ := src.Range(f, f+1)
-		if !c.readNear(ctx, src, x.p[:n], off) {
-			return 0
-		}
-		for i, b := f, x.p[:n]; i < last; i++ {
-			size := src.PlainSize(i)
-			if !src.Holds(i, b[:size]) {
-				return 0
-			}
-			if c.bring() {
-				whole := newFrame(size)
-				copy(whole.data, b)
-				c.put(frameKey{x.s.Num, uint32(i)}, whole, filled)
-				whole.release()
-			}
-			b = b[size:]
-		}
-		return n
-	case src.knows(f) && !c.bring():
-		off, _ := src.Range(f, f+1)
-		if !c.readNear(ctx, src, p, off+int64(at)) || !src.intact(f, at, p) {
-			return 0
-		}
-		return len(p)
-	}
-	whole := newFrame(size)
-	defer whole.release()
-	off, _ := src.Range(f, f+1)
-	if !c.readNear(ctx, src, whole.data, off) || !src.Holds(f, whole.data) {
-		return 0
-	}
-	src.learn(f, whole.data)
-	copy(p, whole.data[at:])
-	c.put(frameKey{x.s.Num, uint32(f)}, whole, filled)
-	return len(p)
-}
-
-func (c *cache) readNear(ctx context.Context, src *source, p []byte, off int64) bool {
-	c.storeReads.Add(1)
-	c.storeBytes.Add(int64(len(p)))
-	return c.near.ReadObject(ctx, src.key, p, off) == nil
 }

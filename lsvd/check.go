@@ -5,6 +5,7 @@ import (
 	"context"
 	"slices"
 
+	"miren.dev/runtime/lsvd/internal/boot"
 	"miren.dev/runtime/lsvd/internal/extent"
 	"miren.dev/runtime/lsvd/internal/manifest"
 	"miren.dev/runtime/lsvd/internal/name"
@@ -52,7 +53,7 @@ type run = extent.Run
 // not nil, is told how many bytes of the total are done.
 //
 // What is damaged is in the report; an error means that Check could not find
-// out. The local log is not looked at.
+// out. The local log is for [CheckLog].
 func Check(ctx context.Context, st store.Store, id ID, key []byte, deep bool, progress func(done, total int64)) (Report, error) {
 	c := &checker{st: st, key: key, deep: deep, progress: progress, damaged: map[name.Ref]*Damage{}, frames: map[name.Ref]map[int]bool{}}
 	if err := c.manifests(ctx, id); err != nil {
@@ -79,6 +80,7 @@ type view struct {
 	snapshot string
 	m        *manifest.Manifest
 	chain    []manifest.Segment
+	end      name.Ref // where it ends
 }
 
 type checker struct {
@@ -90,6 +92,7 @@ type checker struct {
 	views    []view
 	segments []manifest.Segment // each object once
 	maps     []name.Ref
+	boots    []name.Ref
 	report   Report
 	damaged  map[name.Ref]*Damage
 	frames   map[name.Ref]map[int]bool // damaged frames; nil: all
@@ -133,9 +136,12 @@ func (c *checker) manifests(ctx context.Context, id ID) error {
 				c.maps = append(c.maps, r)
 			}
 		}
-		if v.chain, _, err = readChain(ctx, c.st, v.m, c.key); errs.Is(err, errs.Corrupt) {
-			ref := name.Ref{Volume: id, Kind: name.Data, Epoch: v.m.ChainEpoch, Num: v.m.ChainNext + uint64(len(v.chain))}
-			c.damaged[ref] = &Damage{Key: ref.Key(), Err: err}
+		if r := v.m.Boot; r != nil && !seen[*r] {
+			seen[*r] = true
+			c.boots = append(c.boots, *r)
+		}
+		if v.chain, v.end, _, err = readChain(ctx, c.st, v.m, c.key); errs.Is(err, errs.Corrupt) {
+			c.damaged[v.end] = &Damage{Key: v.end.Key(), Err: err}
 		} else if err != nil {
 			return err
 		}
@@ -161,6 +167,13 @@ func (c *checker) objects(ctx context.Context) error {
 	step()
 	for _, r := range c.maps {
 		n, err := c.checkMap(ctx, r)
+		if err := c.note(ctx, r, err); err != nil {
+			return err
+		}
+		c.report.Checked += n
+	}
+	for _, r := range c.boots {
+		n, err := c.checkBoot(ctx, r)
 		if err := c.note(ctx, r, err); err != nil {
 			return err
 		}
@@ -251,6 +264,24 @@ func (c *checker) checkMap(ctx context.Context, r name.Ref) (n int64, err error)
 	return n, err
 }
 
+func (c *checker) checkBoot(ctx context.Context, r name.Ref) (n int64, err error) {
+	err = again(func() error {
+		b, _, err := c.st.Get(ctx, r.Key())
+		if err == nil {
+			n = int64(len(b))
+			_, err = boot.Decode(r, b)
+		}
+		return err
+	})
+	switch {
+	case errs.Is(err, errs.FailedPrecondition):
+		return n, nil // of a newer version: for newer programs
+	case errs.Is(err, errs.Corrupt):
+		err = errs.New(errs.Corrupt, "%w; it is only a hint, no data depends on it, and the next use of the disk makes it anew", err)
+	}
+	return n, err
+}
+
 // checkSegment reads the whole object; where frames can be told apart it
 // records which are damaged.
 func (c *checker) checkSegment(ctx context.Context, s *manifest.Segment) (n int64, err error) {
@@ -305,7 +336,7 @@ func (c *checker) blame(ctx context.Context, id ID) error {
 		}
 		if m.Revision != v.m.Revision {
 			v.m = m
-			if v.chain, _, err = readChain(ctx, c.st, m, c.key); err != nil && !errs.Is(err, errs.Corrupt) {
+			if v.chain, v.end, _, err = readChain(ctx, c.st, m, c.key); err != nil && !errs.Is(err, errs.Corrupt) {
 				return err
 			}
 		}
@@ -342,14 +373,17 @@ func (c *checker) blameView(ctx context.Context, v *view) error {
 		table[s.Num] = s
 		mark(s.Ref)
 	}
-	next := name.Ref{Volume: v.m.Volume, Kind: name.Data, Epoch: v.m.ChainEpoch, Num: v.m.ChainNext + uint64(len(v.chain))}
 	if v.snapshot == "" {
-		mark(next)
+		mark(v.end)
 	}
 	for _, r := range v.m.Maps {
 		mark(r)
 	}
-	if len(mine) == 0 {
+	data := len(mine)
+	if v.m.Boot != nil {
+		mark(*v.m.Boot)
+	}
+	if data == 0 {
 		return nil
 	}
 	// The map as it is with the segments after the checkpoint, to find ranges.

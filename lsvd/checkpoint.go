@@ -62,7 +62,10 @@ func (d *Device) checkpoint(ctx context.Context, clean bool) error {
 		m.Maps = cp.Objects()
 	}
 	m.Clean = clean
-	old := d.man.Maps
+	old, oldBoot := d.man.Maps, d.man.Boot
+	if d.boot.ref != nil {
+		m.Boot = d.boot.ref
+	}
 	// Once the manifest is written, Sweep may delete what it does not name:
 	// no reader may still be at a segment that was live when it looked.
 	d.pass()
@@ -72,7 +75,10 @@ func (d *Device) checkpoint(ctx context.Context, clean bool) error {
 		}
 		return err
 	}
-	d.since, d.dirty = 0, false
+	d.since, d.dirty, d.boot.ref = 0, false, nil
+	if oldBoot != nil && *oldBoot != *m.Boot {
+		d.garbage = append(d.garbage, *oldBoot)
+	}
 	d.settle(own, placed)
 	d.garbage = append(d.garbage, dead...)
 	for _, r := range old {
@@ -214,7 +220,7 @@ func (d *Device) settle(own mapObject, placed []wanted) {
 
 // readDirectory reads the directory of a checkpoint.
 func readDirectory(ctx context.Context, st store.Store, root *manifest.Root) (dir *manifest.Directory, tail []byte, err error) {
-	n := min(root.Size, 256<<10)
+	n := min(root.Size, directoryTail)
 	for {
 		var need int64
 		err = again(func() error {

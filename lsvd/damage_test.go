@@ -84,6 +84,7 @@ func (s *sim) readOrRefuse(what string) bool {
 }
 
 func TestFlippedBitInStore(t *testing.T) {
+	t.Parallel()
 	noticed, kinds := 0, map[string]bool{}
 	for seed := range uint64(3) {
 		s := used(t, seed)
@@ -118,8 +119,10 @@ func TestFlippedBitInStore(t *testing.T) {
 }
 
 func TestFlippedBitInLog(t *testing.T) {
+	t.Parallel()
 	noticed := 0
-	for seed := range uint64(80) {
+	flips := Setting(t, "LSVD_FLIPS", 40)
+	for seed := range uint64(flips) {
 		s := used(t, seed%10)
 		rng := rand.New(rand.NewPCG(seed, 99))
 		// More records promise that those before are durable.
@@ -144,7 +147,7 @@ func TestFlippedBitInLog(t *testing.T) {
 			noticed++
 		}
 	}
-	if noticed < 5 {
+	if noticed < flips/16 {
 		t.Errorf("only %d flipped bits were noticed", noticed)
 	}
 }
@@ -199,6 +202,7 @@ func TestMissingSegment(t *testing.T) {
 // names: Open refuses; with the loss accepted, what only it had gives errors,
 // never zeros or older data, and the disk works on.
 func TestMissingObject(t *testing.T) {
+	t.Parallel()
 	lost, opened := 0, 0
 	for seed := range uint64(6) {
 		s := used(t, seed)

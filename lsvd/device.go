@@ -13,7 +13,6 @@ import (
 	"miren.dev/runtime/lsvd/internal/extent"
 	"miren.dev/runtime/lsvd/internal/manifest"
 	"miren.dev/runtime/lsvd/internal/name"
-	"miren.dev/runtime/lsvd/internal/segment"
 	"miren.dev/runtime/lsvd/internal/wal"
 	"miren.dev/runtime/lsvd/store"
 	"miren.dev/runtime/pkg/errs"
@@ -35,12 +34,14 @@ type Device struct {
 	cache   *cache
 	plain   bool // segments are not compressed
 	streams streams
+	boot    recorder
 
-	align sync.RWMutex // held for writing by operations that read, change and write blocks
+	align sync.RWMutex // held by writes until they are done, for writing by those that read, change and write blocks
 
 	qmu     sync.Mutex
 	queue   []*op
 	leading bool
+	open    atomic.Bool // writes may be queued; changes under mu
 
 	// Of the committer: reused from record to record.
 	extents []wal.Extent
@@ -54,8 +55,9 @@ type Device struct {
 	dirty     bool // base has changed since then
 	nextMap   uint64
 	nextGC    uint64
-	budget    int64  // blocks that GC may move
-	heldAt    uint64 // revision at which others held all garbage
+	budget    int64   // blocks that GC may move
+	life      float64 // how many sequence numbers segments last; see divide.go
+	heldAt    uint64  // revision at which others held all garbage
 	heldSince time.Time
 	tended    time.Time  // when something was published or collected last
 	garbage   []name.Ref // dropped from the manifest, maybe not yet deleted
@@ -74,6 +76,7 @@ type Device struct {
 	loaded     int64 // about what leaves of base take
 	pins       int   // who needs loaded leaves to stay
 	faults     singleflight.Group
+	warming    warming
 
 	gate   *gate
 	unsent int64
@@ -81,10 +84,12 @@ type Device struct {
 	closed bool
 	failed error
 
-	stop  context.CancelFunc
-	done  chan struct{}
-	kick  chan struct{}
-	ahead sync.WaitGroup // makes log files
+	confirmed time.Time // when the store showed last that the volume is the device's; see owner.go
+
+	stop   context.CancelFunc
+	done   chan struct{}
+	kick   chan struct{}
+	beside sync.WaitGroup // who makes log files, and who asks for the owner
 
 	ending chan struct{} // closed when Close begins
 
@@ -115,6 +120,7 @@ func (b baton) unlock() { <-b }
 type seg struct {
 	manifest.Segment
 	live  uint64
+	short bool // its blocks were expected to be overwritten soon
 	lost  bool // it is not in the store
 	stuck bool // it is damaged: GC leaves it alone
 }
@@ -124,11 +130,10 @@ type cut struct {
 	first, last uint64
 	bytes       int64
 	born        time.Time
-	over        *extent.Map     // to sequence numbers of chunks
-	chunks      []wal.Chunk     // by sequence number from first on
-	sealed      []byte          // the segment, once built
-	defines     []segment.Entry // its entries
-	created     bool            // the store has it
+	over        *extent.Map // to sequence numbers of chunks
+	chunks      []wal.Chunk // by sequence number from first on
+	outputs     []output    // the segments it becomes, once divided
+	created     int         // so many of them the store has
 }
 
 func newCut() *cut {
@@ -156,6 +161,9 @@ func newGate() *gate {
 
 func (g *gate) enter() { g.n.Add(1) }
 
+// readers is how many are in the gate, as long as it is not shut.
+func (g *gate) readers() int { return int(g.n.Load()) - 1 }
+
 func (g *gate) leave() {
 	if g.n.Add(-1) == 0 {
 		close(g.idle)
@@ -178,12 +186,15 @@ func (d *Device) Size() int64 { return d.size.Load() }
 // ID is the volume.
 func (d *Device) ID() ID { return d.vol }
 
-// fail makes the disk refuse everything from now on.
+// fail makes the disk refuse everything from now on. It keeps the first reason,
+// unless the new one is that the volume was lost to somebody else: from then on
+// it must not be read either.
 func (d *Device) fail(err error) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.failed == nil {
+	if d.failed == nil || errs.Is(err, errs.Conflict) && !errs.Is(d.failed, errs.Conflict) {
 		d.failed = err
+		d.opened()
 		d.logger.Error("disk has failed", "volume", d.vol.String(), "err", err)
 		close(d.space)
 		d.space = make(chan struct{})
@@ -249,6 +260,7 @@ func (d *Device) Close(ctx context.Context) error {
 		return nil
 	}
 	d.closed = true
+	d.opened()
 	close(d.ending)
 	failed := d.failed
 	close(d.space) // those who wait for space see that the disk is closed
@@ -257,7 +269,7 @@ func (d *Device) Close(ctx context.Context) error {
 	if d.stop != nil {
 		d.stop()
 		<-d.done
-		d.ahead.Wait()
+		d.beside.Wait()
 	}
 	d.waitQueue()
 	err := d.pub.lock(context.WithoutCancel(ctx)) // who holds it sees soon that the disk is closed

@@ -90,10 +90,23 @@ func TestConcurrent(t *testing.T) {
 						return
 					}
 				case 4:
+					if rng.IntN(2) > 0 {
+						d.FlushAhead()
+					}
+					if w := make(waiter, 1); d.Join(w) {
+						err = <-w
+						break
+					}
 					err = d.Flush(ctx)
 				default:
 					for k := off; k < off+n; k += 7 {
 						mine[k] = byte(rng.Uint32())
+					}
+					w := make(waiter, 1)
+					if rng.IntN(2) > 0 && d.Queue(mine[off:off+n], base+int64(off), w) {
+						d.Commit()
+						err = <-w
+						break
 					}
 					err = d.WriteAt(ctx, mine[off:off+n], base+int64(off), lsvd.Flags(rng.IntN(10)/9))
 				}
@@ -130,6 +143,102 @@ func TestConcurrent(t *testing.T) {
 	}
 	check(r.open())
 }
+
+// waiter has room for what became of a write that was queued.
+type waiter chan error
+
+func (w waiter) Done(err error, _ bool) { w <- err }
+func (w waiter) Told()                  {}
+
+// TestQueue has queued writes carried out together with others and in order,
+// and refuses what cannot be queued.
+func TestQueue(t *testing.T) {
+	r := newRig(t, 4<<20)
+	d := r.open()
+	ctx := t.Context()
+	block := func(b byte) []byte { return bytes.Repeat([]byte{b}, 4096) }
+	var ws []waiter
+	for i := range 100 {
+		w := make(waiter, 1)
+		if !d.Queue(block(byte(i+1)), int64(i%50)*4096, w) {
+			t.Fatal("not queued")
+		}
+		ws = append(ws, w)
+	}
+	select {
+	case <-ws[0]:
+		t.Fatal("carried out without Commit")
+	default:
+	}
+	if err := d.WriteAt(ctx, block(200), 0, lsvd.FUA); err != nil { // takes them with it
+		t.Fatal(err)
+	}
+	for _, w := range ws {
+		if err := <-w; err != nil {
+			t.Fatal(err)
+		}
+	}
+	got := make([]byte, 4096)
+	for i := range 50 {
+		want := byte(i + 51)
+		if i == 0 {
+			want = 200
+		}
+		if err := d.ReadAt(ctx, got, int64(i)*4096); err != nil || got[0] != want {
+			t.Fatalf("block %d is %d: %v", i, got[0], err)
+		}
+	}
+	w := make(waiter, 1)
+	for _, x := range []struct{ off, n int64 }{{512, 4096}, {0, 512}, {0, 2 << 20}, {4 << 20, 4096}, {-4096, 4096}, {0, 0}} {
+		if d.Queue(make([]byte, x.n), x.off, w) {
+			t.Errorf("%d+%d was queued", x.off, x.n)
+		}
+	}
+	if err := d.Close(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if d.Queue(block(1), 0, w) {
+		t.Error("queued after Close")
+	}
+}
+
+// TestAnswered reads a block as soon as its write is answered: it has what was
+// written, whatever else the disk has still to do for it.
+func TestAnswered(t *testing.T) {
+	d := newRig(t, 4<<20).open()
+	p, got := make([]byte, 4096), make([]byte, 4096)
+	for i := range 2000 {
+		off := int64(i%7) * 4096
+		for k := range p {
+			p[k] = byte(i + k)
+		}
+		read := make(chan error, 1)
+		w := answered(func(err error) {
+			go func() {
+				if err == nil {
+					err = d.ReadAt(context.Background(), got, off)
+				}
+				read <- err
+			}()
+		})
+		if !d.Queue(p, off, w) {
+			t.Fatal("not queued")
+		}
+		d.Commit()
+		if d.Due() {
+			t.Fatal("a flush is due that nobody asks for")
+		}
+		if err := <-read; err != nil || !bytes.Equal(got, p) {
+			t.Fatalf("write %d was answered, and is not there: %v", i, err)
+		}
+	}
+}
+
+// answered is what to do when a write is answered.
+type answered func(error)
+
+func (f answered) Done(err error, _ bool) { f(err) }
+func (f answered) Told()                  {}
 
 // TestOutage keeps acknowledging while the store is away, until the bound.
 func TestOutage(t *testing.T) {

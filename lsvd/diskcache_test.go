@@ -53,11 +53,23 @@ func TestDiskCache(t *testing.T) {
 	if err := lsvd.Clone(t.Context(), f, d.ID(), "s", clone); err != nil {
 		t.Fatal(err)
 	}
+	segments := int64(0)
+	for i, err := range f.List(t.Context(), "objects/") {
+		if err != nil {
+			t.Fatal(err)
+		}
+		if strings.Contains(i.Key, "/data/") {
+			segments++
+		}
+	}
 	open := func() *lsvd.Device {
+		f.reads.Store(0)
 		c, _, err := lsvd.Open(t.Context(), f, log, clone, opts)
 		if err != nil {
 			t.Fatal(err)
 		}
+		// Which goes on to read the index of each.
+		waitFor(t, "indexes", func() bool { return f.reads.Load() >= segments })
 		return c
 	}
 	c := open()

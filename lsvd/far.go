@@ -44,6 +44,10 @@ func (c *cache) loadFar(ctx context.Context, x part) error {
 	if len(jobs) == 1 && len(jobs[0].flights) == 1 && c.near == nil {
 		c.widen(&jobs[0])
 	}
+	if len(jobs) > 0 {
+		c.asking.Add(1)
+		defer c.asking.Add(-1)
+	}
 	for _, j := range jobs {
 		c.start(ctx, j)
 	}
@@ -125,31 +129,31 @@ func (c *cache) start(ctx context.Context, j job) {
 func (c *cache) do(ctx context.Context, j job) {
 	rest := j.flights
 	err := func() error {
-		x, err := c.source(ctx, j.s)
+		x, e, err := c.find(ctx, j)
 		if err != nil {
 			return err
 		}
-		off, n := x.Range(j.first(), j.first()+len(j.flights))
+		var missing []*flight
+		for _, fl := range rest {
+			if b := e.wait(x, int(fl.key.frame)); b == nil || c.unpack(x, j.s, fl, b) != nil {
+				missing = append(missing, fl)
+			}
+		}
+		if rest = missing; len(rest) == 0 {
+			return nil
+		}
 		return again(func() error {
+			off, n := x.Range(int(rest[0].key.frame), int(rest[len(rest)-1].key.frame)+1)
 			b, err := c.stored(ctx, x, j.s, off, n)
 			if err != nil {
 				return err
 			}
 			for len(rest) > 0 {
-				fl := rest[0]
-				f := int(fl.key.frame)
-				at, size := x.Range(f, f+1)
-				fr := newFrame(x.PlainSize(f))
-				if err := x.DecodeInto(f, b[at-off:at-off+size], fr.data); err != nil {
-					fr.release()
+				at, size := x.Range(int(rest[0].key.frame), int(rest[0].key.frame)+1)
+				if err := c.unpack(x, j.s, rest[0], b[at-off:at-off+size]); err != nil {
 					return err
 				}
 				rest = rest[1:]
-				c.land(fl, fr, nil)
-				if c.disk != nil {
-					c.disk.Put(diskKey(j.s, f), fr.data, false)
-				}
-				fr.release()
 			}
 			return nil
 		})
@@ -158,6 +162,22 @@ func (c *cache) do(ctx context.Context, j job) {
 		c.land(fl, nil, err)
 	}
 	c.inFlight.Add(-j.ahead)
+}
+
+// unpack lands a flight, unless b, which it overwrites, is not the stored
+// bytes of its frame.
+func (c *cache) unpack(x *source, s *manifest.Segment, fl *flight, b []byte) error {
+	f := int(fl.key.frame)
+	fr := newFrame(x.PlainSize(f))
+	defer fr.release()
+	if err := x.DecodeInto(f, b, fr.data); err != nil {
+		return err
+	}
+	c.land(fl, fr, nil)
+	if c.disk != nil {
+		c.disk.Put(diskKey(s, f), fr.data, false)
+	}
+	return nil
 }
 
 // stored reads stored bytes of a segment, into memory of the caller's own.

@@ -107,14 +107,14 @@ func newShards(limit int64) []shard {
 	return shards
 }
 
-// touch notes a read of n bytes at at. That reads go on where the last ended
-// is one pass over the frame, not a reason to keep it. The caller holds mu.
+// touch notes a read of n bytes at at. That reads go on behind where the last
+// ended is one pass over the frame, not a reason to keep it. The caller holds mu.
 func (s *shard) touch(c *cache, id int32, at, n int) {
 	f := s.frames[id]
 	if f.why == ahead {
 		f.why = asked
 		c.ahead.useful()
-	} else if uint32(at) != f.top || at == 0 {
+	} else if uint32(at) < f.top || at == 0 {
 		s.policy.Touch(id)
 	}
 	f.top = uint32(at + n)
@@ -197,6 +197,14 @@ func (c *cache) land(fl *flight, f *frame, err error) {
 	}
 	s.mu.Unlock()
 	close(fl.done)
+}
+
+// betOn says of a flight that all of its frame is a bet.
+func (c *cache) betOn(fl *flight) {
+	s := c.shard(fl.key)
+	s.mu.Lock()
+	fl.why = filled
+	s.mu.Unlock()
 }
 
 // await returns the frame of a flight, with a reference.

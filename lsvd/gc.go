@@ -32,8 +32,8 @@ const heldPause = time.Minute
 // GC moves live data out of the segments that are most worth it until the
 // stored blocks are at most ratio times the live ones, and deletes what that
 // frees. Segments of snapshots stay as they are, and so do those that other
-// volumes use too, unless all together use little of them. It reports how many
-// segments it emptied.
+// volumes use too: to copy them for each would store the same many times; see
+// [CompactTogether]. It reports how many segments it emptied.
 func (d *Device) GC(ctx context.Context, ratio float64) (int, error) {
 	if err := d.usableNow(); err != nil {
 		return 0, err
@@ -64,8 +64,9 @@ func (d *Device) GC(ctx context.Context, ratio float64) (int, error) {
 // tidy makes a checkpoint if that would change or free something. The caller
 // holds pub.
 func (d *Device) tidy(ctx context.Context) error {
+	boot := d.saveBoot(ctx, false)
 	d.mu.RLock()
-	need := d.since > 0 || d.dirty || !d.recent.Empty() || len(d.garbage) > 0
+	need := boot || d.since > 0 || d.dirty || !d.recent.Empty() || len(d.garbage) > 0
 	for _, s := range d.table {
 		need = need || s.live == 0
 	}
@@ -115,13 +116,13 @@ func (d *Device) collectRound(ctx context.Context, ratio float64, blocks int64) 
 	if len(d.victims(ratio, blocks, nil)) == 0 {
 		return 0, 0, nil
 	}
-	// What others name too is moved only if that takes less in all: else it
-	// would free nothing, and store the same twice.
+	// What others name too stays: moving it would free nothing, and store the
+	// same twice.
 	others, err := readUsage(ctx, d.st, name.Manifest(d.vol))
 	if err != nil {
 		return 0, 0, err
 	}
-	victims := d.victims(ratio, blocks, others.held)
+	victims := d.victims(ratio, blocks, others.refs)
 	if len(victims) == 0 {
 		d.heldAt, d.heldSince = d.man.Revision, d.opts.Now()
 		return 0, 0, nil
@@ -131,6 +132,7 @@ func (d *Device) collectRound(ctx context.Context, ratio float64, blocks int64) 
 		if d.liveOf(v) == 0 {
 			continue // and it may be deleted, if the last checkpoint went through unnoticed
 		}
+		d.lasted(v)
 		x, err := d.cache.index(ctx, &v.Segment)
 		if errs.Is(err, errs.Corrupt) {
 			d.leave(v, err)
@@ -139,32 +141,8 @@ func (d *Device) collectRound(ctx context.Context, ratio float64, blocks int64) 
 		if err != nil {
 			return 0, 0, err
 		}
-		for entries := x.Entries; len(entries) > 0; {
-			now := entries[:min(len(entries), mergeStep)]
-			entries = entries[len(now):]
-			spans := make([]span, len(now))
-			for i, e := range now {
-				if spans[i].lba = e.LBA; !e.Zero {
-					spans[i].n = e.Blocks
-				}
-			}
-			err := d.withLoaded(ctx, spans, func() error {
-				for _, e := range now {
-					if e.Zero {
-						continue
-					}
-					d.base.Walk(e.LBA, e.Blocks, func(lba, n uint64, at extent.Value) bool {
-						if at.Src == v.Num {
-							moves = append(moves, move{lba: lba, n: n, from: at, seq: e.Seq, seg: v})
-						}
-						return true
-					})
-				}
-				return nil
-			})
-			if err != nil {
-				return 0, 0, err
-			}
+		if moves, err = d.living(ctx, v, x.Entries, moves); err != nil {
+			return 0, 0, err
 		}
 	}
 	for _, m := range moves {
@@ -176,6 +154,39 @@ func (d *Device) collectRound(ctx context.Context, ratio float64, blocks int64) 
 		}
 	}
 	return len(victims), moved, nil
+}
+
+// living appends what the map has of a segment with the entries. The caller
+// holds pub.
+func (d *Device) living(ctx context.Context, v *seg, entries []segment.Entry, moves []move) ([]move, error) {
+	for len(entries) > 0 {
+		now := entries[:min(len(entries), mergeStep)]
+		entries = entries[len(now):]
+		spans := make([]span, len(now))
+		for i, e := range now {
+			if spans[i].lba = e.LBA; !e.Zero {
+				spans[i].n = e.Blocks
+			}
+		}
+		err := d.withLoaded(ctx, spans, func() error {
+			for _, e := range now {
+				if e.Zero {
+					continue
+				}
+				d.base.Walk(e.LBA, e.Blocks, func(lba, n uint64, at extent.Value) bool {
+					if at.Src == v.Num {
+						moves = append(moves, move{lba: lba, n: n, from: at, seq: e.Seq, seg: v})
+					}
+					return true
+				})
+			}
+			return nil
+		})
+		if err != nil {
+			return moves, err
+		}
+	}
+	return moves, nil
 }
 
 // leave makes GC leave a damaged segment alone.
@@ -194,16 +205,15 @@ func (d *Device) liveOf(s *seg) uint64 {
 
 // victims picks segments by (1-u)*age/(1+u), where u is their live share and
 // age how much was written since. Until the ratio holds, and for one output.
-// What is dead is not picked: the next checkpoint deletes it for nothing. held
-// says how many live blocks of a segment others have; the segment neither
-// counts nor is picked if all who have it would make more of it than it is.
-func (d *Device) victims(ratio float64, blocks int64, held map[name.Ref]uint64) []*seg {
+// What is dead is not picked: the next checkpoint deletes it for nothing. What
+// others hold neither counts nor is picked.
+func (d *Device) victims(ratio float64, blocks int64, others map[name.Ref]bool) []*seg {
 	d.mu.RLock()
 	defer d.mu.RUnlock()
 	var live, stored uint64
 	var all []*seg
 	for _, s := range d.table {
-		if n := held[s.Ref]; s.live == 0 || n > 0 && n+s.live >= s.Blocks {
+		if s.live == 0 || others[s.Ref] {
 			continue
 		}
 		live += s.live
@@ -240,6 +250,26 @@ func (d *Device) victims(ratio float64, blocks int64, held map[name.Ref]uint64) 
 // blocks that still are where they were. The caller holds pub.
 func (d *Device) relocate(ctx context.Context, moves []move) error {
 	slices.SortFunc(moves, func(a, b move) int { return cmp.Compare(a.lba, b.lba) })
+	s, err := d.copyOut(ctx, moves)
+	if err != nil {
+		return err
+	}
+	d.mu.Lock()
+	s.Num = d.man.NextSegment
+	d.man.NextSegment++
+	d.man.Segments = append(d.man.Segments, s)
+	d.table[s.Num] = &seg{Segment: s}
+	d.mu.Unlock()
+	block := uint32(0)
+	return d.remap(ctx, moves, s.Num, func(m move) uint32 {
+		block += uint32(m.n)
+		return block - uint32(m.n)
+	})
+}
+
+// copyOut writes the moves, sorted by address, to a segment of GC and returns
+// it, without a number. The caller holds pub.
+func (d *Device) copyOut(ctx context.Context, moves []move) (s manifest.Segment, err error) {
 	ref := name.Ref{Volume: d.vol, Kind: name.GC, Epoch: d.epoch, Num: d.nextGC}
 	d.nextGC++ // never used twice: another attempt may have another content
 	h := segment.Head{Ref: ref, Plain: d.plain, First: moves[0].seq, Last: moves[0].seq}
@@ -250,7 +280,11 @@ func (d *Device) relocate(ctx context.Context, moves []move) error {
 		h.First, h.Last = min(h.First, m.seq), max(h.Last, m.seq)
 		blocks += m.n
 	}
+	got := d.readMoves(ctx, moves)
 	b, err := segment.Build(h, d.opts.Key, d.opts.Random, entries, func(i int, first uint64, p []byte) error {
+		if got.read(i, first, p) {
+			return nil
+		}
 		err := d.cache.read(ctx, &moves[i].seg.Segment, uint64(moves[i].from.Off)+first, p)
 		if errs.Is(err, errs.Corrupt) {
 			d.leave(moves[i].seg, err)
@@ -258,25 +292,25 @@ func (d *Device) relocate(ctx context.Context, moves []move) error {
 		return err
 	})
 	if errs.Is(err, errs.Corrupt) {
-		return errs.New(errs.Unavailable, "garbage collection picks other segments: %w", err)
+		return s, errs.New(errs.Unavailable, "garbage collection picks other segments: %w", err)
 	}
 	if err != nil {
-		return err
+		return s, err
 	}
 	if err := d.create(ctx, ref, b); err != nil {
 		d.garbage = append(d.garbage, ref)
-		return err
+		return s, err
 	}
 	d.stats.storedGC.Add(int64(len(b)))
 	d.stats.moved.Add(int64(blocks) * BlockSize)
-	s := manifest.Segment{Num: d.man.NextSegment, Ref: ref, Size: int64(len(b)), Blocks: blocks, First: h.First, Last: h.Last}
-	d.mu.Lock()
-	d.man.NextSegment++
-	d.man.Segments = append(d.man.Segments, s)
-	d.table[s.Num] = &seg{Segment: s, live: blocks}
-	d.mu.Unlock()
+	return manifest.Segment{Ref: ref, Size: int64(len(b)), Blocks: blocks, First: h.First, Last: h.Last}, nil
+}
+
+// remap changes the map for the moves to blocks of the segment num, which has
+// none that are live; place says, in order, where each begins in it. The caller
+// holds pub.
+func (d *Device) remap(ctx context.Context, moves []move, num uint64, place func(move) uint32) error {
 	d.dirty = true
-	block := uint32(0)
 	for len(moves) > 0 {
 		now := moves[:min(len(moves), mergeStep)]
 		moves = moves[len(now):]
@@ -296,23 +330,12 @@ func (d *Device) relocate(ctx context.Context, moves []move) error {
 				if !same {
 					return errs.New(errs.Internal, "block %d moved under GC", m.lba)
 				}
-				d.base.Set(m.lba, m.n, extent.Value{Src: s.Num, Off: block})
-				block += uint32(m.n)
+				d.table[num].live += m.n
+				d.base.Set(m.lba, m.n, extent.Value{Src: num, Off: place(m)})
 			}
 			return nil
 		})
 		if err != nil {
-			// What is not moved is not live in the new segment.
-			left := uint64(0)
-			for _, m := range moves {
-				left += m.n
-			}
-			for _, m := range now {
-				left += m.n
-			}
-			d.mu.Lock()
-			d.dropped(s.Num, left)
-			d.mu.Unlock()
 			return err
 		}
 	}
@@ -325,7 +348,7 @@ func (d *Device) deleteGarbage(ctx context.Context) error {
 	if len(d.garbage) == 0 {
 		return nil
 	}
-	u, err := readUsage(ctx, d.st, "")
+	u, err := readUsage(ctx, d.st)
 	if err != nil {
 		return err
 	}
@@ -347,18 +370,17 @@ func (d *Device) deleteGarbage(ctx context.Context) error {
 type usage struct {
 	volumes map[ID]*manifest.Manifest
 	refs    map[name.Ref]bool
-	held    map[name.Ref]uint64 // live blocks, or more, of all who name a segment
 }
 
-// readUsage reads every manifest, of volumes and snapshots, but the one under
-// the key except. If one cannot be read it fails: what it names is unknown.
-func readUsage(ctx context.Context, st store.Store, except string) (*usage, error) {
-	u := &usage{volumes: map[ID]*manifest.Manifest{}, refs: map[name.Ref]bool{}, held: map[name.Ref]uint64{}}
+// readUsage reads every manifest, of volumes and snapshots, but those under the
+// keys except. If one cannot be read it fails: what it names is unknown.
+func readUsage(ctx context.Context, st store.Store, except ...string) (*usage, error) {
+	u := &usage{volumes: map[ID]*manifest.Manifest{}, refs: map[name.Ref]bool{}}
 	for i, err := range st.List(ctx, name.Manifests) {
 		if err != nil {
 			return nil, err
 		}
-		if i.Key == except {
+		if slices.Contains(except, i.Key) {
 			continue
 		}
 		m, _, err := loadManifest(ctx, st, i.Key)
@@ -379,14 +401,12 @@ func readUsage(ctx context.Context, st store.Store, except string) (*usage, erro
 func (u *usage) add(m *manifest.Manifest) {
 	for _, s := range m.Segments {
 		u.refs[s.Ref] = true
-		n := s.Live
-		if n == 0 || m.Uncounted || m.Snapshot {
-			n = s.Blocks // not known, or never moved
-		}
-		u.held[s.Ref] += n
 	}
 	for _, r := range m.Maps {
 		u.refs[r] = true
+	}
+	if m.Boot != nil {
+		u.refs[*m.Boot] = true
 	}
 }
 
@@ -398,7 +418,7 @@ func (u *usage) add(m *manifest.Manifest) {
 // Manifests are read twice, the second time after the listing, so that a
 // clone made meanwhile keeps what its origin gave up.
 func Sweep(ctx context.Context, st store.Store) (objects int, bytes int64, err error) {
-	before, err := readUsage(ctx, st, "")
+	before, err := readUsage(ctx, st)
 	if err != nil {
 		return 0, 0, err
 	}
@@ -416,7 +436,7 @@ func Sweep(ctx context.Context, st store.Store) (objects int, bytes int64, err e
 			found = append(found, candidate{r, i.Size})
 		}
 	}
-	after, err := readUsage(ctx, st, "")
+	after, err := readUsage(ctx, st)
 	if err != nil {
 		return 0, 0, err
 	}

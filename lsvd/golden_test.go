@@ -6,6 +6,7 @@ import (
 	"flag"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 
 	"miren.dev/runtime/lsvd"
@@ -29,14 +30,15 @@ func goldenImage() map[int64][]byte {
 	return image
 }
 
-// makeGolden leaves a volume with a snapshot, segments of cuts and GC, a
-// checkpoint, a chain after it, trims, and writes that are in the log only.
+// makeGolden leaves a volume with a snapshot, a boot list, segments of cuts and
+// GC, a checkpoint, a chain after it, trims, and writes that are in the log only.
 func makeGolden(t *testing.T, dir string) {
 	ctx := t.Context()
-	st, err := store.OpenDir(filepath.Join(dir, "store"))
+	near, err := store.OpenDir(filepath.Join(dir, "store"))
 	if err != nil {
 		t.Fatal(err)
 	}
+	st := &store.Fault{Store: near} // one that is far: it gets a boot list
 	fs, err := vfs.OpenDir(filepath.Join(dir, "log"))
 	if err != nil {
 		t.Fatal(err)
@@ -44,24 +46,37 @@ func makeGolden(t *testing.T, dir string) {
 	if err := lsvd.Create(ctx, st, goldenID, 1<<20, goldenKey); err != nil {
 		t.Fatal(err)
 	}
-	d, _, err := lsvd.Open(ctx, st, fs, goldenID, lsvd.Options{Key: goldenKey, LogFile: 64 << 10, CutBytes: 32 << 10, MaxUnsent: 1 << 20})
-	if err != nil {
-		t.Fatal(err)
+	var d *lsvd.Device
+	open := func() (err error) {
+		d, _, err = lsvd.Open(ctx, st, fs, goldenID, lsvd.Options{Key: goldenKey, LogFile: 64 << 10, CutBytes: 32 << 10, MaxUnsent: 1 << 20})
+		return err
 	}
 	junk := bytes.Repeat([]byte{0xff}, 256<<10)
 	steps := []func() error{
+		open,
 		func() error { return d.WriteAt(ctx, junk, 0, 0) },
+		func() error { return d.Close(ctx) },
+		open,
+		func() error { return d.ReadAt(ctx, junk[:8<<10], 200<<10) },
+		func() error { return d.ReadAt(ctx, junk[:64<<10], 4<<10) },
 		func() error { return d.Snapshot(ctx, "first") },
 		func() error { return d.Trim(ctx, 0, 104<<10, 0) },
 		func() error { return d.Drain(ctx) },
 		func() error { _, err := d.GC(ctx, 1); return err },
 		func() error { return d.Zero(ctx, 104<<10, 1<<20-104<<10, 0) },
 	}
+	for i := range int64(12) {
+		steps = append(steps, func() error { return d.WriteAt(ctx, junk[:lsvd.BlockSize], i*6*lsvd.BlockSize, 0) })
+	}
+	steps = append(steps, func() error { return d.Drain(ctx) }, func() error { lsvd.ExpectYoung(d); return nil }) // cuts of two segments follow
 	image := goldenImage()
 	for i := range int64(40) {
 		steps = append(steps, func() error { return d.WriteAt(ctx, image[i*3], i*3*lsvd.BlockSize, 0) })
-		if i == 30 {
+		if i == 10 {
 			steps = append(steps, func() error { return d.Drain(ctx) })
+		}
+		if i == 30 {
+			steps = append(steps, func() error { return d.Flush(ctx) }) // a file of the log is promised
 		}
 	}
 	for _, step := range steps {
@@ -136,6 +151,17 @@ func TestGolden(t *testing.T) {
 			if err := c.ReadAt(t.Context(), got, 0); err != nil || !bytes.Equal(got[:256<<10], bytes.Repeat([]byte{0xff}, 256<<10)) {
 				t.Errorf("snapshot differs: %v", err)
 			}
+			if slices.Contains([]string{"v1", "v2", "v3", "v4", "v5"}, v.Name()) {
+				return // without boot list
+			}
+			if err := c.Close(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if c, _, err = lsvd.Open(t.Context(), &store.Fault{Store: st}, vfs.NewSim(), clone, lsvd.Options{Key: goldenKey, LogFile: 64 << 10}); err != nil {
+				t.Fatal(err)
+			}
+			defer c.Close(context.Background())
+			waitFor(t, "reading of the boot list", func() bool { return c.Stats().ReadAhead >= 72<<10 })
 		})
 	}
 }

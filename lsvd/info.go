@@ -142,6 +142,7 @@ type Description struct {
 	Checkpoint string // newest checkpoint of the map; empty without
 	MapSeq     uint64 // sequence number up to which it has everything
 	Maps       []string
+	Boot       string // list of what the disk reads first; empty without
 	Table      []SegmentInfo
 	Chain      []SegmentInfo // segments after the manifest
 	Fence      string        // the object that ends the chain; empty if nothing does
@@ -180,6 +181,9 @@ func Dump(ctx context.Context, st store.Store, id ID, snapshot string, key []byt
 	for _, r := range m.Maps {
 		d.Maps = append(d.Maps, r.Key())
 	}
+	if m.Boot != nil {
+		d.Boot = m.Boot.Key()
+	}
 	live := map[uint64]uint64{}
 	err = eachLeaf(ctx, st, m, func(leaf uint64, runs []run) error {
 		d.Leaves++
@@ -210,12 +214,12 @@ func Dump(ctx context.Context, st store.Store, id ID, snapshot string, key []byt
 			d.Fences = append(d.Fences, i.Key)
 		}
 	}
-	chain, fence, err := readChain(ctx, st, m, key)
+	chain, end, fence, err := readChain(ctx, st, m, key)
 	for _, s := range chain {
 		d.Chain = append(d.Chain, segmentInfo(s, 0))
 	}
-	if fence != nil {
-		d.Fence = fence.Key()
+	if fence {
+		d.Fence = end.Key()
 	}
 	return d, err
 }
@@ -232,38 +236,4 @@ func load(ctx context.Context, st store.Store, id ID, snapshot string) (*manifes
 	}
 	m, _, err := loadManifest(ctx, st, name.Manifest(id))
 	return m, errs.Wrap(err, "volume %s", id)
-}
-
-// readChain reads the segments of the chain after the manifest, and the fence
-// where there is one.
-func readChain(ctx context.Context, st store.Store, m *manifest.Manifest, key []byte) (out []manifest.Segment, fence *name.Ref, err error) {
-	if m.ChainEpoch == 0 || m.Snapshot {
-		return nil, nil, nil
-	}
-	last := m.Durable
-	for n := m.ChainNext; ; n++ {
-		ref := name.Ref{Volume: m.Volume, Kind: name.Data, Epoch: m.ChainEpoch, Num: n}
-		var x *segment.Index
-		var size int
-		err := again(func() error {
-			b, _, err := st.Get(ctx, ref.Key())
-			if err == nil {
-				size = len(b)
-				x, err = segment.Verify(ref, key, b)
-			}
-			return err
-		})
-		switch {
-		case errs.Is(err, errs.NotFound):
-			return out, nil, nil
-		case err != nil:
-			return out, nil, err
-		case x.Fence:
-			return out, &ref, nil
-		case x.First != last+1:
-			return out, nil, errs.New(errs.Corrupt, "segment %s begins with sequence %d after %d", ref, x.First, last)
-		}
-		last = x.Last
-		out = append(out, manifest.Segment{Num: m.NextSegment + uint64(len(out)), Ref: ref, Size: int64(size), Blocks: x.Blocks, First: x.First, Last: x.Last})
-	}
 }

@@ -12,9 +12,9 @@
 // and make it survive a power loss. Every logged extent has a sequence number.
 //
 // Changes collect in the active cut: an overlay map of log positions. A cut of
-// 16 MiB or 5 s is frozen, built into one segment without what it overwrote
-// itself, and created in the store under the next number of the chain. Then
-// the base map takes over its addresses, and the log files are recycled. So the
+// 16 MiB or 5 s is frozen, built into a segment without what it overwrote
+// itself, and created in the store under the next number of the chain; or into
+// two, of which one has what is likely to be overwritten soon. Then the base map takes over its addresses, and the log files are recycled. So the
 // store's state moves by whole cuts, and the base map is always the disk as
 // it was after some sequence number. A read asks the active cut, the frozen
 // ones from new to old, then the base map; what nobody maps reads as zeros.
@@ -32,13 +32,17 @@
 // To open a volume is to claim the next epoch in the manifest, to adopt the
 // chain and to put a fence where its next segment would be. An earlier owner
 // that is still alive runs into the fence with its next cut and fails for
-// good: one chain never has two writers.
+// good: one chain never has two writers. One that has nothing to send reads the
+// manifest now and then, so that it does not serve for ever what once was.
 //
 // Recovery is manifest, chain, local log. The log belongs to the epoch that
 // wrote it and says which one it continues, so the log of an owner that
 // somebody else has succeeded is never replayed. If the log that should be
 // there is not, or a segment is missing or damaged, Open refuses; with
-// AcceptLoss it gives the exact prefix that is left and says so.
+// AcceptLoss it gives the exact prefix that is left and says so. What the log
+// had promised to be durable is not read to open a disk, but when somebody
+// reads it or it is sent; if it is damaged then, the disk fails, and is refused
+// from then on like one whose log was found damaged at once.
 //
 // # Path of a read
 //
@@ -46,12 +50,17 @@
 // S3-FIFO, within CacheBytes with all indexes), in the disk cache, which disks
 // of a process share, and in the store. From a far store a random read fetches
 // 256 KiB, or less where that does not pay; several streams at once are read
-// ahead of; who waits for the same frame waits for one fetch. From a store that
+// ahead of; who waits for the same frame waits for one fetch. What was read
+// first the last time is brought in when the disk, or a clone, is opened; the
+// index of a segment is fetched beside the first frame. From a store that
 // is near, and from the disk cache, single blocks are read, and checked by
 // their sums. Everything is checked where it comes in: what does not hold is
 // fetched again, and never served.
 //
 // # Garbage
+//
+// What overwrites something that was young is expected to be overwritten soon
+// as well, as a journal is. It has segments of its own, which die whole.
 //
 // GC picks segments by cost and benefit, moves what is live to segments of its
 // own stream, keeping original sequence numbers, and relocates exactly those
@@ -65,6 +74,7 @@
 //
 // align, then the committer's queue (held by no one while waiting); pub, then
 // mu, then the log's locks. pub is held over store operations, mu never is.
+// CompactTogether takes pub of several disks, in the order of their volumes.
 package lsvd
 
 import (
@@ -119,6 +129,11 @@ type Options struct {
 	// ReadPatience is how long a read waits for a store that does not answer
 	// before it fails; default 2 minutes.
 	ReadPatience time.Duration
+	// OwnerCheck is how long the disk goes on without having heard from the
+	// store that nobody else has opened the volume; then it asks. It costs an
+	// idle disk one small request each time; default 30 s, and up to a quarter
+	// more.
+	OwnerCheck time.Duration
 	// Compression of segments; those that are there stay as they are.
 	Compression Compression
 
@@ -159,6 +174,9 @@ func (o Options) withDefaults() (Options, error) {
 	if o.ReadPatience == 0 {
 		o.ReadPatience = 2 * time.Minute
 	}
+	if o.OwnerCheck == 0 {
+		o.OwnerCheck = 30 * time.Second
+	}
 	if o.Checkpoint == 0 {
 		o.Checkpoint = 16
 	}
@@ -170,9 +188,9 @@ func (o Options) withDefaults() (Options, error) {
 		return o, errs.New(errs.InvalidArgument, "key has %d bytes, not 32", len(o.Key))
 	case o.LogFile < 64<<10 || o.LogFile%BlockSize != 0:
 		return o, errs.New(errs.InvalidArgument, "log file size %d is not a multiple of 4096 from 64 KiB", o.LogFile)
-	case o.CutBytes < BlockSize || o.MaxUnsent < o.CutBytes || o.CacheBytes < 0 || o.MapBytes < 0 || o.CutAge < 0 || o.ReadPatience < 0 || o.Checkpoint < 1 || o.GCRatio < 1:
-		return o, errs.New(errs.InvalidArgument, "options are out of range: cut %d, unsent %d, cache %d, age %v, checkpoint %d, ratio %v",
-			o.CutBytes, o.MaxUnsent, o.CacheBytes, o.CutAge, o.Checkpoint, o.GCRatio)
+	case o.CutBytes < BlockSize || o.MaxUnsent < o.CutBytes || o.CacheBytes < 0 || o.MapBytes < 0 || o.CutAge < 0 || o.ReadPatience < 0 || o.OwnerCheck < 0 || o.Checkpoint < 1 || o.GCRatio < 1:
+		return o, errs.New(errs.InvalidArgument, "options are out of range: cut %d, unsent %d, cache %d, age %v, patience %v, owner check %v, checkpoint %d, ratio %v",
+			o.CutBytes, o.MaxUnsent, o.CacheBytes, o.CutAge, o.ReadPatience, o.OwnerCheck, o.Checkpoint, o.GCRatio)
 	}
 	return o, nil
 }

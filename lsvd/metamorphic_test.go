@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
-	"os"
 	"path/filepath"
 	"strconv"
 	"testing"
@@ -37,6 +36,9 @@ func (m *metaDisk) open(t *testing.T) {
 	}
 	if rec.LostLog || rec.LostAfter {
 		t.Fatalf("%s: %+v", m.name, rec)
+	}
+	if m.clean {
+		lsvd.ExpectYoung(d) // or not: nobody may tell
 	}
 	m.d = d
 }
@@ -96,7 +98,7 @@ func metaRun(t *testing.T, seed uint64, steps int) {
 	rng := rand.New(rand.NewPCG(seed, 21))
 	disks := metaDisks(t, rng)
 	model := make([]byte, metaSize)
-	got := make([]byte, metaSize)
+	got, stale := make([]byte, metaSize), bytes.Repeat([]byte{0xee}, metaSize) // which must not shine through
 	ctx := t.Context()
 	place := func(most int) (off, n int) {
 		off = rng.IntN(metaSize)
@@ -117,9 +119,7 @@ func metaRun(t *testing.T, seed uint64, steps int) {
 		off, n := place(400 << 10)
 		compare := func(m *metaDisk, d *lsvd.Device, off, n int, want []byte) error {
 			p := got[:n]
-			for i := range p {
-				p[i] = 0xee // stale content must not shine through
-			}
+			copy(p, stale)
 			if err := d.ReadAt(ctx, p, int64(off)); err != nil {
 				return err
 			}
@@ -137,8 +137,8 @@ func metaRun(t *testing.T, seed uint64, steps int) {
 			p := model[off : off+n]
 			random.Read(p)
 			if rng.IntN(2) == 0 {
-				for i := range p {
-					p[i] = "ab"[p[i]&1] // compresses
+				for i := 0; i < n; i += 512 { // compresses
+					copy(p[min(i+16, n):min(i+512, n)], stale)
 				}
 			}
 			flags := lsvd.Flags(rng.IntN(12) / 11)
@@ -250,17 +250,13 @@ func metaRun(t *testing.T, seed uint64, steps int) {
 }
 
 // TestMetamorphic does the same random operations in all configurations. A
-// failure prints its seed. LSVD_SEED is the first seed to run, alone unless
-// LSVD_SEEDS says how many.
+// failure prints its seed; see Seeds.
 func TestMetamorphic(t *testing.T) {
-	first, seeds := uint64(0), uint64(2)
-	if v, err := strconv.ParseUint(os.Getenv("LSVD_SEED"), 10, 64); err == nil {
-		first, seeds = v, 1
-	}
-	if v, err := strconv.ParseUint(os.Getenv("LSVD_SEEDS"), 10, 64); err == nil {
-		seeds = v
-	}
+	first, seeds := lsvd.Seeds(t, 2)
 	for seed := first; seed < first+seeds; seed++ {
-		t.Run(strconv.FormatUint(seed, 10), func(t *testing.T) { metaRun(t, seed, 70) })
+		t.Run(strconv.Itoa(seed), func(t *testing.T) {
+			t.Parallel()
+			metaRun(t, uint64(seed), 70)
+		})
 	}
 }

@@ -2,6 +2,7 @@ package lsvd
 
 import (
 	"context"
+	"errors"
 	"io"
 	"time"
 
@@ -43,10 +44,23 @@ type Recovery struct {
 	Missing []string
 }
 
+// claims is how often Open tries to claim a volume whose owner writes the
+// manifest, or that others claim, at the same time.
+const claims = 10
+
 // Open claims the volume and recovers it from the store st and the log in fs.
 // It takes over from whoever has the volume open: they fail with their next
 // operation on the store. The log is held by at most one process.
-func Open(ctx context.Context, st store.Store, fs vfs.FS, id ID, opts Options) (*Device, Recovery, error) {
+func Open(ctx context.Context, st store.Store, fs vfs.FS, id ID, opts Options) (d *Device, rec Recovery, err error) {
+	for range claims {
+		if d, rec, err = open(ctx, st, fs, id, opts); !errors.Is(err, errChanged) || ctx.Err() != nil {
+			break
+		}
+	}
+	return d, rec, err
+}
+
+func open(ctx context.Context, st store.Store, fs vfs.FS, id ID, opts Options) (*Device, Recovery, error) {
 	opts, err := opts.withDefaults()
 	if err != nil {
 		return nil, Recovery{}, err
@@ -77,8 +91,12 @@ func Open(ctx context.Context, st store.Store, fs vfs.FS, id ID, opts Options) (
 		run, stop := context.WithCancel(context.WithoutCancel(ctx))
 		d.stop = stop
 		go d.run(run)
-		d.ahead.Go(func() { d.wal.Ahead(run) })
+		d.beside.Go(func() { d.wal.Ahead(run) })
+		d.beside.Go(func() { d.watchOwner(run) })
 	}
+	d.mu.Lock()
+	d.opened()
+	d.mu.Unlock()
 	return d, rec, nil
 }
 
@@ -114,26 +132,29 @@ func (d *Device) recover(ctx context.Context, fs vfs.FS) (rec Recovery, err erro
 		d.logger.Warn("local log is lost: the disk goes back to what the store has", "volume", d.vol.String(), "epoch", chain)
 	}
 	// Claim: from here on the owner before us cannot write the manifest.
+	list := d.askBoot()
 	claim := d.man.Clone()
 	claim.Epoch++
 	if _, err := io.ReadFull(d.opts.Random, claim.Owner[:]); err != nil {
 		return rec, err
 	}
 	d.epoch, d.owner = claim.Epoch, claim.Owner
-	if err := d.replace(ctx, claim); err != nil {
-		return rec, err
-	}
 	d.cache.warm(d.man.Segments)
-	if err := d.loadMap(ctx, &rec); err != nil {
+	seen, err := d.look(ctx, d.man, func() error { return d.replace(ctx, claim) })
+	if err != nil {
 		return rec, err
 	}
+	if err := d.loadMap(ctx, seen, &rec); err != nil {
+		return rec, err
+	}
+	d.warmMap()
 	if err := d.followChain(ctx, chain, found, &rec); err != nil {
 		return rec, err
 	}
 	rec.Durable = d.man.Durable
 	var promised uint64
 	now := d.opts.Now()
-	rec.Last, promised, err = found.Replay(chain, rec.Durable, func(c *wal.Chunk) error {
+	rec.Last, promised, err = found.Replay(chain, rec.Durable, d.opts.AcceptLoss, func(c *wal.Chunk) error {
 		if c.LBA+c.Blocks > uint64(d.size.Load()/BlockSize) {
 			return errs.New(errs.Corrupt, "log has a write behind the end of the disk")
 		}
@@ -146,8 +167,7 @@ func (d *Device) recover(ctx context.Context, fs vfs.FS) (rec Recovery, err erro
 	if rec.Last < promised {
 		rec.LostAfter = true
 		if !d.opts.AcceptLoss {
-			return rec, errs.New(errs.Corrupt, "the local log is damaged after sequence %d and had flushed %d", rec.Last, promised).
-				WithHint("accept that the disk goes back to what it was before the damage, or restore the log directory")
+			return rec, damagedLog(rec.Last, promised)
 		}
 		d.logger.Warn("local log ends early: it is damaged", "volume", d.vol.String(), "last", rec.Last, "flushed", promised)
 	}
@@ -157,7 +177,11 @@ func (d *Device) recover(ctx context.Context, fs vfs.FS) (rec Recovery, err erro
 	}
 	m := d.man.Clone()
 	m.ChainEpoch, m.ChainNext, m.Clean = d.epoch, 0, false
-	return rec, d.replace(ctx, m)
+	if err := d.replace(ctx, m); err != nil {
+		return rec, err
+	}
+	d.beginBoot(list)
+	return rec, nil
 }
 
 // followChain adopts the segments after the manifest and ends the chain with
@@ -167,47 +191,37 @@ func (d *Device) followChain(ctx context.Context, epoch uint64, found *wal.Found
 		return nil // never opened
 	}
 	for {
-		ref := name.Ref{Volume: d.vol, Kind: name.Data, Epoch: epoch, Num: d.man.ChainNext}
-		var size int
-		var x *segment.Index
-		err := again(func() error {
-			b, _, err := d.st.Get(ctx, ref.Key())
-			if err == nil {
-				size = len(b)
-				x, err = segment.Verify(ref, d.opts.Key, b)
-			}
+		l, err := readLink(ctx, d.st, name.Ref{Volume: d.vol, Kind: name.Data, Epoch: epoch, Num: d.man.ChainNext}, d.opts.Key, d.man.Durable)
+		if errs.Is(err, errs.Corrupt) && d.opts.AcceptLoss {
+			rec.LostAfter = true
+			d.logger.Warn("chain ends early: a segment is damaged", "segment", l.end.String(), "err", err)
+			return nil
+		}
+		if err != nil {
 			return err
-		})
-		if errs.Is(err, errs.NotFound) {
-			if err := d.lostAfter(ctx, ref, found, rec); err != nil {
+		}
+		if l.fence {
+			return nil
+		}
+		if len(l.segments) == 0 {
+			if err := d.lostAfter(ctx, l.end, found, rec); err != nil {
 				return err
 			}
-			if _, err := d.st.Create(ctx, ref.Key(), segment.Fence(ref)); err == nil {
+			if _, err := d.st.Create(ctx, l.end.Key(), segment.Fence(l.end)); err == nil {
 				return nil
 			} else if !errs.Is(err, errs.AlreadyExists) {
 				return err
 			}
 			continue
 		}
-		if err == nil && !x.Fence && x.First != d.man.Durable+1 {
-			err = errs.New(errs.Corrupt, "segment %s begins with sequence %d after %d", ref, x.First, d.man.Durable)
+		for i := range l.segments {
+			s := &l.segments[i]
+			s.Num = d.man.NextSegment
+			d.adopt(s, l.entries[i], false)
+			d.man.ChainNext++
+			d.since++
+			rec.Adopted++
 		}
-		if errs.Is(err, errs.Corrupt) && d.opts.AcceptLoss {
-			rec.LostAfter = true
-			d.logger.Warn("chain ends early: a segment is damaged", "segment", ref.String(), "err", err)
-			return nil
-		}
-		if err != nil {
-			return err
-		}
-		if x.Fence {
-			return nil
-		}
-		s := manifest.Segment{Num: d.man.NextSegment, Ref: ref, Size: int64(size), First: x.First, Last: x.Last}
-		d.adopt(&s, x.Entries)
-		d.man.ChainNext++
-		d.since++
-		rec.Adopted++
 	}
 }
 
@@ -238,7 +252,7 @@ func (d *Device) lostAfter(ctx context.Context, ref name.Ref, found *wal.Found, 
 	})
 	if err == nil {
 		var last uint64
-		if last, _, err = found.Replay(ref.Epoch, d.man.Durable, func(*wal.Chunk) error { return nil }); err == nil && last >= has {
+		if last, _, err = found.Replay(ref.Epoch, d.man.Durable, true, func(*wal.Chunk) error { return nil }); err == nil && last >= has {
 			return nil
 		}
 	}

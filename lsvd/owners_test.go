@@ -29,13 +29,8 @@ type owner struct {
 const ownerBlocks = 256
 
 func (o *owner) run(ctx context.Context, r *rig, logs vfs.FS, who uint64, stop <-chan struct{}) {
-	for { // a manifest that changes while it is claimed is a reason to try again
-		if o.d, _, o.err = lsvd.Open(ctx, r.st, logs, r.id, r.opts); o.err == nil {
-			break
-		}
-		if !errs.Is(o.err, errs.Unavailable) {
-			return
-		}
+	if o.d, _, o.err = lsvd.Open(ctx, r.st, logs, r.id, r.opts); o.err != nil {
+		return
 	}
 	o.found = make([]byte, ownerBlocks*lsvd.BlockSize)
 	if o.err = o.d.ReadAt(ctx, o.found, 0); o.err != nil {

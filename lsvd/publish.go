@@ -3,6 +3,7 @@ package lsvd
 import (
 	"bytes"
 	"context"
+	"errors"
 	"runtime"
 	"slices"
 	"sync"
@@ -12,6 +13,7 @@ import (
 	"miren.dev/runtime/lsvd/internal/manifest"
 	"miren.dev/runtime/lsvd/internal/name"
 	"miren.dev/runtime/lsvd/internal/segment"
+	"miren.dev/runtime/lsvd/internal/wal"
 	"miren.dev/runtime/lsvd/store"
 	"miren.dev/runtime/pkg/errs"
 )
@@ -187,6 +189,7 @@ func (d *Device) drain(ctx context.Context, clean bool) error {
 		}
 	}
 	if clean {
+		d.saveBoot(ctx, true)
 		return d.checkpoint(ctx, true)
 	}
 	return nil
@@ -220,12 +223,13 @@ func (d *Device) publish(ctx context.Context) (bool, error) {
 			return false, d.fail(err)
 		}
 	}
+	d.divide(cuts)
 	failed := make([]error, len(cuts))
 	var wg sync.WaitGroup
 	for i, c := range cuts[1:] {
-		wg.Go(func() { failed[i+1] = d.send(ctx, c, i+1) })
+		wg.Go(func() { failed[i+1] = d.send(ctx, c) })
 	}
-	failed[0] = d.send(ctx, cuts[0], 0)
+	failed[0] = d.send(ctx, cuts[0])
 	wg.Wait()
 	for i, c := range cuts {
 		if failed[i] != nil {
@@ -236,58 +240,69 @@ func (d *Device) publish(ctx context.Context) (bool, error) {
 	return true, nil
 }
 
-// send creates the segment of the cut that is k-th in the queue. It changes
-// nothing but the cut. The caller holds pub.
-func (d *Device) send(ctx context.Context, c *cut, k int) error {
-	if c.created {
-		return nil
+// send creates the segments of a cut that was divided, in order: of a cut
+// alone, none is there before an earlier one. It changes nothing but the cut.
+// The caller holds pub.
+func (d *Device) send(ctx context.Context, c *cut) error {
+	for ; c.created < len(c.outputs); c.created++ {
+		o := &c.outputs[c.created]
+		if err := d.seal(c, o); err != nil {
+			return d.fail(errs.Wrap(err, "seal cut %d-%d", c.first, c.last)) // the log cannot be read
+		}
+		if err := d.create(ctx, o.ref, o.object); err != nil {
+			return err
+		}
 	}
-	ref := name.Ref{Volume: d.vol, Kind: name.Data, Epoch: d.epoch, Num: d.man.ChainNext + uint64(k)}
-	if err := d.seal(c, ref); err != nil {
-		return d.fail(errs.Wrap(err, "seal cut %d-%d", c.first, c.last)) // the log cannot be read
-	}
-	if err := d.create(ctx, ref, c.sealed); err != nil {
-		return err
-	}
-	c.created = true
 	return nil
 }
 
-// seal builds the segment of a cut, once: an attempt of unknown outcome to
+// loadShare: if a segment has at least this part (one in so many) of a cut, all
+// of the cut is read from the log, in its order.
+const loadShare = 4
+
+// seal builds a segment of a cut, once: an attempt of unknown outcome to
 // create it is told apart by content.
-func (d *Device) seal(c *cut, ref name.Ref) error {
-	if c.sealed != nil {
+func (d *Device) seal(c *cut, o *output) error {
+	if o.object != nil {
 		return nil
 	}
 	seals <- struct{}{}
 	defer func() { <-seals }()
-	entries := c.entries()
-	b, err := segment.Build(segment.Head{Ref: ref, First: c.first, Last: c.last, Plain: d.plain}, d.opts.Key, d.opts.Random, entries, func(i int, first uint64, p []byte) error {
-		return c.read(entries[i].LBA+first, p)
+	read := (*wal.Chunk).Read
+	if o.blocks()*loadShare >= uint64(c.bytes)/BlockSize {
+		l := wal.Load(c.chunks)
+		defer l.Free()
+		read = l.Read
+	}
+	b, err := segment.Build(segment.Head{Ref: o.ref, First: c.first, Last: c.last, Plain: d.plain, More: o.more}, d.opts.Key, d.opts.Random, o.entries, func(i int, first uint64, p []byte) error {
+		return c.read(o.entries[i].LBA+first, p, read)
 	})
 	if err == nil {
-		c.sealed, c.defines = b, entries
+		o.object = b
 	}
 	return err
 }
 
-// sent adopts the segment of the oldest frozen cut, which the store has. The
+// sent adopts the segments of the oldest frozen cut, which the store has. The
 // caller holds pub.
 func (d *Device) sent(c *cut) {
-	ref := name.Ref{Volume: d.vol, Kind: name.Data, Epoch: d.epoch, Num: d.man.ChainNext}
-	s := manifest.Segment{Num: d.man.NextSegment, Ref: ref, Size: int64(len(c.sealed)), First: c.first, Last: c.last}
-	d.cache.sealed(&s, c.sealed)
-	d.adopt(&s, c.defines)
-	d.stats.published.Add(int64(s.Blocks) * BlockSize)
-	d.earn(gcRate * int64(s.Blocks))
+	for _, o := range c.outputs {
+		s := manifest.Segment{Num: d.man.NextSegment, Ref: o.ref, Size: int64(len(o.object)), First: c.first, Last: c.last}
+		d.cache.sealed(&s, o.object)
+		d.adopt(&s, o.entries, o.short)
+		d.stats.published.Add(int64(s.Blocks) * BlockSize)
+		d.earn(gcRate * int64(s.Blocks))
+		d.man.ChainNext++
+		d.since++
+	}
 	d.mu.Lock()
-	d.frozen[0], d.frozen = nil, d.frozen[1:] // or the array would keep the cut, its segment included
+	d.frozen[0], d.frozen = nil, d.frozen[1:] // or the array would keep the cut, its segments included
 	d.unsent -= c.bytes
+	d.confirmed = d.opts.Now()
+	d.opened()
 	close(d.space)
 	d.space = make(chan struct{})
 	d.mu.Unlock()
-	d.man.ChainNext++
-	d.since++
 	d.pass()
 	d.wal.Release(c.last)
 }
@@ -322,7 +337,8 @@ func (d *Device) fenced() error {
 
 // adopt adds a data segment to the table and, over the base map, what it
 // defines. The caller holds pub.
-func (d *Device) adopt(s *manifest.Segment, entries []segment.Entry) {
+func (d *Device) adopt(s *manifest.Segment, entries []segment.Entry, short bool) {
+	s.Blocks = 0
 	for _, e := range entries {
 		if !e.Zero {
 			s.Blocks += e.Blocks
@@ -332,7 +348,7 @@ func (d *Device) adopt(s *manifest.Segment, entries []segment.Entry) {
 	d.man.NextSegment = s.Num + 1
 	d.man.Durable = s.Last
 	d.mu.Lock()
-	d.table[s.Num] = &seg{Segment: *s, live: s.Blocks}
+	d.table[s.Num] = &seg{Segment: *s, live: s.Blocks, short: short}
 	d.mu.Unlock()
 	// The cut that they come from, or nobody yet, is what reads see meanwhile.
 	block := uint32(0)
@@ -370,15 +386,19 @@ func (c *cut) entries() []segment.Entry {
 	return out
 }
 
-// read fills p with the cut's data from lba, which is mapped.
-func (c *cut) read(lba uint64, p []byte) error {
+// read fills p with the cut's data from lba, which is mapped, by what reads a
+// chunk.
+func (c *cut) read(lba uint64, p []byte, read func(*wal.Chunk, []byte, uint64) error) error {
 	var err error
 	c.over.Walk(lba, uint64(len(p)/BlockSize), func(_, _ uint64, v extent.Value) bool {
-		err = c.chunk(v.Src).Read(p, uint64(v.Off))
+		err = read(c.chunk(v.Src), p, uint64(v.Off))
 		return false
 	})
 	return err
 }
+
+// errChanged is why a manifest could not be written now.
+var errChanged = errors.New("changes while it is written")
 
 // replace writes the manifest. It becomes the device's only when it is known
 // to be durable; an attempt of unknown outcome is repeated with a higher
@@ -386,9 +406,13 @@ func (c *cut) read(lba uint64, p []byte) error {
 func (d *Device) replace(ctx context.Context, m *manifest.Manifest) error {
 	m.Revision++
 	for range 2 {
+		began := d.opts.Now()
 		v, err := d.st.Replace(ctx, name.Manifest(d.vol), m.Encode(), d.version)
 		if err == nil {
 			d.man, d.version = m, v
+			d.mu.Lock()
+			d.confirmed = began
+			d.mu.Unlock()
 			return nil
 		}
 		switch errs.ClassOf(err) {
@@ -403,18 +427,18 @@ func (d *Device) replace(ctx context.Context, m *manifest.Manifest) error {
 			return err
 		}
 		switch {
-		case have.Epoch > d.epoch || have.Epoch == d.epoch && have.Owner != m.Owner:
+		case d.succeeded(have.Epoch, have.Owner):
 			return d.fenced()
 		case have.Epoch < d.epoch:
 			// A stale read, or a claim that was based on one. What m was made
 			// from is not what is there: never write over it.
-			return errs.New(errs.Unavailable, "manifest of %s was read stale", d.vol)
+			return errs.New(errs.Unavailable, "manifest of %s was read stale, or %w", d.vol, errChanged)
 		}
 		// An earlier attempt of ours went through.
 		d.version = v
 		m.Revision = max(m.Revision, have.Revision+1)
 	}
-	return errs.New(errs.Unavailable, "manifest of %s changes while it is written", d.vol)
+	return errs.New(errs.Unavailable, "manifest of %s: it %w", d.vol, errChanged)
 }
 
 // loadManifest reads a manifest of a volume or snapshot.

@@ -89,6 +89,9 @@ func takeOver(t *testing.T, seed uint64, k int) (ops int) {
 	d, _, err := Open(ctx, st, vfs.NewSim(), id, opts)
 	switch {
 	case err == nil:
+		if k%2 == 1 {
+			ExpectYoung(d) // cuts of two segments too
+		}
 		for i := range 24 {
 			n := 1 + rng.IntN(4)
 			lba := rng.IntN(blocks - n)
@@ -107,6 +110,8 @@ func takeOver(t *testing.T, seed uint64, k int) (ops int) {
 				err = d.Snapshot(ctx, "s")
 			case i%7 == 6:
 				_, err = d.GC(ctx, 1)
+			case i%7 == 3:
+				err = d.askOwner(ctx)
 			default:
 				err = d.tend(ctx)
 			}

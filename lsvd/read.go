@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"miren.dev/runtime/lsvd/internal/extent"
+	"miren.dev/runtime/lsvd/internal/segment"
 	"miren.dev/runtime/lsvd/internal/wal"
 	"miren.dev/runtime/pkg/errs"
 )
@@ -45,6 +46,9 @@ func (d *Device) readNow(ctx context.Context, p []byte, off int64) error {
 		return err
 	}
 	defer g.leave()
+	if d.boot.on.Load() {
+		d.boot.note(d.opts.Now(), pieces)
+	}
 	var missing []part
 	for i := range pieces {
 		x := &pieces[i]
@@ -64,11 +68,14 @@ func (d *Device) readNow(ctx context.Context, p []byte, off int64) error {
 			return errs.Wrap(err, "read disk %s at %d", d.vol, x.lba*BlockSize)
 		}
 	}
-	d.follow(first, uint64(len(p)/BlockSize), len(missing) > 0)
+	n := uint64(len(p) / BlockSize)
+	// Where a disk was written at random, a read is many small ones.
+	scattered := uint64(len(pieces))*segment.FrameBlocks > n
+	stream := d.follow(first, n, len(missing) > 0, g.readers() > 2 && !scattered)
 	if len(missing) == 0 {
 		return nil
 	}
-	return errs.Wrap(d.cache.loadAll(ctx, missing), "read disk %s at %d+%d", d.vol, off, len(p))
+	return errs.Wrap(d.cache.loadAll(ctx, missing, stream), "read disk %s at %d+%d", d.vol, off, len(p))
 }
 
 // locate appends the pieces of a range. They may be read until the caller

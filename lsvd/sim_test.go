@@ -10,12 +10,37 @@ import (
 	"os"
 	"strconv"
 	"testing"
+	"time"
 
 	"miren.dev/runtime/lsvd/internal/name"
 	"miren.dev/runtime/lsvd/store"
 	"miren.dev/runtime/lsvd/vfs"
 	"miren.dev/runtime/pkg/errs"
 )
+
+// Setting is the number in an environment variable that make soak raises.
+func Setting(t *testing.T, name string, short int) int {
+	t.Helper()
+	v := os.Getenv(name)
+	if v == "" {
+		return short
+	}
+	n, err := strconv.Atoi(v)
+	if err != nil {
+		t.Fatalf("%s: %v", name, err)
+	}
+	return n
+}
+
+// Seeds are those to run: short of them from 0 on. LSVD_SEED is the first one,
+// alone unless LSVD_SEEDS says how many.
+func Seeds(t *testing.T, short int) (first, n int) {
+	t.Helper()
+	if first = Setting(t, "LSVD_SEED", -1); first < 0 {
+		return 0, Setting(t, "LSVD_SEEDS", short)
+	}
+	return first, Setting(t, "LSVD_SEEDS", 1)
+}
 
 const (
 	simBlocks = 256
@@ -45,6 +70,11 @@ type sim struct {
 	hurt    map[string]bool // keys whose last read was cut off
 	files   *vfs.Sim        // of the disk cache, if there is one
 	decay   *rand.Rand      // what happens to it
+	now     time.Time
+	clock   *rand.Rand // how it goes on
+	lists   int        // boot lists at the end
+	asked   int        // how often it was asked who the owner is
+	short   bool       // a segment of short-lived blocks was there in the end
 }
 
 // random makes an io.Reader of a deterministic source.
@@ -64,8 +94,10 @@ func newSim(t *testing.T, seed uint64) *sim {
 	s := &sim{t: t, seed: seed, rng: rng, fs: vfs.NewSim(), mem: &store.Mem{}, history: make([]image, 1), snaps: map[string]image{}, hurt: map[string]bool{}}
 	s.st = &store.Fault{Store: s.mem, Hook: s.hook}
 	random{rng}.Read(s.id[:])
+	s.now, s.clock = time.Unix(1e9, 0), rand.New(rand.NewPCG(seed, 9))
 	s.opts = Options{manual: true, Random: random{rng}, LogFile: 256 << 10, CutBytes: []int64{16 << 10, 128 << 10}[rng.IntN(2)],
-		MaxUnsent: 1 << 20, MapBytes: []int64{1, 1 << 20}[rng.IntN(2)], CacheBytes: []int64{0, 256 << 10, 8 << 20}[rng.IntN(3)], Checkpoint: 1 + rng.IntN(6), RemoteFlush: rng.IntN(4) == 0}
+		OwnerCheck: time.Duration(2+rng.IntN(20)) * time.Second, MaxUnsent: 1 << 20, MapBytes: []int64{1, 1 << 20}[rng.IntN(2)], CacheBytes: []int64{0, 256 << 10, 8 << 20}[rng.IntN(3)], Checkpoint: 1 + rng.IntN(6), RemoteFlush: rng.IntN(4) == 0,
+		Now: func() time.Time { return s.now }}
 	if s.opts.CacheBytes == 0 {
 		s.opts.CacheBytes = 1 // too small for any frame
 	}
@@ -126,6 +158,9 @@ func (s *sim) open(acceptLoss bool) Recovery {
 		d, rec, err := Open(s.ctx(), s.st, s.fs, s.id, opts)
 		if err == nil {
 			s.d = d
+			if s.seed%2 == 1 {
+				ExpectYoung(d)
+			}
 			return rec
 		}
 		switch c := errs.ClassOf(err); {
@@ -172,9 +207,10 @@ func (s *sim) compare(what string, d *Device, want image) {
 func blockOf(lba int, stamp uint32) []byte {
 	b := make([]byte, BlockSize)
 	if stamp != 0 {
-		for i := 0; i < BlockSize; i += 8 {
-			binary.LittleEndian.PutUint32(b[i:], uint32(lba))
-			binary.LittleEndian.PutUint32(b[i+4:], stamp)
+		binary.LittleEndian.PutUint32(b, uint32(lba))
+		binary.LittleEndian.PutUint32(b[4:], stamp)
+		for n := 8; n < len(b); n *= 2 { // as few accesses as can be: the race detector looks at each
+			copy(b[n:], b[:n])
 		}
 	}
 	return b
@@ -214,7 +250,7 @@ func (s *sim) change() {
 			err = s.d.Trim(ctx, off, size, flags)
 		}
 	default:
-		var p []byte
+		p := make([]byte, 0, n*BlockSize)
 		for i := range n {
 			p = append(p, blockOf(lba+i, stamp)...)
 		}
@@ -245,7 +281,8 @@ func (s *sim) sendAhead() {
 	if n := len(s.d.frozen); n > 1 {
 		k := 1 + s.rng.IntN(n-1)
 		s.check("sync", s.d.wal.SyncTo(s.d.frozen[k].last))
-		s.soft("send", s.d.send(s.ctx(), s.d.frozen[k], k))
+		s.d.divide(s.d.frozen[:k+1])
+		s.soft("send", s.d.send(s.ctx(), s.d.frozen[k]))
 	}
 }
 
@@ -277,6 +314,20 @@ func (s *sim) step() {
 	ctx := s.ctx()
 	if s.files != nil {
 		s.hurtCache()
+	}
+	if s.rng.IntN(4) == 0 {
+		_, err := s.d.wal.Advance()
+		s.check("advance", err)
+	}
+	if s.clock.IntN(4) == 0 {
+		s.d.FlushAhead() // as a frontend does that thinks a flush is due
+	}
+	s.now = s.now.Add(time.Duration(s.clock.IntN(4000)) * time.Millisecond)
+	if s.d.sinceConfirmed() >= s.opts.OwnerCheck && s.soft("ask for the owner", s.d.askOwner(ctx)) {
+		s.asked++
+		if s.d.sinceConfirmed() != 0 {
+			s.fatal("the store has confirmed the owner, and it is not noted")
+		}
 	}
 	switch r := s.rng.IntN(100); {
 	case r < 60:
@@ -360,6 +411,9 @@ func (s *sim) finish() {
 	ctx := s.ctx()
 	s.faults = 0
 	s.check("drain", s.d.Drain(ctx))
+	for _, x := range s.d.table {
+		s.short = s.short || x.short
+	}
 	s.compare("final", s.d, s.history[s.last()])
 	s.check("close", s.d.Close(ctx))
 	ids := []ID{s.id}
@@ -388,6 +442,11 @@ func (s *sim) finish() {
 	}
 	_, _, err := Sweep(ctx, s.st)
 	s.check("sweep", err)
+	for i := range s.mem.List(ctx, name.Objects) {
+		if r, _ := name.ParseKey(i.Key); r.Kind == name.Boot {
+			s.lists++
+		}
+	}
 	s.recovered(s.open(false), s.last())
 	s.check("close", s.d.Close(ctx))
 	s.rng.Shuffle(len(ids), func(i, j int) { ids[i], ids[j] = ids[j], ids[i] })
@@ -402,21 +461,25 @@ func (s *sim) finish() {
 }
 
 // TestSimulation runs random operations, crashes and store faults; a failure
-// prints its seed. LSVD_SEED is the first seed to run, alone unless
-// LSVD_SEEDS says how many.
+// prints its seed; see Seeds.
 func TestSimulation(t *testing.T) {
-	first, seeds := uint64(0), uint64(40)
-	if v, err := strconv.ParseUint(os.Getenv("LSVD_SEED"), 10, 64); err == nil {
-		first, seeds = v, 1
-	}
-	if v, err := strconv.ParseUint(os.Getenv("LSVD_SEEDS"), 10, 64); err == nil {
-		seeds = v
-	}
+	t.Parallel()
+	first, seeds := Seeds(t, 40)
+	lists, short, asked := 0, 0, 0
 	for seed := first; seed < first+seeds; seed++ {
-		s := newSim(t, seed)
+		s := newSim(t, uint64(seed))
 		for range 150 {
 			s.step()
 		}
 		s.finish()
+		lists += s.lists
+		asked += s.asked
+		if s.short {
+			short++
+		}
+	}
+	t.Logf("%d boot lists, %d disks with segments of short-lived blocks, asked %d times for the owner", lists, short, asked)
+	if seeds >= 40 && (lists == 0 || short < seeds/20 || asked < seeds) {
+		t.Errorf("of %d disks %d had boot lists and %d segments of short-lived blocks; they asked %d times for the owner", seeds, lists, short, asked)
 	}
 }

@@ -32,6 +32,7 @@ func (d *Device) Snapshot(ctx context.Context, snapshot string) error {
 			if err := d.drain(ctx, false); err != nil {
 				return err
 			}
+			d.saveBoot(ctx, true)
 			if err := d.checkpoint(ctx, false); err != nil {
 				return err
 			}
@@ -132,7 +133,7 @@ func Clone(ctx context.Context, st store.Store, from ID, snapshot string, id ID)
 		return errs.Wrap(err, "clone snapshot %q of volume %s", snapshot, from)
 	}
 	c := manifest.Manifest{Volume: id, Durable: m.Durable, Size: m.Size, NextSegment: m.NextSegment, KeyCheck: m.KeyCheck, Encrypted: m.Encrypted,
-		Clean: true, Uncounted: m.Uncounted, Created: uint64(time.Now().UnixNano()), Origin: from.String() + "@" + snapshot, Root: m.Root, Maps: m.Maps, Segments: m.Segments}
+		Clean: true, Uncounted: m.Uncounted, Created: uint64(time.Now().UnixNano()), Origin: from.String() + "@" + snapshot, Root: m.Root, Maps: m.Maps, Segments: m.Segments, Boot: m.Boot}
 	if err := createManifest(ctx, st, name.Manifest(id), c.Encode()); err != nil {
 		return errs.Wrap(err, "clone snapshot %q of volume %s", snapshot, from)
 	}

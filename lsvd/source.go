@@ -159,7 +159,7 @@ func (c *cache) keep(s *manifest.Segment, x *segment.Index) *source {
 
 // index reads the index of a segment, with its entries.
 func (c *cache) index(ctx context.Context, s *manifest.Segment) (*segment.Index, error) {
-	for n := min(s.Size, 32<<10); ; {
+	for n := min(s.Size, indexTail); ; {
 		var x *segment.Index
 		var need int64
 		err := again(func() error {

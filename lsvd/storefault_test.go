@@ -110,7 +110,7 @@ func wireRig(t *testing.T, server *s3test.Server, size int64) (*rig, *s3test.Pro
 	t.Helper()
 	proxy := s3test.NewProxy(t, server.URL)
 	c := server.Config(s3test.Prefix(t), proxy.URL)
-	c.Timeout = 2 * time.Second
+	c.Timeout = 4 * time.Second // also for a server that many tests keep busy
 	st, err := s3.Open(t.Context(), c)
 	if err != nil {
 		t.Fatal(err)

@@ -2,6 +2,7 @@ package lsvd
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"time"
 
@@ -20,6 +21,7 @@ type op struct {
 	size    int64
 	done    chan bool // true: you are the committer now; false: err is set
 	err     error
+	waiter  Waiter // of one that was queued: is told instead of done
 }
 
 var ops = sync.Pool{New: func() any { return &op{done: make(chan bool, 1)} }}
@@ -156,9 +158,7 @@ func (d *Device) submit(ctx context.Context, o *op) error {
 		d.enqueue(o)
 		err = o.err
 	}
-	clear(o.extents)
-	o.extents = o.extents[:0]
-	ops.Put(o)
+	o.reuse()
 	return err
 }
 
@@ -174,33 +174,38 @@ func (d *Device) enqueue(o *op) {
 		d.leading = true
 		d.qmu.Unlock()
 	}
-	d.commit()
+	d.commit(o)
 }
 
-// commit logs the operations of the queue, and hands over to one of them if
-// more come all the time. The caller is the committer and its operation is at
-// the front. What committers use in turn is in the fields of Device.
-func (d *Device) commit() {
+// commit logs the operations of the queue, and hands over to one who waits if
+// more come all the time. The caller is the committer; own, which is not nil
+// unless it only commits what others queued, is its own operation. What
+// committers use in turn is in the fields of Device.
+func (d *Device) commit(own *op) {
 	for round := 1; ; round++ {
-		d.commitRecord(round == 1)
+		if d.commitRecord(own) {
+			own = nil
+		}
 		d.qmu.Lock()
 		if len(d.queue) == 0 {
 			d.leading = false
 			d.qmu.Unlock()
 			return
 		}
-		if round == rounds || d.opts.manual {
-			d.queue[0].done <- true
-			d.qmu.Unlock()
-			return
+		if own == nil && (round >= rounds || d.opts.manual) {
+			if i := slices.IndexFunc(d.queue, func(o *op) bool { return o.waiter == nil }); i >= 0 {
+				d.queue[i].done <- true
+				d.qmu.Unlock()
+				return
+			}
 		}
 		d.qmu.Unlock()
 	}
 }
 
-// commitRecord logs the operations at the front of the queue as one record.
-// The first of them is the caller's own if own is set.
-func (d *Device) commitRecord(own bool) {
+// commitRecord logs the operations at the front of the queue as one record,
+// and reports whether own was one of them.
+func (d *Device) commitRecord(own *op) (mine bool) {
 	d.qmu.Lock()
 	extents, batch := d.extents[:0], d.batch[:0]
 	size := int64(0)
@@ -212,6 +217,7 @@ func (d *Device) commitRecord(own bool) {
 		extents = append(extents, o.extents...)
 		size += o.size
 		batch = append(batch, o)
+		mine = mine || o == own
 	}
 	n := copy(d.queue, d.queue[len(batch):])
 	clear(d.queue[n:])
@@ -221,24 +227,32 @@ func (d *Device) commitRecord(own bool) {
 	chunks, err := d.wal.Append(extents, d.chunks[:0])
 	if err != nil {
 		err = d.fail(err)
+		d.ended(batch, own, err)
 	} else {
 		now := d.opts.Now()
 		d.mu.Lock()
+		// A write alone is answered first: who reads waits for mu, so it has
+		// what is written, and the answer takes as long as this does.
+		alone := len(batch) == 1 && batch[0].waiter != nil
+		if alone {
+			d.ended(batch, own, nil)
+		}
 		for i := range chunks {
 			d.apply(&chunks[i], now)
 		}
 		d.mu.Unlock()
-	}
-	for i, o := range batch {
-		o.err = err
-		if i > 0 || !own {
-			o.done <- false
+		if !alone {
+			d.ended(batch, own, nil)
 		}
 	}
+	d.told(batch)
 	clear(extents)
-	clear(batch)
 	clear(chunks)
-	d.extents, d.batch, d.chunks = extents[:0], batch[:0], chunks[:0]
+	d.extents, d.chunks = extents[:0], chunks[:0]
+	d.wal.Begin()
+	clear(batch)
+	d.batch = batch[:0]
+	return mine
 }
 
 // waitQueue returns when no operation is in the queue. No new ones may come.
@@ -266,6 +280,9 @@ func (d *Device) apply(c *wal.Chunk, now time.Time) {
 	a.over.Set(c.LBA, c.Blocks, v)
 	a.bytes += bytes
 	d.unsent += bytes
+	if d.unsent >= d.opts.MaxUnsent {
+		d.opened()
+	}
 	if a.bytes >= d.opts.CutBytes {
 		d.freeze()
 	}

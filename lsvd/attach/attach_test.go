@@ -234,18 +234,24 @@ func TestAttach(t *testing.T) {
 	}
 }
 
-func TestAbandon(t *testing.T) {
-	need(t)
+// attached makes a disk and attaches it.
+func attached(t *testing.T) (owned string, a *attach.Attachment) {
+	t.Helper()
 	name, run := owner(t)
 	dev, err := openDisk(t.Context(), t.TempDir(), logger(t))
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer dev.Close(context.Background())
-	a, err := attach.Attach(t.Context(), dev, attach.Options{Owner: name, Volume: "v", Dir: run, Logger: logger(t)})
-	if err != nil {
+	t.Cleanup(func() { dev.Close(context.Background()) })
+	if a, err = attach.Attach(t.Context(), dev, attach.Options{Owner: name, Volume: "v", Dir: run, Logger: logger(t)}); err != nil {
 		t.Fatal(err)
 	}
+	return name, a
+}
+
+func TestAbandon(t *testing.T) {
+	need(t)
+	name, a := attached(t)
 	f, err := os.OpenFile(a.Path(), os.O_RDWR|unix.O_DIRECT, 0)
 	if err != nil {
 		t.Fatal(err)
@@ -279,22 +285,14 @@ func TestNames(t *testing.T) {
 // has ended.
 func TestHold(t *testing.T) {
 	need(t)
-	name, run := owner(t)
-	dev, err := openDisk(t.Context(), t.TempDir(), logger(t))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer dev.Close(context.Background())
-	a, err := attach.Attach(t.Context(), dev, attach.Options{Owner: name, Volume: "v", Dir: run, Logger: logger(t)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	_, a := attached(t)
 	for range 2 {
 		ctx, stop := context.WithCancel(t.Context())
 		socket := filepath.Join(t.TempDir(), "s")
 		done := make(chan error, 1)
 		go func() { done <- holder.Run(ctx, socket, holder.Options{Logger: logger(t)}) }()
 		var client *holder.Client
+		var err error
 		for deadline := time.Now().Add(10 * time.Second); client == nil; {
 			if client, err = holder.Dial(t.Context(), socket); err != nil && time.Now().After(deadline) {
 				t.Fatal(err)

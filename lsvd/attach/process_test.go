@@ -7,13 +7,10 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"math/rand/v2"
 	"os"
 	"os/exec"
 	"os/signal"
 	"path/filepath"
-	"strconv"
-	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -139,70 +136,6 @@ func (p *process) end(t *testing.T, s os.Signal) {
 	}
 }
 
-// TestKill kills the daemon under a mounted file system that is written to,
-// without a holder: errors, no process that waits for ever, and everything
-// can be taken away.
-func TestKill(t *testing.T) {
-	need(t, "mkfs.ext4", "mount", "losetup")
-	dir := t.TempDir()
-	name, run := owner(t)
-	env := []string{daemonEnv + "=" + dir, ownerEnv + "=" + name, runEnv + "=" + run}
-	p := start(t, env...)
-	command(t, "mkfs.ext4", "-q", "-F", p.device)
-	mnt := mount(t, p.device)
-	failed := make(chan time.Time, 1)
-	began := make(chan struct{})
-	go func() {
-		f, err := os.OpenFile(filepath.Join(mnt, "f"), os.O_CREATE|os.O_RDWR, 0o600)
-		for i := 0; err == nil; i++ {
-			if _, err = f.WriteAt(bytes.Repeat([]byte{byte(i)}, 64<<10), int64(i%100)*64<<10); err == nil {
-				err = f.Sync()
-			}
-			if i == 20 {
-				close(began)
-			}
-		}
-		f.Close()
-		failed <- time.Now()
-	}()
-	<-began
-	begin := time.Now()
-	within := func(what string) {
-		t.Helper()
-		if d := time.Since(begin); d > time.Second {
-			t.Errorf("%s took %v", what, d)
-		}
-		begin = time.Now()
-	}
-	p.end(t, syscall.SIGKILL)
-	select {
-	case <-failed:
-		within("an error of the writer")
-	case <-time.After(20 * time.Second):
-		t.Fatal("the writer waits for ever")
-	}
-	command(t, "umount", mnt)
-	within("umount")
-	unused(t, p.device)
-	begin = time.Now()
-	command(t, "losetup", "-d", p.device)
-	within("losetup -d")
-	if _, err := attach.Sweep(t.Context(), name, func(string) bool { return false }); err != nil {
-		t.Fatal(err)
-	}
-	within("sweep")
-	if left, err := attach.List(name); err != nil || len(left) != 0 {
-		t.Fatalf("left: %v, %v", left, err)
-	}
-	if waiting := uninterruptible(t); len(waiting) > 0 {
-		t.Fatalf("threads wait for the disk: %v", waiting)
-	}
-	p = start(t, env...)
-	mnt = mount(t, p.device) // replays the journal
-	command(t, "umount", mnt)
-	command(t, "e2fsck", "-fn", p.device)
-}
-
 // uninterruptible returns the threads of this process and those it has started
 // that wait for a FUSE request and cannot be killed. Others on this machine
 // have disks too.
@@ -260,67 +193,6 @@ func (p *process) reap() {
 	}()
 }
 
-// TestKillAttach kills daemons while they attach: nothing waits for ever, what
-// they leave can be swept, and the next attaches.
-func TestKillAttach(t *testing.T) {
-	need(t)
-	dir := t.TempDir()
-	name, run := owner(t)
-	socket := startHolder(t)
-	rng := rand.New(rand.NewPCG(1, 3))
-	env := []string{daemonEnv + "=" + dir, ownerEnv + "=" + name, runEnv + "=" + run}
-	for round := range 20 {
-		env := env
-		if round%2 == 1 {
-			env = append(env, holderEnv+"="+socket)
-		}
-		r, w, err := os.Pipe()
-		if err != nil {
-			t.Fatal(err)
-		}
-		p, _ := launch(t, w, env...)
-		w.Close()
-		p.reap()
-		// The moments of interest are those after the disk is open.
-		s := bufio.NewScanner(r)
-		for s.Scan() && !strings.Contains(s.Text(), "volume is open") {
-		}
-		<-time.After(time.Duration(rng.IntN(8000)) * time.Microsecond)
-		p.end(t, syscall.SIGKILL)
-		r.Close()
-		if round%5 == 4 {
-			p := start(t, env...)
-			p.end(t, syscall.SIGKILL)
-		}
-	}
-	client, err := holder.Dial(t.Context(), socket)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer client.Close()
-	var entries []holder.Entry
-	for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline); {
-		if entries, err = client.List(t.Context()); err != nil || len(entries) == 0 || !entries[0].Owned {
-			break
-		}
-	}
-	for _, e := range entries {
-		err = errors.Join(err, client.Drop(t.Context(), e.Name))
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := attach.Sweep(t.Context(), name, func(string) bool { return false }); err != nil {
-		t.Fatal(err)
-	}
-	if left, err := attach.List(name); err != nil || len(left) != 0 {
-		t.Fatalf("left: %v, %v", left, err)
-	}
-	if waiting := uninterruptible(t); len(waiting) > 0 {
-		t.Fatalf("threads wait for the disk: %v", waiting)
-	}
-}
-
 // startHolder starts a holder and returns its socket.
 func startHolder(t *testing.T) string {
 	t.Helper()
@@ -344,66 +216,6 @@ func startHolder(t *testing.T) string {
 		<-client.Done()
 	})
 	return holder.Socket(dir)
-}
-
-// TestHandover ends the daemon under a file system that is written to and
-// verified, by kill -9 and by SIGTERM in turn. Its users notice nothing.
-func TestHandover(t *testing.T) {
-	rounds := 20
-	if s := os.Getenv(roundsEnv); s != "" {
-		var err error
-		if rounds, err = strconv.Atoi(s); err != nil {
-			t.Fatal(err)
-		}
-	}
-	for _, x := range []struct {
-		name        string
-		mkfs, check []string
-		rounds      int
-	}{
-		{"ext4", []string{"mkfs.ext4", "-q", "-F"}, []string{"e2fsck", "-fn"}, rounds},
-		{"xfs", []string{"mkfs.xfs", "-q", "-f"}, []string{"xfs_repair", "-n"}, (rounds + 1) / 2},
-	} {
-		t.Run(x.name, func(t *testing.T) {
-			need(t, x.mkfs[0], x.check[0], "mount")
-			dir := t.TempDir()
-			name, run := owner(t)
-			env := []string{daemonEnv + "=" + dir, ownerEnv + "=" + name, runEnv + "=" + run, holderEnv + "=" + startHolder(t)}
-			p := start(t, env...)
-			device := p.device
-			command(t, x.mkfs[0], append(x.mkfs[1:], device)...)
-			mnt := mount(t, device)
-			w := write(t, mnt)
-			rng := rand.New(rand.NewPCG(uint64(rounds), 1))
-			var pauses time.Duration
-			for round := range x.rounds {
-				w.until(t, 30+rng.Int64N(200)) // operations
-				kill := os.Signal(syscall.SIGKILL)
-				if round%2 == 1 {
-					kill = syscall.SIGTERM
-				}
-				begin := time.Now()
-				p.end(t, kill)
-				p = start(t, env...)
-				pauses += time.Since(begin)
-				if p.device != device {
-					t.Fatalf("round %d: the successor has %s, not %s", round, p.device, device)
-				}
-				if w.failed() {
-					t.Fatalf("round %d: %v\n%s", round, kill, p.stderr())
-				}
-			}
-			t.Logf("%d operations, mean pause %v", w.ops(), pauses/time.Duration(x.rounds))
-			w.stop()
-			command(t, "umount", mnt)
-			unused(t, device)
-			command(t, x.check[0], append(x.check[1:], device)...)
-			command(t, "mount", device, mnt)
-			w.verify(t)
-			command(t, "umount", mnt)
-			p.end(t, syscall.SIGTERM)
-		})
-	}
 }
 
 // unused waits until no file system has the device: after an unmount it may
@@ -432,55 +244,4 @@ func executable(t *testing.T) string {
 		t.Fatal(err)
 	}
 	return path
-}
-
-// TestGivenUp finds that users get errors soon when no successor comes.
-func TestGivenUp(t *testing.T) {
-	need(t, "mkfs.ext4", "mount")
-	dir := t.TempDir()
-	name, run := owner(t)
-	socket := startHolder(t)
-	p := start(t, daemonEnv+"="+dir, ownerEnv+"="+name, runEnv+"="+run, holderEnv+"="+socket)
-	command(t, "mkfs.ext4", "-q", "-F", p.device)
-	mnt := mount(t, p.device)
-	f, err := os.Create(filepath.Join(mnt, "f"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	p.end(t, syscall.SIGKILL)
-	failed := make(chan error, 1)
-	go func() {
-		_, err := f.WriteAt(make([]byte, 4096), 0)
-		failed <- errors.Join(err, f.Sync(), f.Close())
-	}()
-	c, err := holder.Dial(t.Context(), socket)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer c.Close()
-	var entries []holder.Entry
-	for deadline := time.Now().Add(10 * time.Second); ; { // until the holder has noticed
-		if entries, err = c.List(t.Context()); err != nil || len(entries) != 1 || time.Now().After(deadline) {
-			t.Fatalf("held: %v, %v", entries, err)
-		}
-		if !entries[0].Owned {
-			break
-		}
-	}
-	select {
-	case err := <-failed:
-		t.Fatalf("a write did not wait: %v", err)
-	case <-time.After(200 * time.Millisecond):
-	}
-	begin := time.Now()
-	if err := c.Drop(t.Context(), entries[0].Name); err != nil { // as the holder does when it has no more patience
-		t.Fatal(err)
-	}
-	if err := <-failed; err == nil || time.Since(begin) > time.Second {
-		t.Fatalf("write: %v after %v", err, time.Since(begin))
-	}
-	command(t, "umount", mnt)
-	if waiting := uninterruptible(t); len(waiting) > 0 {
-		t.Fatalf("threads wait for the disk: %v", waiting)
-	}
 }

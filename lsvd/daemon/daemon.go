@@ -138,7 +138,7 @@ func (d *Daemon) Run(ctx context.Context) error {
 	}
 	d.mu.Unlock()
 	close(d.ready)
-	<-ctx.Done()
+	d.compact(ctx)
 	return d.closeAll()
 }
 

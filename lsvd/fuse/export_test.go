@@ -15,3 +15,10 @@ func (c *Conn) Count() (total, parked int) {
 	defer c.mu.Unlock()
 	return c.total, len(c.parked)
 }
+
+// Slabs returns how many pairs of buffers have memory.
+func (c *Conn) Slabs() int {
+	c.bufMu.Lock()
+	defer c.bufMu.Unlock()
+	return len(c.slabs)
+}

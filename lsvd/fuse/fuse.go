@@ -7,7 +7,8 @@
 //
 // Reads and writes pass the page cache by (direct I/O), many at a time, up to
 // 1 MiB each. A goroutine reads a request and carries it out itself; what lets
-// another take the next one is in readers.go. Every request that was begun is
+// another take the next one is in readers.go. Writes are queued, and whoever
+// writes answers them: queue.go. Every request that was begun is
 // answered; an error of the disk is answered with EIO. Attributes are cached
 // by the kernel for ever, so nobody who looks at the file waits for the disk.
 //
@@ -79,8 +80,8 @@ type Options struct {
 	Logger *slog.Logger // default: discard
 	// Readers bounds how many requests are carried out at a time; default 64.
 	Readers int
-	// Idle is how many goroutines wait in the kernel for the next request;
-	// default 2.
+	// Idle is how many goroutines wait in the kernel for the next request, at
+	// most; default 2.
 	Idle int
 }
 
@@ -100,10 +101,24 @@ type Conn struct {
 	resumed bool
 
 	disk     Disk
+	queuer   queuer  // the disk, if it is one
+	flusher  flusher // the same
 	serving  context.Context
 	idle     atomic.Int64 // readers that wait in the kernel, plus stopped
 	stopping atomic.Bool
 	poker    atomic.Int64 // the thread that wakes readers to stop
+	brief    atomic.Int64 // readers that queue or carry out writes
+	alone    atomic.Int64 // writes since the last request that was not a write alone
+	watch    watch
+	writes   sync.WaitGroup // those queued and not answered, and joined flushes
+	answers  answers
+
+	bufMu      sync.Mutex
+	spare      []*buffer // last in first out
+	leastSpare int       // of them since the last trim
+	buffers    int
+	plain      int // of buffers, without a slab
+	slabs      []*slab
 
 	mu     sync.Mutex
 	parked []*reader // those that wait for work, last in first out
@@ -170,6 +185,8 @@ func (c *Conn) Path() string { return filepath.Join(c.Dir, c.Name) }
 // leaves the others to a successor.
 func (c *Conn) Serve(ctx context.Context, disk Disk) error {
 	c.disk, c.serving, c.quiet = disk, ctx, make(chan struct{})
+	c.queuer, _ = disk.(queuer)
+	c.flusher, _ = disk.(flusher)
 	first := c.opts.Idle
 	if c.resumed {
 		// Sent before anybody reads: the kernel wakes one reader for all of them.
@@ -178,6 +195,8 @@ func (c *Conn) Serve(ctx context.Context, disk Disk) error {
 		}
 		first = c.opts.Readers
 	}
+	c.watch.timer = time.AfterFunc(watchInterval, c.look)
+	defer c.watch.timer.Stop()
 	c.mu.Lock()
 	for range first {
 		c.start()
@@ -194,6 +213,10 @@ func (c *Conn) Serve(ctx context.Context, disk Disk) error {
 			c.stop()
 		case <-c.quiet:
 		}
+		c.writes.Wait()
+		c.bufMu.Lock()
+		c.free(len(c.spare))
+		c.bufMu.Unlock()
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		return c.err

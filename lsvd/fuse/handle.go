@@ -8,8 +8,9 @@ import (
 )
 
 // handle carries out the request of n bytes that the reader has read and
-// answers it. It returns true if the request was a poke of stop.
-func (r *reader) handle(n int) bool {
+// answers it; last says that no other reader waits in the kernel. It returns
+// true if the request was a poke of stop.
+func (r *reader) handle(n int, last bool) bool {
 	c := r.c
 	if n < inHead {
 		c.opts.Logger.Error("request of the kernel is too short", "disk", c.Name, "length", n)
@@ -25,11 +26,23 @@ func (r *reader) handle(n int) bool {
 		}
 	case opInterrupt:
 		// Refused once, it is not sent again: what was begun is brought to an end.
-		r.finish(h, nil, unix.ENOSYS)
+		r.finish(h.unique, nil, unix.ENOSYS)
 		return false
 	}
+	in, more := r.head[inHead:min(n, len(r.head))], max(n-len(r.head), 0)
+	switch {
+	case h.op == opWrite && r.queue(h, in, more, last):
+		return false
+	case h.op == opFsync && c.join(h):
+		c.alone.Store(0)
+		return false
+	}
+	c.alone.Store(0)
+	if last {
+		c.leave()
+	}
 	r.out = r.out[:outHead]
-	data, err := r.do(h, r.head[inHead:min(n, len(r.head))], max(n-len(r.head), 0))
+	data, err := r.do(h, in, more)
 	errno, plain := err.(unix.Errno)
 	if err != nil && !plain {
 		if c.serving.Err() != nil {
@@ -39,16 +52,16 @@ func (r *reader) handle(n int) bool {
 		c.opts.Logger.Error("request failed", "disk", c.Name, "op", h.op, "err", err)
 	}
 	poke := h.op == opStatfs && int64(h.pid) == c.poker.Load() // before the answer: then the next thread pokes
-	r.finish(h, data, errno)
+	r.finish(h.unique, data, errno)
 	return poke
 }
 
 // finish answers: with what follows the header in r.out, and data.
-func (r *reader) finish(h head, data []byte, errno unix.Errno) {
+func (r *buffer) finish(unique uint64, data []byte, errno unix.Errno) {
 	if errno != 0 {
 		r.out, data = r.out[:outHead], nil
 	}
-	reply(r.out, h.unique, errno, len(r.out)-outHead+len(data))
+	reply(r.out, unique, errno, len(r.out)-outHead+len(data))
 	r.answer(data)
 }
 

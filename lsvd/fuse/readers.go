@@ -2,6 +2,7 @@ package fuse
 
 import (
 	"errors"
+	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -13,50 +14,36 @@ import (
 // Readers. A goroutine that waits in the kernel for a request costs nothing
 // when one comes: it carries it out itself, and nobody has to be woken. So
 // that the next request does not wait meanwhile, the one that leaves nobody in
-// the kernel behind sends another there, parked or new. Who comes back parks if
-// enough are there already. So a disk with one request at a time has its few
+// the kernel behind sends another there, parked or new, unless one that writes
+// is about to come back (watch.go sees to it that it does). Who comes back parks
+// if enough are there already. So a disk with one request at a time has its few
 // warm readers, and one with many has as many as there are requests.
+//
+// Writes take no reader each: see queue.go. As long as there are only writes,
+// one at a time, one reader does: the kernel wakes those that wait in turn, and
+// it is faster to wake the one that has just been there.
 
-// reader is a goroutine with a buffer for a request and its data, or the data
-// of its answer.
+// reader is a goroutine with a buffer.
 type reader struct {
-	c    *Conn
-	mem  []byte // head page, then data, page-aligned
-	head []byte // header and arguments of the request
-	data []byte
-	out  []byte // header and arguments of the answer
-	in   [2]unix.Iovec
-	wake chan struct{} // has room for one; closed to dismiss it
-}
-
-const page = 4096
-
-func newReader(c *Conn) (*reader, error) {
-	mem, err := unix.Mmap(-1, 0, page+maxWrite, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_POPULATE)
-	if err != nil {
-		return nil, errs.Wrap(err, "make a buffer")
-	}
-	r := &reader{c: c, mem: mem, head: mem[:inHead+writeArg], data: mem[page:], out: mem[page/2 : page/2 : page], wake: make(chan struct{}, 1)}
-	r.in[0].Base, r.in[1].Base = &r.head[0], &r.data[0]
-	r.in[0].SetLen(len(r.head))
-	r.in[1].SetLen(len(r.data))
-	return r, nil
+	*buffer
+	wake   chan struct{} // has room for one; closed to dismiss it
+	waited time.Duration // in the kernel, for the request it has
 }
 
 // start starts a reader. The caller holds mu.
 func (c *Conn) start() {
-	r, err := newReader(c)
-	if err != nil {
+	b, err := c.take()
+	if b == nil {
 		if c.total == 0 {
 			c.failed(err)
 		}
 		return // those that are there come back to read
 	}
 	c.total++
-	go r.run()
+	go (&reader{buffer: b, wake: make(chan struct{}, 1)}).run()
 }
 
-// more sends a reader to the kernel.
+// more sends a reader to the kernel, unless all have ended.
 func (c *Conn) more() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -64,7 +51,7 @@ func (c *Conn) more() {
 		c.parked[n-1].wake <- struct{}{}
 		c.parked = c.parked[:n-1]
 		c.least = min(c.least, n-1)
-	} else if c.total < c.opts.Readers && !c.stopping.Load() {
+	} else if c.total > 0 && c.total < c.opts.Readers && !c.stopping.Load() {
 		c.start()
 	}
 }
@@ -79,7 +66,7 @@ func (c *Conn) failed(err error) {
 func (r *reader) run() {
 	c := r.c
 	ended, err := r.loop()
-	unix.Munmap(r.mem)
+	c.give(r.buffer)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if err != nil {
@@ -104,7 +91,7 @@ func (r *reader) loop() (ended bool, err error) {
 			c.idle.Add(-1)
 			return false, nil
 		}
-		if n > c.opts.Idle {
+		if n > c.enough() {
 			switch r.park() {
 			case woken:
 				continue
@@ -113,18 +100,19 @@ func (r *reader) loop() (ended bool, err error) {
 			}
 		}
 		counted := false // by stop: it must take a poke
+		last := false    // nobody else waits in the kernel
 		for again := true; again; again = counted {
+			began := time.Now()
 			n, errno := r.read()
+			r.waited = time.Since(began)
 			if !counted {
 				left := c.idle.Add(-1)
 				counted = left >= stopped
-				if left == 0 && errno == 0 {
-					c.more()
-				}
+				last = left == 0
 			}
 			switch errno {
 			case 0:
-				if poke := r.handle(n); poke && counted {
+				if poke := r.handle(n, last); poke && counted {
 					return false, nil
 				}
 			case unix.EINTR, unix.EAGAIN, unix.ENOENT: // ENOENT: the request was given up
@@ -134,6 +122,28 @@ func (r *reader) loop() (ended bool, err error) {
 				return true, errs.Wrap(errno, "read from /dev/fuse")
 			}
 		}
+	}
+}
+
+const (
+	// aloneAfter is how many writes come one at a time before one reader does.
+	aloneAfter = 64
+	// atOnce is the time within which only those requests come that were there.
+	atOnce = 8 * time.Microsecond
+)
+
+// enough is how many readers wait in the kernel at most.
+func (c *Conn) enough() int {
+	if c.alone.Load() >= aloneAfter {
+		return 1
+	}
+	return c.opts.Idle
+}
+
+// crowd notes that there are several writes at a time.
+func (c *Conn) crowd() {
+	if c.alone.Load() > 0 && c.alone.Swap(0) >= aloneAfter && c.idle.Load() == 0 {
+		c.more()
 	}
 }
 
@@ -173,7 +183,7 @@ const (
 func (r *reader) park() parking {
 	c := r.c
 	c.mu.Lock()
-	if c.stopping.Load() || int(c.idle.Load()) <= c.opts.Idle {
+	if c.stopping.Load() || int(c.idle.Load()) <= c.enough() {
 		c.mu.Unlock()
 		return needed
 	}
@@ -192,6 +202,7 @@ func (c *Conn) trim() {
 	defer c.mu.Unlock()
 	c.dismiss(c.least)
 	c.least = len(c.parked)
+	c.trimBuffers()
 }
 
 // dismiss ends the n readers that have been parked longest. The caller holds mu.
@@ -211,7 +222,7 @@ func (r *reader) read() (int, unix.Errno) {
 
 // answer sends the answer to a request: r.out and data. It does not block, so
 // Go's scheduler need not know of it.
-func (r *reader) answer(data []byte) {
+func (r *buffer) answer(data []byte) {
 	iov := [2]unix.Iovec{{Base: &r.out[0]}}
 	iov[0].SetLen(len(r.out))
 	parts := uintptr(1)
@@ -221,6 +232,11 @@ func (r *reader) answer(data []byte) {
 		parts = 2
 	}
 	_, _, errno := unix.RawSyscall(unix.SYS_WRITEV, uintptr(r.c.fd), uintptr(unsafe.Pointer(&iov[0])), parts)
+	r.answered(errno)
+}
+
+// answered says what came of an answer.
+func (r *buffer) answered(errno unix.Errno) {
 	if errno != 0 && !errors.Is(errno, unix.ENOENT) && !errors.Is(errno, unix.ENODEV) { // given up, or unmounted
 		r.c.opts.Logger.Error("answer to the kernel failed", "disk", r.c.Name, "err", errno)
 	}

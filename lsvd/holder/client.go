@@ -51,7 +51,7 @@ func Start(ctx context.Context, s Spec) (*Client, error) {
 			c, err = Dial(ctx, Socket(s.Dir))
 			return err
 		},
-		ReadyTimeout: 10 * time.Second,
+		ReadyTimeout: 30 * time.Second,
 	})
 	return c, errs.Wrap(err, "start the holder")
 }

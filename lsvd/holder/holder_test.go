@@ -34,7 +34,7 @@ func run(t *testing.T, o holder.Options) (socket string, done chan error, stop c
 
 func dial(t *testing.T, socket string) *holder.Client {
 	t.Helper()
-	deadline := time.Now().Add(5 * time.Second)
+	deadline := time.Now().Add(time.Minute)
 	for {
 		c, err := holder.Dial(t.Context(), socket)
 		if err == nil {
@@ -198,7 +198,7 @@ func TestEnd(t *testing.T) {
 
 func wait(t *testing.T, f func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(10 * time.Second); !f(); {
+	for deadline := time.Now().Add(time.Minute); !f(); {
 		if time.Now().After(deadline) {
 			t.Fatal("it does not happen")
 		}

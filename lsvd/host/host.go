@@ -154,15 +154,9 @@ func (s *State) Open(ctx context.Context, st store.Store, spec Spec) (*Disk, err
 
 // bind ties the log directory of a volume to a store.
 func (s *State) bind(v *catalog.Volume, url string) error {
-	path := filepath.Join(s.VolumeDir(v.ID), "disk.json")
-	b, err := os.ReadFile(path)
+	have, path, err := s.origin(v, url)
 	switch {
 	case err == nil:
-		var have origin
-		if err := json.Unmarshal(b, &have); err != nil || have.Version != 1 {
-			return errs.New(errs.Corrupt, "%s cannot be read: version %d, %v", path, have.Version, err).
-				WithHint("if the log beside it is of this volume in %s, write that into the file; see docs/lsvd.md", url)
-		}
 		if storeName(have.Store) == storeName(url) {
 			return nil
 		}
@@ -174,10 +168,52 @@ func (s *State) bind(v *catalog.Volume, url string) error {
 			return errs.New(errs.FailedPrecondition, "the local log of volume %s belongs to the store %s, not to %s", v.Label(), have.Store, url).
 				WithHint("use --store %s; if that store has moved, change it in %s", have.Store, path)
 		}
-	case !errors.Is(err, fs.ErrNotExist):
-		return errs.New(errs.Unavailable, "read %s: %w", path, err)
+	case !errs.Is(err, errs.NotFound):
+		return err
 	}
 	return WriteJSON(path, origin{Version: 1, Store: url, Name: v.Name})
+}
+
+// origin reads disk.json of a volume, which path is. NotFound: there is none.
+// url is the store that the caller means.
+func (s *State) origin(v *catalog.Volume, url string) (have origin, path string, err error) {
+	path = filepath.Join(s.VolumeDir(v.ID), "disk.json")
+	b, err := os.ReadFile(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return have, path, errs.New(errs.NotFound, "%s does not exist", path)
+	case errors.Is(err, fs.ErrPermission):
+		return have, path, errs.New(errs.PermissionDenied, "read %s: %w", path, err)
+	case err != nil:
+		return have, path, errs.New(errs.Unavailable, "read %s: %w", path, err)
+	}
+	if err := json.Unmarshal(b, &have); err != nil || have.Version != 1 {
+		return have, path, errs.New(errs.Corrupt, "%s cannot be read: version %d, %v", path, have.Version, err).
+			WithHint("if the log beside it is of this volume in %s, write that into the file; see docs/lsvd.md", url)
+	}
+	return have, path, nil
+}
+
+// CheckLog checks the log of a volume of the store, if this machine has it in
+// its state directory dir, which need not exist; the zero report says that it
+// does not. PermissionDenied: the caller may not know.
+func CheckLog(ctx context.Context, dir string, st store.Store, v *catalog.Volume, url string, key []byte) (lsvd.LogReport, error) {
+	s := &State{dir: dir}
+	have, _, err := s.origin(v, url)
+	if errs.Is(err, errs.NotFound) || err == nil && storeName(have.Store) != storeName(url) {
+		return lsvd.LogReport{}, nil
+	}
+	if err != nil {
+		return lsvd.LogReport{}, err
+	}
+	if _, err := os.Stat(s.LogDir(v.ID)); errors.Is(err, fs.ErrNotExist) {
+		return lsvd.LogReport{}, nil
+	}
+	logs, err := vfs.OpenDir(s.LogDir(v.ID))
+	if err != nil {
+		return lsvd.LogReport{}, err
+	}
+	return lsvd.CheckLog(ctx, st, logs, v.ID, key)
 }
 
 // judge decides about a disk that has lost something: whether the caller has

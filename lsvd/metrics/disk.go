@@ -59,15 +59,20 @@ func (d *Disk) do(op Op, n int64, f func() error) error {
 	d.busy.Add(1)
 	began := time.Now()
 	err := f()
+	d.count(op, n, time.Since(began), err)
+	return err
+}
+
+// count notes the end of an operation.
+func (d *Disk) count(op Op, n int64, took time.Duration, err error) {
 	c := &d.ops[op]
-	c.latency.Observe(time.Since(began))
+	c.latency.Observe(took)
 	d.busy.Add(-1)
 	if err != nil {
 		c.errors.Add(1)
-		return err
+		return
 	}
 	c.bytes.Add(n)
-	return nil
 }
 
 // ReadAt implements [Backend].

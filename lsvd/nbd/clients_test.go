@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"miren.dev/runtime/lsvd"
+	"miren.dev/runtime/lsvd/fiotest"
 	"miren.dev/runtime/lsvd/nbd"
 	"miren.dev/runtime/lsvd/store"
 	"miren.dev/runtime/lsvd/vfs"
@@ -51,7 +52,7 @@ func tryClient(t *testing.T, name string, args ...string) (string, error) {
 	cmd := exec.CommandContext(t.Context(), name, args...)
 	// nbdsh takes the first python3, its module is in the distribution's.
 	cmd.Env = append(os.Environ(), "PATH=/usr/bin:/bin:"+os.Getenv("PATH"))
-	cmd.Dir = t.TempDir() // fio leaves files where it is
+	cmd.Dir = t.TempDir()
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
 	out, err := cmd.Output()
@@ -260,22 +261,12 @@ func TestExperimentCopy(t *testing.T) {
 // LSVD_SOAK set to a duration.
 func TestExperimentVerify(t *testing.T) {
 	needClients(t, "fio")
-	size, load := int64(64<<20), []string{"--io_size=192m"}
-	if long := os.Getenv("LSVD_SOAK"); long != "" {
-		d, err := time.ParseDuration(long)
-		if err != nil {
-			t.Fatal(err)
-		}
-		size, load = 1<<30, []string{"--time_based", fmt.Sprintf("--runtime=%d", int(d.Seconds()))}
-	}
+	size, load := fiotest.Load(t, "192m")
 	s := serving{Dir: t.TempDir(), Size: size,
 		LogFile: 4 << 20, CutBytes: 2 << 20, MaxUnsent: 8 << 20, CacheBytes: size / 10, Checkpoint: 1, GCRatio: 1.02}
 	p := s.start(t)
-	args := append([]string{"--name=verify", "--ioengine=nbd", "--uri=" + s.uri(), "--rw=randwrite", "--bsrange=4k-64k", "--iodepth=32",
-		"--verify=crc32c", "--verify_fatal=1", "--verify_backlog=512", "--fsync=64", "--randseed=7", fmt.Sprintf("--size=%d", size)}, load...)
-	out := runClient(t, "fio", args...)
-	if !strings.Contains(out, "err= 0") {
-		t.Errorf("fio: %s", out)
+	if err := fiotest.NBD(s.uri(), size).Verify(t.Context(), t, "7", load...); err != nil {
+		t.Error(err)
 	}
 	if n := p.stop(); n <= 0 {
 		t.Errorf("GC moved %d bytes: the test did not test it", n)

@@ -43,6 +43,8 @@ type link struct {
 	work   chan *request // to idle workers
 	all    sync.WaitGroup
 	took   [len(flagsOf)]atomic.Int64 // per command: average nanoseconds
+	disk   Queuer                     // nil if the disk is none
+	queued int                        // writes that wait for Commit; of the reader
 
 	// turn is odd while the reader carries out a request. Who makes it even
 	// again, the reader or the watch, decides who reads on.
@@ -64,6 +66,7 @@ func (x *session) transmit(ctx context.Context, c stream, early []byte) error {
 	}
 	l.r = bufio.NewReaderSize(l.in, readBuffer)
 	l.out = &replies{c: c, budget: l.budget}
+	l.disk, _ = x.export.Disk.(Queuer)
 	l.all.Go(func() { l.watch(ctx) })
 	l.read(ctx)
 	<-l.ended
@@ -75,15 +78,24 @@ func (x *session) transmit(ctx context.Context, c stream, early []byte) error {
 // read reads requests until there are no more or another goroutine does.
 func (l *link) read(ctx context.Context) {
 	for {
+		if !l.settle() {
+			return
+		}
 		q, alone, err := l.next()
 		if q == nil {
+			if l.queued > 0 {
+				l.disk.Commit()
+			}
 			if err != nil {
 				l.c.Close() // nobody may wait for replies to what was not understood
 			}
 			l.end.Do(func() { l.err = err; close(l.ended) })
 			return
 		}
-		if l.r.Buffered() == 0 && (alone || l.quick(q)) {
+		if l.queue(q) {
+			continue
+		}
+		if l.r.Buffered() == 0 && l.queued == 0 && (alone || l.quick(q)) {
 			if !l.run(ctx, q) {
 				return
 			}
@@ -161,16 +173,23 @@ func (l *link) quick(q *request) bool {
 
 // run carries out q as the reader, and reports whether the caller still is.
 func (l *link) run(ctx context.Context, q *request) bool {
+	return l.busy(func() {
+		typ, began := int(q.typ), time.Now()
+		l.x.handle(ctx, l.out, q)
+		if typ < len(l.took) {
+			avg := l.took[typ].Load()
+			l.took[typ].Store(avg + (int64(time.Since(began))-avg)>>3)
+		}
+	})
+}
+
+// busy calls f as the reader, and reports whether the caller still is.
+func (l *link) busy(f func()) bool {
 	turn := l.turn.Add(1)
 	if l.asleep.CompareAndSwap(true, false) {
 		l.wake <- struct{}{}
 	}
-	typ, began := int(q.typ), time.Now()
-	l.x.handle(ctx, l.out, q)
-	if typ < len(l.took) {
-		avg := l.took[typ].Load()
-		l.took[typ].Store(avg + (int64(time.Since(began))-avg)>>3)
-	}
+	f()
 	return l.turn.CompareAndSwap(turn, turn+1)
 }
 

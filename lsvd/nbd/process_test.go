@@ -3,6 +3,7 @@ package nbd_test
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -14,12 +15,14 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"sync"
 	"syscall"
 	"testing"
 
 	"miren.dev/runtime/lsvd"
 	"miren.dev/runtime/lsvd/nbd"
 	"miren.dev/runtime/lsvd/store"
+	"miren.dev/runtime/lsvd/store/s3"
 	"miren.dev/runtime/lsvd/vfs"
 	"miren.dev/runtime/pkg/errs"
 )
@@ -28,6 +31,8 @@ import (
 type serving struct {
 	Dir  string // holds the store, the log and the socket
 	Size int64
+	S3   *s3.Config // the store instead; its failures may be logged
+	Log  string     // name of the log; default log
 
 	LogFile, CutBytes, MaxUnsent, CacheBytes int64
 	Checkpoint                               int
@@ -57,19 +62,26 @@ func TestMain(m *testing.M) {
 	}
 }
 
-// run serves until standard input ends, as it does when the test is gone.
+// open opens the store and the log.
+func (s serving) open(ctx context.Context) (st store.Store, fs vfs.FS, err error) {
+	if s.S3 != nil {
+		st, err = s3.Open(ctx, *s.S3)
+	} else {
+		st, err = store.OpenDir(filepath.Join(s.Dir, "store"))
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	fs, err = vfs.OpenDir(filepath.Join(s.Dir, cmp.Or(s.Log, "log")))
+	return st, fs, err
+}
+
+// run serves until standard input ends, as it does when the test is gone. For
+// each line of it, it prints its figures.
 func (s serving) run() error {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
-	go func() {
-		_, _ = io.Copy(io.Discard, os.Stdin)
-		stop()
-	}()
-	st, err := store.OpenDir(filepath.Join(s.Dir, "store"))
-	if err != nil {
-		return err
-	}
-	fs, err := vfs.OpenDir(filepath.Join(s.Dir, "log"))
+	st, fs, err := s.open(ctx)
 	if err != nil {
 		return err
 	}
@@ -94,7 +106,18 @@ func (s serving) run() error {
 		return err
 	}
 	fmt.Println("ready")
+	var asked sync.WaitGroup
+	asked.Go(func() {
+		defer stop()
+		out := json.NewEncoder(os.Stdout)
+		for in := bufio.NewScanner(os.Stdin); in.Scan(); {
+			if err := out.Encode(d.Stats()); err != nil {
+				return
+			}
+		}
+	})
 	err = server.Serve(ctx, l)
+	asked.Wait()
 	fmt.Println("moved", d.Stats().StoredGC)
 	return errors.Join(err, d.Close(context.Background()))
 }
@@ -103,10 +126,24 @@ func (s serving) run() error {
 type process struct {
 	t      *testing.T
 	cmd    *exec.Cmd
-	stdin  io.Closer
+	stdin  io.WriteCloser
 	lines  *bufio.Scanner
 	stderr bytes.Buffer
+	noisy  bool // errors may be logged
 	ended  bool
+}
+
+// stats are the figures of the disk.
+func (p *process) stats() (s lsvd.Stats) {
+	p.t.Helper()
+	if _, err := io.WriteString(p.stdin, "\n"); err != nil {
+		p.t.Fatalf("%v\n%s", err, p.stderr.String())
+	}
+	p.lines.Scan()
+	if err := json.Unmarshal(p.lines.Bytes(), &s); err != nil {
+		p.t.Fatal(err)
+	}
+	return s
 }
 
 func (s serving) start(t *testing.T) *process {
@@ -115,7 +152,7 @@ func (s serving) start(t *testing.T) *process {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &process{t: t, cmd: exec.Command(os.Args[0])}
+	p := &process{t: t, noisy: s.S3 != nil, cmd: exec.Command(os.Args[0])}
 	p.cmd.Env = append(os.Environ(), serveEnv+"="+string(text))
 	p.cmd.Stderr = &p.stderr
 	out, err := p.cmd.StdoutPipe()
@@ -154,7 +191,7 @@ func (p *process) stop() (moved int64) {
 	p.lines.Scan()
 	fmt.Sscanf(p.lines.Text(), "moved %d", &moved)
 	p.ended = true
-	if err := p.cmd.Wait(); err != nil || p.stderr.Len() > 0 {
+	if err := p.cmd.Wait(); err != nil || p.stderr.Len() > 0 && !p.noisy {
 		p.t.Errorf("server: %v\n%s", err, p.stderr.String())
 	}
 	return moved

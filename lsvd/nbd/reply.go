@@ -58,7 +58,28 @@ func (w *replies) add(q *request, head []byte, data *buffer) {
 			b.large = append(b.large, large{len(b.text), data})
 		}
 	}
-	if w.writing {
+	w.flush()
+}
+
+// put queues a reply without data, for the next send.
+func (w *replies) put(q *request, head []byte) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.next.text = append(w.next.text, head...)
+	w.next.count++
+	w.next.bytes += q.busy
+}
+
+// send writes what was put, unless somebody else does.
+func (w *replies) send() {
+	w.mu.Lock()
+	w.flush()
+}
+
+// flush writes all there is, unless somebody else does. The caller holds mu,
+// which it gives up.
+func (w *replies) flush() {
+	if w.writing || w.next.count == 0 {
 		w.mu.Unlock()
 		return
 	}
@@ -145,7 +166,7 @@ func newBudget() *budget {
 // comes room: what took it gives it back when its reply is written or cannot be.
 func (b *budget) take(bytes int64) (alone bool) {
 	b.mu.Lock()
-	for b.requests >= maxInFlight || b.requests > 0 && b.bytes+bytes > maxBusyBytes {
+	for b.full(bytes) {
 		b.freed.Wait()
 	}
 	b.requests++
@@ -153,6 +174,18 @@ func (b *budget) take(bytes int64) (alone bool) {
 	alone = b.requests == 1
 	b.mu.Unlock()
 	return alone
+}
+
+// full reports whether such a request has to wait. The caller holds mu.
+func (b *budget) full(bytes int64) bool {
+	return b.requests >= maxInFlight || b.requests > 0 && b.bytes+bytes > maxBusyBytes
+}
+
+// room reports whether take would not wait. Only who takes makes it less.
+func (b *budget) room(bytes int64) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return !b.full(bytes)
 }
 
 func (b *budget) give(requests int, bytes int64) {

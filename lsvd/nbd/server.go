@@ -11,6 +11,9 @@
 // that waits in the kernel; a process that serves disks wants GOMAXPROCS of 8
 // even where there are fewer cores.
 //
+// Small writes that come together are carried out together, if the disk can
+// ([Queuer]).
+//
 // Lock order: budget and replies each have a lock of their own, and neither is
 // held while the other's is taken.
 package nbd
@@ -42,6 +45,12 @@ type Disk interface {
 	Trim(ctx context.Context, off, n int64, flags lsvd.Flags) error
 	Flush(ctx context.Context) error
 	Status(off, n int64, f func(off, n int64, hole bool) bool) error
+}
+
+// Queuer is a Disk that carries out many writes at once; [lsvd.Device] is one.
+type Queuer interface {
+	Queue(p []byte, off int64, w lsvd.Waiter) bool
+	Commit()
 }
 
 // Export is a disk under a name; clients that give no name get the one named "".

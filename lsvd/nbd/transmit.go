@@ -18,6 +18,7 @@ type request struct {
 	n      uint32
 	data   *buffer // of a write; of a read, once it is done
 	busy   int64   // bytes taken of the budget
+	link   *link   // of a write that is queued
 }
 
 var requests = sync.Pool{New: func() any { return new(request) }}
@@ -46,10 +47,7 @@ func (x *session) handle(ctx context.Context, w *replies, q *request) {
 	data, status, err := x.do(ctx, q)
 	switch {
 	case err != nil:
-		if code(err) == nbdEIO {
-			x.s.logger.Error("request failed", "export", x.export.Name, "type", q.typ, "offset", q.off, "length", q.n, "err", err)
-		}
-		h = x.failure(h, q, code(err))
+		h = x.failed(h, q, err)
 	case q.typ == cmdBlockStatus:
 		h = append(appendChunk(h, q, chunkBlockStatus, len(status)), status...)
 	case q.typ == cmdRead && x.structured && data == nil:
@@ -62,6 +60,14 @@ func (x *session) handle(ctx context.Context, w *replies, q *request) {
 	}
 	w.add(q, h, data)
 	requests.Put(q)
+}
+
+// failed appends the reply to a request that failed.
+func (x *session) failed(h []byte, q *request, err error) []byte {
+	if code(err) == nbdEIO {
+		x.s.logger.Error("request failed", "export", x.export.Name, "type", q.typ, "offset", q.off, "length", q.n, "err", err)
+	}
+	return x.failure(h, q, code(err))
 }
 
 func (x *session) failure(h []byte, q *request, code uint32) []byte {

@@ -1,6 +1,7 @@
 package vfs
 
 import (
+	"bytes"
 	"io"
 	"math/rand/v2"
 	"slices"
@@ -26,11 +27,71 @@ type Sim struct {
 	FailSync func(name string) error
 }
 
+// simFile is a file and what a power loss can make of it.
 type simFile struct {
-	durable []byte
-	view    []byte
-	dirty   map[int]bool // pieces whose view may differ from durable
-	named   bool         // the name survives a power loss
+	chunks [][]byte // the content; nil reads as zeros
+	size   int64
+	synced int64          // the size that survives
+	before map[int][]byte // pieces below synced that were written since: what they were
+	named  bool           // the name survives a power loss
+}
+
+// chunk is the unit in which a file takes memory: log files are mostly zeros.
+const chunk = 64 << 10
+
+var zeros [chunk]byte
+
+// read fills p, which lies within the file.
+func (f *simFile) read(p []byte, off int64) {
+	for len(p) > 0 {
+		n := min(len(p), int(chunk-off%chunk))
+		if c := f.chunks[off/chunk]; c != nil {
+			copy(p[:n], c[off%chunk:])
+		} else {
+			clear(p[:n])
+		}
+		p, off = p[n:], off+int64(n)
+	}
+}
+
+// write changes the content, and the size if it has to.
+func (f *simFile) write(p []byte, off int64) {
+	f.resize(max(f.size, off+int64(len(p))))
+	for len(p) > 0 {
+		n := min(len(p), int(chunk-off%chunk))
+		c := &f.chunks[off/chunk]
+		if *c == nil && !bytes.Equal(p[:n], zeros[:n]) {
+			*c = make([]byte, chunk)
+		}
+		if *c != nil {
+			copy((*c)[off%chunk:], p[:n])
+		}
+		p, off = p[n:], off+int64(n)
+	}
+}
+
+func (f *simFile) resize(size int64) {
+	f.size = size
+	for int64(len(f.chunks))*chunk < size {
+		f.chunks = append(f.chunks, nil)
+	}
+}
+
+// save keeps what n bytes from off are, for they will be written.
+func (f *simFile) save(off, n int64) {
+	for i := off / piece; i*piece < min(off+n, f.synced); i++ {
+		if f.before[int(i)] == nil {
+			b := make([]byte, min(piece, f.synced-i*piece))
+			f.read(b, i*piece)
+			f.before[int(i)] = b
+		}
+	}
+}
+
+// sync makes the content what survives.
+func (f *simFile) sync() {
+	f.synced = f.size
+	clear(f.before)
 }
 
 // NewSim returns an empty simulated directory.
@@ -66,24 +127,34 @@ func (s *Sim) PowerLoss(rng *rand.Rand) {
 			continue
 		}
 		f.named = true
-		pieces := make([]int, 0, len(f.dirty))
-		for p := range f.dirty {
+		pieces := make([]int, 0, len(f.before))
+		for p := range f.before {
 			pieces = append(pieces, p)
 		}
 		slices.Sort(pieces)
-		for _, p := range pieces {
-			lo, hi := p*piece, min((p+1)*piece, len(f.view))
-			f.durable = grow(f.durable, hi)
-			switch {
-			case survives():
-				copy(f.durable[lo:hi], f.view[lo:hi])
-			case rng.IntN(4) == 0:
-				cut := lo + rng.IntN(hi-lo+1)
-				copy(f.durable[lo:cut], f.view[lo:cut])
+		for p := f.synced / piece; p*piece < f.size; p++ {
+			if f.before[int(p)] == nil {
+				pieces = append(pieces, int(p))
 			}
 		}
-		f.view = slices.Clone(f.durable)
-		clear(f.dirty)
+		for _, p := range pieces {
+			lo := int64(p) * piece
+			n := min(piece, f.size-lo)
+			was := make([]byte, n) // zeros where the file was shorter
+			copy(was, f.before[p])
+			if f.before[p] == nil && lo < f.synced { // the end of what was synced
+				f.read(was[:f.synced-lo], lo)
+			}
+			switch {
+			case survives():
+			case rng.IntN(4) == 0:
+				cut := rng.Int64N(n + 1)
+				f.write(was[cut:], lo+cut)
+			default:
+				f.write(was, lo)
+			}
+		}
+		f.sync()
 	}
 }
 
@@ -96,17 +167,23 @@ func (s *Sim) Wipe() {
 	clear(s.gone)
 }
 
-// Flip inverts one bit of a file, durably, and reports whether it exists.
+// Flip inverts one bit of a file, in what survives too, and reports whether
+// it exists.
 func (s *Sim) Flip(name string, bit int64) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	f := s.files[name]
-	if f == nil || bit/8 >= int64(len(f.view)) {
+	off := bit / 8
+	if f == nil || off >= f.size {
 		return false
 	}
-	f.view[bit/8] ^= 1 << (bit % 8)
-	f.durable = grow(f.durable, len(f.view))
-	f.durable[bit/8] ^= 1 << (bit % 8)
+	b := make([]byte, 1)
+	f.read(b, off)
+	b[0] ^= 1 << (bit % 8)
+	f.write(b, off)
+	if was := f.before[int(off/piece)]; off%piece < int64(len(was)) {
+		was[off%piece] ^= 1 << (bit % 8)
+	}
 	return true
 }
 
@@ -119,7 +196,7 @@ func (s *Sim) Open(name string, create bool) (File, error) {
 		if !create {
 			return nil, errs.New(errs.NotFound, "file %s does not exist", name)
 		}
-		f = &simFile{dirty: map[int]bool{}}
+		f = &simFile{before: map[int][]byte{}}
 		s.files[name] = f
 	}
 	return &simHandle{s: s, f: f, name: name, life: s.life}, nil
@@ -205,14 +282,12 @@ func (h *simHandle) ReadAt(p []byte, off int64) (int, error) {
 		return 0, err
 	}
 	defer h.s.mu.Unlock()
-	if off >= int64(len(h.f.view)) {
-		return 0, io.EOF
+	n := min(int64(len(p)), max(h.f.size-off, 0))
+	h.f.read(p[:n], off)
+	if n < int64(len(p)) {
+		return int(n), io.EOF
 	}
-	n := copy(p, h.f.view[off:])
-	if n < len(p) {
-		return n, io.EOF
-	}
-	return n, nil
+	return int(n), nil
 }
 
 func (h *simHandle) WriteAt(p []byte, off int64) (int, error) {
@@ -223,11 +298,8 @@ func (h *simHandle) WriteAt(p []byte, off int64) (int, error) {
 	if len(p) == 0 {
 		return 0, nil
 	}
-	h.f.view = grow(h.f.view, int(off)+len(p))
-	copy(h.f.view[off:], p)
-	for i := int(off) / piece; i <= (int(off)+len(p)-1)/piece; i++ {
-		h.f.dirty[i] = true
-	}
+	h.f.save(off, int64(len(p)))
+	h.f.write(p, off)
 	return len(p), nil
 }
 
@@ -242,12 +314,19 @@ func (h *simHandle) WriteVec(parts [][]byte, off int64) error {
 	return nil
 }
 
+func (h *simHandle) ReadDirect(p []byte, off int64) (int, error) { return h.ReadAt(p, off) }
+
+func (h *simHandle) WriteDirect(parts [][]byte, off int64) error {
+	return h.WriteVec(parts, off)
+}
+
 func (h *simHandle) Allocate(size int64) error {
-	n, err := h.Size()
-	if err == nil && n < size {
-		_, err = h.WriteAt(make([]byte, size-n), n)
+	if err := h.enter(); err != nil {
+		return err
 	}
-	return err
+	defer h.s.mu.Unlock()
+	h.f.resize(max(h.f.size, size))
+	return nil
 }
 
 func (h *simHandle) Writeback(int64, int64) {}
@@ -262,12 +341,7 @@ func (h *simHandle) Sync() error {
 			return err
 		}
 	}
-	h.f.durable = grow(h.f.durable, len(h.f.view))
-	for p := range h.f.dirty {
-		lo, hi := p*piece, min((p+1)*piece, len(h.f.view))
-		copy(h.f.durable[lo:hi], h.f.view[lo:hi])
-	}
-	clear(h.f.dirty)
+	h.f.sync()
 	return nil
 }
 
@@ -276,17 +350,10 @@ func (h *simHandle) Size() (int64, error) {
 		return 0, err
 	}
 	defer h.s.mu.Unlock()
-	return int64(len(h.f.view)), nil
+	return h.f.size, nil
 }
 
 func (h *simHandle) Close() error { return nil }
-
-func grow(b []byte, n int) []byte {
-	if len(b) >= n {
-		return b
-	}
-	return append(b, make([]byte, n-len(b))...)
-}
 
 func sorted(m map[string]*simFile) []string {
 	names := make([]string, 0, len(m))

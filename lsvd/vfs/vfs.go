@@ -13,6 +13,8 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"sync"
+	"sync/atomic"
 
 	"golang.org/x/sys/unix"
 
@@ -45,6 +47,12 @@ type File interface {
 	Size() (int64, error)
 	// WriteVec writes the parts one after the other from off.
 	WriteVec(parts [][]byte, off int64) error
+	// WriteDirect is WriteVec, past the page cache if off, the parts and their
+	// addresses are multiples of 512 and the file system can.
+	WriteDirect(parts [][]byte, off int64) error
+	// ReadDirect is ReadAt, past the page cache if off, len(p) and its address
+	// are multiples of 4096, the file system can, and not all is there.
+	ReadDirect(p []byte, off int64) (int, error)
 	// Allocate gives the file its size and space, quickly: what it adds reads
 	// as zeros.
 	Allocate(size int64) error
@@ -85,7 +93,7 @@ func (d *Dir) Open(name string, create bool) (File, error) {
 	if err != nil {
 		return nil, errs.Wrap(err, "open log file")
 	}
-	return &osFile{f}, nil
+	return &osFile{File: f}, nil
 }
 
 // List implements [FS].
@@ -135,7 +143,12 @@ func (d *Dir) Lock() (io.Closer, error) {
 	return f, nil
 }
 
-type osFile struct{ *os.File }
+// osFile is a file of the operating system.
+type osFile struct {
+	*os.File
+	direct  atomic.Int32 // descriptor for direct I/O; 0: not tried yet, -1: none
+	opening sync.Mutex
+}
 
 // Sync flushes data and only what metadata is needed to read it.
 func (f *osFile) Sync() error {

@@ -96,3 +96,51 @@ func TestPowerLossKeepsWhatWasSynced(t *testing.T) {
 		t.Fatalf("not every outcome was seen: %v", outcomes)
 	}
 }
+
+// TestWriteDirect writes past the page cache what is aligned and what is not,
+// over what is cached, and reads it through the cache and past it.
+func TestWriteDirect(t *testing.T) {
+	dir, err := vfs.OpenDir(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, fs := range map[string]vfs.FS{"dir": dir, "sim": vfs.NewSim()} {
+		f, err := fs.Open("a", true)
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := bytes.Repeat([]byte{9}, 256<<10)
+		if _, err := f.WriteAt(want, 0); err != nil {
+			t.Fatal(err)
+		}
+		buf := make([]byte, 128<<10) // aligned: it is large
+		for i := range buf {
+			buf[i] = byte(i >> 9)
+		}
+		for _, off := range []int64{4096, 100, 8192, 512} {
+			parts := [][]byte{buf[:512], buf[4096:12288], buf[off : off+1024]}
+			if err := f.WriteDirect(parts, off); err != nil {
+				t.Fatal(err)
+			}
+			copy(want[off:], slices.Concat(parts...))
+			got := make([]byte, len(want))
+			if _, err := f.ReadAt(got, 0); err != nil || !bytes.Equal(got, want) {
+				t.Fatalf("%s, offset %d: read something else: %v", name, off, err)
+			}
+		}
+		buf = make([]byte, 64<<10+1)
+		for _, at := range []struct{ off, from, to int }{{0, 0, 64 << 10}, {4096, 4096, 12288}, {4096, 1, 4097}, {100, 0, 4096}, {len(want) - 4096, 0, 8192}} {
+			p := buf[at.from:at.to]
+			end := min(at.off+len(p), len(want))
+			if n, err := f.ReadDirect(p, int64(at.off)); n != end-at.off || (err != nil) != (n < len(p)) || !bytes.Equal(p[:n], want[at.off:end]) {
+				t.Fatalf("%s: direct read of %d bytes from %d gave %d, %v, or something else", name, len(p), at.off, n, err)
+			}
+		}
+		if err := f.Sync(); err != nil {
+			t.Fatal(err)
+		}
+		if err := f.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}

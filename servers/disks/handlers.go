@@ -93,13 +93,7 @@ func (s *server) Resize(ctx context.Context, req *api.ResizeRequest) error {
 }
 
 func (s *server) Collect(ctx context.Context, req *api.CollectRequest) (*api.CollectResponse, error) {
-	var n int
-	err := s.engine.With(req.Volume, req.Store, func(d *host.Disk) (err error) {
-		if err = d.Drain(ctx); err == nil {
-			n, err = d.GC(ctx, req.Ratio)
-		}
-		return err
-	})
+	n, err := s.engine.Collect(ctx, req.Volume, req.Store, req.Ratio)
 	if err != nil {
 		return nil, err
 	}

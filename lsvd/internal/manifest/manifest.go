@@ -25,6 +25,7 @@
 //	     v number of segments, then each: v number - number before,
 //	         reference, v size, v blocks, u64 first, u64 last,
 //	         v live blocks: those that the checkpoint maps (not in version 1)
+//	     u8 1 if there is a boot list, then its reference (from version 3 on)
 //	     CRC-32C of all before u32
 //
 // Uncounted tells that live blocks are not known: of a manifest that began as
@@ -42,7 +43,7 @@ import (
 )
 
 // Version is the version of the manifest format.
-const Version = 2
+const Version = 3
 
 const (
 	magic         = "LSVDMNFT"
@@ -91,6 +92,7 @@ type Manifest struct {
 	Root        *Root
 	Maps        []name.Ref // checkpoints with pages of the map, Root's among them
 	Segments    []Segment  // by Num
+	Boot        *name.Ref  // the boot list, if there is one: only a hint
 }
 
 // Clone returns a deep copy.
@@ -101,6 +103,10 @@ func (m *Manifest) Clone() *Manifest {
 	if m.Root != nil {
 		r := *m.Root
 		c.Root = &r
+	}
+	if m.Boot != nil {
+		r := *m.Boot
+		c.Boot = &r
 	}
 	return &c
 }
@@ -142,7 +148,7 @@ func (v *volumes) take(r *wire.Reader) (ref name.Ref, ok bool) {
 	ref.Kind = name.Kind(r.U8())
 	ref.Epoch = r.U64()
 	ref.Num = r.U64()
-	if i >= uint64(len(v.list)) || ref.Kind < name.Data || ref.Kind > name.Map {
+	if i >= uint64(len(v.list)) || ref.Kind < name.Data || ref.Kind > name.Boot {
 		return ref, false
 	}
 	ref.Volume = v.list[i]
@@ -195,10 +201,29 @@ func (m *Manifest) Encode() []byte {
 		rest.U64(s.Last)
 		rest.Uvarint(s.Live)
 	}
+	if m.Boot == nil {
+		rest.U8(0)
+	} else {
+		rest.U8(1)
+		vols.put(&rest, *m.Boot)
+	}
 	vols.encode(&w)
 	w.Bytes(rest.B)
 	w.U32(wire.CRC(w.B))
 	return w.B
+}
+
+// HeadSize is how many bytes of a manifest Claim needs.
+const HeadSize = 128
+
+// Claim reads the epoch and the owner from the first bytes of a manifest. They
+// have no checksum of their own: what they say is to be confirmed by Decode.
+func Claim(b []byte) (epoch uint64, owner [16]byte, ok bool) {
+	if len(b) < HeadSize || string(b[:8]) != magic {
+		return 0, owner, false
+	}
+	r := wire.Reader{B: b[40:48]}
+	return r.U64(), [16]byte(b[112:128]), true
 }
 
 // Decode reads a manifest.
@@ -254,11 +279,18 @@ func Decode(b []byte) (*Manifest, error) {
 		if version > 1 {
 			s.Live = r.Uvarint()
 		}
-		if r.Err() == nil && (!ok || ref.Kind == name.Map || s.Num < last || i > 0 && gap == 0 || s.Num >= m.NextSegment || s.Size < 0 || s.First > s.Last || s.Last > m.Durable || s.Live > s.Blocks) {
+		if r.Err() == nil && (!ok || ref.Kind > name.GC || s.Num < last || i > 0 && gap == 0 || s.Num >= m.NextSegment || s.Size < 0 || s.First > s.Last || s.Last > m.Durable || s.Live > s.Blocks) {
 			return nil, wire.Corrupt("manifest has an impossible segment")
 		}
 		last = s.Num
 		m.Segments[i] = s
+	}
+	if version > 2 && r.U8() == 1 {
+		ref, ok := vols.take(&r)
+		if r.Err() == nil && (!ok || ref.Kind != name.Boot) {
+			return nil, wire.Corrupt("manifest has an impossible boot list")
+		}
+		m.Boot = &ref
 	}
 	if err := r.End(); err != nil {
 		return nil, err

@@ -25,6 +25,7 @@ func sample() *Manifest {
 			{Num: 1, Ref: name.Ref{Volume: two, Kind: name.Data, Epoch: 1, Num: 1}, Size: 10, Blocks: 1, First: 1, Last: 4, Live: 1},
 			{Num: 76, Ref: name.Ref{Volume: one, Kind: name.GC, Epoch: 3, Num: 2}, Size: 1 << 40, Blocks: 9, First: 2, Last: 600},
 		},
+		Boot: &name.Ref{Volume: two, Kind: name.Boot, Epoch: 1, Num: 3},
 	}
 }
 
@@ -41,6 +42,19 @@ func TestManifest(t *testing.T) {
 				t.Errorf("bit %d flipped unnoticed", bit)
 			}
 			b[bit/8] ^= 1 << (bit % 8)
+		}
+	}
+}
+
+func TestClaim(t *testing.T) {
+	m := sample()
+	b := m.Encode()
+	if epoch, owner, ok := Claim(b[:HeadSize]); !ok || epoch != m.Epoch || owner != m.Owner {
+		t.Errorf("%d %x %v", epoch, owner, ok)
+	}
+	for _, b := range [][]byte{nil, b[:HeadSize-1], make([]byte, HeadSize)} {
+		if _, _, ok := Claim(b); ok {
+			t.Errorf("%q has a claim", b)
 		}
 	}
 }

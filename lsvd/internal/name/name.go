@@ -6,6 +6,7 @@
 //	objects/<id>/data/<epoch>-<number>       segments of cuts, or the fence
 //	objects/<id>/gc/<epoch>-<number>         segments written by GC
 //	objects/<id>/map/<epoch>-<number>        checkpoints of the map
+//	objects/<id>/boot/<epoch>-<number>       boot lists
 //
 // Epoch and number are 16 hexadecimal digits.
 package name
@@ -51,6 +52,7 @@ const (
 	Data Kind = 1 // segment of a cut, part of the chain
 	GC   Kind = 2 // segment of moved data
 	Map  Kind = 3 // checkpoint of the map
+	Boot Kind = 4 // what is read first after the volume was opened
 )
 
 func (k Kind) String() string {
@@ -61,6 +63,8 @@ func (k Kind) String() string {
 		return "gc"
 	case Map:
 		return "map"
+	case Boot:
+		return "boot"
 	}
 	return fmt.Sprintf("kind%d", uint8(k))
 }
@@ -91,7 +95,7 @@ func ParseKey(key string) (r Ref, ok bool) {
 		return r, false
 	}
 	r.Volume = v
-	for k := Data; k <= Map; k++ {
+	for k := Data; k <= Boot; k++ {
 		if k.String() == parts[2] {
 			r.Kind = k
 		}

@@ -16,7 +16,7 @@
 //	 32  epoch u64          codec u8: 0 none, 1 zstd
 //	 40  number u64         CRC-32C u32 of the stored bytes
 //	 48  first seq u64
-//	 56  last seq u64     flags: 1 encrypted, 2 fence
+//	 56  last seq u64     flags: 1 encrypted, 2 fence, 4 the next segment is of the same cut
 //	 64  salt [16]
 //	 80  index length u32
 //	 84  CRC-32C of the index u32
@@ -32,7 +32,7 @@
 // key HKDF-SHA-256(disk key, salt, trailer bytes 0..64), with the frame's
 // number as nonce (the index has 2^32-1); CRCs are of the encrypted bytes.
 //
-// Version 1 had SHA-256 of all before the trailer at 104, which cost more CPU
+// Version 2 had no cuts of several segments. Version 1 had SHA-256 of all before the trailer at 104, which cost more CPU
 // than everything else that becomes of a written block.
 //
 // A fence is a trailer alone. It ends the chain of an epoch: see package lsvd.
@@ -59,7 +59,7 @@ import (
 
 // Version is the version of the segment format that is written; all from 1 on
 // are read.
-const Version = 2
+const Version = 3
 
 // Sizes of the format.
 const (
@@ -67,6 +67,8 @@ const (
 	FrameBlocks = 16
 	FrameSize   = FrameBlocks * Block
 	TrailerSize = 140
+	TagSize     = 16 // what encryption adds to a frame
+	LeastFrame  = 6  // bytes that the index has of a frame, at least
 	// MaxBlocks bounds the data of a segment.
 	MaxBlocks = 1 << 20
 )
@@ -75,6 +77,7 @@ const (
 	magic         = "LSVDSEGM"
 	flagEncrypted = 1
 	flagFence     = 2
+	flagMore      = 4
 	indexNonce    = 1<<32 - 1
 	codecNone     = 0
 	codecZstd     = 1
@@ -93,6 +96,7 @@ type Head struct {
 	name.Ref
 	First, Last uint64 // of a cut: all sequence numbers in it
 	Plain       bool   // for Build: compress nothing but zeros
+	More        bool   // of a cut that goes on in the next segment of the chain
 }
 
 type frame struct {
@@ -172,6 +176,9 @@ func Build(h Head, key []byte, random io.Reader, entries []Entry, read func(i in
 	var flags uint8
 	var salt [16]byte
 	var aead cipher.AEAD
+	if h.More {
+		flags |= flagMore
+	}
 	if key != nil {
 		flags |= flagEncrypted
 		if _, err := io.ReadFull(random, salt[:]); err != nil {
@@ -320,6 +327,7 @@ func Open(ref name.Ref, key []byte, size int64, tail []byte) (*Index, int64, err
 		x.Fence = true
 		return x, 0, nil
 	}
+	x.More = flags&flagMore != 0
 	need := int64(indexLen) + TrailerSize
 	if need > int64(len(tail)) {
 		return nil, need, nil

@@ -31,6 +31,26 @@
 // promised has found damage, not the end of what a power loss has left. Damage
 // after the last promise looks like a power loss.
 //
+// A file that is full ends with an index: the heads of its records once more,
+//
+//	index: per record                    trailer
+//	 0  number of extents u32             0  "LSVDLIDX"
+//	 4  unsynced u32                      8  length of what is before it u32
+//	 8  extents, 24 bytes each           12  number of records u32
+//	    a CRC-32C u32 per block          16  volume [16]
+//	                                     32  epoch u64
+//	                                     40  generation u64
+//	                                     48  last seq u64
+//	                                     56  the most that was known to be durable u64
+//	                                     64  end of the last record u64
+//	                                     72  CRC-32C u32, 0 u32
+//
+// What is promised cannot be torn, so a file that is promised as a whole is
+// replayed from its index, and its blocks are checked when they are read; all
+// others are read whole, with or without an index. Who finds a damaged block
+// makes the index void. So that little is not promised, full files are synced
+// even if nobody asks. A file without an index that holds is as good as one.
+//
 // An epoch's files say in prev what they continue: all records of prev epoch
 // up to prev seq, and no others, come before them.
 package wal
@@ -170,7 +190,21 @@ func appendHead(buf []byte, h *Header, seq, synced uint64, extents []Extent) []b
 	w.U64(h.Generation)
 	w.U64(seq)
 	w.U32(0) // the CRC, below
-	w.U32(uint32(min(seq-1-synced, 1<<32-1)))
+	w.U32(unsynced(seq, synced))
+	appendExtents(&w, extents)
+	rec := w.B[start:]
+	binary.LittleEndian.PutUint32(rec[56:], wire.CRC(rec[:56], rec[60:]))
+	w.Bytes(padding[:roundUp(head)-head])
+	return w.B
+}
+
+var padding [align]byte
+
+// unsynced is how many numbers before seq are not known to be durable.
+func unsynced(seq, synced uint64) uint32 { return uint32(min(seq-1-synced, 1<<32-1)) }
+
+// appendExtents appends extents and then the CRCs of their blocks.
+func appendExtents(w *wire.Writer, extents []Extent) {
 	for i := range extents {
 		e := &extents[i]
 		w.U64(uint64(e.Kind))
@@ -182,13 +216,42 @@ func appendHead(buf []byte, h *Header, seq, synced uint64, extents []Extent) []b
 			w.U32(c)
 		}
 	}
-	rec := w.B[start:]
-	binary.LittleEndian.PutUint32(rec[56:], wire.CRC(rec[:56], rec[60:]))
-	w.Bytes(padding[:roundUp(head)-head])
-	return w.B
 }
 
-var padding [align]byte
+// takeExtents appends the n extents of a record to those given, and tells how
+// many blocks of data they have.
+func takeExtents(r *wire.Reader, extents []Extent, n int) ([]Extent, int, error) {
+	if n < 1 || n > MaxExtents {
+		return nil, 0, wire.Corrupt("record of %d extents", n)
+	}
+	blocks := uint64(0)
+	for range n {
+		kind := r.U64()
+		e := Extent{Kind: Kind(kind), LBA: r.U64(), Blocks: r.U64()}
+		switch {
+		case r.Err() != nil:
+			return nil, 0, r.Err()
+		case kind < uint64(Data) || kind > uint64(Trim) || e.Blocks == 0 || e.LBA+e.Blocks < e.LBA || e.Kind == Data && e.Blocks > MaxData/Block:
+			return nil, 0, wire.Corrupt("record has an impossible extent")
+		case e.Kind == Data:
+			blocks += e.Blocks
+		}
+		extents = append(extents, e)
+	}
+	if blocks > MaxData/Block {
+		return nil, 0, wire.Corrupt("record has %d blocks of data", blocks)
+	}
+	return extents, int(blocks), nil
+}
+
+// takeCRCs appends the CRCs of n blocks to those given.
+func takeCRCs(r *wire.Reader, crcs []uint32, n int) ([]uint32, error) {
+	b := r.Bytes(4 * n)
+	for ; len(b) > 0; b = b[4:] {
+		crcs = append(crcs, binary.LittleEndian.Uint32(b))
+	}
+	return crcs, r.Err()
+}
 
 // headInfo is the fixed part of a record.
 type headInfo struct {
@@ -233,28 +296,16 @@ func decodeHead(b []byte, i headInfo) ([]Extent, []uint32, error) {
 		return nil, nil, wire.Corrupt("record head is damaged")
 	}
 	r := wire.Reader{B: b[recordHead:]}
-	extents := make([]Extent, i.count)
-	blocks := uint64(0)
-	for k := range extents {
-		kind := r.U64()
-		e := Extent{Kind: Kind(kind), LBA: r.U64(), Blocks: r.U64()}
-		if kind < uint64(Data) || kind > uint64(Trim) || e.Blocks == 0 || e.LBA+e.Blocks < e.LBA {
-			return nil, nil, wire.Corrupt("record has an impossible extent")
-		}
-		if e.Kind == Data {
-			if e.Blocks > MaxData/Block {
-				return nil, nil, wire.Corrupt("record has an impossible extent")
-			}
-			blocks += e.Blocks
-		}
-		extents[k] = e
+	extents, blocks, err := takeExtents(&r, make([]Extent, 0, i.count), i.count)
+	if err != nil {
+		return nil, nil, err
 	}
-	if blocks != uint64(i.data/Block) {
+	if blocks != i.data/Block {
 		return nil, nil, wire.Corrupt("record has %d blocks of data for %d", i.data/Block, blocks)
 	}
-	crcs := make([]uint32, blocks)
-	for k := range crcs {
-		crcs[k] = r.U32()
+	crcs, err := takeCRCs(&r, make([]uint32, 0, blocks), blocks)
+	if err != nil {
+		return nil, nil, err
 	}
 	return extents, crcs, r.End()
 }

@@ -1,10 +1,10 @@
 package wal
 
 import (
-	"context"
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 
 	"miren.dev/runtime/lsvd/internal/name"
 	"miren.dev/runtime/lsvd/vfs"
@@ -19,6 +19,9 @@ type File struct {
 	last    uint64 // seq of the last extent in it; 0: none
 	dirty   bool   // written since the last sync
 	durable bool   // its header survives a power loss
+
+	indexed atomic.Bool // it has an index, see distrust
+	hurt    atomic.Bool // a block of it is damaged
 }
 
 // Config says what log to write.
@@ -32,7 +35,7 @@ type Config struct {
 }
 
 // Log writes the log of one epoch. Append is for one caller at a time; Sync,
-// Release and Ahead may be called beside it.
+// SyncAhead, Advance, Release and Ahead may be called beside it.
 //
 // Lock order: sync before mu.
 type Log struct {
@@ -52,26 +55,27 @@ type Log struct {
 	free    []*File
 	later   []*File // free once the epochs before this one are in the store
 	used    map[string]bool
-	unnamed bool // names were made since the directory was synced
-	head    []byte
+	unnamed bool    // names were made since the directory was synced
+	index   indexer // of cur
+	head    []byte  // begins with what the last page of cur has, see page.go
+	pad     []byte
 	parts   [][]byte
 	failed  error
+	asked   rhythm
+	syncing uint64        // the sync under way makes durable up to this; 0: none is
+	joined  []func(error) // are told when it ends; read by who holds sync
 
-	kick chan struct{} // for Ahead; has room for one
+	early, earlyAt int64 // what Begin begins, of cur; for the caller of Append only
+
+	kick   chan struct{} // for Ahead; has room for one
+	filled chan struct{} // the same, when a file is full
 }
 
-const (
-	// aheadFiles is how many files are kept ready to be written, so that
-	// nobody waits for one to be made.
-	aheadFiles = 2
-	// writeback begins when so much was written: later flushes find little.
-	writeback = 2 << 20
-)
-
-// Start begins the epoch of cfg on top of the files found. It makes what was
-// recovered durable first, and the first header of the epoch last.
+// Start begins the epoch of cfg on top of the files found, of which Replay was
+// called. It makes what was recovered durable first, if that is not promised,
+// and the first header of the epoch last.
 func Start(cfg Config, found *Found) (*Log, error) {
-	l := &Log{cfg: cfg, seq: cfg.PrevSeq, synced: cfg.PrevSeq, used: found.used, free: found.other, kick: make(chan struct{}, 1)}
+	l := &Log{cfg: cfg, seq: cfg.PrevSeq, synced: cfg.PrevSeq, used: found.used, free: found.other, kick: make(chan struct{}, 1), filled: make(chan struct{}, 1)}
 	for _, f := range found.files {
 		l.gen = max(l.gen, f.header.Generation)
 		f.durable = false // as a link of this epoch it counts for nothing
@@ -79,11 +83,15 @@ func Start(cfg Config, found *Found) (*Log, error) {
 			l.later = append(l.later, f) // its header may be a link of the history
 			continue
 		}
-		if err := f.f.Sync(); err != nil {
-			return nil, errs.Wrap(err, "sync recovered log")
+		if f.last > found.promised {
+			if err := f.f.Sync(); err != nil {
+				return nil, errs.Wrap(err, "sync recovered log")
+			}
+			l.unnamed = true // maybe
 		}
 		l.full = append(l.full, f)
 	}
+	l.head, l.pad = pages()
 	if err := l.rotate(); err != nil {
 		return nil, err
 	}
@@ -98,6 +106,12 @@ func Start(cfg Config, found *Found) (*Log, error) {
 // that took all of them would make the log seem lost. The caller holds mu or
 // is alone.
 func (l *Log) rotate() error {
+	if l.cur != nil {
+		if err := l.cur.seal(l.index.finish(&l.cur.header, l.seq, l.off), l.cfg.FileSize); err != nil {
+			return errs.Wrap(err, "write log file index")
+		}
+		l.touch(l.cur)
+	}
 	var f *File
 	if n := len(l.free); n > 0 {
 		f, l.free = l.free[n-1], l.free[:n-1]
@@ -112,6 +126,8 @@ func (l *Log) rotate() error {
 	}
 	l.gen++
 	f.last, f.durable = 0, false
+	f.indexed.Store(false)
+	f.hurt.Store(false)
 	f.header = Header{Volume: l.cfg.Volume, Epoch: l.cfg.Epoch, Generation: l.gen, First: l.seq + 1, PrevEpoch: l.cfg.PrevEpoch, PrevSeq: l.cfg.PrevSeq}
 	if _, err := f.f.WriteAt(EncodeHeader(f.header), 0); err != nil {
 		return errs.Wrap(err, "write log file header")
@@ -120,7 +136,14 @@ func (l *Log) rotate() error {
 		l.full = append(l.full, l.cur)
 	}
 	l.cur, l.off, l.begun = f, headerSize, headerSize
+	l.head, l.early = l.head[:0], 0
 	l.touch(f)
+	if len(l.dirty) > lagFiles {
+		select {
+		case l.filled <- struct{}{}:
+		default:
+		}
+	}
 	return nil
 }
 
@@ -132,13 +155,6 @@ func (l *Log) touch(f *File) {
 	}
 }
 
-func (l *Log) wake() {
-	select {
-	case l.kick <- struct{}{}:
-	default:
-	}
-}
-
 // whole makes f have its full size.
 func (l *Log) whole(f *File) error {
 	size, err := f.f.Size()
@@ -146,66 +162,6 @@ func (l *Log) whole(f *File) error {
 		err = prewrite(f.f, l.cfg.FileSize)
 	}
 	return errs.Wrap(err, "prepare log file")
-}
-
-// Ahead makes files before they are needed and begins to write to the disk
-// what was appended, until ctx ends. Without it, Append does the former.
-func (l *Log) Ahead(ctx context.Context) {
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-l.kick:
-		}
-		l.mu.Lock()
-		f, off, n := l.cur, l.begun, (l.off-l.begun)&^4095
-		if n >= writeback && f.dirty {
-			l.begun += n
-		} else {
-			n = 0
-		}
-		l.mu.Unlock()
-		if n > 0 {
-			f.f.Writeback(off, n)
-		}
-		l.mu.Lock()
-		early := l.off <= l.cfg.FileSize/2
-		l.mu.Unlock()
-		if early {
-			continue
-		}
-		if err := l.fill(); err != nil {
-			return // Append meets the same and says so
-		}
-	}
-}
-
-// fill makes files until there are enough.
-func (l *Log) fill() error {
-	for {
-		l.mu.Lock()
-		enough := len(l.free) >= aheadFiles || l.failed != nil
-		var name string
-		if !enough {
-			name = l.unused()
-			l.used[name] = true
-		}
-		l.mu.Unlock()
-		if enough {
-			return nil
-		}
-		f, err := l.make(name)
-		if err != nil {
-			return err
-		}
-		l.mu.Lock()
-		if l.failed != nil { // closed meanwhile
-			f.f.Close()
-		} else {
-			l.free = append(l.free, f)
-		}
-		l.mu.Unlock()
-	}
 }
 
 // unused returns a name that no file has. The caller holds mu or is alone.
@@ -234,33 +190,6 @@ func (l *Log) create() (*File, error) {
 	return &File{f: f, name: n}, nil
 }
 
-// make makes a file of full size, so that later syncs move data only.
-func (l *Log) make(n string) (*File, error) {
-	f, err := l.cfg.FS.Open(n, true)
-	if err != nil {
-		return nil, err
-	}
-	if err = prewrite(f, l.cfg.FileSize); err == nil {
-		err = l.cfg.FS.SyncDir()
-	}
-	if err != nil {
-		f.Close()
-		return nil, errs.Wrap(err, "make log file")
-	}
-	return &File{f: f, name: n}, nil
-}
-
-var zeros [1 << 20]byte
-
-func prewrite(f vfs.File, size int64) error {
-	for off := int64(0); off < size; off += int64(len(zeros)) {
-		if _, err := f.WriteAt(zeros[:min(int64(len(zeros)), size-off)], off); err != nil {
-			return err
-		}
-	}
-	return f.Sync()
-}
-
 // Append writes extents, whose CRCs are set, as one record, and appends their
 // chunks to out. They survive the process when it returns, and a power loss
 // after Sync. After an error the log is failed.
@@ -271,13 +200,15 @@ func (l *Log) Append(extents []Extent, out []Chunk) ([]Chunk, error) {
 		return out, l.failed
 	}
 	total, head, _ := recordSize(extents)
-	if l.off+int64(total) > l.cfg.FileSize {
+	if l.off+int64(total)+l.index.room(indexSize(extents)) > l.cfg.FileSize {
 		if err := l.rotate(); err != nil {
 			return out, l.fail(err)
 		}
 	}
 	l.touch(l.cur)
-	l.head = appendHead(l.head[:0], &l.cur.header, l.seq+1, l.synced, extents)
+	start := l.off - int64(len(l.head)) // of the page that the log ends in
+	l.head = appendHead(l.head, &l.cur.header, l.seq+1, l.synced, extents)
+	first, synced := l.seq+1, l.synced
 	l.parts = append(l.parts[:0], l.head)
 	at := l.off + int64(roundUp(head))
 	for i := range extents {
@@ -289,11 +220,16 @@ func (l *Log) Append(extents []Extent, out []Chunk) ([]Chunk, error) {
 			l.parts = append(l.parts, e.Data)
 		}
 	}
-	err := l.cur.f.WriteVec(l.parts, l.off)
-	clear(l.parts)
+	if rest := int(-at & (page - 1)); rest > 0 {
+		l.parts = append(l.parts, l.pad[:rest])
+	}
+	err := l.write(start, at-start)
 	if err != nil {
 		return out, l.fail(errs.Wrap(err, "write log"))
 	}
+	l.index.add(first, synced, len(extents), l.head[len(l.head)-roundUp(head):][recordHead:head])
+	l.lead(extents, int(at&(page-1)))
+	clear(l.parts)
 	l.cur.last = l.seq
 	l.off += int64(total)
 	if l.off-l.begun >= writeback || len(l.free) < aheadFiles && l.off > l.cfg.FileSize/2 {
@@ -302,51 +238,35 @@ func (l *Log) Append(extents []Extent, out []Chunk) ([]Chunk, error) {
 	return out, nil
 }
 
-// Sync makes everything appended before it durable. A log that failed to sync
-// stays failed: the kernel may have dropped the pages it could not write.
-// Those who wait while one syncs share the next one.
-func (l *Log) Sync() error {
-	l.mu.Lock()
-	want := l.seq
-	l.mu.Unlock()
-	return l.SyncTo(want)
-}
-
-// SyncTo syncs unless everything up to want is durable.
-func (l *Log) SyncTo(want uint64) error {
-	l.sync.Lock()
-	defer l.sync.Unlock()
-	l.mu.Lock()
-	if l.failed != nil || l.synced >= want {
-		defer l.mu.Unlock()
-		return l.failed
-	}
-	dirty, seq, unnamed := l.dirty, l.seq, l.unnamed
-	l.dirty, l.unnamed = nil, false
-	for _, f := range dirty {
+// syncFiles syncs the oldest of the dirty files, after which everything up to
+// seq is durable. The caller holds sync, which it gives back by done, and mu,
+// which is released.
+func (l *Log) syncFiles(files []*File, seq uint64) error {
+	unnamed := l.unnamed
+	l.dirty, l.unnamed, l.syncing = l.dirty[len(files):], false, seq
+	for _, f := range files {
 		f.dirty = false
 	}
 	l.mu.Unlock()
-	for _, f := range dirty {
-		if err := f.f.Sync(); err != nil {
-			l.mu.Lock()
-			defer l.mu.Unlock()
-			return l.fail(errs.Wrap(err, "sync log"))
+	var err error
+	for _, f := range files {
+		if err = f.f.Sync(); err != nil {
+			break
 		}
 	}
-	if unnamed {
-		if err := l.cfg.FS.SyncDir(); err != nil {
-			l.mu.Lock()
-			defer l.mu.Unlock()
-			return l.fail(errs.Wrap(err, "sync log"))
-		}
+	if err == nil && unnamed {
+		err = l.cfg.FS.SyncDir()
 	}
 	l.mu.Lock()
-	l.synced = seq
-	for _, f := range dirty {
+	defer l.mu.Unlock()
+	l.syncing = 0
+	if err != nil {
+		return l.fail(errs.Wrap(err, "sync log"))
+	}
+	l.synced = max(l.synced, seq)
+	for _, f := range files {
 		f.durable = true
 	}
-	l.mu.Unlock()
 	return nil
 }
 

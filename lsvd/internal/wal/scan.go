@@ -11,6 +11,7 @@ import (
 	"miren.dev/runtime/lsvd/internal/name"
 	"miren.dev/runtime/lsvd/internal/wire"
 	"miren.dev/runtime/lsvd/vfs"
+	"miren.dev/runtime/pkg/errs"
 )
 
 // filePrefix begins the names of log files.
@@ -21,6 +22,8 @@ type Found struct {
 	files []*File // with valid headers of this volume, by generation
 	other []*File // to be recycled: damaged, new, or of another volume
 	used  map[string]bool
+
+	promised uint64 // up to here Replay has found it to be durable
 }
 
 // Find opens the log files in fs.
@@ -67,6 +70,18 @@ func (f *Found) Close() {
 	}
 }
 
+// Size is the size of all files of the volume.
+func (f *Found) Size() (n int64, err error) {
+	for _, x := range f.files {
+		size, err := x.f.Size()
+		if err != nil {
+			return 0, err
+		}
+		n += size
+	}
+	return n, nil
+}
+
 // Has reports whether there are files of the epoch.
 func (f *Found) Has(epoch uint64) bool {
 	return slices.ContainsFunc(f.files, func(x *File) bool { return x.header.Epoch == epoch })
@@ -83,148 +98,30 @@ type Chunk struct {
 	crcs   []uint32
 }
 
-// Read fills p with the chunk's data from its block first on, and checks it.
+// Read fills p with the chunk's data from its block first on, and checks it. If
+// it is damaged, the next to open the log finds that.
 func (c *Chunk) Read(p []byte, first uint64) error {
 	if _, err := c.file.f.ReadAt(p, c.off+int64(first)*Block); err != nil {
 		return err
 	}
-	for i := 0; i < len(p)/Block; i++ {
-		if wire.CRC1(p[i*Block:(i+1)*Block]) != c.crcs[first+uint64(i)] {
-			return wire.Corrupt("log block of sequence %d is damaged", c.Seq)
-		}
+	if i := c.damaged(p, first); i >= 0 {
+		c.file.distrust()
+		return errs.New(errs.Corrupt, "the local log is damaged: block %d of the disk, sequence %d, in %s", c.LBA+first+uint64(i), c.Seq, c.file.name).
+			WithHint("open the volume again: it says from where on the log cannot be used. Accept that loss, or restore the log directory")
 	}
 	return nil
 }
 
-// Replay calls apply for every extent after the sequence number after, in
-// order, that belongs to the history that ends with epoch. It returns the last
-// sequence number, which is after if there is none, and up to where the log
-// promises that it was durable: if that is more, the log is damaged. It stops
-// for good at the first gap.
-func (f *Found) Replay(epoch, after uint64, apply func(*Chunk) error) (last, promised uint64, err error) {
-	// Follow the links from the last epoch back to the first.
-	type span struct{ epoch, limit uint64 }
-	spans := []span{{epoch, ^uint64(0)}}
-	for {
-		last := spans[len(spans)-1]
-		i := slices.IndexFunc(f.files, func(x *File) bool { return x.header.Epoch == last.epoch })
-		if i < 0 {
-			break
-		}
-		h := f.files[i].header
-		if h.PrevEpoch >= last.epoch || h.PrevSeq > last.limit {
-			break
-		}
-		spans = append(spans, span{h.PrevEpoch, h.PrevSeq})
-	}
-	slices.Reverse(spans)
-	// What to read: each file up to the limit of its epoch, but not the files
-	// that end before what is asked for.
-	type part struct {
-		file  *File
-		limit uint64
-	}
-	var parts []part
-	for _, s := range spans {
-		if s.limit != ^uint64(0) {
-			promised = max(promised, s.limit) // the next epoch synced it first
-		}
-		for i, file := range f.files {
-			if file.header.Epoch != s.epoch || after >= s.limit {
-				continue
-			}
-			next := slices.IndexFunc(f.files[i+1:], func(x *File) bool { return x.header.Epoch == s.epoch })
-			if next >= 0 && f.files[i+1+next].header.First <= after+1 {
-				file.last = f.files[i+1+next].header.First - 1
-				continue
-			}
-			parts = append(parts, part{file, s.limit})
+// damaged returns the first block of p that is not that of the chunk, whose
+// block first it begins with, or -1.
+func (c *Chunk) damaged(p []byte, first uint64) int {
+	for i := range len(p) / Block {
+		if wire.CRC1(p[i*Block:(i+1)*Block]) != c.crcs[first+uint64(i)] {
+			return i
 		}
 	}
-	// Files are read several at a time, and applied in order.
-	type result struct {
-		parsed
-		err error
-	}
-	results := make([]chan result, len(parts))
-	room := make(chan struct{}, scanAhead)
-	quit := make(chan struct{})
-	for i := range results {
-		results[i] = make(chan result, 1)
-	}
-	var wg sync.WaitGroup
-	wg.Go(func() {
-		for i, p := range parts {
-			select {
-			case room <- struct{}{}:
-			case <-quit:
-				return
-			}
-			wg.Go(func() {
-				parsed, err := p.file.parse()
-				results[i] <- result{parsed, err}
-			})
-		}
-	})
-	defer wg.Wait()
-	defer close(quit)
-	seq := after
-	ended := len(parts) // the part in which replay ended
-	var end int64       // and where
-	for i, p := range parts {
-		r := <-results[i]
-		<-room
-		if r.err != nil {
-			return seq, 0, r.err
-		}
-		if r.chunks == nil {
-			r.chunks = []Chunk{}
-		}
-		gap := false
-		for k := range r.chunks {
-			c := &r.chunks[k]
-			if c.Seq > p.limit {
-				break
-			}
-			if c.Seq <= seq {
-				continue
-			}
-			if gap = c.Seq != seq+1; gap { // only damage makes one
-				break
-			}
-			if err := apply(c); err != nil {
-				return seq, 0, err
-			}
-			seq = c.Seq
-			p.file.last = seq
-		}
-		// The rest of a file matters if the log does not continue behind it.
-		stop := gap || i == len(parts)-1
-		if !stop {
-			n := parts[i+1]
-			same := n.file.header.Epoch == p.file.header.Epoch
-			stop = seq < p.limit && (!same || n.file.header.First > seq+1)
-		}
-		if stop {
-			ended, end = i, r.end
-			if gap {
-				end = headerSize
-			}
-			break
-		}
-	}
-	for i := ended; i < len(parts); i++ {
-		p, err := parts[i].file.promise(end)
-		if err != nil {
-			return seq, 0, err
-		}
-		promised, end = max(promised, min(p, parts[i].limit)), headerSize
-	}
-	return seq, promised, nil
+	return -1
 }
-
-// scanAhead is how many files are read at once.
-const scanAhead = 3
 
 // promise is the most that any intact record head in the file from off on
 // promises, wherever it is: the ones before it may be damaged.
@@ -260,23 +157,52 @@ func (f *File) promise(off int64) (uint64, error) {
 // parsed is the content of a file: chunks with consecutive numbers, and where
 // the first thing that is not a valid record begins.
 type parsed struct {
-	chunks []Chunk
-	end    int64
+	chunks  []Chunk
+	end     int64
+	synced  uint64 // the most that a record promises
+	indexed bool   // blocks were not looked at
+}
+
+// add takes in the extents of a record whose data begin at end, and returns the
+// sequence number that comes next.
+func (p *parsed) add(f *File, seq uint64, extents []Extent, crcs []uint32) uint64 {
+	for _, e := range extents {
+		c := Chunk{Seq: seq, Kind: e.Kind, LBA: e.LBA, Blocks: e.Blocks, file: f, off: p.end}
+		if e.Kind == Data {
+			c.crcs, crcs = crcs[:e.Blocks:e.Blocks], crcs[e.Blocks:]
+			p.end += int64(e.Blocks) * Block
+		}
+		p.chunks = append(p.chunks, c)
+		seq++
+	}
+	return seq
+}
+
+// last is the last sequence number, or 0.
+func (p *parsed) last() uint64 {
+	if len(p.chunks) == 0 {
+		return 0
+	}
+	return p.chunks[len(p.chunks)-1].Seq
 }
 
 var scanBuffers = sync.Pool{New: func() any { b := make([]byte, 2*MaxData); return &b }}
 
-// parse reads the records of a file.
-func (f *File) parse() (p parsed, err error) {
+// scanStep is what is read of a file at first: it may have little. Each step is
+// twice as long as the one before.
+const scanStep = 256 << 10
+
+// parse reads the records of a file and checks every block.
+func (f *File) parse() (*parsed, error) {
 	size, err := f.f.Size()
 	if err != nil {
-		return p, err
+		return nil, err
 	}
 	b := *scanBuffers.Get().(*[]byte)
 	defer scanBuffers.Put(&b)
-	p.end = headerSize
+	p := &parsed{end: headerSize}
 	seq := f.header.First
-	lo, hi := int64(0), int64(0) // what of the file is in b
+	lo, hi, step := int64(0), int64(0), int64(scanStep) // what of the file is in b
 	// have makes n bytes from p.end available.
 	have := func(n int) ([]byte, error) {
 		if p.end+int64(n) > size {
@@ -287,7 +213,8 @@ func (f *File) parse() (p parsed, err error) {
 		}
 		if p.end < lo || p.end+int64(n) > hi {
 			lo = p.end
-			hi = min(lo+int64(len(b)), size)
+			hi = min(lo+max(step, int64(n)), lo+int64(len(b)), size)
+			step *= 2
 			if _, err := f.f.ReadAt(b[:hi-lo], lo); err != nil {
 				return nil, err
 			}
@@ -317,16 +244,8 @@ func (f *File) parse() (p parsed, err error) {
 				return p, nil
 			}
 		}
-		at := p.end + int64(head)
-		for _, e := range extents {
-			c := Chunk{Seq: seq, Kind: e.Kind, LBA: e.LBA, Blocks: e.Blocks, file: f, off: at}
-			if e.Kind == Data {
-				c.crcs, crcs = crcs[:e.Blocks:e.Blocks], crcs[e.Blocks:]
-				at += int64(e.Blocks) * Block
-			}
-			p.chunks = append(p.chunks, c)
-			seq++
-		}
-		p.end = at
+		p.synced = max(p.synced, info.synced)
+		p.end += int64(head)
+		seq = p.add(f, seq, extents, crcs)
 	}
 }

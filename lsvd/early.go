@@ -1,0 +1,88 @@
+package lsvd
+
+import (
+	"context"
+
+	"miren.dev/runtime/lsvd/internal/manifest"
+	"miren.dev/runtime/lsvd/internal/segment"
+)
+
+// Where a frame lies in a segment is in the segment's index, so the first read
+// of a segment in a far store takes two requests, one after the other. But what
+// the manifest says of a segment tells where the frame is, if nothing is
+// compressed, or about where it is. So both are requested at once, and what
+// came early is used if it has the frame, as the index tells, and the frame
+// its checksum.
+const (
+	earlyFrames = 16        // most frames of a job for which it is worth it
+	earlySlack  = 192 << 10 // of what is fetched on each side where the place is not exact
+	indexTail   = 32 << 10  // of the end of a segment, where most indexes fit
+)
+
+// early is a range of a segment that is fetched before its index is known.
+type early struct {
+	off, n int64
+	b      []byte // nil if it could not be read
+	done   chan struct{}
+}
+
+// place estimates where frames [a,b) of a segment are.
+func place(s *manifest.Segment, encrypted bool, a, b int) (off, n int64) {
+	frames := int64(segment.FrameCount(s.Blocks))
+	tag := int64(0)
+	if encrypted {
+		tag = segment.TagSize
+	}
+	index := frames * segment.LeastFrame // at least
+	room := s.Size - segment.TrailerSize - index
+	if plain := int64(s.Blocks)*BlockSize + frames*tag; plain <= room {
+		off = int64(a) * (segment.FrameSize + tag)
+		return off, min(int64(b)*(segment.FrameSize+tag), plain) - off
+	}
+	lo := max(room*int64(a)/frames-earlySlack, 0)
+	return lo, min(room*int64(b)/frames+earlySlack, room) - lo
+}
+
+// find returns what it takes to read the segment of a job, and what was fetched
+// of it meanwhile: nil if it was known already, or it is not worth it.
+func (c *cache) find(ctx context.Context, j job) (*source, *early, error) {
+	if x := c.sources.get(j.s.Num); x != nil {
+		return x, nil, nil
+	}
+	e := &early{done: make(chan struct{})}
+	e.off, e.n = place(j.s, c.key != nil, j.first(), j.first()+len(j.flights))
+	if c.near != nil || j.ahead > 0 || len(j.flights) > earlyFrames || e.n <= 0 {
+		x, err := c.source(ctx, j.s)
+		return x, nil, err
+	}
+	get := func() {
+		defer close(e.done)
+		if b, err := c.fetch(ctx, j.s, e.off, e.n); err == nil {
+			e.b = b // else what is needed is fetched again, and gives the error
+		}
+	}
+	if c.manual {
+		get()
+	} else {
+		c.fetches.Go(get)
+	}
+	x, err := c.source(ctx, j.s)
+	return x, e, err
+}
+
+// wait returns the stored bytes of frame f if e has them. Whether they are
+// undamaged is not known.
+func (e *early) wait(x *source, f int) []byte {
+	if e == nil {
+		return nil
+	}
+	off, n := x.Range(f, f+1)
+	if off < e.off || off+n > e.off+e.n {
+		return nil
+	}
+	<-e.done
+	if e.b == nil {
+		return nil
+	}
+	return e.b[off-e.off:][:n]
+}

@@ -1,0 +1,128 @@
+package lsvd
+
+import (
+	"bytes"
+	"context"
+	"math/rand/v2"
+	"sync/atomic"
+	"testing"
+
+	"miren.dev/runtime/lsvd/internal/manifest"
+	"miren.dev/runtime/lsvd/internal/name"
+	"miren.dev/runtime/lsvd/internal/segment"
+	"miren.dev/runtime/lsvd/store"
+	"miren.dev/runtime/lsvd/vfs"
+)
+
+// TestPlace: of what does not compress the place of a frame is known without
+// its index, to the byte; of what compresses evenly, well enough.
+func TestPlace(t *testing.T) {
+	const blocks = 1000
+	for _, c := range []struct {
+		name          string
+		compress, key bool
+	}{{"plain", false, false}, {"encrypted", false, true}, {"compressed", true, false}, {"compressed, encrypted", true, true}} {
+		t.Run(c.name, func(t *testing.T) {
+			var key []byte
+			if c.key {
+				key = bytes.Repeat([]byte{1}, 32)
+			}
+			ref := name.Ref{Volume: ID{1}, Kind: name.Data, Epoch: 1}
+			rng := rand.NewChaCha8([32]byte{3})
+			var entries []segment.Entry
+			for i := range uint64(blocks) {
+				entries = append(entries, segment.Entry{LBA: 3 * i, Blocks: 1, Seq: 1})
+			}
+			b, err := segment.Build(segment.Head{Ref: ref, First: 1, Last: 1}, key, rng, entries, func(_ int, _ uint64, p []byte) error {
+				rng.Read(p)
+				if c.compress {
+					clear(p[int(p[0])*8:])
+				}
+				return nil
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			x, _, err := segment.Open(ref, key, int64(len(b)), b)
+			if err != nil {
+				t.Fatal(err)
+			}
+			s := manifest.Segment{Ref: ref, Size: int64(len(b)), Blocks: blocks}
+			for a := range x.Frames() {
+				b := min(a+4, x.Frames())
+				off, n := place(&s, c.key, a, b)
+				at, size := x.Range(a, b)
+				if off > at || off+n < at+size || off < 0 || off+n > s.Size {
+					t.Errorf("frames %d to %d are at %d+%d, not in %d+%d", a, b, at, size, off, n)
+				}
+				if !c.compress && (off != at || n != size) {
+					t.Errorf("frames %d to %d are at %d+%d, not at %d+%d", a, b, at, size, off, n)
+				}
+				if most := size + 2*earlySlack + 128<<10; n > most {
+					t.Errorf("%d bytes are fetched for %d", n, size)
+				}
+			}
+		})
+	}
+}
+
+// dirty is a store that damages each range of an object when it is read first.
+type dirty struct {
+	store.Mem
+	left atomic.Int64
+}
+
+func (s *dirty) GetRange(ctx context.Context, key string, off, n int64) ([]byte, error) {
+	b, err := s.Mem.GetRange(ctx, key, off, n)
+	if err == nil && n > indexTail && s.left.Add(-1) >= 0 {
+		for i := 0; i < len(b); i += 512 {
+			b[i] ^= 4
+		}
+	}
+	return b, err
+}
+
+// TestEarlyIsChecked: what was fetched before the index was known is not
+// believed.
+func TestEarlyIsChecked(t *testing.T) {
+	for _, compression := range []Compression{CompressAll, CompressNone} {
+		st, id := &dirty{}, NewID()
+		if err := Create(t.Context(), st, id, 8<<20, nil); err != nil {
+			t.Fatal(err)
+		}
+		content := make([]byte, 8<<20)
+		rng := rand.NewChaCha8([32]byte{3})
+		for i := 0; i < len(content); i += 4096 {
+			rng.Read(content[i : i+3000])
+		}
+		open := func() *Device {
+			d, _, err := Open(t.Context(), st, vfs.NewSim(), id, Options{Compression: compression, manual: true})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return d
+		}
+		d := open()
+		if err := d.WriteAt(t.Context(), content, 0, 0); err != nil {
+			t.Fatal(err)
+		}
+		if err := d.Close(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		d = open()
+		p := make([]byte, 4096)
+		for i, at := range []int64{5 << 20, 5<<20 + 512<<10} { // the first reads the index too
+			before := d.Stats().StoreReads
+			st.left.Store(1)
+			if err := d.ReadAt(t.Context(), p, at); err != nil || !bytes.Equal(p, content[at:at+4096]) {
+				t.Fatalf("read at %d: %v", at, err)
+			}
+			if n := d.Stats().StoreReads - before; n != int64(3-i) {
+				t.Errorf("%d reads of the store", n)
+			}
+		}
+		if err := d.Close(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+}

@@ -1,0 +1,129 @@
+package fuse
+
+import (
+	"golang.org/x/sys/unix"
+
+	"miren.dev/runtime/lsvd"
+)
+
+// Writes are not waited for: the reader has the disk queue one, with the
+// buffer it is in, and goes on with another buffer. If nobody writes at that
+// time, it does so itself, at once; else who writes takes the queue as one
+// record and answers each. So with many writes at a time one reader is busy
+// reading them, one writing many with one call, and nobody has to be woken.
+//
+// The same holds for flushes: if one is under way that covers what was written,
+// who carries it out answers. Where they come after every write, who wrote
+// begins the flush before it is asked for.
+
+// queuer is a disk that writes without making the caller wait.
+type queuer interface {
+	Queue(p []byte, off int64, w lsvd.Waiter) bool
+	Commit()
+}
+
+// flusher is a disk that flushes before it is asked to.
+type flusher interface {
+	Due() bool
+	FlushAhead()
+	Join(w lsvd.Waiter) bool
+}
+
+// queue has the disk carry out the write of h, and reports false if it cannot
+// be so. n is what was read of the request behind the head; last says that no
+// other reader waits in the kernel.
+func (r *reader) queue(h head, in []byte, n int, last bool) bool {
+	c := r.c
+	if c.queuer == nil || len(in) < arguments[opWrite] || n != int(ne.Uint32(in[16:])) {
+		return false
+	}
+	next, _ := c.take() // without memory there is the way that waits
+	if next == nil {
+		return false
+	}
+	b := r.buffer
+	b.unique, b.size = h.unique, n
+	c.writes.Add(1)
+	if c.brief.Add(1) == 1 && r.waited > atOnce {
+		c.alone.Add(1)
+	} else {
+		c.crowd()
+	}
+	if !c.queuer.Queue(b.data[:n], int64(ne.Uint64(in[8:])), b) {
+		c.back()
+		c.writes.Done()
+		c.give(next)
+		return false
+	}
+	r.buffer = next
+	if last {
+		c.watch.arm()
+	}
+	c.queuer.Commit()
+	c.back()
+	if c.flusher != nil && c.flusher.Due() {
+		if c.idle.Load() == 0 {
+			c.more() // for the one who will ask
+		}
+		c.flusher.FlushAhead()
+	}
+	return true
+}
+
+// join has the flush of h answered by who is at it, and reports false if
+// nobody is.
+func (c *Conn) join(h head) bool {
+	if c.flusher == nil {
+		return false
+	}
+	c.writes.Add(1)
+	if !c.flusher.Join(&joined{c: c, unique: h.unique}) {
+		c.writes.Done()
+		return false
+	}
+	return true
+}
+
+// joined is a flush that somebody else carries out.
+type joined struct {
+	c      *Conn
+	unique uint64
+}
+
+// Done answers the flush.
+func (j *joined) Done(err error, _ bool) {
+	b := buffer{c: j.c, out: make([]byte, outHead)}
+	if err == nil {
+		b.finish(j.unique, nil, 0)
+	} else if j.c.serving.Err() == nil {
+		j.c.opts.Logger.Error("request failed", "disk", j.c.Name, "op", opFsync, "err", err)
+		b.finish(j.unique, nil, unix.EIO)
+	} // else it is for the successor
+}
+
+// Told implements [lsvd.Waiter].
+func (j *joined) Told() { j.c.writes.Done() }
+
+// Done answers a write that was queued.
+func (b *buffer) Done(err error, more bool) {
+	c := b.c
+	b.out = b.out[:outHead]
+	switch {
+	case err == nil:
+		b.out = ne.AppendUint32(b.out, uint32(b.size))
+		b.out = ne.AppendUint32(b.out, 0)
+		reply(b.out, b.unique, 0, len(b.out)-outHead)
+		c.answers.add(b, more)
+	case c.serving.Err() == nil:
+		c.opts.Logger.Error("request failed", "disk", c.Name, "op", opWrite, "err", err)
+		b.finish(b.unique, nil, unix.EIO)
+	} // else it is for the successor
+}
+
+// Told gives the buffer back.
+func (b *buffer) Told() {
+	c := b.c
+	c.answers.flush()
+	c.give(b)
+	c.writes.Done()
+}

@@ -1,0 +1,69 @@
+package fuse
+
+import (
+	"sync/atomic"
+	"time"
+)
+
+// Who writes is expected back in the kernel soon, so nobody is sent there
+// meanwhile. But the disk may stall, and then all would wait for it that could
+// be answered without: reads from the cache, or those that find the answer in
+// memory. So whoever leaves nobody in the kernel arms a timer, unless it is:
+// it fires until nothing changes any more, and sends a reader if nobody is
+// there then. While requests come and go that costs one look per interval.
+
+// watchInterval is how long nobody waits in the kernel before somebody is sent
+// there; it is noticed within twice the time.
+const watchInterval = 2 * time.Millisecond
+
+type watch struct {
+	emptied atomic.Uint64 // how often nobody was left in the kernel
+	armed   atomic.Bool
+	stalled atomic.Bool // a write takes long: nobody relies on who writes
+	timer   *time.Timer
+	seen    uint64 // emptied when it fired last; of who armed it
+}
+
+// arm notes that nobody is left in the kernel.
+func (w *watch) arm() {
+	w.emptied.Add(1)
+	if !w.armed.Load() && w.armed.CompareAndSwap(false, true) {
+		w.timer.Reset(watchInterval)
+	}
+}
+
+// leave is called by the last reader in the kernel when it may be away for
+// long.
+func (c *Conn) leave() {
+	if c.brief.Load() == 0 || c.watch.stalled.Load() {
+		c.more()
+		return
+	}
+	c.watch.arm()
+}
+
+// back ends what counts in brief.
+func (c *Conn) back() {
+	if c.brief.Add(-1) == 0 && c.watch.stalled.Load() {
+		c.watch.stalled.Store(false)
+	}
+}
+
+// look is what the timer does.
+func (c *Conn) look() {
+	w := &c.watch
+	n := w.emptied.Load()
+	if n != w.seen {
+		w.seen = n
+		w.timer.Reset(watchInterval)
+		return
+	}
+	if c.idle.Load() == 0 {
+		w.stalled.Store(c.brief.Load() > 0)
+		c.more()
+	}
+	w.armed.Store(false)
+	if w.emptied.Load() != n && w.armed.CompareAndSwap(false, true) {
+		w.timer.Reset(watchInterval)
+	}
+}

@@ -1,0 +1,145 @@
+// Package aio is Linux's native asynchronous I/O, for two purposes.
+//
+// [Read] reads files past the page cache, many reads at a time, without a
+// thread waiting for each. A goroutine that reads is parked, and one goroutine
+// of the process takes what has completed and wakes those who wait, several
+// together. Where each read has a thread that waits for it, most of the
+// processor time goes into switching between them.
+//
+// A [Batch] makes many small writes with one call.
+package aio
+
+import (
+	"errors"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// Align is what memory, offset and length of a read are multiples of.
+const Align = 4096
+
+// depth is how many reads of the process are under way at most; others wait.
+const depth = 256
+
+// iocb and event are structures of the kernel (linux/aio_abi.h).
+type iocb struct {
+	data   uint64
+	_      uint64 // key, flags
+	opcode uint16
+	_      int16 // priority
+	fd     uint32
+	buf    *byte
+	n      uint64
+	off    int64
+	_      [2]uint64
+}
+
+type event struct {
+	data      uint64
+	_         uint64 // the iocb
+	res, res2 int64
+}
+
+const opRead = 0
+
+// slot is a read under way. The kernel knows it by its number.
+type slot struct {
+	cb   iocb
+	done chan int64 // the result; has room for one
+}
+
+type queue struct {
+	ctx   uintptr
+	busy  atomic.Int32 // reads
+	slots [depth]slot
+	free  chan int
+}
+
+// the is the queue of the process; nil if the kernel has none to give.
+var the = sync.OnceValue(func() *queue {
+	q := &queue{free: make(chan int, depth)}
+	if _, _, errno := unix.Syscall(unix.SYS_IO_SETUP, depth, uintptr(unsafe.Pointer(&q.ctx)), 0); errno != 0 {
+		return nil
+	}
+	for i := range q.slots {
+		q.slots[i].done = make(chan int64, 1)
+		q.free <- i
+	}
+	go q.reap()
+	return q
+})
+
+// Aligned reports whether p can be read from off.
+func Aligned(p []byte, off int64) bool {
+	return len(p) > 0 && len(p)%Align == 0 && off%Align == 0 && uintptr(unsafe.Pointer(unsafe.SliceData(p)))%Align == 0
+}
+
+// Cached reports whether a range of a file is in the page cache; false where the
+// kernel cannot tell (before Linux 6.5).
+func Cached(fd int, off int64, n int) bool {
+	span := struct{ off, n uint64 }{uint64(off), uint64(n)}
+	var found struct{ pages, dirty, writeback, evicted, recently uint64 }
+	_, _, errno := unix.RawSyscall6(unix.SYS_CACHESTAT, uintptr(fd), uintptr(unsafe.Pointer(&span)), uintptr(unsafe.Pointer(&found)), 0, 0, 0)
+	return errno == 0 && found.pages >= uint64(n/Align)
+}
+
+// Read fills p, which is aligned, from off of a file that was opened for direct
+// I/O, and returns how much there was. Where the kernel cannot do that, it
+// fails with [errors.ErrUnsupported].
+func Read(fd int, p []byte, off int64) (int, error) {
+	q := the()
+	if q == nil {
+		return 0, errors.ErrUnsupported
+	}
+	defer q.busy.Add(-1)
+	if q.busy.Add(1) == 1 {
+		// Alone, one switch is cheaper than two.
+		for {
+			if n, err := unix.Pread(fd, p, off); err != unix.EINTR {
+				return n, err
+			}
+		}
+	}
+	i := <-q.free
+	s := &q.slots[i]
+	s.cb = iocb{data: uint64(i), opcode: opRead, fd: uint32(fd), buf: unsafe.SliceData(p), n: uint64(len(p)), off: off}
+	defer func() {
+		s.cb.buf = nil
+		q.free <- i
+	}()
+	cb := &s.cb
+	for {
+		_, _, errno := unix.Syscall(unix.SYS_IO_SUBMIT, q.ctx, 1, uintptr(unsafe.Pointer(&cb)))
+		if errno == 0 {
+			break
+		}
+		if errno != unix.EINTR && errno != unix.EAGAIN {
+			return 0, errno
+		}
+		runtime.Gosched()
+	}
+	res := <-s.done
+	if res < 0 {
+		return 0, unix.Errno(-res)
+	}
+	return int(res), nil
+}
+
+// reap wakes those whose reads have completed, as long as the process lives.
+func (q *queue) reap() {
+	var events [depth]event
+	for {
+		n, _, errno := unix.Syscall6(unix.SYS_IO_GETEVENTS, q.ctx, 1, depth, uintptr(unsafe.Pointer(&events[0])), 0, 0)
+		if errno != 0 {
+			continue // EINTR: nothing else is possible
+		}
+		for _, e := range events[:n] {
+			q.slots[e.data].done <- e.res
+		}
+		runtime.Gosched() // they go first, on this thread
+	}
+}

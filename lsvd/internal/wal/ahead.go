@@ -1,0 +1,155 @@
+package wal
+
+import (
+	"context"
+	"sync"
+
+	"miren.dev/runtime/lsvd/vfs"
+	"miren.dev/runtime/pkg/errs"
+)
+
+const (
+	// aheadFiles is how many files are kept ready to be written, so that
+	// nobody waits for one to be made.
+	aheadFiles = 2
+	// writeback begins when so much was written: later flushes find little.
+	writeback = 2 << 20
+	// lagFiles is how many files may be filled and not durable, the one being
+	// written included, before the oldest is synced though nobody asked: a log
+	// is opened without a look at all blocks up to what it promises.
+	lagFiles = 2
+)
+
+// Ahead makes files before they are needed, begins to write to the disk what
+// was appended, and syncs files that were filled a while ago, until ctx ends.
+// Without it, Append does the first.
+func (l *Log) Ahead(ctx context.Context) {
+	var wg sync.WaitGroup
+	wg.Go(func() { l.keepUp(ctx) })
+	defer wg.Wait()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-l.kick:
+		}
+		l.mu.Lock()
+		f, off, n := l.cur, l.begun, (l.off-l.begun)&^4095
+		if n >= writeback && f.dirty {
+			l.begun += n
+		} else {
+			n = 0
+		}
+		l.mu.Unlock()
+		if n > 0 {
+			f.f.Writeback(off, n)
+		}
+		l.mu.Lock()
+		early := l.off <= l.cfg.FileSize/2
+		l.mu.Unlock()
+		if early {
+			continue
+		}
+		if err := l.fill(); err != nil {
+			return // Append meets the same and says so
+		}
+	}
+}
+
+// keepUp advances what is durable when files were filled, until ctx ends.
+func (l *Log) keepUp(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-l.filled:
+		}
+		for more := true; more && ctx.Err() == nil; {
+			var err error
+			if more, err = l.Advance(); err != nil {
+				return // Append says so
+			}
+		}
+	}
+}
+
+// Advance syncs the oldest file if more than lagFiles are not durable, and
+// reports whether it did.
+func (l *Log) Advance() (bool, error) {
+	l.sync.Lock()
+	l.mu.Lock()
+	if l.failed != nil || len(l.dirty) <= lagFiles {
+		defer l.sync.Unlock()
+		defer l.mu.Unlock()
+		return false, l.failed
+	}
+	f := l.dirty[0] // not the current one, which is the newest
+	err := l.syncFiles(l.dirty[:1:1], f.last)
+	l.done(err)
+	return true, err
+}
+
+func (l *Log) wake() {
+	select {
+	case l.kick <- struct{}{}:
+	default:
+	}
+}
+
+// fill makes files until there are enough.
+func (l *Log) fill() error {
+	for {
+		l.mu.Lock()
+		enough := len(l.free) >= aheadFiles || l.failed != nil
+		var name string
+		if !enough {
+			name = l.unused()
+			l.used[name] = true
+		}
+		l.mu.Unlock()
+		if enough {
+			return nil
+		}
+		f, err := l.make(name)
+		if err != nil {
+			return err
+		}
+		l.mu.Lock()
+		if l.failed != nil { // closed meanwhile
+			f.f.Close()
+		} else {
+			l.free = append(l.free, f)
+		}
+		l.mu.Unlock()
+	}
+}
+
+// make makes a file of full size, so that later syncs move data only.
+func (l *Log) make(n string) (*File, error) {
+	f, err := l.cfg.FS.Open(n, true)
+	if err != nil {
+		return nil, err
+	}
+	if err = prewrite(f, l.cfg.FileSize); err == nil {
+		err = l.cfg.FS.SyncDir()
+	}
+	if err != nil {
+		f.Close()
+		return nil, errs.Wrap(err, "make log file")
+	}
+	return &File{f: f, name: n}, nil
+}
+
+// zeros are aligned, being large.
+var zeros = make([]byte, 1<<20)
+
+// prewrite fills a file with zeros, past the page cache, which has no use for
+// them.
+func prewrite(f vfs.File, size int64) error {
+	for off := int64(0); off < size; off += int64(len(zeros)) {
+		if err := f.WriteDirect([][]byte{zeros[:min(int64(len(zeros)), size-off)]}, off); err != nil {
+			return err
+		}
+	}
+	return f.Sync()
+}

@@ -1,0 +1,120 @@
+package wal
+
+// Who flushes after every write waits for two things in a row, the write and
+// the flush of the disk, and a frontend needs as long to ask for the second as
+// the disk for the first. So if syncs have been asked for in a rhythm, the next
+// one is begun when it is due, and who asks finds it under way. If nobody asks,
+// the rhythm is over, and it was one sync too many.
+
+// Sync makes everything appended before it durable. A log that failed to sync
+// stays failed: the kernel may have dropped the pages it could not write.
+// Those who wait while one syncs share the next one.
+func (l *Log) Sync() error {
+	l.mu.Lock()
+	want := l.seq
+	l.asked.sync()
+	l.mu.Unlock()
+	return l.SyncTo(want)
+}
+
+// SyncTo syncs unless everything up to want is durable. It is for those who do
+// so on their own account.
+func (l *Log) SyncTo(want uint64) error {
+	l.sync.Lock()
+	l.mu.Lock()
+	if l.failed != nil || l.synced >= want {
+		defer l.sync.Unlock()
+		defer l.mu.Unlock()
+		return l.failed
+	}
+	err := l.syncFiles(l.dirty, l.seq)
+	l.done(err)
+	return err
+}
+
+// SyncAhead syncs, unless somebody is at it, for one who will ask. It returns
+// only errors that it has met itself.
+func (l *Log) SyncAhead() error {
+	if !l.sync.TryLock() {
+		return nil
+	}
+	l.mu.Lock()
+	if l.failed != nil || l.synced >= l.seq {
+		defer l.sync.Unlock()
+		defer l.mu.Unlock()
+		return nil
+	}
+	err := l.syncFiles(l.dirty, l.seq)
+	l.done(err)
+	return err
+}
+
+// Due reports whether a sync will probably be asked for before anything else
+// is appended.
+func (l *Log) Due() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.asked.due && l.synced < l.seq
+}
+
+// Join is Sync for one who does not wait: f is called when the sync that is
+// under way ends, by who syncs, and holding no lock. It reports false if there
+// is none, or if it does not cover all that was appended.
+func (l *Log) Join(f func(error)) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.failed != nil || l.syncing == 0 || l.syncing < l.seq {
+		return false
+	}
+	l.asked.sync()
+	l.joined = append(l.joined, f)
+	return true
+}
+
+// done ends what syncFiles did, and tells those who joined.
+func (l *Log) done(err error) {
+	joined := l.joined // nobody joins any more
+	l.joined = nil
+	l.sync.Unlock()
+	for _, f := range joined {
+		f(err)
+	}
+}
+
+// rhythm says when syncs are asked for: after how many records each.
+type rhythm struct {
+	records int    // since the last sync
+	counts  [2]int // before the last one and the one before it
+	held    int    // how often in a row a count was that of the one before the last
+	due     bool   // it was so, and now is the time again
+}
+
+const (
+	// rhythmHeld is how often a rhythm has held before it counts as one.
+	rhythmHeld = 3
+	// rhythmMost is how many records may come between syncs in a rhythm.
+	rhythmMost = 4
+)
+
+// record notes a record, and reports whether to begin to write it to the disk:
+// if it is the first, and the last sync came after one or two.
+func (r *rhythm) record() bool {
+	r.records++
+	r.due = r.held >= rhythmHeld && r.records == r.counts[1] && r.records <= rhythmMost
+	return r.records == 1 && r.counts[0] > 0 && r.counts[0] <= 2
+}
+
+// sync notes that a sync is asked for.
+func (r *rhythm) sync() {
+	r.due = false
+	if r.records == 0 {
+		return
+	}
+	if r.records == r.counts[1] {
+		r.held++
+	} else {
+		r.held = 0
+	}
+	r.counts = [2]int{r.records, r.counts[0]}
+	r.records = 0
+}

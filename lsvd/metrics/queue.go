@@ -1,0 +1,94 @@
+package metrics
+
+import (
+	"sync"
+	"time"
+
+	"miren.dev/runtime/lsvd"
+)
+
+// queuer is a Backend that writes without making the caller wait.
+type queuer interface {
+	Queue(p []byte, off int64, w lsvd.Waiter) bool
+	Commit()
+}
+
+// flusher is a Backend that flushes before it is asked to.
+type flusher interface {
+	Due() bool
+	FlushAhead()
+	Join(w lsvd.Waiter) bool
+}
+
+// queued is a write that was queued, or a flush that was joined.
+type queued struct {
+	d     *Disk
+	op    Op
+	w     lsvd.Waiter
+	n     int64
+	began time.Time
+}
+
+var queuedPool = sync.Pool{New: func() any { return new(queued) }}
+
+// Queue is that of [lsvd.Device], if the backend is one.
+func (d *Disk) Queue(p []byte, off int64, w lsvd.Waiter) bool {
+	b, ok := d.Backend.(queuer)
+	if !ok {
+		return false
+	}
+	return d.begin(Write, int64(len(p)), w, func(q *queued) bool { return b.Queue(p, off, q) })
+}
+
+// begin counts an operation that ends by its Waiter, if f takes it.
+func (d *Disk) begin(op Op, n int64, w lsvd.Waiter, f func(*queued) bool) bool {
+	q := queuedPool.Get().(*queued)
+	*q = queued{d: d, op: op, w: w, n: n, began: time.Now()}
+	d.busy.Add(1)
+	if !f(q) {
+		d.busy.Add(-1)
+		queuedPool.Put(q)
+		return false
+	}
+	return true
+}
+
+// Commit is that of [lsvd.Device].
+func (d *Disk) Commit() {
+	if b, ok := d.Backend.(queuer); ok {
+		b.Commit()
+	}
+}
+
+// Due is that of [lsvd.Device].
+func (d *Disk) Due() bool {
+	b, ok := d.Backend.(flusher)
+	return ok && b.Due()
+}
+
+// FlushAhead is that of [lsvd.Device]. It is not counted: nobody asked.
+func (d *Disk) FlushAhead() {
+	if b, ok := d.Backend.(flusher); ok {
+		b.FlushAhead()
+	}
+}
+
+// Join is that of [lsvd.Device], if the backend is one.
+func (d *Disk) Join(w lsvd.Waiter) bool {
+	b, ok := d.Backend.(flusher)
+	return ok && d.begin(Flush, 0, w, func(q *queued) bool { return b.Join(q) })
+}
+
+// Done implements [lsvd.Waiter].
+func (q *queued) Done(err error, more bool) {
+	q.d.count(q.op, q.n, time.Since(q.began), err)
+	q.w.Done(err, more)
+}
+
+// Told implements [lsvd.Waiter].
+func (q *queued) Told() {
+	w := q.w
+	*q = queued{}
+	queuedPool.Put(q)
+	w.Told()
+}

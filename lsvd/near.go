@@ -1,0 +1,234 @@
+package lsvd
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"sync"
+	"sync/atomic"
+
+	"miren.dev/runtime/pkg/errs"
+)
+
+// Reads of segments in a store that is near, as far as they are stored plain:
+//
+//   - frames that are wanted whole, in a row, with one operation, right into
+//     the reader's memory;
+//   - of other frames single blocks, checked by their sums; or the frame, which
+//     stays in memory, as long as that pays (see thrift) and always if the read
+//     belongs to a stream. On a disk that was written at random what a stream
+//     wants is spread over many segments, but each has it in the same order:
+//     the rest of the frame is what the stream comes to next.
+
+// nearFrames is what is wanted of frames of one segment.
+type nearFrames struct {
+	src   *source
+	first int
+	n     int    // how many: wanted whole if parts is nil
+	whole part   // all of them
+	parts []part // pieces of the only one
+}
+
+// errNotBrought lands flights of frames that could not be read from a store
+// that is near. Whoever awaits one tries other ways.
+var errNotBrought = errs.New(errs.Unavailable, "frame was not read")
+
+// loadNear fills what it can of parts, and returns what is left. Whatever goes
+// wrong, other tiers are asked for it and say why.
+func (c *cache) loadNear(ctx context.Context, parts []part, stream bool) (left []part) {
+	bring := stream
+	if len(parts) == 1 && !stream {
+		var done bool
+		if done, bring = c.blocksNear(ctx, parts[0]); done {
+			return nil
+		}
+	}
+	var all []nearFrames
+	all, left = c.splitNear(ctx, parts)
+	failed := make([]bool, len(all))
+	waits := make([]*flight, len(all))
+	c.beside(len(all), func(i int) {
+		x := &all[i]
+		if x.parts == nil {
+			failed[i] = !c.wholeNear(ctx, x)
+			return
+		}
+		waits[i], failed[i] = c.frameNear(ctx, x, bring, stream)
+	})
+	for i, x := range all {
+		if fl := waits[i]; fl != nil {
+			fr, err := c.await(ctx, fl)
+			if err == nil {
+				copyParts(x.parts, fr)
+				fr.release()
+			}
+			failed[i] = err != nil
+		}
+		switch {
+		case !failed[i]:
+		case x.parts == nil:
+			left = append(left, x.whole)
+		default:
+			left = append(left, x.parts...)
+		}
+	}
+	return left
+}
+
+// splitNear sorts out what can be read without detour.
+func (c *cache) splitNear(ctx context.Context, parts []part) (all []nearFrames, left []part) {
+	var some []nearFrames
+	for _, x := range parts {
+		src, err := c.source(ctx, x.s)
+		if err != nil {
+			left = append(left, x)
+			continue
+		}
+		for len(x.p) > 0 {
+			f, _, p := x.head()
+			head := part{x.s, x.block, p}
+			switch {
+			case !src.IsPlain(f):
+				left = append(left, head)
+			case len(p) < src.PlainSize(f):
+				some = append(some, nearFrames{src: src, first: f, n: 1, parts: []part{head}})
+			default:
+				n := 1
+				for len(p) < len(x.p) && f+n < src.Frames() && src.IsPlain(f+n) && len(p)+src.PlainSize(f+n) <= len(x.p) {
+					p = x.p[:len(p)+src.PlainSize(f+n)]
+					n++
+				}
+				all = append(all, nearFrames{src: src, first: f, n: n, whole: part{x.s, x.block, p}})
+			}
+			x = x.skip(len(p))
+		}
+	}
+	slices.SortStableFunc(some, func(a, b nearFrames) int {
+		return cmp.Or(cmp.Compare(a.src.num, b.src.num), cmp.Compare(a.first, b.first))
+	})
+	for _, x := range some {
+		if n := len(all) - 1; n >= 0 && all[n].parts != nil && all[n].src.num == x.src.num && all[n].first == x.first {
+			all[n].parts = append(all[n].parts, x.parts...)
+			continue
+		}
+		all = append(all, x)
+	}
+	return all, left
+}
+
+// beside calls f for 0 to n-1, beside each other.
+func (c *cache) beside(n int, f func(i int)) {
+	if n <= 1 || c.manual {
+		for i := range n {
+			f(i)
+		}
+		return
+	}
+	const most = 32
+	var next atomic.Int64
+	var wg sync.WaitGroup
+	work := func() {
+		for i := int(next.Add(1)) - 1; i < n; i = int(next.Add(1)) - 1 {
+			f(i)
+		}
+	}
+	for range min(n, most) - 1 {
+		wg.Go(work)
+	}
+	work()
+	wg.Wait()
+}
+
+// blocksNear reads blocks of one frame, if they can be checked alone, unless
+// the frame shall be brought.
+func (c *cache) blocksNear(ctx context.Context, x part) (done, bring bool) {
+	src, err := c.source(ctx, x.s)
+	if err != nil {
+		return false, false
+	}
+	f, at, p := x.head()
+	if len(p) < len(x.p) || !src.IsPlain(f) || len(p) == src.PlainSize(f) || !src.knows(f) {
+		return false, false
+	}
+	if c.bring() {
+		return false, true
+	}
+	off, _ := src.Range(f, f+1)
+	return c.readNear(ctx, src, p, off+int64(at)) && src.intact(f, at, p), false
+}
+
+// wholeNear reads whole frames.
+func (c *cache) wholeNear(ctx context.Context, x *nearFrames) bool {
+	off, _ := x.src.Range(x.first, x.first+1)
+	if !c.readNear(ctx, x.src, x.whole.p, off) {
+		return false
+	}
+	b := x.whole.p
+	for f := x.first; f < x.first+x.n; f++ {
+		size := x.src.PlainSize(f)
+		if !x.src.Holds(f, b[:size]) {
+			return false
+		}
+		if c.bring() {
+			whole := newFrame(size)
+			copy(whole.data, b)
+			c.put(frameKey{x.src.num, uint32(f)}, whole, filled)
+			whole.release()
+		}
+		b = b[size:]
+	}
+	return true
+}
+
+// frameNear fills parts of a frame; bring says that it must be brought. If
+// somebody else brings it already, it returns his flight, which the caller must
+// await.
+func (c *cache) frameNear(ctx context.Context, x *nearFrames, bring, stream bool) (fl *flight, failed bool) {
+	f, size := x.first, x.src.PlainSize(x.first)
+	off, _ := x.src.Range(f, f+1)
+	if x.src.knows(f) && !bring && !c.bring() {
+		for _, y := range x.parts {
+			_, at, p := y.head()
+			if !c.readNear(ctx, x.src, p, off+int64(at)) || !x.src.intact(f, at, p) {
+				return nil, true
+			}
+		}
+		return nil, false
+	}
+	fr, fl, mine := c.claim(frameKey{x.src.num, uint32(f)})
+	if fr == nil && !mine {
+		return fl, false
+	}
+	if mine {
+		fr = newFrame(size)
+		if c.readNear(ctx, x.src, fr.data, off) && x.src.Holds(f, fr.data) {
+			x.src.learn(f, fr.data)
+			if !stream {
+				c.betOn(fl)
+			}
+			c.land(fl, fr, nil)
+		} else {
+			failed = true
+			c.land(fl, nil, errNotBrought)
+		}
+		c.leave(fl)
+	}
+	if !failed {
+		copyParts(x.parts, fr)
+	}
+	fr.release()
+	return nil, failed
+}
+
+func copyParts(parts []part, fr *frame) {
+	for _, x := range parts {
+		_, at, p := x.head()
+		copy(p, fr.data[at:])
+	}
+}
+
+func (c *cache) readNear(ctx context.Context, src *source, p []byte, off int64) bool {
+	c.storeReads.Add(1)
+	c.storeBytes.Add(int64(len(p)))
+	return c.near.ReadObject(ctx, src.key, p, off) == nil
+}

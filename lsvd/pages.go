@@ -1,0 +1,261 @@
+package lsvd
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync/atomic"
+
+	"golang.org/x/sync/errgroup"
+
+	"miren.dev/runtime/lsvd/internal/extent"
+	"miren.dev/runtime/lsvd/internal/manifest"
+	"miren.dev/runtime/lsvd/internal/name"
+	"miren.dev/runtime/pkg/errs"
+)
+
+const (
+	faultGap    = 16 << 10  // bytes of pages not needed that are read to save a request
+	faultFetch  = 512 << 10 // most bytes of pages read at once
+	faultAhead  = 64        // leaves that are looked at for reading ahead
+	faultFlight = 4         // requests at once
+
+	warmPages  = 2 << 20 // most bytes of pages that are read while a disk is opened
+	warmFlight = 8       // requests at once
+)
+
+// wanted is a leaf to load.
+type wanted struct {
+	leaf uint64
+	page extent.Page
+}
+
+// errAbsent says that leaves must be loaded first. It does not leave the
+// package.
+var errAbsent = errs.New(errs.Internal, "a leaf of the map is not loaded")
+
+// fault loads the leaves of [lba, lba+n) that are not. holder tells that the
+// caller holds pub.
+func (d *Device) fault(ctx context.Context, lba, n uint64, holder bool) error {
+	for try := 0; ; try++ {
+		err := d.faultOnce(ctx, lba, n)
+		if !errs.Is(err, errs.NotFound) {
+			return err
+		}
+		if holder || try == 2 {
+			return errs.Wrap(errs.New(errs.Corrupt, "a checkpoint of the map is missing"), "disk %s", d.vol)
+		}
+		// Perhaps a checkpoint is about to say where the page is now.
+		if err := d.pub.lock(ctx); err != nil {
+			return err
+		}
+		d.pub.unlock()
+	}
+}
+
+// pages is leaves that lie in one range of an object.
+type pages struct {
+	object   mapObject
+	lo, hi   uint32
+	contents []wanted
+	done     chan struct{} // of those that warmMap brings: closed when they are there, or will not be
+}
+
+// gather collects pages, which come in the order of the map, into few ranges.
+type gather struct {
+	d    *Device
+	all  []*pages
+	open map[uint32]*pages // the last of each object
+}
+
+// add adds a page, if it begins no range or may. The caller holds mu.
+func (g *gather) add(leaf uint64, p extent.Page, may bool) bool {
+	f := g.open[p.Object]
+	if f == nil || p.Off < f.hi || p.Off-f.hi > faultGap || p.Off+p.Len-f.lo > faultFetch {
+		if !may {
+			return false
+		}
+		if g.open == nil {
+			g.open = map[uint32]*pages{}
+		}
+		f = &pages{object: g.d.objects[p.Object], lo: p.Off}
+		g.open[p.Object] = f
+		g.all = append(g.all, f)
+	}
+	f.hi = p.Off + p.Len
+	f.contents = append(f.contents, wanted{leaf, p})
+	return true
+}
+
+func (d *Device) faultOnce(ctx context.Context, lba, n uint64) error {
+	d.mu.RLock()
+	g := d.gate
+	g.enter() // pages are not deleted meanwhile
+	defer g.leave()
+	need := gather{d: d}
+	var coming []*pages
+	seen := 0
+	d.base.Absent(lba, max(n, faultAhead*extent.LeafBlocks), func(leaf uint64, p extent.Page) bool {
+		needed := leaf*extent.LeafBlocks < lba+n
+		if f := d.warming.find(p); f != nil {
+			if needed && !slices.Contains(coming, f) {
+				coming = append(coming, f)
+			}
+			return needed
+		}
+		if need.add(leaf, p, needed) && !needed {
+			seen++
+		}
+		return seen < faultAhead
+	})
+	d.mu.RUnlock()
+	err := d.each(len(need.all), func(i int) error {
+		f := need.all[i]
+		_, err, _ := d.faults.Do(fmt.Sprintf("%d/%d", f.contents[0].page.Object, f.lo), func() (any, error) {
+			return nil, d.loadPages(context.WithoutCancel(ctx), f)
+		})
+		return err
+	})
+	for _, f := range coming { // if they do not come, the caller finds them absent and asks again
+		select {
+		case <-f.done:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	return err
+}
+
+// warming is what warmMap has under way, by object. It changes under mu.
+type warming map[uint32][]*pages
+
+func (w warming) find(p extent.Page) *pages {
+	for _, f := range w[p.Object] {
+		if p.Off >= f.lo && p.Off+p.Len <= f.hi {
+			return f
+		}
+	}
+	return nil
+}
+
+// warmMap begins to load the map of a disk that was just opened, from its
+// beginning on and as far as it is small, so that the first reads from a far
+// store need not wait for pages.
+func (d *Device) warmMap() {
+	// Accepting a loss, a page that cannot be read is a lost one: then only
+	// what is needed is read.
+	if d.opts.manual || d.opts.AcceptLoss || d.cache.near != nil {
+		return
+	}
+	d.cache.fetches.Go(d.readMap)
+}
+
+// readMap reads what warmMap is about.
+func (d *Device) readMap() {
+	all := gather{d: d}
+	d.mu.Lock()
+	bytes, memory := int64(0), d.loaded
+	d.base.Absent(0, maxBlocks, func(leaf uint64, p extent.Page) bool {
+		bytes += int64(p.Len)
+		memory += 80 + 4*int64(p.Len) // about: a run takes 16 bytes, and 4 to 9 in a page
+		if bytes > warmPages || memory > d.opts.MapBytes/2 {
+			return false
+		}
+		return all.add(leaf, p, true)
+	})
+	d.warming = warming{}
+	for _, f := range all.all {
+		f.done = make(chan struct{})
+		object := f.contents[0].page.Object
+		d.warming[object] = append(d.warming[object], f)
+	}
+	d.mu.Unlock()
+	var next atomic.Int64
+	for range min(warmFlight, len(all.all)) {
+		d.cache.fetches.Go(func() {
+			for i := next.Add(1); i <= int64(len(all.all)); i = next.Add(1) {
+				f := all.all[i-1]
+				err := d.loadPages(d.cache.ctx, f)
+				d.mu.Lock()
+				object := f.contents[0].page.Object
+				d.warming[object] = slices.DeleteFunc(d.warming[object], func(x *pages) bool { return x == f })
+				d.mu.Unlock()
+				close(f.done)
+				if err != nil {
+					d.logger.Debug("reading ahead in the map failed, who needs it tries again", "volume", d.vol.String(), "err", err)
+				}
+			}
+		})
+	}
+}
+
+// each calls f for 0 to n-1, several at a time.
+func (d *Device) each(n int, f func(i int) error) error {
+	if d.opts.manual || n == 1 {
+		for i := range n {
+			if err := f(i); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	var g errgroup.Group
+	g.SetLimit(faultFlight)
+	for i := range n {
+		g.Go(func() error { return f(i) })
+	}
+	return g.Wait()
+}
+
+// loadPages reads leaves that lie in one range of an object.
+func (d *Device) loadPages(ctx context.Context, f *pages) error {
+	runs := make([][]extent.Run, len(f.contents))
+	err := again(func() error {
+		b, err := d.st.GetRange(ctx, f.object.ref.Key(), int64(f.lo), int64(f.hi-f.lo))
+		if errs.Is(err, errs.InvalidArgument) || err == nil && len(b) < int(f.hi-f.lo) {
+			return errs.New(errs.Corrupt, "checkpoint %s is cut off", f.object.ref)
+		}
+		if err != nil {
+			return err
+		}
+		for i, w := range f.contents {
+			if runs[i], err = d.decodePage(f.object.ref, b[w.page.Off-f.lo:w.page.Off-f.lo+w.page.Len]); err != nil {
+				if !d.opts.AcceptLoss || !errs.Is(err, errs.Corrupt) {
+					return err
+				}
+				d.logger.Error("a part of the map is damaged: what it was for is lost", "volume", d.vol.String(), "at", w.leaf*extent.LeafBlocks*BlockSize, "err", err)
+				runs[i] = lostLeaf()
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	const step = 512 // leaves, while others wait
+	for i := 0; i < len(runs); i += step {
+		d.mu.Lock()
+		for j := i; j < min(i+step, len(runs)); j++ {
+			d.base.Load(f.contents[j].leaf, f.contents[j].page, runs[j])
+			d.loaded += int64(len(runs[j])*16 + 80)
+		}
+		d.relieve()
+		d.mu.Unlock()
+	}
+	return nil
+}
+
+func (d *Device) decodePage(ref name.Ref, b []byte) ([]extent.Run, error) {
+	runs, err := manifest.DecodePage(ref, b)
+	if err != nil {
+		return nil, err
+	}
+	d.mu.RLock()
+	defer d.mu.RUnlock()
+	for _, r := range runs {
+		if s := d.table[r.Src]; r.Src != lostSource && (s == nil || uint64(r.Off)+uint64(r.N) > s.Blocks) {
+			return nil, errs.New(errs.Corrupt, "checkpoint %s names blocks that no segment has", ref)
+		}
+	}
+	return runs, nil
+}

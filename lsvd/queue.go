@@ -1,0 +1,122 @@
+package lsvd
+
+import (
+	"miren.dev/runtime/lsvd/internal/wal"
+)
+
+// Waiter waits for a write that was queued, or a flush that was joined. Its
+// methods are called by who carries that out, in the midst of others' writes:
+// they must not block, nor call the disk.
+type Waiter interface {
+	// Done says how it ended, and gives the data of a write back. Others that
+	// have ended together may follow: then more is set.
+	Done(err error, more bool)
+	// Told comes after Done was called for all writes that ended together.
+	Told()
+}
+
+// Queue takes a write that the next Commit carries out, or somebody who is
+// writing already. It reports false if the write cannot be taken so: if it is
+// not of whole blocks, too large, out of range, or has to wait for others, or
+// the disk fails. WriteAt does or says what is to be done then.
+//
+// Who queues must call Commit, and before anything that waits.
+func (d *Device) Queue(p []byte, off int64, w Waiter) bool {
+	n := int64(len(p))
+	if n == 0 || n > min(maxExtent, d.opts.LogFile/4) || off%BlockSize != 0 || n%BlockSize != 0 || d.opts.manual ||
+		!d.open.Load() || d.check(off, n) != nil || !d.align.TryRLock() {
+		return false
+	}
+	o := ops.Get().(*op)
+	o.extents = append(o.extents, wal.Extent{Kind: wal.Data, LBA: uint64(off / BlockSize), Blocks: uint64(n / BlockSize), Data: p, CRCs: wal.Sums(p)})
+	o.size, o.err, o.waiter = n, nil, w
+	d.qmu.Lock()
+	d.queue = append(d.queue, o)
+	d.qmu.Unlock()
+	return true
+}
+
+// Commit carries out what is queued, unless somebody else is at it and will
+// do it.
+func (d *Device) Commit() {
+	d.qmu.Lock()
+	if d.leading || len(d.queue) == 0 {
+		d.qmu.Unlock()
+		return
+	}
+	d.leading = true
+	d.qmu.Unlock()
+	d.commit(nil)
+}
+
+// ended tells all who wait for the operations of a record but own. told must
+// follow. The caller may hold mu.
+func (d *Device) ended(batch []*op, own *op, err error) {
+	waiting := 0
+	for _, o := range batch {
+		if o.waiter != nil {
+			waiting++
+		}
+	}
+	for i, o := range batch {
+		if o.waiter != nil {
+			if err == nil {
+				d.stats.written.Add(o.size)
+			}
+			d.align.RUnlock()
+			waiting--
+			o.waiter.Done(err, waiting > 0)
+			continue
+		}
+		o.err = err
+		if o != own {
+			o.done <- false // who waits has it from here on
+		}
+		batch[i] = nil
+	}
+}
+
+// told tells those whose writes were queued that all of a record have ended.
+func (d *Device) told(batch []*op) {
+	for _, o := range batch {
+		if o != nil {
+			o.waiter.Told()
+			o.waiter = nil
+			o.reuse()
+		}
+	}
+}
+
+// Due reports whether a flush will probably follow what was written, and take
+// its time: then FlushAhead may be called, and what is asked for meanwhile be
+// joined to it.
+func (d *Device) Due() bool { return !d.opts.RemoteFlush && d.wal.Due() }
+
+// FlushAhead flushes for one who will probably ask.
+func (d *Device) FlushAhead() {
+	if err := d.wal.SyncAhead(); err != nil {
+		d.fail(err)
+	}
+}
+
+// Join is Flush for one who does not wait, but is told by who flushes. It
+// reports false if nobody does; then Flush is to be called.
+func (d *Device) Join(w Waiter) bool {
+	return !d.opts.RemoteFlush && d.usableNow() == nil && d.wal.Join(func(err error) {
+		if err != nil {
+			err = d.fail(err)
+		}
+		w.Done(err, false)
+		w.Told()
+	})
+}
+
+// reuse gives an operation back.
+func (o *op) reuse() {
+	clear(o.extents)
+	o.extents = o.extents[:0]
+	ops.Put(o)
+}
+
+// opened notes whether writes may be queued. The caller holds mu.
+func (d *Device) opened() { d.open.Store(d.usable() == nil && d.unsent < d.opts.MaxUnsent) }
