@@ -40,6 +40,7 @@ bench: toolchain bin/runtime ## Benchmarks against the named peers; prints ratio
 
 soak: toolchain bin/runtime ## The disks' tests for long: 10,000 seeds, 100 killed daemons, fuzzing (root, hours)
 	@hack/packages.sh base test
+	@hack/toolchain.sh test
 	@hack/soak.sh
 
 lint: packages ## gofmt, vet, staticcheck, generated code, import directions, docs links

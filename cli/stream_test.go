@@ -43,7 +43,7 @@ func (w *lineWriter) next(t *testing.T) string {
 	select {
 	case l := <-w.lines:
 		return l
-	case <-time.After(20 * time.Second):
+	case <-time.After(time.Minute):
 		t.Fatal("no line came")
 		return ""
 	}

@@ -85,7 +85,7 @@ func (d *diskDaemon) start(t *testing.T) {
 	if err := d.cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, 30*time.Second, func() error {
+	eventually(t, patience, func() error {
 		out, err := d.command(t.Context(), "", "lsvd", "daemon", "--status").CombinedOutput()
 		if err != nil {
 			return fmt.Errorf("%w: %s", err, out)
@@ -290,7 +290,7 @@ func startDatabase(t *testing.T, dir string) *database {
 		}
 		log.Close()
 	})
-	eventually(t, 30*time.Second, func() error { return d.command(t.Context(), "pg_isready").Run() })
+	eventually(t, patience, func() error { return d.command(t.Context(), "pg_isready").Run() })
 	return d
 }
 

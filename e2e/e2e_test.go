@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"hash/fnv"
 	"io"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"os"
@@ -98,12 +99,36 @@ func newServer(name string, flags ...string) (*server, error) {
 	if err := os.MkdirAll(stateRoot, 0o755); err != nil {
 		return s, err
 	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	var err error
+	s.port, err = freePort()
+	return s, err
+}
+
+// freePort returns a port that stays free until it is used, also again and
+// again: below those that the kernel gives to connections.
+func freePort() (int, error) {
+	b, err := os.ReadFile("/proc/sys/net/ipv4/ip_local_port_range")
 	if err != nil {
-		return s, err
+		return 0, err
 	}
-	s.port = l.Addr().(*net.TCPAddr).Port
-	return s, l.Close()
+	var first int
+	if _, err := fmt.Sscan(string(b), &first); err != nil {
+		return 0, err
+	}
+	lowest := max(1024, first-10_000)
+	if lowest >= first { // the kernel may give all
+		lowest, first = 1024, 1<<16
+	}
+	for try := 0; ; try++ {
+		port := lowest + rand.IntN(first-lowest)
+		l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port))
+		if err == nil {
+			return port, l.Close()
+		}
+		if try == 100 {
+			return 0, err
+		}
+	}
 }
 
 func (s *server) start() error {

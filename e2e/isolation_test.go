@@ -41,7 +41,7 @@ func (s *server) run(t *testing.T, args ...string) string {
 func (s *server) ended(t *testing.T, id string) string {
 	t.Helper()
 	var out string
-	eventually(t, time.Minute, func() error {
+	eventually(t, 5*time.Minute, func() error {
 		out = s.r(t, "", "sandbox", "show", id, "--json")
 		if !strings.Contains(out, `"ended_at"`) {
 			return fmt.Errorf("%s", out)

@@ -95,7 +95,7 @@ func has(t *testing.T, points []string, area string, names ...string) {
 // attempt runs r; the server may die meanwhile.
 func (f *faulty) attempt(t *testing.T, args ...string) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	if out, err := f.command(ctx, "", args...).CombinedOutput(); err != nil {
 		t.Logf("r %s: %v: %s", strings.Join(args, " "), err, out)
@@ -109,7 +109,7 @@ func (f *faulty) killedAt(t *testing.T, point string, what func()) {
 	pid := f.pid(t, "server")
 	f.arm(t, point)
 	what()
-	eventually(t, time.Minute, func() error {
+	eventually(t, 5*time.Minute, func() error {
 		if _, err := os.Stat(f.file + ".hit"); err != nil {
 			return fmt.Errorf("the server does not get to %s", point)
 		}
@@ -230,7 +230,12 @@ func (f *faulty) clean(t *testing.T, want []string) {
 // inPhase waits until the sandbox of that name is in a phase.
 func (f *faulty) inPhase(t *testing.T, name, phase string) {
 	t.Helper()
-	eventually(t, converge, func() error {
+	f.inPhaseWithin(t, converge, name, phase)
+}
+
+func (f *faulty) inPhaseWithin(t *testing.T, within time.Duration, name, phase string) {
+	t.Helper()
+	eventually(t, within, func() error {
 		var list []struct {
 			Name   string `json:"name"`
 			Status struct {
@@ -259,9 +264,9 @@ func TestServerKilledInSandboxSteps(t *testing.T) {
 	start := func(name string) {
 		f.attempt(t, "sandbox", "run", "--detach", "--name", name, "--image", "debian", "--", "sleep", "600")
 	}
-	// Once, for what the first sandbox leaves for the others.
+	// Once, for what the first sandbox leaves for the others: its image, too.
 	start("first")
-	f.inPhase(t, "first", "running")
+	f.inPhaseWithin(t, patience, "first", "running")
 	f.r(t, "", "sandbox", "delete", "first")
 	want := f.alone(t)
 
@@ -382,8 +387,8 @@ func TestServerKilledInRollout(t *testing.T) {
 		{"rollback", nil, detached("rollback"), "succeeded", []string{"deployment/starting/", "deployment/draining/"}},
 		{"environment", nil, detached("env", "set", "A=B"), "succeeded", []string{"deployment/accept/"}},
 		{"cancel", func() {
-			unhealthy("60s")
-			eventually(t, time.Minute, func() error {
+			unhealthy("1h")
+			eventually(t, 5*time.Minute, func() error {
 				if last := f.rollouts(t)[0]; last.Status.Phase != "starting" {
 					return fmt.Errorf("%+v", last)
 				}
@@ -402,7 +407,7 @@ func TestServerKilledInRollout(t *testing.T) {
 			prepare()
 			points := f.trace(t, func() {
 				c.run()
-				f.ends(t, time.Minute, n, c.phase)
+				f.ends(t, 5*time.Minute, n, c.phase)
 				f.clean(t, want)
 			})
 			points = slices.DeleteFunc(points, func(p string) bool {

@@ -4,10 +4,11 @@
 #   hack/soak.sh                  all parts, one after the other
 #   hack/soak.sh simulation fuzz  only these
 #
-# Parts: simulation (seeds), metamorphic (seeds), faults (store faults and an outage), verify (fio), snapshots (100
-# clones), trim (10 GiB), handover (100 killed daemons), database (ext4 and xfs, 100 killed daemons each), fuzz.
+# Parts: simulation (seeds), metamorphic (seeds), faults (of the store, an outage of 60 s, two machines), verify (fio, by NBD and on a
+# block device), snapshots (100 clones), trim (10 GiB), handover (100 killed daemons), database (ext4 and xfs, 100 killed
+# daemons each), amplification (16384 blocks), damage (1000 flipped bits), fuzz.
 # SEEDS (10000) and FIRST (a number from the clock) choose the simulation's seeds, SOAK (10m) how long verify and each
-# fuzzer run. Needs root, bin/runtime and the toolchain. Logs go to LOGS (a new directory under TMPDIR).
+# fuzzer run. Needs root, bin/runtime and the toolchain with its test group: a skipped test is a failure. Logs go to LOGS (a new directory under TMPDIR).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 [ "$(id -u)" = 0 ] || { echo "soaking needs root" >&2; exit 1; }
@@ -24,7 +25,7 @@ run() {
 	shift
 	while [ "$1" != -- ]; do env+=("$1") && shift; done
 	shift
-	if env "${env[@]}" "$go" test -count=1 -timeout 0 -v "$@" >"$logs/$name.log" 2>&1; then
+	if env "${env[@]}" "$go" test -count=1 -timeout 0 -v "$@" >"$logs/$name.log" 2>&1 && ! grep -q -- '--- SKIP' "$logs/$name.log"; then
 		printf 'ok    %-14s %4d s\n' "$name" $((SECONDS - began))
 	else
 		printf 'FAIL  %-14s %4d s  %s\n' "$name" $((SECONDS - began)) "$logs/$name.log" >&2
@@ -45,12 +46,24 @@ simulation() {
 	return $failed
 }
 metamorphic() { run metamorphic LSVD_SEED="$first" LSVD_SEEDS=$((seeds / 50)) -- -run '^TestMetamorphic$' ./lsvd; }
-faults() { run faults LSVD_OUTAGE=60s -- -run '^Test(Wire.*|TwoOwners)$' ./lsvd; }
-verify() { run verify LSVD_SOAK="$soak" -- -run '^TestExperimentVerify$' ./lsvd/nbd; }
+faults() {
+	local failed=0
+	run faults-store LSVD_OUTAGE=60s -- -run '^Test(Wire.*|TwoOwners)$' ./lsvd || failed=1
+	run faults-fio LSVD_OUTAGE=60s -- -run '^TestExperiment(Faults|Outage)$' ./lsvd/nbd || failed=1
+	run faults-hosts -- -count=20 -run '^TestTwoHosts$' ./cli/lsvd || failed=1
+	return $failed
+}
+verify() {
+	local failed=0 p
+	for p in nbd attach; do run "verify-$p" LSVD_SOAK="$soak" -- -run '^TestExperimentVerify$' "./lsvd/$p" || failed=1; done
+	return $failed
+}
 snapshots() { run snapshots LSVD_CLONES=100 -- -run '^TestSnapshots$' ./lsvd; }
 trim() { run trim LSVD_FILL=10240 -- -run '^TestTrimFreesStore$' ./lsvd; }
+damage() { run damage LSVD_FLIPS=1000 -- -run '^TestFlippedBitInLog$' ./lsvd; }
 handover() { run handover LSVD_HANDOVERS=100 -- -run '^TestHandover$' ./lsvd/attach; }
 database() { run database LSVD_SOAK="$soak" -- -run '^TestDatabaseOnDisk$' ./e2e; }
+amplification() { run amplification LSVD_AMPLIFICATION=16384 -- -run '^TestWriteAmplification$' ./lsvd; }
 fuzz() {
 	local f failed=0
 	while IFS=: read -r f name; do
@@ -59,7 +72,7 @@ fuzz() {
 	return $failed
 }
 
-all=(simulation metamorphic faults verify snapshots trim handover database fuzz)
+all=(simulation metamorphic faults verify snapshots trim handover database amplification damage fuzz)
 [ $# -gt 0 ] || set -- "${all[@]}"
 for part; do
 	[[ " ${all[*]} " == *" $part "* ]] || { echo "unknown part: $part (${all[*]})" >&2; exit 2; }

@@ -11,7 +11,9 @@ import (
 	"miren.dev/runtime/cli/console"
 	"miren.dev/runtime/cli/exit"
 	"miren.dev/runtime/lsvd"
+	"miren.dev/runtime/lsvd/catalog"
 	"miren.dev/runtime/lsvd/host"
+	"miren.dev/runtime/lsvd/store"
 	"miren.dev/runtime/pkg/errs"
 )
 
@@ -25,9 +27,10 @@ func newCheck(e *command.Env) *cobra.Command {
 	o := &checkOptions{base: newBase(e)}
 	cmd := &cobra.Command{
 		Use:   "check VOLUME",
-		Short: "Verify everything that a volume and its snapshots have in the store",
+		Short: "Verify everything that a volume and its snapshots have in the store, and its log",
 		Long: `Reads every object that the volume and its snapshots name, and verifies checksums, maps and data. The volume may be open. What is damaged
-is shown with the parts of the disk that are lost by it; the exit code is then 1. The local log is not looked at.`,
+is shown with the parts of the disk that are lost by it; the exit code is then 1. If this machine has the volume's log
+and the volume is not open, all of the log is read too.`,
 		Args:              command.Args(1, 1, "VOLUME"),
 		ValidArgsFunction: o.completeVolumes,
 		RunE:              func(cmd *cobra.Command, args []string) error { return o.run(cmd.Context(), args[0]) },
@@ -56,7 +59,7 @@ func (o *checkOptions) run(ctx context.Context, arg string) error {
 	if err != nil {
 		return err
 	}
-	st, _, v, err := o.find(ctx, name)
+	st, url, v, err := o.find(ctx, name)
 	if err != nil {
 		return err
 	}
@@ -70,6 +73,13 @@ func (o *checkOptions) run(ctx context.Context, arg string) error {
 	if err != nil {
 		return err
 	}
+	log, unseen, err := o.checkLog(ctx, st, url, v, key)
+	if err != nil {
+		return err
+	}
+	if log.Damage != nil {
+		r.Damage = append(r.Damage, lsvd.Damage{Key: "local log", Err: log.Damage, Volume: true})
+	}
 	if o.JSON {
 		list := []damage{}
 		for _, d := range r.Damage {
@@ -80,7 +90,7 @@ func (o *checkOptions) run(ctx context.Context, arg string) error {
 			list = append(list, x)
 		}
 		if err := o.PrintJSON(map[string]any{"ok": r.OK(), "manifests": r.Manifests, "maps": r.Maps, "segments": r.Segments,
-			"bytes": r.Bytes, "bytes_checked": r.Checked, "damage": list}); err != nil {
+			"bytes": r.Bytes, "bytes_checked": r.Checked, "log": map[string]any{"checked": log.Here, "in_use": errs.Is(unseen, errs.Conflict), "bytes": log.Bytes}, "damage": list}); err != nil {
 			return err
 		}
 		if !r.OK() {
@@ -89,7 +99,17 @@ func (o *checkOptions) run(ctx context.Context, arg string) error {
 		return nil
 	}
 	if r.OK() {
-		o.Printf("%s %s is sound: %d manifests, %d maps, %d segments, %s\n", o.Paint(console.Green, "✓"), v.Label(), r.Manifests, r.Maps, r.Segments, bytesCell(r.Checked))
+		logged := ""
+		if log.Here {
+			logged = ", " + bytesCell(log.Bytes) + " of local log"
+		}
+		o.Printf("%s %s is sound: %d manifests, %d maps, %d segments, %s%s\n", o.Paint(console.Green, "✓"), v.Label(), r.Manifests, r.Maps, r.Segments, bytesCell(r.Checked), logged)
+		switch {
+		case errs.Is(unseen, errs.Conflict):
+			o.Notef("the volume is open: its local log was not looked at\n")
+		case unseen != nil:
+			o.Notef("its local log, if it is here, was not looked at: %v\n", unseen)
+		}
 		return nil
 	}
 	for _, d := range r.Damage {
@@ -113,7 +133,25 @@ func (o *checkOptions) run(ctx context.Context, arg string) error {
 			o.Printf("    lost: %s at byte %d\n", bytesCell(x.Len), x.Off)
 		}
 	}
+	if log.Damage != nil && len(r.Damage) == 1 {
+		return errs.New(errs.Corrupt, "the local log of volume %s is damaged", v.Label()).WithHint("restore the log directory from a copy. "+
+			"`r lsvd attach %s --accept-loss` opens the disk as it was before the damage", v.Label())
+	}
 	return errs.New(errs.Corrupt, "%d of the %d objects of volume %s are damaged or missing", len(r.Damage), r.Manifests+r.Maps+r.Segments, v.Label()).
 		WithHint("%s", fmt.Sprintf("restore these objects from a copy of the store. Reads of the lost ranges fail; all others are sound. "+
 			"`r lsvd attach %s --accept-loss` opens it where the damage prevents that", v.Label()))
+}
+
+// checkLog checks the log of the volume, if it is on this machine. unseen says
+// why it was not looked at: it is in use (Conflict), or the caller may not.
+func (o *checkOptions) checkLog(ctx context.Context, st store.Store, url string, v *catalog.Volume, key []byte) (r lsvd.LogReport, unseen, err error) {
+	dir, err := o.disksDir()
+	if err != nil {
+		return r, nil, err
+	}
+	r, err = host.CheckLog(ctx, dir, st, v, url, key)
+	if errs.Is(err, errs.Conflict) || errs.Is(err, errs.PermissionDenied) {
+		return r, err, nil
+	}
+	return r, nil, err
 }

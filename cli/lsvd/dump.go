@@ -49,6 +49,7 @@ type dump struct {
 	Checkpoint string        `json:"checkpoint,omitempty"`
 	MapSeq     uint64        `json:"map_sequence"`
 	Maps       []string      `json:"maps"`
+	Boot       string        `json:"boot_list,omitempty"`
 	Leaves     int64         `json:"map_leaves"`
 	Runs       int64         `json:"map_runs"`
 	Mapped     int64         `json:"mapped_blocks"`
@@ -99,7 +100,7 @@ func (o *dumpOptions) run(ctx context.Context, arg string) error {
 	}
 	if o.JSON {
 		out := dump{volume: asVolume(&catalog.Volume{VolumeInfo: d.VolumeInfo, Name: v.Name}), Snapshot: d.Snapshot, Revision: d.Revision, Durable: d.Durable, Clean: d.Clean,
-			Owner: d.Owner, ChainEpoch: d.ChainEpoch, ChainNext: d.ChainNext, Checkpoint: d.Checkpoint, MapSeq: d.MapSeq, Maps: d.Maps, Leaves: d.Leaves, Runs: d.Runs,
+			Owner: d.Owner, ChainEpoch: d.ChainEpoch, ChainNext: d.ChainNext, Checkpoint: d.Checkpoint, MapSeq: d.MapSeq, Maps: d.Maps, Boot: d.Boot, Leaves: d.Leaves, Runs: d.Runs,
 			Mapped: d.Mapped, Table: segments(d.Table), Chain: segments(d.Chain), Fence: d.Fence, Fences: d.Fences}
 		if out.Maps == nil {
 			out.Maps = []string{}
@@ -129,6 +130,9 @@ func (o *dumpOptions) run(ctx context.Context, arg string) error {
 	add("checkpoint", "%s, sequence number %d", d.Checkpoint, d.MapSeq)
 	for _, m := range d.Maps {
 		add("map", "%s", m)
+	}
+	if d.Boot != "" {
+		add("boot list", "%s", d.Boot)
 	}
 	add("mapped", "%d blocks in %d runs in %d leaves", d.Mapped, d.Runs, d.Leaves)
 	o.pairs(rows)

@@ -2,6 +2,8 @@ package lsvd
 
 import (
 	"context"
+	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -12,6 +14,7 @@ import (
 	"miren.dev/runtime/lsvd"
 	"miren.dev/runtime/lsvd/catalog"
 	"miren.dev/runtime/lsvd/host"
+	"miren.dev/runtime/lsvd/store"
 )
 
 type gcOptions struct {
@@ -23,13 +26,14 @@ type gcOptions struct {
 func newGC(e *command.Env) *cobra.Command {
 	o := &gcOptions{base: newBase(e)}
 	cmd := &cobra.Command{
-		Use:   "gc [VOLUME]",
+		Use:   "gc [VOLUME...]",
 		Short: "Free space in the store",
 		Long: `Deletes objects that no volume and no snapshot uses: leftovers of crashes, of deleted volumes and snapshots. With a VOLUME it first moves what
-that uses out of segments that are mostly unused, until the segments hold at most --ratio times what is in use.
+that uses out of segments that are mostly unused, until the segments hold at most --ratio times what is in use. What several volumes share, as clones
+do, is moved only if all of them are given, or are attached here; no snapshot may have it.
 
 An open disk does the latter by itself, to 1.43; a lower ratio costs more writing.`,
-		Args:              command.Args(0, 1, "VOLUME"),
+		Args:              command.Args(0, -1, "VOLUME"),
 		ValidArgsFunction: o.completeVolumes,
 		RunE:              func(cmd *cobra.Command, args []string) error { return o.run(cmd.Context(), args) },
 	}
@@ -47,9 +51,9 @@ func (o *gcOptions) run(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	segments := 0
-	if len(args) > 0 {
-		name, _, err := volumeArg(args[0], false)
+	var volumes []*catalog.Volume
+	for _, arg := range args {
+		name, _, err := volumeArg(arg, false)
 		if err != nil {
 			return err
 		}
@@ -57,22 +61,13 @@ func (o *gcOptions) run(ctx context.Context, args []string) error {
 		if err != nil {
 			return err
 		}
-		o.Notef("compacting %s\n", v.Label())
-		err = o.onDisk(ctx, st, v, &o.diskFlags, func(c *client, n *api.VolumeRequest) error {
-			r, err := c.Collect(ctx, &api.CollectRequest{Volume: n.Volume, Ratio: o.ratio})
-			if err == nil {
-				segments = int(r.Segments)
-			}
-			return err
-		}, func(d *host.Disk) (err error) {
-			if err = d.Drain(ctx); err == nil {
-				segments, err = d.GC(ctx, o.ratio)
-			}
-			return err
-		})
-		if err != nil {
-			return err
+		if !slices.ContainsFunc(volumes, func(o *catalog.Volume) bool { return o.ID == v.ID }) {
+			volumes = append(volumes, v)
 		}
+	}
+	segments, err := o.collect(ctx, st, volumes, nil)
+	if err != nil {
+		return err
 	}
 	objects, freed, err := lsvd.Sweep(ctx, st)
 	if err != nil {
@@ -82,8 +77,54 @@ func (o *gcOptions) run(ctx context.Context, args []string) error {
 		return o.PrintJSON(map[string]any{"segments_emptied": segments, "objects_deleted": objects, "bytes_freed": freed})
 	}
 	if len(args) > 0 {
-		o.Printf("%s emptied %d segments of %s\n", o.Paint(console.Green, "✓"), segments, args[0])
+		o.Printf("%s emptied %d segments of %s\n", o.Paint(console.Green, "✓"), segments, strings.Join(args, ", "))
 	}
 	o.Printf("%s deleted %d unused objects, %s freed\n", o.Paint(console.Green, "✓"), objects, bytesCell(freed))
 	return nil
+}
+
+// collect compacts volumes, those that the daemon does not have together with
+// open, and returns how many segments were emptied.
+func (o *gcOptions) collect(ctx context.Context, st store.Store, volumes []*catalog.Volume, open []*host.Disk) (segments int, err error) {
+	if len(volumes) == 0 {
+		return o.collectOpen(ctx, open)
+	}
+	v, rest := volumes[0], volumes[1:]
+	err = o.onDisk(ctx, st, v, &o.diskFlags, func(c *client, n *api.VolumeRequest) error {
+		o.Notef("compacting %s\n", v.Label())
+		r, err := c.Collect(ctx, &api.CollectRequest{Volume: n.Volume, Ratio: o.ratio})
+		if err != nil {
+			return err
+		}
+		segments, err = o.collect(ctx, st, rest, open)
+		segments += int(r.Segments)
+		return err
+	}, func(d *host.Disk) (err error) {
+		segments, err = o.collect(ctx, st, rest, append(open, d))
+		return err
+	})
+	return segments, err
+}
+
+func (o *gcOptions) collectOpen(ctx context.Context, open []*host.Disk) (segments int, err error) {
+	var disks []*lsvd.Device
+	for _, d := range open {
+		if err := d.Drain(ctx); err != nil {
+			return 0, err
+		}
+		disks = append(disks, d.Device)
+	}
+	for n := 1; n > 0; segments += n {
+		if n, err = lsvd.CompactTogether(ctx, o.ratio, disks...); err != nil {
+			return segments, err
+		}
+	}
+	for _, d := range open {
+		o.Notef("compacting %s\n", d.Volume.Label())
+		n, err := d.GC(ctx, o.ratio)
+		if segments += n; err != nil {
+			return segments, err
+		}
+	}
+	return segments, nil
 }

@@ -163,7 +163,7 @@ func TestSnapshots(t *testing.T) {
 	ok(t, "resize", "data", "64M")
 	ok(t, "resize", "first", "1G")
 	fails(t, exit.Failed, []string{"resize", "data", "48M"}, "cannot shrink")
-	ok(t, "gc", "data", "--ratio", "1")
+	ok(t, "gc", "data", "first", "--ratio", "1") // attached and not
 	ok(t, "detach", "data")
 	fails(t, exit.Failed, []string{"delete", "data", "-y"}, "2 snapshots")
 	fails(t, exit.Failed, []string{"snapshot", "delete", "data@on", "-y"}, `did you mean "one"`)

@@ -65,13 +65,19 @@ func (b *base) stateDir() (string, error) {
 	return dir, errs.Wrap(err, "state directory")
 }
 
+// disksDir is the directory of the disks of the installation.
+func (b *base) disksDir() (string, error) {
+	dir, err := b.stateDir()
+	return filepath.Join(dir, "lsvd"), err
+}
+
 // state is where this machine keeps logs.
 func (b *base) state() (*host.State, error) {
-	dir, err := b.stateDir()
+	dir, err := b.disksDir()
 	if err != nil {
 		return nil, err
 	}
-	return host.Open(filepath.Join(dir, "lsvd"))
+	return host.Open(dir)
 }
 
 // url is the store that is meant, in a form that any process may use.

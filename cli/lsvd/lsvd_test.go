@@ -225,9 +225,35 @@ func TestLogOfAnotherStore(t *testing.T) {
 }
 
 func TestCheck(t *testing.T) {
-	machine(t)
+	dir := machine(t)
 	ok(t, "create", "data", "--size", "64M")
 	if out := ok(t, "check", "data"); !strings.Contains(out, "is sound") {
 		t.Errorf("check: %s", out)
+	}
+	// The log of a volume in use is not looked at; on a machine that never had
+	// the volume there is none, and nothing is made.
+	store, other := filepath.Join(dir, "state", "lsvd", "store"), filepath.Join(dir, "other")
+	_, stop := background(t, "serve", "data", "--foreground", "--socket", filepath.Join(dir, "a"))
+	if r := run(t, "check", "data"); r.code != 0 || !strings.Contains(r.err, "is open") {
+		t.Errorf("check of a volume in use: %+v", r)
+	}
+	t.Setenv("RUNTIME_STATE_DIR", other)
+	if r := run(t, "check", "data", "--store", store); r.code != 0 || strings.Contains(r.err, "not looked at") {
+		t.Errorf("check on another machine: %+v", r)
+	}
+	if _, err := os.Lstat(other); !os.IsNotExist(err) {
+		t.Errorf("check has made the state directory: %v", err)
+	}
+	if err := stop(); err != nil {
+		t.Fatal(err)
+	}
+	// What may not be read may not be called sound without a word.
+	if os.Geteuid() != 0 {
+		if err := os.Mkdir(other, 0); err != nil {
+			t.Fatal(err)
+		}
+		if r := run(t, "check", "data", "--store", store); r.code != 0 || !strings.Contains(r.err, "was not looked at") {
+			t.Errorf("check without permission: %+v", r)
+		}
 	}
 }

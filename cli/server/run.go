@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"fmt"
 	"os"
 
 	"github.com/spf13/cobra"
@@ -88,9 +89,10 @@ func describe(in *instance.Instance, cfg *config.Config) error {
 	return replace(configFile(in.StateDir), 0o600, buf.Bytes())
 }
 
-// replace writes a file complete or not at all.
+// replace writes a file complete or not at all. Who started this process may
+// write the same file at the same time, so each has a name of its own for it.
 func replace(path string, mode os.FileMode, b []byte) error {
-	tmp := path + ".tmp"
+	tmp := fmt.Sprintf("%s.%d.tmp", path, os.Getpid())
 	if err := os.WriteFile(tmp, b, mode); err != nil {
 		return errs.New(errs.Unavailable, "%w", err)
 	}

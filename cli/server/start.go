@@ -95,7 +95,7 @@ func (o *startOptions) run(ctx context.Context) error {
 	}
 	st, err := o.awaitParts(ctx)
 	if err != nil {
-		return errs.Wrap(err, "the server (pid %d) became ready and went away", p.PID())
+		return errs.Wrap(err, "the server (pid %d) became ready and does not answer any more", p.PID())
 	}
 	return o.ready(cfg, st, p.Adopted)
 }
@@ -117,12 +117,17 @@ func (o *startOptions) awaitParts(ctx context.Context) (*Status, error) {
 			return st, nil
 		case err == nil:
 			last = st
-		case last == nil || ctx.Err() == nil:
+		case ctx.Err() == nil && !errs.Is(err, errs.DeadlineExceeded): // it may just be slow
+			return nil, err
+		case ctx.Err() != nil && last == nil:
 			return nil, err
 		}
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
+			if last == nil {
+				return nil, err
+			}
 			return last, nil
 		}
 	}

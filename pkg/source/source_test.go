@@ -114,7 +114,7 @@ func TestOnlyChangesAreReadAndSent(t *testing.T) {
 	// The change time cannot be set: what was just written counts as racy until it is old enough.
 	caches := t.TempDir()
 	s := newStore(t)
-	deadline := time.Now().Add(20 * time.Second)
+	deadline := time.Now().Add(time.Minute)
 	for {
 		c := OpenCache(caches, dir)
 		tr := walk(t, dir, WalkOptions{Cache: c})
