@@ -70,7 +70,7 @@ type Options struct {
 	Dir    string // where mounts are made; default /run/lsvd
 	Holder Holder // default: none, and the device fails when the process ends
 	Logger *slog.Logger
-	// Readers bounds how many requests of the disk are carried out at a time; default 64.
+	// Readers bounds how many requests of the disk are carried out at a time; default 136.
 	Readers int
 }
 

@@ -49,6 +49,11 @@ func newBuffer(c *Conn) (*buffer, error) {
 	return b, nil
 }
 
+// moreBuffers is how many buffers there are besides one for each reader: for
+// writes that are queued while readers are parked. If they are not enough, a
+// reader waits for its write.
+const moreBuffers = 32
+
 // take returns a buffer that nobody uses, or a new one; nil without an error
 // if there are as many as there may be.
 func (c *Conn) take() (*buffer, error) {
@@ -60,7 +65,7 @@ func (c *Conn) take() (*buffer, error) {
 		c.leastSpare = min(c.leastSpare, n-1)
 		return b, nil
 	}
-	if c.buffers >= 2*c.opts.Readers {
+	if c.buffers >= c.opts.Readers+moreBuffers {
 		return nil, nil
 	}
 	b, err := newBuffer(c)

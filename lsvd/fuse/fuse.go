@@ -78,7 +78,9 @@ type Disk interface {
 // Options configure a connection.
 type Options struct {
 	Logger *slog.Logger // default: discard
-	// Readers bounds how many requests are carried out at a time; default 64.
+	// Readers bounds how many requests are carried out at a time; default 136:
+	// more than a loop device has under way (128), so that none waits for
+	// others that wait for the store.
 	Readers int
 	// Idle is how many goroutines wait in the kernel for the next request, at
 	// most; default 2.
@@ -133,7 +135,7 @@ func (o Options) withDefaults() Options {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
 	if o.Readers == 0 {
-		o.Readers = 64
+		o.Readers = 136
 	}
 	if o.Idle == 0 {
 		o.Idle = 2
@@ -187,18 +189,17 @@ func (c *Conn) Serve(ctx context.Context, disk Disk) error {
 	c.disk, c.serving, c.quiet = disk, ctx, make(chan struct{})
 	c.queuer, _ = disk.(queuer)
 	c.flusher, _ = disk.(flusher)
-	first := c.opts.Idle
 	if c.resumed {
-		// Sent before anybody reads: the kernel wakes one reader for all of them.
+		// Sent before anybody reads: the kernel wakes one reader for all of them,
+		// but lets nobody sleep while there are some.
 		if err := c.resend(); err != nil {
 			return err
 		}
-		first = c.opts.Readers
 	}
 	c.watch.timer = time.AfterFunc(watchInterval, c.look)
 	defer c.watch.timer.Stop()
 	c.mu.Lock()
-	for range first {
+	for range c.opts.Idle {
 		c.start()
 	}
 	c.mu.Unlock()

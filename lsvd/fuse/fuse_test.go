@@ -252,7 +252,7 @@ func TestHandover(t *testing.T) {
 	disk := &memory{b: make([]byte, 8<<20), gate: make(chan struct{})}
 	stop := serve(t, c, disk)
 	f := open(t, c)
-	const writers = 100 // more than there are readers
+	const writers = 200 // more than there are readers
 	var wg sync.WaitGroup
 	begun := make(chan struct{}, writers)
 	for i := range writers {
@@ -272,13 +272,15 @@ func TestHandover(t *testing.T) {
 		t.Fatal(err)
 	}
 	c.Close()
-	disk = &memory{b: disk.b}
+	disk = &memory{b: disk.b, gate: make(chan struct{})}
 	next := fuse.Resume(os.NewFile(uintptr(fd), "fuse"), c.State, fuse.Options{Logger: logger(t)})
 	stop = serve(t, next, disk)
 	defer func() {
 		stop()
 		next.Close()
 	}()
+	until(t, func() bool { total, _ := next.Count(); return total > writers/2 }) // at a time
+	close(disk.gate)
 	wg.Wait()
 	disk.do(func() {
 		for i := range writers {

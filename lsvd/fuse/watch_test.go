@@ -212,16 +212,21 @@ func TestStoreAway(t *testing.T) {
 	}
 
 	back := make(chan struct{})
+	comesBack := sync.OnceFunc(func() { close(back) })
+	defer comesBack()
 	st.mu.Lock()
 	st.back = back
 	st.mu.Unlock()
-	const writers = 60 // fewer than there may be readers
+	const writers = 120 // nearly as many as a loop device has under way
 	var wg sync.WaitGroup
 	writes := newAIO(t, c, writers)
-	for i := range int64(writers) {
-		writes.write(data[:512<<10], 32<<20+i<<19)
+	for i := int64(32 << 20); d.Stats().UnsentBytes < 8<<20; i += 256 << 10 {
+		writes.write(data[:256<<10], i)
+		writes.wait(1)
 	}
-	until(t, func() bool { return d.Stats().UnsentBytes >= 8<<20 })
+	for i := range int64(writers) {
+		writes.write(data[:256<<10], 32<<20+i<<18)
+	}
 	for i := range 4 {
 		wg.Go(func() {
 			if err := read(int64(8+4*i) << 20); err != nil {
@@ -233,7 +238,7 @@ func TestStoreAway(t *testing.T) {
 		within(t, "a read", func() error { return read(cached) })
 		within(t, "a flush", f.Sync)
 	}
-	close(back)
+	comesBack()
 	writes.wait(writers)
 	wg.Wait()
 }
