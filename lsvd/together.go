@@ -35,7 +35,8 @@ const mostShared = 256 << 20 / BlockSize
 // nor a snapshot names, and reports how many it emptied; GC and [Sweep]
 // afterwards do the rest. Disks that share nothing are left alone at no cost.
 // For those that do nothing is sent meanwhile, so it moves 256 MiB at most: call
-// it until there is nothing left.
+// it until there is nothing left. Disks that are closed or fail meanwhile are
+// left out, and what was begun with them stays as it is.
 //
 // A disk may name a segment that another disk made only while that one is kept
 // from deleting it. So all name the new segment in their manifests before the
@@ -45,6 +46,18 @@ const mostShared = 256 << 20 / BlockSize
 // the segment finds the others' manifests.
 func CompactTogether(ctx context.Context, ratio float64, disks ...*Device) (int, error) {
 	all := slices.Clone(disks)
+	total := 0
+	for {
+		all = slices.DeleteFunc(all, func(d *Device) bool { return d.usableNow() != nil })
+		n, err := compactTogether(ctx, ratio, slices.Clone(all))
+		total += n
+		if err == nil || ctx.Err() != nil || !slices.ContainsFunc(all, func(d *Device) bool { return d.usableNow() != nil }) {
+			return total, err
+		}
+	}
+}
+
+func compactTogether(ctx context.Context, ratio float64, all []*Device) (int, error) {
 	slices.SortFunc(all, func(a, b *Device) int { return bytes.Compare(a.vol[:], b.vol[:]) })
 	all = sharing(slices.Compact(all))
 	manifests := make([]string, len(all))

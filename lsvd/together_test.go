@@ -11,7 +11,6 @@ import (
 
 	"miren.dev/runtime/lsvd/store"
 	"miren.dev/runtime/lsvd/vfs"
-	"miren.dev/runtime/pkg/errs"
 )
 
 // clones are open disks that share segments which none of them uses whole.
@@ -248,7 +247,8 @@ func TestCompactTogetherEndsAnywhere(t *testing.T) {
 }
 
 // TestCloseBesideCompaction: a disk can be closed while disks are compacted
-// together and the store does not answer. What was begun is given up.
+// together and the store does not answer. What was begun is given up, and is
+// no error for the others.
 func TestCloseBesideCompaction(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		mem := &store.Mem{}
@@ -279,8 +279,8 @@ func TestCloseBesideCompaction(t *testing.T) {
 			t.Error("a disk is not closed since the store is away")
 		}
 		away.Store(false)
-		if err := <-ended; !errs.Is(err, errs.FailedPrecondition) {
-			t.Errorf("compacting ends with %v", err)
+		if err := <-ended; err != nil {
+			t.Errorf("compacting the others: %v", err)
 		}
 		c.whole("closed", true)
 	})

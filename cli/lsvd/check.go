@@ -137,7 +137,11 @@ func (o *checkOptions) run(ctx context.Context, arg string) error {
 		return errs.New(errs.Corrupt, "the local log of volume %s is damaged", v.Label()).WithHint("restore the log directory from a copy. "+
 			"`r lsvd attach %s --accept-loss` opens the disk as it was before the damage", v.Label())
 	}
-	return errs.New(errs.Corrupt, "%d of the %d objects of volume %s are damaged or missing", len(r.Damage), r.Manifests+r.Maps+r.Segments, v.Label()).
+	objects, also := len(r.Damage), ""
+	if log.Damage != nil {
+		objects, also = objects-1, ", and its local log is damaged"
+	}
+	return errs.New(errs.Corrupt, "%d of the %d objects of volume %s are damaged or missing%s", objects, r.Manifests+r.Maps+r.Segments, v.Label(), also).
 		WithHint("%s", fmt.Sprintf("restore these objects from a copy of the store. Reads of the lost ranges fail; all others are sound. "+
 			"`r lsvd attach %s --accept-loss` opens it where the damage prevents that", v.Label()))
 }

@@ -92,8 +92,13 @@ func (d *Daemon) Collect(ctx context.Context, volume, store string, ratio float6
 		}
 		url := x.view().Store
 		for _, o := range d.openIn(url) {
-			if err := o.Drain(ctx); err != nil {
+			err := o.Drain(ctx)
+			switch {
+			case err == nil:
+			case o == dev.Device || ctx.Err() != nil:
 				return err
+			default: // it is closed, or has failed: what it did not send is not compacted
+				d.log.Info("another disk of the store is left out", "volume", volume, "err", err)
 			}
 		}
 		if segments, err = d.compactStore(ctx, url, ratio); err != nil {

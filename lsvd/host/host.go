@@ -335,6 +335,12 @@ func WriteJSON(path string, v any) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return errs.Wrap(err, "write %s", path)
 	}
+	left, _ := filepath.Glob(filepath.Join(dir, ".tmp-*"))
+	for _, tmp := range left {
+		if info, err := os.Stat(tmp); err == nil && time.Since(info.ModTime()) > time.Hour {
+			os.Remove(tmp) // who wrote it was killed
+		}
+	}
 	f, err := os.CreateTemp(dir, ".tmp-")
 	if err != nil {
 		return errs.Wrap(err, "write %s", path)

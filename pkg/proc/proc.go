@@ -295,11 +295,23 @@ func writeRecord(path string, r Record) error {
 	if err != nil {
 		return err
 	}
+	sweep(path)
 	tmp := fmt.Sprintf("%s.%d.tmp", path, os.Getpid())
 	if err := os.WriteFile(tmp, b, 0o644); err != nil {
 		return err
 	}
 	return os.Rename(tmp, path)
+}
+
+// sweep removes new records whose writers were killed before they named them.
+func sweep(path string) {
+	left, _ := filepath.Glob(path + ".*.tmp") // a path that is no pattern leaves a file behind
+	for _, tmp := range left {
+		pid, err := strconv.Atoi(strings.TrimSuffix(strings.TrimPrefix(tmp, path+"."), ".tmp"))
+		if err == nil && errors.Is(unix.Kill(pid, 0), unix.ESRCH) {
+			os.Remove(tmp)
+		}
+	}
 }
 
 func tail(path string, n int64) string {
