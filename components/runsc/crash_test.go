@@ -6,10 +6,12 @@ import (
 	"io"
 	"net/http"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -53,6 +55,9 @@ func (m machine) delete(t *testing.T, id string) {
 	}
 	if _, err := os.Lstat(m.Driver.ShimSocket(id)); !os.IsNotExist(err) {
 		t.Errorf("socket of the shim is left: %v", err)
+	}
+	if files, err := m.Driver.RunscFiles(id); err != nil || len(files) > 0 {
+		t.Errorf("runsc keeps %q, %v", files, err)
 	}
 	if err := m.Driver.DeleteLogs(t.Context(), id); err != nil {
 		t.Error(err)
@@ -258,6 +263,45 @@ func TestCrash(t *testing.T) {
 		executiontest.Eventually(t, "delete", func() error { return m.Driver.Delete(t.Context(), "gone") })
 		m.delete(t, "gone")
 	})
+}
+
+// TestLeftCommand: a command of runsc that a killed shim left behind does not go
+// on, and what it has made is taken away.
+func TestLeftCommand(t *testing.T) {
+	m := machine{runsctest.New(t)}
+	const id = "left"
+	if err := os.MkdirAll(m.Driver.RunscDir(), 0o711); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(m.Driver.RunscDir(), "runsc-"+id+".sandbox.sock"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if files, err := m.Driver.RunscFiles(id); err != nil || len(files) != 1 {
+		t.Fatalf("before: %q, %v", files, err)
+	}
+	command := func(id string) *exec.Cmd {
+		c := exec.Command("/bin/sh")
+		c.Args = []string{"/somewhere/runsc", "-c", "read it", "--root=" + m.Driver.RunscDir(), "create", id + ".sandbox"}
+		if _, err := c.StdinPipe(); err != nil {
+			t.Fatal(err)
+		}
+		if err := c.Start(); err != nil {
+			t.Fatal(err)
+		}
+		return c
+	}
+	ours, other := command(id), command("other")
+	m.delete(t, id)
+	if err := ours.Wait(); err == nil || ours.ProcessState.Sys().(syscall.WaitStatus).Signal() != unix.SIGKILL {
+		t.Errorf("the command ended with %v", err)
+	}
+	if rec, err := proc.Identify(other.Process.Pid); err != nil || !rec.Alive() {
+		t.Errorf("that of another sandbox ended: %v", err)
+	}
+	if err := other.Process.Kill(); err != nil {
+		t.Error(err)
+	}
+	_ = other.Wait()
 }
 
 func TestResume(t *testing.T) {

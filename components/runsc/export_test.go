@@ -10,7 +10,10 @@ import (
 
 func (d *Driver) ShimSocket(id string) string   { return d.shimSocket(id) }
 func (d *Driver) BundleDir(id string) string    { return d.bundleDir(id) }
+func (d *Driver) RunscDir() string              { return d.runscDir() }
 func (d *Driver) PIDs(id string) ([]int, error) { return d.cgroups.PIDs(id) }
+
+func (d *Driver) RunscFiles(id string) ([]string, error) { return d.runscFiles(id) }
 
 // Steps returns the names of the steps of a set-up.
 func (d *Driver) Steps() []string {

@@ -76,8 +76,9 @@ func (d *Driver) scrub(ctx context.Context, id string) error {
 	return d.scrubRunsc(ctx, id)
 }
 
-// killShims kills the shims of a task that containerd no longer knows, and what
-// was about to start one. One that was starting when the call that wanted it was
+// killShims kills the shims of a task that containerd no longer knows, what was
+// about to start one, and the runsc commands that they left behind, which would
+// go on to make a sandbox. One that was starting when the call that wanted it was
 // given up is in nobody's books: only the process itself tells whose it is.
 func (d *Driver) killShims(id string) error {
 	procs, err := os.ReadDir("/proc")
@@ -93,9 +94,11 @@ func (d *Driver) killShims(id string) error {
 		if err != nil { // it has ended
 			continue
 		}
-		exe, _, _ := strings.Cut(string(args), "\x00")
-		if strings.HasPrefix(filepath.Base(exe), "containerd-shim-runsc-") &&
-			strings.Contains(string(args), "\x00"+d.cfg.Containerd.Namespace()+"\x00") && strings.Contains(string(args), "\x00"+taskID(id)+"\x00") {
+		exe, rest, _ := strings.Cut(string(args), "\x00")
+		exe, rest = filepath.Base(exe), "\x00"+rest
+		shim := strings.HasPrefix(exe, "containerd-shim-runsc-") && strings.Contains(rest, "\x00"+d.cfg.Containerd.Namespace()+"\x00")
+		command := exe == "runsc" && strings.Contains(rest, d.runscDir()+"\x00")
+		if (shim || command) && strings.Contains(rest, "\x00"+taskID(id)+"\x00") {
 			_ = unix.Kill(pid, unix.SIGKILL)
 		}
 	}
@@ -121,26 +124,18 @@ func unmountAll(path string) error {
 // scrubRunsc has runsc forget a sandbox whose processes have been killed, if it
 // remembers it.
 func (d *Driver) scrubRunsc(ctx context.Context, id string) error {
-	root := filepath.Join(d.runscRoot(), d.cfg.Containerd.Namespace())
-	var files []string
-	for _, pattern := range []string{taskID(id) + "_sandbox:*", "runsc-" + taskID(id) + ".sock"} {
-		found, err := filepath.Glob(filepath.Join(root, pattern))
-		if err != nil {
-			return err
-		}
-		files = append(files, found...)
-	}
-	if len(files) == 0 {
-		return nil
+	files, err := d.runscFiles(id)
+	if err != nil || len(files) == 0 {
+		return err
 	}
 	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
 	defer cancel()
-	out, err := exec.CommandContext(ctx, filepath.Join(d.cfg.BinDir, "runsc"), "--root", root, "delete", "-force", taskID(id)).CombinedOutput()
-	if err == nil {
-		return nil
+	out, err := exec.CommandContext(ctx, filepath.Join(d.cfg.BinDir, "runsc"), "--root", d.runscDir(), "delete", "-force", taskID(id)).CombinedOutput()
+	if err != nil {
+		d.log.Debug("runsc cannot delete a sandbox, removing its record", "sandbox", id, "error", err, "output", strings.TrimSpace(string(out)))
 	}
-	// It stops at what is gone already. There is nothing behind its files any more.
-	d.log.Debug("runsc cannot delete a sandbox, removing its record", "sandbox", id, "error", err, "output", strings.TrimSpace(string(out)))
+	// It stops at what is gone already, and does not know a sandbox of which only
+	// the socket is left. There is nothing behind its files any more.
 	for _, f := range files {
 		if err := os.RemoveAll(f); err != nil {
 			return errs.New(errs.Unavailable, "remove record of runsc: %w", err)
@@ -149,11 +144,23 @@ func (d *Driver) scrubRunsc(ctx context.Context, id string) error {
 	return nil
 }
 
+// runscFiles are what runsc keeps of a sandbox.
+func (d *Driver) runscFiles(id string) (files []string, err error) {
+	for _, pattern := range []string{taskID(id) + "_sandbox:*", "runsc-" + taskID(id) + ".sock"} {
+		found, err := filepath.Glob(filepath.Join(d.runscDir(), pattern))
+		if err != nil {
+			return nil, err
+		}
+		files = append(files, found...)
+	}
+	return files, nil
+}
+
 // removeRunscRoot removes runsc's state when no sandbox is left. runsc leaves a
 // mount of a network namespace there.
 func (d *Driver) removeRunscRoot() error {
 	root := d.runscRoot()
-	for _, dir := range []string{root, filepath.Join(root, d.cfg.Containerd.Namespace())} {
+	for _, dir := range []string{root, d.runscDir()} {
 		if err := unmountAll(filepath.Join(dir, "null-netns")); err != nil {
 			return err
 		}

@@ -55,6 +55,11 @@ var runscFlags = map[string]string{
 // runscRoot is where runsc keeps its state, in one directory per namespace.
 func (d *Driver) runscRoot() string { return d.cfg.Instance.Socket("runsc") }
 
+// runscDir is that of our namespace.
+func (d *Driver) runscDir() string {
+	return filepath.Join(d.runscRoot(), d.cfg.Containerd.Namespace())
+}
+
 func (d *Driver) runscConfig() string { return d.cfg.Instance.Socket("runsc.toml") }
 
 func (d *Driver) writeRunscConfig() error {
