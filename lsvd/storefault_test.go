@@ -227,22 +227,25 @@ func TestWireOutage(t *testing.T) {
 			s := startSoak(t, d, 4, stop)
 			waitFor(t, "something in the store", func() bool { return d.Stats().Stored > 1<<20 })
 			proxy.SetHook(func(s3test.Request) s3test.Fault { return fault })
-			over := time.NewTimer(outage)
+			began, over := time.Now(), time.NewTimer(outage)
 			waitFor(t, "backpressure", func() bool { return d.Stats().UnsentBytes >= r.opts.MaxUnsent })
 			before := s.ops.Load()
 			<-over.C
-			if u := d.Stats(); u.UnsentBytes > r.opts.MaxUnsent+4<<20 || u.Lag < outage/2 || u.StoreFailures == 0 {
+			// What is sent to a store that is silent fails only after its time.
+			waitFor(t, "failure", func() bool { return d.Stats().StoreFailures > 0 })
+			if u := d.Stats(); u.UnsentBytes > r.opts.MaxUnsent+4<<20 || u.Lag < outage/2 {
 				t.Errorf("after the outage: %+v", u)
 			}
 			proxy.SetHook(nil)
+			away := time.Since(began)
 			waitFor(t, "work going on", func() bool { return s.ops.Load() > before+200 || t.Failed() })
 			close(stop)
 			s.wg.Wait()
 			if t.Failed() {
 				return
 			}
-			if slow := time.Duration(s.slow.Load()); slow > outage+15*time.Second {
-				t.Errorf("an operation took %v in an outage of %v", slow, outage)
+			if slow := time.Duration(s.slow.Load()); slow > away+15*time.Second {
+				t.Errorf("an operation took %v in an outage of %v", slow, away)
 			}
 			finish(t, r, s)
 		})
