@@ -5,15 +5,17 @@ import (
 	"math"
 	"os"
 	"path/filepath"
-	"runtime/debug"
 	"strconv"
 	"strings"
+
+	"miren.dev/runtime/lsvd/internal/memlimit"
 )
 
-// limitMemory has the garbage collector keep within three quarters of what the
-// control groups of this process allow, of either version: else the heap may
-// grow to twice what is in use, and the kernel ends the process. GOMEMLIMIT,
-// if it is set, counts instead.
+// limitMemory has the garbage collector keep the heap and the buffers of
+// requests, which are outside of it, within three quarters of what the control
+// groups of this process allow, of either version: else the heap may grow to
+// twice what is in use, and the kernel ends the process. GOMEMLIMIT, if it is
+// set, counts instead, and for the heap alone.
 func limitMemory(logger *slog.Logger) {
 	if os.Getenv("GOMEMLIMIT") != "" {
 		return
@@ -24,7 +26,7 @@ func limitMemory(logger *slog.Logger) {
 		return
 	}
 	if limit := memoryLimit("/sys/fs/cgroup", string(groups)); limit < math.MaxInt64 {
-		debug.SetMemoryLimit(limit / 4 * 3)
+		memlimit.Set(limit / 4 * 3)
 		logger.Info("memory is limited", "bytes", limit)
 	}
 }

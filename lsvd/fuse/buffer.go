@@ -5,6 +5,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"miren.dev/runtime/lsvd/internal/memlimit"
 	"miren.dev/runtime/pkg/errs"
 )
 
@@ -35,11 +36,12 @@ func newBuffer(c *Conn) (*buffer, error) {
 	if err != nil {
 		return nil, errs.Wrap(err, "make a buffer")
 	}
+	memlimit.Outside(int64(size))
 	if b.mem = mem; size > page {
 		b.data = mem[page:]
 		c.plain++
 	} else if b.slab, b.data, err = c.carve(); err != nil {
-		unix.Munmap(mem)
+		b.unmap()
 		return nil, err
 	}
 	b.head, b.out = mem[:inHead+writeArg], mem[page/2:page/2:page]
@@ -47,6 +49,11 @@ func newBuffer(c *Conn) (*buffer, error) {
 	b.in[0].SetLen(len(b.head))
 	b.in[1].SetLen(len(b.data))
 	return b, nil
+}
+
+func (b *buffer) unmap() {
+	memlimit.Outside(-int64(len(b.mem)))
+	unix.Munmap(b.mem)
 }
 
 // moreBuffers is how many buffers there are besides one for each reader: for
@@ -103,7 +110,7 @@ func (c *Conn) free(n int) {
 		return 1
 	})
 	for _, b := range c.spare[:n] {
-		unix.Munmap(b.mem)
+		b.unmap()
 		if b.slab != nil {
 			c.release(b.slab, b.data)
 		} else {

@@ -6,6 +6,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"miren.dev/runtime/lsvd/internal/memlimit"
 	"miren.dev/runtime/pkg/errs"
 )
 
@@ -25,6 +26,7 @@ func newSlab() (*slab, error) {
 	if err != nil {
 		return nil, errs.Wrap(err, "make a buffer")
 	}
+	memlimit.Outside(hugePage) // the rest is not touched
 	at := int(-uintptr(unsafe.Pointer(&mem[0])) & (hugePage - 1))
 	data := mem[at : at+hugePage]
 	unix.Madvise(data, unix.MADV_HUGEPAGE) // else small pages do
@@ -62,6 +64,7 @@ func (c *Conn) release(s *slab, data []byte) {
 	s.data[k] = data
 	if s.inUse--; s.inUse == 0 {
 		c.slabs = slices.DeleteFunc(c.slabs, func(x *slab) bool { return x == s })
+		memlimit.Outside(-hugePage)
 		unix.Munmap(s.mem)
 	}
 }
