@@ -4,9 +4,12 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
+	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -16,7 +19,39 @@ import (
 	"miren.dev/runtime/lsvd"
 	"miren.dev/runtime/lsvd/fuse"
 	"miren.dev/runtime/pkg/errs"
+	"miren.dev/runtime/pkg/proc"
 )
+
+// testMount begins the name of a mount; the process follows, and the test.
+const testMount = "lsvd:test:"
+
+// TestMain first takes away the mounts of processes that were killed. With
+// requests of its own under way such a process does not end before that: the
+// kernel waits for their answers, and has its file of the mount open meanwhile.
+func TestMain(m *testing.M) {
+	mounts, err := os.ReadFile("/proc/self/mounts")
+	if err != nil {
+		panic(err)
+	}
+	for line := range strings.Lines(string(mounts)) {
+		f := strings.Fields(line)
+		name, ours := strings.CutPrefix(f[0], testMount)
+		if !ours || f[2] != fuse.Type {
+			continue
+		}
+		id, _, _ := strings.Cut(name, ":")
+		pid, err := strconv.Atoi(id)
+		if err == nil {
+			_, err = proc.Identify(pid)
+		}
+		if err != nil {
+			if err := fuse.Unmount(f[1]); err != nil {
+				panic(err)
+			}
+		}
+	}
+	os.Exit(m.Run())
+}
 
 // memory is a disk that notes what it was asked for.
 type memory struct {
@@ -93,7 +128,7 @@ func logger(t *testing.T) *slog.Logger {
 func mount(t *testing.T) *fuse.Conn {
 	t.Helper()
 	needFUSE(t)
-	c, err := fuse.Mount(t.TempDir(), "lsvd:test:"+filepath.Base(t.Name()), fuse.Options{Logger: logger(t)})
+	c, err := fuse.Mount(t.TempDir(), fmt.Sprintf("%s%d:%s", testMount, os.Getpid(), filepath.Base(t.Name())), fuse.Options{Logger: logger(t)})
 	if err != nil {
 		t.Fatal(err)
 	}
