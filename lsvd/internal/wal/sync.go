@@ -50,9 +50,12 @@ func (l *Log) SyncAhead() error {
 }
 
 // Due reports whether a sync will probably be asked for before anything else
-// is appended.
+// is appended. It does not wait: while a record is written there is something
+// else.
 func (l *Log) Due() bool {
-	l.mu.Lock()
+	if !l.mu.TryLock() {
+		return false
+	}
 	defer l.mu.Unlock()
 	return l.asked.due && l.synced < l.seq
 }
