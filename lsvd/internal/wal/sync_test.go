@@ -6,6 +6,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"miren.dev/runtime/lsvd/vfs"
 )
@@ -46,12 +47,13 @@ func TestRhythm(t *testing.T) {
 	}
 }
 
-// gated is a directory whose files wait in Sync.
+// gated is a directory whose files wait in Sync, or in WriteVec.
 type gated struct {
 	vfs.FS
-	mu    sync.Mutex
-	enter chan struct{} // is told of a sync; nil: syncs do not wait
-	leave chan error    // what becomes of it
+	writes bool // what waits
+	mu     sync.Mutex
+	enter  chan struct{} // is told of a sync or a write; nil: they do not wait
+	leave  chan error    // what becomes of it
 }
 
 func (g *gated) Open(name string, create bool) (vfs.File, error) {
@@ -71,16 +73,52 @@ type gatedFile struct {
 }
 
 func (f *gatedFile) Sync() error {
-	f.g.mu.Lock()
-	enter, leave := f.g.enter, f.g.leave
-	f.g.mu.Unlock()
-	if enter != nil {
-		enter <- struct{}{}
-		if err := <-leave; err != nil {
-			return err
-		}
+	if err := f.g.pass(false); err != nil {
+		return err
 	}
 	return f.File.Sync()
+}
+
+func (f *gatedFile) WriteVec(parts [][]byte, off int64) error {
+	if err := f.g.pass(true); err != nil {
+		return err
+	}
+	return f.File.WriteVec(parts, off)
+}
+
+func (g *gated) pass(write bool) error {
+	g.mu.Lock()
+	enter, leave := g.enter, g.leave
+	g.mu.Unlock()
+	if enter == nil || write != g.writes {
+		return nil
+	}
+	enter <- struct{}{}
+	return <-leave
+}
+
+// TestDueDuringWrite: who asks whether a sync is due is answered while a record
+// is written.
+func TestDueDuringWrite(t *testing.T) {
+	fs := &gated{FS: vfs.NewSim(), writes: true}
+	l := begin(t, fs, 1<<20)
+	enter, leave := make(chan struct{}), make(chan error)
+	fs.set(enter, leave)
+	var wg sync.WaitGroup
+	wg.Go(func() { appendBlocks(t, l, 1, 1) })
+	<-enter
+	due := make(chan bool, 1)
+	wg.Go(func() { due <- l.Due() })
+	select {
+	case yes := <-due:
+		if yes {
+			t.Error("a sync is due in the midst of a write")
+		}
+	case <-time.After(10 * time.Second):
+		t.Error("the question waits for the write")
+	}
+	leave <- nil
+	wg.Wait()
 }
 
 // TestSyncAhead joins syncs that were begun ahead: who joins is told when what
