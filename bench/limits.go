@@ -56,7 +56,7 @@ var limits = map[string]string{
 		"figure moves with the disk (7.8 to 12.3k IOPS in two days: ours was 1.4 to 1.7×)",
 	"attached: randwrite 4K QD32": "processor time: 19 µs for one operation, fio included, on two cores, of which an eighth is idle; raw loop needs 11 and waits for the disk. fio is 4.5, the loop " +
 		"device's workers and ksoftirqd 4, reading a request, answering it and writing it to the log through the page cache 2 each. Idle is one core while fio alone has something to do: what was " +
-		"written together is answered together, and fio sends the next writes one by one. Raw loop's figure moves with the disk (73 to 108k IOPS in two days: ours was 0.73 to 0.88×)",
+		"written together is answered together, and fio sends the next writes one by one. Raw loop's figure moves with the disk (73 to 108k IOPS in two days)",
 	"attached: randwrite 4K QD32, upload and GC running": "processor time: upload and GC take a fifth of the two cores (13 % build and send segments, of that the reads of the log 2, the write to the store 5; " +
 		"publishing and GC 7), and what they take writers lack: the log grows faster than it is sent, so they have work all the time",
 	"attached: 4K write+fsync": "the disk, and waking up: of one cycle (268 µs with its trace, 160 to 200 in raw loop) 58 go by until the write is in the log, its write to the disk and the flush of the disk " +
@@ -66,7 +66,7 @@ var limits = map[string]string{
 		"2.85× and 3.13× in two runs of two days",
 	"attached: write 1M": "processor time or the disk, whichever there is less of: 760 µs for 1 MiB, fio included, on two cores, raw loop needs 470 (FUSE copies the data, pages are looked up " +
 		"again for the direct write of the log, and blocks are summed); and where the disk is fast, that one record of the log is written at a time: it does 1865 MiB/s so with 1 MiB at once, 2376 with two at a " +
-		"time, as raw loop has it, and between two of ours a quarter of the time goes by (not taken apart yet). 1.16×, 0.73×, 0.61× and 0.72× in four runs of two days",
+		"time, as raw loop has it",
 	"attached: read 1M": "half of the volume was written at random before: what is read there lies in frames of 64 KiB all over the segments, which are read one by one; raw loop reads its file in " +
 		"order, in pieces of 1 MiB. Where the volume was written in order it is 1.3×",
 	"attached: randread 4K QD32 larger than the cache": "processor time, two cores four fifths busy: of 33 to 39 µs for one operation, fio included, FUSE and loop device need 16 (a disk in memory " +
