@@ -15,6 +15,24 @@ type Waiter interface {
 	Told()
 }
 
+// Queuer is a disk that writes without making the caller wait, as [Device] is.
+type Queuer interface {
+	Queue(p []byte, off int64, w Waiter) bool
+	Commit()
+}
+
+// Flusher is a disk that flushes before it is asked to, as [Device] is.
+type Flusher interface {
+	Due() bool
+	FlushAhead()
+	Join(w Waiter) bool
+}
+
+var (
+	_ Queuer  = (*Device)(nil)
+	_ Flusher = (*Device)(nil)
+)
+
 // Queue takes a write that the next Commit carries out, or somebody who is
 // writing already. It reports false if the write cannot be taken so: if it is
 // not of whole blocks, too large, out of range, or has to wait for others, or

@@ -70,8 +70,6 @@ type Options struct {
 	Dir    string // where mounts are made; default /run/lsvd
 	Holder Holder // default: none, and the device fails when the process ends
 	Logger *slog.Logger
-	// Readers bounds how many requests of the disk are carried out at a time; default 136.
-	Readers int
 }
 
 var nameRE = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$`)
@@ -223,7 +221,7 @@ func (o Options) take(ctx context.Context) (meta []byte, files []*os.File, err e
 // takeTimeout bounds how long the holder may say that the predecessor lives.
 const takeTimeout = 5 * time.Second
 
-func (o Options) fuse() fuse.Options { return fuse.Options{Logger: o.Logger, Readers: o.Readers} }
+func (o Options) fuse() fuse.Options { return fuse.Options{Logger: o.Logger} }
 
 // mount makes a new mount.
 func (o Options) mount(ctx context.Context) (*fuse.Conn, error) {

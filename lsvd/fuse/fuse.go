@@ -103,8 +103,8 @@ type Conn struct {
 	resumed bool
 
 	disk     Disk
-	queuer   queuer  // the disk, if it is one
-	flusher  flusher // the same
+	queuer   lsvd.Queuer  // the disk, if it is one
+	flusher  lsvd.Flusher // the same
 	serving  context.Context
 	idle     atomic.Int64 // readers that wait in the kernel, plus stopped
 	stopping atomic.Bool
@@ -187,8 +187,8 @@ func (c *Conn) Path() string { return filepath.Join(c.Dir, c.Name) }
 // leaves the others to a successor.
 func (c *Conn) Serve(ctx context.Context, disk Disk) error {
 	c.disk, c.serving, c.quiet = disk, ctx, make(chan struct{})
-	c.queuer, _ = disk.(queuer)
-	c.flusher, _ = disk.(flusher)
+	c.queuer, _ = disk.(lsvd.Queuer)
+	c.flusher, _ = disk.(lsvd.Flusher)
 	if c.resumed {
 		// Sent before anybody reads: the kernel wakes one reader for all of them,
 		// but lets nobody sleep while there are some.

@@ -2,8 +2,6 @@ package fuse
 
 import (
 	"golang.org/x/sys/unix"
-
-	"miren.dev/runtime/lsvd"
 )
 
 // Writes are not waited for: the reader has the disk queue one, with the
@@ -15,19 +13,6 @@ import (
 // The same holds for flushes: if one is under way that covers what was written,
 // who carries it out answers. Where they come after every write, who wrote
 // begins the flush before it is asked for.
-
-// queuer is a disk that writes without making the caller wait.
-type queuer interface {
-	Queue(p []byte, off int64, w lsvd.Waiter) bool
-	Commit()
-}
-
-// flusher is a disk that flushes before it is asked to.
-type flusher interface {
-	Due() bool
-	FlushAhead()
-	Join(w lsvd.Waiter) bool
-}
 
 // queue has the disk carry out the write of h, and reports false if it cannot
 // be so. n is what was read of the request behind the head; last says that no

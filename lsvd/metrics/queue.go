@@ -7,19 +7,6 @@ import (
 	"miren.dev/runtime/lsvd"
 )
 
-// queuer is a Backend that writes without making the caller wait.
-type queuer interface {
-	Queue(p []byte, off int64, w lsvd.Waiter) bool
-	Commit()
-}
-
-// flusher is a Backend that flushes before it is asked to.
-type flusher interface {
-	Due() bool
-	FlushAhead()
-	Join(w lsvd.Waiter) bool
-}
-
 // queued is a write that was queued, or a flush that was joined.
 type queued struct {
 	d     *Disk
@@ -33,7 +20,7 @@ var queuedPool = sync.Pool{New: func() any { return new(queued) }}
 
 // Queue is that of [lsvd.Device], if the backend is one.
 func (d *Disk) Queue(p []byte, off int64, w lsvd.Waiter) bool {
-	b, ok := d.Backend.(queuer)
+	b, ok := d.Backend.(lsvd.Queuer)
 	if !ok {
 		return false
 	}
@@ -55,27 +42,27 @@ func (d *Disk) begin(op Op, n int64, w lsvd.Waiter, f func(*queued) bool) bool {
 
 // Commit is that of [lsvd.Device].
 func (d *Disk) Commit() {
-	if b, ok := d.Backend.(queuer); ok {
+	if b, ok := d.Backend.(lsvd.Queuer); ok {
 		b.Commit()
 	}
 }
 
 // Due is that of [lsvd.Device].
 func (d *Disk) Due() bool {
-	b, ok := d.Backend.(flusher)
+	b, ok := d.Backend.(lsvd.Flusher)
 	return ok && b.Due()
 }
 
 // FlushAhead is that of [lsvd.Device]. It is not counted: nobody asked.
 func (d *Disk) FlushAhead() {
-	if b, ok := d.Backend.(flusher); ok {
+	if b, ok := d.Backend.(lsvd.Flusher); ok {
 		b.FlushAhead()
 	}
 }
 
 // Join is that of [lsvd.Device], if the backend is one.
 func (d *Disk) Join(w lsvd.Waiter) bool {
-	b, ok := d.Backend.(flusher)
+	b, ok := d.Backend.(lsvd.Flusher)
 	return ok && d.begin(Flush, 0, w, func(q *queued) bool { return b.Join(q) })
 }
 
