@@ -9,6 +9,16 @@ func SetTrimInterval(d time.Duration) (undo func()) {
 	return func() { trimInterval = old }
 }
 
+// SetPollMost is for tests that run nothing else meanwhile.
+func SetPollMost(d time.Duration) (undo func()) {
+	old := pollMost
+	pollMost = d
+	return func() { pollMost = old }
+}
+
+// Polling reports whether a reader looks for requests.
+func Polling() bool { return polling.taken.Load() }
+
 // Count returns how many readers there are, and how many of them are parked.
 func (c *Conn) Count() (total, parked int) {
 	c.mu.Lock()

@@ -111,6 +111,8 @@ type Conn struct {
 	poker    atomic.Int64 // the thread that wakes readers to stop
 	brief    atomic.Int64 // readers that queue or carry out writes
 	alone    atomic.Int64 // writes since the last request that was not a write alone
+	doing    atomic.Int64 // readers that carry out requests, but flushes
+	rate     rate
 	watch    watch
 	writes   sync.WaitGroup // those queued and not answered, and joined flushes
 	answers  answers

@@ -81,6 +81,8 @@ func (r *reader) do(h head, in []byte, more int) ([]byte, error) {
 	case opWrite:
 		return nil, r.write(in, more)
 	case opFsync:
+		c.doing.Add(-1)
+		defer c.doing.Add(1)
 		return nil, errs.Wrap(c.disk.Flush(c.serving), "flush")
 	case opFallocate:
 		return nil, r.fallocate(in)

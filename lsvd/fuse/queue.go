@@ -50,7 +50,9 @@ func (r *reader) queue(h head, in []byte, n int, last bool) bool {
 		if c.idle.Load() == 0 {
 			c.more() // for the one who will ask
 		}
+		c.doing.Add(-1)
 		c.flusher.FlushAhead()
+		c.doing.Add(1)
 	}
 	return true
 }

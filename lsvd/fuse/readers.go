@@ -103,8 +103,10 @@ func (r *reader) loop() (ended bool, err error) {
 		last := false    // nobody else waits in the kernel
 		for again := true; again; again = counted {
 			began := time.Now()
+			c.poll(began)
 			n, errno := r.read()
 			r.waited = time.Since(began)
+			c.rate.waited(r.waited)
 			if !counted {
 				left := c.idle.Add(-1)
 				counted = left >= stopped
@@ -112,7 +114,12 @@ func (r *reader) loop() (ended bool, err error) {
 			}
 			switch errno {
 			case 0:
-				if poke := r.handle(n, last); poke && counted {
+				if c.doing.Add(1) > 1 {
+					c.rate.crowd()
+				}
+				poke := r.handle(n, last)
+				c.doing.Add(-1)
+				if poke && counted {
 					return false, nil
 				}
 			case unix.EINTR, unix.EAGAIN, unix.ENOENT: // ENOENT: the request was given up

@@ -1,0 +1,113 @@
+package fuse
+
+import (
+	"runtime"
+	"sync/atomic"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// A processor that has nothing to do halts, and to wake it takes 20 to 30 µs in
+// a virtual machine; with one request at a time there are several such waits in
+// each. So while requests follow each other closely, and none is being carried
+// out, a reader looks for the next one for a while before it sleeps, for the
+// same reason as KVM and Linux's haltpoll do. Meanwhile it gives the processor
+// to whoever wants it, and if that is much, there is other work to do: then it
+// leaves off for some time. One reader in a process does so.
+
+// pollMost is how long a reader looks for a request, and how long others may
+// have been waited for: longer than a flush of a fast disk. Tests lengthen it.
+var pollMost = 300 * time.Microsecond
+
+const (
+	// pollAfter is how many waits were that short.
+	pollAfter = 16
+	// pollGain is about what a request gains that is found so: others may keep
+	// the processor that long for each.
+	pollGain = 20 * time.Microsecond
+	// pollLost is what a look takes at least if somebody else had the processor.
+	pollLost = 100 * time.Microsecond
+	// pollCredit is how many requests count as found in advance, and
+	// pollCreditMost how many at most.
+	pollCredit, pollCreditMost = 64, 512
+	// pollOff is how long it leaves off the first time, and pollOffMost at most.
+	pollOff, pollOffMost = 10 * time.Millisecond, time.Second
+)
+
+// polling is whether a reader of the process may look for requests.
+var polling struct {
+	taken atomic.Bool // by the one that does; the rest belongs to it
+	pace  pace
+}
+
+// pace is when to look for requests.
+type pace struct {
+	found int           // requests, less what they have cost
+	off   time.Duration // how long it left off last
+	until time.Time
+}
+
+// got notes that a request was found.
+func (p *pace) got() {
+	if p.found++; p.found >= pollCreditMost {
+		p.found, p.off = pollCreditMost, 0
+	}
+}
+
+// lost notes that somebody else had the processor, until now, for a time d.
+func (p *pace) lost(now time.Time, d time.Duration) {
+	if p.found -= int(d / pollGain); p.found >= -pollCredit {
+		return
+	}
+	p.found, p.off = 0, min(max(2*p.off, pollOff), pollOffMost)
+	p.until = now.Add(p.off)
+}
+
+// rate is how closely the requests of a connection follow each other.
+type rate struct{ short atomic.Int32 }
+
+// waited notes how long a request was waited for.
+func (r *rate) waited(d time.Duration) {
+	switch n := r.short.Load(); {
+	case d > pollMost:
+		r.short.Store(max(n-2, 0))
+	case n < 2*pollAfter:
+		r.short.Store(n + 1)
+	}
+}
+
+// crowd notes that a request came while another was being carried out.
+func (r *rate) crowd() { r.short.Store(0) }
+
+func (r *rate) high() bool { return r.short.Load() >= pollAfter }
+
+// poll looks for a request, for a while from began on, if that is of use.
+func (c *Conn) poll(began time.Time) {
+	if !c.rate.high() || c.doing.Load() > 0 || runtime.NumCPU() == 1 || !polling.taken.CompareAndSwap(false, true) {
+		return
+	}
+	defer polling.taken.Store(false)
+	p := &polling.pace
+	if began.Before(p.until) {
+		return
+	}
+	fds := [1]unix.PollFd{{Fd: int32(c.fd), Events: unix.POLLIN}}
+	for was := began; ; {
+		if n, _, _ := unix.RawSyscall(unix.SYS_POLL, uintptr(unsafe.Pointer(&fds[0])), 1, 0); n != 0 {
+			p.got()
+			return
+		}
+		unix.Syscall(unix.SYS_SCHED_YIELD, 0, 0, 0) // not raw: it may take long
+		now := time.Now()
+		if now.Sub(was) > pollLost {
+			p.lost(now, now.Sub(was))
+			return
+		}
+		if now.Sub(began) > pollMost {
+			return
+		}
+		was = now
+	}
+}
