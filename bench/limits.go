@@ -51,17 +51,17 @@ var limits = map[string]string{
 	"warm redeploy to serving":     "the build itself is the peer's; the rest is the start of the new sandbox and its first passed probe",
 
 	"NBD: randwrite 4K QD32": "processor time, on two cores that fio shares: 15 µs for one operation, fio included, as with nbdkit's disk in memory; of that the server is 7",
-	"attached: randwrite 4K QD1": "the way through loop device and FUSE: of 61 µs (traced) 12 go by until the loop device's worker has sent the request, 14 until a reader has it, 11 are ours " +
-		"(6 of them the write of the log), 15 go by until fio has the answer, and 9 are fio's own. A disk in memory behind them reaches 1.81×. Raw loop's " +
-		"figure moves with the disk (7.8 to 12.3k IOPS in two days: ours was 1.4 to 1.7×)",
-	"attached: randwrite 4K QD32": "processor time: 19 µs for one operation, fio included, on two cores, of which an eighth is idle; raw loop needs 11 and waits for the disk. fio is 4.5, the loop " +
-		"device's workers and ksoftirqd 4, reading a request, answering it and writing it to the log through the page cache 2 each. Idle is one core while fio alone has something to do: what was " +
-		"written together is answered together, and fio sends the next writes one by one. Raw loop's figure moves with the disk (73 to 108k IOPS in two days)",
+	"attached: randwrite 4K QD1": "the way through loop device and FUSE: of 61 µs (traced, before a reader looked for requests) 12 went by until the loop device's worker had sent the request, 14 until a reader " +
+		"had it, 11 were ours (6 of them the write of the log), 15 went by until fio had the answer, and 9 were fio's own. A disk in memory behind them reached 1.81×. Raw loop's " +
+		"figure moves with the disk (7.8 to 12.3k IOPS in two days)",
+	"attached: randwrite 4K QD32": "processor time: 20 to 22 µs for one operation, fio included, on two cores, of which an eighth is idle; raw loop needs 12 and waits for the disk. fio is 5, the loop " +
+		"device's workers and ksoftirqd 4, reading a request and answering it 2.5 each, writing it to the log through the page cache 4 (without that write: 1.27×; past the page cache it costs as much, " +
+		"see decision 9). Raw loop's figure moves with the disk (73 to 108k IOPS in two days)",
 	"attached: randwrite 4K QD32, upload and GC running": "processor time: upload and GC take a fifth of the two cores (13 % build and send segments, of that the reads of the log 2, the write to the store 5; " +
 		"publishing and GC 7), and what they take writers lack: the log grows faster than it is sent, so they have work all the time",
-	"attached: 4K write+fsync": "the disk, and waking up: of one cycle (268 µs with its trace, 160 to 200 in raw loop) 58 go by until the write is in the log, its write to the disk and the flush of the disk " +
-		"take 110 one after the other with an idle processor woken after each (20 to 30 in this VM), and 40 until fio has the answer; the request for the flush is on its way meanwhile. A disk in memory " +
-		"behind them: 1.6×",
+	"attached: 4K write+fsync": "the disk, and waking up: of one cycle (268 µs with its trace, 160 to 200 in raw loop) 58 went by until the write was in the log, its write to the disk and the flush of the disk " +
+		"took 110 one after the other with an idle processor woken after each (20 to 30 in this VM), and 40 until fio had the answer; the request for the flush is on its way meanwhile. That a reader " +
+		"looks for requests is worth a seventh. A disk in memory behind them: 1.6×",
 	"attached: randwrite 4K QD32, upload and GC running, p99": "the same as of the operations per second; what the slowest wait for was not traced. " +
 		"2.85× and 3.13× in two runs of two days",
 	"attached: write 1M": "processor time or the disk, whichever there is less of: 760 µs for 1 MiB, fio included, on two cores, raw loop needs 470 (FUSE copies the data, pages are looked up " +
