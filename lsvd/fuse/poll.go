@@ -95,7 +95,11 @@ func (c *Conn) poll(began time.Time) {
 	}
 	fds := [1]unix.PollFd{{Fd: int32(c.fd), Events: unix.POLLIN}}
 	for was := began; ; {
-		if n, _, _ := unix.RawSyscall(unix.SYS_POLL, uintptr(unsafe.Pointer(&fds[0])), 1, 0); n != 0 {
+		n, _, errno := unix.RawSyscall(unix.SYS_POLL, uintptr(unsafe.Pointer(&fds[0])), 1, 0)
+		if errno != 0 { // interrupted, say: read waits, or says why it cannot
+			return
+		}
+		if n > 0 {
 			p.got()
 			return
 		}
