@@ -13,6 +13,7 @@ import (
 
 	"miren.dev/runtime/components/baseimage"
 	"miren.dev/runtime/components/containerd"
+	"miren.dev/runtime/components/leakcheck"
 	"miren.dev/runtime/components/network"
 	"miren.dev/runtime/pkg/appconfig"
 	"miren.dev/runtime/pkg/errs"
@@ -66,15 +67,7 @@ type rig struct {
 func newRig(t *testing.T) *rig {
 	t.Helper()
 	bin := binDir(t)
-	run, err := os.MkdirTemp("/run", "rtt")
-	if err != nil {
-		t.Fatal(err)
-	}
-	state := t.TempDir()
-	in, err := instance.Open(state, run)
-	if err != nil {
-		t.Fatal(err)
-	}
+	in := leakcheck.Installation(t)
 	log := slog.New(slog.NewTextHandler(t.Output(), nil))
 	r := &rig{instance: in, bin: bin, bases: baseimage.New(baseimage.Config{Dir: cacheDir(t), BinDir: bin, Registry: baseimage.RegistryNever, Logger: log})}
 	r.containerd = containerd.New(containerd.Config{Instance: in, BinDir: bin, CABundle: caBundle, Logger: log})
@@ -101,9 +94,6 @@ func newRig(t *testing.T) *rig {
 				b, _ := os.ReadFile(in.State("logs", f))
 				t.Logf("%s:\n%s", f, b[max(0, len(b)-8192):])
 			}
-		}
-		if err := os.RemoveAll(run); err != nil {
-			t.Error(err)
 		}
 	})
 	if err := net.Start(t.Context()); err != nil {

@@ -16,7 +16,6 @@ import (
 	"miren.dev/runtime/components/execution/executiontest"
 	"miren.dev/runtime/components/leakcheck"
 	"miren.dev/runtime/pkg/errs"
-	"miren.dev/runtime/pkg/instance"
 	"miren.dev/runtime/pkg/proc"
 )
 
@@ -33,17 +32,7 @@ func config(t *testing.T) containerd.Config {
 	if _, err := os.Stat(filepath.Join(bin, "containerd")); err != nil {
 		t.Skipf("needs the toolchain (make toolchain): %v", err)
 	}
-	dir, err := os.MkdirTemp("", "rt")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { os.RemoveAll(dir) })
-	in, err := instance.Open(filepath.Join(dir, "state"), filepath.Join(dir, "run"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	leakcheck.Check(t, in)
-	return containerd.Config{Instance: in, BinDir: bin, CABundle: "/etc/ssl/certs/ca-certificates.crt"}
+	return containerd.Config{Instance: leakcheck.Installation(t), BinDir: bin, CABundle: "/etc/ssl/certs/ca-certificates.crt"}
 }
 
 func start(t *testing.T, c containerd.Config) *containerd.Daemon {

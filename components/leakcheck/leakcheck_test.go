@@ -3,13 +3,10 @@ package leakcheck
 import (
 	"os"
 	"os/exec"
-	"path/filepath"
 	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
-
-	"miren.dev/runtime/pkg/instance"
 )
 
 func TestHasWord(t *testing.T) {
@@ -33,12 +30,7 @@ func TestList(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root")
 	}
-	dir := t.TempDir()
-	in, err := instance.Open(filepath.Join(dir, "state"), filepath.Join(dir, "run"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	Check(t, in)
+	in := Installation(t)
 	if left, err := List(in); err != nil || len(left) > 0 {
 		t.Fatalf("a new installation has %v, %v", left, err)
 	}

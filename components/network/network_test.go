@@ -13,24 +13,13 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/nftables"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"miren.dev/runtime/components/leakcheck"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/instance"
-	"miren.dev/runtime/pkg/netdump"
 )
-
-func newInstance(t *testing.T) *instance.Instance {
-	t.Helper()
-	dir := t.TempDir()
-	in, err := instance.Open(filepath.Join(dir, "state"), filepath.Join(dir, "run"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return in
-}
 
 // start brings a network up that is taken down, and checked for leaks, when the test ends.
 func start(t *testing.T) *Manager {
@@ -38,7 +27,7 @@ func start(t *testing.T) *Manager {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root")
 	}
-	m := New(Config{Instance: newInstance(t)})
+	m := New(Config{Instance: leakcheck.Installation(t)})
 	t.Cleanup(func() {
 		ctx := context.Background()
 		ids, err := m.List()
@@ -53,9 +42,6 @@ func start(t *testing.T) *Manager {
 		if err := m.Stop(ctx); err != nil {
 			t.Error(err)
 		}
-		if left := ours(t, m); len(left) > 0 {
-			t.Errorf("left on the machine: %v", left)
-		}
 	})
 	if err := m.Start(t.Context()); err != nil {
 		t.Fatal(err)
@@ -66,33 +52,13 @@ func start(t *testing.T) *Manager {
 // ours lists what the machine has of m.
 func ours(t *testing.T, m *Manager) []string {
 	t.Helper()
+	items, err := leakcheck.List(m.cfg.Instance)
+	if err != nil {
+		t.Fatal(err)
+	}
 	var out []string
-	links, err := netdump.Links()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, l := range links {
-		if strings.HasPrefix(l.Attrs().Name, "rt"+m.cfg.Instance.ID) {
-			out = append(out, l.Attrs().Name)
-		}
-	}
-	names, err := filepath.Glob(filepath.Join(netnsDir, m.cfg.Instance.Name("")+"*"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	out = append(out, names...)
-	c, err := nftables.New()
-	if err != nil {
-		t.Fatal(err)
-	}
-	tables, err := c.ListTables()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, tb := range tables {
-		if tb.Name == m.cfg.Instance.Name("") {
-			out = append(out, tb.Name)
-		}
+	for _, i := range items {
+		out = append(out, i.Name)
 	}
 	return out
 }
@@ -231,10 +197,10 @@ type place struct {
 // to sandboxes but through this one, and answers only what was translated.
 func elsewhere(t *testing.T, p netip.Prefix) place {
 	t.Helper()
-	name := fmt.Sprintf("rt-test-%d", os.Getpid())
+	in := leakcheck.Installation(t)
+	name, host := in.Name("elsewhere"), "rt"+in.ID+"x"
 	gateway := p.Addr().Next()
 	there := gateway.Next()
-	host := fmt.Sprintf("rtt%d", os.Getpid())
 	t.Cleanup(func() {
 		if err := errors.Join(removeLink(host), removeNetNS(name)); err != nil {
 			t.Error(err)
@@ -401,7 +367,12 @@ func TestFiles(t *testing.T) {
 }
 
 func TestLeasesRunOut(t *testing.T) {
-	m := New(Config{Instance: newInstance(t)})
+	dir := t.TempDir()
+	in, err := instance.Open(filepath.Join(dir, "state"), filepath.Join(dir, "run"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := New(Config{Instance: in})
 	m.subnet = netip.MustParsePrefix("10.0.0.0/29")
 	got := map[netip.Addr]bool{}
 	for i := range 5 {

@@ -15,6 +15,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"miren.dev/runtime/components/leakcheck"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/proc"
 )
@@ -30,27 +31,18 @@ func needBinaries(t *testing.T) {
 func config(t *testing.T) Config {
 	t.Helper()
 	needBinaries(t)
-	dir, err := os.MkdirTemp("", "rtpg")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Chmod(dir, 0o711); err != nil {
-		t.Fatal(err)
-	}
+	in := leakcheck.Installation(t)
 	cfg := Config{
-		Dir:        filepath.Join(dir, "pg"),
-		SocketDir:  filepath.Join(dir, "s"),
-		LogFile:    filepath.Join(dir, "log", "pg.log"),
-		RecordFile: filepath.Join(dir, "r", "pg.json"),
-		Name:       "rt-test",
+		Dir:        in.State("pg"),
+		SocketDir:  in.Socket("s"),
+		LogFile:    in.State("log", "pg.log"),
+		RecordFile: in.Socket("r", "pg.json"),
+		Name:       in.Name(""),
 		NoSync:     true,
 		Logger:     slog.New(slog.NewTextHandler(t.Output(), nil)),
 	}
 	t.Cleanup(func() {
 		if err := endOrphans(context.Background(), cfg.data(), cfg.Logger); err != nil {
-			t.Error(err)
-		}
-		if err := os.RemoveAll(dir); err != nil {
 			t.Error(err)
 		}
 	})

@@ -71,16 +71,7 @@ func New(t testing.TB) *Machine {
 		t.Skip("needs root")
 	}
 	bin := Toolchain(t)
-	dir, err := os.MkdirTemp("", "rt") // short: sockets have little room
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { os.RemoveAll(dir) })
-	in, err := instance.Open(filepath.Join(dir, "state"), filepath.Join(dir, "run"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	leakcheck.Check(t, in)
+	in := leakcheck.Installation(t)
 	level := slog.LevelWarn
 	if testing.Verbose() {
 		level = slog.LevelDebug
@@ -96,6 +87,7 @@ func New(t testing.TB) *Machine {
 			t.Error(err)
 		}
 	})
+	var err error
 	m.Image, err = containerd.NewImages(m.Containerd).Import(ctx, bytes.NewReader(executiontest.Image(t)), "test/guest", nil)
 	if err != nil {
 		t.Fatal(err)

@@ -1,0 +1,170 @@
+package leakcheck
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"miren.dev/runtime/pkg/errs"
+	"miren.dev/runtime/pkg/instance"
+)
+
+// Installation makes an installation for a test: its directories go when the
+// test has ended, and the test fails if anything else of it is left then. What
+// a test that was killed has left of its own is removed first.
+func Installation(t testing.TB) *instance.Instance {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "rt") // short: sockets have little room
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(dir, 0o711); err != nil { // as what is in it: others find their way through
+		t.Fatal(err)
+	}
+	r := registry(filepath.Join(os.TempDir(), fmt.Sprintf("rt-tests-%d", os.Getuid())))
+	if err := r.sweep(); err != nil {
+		t.Fatalf("sweep what killed tests left: %v", err)
+	}
+	release, err := r.add(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(release)
+	t.Cleanup(func() {
+		if err := os.RemoveAll(dir); err != nil {
+			t.Error(err)
+		}
+	})
+	in, err := instance.Open(stateOf(dir), runOf(dir))
+	if err != nil {
+		t.Fatal(err)
+	}
+	Check(t, in)
+	return in
+}
+
+func stateOf(dir string) string { return filepath.Join(dir, "state") }
+func runOf(dir string) string   { return filepath.Join(dir, "run") }
+
+// registry is a directory that tells which installations tests have: a file for
+// each, which holds its directory and is locked as long as the test's process lives.
+type registry string
+
+// enter waits until nobody else is changing the registry.
+func (r registry) enter() (leave func(), err error) {
+	if err := os.Mkdir(string(r), 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+		return nil, err
+	}
+	var st unix.Stat_t
+	if err := unix.Lstat(string(r), &st); err != nil {
+		return nil, err
+	}
+	if st.Mode&(unix.S_IFMT|0o077) != unix.S_IFDIR || int(st.Uid) != os.Getuid() {
+		return nil, fmt.Errorf("%s is not a directory of ours alone: remove it", r)
+	}
+	f, err := lockFile(filepath.Join(string(r), "lock"), unix.LOCK_EX)
+	if err != nil {
+		return nil, err
+	}
+	return func() { f.Close() }, nil
+}
+
+// lockFile opens a file, which it makes, and locks it until it is closed.
+func lockFile(path string, how int) (*os.File, error) {
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	for err = unix.EINTR; errors.Is(err, unix.EINTR); {
+		err = unix.Flock(int(f.Fd()), how)
+	}
+	if err != nil {
+		f.Close()
+		return nil, fmt.Errorf("lock %s: %w", path, err)
+	}
+	return f, nil
+}
+
+// add notes an installation, until release or the end of the process.
+func (r registry) add(dir string) (release func(), err error) {
+	leave, err := r.enter()
+	if err != nil {
+		return nil, err
+	}
+	defer leave()
+	path := filepath.Join(string(r), filepath.Base(dir)+".dir")
+	f, err := lockFile(path, unix.LOCK_EX|unix.LOCK_NB)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := f.WriteString(dir); err != nil {
+		return nil, errors.Join(err, os.Remove(path), f.Close())
+	}
+	return func() {
+		_ = os.Remove(path) // else the next sweep does
+		f.Close()
+	}, nil
+}
+
+// sweep removes the installations that nobody holds.
+func (r registry) sweep() error {
+	left, err := r.abandoned()
+	for _, f := range left {
+		err = errors.Join(err, removeAbandoned(f))
+		f.Close()
+	}
+	return err
+}
+
+// abandoned returns the files of installations whose process has ended, locked.
+func (r registry) abandoned() ([]*os.File, error) {
+	leave, err := r.enter()
+	if err != nil {
+		return nil, err
+	}
+	defer leave()
+	files, err := filepath.Glob(filepath.Join(string(r), "*.dir"))
+	var left []*os.File
+	for _, path := range files {
+		f, e := lockFile(path, unix.LOCK_EX|unix.LOCK_NB)
+		if errors.Is(e, unix.EWOULDBLOCK) {
+			continue // in use, or being swept
+		}
+		if e != nil {
+			err = errors.Join(err, e)
+			continue
+		}
+		left = append(left, f)
+	}
+	return left, err
+}
+
+// removeAbandoned removes the installation of a file, and the file.
+func removeAbandoned(f *os.File) error {
+	b, err := io.ReadAll(f)
+	if err != nil {
+		return err
+	}
+	if dir := string(b); dir != "" { // else the process ended before it could make anything
+		in, err := instance.Find(stateOf(dir), runOf(dir))
+		if err == nil {
+			err = Remove(in)
+		}
+		if err != nil && !errs.Is(err, errs.NotFound) {
+			return err
+		}
+		if err := os.RemoveAll(dir); err != nil {
+			return err
+		}
+	}
+	if err := os.Remove(f.Name()); !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil // its process has done so since it was opened
+}

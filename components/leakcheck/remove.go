@@ -1,0 +1,127 @@
+package leakcheck
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/google/nftables"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"miren.dev/runtime/pkg/instance"
+)
+
+// removeOrder is in which order things can go: what holds others first.
+var removeOrder = []string{"process", "mount", "netns", "loop", "link", "table", "cgroup"}
+
+// Remove takes everything of an installation from the machine by force, for
+// one whose own clean-up never ran. Its directories stay. The error says what is left.
+func Remove(in *instance.Instance) error {
+	deadline := time.Now().Add(settle)
+	for {
+		left, err := List(in)
+		if err != nil || len(left) == 0 {
+			return err
+		}
+		// The deepest mounts and cgroups are the last in order.
+		slices.Reverse(left)
+		var failed error
+		for _, kind := range removeOrder {
+			for _, i := range left {
+				if i.Kind == kind {
+					failed = errors.Join(failed, i.remove())
+				}
+			}
+		}
+		if time.Now().After(deadline) {
+			return errors.Join(fmt.Errorf("cannot be removed: %v", left), failed)
+		}
+		<-time.After(50 * time.Millisecond) // the kernel takes its time for some
+	}
+}
+
+// remove removes one thing; it is no error if it is gone.
+func (i Item) remove() error {
+	first, _, _ := strings.Cut(i.Name, " ")
+	var err error
+	switch i.Kind {
+	case "process":
+		var pid int
+		if pid, err = strconv.Atoi(first); err == nil {
+			err = unix.Kill(pid, unix.SIGKILL)
+		}
+	case "mount":
+		err = unix.Unmount(i.Name, unix.MNT_DETACH)
+	case "netns":
+		path := filepath.Join(netnsDir, i.Name)
+		if err = unix.Unmount(path, unix.MNT_DETACH); err == nil || errors.Is(err, unix.EINVAL) {
+			err = os.Remove(path)
+		}
+	case "loop":
+		err = detachLoop(first)
+	case "link":
+		var l netlink.Link
+		if l, err = netlink.LinkByName(i.Name); err == nil {
+			err = netlink.LinkDel(l)
+		}
+	case "table":
+		err = removeTable(i.Name)
+	case "cgroup":
+		err = removeCgroup(i.Name)
+	}
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ESRCH) || errors.Is(err, unix.EINVAL) || errors.As(err, &netlink.LinkNotFoundError{}) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("remove %s: %w", i, err)
+	}
+	return nil
+}
+
+func detachLoop(name string) error {
+	f, err := os.OpenFile(filepath.Join("/dev", name), os.O_RDWR|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	return unix.IoctlSetInt(int(f.Fd()), unix.LOOP_CLR_FD, 0)
+}
+
+func removeTable(name string) error {
+	c, err := nftables.New()
+	if err != nil {
+		return err
+	}
+	all, err := c.ListTables()
+	if err != nil {
+		return err
+	}
+	for _, t := range all {
+		if t.Name == name {
+			c.DelTable(t)
+		}
+	}
+	return c.Flush()
+}
+
+// removeCgroup removes a cgroup without processes, and those below it.
+func removeCgroup(top string) error {
+	var dirs []string
+	err := filepath.WalkDir(top, func(path string, e fs.DirEntry, err error) error {
+		if err == nil && e.IsDir() {
+			dirs = append(dirs, path)
+		}
+		return nil // may vanish meanwhile
+	})
+	for _, d := range slices.Backward(dirs) {
+		err = errors.Join(err, unix.Rmdir(d))
+	}
+	return err
+}
