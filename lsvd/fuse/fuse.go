@@ -102,20 +102,21 @@ type Conn struct {
 	fd      int
 	resumed bool
 
-	disk     Disk
-	queuer   lsvd.Queuer  // the disk, if it is one
-	flusher  lsvd.Flusher // the same
-	serving  context.Context
-	idle     atomic.Int64 // readers that wait in the kernel, plus stopped
-	stopping atomic.Bool
-	poker    atomic.Int64 // the thread that wakes readers to stop
-	brief    atomic.Int64 // readers that queue or carry out writes
-	alone    atomic.Int64 // writes since the last request that was not a write alone
-	doing    atomic.Int64 // readers that carry out requests, but flushes
-	rate     rate
-	watch    watch
-	writes   sync.WaitGroup // those queued and not answered, and joined flushes
-	answers  answers
+	disk      Disk
+	queuer    lsvd.Queuer  // the disk, if it is one
+	flusher   lsvd.Flusher // the same
+	serving   context.Context
+	idle      atomic.Int64 // readers that wait in the kernel, plus stopped
+	stopping  atomic.Bool
+	poker     atomic.Int64 // the thread that wakes readers to stop
+	brief     atomic.Int64 // readers that carry out writes
+	small     atomic.Int64 // small writes since the last other request
+	gathering atomic.Bool  // the only reader gathers writes
+	doing     atomic.Int64 // readers that carry out requests, but flushes
+	rate      rate
+	watch     watch
+	writes    sync.WaitGroup // those queued and not answered, and joined flushes
+	answers   answers
 
 	bufMu      sync.Mutex
 	spare      []*buffer // last in first out

@@ -31,13 +31,14 @@ func (r *reader) handle(n int, last bool) bool {
 	}
 	in, more := r.head[inHead:min(n, len(r.head))], max(n-len(r.head), 0)
 	switch {
-	case h.op == opWrite && r.queue(h, in, more, last):
+	case h.op == opWrite && r.queue(h, in, more):
+		c.commit(last)
 		return false
 	case h.op == opFsync && c.join(h):
-		c.alone.Store(0)
+		c.small.Store(0)
 		return false
 	}
-	c.alone.Store(0)
+	c.small.Store(0)
 	if last {
 		c.leave()
 	}

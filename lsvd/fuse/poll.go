@@ -93,9 +93,8 @@ func (c *Conn) poll(began time.Time) {
 	if began.Before(p.until) {
 		return
 	}
-	fds := [1]unix.PollFd{{Fd: int32(c.fd), Events: unix.POLLIN}}
 	for was := began; ; {
-		n, _, errno := unix.RawSyscall(unix.SYS_POLL, uintptr(unsafe.Pointer(&fds[0])), 1, 0)
+		n, errno := pending(c.fd)
 		if errno != 0 { // interrupted, say: read waits, or says why it cannot
 			return
 		}
@@ -114,4 +113,11 @@ func (c *Conn) poll(began time.Time) {
 		}
 		was = now
 	}
+}
+
+// pending is 1 if there is a request, else 0. It does not wait.
+func pending(fd int) (int, unix.Errno) {
+	fds := [1]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
+	n, _, errno := unix.RawSyscall(unix.SYS_POLL, uintptr(unsafe.Pointer(&fds[0])), 1, 0)
+	return int(n), errno
 }

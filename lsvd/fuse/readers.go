@@ -19,15 +19,14 @@ import (
 // if enough are there already. So a disk with one request at a time has its few
 // warm readers, and one with many has as many as there are requests.
 //
-// Writes take no reader each: see queue.go. As long as there are only writes,
-// one at a time, one reader does: the kernel wakes those that wait in turn, and
-// it is faster to wake the one that has just been there.
+// Writes take no reader each: see queue.go. As long as there are only small
+// writes, one reader does: the kernel wakes those that wait in turn, and it is
+// faster to wake the one that has just been there.
 
 // reader is a goroutine with a buffer.
 type reader struct {
 	*buffer
-	wake   chan struct{} // has room for one; closed to dismiss it
-	waited time.Duration // in the kernel, for the request it has
+	wake chan struct{} // has room for one; closed to dismiss it
 }
 
 // start starts a reader. The caller holds mu.
@@ -105,9 +104,12 @@ func (r *reader) loop() (ended bool, err error) {
 			began := time.Now()
 			c.poll(began)
 			n, errno := r.read()
-			r.waited = time.Since(began)
-			c.rate.waited(r.waited)
+			c.rate.waited(time.Since(began))
+			queued := false
 			if !counted {
+				if errno == 0 {
+					n, queued = r.gather(n)
+				}
 				left := c.idle.Add(-1)
 				counted = left >= stopped
 				last = left == 0
@@ -117,7 +119,13 @@ func (r *reader) loop() (ended bool, err error) {
 				if c.doing.Add(1) > 1 {
 					c.rate.crowd()
 				}
-				poke := r.handle(n, last)
+				switch {
+				case queued && n > 0: // what does not wait for a write shall not
+					c.writes.Go(func() { c.commit(false) })
+				case queued:
+					c.commit(last)
+				}
+				poke := n > 0 && r.handle(n, last)
 				c.doing.Add(-1)
 				if poke && counted {
 					return false, nil
@@ -132,24 +140,20 @@ func (r *reader) loop() (ended bool, err error) {
 	}
 }
 
-const (
-	// aloneAfter is how many writes come one at a time before one reader does.
-	aloneAfter = 64
-	// atOnce is the time within which only those requests come that were there.
-	atOnce = 8 * time.Microsecond
-)
+// singleAfter is how many small writes come in a row before one reader does.
+const singleAfter = 64
 
 // enough is how many readers wait in the kernel at most.
 func (c *Conn) enough() int {
-	if c.alone.Load() >= aloneAfter {
+	if c.gathering.Load() || c.small.Load() >= singleAfter {
 		return 1
 	}
 	return c.opts.Idle
 }
 
-// crowd notes that there are several writes at a time.
-func (c *Conn) crowd() {
-	if c.alone.Load() > 0 && c.alone.Swap(0) >= aloneAfter && c.idle.Load() == 0 {
+// others notes a request that is not a small write.
+func (c *Conn) others() {
+	if c.small.Load() > 0 && c.small.Swap(0) >= singleAfter && c.idle.Load() == 0 {
 		c.more()
 	}
 }

@@ -58,6 +58,9 @@ func (c *Conn) look() {
 		w.timer.Reset(watchInterval)
 		return
 	}
+	if c.gathering.Load() { // it waits, for a request that was given up
+		go c.queuer.Commit()
+	}
 	if c.idle.Load() == 0 {
 		w.stalled.Store(c.brief.Load() > 0)
 		c.more()

@@ -243,15 +243,15 @@ func TestStoreAway(t *testing.T) {
 	wg.Wait()
 }
 
-// TestAlone has one reader for writes that come one at a time, and the other
-// back as soon as anything else comes.
-func TestAlone(t *testing.T) {
+// TestSingle has one reader for small writes, one or many at a time, and the
+// other back as soon as anything else comes.
+func TestSingle(t *testing.T) {
 	c := mount(t)
 	disk := &slow{memory: memory{b: make([]byte, 1<<20)}, reading: make(chan struct{})}
 	stop := serve(t, c, disk)
 	defer stop()
 	f := open(t, c)
-	writes, block := newAIO(t, c, 32), pages(t, 4096)
+	writes, block, large := newAIO(t, c, 32), pages(t, 4096), pages(t, 64<<10)
 	there := func() int { // who is not parked
 		total, parked := c.Count()
 		return total - parked
@@ -259,20 +259,20 @@ func TestAlone(t *testing.T) {
 	for _, other := range map[string]func(){
 		"a read":  func() { within(t, "a read", func() error { _, err := f.ReadAt(make([]byte, 4096), 0); return err }) },
 		"a flush": func() { within(t, "a flush", f.Sync) },
-		"many writes": func() {
-			writes.write(block, 0, 4096, 8192, 12288, 16384, 20480, 24576, 28672)
-			writes.wait(8)
+		"a large write": func() {
+			writes.write(large, 0)
+			writes.wait(1)
 		},
 	} {
-		until(t, func() bool {
-			writes.write(block, 0)
-			writes.wait(1)
-			return there() == 1
-		})
-		until(t, func() bool { // several writes may come one after the other
+		for _, offs := range [][]int64{{0}, {0, 4096, 8192, 12288, 16384, 20480, 24576, 28672}} {
+			until(t, func() bool {
+				writes.write(block, offs...)
+				writes.wait(len(offs))
+				return there() == 1
+			})
 			other()
-			return there() > 1
-		})
+			until(t, func() bool { return there() > 1 })
+		}
 	}
 }
 

@@ -1,0 +1,151 @@
+package fuse_test
+
+import (
+	"bytes"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"miren.dev/runtime/lsvd"
+	"miren.dev/runtime/lsvd/fuse"
+)
+
+// records is a disk that notes how many writes each Commit carries out.
+type records struct {
+	memory
+	hold chan struct{} // Commit waits for it, unless it is nil
+
+	mu     sync.Mutex
+	queued []func()
+	most   int
+}
+
+func (d *records) Queue(p []byte, off int64, w lsvd.Waiter) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.queued = append(d.queued, func() {
+		w.Done(d.do(func() { copy(d.b[off:], p) }), false)
+		w.Told()
+	})
+	return true
+}
+
+func (d *records) Commit() {
+	d.mu.Lock()
+	batch := d.queued
+	d.queued = nil
+	d.most = max(d.most, len(batch))
+	d.mu.Unlock()
+	if d.hold != nil && len(batch) > 0 {
+		<-d.hold
+	}
+	for _, f := range batch {
+		f()
+	}
+}
+
+// expect is for how many further requests the only reader waits, if any.
+type expect struct{ n atomic.Int32 }
+
+func (e *expect) ready(fd int) bool {
+	if e.n.Load() <= 0 {
+		return false
+	}
+	for !fuse.Pending(fd) {
+		runtime.Gosched()
+	}
+	return e.n.Add(-1) >= 0
+}
+
+// single writes until one reader does.
+func single(t *testing.T, c *fuse.Conn, writes *aio, block []byte, wrote func()) {
+	t.Helper()
+	until(t, func() bool {
+		if c.Single() {
+			return true
+		}
+		writes.write(block, 0)
+		wrote()
+		writes.wait(1)
+		return false
+	})
+}
+
+// TestGather finds many small writes carried out at once by the only reader.
+func TestGather(t *testing.T) {
+	var more expect
+	defer fuse.SetReady(more.ready)()
+	c := mount(t)
+	disk := &records{memory: memory{b: make([]byte, 1<<20)}}
+	defer serve(t, c, disk)()
+	const n = 8
+	writes, block := newAIO(t, c, n), pages(t, 4096)
+	single(t, c, writes, block, func() {})
+	for i := range block {
+		block[i] = byte(i % 251)
+	}
+	var offs []int64
+	for i := range int64(n) {
+		offs = append(offs, i*8192)
+	}
+	more.n.Store(n - 1)
+	writes.write(block, offs...)
+	writes.wait(n)
+	disk.mu.Lock()
+	most := disk.most
+	disk.mu.Unlock()
+	if most != n {
+		t.Errorf("at most %d of %d writes were carried out at once", most, n)
+	}
+	got := make([]byte, len(block))
+	for _, off := range offs {
+		if err := disk.ReadAt(t.Context(), got, off); err != nil || !bytes.Equal(got, block) {
+			t.Errorf("block at %d differs: %v", off, err)
+		}
+	}
+}
+
+// TestGatherGivenUp has the only reader wait for a request that was there and
+// is not any more: what it has gathered is carried out, and it can be stopped.
+func TestGatherGivenUp(t *testing.T) {
+	var lies atomic.Bool
+	defer fuse.SetReady(func(int) bool { return lies.Load() })()
+	c := mount(t)
+	disk := &records{memory: memory{b: make([]byte, 1<<20)}}
+	stop := serve(t, c, disk)
+	writes, block := newAIO(t, c, 1), pages(t, 4096)
+	single(t, c, writes, block, func() {})
+	lies.Store(true)
+	for range 20 {
+		within(t, "a write", func() error {
+			writes.write(block, 4096)
+			writes.wait(1)
+			return nil
+		})
+	}
+	stop()
+}
+
+// TestGatherStall finds what follows a write answered while that write stalls.
+func TestGatherStall(t *testing.T) {
+	var more expect
+	defer fuse.SetReady(more.ready)()
+	c := mount(t)
+	disk := &records{memory: memory{b: make([]byte, 1<<20)}, hold: make(chan struct{})}
+	defer serve(t, c, disk)()
+	f := open(t, c)
+	writes, block := newAIO(t, c, 1), pages(t, 4096)
+	for range 20 {
+		single(t, c, writes, block, func() { disk.hold <- struct{}{} })
+		more.n.Store(1)
+		writes.write(block, 0)
+		within(t, "a read", func() error { _, err := f.ReadAt(make([]byte, 4096), 4096); return err })
+		if more.n.Load() > 0 {
+			t.Error("the read was not gathered")
+		}
+		within(t, "a flush", f.Sync)
+		disk.hold <- struct{}{}
+		writes.wait(1)
+	}
+}
