@@ -121,7 +121,11 @@ func (r *reader) loop() (ended bool, err error) {
 				}
 				switch {
 				case queued && n > 0: // what does not wait for a write shall not
-					c.writes.Go(func() { c.commit(false) })
+					c.writes.Go(func() {
+						c.doing.Add(1)
+						c.commit(false)
+						c.doing.Add(-1)
+					})
 				case queued:
 					c.commit(last)
 				}
