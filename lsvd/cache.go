@@ -134,7 +134,7 @@ func (c *cache) memory(missing []part, x part) []part {
 	gap := x
 	for len(x.p) > 0 {
 		f, at, p := x.head()
-		n := c.get(frameKey{x.s.Num, uint32(f)}, at, p)
+		n := c.get(frameKey{x.s.Num, uint32(f)}, at, p, true)
 		if n > 0 {
 			if k := len(gap.p) - len(x.p); k > 0 {
 				missing = append(missing, part{gap.s, gap.block, gap.p[:k]})
@@ -149,6 +149,20 @@ func (c *cache) memory(missing []part, x part) []part {
 		missing = append(missing, gap)
 	}
 	return missing
+}
+
+// has copies what is in memory, and reports whether that is all. What is
+// missing is not counted: it will be asked for.
+func (c *cache) has(x part) bool {
+	for len(x.p) > 0 {
+		f, at, p := x.head()
+		n := c.get(frameKey{x.s.Num, uint32(f)}, at, p, false)
+		if n == 0 {
+			return false
+		}
+		x = x.skip(n)
+	}
+	return true
 }
 
 // loadAll loads parts, beside each other. stream says that the read goes on

@@ -89,6 +89,10 @@ func TestConcurrent(t *testing.T) {
 						t.Errorf("worker %d, step %d: read %d+%d differs", w, i, off, n)
 						return
 					}
+					if d.ReadCached(got, base+int64(off)) && !bytes.Equal(got, mine[off:off+n]) {
+						t.Errorf("worker %d, step %d: read %d+%d from memory differs", w, i, off, n)
+						return
+					}
 				case 4:
 					if rng.IntN(2) > 0 {
 						d.FlushAhead()
@@ -200,6 +204,51 @@ func TestQueue(t *testing.T) {
 	if d.Queue(block(1), 0, w) {
 		t.Error("queued after Close")
 	}
+}
+
+// TestReadCached reads what is in memory, and only that.
+func TestReadCached(t *testing.T) {
+	d := newRig(t, 1<<20).open()
+	p, got := make([]byte, 8192), make([]byte, 8192)
+	for i := range p {
+		p[i] = byte(i % 253)
+	}
+	expect := func(when string, off int64, want bool, content []byte) {
+		t.Helper()
+		n := 0
+		for range 2 { // a read that misses may bring it
+			if d.ReadCached(got, off) != want || want && !bytes.Equal(got, content) {
+				t.Errorf("%s: read %d times as wanted", when, n)
+			}
+			n++
+		}
+	}
+	expect("never written", 0, true, make([]byte, 8192))
+	if err := d.WriteAt(t.Context(), p, 0, 0); err != nil {
+		t.Fatal(err)
+	}
+	expect("in the log", 0, false, nil)
+	expect("half in the log", 4096, false, nil)
+	if err := d.Drain(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	misses := d.Stats().CacheMisses
+	expect("in the store", 0, false, nil)
+	if n := d.Stats().CacheMisses; n != misses {
+		t.Errorf("%d misses counted of what was not read", n-misses)
+	}
+	for i := 0; !d.ReadCached(got, 0); i++ { // brought in when it pays
+		if i == 1000 {
+			t.Fatal("what is read all the time does not come into memory")
+		}
+		if err := d.ReadAt(t.Context(), got, 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	expect("in memory", 0, true, p)
+	expect("half in memory", 4096, true, append(p[4096:], make([]byte, 4096)...))
+	expect("of part of a block", 100, false, nil)
+	expect("beyond the end", 1<<20, false, nil)
 }
 
 // TestAnswered reads a block as soon as its write is answered: it has what was

@@ -123,14 +123,17 @@ func (s *shard) touch(c *cache, id int32, at, n int) {
 	}
 }
 
-// get copies from a frame in memory and returns how much; 0 if it is not there.
-func (c *cache) get(k frameKey, at int, p []byte) int {
+// get copies from a frame in memory and returns how much; 0 if it is not there,
+// which it counts if asked to.
+func (c *cache) get(k frameKey, at int, p []byte, count bool) int {
 	h := k.hash()
 	s := &c.shards[h&uint64(len(c.shards)-1)]
 	s.mu.Lock()
 	id, ok := s.ids[k]
 	if !ok || at >= len(s.frames[id].data) {
-		s.misses++
+		if count {
+			s.misses++
+		}
 		s.mu.Unlock()
 		return 0
 	}

@@ -129,6 +129,10 @@ func metaRun(t *testing.T, seed uint64, steps int) {
 					return fmt.Errorf("content differs at %d", off+i)
 				}
 			}
+			copy(p, stale)
+			if d.ReadCached(p, int64(off)) && !bytes.Equal(p, want[off:off+n]) {
+				return fmt.Errorf("content in memory differs at %d+%d", off, n)
+			}
 			return nil
 		}
 		switch r := rng.IntN(100); {

@@ -37,6 +37,45 @@ func (d *Device) ReadAt(ctx context.Context, p []byte, off int64) error {
 	return nil
 }
 
+// ReadCached implements [Cached].
+func (d *Device) ReadCached(p []byte, off int64) bool {
+	if off%BlockSize != 0 || len(p)%BlockSize != 0 || d.check(off, int64(len(p))) != nil {
+		return false
+	}
+	first, n := uint64(off/BlockSize), uint64(len(p)/BlockSize)
+	var few [8]piece
+	d.mu.RLock()
+	if d.readable() != nil {
+		d.mu.RUnlock()
+		return false
+	}
+	pieces, err := d.resolve(first, n, few[:0])
+	g := d.gate
+	g.enter()
+	d.mu.RUnlock()
+	defer g.leave()
+	if err != nil {
+		return false
+	}
+	for i := range pieces {
+		x := &pieces[i]
+		b := p[(x.lba-first)*BlockSize:][:x.n*BlockSize]
+		switch {
+		case x.lost || x.chunk != nil || x.seg != nil && x.seg.lost:
+			return false
+		case x.seg == nil:
+			clear(b)
+		case !d.cache.has(part{&x.seg.Segment, x.block, b}):
+			return false
+		}
+	}
+	if d.boot.on.Load() {
+		d.boot.note(d.opts.Now(), pieces)
+	}
+	d.follow(first, n, false, g.readers() > 2)
+	return true
+}
+
 // readNow is readBlocks without patience.
 func (d *Device) readNow(ctx context.Context, p []byte, off int64) error {
 	first := uint64(off / BlockSize)

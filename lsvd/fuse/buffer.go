@@ -18,8 +18,9 @@ type buffer struct {
 	data   []byte
 	out    []byte // header and arguments of the answer
 	in     [2]unix.Iovec
-	unique uint64 // of a write that is queued, see queue.go
-	size   int    // of it
+	vec    [2]unix.Iovec // an answer
+	unique uint64        // of a write that is queued, or a read that is to be answered
+	size   int           // of it
 }
 
 const page = 4096

@@ -105,17 +105,20 @@ type Conn struct {
 	disk      Disk
 	queuer    lsvd.Queuer  // the disk, if it is one
 	flusher   lsvd.Flusher // the same
+	cached    lsvd.Cached  // the same
 	serving   context.Context
 	idle      atomic.Int64 // readers that wait in the kernel, plus stopped
 	stopping  atomic.Bool
 	poker     atomic.Int64 // the thread that wakes readers to stop
 	brief     atomic.Int64 // readers that carry out writes
-	small     atomic.Int64 // small writes since the last other request
-	gathering atomic.Bool  // the only reader gathers writes
+	streak    streak
+	gathering atomic.Bool // the only reader gathers requests
+	memory    luck
+	told      told
 	doing     atomic.Int64 // readers that carry out requests, but flushes
 	rate      rate
 	watch     watch
-	writes    sync.WaitGroup // those queued and not answered, and joined flushes
+	writes    sync.WaitGroup // those queued and not answered, reads told of later, and joined flushes
 	answers   answers
 
 	bufMu      sync.Mutex
@@ -192,6 +195,7 @@ func (c *Conn) Serve(ctx context.Context, disk Disk) error {
 	c.disk, c.serving, c.quiet = disk, ctx, make(chan struct{})
 	c.queuer, _ = disk.(lsvd.Queuer)
 	c.flusher, _ = disk.(lsvd.Flusher)
+	c.cached, _ = disk.(lsvd.Cached)
 	if c.resumed {
 		// Sent before anybody reads: the kernel wakes one reader for all of them,
 		// but lets nobody sleep while there are some.

@@ -34,11 +34,16 @@ func (r *reader) handle(n int, last bool) bool {
 	case h.op == opWrite && r.queue(h, in, more):
 		c.commit(last)
 		return false
+	case h.op == opRead && r.readCached(h, in):
+		c.streak.quick()
+		r.out = r.out[:outHead]
+		r.finish(h.unique, r.data[:r.size], 0)
+		return false
 	case h.op == opFsync && c.join(h):
-		c.small.Store(0)
+		c.streak.end()
 		return false
 	}
-	c.small.Store(0)
+	c.streak.end()
 	if last {
 		c.leave()
 	}

@@ -10,64 +10,9 @@ import (
 // record and answers each. So with many writes at a time one reader is busy
 // reading them, one writing many with one call, and nobody has to be woken.
 //
-// If there have been only small writes for a while, a single reader does both
-// in turn: it gathers the writes that are there already, and then writes them.
-// To copy them costs less than to wake another reader. And as it is the only
-// one, it may look for the next request before it sleeps: poll.go.
-//
 // The same holds for flushes: if one is under way that covers what was written,
 // who carries it out answers. Where they come after every write, who wrote
 // begins the flush before it is asked for.
-
-const (
-	// smallWrite is how long a write may be for another one to wait while it is read.
-	smallWrite = 16 << 10
-	// gatherMost is how many writes are gathered before they are written.
-	gatherMost = 32
-)
-
-// gather queues the write of n bytes that was read, and those that are there
-// already, if there are only small writes. It returns the length of the request
-// that is left to be handled, 0 if none is, and whether commit must follow.
-//
-// The reader counts as one that waits in the kernel, and nobody else may: then
-// what it has seen there, it can read. Only if the kernel has given that request
-// up meanwhile does the reader wait, and look commits what it has queued.
-func (r *reader) gather(n int) (left int, queued bool) {
-	c := r.c
-	if c.small.Load() < singleAfter {
-		return n, false
-	}
-	c.gathering.Store(true) // before the look at idle: who comes now sees it, or is seen
-	defer c.gathering.Store(false)
-	if c.idle.Load() != 1 {
-		return n, false
-	}
-	for i := 1; ; i++ {
-		if n < len(r.head) || c.stopping.Load() {
-			return n, queued
-		}
-		h := parseHead(r.head)
-		if n -= len(r.head); h.op != opWrite || n > smallWrite || !r.queue(h, r.head[inHead:], n) {
-			return n + len(r.head), queued
-		}
-		queued = true
-		c.watch.arm()
-		if i == gatherMost || !ready(c.fd) {
-			return 0, queued
-		}
-		var errno unix.Errno
-		if n, errno = r.read(); errno != 0 {
-			return 0, queued // who reads next sees it
-		}
-	}
-}
-
-// ready reports whether there is a request; tests change it.
-var ready = func(fd int) bool {
-	n, _ := pending(fd)
-	return n > 0
-}
 
 // queue has the disk take the write of h, and reports false if it cannot do
 // so. n is how long it is; commit must follow.
@@ -89,8 +34,8 @@ func (r *reader) queue(h head, in []byte, n int) bool {
 		return false
 	}
 	r.buffer = next
-	if n <= smallWrite {
-		c.small.Add(1)
+	if n <= smallRequest {
+		c.streak.quick()
 	} else {
 		c.others()
 	}

@@ -20,8 +20,9 @@ import (
 // warm readers, and one with many has as many as there are requests.
 //
 // Writes take no reader each: see queue.go. As long as there are only small
-// writes, one reader does: the kernel wakes those that wait in turn, and it is
-// faster to wake the one that has just been there.
+// requests that need not wait, one reader does (gather.go): the kernel wakes
+// those that wait in turn, and it is faster to wake the one that has just been
+// there.
 
 // reader is a goroutine with a buffer.
 type reader struct {
@@ -144,20 +145,17 @@ func (r *reader) loop() (ended bool, err error) {
 	}
 }
 
-// singleAfter is how many small writes come in a row before one reader does.
-const singleAfter = 64
-
 // enough is how many readers wait in the kernel at most.
 func (c *Conn) enough() int {
-	if c.gathering.Load() || c.small.Load() >= singleAfter {
+	if c.gathering.Load() || c.streak.long() {
 		return 1
 	}
 	return c.opts.Idle
 }
 
-// others notes a request that is not a small write.
+// others notes a request that is not small.
 func (c *Conn) others() {
-	if c.small.Load() > 0 && c.small.Swap(0) >= singleAfter && c.idle.Load() == 0 {
+	if c.streak.end() && c.idle.Load() == 0 {
 		c.more()
 	}
 }
@@ -238,16 +236,21 @@ func (r *reader) read() (int, unix.Errno) {
 // answer sends the answer to a request: r.out and data. It does not block, so
 // Go's scheduler need not know of it.
 func (r *buffer) answer(data []byte) {
-	iov := [2]unix.Iovec{{Base: &r.out[0]}}
-	iov[0].SetLen(len(r.out))
-	parts := uintptr(1)
-	if len(data) > 0 {
-		iov[1].Base = &data[0]
-		iov[1].SetLen(len(data))
-		parts = 2
-	}
-	_, _, errno := unix.RawSyscall(unix.SYS_WRITEV, uintptr(r.c.fd), uintptr(unsafe.Pointer(&iov[0])), parts)
+	parts := r.parts(data)
+	_, _, errno := unix.RawSyscall(unix.SYS_WRITEV, uintptr(r.c.fd), uintptr(unsafe.Pointer(&parts[0])), uintptr(len(parts)))
 	r.answered(errno)
+}
+
+// parts is the answer r.out and data, as the kernel takes it.
+func (r *buffer) parts(data []byte) []unix.Iovec {
+	r.vec[0].Base = &r.out[0]
+	r.vec[0].SetLen(len(r.out))
+	if len(data) == 0 {
+		return r.vec[:1]
+	}
+	r.vec[1].Base = &data[0]
+	r.vec[1].SetLen(len(data))
+	return r.vec[:]
 }
 
 // answered says what came of an answer.

@@ -59,7 +59,7 @@ func (c *Conn) look() {
 		return
 	}
 	if c.gathering.Load() { // it waits, for a request that was given up
-		go c.queuer.Commit()
+		go c.end()
 	}
 	if c.idle.Load() == 0 {
 		w.stalled.Store(c.brief.Load() > 0)
@@ -68,5 +68,13 @@ func (c *Conn) look() {
 	w.armed.Store(false)
 	if w.emptied.Load() != n && w.armed.CompareAndSwap(false, true) {
 		w.timer.Reset(watchInterval)
+	}
+}
+
+// end carries out what the only reader has gathered.
+func (c *Conn) end() {
+	c.tell()
+	if c.queuer != nil {
+		c.queuer.Commit()
 	}
 }

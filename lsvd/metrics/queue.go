@@ -79,3 +79,18 @@ func (q *queued) Told() {
 	queuedPool.Put(q)
 	w.Told()
 }
+
+// ReadCached implements [lsvd.Cached].
+func (d *Disk) ReadCached(p []byte, off int64) bool {
+	b, ok := d.Backend.(lsvd.Cached)
+	if !ok {
+		return false
+	}
+	began := time.Now()
+	if !b.ReadCached(p, off) {
+		return false
+	}
+	d.busy.Add(1)
+	d.count(Read, int64(len(p)), time.Since(began), nil)
+	return true
+}

@@ -10,7 +10,10 @@ import (
 // MaxBatch is how many writes a batch has room for.
 const MaxBatch = 64
 
-const opWrite = 1
+const (
+	opWrite    = 1
+	opWriteVec = 8
+)
 
 // Batch is writes that are made with one call, in order. It is for files whose
 // writes do not wait, such as devices: it saves calls, and what the writes set
@@ -60,6 +63,14 @@ func (b *Batch) Full() bool { return b.n == MaxBatch }
 // Add adds a write. Until Submit, p must not move, and the caller keep it.
 func (b *Batch) Add(fd int, p []byte) {
 	b.cbs[b.n] = iocb{data: uint64(b.n), opcode: opWrite, fd: uint32(fd), buf: unsafe.SliceData(p), n: uint64(len(p))}
+	b.at[b.n] = &b.cbs[b.n]
+	b.n++
+}
+
+// AddVec adds a write of parts that are not beside each other. Until Submit
+// none of them must move, nor parts itself, and the caller keep them.
+func (b *Batch) AddVec(fd int, parts []unix.Iovec) {
+	b.cbs[b.n] = iocb{data: uint64(b.n), opcode: opWriteVec, fd: uint32(fd), buf: (*byte)(unsafe.Pointer(unsafe.SliceData(parts))), n: uint64(len(parts))}
 	b.at[b.n] = &b.cbs[b.n]
 	b.n++
 }

@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestBatch makes writes to a pipe with one call: they come in order, and each
-// has its own outcome.
+// TestBatch makes writes to a pipe with one call, of one part and of two: they
+// come in order, and each has its own outcome.
 func TestBatch(t *testing.T) {
 	r, w, err := os.Pipe()
 	if err != nil {
@@ -38,7 +38,14 @@ func TestBatch(t *testing.T) {
 			default:
 				want = append(want, p...)
 			}
-			b.Add(fd, p)
+			if i%2 == 0 {
+				b.Add(fd, p)
+				continue
+			}
+			parts := []unix.Iovec{{Base: &p[0]}, {Base: &p[1]}}
+			parts[0].SetLen(1)
+			parts[1].SetLen(1)
+			b.AddVec(fd, parts)
 		}
 		if !b.Full() {
 			t.Fatal("not full")
