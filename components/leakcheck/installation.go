@@ -20,33 +20,44 @@ import (
 // a test that was killed has left of its own is removed first.
 func Installation(t testing.TB) *instance.Instance {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "rt") // short: sockets have little room
+	in, remove, err := install()
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Chmod(dir, 0o711); err != nil { // as what is in it: others find their way through
-		t.Fatal(err)
-	}
-	r := registry(filepath.Join(os.TempDir(), fmt.Sprintf("rt-tests-%d", os.Getuid())))
-	if err := r.sweep(); err != nil {
-		t.Fatalf("sweep what killed tests left: %v", err)
-	}
-	release, err := r.add(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(release)
 	t.Cleanup(func() {
-		if err := os.RemoveAll(dir); err != nil {
+		if err := remove(); err != nil {
 			t.Error(err)
 		}
 	})
-	in, err := instance.Open(stateOf(dir), runOf(dir))
-	if err != nil {
-		t.Fatal(err)
-	}
 	Check(t, in)
 	return in
+}
+
+// install makes an installation that is noted until its directories are removed.
+func install() (in *instance.Instance, remove func() error, err error) {
+	r := registry(filepath.Join(os.TempDir(), fmt.Sprintf("rt-tests-%d", os.Getuid())))
+	if err := r.sweep(); err != nil {
+		return nil, nil, fmt.Errorf("sweep what killed tests left: %w", err)
+	}
+	dir, err := os.MkdirTemp("", "rt") // short: sockets have little room
+	if err != nil {
+		return nil, nil, err
+	}
+	release, err := r.add(dir)
+	if err != nil {
+		return nil, nil, errors.Join(err, os.Remove(dir))
+	}
+	remove = func() error {
+		defer release() // last: until then nobody else takes it away
+		return os.RemoveAll(dir)
+	}
+	if err = os.Chmod(dir, 0o711); err == nil { // as what is in it: others find their way through
+		in, err = instance.Open(stateOf(dir), runOf(dir))
+	}
+	if err != nil {
+		return nil, nil, errors.Join(err, remove())
+	}
+	return in, remove, nil
 }
 
 func stateOf(dir string) string { return filepath.Join(dir, "state") }

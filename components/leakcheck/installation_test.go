@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"os/exec"
@@ -21,18 +22,21 @@ import (
 // killed is set in the process that TestInstallation kills.
 const killed = "LEAKCHECK_TEST_KILLED"
 
-// TestKilled is what TestInstallation kills: a test that has one of each kind.
-func TestKilled(t *testing.T) {
+func TestMain(m *testing.M) {
 	if os.Getenv(killed) == "" {
-		t.Skip("is run by TestInstallation")
+		os.Exit(m.Run())
 	}
-	in := Installation(t)
-	if err := makeOneOfEach(in); err != nil {
-		t.Fatal(err)
+	in, _, err := install()
+	if err == nil {
+		err = makeOneOfEach(in)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
 	}
 	fmt.Printf("%s\n%s\n", in.StateDir, in.RunDir)
 	os.Stdout.Close()
-	select {}
+	_, _ = io.Copy(io.Discard, os.Stdin) // has one of each kind, until it is killed, or its parent ends
 }
 
 func makeOneOfEach(in *instance.Instance) error {
@@ -91,9 +95,12 @@ func TestInstallation(t *testing.T) {
 		t.Fatal(err)
 	}
 	tmp := t.TempDir() // a registry of the test's own
-	cmd := exec.Command(exe, "-test.run=^TestKilled$")
+	cmd := exec.Command(exe)
 	cmd.Env = append(os.Environ(), killed+"=1", "TMPDIR="+tmp)
 	cmd.Stderr = os.Stderr
+	if _, err := cmd.StdinPipe(); err != nil { // open until Wait
+		t.Fatal(err)
+	}
 	stdout, err := cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
