@@ -4,7 +4,9 @@
 // thread waiting for each. A goroutine that reads is parked, and one goroutine
 // of the process takes what has completed and wakes those who wait, several
 // together. Where each read has a thread that waits for it, most of the
-// processor time goes into switching between them.
+// processor time goes into switching between them. [Begin] is for those who
+// do not wait even so: many reads are handed to the kernel, and by it to the
+// disk, with one call, and who takes what has completed calls them back.
 //
 // A [Batch] makes many small writes with one call.
 package aio
@@ -49,7 +51,26 @@ const opRead = 0
 // slot is a read under way. The kernel knows it by its number.
 type slot struct {
 	cb   iocb
-	done chan int64 // the result; has room for one
+	req  atomic.Pointer[Request] // nil: somebody waits; atomic, as the kernel is between who sets it and who takes it
+	done chan int64              // the result; has room for one
+}
+
+// Waiter waits for a read that was begun. Its methods are called by who takes
+// what has completed for the whole process: they must not block.
+type Waiter interface {
+	// Done says how much was read. Others that have ended together may follow:
+	// then more is set.
+	Done(n int, err error, more bool)
+	// Told comes after Done was called for all that ended together.
+	Told()
+}
+
+// Request is a read for [Begin].
+type Request struct {
+	FD     int    // was opened for direct I/O
+	P      []byte // aligned; the kernel's until Done is called
+	Off    int64
+	Waiter Waiter
 }
 
 type queue struct {
@@ -104,42 +125,145 @@ func Read(fd int, p []byte, off int64) (int, error) {
 			}
 		}
 	}
-	i := <-q.free
+	s := q.take(<-q.free, fd, p, off)
+	defer q.give(s)
+	cbs := [1]*iocb{&s.cb}
+	if _, errno := q.submit(cbs[:]); errno != 0 {
+		return 0, errno
+	}
+	return result(<-s.done)
+}
+
+// take takes a free slot for a read.
+func (q *queue) take(i, fd int, p []byte, off int64) *slot {
 	s := &q.slots[i]
 	s.cb = iocb{data: uint64(i), opcode: opRead, fd: uint32(fd), buf: unsafe.SliceData(p), n: uint64(len(p)), off: off}
-	defer func() {
-		s.cb.buf = nil
-		q.free <- i
-	}()
-	cb := &s.cb
+	return s
+}
+
+// give gives a slot back.
+func (q *queue) give(s *slot) {
+	s.cb.buf = nil
+	s.req.Store(nil)
+	q.free <- int(s.cb.data)
+}
+
+// submit hands reads to the kernel and returns how many it has taken, or why
+// not even the first.
+func (q *queue) submit(cbs []*iocb) (int, unix.Errno) {
 	for {
-		_, _, errno := unix.Syscall(unix.SYS_IO_SUBMIT, q.ctx, 1, uintptr(unsafe.Pointer(&cb)))
-		if errno == 0 {
-			break
-		}
+		n, _, errno := unix.Syscall(unix.SYS_IO_SUBMIT, q.ctx, uintptr(len(cbs)), uintptr(unsafe.Pointer(&cbs[0])))
 		if errno != unix.EINTR && errno != unix.EAGAIN {
-			return 0, errno
+			return int(n), errno
 		}
 		runtime.Gosched()
 	}
-	res := <-s.done
+}
+
+func result(res int64) (int, error) {
 	if res < 0 {
 		return 0, unix.Errno(-res)
 	}
 	return int(res), nil
 }
 
-// reap wakes those whose reads have completed, as long as the process lives.
+// Begin begins reads, the first of reqs, and returns how many: as many as there
+// is room for, and none where the kernel cannot do that. It does not wait for
+// room, as what is under way may be on a disk that does not answer: the others
+// are to be read otherwise. The waiter of each that was begun is told how it
+// ended, maybe before Begin returns.
+func Begin(reqs []*Request) (n int) {
+	q := the()
+	if q == nil {
+		return 0
+	}
+	var few [submitMost]*iocb
+	for n < len(reqs) {
+		cbs := few[:0]
+		for len(cbs) < len(few) && n < len(reqs) {
+			i := q.spare()
+			if i < 0 {
+				break
+			}
+			r := reqs[n]
+			s := q.take(i, r.FD, r.P, r.Off)
+			s.req.Store(r)
+			cbs = append(cbs, &s.cb)
+			n++
+		}
+		if len(cbs) == 0 {
+			break
+		}
+		q.busy.Add(int32(len(cbs)))
+		q.begin(cbs)
+	}
+	return n
+}
+
+// spare returns a free slot, or -1.
+func (q *queue) spare() int {
+	select {
+	case i := <-q.free:
+		return i
+	default:
+		return -1
+	}
+}
+
+// begin hands reads to the kernel.
+func (q *queue) begin(cbs []*iocb) {
+	for len(cbs) > 0 {
+		n, errno := q.submit(cbs)
+		if errno != 0 {
+			n = 1
+			s := &q.slots[cbs[0].data]
+			w := s.req.Load().Waiter
+			q.give(s)
+			q.busy.Add(-1)
+			w.Done(0, errno, false)
+			w.Told()
+		}
+		cbs = cbs[n:]
+	}
+}
+
+// submitMost is how many reads are handed to the kernel at a time.
+const submitMost = 32
+
+// reap tells those whose reads have completed, as long as the process lives.
 func (q *queue) reap() {
 	var events [depth]event
+	var begun [depth]*Request
 	for {
 		n, _, errno := unix.Syscall6(unix.SYS_IO_GETEVENTS, q.ctx, 1, depth, uintptr(unsafe.Pointer(&events[0])), 0, 0)
 		if errno != 0 {
 			continue // EINTR: nothing else is possible
 		}
-		for _, e := range events[:n] {
-			q.slots[e.data].done <- e.res
+		waited, calls := false, 0
+		for i := range events[:n] {
+			e := &events[i]
+			s := &q.slots[e.data]
+			r := s.req.Load()
+			if r == nil {
+				s.done <- e.res
+				waited = true
+				continue
+			}
+			begun[calls], events[calls].res = r, e.res
+			calls++
+			q.give(s)
 		}
-		runtime.Gosched() // they go first, on this thread
+		q.busy.Add(-int32(calls))
+		for i, r := range begun[:calls] {
+			n, err := result(events[i].res)
+			r.Waiter.Done(n, err, i+1 < calls)
+		}
+		for i, r := range begun[:calls] {
+			begun[i] = nil
+			r.Waiter.Told()
+		}
+		if waited {
+			runtime.Gosched() // they go first, on this thread
+		}
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"unsafe"
 
@@ -92,5 +93,74 @@ func TestAligned(t *testing.T) {
 		if Aligned(c.p, c.off) != c.ok {
 			t.Errorf("%d bytes at %p from %d: %v", len(c.p), c.p, c.off, !c.ok)
 		}
+	}
+}
+
+// reads counts reads that were begun.
+type reads struct {
+	t    *testing.T
+	want []byte
+	n    int
+	err  error
+	req  Request
+	end  *sync.WaitGroup
+}
+
+func (r *reads) Done(n int, err error, _ bool) {
+	if n != r.n || err != r.err || !bytes.Equal(r.req.P[:n], r.want) {
+		r.t.Errorf("%d+%d: %d bytes, %v", r.req.Off, len(r.req.P), n, err)
+	}
+}
+
+func (r *reads) Told() { r.end.Done() }
+
+// TestBegin begins more reads than may be under way at a time, of which some are
+// refused, beside others that wait for theirs, and some that fail or find the
+// end.
+func TestBegin(t *testing.T) {
+	content := make([]byte, 4<<20+100)
+	rand.NewChaCha8([32]byte{1}).Read(content)
+	fd := open(t, content)
+	var begun, wg sync.WaitGroup
+	var some atomic.Int32
+	for g := range 16 {
+		wg.Go(func() {
+			rng := rand.New(rand.NewPCG(uint64(g), 2))
+			for range 4 {
+				var reqs []*Request
+				for i := range 100 {
+					n := (1 + rng.IntN(4)) * Align
+					off := rng.Int64N(4<<20/Align) * Align
+					k := int(min(int64(n), int64(len(content))-off))
+					r := &reads{t: t, want: content[off:][:k], n: k, end: &begun}
+					r.req = Request{FD: fd, P: aligned(n), Off: off, Waiter: r}
+					switch i % 20 {
+					case 3:
+						r.req.FD, r.want, r.n, r.err = -1, nil, 0, unix.EBADF
+					case 7:
+						r.req.Off, r.want, r.n = 1<<30, nil, 0
+					}
+					reqs = append(reqs, &r.req)
+				}
+				begun.Add(len(reqs))
+				n := Begin(reqs)
+				some.Add(int32(n))
+				for range reqs[n:] {
+					begun.Done()
+				}
+				p := aligned(Align)
+				if n, err := Read(fd, p, 0); n != Align || err != nil || !bytes.Equal(p, content[:Align]) {
+					t.Errorf("beside them: %d bytes, %v", n, err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	begun.Wait()
+	if some.Load() < depth {
+		t.Errorf("%d reads were begun", some.Load())
+	}
+	if n := the().busy.Load(); n != 0 {
+		t.Errorf("%d reads seem to be under way", n)
 	}
 }

@@ -54,6 +54,10 @@ func New(limit, share, usual int64) *Policy {
 	return p
 }
 
+// Resize changes the limit and the share. The caller takes victims until all
+// fits.
+func (p *Policy) Resize(limit, share int64) { p.limit, p.share = limit, share }
+
 // Bytes is the cost of all entries.
 func (p *Policy) Bytes() int64 { return p.q[small].bytes + p.q[main].bytes }
 

@@ -53,6 +53,7 @@ import (
 	"github.com/klauspost/compress/zstd"
 
 	"miren.dev/runtime/lsvd/internal/name"
+	"miren.dev/runtime/lsvd/internal/sched"
 	"miren.dev/runtime/lsvd/internal/wire"
 	"miren.dev/runtime/pkg/errs"
 )
@@ -224,6 +225,7 @@ func Build(h Head, key []byte, random io.Reader, entries []Entry, read func(i in
 		frames.U32(wire.CRC1(stored))
 		plain = plain[:0]
 		n++
+		sched.Yield()
 	}
 	end := uint64(0)
 	for i, e := range entries {
