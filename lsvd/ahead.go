@@ -1,6 +1,7 @@
 package lsvd
 
 import (
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -82,6 +83,22 @@ func (t *streams) note(lba, n uint64, missed bool, most uint64) (of int, from, t
 	return 0, 0, 0, false
 }
 
+// has reports whether a read of n blocks at lba belongs to a stream that was
+// found.
+func (t *streams) has(lba, n uint64) bool {
+	if t.found.Load() == 0 {
+		return false
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for i := range t.all {
+		if s := &t.all[i]; s.window > 0 && s.near(lba, n) {
+			return true
+		}
+	}
+	return false
+}
+
 // rest is where what is still of use to a stream of [from,to) begins.
 func (t *streams) rest(of int, from, to uint64) uint64 {
 	t.mu.Lock()
@@ -154,11 +171,34 @@ func (d *Device) follow(lba, n uint64, missed, busy bool) bool {
 				jobs = c.plan(jobs, part{s: &x.seg.Segment, block: x.block}, x.n, busy)
 			}
 		}
+		var reads []*nearRead
 		for _, j := range jobs {
-			c.start(c.ctx, j)
+			if near := c.jobNear(j); near != nil {
+				reads = append(reads, near...)
+			} else {
+				c.start(c.ctx, j)
+			}
 		}
+		c.readAll(c.ctx, reads)
 	})
 	return found
+}
+
+// jobNear is the reads of a job of plan, if the store is near and they are all it
+// takes.
+func (c *cache) jobNear(j job) (reads []*nearRead) {
+	if c.near == nil {
+		return nil
+	}
+	src := c.sources.get(j.s.Num)
+	if src == nil || slices.ContainsFunc(j.flights, func(fl *flight) bool { return !src.IsPlain(int(fl.key.frame)) }) {
+		return nil
+	}
+	for _, fl := range j.flights {
+		f := int(fl.key.frame)
+		reads = append(reads, c.bringNear(src, f, fl, func(*frame) { c.inFlight.Add(-int64(frameSize(j.s, f))) }, false))
+	}
+	return reads
 }
 
 // plan adds the frames with n blocks of a segment that are in no tier that is

@@ -7,6 +7,7 @@ import (
 	"miren.dev/runtime/lsvd/internal/extent"
 	"miren.dev/runtime/lsvd/internal/manifest"
 	"miren.dev/runtime/lsvd/internal/name"
+	"miren.dev/runtime/lsvd/internal/sched"
 	"miren.dev/runtime/lsvd/internal/segment"
 	"miren.dev/runtime/pkg/errs"
 )
@@ -112,6 +113,7 @@ func (d *Device) withLoaded(ctx context.Context, spans []span, f func() error) e
 		if len(absent) == 0 {
 			err := f()
 			d.mu.Unlock()
+			sched.Yield() // many follow each other
 			return err
 		}
 		d.mu.Unlock()

@@ -28,8 +28,8 @@ const (
 // From tiers that are as fast as a local file only the blocks asked for are
 // read, and whole frames brought into memory as long as that pays: see thrift.
 //
-// Lock order: none of its locks is held while another is taken, or while
-// anything is read.
+// Lock order: none of its locks but keeping is held while another is taken, and
+// none while anything is read.
 type cache struct {
 	st     store.Store
 	near   store.Near // st, if it is near
@@ -38,10 +38,13 @@ type cache struct {
 	manual bool // no goroutines
 
 	shards  []shard
-	room    int64 // for frames
+	limit   int64 // of all it keeps
+	room    int64 // for frames, whatever indexes need
 	sources sources
-	fill    thrift // whole frames from near tiers
-	ahead   bet    // frames that nobody asked for
+	keeping sync.Mutex // held while indexes come and go; others are taken under it
+	lent    int64      // what frames have of the room of indexes; under keeping
+	fill    thrift     // whole frames from near tiers
+	ahead   bet        // frames that nobody asked for
 
 	ctx      context.Context // of what nobody waits for
 	stop     context.CancelFunc
@@ -59,11 +62,12 @@ func newCache(st store.Store, disk *diskcache.Cache, opts Options) *cache {
 		c.near = near
 		indexes = opts.CacheBytes / 4 // they have checksums of blocks
 	}
-	c.room = opts.CacheBytes - indexes
+	c.limit, c.room = opts.CacheBytes, opts.CacheBytes-indexes
 	c.shards = newShards(c.room)
 	c.sources.ids = map[uint64]int32{}
 	c.sources.policy = s3fifo.New(indexes, indexes/10, 8<<10)
 	c.ctx, c.stop = context.WithCancel(context.Background())
+	c.lend(0)
 	return c
 }
 
@@ -193,6 +197,29 @@ func (c *cache) loadAll(ctx context.Context, parts []part, stream bool) error {
 		}
 	}
 	return nil
+}
+
+// beside calls f for 0 to n-1, beside each other.
+func (c *cache) beside(n int, f func(i int)) {
+	if n <= 1 || c.manual {
+		for i := range n {
+			f(i)
+		}
+		return
+	}
+	const most = 32
+	var next atomic.Int64
+	var wg sync.WaitGroup
+	work := func() {
+		for i := int(next.Add(1)) - 1; i < n; i = int(next.Add(1)) - 1 {
+			f(i)
+		}
+	}
+	for range min(n, most) - 1 {
+		wg.Go(work)
+	}
+	work()
+	wg.Wait()
 }
 
 // load fills what is neither in memory nor near.

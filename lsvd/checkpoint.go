@@ -199,6 +199,7 @@ func (d *Device) settle(own mapObject, placed []wanted) {
 		delete(d.table, num)
 	}
 	d.mu.Unlock()
+	d.cache.drop(gone)
 	for len(placed) > 0 {
 		n := min(len(placed), 512)
 		d.mu.Lock()

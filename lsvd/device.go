@@ -34,6 +34,7 @@ type Device struct {
 	cache   *cache
 	plain   bool // segments are not compressed
 	streams streams
+	reads   readQueue
 	boot    recorder
 
 	align sync.RWMutex // held by writes until they are done, for writing by those that read, change and write blocks

@@ -93,6 +93,15 @@ func TestConcurrent(t *testing.T) {
 						t.Errorf("worker %d, step %d: read %d+%d from memory differs", w, i, off, n)
 						return
 					}
+					clear(got)
+					if k := min(n, 16<<10); err == nil {
+						var taken lsvd.Taken
+						taken, err = readQueued(d, got[:k], base+int64(off))
+						if taken != lsvd.NotTaken && !bytes.Equal(got[:k], mine[off:off+k]) {
+							t.Errorf("worker %d, step %d: queued read %d+%d differs", w, i, off, k)
+							return
+						}
+					}
 				case 4:
 					if rng.IntN(2) > 0 {
 						d.FlushAhead()
@@ -153,6 +162,17 @@ type waiter chan error
 
 func (w waiter) Done(err error, _ bool) { w <- err }
 func (w waiter) Told()                  {}
+
+// readQueued reads by QueueRead, if the disk takes that.
+func readQueued(d *lsvd.Device, p []byte, off int64) (lsvd.Taken, error) {
+	w := make(waiter, 1)
+	taken := d.QueueRead(context.Background(), p, off, w)
+	d.BeginReads()
+	if taken == lsvd.Queued {
+		return taken, <-w
+	}
+	return taken, nil
+}
 
 // TestQueue has queued writes carried out together with others and in order,
 // and refuses what cannot be queued.

@@ -116,6 +116,72 @@ func TestDiskCacheClosed(t *testing.T) {
 	}
 }
 
+// TestQueueRead: of a directory, what is in memory is read at once, the rest
+// without the caller, whole frames and single blocks; not what needs more.
+func TestQueueRead(t *testing.T) {
+	const size = 4 << 20
+	r := newRig(t, size)
+	r.opts.CacheBytes = 1 << 20
+	d := r.open()
+	content := make([]byte, size)
+	rand.NewChaCha8([32]byte{9}).Read(content)
+	p := make([]byte, 8192)
+	expect := func(when string, off int64, n int, want lsvd.Taken) {
+		t.Helper()
+		clear(p)
+		taken, err := readQueued(d, p[:n], off)
+		if taken != want || err != nil || taken != lsvd.NotTaken && !bytes.Equal(p[:n], content[off:][:n]) {
+			t.Errorf("%s: taken %d instead of %d, %v, or it differs", when, taken, want, err)
+		}
+	}
+	write := func(off int64, n int) {
+		t.Helper()
+		if err := d.WriteAt(t.Context(), content[off:][:n], off, 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write(0, size)
+	if err := d.Drain(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := d.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	d = r.open()
+	expect("index not read", 0, 4096, lsvd.NotTaken)
+	for off := int64(0); off < size; off += 8192 {
+		if err := d.ReadAt(t.Context(), p, size-8192-off); err != nil {
+			t.Fatal(err)
+		}
+	}
+	expect("in memory", 8192, 8192, lsvd.Filled)
+	expect("over two frames", 3<<20-4096, 8192, lsvd.NotTaken)
+	expect("part of a block", 256<<10, 100, lsvd.NotTaken)
+	expect("in the store", size-4096, 4096, lsvd.Queued)
+	expect("beyond the end", size-4096, 8192, lsvd.NotTaken)
+	clear(content[256<<10:][:4096])
+	write(256<<10, 4096)
+	expect("in the log", 256<<10, 4096, lsvd.NotTaken)
+	for range 3 { // frames at first, blocks when that does not pay
+		for _, i := range rand.Perm(size / 4096) {
+			if off := int64(i) * 4096; off != 256<<10 {
+				clear(p)
+				if taken, err := readQueued(d, p[:4096], off); taken == lsvd.NotTaken || err != nil || !bytes.Equal(p[:4096], content[off:][:4096]) {
+					t.Fatalf("at %d: taken %d, %v, or it differs", off, taken, err)
+				}
+			}
+		}
+	}
+	s := d.Stats()
+	if s.CacheHits == 0 || s.CacheMisses == 0 || s.CacheBytes > r.opts.CacheBytes {
+		t.Errorf("%+v", s)
+	}
+	if err := d.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	expect("closed", 0, 4096, lsvd.NotTaken)
+}
+
 // TestNear: from a directory, blocks are read one by one once their frame is
 // known, and damage is told.
 func TestNear(t *testing.T) {
@@ -181,6 +247,12 @@ func TestNear(t *testing.T) {
 			failed++
 		} else if err != nil || !bytes.Equal(p, content[off:off+4096]) {
 			t.Fatalf("read at %d: %v", off, err)
+		}
+		switch _, again := readQueued(d, p, off); {
+		case errs.Is(err, errs.Corrupt) && !errs.Is(again, errs.Corrupt):
+			t.Errorf("at %d, which is damaged, a queued read: %v", off, again)
+		case err == nil && (again != nil || !bytes.Equal(p, content[off:off+4096])):
+			t.Errorf("at %d, a queued read: %v", off, again)
 		}
 	}
 	if failed < 1 || failed > 16 {

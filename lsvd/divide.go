@@ -3,6 +3,7 @@ package lsvd
 import (
 	"miren.dev/runtime/lsvd/internal/extent"
 	"miren.dev/runtime/lsvd/internal/name"
+	"miren.dev/runtime/lsvd/internal/sched"
 	"miren.dev/runtime/lsvd/internal/segment"
 )
 
@@ -70,6 +71,7 @@ func (d *Device) outputs(c *cut, before []*cut) []output {
 	for i, e := range all {
 		if i%256 == 255 { // let others in
 			d.mu.RUnlock()
+			sched.Yield()
 			d.mu.RLock()
 		}
 		if e.Zero {

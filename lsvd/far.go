@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"miren.dev/runtime/lsvd/internal/manifest"
+	"miren.dev/runtime/lsvd/internal/sched"
 	"miren.dev/runtime/lsvd/internal/segment"
 )
 
@@ -206,6 +207,7 @@ func (c *cache) sealed(s *manifest.Segment, object []byte) {
 		src = c.keep(s, x)
 	}
 	for f := range x.Frames() {
+		sched.Yield()
 		off, n := x.Range(f, f+1)
 		if src != nil && x.IsPlain(f) {
 			src.learn(f, object[off:off+n]) // read from the store just as well

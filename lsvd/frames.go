@@ -147,6 +147,14 @@ func (c *cache) get(k frameKey, at int, p []byte, count bool) int {
 	return n
 }
 
+// missed counts that a frame was not there.
+func (c *cache) missed(k frameKey) {
+	s := c.shard(k)
+	s.mu.Lock()
+	s.misses++
+	s.mu.Unlock()
+}
+
 func (c *cache) shard(k frameKey) *shard { return &c.shards[k.hash()&uint64(len(c.shards)-1)] }
 
 // claim returns the frame, with a reference, if it is in memory by now, or
@@ -253,10 +261,27 @@ func (s *shard) insert(c *cache, k frameKey, f *frame, w why) {
 	if _, ok := s.ids[k]; ok {
 		return
 	}
-	for !s.policy.Fits(cost) {
+	if !s.evict(c, cost) {
+		return // larger than the cache
+	}
+	id := int32(len(s.frames))
+	if n := len(s.free); n > 0 {
+		id, s.free = s.free[n-1], s.free[:n-1]
+	} else {
+		s.frames = append(s.frames, nil)
+	}
+	f.key, f.why = k, w
+	f.refs.Add(1)
+	s.frames[id], s.ids[k] = f, id
+	s.policy.Add(id, k.hash(), cost, false)
+}
+
+// evict makes room for n bytes, if there is that much. The caller holds mu.
+func (s *shard) evict(c *cache, n int64) bool {
+	for !s.policy.Fits(n) {
 		id, ok := s.policy.Victim()
 		if !ok {
-			return // larger than the cache
+			return false
 		}
 		old := s.frames[id]
 		switch old.why {
@@ -270,14 +295,5 @@ func (s *shard) insert(c *cache, k frameKey, f *frame, w why) {
 		s.free = append(s.free, id)
 		old.release()
 	}
-	id := int32(len(s.frames))
-	if n := len(s.free); n > 0 {
-		id, s.free = s.free[n-1], s.free[:n-1]
-	} else {
-		s.frames = append(s.frames, nil)
-	}
-	f.key, f.why = k, w
-	f.refs.Add(1)
-	s.frames[id], s.ids[k] = f, id
-	s.policy.Add(id, k.hash(), cost, false)
+	return true
 }

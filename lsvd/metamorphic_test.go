@@ -87,7 +87,10 @@ func metaDisks(t *testing.T, rng *rand.Rand) []*metaDisk {
 			t.Fatal(err)
 		}
 		m.open(t)
-		t.Cleanup(func() { m.d.Close(context.Background()) })
+		t.Cleanup(func() {
+			m.d.Close(context.Background())
+			m.d, m.st = nil, nil // what testing remembers of many seeds would keep the files of directories open
+		})
 	}
 	return all
 }
@@ -132,6 +135,11 @@ func metaRun(t *testing.T, seed uint64, steps int) {
 			copy(p, stale)
 			if d.ReadCached(p, int64(off)) && !bytes.Equal(p, want[off:off+n]) {
 				return fmt.Errorf("content in memory differs at %d+%d", off, n)
+			}
+			n = min(n, 16<<10)
+			copy(p, stale)
+			if taken, err := readQueued(d, p[:n], int64(off)); err != nil || taken != lsvd.NotTaken && !bytes.Equal(p[:n], want[off:off+n]) {
+				return fmt.Errorf("content of a queued read differs at %d+%d: %w", off, n, err)
 			}
 			return nil
 		}

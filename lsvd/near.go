@@ -4,9 +4,8 @@ import (
 	"cmp"
 	"context"
 	"slices"
-	"sync"
-	"sync/atomic"
 
+	"miren.dev/runtime/lsvd/store"
 	"miren.dev/runtime/pkg/errs"
 )
 
@@ -46,15 +45,18 @@ func (c *cache) loadNear(ctx context.Context, parts []part, stream bool) (left [
 	var all []nearFrames
 	all, left = c.splitNear(ctx, parts)
 	failed := make([]bool, len(all))
-	waits := make([]*flight, len(all))
-	c.beside(len(all), func(i int) {
+	waits := make([]*flight, len(all)) // for those whom others read
+	var reads []*nearRead
+	for i := range all {
 		x := &all[i]
 		if x.parts == nil {
-			failed[i] = !c.wholeNear(ctx, x)
-			return
+			off, _ := x.src.Range(x.first, x.first+1)
+			reads = append(reads, newNearRead(x.src, x.whole.p, off, func(ok bool) { failed[i] = !ok || !c.wholeNear(x) }))
+			continue
 		}
-		waits[i], failed[i] = c.frameNear(ctx, x, bring, stream)
-	})
+		reads, waits[i] = c.frameNear(reads, x, bring, stream, func() { failed[i] = true })
+	}
+	c.readAll(ctx, reads)
 	for i, x := range all {
 		if fl := waits[i]; fl != nil {
 			fr, err := c.await(ctx, fl)
@@ -116,29 +118,6 @@ func (c *cache) splitNear(ctx context.Context, parts []part) (all []nearFrames, 
 	return all, left
 }
 
-// beside calls f for 0 to n-1, beside each other.
-func (c *cache) beside(n int, f func(i int)) {
-	if n <= 1 || c.manual {
-		for i := range n {
-			f(i)
-		}
-		return
-	}
-	const most = 32
-	var next atomic.Int64
-	var wg sync.WaitGroup
-	work := func() {
-		for i := int(next.Add(1)) - 1; i < n; i = int(next.Add(1)) - 1 {
-			f(i)
-		}
-	}
-	for range min(n, most) - 1 {
-		wg.Go(work)
-	}
-	work()
-	wg.Wait()
-}
-
 // blocksNear reads blocks of one frame, if they can be checked alone, unless
 // the frame shall be brought.
 func (c *cache) blocksNear(ctx context.Context, x part) (done, bring bool) {
@@ -157,12 +136,8 @@ func (c *cache) blocksNear(ctx context.Context, x part) (done, bring bool) {
 	return c.readNear(ctx, src, p, off+int64(at)) && src.intact(f, at, p), false
 }
 
-// wholeNear reads whole frames.
-func (c *cache) wholeNear(ctx context.Context, x *nearFrames) bool {
-	off, _ := x.src.Range(x.first, x.first+1)
-	if !c.readNear(ctx, x.src, x.whole.p, off) {
-		return false
-	}
+// wholeNear checks whole frames that were read.
+func (c *cache) wholeNear(x *nearFrames) bool {
 	b := x.whole.p
 	for f := x.first; f < x.first+x.n; f++ {
 		size := x.src.PlainSize(f)
@@ -180,44 +155,115 @@ func (c *cache) wholeNear(ctx context.Context, x *nearFrames) bool {
 	return true
 }
 
-// frameNear fills parts of a frame; bring says that it must be brought. If
-// somebody else brings it already, it returns his flight, which the caller must
-// await.
-func (c *cache) frameNear(ctx context.Context, x *nearFrames, bring, stream bool) (fl *flight, failed bool) {
-	f, size := x.first, x.src.PlainSize(x.first)
+// frameNear adds the reads that fill parts of a frame; bring says that it must
+// be brought. If somebody else brings it already, it returns his flight, which
+// the caller must await, after his own reads. It calls failed if one fails.
+func (c *cache) frameNear(reads []*nearRead, x *nearFrames, bring, stream bool, failed func()) ([]*nearRead, *flight) {
+	f := x.first
 	off, _ := x.src.Range(f, f+1)
 	if x.src.knows(f) && !bring && !c.bring() {
 		for _, y := range x.parts {
 			_, at, p := y.head()
-			if !c.readNear(ctx, x.src, p, off+int64(at)) || !x.src.intact(f, at, p) {
-				return nil, true
-			}
+			reads = append(reads, newNearRead(x.src, p, off+int64(at), func(ok bool) {
+				if !ok || !x.src.intact(f, at, p) {
+					failed()
+				}
+			}))
 		}
-		return nil, false
+		return reads, nil
 	}
 	fr, fl, mine := c.claim(frameKey{x.src.num, uint32(f)})
-	if fr == nil && !mine {
-		return fl, false
+	switch {
+	case fr != nil:
+		copyParts(x.parts, fr)
+		fr.release()
+		return reads, nil
+	case !mine:
+		return reads, fl
 	}
-	if mine {
-		fr = newFrame(size)
-		if c.readNear(ctx, x.src, fr.data, off) && x.src.Holds(f, fr.data) {
-			x.src.learn(f, fr.data)
-			if !stream {
-				c.betOn(fl)
-			}
-			c.land(fl, fr, nil)
-		} else {
-			failed = true
-			c.land(fl, nil, errNotBrought)
+	return append(reads, c.bringNear(x.src, f, fl, func(fr *frame) {
+		switch {
+		case fr == nil:
+			failed()
+		default:
+			copyParts(x.parts, fr)
 		}
 		c.leave(fl)
+	}, !stream)), nil
+}
+
+// bringNear is the read that brings a frame, for the flight fl. It calls got
+// when the flight has landed, with nil if it was in vain; bet says that all of
+// the frame is a bet.
+func (c *cache) bringNear(src *source, f int, fl *flight, got func(*frame), bet bool) *nearRead {
+	fr := newFrame(src.PlainSize(f))
+	off, _ := src.Range(f, f+1)
+	return newNearRead(src, fr.data, off, func(ok bool) {
+		if c.landNear(src, f, fl, fr, ok, bet) {
+			got(fr)
+		} else {
+			got(nil)
+		}
+		fr.release()
+	})
+}
+
+// landNear ends the flight of frame f, which was read into fr if ok says so,
+// and reports whether fr holds it; bet says that all of the frame is a bet.
+func (c *cache) landNear(src *source, f int, fl *flight, fr *frame, ok, bet bool) bool {
+	if !ok || !src.Holds(f, fr.data) {
+		c.land(fl, nil, errNotBrought)
+		return false
 	}
-	if !failed {
-		copyParts(x.parts, fr)
+	src.learn(f, fr.data)
+	if bet {
+		c.betOn(fl)
 	}
-	fr.release()
-	return nil, failed
+	c.land(fl, fr, nil)
+	return true
+}
+
+// nearRead is one of several reads of a store that is near.
+type nearRead struct {
+	store.ObjectRead
+	err  error
+	done chan *nearRead
+	end  func(ok bool) // is told what came of it
+}
+
+func newNearRead(src *source, p []byte, off int64, end func(ok bool)) *nearRead {
+	return &nearRead{ObjectRead: store.ObjectRead{Key: src.key, P: p, Off: off}, end: end}
+}
+
+// Done implements [store.Waiter].
+func (r *nearRead) Done(err error, _ bool) { r.err = err }
+
+// Told implements [store.Waiter].
+func (r *nearRead) Told() { r.done <- r }
+
+// readAll makes reads, beside each other, and ends each when it is there.
+func (c *cache) readAll(ctx context.Context, reads []*nearRead) {
+	for _, r := range reads {
+		c.storeReads.Add(1)
+		c.storeBytes.Add(int64(len(r.P)))
+	}
+	if len(reads) <= 1 || c.manual || ctx.Err() != nil {
+		for _, r := range reads {
+			r.end(c.near.ReadObject(ctx, r.Key, r.P, r.Off) == nil)
+		}
+		return
+	}
+	done := make(chan *nearRead, len(reads))
+	begin := make([]*store.ObjectRead, len(reads))
+	for i, r := range reads {
+		r.Waiter, r.done = r, done
+		begin[i] = &r.ObjectRead
+	}
+	c.near.BeginReads(begin)
+	for range reads {
+		r := <-done
+		r.end(r.err == nil)
+	}
 }
 
 func copyParts(parts []part, fr *frame) {

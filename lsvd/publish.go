@@ -12,6 +12,7 @@ import (
 	"miren.dev/runtime/lsvd/internal/extent"
 	"miren.dev/runtime/lsvd/internal/manifest"
 	"miren.dev/runtime/lsvd/internal/name"
+	"miren.dev/runtime/lsvd/internal/sched"
 	"miren.dev/runtime/lsvd/internal/segment"
 	"miren.dev/runtime/lsvd/internal/wal"
 	"miren.dev/runtime/lsvd/store"
@@ -357,6 +358,7 @@ func (d *Device) adopt(s *manifest.Segment, entries []segment.Entry, short bool)
 		d.mu.Lock()
 		block = define(d.recent, s.Num, block, entries[:n])
 		d.mu.Unlock()
+		sched.Yield()
 		entries = entries[n:]
 	}
 }

@@ -28,17 +28,8 @@ type Flusher interface {
 	Join(w Waiter) bool
 }
 
-// Cached is a disk that reads what it has in memory without waiting, as
-// [Device] is.
-type Cached interface {
-	// ReadCached is ReadAt if all of that is in memory. Else it reports false,
-	// and some of p may have changed.
-	ReadCached(p []byte, off int64) bool
-}
-
 var (
 	_ Queuer  = (*Device)(nil)
-	_ Cached  = (*Device)(nil)
 	_ Flusher = (*Device)(nil)
 )
 

@@ -37,7 +37,7 @@ func (d *Device) ReadAt(ctx context.Context, p []byte, off int64) error {
 	return nil
 }
 
-// ReadCached implements [Cached].
+// ReadCached implements [Reader].
 func (d *Device) ReadCached(p []byte, off int64) bool {
 	if off%BlockSize != 0 || len(p)%BlockSize != 0 || d.check(off, int64(len(p))) != nil {
 		return false

@@ -103,6 +103,19 @@ func (s *sources) put(x *source) {
 	s.policy.Add(id, frameKey{num: x.num}.hash(), x.cost(), false)
 }
 
+func (s *sources) drop(num uint64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	id, ok := s.ids[num]
+	if !ok {
+		return
+	}
+	s.policy.Remove(id)
+	delete(s.ids, num)
+	s.kept[id] = nil
+	s.free = append(s.free, id)
+}
+
 func (s *sources) bytes() int64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -153,8 +166,41 @@ func (c *cache) keep(s *manifest.Segment, x *segment.Index) *source {
 		src.sums = make([]atomic.Uint32, x.Blocks)
 		src.known = make([]atomic.Uint32, (x.Frames()+31)/32)
 	}
+	c.keeping.Lock()
+	defer c.keeping.Unlock()
+	c.lend(src.cost())
 	c.sources.put(src)
 	return src
+}
+
+// drop gives up the indexes of segments that are gone.
+func (c *cache) drop(nums []uint64) {
+	c.keeping.Lock()
+	defer c.keeping.Unlock()
+	for _, num := range nums {
+		c.sources.drop(num)
+	}
+	c.lend(0)
+}
+
+// lend lends frames what indexes do not use of their room, in steps, when
+// they are about to become n bytes more. The caller holds keeping.
+func (c *cache) lend(n int64) {
+	most := c.limit - c.room
+	step := most/16 + 1
+	lent := max(most-(c.sources.bytes()+n+step-1)/step*step, 0)
+	if lent == c.lent {
+		return
+	}
+	c.lent = lent
+	each := (c.room + lent) / int64(len(c.shards))
+	for i := range c.shards {
+		s := &c.shards[i]
+		s.mu.Lock()
+		s.policy.Resize(each, each/4)
+		s.evict(c, 0)
+		s.mu.Unlock()
+	}
 }
 
 // index reads the index of a segment, with its entries.

@@ -1,6 +1,7 @@
 package metrics
 
 import (
+	"context"
 	"sync"
 	"time"
 
@@ -80,9 +81,9 @@ func (q *queued) Told() {
 	w.Told()
 }
 
-// ReadCached implements [lsvd.Cached].
+// ReadCached implements [lsvd.Reader].
 func (d *Disk) ReadCached(p []byte, off int64) bool {
-	b, ok := d.Backend.(lsvd.Cached)
+	b, ok := d.Backend.(lsvd.Reader)
 	if !ok {
 		return false
 	}
@@ -93,4 +94,29 @@ func (d *Disk) ReadCached(p []byte, off int64) bool {
 	d.busy.Add(1)
 	d.count(Read, int64(len(p)), time.Since(began), nil)
 	return true
+}
+
+// QueueRead is that of [lsvd.Device], if the backend is one.
+func (d *Disk) QueueRead(ctx context.Context, p []byte, off int64, w lsvd.Waiter) (t lsvd.Taken) {
+	b, ok := d.Backend.(lsvd.Reader)
+	if !ok {
+		return lsvd.NotTaken
+	}
+	began := time.Now()
+	queued := d.begin(Read, int64(len(p)), w, func(q *queued) bool {
+		t = b.QueueRead(ctx, p, off, q)
+		return t == lsvd.Queued
+	})
+	if !queued && t == lsvd.Filled {
+		d.busy.Add(1)
+		d.count(Read, int64(len(p)), time.Since(began), nil)
+	}
+	return t
+}
+
+// BeginReads is that of [lsvd.Device].
+func (d *Disk) BeginReads() {
+	if b, ok := d.Backend.(lsvd.Reader); ok {
+		b.BeginReads()
+	}
 }

@@ -38,20 +38,15 @@ type request struct {
 	result string
 }
 
-// near is what a store that is near can do besides.
-type near interface {
-	ReadObject(ctx context.Context, key string, p []byte, off int64) error
-}
-
 type nearStore struct {
 	*Store
-	near
+	store.Near
 }
 
 // WrapStore counts what is asked of st: use the first result, read the second.
 func WrapStore(st store.Store) (store.Store, *Store) {
 	s := &Store{Store: st, reqs: map[request]uint64{}}
-	if n, ok := st.(near); ok {
+	if n, ok := st.(store.Near); ok {
 		return nearStore{s, n}, s // reads of single blocks are not counted: they are too many and too fast
 	}
 	return s, s

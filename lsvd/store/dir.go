@@ -1,6 +1,7 @@
 package store
 
 import (
+	"container/list"
 	"context"
 	"errors"
 	"io"
@@ -8,12 +9,14 @@ import (
 	"iter"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
 
+	"miren.dev/runtime/lsvd/internal/sched"
 	"miren.dev/runtime/pkg/errs"
 )
 
@@ -24,7 +27,7 @@ import (
 // and Replace and Delete exclude each other by flock of the file ".lock".
 type Dir struct {
 	root  string
-	files files
+	files *files
 }
 
 // staleTemp is how old a temporary file is before it counts as the leftover
@@ -34,7 +37,8 @@ const staleTemp = time.Hour
 // OpenDir returns the store in the directory root, which it makes if needed,
 // and removes temporary files that a crash has left.
 func OpenDir(root string) (*Dir, error) {
-	d := &Dir{root: root}
+	d := &Dir{root: root, files: &files{byKey: map[string]*list.Element{}}}
+	runtime.AddCleanup(d, (*files).close, d.files)
 	if err := os.MkdirAll(d.temp(), 0o700); err != nil {
 		return nil, errs.Wrap(err, "open object directory")
 	}
@@ -232,13 +236,21 @@ func (d *Dir) Delete(ctx context.Context, key string) error {
 	return nil
 }
 
+// writeStep is how much of an object is written before others get the processor.
+const writeStep = 128 << 10
+
 // write puts data into a synced temporary file.
 func (d *Dir) write(data []byte) (string, error) {
 	f, err := os.CreateTemp(d.temp(), "put-")
 	if err != nil {
 		return "", err
 	}
-	_, err = f.Write(data)
+	for len(data) > 0 && err == nil {
+		var n int
+		n, err = f.Write(data[:min(len(data), writeStep)])
+		data = data[n:]
+		sched.Yield()
+	}
 	if err == nil {
 		err = f.Sync()
 	}

@@ -21,6 +21,32 @@ type Near interface {
 	// the object was deleted it may go on to succeed for a while. Where the
 	// object ends before p is full, it fails with InvalidArgument.
 	ReadObject(ctx context.Context, key string, p []byte, off int64) error
+	// BeginReads begins reads as ReadObject makes them, all at once, without
+	// waiting for them.
+	BeginReads(reads []*ObjectRead)
+}
+
+// ObjectRead is a read of an object that is begun with others.
+type ObjectRead struct {
+	Key    string
+	P      []byte // the store's until Done is called
+	Off    int64
+	Waiter Waiter
+
+	o    *openFile
+	req  aio.Request
+	left int // bytes that could not be read so
+}
+
+// Waiter waits for a read of an object that was begun. Its methods are called
+// by who also tells others: they must not block. They may be called before
+// BeginReads returns.
+type Waiter interface {
+	// Done says how it ended. Others that have ended together may follow: then
+	// more is set.
+	Done(err error, more bool)
+	// Told comes after Done was called for all that ended together.
+	Told()
 }
 
 // maxFiles bounds the objects that a Dir keeps open for ReadObject; after
@@ -68,6 +94,72 @@ func (d *Dir) ReadObject(ctx context.Context, key string, p []byte, off int64) e
 	return o.read(p, off)
 }
 
+// BeginReads implements [Near].
+func (d *Dir) BeginReads(reads []*ObjectRead) {
+	var few [32]*aio.Request
+	direct := few[:0]
+	var cached []*ObjectRead
+	for _, r := range reads {
+		o, err := d.open(r.Key)
+		if err != nil {
+			r.Waiter.Done(err, false)
+			r.Waiter.Told()
+			continue
+		}
+		r.o, r.left = o, 0
+		switch {
+		case aio.Cached(o.fd, r.Off, len(r.P)):
+			cached = append(cached, r)
+		case o.direct >= 0 && aio.Aligned(r.P, r.Off):
+			r.req = aio.Request{FD: o.direct, P: r.P, Off: r.Off, Waiter: (*begun)(r)}
+			direct = append(direct, &r.req)
+		default:
+			r.left = len(r.P)
+			(*begun)(r).Told()
+		}
+	}
+	for _, q := range direct[aio.Begin(direct):] {
+		q.Waiter.Done(0, errors.ErrUnsupported, false)
+		q.Waiter.Told()
+	}
+	for i, r := range cached {
+		err := r.o.read(r.P, r.Off)
+		r.o.release()
+		r.Waiter.Done(err, i+1 < len(cached))
+	}
+	for _, r := range cached {
+		r.Waiter.Told()
+	}
+}
+
+// begun is a read that the kernel was handed.
+type begun ObjectRead
+
+// Done implements [aio.Waiter].
+func (b *begun) Done(n int, err error, more bool) {
+	if b.left = len(b.P) - n; b.left > 0 {
+		return
+	}
+	b.o.release()
+	b.Waiter.Done(nil, more)
+}
+
+// Told implements [aio.Waiter]. What is left is read as it is for those who
+// wait, which says why.
+func (b *begun) Told() {
+	if b.left == 0 {
+		b.Waiter.Told()
+		return
+	}
+	go func() {
+		n := len(b.P) - b.left
+		err := b.o.read(b.P[n:], b.Off+int64(n))
+		b.o.release()
+		b.Waiter.Done(err, false)
+		b.Waiter.Told()
+	}()
+}
+
 // read fills p through the page cache.
 func (o *openFile) read(p []byte, off int64) error {
 	for len(p) > 0 {
@@ -97,7 +189,7 @@ func (o *openFile) release() {
 
 // open returns an object, which the caller releases.
 func (d *Dir) open(key string) (*openFile, error) {
-	x := &d.files
+	x := d.files
 	x.mu.Lock()
 	if e := x.byKey[key]; e != nil {
 		defer x.mu.Unlock()
@@ -121,9 +213,6 @@ func (d *Dir) open(key string) (*openFile, error) {
 	if e := x.byKey[key]; e != nil { // somebody else was faster
 		o.release()
 		return x.take(e), nil
-	}
-	if x.byKey == nil {
-		x.byKey = map[string]*list.Element{}
 	}
 	o.refs.Add(1)
 	x.byKey[key] = x.order.PushFront(o)
@@ -171,6 +260,15 @@ func (x *files) drop(e *list.Element) {
 	o := x.order.Remove(e).(*openFile)
 	delete(x.byKey, o.key)
 	o.release()
+}
+
+// close closes all, once nobody has the Dir any more.
+func (x *files) close() {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	for x.order.Len() > 0 {
+		x.drop(x.order.Back())
+	}
 }
 
 // forget closes the file of an object that is deleted.

@@ -1,0 +1,216 @@
+package lsvd
+
+import (
+	"context"
+	"sync"
+
+	"miren.dev/runtime/lsvd/store"
+	"miren.dev/runtime/pkg/errs"
+)
+
+// Reads that nobody waits for: of blocks of one frame, in a store that is near.
+// Those that are queued are begun together, and who takes what has completed
+// checks it and tells who asked. What turns out to be more than that, because
+// it is damaged, say, is read again as it is for those who wait.
+
+// Taken is what became of a read that was to be queued.
+type Taken int
+
+const (
+	// NotTaken says that ReadAt is to be called.
+	NotTaken Taken = iota
+	// Filled says that it was read from memory.
+	Filled
+	// Queued says that the waiter will be told.
+	Queued
+)
+
+// Reader is a disk that reads without making the caller wait, as [Device] is.
+type Reader interface {
+	// ReadCached is ReadAt if all of that is in memory. Else it reports false,
+	// and some of p may have changed.
+	ReadCached(p []byte, off int64) bool
+	QueueRead(ctx context.Context, p []byte, off int64, w Waiter) Taken
+	BeginReads()
+}
+
+var _ Reader = (*Device)(nil)
+
+// readQueue is what BeginReads begins.
+type readQueue struct {
+	mu    sync.Mutex
+	reads []*store.ObjectRead
+	spare []*store.ObjectRead // for the next ones
+}
+
+// queuedRead is a read that was queued.
+type queuedRead struct {
+	store.ObjectRead
+
+	ctx    context.Context
+	d      *Device
+	w      Waiter
+	g      *gate
+	p      []byte
+	off    int64
+	src    *source
+	f, at  int     // frame, and where in it
+	whole  *frame  // all of it is brought in; nil: p alone
+	fl     *flight // of the frame
+	failed bool
+}
+
+var queuedReads = sync.Pool{New: func() any { return new(queuedRead) }}
+
+// QueueRead reads what is in memory at once, and takes reads of single blocks
+// of a store that is near, which the next BeginReads begins; p is the disk's
+// then until w is told. Done may be told before BeginReads returns.
+//
+// Who queues must call BeginReads, and before anything that waits.
+func (d *Device) QueueRead(ctx context.Context, p []byte, off int64, w Waiter) Taken {
+	c := d.cache
+	if off%BlockSize != 0 || len(p)%BlockSize != 0 || d.check(off, int64(len(p))) != nil {
+		return NotTaken
+	}
+	first, n := uint64(off/BlockSize), uint64(len(p)/BlockSize)
+	if c.near == nil || c.manual || d.streams.has(first, n) {
+		return d.takeCached(p, off)
+	}
+	d.mu.RLock()
+	if d.readable() != nil {
+		d.mu.RUnlock()
+		return NotTaken
+	}
+	x, err := d.find(first, n)
+	if err != nil || x.n < n || x.seg == nil || x.lost || x.seg.lost {
+		d.mu.RUnlock()
+		return d.takeCached(p, off)
+	}
+	g := d.gate
+	g.enter()
+	d.mu.RUnlock()
+	taken := d.queueRead(ctx, x, p, off, g, w)
+	if taken != Queued {
+		g.leave()
+	}
+	if taken != NotTaken {
+		if d.boot.on.Load() {
+			d.boot.note(d.opts.Now(), []piece{x})
+		}
+		d.follow(first, n, taken == Queued, g.readers() > 2)
+	}
+	return taken
+}
+
+func (d *Device) takeCached(p []byte, off int64) Taken {
+	if d.ReadCached(p, off) {
+		return Filled
+	}
+	return NotTaken
+}
+
+// queueRead queues a read of a piece of a segment, which the gate g protects.
+func (d *Device) queueRead(ctx context.Context, x piece, p []byte, off int64, g *gate, w Waiter) Taken {
+	c, want := d.cache, part{&x.seg.Segment, x.block, p}
+	f, at, head := want.head()
+	if len(head) < len(p) {
+		if c.has(want) {
+			return Filled
+		}
+		return NotTaken
+	}
+	k := frameKey{x.seg.Num, uint32(f)}
+	if c.get(k, at, p, false) == len(p) {
+		return Filled
+	}
+	src := c.sources.get(x.seg.Num)
+	if src == nil || !src.IsPlain(f) || at+len(p) > src.PlainSize(f) {
+		return NotTaken
+	}
+	size := src.PlainSize(f)
+	var whole *frame
+	var fl *flight
+	if bring := c.bring(); bring || !src.knows(f) {
+		var mine bool
+		switch whole, fl, mine = c.claim(k); {
+		case whole != nil:
+			copy(p, whole.data[at:])
+			whole.release()
+			return Filled
+		case !mine:
+			c.leave(fl)
+			return NotTaken
+		}
+		whole = newFrame(size)
+	}
+	c.missed(k)
+	r := queuedReads.Get().(*queuedRead)
+	*r = queuedRead{ctx: ctx, d: d, w: w, g: g, p: p, off: off, src: src, f: f, at: at, whole: whole, fl: fl}
+	start, _ := src.Range(f, f+1)
+	r.Key, r.Waiter = src.key, r
+	if whole != nil {
+		r.P, r.Off = whole.data, start
+	} else {
+		r.P, r.Off = p, start+int64(at)
+	}
+	c.storeReads.Add(1)
+	c.storeBytes.Add(int64(len(r.P)))
+	q := &d.reads
+	q.mu.Lock()
+	q.reads = append(q.reads, &r.ObjectRead)
+	q.mu.Unlock()
+	return Queued
+}
+
+// BeginReads begins the reads that are queued.
+func (d *Device) BeginReads() {
+	q := &d.reads
+	q.mu.Lock()
+	reads := q.reads
+	if len(reads) == 0 {
+		q.mu.Unlock()
+		return
+	}
+	q.reads, q.spare = q.spare, nil
+	q.mu.Unlock()
+	d.cache.near.BeginReads(reads)
+	clear(reads)
+	q.mu.Lock()
+	q.spare = reads[:0]
+	q.mu.Unlock()
+}
+
+// Done implements [store.Waiter].
+func (r *queuedRead) Done(err error, more bool) {
+	if r.whole == nil {
+		r.failed = err != nil || !r.src.intact(r.f, r.at, r.p)
+	} else {
+		c := r.d.cache
+		r.failed = !c.landNear(r.src, r.f, r.fl, r.whole, err == nil, true)
+		if !r.failed {
+			copy(r.p, r.whole.data[r.at:])
+		}
+		c.leave(r.fl)
+		r.whole.release()
+	}
+	r.g.leave()
+	if !r.failed {
+		r.w.Done(nil, more)
+	}
+}
+
+// Told implements [store.Waiter].
+func (r *queuedRead) Told() {
+	ctx, d, w, p, off, failed := r.ctx, r.d, r.w, r.p, r.off, r.failed
+	*r = queuedRead{}
+	queuedReads.Put(r)
+	if !failed {
+		w.Told()
+		return
+	}
+	go func() {
+		err := d.readBlocks(ctx, p, off)
+		w.Done(errs.Wrap(err, "read disk %s at %d", d.vol, off), false)
+		w.Told()
+	}()
+}

@@ -1,0 +1,59 @@
+package lsvd
+
+import (
+	"testing"
+
+	"miren.dev/runtime/lsvd/internal/manifest"
+	"miren.dev/runtime/lsvd/internal/name"
+	"miren.dev/runtime/lsvd/internal/segment"
+	"miren.dev/runtime/lsvd/store"
+)
+
+// TestLend: frames have the room that indexes do not need, and give it back,
+// within the limit.
+func TestLend(t *testing.T) {
+	const limit = 16 << 20
+	st, err := store.OpenDir(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := newCache(st, nil, Options{CacheBytes: limit})
+	defer c.close()
+	bytes := func() int64 {
+		var s Stats
+		c.figures(&s)
+		if s.CacheBytes > limit {
+			t.Fatalf("%d bytes in a cache of %d", s.CacheBytes, limit)
+		}
+		return s.CacheBytes
+	}
+	fill := func() {
+		for i := range uint64(1000) {
+			f := newFrame(segment.FrameSize)
+			c.put(frameKey{1, uint32(i)}, f, asked)
+			f.release()
+		}
+	}
+	fill()
+	if n := bytes(); n < limit-limit/32 {
+		t.Errorf("%d bytes of frames alone in a cache of %d", n, limit)
+	}
+	var nums []uint64
+	for num := uint64(1); c.sources.bytes() < limit/5; num++ {
+		c.keep(&manifest.Segment{Ref: name.Ref{Num: num}, Num: num}, &segment.Index{Blocks: 4096})
+		nums = append(nums, num)
+		bytes()
+	}
+	fill()
+	if n := bytes() - c.sources.bytes(); n < limit*3/4-limit/32 {
+		t.Errorf("%d bytes of frames beside indexes in a cache of %d", n, limit)
+	}
+	c.drop(append(nums, 1<<40)) // which is not there
+	if n := c.sources.bytes(); n != 0 {
+		t.Errorf("%d bytes of indexes are left", n)
+	}
+	fill()
+	if n := bytes(); n < limit-limit/32 {
+		t.Errorf("%d bytes of frames alone again in a cache of %d", n, limit)
+	}
+}
