@@ -8,7 +8,7 @@ import (
 	"miren.dev/runtime/lsvd/internal/aio"
 )
 
-// Answers of writes that have ended together are given with one call. An answer
+// Answers of requests that have ended together are given with one call. An answer
 // ends a request of the loop device, which the kernel leaves to a thread of its
 // own, and that one wakes who has asked. Given one by one, they run before the
 // next answer is given, and after each there are four switches between threads.
@@ -30,11 +30,15 @@ func (a *answers) add(b *buffer, more bool) {
 			a.batch = aio.NewBatch()
 		}
 		if a.batch == nil {
-			b.answer(nil)
+			b.answer(b.content())
 			return
 		}
 	}
-	a.batch.Add(b.c.fd, b.out)
+	if p := b.content(); p == nil {
+		a.batch.Add(b.c.fd, b.out)
+	} else {
+		a.batch.AddVec(b.c.fd, b.parts(p))
+	}
 	a.bufs = append(a.bufs, b)
 	if !more || a.batch.Full() {
 		a.submit()

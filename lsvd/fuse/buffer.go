@@ -21,6 +21,7 @@ type buffer struct {
 	vec    [2]unix.Iovec // an answer
 	unique uint64        // of a write that is queued, or a read that is to be answered
 	size   int           // of it
+	read   bool          // it is a read
 }
 
 const page = 4096

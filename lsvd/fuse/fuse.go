@@ -105,7 +105,7 @@ type Conn struct {
 	disk      Disk
 	queuer    lsvd.Queuer  // the disk, if it is one
 	flusher   lsvd.Flusher // the same
-	cached    lsvd.Cached  // the same
+	reader    lsvd.Reader  // the same
 	serving   context.Context
 	idle      atomic.Int64 // readers that wait in the kernel, plus stopped
 	stopping  atomic.Bool
@@ -115,10 +115,11 @@ type Conn struct {
 	gathering atomic.Bool // the only reader gathers requests
 	memory    luck
 	told      told
+	reading   atomic.Int64 // reads that were taken and not answered
 	doing     atomic.Int64 // readers that carry out requests, but flushes
 	rate      rate
 	watch     watch
-	writes    sync.WaitGroup // those queued and not answered, reads told of later, and joined flushes
+	writes    sync.WaitGroup // writes and reads taken and not answered, and joined flushes
 	answers   answers
 
 	bufMu      sync.Mutex
@@ -195,7 +196,7 @@ func (c *Conn) Serve(ctx context.Context, disk Disk) error {
 	c.disk, c.serving, c.quiet = disk, ctx, make(chan struct{})
 	c.queuer, _ = disk.(lsvd.Queuer)
 	c.flusher, _ = disk.(lsvd.Flusher)
-	c.cached, _ = disk.(lsvd.Cached)
+	c.reader, _ = disk.(lsvd.Reader)
 	if c.resumed {
 		// Sent before anybody reads: the kernel wakes one reader for all of them,
 		// but lets nobody sleep while there are some.

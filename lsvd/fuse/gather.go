@@ -6,20 +6,23 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"miren.dev/runtime/lsvd/internal/aio"
+	"miren.dev/runtime/lsvd"
 )
 
-// If there have been only small requests for a while that need not wait, writes
-// and reads of what is in memory, a single reader does: it gathers those that
-// are there already, answers the reads with one call, and then writes the
-// writes. To copy them costs less than to wake another reader. And as it is the
-// only one, it may look for the next request before it sleeps: poll.go.
+// If there have been only small requests for a while that need not wait, a
+// single reader does: it gathers those that are there already, has reads of what
+// is not in memory begin with one call, answers the others with one, and then
+// writes the writes. To copy them costs less than to wake another reader. And as
+// it is the only one, it may look for the next request before it sleeps: poll.go.
 
 const (
 	// smallRequest is how long a request may be for another one to wait while it is copied.
 	smallRequest = 16 << 10
 	// gatherMost is how many requests are gathered before they are carried out.
 	gatherMost = 32
+	// tellMost is how many reads of what is in memory are answered at once, so
+	// that who has asked goes on while others are read.
+	tellMost = 8
 	// singleAfter is how many requests of that kind come in a row before a single reader does.
 	singleAfter = 64
 )
@@ -33,11 +36,16 @@ func (s *streak) long() bool { return s.n.Load() >= singleAfter }
 // quick notes a small request that need not wait.
 func (s *streak) quick() { s.n.Add(1) }
 
+// slow notes a small request that must wait, but not for the reader: if it is
+// more than one in four for a while, the streak ends.
+func (s *streak) slow() { s.n.Store(min(s.n.Load(), 2*singleAfter) - 4) }
+
 // end notes another request, and reports whether a single reader did until then.
 func (s *streak) end() bool { return s.n.Load() > 0 && s.n.Swap(0) >= singleAfter }
 
 // gather takes the request of n bytes that was read, and those that are there
-// already, if there are only small ones: it queues writes, and answers reads.
+// already, if there are only small ones: it queues writes, and begins reads or
+// answers them.
 // It returns the length of the request that is left to be handled, 0 if none
 // is, and whether commit must follow.
 //
@@ -51,7 +59,7 @@ func (r *reader) gather(n int) (left int, queued bool) {
 	}
 	c.gathering.Store(true) // before the look at idle: who comes now sees it, or is seen
 	defer c.gathering.Store(false)
-	defer c.tell()
+	defer c.beginReads()
 	if c.idle.Load() != 1 {
 		return n, false
 	}
@@ -64,9 +72,7 @@ func (r *reader) gather(n int) (left int, queued bool) {
 		case h.op == opWrite && size <= smallRequest && r.queue(h, in, size):
 			queued = true
 			c.watch.arm()
-		case h.op == opRead && r.readCached(h, in):
-			c.streak.quick()
-			r.later(h)
+		case h.op == opRead && (r.takeRead(h, in) || r.aside(h, in)):
 			c.watch.arm()
 		default:
 			return n, queued
@@ -87,38 +93,86 @@ var ready = func(fd int) bool {
 	return n > 0
 }
 
-// readCached reads for the request h into the reader's buffer, if it is small
+// readCached reads for a request into the reader's buffer, if it is small
 // and all is in memory, and says whether it has.
-func (r *reader) readCached(h head, in []byte) bool {
+func (r *reader) readCached(in []byte) bool {
 	c := r.c
-	if c.cached == nil || len(in) < arguments[opRead] || !c.memory.try() {
+	off, n, ok := smallRead(in)
+	if !ok || c.reader == nil || !c.memory.try() {
 		return false
 	}
-	off, n := int64(ne.Uint64(in[8:])), int(ne.Uint32(in[16:]))
-	if off < 0 || n <= 0 || n > smallRequest {
-		return false
-	}
-	ok := c.cached.ReadCached(r.data[:n], off)
+	ok = c.reader.ReadCached(r.data[:n], off)
 	c.memory.note(ok)
-	r.unique, r.size = h.unique, n
+	r.size = n
 	return ok
 }
 
-// later has tell answer the read h with what is in the buffer, and goes on
-// with another one.
-func (r *reader) later(h head) {
+// aside has somebody else carry out the read h, if it is small.
+func (r *reader) aside(h head, in []byte) bool {
 	c := r.c
-	r.out = r.out[:outHead]
+	if _, _, ok := smallRead(in); !ok || c.reader == nil {
+		return false
+	}
 	next, _ := c.take()
 	if next == nil {
-		r.finish(h.unique, r.data[:r.size], 0)
-		return
+		return false
 	}
-	c.writes.Add(1)
-	c.told.mu.Lock()
-	c.told.bufs = append(c.told.bufs, r.buffer)
-	c.told.mu.Unlock()
+	x := &reader{buffer: r.buffer}
 	r.buffer = next
+	c.streak.slow()
+	c.writes.Go(func() {
+		c.doing.Add(1)
+		x.carryOut(h, in, 0)
+		c.doing.Add(-1)
+		c.give(x.buffer)
+	})
+	return true
+}
+
+// smallRead is what a read asks for, if that is little.
+func smallRead(in []byte) (off int64, n int, ok bool) {
+	if len(in) < arguments[opRead] {
+		return 0, 0, false
+	}
+	off, n = int64(ne.Uint64(in[8:])), int(ne.Uint32(in[16:]))
+	return off, n, off >= 0 && n > 0 && n <= smallRequest
+}
+
+// takeRead has the disk read for h without waiting, if it is small, and reports
+// false if it cannot do so. The reader goes on with another buffer, and
+// beginReads must follow.
+func (r *reader) takeRead(h head, in []byte) bool {
+	c := r.c
+	off, n, ok := smallRead(in)
+	if !ok || c.reader == nil {
+		return false
+	}
+	next, _ := c.take()
+	if next == nil {
+		return false
+	}
+	b := r.buffer
+	b.unique, b.size, b.read = h.unique, n, true
+	c.writes.Add(1)
+	c.reading.Add(1)
+	switch c.reader.QueueRead(c.serving, b.data[:n], off, b) {
+	case lsvd.NotTaken:
+		c.writes.Done()
+		c.reading.Add(-1)
+		c.give(next)
+		return false
+	case lsvd.Filled:
+		c.told.mu.Lock()
+		c.told.bufs = append(c.told.bufs, b)
+		n := len(c.told.bufs)
+		c.told.mu.Unlock()
+		if n >= tellMost {
+			c.tell()
+		}
+	}
+	r.buffer = next
+	c.streak.quick()
+	return true
 }
 
 // told are the buffers of reads that are to be answered.
@@ -127,34 +181,27 @@ type told struct {
 	bufs []*buffer
 }
 
-// tell answers the reads that were gathered.
+// beginReads begins the reads that were taken, and answers those that are done.
+func (c *Conn) beginReads() {
+	if c.reader == nil {
+		return
+	}
+	c.reader.BeginReads()
+	c.tell()
+}
+
+// tell answers the reads that are done.
 func (c *Conn) tell() {
 	t := &c.told
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if len(t.bufs) == 0 {
-		return
+	for i, b := range t.bufs {
+		b.Done(nil, i+1 < len(t.bufs))
 	}
-	var batch *aio.Batch
-	if len(t.bufs) > 1 {
-		batch = aio.NewBatch()
+	for i, b := range t.bufs {
+		t.bufs[i] = nil
+		b.Told()
 	}
-	for _, b := range t.bufs {
-		reply(b.out, b.unique, 0, b.size)
-		if batch == nil {
-			b.answer(b.data[:b.size])
-		} else {
-			batch.AddVec(c.fd, b.parts(b.data[:b.size]))
-		}
-	}
-	if batch != nil {
-		batch.Submit(func(i int, errno unix.Errno) { t.bufs[i].answered(errno) })
-	}
-	for _, b := range t.bufs {
-		c.give(b)
-		c.writes.Done()
-	}
-	clear(t.bufs)
 	t.bufs = t.bufs[:0]
 }
 

@@ -4,16 +4,20 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"os"
 	"runtime"
 	"sync"
 	"sync/atomic"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"miren.dev/runtime/lsvd"
 	"miren.dev/runtime/lsvd/fuse"
 )
 
-// records is a disk that notes how many writes each Commit carries out.
+// records is a disk that notes how many writes each Commit carries out, and how
+// many reads BeginReads begins.
 type records struct {
 	memory
 	hold chan struct{} // Commit waits for it, unless it is nil
@@ -21,6 +25,8 @@ type records struct {
 	mu     sync.Mutex
 	queued []func()
 	most   int
+	reads  []queuedRead
+	begun  int // reads at once, at most
 }
 
 func (d *records) Queue(p []byte, off int64, w lsvd.Waiter) bool {
@@ -33,8 +39,46 @@ func (d *records) Queue(p []byte, off int64, w lsvd.Waiter) bool {
 	return true
 }
 
+// ReadCached has the first half in memory.
 func (d *records) ReadCached(p []byte, off int64) bool {
 	return off < d.Size()/2 && d.ReadAt(context.Background(), p, off) == nil
+}
+
+// QueueRead queues what is in the third quarter.
+func (d *records) QueueRead(ctx context.Context, p []byte, off int64, w lsvd.Waiter) lsvd.Taken {
+	if d.ReadCached(p, off) {
+		return lsvd.Filled
+	}
+	if off >= d.Size()/4*3 {
+		return lsvd.NotTaken
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.reads = append(d.reads, queuedRead{p, off, w})
+	return lsvd.Queued
+}
+
+// queuedRead is a read that was queued.
+type queuedRead struct {
+	p   []byte
+	off int64
+	w   lsvd.Waiter
+}
+
+func (d *records) BeginReads() {
+	d.mu.Lock()
+	reads := d.reads
+	d.reads = nil
+	d.begun = max(d.begun, len(reads))
+	d.mu.Unlock()
+	go func() {
+		for i, r := range reads {
+			r.w.Done(d.ReadAt(context.Background(), r.p, r.off), i+1 < len(reads))
+		}
+		for _, r := range reads {
+			r.w.Told()
+		}
+	}()
 }
 
 func (d *records) Commit() {
@@ -111,8 +155,9 @@ func TestGather(t *testing.T) {
 	}
 }
 
-// TestGatherReads finds reads of what is in memory gathered by the only reader,
-// with writes and without, and each answered with what is there.
+// TestGatherReads finds reads gathered by the only reader, of what is in memory,
+// what is queued and some that nobody takes, with writes and without, and each
+// answered with what is there, or with an error if the disk has none.
 func TestGatherReads(t *testing.T) {
 	var more expect
 	defer fuse.SetReady(more.ready)()
@@ -150,7 +195,7 @@ func TestGatherReads(t *testing.T) {
 				continue
 			}
 			wg.Go(func() {
-				if err := read(1 + (round*n+i)%100); err != nil {
+				if err := read(1 + (round*n+i)*7%199); err != nil {
 					t.Errorf("read %d of round %d: %v", i, round, err)
 				}
 			})
@@ -162,6 +207,20 @@ func TestGatherReads(t *testing.T) {
 		if more.n.Load() > 0 {
 			t.Errorf("round %d: %d requests were not gathered", round, more.n.Load())
 		}
+	}
+	disk.mu.Lock()
+	if disk.begun < 2 {
+		t.Errorf("%d reads begun at once", disk.begun)
+	}
+	disk.mu.Unlock()
+	_ = disk.do(func() { disk.broken = os.ErrInvalid }) // which it returns
+	for _, i := range []int{1, 150, 200} {
+		within(t, "a read that fails", func() error {
+			if err := read(i); !errors.Is(err, unix.EIO) {
+				t.Errorf("a read of block %d of a broken disk: %v", i, err)
+			}
+			return nil
+		})
 	}
 }
 

@@ -34,10 +34,13 @@ func (r *reader) handle(n int, last bool) bool {
 	case h.op == opWrite && r.queue(h, in, more):
 		c.commit(last)
 		return false
-	case h.op == opRead && r.readCached(h, in):
+	case h.op == opRead && r.readCached(in):
 		c.streak.quick()
 		r.out = r.out[:outHead]
 		r.finish(h.unique, r.data[:r.size], 0)
+		return false
+	case h.op == opRead && (c.doing.Load() > 1 || c.reading.Load() > 0) && r.takeRead(h, in):
+		c.beginReads()
 		return false
 	case h.op == opFsync && c.join(h):
 		c.streak.end()
@@ -47,19 +50,26 @@ func (r *reader) handle(n int, last bool) bool {
 	if last {
 		c.leave()
 	}
+	poke := h.op == opStatfs && int64(h.pid) == c.poker.Load() // before the answer: then the next thread pokes
+	return r.carryOut(h, in, more) && poke
+}
+
+// carryOut carries out a request, as do, and answers it, unless it did not come
+// to an end because we stop.
+func (r *reader) carryOut(h head, in []byte, more int) bool {
+	c := r.c
 	r.out = r.out[:outHead]
 	data, err := r.do(h, in, more)
 	errno, plain := err.(unix.Errno)
 	if err != nil && !plain {
 		if c.serving.Err() != nil {
-			return false // did not come to an end because we stop: for the successor
+			return false // for the successor
 		}
 		errno = unix.EIO
 		c.opts.Logger.Error("request failed", "disk", c.Name, "op", h.op, "err", err)
 	}
-	poke := h.op == opStatfs && int64(h.pid) == c.poker.Load() // before the answer: then the next thread pokes
 	r.finish(h.unique, data, errno)
-	return poke
+	return true
 }
 
 // finish answers: with what follows the header in r.out, and data.

@@ -7,6 +7,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"miren.dev/runtime/lsvd/internal/sched"
 )
 
 // A processor that has nothing to do halts, and to wake it takes 20 to 30 µs in
@@ -102,7 +104,7 @@ func (c *Conn) poll(began time.Time) {
 			p.got()
 			return
 		}
-		unix.Syscall(unix.SYS_SCHED_YIELD, 0, 0, 0) // not raw: it may take long
+		sched.Yield()
 		now := time.Now()
 		if now.Sub(was) > pollLost {
 			p.lost(now, now.Sub(was))

@@ -26,7 +26,7 @@ func (r *reader) queue(h head, in []byte, n int) bool {
 		return false
 	}
 	b := r.buffer
-	b.unique, b.size = h.unique, n
+	b.unique, b.size, b.read = h.unique, n, false
 	c.writes.Add(1)
 	if !c.queuer.Queue(b.data[:n], int64(ne.Uint64(in[8:])), b) {
 		c.writes.Done()
@@ -95,26 +95,44 @@ func (j *joined) Done(err error, _ bool) {
 // Told implements [lsvd.Waiter].
 func (j *joined) Told() { j.c.writes.Done() }
 
-// Done answers a write that was queued.
+// Done answers a write that was queued, or a read.
 func (b *buffer) Done(err error, more bool) {
 	c := b.c
 	b.out = b.out[:outHead]
 	switch {
+	case err == nil && b.read:
+		reply(b.out, b.unique, 0, b.size)
+		c.answers.add(b, more)
 	case err == nil:
 		b.out = ne.AppendUint32(b.out, uint32(b.size))
 		b.out = ne.AppendUint32(b.out, 0)
 		reply(b.out, b.unique, 0, len(b.out)-outHead)
 		c.answers.add(b, more)
 	case c.serving.Err() == nil:
-		c.opts.Logger.Error("request failed", "disk", c.Name, "op", opWrite, "err", err)
+		op := uint32(opWrite)
+		if b.read {
+			op = opRead
+		}
+		c.opts.Logger.Error("request failed", "disk", c.Name, "op", op, "err", err)
 		b.finish(b.unique, nil, unix.EIO)
 	} // else it is for the successor
+}
+
+// content is the data of the answer, nil if it is not a read.
+func (b *buffer) content() []byte {
+	if !b.read {
+		return nil
+	}
+	return b.data[:b.size]
 }
 
 // Told gives the buffer back.
 func (b *buffer) Told() {
 	c := b.c
 	c.answers.flush()
+	if b.read {
+		c.reading.Add(-1)
+	}
 	c.give(b)
 	c.writes.Done()
 }

@@ -73,7 +73,7 @@ func (c *Conn) look() {
 
 // end carries out what the only reader has gathered.
 func (c *Conn) end() {
-	c.tell()
+	c.beginReads()
 	if c.queuer != nil {
 		c.queuer.Commit()
 	}

@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"miren.dev/runtime/lsvd"
 	"miren.dev/runtime/pkg/errs"
 )
 
@@ -44,7 +45,8 @@ type link struct {
 	all    sync.WaitGroup
 	took   [len(flagsOf)]atomic.Int64 // per command: average nanoseconds
 	disk   Queuer                     // nil if the disk is none
-	queued int                        // writes that wait for Commit; of the reader
+	reader lsvd.Reader                // the same
+	queued int                        // requests that wait for begin; of the reader
 
 	// turn is odd while the reader carries out a request. Who makes it even
 	// again, the reader or the watch, decides who reads on.
@@ -67,6 +69,7 @@ func (x *session) transmit(ctx context.Context, c stream, early []byte) error {
 	l.r = bufio.NewReaderSize(l.in, readBuffer)
 	l.out = &replies{c: c, budget: l.budget}
 	l.disk, _ = x.export.Disk.(Queuer)
+	l.reader, _ = x.export.Disk.(lsvd.Reader)
 	l.all.Go(func() { l.watch(ctx) })
 	l.read(ctx)
 	<-l.ended
@@ -84,7 +87,7 @@ func (l *link) read(ctx context.Context) {
 		q, alone, err := l.next()
 		if q == nil {
 			if l.queued > 0 {
-				l.disk.Commit()
+				l.begin()
 			}
 			if err != nil {
 				l.c.Close() // nobody may wait for replies to what was not understood
@@ -92,7 +95,7 @@ func (l *link) read(ctx context.Context) {
 			l.end.Do(func() { l.err = err; close(l.ended) })
 			return
 		}
-		if l.queue(q) {
+		if l.queue(q) || !alone && l.queueRead(ctx, q) {
 			continue
 		}
 		if l.r.Buffered() == 0 && l.queued == 0 && (alone || l.quick(q)) {

@@ -42,48 +42,62 @@ type large struct {
 	buf *buffer
 }
 
-// add queues the reply head and data, whose buffer it frees. What the request
+// add sends the reply head and data, whose buffer it frees. What the request
 // took of the budget is given back once the reply is written.
 func (w *replies) add(q *request, head []byte, data *buffer) {
+	w.put(q, head, data)
+	w.send()
+}
+
+// put is add without sending, which the next send does.
+func (w *replies) put(q *request, head []byte, data *buffer) {
 	w.mu.Lock()
+	defer w.mu.Unlock()
 	b := &w.next
 	b.text = append(b.text, head...)
 	b.count++
 	b.bytes += q.busy
-	if data != nil {
-		if len(data.b) <= copyPayload {
-			b.text = append(b.text, data.b...)
-			data.free()
-		} else {
-			b.large = append(b.large, large{len(b.text), data})
-		}
+	if data == nil {
+		return
 	}
-	w.flush()
-}
-
-// put queues a reply without data, for the next send.
-func (w *replies) put(q *request, head []byte) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.next.text = append(w.next.text, head...)
-	w.next.count++
-	w.next.bytes += q.busy
+	if len(data.b) <= copyPayload {
+		b.text = append(b.text, data.b...)
+		data.free()
+	} else {
+		b.large = append(b.large, large{len(b.text), data})
+	}
 }
 
 // send writes what was put, unless somebody else does.
 func (w *replies) send() {
-	w.mu.Lock()
-	w.flush()
+	if w.claim() {
+		w.flush()
+	}
 }
 
-// flush writes all there is, unless somebody else does. The caller holds mu,
-// which it gives up.
-func (w *replies) flush() {
+// sendBy is send for one who must not wait: flush is called by what start
+// starts.
+func (w *replies) sendBy(start func(flush func())) {
+	if w.claim() {
+		start(w.flush)
+	}
+}
+
+// claim makes the caller the writer if there is something to write and nobody
+// else is; flush must follow.
+func (w *replies) claim() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
 	if w.writing || w.next.count == 0 {
-		w.mu.Unlock()
-		return
+		return false
 	}
 	w.writing = true
+	return true
+}
+
+// flush writes all there is.
+func (w *replies) flush() {
+	w.mu.Lock()
 	for w.next.count > 0 {
 		w.next, w.spare = w.spare, w.next
 		failed := w.failed

@@ -18,7 +18,7 @@ type request struct {
 	n      uint32
 	data   *buffer // of a write; of a read, once it is done
 	busy   int64   // bytes taken of the budget
-	link   *link   // of a write that is queued
+	link   *link   // of what is queued
 }
 
 var requests = sync.Pool{New: func() any { return new(request) }}
@@ -52,14 +52,22 @@ func (x *session) handle(ctx context.Context, w *replies, q *request) {
 		h = append(appendChunk(h, q, chunkBlockStatus, len(status)), status...)
 	case q.typ == cmdRead && x.structured && data == nil:
 		h = binary.BigEndian.AppendUint32(binary.BigEndian.AppendUint64(appendChunk(h, q, chunkHole, 12), q.off), q.n)
-	case q.typ == cmdRead && x.structured:
-		h = binary.BigEndian.AppendUint64(appendChunk(h, q, chunkData, 8+len(data.b)), q.off)
+	case q.typ == cmdRead:
+		h = x.readHead(h, q, len(data.b))
 	default:
 		// Only reads and block status must be answered with chunks.
 		h = appendSimple(h, q, 0)
 	}
 	w.add(q, h, data)
 	requests.Put(q)
+}
+
+// readHead appends what precedes the data of a read, of n bytes.
+func (x *session) readHead(h []byte, q *request, n int) []byte {
+	if !x.structured {
+		return appendSimple(h, q, 0)
+	}
+	return binary.BigEndian.AppendUint64(appendChunk(h, q, chunkData, 8+n), q.off)
 }
 
 // failed appends the reply to a request that failed.
