@@ -62,18 +62,18 @@ var limits = map[string]string{
 	"attached: 4K write+fsync": "the disk, and waking up: of one cycle (268 µs with its trace, 160 to 200 in raw loop) 58 went by until the write was in the log, its write to the disk and the flush of the disk " +
 		"took 110 one after the other with an idle processor woken after each (20 to 30 in this VM), and 40 until fio had the answer; the request for the flush is on its way meanwhile. That a reader " +
 		"looks for requests is worth a seventh. A disk in memory behind them: 1.6×",
-	"attached: randwrite 4K QD32, upload and GC running, p99": "the same as of the operations per second; what the slowest wait for was not traced. " +
-		"2.85× and 3.13× in two runs of two days; since a single reader gathers writes it is 3.2 instead of 3.3 ms, but 0.9 instead of 1.1 ms when idle",
+	"attached: randwrite 4K QD32, upload and GC running, p99": "who builds segments has the processor while writes wait. Since it gives it away after each frame of 64 KiB it is 2.5 ms instead of 3.5",
 	"attached: write 1M": "processor time or the disk, whichever there is less of: 760 µs for 1 MiB, fio included, on two cores, raw loop needs 470 (FUSE copies the data, pages are looked up " +
 		"again for the direct write of the log, and blocks are summed); and where the disk is fast, that one record of the log is written at a time: it does 1865 MiB/s so with 1 MiB at once, 2376 with two at a " +
 		"time, as raw loop has it",
-	"attached: read 1M": "half of the volume was written at random before: what is read there lies in frames of 64 KiB all over the segments, which are read one by one; raw loop reads its file in " +
-		"order, in pieces of 1 MiB, here at 2.5 GiB/s, as the machine's host has the file in its memory (0.8 GiB/s on another machine: 1.09×). Where the volume was written in order it is 1.3×",
-	"attached: randread 4K QD32 in the cache": "processor time: 31 µs for one operation, fio included, where raw loop needs 16, and reads from the memory of the machine's host (49k IOPS on another machine: " +
-		"1.39×). One read in twenty waits: an area of 96 MiB is a little more than a cache of 128 MiB has room for beside its indexes, and so there are two readers, which are woken in turn",
-	"attached: randread 4K QD32 larger than the cache": "processor time, two cores four fifths busy: of 33 to 39 µs for one operation, fio included, FUSE and loop device need 16 (a disk in memory " +
-		"behind them: 1.87×) and the direct read 14 (a raw file behind them, without map, cache and checksums: 0.84×). Every read parks a goroutine and wakes it. Where the machine's host has the " +
-		"file in its memory, raw loop does 108k instead of 48k",
+	"attached: read 1M": "processor time: where the volume was written in order 660 µs for 1 MiB, fio included, on two cores, a fifth of it for checksums and a quarter for the two copies of FUSE and the answer; raw loop " +
+		"needs 150, and does 2.5 to 3.8 GiB/s where the machine's host has the file in its memory (0.8 on another machine: 1.09×). Half of the volume was written at random before: there it is 1700 µs, as twice as much " +
+		"is read and summed as is wanted (dead blocks are in the frames of 64 KiB too), and copied block by block",
+	"attached: randread 4K QD32 in the cache": "processor time, two cores busy for 21 µs for one operation, fio included, where raw loop needs 13 and reads from the memory of the machine's host (49k IOPS on another machine). A disk that " +
+		"copies from memory and does nothing else reached 0.95× behind the same FUSE and loop device",
+	"attached: randread 4K QD32 larger than the cache": "processor time: 36 µs for one operation on two cores, of which a fifth waits: fio 10, the loop device's worker 4 to 6 (it and fio take turns on one processor with each request, so " +
+		"that one does at most 55k), submitting a direct read 5, the answer 4, reading the request 2, and what it costs the machine's host to be told of reads, once for eight of them. A disk in memory behind them: 0.95×. Where the " +
+		"machine's host has the file in its memory, raw loop does 108k instead of 48k",
 	"recovery, 4.0 GiB of log, 100 GiB volume": "the indexes of the log's files are read (64 KiB of each), and whole only the last files, which the log does not yet promise to be durable: up to three, " +
 		"or more if the disk is slower than the writer; then the map and the manifest, which is written twice",
 	"first read of a clone, store of 20 ms": "one request: the map is read while the disk is opened, the index of the segment beside the frame. What is on top of its 20 ms is processor time",
