@@ -387,10 +387,13 @@ func TestServerKilledInRollout(t *testing.T) {
 		{"rollback", nil, detached("rollback"), "succeeded", []string{"deployment/starting/", "deployment/draining/"}},
 		{"environment", nil, detached("env", "set", "A=B"), "succeeded", []string{"deployment/accept/"}},
 		{"cancel", func() {
+			// Until it has a sandbox: what the deployment writes before is not
+			// a point of its cancellation.
 			unhealthy("1h")
 			eventually(t, 5*time.Minute, func() error {
-				if last := f.rollouts(t)[0]; last.Status.Phase != "starting" {
-					return fmt.Errorf("%+v", last)
+				_, ids := f.host(t)
+				if last := f.rollouts(t)[0]; last.Status.Phase != "starting" || len(ids) < 2 {
+					return fmt.Errorf("%+v, sandboxes on the host: %v", last, ids)
 				}
 				return nil
 			})
