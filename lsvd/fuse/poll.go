@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"miren.dev/runtime/lsvd/internal/aio"
 	"miren.dev/runtime/lsvd/internal/sched"
 )
 
@@ -86,34 +87,57 @@ func (r *rate) crowd() { r.short.Store(0) }
 func (r *rate) high() bool { return r.short.Load() >= pollAfter }
 
 // poll looks for a request, for a while from began on, if that is of use.
-func (c *Conn) poll(began time.Time) {
-	if !c.rate.high() || c.doing.Load() > 0 || runtime.NumCPU() == 1 || !polling.taken.CompareAndSwap(false, true) {
+// Meanwhile the reader takes reads that have completed, for which nobody has to
+// be woken then. If it has found a request, it remains the one that looks.
+func (r *reader) poll(began time.Time) {
+	if !r.looks(began) {
+		r.away()
 		return
 	}
-	defer polling.taken.Store(false)
 	p := &polling.pace
-	if began.Before(p.until) {
-		return
-	}
 	for was := began; ; {
-		n, errno := pending(c.fd)
-		if errno != 0 { // interrupted, say: read waits, or says why it cannot
-			return
+		if aio.Take() { // the next requests are those of who was told
+			was = time.Now()
+			began = was
 		}
+		n, errno := pending(r.c.fd)
 		if n > 0 {
 			p.got()
 			return
+		}
+		if errno != 0 { // interrupted, say: read waits, or says why it cannot
+			break
 		}
 		sched.Yield()
 		now := time.Now()
 		if now.Sub(was) > pollLost {
 			p.lost(now, now.Sub(was))
-			return
+			break
 		}
 		if now.Sub(began) > pollMost {
-			return
+			break
 		}
 		was = now
+	}
+	r.away()
+}
+
+// looks reports whether the reader shall look for requests now.
+func (r *reader) looks(now time.Time) bool {
+	c := r.c
+	if !c.rate.high() || c.doing.Load() > 0 || runtime.NumCPU() == 1 {
+		return false
+	}
+	r.looking = r.looking || polling.taken.CompareAndSwap(false, true)
+	return r.looking && !now.Before(polling.pace.until)
+}
+
+// away must follow when the reader may be away for some time.
+func (r *reader) away() {
+	if r.looking {
+		r.looking = false
+		aio.Leave()
+		polling.taken.Store(false)
 	}
 }
 

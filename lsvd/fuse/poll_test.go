@@ -1,10 +1,18 @@
 package fuse_test
 
 import (
+	"bytes"
+	"math/rand/v2"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"miren.dev/runtime/lsvd"
 	"miren.dev/runtime/lsvd/fuse"
+	"miren.dev/runtime/lsvd/store"
+	"miren.dev/runtime/lsvd/vfs"
 )
 
 // TestPoll ends a connection while a reader looks for requests: by the server,
@@ -33,5 +41,69 @@ func TestPoll(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestTakes reads blocks of a store that is near, by a few at a time, with
+// writes now and then: whoever looks for requests takes what has completed, and
+// nobody does any more when the connection has ended.
+func TestTakes(t *testing.T) {
+	const size = 32 << 20
+	dir, err := store.OpenDir(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	log, err := vfs.OpenDir(filepath.Join(t.TempDir(), "log"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	id := lsvd.NewID()
+	if err := lsvd.Create(t.Context(), dir, id, size, nil); err != nil {
+		t.Fatal(err)
+	}
+	d, _, err := lsvd.Open(t.Context(), dir, log, id, lsvd.Options{CacheBytes: 4 << 20})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Close(t.Context())
+	data := pages(t, size)
+	rand.NewChaCha8([32]byte{5}).Read(data)
+	if err := d.WriteAt(t.Context(), data, 0, 0); err != nil {
+		t.Fatal(err)
+	}
+	if err := d.Drain(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	c := mount(t)
+	stop := sync.OnceFunc(serve(t, c, d))
+	defer stop()
+	f := open(t, c)
+	var enough atomic.Bool
+	var wg sync.WaitGroup
+	for g := range 4 {
+		rng := rand.New(rand.NewPCG(uint64(g), 7))
+		wg.Go(func() {
+			p := make([]byte, 4096)
+			for n := 0; !enough.Load() || n < 2000; n++ {
+				off := rng.Int64N(size/4096) * 4096
+				if n%100 == 99 {
+					if _, err := f.WriteAt(data[off:][:4096], off); err != nil {
+						t.Error(err)
+						return
+					}
+				}
+				if _, err := f.ReadAt(p, off); err != nil || !bytes.Equal(p, data[off:][:4096]) {
+					t.Errorf("block at %d differs: %v", off, err)
+					return
+				}
+			}
+		})
+	}
+	until(t, fuse.Polling)
+	enough.Store(true)
+	wg.Wait()
+	stop()
+	if fuse.Polling() {
+		t.Error("somebody looks for requests of a connection that has ended")
 	}
 }

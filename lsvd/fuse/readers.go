@@ -27,7 +27,8 @@ import (
 // reader is a goroutine with a buffer.
 type reader struct {
 	*buffer
-	wake chan struct{} // has room for one; closed to dismiss it
+	wake    chan struct{} // has room for one; closed to dismiss it
+	looking bool          // it is the one that looks for requests
 }
 
 // start starts a reader. The caller holds mu.
@@ -89,9 +90,11 @@ func (r *reader) loop() (ended bool, err error) {
 		n := int(c.idle.Add(1))
 		if n > stopped {
 			c.idle.Add(-1)
+			r.away()
 			return false, nil
 		}
 		if n > c.enough() {
+			r.away()
 			switch r.park() {
 			case woken:
 				continue
@@ -103,7 +106,7 @@ func (r *reader) loop() (ended bool, err error) {
 		last := false    // nobody else waits in the kernel
 		for again := true; again; again = counted {
 			began := time.Now()
-			c.poll(began)
+			r.poll(began)
 			n, errno := r.read()
 			c.rate.waited(time.Since(began))
 			queued := false
@@ -114,6 +117,9 @@ func (r *reader) loop() (ended bool, err error) {
 				left := c.idle.Add(-1)
 				counted = left >= stopped
 				last = left == 0
+			}
+			if errno != 0 || queued || n > 0 {
+				r.away()
 			}
 			switch errno {
 			case 0:

@@ -78,11 +78,15 @@ type queue struct {
 	busy  atomic.Int32 // reads
 	slots [depth]slot
 	free  chan int
+	taker taker
 }
+
+// made is the queue, if there is one by now.
+var made atomic.Pointer[queue]
 
 // the is the queue of the process; nil if the kernel has none to give.
 var the = sync.OnceValue(func() *queue {
-	q := &queue{free: make(chan int, depth)}
+	q := &queue{free: make(chan int, depth), taker: taker{wake: make(chan struct{}, 1)}}
 	if _, _, errno := unix.Syscall(unix.SYS_IO_SETUP, depth, uintptr(unsafe.Pointer(&q.ctx)), 0); errno != 0 {
 		return nil
 	}
@@ -90,6 +94,7 @@ var the = sync.OnceValue(func() *queue {
 		q.slots[i].done = make(chan int64, 1)
 		q.free <- i
 	}
+	made.Store(q)
 	go q.reap()
 	return q
 })
@@ -229,41 +234,3 @@ func (q *queue) begin(cbs []*iocb) {
 
 // submitMost is how many reads are handed to the kernel at a time.
 const submitMost = 32
-
-// reap tells those whose reads have completed, as long as the process lives.
-func (q *queue) reap() {
-	var events [depth]event
-	var begun [depth]*Request
-	for {
-		n, _, errno := unix.Syscall6(unix.SYS_IO_GETEVENTS, q.ctx, 1, depth, uintptr(unsafe.Pointer(&events[0])), 0, 0)
-		if errno != 0 {
-			continue // EINTR: nothing else is possible
-		}
-		waited, calls := false, 0
-		for i := range events[:n] {
-			e := &events[i]
-			s := &q.slots[e.data]
-			r := s.req.Load()
-			if r == nil {
-				s.done <- e.res
-				waited = true
-				continue
-			}
-			begun[calls], events[calls].res = r, e.res
-			calls++
-			q.give(s)
-		}
-		q.busy.Add(-int32(calls))
-		for i, r := range begun[:calls] {
-			n, err := result(events[i].res)
-			r.Waiter.Done(n, err, i+1 < calls)
-		}
-		for i, r := range begun[:calls] {
-			begun[i] = nil
-			r.Waiter.Told()
-		}
-		if waited {
-			runtime.Gosched() // they go first, on this thread
-		}
-	}
-}

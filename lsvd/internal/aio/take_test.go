@@ -1,0 +1,126 @@
+package aio
+
+import (
+	"bytes"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// TestTake has somebody else take what has completed for a while, who then
+// goes away without a word, and then says that he does.
+func TestTake(t *testing.T) {
+	content := make([]byte, 1<<20)
+	rand.NewChaCha8([32]byte{3}).Read(content)
+	fd := open(t, content)
+	var end sync.WaitGroup
+	rng := rand.New(rand.NewPCG(1, 3))
+	begin := func(n int) {
+		reqs := make([]*Request, n)
+		for i := range reqs {
+			off := rng.Int64N(int64(len(content))/Align) * Align
+			r := &reads{t: t, want: content[off:][:Align], n: Align, end: &end}
+			r.req = Request{FD: fd, P: aligned(Align), Off: off, Waiter: r}
+			reqs[i] = &r.req
+		}
+		end.Add(n)
+		if k := Begin(reqs); k != n {
+			t.Fatalf("%d of %d reads were begun", k, n)
+		}
+	}
+	defer Leave()
+	for taken, deadline := 0, time.Now().Add(20*time.Second); taken < 100; {
+		if time.Now().After(deadline) {
+			t.Fatalf("only %d times something was taken", taken)
+		}
+		begin(16)
+		for the().busy.Load() > 0 {
+			if Take() {
+				taken++
+			}
+		}
+		end.Wait()
+	}
+
+	Take() // and no more
+	for range 4 {
+		begin(16)
+		end.Wait()
+	}
+	if !the().taker.is.Load() {
+		t.Error("he that did not come back is not expected any more")
+	}
+
+	Leave()
+	begin(16)
+	end.Wait()
+	if Take(); !the().taker.is.Load() {
+		t.Error("nobody is expected to come back")
+	}
+	Leave()
+}
+
+// TestTakers has some come and go while others begin reads and wait for some.
+func TestTakers(t *testing.T) {
+	content := make([]byte, 1<<20)
+	rand.NewChaCha8([32]byte{4}).Read(content)
+	fd := open(t, content)
+	var stop atomic.Bool
+	var takers, wg, begun sync.WaitGroup
+	for g := range 2 {
+		takers.Go(func() {
+			rng := rand.New(rand.NewPCG(uint64(g), 4))
+			for !stop.Load() {
+				for range rng.IntN(100) {
+					Take()
+				}
+				Leave()
+			}
+		})
+	}
+	for g := range 8 {
+		wg.Go(func() {
+			rng := rand.New(rand.NewPCG(uint64(g), 5))
+			for range 100 {
+				off := rng.Int64N(int64(len(content))/Align) * Align
+				r := &reads{t: t, want: content[off:][:Align], n: Align, end: &begun}
+				r.req = Request{FD: fd, P: aligned(Align), Off: off, Waiter: r}
+				begun.Add(1)
+				if Begin([]*Request{&r.req}) == 0 {
+					begun.Done()
+				}
+				p := aligned(Align)
+				if n, err := Read(fd, p, off); n != Align || err != nil || !bytes.Equal(p, content[off:][:Align]) {
+					t.Errorf("%d: %d bytes, %v", off, n, err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	begun.Wait()
+	stop.Store(true)
+	takers.Wait()
+	if n := the().busy.Load(); n != 0 {
+		t.Errorf("%d reads seem to be under way", n)
+	}
+}
+
+// TestTakeNothing asks where nothing was ever read, or nothing is under way.
+func TestTakeNothing(t *testing.T) {
+	if Take() {
+		t.Error("took what nobody began")
+	}
+	Leave()
+	fd := open(t, make([]byte, Align))
+	if n, err := unix.Pread(fd, aligned(Align), 0); n != Align || err != nil {
+		t.Fatal(n, err)
+	}
+	if Take() {
+		t.Error("took what nobody began")
+	}
+	Leave()
+}
