@@ -61,8 +61,12 @@ func (d *Device) ReadCached(p []byte, off int64) bool {
 		x := &pieces[i]
 		b := p[(x.lba-first)*BlockSize:][:x.n*BlockSize]
 		switch {
-		case x.lost || x.chunk != nil || x.seg != nil && x.seg.lost:
+		case x.lost || x.seg != nil && x.seg.lost:
 			return false
+		case x.chunk != nil:
+			if !x.chunk.ReadCached(b, x.block) {
+				return false
+			}
 		case x.seg == nil:
 			clear(b)
 		case !d.cache.has(part{&x.seg.Segment, x.block, b}):

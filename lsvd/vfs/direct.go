@@ -49,6 +49,12 @@ func (f *osFile) ReadDirect(p []byte, off int64) (int, error) {
 	return f.ReadAt(p, off)
 }
 
+// ReadCached implements [File].
+func (f *osFile) ReadCached(p []byte, off int64) bool {
+	n, err := unix.Preadv2(int(f.Fd()), [][]byte{p}, off, unix.RWF_NOWAIT)
+	return err == nil && n == len(p)
+}
+
 // directFD is the descriptor for direct I/O, made when it is first needed, or
 // -1 if the file system has none.
 func (f *osFile) directFD() int {

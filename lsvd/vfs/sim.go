@@ -316,6 +316,11 @@ func (h *simHandle) WriteVec(parts [][]byte, off int64) error {
 
 func (h *simHandle) ReadDirect(p []byte, off int64) (int, error) { return h.ReadAt(p, off) }
 
+func (h *simHandle) ReadCached(p []byte, off int64) bool {
+	n, _ := h.ReadAt(p, off)
+	return n == len(p)
+}
+
 func (h *simHandle) WriteDirect(parts [][]byte, off int64) error {
 	return h.WriteVec(parts, off)
 }

@@ -53,6 +53,9 @@ type File interface {
 	// ReadDirect is ReadAt, past the page cache if off, len(p) and its address
 	// are multiples of 4096, the file system can, and not all is there.
 	ReadDirect(p []byte, off int64) (int, error)
+	// ReadCached is ReadAt if that need not wait for the disk. Else it reports
+	// false, and some of p may have changed.
+	ReadCached(p []byte, off int64) bool
 	// Allocate gives the file its size and space, quickly: what it adds reads
 	// as zeros.
 	Allocate(size int64) error

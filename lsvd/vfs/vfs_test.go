@@ -135,6 +135,19 @@ func TestWriteDirect(t *testing.T) {
 			if n, err := f.ReadDirect(p, int64(at.off)); n != end-at.off || (err != nil) != (n < len(p)) || !bytes.Equal(p[:n], want[at.off:end]) {
 				t.Fatalf("%s: direct read of %d bytes from %d gave %d, %v, or something else", name, len(p), at.off, n, err)
 			}
+			all, is := at.off+len(p) <= len(want), false
+			for range 100 { // the kernel may have dropped it
+				if is = f.ReadCached(p, int64(at.off)); is == all {
+					break
+				}
+				if _, err := f.ReadAt(p, int64(at.off)); err != nil {
+					t.Fatal(err)
+				}
+				clear(p)
+			}
+			if is != all || is && !bytes.Equal(p, want[at.off:end]) {
+				t.Fatalf("%s: read of %d bytes from %d, from memory: %v, or something else", name, len(p), at.off, is)
+			}
 		}
 		if err := f.Sync(); err != nil {
 			t.Fatal(err)

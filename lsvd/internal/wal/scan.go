@@ -112,6 +112,12 @@ func (c *Chunk) Read(p []byte, first uint64) error {
 	return nil
 }
 
+// ReadCached is Read if that need not wait for the disk. Else, and if the chunk
+// is damaged, it reports false, and some of p may have changed.
+func (c *Chunk) ReadCached(p []byte, first uint64) bool {
+	return c.file.f.ReadCached(p, c.off+int64(first)*Block) && c.damaged(p, first) < 0
+}
+
 // damaged returns the first block of p that is not that of the chunk, whose
 // block first it begins with, or -1.
 func (c *Chunk) damaged(p []byte, first uint64) int {
