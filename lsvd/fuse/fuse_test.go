@@ -18,6 +18,8 @@ import (
 
 	"miren.dev/runtime/lsvd"
 	"miren.dev/runtime/lsvd/fuse"
+	"miren.dev/runtime/lsvd/store"
+	"miren.dev/runtime/lsvd/vfs"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/proc"
 )
@@ -156,6 +158,27 @@ func serve(t *testing.T, c *fuse.Conn, d fuse.Disk) (stop func()) {
 		case <-time.After(20 * time.Second):
 			t.Fatal("it does not stop serving")
 		}
+	}
+}
+
+// volume makes a disk in st, and returns what opens it.
+func volume(t *testing.T, st store.Store, size int64, o lsvd.Options) (open func() *lsvd.Device) {
+	t.Helper()
+	log, err := vfs.OpenDir(filepath.Join(t.TempDir(), "log"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	id := lsvd.NewID()
+	if err := lsvd.Create(t.Context(), st, id, size, nil); err != nil {
+		t.Fatal(err)
+	}
+	return func() *lsvd.Device {
+		t.Helper()
+		d, _, err := lsvd.Open(t.Context(), st, log, id, o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return d
 	}
 }
 

@@ -48,9 +48,8 @@ func (s *streak) end() bool { return s.n.Load() > 0 && s.n.Swap(0) >= singleAfte
 
 // gather takes the request of n bytes that was read, and those that are there
 // already, if there are only small ones: it queues writes, and begins reads or
-// answers them.
-// It returns the length of the request that is left to be handled, 0 if none
-// is, and whether commit must follow.
+// answers them. It returns the length of the request that is left to be handled,
+// 0 if none is, and whether commit must follow.
 //
 // The reader counts as one that waits in the kernel, and nobody else may: then
 // what it has seen there, it can read. Only if the kernel has given that request

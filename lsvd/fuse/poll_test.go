@@ -3,7 +3,6 @@ package fuse_test
 import (
 	"bytes"
 	"math/rand/v2"
-	"path/filepath"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -12,7 +11,6 @@ import (
 	"miren.dev/runtime/lsvd"
 	"miren.dev/runtime/lsvd/fuse"
 	"miren.dev/runtime/lsvd/store"
-	"miren.dev/runtime/lsvd/vfs"
 )
 
 // TestPoll ends a connection while a reader looks for requests: by the server,
@@ -53,18 +51,7 @@ func TestTakes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	log, err := vfs.OpenDir(filepath.Join(t.TempDir(), "log"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	id := lsvd.NewID()
-	if err := lsvd.Create(t.Context(), dir, id, size, nil); err != nil {
-		t.Fatal(err)
-	}
-	d, _, err := lsvd.Open(t.Context(), dir, log, id, lsvd.Options{CacheBytes: 4 << 20})
-	if err != nil {
-		t.Fatal(err)
-	}
+	d := volume(t, dir, size, lsvd.Options{CacheBytes: 4 << 20})()
 	defer d.Close(t.Context())
 	data := pages(t, size)
 	rand.NewChaCha8([32]byte{5}).Read(data)

@@ -3,7 +3,6 @@ package fuse_test
 import (
 	"context"
 	"errors"
-	"path/filepath"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -11,7 +10,6 @@ import (
 
 	"miren.dev/runtime/lsvd"
 	"miren.dev/runtime/lsvd/store"
-	"miren.dev/runtime/lsvd/vfs"
 )
 
 // bound is how long a request may take that waits for nothing but a reader:
@@ -169,21 +167,7 @@ func TestStoreAway(t *testing.T) {
 	there := make(chan struct{})
 	close(there)
 	st := &away{Store: dir, back: there}
-	log, err := vfs.OpenDir(filepath.Join(t.TempDir(), "log"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	id := lsvd.NewID()
-	if err := lsvd.Create(t.Context(), st, id, size, nil); err != nil {
-		t.Fatal(err)
-	}
-	disk := func() *lsvd.Device {
-		d, _, err := lsvd.Open(t.Context(), st, log, id, lsvd.Options{LogFile: 4 << 20, CutBytes: 1 << 20, MaxUnsent: 8 << 20, CutAge: 50 * time.Millisecond, CacheBytes: 8 << 20})
-		if err != nil {
-			t.Fatal(err)
-		}
-		return d
-	}
+	disk := volume(t, st, size, lsvd.Options{LogFile: 4 << 20, CutBytes: 1 << 20, MaxUnsent: 8 << 20, CutAge: 50 * time.Millisecond, CacheBytes: 8 << 20})
 	d := disk()
 	data := pages(t, 1<<20)
 	for i := range data {
