@@ -25,12 +25,12 @@ import (
 	"miren.dev/runtime/cli"
 	"miren.dev/runtime/cli/console"
 	"miren.dev/runtime/entity"
-	"miren.dev/runtime/entity/pgstore/pgtest"
 	"miren.dev/runtime/entity/remote"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/rpc"
 	"miren.dev/runtime/pkg/schema"
 	"miren.dev/runtime/pkg/source"
+	"miren.dev/runtime/testsupport/pgtest"
 )
 
 var update = flag.Bool("update", false, "write the golden files")

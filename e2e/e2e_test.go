@@ -22,9 +22,9 @@ import (
 	"testing"
 	"time"
 
-	"miren.dev/runtime/components/leakcheck"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/instance"
+	"miren.dev/runtime/testsupport/leakcheck"
 )
 
 // bin is the directory of the built binaries.

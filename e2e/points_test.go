@@ -12,9 +12,9 @@ import (
 	"testing"
 	"time"
 
-	"miren.dev/runtime/components/leakcheck"
 	"miren.dev/runtime/pkg/fault"
 	"miren.dev/runtime/pkg/instance"
+	"miren.dev/runtime/testsupport/leakcheck"
 )
 
 // The tests of this file use the program with fault points (pkg/fault), which

@@ -86,15 +86,7 @@ type Query struct {
 type Page struct {
 	Records []schema.Record // ordered by id
 	Cursor  string          // empty on the last page
-	Token   Token           // watch from here to miss nothing
-}
-
-// Token is a position in the history of one epoch of a store. A restore or a
-// failover that may have lost writes starts a new epoch; a token of an old one
-// is answered with Compacted.
-type Token struct {
-	Epoch    string          `cbor:"1,keyasint" json:"epoch"`
-	Revision schema.Revision `cbor:"2,keyasint" json:"revision"`
+	Token   schema.Token    // watch from here to miss nothing
 }
 
 // EventType is the type of a watch event.
@@ -111,14 +103,14 @@ const (
 type Event struct {
 	Type   EventType
 	Record schema.Record
-	Token  Token // resume after this event from here
+	Token  schema.Token // resume after this event from here
 }
 
 // WatchQuery selects the changes to follow.
 type WatchQuery struct {
-	Kind    string    // empty: every kind
-	Project schema.ID // empty: every project
-	From    Token     // events after this position; the zero Token: from now
+	Kind    string       // empty: every kind
+	Project schema.ID    // empty: every project
+	From    schema.Token // events after this position; the zero Token: from now
 	// Bookmarks asks for a bookmark at least this often while nothing happens;
 	// 0 asks for none but the first, which is sent as soon as the watch has
 	// caught up.

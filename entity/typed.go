@@ -55,18 +55,18 @@ func ByName[T any, P ObjectPtr[T]](ctx context.Context, r Reader, project schema
 
 // List returns every entity of T's kind that q selects (q.Kind is set here),
 // following pages, and the token to watch from.
-func List[T any, P ObjectPtr[T]](ctx context.Context, r Reader, q Query) ([]P, Token, error) {
+func List[T any, P ObjectPtr[T]](ctx context.Context, r Reader, q Query) ([]P, schema.Token, error) {
 	q.Kind = kindOf[T, P]().Name
 	var out []P
 	for {
 		page, err := r.List(ctx, q)
 		if err != nil {
-			return nil, Token{}, err
+			return nil, schema.Token{}, err
 		}
 		for i := range page.Records {
 			p, err := Decode[T, P](&page.Records[i])
 			if err != nil {
-				return nil, Token{}, err
+				return nil, schema.Token{}, err
 			}
 			out = append(out, p)
 		}

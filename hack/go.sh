@@ -21,7 +21,7 @@ die() { say "$@"; exit 1; }
 at_least() { [ "$(printf '%s\n%s\n' "$1" "$2" | sort -V | head -n1)" = "$2" ]; }
 
 # The highest `go` line of the modules of this repository.
-wanted=$(cat "$root"/go.mod "$root"/hack/shim/go.mod "$root"/hack/toolchain/*/go.mod 2>/dev/null |
+wanted=$(cat "$root"/go.mod "$root"/components/shim/go.mod "$root"/hack/toolchain/*/go.mod 2>/dev/null |
 	awk '$1 == "go" { print $2 }' | sort -V | tail -n1)
 [ -n "$wanted" ] || die "no go.mod with a go line under $root"
 at_least "$fetch" "$wanted" || fetch=$wanted

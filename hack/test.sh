@@ -8,7 +8,7 @@ cd "$(dirname "$0")/.."
 go=$(hack/go.sh)
 PATH="$PWD/bin:$(dirname "$go"):$PATH"
 export PATH
-root_re='/(components|controllers/sandbox|lsvd/(fuse|attach|holder))(/|$)'
+root_re='/(components|testsupport|controllers/sandbox|lsvd/(fuse|attach|holder))(/|$)'
 mapfile -t all < <("$go" list ./... | grep -v '/e2e$')
 
 pick() { printf '%s\n' "${all[@]}" | grep -E "$@" || true; }
@@ -23,7 +23,7 @@ root)
 	[ "$(id -u)" = 0 ] || { echo "these tests need root: run make test as root" >&2; exit 1; }
 	mapfile -t pkgs < <(pick "$root_re")
 	"$go" test -race -timeout 20m "${pkgs[@]}"
-	(cd hack/shim && "$go" test -race ./...)
+	(cd components/shim && "$go" test -race ./...)
 	exec "$0" e2e
 	;;
 e2e)

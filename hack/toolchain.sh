@@ -53,18 +53,18 @@ describe() {
 		flags="-X $pinned/version.Version=VERSION"
 		;;
 	runsc) # In the shim's module, so that the two can never be of different versions.
-		module=hack/shim
+		module=components/shim
 		pinned=gvisor.dev/gvisor
 		packages=("$pinned/runsc")
 		flags="-X $pinned/runsc/version.version=VERSION"
 		;;
 	shim)
-		module=hack/shim
+		module=components/shim
 		pinned=gvisor.dev/gvisor
 		packages=(.)
 		;;
 	launch) # What starts the shim, in a fraction of its time.
-		module=hack/shim
+		module=components/shim
 		pinned=gvisor.dev/gvisor
 		packages=(./containerd-shim-runsc-launch-v1)
 		;;

@@ -38,22 +38,22 @@ func (e *Env) projectOf(ctx context.Context, k *schema.Kind) (schema.ID, error) 
 
 // ListRecords returns every record of a kind: of the project that is meant, or
 // of all of them.
-func (e *Env) ListRecords(ctx context.Context, k *schema.Kind, allProjects bool, labels map[string]string) ([]schema.Record, entity.Token, error) {
+func (e *Env) ListRecords(ctx context.Context, k *schema.Kind, allProjects bool, labels map[string]string) ([]schema.Record, schema.Token, error) {
 	r, err := e.Store(ctx)
 	if err != nil {
-		return nil, entity.Token{}, err
+		return nil, schema.Token{}, err
 	}
 	q := entity.Query{Kind: k.Name, Labels: labels}
 	if !allProjects {
 		if q.Project, err = e.projectOf(ctx, k); err != nil {
-			return nil, entity.Token{}, err
+			return nil, schema.Token{}, err
 		}
 	}
 	var all []schema.Record
 	for {
 		page, err := r.List(ctx, q)
 		if err != nil {
-			return nil, entity.Token{}, err
+			return nil, schema.Token{}, err
 		}
 		all = append(all, page.Records...)
 		if page.Cursor == "" {
@@ -134,13 +134,13 @@ func Find[T any, P entity.ObjectPtr[T]](ctx context.Context, e *Env, nameOrID st
 }
 
 // All lists the entities of a type in the project.
-func All[T any, P entity.ObjectPtr[T]](ctx context.Context, e *Env, q entity.Query) ([]P, entity.Token, error) {
+func All[T any, P entity.ObjectPtr[T]](ctx context.Context, e *Env, q entity.Query) ([]P, schema.Token, error) {
 	r, err := e.Store(ctx)
 	if err != nil {
-		return nil, entity.Token{}, err
+		return nil, schema.Token{}, err
 	}
 	if q.Project, err = e.projectOf(ctx, P(new(T)).EntityKind()); err != nil {
-		return nil, entity.Token{}, err
+		return nil, schema.Token{}, err
 	}
 	return entity.List[T, P](ctx, r, q)
 }

@@ -6,6 +6,7 @@ import (
 
 	"miren.dev/runtime/entity"
 	"miren.dev/runtime/pkg/errs"
+	"miren.dev/runtime/pkg/schema"
 )
 
 // settle is how long a view waits for further changes before it is drawn again.
@@ -86,13 +87,13 @@ func follow(ctx context.Context, r entity.Reader, kind string, changed chan<- er
 			}
 		}
 	}
-	var from entity.Token
+	var from schema.Token
 	for ctx.Err() == nil {
 		err := followOnce(ctx, r, kind, &from, func() { tell(nil) })
 		switch errs.ClassOf(err) {
 		case errs.Compacted, errs.ResourceExhausted, errs.Unavailable:
 			if errs.Is(err, errs.Compacted) {
-				from = entity.Token{}
+				from = schema.Token{}
 			}
 			tell(nil)
 			select {
@@ -108,7 +109,7 @@ func follow(ctx context.Context, r entity.Reader, kind string, changed chan<- er
 	}
 }
 
-func followOnce(ctx context.Context, r entity.Reader, kind string, from *entity.Token, changed func()) error {
+func followOnce(ctx context.Context, r entity.Reader, kind string, from *schema.Token, changed func()) error {
 	w, err := r.Watch(ctx, entity.WatchQuery{Kind: kind, From: *from})
 	if err != nil {
 		return err

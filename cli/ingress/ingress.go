@@ -9,7 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"miren.dev/runtime/cli/command"
-	"miren.dev/runtime/servers/daemon"
+	"miren.dev/runtime/servers/server"
 )
 
 // New makes the commands.
@@ -42,5 +42,5 @@ func (o *runOptions) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return daemon.Ingress(ctx, cfg, command.Logger(cfg, os.Stderr))
+	return server.Ingress(ctx, cfg, command.Logger(cfg, os.Stderr))
 }

@@ -14,7 +14,7 @@ import (
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/instance"
 	"miren.dev/runtime/pkg/proc"
-	"miren.dev/runtime/servers/daemon"
+	"miren.dev/runtime/servers/server"
 )
 
 type runOptions struct {
@@ -62,7 +62,7 @@ func serve(ctx context.Context, cfg *config.Config) error {
 	if err != nil {
 		return err
 	}
-	return daemon.Run(ctx, cfg, command.Logger(cfg, os.Stderr))
+	return server.Run(ctx, cfg, command.Logger(cfg, os.Stderr))
 }
 
 // describe leaves what `r server stop` needs: which process this is, and the

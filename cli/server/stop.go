@@ -18,7 +18,7 @@ import (
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/instance"
 	"miren.dev/runtime/pkg/proc"
-	"miren.dev/runtime/servers/daemon"
+	"miren.dev/runtime/servers/server"
 )
 
 type stopOptions struct {
@@ -69,7 +69,7 @@ func (o *stopOptions) run(ctx context.Context) error {
 	if !o.keep {
 		level := slog.LevelWarn
 		log := slog.New(slog.NewTextHandler(o.Err, &slog.HandlerOptions{Level: level}))
-		if err := daemon.Teardown(ctx, cfg, log); err != nil {
+		if err := server.Teardown(ctx, cfg, log); err != nil {
 			return errs.Wrap(err, "stop what the server runs")
 		}
 	}

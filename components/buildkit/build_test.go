@@ -16,10 +16,10 @@ import (
 
 	"github.com/vishvananda/netlink"
 
+	"miren.dev/runtime/components/network/netdump"
 	"miren.dev/runtime/pkg/errs"
-	"miren.dev/runtime/pkg/lapse"
-	"miren.dev/runtime/pkg/netdump"
 	"miren.dev/runtime/pkg/proc"
+	"miren.dev/runtime/testsupport/deadline"
 )
 
 // dockerfile makes a request from a text whose only base is debian.
@@ -292,7 +292,7 @@ func TestFaults(t *testing.T) {
 	})
 
 	t.Run("deadline", func(t *testing.T) {
-		ctx := lapse.New(t.Context())
+		ctx := deadline.New(t.Context())
 		ended := r.running(t, ctx)
 		ctx.Lapse()
 		if err := await(t, ended); !errs.Is(err, errs.DeadlineExceeded) {

@@ -13,12 +13,12 @@ import (
 
 	"miren.dev/runtime/components/baseimage"
 	"miren.dev/runtime/components/containerd"
-	"miren.dev/runtime/components/leakcheck"
 	"miren.dev/runtime/components/network"
 	"miren.dev/runtime/pkg/appconfig"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/instance"
 	"miren.dev/runtime/pkg/stack"
+	"miren.dev/runtime/testsupport/leakcheck"
 )
 
 // binDir is the directory of the toolchain. The test is skipped where it cannot run.

@@ -16,8 +16,8 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"miren.dev/runtime/components/network/netdump"
 	"miren.dev/runtime/pkg/errs"
-	"miren.dev/runtime/pkg/netdump"
 )
 
 // bridge is the name of the bridge that build steps are on: 12 bytes of at most 15.

@@ -13,10 +13,10 @@ import (
 	"golang.org/x/sys/unix"
 
 	"miren.dev/runtime/components/containerd"
-	"miren.dev/runtime/components/execution/executiontest"
-	"miren.dev/runtime/components/leakcheck"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/proc"
+	"miren.dev/runtime/testsupport/executiontest"
+	"miren.dev/runtime/testsupport/leakcheck"
 )
 
 func config(t *testing.T) containerd.Config {

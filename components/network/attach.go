@@ -14,9 +14,9 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"miren.dev/runtime/components/network/netdump"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/fault"
-	"miren.dev/runtime/pkg/netdump"
 )
 
 // guestLink is the name of a sandbox's interface in its namespace.

@@ -9,7 +9,7 @@ import (
 
 	"github.com/vishvananda/netlink"
 
-	"miren.dev/runtime/pkg/netdump"
+	"miren.dev/runtime/components/network/netdump"
 )
 
 // anyBridge matches the bridges of all installations.

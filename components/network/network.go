@@ -46,9 +46,9 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"miren.dev/runtime/components/network/netdump"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/instance"
-	"miren.dev/runtime/pkg/netdump"
 )
 
 // hostDir is shared by all installations of the machine.

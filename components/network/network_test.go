@@ -16,9 +16,9 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
-	"miren.dev/runtime/components/leakcheck"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/instance"
+	"miren.dev/runtime/testsupport/leakcheck"
 )
 
 // start brings a network up that is taken down, and checked for leaks, when the test ends.

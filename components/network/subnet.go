@@ -11,8 +11,8 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"miren.dev/runtime/components/network/netdump"
 	"miren.dev/runtime/pkg/errs"
-	"miren.dev/runtime/pkg/netdump"
 )
 
 // saved is the content of <state dir>/network.json.

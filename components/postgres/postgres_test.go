@@ -15,9 +15,9 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"miren.dev/runtime/components/leakcheck"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/proc"
+	"miren.dev/runtime/testsupport/leakcheck"
 )
 
 func needBinaries(t *testing.T) {

@@ -9,7 +9,7 @@ import (
 	"testing"
 
 	"miren.dev/runtime/components/execution"
-	"miren.dev/runtime/components/runsc/runsctest"
+	"miren.dev/runtime/testsupport/runsctest"
 )
 
 // BenchmarkCreateExec is from nothing to the end of the first exec.
@@ -47,7 +47,7 @@ func BenchmarkRunscRun(b *testing.B) {
 	if err := os.MkdirAll(filepath.Join(rootfs, "bin"), 0o755); err != nil {
 		b.Fatal(err)
 	}
-	build := exec.Command("go", "build", "-o", filepath.Join(rootfs, "bin", "guest"), "miren.dev/runtime/components/execution/executiontest/guest")
+	build := exec.Command("go", "build", "-o", filepath.Join(rootfs, "bin", "guest"), "miren.dev/runtime/testsupport/executiontest/guest")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
 		b.Fatalf("%v\n%s", err, out)

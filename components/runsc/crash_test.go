@@ -18,10 +18,10 @@ import (
 	"golang.org/x/sys/unix"
 
 	"miren.dev/runtime/components/execution"
-	"miren.dev/runtime/components/execution/executiontest"
-	"miren.dev/runtime/components/runsc/runsctest"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/proc"
+	"miren.dev/runtime/testsupport/executiontest"
+	"miren.dev/runtime/testsupport/runsctest"
 )
 
 type machine struct{ *runsctest.Machine }

@@ -3,8 +3,8 @@ package runsc_test
 import (
 	"testing"
 
-	"miren.dev/runtime/components/execution/executiontest"
-	"miren.dev/runtime/components/runsc/runsctest"
+	"miren.dev/runtime/testsupport/executiontest"
+	"miren.dev/runtime/testsupport/runsctest"
 )
 
 func TestDriver(t *testing.T) {

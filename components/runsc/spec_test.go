@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"miren.dev/runtime/components/execution"
-	"miren.dev/runtime/components/runsc/runsctest"
+	"miren.dev/runtime/testsupport/runsctest"
 )
 
 func TestCABundle(t *testing.T) {

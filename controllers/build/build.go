@@ -20,8 +20,8 @@ import (
 	"miren.dev/runtime/api/app"
 	"miren.dev/runtime/components/baseimage"
 	"miren.dev/runtime/components/buildkit"
-	"miren.dev/runtime/components/buildlog"
 	"miren.dev/runtime/entity"
+	"miren.dev/runtime/pkg/buildlog"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/schema"
 )

@@ -17,11 +17,11 @@ import (
 	"miren.dev/runtime/api/core"
 	"miren.dev/runtime/components/baseimage"
 	"miren.dev/runtime/components/buildkit"
-	"miren.dev/runtime/components/buildlog"
 	"miren.dev/runtime/entity"
-	"miren.dev/runtime/entity/pgstore/pgtest"
+	"miren.dev/runtime/pkg/buildlog"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/schema"
+	"miren.dev/runtime/testsupport/pgtest"
 )
 
 // flaky is a store that can be away for writes.

@@ -9,8 +9,8 @@ import (
 
 	"miren.dev/runtime/api/app"
 	"miren.dev/runtime/components/buildkit"
-	"miren.dev/runtime/components/buildlog"
 	"miren.dev/runtime/pkg/appconfig"
+	"miren.dev/runtime/pkg/buildlog"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/stack"
 )

@@ -24,12 +24,12 @@ import (
 
 	"miren.dev/runtime/api/app"
 	"miren.dev/runtime/api/id"
+	"miren.dev/runtime/api/ingress"
 	"miren.dev/runtime/controllers/pool"
 	"miren.dev/runtime/entity"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/fault"
 	"miren.dev/runtime/pkg/schema"
-	"miren.dev/runtime/servers/ingress/admin"
 )
 
 // LeaseTTL is how long an app stays reserved for a deployment whose server is gone.
@@ -43,12 +43,12 @@ const (
 	stuckAfter = time.Minute
 )
 
-// Drainer tells what the ingress still does for a version; admin.Client is one.
+// Drainer tells what the ingress still does for a version; ingress.Client is one.
 type Drainer interface {
 	// Synced waits until the ingress has seen the store's revision.
 	Synced(ctx context.Context, rev schema.Revision) error
 	// Inflight counts the requests under way to sandboxes of the version.
-	Inflight(ctx context.Context, version schema.ID) (admin.Inflight, error)
+	Inflight(ctx context.Context, version schema.ID) (ingress.Inflight, error)
 }
 
 // Reconciler takes deployments to their end.

@@ -8,12 +8,12 @@ import (
 	"time"
 
 	"miren.dev/runtime/api/app"
+	"miren.dev/runtime/api/ingress"
 	"miren.dev/runtime/api/sandbox"
 	"miren.dev/runtime/entity"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/fault"
 	"miren.dev/runtime/pkg/schema"
-	"miren.dev/runtime/servers/ingress/admin"
 )
 
 // maxTaken bounds the numbers that are tried for a version whose name
@@ -268,7 +268,7 @@ func (r *rollout) busy(ctx context.Context, others []*sandbox.SandboxPool) (time
 	ask, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
 	if err := r.Drainer.Synced(ask, r.app.StatusRevision); err != nil {
-		if admin.Down(err) && waited >= ingressBack {
+		if ingress.Down(err) && waited >= ingressBack {
 			return 0, ""
 		}
 		return 50 * time.Millisecond, "waiting for the ingress"

@@ -17,22 +17,22 @@ import (
 	"miren.dev/runtime/api/app"
 	"miren.dev/runtime/api/core"
 	"miren.dev/runtime/api/id"
+	"miren.dev/runtime/api/ingress"
 	"miren.dev/runtime/api/sandbox"
 	"miren.dev/runtime/components/baseimage"
 	"miren.dev/runtime/components/buildkit"
-	"miren.dev/runtime/components/buildlog"
 	"miren.dev/runtime/controllers/build"
 	"miren.dev/runtime/controllers/deployment"
+	"miren.dev/runtime/controllers/kit"
 	"miren.dev/runtime/controllers/pool"
 	"miren.dev/runtime/controllers/retention"
-	"miren.dev/runtime/controllers/runtime"
 	"miren.dev/runtime/controllers/scheduler"
 	"miren.dev/runtime/entity"
-	"miren.dev/runtime/entity/pgstore/pgtest"
+	"miren.dev/runtime/pkg/buildlog"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/schema"
-	"miren.dev/runtime/servers/ingress/admin"
 	"miren.dev/runtime/servers/service"
+	"miren.dev/runtime/testsupport/pgtest"
 )
 
 // patience is the deadline of everything that a test waits for.
@@ -91,7 +91,7 @@ func (w *world) advance(d time.Duration) { w.ahead.Add(int64(d)) }
 // control runs a control plane over s until stop is called.
 func (w *world) control(s entity.Store) (stop func()) {
 	w.Helper()
-	rt := runtime.New(runtime.Config{Reader: s, StopGrace: time.Millisecond, Logger: w.log})
+	rt := kit.New(kit.Config{Reader: s, StopGrace: time.Millisecond, Logger: w.log})
 	builds := &build.Reconciler{
 		Store: s, Builder: &builder{w}, Bases: bases{}, Sources: w.sources, Logs: w.logs, TempDir: w.temp,
 		Parallel: 4, Timeout: time.Minute, Log: w.log,
@@ -108,22 +108,22 @@ func (w *world) control(s entity.Store) (stop func()) {
 	type reconciler interface {
 		Reconcile(context.Context, schema.ID) (time.Duration, error)
 	}
-	rec := func(r reconciler) func(context.Context, schema.ID) (runtime.Result, error) {
-		return func(ctx context.Context, key schema.ID) (runtime.Result, error) {
+	rec := func(r reconciler) func(context.Context, schema.ID) (kit.Result, error) {
+		return func(ctx context.Context, key schema.ID) (kit.Result, error) {
 			d, err := r.Reconcile(ctx, key)
-			return runtime.Result{RequeueAfter: d}, err
+			return kit.Result{RequeueAfter: d}, err
 		}
 	}
-	retry := runtime.Backoff{Base: 5 * time.Millisecond}
-	for _, c := range []runtime.Controller{
+	retry := kit.Backoff{Base: 5 * time.Millisecond}
+	for _, c := range []kit.Controller{
 		{Name: "build", Kind: app.BuildKind, Reconcile: rec(builds), Workers: 2, Backoff: retry},
-		{Name: "deployment", Kind: app.DeploymentKind, Reconcile: rec(deps), Workers: 4, Backoff: retry, Watches: []runtime.Source{
-			runtime.Map(func(b *app.Build) []schema.ID { return active(b.Spec.App) }),
-			runtime.Map(func(sb *sandbox.Sandbox) []schema.ID { return active(sb.Spec.App) }),
-			runtime.Map(func(p *sandbox.SandboxPool) []schema.ID { return active(p.Spec.App) }),
+		{Name: "deployment", Kind: app.DeploymentKind, Reconcile: rec(deps), Workers: 4, Backoff: retry, Watches: []kit.Source{
+			kit.Map(func(b *app.Build) []schema.ID { return active(b.Spec.App) }),
+			kit.Map(func(sb *sandbox.Sandbox) []schema.ID { return active(sb.Spec.App) }),
+			kit.Map(func(p *sandbox.SandboxPool) []schema.ID { return active(p.Spec.App) }),
 		}},
 		{Name: "pool", Kind: sandbox.SandboxPoolKind, Reconcile: rec(&pool.Reconciler{Store: s, Log: w.log, Now: w.now}), Workers: 4, Backoff: retry,
-			Watches: []runtime.Source{runtime.Map(func(sb *sandbox.Sandbox) []id.SandboxPool { return runtime.Key(sb.Spec.Pool) })}},
+			Watches: []kit.Source{kit.Map(func(sb *sandbox.Sandbox) []id.SandboxPool { return kit.Key(sb.Spec.Pool) })}},
 		(&scheduler.Reconciler{Store: s, Log: w.log}).Controller(),
 		{Name: "retention", Kind: app.AppKind, Backoff: retry,
 			Reconcile: rec(&retention.Reconciler{Store: s, Log: w.log, Now: w.now, Config: w.retained})},
@@ -366,10 +366,10 @@ func (d *drainer) Synced(context.Context, schema.Revision) error {
 	return nil
 }
 
-func (d *drainer) Inflight(_ context.Context, v schema.ID) (admin.Inflight, error) {
+func (d *drainer) Inflight(_ context.Context, v schema.ID) (ingress.Inflight, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return admin.Inflight{Version: v, Total: d.inflight[v]}, nil
+	return ingress.Inflight{Version: v, Total: d.inflight[v]}, nil
 }
 
 // The rest is what tests say and see.

@@ -11,7 +11,7 @@ import (
 	"miren.dev/runtime/api/core"
 	"miren.dev/runtime/api/id"
 	"miren.dev/runtime/api/sandbox"
-	"miren.dev/runtime/controllers/runtime"
+	"miren.dev/runtime/controllers/kit"
 	"miren.dev/runtime/entity"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/schema"
@@ -39,14 +39,14 @@ type Liveness struct {
 }
 
 // Controller describes it to the controller runtime.
-func (r *Liveness) Controller() runtime.Controller {
-	return runtime.Controller{
+func (r *Liveness) Controller() kit.Controller {
+	return kit.Controller{
 		Name: "node", Kind: core.NodeKind,
-		Reconcile: func(ctx context.Context, key schema.ID) (runtime.Result, error) {
+		Reconcile: func(ctx context.Context, key schema.ID) (kit.Result, error) {
 			d, err := r.Reconcile(ctx, key)
-			return runtime.Result{RequeueAfter: d}, err
+			return kit.Result{RequeueAfter: d}, err
 		},
-		Watches: []runtime.Source{runtime.Map(func(l *core.NodeLease) []id.Node { return runtime.Key(l.Spec.Node) })},
+		Watches: []kit.Source{kit.Map(func(l *core.NodeLease) []id.Node { return kit.Key(l.Spec.Node) })},
 	}
 }
 

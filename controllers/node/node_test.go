@@ -11,11 +11,11 @@ import (
 	"miren.dev/runtime/api"
 	"miren.dev/runtime/api/core"
 	"miren.dev/runtime/api/sandbox"
-	"miren.dev/runtime/controllers/runtime"
+	"miren.dev/runtime/controllers/kit"
 	"miren.dev/runtime/entity"
-	"miren.dev/runtime/entity/pgstore/pgtest"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/schema"
+	"miren.dev/runtime/testsupport/pgtest"
 )
 
 var quiet = slog.New(slog.DiscardHandler)
@@ -190,7 +190,7 @@ func TestController(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	rt := runtime.New(runtime.Config{Reader: s})
+	rt := kit.New(kit.Config{Reader: s})
 	if err := rt.Add((&Liveness{Store: s, Log: quiet, Grace: time.Millisecond}).Controller()); err != nil {
 		t.Fatal(err)
 	}

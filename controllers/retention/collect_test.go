@@ -13,9 +13,9 @@ import (
 	"miren.dev/runtime/api/sandbox"
 	"miren.dev/runtime/components/containerd"
 	"miren.dev/runtime/entity"
-	"miren.dev/runtime/entity/pgstore/pgtest"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/schema"
+	"miren.dev/runtime/testsupport/pgtest"
 )
 
 // images is an ImageStore in memory.

@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"miren.dev/runtime/api/sandbox"
-	"miren.dev/runtime/controllers/runtime"
+	"miren.dev/runtime/controllers/kit"
 	"miren.dev/runtime/entity"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/schema"
@@ -22,16 +22,16 @@ type Sandboxes struct {
 }
 
 // Controller describes it to the controller runtime.
-func (r *Sandboxes) Controller() runtime.Controller {
-	return runtime.Controller{
+func (r *Sandboxes) Controller() kit.Controller {
+	return kit.Controller{
 		Name: "sandbox-retention", Kind: sandbox.SandboxKind,
 		Filter: func(o schema.Object) bool {
 			sb, ok := o.(*sandbox.Sandbox)
 			return ok && sb.Spec.Pool == "" && sb.Status.Phase.Ended()
 		},
-		Reconcile: func(ctx context.Context, key schema.ID) (runtime.Result, error) {
+		Reconcile: func(ctx context.Context, key schema.ID) (kit.Result, error) {
 			d, err := r.Reconcile(ctx, key)
-			return runtime.Result{RequeueAfter: d}, err
+			return kit.Result{RequeueAfter: d}, err
 		},
 	}
 }

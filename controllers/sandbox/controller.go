@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"miren.dev/runtime/api/sandbox"
-	"miren.dev/runtime/controllers/runtime"
+	"miren.dev/runtime/controllers/kit"
 	"miren.dev/runtime/pkg/schema"
 )
 
@@ -21,14 +21,14 @@ const (
 // Controller describes the reconciler to the controller runtime: it is woken
 // by changes of sandboxes of this node, by the driver, and for everything that
 // the driver has, which is how what has no entity any more is found.
-func (r *Reconciler) Controller() runtime.Controller {
-	return runtime.Controller{
+func (r *Reconciler) Controller() kit.Controller {
+	return kit.Controller{
 		Name: "sandbox", Kind: sandbox.SandboxKind, Filter: r.Mine, Workers: workers, Resync: time.Minute,
-		Reconcile: func(ctx context.Context, key schema.ID) (runtime.Result, error) {
+		Reconcile: func(ctx context.Context, key schema.ID) (kit.Result, error) {
 			d, err := r.Reconcile(ctx, key)
-			return runtime.Result{RequeueAfter: d}, err
+			return kit.Result{RequeueAfter: d}, err
 		},
-		Watches: []runtime.Source{runtime.Func(r.watchDriver)},
+		Watches: []kit.Source{kit.Func(r.watchDriver)},
 	}
 }
 

@@ -17,13 +17,13 @@ import (
 	"miren.dev/runtime/api/core"
 	"miren.dev/runtime/api/id"
 	api_sandbox "miren.dev/runtime/api/sandbox"
-	"miren.dev/runtime/components/execution/executiontest/fake"
-	"miren.dev/runtime/controllers/runtime"
+	"miren.dev/runtime/controllers/kit"
 	"miren.dev/runtime/controllers/sandbox"
 	"miren.dev/runtime/entity"
-	"miren.dev/runtime/entity/pgstore/pgtest"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/schema"
+	"miren.dev/runtime/testsupport/executiontest/fake"
+	"miren.dev/runtime/testsupport/pgtest"
 )
 
 // Short for the tests.
@@ -221,11 +221,11 @@ func (w *world) drop(sb *Sandbox) {
 // control runs the controller over s until stop is called or the test ends.
 func (w *world) control(s entity.Store) (stop func()) {
 	w.Helper()
-	rt := runtime.New(runtime.Config{Reader: s, StopGrace: time.Millisecond, Logger: w.log})
+	rt := kit.New(kit.Config{Reader: s, StopGrace: time.Millisecond, Logger: w.log})
 	c := w.reconciler(s).Controller()
-	c.Backoff = runtime.Backoff{Base: 5 * time.Millisecond, MaxUnavailable: 20 * time.Millisecond}
+	c.Backoff = kit.Backoff{Base: 5 * time.Millisecond, MaxUnavailable: 20 * time.Millisecond}
 	inner := c.Reconcile
-	c.Reconcile = func(ctx context.Context, key schema.ID) (runtime.Result, error) {
+	c.Reconcile = func(ctx context.Context, key schema.ID) (kit.Result, error) {
 		w.mu.Lock()
 		w.runs[key]++
 		w.mu.Unlock()

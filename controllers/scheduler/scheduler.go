@@ -1,11 +1,25 @@
 // Package scheduler assigns sandboxes to nodes. One loop decides for all of
 // them, on one reading of all reservations, so that two decisions never count
-// the same room twice; which node is components/scheduler's choice.
+// the same room twice.
 //
 // It owns spec.node, which it sets once, and the status of a sandbox as long
 // as that has no node: the phase becomes scheduled in the same transaction, or
 // the message says why nothing has room. A sandbox that is told to stop before
-// it has a node ends here.
+// it has a node ends here.//
+// The choice of a node ([Plan]) is a pure function of the nodes and the sandboxes
+// that are placed.
+//
+// A node fits if it is ready, not cordoned, of the right architecture, and has
+// the CPU and memory that the sandbox reserves. Among those that fit it takes
+//
+//  1. the one with the fewest sandboxes of the same group (a pool), so that
+//     one lost machine takes as little as possible of a service away;
+//  2. of these the fullest, by the scarcer of CPU and memory after the
+//     placement (best fit), so that room for large sandboxes stays together;
+//  3. of these the one with the smallest id.
+//
+// The answer does not depend on the order in which nodes and sandboxes are
+// given.
 package scheduler
 
 import (
@@ -18,8 +32,7 @@ import (
 	"miren.dev/runtime/api/core"
 	"miren.dev/runtime/api/id"
 	"miren.dev/runtime/api/sandbox"
-	"miren.dev/runtime/components/scheduler"
-	"miren.dev/runtime/controllers/runtime"
+	"miren.dev/runtime/controllers/kit"
 	"miren.dev/runtime/entity"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/fault"
@@ -41,22 +54,22 @@ type Reconciler struct {
 
 // Controller describes it to the controller runtime, woken by every change that
 // may ask for room or make some.
-func (r *Reconciler) Controller() runtime.Controller {
-	return runtime.Controller{
+func (r *Reconciler) Controller() kit.Controller {
+	return kit.Controller{
 		Name: "scheduler",
-		Reconcile: func(ctx context.Context, key schema.ID) (runtime.Result, error) {
+		Reconcile: func(ctx context.Context, key schema.ID) (kit.Result, error) {
 			d, err := r.Reconcile(ctx, key)
-			return runtime.Result{RequeueAfter: d}, err
+			return kit.Result{RequeueAfter: d}, err
 		},
 		Workers: 1, // decisions are made one after the other
-		Watches: []runtime.Source{
-			runtime.Map(func(s *sandbox.Sandbox) []string {
+		Watches: []kit.Source{
+			kit.Map(func(s *sandbox.Sandbox) []string {
 				if Wants(s) || s.Status.Phase.Ended() {
-					return runtime.Key(everything)
+					return kit.Key(everything)
 				}
 				return nil
 			}),
-			runtime.Map(func(*core.Node) []string { return runtime.Key(everything) }),
+			kit.Map(func(*core.Node) []string { return kit.Key(everything) }),
 		},
 	}
 }
@@ -121,18 +134,18 @@ func (r *Reconciler) Reconcile(ctx context.Context, _ schema.ID) (time.Duration,
 }
 
 // plan reads all nodes and reservations.
-func (r *Reconciler) plan(ctx context.Context) (*scheduler.Plan, error) {
+func (r *Reconciler) plan(ctx context.Context) (*Plan, error) {
 	nodes, _, err := entity.List[core.Node](ctx, r.Store, entity.Query{})
 	if err != nil {
 		return nil, errs.Wrap(err, "list nodes")
 	}
-	var list []scheduler.Node
+	var list []Node
 	for _, n := range nodes {
-		list = append(list, scheduler.Node{ID: string(n.ID), Name: cmp.Or(n.Name, n.Spec.Hostname), Arch: n.Spec.Arch,
+		list = append(list, Node{ID: string(n.ID), Name: cmp.Or(n.Name, n.Spec.Hostname), Arch: n.Spec.Arch,
 			Ready: n.Status.Phase == core.NodePhaseReady, Cordoned: n.Spec.Cordoned,
-			Capacity: scheduler.Resources{CPUMillis: n.Spec.CPUMillis, MemoryBytes: n.Spec.MemoryBytes}})
+			Capacity: Resources{CPUMillis: n.Spec.CPUMillis, MemoryBytes: n.Spec.MemoryBytes}})
 	}
-	plan := scheduler.New(list)
+	plan := NewPlan(list)
 	all, _, err := entity.List[sandbox.Sandbox](ctx, r.Store, entity.Query{})
 	if err != nil {
 		return nil, errs.Wrap(err, "list sandboxes")
@@ -145,10 +158,10 @@ func (r *Reconciler) plan(ctx context.Context) (*scheduler.Plan, error) {
 	return plan, nil
 }
 
-func reservation(s *sandbox.Sandbox) scheduler.Sandbox {
+func reservation(s *sandbox.Sandbox) Sandbox {
 	res := s.Spec.Template.Resources
-	return scheduler.Sandbox{ID: string(s.ID), Group: string(s.Spec.Pool),
-		Reserve: scheduler.Resources{CPUMillis: res.CPUMillis, MemoryBytes: res.MemoryBytes}}
+	return Sandbox{ID: string(s.ID), Group: string(s.Spec.Pool),
+		Reserve: Resources{CPUMillis: res.CPUMillis, MemoryBytes: res.MemoryBytes}}
 }
 
 // assign writes the decision, if nothing of the sandbox changed since it was

@@ -11,10 +11,10 @@ import (
 	"miren.dev/runtime/api"
 	"miren.dev/runtime/api/core"
 	"miren.dev/runtime/api/sandbox"
-	"miren.dev/runtime/controllers/runtime"
+	"miren.dev/runtime/controllers/kit"
 	"miren.dev/runtime/entity"
-	"miren.dev/runtime/entity/pgstore/pgtest"
 	"miren.dev/runtime/pkg/schema"
+	"miren.dev/runtime/testsupport/pgtest"
 )
 
 const gib = 1 << 30
@@ -81,7 +81,7 @@ func (f *fixture) eventually(what string, cond func() bool) {
 }
 
 func (f *fixture) run() {
-	rt := runtime.New(runtime.Config{Reader: f.store})
+	rt := kit.New(kit.Config{Reader: f.store})
 	if err := rt.Add((&Reconciler{Store: f.store, Log: slog.New(slog.DiscardHandler)}).Controller()); err != nil {
 		f.Fatal(err)
 	}

@@ -58,7 +58,7 @@ type Cache[T any, P entity.ObjectPtr[T]] struct {
 	mu      sync.RWMutex
 	objects map[schema.ID]P
 	indexes map[string]*index[P]
-	token   entity.Token
+	token   schema.Token
 	seen    time.Time
 	moved   chan struct{} // closed when token moves, then replaced
 	subs    []*subscriber[P]
@@ -143,7 +143,7 @@ func (c *Cache[T, P]) follow(ctx context.Context) error {
 func (c *Cache[T, P]) relist(ctx context.Context) error {
 	q := entity.Query{Kind: c.kind.Name, Project: c.cfg.Project}
 	fresh := map[schema.ID]*schema.Record{}
-	var token entity.Token
+	var token schema.Token
 	for {
 		page, err := c.reader.List(ctx, q)
 		if err != nil {
@@ -263,7 +263,7 @@ func (c *Cache[T, P]) set(id schema.ID, o P) {
 }
 
 // advance is called with mu held.
-func (c *Cache[T, P]) advance(t entity.Token) {
+func (c *Cache[T, P]) advance(t schema.Token) {
 	c.token, c.seen = t, time.Now()
 	close(c.moved)
 	c.moved = make(chan struct{})
@@ -298,7 +298,7 @@ func (c *Cache[T, P]) WaitFor(ctx context.Context, rev schema.Revision) error {
 }
 
 // Token returns the position that the cache shows.
-func (c *Cache[T, P]) Token() entity.Token {
+func (c *Cache[T, P]) Token() schema.Token {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
 	return c.token

@@ -12,10 +12,10 @@ import (
 	"miren.dev/runtime/entity"
 	"miren.dev/runtime/entity/cache"
 	"miren.dev/runtime/entity/pgstore"
-	"miren.dev/runtime/entity/pgstore/pgtest"
 	"miren.dev/runtime/entity/storetest"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/schema"
+	"miren.dev/runtime/testsupport/pgtest"
 )
 
 type thing = storetest.Thing

@@ -12,9 +12,9 @@ import (
 
 	"miren.dev/runtime/entity"
 	"miren.dev/runtime/entity/pgstore"
-	"miren.dev/runtime/entity/pgstore/pgtest"
 	"miren.dev/runtime/entity/storetest"
 	"miren.dev/runtime/pkg/schema"
+	"miren.dev/runtime/testsupport/pgtest"
 )
 
 // benchStore is durable unless RUNTIME_BENCH_NOSYNC is set.

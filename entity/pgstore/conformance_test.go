@@ -4,8 +4,8 @@ import (
 	"testing"
 
 	"miren.dev/runtime/entity"
-	"miren.dev/runtime/entity/pgstore/pgtest"
 	"miren.dev/runtime/entity/storetest"
+	"miren.dev/runtime/testsupport/pgtest"
 )
 
 func TestConformance(t *testing.T) {

@@ -7,7 +7,6 @@ import (
 
 	"github.com/jackc/pgx/v5/pgconn"
 
-	"miren.dev/runtime/entity"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/schema"
 )
@@ -70,7 +69,7 @@ func unknownOutcome(cause error) *errs.Error {
 		WithHint("repeat it with the same request id, or read what is there")
 }
 
-func compacted(t entity.Token, why string) *errs.Error {
+func compacted(t schema.Token, why string) *errs.Error {
 	return errs.New(errs.Compacted, "position %d of epoch %q is gone: %s", t.Revision, t.Epoch, why).
 		WithHint("list again and watch from the token of the list")
 }

@@ -13,10 +13,10 @@ import (
 
 	"miren.dev/runtime/entity"
 	"miren.dev/runtime/entity/pgstore"
-	"miren.dev/runtime/entity/pgstore/pgtest"
 	"miren.dev/runtime/entity/storetest"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/schema"
+	"miren.dev/runtime/testsupport/pgtest"
 )
 
 type thing = storetest.Thing
@@ -82,7 +82,7 @@ type history struct {
 
 // record follows all changes from a token, resuming after interruptions, until
 // ctx ends.
-func record(ctx context.Context, t testing.TB, s entity.Store, from entity.Token) *history {
+func record(ctx context.Context, t testing.TB, s entity.Store, from schema.Token) *history {
 	h := &history{last: from.Revision, seen: map[schema.ID]schema.Revision{}, done: make(chan struct{})}
 	go func() {
 		defer close(h.done)

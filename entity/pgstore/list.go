@@ -137,9 +137,9 @@ func (l *listing) page(ctx context.Context) (entity.Page, error) {
 	if err := l.s.pool.SendBatch(ctx, b).Close(); err != nil {
 		return entity.Page{}, err
 	}
-	token := entity.Token{Epoch: epoch, Revision: schema.Revision(now)}
+	token := schema.Token{Epoch: epoch, Revision: schema.Revision(now)}
 	if !first {
-		token = entity.Token{Epoch: l.from.Epoch, Revision: schema.Revision(l.from.Revision)}
+		token = schema.Token{Epoch: l.from.Epoch, Revision: schema.Revision(l.from.Revision)}
 		if token.Epoch != epochAfter || token.Epoch != epoch {
 			return entity.Page{}, compacted(token, "the store began a new epoch")
 		}

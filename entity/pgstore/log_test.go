@@ -10,10 +10,10 @@ import (
 
 	"miren.dev/runtime/entity"
 	"miren.dev/runtime/entity/pgstore"
-	"miren.dev/runtime/entity/pgstore/pgtest"
 	"miren.dev/runtime/entity/storetest"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/schema"
+	"miren.dev/runtime/testsupport/pgtest"
 )
 
 const partition = 65536 // revisions of a partition of the log
@@ -84,7 +84,7 @@ func TestPartitions(t *testing.T) {
 		t.Fatal(err)
 	}
 	// The ring may hold what lies just below the floor, so look farther back.
-	old := entity.Token{Epoch: page.Token.Epoch, Revision: schema.Revision(floor) - 2000}
+	old := schema.Token{Epoch: page.Token.Epoch, Revision: schema.Revision(floor) - 2000}
 	if _, err := s.Watch(t.Context(), entity.WatchQuery{Kind: "thing", From: old}); !errs.Is(err, errs.Compacted) {
 		t.Errorf("watch below the floor: %v", err)
 	}
@@ -263,7 +263,7 @@ func TestOtherCopy(t *testing.T) {
 	open := func() *pgstore.Store {
 		return pgtest.Open(t, pgstore.Config{URL: url, Kinds: storetest.Kinds()})
 	}
-	token := func(s *pgstore.Store) entity.Token {
+	token := func(s *pgstore.Store) schema.Token {
 		page, err := s.List(t.Context(), entity.Query{Kind: "thing"})
 		if err != nil {
 			t.Fatal(err)

@@ -6,10 +6,10 @@ import (
 
 	"miren.dev/runtime/entity"
 	"miren.dev/runtime/entity/pgstore"
-	"miren.dev/runtime/entity/pgstore/pgtest"
 	"miren.dev/runtime/entity/storetest"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/schema"
+	"miren.dev/runtime/testsupport/pgtest"
 )
 
 // TestReindex: an attribute that gets an index, or becomes unique, covers the

@@ -218,10 +218,10 @@ func (s *Store) readLogPage(ctx context.Context, epoch string, from, to schema.R
 		return nil, err
 	}
 	if now != epoch {
-		return nil, compacted(entity.Token{Epoch: epoch, Revision: from}, "the store began a new epoch")
+		return nil, compacted(schema.Token{Epoch: epoch, Revision: from}, "the store began a new epoch")
 	}
 	if from < schema.Revision(floor) {
-		return nil, compacted(entity.Token{Epoch: epoch, Revision: from}, "the log was compacted")
+		return nil, compacted(schema.Token{Epoch: epoch, Revision: from}, "the log was compacted")
 	}
 	return entries, nil
 }

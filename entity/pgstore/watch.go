@@ -37,7 +37,7 @@ func (s *Store) Watch(ctx context.Context, q entity.WatchQuery) (entity.Watch, e
 	epoch, last := h.epoch, h.last
 	h.mu.Unlock()
 	switch {
-	case q.From == (entity.Token{}):
+	case q.From == (schema.Token{}):
 		w.epoch, w.pos = epoch, last
 	case q.From.Epoch != epoch:
 		// The tailer may not know of the epoch yet.
@@ -64,7 +64,7 @@ func (s *Store) Watch(ctx context.Context, q entity.WatchQuery) (entity.Watch, e
 
 // checkPosition sees that a position is one of the past that can be followed
 // on.
-func (s *Store) checkPosition(ctx context.Context, kind string, t entity.Token) error {
+func (s *Store) checkPosition(ctx context.Context, kind string, t schema.Token) error {
 	h := s.hub
 	h.mu.Lock()
 	covered := t.Epoch == h.epoch && t.Revision <= h.last && t.Revision >= h.ring(kind).low
@@ -108,7 +108,7 @@ type watch struct {
 	failed error
 }
 
-func (w *watch) token() entity.Token { return entity.Token{Epoch: w.epoch, Revision: w.pos} }
+func (w *watch) token() schema.Token { return schema.Token{Epoch: w.epoch, Revision: w.pos} }
 
 // Close implements entity.Watch.
 func (w *watch) Close() { w.close() }
@@ -240,7 +240,7 @@ func (w *watch) events(entries []entry, to schema.Revision) ([]entity.Event, sch
 		if w.q.Project != "" && e.rec.Project != w.q.Project {
 			continue
 		}
-		evs = append(evs, entity.Event{Type: e.typ, Record: *e.rec, Token: entity.Token{Epoch: w.epoch, Revision: e.rev}})
+		evs = append(evs, entity.Event{Type: e.typ, Record: *e.rec, Token: schema.Token{Epoch: w.epoch, Revision: e.rev}})
 	}
 	return w.seal(evs), to
 }

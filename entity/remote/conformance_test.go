@@ -7,11 +7,11 @@ import (
 
 	"miren.dev/runtime/api/store"
 	"miren.dev/runtime/entity"
-	"miren.dev/runtime/entity/pgstore/pgtest"
 	"miren.dev/runtime/entity/remote"
 	"miren.dev/runtime/entity/storetest"
 	"miren.dev/runtime/pkg/rpc"
 	"miren.dev/runtime/pkg/schema"
+	"miren.dev/runtime/testsupport/pgtest"
 )
 
 // serve returns a client of st over a unix socket.

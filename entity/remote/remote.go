@@ -73,7 +73,7 @@ func (s *Store) List(ctx context.Context, q entity.Query) (entity.Page, error) {
 			return entity.Page{}, errs.New(errs.Internal, "the server sent %d entities where %d were asked for", len(resp.Records), left)
 		}
 		page.Records = append(page.Records, resp.Records...)
-		page.Cursor, page.Token = resp.Cursor, entity.Token{Epoch: resp.Epoch, Revision: schema.Revision(resp.Revision)}
+		page.Cursor, page.Token = resp.Cursor, schema.Token{Epoch: resp.Epoch, Revision: schema.Revision(resp.Revision)}
 		if left -= len(resp.Records); left == 0 || resp.Cursor == "" {
 			return page, nil
 		}
@@ -129,7 +129,7 @@ func lease(l *store.Lease, err error) (entity.Lease, error) {
 // Watch implements entity.Store. The watch goes on when ctx ends, until Close.
 func (s *Store) Watch(ctx context.Context, q entity.WatchQuery) (entity.Watch, error) {
 	req := store.WatchRequest{Kind: q.Kind, Project: string(q.Project), Epoch: q.From.Epoch}
-	if q.From != (entity.Token{}) {
+	if q.From != (schema.Token{}) {
 		rev := int64(q.From.Revision)
 		req.Revision = &rev
 	}
@@ -179,7 +179,7 @@ func (w *watch) receive() {
 		evs := make([]entity.Event, len(b.Events))
 		for i := range b.Events {
 			e := &b.Events[i]
-			evs[i] = entity.Event{Type: eventTypesIn[e.Type], Token: entity.Token{Epoch: b.Epoch, Revision: schema.Revision(e.Revision)}}
+			evs[i] = entity.Event{Type: eventTypesIn[e.Type], Token: schema.Token{Epoch: b.Epoch, Revision: schema.Revision(e.Revision)}}
 			if e.Record != nil {
 				evs[i].Record = *e.Record
 			}

@@ -36,7 +36,7 @@ func (m *memory) List(_ context.Context, q entity.Query) (entity.Page, error) {
 		}
 	}
 	end := min(start+q.Limit, len(m.records))
-	p := entity.Page{Records: m.records[start:end], Token: entity.Token{Epoch: "e", Revision: 7}}
+	p := entity.Page{Records: m.records[start:end], Token: schema.Token{Epoch: "e", Revision: 7}}
 	if end < len(m.records) {
 		p.Cursor = fmt.Sprint(end)
 	}
@@ -88,7 +88,7 @@ func TestListPages(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if len(p.Records) != c.want || (p.Cursor != "") != c.more || p.Token != (entity.Token{Epoch: "e", Revision: 7}) {
+		if len(p.Records) != c.want || (p.Cursor != "") != c.more || p.Token != (schema.Token{Epoch: "e", Revision: 7}) {
 			t.Errorf("limit %d: %d records, cursor %q, token %v", c.limit, len(p.Records), p.Cursor, p.Token)
 		}
 		for i, r := range p.Records {
@@ -105,11 +105,11 @@ func TestBatchKeepsTransactions(t *testing.T) {
 	var evs []entity.Event
 	for rev := range 40 {
 		for i := range rev%5 + 1 {
-			evs = append(evs, entity.Event{Type: entity.EventPut, Token: entity.Token{Epoch: "e", Revision: schema.Revision(rev + 1)},
+			evs = append(evs, entity.Event{Type: entity.EventPut, Token: schema.Token{Epoch: "e", Revision: schema.Revision(rev + 1)},
 				Record: schema.Record{Kind: "thing", Meta: schema.Meta{ID: schema.ID(fmt.Sprint(rev, i))}, Spec: make([]byte, 300<<10)}})
 		}
 	}
-	evs = append(evs, entity.Event{Type: entity.EventBookmark, Token: entity.Token{Epoch: "f", Revision: 3}})
+	evs = append(evs, entity.Event{Type: entity.EventBookmark, Token: schema.Token{Epoch: "f", Revision: 3}})
 	m.events <- evs
 	w, err := serve(t, m, nil).Watch(t.Context(), entity.WatchQuery{})
 	if err != nil {
@@ -215,7 +215,7 @@ func TestWatchOfLostServer(t *testing.T) {
 	if _, err := w.Next(ctx); !errs.Is(err, errs.DeadlineExceeded) {
 		t.Errorf("Next with a deadline: %v", err)
 	}
-	m.events <- []entity.Event{{Type: entity.EventBookmark, Token: entity.Token{Epoch: "e", Revision: 1}}}
+	m.events <- []entity.Event{{Type: entity.EventBookmark, Token: schema.Token{Epoch: "e", Revision: 1}}}
 	if evs, err := w.Next(t.Context()); err != nil || len(evs) != 1 {
 		t.Errorf("after that: %v, %v", evs, err)
 	}

@@ -155,7 +155,7 @@ func wireLease(l entity.Lease, err error) (*store.Lease, error) {
 // Watch implements store.Entities. A caller that does not keep up makes Send
 // wait; the store then ends the watch.
 func (s *Server) Watch(ctx context.Context, req *store.WatchRequest, st rpc.ServerStream[rpc.None, store.EventBatch]) error {
-	q := entity.WatchQuery{Kind: req.Kind, Project: schema.ID(req.Project), From: entity.Token{Epoch: req.Epoch}}
+	q := entity.WatchQuery{Kind: req.Kind, Project: schema.ID(req.Project), From: schema.Token{Epoch: req.Epoch}}
 	if req.Revision != nil {
 		q.From.Revision = schema.Revision(*req.Revision)
 	}

@@ -7,6 +7,7 @@ import (
 
 	"miren.dev/runtime/entity"
 	"miren.dev/runtime/pkg/errs"
+	"miren.dev/runtime/pkg/schema"
 )
 
 func testWatchFromList(t *testing.T, f *fixture) {
@@ -34,7 +35,7 @@ func testWatchFromList(t *testing.T, f *fixture) {
 		rev any
 	}
 	got := []seen{}
-	var tokens []entity.Token
+	var tokens []schema.Token
 	for range 4 {
 		e := w.change()
 		got = append(got, seen{e.Type, e.Record.ID, e.Record.Revision})
@@ -187,7 +188,7 @@ func testWatchOtherEpoch(t *testing.T, f *fixture) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for name, tok := range map[string]entity.Token{
+	for name, tok := range map[string]schema.Token{
 		"another epoch": {Epoch: "epoch-other", Revision: page.Token.Revision},
 		"the future":    {Epoch: page.Token.Epoch, Revision: page.Token.Revision + 1000},
 	} {

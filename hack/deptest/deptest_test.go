@@ -18,38 +18,34 @@ import (
 
 const module = "miren.dev/runtime/"
 
-// allowed lists, per top folder, the other top folders it may import. See
-// "Imports" in docs/architecture.md.
+// allowed lists, per top folder, the other top folders that its packages may
+// import. See "Layout and imports" in docs/architecture.md.
 var allowed = map[string][]string{
 	"pkg":         {},
 	"lsvd":        {"pkg"},
-	"entity":      {"pkg", "api/store"}, // entity/remote speaks the store's RPC
 	"api":         {"pkg"},
 	"components":  {"pkg", "lsvd"},
-	"controllers": {"pkg", "entity", "api", "components", "servers/ingress/admin"},
-	"servers":     {"pkg", "entity", "api", "components", "controllers", "lsvd"},
-	"cli":         {"pkg", "entity", "api", "components", "controllers", "servers", "lsvd"},
-	"cmd":         {"pkg", "entity", "api", "components", "controllers", "servers", "cli"},
-	"e2e":         {"pkg", "entity", "api", "components/leakcheck"},
+	"entity":      {"pkg", "api"},
+	"domain":      {"pkg", "api", "entity"},
+	"controllers": {"pkg", "api", "entity", "domain", "components"},
+	"servers":     {"pkg", "api", "entity", "domain", "components", "controllers", "lsvd"},
+	"cli":         {"pkg", "api", "entity", "domain", "components", "controllers", "servers", "lsvd"},
+	"cmd":         {"pkg", "api", "entity", "domain", "components", "controllers", "servers", "lsvd", "cli"},
+	"testsupport": {"pkg", "api", "entity", "components", "lsvd"}, // only tests import it
+	"e2e":         {},
 	"hack":        {"pkg"},
 	"examples":    {},
 }
 
-// testSupport are packages that only tests link, and what they may import besides.
-var testSupport = map[string][]string{
-	"entity/pgstore/pgtest": {"components/postgres"}, // starts a PostgreSQL for tests
-}
-
 // forbidden says what a package tree must not link, however indirectly.
 var forbidden = map[string][]string{
-	"api/...":                 {"github.com/jackc/pgx", "github.com/containerd/containerd"},
-	"entity":                  {"github.com/jackc/pgx"},
-	"cmd/runtime-agent":       {"github.com/containerd/containerd", "github.com/jackc/pgx", "net/http"},
-	"lsvd/...":                {"github.com/jackc/pgx", "github.com/containerd/containerd"},
-	"servers/ingress":         {"github.com/jackc/pgx", "github.com/containerd/containerd"},
-	"servers/ingress/admin":   {"github.com/jackc/pgx", "github.com/containerd/containerd"},
-	"components/scheduler":    {"github.com/jackc/pgx", "github.com/containerd/containerd"},
-	"controllers/runtime/...": {"github.com/jackc/pgx", "github.com/containerd/containerd"},
+	"api/...":             {"github.com/jackc/pgx", "github.com/containerd/containerd"},
+	"entity":              {"github.com/jackc/pgx"},
+	"cmd/runtime-agent":   {"github.com/containerd/containerd", "github.com/jackc/pgx", "net/http"},
+	"lsvd/...":            {"github.com/jackc/pgx", "github.com/containerd/containerd"},
+	"domain/...":          {"github.com/jackc/pgx", "github.com/containerd/containerd"},
+	"servers/ingress":     {"github.com/jackc/pgx", "github.com/containerd/containerd"},
+	"controllers/kit/...": {"github.com/jackc/pgx", "github.com/containerd/containerd"},
 }
 
 type pkg struct {
@@ -105,7 +101,7 @@ func TestImportsPointOneWay(t *testing.T) {
 				continue
 			}
 			good := false
-			for _, a := range append(testSupport[from], may...) {
+			for _, a := range may {
 				good = good || to == a || strings.HasPrefix(to, a+"/")
 			}
 			if !good {

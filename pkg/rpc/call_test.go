@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"miren.dev/runtime/pkg/errs"
-	"miren.dev/runtime/pkg/lapse"
+	"miren.dev/runtime/testsupport/deadline"
 )
 
 func call(t testing.TB, c Conn, m *Method, req *echoMsg) (*echoMsg, error) {
@@ -111,7 +111,7 @@ func TestContextTravels(t *testing.T) {
 func TestDeadline(t *testing.T) {
 	eachTransport(t, func(t *testing.T, r *rig) {
 		cl := r.dial(t)
-		ctx := lapse.New(t.Context())
+		ctx := deadline.New(t.Context())
 		done := make(chan error, 1)
 		go func() { done <- cl.Call(ctx, &mBlock.MethodInfo, &echoMsg{}, new(echoMsg)) }()
 		<-r.echo.entered

@@ -19,6 +19,14 @@ type ID string
 // sequence of transactions. Zero means "none".
 type Revision int64
 
+// Token is a position in the history of one epoch of a store. A restore or a
+// failover that may have lost writes starts a new epoch; a token of an old one
+// is answered with Compacted.
+type Token struct {
+	Epoch    string   `cbor:"1,keyasint" json:"epoch"`
+	Revision Revision `cbor:"2,keyasint" json:"revision"`
+}
+
 // LeaseID names a store lease. Empty means "none".
 type LeaseID string
 

@@ -8,9 +8,9 @@ import (
 	"strconv"
 	"time"
 
+	admin "miren.dev/runtime/api/ingress"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/schema"
-	"miren.dev/runtime/servers/ingress/admin"
 )
 
 // maxAdminWait bounds a call of /synced.

@@ -32,7 +32,7 @@ type follower struct {
 	objects objects
 
 	mu      sync.Mutex
-	at      entity.Token  // everything up to here is in the table
+	at      schema.Token  // everything up to here is in the table
 	synced  bool          // the store was listed by this process
 	lastErr string        // why the store is not followed now
 	moved   chan struct{} // closed when at moves
@@ -73,13 +73,13 @@ func (f *follower) load() {
 	f.setPosition(s.Token)
 }
 
-func (f *follower) position() entity.Token {
+func (f *follower) position() schema.Token {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.at
 }
 
-func (f *follower) setPosition(t entity.Token) {
+func (f *follower) setPosition(t schema.Token) {
 	f.mu.Lock()
 	f.at = t
 	close(f.moved)
@@ -149,7 +149,7 @@ func (f *follower) follow(ctx context.Context) (progress bool, _ error) {
 
 // list reads everything anew. The kinds are listed at different revisions:
 // the watch begins at the earliest, and the table is complete at the latest.
-func (f *follower) list(ctx context.Context) (from, publishAt entity.Token, _ error) {
+func (f *follower) list(ctx context.Context) (from, publishAt schema.Token, _ error) {
 	fresh := newObjects()
 	for i, k := range kinds {
 		q := entity.Query{Kind: k.Name}
@@ -179,7 +179,7 @@ func (f *follower) list(ctx context.Context) (from, publishAt entity.Token, _ er
 	return from, publishAt, nil
 }
 
-func (f *follower) watch(ctx context.Context, from *entity.Token, publishAt entity.Token, listed *bool, failures *int) error {
+func (f *follower) watch(ctx context.Context, from *schema.Token, publishAt schema.Token, listed *bool, failures *int) error {
 	w, err := f.in.cfg.Reader.Watch(ctx, entity.WatchQuery{From: *from, Bookmarks: time.Second})
 	if err != nil {
 		return errs.Wrap(err, "watch")
@@ -214,7 +214,7 @@ func (f *follower) watch(ctx context.Context, from *entity.Token, publishAt enti
 }
 
 // publish puts a table of the objects in place.
-func (f *follower) publish(at entity.Token) {
+func (f *follower) publish(at schema.Token) {
 	s := f.objects.state(at)
 	f.in.install(s)
 	f.mu.Lock()
@@ -291,7 +291,7 @@ func (o *objects) remove(r *schema.Record) bool {
 	return false
 }
 
-func (o *objects) state(at entity.Token) *State {
+func (o *objects) state(at schema.Token) *State {
 	return &State{Token: at, Apps: sorted(o.apps), Routes: sorted(o.routes), Sandboxes: sorted(o.sandboxes)}
 }
 
@@ -343,7 +343,7 @@ func (f *follower) save() {
 var errNotYet = errors.New("not yet")
 
 // waitFor waits until the table has everything up to revision.
-func (f *follower) waitFor(ctx context.Context, revision schema.Revision) (entity.Token, error) {
+func (f *follower) waitFor(ctx context.Context, revision schema.Revision) (schema.Token, error) {
 	for {
 		f.mu.Lock()
 		at, moved, synced := f.at, f.moved, f.synced

@@ -19,13 +19,13 @@ import (
 	"miren.dev/runtime/api/app"
 	"miren.dev/runtime/api/core"
 	"miren.dev/runtime/api/id"
+	admin "miren.dev/runtime/api/ingress"
 	"miren.dev/runtime/api/sandbox"
 	"miren.dev/runtime/entity"
 	"miren.dev/runtime/entity/pgstore"
-	"miren.dev/runtime/entity/pgstore/pgtest"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/schema"
-	"miren.dev/runtime/servers/ingress/admin"
+	"miren.dev/runtime/testsupport/pgtest"
 )
 
 // control is a control plane with one app in a real store.

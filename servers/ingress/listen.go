@@ -13,8 +13,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	admin "miren.dev/runtime/api/ingress"
 	"miren.dev/runtime/pkg/errs"
-	"miren.dev/runtime/servers/ingress/admin"
 )
 
 // listen opens the addresses. They are shared (SO_REUSEPORT) with an older

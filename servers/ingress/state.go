@@ -11,7 +11,6 @@ import (
 	"os"
 	"path/filepath"
 
-	"miren.dev/runtime/entity"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/schema"
 )
@@ -19,7 +18,7 @@ import (
 // State is what a table is made from: the part of the entities that matters to
 // requests, at one position of the store.
 type State struct {
-	Token     entity.Token `json:"token"`
+	Token     schema.Token `json:"token"`
 	Apps      []App        `json:"apps,omitempty"`
 	Routes    []Route      `json:"routes,omitempty"`
 	Sandboxes []Sandbox    `json:"sandboxes,omitempty"`

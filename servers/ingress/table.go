@@ -7,13 +7,12 @@ import (
 	"strings"
 	"time"
 
-	"miren.dev/runtime/entity"
 	"miren.dev/runtime/pkg/schema"
 )
 
 // table leads hosts and paths to sandboxes. It never changes.
 type table struct {
-	token    entity.Token
+	token    schema.Token
 	exact    map[string][]rule
 	local    map[string][]rule // by app name
 	wildcard map[string][]rule // by suffix with its dot: ".example.com"

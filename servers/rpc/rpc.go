@@ -1,7 +1,7 @@
-// Package rpc serves the interfaces of api/*/rpc.yml. Its handlers decode, call
+// Package rpcserver serves the interfaces of api/*/rpc.yml. Its handlers decode, call
 // package service or the driver, and encode; permissions are declared in the
 // YAML and enforced by pkg/rpc before a handler is called.
-package rpc
+package rpcserver
 
 import (
 	"context"
@@ -10,9 +10,9 @@ import (
 	"miren.dev/runtime/api/app"
 	"miren.dev/runtime/api/sandbox"
 	"miren.dev/runtime/api/server"
-	"miren.dev/runtime/components/buildlog"
 	"miren.dev/runtime/components/execution"
 	"miren.dev/runtime/entity"
+	"miren.dev/runtime/pkg/buildlog"
 	"miren.dev/runtime/pkg/rpc"
 	"miren.dev/runtime/pkg/schema"
 	"miren.dev/runtime/pkg/source"

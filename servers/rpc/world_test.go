@@ -1,4 +1,4 @@
-package rpc_test
+package rpcserver_test
 
 import (
 	"context"
@@ -20,18 +20,18 @@ import (
 	"miren.dev/runtime/api/id"
 	"miren.dev/runtime/api/sandbox"
 	"miren.dev/runtime/api/server"
-	"miren.dev/runtime/components/buildlog"
-	"miren.dev/runtime/components/execution/executiontest/fake"
-	"miren.dev/runtime/controllers/runtime"
+	"miren.dev/runtime/controllers/kit"
 	controller "miren.dev/runtime/controllers/sandbox"
 	"miren.dev/runtime/entity"
-	"miren.dev/runtime/entity/pgstore/pgtest"
+	"miren.dev/runtime/pkg/buildlog"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/rpc"
 	"miren.dev/runtime/pkg/schema"
 	"miren.dev/runtime/pkg/source"
-	handlers "miren.dev/runtime/servers/rpc"
+	rpcserver "miren.dev/runtime/servers/rpc"
 	"miren.dev/runtime/servers/service"
+	"miren.dev/runtime/testsupport/executiontest/fake"
+	"miren.dev/runtime/testsupport/pgtest"
 )
 
 const patience = time.Minute
@@ -113,12 +113,12 @@ func newWorld(t *testing.T) *world {
 	w.create(n)
 	w.node = n.GetID()
 
-	rt := runtime.New(runtime.Config{Reader: w.store.Store, StopGrace: time.Millisecond, Logger: log})
+	rt := kit.New(kit.Config{Reader: w.store.Store, StopGrace: time.Millisecond, Logger: log})
 	rec := &controller.Reconciler{Store: w.store.Store, Driver: w.machine.Driver(), Node: w.node, Sealer: sealer, Log: log}
 	w.must(rt.Add(rec.Controller()))
 	srv, err := rpc.NewServer(rpc.ServerOptions{Logger: log})
 	w.must(err)
-	handlers.Register(srv, handlers.Deps{
+	rpcserver.Register(srv, rpcserver.Deps{
 		Service: svc, Store: w.store, Sources: source.NewStore(source.StoreConfig{Dir: filepath.Join(dir, "sources")}), BuildLogs: w.buildLogs,
 		Driver: w.machine.Driver(), Log: log,
 		Image: func(_ context.Context, name string) (string, error) { return name, nil },

@@ -12,9 +12,9 @@ import (
 	"miren.dev/runtime/api/app"
 	"miren.dev/runtime/controllers/deployment"
 	"miren.dev/runtime/entity"
-	"miren.dev/runtime/entity/pgstore/pgtest"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/schema"
+	"miren.dev/runtime/testsupport/pgtest"
 )
 
 func setup(t *testing.T) *Service {

@@ -1,0 +1,132 @@
+// Package ingress is the client of the admin interface of ingress: HTTP with
+// JSON on a unix socket that only root may open. The deployment controller
+// uses it to know when a switch of versions is complete.
+//
+//	GET /status                         Status
+//	GET /inflight?version=ID            Inflight; without version: of all
+//	GET /synced?revision=N&wait=10s     Status, when the table has revision N; 504 if not within wait
+//
+// Errors are JSON objects with "class" (of package errs) and "message".
+package ingress
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"strconv"
+	"syscall"
+	"time"
+
+	"miren.dev/runtime/pkg/errs"
+	"miren.dev/runtime/pkg/schema"
+)
+
+// Route is one line of the route table.
+type Route struct {
+	Host    string    `json:"host"`
+	Path    string    `json:"path"`
+	App     schema.ID `json:"app"`
+	AppName string    `json:"app_name,omitempty"`
+	Service string    `json:"service"`
+	Version schema.ID `json:"version,omitempty"` // that serves
+	Ready   int       `json:"ready"`             // sandboxes that take requests
+}
+
+// Status is the state of an ingress.
+type Status struct {
+	PID       int          `json:"pid"`
+	Addresses []string     `json:"addresses"`
+	Table     schema.Token `json:"table"`           // everything up to here is served
+	Synced    bool         `json:"synced"`          // this process has listed the store; otherwise the table is that of the last one
+	Error     string       `json:"error,omitempty"` // why the store is not followed now
+	Routes    []Route      `json:"routes"`
+	InFlight  int64        `json:"in_flight"`
+	Held      int64        `json:"held"` // requests that wait for a sandbox
+}
+
+// Inflight counts the requests that sandboxes work on, tunnels included.
+type Inflight struct {
+	Version   schema.ID           `json:"version,omitempty"`
+	Total     int64               `json:"total"`
+	Sandboxes map[schema.ID]int64 `json:"sandboxes"` // also those with 0, and those that left the table
+	Table     schema.Token        `json:"table"`
+}
+
+// Error is the body of a failed call.
+type Error struct {
+	Class   errs.Class `json:"class"`
+	Message string     `json:"message"`
+}
+
+// Client asks the ingress at Socket. The zero value with a Socket is ready; it
+// is safe for concurrent use.
+type Client struct {
+	Socket string
+}
+
+// maxAnswer bounds an answer.
+const maxAnswer = 64 << 20
+
+// Status returns the state of the ingress.
+func (c Client) Status(ctx context.Context) (Status, error) {
+	return get[Status](ctx, c, "/status", nil)
+}
+
+// Inflight counts the requests on the sandboxes of a version. When Synced has
+// returned for the revision of the switch away from it, the count only falls.
+func (c Client) Inflight(ctx context.Context, version schema.ID) (Inflight, error) {
+	return get[Inflight](ctx, c, "/inflight", url.Values{"version": {string(version)}})
+}
+
+// Synced waits until the table has everything up to revision, or ctx ends.
+func (c Client) Synced(ctx context.Context, revision schema.Revision) error {
+	q := url.Values{"revision": {strconv.FormatInt(int64(revision), 10)}, "wait": {"10s"}}
+	for {
+		_, err := get[Status](ctx, c, "/synced", q)
+		if !errs.Is(err, errs.DeadlineExceeded) || ctx.Err() != nil {
+			return err
+		}
+	}
+}
+
+// Down reports whether a call failed because nothing listens on the socket: no
+// ingress runs, so no request is under way.
+func Down(err error) bool {
+	return errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, os.ErrNotExist)
+}
+
+func get[T any](ctx context.Context, c Client, path string, q url.Values) (T, error) {
+	var out T
+	tr := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return (&net.Dialer{Timeout: 5 * time.Second}).DialContext(ctx, "unix", c.Socket)
+	}}
+	defer tr.CloseIdleConnections()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://ingress"+path+"?"+q.Encode(), nil)
+	if err != nil {
+		return out, err
+	}
+	resp, err := (&http.Client{Transport: tr}).Do(req)
+	if err != nil {
+		if ctx.Err() != nil {
+			return out, errs.Wrap(ctx.Err(), "ask ingress")
+		}
+		return out, errs.New(errs.Unavailable, "ask ingress: %w", err).WithHint("is `runtime ingress` running?")
+	}
+	defer resp.Body.Close()
+	body := http.MaxBytesReader(nil, resp.Body, maxAnswer)
+	if resp.StatusCode != http.StatusOK {
+		var e Error
+		if err := json.NewDecoder(body).Decode(&e); err != nil || e.Class == "" {
+			return out, errs.New(errs.Unavailable, "ingress answered %s", resp.Status)
+		}
+		return out, errs.New(e.Class, "%s", e.Message)
+	}
+	if err := json.NewDecoder(body).Decode(&out); err != nil {
+		return out, errs.New(errs.Unavailable, "answer of ingress: %w", err)
+	}
+	return out, nil
+}

@@ -1,0 +1,60 @@
+// Command containerd-shim-runsc-launch-v1 is containerd-shim-runsc-v1, beside which it is, for who waits for a sandbox
+// (runtime name io.containerd.runsc-launch.v1). containerd runs a shim twice for each sandbox: to start it, and as it.
+// The first of them is this small program; whatever else it is called for it leaves to the other.
+package main
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"syscall"
+
+	"miren.dev/runtime/components/shim/internal/launch"
+)
+
+const shimName = "containerd-shim-runsc-v1"
+
+func main() {
+	if err := run(); err != nil {
+		fmt.Fprintf(os.Stderr, "%s: %v", filepath.Base(os.Args[0]), err)
+		os.Exit(1)
+	}
+}
+
+func run() error {
+	self, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	path := filepath.Join(filepath.Dir(self), shimName)
+	s := launch.Shim{Path: path, Bootstrap: os.Stdin}
+	flags := flag.NewFlagSet(os.Args[0], flag.ContinueOnError)
+	flags.SetOutput(os.Stderr)
+	flags.BoolVar(&s.Debug, "debug", false, "")
+	flags.StringVar(&s.Namespace, "namespace", "", "")
+	flags.StringVar(&s.ID, "id", "", "")
+	flags.StringVar(&s.Containerd, "address", "", "")
+	for _, name := range []string{"publish-binary", "bundle", "socket", "debug-socket"} {
+		flags.String(name, "", "")
+	}
+	for _, name := range []string{"v", "info"} {
+		flags.Bool(name, false, "")
+	}
+	if err := flags.Parse(os.Args[1:]); err != nil {
+		return err
+	}
+	if flags.Arg(0) != "start" {
+		return os.NewSyscallError("exec "+path, syscall.Exec(path, append([]string{path}, os.Args[1:]...), os.Environ()))
+	}
+	address, err := s.Start()
+	if err != nil {
+		return err
+	}
+	answer, err := launch.Answer(address)
+	if err != nil {
+		return err
+	}
+	_, err = os.Stdout.Write(answer)
+	return err
+}

@@ -1,0 +1,198 @@
+package kit
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"runtime/debug"
+	"sync"
+	"time"
+
+	"miren.dev/runtime/entity"
+	"miren.dev/runtime/pkg/errs"
+	"miren.dev/runtime/pkg/schema"
+)
+
+// Result of a reconciliation without an error.
+type Result struct {
+	// RequeueAfter reconciles the key again after this long, if nothing changes
+	// sooner. 0: only after a change.
+	RequeueAfter time.Duration
+}
+
+// Controller describes one controller.
+type Controller struct {
+	Name string // in logs and metrics; unique
+	// Kind is what it reconciles: keys are ids of this kind. Nil for a
+	// controller that is fed by Watches alone.
+	Kind *schema.Kind
+	// Filter selects the entities whose changes are delivered; nil: all. An
+	// entity that passed before a change but not after it is delivered once
+	// more.
+	Filter func(schema.Object) bool
+	// Reconcile makes the world match the entity key. It reads the entity
+	// itself (see Read); the entity may be gone.
+	Reconcile func(ctx context.Context, key schema.ID) (Result, error)
+	// Deleted, if set, is called instead of Reconcile for an entity that was
+	// deleted, with the last object, until it succeeds.
+	Deleted func(ctx context.Context, last schema.Object) error
+	Watches []Source // besides Kind
+
+	Workers int           // default 1
+	Resync  time.Duration // all keys run again this often; default 10 min; negative: never
+	Timeout time.Duration // of one run; 0: none
+	Backoff Backoff
+}
+
+// Read makes a Reconcile function of one that gets the typed entity, freshly
+// read from r. It is not called for an entity that does not exist.
+func Read[T any, P entity.ObjectPtr[T]](r entity.Reader, fn func(ctx context.Context, o P) (Result, error)) func(context.Context, schema.ID) (Result, error) {
+	return func(ctx context.Context, key schema.ID) (Result, error) {
+		o, err := entity.Get[T, P](ctx, r, key)
+		if errs.Is(err, errs.NotFound) {
+			return Result{}, nil
+		}
+		if err != nil {
+			return Result{}, err
+		}
+		return fn(ctx, o)
+	}
+}
+
+// Last makes a Deleted function of one that gets the typed object.
+func Last[T any, P entity.ObjectPtr[T]](fn func(ctx context.Context, o P) error) func(context.Context, schema.Object) error {
+	return func(ctx context.Context, o schema.Object) error {
+		p, ok := o.(P)
+		if !ok {
+			return Terminal(errs.New(errs.Internal, "deleted %s is a %T", o.EntityKind().Name, o))
+		}
+		return fn(ctx, p)
+	}
+}
+
+// worker runs one Controller.
+type worker struct {
+	Controller
+	queue   *Queue
+	log     *slog.Logger
+	metrics *metrics
+
+	mu      sync.Mutex
+	known   map[schema.ID]bool // of Kind, passing Filter
+	deleted map[schema.ID]schema.Object
+}
+
+func newWorker(c Controller, log *slog.Logger, m *metrics) *worker {
+	w := &worker{Controller: c, queue: NewQueue(c.Backoff), log: log.With("controller", c.Name), metrics: m,
+		known: map[schema.ID]bool{}, deleted: map[schema.ID]schema.Object{}}
+	m.queue(c.Name, w.queue)
+	return w
+}
+
+// changed takes a change of an entity of Kind.
+func (w *worker) changed(o schema.Object, gone bool) {
+	id := o.GetMeta().ID
+	pass := w.Filter == nil || w.Filter(o)
+	w.mu.Lock()
+	was := w.known[id]
+	if pass && !gone {
+		w.known[id] = true
+	} else {
+		delete(w.known, id)
+	}
+	if gone && w.Deleted != nil && (pass || was) {
+		w.deleted[id] = o
+	}
+	w.mu.Unlock()
+	if pass || was {
+		w.queue.Add(id)
+	}
+}
+
+func (w *worker) resync() {
+	w.mu.Lock()
+	keys := make([]schema.ID, 0, len(w.known))
+	for id := range w.known {
+		keys = append(keys, id)
+	}
+	w.mu.Unlock()
+	for _, id := range keys {
+		w.queue.Resync(id)
+	}
+}
+
+// run takes keys until stop ends; the runs themselves get ctx.
+func (w *worker) run(stop, ctx context.Context) {
+	busy := w.metrics.busy.WithLabelValues(w.Name)
+	for {
+		key, err := w.queue.Get(stop)
+		if err != nil {
+			return
+		}
+		busy.Inc()
+		w.one(ctx, key)
+		busy.Dec()
+	}
+}
+
+func (w *worker) one(ctx context.Context, key schema.ID) {
+	start := time.Now()
+	res, err, panicked := w.call(ctx, key)
+	took := time.Since(start)
+
+	o := Outcome{Err: err, Terminal: IsTerminal(err), After: res.RequeueAfter}
+	result := resultOK
+	switch {
+	case panicked:
+		result = resultPanic
+	case o.Terminal:
+		result = resultTerminal
+	case errs.Is(err, errs.Conflict):
+		result = resultConflict
+	case err != nil:
+		result = resultError
+	case res.RequeueAfter > 0:
+		result = resultRequeue
+	}
+	delay := w.queue.Finish(key, o)
+	w.metrics.ran(w.Name, result, took)
+
+	switch {
+	case err == nil, ctx.Err() != nil: // stopping: the next process starts over
+	case o.Terminal:
+		w.log.Error("reconcile failed for good", "id", key, "error", err)
+	case result == resultConflict:
+		w.log.Debug("reconcile met another writer", "id", key, "error", err, "retry_in", delay)
+	default:
+		w.log.Warn("reconcile failed", "id", key, "error", err, "retry_in", delay)
+	}
+}
+
+func (w *worker) call(ctx context.Context, key schema.ID) (res Result, err error, panicked bool) {
+	defer func() {
+		if p := recover(); p != nil {
+			w.log.Error("reconcile panicked", "id", key, "panic", p, "stack", string(debug.Stack()))
+			res, err, panicked = Result{}, fmt.Errorf("panic: %v", p), true
+		}
+	}()
+	if w.Timeout > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, w.Timeout)
+		defer cancel()
+	}
+	w.mu.Lock()
+	last := w.deleted[key]
+	w.mu.Unlock()
+	if last == nil {
+		res, err = w.Reconcile(ctx, key)
+		return res, err, false
+	}
+	if err = w.Deleted(ctx, last); err == nil || IsTerminal(err) {
+		w.mu.Lock()
+		if w.deleted[key] == last {
+			delete(w.deleted, key)
+		}
+		w.mu.Unlock()
+	}
+	return Result{}, err, false
+}

@@ -1,0 +1,24 @@
+// Package kit runs controllers. A controller makes the world match the
+// entities of one kind: changes put keys (entity ids) into a queue, workers
+// take them out, read the entity again and act.
+//
+// What it guarantees to a controller:
+//
+//   - every entity of the kind is reconciled once after the start, and again
+//     after every change of it or of what its Watches map to it; changes are
+//     coalesced, never dropped;
+//   - one key is reconciled by one worker at a time; a key that changes while it
+//     is worked on runs again afterwards;
+//   - an error is retried per key with exponential, jittered, capped backoff;
+//     Terminal errors are not, until the next change;
+//   - a deletion reaches Deleted with the last object, and is retried until
+//     Deleted succeeds. Deletions that happen while the process is down are not
+//     seen: a controller with external resources also sweeps by ownership when
+//     it starts.
+//
+// Reconcile reads the current state, compares and acts; it does not know which
+// event woke it. Waiting is Result.RequeueAfter, failure is an error, hopeless
+// is Terminal(err).
+//
+// Lock order: none of the locks is held while another is taken.
+package kit

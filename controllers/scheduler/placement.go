@@ -1,0 +1,217 @@
+package scheduler
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	"miren.dev/runtime/pkg/errs"
+)
+
+// Resources are what sandboxes reserve and nodes have.
+type Resources struct {
+	CPUMillis   int64
+	MemoryBytes int64
+}
+
+// Node is a machine.
+type Node struct {
+	ID       string
+	Name     string // for messages; empty: ID
+	Arch     string
+	Ready    bool
+	Cordoned bool
+	Capacity Resources // that sandboxes may reserve in total
+}
+
+// Sandbox is one that holds, or asks for, a reservation.
+type Sandbox struct {
+	ID      string
+	Group   string // sandboxes of one group are spread; empty: of none
+	Arch    string // empty: any
+	Reserve Resources
+}
+
+// Plan is the state that decisions are made on, with those already made. It
+// is for one goroutine.
+type Plan struct {
+	nodes  []*node // by id
+	byID   map[string]*node
+	placed map[string]placement
+}
+
+type node struct {
+	Node
+	used   Resources
+	groups map[string]int
+}
+
+type placement struct {
+	node *node
+	Sandbox
+}
+
+// NewPlan returns a plan with nothing placed. Of nodes with the same id the last
+// counts.
+func NewPlan(nodes []Node) *Plan {
+	p := &Plan{byID: map[string]*node{}, placed: map[string]placement{}}
+	for _, n := range nodes {
+		p.byID[n.ID] = &node{Node: n, groups: map[string]int{}}
+	}
+	for _, n := range p.byID {
+		p.nodes = append(p.nodes, n)
+	}
+	slices.SortFunc(p.nodes, func(a, b *node) int { return strings.Compare(a.ID, b.ID) })
+	return p
+}
+
+// Add counts a sandbox that is placed on a node, whether it fits or not. A
+// node that is not known is ignored.
+func (p *Plan) Add(nodeID string, s Sandbox) {
+	n := p.byID[nodeID]
+	if n == nil {
+		return
+	}
+	p.Remove(s.ID)
+	n.used.CPUMillis += s.Reserve.CPUMillis
+	n.used.MemoryBytes += s.Reserve.MemoryBytes
+	n.groups[s.Group]++
+	p.placed[s.ID] = placement{n, s}
+}
+
+// Remove gives back what a sandbox reserves.
+func (p *Plan) Remove(id string) {
+	pl, ok := p.placed[id]
+	if !ok {
+		return
+	}
+	delete(p.placed, id)
+	pl.node.used.CPUMillis -= pl.Reserve.CPUMillis
+	pl.node.used.MemoryBytes -= pl.Reserve.MemoryBytes
+	pl.node.groups[pl.Group]--
+}
+
+// Free returns what is left on a node.
+func (p *Plan) Free(nodeID string) Resources {
+	n := p.byID[nodeID]
+	if n == nil {
+		return Resources{}
+	}
+	return n.free()
+}
+
+// Place chooses a node for s, counts it there, and returns the node's id. A
+// sandbox that is placed already stays where it is. ResourceExhausted, with
+// what is wrong with each node, if none fits.
+func (p *Plan) Place(s Sandbox) (string, error) {
+	if pl, ok := p.placed[s.ID]; ok {
+		return pl.node.ID, nil
+	}
+	var best *node
+	for _, n := range p.nodes {
+		if n.refuses(s) == "" && (best == nil || n.compare(best, s) < 0) {
+			best = n
+		}
+	}
+	if best == nil {
+		return "", p.explain(s)
+	}
+	p.Add(best.ID, s)
+	return best.ID, nil
+}
+
+func (n *node) free() Resources {
+	return Resources{CPUMillis: n.Capacity.CPUMillis - n.used.CPUMillis, MemoryBytes: n.Capacity.MemoryBytes - n.used.MemoryBytes}
+}
+
+// compare orders nodes that fit, the better first.
+func (n *node) compare(o *node, s Sandbox) int {
+	if s.Group != "" {
+		if c := cmp.Compare(n.groups[s.Group], o.groups[s.Group]); c != 0 {
+			return c
+		}
+	}
+	return cmp.Compare(n.room(s), o.room(s)) // ids are in order
+}
+
+// room is the scarcer share that s would leave free.
+func (n *node) room(s Sandbox) float64 {
+	f := n.free()
+	return min(share(f.CPUMillis-s.Reserve.CPUMillis, n.Capacity.CPUMillis), share(f.MemoryBytes-s.Reserve.MemoryBytes, n.Capacity.MemoryBytes))
+}
+
+func share(part, whole int64) float64 {
+	if whole <= 0 {
+		return 0
+	}
+	return float64(part) / float64(whole)
+}
+
+// refuses says why s cannot run on n, or "".
+func (n *node) refuses(s Sandbox) string {
+	switch {
+	case !n.Ready:
+		return "not ready"
+	case n.Cordoned:
+		return "cordoned"
+	case s.Arch != "" && s.Arch != n.Arch:
+		return fmt.Sprintf("is %s, not %s", n.Arch, s.Arch)
+	}
+	var short []string
+	f := n.free()
+	if s.Reserve.CPUMillis > f.CPUMillis {
+		short = append(short, fmt.Sprintf("%s of %s CPU free", cpus(max(f.CPUMillis, 0)), cpus(n.Capacity.CPUMillis)))
+	}
+	if s.Reserve.MemoryBytes > f.MemoryBytes {
+		short = append(short, fmt.Sprintf("%s of %s memory free", bytes(max(f.MemoryBytes, 0)), bytes(n.Capacity.MemoryBytes)))
+	}
+	return strings.Join(short, " and ")
+}
+
+// maxExplained bounds the nodes that a message lists.
+const maxExplained = 8
+
+func (p *Plan) explain(s Sandbox) error {
+	if len(p.nodes) == 0 {
+		return errs.New(errs.ResourceExhausted, "there is no node to run on").WithHint("look at `r node list` and the server's log")
+	}
+	var reasons []string
+	room := false // whether room is what is missing somewhere
+	for i, n := range p.nodes {
+		why := n.refuses(s)
+		room = room || n.Ready && !n.Cordoned
+		if i == maxExplained {
+			reasons = append(reasons, fmt.Sprintf("and %d more", len(p.nodes)-i))
+		}
+		if i < maxExplained {
+			reasons = append(reasons, cmp.Or(n.Name, n.ID)+": "+why)
+		}
+	}
+	e := errs.New(errs.ResourceExhausted, "no node has room for %s CPU and %s memory (%s)",
+		cpus(s.Reserve.CPUMillis), bytes(s.Reserve.MemoryBytes), strings.Join(reasons, "; "))
+	for i, n := range p.nodes {
+		if i == maxExplained {
+			break
+		}
+		e = e.With("node."+n.ID, n.refuses(s))
+	}
+	if room {
+		return e.WithHint("reduce cpu_millis or memory_bytes, stop something, or raise the node's capacity (node.cpu_millis, node.memory_bytes)")
+	}
+	return e.WithHint("look at `r node list`")
+}
+
+func cpus(millis int64) string {
+	return strings.TrimSuffix(strings.TrimRight(fmt.Sprintf("%.3f", float64(millis)/1000), "0"), ".")
+}
+
+func bytes(n int64) string {
+	switch {
+	case n >= 1<<30:
+		return strings.TrimSuffix(fmt.Sprintf("%.1f", float64(n)/(1<<30)), ".0") + " GiB"
+	case n >= 1<<20:
+		return fmt.Sprintf("%d MiB", n>>20)
+	}
+	return fmt.Sprintf("%d bytes", n)
+}

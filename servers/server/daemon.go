@@ -1,0 +1,198 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"golang.org/x/sync/errgroup"
+
+	"miren.dev/runtime/controllers/retention"
+	"miren.dev/runtime/pkg/config"
+	"miren.dev/runtime/pkg/errs"
+	"miren.dev/runtime/pkg/instance"
+)
+
+// restartDelay is the pause before a part that failed is run again.
+const restartDelay = time.Second
+
+// Run is the server: it starts or adopts everything, serves until ctx ends or
+// a client asks it to stop, and leaves the data plane running.
+func Run(ctx context.Context, cfg *config.Config, log *slog.Logger) error {
+	in, err := instance.Open(cfg.StateDir, cfg.RunDir)
+	if err != nil {
+		return err
+	}
+	if err := in.Lock(); err != nil {
+		return err
+	}
+	defer in.Unlock()
+	log = log.With("instance", in.ID)
+	m, err := newMachine(cfg, in, log)
+	if err != nil {
+		return err
+	}
+	defer m.close()
+	url, err := m.storeURL(ctx)
+	if err != nil {
+		return err
+	}
+	store, err := openStore(ctx, cfg, url, log)
+	if err != nil {
+		return err
+	}
+	defer store.Close()
+	reg := prometheus.NewRegistry()
+	reg.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), store)
+	sources := openSources(cfg, in, log)
+	c := newControl(cfg, m, store, sources, reg, log)
+	nodeID, err := c.prepare(ctx)
+	if err != nil {
+		return err
+	}
+	if err := m.startNode(ctx); err != nil {
+		return err
+	}
+	if err := c.addControllers(nodeID); err != nil {
+		return err
+	}
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	front, err := newFront(c, sources, stop)
+	if err != nil {
+		return err
+	}
+
+	g, ctx := errgroup.WithContext(ctx)
+	if m.postgres != nil {
+		g.Go(func() error { return m.postgres.Run(ctx) })
+	}
+	g.Go(func() error { return forever(ctx, log, "containerd", m.containerd.Run) })
+	g.Go(func() error { return forever(ctx, log, "sandbox driver", m.driver.Run) })
+	g.Go(func() error { return forever(ctx, log, "buildkit", m.buildkit.Run) })
+	g.Go(func() error { return c.node.Run(ctx) })
+	g.Go(func() error { return sources.collect(ctx, log) })
+	g.Go(func() error { return (&retention.Images{Store: store, Images: m.images, Log: log}).Run(ctx) })
+	g.Go(func() error {
+		defer c.builds.Stop()
+		return c.rt.Run(ctx)
+	})
+	g.Go(func() error { return serveMetrics(ctx, cfg, in, reg) })
+	g.Go(func() error { return front.run(ctx) })
+	if cfg.Ingress.HTTPAddress != "" {
+		g.Go(func() error {
+			return forever(ctx, log, "ingress", m.keepIngress)
+		})
+	}
+	log.Info("server runs", "state", in.StateDir, "node", string(nodeID))
+	err = g.Wait()
+	log.Info("server stopped; apps go on", "error", err)
+	return err
+}
+
+// forever runs part again whenever it ends before ctx does.
+func forever(ctx context.Context, log *slog.Logger, name string, part func(context.Context) error) error {
+	for {
+		err := part(ctx)
+		if ctx.Err() != nil {
+			return nil
+		}
+		log.Error("a part of the server ended; it is run again", "part", name, "error", err)
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(restartDelay):
+		}
+	}
+}
+
+// serveMetrics serves Prometheus metrics on a unix socket and, if configured, over TCP.
+func serveMetrics(ctx context.Context, cfg *config.Config, in *instance.Instance, reg *prometheus.Registry) error {
+	path := in.Socket("metrics.sock")
+	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return errs.New(errs.Unavailable, "metrics socket: %w", err)
+	}
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		return errs.New(errs.Unavailable, "metrics socket: %w", err)
+	}
+	listeners := []net.Listener{l}
+	if cfg.Metrics.Address != "" {
+		l, err := net.Listen("tcp", cfg.Metrics.Address)
+		if err != nil {
+			return errs.New(errs.FailedPrecondition, "metrics.address: %w", err)
+		}
+		listeners = append(listeners, l)
+	}
+	mux := http.NewServeMux()
+	mux.Handle("GET /metrics", promhttp.HandlerFor(reg, promhttp.HandlerOpts{}))
+	srv := &http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second}
+	g, gctx := errgroup.WithContext(ctx)
+	for _, l := range listeners {
+		g.Go(func() error {
+			if err := srv.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+				return err
+			}
+			return nil
+		})
+	}
+	g.Go(func() error {
+		<-gctx.Done()
+		return srv.Close()
+	})
+	return g.Wait()
+}
+
+// Teardown ends everything of the installation under cfg.StateDir that runs on
+// this machine and removes what it made outside its directories. The server
+// must not run. It is safe to repeat, and when nothing runs.
+func Teardown(ctx context.Context, cfg *config.Config, log *slog.Logger) error {
+	if _, err := os.Stat(cfg.StateDir); errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	in, err := instance.Open(cfg.StateDir, cfg.RunDir)
+	if err != nil {
+		return err
+	}
+	if err := in.Lock(); err != nil {
+		return err
+	}
+	defer in.Unlock()
+	m, err := newMachine(cfg, in, log)
+	if err != nil {
+		return err
+	}
+	if err := stopIngress(ctx, in); err != nil {
+		return err
+	}
+	// Noted first: sandboxes that vanish from now on were stopped, not lost.
+	if err := os.WriteFile(stoppedFile(in), nil, 0o644); err != nil {
+		return errs.New(errs.Unavailable, "note the stop: %w", err)
+	}
+	if err := m.tearDown(ctx); err != nil {
+		return err
+	}
+	if err := os.RemoveAll(in.RunDir); err != nil {
+		return errs.New(errs.Unavailable, "remove %s: %w", in.RunDir, err)
+	}
+	return nil
+}
+
+// stoppedFile is written whenever everything of the installation is stopped.
+func stoppedFile(in *instance.Instance) string { return in.State("stopped") }
+
+// lastStopped is when that was last; the zero time: never.
+func lastStopped(in *instance.Instance) time.Time {
+	st, err := os.Stat(stoppedFile(in))
+	if err != nil {
+		return time.Time{}
+	}
+	return st.ModTime()
+}

@@ -1,0 +1,117 @@
+package server
+
+import (
+	"context"
+	"net"
+	"os"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"miren.dev/runtime/api"
+	"miren.dev/runtime/api/server"
+	"miren.dev/runtime/api/store"
+	"miren.dev/runtime/entity/remote"
+	"miren.dev/runtime/pkg/errs"
+	"miren.dev/runtime/pkg/instance"
+	"miren.dev/runtime/pkg/rpc"
+	"miren.dev/runtime/pkg/rpc/identity"
+	rpcserver "miren.dev/runtime/servers/rpc"
+)
+
+// SocketName is the name of the RPC socket in the run directory.
+const SocketName = "server.sock"
+
+// shutdownGrace is how long calls under way may take when the server stops.
+const shutdownGrace = 5 * time.Second
+
+// front is the RPC server.
+type front struct {
+	c       *control
+	rpc     *rpc.Server
+	ca      *identity.Authority
+	stop    context.CancelFunc // of the server
+	started time.Time
+	address atomic.Pointer[string] // of the TLS listener
+}
+
+func newFront(c *control, src sources, stop context.CancelFunc) (*front, error) {
+	f := &front{c: c, stop: stop, started: time.Now()}
+	var err error
+	if f.ca, err = identity.Open(c.m.in.State("pki")); err != nil {
+		return nil, err
+	}
+	tlsConfig, err := f.ca.ServerTLS(f.hosts()...)
+	if err != nil {
+		return nil, err
+	}
+	if f.rpc, err = rpc.NewServer(rpc.ServerOptions{TLS: tlsConfig, Logger: c.log.With("component", "rpc")}); err != nil {
+		return nil, err
+	}
+	store.RegisterEntities(f.rpc, remote.NewServer(c.store, api.Kinds()))
+	rpcserver.Register(f.rpc, rpcserver.Deps{
+		Service: c.service, Store: c.store, Sources: src.Store, BuildLogs: c.m.buildLogs, Driver: c.m.driver,
+		Image: (&resolver{m: c.m}).Resolve, Log: c.log,
+	})
+	server.RegisterServer(f.rpc, f)
+	return f, nil
+}
+
+// hosts are the names that the server's certificate is valid for.
+func (f *front) hosts() []string {
+	hosts := append([]string{"localhost", "127.0.0.1", "::1"}, f.c.cfg.RPC.Hosts...)
+	if h, err := os.Hostname(); err == nil {
+		hosts = append(hosts, h)
+	}
+	if h, _, err := net.SplitHostPort(f.c.cfg.RPC.Address); err == nil && h != "" {
+		hosts = append(hosts, h)
+	}
+	return hosts
+}
+
+// run serves until ctx ends.
+func (f *front) run(ctx context.Context) error {
+	path := f.c.m.in.Socket(SocketName)
+	unix, err := rpc.ListenUnix(path)
+	if err != nil {
+		return err
+	}
+	listeners := []net.Listener{unix}
+	if a := f.c.cfg.RPC.Address; a != "" {
+		l, err := net.Listen("tcp", a)
+		if err != nil {
+			unix.Close()
+			return errs.New(errs.FailedPrecondition, "rpc.address: %w", err)
+		}
+		bound := l.Addr().String()
+		f.address.Store(&bound)
+		listeners = append(listeners, l)
+	}
+	g, gctx := errgroup.WithContext(ctx)
+	for _, l := range listeners {
+		g.Go(func() error { return f.rpc.Serve(l) })
+	}
+	g.Go(func() error {
+		<-gctx.Done()
+		grace, cancel := context.WithTimeout(context.WithoutCancel(gctx), shutdownGrace)
+		defer cancel()
+		err := f.rpc.Shutdown(grace)
+		f.rpc.Close()
+		if errs.Is(err, errs.DeadlineExceeded) {
+			return nil // streams that follow something do not end by themselves
+		}
+		return err
+	})
+	return g.Wait()
+}
+
+// Socket returns the path of the RPC socket of the installation under
+// stateDir. NotFound if there is none.
+func Socket(stateDir, runDir string) (string, error) {
+	in, err := instance.Find(stateDir, runDir)
+	if err != nil {
+		return "", err
+	}
+	return in.Socket(SocketName), nil
+}

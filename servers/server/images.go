@@ -1,0 +1,88 @@
+package server
+
+import (
+	"archive/tar"
+	"context"
+	"io"
+	"io/fs"
+	"os"
+	"strings"
+	"sync"
+
+	"miren.dev/runtime/components/baseimage"
+	"miren.dev/runtime/pkg/errs"
+)
+
+// labelBase marks base images in the image store with the digest they were made as.
+const labelBase = "dev.miren.runtime/base"
+
+// resolver turns what people call an image into a reference of the image store.
+type resolver struct {
+	m  *machine
+	mu sync.Mutex // one import at a time
+}
+
+// Resolve finds the image by its reference, or makes the base image of that
+// name and imports it.
+func (r *resolver) Resolve(ctx context.Context, name string) (string, error) {
+	if strings.Contains(name, "@sha256:") {
+		img, err := r.m.images.Resolve(ctx, name)
+		if err != nil {
+			return "", err
+		}
+		return img.Ref, nil
+	}
+	ref, err := baseimage.Lookup(name)
+	if errs.Is(err, errs.NotFound) {
+		ref, err = baseimage.Lookup(baseimage.Prefix + name)
+	}
+	if err != nil {
+		return "", err
+	}
+	img, err := r.m.bases.Ensure(ctx, ref, func(line string) { r.m.log.Info("base image", "image", name, "progress", line) })
+	if err != nil {
+		return "", err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	have, err := r.m.images.List(ctx, map[string]string{labelBase: strings.TrimPrefix(img.Digest, "sha256:")})
+	if err != nil {
+		return "", err
+	}
+	if len(have) > 0 {
+		return have[0].Ref, nil
+	}
+	pr, pw := io.Pipe()
+	go func() { pw.CloseWithError(tarDir(pw, img.Dir)) }()
+	defer pr.Close()
+	return r.m.images.Import(ctx, pr, "runtime.local/base/"+img.Name+":"+img.Version, map[string]string{labelBase: strings.TrimPrefix(img.Digest, "sha256:")})
+}
+
+// tarDir writes the files below dir as a tar stream.
+func tarDir(w io.Writer, dir string) error {
+	tw := tar.NewWriter(w)
+	root := os.DirFS(dir)
+	err := fs.WalkDir(root, ".", func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		info, err := d.Info()
+		if err != nil {
+			return err
+		}
+		if err := tw.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: path, Mode: 0o644, Size: info.Size()}); err != nil {
+			return err
+		}
+		f, err := root.Open(path)
+		if err != nil {
+			return err
+		}
+		defer f.Close()
+		_, err = io.Copy(tw, f)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	return tw.Close()
+}

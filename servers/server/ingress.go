@@ -1,0 +1,118 @@
+package server
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"miren.dev/runtime/api/ingress"
+	"miren.dev/runtime/pkg/config"
+	"miren.dev/runtime/pkg/errs"
+	"miren.dev/runtime/pkg/instance"
+	"miren.dev/runtime/pkg/proc"
+	"miren.dev/runtime/pkg/version"
+)
+
+func ingressRecord(in *instance.Instance) string { return in.Socket("ingress.pid") }
+
+// keepIngress keeps the ingress process running until ctx ends, and leaves it
+// running then. One that runs with another configuration or version is replaced.
+func (m *machine) keepIngress(ctx context.Context) error {
+	cfg, in, log := m.cfg, m.in, m.log
+	file, changed, err := writeConfig(cfg, in)
+	if err != nil {
+		return err
+	}
+	if changed {
+		if err := stopIngress(ctx, in); err != nil {
+			return err
+		}
+	}
+	exe, err := os.Executable()
+	if err != nil {
+		return errs.New(errs.Internal, "find this program: %w", err)
+	}
+	for {
+		p, err := proc.Ensure(ctx, proc.Spec{
+			Name: "ingress", Path: exe, Args: []string{"ingress", "run", "--config", file},
+			Env: append(os.Environ(), "GOMEMLIMIT=256MiB"), LogFile: in.State("logs", "ingress.log"), RecordFile: ingressRecord(in),
+			Ready: func(ctx context.Context) error {
+				_, err := ingress.Client{Socket: in.Socket("ingress.sock")}.Status(ctx)
+				return err
+			},
+		})
+		if err != nil {
+			why := cause(err)
+			m.ingressError.Store(&why)
+			return err
+		}
+		m.ingressError.Store(nil)
+		log.Info("ingress runs", "pid", p.PID(), "adopted", p.Adopted)
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-p.Done():
+			log.Error("the ingress process ended; it is started again", "pid", p.PID())
+		}
+	}
+}
+
+// cause is what a command of this program that did not start said last, in the
+// end of its log that the hint of err holds.
+func cause(err error) string {
+	text := errs.HintOf(err)
+	i := strings.LastIndex(text, "\nerror: ")
+	if i < 0 {
+		return err.Error()
+	}
+	var out []string
+	for l := range strings.Lines(text[i:]) {
+		l = strings.TrimPrefix(strings.TrimPrefix(strings.TrimSpace(l), "error: "), "hint: ")
+		if l != "" {
+			out = append(out, l)
+		}
+	}
+	return strings.Join(out, "; ")
+}
+
+// writeConfig writes the effective configuration for the ingress process and
+// tells whether it differs from the last one.
+func writeConfig(cfg *config.Config, in *instance.Instance) (file string, changed bool, err error) {
+	var b bytes.Buffer
+	v := version.Get()
+	fmt.Fprintf(&b, "# Written by runtime %s (%s) for its ingress process.\n", v.Version, v.Commit)
+	if err := config.Generate(&b, cfg); err != nil {
+		return "", false, err
+	}
+	file = in.Socket("config.yaml")
+	old, err := os.ReadFile(file)
+	if err == nil && bytes.Equal(old, b.Bytes()) {
+		return file, false, nil
+	}
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return "", false, errs.New(errs.Unavailable, "read %s: %w", file, err)
+	}
+	tmp := filepath.Join(in.RunDir, "config.yaml.tmp")
+	if err := os.WriteFile(tmp, b.Bytes(), 0o600); err != nil {
+		return "", false, errs.New(errs.Unavailable, "write the ingress configuration: %w", err)
+	}
+	if err := os.Rename(tmp, file); err != nil {
+		return "", false, errs.New(errs.Unavailable, "write the ingress configuration: %w", err)
+	}
+	return file, true, nil
+}
+
+// stopIngress ends the ingress process, if one runs.
+func stopIngress(ctx context.Context, in *instance.Instance) error {
+	p, err := proc.Find(ingressRecord(in))
+	if err != nil || p == nil {
+		return err
+	}
+	return p.Stop(ctx, syscall.SIGTERM, 5*time.Second)
+}

@@ -1,0 +1,173 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"sync/atomic"
+
+	"miren.dev/runtime/components/baseimage"
+	"miren.dev/runtime/components/buildkit"
+	"miren.dev/runtime/components/containerd"
+	"miren.dev/runtime/components/network"
+	"miren.dev/runtime/components/postgres"
+	"miren.dev/runtime/components/runsc"
+	"miren.dev/runtime/pkg/buildlog"
+	"miren.dev/runtime/pkg/config"
+	"miren.dev/runtime/pkg/errs"
+	"miren.dev/runtime/pkg/instance"
+)
+
+// hostBundles are where distributions keep the machine's CA certificates.
+var hostBundles = []string{"/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/cert.pem"}
+
+// machine is everything of an installation on this machine that is not the
+// control plane. Making one touches nothing.
+type machine struct {
+	cfg        *config.Config
+	in         *instance.Instance
+	log        *slog.Logger
+	binDir     string
+	caBundle   string
+	postgres   *postgres.Server // nil until started, or with an external store
+	containerd *containerd.Daemon
+	images     *containerd.Images
+	driver     *runsc.Driver
+	buildkit   *buildkit.Daemon
+	bases      *baseimage.Store
+	buildLogs  *buildlog.Logs
+	// ingressError is why the ingress does not run; "" or nil if it does, or is not known.
+	ingressError atomic.Pointer[string]
+}
+
+func newMachine(cfg *config.Config, in *instance.Instance, log *slog.Logger) (*machine, error) {
+	m := &machine{cfg: cfg, in: in, log: log, binDir: cfg.ToolchainDir}
+	if m.binDir == "" {
+		exe, err := os.Executable()
+		if err != nil {
+			return nil, errs.New(errs.Internal, "find this program: %w", err)
+		}
+		if exe, err = filepath.EvalSymlinks(exe); err != nil {
+			return nil, errs.New(errs.Internal, "find this program: %w", err)
+		}
+		m.binDir = filepath.Dir(exe)
+	}
+	for _, tool := range []string{"containerd", "runsc", "containerd-shim-runsc-v1", "containerd-shim-runsc-launch-v1", "buildkitd", "runtime-agent"} {
+		if _, err := os.Stat(filepath.Join(m.binDir, tool)); err != nil {
+			return nil, errs.New(errs.FailedPrecondition, "%s is not in %s", tool, m.binDir).
+				WithHint("build it with `make toolchain bin/runtime`, or name its directory with --toolchain-dir")
+		}
+	}
+	var err error
+	if m.caBundle, err = bundle(cfg.CABundle); err != nil {
+		return nil, err
+	}
+	var pools []netip.Prefix
+	for _, p := range cfg.Network.Pools {
+		prefix, err := netip.ParsePrefix(p)
+		if err != nil || !prefix.Addr().Is4() {
+			return nil, errs.New(errs.InvalidArgument, "network.pools: %q is not an IPv4 network like 10.200.0.0/16", p)
+		}
+		pools = append(pools, prefix)
+	}
+	m.containerd = containerd.New(containerd.Config{Instance: in, BinDir: m.binDir, CABundle: m.caBundle, Logger: log.With("component", "containerd")})
+	m.images = containerd.NewImages(m.containerd)
+	m.driver = runsc.New(runsc.Config{
+		Instance: in, BinDir: m.binDir, Containerd: m.containerd, Images: m.images,
+		Network:  network.New(network.Config{Instance: in, Pools: pools, Logger: log.With("component", "network")}),
+		CABundle: m.caBundle, Logger: log.With("component", "runsc"),
+	})
+	m.buildkit = buildkit.New(buildkit.Config{
+		Instance: in, Containerd: m.containerd, BinDir: m.binDir, CABundle: m.caBundle, CacheBytes: cfg.Build.CacheBytes,
+		Logger: log.With("component", "buildkit"),
+	})
+	m.bases = baseimage.New(baseimage.Config{
+		Dir: filepath.Join(cfg.CacheDir, "baseimages"), BinDir: m.binDir, Registry: baseimage.Policy(cfg.Build.Registry),
+		Logger: log.With("component", "baseimage"),
+	})
+	m.buildLogs = buildlog.New(in.State("logs", "builds"), cfg.Logs.BuildBytes)
+	return m, nil
+}
+
+// bundle finds the file with CA certificates for builds and sandboxes.
+func bundle(setting string) (string, error) {
+	switch setting {
+	case "none", "":
+		return "", nil
+	case "auto":
+		for _, f := range hostBundles {
+			if _, err := os.Stat(f); err == nil {
+				return f, nil
+			}
+		}
+		return "", nil
+	}
+	if _, err := os.Stat(setting); err != nil || !filepath.IsAbs(setting) {
+		return "", errs.New(errs.InvalidArgument, "ca_bundle: %q is not the absolute path of a file", setting)
+	}
+	return setting, nil
+}
+
+// storeURL starts the private PostgreSQL, unless another is configured, and
+// returns where the store is.
+func (m *machine) storeURL(ctx context.Context) (string, error) {
+	if m.cfg.Store.URL != "" {
+		return m.cfg.Store.URL, nil
+	}
+	pg, err := postgres.Start(ctx, postgres.ConfigFor(m.in, m.log.With("component", "postgres")))
+	if err != nil {
+		return "", errs.Wrap(err, "PostgreSQL")
+	}
+	m.postgres = pg
+	return pg.URL(), nil
+}
+
+// startNode starts what runs sandboxes and builds; what runs already is adopted.
+func (m *machine) startNode(ctx context.Context) error {
+	if err := m.containerd.Start(ctx); err != nil {
+		return errs.Wrap(err, "containerd")
+	}
+	if err := m.driver.Start(ctx); err != nil {
+		return errs.Wrap(err, "sandbox driver")
+	}
+	if err := m.buildkit.Start(ctx); err != nil {
+		return errs.Wrap(err, "BuildKit")
+	}
+	return nil
+}
+
+// close gives up connections; everything goes on running.
+func (m *machine) close() {
+	for _, err := range []error{m.driver.Close(), m.buildkit.Close(), m.containerd.Close()} {
+		if err != nil {
+			m.log.Warn("close a connection", "error", err)
+		}
+	}
+}
+
+// tearDown ends and removes everything of the installation that runs on the
+// machine; state stays. It goes as far as it can and returns all errors.
+func (m *machine) tearDown(ctx context.Context) error {
+	var all []error
+	try := func(what string, err error) {
+		if err != nil {
+			all = append(all, errs.Wrap(err, "%s", what))
+		}
+	}
+	// Build steps and sandboxes are removed through containerd, which may have died.
+	try("containerd", m.containerd.Start(ctx))
+	try("BuildKit", m.buildkit.Stop(ctx))
+	try("sandboxes", m.driver.Start(ctx))
+	try("sandboxes", m.driver.Shutdown(ctx))
+	m.close()
+	try("containerd", m.containerd.Stop(ctx))
+	pg, err := postgres.Attach(postgres.ConfigFor(m.in, m.log))
+	try("PostgreSQL", err)
+	if pg != nil {
+		try("PostgreSQL", pg.Stop(ctx))
+	}
+	return errors.Join(all...)
+}

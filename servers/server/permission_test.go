@@ -1,0 +1,166 @@
+package server
+
+import (
+	"context"
+	"log/slog"
+	"net"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"miren.dev/runtime/api"
+	"miren.dev/runtime/pkg/buildlog"
+	"miren.dev/runtime/pkg/config"
+	"miren.dev/runtime/pkg/errs"
+	"miren.dev/runtime/pkg/instance"
+	"miren.dev/runtime/pkg/rpc"
+	"miren.dev/runtime/pkg/rpc/identity"
+	"miren.dev/runtime/pkg/schema"
+	"miren.dev/runtime/servers/service"
+	"miren.dev/runtime/testsupport/pgtest"
+)
+
+// reach is what each role may do besides what everybody may.
+var reach = map[string][]string{
+	"":               nil, // a certificate without a known role
+	"viewer":         {"read"},
+	"ingress":        {"read"},
+	"deployer":       {"read", "deploy", "exec"},
+	rpc.RoleAdmin:    {"read", "deploy", "exec", "write", "admin"},
+	"viewer,unknown": {"read"},
+}
+
+// The server's front as it is, over TLS: every method that is registered is
+// called by nobody, and by somebody of each role.
+func TestEveryMethodStatesWhoMayCall(t *testing.T) {
+	dir, err := os.MkdirTemp("", "rt-daemon-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	in, err := instance.Open(dir+"/state", dir+"/run")
+	if err != nil {
+		t.Fatal(err)
+	}
+	log := slog.New(slog.DiscardHandler)
+	cfg := &config.Config{StateDir: in.StateDir}
+	store := pgtest.Store(t, api.Kinds()...)
+	sealer := schema.NewSealer(in.State("secrets.key"))
+	c := &control{
+		cfg: cfg, log: log, store: store, sealer: sealer, service: &service.Service{Store: store, Sealer: sealer, Log: log},
+		m: &machine{cfg: cfg, in: in, log: log, buildLogs: buildlog.New(in.State("logs"), 0)},
+	}
+	f, err := newFront(c, openSources(cfg, in, log), func() {})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan error, 1)
+	go func() { done <- f.rpc.Serve(l) }()
+	t.Cleanup(func() {
+		f.rpc.Close()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+	dial := func(certificate, key []byte) *rpc.Client {
+		t.Helper()
+		conf, err := identity.ClientTLS(f.ca.CA(), certificate, key, "localhost")
+		if err != nil {
+			t.Fatal(err)
+		}
+		cl, err := rpc.NewClient(l.Addr().String(), rpc.ClientOptions{TLS: conf})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { cl.Close() })
+		return cl
+	}
+	methods := f.rpc.Methods()
+	if len(methods) < 30 {
+		t.Fatalf("only %d methods", len(methods))
+	}
+	public := []string{"server.Server/Version"}
+	known := reach[rpc.RoleAdmin]
+	for _, m := range methods {
+		if (m.Permission == rpc.Public) != slices.Contains(public, m.Full) {
+			t.Errorf("%s is %s; what is public is listed here on purpose", m.Full, m.Permission)
+		}
+		if m.Permission != rpc.Public && !slices.Contains(known, m.Permission) {
+			t.Errorf("%s needs %q, which this test does not know", m.Full, m.Permission)
+		}
+	}
+	// try calls a method with an empty request.
+	try := func(cl *rpc.Client, m rpc.MethodInfo, allowed bool) error {
+		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+		defer cancel()
+		if m.Stream == rpc.StreamNone {
+			return cl.Call(ctx, &m, &rpc.None{}, &rpc.None{})
+		}
+		st, err := cl.Open(ctx, &m, &rpc.None{})
+		if err != nil {
+			return err
+		}
+		defer st.Close()
+		if err := st.CloseSend(); err != nil {
+			return err
+		}
+		// One that is let in may send nothing for ever. A refusal comes, however busy the machine is.
+		silence := time.Minute
+		if allowed {
+			silence = 200 * time.Millisecond
+		}
+		first := make(chan error, 1)
+		go func() { first <- st.RecvMsg(&map[int]any{}) }()
+		select {
+		case err := <-first:
+			return err
+		case <-time.After(silence):
+			st.Close()
+			<-first
+			return nil
+		}
+	}
+	nobody := dial(nil, nil)
+	for _, m := range methods {
+		err := try(nobody, m, m.Permission == rpc.Public)
+		if m.Permission == rpc.Public {
+			if errs.Is(err, errs.Unauthenticated) {
+				t.Errorf("%s is public: %v", m.Full, err)
+			}
+			continue
+		}
+		if !errs.Is(err, errs.Unauthenticated) || rpc.OutcomeOf(err) != rpc.NotStarted {
+			t.Errorf("%s, called by nobody: %v (%s)", m.Full, err, rpc.OutcomeOf(err))
+		}
+	}
+	for role, may := range reach {
+		roles := []string{"none"}
+		if role != "" {
+			roles = strings.Split(role, ",")
+		}
+		pair, err := f.ca.IssueClient("somebody", roles, time.Hour)
+		if err != nil {
+			t.Fatal(err)
+		}
+		cl := dial(pair.Certificate, pair.Key)
+		for _, m := range methods {
+			if m.Permission == rpc.Public {
+				continue
+			}
+			allowed := slices.Contains(may, m.Permission)
+			if allowed && m.Full == "server.Server/Status" || allowed && m.Full == "server.Server/Doctor" {
+				continue // they look at the machine, which this test has not
+			}
+			err := try(cl, m, allowed)
+			if denied := errs.Is(err, errs.PermissionDenied) && rpc.OutcomeOf(err) == rpc.NotStarted; denied == allowed || errs.Is(err, errs.Internal) {
+				t.Errorf("%s (%s) as %q: %v", m.Full, m.Permission, role, err)
+			}
+		}
+	}
+}

@@ -1,0 +1,173 @@
+package server
+
+import (
+	"context"
+	"os"
+	"slices"
+	"time"
+
+	"miren.dev/runtime/api/ingress"
+	"miren.dev/runtime/api/server"
+	"miren.dev/runtime/components/postgres"
+	"miren.dev/runtime/pkg/errs"
+	"miren.dev/runtime/pkg/proc"
+	"miren.dev/runtime/pkg/rpc"
+	"miren.dev/runtime/pkg/version"
+)
+
+// front implements server.Server.
+
+// Version says what the server is.
+func (f *front) Version(context.Context) (*server.VersionResponse, error) {
+	v := version.Get()
+	return &server.VersionResponse{Version: v.Version, Commit: v.Commit, Date: v.Date, Instance: f.c.m.in.ID}, nil
+}
+
+// part is a process of the installation and how to find out that it works.
+type part struct {
+	name   string
+	record string // of pkg/proc; empty: this process
+	check  func(context.Context) error
+}
+
+func (f *front) parts() []part {
+	in, m := f.c.m.in, f.c.m
+	parts := []part{{name: "server", check: f.c.store.Ping}}
+	if m.postgres != nil {
+		parts = append(parts, part{"postgres", postgres.ConfigFor(in, f.c.log).RecordFile, f.c.store.Ping})
+	}
+	parts = append(parts,
+		part{"containerd", in.Socket("containerd", "containerd.pid"), func(ctx context.Context) error {
+			c, err := m.containerd.Client()
+			if err != nil {
+				return err
+			}
+			_, err = c.Version(ctx)
+			return err
+		}},
+		part{"buildkit", in.Socket("buildkit", "buildkitd.pid"), nil},
+	)
+	if f.c.cfg.Ingress.HTTPAddress != "" {
+		parts = append(parts, part{"ingress", ingressRecord(in), func(ctx context.Context) error {
+			st, err := ingress.Client{Socket: in.Socket("ingress.sock")}.Status(ctx)
+			if err == nil && !st.Synced {
+				return errs.New(errs.Unavailable, "serves the last table; it has not reached the server yet")
+			}
+			return err
+		}})
+	}
+	return parts
+}
+
+// checkTimeout bounds the check of one part.
+const checkTimeout = 3 * time.Second
+
+// Status says how the installation is.
+func (f *front) Status(ctx context.Context) (*server.StatusResponse, error) {
+	in := f.c.m.in
+	resp := &server.StatusResponse{
+		Instance: in.ID, Version: version.Get().Version, StartedAt: f.started, Ready: true, StateDir: in.StateDir,
+		Store: "private PostgreSQL", Node: in.ID, RPCAddresses: []string{"unix://" + in.Socket(SocketName)},
+	}
+	if f.c.cfg.Store.URL != "" {
+		resp.Store = "PostgreSQL elsewhere"
+	}
+	if a := f.address.Load(); a != nil {
+		resp.RPCAddresses = append(resp.RPCAddresses, *a)
+	}
+	if st, err := (ingress.Client{Socket: in.Socket("ingress.sock")}).Status(ctx); err == nil {
+		resp.IngressAddresses = st.Addresses
+	}
+	for _, p := range f.parts() {
+		c := look(ctx, p)
+		if why := f.c.m.ingressError.Load(); p.name == "ingress" && c.PID == nil && why != nil {
+			c.Health, c.Message = server.HealthFailed, "not running: "+*why+"; it is tried again"
+		}
+		resp.Ready = resp.Ready && c.Health == server.HealthOk
+		resp.Components = append(resp.Components, c)
+	}
+	return resp, nil
+}
+
+func look(ctx context.Context, p part) server.ComponentStatus {
+	c := server.ComponentStatus{Name: p.name, Health: server.HealthOk}
+	pid := os.Getpid()
+	if p.record != "" {
+		running, err := proc.Find(p.record)
+		switch {
+		case err != nil:
+			c.Health, c.Message = server.HealthFailed, err.Error()
+			return c
+		case running == nil:
+			c.Health, c.Message = server.HealthStarting, "not running; it is started again"
+			return c
+		}
+		pid = running.PID()
+	}
+	n, mem := int64(pid), int64(0)
+	if p.record == "" {
+		mem = proc.Self()
+	} else {
+		mem = proc.Memory(pid)
+	}
+	c.PID, c.MemoryBytes = &n, &mem
+	if p.check != nil {
+		ctx, cancel := context.WithTimeout(ctx, checkTimeout)
+		defer cancel()
+		if err := p.check(ctx); err != nil {
+			c.Health, c.Message = server.HealthFailed, err.Error()
+		}
+	}
+	return c
+}
+
+// Stop begins to stop the server; what goes on running is up to the caller
+// (see Teardown).
+func (f *front) Stop(ctx context.Context, req *server.StopRequest) error {
+	f.c.log.Info("asked to stop", "by", rpc.IdentityFrom(ctx).Name, "keep_running", req.KeepRunning)
+	time.AfterFunc(50*time.Millisecond, f.stop) // after the answer
+	return nil
+}
+
+// Doctor checks the machine and the server.
+func (f *front) Doctor(ctx context.Context) (*server.DoctorResponse, error) {
+	st, err := f.Status(ctx)
+	if err != nil {
+		return nil, err
+	}
+	resp := new(server.DoctorResponse)
+	for i := range st.Components {
+		c := &st.Components[i]
+		k := server.Check{Name: c.Name, Level: server.CheckLevelOk, Found: "answers"}
+		if c.Health != server.HealthOk {
+			k.Level, k.Found = server.CheckLevelFail, c.Message
+			k.Advice = "its log is in " + f.c.m.in.State("logs") + "; the server starts it again by itself"
+		}
+		resp.Checks = append(resp.Checks, k)
+	}
+	return resp, nil
+}
+
+// IssueIdentity makes a client certificate.
+func (f *front) IssueIdentity(_ context.Context, req *server.IssueIdentityRequest) (*server.IssueIdentityResponse, error) {
+	for _, r := range req.Roles {
+		if !slices.Contains(rpc.DefaultRoles.Names(), r) {
+			return nil, errs.New(errs.InvalidArgument, "there is no role %q", r).WithHint("roles are %v", rpc.DefaultRoles.Names())
+		}
+	}
+	var ttl time.Duration
+	if req.TTL != nil {
+		ttl = *req.TTL
+	}
+	pair, err := f.ca.IssueClient(req.Name, req.Roles, ttl)
+	if err != nil {
+		return nil, err
+	}
+	resp := &server.IssueIdentityResponse{
+		Certificate: string(pair.Certificate), Key: string(pair.Key), CA: string(f.ca.CA()), ExpiresAt: pair.ExpiresAt,
+	}
+	if a := f.address.Load(); a != nil {
+		resp.Addresses = []string{*a}
+	}
+	return resp, nil
+}

@@ -1,0 +1,221 @@
+// Package leakcheck lists what a machine has of an installation, by asking the
+// kernel and not the code that made it: for tests, and for people who want to
+// know whether a host is clean. It makes installations for tests, and removes
+// those of tests that were killed.
+//
+// Everything is found by the installation's id in a name, or by a path below its
+// state or run directory.
+package leakcheck
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/nftables"
+	"golang.org/x/sys/unix"
+
+	"miren.dev/runtime/components/network/netdump"
+	"miren.dev/runtime/pkg/instance"
+)
+
+// Item is one thing that an installation has on the machine.
+type Item struct {
+	Kind string // process, netns, link, table, mount, cgroup, loop
+	Name string
+}
+
+func (i Item) String() string { return i.Kind + " " + i.Name }
+
+// List returns everything of an installation. Directories and plain files
+// below its own directories do not count.
+func List(in *instance.Instance) ([]Item, error) {
+	var all []Item
+	var failed error
+	for _, list := range []func(*instance.Instance) ([]Item, error){processes, namespaces, links, tables, mounts, cgroups, loops} {
+		items, err := list(in)
+		all, failed = append(all, items...), errors.Join(failed, err)
+	}
+	slices.SortFunc(all, func(a, b Item) int { return strings.Compare(a.String(), b.String()) })
+	return slices.Compact(all), failed
+}
+
+// settle is how long the kernel may take to finish what was told to go.
+const settle = 10 * time.Second
+
+// Check fails the test if anything of the installation is on the machine when
+// the test has ended. Call it before what is to be cleaned up is made, since
+// cleanups run last first.
+func Check(t testing.TB, in *instance.Instance) {
+	t.Helper()
+	t.Cleanup(func() {
+		t.Helper()
+		deadline := time.Now().Add(settle)
+		for {
+			left, err := List(in)
+			if err != nil {
+				t.Errorf("cannot look for leaks: %v", err)
+				return
+			}
+			if len(left) == 0 {
+				return
+			}
+			if time.Now().After(deadline) {
+				for _, i := range left {
+					t.Errorf("leaked: %s", i)
+				}
+				return
+			}
+			<-time.After(50 * time.Millisecond)
+		}
+	})
+}
+
+// owned says whether a text names the installation or a path of it.
+func owned(in *instance.Instance, s string) bool {
+	return hasWord(s, in.Name("")) || hasWord(s, in.StateDir) || hasWord(s, in.RunDir)
+}
+
+// hasWord finds w in s where no letter or digit follows.
+func hasWord(s, w string) bool {
+	for {
+		i := strings.Index(s, w)
+		if i < 0 {
+			return false
+		}
+		s = s[i+len(w):]
+		if s == "" || !(s[0] >= 'a' && s[0] <= 'z' || s[0] >= '0' && s[0] <= '9') {
+			return true
+		}
+	}
+}
+
+func processes(in *instance.Instance) ([]Item, error) {
+	entries, err := os.ReadDir("/proc")
+	if err != nil {
+		return nil, err
+	}
+	var out []Item
+	for _, e := range entries {
+		pid, err := strconv.Atoi(e.Name())
+		if err != nil || pid == os.Getpid() {
+			continue
+		}
+		// A process may end while it is looked at.
+		line, _ := os.ReadFile(filepath.Join("/proc", e.Name(), "cmdline"))
+		cwd, _ := os.Readlink(filepath.Join("/proc", e.Name(), "cwd"))
+		groups, _ := os.ReadFile(filepath.Join("/proc", e.Name(), "cgroup"))
+		command := strings.TrimSpace(strings.ReplaceAll(string(line), "\x00", " "))
+		if owned(in, command) || owned(in, cwd) || owned(in, string(groups)) {
+			out = append(out, Item{"process", fmt.Sprintf("%d %s", pid, command)})
+		}
+	}
+	return out, nil
+}
+
+// netnsDir is where the names of network namespaces are.
+const netnsDir = "/run/netns"
+
+func namespaces(in *instance.Instance) ([]Item, error) {
+	names, err := filepath.Glob(filepath.Join(netnsDir, in.Name("")+"*"))
+	var out []Item
+	for _, n := range names {
+		out = append(out, Item{"netns", filepath.Base(n)})
+	}
+	return out, err
+}
+
+func links(in *instance.Instance) ([]Item, error) {
+	all, err := netdump.Links()
+	if err != nil {
+		return nil, fmt.Errorf("interfaces: %w", err)
+	}
+	var out []Item
+	for _, l := range all {
+		if strings.HasPrefix(l.Attrs().Name, "rt"+in.ID) {
+			out = append(out, Item{"link", l.Attrs().Name})
+		}
+	}
+	return out, nil
+}
+
+func tables(in *instance.Instance) ([]Item, error) {
+	c, err := nftables.New()
+	if err != nil {
+		return nil, fmt.Errorf("nftables: %w", err)
+	}
+	all, err := c.ListTables()
+	if errors.Is(err, unix.EPERM) {
+		return nil, nil // who may not look has not made any
+	}
+	if err != nil {
+		return nil, fmt.Errorf("nftables: %w", err)
+	}
+	var out []Item
+	for _, t := range all {
+		if strings.HasPrefix(t.Name, in.Name("")) {
+			out = append(out, Item{"table", t.Name})
+		}
+	}
+	return out, nil
+}
+
+func mounts(in *instance.Instance) ([]Item, error) {
+	f, err := os.Open("/proc/self/mountinfo")
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	var out []Item
+	lines := bufio.NewScanner(f)
+	lines.Buffer(nil, 1<<20) // overlay mounts have long options
+	for lines.Scan() {
+		if fields := strings.Fields(lines.Text()); len(fields) > 4 && owned(in, fields[4]) {
+			out = append(out, Item{"mount", fields[4]})
+		}
+	}
+	return out, lines.Err()
+}
+
+func cgroups(in *instance.Instance) ([]Item, error) {
+	var out []Item
+	// At the top of a hierarchy of version 1 or 2, or in a slice.
+	for _, depth := range []string{"*", "*/*", "*/*/*"} {
+		dirs, err := filepath.Glob(filepath.Join("/sys/fs/cgroup", depth))
+		if err != nil {
+			return nil, err
+		}
+		for _, d := range dirs {
+			if st, err := os.Lstat(d); err == nil && st.IsDir() && hasWord(filepath.Base(d), in.Name("")) {
+				out = append(out, Item{"cgroup", d})
+			}
+		}
+	}
+	return out, nil
+}
+
+func loops(in *instance.Instance) ([]Item, error) {
+	files, err := filepath.Glob("/sys/block/loop*/loop/backing_file")
+	if err != nil {
+		return nil, err
+	}
+	var out []Item
+	for _, f := range files {
+		b, err := os.ReadFile(f)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			continue // detached meanwhile
+		}
+		if path := strings.TrimSpace(string(b)); owned(in, path) {
+			out = append(out, Item{"loop", strings.Split(f, "/")[3] + " " + path})
+		}
+	}
+	return out, nil
+}

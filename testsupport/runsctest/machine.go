@@ -1,0 +1,147 @@
+// Package runsctest makes installations with a real driver for tests: a private
+// containerd, network and sandboxes in gVisor. It needs root and the toolchain
+// (make toolchain); tests skip without them.
+package runsctest
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"log/slog"
+	"os"
+	"os/exec"
+	"path/filepath"
+	goruntime "runtime"
+	"sync"
+	"testing"
+
+	"miren.dev/runtime/components/containerd"
+	"miren.dev/runtime/components/execution"
+	"miren.dev/runtime/components/network"
+	"miren.dev/runtime/components/runsc"
+	"miren.dev/runtime/pkg/instance"
+	"miren.dev/runtime/testsupport/executiontest"
+	"miren.dev/runtime/testsupport/leakcheck"
+)
+
+// Machine is an installation for tests.
+type Machine struct {
+	Instance   *instance.Instance
+	Bin        string // the directory of the toolchain
+	Log        *slog.Logger
+	Containerd *containerd.Daemon
+	Image      string // reference of executiontest.Image
+	Driver     *runsc.Driver
+	CABundle   string // of the next Driver
+	Stop       func() // ends what the server runs: the driver's and containerd's Run
+}
+
+// Toolchain returns a directory with the toolchain and a fresh agent.
+func Toolchain(t testing.TB) string {
+	t.Helper()
+	_, self, _, _ := goruntime.Caller(0)
+	root := filepath.Join(filepath.Dir(self), "..", "..", "..")
+	from := os.Getenv("RUNTIME_BIN")
+	if from == "" {
+		from = filepath.Join(root, "bin")
+	}
+	dir := t.TempDir()
+	for _, name := range []string{"containerd", "containerd-shim-runsc-v1", "containerd-shim-runsc-launch-v1", "runsc"} {
+		path := filepath.Join(from, name)
+		if _, err := os.Stat(path); err != nil {
+			t.Skipf("needs the toolchain (make toolchain): %v", err)
+		}
+		if err := os.Symlink(path, filepath.Join(dir, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	build := exec.Command("go", "build", "-trimpath", "-ldflags=-s -w", "-o", filepath.Join(dir, "runtime-agent"), "./cmd/runtime-agent")
+	build.Dir = root
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("build the agent: %v\n%s", err, out)
+	}
+	return dir
+}
+
+// New makes an installation that is removed, and checked for leaks, at the end.
+func New(t testing.TB) *Machine {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("needs root")
+	}
+	bin := Toolchain(t)
+	in := leakcheck.Installation(t)
+	level := slog.LevelWarn
+	if testing.Verbose() {
+		level = slog.LevelDebug
+	}
+	m := &Machine{Instance: in, Bin: bin, Log: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: level}))}
+	m.Containerd = containerd.New(containerd.Config{Instance: in, BinDir: bin, Logger: m.Log})
+	ctx := context.Background()
+	if err := m.Containerd.Start(ctx); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := m.Containerd.Stop(ctx); err != nil {
+			t.Error(err)
+		}
+	})
+	var err error
+	m.Image, err = containerd.NewImages(m.Containerd).Import(ctx, bytes.NewReader(executiontest.Image(t)), "test/guest", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		err := m.Driver.Shutdown(ctx)
+		m.Stop()
+		if err = errors.Join(err, m.Driver.Close()); err != nil {
+			t.Error(err)
+		}
+	})
+	m.Start(t)
+	return m
+}
+
+// Start makes a driver and runs what the server runs.
+func (m *Machine) Start(t testing.TB) {
+	t.Helper()
+	m.Driver = runsc.New(runsc.Config{
+		Instance:   m.Instance,
+		BinDir:     m.Bin,
+		Containerd: m.Containerd,
+		Images:     containerd.NewImages(m.Containerd),
+		Network:    network.New(network.Config{Instance: m.Instance, Logger: m.Log}),
+		CABundle:   m.CABundle,
+		Logger:     m.Log,
+	})
+	ctx, cancel := context.WithCancel(context.Background())
+	var wg sync.WaitGroup
+	m.Stop = func() { cancel(); wg.Wait() }
+	if err := m.Driver.Start(ctx); err != nil {
+		t.Fatal(err)
+	}
+	for _, run := range []func(context.Context) error{m.Driver.Run, m.Containerd.Run} {
+		wg.Go(func() {
+			if err := run(ctx); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// Restart is what happens when the server is restarted.
+func (m *Machine) Restart(t testing.TB) execution.Driver {
+	t.Helper()
+	m.Stop()
+	if err := m.Driver.Close(); err != nil {
+		t.Error(err)
+	}
+	m.Start(t)
+	return m.Driver
+}
+
+// Env is what the conformance suite needs.
+func (m *Machine) Env() *executiontest.Env {
+	return &executiontest.Env{Driver: m.Driver, Image: m.Image, Renew: m.Restart}
+}
