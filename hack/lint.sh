@@ -3,6 +3,8 @@
 # import directions and docs links. Prints what to do about each failure.
 set -uo pipefail
 cd "$(dirname "$0")/.."
+# Without paths of this checkout in them, builds and test results are shared by all checkouts of a machine.
+export GOFLAGS="${GOFLAGS:+$GOFLAGS }-trimpath"
 go=$(hack/go.sh) || exit 1
 failed=0
 

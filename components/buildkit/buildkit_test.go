@@ -18,6 +18,7 @@ import (
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/instance"
 	"miren.dev/runtime/pkg/stack"
+	"miren.dev/runtime/testsupport/checkout"
 	"miren.dev/runtime/testsupport/leakcheck"
 )
 
@@ -27,16 +28,7 @@ func binDir(t *testing.T) string {
 	if os.Getuid() != 0 {
 		t.Skip("needs root: containerd mounts and makes namespaces")
 	}
-	dir, err := filepath.Abs("../../bin")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, b := range []string{"containerd", "buildkitd", "runsc", "containerd-shim-runsc-v1", "cni/bridge", "cni/host-local"} {
-		if _, err := os.Stat(filepath.Join(dir, b)); err != nil {
-			t.Skipf("the toolchain is not built (make toolchain): %v", err)
-		}
-	}
-	return dir
+	return checkout.Toolchain(t, "containerd", "buildkitd", "runsc", "containerd-shim-runsc-v1", "cni/bridge", "cni/host-local")
 }
 
 // cacheDir is shared by all tests of a machine: base images are made once.

@@ -5,8 +5,6 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"path/filepath"
-	"runtime"
 	"testing"
 
 	"github.com/containerd/containerd/v2/core/leases"
@@ -15,6 +13,7 @@ import (
 	"miren.dev/runtime/components/containerd"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/proc"
+	"miren.dev/runtime/testsupport/checkout"
 	"miren.dev/runtime/testsupport/executiontest"
 	"miren.dev/runtime/testsupport/leakcheck"
 )
@@ -24,14 +23,7 @@ func config(t *testing.T) containerd.Config {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root")
 	}
-	bin := os.Getenv("RUNTIME_BIN")
-	if bin == "" {
-		_, self, _, _ := runtime.Caller(0)
-		bin = filepath.Join(filepath.Dir(self), "..", "..", "bin")
-	}
-	if _, err := os.Stat(filepath.Join(bin, "containerd")); err != nil {
-		t.Skipf("needs the toolchain (make toolchain): %v", err)
-	}
+	bin := checkout.Toolchain(t, "containerd")
 	return containerd.Config{Instance: leakcheck.Installation(t), BinDir: bin, CABundle: "/etc/ssl/certs/ca-certificates.crt"}
 }
 

@@ -14,6 +14,7 @@ import (
 	"github.com/opencontainers/go-digest"
 	"github.com/opencontainers/image-spec/specs-go"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+	"miren.dev/runtime/testsupport/checkout"
 )
 
 // Image returns an OCI archive of a small image: the program in guest/ as
@@ -22,9 +23,8 @@ import (
 func Image(t testing.TB) []byte {
 	t.Helper()
 	program := filepath.Join(t.TempDir(), "guest")
-	_, self, _, _ := runtime.Caller(0)
 	build := exec.Command("go", "build", "-trimpath", "-ldflags=-s -w", "-o", program, "./guest")
-	build.Dir = filepath.Dir(self)
+	build.Dir = filepath.Join(checkout.Root(t), "testsupport", "executiontest")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux")
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("build the guest program: %v\n%s", err, out)

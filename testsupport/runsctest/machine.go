@@ -11,7 +11,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	goruntime "runtime"
 	"sync"
 	"testing"
 
@@ -20,6 +19,7 @@ import (
 	"miren.dev/runtime/components/network"
 	"miren.dev/runtime/components/runsc"
 	"miren.dev/runtime/pkg/instance"
+	"miren.dev/runtime/testsupport/checkout"
 	"miren.dev/runtime/testsupport/executiontest"
 	"miren.dev/runtime/testsupport/leakcheck"
 )
@@ -39,24 +39,16 @@ type Machine struct {
 // Toolchain returns a directory with the toolchain and a fresh agent.
 func Toolchain(t testing.TB) string {
 	t.Helper()
-	_, self, _, _ := goruntime.Caller(0)
-	root := filepath.Join(filepath.Dir(self), "..", "..", "..")
-	from := os.Getenv("RUNTIME_BIN")
-	if from == "" {
-		from = filepath.Join(root, "bin")
-	}
+	binaries := []string{"containerd", "containerd-shim-runsc-v1", "containerd-shim-runsc-launch-v1", "runsc"}
+	from := checkout.Toolchain(t, binaries...)
 	dir := t.TempDir()
-	for _, name := range []string{"containerd", "containerd-shim-runsc-v1", "containerd-shim-runsc-launch-v1", "runsc"} {
-		path := filepath.Join(from, name)
-		if _, err := os.Stat(path); err != nil {
-			t.Skipf("needs the toolchain (make toolchain): %v", err)
-		}
-		if err := os.Symlink(path, filepath.Join(dir, name)); err != nil {
+	for _, name := range binaries {
+		if err := os.Symlink(filepath.Join(from, name), filepath.Join(dir, name)); err != nil {
 			t.Fatal(err)
 		}
 	}
 	build := exec.Command("go", "build", "-trimpath", "-ldflags=-s -w", "-o", filepath.Join(dir, "runtime-agent"), "./cmd/runtime-agent")
-	build.Dir = root
+	build.Dir = checkout.Root(t)
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("build the agent: %v\n%s", err, out)

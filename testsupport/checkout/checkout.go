@@ -1,0 +1,49 @@
+// Package checkout finds what tests use of the checkout they run in: its root
+// and the built toolchain.
+package checkout
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+)
+
+// Root returns the checkout's directory: the nearest one at or above the
+// working directory that has a go.mod.
+func Root(t testing.TB) string {
+	t.Helper()
+	dir, err := os.Getwd()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for {
+		if _, err := os.Stat(filepath.Join(dir, "go.mod")); err == nil {
+			return dir
+		}
+		up := filepath.Dir(dir)
+		if up == dir {
+			t.Fatal("no go.mod at or above the working directory")
+		}
+		dir = up
+	}
+}
+
+// Toolchain returns the directory of the built toolchain, which has the named
+// binaries: $RUNTIME_BIN, or bin/ of the checkout. A test without them is
+// skipped, unless RUNTIME_TEST_ALL is set, as hack/test.sh does: then it fails.
+func Toolchain(t testing.TB, binaries ...string) string {
+	t.Helper()
+	dir := os.Getenv("RUNTIME_BIN")
+	if dir == "" {
+		dir = filepath.Join(Root(t), "bin")
+	}
+	for _, b := range binaries {
+		if _, err := os.Stat(filepath.Join(dir, b)); err != nil {
+			if os.Getenv("RUNTIME_TEST_ALL") != "" {
+				t.Fatalf("the toolchain is not built: %v", err)
+			}
+			t.Skipf("needs the toolchain (make toolchain): %v", err)
+		}
+	}
+	return dir
+}
