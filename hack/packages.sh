@@ -42,6 +42,8 @@ group() {
 		need ca-certificates test -s /etc/ssl/certs/ca-certificates.crt
 		need curl has curl
 		need e2fsprogs has mkfs.ext4
+		# For one small program of the toolchain, without a C library.
+		need gcc has gcc
 		need git has git
 		need iproute2 has ip
 		need iptables has iptables

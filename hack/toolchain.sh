@@ -26,9 +26,10 @@ components=(containerd cni buildkit runsc shim launch)
 servers=(minio versitygw)
 
 # describe COMPONENT sets what is built: module (its directory), pinned (the required module whose version it
-# shows), packages, tags, dir (below bin/), flags (extra linker flags; VERSION stands for the version).
+# shows), packages, tags, dir (below bin/), flags (extra linker flags; VERSION stands for the version). A component that
+# go build alone does not make has a script (called as build.sh of runsc says) and sources of ours that go into it.
 describe() {
-	tags='' dir=. flags=''
+	tags='' dir=. flags='' script='' sources=()
 	case $1 in
 	containerd)
 		module=hack/toolchain/containerd
@@ -57,6 +58,8 @@ describe() {
 		pinned=gvisor.dev/gvisor
 		packages=("$pinned/runsc")
 		flags="-X $pinned/runsc/version.version=VERSION"
+		script=hack/toolchain/runsc/build.sh
+		sources=(hack/toolchain/runsc components/shim/precompile)
 		;;
 	shim)
 		module=components/shim
@@ -91,16 +94,20 @@ describe() {
 		[ "$p" = . ] && p=containerd-shim-runsc-v1
 		binaries+=("${p##*/}")
 	done
+	[ "$1" != runsc ] || binaries+=(gvisor-bin/gvisor_sentry gvisor-bin/gvisor-sentry-prewarmer)
 }
 
-# key: a hash of everything the described component is made from. runsc depends on no source of ours, so it
-# leaves out the .go files beside its go.mod.
+# key: a hash of everything the described component is made from. A package of another module leaves out the .go
+# files beside the go.mod.
 key() {
 	{
 		echo "$generation $goversion $target $module ${packages[*]} tags=$tags flags=$flags"
 		cat "$root/$module/go.mod" "$root/$module/go.sum"
 		if [[ ${packages[0]} = .* ]]; then
 			find "$root/$module" -name '*.go' ! -name '*_test.go' -print0 | LC_ALL=C sort -z | xargs -0 cat
+		fi
+		if [ ${#sources[@]} -gt 0 ]; then
+			(cd "$root" && find "${sources[@]}" -type f -print0 | LC_ALL=C sort -z | xargs -0 cat)
 		fi
 	} | sha256sum | cut -c1-20
 }
@@ -116,12 +123,12 @@ installed() {
 # install DIR puts the build into bin/. By rename: a running binary is replaced, not written to.
 install() {
 	local b
-	mkdir -p "$bin/$dir"
 	for b in "${binaries[@]}"; do
 		[ ! "$bin/$dir/$b" -ef "$1/$b" ] || continue
-		rm -f "$bin/$dir/.$b.new"
-		ln "$1/$b" "$bin/$dir/.$b.new" 2>/dev/null || cp -p "$1/$b" "$bin/$dir/.$b.new"
-		mv -f "$bin/$dir/.$b.new" "$bin/$dir/$b"
+		mkdir -p "$(dirname "$bin/$dir/$b")"
+		rm -f "$bin/$dir/$b.new"
+		ln "$1/$b" "$bin/$dir/$b.new" 2>/dev/null || cp -p "$1/$b" "$bin/$dir/$b.new"
+		mv -f "$bin/$dir/$b.new" "$bin/$dir/$b"
 	done
 }
 
@@ -132,6 +139,7 @@ build() {
 	(
 		cd "$root/$module"
 		export CGO_ENABLED=0 GOWORK=off GOTOOLCHAIN=local GOFLAGS=-mod=readonly
+		[ -z "$script" ] || exec "$root/$script" "$go" "$root/$module" "$1" "-s -w $flags"
 		exec "$go" build -trimpath -buildvcs=false -tags "$tags" -ldflags "-s -w $flags" -o "$out" "${packages[@]}"
 	) >"$2" 2>&1 &
 	child=$!
@@ -249,7 +257,7 @@ for c in "${wanted[@]}"; do
 		echo "toolchain.sh: building $c failed; the whole log is $log" >&2
 		exit 1
 	fi
-	chmod 755 "$tmp" "$tmp"/*
+	chmod -R u+rwX,go+rX "$tmp"
 	mkdir -p "$cache/$c"
 	mv -T "$tmp" "$built"
 	tmp=''

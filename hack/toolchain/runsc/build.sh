@@ -1,0 +1,47 @@
+#!/usr/bin/env bash
+# Builds runsc with its seccomp programs compiled ahead, and the sidecars that it looks for beside itself:
+#
+#   hack/toolchain/runsc/build.sh GO MODULE OUT LDFLAGS
+#
+#   OUT/runsc
+#   OUT/gvisor-bin/gvisor_sentry              the same file: what runsc starts as the sandbox
+#   OUT/gvisor-bin/gvisor-sentry-prewarmer    see prewarmer.c
+#
+# The published module has an empty table of seccomp programs. Go refuses an overlay over the module cache, so a copy
+# of the module gets the table, and is built in the module's place with the dependencies that MODULE pins.
+set -euo pipefail
+go=$1 module=$2 out=$3 ldflags=$4
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+work=$(mktemp -d "$out/work.XXXXXX")
+trap 'chmod -R u+w "$work"; rm -rf "$work"' EXIT
+
+cd "$module"
+"$go" mod download gvisor.dev/gvisor
+src=$("$go" list -m -f '{{.Dir}}' gvisor.dev/gvisor)
+cp -r "$src" "$work/gvisor"
+chmod -R u+w "$work/gvisor"
+cp go.mod "$work/go.mod"
+cp go.sum "$work/go.sum"
+echo "replace gvisor.dev/gvisor => $work/gvisor" >>"$work/go.mod"
+
+# Which options are compiled is chosen by precompile, through this hook.
+hook() { # PACKAGE LINE
+	local file=$work/gvisor/$1/config_precompiled.go
+	[ "$(grep -cF "$2" "$file")" = 1 ] || { echo "$1 of this gVisor is not as expected" >&2; exit 1; }
+	sed -i "s/^\t\(opts.*:= optionsToPrecompile()\)$/\t\1\n\topts = slices.DeleteFunc(opts, func(o Options) bool { return !KeepPrecompiled(o) })/" "$file"
+	sed -i '0,/^import (/s//import (\n\t"slices"/' "$file"
+	printf '\n// KeepPrecompiled chooses the options whose programs are compiled ahead.\nvar KeepPrecompiled func(Options) bool\n' >>"$file"
+}
+hook runsc/boot/filter/config 'opts, err := optionsToPrecompile()'
+hook runsc/fsgofer/filter/config 'opts := optionsToPrecompile()'
+
+build() { CGO_ENABLED=0 "$go" build -modfile "$work/go.mod" -trimpath -buildvcs=false "$@"; }
+build -tags precompile -o "$work/precompile" ./precompile
+"$work/precompile" "$work/gvisor"
+build -ldflags "$ldflags" -o "$out/runsc" gvisor.dev/gvisor/runsc
+
+mkdir -p "$out/gvisor-bin"
+ln -f "$out/runsc" "$out/gvisor-bin/gvisor_sentry"
+gcc -O2 -static -nostdlib -ffreestanding -fno-stack-protector -fno-asynchronous-unwind-tables -Wall -Werror \
+	-o "$out/gvisor-bin/gvisor-sentry-prewarmer" "$here/prewarmer.c"
+strip "$out/gvisor-bin/gvisor-sentry-prewarmer"
