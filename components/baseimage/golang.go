@@ -4,10 +4,6 @@ import (
 	"archive/tar"
 	"archive/zip"
 	"context"
-	"crypto/sha256"
-	"encoding/base64"
-	"encoding/hex"
-	"fmt"
 	"io"
 	"os"
 	"path"
@@ -74,7 +70,7 @@ func (s *Store) golang(ctx context.Context, name, want string, parent *recipe) (
 				return errs.New(errs.Corrupt, "Go %s: %w", version, err)
 			}
 			defer z.Close()
-			if err := checkGoSum(ctx, proxy, module, &z.Reader); err != nil {
+			if err := checkGoSum(ctx, proxy, b.store.cfg.Dir, module, file); err != nil {
 				return err
 			}
 			prefix := toolchainModule + "@" + module + "/"
@@ -102,56 +98,6 @@ func (s *Store) golang(ctx context.Context, name, want string, parent *recipe) (
 		return b.layersAbove(img, below)
 	}
 	return r, nil
-}
-
-// checkGoSum compares a module with what the checksum database says of it.
-func checkGoSum(ctx context.Context, proxy, version string, z *zip.Reader) error {
-	if os.Getenv("GOSUMDB") == "off" || os.Getenv("GONOSUMDB") != "" && strings.Contains(os.Getenv("GONOSUMDB"), toolchainModule) {
-		return nil
-	}
-	const db = "sum.golang.org"
-	lookup := "/lookup/" + toolchainModule + "@" + version
-	b, err := fetchText(ctx, proxy+"/sumdb/"+db+lookup)
-	if err != nil {
-		if b, err = fetchText(ctx, "https://"+db+lookup); err != nil {
-			return errs.Wrap(err, "ask the checksum database")
-		}
-	}
-	sum, err := hashZip(z)
-	if err != nil {
-		return errs.New(errs.Corrupt, "Go %s: %w", version, err)
-	}
-	want := toolchainModule + " " + version + " " + sum
-	if !slices.Contains(strings.Split(string(b), "\n"), want) {
-		return errs.New(errs.Corrupt, "Go %s is not what the checksum database knows", version)
-	}
-	return nil
-}
-
-// hashZip is the "h1:" hash of a module.
-func hashZip(z *zip.Reader) (string, error) {
-	sums := map[string]string{}
-	var names []string
-	for _, f := range z.File {
-		r, err := f.Open()
-		if err != nil {
-			return "", err
-		}
-		h := sha256.New()
-		_, err = io.Copy(h, r)
-		r.Close()
-		if err != nil {
-			return "", err
-		}
-		names = append(names, f.Name)
-		sums[f.Name] = hex.EncodeToString(h.Sum(nil))
-	}
-	slices.Sort(names)
-	all := sha256.New()
-	for _, n := range names {
-		fmt.Fprintf(all, "%s  %s\n", sums[n], n)
-	}
-	return "h1:" + base64.StdEncoding.EncodeToString(all.Sum(nil)), nil
 }
 
 // copyGo writes the toolchain to /usr/local/go. A module has no execute bits.
