@@ -1,17 +1,19 @@
-// Package deptest keeps the architecture true: imports point one way, files
-// stay readable, and links in the docs lead somewhere.
+// Package deptest keeps the architecture true: imports point one way, only
+// tests link what is for tests, files stay readable, and links in the docs lead
+// somewhere. Each check is a function that is also fed planted violations.
 package deptest
 
 import (
-	"bufio"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"io/fs"
 	"os"
 	"os/exec"
+	"path"
 	"path/filepath"
-	"regexp"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -84,28 +86,70 @@ func root(t *testing.T) string {
 }
 
 func TestImportsPointOneWay(t *testing.T) {
-	for _, p := range list(t, "./...") {
+	for _, v := range wrongImports(list(t, "./...")) {
+		t.Error(v)
+	}
+}
+
+// wrongImports returns the imports of our packages that do not follow allowed,
+// and those of packages for tests by others.
+func wrongImports(pkgs []pkg) (violations []string) {
+	for _, p := range pkgs {
 		from, ok := strings.CutPrefix(p.ImportPath, module)
 		if !ok {
 			continue
 		}
-		top, _, _ := strings.Cut(from, "/")
+		top := folder(from)
 		may, known := allowed[top]
 		if !known {
-			t.Errorf("%s: folder %q is not in the layout; add it to allowed and docs/architecture.md", from, top)
+			violations = append(violations, fmt.Sprintf("%s: folder %q is not in the layout; add it to allowed and docs/architecture.md", from, top))
 			continue
 		}
 		for _, imp := range p.Imports {
 			to, ours := strings.CutPrefix(imp, module)
-			if !ours || strings.HasPrefix(to, top+"/") || to == top {
+			if !ours {
 				continue
 			}
-			good := false
-			for _, a := range may {
-				good = good || to == a || strings.HasPrefix(to, a+"/")
+			if forTests(to) && !forTests(from) {
+				violations = append(violations, fmt.Sprintf("%s imports %s: only tests may", from, to))
+			} else if other := folder(to); other != top && !slices.Contains(may, other) && !forTests(to) {
+				violations = append(violations, fmt.Sprintf("%s imports %s: %s may import only %v", from, to, top, may))
 			}
-			if !good {
-				t.Errorf("%s imports %s: %s may import only %v", from, to, top, may)
+		}
+	}
+	return violations
+}
+
+// folder is the top folder whose rules a package follows. A package for tests
+// follows those of testsupport, wherever it is.
+func folder(pkg string) string {
+	if forTests(pkg) {
+		return "testsupport"
+	}
+	top, _, _ := strings.Cut(pkg, "/")
+	return top
+}
+
+// forTests reports whether a package is for tests, by its place or its name:
+// testsupport/..., entity/storetest.
+func forTests(pkg string) bool {
+	return strings.HasPrefix(pkg, "testsupport/") || strings.HasSuffix(path.Base(pkg), "test") && !strings.HasPrefix(pkg, "hack/")
+}
+
+func TestPlantedImportsAreFound(t *testing.T) {
+	for from, imports := range map[string]map[string]bool{ // to whether that is wrong
+		"pkg/rpc":               {"pkg/schema": false, "entity": true, "testsupport/wait": true},
+		"domain/apps":           {"entity/cache": false, "controllers/kit": true, "servers/rpc": true},
+		"components/runsc":      {"lsvd/attach": false, "api/sandbox": true, "pkg/errs": false, "entity/storetest": true},
+		"entity/storetest":      {"testsupport/wait": false, "entity": false, "servers/rpc": true},
+		"testsupport/pgtest":    {"entity/pgstore": false, "cli/app": true},
+		"lsvd":                  {"pkg/errs": false, "entity": true},
+		"nowhere/in/particular": {"pkg/errs": true},
+	} {
+		for to, wrong := range imports {
+			found := wrongImports([]pkg{{ImportPath: module + from, Imports: []string{"fmt", module + to}}})
+			if len(found) > 0 != wrong {
+				t.Errorf("%s imports %s: found %q, want wrong %v", from, to, found, wrong)
 			}
 		}
 	}
@@ -116,76 +160,30 @@ func TestForbiddenDependencies(t *testing.T) {
 		if _, err := os.Stat(filepath.Join(root(t), strings.TrimSuffix(tree, "/..."))); errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
-		for _, p := range list(t, "-deps", "./"+tree) {
-			for _, b := range bad {
-				if p.ImportPath == b || strings.HasPrefix(p.ImportPath, b+"/") {
-					t.Errorf("%s links %s", tree, p.ImportPath)
-				}
-			}
+		for _, p := range linked(list(t, "-deps", "./"+tree), bad) {
+			t.Errorf("%s links %s", tree, p)
 		}
 	}
 }
 
-// maxLines is where a hand-written file has become two.
-const maxLines = 650
-
-func TestFilesStayReadable(t *testing.T) {
-	walk(t, func(path string) {
-		if !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, ".gen.go") {
-			return
+// linked returns the packages that are among, or below, bad ones.
+func linked(deps []pkg, bad []string) (found []string) {
+	for _, p := range deps {
+		if slices.ContainsFunc(bad, func(b string) bool { return p.ImportPath == b || strings.HasPrefix(p.ImportPath, b+"/") }) {
+			found = append(found, p.ImportPath)
 		}
-		f, err := os.Open(path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer f.Close()
-		n := 0
-		for s := bufio.NewScanner(f); s.Scan(); n++ {
-		}
-		if n > maxLines {
-			t.Errorf("%s has %d lines (at most %d): split it by noun", path, n, maxLines)
-		}
-	})
+	}
+	return found
 }
 
-var link = regexp.MustCompile(`\]\(([^)#\s]+)(#[^)]*)?\)`)
-
-func TestDocsLinksLeadSomewhere(t *testing.T) {
-	walk(t, func(path string) {
-		if !strings.HasSuffix(path, ".md") {
-			return
-		}
-		b, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, m := range link.FindAllStringSubmatch(string(b), -1) {
-			if strings.Contains(m[1], "://") || strings.HasPrefix(m[1], "mailto:") {
-				continue
-			}
-			if _, err := os.Stat(filepath.Join(filepath.Dir(path), m[1])); err != nil {
-				t.Errorf("%s links to %s, which is not there", path, m[1])
-			}
-		}
-	})
-}
-
-func walk(t *testing.T, f func(path string)) {
-	t.Helper()
-	err := filepath.WalkDir(root(t), func(path string, d fs.DirEntry, err error) error {
-		if err != nil {
-			return err
-		}
-		if d.IsDir() {
-			if n := d.Name(); n == ".git" || n == "bin" || n == "node_modules" || n == "testdata" {
-				return filepath.SkipDir
-			}
-			return nil
-		}
-		f(path)
-		return nil
-	})
-	if err != nil {
-		t.Fatal(err)
+func TestPlantedDependenciesAreFound(t *testing.T) {
+	deps := []pkg{{ImportPath: "net"}, {ImportPath: "net/http"}, {ImportPath: "github.com/jackc/pgx/v5/pgconn"}, {ImportPath: "github.com/jackc/pgxlisten"}}
+	want := []string{"net/http", "github.com/jackc/pgx/v5/pgconn"}
+	if got := linked(deps, forbidden["cmd/runtime-agent"]); !slices.Equal(got, want) {
+		t.Errorf("found %q, want %q", got, want)
+	}
+	// The list of real dependencies is whole, or nothing would be found in it.
+	if got := linked(list(t, "-deps", "./entity/pgstore"), []string{"github.com/jackc/pgx"}); len(got) == 0 {
+		t.Error("pgx is not found among the dependencies of entity/pgstore")
 	}
 }
