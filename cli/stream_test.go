@@ -6,12 +6,12 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"miren.dev/runtime/cli"
 	"miren.dev/runtime/cli/command"
 	"miren.dev/runtime/cli/console"
 	"miren.dev/runtime/pkg/errs"
+	"miren.dev/runtime/testsupport/wait"
 )
 
 var unavailable = errs.New(errs.Unavailable, "the server restarts")
@@ -40,13 +40,7 @@ func (w *lineWriter) Write(p []byte) (int, error) {
 
 func (w *lineWriter) next(t *testing.T) string {
 	t.Helper()
-	select {
-	case l := <-w.lines:
-		return l
-	case <-time.After(time.Minute):
-		t.Fatal("no line came")
-		return ""
-	}
+	return wait.Receive(t, "a line", w.lines)
 }
 
 // runWith runs a command until ctx ends.

@@ -19,6 +19,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"miren.dev/runtime/testsupport/wait"
 )
 
 // kills is how often the disk daemon is killed under each file system, and
@@ -85,7 +87,7 @@ func (d *diskDaemon) start(t *testing.T) {
 	if err := d.cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, patience, func() error {
+	wait.NoError(t, "the disk daemon answers", func() error {
 		out, err := d.command(t.Context(), "", "lsvd", "daemon", "--status").CombinedOutput()
 		if err != nil {
 			return fmt.Errorf("%w: %s", err, out)
@@ -159,12 +161,12 @@ func (d *diskDaemon) database(t *testing.T, fs string) {
 		began := time.Now()
 		d.kill(t)
 		before := pg.transactions(t)
-		eventually(t, 30*time.Second, func() error {
+		wait.NoError(t, "a transaction after the daemon was killed", func() error {
 			if pg.transactions(t) == before {
 				return errors.New("no transaction since the daemon was killed")
 			}
 			return nil
-		})
+		}, wait.Within(30*time.Second))
 		restored = append(restored, time.Since(began))
 	}
 	stop()
@@ -290,7 +292,7 @@ func startDatabase(t *testing.T, dir string) *database {
 		}
 		log.Close()
 	})
-	eventually(t, patience, func() error { return d.command(t.Context(), "pg_isready").Run() })
+	wait.NoError(t, "the database answers", func() error { return d.command(t.Context(), "pg_isready").Run() })
 	return d
 }
 

@@ -10,6 +10,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"miren.dev/runtime/testsupport/wait"
 )
 
 // examples lists what each example answers at / before and after a change.
@@ -38,12 +40,12 @@ func TestExamples(t *testing.T) {
 			shared.r(t, dir, "app", "rollback", name)
 			shared.answers(t, name, "/", ex.old)
 			shared.r(t, "", "app", "delete", name, "--yes")
-			eventually(t, converge, func() error {
+			wait.NoError(t, "the deleted app answers 404", func() error {
 				if code, _, err := shared.get(name, "/"); err != nil || code != http.StatusNotFound {
 					return fmt.Errorf("answers %d, %v", code, err)
 				}
 				return nil
-			})
+			}, wait.Within(converge))
 		})
 	}
 }
@@ -83,12 +85,12 @@ func TestRedeployUnderLoad(t *testing.T) {
 	shared.r(t, dir, "app", "deploy", "--app", name)
 	shared.r(t, dir, "app", "rollback", name)
 	shared.r(t, dir, "app", "rollback", name, "--to", "v2")
-	eventually(t, 10*time.Minute, func() error {
+	wait.NoError(t, fmt.Sprintf("%d requests", want), func() error {
 		if n := done.Load(); n < want {
 			return fmt.Errorf("%d of %d requests", n, want)
 		}
 		return nil
-	})
+	}, wait.Within(10*time.Minute))
 	close(stop)
 	wg.Wait()
 	t.Logf("%d requests, %d failed; %d of version 1, %d of version 2", done.Load(), failed.Load(), v1.Load(), v2.Load())
@@ -199,7 +201,7 @@ func TestCancel(t *testing.T) {
 		t.Errorf("a second deployment must find the lease held: %s", res)
 	}
 	shared.r(t, "", "app", "cancel", name)
-	eventually(t, patience, func() error {
+	wait.NoError(t, "the deployment is canceled", func() error {
 		out := shared.r(t, "", "app", "history", name)
 		if !strings.Contains(out, "canceled") {
 			return fmt.Errorf("history:\n%s", out)

@@ -263,26 +263,6 @@ func (s *server) answers(t *testing.T, app, path, want string) {
 	}
 }
 
-// eventually waits until f returns nil.
-func eventually(t *testing.T, within time.Duration, f func() error) {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), within)
-	defer cancel()
-	tick := time.NewTicker(50 * time.Millisecond)
-	defer tick.Stop()
-	for {
-		err := f()
-		if err == nil {
-			return
-		}
-		select {
-		case <-ctx.Done():
-			t.Fatalf("not within %s: %v", within, err)
-		case <-tick.C:
-		}
-	}
-}
-
 // copyExample copies an example into a directory of the test, under a name of
 // its own, so that tests in parallel do not share an app.
 func copyExample(t *testing.T, example string) string {

@@ -14,13 +14,12 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"miren.dev/runtime/testsupport/wait"
 )
 
 // converge is how long the system may take to repair itself: what is promised.
 const converge = 10 * time.Second
-
-// patience is how long anything else may take on a busy machine.
-const patience = time.Minute
 
 // own starts a server for one test and removes it at its end.
 func own(t *testing.T, name string, flags ...string) *server {
@@ -91,13 +90,13 @@ func (s *server) pid(t *testing.T, component string) int {
 // healthy waits until the server and all its parts work.
 func (s *server) healthy(t *testing.T) {
 	t.Helper()
-	eventually(t, converge, func() error {
+	wait.NoError(t, "the server and all its parts work", func() error {
 		res := s.try(t, "", "server", "status", "--json")
 		if res.Code != 0 || !strings.Contains(res.Stdout, `"ready": true`) {
 			return fmt.Errorf("%s", res)
 		}
 		return nil
-	})
+	}, wait.Within(converge))
 }
 
 func kill(t *testing.T, pid int) {
@@ -105,7 +104,7 @@ func kill(t *testing.T, pid int) {
 	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
 		t.Fatalf("kill %d: %v", pid, err)
 	}
-	eventually(t, patience, func() error {
+	wait.NoError(t, fmt.Sprintf("process %d is gone", pid), func() error {
 		if b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid)); err == nil && !strings.Contains(string(b), ") Z ") {
 			return fmt.Errorf("process %d is still there", pid)
 		}
@@ -200,12 +199,12 @@ func TestServerKilledDuringDeploy(t *testing.T) {
 			pid := s.pid(t, "server")
 			stop := s.watchApp(name)
 			s.r(t, dir, "app", "deploy", "--app", name, "--detach")
-			eventually(t, 5*time.Minute, func() error {
+			wait.NoError(t, "the deployment is in phase "+phase, func() error {
 				if p := s.phase(t); p != phase && p != "succeeded" {
 					return fmt.Errorf("in phase %s", p)
 				}
 				return nil
-			})
+			}, wait.Within(5*time.Minute))
 			kill(t, pid)
 			if code, body, err := s.get(name, "/"); err != nil || code != http.StatusOK {
 				t.Errorf("with the server dead the app answers %d %q %v", code, body, err)
@@ -213,7 +212,7 @@ func TestServerKilledDuringDeploy(t *testing.T) {
 			if err := s.start(); err != nil {
 				t.Fatal(err)
 			}
-			eventually(t, time.Minute, func() error {
+			wait.NoError(t, "the deployment has succeeded", func() error {
 				if p := s.phase(t); p != "succeeded" {
 					return fmt.Errorf("in phase %s", p)
 				}
@@ -264,12 +263,12 @@ func TestPartsKilled(t *testing.T) {
 			sb := s.sandbox(t, name)
 			pid := processOf(t, c.word, sb)
 			kill(t, pid)
-			eventually(t, converge+stopGrace, func() error {
+			wait.NoError(t, "another sandbox takes the place of the killed one", func() error {
 				if now := s.sandbox(t, name); now == "" || now == sb {
 					return fmt.Errorf("the sandbox is %q", now)
 				}
 				return nil
-			})
+			}, wait.Within(converge+stopGrace))
 			s.answers(t, name, "/", "v1")
 			if out := s.r(t, "", "entity", "get", "sandbox", sb, "--json"); !strings.Contains(out, `"crash"`) {
 				t.Errorf("the end of the killed sandbox is not recorded as a crash: %s", out)
@@ -336,24 +335,24 @@ func TestCommandKilled(t *testing.T) {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, 5*time.Minute, func() error {
+	wait.NoError(t, "a deployment", func() error {
 		res := shared.try(t, "", "app", "history", name, "--json")
 		var list []any
 		if err := json.Unmarshal([]byte(res.Stdout), &list); err != nil || len(list) == 0 {
 			return fmt.Errorf("no deployment yet: %v, %s", err, res)
 		}
 		return nil
-	})
+	}, wait.Within(5*time.Minute))
 	if err := cmd.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
 	_ = cmd.Wait() // killed
-	eventually(t, 15*time.Minute, func() error {
+	wait.NoError(t, "the app answers", func() error {
 		if code, body, err := shared.get(name, "/"); err != nil || code != http.StatusOK || !strings.Contains(body, "v1") {
 			return fmt.Errorf("answers %d %q %v", code, body, err)
 		}
 		return nil
-	})
+	}, wait.Within(15*time.Minute))
 	shared.r(t, "", "app", "delete", name, "--yes")
 }
 
@@ -399,12 +398,12 @@ func TestIngressPortTaken(t *testing.T) {
 	if err := s.start(); err == nil || !strings.Contains(err.Error(), cause) {
 		t.Fatalf("start: %v", err)
 	}
-	eventually(t, converge, func() error {
+	wait.NoError(t, "the status says why", func() error {
 		if res := s.try(t, "", "server", "status"); res.Code == 0 || !strings.Contains(res.Stdout, cause) {
 			return fmt.Errorf("status: %s", res)
 		}
 		return nil
-	})
+	}, wait.Within(converge))
 	dir := copyExample(t, "static-site")
 	for range 2 {
 		s.r(t, dir, "app", "deploy", "--app", "app")

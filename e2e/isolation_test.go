@@ -11,6 +11,7 @@ import (
 	"miren.dev/runtime/api/sandbox"
 	"miren.dev/runtime/pkg/instance"
 	"miren.dev/runtime/pkg/rpc"
+	"miren.dev/runtime/testsupport/wait"
 )
 
 // TestKernelIsGVisor asks a sandbox what it runs on.
@@ -41,13 +42,13 @@ func (s *server) run(t *testing.T, args ...string) string {
 func (s *server) ended(t *testing.T, id string) string {
 	t.Helper()
 	var out string
-	eventually(t, 5*time.Minute, func() error {
+	wait.NoError(t, "sandbox "+id+" has ended", func() error {
 		out = s.r(t, "", "sandbox", "show", id, "--json")
 		if !strings.Contains(out, `"ended_at"`) {
 			return fmt.Errorf("%s", out)
 		}
 		return nil
-	})
+	}, wait.Within(5*time.Minute))
 	return out
 }
 

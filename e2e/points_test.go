@@ -15,6 +15,7 @@ import (
 	"miren.dev/runtime/pkg/fault"
 	"miren.dev/runtime/pkg/instance"
 	"miren.dev/runtime/testsupport/leakcheck"
+	"miren.dev/runtime/testsupport/wait"
 )
 
 // The tests of this file use the program with fault points (pkg/fault), which
@@ -109,7 +110,7 @@ func (f *faulty) killedAt(t *testing.T, point string, what func()) {
 	pid := f.pid(t, "server")
 	f.arm(t, point)
 	what()
-	eventually(t, 5*time.Minute, func() error {
+	wait.NoError(t, "the server kills itself at "+point, func() error {
 		if _, err := os.Stat(f.file + ".hit"); err != nil {
 			return fmt.Errorf("the server does not get to %s", point)
 		}
@@ -117,7 +118,7 @@ func (f *faulty) killedAt(t *testing.T, point string, what func()) {
 			return fmt.Errorf("process %d got to %s and is still there", pid, point)
 		}
 		return nil
-	})
+	}, wait.Within(5*time.Minute))
 	if err := f.start(); err != nil {
 		t.Fatal(err)
 	}
@@ -206,25 +207,25 @@ func difference(got, want []string) string {
 // alone waits until there is only one sandbox, and lists the host.
 func (f *faulty) alone(t *testing.T) (lines []string) {
 	t.Helper()
-	eventually(t, converge, func() error {
+	wait.NoError(t, "one sandbox is left", func() error {
 		var ids map[string]bool
 		if lines, ids = f.host(t); len(ids) != 1 {
 			return fmt.Errorf("sandboxes on the host: %v", ids)
 		}
 		return nil
-	})
+	}, wait.Within(converge))
 	return lines
 }
 
 // clean waits until the machine has what it had.
 func (f *faulty) clean(t *testing.T, want []string) {
 	t.Helper()
-	eventually(t, converge, func() error {
+	wait.NoError(t, "the machine has what it had", func() error {
 		if got, _ := f.host(t); !slices.Equal(got, want) {
 			return fmt.Errorf("on the host:\n%s", difference(got, want))
 		}
 		return nil
-	})
+	}, wait.Within(converge))
 }
 
 // inPhase waits until the sandbox of that name is in a phase.
@@ -235,7 +236,7 @@ func (f *faulty) inPhase(t *testing.T, name, phase string) {
 
 func (f *faulty) inPhaseWithin(t *testing.T, within time.Duration, name, phase string) {
 	t.Helper()
-	eventually(t, within, func() error {
+	wait.NoError(t, fmt.Sprintf("sandbox %s is %s", name, phase), func() error {
 		var list []struct {
 			Name   string `json:"name"`
 			Status struct {
@@ -250,7 +251,7 @@ func (f *faulty) inPhaseWithin(t *testing.T, within time.Duration, name, phase s
 			}
 		}
 		return fmt.Errorf("no sandbox %s is %s: %+v", name, phase, list)
-	})
+	}, wait.Within(within))
 }
 
 // TestServerKilledInSandboxSteps kills the server before and after each step
@@ -266,7 +267,7 @@ func TestServerKilledInSandboxSteps(t *testing.T) {
 	}
 	// Once, for what the first sandbox leaves for the others: its image, too.
 	start("first")
-	f.inPhaseWithin(t, patience, "first", "running")
+	f.inPhaseWithin(t, wait.Limit, "first", "running")
 	f.r(t, "", "sandbox", "delete", "first")
 	want := f.alone(t)
 
@@ -343,13 +344,13 @@ func (f *faulty) rollouts(t *testing.T) []rollout {
 func (f *faulty) ends(t *testing.T, within time.Duration, n int, phase string) {
 	t.Helper()
 	var last rollout
-	eventually(t, within, func() error {
+	wait.NoError(t, fmt.Sprintf("deployment %d is %s", n, phase), func() error {
 		list := f.rollouts(t)
 		if last = list[0]; len(list) != n || last.Status.Phase != phase {
 			return fmt.Errorf("%d deployments, the newest %+v; want %d, %s", len(list), last, n, phase)
 		}
 		return nil
-	})
+	}, wait.Within(within))
 	if phase == "failed" && (last.Status.Failure.Message == "" || last.Status.Failure.Hint == "") {
 		t.Errorf("failed without an explanation: %+v", last)
 	}
@@ -390,13 +391,13 @@ func TestServerKilledInRollout(t *testing.T) {
 			// Until it has a sandbox: what the deployment writes before is not
 			// a point of its cancellation.
 			unhealthy("1h")
-			eventually(t, 5*time.Minute, func() error {
+			wait.NoError(t, "the deployment has a sandbox", func() error {
 				_, ids := f.host(t)
 				if last := f.rollouts(t)[0]; last.Status.Phase != "starting" || len(ids) < 2 {
 					return fmt.Errorf("%+v, sandboxes on the host: %v", last, ids)
 				}
 				return nil
-			})
+			}, wait.Within(5*time.Minute))
 		}, func() { f.attempt(t, "app", "cancel", "--app", "app") }, "canceled", []string{"deployment/"}},
 		{"failure", nil, func() { unhealthy("1s") }, "failed", []string{"deployment/failed/", "deployment/retire/"}},
 	} {

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"miren.dev/runtime/testsupport/wait"
 )
 
 // contains fails the test unless out holds every word.
@@ -34,12 +36,12 @@ func TestTour(t *testing.T) {
 		contains(t, "app show", s.r(t, "", "app", "show", name), name, "v1")
 		contains(t, "app status", s.r(t, "", "app", "status", name), "ready")
 		contains(t, "app history", s.r(t, "", "app", "history", name), "succeeded", "first")
-		eventually(t, converge, func() error {
+		wait.NoError(t, "the log of the app", func() error {
 			if out := s.r(t, "", "app", "logs", name); !strings.Contains(out, "listening") {
 				return fmt.Errorf("app logs: %s", out)
 			}
 			return nil
-		})
+		}, wait.Within(converge))
 		contains(t, "app exec", s.r(t, "", "app", "exec", name, "--", "sh", "-c", "echo $RUNTIME_APP"), name)
 		s.r(t, "", "app", "restart", name)
 		s.answers(t, name, "/", "v1")
@@ -57,7 +59,7 @@ func TestTour(t *testing.T) {
 		contains(t, "route list", s.r(t, "", "route", "list"), "shop.example.com")
 		ask := func(want int) {
 			t.Helper()
-			eventually(t, converge, func() error {
+			wait.NoError(t, fmt.Sprintf("the route answers %d", want), func() error {
 				req, err := http.NewRequest(http.MethodGet, fmt.Sprintf("http://127.0.0.1:%d/", s.port), nil)
 				if err != nil {
 					return err
@@ -72,7 +74,7 @@ func TestTour(t *testing.T) {
 					return fmt.Errorf("answers %s, want %d", resp.Status, want)
 				}
 				return nil
-			})
+			}, wait.Within(converge))
 		}
 		ask(http.StatusOK)
 		s.r(t, "", "route", "delete", "shop.example.com")
@@ -95,12 +97,12 @@ func TestTour(t *testing.T) {
 		s.r(t, "", "sandbox", "exec", id, "--", "true")
 		contains(t, "sandbox list", s.r(t, "", "sandbox", "list"), id)
 		contains(t, "sandbox show", s.r(t, "", "sandbox", "show", id), id)
-		eventually(t, converge, func() error {
+		wait.NoError(t, "the log of the sandbox", func() error {
 			if out := s.r(t, "", "sandbox", "logs", id); !strings.Contains(out, "started") {
 				return fmt.Errorf("sandbox logs: %s", out)
 			}
 			return nil
-		})
+		}, wait.Within(converge))
 		s.r(t, "", "sandbox", "delete", id)
 		if res := s.try(t, "", "sandbox", "show", id); res.Code != 1 {
 			t.Errorf("a deleted sandbox: %s", res)
@@ -134,12 +136,12 @@ func TestTour(t *testing.T) {
 		}
 		s.r(t, "", "node", "cordon", nodes[0].Name)
 		id := s.run(t, "--", "true")
-		eventually(t, converge, func() error {
+		wait.NoError(t, "the sandbox waits for a node", func() error {
 			if out := s.r(t, "", "sandbox", "show", id, "--json"); !strings.Contains(out, "cordoned") {
 				return fmt.Errorf("%s", out)
 			}
 			return nil
-		})
+		}, wait.Within(converge))
 		s.r(t, "", "node", "uncordon", nodes[0].Name)
 		s.ended(t, id)
 		s.r(t, "", "sandbox", "delete", id)
@@ -208,12 +210,12 @@ func TestTour(t *testing.T) {
 		if err := s.start(); err != nil {
 			t.Fatal(err)
 		}
-		eventually(t, converge+10*time.Second, func() error {
+		wait.NoError(t, "the app answers", func() error {
 			if code, body, err := s.get(name, "/"); err != nil || code != http.StatusOK {
 				return fmt.Errorf("answers %d %q %v", code, body, err)
 			}
 			return nil
-		})
+		}, wait.Within(converge+10*time.Second))
 		contains(t, "the sandbox of before", s.r(t, "", "entity", "get", "sandbox", sb, "--json"), `"node"`, "was stopped")
 	})
 }

@@ -14,6 +14,7 @@ import (
 	"miren.dev/runtime/lsvd"
 	"miren.dev/runtime/lsvd/store"
 	"miren.dev/runtime/lsvd/vfs"
+	"miren.dev/runtime/testsupport/wait"
 )
 
 // bootReads are what a machine would read first, scattered.
@@ -233,7 +234,7 @@ func TestBootListIsAHint(t *testing.T) {
 		if err := d.ReadAt(t.Context(), got, 0); err != nil || !bytes.Equal(got, content) {
 			t.Fatalf("%s: %v", what, err)
 		}
-		waitFor(t, "line in the log", func() bool { return strings.Contains(log.String(), "the list of it cannot be used") })
+		wait.For(t, "line in the log", func() bool { return strings.Contains(log.String(), "the list of it cannot be used") })
 		r, err := lsvd.Check(t.Context(), f, d.ID(), nil, true, nil)
 		if err != nil || len(r.Damage) != 1 || r.Damage[0].Key != keys[0] || r.Damage[0].Missing != (b == nil) || len(r.Damage[0].Ranges) != 0 {
 			t.Errorf("%s: check says %+v, %v", what, r, err)

@@ -14,6 +14,7 @@ import (
 	"miren.dev/runtime/lsvd/store"
 	"miren.dev/runtime/lsvd/vfs"
 	"miren.dev/runtime/pkg/errs"
+	"miren.dev/runtime/testsupport/wait"
 )
 
 type rig struct {
@@ -336,7 +337,7 @@ func TestOutage(t *testing.T) {
 	}
 	done := make(chan error)
 	go func() { done <- d.WriteAt(t.Context(), buf, 8<<20, 0) }()
-	waitFor(t, "attempt to reach the store", func() bool { return d.Stats().StoreFailures > 0 })
+	wait.For(t, "attempt to reach the store", func() bool { return d.Stats().StoreFailures > 0 })
 	down.Store(false)
 	if err := <-done; err != nil {
 		t.Fatal(err)

@@ -11,6 +11,7 @@ import (
 	"miren.dev/runtime/lsvd/store"
 	"miren.dev/runtime/lsvd/vfs"
 	"miren.dev/runtime/pkg/errs"
+	"miren.dev/runtime/testsupport/wait"
 )
 
 // TestDiskCache: what was written is there without asking the store, after
@@ -69,7 +70,7 @@ func TestDiskCache(t *testing.T) {
 			t.Fatal(err)
 		}
 		// Which goes on to read the index of each.
-		waitFor(t, "indexes", func() bool { return f.reads.Load() >= segments })
+		wait.For(t, "indexes", func() bool { return f.reads.Load() >= segments })
 		return c
 	}
 	c := open()

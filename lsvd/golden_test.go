@@ -12,6 +12,7 @@ import (
 	"miren.dev/runtime/lsvd"
 	"miren.dev/runtime/lsvd/store"
 	"miren.dev/runtime/lsvd/vfs"
+	"miren.dev/runtime/testsupport/wait"
 )
 
 var writeGolden = flag.String("write-golden", "", "write files of this version of the formats, such as v1, to testdata")
@@ -161,7 +162,7 @@ func TestGolden(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer c.Close(context.Background())
-			waitFor(t, "reading of the boot list", func() bool { return c.Stats().ReadAhead >= 72<<10 })
+			wait.For(t, "reading of the boot list", func() bool { return c.Stats().ReadAhead >= 72<<10 })
 		})
 	}
 }

@@ -15,6 +15,7 @@ import (
 	"miren.dev/runtime/lsvd/store"
 	"miren.dev/runtime/lsvd/vfs"
 	"miren.dev/runtime/pkg/errs"
+	"miren.dev/runtime/testsupport/wait"
 )
 
 // asked is a store that counts the requests for manifests, and may be away.
@@ -81,15 +82,15 @@ func (a *asked) open(t *testing.T, id lsvd.ID, opts lsvd.Options) *lsvd.Device {
 // refusedWithin reads until the disk is refused, and returns when that was.
 func refusedWithin(t *testing.T, d *lsvd.Device, limit time.Duration) time.Duration {
 	t.Helper()
-	for began := time.Now(); ; time.Sleep(100 * time.Millisecond) { // of a simulated clock
+	began := time.Now() // of a simulated clock
+	wait.For(t, "the disk is refused", func() bool {
 		err := d.ReadAt(t.Context(), make([]byte, 4096), 0)
-		if errs.Is(err, errs.Conflict) {
-			return time.Since(began)
-		}
-		if err != nil || time.Since(began) > limit {
+		if err != nil && !errs.Is(err, errs.Conflict) {
 			t.Fatalf("%v after the volume was lost, a read says %v", time.Since(began), err)
 		}
-	}
+		return err != nil
+	}, wait.Within(limit))
+	return time.Since(began)
 }
 
 // TestReaderLosesVolume: a disk that only reads is refused soon after somebody

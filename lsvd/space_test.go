@@ -15,6 +15,7 @@ import (
 	"miren.dev/runtime/lsvd/store"
 	"miren.dev/runtime/lsvd/store/s3/s3test"
 	"miren.dev/runtime/lsvd/vfs"
+	"miren.dev/runtime/testsupport/wait"
 )
 
 // stored is what all objects in a store take.
@@ -355,7 +356,7 @@ func TestTrimFreesStore(t *testing.T) {
 				t.Fatal(err)
 			}
 			// Nothing but time: what is due happens in the background.
-			waitFor(t, fmt.Sprintf("store with less than 5%% of %d bytes", full), func() bool { return stored(t, r.st) < full/20 })
+			wait.For(t, fmt.Sprintf("store with less than 5%% of %d bytes", full), func() bool { return stored(t, r.st) < full/20 })
 			if err := d.Close(ctx); err != nil {
 				t.Fatal(err)
 			}

@@ -18,6 +18,7 @@ import (
 	"miren.dev/runtime/lsvd/store/s3/s3test"
 	"miren.dev/runtime/lsvd/vfs"
 	"miren.dev/runtime/pkg/errs"
+	"miren.dev/runtime/testsupport/wait"
 )
 
 // Experiment 6 on the wire: a real S3 server behind a proxy that misbehaves.
@@ -225,20 +226,20 @@ func TestWireOutage(t *testing.T) {
 			d := r.open()
 			stop := make(chan struct{})
 			s := startSoak(t, d, 4, stop)
-			waitFor(t, "something in the store", func() bool { return d.Stats().Stored > 1<<20 })
+			wait.For(t, "something in the store", func() bool { return d.Stats().Stored > 1<<20 })
 			proxy.SetHook(func(s3test.Request) s3test.Fault { return fault })
 			began, over := time.Now(), time.NewTimer(outage)
-			waitFor(t, "backpressure", func() bool { return d.Stats().UnsentBytes >= r.opts.MaxUnsent })
+			wait.For(t, "backpressure", func() bool { return d.Stats().UnsentBytes >= r.opts.MaxUnsent })
 			before := s.ops.Load()
 			<-over.C
 			// What is sent to a store that is silent fails only after its time.
-			waitFor(t, "failure", func() bool { return d.Stats().StoreFailures > 0 })
+			wait.For(t, "failure", func() bool { return d.Stats().StoreFailures > 0 })
 			if u := d.Stats(); u.UnsentBytes > r.opts.MaxUnsent+4<<20 || u.Lag < outage/2 {
 				t.Errorf("after the outage: %+v", u)
 			}
 			proxy.SetHook(nil)
 			away := time.Since(began)
-			waitFor(t, "work going on", func() bool { return s.ops.Load() > before+200 || t.Failed() })
+			wait.For(t, "work going on", func() bool { return s.ops.Load() > before+200 || t.Failed() })
 			close(stop)
 			s.wg.Wait()
 			if t.Failed() {
@@ -249,16 +250,6 @@ func TestWireOutage(t *testing.T) {
 			}
 			finish(t, r, s)
 		})
-	}
-}
-
-func waitFor(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	deadline := time.Now().Add(time.Minute)
-	for tick := time.Tick(5 * time.Millisecond); !ok(); <-tick {
-		if time.Now().After(deadline) {
-			t.Fatalf("no %s within a minute", what)
-		}
 	}
 }
 

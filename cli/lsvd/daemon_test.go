@@ -14,11 +14,11 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"miren.dev/runtime/cli"
 	"miren.dev/runtime/cli/console"
 	"miren.dev/runtime/cli/exit"
+	"miren.dev/runtime/testsupport/wait"
 )
 
 // TestMain makes the test binary the program that commands start as daemon.
@@ -69,23 +69,13 @@ func kill(t *testing.T) {
 	if err := syscall.Kill(s.PID, syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	until(t, "the daemon is gone", func() bool { return syscall.Kill(s.PID, 0) != nil || zombie(s.PID) })
+	wait.For(t, "the daemon is gone", func() bool { return syscall.Kill(s.PID, 0) != nil || zombie(s.PID) })
 }
 
 // zombie reports a child of this process that has ended.
 func zombie(pid int) bool {
 	b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
 	return err != nil || strings.Contains(string(b), ") Z ")
-}
-
-func until(t *testing.T, what string, f func() bool) {
-	t.Helper()
-	for end := time.Now().Add(time.Minute); !f(); {
-		if time.Now().After(end) {
-			t.Fatalf("not in a minute: %s", what)
-		}
-		time.Sleep(10 * time.Millisecond)
-	}
 }
 
 func nbdcopy(t *testing.T, args ...string) {
@@ -140,7 +130,7 @@ func TestKill(t *testing.T) {
 		if err := copying.Start(); err != nil {
 			t.Fatal(err)
 		}
-		until(t, "something is written", func() bool {
+		wait.For(t, "something is written", func() bool {
 			return decode[attached](t, ok(t, "info", "data", "--json")).Attached.Figures.Written > before
 		})
 		kill(t)
@@ -149,7 +139,7 @@ func TestKill(t *testing.T) {
 			t.Errorf("without a daemon: %+v", list)
 		}
 		ok(t, "serve", "data") // starts the daemon, which also opens the other
-		until(t, "both are open", func() bool {
+		wait.For(t, "both are open", func() bool {
 			list := decode[[]attached](t, ok(t, "list", "--json"))
 			return list[0].State == "attached" && list[1].State == "attached" && list[1].Attached.State == "open"
 		})
@@ -204,7 +194,7 @@ func TestDaemon(t *testing.T) {
 	}
 	ok(t, "create", "other", "--size", "64M")
 	ok(t, "serve", "other")
-	until(t, "data is attached again", func() bool {
+	wait.For(t, "data is attached again", func() bool {
 		a := decode[attached](t, ok(t, "info", "data", "--json"))
 		return a.Attached != nil && a.Attached.State == "open" && len(a.Attached.Frontends) == 2
 	})

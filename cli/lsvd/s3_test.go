@@ -6,6 +6,7 @@ import (
 
 	"miren.dev/runtime/cli/exit"
 	"miren.dev/runtime/lsvd/store/s3/s3test"
+	"miren.dev/runtime/testsupport/wait"
 )
 
 // TestS3 attaches an encrypted volume and a plain one in a bucket, with the
@@ -29,7 +30,7 @@ func TestS3(t *testing.T) {
 		}
 		kill(t)
 		ok(t, "serve", "plain")
-		until(t, "both are open", func() bool {
+		wait.For(t, "both are open", func() bool {
 			list := decode[[]attached](t, ok(t, "list", "--json"))
 			return list[0].State == "attached" && list[1].State == "attached" && list[1].Attached.State == "open"
 		})

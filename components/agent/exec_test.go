@@ -17,6 +17,7 @@ import (
 	"miren.dev/runtime/components/agent"
 	"miren.dev/runtime/components/execution"
 	"miren.dev/runtime/pkg/errs"
+	"miren.dev/runtime/testsupport/wait"
 )
 
 func TestExecErrors(t *testing.T) {
@@ -129,7 +130,7 @@ func TestTerminal(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer p.Close()
-		defer time.AfterFunc(patience, func() { p.Close() }).Stop()
+		defer time.AfterFunc(wait.Limit, func() { p.Close() }).Stop()
 		out := bufio.NewReader(p.Stdout())
 		expect := func(want string) {
 			t.Helper()
@@ -248,9 +249,9 @@ func TestCloseKillsTree(t *testing.T) {
 		if l, err := bufio.NewReader(p.Stdout()).ReadString('\n'); l != "up\n" {
 			t.Fatal(l, err)
 		}
-		until(t, "the tree stands", func() bool { return w.marks(mark) >= 5 })
+		wait.For(t, "the tree stands", func() bool { return w.marks(mark) >= 5 })
 		p.Close()
-		until(t, "the tree is gone", func() bool { return w.marks(mark) == 0 })
+		wait.For(t, "the tree is gone", func() bool { return w.marks(mark) == 0 })
 		if _, err := p.Stdout().Read(make([]byte, 1)); err == nil {
 			t.Error("output after Close")
 		}
@@ -282,7 +283,7 @@ func TestZombies(t *testing.T) {
 		if e.name == "process" {
 			count = fmt.Sprintf("ps --ppid %d -o stat= | grep -c Z", w.guest.cmd.Process.Pid)
 		}
-		until(t, "no zombies", func() bool { return w.sh(count).out == "0\n" })
+		wait.For(t, "no zombies", func() bool { return w.sh(count).out == "0\n" })
 	})
 }
 

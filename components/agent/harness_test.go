@@ -21,6 +21,7 @@ import (
 	"miren.dev/runtime/components/agent"
 	"miren.dev/runtime/components/execution"
 	"miren.dev/runtime/pkg/agentproto"
+	"miren.dev/runtime/testsupport/wait"
 )
 
 // built are the programs that the tests run; checked is the agent with the race
@@ -127,11 +128,7 @@ func (g *guest) kill(t testing.TB) {
 
 // code is what PID 1 exited with.
 func (g *guest) code(t testing.TB) int {
-	select {
-	case <-g.done:
-	case <-time.After(patience):
-		t.Fatal("the sandbox does not end")
-	}
+	wait.Receive(t, "the end of the sandbox", g.done)
 	return g.cmd.ProcessState.ExitCode()
 }
 
@@ -273,9 +270,6 @@ type world struct {
 
 const id = "box-1"
 
-// patience is how long a step may take on a busy machine.
-const patience = time.Minute
-
 func newWorld(t testing.TB, e environment, c agent.GuestConfig) *world {
 	w := &world{t: t, config: agent.HubConfig{
 		Dir: filepath.Join(t.TempDir(), "agents"), LogDir: filepath.Join(t.TempDir(), "logs"), AgentPath: built.agent,
@@ -314,7 +308,7 @@ func (w *world) begin() {
 
 // ctx bounds one step of a test.
 func (w *world) ctx() context.Context {
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), wait.Limit)
 	w.t.Cleanup(cancel)
 	return ctx
 }
@@ -373,18 +367,6 @@ func finish(ctx context.Context, p execution.Process, input string) (result, err
 	code, err := p.Wait(ctx)
 	wg.Wait()
 	return result{out.String(), errOut.String(), code}, errors.Join(err, oerr, eerr)
-}
-
-// until waits for a condition.
-func until(t testing.TB, what string, ok func() bool) {
-	t.Helper()
-	deadline := time.Now().Add(patience)
-	for !ok() {
-		if time.Now().After(deadline) {
-			t.Fatalf("not in time: %s", what)
-		}
-		time.Sleep(5 * time.Millisecond)
-	}
 }
 
 // lines reads the log.

@@ -16,6 +16,7 @@ import (
 	"miren.dev/runtime/components/agent"
 	"miren.dev/runtime/components/execution"
 	"miren.dev/runtime/pkg/agentproto"
+	"miren.dev/runtime/testsupport/wait"
 )
 
 // carry runs an exec through what disturb does to the connection, and checks
@@ -67,11 +68,11 @@ func TestSilentAgent(t *testing.T) {
 		if err := w.guest.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
 			t.Fatal(err)
 		}
-		until(t, "the silence is noticed", func() bool { return !w.conn.Connected() })
+		wait.For(t, "the silence is noticed", func() bool { return !w.conn.Connected() })
 		if err := w.guest.cmd.Process.Signal(syscall.SIGCONT); err != nil {
 			t.Fatal(err)
 		}
-		until(t, "the agent is back", w.conn.Connected)
+		wait.For(t, "the agent is back", w.conn.Connected)
 	})
 }
 
@@ -91,7 +92,7 @@ func TestCheckpoint(t *testing.T) {
 			t.Fatalf("checkpoint: %v: %s", err, b)
 		}
 		began := time.Now()
-		until(t, "the agent is back", w.conn.Connected)
+		wait.For(t, "the agent is back", w.conn.Connected)
 		t.Logf("connected again after %v", time.Since(began))
 	})
 	if r := w.sh("echo still here"); r.out != "still here\n" {

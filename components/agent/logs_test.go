@@ -15,6 +15,7 @@ import (
 	"miren.dev/runtime/components/execution"
 	"miren.dev/runtime/pkg/agentproto"
 	"miren.dev/runtime/pkg/errs"
+	"miren.dev/runtime/testsupport/wait"
 )
 
 func TestLogRotation(t *testing.T) {
@@ -89,7 +90,7 @@ func TestFollow(t *testing.T) {
 		done := make(chan error, 1)
 		go func() {
 			done <- w.hub.Logs(context.Background(), id, execution.LogQuery{Follow: true}, func(l execution.LogLine) error {
-				if since := time.Since(l.At); since < 0 || since > patience {
+				if since := time.Since(l.At); since < 0 || since > wait.Limit {
 					t.Errorf("a line of %v", l.At)
 				}
 				seen <- l.Text
@@ -154,7 +155,7 @@ func TestHostileLogs(t *testing.T) {
 	}
 	read := func(q execution.LogQuery) (string, error) {
 		var b strings.Builder
-		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		ctx, cancel := context.WithTimeout(context.Background(), wait.Limit)
 		defer cancel()
 		err := hub.Logs(ctx, id, q, func(l execution.LogLine) error { b.WriteString(l.Text + ";"); return nil })
 		return b.String(), err

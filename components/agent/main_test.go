@@ -11,6 +11,7 @@ import (
 	"miren.dev/runtime/components/agent"
 	"miren.dev/runtime/components/execution"
 	"miren.dev/runtime/pkg/errs"
+	"miren.dev/runtime/testsupport/wait"
 )
 
 func TestMainNotFound(t *testing.T) {
@@ -55,7 +56,7 @@ func TestMainEndsAlone(t *testing.T) {
 func TestForwardsSignals(t *testing.T) {
 	everywhere(t, func(t *testing.T, e environment) {
 		w := newWorld(t, e, agent.GuestConfig{Command: []string{e.tool, "trap"}})
-		until(t, "main is ready", func() bool { return len(w.lines(execution.LogQuery{})) == 1 })
+		wait.For(t, "main is ready", func() bool { return len(w.lines(execution.LogQuery{})) == 1 })
 		w.guest.term(t)
 		if code := w.guest.code(t); code != 7 {
 			t.Errorf("PID 1 exited with %d", code)
@@ -119,7 +120,7 @@ func TestAgentKilled(t *testing.T) {
 		}
 		defer p.Close()
 		w.guest.kill(t)
-		until(t, "the loss is noticed", func() bool { return !w.conn.Connected() })
+		wait.For(t, "the loss is noticed", func() bool { return !w.conn.Connected() })
 		if _, err := w.hub.Exit(id); !errs.Is(err, errs.NotFound) {
 			t.Errorf("an exit is recorded: %v", err)
 		}
@@ -195,7 +196,7 @@ func TestListening(t *testing.T) {
 	e.need(t)
 	w := newWorld(t, e, agent.GuestConfig{Command: []string{e.tool, "listen", "127.0.0.1:8001", "0.0.0.0:8002", ":8003", "[::1]:8004"}})
 	var got string
-	until(t, "all listen", func() bool { return len(w.lines(execution.LogQuery{})) > 0 })
+	wait.For(t, "all listen", func() bool { return len(w.lines(execution.LogQuery{})) > 0 })
 	list, err := w.conn.Listening(w.ctx())
 	if err != nil {
 		t.Fatal(err)
@@ -229,7 +230,7 @@ func TestLimitPIDs(t *testing.T) {
 	}
 	p.Close()
 	r := result{code: -1}
-	until(t, "there is room again", func() bool {
+	wait.For(t, "there is room again", func() bool {
 		r, err = execute(w.ctx(), w.conn, execution.ExecSpec{Command: []string{e.tool, "status"}}, "")
 		return err == nil && r.code == 0
 	})

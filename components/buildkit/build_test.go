@@ -20,6 +20,7 @@ import (
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/proc"
 	"miren.dev/runtime/testsupport/deadline"
+	"miren.dev/runtime/testsupport/wait"
 )
 
 // dockerfile makes a request from a text whose only base is debian.
@@ -223,17 +224,6 @@ func (r *rig) running(t *testing.T, ctx context.Context) (result <-chan error) {
 	return ended
 }
 
-func await(t *testing.T, ended <-chan error) error {
-	t.Helper()
-	select {
-	case err := <-ended:
-		return err
-	case <-time.After(2 * time.Minute):
-		t.Fatal("the build does not end")
-		return nil
-	}
-}
-
 // steps are the containers in the instance's namespace.
 func (r *rig) steps(t *testing.T) int {
 	t.Helper()
@@ -248,31 +238,14 @@ func (r *rig) steps(t *testing.T) int {
 	return len(all)
 }
 
-// eventually waits until f returns nil.
-func eventually(t *testing.T, f func() error) {
-	t.Helper()
-	deadline := time.After(2 * time.Minute)
-	for tick := time.Tick(20 * time.Millisecond); ; {
-		err := f()
-		if err == nil {
-			return
-		}
-		select {
-		case <-tick:
-		case <-deadline:
-			t.Fatal(err)
-		}
-	}
-}
-
 func (r *rig) awaitNoSteps(t *testing.T) {
 	t.Helper()
-	eventually(t, func() error {
+	wait.NoError(t, "no steps are left", func() error {
 		if n := r.steps(t); n > 0 {
 			return fmt.Errorf("%d containers of steps are left", n)
 		}
 		return nil
-	})
+	}, wait.Within(2*time.Minute))
 }
 
 func TestFaults(t *testing.T) {
@@ -285,7 +258,7 @@ func TestFaults(t *testing.T) {
 			t.Errorf("%d containers run", n)
 		}
 		cancel()
-		if err := await(t, ended); !errs.Is(err, errs.Canceled) {
+		if err := wait.Receive(t, "the end of the build", ended, wait.Within(2*time.Minute)); !errs.Is(err, errs.Canceled) {
 			t.Errorf("got %v", err)
 		}
 		r.awaitNoSteps(t)
@@ -295,7 +268,7 @@ func TestFaults(t *testing.T) {
 		ctx := deadline.New(t.Context())
 		ended := r.running(t, ctx)
 		ctx.Lapse()
-		if err := await(t, ended); !errs.Is(err, errs.DeadlineExceeded) {
+		if err := wait.Receive(t, "the end of the build", ended, wait.Within(2*time.Minute)); !errs.Is(err, errs.DeadlineExceeded) {
 			t.Errorf("got %v", err)
 		}
 		r.awaitNoSteps(t)
@@ -318,7 +291,7 @@ func TestFaults(t *testing.T) {
 		if err := syscall.Kill(old, syscall.SIGKILL); err != nil {
 			t.Fatal(err)
 		}
-		if err := await(t, ended); !errs.Is(err, errs.Unavailable) || errs.HintOf(err) == "" {
+		if err := wait.Receive(t, "the end of the build", ended, wait.Within(2*time.Minute)); !errs.Is(err, errs.Unavailable) || errs.HintOf(err) == "" {
 			t.Errorf("got %v, hint %q", err, errs.HintOf(err))
 		}
 		if _, _, err := r.build(t, r.dockerfile(t, "FROM debian\nRUN echo again\n")); err != nil {
@@ -349,17 +322,17 @@ func TestFaults(t *testing.T) {
 		if err := syscall.Kill(id.PID, syscall.SIGKILL); err != nil {
 			t.Fatal(err)
 		}
-		err = await(t, ended)
+		err = wait.Receive(t, "the end of the build", ended, wait.Within(2*time.Minute))
 		if !errs.Is(err, errs.Unavailable) {
 			t.Errorf("got %v (%s)", err, errs.ClassOf(err))
 		}
-		eventually(t, func() error {
+		wait.NoError(t, "a build succeeds", func() error {
 			_, _, err := r.build(t, r.dockerfile(t, "FROM debian\nRUN echo after containerd\n"))
 			if err != nil && !errs.Is(err, errs.Unavailable) {
 				t.Fatalf("afterwards: %v (%s)\n%s", err, errs.ClassOf(err), failureLog(err))
 			}
 			return err
-		})
+		}, wait.Within(2*time.Minute))
 		r.awaitNoSteps(t)
 	})
 
@@ -378,12 +351,7 @@ func TestFaults(t *testing.T) {
 		if err := syscall.Kill(old, syscall.SIGKILL); err != nil {
 			t.Fatal(err)
 		}
-		eventually(t, func() error {
-			if pid() == old {
-				return errors.New("it is not started again")
-			}
-			return nil
-		})
+		wait.For(t, "it is started again", func() bool { return pid() != old }, wait.Within(2*time.Minute))
 		alive := pid()
 		cancel()
 		if err := <-done; err != nil {
@@ -399,7 +367,7 @@ func TestFaults(t *testing.T) {
 		if err := r.buildkit.Stop(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		if err := await(t, ended); err == nil {
+		if err := wait.Receive(t, "the end of the build", ended, wait.Within(2*time.Minute)); err == nil {
 			t.Error("the build succeeded")
 		}
 		r.awaitNoSteps(t)

@@ -20,6 +20,7 @@ import (
 
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/stack"
+	"miren.dev/runtime/testsupport/wait"
 )
 
 func TestExamples(t *testing.T) {
@@ -108,23 +109,14 @@ func (r *rig) serves(t *testing.T, res *Result, plan *stack.Plan, want string) {
 		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
 		_ = cmd.Wait()
 	}()
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
-	defer cancel()
-	var err error
-	for ctx.Err() == nil {
-		var body string
-		if body, err = fetch(ctx, port); err == nil {
-			if !strings.Contains(body, want) {
-				t.Errorf("answers %q, want %q in it", body, want)
-			}
-			return
-		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(20 * time.Millisecond):
-		}
+	var body string
+	wait.NoError(t, "it answers", func() (err error) {
+		body, err = fetch(t.Context(), port)
+		return err
+	}, wait.Within(2*time.Minute))
+	if !strings.Contains(body, want) {
+		t.Errorf("answers %q, want %q in it", body, want)
 	}
-	t.Errorf("does not answer: %v", err)
 }
 
 func fetch(ctx context.Context, port int) (string, error) {

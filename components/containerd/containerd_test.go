@@ -16,6 +16,7 @@ import (
 	"miren.dev/runtime/testsupport/checkout"
 	"miren.dev/runtime/testsupport/executiontest"
 	"miren.dev/runtime/testsupport/leakcheck"
+	"miren.dev/runtime/testsupport/wait"
 )
 
 func config(t *testing.T) containerd.Config {
@@ -70,7 +71,7 @@ func TestDaemon(t *testing.T) {
 	if err := unix.Kill(old, unix.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	executiontest.Eventually(t, "not started again", func() error {
+	wait.NoError(t, "it is started again", func() error {
 		p, err := proc.Find(c.Instance.Socket("containerd", "containerd.pid"))
 		if err == nil && (p == nil || p.PID() == old) {
 			err = fmt.Errorf("pid still %d", old)
@@ -81,7 +82,7 @@ func TestDaemon(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	executiontest.Eventually(t, "does not answer", func() error {
+	wait.NoError(t, "it answers", func() error {
 		_, err := client.Version(t.Context())
 		return err
 	})

@@ -18,6 +18,7 @@ import (
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/proc"
 	"miren.dev/runtime/testsupport/leakcheck"
+	"miren.dev/runtime/testsupport/wait"
 )
 
 func needBinaries(t *testing.T) {
@@ -183,7 +184,7 @@ func TestKilledPostmasterIsRestarted(t *testing.T) {
 		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
 			t.Fatal(err)
 		}
-		await(t, func() bool { return s.PID() != pid && s.ready(t.Context()) == nil })
+		wait.For(t, "another postmaster is ready", func() bool { return s.PID() != pid && s.ready(t.Context()) == nil })
 		if n := count(t, s); n != 1 {
 			t.Fatalf("%d rows after a crash, want 1", n)
 		}
@@ -207,13 +208,8 @@ func TestRunEndsWithStop(t *testing.T) {
 	if err := s.Stop(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	select {
-	case err := <-done:
-		if err != nil {
-			t.Fatal(err)
-		}
-	case <-time.After(time.Minute):
-		t.Fatal("Run goes on after Stop")
+	if err := wait.Receive(t, "the end of Run after Stop", done); err != nil {
+		t.Fatal(err)
 	}
 }
 
@@ -313,15 +309,5 @@ func TestRecordIsOfPostmaster(t *testing.T) {
 	p, err := proc.Find(s.cfg.RecordFile)
 	if err != nil || p == nil || p.PID() != s.PID() {
 		t.Fatalf("%v, %v", p, err)
-	}
-}
-
-func await(t *testing.T, cond func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(time.Minute); !cond(); {
-		if time.Now().After(deadline) {
-			t.Fatal("condition not met in time")
-		}
-		time.Sleep(5 * time.Millisecond)
 	}
 }

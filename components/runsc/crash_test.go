@@ -20,8 +20,8 @@ import (
 	"miren.dev/runtime/components/execution"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/proc"
-	"miren.dev/runtime/testsupport/executiontest"
 	"miren.dev/runtime/testsupport/runsctest"
+	"miren.dev/runtime/testsupport/wait"
 )
 
 type machine struct{ *runsctest.Machine }
@@ -101,7 +101,7 @@ func kill(t *testing.T, pid int) {
 	if err := unix.Kill(pid, unix.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	executiontest.Eventually(t, "process does not end", func() error {
+	wait.NoError(t, "the process ends", func() error {
 		if rec.Alive() {
 			return fmt.Errorf("pid %d is alive", pid)
 		}
@@ -159,7 +159,7 @@ func TestCrash(t *testing.T) {
 	m := machine{runsctest.New(t)}
 	t.Run("containerd", func(t *testing.T) {
 		in := m.ensure(t, m.spec("ctd", "serve", "80"))
-		executiontest.Eventually(t, "first answer", func() error { return get(in.Address) })
+		wait.NoError(t, "first answer", func() error { return get(in.Address) })
 		kill(t, m.containerdPID(t))
 		// Nothing that runs needs containerd.
 		if err := get(in.Address); err != nil {
@@ -168,7 +168,7 @@ func TestCrash(t *testing.T) {
 		if err := m.exec(t.Context(), "ctd"); err != nil {
 			t.Error(err)
 		}
-		executiontest.Eventually(t, "containerd is not back", func() error {
+		wait.NoError(t, "containerd is back", func() error {
 			got, err := m.Driver.Get(t.Context(), "ctd")
 			if err == nil && got.Phase != execution.Running {
 				err = fmt.Errorf("%+v", got)
@@ -194,7 +194,7 @@ func TestCrash(t *testing.T) {
 			}
 			kill(t, m.containerdPID(t))
 			wg.Wait()
-			executiontest.Eventually(t, "second attempt", func() error {
+			wait.NoError(t, "second attempt", func() error {
 				in, err := m.Driver.Ensure(t.Context(), s)
 				if err == nil && in.Phase != execution.Running {
 					err = fmt.Errorf("%+v %+v", in, in.Exit)
@@ -232,7 +232,7 @@ func TestCrash(t *testing.T) {
 		m.ensure(t, m.spec("away-1", "sleep"))
 		m.ensure(t, m.spec("away-2", "sleep"))
 		left := m.ensure(t, m.spec("away-3", "serve", "80"))
-		executiontest.Eventually(t, "first answer", func() error { return get(left.Address) })
+		wait.NoError(t, "first answer", func() error { return get(left.Address) })
 		ctd, shim, sentry := m.containerdPID(t), m.shimPID(t, "away-1"), m.sentryPID(t, "away-2")
 		m.Stop()
 		kill(t, ctd)
@@ -260,7 +260,7 @@ func TestCrash(t *testing.T) {
 	t.Run("deleted while containerd is away", func(t *testing.T) {
 		m.ensure(t, m.spec("gone", "sleep"))
 		kill(t, m.containerdPID(t))
-		executiontest.Eventually(t, "delete", func() error { return m.Driver.Delete(t.Context(), "gone") })
+		wait.NoError(t, "delete", func() error { return m.Driver.Delete(t.Context(), "gone") })
 		m.delete(t, "gone")
 	})
 }
@@ -320,7 +320,7 @@ func TestResume(t *testing.T) {
 			}
 			m.Restart(t)
 			in := m.ensure(t, s)
-			executiontest.Eventually(t, "answer", func() error { return get(in.Address) })
+			wait.NoError(t, "answer", func() error { return get(in.Address) })
 			all, err := m.Driver.List(t.Context())
 			if err != nil || len(all) != 1 || all[0].Phase != execution.Running {
 				t.Errorf("List = %+v, %v", all, err)

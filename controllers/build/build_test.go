@@ -2,6 +2,7 @@ package build
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"log/slog"
 	"os"
@@ -22,6 +23,7 @@ import (
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/schema"
 	"miren.dev/runtime/testsupport/pgtest"
+	"miren.dev/runtime/testsupport/wait"
 )
 
 // flaky is a store that can be away for writes.
@@ -120,21 +122,10 @@ func (f *fixture) reconcile(r *Reconciler, b *app.Build) time.Duration {
 	return d
 }
 
-func (f *fixture) eventually(what string, cond func() bool) {
-	f.Helper()
-	deadline := time.Now().Add(time.Minute)
-	for !cond() {
-		if time.Now().After(deadline) {
-			f.Fatalf("not within a minute: %s", what)
-		}
-		time.Sleep(2 * time.Millisecond)
-	}
-}
-
 func (f *fixture) phase(b *app.Build, want app.BuildPhase) *app.Build {
 	f.Helper()
 	var got *app.Build
-	f.eventually("build is "+string(want), func() bool {
+	wait.For(f, "build is "+string(want), func() bool {
 		var err error
 		if got, err = entity.Get[app.Build](f.Context(), f.store, b.ID); err != nil {
 			f.Fatal(err)
@@ -246,7 +237,7 @@ func TestStoreAway(t *testing.T) {
 	r := f.reconciler()
 	b := f.build()
 	f.reconcile(r, b)
-	f.eventually("the end was tried to be recorded", func() bool { return f.store.tried.Load() >= 2 })
+	wait.For(f, "the end was tried to be recorded", func() bool { return f.store.tried.Load() >= 2 })
 	f.store.away.Store(false)
 	f.phase(b, app.BuildPhaseSucceeded)
 	if n := f.calls.Load(); n != 1 {
@@ -262,14 +253,10 @@ func TestStopWhileStoreAway(t *testing.T) {
 		r := f.reconciler()
 		b := f.build()
 		f.reconcile(r, b)
-		f.eventually("the end was tried to be recorded", func() bool { return f.store.tried.Load() >= 1 })
+		wait.For(f, "the end was tried to be recorded", func() bool { return f.store.tried.Load() >= 1 })
 		stopped := make(chan struct{})
 		go func() { r.Stop(); close(stopped) }()
-		select {
-		case <-stopped:
-		case <-time.After(5 * time.Second):
-			t.Fatalf("hangs %v: the stop waits", hangs)
-		}
+		wait.Receive(t, fmt.Sprintf("Stop of a store that hangs %v", hangs), stopped, wait.Within(5*time.Second))
 		f.store.away.Store(false)
 		f.phase(b, app.BuildPhaseRunning)
 	}
@@ -285,7 +272,7 @@ func TestStoreAwayAtTheBeginning(t *testing.T) {
 	if d := f.reconcile(r, b); d <= 0 {
 		t.Fatal("not looked at again")
 	}
-	f.eventually("it gave up", func() bool { r.mu.Lock(); defer r.mu.Unlock(); return len(r.running) == 0 })
+	wait.For(f, "it gave up", func() bool { r.mu.Lock(); defer r.mu.Unlock(); return len(r.running) == 0 })
 	f.store.away.Store(false)
 	f.reconcile(r, b)
 	f.phase(b, app.BuildPhaseSucceeded)
@@ -298,12 +285,12 @@ func TestDeleted(t *testing.T) {
 	b := f.build()
 	f.reconcile(r, b)
 	b = f.phase(b, app.BuildPhaseRunning)
-	f.eventually("the builder works", func() bool { return f.calls.Load() == 1 })
+	wait.For(f, "the builder works", func() bool { return f.calls.Load() == 1 })
 	b = f.phase(b, app.BuildPhaseRunning)
 	if err := entity.Delete(t.Context(), f.store, b); err != nil {
 		t.Fatal(err)
 	}
-	f.eventually("build and log are gone", func() bool {
+	wait.For(f, "build and log are gone", func() bool {
 		f.reconcile(r, b)
 		logs, err := f.logs.List()
 		if err != nil {

@@ -10,6 +10,7 @@ import (
 	"miren.dev/runtime/api/sandbox"
 	"miren.dev/runtime/entity"
 	"miren.dev/runtime/pkg/schema"
+	"miren.dev/runtime/testsupport/wait"
 )
 
 // A sandbox that gets ready while the store takes long to list it is not late.
@@ -34,12 +35,7 @@ func TestSlowStore(t *testing.T) {
 		}
 	}
 	w.afterList.Store(&after)
-	var id schema.ID
-	select {
-	case id = <-listed:
-	case <-time.After(patience):
-		t.Fatal("nobody lists sandboxes")
-	}
+	id := wait.Receive(t, "a list of sandboxes", listed)
 	w.gate.Store(true)
 	w.eventually("it is ready", func() bool {
 		sb, err := entity.Get[sandbox.Sandbox](t.Context(), w.store, id)

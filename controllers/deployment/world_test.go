@@ -33,10 +33,8 @@ import (
 	"miren.dev/runtime/pkg/schema"
 	"miren.dev/runtime/servers/service"
 	"miren.dev/runtime/testsupport/pgtest"
+	"miren.dev/runtime/testsupport/wait"
 )
-
-// patience is the deadline of everything that a test waits for.
-const patience = time.Minute
 
 // world is a control plane over a real store, with a node, a builder, sources
 // and an ingress that do what the test says.
@@ -374,16 +372,10 @@ func (d *drainer) Inflight(_ context.Context, v schema.ID) (ingress.Inflight, er
 
 // The rest is what tests say and see.
 
+// eventually waits, and dumps the store when it is in vain.
 func (w *world) eventually(what string, cond func() bool) {
 	w.Helper()
-	deadline := time.Now().Add(patience)
-	for !cond() {
-		if time.Now().After(deadline) {
-			w.dump()
-			w.Fatalf("not within %s: %s", patience, what)
-		}
-		time.Sleep(3 * time.Millisecond)
-	}
+	wait.For(w, what, cond, wait.State(func() any { w.dump(); return "see above" }))
 }
 
 func (w *world) app(name string) *app.App {

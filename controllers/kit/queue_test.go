@@ -13,6 +13,7 @@ import (
 
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/schema"
+	"miren.dev/runtime/testsupport/wait"
 )
 
 var errTest = errors.New("test")
@@ -253,12 +254,8 @@ func TestQueueProperty(t *testing.T) {
 	}
 	produce.Wait()
 	for i := range keys {
-		for seen[i].Load() != count[i].Load() {
-			if ctx.Err() != nil {
-				t.Fatalf("%s: saw %d of %d changes", name(i), seen[i].Load(), count[i].Load())
-			}
-			time.Sleep(100 * time.Microsecond)
-		}
+		wait.For(t, "all changes of "+string(name(i)), func() bool { return seen[i].Load() == count[i].Load() },
+			wait.State(func() any { return fmt.Sprintf("%d of %d", seen[i].Load(), count[i].Load()) }))
 	}
 	cancel()
 	work.Wait()

@@ -16,6 +16,7 @@ import (
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/schema"
 	"miren.dev/runtime/testsupport/pgtest"
+	"miren.dev/runtime/testsupport/wait"
 )
 
 var quiet = slog.New(slog.DiscardHandler)
@@ -207,13 +208,9 @@ func TestController(t *testing.T) {
 	if err := s.Revoke(t.Context(), schema.LeaseID(get(t, s, schema.ID(nid)).Status.Lease)); err != nil {
 		t.Fatal(err)
 	}
-	deadline := time.Now().Add(time.Minute)
-	for get(t, s, schema.ID(nid)).Status.Phase != core.NodePhaseDown {
-		if time.Now().After(deadline) {
-			t.Fatal("the node is not down")
-		}
-		time.Sleep(5 * time.Millisecond)
-	}
+	wait.For(t, "the node is down", func() bool {
+		return get(t, s, schema.ID(nid)).Status.Phase == core.NodePhaseDown
+	})
 }
 
 // TestAnotherStore starts the server of a node with a store that does not know it.

@@ -24,6 +24,7 @@ import (
 	"miren.dev/runtime/pkg/schema"
 	"miren.dev/runtime/testsupport/executiontest/fake"
 	"miren.dev/runtime/testsupport/pgtest"
+	"miren.dev/runtime/testsupport/wait"
 )
 
 // Short for the tests.
@@ -31,9 +32,6 @@ type (
 	Sandbox = api_sandbox.Sandbox
 	Status  = api_sandbox.SandboxStatus
 )
-
-// patience is the deadline of everything that a test waits for.
-const patience = time.Minute
 
 // gate is a store that can be made to fail.
 type gate struct {
@@ -251,19 +249,16 @@ func (w *world) count(sb *Sandbox) int {
 	return w.runs[sb.ID]
 }
 
+// eventually waits, and shows all sandboxes when it is in vain.
 func (w *world) eventually(what string, cond func() bool) {
 	w.Helper()
-	deadline := time.Now().Add(patience)
-	for !cond() {
-		if time.Now().After(deadline) {
-			all, _, _ := entity.List[Sandbox](context.Background(), w.store.Store, entity.Query{})
-			for _, sb := range all {
-				w.Logf("%s desired %s status %+v", sb.ID, sb.Spec.Desired, sb.Status)
-			}
-			w.Fatalf("not within %s: %s; %s", patience, what, w.machine)
+	wait.For(w, what, cond, wait.State(func() any {
+		all, _, _ := entity.List[Sandbox](context.Background(), w.store.Store, entity.Query{})
+		for _, sb := range all {
+			w.Logf("%s desired %s status %+v", sb.ID, sb.Spec.Desired, sb.Status)
 		}
-		<-time.After(2 * time.Millisecond)
-	}
+		return w.machine
+	}))
 }
 
 func (w *world) phase(sb *Sandbox, p api_sandbox.SandboxPhase) *Sandbox {

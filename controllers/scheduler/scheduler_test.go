@@ -6,7 +6,6 @@ import (
 	"log/slog"
 	"strings"
 	"testing"
-	"time"
 
 	"miren.dev/runtime/api"
 	"miren.dev/runtime/api/core"
@@ -15,6 +14,7 @@ import (
 	"miren.dev/runtime/entity"
 	"miren.dev/runtime/pkg/schema"
 	"miren.dev/runtime/testsupport/pgtest"
+	"miren.dev/runtime/testsupport/wait"
 )
 
 const gib = 1 << 30
@@ -69,17 +69,6 @@ func (f *fixture) get(s *sandbox.Sandbox) *sandbox.Sandbox {
 	return got
 }
 
-func (f *fixture) eventually(what string, cond func() bool) {
-	f.Helper()
-	deadline := time.Now().Add(time.Minute)
-	for !cond() {
-		if time.Now().After(deadline) {
-			f.Fatalf("not within a minute: %s", what)
-		}
-		time.Sleep(5 * time.Millisecond)
-	}
-}
-
 func (f *fixture) run() {
 	rt := kit.New(kit.Config{Reader: f.store})
 	if err := rt.Add((&Reconciler{Store: f.store, Log: slog.New(slog.DiscardHandler)}).Controller()); err != nil {
@@ -101,18 +90,18 @@ func TestSchedules(t *testing.T) {
 	a := f.node("a", 2000, 4*gib)
 	first := f.sandbox(1000, gib)
 	f.run()
-	f.eventually("the first is placed", func() bool { return f.get(first).Spec.Node == a.GetID() })
+	wait.For(f, "the first is placed", func() bool { return f.get(first).Spec.Node == a.GetID() })
 	if p := f.get(first).Status.Phase; p != sandbox.SandboxPhaseScheduled {
 		t.Errorf("phase %s", p)
 	}
 
 	second, third := f.sandbox(1000, gib), f.sandbox(1000, gib)
-	f.eventually("the second is placed", func() bool { return f.get(second).Spec.Node == a.GetID() })
-	f.eventually("the third says why not", func() bool {
+	wait.For(f, "the second is placed", func() bool { return f.get(second).Spec.Node == a.GetID() })
+	wait.For(f, "the third says why not", func() bool {
 		return strings.Contains(f.get(third).Status.Message, "a: 0 of 2 CPU free")
 	})
 	small := f.sandbox(10, gib) // no CPU either
-	f.eventually("the small one says why not", func() bool { return f.get(small).Status.Message != "" })
+	wait.For(f, "the small one says why not", func() bool { return f.get(small).Status.Message != "" })
 
 	// Room by an end, then by a new node.
 	if _, err := entity.ModifyStatus(t.Context(), f.store, first.GetID(), func(s *sandbox.Sandbox) error {
@@ -121,7 +110,7 @@ func TestSchedules(t *testing.T) {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	f.eventually("the third takes the room", func() bool { return f.get(third).Spec.Node == a.GetID() })
+	wait.For(f, "the third takes the room", func() bool { return f.get(third).Spec.Node == a.GetID() })
 	if got := f.get(third).Status; got.Message != "" || got.Phase != sandbox.SandboxPhaseScheduled {
 		t.Errorf("status %+v", got)
 	}
@@ -129,7 +118,7 @@ func TestSchedules(t *testing.T) {
 		t.Error("the small one was placed before the older third")
 	}
 	b := f.node("b", 500, gib)
-	f.eventually("the small one goes to the new node", func() bool { return f.get(small).Spec.Node == b.GetID() })
+	wait.For(f, "the small one goes to the new node", func() bool { return f.get(small).Spec.Node == b.GetID() })
 }
 
 func TestNeverOvercommits(t *testing.T) {
@@ -152,8 +141,8 @@ func TestNeverOvercommits(t *testing.T) {
 		}
 		return n, cpu
 	}
-	f.eventually("30 are placed", func() bool { n, _ := placed(); return n == 30 })
-	f.eventually("10 say why not", func() bool {
+	wait.For(f, "30 are placed", func() bool { n, _ := placed(); return n == 30 })
+	wait.For(f, "10 say why not", func() bool {
 		n := 0
 		for _, s := range all {
 			if f.get(s).Status.Message != "" {
@@ -187,7 +176,7 @@ func TestStoppedAndCordoned(t *testing.T) {
 	}
 	f.run()
 	waits := f.sandbox(100, gib)
-	f.eventually("it says why not", func() bool { return strings.Contains(f.get(waits).Status.Message, "cordoned: cordoned") })
+	wait.For(f, "it says why not", func() bool { return strings.Contains(f.get(waits).Status.Message, "cordoned: cordoned") })
 	if s := f.get(stopped); s.Spec.Node != "" || s.Status.Phase != sandbox.SandboxPhaseStopped || s.Status.Reason != sandbox.EndReasonUser || s.Status.EndedAt == nil {
 		t.Errorf("a sandbox that is not wanted: node %q, %+v", s.Spec.Node, s.Status)
 	}
@@ -195,5 +184,5 @@ func TestStoppedAndCordoned(t *testing.T) {
 	if err := entity.UpdateSpec(t.Context(), f.store, cordoned); err != nil {
 		t.Fatal(err)
 	}
-	f.eventually("it is placed", func() bool { return f.get(waits).Spec.Node == cordoned.GetID() })
+	wait.For(f, "it is placed", func() bool { return f.get(waits).Spec.Node == cordoned.GetID() })
 }

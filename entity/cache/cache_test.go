@@ -7,7 +7,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"miren.dev/runtime/entity"
 	"miren.dev/runtime/entity/cache"
@@ -16,11 +15,10 @@ import (
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/schema"
 	"miren.dev/runtime/testsupport/pgtest"
+	"miren.dev/runtime/testsupport/wait"
 )
 
 type thing = storetest.Thing
-
-const patience = time.Minute
 
 // flaky is a reader whose connection breaks at random.
 type flaky struct {
@@ -84,19 +82,10 @@ func run(t *testing.T, c *cache.Cache[thing, *thing]) {
 			t.Error(err)
 		}
 	})
-	wait, cancelWait := context.WithTimeout(t.Context(), patience)
+	deadline, cancelWait := context.WithTimeout(t.Context(), wait.Limit)
 	defer cancelWait()
-	if err := c.WaitSynced(wait); err != nil {
+	if err := c.WaitSynced(deadline); err != nil {
 		t.Fatal(err)
-	}
-}
-
-func await(t *testing.T, what string, cond func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(patience); !cond(); time.Sleep(2 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("not in time: %s", what)
-		}
 	}
 }
 
@@ -113,13 +102,7 @@ func TestCacheFollows(t *testing.T) {
 	run(t, c)
 	next := func() cache.Change[*thing] {
 		t.Helper()
-		select {
-		case ch := <-changes:
-			return ch
-		case <-time.After(patience):
-			t.Fatal("no change came")
-			panic("unreachable")
-		}
+		return wait.Receive(t, "a change", changes)
 	}
 	if ch := next(); ch.ID != a.ID || ch.Old != nil || ch.New == nil {
 		t.Fatalf("first change: %+v", ch)
@@ -176,7 +159,7 @@ func TestCacheRelists(t *testing.T) {
 		deleted[ch.ID] = ch.New == nil
 	})
 	run(t, c)
-	await(t, "both told", func() bool { mu.Lock(); defer mu.Unlock(); return len(deleted) == 2 })
+	wait.For(t, "both told", func() bool { mu.Lock(); defer mu.Unlock(); return len(deleted) == 2 })
 	r.gate.Lock()
 	if err := entity.Delete(t.Context(), s, gone); err != nil {
 		t.Fatal(err)
@@ -186,11 +169,11 @@ func TestCacheRelists(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.gate.Unlock()
-	await(t, "new entity", func() bool { return c.Get(fresh.ID) != nil })
+	wait.For(t, "new entity", func() bool { return c.Get(fresh.ID) != nil })
 	if c.Get(gone.ID) != nil || c.Get(kept.ID) == nil || c.Len() != 2 {
 		t.Errorf("after the new list: %v", c.List())
 	}
-	await(t, "deletion told", func() bool { mu.Lock(); defer mu.Unlock(); return deleted[gone.ID] && !deleted[kept.ID] })
+	wait.For(t, "deletion told", func() bool { mu.Lock(); defer mu.Unlock(); return deleted[gone.ID] && !deleted[kept.ID] })
 }
 
 // gated lets events pass only while its gate is open.
@@ -278,7 +261,7 @@ func TestCacheConverges(t *testing.T) {
 	wg.Wait()
 	r.broken.Store(false)
 	final := newThing(t, s, proj, "done")
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), wait.Limit)
 	defer cancel()
 	if err := c.WaitFor(ctx, final.Revision); err != nil {
 		t.Fatal(err)
@@ -303,7 +286,7 @@ func TestCacheConverges(t *testing.T) {
 			t.Errorf("index %s has %d, want %d", color, have, n)
 		}
 	}
-	await(t, "every change told", func() bool {
+	wait.For(t, "every change told", func() bool {
 		mu.Lock()
 		defer mu.Unlock()
 		if len(told) != len(want) {

@@ -18,6 +18,7 @@ import (
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/schema"
 	"miren.dev/runtime/testsupport/pgtest"
+	"miren.dev/runtime/testsupport/wait"
 )
 
 // What the proxy does to the next transaction.
@@ -186,7 +187,7 @@ func TestUnknownOutcome(t *testing.T) {
 			}
 			p.refuse.Store(false)
 			var res entity.TxnResult
-			await(t, "the request again", func() bool {
+			wait.For(t, "the request again", func() bool {
 				res, err = s.Txn(t.Context(), req)
 				return !errs.Is(err, errs.Unavailable)
 			})

@@ -17,11 +17,10 @@ import (
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/schema"
 	"miren.dev/runtime/testsupport/pgtest"
+	"miren.dev/runtime/testsupport/wait"
 )
 
 type thing = storetest.Thing
-
-const patience = time.Minute
 
 func newProject(t testing.TB, s entity.Store) schema.ID {
 	t.Helper()
@@ -125,20 +124,11 @@ func record(ctx context.Context, t testing.TB, s entity.Store, from schema.Token
 
 func (h *history) await(t testing.TB, rev schema.Revision) {
 	t.Helper()
-	await(t, fmt.Sprintf("watcher at revision %d", rev), func() bool {
+	wait.For(t, fmt.Sprintf("watcher at revision %d", rev), func() bool {
 		h.mu.Lock()
 		defer h.mu.Unlock()
 		return h.last >= rev
 	})
-}
-
-func await(t testing.TB, what string, cond func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(patience); !cond(); time.Sleep(2 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("not in time: %s", what)
-		}
-	}
 }
 
 // writeThrough writes with 16 writers while trouble happens, and checks that
@@ -191,7 +181,7 @@ func writeThrough(t *testing.T, stores []*pgstore.Store, trouble func(stop <-cha
 				req := entity.TxnRequest{RequestID: fmt.Sprintf("%d-%d", i, n), Ops: []entity.Op{op}}
 				var res entity.TxnResult
 				for tries := 0; ; tries++ {
-					ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), patience)
+					ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), wait.Limit)
 					res, err = s.Txn(ctx, req)
 					cancel()
 					if !errs.Is(err, errs.Unavailable) || tries == 10 {
@@ -325,7 +315,7 @@ func TestStoppedDatabase(t *testing.T) {
 	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	await(t, "unavailable", func() bool {
+	wait.For(t, "unavailable", func() bool {
 		_, err := s.Get(t.Context(), "thing", leased.ID)
 		if errs.Is(err, errs.NotFound) {
 			t.Fatal("an unreachable store said not found")
@@ -341,19 +331,19 @@ func TestStoppedDatabase(t *testing.T) {
 	if _, err := s.KeepAlive(t.Context(), l.ID); !errs.Is(err, errs.Unavailable) {
 		t.Errorf("keep alive: %v", err)
 	}
-	await(t, "away for longer than the lease", func() bool { return time.Now().After(l.ExpiresAt) })
+	wait.For(t, "away for longer than the lease", func() bool { return time.Now().After(l.ExpiresAt) })
 	ctx, cancel := context.WithCancel(context.Background())
 	supervised := make(chan error, 1)
 	go func() { supervised <- server.Run(ctx) }()
 	t.Cleanup(func() { cancel(); <-supervised })
-	await(t, "available again", func() bool { return s.Ping(t.Context()) == nil })
+	wait.For(t, "available again", func() bool { return s.Ping(t.Context()) == nil })
 	if _, err := s.KeepAlive(t.Context(), l.ID); err != nil {
 		t.Errorf("the lease lapsed while the database was away: %v", err)
 	}
 	if _, err := s.Get(t.Context(), "thing", leased.ID); err != nil {
 		t.Error(err)
 	}
-	await(t, "lapse once it is not renewed", func() bool {
+	wait.For(t, "lapse once it is not renewed", func() bool {
 		_, err := s.Get(t.Context(), "thing", leased.ID)
 		return errs.Is(err, errs.NotFound)
 	})

@@ -14,6 +14,7 @@ import (
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/schema"
 	"miren.dev/runtime/testsupport/pgtest"
+	"miren.dev/runtime/testsupport/wait"
 )
 
 const partition = 65536 // revisions of a partition of the log
@@ -226,7 +227,7 @@ func TestNewEpoch(t *testing.T) {
 		t.Fatal(err)
 	}
 	for i, w := range watches {
-		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		ctx, cancel := context.WithTimeout(t.Context(), wait.Limit)
 		for err = nil; err == nil; {
 			_, err = w.Next(ctx)
 		}
@@ -283,13 +284,13 @@ func TestOtherCopy(t *testing.T) {
 	if got := token(again); got.Epoch == before.Epoch {
 		t.Error("a restored copy goes on with the old epoch")
 	}
-	await(t, "the running server notices", func() bool {
+	wait.For(t, "the running server notices", func() bool {
 		_, err := s.Watch(t.Context(), entity.WatchQuery{From: before})
 		return errs.Is(err, errs.Compacted)
 	})
 	before = token(s)
 	sql(t, url, `update runtime.store set revision = 0`).Close()
-	await(t, "back in time", func() bool { return token(s).Epoch != before.Epoch })
+	wait.For(t, "back in time", func() bool { return token(s).Epoch != before.Epoch })
 }
 
 func TestMigrations(t *testing.T) {

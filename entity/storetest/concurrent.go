@@ -10,6 +10,7 @@ import (
 	"miren.dev/runtime/entity"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/schema"
+	"miren.dev/runtime/testsupport/wait"
 )
 
 // testConcurrentWriters: 64 writers, and watchers that see every revision
@@ -30,7 +31,7 @@ func testConcurrentWriters(t *testing.T, f *fixture) {
 	for i := range logs {
 		w := f.follow(entity.WatchQuery{From: start.Token})
 		watching.Go(func() {
-			ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), 3*patience)
+			ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), 3*wait.Limit)
 			defer cancel()
 			for {
 				evs, err := w.Next(ctx)

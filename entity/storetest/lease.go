@@ -7,6 +7,7 @@ import (
 	"miren.dev/runtime/entity"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/schema"
+	"miren.dev/runtime/testsupport/wait"
 )
 
 func (f *fixture) grant(ttl time.Duration) schema.LeaseID {
@@ -57,7 +58,7 @@ func testLeaseKeepAlive(t *testing.T, f *fixture) {
 	o := f.stored(func(o *Thing) { o.Lease = id })
 	before := o.Revision
 	var first, last time.Time
-	f.eventually("live on past its first end", func() bool {
+	wait.For(f.t, "live on past its first end", func() bool {
 		l, err := f.KeepAlive(t.Context(), id)
 		if err != nil {
 			t.Fatal(err)
@@ -75,7 +76,7 @@ func testLeaseKeepAlive(t *testing.T, f *fixture) {
 	if next := f.stored(); next.Revision != before+1 {
 		t.Errorf("renewals took revisions: %d after %d", next.Revision, before)
 	}
-	f.eventually("lapse without renewals", func() bool {
+	wait.For(f.t, "lapse without renewals", func() bool {
 		_, err := f.Get(t.Context(), "thing", o.ID)
 		return errs.Is(err, errs.NotFound)
 	})

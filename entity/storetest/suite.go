@@ -5,15 +5,12 @@ import (
 	"reflect"
 	"slices"
 	"testing"
-	"time"
 
 	"miren.dev/runtime/entity"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/schema"
+	"miren.dev/runtime/testsupport/wait"
 )
-
-// patience is how long anything asynchronous may take.
-const patience = time.Minute
 
 // Run runs the suite. open returns an empty store that knows Kinds, and closes
 // it at the end of the test.
@@ -211,7 +208,7 @@ type follower struct {
 func (w *follower) next() entity.Event {
 	w.f.t.Helper()
 	if len(w.pending) == 0 {
-		ctx, cancel := context.WithTimeout(w.f.t.Context(), patience)
+		ctx, cancel := context.WithTimeout(w.f.t.Context(), wait.Limit)
 		defer cancel()
 		evs, err := w.Next(ctx)
 		if err != nil {
@@ -233,16 +230,6 @@ func (w *follower) change() entity.Event {
 	for {
 		if e := w.next(); e.Type != entity.EventBookmark {
 			return e
-		}
-	}
-}
-
-// eventually waits until cond holds.
-func (f *fixture) eventually(what string, cond func() bool) {
-	f.t.Helper()
-	for deadline := time.Now().Add(patience); !cond(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			f.t.Fatalf("not in time: %s", what)
 		}
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"miren.dev/runtime/entity"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/schema"
+	"miren.dev/runtime/testsupport/wait"
 )
 
 func testWatchFromList(t *testing.T, f *fixture) {
@@ -127,7 +128,7 @@ func testWatchBookmarks(t *testing.T, f *fixture) {
 	}
 	node := new(Node)
 	f.create(node) // of another kind: no event, but the position moves
-	f.eventually("a bookmark behind another kind's change", func() bool {
+	wait.For(f.t, "a bookmark behind another kind's change", func() bool {
 		e := w.next()
 		return e.Type == entity.EventBookmark && e.Token.Revision >= node.Revision
 	})
@@ -166,12 +167,7 @@ func testWatchEnds(t *testing.T, f *fixture) {
 	}()
 	w.Close()
 	w.Close()
-	select {
-	case err := <-done:
-		f.fails(err, errs.Canceled)
-	case <-time.After(patience):
-		t.Fatal("Next goes on after Close")
-	}
+	f.fails(wait.Receive(t, "the end of Next after Close", done), errs.Canceled)
 	canceled, cancel := context.WithCancel(t.Context())
 	cancel()
 	w, err = f.Watch(t.Context(), entity.WatchQuery{Kind: "thing"})
@@ -194,7 +190,7 @@ func testWatchOtherEpoch(t *testing.T, f *fixture) {
 	} {
 		w, err := f.Watch(t.Context(), entity.WatchQuery{Kind: "thing", From: tok})
 		if err == nil { // a backend may find out later
-			ctx, cancel := context.WithTimeout(t.Context(), patience)
+			ctx, cancel := context.WithTimeout(t.Context(), wait.Limit)
 			_, err = w.Next(ctx)
 			cancel()
 			w.Close()

@@ -14,6 +14,7 @@ import (
 
 	"miren.dev/runtime/lsvd/attach"
 	"miren.dev/runtime/lsvd/holder"
+	"miren.dev/runtime/testsupport/wait"
 )
 
 // TestKill kills the daemon under a mounted file system that is written to,
@@ -52,12 +53,8 @@ func TestKill(t *testing.T) {
 		begin = time.Now()
 	}
 	p.end(t, syscall.SIGKILL)
-	select {
-	case <-failed:
-		within("an error of the writer")
-	case <-time.After(20 * time.Second):
-		t.Fatal("the writer waits for ever")
-	}
+	wait.Receive(t, "an error of the writer", failed)
+	within("an error of the writer")
 	command(t, "umount", mnt)
 	within("umount")
 	unused(t, p.device)

@@ -7,12 +7,12 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
-	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
+
+	"miren.dev/runtime/testsupport/wait"
 )
 
 // load writes files and reads them back, all the time.
@@ -83,13 +83,9 @@ func (l *load) ops() int64 {
 // until waits for n more operations.
 func (l *load) until(t *testing.T, n int64) {
 	t.Helper()
-	tick := time.NewTicker(time.Millisecond)
-	defer tick.Stop()
-	for end, deadline := l.ops()+n, time.Now().Add(30*time.Second); l.ops() < end && !l.failed(); <-tick.C {
-		if time.Now().After(deadline) {
-			t.Fatalf("the file system stands still; waiting: %s", strings.Join(uninterruptible(t), " "))
-		}
-	}
+	end := l.ops() + n
+	wait.For(t, fmt.Sprintf("%d operations of the file system", n), func() bool { return l.ops() >= end || l.failed() },
+		wait.State(func() any { return fmt.Sprint("uninterruptible: ", uninterruptible(t)) }))
 }
 
 // run works on one file: half of the files past the page cache.

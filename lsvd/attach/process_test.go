@@ -21,6 +21,7 @@ import (
 	"miren.dev/runtime/lsvd/attach"
 	"miren.dev/runtime/lsvd/holder"
 	"miren.dev/runtime/pkg/errs"
+	"miren.dev/runtime/testsupport/wait"
 )
 
 // Environment of the processes that tests start: the test binary again.
@@ -222,19 +223,18 @@ func startHolder(t *testing.T) string {
 // still be mounted in the namespace of somebody who was just starting.
 func unused(t *testing.T, device string) {
 	t.Helper()
-	tick := time.NewTicker(10 * time.Millisecond)
-	defer tick.Stop()
-	for begin, deadline := time.Now(), time.Now().Add(30*time.Second); ; <-tick.C {
+	begin := time.Now()
+	wait.NoError(t, device+" is not in use", func() error {
 		fd, err := unix.Open(device, unix.O_RDONLY|unix.O_EXCL|unix.O_CLOEXEC, 0)
 		if err == nil {
-			unix.Close(fd)
-			t.Logf("%s was in use for %v after the unmount", device, time.Since(begin))
-			return
+			return unix.Close(fd)
 		}
-		if !errors.Is(err, unix.EBUSY) || time.Now().After(deadline) {
+		if !errors.Is(err, unix.EBUSY) {
 			t.Fatal(err)
 		}
-	}
+		return err
+	}, wait.Within(30*time.Second))
+	t.Logf("%s was in use for %v after the unmount", device, time.Since(begin))
 }
 
 func executable(t *testing.T) string {

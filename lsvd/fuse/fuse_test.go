@@ -22,6 +22,7 @@ import (
 	"miren.dev/runtime/lsvd/vfs"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/proc"
+	"miren.dev/runtime/testsupport/wait"
 )
 
 // testMount begins the name of a mount; the process follows, and the test.
@@ -150,13 +151,8 @@ func serve(t *testing.T, c *fuse.Conn, d fuse.Disk) (stop func()) {
 	go func() { done <- c.Serve(ctx, d) }()
 	return func() {
 		cancel()
-		select {
-		case err := <-done:
-			if err != nil {
-				t.Error(err)
-			}
-		case <-time.After(20 * time.Second):
-			t.Fatal("it does not stop serving")
+		if err := wait.Receive(t, "the end of serving", done); err != nil {
+			t.Error(err)
 		}
 	}
 }
@@ -337,7 +333,7 @@ func TestHandover(t *testing.T) {
 		stop()
 		next.Close()
 	}()
-	until(t, func() bool { total, _ := next.Count(); return total > writers/2 }) // at a time
+	wait.For(t, "enough readers of the resumed connection", func() bool { total, _ := next.Count(); return total > writers/2 }) // at a time
 	close(disk.gate)
 	wg.Wait()
 	disk.do(func() {
@@ -399,22 +395,11 @@ func TestReaders(t *testing.T) {
 				}
 			})
 		}
-		until(t, func() bool { total, _ := c.Count(); return total > writers })
+		wait.For(t, "a reader for each write", func() bool { total, _ := c.Count(); return total > writers })
 		for range writers {
 			disk.gate <- struct{}{}
 		}
 		wg.Wait()
-		until(t, func() bool { total, parked := c.Count(); return total == 2 && parked == 0 && c.Slabs() <= 2 })
-	}
-}
-
-func until(t *testing.T, f func() bool) {
-	t.Helper()
-	tick := time.NewTicker(time.Millisecond)
-	defer tick.Stop()
-	for deadline := time.Now().Add(10 * time.Second); !f(); <-tick.C {
-		if time.Now().After(deadline) {
-			t.Fatal("it does not happen")
-		}
+		wait.For(t, "few readers again", func() bool { total, parked := c.Count(); return total == 2 && parked == 0 && c.Slabs() <= 2 })
 	}
 }

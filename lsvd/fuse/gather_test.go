@@ -9,11 +9,13 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
 	"miren.dev/runtime/lsvd"
 	"miren.dev/runtime/lsvd/fuse"
+	"miren.dev/runtime/testsupport/wait"
 )
 
 // records is a disk that notes how many writes each Commit carries out, and how
@@ -111,7 +113,7 @@ func (e *expect) ready(fd int) bool {
 // single writes until one reader does.
 func single(t *testing.T, c *fuse.Conn, writes *aio, block []byte, wrote func()) {
 	t.Helper()
-	until(t, func() bool {
+	wait.For(t, "a single reader", func() bool {
 		if c.Single() {
 			return true
 		}
@@ -119,7 +121,7 @@ func single(t *testing.T, c *fuse.Conn, writes *aio, block []byte, wrote func())
 		wrote()
 		writes.wait(1)
 		return false
-	})
+	}, wait.Every(time.Millisecond))
 }
 
 // TestGather finds many small writes carried out at once by the only reader.
@@ -139,14 +141,14 @@ func TestGather(t *testing.T) {
 	for i := range int64(n) {
 		offs = append(offs, i*8192)
 	}
-	until(t, func() bool { // fewer if it takes so long that the reader seems to wait in vain
+	wait.For(t, "all writes at once", func() bool { // fewer if it takes so long that the reader seems to wait in vain
 		more.n.Store(n - 1)
 		writes.write(block, offs...)
 		writes.wait(n)
 		disk.mu.Lock()
 		defer disk.mu.Unlock()
 		return disk.most == n
-	})
+	}, wait.Every(time.Millisecond))
 	got := make([]byte, len(block))
 	for _, off := range offs {
 		if err := disk.ReadAt(t.Context(), got, off); err != nil || !bytes.Equal(got, block) {
@@ -179,12 +181,12 @@ func TestGatherReads(t *testing.T) {
 		}
 		return nil
 	}
-	until(t, func() bool {
+	wait.For(t, "a single reader", func() bool {
 		if err := read(1); err != nil {
 			t.Fatal(err)
 		}
 		return c.Single()
-	})
+	}, wait.Every(time.Millisecond))
 	for round := range 100 {
 		const n = 6
 		more.n.Store(n - 1)

@@ -11,6 +11,7 @@ import (
 	"miren.dev/runtime/lsvd"
 	"miren.dev/runtime/lsvd/fuse"
 	"miren.dev/runtime/lsvd/store"
+	"miren.dev/runtime/testsupport/wait"
 )
 
 // TestPoll ends a connection while a reader looks for requests: by the server,
@@ -24,7 +25,7 @@ func TestPoll(t *testing.T) {
 			stop := serve(t, c, disk)
 			defer stop()
 			f := open(t, c)
-			until(t, func() bool {
+			wait.For(t, "a reader polls", func() bool {
 				if fuse.Polling() {
 					return true
 				}
@@ -32,7 +33,7 @@ func TestPoll(t *testing.T) {
 					t.Fatal(err)
 				}
 				return false
-			})
+			}, wait.Every(time.Millisecond))
 			if unmount {
 				if err := c.Unmount(); err != nil {
 					t.Fatal(err)
@@ -86,7 +87,7 @@ func TestTakes(t *testing.T) {
 			}
 		})
 	}
-	until(t, fuse.Polling)
+	wait.For(t, "a reader polls", fuse.Polling, wait.Every(time.Millisecond))
 	enough.Store(true)
 	wg.Wait()
 	stop()

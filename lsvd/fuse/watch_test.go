@@ -10,6 +10,7 @@ import (
 
 	"miren.dev/runtime/lsvd"
 	"miren.dev/runtime/lsvd/store"
+	"miren.dev/runtime/testsupport/wait"
 )
 
 // bound is how long a request may take that waits for nothing but a reader:
@@ -91,7 +92,7 @@ func TestStall(t *testing.T) {
 				disk.waiting.Store(0)
 				for i, f := range begin {
 					f()
-					until(t, func() bool { return disk.waiting.Load() == int32(i+1) })
+					wait.For(t, "all requests at the disk", func() bool { return disk.waiting.Load() == int32(i+1) })
 				}
 				for range 3 {
 					within(t, "a read", func() error { _, err := f.ReadAt(make([]byte, 4096), 4096); return err })
@@ -113,13 +114,8 @@ func within(t *testing.T, what string, f func() error) {
 	t.Helper()
 	done := make(chan error, 1)
 	go func() { done <- f() }()
-	select {
-	case err := <-done:
-		if err != nil {
-			t.Fatal(err)
-		}
-	case <-time.After(bound):
-		t.Fatalf("%s waits for others", what)
+	if err := wait.Receive(t, what+" that waits for no other", done, wait.Within(bound)); err != nil {
+		t.Fatal(err)
 	}
 }
 
@@ -249,13 +245,13 @@ func TestSingle(t *testing.T) {
 		},
 	} {
 		for _, offs := range [][]int64{{0}, {0, 4096, 8192, 12288, 16384, 20480, 24576, 28672}} {
-			until(t, func() bool {
+			wait.For(t, "a single reader", func() bool {
 				writes.write(block, offs...)
 				writes.wait(len(offs))
 				return there() == 1
-			})
+			}, wait.Every(time.Millisecond))
 			other()
-			until(t, func() bool { return there() > 1 })
+			wait.For(t, "another reader", func() bool { return there() > 1 })
 		}
 	}
 }
@@ -318,7 +314,7 @@ func TestFlushAhead(t *testing.T) {
 		<-disk.begun
 		flushed := make(chan error, 1)
 		go func() { flushed <- f.Sync() }()
-		until(t, waiting)
+		wait.For(t, "the flush joins", waiting)
 		within(t, "a read", func() error { _, err := f.ReadAt(make([]byte, 4096), 4096); return err })
 		select {
 		case <-flushed:

@@ -10,6 +10,7 @@ import (
 
 	"miren.dev/runtime/lsvd/fiotest"
 	"miren.dev/runtime/lsvd/store/s3/s3test"
+	"miren.dev/runtime/testsupport/wait"
 )
 
 // Experiment 6 of the virtual disk under fio: its store is an S3 server behind
@@ -140,15 +141,15 @@ func TestExperimentOutage(t *testing.T) {
 				failed = f.fio(t, 2*outage+2*time.Minute, "3", "--do_verify=0", fmt.Sprintf("--rate=,%d", rate))
 			}()
 			defer func() { <-ended }()
-			f.until(t, "something in the store", func() bool { return f.stats().Stored > 2<<20 })
+			wait.For(t, "something in the store", func() bool { return f.stats().Stored > 2<<20 })
 			f.proxy.SetHook(func(s3test.Request) s3test.Fault { return x.fault })
 			over := time.NewTimer(outage)
 			before := f.stats()
 			if x.unsent < size {
-				f.until(t, "backpressure", func() bool { return f.stats().UnsentBytes >= x.unsent })
+				wait.For(t, "backpressure", func() bool { return f.stats().UnsentBytes >= x.unsent })
 			}
 			<-over.C
-			f.until(t, "failure of the store", func() bool { return f.stats().StoreFailures > before.StoreFailures })
+			wait.For(t, "failure of the store", func() bool { return f.stats().StoreFailures > before.StoreFailures })
 			after := f.stats()
 			select {
 			case <-ended:
@@ -172,15 +173,5 @@ func TestExperimentOutage(t *testing.T) {
 			}
 			f.again(t, "3")
 		})
-	}
-}
-
-func (p *process) until(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	deadline := time.Now().Add(time.Minute)
-	for tick := time.Tick(10 * time.Millisecond); !ok(); <-tick {
-		if time.Now().After(deadline) {
-			t.Fatalf("no %s within a minute", what)
-		}
 	}
 }

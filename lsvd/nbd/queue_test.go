@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"runtime"
@@ -14,6 +15,7 @@ import (
 	"time"
 
 	"miren.dev/runtime/lsvd"
+	"miren.dev/runtime/testsupport/wait"
 )
 
 // burst is a connection on which everything that a client will ever send comes
@@ -68,13 +70,10 @@ func TestBurst(t *testing.T) {
 	done := make(chan error, 1)
 	go func() { done <- x.transmit(t.Context(), c, nil) }()
 	for had := 0; had < n; {
-		select {
-		case k := <-c.replies:
-			had += k
-		case <-time.After(10 * time.Second):
+		had += wait.Receive(t, "replies", c.replies, wait.State(func() any {
 			d.Commit() // or nothing would end
-			t.Fatalf("%d of %d requests were answered", had, n)
-		}
+			return fmt.Sprintf("%d of %d requests were answered", had, n)
+		}))
 	}
 	close(c.ended)
 	if err := <-done; err != nil {
@@ -225,11 +224,7 @@ func TestQueueReads(t *testing.T) {
 			}
 		}
 		close(c.start)
-		select {
-		case <-c.ended:
-		case <-time.After(10 * time.Second):
-			t.Fatal("not all was answered")
-		}
+		wait.Receive(t, "all answers", c.ended)
 		if err := <-done; err != nil {
 			t.Error(err)
 		}
@@ -283,11 +278,7 @@ func TestBeginCommits(t *testing.T) {
 	l.out.put(&request{}, make([]byte, 16), nil)
 	done := make(chan struct{})
 	go func() { l.begin(); close(done) }()
-	select {
-	case <-disk:
-	case <-time.After(10 * time.Second):
-		t.Error("writes wait for the client")
-	}
+	wait.Receive(t, "writes are carried out before the client reads", disk)
 	close(c.start)
 	<-done
 	if c.out.Len() != 16 {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -15,6 +16,7 @@ import (
 	"time"
 
 	"miren.dev/runtime/pkg/errs"
+	"miren.dev/runtime/testsupport/wait"
 )
 
 // helperEnv makes the test binary a server that starts a child and ends.
@@ -30,9 +32,6 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// patience is how long what must happen may take on a busy machine.
-const patience = time.Minute
-
 // spec runs a shell script that is ready when it has made a file.
 func spec(dir, script string) Spec {
 	ready := filepath.Join(dir, "ready")
@@ -40,7 +39,7 @@ func spec(dir, script string) Spec {
 		Name: "child", Path: "/bin/sh", Args: []string{"-c", ": > " + ready + "; " + script},
 		LogFile: filepath.Join(dir, "log", "child.log"), RecordFile: filepath.Join(dir, "run", "child.json"),
 		Ready:        func(context.Context) error { _, err := os.Stat(ready); return err },
-		ReadyTimeout: patience,
+		ReadyTimeout: wait.Limit,
 	}
 }
 
@@ -51,7 +50,7 @@ func ensure(t *testing.T, s Spec) *Process {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := p.Stop(context.Background(), syscall.SIGKILL, patience); err != nil {
+		if err := p.Stop(context.Background(), syscall.SIGKILL, wait.Limit); err != nil {
 			t.Error(err)
 		}
 	})
@@ -60,11 +59,7 @@ func ensure(t *testing.T, s Spec) *Process {
 
 func ended(t *testing.T, p *Process) {
 	t.Helper()
-	select {
-	case <-p.Done():
-	case <-time.After(patience):
-		t.Fatal("Done is not closed")
-	}
+	wait.Receive(t, "Done is closed", p.Done())
 	if p.record.Alive() {
 		t.Fatal("it is alive")
 	}
@@ -80,16 +75,14 @@ func TestStartStop(t *testing.T) {
 	if sid, err := sessionOf(p.PID()); err != nil || sid != p.PID() {
 		t.Errorf("session %d of process %d: %v", sid, p.PID(), err)
 	}
-	for deadline := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
+	wait.NoError(t, "the log is whole", func() error {
 		b, err := os.ReadFile(s.LogFile)
-		if err == nil && string(b) == "out\nerr\n" {
-			break
+		if err == nil && string(b) != "out\nerr\n" {
+			err = fmt.Errorf("log %q", b)
 		}
-		if time.Now().After(deadline) {
-			t.Fatalf("log %q, %v", b, err)
-		}
-	}
-	if err := p.Stop(t.Context(), syscall.SIGTERM, patience); err != nil {
+		return err
+	})
+	if err := p.Stop(t.Context(), syscall.SIGTERM, wait.Limit); err != nil {
 		t.Fatal(err)
 	}
 	ended(t, p)
@@ -142,7 +135,7 @@ func TestAdopt(t *testing.T) {
 	if found, err := Find(s.RecordFile); err != nil || found == nil || found.PID() != third.PID() {
 		t.Errorf("after a stale Stop: %v, %v", found, err)
 	}
-	if err := third.Stop(t.Context(), syscall.SIGTERM, patience); err != nil {
+	if err := third.Stop(t.Context(), syscall.SIGTERM, wait.Limit); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -159,7 +152,7 @@ func TestOutlivesItsParent(t *testing.T) {
 		t.Fatal("the child ended with its parent")
 	}
 	// Not our child: only its pidfd tells that it ended.
-	if err := p.Stop(t.Context(), syscall.SIGTERM, patience); err != nil {
+	if err := p.Stop(t.Context(), syscall.SIGTERM, wait.Limit); err != nil {
 		t.Fatal(err)
 	}
 	ended(t, p)
@@ -200,7 +193,7 @@ func TestNotReady(t *testing.T) {
 		class   errs.Class
 		text    string
 	}{
-		"ends":  {"echo it is broken; exit 3", patience, errs.Unavailable, "exit status 3"},
+		"ends":  {"echo it is broken; exit 3", wait.Limit, errs.Unavailable, "exit status 3"},
 		"hangs": {"echo it is broken; exec sleep 1000", 3 * time.Second, errs.DeadlineExceeded, "not yet"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -304,11 +297,7 @@ func TestZombieIsNotAlive(t *testing.T) {
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		t.Fatal(err)
 	}
-	for deadline := time.Now().Add(patience); rec.Alive(); time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatal("a zombie counts as alive")
-		}
-	}
+	wait.For(t, "a zombie does not count as alive", func() bool { return !rec.Alive() })
 	if err := cmd.Wait(); err != nil {
 		t.Fatal(err)
 	}

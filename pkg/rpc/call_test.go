@@ -14,6 +14,7 @@ import (
 
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/testsupport/deadline"
+	"miren.dev/runtime/testsupport/wait"
 )
 
 func call(t testing.TB, c Conn, m *Method, req *echoMsg) (*echoMsg, error) {
@@ -284,7 +285,7 @@ func TestOutcomeOfLostConnection(t *testing.T) {
 		go func() {
 			results <- c.call(t.Context(), &mEcho.MethodInfo, "", &echoMsg{Data: make([]byte, 200)}, new(echoMsg))
 		}()
-		waitFor(t, "the call to be queued", func() bool {
+		wait.For(t, "the call to be queued", func() bool {
 			c.mu.Lock()
 			defer c.mu.Unlock()
 			return len(c.streams) == i+1 && c.handed > headerLen+8
@@ -331,7 +332,7 @@ func TestPeerDies(t *testing.T) {
 			wantClass(t, <-results, errs.Unavailable, Unknown)
 		}
 		wantClass(t, st.RecvMsg(new(echoMsg)), errs.Unavailable, Unknown)
-		waitFor(t, "the handlers to end", func() bool { return r.conns() == 0 })
+		wait.For(t, "the handlers to end", func() bool { return r.conns() == 0 })
 		if _, err := call(t, cl, mEcho, &echoMsg{}); err != nil {
 			t.Fatalf("after that: %v", err)
 		}

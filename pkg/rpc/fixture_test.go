@@ -288,21 +288,6 @@ func eachTransport(t *testing.T, f func(t *testing.T, r *rig)) {
 	}
 }
 
-// patience is how long what must happen may take on a machine that is busy with much else.
-const patience = time.Minute
-
-// waitFor waits until cond holds.
-func waitFor(t testing.TB, what string, cond func() bool) {
-	t.Helper()
-	deadline := time.Now().Add(patience)
-	for !cond() {
-		if time.Now().After(deadline) {
-			t.Fatalf("waited %s for %s", patience, what)
-		}
-		time.Sleep(time.Millisecond)
-	}
-}
-
 func wantClass(t testing.TB, err error, c errs.Class, o Outcome) {
 	t.Helper()
 	if !errs.Is(err, c) || OutcomeOf(err) != o {

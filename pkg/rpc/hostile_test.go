@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"miren.dev/runtime/pkg/errs"
+	"miren.dev/runtime/testsupport/wait"
 )
 
 func frame(h header, p []byte) []byte {
@@ -93,7 +94,7 @@ func TestHostileClient(t *testing.T) {
 			}
 			defer nc.Close()
 			go func() { _, _ = nc.Write(b) }()
-			if err := nc.SetReadDeadline(time.Now().Add(patience)); err != nil {
+			if err := nc.SetReadDeadline(time.Now().Add(wait.Limit)); err != nil {
 				t.Fatal(err)
 			}
 			if _, err := io.Copy(io.Discard, nc); errs.Is(err, errs.DeadlineExceeded) {
@@ -104,7 +105,7 @@ func TestHostileClient(t *testing.T) {
 	if _, err := call(t, cl, mEcho, &echoMsg{}); err != nil {
 		t.Fatal(err)
 	}
-	waitFor(t, "the connections to end", func() bool { return r.conns() == 1 })
+	wait.For(t, "the connections to end", func() bool { return r.conns() == 1 })
 }
 
 // TestHostileMessages: what breaks a message fails its call, and the
@@ -116,7 +117,7 @@ func TestHostileMessages(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer nc.Close()
-	if err := nc.SetDeadline(time.Now().Add(patience)); err != nil {
+	if err := nc.SetDeadline(time.Now().Add(wait.Limit)); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := nc.Write(appendHello(nil, Limits{}.withDefaults().hello())); err != nil {
@@ -186,7 +187,7 @@ func TestHostileMessages(t *testing.T) {
 	if n := r.echo.calls.Load(); n != 0 {
 		t.Errorf("%d handlers were entered", n)
 	}
-	waitFor(t, "windows to be whole", func() bool { c := r.serverConn(t); return c.settled() })
+	wait.For(t, "windows to be whole", func() bool { c := r.serverConn(t); return c.settled() })
 }
 
 // TestAssemblyIsBounded: messages that are put together wait for the budget of
@@ -209,7 +210,7 @@ func TestAssemblyIsBounded(t *testing.T) {
 		stuck = append(stuck, st)
 	}
 	sc := r.serverConn(t)
-	waitFor(t, "the budget to be used", func() bool {
+	wait.For(t, "the budget to be used", func() bool {
 		if sc.assembly.TryAcquire(1) {
 			sc.assembly.Release(1)
 			return false
@@ -328,7 +329,7 @@ func FuzzServer(f *testing.F) {
 			_, _ = near.Write(append(bytes.Clone(hi), b...))
 			_ = near.(*net.UnixConn).CloseWrite()
 		}()
-		if err := near.SetReadDeadline(time.Now().Add(patience)); err != nil {
+		if err := near.SetReadDeadline(time.Now().Add(wait.Limit)); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := io.Copy(io.Discard, near); errs.Is(err, errs.DeadlineExceeded) {

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"miren.dev/runtime/pkg/errs"
+	"miren.dev/runtime/testsupport/wait"
 )
 
 // restart stops the rig's server and serves again at the same path.
@@ -32,7 +33,7 @@ func (r *rig) restart(t *testing.T) {
 
 func TestReconnect(t *testing.T) {
 	r := newRig(t, "unix", Limits{})
-	r.client.Patience = patience
+	r.client.Patience = wait.Limit
 	cl := r.dial(t)
 	if _, err := call(t, cl, mEcho, &echoMsg{}); err != nil {
 		t.Fatal(err)
@@ -68,7 +69,7 @@ func TestReconnect(t *testing.T) {
 // TestRetryUnknown: what may have taken place is repeated only if it is idempotent.
 func TestRetryUnknown(t *testing.T) {
 	r := newRig(t, "unix", Limits{})
-	r.client.Patience = patience
+	r.client.Patience = wait.Limit
 	cl := r.dial(t)
 	idempotent := mBlock.MethodInfo
 	idempotent.Idempotent = true
@@ -105,13 +106,13 @@ func TestDialErrors(t *testing.T) {
 	dial := func(target string, opts ClientOptions) error {
 		t.Helper()
 		began := time.Now()
-		opts.DialTimeout = 2 * patience
+		opts.DialTimeout = 2 * wait.Limit
 		cl, err := Dial(t.Context(), target, opts)
 		if err == nil {
 			cl.Close()
 			t.Fatalf("dial %s succeeded", target)
 		}
-		if time.Since(began) > patience {
+		if time.Since(began) > wait.Limit {
 			t.Errorf("dial %s took %s", target, time.Since(began))
 		}
 		if errs.HintOf(err) == "" {
@@ -166,7 +167,7 @@ func TestDialSilence(t *testing.T) {
 // new calls are not started, and the client finds the next server.
 func TestShutdownDrains(t *testing.T) {
 	r := newRig(t, "unix", Limits{})
-	r.client.Patience = patience
+	r.client.Patience = wait.Limit
 	cl := r.dial(t)
 	results := make(chan error, 8)
 	for range cap(results) {
@@ -182,7 +183,7 @@ func TestShutdownDrains(t *testing.T) {
 	down := make(chan error, 1)
 	go func() { down <- r.srv.Shutdown(t.Context()) }()
 	wantClass(t, st.RecvMsg(new(echoMsg)), errs.Unavailable, Unknown)
-	waitFor(t, "GOAWAY", func() bool { return !old.usable() })
+	wait.For(t, "GOAWAY", func() bool { return !old.usable() })
 	err := old.call(t.Context(), &mEcho.MethodInfo, "", &echoMsg{}, new(echoMsg))
 	wantClass(t, err, errs.Unavailable, NotStarted)
 	close(r.echo.release)
@@ -222,7 +223,7 @@ func TestShutdownGivesUp(t *testing.T) {
 // replaced again and again loses no call.
 func TestRollingRestarts(t *testing.T) {
 	r := newRig(t, "unix", Limits{})
-	r.client.Patience = patience
+	r.client.Patience = wait.Limit
 	cl := r.dial(t)
 	stop := make(chan struct{})
 	var wg sync.WaitGroup
@@ -245,7 +246,7 @@ func TestRollingRestarts(t *testing.T) {
 	}
 	for range 10 {
 		before := r.echo.calls.Load()
-		waitFor(t, "calls", func() bool { return r.echo.calls.Load() > before+50 })
+		wait.For(t, "calls", func() bool { return r.echo.calls.Load() > before+50 })
 		if err := r.srv.Shutdown(t.Context()); err != nil {
 			t.Fatal(err)
 		}
@@ -334,8 +335,8 @@ func TestStuckPeer(t *testing.T) {
 	if _, err := nc.Write(append(append(b, head...), e.b...)); err != nil {
 		t.Fatal(err)
 	}
-	waitFor(t, "the call", func() bool { return r.echo.sources.Load() == 1 })
-	waitFor(t, "the server to give up", func() bool { return r.conns() == 0 })
+	wait.For(t, "the call", func() bool { return r.echo.sources.Load() == 1 })
+	wait.For(t, "the server to give up", func() bool { return r.conns() == 0 })
 }
 
 func TestClientClose(t *testing.T) {
@@ -351,7 +352,7 @@ func TestClientClose(t *testing.T) {
 	wantClass(t, <-done, errs.Canceled, Unknown)
 	_, err := call(t, cl, mEcho, &echoMsg{})
 	wantClass(t, err, errs.Canceled, NotStarted)
-	waitFor(t, "the server to notice", func() bool { return r.conns() == 0 })
+	wait.For(t, "the server to notice", func() bool { return r.conns() == 0 })
 }
 
 // TestMaxConns: connections beyond the limit are refused.
@@ -373,7 +374,7 @@ func TestMaxConns(t *testing.T) {
 		t.Fatalf("the third connection: %v", err)
 	}
 	first.Close()
-	waitFor(t, "room", func() bool { return r.conns() < 2 })
+	wait.For(t, "room", func() bool { return r.conns() < 2 })
 	r.dial(t)
 }
 

@@ -2,6 +2,8 @@ package rpc
 
 import (
 	"testing"
+
+	"miren.dev/runtime/testsupport/wait"
 )
 
 // killConns closes the server's connections without a word.
@@ -62,11 +64,11 @@ func (r *rig) quiet(t testing.TB, cl *Client) {
 					c.recvAvail, c.recvDebt, c.lim.hello().connWindow, c.growth, c.lim.Growth, len(c.bulk), len(c.starved))
 			}
 		}()
-		waitFor(t, name+" to be quiet", c.settled)
+		wait.For(t, name+" to be quiet", c.settled)
 		ok = true
 	}
 	cc, sc := cl.cur.Load(), r.serverConn(t)
-	waitFor(t, "send windows to be whole", func() bool {
+	wait.For(t, "send windows to be whole", func() bool {
 		return credit(cc)+debt(sc) == sc.lim.hello().connWindow && credit(sc)+debt(cc) == cc.lim.hello().connWindow
 	})
 }

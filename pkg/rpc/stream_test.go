@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"miren.dev/runtime/pkg/errs"
+	"miren.dev/runtime/testsupport/wait"
 )
 
 func open(t testing.TB, cl *Client, m *Method, req *echoMsg) Stream {
@@ -245,9 +246,9 @@ func TestSlowReaders(t *testing.T) {
 			}
 			return n == slow
 		}
-		waitFor(t, "the windows to fill", full)
+		wait.For(t, "the windows to fill", full)
 		sc := r.serverConn(t)
-		waitFor(t, "the handlers to wait", func() bool {
+		wait.For(t, "the handlers to wait", func() bool {
 			sc.mu.Lock()
 			defer sc.mu.Unlock()
 			n := 0
@@ -305,7 +306,7 @@ func TestSlowHandler(t *testing.T) {
 		t.Cleanup(func() { _ = st.Close() })
 	}
 	sc := r.serverConn(t)
-	waitFor(t, "the windows to fill", func() bool {
+	wait.For(t, "the windows to fill", func() bool {
 		sc.mu.Lock()
 		defer sc.mu.Unlock()
 		return sc.lim.hello().connWindow-sc.recvAvail > 20*(int64(sc.lim.StreamWindow)-minChunk-headerLen)
@@ -331,7 +332,7 @@ func TestWindowGrows(t *testing.T) {
 	cl := r.dial(t)
 	st := open(t, cl, mSource, &echoMsg{N: 32 << 10})
 	c := cl.cur.Load()
-	waitFor(t, "the first ping's answer", func() bool { return c.rtt.Load() != 0 })
+	wait.For(t, "the first ping's answer", func() bool { return c.rtt.Load() != 0 })
 	c.rtt.Store(int64(50 * time.Millisecond)) // as if the server were far away
 	if _, err := io.CopyN(io.Discard, struct{ io.Reader }{st}, 256<<20); err != nil {
 		t.Fatal(err)

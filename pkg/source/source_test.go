@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"miren.dev/runtime/pkg/errs"
+	"miren.dev/runtime/testsupport/wait"
 )
 
 func newStore(t *testing.T) *Store {
@@ -114,22 +115,15 @@ func TestOnlyChangesAreReadAndSent(t *testing.T) {
 	// The change time cannot be set: what was just written counts as racy until it is old enough.
 	caches := t.TempDir()
 	s := newStore(t)
-	deadline := time.Now().Add(time.Minute)
-	for {
+	wait.For(t, "nothing is hashed again", func() bool {
 		c := OpenCache(caches, dir)
 		tr := walk(t, dir, WalkOptions{Cache: c})
 		if err := c.Save(); err != nil {
 			t.Fatal(err)
 		}
 		upload(t, tr, s)
-		if tr.Hashed == 0 {
-			break
-		}
-		if time.Now().After(deadline) {
-			t.Fatal("everything is hashed every time")
-		}
-		time.Sleep(100 * time.Millisecond)
-	}
+		return tr.Hashed == 0
+	})
 	write(t, dir, map[string]string{"b": "changed"})
 	tr := walk(t, dir, WalkOptions{Cache: OpenCache(caches, dir)})
 	if tr.Hashed != 1 {

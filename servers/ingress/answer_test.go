@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"miren.dev/runtime/testsupport/wait"
 )
 
 // raw is a sandbox that answers with exactly these bytes and then closes.
@@ -164,7 +166,7 @@ func TestSmuggling(t *testing.T) {
 			}
 			defer c.Close()
 			fmt.Fprintf(c, "POST /x HTTP/1.1\r\nHost: %s\r\nConnection: close\r\n%s", testHost, tt.request)
-			_ = c.SetReadDeadline(time.Now().Add(patience))
+			_ = c.SetReadDeadline(time.Now().Add(wait.Limit))
 			b, _ := io.ReadAll(c)
 			if tt.status != "" && !strings.HasPrefix(string(b), "HTTP/1.1 "+tt.status) {
 				t.Errorf("%q", b)

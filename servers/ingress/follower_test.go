@@ -26,6 +26,7 @@ import (
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/schema"
 	"miren.dev/runtime/testsupport/pgtest"
+	"miren.dev/runtime/testsupport/wait"
 )
 
 // control is a control plane with one app in a real store.
@@ -187,12 +188,12 @@ func TestFollowsTheStore(t *testing.T) {
 	c.activate(v1)
 	dir := t.TempDir()
 	sock := filepath.Join(dir, "admin.sock")
-	in := start(t, Config{Reader: c.store, AdminSocket: sock, TableFile: filepath.Join(dir, "table"), HoldTimeout: patience})
+	in := start(t, Config{Reader: c.store, AdminSocket: sock, TableFile: filepath.Join(dir, "table"), HoldTimeout: wait.Limit})
 	cl := client(t)
 	adm := admin.Client{Socket: sock}
-	ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*wait.Limit)
 	defer cancel()
-	eventually(t, "the store is listed", func() bool { s, err := adm.Status(ctx); return err == nil && s.Synced })
+	wait.For(t, "the store is listed", func() bool { s, err := adm.Status(ctx); return err == nil && s.Synced })
 	if code, body := get(t, cl, in.url, testHost); code != 200 || body != "one" {
 		t.Fatalf("%d %s", code, body)
 	}
@@ -229,7 +230,7 @@ func TestFollowsTheStore(t *testing.T) {
 	if err := entity.Delete(ctx, c.store, r); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the route is gone", func() bool { code, _ := get(t, cl, in.url+"/x", "www.example.com"); return code == 404 })
+	wait.For(t, "the route is gone", func() bool { code, _ := get(t, cl, in.url+"/x", "www.example.com"); return code == 404 })
 
 	// A sandbox that is told to stop takes no more requests; they wait.
 	if _, err := entity.ModifySpec(ctx, c.store, sb.GetID(), func(s *sandbox.Sandbox) error {
@@ -238,14 +239,14 @@ func TestFollowsTheStore(t *testing.T) {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "no sandbox is left", func() bool { s, err := adm.Status(ctx); return err == nil && s.Routes[0].Ready == 0 })
+	wait.For(t, "no sandbox is left", func() bool { s, err := adm.Status(ctx); return err == nil && s.Routes[0].Ready == 0 })
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		if code, body := get(t, cl, in.url, testHost); code != 200 || body != "one" {
 			t.Errorf("held: %d %s", code, body)
 		}
 	})
-	eventually(t, "the request waits", func() bool { s, _ := adm.Status(ctx); return s.Held == 1 })
+	wait.For(t, "the request waits", func() bool { s, _ := adm.Status(ctx); return s.Held == 1 })
 	c.sandbox(v2, up1.URL, true)
 	wg.Wait()
 
@@ -278,9 +279,9 @@ func TestServesWithoutTheStore(t *testing.T) {
 	cfg := Config{Reader: l, TableFile: filepath.Join(dir, "table"), AdminSocket: filepath.Join(dir, "a.sock"), Logger: quiet}
 	in := start(t, cfg)
 	cl := client(t)
-	eventually(t, "it serves", func() bool { return in.status().Synced })
+	wait.For(t, "it serves", func() bool { return in.status().Synced })
 	l.sever()
-	eventually(t, "it notices", func() bool { return in.status().Error != "" })
+	wait.For(t, "it notices", func() bool { return in.status().Error != "" })
 	for range 20 {
 		if code, body := get(t, cl, in.url, testHost); code != 200 || body != "here" {
 			t.Fatalf("%d %s without the store", code, body)
@@ -306,7 +307,7 @@ func TestServesWithoutTheStore(t *testing.T) {
 	c.sandbox(v2, up2.URL, true)
 	rev := c.activate(v2)
 	l.restore()
-	ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*wait.Limit)
 	defer cancel()
 	if err := (admin.Client{Socket: cfg.AdminSocket}).Synced(ctx, rev); err != nil {
 		t.Fatal(err)
@@ -404,11 +405,11 @@ func TestTakeover(t *testing.T) {
 			}
 		})
 	}
-	eventually(t, "requests flow", func() bool { return served.Load() > 100 })
+	wait.For(t, "requests flow", func() bool { return served.Load() > 100 })
 	second := start(t, cfg)
 	first.stop()
 	at := served.Load()
-	eventually(t, "requests go on", func() bool { return served.Load() > at+100 })
+	wait.For(t, "requests go on", func() bool { return served.Load() > at+100 })
 	close(stop)
 	wg.Wait()
 	if n := failed.Load(); n != 0 {

@@ -10,15 +10,12 @@ import (
 	"os"
 	"strings"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
 	"miren.dev/runtime/pkg/schema"
+	"miren.dev/runtime/testsupport/wait"
 )
-
-// patience is how long what must happen may take on a busy machine.
-const patience = time.Minute
 
 // quiet is for tests that provoke warnings.
 var quiet = slog.New(slog.DiscardHandler)
@@ -60,9 +57,9 @@ func start(t testing.TB, cfg Config) *running {
 		}
 	}
 	t.Cleanup(r.stop)
-	wait, waitCancel := context.WithTimeout(t.Context(), patience)
+	deadline, waitCancel := context.WithTimeout(t.Context(), wait.Limit)
 	defer waitCancel()
-	addrs, err := in.Addrs(wait)
+	addrs, err := in.Addrs(deadline)
 	if err != nil {
 		select {
 		case err := <-done:
@@ -104,7 +101,7 @@ func client(t testing.TB) *http.Client {
 	t.Helper()
 	tr := &http.Transport{MaxIdleConnsPerHost: 100, DisableCompression: true}
 	t.Cleanup(tr.CloseIdleConnections)
-	return &http.Client{Transport: tr, Timeout: patience, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	return &http.Client{Transport: tr, Timeout: wait.Limit, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 }
 
 func request(t testing.TB, method, url, host string) *http.Request {
@@ -141,16 +138,4 @@ func closedAddr(t testing.TB) (addr string, listen func() (net.Listener, error))
 		return net.FileListener(f)
 	}
 	return fmt.Sprintf("127.0.0.1:%d", sa.(*unix.SockaddrInet4).Port), listen
-}
-
-// eventually waits until cond holds.
-func eventually(t testing.TB, what string, cond func() bool) {
-	t.Helper()
-	deadline := time.Now().Add(patience)
-	for !cond() {
-		if time.Now().After(deadline) {
-			t.Fatalf("not within %s: %s", patience, what)
-		}
-		time.Sleep(2 * time.Millisecond)
-	}
 }

@@ -16,6 +16,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"miren.dev/runtime/testsupport/wait"
 )
 
 const testHost = "shop.localhost"
@@ -283,7 +285,7 @@ func TestExpectContinue(t *testing.T) {
 	})
 	in := start(t, Config{})
 	in.install(oneApp(up.URL))
-	tr := &http.Transport{ExpectContinueTimeout: 2 * patience}
+	tr := &http.Transport{ExpectContinueTimeout: 2 * wait.Limit}
 	defer tr.CloseIdleConnections()
 	for _, tt := range []struct {
 		path   string
@@ -306,7 +308,7 @@ func TestExpectContinue(t *testing.T) {
 		if resp.StatusCode != tt.status || string(b) != tt.body || asked != tt.asked {
 			t.Errorf("%s: %d %q, 100 Continue %v", tt.path, resp.StatusCode, b, asked)
 		}
-		if d := time.Since(begin); d > patience {
+		if d := time.Since(begin); d > wait.Limit {
 			t.Errorf("%s took %s", tt.path, d)
 		}
 	}
@@ -432,7 +434,7 @@ func TestEarlyAnswerToUpload(t *testing.T) {
 	if resp.StatusCode != 401 || string(b) != "who are you" || err != nil {
 		t.Errorf("%d %q %v", resp.StatusCode, b, err)
 	}
-	eventually(t, "the request is not counted any more", func() bool {
+	wait.For(t, "the request is not counted any more", func() bool {
 		return in.registry.inflight("")[oneApp(up.URL).Sandboxes[0].ID] == 0
 	})
 }
@@ -455,9 +457,5 @@ func TestClientGoesAway(t *testing.T) {
 	if _, err := client(t).Do(request(t, "GET", in.url, testHost).WithContext(ctx)); !errors.Is(err, context.Canceled) {
 		t.Errorf("%v", err)
 	}
-	select {
-	case <-gone:
-	case <-time.After(patience):
-		t.Error("the sandbox was not told")
-	}
+	wait.Receive(t, "the sandbox sees the end of the request", gone)
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"miren.dev/runtime/pkg/schema"
+	"miren.dev/runtime/testsupport/wait"
 )
 
 func get(t testing.TB, c *http.Client, url, host string) (int, string) {
@@ -90,7 +91,7 @@ func TestHoldsUntilReady(t *testing.T) {
 			}
 		})
 	}
-	eventually(t, "20 requests wait", func() bool { return in.status().Held == 20 })
+	wait.For(t, "20 requests wait", func() bool { return in.status().Held == 20 })
 	in.install(oneApp()) // active, nothing ready
 	in.install(oneApp(up.URL))
 	wg.Wait()
@@ -101,7 +102,7 @@ func TestHoldsUntilReady(t *testing.T) {
 
 func TestHoldIsBounded(t *testing.T) {
 	up := upstream(t, says("hello"))
-	in := start(t, Config{HoldTimeout: 2 * patience, HoldLimit: 3})
+	in := start(t, Config{HoldTimeout: 2 * wait.Limit, HoldLimit: 3})
 	in.install(oneApp())
 	c := client(t)
 	var wg sync.WaitGroup
@@ -112,7 +113,7 @@ func TestHoldIsBounded(t *testing.T) {
 			}
 		})
 	}
-	eventually(t, "3 requests wait", func() bool { return in.status().Held == 3 })
+	wait.For(t, "3 requests wait", func() bool { return in.status().Held == 3 })
 	refused(t, in, "too many")
 	in.install(oneApp(up.URL))
 	wg.Wait()
@@ -175,7 +176,7 @@ func TestWaitsForACrashedSandbox(t *testing.T) {
 	in := start(t, Config{})
 	in.install(oneApp(addr))
 	go func() {
-		eventually(t, "the request waits", func() bool { return in.status().Held == 1 })
+		wait.For(t, "the request waits", func() bool { return in.status().Held == 1 })
 		l, err := listen()
 		if err != nil {
 			t.Error(err)
@@ -244,10 +245,10 @@ func TestWebSocket(t *testing.T) {
 	in := start(t, Config{})
 	in.install(oneApp()) // held, too
 	go func() {
-		eventually(t, "the upgrade waits", func() bool { return in.status().Held == 1 })
+		wait.For(t, "the upgrade waits", func() bool { return in.status().Held == 1 })
 		in.install(oneApp(up.URL))
 	}()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), wait.Limit)
 	defer cancel()
 	ws, resp, err := websocket.Dial(ctx, in.url, &websocket.DialOptions{Host: testHost, Subprotocols: []string{"chat"}})
 	if err != nil {
@@ -270,7 +271,7 @@ func TestWebSocket(t *testing.T) {
 		t.Errorf("%d in flight with an open WebSocket", n)
 	}
 	ws.Close(websocket.StatusNormalClosure, "")
-	eventually(t, "the WebSocket is not counted any more", func() bool { return in.status().InFlight == 0 })
+	wait.For(t, "the WebSocket is not counted any more", func() bool { return in.status().InFlight == 0 })
 }
 
 func TestUpgradeHalfClose(t *testing.T) {
@@ -385,13 +386,13 @@ func TestVersionFlips(t *testing.T) {
 		before := served.Load()
 		in.install(state(i, both)) // the switch
 		newest.Store(int64(i))
-		eventually(t, "the old version drains", func() bool {
+		wait.For(t, "the old version drains", func() bool {
 			return in.registry.inflight(schema.ID(fmt.Sprint("v", i-1)))[schema.ID(fmt.Sprint("sb-", i-1))] == 0
 		})
 		old.closed.Store(true)
 		old.srv.Close() // hard: nothing may be lost
 		in.install(state(i, map[int]*version{i: next}))
-		eventually(t, "requests go on", func() bool { return served.Load() > before+20 })
+		wait.For(t, "requests go on", func() bool { return served.Load() > before+20 })
 		old = next
 	}
 	close(stop)
@@ -417,7 +418,7 @@ func TestGracefulStop(t *testing.T) {
 	})
 	<-begun
 	wg.Go(in.stop)
-	eventually(t, "new connections are refused", func() bool {
+	wait.For(t, "new connections are refused", func() bool {
 		c, err := net.Dial("tcp", in.addr)
 		if err == nil {
 			c.Close()
@@ -474,7 +475,7 @@ func TestMetricsAndAccessLog(t *testing.T) {
 	}
 	got := map[string]float64{}
 	series := 0
-	eventually(t, "all requests are counted", func() bool {
+	wait.For(t, "all requests are counted", func() bool {
 		fams, err := reg.Gather()
 		if err != nil {
 			t.Fatal(err)
@@ -568,5 +569,5 @@ func TestConnectionsAreBounded(t *testing.T) {
 		t.Error("a fourth connection was served")
 	}
 	open[0].Close()
-	eventually(t, "there is room again", func() bool { _, ok := ask(); return ok })
+	wait.For(t, "there is room again", func() bool { _, ok := ask(); return ok })
 }

@@ -10,6 +10,7 @@ import (
 	"miren.dev/runtime/api/sandbox"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/rpc"
+	"miren.dev/runtime/testsupport/wait"
 )
 
 type execClient = rpc.ClientStream[sandbox.ExecInput, sandbox.ExecOutput]
@@ -138,7 +139,7 @@ func TestExec(t *testing.T) {
 					t.Errorf("%d processes", n)
 				}
 				leave(st, cancel)
-				w.eventually("it is killed", func() bool { return w.machine.Processes(string(sb.ID)) == 0 })
+				wait.For(w, "it is killed", func() bool { return w.machine.Processes(string(sb.ID)) == 0 })
 			})
 		}
 	}

@@ -12,6 +12,7 @@ import (
 	"miren.dev/runtime/entity"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/rpc"
+	"miren.dev/runtime/testsupport/wait"
 )
 
 func (w *world) logs(req *sandbox.LogsRequest) ([]*sandbox.LogBatch, error) {
@@ -143,7 +144,7 @@ func TestAppLogs(t *testing.T) {
 	one, two := w.appSandbox(a, v, "web", "stub"), w.appSandbox(a, v, "web", "stub")
 	worker := w.appSandbox(a, v, "worker", "stub")
 	for _, sb := range []*sandbox.Sandbox{one, two, worker} {
-		w.eventually("it began to print", func() bool {
+		wait.For(w, "it began to print", func() bool {
 			got, err := w.logs(&sandbox.LogsRequest{Sandbox: sb.GetID()})
 			return err == nil && len(text(got)) == 1
 		})

@@ -32,9 +32,8 @@ import (
 	"miren.dev/runtime/servers/service"
 	"miren.dev/runtime/testsupport/executiontest/fake"
 	"miren.dev/runtime/testsupport/pgtest"
+	"miren.dev/runtime/testsupport/wait"
 )
-
-const patience = time.Minute
 
 // gate is a store that can be away.
 type gate struct {
@@ -177,7 +176,7 @@ func (w *world) create(o schema.Object) {
 
 // ctx ends before the test runs out of time.
 func (w *world) ctx() context.Context {
-	ctx, cancel := context.WithTimeout(w.Context(), patience)
+	ctx, cancel := context.WithTimeout(w.Context(), wait.Limit)
 	w.Cleanup(cancel)
 	return ctx
 }
@@ -213,17 +212,6 @@ func (w *world) until(sb *sandbox.Sandbox, what sandbox.WaitUntil) *sandbox.Sand
 	got, err := entity.Decode[sandbox.Sandbox](&resp.Sandbox)
 	w.must(err)
 	return got
-}
-
-func (w *world) eventually(what string, cond func() bool) {
-	w.Helper()
-	deadline := time.Now().Add(patience)
-	for !cond() {
-		if time.Now().After(deadline) {
-			w.Fatalf("not within %s: %s", patience, what)
-		}
-		<-time.After(2 * time.Millisecond)
-	}
 }
 
 func (w *world) class(what string, err error, want errs.Class) {

@@ -13,6 +13,7 @@ import (
 
 	"miren.dev/runtime/components/execution"
 	"miren.dev/runtime/pkg/errs"
+	"miren.dev/runtime/testsupport/wait"
 )
 
 func testMemory(t *testing.T, e *Env) {
@@ -90,7 +91,7 @@ func testNetwork(t *testing.T, e *Env) {
 			t.Fatal("no address")
 		}
 		url := "http://" + in.Address + ":8081/path"
-		Eventually(t, "answer of the sandbox", func() error {
+		wait.NoError(t, "answer of the sandbox", func() error {
 			c := http.Client{Timeout: time.Second}
 			res, err := c.Get(url)
 			if err != nil {
@@ -125,7 +126,7 @@ func testNoNetwork(t *testing.T, e *Env) {
 			t.Errorf("address %s", in.Address)
 		}
 		e.has(t, "no-net", "serving 8081")
-		Eventually(t, "loopback", func() error {
+		wait.NoError(t, "loopback", func() error {
 			if out, errOut, code := e.run(t, "no-net", guest("dial", "127.0.0.1:8081"), ""); code != 0 {
 				return fmt.Errorf("%s%s", out, errOut)
 			}
@@ -139,7 +140,7 @@ func testNoNetwork(t *testing.T, e *Env) {
 
 func testWatch(t *testing.T, e *Env) {
 	within(t, "sandbox", func(t *testing.T) {
-		ctx, cancel := context.WithTimeout(t.Context(), timeout)
+		ctx, cancel := context.WithTimeout(t.Context(), wait.Limit)
 		changes, err := e.Driver.Watch(ctx)
 		if err != nil {
 			t.Fatal(err)
@@ -148,7 +149,7 @@ func testWatch(t *testing.T, e *Env) {
 		if _, _, code := e.run(t, "watch", guest("echo"), ""); code != 0 {
 			t.Error("exec failed")
 		}
-		if _, err := e.Driver.Stop(t.Context(), "watch", timeout); err != nil {
+		if _, err := e.Driver.Stop(t.Context(), "watch", wait.Limit); err != nil {
 			t.Fatal(err)
 		}
 		for seen := false; !seen; {
@@ -234,7 +235,7 @@ func testAdopt(t *testing.T, e *Env) {
 		if exit := e.Ended(t, short.ID); exit.Code != 5 || exit.Cause != execution.CauseExit {
 			t.Errorf("exit %+v", exit)
 		}
-		if in, err := e.Driver.Stop(t.Context(), running.ID, timeout); err != nil || in.Exit == nil || in.Exit.Code != 0 {
+		if in, err := e.Driver.Stop(t.Context(), running.ID, wait.Limit); err != nil || in.Exit == nil || in.Exit.Code != 0 {
 			t.Errorf("Stop = %+v, %v", in, err)
 		}
 	})
@@ -257,11 +258,7 @@ func testDelete(t *testing.T, e *Env) {
 				t.Errorf("Get after Delete: %v", err)
 			}
 		}
-		select {
-		case <-followed:
-		case <-time.After(timeout):
-			t.Error("a reader of the log waits on")
-		}
+		wait.Receive(t, "the end of the reader of the log", followed)
 	})
 	within(t, "unknown", func(t *testing.T) {
 		if err := e.Driver.Delete(t.Context(), "never-was"); err != nil {

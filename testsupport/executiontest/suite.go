@@ -15,6 +15,7 @@ import (
 
 	"miren.dev/runtime/components/execution"
 	"miren.dev/runtime/pkg/errs"
+	"miren.dev/runtime/testsupport/wait"
 )
 
 // Env is a machine with a driver.
@@ -27,9 +28,6 @@ type Env struct {
 	// one over the same sandboxes.
 	Renew func(t testing.TB) execution.Driver
 }
-
-// timeout of any single wait.
-const timeout = time.Minute
 
 // Run tests a driver. The environment must be empty; it is empty at the end.
 func Run(t *testing.T, e *Env) {
@@ -112,27 +110,11 @@ func within(t *testing.T, name string, test func(t *testing.T)) {
 	t.Run(name, test)
 }
 
-// Eventually waits until cond returns nil.
-func Eventually(t testing.TB, what string, cond func() error) {
-	t.Helper()
-	deadline := time.Now().Add(timeout)
-	for {
-		err := cond()
-		if err == nil {
-			return
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("%s: %v", what, err)
-		}
-		<-time.After(20 * time.Millisecond)
-	}
-}
-
 // Ended waits until a sandbox has ended.
 func (e *Env) Ended(t *testing.T, id string) execution.Exit {
 	t.Helper()
 	var in execution.Instance
-	Eventually(t, "sandbox "+id+" does not end", func() (err error) {
+	wait.NoError(t, "sandbox "+id+" ends", func() (err error) {
 		in, err = e.Driver.Get(t.Context(), id)
 		if err == nil && in.Phase != execution.Exited {
 			err = fmt.Errorf("it is %s", in.Phase)
@@ -168,7 +150,7 @@ func guest(command ...string) execution.ExecSpec {
 
 func (e *Env) run(t *testing.T, id string, x execution.ExecSpec, input string) (stdout, stderr string, code int) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), timeout)
+	ctx, cancel := context.WithTimeout(t.Context(), wait.Limit)
 	defer cancel()
 	p, err := e.Driver.Exec(ctx, id, x)
 	if err != nil {
@@ -200,7 +182,7 @@ func (e *Env) run(t *testing.T, id string, x execution.ExecSpec, input string) (
 
 func (e *Env) logs(t *testing.T, id string, q execution.LogQuery) []execution.LogLine {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), timeout)
+	ctx, cancel := context.WithTimeout(t.Context(), wait.Limit)
 	defer cancel()
 	var lines []execution.LogLine
 	err := e.Driver.Logs(ctx, id, q, func(l execution.LogLine) error {
@@ -224,7 +206,7 @@ func text(lines []execution.LogLine) []string {
 // has waits until the log has a line.
 func (e *Env) has(t *testing.T, id, line string) {
 	t.Helper()
-	Eventually(t, "log of "+id, func() error {
+	wait.NoError(t, "log of "+id, func() error {
 		if got := text(e.logs(t, id, execution.LogQuery{})); !slices.Contains(got, line) {
 			return fmt.Errorf("no line %q in %q", line, got)
 		}
@@ -248,7 +230,7 @@ func testLife(t *testing.T, e *Env) {
 		if err != nil || st.CPU <= 0 || st.MemoryBytes <= 0 || st.PIDs <= 0 || st.At.IsZero() {
 			t.Errorf("Stats = %+v, %v", st, err)
 		}
-		in, err = e.Driver.Stop(t.Context(), "life", timeout)
+		in, err = e.Driver.Stop(t.Context(), "life", wait.Limit)
 		if err != nil || in.Phase != execution.Exited || in.Exit == nil || in.Exit.Code != 0 || in.Exit.Cause != execution.CauseExit {
 			t.Errorf("Stop = %+v, %v", in, err)
 		}
@@ -306,7 +288,7 @@ func testExit(t *testing.T, e *Env) {
 			s.Command = c.command
 			e.Start(t, s)
 			exit := e.Ended(t, s.ID)
-			if exit.Cause != execution.CauseExit || exit.Code != c.code || time.Since(exit.At).Abs() > timeout {
+			if exit.Cause != execution.CauseExit || exit.Code != c.code || time.Since(exit.At).Abs() > wait.Limit {
 				t.Errorf("exit = %+v, want code %d", exit, c.code)
 			}
 			again, err := e.Driver.Ensure(t.Context(), s)
@@ -373,7 +355,7 @@ func testExec(t *testing.T, e *Env) {
 		if _, err := e.Driver.Exec(t.Context(), "exec", execution.ExecSpec{Command: []string{"/none"}}); errs.Detail(err, "exit_code") != "127" {
 			t.Errorf("Exec of a missing program: %v", err)
 		}
-		ctx, cancel := context.WithTimeout(t.Context(), timeout)
+		ctx, cancel := context.WithTimeout(t.Context(), wait.Limit)
 		defer cancel()
 		p, err := e.Driver.Exec(ctx, "exec", guest("stub"))
 		if err != nil {
@@ -446,7 +428,7 @@ func testLogs(t *testing.T, e *Env) {
 			stream string
 		}{{0, "stdout"}, {1, "stderr"}} {
 			l := lines[slices.Index(text(lines), fmt.Sprint("line ", want.n))]
-			if l.Stream != want.stream || l.Offset <= 0 || time.Since(l.At).Abs() > timeout {
+			if l.Stream != want.stream || l.Offset <= 0 || time.Since(l.At).Abs() > wait.Limit {
 				t.Errorf("line %d: %+v", want.n, l)
 			}
 		}

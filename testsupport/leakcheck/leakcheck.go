@@ -25,6 +25,7 @@ import (
 
 	"miren.dev/runtime/components/network/netdump"
 	"miren.dev/runtime/pkg/instance"
+	"miren.dev/runtime/testsupport/wait"
 )
 
 // Item is one thing that an installation has on the machine.
@@ -58,24 +59,16 @@ func Check(t testing.TB, in *instance.Instance) {
 	t.Helper()
 	t.Cleanup(func() {
 		t.Helper()
-		deadline := time.Now().Add(settle)
-		for {
+		wait.NoError(t, "nothing of the installation is left", func() error {
 			left, err := List(in)
 			if err != nil {
-				t.Errorf("cannot look for leaks: %v", err)
-				return
+				t.Fatalf("cannot look for leaks: %v", err)
 			}
-			if len(left) == 0 {
-				return
+			for _, i := range left {
+				err = errors.Join(err, fmt.Errorf("leaked: %s", i))
 			}
-			if time.Now().After(deadline) {
-				for _, i := range left {
-					t.Errorf("leaked: %s", i)
-				}
-				return
-			}
-			<-time.After(50 * time.Millisecond)
-		}
+			return err
+		}, wait.Within(settle), wait.Every(50*time.Millisecond))
 	})
 }
 

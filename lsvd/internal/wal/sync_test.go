@@ -6,9 +6,9 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"miren.dev/runtime/lsvd/vfs"
+	"miren.dev/runtime/testsupport/wait"
 )
 
 // TestRhythm says when a sync is due: w is a record, s a sync that is asked
@@ -109,13 +109,8 @@ func TestDueDuringWrite(t *testing.T) {
 	<-enter
 	due := make(chan bool, 1)
 	wg.Go(func() { due <- l.Due() })
-	select {
-	case yes := <-due:
-		if yes {
-			t.Error("a sync is due in the midst of a write")
-		}
-	case <-time.After(10 * time.Second):
-		t.Error("the question waits for the write")
+	if wait.Receive(t, "an answer in the midst of a write", due) {
+		t.Error("a sync is due in the midst of a write")
 	}
 	leave <- nil
 	wg.Wait()

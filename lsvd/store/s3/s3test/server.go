@@ -9,6 +9,7 @@ package s3test
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"net/http"
@@ -25,6 +26,7 @@ import (
 	awss3 "github.com/aws/aws-sdk-go-v2/service/s3"
 
 	"miren.dev/runtime/lsvd/store/s3"
+	"miren.dev/runtime/testsupport/wait"
 )
 
 // Credentials of the servers.
@@ -102,7 +104,8 @@ func run(t testing.TB, path string, k kind, data string) (url string, err error)
 	cmd.Env = append(append([]string{"PATH=" + os.Getenv("PATH"), "HOME=" + data + "-home"}, k.env...), "GOMAXPROCS=2")
 	cmd.Stdout, cmd.Stderr = &out, &out
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
-	ended, started := make(chan error, 1), make(chan error, 1)
+	started, ended := make(chan error, 1), make(chan struct{})
+	var exit error // once ended
 	go func() {
 		// The signal is sent when the thread that started the process ends,
 		// so the thread must stay until then.
@@ -111,38 +114,41 @@ func run(t testing.TB, path string, k kind, data string) (url string, err error)
 		err := cmd.Start()
 		started <- err
 		if err == nil {
-			ended <- cmd.Wait()
+			exit = cmd.Wait()
+			close(ended)
 		}
 	}()
 	if err := <-started; err != nil {
 		return "", err
 	}
-	stop := func() {
-		syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
-		<-ended
-	}
-	deadline := time.Now().Add(time.Minute)
+	t.Cleanup(func() {
+		select {
+		case <-ended:
+		default:
+			syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
+			<-ended
+		}
+	})
 	client := &http.Client{Timeout: 5 * time.Second}
 	defer client.CloseIdleConnections()
-	for tick := time.Tick(20 * time.Millisecond); ; {
+	wait.NoError(t, filepath.Base(path)+" serves", func() error {
 		select {
-		case err := <-ended:
-			return "", fmt.Errorf("it ended: %v\n%s", err, out.String())
-		case <-tick:
+		case <-ended:
+			err = fmt.Errorf("it ended: %v\n%s", exit, out.String())
+			return nil
+		default:
 		}
-		if resp, err := client.Get("http://" + addr + k.ready); err == nil {
-			resp.Body.Close()
-			if resp.StatusCode == http.StatusOK {
-				break
-			}
+		resp, err := client.Get("http://" + addr + k.ready)
+		if err != nil {
+			return err
 		}
-		if time.Now().After(deadline) {
-			stop()
-			return "", fmt.Errorf("it does not serve\n%s", out.String())
+		resp.Body.Close()
+		if resp.StatusCode != http.StatusOK {
+			return errors.New(resp.Status)
 		}
-	}
-	t.Cleanup(stop)
-	return "http://" + addr, nil
+		return nil
+	})
+	return "http://" + addr, err
 }
 
 // MakeBucket makes a bucket.
