@@ -11,6 +11,7 @@ import (
 	"miren.dev/runtime/api/sandbox"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/schema"
+	"miren.dev/runtime/pkg/suggest"
 )
 
 // Kinds returns every kind, by name. The descriptors are shared; do not
@@ -34,7 +35,7 @@ func Kind(nameOrAlias string) (*schema.Kind, error) {
 		known = append(known, words...)
 	}
 	err := errs.New(errs.NotFound, "there is no kind %q", nameOrAlias).With("kind", nameOrAlias)
-	if s := schema.Nearest(want, known); s != "" {
+	if s := suggest.Nearest(want, known); s != "" {
 		return nil, err.WithHint("Did you mean %q?", s)
 	}
 	return nil, err.WithHint("List the kinds with: r entity kinds")

@@ -12,7 +12,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"miren.dev/runtime/pkg/errs"
-	"miren.dev/runtime/pkg/schema"
+	"miren.dev/runtime/pkg/suggest"
 )
 
 // Config is the client configuration.
@@ -154,7 +154,7 @@ func eachKey(path string, n *yaml.Node, known []string, f func(string, *yaml.Nod
 		key := n.Content[i]
 		if known != nil && !slices.Contains(known, key.Value) {
 			err := errs.New(errs.InvalidArgument, "%s:%d: unknown key %q", path, key.Line, key.Value)
-			if s := schema.Nearest(key.Value, known); s != "" {
+			if s := suggest.Nearest(key.Value, known); s != "" {
 				return err.WithHint("did you mean %q?", s)
 			}
 			return err

@@ -37,7 +37,7 @@ import (
 
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/instance"
-	"miren.dev/runtime/pkg/schema"
+	"miren.dev/runtime/pkg/suggest"
 )
 
 // Options say which server is meant; empty fields are not given.
@@ -157,7 +157,7 @@ func (c *Config) target(name string) (*Target, error) {
 	if cl == nil {
 		known := slices.Sorted(maps.Keys(c.Clusters))
 		err := errs.New(errs.NotFound, "%s has no cluster %q", c.path, name)
-		switch s := schema.Nearest(name, known); {
+		switch s := suggest.Nearest(name, known); {
 		case s != "":
 			return nil, err.WithHint("did you mean %q?", s)
 		case len(known) > 0:

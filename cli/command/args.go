@@ -13,7 +13,7 @@ import (
 	"miren.dev/runtime/cli/exit"
 	"miren.dev/runtime/pkg/appconfig"
 	"miren.dev/runtime/pkg/errs"
-	"miren.dev/runtime/pkg/schema"
+	"miren.dev/runtime/pkg/suggest"
 )
 
 // Args checks the number of arguments; names are what they are for. A maximum
@@ -62,7 +62,7 @@ func RunGroup(cmd *cobra.Command, args []string) error {
 			known = append(append(known, c.Name()), c.Aliases...)
 		}
 	}
-	if s := schema.Nearest(args[0], known); s != "" {
+	if s := suggest.Nearest(args[0], known); s != "" {
 		return exit.With(exit.Usage, err.WithHint("did you mean `%s %s`?", cmd.CommandPath(), s))
 	}
 	if s := cmd.SuggestionsFor(args[0]); len(s) > 0 {
@@ -81,7 +81,7 @@ func FlagError(cmd *cobra.Command, err error) error {
 	if errors.As(err, &unknown) && unknown.GetSpecifiedShortnames() == "" {
 		var known []string
 		cmd.Flags().VisitAll(func(f *pflag.Flag) { known = append(known, f.Name) })
-		if s := schema.Nearest(unknown.GetSpecifiedName(), known); s != "" {
+		if s := suggest.Nearest(unknown.GetSpecifiedName(), known); s != "" {
 			return exit.With(exit.Usage, e.WithHint("did you mean --%s?", s))
 		}
 	}

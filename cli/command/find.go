@@ -8,6 +8,7 @@ import (
 	"miren.dev/runtime/entity"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/schema"
+	"miren.dev/runtime/pkg/suggest"
 )
 
 // ProjectID returns the id of the project that is meant.
@@ -118,7 +119,7 @@ func (e *Env) FindRecord(ctx context.Context, k *schema.Kind, nameOrID string) (
 	if k.Scope == schema.ScopeCluster {
 		missing = errs.New(errs.NotFound, "%s %q does not exist", what, nameOrID).With("kind", k.Name)
 	}
-	if s := schema.Nearest(nameOrID, names); s != "" {
+	if s := suggest.Nearest(nameOrID, names); s != "" {
 		return schema.Record{}, missing.WithHint("did you mean %q?", s)
 	}
 	return schema.Record{}, missing.WithHint("`r entity list %s` lists those that do", k.Name)

@@ -16,6 +16,7 @@ import (
 	"miren.dev/runtime/lsvd/store"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/schema"
+	"miren.dev/runtime/pkg/suggest"
 )
 
 func newSnapshot(e *command.Env) *cobra.Command {
@@ -200,7 +201,7 @@ func (o *snapshotOptions) remove(ctx context.Context, arg string) error {
 
 func noSnapshot(v *catalog.Volume, snap string) error {
 	e := errs.New(errs.NotFound, "volume %s has no snapshot %q", v.Label(), snap)
-	if s := schema.Nearest(snap, v.Snapshots); s != "" {
+	if s := suggest.Nearest(snap, v.Snapshots); s != "" {
 		return e.WithHint("did you mean %q?", s)
 	}
 	return e.WithHint("`r lsvd snapshot list %s` shows what it has", v.Label())

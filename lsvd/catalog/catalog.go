@@ -26,7 +26,7 @@ import (
 	"miren.dev/runtime/lsvd/internal/wire"
 	"miren.dev/runtime/lsvd/store"
 	"miren.dev/runtime/pkg/errs"
-	"miren.dev/runtime/pkg/schema"
+	"miren.dev/runtime/pkg/suggest"
 )
 
 const (
@@ -160,7 +160,7 @@ func notFound(ctx context.Context, st store.Store, volume string) error {
 		}
 		known = append(known, strings.TrimPrefix(i.Key, prefix))
 	}
-	if s := schema.Nearest(volume, known); s != "" {
+	if s := suggest.Nearest(volume, known); s != "" {
 		return e.WithHint("did you mean %q?", s)
 	}
 	return e.WithHint("`r lsvd list` shows what there is; is it the right --store?")

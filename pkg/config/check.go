@@ -10,7 +10,7 @@ import (
 	"strings"
 
 	"miren.dev/runtime/pkg/errs"
-	"miren.dev/runtime/pkg/schema"
+	"miren.dev/runtime/pkg/suggest"
 )
 
 // checks are the rules that a pattern cannot say, by key. Lists are checked
@@ -104,7 +104,7 @@ func unknownVariables(env map[string]string) []error {
 	var all []error
 	for _, name := range names {
 		hint := ""
-		if s := schema.Nearest(name, known); s != "" {
+		if s := suggest.Nearest(name, known); s != "" {
 			hint = "; did you mean " + s + "?"
 		}
 		all = append(all, errs.New(errs.InvalidArgument, "environment: unknown variable %s%s", name, hint))

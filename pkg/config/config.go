@@ -23,7 +23,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"miren.dev/runtime/pkg/errs"
-	"miren.dev/runtime/pkg/schema"
+	"miren.dev/runtime/pkg/suggest"
 )
 
 // Key is one key. Keys are generated.
@@ -271,7 +271,7 @@ func (r *reader) mapping(prefix string, n *yaml.Node) {
 		}
 		k := Lookup(path)
 		if k == nil {
-			r.fail(key, "unknown key %s%s", path, suggest(path))
+			r.fail(key, "unknown key %s%s", path, didYouMean(path))
 			continue
 		}
 		s, ok := scalar(k, value)
@@ -304,12 +304,12 @@ func scalar(k *Key, n *yaml.Node) (string, bool) {
 	return "", false
 }
 
-func suggest(path string) string {
+func didYouMean(path string) string {
 	var known []string
 	for i := range Keys {
 		known = append(known, Keys[i].Path)
 	}
-	if s := schema.Nearest(path, known); s != "" {
+	if s := suggest.Nearest(path, known); s != "" {
 		return fmt.Sprintf("; did you mean %s?", s)
 	}
 	return ""

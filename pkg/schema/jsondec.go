@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"miren.dev/runtime/pkg/errs"
+	"miren.dev/runtime/pkg/suggest"
 )
 
 // JSONOptions changes how JSON is decoded.
@@ -205,7 +206,7 @@ func (d *jsonDecoder) structAt(dst reflect.Value, tree any, path string) error {
 	for _, k := range Keys(obj) {
 		if !names[k] {
 			hint := ""
-			if s := Nearest(k, known); s != "" {
+			if s := suggest.Nearest(k, known); s != "" {
 				hint = fmt.Sprintf("; did you mean %q?", s)
 			}
 			return badJSON(join(path, clip(k)), "unknown field%s", hint)

@@ -22,18 +22,6 @@ func TestNewID(t *testing.T) {
 	}
 }
 
-func TestNearest(t *testing.T) {
-	known := []string{"default", "required", "pattern", "doc", "env"}
-	for got, want := range map[string]string{
-		"defualt": "default", "defaul": "default", "requird": "required", "patern": "pattern",
-		"docs": "doc", "xyzzy": "", "d": "", "": "", "evn": "env", "on_delete": "",
-	} {
-		if s := Nearest(got, known); s != want {
-			t.Errorf("Nearest(%q) = %q, want %q", got, s, want)
-		}
-	}
-}
-
 func TestValidateMeta(t *testing.T) {
 	tenant := &Kind{Name: "thing", Prefix: "th", Scope: ScopeProject, NameRequired: true}
 	cluster := &Kind{Name: "box", Prefix: "box", Scope: ScopeCluster}

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"miren.dev/runtime/pkg/errs"
+	"miren.dev/runtime/pkg/suggest"
 )
 
 // Bounds of what every entity has.
@@ -183,7 +184,7 @@ type Enum interface {
 func CheckEnum[T Enum](v *Validator, name string, x T) {
 	if !x.Valid() {
 		hint := ""
-		if s := Nearest(string(x), x.Choices()); s != "" {
+		if s := suggest.Nearest(string(x), x.Choices()); s != "" {
 			hint = fmt.Sprintf("; did you mean %q?", s)
 		}
 		v.Failf(name, "%q is not one of %s%s", clip(string(x)), strings.Join(x.Choices(), ", "), hint)

@@ -34,7 +34,7 @@ import (
 	"miren.dev/runtime/lsvd/store"
 	"miren.dev/runtime/lsvd/store/s3"
 	"miren.dev/runtime/pkg/errs"
-	"miren.dev/runtime/pkg/schema"
+	"miren.dev/runtime/pkg/suggest"
 )
 
 // Location is a parsed URL.
@@ -75,7 +75,7 @@ func Parse(rawURL string) (Location, error) {
 		return parseS3(rawURL)
 	}
 	err := errs.New(errs.InvalidArgument, "there is no store %s://", scheme)
-	if s := schema.Nearest(scheme, schemes); s != "" {
+	if s := suggest.Nearest(scheme, schemes); s != "" {
 		return Location{}, err.WithHint("did you mean %s://?", s)
 	}
 	return Location{}, err.WithHint("there are: a path, file:// and s3://")
@@ -115,7 +115,7 @@ func parseS3(rawURL string) (Location, error) {
 		set, ok := params[name]
 		if !ok {
 			err := errs.New(errs.InvalidArgument, "s3 stores have no parameter %q", name)
-			if s := schema.Nearest(name, known); s != "" {
+			if s := suggest.Nearest(name, known); s != "" {
 				return Location{}, err.WithHint("did you mean %s?", s)
 			}
 			return Location{}, err.WithHint("there are: %s", strings.Join(known, ", "))

@@ -1,9 +1,10 @@
-package schema
+// Package suggest finds what a mistyped name was meant to be, for "did you mean".
+package suggest
 
 import "slices"
 
 // Nearest returns the word of known that is nearest to got, if it is near
-// enough to be what was meant, and "" otherwise. It is for suggestions.
+// enough to be what was meant, and "" otherwise.
 func Nearest(got string, known []string) string {
 	words := slices.Clone(known)
 	slices.Sort(words)
