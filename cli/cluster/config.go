@@ -11,6 +11,7 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
+	"miren.dev/runtime/pkg/atomicfile"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/suggest"
 )
@@ -202,21 +203,10 @@ func (c *Config) Save() error {
 	if err := c.Write(&buf); err != nil {
 		return err
 	}
-	dir := filepath.Dir(c.path)
-	if err := os.MkdirAll(dir, 0o700); err != nil {
+	if err := os.MkdirAll(filepath.Dir(c.path), 0o700); err != nil {
 		return errs.New(errs.FailedPrecondition, "client configuration: %w", err)
 	}
-	tmp, err := os.CreateTemp(dir, ".clientconfig-")
-	if err != nil {
-		return errs.New(errs.FailedPrecondition, "client configuration: %w", err)
-	}
-	defer os.Remove(tmp.Name())
-	_, err = tmp.Write(buf.Bytes())
-	if err := errors.Join(err, tmp.Sync(), tmp.Close()); err != nil {
-		return errs.New(errs.Unavailable, "client configuration: %w", err)
-	}
-	// CreateTemp made it with mode 0600.
-	if err := os.Rename(tmp.Name(), c.path); err != nil {
+	if err := atomicfile.Write(c.path, buf.Bytes(), 0o600); err != nil {
 		return errs.New(errs.Unavailable, "client configuration: %w", err)
 	}
 	return nil

@@ -19,6 +19,7 @@ import (
 	"miren.dev/runtime/lsvd/host"
 	"miren.dev/runtime/lsvd/metrics"
 	"miren.dev/runtime/lsvd/store"
+	"miren.dev/runtime/pkg/atomicfile"
 	"miren.dev/runtime/pkg/errs"
 )
 
@@ -142,20 +143,15 @@ func (o *exportOptions) frozen(ctx context.Context, st store.Store, url string, 
 
 // write makes the image beside its place, and moves it there when it is whole.
 func (o *exportOptions) write(ctx context.Context, d *host.Disk, path, format string, parts []lsvd.Range, total int64, p *progress) (err error) {
-	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".partial-")
+	f, err := atomicfile.Create(path, 0o600)
 	if err != nil {
 		return errs.Wrap(err, "export")
 	}
-	defer func() {
-		f.Close()
-		if err != nil {
-			os.Remove(f.Name())
-		}
-	}()
+	defer f.Abort()
 	told := func(done int64) { p.set(done, total) }
 	if format == "raw" {
 		if err = f.Truncate(d.Size()); err == nil {
-			err = copyOut(ctx, d, f, parts, told)
+			err = copyOut(ctx, d, f.File, parts, told)
 		}
 	} else {
 		counted := metrics.NewDisk(d)
@@ -167,10 +163,7 @@ func (o *exportOptions) write(ctx context.Context, d *host.Disk, path, format st
 		})
 	}
 	if err == nil {
-		err = f.Sync()
-	}
-	if err == nil {
-		err = os.Rename(f.Name(), path)
+		err = f.Commit()
 	}
 	return errs.Wrap(err, "export to %s", path)
 }

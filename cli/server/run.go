@@ -4,12 +4,12 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"fmt"
 	"os"
 
 	"github.com/spf13/cobra"
 
 	"miren.dev/runtime/cli/command"
+	"miren.dev/runtime/pkg/atomicfile"
 	"miren.dev/runtime/pkg/config"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/instance"
@@ -89,14 +89,10 @@ func describe(in *instance.Instance, cfg *config.Config) error {
 	return replace(configFile(in.StateDir), 0o600, buf.Bytes())
 }
 
-// replace writes a file complete or not at all. Who started this process may
-// write the same file at the same time, so each has a name of its own for it.
+// replace writes a file complete or not at all. It is of a server that runs, and
+// none does after a crash of the machine.
 func replace(path string, mode os.FileMode, b []byte) error {
-	tmp := fmt.Sprintf("%s.%d.tmp", path, os.Getpid())
-	if err := os.WriteFile(tmp, b, mode); err != nil {
-		return errs.New(errs.Unavailable, "%w", err)
-	}
-	if err := os.Rename(tmp, path); err != nil {
+	if err := atomicfile.Write(path, b, mode, atomicfile.Volatile); err != nil {
 		return errs.New(errs.Unavailable, "%w", err)
 	}
 	return nil

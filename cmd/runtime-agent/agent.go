@@ -208,7 +208,8 @@ func (a *agent) finish(logDir string) int {
 	return int(m.Exit.Code)
 }
 
-// writeExit makes the exit record appear whole.
+// writeExit makes the exit record appear whole. It does not use atomicfile: the host
+// knows the one temporary name, and leaves it alone when it bounds the spool.
 func writeExit(dir string, e agentproto.Exit) error {
 	tmp := filepath.Join(dir, agentproto.ExitName+".tmp")
 	f, err := os.OpenFile(tmp, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)

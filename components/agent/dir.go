@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"miren.dev/runtime/pkg/agentproto"
+	"miren.dev/runtime/pkg/atomicfile"
 	"miren.dev/runtime/pkg/errs"
 )
 
@@ -48,7 +49,7 @@ func (h *Hub) writeGuest(id, token string, c GuestConfig) error {
 			return err
 		}
 	}
-	return writeFile(filepath.Join(h.dir(id), agentproto.ConfigName), config, agentproto.VaultUID)
+	return writeConfig(filepath.Join(h.dir(id), agentproto.ConfigName), config)
 }
 
 // makeVault makes a directory that in the guest only the agent can enter.
@@ -59,17 +60,21 @@ func makeVault(dir string) error {
 	return os.Lchown(dir, agentproto.VaultUID, agentproto.VaultUID)
 }
 
-// writeFile makes a file appear whole. Its directory is not writable for the
-// guest.
-func writeFile(path string, b []byte, owner int) error {
-	tmp := path + ".tmp"
-	if err := os.WriteFile(tmp, b, 0o600); err != nil {
+// writeConfig makes a file appear whole in a vault. It is not synced, since the
+// sandbox does not outlive a crash of the machine and should start fast.
+func writeConfig(path string, b []byte) error {
+	f, err := atomicfile.Create(path, 0o600, atomicfile.Volatile)
+	if err != nil {
 		return err
 	}
-	if err := os.Lchown(tmp, owner, owner); err != nil {
+	defer f.Abort()
+	if _, err := f.Write(b); err != nil {
 		return err
 	}
-	return os.Rename(tmp, path)
+	if err := f.Chown(agentproto.VaultUID, agentproto.VaultUID); err != nil {
+		return err
+	}
+	return f.Commit()
 }
 
 // readToken returns the token of a prepared sandbox.

@@ -12,6 +12,7 @@ import (
 
 	"miren.dev/runtime/components/execution"
 	"miren.dev/runtime/pkg/agentproto"
+	"miren.dev/runtime/pkg/atomicfile"
 	"miren.dev/runtime/pkg/errs"
 )
 
@@ -75,7 +76,7 @@ func (h *Hub) writeEnded(id string, e execution.Exit) error {
 	if err != nil {
 		return err
 	}
-	err = writeFile(filepath.Join(h.logs(id), endedName), b, os.Geteuid())
+	err = atomicfile.Write(filepath.Join(h.logs(id), endedName), b, 0o600)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil // there are no logs to end
 	}

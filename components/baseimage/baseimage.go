@@ -33,6 +33,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"miren.dev/runtime/pkg/atomicfile"
 	"miren.dev/runtime/pkg/errs"
 )
 
@@ -190,7 +191,10 @@ func (s *Store) build(ctx context.Context, r *recipe, dir string, progress func(
 	if err := b.finish(); err != nil {
 		return nil, errs.New(errs.FailedPrecondition, "finish layout: %w", err)
 	}
-	if err := os.Rename(b.dir, dir); err != nil {
+	if err = atomicfile.SyncTree(b.dir); err == nil {
+		err = atomicfile.Rename(b.dir, dir)
+	}
+	if err != nil {
 		return nil, errs.New(errs.FailedPrecondition, "keep image: %w", err)
 	}
 	progress(fmt.Sprintf("made base image %s %s in %s", r.name, r.version, time.Since(start).Round(100*time.Millisecond)))

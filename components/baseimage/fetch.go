@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"miren.dev/runtime/pkg/atomicfile"
 	"miren.dev/runtime/pkg/errs"
 )
 
@@ -152,26 +153,10 @@ func (s *Store) versions(ctx context.Context, product string, now bool, list fun
 		err = os.MkdirAll(s.cfg.Dir, 0o755)
 	}
 	if err == nil {
-		err = replaceFile(file, b)
+		err = atomicfile.Write(file, b, 0o644, atomicfile.Volatile) // a cache
 	}
 	if err != nil {
 		s.cfg.Logger.Warn("cannot keep the list of versions", "error", err)
 	}
 	return v, nil
-}
-
-func replaceFile(path string, b []byte) error {
-	f, err := os.CreateTemp(filepath.Dir(path), ".tmp-")
-	if err != nil {
-		return err
-	}
-	defer os.Remove(f.Name())
-	defer f.Close()
-	if _, err := f.Write(b); err != nil {
-		return err
-	}
-	if err := f.Chmod(0o644); err != nil {
-		return err
-	}
-	return os.Rename(f.Name(), path)
 }

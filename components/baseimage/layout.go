@@ -133,6 +133,7 @@ func (b *builder) layer(write func(*tar.Writer) error) error {
 		return err
 	}
 	d := compressed.digest()
+	// Not with atomicfile: the whole layout is synced before it gets its place.
 	if err := os.Rename(f.Name(), b.blob(d)); err != nil {
 		return err
 	}

@@ -42,6 +42,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
 
+	"miren.dev/runtime/pkg/atomicfile"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/instance"
 	"miren.dev/runtime/pkg/proc"
@@ -230,7 +231,7 @@ func (d *Daemon) startedOn(below proc.Record) bool {
 func (d *Daemon) rememberBelow(below proc.Record) error {
 	b, err := json.Marshal(below)
 	if err == nil {
-		err = writeFile(d.belowFile(), b)
+		err = atomicfile.Write(d.belowFile(), b, 0o644, atomicfile.Volatile)
 	}
 	if err != nil {
 		return errs.New(errs.FailedPrecondition, "remember containerd: %w", err)

@@ -3,10 +3,10 @@ package buildkit
 import (
 	"bytes"
 	"net/netip"
-	"os"
 	"path/filepath"
 	"text/template"
 
+	"miren.dev/runtime/pkg/atomicfile"
 	"miren.dev/runtime/pkg/errs"
 )
 
@@ -137,18 +137,10 @@ func (d *Daemon) writeConfig(subnet netip.Prefix) error {
 		if err := f.t.Execute(&b, f.data); err != nil {
 			return errs.New(errs.Internal, "%s: %w", f.path, err)
 		}
-		if err := writeFile(f.path, b.Bytes()); err != nil {
+		// It is written before every start.
+		if err := atomicfile.Write(f.path, b.Bytes(), 0o644, atomicfile.Volatile); err != nil {
 			return errs.New(errs.FailedPrecondition, "write build configuration: %w", err)
 		}
 	}
 	return nil
-}
-
-// writeFile replaces a file atomically.
-func writeFile(path string, b []byte) error {
-	tmp := path + ".tmp"
-	if err := os.WriteFile(tmp, b, 0o644); err != nil {
-		return err
-	}
-	return os.Rename(tmp, path)
 }

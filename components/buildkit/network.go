@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"miren.dev/runtime/components/network/netdump"
+	"miren.dev/runtime/pkg/atomicfile"
 	"miren.dev/runtime/pkg/errs"
 )
 
@@ -95,7 +96,7 @@ func (d *Daemon) subnet() (netip.Prefix, error) {
 		if !free(p) {
 			continue
 		}
-		if err := writeFile(file, []byte(p.String()+"\n")); err != nil {
+		if err := atomicfile.Write(file, []byte(p.String()+"\n"), 0o644); err != nil {
 			return none, errs.New(errs.FailedPrecondition, "keep the subnet of builds: %w", err)
 		}
 		return p, nil

@@ -2,7 +2,6 @@ package containerd
 
 import (
 	"bytes"
-	"os"
 	"text/template"
 )
 
@@ -67,13 +66,4 @@ func (d *Daemon) config() []byte {
 		"Disabled": disabledPlugins,
 	})
 	return b.Bytes()
-}
-
-// writeFile replaces a file atomically.
-func writeFile(path string, b []byte) error {
-	tmp := path + ".tmp"
-	if err := os.WriteFile(tmp, b, 0o644); err != nil {
-		return err
-	}
-	return os.Rename(tmp, path)
 }

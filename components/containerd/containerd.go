@@ -30,6 +30,7 @@ import (
 	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/credentials/insecure"
 
+	"miren.dev/runtime/pkg/atomicfile"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/instance"
 	"miren.dev/runtime/pkg/proc"
@@ -111,7 +112,8 @@ func (d *Daemon) ensure(ctx context.Context) (*proc.Process, error) {
 	if err := os.MkdirAll(d.Root(), 0o711); err != nil {
 		return nil, errs.New(errs.FailedPrecondition, "containerd directory: %w", err)
 	}
-	if err := writeFile(config, d.config()); err != nil {
+	// It is written before every start.
+	if err := atomicfile.Write(config, d.config(), 0o644, atomicfile.Volatile); err != nil {
 		return nil, errs.New(errs.FailedPrecondition, "containerd configuration: %w", err)
 	}
 	p, err := proc.Ensure(ctx, proc.Spec{

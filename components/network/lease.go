@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 
+	"miren.dev/runtime/pkg/atomicfile"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/fault"
 )
@@ -24,7 +25,7 @@ func (m *Manager) loadLeases() error {
 	}
 	leases, used := map[string]netip.Addr{}, map[netip.Addr]bool{}
 	for _, e := range entries {
-		if strings.HasSuffix(e.Name(), ".tmp") { // its writer was killed
+		if atomicfile.IsTemp(e.Name()) { // its writer was killed
 			if err := os.Remove(filepath.Join(m.leaseDir(), e.Name())); err != nil {
 				return errs.New(errs.Unavailable, "remove unfinished address: %w", err)
 			}
@@ -33,6 +34,12 @@ func (m *Manager) loadLeases() error {
 		b, err := os.ReadFile(filepath.Join(m.leaseDir(), e.Name()))
 		if err != nil {
 			return errs.New(errs.Unavailable, "read address: %w", err)
+		}
+		if len(b) == 0 { // a crash of the machine came before the contents; nothing of then runs
+			if err := os.Remove(filepath.Join(m.leaseDir(), e.Name())); err != nil {
+				return errs.New(errs.Unavailable, "remove lost address: %w", err)
+			}
+			continue
 		}
 		addr, err := netip.ParseAddr(strings.TrimSpace(string(b)))
 		if err != nil {
@@ -62,18 +69,28 @@ func (m *Manager) lease(id string) (netip.Addr, error) {
 		if err := os.MkdirAll(m.leaseDir(), 0o755); err != nil {
 			return netip.Addr{}, errs.New(errs.FailedPrecondition, "save address: %w", err)
 		}
-		file := filepath.Join(m.leaseDir(), id)
-		if err := os.WriteFile(file+".tmp", []byte(a.String()+"\n"), 0o644); err != nil {
-			return netip.Addr{}, errs.New(errs.FailedPrecondition, "save address: %w", err)
-		}
-		fault.Point("setup", "address", fault.Before)
-		if err := os.Rename(file+".tmp", file); err != nil {
+		if err := m.saveLease(id, a); err != nil {
 			return netip.Addr{}, errs.New(errs.FailedPrecondition, "save address: %w", err)
 		}
 		m.leases[id], m.used[a], m.last = a, true, a
 		return a, nil
 	}
 	return netip.Addr{}, errs.New(errs.ResourceExhausted, "all addresses of %s are in use", m.subnet)
+}
+
+// saveLease writes the lease. It is not synced: a sandbox should start fast, and
+// none outlives a crash of the machine.
+func (m *Manager) saveLease(id string, a netip.Addr) error {
+	f, err := atomicfile.Create(filepath.Join(m.leaseDir(), id), 0o644, atomicfile.Volatile)
+	if err != nil {
+		return err
+	}
+	defer f.Abort()
+	if _, err := f.WriteString(a.String() + "\n"); err != nil {
+		return err
+	}
+	fault.Point("setup", "address", fault.Before)
+	return f.Commit()
 }
 
 // release gives the address of id free. Callers hold m.mu.

@@ -47,6 +47,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"miren.dev/runtime/components/network/netdump"
+	"miren.dev/runtime/pkg/atomicfile"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/instance"
 )
@@ -288,9 +289,5 @@ func writeJSON(path string, v any) error {
 	if err != nil {
 		return err
 	}
-	tmp := path + ".tmp"
-	if err := os.WriteFile(tmp, append(b, '\n'), 0o644); err != nil {
-		return err
-	}
-	return os.Rename(tmp, path)
+	return atomicfile.Write(path, append(b, '\n'), 0o644)
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"miren.dev/runtime/pkg/atomicfile"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/instance"
 	"miren.dev/runtime/testsupport/leakcheck"
@@ -289,6 +290,31 @@ func TestAttachIsRepeatable(t *testing.T) {
 	}
 	if got := ours(t, m); slices.ContainsFunc(got, func(s string) bool { return strings.Contains(s, "sb-1") || strings.HasPrefix(s, m.linkPrefix()) }) {
 		t.Errorf("left: %v", got)
+	}
+}
+
+// TestUnfinishedLeases starts after a crash that left the lease of one sandbox
+// empty, and that of another without its name.
+func TestUnfinishedLeases(t *testing.T) {
+	m := start(t)
+	kept := attach(t, m, "kept", true)
+	f, err := atomicfile.Create(filepath.Join(m.leaseDir(), "unnamed"), 0o600)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.Close()
+	if err := os.WriteFile(filepath.Join(m.leaseDir(), "empty"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	again := New(m.cfg)
+	if err := again.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := again.Get("kept"); err != nil || got.Address != kept.Address {
+		t.Errorf("kept: %+v, %v", got, err)
+	}
+	if left, err := os.ReadDir(m.leaseDir()); err != nil || len(left) != 1 {
+		t.Errorf("leases: %v, %v", left, err)
 	}
 }
 

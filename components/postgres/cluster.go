@@ -14,6 +14,7 @@ import (
 	"syscall"
 	"time"
 
+	"miren.dev/runtime/pkg/atomicfile"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/proc"
 )
@@ -95,25 +96,15 @@ func (s *Server) initialise(ctx context.Context, bin string) error {
 	if err := cmd.Run(); err != nil {
 		return errs.New(errs.Unavailable, "initialise PostgreSQL: %w: %s", err, lastLines(out.String(), 5))
 	}
-	if err := os.Rename(tmp, data); err != nil {
-		return errs.New(errs.Unavailable, "put the cluster in place: %w", err)
+	rename := atomicfile.Rename // initdb has synced what is in it
+	if s.cfg.NoSync {
+		rename = os.Rename // atomicfile without its syncs
 	}
-	if !s.cfg.NoSync {
-		if err := syncDir(s.cfg.Dir); err != nil {
-			return errs.New(errs.Unavailable, "sync the cluster's directory: %w", err)
-		}
+	if err := rename(tmp, data); err != nil {
+		return errs.New(errs.Unavailable, "put the cluster in place: %w", err)
 	}
 	s.cfg.Logger.Info("initialised postgres", "dir", data, "took", time.Since(began).Round(time.Millisecond))
 	return nil
-}
-
-func syncDir(dir string) error {
-	f, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	return f.Sync()
 }
 
 func lastLines(s string, n int) string {
@@ -178,10 +169,8 @@ func (s *Server) writeConfig() error {
 	ident := fmt.Sprintf("runtime root %s\nruntime %s %s\n", role, s.owner.name, role)
 	for name, content := range map[string]string{"postgresql.conf": conf.String(), "pg_hba.conf": hba, "pg_ident.conf": ident} {
 		path := filepath.Join(s.cfg.Dir, name)
-		if err := os.WriteFile(path+".tmp", []byte(content), 0o644); err != nil {
-			return errs.New(errs.FailedPrecondition, "write configuration of postgres: %w", err)
-		}
-		if err := os.Rename(path+".tmp", path); err != nil {
+		// It is written before every start.
+		if err := atomicfile.Write(path, []byte(content), 0o644, atomicfile.Volatile); err != nil {
 			return errs.New(errs.FailedPrecondition, "write configuration of postgres: %w", err)
 		}
 	}

@@ -3,7 +3,6 @@ package runsc
 import (
 	"cmp"
 	"fmt"
-	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -15,6 +14,7 @@ import (
 	"miren.dev/runtime/components/agent"
 	"miren.dev/runtime/components/execution"
 	"miren.dev/runtime/pkg/agentproto"
+	"miren.dev/runtime/pkg/atomicfile"
 )
 
 // runtimeName is how containerd finds, in its PATH, what starts our shim.
@@ -72,11 +72,7 @@ func (d *Driver) writeRunscConfig() error {
 	if d.cfg.CABundle != "" {
 		fmt.Fprintf(&b, "\n[runtime]\nca_bundle = %q\nca = %q\n", d.cfg.CABundle, caMode)
 	}
-	tmp := d.runscConfig() + ".tmp"
-	if err := os.WriteFile(tmp, []byte(b.String()), 0o644); err != nil {
-		return err
-	}
-	return os.Rename(tmp, d.runscConfig())
+	return atomicfile.Write(d.runscConfig(), []byte(b.String()), 0o644, atomicfile.Volatile)
 }
 
 func sortedKeys(m map[string]string) []string {

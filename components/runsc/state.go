@@ -19,6 +19,7 @@ import (
 
 	"miren.dev/runtime/components/containerd"
 	"miren.dev/runtime/components/execution"
+	"miren.dev/runtime/pkg/atomicfile"
 	"miren.dev/runtime/pkg/errs"
 )
 
@@ -26,11 +27,9 @@ import (
 const startedFile = "started"
 
 func (d *Driver) markStarted(id string, at time.Time) error {
-	path := d.sandboxDir(id, startedFile)
-	if err := os.WriteFile(path+".tmp", []byte(at.UTC().Format(time.RFC3339Nano)), 0o644); err != nil {
-		return errs.New(errs.FailedPrecondition, "record start: %w", err)
-	}
-	if err := os.Rename(path+".tmp", path); err != nil {
+	// A start should be fast, and no sandbox outlives a crash of the machine.
+	err := atomicfile.Write(d.sandboxDir(id, startedFile), []byte(at.UTC().Format(time.RFC3339Nano)), 0o644, atomicfile.Volatile)
+	if err != nil {
 		return errs.New(errs.FailedPrecondition, "record start: %w", err)
 	}
 	return nil

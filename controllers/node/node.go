@@ -27,6 +27,7 @@ import (
 	"miren.dev/runtime/api/core"
 	"miren.dev/runtime/api/id"
 	"miren.dev/runtime/entity"
+	"miren.dev/runtime/pkg/atomicfile"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/schema"
 	"miren.dev/runtime/pkg/version"
@@ -115,12 +116,7 @@ func (r *Registrar) remember() error {
 	if r.IDFile == "" {
 		return nil
 	}
-	tmp := r.IDFile + ".tmp"
-	err := os.WriteFile(tmp, []byte(r.node+"\n"), 0o644)
-	if err == nil {
-		err = os.Rename(tmp, r.IDFile)
-	}
-	if err != nil {
+	if err := atomicfile.Write(r.IDFile, []byte(r.node+"\n"), 0o644); err != nil {
 		return errs.New(errs.Unavailable, "remember which node this machine is: %w", err)
 	}
 	return nil

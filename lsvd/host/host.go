@@ -30,6 +30,7 @@ import (
 	"miren.dev/runtime/lsvd/catalog"
 	"miren.dev/runtime/lsvd/store"
 	"miren.dev/runtime/lsvd/vfs"
+	"miren.dev/runtime/pkg/atomicfile"
 	"miren.dev/runtime/pkg/errs"
 )
 
@@ -331,32 +332,8 @@ func WriteJSON(path string, v any) error {
 	if err != nil {
 		return errs.New(errs.Internal, "encode %s: %w", path, err)
 	}
-	dir := filepath.Dir(path)
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return errs.Wrap(err, "write %s", path)
-	}
-	left, _ := filepath.Glob(filepath.Join(dir, ".tmp-*"))
-	for _, tmp := range left {
-		if info, err := os.Stat(tmp); err == nil && time.Since(info.ModTime()) > time.Hour {
-			os.Remove(tmp) // who wrote it was killed
-		}
-	}
-	f, err := os.CreateTemp(dir, ".tmp-")
-	if err != nil {
-		return errs.Wrap(err, "write %s", path)
-	}
-	defer os.Remove(f.Name())
-	_, err = f.Write(append(b, '\n'))
-	err = errors.Join(err, f.Sync(), f.Close())
-	if err == nil {
-		err = os.Rename(f.Name(), path)
-	}
-	if err == nil {
-		var d *os.File
-		if d, err = os.Open(dir); err == nil {
-			err = d.Sync()
-			d.Close()
-		}
+	if err = os.MkdirAll(filepath.Dir(path), 0o700); err == nil {
+		err = atomicfile.Write(path, append(b, '\n'), 0o600)
 	}
 	return errs.Wrap(err, "write %s", path)
 }

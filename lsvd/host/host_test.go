@@ -5,10 +5,8 @@ import (
 	"context"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"miren.dev/runtime/lsvd"
 	"miren.dev/runtime/lsvd/catalog"
@@ -135,27 +133,6 @@ func TestRefusals(t *testing.T) {
 	}
 	if err := d.Close(ctx); err != nil {
 		t.Error(err)
-	}
-}
-
-// TestWriteJSON takes away what a writer left that was killed long ago.
-func TestWriteJSON(t *testing.T) {
-	dir := t.TempDir()
-	old, young := filepath.Join(dir, ".tmp-old"), filepath.Join(dir, ".tmp-young")
-	for _, f := range []string{old, young} {
-		if err := os.WriteFile(f, nil, 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if err := os.Chtimes(old, time.Time{}, time.Now().Add(-2*time.Hour)); err != nil {
-		t.Fatal(err)
-	}
-	if err := host.WriteJSON(filepath.Join(dir, "x.json"), 1); err != nil {
-		t.Fatal(err)
-	}
-	left, err := filepath.Glob(filepath.Join(dir, "*"))
-	if err != nil || !slices.Equal(left, []string{young, filepath.Join(dir, "x.json")}) {
-		t.Errorf("left: %q, %v", left, err)
 	}
 }
 

@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"miren.dev/runtime/lsvd/internal/sched"
+	"miren.dev/runtime/pkg/atomicfile"
 	"miren.dev/runtime/pkg/errs"
 )
 
@@ -113,7 +114,7 @@ func (d *Dir) Create(ctx context.Context, key string, data []byte) (Version, err
 		err = os.Link(tmp, path)
 	}
 	if err == nil {
-		err = syncDir(filepath.Dir(path))
+		err = atomicfile.SyncDir(filepath.Dir(path))
 	}
 	if err != nil {
 		return "", classify(err, key)
@@ -144,10 +145,7 @@ func (d *Dir) Replace(ctx context.Context, key string, data []byte, old Version)
 	if contentVersion(have) != old {
 		return "", errs.New(errs.Conflict, "object %s has changed", key)
 	}
-	if err := os.Rename(tmp, path); err != nil {
-		return "", classify(err, key)
-	}
-	if err := syncDir(filepath.Dir(path)); err != nil {
+	if err := atomicfile.Rename(tmp, path); err != nil {
 		return "", classify(err, key)
 	}
 	return contentVersion(data), nil
@@ -230,7 +228,7 @@ func (d *Dir) Delete(ctx context.Context, key string) error {
 	for dir != d.root && os.Remove(dir) == nil { // fails where something is left
 		dir = filepath.Dir(dir)
 	}
-	if err := syncDir(dir); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := atomicfile.SyncDir(dir); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return classify(err, key)
 	}
 	return nil
@@ -278,7 +276,7 @@ func (d *Dir) makeParents(path string) error {
 	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
 		return err
 	}
-	return syncDir(filepath.Dir(dir))
+	return atomicfile.SyncDir(filepath.Dir(dir))
 }
 
 // lock excludes other Replace and Delete calls, of any process.
@@ -297,15 +295,6 @@ func (d *Dir) lock() (func(), error) {
 		return nil, err
 	}
 	return func() { f.Close() }, nil
-}
-
-func syncDir(dir string) error {
-	f, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	return f.Sync()
 }
 
 // classify gives err of the file system its class. Only a missing or existing

@@ -33,7 +33,7 @@ func Point(area, name, when string) {
 			_ = f.Close()
 		}
 	case point:
-		if os.Rename(file, file+".hit") != nil {
+		if os.Rename(file, file+".hit") != nil { // moved, not replaced as atomicfile does
 			return // another was first
 		}
 		_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)

@@ -23,6 +23,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"miren.dev/runtime/pkg/atomicfile"
 	"miren.dev/runtime/pkg/errs"
 )
 
@@ -288,30 +289,14 @@ func readRecord(path string) (*Record, error) {
 	return &r, nil
 }
 
-// writeRecord replaces the record. The process itself may write its own at the
-// same time, so each has a name of its own for the new one.
+// writeRecord replaces the record. It is not synced: no process outlives a crash
+// of the machine.
 func writeRecord(path string, r Record) error {
 	b, err := json.Marshal(r)
 	if err != nil {
 		return err
 	}
-	sweep(path)
-	tmp := fmt.Sprintf("%s.%d.tmp", path, os.Getpid())
-	if err := os.WriteFile(tmp, b, 0o644); err != nil {
-		return err
-	}
-	return os.Rename(tmp, path)
-}
-
-// sweep removes new records whose writers were killed before they named them.
-func sweep(path string) {
-	left, _ := filepath.Glob(path + ".*.tmp") // a path that is no pattern leaves a file behind
-	for _, tmp := range left {
-		pid, err := strconv.Atoi(strings.TrimSuffix(strings.TrimPrefix(tmp, path+"."), ".tmp"))
-		if err == nil && errors.Is(unix.Kill(pid, 0), unix.ESRCH) {
-			os.Remove(tmp)
-		}
-	}
+	return atomicfile.Write(path, b, 0o644, atomicfile.Volatile)
 }
 
 func tail(path string, n int64) string {

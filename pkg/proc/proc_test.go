@@ -8,7 +8,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -267,24 +266,6 @@ func TestRecords(t *testing.T) {
 		if p != nil || errs.ClassOf(err) != c.class {
 			t.Errorf("%s: %v, %v", name, p, err)
 		}
-	}
-}
-
-// TestSweep takes away what killed writers left, and only that.
-func TestSweep(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "r.json")
-	dead, live, other := path+"."+strconv.Itoa(1<<22+1)+".tmp", path+"."+strconv.Itoa(os.Getppid())+".tmp", path+".old.tmp"
-	for _, f := range []string{dead, live, other} {
-		if err := os.WriteFile(f, nil, 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if err := writeRecord(path, Record{PID: 1}); err != nil {
-		t.Fatal(err)
-	}
-	left, err := filepath.Glob(path + "*")
-	if err != nil || !slices.Equal(left, []string{path, live, other}) && !slices.Equal(left, []string{path, other, live}) {
-		t.Errorf("left: %q, %v", left, err)
 	}
 }
 

@@ -13,8 +13,7 @@ import (
 	"strings"
 	"sync"
 
-	"golang.org/x/sys/unix"
-
+	"miren.dev/runtime/pkg/atomicfile"
 	"miren.dev/runtime/pkg/errs"
 )
 
@@ -178,42 +177,13 @@ func readKeyFile(path string) ([]byte, error) {
 // writeKeyFile writes durably and whole or not at all. Without replace an
 // existing file is left as it is and the error is os.ErrExist.
 func writeKeyFile(path string, data []byte, replace bool) error {
-	dir := filepath.Dir(path)
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return err
-	}
-	f, err := os.CreateTemp(dir, ".key-*") // mode 0600
-	if err != nil {
-		return err
-	}
-	defer os.Remove(f.Name())
-	_, err = f.Write(data)
-	if err == nil {
-		err = f.Sync()
-	}
-	if cerr := f.Close(); err == nil {
-		err = cerr
-	}
-	if err != nil {
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return err
 	}
 	if replace {
-		err = os.Rename(f.Name(), path)
-	} else {
-		err = unix.Link(f.Name(), path)
-		if errors.Is(err, unix.EEXIST) {
-			return os.ErrExist
-		}
+		return atomicfile.Write(path, data, 0o600)
 	}
-	if err != nil {
-		return err
-	}
-	d, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	defer d.Close()
-	return d.Sync()
+	return atomicfile.Write(path, data, 0o600, atomicfile.NoReplace)
 }
 
 func newKeyLine() []byte {

@@ -9,6 +9,7 @@ import (
 	"syscall"
 	"time"
 
+	"miren.dev/runtime/pkg/atomicfile"
 	"miren.dev/runtime/pkg/errs"
 )
 
@@ -105,25 +106,8 @@ func (c *Cache) Save() error {
 	if err := os.MkdirAll(filepath.Dir(c.file), 0o700); err != nil {
 		return errs.New(errs.Unavailable, "digest cache: %w", err)
 	}
-	if err := writeFile(filepath.Dir(c.file), c.file, b, 0o600); err != nil {
+	if err := atomicfile.Write(c.file, b, 0o600, atomicfile.Volatile); err != nil {
 		return errs.New(errs.Unavailable, "digest cache: %w", err)
 	}
 	return nil
-}
-
-// writeFile makes a file appear complete; tmp is a folder of the same file system.
-func writeFile(tmp, file string, b []byte, mode fs.FileMode) error {
-	f, err := os.CreateTemp(tmp, ".tmp-")
-	if err != nil {
-		return err
-	}
-	defer os.Remove(f.Name())
-	defer f.Close()
-	if _, err := f.Write(b); err != nil {
-		return err
-	}
-	if err := f.Chmod(mode); err != nil {
-		return err
-	}
-	return os.Rename(f.Name(), file)
 }

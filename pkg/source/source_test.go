@@ -317,6 +317,31 @@ func TestFileThatChangesMeanwhile(t *testing.T) {
 	}
 }
 
+// TestDamagedContentIsSentAgain cuts a content short, as a crash of the machine
+// does with what was not synced.
+func TestDamagedContentIsSentAgain(t *testing.T) {
+	s := newStore(t)
+	tr := walk(t, tree(t, map[string]string{"a": "some text", "b": "other"}), WalkOptions{})
+	d, _ := upload(t, tr, s)
+	m, err := s.Manifest(d)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Truncate(s.blobFile(m.Files[0].Digest), 0); err != nil {
+		t.Fatal(err)
+	}
+	if _, sent := upload(t, tr, s); sent != 1 {
+		t.Errorf("%d contents were sent again", sent)
+	}
+	to := filepath.Join(t.TempDir(), "x")
+	if err := s.Materialize(t.Context(), d, to); err != nil {
+		t.Fatal(err)
+	}
+	if b, err := os.ReadFile(filepath.Join(to, "a")); err != nil || string(b) != "some text" {
+		t.Errorf("got %q, %v", b, err)
+	}
+}
+
 func TestCollect(t *testing.T) {
 	s := NewStore(StoreConfig{Dir: filepath.Join(t.TempDir(), "sources"), MaxBytes: 10, MaxAge: 24 * time.Hour})
 	add := func(files map[string]string) Digest {

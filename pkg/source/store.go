@@ -13,6 +13,7 @@ import (
 	"sync"
 	"time"
 
+	"miren.dev/runtime/pkg/atomicfile"
 	"miren.dev/runtime/pkg/errs"
 )
 
@@ -80,11 +81,25 @@ func (s *Store) Missing(encoded []byte) (Digest, []Digest, error) {
 		return "", nil, err
 	}
 	d := digestOf(encoded)
-	if err := writeFile(s.tmpDir(), s.manifestFile(d), encoded, 0o600); err != nil {
+	if err := s.keepManifest(d, encoded); err != nil {
 		return "", nil, errs.New(errs.Unavailable, "keep manifest: %w", err)
 	}
 	missing, err := s.missing(m)
 	return d, missing, err
+}
+
+// keepManifest leaves out the syncs, which would slow down every deployment. A
+// manifest is checked when it is read, and kept again by the next deployment.
+func (s *Store) keepManifest(d Digest, encoded []byte) error {
+	f, err := atomicfile.CreateIn(s.tmpDir(), s.manifestFile(d), 0o600, atomicfile.Volatile)
+	if err != nil {
+		return err
+	}
+	defer f.Abort()
+	if _, err := f.Write(encoded); err != nil {
+		return err
+	}
+	return f.Commit()
 }
 
 func (s *Store) missing(m *Manifest) ([]Digest, error) {
@@ -108,10 +123,39 @@ func (s *Store) missing(m *Manifest) ([]Digest, error) {
 		case err != nil:
 			return nil, errs.New(errs.Unavailable, "source store: %w", err)
 		case info.Size() != f.Size:
+			damaged, err := s.removeDamaged(f.Digest)
+			if err != nil {
+				return nil, err
+			}
+			if damaged {
+				out = append(out, f.Digest)
+				continue
+			}
 			return nil, errs.New(errs.InvalidArgument, "manifest entry %q: content %s has %d bytes, not %d", f.Path, f.Digest, info.Size(), f.Size)
 		}
 	}
 	return out, nil
+}
+
+// removeDamaged removes a content that is not what its digest says: contents are
+// not synced, and a crash of the machine may cut them short.
+func (s *Store) removeDamaged(d Digest) (bool, error) {
+	f, err := os.Open(s.blobFile(d))
+	if err != nil {
+		return false, errs.New(errs.Unavailable, "source store: %w", err)
+	}
+	defer f.Close()
+	h := sha256.New()
+	if _, err := io.Copy(h, f); err != nil {
+		return false, errs.New(errs.Unavailable, "source store: %w", err)
+	}
+	if Digest(hex.EncodeToString(h.Sum(nil))) == d {
+		return false, nil
+	}
+	if err := os.Remove(f.Name()); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return false, errs.New(errs.Unavailable, "source store: %w", err)
+	}
+	return true, nil
 }
 
 // Manifest returns a manifest that Missing kept, and marks it as used.
@@ -172,12 +216,13 @@ func (s *Store) put(d Digest, size int64, r io.Reader) error {
 	if err := s.makeDirs(filepath.Dir(file)); err != nil {
 		return err
 	}
-	f, err := os.CreateTemp(s.tmpDir(), "blob-")
+	// Thousands of syncs would slow down a deployment. What a crash of the
+	// machine cuts short is found by its size, and sent again.
+	f, err := atomicfile.CreateIn(s.tmpDir(), file, 0o644, atomicfile.Volatile)
 	if err != nil {
 		return errs.New(errs.FailedPrecondition, "source store: %w", err)
 	}
-	defer os.Remove(f.Name())
-	defer f.Close()
+	defer f.Abort()
 	h := sha256.New()
 	n, err := io.Copy(io.MultiWriter(f, h), r)
 	if err != nil {
@@ -189,10 +234,7 @@ func (s *Store) put(d Digest, size int64, r io.Reader) error {
 	if Digest(hex.EncodeToString(h.Sum(nil))) != d {
 		return errs.New(errs.InvalidArgument, "source pack: content %s is not what its digest says", d)
 	}
-	if err := f.Chmod(0o644); err != nil {
-		return errs.New(errs.Unavailable, "source store: %w", err)
-	}
-	if err := os.Rename(f.Name(), file); err != nil {
+	if err := f.Commit(); err != nil {
 		return errs.New(errs.Unavailable, "source store: %w", err)
 	}
 	return nil

@@ -30,6 +30,7 @@ import (
 	"miren.dev/runtime/lsvd/holder"
 	"miren.dev/runtime/lsvd/host"
 	"miren.dev/runtime/lsvd/metrics"
+	"miren.dev/runtime/pkg/atomicfile"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/proc"
 	"miren.dev/runtime/pkg/rpc"
@@ -176,10 +177,7 @@ func writeRecord(path string) error {
 	if err != nil {
 		return errs.New(errs.Internal, "identify this process: %w", err)
 	}
-	if err := os.WriteFile(path+".tmp", b, 0o644); err != nil {
-		return errs.New(errs.Unavailable, "record this process: %w", err)
-	}
-	if err := os.Rename(path+".tmp", path); err != nil {
+	if err := atomicfile.Write(path, b, 0o644, atomicfile.Volatile); err != nil {
 		return errs.New(errs.Unavailable, "record this process: %w", err)
 	}
 	return nil

@@ -104,7 +104,7 @@ func listenAdmin(path string) (*adminListener, error) {
 	l.SetUnlinkOnClose(false)
 	err = os.Chmod(tmp, 0o600)
 	if err == nil {
-		err = os.Rename(tmp, path)
+		err = os.Rename(tmp, path) // a socket, not for atomicfile
 	}
 	var info os.FileInfo
 	if err == nil {

@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 
+	"miren.dev/runtime/pkg/atomicfile"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/schema"
 )
@@ -63,30 +64,18 @@ func saveState(path string, s *State) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o711); err != nil {
 		return err
 	}
-	tmp, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+"-")
+	f, err := atomicfile.Create(path, 0o600)
 	if err != nil {
 		return err
 	}
-	defer os.Remove(tmp.Name())
-	defer tmp.Close()
-	w := bufio.NewWriter(tmp)
+	defer f.Abort()
+	w := bufio.NewWriter(f)
 	fmt.Fprintf(w, "%s%x\n", stateMagic, sum)
 	w.Write(body)
 	if err := w.Flush(); err != nil {
 		return err
 	}
-	if err := tmp.Sync(); err != nil {
-		return err
-	}
-	if err := os.Rename(tmp.Name(), path); err != nil {
-		return err
-	}
-	dir, err := os.Open(filepath.Dir(path))
-	if err != nil {
-		return err
-	}
-	defer dir.Close()
-	return dir.Sync()
+	return f.Commit()
 }
 
 // loadState reads the file. Errors: NotFound, Corrupt, Unavailable.

@@ -6,12 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 	"strings"
 	"syscall"
 	"time"
 
 	"miren.dev/runtime/api/ingress"
+	"miren.dev/runtime/pkg/atomicfile"
 	"miren.dev/runtime/pkg/config"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/instance"
@@ -98,11 +98,8 @@ func writeConfig(cfg *config.Config, in *instance.Instance) (file string, change
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return "", false, errs.New(errs.Unavailable, "read %s: %w", file, err)
 	}
-	tmp := filepath.Join(in.RunDir, "config.yaml.tmp")
-	if err := os.WriteFile(tmp, b.Bytes(), 0o600); err != nil {
-		return "", false, errs.New(errs.Unavailable, "write the ingress configuration: %w", err)
-	}
-	if err := os.Rename(tmp, file); err != nil {
+	// It is compared, and written if it differs, at every start.
+	if err := atomicfile.Write(file, b.Bytes(), 0o600, atomicfile.Volatile); err != nil {
 		return "", false, errs.New(errs.Unavailable, "write the ingress configuration: %w", err)
 	}
 	return file, true, nil

@@ -32,6 +32,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"miren.dev/runtime/pkg/atomicfile"
 	"miren.dev/runtime/pkg/errs"
 )
 
@@ -306,31 +307,11 @@ func (a *Authority) save(name string, cert *x509.Certificate, key *ecdsa.Private
 		file string
 		data []byte
 	}{{name + ".key", keyPEM}, {name + ".pem", encodeCert(cert.Raw)}} {
-		if err := writeFile(filepath.Join(a.dir, f.file), f.data); err != nil {
+		if err := atomicfile.Write(filepath.Join(a.dir, f.file), f.data, 0o600); err != nil {
 			return nil, errs.New(errs.Unavailable, "write %s: %w", f.file, err)
 		}
 	}
 	return &tls.Certificate{Certificate: [][]byte{cert.Raw}, PrivateKey: key, Leaf: cert}, nil
-}
-
-// writeFile replaces a file at once and durably.
-func writeFile(path string, data []byte) error {
-	f, err := os.CreateTemp(filepath.Dir(path), ".new-*") // mode 0600
-	if err != nil {
-		return err
-	}
-	defer os.Remove(f.Name())
-	_, err = f.Write(data)
-	if err == nil {
-		err = f.Sync()
-	}
-	if cerr := f.Close(); err == nil {
-		err = cerr
-	}
-	if err != nil {
-		return err
-	}
-	return os.Rename(f.Name(), path)
 }
 
 func newKey() (*ecdsa.PrivateKey, error) {
