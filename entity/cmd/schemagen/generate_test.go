@@ -106,6 +106,7 @@ func TestErrors(t *testing.T) {
 		{"enum and descriptor", "  color: {", "  thing_kind: {", "enum thing_kind would be ThingKind in Go, as is kind thing: rename one of them"},
 		{"component and spec", "  part: {doc", "  thing_spec: {doc: y, fields: {}}\n  part: {doc", "component thing_spec would be ThingSpec in Go"},
 		{"value and value", "values: {red: Red.}", "values: {a_b: X., ab: X.}", ""},
+		{"no doc", "doc: A demo.\n", "", "doc is missing: say what the domain is"},
 		{"column path", "path: spec.size", "path: spec.sise", `"sise" of path "spec.sise" does not exist; did you mean "size"?`},
 		{"column of nothing", "path: spec.size", "path: spec", `path "spec" names no field`},
 		{"column elsewhere", "path: spec.size", "path: sepc.size", "begins with none of spec, status, meta"},

@@ -9,6 +9,7 @@ import (
 // that domains can refer to each other.
 func idPackage(set *lang.Set) ([]byte, error) {
 	g := gogen.New(name, "id", "id", set)
+	g.PackageDoc("Package id has a typed id for each kind of all schemas, so that domains can refer to each other.")
 	s := g.Import(schemaPath)
 	for _, k := range set.Kinds() {
 		n := gogen.GoName(k.Name)

@@ -19,7 +19,11 @@ func domain(f *lang.File, set *lang.Set) ([]byte, error) {
 	if err := collisions(f); err != nil {
 		return nil, err
 	}
+	if f.Doc == "" {
+		return nil, fmt.Errorf("%s: doc is missing: say what the domain is; it becomes the comment of the package", f.Path)
+	}
 	g := gogen.New(name, f.Domain, f.Domain, set)
+	g.PackageDoc(gogen.PackageDocOf(f.Domain, f.Doc))
 	if len(f.Kinds) > 0 {
 		g.P("// Names of the kinds.\nconst (")
 		for _, k := range f.Kinds {

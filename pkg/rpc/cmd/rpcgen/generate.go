@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 	"strings"
 
@@ -39,7 +40,12 @@ func generate(root string) ([]gogen.Output, error) {
 	}
 	var outs []gogen.Output
 	for i, f := range files {
-		src, err := f.source(set)
+		// schemagen writes the package's comment where there is a schema.
+		_, err := os.Stat(filepath.Join(root, "api", f.lang.Domain, "schema.yml"))
+		if err != nil && !errors.Is(err, os.ErrNotExist) {
+			return nil, err
+		}
+		src, err := f.source(set, err != nil)
 		if err != nil {
 			return nil, err
 		}
@@ -53,9 +59,12 @@ func generate(root string) ([]gogen.Output, error) {
 	return append(outs, gogen.Output{Path: filepath.Join("docs", "reference", "rpc.md"), Data: reference(files)}), nil
 }
 
-// source renders the Go file of a domain.
-func (f *file) source(set *lang.Set) ([]byte, error) {
+// source renders the Go file of a domain, with the package's comment if alone.
+func (f *file) source(set *lang.Set, alone bool) ([]byte, error) {
 	g := gogen.New(name, f.lang.Domain, f.lang.Domain, set)
+	if alone {
+		g.PackageDoc(gogen.PackageDocOf(f.lang.Domain, f.lang.Doc))
+	}
 	for _, e := range f.lang.Enums {
 		g.Enum(e)
 	}

@@ -1,0 +1,2 @@
+// These are some things.
+package other

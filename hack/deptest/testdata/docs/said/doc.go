@@ -1,0 +1,2 @@
+// Package said is documented in one of its files.
+package said

@@ -1,0 +1,3 @@
+// Copyright nobody.
+
+package silent

@@ -1,0 +1,2 @@
+// Package silent is said only where no reader looks.
+package silent

@@ -1,0 +1,2 @@
+// Package tests has only tests, one of which documents it.
+package tests_test
