@@ -12,6 +12,7 @@ import (
 	"golang.org/x/mod/sumdb/dirhash"
 	"golang.org/x/mod/sumdb/note"
 
+	"miren.dev/runtime/pkg/atomicfile"
 	"miren.dev/runtime/pkg/errs"
 )
 
@@ -127,7 +128,7 @@ func (o *sumDBOps) WriteConfig(file string, old, data []byte) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return err
 	}
-	return replaceFile(path, data)
+	return atomicfile.Write(path, data, 0o644)
 }
 
 // ReadCache and WriteCache keep nothing: a toolchain is looked up once.
