@@ -13,7 +13,7 @@ import (
 )
 
 // TestEveryMethodIsDenied calls every method of every service without
-// credentials, and as somebody without roles. No handler may be entered: there
+// credentials, and as an identity without roles. No handler may be entered: there
 // are none, so that entering one would be an error of another class.
 func TestEveryMethodIsDenied(t *testing.T) {
 	srv, err := rpc.NewServer(rpc.ServerOptions{})

@@ -8,7 +8,7 @@
 // # How it measures
 //
 // Both sides of a row run in the same run, in processes of their own, and take
-// turns in rounds; who goes first alternates. A figure is the median over the
+// turns in rounds; the side that goes first alternates. A figure is the median over the
 // rounds, a ratio the median of the rounds' ratios: a machine that is busy for
 // a while slows both sides. Peers have the same data, disk, TLS version,
 // certificates and number of connections.

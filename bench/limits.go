@@ -8,7 +8,7 @@ var titles = map[string]struct{ title, how string }{
 	"rpc": {"RPC", "One connection, TLS 1.3 with client certificates. Calls echo 200 bytes. Peer: grpc-go with protobuf `BytesValue`."},
 	"disks": {"Disks", "A volume of 1 GiB, full of data that does not compress, served by a process of its own (cache 128 MiB, store a directory on the same disk). It and the\n" +
 		"peers that have files run under memory limits of 512 MiB, page cache included. Peers: nbdkit, `qemu-nbd --cache=none --aio=native`, and for attached disks\n" +
-		"`losetup --direct-io=on --sector-size 4096` on a file. What a turn of ours writes goes to the store after the turn, outside of everybody's time; the rows\n" +
+		"`losetup --direct-io=on --sector-size 4096` on a file. What a turn of ours writes goes to the store after the turn, outside of both sides' time; the rows\n" +
 		"*upload and GC running* say what is left while it does."},
 	"recovery": {"Recovery of disks", "A volume of 100 GiB, 4 KiB of every 2 MiB written, with a log of 64 KiB writes that never reached the store and were never flushed, is opened\n" +
 		"after kill -9, with 512 MiB of memory, and what can be dropped of the page cache dropped; and twice more, when the first time has made the log\n" +
@@ -54,7 +54,7 @@ var limits = map[string]string{
 	"attached: randwrite 4K QD1": "the way through loop device and FUSE: of 61 µs (traced, before a reader looked for requests) 12 went by until the loop device's worker had sent the request, 14 until a reader " +
 		"had it, 11 were ours (6 of them the write of the log), 15 went by until fio had the answer, and 9 were fio's own. A disk in memory behind them reached 1.81×. Raw loop's " +
 		"figure moves with the disk (7.8 to 12.3k IOPS in two days)",
-	"attached: randwrite 4K QD32": "processor time, and who waits for whom: 22 to 25 µs for one operation, fio included, on two cores, of which a quarter is idle; raw loop needs 12 to 15 and waits for " +
+	"attached: randwrite 4K QD32": "processor time, and threads that wait for each other: 22 to 25 µs for one operation, fio included, on two cores, of which a quarter is idle; raw loop needs 12 to 15 and waits for " +
 		"the disk. Of 26 µs in a scheduler's trace fio had 9 and the loop device's workers 7, two of which take turns with each request; both are the kernel's. Ours were 9: reading a request, the log " +
 		"through the page cache (without that write: 1.27×; past the page cache it costs as much, see decision 9) and the answers. Raw loop's figure moves with the disk (37 to 108k IOPS in three days)",
 	"attached: randwrite 4K QD32, upload and GC running": "processor time: upload and GC take a fifth of the two cores (13 % build and send segments, of that the reads of the log 2, the write to the store 5; " +

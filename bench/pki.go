@@ -17,7 +17,7 @@ func serverTLS(dir string) (*tls.Config, error) {
 	return ca.ServerTLS()
 }
 
-// clientTLS is for whoever calls.
+// clientTLS returns the client side's configuration.
 func clientTLS(dir string) (*tls.Config, error) {
 	var pem [3][]byte
 	for i, name := range []string{"ca.pem", "client.pem", "client.key"} {

@@ -61,7 +61,7 @@ type storeConn interface {
 
 // slot is one key.
 type slot interface {
-	// put changes it if nobody else did since the last put.
+	// put changes it if there was no other change since the last put.
 	put(ctx context.Context) error
 	// id is the number of the key, count how many puts there were.
 	id() uint64

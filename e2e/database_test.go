@@ -34,7 +34,7 @@ func kills() int {
 
 // TestDatabaseOnDisk is experiment 7 of the disks: a database under load and a
 // build on a real file system on an attached disk, while the disk daemon is
-// killed and started again. Nobody may notice.
+// killed and started again. Neither may notice.
 func TestDatabaseOnDisk(t *testing.T) {
 	s, err := newServer("disk-database")
 	if err != nil {

@@ -217,10 +217,10 @@ func (f *faulty) alone(t *testing.T) (lines []string) {
 	return lines
 }
 
-// clean waits until the machine has what it had.
+// clean waits until the machine has what it had before the test.
 func (f *faulty) clean(t *testing.T, want []string) {
 	t.Helper()
-	wait.NoError(t, "the machine has what it had", func() error {
+	wait.NoError(t, "the machine has what it had before the test", func() error {
 		if got, _ := f.host(t); !slices.Equal(got, want) {
 			return fmt.Errorf("on the host:\n%s", difference(got, want))
 		}

@@ -22,7 +22,7 @@ keep=2 # builds kept per component
 generation=1
 
 components=(containerd cni buildkit runsc shim launch)
-# What only tests start. Nobody who just runs the runtime waits for these.
+# Servers that only tests start; make toolchain does not build them.
 servers=(minio versitygw)
 
 # describe COMPONENT sets what is built: module (its directory), pinned (the required module whose version it
@@ -208,7 +208,7 @@ if ! $check; then
 		echo "waiting for another toolchain build to finish" >&2
 		flock 9
 	fi
-	# What a killed run left; nobody else is at work while we hold the lock.
+	# Left of a killed run: no other run is at work while this one holds the lock.
 	rm -rf "$cache"/tmp.*
 fi
 

@@ -1297,7 +1297,7 @@ type DeployLease struct {
 type DeployLeaseSpec struct {
 	// Which app.
 	App id.App `cbor:"1,keyasint" json:"app" schema:"required"`
-	// Who holds it.
+	// The deployment that holds the lease.
 	Deployment id.Deployment `cbor:"2,keyasint" json:"deployment" schema:"required"`
 }
 
@@ -1405,7 +1405,7 @@ var DeployLeaseKind = &schema.Kind{
 	Extract: func(r *schema.Record) (schema.Extracted, error) { return schema.ExtractRecord(r, NewDeployLease()) },
 	Attrs: []schema.Attr{
 		{Path: "spec.app", Type: "ref app", Doc: "Which app.", Required: true, Unique: true},
-		{Path: "spec.deployment", Type: "ref deployment", Doc: "Who holds it.", Required: true},
+		{Path: "spec.deployment", Type: "ref deployment", Doc: "The deployment that holds the lease.", Required: true},
 	},
 	Columns: []schema.Column{
 		{Title: "APP", Value: func(obj schema.Object, _ time.Time) string {

@@ -328,7 +328,7 @@ type LogsRequest struct {
 	Service string `cbor:"4,keyasint,omitempty" json:"service,omitempty"`
 	// Of a sandbox: after this position.
 	Offset *int64 `cbor:"5,keyasint,omitempty" json:"offset,omitempty"`
-	// Only this many last lines of what is there (of each sandbox), 0: none; absent: all.
+	// Only this many last lines of each sandbox, 0: none; absent: all.
 	Tail *int64 `cbor:"6,keyasint,omitempty" json:"tail,omitempty"`
 	// Go on: with a sandbox until it has ended, with an app until the caller goes, new
 	// sandboxes included.

@@ -65,8 +65,8 @@ const (
 	EndReasonExit  EndReason = "exit"  // Its main process ended by itself.
 	EndReasonOOM   EndReason = "oom"   // It used more memory than its limit.
 	EndReasonTTL   EndReason = "ttl"   // Its time to live ran out.
-	EndReasonIdle  EndReason = "idle"  // Nobody used it for its idle time.
-	EndReasonUser  EndReason = "user"  // Somebody stopped or deleted it, or its pool no longer wants it.
+	EndReasonIdle  EndReason = "idle"  // It was not used for its idle time.
+	EndReasonUser  EndReason = "user"  // A user stopped or deleted it, or its pool no longer wants it.
 	EndReasonNode  EndReason = "node"  // Its node went away.
 	EndReasonCrash EndReason = "crash" // The sandbox itself (kernel, shim) died.
 	EndReasonSetup EndReason = "setup" // It could not be set up.

@@ -149,7 +149,7 @@ func TestImages(t *testing.T) {
 	}
 	collect(t, d)
 	if got, err := containerd.NewImages(d).Resolve(ctx, ref); !errs.Is(err, errs.NotFound) {
-		t.Errorf("nobody holds it any more: %+v, %v", got, err)
+		t.Errorf("no reference is left: %+v, %v", got, err)
 	}
 	if _, err := images.Import(ctx, bytes.NewReader([]byte("no archive")), "bad", nil); err == nil {
 		t.Error("garbage was imported")

@@ -164,7 +164,7 @@ func (s *Server) writeConfig() error {
 		set("fsync", "off")
 	}
 	// Peer authentication asks the kernel who connects: root, the cluster's
-	// own user, and whoever runs this server may; nobody else.
+	// own user and the user of this server may connect; others may not.
 	hba := "local all all peer map=runtime\n"
 	ident := fmt.Sprintf("runtime root %s\nruntime %s %s\n", role, s.owner.name, role)
 	for name, content := range map[string]string{"postgresql.conf": conf.String(), "pg_hba.conf": hba, "pg_ident.conf": ident} {

@@ -149,7 +149,7 @@ func TestOtherUsersAreRefused(t *testing.T) {
 		t.Errorf("root: %v: %s", err, out)
 	}
 	if out, err := psql(65534); err == nil {
-		t.Errorf("nobody was let in: %s", out)
+		t.Errorf("user nobody was let in: %s", out)
 	}
 	// The socket's mode is not the only lock.
 	sock := filepath.Join(cfg.SocketDir, ".s.PGSQL.5432")
@@ -159,7 +159,7 @@ func TestOtherUsersAreRefused(t *testing.T) {
 		}
 	}
 	if out, err := psql(65534); err == nil || !strings.Contains(string(out), "authentication failed") {
-		t.Errorf("nobody through an open socket: %v: %s", err, out)
+		t.Errorf("user nobody through an open socket: %v: %s", err, out)
 	}
 }
 

@@ -38,8 +38,8 @@
 //	restore_network = true              # give the network namespace its addresses back at the end (below)
 //
 // One sandbox is one runsc kernel: root, platform, network and host-uds of the sandbox hold for the containers that
-// join it, and must be the same in their options. With allow-flag-override, whoever writes annotations decides about
-// the isolation of the container: only the driver may, never a user.
+// join it, and must be the same in their options. With allow-flag-override, annotations decide about
+// the isolation of the container: only the driver may write them, never a user.
 //
 // runsc finds containers by the beginning of their id too: no id may be the beginning of another one's under the same
 // root and namespace ("pod" and "pod2" are ambiguous). Ids of one length are safe.

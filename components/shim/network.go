@@ -149,7 +149,7 @@ func readNetwork(path string) (savedNetwork, error) {
 	return saved, err
 }
 
-// write makes the namespace as it was saved; what it has already is left.
+// write makes the namespace as it was saved; addresses and routes that exist are kept.
 func (s savedNetwork) write() error {
 	return inNamespace(s.Path, func(h *netlink.Handle) error {
 		for _, a := range s.Addresses {

@@ -87,7 +87,7 @@ func sections() []string {
 }
 
 // unknownVariables reports variables that look like a key of a section but are
-// none. Other RUNTIME_ variables belong to somebody else.
+// none. Other RUNTIME_ variables belong to other programs.
 func unknownVariables(env map[string]string) []error {
 	known := make([]string, len(Keys))
 	for i := range Keys {

@@ -48,8 +48,8 @@ func Trace(ctx context.Context) string {
 	return s
 }
 
-// streams of unary calls that ended with a REPLY are used again: the reader,
-// who is the only one to hold them besides the caller, is done with them.
+// unaryStreams has streams of calls that ended with a REPLY, for reuse: besides
+// the caller only the reader held them, and it is done with them.
 var unaryStreams = sync.Pool{New: func() any {
 	return &stream{notify: make(chan struct{}, 1), sendReady: make(chan struct{}, 1)}
 }}

@@ -279,7 +279,7 @@ func TestOutcomeOfLostConnection(t *testing.T) {
 	}
 	ended := make(chan error, 1)
 	go func() { ended <- c.run() }()
-	// Nobody reads on: the first call is in Write, the others behind it.
+	// The peer does not read: the first call is in Write, the others behind it.
 	results := make(chan error, 5)
 	for i := range 5 {
 		go func() {

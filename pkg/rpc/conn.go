@@ -50,7 +50,7 @@ type conn struct {
 	began   time.Time
 	rtt     atomic.Int64 // shortest round trip of a PING, ns; 0: not known
 	missed  int          // the flusher's
-	flushed time.Time    // when the write deadline was last set; of whoever flushes
+	flushed time.Time    // when the write deadline was last set; of the goroutine that flushes
 
 	assembly *semaphore.Weighted
 
@@ -192,7 +192,7 @@ func (c *conn) appendLocked(h header, p1, p2 []byte) {
 		return
 	}
 	if len(c.wbuf) > maxBacklog {
-		c.failLocked(errs.New(errs.Unavailable, "the peer does not read what it asked for"))
+		c.failLocked(errs.New(errs.Unavailable, "the peer does not read its answers"))
 		return
 	}
 	n := len(c.wbuf)
@@ -243,7 +243,7 @@ func (c *conn) flushLocked(rounds int) {
 		c.mu.Unlock()
 		n, err := c.write(b)
 		c.mu.Lock()
-		c.handed -= int64(len(b) - n) // what the kernel did not take, nobody got
+		c.handed -= int64(len(b) - n) // the peer did not get what the kernel did not take
 		if cap(b) <= keepBuffer {
 			c.spare = b
 		}

@@ -8,8 +8,8 @@ import (
 	"miren.dev/runtime/pkg/errs"
 )
 
-// callContext is the context of a handler. It costs nothing until somebody
-// waits for its end, which most handlers of small calls never do.
+// callContext is the context of a handler. It costs nothing until a handler
+// waits for its end, which handlers of small calls hardly do.
 type callContext struct {
 	call     *serverCall
 	deadline time.Time

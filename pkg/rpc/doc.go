@@ -47,13 +47,13 @@
 // and of that of the connection. Windows are given back as the application
 // reads. The connection's window covers the initial window of as many calls as
 // the connection may have, plus a budget out of which the windows of fast
-// readers grow; so a reader that stalls holds up nobody but its own call.
+// readers grow; so a reader that stalls holds up only its own call.
 // What a connection can make this side hold is bounded by that window, by one
 // frame per call, and by a budget for messages that are being put together.
 //
 // # Outcome
 //
-// Whoever calls must know whether the call took place. OutcomeOf says of an
+// A caller must know whether the call took place. OutcomeOf says of an
 // error: not started (it certainly had no effect), failed (it was carried out
 // and ended in this error), or unknown (the connection, deadline or caller
 // ended it in between). The client repeats on its own what was not started, and

@@ -59,31 +59,31 @@ func TestHostileClient(t *testing.T) {
 	greedy := Limits{}.withDefaults().hello()
 	greedy.streamWindow = 1
 	for name, b := range map[string][]byte{
-		"http":             []byte("GET / HTTP/1.1\r\nHost: x\r\n\r\n"),
-		"garbage":          bytes.Repeat([]byte{0xff}, 100),
-		"oversize frame":   appendHeader(bytes.Clone(hi), header{typ: frameData, length: maxPayload + 1, id: 1}),
-		"other version":    appendHello(nil, oldHello),
-		"tiny window":      appendHello(nil, greedy),
-		"long hello":       frame(header{typ: frameHello}, append([]byte(magic+"\x01\x01"), make([]byte, 300)...)),
-		"cut hello":        frame(header{typ: frameHello}, []byte(magic+"\x01\x01\x80")),
-		"second hello":     append(bytes.Clone(hi), hi...),
-		"unknown type":     append(bytes.Clone(hi), frame(header{typ: 99}, nil)...),
-		"even id":          append(bytes.Clone(hi), callFrame(2, mEcho, 0, nil)...),
-		"id again":         append(append(bytes.Clone(hi), callFrame(3, mEcho, 0, nil)...), callFrame(3, mEcho, 0, nil)...),
-		"id goes back":     append(append(bytes.Clone(hi), callFrame(3, mEcho, 0, nil)...), callFrame(1, mEcho, 0, nil)...),
-		"empty call":       append(bytes.Clone(hi), frame(header{typ: frameCall, id: 1}, nil)...),
-		"cut call header":  append(bytes.Clone(hi), frame(header{typ: frameCall, id: 1}, []byte{hasTimeout, 200, 'x'})...),
-		"two bodies":       append(bytes.Clone(hi), callFrame(1, mEcho, flagBody, []byte{1})...),
-		"data for nobody":  append(bytes.Clone(hi), frame(header{typ: frameData, id: 7}, []byte("x"))...),
-		"cancel of nobody": append(bytes.Clone(hi), frame(header{typ: frameCancel, id: 7}, nil)...),
-		"window of nobody": append(bytes.Clone(hi), window(7, 1)...),
-		"cut window":       append(bytes.Clone(hi), frame(header{typ: frameWindow}, []byte{1})...),
-		"cut ping":         append(bytes.Clone(hi), frame(header{typ: framePing}, []byte{1})...),
-		"reply":            append(bytes.Clone(hi), frame(header{typ: frameReply, id: 1}, nil)...),
-		"goaway":           append(bytes.Clone(hi), frame(header{typ: frameGoAway, id: 1}, nil)...),
-		"beyond window":    tooMuch,
-		"window overflow":  overflow,
-		"stream overflow":  streamOverflow,
+		"http":              []byte("GET / HTTP/1.1\r\nHost: x\r\n\r\n"),
+		"garbage":           bytes.Repeat([]byte{0xff}, 100),
+		"oversize frame":    appendHeader(bytes.Clone(hi), header{typ: frameData, length: maxPayload + 1, id: 1}),
+		"other version":     appendHello(nil, oldHello),
+		"tiny window":       appendHello(nil, greedy),
+		"long hello":        frame(header{typ: frameHello}, append([]byte(magic+"\x01\x01"), make([]byte, 300)...)),
+		"cut hello":         frame(header{typ: frameHello}, []byte(magic+"\x01\x01\x80")),
+		"second hello":      append(bytes.Clone(hi), hi...),
+		"unknown type":      append(bytes.Clone(hi), frame(header{typ: 99}, nil)...),
+		"even id":           append(bytes.Clone(hi), callFrame(2, mEcho, 0, nil)...),
+		"id again":          append(append(bytes.Clone(hi), callFrame(3, mEcho, 0, nil)...), callFrame(3, mEcho, 0, nil)...),
+		"id goes back":      append(append(bytes.Clone(hi), callFrame(3, mEcho, 0, nil)...), callFrame(1, mEcho, 0, nil)...),
+		"empty call":        append(bytes.Clone(hi), frame(header{typ: frameCall, id: 1}, nil)...),
+		"cut call header":   append(bytes.Clone(hi), frame(header{typ: frameCall, id: 1}, []byte{hasTimeout, 200, 'x'})...),
+		"two bodies":        append(bytes.Clone(hi), callFrame(1, mEcho, flagBody, []byte{1})...),
+		"data for no call":  append(bytes.Clone(hi), frame(header{typ: frameData, id: 7}, []byte("x"))...),
+		"cancel of no call": append(bytes.Clone(hi), frame(header{typ: frameCancel, id: 7}, nil)...),
+		"window of no call": append(bytes.Clone(hi), window(7, 1)...),
+		"cut window":        append(bytes.Clone(hi), frame(header{typ: frameWindow}, []byte{1})...),
+		"cut ping":          append(bytes.Clone(hi), frame(header{typ: framePing}, []byte{1})...),
+		"reply":             append(bytes.Clone(hi), frame(header{typ: frameReply, id: 1}, nil)...),
+		"goaway":            append(bytes.Clone(hi), frame(header{typ: frameGoAway, id: 1}, nil)...),
+		"beyond window":     tooMuch,
+		"window overflow":   overflow,
+		"stream overflow":   streamOverflow,
 		"data after end": append(append(bytes.Clone(sink), frame(header{typ: frameData, flags: flagEnd, id: 1}, nil)...),
 			frame(header{typ: frameData, id: 1}, []byte("x"))...),
 	} {
@@ -241,8 +241,8 @@ func TestAssemblyIsBounded(t *testing.T) {
 	}
 }
 
-// FuzzFrames: the reader takes any bytes in any pieces, and what it returns is
-// what was there.
+// FuzzFrames: the reader takes any bytes in any pieces, and it returns the
+// frames that the bytes hold.
 func FuzzFrames(f *testing.F) {
 	f.Add(appendHello(nil, Limits{}.withDefaults().hello()), uint8(3))
 	f.Add(callFrame(1, mEcho, 0, []byte{0xa0}), uint8(1))
@@ -308,7 +308,7 @@ func FuzzServer(f *testing.F) {
 	close(echo.release)
 	svc := &Service{Name: "test.Echo"}
 	for _, m := range echoService.Methods {
-		if m != mBlock && m != mHold { // they fill a channel that nobody reads here
+		if m != mBlock && m != mHold { // they fill a channel that is not read here
 			svc.Methods = append(svc.Methods, m)
 		}
 	}

@@ -13,22 +13,22 @@ import (
 	"miren.dev/runtime/pkg/errs"
 )
 
-// Identity is who a connection belongs to. The zero Identity is nobody.
+// Identity is the owner of a connection. The zero Identity is anonymous.
 type Identity struct {
 	Name  string   // common name of the certificate, or "uid:1000"
 	Roles []string // organisations of the certificate; "admin" for root on the unix socket
-	How   string   // "certificate", "socket", "process"; empty: nobody
+	How   string   // "certificate", "socket", "process"; empty: anonymous
 }
 
 // RoleAdmin is the role that may do everything.
 const RoleAdmin = "admin"
 
-// Known reports whether the caller is somebody.
+// Known reports whether the caller is not anonymous.
 func (i Identity) Known() bool { return i.How != "" }
 
 func (i Identity) String() string {
 	if !i.Known() {
-		return "nobody"
+		return "anonymous"
 	}
 	return i.Name
 }
@@ -49,7 +49,7 @@ func MethodFrom(ctx context.Context) (MethodInfo, bool) {
 	return MethodInfo{}, false
 }
 
-// Authorizer decides who may call what.
+// Authorizer decides which identity may call which method.
 type Authorizer interface {
 	// Authorize returns nil to allow, and an error of class Unauthenticated or
 	// PermissionDenied otherwise. It is not asked for public methods.

@@ -19,7 +19,7 @@ func TestDenyByDefault(t *testing.T) {
 	cl := r.dial(t)
 	for _, m := range r.srv.Methods() {
 		if m.Permission == Public {
-			if resp, err := call(t, cl, mPublic, &echoMsg{}); err != nil || resp.Text != "nobody" {
+			if resp, err := call(t, cl, mPublic, &echoMsg{}); err != nil || resp.Text != "anonymous" {
 				t.Errorf("%s: %q, %v", m.Full, resp.Text, err)
 			}
 			continue
@@ -40,7 +40,7 @@ func TestDenyByDefault(t *testing.T) {
 		t.Errorf("handlers were entered %d times", n)
 	}
 	if lim := r.serverConn(t).lim.MaxCalls; lim != anonymousCalls {
-		t.Errorf("nobody may have %d calls open", lim)
+		t.Errorf("an anonymous peer may have %d calls open", lim)
 	}
 }
 
@@ -76,8 +76,8 @@ func TestRoles(t *testing.T) {
 // another user.
 const helperSocket = "RUNTIME_RPC_TEST_SOCKET"
 
-// TestSocketCredentials: on the unix socket root is admin, another user nobody
-// in particular.
+// TestSocketCredentials: on the unix socket root is admin, another user has no
+// role.
 func TestSocketCredentials(t *testing.T) {
 	if path := os.Getenv(helperSocket); path != "" {
 		cl, err := Dial(t.Context(), path, ClientOptions{Patience: -1})

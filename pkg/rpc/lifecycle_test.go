@@ -45,7 +45,7 @@ func TestReconnect(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	// While nobody is there, calls wait.
+	// While no server listens, calls wait.
 	r.srv.Close()
 	done := make(chan error, 1)
 	go func() {
@@ -322,7 +322,7 @@ func TestStuckPeer(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer nc.Close()
-	// Windows that never close, and nobody who reads.
+	// Windows that never close, and a peer that does not read.
 	h := Limits{}.withDefaults().hello()
 	h.streamWindow, h.connWindow = 1<<30, 1<<40
 	b := appendHello(nil, h)

@@ -12,7 +12,7 @@ import (
 )
 
 // ListenUnix listens on a socket that only its owner may connect to, in place
-// of one that a dead server left. AlreadyExists if somebody listens there.
+// of one that a dead server left. AlreadyExists if a process listens there.
 // The socket is removed when the listener is closed.
 func ListenUnix(path string) (net.Listener, error) {
 	c, err := net.DialTimeout("unix", path, time.Second)

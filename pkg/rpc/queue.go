@@ -74,7 +74,7 @@ func (q *queue) reset(window int64) {
 }
 
 // push adds a frame. It reports whether the consumer must be woken, and
-// whether the frame was dropped because nobody will read it.
+// whether the frame was dropped because it has no reader any more.
 func (q *queue) push(flags uint8, p []byte) (wake, dropped bool, err error) {
 	cost := int64(headerLen + len(p))
 	q.mu.Lock()

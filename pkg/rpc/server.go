@@ -165,7 +165,7 @@ func (s *Server) Serve(l net.Listener) error {
 	}
 }
 
-// greeter finds out who is at the other end, and may wrap the connection.
+// greeter authenticates the peer, and may wrap the connection.
 type greeter func(nc net.Conn) (net.Conn, Identity, error)
 
 // adopt serves a connection unless the server is closing or full.

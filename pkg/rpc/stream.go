@@ -18,7 +18,7 @@ type stream struct {
 	id  uint64
 	off int64 // position of its CALL frame in what the connection wrote
 
-	notify chan struct{} // wakes the consumer of q, and who waits for the reply
+	notify chan struct{} // wakes the consumer of q, and the caller that waits for the reply
 	q      queue
 
 	// Of calls made here; under q.mu.

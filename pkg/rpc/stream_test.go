@@ -219,7 +219,7 @@ func TestStreamDeadline(t *testing.T) {
 	r.quiet(t, cl)
 }
 
-// TestSlowReaders: callers that do not read hold up nobody else, and make the
+// TestSlowReaders: callers that do not read hold up no other call, and make the
 // client keep no more than their windows.
 func TestSlowReaders(t *testing.T) {
 	eachTransport(t, func(t *testing.T, r *rig) {

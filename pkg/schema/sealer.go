@@ -146,7 +146,7 @@ func (s *Sealer) load() ([]sealKey, error) {
 	b, err := readKeyFile(s.path)
 	if errors.Is(err, os.ErrNotExist) {
 		if err = writeKeyFile(s.path, newKeyLine(), false); err == nil || errors.Is(err, os.ErrExist) {
-			b, err = readKeyFile(s.path) // ours, or that of who was faster
+			b, err = readKeyFile(s.path) // ours, or that of a faster process
 		}
 	}
 	if err != nil {

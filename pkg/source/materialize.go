@@ -32,8 +32,8 @@ func (s *Store) Materialize(ctx context.Context, manifest Digest, dir string) (e
 		return errs.New(errs.FailedPrecondition, "source %s is not complete: %d contents are missing", manifest, len(missing)).
 			WithHint("its upload was interrupted; deploy again")
 	}
-	// Nobody else gets in until it is done, so its paths lead where they seem to: Validate
-	// has seen that no file or link is a folder of another.
+	// No other user gets in until it is done, so no path is redirected: Validate
+	// has checked that no file or link is a folder of another.
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		return errs.New(errs.FailedPrecondition, "lay out source: %w", err)
 	}

@@ -48,7 +48,7 @@ func install() (in *instance.Instance, remove func() error, err error) {
 		return nil, nil, errors.Join(err, os.Remove(dir))
 	}
 	remove = func() error {
-		defer release() // last: until then nobody else takes it away
+		defer release() // last: until then no other process removes it
 		return os.RemoveAll(dir)
 	}
 	if err = os.Chmod(dir, 0o711); err == nil { // as what is in it: others find their way through
@@ -67,7 +67,7 @@ func runOf(dir string) string   { return filepath.Join(dir, "run") }
 // each, which holds its directory and is locked as long as the test's process lives.
 type registry string
 
-// enter waits until nobody else is changing the registry.
+// enter waits until no other process is changing the registry.
 func (r registry) enter() (leave func(), err error) {
 	if err := os.Mkdir(string(r), 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
 		return nil, err
@@ -123,7 +123,7 @@ func (r registry) add(dir string) (release func(), err error) {
 	}, nil
 }
 
-// sweep removes the installations that nobody holds.
+// sweep removes the installations whose lock is free.
 func (r registry) sweep() error {
 	left, err := r.abandoned()
 	for _, f := range left {

@@ -147,7 +147,7 @@ func TestInstallation(t *testing.T) {
 	}
 	check()
 	ours := Installation(t)
-	check() // one who lives keeps what it has
+	check() // a process that lives keeps its installation
 
 	if err := cmd.Process.Kill(); err != nil {
 		t.Fatal(err)
@@ -168,7 +168,7 @@ func TestInstallation(t *testing.T) {
 	}
 }
 
-// TestRegistryOfAnother: what somebody else may have written is not obeyed.
+// TestRegistryOfAnother: a registry that another user may have written is not obeyed.
 func TestRegistryOfAnother(t *testing.T) {
 	dir := t.TempDir()
 	if err := os.Chmod(dir, 0o777); err != nil {

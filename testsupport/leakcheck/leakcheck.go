@@ -147,7 +147,7 @@ func tables(in *instance.Instance) ([]Item, error) {
 	}
 	all, err := c.ListTables()
 	if errors.Is(err, unix.EPERM) {
-		return nil, nil // who may not look has not made any
+		return nil, nil // a user that may not look has not made any
 	}
 	if err != nil {
 		return nil, fmt.Errorf("nftables: %w", err)

@@ -1,6 +1,6 @@
-// Command containerd-shim-runsc-launch-v1 is containerd-shim-runsc-v1, beside which it is, for who waits for a sandbox
-// (runtime name io.containerd.runsc-launch.v1). containerd runs a shim twice for each sandbox: to start it, and as it.
-// The first of them is this small program; whatever else it is called for it leaves to the other.
+// Command containerd-shim-runsc-launch-v1 starts containerd-shim-runsc-v1, which lies beside it
+// (runtime name io.containerd.runsc-launch.v1). containerd runs a shim binary twice for each sandbox: once to start the
+// shim, once as the shim. This small program does the first; every other call goes to the full shim.
 package main
 
 import (

@@ -130,7 +130,7 @@ type Pair struct {
 	ExpiresAt        time.Time
 }
 
-// IssueClient makes a certificate for somebody with roles. ttl 0 means
+// IssueClient makes a certificate with a name and roles. ttl 0 means
 // DefaultClientLife. The key is kept nowhere.
 func (a *Authority) IssueClient(name string, roles []string, ttl time.Duration) (*Pair, error) {
 	switch {
@@ -169,7 +169,7 @@ func (a *Authority) IssueClient(name string, roles []string, ttl time.Duration) 
 
 // ServerTLS returns the configuration of a server that is reached under names
 // (host names and addresses; those of the loopback are added). Its certificate
-// is renewed while it runs. Clients without a certificate are let in as nobody.
+// is renewed while it runs. Clients without a certificate are anonymous.
 func (a *Authority) ServerTLS(names ...string) (*tls.Config, error) {
 	all := append([]string{"localhost", "127.0.0.1", "::1"}, names...)
 	slices.Sort(all)

@@ -167,7 +167,7 @@ func TestConnections(t *testing.T) {
 		t.Errorf("a good certificate: %v", err)
 	}
 	if err := dial(a, &Pair{}); err != nil {
-		t.Errorf("nobody: %v", err)
+		t.Errorf("anonymous: %v", err)
 	}
 	stranger := openAt(t, t.TempDir(), nil)
 	foreign, err := stranger.IssueClient("mallory", []string{"admin"}, 0)

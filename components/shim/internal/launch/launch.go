@@ -30,7 +30,7 @@ const (
 // socketRoot is where containerd's own library puts sockets of shims.
 const socketRoot = "/run/containerd/s"
 
-// oomScore protects the shim from the OOM killer: were it killed, nobody would see its sandbox end.
+// oomScore protects the shim from the OOM killer: without the shim the end of its sandbox is not seen.
 const oomScore = "-999"
 
 // Shim says which shim to start. The working directory is the bundle of the container.
@@ -138,8 +138,8 @@ func sandboxOf(id string) (string, error) {
 	return id, nil
 }
 
-// listen makes the shim's socket. It returns nil when a shim serves there already; a socket that nobody serves is
-// what a killed shim left, and is replaced.
+// listen makes the shim's socket. It returns nil when a shim serves there already; a socket without a
+// listener is left of a killed shim, and is replaced.
 func listen(path string) (*os.File, error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return nil, err
@@ -162,7 +162,7 @@ func newSocket() (int, error) {
 	return fd, os.NewSyscallError("socket", err)
 }
 
-// bind listens on a path where nothing is. Nobody but root gets in, from the first moment.
+// bind listens on a path where nothing is. From the first moment only root can connect.
 func bind(path string) (*os.File, error) {
 	fd, err := newSocket()
 	if err != nil {
@@ -182,14 +182,14 @@ func bind(path string) (*os.File, error) {
 	return f, nil
 }
 
-// served says whether somebody listens on a socket.
+// served reports whether a process listens on a socket.
 func served(path string) bool {
 	fd, err := newSocket()
 	if err != nil {
 		return false
 	}
 	defer unix.Close(fd)
-	// It waits for no one: a full queue (EAGAIN) has somebody behind it too.
+	// It does not wait: a full queue (EAGAIN) has a listener too.
 	_ = unix.SetNonblock(fd, true)
 	err = unix.Connect(fd, &unix.SockaddrUnix{Name: path})
 	return err == nil || err == unix.EAGAIN
@@ -217,7 +217,7 @@ func (s Shim) spawn(socket *os.File) error {
 	if err != nil {
 		return fmt.Errorf("start shim: %w", err)
 	}
-	// Nobody waits for it: this process ends next, and the shim outlives it.
+	// The shim is not waited for: this process ends next, and the shim outlives it.
 	if err := protect(p.Pid); err != nil {
 		return errors.Join(err, p.Kill())
 	}

@@ -75,11 +75,11 @@ func TestListen(t *testing.T) {
 		t.Errorf("socket: %v, %v", st.Mode(), err)
 	}
 	if again, err := listen(path); err != nil || again != nil {
-		t.Errorf("listen where somebody does: %v, %v", again, err)
+		t.Errorf("listen where a shim does: %v, %v", again, err)
 	}
 	first.Close() // the socket stays, as after a kill
 	if again, err := listen(path); err != nil || again == nil {
-		t.Errorf("listen where nobody does any more: %v, %v", again, err)
+		t.Errorf("listen on a socket without a listener: %v, %v", again, err)
 	} else {
 		again.Close()
 	}

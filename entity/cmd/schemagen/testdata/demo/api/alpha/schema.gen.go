@@ -121,7 +121,7 @@ func (x *Lid) ValidateFields(v *schema.Validator) {
 	}
 }
 
-// Owner: Nobody owns it.
+// Owner: It has no owner.
 type Owner struct {
 	schema.Meta
 	Spec   OwnerSpec   `json:"spec"`
@@ -201,7 +201,7 @@ func (o *Owner) Extract(e *schema.Extracted) {
 // OwnerKind describes the kind owner.
 var OwnerKind = &schema.Kind{
 	Name: "owner", Plural: "owners", Prefix: "own", Domain: "alpha",
-	Doc:   "Nobody owns it.",
+	Doc:   "It has no owner.",
 	Scope: schema.ScopeCluster,
 	New:   func() schema.Object { return NewOwner() },
 	Decode: func(r *schema.Record) (schema.Object, error) {
