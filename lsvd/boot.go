@@ -143,7 +143,7 @@ func (d *Device) saveBoot(ctx context.Context, quick bool) bool {
 	r.next++
 	if err := d.create(ctx, ref, boot.Encode(ref, list)); err != nil {
 		d.garbage = append(d.garbage, ref)
-		d.logger.Warn("what the disk reads first could not be stored, the next checkpoint tries again", "volume", d.vol.String(), "err", err)
+		d.logger.Warn("what the disk reads first could not be stored, the next checkpoint tries again", "volume", d.vol.String(), "error", err)
 		return r.ref != nil
 	}
 	if r.ref != nil {
@@ -221,7 +221,7 @@ func (d *Device) loadBoot(ctx context.Context, m *manifest.Manifest) (list []boo
 	if err == nil || ctx.Err() != nil {
 		return list, false
 	}
-	d.logger.Warn("what the disk reads first is not read ahead: the list of it cannot be used", "volume", d.vol.String(), "list", m.Boot.String(), "err", err)
+	d.logger.Warn("what the disk reads first is not read ahead: the list of it cannot be used", "volume", d.vol.String(), "list", m.Boot.String(), "error", err)
 	return nil, errs.Is(err, errs.Corrupt) || errs.Is(err, errs.NotFound)
 }
 

@@ -88,7 +88,7 @@ func (d *Device) checkpoint(ctx context.Context, clean bool) error {
 	}
 	d.pass() // nobody reads pages where they were
 	if err := d.deleteGarbage(ctx); err != nil {
-		d.logger.Warn("deleting garbage failed, the next checkpoint tries again", "volume", d.vol.String(), "err", err)
+		d.logger.Warn("deleting garbage failed, the next checkpoint tries again", "volume", d.vol.String(), "error", err)
 	}
 	return nil
 }

@@ -196,7 +196,7 @@ func (d *Device) fail(err error) error {
 	if d.failed == nil || errs.Is(err, errs.Conflict) && !errs.Is(d.failed, errs.Conflict) {
 		d.failed = err
 		d.opened()
-		d.logger.Error("disk has failed", "volume", d.vol.String(), "err", err)
+		d.logger.Error("disk has failed", "volume", d.vol.String(), "error", err)
 		close(d.space)
 		d.space = make(chan struct{})
 	}

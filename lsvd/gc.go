@@ -194,7 +194,7 @@ func (d *Device) leave(s *seg, err error) {
 	d.mu.Lock()
 	s.stuck = true
 	d.mu.Unlock()
-	d.logger.Error("a segment is damaged, garbage collection leaves it alone", "segment", s.Ref.String(), "err", err)
+	d.logger.Error("a segment is damaged, garbage collection leaves it alone", "segment", s.Ref.String(), "error", err)
 }
 
 func (d *Device) liveOf(s *seg) uint64 {

@@ -194,7 +194,7 @@ func (d *Device) followChain(ctx context.Context, epoch uint64, found *wal.Found
 		l, err := readLink(ctx, d.st, name.Ref{Volume: d.vol, Kind: name.Data, Epoch: epoch, Num: d.man.ChainNext}, d.opts.Key, d.man.Durable)
 		if errs.Is(err, errs.Corrupt) && d.opts.AcceptLoss {
 			rec.LostAfter = true
-			d.logger.Warn("chain ends early: a segment is damaged", "segment", l.end.String(), "err", err)
+			d.logger.Warn("chain ends early: a segment is damaged", "segment", l.end.String(), "error", err)
 			return nil
 		}
 		if err != nil {

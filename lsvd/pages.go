@@ -182,7 +182,7 @@ func (d *Device) readMap() {
 				d.mu.Unlock()
 				close(f.done)
 				if err != nil {
-					d.logger.Debug("reading ahead in the map failed, who needs it tries again", "volume", d.vol.String(), "err", err)
+					d.logger.Debug("reading ahead in the map failed, who needs it tries again", "volume", d.vol.String(), "error", err)
 				}
 			}
 		})
@@ -223,7 +223,7 @@ func (d *Device) loadPages(ctx context.Context, f *pages) error {
 				if !d.opts.AcceptLoss || !errs.Is(err, errs.Corrupt) {
 					return err
 				}
-				d.logger.Error("a part of the map is damaged: what it was for is lost", "volume", d.vol.String(), "at", w.leaf*extent.LeafBlocks*BlockSize, "err", err)
+				d.logger.Error("a part of the map is damaged: what it was for is lost", "volume", d.vol.String(), "offset", w.leaf*extent.LeafBlocks*BlockSize, "error", err)
 				runs[i] = lostLeaf()
 			}
 		}

@@ -57,7 +57,7 @@ func (d *Device) run(ctx context.Context) {
 			if d.usableNow() != nil {
 				return // failed for good
 			}
-			d.logger.Error("background work failed", "volume", d.vol.String(), "err", err)
+			d.logger.Error("background work failed", "volume", d.vol.String(), "error", err)
 		}
 	}
 }
@@ -90,7 +90,7 @@ func (d *Device) tend(ctx context.Context) error {
 // gather collects garbage and makes a checkpoint. The caller holds pub.
 func (d *Device) gather(ctx context.Context) error {
 	if err := d.collect(ctx); err != nil {
-		d.logger.Warn("garbage collection failed, the next checkpoint tries again", "volume", d.vol.String(), "err", err)
+		d.logger.Warn("garbage collection failed, the next checkpoint tries again", "volume", d.vol.String(), "error", err)
 	}
 	return d.tidy(ctx)
 }
@@ -149,7 +149,7 @@ func (d *Device) retryWhile(ctx context.Context, usable, f func() error) error {
 			return err // the same again would give the same
 		}
 		d.stats.failures.Add(1)
-		d.logger.Warn("store operation failed, trying again", "volume", d.vol.String(), "err", err, "wait", wait)
+		d.logger.Warn("store operation failed, trying again", "volume", d.vol.String(), "error", err, "retry_in", wait)
 		if d.opts.manual {
 			return err
 		}

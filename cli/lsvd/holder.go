@@ -86,7 +86,7 @@ func (o *holderOptions) watch(ctx context.Context, logger *slog.Logger) {
 		logger.Warn("the disk daemon was killed; starting another")
 		c, err := o.daemon(ctx)
 		if err != nil {
-			logger.Error("the disk daemon could not be started", "err", err)
+			logger.Error("the disk daemon could not be started", "error", err)
 			continue
 		}
 		c.Close()

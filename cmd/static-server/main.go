@@ -46,7 +46,7 @@ func run(ctx context.Context, dir, addr, fallback string) error {
 	srv := &http.Server{Addr: addr, Handler: h, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute}
 	served := make(chan error, 1)
 	go func() { served <- srv.ListenAndServe() }()
-	slog.Info("serving", "folder", dir, "address", addr)
+	slog.Info("serving", "dir", dir, "address", addr)
 	select {
 	case err := <-served:
 		return err

@@ -232,7 +232,7 @@ func (s *Server) Run(ctx context.Context) error {
 			return nil
 		case <-logs.C:
 			if err := boundLog(s.cfg.LogFile); err != nil {
-				s.cfg.Logger.Warn("cannot bound the log of postgres", "file", s.cfg.LogFile, "err", err)
+				s.cfg.Logger.Warn("cannot bound the log of postgres", "file", s.cfg.LogFile, "error", err)
 			}
 			continue
 		case <-p.Done():
@@ -256,7 +256,7 @@ func (s *Server) Run(ctx context.Context) error {
 		started = time.Now()
 		backoff = min(max(2*backoff, 100*time.Millisecond), maxBackoff)
 		if err != nil && ctx.Err() == nil {
-			s.cfg.Logger.Error("cannot restart postgres", "err", err, "retry_in", backoff)
+			s.cfg.Logger.Error("cannot restart postgres", "error", err, "retry_in", backoff)
 		}
 	}
 }

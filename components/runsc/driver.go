@@ -64,7 +64,7 @@ type Config struct {
 // Driver implements execution.Driver.
 type Driver struct {
 	cfg     Config
-	log     *slog.Logger
+	logger  *slog.Logger
 	cgroups *cgroup.Manager
 	hub     *agent.Hub
 	locks   keyLock
@@ -80,7 +80,7 @@ func New(cfg Config) *Driver {
 	}
 	d := &Driver{
 		cfg:      cfg,
-		log:      cfg.Logger,
+		logger:   cfg.Logger,
 		cgroups:  cgroup.New(cfg.Instance.Name("")),
 		watchers: map[*watcher]struct{}{},
 	}
@@ -115,7 +115,7 @@ func (d *Driver) Start(ctx context.Context) error {
 	}
 	for _, id := range ids {
 		if err := d.hub.Attach(id); err != nil && !errs.Is(err, errs.NotFound) {
-			d.log.Warn("cannot listen for the agent of a sandbox", "sandbox", id, "error", err)
+			d.logger.Warn("cannot listen for the agent of a sandbox", "sandbox", id, "error", err)
 		}
 	}
 	return nil

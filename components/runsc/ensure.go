@@ -43,7 +43,7 @@ func (d *Driver) Ensure(ctx context.Context, s execution.Spec) (execution.Instan
 		if in, err := d.resume(ctx, s, in); err == nil {
 			return in, nil
 		}
-		d.log.Info("clearing away an interrupted set-up", "sandbox", s.ID)
+		d.logger.Info("clearing away an interrupted set-up", "sandbox", s.ID)
 		if err := d.teardown(ctx, s.ID); err != nil {
 			return execution.Instance{}, err
 		}
@@ -69,7 +69,7 @@ func (d *Driver) create(ctx context.Context, s execution.Spec) (execution.Instan
 	if err := setUp(ctx, b.steps()); err != nil {
 		if down := d.teardown(ctx, s.ID); down != nil {
 			// It stays listed, and the next Ensure or Delete goes on.
-			d.log.Error("sandbox cannot be cleared away", "sandbox", s.ID, "error", down)
+			d.logger.Error("sandbox cannot be cleared away", "sandbox", s.ID, "error", down)
 			err = errors.Join(err, down)
 		}
 		return execution.Instance{}, errs.Wrap(err, "set up sandbox %s", s.ID)

@@ -132,7 +132,7 @@ func (d *Driver) scrubRunsc(ctx context.Context, id string) error {
 	defer cancel()
 	out, err := exec.CommandContext(ctx, filepath.Join(d.cfg.BinDir, "runsc"), "--root", d.runscDir(), "delete", "-force", taskID(id)).CombinedOutput()
 	if err != nil {
-		d.log.Debug("runsc cannot delete a sandbox, removing its record", "sandbox", id, "error", err, "output", strings.TrimSpace(string(out)))
+		d.logger.Debug("runsc cannot delete a sandbox, removing its record", "sandbox", id, "error", err, "output", strings.TrimSpace(string(out)))
 	}
 	// It stops at what is gone already, and does not know a sandbox of which only
 	// the socket is left. There is nothing behind its files any more.

@@ -80,7 +80,7 @@ func (d *Driver) signalAndWait(ctx context.Context, id string, sig unix.Signal, 
 		err = conn.Signal(ctx, int(sig))
 	}
 	if err != nil && parent.Err() == nil {
-		d.log.Warn("cannot signal the main process", "sandbox", id, "signal", sig.String(), "error", err)
+		d.logger.Warn("cannot signal the main process", "sandbox", id, "signal", sig.String(), "error", err)
 	}
 	in, err := d.await(ctx, id, func(in execution.Instance) bool { return in.Phase == execution.Exited })
 	if err != nil && ctx.Err() != nil && parent.Err() == nil {

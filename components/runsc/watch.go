@@ -131,7 +131,7 @@ func (d *Driver) follow(ctx context.Context) error {
 	for ctx.Err() == nil {
 		began := time.Now()
 		if err := d.followOnce(ctx); ctx.Err() == nil {
-			d.log.Debug("events of containerd interrupted", "error", err)
+			d.logger.Debug("events of containerd interrupted", "error", err)
 		}
 		if time.Since(began) > maxFollowDelay {
 			delay = followDelay
@@ -166,7 +166,7 @@ func (d *Driver) followOnce(ctx context.Context) error {
 		case e := <-events:
 			v, err := typeurl.UnmarshalAny(e.Event)
 			if err != nil {
-				d.log.Warn("event of containerd is not understood", "topic", e.Topic, "error", err)
+				d.logger.Warn("event of containerd is not understood", "topic", e.Topic, "error", err)
 				continue
 			}
 			var task string

@@ -195,7 +195,7 @@ func (r *Reconciler) Stop() {
 
 // run does one build and records its end.
 func (r *Reconciler) run(j *job, b *app.Build) {
-	log := r.Log.With("build", string(b.ID), "app", string(b.Spec.App))
+	log := r.Log.With("build", string(b.ID), "app_id", string(b.Spec.App))
 	now := time.Now()
 	err := r.update(j.ctx, b.ID, func(b *app.Build) {
 		b.Status.Phase = app.BuildPhaseRunning

@@ -158,7 +158,7 @@ func (r *Registrar) renew(ctx context.Context) error {
 		return nil
 	})
 	if err == nil {
-		r.Log.Info("node is ready", "node", string(r.node), "was", string(n.Status.Phase))
+		r.Log.Info("node is ready", "node", string(r.node), "previous", string(n.Status.Phase))
 	}
 	return err
 }

@@ -77,7 +77,7 @@ func (r *Images) Collect(ctx context.Context) (int, error) {
 		if err := r.Images.Delete(ctx, img.Ref); err != nil {
 			return n, errs.Wrap(err, "delete image %s", img.Ref)
 		}
-		r.Log.Info("forgotten", "kind", "image", "ref", img.Ref)
+		r.Log.Info("forgotten", "kind", "image", "image", img.Ref)
 		n++
 	}
 	return n, nil

@@ -129,7 +129,7 @@ func (c *Cache[T, P]) follow(ctx context.Context) error {
 		if progress {
 			pause = firstPause
 		}
-		c.cfg.Logger.Debug("cache interrupted", "kind", c.kind.Name, "err", err, "retry_in", pause)
+		c.cfg.Logger.Debug("cache interrupted", "kind", c.kind.Name, "error", err, "retry_in", pause)
 		select {
 		case <-ctx.Done():
 		case <-time.After(pause/2 + rand.N(pause/2+1)):
@@ -225,7 +225,7 @@ func (c *Cache[T, P]) apply(e *entity.Event) {
 func (c *Cache[T, P]) put(rec *schema.Record) {
 	o, err := entity.Decode[T, P](rec)
 	if err != nil {
-		c.cfg.Logger.Error("cannot decode entity", "kind", rec.Kind, "id", rec.ID, "revision", rec.Revision, "err", err)
+		c.cfg.Logger.Error("cannot decode entity", "kind", rec.Kind, "id", rec.ID, "revision", rec.Revision, "error", err)
 		return
 	}
 	c.set(rec.ID, o)

@@ -164,13 +164,13 @@ func (b *batcher) commit(txns []*txn) {
 			return
 		}
 		if time.Since(began) > b.s.cfg.RetryFor || b.s.isClosing() {
-			b.s.log.Error("cannot write", "transactions", len(txns), "err", err)
+			b.s.logger.Error("cannot write", "transactions", len(txns), "error", err)
 			for _, t := range txns {
 				t.finish(entity.TxnResult{}, mapError(err, "write"))
 			}
 			return
 		}
-		b.s.log.Warn("write failed, trying again", "transactions", len(txns), "err", err)
+		b.s.logger.Warn("write failed, trying again", "transactions", len(txns), "error", err)
 		select {
 		case <-b.s.closing:
 		case <-time.After(pause):
@@ -194,7 +194,7 @@ func refused(err error) bool {
 // alone fails.
 func (b *batcher) isolate(txns []*txn, err error) {
 	if len(txns) == 1 {
-		b.s.log.Error("the database refused a transaction", "err", err)
+		b.s.logger.Error("the database refused a transaction", "error", err)
 		txns[0].finish(entity.TxnResult{}, mapError(err, "write"))
 		return
 	}

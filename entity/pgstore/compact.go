@@ -25,7 +25,7 @@ func (s *Store) compact(ctx context.Context) {
 	defer tick.Stop()
 	for {
 		if err := s.Compact(ctx, s.cfg.KeepFor, s.cfg.KeepRevisions); err != nil && ctx.Err() == nil && !errs.Is(err, errs.Unavailable) {
-			s.log.Warn("cannot compact the log", "err", err)
+			s.logger.Warn("cannot compact the log", "error", err)
 		}
 		select {
 		case <-ctx.Done():
@@ -93,7 +93,7 @@ func (s *Store) dropPartitions(ctx context.Context, n int64) error {
 		if err := s.ddl(ctx, "drop table if exists "+pgx.Identifier{name}.Sanitize()); err != nil {
 			return err
 		}
-		s.log.Info("dropped a partition of the log", "partition", name)
+		s.logger.Info("dropped a partition of the log", "partition", name)
 	}
 	return nil
 }

@@ -77,7 +77,7 @@ func (b *batcher) abort(err error) error {
 // It returns the outcome if it did happen, nil and no error if it did not, and
 // an error of unknown outcome if that cannot be found out in time.
 func (b *batcher) resolve(amb *ambiguous, began time.Time) (*outcome, error) {
-	b.s.log.Warn("connection lost while committing, finding out what happened", "err", amb.err)
+	b.s.logger.Warn("connection lost while committing, finding out what happened", "error", amb.err)
 	b.s.metrics.ambiguous.Inc()
 	if amb.out.first == 0 {
 		return nil, nil // nothing that counts was written: do it again

@@ -49,7 +49,7 @@ func (s *Store) newEpoch(ctx context.Context, old string) (string, error) {
 		return "", mapError(err, "begin a new epoch")
 	}
 	if old != "" {
-		s.log.Warn("this is another copy of the store: beginning a new epoch", "epoch", next)
+		s.logger.Warn("this is another copy of the store: beginning a new epoch", "epoch", next)
 	}
 	return next, nil
 }

@@ -201,7 +201,7 @@ func (s *Store) extractOld(kind *schema.Kind, o *object) {
 	if o == nil || ensureExtracted(kind, o) == nil {
 		return
 	}
-	s.log.Warn("stored entity is not valid", "kind", o.rec.Kind, "id", o.rec.ID, "revision", o.rec.Revision)
+	s.logger.Warn("stored entity is not valid", "kind", o.rec.Kind, "id", o.rec.ID, "revision", o.rec.Revision)
 	o.ext = &schema.Extracted{}
 }
 

@@ -112,7 +112,7 @@ func (s *Store) expire(ctx context.Context) {
 		}
 		// When the database is away, the next tick is soon enough.
 		if err := s.expireOnce(ctx, held); err != nil && ctx.Err() == nil && !errs.Is(mapError(err, ""), errs.Unavailable) {
-			s.log.Error("cannot end lapsed leases", "err", err)
+			s.logger.Error("cannot end lapsed leases", "error", err)
 		}
 	}
 }
@@ -132,7 +132,7 @@ func (s *Store) expireOnce(ctx context.Context, held map[string]bool) error {
 		if away {
 			tag, err := tx.Exec(ctx, sqlGrace)
 			if err == nil && tag.RowsAffected() > 0 {
-				s.log.Warn("nobody looked after leases for a while: each gets its full time again", "leases", tag.RowsAffected())
+				s.logger.Warn("nobody looked after leases for a while: each gets its full time again", "leases", tag.RowsAffected())
 			}
 			return err
 		}
@@ -152,11 +152,11 @@ func (s *Store) expireOnce(ctx context.Context, held map[string]bool) error {
 		switch {
 		case err == nil:
 			s.metrics.expired.Inc()
-			s.log.Info("lease lapsed", "lease", id)
+			s.logger.Info("lease lapsed", "lease", id)
 		case errs.Is(err, errs.NotFound): // renewed, or ended by another server
 		case !held[id]:
 			held[id] = errs.Is(err, errs.FailedPrecondition)
-			s.log.Warn("cannot end a lapsed lease", "lease", id, "err", err)
+			s.logger.Warn("cannot end a lapsed lease", "lease", id, "error", err)
 		}
 	}
 	return nil

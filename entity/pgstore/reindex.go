@@ -99,7 +99,7 @@ func (s *Store) reindexKind(ctx context.Context, tx pgx.Tx, k *schema.Kind) erro
 		total += len(raws)
 	}
 	if total > 0 {
-		s.log.Info("indexed entities again", "kind", k.Name, "entities", total)
+		s.logger.Info("indexed entities again", "kind", k.Name, "entities", total)
 	}
 	_, err := tx.Exec(ctx, `insert into kind_index (kind, fingerprint) values ($1, $2) on conflict (kind) do update set fingerprint = excluded.fingerprint`,
 		k.Name, fingerprint(k))

@@ -78,7 +78,7 @@ type Config struct {
 // Store is an entity.Store on PostgreSQL.
 type Store struct {
 	cfg        Config
-	log        *slog.Logger
+	logger     *slog.Logger
 	kinds      map[string]*schema.Kind
 	connConfig *pgx.ConnConfig
 	pool       *pgxpool.Pool
@@ -104,7 +104,7 @@ const queueSize = 1024
 func Open(ctx context.Context, cfg Config) (*Store, error) {
 	cfg.setDefaults()
 	s := &Store{
-		cfg: cfg, log: cfg.Logger, kinds: map[string]*schema.Kind{}, queue: make(chan *txn, queueSize),
+		cfg: cfg, logger: cfg.Logger, kinds: map[string]*schema.Kind{}, queue: make(chan *txn, queueSize),
 		hub: newHub(cfg.RingEvents, ringBytes), metrics: newMetrics(),
 		closing: make(chan struct{}), batcherDone: make(chan struct{}),
 	}

@@ -39,10 +39,10 @@ func (s *Store) tail(ctx context.Context) {
 		switch err := s.poll(ctx); {
 		case err == nil && failing:
 			failing = false
-			s.log.Info("following the log again")
+			s.logger.Info("following the log again")
 		case err != nil && ctx.Err() == nil && !failing:
 			failing = true
-			s.log.Warn("cannot follow the log", "err", err)
+			s.logger.Warn("cannot follow the log", "error", err)
 		}
 		select {
 		case <-ctx.Done():
@@ -118,7 +118,7 @@ func (s *Store) pollOnce(ctx context.Context) (more bool, err error) {
 		}
 		return true, nil
 	case epoch != known:
-		s.log.Warn("the store began a new epoch", "epoch", epoch, "revision", rev)
+		s.logger.Warn("the store began a new epoch", "epoch", epoch, "revision", rev)
 		s.hub.begin(epoch, schema.Revision(rev))
 		return false, nil
 	case schema.Revision(rev) < last:
@@ -129,7 +129,7 @@ func (s *Store) pollOnce(ctx context.Context) (more bool, err error) {
 			return false, err
 		}
 		if epoch == known && origin == server && schema.Revision(again) < last {
-			s.log.Error("the store went back in time", "revision", again, "was", last)
+			s.logger.Error("the store went back in time", "revision", again, "previous", last)
 			_, err := s.newEpoch(ctx, epoch)
 			return true, err
 		}
@@ -141,7 +141,7 @@ func (s *Store) pollOnce(ctx context.Context) (more bool, err error) {
 				return err == nil, err
 			}
 			// So far behind that the log is gone: nobody can follow on.
-			s.log.Warn("fell behind the log", "at", last, "revision", rev)
+			s.logger.Warn("fell behind the log", "previous", last, "revision", rev)
 			s.hub.begin(epoch, schema.Revision(rev))
 			return false, nil
 		}

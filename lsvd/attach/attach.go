@@ -157,7 +157,7 @@ func Attach(ctx context.Context, disk Disk, o Options) (*Attachment, error) {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTimeout)
 		defer cancel()
 		if e := a.Abandon(ctx); e != nil {
-			o.Logger.Warn("undo of an attach failed", "volume", o.Volume, "err", e)
+			o.Logger.Warn("undo of an attach failed", "volume", o.Volume, "error", e)
 		}
 		return nil, errs.Wrap(err, "attach %s", o.Volume)
 	}
@@ -226,7 +226,7 @@ func (o Options) fuse() fuse.Options { return fuse.Options{Logger: o.Logger} }
 // mount makes a new mount.
 func (o Options) mount(ctx context.Context) (*fuse.Conn, error) {
 	if _, err := sweep(ctx, func(e Entry) bool { return e.Owner == o.Owner && e.Volume == o.Volume }); err != nil {
-		o.Logger.Warn("what was left of an attachment stays", "volume", o.Volume, "err", err)
+		o.Logger.Warn("what was left of an attachment stays", "volume", o.Volume, "error", err)
 	}
 	var b [4]byte
 	rand.Read(b[:])
@@ -328,7 +328,7 @@ func (a *Attachment) end(ctx context.Context) error {
 	if a.o.Holder != nil {
 		if err := a.o.Holder.Drop(ctx, a.o.holdName()); errs.Is(err, errs.Unavailable) {
 			// Should it live after all: what it holds is of no use once the mount is gone.
-			a.o.Logger.Warn("the holder does not know of a detach", "volume", a.o.Volume, "err", err)
+			a.o.Logger.Warn("the holder does not know of a detach", "volume", a.o.Volume, "error", err)
 		} else if err != nil && !errs.Is(err, errs.NotFound) {
 			return err
 		}

@@ -22,7 +22,7 @@ func limitMemory(logger *slog.Logger) {
 	}
 	groups, err := os.ReadFile("/proc/self/cgroup")
 	if err != nil {
-		logger.Info("the memory limit of this process is not known", "err", err)
+		logger.Info("the memory limit of this process is not known", "error", err)
 		return
 	}
 	if limit := memoryLimit("/sys/fs/cgroup", string(groups)); limit < math.MaxInt64 {

@@ -30,7 +30,7 @@ func Prepare(logger *slog.Logger) error {
 	}
 	limitMemory(logger)
 	if err := os.WriteFile("/proc/self/oom_score_adj", []byte(oomScore), 0); err != nil {
-		logger.Info("the kernel may kill this process when memory runs out", "err", err)
+		logger.Info("the kernel may kill this process when memory runs out", "error", err)
 	}
 	// The state is a thread's, and inherited by those it starts.
 	runtime.LockOSThread()
@@ -43,7 +43,7 @@ func Prepare(logger *slog.Logger) error {
 		err = unix.Prctl(unix.PR_SET_IO_FLUSHER, 1, 0, 0, 0)
 	}
 	if errors.Is(err, unix.EPERM) || errors.Is(err, unix.EINVAL) { // no CAP_SYS_RESOURCE; before Linux 5.6
-		logger.Info("memory reclaim may wait for disks of this process: it may not be an I/O flusher", "err", err)
+		logger.Info("memory reclaim may wait for disks of this process: it may not be an I/O flusher", "error", err)
 		return nil
 	}
 	if err != nil {

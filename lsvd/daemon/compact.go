@@ -34,7 +34,7 @@ func (d *Daemon) compact(ctx context.Context) {
 			}
 			stores[i.Spec.Store] = true
 			if err := d.free(ctx, i.Spec.Store); err != nil && ctx.Err() == nil {
-				d.log.Warn("what disks share was not compacted, it is tried again", "store", i.Spec.Store, "err", err)
+				d.logger.Warn("what disks share was not compacted, it is tried again", "store", i.Spec.Store, "error", err)
 			}
 		}
 	}
@@ -52,7 +52,7 @@ func (d *Daemon) free(ctx context.Context, url string) error {
 		return err
 	}
 	objects, bytes, err := lsvd.Sweep(ctx, st)
-	d.log.Info("compacted what disks share", "store", url, "segments", n, "objects_deleted", objects, "bytes", bytes)
+	d.logger.Info("compacted what disks share", "store", url, "segments", n, "objects_deleted", objects, "bytes", bytes)
 	return err
 }
 
@@ -98,7 +98,7 @@ func (d *Daemon) Collect(ctx context.Context, volume, store string, ratio float6
 			case o == dev.Device || ctx.Err() != nil:
 				return err
 			default: // it is closed, or has failed: what it did not send is not compacted
-				d.log.Info("another disk of the store is left out", "volume", volume, "err", err)
+				d.logger.Info("another disk of the store is left out", "volume", volume, "error", err)
 			}
 		}
 		if segments, err = d.compactStore(ctx, url, ratio); err != nil {

@@ -60,10 +60,10 @@ const (
 
 // Daemon keeps disks open.
 type Daemon struct {
-	cfg   Config
-	log   *slog.Logger
-	ready chan struct{}
-	cache *lsvd.DiskCache // nil: none
+	cfg    Config
+	logger *slog.Logger
+	ready  chan struct{}
+	cache  *lsvd.DiskCache // nil: none
 
 	mu      sync.Mutex
 	ctx     context.Context // ends when the daemon stops; nil before Run
@@ -83,7 +83,7 @@ func New(cfg Config) (*Daemon, error) {
 	if cfg.CloseTimeout == 0 {
 		cfg.CloseTimeout = 30 * time.Second
 	}
-	return &Daemon{cfg: cfg, log: cfg.Logger, ready: make(chan struct{}), disks: map[lsvd.ID]*disk{}}, nil
+	return &Daemon{cfg: cfg, logger: cfg.Logger, ready: make(chan struct{}), disks: map[lsvd.ID]*disk{}}, nil
 }
 
 // Ready is closed when the daemon has its state directory and may be used.
@@ -112,15 +112,15 @@ func (d *Daemon) Run(ctx context.Context) error {
 	}
 	left, err := attach.Sweep(ctx, d.cfg.State.ID(), func(volume string) bool { return wanted[volume] })
 	for _, e := range left {
-		d.log.Warn("a block device that nobody has attached was taken away", "volume", e.Volume, "device", e.Device)
+		d.logger.Warn("a block device that nobody has attached was taken away", "volume", e.Volume, "device", e.Device)
 	}
 	if err != nil {
-		d.log.Warn("block devices were left by somebody and stay", "err", err)
+		d.logger.Warn("block devices were left by somebody and stay", "error", err)
 	}
 	if d.cfg.DiskCacheBytes > 0 {
 		if d.cache, err = d.openCache(); err != nil {
 			// Disks work without it, and what it holds can be had again.
-			d.log.Warn("there is no disk cache", "err", err)
+			d.logger.Warn("there is no disk cache", "error", err)
 		} else {
 			defer d.cache.Close()
 		}
@@ -147,7 +147,7 @@ func (d *Daemon) openCache() (*lsvd.DiskCache, error) {
 	if err != nil {
 		return nil, err
 	}
-	return lsvd.OpenDiskCache(dir, d.cfg.DiskCacheBytes, d.log)
+	return lsvd.OpenDiskCache(dir, d.cfg.DiskCacheBytes, d.logger)
 }
 
 func (d *Daemon) lock() (*os.File, error) {
@@ -180,11 +180,11 @@ func (d *Daemon) reopen(ctx context.Context, x *disk) {
 		if err == nil {
 			if err = d.start(ctx, x, false, false, false); err == nil {
 				x.op.Unlock()
-				d.log.Info("disk is attached again", "volume", x.spec.Label())
+				d.logger.Info("disk is attached again", "volume", x.spec.Label())
 				return
 			}
 			x.set(Failed, err)
-			d.log.Error("disk cannot be opened, trying again", "volume", x.spec.Label(), "err", err, "wait", wait)
+			d.logger.Error("disk cannot be opened, trying again", "volume", x.spec.Label(), "error", err, "retry_in", wait)
 		}
 		x.op.Unlock()
 		t := time.NewTimer(wait)
@@ -215,7 +215,7 @@ func (d *Daemon) closeAll() error {
 			x.op.Lock()
 			defer x.op.Unlock()
 			if err := x.stop(ctx); err != nil {
-				d.log.Error("disk was not closed clean; the log keeps what the store lacks", "volume", x.spec.Label(), "err", err)
+				d.logger.Error("disk was not closed clean; the log keeps what the store lacks", "volume", x.spec.Label(), "error", err)
 			}
 			return nil
 		})

@@ -152,7 +152,7 @@ func (d *Daemon) start(ctx context.Context, x *disk, fresh, takeOver, acceptLoss
 		cache = nil // it keeps data as it is, also after the volume is detached
 	}
 	dev, err := d.cfg.State.Open(ctx, st, host.Spec{Store: s.Store, Volume: s.ID, Key: key, TakeOver: takeOver, AcceptLoss: acceptLoss,
-		Options: lsvd.Options{Logger: d.log, CacheBytes: s.CacheBytes, DiskCache: cache, MaxUnsent: s.MaxUnsent, RemoteFlush: s.RemoteFlush}})
+		Options: lsvd.Options{Logger: d.logger, CacheBytes: s.CacheBytes, DiskCache: cache, MaxUnsent: s.MaxUnsent, RemoteFlush: s.RemoteFlush}})
 	if err != nil {
 		return err
 	}
@@ -174,13 +174,13 @@ func (d *Daemon) start(ctx context.Context, x *disk, fresh, takeOver, acceptLoss
 		defer cancel()
 		if fresh {
 			if ferr := x.release(cctx, true); ferr != nil {
-				d.log.Error("what was begun of an attach stays", "volume", s.Label(), "err", ferr)
+				d.logger.Error("what was begun of an attach stays", "volume", s.Label(), "error", ferr)
 			} else if ferr := d.dropSpec(x.id); ferr != nil {
-				d.log.Error("what was begun of an attach stays", "volume", s.Label(), "err", ferr)
+				d.logger.Error("what was begun of an attach stays", "volume", s.Label(), "error", ferr)
 			}
 		}
 		if serr := x.stop(cctx); serr != nil {
-			d.log.Error("disk was not closed clean; the log keeps what the store lacks", "volume", s.Label(), "err", serr)
+			d.logger.Error("disk was not closed clean; the log keeps what the store lacks", "volume", s.Label(), "error", serr)
 		}
 		return err
 	}
@@ -231,7 +231,7 @@ func (x *disk) listen(d *Daemon, l Listen) error {
 	if err != nil {
 		return err
 	}
-	srv := nbd.New(d.log)
+	srv := nbd.New(d.logger)
 	disk := x.counted(KindNBD)
 	for _, name := range []string{"", x.spec.Label()} {
 		if err := srv.Add(nbd.Export{Name: name, Disk: disk, ReadOnly: x.spec.ReadOnly}); err != nil {
@@ -251,7 +251,7 @@ func (x *disk) listen(d *Daemon, l Listen) error {
 			serve = srv.ServePlain
 		}
 		if err := serve(ctx, lis); err != nil {
-			d.log.Error("disk is no longer served", "volume", x.spec.Label(), "address", uri, "err", err)
+			d.logger.Error("disk is no longer served", "volume", x.spec.Label(), "address", uri, "error", err)
 		}
 	}()
 	x.mu.Lock()
@@ -269,7 +269,7 @@ func (x *disk) attach(ctx context.Context, d *Daemon) error {
 		return errs.New(errs.InvalidArgument, "volume %s is read-only and cannot be a block device", x.spec.Label()).WithHint("serve it by NBD")
 	}
 	a, err := attach.Attach(ctx, x.counted(KindBlock), attach.Options{Owner: d.cfg.State.ID(), Volume: x.id.String(),
-		Dir: filepath.Join(d.cfg.RunDir, "block"), Holder: d.cfg.Holder, Logger: d.log})
+		Dir: filepath.Join(d.cfg.RunDir, "block"), Holder: d.cfg.Holder, Logger: d.logger})
 	if err != nil {
 		return err
 	}

@@ -75,7 +75,7 @@ func (d *Daemon) specs() ([]*Spec, error) {
 			err = errs.New(errs.Corrupt, "version %d of volume %q", s.Version, s.ID)
 		}
 		if err != nil {
-			d.log.Error("what was attached cannot be read; the disk is not opened", "file", d.specFile(id), "err", err)
+			d.logger.Error("what was attached cannot be read; the disk is not opened", "file", d.specFile(id), "error", err)
 			continue
 		}
 		out = append(out, &s)

@@ -13,7 +13,7 @@ import (
 func (r *reader) handle(n int, last bool) bool {
 	c := r.c
 	if n < inHead {
-		c.opts.Logger.Error("request of the kernel is too short", "disk", c.Name, "length", n)
+		c.opts.Logger.Error("request of the kernel is too short", "volume", c.Name, "length", n)
 		return false
 	}
 	h := parseHead(r.head)
@@ -66,7 +66,7 @@ func (r *reader) carryOut(h head, in []byte, more int) bool {
 			return false // for the successor
 		}
 		errno = unix.EIO
-		c.opts.Logger.Error("request failed", "disk", c.Name, "op", h.op, "err", err)
+		c.opts.Logger.Error("request failed", "volume", c.Name, "operation", h.op, "error", err)
 	}
 	r.finish(h.unique, data, errno)
 	return true

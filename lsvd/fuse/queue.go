@@ -87,7 +87,7 @@ func (j *joined) Done(err error, _ bool) {
 	if err == nil {
 		b.finish(j.unique, nil, 0)
 	} else if j.c.serving.Err() == nil {
-		j.c.opts.Logger.Error("request failed", "disk", j.c.Name, "op", opFsync, "err", err)
+		j.c.opts.Logger.Error("request failed", "volume", j.c.Name, "operation", opFsync, "error", err)
 		b.finish(j.unique, nil, unix.EIO)
 	} // else it is for the successor
 }
@@ -113,7 +113,7 @@ func (b *buffer) Done(err error, more bool) {
 		if b.read {
 			op = opRead
 		}
-		c.opts.Logger.Error("request failed", "disk", c.Name, "op", op, "err", err)
+		c.opts.Logger.Error("request failed", "volume", c.Name, "operation", op, "error", err)
 		b.finish(b.unique, nil, unix.EIO)
 	} // else it is for the successor
 }

@@ -262,6 +262,6 @@ func (r *buffer) parts(data []byte) []unix.Iovec {
 // answered says what came of an answer.
 func (r *buffer) answered(errno unix.Errno) {
 	if errno != 0 && !errors.Is(errno, unix.ENOENT) && !errors.Is(errno, unix.ENODEV) { // given up, or unmounted
-		r.c.opts.Logger.Error("answer to the kernel failed", "disk", r.c.Name, "err", errno)
+		r.c.opts.Logger.Error("answer to the kernel failed", "volume", r.c.Name, "error", errno)
 	}
 }

@@ -166,7 +166,7 @@ func Run(ctx context.Context, socket string, o Options) error {
 			stop := context.AfterFunc(ctx, func() { c.Close() })
 			defer stop()
 			if err := s.serve(c); err != nil && ctx.Err() == nil {
-				o.Logger.Warn("client of the holder failed", "err", err)
+				o.Logger.Warn("client of the holder failed", "error", err)
 			}
 			s.left(c)
 			c.Close()
@@ -244,7 +244,7 @@ func (s *server) left(c *net.UnixConn) {
 		i.owner = nil
 		i.until = time.Now().Add(s.o.Patience)
 		i.timer = time.AfterFunc(s.o.Patience, func() { s.expire(name, i) })
-		s.o.Logger.Info("files wait for a successor", "name", name, "patience", s.o.Patience)
+		s.o.Logger.Info("files wait for a successor", "name", name, "timeout", s.o.Patience)
 	}
 	s.rest()
 }

@@ -277,7 +277,7 @@ func (s *State) announce(ctx context.Context, st store.Store, v *catalog.Volume,
 	}
 	err = catalog.SetOwner(ctx, st, v.ID, catalog.Owner{Host: host, State: s.id, PID: os.Getpid(), Since: time.Now(), Claim: claim})
 	if err != nil && opts.Logger != nil {
-		opts.Logger.Warn("who has the disk could not be recorded", "volume", v.ID.String(), "err", err)
+		opts.Logger.Warn("who has the disk could not be recorded", "volume", v.ID.String(), "error", err)
 	}
 }
 

@@ -154,7 +154,7 @@ func (s *Server) accept(ctx context.Context, l net.Listener, cfg *tls.Config) er
 		case errors.Is(err, net.ErrClosed):
 			return nil
 		case errors.Is(err, unix.EMFILE), errors.Is(err, unix.ENFILE), errors.Is(err, unix.ENOBUFS), errors.Is(err, unix.ENOMEM), errors.Is(err, unix.ECONNABORTED):
-			s.logger.Warn("NBD connection was not accepted", "err", err)
+			s.logger.Warn("NBD connection was not accepted", "error", err)
 			select {
 			case <-time.After(acceptPause):
 			case <-ctx.Done():
@@ -175,7 +175,7 @@ func (s *Server) accept(ctx context.Context, l net.Listener, cfg *tls.Config) er
 			stop := context.AfterFunc(ctx, func() { c.Close() })
 			defer stop()
 			if err := s.serve(ctx, c, cfg); err != nil && ctx.Err() == nil {
-				s.logger.Warn("NBD connection failed", "remote", c.RemoteAddr().String(), "err", err)
+				s.logger.Warn("NBD connection failed", "peer", c.RemoteAddr().String(), "error", err)
 			}
 		})
 	}

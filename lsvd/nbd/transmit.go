@@ -73,7 +73,7 @@ func (x *session) readHead(h []byte, q *request, n int) []byte {
 // failed appends the reply to a request that failed.
 func (x *session) failed(h []byte, q *request, err error) []byte {
 	if code(err) == nbdEIO {
-		x.s.logger.Error("request failed", "export", x.export.Name, "type", q.typ, "offset", q.off, "length", q.n, "err", err)
+		x.s.logger.Error("request failed", "volume", x.export.Name, "operation", q.typ, "offset", q.off, "length", q.n, "error", err)
 	}
 	return x.failure(h, q, code(err))
 }

@@ -138,7 +138,7 @@ func (s *server) serve(ctx context.Context) error {
 		s.metrics = append(s.metrics, url)
 		g.Go(func() error {
 			if err := web.Serve(l); !errors.Is(err, http.ErrServerClosed) {
-				s.cfg.Logger.Error("metrics are no longer served", "address", url, "err", err)
+				s.cfg.Logger.Error("metrics are no longer served", "address", url, "error", err)
 			}
 			return nil
 		})
@@ -150,7 +150,7 @@ func (s *server) serve(ctx context.Context) error {
 		_ = srv.Shutdown(end)
 	})
 	defer stop()
-	s.cfg.Logger.Info("disk daemon is ready", "state", s.cfg.StateDir, "control", Socket(s.cfg.RunDir))
+	s.cfg.Logger.Info("disk daemon is ready", "state_dir", s.cfg.StateDir, "socket", Socket(s.cfg.RunDir))
 	err = srv.Serve(control)
 	srv.Close() // waits for the handlers
 	_ = web.Close()

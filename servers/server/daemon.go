@@ -91,7 +91,7 @@ func Run(ctx context.Context, cfg *config.Config, log *slog.Logger) error {
 			return forever(ctx, log, "ingress", m.keepIngress)
 		})
 	}
-	log.Info("server runs", "state", in.StateDir, "node", string(nodeID))
+	log.Info("server runs", "state_dir", in.StateDir, "node", string(nodeID))
 	err = g.Wait()
 	log.Info("server stopped; apps go on", "error", err)
 	return err
@@ -104,7 +104,7 @@ func forever(ctx context.Context, log *slog.Logger, name string, part func(conte
 		if ctx.Err() != nil {
 			return nil
 		}
-		log.Error("a part of the server ended; it is run again", "part", name, "error", err)
+		log.Error("a part of the server ended; it is run again", "component", name, "error", err)
 		select {
 		case <-ctx.Done():
 			return nil

@@ -124,7 +124,7 @@ func look(ctx context.Context, p part) server.ComponentStatus {
 // Stop begins to stop the server; what goes on running is up to the caller
 // (see Teardown).
 func (f *front) Stop(ctx context.Context, req *server.StopRequest) error {
-	f.c.log.Info("asked to stop", "by", rpc.IdentityFrom(ctx).Name, "keep_running", req.KeepRunning)
+	f.c.log.Info("asked to stop", "identity", rpc.IdentityFrom(ctx).Name, "keep_running", req.KeepRunning)
 	time.AfterFunc(50*time.Millisecond, f.stop) // after the answer
 	return nil
 }

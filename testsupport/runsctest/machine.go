@@ -28,7 +28,7 @@ import (
 type Machine struct {
 	Instance   *instance.Instance
 	Bin        string // the directory of the toolchain
-	Log        *slog.Logger
+	Logger     *slog.Logger
 	Containerd *containerd.Daemon
 	Image      string // reference of executiontest.Image
 	Driver     *runsc.Driver
@@ -68,8 +68,8 @@ func New(t testing.TB) *Machine {
 	if testing.Verbose() {
 		level = slog.LevelDebug
 	}
-	m := &Machine{Instance: in, Bin: bin, Log: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: level}))}
-	m.Containerd = containerd.New(containerd.Config{Instance: in, BinDir: bin, Logger: m.Log})
+	m := &Machine{Instance: in, Bin: bin, Logger: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: level}))}
+	m.Containerd = containerd.New(containerd.Config{Instance: in, BinDir: bin, Logger: m.Logger})
 	ctx := context.Background()
 	if err := m.Containerd.Start(ctx); err != nil {
 		t.Fatal(err)
@@ -103,9 +103,9 @@ func (m *Machine) Start(t testing.TB) {
 		BinDir:     m.Bin,
 		Containerd: m.Containerd,
 		Images:     containerd.NewImages(m.Containerd),
-		Network:    network.New(network.Config{Instance: m.Instance, Logger: m.Log}),
+		Network:    network.New(network.Config{Instance: m.Instance, Logger: m.Logger}),
 		CABundle:   m.CABundle,
-		Logger:     m.Log,
+		Logger:     m.Logger,
 	})
 	ctx, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup

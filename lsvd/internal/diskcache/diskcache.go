@@ -308,7 +308,7 @@ func (c *Cache) failed(what string, err error) {
 	c.stats.Failures++
 	if !c.failing {
 		c.failing = true
-		c.logger.Warn("disk cache fails, going on without it for now", "operation", what, "err", err)
+		c.logger.Warn("disk cache fails, going on without it for now", "operation", what, "error", err)
 	}
 }
 
