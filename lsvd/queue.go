@@ -4,35 +4,6 @@ import (
 	"miren.dev/runtime/lsvd/internal/wal"
 )
 
-// Waiter waits for a write that was queued, or a flush that was joined. Its
-// methods are called by who carries that out, in the midst of others' writes:
-// they must not block, nor call the disk.
-type Waiter interface {
-	// Done says how it ended, and gives the data of a write back. Others that
-	// have ended together may follow: then more is set.
-	Done(err error, more bool)
-	// Told comes after Done was called for all writes that ended together.
-	Told()
-}
-
-// Queuer is a disk that writes without making the caller wait, as [Device] is.
-type Queuer interface {
-	Queue(p []byte, off int64, w Waiter) bool
-	Commit()
-}
-
-// Flusher is a disk that flushes before it is asked to, as [Device] is.
-type Flusher interface {
-	Due() bool
-	FlushAhead()
-	Join(w Waiter) bool
-}
-
-var (
-	_ Queuer  = (*Device)(nil)
-	_ Flusher = (*Device)(nil)
-)
-
 // Queue takes a write that the next Commit carries out, or somebody who is
 // writing already. It reports false if the write cannot be taken so: if it is
 // not of whole blocks, too large, out of range, or has to wait for others, or

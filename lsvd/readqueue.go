@@ -25,17 +25,6 @@ const (
 	Queued
 )
 
-// Reader is a disk that reads without making the caller wait, as [Device] is.
-type Reader interface {
-	// ReadCached is ReadAt if all of that is in memory. Else it reports false,
-	// and some of p may have changed.
-	ReadCached(p []byte, off int64) bool
-	QueueRead(ctx context.Context, p []byte, off int64, w Waiter) Taken
-	BeginReads()
-}
-
-var _ Reader = (*Device)(nil)
-
 // readQueue is what BeginReads begins.
 type readQueue struct {
 	mu    sync.Mutex

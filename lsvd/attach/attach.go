@@ -47,12 +47,10 @@ import (
 	"sync"
 	"time"
 
+	"miren.dev/runtime/lsvd"
 	"miren.dev/runtime/lsvd/fuse"
 	"miren.dev/runtime/pkg/errs"
 )
-
-// Disk is what can be attached; [miren.dev/runtime/lsvd.Device] can.
-type Disk = fuse.Disk
 
 // Holder keeps the connection while no process serves it. The client of
 // package holder is one.
@@ -98,7 +96,7 @@ const heldVersion = 1
 // Attachment is an attached disk.
 type Attachment struct {
 	o      Options
-	disk   Disk
+	disk   lsvd.Disk
 	conn   *fuse.Conn
 	loop   int
 	cancel context.CancelFunc
@@ -118,7 +116,7 @@ func (o Options) holdName() string { return "lsvd:" + o.Owner + ":" + o.Volume }
 // Attach makes a block device of disk, or goes on with the one that a
 // predecessor has left to the holder. The disk is open, and ctx bounds only
 // the call. What dead predecessors have left without a holder goes away.
-func Attach(ctx context.Context, disk Disk, o Options) (*Attachment, error) {
+func Attach(ctx context.Context, disk lsvd.Disk, o Options) (*Attachment, error) {
 	o, err := o.withDefaults()
 	if err != nil {
 		return nil, err

@@ -80,7 +80,7 @@ func openDisk(ctx context.Context, dir string, logger *slog.Logger) (*lsvd.Devic
 
 // counted counts what reaches a disk.
 type counted struct {
-	attach.Disk
+	lsvd.Disk
 	flushes, trims atomic.Int64
 	size           atomic.Int64
 }

@@ -64,17 +64,6 @@ var trimInterval = 5 * time.Second
 // Type is the type that the mount has in the tables of mounts.
 const Type = "fuse.lsvd"
 
-// Disk is what is served; [lsvd.Device] has it. Slices are the caller's again
-// after the call.
-type Disk interface {
-	Size() int64
-	ReadAt(ctx context.Context, p []byte, off int64) error
-	WriteAt(ctx context.Context, p []byte, off int64, flags lsvd.Flags) error
-	Zero(ctx context.Context, off, n int64, flags lsvd.Flags) error
-	Trim(ctx context.Context, off, n int64, flags lsvd.Flags) error
-	Flush(ctx context.Context) error
-}
-
 // Options configure a connection.
 type Options struct {
 	Logger *slog.Logger // default: discard
@@ -102,7 +91,7 @@ type Conn struct {
 	fd      int
 	resumed bool
 
-	disk      Disk
+	disk      lsvd.Disk
 	queuer    lsvd.Queuer  // the disk, if it is one
 	flusher   lsvd.Flusher // the same
 	reader    lsvd.Reader  // the same
@@ -192,7 +181,7 @@ func (c *Conn) Path() string { return filepath.Join(c.Dir, c.Name) }
 // Serve answers requests with disk until the connection ends, which is no
 // error, or ctx does. Then it waits for the requests that were begun and
 // leaves the others to a successor.
-func (c *Conn) Serve(ctx context.Context, disk Disk) error {
+func (c *Conn) Serve(ctx context.Context, disk lsvd.Disk) error {
 	c.disk, c.serving, c.quiet = disk, ctx, make(chan struct{})
 	c.queuer, _ = disk.(lsvd.Queuer)
 	c.flusher, _ = disk.(lsvd.Flusher)

@@ -67,6 +67,12 @@ type memory struct {
 	gate    chan struct{} // writes wait for it, unless it is nil
 }
 
+// Status says that there are no holes; FUSE does not ask.
+func (m *memory) Status(off, n int64, f func(off, n int64, hole bool) bool) error {
+	f(off, n, false)
+	return nil
+}
+
 func (m *memory) Size() int64 {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -145,7 +151,7 @@ func mount(t *testing.T) *fuse.Conn {
 }
 
 // serve serves until the returned function is called.
-func serve(t *testing.T, c *fuse.Conn, d fuse.Disk) (stop func()) {
+func serve(t *testing.T, c *fuse.Conn, d lsvd.Disk) (stop func()) {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- c.Serve(ctx, d) }()

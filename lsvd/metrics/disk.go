@@ -28,20 +28,9 @@ func (o Op) String() string { return opNames[o] }
 // Ops are all operations.
 func Ops() []Op { return []Op{Read, Write, Zero, Trim, Flush} }
 
-// Backend is what a disk does; [lsvd.Device] has it.
-type Backend interface {
-	Size() int64
-	ReadAt(ctx context.Context, p []byte, off int64) error
-	WriteAt(ctx context.Context, p []byte, off int64, flags lsvd.Flags) error
-	Zero(ctx context.Context, off, n int64, flags lsvd.Flags) error
-	Trim(ctx context.Context, off, n int64, flags lsvd.Flags) error
-	Flush(ctx context.Context) error
-	Status(off, n int64, f func(off, n int64, hole bool) bool) error
-}
-
 // Disk is a disk as one frontend sees it, counted.
 type Disk struct {
-	Backend
+	lsvd.Disk
 	ops  [ops]opCounts
 	busy atomic.Int64
 }
@@ -52,8 +41,8 @@ type opCounts struct {
 	errors  atomic.Int64
 }
 
-// NewDisk counts the operations of b.
-func NewDisk(b Backend) *Disk { return &Disk{Backend: b} }
+// NewDisk counts the operations of d.
+func NewDisk(d lsvd.Disk) *Disk { return &Disk{Disk: d} }
 
 func (d *Disk) do(op Op, n int64, f func() error) error {
 	d.busy.Add(1)
@@ -75,29 +64,29 @@ func (d *Disk) count(op Op, n int64, took time.Duration, err error) {
 	c.bytes.Add(n)
 }
 
-// ReadAt implements [Backend].
+// ReadAt implements [lsvd.Disk].
 func (d *Disk) ReadAt(ctx context.Context, p []byte, off int64) error {
-	return d.do(Read, int64(len(p)), func() error { return d.Backend.ReadAt(ctx, p, off) })
+	return d.do(Read, int64(len(p)), func() error { return d.Disk.ReadAt(ctx, p, off) })
 }
 
-// WriteAt implements [Backend].
+// WriteAt implements [lsvd.Disk].
 func (d *Disk) WriteAt(ctx context.Context, p []byte, off int64, flags lsvd.Flags) error {
-	return d.do(Write, int64(len(p)), func() error { return d.Backend.WriteAt(ctx, p, off, flags) })
+	return d.do(Write, int64(len(p)), func() error { return d.Disk.WriteAt(ctx, p, off, flags) })
 }
 
-// Zero implements [Backend].
+// Zero implements [lsvd.Disk].
 func (d *Disk) Zero(ctx context.Context, off, n int64, flags lsvd.Flags) error {
-	return d.do(Zero, n, func() error { return d.Backend.Zero(ctx, off, n, flags) })
+	return d.do(Zero, n, func() error { return d.Disk.Zero(ctx, off, n, flags) })
 }
 
-// Trim implements [Backend].
+// Trim implements [lsvd.Disk].
 func (d *Disk) Trim(ctx context.Context, off, n int64, flags lsvd.Flags) error {
-	return d.do(Trim, n, func() error { return d.Backend.Trim(ctx, off, n, flags) })
+	return d.do(Trim, n, func() error { return d.Disk.Trim(ctx, off, n, flags) })
 }
 
-// Flush implements [Backend].
+// Flush implements [lsvd.Disk].
 func (d *Disk) Flush(ctx context.Context) error {
-	return d.do(Flush, 0, func() error { return d.Backend.Flush(ctx) })
+	return d.do(Flush, 0, func() error { return d.Disk.Flush(ctx) })
 }
 
 // Busy is how many operations are under way.

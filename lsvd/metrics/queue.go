@@ -19,9 +19,9 @@ type queued struct {
 
 var queuedPool = sync.Pool{New: func() any { return new(queued) }}
 
-// Queue is that of [lsvd.Device], if the backend is one.
+// Queue is that of [lsvd.Device], if the disk is one.
 func (d *Disk) Queue(p []byte, off int64, w lsvd.Waiter) bool {
-	b, ok := d.Backend.(lsvd.Queuer)
+	b, ok := d.Disk.(lsvd.Queuer)
 	if !ok {
 		return false
 	}
@@ -43,27 +43,27 @@ func (d *Disk) begin(op Op, n int64, w lsvd.Waiter, f func(*queued) bool) bool {
 
 // Commit is that of [lsvd.Device].
 func (d *Disk) Commit() {
-	if b, ok := d.Backend.(lsvd.Queuer); ok {
+	if b, ok := d.Disk.(lsvd.Queuer); ok {
 		b.Commit()
 	}
 }
 
 // Due is that of [lsvd.Device].
 func (d *Disk) Due() bool {
-	b, ok := d.Backend.(lsvd.Flusher)
+	b, ok := d.Disk.(lsvd.Flusher)
 	return ok && b.Due()
 }
 
 // FlushAhead is that of [lsvd.Device]. It is not counted: nobody asked.
 func (d *Disk) FlushAhead() {
-	if b, ok := d.Backend.(lsvd.Flusher); ok {
+	if b, ok := d.Disk.(lsvd.Flusher); ok {
 		b.FlushAhead()
 	}
 }
 
-// Join is that of [lsvd.Device], if the backend is one.
+// Join is that of [lsvd.Device], if the disk is one.
 func (d *Disk) Join(w lsvd.Waiter) bool {
-	b, ok := d.Backend.(lsvd.Flusher)
+	b, ok := d.Disk.(lsvd.Flusher)
 	return ok && d.begin(Flush, 0, w, func(q *queued) bool { return b.Join(q) })
 }
 
@@ -83,7 +83,7 @@ func (q *queued) Told() {
 
 // ReadCached implements [lsvd.Reader].
 func (d *Disk) ReadCached(p []byte, off int64) bool {
-	b, ok := d.Backend.(lsvd.Reader)
+	b, ok := d.Disk.(lsvd.Reader)
 	if !ok {
 		return false
 	}
@@ -96,9 +96,9 @@ func (d *Disk) ReadCached(p []byte, off int64) bool {
 	return true
 }
 
-// QueueRead is that of [lsvd.Device], if the backend is one.
+// QueueRead is that of [lsvd.Device], if the disk is one.
 func (d *Disk) QueueRead(ctx context.Context, p []byte, off int64, w lsvd.Waiter) (t lsvd.Taken) {
-	b, ok := d.Backend.(lsvd.Reader)
+	b, ok := d.Disk.(lsvd.Reader)
 	if !ok {
 		return lsvd.NotTaken
 	}
@@ -116,7 +116,7 @@ func (d *Disk) QueueRead(ctx context.Context, p []byte, off int64, w lsvd.Waiter
 
 // BeginReads is that of [lsvd.Device].
 func (d *Disk) BeginReads() {
-	if b, ok := d.Backend.(lsvd.Reader); ok {
+	if b, ok := d.Disk.(lsvd.Reader); ok {
 		b.BeginReads()
 	}
 }

@@ -175,7 +175,7 @@ h.pwrite(b"?" * 4096, 4096)
 }
 
 // serveUnix serves d in this process as "disk".
-func serveUnix(t *testing.T, d nbd.Disk) (uri string, stop func()) {
+func serveUnix(t *testing.T, d lsvd.Disk) (uri string, stop func()) {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "nbd")
 	l, err := net.Listen("unix", path)
@@ -185,7 +185,7 @@ func serveUnix(t *testing.T, d nbd.Disk) (uri string, stop func()) {
 	return "nbd+unix:///disk?socket=" + path, serveOn(t, d, func(ctx context.Context, s *nbd.Server) error { return s.Serve(ctx, l) })
 }
 
-func serveOn(t *testing.T, d nbd.Disk, serve func(context.Context, *nbd.Server) error) (stop func()) {
+func serveOn(t *testing.T, d lsvd.Disk, serve func(context.Context, *nbd.Server) error) (stop func()) {
 	t.Helper()
 	s := nbd.New(discard)
 	if err := s.Add(nbd.Export{Name: "disk", Disk: d}); err != nil {

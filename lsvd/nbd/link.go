@@ -44,7 +44,7 @@ type link struct {
 	work   chan *request // to idle workers
 	all    sync.WaitGroup
 	took   [len(flagsOf)]atomic.Int64 // per command: average nanoseconds
-	disk   Queuer                     // nil if the disk is none
+	disk   lsvd.Queuer                // nil if the disk is none
 	reader lsvd.Reader                // the same
 	queued int                        // requests that wait for begin; of the reader
 
@@ -68,7 +68,7 @@ func (x *session) transmit(ctx context.Context, c stream, early []byte) error {
 	}
 	l.r = bufio.NewReaderSize(l.in, readBuffer)
 	l.out = &replies{c: c, budget: l.budget}
-	l.disk, _ = x.export.Disk.(Queuer)
+	l.disk, _ = x.export.Disk.(lsvd.Queuer)
 	l.reader, _ = x.export.Disk.(lsvd.Reader)
 	l.all.Go(func() { l.watch(ctx) })
 	l.read(ctx)

@@ -94,7 +94,7 @@ func TestBurst(t *testing.T) {
 // without making anybody wait, and a third like any disk; every tenth block is
 // broken, unless it is in memory.
 type thirds struct {
-	Disk
+	lsvd.Disk
 	mu    sync.Mutex
 	reads []func(more bool) func()
 	begun int // at once, at most

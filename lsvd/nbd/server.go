@@ -12,7 +12,7 @@
 // even where there are fewer cores.
 //
 // Small writes that come together are carried out together, if the disk can
-// ([Queuer]).
+// ([lsvd.Queuer]).
 //
 // Lock order: budget and replies each have a lock of their own, and neither is
 // held while the other's is taken.
@@ -35,28 +35,10 @@ import (
 	"miren.dev/runtime/pkg/errs"
 )
 
-// Disk is what the server needs of a disk; [lsvd.Device] has it. Methods get
-// called concurrently, and may keep no slice after they have returned.
-type Disk interface {
-	Size() int64
-	ReadAt(ctx context.Context, p []byte, off int64) error
-	WriteAt(ctx context.Context, p []byte, off int64, flags lsvd.Flags) error
-	Zero(ctx context.Context, off, n int64, flags lsvd.Flags) error
-	Trim(ctx context.Context, off, n int64, flags lsvd.Flags) error
-	Flush(ctx context.Context) error
-	Status(off, n int64, f func(off, n int64, hole bool) bool) error
-}
-
-// Queuer is a Disk that carries out many writes at once; [lsvd.Device] is one.
-type Queuer interface {
-	Queue(p []byte, off int64, w lsvd.Waiter) bool
-	Commit()
-}
-
 // Export is a disk under a name; clients that give no name get the one named "".
 type Export struct {
 	Name     string
-	Disk     Disk
+	Disk     lsvd.Disk
 	ReadOnly bool
 }
 

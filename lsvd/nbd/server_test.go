@@ -245,7 +245,7 @@ func TestManyConnections(t *testing.T) {
 
 // slowDisk has reads that end only after a write.
 type slowDisk struct {
-	Disk
+	lsvd.Disk
 	written chan struct{}
 }
 

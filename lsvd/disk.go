@@ -1,0 +1,59 @@
+package lsvd
+
+import (
+	"context"
+
+	"miren.dev/runtime/lsvd/store"
+)
+
+// Disk is what front ends serve and metrics count; [Device] is one. Its methods
+// are called concurrently, and keep no slice after they have returned.
+//
+// A Disk may also be a [Queuer], a [Flusher] and a [Reader]: front ends that can
+// go on with other requests use those, and the methods of Disk for the rest.
+type Disk interface {
+	Size() int64
+	ReadAt(ctx context.Context, p []byte, off int64) error
+	WriteAt(ctx context.Context, p []byte, off int64, flags Flags) error
+	Zero(ctx context.Context, off, n int64, flags Flags) error
+	Trim(ctx context.Context, off, n int64, flags Flags) error
+	Flush(ctx context.Context) error
+	// Status calls f for ranges of off to off+n, in order, until f returns
+	// false. A hole reads as zeros and takes no room.
+	Status(off, n int64, f func(off, n int64, hole bool) bool) error
+}
+
+// Waiter waits for a write or read that was queued, or a flush that was joined.
+// Its methods are called by the goroutine that carries that out, in the midst of
+// others' operations: they must not block, nor call the disk. The data is the
+// caller's again once Done is called. It is the same for reads of a [store.Near].
+type Waiter = store.Waiter
+
+// Queuer is a disk that writes without making the caller wait.
+type Queuer interface {
+	Queue(p []byte, off int64, w Waiter) bool
+	Commit()
+}
+
+// Flusher is a disk that flushes before it is asked to.
+type Flusher interface {
+	Due() bool
+	FlushAhead()
+	Join(w Waiter) bool
+}
+
+// Reader is a disk that reads without making the caller wait.
+type Reader interface {
+	// ReadCached is ReadAt if all of that is in memory. Else it reports false,
+	// and some of p may have changed.
+	ReadCached(p []byte, off int64) bool
+	QueueRead(ctx context.Context, p []byte, off int64, w Waiter) Taken
+	BeginReads()
+}
+
+var (
+	_ Disk    = (*Device)(nil)
+	_ Queuer  = (*Device)(nil)
+	_ Flusher = (*Device)(nil)
+	_ Reader  = (*Device)(nil)
+)
