@@ -28,10 +28,10 @@ type Process struct {
 	exited  chan struct{} // closed when exit or failed is set
 	begun   bool          // started is closed
 	over    bool          // exited is closed
-	pid     int
-	tty     bool
-	failed  error
-	exit    agentproto.Exit
+
+	tty    bool
+	failed error
+	exit   agentproto.Exit
 }
 
 func newProcess(c *Conn, id uint64, stdout, stderr int64) *Process {
@@ -193,7 +193,7 @@ func (p *Process) hasStarted(s *session, m agentproto.Started) error {
 	p.err.begin(m.Err)
 	p.mu.Lock()
 	if !p.begun {
-		p.begun, p.pid, p.tty = true, int(m.PID), m.TTY
+		p.begun, p.tty = true, m.TTY
 		close(p.started)
 	}
 	p.mu.Unlock()
@@ -227,13 +227,6 @@ func (p *Process) finish(err error, exit agentproto.Exit) {
 
 // ID names the exec within its sandbox, for Reattach.
 func (p *Process) ID() uint64 { return p.id }
-
-// PID is that in the sandbox.
-func (p *Process) PID() int {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.pid
-}
 
 // Stdin is what the process reads; closing it ends its input.
 func (p *Process) Stdin() io.WriteCloser { return p.in }

@@ -379,7 +379,7 @@ func TestFaults(t *testing.T) {
 			t.Fatal(err)
 		}
 		for line := range strings.Lines(string(mounts)) {
-			if strings.Contains(line, r.buildkit.Root()+"/") || strings.Contains(line, r.buildkit.runFile("")) {
+			if strings.Contains(line, r.buildkit.root()+"/") || strings.Contains(line, r.buildkit.runFile("")) {
 				t.Errorf("mount: %s", line)
 			}
 		}

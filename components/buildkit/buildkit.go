@@ -112,15 +112,15 @@ func New(cfg Config) *Daemon {
 	return &Daemon{cfg: cfg}
 }
 
-// Root returns the directory of the daemon's durable files.
-func (d *Daemon) Root() string { return d.cfg.Instance.State("buildkit") }
+// root returns the directory of the daemon's durable files.
+func (d *Daemon) root() string { return d.cfg.Instance.State("buildkit") }
 
 // Socket returns the path of the daemon's socket.
 func (d *Daemon) Socket() string { return d.runFile("buildkitd.sock") }
 
 func (d *Daemon) runFile(name string) string { return d.cfg.Instance.Socket("buildkit", name) }
 
-func (d *Daemon) tmpDir() string { return filepath.Join(d.Root(), "tmp") }
+func (d *Daemon) tmpDir() string { return filepath.Join(d.root(), "tmp") }
 
 // cgroup is the parent of the cgroups of all steps, and the mark of their containers.
 func (d *Daemon) cgroup() string { return d.cfg.Instance.Name("build") }
@@ -244,7 +244,7 @@ func (d *Daemon) prepare(ctx context.Context) error {
 	if err := d.sweep(ctx); err != nil {
 		return err
 	}
-	for _, dir := range []string{d.Root(), d.tmpDir(), filepath.Dir(d.Socket())} {
+	for _, dir := range []string{d.root(), d.tmpDir(), filepath.Dir(d.Socket())} {
 		if err := os.MkdirAll(dir, 0o711); err != nil {
 			return errs.New(errs.FailedPrecondition, "buildkit directory: %w", err)
 		}
@@ -259,7 +259,7 @@ func (d *Daemon) prepare(ctx context.Context) error {
 func (d *Daemon) environment() []string {
 	env := []string{
 		"PATH=" + d.cfg.BinDir + ":/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
-		"HOME=" + d.Root(),
+		"HOME=" + d.root(),
 		"TMPDIR=" + d.tmpDir(),
 		"GOGC=50", // it idles most of the time: memory matters more than its own CPU
 	}

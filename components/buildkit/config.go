@@ -118,7 +118,7 @@ func (d *Daemon) writeConfig(subnet netip.Prefix) error {
 			"MTU":       mtu(),
 		}},
 		{d.runFile("buildkitd.toml"), configTemplate, map[string]any{
-			"Root":          d.Root(),
+			"Root":          d.root(),
 			"Socket":        d.Socket(),
 			"Containerd":    d.cfg.Containerd.Socket(),
 			"Namespace":     d.cfg.Containerd.Namespace(),

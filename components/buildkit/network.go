@@ -81,7 +81,7 @@ func (d *Daemon) subnet() (netip.Prefix, error) {
 		}
 		return true
 	}
-	file := filepath.Join(d.Root(), "subnet")
+	file := filepath.Join(d.root(), "subnet")
 	if b, err := os.ReadFile(file); err == nil {
 		if p, err := netip.ParsePrefix(strings.TrimSpace(string(b))); err == nil && free(p) {
 			return p, nil

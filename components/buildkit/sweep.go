@@ -28,10 +28,10 @@ func (d *Daemon) sweep(ctx context.Context) error {
 	if err := d.sweepContainers(ctx); err != nil {
 		return errs.Wrap(err, "sweep build steps")
 	}
-	if err := unmountBelow(d.tmpDir(), filepath.Join(d.Root(), "net"), d.runFile("runsc")); err != nil {
+	if err := unmountBelow(d.tmpDir(), filepath.Join(d.root(), "net"), d.runFile("runsc")); err != nil {
 		return errs.New(errs.Unavailable, "sweep mounts of builds: %w", err)
 	}
-	for _, dir := range []string{d.tmpDir(), filepath.Join(d.Root(), "net"), d.runFile("addresses"), d.runFile("runsc")} {
+	for _, dir := range []string{d.tmpDir(), filepath.Join(d.root(), "net"), d.runFile("addresses"), d.runFile("runsc")} {
 		if err := os.RemoveAll(dir); err != nil {
 			return errs.New(errs.Unavailable, "sweep files of builds: %w", err)
 		}

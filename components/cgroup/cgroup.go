@@ -25,12 +25,12 @@ import (
 	"miren.dev/runtime/pkg/errs"
 )
 
-// Root is where control groups are mounted; runsc looks nowhere else.
-const Root = "/sys/fs/cgroup"
+// root is where control groups are mounted; runsc looks nowhere else.
+const root = "/sys/fs/cgroup"
 
-// Overhead is what sentry, gofer and agent need of the host's memory beside
+// overhead is what sentry, gofer and agent need of the host's memory beside
 // the guest. It is added to the guest's limit.
-const Overhead = 48 << 20
+const overhead = 48 << 20
 
 // period of the CPU limit.
 const period = 100 * time.Millisecond
@@ -73,7 +73,7 @@ type Manager struct {
 }
 
 // New returns the groups below /parent without looking at the machine.
-func New(parent string) *Manager { return &Manager{parent: parent, root: Root} }
+func New(parent string) *Manager { return &Manager{parent: parent, root: root} }
 
 // detect finds the hierarchies.
 func (m *Manager) detect() error {
@@ -156,7 +156,7 @@ func (m *Manager) createV1(id string, l Limits) error {
 	}
 	memory := int64(-1)
 	if l.MemoryBytes > 0 {
-		memory = l.MemoryBytes + Overhead
+		memory = l.MemoryBytes + overhead
 	}
 	cpu, mem := m.dir("cpu", id), m.dir("memory", id)
 	burst := filepath.Join(cpu, "cpu.cfs_burst_us")
@@ -211,7 +211,7 @@ func (m *Manager) createV2(id string, l Limits) error {
 	}
 	memory := "max"
 	if l.MemoryBytes > 0 {
-		memory = strconv.FormatInt(l.MemoryBytes+Overhead, 10)
+		memory = strconv.FormatInt(l.MemoryBytes+overhead, 10)
 	}
 	for _, w := range []struct{ file, value string }{
 		{"cpu.max", cpu + " " + strconv.FormatInt(period.Microseconds(), 10)},

@@ -88,7 +88,7 @@ func TestLimits(t *testing.T) {
 			dir + "/cpu.max":       "25000 100000",
 			dir + "/cpu.max.burst": "25000",
 			dir + "/pids.max":      strconv.Itoa(10*pidsFactor + pidsBase),
-			dir + "/memory.max":    strconv.Itoa(16<<20 + Overhead),
+			dir + "/memory.max":    strconv.Itoa(16<<20 + overhead),
 		}
 	}
 	for path, want := range files {

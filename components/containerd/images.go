@@ -22,12 +22,6 @@ import (
 	"miren.dev/runtime/pkg/errs"
 )
 
-// holdPrefix starts the ids of the leases that keep images for a holder.
-const holdPrefix = "hold-"
-
-// holdLabel has the reference of the held image, on its lease.
-const holdLabel = "dev.miren.runtime/image"
-
 // Image is what is needed of an image to run it.
 type Image struct {
 	Ref     string // canonical: name@digest
@@ -40,8 +34,8 @@ type Image struct {
 	CreatedAt time.Time
 }
 
-// Images is the image store of an instance. An image whose record is there, or
-// that a holder holds, is not collected, nor are its layers.
+// Images is the image store of an instance. An image whose record is there is
+// not collected, nor are its layers.
 type Images struct {
 	daemon *Daemon
 
@@ -120,21 +114,8 @@ func (s *Images) put(ctx context.Context, store images.Store, ref string, target
 	return ref, nil
 }
 
-// Tag stores an image that is there under a second name@digest.
-func (s *Images) Tag(ctx context.Context, ref, name string, labels map[string]string) (string, error) {
-	c, err := s.daemon.Client()
-	if err != nil {
-		return "", err
-	}
-	record, err := s.record(ctx, c, ref)
-	if err != nil {
-		return "", err
-	}
-	return s.put(ctx, c.ImageService(), Canonical(name, record.Target.Digest), record.Target, labels)
-}
-
 // record finds an image by its name, else by the digest in the reference:
-// names come and go, content that is held stays.
+// names come and go, content that is used stays.
 func (s *Images) record(ctx context.Context, c *client.Client, ref string) (images.Image, error) {
 	record, err := c.ImageService().Get(ctx, ref)
 	if err == nil {
@@ -329,7 +310,7 @@ func (s *Images) List(ctx context.Context, labels map[string]string) ([]Record, 
 }
 
 // Delete removes the record of an image. Its content goes when nothing else,
-// no other name and no holder, needs it. No error when it is not there.
+// such as another name, needs it. No error when it is not there.
 func (s *Images) Delete(ctx context.Context, ref string) error {
 	c, err := s.daemon.Client()
 	if err != nil {
@@ -342,73 +323,4 @@ func (s *Images) Delete(ctx context.Context, ref string) error {
 		return Error(err, "delete image %s", ref)
 	}
 	return nil
-}
-
-// Hold keeps an image, unpacked, for a holder until Release, whatever happens
-// to its names. A holder holds one image; holding the same one again is no error.
-func (s *Images) Hold(ctx context.Context, holder, ref string) error {
-	image, err := s.Resolve(ctx, ref)
-	if err != nil {
-		return err
-	}
-	c, err := s.daemon.Client()
-	if err != nil {
-		return err
-	}
-	manager := c.LeasesService()
-	lease, err := manager.Create(ctx, leases.WithID(holdPrefix+holder), leases.WithLabels(map[string]string{holdLabel: image.Ref}))
-	if errdefs.IsAlreadyExists(err) {
-		held, err := s.Held(ctx)
-		if err != nil {
-			return err
-		}
-		if d := digestOf(held[holder]); d != "" && d != image.Digest {
-			return errs.New(errs.FailedPrecondition, "%s holds image %s already", holder, held[holder])
-		}
-		lease = leases.Lease{ID: holdPrefix + holder}
-	} else if err != nil {
-		return Error(err, "hold image %s", ref)
-	}
-	resources := []leases.Resource{{ID: image.Digest.String(), Type: "content"}}
-	if image.ChainID != "" {
-		resources = append(resources, leases.Resource{ID: image.ChainID, Type: "snapshots/" + Snapshotter})
-	}
-	for _, r := range resources {
-		if err := manager.AddResource(ctx, lease, r); err != nil {
-			return Error(err, "hold image %s", ref)
-		}
-	}
-	return nil
-}
-
-// Release lets go of what a holder holds. No error when it holds nothing.
-func (s *Images) Release(ctx context.Context, holder string) error {
-	c, err := s.daemon.Client()
-	if err != nil {
-		return err
-	}
-	err = c.LeasesService().Delete(ctx, leases.Lease{ID: holdPrefix + holder})
-	if err != nil && !errdefs.IsNotFound(err) {
-		return Error(err, "release image of %s", holder)
-	}
-	return nil
-}
-
-// Held returns the reference of the image of each holder.
-func (s *Images) Held(ctx context.Context) (map[string]string, error) {
-	c, err := s.daemon.Client()
-	if err != nil {
-		return nil, err
-	}
-	all, err := c.LeasesService().List(ctx)
-	if err != nil {
-		return nil, Error(err, "list holders of images")
-	}
-	held := map[string]string{}
-	for _, l := range all {
-		if holder, ok := strings.CutPrefix(l.ID, holdPrefix); ok {
-			held[holder] = l.Labels[holdLabel]
-		}
-	}
-	return held, nil
 }

@@ -30,8 +30,8 @@ type Attachment struct {
 
 func (m *Manager) netnsName(id string) string { return m.cfg.Instance.Name(id) }
 
-// NetNS returns the path of a sandbox's network namespace, whether or not it is there.
-func (m *Manager) NetNS(id string) string { return filepath.Join(netnsDir, m.netnsName(id)) }
+// netNS returns the path of a sandbox's network namespace, whether or not it is there.
+func (m *Manager) netNS(id string) string { return filepath.Join(netnsDir, m.netnsName(id)) }
 
 // linkPrefix starts the names of the host's interfaces of our sandboxes.
 func (m *Manager) linkPrefix() string { return "rt" + m.cfg.Instance.ID + "x" }
@@ -57,7 +57,7 @@ func (m *Manager) Attach(ctx context.Context, id string, bridged bool) (_ Attach
 	if err := m.Detach(ctx, id); err != nil {
 		return Attachment{}, err
 	}
-	at := Attachment{NetNS: m.NetNS(id)}
+	at := Attachment{NetNS: m.netNS(id)}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, m.Detach(context.WithoutCancel(ctx), id))
@@ -177,7 +177,7 @@ func (m *Manager) Get(id string) (Attachment, error) {
 	m.mu.Lock()
 	addr, leased := m.leases[id]
 	m.mu.Unlock()
-	at := Attachment{NetNS: m.NetNS(id), Address: addr}
+	at := Attachment{NetNS: m.netNS(id), Address: addr}
 	if _, err := os.Lstat(at.NetNS); err != nil {
 		if !errors.Is(err, os.ErrNotExist) {
 			return at, errs.New(errs.Unavailable, "network namespace of %s: %w", id, err)

@@ -141,13 +141,6 @@ func (m *Manager) Stop(ctx context.Context) error {
 	return errors.Join(err, restoreForwarding())
 }
 
-// Subnet returns the subnet of the sandboxes, once started.
-func (m *Manager) Subnet() netip.Prefix {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.subnet
-}
-
 // gateway is the machine's address on the bridge.
 func (m *Manager) gateway() netip.Addr { return m.subnet.Addr().Next() }
 

@@ -147,8 +147,8 @@ func TestReachability(t *testing.T) {
 	a, b := attach(t, m, "a", true), attach(t, m, "b", true)
 	c, none := attach(t, other, "c", true), attach(t, m, "none", false)
 	const machine = "/proc/self/ns/net"
-	if m.Subnet().Overlaps(other.Subnet()) {
-		t.Fatalf("two installations share addresses: %s and %s", m.Subnet(), other.Subnet())
+	if m.subnet.Overlaps(other.subnet) {
+		t.Fatalf("two installations share addresses: %s and %s", m.subnet, other.subnet)
 	}
 	host := listen(t, "0.0.0.0:0")
 	onBridge := netip.AddrPortFrom(m.gateway(), host.Port())
@@ -274,8 +274,8 @@ func TestAttachIsRepeatable(t *testing.T) {
 	if err := again.Start(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if again.Subnet() != m.Subnet() {
-		t.Errorf("subnet changed from %s to %s", m.Subnet(), again.Subnet())
+	if again.subnet != m.subnet {
+		t.Errorf("subnet changed from %s to %s", m.subnet, again.subnet)
 	}
 	if ids, err := again.List(); err != nil || !slices.Equal(ids, []string{"sb-1"}) {
 		t.Errorf("List = %v, %v", ids, err)

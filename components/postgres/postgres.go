@@ -206,13 +206,6 @@ func (s *Server) PID() int {
 	return s.proc.PID()
 }
 
-// Adopted reports whether Start found the cluster running.
-func (s *Server) Adopted() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.proc.Adopted
-}
-
 // Run restarts the cluster whenever it ends, until ctx ends or Stop is
 // called. It leaves the cluster running and returns nil.
 func (s *Server) Run(ctx context.Context) error {

@@ -92,7 +92,7 @@ func TestStartAdoptStop(t *testing.T) {
 	cfg := config(t)
 	cfg.NoSync = false
 	s := start(t, cfg)
-	if s.Adopted() {
+	if s.proc.Adopted {
 		t.Fatal("a new cluster was adopted")
 	}
 	exec1(t, s, "create table x (n int); insert into x values (1)")
@@ -105,8 +105,8 @@ func TestStartAdoptStop(t *testing.T) {
 	}
 
 	again := start(t, cfg)
-	if !again.Adopted() || again.PID() != s.PID() {
-		t.Fatalf("second start: adopted %v, pid %d, want %d", again.Adopted(), again.PID(), s.PID())
+	if !again.proc.Adopted || again.PID() != s.PID() {
+		t.Fatalf("second start: adopted %v, pid %d, want %d", again.proc.Adopted, again.PID(), s.PID())
 	}
 	att, err := Attach(cfg)
 	if err != nil || att == nil {

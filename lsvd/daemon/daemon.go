@@ -180,11 +180,11 @@ func (d *Daemon) reopen(ctx context.Context, x *disk) {
 		if err == nil {
 			if err = d.start(ctx, x, false, false, false); err == nil {
 				x.op.Unlock()
-				d.logger.Info("disk is attached again", "volume", x.spec.Label())
+				d.logger.Info("disk is attached again", "volume", x.spec.label())
 				return
 			}
 			x.set(Failed, err)
-			d.logger.Error("disk cannot be opened, trying again", "volume", x.spec.Label(), "error", err, "retry_in", wait)
+			d.logger.Error("disk cannot be opened, trying again", "volume", x.spec.label(), "error", err, "retry_in", wait)
 		}
 		x.op.Unlock()
 		t := time.NewTimer(wait)
@@ -215,7 +215,7 @@ func (d *Daemon) closeAll() error {
 			x.op.Lock()
 			defer x.op.Unlock()
 			if err := x.stop(ctx); err != nil {
-				d.logger.Error("disk was not closed clean; the log keeps what the store lacks", "volume", x.spec.Label(), "error", err)
+				d.logger.Error("disk was not closed clean; the log keeps what the store lacks", "volume", x.spec.label(), "error", err)
 			}
 			return nil
 		})
@@ -350,7 +350,7 @@ func (d *Daemon) Detach(ctx context.Context, volume, store string, force bool) (
 	err = x.stop(ctx)
 	d.remove(x)
 	if err != nil {
-		e := errs.New(errs.ClassOf(err), "volume %s is detached, but the store does not have everything: %w", x.spec.Label(), err)
+		e := errs.New(errs.ClassOf(err), "volume %s is detached, but the store does not have everything: %w", x.spec.label(), err)
 		return i, e.WithHint("the log in %s keeps it; attach the volume here again when the store can be reached", d.cfg.State.LogDir(x.id))
 	}
 	return i, nil
@@ -409,7 +409,7 @@ func (d *Daemon) List() []Info {
 	for _, x := range all {
 		out = append(out, x.info())
 	}
-	slices.SortFunc(out, func(a, b Info) int { return strings.Compare(a.Spec.Label()+a.Spec.ID, b.Spec.Label()+b.Spec.ID) })
+	slices.SortFunc(out, func(a, b Info) int { return strings.Compare(a.Spec.label()+a.Spec.ID, b.Spec.label()+b.Spec.ID) })
 	return out
 }
 
@@ -446,7 +446,7 @@ func (d *Daemon) BlockDevices() []string {
 	var out []string
 	for _, x := range d.disks {
 		if dev := x.blockDevice(); dev != "" {
-			out = append(out, x.spec.Label()+" at "+dev)
+			out = append(out, x.spec.label()+" at "+dev)
 		}
 	}
 	slices.Sort(out)
@@ -458,11 +458,11 @@ func (d *Daemon) Samples() []metrics.Sample {
 	list := d.List()
 	names := map[string]int{}
 	for _, i := range list {
-		names[i.Spec.Label()]++
+		names[i.Spec.label()]++
 	}
 	var out []metrics.Sample
 	for _, i := range list {
-		label := i.Spec.Label()
+		label := i.Spec.label()
 		if names[label] > 1 {
 			label = i.Spec.ID // same name in two stores
 		}

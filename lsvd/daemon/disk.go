@@ -129,7 +129,7 @@ func (x *disk) device() (*host.Disk, error) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if x.dev == nil || x.state == Closing {
-		return nil, errs.New(errs.FailedPrecondition, "volume %s is %s", x.spec.Label(), x.state).WithHint("`r lsvd info %s` says more", x.spec.Label())
+		return nil, errs.New(errs.FailedPrecondition, "volume %s is %s", x.spec.label(), x.state).WithHint("`r lsvd info %s` says more", x.spec.label())
 	}
 	return x.dev, nil
 }
@@ -174,13 +174,13 @@ func (d *Daemon) start(ctx context.Context, x *disk, fresh, takeOver, acceptLoss
 		defer cancel()
 		if fresh {
 			if ferr := x.release(cctx, true); ferr != nil {
-				d.logger.Error("what was begun of an attach stays", "volume", s.Label(), "error", ferr)
+				d.logger.Error("what was begun of an attach stays", "volume", s.label(), "error", ferr)
 			} else if ferr := d.dropSpec(x.id); ferr != nil {
-				d.logger.Error("what was begun of an attach stays", "volume", s.Label(), "error", ferr)
+				d.logger.Error("what was begun of an attach stays", "volume", s.label(), "error", ferr)
 			}
 		}
 		if serr := x.stop(cctx); serr != nil {
-			d.logger.Error("disk was not closed clean; the log keeps what the store lacks", "volume", s.Label(), "error", serr)
+			d.logger.Error("disk was not closed clean; the log keeps what the store lacks", "volume", s.label(), "error", serr)
 		}
 		return err
 	}
@@ -226,14 +226,14 @@ func (x *disk) listen(d *Daemon, l Listen) error {
 		if cfg != nil {
 			scheme = "nbds://"
 		}
-		uri = scheme + lis.Addr().String() + "/" + x.spec.Label()
+		uri = scheme + lis.Addr().String() + "/" + x.spec.label()
 	}
 	if err != nil {
 		return err
 	}
 	srv := nbd.New(d.logger)
 	disk := x.counted(KindNBD)
-	for _, name := range []string{"", x.spec.Label()} {
+	for _, name := range []string{"", x.spec.label()} {
 		if err := srv.Add(nbd.Export{Name: name, Disk: disk, ReadOnly: x.spec.ReadOnly}); err != nil {
 			lis.Close()
 			return err
@@ -251,7 +251,7 @@ func (x *disk) listen(d *Daemon, l Listen) error {
 			serve = srv.ServePlain
 		}
 		if err := serve(ctx, lis); err != nil {
-			d.logger.Error("disk is no longer served", "volume", x.spec.Label(), "address", uri, "error", err)
+			d.logger.Error("disk is no longer served", "volume", x.spec.label(), "address", uri, "error", err)
 		}
 	}()
 	x.mu.Lock()
@@ -266,7 +266,7 @@ func (x *disk) listen(d *Daemon, l Listen) error {
 // daemon before. The caller holds x.op, and the disk is open.
 func (x *disk) attach(ctx context.Context, d *Daemon) error {
 	if x.spec.ReadOnly {
-		return errs.New(errs.InvalidArgument, "volume %s is read-only and cannot be a block device", x.spec.Label()).WithHint("serve it by NBD")
+		return errs.New(errs.InvalidArgument, "volume %s is read-only and cannot be a block device", x.spec.label()).WithHint("serve it by NBD")
 	}
 	a, err := attach.Attach(ctx, x.counted(KindBlock), attach.Options{Owner: d.cfg.State.ID(), Volume: x.id.String(),
 		Dir: filepath.Join(d.cfg.RunDir, "block"), Holder: d.cfg.Holder, Logger: d.logger})

@@ -37,8 +37,8 @@ type Listen struct {
 	Plain   bool   `json:"plain,omitempty"`   // TCP without TLS, for everybody
 }
 
-// Label is the name, or the ID.
-func (s *Spec) Label() string {
+// label is the name, or the ID.
+func (s *Spec) label() string {
 	if s.Name != "" {
 		return s.Name
 	}

@@ -128,7 +128,7 @@ func Load(fsys fs.FS) (*Config, error) {
 	if err != nil {
 		return nil, err
 	}
-	services, err := ParseProcfile(procfileName, text)
+	services, err := parseProcfile(procfileName, text)
 	if err != nil {
 		return nil, err
 	}

@@ -182,6 +182,6 @@ func FuzzParse(f *testing.F) {
 	f.Add("[a]\n'b.c' = \"\"\"\n")
 	f.Fuzz(func(t *testing.T, text string) {
 		_, _ = Parse("app.toml", text)
-		_, _ = ParseProcfile("Procfile", text)
+		_, _ = parseProcfile("Procfile", text)
 	})
 }

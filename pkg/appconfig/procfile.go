@@ -13,8 +13,8 @@ var (
 	shellWord    = regexp.MustCompile(`^\s*(exec|if|for|while|case|until|cd|export|set|\.|source|test|\[|\{|!)(\s|$)`)
 )
 
-// ParseProcfile reads lines of "name: command". Comments begin with #.
-func ParseProcfile(file, text string) ([]Service, error) {
+// parseProcfile reads lines of "name: command". Comments begin with #.
+func parseProcfile(file, text string) ([]Service, error) {
 	var out []Service
 	n := 0
 	fail := func(format string, args ...any) error {

@@ -21,8 +21,8 @@ type parser struct {
 	errLine int
 }
 
-// Stacks are the choices of build.stack.
-var Stacks = []string{"dockerfile", "go", "node", "python", "static"}
+// stacks are the choices of build.stack.
+var stacks = []string{"dockerfile", "go", "node", "python", "static"}
 
 var (
 	appName     = regexp.MustCompile(`^[a-z][a-z0-9-]{0,31}$`)
@@ -51,7 +51,7 @@ func Parse(file, text string) (*Config, error) {
 		"name": p.matching(&c.Name, appName, "lower-case letters, digits and dashes, beginning with a letter, at most 32"),
 		"env":  p.env(&c.Env),
 		"build": p.table(table{
-			"stack":      p.oneOf(&c.Build.Stack, Stacks),
+			"stack":      p.oneOf(&c.Build.Stack, stacks),
 			"dockerfile": p.path(&c.Build.Dockerfile),
 			"target":     p.text(&c.Build.Target),
 			"package":    p.path(&c.Build.Package),

@@ -145,8 +145,8 @@ func (k *Key) set(c *Config, s string) error {
 	return nil
 }
 
-// Lookup returns the key with the given path, or nil.
-func Lookup(path string) *Key {
+// lookup returns the key with the given path, or nil.
+func lookup(path string) *Key {
 	for i := range Keys {
 		if Keys[i].Path == path {
 			return &Keys[i]
@@ -269,7 +269,7 @@ func (r *reader) mapping(prefix string, n *yaml.Node) {
 			r.mapping(path+".", value)
 			continue
 		}
-		k := Lookup(path)
+		k := lookup(path)
 		if k == nil {
 			r.fail(key, "unknown key %s%s", path, didYouMean(path))
 			continue

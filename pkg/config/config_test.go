@@ -140,7 +140,7 @@ func TestNamesAreUnique(t *testing.T) {
 		}
 	}
 	for path := range checks {
-		if Lookup(path) == nil {
+		if lookup(path) == nil {
 			t.Errorf("a check for %s, which does not exist", path)
 		}
 	}

@@ -8,9 +8,6 @@ import (
 	"syscall"
 )
 
-// Enabled reports whether this build has fault points.
-const Enabled = true
-
 // trace is what the file holds to have points listed.
 const trace = "trace"
 

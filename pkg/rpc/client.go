@@ -101,9 +101,6 @@ func Dial(ctx context.Context, addr string, opts ClientOptions) (*Client, error)
 	return cl, nil
 }
 
-// Target returns the address of the server.
-func (cl *Client) Target() string { return cl.target.String() }
-
 // Close ends the connection; calls under way fail.
 func (cl *Client) Close() {
 	cl.mu.Lock()

@@ -94,7 +94,7 @@ var (
 		}
 	})
 	mMeta = unary("Meta", "read", false, func(_ *echoServer, ctx context.Context, _ *echoMsg) (*echoMsg, error) {
-		m, _ := MethodFrom(ctx)
+		m := ctx.Value(keyCall).(*serverCall).method
 		d, _ := ctx.Deadline()
 		return &echoMsg{Text: RequestID(ctx) + "," + Trace(ctx) + "," + m.Name, N: time.Until(d).Milliseconds()}, nil
 	})

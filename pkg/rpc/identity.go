@@ -23,11 +23,11 @@ type Identity struct {
 // RoleAdmin is the role that may do everything.
 const RoleAdmin = "admin"
 
-// Known reports whether the caller is not anonymous.
-func (i Identity) Known() bool { return i.How != "" }
+// known reports whether the caller is not anonymous.
+func (i Identity) known() bool { return i.How != "" }
 
 func (i Identity) String() string {
-	if !i.Known() {
+	if !i.known() {
 		return "anonymous"
 	}
 	return i.Name
@@ -39,14 +39,6 @@ func IdentityFrom(ctx context.Context) Identity {
 		return c.identity
 	}
 	return Identity{}
-}
-
-// MethodFrom returns the method that was called, in a handler.
-func MethodFrom(ctx context.Context) (MethodInfo, bool) {
-	if c, ok := ctx.Value(keyCall).(*serverCall); ok && c.method != nil {
-		return c.method.MethodInfo, true
-	}
-	return MethodInfo{}, false
 }
 
 // Authorizer decides which identity may call which method.
@@ -78,7 +70,7 @@ func (r Roles) Names() []string {
 
 // Authorize implements Authorizer.
 func (r Roles) Authorize(_ context.Context, id Identity, m MethodInfo) error {
-	if !id.Known() {
+	if !id.known() {
 		return errs.New(errs.Unauthenticated, "%s needs an identity", m.Full).
 			WithHint("use the server's socket as root, or a client certificate (`r auth generate`)")
 	}

@@ -223,7 +223,7 @@ func (s *Server) handshake(raw net.Conn, greet greeter) (*conn, Identity, error)
 		return nil, id, err
 	}
 	lim := s.limits
-	if !id.Known() {
+	if !id.known() {
 		lim = lim.forNobody()
 	}
 	c := newConn(nc, false, lim)

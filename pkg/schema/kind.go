@@ -56,7 +56,7 @@ func checkSize(r *Record) error {
 func validateObject(o Object) error {
 	var v Validator
 	k := o.EntityKind()
-	ValidateMeta(&v, k, o.GetMeta())
+	validateMeta(&v, k, o.GetMeta())
 	if f, ok := o.(FieldsValidator); ok {
 		f.ValidateFields(&v)
 	}

@@ -15,7 +15,7 @@ func TestNewID(t *testing.T) {
 	seen := map[ID]bool{}
 	for range 1000 {
 		id := NewID("sb")
-		if !re.MatchString(string(id)) || !ValidID(id) || seen[id] {
+		if !re.MatchString(string(id)) || !validID(id) || seen[id] {
 			t.Fatalf("id %q", id)
 		}
 		seen[id] = true
@@ -60,7 +60,7 @@ func TestValidateMeta(t *testing.T) {
 		{"many labels", tenant, with(func(m *Meta) { m.Labels = many }), "meta.labels: 65 labels"},
 	} {
 		var v Validator
-		ValidateMeta(&v, c.kind, &c.meta)
+		validateMeta(&v, c.kind, &c.meta)
 		err := v.Err()
 		if c.want == "" {
 			if err != nil {

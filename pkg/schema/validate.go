@@ -63,8 +63,8 @@ func (v *Validator) Err() error {
 	return errs.New(errs.InvalidArgument, "%s", msg).With("attr", v.first)
 }
 
-// Failf records a problem of the field name below the current path.
-func (v *Validator) Failf(name, format string, args ...any) {
+// failf records a problem of the field name below the current path.
+func (v *Validator) failf(name, format string, args ...any) {
 	if len(v.errs) == maxProblems {
 		v.more++
 		return
@@ -110,42 +110,42 @@ func Keys[T any](m map[string]T) []string { return slices.Sorted(maps.Keys(m)) }
 // Required fails unless the field is there.
 func (v *Validator) Required(name string, there bool) {
 	if !there {
-		v.Failf(name, "is required")
+		v.failf(name, "is required")
 	}
 }
 
 // MinLen fails if n is below limit.
 func (v *Validator) MinLen(name string, n, limit int) {
 	if n < limit {
-		v.Failf(name, "length %d is below the minimum %d", n, limit)
+		v.failf(name, "length %d is below the minimum %d", n, limit)
 	}
 }
 
 // MaxLen fails if n is above limit.
 func (v *Validator) MaxLen(name string, n, limit int) {
 	if n > limit {
-		v.Failf(name, "length %d is above the maximum %d", n, limit)
+		v.failf(name, "length %d is above the maximum %d", n, limit)
 	}
 }
 
 // Pattern fails unless re matches s.
 func (v *Validator) Pattern(name, s string, re *regexp.Regexp) {
 	if !re.MatchString(s) {
-		v.Failf(name, "%q does not match %s", clip(s), re)
+		v.failf(name, "%q does not match %s", clip(s), re)
 	}
 }
 
 // MapKey fails unless k can be the key of the map name.
 func (v *Validator) MapKey(name, k string) {
 	if k == "" || len(k) > maxMapKey {
-		v.Failf(name, "a key of %d bytes; 1 to %d are possible", len(k), maxMapKey)
+		v.failf(name, "a key of %d bytes; 1 to %d are possible", len(k), maxMapKey)
 	}
 }
 
 // Ref fails unless id has the form of an id.
 func (v *Validator) Ref(name, id string) {
-	if !ValidID(ID(id)) {
-		v.Failf(name, "%q is not an id", clip(id))
+	if !validID(ID(id)) {
+		v.failf(name, "%q is not an id", clip(id))
 	}
 }
 
@@ -153,23 +153,23 @@ func (v *Validator) Ref(name, id string) {
 func (v *Validator) Secret(name string, s Secret) {
 	switch {
 	case s.keep:
-		v.Failf(name, "%s keeps the value that is there, but there is none", redacted)
+		v.failf(name, "%s keeps the value that is there, but there is none", redacted)
 	case !s.Sealed():
-		v.Failf(name, "the secret is not sealed")
+		v.failf(name, "the secret is not sealed")
 	}
 }
 
 // CheckMin fails if x is below limit.
 func CheckMin[T cmp.Ordered](v *Validator, name string, x, limit T) {
 	if !(x >= limit) { // also for NaN
-		v.Failf(name, "%v is below the minimum %v", x, limit)
+		v.failf(name, "%v is below the minimum %v", x, limit)
 	}
 }
 
 // CheckMax fails if x is above limit.
 func CheckMax[T cmp.Ordered](v *Validator, name string, x, limit T) {
 	if !(x <= limit) {
-		v.Failf(name, "%v is above the maximum %v", x, limit)
+		v.failf(name, "%v is above the maximum %v", x, limit)
 	}
 }
 
@@ -187,12 +187,12 @@ func CheckEnum[T Enum](v *Validator, name string, x T) {
 		if s := suggest.Nearest(string(x), x.Choices()); s != "" {
 			hint = fmt.Sprintf("; did you mean %q?", s)
 		}
-		v.Failf(name, "%q is not one of %s%s", clip(string(x)), strings.Join(x.Choices(), ", "), hint)
+		v.failf(name, "%q is not one of %s%s", clip(string(x)), strings.Join(x.Choices(), ", "), hint)
 	}
 }
 
-// ValidID reports whether id has the form of an id.
-func ValidID(id ID) bool {
+// validID reports whether id has the form of an id.
+func validID(id ID) bool {
 	if id == "" || len(id) > MaxID {
 		return false
 	}
@@ -208,35 +208,35 @@ func ValidID(id ID) bool {
 // lower case.
 func ValidName(name string) bool { return nameRE.MatchString(name) }
 
-// ValidateMeta checks what the writer of an entity of kind k may set.
-func ValidateMeta(v *Validator, k *Kind, m *Meta) {
-	if m.ID != "" && (!ValidID(m.ID) || !strings.HasPrefix(string(m.ID), k.Prefix+"-")) {
-		v.Failf("meta.id", "%q is not an id of kind %s (%s-...)", clip(string(m.ID)), k.Name, k.Prefix)
+// validateMeta checks what the writer of an entity of kind k may set.
+func validateMeta(v *Validator, k *Kind, m *Meta) {
+	if m.ID != "" && (!validID(m.ID) || !strings.HasPrefix(string(m.ID), k.Prefix+"-")) {
+		v.failf("meta.id", "%q is not an id of kind %s (%s-...)", clip(string(m.ID)), k.Name, k.Prefix)
 	}
 	switch {
 	case k.Scope == ScopeProject && m.Project == "":
-		v.Failf("meta.project", "is required: a %s belongs to a project", k.Name)
-	case k.Scope == ScopeProject && !ValidID(m.Project):
-		v.Failf("meta.project", "%q is not an id", clip(string(m.Project)))
+		v.failf("meta.project", "is required: a %s belongs to a project", k.Name)
+	case k.Scope == ScopeProject && !validID(m.Project):
+		v.failf("meta.project", "%q is not an id", clip(string(m.Project)))
 	case k.Scope == ScopeCluster && m.Project != "":
-		v.Failf("meta.project", "must be empty: a %s belongs to no project", k.Name)
+		v.failf("meta.project", "must be empty: a %s belongs to no project", k.Name)
 	}
 	switch {
 	case m.Name == "" && k.NameRequired:
-		v.Failf("meta.name", "is required")
+		v.failf("meta.name", "is required")
 	case m.Name != "" && !ValidName(m.Name):
-		v.Failf("meta.name", "%q is not a name: 1 to %d of a-z, 0-9 and -, not - at the ends", clip(m.Name), MaxName)
+		v.failf("meta.name", "%q is not a name: 1 to %d of a-z, 0-9 and -, not - at the ends", clip(m.Name), MaxName)
 	}
 	if len(m.Labels) > MaxLabels {
-		v.Failf("meta.labels", "%d labels are more than %d", len(m.Labels), MaxLabels)
+		v.failf("meta.labels", "%d labels are more than %d", len(m.Labels), MaxLabels)
 		return
 	}
 	for _, key := range Keys(m.Labels) {
 		if !labelKeyRE.MatchString(key) {
-			v.Failf("meta.labels", "%q is not a key: 1 to %d of a-z, 0-9 and . _ / -, the ends a-z or 0-9", clip(key), MaxLabelKey)
+			v.failf("meta.labels", "%q is not a key: 1 to %d of a-z, 0-9 and . _ / -, the ends a-z or 0-9", clip(key), MaxLabelKey)
 		}
 		if n := len(m.Labels[key]); n > MaxLabelValue {
-			v.Failf(KeyName("meta.labels", key), "length %d is above the maximum %d", n, MaxLabelValue)
+			v.failf(KeyName("meta.labels", key), "length %d is above the maximum %d", n, MaxLabelValue)
 		}
 	}
 }

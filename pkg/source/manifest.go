@@ -61,15 +61,6 @@ func (m *Manifest) Encode() ([]byte, error) {
 	return bytes.TrimSuffix(b.Bytes(), []byte("\n")), nil
 }
 
-// Digest returns the digest of the encoding.
-func (m *Manifest) Digest() (Digest, error) {
-	b, err := m.Encode()
-	if err != nil {
-		return "", err
-	}
-	return digestOf(b), nil
-}
-
 // Bytes is the size of all contents together.
 func (m *Manifest) Bytes() int64 {
 	var n int64

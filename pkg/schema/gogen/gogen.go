@@ -148,9 +148,9 @@ func (f *File) fail(fd *lang.Field, what string) string {
 	return "struct{}"
 }
 
-// BaseType returns the Go type of the field, or of its elements if it is a
+// baseType returns the Go type of the field, or of its elements if it is a
 // list or map, without pointer.
-func (f *File) BaseType(fd *lang.Field) string {
+func (f *File) baseType(fd *lang.Field) string {
 	switch fd.Base() {
 	case lang.String:
 		return "string"
@@ -186,18 +186,18 @@ func (f *File) BaseType(fd *lang.Field) string {
 	return f.fail(fd, "type "+string(fd.Type))
 }
 
-// Type returns the Go type of the field.
-func (f *File) Type(fd *lang.Field) string {
+// goType returns the Go type of the field.
+func (f *File) goType(fd *lang.Field) string {
 	switch fd.Type {
 	case lang.List:
-		return "[]" + f.BaseType(fd)
+		return "[]" + f.baseType(fd)
 	case lang.Map:
-		return "map[string]" + f.BaseType(fd)
+		return "map[string]" + f.baseType(fd)
 	}
 	if IsPointer(fd) {
-		return "*" + f.BaseType(fd)
+		return "*" + f.baseType(fd)
 	}
-	return f.BaseType(fd)
+	return f.baseType(fd)
 }
 
 // IsPointer reports whether the field is a pointer in Go: optional, without a
@@ -225,8 +225,8 @@ func omitEmpty(fd *lang.Field) bool {
 	return !fd.Required
 }
 
-// Tag returns the struct tag of the field.
-func Tag(fd *lang.Field) string {
+// tag returns the struct tag of the field.
+func tag(fd *lang.Field) string {
 	omit := ""
 	if omitEmpty(fd) {
 		omit = ",omitempty"

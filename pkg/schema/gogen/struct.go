@@ -39,7 +39,7 @@ func (f *File) structType(name, doc string, fields []*lang.Field) {
 	f.P("type %s struct {", name)
 	for _, fd := range fields {
 		f.Comment(fieldDoc(fd))
-		f.P("%s %s %s", GoName(fd.Name), f.Type(fd), Tag(fd))
+		f.P("%s %s %s", GoName(fd.Name), f.goType(fd), tag(fd))
 	}
 	f.P("}\n")
 }
@@ -86,7 +86,7 @@ func (f *File) defaults(name string, fields []*lang.Field) {
 	for _, fd := range fields {
 		switch {
 		case fd.Default != nil:
-			f.P("x.%s = %s", GoName(fd.Name), f.Literal(fd, fd.Default))
+			f.P("x.%s = %s", GoName(fd.Name), f.literal(fd, fd.Default))
 		case fd.Type == lang.Struct && fd.Required:
 			if c := f.set.Component(f.domain, fd.Component); c != nil && f.hasDefaults(c.Domain, c.Fields) {
 				f.P("x.%s.SetDefaults()", GoName(fd.Name))
@@ -96,12 +96,12 @@ func (f *File) defaults(name string, fields []*lang.Field) {
 	f.P("}\n")
 }
 
-// Literal renders a default or bound of the field as a Go expression.
-func (f *File) Literal(fd *lang.Field, v any) string {
+// literal renders a default or bound of the field as a Go expression.
+func (f *File) literal(fd *lang.Field, v any) string {
 	switch v := v.(type) {
 	case string:
 		if fd.Base() == lang.EnumType {
-			return f.BaseType(fd) + GoName(v)
+			return f.baseType(fd) + GoName(v)
 		}
 		return strconv.Quote(v)
 	case bool:
@@ -195,10 +195,10 @@ func (f *File) validateField(owner string, fd *lang.Field) {
 		}
 	case lang.Int, lang.Float, lang.Duration:
 		if fd.Min != nil {
-			checks = append(checks, fmt.Sprintf("%s.CheckMin(v, %s, %s, %s)", f.Import(schemaPath), n, val, f.Literal(fd, fd.Min)))
+			checks = append(checks, fmt.Sprintf("%s.CheckMin(v, %s, %s, %s)", f.Import(schemaPath), n, val, f.literal(fd, fd.Min)))
 		}
 		if fd.Max != nil {
-			checks = append(checks, fmt.Sprintf("%s.CheckMax(v, %s, %s, %s)", f.Import(schemaPath), n, val, f.Literal(fd, fd.Max)))
+			checks = append(checks, fmt.Sprintf("%s.CheckMax(v, %s, %s, %s)", f.Import(schemaPath), n, val, f.literal(fd, fd.Max)))
 		}
 	case lang.EnumType:
 		checks = append(checks, fmt.Sprintf("%s.CheckEnum(v, %s, %s)", f.Import(schemaPath), n, val))

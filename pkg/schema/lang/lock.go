@@ -147,8 +147,8 @@ func (l *Lock) describe(f *Field) string {
 	return strings.Replace(f.Describe(), " "+l.domain+".", " ", 1)
 }
 
-// Enum records the values of an enum. Removing one is an error.
-func (l *Lock) Enum(e *Enum) error {
+// enum records the values of an enum. Removing one is an error.
+func (l *Lock) enum(e *Enum) error {
 	l.seen["enum "+e.Name] = true
 	var now []string
 	for _, v := range e.Values {
@@ -164,8 +164,8 @@ func (l *Lock) Enum(e *Enum) error {
 	return errors.Join(errs...)
 }
 
-// Kind records a kind. Changing its prefix or scope is an error.
-func (l *Lock) Kind(k *Kind) error {
+// kind records a kind. Changing its prefix or scope is an error.
+func (l *Lock) kind(k *Kind) error {
 	l.seen["kind "+k.Name] = true
 	now := lockKind{Prefix: k.Prefix, Scope: k.Scope}
 	if was, ok := l.data.Kinds[k.Name]; ok && was != now {
@@ -180,13 +180,13 @@ func (l *Lock) Kind(k *Kind) error {
 func (l *Lock) File(f *File) error {
 	var errs []error
 	for _, e := range f.Enums {
-		errs = append(errs, l.Enum(e))
+		errs = append(errs, l.enum(e))
 	}
 	for _, c := range f.Components {
 		errs = append(errs, l.Struct(c.Name, c.Fields))
 	}
 	for _, k := range f.Kinds {
-		errs = append(errs, l.Kind(k), l.Struct(k.Name+".spec", k.Spec), l.Struct(k.Name+".status", k.Status))
+		errs = append(errs, l.kind(k), l.Struct(k.Name+".spec", k.Spec), l.Struct(k.Name+".status", k.Status))
 	}
 	for name := range l.data.Kinds {
 		if !l.seen["kind "+name] {

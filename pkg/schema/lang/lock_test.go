@@ -13,7 +13,7 @@ func lockOf(t *testing.T, versions ...string) (string, *File, error) {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "schema.lock.yml")
 	for i, v := range versions {
-		f, err := ParseBytes("x.yml", []byte(v))
+		f, err := parseBytes("x.yml", []byte(v))
 		if err != nil {
 			t.Fatal(err)
 		}

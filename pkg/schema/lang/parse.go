@@ -23,11 +23,11 @@ func Parse(path string) (*File, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read schema: %w", err)
 	}
-	return ParseBytes(path, b)
+	return parseBytes(path, b)
 }
 
-// ParseBytes parses the contents of a schema file; path is for messages.
-func ParseBytes(path string, b []byte) (*File, error) {
+// parseBytes parses the contents of a schema file; path is for messages.
+func parseBytes(path string, b []byte) (*File, error) {
 	root, err := Root(path, b)
 	if err != nil {
 		return nil, err
@@ -69,14 +69,6 @@ func Root(path string, b []byte) (*yaml.Node, error) {
 		return nil, fmt.Errorf("%s:1: a mapping is expected", path)
 	}
 	return doc.Content[0], nil
-}
-
-// ParseFields parses a mapping of field names to fields, as under "fields",
-// "spec" or the parameters of a method; file is for messages.
-func ParseFields(file string, n *yaml.Node) ([]*Field, error) {
-	p := &Parser{File: file}
-	fs := p.Fields(n, "")
-	return fs, p.Err()
 }
 
 // Parser turns YAML nodes into values and collects errors with their place.
@@ -199,8 +191,8 @@ func (p *Parser) Bool(n *yaml.Node) bool {
 	return b
 }
 
-// Strings returns a sequence of strings.
-func (p *Parser) Strings(n *yaml.Node) []string {
+// strings returns a sequence of strings.
+func (p *Parser) strings(n *yaml.Node) []string {
 	if n.Kind != yaml.SequenceNode {
 		p.Errorf(n, "a list is expected")
 		return nil
@@ -240,7 +232,7 @@ func (p *Parser) Components(n *yaml.Node) []*Component {
 		c := &Component{Name: p.Name(k), Pos: p.Pos(k)}
 		p.Mapping(v, "component "+k.Value, map[string]func(*yaml.Node){
 			"doc":    func(n *yaml.Node) { c.Doc = p.Str(n) },
-			"fields": func(n *yaml.Node) { c.Fields = p.Fields(n, c.Name) },
+			"fields": func(n *yaml.Node) { c.Fields = p.fields(n, c.Name) },
 		})
 		for _, f := range c.Fields {
 			if f.Index != NoIndex || f.Unique != NotUnique || f.OnDelete != "" {
@@ -260,7 +252,7 @@ func (p *Parser) kinds(n *yaml.Node) []*Kind {
 			"plural":        func(n *yaml.Node) { d.Plural = p.Name(n) },
 			"prefix":        func(n *yaml.Node) { d.Prefix = p.Name(n) },
 			"scope":         func(n *yaml.Node) { d.Scope = p.OneOf(n, "project", "cluster") },
-			"short":         func(n *yaml.Node) { d.Short = p.Strings(n) },
+			"short":         func(n *yaml.Node) { d.Short = p.strings(n) },
 			"doc":           func(n *yaml.Node) { d.Doc = p.Str(n) },
 			"name_required": func(n *yaml.Node) { d.NameRequired = p.Bool(n) },
 			"spec":          func(n *yaml.Node) { d.Spec = p.entityFields(n, d.Name+".spec") },
@@ -278,7 +270,7 @@ func (p *Parser) kinds(n *yaml.Node) []*Kind {
 }
 
 func (p *Parser) entityFields(n *yaml.Node, owner string) []*Field {
-	fs := p.Fields(n, owner)
+	fs := p.fields(n, owner)
 	for _, f := range fs {
 		switch {
 		case f.Base() == Ref && f.OnDelete == "":
@@ -327,8 +319,8 @@ func (p *Parser) columns(n *yaml.Node) []*Column {
 	return out
 }
 
-// Fields parses a mapping of field names to fields; owner is for messages.
-func (p *Parser) Fields(n *yaml.Node, owner string) []*Field {
+// fields parses a mapping of field names to fields; owner is for messages.
+func (p *Parser) fields(n *yaml.Node, owner string) []*Field {
 	var out []*Field
 	p.Each(n, owner, func(k, v *yaml.Node) {
 		what := k.Value
@@ -387,7 +379,7 @@ func (p *Parser) field(k, v *yaml.Node, what string) *Field {
 	}
 	p.shape(k, f, what)
 	if def != nil {
-		f.Default = p.Literal(def, f.Type, what+": default")
+		f.Default = p.literal(def, f.Type, what+": default")
 	}
 	if lo != nil {
 		f.Min = p.bound(lo, f, what+": min")
@@ -434,8 +426,8 @@ func (p *Parser) shape(k *yaml.Node, f *Field, what string) {
 	}
 }
 
-// Literal parses the scalar n as a value of type t.
-func (p *Parser) Literal(n *yaml.Node, t Type, what string) any {
+// literal parses the scalar n as a value of type t.
+func (p *Parser) literal(n *yaml.Node, t Type, what string) any {
 	s := p.Str(n)
 	switch t {
 	case String, EnumType:
@@ -467,9 +459,9 @@ func (p *Parser) Literal(n *yaml.Node, t Type, what string) any {
 func (p *Parser) bound(n *yaml.Node, f *Field, what string) any {
 	switch f.Type {
 	case Int, Float, Duration:
-		return p.Literal(n, f.Type, what)
+		return p.literal(n, f.Type, what)
 	case String, Bytes, List, Map:
-		v := p.Literal(n, Int, what)
+		v := p.literal(n, Int, what)
 		if i, ok := v.(int64); ok && i < 0 {
 			p.Errorf(n, "%s: a length cannot be negative", what)
 		}

@@ -43,11 +43,11 @@ kinds:
 `
 
 func TestParse(t *testing.T) {
-	f, err := ParseBytes("x.yml", []byte(good))
+	f, err := parseBytes("x.yml", []byte(good))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := NewSet(f); err != nil {
+	if _, err := newSet(f); err != nil {
 		t.Fatal(err)
 	}
 	k := f.Kinds[0]
@@ -124,9 +124,9 @@ func TestParseErrors(t *testing.T) {
 		if src == good {
 			t.Fatalf("%q is not in the schema", c.old)
 		}
-		f, err := ParseBytes("x.yml", []byte(src))
+		f, err := parseBytes("x.yml", []byte(src))
 		if err == nil {
-			_, err = NewSet(f)
+			_, err = newSet(f)
 		}
 		if err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: got %v, want %q", c.new, err, c.want)
@@ -155,29 +155,29 @@ kinds:
   b: {plural: bs, prefix: y, scope: cluster, doc: x, short: [z]}
 `, `the name "z" is that of a`},
 	} {
-		f, err := ParseBytes("x.yml", []byte(c.src))
+		f, err := parseBytes("x.yml", []byte(c.src))
 		if err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}
-		if _, err := NewSet(f); err == nil || !strings.Contains(err.Error(), c.want) {
+		if _, err := newSet(f); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: got %v, want %q", name, err, c.want)
 		}
 	}
-	f, err := ParseBytes("x.yml", []byte(good))
+	f, err := parseBytes("x.yml", []byte(good))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := NewSet(f, f); err == nil || !strings.Contains(err.Error(), "enum demo.color is already at x.yml:5") {
+	if _, err := newSet(f, f); err == nil || !strings.Contains(err.Error(), "enum demo.color is already at x.yml:5") {
 		t.Errorf("two files of one content: %v", err)
 	}
 }
 
 func TestOptionalRecursionIsFine(t *testing.T) {
-	f, err := ParseBytes("x.yml", []byte("domain: demo\ncomponents:\n  tree: {doc: x, fields: {left: {type: component, component: tree}, all: {type: list, of: component, component: tree}}}\n"))
+	f, err := parseBytes("x.yml", []byte("domain: demo\ncomponents:\n  tree: {doc: x, fields: {left: {type: component, component: tree}, all: {type: list, of: component, component: tree}}}\n"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := NewSet(f); err != nil {
+	if _, err := newSet(f); err != nil {
 		t.Error(err)
 	}
 }
@@ -202,9 +202,9 @@ func TestLoadSet(t *testing.T) {
 func FuzzParse(f *testing.F) {
 	f.Add([]byte(good))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		file, err := ParseBytes("x.yml", b)
+		file, err := parseBytes("x.yml", b)
 		if err == nil {
-			NewSet(file)
+			newSet(file)
 		}
 	})
 }

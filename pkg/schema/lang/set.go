@@ -45,11 +45,11 @@ func LoadSet(root string) (*Set, error) {
 	if err := errors.Join(errs...); err != nil {
 		return nil, err
 	}
-	return NewSet(files...)
+	return newSet(files...)
 }
 
-// NewSet makes a set of files and checks it.
-func NewSet(files ...*File) (*Set, error) {
+// newSet makes a set of files and checks it.
+func newSet(files ...*File) (*Set, error) {
 	s := &Set{enums: map[string]*Enum{}, components: map[string]*Component{}, kinds: map[string]*Kind{}}
 	var errs []error
 	for _, f := range files {
@@ -123,13 +123,13 @@ func (s *Set) Check() error {
 	words, prefixes := map[string]*Kind{}, map[string]*Kind{}
 	for _, f := range s.Files {
 		for _, c := range f.Components {
-			errs = append(errs, s.CheckFields(f.Domain, c.Name, c.Fields))
+			errs = append(errs, s.checkFields(f.Domain, c.Name, c.Fields))
 			if s.contains(c, c, map[*Component]bool{}) {
 				errs = append(errs, fmt.Errorf("%s: component %s contains itself through required components", c.Pos, c.Name))
 			}
 		}
 		for _, k := range f.Kinds {
-			errs = append(errs, s.CheckFields(f.Domain, k.Name+".spec", k.Spec), s.CheckFields(f.Domain, k.Name+".status", k.Status))
+			errs = append(errs, s.checkFields(f.Domain, k.Name+".spec", k.Spec), s.checkFields(f.Domain, k.Name+".status", k.Status))
 			if old := prefixes[k.Prefix]; old != nil {
 				errs = append(errs, fmt.Errorf("%s: kind %s: prefix %q is that of %s", k.Pos, k.Name, k.Prefix, old.Name))
 			}
@@ -163,9 +163,9 @@ func (s *Set) contains(in, c *Component, seen map[*Component]bool) bool {
 	return false
 }
 
-// CheckFields reports what is wrong with fields whose names are meant in
+// checkFields reports what is wrong with fields whose names are meant in
 // domain; owner is for messages.
-func (s *Set) CheckFields(domain, owner string, fields []*Field) error {
+func (s *Set) checkFields(domain, owner string, fields []*Field) error {
 	var errs []error
 	for _, f := range fields {
 		fail := func(format string, args ...any) {
