@@ -10,7 +10,6 @@ import (
 	"miren.dev/runtime/pkg/errs"
 )
 
-
 func ready(id string, cpu, mem int64) Node {
 	return Node{ID: id, Arch: "amd64", Ready: true, Capacity: Resources{cpu, mem}}
 }
