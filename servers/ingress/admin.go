@@ -55,10 +55,8 @@ func (in *Ingress) adminHandler() http.Handler {
 }
 
 func (in *Ingress) status() admin.Status {
-	f := in.follower
-	f.mu.Lock()
-	s := admin.Status{PID: os.Getpid(), Table: f.at, Synced: f.synced, Error: f.lastErr, Routes: []admin.Route{}}
-	f.mu.Unlock()
+	s := admin.Status{PID: os.Getpid(), Table: in.follower.position(), Routes: []admin.Route{}}
+	s.Synced, s.Error = in.follower.status()
 	select {
 	case addrs := <-in.addrs:
 		in.addrs <- addrs

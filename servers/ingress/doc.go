@@ -1,8 +1,9 @@
 // Package ingress is the HTTP data plane: a process of its own that leads
 // requests to the sandboxes of apps.
 //
-// It serves from an immutable Table in memory, replaced as a whole when the
-// entities it watches (app, route, sandbox) change; a request reads no store.
+// It serves from an immutable Table in memory, replaced as a whole when what it
+// needs of the entities that it watches (app, route, sandbox; package
+// entity/informer) changes; a request reads no store.
 // The state behind the table is also kept in a file, so that a new process
 // serves before, and without, the control plane. What it does not know it does
 // not forget: when the store cannot be reached, the last table stays.
@@ -34,6 +35,6 @@
 // # Locks
 //
 // Requests take no lock but the one of a sandbox's idle connections. The
-// follower goroutine alone builds tables; registry.mu guards the sandboxes and
-// apps that survive a table, and is never held during IO.
+// goroutine of the informers alone builds tables; registry.mu guards the
+// sandboxes and apps that survive a table, and is never held during IO.
 package ingress

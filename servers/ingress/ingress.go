@@ -87,7 +87,7 @@ func (in *Ingress) Run(ctx context.Context) error {
 	work, stopWork := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopWork()
 	var background errgroup.Group
-	background.Go(func() error { in.follower.run(work); return nil })
+	background.Go(func() error { return in.follower.run(work) })
 	background.Go(func() error { in.sweep(work); return nil })
 	if admin != nil {
 		background.Go(func() error { return ignoreClosed(adminSrv.Serve(admin)) })

@@ -12,15 +12,14 @@ import (
 // metrics have bounded labels: the names of apps that exist, and the class of
 // the status; never hosts or paths.
 type metrics struct {
-	requests   *prometheus.CounterVec
-	seconds    *prometheus.HistogramVec
-	inflight   *prometheus.GaugeVec
-	held       *prometheus.GaugeVec
-	failures   *prometheus.CounterVec
-	revision   prometheus.Gauge
-	storeError prometheus.Counter
-	refused    prometheus.Counter
-	unknown    *appState // requests that lead to no app
+	requests *prometheus.CounterVec
+	seconds  *prometheus.HistogramVec
+	inflight *prometheus.GaugeVec
+	held     *prometheus.GaugeVec
+	failures *prometheus.CounterVec
+	revision prometheus.Gauge
+	refused  prometheus.Counter
+	unknown  *appState // requests that lead to no app
 }
 
 func newMetrics(reg prometheus.Registerer) *metrics {
@@ -38,13 +37,11 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 			Name: "runtime_ingress_sandbox_failures_total", Help: "Attempts at a sandbox that failed, by kind."}, []string{"app", "kind"}),
 		revision: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "runtime_ingress_table_revision", Help: "Store revision of the route table."}),
-		storeError: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "runtime_ingress_store_errors_total", Help: "Times that the store could not be followed."}),
 		refused: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "runtime_ingress_connections_refused_total", Help: "Connections closed because there were too many."}),
 	}
 	if reg != nil {
-		reg.MustRegister(m.requests, m.seconds, m.inflight, m.held, m.failures, m.revision, m.storeError, m.refused)
+		reg.MustRegister(m.requests, m.seconds, m.inflight, m.held, m.failures, m.revision, m.refused)
 	}
 	m.unknown = newAppState(App{}, m)
 	return m
