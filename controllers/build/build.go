@@ -20,6 +20,7 @@ import (
 	"miren.dev/runtime/api/app"
 	"miren.dev/runtime/components/baseimage"
 	"miren.dev/runtime/components/buildkit"
+	"miren.dev/runtime/controllers/kit"
 	"miren.dev/runtime/entity"
 	"miren.dev/runtime/pkg/buildlog"
 	"miren.dev/runtime/pkg/errs"
@@ -68,6 +69,14 @@ type Reconciler struct {
 	quit    context.Context // ends with Stop
 	stop    context.CancelFunc
 	wg      sync.WaitGroup
+}
+
+// Controller describes it to the controller runtime.
+func (r *Reconciler) Controller() kit.Controller {
+	return kit.Controller{
+		Name: "build", Kind: app.BuildKind, Reconcile: r.Reconcile, Workers: 2,
+		Access: kit.Access{Owns: kit.Fields(app.BuildKind, "status")},
+	}
 }
 
 const (

@@ -18,6 +18,7 @@ import (
 	"miren.dev/runtime/api/core"
 	"miren.dev/runtime/components/baseimage"
 	"miren.dev/runtime/components/buildkit"
+	"miren.dev/runtime/controllers/kit/kittest"
 	"miren.dev/runtime/entity"
 	"miren.dev/runtime/pkg/buildlog"
 	"miren.dev/runtime/pkg/errs"
@@ -84,9 +85,10 @@ func (f *fixture) build() *app.Build {
 
 func (f *fixture) reconciler() *Reconciler {
 	r := &Reconciler{
-		Store: f.store, Builder: f, Bases: f, Sources: f, Logs: f.logs, TempDir: f.temp, Parallel: 1, Timeout: time.Minute,
+		Builder: f, Bases: f, Sources: f, Logs: f.logs, TempDir: f.temp, Parallel: 1, Timeout: time.Minute,
 		Log: slog.New(slog.NewTextHandler(io.Discard, nil)),
 	}
+	r.Store = kittest.Hold(f, f.store, r.Controller())
 	f.Cleanup(r.Stop)
 	return r
 }

@@ -20,13 +20,17 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"slices"
 	"time"
 
 	"miren.dev/runtime/api/app"
 	"miren.dev/runtime/api/id"
 	"miren.dev/runtime/api/ingress"
+	"miren.dev/runtime/api/sandbox"
+	"miren.dev/runtime/controllers/kit"
 	"miren.dev/runtime/controllers/pool"
 	"miren.dev/runtime/entity"
+	"miren.dev/runtime/entity/informer"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/fault"
 	"miren.dev/runtime/pkg/schema"
@@ -53,15 +57,52 @@ type Drainer interface {
 
 // Reconciler takes deployments to their end.
 type Reconciler struct {
-	Store   entity.Store
-	Drainer Drainer // nil: there is no ingress, nothing to wait for
-	Log     *slog.Logger
+	Store     entity.Store
+	Informers *informer.Set // for Controller
+	Drainer   Drainer       // nil: there is no ingress, nothing to wait for
+	Log       *slog.Logger
 	// URL returns where an app answers, "" if nowhere.
 	URL func(a *app.App) string
 	// DrainTimeout bounds the wait for requests to the old version.
 	DrainTimeout time.Duration
 	// Now is the clock; nil: time.Now.
 	Now func() time.Time
+}
+
+// Controller describes it to the controller runtime: what happens to builds,
+// pools and sandboxes of an app wakes the deployment that is under way for it.
+func (r *Reconciler) Controller() kit.Controller {
+	apps := informer.Of[app.App](r.Informers)
+	active := func(aid id.App) []id.Deployment {
+		if a := apps.Get(schema.ID(aid)); a != nil {
+			return kit.Key(a.Status.ActiveDeployment)
+		}
+		return nil
+	}
+	c := kit.Controller{
+		Name: "deployment", Kind: app.DeploymentKind, Reconcile: r.Reconcile, Workers: 4,
+		Watches: []kit.Source{
+			kit.Map(func(b *app.Build) []id.Deployment { return active(b.Spec.App) }),
+			kit.Map(func(sb *sandbox.Sandbox) []id.Deployment { return active(sb.Spec.App) }),
+			kit.Map(func(p *sandbox.SandboxPool) []id.Deployment { return active(p.Spec.App) }),
+		},
+		Access: kit.Access{
+			Reads:   []*schema.Kind{app.AppKind, app.AppVersionKind, app.DeployLeaseKind},
+			Creates: []*schema.Kind{app.AppVersionKind, sandbox.SandboxPoolKind},
+			Deletes: []*schema.Kind{app.DeployLeaseKind},
+			Owns: slices.Concat(
+				kit.Fields(app.DeploymentKind, "status"), kit.Fields(app.AppKind, "spec.version_counter", "status"),
+				kit.Fields(app.AppVersionKind, "status"), kit.Fields(app.BuildKind, "spec.cancel"),
+				kit.Fields(sandbox.SandboxPoolKind, "spec.replicas")),
+		},
+	}
+	for _, f := range kit.Fields(app.AppKind, "spec.env", "spec.secrets") {
+		c.Shares = append(c.Shares, kit.Share{
+			Field: f, Owner: "api", Why: "when a rollback brings back that of its version",
+			When: func(before, _ schema.Object) bool { return before.(*app.App).Status.ActiveDeployment != "" },
+		})
+	}
+	return c
 }
 
 func (r *Reconciler) now() time.Time {

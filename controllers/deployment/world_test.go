@@ -24,10 +24,12 @@ import (
 	"miren.dev/runtime/controllers/build"
 	"miren.dev/runtime/controllers/deployment"
 	"miren.dev/runtime/controllers/kit"
+	"miren.dev/runtime/controllers/kit/kittest"
 	"miren.dev/runtime/controllers/pool"
 	"miren.dev/runtime/controllers/retention"
 	"miren.dev/runtime/controllers/scheduler"
 	"miren.dev/runtime/entity"
+	"miren.dev/runtime/entity/informer"
 	"miren.dev/runtime/pkg/buildlog"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/schema"
@@ -89,63 +91,32 @@ func (w *world) advance(d time.Duration) { w.ahead.Add(int64(d)) }
 // control runs a control plane over s until stop is called.
 func (w *world) control(s entity.Store) (stop func()) {
 	w.Helper()
-	rt := kit.New(kit.Config{Reader: s, StopGrace: time.Millisecond, Logger: w.log})
+	set := informer.New(informer.Config{Reader: s})
 	builds := &build.Reconciler{
-		Store: s, Builder: &builder{w}, Bases: bases{}, Sources: w.sources, Logs: w.logs, TempDir: w.temp,
-		Parallel: 4, Timeout: time.Minute, Log: w.log,
+		Builder: &builder{w}, Bases: bases{}, Sources: w.sources, Logs: w.logs, TempDir: w.temp, Parallel: 4, Timeout: time.Minute, Log: w.log,
 	}
-	deps := &deployment.Reconciler{Store: &slowList{s, w}, Drainer: w.drainer, Log: w.log, DrainTimeout: 2 * time.Minute, Now: w.now,
+	builds.Store = kittest.Hold(w, s, builds.Controller())
+	deps := &deployment.Reconciler{Informers: set, Drainer: w.drainer, Log: w.log, DrainTimeout: 2 * time.Minute, Now: w.now,
 		URL: func(a *app.App) string { return "http://" + a.Name + ".localhost" + *w.port.Load() + "/" }}
-	active := func(aid id.App) []schema.ID {
-		a, err := entity.Get[app.App](context.Background(), w.store, aid)
-		if err != nil || a.Status.ActiveDeployment == "" {
-			return nil
-		}
-		return []schema.ID{schema.ID(a.Status.ActiveDeployment)}
+	deps.Store = kittest.Hold(w, &slowList{s, w}, deps.Controller())
+	pools := &pool.Reconciler{Log: w.log, Now: w.now}
+	pools.Store = kittest.Hold(w, s, pools.Controller())
+	schedules := &scheduler.Reconciler{Log: w.log}
+	schedules.Store = kittest.Hold(w, s, schedules.Controller())
+	keeper := &retention.Reconciler{Log: w.log, Now: w.now, Config: w.retained}
+	keeper.Store = kittest.Hold(w, s, keeper.Controller())
+	all := []kit.Controller{
+		builds.Controller(), deps.Controller(), pools.Controller(), schedules.Controller(), keeper.Controller(),
+		{Name: "sandbox", Kind: sandbox.SandboxKind, Reconcile: (&node{w, s}).Reconcile, Workers: 4},
 	}
-	type reconciler interface {
-		Reconcile(context.Context, schema.ID) (time.Duration, error)
+	for i := range all {
+		all[i].Backoff = kit.Backoff{Base: 5 * time.Millisecond}
 	}
-	rec := func(r reconciler) func(context.Context, schema.ID) (kit.Result, error) {
-		return func(ctx context.Context, key schema.ID) (kit.Result, error) {
-			d, err := r.Reconcile(ctx, key)
-			return kit.Result{RequeueAfter: d}, err
-		}
-	}
-	retry := kit.Backoff{Base: 5 * time.Millisecond}
-	for _, c := range []kit.Controller{
-		{Name: "build", Kind: app.BuildKind, Reconcile: rec(builds), Workers: 2, Backoff: retry},
-		{Name: "deployment", Kind: app.DeploymentKind, Reconcile: rec(deps), Workers: 4, Backoff: retry, Watches: []kit.Source{
-			kit.Map(func(b *app.Build) []schema.ID { return active(b.Spec.App) }),
-			kit.Map(func(sb *sandbox.Sandbox) []schema.ID { return active(sb.Spec.App) }),
-			kit.Map(func(p *sandbox.SandboxPool) []schema.ID { return active(p.Spec.App) }),
-		}},
-		{Name: "pool", Kind: sandbox.SandboxPoolKind, Reconcile: rec(&pool.Reconciler{Store: s, Log: w.log, Now: w.now}), Workers: 4, Backoff: retry,
-			Watches: []kit.Source{kit.Map(func(sb *sandbox.Sandbox) []id.SandboxPool { return kit.Key(sb.Spec.Pool) })}},
-		(&scheduler.Reconciler{Store: s, Log: w.log}).Controller(),
-		{Name: "retention", Kind: app.AppKind, Backoff: retry,
-			Reconcile: rec(&retention.Reconciler{Store: s, Log: w.log, Now: w.now, Config: w.retained})},
-		{Name: "sandbox", Kind: sandbox.SandboxKind, Reconcile: rec(&node{w, s}), Workers: 4, Backoff: retry},
-	} {
-		if err := rt.Add(c); err != nil {
-			w.Fatal(err)
-		}
-	}
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan error, 1)
-	go func() {
-		defer builds.Stop()
-		done <- rt.Run(ctx)
-	}()
-	var once sync.Once
-	stop = func() {
-		once.Do(func() {
-			cancel()
-			if err := <-done; err != nil {
-				w.Error(err)
-			}
-		})
-	}
+	_, end := kittest.Run(w, set, kit.Config{StopGrace: time.Millisecond, Logger: w.log}, all...)
+	stop = sync.OnceFunc(func() {
+		end()
+		builds.Stop()
+	})
 	w.Cleanup(stop)
 	return stop
 }

@@ -5,20 +5,15 @@ import (
 	"fmt"
 	"log/slog"
 	"runtime/debug"
+	"slices"
 	"sync"
 	"time"
 
 	"miren.dev/runtime/entity"
+	"miren.dev/runtime/entity/informer"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/schema"
 )
-
-// Result of a reconciliation without an error.
-type Result struct {
-	// RequeueAfter reconciles the key again after this long, if nothing changes
-	// sooner. 0: only after a change.
-	RequeueAfter time.Duration
-}
 
 // Controller describes one controller.
 type Controller struct {
@@ -31,12 +26,15 @@ type Controller struct {
 	// more.
 	Filter func(schema.Object) bool
 	// Reconcile makes the world match the entity key. It reads the entity
-	// itself (see Read); the entity may be gone.
-	Reconcile func(ctx context.Context, key schema.ID) (Result, error)
+	// itself, which may be gone. The key is reconciled again after the time that
+	// is returned without an error, if nothing changes sooner; 0: only after a
+	// change.
+	Reconcile func(ctx context.Context, key schema.ID) (again time.Duration, err error)
 	// Deleted, if set, is called instead of Reconcile for an entity that was
 	// deleted, with the last object, until it succeeds.
 	Deleted func(ctx context.Context, last schema.Object) error
 	Watches []Source // besides Kind
+	Access           // what it reads and writes in the store
 
 	Workers int           // default 1
 	Resync  time.Duration // all keys run again this often; default 10 min; negative: never
@@ -44,19 +42,25 @@ type Controller struct {
 	Backoff Backoff
 }
 
-// Read makes a Reconcile function of one that gets the typed entity, freshly
-// read from r. It is not called for an entity that does not exist.
-func Read[T any, P entity.ObjectPtr[T]](r entity.Reader, fn func(ctx context.Context, o P) (Result, error)) func(context.Context, schema.ID) (Result, error) {
-	return func(ctx context.Context, key schema.ID) (Result, error) {
-		o, err := entity.Get[T, P](ctx, r, key)
-		if errs.Is(err, errs.NotFound) {
-			return Result{}, nil
+// Watched returns the kinds that it watches besides its own.
+func (c *Controller) Watched() []*schema.Kind {
+	var out []*schema.Kind
+	for _, s := range c.Watches {
+		if s.kind != nil && s.kind != c.Kind && !slices.Contains(out, s.kind) {
+			out = append(out, s.kind)
 		}
-		if err != nil {
-			return Result{}, err
-		}
-		return fn(ctx, o)
 	}
+	return out
+}
+
+// Declared returns its Access, in which Reads has every kind that it may read.
+func (c *Controller) Declared() Access {
+	a := c.Access
+	a.Reads = append(slices.Clone(a.Reads), c.Watched()...)
+	if c.Kind != nil {
+		a.Reads = append(a.Reads, c.Kind)
+	}
+	return a
 }
 
 // Last makes a Deleted function of one that gets the typed object.
@@ -80,6 +84,8 @@ type worker struct {
 	mu      sync.Mutex
 	known   map[schema.ID]bool // of Kind, passing Filter
 	deleted map[schema.ID]schema.Object
+	runs    int64
+	failure *Failure // the last one
 }
 
 func newWorker(c Controller, log *slog.Logger, m *metrics) *worker {
@@ -90,7 +96,11 @@ func newWorker(c Controller, log *slog.Logger, m *metrics) *worker {
 }
 
 // changed takes a change of an entity of Kind.
-func (w *worker) changed(o schema.Object, gone bool) {
+func (w *worker) changed(c informer.Change[schema.Object]) {
+	o, gone := c.New, c.New == nil
+	if gone {
+		o = c.Old
+	}
 	id := o.GetMeta().ID
 	pass := w.Filter == nil || w.Filter(o)
 	w.mu.Lock()
@@ -137,10 +147,10 @@ func (w *worker) run(stop, ctx context.Context) {
 
 func (w *worker) one(ctx context.Context, key schema.ID) {
 	start := time.Now()
-	res, err, panicked := w.call(ctx, key)
+	again, err, panicked := w.call(ctx, key)
 	took := time.Since(start)
 
-	o := Outcome{Err: err, Terminal: IsTerminal(err), After: res.RequeueAfter}
+	o := Outcome{Err: err, Terminal: IsTerminal(err), After: again}
 	result := resultOK
 	switch {
 	case panicked:
@@ -151,9 +161,10 @@ func (w *worker) one(ctx context.Context, key schema.ID) {
 		result = resultConflict
 	case err != nil:
 		result = resultError
-	case res.RequeueAfter > 0:
+	case again > 0:
 		result = resultRequeue
 	}
+	w.ended(key, err)
 	delay := w.queue.Finish(key, o)
 	w.metrics.ran(w.Name, result, took)
 
@@ -168,11 +179,21 @@ func (w *worker) one(ctx context.Context, key schema.ID) {
 	}
 }
 
-func (w *worker) call(ctx context.Context, key schema.ID) (res Result, err error, panicked bool) {
+// ended notes the outcome of a run.
+func (w *worker) ended(key schema.ID, err error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.runs++
+	if err != nil {
+		w.failure = &Failure{Key: key, Err: err, At: time.Now()}
+	}
+}
+
+func (w *worker) call(ctx context.Context, key schema.ID) (again time.Duration, err error, panicked bool) {
 	defer func() {
 		if p := recover(); p != nil {
 			w.log.Error("reconcile panicked", "id", key, "panic", p, "stack", string(debug.Stack()))
-			res, err, panicked = Result{}, fmt.Errorf("panic: %v", p), true
+			again, err, panicked = 0, fmt.Errorf("panic: %v", p), true
 		}
 	}()
 	if w.Timeout > 0 {
@@ -184,8 +205,8 @@ func (w *worker) call(ctx context.Context, key schema.ID) (res Result, err error
 	last := w.deleted[key]
 	w.mu.Unlock()
 	if last == nil {
-		res, err = w.Reconcile(ctx, key)
-		return res, err, false
+		again, err = w.Reconcile(ctx, key)
+		return again, err, false
 	}
 	if err = w.Deleted(ctx, last); err == nil || IsTerminal(err) {
 		w.mu.Lock()
@@ -194,5 +215,5 @@ func (w *worker) call(ctx context.Context, key schema.ID) (res Result, err error
 		}
 		w.mu.Unlock()
 	}
-	return Result{}, err, false
+	return 0, err, false
 }

@@ -16,9 +16,14 @@
 //     seen: a controller with external resources also sweeps by ownership when
 //     it starts.
 //
-// Reconcile reads the current state, compares and acts; it does not know which
-// event woke it. Waiting is Result.RequeueAfter, failure is an error, hopeless
-// is Terminal(err).
+// Changes come from an informer set (entity/informer), which the process may
+// share. A controller also declares what it reads and writes (Access): a field of
+// an entity has one owner.
 //
-// Lock order: none of the locks is held while another is taken.
+// Reconcile reads the current state, compares and acts; it does not know which
+// event woke it. Waiting is the time that it returns, failure is an error,
+// hopeless is Terminal(err).
+//
+// Locks: no lock of this package is held while another is taken. Filters and
+// mapping functions run under the informers' delivery lock.
 package kit

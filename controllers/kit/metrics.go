@@ -52,10 +52,10 @@ func (m *metrics) queue(name string, q *Queue) {
 	m.registry.MustRegister(
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Name: "runtime_controller_queue_depth", Help: "Keys that wait for a worker.", ConstLabels: labels},
-			func() float64 { n, _ := q.Len(); return float64(n) }),
+			func() float64 { return float64(q.Depth().Ready) }),
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Name: "runtime_controller_queue_delayed", Help: "Keys that wait for a time.", ConstLabels: labels},
-			func() float64 { _, n := q.Len(); return float64(n) }),
+			func() float64 { return float64(q.Depth().Delayed) }),
 	)
 }
 

@@ -123,7 +123,7 @@ func (q *Queue) Finish(key schema.ID, o Outcome) time.Duration {
 	defer q.mu.Unlock()
 	it := q.items[key]
 	if it == nil || !it.running {
-		panic("runtime: Finish of a key that Get did not return: " + string(key))
+		panic("kit: Finish of a key that Get did not return: " + string(key))
 	}
 	it.running = false
 	again := it.again
@@ -158,11 +158,28 @@ func (q *Queue) Finish(key schema.ID, o Outcome) time.Duration {
 	return delay
 }
 
-// Len returns how many keys are ready and how many wait for a time.
-func (q *Queue) Len() (ready, delayed int) {
+// Depth says how many keys a Queue has, by what they wait for.
+type Depth struct {
+	Ready    int // for a worker
+	Delayed  int // for a time
+	Running  int // handed out
+	Retrying int // of all: the last run failed
+}
+
+// Depth returns how many keys there are.
+func (q *Queue) Depth() Depth {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	return q.ready.len(), len(q.delayed)
+	d := Depth{Ready: q.ready.len(), Delayed: len(q.delayed)}
+	for _, it := range q.items {
+		if it.running {
+			d.Running++
+		}
+		if it.failures > 0 {
+			d.Retrying++
+		}
+	}
+	return d
 }
 
 // Stop stops the timer. Keys that wait for a time are not handed out any more.

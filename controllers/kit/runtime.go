@@ -3,19 +3,20 @@ package kit
 import (
 	"context"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"miren.dev/runtime/entity"
+	"miren.dev/runtime/entity/informer"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/schema"
 )
 
 // Config of a Runtime.
 type Config struct {
-	Reader     entity.Reader // where changes come from; an entity.Store is one
+	Informers  *informer.Set // where changes come from; who made it runs it
 	Logger     *slog.Logger
 	Registerer prometheus.Registerer // nil: no metrics
 	// StopGrace is how long runs that are under way may go on after the stop
@@ -31,7 +32,8 @@ type Runtime struct {
 	mu      sync.Mutex
 	started bool
 	workers []*worker
-	feeds   map[string]*feed
+	others  []writer // that are no controllers
+	removes []func() // of handlers
 	synced  chan struct{}
 }
 
@@ -43,7 +45,7 @@ func New(cfg Config) *Runtime {
 	if cfg.StopGrace <= 0 {
 		cfg.StopGrace = 2 * time.Second
 	}
-	return &Runtime{cfg: cfg, metrics: newMetrics(cfg.Registerer), feeds: map[string]*feed{}, synced: make(chan struct{})}
+	return &Runtime{cfg: cfg, metrics: newMetrics(cfg.Registerer), synced: make(chan struct{})}
 }
 
 // Add registers a controller. It must come before Run.
@@ -74,34 +76,44 @@ func (rt *Runtime) Add(c Controller) error {
 	w := newWorker(c, rt.cfg.Logger, rt.metrics)
 	rt.workers = append(rt.workers, w)
 	if c.Kind != nil {
-		rt.follow(c.Kind, func(_, now schema.Object, gone bool) { w.changed(now, gone) })
+		rt.removes = append(rt.removes, rt.cfg.Informers.Handle(c.Kind, w.changed))
 	}
 	for _, s := range c.Watches {
 		if s.kind == nil {
 			continue
 		}
-		rt.follow(s.kind, func(before, now schema.Object, _ bool) {
-			for _, key := range s.keys(now) {
-				w.queue.Add(key)
-			}
-			if before != nil {
-				for _, key := range s.keys(before) {
+		rt.removes = append(rt.removes, rt.cfg.Informers.Handle(s.kind, func(ch informer.Change[schema.Object]) {
+			for _, o := range []schema.Object{ch.New, ch.Old} {
+				if o == nil {
+					continue
+				}
+				for _, key := range s.keys(o) {
 					w.queue.Add(key)
 				}
 			}
-		})
+		}))
 	}
 	return nil
 }
 
-// follow is called with mu held.
-func (rt *Runtime) follow(k *schema.Kind, h func(before, now schema.Object, gone bool)) {
-	f := rt.feeds[k.Name]
-	if f == nil {
-		f = newFeed(rt.cfg.Reader, k, rt.cfg.Logger)
-		rt.feeds[k.Name] = f
+// Declare adds a writer that is no controller, such as the operations that
+// users call. It must come before Run.
+func (rt *Runtime) Declare(name string, a Access) {
+	rt.mu.Lock()
+	defer rt.mu.Unlock()
+	rt.others = append(rt.others, writer{name, a})
+}
+
+// Check fails if two of the writers that were added own the same field, or if
+// one shares a field that its owner does not own.
+func (rt *Runtime) Check() error {
+	rt.mu.Lock()
+	defer rt.mu.Unlock()
+	all := slices.Clone(rt.others)
+	for _, w := range rt.workers {
+		all = append(all, writer{w.Name, w.Access})
 	}
-	f.handlers = append(f.handlers, h)
+	return checkAccess(all)
 }
 
 // Synced is closed when every kind has been listed once and the controllers
@@ -109,7 +121,7 @@ func (rt *Runtime) follow(k *schema.Kind, h func(before, now schema.Object, gone
 func (rt *Runtime) Synced() <-chan struct{} { return rt.synced }
 
 // Run runs the controllers until ctx ends, then waits for the runs that are
-// under way, and returns nil.
+// under way, and returns nil. It fails if the store refuses to list a kind.
 func (rt *Runtime) Run(ctx context.Context) error {
 	rt.mu.Lock()
 	if rt.started {
@@ -118,6 +130,11 @@ func (rt *Runtime) Run(ctx context.Context) error {
 	}
 	rt.started = true
 	rt.mu.Unlock()
+	defer func() {
+		for _, remove := range rt.removes {
+			remove()
+		}
+	}()
 
 	// Runs outlive ctx by StopGrace.
 	work, kill := context.WithCancel(context.WithoutCancel(ctx))
@@ -125,27 +142,22 @@ func (rt *Runtime) Run(ctx context.Context) error {
 	stopKill := context.AfterFunc(ctx, func() { time.AfterFunc(rt.cfg.StopGrace, kill) })
 	defer stopKill()
 
-	var wg sync.WaitGroup
-	for _, f := range rt.feeds {
-		wg.Go(func() { f.run(ctx) })
+	// Mapping functions and filters have seen the whole before anybody acts.
+	if err := rt.cfg.Informers.WaitSynced(ctx); ctx.Err() != nil {
+		return nil
+	} else if err != nil {
+		return err
 	}
+	close(rt.synced)
+	rt.cfg.Logger.Info("controllers run", "controllers", len(rt.workers))
+
+	var wg sync.WaitGroup
 	for _, w := range rt.workers {
 		for _, s := range w.Watches {
 			if s.run != nil {
 				wg.Go(func() { s.run(ctx, w.queue.Add) })
 			}
 		}
-	}
-	// Mapping functions and filters have seen the whole before anybody acts.
-	for _, f := range rt.feeds {
-		select {
-		case <-f.synced:
-		case <-ctx.Done():
-		}
-	}
-	if ctx.Err() == nil {
-		close(rt.synced)
-		rt.cfg.Logger.Info("controllers run", "controllers", len(rt.workers), "kinds", len(rt.feeds))
 	}
 	for _, w := range rt.workers {
 		for range w.Workers {

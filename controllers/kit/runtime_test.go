@@ -3,7 +3,6 @@ package kit
 import (
 	"context"
 	"fmt"
-	"log/slog"
 	"maps"
 	"sync"
 	"sync/atomic"
@@ -13,6 +12,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"miren.dev/runtime/entity"
+	"miren.dev/runtime/entity/informer"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/schema"
 )
@@ -29,12 +30,12 @@ func newWorld() *world {
 	return &world{made: map[schema.ID]string{}, runs: map[schema.ID]int{}, deleted: map[schema.ID]string{}}
 }
 
-func (w *world) reconcile(_ context.Context, t *thing) (Result, error) {
+func (w *world) reconcile(_ context.Context, t *thing) (time.Duration, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.made[t.ID] = t.Spec.Value
 	w.runs[t.ID]++
-	return Result{}, nil
+	return 0, nil
 }
 
 func (w *world) remove(_ context.Context, t *thing) error {
@@ -53,6 +54,36 @@ func (w *world) want(t *testing.T, want map[schema.ID]string) {
 	if !maps.Equal(w.made, want) {
 		t.Errorf("world is %v, want %v", w.made, want)
 	}
+}
+
+// read makes a Reconcile function of one that gets the thing, if there is one.
+func read(m store, fn func(context.Context, *thing) (time.Duration, error)) func(context.Context, schema.ID) (time.Duration, error) {
+	return func(ctx context.Context, key schema.ID) (time.Duration, error) {
+		t, err := entity.Get[thing](ctx, m, key)
+		if errs.Is(err, errs.NotFound) {
+			return 0, nil
+		}
+		if err != nil {
+			return 0, err
+		}
+		return fn(ctx, t)
+	}
+}
+
+// newRuntime returns a runtime whose informers follow m until the test ends.
+func newRuntime(t *testing.T, m store, cfg Config) *Runtime {
+	t.Helper()
+	cfg.Informers = informer.New(informer.Config{Reader: m})
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- cfg.Informers.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+	return New(cfg)
 }
 
 // start runs rt in the bubble until the test ends.
@@ -78,10 +109,10 @@ func add(t *testing.T, rt *Runtime, c Controller) {
 
 func TestFollowsEntities(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		m, w := newMemory(), newWorld()
+		m, w := newStore(), newWorld()
 		m.put("thing", "a", thingSpec{Value: "1"})
-		rt := New(Config{Reader: m, Logger: slog.New(slog.DiscardHandler)})
-		add(t, rt, Controller{Name: "t", Kind: thingKind, Workers: 3, Reconcile: Read(m, w.reconcile), Deleted: Last(w.remove)})
+		rt := newRuntime(t, m, Config{})
+		add(t, rt, Controller{Name: "t", Kind: thingKind, Workers: 3, Reconcile: read(m, w.reconcile), Deleted: Last(w.remove)})
 		start(t, rt)
 		<-rt.Synced()
 		w.want(t, map[schema.ID]string{"a": "1"})
@@ -89,7 +120,7 @@ func TestFollowsEntities(t *testing.T) {
 		m.put("thing", "b", thingSpec{Value: "1"})
 		m.put("part", "p", thingSpec{Value: "1"})
 		w.want(t, map[schema.ID]string{"a": "2", "b": "1"})
-		m.delete("a")
+		m.Delete("a")
 		w.want(t, map[schema.ID]string{"b": "1"})
 		if w.deleted["a"] != "2" {
 			t.Errorf("Deleted got %q, not the last object", w.deleted["a"])
@@ -99,19 +130,19 @@ func TestFollowsEntities(t *testing.T) {
 
 func TestRelistsAfterCompaction(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		m, w := newMemory(), newWorld()
+		m, w := newStore(), newWorld()
 		m.put("thing", "a", thingSpec{Value: "1"})
 		m.put("thing", "b", thingSpec{Value: "1"})
-		rt := New(Config{Reader: m})
-		add(t, rt, Controller{Name: "t", Kind: thingKind, Reconcile: Read(m, w.reconcile), Deleted: Last(w.remove)})
+		rt := newRuntime(t, m, Config{})
+		add(t, rt, Controller{Name: "t", Kind: thingKind, Reconcile: read(m, w.reconcile), Deleted: Last(w.remove)})
 		start(t, rt)
 		w.want(t, map[schema.ID]string{"a": "1", "b": "1"})
 		m.setDown(true)
 		synctest.Wait()
-		m.delete("a")
+		m.Delete("a")
 		m.put("thing", "b", thingSpec{Value: "2"})
 		m.put("thing", "c", thingSpec{Value: "3"})
-		m.compact()
+		m.Compact()
 		w.want(t, map[schema.ID]string{"a": "1", "b": "1"}) // unknown is never gone
 		time.Sleep(time.Hour)
 		w.want(t, map[schema.ID]string{"a": "1", "b": "1"})
@@ -121,19 +152,19 @@ func TestRelistsAfterCompaction(t *testing.T) {
 		if w.deleted["a"] != "1" {
 			t.Errorf("the deletion during the gap was not delivered: %v", w.deleted)
 		}
-		if m.lists != 2 {
-			t.Errorf("%d listings", m.lists)
+		if n := m.Lists(); n != 2 {
+			t.Errorf("%d listings", n)
 		}
 	})
 }
 
 func TestWaitsForTheStoreAtStart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		m, w := newMemory(), newWorld()
+		m, w := newStore(), newWorld()
 		m.put("thing", "a", thingSpec{Value: "1"})
 		m.setDown(true)
-		rt := New(Config{Reader: m})
-		add(t, rt, Controller{Name: "t", Kind: thingKind, Reconcile: Read(m, w.reconcile)})
+		rt := newRuntime(t, m, Config{})
+		add(t, rt, Controller{Name: "t", Kind: thingKind, Reconcile: read(m, w.reconcile)})
 		start(t, rt)
 		time.Sleep(time.Minute)
 		w.want(t, map[schema.ID]string{})
@@ -145,17 +176,17 @@ func TestWaitsForTheStoreAtStart(t *testing.T) {
 
 func TestMap(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		m := newMemory()
+		m := newStore()
 		m.put("part", "p", thingSpec{Owner: "a"})
 		var mu sync.Mutex
 		runs := map[schema.ID]int{}
-		rt := New(Config{Reader: m})
+		rt := newRuntime(t, m, Config{})
 		add(t, rt, Controller{Name: "t", Kind: thingKind,
-			Reconcile: func(_ context.Context, key schema.ID) (Result, error) {
+			Reconcile: func(_ context.Context, key schema.ID) (time.Duration, error) {
 				mu.Lock()
 				defer mu.Unlock()
 				runs[key]++
-				return Result{}, nil
+				return 0, nil
 			},
 			Watches: []Source{Map(func(p *part) []string { return Key(p.Spec.Owner) })},
 		})
@@ -176,18 +207,18 @@ func TestMap(t *testing.T) {
 		want(map[schema.ID]int{"a": 2, "b": 2})
 		m.put("part", "p", thingSpec{Owner: "a"})
 		want(map[schema.ID]int{"a": 3, "b": 2})
-		m.delete("p")
+		m.Delete("p")
 		want(map[schema.ID]int{"a": 4, "b": 2})
 	})
 }
 
 func TestFilter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		m, w := newMemory(), newWorld()
+		m, w := newStore(), newWorld()
 		m.put("thing", "mine", thingSpec{Value: "1", Owner: "me"})
 		m.put("thing", "other", thingSpec{Value: "1", Owner: "you"})
-		rt := New(Config{Reader: m})
-		add(t, rt, Controller{Name: "t", Kind: thingKind, Reconcile: Read(m, w.reconcile), Deleted: Last(w.remove),
+		rt := newRuntime(t, m, Config{})
+		add(t, rt, Controller{Name: "t", Kind: thingKind, Reconcile: read(m, w.reconcile), Deleted: Last(w.remove),
 			Filter: func(o schema.Object) bool { return o.(*thing).Spec.Owner == "me" }})
 		start(t, rt)
 		w.want(t, map[schema.ID]string{"mine": "1"})
@@ -195,32 +226,32 @@ func TestFilter(t *testing.T) {
 		w.want(t, map[schema.ID]string{"mine": "2"})
 		m.put("thing", "mine", thingSpec{Value: "3", Owner: "you"})
 		w.want(t, map[schema.ID]string{"mine": "2"})
-		m.delete("mine")
-		m.delete("other")
+		m.Delete("mine")
+		m.Delete("other")
 		w.want(t, map[schema.ID]string{"mine": "2"})
 	})
 }
 
 func TestRetriesTerminalAndResync(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		m := newMemory()
+		m := newStore()
 		m.put("thing", "bad", thingSpec{})
 		m.put("thing", "hopeless", thingSpec{})
 		m.put("thing", "panics", thingSpec{})
 		m.put("thing", "fine", thingSpec{})
 		var bad, hopeless, panics, fine atomic.Int32
 		reg := prometheus.NewRegistry()
-		rt := New(Config{Reader: m, Registerer: reg})
+		rt := newRuntime(t, m, Config{Registerer: reg})
 		add(t, rt, Controller{Name: "t", Kind: thingKind, Resync: time.Minute, Workers: 2,
-			Reconcile: func(_ context.Context, key schema.ID) (Result, error) {
+			Reconcile: func(_ context.Context, key schema.ID) (time.Duration, error) {
 				switch key {
 				case "bad":
 					if bad.Add(1) < 4 {
-						return Result{}, errTest
+						return 0, errTest
 					}
 				case "hopeless":
 					hopeless.Add(1)
-					return Result{}, fmt.Errorf("wrapped: %w", Terminal(errTest))
+					return 0, fmt.Errorf("wrapped: %w", Terminal(errTest))
 				case "panics":
 					if panics.Add(1) == 1 {
 						panic("test")
@@ -228,7 +259,7 @@ func TestRetriesTerminalAndResync(t *testing.T) {
 				default:
 					fine.Add(1)
 				}
-				return Result{}, nil
+				return 0, nil
 			}})
 		start(t, rt)
 		time.Sleep(30 * time.Second)
@@ -263,12 +294,12 @@ func TestRetriesTerminalAndResync(t *testing.T) {
 
 func TestDeletedIsRetried(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		m := newMemory()
+		m := newStore()
 		m.put("thing", "a", thingSpec{Value: "1"})
 		var tries atomic.Int32
-		rt := New(Config{Reader: m})
+		rt := newRuntime(t, m, Config{})
 		add(t, rt, Controller{Name: "t", Kind: thingKind,
-			Reconcile: func(context.Context, schema.ID) (Result, error) { return Result{}, nil },
+			Reconcile: func(context.Context, schema.ID) (time.Duration, error) { return 0, nil },
 			Deleted: Last(func(_ context.Context, o *thing) error {
 				if o.Spec.Value != "1" {
 					t.Errorf("last object is %+v", o)
@@ -280,7 +311,7 @@ func TestDeletedIsRetried(t *testing.T) {
 			})})
 		start(t, rt)
 		synctest.Wait()
-		m.delete("a")
+		m.Delete("a")
 		time.Sleep(time.Hour)
 		if n := tries.Load(); n != 3 {
 			t.Errorf("Deleted ran %d times", n)
@@ -288,25 +319,39 @@ func TestDeletedIsRetried(t *testing.T) {
 	})
 }
 
-func TestChannelRequeueAndStop(t *testing.T) {
+// from adds what ch sends.
+func from(ch <-chan schema.ID) func(context.Context, func(schema.ID)) {
+	return func(ctx context.Context, add func(schema.ID)) {
+		for {
+			select {
+			case key := <-ch:
+				add(key)
+			case <-ctx.Done():
+				return
+			}
+		}
+	}
+}
+
+func TestFuncRequeueAndStop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		ch := make(chan string)
+		ch := make(chan schema.ID)
 		var runs atomic.Int32
 		var cut atomic.Bool
 		begun := make(chan struct{}, 1)
-		rt := New(Config{Reader: newMemory(), StopGrace: 3 * time.Second})
-		add(t, rt, Controller{Name: "t", Watches: []Source{Channel(ch)},
-			Reconcile: func(ctx context.Context, key schema.ID) (Result, error) {
+		rt := newRuntime(t, newStore(), Config{StopGrace: 3 * time.Second})
+		add(t, rt, Controller{Name: "t", Watches: []Source{Func(from(ch))},
+			Reconcile: func(ctx context.Context, key schema.ID) (time.Duration, error) {
 				if key == "long" {
 					begun <- struct{}{}
 					<-ctx.Done()
 					cut.Store(true)
-					return Result{}, ctx.Err()
+					return 0, ctx.Err()
 				}
 				if runs.Add(1) < 5 {
-					return Result{RequeueAfter: time.Minute}, nil
+					return time.Minute, nil
 				}
-				return Result{}, nil
+				return 0, nil
 			}})
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
@@ -330,8 +375,8 @@ func TestChannelRequeueAndStop(t *testing.T) {
 }
 
 func TestAddRefuses(t *testing.T) {
-	rt := New(Config{Reader: newMemory()})
-	fn := func(context.Context, schema.ID) (Result, error) { return Result{}, nil }
+	rt := New(Config{Informers: informer.New(informer.Config{Reader: newStore()})})
+	fn := func(context.Context, schema.ID) (time.Duration, error) { return 0, nil }
 	add(t, rt, Controller{Name: "t", Kind: thingKind, Reconcile: fn})
 	for _, c := range []Controller{
 		{Name: "t", Kind: thingKind, Reconcile: fn},

@@ -17,10 +17,11 @@ type Source struct {
 
 // Map enqueues the keys that fn makes of every entity of T's kind, first of
 // those that exist and then of each that changes or is deleted. When an entity
-// comes to map to other keys, those of before are enqueued too. fn must depend
-// only on its argument. Empty keys are skipped.
+// comes to map to other keys, those of before are enqueued too. Empty keys are
+// skipped. fn must not block. It depends only on its argument, or also on
+// informers of the same set, which are at least as new.
 //
-//	runtime.Map(func(s *sandbox.Sandbox) []schema.ID { return runtime.Key(s.Spec.Pool) })
+//	kit.Map(func(s *sandbox.Sandbox) []id.SandboxPool { return kit.Key(s.Spec.Pool) })
 func Map[T any, P entity.ObjectPtr[T], I ~string](fn func(P) []I) Source {
 	return Source{
 		kind: P(new(T)).EntityKind(),
@@ -43,26 +44,6 @@ func Map[T any, P entity.ObjectPtr[T], I ~string](fn func(P) []I) Source {
 
 // Key is the list of ids, for fn of Map.
 func Key[I ~string](ids ...I) []I { return ids }
-
-// Channel enqueues what ch sends. The sender must not drop: ch is read without
-// delay until the runtime stops or ch is closed.
-func Channel[I ~string](ch <-chan I) Source {
-	return Source{run: func(ctx context.Context, add func(schema.ID)) {
-		for {
-			select {
-			case id, ok := <-ch:
-				if !ok {
-					return
-				}
-				if id != "" {
-					add(schema.ID(id))
-				}
-			case <-ctx.Done():
-				return
-			}
-		}
-	}}
-}
 
 // Func runs fn, which calls add for each key until ctx ends.
 func Func(fn func(ctx context.Context, add func(schema.ID))) Source { return Source{run: fn} }

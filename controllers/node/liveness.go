@@ -41,13 +41,33 @@ type Liveness struct {
 // Controller describes it to the controller runtime.
 func (r *Liveness) Controller() kit.Controller {
 	return kit.Controller{
-		Name: "node", Kind: core.NodeKind,
-		Reconcile: func(ctx context.Context, key schema.ID) (kit.Result, error) {
-			d, err := r.Reconcile(ctx, key)
-			return kit.Result{RequeueAfter: d}, err
-		},
+		Name: "node", Kind: core.NodeKind, Reconcile: r.Reconcile,
 		Watches: []kit.Source{kit.Map(func(l *core.NodeLease) []id.Node { return kit.Key(l.Spec.Node) })},
+		Access: kit.Access{
+			Reads:  []*schema.Kind{sandbox.SandboxKind},
+			Shares: append(downShares(), endShare),
+		},
 	}
+}
+
+// downShares are what it writes of a node that cannot say so itself.
+func downShares() []kit.Share {
+	var out []kit.Share
+	for _, f := range kit.Fields(core.NodeKind, "status.phase", "status.down_since", "status.message") {
+		out = append(out, kit.Share{
+			Field: f, Owner: registrar, Why: "once its lease has lapsed and it is down",
+			When: func(_, after schema.Object) bool { return after.(*core.Node).Status.Phase == core.NodePhaseDown },
+		})
+	}
+	return out
+}
+
+// endShare is the end of a sandbox whose node cannot record it.
+var endShare = kit.Share{
+	Field: kit.Field{Kind: sandbox.SandboxKind, Path: "status"}, Owner: "sandbox", Why: "to end it when its node stays down",
+	When: func(before, after schema.Object) bool {
+		return before.(*sandbox.Sandbox).Spec.Node != "" && after.(*sandbox.Sandbox).Status.Reason == sandbox.EndReasonNode
+	},
 }
 
 // Reconcile looks at one node. It returns when to look again, 0 if its lease

@@ -26,6 +26,7 @@ import (
 
 	"miren.dev/runtime/api/core"
 	"miren.dev/runtime/api/id"
+	"miren.dev/runtime/controllers/kit"
 	"miren.dev/runtime/entity"
 	"miren.dev/runtime/pkg/atomicfile"
 	"miren.dev/runtime/pkg/errs"
@@ -55,6 +56,18 @@ type Registrar struct {
 	IDFile string
 
 	node id.Node
+}
+
+// registrar is the name of a Registrar as a writer.
+const registrar = "registrar"
+
+// Registration declares what a Registrar does in the store, and its name.
+func Registration() (name string, a kit.Access) {
+	return registrar, kit.Access{
+		Reads:   []*schema.Kind{core.NodeKind, core.NodeLeaseKind},
+		Creates: []*schema.Kind{core.NodeKind, core.NodeLeaseKind},
+		Owns:    kit.Fields(core.NodeKind, "spec.arch", "spec.hostname", "spec.cpu_millis", "spec.memory_bytes", "status"),
+	}
 }
 
 // Register creates or updates the node and marks it ready. It returns its id.

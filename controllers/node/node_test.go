@@ -12,7 +12,9 @@ import (
 	"miren.dev/runtime/api/core"
 	"miren.dev/runtime/api/sandbox"
 	"miren.dev/runtime/controllers/kit"
+	"miren.dev/runtime/controllers/kit/kittest"
 	"miren.dev/runtime/entity"
+	"miren.dev/runtime/entity/informer"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/schema"
 	"miren.dev/runtime/testsupport/pgtest"
@@ -30,9 +32,23 @@ func get(t *testing.T, s entity.Store, nid schema.ID) *core.Node {
 	return n
 }
 
+// newRegistrar returns a Registrar that is held to what it declares.
+func newRegistrar(t *testing.T, s entity.Store) *Registrar {
+	t.Helper()
+	name, access := Registration()
+	return &Registrar{Store: kittest.HoldWriter(t, s, name, access), Instance: "abcdefgh", Log: quiet}
+}
+
+// newLiveness does the same for a Liveness.
+func newLiveness(t *testing.T, s entity.Store, l *Liveness) *Liveness {
+	t.Helper()
+	l.Store, l.Log = kittest.Hold(t, s, l.Controller()), quiet
+	return l
+}
+
 func TestRegister(t *testing.T) {
 	s := pgtest.Store(t, api.Kinds()...)
-	r := &Registrar{Store: s, Instance: "abcdefgh", Log: quiet}
+	r := newRegistrar(t, s)
 	nid, err := r.Register(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -49,7 +65,9 @@ func TestRegister(t *testing.T) {
 		t.Error("a renewal costs a revision")
 	}
 	// The next server of the same node goes on with node and lease.
-	again, err := (&Registrar{Store: s, Instance: "abcdefgh", Log: quiet, CPUMillis: 4000}).Register(t.Context())
+	second := newRegistrar(t, s)
+	second.CPUMillis = 4000
+	again, err := second.Register(t.Context())
 	if err != nil || again != nid {
 		t.Fatalf("registered as %s, %v", again, err)
 	}
@@ -77,7 +95,7 @@ func (deaf) List(context.Context, entity.Query) (entity.Page, error) {
 
 func TestLiveness(t *testing.T) {
 	s := pgtest.Store(t, api.Kinds()...)
-	r := &Registrar{Store: s, Instance: "abcdefgh", Log: quiet}
+	r := newRegistrar(t, s)
 	nid, err := r.Register(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -94,7 +112,7 @@ func TestLiveness(t *testing.T) {
 		t.Fatal(err)
 	}
 	clock := time.Now()
-	l := &Liveness{Store: s, Log: quiet, Now: func() time.Time { return clock }}
+	l := newLiveness(t, s, &Liveness{Now: func() time.Time { return clock }})
 	look := func() time.Duration {
 		t.Helper()
 		d, err := l.Reconcile(t.Context(), schema.ID(nid))
@@ -160,7 +178,7 @@ func TestLiveness(t *testing.T) {
 // A node that comes back while it is judged is not down.
 func TestComesBackInTheMoment(t *testing.T) {
 	s := pgtest.Store(t, api.Kinds()...)
-	r := &Registrar{Store: s, Instance: "abcdefgh", Log: quiet}
+	r := newRegistrar(t, s)
 	nid, err := r.Register(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -174,7 +192,7 @@ func TestComesBackInTheMoment(t *testing.T) {
 	if err := r.renew(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	l := &Liveness{Store: s, Log: quiet, Now: func() time.Time { return now.Add(time.Hour) }}
+	l := newLiveness(t, s, &Liveness{Now: func() time.Time { return now.Add(time.Hour) }})
 	if err := l.endSandboxes(t.Context(), n, now); err != nil {
 		t.Fatal(err)
 	}
@@ -186,24 +204,12 @@ func TestComesBackInTheMoment(t *testing.T) {
 // The end of a lease wakes the controller.
 func TestController(t *testing.T) {
 	s := pgtest.Store(t, api.Kinds()...)
-	r := &Registrar{Store: s, Instance: "abcdefgh", Log: quiet}
+	r := newRegistrar(t, s)
 	nid, err := r.Register(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	rt := kit.New(kit.Config{Reader: s})
-	if err := rt.Add((&Liveness{Store: s, Log: quiet, Grace: time.Millisecond}).Controller()); err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan error, 1)
-	go func() { done <- rt.Run(ctx) }()
-	defer func() {
-		cancel()
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
-	}()
+	rt, _ := kittest.Run(t, informer.New(informer.Config{Reader: s}), kit.Config{}, newLiveness(t, s, &Liveness{Grace: time.Millisecond}).Controller())
 	<-rt.Synced()
 	if err := s.Revoke(t.Context(), schema.LeaseID(get(t, s, schema.ID(nid)).Status.Lease)); err != nil {
 		t.Fatal(err)

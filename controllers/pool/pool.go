@@ -23,6 +23,7 @@ import (
 
 	"miren.dev/runtime/api/id"
 	"miren.dev/runtime/api/sandbox"
+	"miren.dev/runtime/controllers/kit"
 	"miren.dev/runtime/entity"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/fault"
@@ -47,6 +48,28 @@ type Reconciler struct {
 	Log   *slog.Logger
 	// Now is the clock; nil: time.Now.
 	Now func() time.Time
+}
+
+// Controller describes it to the controller runtime.
+func (r *Reconciler) Controller() kit.Controller {
+	c := kit.Controller{
+		Name: "pool", Kind: sandbox.SandboxPoolKind, Reconcile: r.Reconcile, Workers: 4,
+		Watches: []kit.Source{kit.Map(func(sb *sandbox.Sandbox) []id.SandboxPool { return kit.Key(sb.Spec.Pool) })},
+		Access: kit.Access{
+			Creates: []*schema.Kind{sandbox.SandboxKind},
+			Deletes: []*schema.Kind{sandbox.SandboxKind},
+			Owns:    append(kit.Fields(sandbox.SandboxPoolKind, "status"), kit.Fields(sandbox.SandboxKind, "labels."+labelCounted)...),
+		},
+	}
+	for _, f := range kit.Fields(sandbox.SandboxKind, "spec.desired", "spec.stop_reason") {
+		c.Shares = append(c.Shares, kit.Share{
+			Field: f, Owner: "api", Why: "to stop one of its own that is too many",
+			When: func(before, after schema.Object) bool {
+				return before.(*sandbox.Sandbox).Spec.Pool != "" && after.(*sandbox.Sandbox).Spec.Desired == sandbox.DesiredStateStopped
+			},
+		})
+	}
+	return c
 }
 
 // Reconcile brings one pool closer to its spec and returns when to look again

@@ -9,6 +9,7 @@ import (
 	"miren.dev/runtime/api"
 	"miren.dev/runtime/api/core"
 	"miren.dev/runtime/api/sandbox"
+	"miren.dev/runtime/controllers/kit/kittest"
 	"miren.dev/runtime/entity"
 	"miren.dev/runtime/pkg/schema"
 	"miren.dev/runtime/testsupport/pgtest"
@@ -25,7 +26,8 @@ type fixture struct {
 func setup(t *testing.T, replicas int64) *fixture {
 	t.Helper()
 	f := &fixture{T: t, store: pgtest.Store(t, api.Kinds()...), clock: time.Now()}
-	f.rec = &Reconciler{Store: f.store, Log: slog.New(slog.DiscardHandler), Now: func() time.Time { return f.clock }}
+	f.rec = &Reconciler{Log: slog.New(slog.DiscardHandler), Now: func() time.Time { return f.clock }}
+	f.rec.Store = kittest.Hold(t, f.store, f.rec.Controller())
 	p := core.NewProject()
 	p.Name = "default"
 	f.must(entity.Create(t.Context(), f.store, p))

@@ -12,6 +12,7 @@ import (
 	"miren.dev/runtime/api/core"
 	"miren.dev/runtime/api/sandbox"
 	"miren.dev/runtime/components/containerd"
+	"miren.dev/runtime/controllers/kit/kittest"
 	"miren.dev/runtime/entity"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/schema"
@@ -94,7 +95,8 @@ func TestEndedSandboxesAreForgotten(t *testing.T) {
 		t.Fatal(err)
 	}
 	now := ended
-	r := &Sandboxes{Store: s, Log: slog.New(slog.DiscardHandler), After: time.Hour, Now: func() time.Time { return now }}
+	r := &Sandboxes{Log: slog.New(slog.DiscardHandler), After: time.Hour, Now: func() time.Time { return now }}
+	r.Store = kittest.Hold(t, s, r.Controller())
 	if d, err := r.Reconcile(t.Context(), sb.ID); err != nil || d <= 59*time.Minute || d > time.Hour {
 		t.Fatalf("looks again after %s, %v", d, err)
 	}

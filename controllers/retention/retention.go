@@ -18,6 +18,7 @@ import (
 	"miren.dev/runtime/api/id"
 	"miren.dev/runtime/api/sandbox"
 	"miren.dev/runtime/controllers/deployment"
+	"miren.dev/runtime/controllers/kit"
 	"miren.dev/runtime/controllers/pool"
 	"miren.dev/runtime/entity"
 	"miren.dev/runtime/pkg/errs"
@@ -46,6 +47,28 @@ const (
 	// soon is when it is looked at again while sandboxes of retired pools end.
 	soon = 30 * time.Second
 )
+
+// Controller describes it to the controller runtime.
+func (r *Reconciler) Controller() kit.Controller {
+	return kit.Controller{
+		Name: "retention", Kind: app.AppKind, Reconcile: r.Reconcile,
+		Access: kit.Access{
+			Reads: []*schema.Kind{
+				app.DeploymentKind, app.BuildKind, app.AppVersionKind, sandbox.SandboxPoolKind, sandbox.SandboxKind,
+			},
+			Deletes: []*schema.Kind{app.DeploymentKind, app.BuildKind, app.AppVersionKind, sandbox.SandboxPoolKind},
+			Shares: []kit.Share{{
+				Field: kit.Field{Kind: app.AppKind, Path: "status.active_deployment"}, Owner: "deployment",
+				Why:  "to clear it when that deployment was deleted",
+				When: func(_, after schema.Object) bool { return after.(*app.App).Status.ActiveDeployment == "" },
+			}, {
+				Field: kit.Field{Kind: sandbox.SandboxPoolKind, Path: "spec.replicas"}, Owner: "deployment",
+				Why:  "to retire what a rollout left behind",
+				When: func(_, after schema.Object) bool { return after.(*sandbox.SandboxPool).Spec.Replicas == 0 },
+			}},
+		},
+	}
+}
 
 // look is one app and what of it must stay.
 type look struct {

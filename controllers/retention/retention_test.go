@@ -11,6 +11,7 @@ import (
 	"miren.dev/runtime/api/core"
 	"miren.dev/runtime/api/id"
 	"miren.dev/runtime/api/sandbox"
+	"miren.dev/runtime/controllers/kit/kittest"
 	"miren.dev/runtime/entity"
 	"miren.dev/runtime/pkg/schema"
 	"miren.dev/runtime/testsupport/pgtest"
@@ -27,8 +28,9 @@ type fixture struct {
 func setup(t *testing.T) *fixture {
 	t.Helper()
 	f := &fixture{T: t, store: pgtest.Store(t, api.Kinds()...), clock: time.Now(), app: app.NewApp()}
-	f.rec = &Reconciler{Store: f.store, Log: slog.New(slog.DiscardHandler), Now: func() time.Time { return f.clock },
+	f.rec = &Reconciler{Log: slog.New(slog.DiscardHandler), Now: func() time.Time { return f.clock },
 		Config: Config{Versions: 3, Deployments: 2, Builds: 2, EndedPools: time.Hour}}
+	f.rec.Store = kittest.Hold(t, f.store, f.rec.Controller())
 	p := core.NewProject()
 	p.Name = "default"
 	f.create(p)

@@ -29,10 +29,8 @@ func (r *Sandboxes) Controller() kit.Controller {
 			sb, ok := o.(*sandbox.Sandbox)
 			return ok && sb.Spec.Pool == "" && sb.Status.Phase.Ended()
 		},
-		Reconcile: func(ctx context.Context, key schema.ID) (kit.Result, error) {
-			d, err := r.Reconcile(ctx, key)
-			return kit.Result{RequeueAfter: d}, err
-		},
+		Reconcile: r.Reconcile,
+		Access:    kit.Access{Deletes: []*schema.Kind{sandbox.SandboxKind}},
 	}
 }
 

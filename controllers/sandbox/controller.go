@@ -24,11 +24,9 @@ const (
 func (r *Reconciler) Controller() kit.Controller {
 	return kit.Controller{
 		Name: "sandbox", Kind: sandbox.SandboxKind, Filter: r.Mine, Workers: workers, Resync: time.Minute,
-		Reconcile: func(ctx context.Context, key schema.ID) (kit.Result, error) {
-			d, err := r.Reconcile(ctx, key)
-			return kit.Result{RequeueAfter: d}, err
-		},
-		Watches: []kit.Source{kit.Func(r.watchDriver)},
+		Reconcile: r.Reconcile,
+		Watches:   []kit.Source{kit.Func(r.watchDriver)},
+		Access:    kit.Access{Owns: kit.Fields(sandbox.SandboxKind, "status")},
 	}
 }
 

@@ -18,8 +18,10 @@ import (
 	"miren.dev/runtime/api/id"
 	api_sandbox "miren.dev/runtime/api/sandbox"
 	"miren.dev/runtime/controllers/kit"
+	"miren.dev/runtime/controllers/kit/kittest"
 	"miren.dev/runtime/controllers/sandbox"
 	"miren.dev/runtime/entity"
+	"miren.dev/runtime/entity/informer"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/schema"
 	"miren.dev/runtime/testsupport/executiontest/fake"
@@ -125,8 +127,8 @@ func newWorld(t *testing.T) *world {
 }
 
 func (w *world) reconciler(s entity.Store) *sandbox.Reconciler {
-	return &sandbox.Reconciler{
-		Store: s, Driver: w.machine.Driver(), Node: w.node, Sealer: w.sealer, Log: w.log, Now: w.now,
+	r := &sandbox.Reconciler{
+		Driver: w.machine.Driver(), Node: w.node, Sealer: w.sealer, Log: w.log, Now: w.now,
 		Booted: func() time.Time { return time.Time{} },
 		Probe: func(context.Context, string, api_sandbox.Probe) error {
 			w.mu.Lock()
@@ -134,6 +136,8 @@ func (w *world) reconciler(s entity.Store) *sandbox.Reconciler {
 			return w.verdict
 		},
 	}
+	r.Store = kittest.Hold(w, s, r.Controller())
+	return r
 }
 
 func (w *world) now() time.Time          { return time.Now().Add(time.Duration(w.ahead.Load())) }
@@ -219,27 +223,16 @@ func (w *world) drop(sb *Sandbox) {
 // control runs the controller over s until stop is called or the test ends.
 func (w *world) control(s entity.Store) (stop func()) {
 	w.Helper()
-	rt := kit.New(kit.Config{Reader: s, StopGrace: time.Millisecond, Logger: w.log})
 	c := w.reconciler(s).Controller()
 	c.Backoff = kit.Backoff{Base: 5 * time.Millisecond, MaxUnavailable: 20 * time.Millisecond}
 	inner := c.Reconcile
-	c.Reconcile = func(ctx context.Context, key schema.ID) (kit.Result, error) {
+	c.Reconcile = func(ctx context.Context, key schema.ID) (time.Duration, error) {
 		w.mu.Lock()
 		w.runs[key]++
 		w.mu.Unlock()
 		return inner(ctx, key)
 	}
-	w.must(rt.Add(c))
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan error, 1)
-	go func() { done <- rt.Run(ctx) }()
-	stop = sync.OnceFunc(func() {
-		cancel()
-		if err := <-done; err != nil {
-			w.Error(err)
-		}
-	})
-	w.Cleanup(stop)
+	_, stop = kittest.Run(w, informer.New(informer.Config{Reader: s}), kit.Config{StopGrace: time.Millisecond, Logger: w.log}, c)
 	return stop
 }
 

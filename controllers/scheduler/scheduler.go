@@ -5,7 +5,8 @@
 // It owns spec.node, which it sets once, and the status of a sandbox as long
 // as that has no node: the phase becomes scheduled in the same transaction, or
 // the message says why nothing has room. A sandbox that is told to stop before
-// it has a node ends here.//
+// it has a node ends here.
+//
 // The choice of a node ([Plan]) is a pure function of the nodes and the sandboxes
 // that are placed.
 //
@@ -56,12 +57,16 @@ type Reconciler struct {
 // may ask for room or make some.
 func (r *Reconciler) Controller() kit.Controller {
 	return kit.Controller{
-		Name: "scheduler",
-		Reconcile: func(ctx context.Context, key schema.ID) (kit.Result, error) {
-			d, err := r.Reconcile(ctx, key)
-			return kit.Result{RequeueAfter: d}, err
-		},
+		Name: "scheduler", Reconcile: r.Reconcile,
 		Workers: 1, // decisions are made one after the other
+		Access: kit.Access{
+			Owns: kit.Fields(sandbox.SandboxKind, "spec.node"),
+			Shares: []kit.Share{{
+				Field: kit.Field{Kind: sandbox.SandboxKind, Path: "status"}, Owner: "sandbox",
+				Why:  "while it has no node, and so no controller of one",
+				When: func(before, _ schema.Object) bool { return before.(*sandbox.Sandbox).Spec.Node == "" },
+			}},
+		},
 		Watches: []kit.Source{
 			kit.Map(func(s *sandbox.Sandbox) []string {
 				if Wants(s) || s.Status.Phase.Ended() {

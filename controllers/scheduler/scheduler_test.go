@@ -1,7 +1,6 @@
 package scheduler
 
 import (
-	"context"
 	"fmt"
 	"log/slog"
 	"strings"
@@ -11,7 +10,9 @@ import (
 	"miren.dev/runtime/api/core"
 	"miren.dev/runtime/api/sandbox"
 	"miren.dev/runtime/controllers/kit"
+	"miren.dev/runtime/controllers/kit/kittest"
 	"miren.dev/runtime/entity"
+	"miren.dev/runtime/entity/informer"
 	"miren.dev/runtime/pkg/schema"
 	"miren.dev/runtime/testsupport/pgtest"
 	"miren.dev/runtime/testsupport/wait"
@@ -70,19 +71,9 @@ func (f *fixture) get(s *sandbox.Sandbox) *sandbox.Sandbox {
 }
 
 func (f *fixture) run() {
-	rt := kit.New(kit.Config{Reader: f.store})
-	if err := rt.Add((&Reconciler{Store: f.store, Log: slog.New(slog.DiscardHandler)}).Controller()); err != nil {
-		f.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan error, 1)
-	go func() { done <- rt.Run(ctx) }()
-	f.Cleanup(func() {
-		cancel()
-		if err := <-done; err != nil {
-			f.Error(err)
-		}
-	})
+	r := &Reconciler{Log: slog.New(slog.DiscardHandler)}
+	r.Store = kittest.Hold(f, f.store, r.Controller())
+	kittest.Run(f, informer.New(informer.Config{Reader: f.store}), kit.Config{}, r.Controller())
 }
 
 func TestSchedules(t *testing.T) {

@@ -10,6 +10,7 @@ import (
 	"miren.dev/runtime/api/id"
 	"miren.dev/runtime/components/buildkit"
 	"miren.dev/runtime/entity"
+	"miren.dev/runtime/entity/informer"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/rpc"
 	"miren.dev/runtime/pkg/source"
@@ -156,7 +157,7 @@ func (f *follower) sendDeployment(d *app.Deployment) error {
 
 // changes sends every state of the deployment but the last, which it returns.
 func (f *follower) changes(ctx context.Context, d *app.Deployment) (*app.Deployment, error) {
-	return await(ctx, f.Store, d.Project, d.GetID(), func(d *app.Deployment) (bool, error) {
+	return informer.Of[app.Deployment](f.Informers).Await(ctx, d.ID, func(d *app.Deployment) (bool, error) {
 		if d.Status.Phase.Ended() {
 			return true, nil
 		}
@@ -214,17 +215,17 @@ func followBuild(ctx context.Context, d Deps, bid id.Build, offset int64, follow
 		case ended || !follow:
 			return nil
 		}
-		if err := changed(ctx, d.Store, b, buildAgain); err != nil {
+		if err := changed(ctx, d.Informers, b, buildAgain); err != nil {
 			return err
 		}
 	}
 }
 
-// changed waits until a build is not as b any more, or for limit.
-func changed(ctx context.Context, s entity.Reader, b *app.Build, limit time.Duration) error {
+// changed waits until a build is newer than b, or for limit.
+func changed(ctx context.Context, s *informer.Set, b *app.Build, limit time.Duration) error {
 	short, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	_, err := await(short, s, b.Project, b.GetID(), func(now *app.Build) (bool, error) { return now.Revision != b.Revision, nil })
+	_, err := informer.Of[app.Build](s).After(short, b.ID, b.Revision)
 	if short.Err() != nil {
 		return ctx.Err()
 	}

@@ -13,12 +13,17 @@ import (
 	"miren.dev/runtime/api/sandbox"
 	"miren.dev/runtime/components/execution"
 	"miren.dev/runtime/entity"
+	"miren.dev/runtime/entity/informer"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/rpc"
 )
 
-// logAgain is how often it is looked whether a sandbox has begun to print.
-const logAgain = 200 * time.Millisecond
+const (
+	// logAgain is how often it is looked whether a sandbox has begun to print.
+	logAgain = 200 * time.Millisecond
+	// storeAgain is the pause before a store that is away is asked again.
+	storeAgain = 200 * time.Millisecond
+)
 
 // Logs sends the output of a sandbox, or of all sandboxes of an app.
 func (s *sandboxes) Logs(ctx context.Context, req *sandbox.LogsRequest, st rpc.ServerStream[rpc.None, sandbox.LogBatch]) error {
@@ -136,51 +141,36 @@ func (l *logReader) app(ctx context.Context, req *sandbox.LogsRequest, follow bo
 		}
 	}
 	start(sources)
+	later := make(chan struct{}, 1) // holds a token when a sandbox of the app has appeared
+	defer informer.Of[sandbox.Sandbox](l.Informers).Handle(func(c informer.Change[*sandbox.Sandbox]) {
+		if c.Old == nil && c.New.Spec.App == a.GetID() {
+			select {
+			case later <- struct{}{}:
+			default:
+			}
+		}
+	})()
 	g.Go(func() error {
 		for {
-			err := l.watch(ctx, a, func() error {
-				more, err := l.fresh(ctx, a, req.Service, seen)
-				if err == nil {
-					start(more)
-				}
-				return err
-			})
-			switch {
-			case ctx.Err() != nil:
+			select {
+			case <-later:
+			case <-ctx.Done():
 				return ctx.Err()
-			case errs.Is(err, errs.Compacted), errs.Is(err, errs.ResourceExhausted), errs.Is(err, errs.Unavailable): // go on
-			default:
+			}
+			more, err := l.fresh(ctx, a, req.Service, seen)
+			for errs.Is(err, errs.Unavailable) {
+				if err := pause(ctx, storeAgain); err != nil {
+					return err
+				}
+				more, err = l.fresh(ctx, a, req.Service, seen)
+			}
+			if err != nil {
 				return err
 			}
-			if err := pause(ctx, storeAgain); err != nil {
-				return err
-			}
+			start(more)
 		}
 	})
 	return g.Wait()
-}
-
-// watch calls look at first and whenever a sandbox of the app appears.
-func (l *logReader) watch(ctx context.Context, a *app.App, look func() error) error {
-	w, err := l.Store.Watch(ctx, entity.WatchQuery{Kind: sandbox.KindSandbox, Project: a.Project})
-	if err != nil {
-		return err
-	}
-	defer w.Close()
-	for again := true; ; {
-		if again {
-			if err := look(); err != nil {
-				return err
-			}
-		}
-		events, err := w.Next(ctx)
-		if err != nil {
-			return err
-		}
-		again = slices.ContainsFunc(events, func(e entity.Event) bool {
-			return e.Type == entity.EventPut && e.Record.Revision == e.Record.CreateRevision
-		})
-	}
 }
 
 // fresh returns the app's sandboxes that are not in seen, the oldest first, and
@@ -266,4 +256,16 @@ func (l *logReader) history(ctx context.Context, sources []*logSource) error {
 		}
 	})
 	return g.Wait()
+}
+
+// pause waits for d.
+func pause(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-t.C:
+		return nil
+	}
 }

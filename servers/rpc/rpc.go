@@ -12,6 +12,7 @@ import (
 	"miren.dev/runtime/api/server"
 	"miren.dev/runtime/components/execution"
 	"miren.dev/runtime/entity"
+	"miren.dev/runtime/entity/informer"
 	"miren.dev/runtime/pkg/buildlog"
 	"miren.dev/runtime/pkg/rpc"
 	"miren.dev/runtime/pkg/schema"
@@ -23,6 +24,7 @@ import (
 type Deps struct {
 	Service   *service.Service
 	Store     entity.Store
+	Informers *informer.Set // over Store
 	Sources   *source.Store
 	BuildLogs *buildlog.Logs
 	Driver    execution.Driver

@@ -7,7 +7,9 @@ import (
 	"miren.dev/runtime/api/id"
 	"miren.dev/runtime/api/sandbox"
 	"miren.dev/runtime/entity"
+	"miren.dev/runtime/entity/informer"
 	"miren.dev/runtime/pkg/errs"
+	"miren.dev/runtime/pkg/schema"
 	"miren.dev/runtime/servers/service"
 )
 
@@ -50,11 +52,7 @@ func (s *sandboxes) Wait(ctx context.Context, req *sandbox.WaitRequest) (*sandbo
 
 // until waits for a sandbox to have come so far, or to have ended.
 func (s *sandboxes) until(ctx context.Context, sid id.Sandbox, what sandbox.WaitUntil) (*sandbox.Sandbox, error) {
-	sb, err := entity.Get[sandbox.Sandbox](ctx, s.Store, sid)
-	if err != nil {
-		return nil, err
-	}
-	reached := func(sb *sandbox.Sandbox) (bool, error) {
+	return informer.Of[sandbox.Sandbox](s.Informers).Await(ctx, schema.ID(sid), func(sb *sandbox.Sandbox) (bool, error) {
 		ended := sb.Status.Phase.Ended()
 		switch what {
 		case sandbox.WaitUntilRunning:
@@ -63,12 +61,7 @@ func (s *sandboxes) until(ctx context.Context, sid id.Sandbox, what sandbox.Wait
 			return ended || sb.Status.Ready, nil
 		}
 		return ended, nil
-	}
-	// Mostly there is nothing to wait for: every exec asks.
-	if done, err := reached(sb); done || err != nil {
-		return sb, err
-	}
-	return await(ctx, s.Store, sb.Project, sid, reached)
+	})
 }
 
 func (s *sandboxes) Stop(ctx context.Context, req *sandbox.StopRequest) (*sandbox.SandboxResponse, error) {

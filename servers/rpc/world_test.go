@@ -21,8 +21,10 @@ import (
 	"miren.dev/runtime/api/sandbox"
 	"miren.dev/runtime/api/server"
 	"miren.dev/runtime/controllers/kit"
+	"miren.dev/runtime/controllers/kit/kittest"
 	controller "miren.dev/runtime/controllers/sandbox"
 	"miren.dev/runtime/entity"
+	"miren.dev/runtime/entity/informer"
 	"miren.dev/runtime/pkg/buildlog"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/rpc"
@@ -48,6 +50,13 @@ func (g *gate) Get(ctx context.Context, kind string, id schema.ID) (schema.Recor
 		return schema.Record{}, errAway
 	}
 	return g.Store.Get(ctx, kind, id)
+}
+
+func (g *gate) List(ctx context.Context, q entity.Query) (entity.Page, error) {
+	if g.away.Load() {
+		return entity.Page{}, errAway
+	}
+	return g.Store.List(ctx, q)
 }
 
 func (g *gate) Watch(ctx context.Context, q entity.WatchQuery) (entity.Watch, error) {
@@ -112,13 +121,16 @@ func newWorld(t *testing.T) *world {
 	w.create(n)
 	w.node = n.GetID()
 
-	rt := kit.New(kit.Config{Reader: w.store.Store, StopGrace: time.Millisecond, Logger: log})
-	rec := &controller.Reconciler{Store: w.store.Store, Driver: w.machine.Driver(), Node: w.node, Sealer: sealer, Log: log}
-	w.must(rt.Add(rec.Controller()))
+	// The server's informers reach the store as it does; those of the controller always do.
+	informers := informer.New(informer.Config{Reader: w.store})
+	rec := &controller.Reconciler{Driver: w.machine.Driver(), Node: w.node, Sealer: sealer, Log: log}
+	rec.Store = kittest.Hold(t, w.store.Store, rec.Controller())
 	srv, err := rpc.NewServer(rpc.ServerOptions{Logger: log})
 	w.must(err)
+	name, access := rpcserver.Access()
+	svc.Store = kittest.HoldWriter(t, w.store, name, access)
 	rpcserver.Register(srv, rpcserver.Deps{
-		Service: svc, Store: w.store, Sources: source.NewStore(source.StoreConfig{Dir: filepath.Join(dir, "sources")}), BuildLogs: w.buildLogs,
+		Service: svc, Store: svc.Store, Informers: informers, Sources: source.NewStore(source.StoreConfig{Dir: filepath.Join(dir, "sources")}), BuildLogs: w.buildLogs,
 		Driver: w.machine.Driver(), Log: log,
 		Image: func(_ context.Context, name string) (string, error) { return name, nil },
 	})
@@ -133,11 +145,13 @@ func newWorld(t *testing.T) *world {
 		}
 	})
 	wg.Go(func() {
-		if err := rt.Run(ctx); err != nil {
+		if err := informers.Run(ctx); err != nil {
 			t.Error(err)
 		}
 	})
+	_, stop := kittest.Run(t, informer.New(informer.Config{Reader: w.store.Store}), kit.Config{StopGrace: time.Millisecond, Logger: log}, rec.Controller())
 	t.Cleanup(func() {
+		stop()
 		cancel()
 		srv.Close() // waits for every handler
 		wg.Wait()

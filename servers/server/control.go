@@ -7,7 +7,6 @@ import (
 	"net"
 	"os"
 	"strings"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -15,7 +14,6 @@ import (
 	"miren.dev/runtime/api/app"
 	"miren.dev/runtime/api/id"
 	"miren.dev/runtime/api/ingress"
-	"miren.dev/runtime/api/sandbox"
 	"miren.dev/runtime/controllers/build"
 	"miren.dev/runtime/controllers/deployment"
 	"miren.dev/runtime/controllers/kit"
@@ -24,11 +22,12 @@ import (
 	"miren.dev/runtime/controllers/retention"
 	ctlsandbox "miren.dev/runtime/controllers/sandbox"
 	"miren.dev/runtime/controllers/scheduler"
-	"miren.dev/runtime/entity"
+	"miren.dev/runtime/entity/informer"
 	"miren.dev/runtime/entity/pgstore"
 	"miren.dev/runtime/pkg/config"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/schema"
+	rpcserver "miren.dev/runtime/servers/rpc"
 	"miren.dev/runtime/servers/service"
 )
 
@@ -42,7 +41,9 @@ type control struct {
 	sealer  *schema.Sealer
 	node    *node.Registrar
 	builds  *build.Reconciler
-	rt      *kit.Runtime
+	// informers are those of the whole process.
+	informers *informer.Set
+	rt        *kit.Runtime
 }
 
 // openStore connects to the store and makes sure of what must always be there.
@@ -62,77 +63,55 @@ func newControl(cfg *config.Config, m *machine, store *pgstore.Store, sources bu
 		Store: store, Builder: m.buildkit, Bases: m.bases, Sources: sources, Logs: m.buildLogs, TempDir: m.in.State("tmp"),
 		Parallel: int(cfg.Build.Parallel), Timeout: cfg.Build.Timeout, Log: log.With("controller", "build"),
 	}
-	c.rt = kit.New(kit.Config{Reader: store, Logger: log, Registerer: reg})
+	c.informers = informer.New(informer.Config{Reader: store, Logger: log.With("component", "informers")})
+	c.rt = kit.New(kit.Config{Informers: c.informers, Logger: log, Registerer: reg})
 	return c
 }
 
-// reconcile adapts a reconciler that returns a delay.
-func reconcile(f func(context.Context, schema.ID) (time.Duration, error)) func(context.Context, schema.ID) (kit.Result, error) {
-	return func(ctx context.Context, key schema.ID) (kit.Result, error) {
-		d, err := f(ctx, key)
-		return kit.Result{RequeueAfter: d}, err
+// controllers returns every controller of the server: an entry is what it
+// needs, and what it declares itself (kind, what wakes it, what it writes).
+func (c *control) controllers(nodeID id.Node) []kit.Controller {
+	log := func(name string) *slog.Logger { return c.log.With("controller", name) }
+	keep := c.cfg.Retention
+	return []kit.Controller{
+		c.builds.Controller(),
+		(&deployment.Reconciler{
+			Store: c.store, Informers: c.informers, Drainer: c.drainer(), URL: c.appURL, DrainTimeout: c.cfg.Ingress.DrainTimeout,
+			Log: log("deployment"),
+		}).Controller(),
+		(&pool.Reconciler{Store: c.store, Log: log("pool")}).Controller(),
+		(&scheduler.Reconciler{Store: c.store, Log: log("scheduler")}).Controller(),
+		(&ctlsandbox.Reconciler{
+			Store: c.store, Driver: c.m.driver, Node: nodeID, Sealer: c.sealer, Stopped: lastStopped(c.m.in), Log: log("sandbox"),
+		}).Controller(),
+		(&node.Liveness{Store: c.store, Log: log("node")}).Controller(),
+		(&retention.Reconciler{
+			Store: c.store, Log: log("retention"), Config: retention.Config{
+				Versions: int(keep.Versions), Deployments: int(keep.Deployments), Builds: int(keep.Builds), EndedPools: keep.Ended,
+			},
+		}).Controller(),
+		(&retention.Sandboxes{Store: c.store, Log: log("sandbox-retention"), After: keep.Ended}).Controller(),
 	}
 }
 
-// addControllers registers every controller.
+// addControllers registers every controller, and the other writers.
 func (c *control) addControllers(nodeID id.Node) error {
-	var drainer deployment.Drainer
-	if c.cfg.Ingress.HTTPAddress != "" {
-		drainer = ingress.Client{Socket: c.m.in.Socket("ingress.sock")}
-	}
-	pools := &pool.Reconciler{Store: c.store}
-	deployments := &deployment.Reconciler{
-		Store: c.store, Drainer: drainer, Log: c.log.With("controller", "deployment"), URL: c.appURL, DrainTimeout: c.cfg.Ingress.DrainTimeout,
-	}
-	keeper := &retention.Reconciler{Store: c.store, Log: c.log.With("controller", "retention"), Config: retention.Config{
-		Versions: int(c.cfg.Retention.Versions), Deployments: int(c.cfg.Retention.Deployments), Builds: int(c.cfg.Retention.Builds),
-		EndedPools: c.cfg.Retention.Ended,
-	}}
-	for _, ctl := range []kit.Controller{
-		{
-			Name: "build", Kind: app.BuildKind, Reconcile: reconcile(c.builds.Reconcile), Workers: 2,
-		},
-		{
-			Name: "deployment", Kind: app.DeploymentKind, Reconcile: reconcile(deployments.Reconcile), Workers: 4,
-			Watches: []kit.Source{
-				kit.Map(func(b *app.Build) []schema.ID { return c.activeDeployment(schema.ID(b.Spec.App)) }),
-				kit.Map(func(sb *sandbox.Sandbox) []schema.ID { return c.activeDeployment(schema.ID(sb.Spec.App)) }),
-				kit.Map(func(p *sandbox.SandboxPool) []schema.ID { return c.activeDeployment(schema.ID(p.Spec.App)) }),
-			},
-		},
-		{
-			Name: "pool", Kind: sandbox.SandboxPoolKind, Reconcile: reconcile(pools.Reconcile), Workers: 4,
-			Watches: []kit.Source{kit.Map(func(sb *sandbox.Sandbox) []id.SandboxPool { return kit.Key(sb.Spec.Pool) })},
-		},
-		(&retention.Sandboxes{Store: c.store, Log: c.log.With("controller", "retention"), After: c.cfg.Retention.Ended}).Controller(),
-		(&node.Liveness{Store: c.store, Log: c.log.With("controller", "node")}).Controller(),
-		(&scheduler.Reconciler{Store: c.store, Log: c.log.With("controller", "scheduler")}).Controller(),
-		{
-			Name: "retention", Kind: app.AppKind, Reconcile: reconcile(keeper.Reconcile),
-		},
-	} {
+	for _, ctl := range c.controllers(nodeID) {
 		if err := c.rt.Add(ctl); err != nil {
 			return err
 		}
 	}
-	sandboxes := &ctlsandbox.Reconciler{Store: c.store, Driver: c.m.driver, Node: nodeID, Sealer: c.sealer, Stopped: lastStopped(c.m.in), Log: c.log.With("controller", "sandbox")}
-	return c.rt.Add(sandboxes.Controller())
+	c.rt.Declare(node.Registration())
+	c.rt.Declare(rpcserver.Access())
+	return c.rt.Check()
 }
 
-// activeDeployment returns the deployment that is under way for an app. It is
-// asked for every change of a sandbox, so it reads the store only for those of
-// apps; a failed read is made up for by the deployment's own polling.
-func (c *control) activeDeployment(aid schema.ID) []schema.ID {
-	if aid == "" {
+// drainer tells what the ingress still does; nil if there is none.
+func (c *control) drainer() deployment.Drainer {
+	if c.cfg.Ingress.HTTPAddress == "" {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
-	defer cancel()
-	a, err := entity.Get[app.App](ctx, c.store, aid)
-	if err != nil || a.Status.ActiveDeployment == "" {
-		return nil
-	}
-	return []schema.ID{schema.ID(a.Status.ActiveDeployment)}
+	return ingress.Client{Socket: c.m.in.Socket("ingress.sock")}
 }
 
 // appURL is where an app answers without a route: the first local domain.

@@ -51,7 +51,7 @@ func newFront(c *control, src sources, stop context.CancelFunc) (*front, error) 
 	}
 	store.RegisterEntities(f.rpc, remote.NewServer(c.store, api.Kinds()))
 	rpcserver.Register(f.rpc, rpcserver.Deps{
-		Service: c.service, Store: c.store, Sources: src.Store, BuildLogs: c.m.buildLogs, Driver: c.m.driver,
+		Service: c.service, Store: c.store, Informers: c.informers, Sources: src.Store, BuildLogs: c.m.buildLogs, Driver: c.m.driver,
 		Image: (&resolver{m: c.m}).Resolve, Log: c.log,
 	})
 	server.RegisterServer(f.rpc, f)

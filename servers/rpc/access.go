@@ -1,0 +1,34 @@
+package rpcserver
+
+import (
+	"slices"
+
+	"miren.dev/runtime/api"
+	"miren.dev/runtime/api/app"
+	"miren.dev/runtime/api/core"
+	"miren.dev/runtime/api/sandbox"
+	"miren.dev/runtime/controllers/kit"
+	"miren.dev/runtime/pkg/schema"
+)
+
+// Access declares what the operations that users call do in the store, and
+// their name as a writer. Repair by hand (`r entity put`) may write everything
+// and is not declared.
+func Access() (name string, a kit.Access) {
+	return "api", kit.Access{
+		Reads: api.Kinds(),
+		Creates: []*schema.Kind{
+			core.ProjectKind, app.AppKind, app.BuildKind, app.DeploymentKind, app.DeployLeaseKind, app.RouteKind, sandbox.SandboxKind,
+		},
+		Deletes: []*schema.Kind{app.AppKind, app.RouteKind, sandbox.SandboxKind},
+		Owns: slices.Concat(
+			kit.Fields(app.AppKind, "spec.env", "spec.secrets"), kit.Fields(app.DeploymentKind, "spec.cancel"),
+			kit.Fields(app.RouteKind, "spec"), kit.Fields(core.NodeKind, "spec.cordoned"),
+			kit.Fields(sandbox.SandboxKind, "spec.desired", "spec.stop_reason")),
+		Shares: []kit.Share{{
+			Field: kit.Field{Kind: app.AppKind, Path: "status.active_deployment"}, Owner: "deployment",
+			Why:  "to accept a deployment, together with its lease",
+			When: func(_, after schema.Object) bool { return after.(*app.App).Status.ActiveDeployment != "" },
+		}},
+	}
+}

@@ -1,0 +1,113 @@
+package server
+
+import (
+	"fmt"
+	"log/slog"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	"miren.dev/runtime/api"
+	"miren.dev/runtime/controllers/kit"
+	"miren.dev/runtime/pkg/config"
+	"miren.dev/runtime/pkg/instance"
+	"miren.dev/runtime/pkg/schema"
+)
+
+// newTestControl is the control plane of a server without a machine and a
+// store, with its real controllers.
+func newTestControl(t *testing.T) *control {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "rt-control-") // short enough for a socket
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	in, err := instance.Open(dir+"/state", dir+"/run")
+	if err != nil {
+		t.Fatal(err)
+	}
+	log := slog.New(slog.DiscardHandler)
+	cfg := &config.Config{StateDir: in.StateDir}
+	c := newControl(cfg, &machine{cfg: cfg, in: in, log: log}, nil, sources{}, nil, log)
+	if err := c.addControllers("node-test"); err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// TestFieldsHaveOneWriter: no two controllers of the server own the same field.
+// What one writes of another's field is an exception, and listed here on
+// purpose: before adding one, look for a way to have a single writer.
+func TestFieldsHaveOneWriter(t *testing.T) {
+	c := newTestControl(t)
+	var got []string
+	for _, w := range c.rt.Graph() {
+		for _, s := range w.Shares {
+			got = append(got, fmt.Sprintf("%s writes %s of %s %s", w.Name, s.Field, s.Owner, s.Why))
+		}
+	}
+	slices.Sort(got)
+	want := []string{
+		"api writes app.status.active_deployment of deployment to accept a deployment, together with its lease",
+		"deployment writes app.spec.env of api when a rollback brings back that of its version",
+		"deployment writes app.spec.secrets of api when a rollback brings back that of its version",
+		"node writes node.status.down_since of registrar once its lease has lapsed and it is down",
+		"node writes node.status.message of registrar once its lease has lapsed and it is down",
+		"node writes node.status.phase of registrar once its lease has lapsed and it is down",
+		"node writes sandbox.status of sandbox to end it when its node stays down",
+		"pool writes sandbox.spec.desired of api to stop one of its own that is too many",
+		"pool writes sandbox.spec.stop_reason of api to stop one of its own that is too many",
+		"retention writes app.status.active_deployment of deployment to clear it when that deployment was deleted",
+		"retention writes sandbox_pool.spec.replicas of deployment to retire what a rollout left behind",
+		"scheduler writes sandbox.status of sandbox while it has no node, and so no controller of one",
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("exceptions:\n%s\nwant:\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+}
+
+// TestADoubleWriterIsFound: each field that a writer owns, what it is a part of,
+// and each part of it, is refused to another.
+func TestADoubleWriterIsFound(t *testing.T) {
+	writers := newTestControl(t).rt.Graph()
+	for _, w := range writers {
+		for _, f := range w.Owns {
+			root, _, _ := strings.Cut(f.Path, ".")
+			paths := []string{f.Path, root}
+			for _, a := range f.Kind.Attrs {
+				if f.Covers(kit.Field{Kind: f.Kind, Path: a.Path}) {
+					paths = append(paths, a.Path)
+				}
+			}
+			for _, p := range kit.Fields(f.Kind, paths...) {
+				rt := kit.New(kit.Config{})
+				for _, x := range writers {
+					rt.Declare(x.Name, x.Access)
+				}
+				rt.Declare("other", kit.Access{Owns: []kit.Field{p}})
+				if err := rt.Check(); err == nil || !strings.Contains(err.Error(), "two writers: "+w.Name+" and other") {
+					t.Errorf("a second writer of %s, which %s owns: %v", p, w.Name, err)
+				}
+			}
+		}
+	}
+}
+
+// TestStatusHasAnOwner: the status of every kind is written by somebody, in
+// whole or in part.
+func TestStatusHasAnOwner(t *testing.T) {
+	owned := map[string]bool{}
+	for _, w := range newTestControl(t).rt.Graph() {
+		for _, f := range w.Owns {
+			owned[f.Kind.Name] = owned[f.Kind.Name] || strings.HasPrefix(f.Path, "status")
+		}
+	}
+	for _, k := range api.Kinds() {
+		status := slices.ContainsFunc(k.Attrs, func(a schema.Attr) bool { return strings.HasPrefix(a.Path, "status.") })
+		if status && !owned[k.Name] {
+			t.Errorf("no writer owns %s.status", k.Name)
+		}
+	}
+}
