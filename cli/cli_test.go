@@ -78,6 +78,7 @@ func TestReading(t *testing.T) {
 		{"sandbox-show", []string{"sandbox", "show", "sb-abc"}},
 		{"route-list", []string{"route", "list"}},
 		{"node-list", []string{"node", "list"}},
+		{"debug-controllers", []string{"debug", "controllers"}},
 		{"entity-list", []string{"entity", "list", "version"}},
 		{"entity-get", []string{"entity", "get", "apps", "shop"}},
 	} {

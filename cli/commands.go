@@ -9,6 +9,7 @@ import (
 	"miren.dev/runtime/cli/command"
 	"miren.dev/runtime/cli/completion"
 	"miren.dev/runtime/cli/config"
+	"miren.dev/runtime/cli/debug"
 	"miren.dev/runtime/cli/doctor"
 	"miren.dev/runtime/cli/entity"
 	"miren.dev/runtime/cli/ingress"
@@ -24,6 +25,6 @@ import (
 func commands(e *command.Env) []*cobra.Command {
 	return []*cobra.Command{
 		app.New(e), app.NewDeploy(e), sandbox.New(e), route.New(e), build.New(e), node.New(e), entity.New(e), lsvd.New(e),
-		server.New(e), config.New(e), auth.New(e), doctor.New(e), version.New(e), completion.New(e), ingress.New(e),
+		server.New(e), config.New(e), auth.New(e), doctor.New(e), debug.New(e), version.New(e), completion.New(e), ingress.New(e),
 	}
 }

@@ -92,6 +92,7 @@ func (f *fake) serve() (stop func()) {
 	store.RegisterEntities(srv, remote.NewServer(f.store, api.Kinds()))
 	server.RegisterServer(srv, fakeServer{f})
 	server.RegisterNodes(srv, fakeNodes{f})
+	server.RegisterDebug(srv, fakeDebug{})
 	app.RegisterApps(srv, fakeApps{f})
 	app.RegisterDeploys(srv, fakeDeploys{f})
 	app.RegisterBuilds(srv, fakeBuilds{f})
@@ -487,4 +488,25 @@ func contains(t *testing.T, text string, want ...string) {
 			t.Errorf("%q is missing in:\n%s", w, text)
 		}
 	}
+}
+
+// fakeDebug is a server with two writers.
+type fakeDebug struct{}
+
+func (fakeDebug) Controllers(context.Context) (*server.ControllersResponse, error) {
+	failed, seen := time.Now().Add(-200*time.Second), time.Now().Add(-time.Second/10)
+	return &server.ControllersResponse{
+		Revision: 812, Synced: true, LastSeen: &seen, Interruptions: 1,
+		Informers: []server.InformerStatus{{Kind: "app", Entities: 2, Handlers: 1}, {Kind: "sandbox", Entities: 5, Handlers: 4}},
+		Controllers: []server.ControllerStatus{
+			{Name: "api", Creates: []string{"app", "sandbox"}, Deletes: []string{"app"}, Owns: []string{"app.spec.env"}},
+			{
+				Name: "pool", Controller: true, Kind: "sandbox_pool", Watches: []string{"sandbox"}, Reads: []string{"node"}, Creates: []string{"sandbox"},
+				Owns:    []string{"sandbox_pool.status", "sandbox.labels.runtime/counted"},
+				Shares:  []server.SharedField{{Field: "sandbox.spec.desired", Owner: "api", Condition: "to stop one of its own that is too many"}},
+				Workers: 4, Ready: 1, Delayed: 2, Running: 3, Retrying: 1, Runs: 99,
+				Failure: &server.RunFailure{Key: "pool-1", Message: "the store is away", At: failed},
+			},
+		},
+	}, nil
 }

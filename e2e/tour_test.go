@@ -190,6 +190,23 @@ func TestTour(t *testing.T) {
 		contains(t, "completion", s.r(t, "", "completion", "bash"), "complete")
 		contains(t, "doctor", s.try(t, "", "doctor").Stdout, "containerd")
 		contains(t, "server status", s.r(t, "", "server", "status"), "ready")
+		var graph struct {
+			Synced      bool
+			Revision    int64
+			Controllers []struct {
+				Name string
+				Runs int64
+			}
+		}
+		s.json(t, &graph, "debug", "controllers")
+		runs := map[string]int64{}
+		for _, c := range graph.Controllers {
+			runs[c.Name] = c.Runs
+		}
+		if !graph.Synced || graph.Revision == 0 || runs["sandbox"] == 0 || runs["deployment"] == 0 || runs["pool"] == 0 {
+			t.Errorf("debug controllers: %+v", graph)
+		}
+		contains(t, "debug controllers", s.r(t, "", "debug", "controllers"), "sandbox.spec.node")
 	})
 
 	t.Run("keep running", func(t *testing.T) {

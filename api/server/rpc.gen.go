@@ -352,6 +352,181 @@ func (x *NodeResponse) Validate() error { return schema.Validate(x) }
 func (x *NodeResponse) ValidateFields(v *schema.Validator) {
 }
 
+// SharedField: A field that a writer writes although another owns it.
+type SharedField struct {
+	// Kind and path, such as sandbox.status.
+	Field string `cbor:"1,keyasint" json:"field" schema:"required"`
+	// The writer that owns it.
+	Owner string `cbor:"2,keyasint" json:"owner" schema:"required"`
+	// When and what for.
+	Condition string `cbor:"3,keyasint" json:"condition" schema:"required"`
+}
+
+// MarshalJSON renders x; durations are strings, secrets are redacted.
+func (x SharedField) MarshalJSON() ([]byte, error) { return schema.EncodeJSON(&x) }
+
+// UnmarshalJSON decodes x; unknown fields are errors, missing ones get their defaults.
+func (x *SharedField) UnmarshalJSON(b []byte) error { return schema.DecodeJSON(b, x) }
+
+// Validate reports every field that breaks its rules, as one error of class
+// invalid_argument.
+func (x *SharedField) Validate() error { return schema.Validate(x) }
+
+// ValidateFields is Validate below the path that v is at.
+func (x *SharedField) ValidateFields(v *schema.Validator) {
+	v.Required("field", x.Field != "")
+	v.Required("owner", x.Owner != "")
+	v.Required("condition", x.Condition != "")
+}
+
+// RunFailure: A reconciliation that failed.
+type RunFailure struct {
+	// Id of the entity.
+	Key string `cbor:"1,keyasint" json:"key" schema:"required"`
+	// What went wrong.
+	Message string `cbor:"2,keyasint" json:"message" schema:"required"`
+	// When.
+	At time.Time `cbor:"3,keyasint" json:"at" schema:"required"`
+}
+
+// MarshalJSON renders x; durations are strings, secrets are redacted.
+func (x RunFailure) MarshalJSON() ([]byte, error) { return schema.EncodeJSON(&x) }
+
+// UnmarshalJSON decodes x; unknown fields are errors, missing ones get their defaults.
+func (x *RunFailure) UnmarshalJSON(b []byte) error { return schema.DecodeJSON(b, x) }
+
+// Validate reports every field that breaks its rules, as one error of class
+// invalid_argument.
+func (x *RunFailure) Validate() error { return schema.Validate(x) }
+
+// ValidateFields is Validate below the path that v is at.
+func (x *RunFailure) ValidateFields(v *schema.Validator) {
+	v.Required("key", x.Key != "")
+	v.Required("message", x.Message != "")
+	v.Required("at", !x.At.IsZero())
+}
+
+// ControllerStatus: A writer of the store, as it declares itself, and how it does if it
+// is a controller.
+type ControllerStatus struct {
+	// Its name; api: the operations that users call.
+	Name string `cbor:"1,keyasint" json:"name" schema:"required"`
+	// It is a controller; others have no queue.
+	Controller bool `cbor:"2,keyasint" json:"controller" schema:"required"`
+	// The kind that it reconciles.
+	Kind string `cbor:"3,keyasint,omitempty" json:"kind,omitempty"`
+	// Kinds whose changes wake it besides.
+	Watches []string `cbor:"4,keyasint,omitempty" json:"watches,omitempty"`
+	// Kinds that it reads besides.
+	Reads []string `cbor:"5,keyasint,omitempty" json:"reads,omitempty"`
+	// Kinds that it creates entities of.
+	Creates []string `cbor:"6,keyasint,omitempty" json:"creates,omitempty"`
+	// Kinds that it deletes entities of.
+	Deletes []string `cbor:"7,keyasint,omitempty" json:"deletes,omitempty"`
+	// Fields that it alone writes.
+	Owns []string `cbor:"8,keyasint,omitempty" json:"owns,omitempty"`
+	// Fields that it writes although another owns them.
+	Shares []SharedField `cbor:"9,keyasint,omitempty" json:"shares,omitempty"`
+	// Keys that it works on at a time.
+	Workers int64 `cbor:"10,keyasint" json:"workers" schema:"required"`
+	// Keys that wait for a worker.
+	Ready int64 `cbor:"11,keyasint" json:"ready" schema:"required"`
+	// Keys that wait for a time.
+	Delayed int64 `cbor:"12,keyasint" json:"delayed" schema:"required"`
+	// Keys that are worked on.
+	Running int64 `cbor:"13,keyasint" json:"running" schema:"required"`
+	// Keys whose last run failed.
+	Retrying int64 `cbor:"14,keyasint" json:"retrying" schema:"required"`
+	// Reconciliations that ended since the server started.
+	Runs int64 `cbor:"15,keyasint" json:"runs" schema:"required"`
+	// The last that failed.
+	Failure *RunFailure `cbor:"16,keyasint,omitempty" json:"failure,omitempty"`
+}
+
+// MarshalJSON renders x; durations are strings, secrets are redacted.
+func (x ControllerStatus) MarshalJSON() ([]byte, error) { return schema.EncodeJSON(&x) }
+
+// UnmarshalJSON decodes x; unknown fields are errors, missing ones get their defaults.
+func (x *ControllerStatus) UnmarshalJSON(b []byte) error { return schema.DecodeJSON(b, x) }
+
+// Validate reports every field that breaks its rules, as one error of class
+// invalid_argument.
+func (x *ControllerStatus) Validate() error { return schema.Validate(x) }
+
+// ValidateFields is Validate below the path that v is at.
+func (x *ControllerStatus) ValidateFields(v *schema.Validator) {
+	v.Required("name", x.Name != "")
+	for i := range x.Shares {
+		v.InElem("shares", i, &x.Shares[i])
+	}
+	if x.Failure != nil {
+		v.In("failure", x.Failure)
+	}
+}
+
+// InformerStatus: What the server keeps in memory of a kind.
+type InformerStatus struct {
+	// The kind.
+	Kind string `cbor:"1,keyasint" json:"kind" schema:"required"`
+	// Entities of it.
+	Entities int64 `cbor:"2,keyasint" json:"entities" schema:"required"`
+	// Who is told of changes.
+	Handlers int64 `cbor:"3,keyasint" json:"handlers" schema:"required"`
+}
+
+// MarshalJSON renders x; durations are strings, secrets are redacted.
+func (x InformerStatus) MarshalJSON() ([]byte, error) { return schema.EncodeJSON(&x) }
+
+// UnmarshalJSON decodes x; unknown fields are errors, missing ones get their defaults.
+func (x *InformerStatus) UnmarshalJSON(b []byte) error { return schema.DecodeJSON(b, x) }
+
+// Validate reports every field that breaks its rules, as one error of class
+// invalid_argument.
+func (x *InformerStatus) Validate() error { return schema.Validate(x) }
+
+// ValidateFields is Validate below the path that v is at.
+func (x *InformerStatus) ValidateFields(v *schema.Validator) {
+	v.Required("kind", x.Kind != "")
+}
+
+// ControllersResponse: What wakes, reads and writes in the server.
+type ControllersResponse struct {
+	// Writers by name.
+	Controllers []ControllerStatus `cbor:"1,keyasint,omitempty" json:"controllers,omitempty"`
+	// Up to here, controllers were told of changes.
+	Revision int64 `cbor:"2,keyasint" json:"revision" schema:"required"`
+	// Every kind was listed.
+	Synced bool `cbor:"3,keyasint" json:"synced" schema:"required"`
+	// When the store last answered the informers.
+	LastSeen *time.Time `cbor:"4,keyasint,omitempty" json:"last_seen,omitempty"`
+	// Why the store is not followed now.
+	Error string `cbor:"5,keyasint,omitempty" json:"error,omitempty"`
+	// How often it could not be.
+	Interruptions int64 `cbor:"6,keyasint" json:"interruptions" schema:"required"`
+	// Kinds in memory.
+	Informers []InformerStatus `cbor:"7,keyasint,omitempty" json:"informers,omitempty"`
+}
+
+// MarshalJSON renders x; durations are strings, secrets are redacted.
+func (x ControllersResponse) MarshalJSON() ([]byte, error) { return schema.EncodeJSON(&x) }
+
+// UnmarshalJSON decodes x; unknown fields are errors, missing ones get their defaults.
+func (x *ControllersResponse) UnmarshalJSON(b []byte) error { return schema.DecodeJSON(b, x) }
+
+// Validate reports every field that breaks its rules, as one error of class
+// invalid_argument.
+func (x *ControllersResponse) Validate() error { return schema.Validate(x) }
+
+// ValidateFields is Validate below the path that v is at.
+func (x *ControllersResponse) ValidateFields(v *schema.Validator) {
+	for i := range x.Controllers {
+		v.InElem("controllers", i, &x.Controllers[i])
+	}
+	for i := range x.Informers {
+		v.InElem("informers", i, &x.Informers[i])
+	}
+}
+
 // Server is what serves the service. The server itself.
 type Server interface {
 	// Version: Says what the server is. Permission: public.
@@ -572,8 +747,57 @@ var NodesService = &rpc.Service{Name: "server.Nodes", Methods: []*rpc.Method{
 	methodNodesUncordon,
 }}
 
+// Debug is what serves the service. What goes on inside the server.
+type Debug interface {
+	// Controllers: Returns the controllers: what they declare, their queues and last errors.
+	// Permission: admin.
+	Controllers(ctx context.Context) (*ControllersResponse, error)
+}
+
+// RegisterDebug makes s serve impl.
+func RegisterDebug(s *rpc.Server, impl Debug) { s.Register(DebugService, impl) }
+
+// DebugClient is what calls the service.
+type DebugClient interface {
+	// Controllers: Returns the controllers: what they declare, their queues and last errors.
+	// Permission: admin.
+	Controllers(ctx context.Context) (*ControllersResponse, error)
+}
+
+type clientDebug struct{ conn rpc.Conn }
+
+// NewDebugClient makes a client that calls through c.
+func NewDebugClient(c rpc.Conn) DebugClient { return clientDebug{c} }
+
+func (c clientDebug) Controllers(ctx context.Context) (*ControllersResponse, error) {
+	resp := new(ControllersResponse)
+	if err := c.conn.Call(ctx, &methodDebugControllers.MethodInfo, &rpc.None{}, resp); err != nil {
+		return nil, err
+	}
+	return resp, nil
+}
+
+var methodDebugControllers = &rpc.Method{
+	MethodInfo: rpc.MethodInfo{
+		Service: "server.Debug", Name: "Controllers", Full: "server.Debug/Controllers", Permission: "admin", Idempotent: true, Stream: rpc.StreamNone,
+	},
+	Unary: func(ctx context.Context, impl any, d rpc.Decoder) (any, error) {
+		req := new(rpc.None)
+		if err := d.Decode(req); err != nil {
+			return nil, err
+		}
+		return impl.(Debug).Controllers(ctx)
+	},
+}
+
+// DebugService is the table of the service.
+var DebugService = &rpc.Service{Name: "server.Debug", Methods: []*rpc.Method{
+	methodDebugControllers,
+}}
+
 // Services are the services of this package.
 var Services = []*rpc.Service{
 	ServerService,
 	NodesService,
+	DebugService,
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"testing"
-	"time"
 
 	"miren.dev/runtime/api/app"
 	"miren.dev/runtime/api/id"
@@ -88,8 +87,8 @@ func BenchmarkTableUpdate(b *testing.B) {
 				send := func(rev schema.Revision, evs ...entity.Event) {
 					tok := schema.Token{Epoch: "e", Revision: rev}
 					s.events <- append(evs, entity.Event{Type: entity.EventBookmark, Token: tok})
-					for in.follower.position() != tok {
-						time.Sleep(10 * time.Microsecond)
+					if _, err := in.follower.waitFor(b.Context(), rev); err != nil {
+						b.Fatal(err)
 					}
 				}
 				send(1)

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"miren.dev/runtime/api"
+	"miren.dev/runtime/api/server"
 	"miren.dev/runtime/controllers/kit"
 	"miren.dev/runtime/pkg/config"
 	"miren.dev/runtime/pkg/instance"
@@ -109,5 +110,31 @@ func TestStatusHasAnOwner(t *testing.T) {
 		if status && !owned[k.Name] {
 			t.Errorf("no writer owns %s.status", k.Name)
 		}
+	}
+}
+
+// TestDebugControllers: the graph that is served has every controller, and what
+// it declares.
+func TestDebugControllers(t *testing.T) {
+	c := newTestControl(t)
+	resp, err := (&debug{c}).Controllers(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := map[string]server.ControllerStatus{}
+	var names []string
+	for _, s := range resp.Controllers {
+		got[s.Name], names = s, append(names, s.Name)
+	}
+	want := []string{"api", "build", "deployment", "node", "pool", "registrar", "retention", "sandbox", "sandbox-retention", "scheduler"}
+	if !slices.Equal(names, want) {
+		t.Errorf("writers %v, want %v", names, want)
+	}
+	if s := got["scheduler"]; !s.Controller || !slices.Equal(s.Owns, []string{"sandbox.spec.node"}) || !slices.Equal(s.Watches, []string{"sandbox", "node"}) ||
+		len(s.Shares) != 1 || s.Shares[0].Owner != "sandbox" {
+		t.Errorf("%+v", s)
+	}
+	if got["api"].Controller || resp.Synced || resp.LastSeen != nil {
+		t.Errorf("%+v", resp)
 	}
 }

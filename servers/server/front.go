@@ -55,6 +55,7 @@ func newFront(c *control, src sources, stop context.CancelFunc) (*front, error) 
 		Image: (&resolver{m: c.m}).Resolve, Log: c.log,
 	})
 	server.RegisterServer(f.rpc, f)
+	server.RegisterDebug(f.rpc, &debug{c})
 	return f, nil
 }
 

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"miren.dev/runtime/api"
+	"miren.dev/runtime/controllers/kit"
+	"miren.dev/runtime/entity/informer"
 	"miren.dev/runtime/pkg/buildlog"
 	"miren.dev/runtime/pkg/config"
 	"miren.dev/runtime/pkg/errs"
@@ -50,8 +52,9 @@ func TestEveryMethodStatesWhoMayCall(t *testing.T) {
 	sealer := schema.NewSealer(in.State("secrets.key"))
 	c := &control{
 		cfg: cfg, log: log, store: store, sealer: sealer, service: &service.Service{Store: store, Sealer: sealer, Log: log},
-		m: &machine{cfg: cfg, in: in, log: log, buildLogs: buildlog.New(in.State("logs"), 0)},
+		m: &machine{cfg: cfg, in: in, log: log, buildLogs: buildlog.New(in.State("logs"), 0)}, informers: informer.New(informer.Config{Reader: store}),
 	}
+	c.rt = kit.New(kit.Config{Informers: c.informers})
 	f, err := newFront(c, openSources(cfg, in, log), func() {})
 	if err != nil {
 		t.Fatal(err)
