@@ -17,7 +17,7 @@ import (
 // stop ends a sandbox on request. One that has ended by itself before it was
 // told to keeps its own reason.
 func (r *Reconciler) stop(ctx context.Context, sb *sandbox.Sandbox, reason sandbox.EndReason) (time.Duration, error) {
-	release, ok := r.memory.take(down)
+	release, ok := r.work.begin(down)
 	if !ok {
 		return busyWait, nil
 	}
@@ -146,7 +146,7 @@ func (r *Reconciler) remove(ctx context.Context, sid string) (time.Duration, err
 
 // clear removes what is left of a sandbox that has ended, but for its logs.
 func (r *Reconciler) clear(ctx context.Context, sb *sandbox.Sandbox) (time.Duration, error) {
-	r.memory.forget(string(sb.ID))
+	r.work.forget(string(sb.ID))
 	return r.delete(ctx, string(sb.ID))
 }
 
@@ -161,7 +161,7 @@ func (r *Reconciler) delete(ctx context.Context, sid string) (time.Duration, err
 	if err != nil {
 		return 0, err
 	}
-	release, ok := r.memory.take(down)
+	release, ok := r.work.begin(down)
 	if !ok {
 		return busyWait, nil
 	}

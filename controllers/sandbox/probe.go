@@ -38,10 +38,10 @@ func probed(sb *sandbox.Sandbox) bool {
 // returns when to try again.
 func (r *Reconciler) probe(ctx context.Context, sb *sandbox.Sandbox) (time.Duration, error) {
 	sid := string(sb.ID)
-	if wait := r.memory.untilProbe(sid, r.now()); wait > 0 {
+	if wait := r.work.untilProbe(sid, r.now()); wait > 0 {
 		return wait, nil
 	}
-	release, ok := r.memory.take(probing)
+	release, ok := r.work.begin(probing)
 	if !ok {
 		return busyWait, nil
 	}
@@ -98,7 +98,7 @@ func (r *Reconciler) look(ctx context.Context, sb *sandbox.Sandbox, p sandbox.Pr
 // passed takes a probe that succeeded.
 func (r *Reconciler) passed(ctx context.Context, sb *sandbox.Sandbox) (time.Duration, error) {
 	sid, now := string(sb.ID), r.now()
-	r.memory.hit(sid)
+	r.work.hit(sid)
 	if !sb.Status.Ready {
 		first := sb.Status.ReadyAt == nil
 		if first {
@@ -113,23 +113,23 @@ func (r *Reconciler) passed(ctx context.Context, sb *sandbox.Sandbox) (time.Dura
 		r.Log.Info("sandbox is ready", "sandbox", sid, "again", !first)
 	}
 	// Not all that became ready together are probed together for ever.
-	return r.memory.probeAfter(sid, now, readyEvery-rand.N(readyEvery/5)), nil
+	return r.work.probeAfter(sid, now, readyEvery-rand.N(readyEvery/5)), nil
 }
 
 // missed takes a failure of a sandbox that was ready until now.
 func (r *Reconciler) missed(ctx context.Context, sb *sandbox.Sandbox, message string) (time.Duration, error) {
 	sid, now := string(sb.ID), r.now()
-	if r.memory.miss(sid) < readyMisses {
-		return r.memory.probeAfter(sid, now, readyEvery), nil
+	if r.work.miss(sid) < readyMisses {
+		return r.work.probeAfter(sid, now, readyEvery), nil
 	}
 	sb.Status.Ready, sb.Status.Message = false, "it does not answer any more: "+message
 	r.listening(ctx, sb)
 	if err := entity.UpdateStatus(ctx, r.Store, sb); err != nil {
 		return 0, err
 	}
-	r.memory.hit(sid)
+	r.work.hit(sid)
 	r.Log.Warn("sandbox is not ready any more", "sandbox", sid, "error", message)
-	return r.memory.probeAfter(sid, now, r.interval(sb)), nil
+	return r.work.probeAfter(sid, now, r.interval(sb)), nil
 }
 
 // notYet takes a failure of a sandbox that is not ready.
@@ -137,8 +137,8 @@ func (r *Reconciler) notYet(ctx context.Context, sb *sandbox.Sandbox, message st
 	sid, now := string(sb.ID), r.now()
 	age := r.age(sb)
 	late := age >= sb.Spec.Template.Probe.Deadline && !sb.Status.Overdue && sb.Status.ReadyAt == nil
-	wait := r.memory.probeAfter(sid, now, r.interval(sb))
-	if !late && (age < reportEvery || !r.memory.mayReport(sid, now, min(max(age/4, reportEvery), slowReport))) {
+	wait := r.work.probeAfter(sid, now, r.interval(sb))
+	if !late && (age < reportEvery || !r.work.mayReport(sid, now, min(max(age/4, reportEvery), slowReport))) {
 		return wait, nil
 	}
 	if sb.Status.ReadyAt != nil {

@@ -20,11 +20,11 @@
 // written then, whatever the spec says meanwhile.
 //
 // What takes long is bounded apart: setups set-ups, downs stops and removals,
-// and probes attempts to probe run at a time. A key for which there is no room
-// comes back busyWait later, so that of the workers some are always left for
-// what is quick: noticing ends, foremost.
+// and probes attempts to probe run at a time. A key whose kind of work is at its
+// limit is reconciled again busyWait later, so that some workers are always left
+// for what is quick: noticing ends, foremost.
 //
-// Locks: memory.mu is held for moments only.
+// Locks: workTracker.mu is held for moments only.
 package sandbox
 
 import (
@@ -45,9 +45,9 @@ import (
 )
 
 const (
-	// setupPatience is how long a set-up is tried again while a part of the
+	// setupTimeout is how long a set-up is tried again while a part of the
 	// machine does not answer.
-	setupPatience = 2 * time.Minute
+	setupTimeout = 2 * time.Minute
 	// logTail is how many of the last lines are recorded of a bad end.
 	logTail = 20
 	// maxTailLine bounds one of them, in bytes.
@@ -68,7 +68,7 @@ type Reconciler struct {
 	// zero time: never.
 	Stopped time.Time
 
-	memory memory
+	work workTracker
 }
 
 func (r *Reconciler) now() time.Time {
@@ -97,7 +97,7 @@ func (r *Reconciler) Mine(o schema.Object) bool {
 func (r *Reconciler) Reconcile(ctx context.Context, sid schema.ID) (time.Duration, error) {
 	sb, err := entity.Get[sandbox.Sandbox](ctx, r.Store, sid)
 	if errs.Is(err, errs.NotFound) {
-		r.memory.forget(string(sid))
+		r.work.forget(string(sid))
 		return r.remove(ctx, string(sid))
 	}
 	if err != nil {
@@ -133,7 +133,7 @@ func (r *Reconciler) stopReason(sb *sandbox.Sandbox) sandbox.EndReason {
 
 // create sets the sandbox up, or takes over what an earlier attempt made.
 func (r *Reconciler) create(ctx context.Context, sb *sandbox.Sandbox) (time.Duration, error) {
-	release, ok := r.memory.take(setup)
+	release, ok := r.work.begin(setup)
 	if !ok {
 		return busyWait, nil
 	}
@@ -170,7 +170,7 @@ func (r *Reconciler) create(ctx context.Context, sb *sandbox.Sandbox) (time.Dura
 	if err := r.write(ctx, sb); err != nil {
 		return 0, err
 	}
-	r.memory.forget(string(sb.ID))
+	r.work.forget(string(sb.ID))
 	r.Log.Info("sandbox runs", "sandbox", string(sb.ID), "address", inst.Address)
 	return r.running(ctx, sb)
 }
@@ -182,10 +182,10 @@ func (r *Reconciler) notSetUp(ctx context.Context, sb *sandbox.Sandbox, cause er
 		return 0, ctx.Err()
 	}
 	now := r.now()
-	if !errs.Is(cause, errs.Unavailable) || now.Sub(r.memory.tryingSince(string(sb.ID), now)) >= setupPatience {
+	if !errs.Is(cause, errs.Unavailable) || now.Sub(r.work.firstSetup(string(sb.ID), now)) >= setupTimeout {
 		return r.fail(ctx, sb, cause)
 	}
-	if message := brief(cause.Error()); sb.Status.Message != message && r.memory.mayReport(string(sb.ID), now, reportEvery) {
+	if message := brief(cause.Error()); sb.Status.Message != message && r.work.mayReport(string(sb.ID), now, reportEvery) {
 		sb.Status.Message = message
 		if err := r.write(ctx, sb); err != nil {
 			return 0, err

@@ -1,0 +1,128 @@
+package sandbox
+
+import (
+	"sync"
+	"time"
+)
+
+// work is a kind of work that takes long.
+type work int
+
+const (
+	setup work = iota
+	down
+	probing
+	kinds
+)
+
+// How much of each goes on at a time, and the workers, which leave some for
+// what is quick. A set-up is heavy on CPU and disk; a stop mostly waits for what
+// runs in the sandbox, and a probe for its answer.
+const (
+	setups  = 16
+	downs   = 96
+	probes  = 64
+	workers = setups + downs + probes + 16
+)
+
+var limits = [kinds]int{setup: setups, down: downs, probing: probes}
+
+// busyWait is how soon a key whose kind of work is at its limit is reconciled again.
+const busyWait = 100 * time.Millisecond
+
+// workTracker is what a Reconciler keeps in memory: how much of each kind of work
+// goes on, and of each sandbox what is due and what went before. The zero value
+// is empty. A new server begins with an empty one.
+type workTracker struct {
+	mu         sync.Mutex
+	running    [kinds]int
+	setupSince map[string]time.Time // since when the set-up is tried
+	reportedAt map[string]time.Time // when something was last reported
+	probeAt    map[string]time.Time // when to probe next
+	misses     map[string]int       // probes in a row that failed, of a ready sandbox
+}
+
+// begin counts one more piece of work of kind w, if the limit allows it. release
+// ends it, and may be called more than once.
+func (t *workTracker) begin(w work) (release func(), ok bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.running[w] >= limits[w] {
+		return nil, false
+	}
+	t.running[w]++
+	return sync.OnceFunc(func() {
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		t.running[w]--
+	}), true
+}
+
+// forget drops what is known of a sandbox.
+func (t *workTracker) forget(id string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	delete(t.setupSince, id)
+	delete(t.reportedAt, id)
+	delete(t.probeAt, id)
+	delete(t.misses, id)
+}
+
+// firstSetup returns since when the set-up of id is tried: now, at the first call.
+func (t *workTracker) firstSetup(id string, now time.Time) time.Time {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if at, ok := t.setupSince[id]; ok {
+		return at
+	}
+	put(&t.setupSince, id, now)
+	return now
+}
+
+// mayReport says whether the last report is at least gap ago; then this is one.
+func (t *workTracker) mayReport(id string, now time.Time, gap time.Duration) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if at, ok := t.reportedAt[id]; ok && now.Sub(at) < gap {
+		return false
+	}
+	put(&t.reportedAt, id, now)
+	return true
+}
+
+// untilProbe returns how long it is until the next probe.
+func (t *workTracker) untilProbe(id string, now time.Time) time.Duration {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return max(0, t.probeAt[id].Sub(now))
+}
+
+// probeAfter sets when the next probe is and returns wait.
+func (t *workTracker) probeAfter(id string, now time.Time, wait time.Duration) time.Duration {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	put(&t.probeAt, id, now.Add(wait))
+	return wait
+}
+
+// hit ends a row of misses.
+func (t *workTracker) hit(id string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	delete(t.misses, id)
+}
+
+// miss counts one and returns how many there are in a row.
+func (t *workTracker) miss(id string) int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	put(&t.misses, id, t.misses[id]+1)
+	return t.misses[id]
+}
+
+func put[V any](m *map[string]V, id string, v V) {
+	if *m == nil {
+		*m = map[string]V{}
+	}
+	(*m)[id] = v
+}
