@@ -106,62 +106,62 @@ func TestDiesAfterEveryWrite(t *testing.T) {
 	}
 	for _, tc := range []struct {
 		name   string
-		begin  func(w *world, name string) *app.Deployment
+		begin  func(e *env, name string) *app.Deployment
 		end    app.DeploymentPhase
 		reason app.FailureReason
 	}{
-		{"redeploy", func(w *world, name string) *app.Deployment {
-			return w.deploy(name, w.source("ok", "web=ok", "worker=ok"))
+		{"redeploy", func(e *env, name string) *app.Deployment {
+			return e.deploy(name, e.source("ok", "web=ok", "worker=ok"))
 		}, app.DeploymentPhaseSucceeded, ""},
-		{"rollback", func(w *world, name string) *app.Deployment {
-			d, err := w.svc.Rollback(w.Context(), "", name, "v1", service.DeployRequest{})
+		{"rollback", func(e *env, name string) *app.Deployment {
+			d, err := e.svc.Rollback(e.Context(), "", name, "v1", service.DeployRequest{})
 			if err != nil {
-				w.Fatal(err)
+				e.Fatal(err)
 			}
 			return d
 		}, app.DeploymentPhaseSucceeded, ""},
-		{"crash", func(w *world, name string) *app.Deployment {
-			return w.deploy(name, w.source("ok", "web=ok", "worker=crash"))
+		{"crash", func(e *env, name string) *app.Deployment {
+			return e.deploy(name, e.source("ok", "web=ok", "worker=crash"))
 		}, app.DeploymentPhaseFailed, app.FailureReasonCrash},
-		{"cancel", func(w *world, name string) *app.Deployment {
-			d := w.deploy(name, w.source("hang", "web=ok"))
-			if _, err := w.svc.Cancel(w.Context(), "", name); err != nil {
-				w.Fatal(err)
+		{"cancel", func(e *env, name string) *app.Deployment {
+			d := e.deploy(name, e.source("hang", "web=ok"))
+			if _, err := e.svc.Cancel(e.Context(), "", name); err != nil {
+				e.Fatal(err)
 			}
 			return d
 		}, app.DeploymentPhaseCanceled, ""},
-		{"bad build", func(w *world, name string) *app.Deployment {
-			return w.deploy(name, w.source("fail", "web=ok"))
+		{"bad build", func(e *env, name string) *app.Deployment {
+			return e.deploy(name, e.source("fail", "web=ok"))
 		}, app.DeploymentPhaseFailed, app.FailureReasonBuild},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
-			w := newWorld(t)
+			e := newEnv(t)
 			const name = "shop"
-			stop := w.control(w.store)
-			w.succeed(w.deploy(name, w.source("ok", "web=ok")))
-			before := w.settled(name).Status.ActiveVersion
+			stop := e.control(e.store)
+			e.succeed(e.deploy(name, e.source("ok", "web=ok")))
+			before := e.settled(name).Status.ActiveVersion
 			stop()
 			for n := 1; ; n += step {
-				d := tc.begin(w, name)
+				d := tc.begin(e, name)
 
 				died := make(chan struct{})
-				m := &mortal{Store: w.store, left: n, die: func() { close(died) }}
-				stop := w.control(m)
+				m := &mortal{Store: e.store, left: n, die: func() { close(died) }}
+				stop := e.control(m)
 				survived := false
-				w.eventually("it dies or is done", func() bool {
+				e.eventually("it dies or is done", func() bool {
 					select {
 					case <-died:
 						return true
 					default:
-						survived = w.get(d).Status.Phase == tc.end && w.leftover(w.app(name)) == ""
+						survived = e.get(d).Status.Phase == tc.end && e.leftover(e.app(name)) == ""
 						return survived
 					}
 				})
 				stop()
-				stop = w.control(w.store)
-				d = w.phase(d, tc.end)
-				a := w.settled(name)
+				stop = e.control(e.store)
+				d = e.phase(d, tc.end)
+				a := e.settled(name)
 				stop()
 				want := before
 				if tc.end == app.DeploymentPhaseSucceeded {
@@ -173,7 +173,7 @@ func TestDiesAfterEveryWrite(t *testing.T) {
 				if f := d.Status.Failure; tc.reason != "" && (f == nil || f.Reason != tc.reason) {
 					t.Fatalf("after write %d: failure %+v, want %s", n, f, tc.reason)
 				}
-				if versions := list(w, func(v *app.AppVersion) bool { return v.Spec.App == a.GetID() }); len(versions) != int(a.Spec.VersionCounter) {
+				if versions := list(e, func(v *app.AppVersion) bool { return v.Spec.App == a.GetID() }); len(versions) != int(a.Spec.VersionCounter) {
 					t.Fatalf("after write %d: %d versions, counted %d", n, len(versions), a.Spec.VersionCounter)
 				}
 				before = want

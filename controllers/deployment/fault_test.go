@@ -65,18 +65,18 @@ func (f *flaky) KeepAlive(ctx context.Context, id schema.LeaseID) (entity.Lease,
 // A store that fails now and then delays rollouts and changes nothing about
 // how they end.
 func TestFlakyStore(t *testing.T) {
-	w := newWorld(t)
-	w.control(&flaky{Store: w.store, rng: rand.New(rand.NewPCG(1, 2))})
+	e := newEnv(t)
+	e.control(&flaky{Store: e.store, rng: rand.New(rand.NewPCG(1, 2))})
 	for i := range 6 {
 		how, end := "web=ok", app.DeploymentPhaseSucceeded
 		if i%3 == 2 {
 			how, end = "web=crash", app.DeploymentPhaseFailed
 		}
-		d := w.phase(w.deploy("shop", w.source("ok", how, "worker=ok")), end)
+		d := e.phase(e.deploy("shop", e.source("ok", how, "worker=ok")), end)
 		if f := d.Status.Failure; f != nil && f.Reason != app.FailureReasonCrash {
 			t.Fatalf("failure %+v", f)
 		}
-		if a := w.settled("shop"); int(a.Spec.VersionCounter) != i+1 {
+		if a := e.settled("shop"); int(a.Spec.VersionCounter) != i+1 {
 			t.Fatalf("%d versions after %d deployments", a.Spec.VersionCounter, i+1)
 		}
 	}
@@ -84,92 +84,92 @@ func TestFlakyStore(t *testing.T) {
 
 // What somebody deletes midway is explained, or made again.
 func TestDeletedMidway(t *testing.T) {
-	remove := func(w *world, o schema.Object) {
-		w.Helper()
+	remove := func(e *env, o schema.Object) {
+		e.Helper()
 		for {
-			rec, err := w.store.Get(w.Context(), o.EntityKind().Name, o.GetMeta().ID)
+			rec, err := e.store.Get(e.Context(), o.EntityKind().Name, o.GetMeta().ID)
 			if err != nil {
-				w.Fatal(err)
+				e.Fatal(err)
 			}
 			o.GetMeta().Revision = rec.Revision
-			if err := entity.Delete(w.Context(), w.store, o); !errs.Is(err, errs.Conflict) {
+			if err := entity.Delete(e.Context(), e.store, o); !errs.Is(err, errs.Conflict) {
 				if err != nil {
-					w.Fatal(err)
+					e.Fatal(err)
 				}
 				return
 			}
 		}
 	}
-	fails := func(w *world, d *app.Deployment, reason app.FailureReason) {
-		w.Helper()
-		d = w.phase(d, app.DeploymentPhaseFailed)
+	fails := func(e *env, d *app.Deployment, reason app.FailureReason) {
+		e.Helper()
+		d = e.phase(d, app.DeploymentPhaseFailed)
 		if f := d.Status.Failure; f.Reason != reason || !strings.Contains(f.Message, "deleted") || f.Hint == "" {
-			w.Errorf("failure %+v", f)
+			e.Errorf("failure %+v", f)
 		}
 	}
-	newPools := func(w *world, d *app.Deployment) []*sandbox.SandboxPool {
-		return list(w, func(p *sandbox.SandboxPool) bool { return p.Spec.AppVersion == w.get(d).Status.Version })
+	newPools := func(e *env, d *app.Deployment) []*sandbox.SandboxPool {
+		return list(e, func(p *sandbox.SandboxPool) bool { return p.Spec.AppVersion == e.get(d).Status.Version })
 	}
-	for name, test := range map[string]func(w *world){
-		"build": func(w *world) {
-			d := w.phase(w.deploy("shop", w.source("hang", "web=ok")), app.DeploymentPhaseBuilding)
-			remove(w, list(w, func(b *app.Build) bool { return b.GetID() == d.Spec.Build })[0])
-			fails(w, d, app.FailureReasonBuild)
+	for name, test := range map[string]func(e *env){
+		"build": func(e *env) {
+			d := e.phase(e.deploy("shop", e.source("hang", "web=ok")), app.DeploymentPhaseBuilding)
+			remove(e, list(e, func(b *app.Build) bool { return b.GetID() == d.Spec.Build })[0])
+			fails(e, d, app.FailureReasonBuild)
 		},
-		"version": func(w *world) {
-			d := w.phase(w.deploy("shop", w.source("ok", "web=gate")), app.DeploymentPhaseStarting)
-			remove(w, w.version(d))
-			fails(w, d, app.FailureReasonImage)
+		"version": func(e *env) {
+			d := e.phase(e.deploy("shop", e.source("ok", "web=gate")), app.DeploymentPhaseStarting)
+			remove(e, e.version(d))
+			fails(e, d, app.FailureReasonImage)
 		},
-		"pool": func(w *world) {
-			d := w.phase(w.deploy("shop", w.source("ok", "web=gate")), app.DeploymentPhaseStarting)
-			w.eventually("pool", func() bool { return len(newPools(w, d)) == 1 })
-			remove(w, newPools(w, d)[0])
-			w.gate.Store(true)
-			w.succeed(d)
+		"pool": func(e *env) {
+			d := e.phase(e.deploy("shop", e.source("ok", "web=gate")), app.DeploymentPhaseStarting)
+			e.eventually("pool", func() bool { return len(newPools(e, d)) == 1 })
+			remove(e, newPools(e, d)[0])
+			e.gate.Store(true)
+			e.succeed(d)
 		},
-		"sandbox stopped": func(w *world) {
-			d := w.phase(w.deploy("shop", w.source("ok", "web=gate")), app.DeploymentPhaseStarting)
+		"sandbox stopped": func(e *env) {
+			d := e.phase(e.deploy("shop", e.source("ok", "web=gate")), app.DeploymentPhaseStarting)
 			var sbs []*sandbox.Sandbox
-			w.eventually("sandbox", func() bool {
-				sbs = list(w, func(sb *sandbox.Sandbox) bool { return sb.Spec.AppVersion == d.Status.Version })
+			e.eventually("sandbox", func() bool {
+				sbs = list(e, func(sb *sandbox.Sandbox) bool { return sb.Spec.AppVersion == d.Status.Version })
 				return len(sbs) == 1
 			})
-			if _, err := entity.ModifySpec(w.Context(), w.store, sbs[0].ID, func(sb *sandbox.Sandbox) error {
+			if _, err := entity.ModifySpec(e.Context(), e.store, sbs[0].ID, func(sb *sandbox.Sandbox) error {
 				sb.Spec.Desired = sandbox.DesiredStateStopped
 				return nil
 			}); err != nil {
-				w.Fatal(err)
+				e.Fatal(err)
 			}
-			w.eventually("another", func() bool {
-				return len(list(w, func(sb *sandbox.Sandbox) bool { return sb.Spec.AppVersion == d.Status.Version })) == 2
+			e.eventually("another", func() bool {
+				return len(list(e, func(sb *sandbox.Sandbox) bool { return sb.Spec.AppVersion == d.Status.Version })) == 2
 			})
-			w.gate.Store(true)
-			w.succeed(d)
+			e.gate.Store(true)
+			e.succeed(d)
 		},
-		"deployment": func(w *world) {
-			d := w.phase(w.deploy("shop", w.source("ok", "web=gate")), app.DeploymentPhaseStarting)
-			w.eventually("pool", func() bool { return len(newPools(w, d)) == 1 })
-			remove(w, d)
-			w.eventually("the app forgets it", func() bool {
+		"deployment": func(e *env) {
+			d := e.phase(e.deploy("shop", e.source("ok", "web=gate")), app.DeploymentPhaseStarting)
+			e.eventually("pool", func() bool { return len(newPools(e, d)) == 1 })
+			remove(e, d)
+			e.eventually("the app forgets it", func() bool {
 				// Nothing about the app has changed: it is looked at when somebody writes it.
-				if _, err := entity.ModifySpec(w.Context(), w.store, w.app("shop").ID, func(a *app.App) error { return nil }); err != nil {
-					w.Fatal(err)
+				if _, err := entity.ModifySpec(e.Context(), e.store, e.app("shop").ID, func(a *app.App) error { return nil }); err != nil {
+					e.Fatal(err)
 				}
-				return w.app("shop").Status.ActiveDeployment == ""
+				return e.app("shop").Status.ActiveDeployment == ""
 			})
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			w := newWorld(t)
-			w.control(w.store)
-			w.succeed(w.deploy("shop", w.source("ok", "web=ok")))
-			test(w)
-			w.settled("shop")
-			w.gate.Store(true)
-			w.succeed(w.deploy("shop", w.source("ok", "web=ok")))
-			w.settled("shop")
+			e := newEnv(t)
+			e.control(e.store)
+			e.succeed(e.deploy("shop", e.source("ok", "web=ok")))
+			test(e)
+			e.settled("shop")
+			e.gate.Store(true)
+			e.succeed(e.deploy("shop", e.source("ok", "web=ok")))
+			e.settled("shop")
 		})
 	}
 }

@@ -15,11 +15,11 @@ import (
 )
 
 func TestDeployRedeployRollback(t *testing.T) {
-	w := newWorld(t)
-	w.control(w.store)
+	e := newEnv(t)
+	e.control(e.store)
 
-	d1 := w.succeed(w.deploy("shop", w.source("ok", "web=ok", "worker=ok", "idle=ok", "many=ok")))
-	a := w.settled("shop")
+	d1 := e.succeed(e.deploy("shop", e.source("ok", "web=ok", "worker=ok", "idle=ok", "many=ok")))
+	a := e.settled("shop")
 	if a.Status.ActiveVersion != d1.Status.Version || a.Status.LastDeployment != d1.GetID() {
 		t.Fatalf("status %+v", a.Status)
 	}
@@ -32,81 +32,81 @@ func TestDeployRedeployRollback(t *testing.T) {
 		}
 	}
 	count := func(service string) int {
-		return len(list(w, func(sb *sandbox.Sandbox) bool {
+		return len(list(e, func(sb *sandbox.Sandbox) bool {
 			return sb.Spec.AppVersion == d1.Status.Version && sb.Spec.Service == service
 		}))
 	}
 	if count("web") != 1 || count("worker") != 1 || count("idle") != 0 || count("many") != 5 {
 		t.Errorf("sandboxes: web %d worker %d idle %d many %d", count("web"), count("worker"), count("idle"), count("many"))
 	}
-	web := list(w, func(p *sandbox.SandboxPool) bool { return p.Spec.Service == "web" })[0]
+	web := list(e, func(p *sandbox.SandboxPool) bool { return p.Spec.Service == "web" })[0]
 	if web.Spec.Template.Env["PORT"] != "8080" || web.Spec.Template.Probe == nil || web.Spec.Template.Resources.DiskBytes == 0 {
 		t.Errorf("template %+v", web.Spec.Template)
 	}
-	worker := list(w, func(p *sandbox.SandboxPool) bool { return p.Spec.Service == "worker" })[0]
+	worker := list(e, func(p *sandbox.SandboxPool) bool { return p.Spec.Service == "worker" })[0]
 	if worker.Spec.Template.Probe != nil || worker.Spec.Template.Env["PORT"] != "" {
 		t.Errorf("template of a service without a port %+v", worker.Spec.Template)
 	}
 
-	d2 := w.succeed(w.deploy("shop", w.source("ok", "web=ok")))
-	a = w.settled("shop")
+	d2 := e.succeed(e.deploy("shop", e.source("ok", "web=ok")))
+	a = e.settled("shop")
 	if a.Status.ActiveVersion != d2.Status.Version || d2.Status.Previous != d1.Status.Version || a.Spec.VersionCounter != 2 {
 		t.Fatalf("status %+v, deployment %+v", a.Status, d2.Status)
 	}
 
 	// Environment: what a failed rollout leaves, what a rollback brings back.
-	d3, err := w.svc.SetEnv(t.Context(), "", "shop", service.EnvChange{Set: map[string]string{"COLOR": "red"}, SetSecret: map[string]string{"KEY": "s3"}, Deploy: true}, service.DeployRequest{})
+	d3, err := e.svc.SetEnv(t.Context(), "", "shop", service.EnvChange{Set: map[string]string{"COLOR": "red"}, SetSecret: map[string]string{"KEY": "s3"}, Deploy: true}, service.DeployRequest{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	d3 = w.succeed(d3)
-	w.settled("shop")
-	v3 := w.version(d3)
+	d3 = e.succeed(d3)
+	e.settled("shop")
+	v3 := e.version(d3)
 	if v3.Spec.Env["COLOR"] != "red" || len(v3.Spec.Secrets) != 1 || v3.Spec.CopiedFrom != d2.Status.Version || v3.Spec.Image == "" || v3.Status.ServedAt == nil {
 		t.Fatalf("version %+v", v3.Spec)
 	}
-	d4, err := w.svc.Restart(t.Context(), "", "shop", service.DeployRequest{})
+	d4, err := e.svc.Restart(t.Context(), "", "shop", service.DeployRequest{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	w.succeed(d4)
+	e.succeed(d4)
 	// The version before the restart runs the same: what it undoes is the environment.
-	d5, err := w.svc.Rollback(t.Context(), "", "shop", "", service.DeployRequest{})
+	d5, err := e.svc.Rollback(t.Context(), "", "shop", "", service.DeployRequest{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	if d5.Spec.Target != d2.Status.Version {
 		t.Fatalf("rollback to %s, want %s", d5.Spec.Target, d2.Status.Version)
 	}
-	d5 = w.succeed(d5)
-	a = w.settled("shop")
+	d5 = e.succeed(d5)
+	a = e.settled("shop")
 	if len(a.Spec.Env)+len(a.Spec.Secrets) != 0 {
 		t.Errorf("environment after rollback: %v", a.Spec.Env)
 	}
-	if v := w.version(d5); v.Spec.Number != 5 || v.Spec.Build != v3.Spec.Build {
+	if v := e.version(d5); v.Spec.Number != 5 || v.Spec.Build != v3.Spec.Build {
 		t.Errorf("version %+v", v.Spec)
 	}
 	// To a version by its number, whose build is forgotten meanwhile.
-	b := list(w, func(b *app.Build) bool { return b.GetID() == w.version(d1).Spec.Build })[0]
-	if err := entity.Delete(t.Context(), w.store, b); err != nil {
+	b := list(e, func(b *app.Build) bool { return b.GetID() == e.version(d1).Spec.Build })[0]
+	if err := entity.Delete(t.Context(), e.store, b); err != nil {
 		t.Fatal(err)
 	}
-	d6, err := w.svc.Rollback(t.Context(), "", "shop", "v1", service.DeployRequest{})
+	d6, err := e.svc.Rollback(t.Context(), "", "shop", "v1", service.DeployRequest{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	d6 = w.succeed(d6)
-	if v := w.version(d6); v.Spec.CopiedFrom != d1.Status.Version || v.Spec.Build != "" || len(v.Spec.Services) != 4 {
+	d6 = e.succeed(d6)
+	if v := e.version(d6); v.Spec.CopiedFrom != d1.Status.Version || v.Spec.Build != "" || len(v.Spec.Services) != 4 {
 		t.Errorf("version %+v", v.Spec)
 	}
-	w.settled("shop")
+	e.settled("shop")
 }
 
-func (w *world) version(d *app.Deployment) *app.AppVersion {
-	w.Helper()
-	v, err := entity.Get[app.AppVersion](w.Context(), w.store, d.Status.Version)
+func (e *env) version(d *app.Deployment) *app.AppVersion {
+	e.Helper()
+	v, err := entity.Get[app.AppVersion](e.Context(), e.store, d.Status.Version)
 	if err != nil {
-		w.Fatal(err)
+		e.Fatal(err)
 	}
 	return v
 }
@@ -139,16 +139,16 @@ func TestFailures(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
-			w := newWorld(t)
-			w.control(w.store)
-			d1 := w.succeed(w.deploy("shop", w.source("ok", "web=ok")))
-			bad := w.deploy("shop", w.source(tc.build, tc.services...))
+			e := newEnv(t)
+			e.control(e.store)
+			d1 := e.succeed(e.deploy("shop", e.source("ok", "web=ok")))
+			bad := e.deploy("shop", e.source(tc.build, tc.services...))
 			if tc.ahead > 0 {
-				w.phase(bad, app.DeploymentPhaseStarting)
-				w.eventually("only "+tc.services[0]+" is waited for", func() bool { return w.waitsFor(bad, tc.services[0]) })
-				w.advance(tc.ahead)
+				e.phase(bad, app.DeploymentPhaseStarting)
+				e.eventually("only "+tc.services[0]+" is waited for", func() bool { return e.waitsFor(bad, tc.services[0]) })
+				e.advance(tc.ahead)
 			}
-			bad = w.phase(bad, app.DeploymentPhaseFailed)
+			bad = e.phase(bad, app.DeploymentPhaseFailed)
 			f := bad.Status.Failure
 			if f == nil || f.Reason != tc.reason || !strings.Contains(f.Message, tc.message) || f.Hint == "" {
 				t.Fatalf("failure %+v", f)
@@ -156,14 +156,14 @@ func TestFailures(t *testing.T) {
 			if tc.check != nil && !tc.check(f) {
 				t.Fatalf("failure %+v", f)
 			}
-			a := w.settled("shop")
+			a := e.settled("shop")
 			if a.Status.ActiveVersion != d1.Status.Version || a.Status.LastDeployment != bad.GetID() {
 				t.Fatalf("status %+v", a.Status)
 			}
 			// It can be deployed again at once.
-			w.gate.Store(true)
-			d3 := w.succeed(w.deploy("shop", w.source("ok", "web=ok")))
-			if a := w.settled("shop"); a.Status.ActiveVersion != d3.Status.Version {
+			e.gate.Store(true)
+			d3 := e.succeed(e.deploy("shop", e.source("ok", "web=ok")))
+			if a := e.settled("shop"); a.Status.ActiveVersion != d3.Status.Version {
 				t.Fatalf("status %+v", a.Status)
 			}
 		})
@@ -173,11 +173,11 @@ func TestFailures(t *testing.T) {
 // waitsFor says whether the deployment waits for sandboxes of the service, and
 // those of its other services are ready: what a clock that jumps then finds is
 // that service's fault alone.
-func (w *world) waitsFor(d *app.Deployment, service string) bool {
+func (e *env) waitsFor(d *app.Deployment, service string) bool {
 	service, _, _ = strings.Cut(service, "=")
-	ver := w.version(w.get(d))
+	ver := e.version(e.get(d))
 	for _, svc := range ver.Spec.Services {
-		sbs := list(w, func(sb *sandbox.Sandbox) bool {
+		sbs := list(e, func(sb *sandbox.Sandbox) bool {
 			return sb.Spec.AppVersion == ver.GetID() && sb.Spec.Service == svc.Name
 		})
 		if !slices.ContainsFunc(sbs, func(sb *sandbox.Sandbox) bool {
@@ -193,52 +193,52 @@ func (w *world) waitsFor(d *app.Deployment, service string) bool {
 }
 
 func TestSourceFailures(t *testing.T) {
-	w := newWorld(t)
-	w.control(w.store)
-	w.sources.put("empty", map[string]string{"README": "x"})
-	w.sources.put("broken", map[string]string{"app.toml": "name = \n"})
+	e := newEnv(t)
+	e.control(e.store)
+	e.sources.put("empty", map[string]string{"README": "x"})
+	e.sources.put("broken", map[string]string{"app.toml": "name = \n"})
 	for source, reason := range map[string]app.FailureReason{
 		"absent": app.FailureReasonSource, "empty": app.FailureReasonPlan, "broken": app.FailureReasonSource,
 	} {
-		d := w.phase(w.deploy("shop", source), app.DeploymentPhaseFailed)
+		d := e.phase(e.deploy("shop", source), app.DeploymentPhaseFailed)
 		if f := d.Status.Failure; f.Reason != reason || f.Message == "" {
 			t.Errorf("%s: %+v", source, f)
 		}
-		w.settled("shop")
+		e.settled("shop")
 	}
 }
 
 func TestCancel(t *testing.T) {
 	for _, tc := range []struct {
 		name   string
-		source func(w *world) string
+		source func(e *env) string
 		at     app.DeploymentPhase
 	}{
-		{"pending", func(w *world) string { return w.source("ok", "web=ok") }, app.DeploymentPhasePending},
-		{"building", func(w *world) string { return w.source("hang", "web=ok") }, app.DeploymentPhaseBuilding},
-		{"starting", func(w *world) string { return w.source("ok", "web=gate", "worker=ok") }, app.DeploymentPhaseStarting},
+		{"pending", func(e *env) string { return e.source("ok", "web=ok") }, app.DeploymentPhasePending},
+		{"building", func(e *env) string { return e.source("hang", "web=ok") }, app.DeploymentPhaseBuilding},
+		{"starting", func(e *env) string { return e.source("ok", "web=gate", "worker=ok") }, app.DeploymentPhaseStarting},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
-			w := newWorld(t)
-			stop := w.control(w.store)
-			d1 := w.succeed(w.deploy("shop", w.source("ok", "web=ok")))
+			e := newEnv(t)
+			stop := e.control(e.store)
+			d1 := e.succeed(e.deploy("shop", e.source("ok", "web=ok")))
 			if tc.at == app.DeploymentPhasePending {
 				stop()
 			}
-			src := tc.source(w)
-			d := w.phase(w.deploy("shop", src), tc.at)
-			if _, err := w.svc.Cancel(t.Context(), "", "shop"); err != nil {
+			src := tc.source(e)
+			d := e.phase(e.deploy("shop", src), tc.at)
+			if _, err := e.svc.Cancel(t.Context(), "", "shop"); err != nil {
 				t.Fatal(err)
 			}
 			if tc.at == app.DeploymentPhasePending {
-				w.control(w.store)
+				e.control(e.store)
 			}
-			w.phase(d, app.DeploymentPhaseCanceled)
-			if a := w.settled("shop"); a.Status.ActiveVersion != d1.Status.Version {
+			e.phase(d, app.DeploymentPhaseCanceled)
+			if a := e.settled("shop"); a.Status.ActiveVersion != d1.Status.Version {
 				t.Fatalf("status %+v", a.Status)
 			}
-			if _, err := w.svc.Cancel(t.Context(), "", "shop"); !errs.Is(err, errs.NotFound) {
+			if _, err := e.svc.Cancel(t.Context(), "", "shop"); !errs.Is(err, errs.NotFound) {
 				t.Errorf("cancel of nothing: %v", err)
 			}
 		})
@@ -246,108 +246,108 @@ func TestCancel(t *testing.T) {
 }
 
 func TestCancelTooLate(t *testing.T) {
-	w := newWorld(t)
-	w.control(w.store)
-	d1 := w.succeed(w.deploy("shop", w.source("ok", "web=ok")))
-	w.drainer.set(d1.Status.Version, 1)
-	d2 := w.phase(w.deploy("shop", w.source("ok", "web=ok")), app.DeploymentPhaseDraining)
-	if _, err := w.svc.Cancel(t.Context(), "", "shop"); !errs.Is(err, errs.FailedPrecondition) || errs.HintOf(err) == "" {
+	e := newEnv(t)
+	e.control(e.store)
+	d1 := e.succeed(e.deploy("shop", e.source("ok", "web=ok")))
+	e.drainer.set(d1.Status.Version, 1)
+	d2 := e.phase(e.deploy("shop", e.source("ok", "web=ok")), app.DeploymentPhaseDraining)
+	if _, err := e.svc.Cancel(t.Context(), "", "shop"); !errs.Is(err, errs.FailedPrecondition) || errs.HintOf(err) == "" {
 		t.Errorf("cancel while draining: %v", err)
 	}
 	// Also one that got into the spec does not take the traffic back.
-	if _, err := entity.ModifySpec(t.Context(), w.store, d2.ID, func(d *app.Deployment) error { d.Spec.Cancel = true; return nil }); err != nil {
+	if _, err := entity.ModifySpec(t.Context(), e.store, d2.ID, func(d *app.Deployment) error { d.Spec.Cancel = true; return nil }); err != nil {
 		t.Fatal(err)
 	}
-	w.drainer.set(d1.Status.Version, 0)
-	w.succeed(d2)
-	if a := w.settled("shop"); a.Status.ActiveVersion != d2.Status.Version {
+	e.drainer.set(d1.Status.Version, 0)
+	e.succeed(d2)
+	if a := e.settled("shop"); a.Status.ActiveVersion != d2.Status.Version {
 		t.Errorf("status %+v", a.Status)
 	}
 }
 
 func TestDrain(t *testing.T) {
 	for _, bound := range []bool{false, true} {
-		w := newWorld(t)
-		w.control(w.store)
-		d1 := w.succeed(w.deploy("shop", w.source("ok", "web=ok")))
-		w.drainer.set(d1.Status.Version, 3)
-		d2 := w.phase(w.deploy("shop", w.source("ok", "web=ok")), app.DeploymentPhaseDraining)
-		if a := w.app("shop"); a.Status.ActiveVersion != d2.Status.Version {
+		e := newEnv(t)
+		e.control(e.store)
+		d1 := e.succeed(e.deploy("shop", e.source("ok", "web=ok")))
+		e.drainer.set(d1.Status.Version, 3)
+		d2 := e.phase(e.deploy("shop", e.source("ok", "web=ok")), app.DeploymentPhaseDraining)
+		if a := e.app("shop"); a.Status.ActiveVersion != d2.Status.Version {
 			t.Fatalf("draining, but %s serves", a.Status.ActiveVersion)
 		}
-		w.eventually("it waits for the requests", func() bool {
-			s := w.get(d2).Status.Steps[3]
+		e.eventually("it waits for the requests", func() bool {
+			s := e.get(d2).Status.Steps[3]
 			return s.State == app.StepStateRunning && strings.Contains(s.Message, "under way")
 		})
-		running := list(w, func(sb *sandbox.Sandbox) bool { return sb.Spec.AppVersion == d1.Status.Version && sb.Status.Ready })
+		running := list(e, func(sb *sandbox.Sandbox) bool { return sb.Spec.AppVersion == d1.Status.Version && sb.Status.Ready })
 		if len(running) != 1 {
 			t.Fatalf("%d sandboxes of the old version run while it has requests", len(running))
 		}
 		if bound {
-			w.advance(5 * time.Minute)
+			e.advance(5 * time.Minute)
 		} else {
-			w.drainer.set(d1.Status.Version, 0)
+			e.drainer.set(d1.Status.Version, 0)
 		}
-		w.succeed(d2)
-		w.settled("shop")
+		e.succeed(d2)
+		e.settled("shop")
 	}
 }
 
 // An ingress that is away delays the end, but not beyond the timeout.
 func TestDrainWithoutIngress(t *testing.T) {
-	w := newWorld(t)
-	w.drainer.away = true
-	w.control(w.store)
-	d := w.phase(w.deploy("shop", w.source("ok", "web=ok")), app.DeploymentPhaseDraining)
-	w.eventually("it asks", func() bool { w.drainer.mu.Lock(); defer w.drainer.mu.Unlock(); return w.drainer.asked > 1 })
-	w.advance(5 * time.Minute)
-	w.succeed(d)
-	w.settled("shop")
+	e := newEnv(t)
+	e.drainer.away = true
+	e.control(e.store)
+	d := e.phase(e.deploy("shop", e.source("ok", "web=ok")), app.DeploymentPhaseDraining)
+	e.eventually("it asks", func() bool { e.drainer.mu.Lock(); defer e.drainer.mu.Unlock(); return e.drainer.asked > 1 })
+	e.advance(5 * time.Minute)
+	e.succeed(d)
+	e.settled("shop")
 }
 
 // A server that finds the ingress elsewhere corrects what it says.
 func TestIngressMoves(t *testing.T) {
-	w := newWorld(t)
-	stop := w.control(w.store)
-	d := w.succeed(w.deploy("shop", w.source("ok", "web=ok")))
+	e := newEnv(t)
+	stop := e.control(e.store)
+	d := e.succeed(e.deploy("shop", e.source("ok", "web=ok")))
 	stop()
 	port := ":8080"
-	w.port.Store(&port)
-	w.control(w.store)
-	w.eventually("the URL is corrected", func() bool { return w.get(d).Status.URL == "http://shop.localhost:8080/" })
+	e.port.Store(&port)
+	e.control(e.store)
+	e.eventually("the URL is corrected", func() bool { return e.get(d).Status.URL == "http://shop.localhost:8080/" })
 }
 
 // One that does not run has no requests.
 func TestDrainWithIngressDown(t *testing.T) {
-	w := newWorld(t)
-	w.drainer.down = true
-	w.control(w.store)
-	d := w.phase(w.deploy("shop", w.source("ok", "web=ok")), app.DeploymentPhaseDraining)
-	w.eventually("it asks", func() bool { w.drainer.mu.Lock(); defer w.drainer.mu.Unlock(); return w.drainer.asked > 1 })
-	w.advance(4 * time.Second) // the timeout is 2 min
-	w.succeed(d)
-	w.settled("shop")
+	e := newEnv(t)
+	e.drainer.down = true
+	e.control(e.store)
+	d := e.phase(e.deploy("shop", e.source("ok", "web=ok")), app.DeploymentPhaseDraining)
+	e.eventually("it asks", func() bool { e.drainer.mu.Lock(); defer e.drainer.mu.Unlock(); return e.drainer.asked > 1 })
+	e.advance(4 * time.Second) // the timeout is 2 min
+	e.succeed(d)
+	e.settled("shop")
 }
 
 func TestLeaseHeld(t *testing.T) {
-	w := newWorld(t)
-	w.control(w.store)
-	d := w.phase(w.deploy("shop", w.source("ok", "web=gate")), app.DeploymentPhaseStarting)
-	_, err := w.svc.Deploy(t.Context(), w.app("shop"), service.DeployRequest{Kind: app.RolloutKindDeploy, Source: w.source("ok", "web=ok")})
+	e := newEnv(t)
+	e.control(e.store)
+	d := e.phase(e.deploy("shop", e.source("ok", "web=gate")), app.DeploymentPhaseStarting)
+	_, err := e.svc.Deploy(t.Context(), e.app("shop"), service.DeployRequest{Kind: app.RolloutKindDeploy, Source: e.source("ok", "web=ok")})
 	if !errs.Is(err, errs.Conflict) || errs.Detail(err, "lease") != string(d.ID) || errs.HintOf(err) == "" {
 		t.Fatalf("second deployment: %v", err)
 	}
-	w.gate.Store(true)
-	w.succeed(d)
+	e.gate.Store(true)
+	e.succeed(d)
 	// At once: the end and the lease are one transaction.
-	w.succeed(w.deploy("shop", w.source("ok", "web=ok")))
-	w.settled("shop")
+	e.succeed(e.deploy("shop", e.source("ok", "web=ok")))
+	e.settled("shop")
 }
 
 func TestManyAtOnce(t *testing.T) {
-	w := newWorld(t)
-	w.control(w.store)
-	src, a := w.source("ok", "web=ok"), w.app("shop")
+	e := newEnv(t)
+	e.control(e.store)
+	src, a := e.source("ok", "web=ok"), e.app("shop")
 	type result struct {
 		d   *app.Deployment
 		err error
@@ -355,7 +355,7 @@ func TestManyAtOnce(t *testing.T) {
 	results := make(chan result)
 	for range 8 {
 		go func() {
-			d, err := w.svc.Deploy(t.Context(), a, service.DeployRequest{Kind: app.RolloutKindDeploy, Source: src})
+			d, err := e.svc.Deploy(t.Context(), a, service.DeployRequest{Kind: app.RolloutKindDeploy, Source: src})
 			results <- result{d, err}
 		}()
 	}
@@ -365,7 +365,7 @@ func TestManyAtOnce(t *testing.T) {
 		switch {
 		case r.err == nil:
 			accepted++
-			w.succeed(r.d)
+			e.succeed(r.d)
 		case errs.Detail(r.err, "lease") == "":
 			t.Errorf("refused without naming who holds the lease: %v", r.err)
 		}
@@ -373,7 +373,7 @@ func TestManyAtOnce(t *testing.T) {
 	if accepted == 0 {
 		t.Error("none was accepted")
 	}
-	if a := w.settled("shop"); int(a.Spec.VersionCounter) != accepted {
+	if a := e.settled("shop"); int(a.Spec.VersionCounter) != accepted {
 		t.Errorf("%d deployments, %d versions", accepted, a.Spec.VersionCounter)
 	}
 }
@@ -384,39 +384,39 @@ func TestLeaseLost(t *testing.T) {
 	for _, at := range []app.DeploymentPhase{app.DeploymentPhaseBuilding, app.DeploymentPhaseStarting, app.DeploymentPhaseDraining} {
 		t.Run(string(at), func(t *testing.T) {
 			t.Parallel()
-			w := newWorld(t)
-			stop := w.control(w.store)
-			d1 := w.succeed(w.deploy("shop", w.source("ok", "web=ok")))
-			w.drainer.set(d1.Status.Version, 1)
-			src := w.source("ok", "web=ok")
+			e := newEnv(t)
+			stop := e.control(e.store)
+			d1 := e.succeed(e.deploy("shop", e.source("ok", "web=ok")))
+			e.drainer.set(d1.Status.Version, 1)
+			src := e.source("ok", "web=ok")
 			switch at {
 			case app.DeploymentPhaseBuilding:
-				src = w.source("hang", "web=ok")
+				src = e.source("hang", "web=ok")
 			case app.DeploymentPhaseStarting:
-				src = w.source("ok", "web=gate")
+				src = e.source("ok", "web=gate")
 			}
-			d2 := w.phase(w.deploy("shop", src), at)
+			d2 := e.phase(e.deploy("shop", src), at)
 			stop()
-			l, err := deployment.LeaseOf(t.Context(), w.store, d2.Spec.App)
+			l, err := deployment.LeaseOf(t.Context(), e.store, d2.Spec.App)
 			if err != nil {
 				t.Fatal(err)
 			}
-			if err := w.store.Revoke(t.Context(), l.Lease); err != nil {
+			if err := e.store.Revoke(t.Context(), l.Lease); err != nil {
 				t.Fatal(err)
 			}
-			d3 := w.deploy("shop", w.source("ok", "web=ok"))
-			w.drainer.set(d1.Status.Version, 0)
-			w.control(w.store)
+			d3 := e.deploy("shop", e.source("ok", "web=ok"))
+			e.drainer.set(d1.Status.Version, 0)
+			e.control(e.store)
 			if at == app.DeploymentPhaseDraining {
-				w.succeed(d2) // its version served
+				e.succeed(d2) // its version served
 			} else {
-				d2 = w.phase(d2, app.DeploymentPhaseFailed)
+				d2 = e.phase(d2, app.DeploymentPhaseFailed)
 				if d2.Status.Failure.Reason != app.FailureReasonLease {
 					t.Errorf("failure %+v", d2.Status.Failure)
 				}
 			}
-			d3 = w.succeed(d3)
-			if a := w.settled("shop"); a.Status.ActiveVersion != d3.Status.Version {
+			d3 = e.succeed(d3)
+			if a := e.settled("shop"); a.Status.ActiveVersion != d3.Status.Version {
 				t.Errorf("status %+v", a.Status)
 			}
 		})
@@ -425,150 +425,150 @@ func TestLeaseLost(t *testing.T) {
 
 func TestAppDeletedMidway(t *testing.T) {
 	for _, src := range []string{"hang", "ok"} {
-		w := newWorld(t)
-		w.control(w.store)
-		w.succeed(w.deploy("shop", w.source("ok", "web=ok")))
-		d := w.deploy("shop", w.source(src, "web=gate"))
+		e := newEnv(t)
+		e.control(e.store)
+		e.succeed(e.deploy("shop", e.source("ok", "web=ok")))
+		d := e.deploy("shop", e.source(src, "web=gate"))
 		if src == "ok" {
-			w.phase(d, app.DeploymentPhaseStarting)
+			e.phase(d, app.DeploymentPhaseStarting)
 		} else {
-			w.phase(d, app.DeploymentPhaseBuilding)
+			e.phase(d, app.DeploymentPhaseBuilding)
 		}
-		if err := w.svc.DeleteApp(t.Context(), "", "shop"); err != nil {
+		if err := e.svc.DeleteApp(t.Context(), "", "shop"); err != nil {
 			t.Fatal(err)
 		}
-		w.eventually("nothing is left", func() bool {
-			n := len(list(w, func(*app.Deployment) bool { return true })) + len(list(w, func(*app.Build) bool { return true })) +
-				len(list(w, func(*app.AppVersion) bool { return true })) + len(list(w, func(*app.DeployLease) bool { return true })) +
-				len(list(w, func(*sandbox.SandboxPool) bool { return true })) + len(list(w, func(*sandbox.Sandbox) bool { return true }))
-			logs, err := w.logs.List()
+		e.eventually("nothing is left", func() bool {
+			n := len(list(e, func(*app.Deployment) bool { return true })) + len(list(e, func(*app.Build) bool { return true })) +
+				len(list(e, func(*app.AppVersion) bool { return true })) + len(list(e, func(*app.DeployLease) bool { return true })) +
+				len(list(e, func(*sandbox.SandboxPool) bool { return true })) + len(list(e, func(*sandbox.Sandbox) bool { return true }))
+			logs, err := e.logs.List()
 			if err != nil {
 				t.Fatal(err)
 			}
 			return n == 0 && len(logs) == 0
 		})
 		// The name is free again.
-		w.succeed(w.deploy("shop", w.source("ok", "web=ok")))
-		w.settled("shop")
+		e.succeed(e.deploy("shop", e.source("ok", "web=ok")))
+		e.settled("shop")
 	}
 }
 
 // Long names must not make an app that cannot be deployed.
 func TestLongNames(t *testing.T) {
-	w := newWorld(t)
-	w.control(w.store)
+	e := newEnv(t)
+	e.control(e.store)
 	name := strings.Repeat("a", 40)
 	svc := strings.Repeat("b", 32)
-	w.succeed(w.deploy(name, w.source("ok", "web=ok", svc+"=ok", svc[:31]+"c=ok")))
-	w.settled(name)
+	e.succeed(e.deploy(name, e.source("ok", "web=ok", svc+"=ok", svc[:31]+"c=ok")))
+	e.settled(name)
 }
 
 // What cannot be stored fails the deployment at once, and a name that is taken
 // is stepped over.
 func TestUnstorable(t *testing.T) {
-	w := newWorld(t)
-	w.control(w.store)
-	d1 := w.succeed(w.deploy("shop", w.source("ok", "web=ok")))
+	e := newEnv(t)
+	e.control(e.store)
+	d1 := e.succeed(e.deploy("shop", e.source("ok", "web=ok")))
 	taken := app.NewAppVersion()
-	taken.Project, taken.Name, taken.Spec = w.version(d1).Project, "shop-v2", w.version(d1).Spec
+	taken.Project, taken.Name, taken.Spec = e.version(d1).Project, "shop-v2", e.version(d1).Spec
 	taken.Spec.Number = 99
-	if err := entity.Create(t.Context(), w.store, taken); err != nil {
+	if err := entity.Create(t.Context(), e.store, taken); err != nil {
 		t.Fatal(err)
 	}
-	d2 := w.succeed(w.deploy("shop", w.source("ok", "web=ok")))
-	if v := w.version(d2); v.Spec.Number != 3 {
+	d2 := e.succeed(e.deploy("shop", e.source("ok", "web=ok")))
+	if v := e.version(d2); v.Spec.Number != 3 {
 		t.Errorf("version %d", v.Spec.Number)
 	}
-	if err := entity.Delete(t.Context(), w.store, taken); err != nil {
+	if err := entity.Delete(t.Context(), e.store, taken); err != nil {
 		t.Fatal(err)
 	}
-	w.settled("shop")
+	e.settled("shop")
 }
 
 func TestPoolNameTaken(t *testing.T) {
-	w := newWorld(t)
-	w.control(w.store)
-	a := w.app("shop")
+	e := newEnv(t)
+	e.control(e.store)
+	a := e.app("shop")
 	p := sandbox.NewSandboxPool()
 	p.Project, p.Name, p.Spec.Replicas, p.Spec.Template.Image = a.Project, "shop-v1-web", 0, "x"
-	if err := entity.Create(t.Context(), w.store, p); err != nil {
+	if err := entity.Create(t.Context(), e.store, p); err != nil {
 		t.Fatal(err)
 	}
-	d := w.phase(w.deploy("shop", w.source("ok", "web=ok")), app.DeploymentPhaseStarting)
-	w.advance(5 * time.Minute)
-	d = w.phase(d, app.DeploymentPhaseFailed)
+	d := e.phase(e.deploy("shop", e.source("ok", "web=ok")), app.DeploymentPhaseStarting)
+	e.advance(5 * time.Minute)
+	d = e.phase(d, app.DeploymentPhaseFailed)
 	if f := d.Status.Failure; f.Reason != app.FailureReasonInternal || !strings.Contains(f.Message, "taken") {
 		t.Errorf("failure %+v", f)
 	}
-	w.settled("shop")
+	e.settled("shop")
 }
 
 // An app whose first deployment fails serves nothing, and can be deployed.
 func TestFirstFails(t *testing.T) {
-	w := newWorld(t)
-	w.control(w.store)
-	d := w.phase(w.deploy("shop", w.source("ok", "web=crash", "many=ok")), app.DeploymentPhaseFailed)
-	if a := w.settled("shop"); a.Status.ActiveVersion != "" || d.Status.Previous != "" {
+	e := newEnv(t)
+	e.control(e.store)
+	d := e.phase(e.deploy("shop", e.source("ok", "web=crash", "many=ok")), app.DeploymentPhaseFailed)
+	if a := e.settled("shop"); a.Status.ActiveVersion != "" || d.Status.Previous != "" {
 		t.Errorf("status %+v", a.Status)
 	}
-	if _, err := w.svc.Rollback(t.Context(), "", "shop", "", service.DeployRequest{}); !errs.Is(err, errs.FailedPrecondition) {
+	if _, err := e.svc.Rollback(t.Context(), "", "shop", "", service.DeployRequest{}); !errs.Is(err, errs.FailedPrecondition) {
 		t.Errorf("rollback: %v", err)
 	}
-	w.succeed(w.deploy("shop", w.source("ok", "worker=ok"))) // a worker alone
-	w.settled("shop")
+	e.succeed(e.deploy("shop", e.source("ok", "worker=ok"))) // a worker alone
+	e.settled("shop")
 }
 
 // The server was away between ready and the shift: what is no longer ready does
 // not get the traffic.
 func TestNotReadyAtTheShift(t *testing.T) {
-	w := newWorld(t)
-	stop := w.control(w.store)
-	d1 := w.succeed(w.deploy("shop", w.source("ok", "web=ok")))
-	d2 := w.phase(w.deploy("shop", w.source("ok", "web=gate")), app.DeploymentPhaseStarting)
-	w.eventually("the sandbox runs", func() bool {
-		return len(list(w, func(sb *sandbox.Sandbox) bool {
+	e := newEnv(t)
+	stop := e.control(e.store)
+	d1 := e.succeed(e.deploy("shop", e.source("ok", "web=ok")))
+	d2 := e.phase(e.deploy("shop", e.source("ok", "web=gate")), app.DeploymentPhaseStarting)
+	e.eventually("the sandbox runs", func() bool {
+		return len(list(e, func(sb *sandbox.Sandbox) bool {
 			return sb.Spec.AppVersion != d1.Status.Version && sb.Status.Phase == sandbox.SandboxPhaseRunning
 		})) == 1
 	})
 	stop()
-	if _, err := entity.ModifyStatus(t.Context(), w.store, d2.ID, func(d *app.Deployment) error {
+	if _, err := entity.ModifyStatus(t.Context(), e.store, d2.ID, func(d *app.Deployment) error {
 		d.Status.Phase = app.DeploymentPhaseShifting
 		return nil
 	}); err != nil {
 		t.Fatal(err)
 	}
-	w.control(w.store)
-	w.phase(d2, app.DeploymentPhaseStarting)
-	if a := w.app("shop"); a.Status.ActiveVersion != d1.Status.Version {
+	e.control(e.store)
+	e.phase(d2, app.DeploymentPhaseStarting)
+	if a := e.app("shop"); a.Status.ActiveVersion != d1.Status.Version {
 		t.Fatalf("%s serves", a.Status.ActiveVersion)
 	}
-	w.gate.Store(true)
-	w.succeed(d2)
-	w.settled("shop")
+	e.gate.Store(true)
+	e.succeed(d2)
+	e.settled("shop")
 }
 
 // Two servers over one store, which meet at every write, do what one does.
 func TestTwoServers(t *testing.T) {
-	w := newWorld(t)
-	w.control(w.store)
-	w.control(w.store)
+	e := newEnv(t)
+	e.control(e.store)
+	e.control(e.store)
 	for i := range 5 {
 		how := "web=ok"
 		if i == 3 {
 			how = "web=crash"
 		}
-		d := w.deploy("shop", w.source("ok", how, "many=ok"))
+		d := e.deploy("shop", e.source("ok", how, "many=ok"))
 		if i == 3 {
-			w.phase(d, app.DeploymentPhaseFailed)
+			e.phase(d, app.DeploymentPhaseFailed)
 		} else {
-			w.succeed(d)
+			e.succeed(d)
 		}
-		if a := w.settled("shop"); int(a.Spec.VersionCounter) != i+1 {
+		if a := e.settled("shop"); int(a.Spec.VersionCounter) != i+1 {
 			t.Fatalf("%d versions after %d deployments", a.Spec.VersionCounter, i+1)
 		}
 	}
 	// Never more sandboxes than wanted, but for those that replace others.
-	for _, p := range list(w, func(*sandbox.SandboxPool) bool { return true }) {
+	for _, p := range list(e, func(*sandbox.SandboxPool) bool { return true }) {
 		if p.Spec.Service == "many" && p.Status.Created > 5 {
 			t.Errorf("pool %s made %d sandboxes", p.Name, p.Status.Created)
 		}

@@ -15,9 +15,9 @@ import (
 
 // A sandbox that gets ready while the store takes long to list it is not late.
 func TestSlowStore(t *testing.T) {
-	w := newWorld(t)
-	w.control(w.store)
-	d := w.phase(w.deploy("shop", w.source("ok", "web=gate")), app.DeploymentPhaseStarting)
+	e := newEnv(t)
+	e.control(e.store)
+	d := e.phase(e.deploy("shop", e.source("ok", "web=gate")), app.DeploymentPhaseStarting)
 	var once sync.Once
 	listed := make(chan schema.ID, 1)
 	slow, goOn := context.WithCancel(t.Context())
@@ -34,15 +34,15 @@ func TestSlowStore(t *testing.T) {
 			})
 		}
 	}
-	w.afterList.Store(&after)
+	e.afterList.Store(&after)
 	id := wait.Receive(t, "a list of sandboxes", listed)
-	w.gate.Store(true)
-	w.eventually("it is ready", func() bool {
-		sb, err := entity.Get[sandbox.Sandbox](t.Context(), w.store, id)
+	e.gate.Store(true)
+	e.eventually("it is ready", func() bool {
+		sb, err := entity.Get[sandbox.Sandbox](t.Context(), e.store, id)
 		return err == nil && sb.Status.Ready
 	})
-	w.advance(time.Hour)
+	e.advance(time.Hour)
 	goOn()
-	w.succeed(d)
-	w.settled("shop")
+	e.succeed(d)
+	e.settled("shop")
 }

@@ -18,41 +18,41 @@ import (
 	"miren.dev/runtime/pkg/schema"
 )
 
-// world is what the test controller makes match the things.
-type world struct {
+// env is what the test controller makes match the things.
+type env struct {
 	mu      sync.Mutex
 	made    map[schema.ID]string
 	runs    map[schema.ID]int
 	deleted map[schema.ID]string
 }
 
-func newWorld() *world {
-	return &world{made: map[schema.ID]string{}, runs: map[schema.ID]int{}, deleted: map[schema.ID]string{}}
+func newEnv() *env {
+	return &env{made: map[schema.ID]string{}, runs: map[schema.ID]int{}, deleted: map[schema.ID]string{}}
 }
 
-func (w *world) reconcile(_ context.Context, t *thing) (time.Duration, error) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.made[t.ID] = t.Spec.Value
-	w.runs[t.ID]++
+func (e *env) reconcile(_ context.Context, t *thing) (time.Duration, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.made[t.ID] = t.Spec.Value
+	e.runs[t.ID]++
 	return 0, nil
 }
 
-func (w *world) remove(_ context.Context, t *thing) error {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	delete(w.made, t.ID)
-	w.deleted[t.ID] = t.Spec.Value
+func (e *env) remove(_ context.Context, t *thing) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	delete(e.made, t.ID)
+	e.deleted[t.ID] = t.Spec.Value
 	return nil
 }
 
-func (w *world) want(t *testing.T, want map[schema.ID]string) {
+func (e *env) want(t *testing.T, want map[schema.ID]string) {
 	t.Helper()
 	synctest.Wait()
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if !maps.Equal(w.made, want) {
-		t.Errorf("world is %v, want %v", w.made, want)
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if !maps.Equal(e.made, want) {
+		t.Errorf("made %v, want %v", e.made, want)
 	}
 }
 
@@ -109,48 +109,48 @@ func add(t *testing.T, rt *Runtime, c Controller) {
 
 func TestFollowsEntities(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		m, w := newStore(), newWorld()
+		m, e := newStore(), newEnv()
 		m.put("thing", "a", thingSpec{Value: "1"})
 		rt := newRuntime(t, m, Config{})
-		add(t, rt, Controller{Name: "t", Kind: thingKind, Workers: 3, Reconcile: read(m, w.reconcile), Deleted: Last(w.remove)})
+		add(t, rt, Controller{Name: "t", Kind: thingKind, Workers: 3, Reconcile: read(m, e.reconcile), Deleted: Last(e.remove)})
 		start(t, rt)
 		<-rt.Synced()
-		w.want(t, map[schema.ID]string{"a": "1"})
+		e.want(t, map[schema.ID]string{"a": "1"})
 		m.put("thing", "a", thingSpec{Value: "2"})
 		m.put("thing", "b", thingSpec{Value: "1"})
 		m.put("part", "p", thingSpec{Value: "1"})
-		w.want(t, map[schema.ID]string{"a": "2", "b": "1"})
+		e.want(t, map[schema.ID]string{"a": "2", "b": "1"})
 		m.Delete("a")
-		w.want(t, map[schema.ID]string{"b": "1"})
-		if w.deleted["a"] != "2" {
-			t.Errorf("Deleted got %q, not the last object", w.deleted["a"])
+		e.want(t, map[schema.ID]string{"b": "1"})
+		if e.deleted["a"] != "2" {
+			t.Errorf("Deleted got %q, not the last object", e.deleted["a"])
 		}
 	})
 }
 
 func TestRelistsAfterCompaction(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		m, w := newStore(), newWorld()
+		m, e := newStore(), newEnv()
 		m.put("thing", "a", thingSpec{Value: "1"})
 		m.put("thing", "b", thingSpec{Value: "1"})
 		rt := newRuntime(t, m, Config{})
-		add(t, rt, Controller{Name: "t", Kind: thingKind, Reconcile: read(m, w.reconcile), Deleted: Last(w.remove)})
+		add(t, rt, Controller{Name: "t", Kind: thingKind, Reconcile: read(m, e.reconcile), Deleted: Last(e.remove)})
 		start(t, rt)
-		w.want(t, map[schema.ID]string{"a": "1", "b": "1"})
+		e.want(t, map[schema.ID]string{"a": "1", "b": "1"})
 		m.setDown(true)
 		synctest.Wait()
 		m.Delete("a")
 		m.put("thing", "b", thingSpec{Value: "2"})
 		m.put("thing", "c", thingSpec{Value: "3"})
 		m.Compact()
-		w.want(t, map[schema.ID]string{"a": "1", "b": "1"}) // unknown is never gone
+		e.want(t, map[schema.ID]string{"a": "1", "b": "1"}) // unknown is never gone
 		time.Sleep(time.Hour)
-		w.want(t, map[schema.ID]string{"a": "1", "b": "1"})
+		e.want(t, map[schema.ID]string{"a": "1", "b": "1"})
 		m.setDown(false)
 		time.Sleep(4 * time.Second) // MaxUnavailable
-		w.want(t, map[schema.ID]string{"b": "2", "c": "3"})
-		if w.deleted["a"] != "1" {
-			t.Errorf("the deletion during the gap was not delivered: %v", w.deleted)
+		e.want(t, map[schema.ID]string{"b": "2", "c": "3"})
+		if e.deleted["a"] != "1" {
+			t.Errorf("the deletion during the gap was not delivered: %v", e.deleted)
 		}
 		if n := m.Lists(); n != 2 {
 			t.Errorf("%d listings", n)
@@ -160,17 +160,17 @@ func TestRelistsAfterCompaction(t *testing.T) {
 
 func TestWaitsForTheStoreAtStart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		m, w := newStore(), newWorld()
+		m, e := newStore(), newEnv()
 		m.put("thing", "a", thingSpec{Value: "1"})
 		m.setDown(true)
 		rt := newRuntime(t, m, Config{})
-		add(t, rt, Controller{Name: "t", Kind: thingKind, Reconcile: read(m, w.reconcile)})
+		add(t, rt, Controller{Name: "t", Kind: thingKind, Reconcile: read(m, e.reconcile)})
 		start(t, rt)
 		time.Sleep(time.Minute)
-		w.want(t, map[schema.ID]string{})
+		e.want(t, map[schema.ID]string{})
 		m.setDown(false)
 		time.Sleep(4 * time.Second)
-		w.want(t, map[schema.ID]string{"a": "1"})
+		e.want(t, map[schema.ID]string{"a": "1"})
 	})
 }
 
@@ -214,21 +214,21 @@ func TestMap(t *testing.T) {
 
 func TestFilter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		m, w := newStore(), newWorld()
+		m, e := newStore(), newEnv()
 		m.put("thing", "mine", thingSpec{Value: "1", Owner: "me"})
 		m.put("thing", "other", thingSpec{Value: "1", Owner: "you"})
 		rt := newRuntime(t, m, Config{})
-		add(t, rt, Controller{Name: "t", Kind: thingKind, Reconcile: read(m, w.reconcile), Deleted: Last(w.remove),
+		add(t, rt, Controller{Name: "t", Kind: thingKind, Reconcile: read(m, e.reconcile), Deleted: Last(e.remove),
 			Filter: func(o schema.Object) bool { return o.(*thing).Spec.Owner == "me" }})
 		start(t, rt)
-		w.want(t, map[schema.ID]string{"mine": "1"})
+		e.want(t, map[schema.ID]string{"mine": "1"})
 		m.put("thing", "mine", thingSpec{Value: "2", Owner: "you"}) // leaves: told once more
-		w.want(t, map[schema.ID]string{"mine": "2"})
+		e.want(t, map[schema.ID]string{"mine": "2"})
 		m.put("thing", "mine", thingSpec{Value: "3", Owner: "you"})
-		w.want(t, map[schema.ID]string{"mine": "2"})
+		e.want(t, map[schema.ID]string{"mine": "2"})
 		m.Delete("mine")
 		m.Delete("other")
-		w.want(t, map[schema.ID]string{"mine": "2"})
+		e.want(t, map[schema.ID]string{"mine": "2"})
 	})
 }
 

@@ -15,27 +15,27 @@ import (
 )
 
 func TestSetUp(t *testing.T) {
-	w := newWorld(t)
-	secret, err := w.sealer.Seal("hidden")
-	w.must(err)
-	sb := w.add(func(sb *Sandbox) {
+	e := newEnv(t)
+	secret, err := e.sealer.Seal("hidden")
+	e.must(err)
+	sb := e.add(func(sb *Sandbox) {
 		sb.Spec.Template.Env = map[string]string{"A": "1", "B": "shadowed"}
 		sb.Spec.Template.Secrets = map[string]schema.Secret{"B": secret}
 		sb.Spec.Template.Resources.MemoryBytes = 64 << 20
 	}, "sleep")
-	got, again := w.step(sb)
+	got, again := e.step(sb)
 	if got.Status.Phase != api_sandbox.SandboxPhaseRunning || !got.Status.Ready || got.Status.ReadyAt == nil ||
 		got.Status.Address == "" || got.Status.StartedAt == nil || got.Status.Message != "" || again != 0 {
 		t.Errorf("again after %s: %+v", again, got.Status)
 	}
-	spec, _ := w.machine.Spec(string(sb.ID))
+	spec, _ := e.machine.Spec(string(sb.ID))
 	if !slices.Equal(spec.Env, []string{"A=1", "B=hidden"}) || spec.MemoryBytes != 64<<20 || spec.Network != execution.NetworkBridge {
 		t.Errorf("spec %+v", spec)
 	}
 	// At rest: nothing is written any more.
 	before := got.Revision
 	for range 3 {
-		if got, again = w.step(sb); again != 0 || got.Revision != before {
+		if got, again = e.step(sb); again != 0 || got.Revision != before {
 			t.Errorf("again after %s, revision %d, was %d", again, got.Revision, before)
 		}
 	}
@@ -44,19 +44,19 @@ func TestSetUp(t *testing.T) {
 func TestSetUpFails(t *testing.T) {
 	for _, tc := range []struct {
 		name    string
-		change  func(*world, *Sandbox)
+		change  func(*env, *Sandbox)
 		message string
 	}{
-		{"image", func(_ *world, sb *Sandbox) { sb.Spec.Template.Image = "none" }, "image none does not exist (build it)"},
-		{"secret", func(_ *world, sb *Sandbox) {
+		{"image", func(_ *env, sb *Sandbox) { sb.Spec.Template.Image = "none" }, "image none does not exist (build it)"},
+		{"secret", func(_ *env, sb *Sandbox) {
 			sec, err := schema.NewSealer(t.TempDir() + "/other").Seal("x")
 			if err != nil {
 				t.Fatal(err)
 			}
 			sb.Spec.Template.Secrets = map[string]schema.Secret{"KEY": sec}
 		}, "secret KEY"},
-		{"hostile", func(w *world, _ *Sandbox) {
-			w.machine.SetHook(func(op, _ string, _ bool) error {
+		{"hostile", func(e *env, _ *Sandbox) {
+			e.machine.SetHook(func(op, _ string, _ bool) error {
 				if op == "Ensure" {
 					return errs.New(errs.Internal, "bad\x00\xff\n%s", strings.Repeat("ä", 2000))
 				}
@@ -65,14 +65,14 @@ func TestSetUpFails(t *testing.T) {
 		}, "bad"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			w := newWorld(t)
-			sb := w.add(func(sb *Sandbox) { tc.change(w, sb) }, "sleep")
-			got, again := w.step(sb)
+			e := newEnv(t)
+			sb := e.add(func(sb *Sandbox) { tc.change(e, sb) }, "sleep")
+			got, again := e.step(sb)
 			if st := got.Status; st.Phase != api_sandbox.SandboxPhaseFailed || st.Reason != api_sandbox.EndReasonSetup || st.EndedAt == nil ||
 				!strings.Contains(st.Message, tc.message) || len(st.Message) > 1000 || strings.ContainsAny(st.Message, "\x00\n") || again != 0 {
 				t.Errorf("again after %s: %+v", again, st)
 			}
-			if ids := w.machine.IDs(); len(ids) != 0 {
+			if ids := e.machine.IDs(); len(ids) != 0 {
 				t.Errorf("left: %v", ids)
 			}
 		})
@@ -81,67 +81,67 @@ func TestSetUpFails(t *testing.T) {
 
 // While a part of the machine does not answer nothing is given up, for a time.
 func TestSetUpUnavailable(t *testing.T) {
-	w := newWorld(t)
+	e := newEnv(t)
 	away := func(op, _ string, _ bool) error {
 		if op == "Ensure" {
 			return errAway
 		}
 		return nil
 	}
-	w.machine.SetHook(away)
-	w.advance(time.Hour) // however long it waited for a node
-	sb, other := w.add(nil, "sleep"), w.add(nil, "sleep")
+	e.machine.SetHook(away)
+	e.advance(time.Hour) // however long it waited for a node
+	sb, other := e.add(nil, "sleep"), e.add(nil, "sleep")
 	for range 90 { // seconds, and what it really takes: less than its patience
 		for _, s := range []*Sandbox{sb, other} {
-			if _, err := w.rec.Reconcile(t.Context(), s.ID); !errs.Is(err, errs.Unavailable) {
+			if _, err := e.rec.Reconcile(t.Context(), s.ID); !errs.Is(err, errs.Unavailable) {
 				t.Fatal(err)
 			}
 		}
-		w.advance(time.Second)
+		e.advance(time.Second)
 	}
-	if got := w.get(sb); got.Status.Phase != api_sandbox.SandboxPhaseCreating || got.Status.Message != "away" {
+	if got := e.get(sb); got.Status.Phase != api_sandbox.SandboxPhaseCreating || got.Status.Message != "away" {
 		t.Errorf("%+v", got.Status)
 	}
-	if n := w.store.writes.Load(); n > 6 {
+	if n := e.store.writes.Load(); n > 6 {
 		t.Errorf("%d writes", n)
 	}
-	w.machine.SetHook(nil)
-	if got, _ := w.step(sb); got.Status.Phase != api_sandbox.SandboxPhaseRunning || got.Status.Message != "" {
+	e.machine.SetHook(nil)
+	if got, _ := e.step(sb); got.Status.Phase != api_sandbox.SandboxPhaseRunning || got.Status.Message != "" {
 		t.Errorf("%+v", got.Status)
 	}
-	w.machine.SetHook(away)
-	w.advance(time.Minute)
-	if got, _ := w.step(other); got.Status.Phase != api_sandbox.SandboxPhaseFailed || got.Status.Message != "away" {
+	e.machine.SetHook(away)
+	e.advance(time.Minute)
+	if got, _ := e.step(other); got.Status.Phase != api_sandbox.SandboxPhaseFailed || got.Status.Message != "away" {
 		t.Errorf("%+v", got.Status)
 	}
 }
 
 func TestReadiness(t *testing.T) {
-	w := newWorld(t)
-	sb := w.add(withProbe, "serve", "3000")
-	w.answer(errHung)
-	got, again := w.step(sb)
+	e := newEnv(t)
+	sb := e.add(withProbe, "serve", "3000")
+	e.answer(errHung)
+	got, again := e.step(sb)
 	if got.Status.Phase != api_sandbox.SandboxPhaseRunning || got.Status.Ready || again != 250*time.Millisecond {
 		t.Fatalf("again after %s: %+v", again, got.Status)
 	}
-	w.eventually("it listens", func() bool {
-		ports, err := w.machine.Driver().Listening(t.Context(), string(sb.ID))
+	e.eventually("it listens", func() bool {
+		ports, err := e.machine.Driver().Listening(t.Context(), string(sb.ID))
 		return err == nil && len(ports) == 1
 	})
-	w.advance(2 * time.Second)
-	got, _ = w.step(sb)
+	e.advance(2 * time.Second)
+	got, _ = e.step(sb)
 	if st := got.Status; st.Message != errHung.Error() || !slices.Equal(st.Listening, []int64{3000}) || st.Overdue {
 		t.Errorf("after 2 s: %+v", st)
 	}
-	w.advance(time.Minute)
-	w.machine.Print(string(sb.ID), "cannot bind")
-	got, _ = w.step(sb)
+	e.advance(time.Minute)
+	e.machine.Print(string(sb.ID), "cannot bind")
+	got, _ = e.step(sb)
 	if st := got.Status; !st.Overdue || st.Ready || st.Phase != api_sandbox.SandboxPhaseRunning || !slices.Contains(st.LogTail, "cannot bind") {
 		t.Errorf("after a minute: %+v", st)
 	}
-	w.answer(nil)
-	w.advance(10 * time.Second)
-	got, again = w.step(sb)
+	e.answer(nil)
+	e.advance(10 * time.Second)
+	got, again = e.step(sb)
 	if st := got.Status; !st.Ready || st.ReadyAt == nil || st.Overdue || st.Message != "" || st.Listening != nil || st.LogTail != nil {
 		t.Errorf("late, but there: %+v", st)
 	}
@@ -149,15 +149,15 @@ func TestReadiness(t *testing.T) {
 		t.Errorf("a ready one is probed again after %s", again)
 	}
 	// Woken by something else, it is not probed sooner.
-	if _, sooner := w.step(sb); sooner > again || sooner < again-5*time.Second {
+	if _, sooner := e.step(sb); sooner > again || sooner < again-5*time.Second {
 		t.Errorf("%s instead of %s", sooner, again)
 	}
 	first, rev := *got.Status.ReadyAt, got.Revision
 	for round := range 3 {
-		w.answer(errHung)
+		e.answer(errHung)
 		for miss := 1; miss <= 3; miss++ {
-			w.advance(again)
-			got, again = w.step(sb)
+			e.advance(again)
+			got, again = e.step(sb)
 			if got.Status.Ready != (miss < 3) || miss < 3 && got.Revision != rev {
 				t.Fatalf("round %d, miss %d: %+v", round, miss, got.Status)
 			}
@@ -165,18 +165,18 @@ func TestReadiness(t *testing.T) {
 		if st := got.Status; st.Overdue || !strings.HasSuffix(st.Message, errHung.Error()) || st.Phase != api_sandbox.SandboxPhaseRunning || again > 5*time.Second {
 			t.Errorf("round %d: again after %s: %+v", round, again, st)
 		}
-		w.answer(nil)
-		w.advance(again)
-		got, again = w.step(sb)
+		e.answer(nil)
+		e.advance(again)
+		got, again = e.step(sb)
 		if st := got.Status; !st.Ready || st.Message != "" || !st.ReadyAt.Equal(first) {
 			t.Errorf("round %d: does not recover: %+v", round, st)
 		}
 		// Misses that are not in a row do not add up.
 		for range 4 {
 			for _, err := range []error{errHung, errHung, nil} {
-				w.answer(err)
-				w.advance(again)
-				got, again = w.step(sb)
+				e.answer(err)
+				e.advance(again)
+				got, again = e.step(sb)
 				if !got.Status.Ready {
 					t.Fatal("two misses are too few")
 				}
@@ -189,37 +189,37 @@ func TestReadiness(t *testing.T) {
 // A sandbox that never gets ready, with a different message each time, is not
 // written about all the time.
 func TestReportsAreBounded(t *testing.T) {
-	w := newWorld(t)
-	sb := w.add(withProbe, "sleep")
-	w.step(sb)
-	before := w.store.writes.Load()
+	e := newEnv(t)
+	sb := e.add(withProbe, "sleep")
+	e.step(sb)
+	before := e.store.writes.Load()
 	looks := 0
-	for start := w.now(); w.now().Sub(start) < 10*time.Minute; looks++ {
-		w.answer(fmt.Errorf("failure %d", looks))
-		_, again := w.step(sb)
-		w.advance(again)
+	for start := e.now(); e.now().Sub(start) < 10*time.Minute; looks++ {
+		e.answer(fmt.Errorf("failure %d", looks))
+		_, again := e.step(sb)
+		e.advance(again)
 	}
-	if n := w.store.writes.Load() - before; n < 10 || n > 45 || looks > 700 {
+	if n := e.store.writes.Load() - before; n < 10 || n > 45 || looks > 700 {
 		t.Errorf("%d writes in %d looks of 10 minutes", n, looks)
 	}
 }
 
 // A sandbox without network is probed from inside, never through the host.
 func TestProbeWithoutNetwork(t *testing.T) {
-	w := newWorld(t)
+	e := newEnv(t)
 	none := func(sb *Sandbox) {
 		withProbe(sb)
 		sb.Spec.Template.Network = api_sandbox.NetworkModeNone
 	}
-	silent, sb := w.add(none, "sleep"), w.add(none, "serve", "80")
-	w.step(silent)
-	w.eventually("it is ready", func() bool {
-		w.advance(time.Second)
-		got, _ := w.step(sb)
+	silent, sb := e.add(none, "sleep"), e.add(none, "serve", "80")
+	e.step(silent)
+	e.eventually("it is ready", func() bool {
+		e.advance(time.Second)
+		got, _ := e.step(sb)
 		return got.Status.Ready
 	})
-	w.advance(10 * time.Second)
-	if got, _ := w.step(silent); got.Status.Ready || got.Status.Message != "nothing listens on port 80" {
+	e.advance(10 * time.Second)
+	if got, _ := e.step(silent); got.Status.Ready || got.Status.Message != "nothing listens on port 80" {
 		t.Errorf("%+v", got.Status)
 	}
 }
@@ -228,36 +228,36 @@ func TestEnds(t *testing.T) {
 	for _, tc := range []struct {
 		name    string
 		command []string
-		act     func(w *world, sid string)
+		act     func(e *env, sid string)
 		reason  api_sandbox.EndReason
 		code    int64 // -1: none
 		message string
 		tail    bool
 	}{
 		{"exit", []string{"exit", "3"}, nil, api_sandbox.EndReasonExit, 3, "", true},
-		{"later", []string{"sleep"}, func(w *world, sid string) { w.machine.Exit(sid, 0) }, api_sandbox.EndReasonExit, 0, "", true},
+		{"later", []string{"sleep"}, func(e *env, sid string) { e.machine.Exit(sid, 0) }, api_sandbox.EndReasonExit, 0, "", true},
 		{"oom", []string{"memory", "4096"}, nil, api_sandbox.EndReasonOOM, 137, "limit", true},
-		{"crash", []string{"sleep"}, func(w *world, sid string) { w.machine.Crash(sid) }, api_sandbox.EndReasonCrash, -1, "kernel died", true},
-		{"vanished", []string{"sleep"}, func(w *world, sid string) { w.machine.Vanish(sid) }, api_sandbox.EndReasonCrash, -1, "nothing", true},
-		{"reboot", []string{"sleep"}, func(w *world, sid string) {
-			w.rec.Booted = func() time.Time { return time.Now().Add(time.Minute) }
-			w.machine.Vanish(sid)
+		{"crash", []string{"sleep"}, func(e *env, sid string) { e.machine.Crash(sid) }, api_sandbox.EndReasonCrash, -1, "kernel died", true},
+		{"vanished", []string{"sleep"}, func(e *env, sid string) { e.machine.Vanish(sid) }, api_sandbox.EndReasonCrash, -1, "nothing", true},
+		{"reboot", []string{"sleep"}, func(e *env, sid string) {
+			e.rec.Booted = func() time.Time { return time.Now().Add(time.Minute) }
+			e.machine.Vanish(sid)
 		}, api_sandbox.EndReasonNode, -1, "machine was restarted", false},
-		{"reboot with remains", []string{"sleep"}, func(w *world, sid string) {
-			w.rec.Booted = func() time.Time { return time.Now().Add(time.Minute) }
-			w.machine.Crash(sid)
+		{"reboot with remains", []string{"sleep"}, func(e *env, sid string) {
+			e.rec.Booted = func() time.Time { return time.Now().Add(time.Minute) }
+			e.machine.Crash(sid)
 		}, api_sandbox.EndReasonNode, -1, "machine was restarted", false},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			w := newWorld(t)
-			sb := w.add(nil, tc.command...)
-			got, _ := w.step(sb)
-			w.machine.Print(string(sb.ID), "last\xffwords")
+			e := newEnv(t)
+			sb := e.add(nil, tc.command...)
+			got, _ := e.step(sb)
+			e.machine.Print(string(sb.ID), "last\xffwords")
 			if tc.act != nil {
-				tc.act(w, string(sb.ID))
+				tc.act(e, string(sb.ID))
 			}
-			w.eventually("it ends", func() bool {
-				got, _ = w.step(sb)
+			e.eventually("it ends", func() bool {
+				got, _ = e.step(sb)
 				return got.Status.Phase == api_sandbox.SandboxPhaseStopped
 			})
 			st := got.Status
@@ -272,14 +272,14 @@ func TestEnds(t *testing.T) {
 			if tc.tail && tc.act != nil && !slices.Contains(st.LogTail, "last\xffwords") {
 				t.Errorf("log tail %q", st.LogTail)
 			}
-			if ids := w.machine.IDs(); len(ids) != 0 {
+			if ids := e.machine.IDs(); len(ids) != 0 {
 				t.Errorf("left: %v", ids)
 			}
-			if ids, _ := w.machine.Driver().LogIDs(t.Context()); len(ids) != 1 {
+			if ids, _ := e.machine.Driver().LogIDs(t.Context()); len(ids) != 1 {
 				t.Errorf("logs of %v", ids)
 			}
 			rev := got.Revision
-			if got, again := w.step(sb); again != 0 || got.Revision != rev {
+			if got, again := e.step(sb); again != 0 || got.Revision != rev {
 				t.Error("it does not come to rest")
 			}
 		})
@@ -287,15 +287,15 @@ func TestEnds(t *testing.T) {
 }
 
 func TestTTL(t *testing.T) {
-	w := newWorld(t)
+	e := newEnv(t)
 	ttl := time.Minute
-	sb := w.add(func(sb *Sandbox) { sb.Spec.TTL = &ttl }, "sleep")
-	got, again := w.step(sb)
+	sb := e.add(func(sb *Sandbox) { sb.Spec.TTL = &ttl }, "sleep")
+	got, again := e.step(sb)
 	if !got.Status.Ready || again <= 0 || again > ttl {
 		t.Fatalf("again after %s: %+v", again, got.Status)
 	}
-	w.advance(again + time.Millisecond)
-	got, _ = w.step(sb)
+	e.advance(again + time.Millisecond)
+	got, _ = e.step(sb)
 	if st := got.Status; st.Phase != api_sandbox.SandboxPhaseStopped || st.Reason != api_sandbox.EndReasonTTL || st.ExitCode == nil || *st.ExitCode != 0 {
 		t.Errorf("%+v", st)
 	}
@@ -303,74 +303,74 @@ func TestTTL(t *testing.T) {
 
 func TestStop(t *testing.T) {
 	t.Run("running", func(t *testing.T) {
-		w := newWorld(t)
-		sb := w.add(nil, "sleep")
-		w.step(sb)
-		w.spec(sb, func(s *api_sandbox.SandboxSpec) {
+		e := newEnv(t)
+		sb := e.add(nil, "sleep")
+		e.step(sb)
+		e.spec(sb, func(s *api_sandbox.SandboxSpec) {
 			s.Desired, s.StopReason = api_sandbox.DesiredStateStopped, api_sandbox.EndReasonIdle
 		})
-		got, _ := w.step(sb)
+		got, _ := e.step(sb)
 		if st := got.Status; st.Phase != api_sandbox.SandboxPhaseStopped || st.Reason != api_sandbox.EndReasonIdle || *st.ExitCode != 0 || st.Ready {
 			t.Errorf("%+v", st)
 		}
 	})
 	t.Run("never set up", func(t *testing.T) {
-		w := newWorld(t)
-		sb := w.add(nil, "sleep")
-		w.tellStop(sb)
-		got, _ := w.step(sb)
+		e := newEnv(t)
+		sb := e.add(nil, "sleep")
+		e.tellStop(sb)
+		got, _ := e.step(sb)
 		if st := got.Status; st.Phase != api_sandbox.SandboxPhaseStopped || st.Reason != api_sandbox.EndReasonUser || st.ExitCode != nil {
 			t.Errorf("%+v", st)
 		}
 	})
 	t.Run("ended before", func(t *testing.T) {
-		w := newWorld(t)
-		sb := w.add(nil, "sleep")
-		w.step(sb)
-		w.machine.Exit(string(sb.ID), 7)
-		w.tellStop(sb)
-		got, _ := w.step(sb)
+		e := newEnv(t)
+		sb := e.add(nil, "sleep")
+		e.step(sb)
+		e.machine.Exit(string(sb.ID), 7)
+		e.tellStop(sb)
+		got, _ := e.step(sb)
 		if st := got.Status; st.Reason != api_sandbox.EndReasonExit || *st.ExitCode != 7 {
 			t.Errorf("%+v", st)
 		}
 	})
 	t.Run("driver away", func(t *testing.T) {
-		w := newWorld(t)
-		sb := w.add(nil, "sleep")
-		w.step(sb)
-		w.tellStop(sb)
-		w.machine.SetHook(func(string, string, bool) error { return errAway })
+		e := newEnv(t)
+		sb := e.add(nil, "sleep")
+		e.step(sb)
+		e.tellStop(sb)
+		e.machine.SetHook(func(string, string, bool) error { return errAway })
 		for range 5 {
-			if _, err := w.rec.Reconcile(t.Context(), sb.ID); !errs.Is(err, errs.Unavailable) {
+			if _, err := e.rec.Reconcile(t.Context(), sb.ID); !errs.Is(err, errs.Unavailable) {
 				t.Fatal(err)
 			}
 		}
-		if got := w.get(sb); got.Status.Phase != api_sandbox.SandboxPhaseRunning {
+		if got := e.get(sb); got.Status.Phase != api_sandbox.SandboxPhaseRunning {
 			t.Errorf("%+v", got.Status)
 		}
-		w.machine.SetHook(nil)
-		if got, _ := w.step(sb); got.Status.Phase != api_sandbox.SandboxPhaseStopped {
+		e.machine.SetHook(nil)
+		if got, _ := e.step(sb); got.Status.Phase != api_sandbox.SandboxPhaseStopped {
 			t.Errorf("%+v", got.Status)
 		}
 	})
 	// What was begun is finished, for the reason that was written.
 	t.Run("changed mind", func(t *testing.T) {
-		w := newWorld(t)
-		sb := w.add(nil, "sleep")
-		w.step(sb)
-		w.tellStop(sb)
-		w.machine.SetHook(func(op, _ string, _ bool) error {
+		e := newEnv(t)
+		sb := e.add(nil, "sleep")
+		e.step(sb)
+		e.tellStop(sb)
+		e.machine.SetHook(func(op, _ string, _ bool) error {
 			if op == "Stop" {
 				return errAway
 			}
 			return nil
 		})
-		if _, err := w.rec.Reconcile(t.Context(), sb.ID); !errs.Is(err, errs.Unavailable) {
+		if _, err := e.rec.Reconcile(t.Context(), sb.ID); !errs.Is(err, errs.Unavailable) {
 			t.Fatal(err)
 		}
-		w.spec(sb, func(s *api_sandbox.SandboxSpec) { s.Desired = api_sandbox.DesiredStateRunning })
-		w.machine.SetHook(nil)
-		if got, _ := w.step(sb); got.Status.Phase != api_sandbox.SandboxPhaseStopped || got.Status.Reason != api_sandbox.EndReasonUser {
+		e.spec(sb, func(s *api_sandbox.SandboxSpec) { s.Desired = api_sandbox.DesiredStateRunning })
+		e.machine.SetHook(nil)
+		if got, _ := e.step(sb); got.Status.Phase != api_sandbox.SandboxPhaseStopped || got.Status.Reason != api_sandbox.EndReasonUser {
 			t.Errorf("%+v", got.Status)
 		}
 	})
@@ -378,54 +378,54 @@ func TestStop(t *testing.T) {
 
 // A driver that cannot be asked ends nothing.
 func TestUnknownIsNotGone(t *testing.T) {
-	w := newWorld(t)
-	sb := w.add(withProbe, "sleep")
-	got, _ := w.step(sb)
+	e := newEnv(t)
+	sb := e.add(withProbe, "sleep")
+	got, _ := e.step(sb)
 	rev := got.Revision
-	w.machine.SetHook(func(string, string, bool) error { return errAway })
+	e.machine.SetHook(func(string, string, bool) error { return errAway })
 	for range 5 {
-		w.advance(time.Hour)
-		if _, err := w.rec.Reconcile(t.Context(), sb.ID); !errs.Is(err, errs.Unavailable) {
+		e.advance(time.Hour)
+		if _, err := e.rec.Reconcile(t.Context(), sb.ID); !errs.Is(err, errs.Unavailable) {
 			t.Fatal(err)
 		}
 	}
-	if got := w.get(sb); got.Revision != rev || len(w.machine.IDs()) != 1 {
+	if got := e.get(sb); got.Revision != rev || len(e.machine.IDs()) != 1 {
 		t.Errorf("%+v", got.Status)
 	}
 }
 
 // Another node's sandboxes are not touched.
 func TestOtherNode(t *testing.T) {
-	w := newWorld(t)
-	sb := w.add(func(sb *Sandbox) { sb.Spec.Node = "" }, "sleep")
-	got, _ := w.step(sb)
-	if got.Revision != sb.Revision || len(w.machine.IDs()) != 0 {
+	e := newEnv(t)
+	sb := e.add(func(sb *Sandbox) { sb.Spec.Node = "" }, "sleep")
+	got, _ := e.step(sb)
+	if got.Revision != sb.Revision || len(e.machine.IDs()) != 0 {
 		t.Errorf("%+v", got.Status)
 	}
-	if w.rec.Mine(got) {
+	if e.rec.Mine(got) {
 		t.Error("a sandbox without a node is not mine")
 	}
 }
 
 func TestConflict(t *testing.T) {
-	w := newWorld(t)
-	sb := w.add(nil, "sleep")
-	w.machine.SetHook(func(op, _ string, after bool) error {
+	e := newEnv(t)
+	sb := e.add(nil, "sleep")
+	e.machine.SetHook(func(op, _ string, after bool) error {
 		if op != "Ensure" || after {
 			return nil
 		}
-		_, err := entity.ModifyStatus(t.Context(), w.store.Store, sb.ID, func(sb *Sandbox) error {
+		_, err := entity.ModifyStatus(t.Context(), e.store.Store, sb.ID, func(sb *Sandbox) error {
 			sb.Status.Phase, sb.Status.Reason = api_sandbox.SandboxPhaseStopped, api_sandbox.EndReasonNode
 			return nil
 		})
 		return err
 	})
-	if _, err := w.rec.Reconcile(t.Context(), sb.ID); !errs.Is(err, errs.Conflict) {
+	if _, err := e.rec.Reconcile(t.Context(), sb.ID); !errs.Is(err, errs.Conflict) {
 		t.Fatal(err)
 	}
-	w.machine.SetHook(nil)
-	got, _ := w.step(sb)
-	if got.Status.Reason != api_sandbox.EndReasonNode || len(w.machine.IDs()) != 0 {
-		t.Errorf("%+v, %v", got.Status, w.machine.IDs())
+	e.machine.SetHook(nil)
+	got, _ := e.step(sb)
+	if got.Status.Reason != api_sandbox.EndReasonNode || len(e.machine.IDs()) != 0 {
+		t.Errorf("%+v, %v", got.Status, e.machine.IDs())
 	}
 }

@@ -15,11 +15,11 @@ import (
 
 type execClient = rpc.ClientStream[sandbox.ExecInput, sandbox.ExecOutput]
 
-func (w *world) exec(ctx context.Context, req *sandbox.ExecRequest) execClient {
-	w.Helper()
-	st, err := w.sandboxes.Exec(ctx, req)
-	w.must(err)
-	w.Cleanup(func() { st.Close() })
+func (e *env) exec(ctx context.Context, req *sandbox.ExecRequest) execClient {
+	e.Helper()
+	st, err := e.sandboxes.Exec(ctx, req)
+	e.must(err)
+	e.Cleanup(func() { st.Close() })
 	return st
 }
 
@@ -30,7 +30,7 @@ type result struct {
 	code         int64
 }
 
-func (w *world) result(st execClient) (result, error) {
+func (e *env) result(st execClient) (result, error) {
 	r := result{code: -1}
 	msgs, err := all(st)
 	for i, m := range msgs {
@@ -38,12 +38,12 @@ func (w *world) result(st execClient) (result, error) {
 		case m.Started != "":
 			r.started = m.Started
 			if i != 0 {
-				w.Error("started is not the first message")
+				e.Error("started is not the first message")
 			}
 		case m.ExitCode != nil:
 			r.code = *m.ExitCode
 			if i != len(msgs)-1 {
-				w.Error("the exit code is not the last message")
+				e.Error("the exit code is not the last message")
 			}
 		}
 		r.stdout += string(m.Stdout)
@@ -53,10 +53,10 @@ func (w *world) result(st execClient) (result, error) {
 }
 
 func TestExec(t *testing.T) {
-	w := newWorld(t)
-	sb := w.run("stub")
-	a, v := w.app("shop")
-	ready := w.appSandbox(a, v, "web", "stub")
+	e := newEnv(t)
+	sb := e.run("stub")
+	a, v := e.app("shop")
+	ready := e.appSandbox(a, v, "web", "stub")
 	for _, tc := range []struct {
 		name string
 		req  sandbox.ExecRequest
@@ -75,14 +75,14 @@ func TestExec(t *testing.T) {
 			if tc.req.App == "" {
 				tc.req.Sandbox, tc.want.started = sb.GetID(), sb.GetID()
 			}
-			got, err := w.result(w.exec(w.ctx(), &tc.req))
+			got, err := e.result(e.exec(e.ctx(), &tc.req))
 			if err != nil || got != tc.want {
 				t.Errorf("%+v, %v; want %+v", got, err, tc.want)
 			}
 		})
 	}
 	t.Run("environment", func(t *testing.T) {
-		got, err := w.result(w.exec(w.ctx(), &sandbox.ExecRequest{
+		got, err := e.result(e.exec(e.ctx(), &sandbox.ExecRequest{
 			Sandbox: sb.GetID(), Command: []string{"/bin/guest", "env"}, Env: map[string]string{"A": "1", "B": "x=y"},
 		}))
 		if err != nil || !strings.Contains(got.stdout, "A=1\nB=x=y\n") {
@@ -92,7 +92,7 @@ func TestExec(t *testing.T) {
 	// Much more than any buffer, both ways.
 	t.Run("input", func(t *testing.T) {
 		data := bytes.Repeat([]byte("0123456789abcdef"), 256<<10)
-		st := w.exec(w.ctx(), &sandbox.ExecRequest{Sandbox: sb.GetID(), Command: []string{"/bin/guest", "cat"}, Stdin: ptr(true)})
+		st := e.exec(e.ctx(), &sandbox.ExecRequest{Sandbox: sb.GetID(), Command: []string{"/bin/guest", "cat"}, Stdin: ptr(true)})
 		sent := make(chan error, 1)
 		go func() {
 			for rest := data; len(rest) > 0; {
@@ -105,20 +105,20 @@ func TestExec(t *testing.T) {
 			}
 			sent <- st.CloseSend()
 		}()
-		got, err := w.result(st)
+		got, err := e.result(st)
 		if err != nil || got.code != 0 || got.stdout != string(data) {
 			t.Errorf("%d bytes of %d, code %d, %v", len(got.stdout), len(data), got.code, err)
 		}
-		w.must(<-sent)
+		e.must(<-sent)
 	})
 	t.Run("signals", func(t *testing.T) {
-		st := w.exec(w.ctx(), &sandbox.ExecRequest{Sandbox: sb.GetID(), Command: []string{"/bin/guest", "sleep"}, Stdin: ptr(true)})
+		st := e.exec(e.ctx(), &sandbox.ExecRequest{Sandbox: sb.GetID(), Command: []string{"/bin/guest", "sleep"}, Stdin: ptr(true)})
 		for _, m := range []*sandbox.ExecInput{
 			{Resize: &sandbox.TerminalSize{Rows: 10, Cols: 20}}, {CloseStdin: ptr(true)}, {Stdin: []byte("too late")}, {Signal: ptr(int64(15))},
 		} {
-			w.must(st.Send(m))
+			e.must(st.Send(m))
 		}
-		if got, err := w.result(st); err != nil || got.code != 0 || got.stdout != "sleeping\ntold to stop\n" {
+		if got, err := e.result(st); err != nil || got.code != 0 || got.stdout != "sleeping\ntold to stop\n" {
 			t.Errorf("%+v, %v", got, err)
 		}
 	})
@@ -129,48 +129,48 @@ func TestExec(t *testing.T) {
 	} {
 		for _, command := range []string{"stub", "flood"} {
 			t.Run(name+" "+command, func(t *testing.T) {
-				ctx, cancel := context.WithCancel(w.ctx())
+				ctx, cancel := context.WithCancel(e.ctx())
 				defer cancel()
-				st := w.exec(ctx, &sandbox.ExecRequest{Sandbox: sb.GetID(), Command: []string{"/bin/guest", command, "100000000"}, Stdin: ptr(true)})
+				st := e.exec(ctx, &sandbox.ExecRequest{Sandbox: sb.GetID(), Command: []string{"/bin/guest", command, "100000000"}, Stdin: ptr(true)})
 				if m, err := st.Recv(); err != nil || m.Started == "" {
 					t.Fatal(m, err)
 				}
-				if n := w.machine.Processes(string(sb.ID)); n != 1 {
+				if n := e.machine.Processes(string(sb.ID)); n != 1 {
 					t.Errorf("%d processes", n)
 				}
 				leave(st, cancel)
-				wait.For(w, "it is killed", func() bool { return w.machine.Processes(string(sb.ID)) == 0 })
+				wait.For(e, "it is killed", func() bool { return e.machine.Processes(string(sb.ID)) == 0 })
 			})
 		}
 	}
 	t.Run("sandbox ends", func(t *testing.T) {
-		other := w.run("stub")
-		st := w.exec(w.ctx(), &sandbox.ExecRequest{Sandbox: other.GetID(), Command: []string{"/bin/guest", "stub"}})
+		other := e.run("stub")
+		st := e.exec(e.ctx(), &sandbox.ExecRequest{Sandbox: other.GetID(), Command: []string{"/bin/guest", "stub"}})
 		if _, err := st.Recv(); err != nil {
 			t.Fatal(err)
 		}
-		w.machine.Exit(string(other.ID), 1)
-		if got, err := w.result(st); err != nil || got.code != 137 {
+		e.machine.Exit(string(other.ID), 1)
+		if got, err := e.result(st); err != nil || got.code != 137 {
 			t.Errorf("%+v, %v", got, err)
 		}
 	})
 }
 
 func TestExecWaitsForSetUp(t *testing.T) {
-	w := newWorld(t)
-	sb := w.sandbox("stub")
-	st := w.exec(w.ctx(), &sandbox.ExecRequest{Sandbox: sb.GetID(), Command: []string{"/bin/guest", "echo", "hi"}})
-	w.place(sb)
-	if got, err := w.result(st); err != nil || got.stdout != "hi\n" || got.code != 0 {
+	e := newEnv(t)
+	sb := e.sandbox("stub")
+	st := e.exec(e.ctx(), &sandbox.ExecRequest{Sandbox: sb.GetID(), Command: []string{"/bin/guest", "echo", "hi"}})
+	e.place(sb)
+	if got, err := e.result(st); err != nil || got.stdout != "hi\n" || got.code != 0 {
 		t.Errorf("%+v, %v", got, err)
 	}
 }
 
 func TestExecRefused(t *testing.T) {
-	w := newWorld(t)
-	ended := w.run("exit", "1")
-	w.until(ended, sandbox.WaitUntilEnded)
-	w.app("shop")
+	e := newEnv(t)
+	ended := e.run("exit", "1")
+	e.until(ended, sandbox.WaitUntilEnded)
+	e.app("shop")
 	hi := []string{"/bin/guest", "echo", "hi"}
 	for _, tc := range []struct {
 		name string
@@ -189,7 +189,7 @@ func TestExecRefused(t *testing.T) {
 		{"no app", sandbox.ExecRequest{App: "none", Command: hi}, errs.NotFound},
 		{"not ready", sandbox.ExecRequest{App: "shop", Command: hi}, errs.FailedPrecondition},
 	} {
-		_, err := w.result(w.exec(w.ctx(), &tc.req))
-		w.class(tc.name, err, tc.want)
+		_, err := e.result(e.exec(e.ctx(), &tc.req))
+		e.class(tc.name, err, tc.want)
 	}
 }

@@ -15,18 +15,18 @@ import (
 	"miren.dev/runtime/testsupport/wait"
 )
 
-func (w *world) logs(req *sandbox.LogsRequest) ([]*sandbox.LogBatch, error) {
-	w.Helper()
-	st, err := w.sandboxes.Logs(w.ctx(), req)
-	w.must(err)
+func (e *env) logs(req *sandbox.LogsRequest) ([]*sandbox.LogBatch, error) {
+	e.Helper()
+	st, err := e.sandboxes.Logs(e.ctx(), req)
+	e.must(err)
 	defer st.Close()
 	return all(st)
 }
 
 func TestLogs(t *testing.T) {
-	w := newWorld(t)
-	sb := w.run("lines", "6")
-	w.until(sb, sandbox.WaitUntilEnded)
+	e := newEnv(t)
+	sb := e.run("lines", "6")
+	e.until(sb, sandbox.WaitUntilEnded)
 	for _, tc := range []struct {
 		req  sandbox.LogsRequest
 		want string
@@ -39,7 +39,7 @@ func TestLogs(t *testing.T) {
 		{sandbox.LogsRequest{Follow: ptr(true), Tail: ptr(int64(1))}, "line 5"},
 	} {
 		tc.req.Sandbox = sb.GetID()
-		got, err := w.logs(&tc.req)
+		got, err := e.logs(&tc.req)
 		if err != nil || joined(text(got)) != tc.want {
 			t.Errorf("%+v: %q, %v", tc.req, text(got), err)
 		}
@@ -52,49 +52,49 @@ func TestLogs(t *testing.T) {
 		}
 	}
 	// One that printed nothing has no lines; that is no error.
-	if got, err := w.logs(&sandbox.LogsRequest{Sandbox: w.sandbox("sleep").GetID()}); err != nil || len(got) != 0 {
+	if got, err := e.logs(&sandbox.LogsRequest{Sandbox: e.sandbox("sleep").GetID()}); err != nil || len(got) != 0 {
 		t.Errorf("%v, %v", got, err)
 	}
-	_, err := w.logs(&sandbox.LogsRequest{})
-	w.class("no sandbox, no app", err, errs.InvalidArgument)
-	_, err = w.logs(&sandbox.LogsRequest{Sandbox: id.NewSandbox()})
-	w.class("unknown sandbox", err, errs.NotFound)
-	_, err = w.logs(&sandbox.LogsRequest{App: "none"})
-	w.class("unknown app", err, errs.NotFound)
+	_, err := e.logs(&sandbox.LogsRequest{})
+	e.class("no sandbox, no app", err, errs.InvalidArgument)
+	_, err = e.logs(&sandbox.LogsRequest{Sandbox: id.NewSandbox()})
+	e.class("unknown sandbox", err, errs.NotFound)
+	_, err = e.logs(&sandbox.LogsRequest{App: "none"})
+	e.class("unknown app", err, errs.NotFound)
 }
 
 // Following a sandbox that has no node yet waits for what it will print.
 func TestFollowBeforeItBegins(t *testing.T) {
-	w := newWorld(t)
-	sb := w.sandbox("lines", "5", "5")
-	st, err := w.sandboxes.Logs(w.ctx(), &sandbox.LogsRequest{Sandbox: sb.GetID(), Follow: ptr(true)})
-	w.must(err)
-	never, err := w.sandboxes.Logs(w.ctx(), &sandbox.LogsRequest{Sandbox: w.sandbox("sleep").GetID(), Follow: ptr(true)})
-	w.must(err)
-	w.place(sb)
+	e := newEnv(t)
+	sb := e.sandbox("lines", "5", "5")
+	st, err := e.sandboxes.Logs(e.ctx(), &sandbox.LogsRequest{Sandbox: sb.GetID(), Follow: ptr(true)})
+	e.must(err)
+	never, err := e.sandboxes.Logs(e.ctx(), &sandbox.LogsRequest{Sandbox: e.sandbox("sleep").GetID(), Follow: ptr(true)})
+	e.must(err)
+	e.place(sb)
 	got, err := all(st)
 	if err != nil || joined(text(got)) != "line 0,line 1,line 2,line 3,line 4" {
 		t.Errorf("%q, %v", text(got), err)
 	}
 	never.Close()
 	// One that could not be set up ends the wait.
-	bad := w.sandbox("sleep")
+	bad := e.sandbox("sleep")
 	bad.Spec.Template.Image = "none"
-	st, err = w.sandboxes.Logs(w.ctx(), &sandbox.LogsRequest{Sandbox: bad.GetID(), Follow: ptr(true)})
-	w.must(err)
-	w.place(bad)
+	st, err = e.sandboxes.Logs(e.ctx(), &sandbox.LogsRequest{Sandbox: bad.GetID(), Follow: ptr(true)})
+	e.must(err)
+	e.place(bad)
 	if got, err := all(st); err != nil || len(got) != 0 {
 		t.Errorf("%v, %v", got, err)
 	}
 }
 
 func TestLogBatches(t *testing.T) {
-	w := newWorld(t)
+	e := newEnv(t)
 	const n = 20000
-	sb := w.run("flood", fmt.Sprint(n))
-	w.until(sb, sandbox.WaitUntilEnded)
-	got, err := w.logs(&sandbox.LogsRequest{Sandbox: sb.GetID()})
-	w.must(err)
+	sb := e.run("flood", fmt.Sprint(n))
+	e.until(sb, sandbox.WaitUntilEnded)
+	got, err := e.logs(&sandbox.LogsRequest{Sandbox: sb.GetID()})
+	e.must(err)
 	lines := text(got)
 	if len(lines) != n || len(got) > n/20 {
 		t.Errorf("%d lines in %d messages", len(lines), len(got))
@@ -112,51 +112,51 @@ func TestLogBatches(t *testing.T) {
 }
 
 // appSandbox makes a sandbox of an app that runs.
-func (w *world) appSandbox(a *app.App, ver *app.AppVersion, service string, command ...string) *sandbox.Sandbox {
-	w.Helper()
+func (e *env) appSandbox(a *app.App, ver *app.AppVersion, service string, command ...string) *sandbox.Sandbox {
+	e.Helper()
 	sb := sandbox.NewSandbox()
 	sb.Spec.Template.Image, sb.Spec.Template.Command = "image", append([]string{"/bin/guest"}, command...)
-	sb.Spec.App, sb.Spec.AppVersion, sb.Spec.Service, sb.Spec.Node = a.GetID(), ver.GetID(), service, w.node
+	sb.Spec.App, sb.Spec.AppVersion, sb.Spec.Service, sb.Spec.Node = a.GetID(), ver.GetID(), service, e.node
 	sb.Status.Phase = sandbox.SandboxPhaseScheduled
-	w.create(sb)
-	return w.until(sb, sandbox.WaitUntilRunning)
+	e.create(sb)
+	return e.until(sb, sandbox.WaitUntilRunning)
 }
 
-func (w *world) app(name string) (*app.App, *app.AppVersion) {
-	w.Helper()
+func (e *env) app(name string) (*app.App, *app.AppVersion) {
+	e.Helper()
 	a := app.NewApp()
 	a.Name = name
-	w.create(a)
+	e.create(a)
 	v := app.NewAppVersion()
 	v.Spec.App, v.Spec.Number, v.Spec.Image = a.GetID(), 7, "image"
 	svc := app.Service{Name: "web"}
 	svc.SetDefaults()
 	v.Spec.Services = []app.Service{svc}
-	w.create(v)
+	e.create(v)
 	a.Status.ActiveVersion = v.GetID()
-	w.must(entity.UpdateStatus(w.Context(), w.store.Store, a))
+	e.must(entity.UpdateStatus(e.Context(), e.store.Store, a))
 	return a, v
 }
 
 func TestAppLogs(t *testing.T) {
-	w := newWorld(t)
-	a, v := w.app("shop")
-	one, two := w.appSandbox(a, v, "web", "stub"), w.appSandbox(a, v, "web", "stub")
-	worker := w.appSandbox(a, v, "worker", "stub")
+	e := newEnv(t)
+	a, v := e.app("shop")
+	one, two := e.appSandbox(a, v, "web", "stub"), e.appSandbox(a, v, "web", "stub")
+	worker := e.appSandbox(a, v, "worker", "stub")
 	for _, sb := range []*sandbox.Sandbox{one, two, worker} {
-		wait.For(w, "it began to print", func() bool {
-			got, err := w.logs(&sandbox.LogsRequest{Sandbox: sb.GetID()})
+		wait.For(e, "it began to print", func() bool {
+			got, err := e.logs(&sandbox.LogsRequest{Sandbox: sb.GetID()})
 			return err == nil && len(text(got)) == 1
 		})
 	}
 	var want []string
 	for i := range 10 { // alternately
 		line := fmt.Sprint("line ", i)
-		w.machine.Print(string([]*sandbox.Sandbox{one, two}[i%2].ID), line)
+		e.machine.Print(string([]*sandbox.Sandbox{one, two}[i%2].ID), line)
 		want = append(want, line)
 	}
-	w.machine.Print(string(worker.ID), "work")
-	got, err := w.logs(&sandbox.LogsRequest{App: "shop", Service: "web", Tail: ptr(int64(5))})
+	e.machine.Print(string(worker.ID), "work")
+	got, err := e.logs(&sandbox.LogsRequest{App: "shop", Service: "web", Tail: ptr(int64(5))})
 	if err != nil || !slices.Equal(text(got), want) {
 		t.Errorf("%q, %v", text(got), err)
 	}
@@ -164,27 +164,27 @@ func TestAppLogs(t *testing.T) {
 		t.Errorf("version %v", n)
 	}
 
-	ctx, cancel := context.WithCancel(w.ctx())
+	ctx, cancel := context.WithCancel(e.ctx())
 	defer cancel()
-	st, err := w.sandboxes.Logs(ctx, &sandbox.LogsRequest{App: "shop", Service: "web", Tail: ptr(int64(5)), Follow: ptr(true)})
-	w.must(err)
+	st, err := e.sandboxes.Logs(ctx, &sandbox.LogsRequest{App: "shop", Service: "web", Tail: ptr(int64(5)), Follow: ptr(true)})
+	e.must(err)
 	r := &lineReader{st: st}
 	for _, l := range want {
 		r.want(t, l)
 	}
-	w.machine.Print(string(one.ID), "more")
+	e.machine.Print(string(one.ID), "more")
 	r.want(t, "more")
-	third := w.appSandbox(a, v, "web", "stub")
+	third := e.appSandbox(a, v, "web", "stub")
 	r.want(t, "sleeping")
 	for i := range 100 {
-		w.machine.Print(string(third.ID), fmt.Sprint("third ", i))
+		e.machine.Print(string(third.ID), fmt.Sprint("third ", i))
 	}
 	for i := range 100 {
 		r.want(t, fmt.Sprint("third ", i))
 	}
-	w.machine.Exit(string(one.ID), 0)
-	w.until(one, sandbox.WaitUntilEnded)
-	w.machine.Print(string(two.ID), "goes on")
+	e.machine.Exit(string(one.ID), 0)
+	e.until(one, sandbox.WaitUntilEnded)
+	e.machine.Print(string(two.ID), "goes on")
 	r.want(t, "goes on")
 	cancel()
 	if _, err := st.Recv(); !errs.Is(err, errs.Canceled) {

@@ -84,8 +84,8 @@ func (g *gate) Txn(ctx context.Context, req entity.TxnRequest) (entity.TxnResult
 
 var errAway = errs.New(errs.Unavailable, "away")
 
-// world is a node over a real store and a machine that is not.
-type world struct {
+// env is a node over a real store and a machine that is not.
+type env struct {
 	*testing.T
 	store   *gate // that the controller uses
 	machine *fake.Machine
@@ -101,73 +101,73 @@ type world struct {
 	verdict error // of the probe
 }
 
-func newWorld(t *testing.T) *world {
+func newEnv(t *testing.T) *env {
 	t.Helper()
-	w := &world{T: t, store: &gate{Store: pgtest.Store(t, api.Kinds()...)}, machine: fake.NewMachine(), runs: map[schema.ID]int{}}
+	e := &env{T: t, store: &gate{Store: pgtest.Store(t, api.Kinds()...)}, machine: fake.NewMachine(), runs: map[schema.ID]int{}}
 	out := io.Discard
 	if os.Getenv("VERBOSE") != "" {
 		out = t.Output()
 	}
-	w.log = slog.New(slog.NewTextHandler(out, nil))
+	e.log = slog.New(slog.NewTextHandler(out, nil))
 	p := core.NewProject()
 	p.Name = "default"
-	w.must(entity.Create(t.Context(), w.store, p))
+	e.must(entity.Create(t.Context(), e.store, p))
 	n := core.NewNode()
 	n.Name, n.Spec.Arch, n.Spec.CPUMillis, n.Spec.MemoryBytes = "n", "amd64", 1000_000, 1<<40
-	w.must(entity.Create(t.Context(), w.store, n))
-	w.project, w.node = p.ID, n.GetID()
-	w.sealer = schema.NewSealer(filepath.Join(t.TempDir(), "key"))
-	w.rec = w.reconciler(w.store)
+	e.must(entity.Create(t.Context(), e.store, n))
+	e.project, e.node = p.ID, n.GetID()
+	e.sealer = schema.NewSealer(filepath.Join(t.TempDir(), "key"))
+	e.rec = e.reconciler(e.store)
 	t.Cleanup(func() {
-		for _, sid := range w.machine.IDs() {
-			w.machine.Vanish(sid)
+		for _, sid := range e.machine.IDs() {
+			e.machine.Vanish(sid)
 		}
 	})
-	return w
+	return e
 }
 
-func (w *world) reconciler(s entity.Store) *sandbox.Reconciler {
+func (e *env) reconciler(s entity.Store) *sandbox.Reconciler {
 	r := &sandbox.Reconciler{
-		Driver: w.machine.Driver(), Node: w.node, Sealer: w.sealer, Log: w.log, Now: w.now,
+		Driver: e.machine.Driver(), Node: e.node, Sealer: e.sealer, Log: e.log, Now: e.now,
 		Booted: func() time.Time { return time.Time{} },
 		Probe: func(context.Context, string, api_sandbox.Probe) error {
-			w.mu.Lock()
-			defer w.mu.Unlock()
-			return w.verdict
+			e.mu.Lock()
+			defer e.mu.Unlock()
+			return e.verdict
 		},
 	}
-	r.Store = kittest.Hold(w, s, r.Controller())
+	r.Store = kittest.Hold(e, s, r.Controller())
 	return r
 }
 
-func (w *world) now() time.Time          { return time.Now().Add(time.Duration(w.ahead.Load())) }
-func (w *world) advance(d time.Duration) { w.ahead.Add(int64(d)) }
+func (e *env) now() time.Time          { return time.Now().Add(time.Duration(e.ahead.Load())) }
+func (e *env) advance(d time.Duration) { e.ahead.Add(int64(d)) }
 
-func (w *world) answer(err error) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.verdict = err
+func (e *env) answer(err error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.verdict = err
 }
 
-func (w *world) must(err error) {
-	w.Helper()
+func (e *env) must(err error) {
+	e.Helper()
 	if err != nil {
-		w.Fatal(err)
+		e.Fatal(err)
 	}
 }
 
 // add creates a sandbox that is placed on the node.
-func (w *world) add(change func(*Sandbox), command ...string) *Sandbox {
-	w.Helper()
+func (e *env) add(change func(*Sandbox), command ...string) *Sandbox {
+	e.Helper()
 	sb := api_sandbox.NewSandbox()
-	sb.Project, sb.Spec.Node, sb.Spec.Template.Image = w.project, w.node, "image"
+	sb.Project, sb.Spec.Node, sb.Spec.Template.Image = e.project, e.node, "image"
 	sb.Spec.Template.Command = append([]string{"/bin/guest"}, command...)
 	sb.Spec.Template.StopTimeout = 5 * time.Second
 	sb.Status.Phase = api_sandbox.SandboxPhaseScheduled
 	if change != nil {
 		change(sb)
 	}
-	w.must(entity.Create(w.Context(), w.store.Store, sb))
+	e.must(entity.Create(e.Context(), e.store.Store, sb))
 	return sb
 }
 
@@ -179,102 +179,102 @@ func withProbe(sb *Sandbox) {
 	}
 }
 
-func (w *world) get(sb *Sandbox) *Sandbox {
-	w.Helper()
-	got, err := entity.Get[Sandbox](w.Context(), w.store.Store, sb.ID)
-	w.must(err)
+func (e *env) get(sb *Sandbox) *Sandbox {
+	e.Helper()
+	got, err := entity.Get[Sandbox](e.Context(), e.store.Store, sb.ID)
+	e.must(err)
 	return got
 }
 
 // step reconciles once, as the controller would now.
-func (w *world) step(sb *Sandbox) (*Sandbox, time.Duration) {
-	w.Helper()
-	again, err := w.rec.Reconcile(w.Context(), sb.ID)
-	w.must(err)
-	return w.get(sb), again
+func (e *env) step(sb *Sandbox) (*Sandbox, time.Duration) {
+	e.Helper()
+	again, err := e.rec.Reconcile(e.Context(), sb.ID)
+	e.must(err)
+	return e.get(sb), again
 }
 
-func (w *world) spec(sb *Sandbox, change func(*api_sandbox.SandboxSpec)) {
-	w.Helper()
-	_, err := entity.ModifySpec(w.Context(), w.store.Store, sb.ID, func(o *Sandbox) error {
+func (e *env) spec(sb *Sandbox, change func(*api_sandbox.SandboxSpec)) {
+	e.Helper()
+	_, err := entity.ModifySpec(e.Context(), e.store.Store, sb.ID, func(o *Sandbox) error {
 		change(&o.Spec)
 		return nil
 	})
-	w.must(err)
+	e.must(err)
 }
 
-func (w *world) tellStop(sb *Sandbox) {
-	w.Helper()
-	w.spec(sb, func(s *api_sandbox.SandboxSpec) { s.Desired = api_sandbox.DesiredStateStopped })
+func (e *env) tellStop(sb *Sandbox) {
+	e.Helper()
+	e.spec(sb, func(s *api_sandbox.SandboxSpec) { s.Desired = api_sandbox.DesiredStateStopped })
 }
 
 // drop deletes the entity.
-func (w *world) drop(sb *Sandbox) {
-	w.Helper()
+func (e *env) drop(sb *Sandbox) {
+	e.Helper()
 	for {
-		err := entity.Delete(w.Context(), w.store.Store, w.get(sb))
+		err := entity.Delete(e.Context(), e.store.Store, e.get(sb))
 		if !errs.Is(err, errs.Conflict) {
-			w.must(err)
+			e.must(err)
 			return
 		}
 	}
 }
 
 // control runs the controller over s until stop is called or the test ends.
-func (w *world) control(s entity.Store) (stop func()) {
-	w.Helper()
-	c := w.reconciler(s).Controller()
+func (e *env) control(s entity.Store) (stop func()) {
+	e.Helper()
+	c := e.reconciler(s).Controller()
 	c.Backoff = kit.Backoff{Base: 5 * time.Millisecond, MaxUnavailable: 20 * time.Millisecond}
 	inner := c.Reconcile
 	c.Reconcile = func(ctx context.Context, key schema.ID) (time.Duration, error) {
-		w.mu.Lock()
-		w.runs[key]++
-		w.mu.Unlock()
+		e.mu.Lock()
+		e.runs[key]++
+		e.mu.Unlock()
 		return inner(ctx, key)
 	}
-	_, stop = kittest.Run(w, informer.New(informer.Config{Reader: s}), kit.Config{StopGrace: time.Millisecond, Logger: w.log}, c)
+	_, stop = kittest.Run(e, informer.New(informer.Config{Reader: s}), kit.Config{StopGrace: time.Millisecond, Logger: e.log}, c)
 	return stop
 }
 
-func (w *world) count(sb *Sandbox) int {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.runs[sb.ID]
+func (e *env) count(sb *Sandbox) int {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.runs[sb.ID]
 }
 
 // eventually waits, and shows all sandboxes when it is in vain.
-func (w *world) eventually(what string, cond func() bool) {
-	w.Helper()
-	wait.For(w, what, cond, wait.State(func() any {
-		all, _, _ := entity.List[Sandbox](context.Background(), w.store.Store, entity.Query{})
+func (e *env) eventually(what string, cond func() bool) {
+	e.Helper()
+	wait.For(e, what, cond, wait.State(func() any {
+		all, _, _ := entity.List[Sandbox](context.Background(), e.store.Store, entity.Query{})
 		for _, sb := range all {
-			w.Logf("%s desired %s status %+v", sb.ID, sb.Spec.Desired, sb.Status)
+			e.Logf("%s desired %s status %+v", sb.ID, sb.Spec.Desired, sb.Status)
 		}
-		return w.machine
+		return e.machine
 	}))
 }
 
-func (w *world) phase(sb *Sandbox, p api_sandbox.SandboxPhase) *Sandbox {
-	w.Helper()
+func (e *env) phase(sb *Sandbox, p api_sandbox.SandboxPhase) *Sandbox {
+	e.Helper()
 	var got *Sandbox
-	w.eventually(fmt.Sprintf("%s is %s", sb.ID, p), func() bool {
-		got = w.get(sb)
+	e.eventually(fmt.Sprintf("%s is %s", sb.ID, p), func() bool {
+		got = e.get(sb)
 		return got.Status.Phase == p
 	})
 	return got
 }
 
 // empty waits until nothing is left on the machine.
-func (w *world) empty() {
-	w.Helper()
-	w.eventually("the machine is empty", func() bool { return len(w.machine.IDs()) == 0 })
+func (e *env) empty() {
+	e.Helper()
+	e.eventually("the machine is empty", func() bool { return len(e.machine.IDs()) == 0 })
 }
 
 // unlogged waits until no logs are kept.
-func (w *world) unlogged() {
-	w.Helper()
-	w.eventually("no logs are left", func() bool {
-		ids, err := w.machine.Driver().LogIDs(w.Context())
+func (e *env) unlogged() {
+	e.Helper()
+	e.eventually("no logs are left", func() bool {
+		ids, err := e.machine.Driver().LogIDs(e.Context())
 		return err == nil && len(ids) == 0
 	})
 }

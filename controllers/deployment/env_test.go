@@ -38,9 +38,9 @@ import (
 	"miren.dev/runtime/testsupport/wait"
 )
 
-// world is a control plane over a real store, with a node, a builder, sources
+// env is a control plane over a real store, with a node, a builder, sources
 // and an ingress that do what the test says.
-type world struct {
+type env struct {
 	*testing.T
 	store   entity.Store // without faults
 	svc     *service.Service
@@ -59,65 +59,65 @@ type world struct {
 	retained  retention.Config
 }
 
-func newWorld(t *testing.T) *world {
+func newEnv(t *testing.T) *env {
 	t.Helper()
 	dir := t.TempDir()
-	w := &world{
+	e := &env{
 		T: t, store: pgtest.Store(t, api.Kinds()...), logs: buildlog.New(filepath.Join(dir, "logs"), 0), temp: dir,
 		sources: &sources{files: map[string]map[string]string{}}, drainer: &drainer{inflight: map[schema.ID]int64{}}, log: slog.New(slog.DiscardHandler),
 		retained: retention.Config{Versions: 20, Deployments: 100, Builds: 50, EndedPools: time.Hour},
 	}
-	w.port.Store(new(string))
+	e.port.Store(new(string))
 	if os.Getenv("VERBOSE") != "" {
-		w.log = slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug}))
+		e.log = slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	}
-	w.svc = &service.Service{Store: w.store, Sealer: schema.NewSealer(filepath.Join(dir, "key")), Log: w.log}
-	if err := w.svc.EnsureProject(t.Context(), service.DefaultProject); err != nil {
+	e.svc = &service.Service{Store: e.store, Sealer: schema.NewSealer(filepath.Join(dir, "key")), Log: e.log}
+	if err := e.svc.EnsureProject(t.Context(), service.DefaultProject); err != nil {
 		t.Fatal(err)
 	}
 	n := core.NewNode()
 	n.Name, n.Spec.Arch, n.Spec.CPUMillis, n.Spec.MemoryBytes = "n", "amd64", 1000_000, 1<<40
 	n.Status.Phase = core.NodePhaseReady
-	if err := entity.Create(t.Context(), w.store, n); err != nil {
+	if err := entity.Create(t.Context(), e.store, n); err != nil {
 		t.Fatal(err)
 	}
-	return w
+	return e
 }
 
-func (w *world) now() time.Time { return time.Now().Add(time.Duration(w.ahead.Load())) }
+func (e *env) now() time.Time { return time.Now().Add(time.Duration(e.ahead.Load())) }
 
-func (w *world) advance(d time.Duration) { w.ahead.Add(int64(d)) }
+func (e *env) advance(d time.Duration) { e.ahead.Add(int64(d)) }
 
 // control runs a control plane over s until stop is called.
-func (w *world) control(s entity.Store) (stop func()) {
-	w.Helper()
+func (e *env) control(s entity.Store) (stop func()) {
+	e.Helper()
 	set := informer.New(informer.Config{Reader: s})
 	builds := &build.Reconciler{
-		Builder: &builder{w}, Bases: bases{}, Sources: w.sources, Logs: w.logs, TempDir: w.temp, Parallel: 4, Timeout: time.Minute, Log: w.log,
+		Builder: &builder{e}, Bases: bases{}, Sources: e.sources, Logs: e.logs, TempDir: e.temp, Parallel: 4, Timeout: time.Minute, Log: e.log,
 	}
-	builds.Store = kittest.Hold(w, s, builds.Controller())
-	deps := &deployment.Reconciler{Informers: set, Drainer: w.drainer, Log: w.log, DrainTimeout: 2 * time.Minute, Now: w.now,
-		URL: func(a *app.App) string { return "http://" + a.Name + ".localhost" + *w.port.Load() + "/" }}
-	deps.Store = kittest.Hold(w, &slowList{s, w}, deps.Controller())
-	pools := &pool.Reconciler{Log: w.log, Now: w.now}
-	pools.Store = kittest.Hold(w, s, pools.Controller())
-	schedules := &scheduler.Reconciler{Log: w.log}
-	schedules.Store = kittest.Hold(w, s, schedules.Controller())
-	keeper := &retention.Reconciler{Log: w.log, Now: w.now, Config: w.retained}
-	keeper.Store = kittest.Hold(w, s, keeper.Controller())
+	builds.Store = kittest.Hold(e, s, builds.Controller())
+	deps := &deployment.Reconciler{Informers: set, Drainer: e.drainer, Log: e.log, DrainTimeout: 2 * time.Minute, Now: e.now,
+		URL: func(a *app.App) string { return "http://" + a.Name + ".localhost" + *e.port.Load() + "/" }}
+	deps.Store = kittest.Hold(e, &slowList{s, e}, deps.Controller())
+	pools := &pool.Reconciler{Log: e.log, Now: e.now}
+	pools.Store = kittest.Hold(e, s, pools.Controller())
+	schedules := &scheduler.Reconciler{Log: e.log}
+	schedules.Store = kittest.Hold(e, s, schedules.Controller())
+	keeper := &retention.Reconciler{Log: e.log, Now: e.now, Config: e.retained}
+	keeper.Store = kittest.Hold(e, s, keeper.Controller())
 	all := []kit.Controller{
 		builds.Controller(), deps.Controller(), pools.Controller(), schedules.Controller(), keeper.Controller(),
-		{Name: "sandbox", Kind: sandbox.SandboxKind, Reconcile: (&node{w, s}).Reconcile, Workers: 4},
+		{Name: "sandbox", Kind: sandbox.SandboxKind, Reconcile: (&node{e, s}).Reconcile, Workers: 4},
 	}
 	for i := range all {
 		all[i].Backoff = kit.Backoff{Base: 5 * time.Millisecond}
 	}
-	_, end := kittest.Run(w, set, kit.Config{StopGrace: time.Millisecond, Logger: w.log}, all...)
+	_, end := kittest.Run(e, set, kit.Config{StopGrace: time.Millisecond, Logger: e.log}, all...)
 	stop = sync.OnceFunc(func() {
 		end()
 		builds.Stop()
 	})
-	w.Cleanup(stop)
+	e.Cleanup(stop)
 	return stop
 }
 
@@ -125,12 +125,12 @@ func (w *world) control(s entity.Store) (stop func()) {
 // is set, it is called with each list of sandboxes before that is returned.
 type slowList struct {
 	entity.Store
-	w *world
+	env *env
 }
 
 func (s *slowList) List(ctx context.Context, q entity.Query) (entity.Page, error) {
 	page, err := s.Store.List(ctx, q)
-	if after := s.w.afterList.Load(); err == nil && after != nil && q.Kind == sandbox.KindSandbox {
+	if after := s.env.afterList.Load(); err == nil && after != nil && q.Kind == sandbox.KindSandbox {
 		(*after)(page)
 	}
 	return page, err
@@ -142,8 +142,8 @@ func (s *slowList) List(ctx context.Context, q entity.Query) (entity.Page, error
 //	SIM=ok crash oom setup deaf(listens elsewhere) mute(listens nowhere) sick(never healthy)
 //	    gate(ready when the gate is open) slow(crashes when the gate is open)
 type node struct {
-	w *world
-	s entity.Store
+	env *env
+	s   entity.Store
 }
 
 func (n *node) Reconcile(ctx context.Context, sid schema.ID) (time.Duration, error) {
@@ -154,17 +154,17 @@ func (n *node) Reconcile(ctx context.Context, sid schema.ID) (time.Duration, err
 	if err != nil || sb.Status.Phase.Ended() || sb.Spec.Node == "" {
 		return 0, err
 	}
-	now := n.w.now()
+	now := n.env.now()
 	st := &sb.Status
 	end := func(phase sandbox.SandboxPhase, reason sandbox.EndReason) (time.Duration, error) {
 		st.Phase, st.Reason, st.EndedAt, st.Ready, st.Address = phase, reason, &now, false, ""
 		return 0, entity.UpdateStatus(ctx, n.s, sb)
 	}
 	if sb.Spec.Desired == sandbox.DesiredStateStopped {
-		if a, err := entity.Get[app.App](ctx, n.w.store, sb.Spec.App); err == nil && a.Status.ActiveVersion == sb.Spec.AppVersion {
-			if p, err := entity.Get[sandbox.SandboxPool](ctx, n.w.store, sb.Spec.Pool); err == nil && p.Spec.Replicas == 0 {
+		if a, err := entity.Get[app.App](ctx, n.env.store, sb.Spec.App); err == nil && a.Status.ActiveVersion == sb.Spec.AppVersion {
+			if p, err := entity.Get[sandbox.SandboxPool](ctx, n.env.store, sb.Spec.Pool); err == nil && p.Spec.Replicas == 0 {
 				bad := fmt.Sprintf("sandbox %s of the active version was stopped", sb.ID)
-				n.w.bad.CompareAndSwap(nil, &bad)
+				n.env.bad.CompareAndSwap(nil, &bad)
 			}
 		}
 		return end(sandbox.SandboxPhaseStopped, sb.Spec.StopReason)
@@ -185,7 +185,7 @@ func (n *node) Reconcile(ctx context.Context, sid schema.ID) (time.Duration, err
 	code := int64(3)
 	switch sim {
 	case "crash", "slow":
-		if sim == "slow" && !n.w.gate.Load() {
+		if sim == "slow" && !n.env.gate.Load() {
 			return 10 * time.Millisecond, nil
 		}
 		st.ExitCode, st.LogTail = &code, []string{"panic: no database"}
@@ -205,7 +205,7 @@ func (n *node) Reconcile(ctx context.Context, sid schema.ID) (time.Duration, err
 		}
 		return 0, entity.UpdateStatus(ctx, n.s, sb)
 	case "gate":
-		if !n.w.gate.Load() {
+		if !n.env.gate.Load() {
 			return 10 * time.Millisecond, nil
 		}
 	}
@@ -254,7 +254,7 @@ func (s *sources) Materialize(_ context.Context, digest, dir string) error {
 }
 
 // source makes a source of the services, each "name=SIM", and returns its digest.
-func (w *world) source(how string, services ...string) string {
+func (e *env) source(how string, services ...string) string {
 	var b strings.Builder
 	for _, s := range services {
 		name, sim, _ := strings.Cut(s, "=")
@@ -272,8 +272,8 @@ func (w *world) source(how string, services ...string) string {
 			b.WriteString("memory = \"900GB\"\nreplicas = 3\n")
 		}
 	}
-	digest := fmt.Sprintf("src-%d", w.sources.count()+1)
-	w.sources.put(digest, map[string]string{"Dockerfile": "FROM scratch\nCMD [\"/x\"]\n", "app.toml": b.String(), "BUILD": how})
+	digest := fmt.Sprintf("src-%d", e.sources.count()+1)
+	e.sources.put(digest, map[string]string{"Dockerfile": "FROM scratch\nCMD [\"/x\"]\n", "app.toml": b.String(), "BUILD": how})
 	return digest
 }
 
@@ -288,7 +288,7 @@ func (bases) Resolve(_ context.Context, names []string, _ func(string)) (map[str
 }
 
 // builder does what the file BUILD of the source says.
-type builder struct{ w *world }
+type builder struct{ e *env }
 
 func (b *builder) Build(ctx context.Context, req buildkit.Request, _ func(buildkit.Event)) (*buildkit.Result, error) {
 	how, err := os.ReadFile(filepath.Join(req.ContextDir, "BUILD"))
@@ -344,61 +344,61 @@ func (d *drainer) Inflight(_ context.Context, v schema.ID) (ingress.Inflight, er
 // The rest is what tests say and see.
 
 // eventually waits, and dumps the store when it is in vain.
-func (w *world) eventually(what string, cond func() bool) {
-	w.Helper()
-	wait.For(w, what, cond, wait.State(func() any { w.dump(); return "see above" }))
+func (e *env) eventually(what string, cond func() bool) {
+	e.Helper()
+	wait.For(e, what, cond, wait.State(func() any { e.dump(); return "see above" }))
 }
 
-func (w *world) app(name string) *app.App {
-	w.Helper()
-	a, err := w.svc.EnsureApp(w.Context(), "", name)
+func (e *env) app(name string) *app.App {
+	e.Helper()
+	a, err := e.svc.EnsureApp(e.Context(), "", name)
 	if err != nil {
-		w.Fatal(err)
+		e.Fatal(err)
 	}
 	return a
 }
 
-func (w *world) deploy(name, source string) *app.Deployment {
-	w.Helper()
-	d, err := w.svc.Deploy(w.Context(), w.app(name), service.DeployRequest{Kind: app.RolloutKindDeploy, Source: source})
+func (e *env) deploy(name, source string) *app.Deployment {
+	e.Helper()
+	d, err := e.svc.Deploy(e.Context(), e.app(name), service.DeployRequest{Kind: app.RolloutKindDeploy, Source: source})
 	if err != nil {
-		w.Fatal(err)
+		e.Fatal(err)
 	}
 	return d
 }
 
-func (w *world) get(d *app.Deployment) *app.Deployment {
-	w.Helper()
-	got, err := entity.Get[app.Deployment](w.Context(), w.store, d.ID)
+func (e *env) get(d *app.Deployment) *app.Deployment {
+	e.Helper()
+	got, err := entity.Get[app.Deployment](e.Context(), e.store, d.ID)
 	if err != nil {
-		w.Fatal(err)
+		e.Fatal(err)
 	}
 	return got
 }
 
-func (w *world) phase(d *app.Deployment, p app.DeploymentPhase) *app.Deployment {
-	w.Helper()
-	w.eventually(fmt.Sprintf("%s is %s", d.ID, p), func() bool {
-		got := w.get(d).Status
+func (e *env) phase(d *app.Deployment, p app.DeploymentPhase) *app.Deployment {
+	e.Helper()
+	e.eventually(fmt.Sprintf("%s is %s", d.ID, p), func() bool {
+		got := e.get(d).Status
 		if got.Phase != p && got.Phase.Ended() {
-			w.dump()
-			w.Fatalf("deployment ended as %s, want %s; failure %+v", got.Phase, p, got.Failure)
+			e.dump()
+			e.Fatalf("deployment ended as %s, want %s; failure %+v", got.Phase, p, got.Failure)
 		}
 		return got.Phase == p
 	})
-	return w.get(d)
+	return e.get(d)
 }
 
-func (w *world) succeed(d *app.Deployment) *app.Deployment {
-	w.Helper()
-	return w.phase(d, app.DeploymentPhaseSucceeded)
+func (e *env) succeed(d *app.Deployment) *app.Deployment {
+	e.Helper()
+	return e.phase(d, app.DeploymentPhaseSucceeded)
 }
 
-func list[T any, P entity.ObjectPtr[T]](w *world, keep func(P) bool) []P {
-	w.Helper()
-	all, _, err := entity.List[T, P](w.Context(), w.store, entity.Query{})
+func list[T any, P entity.ObjectPtr[T]](e *env, keep func(P) bool) []P {
+	e.Helper()
+	all, _, err := entity.List[T, P](e.Context(), e.store, entity.Query{})
 	if err != nil {
-		w.Fatal(err)
+		e.Fatal(err)
 	}
 	var out []P
 	for _, o := range all {
@@ -411,42 +411,42 @@ func list[T any, P entity.ObjectPtr[T]](w *world, keep func(P) bool) []P {
 
 // settled waits until nothing of the app is left over: no lease, no build under
 // way, and sandboxes, as many as wanted, of the version that serves alone.
-func (w *world) settled(name string) *app.App {
-	w.Helper()
-	a := w.app(name)
+func (e *env) settled(name string) *app.App {
+	e.Helper()
+	a := e.app(name)
 	why := ""
-	w.eventually("nothing of "+name+" is left over", func() bool {
-		a = w.app(name)
-		if why = w.leftover(a); why != "" {
+	e.eventually("nothing of "+name+" is left over", func() bool {
+		a = e.app(name)
+		if why = e.leftover(a); why != "" {
 			return false
 		}
 		return true
 	})
-	if bad := w.bad.Load(); bad != nil {
-		w.Fatal(*bad)
+	if bad := e.bad.Load(); bad != nil {
+		e.Fatal(*bad)
 	}
 	return a
 }
 
-func (w *world) leftover(a *app.App) string {
+func (e *env) leftover(a *app.App) string {
 	if a.Status.ActiveDeployment != "" {
 		return "active deployment " + string(a.Status.ActiveDeployment)
 	}
-	if l := list(w, func(l *app.DeployLease) bool { return l.Spec.App == a.GetID() }); len(l) > 0 {
+	if l := list(e, func(l *app.DeployLease) bool { return l.Spec.App == a.GetID() }); len(l) > 0 {
 		return "lease"
 	}
-	if b := list(w, func(b *app.Build) bool { return b.Spec.App == a.GetID() && !b.Status.Phase.Ended() }); len(b) > 0 {
+	if b := list(e, func(b *app.Build) bool { return b.Spec.App == a.GetID() && !b.Status.Phase.Ended() }); len(b) > 0 {
 		return "build under way"
 	}
 	numbers := map[int64]bool{}
-	for _, v := range list(w, func(v *app.AppVersion) bool { return v.Spec.App == a.GetID() }) {
+	for _, v := range list(e, func(v *app.AppVersion) bool { return v.Spec.App == a.GetID() }) {
 		if numbers[v.Spec.Number] || v.Spec.Number > a.Spec.VersionCounter {
 			return "version number used twice, or not counted"
 		}
 		numbers[v.Spec.Number] = true
 	}
-	for _, p := range list(w, func(p *sandbox.SandboxPool) bool { return p.Spec.App == a.GetID() }) {
-		live := list(w, func(sb *sandbox.Sandbox) bool { return sb.Spec.Pool == p.GetID() && !sb.Status.Phase.Ended() })
+	for _, p := range list(e, func(p *sandbox.SandboxPool) bool { return p.Spec.App == a.GetID() }) {
+		live := list(e, func(sb *sandbox.Sandbox) bool { return sb.Spec.Pool == p.GetID() && !sb.Status.Phase.Ended() })
 		want := int(p.Spec.Replicas)
 		if p.Spec.AppVersion != a.Status.ActiveVersion && want > 0 {
 			return "pool of another version: " + p.Name
@@ -463,17 +463,17 @@ func (w *world) leftover(a *app.App) string {
 	return ""
 }
 
-func (w *world) dump() {
-	for _, d := range list(w, func(*app.Deployment) bool { return true }) {
-		w.Logf("deployment %s app %s kind %s phase %s version %s steps %+v failure %+v", d.ID, d.Spec.App, d.Spec.Kind, d.Status.Phase, d.Status.Version, d.Status.Steps, d.Status.Failure)
+func (e *env) dump() {
+	for _, d := range list(e, func(*app.Deployment) bool { return true }) {
+		e.Logf("deployment %s app %s kind %s phase %s version %s steps %+v failure %+v", d.ID, d.Spec.App, d.Spec.Kind, d.Status.Phase, d.Status.Version, d.Status.Steps, d.Status.Failure)
 	}
-	for _, p := range list(w, func(*sandbox.SandboxPool) bool { return true }) {
-		w.Logf("pool %s version %s replicas %d status %+v", p.Name, p.Spec.AppVersion, p.Spec.Replicas, p.Status)
+	for _, p := range list(e, func(*sandbox.SandboxPool) bool { return true }) {
+		e.Logf("pool %s version %s replicas %d status %+v", p.Name, p.Spec.AppVersion, p.Spec.Replicas, p.Status)
 	}
-	for _, sb := range list(w, func(*sandbox.Sandbox) bool { return true }) {
-		w.Logf("sandbox %s desired %s node %q phase %s ready %t reason %s %s", sb.Name, sb.Spec.Desired, sb.Spec.Node, sb.Status.Phase, sb.Status.Ready, sb.Status.Reason, sb.Status.Message)
+	for _, sb := range list(e, func(*sandbox.Sandbox) bool { return true }) {
+		e.Logf("sandbox %s desired %s node %q phase %s ready %t reason %s %s", sb.Name, sb.Spec.Desired, sb.Spec.Node, sb.Status.Phase, sb.Status.Ready, sb.Status.Reason, sb.Status.Message)
 	}
-	for _, b := range list(w, func(*app.Build) bool { return true }) {
-		w.Logf("build %s cancel %t phase %s %s", b.ID, b.Spec.Cancel, b.Status.Phase, b.Status.Message)
+	for _, b := range list(e, func(*app.Build) bool { return true }) {
+		e.Logf("build %s cancel %t phase %s %s", b.ID, b.Spec.Cancel, b.Status.Phase, b.Status.Message)
 	}
 }

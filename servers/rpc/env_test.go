@@ -80,9 +80,9 @@ func (w *gateWatch) Next(ctx context.Context) ([]entity.Event, error) {
 	return e, err
 }
 
-// world is a server with a real store, the sandbox controller and a machine
+// env is a server with a real store, the sandbox controller and a machine
 // that is not real, reached over a unix socket.
-type world struct {
+type env struct {
 	*testing.T
 	store     *gate
 	machine   *fake.Machine
@@ -98,45 +98,45 @@ type world struct {
 	nodes     server.NodesClient
 }
 
-func newWorld(t *testing.T) *world {
+func newEnv(t *testing.T) *env {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "rt-rpc-") // short enough for a socket
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { os.RemoveAll(dir) })
-	w := &world{T: t, store: &gate{Store: pgtest.Store(t, api.Kinds()...)}, machine: fake.NewMachine(), buildLogs: buildlog.New(filepath.Join(dir, "builds"), 0)}
+	e := &env{T: t, store: &gate{Store: pgtest.Store(t, api.Kinds()...)}, machine: fake.NewMachine(), buildLogs: buildlog.New(filepath.Join(dir, "builds"), 0)}
 	log := slog.New(slog.DiscardHandler)
 	if os.Getenv("VERBOSE") != "" {
 		log = slog.New(slog.NewTextHandler(t.Output(), nil))
 	}
 	sealer := schema.NewSealer(filepath.Join(dir, "key"))
-	svc := &service.Service{Store: w.store, Sealer: sealer, Log: log}
-	w.must(svc.EnsureProject(t.Context(), service.DefaultProject))
-	if w.project, err = svc.Project(t.Context(), ""); err != nil {
+	svc := &service.Service{Store: e.store, Sealer: sealer, Log: log}
+	e.must(svc.EnsureProject(t.Context(), service.DefaultProject))
+	if e.project, err = svc.Project(t.Context(), ""); err != nil {
 		t.Fatal(err)
 	}
 	n := core.NewNode()
 	n.Name, n.Spec.Arch, n.Spec.CPUMillis, n.Spec.MemoryBytes = "n", "amd64", 1000_000, 1<<40
-	w.create(n)
-	w.node = n.GetID()
+	e.create(n)
+	e.node = n.GetID()
 
 	// The server's informers reach the store as it does; those of the controller always do.
-	informers := informer.New(informer.Config{Reader: w.store})
-	rec := &controller.Reconciler{Driver: w.machine.Driver(), Node: w.node, Sealer: sealer, Log: log}
-	rec.Store = kittest.Hold(t, w.store.Store, rec.Controller())
+	informers := informer.New(informer.Config{Reader: e.store})
+	rec := &controller.Reconciler{Driver: e.machine.Driver(), Node: e.node, Sealer: sealer, Log: log}
+	rec.Store = kittest.Hold(t, e.store.Store, rec.Controller())
 	srv, err := rpc.NewServer(rpc.ServerOptions{Logger: log})
-	w.must(err)
+	e.must(err)
 	name, access := rpcserver.Access()
-	svc.Store = kittest.HoldWriter(t, w.store, name, access)
+	svc.Store = kittest.HoldWriter(t, e.store, name, access)
 	rpcserver.Register(srv, rpcserver.Deps{
-		Service: svc, Store: svc.Store, Informers: informers, Sources: source.NewStore(source.StoreConfig{Dir: filepath.Join(dir, "sources")}), BuildLogs: w.buildLogs,
-		Driver: w.machine.Driver(), Log: log,
+		Service: svc, Store: svc.Store, Informers: informers, Sources: source.NewStore(source.StoreConfig{Dir: filepath.Join(dir, "sources")}), BuildLogs: e.buildLogs,
+		Driver: e.machine.Driver(), Log: log,
 		Image: func(_ context.Context, name string) (string, error) { return name, nil },
 	})
 	socket := filepath.Join(dir, "s")
 	l, err := net.Listen("unix", socket)
-	w.must(err)
+	e.must(err)
 	ctx, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
 	wg.Go(func() {
@@ -149,89 +149,89 @@ func newWorld(t *testing.T) *world {
 			t.Error(err)
 		}
 	})
-	_, stop := kittest.Run(t, informer.New(informer.Config{Reader: w.store.Store}), kit.Config{StopGrace: time.Millisecond, Logger: log}, rec.Controller())
+	_, stop := kittest.Run(t, informer.New(informer.Config{Reader: e.store.Store}), kit.Config{StopGrace: time.Millisecond, Logger: log}, rec.Controller())
 	t.Cleanup(func() {
 		stop()
 		cancel()
 		srv.Close() // waits for every handler
 		wg.Wait()
-		for _, sid := range w.machine.IDs() {
-			w.machine.Vanish(sid)
+		for _, sid := range e.machine.IDs() {
+			e.machine.Vanish(sid)
 		}
 	})
-	c := w.dial(socket)
-	w.apps, w.deploys, w.builds, w.routes = app.NewAppsClient(c), app.NewDeploysClient(c), app.NewBuildsClient(c), app.NewRoutesClient(c)
-	w.sandboxes, w.nodes = sandbox.NewSandboxesClient(c), server.NewNodesClient(c)
-	return w
+	c := e.dial(socket)
+	e.apps, e.deploys, e.builds, e.routes = app.NewAppsClient(c), app.NewDeploysClient(c), app.NewBuildsClient(c), app.NewRoutesClient(c)
+	e.sandboxes, e.nodes = sandbox.NewSandboxesClient(c), server.NewNodesClient(c)
+	return e
 }
 
-func (w *world) dial(socket string) *rpc.Client {
-	w.Helper()
+func (e *env) dial(socket string) *rpc.Client {
+	e.Helper()
 	c, err := rpc.NewClient("unix://"+socket, rpc.ClientOptions{})
-	w.must(err)
-	w.Cleanup(func() { c.Close() })
+	e.must(err)
+	e.Cleanup(func() { c.Close() })
 	return c
 }
 
-func (w *world) must(err error) {
-	w.Helper()
+func (e *env) must(err error) {
+	e.Helper()
 	if err != nil {
-		w.Fatal(err)
+		e.Fatal(err)
 	}
 }
 
-func (w *world) create(o schema.Object) {
-	w.Helper()
+func (e *env) create(o schema.Object) {
+	e.Helper()
 	if o.EntityKind().Scope == schema.ScopeProject {
-		o.GetMeta().Project = w.project
+		o.GetMeta().Project = e.project
 	}
-	w.must(entity.Create(w.Context(), w.store.Store, o))
+	e.must(entity.Create(e.Context(), e.store.Store, o))
 }
 
 // ctx ends before the test runs out of time.
-func (w *world) ctx() context.Context {
-	ctx, cancel := context.WithTimeout(w.Context(), wait.Limit)
-	w.Cleanup(cancel)
+func (e *env) ctx() context.Context {
+	ctx, cancel := context.WithTimeout(e.Context(), wait.Limit)
+	e.Cleanup(cancel)
 	return ctx
 }
 
 // sandbox makes one that no node has yet.
-func (w *world) sandbox(command ...string) *sandbox.Sandbox {
-	w.Helper()
+func (e *env) sandbox(command ...string) *sandbox.Sandbox {
+	e.Helper()
 	sb := sandbox.NewSandbox()
 	sb.Spec.Template.Image, sb.Spec.Template.Command = "image", append([]string{"/bin/guest"}, command...)
-	w.create(sb)
+	e.create(sb)
 	return sb
 }
 
 // place lets the node have it.
-func (w *world) place(sb *sandbox.Sandbox) {
-	w.Helper()
-	sb.Spec.Node, sb.Status.Phase = w.node, sandbox.SandboxPhaseScheduled
-	w.must(entity.UpdateSpec(w.Context(), w.store.Store, sb))
+func (e *env) place(sb *sandbox.Sandbox) {
+	e.Helper()
+	sb.Spec.Node, sb.Status.Phase = e.node, sandbox.SandboxPhaseScheduled
+	e.must(entity.UpdateSpec(e.Context(), e.store.Store, sb))
 }
 
 // run makes a sandbox that runs.
-func (w *world) run(command ...string) *sandbox.Sandbox {
-	w.Helper()
-	sb := w.sandbox(command...)
-	w.place(sb)
-	return w.until(sb, sandbox.WaitUntilRunning)
+func (e *env) run(command ...string) *sandbox.Sandbox {
+	e.Helper()
+	sb := e.sandbox(command...)
+	e.place(sb)
+	return e.until(sb, sandbox.WaitUntilRunning)
 }
 
-func (w *world) until(sb *sandbox.Sandbox, what sandbox.WaitUntil) *sandbox.Sandbox {
-	w.Helper()
-	resp, err := w.sandboxes.Wait(w.ctx(), &sandbox.WaitRequest{Sandbox: sb.GetID(), Until: what})
-	w.must(err)
+func (e *env) until(sb *sandbox.Sandbox, what sandbox.WaitUntil) *sandbox.Sandbox {
+	e.Helper()
+	resp, err := e.sandboxes.Wait(e.ctx(), &sandbox.WaitRequest{Sandbox: sb.GetID(), Until: what})
+	e.must(err)
 	got, err := entity.Decode[sandbox.Sandbox](&resp.Sandbox)
-	w.must(err)
+	e.must(err)
 	return got
 }
 
-func (w *world) class(what string, err error, want errs.Class) {
-	w.Helper()
+func (e *env) class(what string, err error, want errs.Class) {
+	e.Helper()
 	if !errs.Is(err, want) {
-		w.Errorf("%s: %v (%s), want %s", what, err, errs.ClassOf(err), want)
+		e.Errorf("%s: %v (%s), want %s", what, err, errs.ClassOf(err), want)
 	}
 }
 
