@@ -42,6 +42,11 @@ func generate(root string) ([]gogen.Output, error) {
 		dir := filepath.Join("api", f.Domain)
 		outs = append(outs, gogen.Output{Path: filepath.Join(dir, "schema.gen.go"), Data: src}, gogen.Output{Path: filepath.Join(dir, "schema.lock.yml"), Data: lock})
 	}
+	exported, err := exports(set)
+	if err != nil {
+		return nil, err
+	}
+	outs = append(outs, exported...)
 	ids, err := idPackage(set)
 	if err != nil {
 		return nil, err

@@ -105,6 +105,7 @@ func TestErrors(t *testing.T) {
 	for _, c := range []struct{ name, old, new, want string }{
 		{"enum and descriptor", "  color: {", "  thing_kind: {", "enum thing_kind would be ThingKind in Go, as is kind thing: rename one of them"},
 		{"component and spec", "  part: {doc", "  thing_spec: {doc: y, fields: {}}\n  part: {doc", "component thing_spec would be ThingSpec in Go"},
+		{"constant and kind", "kinds:", "constants:\n  kind_thing: {type: int, value: 1, doc: X.}\nkinds:", "kind thing would be KindThing in Go, as is constant kind_thing"},
 		{"value and value", "values: {red: Red.}", "values: {a_b: X., ab: X.}", ""},
 		{"no doc", "doc: A demo.\n", "", "doc is missing: say what the domain is"},
 		{"column path", "path: spec.size", "path: spec.sise", `"sise" of path "spec.sise" does not exist; did you mean "size"?`},
@@ -125,6 +126,16 @@ func TestErrors(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), "schema.yml:") {
 			t.Errorf("%s: got %v, want %q", c.name, err, c.want)
 		}
+	}
+}
+
+func TestTwoExportsOfOneName(t *testing.T) {
+	files := map[string]string{}
+	for _, d := range []string{"a", "b"} {
+		files["api/"+d+"/schema.yml"] = "domain: " + d + "\ndoc: X.\nconstants:\n  limit: {type: int, value: 1, doc: X., export: [pkg/demo]}\n"
+	}
+	if _, err := generate(tree(t, files)); err == nil || !strings.Contains(err.Error(), "constant limit is exported to pkg/demo, as is the one at") {
+		t.Error(err)
 	}
 }
 

@@ -24,6 +24,7 @@ func domain(f *lang.File, set *lang.Set) ([]byte, error) {
 	}
 	g := gogen.New(name, f.Domain, f.Domain, set)
 	g.PackageDoc(gogen.PackageDocOf(f.Domain, f.Doc))
+	g.Constants("Limits and defaults.", f.Constants)
 	if len(f.Kinds) > 0 {
 		g.P("// Names of the kinds.\nconst (")
 		for _, k := range f.Kinds {
@@ -60,6 +61,11 @@ func collisions(f *lang.File) error {
 		}
 		seen[goName] = what
 		return nil
+	}
+	for _, c := range f.Constants {
+		if err := add(c.Pos, gogen.GoName(c.Name), "constant "+c.Name); err != nil {
+			return err
+		}
 	}
 	for _, k := range f.Kinds {
 		n := gogen.GoName(k.Name)

@@ -39,6 +39,7 @@ func reference(set *lang.Set) []byte {
 			p("### %s (component)\n\n%s\n", c.Name, c.Doc)
 			fieldTable(&b, "field", c.Fields)
 		}
+		constantTable(&b, f.Constants)
 		for _, e := range f.Enums {
 			p("### %s (enum)\n\n%s\n\n| value | meaning |\n|---|---|", e.Name, e.Doc)
 			for _, v := range e.Values {
@@ -48,6 +49,21 @@ func reference(set *lang.Set) []byte {
 		}
 	}
 	return append(bytes.TrimRight(b.Bytes(), "\n"), '\n')
+}
+
+func constantTable(b *bytes.Buffer, list []*lang.Constant) {
+	if len(list) == 0 {
+		return
+	}
+	fmt.Fprintf(b, "### Limits and defaults\n\n| name | value | meaning |\n|---|---|---|\n")
+	for _, c := range list {
+		doc := c.Doc
+		if c.Unit != "" {
+			doc += " Unit: " + c.Unit + "."
+		}
+		fmt.Fprintf(b, "| `%s` | `%s` | %s |\n", c.Name, cell(fmt.Sprint(c.Value)), cell(doc))
+	}
+	b.WriteByte('\n')
 }
 
 func cell(s string) string {

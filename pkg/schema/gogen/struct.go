@@ -86,7 +86,7 @@ func (f *File) defaults(name string, fields []*lang.Field) {
 	for _, fd := range fields {
 		switch {
 		case fd.Default != nil:
-			f.P("x.%s = %s", GoName(fd.Name), f.literal(fd, fd.Default))
+			f.P("x.%s = %s", GoName(fd.Name), f.fieldLiteral(fd, fd.Default))
 		case fd.Type == lang.Struct && fd.Required:
 			if c := f.set.Component(f.domain, fd.Component); c != nil && f.hasDefaults(c.Domain, c.Fields) {
 				f.P("x.%s.SetDefaults()", GoName(fd.Name))
@@ -96,13 +96,18 @@ func (f *File) defaults(name string, fields []*lang.Field) {
 	f.P("}\n")
 }
 
-// literal renders a default or bound of the field as a Go expression.
-func (f *File) literal(fd *lang.Field, v any) string {
+// fieldLiteral renders a default or bound of the field as a Go expression.
+func (f *File) fieldLiteral(fd *lang.Field, v any) string {
+	if v, ok := v.(string); ok && fd.Base() == lang.EnumType {
+		return f.baseType(fd) + GoName(v)
+	}
+	return f.literal(fd.Pos, fd.Name, v)
+}
+
+// literal renders the value of what stands at pos.
+func (f *File) literal(pos lang.Pos, name string, v any) string {
 	switch v := v.(type) {
 	case string:
-		if fd.Base() == lang.EnumType {
-			return f.baseType(fd) + GoName(v)
-		}
 		return strconv.Quote(v)
 	case bool:
 		return strconv.FormatBool(v)
@@ -116,7 +121,7 @@ func (f *File) literal(fd *lang.Field, v any) string {
 	case time.Duration:
 		return f.duration(v)
 	}
-	f.errs = append(f.errs, fmt.Errorf("%s: %s: literal %v of type %T", fd.Pos, fd.Name, v, v))
+	f.errs = append(f.errs, fmt.Errorf("%s: %s: literal %v of type %T", pos, name, v, v))
 	return "0"
 }
 
@@ -195,10 +200,10 @@ func (f *File) validateField(owner string, fd *lang.Field) {
 		}
 	case lang.Int, lang.Float, lang.Duration:
 		if fd.Min != nil {
-			checks = append(checks, fmt.Sprintf("%s.CheckMin(v, %s, %s, %s)", f.Import(schemaPath), n, val, f.literal(fd, fd.Min)))
+			checks = append(checks, fmt.Sprintf("%s.CheckMin(v, %s, %s, %s)", f.Import(schemaPath), n, val, f.fieldLiteral(fd, fd.Min)))
 		}
 		if fd.Max != nil {
-			checks = append(checks, fmt.Sprintf("%s.CheckMax(v, %s, %s, %s)", f.Import(schemaPath), n, val, f.literal(fd, fd.Max)))
+			checks = append(checks, fmt.Sprintf("%s.CheckMax(v, %s, %s, %s)", f.Import(schemaPath), n, val, f.fieldLiteral(fd, fd.Max)))
 		}
 	case lang.EnumType:
 		checks = append(checks, fmt.Sprintf("%s.CheckEnum(v, %s, %s)", f.Import(schemaPath), n, val))

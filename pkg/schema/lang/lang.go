@@ -1,4 +1,4 @@
-// Package lang reads the type language of api/<domain>/*.yml: enums,
+// Package lang reads the type language of api/<domain>/*.yml: constants, enums,
 // components (structs of fields) and kinds of entities. schemagen, rpcgen and
 // the configuration generator share it.
 //
@@ -6,6 +6,8 @@
 //
 //	domain: sandbox
 //	doc: What the domain is.
+//	constants:
+//	  max_hosts: {type: int, value: 16, doc: ..., export: [pkg/hosts]}
 //	enums:
 //	  probe_kind: {doc: ..., values: {tcp: doc, http: doc}}
 //	components:
@@ -20,6 +22,10 @@
 // keys of maps are strings. min and max bound the value of numbers and
 // durations, and the length of strings, bytes, lists and maps. Names of enums
 // and components may be qualified with another domain ("sandbox.resources").
+//
+// A constant is a limit or default with a name. default, min, max and pattern
+// refer to it as $max_hosts or $sandbox.max_hosts; Go code of api/<domain> and of
+// the packages in export gets it as a constant.
 //
 // Unknown keys are errors with file, line and a suggestion. Numbers of fields
 // are not written in the file; Lock assigns them and keeps them forever.
@@ -64,6 +70,7 @@ type File struct {
 	Path       string
 	Domain     string
 	Doc        string
+	Constants  []*Constant
 	Enums      []*Enum
 	Components []*Component
 	Kinds      []*Kind

@@ -32,11 +32,21 @@ func parseBytes(path string, b []byte) (*File, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &Parser{File: path}
+	known := Constants{}
+	_, list := declared(path, root)
+	known.Add(list)
+	return parse(path, root, known)
+}
+
+// parse parses a file that may refer to the constants known.
+func parse(path string, root *yaml.Node, known Constants) (*File, error) {
+	p := &Parser{File: path, Constants: known}
+	p.Domain, _ = declared(path, root)
 	f := &File{Path: path}
 	p.Mapping(root, "", map[string]func(*yaml.Node){
 		"domain":     func(n *yaml.Node) { f.Domain = p.Name(n) },
 		"doc":        func(n *yaml.Node) { f.Doc = p.Str(n) },
+		"constants":  func(n *yaml.Node) { f.Constants = p.constants(n, p.Domain) },
 		"enums":      func(n *yaml.Node) { f.Enums = p.Enums(n) },
 		"components": func(n *yaml.Node) { f.Components = p.Components(n) },
 		"kinds":      func(n *yaml.Node) { f.Kinds = p.kinds(n) },
@@ -76,7 +86,11 @@ func Root(path string, b []byte) (*yaml.Node, error) {
 type Parser struct {
 	File    string
 	Records bool // fields of type record are allowed
-	errs    []error
+	// Constants are those that fields may refer to; Domain is that of names
+	// without one.
+	Constants Constants
+	Domain    string
+	errs      []error
 }
 
 // Err returns every error so far, joined.
@@ -345,7 +359,7 @@ func (p *Parser) field(k, v *yaml.Node, what string) *Field {
 		"default":   func(n *yaml.Node) { def = n },
 		"min":       func(n *yaml.Node) { lo = n },
 		"max":       func(n *yaml.Node) { hi = n },
-		"pattern":   func(n *yaml.Node) { f.Pattern = p.Str(n) },
+		"pattern":   func(n *yaml.Node) { f.Pattern, _ = p.literal(n, String, what+": pattern").(string) },
 		"index": func(n *yaml.Node) {
 			switch n.Value {
 			case "true":
@@ -426,9 +440,13 @@ func (p *Parser) shape(k *yaml.Node, f *Field, what string) {
 	}
 }
 
-// literal parses the scalar n as a value of type t.
+// literal parses the scalar n as a value of type t. "$name" is the value of a
+// constant.
 func (p *Parser) literal(n *yaml.Node, t Type, what string) any {
 	s := p.Str(n)
+	if name, ok := strings.CutPrefix(s, "$"); ok && name != "" {
+		return p.constant(n, name, t, what)
+	}
 	switch t {
 	case String, EnumType:
 		return s

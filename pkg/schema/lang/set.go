@@ -3,16 +3,20 @@ package lang
 import (
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 	"slices"
 	"sort"
 	"strings"
 	"time"
+
+	"go.yaml.in/yaml/v3"
 )
 
 // Set is the files of all domains together; it resolves names across them.
 type Set struct {
 	Files      []*File // by domain
+	Constants  Constants
 	enums      map[string]*Enum
 	components map[string]*Component
 	kinds      map[string]*Kind
@@ -31,8 +35,22 @@ func LoadSet(root string) (*Set, error) {
 	sort.Strings(paths)
 	var files []*File
 	var errs []error
+	known, roots := Constants{}, map[string]*yaml.Node{}
 	for _, p := range paths {
-		f, err := Parse(p)
+		b, err := os.ReadFile(p)
+		if err != nil {
+			return nil, fmt.Errorf("read schema: %w", err)
+		}
+		root, err := Root(p, b)
+		if err != nil {
+			return nil, err
+		}
+		_, list := declared(p, root)
+		known.Add(list)
+		roots[p] = root
+	}
+	for _, p := range paths {
+		f, err := parse(p, roots[p], known)
 		if err != nil {
 			errs = append(errs, err)
 			continue
@@ -50,7 +68,7 @@ func LoadSet(root string) (*Set, error) {
 
 // newSet makes a set of files and checks it.
 func newSet(files ...*File) (*Set, error) {
-	s := &Set{enums: map[string]*Enum{}, components: map[string]*Component{}, kinds: map[string]*Kind{}}
+	s := &Set{Constants: Constants{}, enums: map[string]*Enum{}, components: map[string]*Component{}, kinds: map[string]*Kind{}}
 	var errs []error
 	for _, f := range files {
 		errs = append(errs, s.Add(f))
@@ -63,6 +81,7 @@ func newSet(files ...*File) (*Set, error) {
 // is there already (the messages of an rpc.yml). Call Check when all are in.
 func (s *Set) Add(f *File) error {
 	s.Files = append(s.Files, f)
+	s.Constants.Add(f.Constants)
 	var errs []error
 	for _, e := range f.Enums {
 		n := f.Domain + "." + e.Name

@@ -80,7 +80,7 @@ func load(root string) ([]*file, *lang.Set, error) {
 		if err != nil {
 			return nil, nil, err
 		}
-		f, err := parse(p, b)
+		f, err := parse(p, b, set.Constants)
 		if err != nil {
 			errList = append(errList, err)
 			continue
@@ -98,12 +98,13 @@ func load(root string) ([]*file, *lang.Set, error) {
 	return files, set, errors.Join(errList...)
 }
 
-func parse(path string, b []byte) (*file, error) {
+func parse(path string, b []byte, constants lang.Constants) (*file, error) {
 	root, err := lang.Root(path, b)
 	if err != nil {
 		return nil, err
 	}
-	p := &lang.Parser{File: path, Records: true}
+	// The folder is that of the domain; load checks it.
+	p := &lang.Parser{File: path, Records: true, Constants: constants, Domain: filepath.Base(filepath.Dir(path))}
 	f := &file{lang: &lang.File{Path: path}}
 	p.Mapping(root, "", map[string]func(*yaml.Node){
 		"domain":   func(n *yaml.Node) { f.lang.Domain = p.Name(n) },

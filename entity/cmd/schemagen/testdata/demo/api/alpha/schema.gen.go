@@ -4,8 +4,22 @@
 package alpha
 
 import (
+	"time"
+
 	"miren.dev/runtime/api/id"
 	"miren.dev/runtime/pkg/schema"
+)
+
+// Limits and defaults.
+const (
+	// MaxLabel: Longest label. (unit: bytes)
+	MaxLabel = 8
+	// UsualWait: How long it takes.
+	UsualWait = 90 * time.Second
+	// UsualText: What it says.
+	UsualText = "a \"b\""
+	// UsualRatio: A ratio.
+	UsualRatio = 1.5
 )
 
 // Names of the kinds.
