@@ -12,6 +12,29 @@ import (
 	"miren.dev/runtime/pkg/schema"
 )
 
+// Limits and defaults.
+const (
+	// MaxAppName: Longest name of an app. It leaves room for -v123456-service within the 63
+	// bytes of a name. (unit: bytes)
+	MaxAppName = 40
+	// AppNamePattern: What the name of an app must match.
+	AppNamePattern = "^[a-z]([a-z0-9-]*[a-z0-9])?$"
+	// ServiceNamePattern: What the name of a service must match.
+	ServiceNamePattern = "^[a-z][a-z0-9-]{0,31}$"
+	// DefaultService: The service that is meant where none is named.
+	DefaultService = "web"
+	// DefaultPort: Port of the default service if it states none.
+	DefaultPort = 8080
+	// MaxHealthDeadline: Longest health_deadline that app.toml may state.
+	MaxHealthDeadline = 1 * time.Hour
+	// MaxHost: Longest host name of a route. (unit: bytes)
+	MaxHost = 253
+	// MaxPath: Longest path prefix of a route. (unit: bytes)
+	MaxPath = 1024
+	// MaxMessage: Longest reason that a person gives for a deployment. (unit: bytes)
+	MaxMessage = 1024
+)
+
 // Names of the kinds.
 const (
 	KindApp         = "app"

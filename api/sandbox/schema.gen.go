@@ -11,6 +11,50 @@ import (
 	"miren.dev/runtime/pkg/schema"
 )
 
+// Limits and defaults.
+const (
+	// MaxPort: Highest port.
+	MaxPort = 65535
+	// MaxReplicas: Most sandboxes of one pool.
+	MaxReplicas = 1000
+	// MinDeadline: Shortest time in which a probe must succeed first.
+	MinDeadline = 1 * time.Second
+	// DefaultDeadline: Time in which a probe must succeed first.
+	DefaultDeadline = 1 * time.Minute
+	// MinCPUMillis: Least CPU of a sandbox. (unit: thousandths of a CPU)
+	MinCPUMillis = 10
+	// MaxCPUMillis: Most CPU of a sandbox. (unit: thousandths of a CPU)
+	MaxCPUMillis = 1024000
+	// DefaultCPUMillis: CPU of a sandbox. (unit: thousandths of a CPU)
+	DefaultCPUMillis = 1000
+	// MinMemoryBytes: Least memory of a sandbox. (unit: bytes)
+	MinMemoryBytes = 33554432
+	// DefaultMemoryBytes: Memory of a sandbox. (unit: bytes)
+	DefaultMemoryBytes = 536870912
+	// MaxPIDs: Most processes of a sandbox.
+	MaxPIDs = 65536
+	// DefaultPIDs: Processes of a sandbox.
+	DefaultPIDs = 1024
+	// MinDiskBytes: Least disk space of a sandbox. (unit: bytes)
+	MinDiskBytes = 1048576
+	// MinTTL: Shortest time to live of a sandbox.
+	MinTTL = 1 * time.Second
+	// DefaultStopTimeout: Time between SIGTERM and SIGKILL.
+	DefaultStopTimeout = 10 * time.Second
+	// MaxStopTimeout: Longest time between SIGTERM and SIGKILL.
+	MaxStopTimeout = 10 * time.Minute
+	// MaxCommand: Longest command, its arguments together. (unit: bytes)
+	MaxCommand = 1048576
+	// MaxEnv: Most environment variables of an app, and of one request that starts a process.
+	MaxEnv = 500
+	// MaxEnvName: Longest name of an environment variable. (unit: bytes)
+	MaxEnvName = 256
+	// MaxEnvValue: Longest value of an environment variable. (unit: bytes)
+	MaxEnvValue = 65536
+	// EnvNamePattern: What the name of an environment variable of an app must match.
+	EnvNamePattern = "^[A-Za-z_][A-Za-z0-9_]*$"
+)
+
 // Names of the kinds.
 const (
 	KindSandboxPool = "sandbox_pool"

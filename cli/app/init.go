@@ -89,10 +89,10 @@ func (o *initOptions) run() error {
 func initText(name string, plan *stack.Plan, cfg *appconfig.Config) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "name = %q\n", name)
-	port := int64(stack.DefaultPort)
+	port := int64(appconfig.DefaultPort)
 	if plan != nil {
 		for _, s := range plan.Services {
-			if s.Name == "web" && s.Port != nil {
+			if s.Name == appconfig.DefaultService && s.Port != nil {
 				port = *s.Port
 			}
 		}
@@ -102,7 +102,7 @@ func initText(name string, plan *stack.Plan, cfg *appconfig.Config) string {
 		fmt.Fprintf(&b, "# stack = %q    # as detected\n", plan.Stack)
 	}
 	b.WriteString("\n# [env]\n# LOG_LEVEL = \"info\"\n\n")
-	if cfg.Procfile && cfg.Service("web") == nil {
+	if cfg.Procfile && cfg.Service(appconfig.DefaultService) == nil {
 		b.WriteString("# The services are in Procfile.\n")
 		return b.String()
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"miren.dev/runtime/api/app"
 	"miren.dev/runtime/cli/exit"
 	"miren.dev/runtime/pkg/appconfig"
 	"miren.dev/runtime/pkg/errs"
@@ -88,9 +89,6 @@ func FlagError(cmd *cobra.Command, err error) error {
 	return exit.With(exit.Usage, e.WithHint("`%s --help` lists the flags", cmd.CommandPath()))
 }
 
-// maxAppName is the longest name of an app.
-const maxAppName = 32
-
 // AppName returns the app that is meant: the given name, else the name in
 // app.toml of the folder, else the name of the folder.
 func AppName(given, dir string) (string, error) {
@@ -129,7 +127,7 @@ func Sanitize(s string) string {
 		case b.Len() > 0 && !strings.HasSuffix(b.String(), "-"):
 			b.WriteByte('-')
 		}
-		if b.Len() == maxAppName {
+		if b.Len() == app.MaxAppName {
 			break
 		}
 	}

@@ -3,7 +3,10 @@ package command
 import (
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
+
+	"miren.dev/runtime/api/app"
 )
 
 func TestAppName(t *testing.T) {
@@ -25,7 +28,7 @@ func TestAppName(t *testing.T) {
 	}
 	for in, want := range map[string]string{
 		"app": "app", "99 bottles": "bottles", "Ünïcode": "n-code", "a--b__c": "a-b-c", "-x-": "x", "!!!": "",
-		"a123456789012345678901234567890123456789": "a1234567890123456789012345678901",
+		"a" + strings.Repeat("1", app.MaxAppName): "a" + strings.Repeat("1", app.MaxAppName-1),
 	} {
 		if got := Sanitize(in); got != want {
 			t.Errorf("Sanitize(%q) = %q, want %q", in, got, want)

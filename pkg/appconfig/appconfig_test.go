@@ -94,6 +94,8 @@ func TestMistakes(t *testing.T) {
 		{"command", "[services.web]\ncommand = 3\n", "must be a list of strings", ""},
 		{"service name", "[services.Web]\nport = 1\n", `service name "Web"`, ""},
 		{"app name", "name = \"My App\"\n", "must be lower-case letters", ""},
+		{"app name with a dash at the end", "name = \"shop-\"\n", "not ending in a dash", ""},
+		{"app name that is too long", "name = \"" + strings.Repeat("a", MaxAppName+1) + "\"\n", "at most 40", ""},
 		{"stack", "[build]\nstack = \"ruby\"\n", "none of dockerfile, go, node, python, static", ""},
 		{"path out", "[build]\ndockerfile = \"../Dockerfile\"\n", "inside the source folder", ""},
 		{"absolute path", "[build]\noutput = \"/etc\"\n", "inside the source folder", ""},
@@ -110,6 +112,14 @@ func TestMistakes(t *testing.T) {
 				t.Errorf("got %v\nhint %q", err, errs.HintOf(err))
 			}
 		})
+	}
+}
+
+// What the server takes as the name of an app, app.toml takes too.
+func TestLongestAppName(t *testing.T) {
+	name := strings.Repeat("a", MaxAppName)
+	if c, err := Parse("app.toml", "name = \""+name+"\"\n"); err != nil || c.Name != name {
+		t.Errorf("%+v, %v", c, err)
 	}
 }
 

@@ -25,9 +25,9 @@ type parser struct {
 var stacks = []string{"dockerfile", "go", "node", "python", "static"}
 
 var (
-	appName     = regexp.MustCompile(`^[a-z][a-z0-9-]{0,31}$`)
-	serviceName = regexp.MustCompile(`^[a-z][a-z0-9-]{0,31}$`)
-	envName     = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
+	appName     = regexp.MustCompile(AppNamePattern)
+	serviceName = regexp.MustCompile(ServiceNamePattern)
+	envName     = regexp.MustCompile(EnvNamePattern)
 	packageName = regexp.MustCompile(`^[a-z0-9][a-z0-9+.:-]*$`)
 )
 
@@ -48,7 +48,7 @@ func Parse(file, text string) (*Config, error) {
 	p := &parser{file: file, lines: keyLines(text)}
 	c := &Config{File: file}
 	p.walk("", raw, table{
-		"name": p.matching(&c.Name, appName, "lower-case letters, digits and dashes, beginning with a letter, at most 32"),
+		"name": p.appName(&c.Name),
 		"env":  p.env(&c.Env),
 		"build": p.table(table{
 			"stack":      p.oneOf(&c.Build.Stack, stacks),
@@ -81,14 +81,14 @@ func (p *parser) service(key string, v any, s *Service) {
 	}
 	p.table(table{
 		"command":         p.command(&s.Command),
-		"port":            p.integer(&s.Port, 0, 65535),
-		"replicas":        p.integer(&s.Replicas, 0, 1000),
+		"port":            p.integer(&s.Port, 0, MaxPort),
+		"replicas":        p.integer(&s.Replicas, 0, MaxReplicas),
 		"health_path":     p.healthPath(&s.HealthPath),
-		"health_deadline": p.duration(&s.HealthDeadline, minDeadline, maxDeadline),
+		"health_deadline": p.duration(&s.HealthDeadline, MinDeadline, MaxHealthDeadline),
 		"cpu":             p.cpu(&s.CPUMillis),
 		"memory":          p.memory(&s.MemoryBytes),
-		"pids":            p.integer(&s.PIDs, 1, 65536),
-		"stop_timeout":    p.duration(&s.StopTimeout, 0, maxStopTimeout),
+		"pids":            p.integer(&s.PIDs, 1, MaxPIDs),
+		"stop_timeout":    p.duration(&s.StopTimeout, 0, MaxStopTimeout),
 		"env":             p.env(&s.Env),
 	})(key, v)
 }

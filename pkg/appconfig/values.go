@@ -10,16 +10,6 @@ import (
 	"time"
 )
 
-// Bounds that the schema of apps has as well.
-const (
-	minDeadline    = time.Second
-	maxDeadline    = time.Hour
-	maxStopTimeout = 10 * time.Minute
-	minCPU         = 10      // thousandths
-	maxCPU         = 1024000 // thousandths
-	minMemory      = 32 << 20
-)
-
 func itoa(n int) string { return strconv.Itoa(n) }
 
 // what says what kind of value v is.
@@ -65,11 +55,11 @@ func (p *parser) text(to *string) func(string, any) {
 	}
 }
 
-func (p *parser) matching(to *string, re *regexp.Regexp, means string) func(string, any) {
+func (p *parser) appName(to *string) func(string, any) {
 	return func(key string, v any) {
 		p.text(to)(key, v)
-		if *to != "" && !re.MatchString(*to) {
-			p.fail(key, "%s %q must be %s", key, *to, means)
+		if *to != "" && (len(*to) > MaxAppName || !appName.MatchString(*to)) {
+			p.fail(key, "%s %q must be lower-case letters, digits and dashes, beginning with a letter, not ending in a dash, at most %d", key, *to, MaxAppName)
 		}
 	}
 }
@@ -184,8 +174,9 @@ func (p *parser) cpu(to **int64) func(string, any) {
 		switch {
 		case !ok:
 			p.fail(key, `%s must be a number of CPUs such as 0.5, or thousandths such as "500m"`, key)
-		case n < minCPU || n > maxCPU:
-			p.fail(key, "%s is %s CPUs, but must be between 0.01 and %d", key, strconv.FormatFloat(float64(n)/1000, 'f', -1, 64), maxCPU/1000)
+		case n < MinCPUMillis || n > MaxCPUMillis:
+			cpus := func(millis int64) string { return strconv.FormatFloat(float64(millis)/1000, 'f', -1, 64) }
+			p.fail(key, "%s is %s CPUs, but must be between %s and %s", key, cpus(n), cpus(MinCPUMillis), cpus(MaxCPUMillis))
 		default:
 			*to = &n
 		}
@@ -231,8 +222,8 @@ func (p *parser) memory(to **int64) func(string, any) {
 		switch {
 		case !ok:
 			p.fail(key, `%s must be an amount of memory such as "512MB" or "1GiB"`, key)
-		case n < minMemory:
-			p.fail(key, "%s is %d bytes, but must be at least 32MiB", key, n)
+		case n < MinMemoryBytes:
+			p.fail(key, "%s is %d bytes, but must be at least %dMiB", key, n, MinMemoryBytes>>20)
 		default:
 			*to = &n
 		}

@@ -7,6 +7,7 @@ import (
 	"github.com/moby/buildkit/frontend/dockerfile/parser"
 	"github.com/moby/buildkit/frontend/dockerfile/shell"
 
+	"miren.dev/runtime/pkg/appconfig"
 	"miren.dev/runtime/pkg/errs"
 )
 
@@ -41,7 +42,7 @@ func planDockerfile(s *source, p *Plan) error {
 		return errs.New(errs.InvalidArgument, "%s: %w", name, err)
 	}
 	p.Bases = d.bases
-	p.Services = web(DefaultPort)
+	p.Services = web(appconfig.DefaultPort)
 	switch {
 	case len(d.ports) == 1:
 		p.Services = web(d.ports[0])

@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 
+	"miren.dev/runtime/pkg/appconfig"
 	"miren.dev/runtime/pkg/errs"
 )
 
@@ -93,11 +94,11 @@ func planGo(s *source, p *Plan) error {
 	fmt.Fprintf(&b, "FROM %s\n%s", run, s.packages(p))
 	// Templates, static files and the like are next to the binary.
 	fmt.Fprintf(&b, "COPY --chown=%s --exclude=**/*.go --exclude=go.mod --exclude=go.sum --exclude=vendor . /app/\nWORKDIR /app\nCOPY --from=build /out/%[2]s /usr/local/bin/%[2]s\n", owner, base(pkg.binary))
-	fmt.Fprintf(&b, "ENV PORT=%d\nUSER %s\nCMD [\"/usr/local/bin/%s\"]\n", DefaultPort, owner, base(pkg.binary))
+	fmt.Fprintf(&b, "ENV PORT=%d\nUSER %s\nCMD [\"/usr/local/bin/%s\"]\n", appconfig.DefaultPort, owner, base(pkg.binary))
 
 	p.Dockerfile, p.Generated = b.String(), true
 	p.Bases = []string{from, run}
-	p.Services = web(DefaultPort)
+	p.Services = web(appconfig.DefaultPort)
 	return nil
 }
 

@@ -158,13 +158,13 @@ func planNode(s *source, p *Plan) error {
 		fmt.Fprintf(&b, "\nFROM runtime/static\nCOPY --from=build --chown=%s /app/%s/ /site/\n", owner, dir)
 		finishStatic(&b)
 		p.Bases = append(p.Bases, "runtime/static")
-		p.Dockerfile, p.Services = b.String(), web(DefaultPort)
+		p.Dockerfile, p.Services = b.String(), web(appconfig.DefaultPort)
 		return nil
 	}
 	b.WriteString("\nFROM base AS modules\nENV NODE_ENV=production\n")
 	install(m.prod)
 	// Where there are no dependencies, nothing makes the folder.
-	fmt.Fprintf(&b, "RUN mkdir -p node_modules\n\nFROM %s\n%sENV NODE_ENV=production PORT=%d PATH=/app/node_modules/.bin:$PATH\n", from, s.packages(p), DefaultPort)
+	fmt.Fprintf(&b, "RUN mkdir -p node_modules\n\nFROM %s\n%sENV NODE_ENV=production PORT=%d PATH=/app/node_modules/.bin:$PATH\n", from, s.packages(p), appconfig.DefaultPort)
 	fmt.Fprintf(&b, "COPY --from=modules --chown=%s /app/node_modules /app/node_modules\nWORKDIR /app\n", owner)
 	if build != "" {
 		fmt.Fprintf(&b, "COPY --from=build --chown=%s --exclude=node_modules /app ./\n", owner)
@@ -172,13 +172,13 @@ func planNode(s *source, p *Plan) error {
 		fmt.Fprintf(&b, "COPY --chown=%s . .\n", owner)
 	}
 	fmt.Fprintf(&b, "USER %s\nCMD %s\n", owner, jsonList(appconfig.Shell(start)))
-	p.Dockerfile, p.Services = b.String(), web(DefaultPort)
+	p.Dockerfile, p.Services = b.String(), web(appconfig.DefaultPort)
 	return nil
 }
 
 // nodeStart is the command that serves; empty for a site that is static once built.
 func (s *source) nodeStart(p *Plan, j *packageJSON, m manager) (string, error) {
-	if web := s.cfg.Service("web"); web != nil && len(web.Command) > 0 {
+	if web := s.cfg.Service(appconfig.DefaultService); web != nil && len(web.Command) > 0 {
 		return "node", nil // the service has its own
 	}
 	start := j.Scripts["start"]

@@ -63,11 +63,11 @@ func planPython(s *source, p *Plan) error {
 	if deps.after != "" {
 		fmt.Fprintf(&b, "RUN %s %s\n", pipCache, deps.after)
 	}
-	fmt.Fprintf(&b, "ENV PORT=%d\nUSER %s\n", DefaultPort, owner)
+	fmt.Fprintf(&b, "ENV PORT=%d\nUSER %s\n", appconfig.DefaultPort, owner)
 	if command != "" {
 		fmt.Fprintf(&b, "CMD %s\n", jsonList(appconfig.Shell(command)))
 	}
-	p.Dockerfile, p.Generated, p.Bases, p.Services = b.String(), true, []string{from}, web(DefaultPort)
+	p.Dockerfile, p.Generated, p.Bases, p.Services = b.String(), true, []string{from}, web(appconfig.DefaultPort)
 	return nil
 }
 
@@ -220,7 +220,7 @@ var pythonFiles = []string{"app.py", "main.py", "wsgi.py", "asgi.py", "server.py
 
 // pythonStart is the command of the web service, and what it needs besides the dependencies.
 func (s *source) pythonStart(p *Plan, d *pythonDeps) (command, extra string, err error) {
-	if web := s.cfg.Service("web"); s.cfg.Procfile || web != nil && len(web.Command) > 0 {
+	if web := s.cfg.Service(appconfig.DefaultService); s.cfg.Procfile || web != nil && len(web.Command) > 0 {
 		return "", "", nil
 	}
 	gunicorn := func(app, what string) (string, string, error) {

@@ -24,10 +24,6 @@ import (
 	"miren.dev/runtime/pkg/errs"
 )
 
-// DefaultPort is what a web service listens on when nothing says otherwise;
-// it is told by PORT.
-const DefaultPort = 8080
-
 // user and group of processes in generated images, as numbers so that copies need no name.
 const owner = "10001:10001"
 
@@ -147,7 +143,7 @@ func (s *source) services(p *Plan) error {
 		have := find(d.Name)
 		if have == nil {
 			// A Procfile without web is an app without web.
-			if d.Name == "web" && s.cfg.Procfile && len(p.Services) > 0 {
+			if d.Name == appconfig.DefaultService && s.cfg.Procfile && len(p.Services) > 0 {
 				continue
 			}
 			p.Services = append(p.Services, d)
@@ -163,14 +159,14 @@ func (s *source) services(p *Plan) error {
 			have.HealthPath = d.HealthPath
 		}
 	}
-	if web := find("web"); web != nil && web.Port == nil {
-		web.Port = ptr(int64(DefaultPort))
+	if web := find(appconfig.DefaultService); web != nil && web.Port == nil {
+		web.Port = ptr(int64(appconfig.DefaultPort))
 	}
 	for _, svc := range p.Services {
 		if svc.Port != nil && *svc.Port > 0 {
 			p.because("service %s listens on port %d, which PORT tells it", svc.Name, *svc.Port)
 		}
-		if svc.Name != "web" && len(svc.Command) == 0 {
+		if svc.Name != appconfig.DefaultService && len(svc.Command) == 0 {
 			return errs.New(errs.InvalidArgument, "service %s has no command", svc.Name).
 				WithHint("set command in [services.%s] of %s", svc.Name, s.cfg.File)
 		}
@@ -184,7 +180,7 @@ func (p *Plan) because(format string, args ...any) {
 
 // web is the service that every detected stack has.
 func web(port int64) []appconfig.Service {
-	return []appconfig.Service{{Name: "web", Port: ptr(port)}}
+	return []appconfig.Service{{Name: appconfig.DefaultService, Port: ptr(port)}}
 }
 
 func ptr[T any](v T) *T { return &v }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 
+	"miren.dev/runtime/pkg/appconfig"
 	"miren.dev/runtime/pkg/errs"
 )
 
@@ -36,11 +37,11 @@ func planStatic(s *source, p *Plan) error {
 	fmt.Fprintf(&b, "FROM runtime/static\nCOPY --chown=%s --exclude=.runtime --exclude=Procfile --exclude=app.toml %s/ /site/\n", owner, dir)
 	finishStatic(&b)
 	p.Dockerfile, p.Generated = b.String(), true
-	p.Bases, p.Services = []string{"runtime/static"}, web(DefaultPort)
+	p.Bases, p.Services = []string{"runtime/static"}, web(appconfig.DefaultPort)
 	return nil
 }
 
 // finishStatic ends a Dockerfile that serves /site.
 func finishStatic(b *strings.Builder) {
-	fmt.Fprintf(b, "ENV PORT=%d\nUSER %s\n", DefaultPort, owner)
+	fmt.Fprintf(b, "ENV PORT=%d\nUSER %s\n", appconfig.DefaultPort, owner)
 }

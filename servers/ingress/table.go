@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"miren.dev/runtime/api/app"
 	"miren.dev/runtime/pkg/schema"
 )
 
@@ -43,8 +44,6 @@ type serviceKey struct {
 	service string
 }
 
-const defaultService = "web"
-
 // newTable compiles s. Sandboxes and apps that the registry knows keep their
 // connections and counts.
 func newTable(s *State, reg *registry) *table {
@@ -67,15 +66,15 @@ func newTable(s *State, reg *registry) *table {
 		}
 	}
 	targets := map[serviceKey]*target{}
-	targetOf := func(app schema.ID, service string) *target {
-		a, ok := apps[app]
+	targetOf := func(aid schema.ID, service string) *target {
+		a, ok := apps[aid]
 		if !ok {
 			return nil
 		}
 		if service == "" {
-			service = defaultService
+			service = app.DefaultService
 		}
-		key := serviceKey{app, service}
+		key := serviceKey{aid, service}
 		tg := targets[key]
 		if tg == nil {
 			tg = &target{app: reg.app(a), service: service, version: a.Active, deploying: a.Deploying, backends: ready[key]}
@@ -91,7 +90,7 @@ func newTable(s *State, reg *registry) *table {
 	for _, a := range byAge {
 		t.apps = append(t.apps, reg.app(a))
 		if name := strings.ToLower(a.Name); name != "" && t.local[name] == nil {
-			t.local[name] = []rule{{target: targetOf(a.ID, defaultService)}}
+			t.local[name] = []rule{{target: targetOf(a.ID, app.DefaultService)}}
 		}
 	}
 	for _, r := range s.Routes {
