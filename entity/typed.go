@@ -53,6 +53,12 @@ func ByName[T any, P ObjectPtr[T]](ctx context.Context, r Reader, project schema
 	return Decode[T, P](&page.Records[0])
 }
 
+// Where is the query for entities whose attribute attr, which must be indexed,
+// is value.
+func Where[V ~string](attr string, value V) Query {
+	return Query{Index: []IndexMatch{{Attr: attr, Op: IndexEq, Value: schema.EncodeIndexString(string(value))}}}
+}
+
 // List returns every entity of T's kind that q selects (q.Kind is set here),
 // following pages, and the token to watch from.
 func List[T any, P ObjectPtr[T]](ctx context.Context, r Reader, q Query) ([]P, schema.Token, error) {
@@ -152,11 +158,21 @@ func UpdateStatus(ctx context.Context, s Store, o schema.Object) error {
 // Delete deletes o if it is unchanged since it was read.
 func Delete(ctx context.Context, s Store, o schema.Object) error { return apply(ctx, s, OpDelete, o) }
 
-// maxModify bounds the attempts of ModifySpec and ModifyStatus.
-const maxModify = 20
+// Remove reads and deletes an entity, again when it changed in between (see
+// Retry). NotFound if there is none.
+func Remove[T any, P ObjectPtr[T], I ~string](ctx context.Context, s Store, id I) error {
+	return Retry(ctx, func() error {
+		o, err := Get[T, P](ctx, s, id)
+		if err != nil {
+			return err
+		}
+		return Delete(ctx, s, o)
+	})
+}
 
-// ModifySpec reads, changes and conditionally writes the spec, again on
-// conflict. change must depend only on the object it is given.
+// ModifySpec reads, changes and conditionally writes the spec, again when it
+// changed in between (see Retry). change must depend only on the object it is
+// given; its error ends the attempts and is returned.
 func ModifySpec[T any, P ObjectPtr[T], I ~string](ctx context.Context, s Store, id I, change func(P) error) (P, error) {
 	return modify[T, P](ctx, s, schema.ID(id), OpUpdateSpec, change)
 }
@@ -167,21 +183,18 @@ func ModifyStatus[T any, P ObjectPtr[T], I ~string](ctx context.Context, s Store
 }
 
 func modify[T any, P ObjectPtr[T]](ctx context.Context, s Store, id schema.ID, t OpType, change func(P) error) (P, error) {
-	var err error
-	for range maxModify {
-		var o P
+	var o P
+	err := Retry(ctx, func() (err error) {
 		if o, err = Get[T, P](ctx, s, id); err != nil {
-			return nil, err
+			return err
 		}
-		if err = change(o); err != nil {
-			return nil, err
+		if err := change(o); err != nil {
+			return Final(err)
 		}
-		if err = apply(ctx, s, t, o); err == nil {
-			return o, nil
-		}
-		if !errs.Is(err, errs.Conflict) {
-			return nil, err
-		}
+		return apply(ctx, s, t, o)
+	})
+	if err != nil {
+		return nil, err
 	}
-	return nil, errs.Wrap(err, "%d attempts", maxModify)
+	return o, nil
 }
