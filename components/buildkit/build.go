@@ -18,6 +18,7 @@ import (
 	"github.com/tonistiigi/fsutil"
 	fstypes "github.com/tonistiigi/fsutil/types"
 
+	"miren.dev/runtime/pkg/buildlog"
 	"miren.dev/runtime/pkg/errs"
 )
 
@@ -80,9 +81,9 @@ const basesStore = "bases"
 // A build that fails by its own fault has class FailedPrecondition and carries
 // a *Failure. Unavailable means that the builder went away: the same request may
 // succeed later. ctx ends the build.
-func (d *Daemon) Build(ctx context.Context, req Request, progress func(Event)) (*Result, error) {
+func (d *Daemon) Build(ctx context.Context, req Request, progress func(buildlog.Event)) (*Result, error) {
 	if progress == nil {
-		progress = func(Event) {}
+		progress = func(buildlog.Event) {}
 	}
 	opt, attrs, err := d.solveOptions(req)
 	if err != nil {

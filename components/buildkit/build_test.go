@@ -17,6 +17,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"miren.dev/runtime/components/network/netdump"
+	"miren.dev/runtime/pkg/buildlog"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/proc"
 	"miren.dev/runtime/testsupport/deadline"
@@ -34,10 +35,10 @@ func (r *rig) dockerfile(t *testing.T, text string) Request {
 		Bases: r.resolve(t, []string{"debian"}), CacheScope: "test", ContextKey: t.Name()}
 }
 
-func logOf(events []Event) string {
+func logOf(events []buildlog.Event) string {
 	var b strings.Builder
 	for _, e := range events {
-		if e.Kind == StepLog {
+		if e.Kind == buildlog.StepLog {
 			b.WriteString(e.Text + "\n")
 		}
 	}
@@ -132,9 +133,9 @@ RUN test ! -e /run/runtime && echo never || echo mounted
 		}
 		var failed, stderr bool
 		for _, e := range events {
-			failed = failed || e.Kind == StepFailed && strings.Contains(e.Name, "exit 7")
-			stderr = stderr || e.Kind == StepLog && e.Text == "trouble" && e.Stderr
-			if strings.Contains(e.Name, "echo never") && e.Kind == StepDone {
+			failed = failed || e.Kind == buildlog.StepFailed && strings.Contains(e.Name, "exit 7")
+			stderr = stderr || e.Kind == buildlog.StepLog && e.Text == "trouble" && e.Stderr
+			if strings.Contains(e.Name, "echo never") && e.Kind == buildlog.StepDone {
 				t.Error("the step after it was run")
 			}
 		}
@@ -168,7 +169,7 @@ RUN test ! -e /run/runtime && echo never || echo mounted
 			t.Errorf("again: %+v, %v", second, err)
 		}
 		for _, e := range events {
-			if e.Kind == StepDone && strings.Contains(e.Name, "echo slow") {
+			if e.Kind == buildlog.StepDone && strings.Contains(e.Name, "echo slow") {
 				t.Error("the step was run again")
 			}
 		}
@@ -207,8 +208,8 @@ func (r *rig) running(t *testing.T, ctx context.Context) (result <-chan error) {
 	req := r.dockerfile(t, "FROM debian\nRUN echo begun && sleep 600\n")
 	begun, ended := make(chan struct{}), make(chan error, 1)
 	go func() {
-		_, err := r.buildkit.Build(ctx, req, func(e Event) {
-			if e.Kind == StepLog && e.Text == "begun" {
+		_, err := r.buildkit.Build(ctx, req, func(e buildlog.Event) {
+			if e.Kind == buildlog.StepLog && e.Text == "begun" {
 				close(begun)
 			}
 		})

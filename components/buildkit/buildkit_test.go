@@ -15,6 +15,7 @@ import (
 	"miren.dev/runtime/components/containerd"
 	"miren.dev/runtime/components/network"
 	"miren.dev/runtime/pkg/appconfig"
+	"miren.dev/runtime/pkg/buildlog"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/instance"
 	"miren.dev/runtime/pkg/stack"
@@ -135,11 +136,11 @@ func (r *rig) resolve(t *testing.T, names []string) map[string]Base {
 	return bases
 }
 
-func (r *rig) build(t *testing.T, req Request) (*Result, []Event, error) {
+func (r *rig) build(t *testing.T, req Request) (*Result, []buildlog.Event, error) {
 	t.Helper()
-	var events []Event
+	var events []buildlog.Event
 	start := time.Now()
-	res, err := r.buildkit.Build(t.Context(), req, func(e Event) { events = append(events, e) })
+	res, err := r.buildkit.Build(t.Context(), req, func(e buildlog.Event) { events = append(events, e) })
 	t.Logf("build of %s: %s", req.ImageName, time.Since(start).Round(time.Millisecond))
 	if testing.Verbose() || err != nil && !errs.Is(err, errs.FailedPrecondition) {
 		for _, e := range events {

@@ -6,44 +6,9 @@ import (
 	"time"
 
 	"github.com/moby/buildkit/client"
+
+	"miren.dev/runtime/pkg/buildlog"
 )
-
-// EventKind says what an Event tells.
-type EventKind string
-
-// Kinds of events.
-const (
-	StepStarted  EventKind = "started"
-	StepProgress EventKind = "progress" // of a transfer or export within a step
-	StepLog      EventKind = "log"      // one line of output
-	StepCached   EventKind = "cached"   // an end: taken from an earlier build
-	StepDone     EventKind = "done"     // an end
-	StepFailed   EventKind = "failed"   // an end
-	StepCanceled EventKind = "canceled" // an end: the build was ended, or another step failed
-	Warning      EventKind = "warning"
-)
-
-// Event is one thing that happened in a build. As JSON it is one line of
-// `--json` output.
-type Event struct {
-	Kind EventKind `json:"kind"`
-	// Step counts from 1 in the order in which steps began; 0 for what belongs to no step.
-	Step int `json:"step"`
-	// Name of the step as people know it: "[build 3/5] RUN go build ./...".
-	Name string    `json:"name,omitempty"`
-	At   time.Time `json:"at"`
-	// Took is set at the ends.
-	Took time.Duration `json:"took,omitempty"`
-	// Text is a line of output without its end, what is in progress, or why it failed.
-	Text string `json:"text,omitempty"`
-	// Stderr tells on which stream Text came.
-	Stderr bool `json:"stderr,omitempty"`
-	// Current of Total are done, in bytes, where that is known.
-	Current int64 `json:"current,omitempty"`
-	Total   int64 `json:"total,omitempty"`
-	// Internal marks steps that are not of the Dockerfile.
-	Internal bool `json:"internal,omitempty"`
-}
 
 // Bounds of what is kept for the explanation of a failure, and of one line.
 const (
@@ -66,17 +31,17 @@ type step struct {
 
 // tracker turns BuildKit's status updates, which repeat themselves, into events.
 type tracker struct {
-	emit    func(Event)
+	emit    func(buildlog.Event)
 	steps   map[string]*step
 	counter int
 }
 
-func newTracker(emit func(Event)) *tracker {
+func newTracker(emit func(buildlog.Event)) *tracker {
 	return &tracker{emit: emit, steps: map[string]*step{}}
 }
 
-func (t *tracker) event(s *step, kind EventKind, at time.Time) Event {
-	return Event{Kind: kind, Step: s.number, Name: s.name, Internal: s.internal, At: at}
+func (t *tracker) event(s *step, kind buildlog.EventKind, at time.Time) buildlog.Event {
+	return buildlog.Event{Kind: kind, Step: s.number, Name: s.name, Internal: s.internal, At: at}
 }
 
 func (t *tracker) update(u *client.SolveStatus) {
@@ -90,7 +55,7 @@ func (t *tracker) update(u *client.SolveStatus) {
 		t.log(l)
 	}
 	for _, w := range u.Warnings {
-		e := Event{Kind: Warning, At: time.Now(), Text: string(w.Short)}
+		e := buildlog.Event{Kind: buildlog.Warning, At: time.Now(), Text: string(w.Short)}
 		if s := t.steps[w.Vertex.String()]; s != nil {
 			e.Step, e.Name = s.number, s.name
 		}
@@ -110,21 +75,21 @@ func (t *tracker) vertex(v *client.Vertex) {
 	if v.Started != nil && s.started.IsZero() {
 		t.counter++
 		s.number, s.started = t.counter, *v.Started
-		t.emit(t.event(s, StepStarted, *v.Started))
+		t.emit(t.event(s, buildlog.StepStarted, *v.Started))
 	}
 	if v.Completed == nil || s.ended || s.started.IsZero() {
 		return
 	}
 	s.ended = true
 	t.flush(s, *v.Completed)
-	kind := StepDone
+	kind := buildlog.StepDone
 	switch {
 	case v.Cached:
-		kind = StepCached
+		kind = buildlog.StepCached
 	case strings.Contains(v.Error, "context canceled"):
-		kind = StepCanceled
+		kind = buildlog.StepCanceled
 	case v.Error != "":
-		kind, s.failed = StepFailed, true
+		kind, s.failed = buildlog.StepFailed, true
 	}
 	e := t.event(s, kind, *v.Completed)
 	e.Took, e.Text = v.Completed.Sub(s.started), v.Error
@@ -142,7 +107,7 @@ func (t *tracker) status(v *client.VertexStatus) {
 		return
 	}
 	s.statuses[v.ID] = done
-	e := t.event(s, StepProgress, v.Timestamp)
+	e := t.event(s, buildlog.StepProgress, v.Timestamp)
 	e.Text, e.Current, e.Total = v.ID, v.Current, v.Total
 	if v.Name != "" {
 		e.Text = v.Name
@@ -189,7 +154,7 @@ func (t *tracker) line(s *step, stream int, b []byte, at time.Time) {
 	if i := bytes.LastIndexByte(b, '\r'); i >= 0 {
 		b = b[i+1:]
 	}
-	e := t.event(s, StepLog, at)
+	e := t.event(s, buildlog.StepLog, at)
 	e.Text, e.Stderr = strings.ToValidUTF8(string(b), "�"), stream == 2
 	if len(s.tail) == tailLines {
 		s.tail = append(s.tail[:0], s.tail[1:]...)

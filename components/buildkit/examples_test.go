@@ -18,6 +18,7 @@ import (
 	"github.com/containerd/containerd/v2/core/snapshots"
 	"github.com/opencontainers/image-spec/identity"
 
+	"miren.dev/runtime/pkg/buildlog"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/stack"
 	"miren.dev/runtime/testsupport/wait"
@@ -56,11 +57,11 @@ func TestExamples(t *testing.T) {
 			r.serves(t, res, plan, tt.name+" v2")
 			cached := 0
 			for _, e := range events {
-				if e.Kind == StepCached {
+				if e.Kind == buildlog.StepCached {
 					cached++
 				}
 				// Dependencies are not installed again for a change of source.
-				if e.Kind == StepDone && (strings.Contains(e.Name, "go mod download") || strings.Contains(e.Name, "npm ci") || strings.Contains(e.Name, "pip install")) {
+				if e.Kind == buildlog.StepDone && (strings.Contains(e.Name, "go mod download") || strings.Contains(e.Name, "npm ci") || strings.Contains(e.Name, "pip install")) {
 					t.Errorf("was run again: %s", e.Name)
 				}
 			}

@@ -29,7 +29,7 @@ import (
 
 // Builder builds images; *buildkit.Daemon is one.
 type Builder interface {
-	Build(ctx context.Context, req buildkit.Request, progress func(buildkit.Event)) (*buildkit.Result, error)
+	Build(ctx context.Context, req buildkit.Request, progress func(buildlog.Event)) (*buildkit.Result, error)
 }
 
 // Bases makes base images; *baseimage.Store is one.

@@ -108,7 +108,7 @@ func (f *fixture) Resolve(_ context.Context, names []string, _ func(string)) (ma
 	return images, nil, nil
 }
 
-func (f *fixture) Build(ctx context.Context, _ buildkit.Request, _ func(buildkit.Event)) (*buildkit.Result, error) {
+func (f *fixture) Build(ctx context.Context, _ buildkit.Request, _ func(buildlog.Event)) (*buildkit.Result, error) {
 	if err := f.do(ctx, f.calls.Add(1)); err != nil {
 		return nil, err
 	}

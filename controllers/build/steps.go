@@ -63,7 +63,7 @@ func (r *Reconciler) build(ctx context.Context, b *app.Build) (*outcome, error) 
 		CacheScope: string(b.Project), ContextKey: string(b.Spec.App), Args: cfg.Build.Args, Target: cfg.Build.Target, NoCache: b.Spec.NoCache,
 	}
 	for attempt := 1; ; attempt++ {
-		res, err := r.Builder.Build(ctx, req, func(e buildkit.Event) { log.Add(e) })
+		res, err := r.Builder.Build(ctx, req, func(e buildlog.Event) { log.Add(e) })
 		if err == nil {
 			out := &outcome{image: res.Image, services: services(plan), env: plan.Env, plan: plan}
 			if len(out.services) == 0 {
@@ -116,7 +116,7 @@ func (r *Reconciler) bases(ctx context.Context, plan *stack.Plan, log *buildlog.
 }
 
 func say(log *buildlog.Writer, format string, args ...any) {
-	log.Add(buildkit.Event{Kind: buildkit.StepLog, At: time.Now(), Text: fmt.Sprintf(format, args...)})
+	log.Add(buildlog.Event{Kind: buildlog.StepLog, At: time.Now(), Text: fmt.Sprintf(format, args...)})
 }
 
 // services turns the plan's services into those of a version, with defaults.

@@ -290,7 +290,7 @@ func (bases) Resolve(_ context.Context, names []string, _ func(string)) (map[str
 // builder does what the file BUILD of the source says.
 type builder struct{ e *env }
 
-func (b *builder) Build(ctx context.Context, req buildkit.Request, _ func(buildkit.Event)) (*buildkit.Result, error) {
+func (b *builder) Build(ctx context.Context, req buildkit.Request, _ func(buildlog.Event)) (*buildkit.Result, error) {
 	how, err := os.ReadFile(filepath.Join(req.ContextDir, "BUILD"))
 	if err != nil {
 		return nil, err

@@ -3,10 +3,9 @@
 //
 //	<dir>/<build id>.jsonl
 //
-// An entry is one JSON object on one line; the text is what the builder's
-// events encode to, this package does not look inside. A log that ends without
-// Finish (the server was killed) is complete as far as it goes: a build that is
-// done again starts its log anew.
+// A line is one Event as JSON. A log that ends without Finish (the server was
+// killed) is complete up to its last whole line: a build that is done again
+// starts its log anew.
 package buildlog
 
 import (
@@ -23,10 +22,11 @@ import (
 	"miren.dev/runtime/pkg/errs"
 )
 
-// DefaultMaxBytes bounds one log. What comes after it is dropped, and said so.
+// DefaultMaxBytes bounds one log. Later events are dropped, and the last line
+// says so.
 const DefaultMaxBytes = 16 << 20
 
-// maxLine bounds one entry.
+// maxLine bounds one event, in bytes.
 const maxLine = 256 << 10
 
 var validID = regexp.MustCompile(`^[a-z0-9][a-z0-9-]{0,63}$`)
@@ -91,10 +91,10 @@ func (l *Logs) Start(id string) (*Writer, error) {
 	return w, nil
 }
 
-// Add appends one entry. Errors do not stop a build, so there are none: a full
-// disk or a full log loses entries.
-func (w *Writer) Add(entry any) {
-	b, err := json.Marshal(entry)
+// Add appends one event. Errors do not stop a build, so there are none: a full
+// disk or a full log loses events.
+func (w *Writer) Add(e Event) {
+	b, err := json.Marshal(e)
 	if err != nil || len(b) > maxLine {
 		return
 	}
@@ -117,7 +117,7 @@ func (w *Writer) notify() {
 	w.changed = make(chan struct{})
 }
 
-// Finish ends the log; those who follow it get its end.
+// Finish ends the log; Read with follow returns then.
 func (w *Writer) Finish() {
 	w.logs.mu.Lock()
 	delete(w.logs.open, w.id)
@@ -138,10 +138,10 @@ func (w *Writer) state() (open bool, changed <-chan struct{}) {
 	return !w.closed, w.changed
 }
 
-// Read calls fn with each entry from the byte offset on, and with the offset
-// after it. With follow it goes on until the log is finished. NotFound if the
-// build has no log.
-func (l *Logs) Read(ctx context.Context, id string, offset int64, follow bool, fn func(entry json.RawMessage, next int64) error) error {
+// Read calls fn with each event from the byte offset on, and with the offset
+// after it. With follow it goes on until the log is finished. A line that a
+// crash cut is left out. NotFound if the build has no log.
+func (l *Logs) Read(ctx context.Context, id string, offset int64, follow bool, fn func(e Event, next int64) error) error {
 	path, err := l.path(id)
 	if err != nil {
 		return err
@@ -179,8 +179,11 @@ func (l *Logs) Read(ctx context.Context, id string, offset int64, follow bool, f
 				return errs.New(errs.Unavailable, "build log: %w", err)
 			}
 			offset += int64(len(partial))
-			if err := fn(json.RawMessage(partial[:len(partial)-1]), offset); err != nil {
-				return err
+			var e Event
+			if json.Unmarshal(partial, &e) == nil {
+				if err := fn(e, offset); err != nil {
+					return err
+				}
 			}
 			partial = nil
 		}

@@ -2,15 +2,14 @@ package rpcserver
 
 import (
 	"context"
-	"encoding/json"
 	"sync"
 	"time"
 
 	"miren.dev/runtime/api/app"
 	"miren.dev/runtime/api/id"
-	"miren.dev/runtime/components/buildkit"
 	"miren.dev/runtime/entity"
 	"miren.dev/runtime/entity/informer"
+	"miren.dev/runtime/pkg/buildlog"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/rpc"
 	"miren.dev/runtime/pkg/source"
@@ -200,12 +199,8 @@ func followBuild(ctx context.Context, d Deps, bid id.Build, offset int64, follow
 			return err
 		}
 		ended := b.Status.Phase.Ended() // asked before reading, so that nothing is missed
-		err = d.BuildLogs.Read(ctx, string(bid), offset, follow, func(raw json.RawMessage, next int64) error {
+		err = d.BuildLogs.Read(ctx, string(bid), offset, follow, func(e buildlog.Event, next int64) error {
 			offset = next
-			var e buildkit.Event
-			if err := json.Unmarshal(raw, &e); err != nil {
-				return nil // a line torn by a crash
-			}
 			return fn(buildEvent(&e), next)
 		})
 		switch {
@@ -232,7 +227,7 @@ func changed(ctx context.Context, s *informer.Set, b *app.Build, limit time.Dura
 	return err
 }
 
-func buildEvent(e *buildkit.Event) app.BuildEvent {
+func buildEvent(e *buildlog.Event) app.BuildEvent {
 	return app.BuildEvent{
 		Kind: string(e.Kind), Step: ptr(int64(e.Step)), Name: e.Name, At: e.At, Took: ptr(e.Took), Text: e.Text,
 		Stderr: ptr(e.Stderr), Current: ptr(e.Current), Total: ptr(e.Total), Internal: ptr(e.Internal),

@@ -13,8 +13,8 @@ import (
 
 	"miren.dev/runtime/api/app"
 	"miren.dev/runtime/api/id"
-	"miren.dev/runtime/components/buildkit"
 	"miren.dev/runtime/entity"
+	"miren.dev/runtime/pkg/buildlog"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/source"
 )
@@ -85,7 +85,7 @@ func TestFollow(t *testing.T) {
 		for range n {
 			line := fmt.Sprint("step ", len(want))
 			want = append(want, line)
-			l.Add(buildkit.Event{Kind: buildkit.StepLog, At: time.Now(), Text: line})
+			l.Add(buildlog.Event{Kind: buildlog.StepLog, At: time.Now(), Text: line})
 		}
 		l.Finish()
 	}
@@ -226,7 +226,7 @@ func TestBuildLogs(t *testing.T) {
 	}()
 	l, err := e.buildLogs.Start(string(b.ID))
 	e.must(err)
-	l.Add(buildkit.Event{Kind: buildkit.StepLog, Text: "one"})
+	l.Add(buildlog.Event{Kind: buildlog.StepLog, Text: "one"})
 	l.Finish()
 	e.build(b, app.BuildPhaseSucceeded)
 	if lines := <-got; joined(lines) != "one" {
