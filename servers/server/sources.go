@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"miren.dev/runtime/pkg/config"
-	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/instance"
 	"miren.dev/runtime/pkg/source"
 )
@@ -23,9 +22,9 @@ func openSources(cfg *config.Config, in *instance.Instance, log *slog.Logger) so
 
 // Materialize lays a source out for a build.
 func (s sources) Materialize(ctx context.Context, digest, dir string) error {
-	d := source.Digest(digest)
-	if !d.Valid() {
-		return errs.New(errs.InvalidArgument, "%q is not the digest of a source", digest)
+	d, err := source.ParseDigest(digest)
+	if err != nil {
+		return err
 	}
 	return s.Store.Materialize(ctx, d, dir)
 }
