@@ -9,10 +9,10 @@ import (
 	"time"
 
 	"miren.dev/runtime/api/app"
+	"miren.dev/runtime/domain/apps"
 	"miren.dev/runtime/entity"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/schema"
-	"miren.dev/runtime/servers/service"
 )
 
 // mortal is the store as a server sees it that dies with its n-th write: that
@@ -114,7 +114,7 @@ func TestDiesAfterEveryWrite(t *testing.T) {
 			return e.deploy(name, e.source("ok", "web=ok", "worker=ok"))
 		}, app.DeploymentPhaseSucceeded, ""},
 		{"rollback", func(e *env, name string) *app.Deployment {
-			d, err := e.svc.Rollback(e.Context(), "", name, "v1", service.DeployRequest{})
+			d, err := e.apps.Rollback(e.Context(), "", name, "v1", apps.DeployRequest{})
 			if err != nil {
 				e.Fatal(err)
 			}
@@ -125,7 +125,7 @@ func TestDiesAfterEveryWrite(t *testing.T) {
 		}, app.DeploymentPhaseFailed, app.FailureReasonCrash},
 		{"cancel", func(e *env, name string) *app.Deployment {
 			d := e.deploy(name, e.source("hang", "web=ok"))
-			if _, err := e.svc.Cancel(e.Context(), "", name); err != nil {
+			if _, err := e.apps.Cancel(e.Context(), "", name); err != nil {
 				e.Fatal(err)
 			}
 			return d

@@ -28,16 +28,13 @@ import (
 	"miren.dev/runtime/api/ingress"
 	"miren.dev/runtime/api/sandbox"
 	"miren.dev/runtime/controllers/kit"
-	"miren.dev/runtime/controllers/pool"
+	"miren.dev/runtime/domain/apps"
 	"miren.dev/runtime/entity"
 	"miren.dev/runtime/entity/informer"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/fault"
 	"miren.dev/runtime/pkg/schema"
 )
-
-// LeaseTTL is how long an app stays reserved for a deployment whose server is gone.
-const LeaseTTL = 60 * time.Second
 
 const (
 	// poll is how often a deployment under way is looked at without a reason.
@@ -227,24 +224,9 @@ func (r *rollout) giveUp(ctx context.Context, why error) error {
 	return r.fail(ctx, f)
 }
 
-// LeaseOf returns the deploy lease of an app. NotFound if nobody holds it.
-func LeaseOf(ctx context.Context, s entity.Reader, a id.App) (*app.DeployLease, error) {
-	list, _, err := entity.List[app.DeployLease](ctx, s, entity.Query{Name: LeaseName(a)})
-	if err != nil {
-		return nil, err
-	}
-	if len(list) == 0 {
-		return nil, errs.New(errs.NotFound, "no deployment of app %s is under way", a)
-	}
-	return list[0], nil
-}
-
-// LeaseName is the name of an app's deploy_lease.
-func LeaseName(a id.App) string { return "deploy-" + string(a) }
-
 // holdLease renews the app's lease and sets r.lease if this deployment holds it.
 func (r *rollout) holdLease(ctx context.Context) error {
-	l, err := LeaseOf(ctx, r.Store, r.app.GetID())
+	l, err := apps.LeaseOf(ctx, r.Store, r.app.GetID())
 	if errs.Is(err, errs.NotFound) {
 		return nil
 	}
@@ -362,11 +344,11 @@ func (r *rollout) cleanUp(ctx context.Context) error {
 	if r.dep.Status.Phase == app.DeploymentPhaseSucceeded || v == "" || r.app.Status.ActiveVersion == v {
 		return nil
 	}
-	pools, err := Pools(ctx, r.Store, r.app.GetID())
+	pools, err := apps.Pools(ctx, r.Store, r.app.GetID())
 	if err != nil {
 		return err
 	}
-	return Retire(ctx, r.Store, poolsOf(pools, v))
+	return apps.Retire(ctx, r.Store, apps.PoolsOfVersion(pools, v))
 }
 
 // moveURL says where the app answers now, if the configuration of the ingress
@@ -391,9 +373,4 @@ func (r *rollout) fail(ctx context.Context, f app.Failure) error {
 	}
 	r.Log.Warn("deployment failed", "deployment", r.dep.ID, "app", r.app.Name, "reason", string(f.Reason), "message", f.Message)
 	return nil
-}
-
-// VersionName is the name of version n of an app, as people see it.
-func VersionName(appName string, n int64) string {
-	return pool.ChildName(appName, fmt.Sprintf("v%d", n), schema.MaxName)
 }

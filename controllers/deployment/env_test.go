@@ -28,12 +28,14 @@ import (
 	"miren.dev/runtime/controllers/pool"
 	"miren.dev/runtime/controllers/retention"
 	"miren.dev/runtime/controllers/scheduler"
+	"miren.dev/runtime/domain/apps"
+	"miren.dev/runtime/domain/projects"
 	"miren.dev/runtime/entity"
 	"miren.dev/runtime/entity/informer"
 	"miren.dev/runtime/pkg/buildlog"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/schema"
-	"miren.dev/runtime/servers/service"
+	"miren.dev/runtime/pkg/source"
 	"miren.dev/runtime/testsupport/pgtest"
 	"miren.dev/runtime/testsupport/wait"
 )
@@ -43,7 +45,7 @@ import (
 type env struct {
 	*testing.T
 	store   entity.Store // without faults
-	svc     *service.Service
+	apps    *apps.Service
 	sources *sources
 	logs    *buildlog.Logs
 	temp    string
@@ -71,8 +73,8 @@ func newEnv(t *testing.T) *env {
 	if os.Getenv("VERBOSE") != "" {
 		e.log = slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	}
-	e.svc = &service.Service{Store: e.store, Sealer: schema.NewSealer(filepath.Join(dir, "key")), Log: e.log}
-	if err := e.svc.EnsureProject(t.Context(), service.DefaultProject); err != nil {
+	e.apps = &apps.Service{Store: e.store, Sealer: schema.NewSealer(filepath.Join(dir, "key")), Log: e.log}
+	if err := projects.Ensure(t.Context(), e.store, projects.Default); err != nil {
 		t.Fatal(err)
 	}
 	n := core.NewNode()
@@ -351,16 +353,16 @@ func (e *env) eventually(what string, cond func() bool) {
 
 func (e *env) app(name string) *app.App {
 	e.Helper()
-	a, err := e.svc.EnsureApp(e.Context(), "", name)
+	a, err := e.apps.Ensure(e.Context(), "", name)
 	if err != nil {
 		e.Fatal(err)
 	}
 	return a
 }
 
-func (e *env) deploy(name, source string) *app.Deployment {
+func (e *env) deploy(name, src string) *app.Deployment {
 	e.Helper()
-	d, err := e.svc.Deploy(e.Context(), e.app(name), service.DeployRequest{Kind: app.RolloutKindDeploy, Source: source})
+	d, err := e.apps.Deploy(e.Context(), e.app(name), apps.DeployRequest{Kind: app.RolloutKindDeploy, Source: source.Digest(src)})
 	if err != nil {
 		e.Fatal(err)
 	}

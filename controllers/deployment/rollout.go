@@ -10,6 +10,7 @@ import (
 	"miren.dev/runtime/api/app"
 	"miren.dev/runtime/api/ingress"
 	"miren.dev/runtime/api/sandbox"
+	"miren.dev/runtime/domain/apps"
 	"miren.dev/runtime/entity"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/fault"
@@ -105,7 +106,7 @@ func (r *rollout) createVersion(ctx context.Context, spec app.AppVersionSpec) (t
 		r.app.Spec.VersionCounter++
 		spec.Number = r.app.Spec.VersionCounter
 		ver := app.NewAppVersion()
-		ver.Project, ver.Name, ver.Spec = r.app.Project, VersionName(r.app.Name, spec.Number), spec
+		ver.Project, ver.Name, ver.Spec = r.app.Project, apps.VersionName(r.app.Name, spec.Number), spec
 		create, err := entity.CreateOp(ver)
 		if err != nil {
 			return 0, err
@@ -142,7 +143,7 @@ func (r *rollout) start(ctx context.Context) (time.Duration, error) {
 	if failure != nil {
 		return 0, r.fail(ctx, *failure)
 	}
-	st, err := r.survey(ctx, ver)
+	st, err := r.assessReadiness(ctx, ver)
 	if err != nil {
 		return 0, err
 	}
@@ -171,7 +172,7 @@ func (r *rollout) createPools(ctx context.Context, ver *app.AppVersion, services
 	}
 	ops := []entity.Op{check}
 	for _, svc := range services {
-		op, err := entity.CreateOp(PoolFor(r.app, ver, svc))
+		op, err := entity.CreateOp(apps.PoolFor(r.app, ver, svc))
 		if err != nil {
 			return err
 		}
@@ -193,7 +194,7 @@ func (r *rollout) shift(ctx context.Context) (time.Duration, error) {
 	if failure != nil {
 		return 0, r.fail(ctx, *failure)
 	}
-	st, err := r.survey(ctx, ver)
+	st, err := r.assessReadiness(ctx, ver)
 	if err != nil {
 		return 0, err
 	}
@@ -234,7 +235,7 @@ func (r *rollout) shift(ctx context.Context) (time.Duration, error) {
 // drain waits until the ingress has moved on and finished with every other
 // version, and retires their pools.
 func (r *rollout) drain(ctx context.Context) (time.Duration, error) {
-	others, err := Pools(ctx, r.Store, r.app.GetID())
+	others, err := apps.Pools(ctx, r.Store, r.app.GetID())
 	if err != nil {
 		return 0, err
 	}
@@ -248,7 +249,7 @@ func (r *rollout) drain(ctx context.Context) (time.Duration, error) {
 	if err != nil {
 		return 0, err
 	}
-	if err := Retire(ctx, r.Store, others, check); err != nil {
+	if err := apps.Retire(ctx, r.Store, others, check); err != nil {
 		return 0, err
 	}
 	r.endSteps(app.StepStateDone, "")

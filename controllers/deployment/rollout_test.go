@@ -8,10 +8,10 @@ import (
 
 	"miren.dev/runtime/api/app"
 	"miren.dev/runtime/api/sandbox"
-	"miren.dev/runtime/controllers/deployment"
+	"miren.dev/runtime/domain/apps"
 	"miren.dev/runtime/entity"
 	"miren.dev/runtime/pkg/errs"
-	"miren.dev/runtime/servers/service"
+	"miren.dev/runtime/pkg/source"
 )
 
 func TestDeployRedeployRollback(t *testing.T) {
@@ -55,7 +55,7 @@ func TestDeployRedeployRollback(t *testing.T) {
 	}
 
 	// Environment: what a failed rollout leaves, what a rollback brings back.
-	d3, err := e.svc.SetEnv(t.Context(), "", "shop", service.EnvChange{Set: map[string]string{"COLOR": "red"}, SetSecret: map[string]string{"KEY": "s3"}, Deploy: true}, service.DeployRequest{})
+	d3, err := e.apps.SetEnv(t.Context(), "", "shop", apps.EnvChange{Set: map[string]string{"COLOR": "red"}, SetSecret: map[string]string{"KEY": "s3"}, Deploy: true}, apps.DeployRequest{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -65,13 +65,13 @@ func TestDeployRedeployRollback(t *testing.T) {
 	if v3.Spec.Env["COLOR"] != "red" || len(v3.Spec.Secrets) != 1 || v3.Spec.CopiedFrom != d2.Status.Version || v3.Spec.Image == "" || v3.Status.ServedAt == nil {
 		t.Fatalf("version %+v", v3.Spec)
 	}
-	d4, err := e.svc.Restart(t.Context(), "", "shop", service.DeployRequest{})
+	d4, err := e.apps.Restart(t.Context(), "", "shop", apps.DeployRequest{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	e.succeed(d4)
 	// The version before the restart runs the same: what it undoes is the environment.
-	d5, err := e.svc.Rollback(t.Context(), "", "shop", "", service.DeployRequest{})
+	d5, err := e.apps.Rollback(t.Context(), "", "shop", "", apps.DeployRequest{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -91,7 +91,7 @@ func TestDeployRedeployRollback(t *testing.T) {
 	if err := entity.Delete(t.Context(), e.store, b); err != nil {
 		t.Fatal(err)
 	}
-	d6, err := e.svc.Rollback(t.Context(), "", "shop", "v1", service.DeployRequest{})
+	d6, err := e.apps.Rollback(t.Context(), "", "shop", "v1", apps.DeployRequest{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -228,7 +228,7 @@ func TestCancel(t *testing.T) {
 			}
 			src := tc.source(e)
 			d := e.phase(e.deploy("shop", src), tc.at)
-			if _, err := e.svc.Cancel(t.Context(), "", "shop"); err != nil {
+			if _, err := e.apps.Cancel(t.Context(), "", "shop"); err != nil {
 				t.Fatal(err)
 			}
 			if tc.at == app.DeploymentPhasePending {
@@ -238,7 +238,7 @@ func TestCancel(t *testing.T) {
 			if a := e.settled("shop"); a.Status.ActiveVersion != d1.Status.Version {
 				t.Fatalf("status %+v", a.Status)
 			}
-			if _, err := e.svc.Cancel(t.Context(), "", "shop"); !errs.Is(err, errs.NotFound) {
+			if _, err := e.apps.Cancel(t.Context(), "", "shop"); !errs.Is(err, errs.NotFound) {
 				t.Errorf("cancel of nothing: %v", err)
 			}
 		})
@@ -251,7 +251,7 @@ func TestCancelTooLate(t *testing.T) {
 	d1 := e.succeed(e.deploy("shop", e.source("ok", "web=ok")))
 	e.drainer.set(d1.Status.Version, 1)
 	d2 := e.phase(e.deploy("shop", e.source("ok", "web=ok")), app.DeploymentPhaseDraining)
-	if _, err := e.svc.Cancel(t.Context(), "", "shop"); !errs.Is(err, errs.FailedPrecondition) || errs.HintOf(err) == "" {
+	if _, err := e.apps.Cancel(t.Context(), "", "shop"); !errs.Is(err, errs.FailedPrecondition) || errs.HintOf(err) == "" {
 		t.Errorf("cancel while draining: %v", err)
 	}
 	// Also one that got into the spec does not take the traffic back.
@@ -333,8 +333,8 @@ func TestLeaseHeld(t *testing.T) {
 	e := newEnv(t)
 	e.control(e.store)
 	d := e.phase(e.deploy("shop", e.source("ok", "web=gate")), app.DeploymentPhaseStarting)
-	_, err := e.svc.Deploy(t.Context(), e.app("shop"), service.DeployRequest{Kind: app.RolloutKindDeploy, Source: e.source("ok", "web=ok")})
-	if !errs.Is(err, errs.Conflict) || errs.Detail(err, "lease") != string(d.ID) || errs.HintOf(err) == "" {
+	_, err := e.apps.Deploy(t.Context(), e.app("shop"), apps.DeployRequest{Kind: app.RolloutKindDeploy, Source: source.Digest(e.source("ok", "web=ok"))})
+	if !errs.Is(err, errs.Conflict) || errs.Detail(err, app.DetailLease) != string(d.ID) || errs.HintOf(err) == "" {
 		t.Fatalf("second deployment: %v", err)
 	}
 	e.gate.Store(true)
@@ -355,7 +355,7 @@ func TestManyAtOnce(t *testing.T) {
 	results := make(chan result)
 	for range 8 {
 		go func() {
-			d, err := e.svc.Deploy(t.Context(), a, service.DeployRequest{Kind: app.RolloutKindDeploy, Source: src})
+			d, err := e.apps.Deploy(t.Context(), a, apps.DeployRequest{Kind: app.RolloutKindDeploy, Source: source.Digest(src)})
 			results <- result{d, err}
 		}()
 	}
@@ -366,7 +366,7 @@ func TestManyAtOnce(t *testing.T) {
 		case r.err == nil:
 			accepted++
 			e.succeed(r.d)
-		case errs.Detail(r.err, "lease") == "":
+		case errs.Detail(r.err, app.DetailLease) == "":
 			t.Errorf("refused without naming who holds the lease: %v", r.err)
 		}
 	}
@@ -397,7 +397,7 @@ func TestLeaseLost(t *testing.T) {
 			}
 			d2 := e.phase(e.deploy("shop", src), at)
 			stop()
-			l, err := deployment.LeaseOf(t.Context(), e.store, d2.Spec.App)
+			l, err := apps.LeaseOf(t.Context(), e.store, d2.Spec.App)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -434,7 +434,7 @@ func TestAppDeletedMidway(t *testing.T) {
 		} else {
 			e.phase(d, app.DeploymentPhaseBuilding)
 		}
-		if err := e.svc.DeleteApp(t.Context(), "", "shop"); err != nil {
+		if err := e.apps.Delete(t.Context(), "", "shop"); err != nil {
 			t.Fatal(err)
 		}
 		e.eventually("nothing is left", func() bool {
@@ -511,7 +511,7 @@ func TestFirstFails(t *testing.T) {
 	if a := e.settled("shop"); a.Status.ActiveVersion != "" || d.Status.Previous != "" {
 		t.Errorf("status %+v", a.Status)
 	}
-	if _, err := e.svc.Rollback(t.Context(), "", "shop", "", service.DeployRequest{}); !errs.Is(err, errs.FailedPrecondition) {
+	if _, err := e.apps.Rollback(t.Context(), "", "shop", "", apps.DeployRequest{}); !errs.Is(err, errs.FailedPrecondition) {
 		t.Errorf("rollback: %v", err)
 	}
 	e.succeed(e.deploy("shop", e.source("ok", "worker=ok"))) // a worker alone

@@ -12,6 +12,8 @@ import (
 	"miren.dev/runtime/api/id"
 	"miren.dev/runtime/api/sandbox"
 	"miren.dev/runtime/controllers/kit"
+	"miren.dev/runtime/domain/nodes"
+	"miren.dev/runtime/domain/sandboxes"
 	"miren.dev/runtime/entity"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/schema"
@@ -23,12 +25,12 @@ const (
 	defaultEndAfter = 5 * time.Minute
 )
 
-// Liveness marks nodes down whose lease has lapsed, and ends the sandboxes of
-// those that stay down, so that their pools replace them elsewhere.
+// Liveness marks nodes as down whose lease has lapsed, and ends the sandboxes of
+// nodes that stay down, so that their pools replace them elsewhere.
 type Liveness struct {
 	Store entity.Store
 	Log   *slog.Logger
-	// Grace is how long a node without a lease is still taken for alive; 0: one lease's time.
+	// Grace is how long a node without a lease still counts as alive; 0: the lease's TTL.
 	Grace time.Duration
 	// EndAfter is how long a node is down before its sandboxes end; 0: 5 minutes.
 	EndAfter time.Duration
@@ -70,8 +72,8 @@ var endShare = kit.Share{
 	},
 }
 
-// Reconcile looks at one node. It returns when to look again, 0 if its lease
-// is there: its end is a change.
+// Reconcile checks one node. It returns after how long to check again; 0 if the
+// lease is there, whose end is a change.
 func (r *Liveness) Reconcile(ctx context.Context, nid schema.ID) (time.Duration, error) {
 	n, err := entity.Get[core.Node](ctx, r.Store, nid)
 	if errs.Is(err, errs.NotFound) {
@@ -81,7 +83,7 @@ func (r *Liveness) Reconcile(ctx context.Context, nid schema.ID) (time.Duration,
 	if err != nil {
 		return 0, err
 	}
-	_, err = leaseOf(ctx, r.Store, n.GetID())
+	_, err = nodes.LeaseOf(ctx, r.Store, n.GetID())
 	if err == nil {
 		r.seen(nid)
 		return 0, nil
@@ -118,15 +120,15 @@ func (r *Liveness) Reconcile(ctx context.Context, nid schema.ID) (time.Duration,
 	return 0, nil // it has never been alive, so nothing is placed on it
 }
 
-// seen forgets that a node's lease was missing.
+// seen removes the record of a missing lease.
 func (r *Liveness) seen(nid schema.ID) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	delete(r.missing, nid)
 }
 
-// since returns when this process first saw the node without a lease. A
-// restart begins anew, which only makes the grace longer.
+// since returns when this process first saw the node without a lease. A restart of
+// the server begins anew, which makes the grace longer.
 func (r *Liveness) since(nid schema.ID, now time.Time) time.Time {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -140,11 +142,9 @@ func (r *Liveness) since(nid schema.ID, now time.Time) time.Time {
 	return now
 }
 
-// endSandboxes ends what is placed on n, each only if n is still down.
+// endSandboxes ends the sandboxes on n, each only if n is still down.
 func (r *Liveness) endSandboxes(ctx context.Context, n *core.Node, now time.Time) error {
-	all, _, err := entity.List[sandbox.Sandbox](ctx, r.Store, entity.Query{Index: []entity.IndexMatch{{
-		Attr: sandbox.SandboxAttrNode, Op: entity.IndexEq, Value: schema.EncodeIndexString(string(n.ID)),
-	}}})
+	all, err := sandboxes.OnNode(ctx, r.Store, n.GetID())
 	if err != nil {
 		return err
 	}
@@ -154,7 +154,7 @@ func (r *Liveness) endSandboxes(ctx context.Context, n *core.Node, now time.Time
 	}
 	ended := 0
 	for _, sb := range all {
-		if sb.Status.Phase == sandbox.SandboxPhaseStopped || sb.Status.Phase == sandbox.SandboxPhaseFailed {
+		if sb.Status.Phase.Ended() {
 			continue
 		}
 		sb.Status.Phase, sb.Status.Reason, sb.Status.Ready, sb.Status.Address = sandbox.SandboxPhaseStopped, sandbox.EndReasonNode, false, ""
@@ -165,7 +165,7 @@ func (r *Liveness) endSandboxes(ctx context.Context, n *core.Node, now time.Time
 			return err
 		}
 		if _, err := r.Store.Txn(ctx, entity.TxnRequest{Ops: []entity.Op{op, check}}); errs.Is(err, errs.NotFound) {
-			continue // deleted meanwhile; so may be the node, which the next one sees as well
+			continue // the sandbox was deleted; if it was the node, the next one fails as well
 		} else if err != nil {
 			return err
 		}

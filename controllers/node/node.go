@@ -1,16 +1,16 @@
-// Package node keeps the entities of machines. Registrar registers this
-// machine and says that it is alive for as long as the server runs; Liveness
-// notices the machines that no longer say so.
+// Package node keeps the entities of machines. Registrar registers this machine and
+// renews its lease while the server runs; Liveness marks machines as down whose
+// lease has lapsed.
 //
 //	node_lease there                  ready    (written by the node's Registrar)
 //	gone for one more lease's time    down     (written by any server's Liveness)
 //	down for EndAfter                 its sandboxes end with reason node
 //
-// The node is durable: only its status changes when its server stops, and what
-// was placed on it stays placed on it. Its node_lease is bound to a store lease
-// and goes when that lapses, by the database's clock. That the store could not
-// be asked is no sign of anything. Both write conditionally on the node as they
-// read it, so a node that comes back in the same moment is ready.
+// The node is durable: only its status changes when its server stops, and its
+// sandboxes stay placed on it. Its node_lease is bound to a store lease and is
+// deleted when that lapses, by the database's clock. An unavailable store says
+// nothing about nodes. Both write conditionally on the node as they read it, so a
+// node that comes back in the same moment is ready.
 package node
 
 import (
@@ -27,6 +27,7 @@ import (
 	"miren.dev/runtime/api/core"
 	"miren.dev/runtime/api/id"
 	"miren.dev/runtime/controllers/kit"
+	"miren.dev/runtime/domain/nodes"
 	"miren.dev/runtime/entity"
 	"miren.dev/runtime/pkg/atomicfile"
 	"miren.dev/runtime/pkg/errs"
@@ -35,11 +36,11 @@ import (
 )
 
 const (
-	// leaseTTL is how long a node counts as alive without a word from it.
+	// leaseTTL is how long a node counts as alive after it renewed its lease.
 	leaseTTL = 30 * time.Second
 	// overcommit is how many times the machine's CPU may be reserved.
 	overcommit = 4
-	// headroom is the memory that is not given to sandboxes.
+	// headroom is the memory that sandboxes may not reserve, in bytes.
 	headroom = 1 << 30
 )
 
@@ -50,9 +51,9 @@ type Registrar struct {
 	CPUMillis   int64  // 0: overcommit times the machine's
 	MemoryBytes int64  // 0: the machine's less headroom
 	Log         *slog.Logger
-	// IDFile remembers on the machine which node it is; empty: nowhere. A store
-	// that does not know that node is another store, or an empty one: what runs
-	// here must not be swept because of it.
+	// IDFile holds the node's id on the machine; empty: no file. A store without that
+	// node is another store, or an empty one: the sandboxes here must not be swept
+	// because of it.
 	IDFile string
 
 	node id.Node
@@ -150,7 +151,7 @@ func (r *Registrar) capacity() (cpu, mem int64, err error) {
 	return cpu, mem, nil
 }
 
-// renew keeps the lease alive, or takes a new one, and corrects the status.
+// renew renews the lease, or makes a new one, and corrects the status.
 func (r *Registrar) renew(ctx context.Context) error {
 	lease, err := r.hold(ctx)
 	if err != nil {
@@ -176,10 +177,10 @@ func (r *Registrar) renew(ctx context.Context) error {
 	return err
 }
 
-// hold renews the store lease of the node's node_lease, whichever server of
-// this node took it, or makes both.
+// hold renews the store lease of the node's node_lease, whichever server of this
+// node granted it, or makes both.
 func (r *Registrar) hold(ctx context.Context) (schema.LeaseID, error) {
-	l, err := leaseOf(ctx, r.Store, r.node)
+	l, err := nodes.LeaseOf(ctx, r.Store, r.node)
 	if err == nil {
 		if _, err = r.Store.KeepAlive(ctx, l.Lease); err == nil {
 			return l.Lease, nil
@@ -193,7 +194,7 @@ func (r *Registrar) hold(ctx context.Context) (schema.LeaseID, error) {
 		return "", err
 	}
 	l = core.NewNodeLease()
-	l.Name, l.Lease, l.Spec.Node = leaseName(r.node), lease.ID, r.node
+	l.Name, l.Lease, l.Spec.Node = nodes.LeaseName(r.node), lease.ID, r.node
 	if err := entity.Create(ctx, r.Store, l); err != nil {
 		if rerr := r.Store.Revoke(context.WithoutCancel(ctx), lease.ID); rerr != nil {
 			r.Log.Debug("revoke lease", "lease", string(lease.ID), "error", rerr)
@@ -201,13 +202,6 @@ func (r *Registrar) hold(ctx context.Context) (schema.LeaseID, error) {
 		return "", err
 	}
 	return lease.ID, nil
-}
-
-func leaseName(n id.Node) string { return "alive-" + string(n) }
-
-// leaseOf returns the lease of a node; NotFound if it has none.
-func leaseOf(ctx context.Context, s entity.Reader, n id.Node) (*core.NodeLease, error) {
-	return entity.ByName[core.NodeLease](ctx, s, "", leaseName(n))
 }
 
 // Run renews the node's lease until ctx ends.

@@ -1,6 +1,6 @@
-// Package pool reconciles sandbox pools: it keeps the wanted number of
-// sandboxes of a pool alive, replaces those that ended after a growing delay,
-// stops what is too many, and forgets old ended ones.
+// Package pool reconciles sandbox pools: it keeps the wanted number of sandboxes
+// of a pool alive, replaces those that ended after a growing delay, stops those
+// above the wanted number, and deletes old ended ones.
 //
 // In: sandbox_pool.spec, and the sandboxes that reference the pool. Out:
 // sandbox entities (created, told to stop, deleted) and sandbox_pool.status.
@@ -11,30 +11,29 @@ package pool
 import (
 	"cmp"
 	"context"
-	"crypto/sha256"
 	"fmt"
 	"log/slog"
 	"maps"
 	"reflect"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	"miren.dev/runtime/api/id"
 	"miren.dev/runtime/api/sandbox"
 	"miren.dev/runtime/controllers/kit"
+	"miren.dev/runtime/domain/sandboxes"
 	"miren.dev/runtime/entity"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/fault"
 	"miren.dev/runtime/pkg/schema"
 )
 
-// Bounds of the delay before a failed sandbox is replaced, and how long one
-// must have been ready for the failures before it to be forgotten.
 const (
-	minBackoff  = 500 * time.Millisecond
-	maxBackoff  = time.Minute
+	// minBackoff and maxBackoff bound the delay before a failed sandbox is replaced.
+	minBackoff = 500 * time.Millisecond
+	maxBackoff = time.Minute
+	// stableAfter is how long a sandbox must be ready to reset the count of failures.
 	stableAfter = 30 * time.Second
 	// keepEnded is how many ended sandboxes of a pool stay, for their logs.
 	keepEnded = 3
@@ -58,7 +57,7 @@ func (r *Reconciler) Controller() kit.Controller {
 		Access: kit.Access{
 			Creates: []*schema.Kind{sandbox.SandboxKind},
 			Deletes: []*schema.Kind{sandbox.SandboxKind},
-			Owns:    append(kit.Fields(sandbox.SandboxPoolKind, "status"), kit.Fields(sandbox.SandboxKind, "labels."+labelCounted)...),
+			Owns:    append(kit.Fields(sandbox.SandboxPoolKind, "status"), kit.Fields(sandbox.SandboxKind, "labels."+sandboxes.LabelCounted)...),
 		},
 	}
 	for _, f := range kit.Fields(sandbox.SandboxKind, "spec.desired", "spec.stop_reason") {
@@ -72,8 +71,8 @@ func (r *Reconciler) Controller() kit.Controller {
 	return c
 }
 
-// Reconcile brings one pool closer to its spec and returns when to look again
-// (0: when something changes).
+// Reconcile brings one pool closer to its spec and returns after how long to
+// reconcile it again (0: when something changes).
 func (r *Reconciler) Reconcile(ctx context.Context, pid schema.ID) (time.Duration, error) {
 	now := time.Now
 	if r.Now != nil {
@@ -86,24 +85,24 @@ func (r *Reconciler) Reconcile(ctx context.Context, pid schema.ID) (time.Duratio
 	if err != nil {
 		return 0, err
 	}
-	all, err := Sandboxes(ctx, r.Store, p.GetID())
+	all, err := sandboxes.InPool(ctx, r.Store, p.GetID())
 	if err != nil {
 		return 0, err
 	}
-	st := Survey(all)
-	over := forgettable(st.Ended)
+	members := sandboxes.Classify(all)
+	surplus := surplusEnded(members.Ended)
 	before := p.Status
-	counted, again := account(p, st, now())
+	counted, again := account(p, members, now())
 	ops, err := markCounted(counted)
 	if err != nil {
 		return 0, err
 	}
-	stop, err := stopExcess(st.Live, len(st.Live)-int(p.Spec.Replicas))
+	stop, err := stopExcess(members.Live, len(members.Live)-int(p.Spec.Replicas))
 	if err != nil {
 		return 0, err
 	}
 	ops = append(ops, stop...)
-	missing := int(p.Spec.Replicas) - len(st.Live)
+	missing := int(p.Spec.Replicas) - len(members.Live)
 	if missing > 0 && p.Status.NextStart != nil && now().Before(*p.Status.NextStart) {
 		missing, again = 0, earlier(again, p.Status.NextStart.Sub(now()))
 	}
@@ -127,80 +126,27 @@ func (r *Reconciler) Reconcile(ctx context.Context, pid schema.ID) (time.Duratio
 	if len(ops) > 0 {
 		fault.Point("pool", "write", fault.Before)
 		if _, err := r.Store.Txn(ctx, entity.TxnRequest{Ops: ops}); err != nil {
-			return 0, moved(err)
+			return 0, asConflict(err)
 		}
 		fault.Point("pool", "write", fault.After)
 	}
-	return again, r.forget(ctx, over)
+	return again, r.deleteEnded(ctx, surplus)
 }
 
-// moved makes a conflict of NotFound: of what was read, something was deleted
-// before it was written. The next look sees what is left.
-func moved(err error) error {
+// asConflict makes a Conflict of NotFound: an entity was deleted between the read
+// and the write, so the pool is to be read again.
+func asConflict(err error) error {
 	if errs.Is(err, errs.NotFound) {
 		return errs.New(errs.Conflict, "%w", err)
 	}
 	return err
 }
 
-// State is the sandboxes of a pool by what became of them.
-type State struct {
-	Live  []*sandbox.Sandbox // wanted and not ended, oldest first
-	Going []*sandbox.Sandbox // told to stop, not ended yet
-	Ended []*sandbox.Sandbox // stopped or failed, oldest end first
-	Ready int                // of Live
-}
-
-// Sandboxes lists the sandboxes of a pool.
-func Sandboxes(ctx context.Context, s entity.Reader, p id.SandboxPool) ([]*sandbox.Sandbox, error) {
-	list, _, err := entity.List[sandbox.Sandbox](ctx, s, entity.Query{Index: []entity.IndexMatch{{
-		Attr: sandbox.SandboxAttrPool, Op: entity.IndexEq, Value: schema.EncodeIndexString(string(p)),
-	}}})
-	return list, err
-}
-
-// Survey sorts sandboxes.
-func Survey(all []*sandbox.Sandbox) State {
-	var st State
-	for _, sb := range all {
-		switch {
-		case sb.Status.Phase.Ended():
-			st.Ended = append(st.Ended, sb)
-		case sb.Spec.Desired == sandbox.DesiredStateStopped:
-			st.Going = append(st.Going, sb)
-		default:
-			st.Live = append(st.Live, sb)
-			if sb.Status.Ready {
-				st.Ready++
-			}
-		}
-	}
-	slices.SortFunc(st.Live, byAge)
-	slices.SortFunc(st.Ended, func(a, b *sandbox.Sandbox) int {
-		return cmp.Or(cmp.Compare(a.StatusRevision, b.StatusRevision), cmp.Compare(a.ID, b.ID))
-	})
-	return st
-}
-
-// byAge puts the oldest first; those of one transaction are in the order of their ids.
-func byAge(a, b *sandbox.Sandbox) int {
-	return cmp.Or(cmp.Compare(a.CreateRevision, b.CreateRevision), cmp.Compare(a.ID, b.ID))
-}
-
-// Unasked reports whether an ended sandbox ended without being told to.
-func Unasked(sb *sandbox.Sandbox) bool {
-	switch sb.Status.Reason {
-	case sandbox.EndReasonUser, sandbox.EndReasonTTL, sandbox.EndReasonIdle:
-		return false
-	}
-	return true
-}
-
-// account sets the counters and the back-off of p from what is there. It
-// returns the ended sandboxes that the failure count now includes and did not
-// before, and when the count may next change.
-func account(p *sandbox.SandboxPool, st State, now time.Time) (counted []*sandbox.Sandbox, again time.Duration) {
-	p.Status.Total = int64(len(st.Live) + len(st.Going))
+// account sets the counters and the back-off of p. It returns the ended sandboxes
+// that it added to the count of failures, and after how long the count may next
+// change.
+func account(p *sandbox.SandboxPool, st sandboxes.Members, now time.Time) (counted []*sandbox.Sandbox, again time.Duration) {
+	p.Status.Total = int64(len(st.Live) + len(st.Stopping))
 	p.Status.Ready = int64(st.Ready)
 	stable := false
 	for _, sb := range st.Live {
@@ -214,7 +160,7 @@ func account(p *sandbox.SandboxPool, st State, now time.Time) (counted []*sandbo
 		}
 	}
 	for _, sb := range st.Ended {
-		if !Unasked(sb) || sb.Labels[labelCounted] != "" {
+		if !sandboxes.EndedUnexpectedly(sb) || sb.Labels[sandboxes.LabelCounted] != "" {
 			continue
 		}
 		counted = append(counted, sb)
@@ -243,7 +189,7 @@ func markCounted(counted []*sandbox.Sandbox) ([]entity.Op, error) {
 		if sb.Labels == nil {
 			sb.Labels = map[string]string{}
 		}
-		sb.Labels[labelCounted] = "true"
+		sb.Labels[sandboxes.LabelCounted] = "true"
 		op, err := entity.UpdateSpecOp(sb)
 		if err != nil {
 			return nil, err
@@ -252,9 +198,6 @@ func markCounted(counted []*sandbox.Sandbox) ([]entity.Op, error) {
 	}
 	return ops, nil
 }
-
-// labelCounted marks an ended sandbox whose failure is in the pool's count.
-const labelCounted = "runtime/counted"
 
 func describe(sb *sandbox.Sandbox) string {
 	if sb.Status.Message != "" {
@@ -266,20 +209,22 @@ func describe(sb *sandbox.Sandbox) string {
 	return string(sb.Status.Reason)
 }
 
-// forgettable returns the oldest ended sandboxes whose end is in the counts
-// already, but for the newest, which stay for their logs.
-func forgettable(ended []*sandbox.Sandbox) []*sandbox.Sandbox {
+// surplusEnded returns the ended sandboxes that can be deleted: their end is in the
+// count already, and they are not among the newest, which stay for their logs.
+func surplusEnded(ended []*sandbox.Sandbox) []*sandbox.Sandbox {
 	var out []*sandbox.Sandbox
 	for i := 0; i < len(ended)-keepEnded; i++ {
-		if !Unasked(ended[i]) || ended[i].Labels[labelCounted] != "" {
+		if !sandboxes.EndedUnexpectedly(ended[i]) || ended[i].Labels[sandboxes.LabelCounted] != "" {
 			out = append(out, ended[i])
 		}
 	}
 	return out
 }
 
-func (r *Reconciler) forget(ctx context.Context, over []*sandbox.Sandbox) error {
-	for _, sb := range over {
+// deleteEnded deletes ended sandboxes. One that changed meanwhile waits for the
+// next reconciliation.
+func (r *Reconciler) deleteEnded(ctx context.Context, ended []*sandbox.Sandbox) error {
+	for _, sb := range ended {
 		if err := entity.Delete(ctx, r.Store, sb); err != nil && !errs.Is(err, errs.NotFound) && !errs.Is(err, errs.Conflict) {
 			return err
 		}
@@ -300,7 +245,7 @@ func stopExcess(live []*sandbox.Sandbox, n int) ([]entity.Op, error) {
 			}
 			return 1
 		}
-		return byAge(b, a)
+		return sandboxes.ByAge(b, a)
 	})
 	var ops []entity.Op
 	for _, sb := range order[:n] {
@@ -323,7 +268,7 @@ func create(p *sandbox.SandboxPool, n int) ([]entity.Op, error) {
 		p.Status.Total++
 		sb := sandbox.NewSandbox()
 		sb.Project, sb.Labels = p.Project, maps.Clone(p.Labels)
-		sb.Name = ChildName(cmp.Or(p.Name, string(p.ID)), strconv.FormatInt(p.Status.Created, 10), schema.MaxName)
+		sb.Name = schema.ChildName(cmp.Or(p.Name, string(p.ID)), strconv.FormatInt(p.Status.Created, 10), schema.MaxName)
 		sb.Spec.Pool, sb.Spec.App, sb.Spec.AppVersion, sb.Spec.Service = p.GetID(), p.Spec.App, p.Spec.AppVersion, p.Spec.Service
 		sb.Spec.Template = p.Spec.Template
 		op, err := entity.CreateOp(sb)
@@ -333,20 +278,6 @@ func create(p *sandbox.SandboxPool, n int) ([]entity.Op, error) {
 		ops = append(ops, op)
 	}
 	return ops, nil
-}
-
-// ChildName is base-suffix, where base is shortened, keeping it apart from
-// others that begin alike, if the whole would be longer than limit.
-func ChildName(base, suffix string, limit int) string {
-	name := base + "-" + suffix
-	if len(name) <= limit {
-		return name
-	}
-	sum := fmt.Sprintf("%x", sha256.Sum256([]byte(name)))[:8]
-	if room := limit - len(sum) - len(suffix) - 2; room > 0 {
-		return strings.TrimRight(base[:min(room, len(base))], "-") + "-" + sum + "-" + suffix
-	}
-	return strings.TrimRight(name[:limit-len(sum)-1], "-") + "-" + sum
 }
 
 func earlier(a, b time.Duration) time.Duration {

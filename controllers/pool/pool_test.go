@@ -2,7 +2,6 @@ package pool
 
 import (
 	"log/slog"
-	"strings"
 	"testing"
 	"time"
 
@@ -10,8 +9,8 @@ import (
 	"miren.dev/runtime/api/core"
 	"miren.dev/runtime/api/sandbox"
 	"miren.dev/runtime/controllers/kit/kittest"
+	"miren.dev/runtime/domain/sandboxes"
 	"miren.dev/runtime/entity"
-	"miren.dev/runtime/pkg/schema"
 	"miren.dev/runtime/testsupport/pgtest"
 )
 
@@ -61,11 +60,11 @@ func (f *fixture) reconcile() time.Duration {
 	return 0
 }
 
-func (f *fixture) state() State {
+func (f *fixture) members() sandboxes.Members {
 	f.Helper()
-	all, err := Sandboxes(f.Context(), f.store, f.pool.GetID())
+	all, err := sandboxes.InPool(f.Context(), f.store, f.pool.GetID())
 	f.must(err)
-	return Survey(all)
+	return sandboxes.Classify(all)
 }
 
 func (f *fixture) change(sb *sandbox.Sandbox, fn func(*sandbox.SandboxStatus)) {
@@ -103,7 +102,7 @@ func TestBackoff(t *testing.T) {
 	f.reconcile()
 	var delay time.Duration
 	for round := 1; round <= 4; round++ {
-		st := f.state()
+		st := f.members()
 		if len(st.Live) != 5 {
 			t.Fatalf("round %d: %d live", round, len(st.Live))
 		}
@@ -115,7 +114,7 @@ func TestBackoff(t *testing.T) {
 		if got := f.pool.Status.Failures; got != int64(5*round) {
 			t.Fatalf("round %d: %d failures counted, want %d", round, got, 5*round)
 		}
-		st = f.state()
+		st = f.members()
 		if len(st.Live) != 0 || len(st.Ended) != keepEnded {
 			t.Fatalf("round %d: %d live, %d ended", round, len(st.Live), len(st.Ended))
 		}
@@ -125,8 +124,8 @@ func TestBackoff(t *testing.T) {
 		}
 		delay = next
 		f.clock = f.clock.Add(next - 5*time.Millisecond)
-		if again := f.reconcile(); again != 5*time.Millisecond || len(f.state().Live) != 0 {
-			t.Fatalf("round %d: looks again after %s, %d live too early", round, again, len(f.state().Live))
+		if again := f.reconcile(); again != 5*time.Millisecond || len(f.members().Live) != 0 {
+			t.Fatalf("round %d: looks again after %s, %d live too early", round, again, len(f.members().Live))
 		}
 		f.clock = f.clock.Add(6 * time.Millisecond)
 		f.reconcile()
@@ -135,7 +134,7 @@ func TestBackoff(t *testing.T) {
 		t.Errorf("delay %s, want %s", delay, maxBackoff)
 	}
 	// One that stays up ends the back-off.
-	for _, sb := range f.state().Live {
+	for _, sb := range f.members().Live {
 		f.ready(sb)
 	}
 	if again := f.reconcile(); again <= 0 || again > stableAfter {
@@ -155,9 +154,9 @@ func TestBackoff(t *testing.T) {
 func TestReplacesAtOnce(t *testing.T) {
 	f := setup(t, 2)
 	f.reconcile()
-	f.end(f.state().Live[0], sandbox.EndReasonUser)
+	f.end(f.members().Live[0], sandbox.EndReasonUser)
 	f.reconcile()
-	if st := f.state(); len(st.Live) != 2 || f.pool.Status.Failures != 0 {
+	if st := f.members(); len(st.Live) != 2 || f.pool.Status.Failures != 0 {
 		t.Errorf("%d live, status %+v", len(st.Live), f.pool.Status)
 	}
 }
@@ -165,17 +164,17 @@ func TestReplacesAtOnce(t *testing.T) {
 func TestScale(t *testing.T) {
 	f := setup(t, 3)
 	f.reconcile()
-	live := f.state().Live
+	live := f.members().Live
 	f.ready(live[1])
 	f.ready(live[2])
 	f.scale(1)
 	f.reconcile()
-	st := f.state()
+	st := f.members()
 	// The one that is not ready goes first, then the newest.
-	if len(st.Live) != 1 || st.Live[0].ID != live[1].ID || len(st.Going) != 2 {
-		t.Fatalf("live %d, going %d", len(st.Live), len(st.Going))
+	if len(st.Live) != 1 || st.Live[0].ID != live[1].ID || len(st.Stopping) != 2 {
+		t.Fatalf("live %d, stopping %d", len(st.Live), len(st.Stopping))
 	}
-	for _, sb := range st.Going {
+	for _, sb := range st.Stopping {
 		if sb.Spec.StopReason != sandbox.EndReasonUser {
 			t.Errorf("stop reason %q", sb.Spec.StopReason)
 		}
@@ -186,13 +185,13 @@ func TestScale(t *testing.T) {
 	}
 	f.scale(230)
 	f.reconcile()
-	if n := len(f.state().Live); n != 230 {
+	if n := len(f.members().Live); n != 230 {
 		t.Errorf("%d live", n)
 	}
 	f.scale(0)
 	f.reconcile()
-	if st := f.state(); len(st.Live) != 0 || len(st.Going) != 232 {
-		t.Errorf("%d live, %d going", len(st.Live), len(st.Going))
+	if st := f.members(); len(st.Live) != 0 || len(st.Stopping) != 232 {
+		t.Errorf("%d live, %d stopping", len(st.Live), len(st.Stopping))
 	}
 }
 
@@ -203,24 +202,7 @@ func TestGone(t *testing.T) {
 	if again, err := f.rec.Reconcile(t.Context(), f.pool.ID); again != 0 || err != nil {
 		t.Error(again, err)
 	}
-	if n := len(f.state().Live); n != 0 {
+	if n := len(f.members().Live); n != 0 {
 		t.Errorf("%d sandboxes outlive their pool", n)
-	}
-}
-
-func TestChildName(t *testing.T) {
-	long := strings.Repeat("a", 60)
-	seen := map[string]bool{}
-	for _, tc := range []struct{ base, suffix string }{
-		{"shop-v1", "web"}, {long, "1"}, {long, "2"}, {long + "bbb", "1"}, {strings.Repeat("c-", 31) + "c", "12345"}, {"x", strings.Repeat("d", 62)},
-	} {
-		n := ChildName(tc.base, tc.suffix, schema.MaxName)
-		if !schema.ValidName(n) || seen[n] {
-			t.Errorf("%q", n)
-		}
-		seen[n] = true
-	}
-	if !seen["shop-v1-web"] {
-		t.Error("a short name is changed")
 	}
 }

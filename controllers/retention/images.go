@@ -13,7 +13,7 @@ import (
 	"miren.dev/runtime/pkg/errs"
 )
 
-// ImageStore is what is needed of the image store; *containerd.Images is one.
+// ImageStore lists and deletes images; *containerd.Images is one.
 type ImageStore interface {
 	List(ctx context.Context, labels map[string]string) ([]containerd.Record, error)
 	Delete(ctx context.Context, ref string) error
@@ -23,7 +23,7 @@ type ImageStore interface {
 const ImagePrefix = "runtime.local/app-"
 
 const (
-	// imagesEvery is how often unused images are looked for.
+	// imagesEvery is how often unused images are collected.
 	imagesEvery = 10 * time.Minute
 	// youngImage protects an image whose build has not recorded it yet.
 	youngImage = time.Hour
@@ -37,7 +37,7 @@ type Images struct {
 	Now    func() time.Time // nil: time.Now
 }
 
-// Run collects now and then until ctx ends.
+// Run collects every 10 minutes until ctx ends.
 func (r *Images) Run(ctx context.Context) error {
 	t := time.NewTicker(imagesEvery)
 	defer t.Stop()
@@ -53,9 +53,9 @@ func (r *Images) Run(ctx context.Context) error {
 	}
 }
 
-// Collect deletes what is unused and returns how many images that were. It
-// deletes nothing unless it could read everything that may name an image, and
-// reads that after the images, so that what is named meanwhile is seen.
+// Collect deletes unused images and returns their number. It deletes nothing unless
+// it could read every entity that may name an image. It reads them after the images,
+// so that it sees an image that is named meanwhile.
 func (r *Images) Collect(ctx context.Context) (int, error) {
 	images, err := r.Images.List(ctx, nil)
 	if err != nil {
@@ -77,7 +77,7 @@ func (r *Images) Collect(ctx context.Context) (int, error) {
 		if err := r.Images.Delete(ctx, img.Ref); err != nil {
 			return n, errs.Wrap(err, "delete image %s", img.Ref)
 		}
-		r.Log.Info("forgotten", "kind", "image", "image", img.Ref)
+		r.Log.Info("deleted", "kind", "image", "image", img.Ref)
 		n++
 	}
 	return n, nil
@@ -97,7 +97,7 @@ func (r *Images) used(ctx context.Context) (map[string]bool, error) {
 		return nil, err
 	}
 	for _, b := range builds {
-		// A finished build whose version is not made yet; later the version speaks for it.
+		// The version of a finished build, which names the image, may not be made yet.
 		if b.Status.EndedAt == nil || time.Since(*b.Status.EndedAt) < youngImage {
 			used[b.Status.Image] = true
 		}

@@ -1,10 +1,11 @@
-// Package retention forgets what is over: per app, the pools of versions that
-// no longer serve, and deployments, builds and versions beyond a number.
+// Package retention deletes history: per app, the pools of versions that no longer
+// serve, and deployments, builds and versions beyond a number; sandboxes of no pool
+// some time after their end; images that nothing names.
 //
-// In: everything that references an app. Out: deletions, and pools that are
-// retired because no rollout will, each conditional on what was read and on the
-// app. What serves, what is being rolled out and what a rollback may still want
-// is never touched.
+// In: everything that references an app. Out: deletions, and the retirement of
+// pools that no rollout retires, each conditional on the entity and on the app as
+// they were read. The version that serves, the one that is rolled out and those
+// that a rollback may need stay.
 package retention
 
 import (
@@ -17,9 +18,9 @@ import (
 	"miren.dev/runtime/api/app"
 	"miren.dev/runtime/api/id"
 	"miren.dev/runtime/api/sandbox"
-	"miren.dev/runtime/controllers/deployment"
 	"miren.dev/runtime/controllers/kit"
-	"miren.dev/runtime/controllers/pool"
+	"miren.dev/runtime/domain/apps"
+	"miren.dev/runtime/domain/sandboxes"
 	"miren.dev/runtime/entity"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/schema"
@@ -30,10 +31,10 @@ type Config struct {
 	Versions    int           // per app, besides the active one
 	Deployments int           // per app
 	Builds      int           // per app
-	EndedPools  time.Duration // after its last sandbox ended, a retired pool stays this long, for its logs
+	EndedPools  time.Duration // how long a retired pool stays after its last sandbox ended, for its logs
 }
 
-// Reconciler forgets what is over, an app at a time.
+// Reconciler deletes the history of apps, one app at a time.
 type Reconciler struct {
 	Store  entity.Store
 	Log    *slog.Logger
@@ -42,9 +43,9 @@ type Reconciler struct {
 }
 
 const (
-	// interval is how often an app is looked at when nothing happens.
+	// interval is how often an app is swept when nothing happens.
 	interval = 10 * time.Minute
-	// soon is when it is looked at again while sandboxes of retired pools end.
+	// soon is when it is swept again while sandboxes of retired pools end.
 	soon = 30 * time.Second
 )
 
@@ -70,17 +71,17 @@ func (r *Reconciler) Controller() kit.Controller {
 	}
 }
 
-// look is one app and what of it must stay.
-type look struct {
+// sweep is one pass over an app.
+type sweep struct {
 	*Reconciler
 	app   *app.App
-	keep  map[id.AppVersion]bool
-	build id.Build // that the deployment under way waits for
-	check entity.Op
+	keep  map[id.AppVersion]bool // versions that stay
+	build id.Build               // the build of the deployment under way, which stays
+	check entity.Op              // that the app is as it was read
 }
 
-// Reconcile looks at one app. Whatever it changes, it changes only if the app
-// is as it was read: a deployment that begins meanwhile comes first.
+// Reconcile sweeps one app. It changes nothing if the app changed since it was
+// read: a deployment that begins meanwhile comes first.
 func (r *Reconciler) Reconcile(ctx context.Context, aid schema.ID) (time.Duration, error) {
 	a, err := entity.Get[app.App](ctx, r.Store, aid)
 	if errs.Is(err, errs.NotFound) {
@@ -89,8 +90,8 @@ func (r *Reconciler) Reconcile(ctx context.Context, aid schema.ID) (time.Duratio
 	if err != nil {
 		return 0, err
 	}
-	l := &look{Reconciler: r, app: a, keep: map[id.AppVersion]bool{a.Status.ActiveVersion: true}}
-	if l.check, err = entity.CheckOp(a); err != nil {
+	w := &sweep{Reconciler: r, app: a, keep: map[id.AppVersion]bool{a.Status.ActiveVersion: true}}
+	if w.check, err = entity.CheckOp(a); err != nil {
 		return 0, err
 	}
 	deploying := false
@@ -99,7 +100,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, aid schema.ID) (time.Duratio
 		if err != nil && !errs.Is(err, errs.NotFound) {
 			return 0, err
 		}
-		if err != nil { // deleted by hand; only the app still says that it is under way
+		if err != nil { // deleted by hand; only the app still names it
 			a.Status.ActiveDeployment = ""
 			if err := entity.UpdateStatus(ctx, r.Store, a); err != nil {
 				return 0, err
@@ -107,121 +108,118 @@ func (r *Reconciler) Reconcile(ctx context.Context, aid schema.ID) (time.Duratio
 			return time.Millisecond, nil
 		}
 		deploying = true
-		l.keep[d.Status.Version], l.keep[d.Spec.Target], l.keep[d.Status.Previous] = true, true, true
-		l.build = d.Spec.Build
+		w.keep[d.Status.Version], w.keep[d.Spec.Target], w.keep[d.Status.Previous] = true, true, true
+		w.build = d.Spec.Build
 	}
-	again, err := l.pools(ctx, deploying)
+	again, err := w.pools(ctx, deploying)
 	if err != nil {
 		return 0, err
 	}
-	if err := l.history(ctx); err != nil {
+	if err := w.history(ctx); err != nil {
 		return 0, err
 	}
 	return again, nil
 }
 
-// pools deletes retired pools whose sandboxes have all ended a while ago, and
-// asks those that a rollout left behind for no sandboxes.
-func (l *look) pools(ctx context.Context, deploying bool) (time.Duration, error) {
-	all, err := deployment.Pools(ctx, l.Store, l.app.GetID())
+// pools deletes retired pools whose sandboxes ended some time ago, and retires
+// those that a rollout did not.
+func (w *sweep) pools(ctx context.Context, deploying bool) (time.Duration, error) {
+	all, err := apps.Pools(ctx, w.Store, w.app.GetID())
 	if err != nil {
 		return 0, err
 	}
 	now := time.Now()
-	if l.Now != nil {
-		now = l.Now()
+	if w.Now != nil {
+		now = w.Now()
 	}
 	again := interval
-	var left []*sandbox.SandboxPool
+	var abandoned []*sandbox.SandboxPool
 	for _, p := range all {
-		if p.Spec.AppVersion == "" || l.keep[p.Spec.AppVersion] {
+		if p.Spec.AppVersion == "" || w.keep[p.Spec.AppVersion] {
 			continue // made by hand, or wanted
 		}
 		if p.Spec.Replicas > 0 {
-			if !deploying { // else it is the rollout's to stop it when it is drained
-				left = append(left, p)
+			if !deploying { // otherwise the rollout retires it when it is drained
+				abandoned = append(abandoned, p)
 			}
 			continue
 		}
-		sbs, err := pool.Sandboxes(ctx, l.Store, p.GetID())
+		sbs, err := sandboxes.InPool(ctx, w.Store, p.GetID())
 		if err != nil {
 			return 0, err
 		}
-		st := pool.Survey(sbs)
-		if len(st.Live)+len(st.Going) > 0 {
+		members := sandboxes.Classify(sbs)
+		if len(members.Live)+len(members.Stopping) > 0 {
 			again = min(again, soon)
 			continue
 		}
-		over := p.UpdatedAt
-		for _, sb := range st.Ended {
-			if sb.UpdatedAt.After(over) {
-				over = sb.UpdatedAt
+		ended := p.UpdatedAt
+		for _, sb := range members.Ended {
+			if sb.UpdatedAt.After(ended) {
+				ended = sb.UpdatedAt
 			}
 		}
-		if wait := l.Config.EndedPools - now.Sub(over); wait > 0 {
+		if wait := w.Config.EndedPools - now.Sub(ended); wait > 0 {
 			again = min(again, wait)
 			continue
 		}
-		if err := l.forget(ctx, p); err != nil {
+		if err := w.delete(ctx, p); err != nil {
 			return 0, err
 		}
 	}
-	if len(left) > 0 {
-		l.Log.Info("pools left behind are retired", "app", l.app.Name, "pools", len(left))
+	if len(abandoned) > 0 {
+		w.Log.Info("pools left behind are retired", "app", w.app.Name, "pools", len(abandoned))
 		again = min(again, soon)
 	}
-	return again, deployment.Retire(ctx, l.Store, left, l.check)
+	return again, apps.Retire(ctx, w.Store, abandoned, w.check)
 }
 
 // history deletes the oldest deployments, builds and versions.
-func (l *look) history(ctx context.Context) error {
-	mine := func(attr string) entity.Query {
-		return entity.Query{Index: []entity.IndexMatch{{Attr: attr, Op: entity.IndexEq, Value: schema.EncodeIndexString(string(l.app.ID))}}}
-	}
-	deps, _, err := entity.List[app.Deployment](ctx, l.Store, mine(app.DeploymentAttrApp))
+func (w *sweep) history(ctx context.Context) error {
+	deps, err := apps.Deployments(ctx, w.Store, w.app.GetID())
 	if err != nil {
 		return err
 	}
-	if err := forgetOldest(ctx, l, deps, l.Config.Deployments, nil, func(d *app.Deployment) bool { return d.Status.Phase.Ended() }); err != nil {
+	if err := deleteOldest(ctx, w, deps, w.Config.Deployments, nil, func(d *app.Deployment) bool { return d.Status.Phase.Ended() }); err != nil {
 		return err
 	}
-	builds, _, err := entity.List[app.Build](ctx, l.Store, mine(app.BuildAttrApp))
+	builds, err := apps.Builds(ctx, w.Store, w.app.GetID())
 	if err != nil {
 		return err
 	}
-	if err := forgetOldest(ctx, l, builds, l.Config.Builds, nil, func(b *app.Build) bool { return b.Status.Phase.Ended() && b.GetID() != l.build }); err != nil {
+	if err := deleteOldest(ctx, w, builds, w.Config.Builds, nil, func(b *app.Build) bool { return b.Status.Phase.Ended() && b.GetID() != w.build }); err != nil {
 		return err
 	}
-	vers, _, err := entity.List[app.AppVersion](ctx, l.Store, mine(app.AppVersionAttrApp))
+	versions, err := apps.Versions(ctx, w.Store, w.app.GetID())
 	if err != nil {
 		return err
 	}
 	used := map[id.AppVersion]bool{}
-	pools, err := deployment.Pools(ctx, l.Store, l.app.GetID())
+	pools, err := apps.Pools(ctx, w.Store, w.app.GetID())
 	if err != nil {
 		return err
 	}
 	for _, p := range pools {
 		used[p.Spec.AppVersion] = true
 	}
-	// Those that never served go first: nobody rolls back to them.
+	// Versions that never served go first: a rollback does not choose them.
 	served := func(a, b *app.AppVersion) int {
-		return cmp.Compare(boolean(a.Status.ServedAt != nil), boolean(b.Status.ServedAt != nil))
-	}
-	return forgetOldest(ctx, l, vers, l.Config.Versions, served, func(v *app.AppVersion) bool { return !l.keep[v.GetID()] && !used[v.GetID()] })
-}
-
-func boolean(b bool) int {
-	if b {
+		x, y := a.Status.ServedAt != nil, b.Status.ServedAt != nil
+		switch {
+		case x == y:
+			return 0
+		case y:
+			return -1
+		}
 		return 1
 	}
-	return 0
+	return deleteOldest(ctx, w, versions, w.Config.Versions, served, func(v *app.AppVersion) bool { return !w.keep[v.GetID()] && !used[v.GetID()] })
 }
 
-// forgetOldest deletes of those that may go all but n: first the least by
-// order, among equals the oldest.
-func forgetOldest[P schema.Object](ctx context.Context, l *look, all []P, n int, order func(a, b P) int, may func(P) bool) error {
-	all = slices.DeleteFunc(slices.Clone(all), func(o P) bool { return !may(o) })
+// deleteOldest deletes all but n of the objects that deletable allows: first the
+// least by order, among equals the oldest.
+func deleteOldest[P schema.Object](ctx context.Context, w *sweep, all []P, n int, order func(a, b P) int, deletable func(P) bool) error {
+	all = slices.DeleteFunc(slices.Clone(all), func(o P) bool { return !deletable(o) })
 	slices.SortFunc(all, func(a, b P) int {
 		if order != nil {
 			if c := order(a, b); c != 0 {
@@ -231,28 +229,28 @@ func forgetOldest[P schema.Object](ctx context.Context, l *look, all []P, n int,
 		return cmp.Compare(a.GetMeta().CreateRevision, b.GetMeta().CreateRevision)
 	})
 	for i := 0; i < len(all)-n; i++ {
-		if err := l.forget(ctx, all[i]); err != nil {
+		if err := w.delete(ctx, all[i]); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// forget deletes o if neither it nor the app has changed.
-func (l *look) forget(ctx context.Context, o schema.Object) error {
+// delete deletes o if neither o nor the app has changed.
+func (w *sweep) delete(ctx context.Context, o schema.Object) error {
 	op, err := entity.DeleteOp(o)
 	if err != nil {
 		return err
 	}
-	_, err = l.Store.Txn(ctx, entity.TxnRequest{Ops: []entity.Op{op, l.check}})
+	_, err = w.Store.Txn(ctx, entity.TxnRequest{Ops: []entity.Op{op, w.check}})
 	switch errs.ClassOf(err) {
 	case "":
-		l.Log.Info("forgotten", "kind", o.EntityKind().Name, "id", string(o.GetMeta().ID), "app", l.app.Name)
+		w.Log.Info("deleted", "kind", o.EntityKind().Name, "id", string(o.GetMeta().ID), "app", w.app.Name)
 		return nil
 	case errs.NotFound:
 		return nil
 	case errs.FailedPrecondition: // still referenced
-		l.Log.Debug("cannot be forgotten yet", "kind", o.EntityKind().Name, "id", string(o.GetMeta().ID), "error", err)
+		w.Log.Debug("cannot be deleted yet", "kind", o.EntityKind().Name, "id", string(o.GetMeta().ID), "error", err)
 		return nil
 	}
 	return err

@@ -12,12 +12,12 @@ import (
 	"miren.dev/runtime/pkg/schema"
 )
 
-// Sandboxes forgets sandboxes of no pool some time after they ended. Those of
-// a pool are its controller's.
+// Sandboxes deletes sandboxes of no pool some time after they ended. The pool
+// controller deletes those of pools.
 type Sandboxes struct {
 	Store entity.Store
 	Log   *slog.Logger
-	After time.Duration    // the end, so long it stays, for its logs and its reason
+	After time.Duration    // how long a sandbox stays after its end, for its logs and its reason
 	Now   func() time.Time // nil: time.Now
 }
 
@@ -34,7 +34,7 @@ func (r *Sandboxes) Controller() kit.Controller {
 	}
 }
 
-// Reconcile looks at one sandbox and returns when its time is up.
+// Reconcile deletes one sandbox, or returns after how long it may be deleted.
 func (r *Sandboxes) Reconcile(ctx context.Context, sid schema.ID) (time.Duration, error) {
 	sb, err := entity.Get[sandbox.Sandbox](ctx, r.Store, sid)
 	if errs.Is(err, errs.NotFound) {
@@ -59,6 +59,6 @@ func (r *Sandboxes) Reconcile(ctx context.Context, sid schema.ID) (time.Duration
 	if err := entity.Delete(ctx, r.Store, sb); err != nil && !errs.Is(err, errs.NotFound) {
 		return 0, err
 	}
-	r.Log.Info("forgotten", "kind", sandbox.KindSandbox, "id", string(sid))
+	r.Log.Info("deleted", "kind", sandbox.KindSandbox, "id", string(sid))
 	return 0, nil
 }

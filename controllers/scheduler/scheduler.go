@@ -27,13 +27,13 @@ import (
 	"cmp"
 	"context"
 	"log/slog"
-	"slices"
 	"time"
 
 	"miren.dev/runtime/api/core"
 	"miren.dev/runtime/api/id"
 	"miren.dev/runtime/api/sandbox"
 	"miren.dev/runtime/controllers/kit"
+	"miren.dev/runtime/domain/sandboxes"
 	"miren.dev/runtime/entity"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/fault"
@@ -43,8 +43,8 @@ import (
 // everything is the only key: a decision looks at all sandboxes.
 const everything = "everything"
 
-// again is how soon it looks at sandboxes again that had no room. Changes that
-// make some wake Controller at once.
+// again is when sandboxes without room are tried again. A change that may make
+// room wakes the Controller at once.
 const again = 2 * time.Second
 
 // Reconciler assigns sandboxes to nodes.
@@ -69,7 +69,7 @@ func (r *Reconciler) Controller() kit.Controller {
 		},
 		Watches: []kit.Source{
 			kit.Map(func(s *sandbox.Sandbox) []string {
-				if Wants(s) || s.Status.Phase.Ended() {
+				if sandboxes.AwaitsPlacement(s) || s.Status.Phase.Ended() {
 					return kit.Key(everything)
 				}
 				return nil
@@ -79,21 +79,14 @@ func (r *Reconciler) Controller() kit.Controller {
 	}
 }
 
-// Wants reports whether a sandbox waits for a decision of the scheduler.
-func Wants(s *sandbox.Sandbox) bool {
-	return s.Spec.Node == "" && !s.Status.Phase.Ended()
-}
-
-// Reconcile decides for all sandboxes that wait, whatever the key. It must not
-// run concurrently with itself. It returns after how long to look again, 0 if
-// nothing waits.
+// Reconcile decides for all sandboxes that wait, whatever the key. It must not run
+// concurrently with itself. It returns after how long to decide again, 0 if no
+// sandbox waits.
 func (r *Reconciler) Reconcile(ctx context.Context, _ schema.ID) (time.Duration, error) {
-	pending, _, err := entity.List[sandbox.Sandbox](ctx, r.Store, entity.Query{Index: []entity.IndexMatch{
-		{Attr: sandbox.SandboxAttrPhase, Op: entity.IndexEq, Value: schema.EncodeIndexString(string(sandbox.SandboxPhasePending))}}})
+	pending, err := sandboxes.Pending(ctx, r.Store) // oldest first
 	if err != nil {
 		return 0, errs.Wrap(err, "list pending sandboxes")
 	}
-	pending = slices.DeleteFunc(pending, func(s *sandbox.Sandbox) bool { return !Wants(s) })
 	if len(pending) == 0 {
 		return 0, nil
 	}
@@ -101,10 +94,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, _ schema.ID) (time.Duration,
 	if err != nil {
 		return 0, err
 	}
-	// First come, first served; what does not fit does not hold up what does.
-	slices.SortFunc(pending, func(a, b *sandbox.Sandbox) int {
-		return cmp.Or(cmp.Compare(a.CreateRevision, b.CreateRevision), cmp.Compare(a.ID, b.ID))
-	})
+	// A sandbox that does not fit does not hold up later ones that do.
 	var failed error
 	waiting := false
 	for _, s := range pending {
@@ -117,7 +107,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, _ schema.ID) (time.Duration,
 		node, err := plan.Place(reservation(s))
 		if err != nil {
 			waiting = true
-			if err := r.explain(ctx, s, err); err != nil && failed == nil {
+			if err := r.reportWait(ctx, s, err); err != nil && failed == nil {
 				failed = err
 			}
 			continue
@@ -169,8 +159,7 @@ func reservation(s *sandbox.Sandbox) Sandbox {
 		Reserve: Resources{CPUMillis: res.CPUMillis, MemoryBytes: res.MemoryBytes}}
 }
 
-// assign writes the decision, if nothing of the sandbox changed since it was
-// read.
+// assign writes the decision, if the sandbox has not changed since it was read.
 func (r *Reconciler) assign(ctx context.Context, s *sandbox.Sandbox, node id.Node) error {
 	s.Spec.Node = node
 	s.Status.Phase, s.Status.Message = sandbox.SandboxPhaseScheduled, ""
@@ -195,8 +184,8 @@ func (r *Reconciler) assign(ctx context.Context, s *sandbox.Sandbox, node id.Nod
 	return nil
 }
 
-// explain says in the sandbox's status why it waits.
-func (r *Reconciler) explain(ctx context.Context, s *sandbox.Sandbox, why error) error {
+// reportWait records in the sandbox's status why it waits.
+func (r *Reconciler) reportWait(ctx context.Context, s *sandbox.Sandbox, why error) error {
 	if s.Status.Message == why.Error() {
 		return nil
 	}
@@ -206,7 +195,7 @@ func (r *Reconciler) explain(ctx context.Context, s *sandbox.Sandbox, why error)
 		return nil
 	}
 	if err != nil {
-		return errs.Wrap(err, "explain sandbox %s", s.ID)
+		return errs.Wrap(err, "report why sandbox %s waits", s.ID)
 	}
 	r.Log.Warn("no node has room for a sandbox", "sandbox", s.ID, "error", why)
 	return nil

@@ -4,15 +4,14 @@ import (
 	"context"
 
 	"miren.dev/runtime/api/app"
-	"miren.dev/runtime/pkg/rpc"
-	"miren.dev/runtime/servers/service"
+	"miren.dev/runtime/domain/apps"
 )
 
-// apps serves app.Apps.
-type apps struct{ Deps }
+// appHandler serves app.Apps.
+type appHandler struct{ apps *apps.Service }
 
-func (s *apps) Create(ctx context.Context, req *app.AppRequest) (*app.AppResponse, error) {
-	a, err := s.Service.CreateApp(ctx, req.Project, req.App)
+func (h *appHandler) Create(ctx context.Context, req *app.AppRequest) (*app.AppResponse, error) {
+	a, err := h.apps.Create(ctx, req.Project, req.App)
 	if err != nil {
 		return nil, err
 	}
@@ -20,28 +19,37 @@ func (s *apps) Create(ctx context.Context, req *app.AppRequest) (*app.AppRespons
 	return &app.AppResponse{App: rec}, err
 }
 
-func (s *apps) Delete(ctx context.Context, req *app.AppRequest) error {
-	return s.Service.DeleteApp(ctx, req.Project, req.App)
+func (h *appHandler) Delete(ctx context.Context, req *app.AppRequest) error {
+	return h.apps.Delete(ctx, req.Project, req.App)
 }
 
-// request is what every rollout has from its caller.
-func request(ctx context.Context, message string) service.DeployRequest {
-	return service.DeployRequest{Message: message, RequestedBy: rpc.IdentityFrom(ctx).Name}
+func (h *appHandler) SetEnv(ctx context.Context, req *app.SetEnvRequest) (*app.DeploymentResponse, error) {
+	change := apps.EnvChange{Set: req.Set, SetSecret: req.SetSecret, Unset: req.Unset, Deploy: req.Deploy}
+	return deploymentResponse(h.apps.SetEnv(ctx, req.Project, req.App, change, deployRequest(ctx, req.Message)))
 }
 
-func (s *apps) SetEnv(ctx context.Context, req *app.SetEnvRequest) (*app.DeploymentResponse, error) {
-	return respond(s.Service.SetEnv(ctx, req.Project, req.App,
-		service.EnvChange{Set: req.Set, SetSecret: req.SetSecret, Unset: req.Unset, Deploy: req.Deploy}, request(ctx, req.Message)))
+func (h *appHandler) Rollback(ctx context.Context, req *app.RollbackRequest) (*app.DeploymentResponse, error) {
+	return deploymentResponse(h.apps.Rollback(ctx, req.Project, req.App, req.To, deployRequest(ctx, req.Message)))
 }
 
-func (s *apps) Rollback(ctx context.Context, req *app.RollbackRequest) (*app.DeploymentResponse, error) {
-	return respond(s.Service.Rollback(ctx, req.Project, req.App, req.To, request(ctx, req.Message)))
+func (h *appHandler) Restart(ctx context.Context, req *app.RestartRequest) (*app.DeploymentResponse, error) {
+	return deploymentResponse(h.apps.Restart(ctx, req.Project, req.App, deployRequest(ctx, req.Message)))
 }
 
-func (s *apps) Restart(ctx context.Context, req *app.RestartRequest) (*app.DeploymentResponse, error) {
-	return respond(s.Service.Restart(ctx, req.Project, req.App, request(ctx, req.Message)))
+func (h *appHandler) Cancel(ctx context.Context, req *app.AppRequest) (*app.DeploymentResponse, error) {
+	return deploymentResponse(h.apps.Cancel(ctx, req.Project, req.App))
 }
 
-func (s *apps) Cancel(ctx context.Context, req *app.AppRequest) (*app.DeploymentResponse, error) {
-	return respond(s.Service.Cancel(ctx, req.Project, req.App))
+// deployRequest is the part of a rollout that every caller gives.
+func deployRequest(ctx context.Context, message string) apps.DeployRequest {
+	return apps.DeployRequest{Message: message, RequestedBy: caller(ctx)}
+}
+
+// deploymentResponse encodes a deployment; nil means that there is none.
+func deploymentResponse(d *app.Deployment, err error) (*app.DeploymentResponse, error) {
+	if err != nil || d == nil {
+		return &app.DeploymentResponse{}, err
+	}
+	rec, err := record(d)
+	return &app.DeploymentResponse{Deployment: &rec}, err
 }

@@ -23,6 +23,11 @@ import (
 	"miren.dev/runtime/controllers/kit"
 	"miren.dev/runtime/controllers/kit/kittest"
 	controller "miren.dev/runtime/controllers/sandbox"
+	"miren.dev/runtime/domain/apps"
+	"miren.dev/runtime/domain/nodes"
+	"miren.dev/runtime/domain/projects"
+	"miren.dev/runtime/domain/routes"
+	"miren.dev/runtime/domain/sandboxes"
 	"miren.dev/runtime/entity"
 	"miren.dev/runtime/entity/informer"
 	"miren.dev/runtime/pkg/buildlog"
@@ -31,7 +36,6 @@ import (
 	"miren.dev/runtime/pkg/schema"
 	"miren.dev/runtime/pkg/source"
 	rpcserver "miren.dev/runtime/servers/rpc"
-	"miren.dev/runtime/servers/service"
 	"miren.dev/runtime/testsupport/executiontest/fake"
 	"miren.dev/runtime/testsupport/pgtest"
 	"miren.dev/runtime/testsupport/wait"
@@ -111,9 +115,8 @@ func newEnv(t *testing.T) *env {
 		log = slog.New(slog.NewTextHandler(t.Output(), nil))
 	}
 	sealer := schema.NewSealer(filepath.Join(dir, "key"))
-	svc := &service.Service{Store: e.store, Sealer: sealer, Log: log}
-	e.must(svc.EnsureProject(t.Context(), service.DefaultProject))
-	if e.project, err = svc.Project(t.Context(), ""); err != nil {
+	e.must(projects.Ensure(t.Context(), e.store, projects.Default))
+	if e.project, err = projects.Find(t.Context(), e.store, ""); err != nil {
 		t.Fatal(err)
 	}
 	n := core.NewNode()
@@ -128,11 +131,17 @@ func newEnv(t *testing.T) *env {
 	srv, err := rpc.NewServer(rpc.ServerOptions{Logger: log})
 	e.must(err)
 	name, access := rpcserver.Access()
-	svc.Store = kittest.HoldWriter(t, e.store, name, access)
+	held := kittest.HoldWriter(t, e.store, name, access)
+	svc := &apps.Service{
+		Store: held, Informers: informers, Sealer: sealer, Sources: source.NewStore(source.StoreConfig{Dir: filepath.Join(dir, "sources")}),
+		BuildLogs: e.buildLogs, Log: log,
+	}
 	rpcserver.Register(srv, rpcserver.Deps{
-		Service: svc, Store: svc.Store, Informers: informers, Sources: source.NewStore(source.StoreConfig{Dir: filepath.Join(dir, "sources")}), BuildLogs: e.buildLogs,
-		Driver: e.machine.Driver(), Log: log,
-		Image: func(_ context.Context, name string) (string, error) { return name, nil },
+		Apps: svc, Routes: &routes.Service{Store: held, Apps: svc}, Nodes: &nodes.Service{Store: held},
+		Sandboxes: &sandboxes.Service{
+			Store: held, Informers: informers, Apps: svc, Node: controller.LocalNode{Driver: e.machine.Driver()}, Sealer: sealer, Log: log,
+			Image: func(_ context.Context, name string) (string, error) { return name, nil },
+		},
 	})
 	socket := filepath.Join(dir, "s")
 	l, err := net.Listen("unix", socket)

@@ -7,15 +7,16 @@ import (
 	"miren.dev/runtime/pkg/rpc"
 )
 
-// Bounds of a batch, and so of what waits for a slow caller. One line has 64
-// KiB at most.
+// Bounds of a batch, which also bound what waits for a slow caller. One line has
+// at most 64 KiB.
 const (
 	batchLines = 512
 	batchBytes = 256 << 10
 )
 
-// logSender sends lines from several goroutines. What comes while a message is
-// on its way goes into the next one together; who brings more than fits waits.
+// logSender sends lines that several goroutines add. Lines that are added while a
+// message is being sent go into the next one together; add waits while they would
+// not fit.
 type logSender struct {
 	st   rpc.ServerStream[rpc.None, sandbox.LogBatch]
 	done chan struct{}
@@ -28,7 +29,7 @@ type logSender struct {
 	err    error
 }
 
-// newLogSender begins to send; it must be closed.
+// newLogSender starts the goroutine that sends; close ends it.
 func newLogSender(st rpc.ServerStream[rpc.None, sandbox.LogBatch]) *logSender {
 	o := &logSender{st: st, done: make(chan struct{})}
 	o.cond.L = &o.mu
@@ -51,7 +52,7 @@ func (o *logSender) add(l sandbox.LogLine) error {
 	return nil
 }
 
-// close sends what is left. Nothing may be added any more.
+// close sends the lines that are left. No line may be added after it.
 func (o *logSender) close() error {
 	o.mu.Lock()
 	o.closed = true

@@ -4,35 +4,22 @@ import (
 	"context"
 
 	"miren.dev/runtime/api/core"
-	"miren.dev/runtime/api/id"
 	"miren.dev/runtime/api/server"
-	"miren.dev/runtime/entity"
-	"miren.dev/runtime/pkg/errs"
+	"miren.dev/runtime/domain/nodes"
 )
 
-// nodes serves server.Nodes.
-type nodes struct{ Deps }
+// nodeHandler serves server.Nodes.
+type nodeHandler struct{ nodes *nodes.Service }
 
-func (s *nodes) Cordon(ctx context.Context, req *server.NodeRequest) (*server.NodeResponse, error) {
-	return s.set(ctx, req.Node, true)
+func (h *nodeHandler) Cordon(ctx context.Context, req *server.NodeRequest) (*server.NodeResponse, error) {
+	return nodeResponse(h.nodes.Cordon(ctx, req.Node))
 }
 
-func (s *nodes) Uncordon(ctx context.Context, req *server.NodeRequest) (*server.NodeResponse, error) {
-	return s.set(ctx, req.Node, false)
+func (h *nodeHandler) Uncordon(ctx context.Context, req *server.NodeRequest) (*server.NodeResponse, error) {
+	return nodeResponse(h.nodes.Uncordon(ctx, req.Node))
 }
 
-func (s *nodes) set(ctx context.Context, name string, cordoned bool) (*server.NodeResponse, error) {
-	n, err := entity.ByName[core.Node](ctx, s.Store, "", name)
-	if errs.Is(err, errs.NotFound) {
-		n, err = entity.Get[core.Node](ctx, s.Store, id.Node(name))
-	}
-	if err != nil {
-		return nil, err
-	}
-	n, err = entity.ModifySpec(ctx, s.Store, n.GetID(), func(n *core.Node) error {
-		n.Spec.Cordoned = cordoned
-		return nil
-	})
+func nodeResponse(n *core.Node, err error) (*server.NodeResponse, error) {
 	if err != nil {
 		return nil, err
 	}

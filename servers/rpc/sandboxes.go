@@ -2,40 +2,22 @@ package rpcserver
 
 import (
 	"context"
-	"errors"
 
-	"miren.dev/runtime/api/id"
 	"miren.dev/runtime/api/sandbox"
-	"miren.dev/runtime/entity"
-	"miren.dev/runtime/entity/informer"
-	"miren.dev/runtime/pkg/errs"
-	"miren.dev/runtime/pkg/schema"
-	"miren.dev/runtime/servers/service"
+	"miren.dev/runtime/domain/sandboxes"
+	"miren.dev/runtime/pkg/rpc"
 )
 
-// sandboxes serves sandbox.Sandboxes.
-type sandboxes struct{ Deps }
+// sandboxHandler serves sandbox.Sandboxes.
+type sandboxHandler struct{ sandboxes *sandboxes.Service }
 
-func (s *sandboxes) Run(ctx context.Context, req *sandbox.RunRequest) (*sandbox.SandboxResponse, error) {
-	r := service.RunRequest{
-		Name: req.Name, Labels: req.Labels, App: req.App, Service: req.Service, Command: req.Command,
+func (h *sandboxHandler) Run(ctx context.Context, req *sandbox.RunRequest) (*sandbox.SandboxResponse, error) {
+	return sandboxResponse(h.sandboxes.Create(ctx, req.Project, sandboxes.CreateRequest{
+		Name: req.Name, Labels: req.Labels, Image: req.Image, App: req.App, Service: req.Service, Command: req.Command,
 		Workdir: req.Workdir, User: req.User, Env: req.Env, EnvSecret: req.EnvSecret, CPUMillis: value(req.CPUMillis),
 		MemoryBytes: value(req.MemoryBytes), PIDs: value(req.PIDs), DiskBytes: value(req.DiskBytes), Network: req.Network,
-		StopTimeout: req.StopTimeout,
-	}
-	if req.TTL != nil {
-		r.TTL = *req.TTL
-	}
-	if err := errors.Join(checkCommand(req.Command), checkEnv("env", req.Env), checkEnv("env_secret", req.EnvSecret)); err != nil {
-		return nil, errs.New(errs.InvalidArgument, "%w", err)
-	}
-	if req.Image != "" {
-		var err error
-		if r.Image, err = s.Image(ctx, req.Image); err != nil {
-			return nil, err
-		}
-	}
-	return sandboxResponse(s.Service.Run(ctx, req.Project, r))
+		TTL: value(req.TTL), StopTimeout: req.StopTimeout,
+	}))
 }
 
 func sandboxResponse(sb *sandbox.Sandbox, err error) (*sandbox.SandboxResponse, error) {
@@ -46,59 +28,35 @@ func sandboxResponse(sb *sandbox.Sandbox, err error) (*sandbox.SandboxResponse, 
 	return &sandbox.SandboxResponse{Sandbox: rec}, err
 }
 
-func (s *sandboxes) Wait(ctx context.Context, req *sandbox.WaitRequest) (*sandbox.SandboxResponse, error) {
-	return sandboxResponse(s.until(ctx, req.Sandbox, req.Until))
+func (h *sandboxHandler) Wait(ctx context.Context, req *sandbox.WaitRequest) (*sandbox.SandboxResponse, error) {
+	return sandboxResponse(h.sandboxes.Wait(ctx, req.Sandbox, req.Until))
 }
 
-// until waits for a sandbox to have come so far, or to have ended.
-func (s *sandboxes) until(ctx context.Context, sid id.Sandbox, what sandbox.WaitUntil) (*sandbox.Sandbox, error) {
-	return informer.Of[sandbox.Sandbox](s.Informers).Await(ctx, schema.ID(sid), func(sb *sandbox.Sandbox) (bool, error) {
-		ended := sb.Status.Phase.Ended()
-		switch what {
-		case sandbox.WaitUntilRunning:
-			return ended || sb.Status.Phase == sandbox.SandboxPhaseRunning, nil
-		case sandbox.WaitUntilReady:
-			return ended || sb.Status.Ready, nil
-		}
-		return ended, nil
-	})
-}
-
-func (s *sandboxes) Stop(ctx context.Context, req *sandbox.StopRequest) (*sandbox.SandboxResponse, error) {
-	sb, err := s.Service.Stop(ctx, req.Sandbox)
-	if err != nil || !yes(req.Wait) {
+func (h *sandboxHandler) Stop(ctx context.Context, req *sandbox.StopRequest) (*sandbox.SandboxResponse, error) {
+	sb, err := h.sandboxes.Stop(ctx, req.Sandbox)
+	if err != nil || !value(req.Wait) {
 		return sandboxResponse(sb, err)
 	}
-	return sandboxResponse(s.until(ctx, req.Sandbox, sandbox.WaitUntilEnded))
+	return sandboxResponse(h.sandboxes.Wait(ctx, req.Sandbox, sandbox.WaitUntilEnded))
 }
 
-func (s *sandboxes) Delete(ctx context.Context, req *sandbox.SandboxRequest) error {
-	return s.Service.DeleteSandbox(ctx, req.Sandbox)
+func (h *sandboxHandler) Delete(ctx context.Context, req *sandbox.SandboxRequest) error {
+	return h.sandboxes.Delete(ctx, req.Sandbox)
 }
 
-func (s *sandboxes) Stats(ctx context.Context, req *sandbox.SandboxRequest) (*sandbox.Stats, error) {
-	sb, err := entity.Get[sandbox.Sandbox](ctx, s.Store, req.Sandbox)
-	if err != nil {
-		return nil, err
-	}
-	if sb.Status.Phase.Ended() {
-		return nil, over(sb)
-	}
-	st, err := s.Driver.Stats(ctx, string(req.Sandbox))
-	if errs.Is(err, errs.NotFound) {
-		return nil, errs.New(errs.FailedPrecondition, "sandbox %s is %s: nothing of it runs yet", sb.ID, sb.Status.Phase)
-	}
-	if err != nil {
-		return nil, err
-	}
-	return &sandbox.Stats{At: st.At, CPU: st.CPU, MemoryBytes: st.MemoryBytes, PIDs: st.PIDs}, nil
+func (h *sandboxHandler) Stats(ctx context.Context, req *sandbox.SandboxRequest) (*sandbox.Stats, error) {
+	return h.sandboxes.Stats(ctx, req.Sandbox)
 }
 
-// over is the error of what needs a sandbox that has not ended.
-func over(sb *sandbox.Sandbox) error {
-	why := string(sb.Status.Reason)
-	if sb.Status.Message != "" {
-		why += ": " + sb.Status.Message
+// Logs sends the output of a sandbox, or of all sandboxes of an app.
+func (h *sandboxHandler) Logs(ctx context.Context, req *sandbox.LogsRequest, st rpc.ServerStream[rpc.None, sandbox.LogBatch]) error {
+	out := newLogSender(st)
+	err := h.sandboxes.Logs(ctx, sandboxes.LogsRequest{
+		Sandbox: req.Sandbox, Offset: value(req.Offset), Project: req.Project, App: req.App, Service: req.Service, Tail: req.Tail,
+		Follow: value(req.Follow),
+	}, out.add)
+	if serr := out.close(); serr != nil && ctx.Err() == nil {
+		return serr
 	}
-	return errs.New(errs.FailedPrecondition, "sandbox %s has ended (%s)", sb.ID, why).WithHint("`r sandbox logs %s` shows what it printed", sb.ID)
+	return err
 }

@@ -22,25 +22,28 @@ import (
 	"miren.dev/runtime/controllers/retention"
 	ctlsandbox "miren.dev/runtime/controllers/sandbox"
 	"miren.dev/runtime/controllers/scheduler"
+	"miren.dev/runtime/domain/apps"
+	"miren.dev/runtime/domain/nodes"
+	"miren.dev/runtime/domain/projects"
+	"miren.dev/runtime/domain/routes"
+	"miren.dev/runtime/domain/sandboxes"
 	"miren.dev/runtime/entity/informer"
 	"miren.dev/runtime/entity/pgstore"
 	"miren.dev/runtime/pkg/config"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/schema"
 	rpcserver "miren.dev/runtime/servers/rpc"
-	"miren.dev/runtime/servers/service"
 )
 
 // control is the control plane over a store.
 type control struct {
-	cfg     *config.Config
-	m       *machine
-	log     *slog.Logger
-	store   *pgstore.Store
-	service *service.Service
-	sealer  *schema.Sealer
-	node    *node.Registrar
-	builds  *build.Reconciler
+	cfg    *config.Config
+	m      *machine
+	log    *slog.Logger
+	store  *pgstore.Store
+	sealer *schema.Sealer
+	node   *node.Registrar
+	builds *build.Reconciler
 	// informers are those of the whole process.
 	informers *informer.Set
 	rt        *kit.Runtime
@@ -57,7 +60,6 @@ func openStore(ctx context.Context, cfg *config.Config, url string, log *slog.Lo
 
 func newControl(cfg *config.Config, m *machine, store *pgstore.Store, sources build.Sources, reg prometheus.Registerer, log *slog.Logger) *control {
 	c := &control{cfg: cfg, m: m, log: log, store: store, sealer: schema.NewSealer(m.in.State("secrets.key"))}
-	c.service = &service.Service{Store: store, Sealer: c.sealer, Log: log}
 	c.node = &node.Registrar{Store: store, Instance: m.in.ID, CPUMillis: cfg.Node.CPUMillis, MemoryBytes: cfg.Node.MemoryBytes, IDFile: m.in.State("node-id"), Log: log}
 	c.builds = &build.Reconciler{
 		Store: store, Builder: m.buildkit, Bases: m.bases, Sources: sources, Logs: m.buildLogs, TempDir: m.in.State("tmp"),
@@ -133,9 +135,21 @@ func (c *control) appURL(a *app.App) string {
 	return fmt.Sprintf("http://%s.%s:%s/", a.Name, strings.TrimPrefix(domain, "."), port)
 }
 
+// services are the operations that the surfaces offer.
+func (c *control) services(src sources) rpcserver.Deps {
+	a := &apps.Service{Store: c.store, Informers: c.informers, Sealer: c.sealer, Sources: src.Store, BuildLogs: c.m.buildLogs, Log: c.log}
+	return rpcserver.Deps{
+		Apps: a, Routes: &routes.Service{Store: c.store, Apps: a}, Nodes: &nodes.Service{Store: c.store},
+		Sandboxes: &sandboxes.Service{
+			Store: c.store, Informers: c.informers, Apps: a, Node: ctlsandbox.LocalNode{Driver: c.m.driver}, Sealer: c.sealer,
+			Image: (&resolver{m: c.m}).Resolve, Log: c.log,
+		},
+	}
+}
+
 // prepare makes what every store must have, and registers this node.
 func (c *control) prepare(ctx context.Context) (id.Node, error) {
-	if err := c.service.EnsureProject(ctx, service.DefaultProject); err != nil {
+	if err := projects.Ensure(ctx, c.store, projects.Default); err != nil {
 		return "", errs.Wrap(err, "default project")
 	}
 	// What a killed server left of materialised sources.

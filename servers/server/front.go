@@ -50,10 +50,7 @@ func newFront(c *control, src sources, stop context.CancelFunc) (*front, error) 
 		return nil, err
 	}
 	store.RegisterEntities(f.rpc, remote.NewServer(c.store, api.Kinds()))
-	rpcserver.Register(f.rpc, rpcserver.Deps{
-		Service: c.service, Store: c.store, Informers: c.informers, Sources: src.Store, BuildLogs: c.m.buildLogs, Driver: c.m.driver,
-		Image: (&resolver{m: c.m}).Resolve, Log: c.log,
-	})
+	rpcserver.Register(f.rpc, c.services(src))
 	server.RegisterServer(f.rpc, f)
 	server.RegisterDebug(f.rpc, &debug{c})
 	return f, nil

@@ -20,7 +20,6 @@ import (
 	"miren.dev/runtime/pkg/rpc"
 	"miren.dev/runtime/pkg/rpc/identity"
 	"miren.dev/runtime/pkg/schema"
-	"miren.dev/runtime/servers/service"
 	"miren.dev/runtime/testsupport/pgtest"
 )
 
@@ -51,7 +50,7 @@ func TestEveryMethodStatesWhoMayCall(t *testing.T) {
 	store := pgtest.Store(t, api.Kinds()...)
 	sealer := schema.NewSealer(in.State("secrets.key"))
 	c := &control{
-		cfg: cfg, log: log, store: store, sealer: sealer, service: &service.Service{Store: store, Sealer: sealer, Log: log},
+		cfg: cfg, log: log, store: store, sealer: sealer,
 		m: &machine{cfg: cfg, in: in, log: log, buildLogs: buildlog.New(in.State("logs"), 0)}, informers: informer.New(informer.Config{Reader: store}),
 	}
 	c.rt = kit.New(kit.Config{Informers: c.informers})

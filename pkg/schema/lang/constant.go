@@ -47,7 +47,7 @@ func (p *Parser) constants(n *yaml.Node, domain string) []*Constant {
 			"unit":  func(n *yaml.Node) { c.Unit = p.Str(n) },
 			"doc":   func(n *yaml.Node) { c.Doc = p.Str(n) },
 			"export": func(n *yaml.Node) {
-				c.Export = p.Strings(n)
+				c.Export = p.strings(n)
 				for _, e := range c.Export {
 					if !strings.HasPrefix(e, "pkg/") {
 						p.Errorf(n, "%s: export: %q is not a package below pkg/; others import api", what, e)

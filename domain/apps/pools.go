@@ -1,4 +1,4 @@
-package deployment
+package apps
 
 import (
 	"context"
@@ -9,17 +9,13 @@ import (
 	"miren.dev/runtime/api/app"
 	"miren.dev/runtime/api/id"
 	"miren.dev/runtime/api/sandbox"
-	"miren.dev/runtime/controllers/pool"
 	"miren.dev/runtime/entity"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/fault"
 	"miren.dev/runtime/pkg/schema"
 )
 
-// DefaultPort is where the service web listens if its configuration does not say.
-const DefaultPort = 8080
-
-// maxPoolName leaves room in the names of the pool's sandboxes.
+// maxPoolName leaves room for the numbers in the names of the pool's sandboxes.
 const maxPoolName = schema.MaxName - 8
 
 // Port returns the port that a service serves on, 0 if none.
@@ -27,26 +23,26 @@ func Port(s *app.Service) int64 {
 	switch {
 	case s.Port != nil:
 		return *s.Port
-	case s.Name == "web":
-		return DefaultPort
+	case s.Name == app.DefaultService:
+		return app.DefaultPort
 	}
 	return 0
 }
 
 // Pools lists the pools of an app.
-func Pools(ctx context.Context, s entity.Reader, a id.App) ([]*sandbox.SandboxPool, error) {
-	list, _, err := entity.List[sandbox.SandboxPool](ctx, s, entity.Query{Index: []entity.IndexMatch{{
-		Attr: sandbox.SandboxPoolAttrApp, Op: entity.IndexEq, Value: schema.EncodeIndexString(string(a)),
-	}}})
+func Pools(ctx context.Context, r entity.Reader, a id.App) ([]*sandbox.SandboxPool, error) {
+	list, _, err := entity.List[sandbox.SandboxPool](ctx, r, entity.Where(sandbox.SandboxPoolAttrApp, a))
 	return list, err
 }
 
-func poolsOf(all []*sandbox.SandboxPool, v id.AppVersion) []*sandbox.SandboxPool {
-	return slices.DeleteFunc(slices.Clone(all), func(p *sandbox.SandboxPool) bool { return p.Spec.AppVersion != v })
+// PoolsOfVersion returns those of the pools that run a version.
+func PoolsOfVersion(pools []*sandbox.SandboxPool, v id.AppVersion) []*sandbox.SandboxPool {
+	return slices.DeleteFunc(slices.Clone(pools), func(p *sandbox.SandboxPool) bool { return p.Spec.AppVersion != v })
 }
 
-// Retire asks pools for no sandboxes, if checks hold: the pools' controller
-// stops their sandboxes gracefully, and retention deletes the empty pools.
+// Retire asks pools for no sandboxes, if the checks hold, in one transaction: the
+// pools' controller stops their sandboxes gracefully, and retention deletes the
+// empty pools. Conflict if a pool changed or was deleted since it was read.
 func Retire(ctx context.Context, s entity.Store, pools []*sandbox.SandboxPool, checks ...entity.Op) error {
 	var ops []entity.Op
 	for _, p := range pools {
@@ -67,7 +63,7 @@ func Retire(ctx context.Context, s entity.Store, pools []*sandbox.SandboxPool, c
 	_, err := s.Txn(ctx, entity.TxnRequest{Ops: append(ops, checks...)})
 	fault.Point("deployment", "retire", fault.After)
 	if errs.Is(err, errs.NotFound) {
-		return errs.New(errs.Conflict, "%w", err) // one went meanwhile; the others must still be asked
+		return errs.New(errs.Conflict, "%w", err) // the other pools must still be asked
 	}
 	return err
 }
@@ -78,18 +74,18 @@ func PoolFor(a *app.App, ver *app.AppVersion, svc *app.Service) *sandbox.Sandbox
 	maps.Copy(env, ver.Spec.SourceEnv)
 	maps.Copy(env, svc.Env)
 	maps.Copy(env, ver.Spec.Env)
-	env["RUNTIME_APP"], env["RUNTIME_SERVICE"], env["RUNTIME_VERSION"] = a.Name, svc.Name, strconv.FormatInt(ver.Spec.Number, 10)
+	env[envApp], env[envService], env[envVersion] = a.Name, svc.Name, strconv.FormatInt(ver.Spec.Number, 10)
 
 	p := sandbox.NewSandboxPool()
 	p.Project = a.Project
-	p.Name = pool.ChildName(ver.Name, svc.Name, maxPoolName)
+	p.Name = schema.ChildName(ver.Name, svc.Name, maxPoolName)
 	p.Labels = map[string]string{"app": a.Name, "service": svc.Name}
 	p.Spec.App, p.Spec.AppVersion, p.Spec.Service, p.Spec.Replicas = a.GetID(), ver.GetID(), svc.Name, svc.Replicas
 	t := &p.Spec.Template
 	t.Image, t.Command, t.Env, t.Secrets, t.StopTimeout = ver.Spec.Image, svc.Command, env, ver.Spec.Secrets, svc.StopTimeout
 	t.Resources.CPUMillis, t.Resources.MemoryBytes, t.Resources.PIDs = svc.CPUMillis, svc.MemoryBytes, svc.PIDs
 	if port := Port(svc); port != 0 {
-		env["PORT"] = strconv.FormatInt(port, 10)
+		env[envPort] = strconv.FormatInt(port, 10)
 		probe := &sandbox.Probe{}
 		probe.SetDefaults()
 		probe.Port, probe.Deadline = port, svc.HealthDeadline

@@ -1,4 +1,4 @@
-package service
+package apps
 
 import (
 	"context"
@@ -10,7 +10,8 @@ import (
 
 	"miren.dev/runtime/api"
 	"miren.dev/runtime/api/app"
-	"miren.dev/runtime/controllers/deployment"
+	"miren.dev/runtime/api/sandbox"
+	"miren.dev/runtime/domain/projects"
 	"miren.dev/runtime/entity"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/schema"
@@ -23,7 +24,7 @@ func setup(t *testing.T) *Service {
 		Store: pgtest.Store(t, api.Kinds()...), Sealer: schema.NewSealer(filepath.Join(t.TempDir(), "key")), Log: slog.New(slog.DiscardHandler),
 	}
 	for range 2 {
-		if err := s.EnsureProject(t.Context(), DefaultProject); err != nil {
+		if err := projects.Ensure(t.Context(), s.Store, projects.Default); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -33,17 +34,17 @@ func setup(t *testing.T) *Service {
 // serving makes an app with n versions that served, the last one active.
 func serving(t *testing.T, s *Service, name string, n int64) (*app.App, []*app.AppVersion) {
 	t.Helper()
-	a, err := s.EnsureApp(t.Context(), "", name)
+	a, err := s.Ensure(t.Context(), "", name)
 	if err != nil {
 		t.Fatal(err)
 	}
 	var all []*app.AppVersion
 	for i := int64(1); i <= n; i++ {
 		v := app.NewAppVersion()
-		v.Project, v.Name = a.Project, deployment.VersionName(name, i)
+		v.Project, v.Name = a.Project, VersionName(name, i)
 		var svc app.Service
 		svc.SetDefaults()
-		svc.Name = "web"
+		svc.Name = app.DefaultService
 		v.Spec = app.AppVersionSpec{App: a.GetID(), Number: i, Image: v.Name, Services: []app.Service{svc}}
 		v.Status.ServedAt = &a.CreatedAt
 		if err := entity.Create(t.Context(), s.Store, v); err != nil {
@@ -63,7 +64,7 @@ func serving(t *testing.T, s *Service, name string, n int64) (*app.App, []*app.A
 // end ends a deployment as its controller does.
 func end(t *testing.T, s *Service, d *app.Deployment) {
 	t.Helper()
-	l, err := deployment.LeaseOf(t.Context(), s.Store, d.Spec.App)
+	l, err := LeaseOf(t.Context(), s.Store, d.Spec.App)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -75,20 +76,20 @@ func end(t *testing.T, s *Service, d *app.Deployment) {
 func TestAppNames(t *testing.T) {
 	s := setup(t)
 	for name, ok := range map[string]bool{
-		"shop": true, "a": true, "a-1": true, strings.Repeat("a", 40): true, "": false, "1a": false, "a-": false, "A": false, "a_b": false, strings.Repeat("a", 41): false,
+		"shop": true, "a": true, "a-1": true, strings.Repeat("a", app.MaxAppName): true, "": false, "1a": false, "a-": false, "A": false, "a_b": false, strings.Repeat("a", app.MaxAppName+1): false,
 	} {
-		_, err := s.CreateApp(t.Context(), "", name)
+		_, err := s.Create(t.Context(), "", name)
 		if (err == nil) != ok || err != nil && (!errs.Is(err, errs.InvalidArgument) || errs.HintOf(err) == "") {
 			t.Errorf("%q: %v", name, err)
 		}
 	}
-	if _, err := s.CreateApp(t.Context(), "", "shop"); !errs.Is(err, errs.AlreadyExists) {
+	if _, err := s.Create(t.Context(), "", "shop"); !errs.Is(err, errs.AlreadyExists) {
 		t.Errorf("again: %v", err)
 	}
-	if _, err := s.CreateApp(t.Context(), "nobody", "shop"); !errs.Is(err, errs.NotFound) || errs.HintOf(err) == "" {
+	if _, err := s.Create(t.Context(), "nobody", "shop"); !errs.Is(err, errs.NotFound) || errs.HintOf(err) == "" {
 		t.Errorf("in no project: %v", err)
 	}
-	if _, err := s.App(t.Context(), "", "none"); !errs.Is(err, errs.NotFound) || errs.HintOf(err) == "" {
+	if _, err := s.Find(t.Context(), "", "none"); !errs.Is(err, errs.NotFound) || errs.HintOf(err) == "" {
 		t.Errorf("none: %v", err)
 	}
 }
@@ -111,12 +112,12 @@ func TestDeployAmongWriters(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		now, err := s.App(t.Context(), "", "shop")
+		now, err := s.Find(t.Context(), "", "shop")
 		if err != nil || now.Status.ActiveDeployment != d.GetID() || d.Spec.Build == "" || d.Status.Phase != app.DeploymentPhasePending || d.Revision == 0 {
 			t.Fatalf("%+v %+v %v", now.Status, d, err)
 		}
 		_, err = s.Deploy(t.Context(), a, DeployRequest{Kind: app.RolloutKindDeploy, Source: "src"})
-		if errs.Detail(err, "lease") != string(d.ID) {
+		if errs.Detail(err, app.DetailLease) != string(d.ID) {
 			t.Fatalf("second: %v", err)
 		}
 		end(t, s, d)
@@ -128,7 +129,7 @@ func TestDeployAmongWriters(t *testing.T) {
 			t.Errorf("%+v: %v", req, err)
 		}
 	}
-	if _, err := deployment.LeaseOf(t.Context(), s.Store, a.GetID()); !errs.Is(err, errs.NotFound) {
+	if _, err := LeaseOf(t.Context(), s.Store, a.GetID()); !errs.Is(err, errs.NotFound) {
 		t.Errorf("a refused deployment holds the lease: %v", err)
 	}
 }
@@ -138,7 +139,7 @@ func TestSetEnv(t *testing.T) {
 	serving(t, s, "shop", 1)
 	for _, bad := range []EnvChange{
 		{Set: map[string]string{"1A": "x"}}, {Set: map[string]string{"": "x"}}, {Set: map[string]string{"PORT": "1"}},
-		{SetSecret: map[string]string{"A B": "x"}}, {Set: map[string]string{"A": "a\x00b"}}, {Set: map[string]string{"A": strings.Repeat("x", maxEnvValue+1)}},
+		{SetSecret: map[string]string{"A B": "x"}}, {Set: map[string]string{"A": "a\x00b"}}, {Set: map[string]string{"A": strings.Repeat("x", sandbox.MaxEnvValue+1)}},
 	} {
 		if _, err := s.SetEnv(t.Context(), "", "shop", bad, DeployRequest{}); !errs.Is(err, errs.InvalidArgument) {
 			t.Errorf("%.40v: %v", bad, err)
@@ -153,7 +154,7 @@ func TestSetEnv(t *testing.T) {
 	if err != nil || d.Spec.Kind != app.RolloutKindConfig {
 		t.Fatal(d, err)
 	}
-	a, err := s.App(t.Context(), "", "shop")
+	a, err := s.Find(t.Context(), "", "shop")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -164,10 +165,10 @@ func TestSetEnv(t *testing.T) {
 		t.Errorf("%q %v", v, err)
 	}
 	// While a deployment is under way a change that is to be rolled out is refused whole.
-	if _, err := s.SetEnv(t.Context(), "", "shop", EnvChange{Unset: []string{"S"}, Deploy: true}, DeployRequest{}); errs.Detail(err, "lease") == "" {
+	if _, err := s.SetEnv(t.Context(), "", "shop", EnvChange{Unset: []string{"S"}, Deploy: true}, DeployRequest{}); errs.Detail(err, app.DetailLease) == "" {
 		t.Errorf("during a deployment: %v", err)
 	}
-	if a, err = s.App(t.Context(), "", "shop"); err != nil || a.Spec.Env["S"] != "open" {
+	if a, err = s.Find(t.Context(), "", "shop"); err != nil || a.Spec.Env["S"] != "open" {
 		t.Errorf("%v %v", a.Spec.Env, err)
 	}
 }
@@ -207,7 +208,7 @@ func TestDeleteApp(t *testing.T) {
 	if _, err := s.Deploy(t.Context(), a, DeployRequest{Kind: app.RolloutKindDeploy, Source: "src"}); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.DeleteApp(t.Context(), "", "shop"); err != nil {
+	if err := s.Delete(t.Context(), "", "shop"); err != nil {
 		t.Fatal(err)
 	}
 	for _, k := range []string{app.KindApp, app.KindAppVersion, app.KindBuild, app.KindDeployment, app.KindDeployLease} {
@@ -216,7 +217,7 @@ func TestDeleteApp(t *testing.T) {
 			t.Errorf("%d of %s are left: %v", len(page.Records), k, err)
 		}
 	}
-	if err := s.DeleteApp(t.Context(), "", "shop"); !errs.Is(err, errs.NotFound) {
+	if err := s.Delete(t.Context(), "", "shop"); !errs.Is(err, errs.NotFound) {
 		t.Error(err)
 	}
 }

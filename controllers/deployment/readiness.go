@@ -10,45 +10,46 @@ import (
 
 	"miren.dev/runtime/api/app"
 	"miren.dev/runtime/api/sandbox"
-	"miren.dev/runtime/controllers/pool"
+	"miren.dev/runtime/domain/apps"
+	"miren.dev/runtime/domain/sandboxes"
 )
 
 const (
 	// settle is how long a process without a probe must run to count as started.
 	settle = 2 * time.Second
-	// maxSetupFailures is how many sandboxes of a service may fail for reasons
-	// of the machine, not of the app, before the deployment fails.
+	// maxSetupFailures is how many sandboxes of a service may fail for reasons of
+	// the machine, not of the app, before the deployment fails.
 	maxSetupFailures = 3
 	// capacityWait is how long a sandbox may wait for room on a node.
 	capacityWait = 30 * time.Second
-	// overdueAfter is how long after its deadline a sandbox that is not ready is
-	// given up although its node does not say that it is overdue, and why.
+	// overdueAfter is how long after its deadline a sandbox that is not ready fails
+	// the deployment although its node has not reported it as overdue.
 	overdueAfter = 15 * time.Second
-	// slack is what a deployment allows beyond a service's own deadline, for
-	// setting up the sandbox.
-	slack = 60 * time.Second
+	// setupTime is what a deployment allows beyond a service's own deadline, to set
+	// the sandbox up.
+	setupTime = 60 * time.Second
 )
 
-// state is how far the services of a version are.
-type state struct {
+// readiness is how far the services of a version, or one of them, are.
+type readiness struct {
 	ready   bool
 	missing []*app.Service // without a pool
 	message string
-	again   time.Duration
-	failure *app.Failure // it will never be ready
+	again   time.Duration // until the next assessment
+	failure *app.Failure  // why it will never be ready
 }
 
-// survey looks at the pools of a version.
-func (r *rollout) survey(ctx context.Context, ver *app.AppVersion) (*state, error) {
-	// Before anything is read: what gets ready while it is read, however long
-	// that takes, is not late.
+// assessReadiness reads the pools of a version and their sandboxes.
+func (r *rollout) assessReadiness(ctx context.Context, ver *app.AppVersion) (*readiness, error) {
+	// The time of before the first read: a sandbox that becomes ready while the store
+	// is read, however long that takes, is not late.
 	now := r.now()
-	pools, err := Pools(ctx, r.Store, r.app.GetID())
+	pools, err := apps.Pools(ctx, r.Store, r.app.GetID())
 	if err != nil {
 		return nil, err
 	}
-	pools = poolsOf(pools, ver.GetID())
-	st := &state{again: poll}
+	pools = apps.PoolsOfVersion(pools, ver.GetID())
+	st := &readiness{again: poll}
 	ready := 0
 	var waiting []string
 	for i := range ver.Spec.Services {
@@ -58,11 +59,11 @@ func (r *rollout) survey(ctx context.Context, ver *app.AppVersion) (*state, erro
 			st.missing = append(st.missing, svc)
 			continue
 		}
-		all, err := pool.Sandboxes(ctx, r.Store, pools[k].GetID())
+		all, err := sandboxes.InPool(ctx, r.Store, pools[k].GetID())
 		if err != nil {
 			return nil, err
 		}
-		sv := r.service(svc, pools[k], pool.Survey(all), now)
+		sv := r.assessService(svc, pools[k], sandboxes.Classify(all), now)
 		if sv.failure != nil {
 			st.failure = sv.failure
 			return st, nil
@@ -82,25 +83,27 @@ func (r *rollout) survey(ctx context.Context, ver *app.AppVersion) (*state, erro
 	return st, nil
 }
 
-// service judges the pool of one service, as it was at the time of now or later.
-func (r *rollout) service(svc *app.Service, p *sandbox.SandboxPool, sbs pool.State, now time.Time) state {
-	faults := 0
+// assessService judges the pool of one service, which was read at the time now or
+// later.
+func (r *rollout) assessService(svc *app.Service, p *sandbox.SandboxPool, sbs sandboxes.Members, now time.Time) readiness {
+	setupFailures := 0
 	for _, sb := range sbs.Ended {
+		if !sandboxes.EndedUnexpectedly(sb) {
+			continue // the pool replaces it
+		}
 		switch sb.Status.Reason {
-		case sandbox.EndReasonUser, sandbox.EndReasonTTL, sandbox.EndReasonIdle:
-			continue // asked for; the pool replaces it
 		case sandbox.EndReasonExit, sandbox.EndReasonOOM:
-			return state{failure: ended(sb, svc)}
+			return readiness{failure: ended(sb, svc)}
 		}
 		if sb.Status.Reason == sandbox.EndReasonSetup && sb.Status.StartedAt != nil && !sb.Status.Ready && sb.Status.ReadyAt == nil {
-			return state{failure: notReady(sb, svc)} // the process ran, and was given up
+			return readiness{failure: notReady(sb, svc)} // the process ran, but did not become ready
 		}
-		if faults++; faults >= maxSetupFailures {
-			return state{failure: ended(sb, svc)}
+		if setupFailures++; setupFailures >= maxSetupFailures {
+			return readiness{failure: ended(sb, svc)}
 		}
 	}
-	ready, begun := 0, r.stepStart("start")
-	out := state{again: poll, message: p.Status.Message}
+	ready, started := 0, r.stepStart("start")
+	out := readiness{again: poll, message: p.Status.Message}
 	for _, sb := range sbs.Live {
 		switch {
 		case sb.Status.Ready && sb.Spec.Template.Probe == nil && sb.Status.StartedAt != nil && now.Sub(*sb.Status.StartedAt) < settle:
@@ -108,10 +111,10 @@ func (r *rollout) service(svc *app.Service, p *sandbox.SandboxPool, sbs pool.Sta
 		case sb.Status.Ready:
 			ready++
 		case sb.Status.Overdue || sb.Status.StartedAt != nil && now.Sub(*sb.Status.StartedAt) >= svc.HealthDeadline+overdueAfter:
-			return state{failure: notReady(sb, svc)}
+			return readiness{failure: notReady(sb, svc)}
 		case sb.Spec.Node == "" && sb.Status.Message != "":
-			if !begun.IsZero() && now.Sub(begun) >= capacityWait {
-				return state{failure: noRoom(sb, svc)}
+			if !started.IsZero() && now.Sub(started) >= capacityWait {
+				return readiness{failure: noRoom(sb, svc)}
 			}
 			out.message = sb.Status.Message
 		case sb.Status.Message != "":
@@ -119,10 +122,10 @@ func (r *rollout) service(svc *app.Service, p *sandbox.SandboxPool, sbs pool.Sta
 		}
 	}
 	if ready >= int(p.Spec.Replicas) {
-		return state{ready: true}
+		return readiness{ready: true}
 	}
-	if limit := svc.HealthDeadline + slack; !begun.IsZero() && now.Sub(begun) > limit {
-		return state{failure: &app.Failure{
+	if limit := svc.HealthDeadline + setupTime; !started.IsZero() && now.Sub(started) > limit {
+		return readiness{failure: &app.Failure{
 			Reason: app.FailureReasonTimeout, Service: svc.Name,
 			Message: strings.TrimSuffix(fmt.Sprintf("only %d of %d sandboxes of service %s were ready after %s: %s", ready, p.Spec.Replicas, svc.Name, limit, out.message), ": "),
 			Hint:    fmt.Sprintf("`r sandbox list` shows where they are; raise health_deadline of [services.%s] in app.toml if it needs longer", svc.Name),
@@ -193,7 +196,7 @@ func ended(sb *sandbox.Sandbox, svc *app.Service) *app.Failure {
 
 // notReady explains a sandbox that runs but did not become ready in time.
 func notReady(sb *sandbox.Sandbox, svc *app.Service) *app.Failure {
-	port := Port(svc)
+	port := apps.Port(svc)
 	f := &app.Failure{Service: svc.Name, Listening: sb.Status.Listening, LogTail: sb.Status.LogTail, ExitCode: sb.Status.ExitCode}
 	if port == 0 {
 		f.Reason = app.FailureReasonTimeout

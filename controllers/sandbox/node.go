@@ -1,0 +1,34 @@
+package sandbox
+
+import (
+	"context"
+
+	"miren.dev/runtime/api/id"
+	"miren.dev/runtime/api/sandbox"
+	"miren.dev/runtime/components/execution"
+	"miren.dev/runtime/domain/sandboxes"
+)
+
+// LocalNode answers what the operations on sandboxes ask of their node, from the
+// driver on this machine.
+type LocalNode struct{ Driver execution.Driver }
+
+var _ sandboxes.Node = LocalNode{}
+
+// Exec starts a process.
+func (n LocalNode) Exec(ctx context.Context, sid id.Sandbox, spec sandboxes.ExecSpec) (sandboxes.Process, error) {
+	return n.Driver.Exec(ctx, string(sid), execution.ExecSpec(spec))
+}
+
+// Logs calls emit with each line that q selects.
+func (n LocalNode) Logs(ctx context.Context, sid id.Sandbox, q sandboxes.LogQuery, emit func(sandboxes.LogLine) error) error {
+	return n.Driver.Logs(ctx, string(sid), execution.LogQuery(q), func(l execution.LogLine) error {
+		return emit(sandboxes.LogLine{Offset: l.Offset, At: l.At, Stderr: l.Stream == "stderr", Text: l.Text})
+	})
+}
+
+// Stats reads what a sandbox uses.
+func (n LocalNode) Stats(ctx context.Context, sid id.Sandbox) (sandbox.Stats, error) {
+	st, err := n.Driver.Stats(ctx, string(sid))
+	return sandbox.Stats{At: st.At, CPU: st.CPU, MemoryBytes: st.MemoryBytes, PIDs: st.PIDs}, err
+}

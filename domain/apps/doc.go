@@ -1,0 +1,23 @@
+// Package apps has the operations and queries on apps and what belongs to them:
+// versions, deployments, builds and pools. Surfaces and controllers call them.
+//
+// Operations are methods of [Service]; each is one conditional transaction (or a
+// wait), and leaves the work to the controllers:
+//
+//	Find, Create, Ensure, Delete          an app
+//	SetEnv                                its environment
+//	Deploy, DeploySource                  a rollout, and one of new source
+//	Rollback, Restart                     rollouts of versions that exist
+//	Cancel, CancelDeployment              the end of a rollout under way
+//	Follow, BuildLog                      what a deployment or build does
+//
+// Queries and rules that need no more than a Reader are functions:
+//
+//	Versions, Deployments, Builds, Pools  what an app has
+//	ActiveVersion                         the version that it serves
+//	LeaseOf, LeaseName, LeaseTTL          the right to change what an app serves
+//	PoolFor, Port, Retire, VersionName    what is made of a version
+//
+// An operation that meets another writer tries again; a deployment that is under
+// way is a Conflict with detail [app.DetailLease]. Errors name what to do next.
+package apps

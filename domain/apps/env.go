@@ -1,0 +1,113 @@
+package apps
+
+import (
+	"context"
+	"maps"
+	"regexp"
+	"strings"
+
+	"miren.dev/runtime/api/app"
+	"miren.dev/runtime/api/sandbox"
+	"miren.dev/runtime/entity"
+	"miren.dev/runtime/pkg/errs"
+	"miren.dev/runtime/pkg/schema"
+)
+
+// Variables that the system sets in every sandbox of an app. An app cannot set
+// them itself.
+const (
+	envPort    = "PORT" // only of a service that serves on a port
+	envApp     = "RUNTIME_APP"
+	envService = "RUNTIME_SERVICE"
+	envVersion = "RUNTIME_VERSION"
+)
+
+var reservedEnv = map[string]bool{envPort: true, envApp: true, envService: true, envVersion: true}
+
+var envName = regexp.MustCompile(sandbox.EnvNamePattern)
+
+// EnvChange is a change of an app's environment. A name is either secret or not:
+// setting it one way removes it the other way.
+type EnvChange struct {
+	Set       map[string]string
+	SetSecret map[string]string // sealed before they are stored
+	Unset     []string
+	Deploy    bool // roll it out, if a version serves
+}
+
+// SetEnv changes the environment of an app. If asked, and a version serves, it
+// rolls the change out with it, all or nothing; otherwise the deployment is nil
+// and the change waits for the next one. Errors: InvalidArgument for a name or
+// value that cannot be one, ResourceExhausted for more than sandbox.MaxEnv
+// variables, and those of Deploy.
+func (s *Service) SetEnv(ctx context.Context, project, name string, c EnvChange, req DeployRequest) (*app.Deployment, error) {
+	for _, m := range []map[string]string{c.Set, c.SetSecret} {
+		if err := checkEnv(m); err != nil {
+			return nil, err
+		}
+	}
+	sealed := map[string]schema.Secret{}
+	for k, v := range c.SetSecret {
+		sec, err := s.Sealer.Seal(v)
+		if err != nil {
+			return nil, err
+		}
+		sealed[k] = sec
+	}
+	change := func(a *app.App) error { return c.apply(a, sealed) }
+	a, err := s.Find(ctx, project, name)
+	if err != nil {
+		return nil, err
+	}
+	if !c.Deploy || a.Status.ActiveVersion == "" {
+		_, err := entity.ModifySpec(ctx, s.Store, a.GetID(), change)
+		return nil, err
+	}
+	req.Kind, req.Target, req.Change = app.RolloutKindConfig, a.Status.ActiveVersion, change
+	return s.Deploy(ctx, a, req)
+}
+
+// checkEnv returns InvalidArgument for what an app cannot have in its
+// environment.
+func checkEnv(m map[string]string) error {
+	for k, v := range m {
+		switch {
+		case !envName.MatchString(k) || len(k) > sandbox.MaxEnvName:
+			return errs.New(errs.InvalidArgument, "%q is not a name of an environment variable", k).
+				WithHint("letters, digits and _, not a digit first, at most %d bytes", sandbox.MaxEnvName)
+		case reservedEnv[k]:
+			return errs.New(errs.InvalidArgument, "%s is set by the system", k).WithHint("a service's port is set in app.toml")
+		case len(v) > sandbox.MaxEnvValue || strings.ContainsRune(v, 0):
+			return errs.New(errs.InvalidArgument, "the value of %s is longer than %d bytes or holds a NUL", k, sandbox.MaxEnvValue)
+		}
+	}
+	return nil
+}
+
+// apply changes the environment of a.
+func (c *EnvChange) apply(a *app.App, sealed map[string]schema.Secret) error {
+	env, secrets := maps.Clone(a.Spec.Env), maps.Clone(a.Spec.Secrets)
+	if env == nil {
+		env = map[string]string{}
+	}
+	if secrets == nil {
+		secrets = map[string]schema.Secret{}
+	}
+	for _, k := range c.Unset {
+		delete(env, k)
+		delete(secrets, k)
+	}
+	for k, v := range c.Set {
+		delete(secrets, k)
+		env[k] = v
+	}
+	for k, v := range sealed {
+		delete(env, k)
+		secrets[k] = v
+	}
+	if len(env)+len(secrets) > sandbox.MaxEnv {
+		return errs.New(errs.ResourceExhausted, "an app has at most %d environment variables", sandbox.MaxEnv)
+	}
+	a.Spec.Env, a.Spec.Secrets = env, secrets
+	return nil
+}

@@ -1,0 +1,61 @@
+// Package nodes has the operations and queries on nodes, the machines that run
+// sandboxes.
+//
+//	Find               a node by name or id
+//	Cordon, Uncordon   whether new sandboxes are placed on it
+//	LeaseOf, LeaseName the sign of life that a node renews
+package nodes
+
+import (
+	"context"
+
+	"miren.dev/runtime/api/core"
+	"miren.dev/runtime/api/id"
+	"miren.dev/runtime/entity"
+	"miren.dev/runtime/pkg/errs"
+)
+
+// Service is the operations on the nodes of one store. It is safe for concurrent
+// use.
+type Service struct {
+	Store entity.Store
+}
+
+// Find returns the node with a name or id. NotFound if there is none.
+func Find(ctx context.Context, r entity.Reader, name string) (*core.Node, error) {
+	n, err := entity.ByName[core.Node](ctx, r, "", name)
+	if errs.Is(err, errs.NotFound) {
+		return entity.Get[core.Node](ctx, r, id.Node(name))
+	}
+	return n, err
+}
+
+// Cordon keeps new sandboxes off the named node. What runs there stays.
+func (s *Service) Cordon(ctx context.Context, name string) (*core.Node, error) {
+	return s.setCordoned(ctx, name, true)
+}
+
+// Uncordon lets new sandboxes be placed on the named node again.
+func (s *Service) Uncordon(ctx context.Context, name string) (*core.Node, error) {
+	return s.setCordoned(ctx, name, false)
+}
+
+func (s *Service) setCordoned(ctx context.Context, name string, cordoned bool) (*core.Node, error) {
+	n, err := Find(ctx, s.Store, name)
+	if err != nil {
+		return nil, err
+	}
+	return entity.ModifySpec(ctx, s.Store, n.GetID(), func(n *core.Node) error {
+		n.Spec.Cordoned = cordoned
+		return nil
+	})
+}
+
+// LeaseName is the name of a node's node_lease.
+func LeaseName(n id.Node) string { return "alive-" + string(n) }
+
+// LeaseOf returns the node_lease of a node. NotFound if it has none: it has
+// shown no sign of life for the lease's time.
+func LeaseOf(ctx context.Context, r entity.Reader, n id.Node) (*core.NodeLease, error) {
+	return entity.ByName[core.NodeLease](ctx, r, "", LeaseName(n))
+}

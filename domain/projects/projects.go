@@ -1,0 +1,50 @@
+// Package projects finds and makes projects, the tenants that apps, sandboxes
+// and routes belong to.
+//
+//	Default  the project that is meant where none is named
+//	Find     the id of a project
+//	Ensure   a project that must exist
+package projects
+
+import (
+	"context"
+
+	"miren.dev/runtime/api/core"
+	"miren.dev/runtime/entity"
+	"miren.dev/runtime/pkg/errs"
+	"miren.dev/runtime/pkg/schema"
+)
+
+// Default is the project that is meant where none is named. Every store has it.
+const Default = "default"
+
+// Find returns the id of the named project; "" names Default. NotFound if it
+// does not exist.
+func Find(ctx context.Context, r entity.Reader, name string) (schema.ID, error) {
+	if name == "" {
+		name = Default
+	}
+	p, err := entity.ByName[core.Project](ctx, r, "", name)
+	if errs.Is(err, errs.NotFound) {
+		return "", errs.New(errs.NotFound, "project %q does not exist", name).WithHint("`r entity list project` lists those that do")
+	}
+	if err != nil {
+		return "", err
+	}
+	return p.ID, nil
+}
+
+// Ensure creates the named project unless it exists.
+func Ensure(ctx context.Context, s entity.Store, name string) error {
+	_, err := Find(ctx, s, name)
+	if !errs.Is(err, errs.NotFound) {
+		return err
+	}
+	p := core.NewProject()
+	p.Name = name
+	err = entity.Create(ctx, s, p)
+	if errs.Is(err, errs.AlreadyExists) {
+		return nil
+	}
+	return err
+}

@@ -1,0 +1,52 @@
+package sandboxes
+
+import (
+	"cmp"
+	"slices"
+
+	"miren.dev/runtime/api/sandbox"
+)
+
+// LabelCounted marks an ended sandbox whose failure is in its pool's count.
+const LabelCounted = "runtime/counted"
+
+// Members are the sandboxes of a pool by what became of them.
+type Members struct {
+	Live     []*sandbox.Sandbox // wanted and not ended, oldest first
+	Stopping []*sandbox.Sandbox // told to stop, not ended yet
+	Ended    []*sandbox.Sandbox // stopped or failed, oldest end first
+	Ready    int                // of Live
+}
+
+// Classify sorts the sandboxes of a pool.
+func Classify(all []*sandbox.Sandbox) Members {
+	var m Members
+	for _, sb := range all {
+		switch {
+		case sb.Status.Phase.Ended():
+			m.Ended = append(m.Ended, sb)
+		case sb.Spec.Desired == sandbox.DesiredStateStopped:
+			m.Stopping = append(m.Stopping, sb)
+		default:
+			m.Live = append(m.Live, sb)
+			if sb.Status.Ready {
+				m.Ready++
+			}
+		}
+	}
+	slices.SortFunc(m.Live, ByAge)
+	slices.SortFunc(m.Ended, func(a, b *sandbox.Sandbox) int {
+		return cmp.Or(cmp.Compare(a.StatusRevision, b.StatusRevision), cmp.Compare(a.ID, b.ID))
+	})
+	return m
+}
+
+// EndedUnexpectedly reports whether an ended sandbox ended without being told
+// to.
+func EndedUnexpectedly(sb *sandbox.Sandbox) bool {
+	switch sb.Status.Reason {
+	case sandbox.EndReasonUser, sandbox.EndReasonTTL, sandbox.EndReasonIdle:
+		return false
+	}
+	return true
+}

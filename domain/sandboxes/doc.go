@@ -1,0 +1,22 @@
+// Package sandboxes has the operations and queries on sandboxes. It is the only
+// place with rules for them: every surface (RPC, later REST, MCP and SSH) decodes,
+// authorises and calls it, and reads neither the store nor a node by itself.
+//
+// Operations are methods of [Service], one file each:
+//
+//	Create        a sandbox that stands alone, of an image or like those of an app
+//	Wait          until a sandbox runs, is ready, or has ended
+//	Stop, Delete  its end
+//	Exec          a process in it
+//	Logs          what its main process prints, or those of all sandboxes of an app
+//	Stats         what it uses
+//
+// Queries and rules that need no more than a Reader, for controllers too:
+//
+//	OfApp, InPool, OnNode, Pending    lists
+//	ByAge                             their order
+//	Classify                          a pool's sandboxes by what became of them
+//	EndedUnexpectedly, LabelCounted   which ends count as failures
+//
+// What an operation needs from the machine that runs a sandbox it asks a [Node].
+package sandboxes

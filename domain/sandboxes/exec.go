@@ -1,0 +1,109 @@
+package sandboxes
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"slices"
+	"strconv"
+
+	"miren.dev/runtime/api/app"
+	"miren.dev/runtime/api/id"
+	"miren.dev/runtime/api/sandbox"
+	"miren.dev/runtime/pkg/errs"
+)
+
+// DetailExitCode is the detail of the error for a command that cannot be run:
+// the exit code with which a shell reports it (127 not found, 126 otherwise).
+const DetailExitCode = "exit_code"
+
+// ExecRequest says what to run, and where: in a sandbox, or in a ready one of an
+// app's service.
+type ExecRequest struct {
+	Sandbox id.Sandbox
+	Project string // of App; "": the default
+	App     string // if Sandbox is empty
+	Service string // of App; "": app.DefaultService
+
+	Command    []string
+	Env        map[string]string
+	Workdir    string
+	User       string
+	TTY        bool
+	Rows, Cols uint16 // of the terminal
+}
+
+// Exec starts a process in a sandbox, as soon as that runs, and returns the
+// sandbox. The caller closes the process. A command that cannot be run gives an
+// error for which ExitCode is true, and the sandbox too. Other errors:
+// InvalidArgument for a command or environment with which no process can be
+// started, FailedPrecondition if the sandbox has ended or the service has no ready
+// one.
+func (s *Service) Exec(ctx context.Context, req ExecRequest) (id.Sandbox, Process, error) {
+	if len(req.Command) == 0 {
+		return "", nil, errs.New(errs.InvalidArgument, "there is no command to execute")
+	}
+	if err := errors.Join(checkCommand(req.Command), checkEnv("env", req.Env)); err != nil {
+		return "", nil, errs.New(errs.InvalidArgument, "%w", err)
+	}
+	sid, err := s.execTarget(ctx, &req)
+	if err != nil {
+		return "", nil, err
+	}
+	spec := ExecSpec{Command: req.Command, WorkDir: req.Workdir, User: req.User, TTY: req.TTY, Rows: req.Rows, Cols: req.Cols}
+	for k, v := range req.Env {
+		spec.Env = append(spec.Env, k+"="+v)
+	}
+	slices.Sort(spec.Env)
+	p, err := s.Node.Exec(ctx, sid, spec)
+	return sid, p, err
+}
+
+// ExitCode returns the exit code with which a shell reports that a command
+// cannot be run, and whether err of Exec says that.
+func ExitCode(err error) (code int64, ok bool) {
+	code, perr := strconv.ParseInt(errs.Detail(err, DetailExitCode), 10, 64)
+	return code, perr == nil
+}
+
+// execTarget returns the sandbox in which to run.
+func (s *Service) execTarget(ctx context.Context, req *ExecRequest) (id.Sandbox, error) {
+	if (req.Sandbox == "") == (req.App == "") {
+		return "", errs.New(errs.InvalidArgument, "either a sandbox or an app says where to run the command")
+	}
+	if req.App != "" {
+		sb, err := s.ready(ctx, req.Project, req.App, req.Service)
+		if err != nil {
+			return "", err
+		}
+		return sb.GetID(), nil
+	}
+	sb, err := s.Wait(ctx, req.Sandbox, sandbox.WaitUntilRunning)
+	if err != nil {
+		return "", err
+	}
+	if sb.Status.Phase.Ended() {
+		return "", errEnded(sb)
+	}
+	return sb.GetID(), nil
+}
+
+// ready returns a ready sandbox of a service of the version that an app serves.
+func (s *Service) ready(ctx context.Context, project, name, service string) (*sandbox.Sandbox, error) {
+	a, err := s.Apps.Find(ctx, project, name)
+	if err != nil {
+		return nil, err
+	}
+	service = cmp.Or(service, app.DefaultService)
+	all, err := OfApp(ctx, s.Store, a)
+	if err != nil {
+		return nil, err
+	}
+	for _, sb := range all {
+		if sb.Spec.AppVersion == a.Status.ActiveVersion && sb.Spec.Service == service && sb.Status.Ready {
+			return sb, nil
+		}
+	}
+	return nil, errs.New(errs.FailedPrecondition, "no sandbox of service %s of app %s is ready", service, name).
+		WithHint("`r app status %s` shows what runs; `r sandbox run --app %s` starts one of its own", name, name)
+}

@@ -1,0 +1,293 @@
+package sandboxes
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"miren.dev/runtime/api/app"
+	"miren.dev/runtime/api/id"
+	"miren.dev/runtime/api/sandbox"
+	"miren.dev/runtime/entity"
+	"miren.dev/runtime/entity/informer"
+	"miren.dev/runtime/pkg/errs"
+)
+
+const (
+	// logPause is the wait before a log that has not begun is read again.
+	logPause = 200 * time.Millisecond
+	// storePause is the wait before an unavailable store is asked again.
+	storePause = 200 * time.Millisecond
+)
+
+// LogsRequest selects output of a sandbox, or of every sandbox of an app.
+type LogsRequest struct {
+	Sandbox id.Sandbox
+	Offset  int64  // of a sandbox: lines after this position
+	Project string // of App; "": the default
+	App     string // if Sandbox is empty
+	Service string // of App: only this service; "": all
+	Tail    *int64 // only this many last lines of those that are there, of each sandbox; nil: all
+	// Follow goes on: with a sandbox until it has ended, with an app until ctx ends,
+	// sandboxes that are made later included.
+	Follow bool
+}
+
+// Logs calls emit with each selected line: the lines that are there in the order
+// of time, later ones as they come. emit may be called concurrently; the lines of
+// one sandbox come in order. An error of emit ends Logs.
+func (s *Service) Logs(ctx context.Context, req LogsRequest, emit func(sandbox.LogLine) error) error {
+	if (req.Sandbox == "") == (req.App == "") {
+		return errs.New(errs.InvalidArgument, "either a sandbox or an app says whose output is wanted")
+	}
+	l := &logReader{Service: s, emit: emit, tail: req.Tail, numbers: map[id.AppVersion]int64{}}
+	if req.Sandbox != "" {
+		return l.sandbox(ctx, req.Sandbox, req.Offset, req.Follow)
+	}
+	return l.app(ctx, &req)
+}
+
+// logReader answers one request.
+type logReader struct {
+	*Service
+	emit    func(sandbox.LogLine) error
+	tail    *int64                  // nil: all
+	numbers map[id.AppVersion]int64 // of versions
+}
+
+// logSource is the log of one sandbox and how far it was read.
+type logSource struct {
+	sb      *sandbox.Sandbox
+	version int64
+	offset  int64
+}
+
+func (l *logReader) sandbox(ctx context.Context, sid id.Sandbox, offset int64, follow bool) error {
+	sb, err := entity.Get[sandbox.Sandbox](ctx, l.Store, sid)
+	if err != nil {
+		return err
+	}
+	src := &logSource{sb: sb, version: l.versionNumber(ctx, sb), offset: offset}
+	if err := l.past(ctx, src, l.emit); err != nil || !follow {
+		return err
+	}
+	return l.follow(ctx, src)
+}
+
+// past gives fn as many of the last lines of a sandbox after src.offset as are
+// wanted, and moves src.offset to the end. A log without lines is no error.
+func (l *logReader) past(ctx context.Context, src *logSource, fn func(sandbox.LogLine) error) error {
+	tail := 0
+	if l.tail != nil {
+		tail = int(*l.tail)
+	}
+	if l.tail != nil && tail == 0 {
+		// The last line is read, but not given: it says where the end is.
+		tail, fn = 1, func(sandbox.LogLine) error { return nil }
+	}
+	err := l.read(ctx, src, tail, false, fn)
+	if errs.Is(err, errs.NotFound) {
+		return nil
+	}
+	return err
+}
+
+// read gives fn the lines after src.offset and moves src.offset behind them.
+func (l *logReader) read(ctx context.Context, src *logSource, tail int, follow bool, fn func(sandbox.LogLine) error) error {
+	q := LogQuery{Offset: src.offset, Tail: tail, Follow: follow}
+	return l.Node.Logs(ctx, src.sb.GetID(), q, func(x LogLine) error {
+		err := fn(sandbox.LogLine{
+			Sandbox: src.sb.GetID(), Service: src.sb.Spec.Service, Version: optional(src.version), Offset: optional(x.Offset), At: x.At,
+			Stderr: optional(x.Stderr), Text: x.Text,
+		})
+		if err == nil {
+			src.offset = x.Offset
+		}
+		return err
+	})
+}
+
+// optional returns nil for the zero value.
+func optional[T comparable](v T) *T {
+	var zero T
+	if v == zero {
+		return nil
+	}
+	return &v
+}
+
+// follow emits what a sandbox prints until it has ended. It waits for a log that
+// has not begun.
+func (l *logReader) follow(ctx context.Context, src *logSource) error {
+	for {
+		sb, err := entity.Get[sandbox.Sandbox](ctx, l.Store, src.sb.GetID())
+		// Read before the log, so that the last lines are not missed.
+		ended := errs.Is(err, errs.NotFound) || err == nil && sb.Status.Phase.Ended()
+		err = l.read(ctx, src, 0, true, l.emit)
+		if !errs.Is(err, errs.NotFound) {
+			return err
+		}
+		if ended {
+			return nil
+		}
+		if err := pause(ctx, logPause); err != nil {
+			return err
+		}
+	}
+}
+
+// app emits the lines that all sandboxes of an app have, in the order of time.
+// Then it follows each sandbox, and later ones from their beginning.
+func (l *logReader) app(ctx context.Context, req *LogsRequest) error {
+	a, err := l.Apps.Find(ctx, req.Project, req.App)
+	if err != nil {
+		return err
+	}
+	g, ctx := errgroup.WithContext(ctx)
+	seen := map[id.Sandbox]bool{}
+	sources, err := l.unseen(ctx, a, req.Service, seen)
+	if err != nil {
+		return err
+	}
+	if err := l.history(ctx, sources); err != nil || !req.Follow {
+		return err
+	}
+	start := func(sources []*logSource) {
+		for _, src := range sources {
+			g.Go(func() error { return l.follow(ctx, src) })
+		}
+	}
+	start(sources)
+	later := make(chan struct{}, 1) // holds a token when the app has got a sandbox
+	defer informer.Of[sandbox.Sandbox](l.Informers).Handle(func(c informer.Change[*sandbox.Sandbox]) {
+		if c.Old == nil && c.New.Spec.App == a.GetID() {
+			select {
+			case later <- struct{}{}:
+			default:
+			}
+		}
+	})()
+	g.Go(func() error {
+		for {
+			select {
+			case <-later:
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+			more, err := l.unseen(ctx, a, req.Service, seen)
+			for errs.Is(err, errs.Unavailable) {
+				if err := pause(ctx, storePause); err != nil {
+					return err
+				}
+				more, err = l.unseen(ctx, a, req.Service, seen)
+			}
+			if err != nil {
+				return err
+			}
+			start(more)
+		}
+	})
+	return g.Wait()
+}
+
+// unseen returns the app's sandboxes that are not in seen, oldest first, and adds
+// them to it.
+func (l *logReader) unseen(ctx context.Context, a *app.App, service string, seen map[id.Sandbox]bool) ([]*logSource, error) {
+	list, err := OfApp(ctx, l.Store, a)
+	if err != nil {
+		return nil, err
+	}
+	slices.SortFunc(list, ByAge)
+	var out []*logSource
+	for _, sb := range list {
+		if seen[sb.GetID()] || (service != "" && sb.Spec.Service != service) {
+			continue
+		}
+		seen[sb.GetID()] = true
+		out = append(out, &logSource{sb: sb, version: l.versionNumber(ctx, sb)})
+	}
+	return out, nil
+}
+
+// versionNumber returns the number of the version that a sandbox runs, 0 if it is
+// not known.
+func (l *logReader) versionNumber(ctx context.Context, sb *sandbox.Sandbox) int64 {
+	if sb.Spec.AppVersion == "" {
+		return 0
+	}
+	n, ok := l.numbers[sb.Spec.AppVersion]
+	if !ok {
+		v, err := entity.Get[app.AppVersion](ctx, l.Store, sb.Spec.AppVersion)
+		if err == nil {
+			n = v.Spec.Number
+		}
+		l.numbers[sb.Spec.AppVersion] = n
+	}
+	return n
+}
+
+// history emits the lines that several logs have, in the order of time as far as
+// each log is in order.
+func (l *logReader) history(ctx context.Context, sources []*logSource) error {
+	g, ctx := errgroup.WithContext(ctx)
+	lines := make([]chan sandbox.LogLine, len(sources))
+	for i, src := range sources {
+		ch := make(chan sandbox.LogLine, 16)
+		lines[i] = ch
+		g.Go(func() error {
+			defer close(ch)
+			return l.past(ctx, src, func(x sandbox.LogLine) error {
+				select {
+				case ch <- x:
+					return nil
+				case <-ctx.Done():
+					return ctx.Err()
+				}
+			})
+		})
+	}
+	g.Go(func() error { return l.mergeLines(lines) })
+	return g.Wait()
+}
+
+// mergeLines emits the lines of several channels, always the earliest first,
+// until all are closed.
+func (l *logReader) mergeLines(lines []chan sandbox.LogLine) error {
+	heads := make([]*sandbox.LogLine, len(lines))
+	for {
+		first := -1
+		for i, ch := range lines {
+			if heads[i] == nil {
+				x, ok := <-ch
+				if !ok {
+					continue
+				}
+				heads[i] = &x
+			}
+			if first < 0 || heads[i].At.Before(heads[first].At) {
+				first = i
+			}
+		}
+		if first < 0 {
+			return nil
+		}
+		if err := l.emit(*heads[first]); err != nil {
+			return err
+		}
+		heads[first] = nil
+	}
+}
+
+// pause waits for d, or until ctx ends.
+func pause(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-t.C:
+		return nil
+	}
+}

@@ -1,0 +1,64 @@
+package sandboxes
+
+import (
+	"context"
+	"io"
+	"time"
+
+	"miren.dev/runtime/api/id"
+	"miren.dev/runtime/api/sandbox"
+)
+
+// Node is what operations ask of the machine that runs a sandbox. Methods return
+// NotFound if nothing of the sandbox is there, and Unavailable if the machine
+// could not be asked.
+type Node interface {
+	// Exec starts a process. The error for a command that cannot be run has the
+	// detail DetailExitCode.
+	Exec(ctx context.Context, sid id.Sandbox, spec ExecSpec) (Process, error)
+	// Logs calls emit with each line that q selects. It works on sandboxes that
+	// have ended or were deleted, while their logs are kept.
+	Logs(ctx context.Context, sid id.Sandbox, q LogQuery, emit func(LogLine) error) error
+	Stats(ctx context.Context, sid id.Sandbox) (sandbox.Stats, error)
+}
+
+// ExecSpec is a process to run beside the main one. Empty fields mean as the
+// main process.
+type ExecSpec struct {
+	Command []string
+	Env     []string // NAME=value; added to the sandbox's
+	WorkDir string
+	User    string
+	TTY     bool
+	Rows    uint16 // of the terminal
+	Cols    uint16
+}
+
+// Process is a running process. With a terminal, Stdout carries everything.
+type Process interface {
+	Stdin() io.WriteCloser
+	Stdout() io.Reader
+	Stderr() io.Reader
+	Resize(ctx context.Context, rows, cols uint16) error
+	Signal(ctx context.Context, signal int) error
+	// Wait blocks until the process has ended and its output was read or dropped.
+	// It returns the exit code (128+n for signal n).
+	Wait(ctx context.Context) (int, error)
+	// Close closes the streams and kills the process.
+	Close() error
+}
+
+// LogQuery selects lines of a sandbox's log.
+type LogQuery struct {
+	Offset int64 // lines after this position
+	Tail   int   // above 0: only so many last lines of those that are there
+	Follow bool  // go on until the sandbox has ended and all lines were given
+}
+
+// LogLine is one line of output of a main process.
+type LogLine struct {
+	Offset int64 // position after the line; a LogQuery goes on from here
+	At     time.Time
+	Stderr bool
+	Text   string // without the newline; the node splits lines over 64 KiB
+}
