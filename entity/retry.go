@@ -30,6 +30,16 @@ func Final(err error) error {
 	return final{err}
 }
 
+// AsConflict makes a Conflict of a NotFound that a write returned: an entity was
+// deleted since it was read, so everything must be read again. Other errors and
+// nil stay.
+func AsConflict(err error) error {
+	if errs.Is(err, errs.NotFound) {
+		return errs.New(errs.Conflict, "%w", err)
+	}
+	return err
+}
+
 // Retry calls f until it returns something else than an error of class
 // Conflict, and returns that. A Conflict says that another writer came first,
 // so f must read what it writes each time it is called. The wait between two

@@ -32,6 +32,18 @@ func TestRetryEndsWithTheFirstErrorThatIsNoConflict(t *testing.T) {
 	}
 }
 
+func TestAsConflictChangesOnlyNotFound(t *testing.T) {
+	gone := errs.New(errs.NotFound, "deleted")
+	if err := AsConflict(gone); !errs.Is(err, errs.Conflict) || !errors.Is(err, gone) {
+		t.Error(err)
+	}
+	for _, err := range []error{nil, errs.New(errs.Unavailable, "away")} {
+		if got := AsConflict(err); got != err {
+			t.Errorf("%v became %v", err, got)
+		}
+	}
+}
+
 func TestRetryIsBoundedByItsContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)

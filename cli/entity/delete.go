@@ -29,9 +29,6 @@ func newDelete(e *command.Env) *cobra.Command {
 	return cmd
 }
 
-// attempts is how often a deletion is tried while controllers change the entity.
-const attempts = 20
-
 func (o *deleteOptions) run(ctx context.Context, kind string, names []string) error {
 	k, err := api.Kind(kind)
 	if err != nil {
@@ -43,17 +40,16 @@ func (o *deleteOptions) run(ctx context.Context, kind string, names []string) er
 	}
 	for _, name := range names {
 		var id string
-		for range attempts {
-			rec, ferr := o.FindRecord(ctx, k, name)
-			if err = ferr; err != nil {
-				break
+		// Controllers may change the entity meanwhile.
+		err := entity.Retry(ctx, func() error {
+			rec, err := o.FindRecord(ctx, k, name)
+			if err != nil {
+				return err
 			}
 			id = string(rec.ID)
 			_, err = store.Txn(ctx, entity.TxnRequest{Ops: []entity.Op{{Type: entity.OpDelete, Record: rec, If: rec.Revision}}})
-			if !errs.Is(err, errs.Conflict) {
-				break
-			}
-		}
+			return err
+		})
 		if errs.Is(err, errs.NotFound) && o.ignoreMissing {
 			continue
 		}

@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 
+	"miren.dev/runtime/api/app"
 	"miren.dev/runtime/pkg/errs"
 )
 
@@ -50,9 +51,6 @@ func Usagef(format string, args ...any) error {
 	return &Error{Code: Usage, Err: errs.New(errs.InvalidArgument, format, args...)}
 }
 
-// DetailLease is the error detail that marks a conflict over a deploy lease.
-const DetailLease = "lease"
-
 // Code returns the exit code for err.
 func Code(err error) int {
 	var e *Error
@@ -63,7 +61,7 @@ func Code(err error) int {
 		return e.Code
 	case errors.Is(err, context.Canceled), errs.Is(err, errs.Canceled):
 		return Interrupted
-	case errs.Is(err, errs.Conflict) && errs.Detail(err, DetailLease) != "":
+	case errs.Is(err, errs.Conflict) && errs.Detail(err, app.DetailLease) != "":
 		return LeaseHeld
 	}
 	return Failed

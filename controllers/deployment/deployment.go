@@ -128,8 +128,8 @@ func (r *Reconciler) Reconcile(ctx context.Context, did schema.ID) (time.Duratio
 	switch errs.ClassOf(err) {
 	case "", errs.Conflict, errs.Unavailable, errs.DeadlineExceeded, errs.Canceled:
 		return again, err
-	case errs.NotFound: // what was read is gone: as good as changed
-		return 0, errs.New(errs.Conflict, "%w", err)
+	case errs.NotFound: // of an entity that was read
+		return 0, entity.AsConflict(err)
 	case errs.InvalidArgument: // the same next time
 	default:
 		if r.now().Sub(ro.since()) < stuckAfter {

@@ -126,20 +126,11 @@ func (r *Reconciler) Reconcile(ctx context.Context, pid schema.ID) (time.Duratio
 	if len(ops) > 0 {
 		fault.Point("pool", "write", fault.Before)
 		if _, err := r.Store.Txn(ctx, entity.TxnRequest{Ops: ops}); err != nil {
-			return 0, asConflict(err)
+			return 0, entity.AsConflict(err)
 		}
 		fault.Point("pool", "write", fault.After)
 	}
 	return again, r.deleteEnded(ctx, surplus)
-}
-
-// asConflict makes a Conflict of NotFound: an entity was deleted between the read
-// and the write, so the pool is to be read again.
-func asConflict(err error) error {
-	if errs.Is(err, errs.NotFound) {
-		return errs.New(errs.Conflict, "%w", err)
-	}
-	return err
 }
 
 // account sets the counters and the back-off of p. It returns the ended sandboxes

@@ -10,7 +10,6 @@ import (
 	"miren.dev/runtime/api/id"
 	"miren.dev/runtime/api/sandbox"
 	"miren.dev/runtime/entity"
-	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/fault"
 	"miren.dev/runtime/pkg/schema"
 )
@@ -62,10 +61,7 @@ func Retire(ctx context.Context, s entity.Store, pools []*sandbox.SandboxPool, c
 	fault.Point("deployment", "retire", fault.Before)
 	_, err := s.Txn(ctx, entity.TxnRequest{Ops: append(ops, checks...)})
 	fault.Point("deployment", "retire", fault.After)
-	if errs.Is(err, errs.NotFound) {
-		return errs.New(errs.Conflict, "%w", err) // the other pools must still be asked
-	}
-	return err
+	return entity.AsConflict(err) // the other pools must still be asked
 }
 
 // PoolFor makes the pool of one service of a version.

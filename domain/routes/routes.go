@@ -110,11 +110,7 @@ func (s *Service) Set(ctx context.Context, req SetRequest) (*app.Route, error) {
 			return errs.New(errs.AlreadyExists, "the route %s%s belongs to another project", host, path)
 		}
 		r.Spec.App, r.Spec.Service = a.GetID(), service
-		err = entity.UpdateSpec(ctx, s.Store, r)
-		if errs.Is(err, errs.NotFound) { // deleted since find
-			return errs.New(errs.Conflict, "%w", err)
-		}
-		return err
+		return entity.AsConflict(entity.UpdateSpec(ctx, s.Store, r)) // it may be deleted since find
 	})
 	if err != nil {
 		return nil, err
