@@ -10,8 +10,8 @@ import (
 )
 
 const (
-	// sweepEvery is how often everything that the driver has is looked at, and
-	// sweepAgain when after a failure.
+	// sweepEvery is how often all instances of the driver are reconciled, and
+	// sweepAgain the wait after a failure.
 	sweepEvery = time.Minute
 	sweepAgain = 5 * time.Second
 	// watchAgain is the pause before a watch of the driver is begun again.

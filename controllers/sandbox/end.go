@@ -14,8 +14,8 @@ import (
 	"miren.dev/runtime/pkg/errs"
 )
 
-// stop ends a sandbox on request. One that has ended by itself before it was
-// told to keeps its own reason.
+// stop ends a sandbox on request. A sandbox that has ended by itself before the
+// request keeps its own reason.
 func (r *Reconciler) stop(ctx context.Context, sb *sandbox.Sandbox, reason sandbox.EndReason) (time.Duration, error) {
 	release, ok := r.work.begin(down)
 	if !ok {
@@ -70,7 +70,7 @@ func (r *Reconciler) exited(ctx context.Context, sb *sandbox.Sandbox, inst execu
 	return r.vanished(ctx, sb, e.Message)
 }
 
-// vanished records the end of a sandbox that did not come from what ran in it.
+// vanished records an end that no process in the sandbox caused.
 func (r *Reconciler) vanished(ctx context.Context, sb *sandbox.Sandbox, message string) (time.Duration, error) {
 	booted := r.Booted
 	if booted == nil {
@@ -85,7 +85,7 @@ func (r *Reconciler) vanished(ctx context.Context, sb *sandbox.Sandbox, message 
 	return r.end(ctx, sb, sandbox.EndReasonCrash, nil, message)
 }
 
-// bootTime is when the kernel started; the zero time if that is not known.
+// bootTime returns when the kernel started; the zero time if it is not known.
 func bootTime() time.Time {
 	b, err := os.ReadFile("/proc/stat")
 	if err != nil {
@@ -101,7 +101,7 @@ func bootTime() time.Time {
 	return time.Time{}
 }
 
-// end records how a sandbox ended and removes what is left of it.
+// end records how a sandbox ended and removes it from the machine.
 func (r *Reconciler) end(ctx context.Context, sb *sandbox.Sandbox, reason sandbox.EndReason, code *int64, message string) (time.Duration, error) {
 	now := r.now()
 	sb.Status.Phase, sb.Status.Reason, sb.Status.ExitCode, sb.Status.Message = sandbox.SandboxPhaseStopped, reason, code, brief(message)
@@ -117,8 +117,8 @@ func (r *Reconciler) end(ctx context.Context, sb *sandbox.Sandbox, reason sandbo
 	return r.clear(ctx, sb)
 }
 
-// fail records that a sandbox could not be set up. The driver has taken down
-// what it made, or could not.
+// fail records that a sandbox could not be set up, and removes what the driver
+// could not take down.
 func (r *Reconciler) fail(ctx context.Context, sb *sandbox.Sandbox, cause error) (time.Duration, error) {
 	now := r.now()
 	sb.Status.Phase, sb.Status.Reason, sb.Status.EndedAt = sandbox.SandboxPhaseFailed, sandbox.EndReasonSetup, &now
@@ -135,7 +135,7 @@ func (r *Reconciler) fail(ctx context.Context, sb *sandbox.Sandbox, cause error)
 	return r.clear(ctx, sb)
 }
 
-// remove deletes what is left of a sandbox whose entity is gone.
+// remove deletes a sandbox whose entity does not exist, its logs included.
 func (r *Reconciler) remove(ctx context.Context, sid string) (time.Duration, error) {
 	wait, err := r.delete(ctx, sid)
 	if wait != 0 || err != nil {
@@ -144,14 +144,14 @@ func (r *Reconciler) remove(ctx context.Context, sid string) (time.Duration, err
 	return 0, r.Driver.DeleteLogs(ctx, sid)
 }
 
-// clear removes what is left of a sandbox that has ended, but for its logs.
+// clear removes a sandbox that has ended from the machine, except its logs.
 func (r *Reconciler) clear(ctx context.Context, sb *sandbox.Sandbox) (time.Duration, error) {
 	r.work.forget(string(sb.ID))
 	return r.delete(ctx, string(sb.ID))
 }
 
 // delete removes a sandbox from the machine if anything of it is there. It asks
-// first: a deletion is a change that the driver reports, which brings us here
+// first, because the driver reports each deletion as a change, which calls delete
 // again.
 func (r *Reconciler) delete(ctx context.Context, sid string) (time.Duration, error) {
 	_, err := r.Driver.Get(ctx, sid)
@@ -169,7 +169,7 @@ func (r *Reconciler) delete(ctx context.Context, sid string) (time.Duration, err
 	return 0, r.Driver.Delete(ctx, sid)
 }
 
-// tail reads the last lines of output; a failure leaves them out.
+// tail reads the last lines of output. A failure is logged, and there are no lines.
 func (r *Reconciler) tail(ctx context.Context, sb *sandbox.Sandbox) []string {
 	var lines []string
 	err := r.Driver.Logs(ctx, string(sb.ID), execution.LogQuery{Tail: logTail}, func(l execution.LogLine) error {
@@ -185,8 +185,8 @@ func (r *Reconciler) tail(ctx context.Context, sb *sandbox.Sandbox) []string {
 // maxMessage bounds a status message, in bytes.
 const maxMessage = 1000
 
-// brief makes a status message of text that what runs in a sandbox may have
-// had a part in.
+// brief makes a status message of text that a process in a sandbox may have
+// influenced: control characters become spaces, and the length is bounded.
 func brief(s string) string {
 	s = strings.Map(func(c rune) rune {
 		if c < ' ' || c == 0x7f || c == utf8.RuneError {

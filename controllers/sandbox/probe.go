@@ -14,28 +14,27 @@ import (
 )
 
 const (
-	// readyEvery is how often a ready sandbox is probed, and readyMisses how many
-	// probes in a row fail before it counts as not ready. It does again as soon
-	// as one passes.
+	// readyEvery is how often a ready sandbox is probed. After readyMisses failed
+	// probes in a row it is not ready; one that passes makes it ready again.
 	readyEvery  = 10 * time.Second
 	readyMisses = 3
-	// reportEvery is how often what a sandbox that is not ready does is recorded
-	// at most; more seldom the longer it takes, down to slowReport.
+	// reportEvery is the least time between two recorded messages of a sandbox that is
+	// not ready. It grows with the sandbox's age, up to slowReport.
 	reportEvery = time.Second
 	slowReport  = 30 * time.Second
-	// Bounds of what a template asks for.
+	// minInterval and maxTimeout bound what a template states.
 	minInterval = 50 * time.Millisecond
 	maxTimeout  = 30 * time.Second
 )
 
-// probed reports whether readiness is found out by a probe.
+// probed reports whether a probe decides about readiness.
 func probed(sb *sandbox.Sandbox) bool {
 	p := sb.Spec.Template.Probe
 	return p != nil && p.Kind != sandbox.ProbeKindNone
 }
 
-// probe tries once if it is time and records the outcome if it is news. It
-// returns when to try again.
+// probe probes once if it is time, and records a new outcome. It returns after how
+// long to probe again.
 func (r *Reconciler) probe(ctx context.Context, sb *sandbox.Sandbox) (time.Duration, error) {
 	sid := string(sb.ID)
 	if wait := r.work.untilProbe(sid, r.now()); wait > 0 {
@@ -72,7 +71,7 @@ func (r *Reconciler) attempt(ctx context.Context, sb *sandbox.Sandbox) error {
 	ctx, cancel := context.WithTimeout(ctx, min(p.Timeout, maxTimeout))
 	defer cancel()
 	if sb.Status.Address == "" {
-		return r.look(ctx, sb, p)
+		return r.probeListening(ctx, sb, p)
 	}
 	if r.Probe != nil {
 		return r.Probe(ctx, sb.Status.Address, p)
@@ -80,8 +79,9 @@ func (r *Reconciler) attempt(ctx context.Context, sb *sandbox.Sandbox) error {
 	return network(ctx, sb.Status.Address, p)
 }
 
-// look probes a sandbox without network: from inside, whether it listens.
-func (r *Reconciler) look(ctx context.Context, sb *sandbox.Sandbox, p sandbox.Probe) error {
+// probeListening probes a sandbox without network: it asks the driver for the ports
+// that are listened on.
+func (r *Reconciler) probeListening(ctx context.Context, sb *sandbox.Sandbox, p sandbox.Probe) error {
 	if p.Kind == sandbox.ProbeKindHTTP {
 		return errs.New(errs.InvalidArgument, "a sandbox without network cannot be probed with HTTP")
 	}
@@ -90,15 +90,15 @@ func (r *Reconciler) look(ctx context.Context, sb *sandbox.Sandbox, p sandbox.Pr
 		return err
 	}
 	if !slices.Contains(ports, int(p.Port)) {
-		return nobody(p.Port)
+		return notListening(p.Port)
 	}
 	return nil
 }
 
-// passed takes a probe that succeeded.
+// passed records a probe that succeeded.
 func (r *Reconciler) passed(ctx context.Context, sb *sandbox.Sandbox) (time.Duration, error) {
 	sid, now := string(sb.ID), r.now()
-	r.work.hit(sid)
+	r.work.clearMisses(sid)
 	if !sb.Status.Ready {
 		first := sb.Status.ReadyAt == nil
 		if first {
@@ -112,14 +112,14 @@ func (r *Reconciler) passed(ctx context.Context, sb *sandbox.Sandbox) (time.Dura
 		fault.Point("sandbox", "ready", fault.After)
 		r.Log.Info("sandbox is ready", "sandbox", sid, "again", !first)
 	}
-	// Not all that became ready together are probed together for ever.
+	// The jitter keeps sandboxes that became ready together from being probed together.
 	return r.work.probeAfter(sid, now, readyEvery-rand.N(readyEvery/5)), nil
 }
 
-// missed takes a failure of a sandbox that was ready until now.
+// missed records a failed probe of a sandbox that is ready.
 func (r *Reconciler) missed(ctx context.Context, sb *sandbox.Sandbox, message string) (time.Duration, error) {
 	sid, now := string(sb.ID), r.now()
-	if r.work.miss(sid) < readyMisses {
+	if r.work.addMiss(sid) < readyMisses {
 		return r.work.probeAfter(sid, now, readyEvery), nil
 	}
 	sb.Status.Ready, sb.Status.Message = false, "it does not answer any more: "+message
@@ -127,12 +127,12 @@ func (r *Reconciler) missed(ctx context.Context, sb *sandbox.Sandbox, message st
 	if err := entity.UpdateStatus(ctx, r.Store, sb); err != nil {
 		return 0, err
 	}
-	r.work.hit(sid)
+	r.work.clearMisses(sid)
 	r.Log.Warn("sandbox is not ready any more", "sandbox", sid, "error", message)
 	return r.work.probeAfter(sid, now, r.interval(sb)), nil
 }
 
-// notYet takes a failure of a sandbox that is not ready.
+// notYet records a failed probe of a sandbox that is not ready.
 func (r *Reconciler) notYet(ctx context.Context, sb *sandbox.Sandbox, message string) (time.Duration, error) {
 	sid, now := string(sb.ID), r.now()
 	age := r.age(sb)
@@ -165,8 +165,8 @@ func (r *Reconciler) age(sb *sandbox.Sandbox) time.Duration {
 	return r.now().Sub(*sb.Status.StartedAt)
 }
 
-// interval is the time between probes of a sandbox that is not ready: less
-// often once it is not about to start any more.
+// interval is the time between probes of a sandbox that is not ready. It is longer
+// once the sandbox is overdue, or was ready before.
 func (r *Reconciler) interval(sb *sandbox.Sandbox) time.Duration {
 	wait := max(sb.Spec.Template.Probe.Interval, minInterval)
 	if sb.Status.Overdue || sb.Status.ReadyAt != nil {
@@ -175,11 +175,11 @@ func (r *Reconciler) interval(sb *sandbox.Sandbox) time.Duration {
 	return wait
 }
 
-// maxListening bounds the ports that are recorded.
+// maxListening bounds the number of recorded ports.
 const maxListening = 32
 
-// listening notes which ports are really listened on, if that can be found
-// out, and says whether that is news.
+// listening sets the ports that are listened on, if the driver knows them, and
+// reports whether they changed.
 func (r *Reconciler) listening(ctx context.Context, sb *sandbox.Sandbox) bool {
 	ports, err := r.Driver.Listening(ctx, string(sb.ID))
 	if err != nil {
@@ -196,5 +196,5 @@ func (r *Reconciler) listening(ctx context.Context, sb *sandbox.Sandbox) bool {
 	return true
 }
 
-// nobody is the failure of a port that nothing listens on.
-func nobody(port int64) error { return fmt.Errorf("nothing listens on port %d", port) }
+// notListening is the failure of a port that nothing listens on.
+func notListening(port int64) error { return fmt.Errorf("nothing listens on port %d", port) }

@@ -14,9 +14,8 @@ import (
 	"miren.dev/runtime/api/sandbox"
 )
 
-// Prober finds out whether a sandbox serves. It returns nil if it does, and an
-// error that says what happened instead, in words that stay the same from one
-// attempt to the next.
+// Prober tries whether a sandbox serves. It returns nil if it does; otherwise an
+// error whose text is the same for the same cause, so that it is recorded once.
 type Prober func(ctx context.Context, address string, p sandbox.Probe) error
 
 // network is the Prober over the network.
@@ -49,19 +48,19 @@ func network(ctx context.Context, address string, p sandbox.Probe) error {
 	return nil
 }
 
-// prober follows no redirects: one is an answer. What it talks to is hostile.
+// prober follows no redirects: a redirect is an answer. The other side is hostile.
 var prober = &http.Client{
 	Transport:     &http.Transport{DisableKeepAlives: true, MaxResponseHeaderBytes: 64 << 10},
 	CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 }
 
-// plain says in words why there was no answer, without what differs from one
-// attempt to the next, such as the port on this side.
+// plain says why there was no answer, without what differs from one attempt to the
+// next, such as the local port.
 func plain(err error, port int64) error {
 	var errno syscall.Errno
 	switch {
 	case errors.Is(err, syscall.ECONNREFUSED):
-		return nobody(port)
+		return notListening(port)
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, os.ErrDeadlineExceeded):
 		return fmt.Errorf("no answer on port %d in time", port)
 	case errors.As(err, &errno):

@@ -1,28 +1,27 @@
-// Package sandbox makes the sandboxes that are placed on this node exist, finds
-// out whether they serve, and records how they end.
+// Package sandbox sets up the sandboxes that are placed on this node, probes
+// whether they are ready, and records how they end.
 //
 //	scheduled -> creating -> running (ready?) -> stopping -> stopped
 //	                 \-> failed
 //
-// In: sandbox entities whose spec.node is this node, what the driver says. Out:
-// sandboxes on the machine, sandbox.status. After a restart of the server the
-// reconciler reads the entity, asks the driver what is there and goes on; what
-// it keeps in memory (when to probe next, misses in a row, since when a set-up
-// is tried) begins anew then, which only makes it more patient.
+// In: sandbox entities whose spec.node is this node, and the driver's instances.
+// Out: sandboxes on the machine, sandbox.status. After a restart of the server the
+// reconciler reads the entity, asks the driver for the instance and goes on. The
+// workTracker (next probe, misses in a row, start of the set-up) begins anew, which
+// only makes deadlines longer.
 //
-// An end is written before anything is removed, so that its reason is not lost;
-// whatever is left of an ended sandbox is removed by the next look. What is on
-// the machine without an entity is deleted, but only when the store has said
-// that the entity does not exist; a store that cannot be asked deletes nothing,
-// and a driver that cannot be asked ends nothing.
+// An end is written before anything is removed, so that its reason is not lost; the
+// next reconciliation removes the rest. A sandbox without an entity is deleted from
+// the machine only when the store has said that the entity does not exist: while
+// the store is unavailable nothing is deleted, and while the driver is unavailable
+// nothing ends.
 //
-// A stop that was begun (phase stopping) is finished for the reason that was
-// written then, whatever the spec says meanwhile.
+// A stop in phase stopping is finished for the reason that was written first,
+// whatever the spec says meanwhile.
 //
-// What takes long is bounded apart: setups set-ups, downs stops and removals,
-// and probes attempts to probe run at a time. A key whose kind of work is at its
-// limit is reconciled again busyWait later, so that some workers are always left
-// for what is quick: noticing ends, foremost.
+// Set-ups, teardowns and probes may take long, so the number of each that runs at a
+// time is bounded. A key beyond the bound comes back after busyWait. That leaves
+// workers for quick reconciliations, above all for recording ends.
 //
 // Locks: workTracker.mu is held for moments only.
 package sandbox
@@ -45,10 +44,10 @@ import (
 )
 
 const (
-	// setupTimeout is how long a set-up is tried again while a part of the
-	// machine does not answer.
+	// setupTimeout is how long a set-up is tried again while a part of the machine is
+	// unavailable.
 	setupTimeout = 2 * time.Minute
-	// logTail is how many of the last lines are recorded of a bad end.
+	// logTail is how many last lines of output are recorded with a failure.
 	logTail = 20
 	// maxTailLine bounds one of them, in bytes.
 	maxTailLine = 1000
@@ -64,7 +63,7 @@ type Reconciler struct {
 	Probe  Prober           // nil: over the network
 	Now    func() time.Time // nil: time.Now
 	Booted func() time.Time // when the machine started; nil: what the kernel says
-	// Stopped is when everything of this node was last stopped on purpose; the
+	// Stopped is when all sandboxes of this node were last stopped on purpose; the
 	// zero time: never.
 	Stopped time.Time
 
@@ -92,8 +91,8 @@ func (r *Reconciler) Mine(o schema.Object) bool {
 	return ok && sb.Spec.Node == r.Node
 }
 
-// Reconcile brings one sandbox closer to its spec and returns when to look
-// again (0: when something changes).
+// Reconcile brings one sandbox closer to its spec and returns after how long to
+// reconcile it again (0: when something changes).
 func (r *Reconciler) Reconcile(ctx context.Context, sid schema.ID) (time.Duration, error) {
 	sb, err := entity.Get[sandbox.Sandbox](ctx, r.Store, sid)
 	if errs.Is(err, errs.NotFound) {
@@ -118,7 +117,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, sid schema.ID) (time.Duratio
 	return r.create(ctx, sb)
 }
 
-// stopReason says why a sandbox has to end, or "".
+// stopReason returns why a sandbox has to end, or "".
 func (r *Reconciler) stopReason(sb *sandbox.Sandbox) sandbox.EndReason {
 	switch {
 	case sb.Status.Phase == sandbox.SandboxPhaseStopping:
@@ -131,7 +130,7 @@ func (r *Reconciler) stopReason(sb *sandbox.Sandbox) sandbox.EndReason {
 	return ""
 }
 
-// create sets the sandbox up, or takes over what an earlier attempt made.
+// create sets the sandbox up, or adopts the instance of an earlier attempt.
 func (r *Reconciler) create(ctx context.Context, sb *sandbox.Sandbox) (time.Duration, error) {
 	release, ok := r.work.begin(setup)
 	if !ok {
@@ -175,8 +174,8 @@ func (r *Reconciler) create(ctx context.Context, sb *sandbox.Sandbox) (time.Dura
 	return r.running(ctx, sb)
 }
 
-// notSetUp decides about a sandbox that could not be set up: while a part of
-// the machine does not answer it is tried again for a time.
+// notSetUp fails a sandbox that could not be set up, or returns the cause to try
+// again while a part of the machine is unavailable.
 func (r *Reconciler) notSetUp(ctx context.Context, sb *sandbox.Sandbox, cause error) (time.Duration, error) {
 	if ctx.Err() != nil {
 		return 0, ctx.Err()
@@ -194,8 +193,8 @@ func (r *Reconciler) notSetUp(ctx context.Context, sb *sandbox.Sandbox, cause er
 	return 0, cause
 }
 
-// spec turns the entity into what the driver needs. Secrets win over variables
-// of the same name.
+// spec turns the entity into the driver's spec. A secret replaces a variable of the
+// same name.
 func (r *Reconciler) spec(sb *sandbox.Sandbox) (execution.Spec, error) {
 	t := &sb.Spec.Template
 	all := maps.Clone(t.Env)
@@ -226,7 +225,7 @@ func (r *Reconciler) spec(sb *sandbox.Sandbox) (execution.Spec, error) {
 	}, nil
 }
 
-// running looks after a sandbox whose process was started.
+// running reconciles a sandbox whose process was started.
 func (r *Reconciler) running(ctx context.Context, sb *sandbox.Sandbox) (time.Duration, error) {
 	inst, err := r.Driver.Get(ctx, string(sb.ID))
 	if errs.Is(err, errs.NotFound) {
@@ -239,7 +238,6 @@ func (r *Reconciler) running(ctx context.Context, sb *sandbox.Sandbox) (time.Dur
 	case execution.Exited:
 		return r.exited(ctx, sb, inst)
 	case execution.Creating:
-		// It was set up once, and what is there now is not whole.
 		return r.vanished(ctx, sb, "what is left of the sandbox on the node is incomplete")
 	}
 	again := r.untilTTL(sb)

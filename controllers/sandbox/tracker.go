@@ -105,15 +105,15 @@ func (t *workTracker) probeAfter(id string, now time.Time, wait time.Duration) t
 	return wait
 }
 
-// hit ends a row of misses.
-func (t *workTracker) hit(id string) {
+// clearMisses sets the number of misses in a row to 0.
+func (t *workTracker) clearMisses(id string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	delete(t.misses, id)
 }
 
-// miss counts one and returns how many there are in a row.
-func (t *workTracker) miss(id string) int {
+// addMiss counts a miss and returns how many there are in a row.
+func (t *workTracker) addMiss(id string) int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	put(&t.misses, id, t.misses[id]+1)
