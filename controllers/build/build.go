@@ -4,8 +4,8 @@
 //
 // In: build.spec, the source store. Out: an image in the instance's image
 // store, build.status, the build's log. A build runs in a goroutine of the
-// Reconciler, so that a change of the entity (cancel) is seen meanwhile; one
-// whose server died is found in phase running with nobody on it and done
+// Reconciler, so that a change of the entity (cancel) is seen meanwhile. A build
+// whose server died is in phase running without a goroutine; the next server does it
 // again, which the builder's cache makes cheap.
 package build
 
@@ -80,13 +80,13 @@ func (r *Reconciler) Controller() kit.Controller {
 }
 
 const (
-	// watch is how often a build under way is looked at without a reason.
-	watch = 5 * time.Second
-	// retryRecord is the longest wait before the end of a build is recorded
-	// again while the store is away.
+	// poll is how often a build under way is reconciled when nothing changes.
+	poll = 5 * time.Second
+	// retryRecord is the longest wait before the end of a build is written again while
+	// the store is unavailable.
 	retryRecord = 2 * time.Second
-	// recordTimeout bounds one attempt to record it; lastRecord one that is under
-	// way when the server stops.
+	// recordTimeout bounds one attempt to write it; lastRecord one that is under way
+	// when the server stops.
 	recordTimeout = 10 * time.Second
 	lastRecord    = time.Second
 )
@@ -127,9 +127,9 @@ func (r *Reconciler) Reconcile(ctx context.Context, bid schema.ID) (time.Duratio
 	switch {
 	case under && b.Spec.Cancel:
 		r.abandon(bid)
-		return watch, nil
+		return poll, nil
 	case under:
-		return watch, nil
+		return poll, nil
 	case b.Spec.Cancel:
 		err := r.finish(ctx, bid, func(b *app.Build) { b.Status.Phase = app.BuildPhaseCanceled })
 		if errs.Is(err, errs.FailedPrecondition) || errs.Is(err, errs.NotFound) {
@@ -140,7 +140,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, bid schema.ID) (time.Duratio
 	if !r.begin(context.WithoutCancel(ctx), b) {
 		return time.Second, nil
 	}
-	return watch, nil
+	return poll, nil
 }
 
 // begin runs the build in a goroutine if there is a free slot.
@@ -238,13 +238,13 @@ func (r *Reconciler) run(j *job, b *app.Build) {
 	default:
 		log.Info("build failed", "error", err)
 		late := errors.Is(j.ctx.Err(), context.DeadlineExceeded)
-		change = func(b *app.Build) { explain(b, cause, late, r.Timeout) }
+		change = func(b *app.Build) { setFailure(b, cause, late, r.Timeout) }
 	}
 	r.record(log, b.ID, change)
 }
 
-// record writes the end of a build, again and again while the store is away:
-// the work is done and must not be lost.
+// record writes the end of a build, and tries again while the store is unavailable,
+// so that the work is not lost.
 func (r *Reconciler) record(log *slog.Logger, bid schema.ID, change func(*app.Build)) {
 	for wait := 50 * time.Millisecond; ; wait = min(2*wait, retryRecord) {
 		err := r.tryRecord(bid, change)
@@ -254,7 +254,7 @@ func (r *Reconciler) record(log *slog.Logger, bid schema.ID, change func(*app.Bu
 		case errs.InvalidArgument:
 			log.Error("end of a build cannot be stored", "error", err)
 			cause := err
-			change = func(b *app.Build) { explain(b, cause, false, 0) }
+			change = func(b *app.Build) { setFailure(b, cause, false, 0) }
 			if wait >= retryRecord {
 				return
 			}
@@ -269,8 +269,8 @@ func (r *Reconciler) record(log *slog.Logger, bid schema.ID, change func(*app.Bu
 	}
 }
 
-// tryRecord writes the end of a build once. A stop of the server leaves it
-// only a moment.
+// tryRecord writes the end of a build once. When the server stops, it has lastRecord
+// left.
 func (r *Reconciler) tryRecord(bid schema.ID, change func(*app.Build)) error {
 	ctx, cancel := context.WithTimeout(context.Background(), recordTimeout)
 	defer cancel()
@@ -282,11 +282,11 @@ func (r *Reconciler) tryRecord(bid schema.ID, change func(*app.Build)) error {
 	return r.finish(ctx, bid, change)
 }
 
-// errElsewhere: somebody else writes the log of this build.
+// errElsewhere says that another process writes the log of this build.
 var errElsewhere = errors.New("the build is under way elsewhere")
 
-// attempt is build, where a panic of what reads a stranger's source is a
-// failure of that build alone.
+// attempt is build, where a panic while reading untrusted source fails that build
+// alone.
 func (r *Reconciler) attempt(ctx context.Context, b *app.Build) (out *outcome, err error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -314,8 +314,8 @@ func because(reason app.FailureReason, err error) error {
 	return &failure{reason, err}
 }
 
-// explain records why a build failed.
-func explain(b *app.Build, err error, late bool, timeout time.Duration) {
+// setFailure sets why a build failed.
+func setFailure(b *app.Build, err error, late bool, timeout time.Duration) {
 	b.Status.Phase, b.Status.Reason = app.BuildPhaseFailed, app.FailureReasonBuild
 	var why *failure
 	if errors.As(err, &why) {

@@ -7,13 +7,12 @@
 // In: deployment, build, and the pools and sandboxes of the new version. Out:
 // app_version, sandbox pools, app.status, deployment.status.
 //
-// The right to change an app is its deploy_lease, an entity bound to a store
-// lease that is kept alive here. Every step that others see is one transaction
-// that checks the lease, so a deployment that lost it changes nothing, and two
-// never act on one app. A server killed between two transactions leaves a
-// phase from which the next one goes on. The transaction that sets
-// app.status.active_version shifts the traffic and enters draining: from then
-// on the deployment can only succeed.
+// The right to change an app is its deploy_lease, an entity bound to a store lease
+// that the reconciler renews. Every step that others see is one transaction that
+// checks the lease. So a deployment that lost it changes nothing, and two never act
+// on one app. A server killed between two transactions leaves a phase from which the
+// next server goes on. The transaction that sets app.status.active_version shifts
+// the traffic and enters draining: from then on the deployment can only succeed.
 package deployment
 
 import (
@@ -37,14 +36,14 @@ import (
 )
 
 const (
-	// poll is how often a deployment under way is looked at without a reason.
+	// poll is how often a deployment under way is reconciled when nothing changes.
 	poll = 2 * time.Second
-	// stuckAfter is how long a phase may meet errors that waiting seldom cures
-	// before the deployment fails.
+	// stuckAfter is how long a phase may meet errors that time seldom cures before the
+	// deployment fails.
 	stuckAfter = time.Minute
 )
 
-// Drainer tells what the ingress still does for a version; ingress.Client is one.
+// Drainer tells which requests the ingress serves; ingress.Client is one.
 type Drainer interface {
 	// Synced waits until the ingress has seen the store's revision.
 	Synced(ctx context.Context, rev schema.Revision) error
@@ -117,8 +116,8 @@ type rollout struct {
 	lease *app.DeployLease // nil: not held
 }
 
-// Reconcile moves one deployment forward by at most one phase. It returns when
-// to look again if nothing changes (0: not).
+// Reconcile moves one deployment forward by at most one phase. It returns after how
+// long to reconcile it again if nothing changes (0: not).
 func (r *Reconciler) Reconcile(ctx context.Context, did schema.ID) (time.Duration, error) {
 	ro, err := r.read(ctx, did)
 	if ro == nil || err != nil {
@@ -130,13 +129,13 @@ func (r *Reconciler) Reconcile(ctx context.Context, did schema.ID) (time.Duratio
 		return again, err
 	case errs.NotFound: // of an entity that was read
 		return 0, entity.AsConflict(err)
-	case errs.InvalidArgument: // the same next time
+	case errs.InvalidArgument: // it would fail again
 	default:
 		if r.now().Sub(ro.since()) < stuckAfter {
 			return 0, err
 		}
 	}
-	// The attempt may have changed what it had read.
+	// The attempt may have changed the entities in memory.
 	if ro, rerr := r.read(ctx, did); rerr != nil {
 		return 0, rerr
 	} else if ro != nil && !ro.dep.Status.Phase.Ended() {
@@ -166,7 +165,7 @@ func (r *Reconciler) read(ctx context.Context, did schema.ID) (*rollout, error) 
 
 func (r *rollout) advance(ctx context.Context) (time.Duration, error) {
 	if r.dep.Status.Phase.Ended() {
-		if err := r.moveURL(ctx); err != nil {
+		if err := r.correctURL(ctx); err != nil {
 			return 0, err
 		}
 		return 0, r.cleanUp(ctx)
@@ -206,13 +205,13 @@ func (r *rollout) since() time.Time {
 	return r.dep.CreatedAt
 }
 
-// giveUp ends a deployment that cannot go on for a reason of our own.
+// giveUp ends a deployment that cannot go on because of a fault of the system.
 func (r *rollout) giveUp(ctx context.Context, why error) error {
 	if err := r.holdLease(ctx); err != nil {
 		return err
 	}
 	if r.dep.Status.Phase == app.DeploymentPhaseDraining {
-		// The new version serves. What is left of the old goes by retention.
+		// The new version serves. Retention retires the pools of the old one.
 		r.Log.Error("draining given up", "deployment", r.dep.ID, "error", why)
 		r.endSteps(app.StepStateDone, "the old version is stopped later: "+why.Error())
 		return r.end(ctx, app.DeploymentPhaseSucceeded)
@@ -249,8 +248,8 @@ func (r *rollout) holdLease(ctx context.Context) error {
 // lost ends a deployment whose lease is gone.
 func (r *rollout) lost(ctx context.Context) error {
 	if r.dep.Status.Phase == app.DeploymentPhaseDraining {
-		// Its version took the traffic while it held the lease. The old ones are
-		// no business of it any more: who holds the lease now, or retention, stops them.
+		// Its version took the traffic while it held the lease. The next holder of the
+		// lease, or retention, retires the pools of the old ones.
 		r.endSteps(app.StepStateDone, "")
 		return r.end(ctx, app.DeploymentPhaseSucceeded)
 	}
@@ -290,9 +289,9 @@ func (r *rollout) commit(ctx context.Context, phase app.DeploymentPhase, ops ...
 	return nil
 }
 
-// end writes a final phase, gives lease and app back and cancels a build that
-// nobody waits for any more, all in one transaction. Without the lease it
-// changes nothing that may be another deployment's.
+// end writes a final phase, gives lease and app back and cancels the build if it is
+// not needed, all in one transaction. Without the lease it changes nothing that may
+// be another deployment's.
 func (r *rollout) end(ctx context.Context, phase app.DeploymentPhase) error {
 	now := r.now()
 	r.dep.Status.EndedAt = &now
@@ -329,7 +328,7 @@ func (r *rollout) end(ctx context.Context, phase app.DeploymentPhase) error {
 		return err
 	}
 	if r.lease != nil {
-		// Nothing hangs on it any more; it would lapse by itself.
+		// No entity is bound to it now. If this fails, it lapses.
 		if err := r.Store.Revoke(ctx, r.lease.Lease); err != nil && !errs.Is(err, errs.NotFound) {
 			r.Log.Debug("revoke lease", "lease", string(r.lease.Lease), "error", err)
 		}
@@ -337,8 +336,8 @@ func (r *rollout) end(ctx context.Context, phase app.DeploymentPhase) error {
 	return r.cleanUp(ctx)
 }
 
-// cleanUp stops the pools of a version that did not come to serve. It is done
-// again whenever an ended deployment is looked at.
+// cleanUp retires the pools of a version that did not come to serve. Each
+// reconciliation of an ended deployment repeats it.
 func (r *rollout) cleanUp(ctx context.Context) error {
 	v := r.dep.Status.Version
 	if r.dep.Status.Phase == app.DeploymentPhaseSucceeded || v == "" || r.app.Status.ActiveVersion == v {
@@ -351,9 +350,9 @@ func (r *rollout) cleanUp(ctx context.Context) error {
 	return apps.Retire(ctx, r.Store, apps.PoolsOfVersion(pools, v))
 }
 
-// moveURL says where the app answers now, if the configuration of the ingress
-// has changed since this deployment made it serve.
-func (r *rollout) moveURL(ctx context.Context) error {
+// correctURL records where the app answers, if the configuration of the ingress has
+// changed since this deployment recorded it.
+func (r *rollout) correctURL(ctx context.Context) error {
 	if r.URL == nil || r.dep.Status.Phase != app.DeploymentPhaseSucceeded || r.app.Status.ActiveVersion != r.dep.Status.Version {
 		return nil
 	}

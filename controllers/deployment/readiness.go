@@ -142,7 +142,7 @@ func noRoom(sb *sandbox.Sandbox, svc *app.Service) *app.Failure {
 	}
 }
 
-// ended explains a sandbox that ended before the rollout was complete.
+// ended is the failure of a sandbox that ended before the rollout was complete.
 func ended(sb *sandbox.Sandbox, svc *app.Service) *app.Failure {
 	f := &app.Failure{
 		Reason: app.FailureReasonCrash, Service: svc.Name, ExitCode: sb.Status.ExitCode, LogTail: sb.Status.LogTail,
@@ -194,7 +194,7 @@ func ended(sb *sandbox.Sandbox, svc *app.Service) *app.Failure {
 	return f
 }
 
-// notReady explains a sandbox that runs but did not become ready in time.
+// notReady is the failure of a sandbox that runs but did not become ready in time.
 func notReady(sb *sandbox.Sandbox, svc *app.Service) *app.Failure {
 	port := apps.Port(svc)
 	f := &app.Failure{Service: svc.Name, Listening: sb.Status.Listening, LogTail: sb.Status.LogTail, ExitCode: sb.Status.ExitCode}

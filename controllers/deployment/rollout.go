@@ -17,11 +17,11 @@ import (
 	"miren.dev/runtime/pkg/schema"
 )
 
-// maxTaken bounds the numbers that are tried for a version whose name
-// somebody else has taken.
+// maxTaken bounds the numbers that are tried for a version while entities made by
+// hand have the names.
 const maxTaken = 20
 
-// ingressBack is how soon an ingress that died is there again, if it can be.
+// ingressBack is how long the server takes to start an ingress that died again.
 const ingressBack = 3 * time.Second
 
 // begin accepts the deployment: a deploy builds first, everything else makes
@@ -53,7 +53,7 @@ func (r *rollout) begin(ctx context.Context) (time.Duration, error) {
 	if r.dep.Spec.Kind == app.RolloutKindConfig {
 		ver.Env, ver.Secrets = r.app.Spec.Env, r.app.Spec.Secrets
 	}
-	// The build may be forgotten while its image is kept.
+	// Retention may delete the build while the image stays.
 	if _, err := get[app.Build](ctx, r.Store, ver.Build); errs.Is(err, errs.NotFound) {
 		ver.Build = ""
 	} else if err != nil {
@@ -119,7 +119,7 @@ func (r *rollout) createVersion(ctx context.Context, spec app.AppVersionSpec) (t
 		r.step("start", fmt.Sprintf("v%d", spec.Number))
 		err = r.enter(ctx, app.DeploymentPhaseStarting, create, count)
 		if errs.Is(err, errs.AlreadyExists) && attempt < maxTaken {
-			continue // somebody gave that name by hand
+			continue // an entity made by hand has that name
 		}
 		return poll, err
 	}
@@ -155,8 +155,8 @@ func (r *rollout) start(ctx context.Context) (time.Duration, error) {
 	case !st.ready:
 		return st.again, r.report(ctx, st.message)
 	}
-	// A cancel that came since the deployment was read is a change of its spec;
-	// one that comes after this finds it shifting.
+	// A cancel since the deployment was read is a change of its spec, and a Conflict
+	// here; a later one finds it shifting.
 	r.step("shift", "")
 	op, err := entity.UpdateSpecOp(r.dep)
 	if err != nil {
@@ -184,8 +184,8 @@ func (r *rollout) createPools(ctx context.Context, ver *app.AppVersion, services
 	return err
 }
 
-// shift makes the new version the one that serves, if it is ready now: the
-// server may have been away since it was. This is the point of no return.
+// shift makes the new version the one that serves, if it is ready still: time may
+// have passed since the last assessment. This is the point of no return.
 func (r *rollout) shift(ctx context.Context) (time.Duration, error) {
 	ver, failure, err := r.version(ctx)
 	if err != nil {
@@ -232,8 +232,8 @@ func (r *rollout) shift(ctx context.Context) (time.Duration, error) {
 	return time.Millisecond, r.enter(ctx, app.DeploymentPhaseDraining, ops...)
 }
 
-// drain waits until the ingress has moved on and finished with every other
-// version, and retires their pools.
+// drain waits until the ingress uses the new version and has finished the requests
+// to the others, and retires their pools.
 func (r *rollout) drain(ctx context.Context) (time.Duration, error) {
 	others, err := apps.Pools(ctx, r.Store, r.app.GetID())
 	if err != nil {
@@ -242,7 +242,7 @@ func (r *rollout) drain(ctx context.Context) (time.Duration, error) {
 	others = slices.DeleteFunc(others, func(p *sandbox.SandboxPool) bool {
 		return p.Spec.AppVersion == r.app.Status.ActiveVersion || p.Spec.AppVersion == "" // made by hand
 	})
-	if again, message := r.busy(ctx, others); again > 0 {
+	if again, message := r.pollDrain(ctx, others); again > 0 {
 		return again, r.report(ctx, message)
 	}
 	check, err := entity.CheckOp(r.lease)
@@ -256,16 +256,16 @@ func (r *rollout) drain(ctx context.Context) (time.Duration, error) {
 	return 0, r.end(ctx, app.DeploymentPhaseSucceeded)
 }
 
-// busy tells how soon to ask again whether requests to the pools of other
-// versions are under way; 0 when there are none, or enough was waited.
-func (r *rollout) busy(ctx context.Context, others []*sandbox.SandboxPool) (time.Duration, string) {
+// pollDrain returns after how long to ask again whether requests to other versions
+// are under way; 0 if there are none, or the timeout has passed.
+func (r *rollout) pollDrain(ctx context.Context, others []*sandbox.SandboxPool) (time.Duration, string) {
 	waited := r.now().Sub(r.stepStart("drain"))
 	if r.Drainer == nil || waited >= r.DrainTimeout {
 		return 0, ""
 	}
-	// An ingress that does not answer is no proof that it is idle, so errors hold
-	// the rollout up until the timeout; one that does not run has no requests,
-	// but its successor may begin with a table from before the shift.
+	// An ingress that does not answer may be busy, so errors delay the rollout until
+	// the timeout. One that does not run has no requests, but its successor may begin
+	// with a table from before the shift.
 	ask, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
 	if err := r.Drainer.Synced(ask, r.app.StatusRevision); err != nil {

@@ -18,7 +18,7 @@ func (r *rollout) step(name, message string) {
 		s := &r.dep.Status.Steps[i]
 		if s.Name == name {
 			s.State, s.Message, s.StartedAt, s.EndedAt = app.StepStateRunning, message, &now, nil
-			// After a step back, those behind it are still to come.
+			// After a step back, the later steps are pending again.
 			for j := i + 1; j < len(r.dep.Status.Steps); j++ {
 				r.dep.Status.Steps[j] = app.Step{Name: r.dep.Status.Steps[j].Name, State: app.StepStatePending}
 			}
@@ -33,7 +33,7 @@ func (r *rollout) step(name, message string) {
 	}
 }
 
-// endSteps ends the running step; those not begun are skipped.
+// endSteps ends the running step and skips the later ones.
 func (r *rollout) endSteps(state app.StepState, message string) {
 	now := r.now()
 	for i := range r.dep.Status.Steps {
@@ -59,7 +59,7 @@ func (r *rollout) stepStart(name string) time.Time {
 	return time.Time{}
 }
 
-// report stores the progress of the running step, if it is news.
+// report stores the progress of the running step, if it changed.
 func (r *rollout) report(ctx context.Context, message string) error {
 	for i := range r.dep.Status.Steps {
 		if s := &r.dep.Status.Steps[i]; s.State == app.StepStateRunning && s.Message != message {
