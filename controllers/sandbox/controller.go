@@ -18,9 +18,9 @@ const (
 	watchAgain = time.Second
 )
 
-// Controller describes the reconciler to the controller runtime: it is woken
-// by changes of sandboxes of this node, by the driver, and for everything that
-// the driver has, which is how what has no entity any more is found.
+// Controller describes the reconciler to the controller runtime: changes of
+// sandboxes of this node and of the driver's instances wake it. A sweep of all
+// instances finds those without an entity.
 func (r *Reconciler) Controller() kit.Controller {
 	return kit.Controller{
 		Name: "sandbox", Kind: sandbox.SandboxKind, Filter: r.Mine, Workers: workers, Resync: time.Minute,
@@ -30,9 +30,9 @@ func (r *Reconciler) Controller() kit.Controller {
 	}
 }
 
-// watchDriver adds the sandboxes that the driver saw change, and now and then
-// everything it has, until ctx ends. It sweeps first once it watches: what
-// changed between the first look at an entity and the watch is not missed.
+// watchDriver adds each sandbox whose instance changes, and with every sweep all of
+// them, until ctx ends. The first sweep comes after the watch has begun, so that no
+// change in between is missed.
 func (r *Reconciler) watchDriver(ctx context.Context, add func(schema.ID)) {
 	for ctx.Err() == nil {
 		changes, err := r.Driver.Watch(ctx)
@@ -73,8 +73,8 @@ type logLister interface {
 	LogIDs(ctx context.Context) ([]string, error)
 }
 
-// sweep adds everything that the driver has, logs included, and returns when
-// to do it again.
+// sweep adds all instances and logs of the driver, and returns after how long to
+// sweep again.
 func (r *Reconciler) sweep(ctx context.Context, add func(schema.ID)) time.Duration {
 	again := sweepEvery
 	list, err := r.Driver.List(ctx)

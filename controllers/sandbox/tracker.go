@@ -15,9 +15,9 @@ const (
 	kinds
 )
 
-// How much of each goes on at a time, and the workers, which leave some for
-// what is quick. A set-up is heavy on CPU and disk; a stop mostly waits for what
-// runs in the sandbox, and a probe for its answer.
+// setups, downs and probes bound the work of each kind that runs at a time. The
+// other workers are for quick reconciliations. A set-up costs CPU and disk; a stop
+// mostly waits for the processes in the sandbox, and a probe for its answer.
 const (
 	setups  = 16
 	downs   = 96
@@ -30,9 +30,8 @@ var limits = [kinds]int{setup: setups, down: downs, probing: probes}
 // busyWait is how soon a key whose kind of work is at its limit is reconciled again.
 const busyWait = 100 * time.Millisecond
 
-// workTracker is what a Reconciler keeps in memory: how much of each kind of work
-// goes on, and of each sandbox what is due and what went before. The zero value
-// is empty. A new server begins with an empty one.
+// workTracker counts the work of each kind that runs, and remembers per sandbox what
+// its entity does not tell. The zero value is empty; a new server begins with one.
 type workTracker struct {
 	mu         sync.Mutex
 	running    [kinds]int
@@ -58,7 +57,7 @@ func (t *workTracker) begin(w work) (release func(), ok bool) {
 	}), true
 }
 
-// forget drops what is known of a sandbox.
+// forget removes what is remembered of a sandbox.
 func (t *workTracker) forget(id string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -79,7 +78,7 @@ func (t *workTracker) firstSetup(id string, now time.Time) time.Time {
 	return now
 }
 
-// mayReport says whether the last report is at least gap ago; then this is one.
+// mayReport reports whether gap has passed since it last returned true for id.
 func (t *workTracker) mayReport(id string, now time.Time, gap time.Duration) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()

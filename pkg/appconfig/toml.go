@@ -109,7 +109,7 @@ func (p *parser) order(key string, v any, meta toml.MetaData) []string {
 	return slices.DeleteFunc(names, func(n string) bool { _, ok := m[n]; return !ok })
 }
 
-// walk hands the values of a table to what knows them.
+// walk calls the function of each key of a table with its value.
 func (p *parser) walk(prefix string, m map[string]any, t table) {
 	for _, k := range slices.Sorted(maps.Keys(m)) {
 		key := k

@@ -12,8 +12,8 @@ import (
 
 func itoa(n int) string { return strconv.Itoa(n) }
 
-// what says what kind of value v is.
-func what(v any) string {
+// typeName names the type of a value for a message.
+func typeName(v any) string {
 	switch v.(type) {
 	case string:
 		return "a string"
@@ -36,7 +36,7 @@ func (p *parser) table(t table) func(string, any) {
 		if m, ok := v.(map[string]any); ok {
 			p.walk(key, m, t)
 		} else {
-			p.fail(key, "%s must be a table, not %s", key, what(v))
+			p.fail(key, "%s must be a table, not %s", key, typeName(v))
 		}
 	}
 }
@@ -46,7 +46,7 @@ func (p *parser) text(to *string) func(string, any) {
 		s, ok := v.(string)
 		switch {
 		case !ok:
-			p.fail(key, "%s must be a string, not %s", key, what(v))
+			p.fail(key, "%s must be a string, not %s", key, typeName(v))
 		case s == "":
 			p.fail(key, "%s is empty", key)
 		default:
@@ -101,14 +101,14 @@ func (p *parser) list(to *[]string, re *regexp.Regexp) func(string, any) {
 	return func(key string, v any) {
 		l, ok := v.([]any)
 		if !ok {
-			p.fail(key, "%s must be a list of strings, not %s", key, what(v))
+			p.fail(key, "%s must be a list of strings, not %s", key, typeName(v))
 			return
 		}
 		for _, e := range l {
 			s, ok := e.(string)
 			switch {
 			case !ok:
-				p.fail(key, "%s must be a list of strings, but has %s", key, what(e))
+				p.fail(key, "%s must be a list of strings, but has %s", key, typeName(e))
 			case re != nil && !re.MatchString(s):
 				p.fail(key, "%s has %q, which cannot be one", key, s)
 			default:
@@ -140,7 +140,7 @@ func (p *parser) integer(to **int64, low, high int64) func(string, any) {
 		n, ok := v.(int64)
 		switch {
 		case !ok:
-			p.fail(key, "%s must be an integer, not %s", key, what(v))
+			p.fail(key, "%s must be an integer, not %s", key, typeName(v))
 		case n < low || n > high:
 			p.fail(key, "%s is %d, but must be between %d and %d", key, n, low, high)
 		default:
@@ -153,7 +153,7 @@ func (p *parser) duration(to **time.Duration, low, high time.Duration) func(stri
 	return func(key string, v any) {
 		s, ok := v.(string)
 		if !ok {
-			p.fail(key, `%s must be a duration such as "30s", not %s`, key, what(v))
+			p.fail(key, `%s must be a duration such as "30s", not %s`, key, typeName(v))
 			return
 		}
 		d, err := time.ParseDuration(s)
@@ -236,7 +236,7 @@ var byteUnits = []struct {
 }{
 	{"KiB", 1 << 10}, {"MiB", 1 << 20}, {"GiB", 1 << 30}, {"TiB", 1 << 40},
 	{"Ki", 1 << 10}, {"Mi", 1 << 20}, {"Gi", 1 << 30}, {"Ti", 1 << 40},
-	// As memory is sold: what most people mean by 512MB.
+	// Powers of 1024, as memory is sold.
 	{"KB", 1 << 10}, {"MB", 1 << 20}, {"GB", 1 << 30}, {"TB", 1 << 40},
 	{"K", 1 << 10}, {"M", 1 << 20}, {"G", 1 << 30}, {"T", 1 << 40},
 	{"B", 1}, {"", 1},
@@ -263,7 +263,7 @@ func (p *parser) env(to *map[string]string) func(string, any) {
 	return func(key string, v any) {
 		m, ok := v.(map[string]any)
 		if !ok {
-			p.fail(key, "%s must be a table, not %s", key, what(v))
+			p.fail(key, "%s must be a table, not %s", key, typeName(v))
 			return
 		}
 		out := map[string]string{}
@@ -279,7 +279,7 @@ func (p *parser) env(to *map[string]string) func(string, any) {
 			case int64, float64, bool:
 				out[k] = fmt.Sprint(v)
 			default:
-				p.fail(at, "%s must be a string, not %s", at, what(v))
+				p.fail(at, "%s must be a string, not %s", at, typeName(v))
 			}
 		}
 		*to = out

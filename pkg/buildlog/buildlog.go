@@ -1,4 +1,4 @@
-// Package buildlog keeps what builds say: one file of JSON lines per build,
+// Package buildlog keeps the logs of builds: one file of JSON lines per build,
 // written while it runs and readable at the same time.
 //
 //	<dir>/<build id>.jsonl
@@ -131,7 +131,8 @@ func (w *Writer) Finish() {
 	}
 }
 
-// state returns whether more may come, and what is closed when it has.
+// state returns whether more events may come, and a channel that is closed at the
+// next change.
 func (w *Writer) state() (open bool, changed <-chan struct{}) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -163,7 +164,7 @@ func (l *Logs) Read(ctx context.Context, id string, offset int64, follow bool, f
 	r := bufio.NewReaderSize(f, 64<<10)
 	var partial []byte
 	for {
-		// Asked before reading, so that what comes after the read is not missed.
+		// Read the state first, so that no event after the read is missed.
 		var open bool
 		var changed <-chan struct{}
 		if w != nil && follow {

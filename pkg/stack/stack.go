@@ -27,13 +27,13 @@ import (
 // user and group of processes in generated images, as numbers so that copies need no name.
 const owner = "10001:10001"
 
-// maxRead bounds what is read of one file of the source.
+// maxRead bounds the bytes that are read of one file of the source.
 const maxRead = 4 << 20
 
 // Plan is how a source folder is built and run.
 type Plan struct {
 	Stack      string   // dockerfile, go, node, python, static
-	Reasons    []string // what was found and what follows, for people
+	Reasons    []string // why it is built so, for people
 	Dockerfile string   // the text to build
 	Generated  bool     // Dockerfile is ours
 	Path       string   // of the folder's own Dockerfile
@@ -64,7 +64,7 @@ var detectors = []detector{
 	{"static", "index.html, in the folder itself or in public/, dist/, build/ or site/", hasStatic, planStatic},
 }
 
-// source is a folder with what its configuration says.
+// source is a folder with its configuration.
 type source struct {
 	fs.FS
 	cfg *appconfig.Config
@@ -91,11 +91,11 @@ func Detect(fsys fs.FS, cfg *appconfig.Config) (*Plan, error) {
 		}
 		return p, nil
 	}
-	return nil, s.nothing()
+	return nil, s.notDetected()
 }
 
-// nothing says what was looked for.
-func (s *source) nothing() error {
+// notDetected is the error for a source that no detector recognises.
+func (s *source) notDetected() error {
 	var looked, there []string
 	for _, d := range detectors {
 		looked = append(looked, d.looks+" ("+d.name+")")
@@ -124,7 +124,7 @@ func (s *source) nothing() error {
 		WithHint("looked for: %s\nfound only: %s\nadd a Dockerfile, or run this in the folder of the app", strings.Join(looked, "; "), strings.Join(there, ", "))
 }
 
-// services completes the services of a plan with what the configuration says.
+// services completes the services of a plan from the configuration.
 func (s *source) services(p *Plan) error {
 	detected := p.Services
 	p.Services = slices.Clone(s.cfg.Services)

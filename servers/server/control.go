@@ -49,7 +49,7 @@ type control struct {
 	rt        *kit.Runtime
 }
 
-// openStore connects to the store and makes sure of what must always be there.
+// openStore connects to the store.
 func openStore(ctx context.Context, cfg *config.Config, url string, log *slog.Logger) (*pgstore.Store, error) {
 	store, err := pgstore.Open(ctx, pgstore.Config{URL: url, Kinds: api.Kinds(), Logger: log.With("component", "store"), KeepRevisions: cfg.Store.KeepRevisions})
 	if err != nil {
@@ -108,7 +108,7 @@ func (c *control) addControllers(nodeID id.Node) error {
 	return c.rt.Check()
 }
 
-// drainer tells what the ingress still does; nil if there is none.
+// drainer tells which requests the ingress serves; nil if there is no ingress.
 func (c *control) drainer() deployment.Drainer {
 	if c.cfg.Ingress.HTTPAddress == "" {
 		return nil
@@ -147,12 +147,12 @@ func (c *control) services(src sources) rpcserver.Deps {
 	}
 }
 
-// prepare makes what every store must have, and registers this node.
+// prepare creates the default project and registers this node.
 func (c *control) prepare(ctx context.Context) (id.Node, error) {
 	if err := projects.Ensure(ctx, c.store, projects.Default); err != nil {
 		return "", errs.Wrap(err, "default project")
 	}
-	// What a killed server left of materialised sources.
+	// A killed server may have left materialised sources.
 	if err := os.RemoveAll(c.builds.TempDir); err != nil {
 		return "", errs.New(errs.Unavailable, "clear temporary files: %w", err)
 	}
