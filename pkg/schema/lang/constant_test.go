@@ -28,7 +28,7 @@ components:
 `
 
 func TestFieldsReferToConstants(t *testing.T) {
-	f, err := ParseBytes("x.yml", []byte(withConstants))
+	f, err := parseBytes("x.yml", []byte(withConstants))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -56,7 +56,7 @@ func TestConstantsThatAreWrong(t *testing.T) {
 		if src == withConstants {
 			t.Fatalf("%q is not in the schema", c.old)
 		}
-		if _, err := ParseBytes("x.yml", []byte(src)); err == nil || !strings.Contains(err.Error(), c.want) {
+		if _, err := parseBytes("x.yml", []byte(src)); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: got %v, want %q", c.new, err, c.want)
 		}
 	}
