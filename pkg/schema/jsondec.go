@@ -15,8 +15,8 @@ import (
 	"miren.dev/runtime/pkg/suggest"
 )
 
-// jsonOptions changes how JSON is decoded.
-type jsonOptions struct {
+// JSONOptions changes how JSON is decoded.
+type JSONOptions struct {
 	// Seal turns a secret that is given as plain text at path into a Secret.
 	// Without it plain secrets are refused.
 	Seal func(path, plain string) (Secret, error)
@@ -26,10 +26,10 @@ type jsonOptions struct {
 // repeated keys are errors with a suggestion, required ones must be there,
 // missing ones get their defaults. Errors have class invalid_argument and name
 // the path. It does not check other rules (see Validate).
-func DecodeJSON(b []byte, x any) error { return decodeJSONWith(b, x, jsonOptions{}) }
+func DecodeJSON(b []byte, x any) error { return DecodeJSONWith(b, x, JSONOptions{}) }
 
-// decodeJSONWith is DecodeJSON with options.
-func decodeJSONWith(b []byte, x any, opts jsonOptions) error {
+// DecodeJSONWith is DecodeJSON with options.
+func DecodeJSONWith(b []byte, x any, opts JSONOptions) error {
 	tree, err := parseJSON(b)
 	if err != nil {
 		return err
@@ -41,11 +41,11 @@ func decodeJSONWith(b []byte, x any, opts jsonOptions) error {
 // DecodeObjectJSON decodes an entity as EncodeObjectJSON renders it into o.
 // The key "kind", if present, must be o's kind.
 func DecodeObjectJSON(b []byte, o Object) error {
-	return decodeObjectJSONWith(b, o, jsonOptions{})
+	return DecodeObjectJSONWith(b, o, JSONOptions{})
 }
 
-// decodeObjectJSONWith is DecodeObjectJSON with options.
-func decodeObjectJSONWith(b []byte, o Object, opts jsonOptions) error {
+// DecodeObjectJSONWith is DecodeObjectJSON with options.
+func DecodeObjectJSONWith(b []byte, o Object, opts JSONOptions) error {
 	tree, err := parseJSON(b)
 	if err != nil {
 		return err
@@ -162,7 +162,7 @@ func join(path, name string) string {
 }
 
 type jsonDecoder struct {
-	opts  jsonOptions
+	opts  JSONOptions
 	extra []string // further keys of the top level, for suggestions
 }
 

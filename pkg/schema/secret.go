@@ -56,7 +56,7 @@ func (Secret) MarshalText() ([]byte, error) { return []byte(redacted), nil }
 func (Secret) MarshalJSON() ([]byte, error) { return []byte(`"` + redacted + `"`), nil }
 
 // UnmarshalJSON accepts only "[secret]", which stands for the value that is
-// there (see KeepSecrets). Plain text goes through jsonOptions.Seal.
+// there (see KeepSecrets). Plain text goes through JSONOptions.Seal.
 func (s *Secret) UnmarshalJSON(b []byte) error {
 	if string(b) != `"`+redacted+`"` {
 		return errors.New("a secret cannot be given in plain JSON")
