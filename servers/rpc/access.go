@@ -11,9 +11,9 @@ import (
 	"miren.dev/runtime/pkg/schema"
 )
 
-// Access declares what the operations that users call do in the store, and
-// their name as a writer. Repair by hand (`r entity put`) may write everything
-// and is not declared.
+// Access declares what the operations that users call do in the store, the
+// lease of `r sandbox run` included, and their name as a writer. Repair by hand
+// (`r entity put`) may write everything and is not declared.
 func Access() (name string, a kit.Access) {
 	return "api", kit.Access{
 		Reads: api.Kinds(),
@@ -24,7 +24,7 @@ func Access() (name string, a kit.Access) {
 		Owns: slices.Concat(
 			kit.Fields(app.AppKind, "spec.env", "spec.secrets"), kit.Fields(app.DeploymentKind, "spec.cancel"),
 			kit.Fields(app.RouteKind, "spec"), kit.Fields(core.NodeKind, "spec.cordoned"),
-			kit.Fields(sandbox.SandboxKind, "spec.desired", "spec.stop_reason")),
+			kit.Fields(sandbox.SandboxKind, "spec.desired", "spec.stop_reason", "lease")),
 		Shares: []kit.Share{{
 			Field: kit.Field{Kind: app.AppKind, Path: "status.active_deployment"}, Owner: "deployment",
 			Why:  "to accept a deployment, together with its lease",
