@@ -58,6 +58,53 @@ func TestPlantedLogKeysAreFound(t *testing.T) {
 	wantMarked(t, file, found)
 }
 
+// TestLoggersHaveOneName holds that a field for a logger is named Logger or
+// logger, as most are, and not Log.
+func TestLoggersHaveOneName(t *testing.T) {
+	walk(t, func(path string) {
+		if !strings.HasSuffix(path, ".go") {
+			return
+		}
+		fset := token.NewFileSet()
+		for _, pos := range wrongLoggers(parse(t, fset, path)) {
+			t.Errorf("%s: name the logger Logger, or logger", fset.Position(pos))
+		}
+	})
+}
+
+func TestPlantedLoggersAreFound(t *testing.T) {
+	const file = "testdata/loggers/planted.go"
+	fset := token.NewFileSet()
+	found := map[int]bool{}
+	for _, pos := range wrongLoggers(parse(t, fset, file)) {
+		found[fset.Position(pos).Line] = true
+	}
+	wantMarked(t, file, found)
+}
+
+// wrongLoggers finds fields of type *slog.Logger with the name Log.
+func wrongLoggers(f *ast.File) (found []token.Pos) {
+	ast.Inspect(f, func(n ast.Node) bool {
+		s, ok := n.(*ast.StructType)
+		if !ok {
+			return true
+		}
+		for _, field := range s.Fields.List {
+			star, ok := field.Type.(*ast.StarExpr)
+			if !ok || name(star.X) != "slog.Logger" {
+				continue
+			}
+			for _, n := range field.Names {
+				if strings.EqualFold(n.Name, "log") {
+					found = append(found, n.Pos())
+				}
+			}
+		}
+		return true
+	})
+	return found
+}
+
 // wrongLogKeys finds keys in calls of a logger, and of slog's attributes.
 func wrongLogKeys(f *ast.File) map[token.Pos]string {
 	found := map[token.Pos]string{}
