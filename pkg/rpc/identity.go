@@ -3,12 +3,7 @@ package rpc
 import (
 	"context"
 	"crypto/tls"
-	"fmt"
-	"net"
-	"os"
 	"slices"
-
-	"golang.org/x/sys/unix"
 
 	"miren.dev/runtime/pkg/errs"
 )
@@ -81,33 +76,6 @@ func (r Roles) Authorize(_ context.Context, id Identity, m MethodInfo) error {
 	}
 	return errs.New(errs.PermissionDenied, "%s may not call %s: it needs the permission %q", id.Name, m.Full, m.Permission).
 		WithHint("ask for a certificate with another role (`r auth generate --role`)").With("permission", m.Permission)
-}
-
-// socketIdentity is the identity of a unix socket's peer: root and the server's
-// own user are admin.
-func socketIdentity(nc *net.UnixConn) (Identity, error) {
-	raw, err := nc.SyscallConn()
-	if err != nil {
-		return Identity{}, err
-	}
-	var cred *unix.Ucred
-	var cerr error
-	if err := raw.Control(func(fd uintptr) {
-		cred, cerr = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
-	}); err != nil {
-		return Identity{}, err
-	}
-	if cerr != nil {
-		return Identity{}, fmt.Errorf("peer credentials: %w", cerr)
-	}
-	id := Identity{Name: fmt.Sprintf("uid:%d", cred.Uid), How: "socket"}
-	if cred.Uid == 0 {
-		id.Name = "root"
-	}
-	if cred.Uid == 0 || int(cred.Uid) == os.Geteuid() {
-		id.Roles = []string{RoleAdmin}
-	}
-	return id, nil
 }
 
 // tlsIdentity is the identity of a verified client certificate, if there is one.

@@ -6,7 +6,6 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
-	"syscall"
 	"time"
 
 	"miren.dev/runtime/pkg/atomicfile"
@@ -49,14 +48,6 @@ func OpenCache(dir, folder string) *Cache {
 		}
 	}
 	return c
-}
-
-func identity(info fs.FileInfo) (cached, bool) {
-	st, ok := info.Sys().(*syscall.Stat_t)
-	if !ok {
-		return cached{}, false
-	}
-	return cached{Size: info.Size(), Inode: st.Ino, MTime: st.Mtim.Nano(), CTime: st.Ctim.Nano()}, true
 }
 
 func (c *Cache) lookup(p string, info fs.FileInfo) (Digest, bool) {

@@ -7,7 +7,8 @@
 //
 // A manifest lists files and symbolic links by path, sorted, with the SHA-256
 // of their content. Of the mode only "executable" is kept and nothing of owners and times, so the same
-// source gives the same manifest everywhere. Empty folders are not kept.
+// source gives the same manifest everywhere. Empty folders are not kept. Clients run on Linux, macOS and
+// Windows; where files have no permission bits, scripts with "#!" and ELF programs are executable.
 // Its encoding is JSON without spaces; its digest is the SHA-256 of that. What a
 // manifest from a client may hold is checked by Validate: it is hostile until then.
 //

@@ -173,6 +173,31 @@ func TestWalkSkipsWhatCannotBeSource(t *testing.T) {
 	}
 }
 
+// Windows has no permission bits: a file's beginning says whether it is a program.
+func TestWithoutModeBitsProgramsAreExecutable(t *testing.T) {
+	dir := tree(t, map[string]string{"run.sh": "#!/bin/sh\necho\n", "elf": "\x7fELF\x02rest", "text": "text", "empty": "", "link -> text": ""})
+	if err := os.Chmod(filepath.Join(dir, "text"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	tr, err := walkFolder(t.Context(), dir, WalkOptions{}, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { tr.Close() })
+	want := map[string]Mode{"run.sh": Executable, "elf": Executable, "text": Regular, "empty": Regular, "link": Symlink}
+	for _, f := range tr.Manifest.Files {
+		if f.Mode != want[f.Path] {
+			t.Errorf("%s is %s, want %s", f.Path, f.Mode, want[f.Path])
+		}
+		if b, err := os.ReadFile(filepath.Join(dir, f.Path)); f.Mode != Symlink && (err != nil || f.Digest != digestOf(b)) {
+			t.Errorf("%s has digest %s, want that of its whole content, %v", f.Path, f.Digest, err)
+		}
+	}
+	if len(tr.Manifest.Files) != len(want) {
+		t.Errorf("files: %v", tr.Manifest.Files)
+	}
+}
+
 func TestHostileManifests(t *testing.T) {
 	const d = `"sha256":"` + "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855" + `"`
 	file := func(p string) string { return `{"path":"` + p + `","mode":"file",` + d + `}` }

@@ -1,6 +1,7 @@
 package source
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -14,7 +15,6 @@ import (
 	"runtime"
 	"slices"
 	"strings"
-	"syscall"
 
 	"golang.org/x/sync/errgroup"
 
@@ -54,6 +54,11 @@ func (t *Tree) Close() error { return t.root.Close() }
 // Walk reads a folder and makes its manifest. Nothing outside of the folder is
 // read, except the .gitignore files between it and the root of its repository.
 func Walk(ctx context.Context, dir string, opt WalkOptions) (*Tree, error) {
+	return walkFolder(ctx, dir, opt, modeBits)
+}
+
+// walkFolder is Walk; modeBits says how executable files are told.
+func walkFolder(ctx context.Context, dir string, opt WalkOptions, modeBits bool) (*Tree, error) {
 	dir, err := filepath.Abs(dir)
 	if err != nil {
 		return nil, errs.New(errs.InvalidArgument, "source folder: %w", err)
@@ -71,7 +76,7 @@ func Walk(ctx context.Context, dir string, opt WalkOptions) (*Tree, error) {
 	if err != nil {
 		return nil, errs.New(errs.Unavailable, "open source folder: %w", err)
 	}
-	w := &walker{ctx: ctx, root: root, limits: opt.Limits.orDefault(), cache: opt.Cache, m: matcher{git: slices.Clone(defaults)}}
+	w := &walker{ctx: ctx, root: root, limits: opt.Limits.orDefault(), cache: opt.Cache, m: matcher{git: slices.Clone(defaults)}, modeBits: modeBits}
 	w.tree = &Tree{Manifest: &Manifest{Files: []File{}}, root: root, paths: map[Digest]string{}}
 	if err := w.run(dir); err != nil {
 		root.Close()
@@ -94,14 +99,15 @@ func (t *Tree) Open(d Digest) (*os.File, error) {
 }
 
 type walker struct {
-	ctx    context.Context
-	root   *os.Root
-	limits Limits
-	cache  *Cache
-	m      matcher
-	tree   *Tree
-	found  []entry
-	bytes  int64
+	ctx      context.Context
+	root     *os.Root
+	limits   Limits
+	cache    *Cache
+	m        matcher
+	tree     *Tree
+	found    []entry
+	bytes    int64
+	modeBits bool // files have permission bits for execution
 }
 
 // entry is a file that was found, before its digest is known.
@@ -266,8 +272,10 @@ func what(t fs.FileMode) string {
 		return "a socket"
 	case fs.ModeNamedPipe:
 		return "a pipe"
+	case fs.ModeDevice, fs.ModeDevice | fs.ModeCharDevice:
+		return "a device"
 	}
-	return "a device"
+	return "neither a file nor a link"
 }
 
 func (w *walker) leaf(p string, info fs.FileInfo) error {
@@ -279,7 +287,7 @@ func (w *walker) leaf(p string, info fs.FileInfo) error {
 	switch t := info.Mode().Type(); t {
 	case 0:
 		x.Mode, x.Size = Regular, info.Size()
-		if info.Mode()&0o111 != 0 {
+		if w.modeBits && info.Mode()&0o111 != 0 {
 			x.Mode = Executable
 		}
 		if x.Size > w.limits.FileBytes {
@@ -292,7 +300,9 @@ func (w *walker) leaf(p string, info fs.FileInfo) error {
 		if err != nil {
 			return errs.New(errs.Unavailable, "read source: %w", err)
 		}
-		if !confined(p, target) {
+		outside := filepath.VolumeName(target) != "" // a drive of Windows
+		target = filepath.ToSlash(target)
+		if outside || !confined(p, target) {
 			w.skip(p, fmt.Sprintf("a link to %s, outside of the source", target))
 			return nil
 		}
@@ -338,14 +348,25 @@ func (w *walker) hash() error {
 }
 
 func (w *walker) hashFile(e *entry) error {
-	// Not blocking: what was a file may have become a pipe.
-	f, err := w.root.OpenFile(e.Path, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
+	f, err := w.root.OpenFile(e.Path, os.O_RDONLY|openFlags, 0)
 	if err != nil {
 		return errs.New(errs.Unavailable, "read source: %w", err)
 	}
 	defer f.Close()
 	h := sha256.New()
-	n, err := io.Copy(h, io.LimitReader(f, w.limits.FileBytes+1))
+	in := io.LimitReader(f, w.limits.FileBytes+1)
+	if !w.modeBits {
+		var head bytes.Buffer
+		_, err = io.CopyN(&head, in, 4)
+		if err != nil && !errors.Is(err, io.EOF) {
+			return errs.New(errs.Unavailable, "read %s: %w", e.Path, err)
+		}
+		if isProgram(head.Bytes()) {
+			e.Mode = Executable
+		}
+		in = io.MultiReader(&head, in)
+	}
+	n, err := io.Copy(h, in)
 	if err != nil {
 		return errs.New(errs.Unavailable, "read %s: %w", e.Path, err)
 	}
@@ -355,4 +376,10 @@ func (w *walker) hashFile(e *entry) error {
 	e.Digest = Digest(hex.EncodeToString(h.Sum(nil)))
 	w.cache.remember(e.Path, e.info, e.Digest)
 	return nil
+}
+
+// isProgram says whether a file that begins with head can be executed: a
+// script that names its interpreter, or a Linux program.
+func isProgram(head []byte) bool {
+	return bytes.HasPrefix(head, []byte("#!")) || bytes.HasPrefix(head, []byte("\x7fELF"))
 }
