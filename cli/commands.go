@@ -1,6 +1,10 @@
 package cli
 
 import (
+	"fmt"
+	"runtime"
+	"strings"
+
 	"github.com/spf13/cobra"
 
 	"miren.dev/runtime/cli/app"
@@ -12,8 +16,6 @@ import (
 	"miren.dev/runtime/cli/debug"
 	"miren.dev/runtime/cli/doctor"
 	"miren.dev/runtime/cli/entity"
-	"miren.dev/runtime/cli/ingress"
-	"miren.dev/runtime/cli/lsvd"
 	"miren.dev/runtime/cli/node"
 	"miren.dev/runtime/cli/route"
 	"miren.dev/runtime/cli/sandbox"
@@ -21,10 +23,131 @@ import (
 	"miren.dev/runtime/cli/version"
 )
 
-// commands are those of the first level.
-func commands(e *command.Env) []*cobra.Command {
-	return []*cobra.Command{
-		app.New(e), app.NewDeploy(e), sandbox.New(e), route.New(e), build.New(e), node.New(e), entity.New(e), lsvd.New(e),
-		server.New(e), config.New(e), auth.New(e), doctor.New(e), debug.New(e), version.New(e), completion.New(e), ingress.New(e),
+// Constructor makes a command, with its subcommands.
+type Constructor = func(*command.Env) *cobra.Command
+
+// entry registers a command: a new one needs a line of commands and nothing else.
+type entry struct {
+	// path is the words after r: "app", or "server start" below a command of an earlier entry.
+	path string
+	// make makes the command. nil: only the program runtime has it (Machine).
+	make Constructor
+	// machine says that the command needs the machine of a server: r hands it
+	// over to the program runtime, and runs make, if there is one, without that program.
+	machine bool
+	// help is the one-line help of a command without make.
+	help   string
+	hidden bool
+}
+
+var commands = []entry{
+	{path: "app", make: app.New},
+	{path: "deploy", make: app.NewDeploy},
+	{path: "sandbox", make: sandbox.New},
+	{path: "route", make: route.New},
+	{path: "build", make: build.New},
+	{path: "node", make: node.New},
+	{path: "entity", make: entity.New},
+	{path: "config", make: config.New},
+	{path: "auth", make: auth.New},
+	{path: "debug", make: debug.New},
+	{path: "version", make: version.New},
+	{path: "completion", make: completion.New},
+
+	{path: "server", make: server.New},
+	{path: "server start", machine: true, help: "Start the server of this machine, with everything that it needs"},
+	{path: "server stop", machine: true, help: "Stop the server of this machine, and everything that it runs"},
+	{path: "server run", machine: true, help: "Run the server in the foreground", hidden: true},
+	{path: "ingress", machine: true, help: "The HTTP data plane", hidden: true},
+	{path: "lsvd", machine: true, help: "Log-structured virtual disks"},
+	{path: "doctor", machine: true, make: doctor.New},
+}
+
+// Machine has the commands that need the machine of a server, by their path in
+// the table of commands. Package machine fills it for the program runtime; it
+// is nil in r, which hands these commands over.
+type Machine map[string]Constructor
+
+// needsMachine marks commands that need the machine of a server.
+const needsMachine = "runtime.miren.dev/machine"
+
+// NeedsMachine reports whether a command, or one above it, needs the machine
+// of a server.
+func NeedsMachine(cmd *cobra.Command) bool {
+	for ; cmd != nil; cmd = cmd.Parent() {
+		if cmd.Annotations[needsMachine] != "" {
+			return true
+		}
 	}
+	return false
+}
+
+// addCommands adds the commands of the table to root.
+func addCommands(root *cobra.Command, env *command.Env, m Machine) {
+	for _, e := range commands {
+		cmd := e.command(env, m)
+		if name := e.path[strings.LastIndexByte(e.path, ' ')+1:]; cmd.Name() != name {
+			panic(fmt.Sprintf("the command registered as %q calls itself %q", e.path, cmd.Name()))
+		}
+		cmd.Hidden = cmd.Hidden || e.hidden
+		parent := root
+		if cmd.GroupID = groupClient; e.machine {
+			cmd.GroupID = groupMachine
+		}
+		if i := strings.LastIndexByte(e.path, ' '); i > 0 {
+			var rest []string
+			var err error
+			cmd.GroupID = ""
+			if parent, rest, err = root.Find(strings.Fields(e.path[:i])); err != nil || len(rest) > 0 {
+				panic(fmt.Sprintf("command %q is registered before %q", e.path, e.path[:i]))
+			}
+		}
+		parent.AddCommand(cmd)
+	}
+	for path := range m {
+		if cmd, rest, err := root.Find(strings.Fields(path)); err != nil || len(rest) > 0 || !NeedsMachine(cmd) {
+			panic(fmt.Sprintf("command %q is not in the table of commands", path))
+		}
+	}
+}
+
+func (e *entry) command(env *command.Env, m Machine) *cobra.Command {
+	build := e.make
+	if e.machine && m != nil {
+		if build = m[e.path]; build == nil {
+			panic(fmt.Sprintf("command %q has no constructor", e.path))
+		}
+	}
+	if build == nil {
+		return e.handedOver()
+	}
+	cmd := build(env)
+	if e.help != "" {
+		cmd.Short = e.help
+	}
+	if e.machine {
+		annotate(cmd)
+	}
+	return cmd
+}
+
+// handedOver returns a command that stands for one of the program runtime in
+// help and completion. The client runs runtime instead of it.
+func (e *entry) handedOver() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: e.path[strings.LastIndexByte(e.path, ' ')+1:], Short: e.help, DisableFlagParsing: true, Args: cobra.ArbitraryArgs,
+		Run:               func(*cobra.Command, []string) {},
+		ValidArgsFunction: cobra.NoFileCompletions,
+		// Elsewhere no program runtime exists that could run it.
+		Hidden: runtime.GOOS != "linux",
+	}
+	annotate(cmd)
+	return cmd
+}
+
+func annotate(cmd *cobra.Command) {
+	if cmd.Annotations == nil {
+		cmd.Annotations = map[string]string{}
+	}
+	cmd.Annotations[needsMachine] = "true"
 }

@@ -3,6 +3,7 @@ package cli_test
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
 	"errors"
 	"flag"
 	"io"
@@ -28,6 +29,7 @@ import (
 	"miren.dev/runtime/entity/remote"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/rpc"
+	"miren.dev/runtime/pkg/rpc/identity"
 	"miren.dev/runtime/pkg/schema"
 	"miren.dev/runtime/pkg/source"
 	"miren.dev/runtime/testsupport/pgtest"
@@ -85,7 +87,37 @@ func newFake(t *testing.T) *fake {
 // serve begins to serve; stop ends it, as a restart of the server does.
 func (f *fake) serve() (stop func()) {
 	f.t.Helper()
-	srv, err := rpc.NewServer(rpc.ServerOptions{})
+	_ = os.Remove(f.socket)
+	l, err := net.Listen("unix", f.socket)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	return f.serveOn(l, nil)
+}
+
+// serveTLS also serves on the network, with certificates of the authority that
+// it returns.
+func (f *fake) serveTLS() (address string, ca *identity.Authority) {
+	f.t.Helper()
+	ca, err := identity.Open(f.t.TempDir())
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	cfg, err := ca.ServerTLS("127.0.0.1", "localhost")
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	f.serveOn(l, cfg)
+	return l.Addr().String(), ca
+}
+
+func (f *fake) serveOn(l net.Listener, cfg *tls.Config) (stop func()) {
+	f.t.Helper()
+	srv, err := rpc.NewServer(rpc.ServerOptions{TLS: cfg})
 	if err != nil {
 		f.t.Fatal(err)
 	}
@@ -98,11 +130,6 @@ func (f *fake) serve() (stop func()) {
 	app.RegisterBuilds(srv, fakeBuilds{f})
 	app.RegisterRoutes(srv, fakeRoutes{f})
 	sandbox.RegisterSandboxes(srv, fakeSandboxes{f})
-	_ = os.Remove(f.socket)
-	l, err := net.Listen("unix", f.socket)
-	if err != nil {
-		f.t.Fatal(err)
-	}
 	done := make(chan error, 1)
 	go func() { done <- srv.Serve(l) }()
 	var once sync.Once
@@ -424,7 +451,7 @@ func run(t *testing.T, terminal bool, stdin string, args ...string) result {
 	t.Helper()
 	var out, errw bytes.Buffer
 	c := &console.Console{In: strings.NewReader(stdin), Out: &out, Err: &errw, Terminal: terminal, Size: func() (int, int) { return 100, 40 }}
-	code := cli.Main(args, c)
+	code := cli.Main(args, c, nil)
 	return result{out.String(), errw.String(), code}
 }
 

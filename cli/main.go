@@ -1,5 +1,10 @@
-// Package cli is the command line, `runtime` or `r`: it puts the commands of
-// the folders below together, runs one, and turns its error into an exit code.
+// Package cli is the command line of the programs r and runtime: it registers
+// the commands of the folders below (commands.go), runs one, and turns its error
+// into an exit code.
+//
+// The program r is a client for every platform and links this package alone.
+// The program runtime also links package machine, which has the commands that
+// need the machine of a server; r hands these over (package handover).
 package cli
 
 import (
@@ -17,13 +22,15 @@ import (
 	"miren.dev/runtime/cli/command"
 	"miren.dev/runtime/cli/console"
 	"miren.dev/runtime/cli/exit"
+	"miren.dev/runtime/cli/handover"
 	"miren.dev/runtime/pkg/errs"
 )
 
 // Main runs the command that args (without the program's name) ask for and
-// returns the exit code.
-func Main(args []string, c *console.Console) (code int) {
-	// --json decides how an error looks, also that of another flag.
+// returns the exit code. m has the commands that need the machine of a server;
+// nil hands these over to the program runtime.
+func Main(args []string, c *console.Console, m Machine) (code int) {
+	// --json decides how every error is printed, also that of another flag.
 	for _, a := range args {
 		if a == "--" {
 			break
@@ -36,17 +43,23 @@ func Main(args []string, c *console.Console) (code int) {
 			code = exit.Failed
 		}
 	}()
+	env := command.New(c)
+	defer env.Close()
+	root := Root(env, m)
+	if m == nil {
+		if code, done := handOver(root, args, c); done {
+			return code
+		}
+	}
+	// After handOver: the signals of a program that takes this one's place are its own.
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	// The second signal ends the process, whatever it is doing.
 	defer context.AfterFunc(ctx, stop)()
-	return run(ctx, args, c)
+	return run(ctx, root, args, c)
 }
 
-func run(ctx context.Context, args []string, c *console.Console) int {
-	env := command.New(c)
-	defer env.Close()
-	root := Root(env)
+func run(ctx context.Context, root *cobra.Command, args []string, c *console.Console) int {
 	root.SetArgs(args)
 	err := root.ExecuteContext(ctx)
 	if errors.Is(err, pflag.ErrHelp) {
@@ -61,26 +74,71 @@ func run(ctx context.Context, args []string, c *console.Console) int {
 	return code
 }
 
+// handOver runs the program runtime if args ask for a command that needs the
+// machine, for help on one, or for the completion of one. It reports whether
+// that settles the command.
+func handOver(root *cobra.Command, args []string, c *console.Console) (code int, done bool) {
+	cmd, completing := asked(root, args)
+	if !NeedsMachine(cmd) {
+		return 0, false
+	}
+	path, err := handover.Find()
+	if err != nil {
+		if completing || cmd.Run == nil { // no suggestions; or the client has the command, with less
+			return 0, false
+		}
+		err = handover.Missing(cmd.CommandPath(), err)
+	} else if code, err = handover.Run(path, args); err == nil {
+		return code, true
+	}
+	exit.Print(c, err)
+	return exit.Code(err), true
+}
+
+// asked returns the command that args are about, nil if there is none.
+func asked(root *cobra.Command, args []string) (cmd *cobra.Command, completing bool) {
+	if len(args) > 1 && (args[0] == cobra.ShellCompRequestCmd || args[0] == cobra.ShellCompNoDescRequestCmd) {
+		args, completing = args[1:len(args)-1], true // without the word to complete
+	}
+	cmd, rest, err := root.Find(args)
+	if err == nil && cmd.Name() == "help" && cmd.Parent() == root {
+		cmd, _, err = root.Find(rest)
+	}
+	if err != nil {
+		return nil, completing
+	}
+	return cmd, completing
+}
+
 func internal(p any, stack []byte) error {
-	err := errs.New(errs.Internal, "the command failed by a mistake of its own: %v", p)
+	err := errs.New(errs.Internal, "the command failed because of a defect in it: %v", p)
 	if os.Getenv("RUNTIME_DEBUG") != "" {
 		return err.WithHint("please report it:\n%s", stack)
 	}
-	return err.WithHint("please report it; RUNTIME_DEBUG=1 shows where it happened")
+	return err.WithHint("please report it; with RUNTIME_DEBUG=1 the command prints where it happened")
 }
 
+// Groups of commands in the help.
+const (
+	groupClient  = "client"
+	groupMachine = "machine"
+)
+
 // Root returns the whole tree of commands.
-func Root(env *command.Env) *cobra.Command {
+func Root(env *command.Env, m Machine) *cobra.Command {
 	root := &cobra.Command{
 		Use:   "r",
 		Short: "Run apps and sandboxes in gVisor",
 		Long: `r deploys apps from source and runs sandboxes, each in a gVisor kernel of its own.
 
-Start a server with ` + "`r server start`" + `, then ` + "`r deploy`" + ` in the folder of an app.`,
-		RunE:          command.RunGroup,
-		SilenceErrors: true,
-		SilenceUsage:  true,
+Start a server with ` + "`r server start`, or name a remote one with `r cluster add`; then `r deploy`" + ` in the folder of an app.`,
+		RunE:              command.RunGroup,
+		PersistentPreRunE: command.CheckFlagGroups,
+		SilenceErrors:     true,
+		SilenceUsage:      true,
 	}
+	root.AddGroup(&cobra.Group{ID: groupClient, Title: "Commands:"}, &cobra.Group{ID: groupMachine, Title: "Commands on the machine of a server:"})
+	root.SetHelpCommandGroupID(groupClient)
 	root.SetIn(env.In)
 	root.SetOut(env.Out)
 	root.SetErr(env.Err)
@@ -88,22 +146,22 @@ Start a server with ` + "`r server start`" + `, then ` + "`r deploy`" + ` in the
 	root.CompletionOptions.DisableDefaultCmd = true
 	root.PersistentFlags().SortFlags = false
 	env.AddFlags(root.PersistentFlags())
-	root.AddCommand(commands(env)...)
+	addCommands(root, env, m)
 	root.InitDefaultHelpCmd()
-	complete(root)
+	requireArgs(root)
 	return root
 }
 
-// complete makes every command refuse what it does not take.
-func complete(cmd *cobra.Command) {
+// requireArgs makes sure that every command refuses arguments that it does not take.
+func requireArgs(cmd *cobra.Command) {
 	if cmd.Args == nil {
 		if cmd.HasSubCommands() {
-			cmd.Args = cobra.ArbitraryArgs // RunGroup looks at them
+			cmd.Args = cobra.ArbitraryArgs // RunGroup checks them
 		} else if cmd.Name() != "help" {
 			panic(fmt.Sprintf("%s does not say which arguments it takes", cmd.CommandPath()))
 		}
 	}
 	for _, c := range cmd.Commands() {
-		complete(c)
+		requireArgs(c)
 	}
 }

@@ -47,7 +47,7 @@ func (w *lineWriter) next(t *testing.T) string {
 func runWith(ctx context.Context, out *lineWriter, args ...string) error {
 	env := command.New(&console.Console{In: strings.NewReader(""), Out: out, Err: out})
 	defer env.Close()
-	root := cli.Root(env)
+	root := cli.Root(env, nil)
 	root.SetArgs(args)
 	return root.ExecuteContext(ctx)
 }

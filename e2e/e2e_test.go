@@ -22,6 +22,7 @@ import (
 	"testing"
 	"time"
 
+	"miren.dev/runtime/pkg/config"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/instance"
 	"miren.dev/runtime/testsupport/leakcheck"
@@ -143,7 +144,7 @@ func (s *server) start() error {
 // remove stops everything of the server and fails if anything is left on the
 // host; then its state goes.
 func (s *server) remove() error {
-	in, err := instance.Find(s.state, instance.DefaultRunDir)
+	in, err := instance.Find(s.state, config.DefaultRunDir())
 	if errs.Is(err, errs.NotFound) {
 		return os.RemoveAll(s.state)
 	}

@@ -9,6 +9,7 @@ import (
 
 	"miren.dev/runtime/api/id"
 	"miren.dev/runtime/api/sandbox"
+	"miren.dev/runtime/pkg/config"
 	"miren.dev/runtime/pkg/instance"
 	"miren.dev/runtime/pkg/rpc"
 	"miren.dev/runtime/testsupport/wait"
@@ -91,7 +92,7 @@ func TestCPULimit(t *testing.T) {
 // stats reads what a sandbox uses.
 func (s *server) stats(t *testing.T, sid string) *sandbox.Stats {
 	t.Helper()
-	in, err := instance.Find(s.state, instance.DefaultRunDir)
+	in, err := instance.Find(s.state, config.DefaultRunDir())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"miren.dev/runtime/pkg/config"
 	"miren.dev/runtime/pkg/fault"
 	"miren.dev/runtime/pkg/instance"
 	"miren.dev/runtime/testsupport/leakcheck"
@@ -41,7 +42,7 @@ func newFaulty(t *testing.T, name string) *faulty {
 	f := &faulty{server: s, file: filepath.Join(t.TempDir(), "fault")}
 	s.exe, s.env = "runtime-faults", []string{fault.Env + "=" + f.file}
 	s.begin(t)
-	if f.in, err = instance.Find(s.state, instance.DefaultRunDir); err != nil {
+	if f.in, err = instance.Find(s.state, config.DefaultRunDir()); err != nil {
 		t.Fatal(err)
 	}
 	return f

@@ -7,10 +7,11 @@ import (
 	"context"
 	"errors"
 	"io"
+	"maps"
 	"os"
 	"os/signal"
+	"slices"
 	"sync"
-	"syscall"
 
 	"golang.org/x/term"
 
@@ -22,23 +23,20 @@ import (
 	"miren.dev/runtime/pkg/rpc"
 )
 
-// forwarded are the signals that go to the remote process.
-var forwarded = []os.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2}
+// maxInterrupts is how many interrupts end this process, whatever the remote one does.
+const maxInterrupts = 3
 
-// giveUp is how many interrupts end this process, whatever the remote one does.
-const giveUp = 3
-
-// chunk is how much input is sent at once.
+// chunk is the size of a message of input, at most, in bytes.
 const chunk = 32 << 10
 
-// session is one attached process.
-type session struct {
+// attachment connects this process with a remote one.
+type attachment struct {
 	c      *console.Console
 	stream rpc.ClientStream[sandbox.ExecInput, sandbox.ExecOutput]
 	mu     sync.Mutex // of Send
 }
 
-func (s *session) send(m *sandbox.ExecInput) error {
+func (s *attachment) send(m *sandbox.ExecInput) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.stream.Send(m)
@@ -59,7 +57,7 @@ func Run(ctx context.Context, c *console.Console, client sandbox.SandboxesClient
 		return 0, err
 	}
 	defer stream.Close()
-	s := &session{c: c, stream: stream}
+	s := &attachment{c: c, stream: stream}
 	if tty {
 		restore, err := raw(c)
 		if err != nil {
@@ -72,14 +70,17 @@ func Run(ctx context.Context, c *console.Console, client sandbox.SandboxesClient
 	stop := make(chan struct{})
 	defer close(stop)
 	signals := make(chan os.Signal, 16)
-	signal.Notify(signals, forwarded...)
-	if tty {
-		signal.Notify(signals, syscall.SIGWINCH)
-	}
+	signal.Notify(signals, slices.Collect(maps.Keys(forwarded))...)
 	defer signal.Stop(signals)
-	wg.Go(func() { s.signals(signals, stop, cancel) })
+	var resized <-chan os.Signal
+	if tty {
+		var stopResizes func()
+		resized, stopResizes = resizes(func() (int64, int64) { return size(c) })
+		defer stopResizes()
+	}
+	wg.Go(func() { s.signals(signals, resized, stop, cancel) })
 	if req.Stdin != nil && *req.Stdin {
-		// A read of a terminal cannot be taken back: this one ends with the process.
+		// A read of a terminal cannot be canceled: this one ends with the process.
 		go s.input()
 	}
 	code, err := s.output(started)
@@ -89,14 +90,14 @@ func Run(ctx context.Context, c *console.Console, client sandbox.SandboxesClient
 	return code, err
 }
 
-// input sends what is typed or piped.
-func (s *session) input() {
+// input sends what this process reads, and at its end closes the input of the remote process.
+func (s *attachment) input() {
 	buf := make([]byte, chunk)
 	for {
 		n, err := s.c.In.Read(buf)
 		if n > 0 {
 			if s.send(&sandbox.ExecInput{Stdin: append([]byte(nil), buf[:n]...)}) != nil {
-				return // the call has ended; output says why
+				return // the call has ended; output returns the error
 			}
 		}
 		if err != nil {
@@ -108,34 +109,31 @@ func (s *session) input() {
 }
 
 // signals forwards signals and the size of the terminal.
-func (s *session) signals(ch <-chan os.Signal, stop <-chan struct{}, cancel context.CancelCauseFunc) {
+func (s *attachment) signals(ch, resized <-chan os.Signal, stop <-chan struct{}, cancel context.CancelCauseFunc) {
 	interrupts := 0
 	for {
 		select {
+		case <-resized:
+			cols, rows := size(s.c)
+			_ = s.send(&sandbox.ExecInput{Resize: &sandbox.TerminalSize{Rows: rows, Cols: cols}}) // output returns the error
 		case sig := <-ch:
-			if sig == syscall.SIGWINCH {
-				cols, rows := size(s.c)
-				_ = s.send(&sandbox.ExecInput{Resize: &sandbox.TerminalSize{Rows: rows, Cols: cols}}) // output says if it ended
-				continue
-			}
 			if sig == os.Interrupt {
-				if interrupts++; interrupts == giveUp {
-					cancel(errs.New(errs.Canceled, "interrupted %d times", giveUp))
+				if interrupts++; interrupts == maxInterrupts {
+					cancel(errs.New(errs.Canceled, "interrupted %d times", maxInterrupts))
 					return
 				}
 			}
-			if n, ok := sig.(syscall.Signal); ok {
-				number := int64(n)
-				_ = s.send(&sandbox.ExecInput{Signal: &number}) // likewise
-			}
+			number := forwarded[sig]
+			_ = s.send(&sandbox.ExecInput{Signal: &number}) // likewise
 		case <-stop:
 			return
 		}
 	}
 }
 
-// output writes what the process writes until it has ended.
-func (s *session) output(started func(id.Sandbox)) (int, error) {
+// output writes the output of the remote process until that has ended, and
+// returns its exit code.
+func (s *attachment) output(started func(id.Sandbox)) (int, error) {
 	for {
 		m, err := s.stream.Recv()
 		if errors.Is(err, io.EOF) {
@@ -164,7 +162,7 @@ func (s *session) output(started func(id.Sandbox)) (int, error) {
 	}
 }
 
-// raw lets the remote terminal see every key.
+// raw makes the terminal pass every key to the remote one.
 func raw(c *console.Console) (restore func(), err error) {
 	f, ok := c.In.(*os.File)
 	if !ok || !term.IsTerminal(int(f.Fd())) {
@@ -172,12 +170,12 @@ func raw(c *console.Console) (restore func(), err error) {
 	}
 	old, err := term.MakeRaw(int(f.Fd()))
 	if err != nil {
-		return nil, errs.New(errs.FailedPrecondition, "set the terminal up: %w", err)
+		return nil, errs.New(errs.FailedPrecondition, "set up the terminal: %w", err)
 	}
 	return func() { _ = term.Restore(int(f.Fd()), old) }, nil // there is nothing else to try
 }
 
-// size of the terminal, the usual one if there is none.
+// size returns the size of the terminal, 80 by 24 without one.
 func size(c *console.Console) (cols, rows int64) {
 	w, h := c.Width(), c.Height()
 	if w <= 0 || h <= 0 {
@@ -186,7 +184,7 @@ func size(c *console.Console) (cols, rows int64) {
 	return int64(w), int64(h)
 }
 
-// Code makes the exit code of a remote process that of this one.
+// Code returns an error with the exit code of a remote process.
 func Code(code int, err error) error {
 	if err != nil || code == 0 {
 		return err

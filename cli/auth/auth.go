@@ -12,7 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"miren.dev/runtime/api/server"
-	"miren.dev/runtime/cli/cluster"
+	"miren.dev/runtime/cli/clientconfig"
 	"miren.dev/runtime/cli/command"
 	"miren.dev/runtime/cli/console"
 	"miren.dev/runtime/cli/exit"
@@ -93,8 +93,8 @@ func (o *generateOptions) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	cfg.Put(name, &cluster.Cluster{Server: address, Identity: o.name, CA: resp.CA},
-		o.name, &cluster.Identity{Certificate: resp.Certificate, Key: resp.Key}, o.use || o.file != "")
+	cl := &clientconfig.Cluster{Server: address, CA: resp.CA}
+	cfg.Put(name, cl, o.name, &clientconfig.Identity{Certificate: resp.Certificate, Key: resp.Key}, o.use || o.file != "")
 	if o.file == "-" {
 		return cfg.Write(o.Out)
 	}
@@ -117,20 +117,20 @@ func (o *generateOptions) run(ctx context.Context) error {
 }
 
 // config is what the certificate is added to.
-func (o *generateOptions) config() (*cluster.Config, error) {
+func (o *generateOptions) config() (*clientconfig.Config, error) {
 	path := o.file
 	if path == "-" {
-		return &cluster.Config{}, nil
+		return &clientconfig.Config{}, nil
 	}
 	if path == "" {
 		var err error
-		if path, err = cluster.Path(); err != nil {
+		if path, err = clientconfig.Path(); err != nil {
 			return nil, err
 		}
 	} else if _, err := os.Stat(path); err == nil {
 		return nil, errs.New(errs.AlreadyExists, "%s is there already", path).WithHint("choose another file")
 	}
-	return cluster.Load(path)
+	return clientconfig.Load(path)
 }
 
 func hostOf(address string) string {

@@ -72,6 +72,14 @@ func RunGroup(cmd *cobra.Command, args []string) error {
 	return exit.With(exit.Usage, err.WithHint("`%s --help` lists what there is", cmd.CommandPath()))
 }
 
+// CheckFlagGroups makes usage errors of flags that must not, or must, be given together.
+func CheckFlagGroups(cmd *cobra.Command, _ []string) error {
+	if err := cmd.ValidateFlagGroups(); err != nil {
+		return usage(cmd, "%v", err)
+	}
+	return nil
+}
+
 // FlagError makes a usage error, with a suggestion, of a mistake in the flags.
 func FlagError(cmd *cobra.Command, err error) error {
 	if errors.Is(err, pflag.ErrHelp) {

@@ -11,22 +11,22 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"miren.dev/runtime/cli/cluster"
+	"miren.dev/runtime/cli/clientconfig"
 	"miren.dev/runtime/cli/console"
 	"miren.dev/runtime/pkg/rpc"
 )
 
-// DefaultProject is the project of those who name none.
+// DefaultProject is the project of commands that name none.
 const DefaultProject = "default"
 
-// Env is what every command is given.
+// Env is passed to every command: the console and the connection to the server.
 type Env struct {
 	*console.Console
-	Options cluster.Options // as given by flags
+	Options clientconfig.Options // as given by flags
 	project string
 
 	mu     sync.Mutex
-	target *cluster.Target
+	target *clientconfig.Target
 	client *rpc.Client
 }
 
@@ -44,16 +44,16 @@ func (e *Env) AddFlags(f *pflag.FlagSet) {
 	f.BoolVarP(&e.Quiet, "quiet", "q", false, "no progress")
 }
 
-// Target returns where the server is.
-func (e *Env) Target() (*cluster.Target, error) {
+// Target returns the server of the command.
+func (e *Env) Target() (*clientconfig.Target, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.targetLocked()
 }
 
-func (e *Env) targetLocked() (*cluster.Target, error) {
+func (e *Env) targetLocked() (*clientconfig.Target, error) {
 	if e.target == nil {
-		t, err := cluster.Resolve(e.Options.Env())
+		t, err := clientconfig.Resolve(e.Options.Env())
 		if err != nil {
 			return nil, err
 		}
@@ -87,7 +87,11 @@ func (e *Env) Close() {
 	}
 }
 
-// Project returns the project that is meant.
+// GivenProject returns the project that --project names, empty for none.
+func (e *Env) GivenProject() string { return e.project }
+
+// Project returns the project of the command: that of --project,
+// RUNTIME_PROJECT, the cluster, or the default one.
 func (e *Env) Project() string {
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -33,10 +33,9 @@ type Console struct {
 
 // Std returns the console of this process.
 func Std() *Console {
-	tty := term.IsTerminal(int(os.Stdout.Fd()))
+	tty := term.IsTerminal(int(os.Stdout.Fd())) && escapes(os.Stdout)
 	return &Console{
-		In: os.Stdin, Out: os.Stdout, Err: os.Stderr, Terminal: tty && os.Getenv("TERM") != "dumb",
-		Color:      tty && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb",
+		In: os.Stdin, Out: os.Stdout, Err: os.Stderr, Terminal: tty, Color: tty && os.Getenv("NO_COLOR") == "",
 		InTerminal: term.IsTerminal(int(os.Stdin.Fd())),
 	}
 }

@@ -1,5 +1,8 @@
-// Package doctor has `r doctor`: it checks the machine and the server, and
-// says of everything that is wrong what to do about it. It changes nothing.
+// Package doctor has `r doctor`: it checks the server, and the machine where
+// that is possible, and says what to do about each failure. It changes nothing.
+//
+// The checks of a machine are in package hostcheck, which only the program
+// runtime links; a client without it reports that they were not run.
 package doctor
 
 import (
@@ -15,7 +18,7 @@ import (
 	"miren.dev/runtime/pkg/config"
 )
 
-// Level says how bad a finding is.
+// Level is the severity of a finding.
 type Level string
 
 // Levels.
@@ -33,44 +36,70 @@ type Finding struct {
 	Advice string `json:"advice,omitempty"` // what to do
 }
 
-// check is one check. It must end soon.
-type check struct {
-	name string
-	run  func(ctx context.Context, m *machine) Finding
+// Good returns a finding of level OK.
+func Good(format string, args ...any) Finding {
+	return Finding{Level: OK, Found: fmt.Sprintf(format, args...)}
 }
 
-// machine is what the checks look at.
-type machine struct {
-	cfg *config.Config
-	env *command.Env
-	// running tells that this installation's server answers: its own ports
-	// are taken by itself.
-	running bool
+// Warning returns a finding of level Warn.
+func Warning(advice, format string, args ...any) Finding {
+	return Finding{Level: Warn, Found: fmt.Sprintf(format, args...), Advice: advice}
 }
 
-// New makes the command.
-func New(e *command.Env) *cobra.Command {
-	cmd := &cobra.Command{
+// Failure returns a finding of level Fail.
+func Failure(advice, format string, args ...any) Finding {
+	return Finding{Level: Fail, Found: fmt.Sprintf(format, args...), Advice: advice}
+}
+
+// Host is the machine under check.
+type Host struct {
+	Config *config.Config
+	// Running tells that the server of Config answers: it uses its own ports.
+	Running bool
+}
+
+// Check is one check of a machine. It takes at most seconds.
+type Check struct {
+	Name string
+	Run  func(ctx context.Context, h *Host) Finding
+}
+
+// New makes the command of a client, which checks only the server.
+func New(e *command.Env) *cobra.Command { return newCommand(e, nil) }
+
+// WithChecks makes the command of a machine with those checks.
+func WithChecks(checks []Check) func(*command.Env) *cobra.Command {
+	return func(e *command.Env) *cobra.Command { return newCommand(e, checks) }
+}
+
+func newCommand(e *command.Env, checks []Check) *cobra.Command {
+	return &cobra.Command{
 		Use:   "doctor",
 		Short: "Check the machine and the server",
-		Long:  "Checks the machine and the server and says what to do about what is wrong. Changes nothing. Exit code 1 if a check failed.",
-		Args:  command.Args(0, 0),
-		RunE:  func(cmd *cobra.Command, _ []string) error { return run(cmd.Context(), e) },
+		Long: `Checks the machine and the server, and says what to do about each failure. It changes nothing. Exit code 1 if a check
+failed. Without the program runtime beside r, it checks only the server.`,
+		Args: command.Args(0, 0),
+		RunE: func(cmd *cobra.Command, _ []string) error { return run(cmd.Context(), e, checks) },
 	}
-	return cmd
 }
 
-func run(ctx context.Context, e *command.Env) error {
-	m := &machine{env: e}
-	var err error
-	if m.cfg, err = loadConfig(e); err != nil {
+func run(ctx context.Context, e *command.Env, checks []Check) error {
+	cfg, err := loadConfig(e)
+	if err != nil {
 		return err
 	}
-	findings := serverFindings(ctx, m)
+	h := &Host{Config: cfg}
+	// The server is asked first, since ports that it uses are no failure, and printed last.
+	findings := serverFindings(ctx, e, h, checks != nil)
 	var all []Finding
+	if checks == nil {
+		f := Warning("run `r doctor` on the machine of the server", "not checked: the program runtime is not installed here")
+		f.Name = "machine"
+		all = append(all, f)
+	}
 	for _, c := range checks {
-		f := c.run(ctx, m)
-		f.Name = c.name
+		f := c.Run(ctx, h)
+		f.Name = c.Name
 		all = append(all, f)
 	}
 	all = append(all, findings...)
@@ -91,8 +120,8 @@ func run(ctx context.Context, e *command.Env) error {
 	return err
 }
 
-// loadConfig is the configuration that a server here would have, as far as
-// the environment and the global flags tell.
+// loadConfig returns the configuration that a server here would have, as far
+// as the environment and the global flags tell.
 func loadConfig(e *command.Env) (*config.Config, error) {
 	cfg, err := config.Load(os.Getenv("RUNTIME_CONFIG"), os.Environ(), nil)
 	if err != nil {
@@ -117,17 +146,5 @@ func print(c *console.Console, all []Finding) {
 			c.Printf("      %-12s %s\n", "", c.Paint(console.Yellow, "→ "+f.Advice))
 		}
 	}
-	c.Printf("%d ok, %d to look at, %d failed\n", count[OK], count[Warn], count[Fail])
-}
-
-func ok(format string, args ...any) Finding {
-	return Finding{Level: OK, Found: fmt.Sprintf(format, args...)}
-}
-
-func warn(advice, format string, args ...any) Finding {
-	return Finding{Level: Warn, Found: fmt.Sprintf(format, args...), Advice: advice}
-}
-
-func fail(advice, format string, args ...any) Finding {
-	return Finding{Level: Fail, Found: fmt.Sprintf(format, args...), Advice: advice}
+	c.Printf("%d ok, %d warnings, %d failed\n", count[OK], count[Warn], count[Fail])
 }

@@ -5,36 +5,38 @@ import (
 	"time"
 
 	"miren.dev/runtime/api/server"
+	"miren.dev/runtime/cli/command"
 	"miren.dev/runtime/pkg/errs"
 )
 
-// askTimeout bounds the server's own checks.
-const askTimeout = 30 * time.Second
+// serverTimeout bounds the checks that the server makes.
+const serverTimeout = 30 * time.Second
 
-// serverFindings asks the server, if there is one.
-func serverFindings(ctx context.Context, m *machine) []Finding {
-	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+// serverFindings returns the checks of the server of the command. With optional,
+// it is no failure if this machine runs none.
+func serverFindings(ctx context.Context, e *command.Env, h *Host, optional bool) []Finding {
+	ctx, cancel := context.WithTimeout(ctx, serverTimeout)
 	defer cancel()
 	named := func(f Finding) []Finding {
 		f.Name = "server"
 		return []Finding{f}
 	}
-	c, err := m.env.Connect(ctx)
+	c, err := e.Connect(ctx)
 	if err != nil {
-		if t, terr := m.env.Target(); terr != nil || t.Local {
-			return named(warn("start it with `r server start`", "%v", err))
+		if t, terr := e.Target(); optional && (errs.Is(terr, errs.Unavailable) || terr == nil && t.Local) {
+			return named(Warning(errs.HintOf(err), "%v", err))
 		}
-		return named(fail(errs.HintOf(err), "%v", err))
+		return named(Failure(errs.HintOf(err), "%v", err))
 	}
 	cl := server.NewServerClient(c)
 	st, err := cl.Status(ctx)
 	if err != nil {
-		return named(fail(errs.HintOf(err), "%v", err))
+		return named(Failure(errs.HintOf(err), "%v", err))
 	}
-	m.running = st.StateDir == m.cfg.StateDir
-	findings := named(ok("runtime %s answers (%s)", st.Version, st.Instance))
+	h.Running = st.StateDir == h.Config.StateDir
+	findings := named(Good("runtime %s answers (%s)", st.Version, st.Instance))
 	if !st.Ready {
-		findings = named(fail("`r server status` says which part", "it answers, but not everything works"))
+		findings = named(Failure("`r server status` shows which", "it answers, but some parts do not work"))
 	}
 	resp, err := cl.Doctor(ctx)
 	if err != nil {

@@ -1,7 +1,7 @@
 // Package exit has the exit codes of the command line, in one place.
 //
 //	0 ok · 1 failed · 2 usage · 3 build failed · 4 unhealthy, old version kept ·
-//	5 lease held by another deployment · 130 interrupted
+//	5 lease held by another deployment · 6 the program runtime is missing · 130 interrupted
 //
 // `exec` and `run` return the remote process's code instead.
 package exit
@@ -23,11 +23,12 @@ const (
 	BuildFailed = 3
 	Unhealthy   = 4
 	LeaseHeld   = 5
+	NoRuntime   = 6
 	Interrupted = 130
 )
 
-// Error is an error with an exit code of its own. A nil Err prints nothing:
-// what there was to say has been said.
+// Error is an error with an exit code of its own. A nil Err prints nothing: the
+// command has printed its result already.
 type Error struct {
 	Code int
 	Err  error
@@ -40,7 +41,7 @@ func (e *Error) Error() string {
 	return e.Err.Error()
 }
 
-// Unwrap returns what was wrapped.
+// Unwrap returns the wrapped error.
 func (e *Error) Unwrap() error { return e.Err }
 
 // With gives err the exit code.

@@ -32,7 +32,7 @@ func blockMachine(t *testing.T) string {
 	if _, err := attach.Sweep(ctx, owner, func(string) bool { return false }); err != nil {
 		t.Fatal(err)
 	}
-	dir := machine(t)
+	dir := newState(t)
 	state := filepath.Join(dir, "state", "lsvd")
 	if err := os.MkdirAll(state, 0o700); err != nil {
 		t.Fatal(err)

@@ -11,6 +11,7 @@ import (
 
 	api "miren.dev/runtime/api/lsvd"
 	"miren.dev/runtime/lsvd/catalog"
+	"miren.dev/runtime/pkg/config"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/instance"
 	"miren.dev/runtime/pkg/proc"
@@ -35,7 +36,7 @@ func (b *base) instance() (*instance.Instance, error) {
 	if err != nil {
 		return nil, err
 	}
-	return instance.Open(dir, cmp.Or(b.Options.Env().RunDir, instance.DefaultRunDir))
+	return instance.Open(dir, cmp.Or(b.Options.Env().RunDir, config.DefaultRunDir()))
 }
 
 // connect returns the daemon that runs; NotFound if none does.
@@ -45,7 +46,7 @@ func (b *base) connect(ctx context.Context) (*client, error) {
 		return nil, err
 	}
 	none := errs.New(errs.NotFound, "no disk daemon runs for %s", dir)
-	in, err := instance.Find(dir, cmp.Or(b.Options.Env().RunDir, instance.DefaultRunDir))
+	in, err := instance.Find(dir, cmp.Or(b.Options.Env().RunDir, config.DefaultRunDir()))
 	if errs.Is(err, errs.NotFound) {
 		return nil, none
 	}

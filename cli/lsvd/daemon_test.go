@@ -18,13 +18,14 @@ import (
 	"miren.dev/runtime/cli"
 	"miren.dev/runtime/cli/console"
 	"miren.dev/runtime/cli/exit"
+	"miren.dev/runtime/cli/machine"
 	"miren.dev/runtime/testsupport/wait"
 )
 
 // TestMain makes the test binary the program that commands start as daemon.
 func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && os.Args[1] == "lsvd" {
-		os.Exit(cli.Main(os.Args[1:], console.Std()))
+		os.Exit(cli.Main(os.Args[1:], console.Std(), machine.Commands))
 	}
 	os.Exit(m.Run())
 }
@@ -46,9 +47,9 @@ type attached struct {
 	}
 }
 
-// withDaemon is a machine whose daemon ends with the test.
+// withDaemon gives the test a host whose daemon ends with the test.
 func withDaemon(t *testing.T) string {
-	dir := machine(t)
+	dir := newState(t)
 	t.Cleanup(func() {
 		if r := run(t, "daemon", "--stop"); r.code != 0 {
 			t.Errorf("stop the daemon: %+v", r)

@@ -47,7 +47,7 @@ func same(t *testing.T, file string, want []byte) {
 }
 
 func TestImportExport(t *testing.T) {
-	dir := machine(t)
+	dir := newState(t)
 	file := func(name string) string { return filepath.Join(dir, name) }
 	want := image(t, file("image"))
 	out := ok(t, "import", file("image"), "data", "--json")
@@ -190,7 +190,7 @@ func TestSnapshots(t *testing.T) {
 }
 
 func TestBench(t *testing.T) {
-	dir := machine(t)
+	dir := newState(t)
 	out := decode[struct {
 		Tests []struct {
 			Test string

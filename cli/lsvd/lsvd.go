@@ -25,8 +25,8 @@ import (
 	"miren.dev/runtime/lsvd/catalog"
 	"miren.dev/runtime/lsvd/host"
 	"miren.dev/runtime/lsvd/store"
+	"miren.dev/runtime/pkg/config"
 	"miren.dev/runtime/pkg/errs"
-	"miren.dev/runtime/pkg/instance"
 	"miren.dev/runtime/pkg/schema"
 )
 
@@ -61,7 +61,7 @@ func (b *base) flags(cmd *cobra.Command) {
 
 // stateDir is the state directory of the installation.
 func (b *base) stateDir() (string, error) {
-	dir, err := filepath.Abs(cmp.Or(b.Options.Env().StateDir, instance.DefaultStateDir))
+	dir, err := filepath.Abs(cmp.Or(b.Options.Env().StateDir, config.DefaultStateDir()))
 	return dir, errs.Wrap(err, "state directory")
 }
 

@@ -14,6 +14,7 @@ import (
 	"miren.dev/runtime/cli/command"
 	"miren.dev/runtime/cli/console"
 	"miren.dev/runtime/cli/exit"
+	"miren.dev/runtime/cli/machine"
 )
 
 // result is what a command printed and returned.
@@ -22,8 +23,8 @@ type result struct {
 	code     int
 }
 
-// machine is a state directory of its own.
-func machine(t *testing.T) string {
+// newState gives the test a state directory of its own.
+func newState(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "rt-lsvd-") // short enough for a socket
 	if err != nil {
@@ -43,7 +44,7 @@ func run(t *testing.T, args ...string) result {
 	t.Helper()
 	var out, errw bytes.Buffer
 	c := &console.Console{In: strings.NewReader(""), Out: &out, Err: &errw, Size: func() (int, int) { return 100, 40 }}
-	code := cli.Main(append([]string{"lsvd"}, args...), c)
+	code := cli.Main(append([]string{"lsvd"}, args...), c, machine.Commands)
 	return result{out.String(), errw.String(), code}
 }
 
@@ -87,7 +88,7 @@ func background(t *testing.T, args ...string) (first string, stop func() error) 
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	env := command.New(&console.Console{In: strings.NewReader(""), Out: out, Err: os.Stderr})
-	root := cli.Root(env)
+	root := cli.Root(env, machine.Commands)
 	root.SetArgs(append([]string{"lsvd"}, args...))
 	go func() { done <- root.ExecuteContext(ctx); env.Close() }()
 	stopped := false
@@ -137,7 +138,7 @@ type volume struct {
 }
 
 func TestVolumes(t *testing.T) {
-	dir := machine(t)
+	dir := newState(t)
 	ok(t, "create", "data", "--size", "1G")
 	key := filepath.Join(dir, "k")
 	if out := ok(t, "create", "secret", "--size", "64MiB", "--encrypt", "--key-file", key, "--json"); !strings.Contains(out, `"key_made": true`) {
@@ -181,7 +182,7 @@ func TestVolumes(t *testing.T) {
 
 // TestOneWins opens a volume twice on this machine, and then on another.
 func TestOneWins(t *testing.T) {
-	dir := machine(t)
+	dir := newState(t)
 	store := filepath.Join(dir, "store")
 	t.Setenv("RUNTIME_LSVD_STORE", store)
 	ok(t, "create", "data", "--size", "64M")
@@ -205,7 +206,7 @@ func TestOneWins(t *testing.T) {
 
 // TestLogOfAnotherStore opens a copy of a store beside the store.
 func TestLogOfAnotherStore(t *testing.T) {
-	dir := machine(t)
+	dir := newState(t)
 	one, two := filepath.Join(dir, "one"), filepath.Join(dir, "two")
 	ok(t, "create", "data", "--size", "64M", "--store", one)
 	_, stop := background(t, "serve", "data", "--foreground", "--socket", filepath.Join(dir, "a"), "--store", one)
@@ -225,7 +226,7 @@ func TestLogOfAnotherStore(t *testing.T) {
 }
 
 func TestCheck(t *testing.T) {
-	dir := machine(t)
+	dir := newState(t)
 	ok(t, "create", "data", "--size", "64M")
 	if out := ok(t, "check", "data"); !strings.Contains(out, "is sound") {
 		t.Errorf("check: %s", out)

@@ -2,8 +2,6 @@ package server
 
 import (
 	"context"
-	"net"
-	"strconv"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -15,47 +13,18 @@ import (
 	"miren.dev/runtime/pkg/schema"
 )
 
-// Status is what the server says of itself.
-type Status = server.StatusResponse
+// CallTimeout bounds one call to a server about itself.
+const CallTimeout = 10 * time.Second
 
-// askTimeout bounds one question to the server.
-const askTimeout = 10 * time.Second
-
-// status asks the server how it is, over a connection of its own: the server
-// may have been another one a moment ago.
-func status(ctx context.Context, e *command.Env) (*Status, error) {
-	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+// Status returns the status that the server of the command reports.
+func Status(ctx context.Context, e *command.Env) (*server.StatusResponse, error) {
+	ctx, cancel := context.WithTimeout(ctx, CallTimeout)
 	defer cancel()
 	c, err := e.Connect(ctx)
 	if err != nil {
 		return nil, err
 	}
 	return server.NewServerClient(c).Status(ctx)
-}
-
-// askStop asks the server to end.
-func askStop(ctx context.Context, e *command.Env) error {
-	ctx, cancel := context.WithTimeout(ctx, askTimeout)
-	defer cancel()
-	c, err := e.Connect(ctx)
-	if err != nil {
-		return err
-	}
-	defer e.Close()
-	// What the server leaves running is torn down here, so that it works the
-	// same when the server is dead.
-	return server.NewServerClient(c).Stop(ctx, &server.StopRequest{KeepRunning: true})
-}
-
-func itoa(n int) string { return strconv.Itoa(n) }
-
-// portOf is ":8080" of an address, empty for the default port of HTTP.
-func portOf(addr string) string {
-	_, port, err := net.SplitHostPort(addr)
-	if err != nil || port == "80" {
-		return ""
-	}
-	return ":" + port
 }
 
 type statusOptions struct{ *command.Env }
@@ -65,14 +34,14 @@ func newStatus(e *command.Env) *cobra.Command {
 	return &cobra.Command{
 		Use:   "status",
 		Short: "Show health, process, version and memory of every part",
-		Long:  "Shows health, process, version and memory of every part of the server. Exit code 1 if something does not work.",
+		Long:  "Shows health, process, version and memory of every part of the server. Exit code 1 if a part does not work.",
 		Args:  command.Args(0, 0),
 		RunE:  func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context()) },
 	}
 }
 
 func (o *statusOptions) run(ctx context.Context) error {
-	st, err := status(ctx, o.Env)
+	st, err := Status(ctx, o.Env)
 	if err != nil {
 		return err
 	}
@@ -87,7 +56,7 @@ func (o *statusOptions) run(ctx context.Context) error {
 	return err
 }
 
-func (o *statusOptions) print(st *Status) {
+func (o *statusOptions) print(st *server.StatusResponse) {
 	line := func(name, value string) {
 		if value != "" {
 			o.Printf("%s %s\n", o.Paint(console.Dim, (name + "          ")[:10]), value)
@@ -129,7 +98,7 @@ func (o *statusOptions) print(st *Status) {
 		o.Table([]string{"PART", "HEALTH", "PID", "MEMORY", "UP", "VERSION", "MESSAGE"}, rows)
 	}
 	if total > 0 && o.Terminal {
-		o.Printf("%s\n", o.Paint(console.Dim, "together "+schema.CellBytes(total)))
+		o.Printf("%s\n", o.Paint(console.Dim, "total "+schema.CellBytes(total)))
 	}
 }
 

@@ -1,5 +1,5 @@
-// Command runtime is the server, the ingress and the command line of runtime;
-// it is also installed as r.
+// Command runtime is the server, the ingress, the disk daemon and the whole
+// command line of runtime on a Linux machine. The portable client is cmd/r.
 package main
 
 import (
@@ -7,8 +7,9 @@ import (
 
 	"miren.dev/runtime/cli"
 	"miren.dev/runtime/cli/console"
+	"miren.dev/runtime/cli/machine"
 )
 
 func main() {
-	os.Exit(cli.Main(os.Args[1:], console.Std()))
+	os.Exit(cli.Main(os.Args[1:], console.Std(), machine.Commands))
 }

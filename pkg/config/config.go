@@ -155,6 +155,12 @@ func lookup(path string) *Key {
 	return nil
 }
 
+// DefaultStateDir is the state directory of an installation that names none.
+func DefaultStateDir() string { return Lookup("state_dir").Default }
+
+// DefaultRunDir is the directory of sockets of an installation that names none.
+func DefaultRunDir() string { return Lookup("run_dir").Default }
+
 // AddFlags defines a flag for every key. What they were set to counts in Load.
 func AddFlags(f *pflag.FlagSet) {
 	for i := range Keys {

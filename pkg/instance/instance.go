@@ -17,12 +17,6 @@ import (
 	"miren.dev/runtime/pkg/errs"
 )
 
-// Default directories.
-const (
-	DefaultStateDir = "/var/lib/runtime"
-	DefaultRunDir   = "/run/runtime"
-)
-
 // maxSocketPath is the longest path of a unix socket on Linux, with its NUL.
 const maxSocketPath = 108
 

@@ -5,7 +5,6 @@ import (
 	"io/fs"
 	"net"
 	"os"
-	"syscall"
 	"time"
 
 	"miren.dev/runtime/pkg/errs"
@@ -21,7 +20,7 @@ func ListenUnix(path string) (net.Listener, error) {
 		_ = c.Close()
 		return nil, errs.New(errs.AlreadyExists, "another server listens on %s", path).WithHint("stop it first: `r server stop`")
 	case errors.Is(err, fs.ErrNotExist):
-	case errors.Is(err, syscall.ECONNREFUSED):
+	case errors.Is(err, connRefused):
 		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return nil, errs.New(errs.FailedPrecondition, "remove the socket of a dead server: %w", err)
 		}

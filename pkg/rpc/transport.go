@@ -11,7 +11,6 @@ import (
 	"net"
 	"strings"
 	"sync"
-	"syscall"
 	"time"
 
 	"miren.dev/runtime/pkg/errs"
@@ -196,7 +195,7 @@ func (t target) dial(ctx context.Context, cfg *tls.Config, lim Limits, timeout t
 
 func (t target) dialError(err error) error {
 	switch {
-	case errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ECONNREFUSED):
+	case errors.Is(err, fs.ErrNotExist) || errors.Is(err, connRefused):
 		return errs.New(errs.Unavailable, "no server listens on %s: %w", t, err).WithHint("start it with `r server start`, or name another with --server")
 	case errors.Is(err, fs.ErrPermission):
 		return errs.New(errs.PermissionDenied, "no access to %s: %w", t, err).WithHint("run as root, or use a client certificate (`r auth generate`)")
@@ -225,7 +224,7 @@ func (t target) tlsError(err error) error {
 			WithHint("it may have expired; generate a new one with `r auth generate`")
 	case errors.As(err, &record):
 		return errs.New(errs.FailedPrecondition, "%s does not speak TLS: %w", t, err)
-	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, syscall.ECONNRESET):
+	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, connReset):
 		return errs.New(errs.Unavailable, "%s closed the connection during the handshake: %w", t, err)
 	case errs.ClassOf(err) != errs.Internal && errs.ClassOf(err) != errs.DeadlineExceeded:
 		return err

@@ -15,13 +15,14 @@ import (
 	"miren.dev/runtime/cli"
 	"miren.dev/runtime/cli/command"
 	"miren.dev/runtime/cli/console"
+	"miren.dev/runtime/cli/machine"
 	"miren.dev/runtime/pkg/config"
 	"miren.dev/runtime/pkg/schema/gogen"
 )
 
 func main() {
 	gogen.Main("clidoc", func(string) ([]gogen.Output, error) {
-		root := cli.Root(command.New(&console.Console{In: strings.NewReader(""), Out: io.Discard, Err: io.Discard}))
+		root := cli.Root(command.New(&console.Console{In: strings.NewReader(""), Out: io.Discard, Err: io.Discard}), machine.Commands)
 		return []gogen.Output{{Path: "docs/reference/cli.md", Data: render(root)}}, nil
 	})
 }

@@ -1,4 +1,4 @@
-package server
+package serverctl
 
 import (
 	"bytes"
@@ -22,15 +22,14 @@ type runOptions struct {
 	config command.Config
 }
 
-func newRun(e *command.Env) *cobra.Command {
+// NewRun makes `r server run`.
+func NewRun(e *command.Env) *cobra.Command {
 	o := &runOptions{Env: e}
 	cmd := &cobra.Command{
-		Use:    "run",
-		Short:  "Be the server, in the foreground",
-		Long:   "Runs the server in the foreground until SIGTERM; apps go on running. For service managers; `r server start` does it in the background.",
-		Hidden: true,
-		Args:   command.Args(0, 0),
-		RunE:   func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context()) },
+		Use:  "run",
+		Long: "Runs the server in the foreground until SIGTERM; apps keep running. For service managers; `r server start` runs it in the background.",
+		Args: command.Args(0, 0),
+		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context()) },
 	}
 	o.config.AddFlags(cmd)
 	return cmd
@@ -53,7 +52,7 @@ func serve(ctx context.Context, cfg *config.Config) error {
 	if err != nil {
 		return err
 	}
-	// Only the one server writes these files: try whether there is another.
+	// Only the process that has the lock may write these files.
 	if err := in.Lock(); err != nil {
 		return err
 	}
@@ -65,8 +64,8 @@ func serve(ctx context.Context, cfg *config.Config) error {
 	return server.Run(ctx, cfg, command.Logger(cfg, os.Stderr))
 }
 
-// describe leaves what `r server stop` needs: which process this is, and the
-// configuration that it runs with.
+// describe writes the record of this process and its configuration, which
+// `r server stop` reads.
 func describe(in *instance.Instance, cfg *config.Config) error {
 	rec, err := proc.Identify(os.Getpid())
 	if err != nil {
@@ -89,8 +88,8 @@ func describe(in *instance.Instance, cfg *config.Config) error {
 	return replace(configFile(in.StateDir), 0o600, buf.Bytes())
 }
 
-// replace writes a file complete or not at all. It is of a server that runs, and
-// none does after a crash of the machine.
+// replace writes a file complete or not at all. Its content is of a running
+// server, and none runs after a crash of the machine.
 func replace(path string, mode os.FileMode, b []byte) error {
 	if err := atomicfile.Write(path, b, mode, atomicfile.Volatile); err != nil {
 		return errs.New(errs.Unavailable, "%w", err)

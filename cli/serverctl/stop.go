@@ -1,4 +1,4 @@
-package server
+package serverctl
 
 import (
 	"context"
@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -28,19 +29,19 @@ type stopOptions struct {
 	timeout time.Duration
 }
 
-func newStop(e *command.Env) *cobra.Command {
+// NewStop makes `r server stop`.
+func NewStop(e *command.Env) *cobra.Command {
 	o := &stopOptions{Env: e}
 	cmd := &cobra.Command{
-		Use:   "stop",
-		Short: "Stop the server, and everything that it runs",
+		Use: "stop",
 		Long: `Stops the server of this machine and everything of its installation: sandboxes, ingress, BuildKit, containerd and
-PostgreSQL. Apps are back after the next start. With --keep-running only the control plane ends and apps keep answering.
-Works also when the server is dead.`,
+PostgreSQL. The next start brings the apps back. With --keep-running only the control plane stops and apps keep
+answering. It also stops the remaining parts of a server that has died.`,
 		Args: command.Args(0, 0),
 		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context()) },
 	}
-	cmd.Flags().BoolVar(&o.keep, "keep-running", false, "end only the control plane; apps keep answering")
-	cmd.Flags().DurationVar(&o.timeout, "timeout", time.Minute, "how long the server may take to end before it is killed")
+	cmd.Flags().BoolVar(&o.keep, "keep-running", false, "stop only the control plane; apps keep answering")
+	cmd.Flags().DurationVar(&o.timeout, "timeout", time.Minute, "how long the server may take to stop before it is killed")
 	o.config.AddFlags(cmd)
 	return cmd
 }
@@ -51,10 +52,10 @@ func (o *stopOptions) run(ctx context.Context) error {
 		return err
 	}
 	if os.Geteuid() != 0 {
-		return errs.New(errs.PermissionDenied, "only root may stop the server").WithHint("sudo r server stop")
+		return errs.New(errs.PermissionDenied, "only root can stop the server").WithHint("sudo r server stop")
 	}
 	if _, err := os.Stat(filepath.Join(cfg.StateDir, "instance-id")); errors.Is(err, os.ErrNotExist) {
-		o.Notef("there is no installation in %s\n", cfg.StateDir)
+		o.Notef("%s contains no installation\n", cfg.StateDir)
 		return o.result(cfg, false)
 	}
 	connectTo(o.Env, cfg)
@@ -67,10 +68,9 @@ func (o *stopOptions) run(ctx context.Context) error {
 		return err
 	}
 	if !o.keep {
-		level := slog.LevelWarn
-		log := slog.New(slog.NewTextHandler(o.Err, &slog.HandlerOptions{Level: level}))
+		log := slog.New(slog.NewTextHandler(o.Err, &slog.HandlerOptions{Level: slog.LevelWarn}))
 		if err := server.Teardown(ctx, cfg, log); err != nil {
-			return errs.Wrap(err, "stop what the server runs")
+			return errs.Wrap(err, "stop the processes of the server")
 		}
 	}
 	return o.result(cfg, was)
@@ -80,10 +80,10 @@ func (o *stopOptions) result(cfg *config.Config, was bool) error {
 	if o.JSON {
 		return o.PrintJSON(map[string]any{"was_running": was, "kept_running": o.keep, "state_dir": cfg.StateDir})
 	}
-	what := "everything of " + cfg.StateDir + " is stopped"
+	what := "stopped everything of " + cfg.StateDir
 	switch {
 	case o.keep && was:
-		what = "the server is stopped; apps keep answering"
+		what = "stopped the server; apps keep answering"
 	case o.keep:
 		what = "no server was running"
 	}
@@ -93,8 +93,8 @@ func (o *stopOptions) result(cfg *config.Config, was bool) error {
 	return nil
 }
 
-// runningConfig is the configuration that the server was started with, as it
-// left it, over which flags and environment go.
+// runningConfig returns the configuration that the running server has written,
+// overridden by flags and environment.
 func (o *stopOptions) runningConfig() (*config.Config, error) {
 	cfg, err := o.config.Load()
 	if err != nil {
@@ -110,7 +110,7 @@ func (o *stopOptions) runningConfig() (*config.Config, error) {
 	return config.Load(file, os.Environ(), o.config.Flags)
 }
 
-// stopServer ends the server process and reports whether there was one.
+// stopServer stops the server process and reports whether there was one.
 func (o *stopOptions) stopServer(ctx context.Context, in *instance.Instance) (bool, error) {
 	p, err := proc.Find(recordFile(in))
 	if err != nil && !errs.Is(err, errs.Corrupt) {
@@ -119,7 +119,7 @@ func (o *stopOptions) stopServer(ctx context.Context, in *instance.Instance) (bo
 	if p != nil && !isServer(p.PID()) {
 		p = nil
 	}
-	asked := askStop(ctx, o.Env) == nil
+	asked := requestStop(ctx, o.Env) == nil
 	if p == nil {
 		if asked {
 			return true, o.awaitLock(ctx, in)
@@ -132,7 +132,7 @@ func (o *stopOptions) stopServer(ctx context.Context, in *instance.Instance) (bo
 		select {
 		case <-p.Done():
 		case <-timer.C:
-			o.Notef("the server (pid %d) does not end; killing it\n", p.PID())
+			o.Notef("the server (pid %d) does not stop; killing it\n", p.PID())
 		case <-ctx.Done():
 			return true, ctx.Err()
 		}
@@ -159,15 +159,15 @@ func (o *stopOptions) awaitLock(ctx context.Context, in *instance.Instance) erro
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
-			return errs.Wrap(err, "the server was asked to stop")
+			return errs.Wrap(err, "wait for the server to stop")
 		}
 	}
 }
 
-// isServer makes sure that a recorded process is a server: its record could be
-// a copy from elsewhere.
+// isServer reports whether a recorded process is a server: the record could be
+// a copy from another machine.
 func isServer(pid int) bool {
-	b, err := os.ReadFile("/proc/" + itoa(pid) + "/cmdline")
+	b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/cmdline")
 	if err != nil {
 		return false
 	}

@@ -1,5 +1,5 @@
-// Package cluster finds the server that a command talks to: the client
-// configuration with its clusters and identities, and the connection.
+// Package clientconfig is the configuration of a client: the clusters that it
+// knows, its identities, and which server a command talks to.
 //
 //	current_cluster: prod
 //	clusters:
@@ -15,12 +15,13 @@
 //
 // Paths are relative to the file, which is ~/.config/runtime/clientconfig.yaml.
 //
-// In this order: --server or RUNTIME_SERVER; --cluster or RUNTIME_CLUSTER;
-// --state-dir or RUNTIME_STATE_DIR, a server of this machine; the current
-// cluster of the configuration; the server of this machine with the default
-// state directory. A server of this machine is reached by its unix socket,
-// <run dir>/<instance id>/server.sock.
-package cluster
+// The server of a command is the first of: --server or RUNTIME_SERVER; --cluster
+// or RUNTIME_CLUSTER; --state-dir or RUNTIME_STATE_DIR, a server of this
+// machine; the current cluster of the configuration; the server of this machine
+// with the default state directory. Any of the flags outranks the environment.
+// A server of this machine is reached by its unix socket,
+// <run dir>/<instance id>/server.sock; only Linux has one.
+package clientconfig
 
 import (
 	"cmp"
@@ -28,19 +29,17 @@ import (
 	"crypto/x509"
 	"errors"
 	"io/fs"
-	"maps"
 	"net"
 	"os"
 	"path/filepath"
-	"slices"
+	"runtime"
 	"strings"
 
+	"miren.dev/runtime/pkg/config"
 	"miren.dev/runtime/pkg/errs"
-	"miren.dev/runtime/pkg/instance"
-	"miren.dev/runtime/pkg/suggest"
 )
 
-// Options say which server is meant; empty fields are not given.
+// Options name the server of a command; empty fields are not given.
 type Options struct {
 	Server   string
 	Cluster  string
@@ -48,7 +47,7 @@ type Options struct {
 	RunDir   string
 }
 
-// Env fills what is not given from the environment. A flag outranks the
+// Env fills empty fields from the environment. A flag outranks the
 // environment, also that of another option.
 func (o Options) Env() Options {
 	if o.Server == "" && o.Cluster == "" && o.StateDir == "" {
@@ -58,14 +57,13 @@ func (o Options) Env() Options {
 	return o
 }
 
-// Target is where a server is.
+// Target is a server and how to reach it.
 type Target struct {
 	Address string      // unix:///path or host:port
 	TLS     *tls.Config // nil for a unix socket
-	// Source says in words where this comes from.
-	Source  string
-	Project string // default project of the cluster
-	Local   bool   // a server of this machine, found by its state directory
+	Source  string      // what named the server: "--server", "cluster prod", a state directory
+	Project string      // default project of the cluster
+	Local   bool        // a server of this machine, found by its state directory
 }
 
 // Resolve finds the server. It does not connect.
@@ -91,7 +89,7 @@ func Resolve(o Options) (*Target, error) {
 	if name == "" {
 		return local(o)
 	}
-	t, err := cfg.target(name)
+	t, err := cfg.Target(name)
 	if err != nil || o.Server == "" {
 		return t, err
 	}
@@ -126,7 +124,11 @@ func address(s, source string) (*Target, error) {
 
 // local finds the socket of this machine's server.
 func local(o Options) (*Target, error) {
-	state := cmp.Or(o.StateDir, instance.DefaultStateDir)
+	if o.StateDir == "" && runtime.GOOS != "linux" {
+		return nil, errs.New(errs.FailedPrecondition, "no server is named, and %s has none of its own", runtime.GOOS).
+			WithHint("add one with `r cluster add NAME HOST:PORT --use`, or name one with --server or --cluster")
+	}
+	state := cmp.Or(o.StateDir, config.DefaultStateDir())
 	if abs, err := filepath.Abs(state); err == nil {
 		state = abs
 	}
@@ -137,33 +139,25 @@ func local(o Options) (*Target, error) {
 	if err != nil {
 		return nil, errs.New(errs.Unavailable, "read the identity of the server: %w", err)
 	}
-	sock := filepath.Join(cmp.Or(o.RunDir, instance.DefaultRunDir), strings.TrimSpace(string(id)), "server.sock")
+	sock := filepath.Join(cmp.Or(o.RunDir, config.DefaultRunDir()), strings.TrimSpace(string(id)), "server.sock")
 	return &Target{Address: "unix://" + sock, Source: state, Local: true}, nil
 }
 
 // NotRunning is the error for a machine without a server.
 func NotRunning(state string) error {
-	hint := "start one with `r server start`"
-	if state != instance.DefaultStateDir {
-		hint = "start one with `r server start --state-dir " + state + "`"
+	start := "r server start"
+	if state != config.DefaultStateDir() {
+		start += " --state-dir " + state
 	}
 	return errs.New(errs.Unavailable, "no server is running for %s", state).With("state_dir", state).
-		WithHint("%s, or name one with --server or --cluster", hint)
+		WithHint("start one with `%s`, or name another with --server or --cluster (`r cluster add` adds one)", start)
 }
 
-// target returns where the named cluster is.
-func (c *Config) target(name string) (*Target, error) {
-	cl := c.Clusters[name]
-	if cl == nil {
-		known := slices.Sorted(maps.Keys(c.Clusters))
-		err := errs.New(errs.NotFound, "%s has no cluster %q", c.path, name)
-		switch s := suggest.Nearest(name, known); {
-		case s != "":
-			return nil, err.WithHint("did you mean %q?", s)
-		case len(known) > 0:
-			return nil, err.WithHint("it has: %s", strings.Join(known, ", "))
-		}
-		return nil, err.WithHint("add one with `r auth generate`")
+// Target returns the server of a cluster. It does not connect.
+func (c *Config) Target(name string) (*Target, error) {
+	cl, err := c.Cluster(name)
+	if err != nil {
+		return nil, err
 	}
 	t, err := address(cl.Server, "cluster "+name)
 	if err != nil {
@@ -183,11 +177,12 @@ func (c *Config) target(name string) (*Target, error) {
 	if len(ca) > 0 {
 		t.TLS.RootCAs = x509.NewCertPool()
 		if !t.TLS.RootCAs.AppendCertsFromPEM(ca) {
-			return nil, errs.New(errs.InvalidArgument, "%s: the ca of cluster %s holds no certificate in PEM", c.path, name)
+			return nil, errs.New(errs.InvalidArgument, "%s: the ca of cluster %s contains no certificate in PEM", c.path, name).
+				WithHint("give the certificate of the authority that signs the server's: `r auth generate` on the server prints it")
 		}
 	}
-	if id := c.Identities[cl.Identity]; id != nil {
-		cert, err := c.certificate(cl.Identity, id)
+	if cl.Identity != "" {
+		cert, err := c.Certificate(cl.Identity)
 		if err != nil {
 			return nil, err
 		}
@@ -196,7 +191,12 @@ func (c *Config) target(name string) (*Target, error) {
 	return t, nil
 }
 
-func (c *Config) certificate(name string, id *Identity) (tls.Certificate, error) {
+// Certificate returns the certificate and key of an identity.
+func (c *Config) Certificate(name string) (tls.Certificate, error) {
+	id := c.Identities[name]
+	if id == nil {
+		return tls.Certificate{}, errs.New(errs.NotFound, "%s has no identity %q", c.path, name)
+	}
 	cert, err := c.pem(id.Certificate, id.CertificateFile)
 	if err != nil {
 		return tls.Certificate{}, err

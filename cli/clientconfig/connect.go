@@ -1,4 +1,4 @@
-package cluster
+package clientconfig
 
 import (
 	"context"
@@ -10,15 +10,15 @@ import (
 	"miren.dev/runtime/pkg/rpc"
 )
 
-// Connect connects to the server at once. A server of this machine that is
-// not there is the error of NotRunning.
+// Connect connects to the server before it returns. The error of NotRunning
+// says that a server of this machine does not run.
 func (t *Target) Connect(ctx context.Context) (*rpc.Client, error) {
 	c, err := rpc.Dial(ctx, t.Address, rpc.ClientOptions{TLS: t.TLS})
 	if err != nil && t.Local && (errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ECONNREFUSED)) {
 		return nil, NotRunning(t.Source)
 	}
 	if err != nil && !t.Local && errs.HintOf(err) == "" {
-		return nil, errs.Wrap(err, "server of %s", t.Source)
+		return nil, errs.Wrap(err, "connect to the server of %s", t.Source)
 	}
 	return c, err
 }

@@ -1,4 +1,4 @@
-package server
+package serverctl
 
 import (
 	"context"
@@ -14,6 +14,7 @@ import (
 	"miren.dev/runtime/api/server"
 	"miren.dev/runtime/cli/command"
 	"miren.dev/runtime/cli/console"
+	cliserver "miren.dev/runtime/cli/server"
 	"miren.dev/runtime/pkg/config"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/instance"
@@ -27,21 +28,21 @@ type startOptions struct {
 	timeout    time.Duration
 }
 
-func newStart(e *command.Env) *cobra.Command {
+// NewStart makes `r server start`.
+func NewStart(e *command.Env) *cobra.Command {
 	o := &startOptions{Env: e}
 	cmd := &cobra.Command{
-		Use:   "start",
-		Short: "Start the server, and everything that it needs",
+		Use: "start",
 		Long: `Starts the server in the background with its PostgreSQL, containerd, BuildKit and ingress, and returns when it
-is ready. What runs already is adopted: apps notice nothing. Needs root.
+is ready. Processes that run already are adopted, without an interruption of apps. Needs root.
 
 Every key of the configuration is a flag; ` + "`r config generate`" + ` explains them.`,
 		Example: "  r server start\n  r server start --ingress-http-address 0.0.0.0:80 --rpc-address 0.0.0.0:7443",
 		Args:    command.Args(0, 0),
 		RunE:    func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context()) },
 	}
-	cmd.Flags().BoolVar(&o.foreground, "foreground", false, "stay, and be the server")
-	cmd.Flags().DurationVar(&o.timeout, "timeout", 5*time.Minute, "how long it may take to become ready")
+	cmd.Flags().BoolVar(&o.foreground, "foreground", false, "run the server in the foreground until SIGTERM")
+	cmd.Flags().DurationVar(&o.timeout, "timeout", 5*time.Minute, "how long the server may take to become ready")
 	o.config.AddFlags(cmd)
 	return cmd
 }
@@ -62,8 +63,8 @@ func (o *startOptions) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if _, err := status(ctx, o.Env); err == nil {
-		o.Notef("a server is running already for %s\n", cfg.StateDir)
+	if _, err := cliserver.Status(ctx, o.Env); err == nil {
+		o.Notef("a server already runs for %s\n", cfg.StateDir)
 		st, err := o.awaitParts(ctx)
 		if err != nil {
 			return err
@@ -85,7 +86,7 @@ func (o *startOptions) run(ctx context.Context) error {
 		LogFile: logFile(in), RecordFile: recordFile(in), ReadyTimeout: o.timeout,
 		Ready: func(ctx context.Context) error {
 			progress.tick()
-			_, err := status(ctx, o.Env)
+			_, err := cliserver.Status(ctx, o.Env)
 			return err
 		},
 	})
@@ -95,29 +96,30 @@ func (o *startOptions) run(ctx context.Context) error {
 	}
 	st, err := o.awaitParts(ctx)
 	if err != nil {
-		return errs.Wrap(err, "the server (pid %d) became ready and does not answer any more", p.PID())
+		return errs.Wrap(err, "the server (pid %d) became ready and no longer answers", p.PID())
 	}
 	return o.ready(cfg, st, p.Adopted)
 }
 
-// partsTimeout is how long the parts that the server starts last may take.
+// partsTimeout bounds how long the last parts may take to work after the server is ready.
 const partsTimeout = 15 * time.Second
 
-// awaitParts waits until every part works; the server serves before.
-func (o *startOptions) awaitParts(ctx context.Context) (*Status, error) {
+// awaitParts waits until every part works; the server answers earlier. It
+// returns the last status if some part still does not work after partsTimeout.
+func (o *startOptions) awaitParts(ctx context.Context) (*server.StatusResponse, error) {
 	ctx, cancel := context.WithTimeout(ctx, partsTimeout)
 	defer cancel()
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()
-	var last *Status
+	var last *server.StatusResponse
 	for {
-		st, err := status(ctx, o.Env)
+		st, err := cliserver.Status(ctx, o.Env)
 		switch {
 		case err == nil && st.Ready:
 			return st, nil
 		case err == nil:
 			last = st
-		case ctx.Err() == nil && !errs.Is(err, errs.DeadlineExceeded): // it may just be slow
+		case ctx.Err() == nil && !errs.Is(err, errs.DeadlineExceeded): // a slow server is asked again
 			return nil, err
 		case ctx.Err() != nil && last == nil:
 			return nil, err
@@ -133,24 +135,24 @@ func (o *startOptions) awaitParts(ctx context.Context) (*Status, error) {
 	}
 }
 
-// explain says why the server did not start.
+// explain adds the end of the server's log to the reason that it did not start.
 func (o *startOptions) explain(ctx context.Context, in *instance.Instance, err error, logFrom int64) error {
 	if ctx.Err() != nil {
 		return errs.New(errs.Canceled, "interrupted while the server was starting: %w", ctx.Err()).
-			WithHint("`r server stop` removes what was begun")
+			WithHint("`r server stop` stops the parts that it has started")
 	}
 	e := errs.New(errs.ClassOf(err), "the server did not start: %w", errors.Unwrap(err))
 	if errors.Unwrap(err) == nil {
 		e = errs.New(errs.ClassOf(err), "the server did not start: %w", err)
 	}
 	if tail := logTail(logFile(in), logFrom, 4<<10); tail != "" {
-		return e.WithHint("its log is %s; it ends with:\n%s", logFile(in), tail)
+		return e.WithHint("the log %s ends with:\n%s", logFile(in), tail)
 	}
-	return e.WithHint("its log is %s; `r doctor` checks the machine", logFile(in))
+	return e.WithHint("see the log %s; `r doctor` checks the machine", logFile(in))
 }
 
-// ready prints where the server is.
-func (o *startOptions) ready(cfg *config.Config, st *Status, already bool) error {
+// ready prints the addresses of the server.
+func (o *startOptions) ready(cfg *config.Config, st *server.StatusResponse, already bool) error {
 	if o.JSON {
 		if err := o.PrintJSON(map[string]any{"already_running": already, "state_dir": cfg.StateDir, "status": st}); err != nil {
 			return err
@@ -176,8 +178,8 @@ func (o *startOptions) ready(cfg *config.Config, st *Status, already bool) error
 	return partsError(cfg, st)
 }
 
-// partsError names the parts that do not work; the server runs all the same.
-func partsError(cfg *config.Config, st *Status) error {
+// partsError returns an error that names the parts that do not work, nil if all do.
+func partsError(cfg *config.Config, st *server.StatusResponse) error {
 	if st.Ready {
 		return nil
 	}
@@ -190,11 +192,11 @@ func partsError(cfg *config.Config, st *Status) error {
 			}
 		}
 	}
-	return errs.New(errs.FailedPrecondition, "the server runs, but not everything works: %s", strings.Join(bad, ", ")).
-		WithHint("%s", strings.Join(append(tails, "`r server status` shows when it does"), "\n"))
+	return errs.New(errs.FailedPrecondition, "the server runs, but some parts do not work: %s", strings.Join(bad, ", ")).
+		WithHint("%s", strings.Join(append(tails, "`r server status` shows them"), "\n"))
 }
 
-// progress shows what the server in the background does.
+// progress shows the newest log message of the server while it starts.
 type progress struct {
 	c     *console.Console
 	live  *console.Live

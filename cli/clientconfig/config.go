@@ -1,13 +1,16 @@
-package cluster
+package clientconfig
 
 import (
 	"bytes"
 	"errors"
 	"io"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
+	"strings"
 
 	"go.yaml.in/yaml/v3"
 
@@ -49,18 +52,41 @@ type Identity struct {
 // maxConfig bounds the file.
 const maxConfig = 4 << 20
 
-// Path returns where the configuration is:
-// $XDG_CONFIG_HOME/runtime/clientconfig.yaml, else below ~/.config.
+// Path returns the path of the configuration file:
+// $XDG_CONFIG_HOME/runtime/clientconfig.yaml, else the same below ~/.config,
+// or on Windows below %AppData%.
 func Path() (string, error) {
 	dir := os.Getenv("XDG_CONFIG_HOME")
 	if dir == "" {
-		home, err := os.UserHomeDir()
-		if err != nil {
-			return "", errs.New(errs.FailedPrecondition, "find the home directory: %w", err)
+		var err error
+		if dir, err = baseDir(); err != nil {
+			return "", errs.New(errs.FailedPrecondition, "find the directory of the client configuration: %w", err).
+				WithHint("set XDG_CONFIG_HOME to the directory for it")
 		}
-		dir = filepath.Join(home, ".config")
 	}
 	return filepath.Join(dir, "runtime", "clientconfig.yaml"), nil
+}
+
+func baseDir() (string, error) {
+	if runtime.GOOS == "windows" {
+		return os.UserConfigDir()
+	}
+	home, err := os.UserHomeDir()
+	return filepath.Join(home, ".config"), err
+}
+
+// Read parses a configuration that is not in a file of its own, as standard
+// input; name is what errors call it.
+func Read(name string, r io.Reader) (*Config, error) {
+	b, err := io.ReadAll(io.LimitReader(r, maxConfig+1))
+	if err != nil {
+		return nil, errs.New(errs.Unavailable, "read %s: %w", name, err)
+	}
+	if len(b) > maxConfig {
+		return nil, errs.New(errs.InvalidArgument, "%s is larger than %d bytes", name, maxConfig)
+	}
+	c := &Config{path: name}
+	return c, parse(name, b, c)
 }
 
 // Load reads the configuration at path; an absent file is an empty one.
@@ -84,8 +110,9 @@ func Load(path string) (*Config, error) {
 		return nil, err
 	}
 	for name, id := range c.Identities {
-		if id != nil && id.Key != "" && st.Mode().Perm()&0o077 != 0 {
-			return nil, errs.New(errs.FailedPrecondition, "%s holds the key of identity %s and others may read it (mode %04o)", path, name, st.Mode().Perm()).
+		// On Windows the access list of the user's profile protects the file, and the mode says nothing.
+		if id != nil && id.Key != "" && runtime.GOOS != "windows" && st.Mode().Perm()&0o077 != 0 {
+			return nil, errs.New(errs.FailedPrecondition, "%s holds the private key of identity %s, and other users can read the file (mode %04o)", path, name, st.Mode().Perm()).
 				WithHint("chmod 600 %s", path)
 		}
 	}
@@ -111,11 +138,11 @@ func parse(path string, b []byte, c *Config) error {
 		case cl == nil || cl.Server == "":
 			return errs.New(errs.InvalidArgument, "%s: cluster %s has no server", path, name)
 		case cl.Identity != "" && c.Identities[cl.Identity] == nil:
-			return errs.New(errs.InvalidArgument, "%s: cluster %s names the identity %q, which is not there", path, name, cl.Identity)
+			return errs.New(errs.InvalidArgument, "%s: cluster %s names the identity %q, which the file does not define", path, name, cl.Identity)
 		}
 	}
 	if c.CurrentCluster != "" && c.Clusters[c.CurrentCluster] == nil {
-		return errs.New(errs.InvalidArgument, "%s: current_cluster is %q, which is not there", path, c.CurrentCluster)
+		return errs.New(errs.InvalidArgument, "%s: current_cluster is %q, which the file does not define", path, c.CurrentCluster)
 	}
 	return nil
 }
@@ -170,9 +197,13 @@ func eachKey(path string, n *yaml.Node, known []string, f func(string, *yaml.Nod
 // Path returns the file that the configuration is kept in.
 func (c *Config) Path() string { return c.path }
 
-// Put adds a cluster with the identity for it, replacing those of the same
-// names. It becomes the current one if use is set: with none,
-// commands go to the server of this machine.
+// Names returns the names of the clusters, sorted.
+func (c *Config) Names() []string { return slices.Sorted(maps.Keys(c.Clusters)) }
+
+// Put adds a cluster, replacing the one of that name, with an identity of its
+// own unless id is nil. If another cluster has an identity of the same name,
+// the new one is called idName@name. With use the cluster becomes the current
+// one; without a current one, commands go to the server of this machine.
 func (c *Config) Put(name string, cl *Cluster, idName string, id *Identity, use bool) {
 	if c.Clusters == nil {
 		c.Clusters = map[string]*Cluster{}
@@ -180,10 +211,65 @@ func (c *Config) Put(name string, cl *Cluster, idName string, id *Identity, use 
 	if c.Identities == nil {
 		c.Identities = map[string]*Identity{}
 	}
-	c.Clusters[name], c.Identities[idName] = cl, id
+	if old := c.Clusters[name]; old != nil {
+		delete(c.Clusters, name)
+		if !c.usesIdentity(old.Identity) && (id != nil || cl.Identity != old.Identity) {
+			delete(c.Identities, old.Identity)
+		}
+	}
+	if id != nil {
+		if c.Identities[idName] != nil && c.usesIdentity(idName) {
+			idName += "@" + name
+		}
+		c.Identities[idName], cl.Identity = id, idName
+	}
+	c.Clusters[name] = cl
 	if use {
 		c.CurrentCluster = name
 	}
+}
+
+func (c *Config) usesIdentity(name string) bool {
+	for _, cl := range c.Clusters {
+		if cl.Identity == name {
+			return true
+		}
+	}
+	return false
+}
+
+// Cluster returns a cluster by its name; NotFound, with the names that exist.
+func (c *Config) Cluster(name string) (*Cluster, error) {
+	if cl := c.Clusters[name]; cl != nil {
+		return cl, nil
+	}
+	known := c.Names()
+	err := errs.New(errs.NotFound, "%s has no cluster %q", c.path, name)
+	switch s := suggest.Nearest(name, known); {
+	case s != "":
+		return nil, err.WithHint("did you mean %q?", s)
+	case len(known) > 0:
+		return nil, err.WithHint("it has: %s", strings.Join(known, ", "))
+	}
+	return nil, err.WithHint("add one with `r cluster add`")
+}
+
+// Remove removes a cluster, and its identity if no other cluster uses that. It
+// returns the name of the removed identity, empty if there is none.
+func (c *Config) Remove(name string) (identity string, err error) {
+	cl, err := c.Cluster(name)
+	if err != nil {
+		return "", err
+	}
+	delete(c.Clusters, name)
+	if c.CurrentCluster == name {
+		c.CurrentCluster = ""
+	}
+	if c.usesIdentity(cl.Identity) {
+		return "", nil
+	}
+	delete(c.Identities, cl.Identity)
+	return cl.Identity, nil
 }
 
 // Write writes the configuration, keys included.
@@ -203,16 +289,46 @@ func (c *Config) Save() error {
 	if err := c.Write(&buf); err != nil {
 		return err
 	}
-	if err := os.MkdirAll(filepath.Dir(c.path), 0o700); err != nil {
+	path := c.path
+	if real, err := filepath.EvalSymlinks(path); err == nil {
+		path = real // a link to the file stays one
+	}
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return errs.New(errs.FailedPrecondition, "client configuration: %w", err)
 	}
-	if err := atomicfile.Write(c.path, buf.Bytes(), 0o600); err != nil {
+	if err := atomicfile.Write(path, buf.Bytes(), 0o600); err != nil {
 		return errs.New(errs.Unavailable, "client configuration: %w", err)
 	}
 	return nil
 }
 
-// pem returns text, or what is in the file, whose path is relative to the configuration.
+// Inline returns a cluster and its identity with the content of the files that
+// they name, for a configuration elsewhere. The identity is nil if the cluster
+// names none.
+func (c *Config) Inline(name string) (*Cluster, *Identity, error) {
+	cl, err := c.Cluster(name)
+	if err != nil {
+		return nil, nil, err
+	}
+	out := *cl
+	ca, err := c.pem(cl.CA, cl.CAFile)
+	if err != nil {
+		return nil, nil, err
+	}
+	out.CA, out.CAFile = string(ca), ""
+	id := c.Identities[cl.Identity]
+	if id == nil {
+		return &out, nil, nil
+	}
+	cert, err := c.pem(id.Certificate, id.CertificateFile)
+	if err != nil {
+		return nil, nil, err
+	}
+	key, err := c.pem(id.Key, id.KeyFile)
+	return &out, &Identity{Certificate: string(cert), Key: string(key)}, err
+}
+
+// pem returns text, or the content of the file, whose path is relative to the configuration.
 func (c *Config) pem(text, file string) ([]byte, error) {
 	if text != "" || file == "" {
 		return []byte(text), nil

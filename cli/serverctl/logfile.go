@@ -1,4 +1,4 @@
-package server
+package serverctl
 
 import (
 	"bytes"
@@ -7,7 +7,8 @@ import (
 	"strings"
 )
 
-// logTail returns what was appended to a log file since the offset, at most n bytes of it.
+// logTail returns the text that was appended to a log file after the offset
+// from, at most its last n bytes.
 func logTail(path string, from, n int64) string {
 	f, err := os.Open(path)
 	if err != nil {
@@ -24,7 +25,7 @@ func logTail(path string, from, n int64) string {
 	return strings.TrimSpace(string(b))
 }
 
-// lastMessage is the text of the newest line of a server's log.
+// lastMessage returns the message of the newest line of a server's log.
 func lastMessage(path string, from int64) string {
 	lines := bytes.Split([]byte(logTail(path, from, 4<<10)), []byte("\n"))
 	line := string(lines[len(lines)-1])
@@ -39,7 +40,7 @@ func lastMessage(path string, from int64) string {
 	return ""
 }
 
-// fileSize is 0 for a file that is not there.
+// fileSize returns the size of a file, 0 if it does not exist.
 func fileSize(path string) int64 {
 	st, err := os.Stat(path)
 	if err != nil {

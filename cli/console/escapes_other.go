@@ -1,0 +1,9 @@
+//go:build !windows
+
+package console
+
+import "os"
+
+// escapes reports whether a terminal obeys the sequences for colours and the
+// cursor; TERM=dumb says that it does not.
+func escapes(*os.File) bool { return os.Getenv("TERM") != "dumb" }

@@ -1,0 +1,23 @@
+// Package machine has the commands that need the machine of a server. Only the
+// program runtime links it; the client r hands these commands over to runtime.
+package machine
+
+import (
+	"miren.dev/runtime/cli"
+	"miren.dev/runtime/cli/doctor"
+	"miren.dev/runtime/cli/hostcheck"
+	"miren.dev/runtime/cli/ingress"
+	"miren.dev/runtime/cli/lsvd"
+	"miren.dev/runtime/cli/serverctl"
+)
+
+// Commands are the constructors of these commands, by their path in the table
+// of package cli.
+var Commands = cli.Machine{
+	"server start": serverctl.NewStart,
+	"server stop":  serverctl.NewStop,
+	"server run":   serverctl.NewRun,
+	"ingress":      ingress.New,
+	"lsvd":         lsvd.New,
+	"doctor":       doctor.WithChecks(hostcheck.Checks),
+}

@@ -1,0 +1,10 @@
+//go:build !windows
+
+package rpc
+
+import "syscall"
+
+const (
+	connRefused = syscall.ECONNREFUSED
+	connReset   = syscall.ECONNRESET
+)
