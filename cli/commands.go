@@ -10,6 +10,7 @@ import (
 	"miren.dev/runtime/cli/app"
 	"miren.dev/runtime/cli/auth"
 	"miren.dev/runtime/cli/build"
+	"miren.dev/runtime/cli/cluster"
 	"miren.dev/runtime/cli/command"
 	"miren.dev/runtime/cli/completion"
 	"miren.dev/runtime/cli/config"
@@ -51,6 +52,7 @@ var commands = []entry{
 	{path: "config", make: config.New},
 	{path: "auth", make: auth.New},
 	{path: "debug", make: debug.New},
+	{path: "cluster", make: cluster.New},
 	{path: "version", make: version.New},
 	{path: "completion", make: completion.New},
 

@@ -116,7 +116,7 @@ func TestClientCommandsAreNotHandedOver(t *testing.T) {
 	installRuntime(t, filepath.Dir(r))
 	for _, args := range [][]string{
 		{"version", "--client"}, {"help"}, {"help", "server"}, {"--help"}, {"server"}, {"server", "--help"}, {"app", "--help"}, {"help", "app", "list"},
-		{"__complete", "lsv"}, {"__complete", "server", "st"}, {"completion", "bash"},
+		{"__complete", "lsv"}, {"__complete", "server", "st"}, {"completion", "bash"}, {"cluster", "list"},
 		{"config", "generate"}, {"server", "status", "--help"},
 	} {
 		if out, err := clientCommand(t, r, "", args...).CombinedOutput(); err != nil {

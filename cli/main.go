@@ -19,6 +19,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"miren.dev/runtime/cli/cluster"
 	"miren.dev/runtime/cli/command"
 	"miren.dev/runtime/cli/console"
 	"miren.dev/runtime/cli/exit"
@@ -148,6 +149,7 @@ Start a server with ` + "`r server start`, or name a remote one with `r cluster 
 	env.AddFlags(root.PersistentFlags())
 	addCommands(root, env, m)
 	root.InitDefaultHelpCmd()
+	_ = root.RegisterFlagCompletionFunc("cluster", cluster.CompleteNames) // fails only for flags that do not exist
 	requireArgs(root)
 	return root
 }

@@ -156,10 +156,10 @@ func lookup(path string) *Key {
 }
 
 // DefaultStateDir is the state directory of an installation that names none.
-func DefaultStateDir() string { return Lookup("state_dir").Default }
+func DefaultStateDir() string { return Default().StateDir }
 
 // DefaultRunDir is the directory of sockets of an installation that names none.
-func DefaultRunDir() string { return Lookup("run_dir").Default }
+func DefaultRunDir() string { return Default().RunDir }
 
 // AddFlags defines a flag for every key. What they were set to counts in Load.
 func AddFlags(f *pflag.FlagSet) {
