@@ -58,7 +58,7 @@ packages:
 toolchain: packages ## Build the pinned containerd, runsc, CNI plugins and BuildKit (cached)
 	@hack/toolchain.sh
 
-bin/runtime: ## Build bin/runtime (also installed as bin/r) and the in-sandbox agent
+bin/runtime: ## Build bin/runtime, the client bin/r and the in-sandbox agent
 	@hack/build.sh
 
 bin/runtime-debug: ## Build bin/runtime-debug, unoptimised and with the race detector

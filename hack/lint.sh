@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The cheap checks: formatting, vet, staticcheck, generated code, scripts,
-# import directions and docs links. Prints what to do about each failure.
+# The cheap checks: formatting, vet, the client on every platform, staticcheck,
+# generated code, scripts, import directions and docs links. Prints what to do about each failure.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 # Without paths of this checkout in them, builds and test results are shared by all checkouts of a machine.
@@ -42,6 +42,14 @@ generated() {
 		"$go" run ./cli/cmd/clidoc -root . -check
 }
 
+# The client is for other systems too; vet compiles everything that it links.
+client() {
+	local p
+	for p in linux/amd64 linux/arm64 darwin/amd64 darwin/arm64 windows/amd64 windows/arm64; do
+		GOOS=${p%/*} GOARCH=${p#*/} CGO_ENABLED=0 "$go" vet ./cmd/r || { echo "cmd/r does not build for $p"; return 1; }
+	done
+}
+
 scripts() {
 	local s
 	for s in $(git ls-files 'hack/*.sh' .ci/run); do bash -n "$s" || return 1; done
@@ -49,6 +57,7 @@ scripts() {
 
 check gofmt 'run gofmt -w on these files' unformatted
 check vet 'fix what vet reports' "$go" vet ./...
+check client 'keep cmd/r portable: put what needs Linux into a file _linux.go, with an honest answer elsewhere' client
 check staticcheck 'fix what staticcheck reports' staticcheck
 check generated 'run make generate and commit the result' generated
 check scripts 'fix the syntax of the script' scripts

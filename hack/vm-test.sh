@@ -116,9 +116,8 @@ test_server() {
 	cp "$root"/boot/vmlinuz-* "$tmp/vmlinuz"
 	cp "$root"/boot/initrd.img-* "$tmp/initrd"
 	mkdir -p "$root"/opt/{runtime/bin,tests} "$root$image" "$root/etc/systemd/system/default.target.wants"
-	cp -L bin/{runtime,runtime-agent,containerd,containerd-shim-runsc-v1,containerd-shim-runc-v2,runsc,buildkitd,buildctl} "$root/opt/runtime/bin/"
+	cp -L bin/{r,runtime,runtime-agent,containerd,containerd-shim-runsc-v1,containerd-shim-runc-v2,runsc,buildkitd,buildctl} "$root/opt/runtime/bin/"
 	cp -rL bin/cni "$root/opt/runtime/bin/"
-	ln -s runtime "$root/opt/runtime/bin/r"
 	cp -r "$image"/debian-* "$root$image/"
 	# The name of the image depends on where packages come from.
 	rm -rf "$root"/etc/apt/{sources.list,sources.list.d,apt.conf.d}
