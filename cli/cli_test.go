@@ -290,7 +290,7 @@ func TestOther(t *testing.T) {
 	contains(t, ok(t, "completion", "bash"), "__start_r")
 	contains(t, ok(t, "__complete", "app", "show", ""), "shop")
 	contains(t, ok(t, "__complete", "entity", "list", ""), "sandbox_pool")
-	contains(t, ok(t, "route", "set", "a.example.com", "-a", "shop"), "a.example.com/ leads to web of shop")
+	contains(t, ok(t, "route", "set", "a.example.com", "-a", "shop"), "a.example.com/ to web of shop")
 	contains(t, ok(t, "app", "env", "set", "-a", "shop", "--secret", "--no-deploy", "T=x"), "next deployment")
 	if r := f.envs[0]; r.SetSecret["T"] != "x" || r.Set != nil || r.Deploy {
 		t.Errorf("env request %+v", r)

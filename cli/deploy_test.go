@@ -195,7 +195,7 @@ func TestDeployOtherWays(t *testing.T) {
 	if exit.Code(err) != exit.Interrupted {
 		t.Errorf("interrupted: %v", err)
 	}
-	contains(t, out.all(), "goes on", "r app cancel shop")
+	contains(t, out.all(), "continues", "r app cancel shop")
 	if len(f.calls) != 1 {
 		t.Errorf("calls %v", f.calls)
 	}

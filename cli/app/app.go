@@ -1,4 +1,4 @@
-// Package app has `r app`: apps, from their source to what they serve.
+// Package app has `r app`: deploy, inspect and control apps.
 package app
 
 import (
@@ -15,7 +15,7 @@ import (
 
 // New makes the commands.
 func New(e *command.Env) *cobra.Command {
-	return command.Group("app", "Apps",
+	return command.Group("app", "Deploy and control apps",
 		newInit(e), NewDeploy(e), newList(e), newShow(e), newStatus(e), newHistory(e), newRollback(e), newLogs(e), newEnv(e),
 		newExec(e), newRestart(e), newCancel(e), newDelete(e))
 }
@@ -34,7 +34,7 @@ func find(ctx context.Context, e *command.Env, name string) (*app.App, error) {
 	return command.Find[app.App](ctx, e, name)
 }
 
-// ofApp selects what belongs to an app, by an indexed attribute.
+// ofApp selects the entities of an app, by an indexed attribute.
 func ofApp(attr string, a *app.App) entity.Query {
 	return entity.Query{Index: []entity.IndexMatch{{Attr: attr, Op: entity.IndexEq, Value: schema.EncodeIndexString(string(a.ID))}}}
 }

@@ -11,7 +11,7 @@ import (
 	"miren.dev/runtime/entity"
 )
 
-// changeOptions are those of commands that roll something out.
+// changeOptions are the options of commands that start a rollout.
 type changeOptions struct {
 	appOptions
 	message string
@@ -21,8 +21,8 @@ type changeOptions struct {
 }
 
 func (o *changeOptions) addRollout(cmd *cobra.Command) {
-	cmd.Flags().StringVarP(&o.message, "message", "m", "", "why; shown in the history")
-	cmd.Flags().BoolVar(&o.detach, "detach", false, "do not wait for the end")
+	cmd.Flags().StringVarP(&o.message, "message", "m", "", "reason for the change, shown in the history")
+	cmd.Flags().BoolVar(&o.detach, "detach", false, "return without waiting for the end of the rollout")
 }
 
 func newRollback(e *command.Env) *cobra.Command {
@@ -30,7 +30,7 @@ func newRollback(e *command.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:               "rollback [APP]",
 		Short:             "Serve an earlier version again, without a build",
-		Long:              "Serves an earlier version again, image and configuration as they were, without a build.",
+		Long:              "Serves an earlier version again, with its image and configuration, without a build.",
 		Example:           "  r app rollback\n  r app rollback shop --to v12",
 		Args:              command.Args(0, 1, "APP"),
 		ValidArgsFunction: completeApps(e),
@@ -42,7 +42,7 @@ func newRollback(e *command.Env) *cobra.Command {
 	}
 	o.addApp(cmd)
 	o.addRollout(cmd)
-	cmd.Flags().StringVar(&o.to, "to", "", "version, v3; default: the one that served before")
+	cmd.Flags().StringVar(&o.to, "to", "", "version, as v3; default: the previous active version")
 	return cmd
 }
 
@@ -50,7 +50,7 @@ func newRestart(e *command.Env) *cobra.Command {
 	o := &changeOptions{appOptions: appOptions{Env: e}}
 	cmd := &cobra.Command{
 		Use:               "restart [APP]",
-		Short:             "Serve the same version from new sandboxes",
+		Short:             "Replace the sandboxes of the active version by new ones",
 		Args:              command.Args(0, 1, "APP"),
 		ValidArgsFunction: completeApps(e),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -81,7 +81,7 @@ func newCancel(e *command.Env) *cobra.Command {
 	o := &changeOptions{appOptions: appOptions{Env: e}}
 	cmd := &cobra.Command{
 		Use:               "cancel [APP]",
-		Short:             "Stop the deployment under way; what served goes on serving",
+		Short:             "Cancel the running deployment; the active version keeps serving",
 		Args:              command.Args(0, 1, "APP"),
 		ValidArgsFunction: completeApps(e),
 		RunE:              func(cmd *cobra.Command, args []string) error { return o.cancel(cmd.Context(), args) },
@@ -113,7 +113,7 @@ func (o *changeOptions) cancel(ctx context.Context, args []string) error {
 		return o.PrintJSON(map[string]any{"canceling": d})
 	}
 	if d != nil {
-		o.Printf("%s the deployment %s of %s is being stopped\n", o.Paint(console.Yellow, "✓"), d.ID, name)
+		o.Printf("%s canceling deployment %s of %s\n", o.Paint(console.Yellow, "✓"), d.ID, name)
 	}
 	return nil
 }
@@ -122,12 +122,12 @@ func newDelete(e *command.Env) *cobra.Command {
 	o := &changeOptions{appOptions: appOptions{Env: e}}
 	cmd := &cobra.Command{
 		Use:               "delete APP",
-		Short:             "Remove an app with everything that belongs to it",
+		Short:             "Delete an app with its versions, routes and history",
 		Args:              command.Args(1, 1, "APP"),
 		ValidArgsFunction: completeApps(e),
 		RunE:              func(cmd *cobra.Command, args []string) error { return o.delete(cmd.Context(), args[0]) },
 	}
-	cmd.Flags().BoolVarP(&o.yes, "yes", "y", false, "do not ask")
+	cmd.Flags().BoolVarP(&o.yes, "yes", "y", false, "delete without asking")
 	return cmd
 }
 
@@ -155,6 +155,6 @@ func (o *changeOptions) delete(ctx context.Context, name string) error {
 	if o.JSON {
 		return o.PrintJSON(map[string]string{"deleted": name})
 	}
-	o.Printf("%s %s is deleted\n", o.Paint(console.Green, "✓"), name)
+	o.Printf("%s deleted %s\n", o.Paint(console.Green, "✓"), name)
 	return nil
 }

@@ -35,17 +35,17 @@ type deployOptions struct {
 	plan    bool
 }
 
-// NewDeploy makes `r app deploy`, which is `r deploy` too.
+// NewDeploy makes `r app deploy`, and `r deploy`.
 func NewDeploy(e *command.Env) *cobra.Command {
 	o := &deployOptions{Env: e}
 	cmd := &cobra.Command{
 		Use:   "deploy",
 		Short: "Deploy the source of a folder",
-		Long: `Deploys the source of a folder: uploads what changed, builds it on the server, starts the new version beside the old
-one, and shifts the traffic when it is ready. If it fails the old version keeps serving.
+		Long: `Deploys the source of a folder: uploads the files that changed, builds them on the server, starts the new version beside
+the old one, and shifts the traffic when the new one is ready. If that fails, the old version keeps serving.
 
-The server owns the deployment: Ctrl-C only stops watching. Exit codes: 3 the build failed, 4 the new version was not
-healthy, 5 another deployment of the app is under way.`,
+The server runs the deployment: Ctrl-C only stops watching it. Exit codes: 3 the build failed, 4 the new version was not
+healthy, 5 another deployment of the app is running.`,
 		Example: "  r deploy\n  r app deploy --dir services/shop --app shop --message 'new cart'\n  r deploy --plan",
 		Args:    command.Args(0, 0),
 		RunE:    func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context()) },
@@ -53,10 +53,10 @@ healthy, 5 another deployment of the app is under way.`,
 	f := cmd.Flags()
 	f.StringVarP(&o.dir, "dir", "d", ".", "folder of the source")
 	f.StringVarP(&o.app, "app", "a", "", "app; default: name in app.toml, else the folder's name")
-	f.StringVarP(&o.message, "message", "m", "", "why; shown in the history")
-	f.BoolVar(&o.noCache, "no-cache", false, "build everything anew")
-	f.BoolVar(&o.detach, "detach", false, "do not wait for the end")
-	f.BoolVar(&o.plan, "plan", false, "only show what would be built")
+	f.StringVarP(&o.message, "message", "m", "", "reason for the change, shown in the history")
+	f.BoolVar(&o.noCache, "no-cache", false, "build without the cache")
+	f.BoolVar(&o.detach, "detach", false, "return without waiting for the end of the rollout")
+	f.BoolVar(&o.plan, "plan", false, "only show how the source would be built")
 	return cmd
 }
 
@@ -77,7 +77,7 @@ func (o *deployOptions) run(ctx context.Context) error {
 	defer v.Close()
 	v.Message(planText(o.Env, name, plan))
 	for _, s := range tree.Skipped {
-		v.Message("left out " + s)
+		v.Message("skipped " + s)
 	}
 	c, err := o.Connect(ctx)
 	if err != nil {
@@ -95,7 +95,7 @@ func (o *deployOptions) run(ctx context.Context) error {
 		return err
 	}
 	if resp.Deployment == nil {
-		return errs.New(errs.Internal, "the server accepted the deployment and does not name it")
+		return errs.New(errs.Internal, "the server accepted the deployment without returning it")
 	}
 	d, err := entity.Decode[app.Deployment](resp.Deployment)
 	if err != nil {
@@ -112,8 +112,8 @@ func sourceError(err error) error {
 	return err
 }
 
-// prepare walks the folder and finds out how it is built. The server does the
-// latter again; here it is for whoever looks, and to fail soon.
+// prepare walks the folder and detects how to build it. The server detects that
+// again; here it is printed, and fails before the upload.
 func (o *deployOptions) prepare(ctx context.Context) (*source.Tree, *stack.Plan, error) {
 	dir, err := filepath.Abs(o.dir)
 	if err != nil {
@@ -155,7 +155,7 @@ func (o *deployOptions) showPlan(name string, tree *source.Tree, plan *stack.Pla
 	o.Printf("%s\n", planText(o.Env, name, plan))
 	o.Printf("%d files, %d ignored\n", len(tree.Manifest.Files), tree.Ignored)
 	for _, s := range tree.Skipped {
-		o.Printf("left out %s\n", s)
+		o.Printf("skipped %s\n", s)
 	}
 	if plan.Generated {
 		o.Printf("\nDockerfile:\n  %s\n", strings.ReplaceAll(strings.TrimSpace(plan.Dockerfile), "\n", "\n  "))
@@ -171,7 +171,7 @@ func planText(e *command.Env, name string, plan *stack.Plan) string {
 	return strings.Join(lines, "\n")
 }
 
-// upload gives the server what it lacks and returns the digest of the source.
+// upload sends the contents that the server lacks and returns the digest of the source.
 func upload(ctx context.Context, client app.DeploysClient, tree *source.Tree, v rollout.View) (string, error) {
 	encoded, err := tree.Manifest.Encode()
 	if err != nil {
@@ -223,7 +223,7 @@ func send(ctx context.Context, client app.DeploysClient, tree *source.Tree, src 
 		if err != nil && !errors.Is(err, io.EOF) {
 			return err
 		}
-		// The server's answer says why it stopped reading, if it did.
+		// If the server stopped reading, its answer has the reason.
 		if cerr := s.CloseSend(); cerr != nil && !errors.Is(cerr, io.EOF) && err == nil {
 			return cerr
 		}

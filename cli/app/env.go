@@ -32,7 +32,7 @@ func newEnv(e *command.Env) *cobra.Command {
 func (o *envOptions) addChange(cmd *cobra.Command) {
 	o.addApp(cmd)
 	o.addRollout(cmd)
-	cmd.Flags().BoolVar(&o.noDeploy, "no-deploy", false, "do not roll it out; it holds from the next deployment on")
+	cmd.Flags().BoolVar(&o.noDeploy, "no-deploy", false, "do not roll the change out; the next deployment applies it")
 }
 
 func newEnvSet(e *command.Env) *cobra.Command {
@@ -40,8 +40,8 @@ func newEnvSet(e *command.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "set KEY=VALUE...",
 		Short: "Set variables, and roll the change out",
-		Long: `Sets environment variables and rolls the change out, if a version serves. A secret is encrypted and never shown again.
-KEY without a value takes it from the environment here; with --stdin, lines of KEY=VALUE are read from standard input.`,
+		Long: `Sets environment variables, and rolls the change out if the app has an active version. A secret is encrypted and never
+shown again. KEY without a value takes the value from this environment; --stdin reads lines of KEY=VALUE.`,
 		Example: "  r app env set LOG_LEVEL=debug\n  r app env set --secret DATABASE_URL\n  r app env set --secret --stdin < .env",
 		Args:    command.Args(0, -1, "KEY=VALUE"),
 		RunE:    func(cmd *cobra.Command, args []string) error { return o.set(cmd.Context(), args) },
@@ -52,7 +52,7 @@ KEY without a value takes it from the environment here; with --stdin, lines of K
 	return cmd
 }
 
-// maxEnvInput bounds what is read from standard input.
+// maxEnvInput bounds the standard input that is read, in bytes.
 const maxEnvInput = 1 << 20
 
 func (o *envOptions) set(ctx context.Context, args []string) error {
@@ -130,7 +130,7 @@ func (o *envOptions) change(ctx context.Context, req *app.SetEnvRequest) error {
 		if o.JSON {
 			return o.PrintJSON(map[string]any{"app": name, "rolled_out": false})
 		}
-		o.Printf("%s changed; it holds from the next deployment of %s on\n", o.Paint(console.Green, "✓"), name)
+		o.Printf("%s changed; the next deployment of %s applies it\n", o.Paint(console.Green, "✓"), name)
 	}
 	return follow(ctx, o.Env, name, resp, err, o.detach)
 }
@@ -139,7 +139,7 @@ func newEnvList(e *command.Env) *cobra.Command {
 	o := &envOptions{changeOptions: changeOptions{appOptions: appOptions{Env: e}}}
 	cmd := &cobra.Command{
 		Use:               "list [APP]",
-		Short:             "List the variables; secrets without their value",
+		Short:             "List the variables; the values of secrets stay hidden",
 		Args:              command.Args(0, 1, "APP"),
 		ValidArgsFunction: completeApps(e),
 		RunE:              func(cmd *cobra.Command, args []string) error { return o.list(cmd.Context(), args) },
@@ -148,7 +148,7 @@ func newEnvList(e *command.Env) *cobra.Command {
 	return cmd
 }
 
-// variable is one of them.
+// variable is an environment variable.
 type variable struct {
 	Name   string `json:"name"`
 	Value  string `json:"value,omitempty"`

@@ -22,11 +22,11 @@ func newExec(e *command.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "exec [APP] -- COMMAND...",
 		Short:   "Run a command in a sandbox of the app",
-		Long:    "Runs a command in a ready sandbox of the app, beside its process, and returns its exit code.",
+		Long:    "Runs a command in a ready sandbox of the app, beside the app's process. The exit code is that of the command.",
 		Example: "  r app exec -t -- sh\n  r app exec -a shop -- env",
 		Args: func(cmd *cobra.Command, args []string) error {
 			if n := cmd.ArgsLenAtDash(); n > 1 {
-				return exit.Usagef("%q: one app, then -- and the command", args[:n])
+				return exit.Usagef("%q: give one app, then -- and the command", args[:n])
 			}
 			return command.Args(1, -1, "COMMAND")(cmd, args)
 		},
@@ -48,7 +48,7 @@ func (o *execOptions) run(ctx context.Context, app, argv []string) error {
 		return err
 	}
 	if len(argv) == 0 {
-		return exit.Usagef("no command is given after --")
+		return exit.Usagef("a command is missing after --")
 	}
 	req, err := o.exec.Request(argv)
 	if err != nil {

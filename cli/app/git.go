@@ -9,8 +9,8 @@ import (
 	"miren.dev/runtime/api/app"
 )
 
-// gitInfo says where the source comes from, nil if it is in no repository or
-// there is no git. Only the folder itself counts for dirty.
+// gitInfo returns the commit of the source, nil if the folder is in no
+// repository or git is not installed. Only changes in the folder make it dirty.
 func gitInfo(ctx context.Context, dir string) *app.GitInfo {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()

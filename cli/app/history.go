@@ -30,7 +30,7 @@ func newHistory(e *command.Env) *cobra.Command {
 	}
 	o.addApp(cmd)
 	command.WatchFlag(cmd, &o.watch)
-	cmd.Flags().IntVarP(&o.limit, "limit", "n", 30, "only so many of the newest; 0: all")
+	cmd.Flags().IntVarP(&o.limit, "limit", "n", 30, "how many of the newest to list; 0: all")
 	return cmd
 }
 

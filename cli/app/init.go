@@ -27,7 +27,7 @@ func newInit(e *command.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "init",
 		Short: "Write .runtime/app.toml for the source of a folder",
-		Long:  "Shows what is detected in the folder and writes .runtime/app.toml with it, as a beginning. It is not needed to deploy.",
+		Long:  "Detects how to build the folder and writes a .runtime/app.toml to start from. A deployment does not need the file.",
 		Args:  command.Args(0, 0),
 		RunE:  func(*cobra.Command, []string) error { return o.run() },
 	}
@@ -43,7 +43,7 @@ func (o *initOptions) run() error {
 		return err
 	}
 	if cfg.File != "" {
-		return errs.New(errs.AlreadyExists, "%s is there already", filepath.Join(o.dir, cfg.File)).WithHint("edit it; `r deploy --plan` shows what it leads to")
+		return errs.New(errs.AlreadyExists, "%s exists already", filepath.Join(o.dir, cfg.File)).WithHint("edit it; `r deploy --plan` shows the build")
 	}
 	name, err := command.AppName(o.name, o.dir)
 	if err != nil {
@@ -54,7 +54,7 @@ func (o *initOptions) run() error {
 		return err
 	}
 	if plan == nil {
-		o.Notef("nothing is recognised in %s yet: add a Dockerfile, or the source\n", o.dir)
+		o.Notef("no stack is detected in %s: add a Dockerfile, or the source\n", o.dir)
 	} else {
 		o.Notef("%s\n", planText(o.Env, name, plan))
 	}
@@ -85,7 +85,7 @@ func (o *initOptions) run() error {
 	return nil
 }
 
-// initText is a file with what was detected, and what else can be said as comments.
+// initText returns an app.toml with the detected settings; comments show further keys.
 func initText(name string, plan *stack.Plan, cfg *appconfig.Config) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "name = %q\n", name)
@@ -99,7 +99,7 @@ func initText(name string, plan *stack.Plan, cfg *appconfig.Config) string {
 	}
 	b.WriteString("\n# [build]\n")
 	if plan != nil {
-		fmt.Fprintf(&b, "# stack = %q    # as detected\n", plan.Stack)
+		fmt.Fprintf(&b, "# stack = %q    # detected\n", plan.Stack)
 	}
 	b.WriteString("\n# [env]\n# LOG_LEVEL = \"info\"\n\n")
 	if cfg.Procfile && cfg.Service(appconfig.DefaultService) == nil {
@@ -108,7 +108,7 @@ func initText(name string, plan *stack.Plan, cfg *appconfig.Config) string {
 	}
 	b.WriteString("[services.web]\n")
 	fmt.Fprintf(&b, "port = %d\n", port)
-	b.WriteString(`# health_path = "/healthz"    # GET answers below 400 when ready; without it an accepted connection is enough
+	b.WriteString(`# health_path = "/healthz"    # GET answers below 400 when ready; without this key an accepted connection is enough
 # replicas = 2
 # cpu = 0.5
 # memory = "512MB"

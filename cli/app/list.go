@@ -28,12 +28,12 @@ func newList(e *command.Env) *cobra.Command {
 	})
 }
 
-// summary is an app as the list shows it.
+// summary is an app in the list.
 type summary struct {
 	Name      string   `json:"name"`
 	ID        string   `json:"id"`
 	Version   string   `json:"version,omitempty"`
-	Serving   string   `json:"serving"` // "2/2": sandboxes that are ready
+	Serving   string   `json:"serving"` // "2/2": ready sandboxes, and all
 	Deploying string   `json:"deploying,omitempty"`
 	Last      string   `json:"last_deployment,omitempty"`
 	Hosts     []string `json:"hosts,omitempty"`
@@ -47,7 +47,7 @@ func table(e *command.Env, list []*summary) {
 		rows = append(rows, []string{s.Name, s.Version, s.Serving, paintPhase(e.Console, cmp.Or(s.Deploying, s.Last)), strings.Join(s.Hosts, ","), s.age})
 	}
 	if len(rows) == 0 && e.Terminal {
-		e.Notef("there are no apps; `r deploy` in the folder of one makes it\n")
+		e.Notef("there are no apps; `r deploy` in the folder of an app creates one\n")
 		return
 	}
 	e.Table([]string{"APP", "VERSION", "READY", "DEPLOYMENT", "HOSTS", "DEPLOYED"}, rows)
@@ -164,7 +164,7 @@ func newShow(e *command.Env) *cobra.Command {
 	o := &appOptions{Env: e}
 	cmd := &cobra.Command{
 		Use:               "show [APP]",
-		Short:             "Show one app in full",
+		Short:             "Show the details of an app",
 		Args:              command.Args(0, 1, "APP"),
 		ValidArgsFunction: completeApps(e),
 		RunE:              func(cmd *cobra.Command, args []string) error { return o.show(cmd.Context(), args) },
@@ -215,7 +215,7 @@ func load(ctx context.Context, e *command.Env, name string) (*detail, error) {
 		}
 		found, err := entity.Get[app.Deployment](ctx, store, dep)
 		if errs.Is(err, errs.NotFound) {
-			return nil, nil // it went with the history
+			return nil, nil // removed with old history
 		}
 		return found, err
 	}

@@ -22,7 +22,7 @@ func newLogs(e *command.Env) *cobra.Command {
 	o := &logsOptions{appOptions: appOptions{Env: e}}
 	cmd := &cobra.Command{
 		Use:               "logs [APP]",
-		Short:             "Print what its processes print",
+		Short:             "Print the output of an app's processes",
 		Example:           "  r app logs -f\n  r app logs shop --service worker --tail 100",
 		Args:              command.Args(0, 1, "APP"),
 		ValidArgsFunction: completeApps(e),
@@ -31,14 +31,14 @@ func newLogs(e *command.Env) *cobra.Command {
 		},
 	}
 	o.addApp(cmd)
-	cmd.Flags().BoolVarP(&o.follow, "follow", "f", false, "go on, with new sandboxes too")
-	cmd.Flags().Int64VarP(&o.tail, "tail", "n", 0, "only so many last lines of each sandbox, 0: none, -1: all; default: all, with --follow 20")
+	cmd.Flags().BoolVarP(&o.follow, "follow", "f", false, "keep printing new lines, also of new sandboxes")
+	cmd.Flags().Int64VarP(&o.tail, "tail", "n", 0, "how many last lines of each sandbox, 0: none, -1: all; default: all, with --follow 20")
 	cmd.Flags().StringVarP(&o.service, "service", "s", "", "only this service")
-	cmd.Flags().BoolVarP(&o.timestamps, "timestamps", "t", false, "with the time of each line")
+	cmd.Flags().BoolVarP(&o.timestamps, "timestamps", "t", false, "print the time of each line")
 	return cmd
 }
 
-// followTail is how many lines of the past are shown before new ones.
+// followTail is how many old lines --follow prints before new ones.
 const followTail = 20
 
 func (o *logsOptions) run(ctx context.Context, tailGiven bool, args []string) error {

@@ -21,7 +21,7 @@ func newStatus(e *command.Env) *cobra.Command {
 	o := &appOptions{Env: e}
 	cmd := &cobra.Command{
 		Use:               "status [APP]",
-		Short:             "Show what serves and how it is",
+		Short:             "Show the active version and its health",
 		Args:              command.Args(0, 1, "APP"),
 		ValidArgsFunction: completeApps(e),
 		RunE:              func(cmd *cobra.Command, args []string) error { return o.status(cmd.Context(), args) },
@@ -51,7 +51,7 @@ func (d *detail) printStatus(e *command.Env) {
 	line("app", "%s  %s", e.Paint(console.Bold, d.App.Name), e.Paint(console.Dim, string(d.App.ID)))
 	switch {
 	case d.App.Status.ActiveVersion == "":
-		line("version", "none serves yet")
+		line("version", "none is active yet")
 	case d.Version != nil:
 		line("version", "v%d", d.Version.Spec.Number)
 	default:
@@ -79,7 +79,7 @@ func (d *detail) printStatus(e *command.Env) {
 	d.printSandboxes(e)
 }
 
-// stepText says what a deployment does now.
+// stepText returns the current step of a deployment.
 func stepText(d *app.Deployment) string {
 	for i := range d.Status.Steps {
 		if s := &d.Status.Steps[i]; s.State == app.StepStateRunning {
@@ -97,7 +97,7 @@ func (d *detail) printSandboxes(e *command.Env) {
 	})
 	for _, s := range list {
 		if s.Spec.Pool == "" {
-			continue // not of the app's own
+			continue // a command run with the app's image
 		}
 		state := string(s.Status.Phase)
 		if s.Status.Phase == sandbox.SandboxPhaseRunning && s.Status.Ready {

@@ -1,5 +1,5 @@
-// Package auth has `r auth`: certificates of clients, and the configuration
-// that uses them.
+// Package auth has `r auth`: client certificates, and the client configuration
+// for them.
 package auth
 
 import (
@@ -21,7 +21,7 @@ import (
 
 // New makes the commands.
 func New(e *command.Env) *cobra.Command {
-	return command.Group("auth", "Certificates of clients", newGenerate(e))
+	return command.Group("auth", "Make client certificates", newGenerate(e))
 }
 
 type generateOptions struct {
@@ -39,21 +39,21 @@ func newGenerate(e *command.Env) *cobra.Command {
 	o := &generateOptions{Env: e}
 	cmd := &cobra.Command{
 		Use:   "generate",
-		Short: "Make a client certificate and the configuration that uses it",
-		Long: `Makes a client certificate and writes it, with the cluster that it is for, to the client configuration
-(~/.config/runtime/clientconfig.yaml), or with --file to a file to take to another machine (- prints it). The server
-must listen on the network: r server start --rpc-address HOST:PORT.`,
+		Short: "Make a client certificate and a client configuration for it",
+		Long: `Makes a client certificate and writes it, with the address of the server, to the client configuration
+(~/.config/runtime/clientconfig.yaml), or with --file to a file for another machine (- prints it), where
+` + "`r cluster add NAME --from FILE`" + ` reads it. The server must listen on the network: r server start --rpc-address HOST:PORT.`,
 		Example: "  r auth generate --name alice\n  r auth generate --name ci --role deployer --ttl 720h --file ci.yaml",
 		Args:    command.Args(0, 0),
 		RunE:    func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context()) },
 	}
 	f := cmd.Flags()
-	f.StringVar(&o.name, "name", "", "who it is for")
-	f.StringSliceVar(&o.roles, "role", []string{"admin"}, "admin, deployer or viewer")
-	f.DurationVar(&o.ttl, "ttl", 0, "how long it is valid; default a year")
-	f.StringVar(&o.address, "address", "", "host:port where clients reach the server; default: what the server says")
+	f.StringVar(&o.name, "name", "", "name of the user or program that will use it")
+	f.StringSliceVar(&o.roles, "role", []string{"admin"}, "role: admin, deployer or viewer; repeat for several")
+	f.DurationVar(&o.ttl, "ttl", 0, "validity; default a year")
+	f.StringVar(&o.address, "address", "", "host:port at which clients reach the server; default: the address that the server reports")
 	f.StringVar(&o.cluster, "as", "", "name of the cluster in the configuration; default: the host")
-	f.StringVarP(&o.file, "file", "f", "", "write to this file instead, - for standard output")
+	f.StringVarP(&o.file, "file", "f", "", "write to this new file instead, - for standard output")
 	f.BoolVar(&o.use, "use", false, "make it the current cluster")
 	_ = cmd.RegisterFlagCompletionFunc("role", func(*cobra.Command, []string, string) ([]cobra.Completion, cobra.ShellCompDirective) {
 		return []string{"admin", "deployer", "viewer"}, cobra.ShellCompDirectiveNoFileComp
@@ -63,7 +63,7 @@ must listen on the network: r server start --rpc-address HOST:PORT.`,
 
 func (o *generateOptions) run(ctx context.Context) error {
 	if o.name == "" {
-		return exit.Usagef("--name is missing: who is the certificate for?")
+		return exit.Usagef("--name is missing: the user or program that will use the certificate")
 	}
 	req := &server.IssueIdentityRequest{Name: o.name, Roles: o.roles}
 	if o.ttl != 0 {
@@ -85,8 +85,8 @@ func (o *generateOptions) run(ctx context.Context) error {
 		address = resp.Addresses[0]
 	}
 	if address == "" {
-		return errs.New(errs.FailedPrecondition, "the server does not listen on the network, so a certificate is of no use").
-			WithHint("start it with --rpc-address HOST:PORT, or name where it is reached with --address")
+		return errs.New(errs.FailedPrecondition, "the server does not listen on the network, where the certificate would be used").
+			WithHint("start it with --rpc-address HOST:PORT, or give the address for clients with --address")
 	}
 	name := cmp.Or(o.cluster, hostOf(address))
 	cfg, err := o.config()
@@ -116,7 +116,7 @@ func (o *generateOptions) run(ctx context.Context) error {
 	return nil
 }
 
-// config is what the certificate is added to.
+// config returns the configuration that the certificate is added to.
 func (o *generateOptions) config() (*clientconfig.Config, error) {
 	path := o.file
 	if path == "-" {
@@ -128,7 +128,7 @@ func (o *generateOptions) config() (*clientconfig.Config, error) {
 			return nil, err
 		}
 	} else if _, err := os.Stat(path); err == nil {
-		return nil, errs.New(errs.AlreadyExists, "%s is there already", path).WithHint("choose another file")
+		return nil, errs.New(errs.AlreadyExists, "%s exists already", path).WithHint("choose another file")
 	}
 	return clientconfig.Load(path)
 }

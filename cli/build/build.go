@@ -1,4 +1,4 @@
-// Package build has `r build`: builds and what they said.
+// Package build has `r build`: builds and their logs.
 package build
 
 import (
@@ -22,7 +22,7 @@ import (
 
 // New makes the commands.
 func New(e *command.Env) *cobra.Command {
-	return command.Group("build", "Builds", newList(e), newLogs(e))
+	return command.Group("build", "List builds and print their logs", newList(e), newLogs(e))
 }
 
 type listOptions struct {
@@ -33,7 +33,7 @@ type listOptions struct {
 func newList(e *command.Env) *cobra.Command {
 	o := &listOptions{Env: e}
 	cmd := command.List(e, "List the builds", []string{app.KindBuild}, o.load, o.print)
-	cmd.Flags().StringVarP(&o.app, "app", "a", "", "only those of an app")
+	cmd.Flags().StringVarP(&o.app, "app", "a", "", "only builds of this app")
 	return cmd
 }
 
@@ -81,17 +81,17 @@ func newLogs(e *command.Env) *cobra.Command {
 	o := &logsOptions{Env: e}
 	cmd := &cobra.Command{
 		Use:               "logs BUILD",
-		Short:             "Print what a build said",
+		Short:             "Print a build's log",
 		Args:              command.Args(1, 1, "BUILD"),
 		ValidArgsFunction: command.CompleteFirst(e, app.BuildKind),
 		RunE:              func(cmd *cobra.Command, args []string) error { return o.run(cmd.Context(), args[0]) },
 	}
-	cmd.Flags().BoolVarP(&o.follow, "follow", "f", false, "go on until the build has ended")
+	cmd.Flags().BoolVarP(&o.follow, "follow", "f", false, "keep printing until the build has ended")
 	return cmd
 }
 
-// redial is the pause before the server is asked again after it went away.
-const redial = time.Second
+// retryInterval is the pause between attempts to reach the server again.
+const retryInterval = time.Second
 
 func (o *logsOptions) run(ctx context.Context, name string) error {
 	b, err := command.Find[app.Build](ctx, o.Env, name)
@@ -110,7 +110,7 @@ func (o *logsOptions) run(ctx context.Context, name string) error {
 			return err
 		}
 		select {
-		case <-time.After(redial):
+		case <-time.After(retryInterval):
 		case <-ctx.Done():
 			return ctx.Err()
 		}

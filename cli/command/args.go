@@ -17,7 +17,7 @@ import (
 	"miren.dev/runtime/pkg/suggest"
 )
 
-// Args checks the number of arguments; names are what they are for. A maximum
+// Args checks the number of arguments, which errors call by names. A maximum
 // below zero means any number.
 func Args(least, most int, names ...string) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
@@ -39,10 +39,10 @@ func Args(least, most int, names ...string) cobra.PositionalArgs {
 
 func usage(cmd *cobra.Command, format string, args ...any) error {
 	return exit.With(exit.Usage, errs.New(errs.InvalidArgument, "%s: %s", cmd.CommandPath(), fmt.Sprintf(format, args...)).
-		WithHint("usage: %s\n`%s --help` says more", cmd.UseLine(), cmd.CommandPath()))
+		WithHint("usage: %s\n`%s --help` explains it", cmd.UseLine(), cmd.CommandPath()))
 }
 
-// Group makes a command that only holds others.
+// Group makes a command that has only subcommands.
 func Group(use, short string, subs ...*cobra.Command) *cobra.Command {
 	cmd := &cobra.Command{Use: use, Short: short, RunE: RunGroup}
 	cmd.SuggestionsMinimumDistance = 2
@@ -50,8 +50,8 @@ func Group(use, short string, subs ...*cobra.Command) *cobra.Command {
 	return cmd
 }
 
-// RunGroup prints the help of a command that only holds others, or refuses
-// what none of them is called.
+// RunGroup prints the help of a command that has only subcommands, or refuses
+// an unknown one.
 func RunGroup(cmd *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return cmd.Help()
@@ -69,7 +69,7 @@ func RunGroup(cmd *cobra.Command, args []string) error {
 	if s := cmd.SuggestionsFor(args[0]); len(s) > 0 {
 		return exit.With(exit.Usage, err.WithHint("did you mean `%s %s`?", cmd.CommandPath(), s[0]))
 	}
-	return exit.With(exit.Usage, err.WithHint("`%s --help` lists what there is", cmd.CommandPath()))
+	return exit.With(exit.Usage, err.WithHint("`%s --help` lists the commands", cmd.CommandPath()))
 }
 
 // CheckFlagGroups makes usage errors of flags that must not, or must, be given together.
@@ -80,7 +80,7 @@ func CheckFlagGroups(cmd *cobra.Command, _ []string) error {
 	return nil
 }
 
-// FlagError makes a usage error, with a suggestion, of a mistake in the flags.
+// FlagError makes a usage error of a wrong flag, with a suggestion.
 func FlagError(cmd *cobra.Command, err error) error {
 	if errors.Is(err, pflag.ErrHelp) {
 		return err
@@ -97,8 +97,8 @@ func FlagError(cmd *cobra.Command, err error) error {
 	return exit.With(exit.Usage, e.WithHint("`%s --help` lists the flags", cmd.CommandPath()))
 }
 
-// AppName returns the app that is meant: the given name, else the name in
-// app.toml of the folder, else the name of the folder.
+// AppName returns the name of the app of a command: the given one, else that in
+// app.toml of the folder, else that of the folder.
 func AppName(given, dir string) (string, error) {
 	if given != "" {
 		return given, nil
@@ -120,7 +120,7 @@ func AppName(given, dir string) (string, error) {
 	if name := Sanitize(filepath.Base(dir)); name != "" {
 		return name, nil
 	}
-	return "", errs.New(errs.InvalidArgument, "the folder's name %q makes no app name", filepath.Base(dir)).
+	return "", errs.New(errs.InvalidArgument, "no app name can be made of the folder's name %q", filepath.Base(dir)).
 		WithHint("give one with --app, or name = \"...\" in app.toml")
 }
 
@@ -142,8 +142,8 @@ func Sanitize(s string) string {
 	return strings.TrimRight(b.String(), "-")
 }
 
-// AppArg is AppName for a command that takes the app as optional first
-// argument or by --app.
+// AppArg is AppName for a command that has the app as optional first argument
+// and as flag --app.
 func AppArg(args []string, flag string) (string, error) {
 	if len(args) > 0 {
 		if flag != "" && flag != args[0] {

@@ -9,11 +9,11 @@ import (
 	"miren.dev/runtime/pkg/schema"
 )
 
-// completeTimeout bounds what completion may cost.
+// completeTimeout bounds the calls that completion makes.
 const completeTimeout = 2 * time.Second
 
-// CompleteNames lists the names of entities, and ids of those without; nothing
-// when the server does not answer soon.
+// CompleteNames returns the names of entities, and the ids of those without a
+// name; none if the server does not answer in time.
 func CompleteNames(ctx context.Context, e *Env, k *schema.Kind) []cobra.Completion {
 	ctx, cancel := context.WithTimeout(ctx, completeTimeout)
 	defer cancel()

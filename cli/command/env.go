@@ -1,6 +1,6 @@
-// Package command has what the commands of the command line share: the global
-// flags, the connection to the server, arguments that default to the app of
-// the current folder, and lists that can be watched.
+// Package command has the parts that the commands of the command line share:
+// the global flags, the connection to the server, arguments that default to the
+// app of the current folder, and lists that can be watched.
 package command
 
 import (
@@ -35,13 +35,13 @@ func New(c *console.Console) *Env { return &Env{Console: c} }
 
 // AddFlags defines the global flags.
 func (e *Env) AddFlags(f *pflag.FlagSet) {
-	f.StringVar(&e.Options.Server, "server", "", "the server: unix:///path/server.sock or host:port (RUNTIME_SERVER)")
-	f.StringVar(&e.Options.Cluster, "cluster", "", "a cluster of the client configuration (RUNTIME_CLUSTER)")
-	f.StringVar(&e.Options.StateDir, "state-dir", "", "the server of this machine with that state directory (RUNTIME_STATE_DIR)")
-	f.StringVar(&e.Options.RunDir, "run-dir", "", "where servers of this machine have their sockets (RUNTIME_RUN_DIR)")
-	f.StringVarP(&e.project, "project", "p", "", "project (RUNTIME_PROJECT; default \"default\")")
-	f.BoolVar(&e.JSON, "json", e.JSON, "JSON for programs: one document, or one line per event")
-	f.BoolVarP(&e.Quiet, "quiet", "q", false, "no progress")
+	f.StringVar(&e.Options.Server, "server", "", "address of the server: unix:///path/server.sock or host:port (RUNTIME_SERVER)")
+	f.StringVar(&e.Options.Cluster, "cluster", "", "cluster of the client configuration, see r cluster (RUNTIME_CLUSTER)")
+	f.StringVar(&e.Options.StateDir, "state-dir", "", "state directory of a server of this machine (RUNTIME_STATE_DIR)")
+	f.StringVar(&e.Options.RunDir, "run-dir", "", "directory of the sockets of servers of this machine (RUNTIME_RUN_DIR)")
+	f.StringVarP(&e.project, "project", "p", "", "project (RUNTIME_PROJECT; default: that of the cluster, else \"default\")")
+	f.BoolVar(&e.JSON, "json", e.JSON, "print JSON: one document, or one line per event")
+	f.BoolVarP(&e.Quiet, "quiet", "q", false, "print no progress and no remarks")
 }
 
 // Target returns the server of the command.

@@ -19,12 +19,11 @@ type ExecFlags struct {
 	User    string
 }
 
-// AddFlags defines them. What comes after the command's own arguments is not
-// looked at for flags.
+// AddFlags defines the flags.
 func (f *ExecFlags) AddFlags(cmd *cobra.Command) {
-	cmd.Flags().BoolVarP(&f.TTY, "tty", "t", false, "on a terminal")
-	cmd.Flags().BoolVar(&f.NoStdin, "no-stdin", false, "do not read standard input")
-	cmd.Flags().StringArrayVarP(&f.Env, "env", "e", nil, "environment, KEY=VALUE, or KEY for its value here")
+	cmd.Flags().BoolVarP(&f.TTY, "tty", "t", false, "run it on a terminal")
+	cmd.Flags().BoolVar(&f.NoStdin, "no-stdin", false, "do not send standard input")
+	cmd.Flags().StringArrayVarP(&f.Env, "env", "e", nil, "environment variable, KEY=VALUE, or KEY for its value here")
 	cmd.Flags().StringVarP(&f.Workdir, "workdir", "w", "", "working directory")
 	cmd.Flags().StringVarP(&f.User, "user", "u", "", "user, by name or uid[:gid]")
 }
@@ -58,7 +57,7 @@ func ParseEnv(pairs []string) (map[string]string, error) {
 		k, v, ok := strings.Cut(p, "=")
 		if !ok {
 			if v, ok = os.LookupEnv(k); !ok {
-				return nil, exit.Usagef("%s has no value here: give it as %s=VALUE", k, k)
+				return nil, exit.Usagef("%s is not set in this environment: give it as %s=VALUE", k, k)
 			}
 		}
 		if k == "" {

@@ -11,7 +11,7 @@ import (
 	"miren.dev/runtime/pkg/suggest"
 )
 
-// ProjectID returns the id of the project that is meant.
+// ProjectID returns the id of the project of the command.
 func (e *Env) ProjectID(ctx context.Context) (schema.ID, error) {
 	r, err := e.Store(ctx)
 	if err != nil {
@@ -20,7 +20,7 @@ func (e *Env) ProjectID(ctx context.Context) (schema.ID, error) {
 	name := e.Project()
 	p, err := entity.ByName[core.Project](ctx, r, "", name)
 	if errs.Is(err, errs.NotFound) {
-		return "", errs.New(errs.NotFound, "project %q does not exist", name).WithHint("`r entity list project` lists those that do")
+		return "", errs.New(errs.NotFound, "project %q does not exist", name).WithHint("`r entity list project` lists the projects")
 	}
 	if err != nil {
 		return "", err
@@ -28,8 +28,8 @@ func (e *Env) ProjectID(ctx context.Context) (schema.ID, error) {
 	return p.ID, nil
 }
 
-// projectOf is the project to look for entities of a kind in: empty for kinds
-// of no project.
+// projectOf returns the project in which to find entities of a kind; empty for
+// kinds that belong to no project.
 func (e *Env) projectOf(ctx context.Context, k *schema.Kind) (schema.ID, error) {
 	if k.Scope == schema.ScopeCluster {
 		return "", nil
@@ -37,8 +37,8 @@ func (e *Env) projectOf(ctx context.Context, k *schema.Kind) (schema.ID, error) 
 	return e.ProjectID(ctx)
 }
 
-// ListRecords returns every record of a kind: of the project that is meant, or
-// of all of them.
+// ListRecords returns every record of a kind in the project of the command, or
+// in all projects.
 func (e *Env) ListRecords(ctx context.Context, k *schema.Kind, allProjects bool, labels map[string]string) ([]schema.Record, schema.Token, error) {
 	r, err := e.Store(ctx)
 	if err != nil {
@@ -64,11 +64,11 @@ func (e *Env) ListRecords(ctx context.Context, k *schema.Kind, allProjects bool,
 	}
 }
 
-// minShort is how much of an id must be given after its prefix.
+// minShort is how many characters of an abbreviated id must follow its prefix.
 const minShort = 3
 
-// FindRecord returns the record that is called by its id, by its name in the
-// project, or by a beginning of its id that no other has.
+// FindRecord returns a record by its id, its name in the project, or a unique
+// beginning of its id.
 func (e *Env) FindRecord(ctx context.Context, k *schema.Kind, nameOrID string) (schema.Record, error) {
 	r, err := e.Store(ctx)
 	if err != nil {
@@ -113,7 +113,7 @@ func (e *Env) FindRecord(ctx context.Context, k *schema.Kind, nameOrID string) (
 		return found[0], nil
 	case len(found) > 1:
 		return schema.Record{}, errs.New(errs.InvalidArgument, "%d entities of kind %s have an id that begins with %q", len(found), what, nameOrID).
-			WithHint("give more of it: %s, %s, ...", found[0].ID, found[1].ID)
+			WithHint("give more of the id: %s, %s, ...", found[0].ID, found[1].ID)
 	}
 	missing := errs.New(errs.NotFound, "%s %q does not exist in project %s", what, nameOrID, e.Project()).With("kind", k.Name)
 	if k.Scope == schema.ScopeCluster {
@@ -122,7 +122,7 @@ func (e *Env) FindRecord(ctx context.Context, k *schema.Kind, nameOrID string) (
 	if s := suggest.Nearest(nameOrID, names); s != "" {
 		return schema.Record{}, missing.WithHint("did you mean %q?", s)
 	}
-	return schema.Record{}, missing.WithHint("`r entity list %s` lists those that do", k.Name)
+	return schema.Record{}, missing.WithHint("`r entity list %s` lists all", k.Name)
 }
 
 // Find is FindRecord for a type of entity.
@@ -146,7 +146,7 @@ func All[T any, P entity.ObjectPtr[T]](ctx context.Context, e *Env, q entity.Que
 	return entity.List[T, P](ctx, r, q)
 }
 
-// ShortID is enough of an id for people.
+// ShortID returns an id shortened to 8 characters after its prefix.
 func ShortID[I ~string](id I) string {
 	prefix, rest, ok := strings.Cut(string(id), "-")
 	if !ok || len(rest) <= 8 {

@@ -10,7 +10,7 @@ import (
 	"miren.dev/runtime/entity"
 )
 
-// List makes the command "list", which shows things once or, with -w, again
+// List makes the command "list", which prints a list once or, with -w, again
 // after every change of an entity of kinds.
 func List[T any](e *Env, short string, kinds []string, load func(context.Context) ([]T, error), draw func(context.Context, []T) error) *cobra.Command {
 	var watch bool
@@ -23,7 +23,7 @@ func List[T any](e *Env, short string, kinds []string, load func(context.Context
 			return Show(cmd.Context(), e, watch, kinds, func(ctx context.Context) ([]T, error) {
 				list, err := load(ctx)
 				if list == nil {
-					list = []T{} // null is no list
+					list = []T{} // as JSON, [] and not null
 				}
 				return list, err
 			}, draw)
@@ -35,7 +35,7 @@ func List[T any](e *Env, short string, kinds []string, load func(context.Context
 
 // WatchFlag adds -w.
 func WatchFlag(cmd *cobra.Command, watch *bool) {
-	cmd.Flags().BoolVarP(watch, "watch", "w", false, "draw again after every change")
+	cmd.Flags().BoolVarP(watch, "watch", "w", false, "print again after every change")
 }
 
 // Show loads and prints, as JSON or for people, and with watch again after
@@ -55,7 +55,7 @@ func Show[T any](ctx context.Context, e *Env, watch bool, kinds []string, load f
 	})
 }
 
-// AppNames are the names of the project's apps.
+// AppNames returns the names of the apps of the project.
 func AppNames(ctx context.Context, e *Env) (map[id.App]string, error) {
 	apps, _, err := All[app.App](ctx, e, entity.Query{})
 	names := make(map[id.App]string, len(apps))

@@ -9,14 +9,14 @@ import (
 	"miren.dev/runtime/pkg/schema"
 )
 
-// settle is how long a view waits for further changes before it is drawn again.
+// settle is how long a view waits for further changes before it is printed again.
 const settle = 50 * time.Millisecond
 
-// refresh is how often it is drawn without a change, for ages.
+// refresh is how often a view is printed without a change, since ages grow.
 const refresh = 10 * time.Second
 
-// Watch draws a view, and again after every change of the kinds, until ctx
-// ends. Without watch it is drawn once.
+// Watch prints a view, and again after every change of the kinds, until ctx
+// ends. Without watch it prints the view once.
 func (e *Env) Watch(ctx context.Context, watch bool, kinds []string, draw func(ctx context.Context) error) error {
 	if !watch {
 		return draw(ctx)
@@ -61,7 +61,7 @@ func (e *Env) Watch(ctx context.Context, watch bool, kinds []string, draw func(c
 			timer.Stop()
 			return ctx.Err()
 		}
-		// What came meanwhile is in the next drawing.
+		// The next print includes changes that came meanwhile.
 		select {
 		case err := <-changed:
 			if err != nil {
@@ -72,7 +72,7 @@ func (e *Env) Watch(ctx context.Context, watch bool, kinds []string, draw func(c
 	}
 }
 
-// follow tells changed of every change of a kind.
+// follow sends on changed for every change of a kind, and an error that ends it.
 func follow(ctx context.Context, r entity.Reader, kind string, changed chan<- error) {
 	tell := func(err error) {
 		select {

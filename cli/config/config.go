@@ -16,7 +16,7 @@ import (
 
 // New makes the commands.
 func New(e *command.Env) *cobra.Command {
-	return command.Group("config", "Configuration of a server", newGenerate(e), newValidate(e))
+	return command.Group("config", "Generate and check the configuration of a server", newGenerate(e), newValidate(e))
 }
 
 type generateOptions struct {
@@ -29,13 +29,13 @@ func newGenerate(e *command.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "generate",
 		Short: "Print a configuration file with every key",
-		Long: "Prints a configuration file with every key, what it means and its value: the default, or what the environment sets.\n" +
+		Long: "Prints a configuration file with every key, its description and its value: the default, or that of the environment.\n" +
 			"Give the file to the server with `r server start --config FILE`.",
 		Example: "  r config generate > server.yaml",
 		Args:    command.Args(0, 0),
 		RunE:    func(*cobra.Command, []string) error { return o.run() },
 	}
-	cmd.Flags().BoolVar(&o.defaults, "defaults", false, "only defaults, whatever the environment sets")
+	cmd.Flags().BoolVar(&o.defaults, "defaults", false, "print defaults and ignore the environment")
 	return cmd
 }
 
@@ -53,7 +53,7 @@ func (o *generateOptions) run() error {
 	return config.Generate(o.Out, cfg)
 }
 
-// Document is a configuration as a flat map of its keys.
+// Document returns a configuration as a flat map of its keys.
 func Document(cfg *config.Config) map[string]string {
 	doc := map[string]string{}
 	for i := range config.Keys {
@@ -81,7 +81,7 @@ func newValidate(e *command.Env) *cobra.Command {
 	}
 }
 
-// maxFile bounds what is read.
+// maxFile bounds a configuration file, in bytes.
 const maxFile = 4 << 20
 
 func (o *validateOptions) run() error {
@@ -91,7 +91,7 @@ func (o *validateOptions) run() error {
 	} else {
 		f, err := os.Open(o.file)
 		if errors.Is(err, os.ErrNotExist) {
-			return errs.New(errs.NotFound, "there is no file %s", o.file)
+			return errs.New(errs.NotFound, "file %s does not exist", o.file)
 		}
 		if err != nil {
 			return errs.New(errs.Unavailable, "configuration: %w", err)

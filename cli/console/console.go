@@ -1,5 +1,5 @@
-// Package console is where commands read and print: tables and colours for a
-// person at a terminal, plain lines in a pipe, JSON for a program.
+// Package console is the input and output of commands: tables and colours on a
+// terminal, plain lines in a pipe, JSON for programs.
 package console
 
 import (
@@ -15,19 +15,19 @@ import (
 	"miren.dev/runtime/pkg/errs"
 )
 
-// Console is the streams of one command and how to use them.
+// Console is the streams of a command, and the form of its output.
 type Console struct {
 	In   io.Reader
 	Out  io.Writer
 	Err  io.Writer
 	JSON bool // print JSON to Out
-	// Terminal says that Out is one: progress may move the cursor. Color says
-	// that colours are wanted (a terminal, and NO_COLOR is not set).
+	// Terminal says that Out is a terminal: progress may move the cursor. Color
+	// says to print colours: on a terminal, unless NO_COLOR is set.
 	Terminal, Color bool
-	// InTerminal says that In is one: questions may be asked.
+	// InTerminal says that In is a terminal: questions may be asked.
 	InTerminal bool
 	Quiet      bool // no progress and no remarks
-	// Size, if set, is the terminal's columns and lines; else it is asked for.
+	// Size returns the terminal's columns and lines; nil: those of Out.
 	Size func() (columns, lines int)
 }
 
@@ -83,7 +83,7 @@ const (
 	Cyan   Style = "36"
 )
 
-// Paint returns s in a style if colours are wanted.
+// Paint returns s in a style, or unchanged without colours.
 func (c *Console) Paint(st Style, s string) string {
 	if !c.Color || s == "" {
 		return s
@@ -159,7 +159,7 @@ func (c *Console) Table(headers []string, rows [][]string) {
 	}
 }
 
-// plain keeps one row on one line with its columns.
+// plain replaces control characters, which would break lines and columns.
 func plain(r rune) rune {
 	if r < ' ' || r == 0x7f {
 		return ' '
@@ -167,11 +167,11 @@ func plain(r rune) rune {
 	return r
 }
 
-// Confirm asks a question that is answered with yes or no. Without a person to
-// ask it returns an error that names the flag to give.
+// Confirm asks a question and reports whether the answer is yes. Without a
+// terminal it returns an error that names the flag --yes.
 func (c *Console) Confirm(question string) (bool, error) {
 	if !c.InTerminal || c.JSON {
-		return false, errs.New(errs.FailedPrecondition, "%s needs a confirmation, and there is no terminal to ask at", question).
+		return false, errs.New(errs.FailedPrecondition, "%s needs a confirmation, and standard input is no terminal", question).
 			WithHint("give --yes")
 	}
 	fmt.Fprintf(c.Err, "%s? [y/N] ", question)
@@ -186,7 +186,7 @@ func (c *Console) Confirm(question string) (bool, error) {
 	return false, nil
 }
 
-// Clear empties the screen, for views that are drawn again.
+// Clear empties the screen, for views that are printed again.
 func (c *Console) Clear() {
 	if c.Terminal {
 		fmt.Fprint(c.Out, "\x1b[H\x1b[2J")

@@ -6,18 +6,18 @@ import (
 	"unicode/utf8"
 )
 
-// Live is a part of the screen that is drawn again and again, below what has
-// been printed for good. It is for one goroutine.
+// Live is the last lines of the screen, which are redrawn below the printed
+// lines. It is for one goroutine.
 type Live struct {
 	c     *Console
 	drawn int // lines on the screen
 }
 
-// Live begins one at the cursor. On anything but a terminal nothing is drawn.
+// Live returns a Live that begins at the cursor. It draws only on a terminal.
 func (c *Console) Live() *Live { return &Live{c: c} }
 
-// Draw replaces what was drawn. Lines are cut to the width of the terminal,
-// and to its height from the top.
+// Draw replaces the drawn lines. Lines are cut to the width of the terminal; if
+// they exceed its height, the first ones are left out.
 func (l *Live) Draw(lines []string) {
 	if !l.c.Terminal {
 		return
@@ -35,7 +35,7 @@ func (l *Live) Draw(lines []string) {
 	fmt.Fprint(l.c.Out, b.String())
 }
 
-// Println prints a line for good, above what is drawn next.
+// Println prints a line above the next drawing.
 func (l *Live) Println(s string) {
 	var b strings.Builder
 	l.erase(&b)
@@ -51,8 +51,8 @@ func (l *Live) erase(b *strings.Builder) {
 	}
 }
 
-// Cut shortens a line that may hold colours to width columns, 0 being any;
-// what is cut is shown by an ellipsis. Control characters other than colours
+// Cut shortens a line, which may contain colours, to width columns; 0 is
+// unlimited. An ellipsis marks the cut. Control characters other than colours
 // become spaces.
 func Cut(s string, width int) string {
 	var b strings.Builder
@@ -85,7 +85,7 @@ func Cut(s string, width int) string {
 	return b.String()
 }
 
-// Columns is how many columns s takes, colours taking none.
+// Columns returns how many columns s takes; colours take none.
 func Columns(s string) int {
 	n := 0
 	for i := 0; i < len(s); {

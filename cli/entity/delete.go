@@ -20,12 +20,12 @@ func newDelete(e *command.Env) *cobra.Command {
 	o := &deleteOptions{Env: e}
 	cmd := &cobra.Command{
 		Use:               "delete KIND NAME|ID...",
-		Short:             "Delete entities, and what the schema says goes with them",
+		Short:             "Delete entities, with those that the schema deletes along with them",
 		Args:              command.Args(2, -1, "KIND", "NAME or ID"),
 		ValidArgsFunction: completeKinds,
 		RunE:              func(cmd *cobra.Command, args []string) error { return o.run(cmd.Context(), args[0], args[1:]) },
 	}
-	cmd.Flags().BoolVar(&o.ignoreMissing, "ignore-missing", false, "it is no error if there is none")
+	cmd.Flags().BoolVar(&o.ignoreMissing, "ignore-missing", false, "do not fail for entities that do not exist")
 	return cmd
 }
 

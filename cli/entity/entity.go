@@ -1,4 +1,4 @@
-// Package entity has `r entity`: the store itself, for every kind alike.
+// Package entity has `r entity`: read and change the store, the same way for every kind.
 package entity
 
 import (
@@ -17,7 +17,7 @@ import (
 
 // New makes the commands.
 func New(e *command.Env) *cobra.Command {
-	return command.Group("entity", "The store: every kind of entity alike",
+	return command.Group("entity", "Read and change entities of every kind in the store",
 		newKinds(e), newList(e), newGet(e), newPut(e), newDelete(e), newWatch(e))
 }
 
@@ -35,7 +35,7 @@ func completeKinds(_ *cobra.Command, args []string, _ string) ([]cobra.Completio
 func newKinds(e *command.Env) *cobra.Command {
 	return &cobra.Command{
 		Use:   "kinds",
-		Short: "List the kinds",
+		Short: "List the kinds of entities",
 		Args:  command.Args(0, 0),
 		RunE:  func(*cobra.Command, []string) error { return runKinds(e) },
 	}
@@ -59,7 +59,7 @@ func runKinds(e *command.Env) error {
 	if e.JSON {
 		return e.PrintJSON(list)
 	}
-	e.Table([]string{"KIND", "ALIASES", "SCOPE", "WHAT"}, rows)
+	e.Table([]string{"KIND", "ALIASES", "SCOPE", "DESCRIPTION"}, rows)
 	return nil
 }
 
@@ -147,7 +147,7 @@ func newGet(e *command.Env) *cobra.Command {
 	o := &getOptions{Env: e}
 	cmd := &cobra.Command{
 		Use:               "get KIND NAME|ID",
-		Short:             "Print one entity",
+		Short:             "Print an entity",
 		Example:           "  r entity get app shop\n  r entity get app shop -o json",
 		Args:              command.Args(2, 2, "KIND", "NAME or ID"),
 		ValidArgsFunction: completeKinds,
@@ -175,7 +175,7 @@ func (o *getOptions) run(ctx context.Context, kind, name string) error {
 		return err
 	}
 	if format == formatTable && o.out.given == "" {
-		format = formatYAML // one entity is read whole
+		format = formatYAML // every field of one entity
 	}
 	if format == formatTable {
 		Table(o.Console, k, []schema.Object{obj}, false, time.Now())
@@ -184,5 +184,5 @@ func (o *getOptions) run(ctx context.Context, kind, name string) error {
 	return printDocument(o.Env, format, obj)
 }
 
-// document is an entity as JSON.
+// document returns an entity as JSON.
 func document(o schema.Object) (json.RawMessage, error) { return schema.EncodeObjectJSON(o) }

@@ -50,7 +50,7 @@ func (o *output) format(e *command.Env) (format, error) {
 	return "", exit.Usagef("-o %s: the formats are table, json and yaml", o.given)
 }
 
-// printDocuments prints a list: one document, or with lines one per line.
+// printDocuments prints a list as one document, or with lines as one per line.
 func printDocuments(e *command.Env, f format, objects []schema.Object, lines bool) error {
 	docs := make([]json.RawMessage, len(objects))
 	for i, o := range objects {
@@ -93,7 +93,7 @@ func printDocument(e *command.Env, f format, o schema.Object) error {
 // writeYAML prints a JSON document as YAML, keys in the same order.
 func writeYAML(e *command.Env, doc json.RawMessage) error {
 	var n yaml.Node
-	// JSON is YAML; what differs is only how it looks.
+	// JSON is YAML in another style.
 	if err := yaml.Unmarshal(doc, &n); err != nil {
 		return errs.New(errs.Internal, "print as YAML: %w", err)
 	}
@@ -108,7 +108,7 @@ func writeYAML(e *command.Env, doc json.RawMessage) error {
 	return err
 }
 
-// block takes the JSON look away: no braces, no quotes that are not needed.
+// block removes the style of JSON: braces and unneeded quotes.
 func block(n *yaml.Node) {
 	if len(n.Content) > 0 || n.Kind == yaml.ScalarNode {
 		n.Style = 0

@@ -31,9 +31,9 @@ func newPut(e *command.Env) *cobra.Command {
 		Use:   "put FILE",
 		Short: "Create or change entities from YAML or JSON",
 		Long: `Creates or changes the entities in FILE (YAML documents or JSON, - for standard input), as ` + "`r entity get`" + ` prints them.
-An entity is meant by its id, or by its name in the project. If "spec_revision" is given, the change is made only if
-the entity has not changed since; else if it has not changed while this command ran. A secret that stays as it is
-may be left as "[secret]".`,
+An entity is identified by its id, or by its name in the project. With "spec_revision", the change is refused if the
+entity has changed since that revision; without it, if the entity changes while this command runs. A secret keeps its
+value if the file has "[secret]" for it.`,
 		Example: "  r entity get app shop > shop.yaml\n  r entity put shop.yaml",
 		Args:    command.Args(1, 1, "FILE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -41,11 +41,11 @@ may be left as "[secret]".`,
 			return o.run(cmd.Context())
 		},
 	}
-	cmd.Flags().BoolVar(&o.status, "status", false, "change the status instead of the spec; for repairs, controllers own it")
+	cmd.Flags().BoolVar(&o.status, "status", false, "change the status, which controllers write, instead of the spec; for repairs")
 	return cmd
 }
 
-// maxFile bounds what is read.
+// maxFile bounds the file, in bytes.
 const maxFile = 16 << 20
 
 func (o *putOptions) run(ctx context.Context) error {
@@ -55,7 +55,7 @@ func (o *putOptions) run(ctx context.Context) error {
 	} else {
 		f, err := os.Open(o.file)
 		if errors.Is(err, os.ErrNotExist) {
-			return errs.New(errs.NotFound, "there is no file %s", o.file)
+			return errs.New(errs.NotFound, "file %s does not exist", o.file)
 		}
 		if err != nil {
 			return errs.New(errs.Unavailable, "%w", err)
@@ -110,7 +110,7 @@ func decode(name string, b []byte) ([]schema.Object, error) {
 		}
 	}
 	if len(objects) == 0 {
-		return nil, errs.New(errs.InvalidArgument, "%s holds no entity", name)
+		return nil, errs.New(errs.InvalidArgument, "%s contains no entity", name)
 	}
 	return objects, nil
 }
@@ -124,7 +124,7 @@ func decodeOne(name string, n *yaml.Node) (schema.Object, error) {
 	}
 	kindName, isString := doc["kind"].(string)
 	if !isString {
-		return nil, where(errs.New(errs.InvalidArgument, "kind is missing").WithHint("`r entity kinds` lists them"))
+		return nil, where(errs.New(errs.InvalidArgument, "kind is missing").WithHint("`r entity kinds` lists the kinds"))
 	}
 	k, err := api.Kind(kindName)
 	if err != nil {
@@ -142,7 +142,7 @@ func decodeOne(name string, n *yaml.Node) (schema.Object, error) {
 	return obj, nil
 }
 
-// asWritten keeps timestamps as they are written: YAML would make them dates.
+// asWritten keeps timestamps as text: YAML would parse them.
 func asWritten(n *yaml.Node) {
 	if n.Kind == yaml.ScalarNode && n.Tag == "!!timestamp" {
 		n.Tag = "!!str"
@@ -194,7 +194,7 @@ func (o *putOptions) put(ctx context.Context, obj schema.Object) error {
 	err = update(ctx, store, obj)
 	if errs.Is(err, errs.Conflict) {
 		return errs.New(errs.Conflict, "%s %s has changed since it was read: %w", k.Name, label(om), err).
-			WithHint("get it again, make your change to that, and put it")
+			WithHint("get the entity again, and put your change of it")
 	}
 	if err != nil {
 		return err
@@ -202,7 +202,7 @@ func (o *putOptions) put(ctx context.Context, obj schema.Object) error {
 	return o.done("changed", obj)
 }
 
-// existing returns the entity that is meant, NotFound if there is none.
+// existing returns the entity with the id or name of m; NotFound without one.
 func existing(ctx context.Context, r entity.Reader, k *schema.Kind, m *schema.Meta) (schema.Object, error) {
 	if m.ID != "" {
 		rec, err := r.Get(ctx, k.Name, m.ID)

@@ -25,14 +25,14 @@ func newWatch(e *command.Env) *cobra.Command {
 	o := &watchOptions{Env: e}
 	cmd := &cobra.Command{
 		Use:               "watch KIND",
-		Short:             "Print every change of a kind, as it happens",
-		Long:              "Lists the entities of a kind and then prints every change, without gaps, also over a restart of the server.",
+		Short:             "Print every change of the entities of a kind",
+		Long:              "Lists the entities of a kind, then prints every change, without gaps, also across a restart of the server.",
 		Args:              command.Args(1, 1, "KIND"),
 		ValidArgsFunction: completeKinds,
 		RunE:              func(cmd *cobra.Command, args []string) error { return o.run(cmd.Context(), args[0]) },
 	}
-	cmd.Flags().BoolVarP(&o.all, "all-projects", "A", false, "of every project")
-	cmd.Flags().BoolVar(&o.noList, "changes-only", false, "do not list what is there first")
+	cmd.Flags().BoolVarP(&o.all, "all-projects", "A", false, "entities of every project")
+	cmd.Flags().BoolVar(&o.noList, "changes-only", false, "do not list the existing entities first")
 	return cmd
 }
 

@@ -8,7 +8,7 @@ import (
 	"miren.dev/runtime/pkg/errs"
 )
 
-// Document is how an error looks with --json.
+// Document is an error as --json prints it.
 type Document struct {
 	Error struct {
 		Class   errs.Class        `json:"class"`
@@ -18,8 +18,8 @@ type Document struct {
 	} `json:"error"`
 }
 
-// Print tells err to whoever runs the command: a line and a hint for people,
-// one line of JSON for programs, both on the error stream.
+// Print prints err to the error stream: a line and a hint, or with --json one
+// line of JSON.
 func Print(c *console.Console, err error) {
 	if err == nil || Silent(err) {
 		return
@@ -33,7 +33,7 @@ func Print(c *console.Console, err error) {
 		}
 		out := *c
 		out.Out = c.Err
-		_ = out.PrintJSONLine(d) // there is nobody to tell
+		_ = out.PrintJSONLine(d) // no other stream is left
 		return
 	}
 	out := *c
@@ -44,7 +44,7 @@ func Print(c *console.Console, err error) {
 	}
 }
 
-// indent keeps further lines under the first.
+// indent indents the lines after the first.
 func indent(s string) string {
 	lines := strings.Split(strings.TrimRight(s, "\n"), "\n")
 	for i := range lines {

@@ -1,5 +1,5 @@
-// Package ingress has `ingress run`: the HTTP data plane as a process of its
-// own, which the server starts.
+// Package ingress has `r ingress run`: the HTTP data plane as a separate
+// process, which the server starts.
 package ingress
 
 import (
@@ -9,27 +9,26 @@ import (
 	"github.com/spf13/cobra"
 
 	"miren.dev/runtime/cli/command"
+	"miren.dev/runtime/cli/process"
 	"miren.dev/runtime/servers/server"
 )
 
-// New makes the commands.
+// New makes the commands. Their one-line help is in the table of commands.
 func New(e *command.Env) *cobra.Command {
-	cmd := command.Group("ingress", "The HTTP data plane", newRun(e))
-	cmd.Hidden = true
-	return cmd
+	return command.Group("ingress", "", newRun(e))
 }
 
 type runOptions struct {
 	*command.Env
-	config command.Config
+	config process.Config
 }
 
 func newRun(e *command.Env) *cobra.Command {
 	o := &runOptions{Env: e}
 	cmd := &cobra.Command{
 		Use:   "run",
-		Short: "Be the ingress, in the foreground",
-		Long:  "Serves HTTP for the apps of this machine until SIGTERM. The server starts it, and it goes on without the server.",
+		Short: "Run the ingress in the foreground",
+		Long:  "Serves HTTP for the apps of this machine until SIGTERM. The server starts it, and it keeps serving without the server.",
 		Args:  command.Args(0, 0),
 		RunE:  func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context()) },
 	}
@@ -42,5 +41,5 @@ func (o *runOptions) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return server.Ingress(ctx, cfg, command.Logger(cfg, os.Stderr))
+	return server.Ingress(ctx, cfg, process.Logger(cfg, os.Stderr))
 }

@@ -1,5 +1,5 @@
-// Package logview prints the output of sandboxes as it comes, and goes on
-// where it was when the server was away.
+// Package logview prints the output of sandboxes as it comes. It resumes at the
+// last printed line after an interruption of the server.
 package logview
 
 import (
@@ -18,8 +18,8 @@ import (
 	"miren.dev/runtime/pkg/errs"
 )
 
-// redial is the pause before the server is asked again after it went away.
-const redial = time.Second
+// retryInterval is the pause between attempts to reach the server again.
+const retryInterval = time.Second
 
 // View prints lines.
 type View struct {
@@ -32,8 +32,8 @@ type View struct {
 	seen  map[id.Sandbox]int64 // position after the last line that was printed
 }
 
-// Print prints what req asks for. With req.Follow it goes on until the sandbox
-// has ended or ctx ends.
+// Print prints the lines that req selects. With req.Follow it prints new lines
+// until the sandbox has ended or ctx ends.
 func (v *View) Print(ctx context.Context, req *sandbox.LogsRequest) error {
 	c, err := v.Env.Connect(ctx)
 	if err != nil {
@@ -48,9 +48,9 @@ func (v *View) Print(ctx context.Context, req *sandbox.LogsRequest) error {
 		if !follow || !errs.Is(err, errs.Unavailable) || ctx.Err() != nil {
 			return err
 		}
-		v.Env.Notef("the server cannot be reached; the output goes on when it is back\n")
+		v.Env.Notef("the server cannot be reached; output resumes when it answers again\n")
 		again = true
-		// From here on nothing that comes is old, except what was printed.
+		// Every line from now on is new, except those printed already.
 		r := *req
 		r.Tail = nil
 		if off, ok := v.seen[r.Sandbox]; ok && r.Sandbox != "" {
@@ -58,7 +58,7 @@ func (v *View) Print(ctx context.Context, req *sandbox.LogsRequest) error {
 		}
 		req = &r
 		select {
-		case <-time.After(redial):
+		case <-time.After(retryInterval):
 		case <-ctx.Done():
 			return ctx.Err()
 		}
@@ -94,8 +94,8 @@ func (v *View) once(ctx context.Context, client sandbox.SandboxesClient, req *sa
 	}
 }
 
-// old reports whether a line that comes again was printed, or was left out as
-// not among the last lines that were asked for.
+// old reports whether a line that comes again was printed, or left out because
+// it is older than the requested tail.
 func (v *View) old(l *sandbox.LogLine) bool {
 	seen, ok := v.seen[l.Sandbox]
 	if !ok {
@@ -124,7 +124,7 @@ func (v *View) line(l *sandbox.LogLine) error {
 	return err
 }
 
-// Name says where a line comes from: service, version and sandbox.
+// Name returns the origin of a line: service, version and sandbox.
 func Name(l *sandbox.LogLine) string {
 	s := cmp.Or(l.Service, "sandbox")
 	if l.Version != nil && *l.Version > 0 {
@@ -133,7 +133,7 @@ func Name(l *sandbox.LogLine) string {
 	return s + "[" + command.ShortID(l.Sandbox) + "]"
 }
 
-// color of a sandbox: the same every time.
+// color returns the color of a sandbox, the same every time.
 func color(sb id.Sandbox) console.Style {
 	h := fnv.New32a()
 	_, _ = io.WriteString(h, string(sb)) // never fails

@@ -12,6 +12,7 @@ import (
 	api "miren.dev/runtime/api/lsvd"
 	"miren.dev/runtime/cli/command"
 	"miren.dev/runtime/cli/console"
+	"miren.dev/runtime/cli/process"
 	"miren.dev/runtime/lsvd/attach"
 	"miren.dev/runtime/lsvd/holder"
 	"miren.dev/runtime/pkg/errs"
@@ -81,7 +82,7 @@ func (o *daemonOptions) run(ctx context.Context) error {
 	if o.noDiskCache {
 		o.diskCache = 0
 	}
-	logger := slog.New(slog.NewTextHandler(command.BoundedLog(os.Stderr), &slog.HandlerOptions{Level: level}))
+	logger := slog.New(slog.NewTextHandler(process.BoundedLog(os.Stderr), &slog.HandlerOptions{Level: level}))
 	if err := attach.Prepare(logger); err != nil {
 		return err
 	}

@@ -11,6 +11,7 @@ import (
 
 	"miren.dev/runtime/cli/command"
 	"miren.dev/runtime/cli/exit"
+	"miren.dev/runtime/cli/process"
 	"miren.dev/runtime/lsvd/holder"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/proc"
@@ -48,7 +49,7 @@ func (o *holderOptions) run(ctx context.Context) error {
 	if o.dir == "" {
 		return exit.Usagef("--dir is missing")
 	}
-	logger := slog.New(slog.NewTextHandler(command.BoundedLog(os.Stderr), nil))
+	logger := slog.New(slog.NewTextHandler(process.BoundedLog(os.Stderr), nil))
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	done := make(chan struct{})

@@ -20,15 +20,15 @@ import (
 	"miren.dev/runtime/pkg/schema"
 )
 
-// redial is the pause before a deployment is followed again after the server
-// went away; patience is how long that is tried.
+// retryInterval is the pause between attempts to reach the server again, and
+// retryTimeout how long the attempts go on without success.
 const (
-	redial   = 500 * time.Millisecond
-	patience = 2 * time.Minute
+	retryInterval = 500 * time.Millisecond
+	retryTimeout  = 2 * time.Minute
 )
 
-// Follow shows a deployment until it has ended and returns its last state.
-// When the server goes away meanwhile it goes on when the server is back.
+// Follow shows a deployment until it has ended and returns its last state. It
+// resumes after a restart of the server.
 func Follow(ctx context.Context, e *command.Env, v View, dep id.Deployment) (*app.Deployment, error) {
 	c, err := e.Connect(ctx)
 	if err != nil {
@@ -58,7 +58,7 @@ func Follow(ctx context.Context, e *command.Env, v View, dep id.Deployment) (*ap
 				return last, err
 			}
 			if last == nil || !last.Status.Phase.Ended() {
-				return last, errs.New(errs.Unavailable, "the server stopped telling about deployment %s before it ended", dep)
+				return last, errs.New(errs.Unavailable, "the server ended the stream of deployment %s before the deployment ended", dep)
 			}
 			return last, nil
 		case <-tick.C:
@@ -93,7 +93,7 @@ type follower struct {
 	events chan *app.DeployEvent
 }
 
-// receive passes on what the server sends, over its restarts.
+// receive passes on the events of the server, across its restarts.
 func (f *follower) receive(ctx context.Context) error {
 	lost := time.Time{}
 	for {
@@ -104,11 +104,11 @@ func (f *follower) receive(ctx context.Context) error {
 		if got || lost.IsZero() {
 			lost = time.Now()
 		}
-		if time.Since(lost) > patience {
+		if time.Since(lost) > retryTimeout {
 			return err
 		}
 		select {
-		case <-time.After(redial):
+		case <-time.After(retryInterval):
 		case <-ctx.Done():
 			return ctx.Err()
 		}
@@ -141,8 +141,8 @@ func (f *follower) once(ctx context.Context) (got bool, err error) {
 	}
 }
 
-// Finish follows a deployment that began and reports how it ended. With
-// detach it only says what is under way. An interrupt detaches too.
+// Finish follows a deployment and reports its outcome. With detach it prints
+// only the id. An interrupt detaches too.
 func Finish(ctx context.Context, e *command.Env, v View, appName string, d *app.Deployment, detach bool) error {
 	if detach {
 		v.Close()
@@ -150,13 +150,13 @@ func Finish(ctx context.Context, e *command.Env, v View, appName string, d *app.
 			return e.PrintJSONLine(map[string]any{"event": "detached", "deployment": d})
 		}
 		e.Printf("%s\n", d.ID)
-		e.Notef("%s", advice(appName, "the deployment goes on"))
+		e.Notef("%s", advice(appName, "the deployment continues"))
 		return nil
 	}
 	last, err := Follow(ctx, e, v, d.GetID())
 	if ctx.Err() != nil {
 		if last == nil || !last.Status.Phase.Ended() {
-			e.Notef("\n%s", advice(appName, "the deployment "+string(d.ID)+" goes on"))
+			e.Notef("\n%s", advice(appName, "the deployment "+string(d.ID)+" continues"))
 		}
 		return exit.With(exit.Interrupted, nil)
 	}
@@ -167,11 +167,11 @@ func Finish(ctx context.Context, e *command.Env, v View, appName string, d *app.
 }
 
 func advice(appName, what string) string {
-	return fmt.Sprintf("%s; the server owns it\n  look at it: r app status %s -w\n  cancel it:  r app cancel %s\n", what, appName, appName)
+	return fmt.Sprintf("%s on the server\n  watch it:  r app status %s -w\n  cancel it: r app cancel %s\n", what, appName, appName)
 }
 
-// describe gives names to the ids of a deployment that ended. What cannot be
-// read is left out: the outcome is known without it.
+// describe adds the names of the versions of a deployment that ended, and its
+// URLs. Errors leave them out: the outcome is known without.
 func describe(ctx context.Context, e *command.Env, appName string, d *app.Deployment) Outcome {
 	o := Outcome{App: appName, Deployment: d}
 	store, err := e.Store(ctx)
@@ -186,7 +186,7 @@ func describe(ctx context.Context, e *command.Env, appName string, d *app.Deploy
 	return o
 }
 
-// VersionName is "v3" for the id of a version, the id if it cannot be read.
+// VersionName returns "v3" for the id of a version, the id if it cannot be read.
 func VersionName(ctx context.Context, r entity.Reader, v id.AppVersion) string {
 	if v == "" {
 		return ""
@@ -198,8 +198,8 @@ func VersionName(ctx context.Context, r entity.Reader, v id.AppVersion) string {
 	return fmt.Sprintf("v%d", ver.Spec.Number)
 }
 
-// URLs returns where the app of a deployment answers: what the server said,
-// and the hosts of its routes.
+// URLs returns the URLs of the app of a deployment: that of the deployment, and
+// those of its routes.
 func URLs(ctx context.Context, e *command.Env, d *app.Deployment) []string {
 	var urls []string
 	if d.Status.URL != "" {
@@ -227,7 +227,7 @@ func URLs(ctx context.Context, e *command.Env, d *app.Deployment) []string {
 	return urls
 }
 
-// httpPort is ":8080" of the first address, empty for the default port.
+// httpPort returns ":8080" of the first address, empty for the default port.
 func httpPort(addrs []string) string {
 	if len(addrs) == 0 {
 		return ""

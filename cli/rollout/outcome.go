@@ -13,16 +13,16 @@ import (
 	"miren.dev/runtime/pkg/schema"
 )
 
-// Outcome is how a deployment ended, with names for its ids.
+// Outcome is the outcome of a deployment, with names for its ids.
 type Outcome struct {
 	App      string   `json:"app"`
 	Version  string   `json:"version,omitempty"`  // v3
-	Previous string   `json:"previous,omitempty"` // what served before
+	Previous string   `json:"previous,omitempty"` // the active version before
 	URLs     []string `json:"urls,omitempty"`
 	*app.Deployment
 }
 
-// Report says how a deployment ended, and returns the error that has the exit code.
+// Report prints the outcome of a deployment and returns an error with the exit code.
 func Report(c *console.Console, o Outcome) error {
 	d := o.Deployment
 	code := o.code()
@@ -55,11 +55,11 @@ func Report(c *console.Console, o Outcome) error {
 	return exitWith(code)
 }
 
-// keptChange says what becomes of a change of the environment that was not
-// rolled out: as with other platforms it stays, since it is the app's.
+// keptChange says that a change of the environment stays although its rollout
+// has failed: as on other platforms, it belongs to the app.
 func (o Outcome) keptChange(c *console.Console) {
 	if o.Deployment.Spec.Kind == app.RolloutKindConfig {
-		c.Notef("the environment of %s stays changed and comes with its next deployment; `r app env set` and `unset` change it back\n", o.App)
+		c.Notef("the environment of %s stays changed, and the next deployment applies it; `r app env set` and `unset` change it back\n", o.App)
 	}
 }
 
@@ -94,12 +94,12 @@ func (o Outcome) code() int {
 	return exit.Unhealthy
 }
 
-// kept says what goes on serving.
+// kept names the version that keeps serving.
 func (o Outcome) kept() string {
 	if o.Previous == "" {
 		return ""
 	}
-	return "; " + o.Previous + " serves as before"
+	return "; " + o.Previous + " keeps serving"
 }
 
 func (o Outcome) success(c *console.Console) {
@@ -124,7 +124,7 @@ func (o Outcome) success(c *console.Console) {
 	}
 }
 
-// explain says why a deployment failed, as completely as is known.
+// explain returns everything that is known of the failure of a deployment.
 func (o Outcome) explain(c *console.Console) []string {
 	f := o.Status.Failure
 	if f == nil {
@@ -163,14 +163,14 @@ func (o Outcome) explain(c *console.Console) []string {
 		lines = append(lines, c.Paint(console.Yellow, "hint:")+" "+strings.ReplaceAll(f.Hint, "\n", "\n  "))
 	}
 	if o.Previous != "" {
-		lines = append(lines, o.Previous+" serves as before")
+		lines = append(lines, o.Previous+" keeps serving")
 	} else {
-		lines = append(lines, o.App+" serves nothing yet")
+		lines = append(lines, o.App+" has no active version")
 	}
 	return lines
 }
 
-// signalName says which signal an exit code above 128 stands for.
+// signalName returns the name of the signal of an exit code above 128.
 func signalName(code int64) string {
 	names := map[int64]string{130: "SIGINT", 134: "SIGABRT", 137: "SIGKILL", 139: "SIGSEGV", 143: "SIGTERM"}
 	if n, ok := names[code]; ok {

@@ -16,7 +16,7 @@ type plainView struct {
 	c     *console.Console
 	now   func() time.Time
 	steps []app.Step
-	begun bool // the upload
+	begun bool // the upload has started
 }
 
 func (v *plainView) printf(format string, args ...any) {

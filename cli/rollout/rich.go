@@ -11,17 +11,17 @@ import (
 	"miren.dev/runtime/pkg/schema"
 )
 
-// What is shown of a build under way.
+// How much of a running build is drawn, in lines.
 const (
 	shownVertices = 6
 	shownLines    = 4
 )
 
-// timeWidth is the room for what is around the name of a vertex.
+// timeWidth is the columns that are kept for the mark and the time of a vertex.
 const timeWidth = 16
 
-// richView draws the steps with what goes on in them, again and again; what
-// has ended is printed for good.
+// richView redraws the running steps with their details; steps that have ended
+// are printed above them, once.
 type richView struct {
 	c     *console.Console
 	now   func() time.Time
@@ -30,7 +30,7 @@ type richView struct {
 
 	upload   *Upload
 	dep      *app.Deployment
-	printed  int // steps that are on the screen for good
+	printed  int // steps that have been printed
 	vertices []*vertex
 	output   []string // last lines of the new version while it starts
 }
@@ -79,10 +79,10 @@ func (v *richView) Deployment(d *app.Deployment) {
 	v.draw()
 }
 
-// buildEnded leaves what the build did on the screen.
+// buildEnded prints the vertices of the build.
 func (v *richView) buildEnded(s *app.Step) {
 	for _, x := range v.vertices {
-		if x.end == "" { // its end is on the way, or the build was ended
+		if x.end == "" { // its end has not arrived, or the build was canceled
 			if x.end = "done"; s.State != app.StepStateDone {
 				x.end = "canceled"
 			}
@@ -206,7 +206,7 @@ func (v *richView) stepLine(s *app.Step) string {
 func (v *richView) vertexLine(x *vertex) string {
 	name := x.Name
 	if w := v.c.Width(); w > timeWidth {
-		name = console.Cut(name, w-timeWidth) // what is at the end is the time
+		name = console.Cut(name, w-timeWidth) // the time follows
 	}
 	switch x.end {
 	case "":
@@ -229,7 +229,7 @@ func (v *richView) vertexLine(x *vertex) string {
 	return fmt.Sprintf("    %s %s", v.c.Paint(console.Dim, "·"), v.c.Paint(console.Dim, name+" canceled"))
 }
 
-// buildLines shows the newest vertices and the output of those that run.
+// buildLines returns the newest vertices and the output of the running ones.
 func (v *richView) buildLines() []string {
 	var shown []*vertex
 	for _, x := range v.vertices {

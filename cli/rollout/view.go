@@ -1,6 +1,6 @@
-// Package rollout shows a deployment while it goes on and says how it ended:
-// drawn on a terminal, line by line in a pipe, one JSON document per line for
-// programs. It only looks: the server owns the deployment.
+// Package rollout shows a deployment while it runs, and its outcome: drawn on a
+// terminal, line by line in a pipe, one JSON document per line for programs. The
+// server runs the deployment, whether a client watches it or not.
 package rollout
 
 import (
@@ -13,28 +13,28 @@ import (
 	"miren.dev/runtime/pkg/schema"
 )
 
-// Upload is how far the upload of the source is.
+// Upload is the progress of the upload of the source.
 type Upload struct {
 	Files   int   `json:"files"`   // of the source
-	Missing int   `json:"missing"` // that the server lacks
-	Bytes   int64 `json:"bytes"`   // of those
+	Missing int   `json:"missing"` // contents that the server lacks
+	Bytes   int64 `json:"bytes"`   // of the missing contents
 	Sent    int64 `json:"sent"`
 	Done    bool  `json:"done"`
 }
 
-// View shows what happens. It is for one goroutine.
+// View shows the events of a deployment. It is for one goroutine.
 type View interface {
-	// Message is a remark in words.
+	// Message shows a remark.
 	Message(text string)
 	Upload(u Upload)
-	// Deployment is the newest state.
+	// Deployment shows the newest state.
 	Deployment(d *app.Deployment)
 	Build(e *app.BuildEvent)
-	// Log is a line of output of the new version while it starts.
+	// Log shows a line of output of the new version while it starts.
 	Log(l *sandbox.LogLine)
-	// Tick is called a few times per second, for what moves by itself.
+	// Tick is called a few times per second, for spinners and times.
 	Tick()
-	// Close removes what does not stay on the screen.
+	// Close removes the drawing of the current state from the screen.
 	Close()
 }
 
@@ -96,7 +96,7 @@ func (v *jsonView) Log(l *sandbox.LogLine) {
 }
 
 func (v *jsonView) print(x any) {
-	_ = v.c.PrintJSONLine(x) // the deployment goes on when nobody reads
+	_ = v.c.PrintJSONLine(x) // the deployment continues without a reader
 }
 
 func (*jsonView) Tick()  {}
@@ -115,7 +115,7 @@ func short(d time.Duration) string {
 	return fmt.Sprintf("%dm%02ds", int(d.Minutes()), int(d.Seconds())%60)
 }
 
-// took is how long a step took, or has taken until now.
+// took returns the duration of a step, until now if it has not ended.
 func took(s *app.Step, now time.Time) time.Duration {
 	if s.StartedAt == nil {
 		return 0
@@ -128,7 +128,7 @@ func took(s *app.Step, now time.Time) time.Duration {
 
 func (u Upload) String() string {
 	if u.Missing == 0 {
-		return fmt.Sprintf("all %s of the source are on the server", files(u.Files))
+		return fmt.Sprintf("the server has all %s already", files(u.Files))
 	}
 	return fmt.Sprintf("%s of %d (%s)", files(u.Missing), u.Files, schema.CellBytes(u.Bytes))
 }
@@ -140,7 +140,7 @@ func files(n int) string {
 	return fmt.Sprintf("%d files", n)
 }
 
-// val is what an optional field holds, zero if it is absent.
+// val returns the value of an optional field, zero if it is absent.
 func val[T any](p *T) (v T) {
 	if p != nil {
 		v = *p

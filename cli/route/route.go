@@ -1,4 +1,4 @@
-// Package route has `r route`: hosts and paths that lead to apps.
+// Package route has `r route`: hosts and paths that the ingress routes to apps.
 package route
 
 import (
@@ -19,7 +19,7 @@ import (
 
 // New makes the commands.
 func New(e *command.Env) *cobra.Command {
-	return command.Group("route", "Hosts and paths that lead to apps", newList(e), newSet(e), newDelete(e))
+	return command.Group("route", "Route hosts and paths to apps", newList(e), newSet(e), newDelete(e))
 }
 
 type options struct {
@@ -59,8 +59,8 @@ func newSet(e *command.Env) *cobra.Command {
 	o := &options{Env: e}
 	cmd := &cobra.Command{
 		Use:     "set HOST",
-		Short:   "Lead a host, and a path of it, to an app",
-		Long:    "Leads a host (or * for every host without a route of its own), and a path prefix of it, to a service of an app.",
+		Short:   "Route a host and path to an app",
+		Long:    "Routes a host (* for every host without a route), and a path prefix of it, to a service of an app.",
 		Example: "  r route set shop.example.com --app shop\n  r route set example.com --path /api --app shop --service api",
 		Args:    command.Args(1, 1, "HOST"),
 		RunE:    func(cmd *cobra.Command, args []string) error { return o.set(cmd.Context(), args[0]) },
@@ -102,7 +102,7 @@ func (o *options) set(ctx context.Context, host string) error {
 	if o.JSON {
 		return o.PrintJSON(r)
 	}
-	o.Printf("%s %s%s leads to %s of %s\n", o.Paint(console.Green, "✓"), r.Spec.Host, r.Spec.Path, r.Spec.Service, name)
+	o.Printf("%s routed %s%s to %s of %s\n", o.Paint(console.Green, "✓"), r.Spec.Host, r.Spec.Path, r.Spec.Service, name)
 	return nil
 }
 
@@ -121,7 +121,7 @@ func newDelete(e *command.Env) *cobra.Command {
 
 func (o *options) delete(ctx context.Context, host string) error {
 	if host == "" {
-		return exit.Usagef("the host is empty")
+		return exit.Usagef("HOST is empty")
 	}
 	c, err := o.client(ctx)
 	if err != nil {
@@ -133,6 +133,6 @@ func (o *options) delete(ctx context.Context, host string) error {
 	if o.JSON {
 		return o.PrintJSON(map[string]string{"deleted": host, "path": cmp.Or(o.path, "/")})
 	}
-	o.Printf("%s %s%s is deleted\n", o.Paint(console.Green, "✓"), host, cmp.Or(o.path, "/"))
+	o.Printf("%s deleted %s%s\n", o.Paint(console.Green, "✓"), host, cmp.Or(o.path, "/"))
 	return nil
 }

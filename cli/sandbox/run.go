@@ -17,12 +17,10 @@ import (
 	"miren.dev/runtime/pkg/schema"
 )
 
-// runLease is how long a sandbox outlives the command that it was made for,
-// when that is killed.
+// runLease is how long a sandbox outlives its command if the command is killed.
 const runLease = 60 * time.Second
 
-// idle is what a sandbox does whose command is run beside it: nothing, until
-// it is told to end.
+// idle is the main process of a sandbox whose command runs beside it.
 var idle = []string{"sleep", "infinity"}
 
 type runOptions struct {
@@ -48,27 +46,27 @@ func newRun(e *command.Env) *cobra.Command {
 	o := &runOptions{Env: e}
 	cmd := &cobra.Command{
 		Use:   "run [flags] -- COMMAND...",
-		Short: "Run a command in a fresh sandbox",
-		Long: `Runs a command in a fresh sandbox, returns its exit code, and deletes the sandbox. Input and output pass through as
-they are. With --detach the sandbox stays, with the command as its main process, and its id is printed.`,
+		Short: "Run a command in a new sandbox",
+		Long: `Runs a command in a new sandbox, returns its exit code, and deletes the sandbox. Input and output pass through
+unchanged. With --detach the command becomes the main process of a sandbox that stays, and r prints its id.`,
 		Example: "  r sandbox run --image python -- python3 -c 'print(6*7)'\n  r sandbox run -t --image debian -- bash\n  r sandbox run --app shop --detach --ttl 1h -- ./worker",
 		Args:    command.Args(0, -1, "COMMAND"),
 		RunE:    func(cmd *cobra.Command, args []string) error { return o.run(cmd.Context(), args) },
 	}
 	f := cmd.Flags()
-	f.StringVarP(&o.image, "image", "i", "", "image: debian (without --app), python, node, golang, or a reference where a registry can be reached")
-	f.StringVarP(&o.app, "app", "a", "", "like the sandboxes of an app: image, environment and secrets")
-	f.StringVarP(&o.service, "service", "s", "", "with --app: like this service; default web")
+	f.StringVarP(&o.image, "image", "i", "", "image: debian (default without --app), python, node, golang, or a reference in a registry")
+	f.StringVarP(&o.app, "app", "a", "", "use the image, environment and secrets of this app")
+	f.StringVarP(&o.service, "service", "s", "", "with --app: service of the app; default web")
 	f.StringVar(&o.name, "name", "", "name of the sandbox")
-	f.Var(&o.memory, "memory", "memory: 512MB, 2GiB")
-	f.Var(&o.cpu, "cpu", "CPUs: 0.5, 2, 500m")
-	f.Var(&o.disk, "disk", "bytes that it may write: 1GiB")
-	f.Int64Var(&o.pids, "pids", 0, "processes that it may have")
-	f.StringVar(&o.network, "network", "", "bridge or none")
-	f.DurationVar(&o.ttl, "ttl", 0, "it ends after this time")
-	f.BoolVar(&o.detach, "detach", false, "let it run, print its id")
-	f.BoolVar(&o.keep, "keep", false, "do not delete the sandbox at the end")
-	f.StringArrayVar(&o.secrets, "secret", nil, "secret environment, KEY=VALUE or KEY")
+	f.Var(&o.memory, "memory", "memory limit: 512MB, 2GiB")
+	f.Var(&o.cpu, "cpu", "CPU limit: 0.5, 2, 500m")
+	f.Var(&o.disk, "disk", "limit of written bytes: 1GiB")
+	f.Int64Var(&o.pids, "pids", 0, "limit of processes")
+	f.StringVar(&o.network, "network", "", "network: bridge or none")
+	f.DurationVar(&o.ttl, "ttl", 0, "lifetime, after which it is stopped")
+	f.BoolVar(&o.detach, "detach", false, "leave it running and print its id")
+	f.BoolVar(&o.keep, "keep", false, "keep the sandbox after the command has ended")
+	f.StringArrayVar(&o.secrets, "secret", nil, "secret environment variable, KEY=VALUE, or KEY for its value here")
 	f.StringToStringVarP(&o.labels, "label", "l", nil, "label, key=value")
 	o.exec.AddFlags(cmd)
 	_ = cmd.RegisterFlagCompletionFunc("network", func(*cobra.Command, []string, string) ([]cobra.Completion, cobra.ShellCompDirective) {
@@ -77,7 +75,7 @@ they are. With --detach the sandbox stays, with the command as its main process,
 	return cmd
 }
 
-// defaultImage is what a sandbox is made of when nothing is said.
+// defaultImage is the image without --image and --app.
 const defaultImage = "debian"
 
 func (o *runOptions) request(argv []string) (*sandbox.RunRequest, error) {
@@ -85,7 +83,7 @@ func (o *runOptions) request(argv []string) (*sandbox.RunRequest, error) {
 		o.image = defaultImage
 	}
 	if !o.detach && len(argv) == 0 {
-		return nil, exit.Usagef("no command is given; put it after --, or let the image's run with --detach")
+		return nil, exit.Usagef("no command is given; put it after --, or run that of the image with --detach")
 	}
 	if o.detach && o.exec.TTY {
 		return nil, exit.Usagef("--tty and --detach exclude each other")
@@ -155,8 +153,8 @@ func (o *runOptions) run(ctx context.Context, argv []string) error {
 	return attach.Code(code, err)
 }
 
-// attached runs the command in the sandbox, which lives no longer than this
-// process.
+// attached runs the command in the sandbox, which is deleted after this process
+// has ended, unless --keep is given.
 func (o *runOptions) attached(ctx context.Context, c sandbox.SandboxesClient, s *sandbox.Sandbox, argv []string) (int, error) {
 	if !o.keep {
 		release := o.bind(ctx, s)
@@ -176,7 +174,7 @@ func (o *runOptions) attached(ctx context.Context, c sandbox.SandboxesClient, s 
 	return attach.Run(ctx, o.Console, c, req, nil)
 }
 
-// await waits until the sandbox runs, and says why if it does not.
+// await waits until the sandbox runs. The error has the reason if it does not start.
 func (o *runOptions) await(ctx context.Context, c sandbox.SandboxesClient, s *sandbox.Sandbox) (*sandbox.Sandbox, error) {
 	live := o.Live()
 	done := make(chan struct{})
@@ -223,8 +221,8 @@ func (o *runOptions) await(ctx context.Context, c sandbox.SandboxesClient, s *sa
 	return nil, e
 }
 
-// bind ties the sandbox to a lease of this process, so that it goes when the
-// process is killed. Who may not write to the store goes without.
+// bind binds the sandbox to a lease of this process, so that it is deleted if
+// the process is killed. A client without the permission for that has no lease.
 func (o *runOptions) bind(ctx context.Context, s *sandbox.Sandbox) (release func()) {
 	store, err := o.Store(ctx)
 	if err != nil {
@@ -238,7 +236,7 @@ func (o *runOptions) bind(ctx context.Context, s *sandbox.Sandbox) (release func
 		s.Lease = lease.ID
 		return nil
 	}); err != nil {
-		o.Notef("the sandbox %s will stay if this command is killed: %v\n", s.ID, err)
+		o.Notef("sandbox %s will stay if this command is killed: %v\n", s.ID, err)
 		return func() {}
 	}
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
@@ -250,7 +248,7 @@ func (o *runOptions) bind(ctx context.Context, s *sandbox.Sandbox) (release func
 		for {
 			select {
 			case <-tick.C:
-				_, _ = store.KeepAlive(ctx, lease.ID) // tried again before it lapses
+				_, _ = store.KeepAlive(ctx, lease.ID) // the next tick comes before it expires
 			case <-ctx.Done():
 				return
 			}

@@ -1,4 +1,4 @@
-// Package sandbox has `r sandbox`: sandboxes, one by one.
+// Package sandbox has `r sandbox`: run, inspect and control single sandboxes.
 package sandbox
 
 import (
@@ -23,7 +23,7 @@ import (
 
 // New makes the commands.
 func New(e *command.Env) *cobra.Command {
-	return command.Group("sandbox", "Sandboxes", newRun(e), newList(e), newShow(e), newExec(e), newLogs(e), newStop(e), newDelete(e))
+	return command.Group("sandbox", "Run and control sandboxes", newRun(e), newList(e), newShow(e), newExec(e), newLogs(e), newStop(e), newDelete(e))
 }
 
 func client(ctx context.Context, e *command.Env) (sandbox.SandboxesClient, error) {
@@ -48,9 +48,9 @@ type listOptions struct {
 func newList(e *command.Env) *cobra.Command {
 	o := &listOptions{Env: e}
 	cmd := command.List(e, "List the sandboxes", []string{sandbox.KindSandbox}, o.load, o.print)
-	cmd.Flags().StringVarP(&o.app, "app", "a", "", "only those of an app")
-	cmd.Flags().BoolVar(&o.all, "all", false, "those that ended too")
-	cmd.Flags().BoolVar(&o.wide, "wide", false, "more columns")
+	cmd.Flags().StringVarP(&o.app, "app", "a", "", "only sandboxes of this app")
+	cmd.Flags().BoolVar(&o.all, "all", false, "also sandboxes that have ended")
+	cmd.Flags().BoolVar(&o.wide, "wide", false, "print more columns")
 	return cmd
 }
 
@@ -115,7 +115,7 @@ func state(c *console.Console, s *sandbox.Sandbox) string {
 	return c.Paint(console.Cyan, string(s.Status.Phase))
 }
 
-// reason is why a sandbox ended: "exit 3", "oom".
+// reason returns the reason of the end of a sandbox: "exit 3", "oom".
 func reason(s *sandbox.Sandbox) string {
 	r := string(s.Status.Reason)
 	if s.Status.Reason == sandbox.EndReasonExit && s.Status.ExitCode != nil {
@@ -127,7 +127,7 @@ func reason(s *sandbox.Sandbox) string {
 func newShow(e *command.Env) *cobra.Command {
 	return &cobra.Command{
 		Use:               "show ID",
-		Short:             "Show one sandbox",
+		Short:             "Show the details of a sandbox",
 		Args:              command.Args(1, 1, "ID"),
 		ValidArgsFunction: command.CompleteFirst(e, sandbox.SandboxKind),
 		RunE:              func(cmd *cobra.Command, args []string) error { return show(cmd.Context(), e, args[0]) },
@@ -145,7 +145,7 @@ func show(ctx context.Context, e *command.Env, name string) error {
 	}
 	var stats *sandbox.Stats
 	if s.Status.Phase == sandbox.SandboxPhaseRunning {
-		// It may end meanwhile; then there are none.
+		// A sandbox that ends meanwhile has none.
 		if stats, err = c.Stats(ctx, &sandbox.SandboxRequest{Sandbox: s.GetID()}); err != nil && errs.Is(err, errs.PermissionDenied) {
 			return err
 		}
@@ -195,7 +195,7 @@ func newExec(e *command.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:               "exec ID -- COMMAND...",
 		Short:             "Run a command in a sandbox",
-		Long:              "Runs a command in a sandbox and returns its exit code. Input and output pass through as they are.",
+		Long:              "Runs a command in a sandbox and returns its exit code. Input and output pass through unchanged.",
 		Example:           "  r sandbox exec -t sb-4k2j -- bash\n  tar c . | r sandbox exec sb-4k2j -- tar x -C /tmp",
 		Args:              command.Args(2, -1, "ID", "COMMAND"),
 		ValidArgsFunction: command.CompleteFirst(e, sandbox.SandboxKind),
@@ -234,16 +234,16 @@ func newLogs(e *command.Env) *cobra.Command {
 	o := &logsOptions{Env: e}
 	cmd := &cobra.Command{
 		Use:               "logs ID",
-		Short:             "Print what its main process prints",
+		Short:             "Print the output of its main process",
 		Args:              command.Args(1, 1, "ID"),
 		ValidArgsFunction: command.CompleteFirst(e, sandbox.SandboxKind),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return o.run(cmd.Context(), args[0], cmd.Flags().Changed("tail"))
 		},
 	}
-	cmd.Flags().BoolVarP(&o.follow, "follow", "f", false, "go on until it has ended")
-	cmd.Flags().Int64VarP(&o.tail, "tail", "n", 0, "only so many last lines, 0: none, -1: all; default: all")
-	cmd.Flags().BoolVarP(&o.timestamps, "timestamps", "t", false, "with the time of each line")
+	cmd.Flags().BoolVarP(&o.follow, "follow", "f", false, "keep printing until the sandbox has ended")
+	cmd.Flags().Int64VarP(&o.tail, "tail", "n", 0, "how many last lines, 0: none, -1: all; default: all")
+	cmd.Flags().BoolVarP(&o.timestamps, "timestamps", "t", false, "print the time of each line")
 	return cmd
 }
 
@@ -274,7 +274,7 @@ func newStop(e *command.Env) *cobra.Command {
 		ValidArgsFunction: command.CompleteFirst(e, sandbox.SandboxKind),
 		RunE:              func(cmd *cobra.Command, args []string) error { return o.run(cmd.Context(), args) },
 	}
-	cmd.Flags().BoolVar(&o.detach, "detach", false, "do not wait until they have ended")
+	cmd.Flags().BoolVar(&o.detach, "detach", false, "return without waiting for their end")
 	return cmd
 }
 
@@ -315,7 +315,7 @@ func newDelete(e *command.Env) *cobra.Command {
 	return &cobra.Command{
 		Use:               "delete ID...",
 		Aliases:           []string{"rm"},
-		Short:             "Delete sandboxes, stopping them if need be",
+		Short:             "Delete sandboxes, stopping those that run",
 		Args:              command.Args(1, -1, "ID"),
 		ValidArgsFunction: command.CompleteFirst(e, sandbox.SandboxKind),
 		RunE:              func(cmd *cobra.Command, args []string) error { return remove(cmd.Context(), e, args) },

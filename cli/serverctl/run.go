@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"miren.dev/runtime/cli/command"
+	"miren.dev/runtime/cli/process"
 	"miren.dev/runtime/pkg/atomicfile"
 	"miren.dev/runtime/pkg/config"
 	"miren.dev/runtime/pkg/errs"
@@ -19,7 +20,7 @@ import (
 
 type runOptions struct {
 	*command.Env
-	config command.Config
+	config process.Config
 }
 
 // NewRun makes `r server run`.
@@ -61,7 +62,7 @@ func serve(ctx context.Context, cfg *config.Config) error {
 	if err != nil {
 		return err
 	}
-	return server.Run(ctx, cfg, command.Logger(cfg, os.Stderr))
+	return server.Run(ctx, cfg, process.Logger(cfg, os.Stderr))
 }
 
 // describe writes the record of this process and its configuration, which

@@ -14,6 +14,7 @@ import (
 	"miren.dev/runtime/api/server"
 	"miren.dev/runtime/cli/command"
 	"miren.dev/runtime/cli/console"
+	"miren.dev/runtime/cli/process"
 	cliserver "miren.dev/runtime/cli/server"
 	"miren.dev/runtime/pkg/config"
 	"miren.dev/runtime/pkg/errs"
@@ -23,7 +24,7 @@ import (
 
 type startOptions struct {
 	*command.Env
-	config     command.Config
+	config     process.Config
 	foreground bool
 	timeout    time.Duration
 }

@@ -15,6 +15,7 @@ import (
 
 	"miren.dev/runtime/cli/command"
 	"miren.dev/runtime/cli/console"
+	"miren.dev/runtime/cli/process"
 	"miren.dev/runtime/pkg/config"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/instance"
@@ -24,7 +25,7 @@ import (
 
 type stopOptions struct {
 	*command.Env
-	config  command.Config
+	config  process.Config
 	keep    bool
 	timeout time.Duration
 }

@@ -13,8 +13,8 @@ import (
 	"miren.dev/runtime/pkg/version"
 )
 
-// askTimeout bounds the wait for a server.
-const askTimeout = 3 * time.Second
+// callTimeout bounds the wait for a server.
+const callTimeout = 3 * time.Second
 
 type options struct {
 	*command.Env
@@ -26,11 +26,11 @@ func New(e *command.Env) *cobra.Command {
 	o := &options{Env: e}
 	cmd := &cobra.Command{
 		Use:   "version",
-		Short: "Show the version of this program, and of the server if there is one",
+		Short: "Show the versions of this program and of the server",
 		Args:  command.Args(0, 0),
 		RunE:  func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context()) },
 	}
-	cmd.Flags().BoolVar(&o.client, "client", false, "only that of this program")
+	cmd.Flags().BoolVar(&o.client, "client", false, "show only the version of this program")
 	return cmd
 }
 
@@ -38,10 +38,10 @@ func (o *options) run(ctx context.Context) error {
 	v := version.Get()
 	var sv *server.VersionResponse
 	if !o.client {
-		ctx, cancel := context.WithTimeout(ctx, askTimeout)
+		ctx, cancel := context.WithTimeout(ctx, callTimeout)
 		defer cancel()
 		if c, err := o.Connect(ctx); err == nil {
-			sv, _ = server.NewServerClient(c).Version(ctx) // without an answer there is none to show
+			sv, _ = server.NewServerClient(c).Version(ctx) // without an answer only the client is shown
 		}
 	}
 	if o.JSON {

@@ -1,4 +1,4 @@
-package command
+package process
 
 import (
 	"errors"
@@ -8,12 +8,12 @@ import (
 	"sync"
 )
 
-// maxLog is how large a log file of the server becomes before it is set aside.
+// maxLog is the size in bytes at which a log file of the server is rotated.
 const maxLog = 64 << 20
 
-// boundedFile writes to a log file and, when that has grown to max, moves its
-// contents to <name>.1 and begins anew. The file is open for appending, here
-// and in whoever gave it to us, so emptying it is enough.
+// boundedFile writes to a log file and, when that has grown to max, copies it to
+// <name>.1 and truncates it. Every process that writes the file has opened it
+// for appending, so that truncation is enough.
 type boundedFile struct {
 	mu   sync.Mutex
 	f    *os.File
@@ -21,7 +21,8 @@ type boundedFile struct {
 	max  int64
 }
 
-// BoundedLog bounds f if it is a file; terminals and pipes are as they are.
+// BoundedLog returns a writer to f that rotates it if it is a file; terminals and
+// pipes are written as they are.
 func BoundedLog(f *os.File) io.Writer {
 	st, err := f.Stat()
 	if err != nil || !st.Mode().IsRegular() {
@@ -34,17 +35,17 @@ func (b *boundedFile) Write(p []byte) (int, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.size > b.max {
-		if err := b.setAside(); err != nil {
-			fmt.Fprintln(b.f, "the log could not be set aside:", err)
+		if err := b.rotate(); err != nil {
+			fmt.Fprintln(b.f, "the log cannot be rotated:", err)
 		}
-		b.size = 0 // tried again after as much
+		b.size = 0 // the next attempt is after as much again
 	}
 	n, err := b.f.Write(p)
 	b.size += int64(n)
 	return n, err
 }
 
-func (b *boundedFile) setAside() error {
+func (b *boundedFile) rotate() error {
 	name, err := os.Readlink(fmt.Sprintf("/proc/self/fd/%d", b.f.Fd()))
 	if err != nil {
 		return err

@@ -1,4 +1,6 @@
-package command
+// Package process has the parts that the processes of a machine share, as the
+// server and the disk daemon: the flags of their configuration, and their log.
+package process
 
 import (
 	"log/slog"
@@ -12,7 +14,7 @@ import (
 	"miren.dev/runtime/pkg/errs"
 )
 
-// Config is the flags that make the configuration of a server.
+// Config is the flags of the configuration of a server.
 type Config struct {
 	file  string
 	Flags *pflag.FlagSet
@@ -21,11 +23,11 @@ type Config struct {
 // AddFlags defines a flag for every key, and --config.
 func (o *Config) AddFlags(cmd *cobra.Command) {
 	o.Flags = cmd.Flags()
-	cmd.Flags().StringVarP(&o.file, "config", "c", "", "configuration file (RUNTIME_CONFIG); flags and environment outrank it")
+	cmd.Flags().StringVarP(&o.file, "config", "c", "", "configuration file (RUNTIME_CONFIG); flags and environment override it")
 	config.AddFlags(cmd.Flags())
 }
 
-// Path of the configuration file, empty for none.
+// Path returns the path of the configuration file, empty for none.
 func (o *Config) Path() (string, error) {
 	f := o.file
 	if f == "" {
@@ -41,7 +43,7 @@ func (o *Config) Path() (string, error) {
 	return f, nil
 }
 
-// Load puts the configuration together.
+// Load returns the configuration of file, environment and flags.
 func (o *Config) Load() (*config.Config, error) {
 	path, err := o.Path()
 	if err != nil {
@@ -50,7 +52,8 @@ func (o *Config) Load() (*config.Config, error) {
 	return config.Load(path, os.Environ(), o.Flags)
 }
 
-// Args gives another process the same configuration; it inherits the environment.
+// Args returns the flags that give a child the same configuration; the child
+// inherits the environment.
 func (o *Config) Args() ([]string, error) {
 	var args []string
 	path, err := o.Path()
@@ -69,7 +72,7 @@ func (o *Config) Args() ([]string, error) {
 	return args, nil
 }
 
-// Logger is the log of a server process.
+// Logger returns the logger of a server process.
 func Logger(cfg *config.Config, w *os.File) *slog.Logger {
 	var level slog.Level
 	if err := level.UnmarshalText([]byte(cfg.Log.Level)); err != nil {
