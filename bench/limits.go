@@ -2,6 +2,8 @@ package main
 
 // titles say, per benchmark, what is compared with what.
 var titles = map[string]struct{ title, how string }{
+	"cli": {"Command line", "From the start of a program to its end, and its size. Ours: the client `r`. Peer: the program `runtime`, which has the same\n" +
+		"commands, the server and the components of its machine."},
 	"store": {"Store", "Compare-and-swap puts of 250 bytes, every client with a TLS connection and keys of its own, durable on the same disk. Ours: RPC to a\n" +
 		"process with `entity/pgstore` on a private PostgreSQL. Peer: etcd with `client/v3`, `If(ModRevision).Then(Put)`. Watch latency is from the\n" +
 		"beginning of a put to its event at each of four watchers on connections of their own; every watcher is checked to have seen every put, in order."},

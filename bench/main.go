@@ -21,6 +21,7 @@ var areas = []struct {
 	doc  string
 	run  func(context.Context, *bench) error
 }{
+	{"cli", "start-up time and size of the client r against the program runtime", benchCLI},
 	{"store", "conditional puts and watch latency against etcd", benchStore},
 	{"rpc", "calls and streams against grpc-go", benchRPC},
 	{"disks", "the virtual disk against nbdkit, qemu-nbd and a loop device", benchDisks},
