@@ -19,11 +19,12 @@ func newAttach(e *command.Env) *cobra.Command {
 	o := &attachOptions{base: newBase(e)}
 	cmd := &cobra.Command{
 		Use:     "attach VOLUME",
-		Short:   "Make a volume a block device of this machine",
+		Short:   "Attach a volume as a block device of this machine",
 		Example: "  dev=$(r lsvd attach data -q)\n  mkfs.ext4 $dev && mount $dev /mnt",
-		Long: `Makes a block device of the volume and prints its path. The disk daemon serves it until ` + "`r lsvd detach`" + `, also after a restart. Needs root.
+		Long: `Attaches the volume as a block device and prints the path of the device. The disk daemon serves the device until
+` + "`r lsvd detach`" + `, also after a restart of the daemon. Needs root.
 
-While the daemon is replaced (` + "`r lsvd daemon --restart`" + `), or has crashed and is started again, what uses the device waits.`,
+I/O of the device waits while the daemon is replaced (` + "`r lsvd daemon --restart`" + `), or restarts after a crash.`,
 		Args:              command.Args(1, 1, "VOLUME"),
 		ValidArgsFunction: o.completeVolumes,
 		RunE:              func(cmd *cobra.Command, args []string) error { return o.run(cmd.Context(), args[0]) },

@@ -46,13 +46,13 @@ type benchmark struct {
 
 // The order matters: the first fills the disk.
 var benchmarks = []benchmark{
-	{name: "seqwrite", what: "write 1 MiB in order", bytes: 1 << 20, depth: 8, write: true},
-	{name: "randwrite", what: "write 4 KiB anywhere", bytes: 4 << 10, write: true, random: true},
-	{name: "randwrite1", what: "the same", bytes: 4 << 10, depth: 1, write: true, random: true},
+	{name: "seqwrite", what: "write 1 MiB sequentially", bytes: 1 << 20, depth: 8, write: true},
+	{name: "randwrite", what: "write 4 KiB at random offsets", bytes: 4 << 10, write: true, random: true},
+	{name: "randwrite1", what: "write 4 KiB at random offsets", bytes: 4 << 10, depth: 1, write: true, random: true},
 	{name: "writeflush", what: "write 4 KiB and flush, one at a time", bytes: 4 << 10, depth: 1, write: true, flush: true, random: true},
-	{name: "randread", what: "read 4 KiB anywhere", bytes: 4 << 10, random: true},
-	{name: "randread1", what: "the same", bytes: 4 << 10, depth: 1, random: true},
-	{name: "seqread", what: "read 1 MiB in order", bytes: 1 << 20, depth: 8},
+	{name: "randread", what: "read 4 KiB at random offsets", bytes: 4 << 10, random: true},
+	{name: "randread1", what: "read 4 KiB at random offsets", bytes: 4 << 10, depth: 1, random: true},
+	{name: "seqread", what: "read 1 MiB sequentially", bytes: 1 << 20, depth: 8},
 }
 
 func benchNames() []string {
@@ -67,10 +67,10 @@ func newBench(e *command.Env) *cobra.Command {
 	o := &benchOptions{base: newBase(e)}
 	cmd := &cobra.Command{
 		Use:     "bench [VOLUME]",
-		Short:   "Measure the disk with this store and this machine",
+		Short:   "Measure a disk on this machine with this store",
 		Example: "  r lsvd bench\n  r lsvd bench --store s3://bucket/test --time 10s --tests randwrite,randread",
-		Long: `Measures the disk itself, without a frontend, on a scratch volume that is deleted afterwards, or on a VOLUME: then only reads, unless
---overwrite allows to write over what is in it. Each test runs for --time.`,
+		Long: `Measures a disk without a frontend: a scratch volume that it deletes afterwards, or VOLUME. It only reads VOLUME, unless
+--overwrite permits it to overwrite the data. Each test runs for --time.`,
 		Args:              command.Args(0, 1, "VOLUME"),
 		ValidArgsFunction: o.completeVolumes,
 		RunE:              func(cmd *cobra.Command, args []string) error { return o.run(cmd.Context(), args) },
@@ -80,9 +80,9 @@ func newBench(e *command.Env) *cobra.Command {
 	o.addTuning(cmd)
 	cmd.Flags().StringVarP(&o.size, "size", "s", "256M", "size of the scratch volume")
 	cmd.Flags().DurationVar(&o.time, "time", 3*time.Second, "how long each test runs")
-	cmd.Flags().IntVar(&o.depth, "depth", 32, "operations at a time, where a test does not say")
-	cmd.Flags().StringSliceVar(&o.tests, "tests", nil, "only these of: "+strings.Join(benchNames(), ", "))
-	cmd.Flags().BoolVar(&o.overwrite, "overwrite", false, "write to VOLUME: what is in it is lost")
+	cmd.Flags().IntVar(&o.depth, "depth", 32, "concurrent operations of tests without a depth of their own")
+	cmd.Flags().StringSliceVar(&o.tests, "tests", nil, "only these tests, of: "+strings.Join(benchNames(), ", "))
+	cmd.Flags().BoolVar(&o.overwrite, "overwrite", false, "overwrite the data of VOLUME")
 	return cmd
 }
 
@@ -104,7 +104,7 @@ func (o *benchOptions) run(ctx context.Context, args []string) (err error) {
 	var todo []benchmark
 	for _, n := range o.tests {
 		if !slices.Contains(benchNames(), n) {
-			return exit.Usagef("there is no test %q; there are: %s", n, strings.Join(benchNames(), ", "))
+			return exit.Usagef("there is no test %q; the tests are: %s", n, strings.Join(benchNames(), ", "))
 		}
 	}
 	for _, b := range benchmarks {
@@ -114,7 +114,7 @@ func (o *benchOptions) run(ctx context.Context, args []string) (err error) {
 		wanted := len(o.tests) == 0 || slices.Contains(o.tests, b.name)
 		if len(args) > 0 && b.write && !o.overwrite {
 			if wanted && len(o.tests) > 0 {
-				return errs.New(errs.FailedPrecondition, "test %s would write over what is in %s", b.name, args[0]).WithHint("leave out the volume to use a scratch one, or give --overwrite")
+				return errs.New(errs.FailedPrecondition, "test %s would overwrite the data of %s", b.name, args[0]).WithHint("run without a volume, on a scratch one, or give --overwrite")
 			}
 			continue
 		}
@@ -123,7 +123,7 @@ func (o *benchOptions) run(ctx context.Context, args []string) (err error) {
 		}
 	}
 	if o.depth < 1 || o.depth > 1024 || o.time <= 0 {
-		return exit.Usagef("--depth is from 1 to 1024, --time above 0")
+		return exit.Usagef("--depth must be from 1 to 1024, --time above 0")
 	}
 	runtime.GOMAXPROCS(max(runtime.GOMAXPROCS(0), procs))
 	st, url, err := o.open(ctx)
@@ -161,7 +161,7 @@ func (o *benchOptions) measure(ctx context.Context, d *host.Disk, todo []benchma
 	var rows [][]string
 	results := []measured{}
 	for _, b := range todo {
-		o.Notef("%s: %s, %d at a time\n", b.name, b.what, b.depth)
+		o.Notef("%s: %s, %d concurrent\n", b.name, b.what, b.depth)
 		m, err := o.one(ctx, d, b)
 		if err != nil {
 			return err
@@ -199,7 +199,7 @@ func (o *benchOptions) scratch(ctx context.Context, st store.Store, url string) 
 	return d, func() error {
 		now, cancel := context.WithCancel(context.Background())
 		cancel()
-		_ = d.Close(now) // it is deleted: nothing needs to be sent
+		_ = d.Close(now) // the volume is deleted: no data needs to be sent
 		return discard(ctx, st, state, id)
 	}, nil
 }
@@ -207,7 +207,7 @@ func (o *benchOptions) scratch(ctx context.Context, st store.Store, url string) 
 // one runs one benchmark.
 func (o *benchOptions) one(ctx context.Context, d *host.Disk, b benchmark) (measured, error) {
 	if !b.write {
-		if err := d.Drain(ctx); err != nil { // what is measured are reads of segments too
+		if err := d.Drain(ctx); err != nil { // reads of segments are measured too
 			return measured{}, err
 		}
 	}
@@ -267,7 +267,7 @@ func (o *benchOptions) one(ctx context.Context, d *host.Disk, b benchmark) (meas
 		MiBs: float64(c.Count) * float64(b.bytes) / took / (1 << 20), P50: us(c.Quantile(0.5)), P99: us(c.Quantile(0.99)), Max: us(c.Max)}, nil
 }
 
-// fill makes data that compresses to about a half.
+// fill makes data that compresses to about half its size.
 func fill(p []byte, rng *rand.Rand) {
 	for i := 0; i+8 <= len(p)/2; i += 8 {
 		v := rng.Uint64()

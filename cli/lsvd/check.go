@@ -27,17 +27,17 @@ func newCheck(e *command.Env) *cobra.Command {
 	o := &checkOptions{base: newBase(e)}
 	cmd := &cobra.Command{
 		Use:   "check VOLUME",
-		Short: "Verify everything that a volume and its snapshots have in the store, and its log",
-		Long: `Reads every object that the volume and its snapshots name, and verifies checksums, maps and data. The volume may be open. What is damaged
-is shown with the parts of the disk that are lost by it; the exit code is then 1. If this machine has the volume's log
-and the volume is not open, all of the log is read too.`,
+		Short: "Verify the objects of a volume and its snapshots in the store, and its log",
+		Long: `Reads every object that the volume and its snapshots name, and verifies checksums, maps and data. The volume may be open.
+It prints each damaged object with the ranges of the disk that are lost, and returns exit code 1. If this machine has
+the log of the volume, and the volume is not open, it verifies the log too.`,
 		Args:              command.Args(1, 1, "VOLUME"),
 		ValidArgsFunction: o.completeVolumes,
 		RunE:              func(cmd *cobra.Command, args []string) error { return o.run(cmd.Context(), args[0]) },
 	}
 	o.flags(cmd)
 	cmd.Flags().StringVar(&o.keyFile, "key-file", "", "key of an encrypted volume")
-	cmd.Flags().BoolVar(&o.shallow, "shallow", false, "verify checksums only, do not decompress and decrypt")
+	cmd.Flags().BoolVar(&o.shallow, "shallow", false, "verify only checksums, without decompression and decryption")
 	return cmd
 }
 
@@ -51,7 +51,7 @@ type damage struct {
 	Ranges    []lsvd.Range `json:"ranges,omitempty"`
 }
 
-// maxRanges bounds the ranges that people are shown of one object.
+// maxRanges bounds the printed ranges of one object.
 const maxRanges = 8
 
 func (o *checkOptions) run(ctx context.Context, arg string) error {
@@ -106,9 +106,9 @@ func (o *checkOptions) run(ctx context.Context, arg string) error {
 		o.Printf("%s %s is sound: %d manifests, %d maps, %d segments, %s%s\n", o.Paint(console.Green, "✓"), v.Label(), r.Manifests, r.Maps, r.Segments, bytesCell(r.Checked), logged)
 		switch {
 		case errs.Is(unseen, errs.Conflict):
-			o.Notef("the volume is open: its local log was not looked at\n")
+			o.Notef("the volume is open: its local log was not checked\n")
 		case unseen != nil:
-			o.Notef("its local log, if it is here, was not looked at: %v\n", unseen)
+			o.Notef("its local log was not checked: %v\n", unseen)
 		}
 		return nil
 	}
@@ -135,19 +135,19 @@ func (o *checkOptions) run(ctx context.Context, arg string) error {
 	}
 	if log.Damage != nil && len(r.Damage) == 1 {
 		return errs.New(errs.Corrupt, "the local log of volume %s is damaged", v.Label()).WithHint("restore the log directory from a copy. "+
-			"`r lsvd attach %s --accept-loss` opens the disk as it was before the damage", v.Label())
+			"`r lsvd attach %s --accept-loss` opens the disk in its state before the damage", v.Label())
 	}
 	objects, also := len(r.Damage), ""
 	if log.Damage != nil {
 		objects, also = objects-1, ", and its local log is damaged"
 	}
 	return errs.New(errs.Corrupt, "%d of the %d objects of volume %s are damaged or missing%s", objects, r.Manifests+r.Maps+r.Segments, v.Label(), also).
-		WithHint("%s", fmt.Sprintf("restore these objects from a copy of the store. Reads of the lost ranges fail; all others are sound. "+
-			"`r lsvd attach %s --accept-loss` opens it where the damage prevents that", v.Label()))
+		WithHint("%s", fmt.Sprintf("restore these objects from a copy of the store. Reads of the lost ranges fail; all others succeed. "+
+			"`r lsvd attach %s --accept-loss` opens the disk if the damage prevents that", v.Label()))
 }
 
-// checkLog checks the log of the volume, if it is on this machine. unseen says
-// why it was not looked at: it is in use (Conflict), or the caller may not.
+// checkLog checks the log of the volume, if it is on this machine. unseen is the
+// reason why it was not checked: it is in use (Conflict), or PermissionDenied.
 func (o *checkOptions) checkLog(ctx context.Context, st store.Store, url string, v *catalog.Volume, key []byte) (r lsvd.LogReport, unseen, err error) {
 	dir, err := o.disksDir()
 	if err != nil {

@@ -27,10 +27,11 @@ func newClone(e *command.Env) *cobra.Command {
 	o := &cloneOptions{base: newBase(e)}
 	cmd := &cobra.Command{
 		Use:     "clone VOLUME[@SNAPSHOT] NEW",
-		Short:   "Make a volume with the content of another, without copying",
+		Short:   "Make a volume from another one or its snapshot, without copying",
 		Example: "  r lsvd clone data@monday test\n  r lsvd clone data test2",
-		Long: `Makes a volume that has the content of a snapshot, or of the volume as it is now. No data is copied: both use the same objects in the store,
-and each what it writes. The clone stands alone: the origin and its snapshots may be deleted. It has the origin's key.`,
+		Long: `Makes a volume with the content of a snapshot, or with the present content of a volume. It copies no data: both volumes
+share the objects in the store, and each adds its own writes. The origin and its snapshots may be deleted. The clone
+has the encryption key of its origin.`,
 		Args:              command.Args(2, 2, "VOLUME", "NEW"),
 		ValidArgsFunction: o.completeVolumes,
 		RunE:              func(cmd *cobra.Command, args []string) error { return o.run(cmd.Context(), args[0], args[1]) },
@@ -72,9 +73,8 @@ func (o *cloneOptions) run(ctx context.Context, arg, name string) error {
 	return nil
 }
 
-// withSnapshot calls f with a snapshot of the volume: the one that is named,
-// or one of now, which is deleted afterwards. A volume that is closed needs
-// not be opened for it if it was never written.
+// withSnapshot calls f with a snapshot of the volume: the named one, or a
+// temporary one, which it deletes afterwards.
 func (b *base) withSnapshot(ctx context.Context, st store.Store, v *catalog.Volume, snap string, flags *diskFlags, f func(snap string) error) (err error) {
 	if snap != "" {
 		if err := f(snap); !errs.Is(err, errs.NotFound) {

@@ -30,7 +30,7 @@ type client struct {
 
 func (c *client) Close() { c.conn.Close() }
 
-// instance is the installation of this machine, made if needed.
+// instance returns the installation of this machine, and creates it if needed.
 func (b *base) instance() (*instance.Instance, error) {
 	dir, err := b.stateDir()
 	if err != nil {
@@ -39,7 +39,7 @@ func (b *base) instance() (*instance.Instance, error) {
 	return instance.Open(dir, cmp.Or(b.Options.Env().RunDir, config.DefaultRunDir()))
 }
 
-// connect returns the daemon that runs; NotFound if none does.
+// connect returns a connection to the running daemon; NotFound if none runs.
 func (b *base) connect(ctx context.Context) (*client, error) {
 	dir, err := b.stateDir()
 	if err != nil {
@@ -66,7 +66,7 @@ func (b *base) connect(ctx context.Context) (*client, error) {
 		conn.Close()
 		p, perr := proc.Find(disks.Record(in.Socket("lsvd")))
 		if errs.Is(err, errs.Unavailable) && perr == nil && p == nil {
-			return nil, none // the socket of one that was killed
+			return nil, none // the socket of a killed daemon
 		}
 		return nil, errs.Wrap(err, "ask the disk daemon")
 	}
@@ -99,18 +99,18 @@ func (b *base) daemon(ctx context.Context) (*client, error) {
 		},
 	})
 	if err != nil {
-		// Somebody else may have started one at the same time.
+		// Another command may have started one at the same time.
 		if c, again := b.connect(ctx); again == nil {
 			return c, nil
 		}
 		return nil, err
 	}
-	b.Notef("started the disk daemon; `r lsvd daemon --stop` ends it\n")
+	b.Notef("started the disk daemon; `r lsvd daemon --stop` stops it\n")
 	return b.connect(ctx)
 }
 
-// attached returns the daemon and what it has of a volume; nil if no daemon
-// runs or it does not have the volume.
+// attached returns the daemon and its disk of a volume; nil if no daemon runs or
+// it does not have the volume attached.
 func (b *base) attached(ctx context.Context, v *catalog.Volume) (*client, *api.Disk, error) {
 	c, err := b.connect(ctx)
 	if errs.Is(err, errs.NotFound) {
@@ -131,7 +131,7 @@ func (b *base) attached(ctx context.Context, v *catalog.Volume) (*client, *api.D
 	return c, &r.Disk, nil
 }
 
-// allAttached are the disks of the daemon by ID; none if it does not run.
+// allAttached returns the disks of the daemon by ID; none if it does not run.
 func (b *base) allAttached(ctx context.Context) (map[string]*api.Disk, error) {
 	out := map[string]*api.Disk{}
 	c, err := b.connect(ctx)
@@ -152,8 +152,8 @@ func (b *base) allAttached(ctx context.Context) (map[string]*api.Disk, error) {
 	return out, nil
 }
 
-// attachDisk has the daemon attach a disk. It says what is to be said of it for
-// programs, and returns it if there is more to say for people.
+// attachDisk has the daemon attach a disk. With --json it prints the disk and
+// returns nil.
 func (b *base) attachDisk(ctx context.Context, req *api.AttachRequest) (*api.Disk, error) {
 	c, err := b.daemon(ctx)
 	if err != nil {
@@ -168,7 +168,7 @@ func (b *base) attachDisk(ctx context.Context, req *api.AttachRequest) (*api.Dis
 		return nil, b.PrintJSON(r.Disk)
 	}
 	if r.Disk.LostAfter != nil {
-		b.Notef("the disk is as it was at sequence number %d; later writes are lost\n", *r.Disk.LostAfter)
+		b.Notef("attached the disk in its state at sequence number %d; later writes are lost\n", *r.Disk.LostAfter)
 	}
 	return &r.Disk, nil
 }

@@ -16,7 +16,7 @@ import (
 	"miren.dev/runtime/pkg/errs"
 )
 
-// Copies move pieces of this size, so many at a time.
+// A copy transfers pieces of pieceBytes, at most this many concurrently.
 const (
 	pieceBytes = 1 << 20
 	pieces     = 8
@@ -24,8 +24,8 @@ const (
 
 var zeros [lsvd.BlockSize]byte
 
-// copyIn writes a raw image to the disk: what is a hole or zero in the image
-// is not written. The disk is empty.
+// copyIn writes a raw image to an empty disk, without the holes and zeros of the
+// image. It calls told with the bytes copied so far.
 func copyIn(ctx context.Context, d *host.Disk, f *os.File, size int64, told func(done int64)) error {
 	g, gctx := errgroup.WithContext(ctx)
 	g.SetLimit(pieces)
@@ -33,10 +33,10 @@ func copyIn(ctx context.Context, d *host.Disk, f *os.File, size int64, told func
 	for off := int64(0); off < size && gctx.Err() == nil; {
 		data, err := unix.Seek(int(f.Fd()), off, unix.SEEK_DATA)
 		switch {
-		case errors.Is(err, unix.ENXIO): // only a hole is left
+		case errors.Is(err, unix.ENXIO): // the rest is a hole
 			data = size
 		case err != nil:
-			data = off // cannot tell: read
+			data = off // holes are unknown: read
 		}
 		data = min(data/lsvd.BlockSize*lsvd.BlockSize, size)
 		if data > off {
@@ -65,14 +65,14 @@ func copyIn(ctx context.Context, d *host.Disk, f *os.File, size int64, told func
 	return ctx.Err()
 }
 
-// copyStream writes what comes from a reader, which has no holes to ask for.
+// copyStream writes the data of a reader to the disk, without its zeros.
 func copyStream(ctx context.Context, d *host.Disk, r io.Reader, told func(done int64)) error {
 	b := make([]byte, pieceBytes)
 	for off := int64(0); ; {
 		n, err := io.ReadFull(r, b)
 		if n > 0 {
 			if off+int64(n) > d.Size() {
-				return errs.New(errs.InvalidArgument, "the image has more than the %d bytes of the volume", d.Size()).WithHint("give a larger --size")
+				return errs.New(errs.InvalidArgument, "the image is larger than the %d bytes of the volume", d.Size()).WithHint("give a larger --size")
 			}
 			if werr := writeData(ctx, d, b[:n], off); werr != nil {
 				return werr
@@ -107,7 +107,7 @@ func writeData(ctx context.Context, d *host.Disk, b []byte, off int64) error {
 			start = -1
 		}
 	}
-	if start >= 0 { // a last piece that is not a whole block
+	if start >= 0 { // the last piece is not a whole block
 		return d.WriteAt(ctx, b[start:], off+int64(start), 0)
 	}
 	return nil

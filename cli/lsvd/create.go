@@ -22,18 +22,18 @@ func newCreate(e *command.Env) *cobra.Command {
 	o := &createOptions{base: newBase(e)}
 	cmd := &cobra.Command{
 		Use:     "create VOLUME --size SIZE",
-		Short:   "Make an empty volume",
+		Short:   "Create an empty volume",
 		Example: "  r lsvd create data --size 10G\n  r lsvd create secret --size 1T --encrypt --key-file secret.key",
-		Long: `Makes an empty volume. It takes no space until something is written. The size is in bytes, or with a unit: G and GiB are 2^30.
+		Long: `Creates an empty volume, which takes no space until data is written. The size is in bytes, or with a unit: G and GiB are 2^30.
 
-With --encrypt its segments are encrypted (AES-256-GCM) with the key in --key-file, which is made if it does not exist. Who loses the
-key loses the volume. The local log, maps and manifests are not encrypted.`,
+--encrypt encrypts the segments (AES-256-GCM) with the key in --key-file, which it creates if the file does not exist.
+Without the key the volume cannot be read. The local log, maps and manifests are not encrypted.`,
 		Args: command.Args(1, 1, "VOLUME"),
 		RunE: func(cmd *cobra.Command, args []string) error { return o.run(cmd.Context(), args[0]) },
 	}
 	o.flags(cmd)
 	cmd.Flags().StringVarP(&o.size, "size", "s", "", "size of the disk, as 10G")
-	cmd.Flags().BoolVar(&o.encrypt, "encrypt", false, "encrypt its segments; needs --key-file")
+	cmd.Flags().BoolVar(&o.encrypt, "encrypt", false, "encrypt the segments; needs --key-file")
 	cmd.Flags().StringVar(&o.keyFile, "key-file", "", "file with the key: 32 bytes or 64 hexadecimal digits")
 	return cmd
 }
@@ -51,14 +51,14 @@ type created struct {
 
 func (o *createOptions) run(ctx context.Context, volume string) error {
 	if o.size == "" {
-		return exit.Usagef("--size is missing: how large is the disk, as 10G?")
+		return exit.Usagef("--size is missing: give the size of the disk, as 10G")
 	}
 	size, err := sizeArg(o.size)
 	if err != nil {
 		return err
 	}
 	if o.encrypt != (o.keyFile != "") {
-		return exit.Usagef("--encrypt and --key-file go together")
+		return exit.Usagef("--encrypt and --key-file must be given together")
 	}
 	st, url, err := o.open(ctx)
 	if err != nil {
@@ -73,7 +73,7 @@ func (o *createOptions) run(ctx context.Context, volume string) error {
 		return err
 	}
 	if made {
-		o.Notef("a new key is in %s: keep a copy, without it the volume cannot be read\n", o.keyFile)
+		o.Notef("wrote a new key to %s: keep a copy, without it the volume cannot be read\n", o.keyFile)
 	}
 	if o.JSON {
 		return o.PrintJSON(created{ID: id.String(), Name: volume, SizeBytes: size, Store: url, Encrypted: key != nil, KeyMade: made})

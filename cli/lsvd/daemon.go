@@ -24,7 +24,7 @@ type daemonOptions struct {
 	base
 	stop, status bool
 	restart      bool
-	leave        bool
+	force        bool
 	metrics      string
 	drain        time.Duration
 	logLevel     string
@@ -36,22 +36,24 @@ func newDaemon(e *command.Env) *cobra.Command {
 	o := &daemonOptions{base: newBase(e), diskCache: 4 << 30}
 	cmd := &cobra.Command{
 		Use:   "daemon",
-		Short: "Be the disk daemon, or stop it",
-		Long: `Is the process that has the attached disks of this machine open, in the foreground until SIGTERM. ` + "`r lsvd attach` and `r lsvd serve`" + ` start it
-in the background when it does not run. When it starts, it opens again what was attached, also after it was killed.
+		Short: "Run or stop the disk daemon",
+		Long: `Runs the disk daemon, which has the attached disks of this machine open, in the foreground until SIGTERM. If it does not
+run, ` + "`r lsvd attach` and `r lsvd serve`" + ` start it in the background. At its start it reopens the attached disks, also after it was
+killed.
 
-When it stops it sends what is unsent and closes the disks; what the store does not take in time (--drain-timeout) is kept in the logs.`,
+When it stops, it sends unsent data and closes the disks. The logs keep data that the store does not take within
+--drain-timeout.`,
 		Args: command.Args(0, 0),
 		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context()) },
 	}
-	cmd.Flags().BoolVar(&o.stop, "stop", false, "stop the running daemon; it returns when that has ended")
-	cmd.Flags().BoolVar(&o.leave, "leave", false, "with --stop: although block devices are attached; what uses them waits for the next daemon, half a minute at most")
-	cmd.Flags().BoolVar(&o.restart, "restart", false, "replace the running daemon by a new one, as for an upgrade; block devices pause meanwhile")
-	cmd.Flags().BoolVar(&o.status, "status", false, "say how the running daemon is")
-	cmd.Flags().StringVar(&o.metrics, "metrics", "", "address to serve /metrics at by HTTP as well, as 127.0.0.1:9109")
-	cmd.Flags().DurationVar(&o.drain, "drain-timeout", 30*time.Second, "how long disks may send what is unsent when it stops")
-	cmd.Flags().Var(&o.diskCache, "disk-cache", "what all disks together keep of remote stores on the local disk")
-	cmd.Flags().BoolVar(&o.noDiskCache, "no-disk-cache", false, "keep nothing of remote stores on the local disk")
+	cmd.Flags().BoolVar(&o.stop, "stop", false, "stop the running daemon and wait for its end")
+	cmd.Flags().BoolVar(&o.force, "force", false, "with --stop: stop it although block devices are attached; their I/O waits for the next daemon, at most 30 s")
+	cmd.Flags().BoolVar(&o.restart, "restart", false, "replace the running daemon by a new one, as for an upgrade; I/O of block devices waits meanwhile")
+	cmd.Flags().BoolVar(&o.status, "status", false, "show the status of the running daemon")
+	cmd.Flags().StringVar(&o.metrics, "metrics", "", "also serve /metrics over HTTP at this address, as 127.0.0.1:9109")
+	cmd.Flags().DurationVar(&o.drain, "drain-timeout", 30*time.Second, "how long to wait for unsent data when it stops")
+	cmd.Flags().Var(&o.diskCache, "disk-cache", "limit of the local disk cache of remote stores, for all disks together")
+	cmd.Flags().BoolVar(&o.noDiskCache, "no-disk-cache", false, "no local disk cache")
 	cmd.Flags().StringVar(&o.logLevel, "log-level", "info", "debug, info, warn or error")
 	cmd.MarkFlagsMutuallyExclusive("stop", "restart", "status")
 	cmd.MarkFlagsMutuallyExclusive("disk-cache", "no-disk-cache")
@@ -77,7 +79,7 @@ func (o *daemonOptions) run(ctx context.Context) error {
 	}
 	if c, err := o.connect(ctx); err == nil {
 		c.Close()
-		return errs.New(errs.FailedPrecondition, "another disk daemon runs for %s", in.StateDir).WithHint("use it; `r lsvd daemon --restart` replaces it, --stop ends it")
+		return errs.New(errs.FailedPrecondition, "another disk daemon runs for %s", in.StateDir).WithHint("use that one; `r lsvd daemon --restart` replaces it, --stop stops it")
 	}
 	if o.noDiskCache {
 		o.diskCache = 0
@@ -95,9 +97,9 @@ func (o *daemonOptions) run(ctx context.Context) error {
 		Holder: holder.Spec{Path: exe, Dir: dir, Args: []string{"lsvd", "holder", "--dir", dir, "--state-dir", in.StateDir, "--run-dir", filepath.Dir(in.RunDir)}}})
 }
 
-// procs is the least GOMAXPROCS of a process that serves disks: its
-// goroutines wait in system calls, and with few processors they wait for each
-// other (docs/lsvd.md).
+// procs is the minimum of GOMAXPROCS for a process that serves disks: its
+// goroutines block in system calls, and with few processors delay each other
+// (docs/lsvd.md).
 const procs = 8
 
 func (o *daemonOptions) end(ctx context.Context) error {
@@ -113,22 +115,22 @@ func (o *daemonOptions) end(ctx context.Context) error {
 		return err
 	}
 	defer c.Close()
-	if err := o.await(ctx, c, o.leave); err != nil {
+	if err := o.await(ctx, c, o.force); err != nil {
 		return err
 	}
 	if o.JSON {
 		return o.PrintJSON(map[string]any{"running": false, "stopped": true})
 	}
-	o.Printf("%s the disk daemon has stopped; the next one opens its disks again\n", o.Paint(console.Green, "✓"))
+	o.Printf("%s the disk daemon has stopped; the next one reopens its disks\n", o.Paint(console.Green, "✓"))
 	return nil
 }
 
-// lostAnswer is how long to wait for the end of a daemon whose answer to that
-// it shall end did not arrive.
-const lostAnswer = 5 * time.Second
+// exitTimeout is how long to wait for the end of a daemon whose answer to the
+// call to stop did not arrive.
+const exitTimeout = 5 * time.Second
 
-// await stops the daemon and waits until it has ended.
-func (o *daemonOptions) await(ctx context.Context, c *client, leave bool) error {
+// await stops the daemon and waits for its end.
+func (o *daemonOptions) await(ctx context.Context, c *client, force bool) error {
 	in, err := o.instance()
 	if err != nil {
 		return err
@@ -137,13 +139,13 @@ func (o *daemonOptions) await(ctx context.Context, c *client, leave bool) error 
 	if err != nil {
 		return err
 	}
-	err = c.Stop(ctx, &api.StopRequest{Leave: leave})
+	err = c.Stop(ctx, &api.StopRequest{Leave: force})
 	if p == nil || err != nil && !errs.Is(err, errs.Unavailable) {
 		return err
 	}
 	var lost <-chan time.Time
 	if err != nil { // it may have ended before its answer was sent
-		t := time.NewTimer(lostAnswer)
+		t := time.NewTimer(exitTimeout)
 		defer t.Stop()
 		lost = t.C
 	}
@@ -153,11 +155,11 @@ func (o *daemonOptions) await(ctx context.Context, c *client, leave bool) error 
 	case <-lost:
 		return err
 	case <-ctx.Done():
-		return errs.New(errs.Canceled, "the disk daemon (pid %d) goes on to close its disks", p.PID())
+		return errs.New(errs.Canceled, "interrupted; the disk daemon (pid %d) is still closing its disks", p.PID())
 	}
 }
 
-// replace lets a new daemon follow the one that runs.
+// replace stops the running daemon and starts another.
 func (o *daemonOptions) replace(ctx context.Context) error {
 	c, err := o.connect(ctx)
 	if err != nil {
@@ -179,7 +181,7 @@ func (o *daemonOptions) replace(ctx context.Context) error {
 	if o.JSON {
 		return o.PrintJSON(st)
 	}
-	o.Printf("%s disk daemon %s runs (pid %d) and opens %d disks again\n", o.Paint(console.Green, "✓"), st.Version, st.PID, st.Disks)
+	o.Printf("%s disk daemon %s runs (pid %d) and reopens %d disks\n", o.Paint(console.Green, "✓"), st.Version, st.PID, st.Disks)
 	return nil
 }
 
@@ -188,7 +190,7 @@ func (o *daemonOptions) say(ctx context.Context) error {
 	if err != nil {
 		var e *errs.Error
 		if errs.Is(err, errs.NotFound) && asError(err, &e) {
-			return e.WithHint("`r lsvd attach` and `r lsvd serve` start it, and so does `r lsvd daemon`")
+			return e.WithHint("`r lsvd attach`, `r lsvd serve` and `r lsvd daemon` start it")
 		}
 		return err
 	}

@@ -23,17 +23,17 @@ func newDelete(e *command.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "delete VOLUME",
 		Aliases: []string{"rm"},
-		Short:   "Delete a volume and what only it uses",
-		Long: `Deletes a volume for good, and the objects in the store that nothing else uses. Clones of its snapshots are volumes of their own: they
-stay, and keep what they need. It refuses while the volume is open or has snapshots.`,
+		Short:   "Delete a volume and the data that no other volume uses",
+		Long: `Deletes a volume permanently, with the objects in the store that no other volume uses. Clones of the volume stay, with the
+objects that they share with it. The command refuses while the volume is open or has snapshots.`,
 		Args:              command.Args(1, 1, "VOLUME"),
 		ValidArgsFunction: o.completeVolumes,
 		RunE:              func(cmd *cobra.Command, args []string) error { return o.run(cmd.Context(), args[0]) },
 	}
 	o.flags(cmd)
-	cmd.Flags().BoolVarP(&o.yes, "yes", "y", false, "do not ask")
-	cmd.Flags().BoolVar(&o.force, "force", false, "also if it is open elsewhere; whoever has it open gets errors")
-	cmd.Flags().BoolVar(&o.keep, "no-sweep", false, "do not free the space yet; `r lsvd gc` does later")
+	cmd.Flags().BoolVarP(&o.yes, "yes", "y", false, "delete without asking")
+	cmd.Flags().BoolVar(&o.force, "force", false, "delete a volume that is open elsewhere; its users get I/O errors")
+	cmd.Flags().BoolVar(&o.keep, "no-sweep", false, "do not free the space now; r lsvd gc does")
 	return cmd
 }
 
@@ -47,7 +47,7 @@ func (o *deleteOptions) run(ctx context.Context, arg string) error {
 		return err
 	}
 	if !o.yes {
-		ok, err := o.Confirm("delete volume " + v.Label() + " (" + bytesCell(v.Size) + ") in " + url + " for good")
+		ok, err := o.Confirm("delete volume " + v.Label() + " (" + bytesCell(v.Size) + ") in " + url + " permanently")
 		if err != nil {
 			return err
 		}
@@ -58,7 +58,7 @@ func (o *deleteOptions) run(ctx context.Context, arg string) error {
 	if err := catalog.Delete(ctx, st, v, o.force); err != nil {
 		var e *errs.Error
 		if errs.Detail(err, "reason") == "open" && errors.As(err, &e) {
-			return e.WithHint("`r lsvd detach %s` closes it; if its machine is gone for good, --force deletes the volume all the same", v.Label())
+			return e.WithHint("`r lsvd detach %s` closes it; if its machine no longer exists, --force deletes the volume", v.Label())
 		}
 		return err
 	}
@@ -67,7 +67,7 @@ func (o *deleteOptions) run(ctx context.Context, arg string) error {
 		err = state.Forget(v.ID)
 	}
 	if err != nil {
-		return errs.Wrap(err, "volume %s is deleted, its local log is not", v.Label())
+		return errs.Wrap(err, "volume %s is deleted, but not its local log", v.Label())
 	}
 	var objects int
 	var freed int64

@@ -24,9 +24,10 @@ func newDetach(e *command.Env) *cobra.Command {
 	o := &detachOptions{base: newBase(e)}
 	cmd := &cobra.Command{
 		Use:   "detach VOLUME",
-		Short: "Close an attached or served volume",
-		Long: `Refuses while the block device is mounted or otherwise in use. Ends every way to reach the disk, sends what is unsent to the store and closes the disk; then it can be opened on any machine. If the store
-does not take everything in time, the disk is closed all the same, the command fails, and the log on this machine keeps the rest.`,
+		Short: "Detach an attached or served volume",
+		Long: `Removes the block device and the NBD export of a volume, sends unsent data to the store, and closes the disk. Then any
+machine can open it. It refuses while the block device is mounted or otherwise in use. If the store does not take all
+data in time, the disk is closed, the command fails, and the log on this machine keeps the rest.`,
 		Args: command.Args(0, 1, "VOLUME"),
 		RunE: func(cmd *cobra.Command, args []string) error { return o.run(cmd.Context(), args) },
 	}
@@ -39,10 +40,10 @@ does not take everything in time, the disk is closed all the same, the command f
 		}
 		return out, cobra.ShellCompDirectiveNoFileComp
 	}
-	cmd.Flags().StringVar(&o.storeURL, "store", "", "its store, if volumes of that name of several stores are attached")
-	cmd.Flags().BoolVar(&o.all, "all", false, "every attached volume")
-	cmd.Flags().BoolVar(&o.force, "force", false, "also a block device that is in use: its users get I/O errors")
-	cmd.Flags().DurationVar(&o.timeout, "timeout", time.Minute, "how long what is unsent may take to be sent")
+	cmd.Flags().StringVar(&o.storeURL, "store", "", "store of the volume, if volumes of that name from several stores are attached")
+	cmd.Flags().BoolVar(&o.all, "all", false, "detach every attached volume")
+	cmd.Flags().BoolVar(&o.force, "force", false, "detach a block device that is in use; its users get I/O errors")
+	cmd.Flags().DurationVar(&o.timeout, "timeout", time.Minute, "how long to wait until unsent data is in the store")
 	return cmd
 }
 

@@ -23,16 +23,16 @@ func newDump(e *command.Env) *cobra.Command {
 	o := &dumpOptions{base: newBase(e)}
 	cmd := &cobra.Command{
 		Use:   "dump VOLUME[@SNAPSHOT]",
-		Short: "Show everything that the store says of a volume: manifest, map, segments",
-		Long: `Shows the manifest, the checkpoint of the map, the table of segments and the chain after it, and with --log the files of the local log of this
-machine. The volume may be open. The formats are in docs/formats.`,
+		Short: "Print the manifest, map and segments of a volume in the store",
+		Long: `Prints the manifest, the checkpoint of the map, the table of segments and the chain after it, or with --log the files of
+the local log on this machine. The volume may be open. docs/formats describes the formats.`,
 		Args:              command.Args(1, 1, "VOLUME"),
 		ValidArgsFunction: o.completeVolumes,
 		RunE:              func(cmd *cobra.Command, args []string) error { return o.run(cmd.Context(), args[0]) },
 	}
 	o.flags(cmd)
 	cmd.Flags().StringVar(&o.keyFile, "key-file", "", "key of an encrypted volume")
-	cmd.Flags().BoolVar(&o.log, "log", false, "the local log instead")
+	cmd.Flags().BoolVar(&o.log, "log", false, "print the local log instead")
 	return cmd
 }
 

@@ -36,9 +36,10 @@ func newExport(e *command.Env) *cobra.Command {
 		Use:     "export VOLUME[@SNAPSHOT] FILE",
 		Short:   "Write a volume to a disk image",
 		Example: "  r lsvd export data@monday monday.qcow2\n  r lsvd export data - | zstd > data.zst",
-		Long: `Writes a volume, or a snapshot of it, to an image file, or with - to standard output. A volume that is in use is exported as it was when the
-command began. The format goes by the name of the file (.qcow2, .vmdk, ...), else it is raw with holes where the disk has no data; all but
-raw need qemu-img. The file has its name when it is complete.`,
+		Long: `Writes a volume, or a snapshot of it, to an image file, or with - to standard output. The image of a volume in use has
+its state at the start of the command. The name of the file decides the format (.qcow2, .vmdk, ...); otherwise the image
+is raw, with holes where the disk has no data. Formats other than raw need qemu-img. The file appears under its name
+when it is complete.`,
 		Args:              command.Args(2, 2, "VOLUME", "FILE"),
 		ValidArgsFunction: o.completeVolumes,
 		RunE:              func(cmd *cobra.Command, args []string) error { return o.run(cmd.Context(), args[0], args[1]) },
@@ -64,7 +65,7 @@ func (o *exportOptions) run(ctx context.Context, arg, path string) error {
 	case !slices.Contains(formats, format):
 		return exit.Usagef("--format %s is none of %s", format, strings.Join(formats, ", "))
 	case path == "-" && format != "raw":
-		return exit.Usagef("only raw can be written to standard output")
+		return exit.Usagef("standard output takes only raw images")
 	case path == "-" && o.JSON:
 		return exit.Usagef("--json and the image would both be on standard output")
 	case format != "raw":
@@ -75,7 +76,7 @@ func (o *exportOptions) run(ctx context.Context, arg, path string) error {
 	if path != "-" {
 		switch st, err := os.Stat(path); {
 		case err == nil && !st.Mode().IsRegular():
-			return errs.New(errs.FailedPrecondition, "%s is not a regular file", path).WithHint("`r lsvd export %s - > %s` writes to it in order", arg, path)
+			return errs.New(errs.FailedPrecondition, "%s is not a regular file", path).WithHint("`r lsvd export %s - > %s` writes to it sequentially", arg, path)
 		case err == nil && !o.force:
 			return errs.New(errs.AlreadyExists, "%s exists", path).WithHint("--force replaces it")
 		}
@@ -86,7 +87,7 @@ func (o *exportOptions) run(ctx context.Context, arg, path string) error {
 	}
 	p := newProgress(o.Console, "export "+arg, true)
 	if path == "-" && p.live != nil {
-		p.live = nil // the bar would be in the image
+		p.live = nil // standard output is the image
 	}
 	var size, data int64
 	err = o.frozen(ctx, st, url, v, snap, func(d *host.Disk) error {
@@ -113,8 +114,8 @@ func (o *exportOptions) run(ctx context.Context, arg, path string) error {
 	return nil
 }
 
-// frozen calls f with the disk as it was at one moment: a temporary clone,
-// which shares all data with the volume. The volume may be in use meanwhile.
+// frozen calls f with a temporary clone of the volume, which shares all data
+// with it. The volume may be in use meanwhile.
 func (o *exportOptions) frozen(ctx context.Context, st store.Store, url string, v *catalog.Volume, snap string, f func(*host.Disk) error) (err error) {
 	state, err := o.state()
 	if err != nil {
@@ -141,7 +142,7 @@ func (o *exportOptions) frozen(ctx context.Context, st store.Store, url string, 
 	return f(d)
 }
 
-// write makes the image beside its place, and moves it there when it is whole.
+// write writes the image beside path, and renames it to path when it is complete.
 func (o *exportOptions) write(ctx context.Context, d *host.Disk, path, format string, parts []lsvd.Range, total int64, p *progress) (err error) {
 	f, err := atomicfile.Create(path, 0o600)
 	if err != nil {

@@ -28,18 +28,19 @@ func newGC(e *command.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "gc [VOLUME...]",
 		Short: "Free space in the store",
-		Long: `Deletes objects that no volume and no snapshot uses: leftovers of crashes, of deleted volumes and snapshots. With a VOLUME it first moves what
-that uses out of segments that are mostly unused, until the segments hold at most --ratio times what is in use. What several volumes share, as clones
-do, is moved only if all of them are given, or are attached here; no snapshot may have it.
+		Long: `Deletes objects that no volume and no snapshot uses, as crashes and deleted volumes leave them. With VOLUME it first
+compacts the volume: it copies live data out of segments that are mostly unused, until the segments have at most --ratio
+times the live bytes. It copies data that volumes share, as clones do, only if all of these volumes are given or
+attached here, and no data that a snapshot uses.
 
-An open disk does the latter by itself, to 1.43; a lower ratio costs more writing.`,
+An open disk compacts itself to a ratio of 1.43; a lower ratio costs more writes.`,
 		Args:              command.Args(0, -1, "VOLUME"),
 		ValidArgsFunction: o.completeVolumes,
 		RunE:              func(cmd *cobra.Command, args []string) error { return o.run(cmd.Context(), args) },
 	}
 	o.flags(cmd)
 	o.diskFlags.add(cmd)
-	cmd.Flags().Float64Var(&o.ratio, "ratio", 1.05, "bytes that segments may hold for each that is in use")
+	cmd.Flags().Float64Var(&o.ratio, "ratio", 1.05, "bytes in segments per live byte, at most")
 	return cmd
 }
 
@@ -83,8 +84,8 @@ func (o *gcOptions) run(ctx context.Context, args []string) error {
 	return nil
 }
 
-// collect compacts volumes, those that the daemon does not have together with
-// open, and returns how many segments were emptied.
+// collect compacts volumes, those that the daemon does not have open together
+// with open, and returns how many segments it emptied.
 func (o *gcOptions) collect(ctx context.Context, st store.Store, volumes []*catalog.Volume, open []*host.Disk) (segments int, err error) {
 	if len(volumes) == 0 {
 		return o.collectOpen(ctx, open)

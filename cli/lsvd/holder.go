@@ -18,11 +18,11 @@ import (
 	"miren.dev/runtime/servers/disks"
 )
 
-// How often the holder looks whether the daemon lives, and how long it waits
-// after an attempt to start one.
+// How often the holder checks that the daemon runs, and how long it waits after
+// an attempt to start one.
 const (
-	watchDaemon  = 200 * time.Millisecond
-	restartPause = 3 * time.Second
+	checkInterval = 200 * time.Millisecond
+	restartPause  = 3 * time.Second
 )
 
 type holderOptions struct {
@@ -35,13 +35,13 @@ func newHolder(e *command.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "holder",
 		Short: "Keep block devices while no disk daemon serves them",
-		Long: `Keeps the connections of attached block devices while the disk daemon is replaced or has crashed, and starts a daemon that was killed. The
-daemon starts it; it ends when it holds nothing.`,
+		Long: `Keeps the connections of attached block devices while no disk daemon runs, and starts another daemon if one was killed.
+The daemon starts the holder, which exits when it has no connections.`,
 		Hidden: true,
 		Args:   command.Args(0, 0),
 		RunE:   func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context()) },
 	}
-	cmd.Flags().StringVar(&o.dir, "dir", "", "where its socket is")
+	cmd.Flags().StringVar(&o.dir, "dir", "", "directory of its socket")
 	return cmd
 }
 
@@ -63,9 +63,9 @@ func (o *holderOptions) run(ctx context.Context) error {
 	return err
 }
 
-// watch starts a daemon when there is none and something is held for it.
+// watch starts a daemon when none runs and the holder has connections for it.
 func (o *holderOptions) watch(ctx context.Context, logger *slog.Logger) {
-	tick := time.NewTicker(watchDaemon)
+	tick := time.NewTicker(checkInterval)
 	defer tick.Stop()
 	var last time.Time
 	record := disks.Record(filepath.Clean(o.dir))
@@ -78,8 +78,8 @@ func (o *holderOptions) watch(ctx context.Context, logger *slog.Logger) {
 		if time.Since(last) < restartPause {
 			continue
 		}
-		// One that ended in order has removed its record; whoever stopped it
-		// knows that the devices wait.
+		// A daemon that was stopped has removed its record; the devices wait for
+		// the next one on purpose.
 		if !killed(record) || !o.holds(ctx) {
 			continue
 		}
@@ -103,7 +103,7 @@ func killed(record string) bool {
 	return err == nil && p == nil
 }
 
-// holds reports whether something waits for a daemon.
+// holds reports whether the holder has connections.
 func (o *holderOptions) holds(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
@@ -116,8 +116,8 @@ func (o *holderOptions) holds(ctx context.Context) bool {
 	return err == nil && len(list) > 0
 }
 
-// daemonPath is the program to start as daemon: this one, or what has been
-// installed in its place since.
+// daemonPath returns the program to start as daemon: this one, or the one that
+// has replaced it at its path.
 func daemonPath() (string, error) {
 	exe, err := os.Executable()
 	if err != nil {

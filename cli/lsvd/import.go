@@ -34,24 +34,24 @@ func newImport(e *command.Env) *cobra.Command {
 	o := &importOptions{base: newBase(e)}
 	cmd := &cobra.Command{
 		Use:     "import FILE VOLUME",
-		Short:   "Make a volume of a disk image",
+		Short:   "Make a volume from a disk image",
 		Example: "  r lsvd import debian.qcow2 root\n  zstdcat disk.zst | r lsvd import - data --size 10G",
-		Long: `Makes a volume of a disk image or block device, or with - of what comes in. Holes and zeros of the image take no space. Raw and qcow2 are told
-apart by themselves; other formats are named with --format, and all but raw need qemu-img.
+		Long: `Makes a volume from a disk image or block device, or with - from standard input. Holes and zeros of the image take no
+space. It detects raw and qcow2; name other formats with --format. Formats other than raw need qemu-img.
 
-The volume has its name when everything is in the store, not before; what was begun is removed when the command fails.`,
+The volume appears under its name when the store has all data. A command that fails removes the incomplete volume.`,
 		Args: command.Args(2, 2, "FILE", "VOLUME"),
 		RunE: func(cmd *cobra.Command, args []string) error { return o.run(cmd.Context(), args[0], args[1]) },
 	}
 	o.flags(cmd)
-	cmd.Flags().StringVarP(&o.format, "format", "f", "", "format of the image: "+strings.Join(formats, ", ")+" (default: raw or qcow2, as it is)")
-	cmd.Flags().StringVarP(&o.size, "size", "s", "", "size of the volume, if it shall be larger than the image")
-	cmd.Flags().BoolVar(&o.encrypt, "encrypt", false, "encrypt its segments; needs --key-file")
-	cmd.Flags().StringVar(&o.keyFile, "key-file", "", "file with the key; made if it does not exist")
+	cmd.Flags().StringVarP(&o.format, "format", "f", "", "format of the image: "+strings.Join(formats, ", ")+" (default: raw or qcow2, as detected)")
+	cmd.Flags().StringVarP(&o.size, "size", "s", "", "size of the volume, if larger than the image")
+	cmd.Flags().BoolVar(&o.encrypt, "encrypt", false, "encrypt the segments; needs --key-file")
+	cmd.Flags().StringVar(&o.keyFile, "key-file", "", "file with the key; created if it does not exist")
 	return cmd
 }
 
-// image is what is imported.
+// image is the imported image.
 type image struct {
 	file   *os.File // nil: a stream
 	stream io.Reader
@@ -65,7 +65,7 @@ func (o *importOptions) run(ctx context.Context, path, name string) error {
 		return exit.Usagef("--format %s is none of %s", o.format, strings.Join(formats, ", "))
 	}
 	if o.encrypt != (o.keyFile != "") {
-		return exit.Usagef("--encrypt and --key-file go together")
+		return exit.Usagef("--encrypt and --key-file must be given together")
 	}
 	size := int64(0)
 	if o.size != "" {
@@ -74,7 +74,7 @@ func (o *importOptions) run(ctx context.Context, path, name string) error {
 			return err
 		}
 	}
-	img, err := o.look(ctx, path)
+	img, err := o.openImage(ctx, path)
 	if err != nil {
 		return err
 	}
@@ -83,7 +83,7 @@ func (o *importOptions) run(ctx context.Context, path, name string) error {
 	}
 	switch {
 	case size == 0 && img.size == 0:
-		return exit.Usagef("--size is missing: how large a stream is cannot be told before its end")
+		return exit.Usagef("--size is missing: the size of a stream is not known before its end")
 	case size == 0:
 		size = (img.size + lsvd.BlockSize - 1) / lsvd.BlockSize * lsvd.BlockSize
 	case size < img.size:
@@ -104,7 +104,7 @@ func (o *importOptions) run(ctx context.Context, path, name string) error {
 		return err
 	}
 	if made {
-		o.Notef("a new key is in %s: keep a copy, without it the volume cannot be read\n", o.keyFile)
+		o.Notef("wrote a new key to %s: keep a copy, without it the volume cannot be read\n", o.keyFile)
 	}
 	i, err := lsvd.Info(ctx, st, id)
 	if err != nil {
@@ -118,7 +118,7 @@ func (o *importOptions) run(ctx context.Context, path, name string) error {
 	return nil
 }
 
-// key reads the key, or makes one.
+// key reads the key, or creates one.
 func (b *base) key(path string) (key []byte, made bool, err error) {
 	if path == "" {
 		return nil, false, nil
@@ -130,8 +130,8 @@ func (b *base) key(path string) (key []byte, made bool, err error) {
 	return key, false, err
 }
 
-// look opens the image and tells its format and size.
-func (o *importOptions) look(ctx context.Context, path string) (*image, error) {
+// openImage opens the image and detects its format and size.
+func (o *importOptions) openImage(ctx context.Context, path string) (*image, error) {
 	img := &image{path: path, format: o.format}
 	if path == "-" {
 		if o.format != "" && o.format != "raw" {
@@ -153,7 +153,7 @@ func (o *importOptions) look(ctx context.Context, path string) (*image, error) {
 		img.format = detect(f)
 	}
 	if img.format == "raw" {
-		// Of block devices too.
+		// Seek also tells the size of a block device.
 		if img.size, err = f.Seek(0, io.SeekEnd); err == nil && img.size == 0 {
 			err = errs.New(errs.InvalidArgument, "image %s is empty", path)
 		}
@@ -169,7 +169,7 @@ func (o *importOptions) look(ctx context.Context, path string) (*image, error) {
 	return img, nil
 }
 
-// fill makes the volume and copies the image to it, or leaves nothing.
+// fill makes the volume and copies the image to it. After an error it removes the volume.
 func (o *importOptions) fill(ctx context.Context, st store.Store, url string, id lsvd.ID, size int64, key []byte, img *image, p *progress) (err error) {
 	if err := lsvd.Create(ctx, st, id, size, key); err != nil {
 		return err
@@ -197,7 +197,7 @@ func (o *importOptions) fill(ctx context.Context, st store.Store, url string, id
 		}
 		now, cancel := context.WithCancel(context.Background())
 		cancel()
-		_ = d.Close(now) // it is deleted: nothing needs to be sent
+		_ = d.Close(now) // the volume is deleted: no data needs to be sent
 	}()
 	total := img.size
 	if total == 0 {
@@ -227,12 +227,12 @@ func (o *importOptions) fill(ctx context.Context, st store.Store, url string, id
 	return drain(ctx, d, p)
 }
 
-// follow calls f now and then until the returned stop.
+// follow calls f periodically until the caller calls stop.
 func follow(f func()) (stop func()) {
 	done, quit := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(done)
-		t := time.NewTicker(drawEvery)
+		t := time.NewTicker(drawInterval)
 		defer t.Stop()
 		for {
 			select {
@@ -246,7 +246,7 @@ func follow(f func()) (stop func()) {
 	return func() { close(quit); <-done }
 }
 
-// drain waits until the store has everything, however long that takes.
+// drain waits until the store has all data, without a time limit.
 func drain(ctx context.Context, d *host.Disk, p *progress) error {
 	all := d.Stats().UnsentBytes
 	stop := follow(func() { p.set(all-d.Stats().UnsentBytes, all) })

@@ -21,27 +21,28 @@ type infoOptions struct {
 	watch bool
 }
 
-// watchEvery is how often a watched view is drawn.
-const watchEvery = time.Second
+// watchInterval is how often a watched view is printed.
+const watchInterval = time.Second
 
 func newInfo(e *command.Env) *cobra.Command {
 	o := &infoOptions{base: newBase(e)}
 	cmd := &cobra.Command{
 		Use:     "info VOLUME",
 		Aliases: []string{"show"},
-		Short:   "Show a volume, and how it is doing if it is attached here",
-		Long: `Shows what the store says of a volume. If the disk daemon of this machine has it attached, also live figures: what the store does not have yet
-(unsent, and for how long: lag), write amplification, cache hits, and how often and how fast its operations are.`,
+		Short:   "Show a volume, with live figures if it is attached here",
+		Long: `Shows the state of a volume in the store. If the disk daemon of this machine has it attached, it also shows live
+figures: data that the store lacks (unsent) and its age (lag), write amplification, cache hits, and the rate and latency
+of operations.`,
 		Args:              command.Args(1, 1, "VOLUME"),
 		ValidArgsFunction: o.completeVolumes,
 		RunE:              func(cmd *cobra.Command, args []string) error { return o.run(cmd.Context(), args[0]) },
 	}
 	o.flags(cmd)
-	cmd.Flags().BoolVarP(&o.watch, "watch", "w", false, "draw again every second; with --json a line each")
+	cmd.Flags().BoolVarP(&o.watch, "watch", "w", false, "print again every second; with --json one line each")
 	return cmd
 }
 
-// info is what `r lsvd info --json` prints.
+// info is a volume as `r lsvd info --json` prints it.
 type info struct {
 	volume
 	Store string         `json:"store"`
@@ -53,11 +54,11 @@ func (o *infoOptions) run(ctx context.Context, arg string) error {
 	if err != nil {
 		return err
 	}
-	tick := time.NewTicker(watchEvery)
+	tick := time.NewTicker(watchInterval)
 	defer tick.Stop()
 	var last *api.Disk
 	for {
-		i, err := o.look(ctx, name)
+		i, err := o.read(ctx, name)
 		if err != nil {
 			return err
 		}
@@ -84,7 +85,7 @@ func (o *infoOptions) run(ctx context.Context, arg string) error {
 	}
 }
 
-func (o *infoOptions) look(ctx context.Context, name string) (*info, error) {
+func (o *infoOptions) read(ctx context.Context, name string) (*info, error) {
 	st, url, err := o.open(ctx)
 	if err != nil {
 		return nil, err
@@ -146,17 +147,17 @@ func (o *infoOptions) print(i *info, last *api.Disk) {
 		return
 	}
 	add("unsent", "%s, lag %s", bytesCell(f.UnsentBytes), f.Lag.Round(time.Millisecond))
-	add("queue", "%d operations wait to be logged", f.Queue)
+	add("queue", "%d operations wait for the log", f.Queue)
 	add("written", "%s, amplified %.2f×; stored %s, %s of it by garbage collection, %s maps", bytesCell(f.WrittenBytes), f.WriteAmplification,
 		bytesCell(f.StoredBytes), bytesCell(f.StoredGcBytes), bytesCell(f.StoredMapBytes))
-	add("segments", "%d with %s, %s of it in use", f.Segments, bytesCell(f.SegmentBytes), bytesCell(f.LiveBytes))
+	add("segments", "%d with %s, %s of it live", f.Segments, bytesCell(f.SegmentBytes), bytesCell(f.LiveBytes))
 	add("log", "%s", bytesCell(f.LogBytes))
 	hits := 0.0
 	if n := f.CacheHits + f.CacheMisses; n > 0 {
 		hits = 100 * float64(f.CacheHits) / float64(n)
 	}
 	add("cache", "%s, %.1f%% of %d reads hit; %d more in the disk cache", bytesCell(f.CacheBytes), hits, f.CacheHits+f.CacheMisses, f.DiskCacheHits)
-	add("store", "%d operations tried again", f.StoreRetries)
+	add("store", "%d operations retried", f.StoreRetries)
 	o.pairs(rows)
 	if len(f.Ops) == 0 {
 		return
@@ -189,7 +190,7 @@ func opOf(d *api.Disk, frontend, op string) api.OpFigures {
 	return api.OpFigures{}
 }
 
-// latency rounds a duration to what matters.
+// latency rounds a duration to its significant digits.
 func latency(d time.Duration) string {
 	switch {
 	case d < 100*time.Microsecond:

@@ -32,11 +32,11 @@ func newList(e *command.Env) *cobra.Command {
 		RunE:    func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context()) },
 	}
 	o.flags(cmd)
-	cmd.Flags().BoolVar(&o.attached, "attached", false, "what the disk daemon of this machine has attached, of any store")
+	cmd.Flags().BoolVar(&o.attached, "attached", false, "list the volumes that the disk daemon of this machine has attached, of any store")
 	return cmd
 }
 
-// listAttached lists what the daemon has.
+// listAttached lists the disks of the daemon.
 func (o *listOptions) listAttached(ctx context.Context) error {
 	list := []api.Disk{}
 	switch c, err := o.connect(ctx); {
@@ -86,13 +86,13 @@ type volume struct {
 	Attached  *api.Disk `json:"attached,omitempty"`
 }
 
-// Where a volume is, as lists show it.
+// States of a volume in lists.
 const (
 	stateNew        = "new"        // never opened
-	stateDetached   = "detached"   // closed, everything in the store
-	stateOpen       = "open"       // open somewhere, or was when its machine died
+	stateDetached   = "detached"   // closed, with all data in the store
+	stateOpen       = "open"       // open on some machine, or was when that machine crashed
 	stateAttached   = "attached"   // the daemon of this machine has it open
-	stateFailed     = "failed"     // the daemon has it attached, and it cannot be used
+	stateFailed     = "failed"     // the daemon has it attached, but it cannot be used
 	stateUnreadable = "unreadable" // its manifest is damaged, or of a newer format
 )
 
@@ -120,7 +120,7 @@ func asVolume(v *catalog.Volume) volume {
 	return out
 }
 
-// attach adds what the daemon says.
+// attach adds the state that the daemon reports.
 func (v *volume) attach(d *api.Disk) {
 	if d == nil {
 		return
@@ -172,7 +172,7 @@ func (o *listOptions) run(ctx context.Context) error {
 		return o.PrintJSON(out)
 	}
 	if len(list) == 0 && o.Terminal {
-		o.Notef("there are no volumes in %s; `r lsvd create NAME --size 10G` makes one\n", url)
+		o.Notef("there are no volumes in %s; `r lsvd create NAME --size 10G` creates one\n", url)
 		return nil
 	}
 	var rows [][]string

@@ -1,9 +1,9 @@
 // Package lsvd has `r lsvd`: log-structured virtual disks. It needs neither a
-// server nor PostgreSQL: volumes live in an object store, and disks in use in
-// the disk daemon of this machine, or in the command itself.
+// server nor PostgreSQL: an object store has the volumes, and the disk daemon of
+// this machine, or the command itself, opens their disks.
 //
-// An operation on a volume goes to the daemon if the daemon has the disk open;
-// else the command opens it for as long as it takes.
+// The daemon performs an operation on a volume if it has the disk open; else the
+// command opens the disk, performs the operation and closes the disk.
 package lsvd
 
 import (
@@ -30,23 +30,23 @@ import (
 	"miren.dev/runtime/pkg/schema"
 )
 
-// closeTimeout bounds how long a command waits for the store when it is done
-// with a disk; what is unsent then stays in the log.
+// closeTimeout bounds how long a command waits for the store when it closes a
+// disk; data that is unsent then stays in the log.
 const closeTimeout = time.Minute
 
-// New makes the commands.
+// New makes the commands. Their one-line help is in the table of commands.
 func New(e *command.Env) *cobra.Command {
-	cmd := command.Group("lsvd", "Log-structured virtual disks",
+	cmd := command.Group("lsvd", "",
 		newCreate(e), newList(e), newInfo(e), newAttach(e), newServe(e), newDetach(e),
 		newSnapshot(e), newClone(e), newResize(e), newImport(e), newExport(e), newCheck(e), newDump(e), newGC(e), newBench(e), newDelete(e), newDaemon(e), newHolder(e))
-	cmd.Long = `Block devices whose writes are durable in a local log, live in immutable segments in an object store (a directory
-or S3), and clone and snapshot without copying. They need no server.
+	cmd.Long = `Virtual disks: a write is durable in a local log, then stored in immutable segments in an object store (a directory or
+S3). Snapshots and clones copy no data. The commands need no server.
 
-A volume is named by its name or ID, and its snapshot as VOLUME@SNAPSHOT. docs/lsvd.md is the guide.`
+VOLUME is the name or ID of a volume, VOLUME@SNAPSHOT a snapshot of it. docs/lsvd.md is the guide.`
 	return cmd
 }
 
-// base is what every command has.
+// base has the options of every command.
 type base struct {
 	*command.Env
 	storeURL string
@@ -56,22 +56,22 @@ func newBase(e *command.Env) base { return base{Env: e} }
 
 // flags defines the flags of a command on a store.
 func (b *base) flags(cmd *cobra.Command) {
-	cmd.Flags().StringVar(&b.storeURL, "store", "", "where volumes live: a directory or URL (RUNTIME_LSVD_STORE; default: a directory under the state directory)")
+	cmd.Flags().StringVar(&b.storeURL, "store", "", "store of the volumes: a directory or URL (RUNTIME_LSVD_STORE; default: a directory under the state directory)")
 }
 
-// stateDir is the state directory of the installation.
+// stateDir returns the state directory of the installation.
 func (b *base) stateDir() (string, error) {
 	dir, err := filepath.Abs(cmp.Or(b.Options.Env().StateDir, config.DefaultStateDir()))
 	return dir, errs.Wrap(err, "state directory")
 }
 
-// disksDir is the directory of the disks of the installation.
+// disksDir returns the directory of the disks of the installation.
 func (b *base) disksDir() (string, error) {
 	dir, err := b.stateDir()
 	return filepath.Join(dir, "lsvd"), err
 }
 
-// state is where this machine keeps logs.
+// state returns the logs of this machine.
 func (b *base) state() (*host.State, error) {
 	dir, err := b.disksDir()
 	if err != nil {
@@ -80,7 +80,7 @@ func (b *base) state() (*host.State, error) {
 	return host.Open(dir)
 }
 
-// url is the store that is meant, in a form that any process may use.
+// url returns the URL of the store, in a form that any process may use.
 func (b *base) url() (string, error) {
 	url := cmp.Or(b.storeURL, os.Getenv("RUNTIME_LSVD_STORE"))
 	if url == "" {
@@ -114,15 +114,15 @@ func volumeArg(arg string, snapshot bool) (volume, snap string, err error) {
 	volume, snap, has := strings.Cut(arg, "@")
 	switch {
 	case has && !snapshot:
-		return "", "", exit.Usagef("%q names a snapshot; this works on volumes", arg)
+		return "", "", exit.Usagef("%q names a snapshot; this command takes a volume", arg)
 	case volume == "" || has && snap == "":
 		return "", "", exit.Usagef("%q is neither VOLUME nor VOLUME@SNAPSHOT", arg)
 	}
 	return volume, snap, nil
 }
 
-// sizeArg is a size as disks have it: a bare K, M, G or T is binary, as for
-// other tools that make disks. It is rounded up to whole blocks.
+// sizeArg parses the size of a disk, in bytes: K, M, G or T are binary, as for
+// other disk tools. It rounds up to whole blocks.
 func sizeArg(s string) (int64, error) {
 	text := strings.TrimSpace(s)
 	if n := len(text); n > 1 && strings.ContainsRune("kKmMgGtTpP", rune(text[n-1])) {
@@ -155,12 +155,12 @@ func (b *base) completeVolumes(cmd *cobra.Command, args []string, _ string) ([]s
 	return out, cobra.ShellCompDirectiveNoFileComp
 }
 
-// closing is a context for closing a disk after ctx may have ended.
+// closing returns a context for closing a disk, also after ctx has ended.
 func closing(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
 }
 
-// closeDisk closes d; err is what the command has come to before.
+// closeDisk closes d, and keeps its error in err unless that has one already.
 func (b *base) closeDisk(ctx context.Context, d *host.Disk, err *error) {
 	cctx, cancel := closing(ctx)
 	defer cancel()
@@ -169,7 +169,7 @@ func (b *base) closeDisk(ctx context.Context, d *host.Disk, err *error) {
 		return
 	}
 	cerr = errs.New(errs.ClassOf(cerr), "close volume %s: %w", d.Volume.Label(), cerr).
-		WithHint("what has not reached the store is kept in the log under the state directory; the next use of the volume here sends it")
+		WithHint("the log under the state directory has the data that the store lacks; the next use of the volume on this machine sends it")
 	if *err == nil {
 		*err = cerr
 	} else {
@@ -177,7 +177,7 @@ func (b *base) closeDisk(ctx context.Context, d *host.Disk, err *error) {
 	}
 }
 
-// discard removes a temporary volume that nobody else knows.
+// discard removes a temporary volume.
 func discard(ctx context.Context, st store.Store, state *host.State, id lsvd.ID) error {
 	ctx, cancel := closing(ctx)
 	defer cancel()
@@ -194,7 +194,7 @@ func discard(ctx context.Context, st store.Store, state *host.State, id lsvd.ID)
 	return errs.Wrap(err, "remove the temporary volume %s", id)
 }
 
-// bytesCell is a number of bytes for people.
+// bytesCell returns a number of bytes with a unit.
 func bytesCell(n int64) string { return schema.CellBytes(n) }
 
 // pairs prints names with values: aligned on a terminal, tab-separated in a pipe.
@@ -214,5 +214,5 @@ func (b *base) pairs(rows [][]string) {
 
 func itoa(n int64) string { return strconv.FormatInt(n, 10) }
 
-// asError finds the *errs.Error of err.
+// asError reports whether err has an *errs.Error, and assigns it.
 func asError(err error, to **errs.Error) bool { return errors.As(err, to) }

@@ -9,8 +9,8 @@ import (
 	"miren.dev/runtime/cli/console"
 )
 
-// progress shows how far something long is: a bar with rate and time left on
-// a terminal, a line now and then in a pipe, events with --json.
+// progress shows the progress of a long operation: a bar with rate and remaining
+// time on a terminal, periodic lines in a pipe, events with --json.
 type progress struct {
 	c      *console.Console
 	what   string
@@ -27,14 +27,14 @@ type progress struct {
 
 // How often a bar is drawn, and a line printed.
 const (
-	drawEvery = 100 * time.Millisecond
-	lineEvery = 5 * time.Second
+	drawInterval = 100 * time.Millisecond
+	lineInterval = 5 * time.Second
 )
 
 const barWidth = 30
 
-// newProgress begins one. With events it prints them if JSON is wanted; a
-// command that prints one document must not.
+// newProgress starts a progress. With events it prints them if --json is given; a
+// command that prints one document must not set it.
 func newProgress(c *console.Console, what string, events bool) *progress {
 	now := time.Now()
 	p := &progress{c: c, what: what, first: now, began: now, last: now, events: events && c.JSON}
@@ -44,15 +44,15 @@ func newProgress(c *console.Console, what string, events bool) *progress {
 	return p
 }
 
-// set tells how much is done. It may be called from several goroutines.
+// set reports the progress in bytes. It may be called concurrently.
 func (p *progress) set(done, total int64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.done, p.total = max(done, p.done), total
 	now := time.Now()
-	every := lineEvery
+	every := lineInterval
 	if p.live != nil {
-		every = drawEvery
+		every = drawInterval
 	} else if p.events {
 		every = time.Second
 	}
@@ -71,14 +71,14 @@ func (p *progress) set(done, total int64) {
 	}
 }
 
-// phase begins to show something else that belongs to the same command.
+// phase starts the next operation of the same command.
 func (p *progress) phase(what string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.what, p.done, p.total, p.began = what, 0, 0, time.Now()
 }
 
-// bar is the line of a terminal. The caller holds mu.
+// bar returns the line for a terminal. The caller holds mu.
 func (p *progress) bar(elapsed time.Duration) string {
 	full := 0
 	if p.total > 0 {
@@ -87,7 +87,7 @@ func (p *progress) bar(elapsed time.Duration) string {
 	return fmt.Sprintf("%s %s%s %s", p.what, p.c.Paint(console.Cyan, strings.Repeat("█", full)), p.c.Paint(console.Dim, strings.Repeat("░", barWidth-full)), p.text(elapsed))
 }
 
-// text says how much, how fast and how long still. The caller holds mu.
+// text returns amount, rate and remaining time. The caller holds mu.
 func (p *progress) text(elapsed time.Duration) string {
 	rate := float64(p.done) / max(elapsed.Seconds(), 0.001)
 	s := fmt.Sprintf("%3.0f%%  %s of %s  %s/s", 100*float64(p.done)/float64(max(p.total, 1)), bytesCell(p.done), bytesCell(p.total), bytesCell(int64(rate)))
@@ -98,7 +98,7 @@ func (p *progress) text(elapsed time.Duration) string {
 	return s
 }
 
-// end takes the bar away and returns how long it took.
+// end removes the bar and returns the duration since newProgress.
 func (p *progress) end() time.Duration {
 	p.mu.Lock()
 	defer p.mu.Unlock()

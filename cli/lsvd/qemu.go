@@ -21,8 +21,8 @@ import (
 // formats that images may have; all but raw are read and written by qemu-img.
 var formats = []string{"raw", "qcow2", "vmdk", "vdi", "vhdx", "vpc"}
 
-// detect tells the format of an image by its first bytes: raw or qcow2. Others
-// must be named: what looks like one may be the first block of a disk.
+// detect returns the format of an image by its first bytes: raw or qcow2. The
+// user names other formats, whose magic could also start a raw disk.
 func detect(f *os.File) string {
 	head := make([]byte, 4)
 	if _, err := f.ReadAt(head, 0); err == nil && string(head) == "QFI\xfb" {
@@ -34,14 +34,14 @@ func detect(f *os.File) string {
 func qemuImg() (string, error) {
 	path, err := exec.LookPath("qemu-img")
 	if err != nil {
-		return "", errs.New(errs.FailedPrecondition, "qemu-img is needed for images that are not raw, and is not installed").
+		return "", errs.New(errs.FailedPrecondition, "images that are not raw need qemu-img, which is not installed").
 			WithHint("install qemu-utils (apt-get install qemu-utils), or convert the image to raw")
 	}
 	return path, nil
 }
 
-// qemuInfo returns the size of the disk in an image. One that refers to other
-// files is refused: whoever made it would choose files of this machine.
+// qemuInfo returns the size of the disk in an image. It refuses an image that
+// refers to other files: its author would choose files of this machine.
 func qemuInfo(ctx context.Context, file, format string) (int64, error) {
 	out, err := qemu(ctx, "info", "--output=json", "-f", format, file)
 	if err != nil {
@@ -57,11 +57,11 @@ func qemuInfo(ctx context.Context, file, format string) (int64, error) {
 		} `json:"format-specific"`
 	}
 	if err := json.Unmarshal(out, &i); err != nil || i.Size <= 0 {
-		return 0, errs.New(errs.Corrupt, "qemu-img does not say how large %s is", file)
+		return 0, errs.New(errs.Corrupt, "qemu-img reports no size for %s", file)
 	}
 	if i.Backing != "" || i.Special.Data.File != "" {
 		return 0, errs.New(errs.FailedPrecondition, "image %s needs another file: %s%s", file, i.Backing, i.Special.Data.File).
-			WithHint("make it whole first: qemu-img convert -O qcow2 %s whole.qcow2", file)
+			WithHint("merge them first: qemu-img convert -O qcow2 %s merged.qcow2", file)
 	}
 	return i.Size, nil
 }
@@ -84,7 +84,7 @@ func qemu(ctx context.Context, args ...string) ([]byte, error) {
 	return out, nil
 }
 
-// byNBD calls f with a URI at which the disk is served meanwhile.
+// byNBD serves the disk by NBD during a call of f, with the URI.
 func byNBD(ctx context.Context, d *host.Disk, counted *metrics.Disk, f func(uri string) error) error {
 	dir, err := os.MkdirTemp("", "r-lsvd-")
 	if err != nil {

@@ -23,8 +23,9 @@ func newResize(e *command.Env) *cobra.Command {
 		Use:     "resize VOLUME SIZE",
 		Short:   "Make a volume larger",
 		Example: "  r lsvd resize data 20G",
-		Long: `Makes a volume larger; what is added reads as zeros. It may be attached: a block device grows at once, NBD clients see the new size when
-they connect again. The file system on it is then grown with its own tool (resize2fs, xfs_growfs). It never shrinks: that would lose data.`,
+		Long: `Makes a volume larger; the added space reads as zeros. The volume may be attached: a block device grows at once, NBD
+clients see the new size when they reconnect. Grow the file system afterwards with its own tool (resize2fs, xfs_growfs).
+A volume cannot shrink: that would lose data.`,
 		Args:              command.Args(2, 2, "VOLUME", "SIZE"),
 		ValidArgsFunction: o.completeVolumes,
 		RunE:              func(cmd *cobra.Command, args []string) error { return o.run(cmd.Context(), args[0], args[1]) },
@@ -48,8 +49,8 @@ func (o *resizeOptions) run(ctx context.Context, arg, to string) error {
 		return err
 	}
 	if size < v.Size {
-		return errs.New(errs.FailedPrecondition, "volume %s has %s and cannot shrink to %s: what is behind would be lost", v.Label(), bytesCell(v.Size), bytesCell(size)).
-			WithHint("make a smaller volume and copy the files")
+		return errs.New(errs.FailedPrecondition, "volume %s has %s and cannot shrink to %s: the data beyond that would be lost", v.Label(), bytesCell(v.Size), bytesCell(size)).
+			WithHint("create a smaller volume and copy the files")
 	}
 	err = o.onDisk(ctx, st, v, &o.diskFlags, func(c *client, n *api.VolumeRequest) error {
 		return c.Resize(ctx, &api.ResizeRequest{Volume: n.Volume, SizeBytes: size})

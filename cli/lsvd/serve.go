@@ -23,7 +23,7 @@ import (
 	"miren.dev/runtime/pkg/rpc"
 )
 
-// diskFlags say how to open a disk.
+// diskFlags are the options for opening a disk.
 type diskFlags struct {
 	keyFile              string
 	cache                command.Bytes
@@ -34,15 +34,15 @@ type diskFlags struct {
 
 func (f *diskFlags) add(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&f.keyFile, "key-file", "", "key of an encrypted volume")
-	cmd.Flags().BoolVar(&f.takeOver, "take-over", false, "open it although another machine has it, or had it when it died; what that has not sent is lost")
-	cmd.Flags().BoolVar(&f.acceptLoss, "accept-loss", false, "open it although data is lost, as an exact state from before")
+	cmd.Flags().BoolVar(&f.takeOver, "take-over", false, "open it although another machine has it open, or crashed with it; unsent data of that machine is lost")
+	cmd.Flags().BoolVar(&f.acceptLoss, "accept-loss", false, "open it although data is lost, in an exact earlier state")
 }
 
-// addTuning defines what only a disk that is in use for long needs.
+// addTuning defines the flags of disks that stay open.
 func (f *diskFlags) addTuning(cmd *cobra.Command) {
 	cmd.Flags().Var(&f.cache, "cache", "memory for the read cache (default 64 MiB)")
-	cmd.Flags().Var(&f.maxUnsent, "max-unsent", "bytes that may wait for the store before writes do (default 1 GiB)")
-	cmd.Flags().BoolVar(&f.remoteFlush, "sync-remote", false, "a flush returns only when the store has the data too")
+	cmd.Flags().Var(&f.maxUnsent, "max-unsent", "unsent bytes above which writes wait for the store (default 1 GiB)")
+	cmd.Flags().BoolVar(&f.remoteFlush, "sync-remote", false, "a flush waits until the store has the data")
 }
 
 func (f *diskFlags) options(logger *slog.Logger) lsvd.Options {
@@ -68,7 +68,7 @@ func (b *base) openDisk(ctx context.Context, volume string, f *diskFlags, logger
 		return nil, err
 	}
 	if d.Recovery.LostLog || d.Recovery.LostAfter {
-		b.Notef("the disk is as it was at sequence number %d; later writes are lost\n", d.Recovery.Last)
+		b.Notef("opened the disk in its state at sequence number %d; later writes are lost\n", d.Recovery.Last)
 	}
 	return d, nil
 }
@@ -92,10 +92,11 @@ func newServe(e *command.Env) *cobra.Command {
 		Short: "Serve a volume by NBD",
 		Example: "  r lsvd serve data\n  r lsvd serve data --listen 0.0.0.0:10809 --tls /etc/pki/nbd --tls-clients\n" +
 			"  r lsvd serve data --foreground --socket /tmp/data.sock",
-		Long: `Serves the disk to NBD clients (qemu, nbd-client, nbdkit, libnbd) and prints where: on a unix socket, or with --listen on TCP.
+		Long: `Serves the disk to NBD clients (qemu, nbd-client, nbdkit, libnbd) on a unix socket, or with --listen on TCP, and prints
+the address.
 
-The disk daemon does it, until ` + "`r lsvd detach`" + `, also after a restart. With --foreground the command itself does it until it is
-interrupted; then it sends what is unsent and closes the disk.
+The disk daemon serves it until ` + "`r lsvd detach`" + `, also after a restart of the daemon. With --foreground this command serves it
+until it is interrupted; then it sends unsent data and closes the disk.
 
 TCP needs certificates: --tls names a directory with server-cert.pem, server-key.pem and ca-cert.pem.`,
 		Args:              command.Args(1, 1, "VOLUME"),
@@ -109,8 +110,8 @@ TCP needs certificates: --tls names a directory with server-cert.pem, server-key
 	cmd.Flags().StringVar(&o.socket, "socket", "", "path of the unix socket (default: one in the run directory)")
 	cmd.Flags().StringVar(&o.listen, "listen", "", "address for TCP, as 127.0.0.1:10809")
 	cmd.Flags().StringVar(&o.tls, "tls", "", "directory of certificates for TCP")
-	cmd.Flags().BoolVar(&o.clients, "tls-clients", false, "only clients with a certificate of ca-cert.pem")
-	cmd.Flags().BoolVar(&o.plain, "plain", false, "TCP without TLS: whoever can connect reads and writes the disk")
+	cmd.Flags().BoolVar(&o.clients, "tls-clients", false, "accept only clients with a certificate signed by ca-cert.pem")
+	cmd.Flags().BoolVar(&o.plain, "plain", false, "TCP without TLS: every client that can connect reads and writes the disk")
 	cmd.Flags().BoolVar(&o.readOnly, "read-only", false, "refuse writes")
 	cmd.MarkFlagsMutuallyExclusive("socket", "listen")
 	cmd.MarkFlagsMutuallyExclusive("plain", "tls")
@@ -123,7 +124,7 @@ func (o *serveOptions) run(ctx context.Context, arg string) error {
 		return err
 	}
 	if o.listen != "" && o.tls == "" && !o.plain {
-		return exit.Usagef("--listen needs --tls with a directory of certificates, or --plain to serve everybody who can connect")
+		return exit.Usagef("--listen needs --tls with a directory of certificates, or --plain to serve every client that can connect")
 	}
 	if o.listen == "" && (o.tls != "" || o.plain) {
 		return exit.Usagef("--tls and --plain are for TCP: give --listen")
@@ -152,12 +153,12 @@ func (o *serveOptions) run(ctx context.Context, arg string) error {
 		return err
 	}
 	for _, f := range disk.Frontends {
-		o.Printf("%s %s is served at %s\n", o.Paint(console.Green, "✓"), label(disk), f.Address)
+		o.Printf("%s serving %s at %s\n", o.Paint(console.Green, "✓"), label(disk), f.Address)
 	}
 	return nil
 }
 
-// request asks the daemon for a disk.
+// request returns a request to the daemon to attach a disk.
 func (b *base) request(volume string, f *diskFlags) (*api.AttachRequest, error) {
 	url, err := b.url()
 	if err != nil {
@@ -201,7 +202,7 @@ func (o *serveOptions) serve(ctx context.Context, volume string) (err error) {
 			return err
 		}
 	}
-	o.Printf("%s %s is served at %s; Ctrl-C ends it\n", o.Paint(console.Green, "✓"), d.Volume.Label(), uri)
+	o.Printf("%s serving %s at %s until Ctrl-C\n", o.Paint(console.Green, "✓"), d.Volume.Label(), uri)
 	switch {
 	case cfg != nil:
 		return srv.ServeTLS(ctx, l, cfg)

@@ -20,11 +20,11 @@ import (
 )
 
 func newSnapshot(e *command.Env) *cobra.Command {
-	return command.Group("snapshot", "Snapshots of volumes", newSnapshotCreate(e), newSnapshotList(e), newSnapshotDelete(e))
+	return command.Group("snapshot", "Create, list and delete snapshots of volumes", newSnapshotCreate(e), newSnapshotList(e), newSnapshotDelete(e))
 }
 
-// onDisk calls one of two functions: with the daemon, if that has the volume
-// attached; else with the disk, opened for as long as it takes.
+// onDisk calls daemon if the daemon has the volume attached; else it opens the
+// disk, calls here with it, and closes it.
 func (b *base) onDisk(ctx context.Context, st store.Store, v *catalog.Volume, f *diskFlags,
 	daemon func(c *client, name *api.VolumeRequest) error, here func(d *host.Disk) error) (err error) {
 	c, _, err := b.attached(ctx, v)
@@ -70,10 +70,10 @@ func newSnapshotCreate(e *command.Env) *cobra.Command {
 	o := &snapshotOptions{base: newBase(e)}
 	cmd := &cobra.Command{
 		Use:     "create VOLUME@SNAPSHOT",
-		Short:   "Keep a volume as it is now",
+		Short:   "Create a snapshot of a volume",
 		Example: "  r lsvd snapshot create data@monday",
-		Long: `Keeps the disk as it is now under a name, without copying. It may be in use: the snapshot has every write that was acknowledged before, as
-after a power loss, so freeze or unmount a file system that shall not need its journal.`,
+		Long: `Creates a snapshot of the present state of a volume, without copying. The volume may be in use: the snapshot has every
+acknowledged write, as after a power loss. To spare a file system the replay of its journal, freeze or unmount it first.`,
 		Args: command.Args(1, 1, "VOLUME@SNAPSHOT"),
 		RunE: func(cmd *cobra.Command, args []string) error { return o.create(cmd.Context(), args[0]) },
 	}
@@ -158,12 +158,12 @@ func newSnapshotDelete(e *command.Env) *cobra.Command {
 		Use:     "delete VOLUME@SNAPSHOT",
 		Aliases: []string{"rm"},
 		Short:   "Delete a snapshot",
-		Long:    `Deletes a snapshot and the objects that only it used. Clones made of it stay as they are.`,
+		Long:    `Deletes a snapshot and the objects that only the snapshot uses. Clones of the snapshot are not affected.`,
 		Args:    command.Args(1, 1, "VOLUME@SNAPSHOT"),
 		RunE:    func(cmd *cobra.Command, args []string) error { return o.remove(cmd.Context(), args[0]) },
 	}
 	o.flags(cmd)
-	cmd.Flags().BoolVarP(&o.yes, "yes", "y", false, "do not ask")
+	cmd.Flags().BoolVarP(&o.yes, "yes", "y", false, "delete without asking")
 	return cmd
 }
 
@@ -176,7 +176,7 @@ func (o *snapshotOptions) remove(ctx context.Context, arg string) error {
 		return noSnapshot(v, snap)
 	}
 	if !o.yes {
-		ok, err := o.Confirm("delete snapshot " + v.Label() + "@" + snap + " for good")
+		ok, err := o.Confirm("delete snapshot " + v.Label() + "@" + snap + " permanently")
 		if err != nil {
 			return err
 		}
@@ -204,5 +204,5 @@ func noSnapshot(v *catalog.Volume, snap string) error {
 	if s := suggest.Nearest(snap, v.Snapshots); s != "" {
 		return e.WithHint("did you mean %q?", s)
 	}
-	return e.WithHint("`r lsvd snapshot list %s` shows what it has", v.Label())
+	return e.WithHint("`r lsvd snapshot list %s` lists its snapshots", v.Label())
 }

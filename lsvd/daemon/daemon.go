@@ -115,7 +115,7 @@ func (d *Daemon) Run(ctx context.Context) error {
 		d.logger.Warn("a block device that nobody has attached was taken away", "volume", e.Volume, "device", e.Device)
 	}
 	if err != nil {
-		d.logger.Warn("block devices were left by somebody and stay", "error", err)
+		d.logger.Warn("cannot remove stale block devices", "error", err)
 	}
 	if d.cfg.DiskCacheBytes > 0 {
 		if d.cache, err = d.openCache(); err != nil {

@@ -174,9 +174,9 @@ func (d *Daemon) start(ctx context.Context, x *disk, fresh, takeOver, acceptLoss
 		defer cancel()
 		if fresh {
 			if ferr := x.release(cctx, true); ferr != nil {
-				d.logger.Error("what was begun of an attach stays", "volume", s.label(), "error", ferr)
+				d.logger.Error("attach rollback failed", "volume", s.label(), "error", ferr)
 			} else if ferr := d.dropSpec(x.id); ferr != nil {
-				d.logger.Error("what was begun of an attach stays", "volume", s.label(), "error", ferr)
+				d.logger.Error("attach rollback failed", "volume", s.label(), "error", ferr)
 			}
 		}
 		if serr := x.stop(cctx); serr != nil {
