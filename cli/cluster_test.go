@@ -67,7 +67,7 @@ func TestClustersAreAddedUsedListedAndRemoved(t *testing.T) {
 	contains(t, ok(t, "app", "list"), "shop")
 	contains(t, ok(t, "server", "status"), "abcd1234")
 
-	ok(t, "cluster", "add", "spare", address, "--identity", "prod", "--ca", authority)
+	ok(t, "cluster", "add", "spare", address, "--identity", "alice", "--ca", authority)
 	var list []struct {
 		Name, Server, Identity, Project string
 		Current                         bool
@@ -78,7 +78,7 @@ func TestClustersAreAddedUsedListedAndRemoved(t *testing.T) {
 		t.Fatal(err)
 	}
 	if len(list) != 2 || list[0].Name != "prod" || !list[0].Current || list[0].Project != "default" || list[1].Current ||
-		list[1].Identity != "prod" || time.Until(list[1].Expires) > time.Hour || list[0].Error+list[1].Error != "" {
+		list[1].Identity != "alice" || time.Until(list[1].Expires) > time.Hour || list[0].Error+list[1].Error != "" {
 		t.Errorf("clusters %+v", list)
 	}
 	if b := ok(t, "cluster", "list", "--json"); strings.Contains(b, "PRIVATE") {
@@ -92,7 +92,7 @@ func TestClustersAreAddedUsedListedAndRemoved(t *testing.T) {
 	r := run(t, false, "", "cluster", "remove", "prod")
 	contains(t, r.out+r.err, "removed prod", "server of this machine")
 	cfg, err := clientconfig.Load(configFile(t))
-	if err != nil || cfg.CurrentCluster != "" || cfg.Identities["prod"] == nil {
+	if err != nil || cfg.CurrentCluster != "" || cfg.Identities["alice"] == nil {
 		t.Errorf("after the removal: %+v %v; another cluster uses the identity", cfg, err)
 	}
 	ok(t, "cluster", "use", "spare")

@@ -3,6 +3,7 @@ package cluster
 import (
 	"cmp"
 	"context"
+	"crypto/tls"
 	"os"
 	"strings"
 	"time"
@@ -52,7 +53,7 @@ authority. Their content is copied. The command connects to the server first, an
 		RunE: func(cmd *cobra.Command, args []string) error { return o.run(cmd.Context(), args) },
 	}
 	f := cmd.Flags()
-	f.StringVar(&o.from, "from", "", "file of `r auth generate --file`, - for standard input")
+	f.StringVar(&o.from, "from", "", "file written by r auth generate --file, - for standard input")
 	f.StringVar(&o.certificate, "certificate", "", "file with the client certificate, in PEM")
 	f.StringVar(&o.key, "key", "", "file with the private key of the certificate, in PEM")
 	f.StringVar(&o.ca, "ca", "", "file with the authority that signed the server's certificate; default: those of this machine")
@@ -98,7 +99,7 @@ func (o *addOptions) run(ctx context.Context, args []string) error {
 		}
 		cl.Identity = o.identity
 	}
-	cfg.Put(name, cl, name, id, o.use)
+	cfg.Put(name, cl, identityName(id, name), id, o.use)
 	target, err := cfg.Target(name)
 	if err != nil {
 		return err
@@ -163,6 +164,19 @@ func (o *addOptions) read(address string) (*clientconfig.Cluster, *clientconfig.
 		}
 	}
 	return cl, id, nil
+}
+
+// identityName returns the name that the certificate of an identity is for, the
+// given one if it has none.
+func identityName(id *clientconfig.Identity, name string) string {
+	if id == nil {
+		return ""
+	}
+	// A pair that does not fit is the error of Config.Target.
+	if pair, err := tls.X509KeyPair([]byte(id.Certificate), []byte(id.Key)); err == nil {
+		return cmp.Or(pair.Leaf.Subject.CommonName, name)
+	}
+	return name
 }
 
 func (o *addOptions) readFrom() (*clientconfig.Config, error) {

@@ -1,4 +1,4 @@
-// Package debug has `r debug`: what goes on inside the server.
+// Package debug has `r debug`: the internal state of a server.
 package debug
 
 import (
@@ -17,7 +17,7 @@ import (
 
 // New makes the commands.
 func New(e *command.Env) *cobra.Command {
-	return command.Group("debug", "What goes on inside the server", newControllers(e))
+	return command.Group("debug", "Show the internal state of a server", newControllers(e))
 }
 
 func newControllers(e *command.Env) *cobra.Command {

@@ -14,7 +14,7 @@ var clientPlatforms = []string{"linux/amd64", "linux/arm64", "darwin/amd64", "da
 // clientForbids are the packages, and those below them, that cmd/r must not
 // link: the server and the components of its machine.
 var clientForbids = []string{
-	module + "components", module + "controllers", module + "servers", module + "lsvd",
+	module + "components", module + "domain", module + "controllers", module + "servers", module + "lsvd",
 	module + "entity/pgstore", module + "cli/machine",
 	"github.com/jackc/pgx", "github.com/containerd/containerd", "github.com/google/nftables", "github.com/vishvananda", "github.com/moby/buildkit/client",
 }
