@@ -52,7 +52,7 @@ client() {
 
 scripts() {
 	local s
-	for s in $(git ls-files 'hack/*.sh' .ci/run); do bash -n "$s" || return 1; done
+	for s in $(git ls-files 'hack/*.sh' hack/it hack/run .ci/run); do bash -n "$s" || return 1; done
 }
 
 check gofmt 'run gofmt -w on these files' unformatted

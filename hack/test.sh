@@ -5,12 +5,7 @@
 # components, then e2e. Instances are isolated, so packages run in parallel.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-# Without paths of this checkout in them, builds and test results are shared by all checkouts of a machine.
-export GOFLAGS="${GOFLAGS:+$GOFLAGS }-trimpath"
-go=$(hack/go.sh)
-PATH="$PWD/bin:$(dirname "$go"):$PATH"
-export PATH RUNTIME_TEST_ALL=1
-root_re='/(components|testsupport|controllers/sandbox|lsvd/(fuse|attach|holder))(/|$)'
+. hack/testenv.sh
 mapfile -t all < <("$go" list ./... | grep -v '/e2e$')
 
 pick() { printf '%s\n' "${all[@]}" | grep -E "$@" || true; }
