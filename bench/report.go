@@ -186,9 +186,8 @@ func (r *report) table(selected string) string {
 		}
 		fmt.Fprintf(&b, "- **%s**: %s.\n", w.What, limit)
 	}
-	if r.opt.quick || !first {
-		return b.String()
+	if !r.opt.quick && first {
+		fmt.Fprintf(&b, "\nEvery goal of this run is met.\n")
 	}
-	fmt.Fprintf(&b, "\nEvery goal of this run is met.\n")
-	return b.String()
+	return wrap(b.String())
 }
