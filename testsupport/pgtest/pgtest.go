@@ -76,15 +76,32 @@ func Open(t testing.TB, cfg pgstore.Config) *pgstore.Store {
 // URL returns the address of a new database that is dropped after the test.
 func URL(t testing.TB) string {
 	t.Helper()
+	url, drop, err := Database()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := drop(); err != nil {
+			t.Error(err)
+		}
+	})
+	return url
+}
+
+// Database returns the address of a new database, for examples, which have no
+// testing.TB. Call drop when it is not used any more.
+func Database() (url string, drop func() error, err error) {
 	shared.once.Do(func() { shared.err = startShared() })
 	if shared.err != nil {
-		t.Fatalf("start PostgreSQL for tests: %v", shared.err)
+		return "", nil, fmt.Errorf("start PostgreSQL for tests: %w", shared.err)
 	}
 	name := fmt.Sprintf("test_%d", shared.dbs.Add(1))
 	admin := shared.server.URL()
-	run(t, admin, "create database "+name+" template "+template)
-	t.Cleanup(func() { run(t, admin, "drop database "+name+" with (force)") })
-	return strings.Replace(admin, "/runtime?", "/"+name+"?", 1)
+	if err := run(admin, "create database "+name+" template "+template); err != nil {
+		return "", nil, err
+	}
+	drop = func() error { return run(admin, "drop database "+name+" with (force)") }
+	return strings.Replace(admin, "/runtime?", "/"+name+"?", 1), drop, nil
 }
 
 // Server starts a cluster of the test's own, to be killed or stopped by it.
@@ -230,13 +247,12 @@ func sweep() {
 	}
 }
 
-func run(t testing.TB, url, sql string) {
-	t.Helper()
+// run executes one statement of an administrator.
+func run(url, sql string) error {
 	ctx := context.Background()
 	c, err := pgx.Connect(ctx, url)
 	if err != nil {
-		t.Errorf("connect: %v", err)
-		return
+		return fmt.Errorf("connect: %w", err)
 	}
 	defer c.Close(ctx)
 	// A session that was just closed or ended may be there still, for longer
@@ -245,11 +261,10 @@ func run(t testing.TB, url, sql string) {
 		_, err := c.Exec(ctx, sql)
 		var busy *pgconn.PgError
 		if err == nil {
-			return
+			return nil
 		}
 		if !errors.As(err, &busy) || busy.Code != "55006" || time.Now().After(deadline) {
-			t.Errorf("%s: %v", sql, err)
-			return
+			return fmt.Errorf("%s: %w", sql, err)
 		}
 	}
 }
