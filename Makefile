@@ -4,7 +4,7 @@ SHELL := /bin/bash
 GO = $(shell hack/go.sh)
 export PATH := $(CURDIR)/bin:$(PATH)
 
-.PHONY: help demo demo-stop test test-unit test-root e2e test-vm bench soak lint generate packages toolchain bin/runtime bin/runtime-debug clean
+.PHONY: help demo demo-stop dev dev-shell dev-stop dev-tmux test test-unit test-root e2e test-vm bench soak lint generate packages toolchain bin/runtime bin/runtime-debug clean
 
 help: ## Show this list
 	@grep -hE '^[a-z/-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  \033[1m%-18s\033[0m %s\n", $$1, $$2}'
@@ -14,6 +14,19 @@ demo: toolchain bin/runtime ## Build everything, start a server, deploy an examp
 
 demo-stop: ## Stop the demo and remove everything it made
 	@hack/demo.sh stop
+
+dev: packages ## A server from this checkout that is rebuilt and restarted when the source changes (root)
+	@hack/dev.sh run $(if $(DEBUG),--debug) $(ARGS)
+
+dev-shell: ## A shell in which r talks to the server of make dev
+	@hack/dev.sh shell
+
+dev-stop: ## Stop the server of make dev and everything that it runs; REMOVE=1 deletes its state too
+	@hack/dev.sh stop $(if $(REMOVE),--remove)
+
+dev-tmux: packages ## make dev, the logs and a shell in panes of tmux
+	@hack/packages.sh dev
+	@hack/dev.sh tmux
 
 test: ## Everything, unit to end-to-end, on the real components
 	@hack/packages.sh base test

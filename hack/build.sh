@@ -3,6 +3,7 @@
 # stamped in. Usage: hack/build.sh [--debug | --faults]
 #   --debug   bin/runtime-debug: unoptimised, with the race detector
 #   --faults  bin/runtime-faults: with the points of pkg/fault, for tests
+# RUNTIME_BIN is another directory than bin/, RUNTIME_COMMIT another commit to stamp.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 go=$(hack/go.sh)
@@ -14,20 +15,22 @@ if git rev-parse --git-dir >/dev/null 2>&1 && git rev-parse HEAD >/dev/null 2>&1
 	date=$(git show -s --format=%cI HEAD)
 	[ -z "$(git status --porcelain 2>/dev/null)" ] || commit+=-dirty
 fi
+commit=${RUNTIME_COMMIT:-$commit}
+bin=${RUNTIME_BIN:-bin}
+mkdir -p "$bin"
 pkg=miren.dev/runtime/pkg/version
 stamp="-X $pkg.Version=$version -X $pkg.Commit=$commit -X $pkg.Date=$date"
 
-mkdir -p bin
 if [ "${1:-}" = --debug ]; then
-	"$go" build -buildvcs=false -race -gcflags='all=-N -l' -ldflags "$stamp" -o bin/runtime-debug ./cmd/runtime
+	"$go" build -buildvcs=false -race -gcflags='all=-N -l' -ldflags "$stamp" -o "$bin"/runtime-debug ./cmd/runtime
 	exit
 fi
 if [ "${1:-}" = --faults ]; then
-	CGO_ENABLED=0 "$go" build -buildvcs=false -trimpath -tags faultpoints -ldflags "-s -w $stamp" -o bin/runtime-faults ./cmd/runtime
+	CGO_ENABLED=0 "$go" build -buildvcs=false -trimpath -tags faultpoints -ldflags "-s -w $stamp" -o "$bin"/runtime-faults ./cmd/runtime
 	exit
 fi
-CGO_ENABLED=0 "$go" build -buildvcs=false -trimpath -ldflags "-s -w $stamp" -o bin/runtime ./cmd/runtime
-[ ! -L bin/r ] || rm bin/r # an earlier build linked it to runtime
-CGO_ENABLED=0 "$go" build -buildvcs=false -trimpath -ldflags "-s -w $stamp" -o bin/r ./cmd/r
-CGO_ENABLED=0 "$go" build -buildvcs=false -trimpath -ldflags "-s -w $stamp" -o bin/runtime-agent ./cmd/runtime-agent
-CGO_ENABLED=0 "$go" build -buildvcs=false -trimpath -ldflags "-s -w" -o bin/static-server ./cmd/static-server
+CGO_ENABLED=0 "$go" build -buildvcs=false -trimpath -ldflags "-s -w $stamp" -o "$bin"/runtime ./cmd/runtime
+[ ! -L "$bin"/r ] || rm "$bin"/r # an earlier build linked it to runtime
+CGO_ENABLED=0 "$go" build -buildvcs=false -trimpath -ldflags "-s -w $stamp" -o "$bin"/r ./cmd/r
+CGO_ENABLED=0 "$go" build -buildvcs=false -trimpath -ldflags "-s -w $stamp" -o "$bin"/runtime-agent ./cmd/runtime-agent
+CGO_ENABLED=0 "$go" build -buildvcs=false -trimpath -ldflags "-s -w" -o "$bin"/static-server ./cmd/static-server

@@ -4,8 +4,7 @@
 #   hack/packages.sh [group...]            install (group base unless named)
 #   hack/packages.sh --check [group...]    list what is missing and exit 1; install nothing
 #
-# Groups: base (to run), test (what tests use besides), vm (for hack/vm-test.sh), go (an old Go, to fetch a newer one
-# with; see go.sh).
+# Groups: base (to run), test (what tests use besides), dev (for make dev-tmux), vm (for hack/vm-test.sh), go (an old Go, to fetch a newer one with; see go.sh).
 # For Debian and Ubuntu. Elsewhere it says what to install. A package counts as present when what is needed of it is,
 # wherever that came from.
 set -euo pipefail
@@ -63,7 +62,11 @@ group() {
 		need procps has pgrep
 		need python3-libnbd has nbdsh
 		need qemu-utils has qemu-io
+		need tmux has tmux
 		need xfsprogs has mkfs.xfs
+		;;
+	dev)
+		need tmux has tmux
 		;;
 	vm)
 		need busybox-static has busybox
@@ -73,7 +76,7 @@ group() {
 	go)
 		need golang-go has go
 		;;
-	*) die "no group $1; there are: base, test, vm, go" ;;
+	*) die "no group $1; there are: base, test, dev, vm, go" ;;
 	esac
 }
 

@@ -9,12 +9,12 @@
 #
 # Versions are pinned, and sums held, by the go.mod and go.sum of each module below. A build is kept outside the
 # checkout, in ${RUNTIME_CACHE:-~/.cache/miren-runtime}/toolchain/<component>/<key>; the key covers everything
-# that goes into it, so checkouts share builds and changing one component rebuilds only that one. bin/ gets hard
-# links (copies across file systems), so pruning the cache never takes a binary away.
+# that goes into it, so checkouts share builds and changing one component rebuilds only that one. bin/, or $RUNTIME_BIN,
+# gets hard links (copies across file systems), so pruning the cache never takes a binary away.
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
-bin=$root/bin
+bin=${RUNTIME_BIN:-$root/bin}
 cache=${RUNTIME_CACHE:-${XDG_CACHE_HOME:-${HOME:-/root}/.cache}/miren-runtime}/toolchain
 keep=2 # builds kept per component
 
