@@ -4,7 +4,7 @@ SHELL := /bin/bash
 GO = $(shell hack/go.sh)
 export PATH := $(CURDIR)/bin:$(PATH)
 
-.PHONY: help demo demo-stop dev dev-shell dev-stop dev-tmux test test-unit test-root e2e test-vm bench soak lint generate packages toolchain bin/runtime bin/runtime-debug clean
+.PHONY: help demo demo-stop dev dev-shell dev-stop dev-tmux test test-unit test-root e2e test-vm bench soak lint generate packages package toolchain bin/runtime bin/runtime-debug clean
 
 help: ## Show this list
 	@grep -hE '^[a-z/-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  \033[1m%-18s\033[0m %s\n", $$1, $$2}'
@@ -76,6 +76,9 @@ bin/runtime: ## Build bin/runtime, the client bin/r and the in-sandbox agent
 
 bin/runtime-debug: ## Build bin/runtime-debug, unoptimised and with the race detector
 	@hack/build.sh --debug
+
+package: toolchain bin/runtime ## The archive that is installed: bin/package/runtime-<version>-linux-<arch>.tar.gz
+	@hack/package.sh
 
 clean: ## Remove build results of this checkout (the toolchain cache stays)
 	rm -rf bin
