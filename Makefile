@@ -56,7 +56,8 @@ soak: toolchain bin/runtime ## The disks' tests for long: 10,000 seeds, 100 kill
 	@hack/toolchain.sh test
 	@hack/soak.sh
 
-lint: packages ## gofmt, vet, staticcheck, generated code, import directions, docs links
+lint: packages ## gofmt, vet, staticcheck, generated code, imports, docs, the Dagger module
+	@hack/packages.sh lint
 	@hack/lint.sh
 
 generate: ## Rebuild all generated files

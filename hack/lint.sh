@@ -62,4 +62,5 @@ check staticcheck 'fix what staticcheck reports' staticcheck
 check generated 'run make generate and commit the result' generated
 check scripts 'fix the syntax of the script' scripts
 check 'imports and docs' 'see hack/deptest' "$go" test -count=1 ./hack/deptest
+check dagger 'fix the types or the pipeline in dagger/; hack/dagger.sh runs only this check' hack/dagger.sh
 exit $failed

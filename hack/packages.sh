@@ -4,7 +4,8 @@
 #   hack/packages.sh [group...]            install (group base unless named)
 #   hack/packages.sh --check [group...]    list what is missing and exit 1; install nothing
 #
-# Groups: base (to run), test (what tests use besides), dev (for make dev-tmux), vm (for hack/vm-test.sh), go (an old Go, to fetch a newer one with; see go.sh).
+# Groups: base (to run), test (what tests use besides), lint (for hack/lint.sh), dev (for make dev-tmux), vm (for
+# hack/vm-test.sh), go (an old Go, to fetch a newer one with; see go.sh).
 # For Debian and Ubuntu. Elsewhere it says what to install. A package counts as present when what is needed of it is,
 # wherever that came from.
 set -euo pipefail
@@ -65,6 +66,10 @@ group() {
 		need tmux has tmux
 		need xfsprogs has mkfs.xfs
 		;;
+	lint)
+		need nodejs has node
+		need npm has npm
+		;;
 	dev)
 		need tmux has tmux
 		;;
@@ -76,7 +81,7 @@ group() {
 	go)
 		need golang-go has go
 		;;
-	*) die "no group $1; there are: base, test, dev, vm, go" ;;
+	*) die "no group $1; there are: base, test, lint, dev, vm, go" ;;
 	esac
 }
 
