@@ -47,6 +47,7 @@ group() {
 		need git has git
 		need iproute2 has ip
 		need iptables has iptables
+		need make has make
 		need nftables has nft
 		# Base images from packages: 17 s, where debootstrap took 30 s.
 		need mmdebstrap has mmdebstrap
@@ -57,6 +58,8 @@ group() {
 	test)
 		need bubblewrap has bwrap
 		need fio has fio
+		# For the race detector.
+		need libc6-dev test -e /usr/include/stdlib.h
 		need libnbd-bin has nbdcopy
 		need nbdkit has nbdkit
 		need openssh-client has ssh
