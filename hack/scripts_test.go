@@ -37,9 +37,9 @@ func TestMistakesAreExplained(t *testing.T) {
 		{[]string{"it", "rpc"}, "ambiguous: pkg/rpc servers/rpc"},
 		{[]string{"it", "cmd/runtime"}, "cmd/runtime has no tests"},
 		{[]string{"run"}, "which package and test?"},
-		{[]string{"run", "pkg/instance"}, "TestOpen"},
+		{[]string{"run", "pkg/instance"}, "TestOpenConcurrently"},
 		{[]string{"run", "pkg/instance", "-v"}, "the test comes before the flags"},
-		{[]string{"run", "instance", "TestOpne"}, "did you mean: TestOpen"},
+		{[]string{"run", "instance", "TestOpenConcurently"}, "did you mean: TestOpenConcurrently"},
 		{[]string{"run", "instance", "Nothing"}, "no test Nothing in pkg/instance"},
 	} {
 		t.Run(strings.Join(c.args, " "), func(t *testing.T) {

@@ -9,9 +9,9 @@ import (
 	"miren.dev/runtime/pkg/errs"
 )
 
-// TestCheck damages one object after the other, and finds exactly that one
+// TestCheckFindsExactDamage damages one object after the other, and finds exactly that one
 // and exactly the ranges that cannot be read.
-func TestCheck(t *testing.T) {
+func TestCheckFindsExactDamage(t *testing.T) {
 	for seed := range uint64(4) {
 		s := used(t, seed)
 		s.check("snapshot", s.d.Snapshot(s.ctx(), "one"))
@@ -81,7 +81,7 @@ func TestCheck(t *testing.T) {
 	}
 }
 
-func TestInfo(t *testing.T) {
+func TestInfoOfOpenAndClonedVolume(t *testing.T) {
 	s := used(t, 2)
 	ctx := s.ctx()
 	s.check("snapshot", s.d.Snapshot(ctx, "one"))

@@ -52,9 +52,9 @@ func (r *rig) open() *lsvd.Device {
 	return d
 }
 
-// TestConcurrent writes, reads and clears from many goroutines, with upload,
+// TestConcurrentUseMatchesModel writes, reads and clears from many goroutines, with upload,
 // checkpoints and GC running, and compares with a model, also after reopening.
-func TestConcurrent(t *testing.T) {
+func TestConcurrentUseMatchesModel(t *testing.T) {
 	const workers, area = 8, 3 << 20
 	r := newRig(t, workers*area)
 	d := r.open()
@@ -175,9 +175,9 @@ func readQueued(d *lsvd.Device, p []byte, off int64) (lsvd.Taken, error) {
 	return taken, nil
 }
 
-// TestQueue has queued writes carried out together with others and in order,
+// TestQueuedWritesKeepOrder has queued writes carried out together with others and in order,
 // and refuses what cannot be queued.
-func TestQueue(t *testing.T) {
+func TestQueuedWritesKeepOrder(t *testing.T) {
 	r := newRig(t, 4<<20)
 	d := r.open()
 	ctx := t.Context()
@@ -270,9 +270,9 @@ func TestReadCached(t *testing.T) {
 	expect("beyond the end", 1<<20, false, nil)
 }
 
-// TestAnswered reads a block as soon as its write is answered: it has what was
+// TestAnsweredWriteIsReadable reads a block as soon as its write is answered: it has what was
 // written, whatever else the disk has still to do for it.
-func TestAnswered(t *testing.T) {
+func TestAnsweredWriteIsReadable(t *testing.T) {
 	d := newRig(t, 4<<20).open()
 	p, got := make([]byte, 4096), make([]byte, 4096)
 	for i := range 2000 {
@@ -308,8 +308,8 @@ type answered func(error)
 func (f answered) Done(err error, _ bool) { f(err) }
 func (f answered) Told()                  {}
 
-// TestOutage keeps acknowledging while the store is away, until the bound.
-func TestOutage(t *testing.T) {
+// TestWritesContinueDuringOutage keeps acknowledging while the store is away, until the bound.
+func TestWritesContinueDuringOutage(t *testing.T) {
 	r := newRig(t, 64<<20)
 	var down atomic.Bool
 	r.st = &store.Fault{Store: r.st, Hook: func(store.Op, string) store.Action {
@@ -417,7 +417,7 @@ func TestOpenRefuses(t *testing.T) {
 	}
 }
 
-func TestResize(t *testing.T) {
+func TestResizeOnlyGrows(t *testing.T) {
 	r := newRig(t, 1<<20)
 	ctx := t.Context()
 	d := r.open()

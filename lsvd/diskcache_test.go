@@ -183,9 +183,9 @@ func TestQueueRead(t *testing.T) {
 	expect("closed", 0, 4096, lsvd.NotTaken)
 }
 
-// TestNear: from a directory, blocks are read one by one once their frame is
+// TestLocalStoreIsReadByBlock: from a directory, blocks are read one by one once their frame is
 // known, and damage is told.
-func TestNear(t *testing.T) {
+func TestLocalStoreIsReadByBlock(t *testing.T) {
 	const size = 4 << 20
 	r := newRig(t, size)
 	r.opts.CacheBytes = 1

@@ -14,9 +14,9 @@ import (
 	"miren.dev/runtime/lsvd/vfs"
 )
 
-// TestPlace: of what does not compress the place of a frame is known without
+// TestFrameIsPlacedWithoutIndex: of what does not compress the place of a frame is known without
 // its index, to the byte; of what compresses evenly, well enough.
-func TestPlace(t *testing.T) {
+func TestFrameIsPlacedWithoutIndex(t *testing.T) {
 	const blocks = 1000
 	for _, c := range []struct {
 		name          string

@@ -94,10 +94,10 @@ func makeGolden(t *testing.T, dir string) {
 	os.RemoveAll(filepath.Join(dir, "store", ".tmp"))
 }
 
-// TestGolden opens what every released version of the formats has left. When a
+// TestReleasedFormatsOpen opens what every released version of the formats has left. When a
 // format changes, its version rises, `-write-golden v2` adds a directory, and
 // the older ones stay.
-func TestGolden(t *testing.T) {
+func TestReleasedFormatsOpen(t *testing.T) {
 	if *writeGolden != "" {
 		makeGolden(t, filepath.Join("testdata", *writeGolden))
 	}

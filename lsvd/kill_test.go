@@ -93,9 +93,9 @@ func writeForever(dir string) error {
 	}
 }
 
-// TestKill kills a writing process again and again, at any moment, and finds
+// TestKilledProcessKeepsAcknowledgedWrites kills a writing process again and again, at any moment, and finds
 // every acknowledged write.
-func TestKill(t *testing.T) {
+func TestKilledProcessKeepsAcknowledgedWrites(t *testing.T) {
 	dir := t.TempDir()
 	model := make([][]byte, killBlocks)
 	for i := range model {

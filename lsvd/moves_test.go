@@ -12,9 +12,9 @@ import (
 	"miren.dev/runtime/lsvd/store"
 )
 
-// TestMoves has GC move blocks that lie scattered over segments: it reads many
+// TestGCMovesScatteredBlocks has GC move blocks that lie scattered over segments: it reads many
 // at once, and if one frame cannot be read, moves what the others have.
-func TestMoves(t *testing.T) {
+func TestGCMovesScatteredBlocks(t *testing.T) {
 	const size = 8 << 20
 	r := newRig(t, size)
 	dir := t.TempDir()

@@ -9,9 +9,9 @@ import (
 	"miren.dev/runtime/lsvd/store"
 )
 
-// TestLend: frames have the room that indexes do not need, and give it back,
+// TestFramesUseSpaceOfIndexes: frames have the room that indexes do not need, and give it back,
 // within the limit.
-func TestLend(t *testing.T) {
+func TestFramesUseSpaceOfIndexes(t *testing.T) {
 	const limit = 16 << 20
 	st, err := store.OpenDir(t.TempDir())
 	if err != nil {

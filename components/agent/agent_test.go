@@ -8,7 +8,7 @@ import (
 	"miren.dev/runtime/components/execution"
 )
 
-func TestExec(t *testing.T) {
+func TestExecReturnsOutputAndCode(t *testing.T) {
 	everywhere(t, func(t *testing.T, e environment) {
 		w := newWorld(t, e, agent.GuestConfig{Env: []string{"A=1", "B=2"}, WorkDir: "/usr"})
 		r := w.exec(execution.ExecSpec{

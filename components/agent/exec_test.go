@@ -103,7 +103,7 @@ func TestLargeOutput(t *testing.T) {
 }
 
 // A reader that stops must stop the process, not fill memory.
-func TestBackpressure(t *testing.T) {
+func TestSlowReaderStopsProcess(t *testing.T) {
 	everywhere(t, func(t *testing.T, e environment) {
 		w := newWorld(t, e, agent.GuestConfig{})
 		p, err := w.conn.Exec(w.ctx(), execution.ExecSpec{Command: []string{e.tool, "spam", "50000000"}})
@@ -122,7 +122,7 @@ func TestBackpressure(t *testing.T) {
 	})
 }
 
-func TestTerminal(t *testing.T) {
+func TestTerminalHasSizeAndSignals(t *testing.T) {
 	everywhere(t, func(t *testing.T, e environment) {
 		w := newWorld(t, e, agent.GuestConfig{})
 		p, err := w.conn.Exec(w.ctx(), execution.ExecSpec{Command: []string{"/bin/sh"}, Env: []string{"PS1="}, TTY: true, Rows: 24, Cols: 80})
@@ -259,7 +259,7 @@ func TestCloseKillsTree(t *testing.T) {
 }
 
 // What an exec leaves behind must neither keep it from ending nor be killed.
-func TestBackground(t *testing.T) {
+func TestBackgroundProcessOutlivesExec(t *testing.T) {
 	everywhere(t, func(t *testing.T, e environment) {
 		w := newWorld(t, e, agent.GuestConfig{})
 		mark := fmt.Sprintf("MARK_%d", time.Now().UnixNano())
@@ -274,7 +274,7 @@ func TestBackground(t *testing.T) {
 	})
 }
 
-func TestZombies(t *testing.T) {
+func TestOrphansAreReaped(t *testing.T) {
 	everywhere(t, func(t *testing.T, e environment) {
 		w := newWorld(t, e, agent.GuestConfig{})
 		// Orphans whose parent is gone when they end.
@@ -287,7 +287,7 @@ func TestZombies(t *testing.T) {
 	})
 }
 
-func TestReconnect(t *testing.T) {
+func TestOutputContinuesAfterReconnect(t *testing.T) {
 	everywhere(t, func(t *testing.T, e environment) {
 		w := newWorld(t, e, agent.GuestConfig{Command: []string{e.tool, "count", "100000", "5"}})
 		p, err := w.conn.ExecDetached(w.ctx(), execution.ExecSpec{Command: []string{e.tool, "count", "300", "2"}}, time.Minute)

@@ -78,7 +78,7 @@ func TestSilentAgent(t *testing.T) {
 
 // A checkpoint that leaves the sandbox running cuts the connection without
 // telling the guest.
-func TestCheckpoint(t *testing.T) {
+func TestAgentRedialsAfterCheckpoint(t *testing.T) {
 	e := inGvisor
 	e.need(t)
 	w := newWorld(t, e, agent.GuestConfig{Command: []string{e.tool, "sleep"}})
@@ -102,7 +102,7 @@ func TestCheckpoint(t *testing.T) {
 
 // Whatever dials the socket gets nothing without the token, and does not
 // disturb the agent.
-func TestStrangers(t *testing.T) {
+func TestSocketNeedsToken(t *testing.T) {
 	e := asProcess
 	e.need(t)
 	w := newWorld(t, e, agent.GuestConfig{})

@@ -83,7 +83,7 @@ func TestLongLines(t *testing.T) {
 	})
 }
 
-func TestFollow(t *testing.T) {
+func TestFollowSendsLinesAsTheyCome(t *testing.T) {
 	everywhere(t, func(t *testing.T, e environment) {
 		w := newWorld(t, e, agent.GuestConfig{Command: []string{e.tool, "count", "50", "10"}, Start: agent.StartOnRequest})
 		seen := make(chan string, 100)

@@ -140,7 +140,7 @@ func TestAgentKilled(t *testing.T) {
 	})
 }
 
-func TestUsers(t *testing.T) {
+func TestExecRunsAsUser(t *testing.T) {
 	e := inGvisor
 	e.need(t)
 	w := newWorld(t, e, agent.GuestConfig{User: "app"})
@@ -191,7 +191,7 @@ func TestUsers(t *testing.T) {
 	}
 }
 
-func TestListening(t *testing.T) {
+func TestListeningFindsPorts(t *testing.T) {
 	e := inGvisor
 	e.need(t)
 	w := newWorld(t, e, agent.GuestConfig{Command: []string{e.tool, "listen", "127.0.0.1:8001", "0.0.0.0:8002", ":8003", "[::1]:8004"}})
@@ -242,7 +242,7 @@ func TestLimitPIDs(t *testing.T) {
 	}
 }
 
-func TestRemove(t *testing.T) {
+func TestRemovedSandboxIsUnknown(t *testing.T) {
 	everywhere(t, func(t *testing.T, e environment) {
 		w := newWorld(t, e, agent.GuestConfig{Command: []string{"echo", "hello"}, Start: agent.StartOnRequest})
 		w.begin()

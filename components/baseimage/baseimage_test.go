@@ -20,7 +20,7 @@ func cacheDir(t *testing.T) string {
 	return filepath.Join(cache, "baseimages")
 }
 
-func TestEnsure(t *testing.T) {
+func TestEnsureMakesEveryRecipe(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("needs root: package managers make root filesystems")
 	}

@@ -12,7 +12,7 @@ import (
 	"miren.dev/runtime/pkg/errs"
 )
 
-func TestLookup(t *testing.T) {
+func TestNamesMapToRecipes(t *testing.T) {
 	for name, want := range map[string]Ref{
 		"runtime/debian":                  {Name: "debian"},
 		"runtime/go:1.26":                 {Name: "go", Version: "1.26"},
@@ -67,7 +67,7 @@ func TestHostFiles(t *testing.T) {
 	}
 }
 
-func TestChoose(t *testing.T) {
+func TestNewestAvailableVersionIsChosen(t *testing.T) {
 	s := New(Config{Dir: t.TempDir()})
 	asked := 0
 	have := []string{"20.1.0", "20.9.1", "20.10.0", "20.11.0-rc1", "21.0.0", "2.0.0"}
@@ -107,8 +107,8 @@ func TestChoose(t *testing.T) {
 	}
 }
 
-// TestMake makes an image of a recipe of its own, once, whoever asks.
-func TestMake(t *testing.T) {
+// TestRecipeIsMadeOnce makes an image of a recipe of its own, once, whoever asks.
+func TestRecipeIsMadeOnce(t *testing.T) {
 	s := New(Config{Dir: filepath.Join(t.TempDir(), "images")})
 	made := 0
 	base := &recipe{name: "base", version: "1", env: []string{"A=1", "B=1"}, make: func(_ context.Context, b *builder) error {
@@ -163,7 +163,7 @@ func TestMake(t *testing.T) {
 	}
 }
 
-func TestPolicy(t *testing.T) {
+func TestRegistryPolicyDecidesPulls(t *testing.T) {
 	for policy, want := range map[Policy]bool{RegistryAlways: true, RegistryNever: false} {
 		s := New(Config{Dir: t.TempDir(), Registry: policy})
 		if s.pull(t.Context()) != want {

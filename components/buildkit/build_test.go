@@ -45,7 +45,7 @@ func logOf(events []buildlog.Event) string {
 	return b.String()
 }
 
-func TestBuild(t *testing.T) {
+func TestBuildMakesImages(t *testing.T) {
 	r := newRig(t)
 
 	t.Run("steps run in gVisor with the network and the host's certificates", func(t *testing.T) {
@@ -249,7 +249,7 @@ func (r *rig) awaitNoSteps(t *testing.T) {
 	}, wait.Within(2*time.Minute))
 }
 
-func TestFaults(t *testing.T) {
+func TestEndedBuildsLeaveNothing(t *testing.T) {
 	r := newRig(t)
 
 	t.Run("cancel", func(t *testing.T) {

@@ -24,7 +24,7 @@ import (
 	"miren.dev/runtime/testsupport/wait"
 )
 
-func TestExamples(t *testing.T) {
+func TestExamplesBuild(t *testing.T) {
 	r := newRig(t)
 	for _, tt := range []struct{ name, file, stack string }{
 		{"go-http", "main.go", "go"},

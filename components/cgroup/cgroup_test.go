@@ -62,7 +62,7 @@ func run(t *testing.T, m *Manager, id, script string) (pid int, ended <-chan err
 	return c.Process.Pid, done
 }
 
-func TestLimits(t *testing.T) {
+func TestLimitsHold(t *testing.T) {
 	m := newManager(t)
 	for range 2 { // creating it again gives it the limits again
 		if err := m.Create("a", Limits{CPUMillis: 250, MemoryBytes: 16 << 20, PIDs: 10}); err != nil {
@@ -101,7 +101,7 @@ func TestLimits(t *testing.T) {
 	}
 }
 
-func TestDelete(t *testing.T) {
+func TestDeleteKillsProcesses(t *testing.T) {
 	m := newManager(t)
 	if err := m.Create("b", Limits{}); err != nil {
 		t.Fatal(err)

@@ -51,7 +51,7 @@ func pid(t *testing.T, c containerd.Config) int {
 	return p.PID()
 }
 
-func TestDaemon(t *testing.T) {
+func TestDaemonIsAdoptedAndRestarted(t *testing.T) {
 	c := config(t)
 	first := start(t, c)
 	old := pid(t, c)
@@ -98,7 +98,7 @@ func TestDaemon(t *testing.T) {
 	}
 }
 
-func TestImages(t *testing.T) {
+func TestHeldImagesOutliveTheirNames(t *testing.T) {
 	d := start(t, config(t))
 	ctx := t.Context()
 	images := containerd.NewImages(d)

@@ -142,7 +142,7 @@ func attach(t *testing.T, m *Manager, id string, bridged bool) Attachment {
 	return at
 }
 
-func TestReachability(t *testing.T) {
+func TestSandboxesReachOnlyTheOutside(t *testing.T) {
 	m, other := start(t), start(t)
 	a, b := attach(t, m, "a", true), attach(t, m, "b", true)
 	c, none := attach(t, other, "c", true), attach(t, m, "none", false)
@@ -382,7 +382,7 @@ func TestReachableResolvers(t *testing.T) {
 	}
 }
 
-func TestFiles(t *testing.T) {
+func TestFilesNameHostAndResolver(t *testing.T) {
 	f := FilesFor("web-1", netip.MustParseAddr("10.88.0.7"))
 	if !strings.Contains(string(f.Hosts), "10.88.0.7\tweb-1\n") || string(f.Hostname) != "web-1\n" || !strings.Contains(string(f.ResolvConf), "nameserver ") {
 		t.Errorf("%s%s%s", f.Hosts, f.Hostname, f.ResolvConf)

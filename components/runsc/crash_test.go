@@ -155,7 +155,7 @@ func (m machine) crashed(t *testing.T, id string) {
 	}
 }
 
-func TestCrash(t *testing.T) {
+func TestSandboxesOutliveCrashes(t *testing.T) {
 	m := machine{runsctest.New(t)}
 	t.Run("containerd", func(t *testing.T) {
 		in := m.ensure(t, m.spec("ctd", "serve", "80"))
@@ -304,7 +304,7 @@ func TestLeftCommand(t *testing.T) {
 	_ = other.Wait()
 }
 
-func TestResume(t *testing.T) {
+func TestSetupResumesAfterEveryStep(t *testing.T) {
 	// The server ends at every point of a set-up; the next one finishes or clears away.
 	m := machine{runsctest.New(t)}
 	s := m.spec("resume", "serve", "80")

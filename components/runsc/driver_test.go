@@ -7,6 +7,6 @@ import (
 	"miren.dev/runtime/testsupport/runsctest"
 )
 
-func TestDriver(t *testing.T) {
+func TestDriverConforms(t *testing.T) {
 	executiontest.Run(t, runsctest.New(t).Env())
 }

@@ -35,8 +35,8 @@ func TestCABundle(t *testing.T) {
 	}
 }
 
-// TestIsolation looks from inside at what must not be seen or reached.
-func TestIsolation(t *testing.T) {
+// TestSandboxSeesNothingOfHost looks from inside at what must not be seen or reached.
+func TestSandboxSeesNothingOfHost(t *testing.T) {
 	m := runsctest.New(t)
 	e := m.Env()
 	e.Start(t, execution.Spec{

@@ -39,7 +39,7 @@ func TestParseCommand(t *testing.T) {
 	}
 }
 
-func TestCommands(t *testing.T) {
+func TestKnownStateNeedsNoRunsc(t *testing.T) {
 	e := newExits()
 	eager := &container{bundle: "/b", first: true, eager: true}
 	later := &container{first: true, sandbox: e.expect(20), state: "created"}

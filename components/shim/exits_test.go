@@ -2,7 +2,7 @@ package main
 
 import "testing"
 
-func TestExits(t *testing.T) {
+func TestExitsAreOfTheRightProcess(t *testing.T) {
 	e := newExits()
 	e.note(9, 3) // ended before it was known which process it is
 	if p := e.expect(9); !p.hasEnded() || p.status != 3 {

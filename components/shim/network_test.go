@@ -64,7 +64,7 @@ func TestRestoreNetwork(t *testing.T) {
 }
 
 // A list that changed while it was sent is asked for again.
-func TestWhole(t *testing.T) {
+func TestChangedListIsReadAgain(t *testing.T) {
 	calls := 0
 	got, err := whole(func() ([]int, error) {
 		if calls++; calls < 4 {

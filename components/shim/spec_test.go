@@ -253,7 +253,7 @@ func TestPrepareCAOfHostileImage(t *testing.T) {
 	}
 }
 
-func TestStubs(t *testing.T) {
+func TestMountPointsAreMadeAndRemoved(t *testing.T) {
 	root := tree(t, map[string]string{"run/lock/": ""})
 	missing, err := stubs(root, []string{caPath, aptPath})
 	if err != nil {

@@ -57,9 +57,9 @@ func TestSlowWatcher(t *testing.T) {
 	<-h.done
 }
 
-// TestPartitions: writing crosses the boundaries of partitions, and compaction
+// TestOldPartitionsAreDropped: writing crosses the boundaries of partitions, and compaction
 // drops the old ones, under watchers.
-func TestPartitions(t *testing.T) {
+func TestOldPartitionsAreDropped(t *testing.T) {
 	const start = 3*partition - 50
 	url := at(t, start)
 	s := pgtest.Open(t, pgstore.Config{URL: url, Kinds: storetest.Kinds(), RingEvents: 1000})
@@ -293,7 +293,7 @@ func TestOtherCopy(t *testing.T) {
 	wait.For(t, "back in time", func() bool { return token(s).Epoch != before.Epoch })
 }
 
-func TestMigrations(t *testing.T) {
+func TestMigrationsRunOnce(t *testing.T) {
 	url := pgtest.URL(t)
 	for range 2 {
 		if err := pgstore.Migrate(t.Context(), url); err != nil {
@@ -323,7 +323,7 @@ func TestMigrations(t *testing.T) {
 	}
 }
 
-func TestClose(t *testing.T) {
+func TestCloseEndsWatches(t *testing.T) {
 	s, err := pgstore.Open(t.Context(), pgstore.Config{URL: pgtest.URL(t), Kinds: storetest.Kinds()})
 	if err != nil {
 		t.Fatal(err)

@@ -12,9 +12,9 @@ import (
 	"miren.dev/runtime/testsupport/pgtest"
 )
 
-// TestReindex: an attribute that gets an index, or becomes unique, covers the
+// TestNewIndexCoversOldEntities: an attribute that gets an index, or becomes unique, covers the
 // entities that were there before.
-func TestReindex(t *testing.T) {
+func TestNewIndexCoversOldEntities(t *testing.T) {
 	old := *storetest.ThingKind // knows no color, no serial and no reference
 	old.Extract = func(r *schema.Record) (schema.Extracted, error) {
 		_, err := storetest.ThingKind.Extract(r)

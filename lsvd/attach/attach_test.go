@@ -141,7 +141,7 @@ func mount(t *testing.T, device string, args ...string) string {
 	return dir
 }
 
-func TestAttach(t *testing.T) {
+func TestAttachedDeviceIsUsable(t *testing.T) {
 	need(t, "mkfs.ext4", "mount", "blkdiscard")
 	name, run := owner(t)
 	dev, err := openDisk(t.Context(), t.TempDir(), logger(t))
@@ -249,7 +249,7 @@ func attached(t *testing.T) (owned string, a *attach.Attachment) {
 	return name, a
 }
 
-func TestAbandon(t *testing.T) {
+func TestAbandonEndsIO(t *testing.T) {
 	need(t)
 	name, a := attached(t)
 	f, err := os.OpenFile(a.Path(), os.O_RDWR|unix.O_DIRECT, 0)
@@ -273,7 +273,7 @@ func TestAbandon(t *testing.T) {
 	}
 }
 
-func TestNames(t *testing.T) {
+func TestBadNamesAreRefused(t *testing.T) {
 	for _, o := range []attach.Options{{Owner: "a:b", Volume: "v"}, {Owner: "a"}, {Owner: "a", Volume: "../v"}, {Owner: "", Volume: "v"}} {
 		if _, err := attach.Attach(t.Context(), nil, o); !errs.Is(err, errs.InvalidArgument) {
 			t.Errorf("%q, %q: %v", o.Owner, o.Volume, err)
@@ -281,9 +281,9 @@ func TestNames(t *testing.T) {
 	}
 }
 
-// TestHold gives an attached disk to a holder, and to the next one when that
+// TestHolderKeepsDisk gives an attached disk to a holder, and to the next one when that
 // has ended.
-func TestHold(t *testing.T) {
+func TestHolderKeepsDisk(t *testing.T) {
 	need(t)
 	_, a := attached(t)
 	for range 2 {

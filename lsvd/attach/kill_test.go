@@ -17,10 +17,10 @@ import (
 	"miren.dev/runtime/testsupport/wait"
 )
 
-// TestKill kills the daemon under a mounted file system that is written to,
+// TestKilledDaemonWithoutHolderEndsIO kills the daemon under a mounted file system that is written to,
 // without a holder: errors, no process that waits for ever, and everything
 // can be taken away.
-func TestKill(t *testing.T) {
+func TestKilledDaemonWithoutHolderEndsIO(t *testing.T) {
 	need(t, "mkfs.ext4", "mount", "losetup")
 	dir := t.TempDir()
 	name, run := owner(t)

@@ -32,7 +32,7 @@ func find(t *testing.T, st store.Store, name string) *catalog.Volume {
 	return v
 }
 
-func TestNames(t *testing.T) {
+func TestNamesAreUniqueInStore(t *testing.T) {
 	ctx, st := t.Context(), &store.Mem{}
 	id := create(t, st, "b")
 	create(t, st, "a")
@@ -114,8 +114,8 @@ func TestOneCreates(t *testing.T) {
 	}
 }
 
-// TestMake leaves nothing of a volume that could not be made.
-func TestMake(t *testing.T) {
+// TestFailedCreateLeavesNothing leaves nothing of a volume that could not be made.
+func TestFailedCreateLeavesNothing(t *testing.T) {
 	st := &store.Mem{}
 	broken := errors.New("broken")
 	if _, err := catalog.Make(t.Context(), st, "x", func(lsvd.ID) error { return fmt.Errorf("make: %w", broken) }); !errors.Is(err, broken) {
@@ -126,7 +126,7 @@ func TestMake(t *testing.T) {
 	}
 }
 
-func TestOwner(t *testing.T) {
+func TestOwnerIsOfCurrentClaim(t *testing.T) {
 	ctx, st := context.Background(), &store.Mem{}
 	id := create(t, st, "x")
 	if o := catalog.OwnerOf(ctx, st, find(t, st, "x")); o != nil {

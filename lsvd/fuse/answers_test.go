@@ -51,9 +51,9 @@ func (d *together) Commit() {
 	}
 }
 
-// TestTogether has writes that end together answered, however many there are
+// TestAnswersInOneCall has writes that end together answered, however many there are
 // and whoever's is the last; also beside others that fail.
-func TestTogether(t *testing.T) {
+func TestAnswersInOneCall(t *testing.T) {
 	for name, last := range map[string]bool{"ours": false, "with others": true} {
 		t.Run(name, func(t *testing.T) {
 			c := mount(t)

@@ -197,7 +197,7 @@ func open(t *testing.T, c *fuse.Conn) *os.File {
 	return f
 }
 
-func TestFile(t *testing.T) {
+func TestFileReadsAndWritesDisk(t *testing.T) {
 	c := mount(t)
 	disk := &memory{b: make([]byte, 8<<20)}
 	stop := serve(t, c, disk)
@@ -245,7 +245,7 @@ func TestFile(t *testing.T) {
 	}
 }
 
-func TestFallocate(t *testing.T) {
+func TestFallocatePunchesHoles(t *testing.T) {
 	c := mount(t)
 	disk := &memory{b: bytes.Repeat([]byte{1}, 1<<20)}
 	stop := serve(t, c, disk)
@@ -283,7 +283,7 @@ func TestFallocate(t *testing.T) {
 	}
 }
 
-func TestErrors(t *testing.T) {
+func TestDiskErrorsAreEIO(t *testing.T) {
 	c := mount(t)
 	disk := &memory{b: make([]byte, 1<<20), broken: errs.Wrap(unix.ENOSPC, "log")}
 	stop := serve(t, c, disk)
@@ -302,9 +302,9 @@ func TestErrors(t *testing.T) {
 	}
 }
 
-// TestHandover has a second server, which has only a duplicate of the file,
+// TestSecondServerAnswersWhatFirstLeft has a second server, which has only a duplicate of the file,
 // answer what the first has begun and not answered, and what came later.
-func TestHandover(t *testing.T) {
+func TestSecondServerAnswersWhatFirstLeft(t *testing.T) {
 	c := mount(t)
 	if !c.Resend {
 		t.Skip("this kernel cannot send requests again")
@@ -351,8 +351,8 @@ func TestHandover(t *testing.T) {
 	})
 }
 
-// TestEnd finds that users get errors, and the server its end, when the mount goes.
-func TestEnd(t *testing.T) {
+// TestUnmountEndsUsersAndServer finds that users get errors, and the server its end, when the mount goes.
+func TestUnmountEndsUsersAndServer(t *testing.T) {
 	c := mount(t)
 	disk := &memory{b: make([]byte, 1<<20), gate: make(chan struct{})}
 	done := make(chan error, 1)
@@ -383,8 +383,8 @@ func TestEnd(t *testing.T) {
 	}
 }
 
-// TestReaders finds as many readers as there are requests, and few again later.
-func TestReaders(t *testing.T) {
+// TestReadersFollowRequests finds as many readers as there are requests, and few again later.
+func TestReadersFollowRequests(t *testing.T) {
 	defer fuse.SetTrimInterval(time.Millisecond)()
 	c := mount(t)
 	disk := &memory{b: make([]byte, 1<<20), gate: make(chan struct{})}

@@ -124,8 +124,8 @@ func single(t *testing.T, c *fuse.Conn, writes *aio, block []byte, wrote func())
 	}, wait.Every(time.Millisecond))
 }
 
-// TestGather finds many small writes carried out at once by the only reader.
-func TestGather(t *testing.T) {
+// TestSingleReaderBatchesWrites finds many small writes carried out at once by the only reader.
+func TestSingleReaderBatchesWrites(t *testing.T) {
 	var more expect
 	defer fuse.SetReady(more.ready)()
 	c := mount(t)

@@ -5,9 +5,9 @@ import (
 	"time"
 )
 
-// TestPace leaves off for longer and longer while others want the processor
+// TestPollingPausesUnderOtherLoad leaves off for longer and longer while others want the processor
 // more than what is found is worth, and begins anew once it was worth it.
-func TestPace(t *testing.T) {
+func TestPollingPausesUnderOtherLoad(t *testing.T) {
 	now := time.Unix(1000, 0)
 	var p pace
 	lose := func(d time.Duration) time.Duration {
@@ -34,9 +34,9 @@ func TestPace(t *testing.T) {
 	}
 }
 
-// TestRate: requests follow each other closely after so many short waits, until
+// TestShortWaitsMakeCloseRequests: requests follow each other closely after so many short waits, until
 // more than every third is long, or several are carried out at a time.
-func TestRate(t *testing.T) {
+func TestShortWaitsMakeCloseRequests(t *testing.T) {
 	var r rate
 	after := func(short, long int) bool {
 		for range long {

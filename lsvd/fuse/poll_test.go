@@ -14,9 +14,9 @@ import (
 	"miren.dev/runtime/testsupport/wait"
 )
 
-// TestPoll ends a connection while a reader looks for requests: by the server,
+// TestPollingReaderEndsWithConnection ends a connection while a reader looks for requests: by the server,
 // and by taking the mount away. Until then requests are answered.
-func TestPoll(t *testing.T) {
+func TestPollingReaderEndsWithConnection(t *testing.T) {
 	for name, unmount := range map[string]bool{"stopped": false, "unmounted": true} {
 		t.Run(name, func(t *testing.T) {
 			defer fuse.SetPollMost(time.Minute)() // ends only with a request, or the connection
@@ -43,10 +43,10 @@ func TestPoll(t *testing.T) {
 	}
 }
 
-// TestTakes reads blocks of a store that is near, by a few at a time, with
+// TestPollingReaderCollectsCompletions reads blocks of a store that is near, by a few at a time, with
 // writes now and then: whoever looks for requests takes what has completed, and
 // nobody does any more when the connection has ended.
-func TestTakes(t *testing.T) {
+func TestPollingReaderCollectsCompletions(t *testing.T) {
 	const size = 32 << 20
 	dir, err := store.OpenDir(t.TempDir())
 	if err != nil {

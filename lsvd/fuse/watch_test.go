@@ -64,9 +64,9 @@ func (s *slow) Commit() {
 	s.busy = false
 }
 
-// TestStall finds that requests are answered while a write and reads stall,
+// TestStalledRequestsDelayNoOthers finds that requests are answered while a write and reads stall,
 // whichever of them came first.
-func TestStall(t *testing.T) {
+func TestStalledRequestsDelayNoOthers(t *testing.T) {
 	for name, writeFirst := range map[string]bool{"write first": true, "read first": false} {
 		t.Run(name, func(t *testing.T) {
 			c := mount(t)
@@ -223,9 +223,9 @@ func TestStoreAway(t *testing.T) {
 	wg.Wait()
 }
 
-// TestSingle has one reader for small writes, one or many at a time, and the
+// TestSmallWritesHaveSingleReader has one reader for small writes, one or many at a time, and the
 // other back as soon as anything else comes.
-func TestSingle(t *testing.T) {
+func TestSmallWritesHaveSingleReader(t *testing.T) {
 	c := mount(t)
 	disk := &slow{memory: memory{b: make([]byte, 1<<20)}, reading: make(chan struct{})}
 	stop := serve(t, c, disk)

@@ -62,7 +62,7 @@ func pipe(t *testing.T) (w, r *os.File) {
 	return w, r
 }
 
-func TestSuccession(t *testing.T) {
+func TestSuccessorTakesFiles(t *testing.T) {
 	socket, _, _ := run(t, holder.Options{})
 	ctx := t.Context()
 	first := dial(t, socket)
@@ -113,7 +113,7 @@ func TestSuccession(t *testing.T) {
 	}
 }
 
-func TestPatience(t *testing.T) {
+func TestFilesCloseWithoutSuccessor(t *testing.T) {
 	socket, _, _ := run(t, holder.Options{Patience: 50 * time.Millisecond})
 	w, r := pipe(t)
 	c := dial(t, socket)
@@ -135,7 +135,7 @@ func TestPatience(t *testing.T) {
 	}
 }
 
-func TestReplace(t *testing.T) {
+func TestReplacedFilesAreClosed(t *testing.T) {
 	socket, _, _ := run(t, holder.Options{})
 	c := dial(t, socket)
 	w1, r1 := pipe(t)
@@ -157,7 +157,7 @@ func TestReplace(t *testing.T) {
 	}
 }
 
-func TestEnd(t *testing.T) {
+func TestHolderEndsWhenIdle(t *testing.T) {
 	t.Run("idle", func(t *testing.T) {
 		socket, done, _ := run(t, holder.Options{Idle: 2 * time.Second})
 		c := dial(t, socket)

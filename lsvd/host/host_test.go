@@ -42,7 +42,7 @@ func crash(t *testing.T, s *host.State, st store.Store, spec host.Spec) {
 	}
 }
 
-func TestRefusals(t *testing.T) {
+func TestOpenRefusesToLoseData(t *testing.T) {
 	ctx := t.Context()
 	dir := t.TempDir()
 	st, url, err := host.OpenStore(ctx, filepath.Join(dir, "store"))
@@ -136,7 +136,7 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-func TestKey(t *testing.T) {
+func TestKeyFileIsChecked(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "key")
 	key, err := host.NewKey(file)
 	if err != nil {

@@ -15,7 +15,7 @@ import (
 	"miren.dev/runtime/lsvd/store"
 )
 
-func TestHistogram(t *testing.T) {
+func TestHistogramQuantiles(t *testing.T) {
 	var h Histogram
 	for i := range 1000 {
 		h.Observe(time.Duration(i+1) * 10 * time.Microsecond) // 10 µs to 10 ms
@@ -65,7 +65,7 @@ func (b backend) Trim(context.Context, int64, int64, lsvd.Flags) error     { ret
 func (b backend) Flush(context.Context) error                              { return b.err }
 func (b backend) Status(int64, int64, func(int64, int64, bool) bool) error { return b.err }
 
-func TestCollector(t *testing.T) {
+func TestCollectorCountsEveryOperation(t *testing.T) {
 	ctx := t.Context()
 	good, bad := NewDisk(backend{}), NewDisk(backend{errors.New("broken")})
 	p := make([]byte, 4096)
@@ -149,8 +149,8 @@ lsvd_write_amplification{volume="w"} 0
 	}
 }
 
-// TestNear keeps what a store can do besides.
-func TestNear(t *testing.T) {
+// TestWrappedStoreStaysNear keeps what a store can do besides.
+func TestWrappedStoreStaysNear(t *testing.T) {
 	dir, err := store.OpenDir(t.TempDir())
 	if err != nil {
 		t.Fatal(err)

@@ -45,10 +45,10 @@ func (b *burst) Writev(vec [][]byte) error {
 
 func (b *burst) Close() error { return nil }
 
-// TestBurst sends a write of whole blocks, which is queued, and after it more
+// TestQueuedWriteBeforeBurstIsCarriedOut sends a write of whole blocks, which is queued, and after it more
 // requests that have to wait for it than may be under way at once. The reader
 // must not wait for room while what would make room waits for the reader.
-func TestBurst(t *testing.T) {
+func TestQueuedWriteBeforeBurstIsCarriedOut(t *testing.T) {
 	_, d := serveDisk(t)
 	var in []byte
 	request := func(off uint64, data []byte) {

@@ -61,7 +61,7 @@ func serveDisk(t *testing.T) (path string, d *lsvd.Device) {
 	return path, d
 }
 
-func TestCommands(t *testing.T) {
+func TestCommandsReadAndWriteDisk(t *testing.T) {
 	path, _ := serveDisk(t)
 	for _, structured := range []bool{false, true} {
 		c := dial(t, path)
@@ -138,7 +138,7 @@ func TestReadOnly(t *testing.T) {
 	c.ok(cmdRead, 0, 0, 4096, nil)
 }
 
-func TestNegotiation(t *testing.T) {
+func TestNegotiationFollowsProtocol(t *testing.T) {
 	path, _ := serveDisk(t)
 	c := dial(t, path)
 	defer c.c.Close()

@@ -11,11 +11,11 @@ import (
 	"miren.dev/runtime/pkg/errs"
 )
 
-func TestMem(t *testing.T) {
+func TestMemConforms(t *testing.T) {
 	storetest.Run(t, func(*testing.T) store.Store { return &store.Mem{} })
 }
 
-func TestDir(t *testing.T) {
+func TestDirConforms(t *testing.T) {
 	storetest.Run(t, func(t *testing.T) store.Store {
 		d, err := store.OpenDir(t.TempDir())
 		if err != nil {
@@ -55,7 +55,7 @@ func TestDirSweepsLeftovers(t *testing.T) {
 	}
 }
 
-func TestFaults(t *testing.T) {
+func TestInjectedFaultsHappen(t *testing.T) {
 	ctx := t.Context()
 	var next store.Action
 	f := &store.Fault{Store: &store.Mem{}, Hook: func(store.Op, string) store.Action {

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-func TestNext(t *testing.T) {
+func TestWorkloadsAreSkewedAsNamed(t *testing.T) {
 	const n, writes = 1000, 100000
 	rng := rand.New(rand.NewPCG(1, 2))
 	for _, c := range []struct {

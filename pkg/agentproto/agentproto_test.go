@@ -30,7 +30,7 @@ var decoders = []struct {
 	{"config", Config{"t", []string{"c"}, []string{"E=f"}, "/w", "u", StartOnRequest, 10, -1}, func(b []byte) (any, error) { return DecodeConfig(b) }},
 }
 
-func TestMessages(t *testing.T) {
+func TestMessagesRoundTrip(t *testing.T) {
 	for _, d := range decoders {
 		b := d.example.Append(nil)
 		got, err := d.decode(b)
@@ -123,7 +123,7 @@ func TestReaderBounds(t *testing.T) {
 	}
 }
 
-func TestRing(t *testing.T) {
+func TestRingKeepsNewestBytes(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(1, 2))
 	r := NewRing(5, 1<<13)
 	var all []byte // from offset 5

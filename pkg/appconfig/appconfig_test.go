@@ -14,7 +14,7 @@ import (
 
 func ptr[T any](v T) *T { return &v }
 
-func TestParse(t *testing.T) {
+func TestParseReadsEveryKey(t *testing.T) {
 	got, err := Parse("app.toml", `
 name = "shop"
 
@@ -68,7 +68,7 @@ memory = "1.5GiB"
 	}
 }
 
-func TestMistakes(t *testing.T) {
+func TestMistakesAreExplained(t *testing.T) {
 	tests := []struct{ name, text, message, hint string }{
 		{"unknown key", "nme = \"x\"\n", `app.toml:1: unknown key "nme"`, `did you mean "name"?`},
 		{"unknown key in a service", "[services.web]\nport = 1\n\nreplica = 2\n", `app.toml:4: unknown key "services.web.replica"`, `did you mean "services.web.replicas"?`},
@@ -123,7 +123,7 @@ func TestLongestAppName(t *testing.T) {
 	}
 }
 
-func TestLoad(t *testing.T) {
+func TestLoadMergesProcfile(t *testing.T) {
 	file := func(s string) *fstest.MapFile { return &fstest.MapFile{Data: []byte(s)} }
 	c, err := Load(fstest.MapFS{
 		".runtime/app.toml": file("name = \"a\"\n[services.web]\nport = 1\n[services.worker]\ncommand = [\"w\"]\n"),
@@ -157,7 +157,7 @@ func TestLoad(t *testing.T) {
 	}
 }
 
-func TestShell(t *testing.T) {
+func TestShellLinesExecOneCommand(t *testing.T) {
 	for line, want := range map[string]string{
 		"node server.js":       "exec node server.js",
 		"PORT=1 node x":        "PORT=1 node x",

@@ -59,7 +59,7 @@ func TestReadWhileWritten(t *testing.T) {
 	}
 }
 
-func TestBounds(t *testing.T) {
+func TestLogIsBounded(t *testing.T) {
 	l := New(t.TempDir(), 1000)
 	w, err := l.Start("bld-2")
 	if err != nil {
@@ -87,7 +87,7 @@ func TestTornLine(t *testing.T) {
 	}
 }
 
-func TestNames(t *testing.T) {
+func TestBadNamesAreRefused(t *testing.T) {
 	l := New(t.TempDir(), 0)
 	for _, id := range []string{"", "../x", "a/b", "A"} {
 		if _, err := l.Start(id); !errs.Is(err, errs.InvalidArgument) {

@@ -93,7 +93,7 @@ func TestGenerateRoundTrips(t *testing.T) {
 	}
 }
 
-func TestMistakes(t *testing.T) {
+func TestMistakesAreExplained(t *testing.T) {
 	for _, c := range []struct{ yml, want string }{
 		{"ingres:\n  http_address: x", "c:1: unknown key ingres"},
 		{"ingress:\n  http_adress: x", "c:2: unknown key ingress.http_adress; did you mean ingress.http_address?"},

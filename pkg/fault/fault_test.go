@@ -25,7 +25,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-func TestPoint(t *testing.T) {
+func TestArmedPointKills(t *testing.T) {
 	for _, c := range []struct {
 		name, armed string
 		killed      bool

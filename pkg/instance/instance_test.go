@@ -20,7 +20,7 @@ func open(t *testing.T, state, run string) *Instance {
 	return in
 }
 
-func TestOpen(t *testing.T) {
+func TestOpenKeepsIdentity(t *testing.T) {
 	state, run := filepath.Join(t.TempDir(), "a", "state"), filepath.Join(t.TempDir(), "run")
 	in := open(t, state, run)
 	if !validID.MatchString(in.ID) || in.StateDir != state || in.RunDir != filepath.Join(run, in.ID) {
@@ -99,7 +99,7 @@ func TestOpenRefuses(t *testing.T) {
 	}
 }
 
-func TestLock(t *testing.T) {
+func TestLockIsExclusive(t *testing.T) {
 	state, run := t.TempDir(), t.TempDir()
 	a, b := open(t, state, run), open(t, state, run)
 	if err := a.Lock(); err != nil {
@@ -123,7 +123,7 @@ func TestLock(t *testing.T) {
 	b.Unlock()
 }
 
-func TestNames(t *testing.T) {
+func TestNamesCarryID(t *testing.T) {
 	in := &Instance{ID: "abcd1234", StateDir: "/s", RunDir: "/r/abcd1234"}
 	for got, want := range map[string]string{
 		in.Name(""): "rt-abcd1234", in.Name("x"): "rt-abcd1234-x", in.Bridge(): "rtabcd1234br",

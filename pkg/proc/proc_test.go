@@ -105,7 +105,7 @@ func sessionOf(pid int) (int, error) {
 	return strconv.Atoi(f[3])
 }
 
-func TestAdopt(t *testing.T) {
+func TestRunningProcessIsAdopted(t *testing.T) {
 	s := spec(t.TempDir(), "exec sleep 1000")
 	first := ensure(t, s)
 	second := ensure(t, s)
@@ -232,7 +232,7 @@ func TestMissingExecutable(t *testing.T) {
 	}
 }
 
-func TestRecords(t *testing.T) {
+func TestStaleRecordsNameNoProcess(t *testing.T) {
 	self, err := Identify(os.Getpid())
 	if err != nil || !self.Alive() {
 		t.Fatalf("%+v, %v", self, err)
@@ -284,7 +284,7 @@ func TestZombieIsNotAlive(t *testing.T) {
 	}
 }
 
-func TestTail(t *testing.T) {
+func TestTailIsBounded(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "log")
 	if err := os.WriteFile(path, []byte(strings.Repeat("x", 5000)+"\nlast line\n"), 0o600); err != nil {
 		t.Fatal(err)

@@ -109,7 +109,7 @@ func TestContextTravels(t *testing.T) {
 	})
 }
 
-func TestDeadline(t *testing.T) {
+func TestDeadlineEndsCall(t *testing.T) {
 	eachTransport(t, func(t *testing.T, r *rig) {
 		cl := r.dial(t)
 		ctx := deadline.New(t.Context())
@@ -150,7 +150,7 @@ func TestDeadlineOnServer(t *testing.T) {
 	wantClass(t, err, errs.DeadlineExceeded, Unknown)
 }
 
-func TestCancel(t *testing.T) {
+func TestCancelReachesHandler(t *testing.T) {
 	eachTransport(t, func(t *testing.T, r *rig) {
 		cl := r.dial(t)
 		ctx, cancel := context.WithCancel(t.Context())
@@ -248,7 +248,7 @@ func TestTooManyCalls(t *testing.T) {
 	}
 }
 
-func TestLocal(t *testing.T) {
+func TestLocalCallsAreAuthorised(t *testing.T) {
 	r := newRig(t, "unix", Limits{})
 	cl := r.srv.Local(Identity{Name: "me", Roles: []string{"viewer"}, How: "process"})
 	defer cl.Close()

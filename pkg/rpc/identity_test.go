@@ -44,7 +44,7 @@ func TestDenyByDefault(t *testing.T) {
 	}
 }
 
-func TestRoles(t *testing.T) {
+func TestRolesGrantPermissions(t *testing.T) {
 	r := newRig(t, "tls", Limits{})
 	for _, c := range []struct {
 		roles       []string

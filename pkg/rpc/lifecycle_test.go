@@ -31,7 +31,7 @@ func (r *rig) restart(t *testing.T) {
 	r.serve(t, l)
 }
 
-func TestReconnect(t *testing.T) {
+func TestClientReconnectsAfterRestart(t *testing.T) {
 	r := newRig(t, "unix", Limits{})
 	r.client.Patience = wait.Limit
 	cl := r.dial(t)

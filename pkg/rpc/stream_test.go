@@ -65,7 +65,7 @@ func TestStreamError(t *testing.T) {
 	r.quiet(t, cl)
 }
 
-func TestBidi(t *testing.T) {
+func TestBidirectionalStreamsKeepOrder(t *testing.T) {
 	eachTransport(t, func(t *testing.T, r *rig) {
 		cl := r.dial(t)
 		var wg sync.WaitGroup

@@ -107,7 +107,7 @@ func TestCopySharesNothing(t *testing.T) {
 	}
 }
 
-func TestCells(t *testing.T) {
+func TestCellsAreShort(t *testing.T) {
 	now := time.Date(2024, 1, 1, 0, 0, 0, 0, time.UTC)
 	n := int64(7)
 	type word string

@@ -367,7 +367,7 @@ func TestDamagedContentIsSentAgain(t *testing.T) {
 	}
 }
 
-func TestCollect(t *testing.T) {
+func TestCollectRemovesOldestSources(t *testing.T) {
 	s := NewStore(StoreConfig{Dir: filepath.Join(t.TempDir(), "sources"), MaxBytes: 10, MaxAge: 24 * time.Hour})
 	add := func(files map[string]string) Digest {
 		d, _ := upload(t, walk(t, tree(t, files), WalkOptions{}), s)

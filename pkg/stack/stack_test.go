@@ -39,7 +39,7 @@ const mod = "-- go.mod --\nmodule example.com/shop\n\ngo 1.25.1\n"
 
 func main(dir string) string { return "-- " + dir + "main.go --\npackage main\n" }
 
-func TestDetect(t *testing.T) {
+func TestDetectFindsStacks(t *testing.T) {
 	tests := []struct {
 		name, files string
 		stack       string

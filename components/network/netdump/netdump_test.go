@@ -7,7 +7,7 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-func TestList(t *testing.T) {
+func TestInterruptedDumpIsRepeated(t *testing.T) {
 	calls := 0
 	interrupted := func(n int, last error) func() ([]int, error) {
 		calls = 0
@@ -30,7 +30,7 @@ func TestList(t *testing.T) {
 	}
 }
 
-func TestKernel(t *testing.T) {
+func TestKernelTablesAreRead(t *testing.T) {
 	links, err := Links()
 	if err != nil || len(links) == 0 {
 		t.Fatalf("%d links, %v", len(links), err)

@@ -83,7 +83,7 @@ func TestEndAndErrors(t *testing.T) {
 	}
 }
 
-func TestAligned(t *testing.T) {
+func TestAlignedNeedsAddressOffsetAndLength(t *testing.T) {
 	p := aligned(2 * Align)
 	for _, c := range []struct {
 		p   []byte
@@ -114,10 +114,10 @@ func (r *reads) Done(n int, err error, _ bool) {
 
 func (r *reads) Told() { r.end.Done() }
 
-// TestBegin begins more reads than may be under way at a time, of which some are
+// TestReadsBeyondTheBoundAreMade begins more reads than may be under way at a time, of which some are
 // refused, beside others that wait for theirs, and some that fail or find the
 // end.
-func TestBegin(t *testing.T) {
+func TestReadsBeyondTheBoundAreMade(t *testing.T) {
 	content := make([]byte, 4<<20+100)
 	rand.NewChaCha8([32]byte{1}).Read(content)
 	fd := open(t, content)

@@ -10,9 +10,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestBatch makes writes to a pipe with one call, of one part and of two: they
+// TestBatchWritesKeepOrderAndOutcome makes writes to a pipe with one call, of one part and of two: they
 // come in order, and each has its own outcome.
-func TestBatch(t *testing.T) {
+func TestBatchWritesKeepOrderAndOutcome(t *testing.T) {
 	r, w, err := os.Pipe()
 	if err != nil {
 		t.Fatal(err)

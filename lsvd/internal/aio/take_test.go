@@ -11,9 +11,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestTake has somebody else take what has completed for a while, who then
+// TestCollectorIsReplacedAndResumes has somebody else take what has completed for a while, who then
 // goes away without a word, and then says that he does.
-func TestTake(t *testing.T) {
+func TestCollectorIsReplacedAndResumes(t *testing.T) {
 	content := make([]byte, 1<<20)
 	rand.NewChaCha8([32]byte{3}).Read(content)
 	fd := open(t, content)
@@ -64,8 +64,8 @@ func TestTake(t *testing.T) {
 	Leave()
 }
 
-// TestTakers has some come and go while others begin reads and wait for some.
-func TestTakers(t *testing.T) {
+// TestCollectorsComeAndGo has some come and go while others begin reads and wait for some.
+func TestCollectorsComeAndGo(t *testing.T) {
 	content := make([]byte, 1<<20)
 	rand.NewChaCha8([32]byte{4}).Read(content)
 	fd := open(t, content)

@@ -15,7 +15,7 @@ func sample() []Piece {
 	return []Piece{{0, 1}, {1, 0xffff}, {1 << 30, 0x8000}, {7, 0x10}, {maxAddress - 1, 3}}
 }
 
-func TestList(t *testing.T) {
+func TestListRoundTrips(t *testing.T) {
 	long := make([]Piece, MaxPieces)
 	for i := range long {
 		long[i] = Piece{uint64(i%2*(maxAddress-MaxPieces) + i), 1}

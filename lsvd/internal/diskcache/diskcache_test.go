@@ -104,7 +104,7 @@ func TestWarmAfterRestart(t *testing.T) {
 	}
 }
 
-func TestBound(t *testing.T) {
+func TestCacheIsBounded(t *testing.T) {
 	dir := t.TempDir()
 	fs, err := vfs.OpenDir(dir)
 	if err != nil {
@@ -231,7 +231,7 @@ func TestFailingDisk(t *testing.T) {
 	}
 }
 
-func TestConcurrent(t *testing.T) {
+func TestConcurrentReadersGetTheirFrame(t *testing.T) {
 	fs, err := vfs.OpenDir(t.TempDir())
 	if err != nil {
 		t.Fatal(err)

@@ -112,8 +112,8 @@ func TestAgainstModel(t *testing.T) {
 	}
 }
 
-// TestPages stores leaves outside, drops them and brings them back.
-func TestPages(t *testing.T) {
+// TestDroppedLeavesAreReadBack stores leaves outside, drops them and brings them back.
+func TestDroppedLeavesAreReadBack(t *testing.T) {
 	const blocks = 300 * LeafBlocks
 	for seed := range uint64(4) {
 		rng := rand.New(rand.NewPCG(seed, 2))

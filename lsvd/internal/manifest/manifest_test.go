@@ -29,7 +29,7 @@ func sample() *Manifest {
 	}
 }
 
-func TestManifest(t *testing.T) {
+func TestManifestRoundTripsAndDetectsFlips(t *testing.T) {
 	for _, m := range []*Manifest{sample(), {Volume: one, Size: 4096, Maps: []name.Ref{}, Segments: []Segment{}}} {
 		b := m.Encode()
 		got, err := Decode(b)
@@ -46,7 +46,7 @@ func TestManifest(t *testing.T) {
 	}
 }
 
-func TestClaim(t *testing.T) {
+func TestClaimIsInHead(t *testing.T) {
 	m := sample()
 	b := m.Encode()
 	if epoch, owner, ok := Claim(b[:HeadSize]); !ok || epoch != m.Epoch || owner != m.Owner {
@@ -80,7 +80,7 @@ func pages(d *Directory, b []byte) (all [][]extent.Run, err error) {
 	return all, nil
 }
 
-func TestCheckpoint(t *testing.T) {
+func TestDirectoryIsReadFromTail(t *testing.T) {
 	b := checkpoint()
 	size := int64(len(b))
 	if d, need, err := DecodeDirectory(cp, size, b[size-mapTrailer:]); d != nil || need <= mapTrailer || err != nil {

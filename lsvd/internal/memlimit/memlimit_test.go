@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-func TestLimit(t *testing.T) {
+func TestOffHeapMemoryLowersLimit(t *testing.T) {
 	was := debug.SetMemoryLimit(-1)
 	t.Cleanup(func() { debug.SetMemoryLimit(was); state.limit = math.MaxInt64 })
 	Outside(64 << 20)

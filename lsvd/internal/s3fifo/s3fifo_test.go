@@ -67,7 +67,7 @@ func TestBoundAndScan(t *testing.T) {
 	}
 }
 
-func TestGhost(t *testing.T) {
+func TestGhostEntryReturnsToMain(t *testing.T) {
 	k := newKeys(100)
 	for i := range 200 {
 		k.read(i)
@@ -82,7 +82,7 @@ func TestGhost(t *testing.T) {
 	}
 }
 
-func TestRandom(t *testing.T) {
+func TestRandomUseKeepsInvariants(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	k := newKeys(50)
 	live := func() (n int64) {

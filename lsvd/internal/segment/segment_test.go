@@ -107,7 +107,7 @@ func TestEveryFlippedBitIsNoticed(t *testing.T) {
 	}
 }
 
-func TestFence(t *testing.T) {
+func TestFenceVerifies(t *testing.T) {
 	if x, err := Verify(ref, nil, Fence(ref)); err != nil || !x.Fence {
 		t.Fatalf("%+v %v", x, err)
 	}
@@ -152,7 +152,7 @@ func FuzzIndex(f *testing.F) {
 	})
 }
 
-func TestPlain(t *testing.T) {
+func TestPlainFramesAreNotCompressed(t *testing.T) {
 	data := bytes.Repeat([]byte("compressible "), 3*FrameSize/13+1)[:3*FrameSize]
 	clear(data[FrameSize : 2*FrameSize])
 	object, err := Build(Head{Ref: ref, First: 1, Last: 1, Plain: true}, nil, nil, []Entry{{LBA: 9, Blocks: 3 * FrameBlocks, Seq: 1}},

@@ -9,9 +9,9 @@ import (
 	"miren.dev/runtime/pkg/errs"
 )
 
-// TestLoad loads chunks of all sizes and kinds from several files, whole and
+// TestLoadedChunksAreReadable loads chunks of all sizes and kinds from several files, whole and
 // from somewhere on, and reads pieces of them; and it finds a damaged block.
-func TestLoad(t *testing.T) {
+func TestLoadedChunksAreReadable(t *testing.T) {
 	dir, err := vfs.OpenDir(t.TempDir())
 	if err != nil {
 		t.Fatal(err)

@@ -11,9 +11,9 @@ import (
 	"miren.dev/runtime/testsupport/wait"
 )
 
-// TestRhythm says when a sync is due: w is a record, s a sync that is asked
+// TestSyncIsDue says when a sync is due: w is a record, s a sync that is asked
 // for, W and S the same when a sync is due after them.
-func TestRhythm(t *testing.T) {
+func TestSyncIsDue(t *testing.T) {
 	for name, steps := range map[string]string{
 		"one record each":     "ws ws ws ws ws WS WS WS",
 		"two, as of journals": "wws wws wws wws wws wWS wWS",

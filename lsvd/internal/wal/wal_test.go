@@ -25,7 +25,7 @@ func sample() []byte {
 	return append(b, data...)
 }
 
-func TestHeader(t *testing.T) {
+func TestHeaderRoundTripsAndDetectsFlips(t *testing.T) {
 	b := EncodeHeader(header)
 	got, err := DecodeHeader(b)
 	if err != nil || got != header || len(b) != 4096 {
@@ -203,9 +203,9 @@ func TestReplayReadsIndexes(t *testing.T) {
 	}
 }
 
-// TestAdvance: what the background syncs survives a power loss though nobody
+// TestBackgroundSyncSurvivesPowerLoss: what the background syncs survives a power loss though nobody
 // flushed, and so does everything after it that is promised.
-func TestAdvance(t *testing.T) {
+func TestBackgroundSyncSurvivesPowerLoss(t *testing.T) {
 	for seed := range uint64(50) {
 		fs := vfs.NewSim()
 		l := begin(t, fs, 64<<10)

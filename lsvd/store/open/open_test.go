@@ -17,7 +17,7 @@ func clearEnv(t *testing.T) {
 	}
 }
 
-func TestParse(t *testing.T) {
+func TestParseAcceptsStoreURLs(t *testing.T) {
 	clearEnv(t)
 	here, _ := filepath.Abs("disks")
 	ca, _ := filepath.Abs("ca.pem")

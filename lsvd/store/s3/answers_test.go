@@ -102,9 +102,9 @@ const (
 	deniedTries = 5
 )
 
-// TestAnswers maps what servers answer to what a caller may conclude, and
+// TestServerAnswersMapToClasses maps what servers answer to what a caller may conclude, and
 // counts how often each operation was sent.
-func TestAnswers(t *testing.T) {
+func TestServerAnswersMapToClasses(t *testing.T) {
 	get := func(ctx context.Context, s *s3.Store) error { _, _, err := s.Get(ctx, "k"); return err }
 	create := func(ctx context.Context, s *s3.Store) error { _, err := s.Create(ctx, "k", []byte("x")); return err }
 	replace := func(ctx context.Context, s *s3.Store) error {
@@ -296,8 +296,8 @@ func TestListPages(t *testing.T) {
 	}
 }
 
-// TestSilence ends a request that is never answered, and leaves its outcome open.
-func TestSilence(t *testing.T) {
+// TestUnansweredRequestHasUnknownOutcome ends a request that is never answered, and leaves its outcome open.
+func TestUnansweredRequestHasUnknownOutcome(t *testing.T) {
 	_, server := newFake(t)
 	c := config(t, server)
 	c.Timeout = time.Second
@@ -425,7 +425,7 @@ func TestPrivateCA(t *testing.T) {
 	}
 }
 
-func TestCredentials(t *testing.T) {
+func TestBadCredentialsAreExplained(t *testing.T) {
 	_, server := newFake(t)
 	for _, v := range []string{"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_PROFILE"} {
 		t.Setenv(v, "")

@@ -128,9 +128,9 @@ func TestServerCertificateIsRenewed(t *testing.T) {
 	}
 }
 
-// TestConnections: certificates that are issued work with RPC, and what is not
+// TestIssuedCertificatesConnect: certificates that are issued work with RPC, and what is not
 // in order does not.
-func TestConnections(t *testing.T) {
+func TestIssuedCertificatesConnect(t *testing.T) {
 	a := openAt(t, t.TempDir(), nil)
 	cfg, err := a.ServerTLS()
 	if err != nil {

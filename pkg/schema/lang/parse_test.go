@@ -42,7 +42,7 @@ kinds:
       - {title: COLOR, path: spec.color, wide: true}
 `
 
-func TestParse(t *testing.T) {
+func TestParseReadsWholeSchema(t *testing.T) {
 	f, err := parseBytes("x.yml", []byte(good))
 	if err != nil {
 		t.Fatal(err)

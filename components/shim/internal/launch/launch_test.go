@@ -11,7 +11,7 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-func TestSocket(t *testing.T) {
+func TestSocketPathFollowsBootstrap(t *testing.T) {
 	params := protowire.AppendTag(nil, 1, protowire.BytesType)
 	params = protowire.AppendString(params, "id")
 	params = protowire.AppendTag(params, 3, protowire.VarintType)
@@ -65,7 +65,7 @@ func TestSandboxOf(t *testing.T) {
 	}
 }
 
-func TestListen(t *testing.T) {
+func TestListenReplacesStaleSocket(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "dir", "s")
 	first, err := listen(path)
 	if err != nil || first == nil {
@@ -85,8 +85,8 @@ func TestListen(t *testing.T) {
 	}
 }
 
-// TestStart has the shell be the shim.
-func TestStart(t *testing.T) {
+// TestStartHandsSocketToShim has the shell be the shim.
+func TestStartHandsSocketToShim(t *testing.T) {
 	dir := t.TempDir()
 	t.Chdir(dir)
 	shim := filepath.Join(dir, "shim")

@@ -14,9 +14,9 @@ import (
 
 var update = flag.Bool("update", false, "rewrite the golden files under testdata")
 
-// TestGolden: the files that testdata/demo/api/*/rpc.yml generates are the
+// TestGeneratedFilesMatchGolden: the files that testdata/demo/api/*/rpc.yml generates are the
 // ones that are checked in beside them.
-func TestGolden(t *testing.T) {
+func TestGeneratedFilesMatchGolden(t *testing.T) {
 	root := filepath.Join("testdata", "demo")
 	if *update {
 		if err := gogen.Run(root, false, generate); err != nil {
@@ -123,7 +123,7 @@ func TestCheckMode(t *testing.T) {
 	}
 }
 
-func TestMistakes(t *testing.T) {
+func TestMistakesAreExplained(t *testing.T) {
 	for name, c := range map[string]struct{ old, new, want string }{
 		"no permission":      {"permission: read, out", "out", "doc and permission are required"},
 		"unknown permission": {"permission: read, out", "permission: raed, out", `did you mean "read"?`},
@@ -150,9 +150,9 @@ func TestMistakes(t *testing.T) {
 	}
 }
 
-// TestEvolution: what is added is fine; what an old peer would misunderstand
+// TestOnlyAdditionsAreAccepted: what is added is fine; what an old peer would misunderstand
 // is refused.
-func TestEvolution(t *testing.T) {
+func TestOnlyAdditionsAreAccepted(t *testing.T) {
 	for name, c := range map[string]struct{ old, new, want string }{
 		"new field":        {"      text: {type: string, doc: Text.}\n", "      text: {type: string, doc: Text.}\n      more: {type: int, doc: More.}\n", ""},
 		"new method":       {"      hear:", "      shout: {doc: Shouts., permission: read}\n      hear:", ""},
