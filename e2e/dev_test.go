@@ -20,6 +20,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"miren.dev/runtime/pkg/config"
 	"miren.dev/runtime/pkg/instance"
 	"miren.dev/runtime/testsupport/leakcheck"
 	"miren.dev/runtime/testsupport/wait"
@@ -242,7 +243,7 @@ func (d *devServer) pid(t *testing.T) int {
 // clean fails the test if anything of the installation is on the host.
 func (d *devServer) clean(t *testing.T) {
 	t.Helper()
-	in, err := instance.Find(d.state, instance.DefaultRunDir)
+	in, err := instance.Find(d.state, config.DefaultRunDir())
 	if err != nil {
 		t.Fatal(err)
 	}

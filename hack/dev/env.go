@@ -20,6 +20,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"miren.dev/runtime/pkg/config"
 	"miren.dev/runtime/pkg/instance"
 	"miren.dev/runtime/pkg/proc"
 )
@@ -117,7 +118,7 @@ func runDir() string {
 	if dir := os.Getenv("RUNTIME_RUN_DIR"); dir != "" {
 		return dir
 	}
-	return instance.DefaultRunDir
+	return config.DefaultRunDir()
 }
 
 // shell replaces dev with a shell in which r talks to this server.
