@@ -7,7 +7,7 @@ export PATH := $(CURDIR)/bin:$(PATH)
 .PHONY: help demo demo-stop dev dev-shell dev-stop dev-tmux test test-unit test-root e2e test-vm bench soak lint generate packages package toolchain bin/runtime bin/runtime-debug clean
 
 help: ## Show this list
-	@grep -hE '^[a-z/-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  \033[1m%-18s\033[0m %s\n", $$1, $$2}'
+	@grep -hE '^[a-z0-9/-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  \033[1m%-18s\033[0m %s\n", $$1, $$2}'
 
 demo: toolchain bin/runtime ## Build everything, start a server, deploy an example, run code in a sandbox
 	@hack/demo.sh
