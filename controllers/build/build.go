@@ -59,7 +59,7 @@ type Reconciler struct {
 	TempDir  string // for materialised sources
 	Parallel int
 	Timeout  time.Duration
-	Log      *slog.Logger
+	Logger   *slog.Logger
 
 	once    sync.Once
 	slots   chan struct{}
@@ -204,7 +204,7 @@ func (r *Reconciler) Stop() {
 
 // run does one build and records its end.
 func (r *Reconciler) run(j *job, b *app.Build) {
-	log := r.Log.With("build", string(b.ID), "app_id", string(b.Spec.App))
+	log := r.Logger.With("build", string(b.ID), "app_id", string(b.Spec.App))
 	now := time.Now()
 	err := r.update(j.ctx, b.ID, func(b *app.Build) {
 		b.Status.Phase = app.BuildPhaseRunning
@@ -290,7 +290,7 @@ var errElsewhere = errors.New("the build is under way elsewhere")
 func (r *Reconciler) attempt(ctx context.Context, b *app.Build) (out *outcome, err error) {
 	defer func() {
 		if p := recover(); p != nil {
-			r.Log.Error("build panicked", "build", string(b.ID), "panic", p, "stack", string(debug.Stack()))
+			r.Logger.Error("build panicked", "build", string(b.ID), "panic", p, "stack", string(debug.Stack()))
 			err = because(app.FailureReasonInternal, errs.New(errs.Internal, "the build met a fault of runtime itself: %v", p))
 		}
 	}()

@@ -86,7 +86,7 @@ func (f *fixture) build() *app.Build {
 func (f *fixture) reconciler() *Reconciler {
 	r := &Reconciler{
 		Builder: f, Bases: f, Sources: f, Logs: f.logs, TempDir: f.temp, Parallel: 1, Timeout: time.Minute,
-		Log: slog.New(slog.NewTextHandler(io.Discard, nil)),
+		Logger: slog.New(slog.NewTextHandler(io.Discard, nil)),
 	}
 	r.Store = kittest.Hold(f, f.store, r.Controller())
 	f.Cleanup(r.Stop)

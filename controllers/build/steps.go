@@ -91,7 +91,7 @@ func (r *Reconciler) show(ctx context.Context, b *app.Build, plan *stack.Plan, l
 	}
 	err := r.update(ctx, b.ID, func(b *app.Build) { setPlan(b, plan) })
 	if err != nil && !errs.Is(err, errs.NotFound) {
-		r.Log.Warn("record the plan of a build", "build", string(b.ID), "error", err)
+		r.Logger.Warn("record the plan of a build", "build", string(b.ID), "error", err)
 	}
 }
 

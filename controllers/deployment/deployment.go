@@ -56,7 +56,7 @@ type Reconciler struct {
 	Store     entity.Store
 	Informers *informer.Set // for Controller
 	Drainer   Drainer       // nil: there is no ingress, nothing to wait for
-	Log       *slog.Logger
+	Logger    *slog.Logger
 	// URL returns where an app answers, "" if nowhere.
 	URL func(a *app.App) string
 	// DrainTimeout bounds the wait for requests to the old version.
@@ -212,7 +212,7 @@ func (r *rollout) giveUp(ctx context.Context, why error) error {
 	}
 	if r.dep.Status.Phase == app.DeploymentPhaseDraining {
 		// The new version serves. Retention retires the pools of the old one.
-		r.Log.Error("draining given up", "deployment", r.dep.ID, "error", why)
+		r.Logger.Error("draining given up", "deployment", r.dep.ID, "error", why)
 		r.endSteps(app.StepStateDone, "the old version is stopped later: "+why.Error())
 		return r.end(ctx, app.DeploymentPhaseSucceeded)
 	}
@@ -285,7 +285,7 @@ func (r *rollout) commit(ctx context.Context, phase app.DeploymentPhase, ops ...
 		return err
 	}
 	fault.Point("deployment", string(phase), fault.After)
-	r.Log.Info("deployment", "deployment", r.dep.ID, "app", r.app.Name, "phase", string(phase))
+	r.Logger.Info("deployment", "deployment", r.dep.ID, "app", r.app.Name, "phase", string(phase))
 	return nil
 }
 
@@ -330,7 +330,7 @@ func (r *rollout) end(ctx context.Context, phase app.DeploymentPhase) error {
 	if r.lease != nil {
 		// No entity is bound to it now. If this fails, it lapses.
 		if err := r.Store.Revoke(ctx, r.lease.Lease); err != nil && !errs.Is(err, errs.NotFound) {
-			r.Log.Debug("revoke lease", "lease", string(r.lease.Lease), "error", err)
+			r.Logger.Debug("revoke lease", "lease", string(r.lease.Lease), "error", err)
 		}
 	}
 	return r.cleanUp(ctx)
@@ -370,6 +370,6 @@ func (r *rollout) fail(ctx context.Context, f app.Failure) error {
 	if err := r.end(ctx, app.DeploymentPhaseFailed); err != nil {
 		return err
 	}
-	r.Log.Warn("deployment failed", "deployment", r.dep.ID, "app", r.app.Name, "reason", string(f.Reason), "message", f.Message)
+	r.Logger.Warn("deployment failed", "deployment", r.dep.ID, "app", r.app.Name, "reason", string(f.Reason), "message", f.Message)
 	return nil
 }

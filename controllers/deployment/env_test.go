@@ -49,7 +49,7 @@ type env struct {
 	sources *sources
 	logs    *buildlog.Logs
 	temp    string
-	log     *slog.Logger
+	logger  *slog.Logger
 
 	gate    atomic.Bool // open: what is gated goes on
 	ahead   atomic.Int64
@@ -66,14 +66,14 @@ func newEnv(t *testing.T) *env {
 	dir := t.TempDir()
 	e := &env{
 		T: t, store: pgtest.Store(t, api.Kinds()...), logs: buildlog.New(filepath.Join(dir, "logs"), 0), temp: dir,
-		sources: &sources{files: map[string]map[string]string{}}, drainer: &drainer{inflight: map[schema.ID]int64{}}, log: slog.New(slog.DiscardHandler),
+		sources: &sources{files: map[string]map[string]string{}}, drainer: &drainer{inflight: map[schema.ID]int64{}}, logger: slog.New(slog.DiscardHandler),
 		retained: retention.Config{Versions: 20, Deployments: 100, Builds: 50, EndedPools: time.Hour},
 	}
 	e.port.Store(new(string))
 	if os.Getenv("VERBOSE") != "" {
-		e.log = slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug}))
+		e.logger = slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	}
-	e.apps = &apps.Service{Store: e.store, Sealer: schema.NewSealer(filepath.Join(dir, "key")), Log: e.log}
+	e.apps = &apps.Service{Store: e.store, Sealer: schema.NewSealer(filepath.Join(dir, "key")), Logger: e.logger}
 	if err := projects.Ensure(t.Context(), e.store, projects.Default); err != nil {
 		t.Fatal(err)
 	}
@@ -95,17 +95,17 @@ func (e *env) control(s entity.Store) (stop func()) {
 	e.Helper()
 	set := informer.New(informer.Config{Reader: s})
 	builds := &build.Reconciler{
-		Builder: &builder{e}, Bases: bases{}, Sources: e.sources, Logs: e.logs, TempDir: e.temp, Parallel: 4, Timeout: time.Minute, Log: e.log,
+		Builder: &builder{e}, Bases: bases{}, Sources: e.sources, Logs: e.logs, TempDir: e.temp, Parallel: 4, Timeout: time.Minute, Logger: e.logger,
 	}
 	builds.Store = kittest.Hold(e, s, builds.Controller())
-	deps := &deployment.Reconciler{Informers: set, Drainer: e.drainer, Log: e.log, DrainTimeout: 2 * time.Minute, Now: e.now,
+	deps := &deployment.Reconciler{Informers: set, Drainer: e.drainer, Logger: e.logger, DrainTimeout: 2 * time.Minute, Now: e.now,
 		URL: func(a *app.App) string { return "http://" + a.Name + ".localhost" + *e.port.Load() + "/" }}
 	deps.Store = kittest.Hold(e, &slowList{s, e}, deps.Controller())
-	pools := &pool.Reconciler{Log: e.log, Now: e.now}
+	pools := &pool.Reconciler{Logger: e.logger, Now: e.now}
 	pools.Store = kittest.Hold(e, s, pools.Controller())
-	schedules := &scheduler.Reconciler{Log: e.log}
+	schedules := &scheduler.Reconciler{Logger: e.logger}
 	schedules.Store = kittest.Hold(e, s, schedules.Controller())
-	keeper := &retention.Reconciler{Log: e.log, Now: e.now, Config: e.retained}
+	keeper := &retention.Reconciler{Logger: e.logger, Now: e.now, Config: e.retained}
 	keeper.Store = kittest.Hold(e, s, keeper.Controller())
 	all := []kit.Controller{
 		builds.Controller(), deps.Controller(), pools.Controller(), schedules.Controller(), keeper.Controller(),
@@ -114,7 +114,7 @@ func (e *env) control(s entity.Store) (stop func()) {
 	for i := range all {
 		all[i].Backoff = kit.Backoff{Base: 5 * time.Millisecond}
 	}
-	_, end := kittest.Run(e, set, kit.Config{StopGrace: time.Millisecond, Logger: e.log}, all...)
+	_, end := kittest.Run(e, set, kit.Config{StopGrace: time.Millisecond, Logger: e.logger}, all...)
 	stop = sync.OnceFunc(func() {
 		end()
 		builds.Stop()

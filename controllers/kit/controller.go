@@ -78,7 +78,7 @@ func Last[T any, P entity.ObjectPtr[T]](fn func(ctx context.Context, o P) error)
 type worker struct {
 	Controller
 	queue   *Queue
-	log     *slog.Logger
+	logger  *slog.Logger
 	metrics *metrics
 
 	mu      sync.Mutex
@@ -89,7 +89,7 @@ type worker struct {
 }
 
 func newWorker(c Controller, log *slog.Logger, m *metrics) *worker {
-	w := &worker{Controller: c, queue: NewQueue(c.Backoff), log: log.With("controller", c.Name), metrics: m,
+	w := &worker{Controller: c, queue: NewQueue(c.Backoff), logger: log.With("controller", c.Name), metrics: m,
 		known: map[schema.ID]bool{}, deleted: map[schema.ID]schema.Object{}}
 	m.queue(c.Name, w.queue)
 	return w
@@ -171,11 +171,11 @@ func (w *worker) one(ctx context.Context, key schema.ID) {
 	switch {
 	case err == nil, ctx.Err() != nil: // stopping: the next process starts over
 	case o.Terminal:
-		w.log.Error("reconcile failed for good", "id", key, "error", err)
+		w.logger.Error("reconcile failed for good", "id", key, "error", err)
 	case result == resultConflict:
-		w.log.Debug("reconcile met another writer", "id", key, "error", err, "retry_in", delay)
+		w.logger.Debug("reconcile met another writer", "id", key, "error", err, "retry_in", delay)
 	default:
-		w.log.Warn("reconcile failed", "id", key, "error", err, "retry_in", delay)
+		w.logger.Warn("reconcile failed", "id", key, "error", err, "retry_in", delay)
 	}
 }
 
@@ -192,7 +192,7 @@ func (w *worker) ended(key schema.ID, err error) {
 func (w *worker) call(ctx context.Context, key schema.ID) (again time.Duration, err error, panicked bool) {
 	defer func() {
 		if p := recover(); p != nil {
-			w.log.Error("reconcile panicked", "id", key, "panic", p, "stack", string(debug.Stack()))
+			w.logger.Error("reconcile panicked", "id", key, "panic", p, "stack", string(debug.Stack()))
 			again, err, panicked = 0, fmt.Errorf("panic: %v", p), true
 		}
 	}()

@@ -28,8 +28,8 @@ const (
 // Liveness marks nodes as down whose lease has lapsed, and ends the sandboxes of
 // nodes that stay down, so that their pools replace them elsewhere.
 type Liveness struct {
-	Store entity.Store
-	Log   *slog.Logger
+	Store  entity.Store
+	Logger *slog.Logger
 	// Grace is how long a node without a lease still counts as alive; 0: the lease's TTL.
 	Grace time.Duration
 	// EndAfter is how long a node is down before its sandboxes end; 0: 5 minutes.
@@ -105,7 +105,7 @@ func (r *Liveness) Reconcile(ctx context.Context, nid schema.ID) (time.Duration,
 		if err := entity.UpdateStatus(ctx, r.Store, n); err != nil {
 			return 0, err
 		}
-		r.Log.Warn("node is down", "node", string(nid), "name", n.Name)
+		r.Logger.Warn("node is down", "node", string(nid), "name", n.Name)
 		return cmp.Or(r.EndAfter, defaultEndAfter), nil
 	case core.NodePhaseDown:
 		if n.Status.DownSince == nil {
@@ -172,7 +172,7 @@ func (r *Liveness) endSandboxes(ctx context.Context, n *core.Node, now time.Time
 		ended++
 	}
 	if ended > 0 {
-		r.Log.Warn("sandboxes of a node that is down have ended", "node", string(n.ID), "sandboxes", ended)
+		r.Logger.Warn("sandboxes of a node that is down have ended", "node", string(n.ID), "sandboxes", ended)
 	}
 	return nil
 }

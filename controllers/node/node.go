@@ -50,7 +50,7 @@ type Registrar struct {
 	Instance    string // id of the installation, the node's name
 	CPUMillis   int64  // 0: overcommit times the machine's
 	MemoryBytes int64  // 0: the machine's less headroom
-	Log         *slog.Logger
+	Logger      *slog.Logger
 	// IDFile holds the node's id on the machine; empty: no file. A store without that
 	// node is another store, or an empty one: the sandboxes here must not be swept
 	// because of it.
@@ -172,7 +172,7 @@ func (r *Registrar) renew(ctx context.Context) error {
 		return nil
 	})
 	if err == nil {
-		r.Log.Info("node is ready", "node", string(r.node), "previous", string(n.Status.Phase))
+		r.Logger.Info("node is ready", "node", string(r.node), "previous", string(n.Status.Phase))
 	}
 	return err
 }
@@ -197,7 +197,7 @@ func (r *Registrar) hold(ctx context.Context) (schema.LeaseID, error) {
 	l.Name, l.Lease, l.Spec.Node = nodes.LeaseName(r.node), lease.ID, r.node
 	if err := entity.Create(ctx, r.Store, l); err != nil {
 		if rerr := r.Store.Revoke(context.WithoutCancel(ctx), lease.ID); rerr != nil {
-			r.Log.Debug("revoke lease", "lease", string(lease.ID), "error", rerr)
+			r.Logger.Debug("revoke lease", "lease", string(lease.ID), "error", rerr)
 		}
 		return "", err
 	}
@@ -215,7 +215,7 @@ func (r *Registrar) Run(ctx context.Context) error {
 		}
 		next = leaseTTL / 3
 		if err := r.renew(ctx); err != nil && ctx.Err() == nil {
-			r.Log.Warn("renew the lease of this node", "error", err)
+			r.Logger.Warn("renew the lease of this node", "error", err)
 			next = time.Second
 		}
 	}

@@ -36,13 +36,13 @@ func get(t *testing.T, s entity.Store, nid schema.ID) *core.Node {
 func newRegistrar(t *testing.T, s entity.Store) *Registrar {
 	t.Helper()
 	name, access := Registration()
-	return &Registrar{Store: kittest.HoldWriter(t, s, name, access), Instance: "abcdefgh", Log: quiet}
+	return &Registrar{Store: kittest.HoldWriter(t, s, name, access), Instance: "abcdefgh", Logger: quiet}
 }
 
 // newLiveness does the same for a Liveness.
 func newLiveness(t *testing.T, s entity.Store, l *Liveness) *Liveness {
 	t.Helper()
-	l.Store, l.Log = kittest.Hold(t, s, l.Controller()), quiet
+	l.Store, l.Logger = kittest.Hold(t, s, l.Controller()), quiet
 	return l
 }
 
@@ -222,7 +222,7 @@ func TestController(t *testing.T) {
 // TestAnotherStore starts the server of a node with a store that does not know it.
 func TestAnotherStore(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "node-id")
-	r := &Registrar{Store: pgtest.Store(t, api.Kinds()...), Instance: "abcdefgh", Log: quiet, IDFile: file}
+	r := &Registrar{Store: pgtest.Store(t, api.Kinds()...), Instance: "abcdefgh", Logger: quiet, IDFile: file}
 	if _, err := r.Register(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -230,7 +230,7 @@ func TestAnotherStore(t *testing.T) {
 		t.Errorf("the same store: %v", err)
 	}
 	other := pgtest.Store(t, api.Kinds()...)
-	r = &Registrar{Store: other, Instance: "abcdefgh", Log: quiet, IDFile: file}
+	r = &Registrar{Store: other, Instance: "abcdefgh", Logger: quiet, IDFile: file}
 	if _, err := r.Register(t.Context()); !errs.Is(err, errs.FailedPrecondition) {
 		t.Fatalf("an empty store: %v", err)
 	}

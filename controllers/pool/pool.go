@@ -43,8 +43,8 @@ const (
 
 // Reconciler makes pools have the sandboxes they want.
 type Reconciler struct {
-	Store entity.Store
-	Log   *slog.Logger
+	Store  entity.Store
+	Logger *slog.Logger
 	// Now is the clock; nil: time.Now.
 	Now func() time.Time
 }

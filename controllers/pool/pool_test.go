@@ -25,7 +25,7 @@ type fixture struct {
 func setup(t *testing.T, replicas int64) *fixture {
 	t.Helper()
 	f := &fixture{T: t, store: pgtest.Store(t, api.Kinds()...), clock: time.Now()}
-	f.rec = &Reconciler{Log: slog.New(slog.DiscardHandler), Now: func() time.Time { return f.clock }}
+	f.rec = &Reconciler{Logger: slog.New(slog.DiscardHandler), Now: func() time.Time { return f.clock }}
 	f.rec.Store = kittest.Hold(t, f.store, f.rec.Controller())
 	p := core.NewProject()
 	p.Name = "default"

@@ -73,7 +73,7 @@ func TestImagesThatNobodyNames(t *testing.T) {
 		t.Fatal(err)
 	}
 	st := &images{refs: []string{ImagePrefix + "a@sha256:1", ImagePrefix + "a@sha256:2", "runtime.local/base/debian@sha256:3"}}
-	c := &Images{Store: unreadable{s}, Images: st, Log: slog.New(slog.DiscardHandler)}
+	c := &Images{Store: unreadable{s}, Images: st, Logger: slog.New(slog.DiscardHandler)}
 	if n, err := c.Collect(t.Context()); n != 0 || !errs.Is(err, errs.Unavailable) || len(st.refs) != 3 {
 		t.Fatalf("with an unreadable store: %d deleted, %v, left %v", n, err, st.refs)
 	}
@@ -95,7 +95,7 @@ func TestEndedSandboxesAreForgotten(t *testing.T) {
 		t.Fatal(err)
 	}
 	now := ended
-	r := &Sandboxes{Log: slog.New(slog.DiscardHandler), After: time.Hour, Now: func() time.Time { return now }}
+	r := &Sandboxes{Logger: slog.New(slog.DiscardHandler), After: time.Hour, Now: func() time.Time { return now }}
 	r.Store = kittest.Hold(t, s, r.Controller())
 	if d, err := r.Reconcile(t.Context(), sb.ID); err != nil || d <= 59*time.Minute || d > time.Hour {
 		t.Fatalf("looks again after %s, %v", d, err)

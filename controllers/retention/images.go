@@ -33,7 +33,7 @@ const (
 type Images struct {
 	Store  entity.Reader
 	Images ImageStore
-	Log    *slog.Logger
+	Logger *slog.Logger
 	Now    func() time.Time // nil: time.Now
 }
 
@@ -47,7 +47,7 @@ func (r *Images) Run(ctx context.Context) error {
 			return nil
 		case <-t.C:
 			if _, err := r.Collect(ctx); err != nil && ctx.Err() == nil {
-				r.Log.Warn("collect unused images", "error", err)
+				r.Logger.Warn("collect unused images", "error", err)
 			}
 		}
 	}
@@ -77,7 +77,7 @@ func (r *Images) Collect(ctx context.Context) (int, error) {
 		if err := r.Images.Delete(ctx, img.Ref); err != nil {
 			return n, errs.Wrap(err, "delete image %s", img.Ref)
 		}
-		r.Log.Info("deleted", "kind", "image", "image", img.Ref)
+		r.Logger.Info("deleted", "kind", "image", "image", img.Ref)
 		n++
 	}
 	return n, nil

@@ -37,7 +37,7 @@ type Config struct {
 // Reconciler deletes the history of apps, one app at a time.
 type Reconciler struct {
 	Store  entity.Store
-	Log    *slog.Logger
+	Logger *slog.Logger
 	Config Config
 	Now    func() time.Time // nil: time.Now
 }
@@ -168,7 +168,7 @@ func (w *sweep) pools(ctx context.Context, deploying bool) (time.Duration, error
 		}
 	}
 	if len(abandoned) > 0 {
-		w.Log.Info("pools left behind are retired", "app", w.app.Name, "pools", len(abandoned))
+		w.Logger.Info("pools left behind are retired", "app", w.app.Name, "pools", len(abandoned))
 		again = min(again, soon)
 	}
 	return again, apps.Retire(ctx, w.Store, abandoned, w.check)
@@ -245,12 +245,12 @@ func (w *sweep) delete(ctx context.Context, o schema.Object) error {
 	_, err = w.Store.Txn(ctx, entity.TxnRequest{Ops: []entity.Op{op, w.check}})
 	switch errs.ClassOf(err) {
 	case "":
-		w.Log.Info("deleted", "kind", o.EntityKind().Name, "id", string(o.GetMeta().ID), "app", w.app.Name)
+		w.Logger.Info("deleted", "kind", o.EntityKind().Name, "id", string(o.GetMeta().ID), "app", w.app.Name)
 		return nil
 	case errs.NotFound:
 		return nil
 	case errs.FailedPrecondition: // still referenced
-		w.Log.Debug("cannot be deleted yet", "kind", o.EntityKind().Name, "id", string(o.GetMeta().ID), "error", err)
+		w.Logger.Debug("cannot be deleted yet", "kind", o.EntityKind().Name, "id", string(o.GetMeta().ID), "error", err)
 		return nil
 	}
 	return err

@@ -28,7 +28,7 @@ type fixture struct {
 func setup(t *testing.T) *fixture {
 	t.Helper()
 	f := &fixture{T: t, store: pgtest.Store(t, api.Kinds()...), clock: time.Now(), app: app.NewApp()}
-	f.rec = &Reconciler{Log: slog.New(slog.DiscardHandler), Now: func() time.Time { return f.clock },
+	f.rec = &Reconciler{Logger: slog.New(slog.DiscardHandler), Now: func() time.Time { return f.clock },
 		Config: Config{Versions: 3, Deployments: 2, Builds: 2, EndedPools: time.Hour}}
 	f.rec.Store = kittest.Hold(t, f.store, f.rec.Controller())
 	p := core.NewProject()

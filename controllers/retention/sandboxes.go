@@ -15,10 +15,10 @@ import (
 // Sandboxes deletes sandboxes of no pool some time after they ended. The pool
 // controller deletes those of pools.
 type Sandboxes struct {
-	Store entity.Store
-	Log   *slog.Logger
-	After time.Duration    // how long a sandbox stays after its end, for its logs and its reason
-	Now   func() time.Time // nil: time.Now
+	Store  entity.Store
+	Logger *slog.Logger
+	After  time.Duration    // how long a sandbox stays after its end, for its logs and its reason
+	Now    func() time.Time // nil: time.Now
 }
 
 // Controller describes it to the controller runtime.
@@ -59,6 +59,6 @@ func (r *Sandboxes) Reconcile(ctx context.Context, sid schema.ID) (time.Duration
 	if err := entity.Delete(ctx, r.Store, sb); err != nil && !errs.Is(err, errs.NotFound) {
 		return 0, err
 	}
-	r.Log.Info("deleted", "kind", sandbox.KindSandbox, "id", string(sid))
+	r.Logger.Info("deleted", "kind", sandbox.KindSandbox, "id", string(sid))
 	return 0, nil
 }

@@ -37,7 +37,7 @@ func (r *Reconciler) watchDriver(ctx context.Context, add func(schema.ID)) {
 	for ctx.Err() == nil {
 		changes, err := r.Driver.Watch(ctx)
 		if err != nil && ctx.Err() == nil {
-			r.Log.Warn("watch the driver", "error", err)
+			r.Logger.Warn("watch the driver", "error", err)
 		}
 		if err == nil {
 			r.followDriver(ctx, changes, add)
@@ -94,7 +94,7 @@ func (r *Reconciler) sweep(ctx context.Context, add func(schema.ID)) time.Durati
 		}
 	}
 	if err != nil && ctx.Err() == nil {
-		r.Log.Warn("list what is on this node", "error", err)
+		r.Logger.Warn("list what is on this node", "error", err)
 	}
 	return again
 }

@@ -113,7 +113,7 @@ func (r *Reconciler) end(ctx context.Context, sb *sandbox.Sandbox, reason sandbo
 	if err := r.write(ctx, sb); err != nil {
 		return 0, err
 	}
-	r.Log.Info("sandbox ended", "sandbox", string(sb.ID), "reason", string(reason), "message", sb.Status.Message)
+	r.Logger.Info("sandbox ended", "sandbox", string(sb.ID), "reason", string(reason), "message", sb.Status.Message)
 	return r.clear(ctx, sb)
 }
 
@@ -131,7 +131,7 @@ func (r *Reconciler) fail(ctx context.Context, sb *sandbox.Sandbox, cause error)
 	if err := r.write(ctx, sb); err != nil {
 		return 0, err
 	}
-	r.Log.Warn("sandbox could not be set up", "sandbox", string(sb.ID), "error", cause)
+	r.Logger.Warn("sandbox could not be set up", "sandbox", string(sb.ID), "error", cause)
 	return r.clear(ctx, sb)
 }
 
@@ -177,7 +177,7 @@ func (r *Reconciler) tail(ctx context.Context, sb *sandbox.Sandbox) []string {
 		return nil
 	})
 	if err != nil && !errs.Is(err, errs.NotFound) {
-		r.Log.Warn("read the last output of a sandbox", "sandbox", string(sb.ID), "error", err)
+		r.Logger.Warn("read the last output of a sandbox", "sandbox", string(sb.ID), "error", err)
 	}
 	return lines
 }

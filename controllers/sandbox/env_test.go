@@ -94,7 +94,7 @@ type env struct {
 	node    id.Node
 	sealer  *schema.Sealer
 	ahead   atomic.Int64 // of the clock
-	log     *slog.Logger
+	logger  *slog.Logger
 
 	mu      sync.Mutex
 	runs    map[schema.ID]int
@@ -108,7 +108,7 @@ func newEnv(t *testing.T) *env {
 	if os.Getenv("VERBOSE") != "" {
 		out = t.Output()
 	}
-	e.log = slog.New(slog.NewTextHandler(out, nil))
+	e.logger = slog.New(slog.NewTextHandler(out, nil))
 	p := core.NewProject()
 	p.Name = "default"
 	e.must(entity.Create(t.Context(), e.store, p))
@@ -128,7 +128,7 @@ func newEnv(t *testing.T) *env {
 
 func (e *env) reconciler(s entity.Store) *sandbox.Reconciler {
 	r := &sandbox.Reconciler{
-		Driver: e.machine.Driver(), Node: e.node, Sealer: e.sealer, Log: e.log, Now: e.now,
+		Driver: e.machine.Driver(), Node: e.node, Sealer: e.sealer, Logger: e.logger, Now: e.now,
 		Booted: func() time.Time { return time.Time{} },
 		Probe: func(context.Context, string, api_sandbox.Probe) error {
 			e.mu.Lock()
@@ -232,7 +232,7 @@ func (e *env) control(s entity.Store) (stop func()) {
 		e.mu.Unlock()
 		return inner(ctx, key)
 	}
-	_, stop = kittest.Run(e, informer.New(informer.Config{Reader: s}), kit.Config{StopGrace: time.Millisecond, Logger: e.log}, c)
+	_, stop = kittest.Run(e, informer.New(informer.Config{Reader: s}), kit.Config{StopGrace: time.Millisecond, Logger: e.logger}, c)
 	return stop
 }
 

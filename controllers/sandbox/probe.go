@@ -110,7 +110,7 @@ func (r *Reconciler) passed(ctx context.Context, sb *sandbox.Sandbox) (time.Dura
 			return 0, err
 		}
 		fault.Point("sandbox", "ready", fault.After)
-		r.Log.Info("sandbox is ready", "sandbox", sid, "again", !first)
+		r.Logger.Info("sandbox is ready", "sandbox", sid, "again", !first)
 	}
 	// The jitter keeps sandboxes that became ready together from being probed together.
 	return r.work.probeAfter(sid, now, readyEvery-rand.N(readyEvery/5)), nil
@@ -128,7 +128,7 @@ func (r *Reconciler) missed(ctx context.Context, sb *sandbox.Sandbox, message st
 		return 0, err
 	}
 	r.work.clearMisses(sid)
-	r.Log.Warn("sandbox is not ready any more", "sandbox", sid, "error", message)
+	r.Logger.Warn("sandbox is not ready any more", "sandbox", sid, "error", message)
 	return r.work.probeAfter(sid, now, r.interval(sb)), nil
 }
 

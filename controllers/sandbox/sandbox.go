@@ -59,7 +59,7 @@ type Reconciler struct {
 	Driver execution.Driver
 	Node   id.Node
 	Sealer *schema.Sealer // opens secrets
-	Log    *slog.Logger
+	Logger *slog.Logger
 	Probe  Prober           // nil: over the network
 	Now    func() time.Time // nil: time.Now
 	Booted func() time.Time // when the machine started; nil: what the kernel says
@@ -170,7 +170,7 @@ func (r *Reconciler) create(ctx context.Context, sb *sandbox.Sandbox) (time.Dura
 		return 0, err
 	}
 	r.work.forget(string(sb.ID))
-	r.Log.Info("sandbox runs", "sandbox", string(sb.ID), "address", inst.Address)
+	r.Logger.Info("sandbox runs", "sandbox", string(sb.ID), "address", inst.Address)
 	return r.running(ctx, sb)
 }
 

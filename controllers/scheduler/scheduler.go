@@ -49,8 +49,8 @@ const again = 2 * time.Second
 
 // Reconciler assigns sandboxes to nodes.
 type Reconciler struct {
-	Store entity.Store
-	Log   *slog.Logger
+	Store  entity.Store
+	Logger *slog.Logger
 }
 
 // Controller describes it to the controller runtime, woken by every change that
@@ -180,7 +180,7 @@ func (r *Reconciler) assign(ctx context.Context, s *sandbox.Sandbox, node id.Nod
 	if err != nil {
 		return errs.Wrap(err, "assign sandbox %s", s.ID)
 	}
-	r.Log.Info("sandbox scheduled", "sandbox", s.ID, "node", node)
+	r.Logger.Info("sandbox scheduled", "sandbox", s.ID, "node", node)
 	return nil
 }
 
@@ -197,7 +197,7 @@ func (r *Reconciler) reportWait(ctx context.Context, s *sandbox.Sandbox, why err
 	if err != nil {
 		return errs.Wrap(err, "report why sandbox %s waits", s.ID)
 	}
-	r.Log.Warn("no node has room for a sandbox", "sandbox", s.ID, "error", why)
+	r.Logger.Warn("no node has room for a sandbox", "sandbox", s.ID, "error", why)
 	return nil
 }
 

@@ -71,7 +71,7 @@ func (f *fixture) get(s *sandbox.Sandbox) *sandbox.Sandbox {
 }
 
 func (f *fixture) run() {
-	r := &Reconciler{Log: slog.New(slog.DiscardHandler)}
+	r := &Reconciler{Logger: slog.New(slog.DiscardHandler)}
 	r.Store = kittest.Hold(f, f.store, r.Controller())
 	kittest.Run(f, informer.New(informer.Config{Reader: f.store}), kit.Config{}, r.Controller())
 }

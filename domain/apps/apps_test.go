@@ -21,7 +21,7 @@ import (
 func setup(t *testing.T) *Service {
 	t.Helper()
 	s := &Service{
-		Store: pgtest.Store(t, api.Kinds()...), Sealer: schema.NewSealer(filepath.Join(t.TempDir(), "key")), Log: slog.New(slog.DiscardHandler),
+		Store: pgtest.Store(t, api.Kinds()...), Sealer: schema.NewSealer(filepath.Join(t.TempDir(), "key")), Logger: slog.New(slog.DiscardHandler),
 	}
 	for range 2 {
 		if err := projects.Ensure(t.Context(), s.Store, projects.Default); err != nil {

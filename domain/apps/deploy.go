@@ -103,7 +103,7 @@ func (s *Service) Deploy(ctx context.Context, a *app.App, req DeployRequest) (*a
 		bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), revokeTimeout)
 		defer cancel()
 		if rerr := s.Store.Revoke(bounded, lease.ID); rerr != nil {
-			s.Log.Warn("revoke lease of a refused deployment", "lease", string(lease.ID), "error", rerr)
+			s.Logger.Warn("revoke lease of a refused deployment", "lease", string(lease.ID), "error", rerr)
 		}
 		return nil, err
 	}

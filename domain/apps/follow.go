@@ -83,7 +83,7 @@ func (s *Service) followBuild(ctx context.Context, d *app.Deployment, offset int
 		return send(Progress{Build: &e, Offset: next})
 	})
 	if err != nil && ctx.Err() == nil && !errs.Is(err, errs.NotFound) {
-		s.Log.Warn("follow a build log", "build", string(d.Spec.Build), "error", err)
+		s.Logger.Warn("follow a build log", "build", string(d.Spec.Build), "error", err)
 	}
 }
 

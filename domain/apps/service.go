@@ -23,7 +23,7 @@ type Service struct {
 	Sealer    *schema.Sealer // seals secret variables
 	Sources   *source.Store  // uploaded sources
 	BuildLogs *buildlog.Logs
-	Log       *slog.Logger
+	Logger    *slog.Logger
 }
 
 var appName = regexp.MustCompile(app.AppNamePattern)

@@ -20,7 +20,7 @@ import (
 func setup(t *testing.T) *Service {
 	t.Helper()
 	store := pgtest.Store(t, api.Kinds()...)
-	s := &Service{Store: store, Apps: &apps.Service{Store: store, Log: slog.New(slog.DiscardHandler)}}
+	s := &Service{Store: store, Apps: &apps.Service{Store: store, Logger: slog.New(slog.DiscardHandler)}}
 	for _, project := range []string{projects.Default, "theirs"} {
 		if err := projects.Ensure(t.Context(), store, project); err != nil {
 			t.Fatal(err)

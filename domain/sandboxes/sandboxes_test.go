@@ -43,7 +43,7 @@ func setup(t *testing.T) (*Service, *node) {
 	log := slog.New(slog.DiscardHandler)
 	n := &node{specs: map[id.Sandbox]ExecSpec{}}
 	s := &Service{
-		Store: store, Apps: &apps.Service{Store: store, Log: log}, Node: n, Sealer: schema.NewSealer(filepath.Join(t.TempDir(), "key")), Log: log,
+		Store: store, Apps: &apps.Service{Store: store, Logger: log}, Node: n, Sealer: schema.NewSealer(filepath.Join(t.TempDir(), "key")), Logger: log,
 		Image: func(_ context.Context, name string) (string, error) { return "store/" + name, nil },
 	}
 	return s, n

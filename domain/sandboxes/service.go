@@ -22,8 +22,8 @@ type Service struct {
 	Sealer    *schema.Sealer // seals secret variables
 	// Image turns what people call an image (the name of a base image, a reference)
 	// into a reference of the node's image store, and makes the image if need be.
-	Image func(ctx context.Context, name string) (string, error)
-	Log   *slog.Logger
+	Image  func(ctx context.Context, name string) (string, error)
+	Logger *slog.Logger
 }
 
 // errEnded is the error of an operation that needs a sandbox which has not

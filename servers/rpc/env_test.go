@@ -126,7 +126,7 @@ func newEnv(t *testing.T) *env {
 
 	// The server's informers reach the store as it does; those of the controller always do.
 	informers := informer.New(informer.Config{Reader: e.store})
-	rec := &controller.Reconciler{Driver: e.machine.Driver(), Node: e.node, Sealer: sealer, Log: log}
+	rec := &controller.Reconciler{Driver: e.machine.Driver(), Node: e.node, Sealer: sealer, Logger: log}
 	rec.Store = kittest.Hold(t, e.store.Store, rec.Controller())
 	srv, err := rpc.NewServer(rpc.ServerOptions{Logger: log})
 	e.must(err)
@@ -134,12 +134,12 @@ func newEnv(t *testing.T) *env {
 	held := kittest.HoldWriter(t, e.store, name, access)
 	svc := &apps.Service{
 		Store: held, Informers: informers, Sealer: sealer, Sources: source.NewStore(source.StoreConfig{Dir: filepath.Join(dir, "sources")}),
-		BuildLogs: e.buildLogs, Log: log,
+		BuildLogs: e.buildLogs, Logger: log,
 	}
 	rpcserver.Register(srv, rpcserver.Deps{
 		Apps: svc, Routes: &routes.Service{Store: held, Apps: svc}, Nodes: &nodes.Service{Store: held},
 		Sandboxes: &sandboxes.Service{
-			Store: held, Informers: informers, Apps: svc, Node: controller.LocalNode{Driver: e.machine.Driver()}, Sealer: sealer, Log: log,
+			Store: held, Informers: informers, Apps: svc, Node: controller.LocalNode{Driver: e.machine.Driver()}, Sealer: sealer, Logger: log,
 			Image: func(_ context.Context, name string) (string, error) { return name, nil },
 		},
 	})

@@ -39,7 +39,7 @@ import (
 type control struct {
 	cfg    *config.Config
 	m      *machine
-	log    *slog.Logger
+	logger *slog.Logger
 	store  *pgstore.Store
 	sealer *schema.Sealer
 	node   *node.Registrar
@@ -59,11 +59,11 @@ func openStore(ctx context.Context, cfg *config.Config, url string, log *slog.Lo
 }
 
 func newControl(cfg *config.Config, m *machine, store *pgstore.Store, sources build.Sources, reg prometheus.Registerer, log *slog.Logger) *control {
-	c := &control{cfg: cfg, m: m, log: log, store: store, sealer: schema.NewSealer(m.in.State("secrets.key"))}
-	c.node = &node.Registrar{Store: store, Instance: m.in.ID, CPUMillis: cfg.Node.CPUMillis, MemoryBytes: cfg.Node.MemoryBytes, IDFile: m.in.State("node-id"), Log: log}
+	c := &control{cfg: cfg, m: m, logger: log, store: store, sealer: schema.NewSealer(m.in.State("secrets.key"))}
+	c.node = &node.Registrar{Store: store, Instance: m.in.ID, CPUMillis: cfg.Node.CPUMillis, MemoryBytes: cfg.Node.MemoryBytes, IDFile: m.in.State("node-id"), Logger: log}
 	c.builds = &build.Reconciler{
 		Store: store, Builder: m.buildkit, Bases: m.bases, Sources: sources, Logs: m.buildLogs, TempDir: m.in.State("tmp"),
-		Parallel: int(cfg.Build.Parallel), Timeout: cfg.Build.Timeout, Log: log.With("controller", "build"),
+		Parallel: int(cfg.Build.Parallel), Timeout: cfg.Build.Timeout, Logger: log.With("controller", "build"),
 	}
 	c.informers = informer.New(informer.Config{Reader: store, Logger: log.With("component", "informers")})
 	c.rt = kit.New(kit.Config{Informers: c.informers, Logger: log, Registerer: reg})
@@ -73,26 +73,26 @@ func newControl(cfg *config.Config, m *machine, store *pgstore.Store, sources bu
 // controllers returns every controller of the server: an entry is what it
 // needs, and what it declares itself (kind, what wakes it, what it writes).
 func (c *control) controllers(nodeID id.Node) []kit.Controller {
-	log := func(name string) *slog.Logger { return c.log.With("controller", name) }
+	log := func(name string) *slog.Logger { return c.logger.With("controller", name) }
 	keep := c.cfg.Retention
 	return []kit.Controller{
 		c.builds.Controller(),
 		(&deployment.Reconciler{
 			Store: c.store, Informers: c.informers, Drainer: c.drainer(), URL: c.appURL, DrainTimeout: c.cfg.Ingress.DrainTimeout,
-			Log: log("deployment"),
+			Logger: log("deployment"),
 		}).Controller(),
-		(&pool.Reconciler{Store: c.store, Log: log("pool")}).Controller(),
-		(&scheduler.Reconciler{Store: c.store, Log: log("scheduler")}).Controller(),
+		(&pool.Reconciler{Store: c.store, Logger: log("pool")}).Controller(),
+		(&scheduler.Reconciler{Store: c.store, Logger: log("scheduler")}).Controller(),
 		(&ctlsandbox.Reconciler{
-			Store: c.store, Driver: c.m.driver, Node: nodeID, Sealer: c.sealer, Stopped: lastStopped(c.m.in), Log: log("sandbox"),
+			Store: c.store, Driver: c.m.driver, Node: nodeID, Sealer: c.sealer, Stopped: lastStopped(c.m.in), Logger: log("sandbox"),
 		}).Controller(),
-		(&node.Liveness{Store: c.store, Log: log("node")}).Controller(),
+		(&node.Liveness{Store: c.store, Logger: log("node")}).Controller(),
 		(&retention.Reconciler{
-			Store: c.store, Log: log("retention"), Config: retention.Config{
+			Store: c.store, Logger: log("retention"), Config: retention.Config{
 				Versions: int(keep.Versions), Deployments: int(keep.Deployments), Builds: int(keep.Builds), EndedPools: keep.Ended,
 			},
 		}).Controller(),
-		(&retention.Sandboxes{Store: c.store, Log: log("sandbox-retention"), After: keep.Ended}).Controller(),
+		(&retention.Sandboxes{Store: c.store, Logger: log("sandbox-retention"), After: keep.Ended}).Controller(),
 	}
 }
 
@@ -137,12 +137,12 @@ func (c *control) appURL(a *app.App) string {
 
 // services are the operations that the surfaces offer.
 func (c *control) services(src sources) rpcserver.Deps {
-	a := &apps.Service{Store: c.store, Informers: c.informers, Sealer: c.sealer, Sources: src.Store, BuildLogs: c.m.buildLogs, Log: c.log}
+	a := &apps.Service{Store: c.store, Informers: c.informers, Sealer: c.sealer, Sources: src.Store, BuildLogs: c.m.buildLogs, Logger: c.logger}
 	return rpcserver.Deps{
 		Apps: a, Routes: &routes.Service{Store: c.store, Apps: a}, Nodes: &nodes.Service{Store: c.store},
 		Sandboxes: &sandboxes.Service{
 			Store: c.store, Informers: c.informers, Apps: a, Node: ctlsandbox.LocalNode{Driver: c.m.driver}, Sealer: c.sealer,
-			Image: (&resolver{m: c.m}).Resolve, Log: c.log,
+			Image: (&resolver{m: c.m}).Resolve, Logger: c.logger,
 		},
 	}
 }

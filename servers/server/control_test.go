@@ -31,7 +31,7 @@ func newTestControl(t *testing.T) *control {
 	}
 	log := slog.New(slog.DiscardHandler)
 	cfg := &config.Config{StateDir: in.StateDir}
-	c := newControl(cfg, &machine{cfg: cfg, in: in, log: log}, nil, sources{}, nil, log)
+	c := newControl(cfg, &machine{cfg: cfg, in: in, logger: log}, nil, sources{}, nil, log)
 	if err := c.addControllers("node-test"); err != nil {
 		t.Fatal(err)
 	}

@@ -46,7 +46,7 @@ func newFront(c *control, src sources, stop context.CancelFunc) (*front, error) 
 	if err != nil {
 		return nil, err
 	}
-	if f.rpc, err = rpc.NewServer(rpc.ServerOptions{TLS: tlsConfig, Logger: c.log.With("component", "rpc")}); err != nil {
+	if f.rpc, err = rpc.NewServer(rpc.ServerOptions{TLS: tlsConfig, Logger: c.logger.With("component", "rpc")}); err != nil {
 		return nil, err
 	}
 	store.RegisterEntities(f.rpc, remote.NewServer(c.store, api.Kinds()))

@@ -39,7 +39,7 @@ func (r *resolver) Resolve(ctx context.Context, name string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	img, err := r.m.bases.Ensure(ctx, ref, func(line string) { r.m.log.Info("base image", "image", name, "progress", line) })
+	img, err := r.m.bases.Ensure(ctx, ref, func(line string) { r.m.logger.Info("base image", "image", name, "progress", line) })
 	if err != nil {
 		return "", err
 	}

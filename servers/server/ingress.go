@@ -24,7 +24,7 @@ func ingressRecord(in *instance.Instance) string { return in.Socket("ingress.pid
 // keepIngress keeps the ingress process running until ctx ends, and leaves it
 // running then. One that runs with another configuration or version is replaced.
 func (m *machine) keepIngress(ctx context.Context) error {
-	cfg, in, log := m.cfg, m.in, m.log
+	cfg, in, log := m.cfg, m.in, m.logger
 	file, changed, err := writeConfig(cfg, in)
 	if err != nil {
 		return err

@@ -29,7 +29,7 @@ var hostBundles = []string{"/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/c
 type machine struct {
 	cfg        *config.Config
 	in         *instance.Instance
-	log        *slog.Logger
+	logger     *slog.Logger
 	binDir     string
 	caBundle   string
 	postgres   *postgres.Server // nil until started, or with an external store
@@ -44,7 +44,7 @@ type machine struct {
 }
 
 func newMachine(cfg *config.Config, in *instance.Instance, log *slog.Logger) (*machine, error) {
-	m := &machine{cfg: cfg, in: in, log: log, binDir: cfg.ToolchainDir}
+	m := &machine{cfg: cfg, in: in, logger: log, binDir: cfg.ToolchainDir}
 	if m.binDir == "" {
 		exe, err := os.Executable()
 		if err != nil {
@@ -117,7 +117,7 @@ func (m *machine) storeURL(ctx context.Context) (string, error) {
 	if m.cfg.Store.URL != "" {
 		return m.cfg.Store.URL, nil
 	}
-	pg, err := postgres.Start(ctx, postgres.ConfigFor(m.in, m.log.With("component", "postgres")))
+	pg, err := postgres.Start(ctx, postgres.ConfigFor(m.in, m.logger.With("component", "postgres")))
 	if err != nil {
 		return "", errs.Wrap(err, "PostgreSQL")
 	}
@@ -143,7 +143,7 @@ func (m *machine) startNode(ctx context.Context) error {
 func (m *machine) close() {
 	for _, err := range []error{m.driver.Close(), m.buildkit.Close(), m.containerd.Close()} {
 		if err != nil {
-			m.log.Warn("close a connection", "error", err)
+			m.logger.Warn("close a connection", "error", err)
 		}
 	}
 }
@@ -164,7 +164,7 @@ func (m *machine) tearDown(ctx context.Context) error {
 	try("sandboxes", m.driver.Shutdown(ctx))
 	m.close()
 	try("containerd", m.containerd.Stop(ctx))
-	pg, err := postgres.Attach(postgres.ConfigFor(m.in, m.log))
+	pg, err := postgres.Attach(postgres.ConfigFor(m.in, m.logger))
 	try("PostgreSQL", err)
 	if pg != nil {
 		try("PostgreSQL", pg.Stop(ctx))

@@ -50,8 +50,8 @@ func TestEveryMethodStatesWhoMayCall(t *testing.T) {
 	store := pgtest.Store(t, api.Kinds()...)
 	sealer := schema.NewSealer(in.State("secrets.key"))
 	c := &control{
-		cfg: cfg, log: log, store: store, sealer: sealer,
-		m: &machine{cfg: cfg, in: in, log: log, buildLogs: buildlog.New(in.State("logs"), 0)}, informers: informer.New(informer.Config{Reader: store}),
+		cfg: cfg, logger: log, store: store, sealer: sealer,
+		m: &machine{cfg: cfg, in: in, logger: log, buildLogs: buildlog.New(in.State("logs"), 0)}, informers: informer.New(informer.Config{Reader: store}),
 	}
 	c.rt = kit.New(kit.Config{Informers: c.informers})
 	f, err := newFront(c, openSources(cfg, in, log), func() {})

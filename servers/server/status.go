@@ -34,7 +34,7 @@ func (f *front) parts() []part {
 	in, m := f.c.m.in, f.c.m
 	parts := []part{{name: "server", check: f.c.store.Ping}}
 	if m.postgres != nil {
-		parts = append(parts, part{"postgres", postgres.ConfigFor(in, f.c.log).RecordFile, f.c.store.Ping})
+		parts = append(parts, part{"postgres", postgres.ConfigFor(in, f.c.logger).RecordFile, f.c.store.Ping})
 	}
 	parts = append(parts,
 		part{"containerd", in.Socket("containerd", "containerd.pid"), func(ctx context.Context) error {
@@ -124,7 +124,7 @@ func look(ctx context.Context, p part) server.ComponentStatus {
 // Stop begins to stop the server; what goes on running is up to the caller
 // (see Teardown).
 func (f *front) Stop(ctx context.Context, req *server.StopRequest) error {
-	f.c.log.Info("asked to stop", "identity", rpc.IdentityFrom(ctx).Name, "keep_running", req.KeepRunning)
+	f.c.logger.Info("asked to stop", "identity", rpc.IdentityFrom(ctx).Name, "keep_running", req.KeepRunning)
 	time.AfterFunc(50*time.Millisecond, f.stop) // after the answer
 	return nil
 }
