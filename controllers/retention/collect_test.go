@@ -68,17 +68,17 @@ func TestImagesThatNobodyNames(t *testing.T) {
 	web.Name = "web"
 	v := app.NewAppVersion()
 	v.Project, v.Name = pid, "shop-v1"
-	v.Spec.App, v.Spec.Number, v.Spec.Image, v.Spec.Services = a.GetID(), 1, ImagePrefix+"a@sha256:1", []app.Service{web}
+	v.Spec.App, v.Spec.Number, v.Spec.Image, v.Spec.Services = a.GetID(), 1, imagePrefix+"a@sha256:1", []app.Service{web}
 	if err := entity.Create(t.Context(), s, v); err != nil {
 		t.Fatal(err)
 	}
-	st := &images{refs: []string{ImagePrefix + "a@sha256:1", ImagePrefix + "a@sha256:2", "runtime.local/base/debian@sha256:3"}}
+	st := &images{refs: []string{imagePrefix + "a@sha256:1", imagePrefix + "a@sha256:2", "runtime.local/base/debian@sha256:3"}}
 	c := &Images{Store: unreadable{s}, Images: st, Logger: slog.New(slog.DiscardHandler)}
 	if n, err := c.Collect(t.Context()); n != 0 || !errs.Is(err, errs.Unavailable) || len(st.refs) != 3 {
 		t.Fatalf("with an unreadable store: %d deleted, %v, left %v", n, err, st.refs)
 	}
 	c.Store = s
-	if n, err := c.Collect(t.Context()); n != 1 || err != nil || slices.Contains(st.refs, ImagePrefix+"a@sha256:2") {
+	if n, err := c.Collect(t.Context()); n != 1 || err != nil || slices.Contains(st.refs, imagePrefix+"a@sha256:2") {
 		t.Fatalf("%d deleted, %v, left %v", n, err, st.refs)
 	}
 }

@@ -19,8 +19,8 @@ type ImageStore interface {
 	Delete(ctx context.Context, ref string) error
 }
 
-// ImagePrefix begins the names of images that builds make. Others are not touched.
-const ImagePrefix = "runtime.local/app-"
+// imagePrefix begins the names of images that builds make. Others are not touched.
+const imagePrefix = "runtime.local/app-"
 
 const (
 	// imagesEvery is how often unused images are collected.
@@ -71,7 +71,7 @@ func (r *Images) Collect(ctx context.Context) (int, error) {
 	}
 	n := 0
 	for _, img := range images {
-		if !strings.HasPrefix(img.Ref, ImagePrefix) || used[img.Ref] || now.Sub(img.CreatedAt) < youngImage {
+		if !strings.HasPrefix(img.Ref, imagePrefix) || used[img.Ref] || now.Sub(img.CreatedAt) < youngImage {
 			continue
 		}
 		if err := r.Images.Delete(ctx, img.Ref); err != nil {

@@ -92,15 +92,6 @@ func (p *Plan) Remove(id string) {
 	pl.node.groups[pl.Group]--
 }
 
-// Free returns what is left on a node.
-func (p *Plan) Free(nodeID string) Resources {
-	n := p.byID[nodeID]
-	if n == nil {
-		return Resources{}
-	}
-	return n.free()
-}
-
 // Place chooses a node for s, counts it there, and returns the node's id. A
 // sandbox that is placed already stays where it is. ResourceExhausted, with
 // what is wrong with each node, if none fits.

@@ -135,7 +135,7 @@ func TestProperty(t *testing.T) {
 			}
 			all[s.ID], at[s.ID] = s, got
 			u := used(got)
-			if f := p.Free(got); f.CPUMillis != nodes[i].Capacity.CPUMillis-u.CPUMillis || f.MemoryBytes != nodes[i].Capacity.MemoryBytes-u.MemoryBytes {
+			if f := p.byID[got].free(); f.CPUMillis != nodes[i].Capacity.CPUMillis-u.CPUMillis || f.MemoryBytes != nodes[i].Capacity.MemoryBytes-u.MemoryBytes {
 				t.Fatalf("seed %d: free %+v, used %+v of %+v", seed, f, u, nodes[i].Capacity)
 			}
 		}

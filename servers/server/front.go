@@ -14,7 +14,6 @@ import (
 	"miren.dev/runtime/api/store"
 	"miren.dev/runtime/entity/remote"
 	"miren.dev/runtime/pkg/errs"
-	"miren.dev/runtime/pkg/instance"
 	"miren.dev/runtime/pkg/rpc"
 	"miren.dev/runtime/pkg/rpc/identity"
 	rpcserver "miren.dev/runtime/servers/rpc"
@@ -102,14 +101,4 @@ func (f *front) run(ctx context.Context) error {
 		return err
 	})
 	return g.Wait()
-}
-
-// Socket returns the path of the RPC socket of the installation under
-// stateDir. NotFound if there is none.
-func Socket(stateDir, runDir string) (string, error) {
-	in, err := instance.Find(stateDir, runDir)
-	if err != nil {
-		return "", err
-	}
-	return in.Socket(SocketName), nil
 }
