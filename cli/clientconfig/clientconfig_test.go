@@ -10,8 +10,8 @@ import (
 	"miren.dev/runtime/pkg/rpc/identity"
 )
 
-// place makes a client configuration and a state directory with an instance.
-func place(t *testing.T, config string) (state string) {
+// newHost writes a client configuration, and a state directory with an instance.
+func newHost(t *testing.T, config string) (state string) {
 	t.Helper()
 	xdg := t.TempDir()
 	t.Setenv("XDG_CONFIG_HOME", xdg)
@@ -41,7 +41,7 @@ clusters:
 `
 
 func TestResolve(t *testing.T) {
-	state := place(t, two)
+	state := newHost(t, two)
 	for _, c := range []struct {
 		name string
 		env  map[string]string
@@ -78,7 +78,7 @@ func TestResolve(t *testing.T) {
 }
 
 func TestResolveErrors(t *testing.T) {
-	place(t, two)
+	newHost(t, two)
 	for _, c := range []struct {
 		o     Options
 		class errs.Class
@@ -106,7 +106,7 @@ func TestConfigMistakes(t *testing.T) {
 		{"clusters: [1]\n", "keys and values"},
 		{"clusters: {", "yaml"},
 	} {
-		place(t, c.text)
+		newHost(t, c.text)
 		_, err := Resolve(Options{})
 		if !errs.Is(err, errs.InvalidArgument) || !strings.Contains(err.Error()+errs.HintOf(err), c.want) {
 			t.Errorf("%q: %v (%s)", c.text, err, errs.HintOf(err))
@@ -116,7 +116,7 @@ func TestConfigMistakes(t *testing.T) {
 
 // TestIdentity makes an identity of a real authority, saves it and reads it again.
 func TestIdentity(t *testing.T) {
-	place(t, "")
+	newHost(t, "")
 	ca, err := identity.Open(filepath.Join(t.TempDir(), "pki"))
 	if err != nil {
 		t.Fatal(err)
@@ -153,5 +153,68 @@ func TestIdentity(t *testing.T) {
 	}
 	if _, err := Resolve(Options{}); !errs.Is(err, errs.FailedPrecondition) || !strings.Contains(errs.HintOf(err), "chmod 600") {
 		t.Errorf("a key that others may read: %v", err)
+	}
+}
+
+func TestClustersShareIdentitiesOnlyOnPurpose(t *testing.T) {
+	c := &Config{path: filepath.Join(t.TempDir(), "c.yaml")}
+	first, second := &Identity{Certificate: "1"}, &Identity{Certificate: "2"}
+	c.Put("a", &Cluster{Server: "a:1"}, "alice", first, true)
+	c.Put("b", &Cluster{Server: "b:1"}, "alice", second, false)
+	if c.Identities[c.Clusters["a"].Identity] != first || c.Identities[c.Clusters["b"].Identity] != second {
+		t.Fatalf("one identity of two servers replaced the other: %+v %+v", c.Clusters, c.Identities)
+	}
+	c.Put("c", &Cluster{Server: "c:1", Identity: "alice"}, "", nil, false) // on purpose
+	for _, step := range []struct{ remove, identity string }{{"a", ""}, {"c", "alice"}, {"b", "alice@b"}} {
+		if identity, err := c.Remove(step.remove); err != nil || identity != step.identity {
+			t.Errorf("removing %s removed the identity %q, %v; want %q", step.remove, identity, err, step.identity)
+		}
+	}
+	if c.CurrentCluster != "" || len(c.Clusters)+len(c.Identities) != 0 {
+		t.Errorf("left: %+v", c)
+	}
+	if _, err := c.Remove("a"); !errs.Is(err, errs.NotFound) {
+		t.Errorf("removing a cluster twice: %v", err)
+	}
+}
+
+func TestReplacedClusterKeepsWhatOthersUse(t *testing.T) {
+	c := &Config{path: filepath.Join(t.TempDir(), "c.yaml")}
+	c.Put("a", &Cluster{Server: "a:1"}, "alice", &Identity{Certificate: "1"}, true)
+	c.Put("a", &Cluster{Server: "a:2", Identity: "alice"}, "", nil, false)
+	if c.Clusters["a"].Server != "a:2" || c.Identities["alice"] == nil || c.CurrentCluster != "a" {
+		t.Errorf("with the same identity: %+v", c)
+	}
+	c.Put("a", &Cluster{Server: "a:3"}, "bob", &Identity{Certificate: "2"}, false)
+	if c.Identities["alice"] != nil || c.Clusters["a"].Identity != "bob" {
+		t.Errorf("with another identity: %+v", c)
+	}
+}
+
+func TestSaveKeepsALink(t *testing.T) {
+	dir := t.TempDir()
+	target, link := filepath.Join(dir, "dotfiles", "c.yaml"), filepath.Join(dir, "c.yaml")
+	if err := os.Mkdir(filepath.Dir(target), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(target, []byte("clusters: {}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(target, link); err != nil {
+		t.Fatal(err)
+	}
+	c, err := Load(link)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Put("a", &Cluster{Server: "a:1"}, "", nil, true)
+	if err := c.Save(); err != nil {
+		t.Fatal(err)
+	}
+	if st, err := os.Lstat(link); err != nil || st.Mode()&os.ModeSymlink == 0 {
+		t.Errorf("the link has become %v, %v", st.Mode(), err)
+	}
+	if got, err := Load(target); err != nil || got.CurrentCluster != "a" {
+		t.Errorf("the file behind the link has %+v, %v", got, err)
 	}
 }
