@@ -17,14 +17,17 @@ host() {
 		find /sys/fs/cgroup -maxdepth 3 -type d -name 'rt-*' 2>/dev/null | sed 's/^/cgroup /' || true
 		losetup -l -n -O BACK-FILE 2>/dev/null | sed -n 's/^/loop /p' || true
 		for p in /proc/[0-9]*; do
-			{ tr '\0' ' ' <"$p/cmdline"; } 2>/dev/null | grep -aoE '(containerd-shim-runsc-v1|runsc-sandbox|runsc-gofer|postgres: rt-|containerd --config|buildkitd --config)[^ ]*( [^ ]*rt[a-z0-9-]*[^ ]*)?' |
+			{ tr '\0' ' ' <"$p/cmdline"; } 2>/dev/null | grep -aoE '(containerd-shim-runsc-v1|runsc-sandbox|runsc-gofer|postgres: rt-|(containerd|buildkitd) --config )[^ ]*( [^ ]*rt[a-z0-9-]*[^ ]*)?' |
 				sed "s|^|process ${p#/proc/} $(grep -aoE -m1 'rt-[a-z0-9]{8}' "$p/cgroup" 2>/dev/null || true) |" || true
 		done
 	} | sort -u
 }
 
-# ids prints the ids in what host has printed.
-ids() { grep -oE '\brt-?[a-z0-9]{8}(-|br|bb|x|\b)' | sed -E 's/^rt-?(.{8}).*/\1/' | sort -u || true; }
+# ids prints the ids in what host has printed: in names that begin with rt, and in the paths of configurations.
+ids() {
+	grep -oE '\brt-?[a-z0-9]{8}(-|br|bb|x|\b)|/[a-z0-9]{8}/(containerd|buildkit)/' |
+		sed -E 's/^rt-?(.{8}).*/\1/; s|^/(.{8})/.*|\1|' | sort -u || true
+}
 
 # held prints the ids of the installations that running tests have (testsupport/leakcheck).
 held() {

@@ -63,7 +63,7 @@ func TestHelpShowsUsage(t *testing.T) {
 func TestPackagesAreFoundByTheEndOfTheirPath(t *testing.T) {
 	for arg, want := range map[string]string{
 		"runsc": "components/runsc", "./pkg/rpc": "pkg/rpc", "pkg/rpc/": "pkg/rpc", "lsvd": "lsvd",
-		"miren.dev/runtime/entity/cache": "entity/cache", "components/shim": "components/shim",
+		"miren.dev/runtime/entity/informer": "entity/informer", "components/shim": "components/shim",
 	} {
 		if out, code := script(t, "find-package.sh", arg); code != 0 || strings.TrimSpace(out) != want {
 			t.Errorf("%s: exit code %d, %q; want %s", arg, code, out, want)

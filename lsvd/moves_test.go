@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"miren.dev/runtime/lsvd"
 	"miren.dev/runtime/lsvd/store"
@@ -25,7 +26,8 @@ func TestGCMovesScatteredBlocks(t *testing.T) {
 	if err := lsvd.Create(t.Context(), r.st, r.id, size, nil); err != nil {
 		t.Fatal(err)
 	}
-	r.opts.GCRatio = 100 // none but the one below
+	r.opts.GCRatio = 100      // none but the one below
+	r.opts.CutAge = time.Hour // segments are cut when they are full, however slow the machine
 	d := r.open()
 	rng := rand.New(rand.NewPCG(5, 6))
 	model := make([]byte, size)
