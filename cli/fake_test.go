@@ -365,6 +365,16 @@ func (f fakeSandboxes) Wait(ctx context.Context, req *sandbox.WaitRequest) (*san
 	return f.get(ctx, req.Sandbox)
 }
 
+func (f fakeSandboxes) RunOnce(ctx context.Context, req *sandbox.RunOnceRequest, s rpc.ServerStream[sandbox.ExecInput, sandbox.ExecOutput]) error {
+	f.mu.Lock()
+	f.runs = append(f.runs, &req.Sandbox)
+	f.mu.Unlock()
+	if err := s.Send(&sandbox.ExecOutput{Note: "waiting: no node has room"}); err != nil {
+		return err
+	}
+	return f.Exec(ctx, &sandbox.ExecRequest{Command: req.Sandbox.Command}, s)
+}
+
 // Exec knows cat, fail N, both, env and signal.
 func (f fakeSandboxes) Exec(_ context.Context, req *sandbox.ExecRequest, s rpc.ServerStream[sandbox.ExecInput, sandbox.ExecOutput]) error {
 	if err := s.Send(&sandbox.ExecOutput{Started: cmpOr(req.Sandbox, "sb-ofapp")}); err != nil {

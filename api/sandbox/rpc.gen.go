@@ -227,6 +227,52 @@ func (x *ExecRequest) ValidateFields(v *schema.Validator) {
 	}
 }
 
+// RunOnceRequest: Runs a command in a new sandbox, which is deleted when the command has
+// ended or its caller has gone.
+type RunOnceRequest struct {
+	// The sandbox; its command is what runs. It has no ttl of its own if none is stated.
+	Sandbox RunRequest `cbor:"1,keyasint" json:"sandbox" schema:"required"`
+	// On a terminal; then everything comes as stdout.
+	TTY *bool `cbor:"2,keyasint,omitempty" json:"tty,omitempty"`
+	// Size of the terminal.
+	Rows *int64 `cbor:"3,keyasint,omitempty" json:"rows,omitempty"`
+	// Size of the terminal.
+	Cols *int64 `cbor:"4,keyasint,omitempty" json:"cols,omitempty"`
+	// The caller will send input; otherwise the process gets an empty one.
+	Stdin *bool `cbor:"5,keyasint,omitempty" json:"stdin,omitempty"`
+	// The sandbox stays.
+	Keep *bool `cbor:"6,keyasint,omitempty" json:"keep,omitempty"`
+	// Time until the sandbox must run; absent: a minute.
+	StartTimeout *time.Duration `cbor:"7,keyasint,omitempty" json:"start_timeout,omitempty"`
+}
+
+// MarshalJSON renders x; durations are strings, secrets are redacted.
+func (x RunOnceRequest) MarshalJSON() ([]byte, error) { return schema.EncodeJSON(&x) }
+
+// UnmarshalJSON decodes x; unknown fields are errors, missing ones get their defaults.
+func (x *RunOnceRequest) UnmarshalJSON(b []byte) error { return schema.DecodeJSON(b, x) }
+
+// Validate reports every field that breaks its rules, as one error of class
+// invalid_argument.
+func (x *RunOnceRequest) Validate() error { return schema.Validate(x) }
+
+// ValidateFields is Validate below the path that v is at.
+func (x *RunOnceRequest) ValidateFields(v *schema.Validator) {
+	v.In("sandbox", &x.Sandbox)
+	if x.Rows != nil {
+		schema.CheckMin(v, "rows", *x.Rows, 0)
+		schema.CheckMax(v, "rows", *x.Rows, 65535)
+	}
+	if x.Cols != nil {
+		schema.CheckMin(v, "cols", *x.Cols, 0)
+		schema.CheckMax(v, "cols", *x.Cols, 65535)
+	}
+	if x.StartTimeout != nil {
+		schema.CheckMin(v, "start_timeout", *x.StartTimeout, 1*time.Second)
+		schema.CheckMax(v, "start_timeout", *x.StartTimeout, 1*time.Hour)
+	}
+}
+
 // TerminalSize: Size of a terminal.
 type TerminalSize struct {
 	// Rows.
@@ -289,12 +335,15 @@ func (x *ExecInput) ValidateFields(v *schema.Validator) {
 
 // ExecOutput: Something of the process. One of the fields is there.
 type ExecOutput struct {
-	// It runs in this sandbox. The first message.
+	// It runs in this sandbox. The first message, but for notes.
 	Started id.Sandbox `cbor:"1,keyasint,omitempty" json:"started,omitempty"`
 	// Output.
 	Stdout []byte `cbor:"2,keyasint,omitempty" json:"stdout,omitempty"`
 	// Error output.
 	Stderr []byte `cbor:"3,keyasint,omitempty" json:"stderr,omitempty"`
+	// For the user: why the sandbox does not run yet, or why it ended and the process with
+	// it.
+	Note string `cbor:"5,keyasint,omitempty" json:"note,omitempty"`
 	// It has ended with this code (128+n for signal n). The last message.
 	ExitCode *int64 `cbor:"4,keyasint,omitempty" json:"exit_code,omitempty"`
 }
@@ -501,6 +550,9 @@ type Sandboxes interface {
 	// Wait: Returns the sandbox when it has come so far, or at the deadline of the call with
 	// deadline_exceeded. Permission: read.
 	Wait(ctx context.Context, req *WaitRequest) (*SandboxResponse, error)
+	// RunOnce: Runs a command in a new sandbox, with its input and output, and deletes the
+	// sandbox. Permission: exec.
+	RunOnce(ctx context.Context, req *RunOnceRequest, s rpc.ServerStream[ExecInput, ExecOutput]) error
 	// Exec: Runs a process with its input and output. Permission: exec.
 	Exec(ctx context.Context, req *ExecRequest, s rpc.ServerStream[ExecInput, ExecOutput]) error
 	// Logs: Sends output. Permission: read.
@@ -523,6 +575,9 @@ type SandboxesClient interface {
 	// Wait: Returns the sandbox when it has come so far, or at the deadline of the call with
 	// deadline_exceeded. Permission: read.
 	Wait(ctx context.Context, req *WaitRequest) (*SandboxResponse, error)
+	// RunOnce: Runs a command in a new sandbox, with its input and output, and deletes the
+	// sandbox. Permission: exec.
+	RunOnce(ctx context.Context, req *RunOnceRequest) (rpc.ClientStream[ExecInput, ExecOutput], error)
 	// Exec: Runs a process with its input and output. Permission: exec.
 	Exec(ctx context.Context, req *ExecRequest) (rpc.ClientStream[ExecInput, ExecOutput], error)
 	// Logs: Sends output. Permission: read.
@@ -554,6 +609,14 @@ func (c clientSandboxes) Wait(ctx context.Context, req *WaitRequest) (*SandboxRe
 		return nil, err
 	}
 	return resp, nil
+}
+
+func (c clientSandboxes) RunOnce(ctx context.Context, req *RunOnceRequest) (rpc.ClientStream[ExecInput, ExecOutput], error) {
+	s, err := c.conn.Open(ctx, &methodSandboxesRunOnce.MethodInfo, req)
+	if err != nil {
+		return nil, err
+	}
+	return rpc.NewClientStream[ExecInput, ExecOutput](s), nil
 }
 
 func (c clientSandboxes) Exec(ctx context.Context, req *ExecRequest) (rpc.ClientStream[ExecInput, ExecOutput], error) {
@@ -615,6 +678,19 @@ var methodSandboxesWait = &rpc.Method{
 			return nil, err
 		}
 		return impl.(Sandboxes).Wait(ctx, req)
+	},
+}
+
+var methodSandboxesRunOnce = &rpc.Method{
+	MethodInfo: rpc.MethodInfo{
+		Service: "sandbox.Sandboxes", Name: "RunOnce", Full: "sandbox.Sandboxes/RunOnce", Permission: "exec", Idempotent: false, Stream: rpc.StreamBidi,
+	},
+	Streaming: func(ctx context.Context, impl any, d rpc.Decoder, s rpc.Stream) error {
+		req := new(RunOnceRequest)
+		if err := d.Decode(req); err != nil {
+			return err
+		}
+		return impl.(Sandboxes).RunOnce(ctx, req, rpc.NewServerStream[ExecInput, ExecOutput](s))
 	},
 }
 
@@ -687,6 +763,7 @@ var methodSandboxesStats = &rpc.Method{
 var SandboxesService = &rpc.Service{Name: "sandbox.Sandboxes", Methods: []*rpc.Method{
 	methodSandboxesRun,
 	methodSandboxesWait,
+	methodSandboxesRunOnce,
 	methodSandboxesExec,
 	methodSandboxesLogs,
 	methodSandboxesStop,

@@ -340,6 +340,9 @@ type SandboxTemplate struct {
 	Image string `cbor:"1,keyasint" json:"image" schema:"required"`
 	// Replaces the image's entrypoint and command; empty: the image's.
 	Command []string `cbor:"2,keyasint,omitempty" json:"command,omitempty"`
+	// No main process, whatever command and image say: it lives until it is stopped, and what
+	// runs in it is executed. (default false)
+	Idle bool `cbor:"13,keyasint" json:"idle"`
 	// Working directory; empty: the image's.
 	Workdir string `cbor:"3,keyasint,omitempty" json:"workdir,omitempty"`
 	// User (name or uid[:gid]) of the processes; empty: the image's.
@@ -364,6 +367,7 @@ type SandboxTemplate struct {
 
 // SetDefaults sets every field that has a default.
 func (x *SandboxTemplate) SetDefaults() {
+	x.Idle = false
 	x.Resources.SetDefaults()
 	x.Network = NetworkModeBridge
 	x.StopTimeout = 10 * time.Second

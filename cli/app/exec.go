@@ -59,5 +59,5 @@ func (o *execOptions) run(ctx context.Context, app, argv []string) error {
 	if err != nil {
 		return err
 	}
-	return attach.Code(attach.Run(ctx, o.Console, sandbox.NewSandboxesClient(c), req, nil))
+	return attach.Code(attach.Run(ctx, o.Console, sandbox.NewSandboxesClient(c), req))
 }

@@ -12,10 +12,10 @@ import (
 	"os/signal"
 	"slices"
 	"sync"
+	"sync/atomic"
 
 	"golang.org/x/term"
 
-	"miren.dev/runtime/api/id"
 	"miren.dev/runtime/api/sandbox"
 	"miren.dev/runtime/cli/console"
 	"miren.dev/runtime/cli/exit"
@@ -31,10 +31,17 @@ const chunk = 32 << 10
 
 // attachment connects this process with a remote one.
 type attachment struct {
-	c      *console.Console
-	stream rpc.ClientStream[sandbox.ExecInput, sandbox.ExecOutput]
-	mu     sync.Mutex // of Send
+	c          *console.Console
+	tty, stdin bool
+	starting   *starting // nil for a sandbox that is there
+	stream     stream
+	mu         sync.Mutex  // of Send
+	running    atomic.Bool // the process was started
+	restore    func()      // gives the terminal back; nil before it was taken
 }
+
+// stream carries what a process reads and writes.
+type stream = rpc.ClientStream[sandbox.ExecInput, sandbox.ExecOutput]
 
 func (s *attachment) send(m *sandbox.ExecInput) error {
 	s.mu.Lock()
@@ -44,27 +51,36 @@ func (s *attachment) send(m *sandbox.ExecInput) error {
 
 // Run runs a process and returns its exit code. A signal does not end it but
 // goes to the process; the third interrupt ends it.
-func Run(ctx context.Context, c *console.Console, client sandbox.SandboxesClient, req *sandbox.ExecRequest, started func(id.Sandbox)) (int, error) {
+func Run(ctx context.Context, c *console.Console, client sandbox.SandboxesClient, req *sandbox.ExecRequest) (int, error) {
+	s := &attachment{c: c, tty: isSet(req.TTY), stdin: isSet(req.Stdin)}
+	req.Cols, req.Rows = s.size()
+	return s.run(ctx, func(ctx context.Context) (stream, error) { return client.Exec(ctx, req) })
+}
+
+// RunOnce runs a process in a new sandbox as Run does, and shows that the sandbox
+// starts. Until it runs, the first interrupt ends the call.
+func RunOnce(ctx context.Context, c *console.Console, client sandbox.SandboxesClient, req *sandbox.RunOnceRequest) (int, error) {
+	s := &attachment{c: c, tty: isSet(req.TTY), stdin: isSet(req.Stdin)}
+	req.Cols, req.Rows = s.size()
+	s.starting = showStart(c)
+	defer s.starting.end()
+	return s.run(ctx, func(ctx context.Context) (stream, error) { return client.RunOnce(ctx, req) })
+}
+
+func isSet(b *bool) bool { return b != nil && *b }
+
+// size returns the size of the terminal for a request; nil without one.
+func (s *attachment) size() (cols, rows *int64) {
+	if !s.tty {
+		return nil, nil
+	}
+	w, h := size(s.c)
+	return &w, &h
+}
+
+func (s *attachment) run(ctx context.Context, open func(context.Context) (stream, error)) (int, error) {
 	ctx, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer cancel(nil)
-	tty := req.TTY != nil && *req.TTY
-	if tty {
-		cols, rows := size(c)
-		req.Cols, req.Rows = &cols, &rows
-	}
-	stream, err := client.Exec(ctx, req)
-	if err != nil {
-		return 0, err
-	}
-	defer stream.Close()
-	s := &attachment{c: c, stream: stream}
-	if tty {
-		restore, err := raw(c)
-		if err != nil {
-			return 0, err
-		}
-		defer restore()
-	}
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	stop := make(chan struct{})
@@ -73,21 +89,44 @@ func Run(ctx context.Context, c *console.Console, client sandbox.SandboxesClient
 	signal.Notify(signals, slices.Collect(maps.Keys(forwarded))...)
 	defer signal.Stop(signals)
 	var resized <-chan os.Signal
-	if tty {
+	if s.tty {
 		var stopResizes func()
-		resized, stopResizes = resizes(func() (int64, int64) { return size(c) })
+		resized, stopResizes = resizes(func() (int64, int64) { return size(s.c) })
 		defer stopResizes()
 	}
-	wg.Go(func() { s.signals(signals, resized, stop, cancel) })
-	if req.Stdin != nil && *req.Stdin {
-		// A read of a terminal cannot be canceled: this one ends with the process.
-		go s.input()
+	var err error
+	if s.stream, err = open(ctx); err != nil {
+		return 0, err
 	}
-	code, err := s.output(started)
+	defer s.stream.Close()
+	wg.Go(func() { s.signals(signals, resized, stop, cancel) })
+	defer func() {
+		if s.restore != nil {
+			s.restore()
+		}
+	}()
+	code, err := s.output()
 	if cause := context.Cause(ctx); cause != nil && err != nil {
 		return 0, exit.With(exit.Interrupted, nil)
 	}
 	return code, err
+}
+
+// begin connects the input, now that the process runs.
+func (s *attachment) begin() error {
+	s.starting.end()
+	s.running.Store(true)
+	if s.tty {
+		var err error
+		if s.restore, err = raw(s.c); err != nil {
+			return err
+		}
+	}
+	if s.stdin {
+		// A read of a terminal cannot be canceled: this one ends with the process.
+		go s.input()
+	}
+	return nil
 }
 
 // input sends what this process reads, and at its end closes the input of the remote process.
@@ -118,8 +157,8 @@ func (s *attachment) signals(ch, resized <-chan os.Signal, stop <-chan struct{},
 			_ = s.send(&sandbox.ExecInput{Resize: &sandbox.TerminalSize{Rows: rows, Cols: cols}}) // output returns the error
 		case sig := <-ch:
 			if sig == os.Interrupt {
-				if interrupts++; interrupts == maxInterrupts {
-					cancel(errs.New(errs.Canceled, "interrupted %d times", maxInterrupts))
+				if interrupts++; interrupts == maxInterrupts || !s.running.Load() {
+					cancel(errs.New(errs.Canceled, "interrupted"))
 					return
 				}
 			}
@@ -133,7 +172,7 @@ func (s *attachment) signals(ch, resized <-chan os.Signal, stop <-chan struct{},
 
 // output writes the output of the remote process until that has ended, and
 // returns its exit code.
-func (s *attachment) output(started func(id.Sandbox)) (int, error) {
+func (s *attachment) output() (int, error) {
 	for {
 		m, err := s.stream.Recv()
 		if errors.Is(err, io.EOF) {
@@ -142,8 +181,13 @@ func (s *attachment) output(started func(id.Sandbox)) (int, error) {
 		if err != nil {
 			return 0, err
 		}
-		if m.Started != "" && started != nil {
-			started(m.Started)
+		if m.Started != "" {
+			if err := s.begin(); err != nil {
+				return 0, err
+			}
+		}
+		if m.Note != "" {
+			s.note(m.Note)
 		}
 		for _, out := range []struct {
 			w io.Writer
@@ -160,6 +204,18 @@ func (s *attachment) output(started func(id.Sandbox)) (int, error) {
 			return int(*m.ExitCode), nil
 		}
 	}
+}
+
+// note shows what the server has to say; a raw terminal needs a return too.
+func (s *attachment) note(text string) {
+	if s.starting.note(text) {
+		return
+	}
+	end := "\n"
+	if s.restore != nil {
+		end = "\r\n"
+	}
+	s.c.Notef("%s%s", text, end)
 }
 
 // raw makes the terminal pass every key to the remote one.

@@ -30,21 +30,28 @@ func (f *ExecFlags) AddFlags(cmd *cobra.Command) {
 
 // Request describes the process.
 func (f *ExecFlags) Request(argv []string) (*sandbox.ExecRequest, error) {
-	env, err := ParseEnv(f.Env)
+	env, err := f.Environment()
 	if err != nil {
 		return nil, err
 	}
 	stdin := !f.NoStdin
 	req := &sandbox.ExecRequest{Command: argv, Env: env, Workdir: f.Workdir, User: f.User, TTY: &f.TTY, Stdin: &stdin}
-	if f.TTY && env["TERM"] == "" {
-		if term := os.Getenv("TERM"); term != "" {
-			if req.Env == nil {
-				req.Env = map[string]string{}
-			}
-			req.Env["TERM"] = term
-		}
-	}
 	return req, nil
+}
+
+// Environment reads --env. A process on a terminal is told its kind.
+func (f *ExecFlags) Environment() (map[string]string, error) {
+	env, err := ParseEnv(f.Env)
+	if err != nil || !f.TTY || env["TERM"] != "" {
+		return env, err
+	}
+	if term := os.Getenv("TERM"); term != "" {
+		if env == nil {
+			env = map[string]string{}
+		}
+		env["TERM"] = term
+	}
+	return env, nil
 }
 
 // ParseEnv reads KEY=VALUE, and KEY for the value in this process's environment.

@@ -2,7 +2,6 @@ package sandbox
 
 import (
 	"context"
-	"fmt"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -10,18 +9,9 @@ import (
 	"miren.dev/runtime/api/sandbox"
 	"miren.dev/runtime/cli/attach"
 	"miren.dev/runtime/cli/command"
-	"miren.dev/runtime/cli/console"
 	"miren.dev/runtime/cli/exit"
 	"miren.dev/runtime/entity"
-	"miren.dev/runtime/pkg/errs"
-	"miren.dev/runtime/pkg/schema"
 )
-
-// runLease is how long a sandbox outlives its command if the command is killed.
-const runLease = 60 * time.Second
-
-// idle is the main process of a sandbox whose command runs beside it.
-var idle = []string{"sleep", "infinity"}
 
 type runOptions struct {
 	*command.Env
@@ -38,6 +28,7 @@ type runOptions struct {
 	ttl     time.Duration
 	detach  bool
 	keep    bool
+	wait    time.Duration
 	secrets []string
 	labels  map[string]string
 }
@@ -66,6 +57,7 @@ unchanged. With --detach the command becomes the main process of a sandbox that 
 	f.DurationVar(&o.ttl, "ttl", 0, "lifetime, after which it is stopped")
 	f.BoolVar(&o.detach, "detach", false, "leave it running and print its id")
 	f.BoolVar(&o.keep, "keep", false, "keep the sandbox after the command has ended")
+	f.DurationVar(&o.wait, "wait", 0, "time in which the sandbox must run, 1s to 1h; default 1m")
 	f.StringArrayVar(&o.secrets, "secret", nil, "secret environment variable, KEY=VALUE, or KEY for its value here")
 	f.StringToStringVarP(&o.labels, "label", "l", nil, "label, key=value")
 	o.exec.AddFlags(cmd)
@@ -88,7 +80,7 @@ func (o *runOptions) request(argv []string) (*sandbox.RunRequest, error) {
 	if o.detach && o.exec.TTY {
 		return nil, exit.Usagef("--tty and --detach exclude each other")
 	}
-	env, err := command.ParseEnv(o.exec.Env)
+	env, err := o.exec.Environment()
 	if err != nil {
 		return nil, err
 	}
@@ -122,11 +114,19 @@ func (o *runOptions) run(ctx context.Context, argv []string) error {
 	if err != nil {
 		return err
 	}
-	if !o.detach {
-		req.Command = idle
-		soon := time.Second
-		req.StopTimeout = &soon
+	if o.detach {
+		return o.detached(ctx, c, req)
 	}
+	stdin := !o.exec.NoStdin
+	once := &sandbox.RunOnceRequest{Sandbox: *req, Keep: &o.keep, TTY: &o.exec.TTY, Stdin: &stdin}
+	if o.wait > 0 {
+		once.StartTimeout = &o.wait
+	}
+	return attach.Code(attach.RunOnce(ctx, o.Console, c, once))
+}
+
+// detached creates a sandbox that stays and prints its id.
+func (o *runOptions) detached(ctx context.Context, c sandbox.SandboxesClient, req *sandbox.RunRequest) error {
 	resp, err := c.Run(ctx, req)
 	if err != nil {
 		return err
@@ -135,127 +135,9 @@ func (o *runOptions) run(ctx context.Context, argv []string) error {
 	if err != nil {
 		return err
 	}
-	if o.detach {
-		if o.JSON {
-			return o.PrintJSON(s)
-		}
-		o.Printf("%s\n", s.ID)
-		return nil
+	if o.JSON {
+		return o.PrintJSON(s)
 	}
-	code, err := o.attached(ctx, c, s, argv)
-	if !o.keep {
-		dctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
-		defer cancel()
-		if derr := c.Delete(dctx, &sandbox.SandboxRequest{Sandbox: s.GetID()}); derr != nil && !errs.Is(derr, errs.NotFound) {
-			o.Notef("the sandbox %s could not be deleted: %v\n", s.ID, derr)
-		}
-	}
-	return attach.Code(code, err)
-}
-
-// attached runs the command in the sandbox, which is deleted after this process
-// has ended, unless --keep is given.
-func (o *runOptions) attached(ctx context.Context, c sandbox.SandboxesClient, s *sandbox.Sandbox, argv []string) (int, error) {
-	if !o.keep {
-		release := o.bind(ctx, s)
-		defer release()
-	}
-	s, err := o.await(ctx, c, s)
-	if err != nil {
-		return 0, err
-	}
-	exec := o.exec
-	exec.Env = nil // the sandbox has it
-	req, err := exec.Request(argv)
-	if err != nil {
-		return 0, err
-	}
-	req.Sandbox = s.GetID()
-	return attach.Run(ctx, o.Console, c, req, nil)
-}
-
-// await waits until the sandbox runs. The error has the reason if it does not start.
-func (o *runOptions) await(ctx context.Context, c sandbox.SandboxesClient, s *sandbox.Sandbox) (*sandbox.Sandbox, error) {
-	live := o.Live()
-	done := make(chan struct{})
-	drawn := make(chan struct{})
-	go func() {
-		defer close(drawn)
-		if o.Quiet || o.JSON || !o.Terminal {
-			return
-		}
-		tick := time.NewTicker(100 * time.Millisecond)
-		defer tick.Stop()
-		began := time.Now()
-		for i := 0; ; i++ {
-			select {
-			case <-done:
-				live.Draw(nil)
-				return
-			case <-tick.C:
-				live.Draw([]string{fmt.Sprintf("%s starting %s %s", o.Paint(console.Cyan, console.Spinner(i)), command.ShortID(s.ID),
-					o.Paint(console.Dim, fmt.Sprintf("%.1fs", time.Since(began).Seconds())))})
-			}
-		}
-	}()
-	resp, err := c.Wait(ctx, &sandbox.WaitRequest{Sandbox: s.GetID(), Until: sandbox.WaitUntilRunning})
-	close(done)
-	<-drawn
-	if err != nil {
-		return nil, err
-	}
-	if s, err = entity.Decode[sandbox.Sandbox](&resp.Sandbox); err != nil {
-		return nil, err
-	}
-	if !s.Status.Phase.Ended() {
-		return s, nil
-	}
-	text := "the sandbox did not start"
-	if s.Status.Message != "" {
-		text += ": " + s.Status.Message
-	}
-	e := errs.New(errs.FailedPrecondition, "%s (%s)", text, s.Status.Reason)
-	if len(s.Status.LogTail) > 0 {
-		return nil, e.WithHint("it printed:\n%s", schema.Cell(s.Status.LogTail))
-	}
-	return nil, e
-}
-
-// bind binds the sandbox to a lease of this process, so that it is deleted if
-// the process is killed. A client without the permission for that has no lease.
-func (o *runOptions) bind(ctx context.Context, s *sandbox.Sandbox) (release func()) {
-	store, err := o.Store(ctx)
-	if err != nil {
-		return func() {}
-	}
-	lease, err := store.Grant(ctx, runLease)
-	if err != nil {
-		return func() {}
-	}
-	if _, err := entity.ModifySpec(ctx, store, s.GetID(), func(s *sandbox.Sandbox) error {
-		s.Lease = lease.ID
-		return nil
-	}); err != nil {
-		o.Notef("sandbox %s will stay if this command is killed: %v\n", s.ID, err)
-		return func() {}
-	}
-	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		tick := time.NewTicker(runLease / 4)
-		defer tick.Stop()
-		for {
-			select {
-			case <-tick.C:
-				_, _ = store.KeepAlive(ctx, lease.ID) // the next tick comes before it expires
-			case <-ctx.Done():
-				return
-			}
-		}
-	}()
-	return func() {
-		cancel()
-		<-done
-	}
+	o.Printf("%s\n", s.ID)
+	return nil
 }

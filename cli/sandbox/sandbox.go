@@ -220,7 +220,7 @@ func (o *execOptions) run(ctx context.Context, name string, argv []string) error
 	if err != nil {
 		return err
 	}
-	return attach.Code(attach.Run(ctx, o.Console, c, req, nil))
+	return attach.Code(attach.Run(ctx, o.Console, c, req))
 }
 
 type logsOptions struct {

@@ -62,17 +62,14 @@ func (a *agent) run(signals <-chan os.Signal) {
 		select {
 		case reply := <-a.start:
 			reply(a.startMain()) // before the end, if it could not be started
-		case s := <-a.kill:
-			a.signalMain(s)
+		case sig := <-a.kill:
+			// One that is pending may be started yet: the node wants that first.
+			if !a.signalMain(sig) && a.mainState().State == agentproto.MainNone && a.endsBy(sig) {
+				return
+			}
 		case s := <-signals:
 			sig, _ := s.(syscall.Signal)
-			if !a.signalMain(sig) && (sig == syscall.SIGTERM || sig == syscall.SIGINT) {
-				a.setMain(func(m *agentproto.Main) {
-					if m.State != agentproto.MainExited {
-						m.State = agentproto.MainExited
-						m.Exit = signalExit(sig)
-					}
-				})
+			if !a.signalMain(sig) && a.endsBy(sig) {
 				return
 			}
 		case e := <-a.ended:
@@ -80,6 +77,21 @@ func (a *agent) run(signals <-chan os.Signal) {
 			return
 		}
 	}
+}
+
+// endsBy reports whether sig ends an agent that has no main process to give it to,
+// and records that end.
+func (a *agent) endsBy(sig syscall.Signal) bool {
+	if sig != syscall.SIGTERM && sig != syscall.SIGINT && sig != syscall.SIGKILL {
+		return false
+	}
+	a.setMain(func(m *agentproto.Main) {
+		if m.State != agentproto.MainExited {
+			m.State = agentproto.MainExited
+			m.Exit = signalExit(sig)
+		}
+	})
+	return true
 }
 
 func signalExit(sig syscall.Signal) agentproto.Exit {

@@ -180,7 +180,7 @@ func (a *agent) handle(l *link, f agentproto.Frame) error {
 			return agentproto.ErrMalformed
 		}
 		reply := agentproto.Reply{}
-		if a.mainState().State != agentproto.MainRunning {
+		if s := a.mainState().State; s != agentproto.MainRunning && s != agentproto.MainNone {
 			reply.Failure = agentproto.Failure{Kind: agentproto.Wrong, Message: "the main process does not run"}
 		}
 		go func() {

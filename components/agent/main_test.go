@@ -104,9 +104,16 @@ func TestWithoutMain(t *testing.T) {
 		if err := w.conn.StartMain(w.ctx()); !errs.Is(err, errs.FailedPrecondition) {
 			t.Errorf("start: %v", err)
 		}
-		w.guest.term(t)
+		for _, sig := range []int{1, 15} { // the first is for a main process only
+			if err := w.conn.Signal(w.ctx(), sig); err != nil {
+				t.Error(err)
+			}
+		}
 		if code := w.guest.code(t); code != 143 {
 			t.Errorf("PID 1 exited with %d", code)
+		}
+		if x, err := w.hub.Exit(id); err != nil || x.Code != 143 {
+			t.Errorf("recorded %+v %v", x, err)
 		}
 	})
 }

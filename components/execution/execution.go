@@ -28,6 +28,7 @@ type Spec struct {
 	Labels       map[string]string // for people who look at containerd; not interpreted
 	Image        string            // reference in the instance's image store, with digest
 	Command      []string          // empty: the image's entrypoint and command
+	Idle         bool              // no main process: it lives until Stop
 	WorkDir      string            // empty: the image's
 	User         string            // empty: the image's
 	Env          []string          // NAME=value; added to the image's

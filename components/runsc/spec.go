@@ -87,7 +87,10 @@ func sortedKeys(m map[string]string) []string {
 // guestConfig merges the image's configuration and the specification.
 func (d *Driver) guestConfig(s execution.Spec, image ocispec.ImageConfig) agent.GuestConfig {
 	command := s.Command
-	if len(command) == 0 {
+	switch {
+	case s.Idle:
+		command = nil
+	case len(command) == 0:
 		command = slices.Concat(image.Entrypoint, image.Cmd)
 	}
 	var env []string

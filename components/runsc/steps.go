@@ -101,8 +101,10 @@ func (b *build) setupConnection(ctx context.Context) (err error) {
 }
 
 func (b *build) setupMain(ctx context.Context) error {
-	if err := b.conn.StartMain(ctx); err != nil && errs.Detail(err, "exit_code") == "" {
-		return err
+	if !b.spec.Idle {
+		if err := b.conn.StartMain(ctx); err != nil && errs.Detail(err, "exit_code") == "" {
+			return err
+		}
 	}
 	// A command that cannot be started is an end of the sandbox like any other: it was started.
 	return b.d.markStarted(b.spec.ID, time.Now())

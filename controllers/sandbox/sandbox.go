@@ -219,7 +219,7 @@ func (r *Reconciler) spec(sb *sandbox.Sandbox) (execution.Spec, error) {
 	}
 	return execution.Spec{
 		ID: string(sb.ID), Labels: map[string]string{"name": sb.Name, "project": string(sb.Project), "app": string(sb.Spec.App)},
-		Image: t.Image, Command: t.Command, WorkDir: t.Workdir, User: t.User, Env: env, Hostname: t.Hostname, Network: network,
+		Image: t.Image, Command: t.Command, Idle: t.Idle, WorkDir: t.Workdir, User: t.User, Env: env, Hostname: t.Hostname, Network: network,
 		CPUMillis: t.Resources.CPUMillis, MemoryBytes: t.Resources.MemoryBytes, PIDs: t.Resources.PIDs, DiskBytes: t.Resources.DiskBytes,
 		StopTimeout: t.StopTimeout,
 	}, nil

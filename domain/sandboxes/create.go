@@ -46,6 +46,15 @@ type CreateRequest struct {
 // be started, and without an image; NotFound for an app, service or image that
 // does not exist; FailedPrecondition if the app serves no version.
 func (s *Service) Create(ctx context.Context, project string, req CreateRequest) (*sandbox.Sandbox, error) {
+	sb, err := s.prepare(ctx, project, req)
+	if err != nil {
+		return nil, err
+	}
+	return sb, entity.Create(ctx, s.Store, sb)
+}
+
+// prepare returns the sandbox that Create creates.
+func (s *Service) prepare(ctx context.Context, project string, req CreateRequest) (*sandbox.Sandbox, error) {
 	if err := errors.Join(checkCommand(req.Command), checkEnv("env", req.Env), checkEnv("env_secret", req.EnvSecret)); err != nil {
 		return nil, errs.New(errs.InvalidArgument, "%w", err)
 	}
@@ -83,7 +92,7 @@ func (s *Service) Create(ctx context.Context, project string, req CreateRequest)
 	if req.TTL > 0 {
 		sb.Spec.TTL = &req.TTL
 	}
-	return sb, entity.Create(ctx, s.Store, sb)
+	return sb, nil
 }
 
 // templateOf returns what a sandbox of a service of an app's active version is

@@ -8,6 +8,7 @@
 //	Wait          until a sandbox runs, is ready, or has ended
 //	Stop, Delete  its end
 //	Exec          a process in it
+//	RunOnce       a process in a new one, which goes with it
 //	Logs          what its main process prints, or those of all sandboxes of an app
 //	Stats         what it uses
 //

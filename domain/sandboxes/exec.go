@@ -31,6 +31,9 @@ type ExecRequest struct {
 	User       string
 	TTY        bool
 	Rows, Cols uint16 // of the terminal
+
+	// Note, if set, is told why the sandbox ended, if the process ended with it.
+	Note func(text string)
 }
 
 // Exec starts a process in a sandbox, as soon as that runs, and returns the
@@ -55,7 +58,7 @@ func (s *Service) Exec(ctx context.Context, req ExecRequest) (id.Sandbox, Proces
 		spec.Env = append(spec.Env, k+"="+v)
 	}
 	slices.Sort(spec.Env)
-	p, err := s.Node.Exec(ctx, sid, spec)
+	p, err := s.start(ctx, sid, spec, req.Note)
 	return sid, p, err
 }
 

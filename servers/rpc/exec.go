@@ -2,7 +2,6 @@ package rpcserver
 
 import (
 	"context"
-	"errors"
 	"io"
 	"sync"
 
@@ -23,30 +22,47 @@ type execStream = rpc.ServerStream[sandbox.ExecInput, sandbox.ExecOutput]
 // Exec runs a process and copies its streams until it has ended. The process is
 // killed when the call ends before it does.
 func (h *sandboxHandler) Exec(ctx context.Context, req *sandbox.ExecRequest, st execStream) error {
+	out := &output{st: st}
 	sid, p, err := h.sandboxes.Exec(ctx, sandboxes.ExecRequest{
 		Sandbox: req.Sandbox, Project: req.Project, App: req.App, Service: req.Service, Command: req.Command, Env: req.Env,
 		Workdir: req.Workdir, User: req.User, TTY: value(req.TTY), Rows: uint16(value(req.Rows)), Cols: uint16(value(req.Cols)),
+		Note: out.note,
 	})
+	return attach(ctx, out, sid, p, err, value(req.Stdin), value(req.TTY))
+}
+
+// RunOnce runs a process in a new sandbox as Exec does.
+func (h *sandboxHandler) RunOnce(ctx context.Context, req *sandbox.RunOnceRequest, st execStream) error {
+	out := &output{st: st}
+	sid, p, err := h.sandboxes.RunOnce(ctx, req.Sandbox.Project, sandboxes.RunOnceRequest{
+		CreateRequest: createRequest(&req.Sandbox), TTY: value(req.TTY), Rows: uint16(value(req.Rows)), Cols: uint16(value(req.Cols)),
+		Keep: value(req.Keep), StartTimeout: value(req.StartTimeout), Note: out.note,
+	})
+	return attach(ctx, out, sid, p, err, value(req.Stdin), value(req.TTY))
+}
+
+// attach copies the streams of a process, or says that there is none because of err.
+func attach(ctx context.Context, out *output, sid id.Sandbox, p sandboxes.Process, err error, stdin, tty bool) error {
 	if code, ok := sandboxes.ExitCode(err); ok {
-		return sendNotStarted(st, sid, err, code)
+		return sendNotStarted(out, sid, err, code)
 	}
 	if err != nil {
 		return err
 	}
 	defer p.Close()
-	if !value(req.Stdin) {
+	if !stdin {
 		if err := p.Stdin().Close(); err != nil {
 			return err
 		}
 	}
-	return copyStreams(ctx, sid, p, value(req.TTY), st)
+	return copyStreams(ctx, sid, p, tty, out)
 }
 
 // sendNotStarted answers as a shell does for a command that cannot be run: the
 // reason on the error stream, then the exit code.
-func sendNotStarted(st execStream, sid id.Sandbox, err error, code int64) error {
+func sendNotStarted(out *output, sid id.Sandbox, err error, code int64) error {
 	for _, m := range []*sandbox.ExecOutput{{Started: sid}, {Stderr: []byte(err.Error() + "\n")}, {ExitCode: &code}} {
-		if err := st.Send(m); err != nil {
+		if err := out.send(m); err != nil {
 			return err
 		}
 	}
@@ -54,16 +70,15 @@ func sendNotStarted(st execStream, sid id.Sandbox, err error, code int64) error 
 }
 
 // copyStreams copies the streams of p until it has ended and all output was sent.
-func copyStreams(ctx context.Context, sid id.Sandbox, p sandboxes.Process, tty bool, st execStream) error {
+func copyStreams(ctx context.Context, sid id.Sandbox, p sandboxes.Process, tty bool, out *output) error {
 	// The reads below wait for the process, not for the call.
 	stop := context.AfterFunc(ctx, func() { _ = p.Close() })
 	defer stop()
-	out := &output{st: st}
 	if err := out.send(&sandbox.ExecOutput{Started: sid}); err != nil {
 		return err
 	}
 	// This goroutine ends with the call: nothing else makes Recv return.
-	go input(ctx, st, p)
+	go input(ctx, out.st, p)
 	var g errgroup.Group
 	pump := func(r io.Reader, wrap func([]byte) *sandbox.ExecOutput) {
 		g.Go(func() error {
@@ -105,6 +120,11 @@ func (o *output) send(m *sandbox.ExecOutput) error {
 	return o.st.Send(m)
 }
 
+// note says something to the user. A failure shows in the next message.
+func (o *output) note(text string) { _ = o.send(&sandbox.ExecOutput{Note: text}) }
+
+// copy sends what r has until its end. A stream that breaks off does so with its
+// process, whose end says why.
 func (o *output) copy(r io.Reader, wrap func([]byte) *sandbox.ExecOutput) error {
 	buf := make([]byte, chunk)
 	for {
@@ -114,11 +134,8 @@ func (o *output) copy(r io.Reader, wrap func([]byte) *sandbox.ExecOutput) error 
 				return serr
 			}
 		}
-		if errors.Is(err, io.EOF) {
-			return nil
-		}
 		if err != nil {
-			return err
+			return nil
 		}
 	}
 }

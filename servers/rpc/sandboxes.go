@@ -12,12 +12,16 @@ import (
 type sandboxHandler struct{ sandboxes *sandboxes.Service }
 
 func (h *sandboxHandler) Run(ctx context.Context, req *sandbox.RunRequest) (*sandbox.SandboxResponse, error) {
-	return sandboxResponse(h.sandboxes.Create(ctx, req.Project, sandboxes.CreateRequest{
+	return sandboxResponse(h.sandboxes.Create(ctx, req.Project, createRequest(req)))
+}
+
+func createRequest(req *sandbox.RunRequest) sandboxes.CreateRequest {
+	return sandboxes.CreateRequest{
 		Name: req.Name, Labels: req.Labels, Image: req.Image, App: req.App, Service: req.Service, Command: req.Command,
 		Workdir: req.Workdir, User: req.User, Env: req.Env, EnvSecret: req.EnvSecret, CPUMillis: value(req.CPUMillis),
 		MemoryBytes: value(req.MemoryBytes), PIDs: value(req.PIDs), DiskBytes: value(req.DiskBytes), Network: req.Network,
 		TTL: value(req.TTL), StopTimeout: req.StopTimeout,
-	}))
+	}
 }
 
 func sandboxResponse(sb *sandbox.Sandbox, err error) (*sandbox.SandboxResponse, error) {

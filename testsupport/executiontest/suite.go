@@ -40,6 +40,7 @@ func Run(t *testing.T, e *Env) {
 		{"Exit", testExit},
 		{"Stop", testStop},
 		{"Exec", testExec},
+		{"Idle", testIdle},
 		{"Environment", testEnvironment},
 		{"Logs", testLogs},
 		{"Memory", testMemory},
@@ -318,6 +319,27 @@ func testStop(t *testing.T, e *Env) {
 	within(t, "unknown", func(t *testing.T) {
 		if _, err := e.Driver.Stop(t.Context(), "unknown", time.Second); !errs.Is(err, errs.NotFound) {
 			t.Errorf("Stop: %v", err)
+		}
+	})
+}
+
+func testIdle(t *testing.T, e *Env) {
+	within(t, "sandbox", func(t *testing.T) {
+		s := e.spec("idle", "exit", "3")
+		s.Idle = true
+		e.Start(t, s)
+		for range 2 { // the end of a process is not the end of the sandbox
+			if out, _, code := e.run(t, "idle", guest("echo", "hi"), ""); out != "hi\n" || code != 0 {
+				t.Errorf("%q, %d", out, code)
+			}
+		}
+		began := time.Now()
+		in, err := e.Driver.Stop(t.Context(), "idle", time.Minute)
+		if err != nil || in.Exit == nil || in.Exit.Cause != execution.CauseExit || in.Exit.Code != 143 {
+			t.Errorf("Stop = %+v %+v, %v", in, in.Exit, err)
+		}
+		if took := time.Since(began); took > 10*time.Second {
+			t.Errorf("Stop took %s", took)
 		}
 	})
 }

@@ -55,18 +55,26 @@ func (b *box) start() {
 	p.stdout, p.stderr = &lineWriter{log: b.out, stream: "stdout"}, &lineWriter{log: b.out, stream: "stderr"}
 	b.main = p
 	run, code := p.program()
+	if b.spec.Idle {
+		run = idle
+	}
 	if run == nil {
 		b.end(execution.Exit{Cause: execution.CauseExit, Code: code, At: time.Now(), Message: "cannot be run"})
 		return
 	}
 	go func() {
 		code := p.run(run)
-		e := execution.Exit{Cause: execution.CauseExit, Code: code, At: time.Now()}
-		if p.oom {
-			e.Cause, e.Message = execution.CauseOOM, "used more memory than its limit"
-		}
-		b.end(e)
+		b.end(p.exit(code))
 	}()
+}
+
+// exit is the end of a sandbox by a process of it.
+func (p *process) exit(code int) execution.Exit {
+	e := execution.Exit{Cause: execution.CauseExit, Code: code, At: time.Now()}
+	if p.oom {
+		e.Cause, e.Message = execution.CauseOOM, "used more memory than its limit"
+	}
+	return e
 }
 
 // end records the first end and ends everything in it.
@@ -128,6 +136,9 @@ func (b *box) exec(e execution.ExecSpec) (*process, error) {
 		b.mu.Lock()
 		delete(b.execs, p)
 		b.mu.Unlock()
+		if p.oom {
+			b.end(p.exit(code))
+		}
 		p.finish(code)
 	}()
 	return p, nil

@@ -109,6 +109,9 @@ func (p *process) Wait(ctx context.Context) (int, error) {
 	case <-p.exited:
 		p.mu.Lock()
 		defer p.mu.Unlock()
+		if p.oom { // takes the kernel and the agent along, and nobody can say how it ended
+			return 0, errs.New(errs.Unavailable, "the agent of sandbox %s is not connected", p.box.spec.ID)
+		}
 		return p.code, nil
 	case <-ctx.Done():
 		return 0, ctx.Err()

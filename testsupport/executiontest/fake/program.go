@@ -123,6 +123,16 @@ func sleep(p *process) int {
 	return 0
 }
 
+// idle is a sandbox without a main process.
+func idle(p *process) int {
+	select {
+	case <-p.term:
+		return 143
+	case <-p.killed:
+		return p.dies()
+	}
+}
+
 func stub(p *process) int {
 	fmt.Fprintln(p.stdout, "sleeping")
 	<-p.killed

@@ -1,0 +1,95 @@
+package sandboxes
+
+import (
+	"context"
+	"time"
+
+	"miren.dev/runtime/api/id"
+	"miren.dev/runtime/api/sandbox"
+	"miren.dev/runtime/entity"
+)
+
+const (
+	// signaled is the least exit code of a process that a signal ended; killed that
+	// of SIGKILL.
+	signaled = 128
+	killed   = signaled + 9
+	// endSeen is how long the end of a sandbox may take to be recorded after its
+	// processes are gone.
+	endSeen = 5 * time.Second
+)
+
+// start starts a process whose end is explained by that of its sandbox.
+func (s *Service) start(ctx context.Context, sid id.Sandbox, spec ExecSpec, note func(string)) (Process, error) {
+	p, err := s.Node.Exec(ctx, sid, spec)
+	if err != nil {
+		return nil, err
+	}
+	return &process{Process: p, s: s, sid: sid, note: note}, nil
+}
+
+// process is a process that knows its sandbox.
+type process struct {
+	Process
+	s    *Service
+	sid  id.Sandbox
+	note func(string)
+}
+
+// Wait implements Process. A process that goes with its sandbox has the exit code
+// of SIGKILL if the sandbox ran out of memory or time or was stopped, and note is
+// told so.
+func (p *process) Wait(ctx context.Context) (int, error) {
+	code, err := p.Process.Wait(ctx)
+	if ctx.Err() != nil || err == nil && code < signaled {
+		return code, err
+	}
+	sb := p.ended(ctx, err != nil)
+	if sb == nil {
+		return code, err
+	}
+	why := ""
+	switch reason := sb.Status.Reason; reason {
+	case sandbox.EndReasonOOM:
+		why = "the sandbox " + sb.Status.Message
+		if sb.Status.Message == "" {
+			why = "the sandbox used more memory than its limit"
+		}
+	case sandbox.EndReasonTTL:
+		why = "the sandbox reached the end of its time to live"
+		if sb.Spec.TTL != nil {
+			why += " of " + sb.Spec.TTL.String()
+		}
+	case sandbox.EndReasonUser, sandbox.EndReasonIdle:
+		why = "the sandbox was stopped (" + string(reason) + ")"
+	default:
+		if err != nil {
+			return 0, errEnded(sb)
+		}
+		return code, nil
+	}
+	if p.note != nil {
+		p.note(why)
+	}
+	if err != nil {
+		return killed, nil
+	}
+	return code, nil
+}
+
+// ended returns the sandbox if it ends or has ended. With lost, its agent is gone,
+// so the end may not be recorded yet.
+func (p *process) ended(ctx context.Context, lost bool) *sandbox.Sandbox {
+	if lost {
+		wctx, cancel := context.WithTimeout(ctx, endSeen)
+		defer cancel()
+		if sb, err := p.s.Wait(wctx, p.sid, sandbox.WaitUntilEnded); err == nil {
+			return sb
+		}
+	}
+	sb, err := entity.Get[sandbox.Sandbox](ctx, p.s.Store, p.sid)
+	if err != nil || sb.Status.Reason == "" {
+		return nil
+	}
+	return sb
+}
