@@ -2,6 +2,7 @@ package sandboxes
 
 import (
 	"context"
+	"fmt"
 	"time"
 
 	"miren.dev/runtime/api/id"
@@ -51,10 +52,7 @@ func (p *process) Wait(ctx context.Context) (int, error) {
 	why := ""
 	switch reason := sb.Status.Reason; reason {
 	case sandbox.EndReasonOOM:
-		why = "the sandbox " + sb.Status.Message
-		if sb.Status.Message == "" {
-			why = "the sandbox used more memory than its limit"
-		}
+		why = fmt.Sprintf("the sandbox used more than its limit of %d MiB memory", sb.Spec.Template.Resources.MemoryBytes>>20)
 	case sandbox.EndReasonTTL:
 		why = "the sandbox reached the end of its time to live"
 		if sb.Spec.TTL != nil {

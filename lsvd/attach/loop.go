@@ -151,7 +151,7 @@ func findLoop(name string) (int, error) {
 
 // settleTime is how long a device may be in use that shall be detached: a
 // namespace that was just made may still have mounted what was unmounted.
-const settleTime = time.Second
+const settleTime = 3 * time.Second
 
 // clearLoop takes a loop device from the file name, once nobody has it open.
 // Whoever has it mounted or claimed is told by an error.

@@ -157,7 +157,7 @@ func TestRunOnceSaysWhyItEnded(t *testing.T) {
 		args   []string
 		want   string
 	}{
-		"out of memory": {func(r *sandbox.RunOnceRequest) { r.Sandbox.MemoryBytes = ptr(int64(64 << 20)) }, []string{"memory", "100"}, "used more memory than its limit"},
+		"out of memory": {func(r *sandbox.RunOnceRequest) { r.Sandbox.MemoryBytes = ptr(int64(64 << 20)) }, []string{"memory", "100"}, "used more than its limit of 64 MiB memory"},
 		"ttl":           {func(r *sandbox.RunOnceRequest) { r.Sandbox.TTL = ptr(time.Second) }, []string{"stub"}, "time to live of 1s"},
 	} {
 		t.Run(name, func(t *testing.T) {
