@@ -21,7 +21,7 @@ var titles = map[string]struct{ title, how string }{
 		"installations on the machine map too (the same binaries) count in part only: measure with no other running."},
 	"sandbox": {"Sandboxes", "Create to first exec: `Sandboxes.Run`, `Wait` and `Exec` of `/bin/true` through RPC until its exit code is there, with network, limits,\n" +
 		"agent and logs. Peer: `runsc run` of `/bin/true` on the same root file system with the same limits and an unconnected network namespace, until it\n" +
-		"has exited. Execs are of `/bin/true` too, one after the other."},
+		"has exited. `r sandbox run` is a process of the client, from its start to its end. Execs are of `/bin/true` too, one after the other."},
 	"deploy": {"Deploy", "One line of `examples/go-http` changed. Ours: upload, build, new sandbox, shift of the traffic, until the ingress answers with the\n" +
 		"new line. Peer: `buildctl build` of the same Dockerfile and change with the same buildkitd and caches: the build alone."},
 	"ingress": {"Ingress", "Keep-alive GETs from a lean client. Peer: a tuned `httputil.ReverseProxy` as a process of its own before the same backend (200 bytes).\n" +

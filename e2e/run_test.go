@@ -68,7 +68,7 @@ func TestRunNamesTheEndOfItsSandbox(t *testing.T) {
 		args []string
 		want string
 	}{
-		"memory": {[]string{"--memory", "128MB", "--", "tail", "/dev/zero"}, "limit of 122 MiB memory"},
+		"memory": {[]string{"--memory", "128MB", "--", "tail", "/dev/zero"}, "limit of 128 MiB memory"},
 		"ttl":    {[]string{"--ttl", "2s", "--", "sleep", "600"}, "time to live of 2s"},
 	} {
 		t.Run(name, func(t *testing.T) {
