@@ -230,6 +230,11 @@ type NodeStatus struct {
 	Version string `cbor:"4,keyasint,omitempty" json:"version,omitempty"`
 	// When it last reported.
 	LastSeen *time.Time `cbor:"5,keyasint,omitempty" json:"last_seen,omitempty"`
+	// Free space of its state directory when that was last reported. (unit: bytes)
+	DiskFreeBytes *int64 `cbor:"8,keyasint,omitempty" json:"disk_free_bytes,omitempty"`
+	// Less space is free than it keeps (node.keep_disk_bytes): no sandboxes are placed here.
+	// (default false)
+	DiskFull bool `cbor:"9,keyasint" json:"disk_full"`
 	// Since when it counts as down; absent: it does not.
 	DownSince *time.Time `cbor:"7,keyasint,omitempty" json:"down_since,omitempty"`
 	// Why it is not ready.
@@ -239,6 +244,7 @@ type NodeStatus struct {
 // SetDefaults sets every field that has a default.
 func (x *NodeStatus) SetDefaults() {
 	x.Phase = NodePhaseUnknown
+	x.DiskFull = false
 }
 
 // UnmarshalCBOR decodes x; fields that are missing get their defaults.
@@ -266,18 +272,20 @@ func (x *NodeStatus) ValidateFields(v *schema.Validator) {
 
 // Attributes of Node.
 const (
-	NodeAttrArch        = "spec.arch"
-	NodeAttrHostname    = "spec.hostname"
-	NodeAttrCordoned    = "spec.cordoned"
-	NodeAttrCPUMillis   = "spec.cpu_millis"
-	NodeAttrMemoryBytes = "spec.memory_bytes"
-	NodeAttrPhase       = "status.phase"
-	NodeAttrLease       = "status.lease"
-	NodeAttrInstance    = "status.instance"
-	NodeAttrVersion     = "status.version"
-	NodeAttrLastSeen    = "status.last_seen"
-	NodeAttrDownSince   = "status.down_since"
-	NodeAttrMessage     = "status.message"
+	NodeAttrArch          = "spec.arch"
+	NodeAttrHostname      = "spec.hostname"
+	NodeAttrCordoned      = "spec.cordoned"
+	NodeAttrCPUMillis     = "spec.cpu_millis"
+	NodeAttrMemoryBytes   = "spec.memory_bytes"
+	NodeAttrPhase         = "status.phase"
+	NodeAttrLease         = "status.lease"
+	NodeAttrInstance      = "status.instance"
+	NodeAttrVersion       = "status.version"
+	NodeAttrLastSeen      = "status.last_seen"
+	NodeAttrDiskFreeBytes = "status.disk_free_bytes"
+	NodeAttrDiskFull      = "status.disk_full"
+	NodeAttrDownSince     = "status.down_since"
+	NodeAttrMessage       = "status.message"
 )
 
 // NewNode returns a node with every default applied.
@@ -342,6 +350,8 @@ var NodeKind = &schema.Kind{
 		{Path: "status.instance", Type: "string", Doc: "Instance id of the installation on it."},
 		{Path: "status.version", Type: "string", Doc: "Version of runtime that runs on it."},
 		{Path: "status.last_seen", Type: "time", Doc: "When it last reported."},
+		{Path: "status.disk_free_bytes", Type: "int", Doc: "Free space of its state directory when that was last reported."},
+		{Path: "status.disk_full", Type: "bool", Doc: "Less space is free than it keeps (node.keep_disk_bytes): no sandboxes are placed here.", Default: "false"},
 		{Path: "status.down_since", Type: "time", Doc: "Since when it counts as down; absent: it does not."},
 		{Path: "status.message", Type: "string", Doc: "Why it is not ready."},
 	},

@@ -31,6 +31,9 @@ const (
 	MinMemoryBytes = 33554432
 	// DefaultMemoryBytes: Memory of a sandbox. (unit: bytes)
 	DefaultMemoryBytes = 536870912
+	// OverheadBytes: Memory of the host that a sandbox takes beside its limit: its shim (13
+	// MiB measured) and what the server and containerd hold for it. (unit: bytes)
+	OverheadBytes = 20971520
 	// MaxPIDs: Most processes of a sandbox.
 	MaxPIDs = 65536
 	// DefaultPIDs: Processes of a sandbox.
@@ -208,9 +211,11 @@ func (ProbeKind) Choices() []string { return []string{"none", "tcp", "http"} }
 // Resources: What a sandbox may use. Enforced by cgroups of the host, processes inside
 // gVisor.
 type Resources struct {
-	// CPU limit and reservation. (unit: thousandths of a CPU; default 1000)
+	// CPU limit, and what is reserved of the CPU that the node gives out, which is more than
+	// it has. (unit: thousandths of a CPU; default 1000)
 	CPUMillis int64 `cbor:"1,keyasint" json:"cpu_millis"`
-	// Memory limit and reservation. (unit: bytes; default 536870912)
+	// Memory limit and reservation; overhead_bytes are reserved beside it. (unit: bytes;
+	// default 536870912)
 	MemoryBytes int64 `cbor:"2,keyasint" json:"memory_bytes"`
 	// Processes inside. (default 1024)
 	PIDs int64 `cbor:"3,keyasint" json:"pids"`
@@ -338,6 +343,8 @@ func (x *Port) ValidateFields(v *schema.Validator) {
 type SandboxTemplate struct {
 	// Image reference with digest in the node's image store.
 	Image string `cbor:"1,keyasint" json:"image" schema:"required"`
+	// CPU architecture that the image is for, as Go names it; empty: any.
+	Arch string `cbor:"14,keyasint,omitempty" json:"arch,omitempty"`
 	// Replaces the image's entrypoint and command; empty: the image's.
 	Command []string `cbor:"2,keyasint,omitempty" json:"command,omitempty"`
 	// No main process, whatever command and image say: it lives until it is stopped, and what

@@ -3,11 +3,14 @@ package node
 
 import (
 	"context"
+	"strconv"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"miren.dev/runtime/api/core"
+	"miren.dev/runtime/api/id"
+	"miren.dev/runtime/api/sandbox"
 	"miren.dev/runtime/api/server"
 	"miren.dev/runtime/cli/command"
 	"miren.dev/runtime/cli/console"
@@ -28,13 +31,33 @@ func newList(e *command.Env) *cobra.Command {
 		nodes, _, err := command.All[core.Node](ctx, e, entity.Query{})
 		return nodes, err
 	}
-	return command.List(e, "List the nodes", []string{core.KindNode}, load, func(_ context.Context, nodes []*core.Node) error {
-		table(e, nodes)
+	return command.List(e, "List the nodes, and what is reserved on each", []string{core.KindNode}, load, func(ctx context.Context, nodes []*core.Node) error {
+		all, _, err := command.All[sandbox.Sandbox](ctx, e, entity.Query{})
+		if err != nil {
+			return err
+		}
+		table(e, nodes, reserved(all))
 		return nil
 	})
 }
 
-func table(e *command.Env, nodes []*core.Node) {
+// usage is what sandboxes reserve on a node.
+type usage struct{ sandboxes, cpuMillis, memoryBytes int64 }
+
+func reserved(all []*sandbox.Sandbox) map[id.Node]usage {
+	by := map[id.Node]usage{}
+	for _, s := range all {
+		if s.Spec.Node == "" || s.Status.Phase.Ended() {
+			continue
+		}
+		u := by[s.Spec.Node]
+		cpu, memory := s.Reserved()
+		by[s.Spec.Node] = usage{u.sandboxes + 1, u.cpuMillis + cpu, u.memoryBytes + memory}
+	}
+	return by
+}
+
+func table(e *command.Env, nodes []*core.Node, by map[id.Node]usage) {
 	var rows [][]string
 	for _, n := range nodes {
 		phase := e.Paint(console.Yellow, string(n.Status.Phase))
@@ -44,12 +67,20 @@ func table(e *command.Env, nodes []*core.Node) {
 		case n.Status.Phase == core.NodePhaseReady:
 			phase = e.Paint(console.Green, string(n.Status.Phase))
 		}
+		if n.Status.DiskFull {
+			phase = e.Paint(console.Yellow, "disk full")
+		}
+		u, disk := by[n.GetID()], ""
+		if n.Status.DiskFreeBytes != nil {
+			disk = schema.CellBytes(*n.Status.DiskFreeBytes)
+		}
 		rows = append(rows, []string{
-			n.Name, phase, n.Spec.Arch, schema.CellMillis(n.Spec.CPUMillis), schema.CellBytes(n.Spec.MemoryBytes), n.Status.Version,
+			n.Name, phase, n.Spec.Arch, strconv.FormatInt(u.sandboxes, 10), schema.CellMillis(u.cpuMillis) + " of " + schema.CellMillis(n.Spec.CPUMillis),
+			schema.CellBytes(u.memoryBytes) + " of " + schema.CellBytes(n.Spec.MemoryBytes), disk, n.Status.Version,
 			n.Status.Message, schema.CellAge(n.CreatedAt, time.Now()),
 		})
 	}
-	e.Table([]string{"NODE", "STATE", "ARCH", "CPU", "MEMORY", "VERSION", "MESSAGE", "AGE"}, rows)
+	e.Table([]string{"NODE", "STATE", "ARCH", "SANDBOXES", "CPU RESERVED", "MEMORY RESERVED", "DISK FREE", "VERSION", "MESSAGE", "AGE"}, rows)
 }
 
 func newCordon(e *command.Env, verb, short string, call func(server.NodesClient, context.Context, *server.NodeRequest) (*server.NodeResponse, error)) *cobra.Command {

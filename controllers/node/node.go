@@ -38,10 +38,16 @@ import (
 const (
 	// leaseTTL is how long a node counts as alive after it renewed its lease.
 	leaseTTL = 30 * time.Second
-	// overcommit is how many times the machine's CPU may be reserved.
-	overcommit = 4
-	// headroom is the memory that sandboxes may not reserve, in bytes.
-	headroom = 1 << 30
+	// overcommit is how many times the machine's CPU may be reserved. CPU is a share:
+	// most sandboxes idle, and those that do not get less when they are many. What
+	// fills a node is memory, which nobody can take back.
+	overcommit = 32
+	// Of the memory that sandboxes may not reserve there is a third of the machine's,
+	// within these bounds, in bytes.
+	minHeadroom = 512 << 20
+	maxHeadroom = 1 << 30
+	// A change of the free disk space by this share is reported.
+	diskChange = 0.05
 )
 
 // Registrar keeps the node of this machine.
@@ -50,6 +56,8 @@ type Registrar struct {
 	Instance    string // id of the installation, the node's name
 	CPUMillis   int64  // 0: overcommit times the machine's
 	MemoryBytes int64  // 0: the machine's less headroom
+	StateDir    string // whose free space is reported
+	KeepDisk    int64  // free space below which no sandboxes are placed here, in bytes
 	Logger      *slog.Logger
 	// IDFile holds the node's id on the machine; empty: no file. A store without that
 	// node is another store, or an empty one: the sandboxes here must not be swept
@@ -146,9 +154,33 @@ func (r *Registrar) capacity() (cpu, mem int64, err error) {
 		if err := unix.Sysinfo(&info); err != nil {
 			return 0, 0, errs.New(errs.Internal, "size of the machine: %w", err)
 		}
-		mem = max(headroom/2, int64(info.Totalram)*int64(info.Unit)-headroom)
+		mem = reservable(int64(info.Totalram) * int64(info.Unit))
 	}
 	return cpu, mem, nil
+}
+
+// reservable is how much of a machine's memory sandboxes may reserve.
+func reservable(total int64) int64 {
+	headroom := min(max(total/3, minHeadroom), maxHeadroom)
+	return max(total-headroom, total/4)
+}
+
+// disk returns the free space of the state directory.
+func (r *Registrar) disk() (free int64, err error) {
+	var st unix.Statfs_t
+	if err := unix.Statfs(r.StateDir, &st); err != nil {
+		return 0, errs.New(errs.Unavailable, "free space of %s: %w", r.StateDir, err)
+	}
+	return int64(st.Bavail) * st.Bsize, nil
+}
+
+// moved reports whether a change of free space is worth a report.
+func moved(before *int64, now int64) bool {
+	if before == nil {
+		return true
+	}
+	d := float64(now - *before)
+	return d > diskChange*float64(*before) || -d > diskChange*float64(*before)
 }
 
 // renew renews the lease, or makes a new one, and corrects the status.
@@ -161,17 +193,26 @@ func (r *Registrar) renew(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if n.Status.Phase == core.NodePhaseReady && n.Status.Lease == string(lease) && n.Status.Version == version.Get().Version && n.Status.DownSince == nil {
+	free, err := r.disk()
+	if err != nil {
+		return err
+	}
+	full := free < r.KeepDisk
+	if n.Status.DiskFull == full && !moved(n.Status.DiskFreeBytes, free) && n.Status.Phase == core.NodePhaseReady && n.Status.Lease == string(lease) && n.Status.Version == version.Get().Version && n.Status.DownSince == nil {
 		return nil
 	}
 	now := time.Now()
 	_, err = entity.ModifyStatus(ctx, r.Store, r.node, func(n *core.Node) error {
 		n.Status = core.NodeStatus{
 			Phase: core.NodePhaseReady, Lease: string(lease), Instance: r.Instance, Version: version.Get().Version, LastSeen: &now,
+			DiskFreeBytes: &free, DiskFull: full,
 		}
 		return nil
 	})
-	if err == nil {
+	if err == nil && full != n.Status.DiskFull {
+		r.Logger.Warn("free space of the state directory crossed what is kept", "free_bytes", free, "keep_bytes", r.KeepDisk, "full", full)
+	}
+	if err == nil && n.Status.Phase != core.NodePhaseReady {
 		r.Logger.Info("node is ready", "node", string(r.node), "previous", string(n.Status.Phase))
 	}
 	return err

@@ -36,7 +36,7 @@ func get(t *testing.T, s entity.Store, nid schema.ID) *core.Node {
 func newRegistrar(t *testing.T, s entity.Store) *Registrar {
 	t.Helper()
 	name, access := Registration()
-	return &Registrar{Store: kittest.HoldWriter(t, s, name, access), Instance: "abcdefgh", Logger: quiet}
+	return &Registrar{Store: kittest.HoldWriter(t, s, name, access), Instance: "abcdefgh", StateDir: "/", Logger: quiet}
 }
 
 // newLiveness does the same for a Liveness.
@@ -220,9 +220,41 @@ func TestController(t *testing.T) {
 }
 
 // TestAnotherStore starts the server of a node with a store that does not know it.
+func TestRegistrarReportsAFullDisk(t *testing.T) {
+	store := pgtest.Store(t, api.Kinds()...)
+	r := newRegistrar(t, store)
+	for _, full := range []bool{false, true, false} {
+		r.KeepDisk = 0
+		if full {
+			r.KeepDisk = 1 << 60
+		}
+		sid, err := r.Register(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		n, err := entity.Get[core.Node](t.Context(), store, sid)
+		if err != nil || n.Status.DiskFull != full || n.Status.DiskFreeBytes == nil || *n.Status.DiskFreeBytes <= 0 {
+			t.Errorf("full %v: %+v, %v", full, n.Status, err)
+		}
+	}
+	r.StateDir = "/no/such/directory"
+	if _, err := r.Register(t.Context()); !errs.Is(err, errs.Unavailable) {
+		t.Errorf("a missing state directory: %v", err)
+	}
+}
+
+func TestReservableMemory(t *testing.T) {
+	const mib = 1 << 20
+	for total, want := range map[int64]int64{512: 128, 1024: 512, 2048: 1365, 4096: 3072, 65536: 64512} {
+		if got := reservable(total*mib) / mib; got != want {
+			t.Errorf("%d MiB: %d may be reserved, want %d", total, got, want)
+		}
+	}
+}
+
 func TestAnotherStore(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "node-id")
-	r := &Registrar{Store: pgtest.Store(t, api.Kinds()...), Instance: "abcdefgh", Logger: quiet, IDFile: file}
+	r := &Registrar{Store: pgtest.Store(t, api.Kinds()...), Instance: "abcdefgh", StateDir: "/", Logger: quiet, IDFile: file}
 	if _, err := r.Register(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -230,7 +262,7 @@ func TestAnotherStore(t *testing.T) {
 		t.Errorf("the same store: %v", err)
 	}
 	other := pgtest.Store(t, api.Kinds()...)
-	r = &Registrar{Store: other, Instance: "abcdefgh", Logger: quiet, IDFile: file}
+	r = &Registrar{Store: other, Instance: "abcdefgh", StateDir: "/", Logger: quiet, IDFile: file}
 	if _, err := r.Register(t.Context()); !errs.Is(err, errs.FailedPrecondition) {
 		t.Fatalf("an empty store: %v", err)
 	}

@@ -23,6 +23,8 @@ type Node struct {
 	Ready    bool
 	Cordoned bool
 	Capacity Resources // that sandboxes may reserve in total
+	DiskFull bool
+	DiskFree int64 // bytes; for messages
 }
 
 // Sandbox is one that holds, or asks for, a reservation.
@@ -45,6 +47,17 @@ type node struct {
 	Node
 	used   Resources
 	groups map[string]int
+	// members are the reservations of the sandboxes of groups, by sandbox.
+	members map[string]Resources
+}
+
+// rollout is the room that a rollout of any group here needs: that of the largest
+// member.
+func (n *node) rollout() (r Resources) {
+	for _, m := range n.members {
+		r.CPUMillis, r.MemoryBytes = max(r.CPUMillis, m.CPUMillis), max(r.MemoryBytes, m.MemoryBytes)
+	}
+	return r
 }
 
 type placement struct {
@@ -57,7 +70,7 @@ type placement struct {
 func NewPlan(nodes []Node) *Plan {
 	p := &Plan{byID: map[string]*node{}, placed: map[string]placement{}}
 	for _, n := range nodes {
-		p.byID[n.ID] = &node{Node: n, groups: map[string]int{}}
+		p.byID[n.ID] = &node{Node: n, groups: map[string]int{}, members: map[string]Resources{}}
 	}
 	for _, n := range p.byID {
 		p.nodes = append(p.nodes, n)
@@ -77,6 +90,9 @@ func (p *Plan) Add(nodeID string, s Sandbox) {
 	n.used.CPUMillis += s.Reserve.CPUMillis
 	n.used.MemoryBytes += s.Reserve.MemoryBytes
 	n.groups[s.Group]++
+	if s.Group != "" {
+		n.members[s.ID] = s.Reserve
+	}
 	p.placed[s.ID] = placement{n, s}
 }
 
@@ -90,6 +106,7 @@ func (p *Plan) Remove(id string) {
 	pl.node.used.CPUMillis -= pl.Reserve.CPUMillis
 	pl.node.used.MemoryBytes -= pl.Reserve.MemoryBytes
 	pl.node.groups[pl.Group]--
+	delete(pl.node.members, id)
 }
 
 // Place chooses a node for s, counts it there, and returns the node's id. A
@@ -148,16 +165,26 @@ func (n *node) refuses(s Sandbox) string {
 		return "cordoned"
 	case s.Arch != "" && s.Arch != n.Arch:
 		return fmt.Sprintf("is %s, not %s", n.Arch, s.Arch)
+	case n.DiskFull:
+		return fmt.Sprintf("its disk is nearly full, %s free", bytes(n.DiskFree))
 	}
 	var short []string
 	f := n.free()
+	if s.Group == "" {
+		r := n.rollout()
+		f.CPUMillis, f.MemoryBytes = f.CPUMillis-r.CPUMillis, f.MemoryBytes-r.MemoryBytes
+	}
 	if s.Reserve.CPUMillis > f.CPUMillis {
 		short = append(short, fmt.Sprintf("%s of %s CPU free", cpus(max(f.CPUMillis, 0)), cpus(n.Capacity.CPUMillis)))
 	}
 	if s.Reserve.MemoryBytes > f.MemoryBytes {
 		short = append(short, fmt.Sprintf("%s of %s memory free", bytes(max(f.MemoryBytes, 0)), bytes(n.Capacity.MemoryBytes)))
 	}
-	return strings.Join(short, " and ")
+	why := strings.Join(short, " and ")
+	if r := n.rollout(); why != "" && s.Group == "" && r.MemoryBytes > 0 {
+		why += fmt.Sprintf(", with %s CPU and %s kept for rollouts", cpus(r.CPUMillis), bytes(r.MemoryBytes))
+	}
+	return why
 }
 
 // maxExplained bounds the nodes that a message lists.
@@ -188,7 +215,7 @@ func (p *Plan) explain(s Sandbox) error {
 		e = e.With("node."+n.ID, n.refuses(s))
 	}
 	if room {
-		return e.WithHint("reduce cpu_millis or memory_bytes, stop something, or raise the node's capacity (node.cpu_millis, node.memory_bytes)")
+		return e.WithHint("ask for less (--cpu, --memory; cpu and memory of a service in app.toml), stop something (`r node list` shows what is reserved), or raise what the node gives out (node.cpu_millis, node.memory_bytes and node.keep_disk_bytes of the server's configuration)")
 	}
 	return e.WithHint("look at `r node list`")
 }

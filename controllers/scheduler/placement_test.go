@@ -32,6 +32,12 @@ func TestPlace(t *testing.T) {
 		{name: "both", nodes: []Node{{ID: "a", Name: "host", Ready: true}}, s: Sandbox{Reserve: small}, why: []string{"host: 0 of 0 CPU free and 0 bytes of 0 bytes memory free"}},
 		{name: "states", nodes: []Node{{ID: "a", Ready: true, Cordoned: true, Capacity: small}, {ID: "b", Capacity: small}, ready("c", 500, gib)},
 			s: Sandbox{Arch: "arm64", Reserve: small}, why: []string{"a: cordoned", "b: not ready", "c: is amd64, not arm64"}},
+		{name: "disk", nodes: []Node{{ID: "a", Ready: true, Capacity: small, DiskFull: true, DiskFree: 300 << 20}},
+			s: Sandbox{Reserve: small}, why: []string{"a: its disk is nearly full, 300 MiB free"}},
+		{name: "room for rollouts", nodes: []Node{ready("a", 4000, 3*gib)}, placed: map[string]Sandbox{"a": {ID: "x", Group: "p", Reserve: small}},
+			s: Sandbox{ID: "y", Reserve: Resources{500, gib + 1}}, why: []string{"a: 1 GiB of 3 GiB memory free, with 0.5 CPU and 1 GiB kept for rollouts"}},
+		{name: "a rollout", nodes: []Node{ready("a", 4000, 3*gib)}, placed: map[string]Sandbox{"a": {ID: "x", Group: "p", Reserve: small}},
+			s: Sandbox{ID: "y", Group: "p", Reserve: Resources{500, 2 * gib}}, want: "a"},
 		{name: "fullest", nodes: []Node{ready("a", 4000, 8*gib), ready("b", 4000, 8*gib)},
 			placed: map[string]Sandbox{"b": {ID: "x", Reserve: small}}, s: Sandbox{ID: "y", Reserve: small}, want: "b"},
 		{name: "spread", nodes: []Node{ready("a", 4000, 8*gib), ready("b", 4000, 8*gib)},
@@ -91,6 +97,15 @@ func TestProperty(t *testing.T) {
 		}
 		fits := func(n Node, s Sandbox) bool {
 			u := used(n.ID)
+			if s.Group == "" {
+				var r Resources
+				for id, at := range at {
+					if m := all[id]; at == n.ID && m.Group != "" {
+						r.CPUMillis, r.MemoryBytes = max(r.CPUMillis, m.Reserve.CPUMillis), max(r.MemoryBytes, m.Reserve.MemoryBytes)
+					}
+				}
+				u.CPUMillis, u.MemoryBytes = u.CPUMillis+r.CPUMillis, u.MemoryBytes+r.MemoryBytes
+			}
 			return n.Ready && !n.Cordoned && (s.Arch == "" || s.Arch == n.Arch) &&
 				u.CPUMillis+s.Reserve.CPUMillis <= n.Capacity.CPUMillis && u.MemoryBytes+s.Reserve.MemoryBytes <= n.Capacity.MemoryBytes
 		}
@@ -110,6 +125,9 @@ func TestProperty(t *testing.T) {
 			s := Sandbox{ID: fmt.Sprint("s", step), Group: fmt.Sprint("g", rnd.IntN(3)), Reserve: Resources{rnd.Int64N(2000), rnd.Int64N(4 * gib)}}
 			if rnd.IntN(4) == 0 {
 				s.Arch = "arm64"
+			}
+			if rnd.IntN(3) == 0 {
+				s.Group = ""
 			}
 			// The same state given in another order decides the same.
 			shuffled := slices.Clone(nodes)

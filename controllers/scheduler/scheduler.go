@@ -10,8 +10,11 @@
 // The choice of a node ([Plan]) is a pure function of the nodes and the sandboxes
 // that are placed.
 //
-// A node fits if it is ready, not cordoned, of the right architecture, and has
-// the CPU and memory that the sandbox reserves. Among those that fit it takes
+// A node fits if it is ready, not cordoned, of the right architecture, has disk
+// space left, and has the CPU and memory that the sandbox reserves. For a sandbox
+// that is of no pool there must be room beside it for the largest of the pools'
+// sandboxes: without that, an app could not be rolled out. Among the nodes that fit
+// it takes
 //
 //  1. the one with the fewest sandboxes of the same group (a pool), so that
 //     one lost machine takes as little as possible of a service away;
@@ -138,7 +141,8 @@ func (r *Reconciler) plan(ctx context.Context) (*Plan, error) {
 	for _, n := range nodes {
 		list = append(list, Node{ID: string(n.ID), Name: cmp.Or(n.Name, n.Spec.Hostname), Arch: n.Spec.Arch,
 			Ready: n.Status.Phase == core.NodePhaseReady, Cordoned: n.Spec.Cordoned,
-			Capacity: Resources{CPUMillis: n.Spec.CPUMillis, MemoryBytes: n.Spec.MemoryBytes}})
+			Capacity: Resources{CPUMillis: n.Spec.CPUMillis, MemoryBytes: n.Spec.MemoryBytes},
+			DiskFull: n.Status.DiskFull, DiskFree: value(n.Status.DiskFreeBytes)})
 	}
 	plan := NewPlan(list)
 	all, _, err := entity.List[sandbox.Sandbox](ctx, r.Store, entity.Query{})
@@ -154,9 +158,15 @@ func (r *Reconciler) plan(ctx context.Context) (*Plan, error) {
 }
 
 func reservation(s *sandbox.Sandbox) Sandbox {
-	res := s.Spec.Template.Resources
-	return Sandbox{ID: string(s.ID), Group: string(s.Spec.Pool),
-		Reserve: Resources{CPUMillis: res.CPUMillis, MemoryBytes: res.MemoryBytes}}
+	cpu, memory := s.Reserved()
+	return Sandbox{ID: string(s.ID), Group: string(s.Spec.Pool), Arch: s.Spec.Template.Arch, Reserve: Resources{CPUMillis: cpu, MemoryBytes: memory}}
+}
+
+func value(n *int64) int64 {
+	if n == nil {
+		return 0
+	}
+	return *n
 }
 
 // assign writes the decision, if the sandbox has not changed since it was read.

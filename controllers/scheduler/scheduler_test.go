@@ -108,7 +108,7 @@ func TestSchedules(t *testing.T) {
 	if f.get(small).Spec.Node != "" {
 		t.Error("the small one was placed before the older third")
 	}
-	b := f.node("b", 500, gib)
+	b := f.node("b", 500, 2*gib)
 	wait.For(f, "the small one goes to the new node", func() bool { return f.get(small).Spec.Node == b.GetID() })
 }
 

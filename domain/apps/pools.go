@@ -3,6 +3,7 @@ package apps
 import (
 	"context"
 	"maps"
+	"runtime"
 	"slices"
 	"strconv"
 
@@ -78,6 +79,7 @@ func PoolFor(a *app.App, ver *app.AppVersion, svc *app.Service) *sandbox.Sandbox
 	p.Labels = map[string]string{"app": a.Name, "service": svc.Name}
 	p.Spec.App, p.Spec.AppVersion, p.Spec.Service, p.Spec.Replicas = a.GetID(), ver.GetID(), svc.Name, svc.Replicas
 	t := &p.Spec.Template
+	t.Arch = runtime.GOARCH // the server's machine builds
 	t.Image, t.Command, t.Env, t.Secrets, t.StopTimeout = ver.Spec.Image, svc.Command, env, ver.Spec.Secrets, svc.StopTimeout
 	t.Resources.CPUMillis, t.Resources.MemoryBytes, t.Resources.PIDs = svc.CPUMillis, svc.MemoryBytes, svc.PIDs
 	if port := Port(svc); port != 0 {

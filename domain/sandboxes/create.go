@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"maps"
+	"runtime"
 	"slices"
 	"time"
 
@@ -84,7 +85,7 @@ func (s *Service) prepare(ctx context.Context, project string, req CreateRequest
 	case image == "":
 		return nil, errs.New(errs.InvalidArgument, "a sandbox needs an image").WithHint("--image NAME, or --app NAME for that of an app")
 	default:
-		t.Image = image
+		t.Image, t.Arch = image, runtime.GOARCH // the server's machine makes images
 	}
 	if err := s.override(t, &req); err != nil {
 		return nil, err

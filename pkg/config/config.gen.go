@@ -46,8 +46,9 @@ type Store struct {
 
 // Node: What this machine offers to sandboxes.
 type Node struct {
-	CPUMillis   int64 // CPU that sandboxes may reserve in total; 0: four times what the machine has, since most of them idle.
-	MemoryBytes int64 // Memory that sandboxes may reserve in total; 0: the machine's less 1 GiB.
+	CPUMillis     int64 // CPU that sandboxes may reserve in total; 0: 32 times what the machine has, since most of them idle; each gets its share when they do not.
+	MemoryBytes   int64 // Memory that sandboxes may reserve in total; 0: the machine's less a third, of which at least 512 MiB and at most 1 GiB.
+	KeepDiskBytes int64 // Free space of the state directory below which no sandboxes are placed here.
 }
 
 // Network: Network of sandboxes.
@@ -121,10 +122,12 @@ var Keys = []Key{
 		field:   func(c *Config) any { return &c.Store.URL }},
 	{Path: "store.keep_revisions", Type: "int", Default: "100000", Doc: "Changes kept for watchers to catch up on.", Unit: "", Min: "1000", Max: "",
 		field: func(c *Config) any { return &c.Store.KeepRevisions }},
-	{Path: "node.cpu_millis", Type: "int", Default: "0", Doc: "CPU that sandboxes may reserve in total; 0: four times what the machine has, since most of them idle.", Unit: "thousandths of a CPU", Min: "0", Max: "",
+	{Path: "node.cpu_millis", Type: "int", Default: "0", Doc: "CPU that sandboxes may reserve in total; 0: 32 times what the machine has, since most of them idle; each gets its share when they do not.", Unit: "thousandths of a CPU", Min: "0", Max: "",
 		field: func(c *Config) any { return &c.Node.CPUMillis }},
-	{Path: "node.memory_bytes", Type: "int", Default: "0", Doc: "Memory that sandboxes may reserve in total; 0: the machine's less 1 GiB.", Unit: "bytes", Min: "0", Max: "",
+	{Path: "node.memory_bytes", Type: "int", Default: "0", Doc: "Memory that sandboxes may reserve in total; 0: the machine's less a third, of which at least 512 MiB and at most 1 GiB.", Unit: "bytes", Min: "0", Max: "",
 		field: func(c *Config) any { return &c.Node.MemoryBytes }},
+	{Path: "node.keep_disk_bytes", Type: "int", Default: "2147483648", Doc: "Free space of the state directory below which no sandboxes are placed here.", Unit: "bytes", Min: "0", Max: "",
+		field: func(c *Config) any { return &c.Node.KeepDiskBytes }},
 	{Path: "network.pools", Type: "list", Default: "", Doc: "IPv4 networks from which a free subnet is chosen (CIDR); empty: built-in private ones.", Unit: "", Min: "", Max: "",
 		field: func(c *Config) any { return &c.Network.Pools }},
 	{Path: "ingress.http_address", Type: "string", Default: "127.0.0.1:8080", Doc: "host:port to listen on. 0.0.0.0:80 serves the world; empty: no ingress.", Unit: "", Min: "", Max: "",

@@ -60,7 +60,10 @@ func openStore(ctx context.Context, cfg *config.Config, url string, log *slog.Lo
 
 func newControl(cfg *config.Config, m *machine, store *pgstore.Store, sources build.Sources, reg prometheus.Registerer, log *slog.Logger) *control {
 	c := &control{cfg: cfg, m: m, logger: log, store: store, sealer: schema.NewSealer(m.in.State("secrets.key"))}
-	c.node = &node.Registrar{Store: store, Instance: m.in.ID, CPUMillis: cfg.Node.CPUMillis, MemoryBytes: cfg.Node.MemoryBytes, IDFile: m.in.State("node-id"), Logger: log}
+	c.node = &node.Registrar{
+		Store: store, Instance: m.in.ID, CPUMillis: cfg.Node.CPUMillis, MemoryBytes: cfg.Node.MemoryBytes,
+		StateDir: m.in.State(), KeepDisk: cfg.Node.KeepDiskBytes, IDFile: m.in.State("node-id"), Logger: log,
+	}
 	c.builds = &build.Reconciler{
 		Store: store, Builder: m.buildkit, Bases: m.bases, Sources: sources, Logs: m.buildLogs, TempDir: m.in.State("tmp"),
 		Parallel: int(cfg.Build.Parallel), Timeout: cfg.Build.Timeout, Logger: log.With("controller", "build"),
