@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -14,6 +15,7 @@ import (
 	"miren.dev/runtime/api/core"
 	"miren.dev/runtime/api/id"
 	"miren.dev/runtime/api/sandbox"
+	"miren.dev/runtime/cli/command"
 	"miren.dev/runtime/cli/exit"
 	"miren.dev/runtime/entity"
 	"miren.dev/runtime/pkg/schema"
@@ -317,5 +319,46 @@ func TestOther(t *testing.T) {
 	contains(t, ok(t, "build", "list", "--app", "x"), "bld-1")
 	if got := ok(t, "build", "logs", "bld-1"); got != "#1 [build 1/1] RUN make\n#1 | cc main.c\n" {
 		t.Errorf("build logs: %q", got)
+	}
+}
+
+// TestOtherToolsCommands runs what similar tools call something else: the hint names
+// commands that exist.
+func TestOtherToolsCommands(t *testing.T) {
+	newFake(t)
+	named := regexp.MustCompile("`(r [^`]*)`")
+	for path := range command.Elsewhere {
+		r := run(t, false, "", strings.Fields(strings.TrimPrefix(path, "r "))...)
+		if r.code != exit.Usage {
+			t.Errorf("%s: %+v", path, r)
+		}
+		for _, m := range named.FindAllStringSubmatch(r.err, -1) {
+			var args []string
+			for _, word := range strings.Fields(m[1])[1:] {
+				if strings.HasPrefix(word, "-") {
+					break
+				}
+				if strings.ToLower(word) == word {
+					args = append(args, word)
+				}
+			}
+			if help := run(t, false, "", append(args, "--help")...); help.code != 0 && !strings.Contains(help.err, "needs the program runtime") {
+				t.Errorf("%s: %s: %+v", path, m[1], help)
+			}
+		}
+	}
+}
+
+func TestPutWithoutChange(t *testing.T) {
+	f := newFake(t)
+	f.shop()
+	doc := ok(t, "entity", "get", "app", "shop")
+	file := filepath.Join(t.TempDir(), "shop.yaml")
+	if err := os.WriteFile(file, []byte(doc), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	contains(t, ok(t, "entity", "put", file), "unchanged app shop")
+	if again := ok(t, "entity", "get", "app", "shop"); again != doc {
+		t.Errorf("it changed:\n%s\n%s", doc, again)
 	}
 }

@@ -44,6 +44,8 @@ type entry struct {
 var commands = []entry{
 	{path: "app", make: app.New},
 	{path: "deploy", make: app.NewDeploy},
+	{path: "logs", make: app.NewLogs},
+	{path: "env", make: app.NewEnv},
 	{path: "sandbox", make: sandbox.New},
 	{path: "route", make: route.New},
 	{path: "build", make: build.New},

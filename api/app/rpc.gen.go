@@ -59,6 +59,8 @@ func (x *AppResponse) ValidateFields(v *schema.Validator) {
 type DeploymentResponse struct {
 	// The deployment; absent if there was nothing to roll out.
 	Deployment *schema.Record `cbor:"1,keyasint,omitempty" json:"deployment,omitempty"`
+	// Everything was as asked for already.
+	Unchanged *bool `cbor:"2,keyasint,omitempty" json:"unchanged,omitempty"`
 }
 
 // MarshalJSON renders x; durations are strings, secrets are redacted.

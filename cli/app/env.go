@@ -25,7 +25,8 @@ type envOptions struct {
 	stdin    bool
 }
 
-func newEnv(e *command.Env) *cobra.Command {
+// NewEnv makes `r app env`, which is `r env` too.
+func NewEnv(e *command.Env) *cobra.Command {
 	return command.Group("env", "Environment variables of an app", newEnvSet(e), newEnvUnset(e), newEnvList(e))
 }
 
@@ -127,8 +128,13 @@ func (o *envOptions) change(ctx context.Context, req *app.SetEnvRequest) error {
 		return errs.Wrap(err, "the app of this folder")
 	}
 	if err == nil && resp.Deployment == nil {
+		unchanged := resp.Unchanged != nil && *resp.Unchanged
 		if o.JSON {
-			return o.PrintJSON(map[string]any{"app": name, "rolled_out": false})
+			return o.PrintJSON(map[string]any{"app": name, "rolled_out": false, "changed": !unchanged})
+		}
+		if unchanged {
+			o.Printf("%s has that environment already\n", name)
+			return nil
 		}
 		o.Printf("%s changed; the next deployment of %s applies it\n", o.Paint(console.Green, "✓"), name)
 	}

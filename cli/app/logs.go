@@ -18,7 +18,8 @@ type logsOptions struct {
 	timestamps bool
 }
 
-func newLogs(e *command.Env) *cobra.Command {
+// NewLogs makes `r app logs`, which is `r logs` too.
+func NewLogs(e *command.Env) *cobra.Command {
 	o := &logsOptions{appOptions: appOptions{Env: e}}
 	cmd := &cobra.Command{
 		Use:               "logs [APP]",

@@ -50,6 +50,34 @@ func Group(use, short string, subs ...*cobra.Command) *cobra.Command {
 	return cmd
 }
 
+// Elsewhere says what to use instead of commands that similar tools have.
+var Elsewhere = map[string]string{
+	"r ps":             "`r app status APP` shows the processes of an app, `r sandbox list` every sandbox",
+	"r status":         "`r app status APP` shows an app, `r server status` the server, `r node list` the machines",
+	"r run":            "`r sandbox run -- COMMAND` runs a command in a new sandbox, `r app exec APP -- COMMAND` in one of an app",
+	"r exec":           "`r app exec APP -- COMMAND`, or `r sandbox exec ID -- COMMAND`",
+	"r ssh":            "`r app exec APP -t -- sh` opens a shell in a sandbox of an app",
+	"r secrets":        "`r env set --secret NAME` sets a secret variable",
+	"r rollback":       "`r app rollback APP`",
+	"r restart":        "`r app restart APP`",
+	"r history":        "`r app history APP`",
+	"r init":           "`r app init` writes .runtime/app.toml; `r server start` starts the server of this machine",
+	"r launch":         "`r deploy` deploys the source of this folder; `r app init` writes its .runtime/app.toml",
+	"r up":             "`r deploy` deploys the source of this folder",
+	"r push":           "`r deploy` deploys the source of this folder",
+	"r domains":        "`r route set HOST --app APP`",
+	"r login":          "`r cluster add` adds a server with a certificate of `r auth generate`",
+	"r app stop":       "an app runs until `r app delete APP`; with `replicas = 0` in app.toml a service has no processes, after the next `r deploy`",
+	"r app start":      "`r deploy` starts an app, `r app restart APP` replaces its processes",
+	"r app scale":      "set `replicas` of the service in app.toml, and `r deploy`",
+	"r app create":     "`r deploy` creates the app; `r app init` writes its .runtime/app.toml",
+	"r app ps":         "`r app status APP` shows the processes of an app",
+	"r app run":        "`r sandbox run --app APP -- COMMAND`",
+	"r app ssh":        "`r app exec APP -t -- sh`",
+	"r app destroy":    "`r app delete APP`",
+	"r sandbox create": "`r sandbox run --detach -- COMMAND`",
+}
+
 // RunGroup prints the help of a command that has only subcommands, or refuses
 // an unknown one.
 func RunGroup(cmd *cobra.Command, args []string) error {
@@ -62,6 +90,9 @@ func RunGroup(cmd *cobra.Command, args []string) error {
 		if c.IsAvailableCommand() {
 			known = append(append(known, c.Name()), c.Aliases...)
 		}
+	}
+	if s := Elsewhere[cmd.CommandPath()+" "+args[0]]; s != "" {
+		return exit.With(exit.Usage, err.WithHint("%s", s))
 	}
 	if s := suggest.Nearest(args[0], known); s != "" {
 		return exit.With(exit.Usage, err.WithHint("did you mean `%s %s`?", cmd.CommandPath(), s))

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"maps"
 	"os"
 	"strings"
 
@@ -191,6 +192,13 @@ func (o *putOptions) put(ctx context.Context, obj schema.Object) error {
 	} else if given.SpecRevision != 0 {
 		m.SpecRevision = given.SpecRevision
 	}
+	same, err := unchanged(old, obj, o.status)
+	if err != nil {
+		return err
+	}
+	if same {
+		return o.done("unchanged", obj)
+	}
 	err = update(ctx, store, obj)
 	if errs.Is(err, errs.Conflict) {
 		return errs.New(errs.Conflict, "%s %s has changed since it was read: %w", k.Name, label(om), err).
@@ -200,6 +208,25 @@ func (o *putOptions) put(ctx context.Context, obj schema.Object) error {
 		return err
 	}
 	return o.done("changed", obj)
+}
+
+// unchanged reports whether obj would change nothing of old.
+func unchanged(old, obj schema.Object, status bool) (bool, error) {
+	a, err := schema.EncodeObject(old)
+	if err != nil {
+		return false, err
+	}
+	b, err := schema.EncodeObject(obj)
+	if err != nil {
+		return false, err
+	}
+	if a.SpecRevision != b.SpecRevision || a.StatusRevision != b.StatusRevision {
+		return false, nil // the caller's revision is an old one
+	}
+	if status {
+		return bytes.Equal(a.Status, b.Status), nil
+	}
+	return bytes.Equal(a.Spec, b.Spec) && a.Name == b.Name && maps.Equal(a.Labels, b.Labels), nil
 }
 
 // existing returns the entity with the id or name of m; NotFound without one.

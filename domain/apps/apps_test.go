@@ -102,7 +102,7 @@ func TestDeployAmongWriters(t *testing.T) {
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		for i := 0; ctx.Err() == nil; i++ {
-			if _, err := s.SetEnv(ctx, "", "shop", EnvChange{Set: map[string]string{"N": strings.Repeat("x", i%100)}}, DeployRequest{}); err != nil && ctx.Err() == nil {
+			if _, _, err := s.SetEnv(ctx, "", "shop", EnvChange{Set: map[string]string{"N": strings.Repeat("x", i%100)}}, DeployRequest{}); err != nil && ctx.Err() == nil {
 				t.Error(err)
 			}
 		}
@@ -141,17 +141,17 @@ func TestSetEnv(t *testing.T) {
 		{Set: map[string]string{"1A": "x"}}, {Set: map[string]string{"": "x"}}, {Set: map[string]string{"PORT": "1"}},
 		{SetSecret: map[string]string{"A B": "x"}}, {Set: map[string]string{"A": "a\x00b"}}, {Set: map[string]string{"A": strings.Repeat("x", sandbox.MaxEnvValue+1)}},
 	} {
-		if _, err := s.SetEnv(t.Context(), "", "shop", bad, DeployRequest{}); !errs.Is(err, errs.InvalidArgument) {
+		if _, _, err := s.SetEnv(t.Context(), "", "shop", bad, DeployRequest{}); !errs.Is(err, errs.InvalidArgument) {
 			t.Errorf("%.40v: %v", bad, err)
 		}
 	}
-	d, err := s.SetEnv(t.Context(), "", "shop", EnvChange{Set: map[string]string{"A": "1", "B": "2"}, SetSecret: map[string]string{"S": "hidden"}}, DeployRequest{})
-	if d != nil || err != nil {
-		t.Fatal(d, err)
+	d, changed, err := s.SetEnv(t.Context(), "", "shop", EnvChange{Set: map[string]string{"A": "1", "B": "2"}, SetSecret: map[string]string{"S": "hidden"}}, DeployRequest{})
+	if d != nil || !changed || err != nil {
+		t.Fatal(d, changed, err)
 	}
 	// A name is either secret or not.
-	d, err = s.SetEnv(t.Context(), "", "shop", EnvChange{Set: map[string]string{"S": "open"}, SetSecret: map[string]string{"A": "x"}, Unset: []string{"B", "C"}, Deploy: true}, DeployRequest{})
-	if err != nil || d.Spec.Kind != app.RolloutKindConfig {
+	d, changed, err = s.SetEnv(t.Context(), "", "shop", EnvChange{Set: map[string]string{"S": "open"}, SetSecret: map[string]string{"A": "x"}, Unset: []string{"B", "C"}, Deploy: true}, DeployRequest{})
+	if err != nil || !changed || d.Spec.Kind != app.RolloutKindConfig {
 		t.Fatal(d, err)
 	}
 	a, err := s.Find(t.Context(), "", "shop")
@@ -165,11 +165,52 @@ func TestSetEnv(t *testing.T) {
 		t.Errorf("%q %v", v, err)
 	}
 	// While a deployment is under way a change that is to be rolled out is refused whole.
-	if _, err := s.SetEnv(t.Context(), "", "shop", EnvChange{Unset: []string{"S"}, Deploy: true}, DeployRequest{}); errs.Detail(err, app.DetailLease) == "" {
+	if _, _, err := s.SetEnv(t.Context(), "", "shop", EnvChange{Unset: []string{"S"}, Deploy: true}, DeployRequest{}); errs.Detail(err, app.DetailLease) == "" {
 		t.Errorf("during a deployment: %v", err)
 	}
 	if a, err = s.Find(t.Context(), "", "shop"); err != nil || a.Spec.Env["S"] != "open" {
 		t.Errorf("%v %v", a.Spec.Env, err)
+	}
+}
+
+func TestSetEnvWithoutChange(t *testing.T) {
+	s := setup(t)
+	a, _ := serving(t, s, "shop", 1)
+	set := EnvChange{Set: map[string]string{"A": "1"}, SetSecret: map[string]string{"S": "hidden"}}
+	for _, tc := range []struct {
+		name   string
+		change EnvChange
+		want   bool
+	}{
+		{"new", set, true},
+		{"the same", set, false},
+		{"another value", EnvChange{Set: map[string]string{"A": "2"}}, true},
+		{"another secret", EnvChange{SetSecret: map[string]string{"S": "other"}}, true},
+		{"from plain to secret", EnvChange{SetSecret: map[string]string{"A": "2"}}, true},
+		{"unknown name", EnvChange{Unset: []string{"NONE"}}, false},
+		{"nothing to roll out", EnvChange{Unset: []string{"NONE"}, Deploy: true}, false},
+		{"removed", EnvChange{Unset: []string{"A", "S"}}, true},
+	} {
+		before, err := entity.Get[app.App](t.Context(), s.Store, a.GetID())
+		if err != nil {
+			t.Fatal(err)
+		}
+		d, changed, err := s.SetEnv(t.Context(), "", "shop", tc.change, DeployRequest{})
+		if d != nil || changed != tc.want || err != nil {
+			t.Errorf("%s: %v, %v, %v", tc.name, d, changed, err)
+		}
+		after, err := entity.Get[app.App](t.Context(), s.Store, a.GetID())
+		if err != nil || (after.Revision != before.Revision) != tc.want {
+			t.Errorf("%s: revision %d, then %d, %v", tc.name, before.Revision, after.Revision, err)
+		}
+	}
+	// What was set and not rolled out yet is rolled out when it is set again.
+	if _, _, err := s.SetEnv(t.Context(), "", "shop", set, DeployRequest{}); err != nil {
+		t.Fatal(err)
+	}
+	set.Deploy = true
+	if d, changed, err := s.SetEnv(t.Context(), "", "shop", set, DeployRequest{}); d == nil || !changed || err != nil {
+		t.Errorf("%v, %v, %v", d, changed, err)
 	}
 }
 

@@ -37,34 +37,76 @@ type EnvChange struct {
 
 // SetEnv changes the environment of an app. If asked, and a version serves, it
 // rolls the change out with it, all or nothing; otherwise the deployment is nil
-// and the change waits for the next one. Errors: InvalidArgument for a name or
+// and the change waits for the next one. changed is false if the app, and the
+// version that serves if it is to be rolled out, have that environment already:
+// nothing is done then. Errors: InvalidArgument for a name or
 // value that cannot be one, ResourceExhausted for more than sandbox.MaxEnv
 // variables, and those of Deploy.
-func (s *Service) SetEnv(ctx context.Context, project, name string, c EnvChange, req DeployRequest) (*app.Deployment, error) {
+func (s *Service) SetEnv(ctx context.Context, project, name string, c EnvChange, req DeployRequest) (d *app.Deployment, changed bool, err error) {
 	for _, m := range []map[string]string{c.Set, c.SetSecret} {
 		if err := checkEnv(m); err != nil {
-			return nil, err
+			return nil, false, err
 		}
 	}
 	sealed := map[string]schema.Secret{}
 	for k, v := range c.SetSecret {
 		sec, err := s.Sealer.Seal(v)
 		if err != nil {
-			return nil, err
+			return nil, false, err
 		}
 		sealed[k] = sec
 	}
 	change := func(a *app.App) error { return c.apply(a, sealed) }
 	a, err := s.Find(ctx, project, name)
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
-	if !c.Deploy || a.Status.ActiveVersion == "" {
+	deploy := c.Deploy && a.Status.ActiveVersion != ""
+	same := s.has(a.Spec.Env, a.Spec.Secrets, &c)
+	if same && deploy {
+		ver, err := ActiveVersion(ctx, s.Store, a)
+		if err != nil {
+			return nil, false, err
+		}
+		same = s.has(ver.Spec.Env, ver.Spec.Secrets, &c)
+	}
+	switch {
+	case same:
+		return nil, false, nil
+	case !deploy:
 		_, err := entity.ModifySpec(ctx, s.Store, a.GetID(), change)
-		return nil, err
+		return nil, true, err
 	}
 	req.Kind, req.Target, req.Change = app.RolloutKindConfig, a.Status.ActiveVersion, change
-	return s.Deploy(ctx, a, req)
+	d, err = s.Deploy(ctx, a, req)
+	return d, true, err
+}
+
+// has reports whether an environment is as c would make it. A secret that cannot be
+// opened differs.
+func (s *Service) has(env map[string]string, secrets map[string]schema.Secret, c *EnvChange) bool {
+	for _, k := range c.Unset {
+		_, plain := env[k]
+		_, secret := secrets[k]
+		if plain || secret {
+			return false
+		}
+	}
+	for k, v := range c.Set {
+		if old, ok := env[k]; !ok || old != v {
+			return false
+		}
+	}
+	for k, v := range c.SetSecret {
+		sec, ok := secrets[k]
+		if !ok {
+			return false
+		}
+		if old, err := s.Sealer.Open(sec); err != nil || old != v {
+			return false
+		}
+	}
+	return true
 }
 
 // checkEnv returns InvalidArgument for what an app cannot have in its

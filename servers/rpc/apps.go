@@ -25,7 +25,12 @@ func (h *appHandler) Delete(ctx context.Context, req *app.AppRequest) error {
 
 func (h *appHandler) SetEnv(ctx context.Context, req *app.SetEnvRequest) (*app.DeploymentResponse, error) {
 	change := apps.EnvChange{Set: req.Set, SetSecret: req.SetSecret, Unset: req.Unset, Deploy: req.Deploy}
-	return deploymentResponse(h.apps.SetEnv(ctx, req.Project, req.App, change, deployRequest(ctx, req.Message)))
+	d, changed, err := h.apps.SetEnv(ctx, req.Project, req.App, change, deployRequest(ctx, req.Message))
+	resp, err := deploymentResponse(d, err)
+	if err == nil && !changed {
+		resp.Unchanged = &[]bool{true}[0]
+	}
+	return resp, err
 }
 
 func (h *appHandler) Rollback(ctx context.Context, req *app.RollbackRequest) (*app.DeploymentResponse, error) {
