@@ -55,7 +55,7 @@ func TestDeployRedeployRollback(t *testing.T) {
 	}
 
 	// Environment: what a failed rollout leaves, what a rollback brings back.
-	d3, err := e.apps.SetEnv(t.Context(), "", "shop", apps.EnvChange{Set: map[string]string{"COLOR": "red"}, SetSecret: map[string]string{"KEY": "s3"}, Deploy: true}, apps.DeployRequest{})
+	d3, _, err := e.apps.SetEnv(t.Context(), "", "shop", apps.EnvChange{Set: map[string]string{"COLOR": "red"}, SetSecret: map[string]string{"KEY": "s3"}, Deploy: true}, apps.DeployRequest{})
 	if err != nil {
 		t.Fatal(err)
 	}
