@@ -17,7 +17,7 @@ import (
 func BenchmarkExec(b *testing.B) {
 	e := inGvisor
 	e.need(b)
-	w := newWorld(b, e, agent.GuestConfig{})
+	f := newFixture(b, e, agent.GuestConfig{})
 	minimal := buildMinimal(b)
 	commands := []struct {
 		name    string
@@ -32,7 +32,7 @@ func BenchmarkExec(b *testing.B) {
 		if err != nil {
 			b.Fatal(err)
 		}
-		r, err := execute(w.ctx(), w.conn, execution.ExecSpec{Command: []string{"sh", "-c", "cat >/tmp/minimal; chmod 755 /tmp/minimal"}}, string(program))
+		r, err := execute(f.ctx(), f.conn, execution.ExecSpec{Command: []string{"sh", "-c", "cat >/tmp/minimal; chmod 755 /tmp/minimal"}}, string(program))
 		if err != nil || r.code != 0 {
 			b.Fatal(r, err)
 		}
@@ -43,7 +43,7 @@ func BenchmarkExec(b *testing.B) {
 			var times []time.Duration
 			for b.Loop() {
 				began := time.Now()
-				r := w.exec(s)
+				r := f.exec(s)
 				if r.code != 0 {
 					b.Fatal(r)
 				}

@@ -28,15 +28,15 @@ type Conn struct {
 	token string
 	ln    *net.UnixListener
 
-	mu      sync.Mutex
-	session *session
-	change  chan struct{} // closed and renewed when session changes
-	boot    uint64        // of the last session
-	main    MainStatus
-	exited  chan struct{} // closed when main has ended
-	procs   map[uint64]*Process
-	giveUp  *time.Timer // fails the execs when the agent stays away
-	ended   bool
+	mu         sync.Mutex
+	connection *connection
+	change     chan struct{} // closed and renewed when connection changes
+	boot       uint64        // of the last connection
+	main       MainStatus
+	exited     chan struct{} // closed when main has ended
+	procs      map[uint64]*Process
+	giveUp     *time.Timer // fails the execs when the agent stays away
+	ended      bool
 }
 
 func newConn(h *Hub, id, token string) *Conn {
@@ -92,14 +92,14 @@ func (c *Conn) accept() {
 }
 
 // install makes s the connection in use, instead of an older one.
-func (c *Conn) install(s *session, m agentproto.Main) bool {
+func (c *Conn) install(s *connection, m agentproto.Main) bool {
 	c.mu.Lock()
 	if c.ended {
 		c.mu.Unlock()
 		return false
 	}
-	old := c.session
-	c.session = s
+	old := c.connection
+	c.connection = s
 	if c.giveUp != nil {
 		c.giveUp.Stop()
 		c.giveUp = nil
@@ -129,11 +129,11 @@ func (c *Conn) install(s *session, m agentproto.Main) bool {
 	return true
 }
 
-func (c *Conn) uninstall(s *session, err error) {
+func (c *Conn) uninstall(s *connection, err error) {
 	c.mu.Lock()
-	current, final := c.session == s, c.main.State == MainExited
+	current, final := c.connection == s, c.main.State == MainExited
 	if current {
-		c.session = nil
+		c.connection = nil
 		close(c.change)
 		c.change = make(chan struct{})
 		if !c.ended && c.main.State != MainExited {
@@ -169,7 +169,7 @@ func (c *Conn) end() {
 		return
 	}
 	c.ended = true
-	s := c.session
+	s := c.connection
 	if c.giveUp != nil {
 		c.giveUp.Stop()
 	}
@@ -183,21 +183,21 @@ func (c *Conn) end() {
 	c.abandon()
 }
 
-// current returns the session in use.
-func (c *Conn) current() (*session, error) {
+// current returns the connection in use.
+func (c *Conn) current() (*connection, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.session == nil {
+	if c.connection == nil {
 		return nil, errs.New(errs.Unavailable, "the agent of sandbox %s is not connected", c.id)
 	}
-	return c.session, nil
+	return c.connection, nil
 }
 
-// wait waits for a session.
-func (c *Conn) wait(ctx context.Context) (*session, error) {
+// wait waits for a connection.
+func (c *Conn) wait(ctx context.Context) (*connection, error) {
 	for {
 		c.mu.Lock()
-		s, change, ended := c.session, c.change, c.ended
+		s, change, ended := c.connection, c.change, c.ended
 		c.mu.Unlock()
 		switch {
 		case ended:

@@ -22,8 +22,8 @@ import (
 
 func TestExecErrors(t *testing.T) {
 	everywhere(t, func(t *testing.T, e environment) {
-		w := newWorld(t, e, agent.GuestConfig{})
-		w.sh("echo text >/tmp/agent-test-text")
+		f := newFixture(t, e, agent.GuestConfig{})
+		f.sh("echo text >/tmp/agent-test-text")
 		t.Cleanup(func() { os.Remove("/tmp/agent-test-text") })
 		for _, c := range []struct {
 			spec execution.ExecSpec
@@ -40,12 +40,12 @@ func TestExecErrors(t *testing.T) {
 			{execution.ExecSpec{Command: []string{"true"}, Env: []string{"X=" + strings.Repeat("x", 2<<20)}}, "", "more than"},
 			{execution.ExecSpec{}, "", "no command"},
 		} {
-			_, err := w.conn.Exec(w.ctx(), c.spec)
+			_, err := f.conn.Exec(f.ctx(), c.spec)
 			if !errs.Is(err, errs.InvalidArgument) || errs.Detail(err, "exit_code") != c.code || !strings.Contains(err.Error(), c.text) {
 				t.Errorf("%q: %v (%s, exit code %q)", c.spec.Command, err, errs.ClassOf(err), errs.Detail(err, "exit_code"))
 			}
 		}
-		if _, err := w.conn.Reattach(w.ctx(), 12345, 0, 0); !errs.Is(err, errs.NotFound) {
+		if _, err := f.conn.Reattach(f.ctx(), 12345, 0, 0); !errs.Is(err, errs.NotFound) {
 			t.Errorf("reattach to nothing: %v", err)
 		}
 	})
@@ -53,13 +53,13 @@ func TestExecErrors(t *testing.T) {
 
 func TestParallelExecs(t *testing.T) {
 	everywhere(t, func(t *testing.T, e environment) {
-		w := newWorld(t, e, agent.GuestConfig{})
+		f := newFixture(t, e, agent.GuestConfig{})
 		began := time.Now()
 		var wg sync.WaitGroup
 		for i := range 100 {
 			wg.Go(func() {
 				in := strings.Repeat(fmt.Sprintf("%d ", i), 1000)
-				r, err := execute(w.ctx(), w.conn, execution.ExecSpec{Command: []string{e.tool, "cat"}}, in)
+				r, err := execute(f.ctx(), f.conn, execution.ExecSpec{Command: []string{e.tool, "cat"}}, in)
 				if err != nil || r.out != in || r.code != 0 {
 					t.Errorf("exec %d: %d bytes, code %d, %v", i, len(r.out), r.code, err)
 				}
@@ -72,18 +72,18 @@ func TestParallelExecs(t *testing.T) {
 
 func TestLargeOutput(t *testing.T) {
 	everywhere(t, func(t *testing.T, e environment) {
-		w := newWorld(t, e, agent.GuestConfig{})
+		f := newFixture(t, e, agent.GuestConfig{})
 		const size = 100 << 20
 		var before, after runtime.MemStats
 		runtime.ReadMemStats(&before)
-		p, err := w.conn.Exec(w.ctx(), execution.ExecSpec{Command: []string{e.tool, "spam", fmt.Sprint(size)}})
+		p, err := f.conn.Exec(f.ctx(), execution.ExecSpec{Command: []string{e.tool, "spam", fmt.Sprint(size)}})
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer p.Close()
 		began := time.Now()
 		n, err := io.Copy(io.Discard, p.Stdout())
-		code, werr := p.Wait(w.ctx())
+		code, werr := p.Wait(f.ctx())
 		if n != size || err != nil || code != 0 || werr != nil {
 			t.Fatalf("%d bytes, code %d, %v %v", n, code, err, werr)
 		}
@@ -92,9 +92,9 @@ func TestLargeOutput(t *testing.T) {
 		if grown := int64(after.HeapSys) - int64(before.HeapSys); grown > 32<<20 {
 			t.Errorf("the host's heap grew by %d bytes", grown)
 		}
-		rss := w.sh("grep VmRSS /proc/1/status").out
+		rss := f.sh("grep VmRSS /proc/1/status").out
 		if e.name == "process" {
-			b, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", w.guest.cmd.Process.Pid))
+			b, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", f.guest.cmd.Process.Pid))
 			_, rss, _ = strings.Cut(string(b), "VmRSS:")
 			rss, _, _ = strings.Cut(rss, "\n")
 		}
@@ -105,18 +105,18 @@ func TestLargeOutput(t *testing.T) {
 // A reader that stops must stop the process, not fill memory.
 func TestSlowReaderStopsProcess(t *testing.T) {
 	everywhere(t, func(t *testing.T, e environment) {
-		w := newWorld(t, e, agent.GuestConfig{})
-		p, err := w.conn.Exec(w.ctx(), execution.ExecSpec{Command: []string{e.tool, "spam", "50000000"}})
+		f := newFixture(t, e, agent.GuestConfig{})
+		p, err := f.conn.Exec(f.ctx(), execution.ExecSpec{Command: []string{e.tool, "spam", "50000000"}})
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer p.Close()
-		short, cancel := context.WithTimeout(w.ctx(), 300*time.Millisecond)
+		short, cancel := context.WithTimeout(f.ctx(), 300*time.Millisecond)
 		defer cancel()
 		if _, err := p.Wait(short); !errs.Is(err, errs.DeadlineExceeded) {
 			t.Errorf("the process ended without a reader: %v", err)
 		}
-		if r := w.sh("echo hi"); r.out != "hi\n" {
+		if r := f.sh("echo hi"); r.out != "hi\n" {
 			t.Errorf("another exec is stopped: %+v", r)
 		}
 	})
@@ -124,8 +124,8 @@ func TestSlowReaderStopsProcess(t *testing.T) {
 
 func TestTerminalHasSizeAndSignals(t *testing.T) {
 	everywhere(t, func(t *testing.T, e environment) {
-		w := newWorld(t, e, agent.GuestConfig{})
-		p, err := w.conn.Exec(w.ctx(), execution.ExecSpec{Command: []string{"/bin/sh"}, Env: []string{"PS1="}, TTY: true, Rows: 24, Cols: 80})
+		f := newFixture(t, e, agent.GuestConfig{})
+		p, err := f.conn.Exec(f.ctx(), execution.ExecSpec{Command: []string{"/bin/sh"}, Env: []string{"PS1="}, TTY: true, Rows: 24, Cols: 80})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -148,7 +148,7 @@ func TestTerminalHasSizeAndSignals(t *testing.T) {
 		expect("24 80")
 		expect("is-a-terminal")
 		expect("xterm-256color")
-		if err := p.Resize(w.ctx(), 50, 132); err != nil {
+		if err := p.Resize(f.ctx(), 50, 132); err != nil {
 			t.Fatal(err)
 		}
 		io.WriteString(p.Stdin(), "stty size; sh -c 'echo started; exec sleep 1000'\n")
@@ -157,7 +157,7 @@ func TestTerminalHasSizeAndSignals(t *testing.T) {
 		io.WriteString(p.Stdin(), "\x03") // interrupts sleep
 		io.WriteString(p.Stdin(), "echo back; exit 9\n")
 		expect("back")
-		if code, err := p.Wait(w.ctx()); code != 9 || err != nil {
+		if code, err := p.Wait(f.ctx()); code != 9 || err != nil {
 			t.Errorf("code %d, %v", code, err)
 		}
 	})
@@ -165,8 +165,8 @@ func TestTerminalHasSizeAndSignals(t *testing.T) {
 
 func TestTerminalEndOfInput(t *testing.T) {
 	everywhere(t, func(t *testing.T, e environment) {
-		w := newWorld(t, e, agent.GuestConfig{})
-		r, err := execute(w.ctx(), w.conn, execution.ExecSpec{Command: []string{"/bin/cat"}, TTY: true}, "one\n")
+		f := newFixture(t, e, agent.GuestConfig{})
+		r, err := execute(f.ctx(), f.conn, execution.ExecSpec{Command: []string{"/bin/cat"}, TTY: true}, "one\n")
 		if err != nil || r.code != 0 || !strings.Contains(r.out, "one") {
 			t.Errorf("%+v %v", r, err)
 		}
@@ -177,8 +177,8 @@ func TestTerminalEndOfInput(t *testing.T) {
 // cat does, is not hung up on meanwhile.
 func TestTerminalClosed(t *testing.T) {
 	everywhere(t, func(t *testing.T, e environment) {
-		w := newWorld(t, e, agent.GuestConfig{})
-		r, err := execute(w.ctx(), w.conn, execution.ExecSpec{Command: []string{"/bin/sh", "-c", "echo one; exec <&- >&- 2>&-; sleep 0.3; exit 7"}, TTY: true}, "")
+		f := newFixture(t, e, agent.GuestConfig{})
+		r, err := execute(f.ctx(), f.conn, execution.ExecSpec{Command: []string{"/bin/sh", "-c", "echo one; exec <&- >&- 2>&-; sleep 0.3; exit 7"}, TTY: true}, "")
 		if err != nil || r.code != 7 || r.out != "one\r\n" {
 			t.Errorf("%+v %v", r, err)
 		}
@@ -187,19 +187,19 @@ func TestTerminalClosed(t *testing.T) {
 
 func TestLargeInput(t *testing.T) {
 	everywhere(t, func(t *testing.T, e environment) {
-		w := newWorld(t, e, agent.GuestConfig{})
+		f := newFixture(t, e, agent.GuestConfig{})
 		in := strings.Repeat("0123456789abcde\n", 1<<18)
-		r, err := execute(w.ctx(), w.conn, execution.ExecSpec{Command: []string{"sha256sum"}}, in)
+		r, err := execute(f.ctx(), f.conn, execution.ExecSpec{Command: []string{"sha256sum"}}, in)
 		want := fmt.Sprintf("%x  -\n", sha256.Sum256([]byte(in)))
 		if err != nil || r.out != want {
 			t.Errorf("%+v %v", r, err)
 		}
-		r, err = execute(w.ctx(), w.conn, execution.ExecSpec{Command: []string{"cat"}}, in)
+		r, err = execute(f.ctx(), f.conn, execution.ExecSpec{Command: []string{"cat"}}, in)
 		if err != nil || r.out != in {
 			t.Errorf("cat: %d bytes of %d, %v", len(r.out), len(in), err)
 		}
 		// One that reads nothing.
-		r, err = execute(w.ctx(), w.conn, execution.ExecSpec{Command: []string{e.tool, "true"}}, in)
+		r, err = execute(f.ctx(), f.conn, execution.ExecSpec{Command: []string{e.tool, "true"}}, in)
 		if err != nil || r.code != 0 {
 			t.Errorf("%+v %v", r, err)
 		}
@@ -208,8 +208,8 @@ func TestLargeInput(t *testing.T) {
 
 func TestSignalExec(t *testing.T) {
 	everywhere(t, func(t *testing.T, e environment) {
-		w := newWorld(t, e, agent.GuestConfig{})
-		p, err := w.conn.Exec(w.ctx(), execution.ExecSpec{Command: []string{e.tool, "trap"}})
+		f := newFixture(t, e, agent.GuestConfig{})
+		p, err := f.conn.Exec(f.ctx(), execution.ExecSpec{Command: []string{e.tool, "trap"}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -218,20 +218,20 @@ func TestSignalExec(t *testing.T) {
 		if l, err := out.ReadString('\n'); l != "ready\n" {
 			t.Fatal(l, err)
 		}
-		if err := p.Signal(w.ctx(), 15); err != nil {
+		if err := p.Signal(f.ctx(), 15); err != nil {
 			t.Fatal(err)
 		}
 		rest, _ := io.ReadAll(out)
-		if code, err := p.Wait(w.ctx()); code != 7 || err != nil || string(rest) != "got terminated\n" {
+		if code, err := p.Wait(f.ctx()); code != 7 || err != nil || string(rest) != "got terminated\n" {
 			t.Errorf("code %d, %q, %v", code, rest, err)
 		}
 	})
 }
 
 // marks returns how many processes of the test are there.
-func (w *world) marks(mark string) int {
-	w.t.Helper()
-	r := w.sh("grep -al " + mark + " /proc/[0-9]*/environ 2>/dev/null | grep -v /proc/$$/ | wc -l")
+func (f *fixture) marks(mark string) int {
+	f.t.Helper()
+	r := f.sh("grep -al " + mark + " /proc/[0-9]*/environ 2>/dev/null | grep -v /proc/$$/ | wc -l")
 	var n int
 	fmt.Sscan(r.out, &n)
 	return n
@@ -239,19 +239,19 @@ func (w *world) marks(mark string) int {
 
 func TestCloseKillsTree(t *testing.T) {
 	everywhere(t, func(t *testing.T, e environment) {
-		w := newWorld(t, e, agent.GuestConfig{})
+		f := newFixture(t, e, agent.GuestConfig{})
 		mark := fmt.Sprintf("MARK_%d", time.Now().UnixNano())
 		script := "trap '' TERM HUP; sleep 1001 & (sleep 1002 & sleep 1003) & setsid sleep 1004 & echo up; cat"
-		p, err := w.conn.Exec(w.ctx(), execution.ExecSpec{Command: []string{"bash", "-c", script}, Env: []string{mark + "=1"}})
+		p, err := f.conn.Exec(f.ctx(), execution.ExecSpec{Command: []string{"bash", "-c", script}, Env: []string{mark + "=1"}})
 		if err != nil {
 			t.Fatal(err)
 		}
 		if l, err := bufio.NewReader(p.Stdout()).ReadString('\n'); l != "up\n" {
 			t.Fatal(l, err)
 		}
-		wait.For(t, "the tree stands", func() bool { return w.marks(mark) >= 5 })
+		wait.For(t, "the tree stands", func() bool { return f.marks(mark) >= 5 })
 		p.Close()
-		wait.For(t, "the tree is gone", func() bool { return w.marks(mark) == 0 })
+		wait.For(t, "the tree is gone", func() bool { return f.marks(mark) == 0 })
 		if _, err := p.Stdout().Read(make([]byte, 1)); err == nil {
 			t.Error("output after Close")
 		}
@@ -261,14 +261,14 @@ func TestCloseKillsTree(t *testing.T) {
 // What an exec leaves behind must neither keep it from ending nor be killed.
 func TestBackgroundProcessOutlivesExec(t *testing.T) {
 	everywhere(t, func(t *testing.T, e environment) {
-		w := newWorld(t, e, agent.GuestConfig{})
+		f := newFixture(t, e, agent.GuestConfig{})
 		mark := fmt.Sprintf("MARK_%d", time.Now().UnixNano())
 		began := time.Now()
-		r := w.exec(execution.ExecSpec{Command: []string{"sh", "-c", "sleep 1000 & echo done"}, Env: []string{mark + "=1"}})
+		r := f.exec(execution.ExecSpec{Command: []string{"sh", "-c", "sleep 1000 & echo done"}, Env: []string{mark + "=1"}})
 		if r.out != "done\n" || time.Since(began) > 5*time.Second {
 			t.Errorf("%+v after %v", r, time.Since(began))
 		}
-		if n := w.marks(mark); n != 1 {
+		if n := f.marks(mark); n != 1 {
 			t.Errorf("%d processes are left in the background", n)
 		}
 	})
@@ -276,21 +276,21 @@ func TestBackgroundProcessOutlivesExec(t *testing.T) {
 
 func TestOrphansAreReaped(t *testing.T) {
 	everywhere(t, func(t *testing.T, e environment) {
-		w := newWorld(t, e, agent.GuestConfig{})
+		f := newFixture(t, e, agent.GuestConfig{})
 		// Orphans whose parent is gone when they end.
-		w.sh("for i in 1 2 3 4 5 6 7 8 9 10; do (sleep 0.1 &) ; done")
+		f.sh("for i in 1 2 3 4 5 6 7 8 9 10; do (sleep 0.1 &) ; done")
 		count := "ls -d /proc/[0-9]* | while read d; do grep -l 'State:.*Z' $d/status 2>/dev/null; done | wc -l"
 		if e.name == "process" {
-			count = fmt.Sprintf("ps --ppid %d -o stat= | grep -c Z", w.guest.cmd.Process.Pid)
+			count = fmt.Sprintf("ps --ppid %d -o stat= | grep -c Z", f.guest.cmd.Process.Pid)
 		}
-		wait.For(t, "no zombies", func() bool { return w.sh(count).out == "0\n" })
+		wait.For(t, "no zombies", func() bool { return f.sh(count).out == "0\n" })
 	})
 }
 
 func TestOutputContinuesAfterReconnect(t *testing.T) {
 	everywhere(t, func(t *testing.T, e environment) {
-		w := newWorld(t, e, agent.GuestConfig{Command: []string{e.tool, "count", "100000", "5"}})
-		p, err := w.conn.ExecDetached(w.ctx(), execution.ExecSpec{Command: []string{e.tool, "count", "300", "2"}}, time.Minute)
+		f := newFixture(t, e, agent.GuestConfig{Command: []string{e.tool, "count", "100000", "5"}})
+		p, err := f.conn.ExecDetached(f.ctx(), execution.ExecSpec{Command: []string{e.tool, "count", "300", "2"}}, time.Minute)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -299,8 +299,8 @@ func TestOutputContinuesAfterReconnect(t *testing.T) {
 			t.Fatal(err)
 		}
 		for range 3 {
-			w.restart()
-			if p, err = w.conn.Reattach(w.ctx(), p.ID(), int64(got.Len()), 0); err != nil {
+			f.restart()
+			if p, err = f.conn.Reattach(f.ctx(), p.ID(), int64(got.Len()), 0); err != nil {
 				t.Fatal(err)
 			}
 			if _, err := io.CopyN(&got, p.Stdout(), 300); err != nil {
@@ -314,14 +314,14 @@ func TestOutputContinuesAfterReconnect(t *testing.T) {
 		for i := range 300 {
 			fmt.Fprintln(&want, "line", i)
 		}
-		if code, err := p.Wait(w.ctx()); code != 0 || err != nil || got.String() != want.String() {
+		if code, err := p.Wait(f.ctx()); code != 0 || err != nil || got.String() != want.String() {
 			t.Errorf("code %d, %v, %d bytes of %d", code, err, got.Len(), want.Len())
 		}
 		p.Close()
-		if s := w.conn.Main(); s.State != agent.MainRunning {
+		if s := f.conn.Main(); s.State != agent.MainRunning {
 			t.Errorf("main is %+v", s)
 		}
-		if _, err := w.conn.Reattach(w.ctx(), p.ID(), 0, 0); !errs.Is(err, errs.NotFound) {
+		if _, err := f.conn.Reattach(f.ctx(), p.ID(), 0, 0); !errs.Is(err, errs.NotFound) {
 			t.Errorf("closed exec: %v", err)
 		}
 	})

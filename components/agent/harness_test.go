@@ -259,8 +259,8 @@ func startGvisor(t testing.TB, gs agent.Guest) *guest {
 	return g
 }
 
-// world is a hub and one sandbox.
-type world struct {
+// fixture is a hub and one sandbox.
+type fixture struct {
 	t      testing.TB
 	config agent.HubConfig
 	hub    *agent.Hub
@@ -270,59 +270,59 @@ type world struct {
 
 const id = "box-1"
 
-func newWorld(t testing.TB, e environment, c agent.GuestConfig) *world {
-	w := &world{t: t, config: agent.HubConfig{
+func newFixture(t testing.TB, e environment, c agent.GuestConfig) *fixture {
+	f := &fixture{t: t, config: agent.HubConfig{
 		Dir: filepath.Join(t.TempDir(), "agents"), LogDir: filepath.Join(t.TempDir(), "logs"), AgentPath: built.agent,
 		Heartbeat: 500 * time.Millisecond,
 	}}
 	if testing.Verbose() {
-		w.config.Logger = slog.New(slog.NewTextHandler(t.Output(), nil))
+		f.config.Logger = slog.New(slog.NewTextHandler(t.Output(), nil))
 	}
-	w.hub = agent.NewHub(w.config)
-	t.Cleanup(func() { w.hub.Close() })
-	g, err := w.hub.Prepare(id, c)
+	f.hub = agent.NewHub(f.config)
+	t.Cleanup(func() { f.hub.Close() })
+	g, err := f.hub.Prepare(id, c)
 	if err != nil {
 		t.Fatal(err)
 	}
-	w.guest = e.start(t, g)
-	w.connect()
-	return w
+	f.guest = e.start(t, g)
+	f.connect()
+	return f
 }
 
-func (w *world) connect() {
-	w.t.Helper()
+func (f *fixture) connect() {
+	f.t.Helper()
 	var err error
-	if w.conn, err = w.hub.Conn(w.ctx(), id); err != nil {
-		w.t.Fatal(err)
+	if f.conn, err = f.hub.Conn(f.ctx(), id); err != nil {
+		f.t.Fatal(err)
 	}
 }
 
 // begin starts main, which is not to end before the agent has connected: then
 // nobody would connect any more.
-func (w *world) begin() {
-	w.t.Helper()
-	if err := w.conn.StartMain(w.ctx()); err != nil {
-		w.t.Fatal(err)
+func (f *fixture) begin() {
+	f.t.Helper()
+	if err := f.conn.StartMain(f.ctx()); err != nil {
+		f.t.Fatal(err)
 	}
 }
 
 // ctx bounds one step of a test.
-func (w *world) ctx() context.Context {
+func (f *fixture) ctx() context.Context {
 	ctx, cancel := context.WithTimeout(context.Background(), wait.Limit)
-	w.t.Cleanup(cancel)
+	f.t.Cleanup(cancel)
 	return ctx
 }
 
 // restart replaces the hub as a restart of the server does.
-func (w *world) restart() {
-	w.t.Helper()
-	w.hub.Close()
-	w.hub = agent.NewHub(w.config)
-	w.t.Cleanup(func() { w.hub.Close() })
-	if err := w.hub.Attach(id); err != nil {
-		w.t.Fatal(err)
+func (f *fixture) restart() {
+	f.t.Helper()
+	f.hub.Close()
+	f.hub = agent.NewHub(f.config)
+	f.t.Cleanup(func() { f.hub.Close() })
+	if err := f.hub.Attach(id); err != nil {
+		f.t.Fatal(err)
 	}
-	w.connect()
+	f.connect()
 }
 
 // result is what an exec did.
@@ -331,18 +331,18 @@ type result struct {
 	code     int
 }
 
-func (w *world) exec(s execution.ExecSpec) result {
-	w.t.Helper()
-	r, err := execute(w.ctx(), w.conn, s, "")
+func (f *fixture) exec(s execution.ExecSpec) result {
+	f.t.Helper()
+	r, err := execute(f.ctx(), f.conn, s, "")
 	if err != nil {
-		w.t.Fatal(err)
+		f.t.Fatal(err)
 	}
 	return r
 }
 
-func (w *world) sh(script string) result {
-	w.t.Helper()
-	return w.exec(execution.ExecSpec{Command: []string{"/bin/sh", "-c", script}})
+func (f *fixture) sh(script string) result {
+	f.t.Helper()
+	return f.exec(execution.ExecSpec{Command: []string{"/bin/sh", "-c", script}})
 }
 
 func execute(ctx context.Context, c *agent.Conn, s execution.ExecSpec, input string) (result, error) {
@@ -370,15 +370,15 @@ func finish(ctx context.Context, p execution.Process, input string) (result, err
 }
 
 // lines reads the log.
-func (w *world) lines(q execution.LogQuery) []string {
-	w.t.Helper()
+func (f *fixture) lines(q execution.LogQuery) []string {
+	f.t.Helper()
 	var list []string
-	err := w.hub.Logs(w.ctx(), id, q, func(l execution.LogLine) error {
+	err := f.hub.Logs(f.ctx(), id, q, func(l execution.LogLine) error {
 		list = append(list, l.Stream+" "+l.Text)
 		return nil
 	})
 	if err != nil {
-		w.t.Fatal(err)
+		f.t.Fatal(err)
 	}
 	return list
 }

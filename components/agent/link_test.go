@@ -21,11 +21,11 @@ import (
 
 // carry runs an exec through what disturb does to the connection, and checks
 // that neither input nor output loses anything.
-func (w *world) carry(disturb func()) {
-	w.t.Helper()
-	p, err := w.conn.Exec(w.ctx(), execution.ExecSpec{Command: []string{"cat"}})
+func (f *fixture) carry(disturb func()) {
+	f.t.Helper()
+	p, err := f.conn.Exec(f.ctx(), execution.ExecSpec{Command: []string{"cat"}})
 	if err != nil {
-		w.t.Fatal(err)
+		f.t.Fatal(err)
 	}
 	defer p.Close()
 	var in, out bytes.Buffer
@@ -38,11 +38,11 @@ func (w *world) carry(disturb func()) {
 		b := in.Bytes()
 		n := len(b) / 2
 		if _, err := p.Stdin().Write(b[:n]); err != nil {
-			w.t.Error(err)
+			f.t.Error(err)
 		}
 		close(half)
 		if _, err := p.Stdin().Write(b[n:]); err != nil {
-			w.t.Error(err)
+			f.t.Error(err)
 		}
 		p.Stdin().Close()
 	})
@@ -52,10 +52,10 @@ func (w *world) carry(disturb func()) {
 	})
 	// Half of the input fits into the windows; then nothing moves until out is read.
 	disturb()
-	code, err := p.Wait(w.ctx())
+	code, err := p.Wait(f.ctx())
 	wg.Wait()
 	if code != 0 || err != nil || !bytes.Equal(in.Bytes(), out.Bytes()) {
-		w.t.Errorf("code %d, %v, %d bytes of %d", code, err, out.Len(), in.Len())
+		f.t.Errorf("code %d, %v, %d bytes of %d", code, err, out.Len(), in.Len())
 	}
 }
 
@@ -63,16 +63,16 @@ func (w *world) carry(disturb func()) {
 func TestSilentAgent(t *testing.T) {
 	e := asProcess
 	e.need(t)
-	w := newWorld(t, e, agent.GuestConfig{})
-	w.carry(func() {
-		if err := w.guest.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
+	f := newFixture(t, e, agent.GuestConfig{})
+	f.carry(func() {
+		if err := f.guest.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
 			t.Fatal(err)
 		}
-		wait.For(t, "the silence is noticed", func() bool { return !w.conn.Connected() })
-		if err := w.guest.cmd.Process.Signal(syscall.SIGCONT); err != nil {
+		wait.For(t, "the silence is noticed", func() bool { return !f.conn.Connected() })
+		if err := f.guest.cmd.Process.Signal(syscall.SIGCONT); err != nil {
 			t.Fatal(err)
 		}
-		wait.For(t, "the agent is back", w.conn.Connected)
+		wait.For(t, "the agent is back", f.conn.Connected)
 	})
 }
 
@@ -81,21 +81,21 @@ func TestSilentAgent(t *testing.T) {
 func TestAgentRedialsAfterCheckpoint(t *testing.T) {
 	e := inGvisor
 	e.need(t)
-	w := newWorld(t, e, agent.GuestConfig{Command: []string{e.tool, "sleep"}})
-	w.carry(func() {
+	f := newFixture(t, e, agent.GuestConfig{Command: []string{e.tool, "sleep"}})
+	f.carry(func() {
 		image := filepath.Join(t.TempDir(), "image")
 		if err := os.Mkdir(image, 0o700); err != nil {
 			t.Fatal(err)
 		}
-		args := append(w.guest.flags[:len(w.guest.flags):len(w.guest.flags)], "checkpoint", "-leave-running", "-image-path", image, w.guest.id)
+		args := append(f.guest.flags[:len(f.guest.flags):len(f.guest.flags)], "checkpoint", "-leave-running", "-image-path", image, f.guest.id)
 		if b, err := exec.Command(built.runsc, args...).CombinedOutput(); err != nil {
 			t.Fatalf("checkpoint: %v: %s", err, b)
 		}
 		began := time.Now()
-		wait.For(t, "the agent is back", w.conn.Connected)
+		wait.For(t, "the agent is back", f.conn.Connected)
 		t.Logf("connected again after %v", time.Since(began))
 	})
-	if r := w.sh("echo still here"); r.out != "still here\n" {
+	if r := f.sh("echo still here"); r.out != "still here\n" {
 		t.Errorf("%+v", r)
 	}
 }
@@ -105,8 +105,8 @@ func TestAgentRedialsAfterCheckpoint(t *testing.T) {
 func TestSocketNeedsToken(t *testing.T) {
 	e := asProcess
 	e.need(t)
-	w := newWorld(t, e, agent.GuestConfig{})
-	socket := filepath.Join(w.config.Dir, id, agentproto.SocketName)
+	f := newFixture(t, e, agent.GuestConfig{})
+	socket := filepath.Join(f.config.Dir, id, agentproto.SocketName)
 	for _, hello := range [][]byte{
 		nil, {1, 2, 3}, bytes.Repeat([]byte{255}, 1000),
 		agentproto.AppendFrame(nil, agentproto.Frame{Type: agentproto.THello, Payload: agentproto.Hello{MinVersion: 1, MaxVersion: 1, Token: "wrong"}.Append(nil)}),
@@ -130,7 +130,7 @@ func TestSocketNeedsToken(t *testing.T) {
 			}
 		}
 	}
-	if r := w.sh("echo hi"); r.out != "hi\n" {
+	if r := f.sh("echo hi"); r.out != "hi\n" {
 		t.Errorf("%+v", r)
 	}
 }

@@ -21,11 +21,11 @@ import (
 func TestLogRotation(t *testing.T) {
 	everywhere(t, func(t *testing.T, e environment) {
 		script := `i=0; while [ $i -lt 100 ]; do head -c 20000 /dev/zero | tr '\0' x; echo " $i"; i=$((i+1)); done`
-		w := newWorld(t, e, agent.GuestConfig{Command: []string{"sh", "-c", script}, LogBytes: 1 << 20, Start: agent.StartOnRequest})
-		w.begin()
-		<-w.conn.MainExit()
+		f := newFixture(t, e, agent.GuestConfig{Command: []string{"sh", "-c", script}, LogBytes: 1 << 20, Start: agent.StartOnRequest})
+		f.begin()
+		<-f.conn.MainExit()
 		var total int64
-		files, _ := filepath.Glob(filepath.Join(w.config.LogDir, id, "spool", "*.log"))
+		files, _ := filepath.Glob(filepath.Join(f.config.LogDir, id, "spool", "*.log"))
 		for _, f := range files {
 			st, err := os.Stat(f)
 			if err != nil {
@@ -36,7 +36,7 @@ func TestLogRotation(t *testing.T) {
 		if total > 1<<20 || total < 1<<19 || len(files) < 2 {
 			t.Errorf("%d bytes in %d files", total, len(files))
 		}
-		lines := w.lines(execution.LogQuery{})
+		lines := f.lines(execution.LogQuery{})
 		for i, l := range lines {
 			if want := fmt.Sprintf("x %d", 100-len(lines)+i); !strings.HasSuffix(l, want) {
 				t.Errorf("line %d of %d ends in %q, want %q", i, len(lines), l[len(l)-10:], want)
@@ -45,7 +45,7 @@ func TestLogRotation(t *testing.T) {
 		}
 		// An offset that is gone begins with the oldest line; another one resumes.
 		var offsets []int64
-		err := w.hub.Logs(w.ctx(), id, execution.LogQuery{Offset: 1}, func(l execution.LogLine) error {
+		err := f.hub.Logs(f.ctx(), id, execution.LogQuery{Offset: 1}, func(l execution.LogLine) error {
 			offsets = append(offsets, l.Offset)
 			return nil
 		})
@@ -53,13 +53,13 @@ func TestLogRotation(t *testing.T) {
 			t.Errorf("%d lines, %v", len(offsets), err)
 		}
 		for i, at := range offsets {
-			if rest := w.lines(execution.LogQuery{Offset: at}); len(rest) != len(lines)-i-1 {
+			if rest := f.lines(execution.LogQuery{Offset: at}); len(rest) != len(lines)-i-1 {
 				t.Errorf("after line %d of %d are %d", i, len(lines), len(rest))
 				break
 			}
 		}
 		for _, n := range []int{1, 7, 20, 1000} {
-			if tail := w.lines(execution.LogQuery{Tail: n}); len(tail) != min(n, len(lines)) || tail[len(tail)-1] != lines[len(lines)-1] {
+			if tail := f.lines(execution.LogQuery{Tail: n}); len(tail) != min(n, len(lines)) || tail[len(tail)-1] != lines[len(lines)-1] {
 				t.Errorf("tail %d has %d lines", n, len(tail))
 			}
 		}
@@ -69,11 +69,11 @@ func TestLogRotation(t *testing.T) {
 func TestLongLines(t *testing.T) {
 	everywhere(t, func(t *testing.T, e environment) {
 		script := `head -c 100000 /dev/zero | tr '\0' a; echo; head -c 65536 /dev/zero | tr '\0' b; echo; echo; printf 'no end'; sleep 1.3; echo ' after all'; printf last`
-		w := newWorld(t, e, agent.GuestConfig{Command: []string{"sh", "-c", script}, Start: agent.StartOnRequest})
-		w.begin()
-		<-w.conn.MainExit()
+		f := newFixture(t, e, agent.GuestConfig{Command: []string{"sh", "-c", script}, Start: agent.StartOnRequest})
+		f.begin()
+		<-f.conn.MainExit()
 		var got []string
-		for _, l := range w.lines(execution.LogQuery{}) {
+		for _, l := range f.lines(execution.LogQuery{}) {
 			got = append(got, fmt.Sprintf("%d%.10s", len(l)-7, l[7:]))
 		}
 		want := "65536aaaaaaaaaa,34464aaaaaaaaaa,65536bbbbbbbbbb,0,16no end aft,4last"
@@ -85,11 +85,11 @@ func TestLongLines(t *testing.T) {
 
 func TestFollowSendsLinesAsTheyCome(t *testing.T) {
 	everywhere(t, func(t *testing.T, e environment) {
-		w := newWorld(t, e, agent.GuestConfig{Command: []string{e.tool, "count", "50", "10"}, Start: agent.StartOnRequest})
+		f := newFixture(t, e, agent.GuestConfig{Command: []string{e.tool, "count", "50", "10"}, Start: agent.StartOnRequest})
 		seen := make(chan string, 100)
 		done := make(chan error, 1)
 		go func() {
-			done <- w.hub.Logs(context.Background(), id, execution.LogQuery{Follow: true}, func(l execution.LogLine) error {
+			done <- f.hub.Logs(context.Background(), id, execution.LogQuery{Follow: true}, func(l execution.LogLine) error {
 				if since := time.Since(l.At); since < 0 || since > wait.Limit {
 					t.Errorf("a line of %v", l.At)
 				}
@@ -97,14 +97,14 @@ func TestFollowSendsLinesAsTheyCome(t *testing.T) {
 				return nil
 			})
 		}()
-		w.begin()
+		f.begin()
 		for i := range 50 {
 			select {
 			case l := <-seen:
 				if l != fmt.Sprint("line ", i) {
 					t.Fatalf("line %d is %q", i, l)
 				}
-			case <-w.ctx().Done():
+			case <-f.ctx().Done():
 				t.Fatal("no line")
 			}
 		}
@@ -113,7 +113,7 @@ func TestFollowSendsLinesAsTheyCome(t *testing.T) {
 			if err != nil || len(seen) != 0 {
 				t.Errorf("%d more, %v", len(seen), err)
 			}
-		case <-w.ctx().Done():
+		case <-f.ctx().Done():
 			t.Fatal("follow does not end")
 		}
 	})
@@ -122,13 +122,13 @@ func TestFollowSendsLinesAsTheyCome(t *testing.T) {
 func TestFollowStops(t *testing.T) {
 	e := asProcess
 	e.need(t)
-	w := newWorld(t, e, agent.GuestConfig{Command: []string{built.tool, "count", "100000", "1"}})
+	f := newFixture(t, e, agent.GuestConfig{Command: []string{built.tool, "count", "100000", "1"}})
 	mine := errors.New("enough")
-	if err := w.hub.Logs(w.ctx(), id, execution.LogQuery{Follow: true}, func(execution.LogLine) error { return mine }); !errors.Is(err, mine) {
+	if err := f.hub.Logs(f.ctx(), id, execution.LogQuery{Follow: true}, func(execution.LogLine) error { return mine }); !errors.Is(err, mine) {
 		t.Errorf("got %v", err)
 	}
-	ctx, cancel := context.WithCancel(w.ctx())
-	err := w.hub.Logs(ctx, id, execution.LogQuery{Follow: true}, func(execution.LogLine) error { cancel(); return nil })
+	ctx, cancel := context.WithCancel(f.ctx())
+	err := f.hub.Logs(ctx, id, execution.LogQuery{Follow: true}, func(execution.LogLine) error { cancel(); return nil })
 	if !errs.Is(err, errs.Canceled) {
 		t.Errorf("got %v", err)
 	}

@@ -16,15 +16,15 @@ import (
 
 func TestMainNotFound(t *testing.T) {
 	everywhere(t, func(t *testing.T, e environment) {
-		w := newWorld(t, e, agent.GuestConfig{Command: []string{"no-such-program"}, Start: agent.StartOnRequest})
-		err := w.conn.StartMain(w.ctx())
+		f := newFixture(t, e, agent.GuestConfig{Command: []string{"no-such-program"}, Start: agent.StartOnRequest})
+		err := f.conn.StartMain(f.ctx())
 		if errs.Detail(err, "exit_code") != "127" {
 			t.Errorf("start: %v", err)
 		}
-		if code := w.guest.code(t); code != 127 {
+		if code := f.guest.code(t); code != 127 {
 			t.Errorf("PID 1 exited with %d", code)
 		}
-		if x, err := w.hub.Exit(id); err != nil || x.Code != 127 || !strings.Contains(x.Message, "command not found") {
+		if x, err := f.hub.Exit(id); err != nil || x.Code != 127 || !strings.Contains(x.Message, "command not found") {
 			t.Errorf("recorded %+v %v", x, err)
 		}
 	})
@@ -33,21 +33,21 @@ func TestMainNotFound(t *testing.T) {
 // The end of a sandbox must be known also if nobody listened.
 func TestMainEndsAlone(t *testing.T) {
 	everywhere(t, func(t *testing.T, e environment) {
-		w := newWorld(t, e, agent.GuestConfig{Command: []string{"sh", "-c", "sleep 1; echo last words; exit 6"}, Start: agent.StartOnRequest})
-		w.begin()
-		w.hub.Close()
-		if code := w.guest.code(t); code != 6 {
+		f := newFixture(t, e, agent.GuestConfig{Command: []string{"sh", "-c", "sleep 1; echo last words; exit 6"}, Start: agent.StartOnRequest})
+		f.begin()
+		f.hub.Close()
+		if code := f.guest.code(t); code != 6 {
 			t.Errorf("PID 1 exited with %d", code)
 		}
-		w.hub = agent.NewHub(w.config)
-		defer w.hub.Close()
-		if err := w.hub.Attach(id); err != nil {
+		f.hub = agent.NewHub(f.config)
+		defer f.hub.Close()
+		if err := f.hub.Attach(id); err != nil {
 			t.Fatal(err)
 		}
-		if x, err := w.hub.Exit(id); err != nil || x.Code != 6 {
+		if x, err := f.hub.Exit(id); err != nil || x.Code != 6 {
 			t.Errorf("recorded %+v %v", x, err)
 		}
-		if l := w.lines(execution.LogQuery{}); len(l) != 1 || l[0] != "stdout last words" {
+		if l := f.lines(execution.LogQuery{}); len(l) != 1 || l[0] != "stdout last words" {
 			t.Errorf("log %q", l)
 		}
 	})
@@ -55,13 +55,13 @@ func TestMainEndsAlone(t *testing.T) {
 
 func TestForwardsSignals(t *testing.T) {
 	everywhere(t, func(t *testing.T, e environment) {
-		w := newWorld(t, e, agent.GuestConfig{Command: []string{e.tool, "trap"}})
-		wait.For(t, "main is ready", func() bool { return len(w.lines(execution.LogQuery{})) == 1 })
-		w.guest.term(t)
-		if code := w.guest.code(t); code != 7 {
+		f := newFixture(t, e, agent.GuestConfig{Command: []string{e.tool, "trap"}})
+		wait.For(t, "main is ready", func() bool { return len(f.lines(execution.LogQuery{})) == 1 })
+		f.guest.term(t)
+		if code := f.guest.code(t); code != 7 {
 			t.Errorf("PID 1 exited with %d", code)
 		}
-		if got := strings.Join(w.lines(execution.LogQuery{}), ","); got != "stdout ready,stdout got terminated" {
+		if got := strings.Join(f.lines(execution.LogQuery{}), ","); got != "stdout ready,stdout got terminated" {
 			t.Errorf("log %q", got)
 		}
 	})
@@ -69,27 +69,27 @@ func TestForwardsSignals(t *testing.T) {
 
 func TestSignalMain(t *testing.T) {
 	everywhere(t, func(t *testing.T, e environment) {
-		w := newWorld(t, e, agent.GuestConfig{Command: []string{e.tool, "sleep"}})
-		p, err := w.conn.Exec(w.ctx(), execution.ExecSpec{Command: []string{"cat"}})
+		f := newFixture(t, e, agent.GuestConfig{Command: []string{e.tool, "sleep"}})
+		p, err := f.conn.Exec(f.ctx(), execution.ExecSpec{Command: []string{"cat"}})
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer p.Close()
 		began := time.Now()
-		if err := w.conn.Signal(w.ctx(), 9); err != nil {
+		if err := f.conn.Signal(f.ctx(), 9); err != nil {
 			t.Fatal(err)
 		}
-		if code, err := p.Wait(w.ctx()); err != nil || code != 143 && code != 137 {
+		if code, err := p.Wait(f.ctx()); err != nil || code != 143 && code != 137 {
 			t.Errorf("the exec ended with %d, %v", code, err)
 		}
-		if code := w.guest.code(t); code != 137 {
+		if code := f.guest.code(t); code != 137 {
 			t.Errorf("PID 1 exited with %d", code)
 		}
 		t.Logf("ended after %v", time.Since(began))
-		if x, err := w.hub.Exit(id); err != nil || x.Code != 137 || x.Message != "ended by signal 9" {
+		if x, err := f.hub.Exit(id); err != nil || x.Code != 137 || x.Message != "ended by signal 9" {
 			t.Errorf("recorded %+v %v", x, err)
 		}
-		if err := w.conn.Signal(w.ctx(), 9); !errs.Is(err, errs.Unavailable) {
+		if err := f.conn.Signal(f.ctx(), 9); !errs.Is(err, errs.Unavailable) {
 			t.Errorf("signal after the end: %v", err)
 		}
 	})
@@ -97,22 +97,22 @@ func TestSignalMain(t *testing.T) {
 
 func TestWithoutMain(t *testing.T) {
 	everywhere(t, func(t *testing.T, e environment) {
-		w := newWorld(t, e, agent.GuestConfig{})
-		if s := w.conn.Main(); s.State != agent.MainNone {
+		f := newFixture(t, e, agent.GuestConfig{})
+		if s := f.conn.Main(); s.State != agent.MainNone {
 			t.Errorf("main is %+v", s)
 		}
-		if err := w.conn.StartMain(w.ctx()); !errs.Is(err, errs.FailedPrecondition) {
+		if err := f.conn.StartMain(f.ctx()); !errs.Is(err, errs.FailedPrecondition) {
 			t.Errorf("start: %v", err)
 		}
 		for _, sig := range []int{1, 15} { // the first is for a main process only
-			if err := w.conn.Signal(w.ctx(), sig); err != nil {
+			if err := f.conn.Signal(f.ctx(), sig); err != nil {
 				t.Error(err)
 			}
 		}
-		if code := w.guest.code(t); code != 143 {
+		if code := f.guest.code(t); code != 143 {
 			t.Errorf("PID 1 exited with %d", code)
 		}
-		if x, err := w.hub.Exit(id); err != nil || x.Code != 143 {
+		if x, err := f.hub.Exit(id); err != nil || x.Code != 143 {
 			t.Errorf("recorded %+v %v", x, err)
 		}
 	})
@@ -120,28 +120,28 @@ func TestWithoutMain(t *testing.T) {
 
 func TestAgentKilled(t *testing.T) {
 	everywhere(t, func(t *testing.T, e environment) {
-		w := newWorld(t, e, agent.GuestConfig{Command: []string{e.tool, "sleep"}})
-		p, err := w.conn.Exec(w.ctx(), execution.ExecSpec{Command: []string{"cat"}})
+		f := newFixture(t, e, agent.GuestConfig{Command: []string{e.tool, "sleep"}})
+		p, err := f.conn.Exec(f.ctx(), execution.ExecSpec{Command: []string{"cat"}})
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer p.Close()
-		w.guest.kill(t)
-		wait.For(t, "the loss is noticed", func() bool { return !w.conn.Connected() })
-		if _, err := w.hub.Exit(id); !errs.Is(err, errs.NotFound) {
+		f.guest.kill(t)
+		wait.For(t, "the loss is noticed", func() bool { return !f.conn.Connected() })
+		if _, err := f.hub.Exit(id); !errs.Is(err, errs.NotFound) {
 			t.Errorf("an exit is recorded: %v", err)
 		}
-		if err := w.hub.End(id, execution.Exit{Cause: execution.CauseCrash, Code: 137, Message: "gone"}); err != nil {
+		if err := f.hub.End(id, execution.Exit{Cause: execution.CauseCrash, Code: 137, Message: "gone"}); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := p.Wait(w.ctx()); !errs.Is(err, errs.Unavailable) {
+		if _, err := p.Wait(f.ctx()); !errs.Is(err, errs.Unavailable) {
 			t.Errorf("exec: %v", err)
 		}
-		if x, err := w.hub.Exit(id); err != nil || x.Cause != execution.CauseCrash || x.Message != "gone" {
+		if x, err := f.hub.Exit(id); err != nil || x.Cause != execution.CauseCrash || x.Message != "gone" {
 			t.Errorf("recorded %+v %v", x, err)
 		}
-		w.lines(execution.LogQuery{Follow: true}) // returns
-		if _, err := w.conn.Exec(w.ctx(), execution.ExecSpec{Command: []string{"true"}}); !errs.Is(err, errs.Unavailable) {
+		f.lines(execution.LogQuery{Follow: true}) // returns
+		if _, err := f.conn.Exec(f.ctx(), execution.ExecSpec{Command: []string{"true"}}); !errs.Is(err, errs.Unavailable) {
 			t.Errorf("exec after the end: %v", err)
 		}
 	})
@@ -150,7 +150,7 @@ func TestAgentKilled(t *testing.T) {
 func TestExecRunsAsUser(t *testing.T) {
 	e := inGvisor
 	e.need(t)
-	w := newWorld(t, e, agent.GuestConfig{User: "app"})
+	f := newFixture(t, e, agent.GuestConfig{User: "app"})
 	for _, c := range []struct{ user, want string }{
 		{"", "uid 1234 gid 1234;groups [1234 777]"},
 		{"app", "uid 1234 gid 1234;groups [1234 777]"},
@@ -160,7 +160,7 @@ func TestExecRunsAsUser(t *testing.T) {
 		{"4321", "uid 4321 gid 0;groups [0]"},
 		{"root", "uid 0 gid 0;groups [0]"},
 	} {
-		r := w.exec(execution.ExecSpec{Command: []string{e.tool, "status"}, User: c.user})
+		r := f.exec(execution.ExecSpec{Command: []string{e.tool, "status"}, User: c.user})
 		lines := strings.Split(strings.TrimSpace(r.out), "\n")
 		if got := strings.Join(lines[len(lines)-2:], ";"); got != c.want {
 			t.Errorf("%q: %s, want %s", c.user, got, c.want)
@@ -178,21 +178,21 @@ func TestExecRunsAsUser(t *testing.T) {
 		}
 		// Neither the token nor the log is for the sandbox's processes.
 		paths := []string{"/run/runtime/agent/config", "/run/runtime/log/0000000000000000.log", "/run/runtime/log", "/proc/1/mem", "/proc/1/environ"}
-		r = w.exec(execution.ExecSpec{Command: append([]string{e.tool, "open"}, paths...), User: c.user})
+		r = f.exec(execution.ExecSpec{Command: append([]string{e.tool, "open"}, paths...), User: c.user})
 		for _, p := range paths {
 			if !strings.Contains(r.out, p+" false\n") {
 				t.Errorf("%q can read: %s", c.user, r.out)
 				break
 			}
 		}
-		if r = w.exec(execution.ExecSpec{Command: []string{"sh", "-c", "echo x >/run/runtime/log/x"}, User: c.user}); r.code == 0 {
+		if r = f.exec(execution.ExecSpec{Command: []string{"sh", "-c", "echo x >/run/runtime/log/x"}, User: c.user}); r.code == 0 {
 			t.Errorf("%q can write a log: %+v", c.user, r)
 		}
-		if r = w.exec(execution.ExecSpec{Command: []string{"sh", "-c", "kill -9 1"}, User: c.user}); r.code == 0 {
+		if r = f.exec(execution.ExecSpec{Command: []string{"sh", "-c", "kill -9 1"}, User: c.user}); r.code == 0 {
 			t.Errorf("%q can kill the agent", c.user)
 		}
 	}
-	r := w.exec(execution.ExecSpec{Command: []string{"sh", "-c", "echo $HOME; tty; touch $(tty) && echo mine"}, TTY: true})
+	r := f.exec(execution.ExecSpec{Command: []string{"sh", "-c", "echo $HOME; tty; touch $(tty) && echo mine"}, TTY: true})
 	if !strings.Contains(r.out, "/home/app") || !strings.Contains(r.out, "mine") {
 		t.Errorf("terminal: %q", r.out)
 	}
@@ -201,10 +201,10 @@ func TestExecRunsAsUser(t *testing.T) {
 func TestListeningFindsPorts(t *testing.T) {
 	e := inGvisor
 	e.need(t)
-	w := newWorld(t, e, agent.GuestConfig{Command: []string{e.tool, "listen", "127.0.0.1:8001", "0.0.0.0:8002", ":8003", "[::1]:8004"}})
+	f := newFixture(t, e, agent.GuestConfig{Command: []string{e.tool, "listen", "127.0.0.1:8001", "0.0.0.0:8002", ":8003", "[::1]:8004"}})
 	var got string
-	wait.For(t, "all listen", func() bool { return len(w.lines(execution.LogQuery{})) > 0 })
-	list, err := w.conn.Listening(w.ctx())
+	wait.For(t, "all listen", func() bool { return len(f.lines(execution.LogQuery{})) > 0 })
+	list, err := f.conn.Listening(f.ctx())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -219,8 +219,8 @@ func TestListeningFindsPorts(t *testing.T) {
 func TestLimitPIDs(t *testing.T) {
 	e := inGvisor
 	e.need(t)
-	w := newWorld(t, e, agent.GuestConfig{PIDs: 60})
-	p, err := w.conn.Exec(w.ctx(), execution.ExecSpec{Command: []string{e.tool, "fork", "100"}})
+	f := newFixture(t, e, agent.GuestConfig{PIDs: 60})
+	p, err := f.conn.Exec(f.ctx(), execution.ExecSpec{Command: []string{e.tool, "fork", "100"}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -229,57 +229,57 @@ func TestLimitPIDs(t *testing.T) {
 		t.Errorf("%q %v", l, err)
 	}
 	// The agent lives, and says why nothing more can be started.
-	if _, err = w.conn.Exec(w.ctx(), execution.ExecSpec{Command: []string{e.tool, "status"}}); err != nil && !strings.Contains(err.Error(), "limit of processes") {
+	if _, err = f.conn.Exec(f.ctx(), execution.ExecSpec{Command: []string{e.tool, "status"}}); err != nil && !strings.Contains(err.Error(), "limit of processes") {
 		t.Error(err)
 	}
-	if _, err := w.conn.Listening(w.ctx()); err != nil {
+	if _, err := f.conn.Listening(f.ctx()); err != nil {
 		t.Error(err)
 	}
 	p.Close()
 	r := result{code: -1}
 	wait.For(t, "there is room again", func() bool {
-		r, err = execute(w.ctx(), w.conn, execution.ExecSpec{Command: []string{e.tool, "status"}}, "")
+		r, err = execute(f.ctx(), f.conn, execution.ExecSpec{Command: []string{e.tool, "status"}}, "")
 		return err == nil && r.code == 0
 	})
 	if strings.Contains(r.out, "CapEff: 0000000000200000") {
 		t.Errorf("a process may mount: %s", r.out)
 	}
-	if r = w.sh("cat /proc/1/status | grep CapPrm; grep cgroup /proc/mounts"); r.out != "CapPrm:\t00000000000001e3\n" {
+	if r = f.sh("cat /proc/1/status | grep CapPrm; grep cgroup /proc/mounts"); r.out != "CapPrm:\t00000000000001e3\n" {
 		t.Errorf("the agent may mount, or the limit is visible: %s", r.out)
 	}
 }
 
 func TestRemovedSandboxIsUnknown(t *testing.T) {
 	everywhere(t, func(t *testing.T, e environment) {
-		w := newWorld(t, e, agent.GuestConfig{Command: []string{"echo", "hello"}, Start: agent.StartOnRequest})
-		w.begin()
-		w.guest.code(t)
-		if ids, err := w.hub.IDs(); err != nil || len(ids) != 1 || ids[0] != id {
+		f := newFixture(t, e, agent.GuestConfig{Command: []string{"echo", "hello"}, Start: agent.StartOnRequest})
+		f.begin()
+		f.guest.code(t)
+		if ids, err := f.hub.IDs(); err != nil || len(ids) != 1 || ids[0] != id {
 			t.Errorf("ids %q %v", ids, err)
 		}
 		for range 2 {
-			if err := w.hub.Remove(id); err != nil {
+			if err := f.hub.Remove(id); err != nil {
 				t.Fatal(err)
 			}
 		}
-		if _, err := w.hub.Conn(w.ctx(), id); !errs.Is(err, errs.NotFound) {
+		if _, err := f.hub.Conn(f.ctx(), id); !errs.Is(err, errs.NotFound) {
 			t.Errorf("connection: %v", err)
 		}
-		if err := w.hub.Attach(id); !errs.Is(err, errs.NotFound) {
+		if err := f.hub.Attach(id); !errs.Is(err, errs.NotFound) {
 			t.Errorf("attach: %v", err)
 		}
-		if l := w.lines(execution.LogQuery{Follow: true}); len(l) != 1 {
+		if l := f.lines(execution.LogQuery{Follow: true}); len(l) != 1 {
 			t.Errorf("log %q", l)
 		}
 		for range 2 {
-			if err := w.hub.RemoveLogs(id); err != nil {
+			if err := f.hub.RemoveLogs(id); err != nil {
 				t.Fatal(err)
 			}
 		}
-		if err := w.hub.Logs(w.ctx(), id, execution.LogQuery{}, nil); !errs.Is(err, errs.NotFound) {
+		if err := f.hub.Logs(f.ctx(), id, execution.LogQuery{}, nil); !errs.Is(err, errs.NotFound) {
 			t.Errorf("logs: %v", err)
 		}
-		for _, dir := range []string{w.config.Dir, w.config.LogDir} {
+		for _, dir := range []string{f.config.Dir, f.config.LogDir} {
 			if left, _ := filepath.Glob(dir + "/*"); len(left) > 0 {
 				t.Errorf("left: %q", left)
 			}

@@ -90,7 +90,7 @@ func (r raw) Append(b []byte) []byte { return append(b, r...) }
 func (p *Process) begin(ctx context.Context, t agentproto.Type, m appender) error {
 	c := p.c
 	c.mu.Lock()
-	s := c.session
+	s := c.connection
 	if s == nil || c.procs[p.id] != nil {
 		c.mu.Unlock()
 		if s != nil {
@@ -118,7 +118,7 @@ func (p *Process) where() agentproto.Attach {
 }
 
 // resume goes on with a new connection.
-func (p *Process) resume(s *session) {
+func (p *Process) resume(s *connection) {
 	_ = s.w.Send(frame(agentproto.TAttach, 0, p.id, p.where())) // the next connection does it again
 }
 
@@ -130,7 +130,7 @@ func (p *Process) send(add func([]byte) []byte) {
 }
 
 // handle takes a frame of the agent; an error ends the connection.
-func (p *Process) handle(s *session, f agentproto.Frame) error {
+func (p *Process) handle(s *connection, f agentproto.Frame) error {
 	switch f.Type {
 	case agentproto.TOut:
 		at, b, err := f.Data()
@@ -174,7 +174,7 @@ func (p *Process) stream(n uint8) *output {
 	return p.out
 }
 
-func (p *Process) hasStarted(s *session, m agentproto.Started) error {
+func (p *Process) hasStarted(s *connection, m agentproto.Started) error {
 	if err := failure(m.Failure); err != nil {
 		p.mu.Lock()
 		begun := p.begun

@@ -189,7 +189,7 @@ func (in *stdin) acknowledge(limit int64) {
 }
 
 // resume sends again what the agent does not have.
-func (in *stdin) resume(s *session, have, limit int64) {
+func (in *stdin) resume(s *connection, have, limit int64) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	if in.unknown {

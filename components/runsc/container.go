@@ -87,43 +87,43 @@ func snapshotKey(id string) string { return "sandbox-" + id }
 func (d *Driver) client() (*client.Client, error) { return d.cfg.Containerd.Client() }
 
 // setupRootfs puts a snapshot on top of the image's.
-func (b *build) setupRootfs(ctx context.Context) error {
-	c, err := b.d.client()
+func (cr *creation) setupRootfs(ctx context.Context) error {
+	c, err := cr.d.client()
 	if err != nil {
 		return err
 	}
 	s := c.SnapshotService(containerd.Snapshotter)
-	key := snapshotKey(b.spec.ID)
+	key := snapshotKey(cr.spec.ID)
 	labels := snapshots.WithLabels(map[string]string{
-		labelSandbox:  b.spec.ID,
-		labelInstance: b.d.cfg.Instance.ID,
+		labelSandbox:  cr.spec.ID,
+		labelInstance: cr.d.cfg.Instance.ID,
 		labelGCRoot:   time.Now().UTC().Format(time.RFC3339),
 	})
 	for attempt := range 3 {
-		if b.image, err = b.d.cfg.Images.Resolve(ctx, b.spec.Image); err != nil {
+		if cr.image, err = cr.d.cfg.Images.Resolve(ctx, cr.spec.Image); err != nil {
 			return err
 		}
-		b.mounts, err = s.Prepare(ctx, key, b.image.ChainID, labels)
+		cr.mounts, err = s.Prepare(ctx, key, cr.image.ChainID, labels)
 		switch {
 		case errdefs.IsAlreadyExists(err): // of an interrupted attempt
 			if err := s.Remove(ctx, key); err != nil && !errdefs.IsNotFound(err) {
 				return containerd.Error(err, "remove old root filesystem")
 			}
 		case errdefs.IsNotFound(err) && attempt == 0: // collected since it was resolved
-			b.d.cfg.Images.Forget(b.image.Digest)
+			cr.d.cfg.Images.Forget(cr.image.Digest)
 		default:
-			return containerd.Error(err, "prepare root filesystem from %s", b.spec.Image)
+			return containerd.Error(err, "prepare root filesystem from %s", cr.spec.Image)
 		}
 	}
-	return containerd.Error(err, "prepare root filesystem from %s", b.spec.Image)
+	return containerd.Error(err, "prepare root filesystem from %s", cr.spec.Image)
 }
 
-func (b *build) teardownRootfs(ctx context.Context) error {
-	c, err := b.d.client()
+func (cr *creation) teardownRootfs(ctx context.Context) error {
+	c, err := cr.d.client()
 	if err != nil {
 		return err
 	}
-	err = c.SnapshotService(containerd.Snapshotter).Remove(ctx, snapshotKey(b.spec.ID))
+	err = c.SnapshotService(containerd.Snapshotter).Remove(ctx, snapshotKey(cr.spec.ID))
 	if err != nil && !errdefs.IsNotFound(err) {
 		return containerd.Error(err, "remove root filesystem")
 	}
@@ -133,9 +133,9 @@ func (b *build) teardownRootfs(ctx context.Context) error {
 // etcFiles are written per sandbox and mounted into /etc.
 var etcFiles = []string{"hosts", "hostname", "resolv.conf"}
 
-func (b *build) setupFiles(context.Context) error {
-	files := network.FilesFor(hostname(b.spec), b.network.Address)
-	dir := b.d.sandboxDir(b.spec.ID)
+func (cr *creation) setupFiles(context.Context) error {
+	files := network.FilesFor(hostname(cr.spec), cr.network.Address)
+	dir := cr.d.sandboxDir(cr.spec.ID)
 	if err := os.MkdirAll(dir, 0o711); err != nil {
 		return errs.New(errs.FailedPrecondition, "directory: %w", err)
 	}
@@ -147,15 +147,15 @@ func (b *build) setupFiles(context.Context) error {
 	return nil
 }
 
-func (b *build) teardownFiles(context.Context) error {
-	if err := os.RemoveAll(b.d.sandboxDir(b.spec.ID)); err != nil {
+func (cr *creation) teardownFiles(context.Context) error {
+	if err := os.RemoveAll(cr.d.sandboxDir(cr.spec.ID)); err != nil {
 		return errs.New(errs.Unavailable, "remove files: %w", err)
 	}
 	return nil
 }
 
-func (b *build) setupContainer(ctx context.Context) error {
-	c, err := b.d.client()
+func (cr *creation) setupContainer(ctx context.Context) error {
+	c, err := cr.d.client()
 	if err != nil {
 		return err
 	}
@@ -163,40 +163,40 @@ func (b *build) setupContainer(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	spec, err := typeurl.MarshalAny(b.ociSpec())
+	spec, err := typeurl.MarshalAny(cr.ociSpec())
 	if err != nil {
 		return err
 	}
-	options, err := typeurl.MarshalAny(&runtimeoptions.Options{TypeUrl: optionsType, ConfigPath: b.d.runscConfig()})
+	options, err := typeurl.MarshalAny(&runtimeoptions.Options{TypeUrl: optionsType, ConfigPath: cr.d.runscConfig()})
 	if err != nil {
 		return err
 	}
-	labels := maps.Clone(b.spec.Labels)
+	labels := maps.Clone(cr.spec.Labels)
 	if labels == nil {
 		labels = map[string]string{}
 	}
-	labels[labelSandbox], labels[labelInstance] = b.spec.ID, b.d.cfg.Instance.ID
-	kept := b.spec
+	labels[labelSandbox], labels[labelInstance] = cr.spec.ID, cr.d.cfg.Instance.ID
+	kept := cr.spec
 	kept.Env = nil
 	_, err = c.ContainerService().Create(ctx, containers.Container{
-		ID:          taskID(b.spec.ID),
+		ID:          taskID(cr.spec.ID),
 		Labels:      labels,
-		Image:       b.image.Ref,
+		Image:       cr.image.Ref,
 		Runtime:     containers.RuntimeInfo{Name: runtimeName, Options: options},
 		Spec:        spec,
 		Snapshotter: containerd.Snapshotter,
-		SnapshotKey: snapshotKey(b.spec.ID),
+		SnapshotKey: snapshotKey(cr.spec.ID),
 		Extensions:  map[string]typeurl.Any{extension: &record{Spec: kept, BootID: boot}},
 	})
 	return containerd.Error(err, "create container")
 }
 
-func (b *build) teardownContainer(ctx context.Context) error {
-	c, err := b.d.client()
+func (cr *creation) teardownContainer(ctx context.Context) error {
+	c, err := cr.d.client()
 	if err != nil {
 		return err
 	}
-	if err := c.ContainerService().Delete(ctx, taskID(b.spec.ID)); err != nil && !errdefs.IsNotFound(err) {
+	if err := c.ContainerService().Delete(ctx, taskID(cr.spec.ID)); err != nil && !errdefs.IsNotFound(err) {
 		return containerd.Error(err, "delete container")
 	}
 	return nil
@@ -205,8 +205,8 @@ func (b *build) teardownContainer(ctx context.Context) error {
 // taskTimeout is how long a busy machine may take to start a sandbox.
 const taskTimeout = 60 * time.Second
 
-func (b *build) setupTask(ctx context.Context) error {
-	c, err := b.d.client()
+func (cr *creation) setupTask(ctx context.Context) error {
+	c, err := cr.d.client()
 	if err != nil {
 		return err
 	}
@@ -214,19 +214,19 @@ func (b *build) setupTask(ctx context.Context) error {
 	// away what a next attempt has made meanwhile.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), taskTimeout)
 	defer cancel()
-	_, err = c.TaskService().Create(ctx, &tasks.CreateTaskRequest{ContainerID: taskID(b.spec.ID), Rootfs: protoMounts(b.mounts)})
+	_, err = c.TaskService().Create(ctx, &tasks.CreateTaskRequest{ContainerID: taskID(cr.spec.ID), Rootfs: protoMounts(cr.mounts)})
 	return containerd.Error(errgrpc.ToNative(err), "create task")
 }
 
 // startTask makes it known that the task runs, which it does since it was created.
-func (b *build) startTask(ctx context.Context) error {
-	c, err := b.d.client()
+func (cr *creation) startTask(ctx context.Context) error {
+	c, err := cr.d.client()
 	if err != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), taskTimeout)
 	defer cancel()
-	_, err = c.TaskService().Start(ctx, &tasks.StartRequest{ContainerID: taskID(b.spec.ID)})
+	_, err = c.TaskService().Start(ctx, &tasks.StartRequest{ContainerID: taskID(cr.spec.ID)})
 	return containerd.Error(errgrpc.ToNative(err), "start task")
 }
 
@@ -240,23 +240,23 @@ func protoMounts(mounts []mount.Mount) []*types.Mount {
 
 // teardownTask kills the sandbox, has containerd delete its task and removes
 // what that may have left.
-func (b *build) teardownTask(ctx context.Context) error {
-	c, err := b.d.client()
+func (cr *creation) teardownTask(ctx context.Context) error {
+	c, err := cr.d.client()
 	if err != nil {
 		return err
 	}
-	id := b.spec.ID
+	id := cr.spec.ID
 	ts := c.TaskService()
 	_, err = ts.Get(ctx, &tasks.GetRequest{ContainerID: taskID(id)})
 	switch err := errgrpc.ToNative(err); {
 	case err == nil:
-		if err := b.d.deleteTask(ctx, ts, id); err != nil {
+		if err := cr.d.deleteTask(ctx, ts, id); err != nil {
 			return err
 		}
 	case !errdefs.IsNotFound(err):
 		return containerd.Error(err, "look for task")
 	}
-	return b.d.scrub(ctx, id)
+	return cr.d.scrub(ctx, id)
 }
 
 // killAttempts bounds how often a task that does not want to go is killed.

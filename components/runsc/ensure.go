@@ -65,8 +65,8 @@ func checkSpec(s execution.Spec) error {
 }
 
 func (d *Driver) create(ctx context.Context, s execution.Spec) (execution.Instance, error) {
-	b := &build{d: d, spec: s}
-	if err := setUp(ctx, b.steps()); err != nil {
+	cr := &creation{d: d, spec: s}
+	if err := setUp(ctx, cr.steps()); err != nil {
 		if down := d.teardown(ctx, s.ID); down != nil {
 			// It stays listed, and the next Ensure or Delete goes on.
 			d.logger.Error("sandbox cannot be cleared away", "sandbox", s.ID, "error", down)
@@ -74,8 +74,8 @@ func (d *Driver) create(ctx context.Context, s execution.Spec) (execution.Instan
 		}
 		return execution.Instance{}, errs.Wrap(err, "set up sandbox %s", s.ID)
 	}
-	in := execution.Instance{ID: s.ID, Phase: execution.Running, Address: b.address(), StartedAt: time.Now()}
-	if status := b.conn.Main(); status.Exit != nil {
+	in := execution.Instance{ID: s.ID, Phase: execution.Running, Address: cr.address(), StartedAt: time.Now()}
+	if status := cr.conn.Main(); status.Exit != nil {
 		in.Phase, in.Exit = execution.Exited, status.Exit
 	}
 	d.notify(s.ID)
@@ -93,11 +93,11 @@ func (d *Driver) resume(ctx context.Context, s execution.Spec, in execution.Inst
 	}
 	ctx, cancel := context.WithTimeout(ctx, adoptTimeout)
 	defer cancel()
-	b := &build{d: d, spec: s}
-	if err := b.setupConnection(ctx); err != nil {
+	cr := &creation{d: d, spec: s}
+	if err := cr.setupConnection(ctx); err != nil {
 		return in, err
 	}
-	if err := b.setupMain(ctx); err != nil {
+	if err := cr.setupMain(ctx); err != nil {
 		return in, err
 	}
 	return d.Get(ctx, s.ID)
@@ -137,6 +137,6 @@ func (d *Driver) watchEnd(ctx context.Context, id string) (<-chan struct{}, erro
 func (d *Driver) teardown(ctx context.Context, id string) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), teardownTimeout)
 	defer cancel()
-	b := &build{d: d, spec: execution.Spec{ID: id}}
-	return tearDown(ctx, b.steps())
+	cr := &creation{d: d, spec: execution.Spec{ID: id}}
+	return tearDown(ctx, cr.steps())
 }

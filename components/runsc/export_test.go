@@ -18,7 +18,7 @@ func (d *Driver) RunscFiles(id string) ([]string, error) { return d.runscFiles(i
 // Steps returns the names of the steps of a set-up.
 func (d *Driver) Steps() []string {
 	var names []string
-	for _, s := range (&build{d: d}).steps() {
+	for _, s := range (&creation{d: d}).steps() {
 		names = append(names, s.name)
 	}
 	return names
@@ -26,6 +26,6 @@ func (d *Driver) Steps() []string {
 
 // SetUp does the first n steps of a set-up.
 func (d *Driver) SetUp(ctx context.Context, s execution.Spec, n int) error {
-	b := &build{d: d, spec: s}
-	return setUp(ctx, b.steps()[:n])
+	cr := &creation{d: d, spec: s}
+	return setUp(ctx, cr.steps()[:n])
 }

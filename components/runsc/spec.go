@@ -116,8 +116,8 @@ func envName(e string) string {
 
 // ociSpec is the container's specification: the agent as PID 1, which drops
 // what it has been given before it runs anything else.
-func (b *build) ociSpec() *specs.Spec {
-	s := b.spec
+func (cr *creation) ociSpec() *specs.Spec {
+	s := cr.spec
 	disk := s.DiskBytes
 	if disk <= 0 {
 		disk = DefaultDiskBytes
@@ -127,17 +127,17 @@ func (b *build) ociSpec() *specs.Spec {
 		Hostname: hostname(s),
 		Root:     &specs.Root{Path: "rootfs", Readonly: s.ReadOnlyRoot},
 		Process: &specs.Process{
-			Args:            b.guest.Args,
+			Args:            cr.guest.Args,
 			User:            specs.User{UID: agentproto.VaultUID, GID: agentproto.VaultUID},
-			Env:             b.guest.Env,
+			Env:             cr.guest.Env,
 			Cwd:             "/",
 			NoNewPrivileges: true,
 			Capabilities: &specs.LinuxCapabilities{
-				Bounding:    b.guest.Capabilities,
-				Permitted:   b.guest.Capabilities,
-				Effective:   b.guest.Capabilities,
-				Inheritable: b.guest.Capabilities,
-				Ambient:     b.guest.Capabilities, // it is not root
+				Bounding:    cr.guest.Capabilities,
+				Permitted:   cr.guest.Capabilities,
+				Effective:   cr.guest.Capabilities,
+				Inheritable: cr.guest.Capabilities,
+				Ambient:     cr.guest.Capabilities, // it is not root
 			},
 			Rlimits: []specs.POSIXRlimit{
 				{Type: "RLIMIT_NOFILE", Soft: 65536, Hard: maxOpenFiles},
@@ -156,13 +156,13 @@ func (b *build) ociSpec() *specs.Spec {
 			{Destination: "/sys", Type: "sysfs", Source: "sysfs", Options: []string{"nosuid", "noexec", "nodev", "ro"}},
 		},
 		Linux: &specs.Linux{
-			CgroupsPath: b.d.cgroups.Path(s.ID),
+			CgroupsPath: cr.d.cgroups.Path(s.ID),
 			Namespaces: []specs.LinuxNamespace{
 				{Type: specs.PIDNamespace},
 				{Type: specs.IPCNamespace},
 				{Type: specs.UTSNamespace},
 				{Type: specs.MountNamespace},
-				{Type: specs.NetworkNamespace, Path: b.network.NetNS},
+				{Type: specs.NetworkNamespace, Path: cr.network.NetNS},
 			},
 			MaskedPaths: []string{
 				"/proc/acpi", "/proc/asound", "/proc/kcore", "/proc/keys", "/proc/latency_stats", "/proc/timer_list",
@@ -174,7 +174,7 @@ func (b *build) ociSpec() *specs.Spec {
 	if s.ReadOnlyRoot {
 		spec.Mounts = append(spec.Mounts, specs.Mount{Destination: "/tmp", Type: "tmpfs", Source: "tmpfs", Options: []string{"nosuid", "nodev", "mode=1777"}})
 	}
-	for _, m := range b.guest.Mounts {
+	for _, m := range cr.guest.Mounts {
 		mode := "rw"
 		if m.ReadOnly {
 			mode = "ro"
@@ -182,7 +182,7 @@ func (b *build) ociSpec() *specs.Spec {
 		spec.Mounts = append(spec.Mounts, bind(m.Source, m.Target, mode))
 	}
 	for _, f := range etcFiles {
-		spec.Mounts = append(spec.Mounts, bind(b.d.sandboxDir(s.ID, f), "/etc/"+f, "rw"))
+		spec.Mounts = append(spec.Mounts, bind(cr.d.sandboxDir(s.ID, f), "/etc/"+f, "rw"))
 	}
 	return spec
 }

@@ -19,8 +19,8 @@ import (
 // connectTimeout is how long the agent may take to connect after the task was started.
 const connectTimeout = 60 * time.Second
 
-// build is a sandbox being made: what the steps hand on to each other.
-type build struct {
+// creation is a sandbox being made: what the steps hand on to each other.
+type creation struct {
 	d    *Driver
 	spec execution.Spec
 
@@ -33,61 +33,61 @@ type build struct {
 
 // steps are all parts of a sandbox, in order: this list is the one place that
 // says what there is. For a teardown only the id of the specification matters.
-func (b *build) steps() []step {
+func (cr *creation) steps() []step {
 	return []step{
-		{name: "network", setup: b.setupNetwork, teardown: b.teardownNetwork},
-		{name: "cgroup", setup: b.setupCgroup, teardown: b.teardownCgroup},
-		{name: "rootfs", setup: b.setupRootfs, teardown: b.teardownRootfs},
-		{name: "agent", after: []string{"rootfs"}, setup: b.setupAgent, teardown: b.teardownAgent},
-		{name: "files", after: []string{"network"}, setup: b.setupFiles, teardown: b.teardownFiles},
-		{name: "container", after: []string{"rootfs", "agent", "files"}, setup: b.setupContainer, teardown: b.teardownContainer},
-		{name: "task", after: []string{"container", "cgroup", "network", "files", "agent", "rootfs"}, setup: b.setupTask, teardown: b.teardownTask},
-		{name: "start", after: []string{"task"}, setup: b.startTask},
-		{name: "connect", after: []string{"task"}, setup: b.setupConnection},
-		{name: "main", after: []string{"connect"}, setup: b.setupMain},
+		{name: "network", setup: cr.setupNetwork, teardown: cr.teardownNetwork},
+		{name: "cgroup", setup: cr.setupCgroup, teardown: cr.teardownCgroup},
+		{name: "rootfs", setup: cr.setupRootfs, teardown: cr.teardownRootfs},
+		{name: "agent", after: []string{"rootfs"}, setup: cr.setupAgent, teardown: cr.teardownAgent},
+		{name: "files", after: []string{"network"}, setup: cr.setupFiles, teardown: cr.teardownFiles},
+		{name: "container", after: []string{"rootfs", "agent", "files"}, setup: cr.setupContainer, teardown: cr.teardownContainer},
+		{name: "task", after: []string{"container", "cgroup", "network", "files", "agent", "rootfs"}, setup: cr.setupTask, teardown: cr.teardownTask},
+		{name: "start", after: []string{"task"}, setup: cr.startTask},
+		{name: "connect", after: []string{"task"}, setup: cr.setupConnection},
+		{name: "main", after: []string{"connect"}, setup: cr.setupMain},
 	}
 }
 
-func (b *build) setupNetwork(ctx context.Context) (err error) {
-	b.network, err = b.d.cfg.Network.Attach(ctx, b.spec.ID, b.spec.Network == execution.NetworkBridge)
+func (cr *creation) setupNetwork(ctx context.Context) (err error) {
+	cr.network, err = cr.d.cfg.Network.Attach(ctx, cr.spec.ID, cr.spec.Network == execution.NetworkBridge)
 	return err
 }
 
-func (b *build) teardownNetwork(ctx context.Context) error {
-	return b.d.cfg.Network.Detach(ctx, b.spec.ID)
+func (cr *creation) teardownNetwork(ctx context.Context) error {
+	return cr.d.cfg.Network.Detach(ctx, cr.spec.ID)
 }
 
-func (b *build) setupCgroup(context.Context) error {
-	return b.d.cgroups.Create(b.spec.ID, cgroup.Limits{
-		CPUMillis:   b.spec.CPUMillis,
-		MemoryBytes: b.spec.MemoryBytes,
-		PIDs:        b.spec.PIDs,
+func (cr *creation) setupCgroup(context.Context) error {
+	return cr.d.cgroups.Create(cr.spec.ID, cgroup.Limits{
+		CPUMillis:   cr.spec.CPUMillis,
+		MemoryBytes: cr.spec.MemoryBytes,
+		PIDs:        cr.spec.PIDs,
 	})
 }
 
-func (b *build) teardownCgroup(ctx context.Context) error {
-	return b.d.cgroups.Delete(ctx, b.spec.ID)
+func (cr *creation) teardownCgroup(ctx context.Context) error {
+	return cr.d.cgroups.Delete(ctx, cr.spec.ID)
 }
 
-func (b *build) setupAgent(context.Context) (err error) {
-	b.guest, err = b.d.hub.Prepare(b.spec.ID, b.d.guestConfig(b.spec, b.image.Config))
+func (cr *creation) setupAgent(context.Context) (err error) {
+	cr.guest, err = cr.d.hub.Prepare(cr.spec.ID, cr.d.guestConfig(cr.spec, cr.image.Config))
 	return err
 }
 
-func (b *build) teardownAgent(context.Context) error { return b.d.hub.Remove(b.spec.ID) }
+func (cr *creation) teardownAgent(context.Context) error { return cr.d.hub.Remove(cr.spec.ID) }
 
-func (b *build) setupConnection(ctx context.Context) (err error) {
+func (cr *creation) setupConnection(ctx context.Context) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
 	defer cancel()
 	// A sandbox that ends at once never connects: do not wait for it.
-	ended, err := b.d.watchEnd(ctx, b.spec.ID)
+	ended, err := cr.d.watchEnd(ctx, cr.spec.ID)
 	if err != nil {
 		return err
 	}
 	conn := make(chan error, 1)
 	go func() {
 		var err error
-		b.conn, err = b.d.hub.Conn(ctx, b.spec.ID)
+		cr.conn, err = cr.d.hub.Conn(ctx, cr.spec.ID)
 		conn <- err
 	}()
 	select {
@@ -100,21 +100,21 @@ func (b *build) setupConnection(ctx context.Context) (err error) {
 	}
 }
 
-func (b *build) setupMain(ctx context.Context) error {
-	if !b.spec.Idle {
-		if err := b.conn.StartMain(ctx); err != nil && errs.Detail(err, "exit_code") == "" {
+func (cr *creation) setupMain(ctx context.Context) error {
+	if !cr.spec.Idle {
+		if err := cr.conn.StartMain(ctx); err != nil && errs.Detail(err, "exit_code") == "" {
 			return err
 		}
 	}
 	// A command that cannot be started is an end of the sandbox like any other: it was started.
-	return b.d.markStarted(b.spec.ID, time.Now())
+	return cr.d.markStarted(cr.spec.ID, time.Now())
 }
 
-func (b *build) address() string {
-	if b.network.Address == (netip.Addr{}) {
+func (cr *creation) address() string {
+	if cr.network.Address == (netip.Addr{}) {
 		return ""
 	}
-	return b.network.Address.String()
+	return cr.network.Address.String()
 }
 
 // mergeEnv joins environments; the last to set a variable wins.

@@ -19,8 +19,8 @@ const handshakeWithin = 10 * time.Second
 // maxHandshakes is how many connections may be in it at a time.
 const maxHandshakes = 4
 
-// session is one connection of an agent.
-type session struct {
+// connection is one connection of an agent.
+type connection struct {
 	c     *Conn
 	boot  uint64
 	conn  net.Conn
@@ -35,10 +35,10 @@ type session struct {
 	over  bool
 }
 
-// greet does the handshake; it returns the session and the state of main.
-func greet(c *Conn, nc net.Conn) (*session, agentproto.Main, error) {
+// greet does the handshake; it returns the connection and the state of main.
+func greet(c *Conn, nc net.Conn) (*connection, agentproto.Main, error) {
 	_ = nc.SetDeadline(time.Now().Add(handshakeWithin)) // the next read fails if this did
-	s := &session{
+	s := &connection{
 		c: c, conn: nc, w: agentproto.NewWriter(nc), r: agentproto.NewReader(nc, agentproto.MaxFromAgent),
 		done: make(chan struct{}), calls: map[uint64]chan agentproto.Reply{},
 	}
@@ -72,7 +72,7 @@ func greet(c *Conn, nc net.Conn) (*session, agentproto.Main, error) {
 
 // serve reads frames until the connection is lost. It must not wait for
 // anything else: see agentproto.Writer.
-func (s *session) serve() error {
+func (s *connection) serve() error {
 	stop := make(chan struct{})
 	var beat sync.WaitGroup
 	beat.Go(func() { s.heartbeat(stop) })
@@ -91,7 +91,7 @@ func (s *session) serve() error {
 	}
 }
 
-func (s *session) handle(f agentproto.Frame) error {
+func (s *connection) handle(f agentproto.Frame) error {
 	switch f.Type {
 	case agentproto.TPing:
 		return s.w.Queue(frame(agentproto.TPong, 0, f.ID, agentproto.Number(time.Now().UnixNano())))
@@ -122,7 +122,7 @@ func (s *session) handle(f agentproto.Frame) error {
 }
 
 // call sends a request and waits for the reply.
-func (s *session) call(ctx context.Context, t agentproto.Type, m appender) (agentproto.Reply, error) {
+func (s *connection) call(ctx context.Context, t agentproto.Type, m appender) (agentproto.Reply, error) {
 	reply := make(chan agentproto.Reply, 1)
 	s.mu.Lock()
 	s.last++
@@ -152,8 +152,8 @@ func (s *session) call(ctx context.Context, t agentproto.Type, m appender) (agen
 	}
 }
 
-// heartbeat pings, and ends a session whose agent is silent.
-func (s *session) heartbeat(stop <-chan struct{}) {
+// heartbeat pings, and ends a connection whose agent is silent.
+func (s *connection) heartbeat(stop <-chan struct{}) {
 	every := s.c.hub.c.Heartbeat
 	t := time.NewTicker(every)
 	defer t.Stop()
@@ -175,7 +175,7 @@ func (s *session) heartbeat(stop <-chan struct{}) {
 	}
 }
 
-func (s *session) close() {
+func (s *connection) close() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if !s.over {
