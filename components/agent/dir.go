@@ -77,7 +77,7 @@ func writeConfig(path string, b []byte) error {
 	return f.Commit()
 }
 
-// readToken returns the token of a prepared sandbox.
+// readToken returns the token of a prepared sandbox; NotFound if there is none.
 func (h *Hub) readToken(id string) (string, error) {
 	c, err := h.readConfig(id)
 	return c.Token, err
@@ -145,6 +145,9 @@ func (h *Hub) openSpool(id string) (*os.File, error) {
 	fd, err := unix.Open(h.spool(id), unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err == unix.ENOENT {
 		return nil, errs.New(errs.NotFound, "there are no logs of sandbox %s", id)
+	}
+	if err == unix.ENOTDIR || err == unix.ELOOP {
+		return nil, errs.New(errs.Corrupt, "the logs of sandbox %s are no directory", id)
 	}
 	if err != nil {
 		return nil, errs.Wrap(err, "open logs of %s", id)

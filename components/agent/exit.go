@@ -10,6 +10,8 @@ import (
 	"path/filepath"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"miren.dev/runtime/components/execution"
 	"miren.dev/runtime/pkg/agentproto"
 	"miren.dev/runtime/pkg/atomicfile"
@@ -17,24 +19,42 @@ import (
 )
 
 // Exit returns how the main process of id ended, from the record that its
-// agent wrote or End did. NotFound while there is none.
+// agent wrote, else from that of End. NotFound while there is none. The guest
+// can write what it likes into its record: a damaged one means a crash, like a
+// record of End that a power loss cut short.
 func (h *Hub) Exit(id string) (execution.Exit, error) {
 	if err := checkID(id); err != nil {
 		return execution.Exit{}, err
 	}
-	dir, err := h.openSpool(id)
-	if err == nil {
-		defer dir.Close()
-		var f *os.File
-		f, _, err = openGuestFile(dir, agentproto.ExitName)
-		if err == nil {
-			defer f.Close()
-			return readExit(id, f)
-		}
+	said, err := h.agentExit(id)
+	if err == nil || !errs.Is(err, errs.NotFound) && !errs.Is(err, errs.Corrupt) {
+		return said, err
 	}
-	if !errs.Is(err, errs.NotFound) {
+	recorded, ended := h.readEnded(id)
+	if errs.Is(ended, errs.NotFound) && errs.Is(err, errs.Corrupt) || errs.Is(ended, errs.Corrupt) {
+		return h.damaged(id), nil
+	}
+	return recorded, ended
+}
+
+// agentExit reads the record of the agent. NotFound if there is none, Corrupt
+// if it says nothing.
+func (h *Hub) agentExit(id string) (execution.Exit, error) {
+	dir, err := h.openSpool(id)
+	if err != nil {
 		return execution.Exit{}, err
 	}
+	defer dir.Close()
+	f, _, err := openGuestFile(dir, agentproto.ExitName)
+	if err != nil {
+		return execution.Exit{}, err
+	}
+	defer f.Close()
+	return readExit(id, f)
+}
+
+// readEnded reads the record of End, with the same errors.
+func (h *Hub) readEnded(id string) (execution.Exit, error) {
 	b, err := os.ReadFile(filepath.Join(h.logs(id), endedName))
 	if errors.Is(err, fs.ErrNotExist) {
 		return execution.Exit{}, errs.New(errs.NotFound, "the end of sandbox %s is not recorded", id)
@@ -47,6 +67,20 @@ func (h *Hub) Exit(id string) (execution.Exit, error) {
 		return execution.Exit{}, errs.New(errs.Corrupt, "end of %s: %w", id, err)
 	}
 	return e, nil
+}
+
+// damaged is the exit of a sandbox whose record cannot be understood. Its time
+// is that of the last change, which the guest cannot set.
+func (h *Hub) damaged(id string) execution.Exit {
+	e := execution.Exit{Cause: execution.CauseCrash, Code: 255, Message: "the record of its end is damaged"}
+	for _, path := range []string{filepath.Join(h.spool(id), agentproto.ExitName), h.spool(id), filepath.Join(h.logs(id), endedName)} {
+		var st unix.Stat_t
+		if unix.Lstat(path, &st) == nil {
+			e.At = time.Unix(st.Ctim.Unix())
+			break
+		}
+	}
+	return e
 }
 
 func readExit(id string, r io.Reader) (execution.Exit, error) {

@@ -50,7 +50,7 @@ func (h *Hub) Prepare(id string, c GuestConfig) (Guest, error) {
 		return Guest{}, err
 	}
 	token, err := h.readToken(id)
-	if err != nil && !errs.Is(err, errs.NotFound) {
+	if err != nil && !errs.Is(err, errs.NotFound) && !errs.Is(err, errs.Corrupt) {
 		return Guest{}, err
 	}
 	if token == "" {

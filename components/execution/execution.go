@@ -50,6 +50,7 @@ const (
 	Creating Phase = "creating" // some steps are done
 	Running  Phase = "running"  // the agent answers and the main process was started
 	Exited   Phase = "exited"   // ended; Exit says how. Resources may still be there until Delete.
+	Unknown  Phase = "unknown"  // of List only: Err says why the state could not be read
 )
 
 // Cause says what ended an instance.
@@ -78,6 +79,7 @@ type Instance struct {
 	Address   string // IPv4 without prefix; empty for NetworkNone
 	StartedAt time.Time
 	Exit      *Exit
+	Err       error // with Unknown only
 }
 
 // Stats is one reading of what a sandbox uses.
@@ -139,7 +141,8 @@ type Driver interface {
 	// Get returns NotFound if nothing at all of the sandbox is on the machine.
 	Get(ctx context.Context, id string) (Instance, error)
 	// List returns every sandbox of this installation that has anything left on
-	// the machine, however little.
+	// the machine, however little. One whose state cannot be read is Unknown; the
+	// error is for what hides them all.
 	List(ctx context.Context) ([]Instance, error)
 	// Stop sends SIGTERM to the main process, SIGKILL after grace, and returns
 	// when the sandbox has exited.

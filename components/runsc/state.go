@@ -35,7 +35,8 @@ func (d *Driver) markStarted(id string, at time.Time) error {
 	return nil
 }
 
-// startedAt returns the zero time if the main process was not started.
+// startedAt returns the zero time if the main process was not started. That
+// the file exists says that it was, whatever is in it.
 func (d *Driver) startedAt(id string) (time.Time, error) {
 	b, err := os.ReadFile(d.sandboxDir(id, startedFile))
 	if errors.Is(err, os.ErrNotExist) {
@@ -45,10 +46,14 @@ func (d *Driver) startedAt(id string) (time.Time, error) {
 		return time.Time{}, errs.New(errs.Unavailable, "start of sandbox %s: %w", id, err)
 	}
 	at, err := time.Parse(time.RFC3339Nano, string(b))
-	if err != nil {
-		return time.Time{}, errs.New(errs.Corrupt, "start of sandbox %s: %w", id, err)
+	if err == nil {
+		return at, nil
 	}
-	return at, nil
+	st, err := os.Stat(d.sandboxDir(id, startedFile))
+	if err != nil {
+		return time.Time{}, errs.New(errs.Unavailable, "start of sandbox %s: %w", id, err)
+	}
+	return st.ModTime(), nil
 }
 
 // Get returns what is on the machine of a sandbox.
@@ -115,25 +120,26 @@ func (d *Driver) remains(ctx context.Context, id string) (execution.Instance, er
 // inspect says what state a sandbox with a container is in.
 func (d *Driver) inspect(ctx context.Context, id string, container containers.Container) (execution.Instance, error) {
 	in := execution.Instance{ID: id, Phase: execution.Creating}
-	rec, err := recordOf(container)
-	if err != nil {
-		return in, err
-	}
+	rec, damage := recordOf(container)
 	if at, err := d.cfg.Network.Get(id); err == nil && at.Address.IsValid() {
 		in.Address = at.Address.String()
 	} else if err != nil && !errs.Is(err, errs.NotFound) {
 		return in, err
 	}
+	var err error
 	if in.StartedAt, err = d.startedAt(id); err != nil {
 		return in, err
 	}
-	exit, err := d.hub.Exit(id)
+	exit, err := d.hub.Exit(id) // a damaged one is a crash
 	if err == nil {
 		in.Phase, in.Exit = execution.Exited, &exit
 		return in, nil
 	}
 	if !errs.Is(err, errs.NotFound) {
 		return in, err
+	}
+	if damage != nil {
+		return d.end(in, execution.Exit{Cause: execution.CauseCrash, Code: 255, At: time.Now(), Message: damage.Error()})
 	}
 	if !in.StartedAt.IsZero() && d.answers(id) {
 		// It runs. When it does not any more the connection breaks, which is a change to look at.
@@ -218,8 +224,11 @@ func (d *Driver) List(ctx context.Context) ([]execution.Instance, error) {
 		}
 		seen[id] = true
 		in, err := d.inspect(ctx, id, container)
-		if err != nil {
+		if ctx.Err() != nil {
 			return nil, err
+		}
+		if err != nil {
+			in.Phase, in.Err = execution.Unknown, err
 		}
 		out = append(out, in)
 	}
