@@ -6,7 +6,6 @@ import (
 	"errors"
 	"maps"
 	"os"
-	"path/filepath"
 	"strings"
 	"time"
 
@@ -23,7 +22,6 @@ import (
 
 	"miren.dev/runtime/components/containerd"
 	"miren.dev/runtime/components/execution"
-	"miren.dev/runtime/components/network"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/fault"
 )
@@ -126,30 +124,6 @@ func (cr *creation) teardownRootfs(ctx context.Context) error {
 	err = c.SnapshotService(containerd.Snapshotter).Remove(ctx, snapshotKey(cr.spec.ID))
 	if err != nil && !errdefs.IsNotFound(err) {
 		return containerd.Error(err, "remove root filesystem")
-	}
-	return nil
-}
-
-// etcFiles are written per sandbox and mounted into /etc.
-var etcFiles = []string{"hosts", "hostname", "resolv.conf"}
-
-func (cr *creation) setupFiles(context.Context) error {
-	files := network.FilesFor(hostname(cr.spec), cr.network.Address)
-	dir := cr.d.sandboxDir(cr.spec.ID)
-	if err := os.MkdirAll(dir, 0o711); err != nil {
-		return errs.New(errs.FailedPrecondition, "directory: %w", err)
-	}
-	for i, content := range [][]byte{files.Hosts, files.Hostname, files.ResolvConf} {
-		if err := os.WriteFile(filepath.Join(dir, etcFiles[i]), content, 0o644); err != nil {
-			return errs.New(errs.FailedPrecondition, "write /etc/%s: %w", etcFiles[i], err)
-		}
-	}
-	return nil
-}
-
-func (cr *creation) teardownFiles(context.Context) error {
-	if err := os.RemoveAll(cr.d.sandboxDir(cr.spec.ID)); err != nil {
-		return errs.New(errs.Unavailable, "remove files: %w", err)
 	}
 	return nil
 }

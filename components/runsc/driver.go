@@ -10,7 +10,7 @@
 //	cgroup      components/cgroup
 //	rootfs      snapshot sandbox-<id> of containerd, with the label below
 //	agent       components/agent: sockets, configuration, logs
-//	files       <run dir>/sandboxes/<id>/: hosts, hostname, resolv.conf, started
+//	files       <run dir>/sandboxes/<id>/started; /etc/hosts, hostname and resolv.conf are in the rootfs
 //	container   containerd container <id>.sandbox; its extension holds the specification without the environment
 //	task        shim, runsc (<run dir>/runsc/<namespace>/) and bundle of containerd
 //
@@ -21,6 +21,10 @@
 // How a sandbox ended is the agent's exit record if it wrote one; else the
 // control group's count of OOM kills tells an OOM from a crash. The driver then writes the
 // record itself, so that the answer does not change later.
+//
+// What a sandbox can write on the host: its rootfs, up to Spec.DiskBytes, which
+// runsc enforces; and, through the agent only, the directory of its log
+// (components/agent bounds it). All else that is mounted is read-only.
 //
 // Lock order: the lock of one id (Driver.locks) first; Driver.mu is held for
 // moments only, and nothing is called under it.

@@ -181,9 +181,6 @@ func (cr *creation) ociSpec() *specs.Spec {
 		}
 		spec.Mounts = append(spec.Mounts, bind(m.Source, m.Target, mode))
 	}
-	for _, f := range etcFiles {
-		spec.Mounts = append(spec.Mounts, bind(cr.d.sandboxDir(s.ID, f), "/etc/"+f, "rw"))
-	}
 	return spec
 }
 

@@ -1,11 +1,16 @@
 package runsc_test
 
 import (
+	"errors"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"miren.dev/runtime/components/execution"
 	"miren.dev/runtime/testsupport/runsctest"
@@ -65,4 +70,75 @@ func TestSandboxSeesNothingOfHost(t *testing.T) {
 	if got, ok := read("", "/etc/resolv.conf"); !ok || !strings.Contains(got, "nameserver ") {
 		t.Errorf("/etc/resolv.conf: %q", got)
 	}
+}
+
+// TestGuestCannotFillTheHost writes as the guest's root wherever it can, until the disk of the sandbox is full.
+func TestGuestCannotFillTheHost(t *testing.T) {
+	m := runsctest.New(t)
+	m.CABundle = filepath.Join(t.TempDir(), "ca.crt")
+	if err := os.WriteFile(m.CABundle, []byte("certificates of the host\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	m.Restart(t)
+	e := m.Env()
+	const disk = 16 << 20
+	e.Start(t, execution.Spec{
+		ID: "filler", Image: m.Image, Command: []string{"/bin/guest", "sleep"}, Network: execution.NetworkBridge,
+		MemoryBytes: 128 << 20, PIDs: 64, DiskBytes: disk,
+	})
+	before := size(t, m.Instance.RunDir)
+	write := func(path string, megabytes int) bool {
+		x := execution.ExecSpec{Command: []string{"/bin/guest", "write", path, strconv.Itoa(megabytes)}, User: "root"}
+		_, ok := e.Try(t, "filler", x)
+		return ok
+	}
+	for _, path := range []string{"/etc/hosts", "/etc/hostname", "/etc/resolv.conf"} {
+		if !write(path, 1) {
+			t.Errorf("the sandbox cannot change its own %s", path)
+		}
+		if write(path, 200) {
+			t.Errorf("200 MB of %d were written to %s", disk, path)
+		}
+		if !write(path, 0) {
+			t.Errorf("%s cannot be made empty again", path)
+		}
+	}
+	for _, path := range []string{"/run/runtime/log/x", "/run/runtime/log/exit", "/run/runtime/agent/x", "/run/runtime/bin/agent", "/run/runtime/ca-certificates.crt"} {
+		if write(path, 0) {
+			t.Errorf("root of the guest writes %s", path)
+		}
+	}
+	if grown := size(t, m.Instance.RunDir) - before; grown > 1<<20 {
+		t.Errorf("the run directory has %d bytes more", grown)
+	}
+}
+
+// size is what the files below dir take on its own file system.
+func size(t *testing.T, dir string) (sum int64) {
+	t.Helper()
+	var top unix.Stat_t
+	if err := unix.Lstat(dir, &top); err != nil {
+		t.Fatal(err)
+	}
+	err := filepath.WalkDir(dir, func(path string, _ fs.DirEntry, err error) error {
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+		var st unix.Stat_t
+		if unix.Lstat(path, &st) != nil {
+			return nil // gone meanwhile
+		}
+		if st.Dev != top.Dev {
+			if st.Mode&unix.S_IFMT == unix.S_IFDIR {
+				return fs.SkipDir
+			}
+			return nil
+		}
+		sum += st.Blocks * 512
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return sum
 }

@@ -39,7 +39,7 @@ func (cr *creation) steps() []step {
 		{name: "cgroup", setup: cr.setupCgroup, teardown: cr.teardownCgroup},
 		{name: "rootfs", setup: cr.setupRootfs, teardown: cr.teardownRootfs},
 		{name: "agent", after: []string{"rootfs"}, setup: cr.setupAgent, teardown: cr.teardownAgent},
-		{name: "files", after: []string{"network"}, setup: cr.setupFiles, teardown: cr.teardownFiles},
+		{name: "files", after: []string{"network", "rootfs"}, setup: cr.setupFiles, teardown: cr.teardownFiles},
 		{name: "container", after: []string{"rootfs", "agent", "files"}, setup: cr.setupContainer, teardown: cr.teardownContainer},
 		{name: "task", after: []string{"container", "cgroup", "network", "files", "agent", "rootfs"}, setup: cr.setupTask, teardown: cr.teardownTask},
 		{name: "start", after: []string{"task"}, setup: cr.startTask},

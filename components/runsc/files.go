@@ -1,0 +1,75 @@
+package runsc
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/containerd/containerd/v2/core/mount"
+
+	"miren.dev/runtime/components/network"
+	"miren.dev/runtime/pkg/errs"
+)
+
+// setupFiles makes the sandbox's directory, and writes the files of /etc that
+// say where the sandbox is. They are in its root filesystem, not mounts of
+// files of the host, so that what the guest writes to them counts as its disk.
+func (cr *creation) setupFiles(context.Context) error {
+	if err := os.MkdirAll(cr.d.sandboxDir(cr.spec.ID), 0o711); err != nil {
+		return errs.New(errs.FailedPrecondition, "directory: %w", err)
+	}
+	layer, err := writableLayer(cr.mounts)
+	if err != nil {
+		return err
+	}
+	etc := filepath.Join(layer, "etc")
+	if err := os.Mkdir(etc, 0o755); err != nil && !errors.Is(err, os.ErrExist) {
+		return errs.New(errs.FailedPrecondition, "make /etc: %w", err)
+	}
+	if err := os.Chmod(etc, 0o755); err != nil { // whatever the umask of the server is
+		return errs.New(errs.FailedPrecondition, "make /etc: %w", err)
+	}
+	files := network.FilesFor(hostname(cr.spec), cr.network.Address)
+	for name, content := range map[string][]byte{"hosts": files.Hosts, "hostname": files.Hostname, "resolv.conf": files.ResolvConf} {
+		if err := writeNew(filepath.Join(etc, name), content); err != nil {
+			return errs.New(errs.FailedPrecondition, "write /etc/%s: %w", name, err)
+		}
+	}
+	return nil
+}
+
+// writableLayer returns the directory of a snapshot that was just prepared
+// which takes what is written. Nothing of the image is in it, so no link of
+// the image is followed.
+func writableLayer(mounts []mount.Mount) (string, error) {
+	if len(mounts) == 1 && mounts[0].Type == "overlay" {
+		for _, o := range mounts[0].Options {
+			if dir, ok := strings.CutPrefix(o, "upperdir="); ok {
+				return dir, nil
+			}
+		}
+	}
+	if len(mounts) == 1 && mounts[0].Type == "bind" { // of an image without layers
+		return mounts[0].Source, nil
+	}
+	return "", errs.New(errs.Internal, "the root filesystem is no overlay: %v", mounts)
+}
+
+// writeNew writes a file that everybody may read and root may change.
+func writeNew(path string, content []byte) error {
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(content)
+	return errors.Join(err, f.Chmod(0o644), f.Close())
+}
+
+func (cr *creation) teardownFiles(context.Context) error {
+	if err := os.RemoveAll(cr.d.sandboxDir(cr.spec.ID)); err != nil {
+		return errs.New(errs.Unavailable, "remove files: %w", err)
+	}
+	return nil
+}
