@@ -18,7 +18,10 @@
 // (Conn.Reattach).
 //
 // The guest is hostile. Whatever comes from it (frames, log files, exit
-// record) is bounded and never trusted to name a file or a size.
+// record) is bounded and never trusted to name a file or a size. The log
+// directory is the only one of the host that is writable from within: what is
+// in it, and what was deleted there and is still open, is measured every
+// LogCheck, and the sandbox is ended if that is more than its agent may write.
 //
 // Lock order: Hub.mu, then Conn.mu, then Process.mu, then those of
 // agentproto.Writer; none is held during IO.
@@ -46,6 +49,15 @@ type HubConfig struct {
 	// Heartbeat is how often each side pings; a side that hears nothing for
 	// three of them drops the connection. 0: 5 s.
 	Heartbeat time.Duration
+
+	// LogCheck is how often the size of logs is checked. 0: 2 s.
+	LogCheck time.Duration
+	// PIDs, if set, returns the host's processes of a sandbox, whose open files
+	// count too.
+	PIDs func(id string) ([]int, error)
+	// Exceeded, if set, is told the id of a sandbox whose log takes more than an
+	// agent of ours ever writes. It must end the sandbox; the log is cut after it.
+	Exceeded func(id string)
 }
 
 // StartMode says when the main process is started.

@@ -98,19 +98,6 @@ func (h *Hub) readConfig(id string) (agentproto.Config, error) {
 	return c, nil
 }
 
-// logBound is how much the log of id may take here: more than its agent lets
-// it, which counts otherwise. NotFound when the sandbox is gone.
-func (h *Hub) logBound(id string) (int64, error) {
-	c, err := h.readConfig(id)
-	if err != nil {
-		return 0, err
-	}
-	if c.LogBytes <= 0 {
-		c.LogBytes = agentproto.DefaultLogBytes
-	}
-	return 2*c.LogBytes + 1<<20, nil
-}
-
 // listenIn listens on the socket in dir. A socket of an earlier hub is
 // replaced at once, so that an agent finds either.
 func listenIn(dir string) (*net.UnixListener, error) {

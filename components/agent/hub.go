@@ -7,7 +7,6 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
-	"time"
 
 	"miren.dev/runtime/components/execution"
 	"miren.dev/runtime/pkg/agentproto"
@@ -23,7 +22,7 @@ type Hub struct {
 	conns  map[string]*Conn
 	closed bool
 	stop   chan struct{} // closed by Close
-	keeper sync.Once     // starts the log keeper
+	keeper sync.Once     // starts boundLogs
 	tasks  sync.WaitGroup
 }
 
@@ -35,8 +34,17 @@ func NewHub(c HubConfig) *Hub {
 	if c.Heartbeat <= 0 {
 		c.Heartbeat = agentproto.Heartbeat
 	}
+	if c.LogCheck <= 0 {
+		c.LogCheck = logCheck
+	}
 	if c.Notify == nil {
 		c.Notify = func(string) {}
+	}
+	if c.PIDs == nil {
+		c.PIDs = func(string) ([]int, error) { return nil, nil }
+	}
+	if c.Exceeded == nil {
+		c.Exceeded = func(string) {}
 	}
 	return &Hub{c: c, conns: map[string]*Conn{}, stop: make(chan struct{})}
 }
@@ -103,7 +111,7 @@ func (h *Hub) listen(id, token string) error {
 	if h.conns[id] != nil {
 		return nil
 	}
-	h.keeper.Do(func() { h.tasks.Go(h.keepLogs) })
+	h.keeper.Do(func() { h.tasks.Go(h.boundLogs) })
 	c := newConn(h, id, token)
 	ln, err := listenIn(h.dir(id))
 	if err != nil {
@@ -234,33 +242,4 @@ func checkID(id string) error {
 		return errs.New(errs.InvalidArgument, "sandbox id %q is not 1-63 of a-z, 0-9 and -", id)
 	}
 	return nil
-}
-
-// keepEvery is how often the size of logs is looked at.
-const keepEvery = 10 * time.Second
-
-// keepLogs enforces the bounds of logs, which agents do by themselves unless
-// they are not ours any more.
-func (h *Hub) keepLogs() {
-	t := time.NewTicker(keepEvery)
-	defer t.Stop()
-	for {
-		select {
-		case <-h.stop:
-			return
-		case <-t.C:
-		}
-		ids, err := h.LogIDs()
-		if err != nil {
-			h.c.Logger.Warn("list logs", "error", err)
-			continue
-		}
-		for _, id := range ids {
-			if n, err := h.trim(id); err != nil {
-				h.c.Logger.Warn("trim logs", "sandbox", id, "error", err)
-			} else if n > 0 {
-				h.c.Logger.Warn("trimmed logs over their bound", "sandbox", id, "bytes", n)
-			}
-		}
-	}
 }

@@ -37,12 +37,15 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"time"
 
 	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
 
 	"miren.dev/runtime/components/agent"
 	"miren.dev/runtime/components/cgroup"
 	"miren.dev/runtime/components/containerd"
+	"miren.dev/runtime/components/execution"
 	"miren.dev/runtime/components/network"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/instance"
@@ -94,6 +97,8 @@ func New(cfg Config) *Driver {
 		AgentPath: filepath.Join(cfg.BinDir, "runtime-agent"),
 		Logger:    cfg.Logger,
 		Notify:    d.notify,
+		PIDs:      d.cgroups.PIDs,
+		Exceeded:  d.logExceeded,
 	})
 	return d
 }
@@ -152,6 +157,16 @@ func (d *Driver) Shutdown(ctx context.Context) error {
 		return err
 	}
 	return errors.Join(d.cfg.Network.Stop(ctx), d.cgroups.Remove(), d.removeRunscRoot())
+}
+
+// logExceeded ends a sandbox that writes more to the host than its agent does.
+func (d *Driver) logExceeded(id string) {
+	exit := execution.Exit{Cause: execution.CauseCrash, Code: 128 + int(unix.SIGKILL), At: time.Now(), Message: "killed: it wrote more than its log may take"}
+	_, err := d.end(execution.Instance{ID: id}, exit)
+	if err = errors.Join(err, d.killSandbox(id)); err != nil {
+		d.cfg.Logger.Error("cannot end a sandbox that fills the disk", "sandbox", id, "error", err)
+	}
+	d.notify(id)
 }
 
 func (d *Driver) sandboxDir(elem ...string) string {

@@ -1,0 +1,166 @@
+package agent
+
+import (
+	"cmp"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"miren.dev/runtime/pkg/agentproto"
+	"miren.dev/runtime/pkg/errs"
+)
+
+// logCheck is the default of HubConfig.LogCheck.
+const logCheck = 2 * time.Second
+
+// ctimeGrain is more than what the clock of a file system goes on at a time.
+const ctimeGrain = time.Second
+
+// boundLogs ends the sandboxes whose log directory takes more than an agent
+// writes, which deletes the oldest of its log by itself: another program is in
+// its place.
+func (h *Hub) boundLogs() {
+	t := time.NewTicker(h.c.LogCheck)
+	defer t.Stop()
+	changed := map[string]unix.Timespec{} // when files were last made or deleted, as of the last check
+	for {
+		select {
+		case <-h.stop:
+			return
+		case <-t.C:
+		}
+		h.mu.Lock()
+		ids := make([]string, 0, len(h.conns))
+		for id := range h.conns {
+			ids = append(ids, id)
+		}
+		h.mu.Unlock()
+		before := changed
+		changed = make(map[string]unix.Timespec, len(ids))
+		for _, id := range ids {
+			at, err := h.checkLog(id, before[id])
+			if err == nil {
+				changed[id] = at
+			} else if !errs.Is(err, errs.NotFound) {
+				h.c.Logger.Warn("check the size of a log", "sandbox", id, "error", err)
+			}
+		}
+	}
+}
+
+// checkLog measures the log directory of id. It returns when files were last
+// made or deleted there, the zero time while deleted ones are still open: they
+// are looked for only when that is later than before.
+func (h *Hub) checkLog(id string, before unix.Timespec) (unix.Timespec, error) {
+	var st unix.Stat_t
+	dir, err := h.openSpool(id)
+	if err != nil {
+		return st.Ctim, err
+	}
+	defer dir.Close()
+	if err := unix.Fstat(int(dir.Fd()), &st); err != nil {
+		return st.Ctim, errs.Wrap(err, "stat logs of %s", id)
+	}
+	bound, err := h.logBound(id)
+	if err != nil {
+		return st.Ctim, err // NotFound: it is gone, and nobody writes
+	}
+	names, err := spoolNames(dir)
+	if err != nil {
+		return st.Ctim, errs.Wrap(err, "list logs of %s", id)
+	}
+	sum, sound := int64(0), len(names) < maxSpoolFiles
+	for _, n := range names {
+		var f unix.Stat_t
+		if unix.Fstatat(int(dir.Fd()), n, &f, unix.AT_SYMLINK_NOFOLLOW) == nil { // else it is gone
+			sum += f.Blocks * 512
+			sound = sound && f.Mode&unix.S_IFMT == unix.S_IFREG
+		}
+	}
+	changed := st.Ctim
+	if time.Since(time.Unix(changed.Unix())) < ctimeGrain {
+		changed = unix.Timespec{} // a later change may have the same time
+	}
+	if changed != before || changed == (unix.Timespec{}) {
+		deleted, open := h.deletedBytes(id, st.Dev)
+		if sum += deleted; open {
+			changed = unix.Timespec{}
+		}
+	}
+	if sound && sum <= bound {
+		return changed, nil
+	}
+	h.c.Logger.Warn("a log takes more than its agent writes: ending the sandbox", "sandbox", id, "bytes", sum, "files", len(names))
+	h.c.Exceeded(id)
+	return changed, h.cutLog(id, bound)
+}
+
+// logBound is how much the log of id may take: more than its agent lets it,
+// which counts otherwise. NotFound when the sandbox is gone.
+func (h *Hub) logBound(id string) (int64, error) {
+	c, err := h.readConfig(id)
+	if err != nil {
+		return 0, err
+	}
+	if c.LogBytes <= 0 {
+		c.LogBytes = agentproto.DefaultLogBytes
+	}
+	return 2*c.LogBytes + 1<<20, nil
+}
+
+// deletedBytes is what the processes of id hold of deleted files on the device
+// of its log, and whether there are any: a file without a name is in no directory.
+func (h *Hub) deletedBytes(id string, dev uint64) (sum int64, open bool) {
+	pids, err := h.c.PIDs(id)
+	if err != nil {
+		h.c.Logger.Warn("list the processes of a sandbox", "sandbox", id, "error", err)
+	}
+	seen := map[uint64]bool{}
+	for _, pid := range pids {
+		dir := fmt.Sprintf("/proc/%d/fd", pid)
+		fds, _ := os.ReadDir(dir) // none when the process has ended
+		for _, fd := range fds {
+			var st unix.Stat_t
+			err := unix.Stat(filepath.Join(dir, fd.Name()), &st)
+			if err != nil || st.Nlink > 0 || st.Dev != dev || st.Mode&unix.S_IFMT != unix.S_IFREG || seen[st.Ino] {
+				continue
+			}
+			seen[st.Ino] = true
+			sum += st.Blocks * 512
+		}
+	}
+	return sum, len(seen) > 0
+}
+
+// cutLog removes the oldest of a log until the rest is within the bound, and
+// everything that no agent makes.
+func (h *Hub) cutLog(id string, bound int64) error {
+	dir := h.spool(id)
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return errs.Wrap(err, "list logs of %s", id)
+	}
+	slices.SortFunc(entries, func(a, b os.DirEntry) int { return -cmp.Compare(a.Name(), b.Name()) }) // newest first
+	var kept int64
+	for _, e := range entries {
+		var st unix.Stat_t
+		if unix.Lstat(filepath.Join(dir, e.Name()), &st) != nil {
+			continue // gone
+		}
+		size := st.Blocks * 512
+		_, isSegment := agentproto.ParseSegmentName(e.Name())
+		isExit := e.Name() == agentproto.ExitName
+		if e.Type().IsRegular() && (isSegment && kept+size <= bound || isExit && size <= 2*agentproto.MaxExitFile) {
+			kept += size
+			continue
+		}
+		if err := os.RemoveAll(filepath.Join(dir, e.Name())); err != nil {
+			return errs.Wrap(err, "cut the log of %s", id)
+		}
+	}
+	return nil
+}
