@@ -214,9 +214,11 @@ func (a *agent) handle(l *link, f agentproto.Frame) error {
 		if e := a.execs.get(f.ID); e != nil { // else it has ended meanwhile
 			return e.handle(f)
 		}
-	case agentproto.TPong:
+	case agentproto.TPong, agentproto.TRefused: // the agent asks nothing, so nothing waits for a refusal
+	default:
+		return l.w.Queue(message(agentproto.TRefused, 0, f.ID, agentproto.Refuse(f.Type)))
 	}
-	return nil // what a newer node sends besides may be ignored
+	return nil
 }
 
 // handle takes a frame for this exec.

@@ -106,19 +106,41 @@ func (s *connection) handle(f agentproto.Frame) error {
 		if err != nil {
 			return err
 		}
-		s.mu.Lock()
-		reply := s.calls[f.ID]
-		delete(s.calls, f.ID)
-		s.mu.Unlock()
-		if reply != nil { // else the caller gave up
-			reply <- m
+		s.answer(f.ID, m)
+	case agentproto.TRefused:
+		m, err := agentproto.DecodeFailure(f.Payload)
+		if err != nil {
+			return err
 		}
+		if m.Kind == agentproto.OK { // it is no success whatever it says
+			m.Kind = agentproto.Unsupported
+		}
+		if p := s.c.process(f.ID); p != nil {
+			s.c.forget(p)
+			p.fail(failure(m))
+			return nil
+		}
+		s.answer(f.ID, agentproto.Reply{Failure: m})
+	case agentproto.TPong:
 	case agentproto.TStarted, agentproto.TOut, agentproto.TGrant, agentproto.TExited:
 		if p := s.c.process(f.ID); p != nil { // else it was closed
 			return p.handle(s, f)
 		}
+	default:
+		return s.w.Queue(frame(agentproto.TRefused, 0, f.ID, agentproto.Refuse(f.Type)))
 	}
-	return nil // TPong, and what a newer agent sends besides
+	return nil
+}
+
+// answer gives the caller of a request its reply, unless it gave up.
+func (s *connection) answer(id uint64, m agentproto.Reply) {
+	s.mu.Lock()
+	reply := s.calls[id]
+	delete(s.calls, id)
+	s.mu.Unlock()
+	if reply != nil {
+		reply <- m
+	}
 }
 
 // call sends a request and waits for the reply.

@@ -16,6 +16,7 @@ import (
 	"miren.dev/runtime/components/agent"
 	"miren.dev/runtime/components/execution"
 	"miren.dev/runtime/pkg/agentproto"
+	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/testsupport/wait"
 )
 
@@ -133,4 +134,75 @@ func TestSocketNeedsToken(t *testing.T) {
 	if r := f.sh("echo hi"); r.out != "hi\n" {
 		t.Errorf("%+v", r)
 	}
+}
+
+// A message of a newer peer is refused at once, so that nobody waits for an
+// answer that does not come; and the connection goes on.
+func TestUnknownMessages(t *testing.T) {
+	const unknown = agentproto.Type(200)
+	t.Run("to the agent", func(t *testing.T) {
+		everywhere(t, func(t *testing.T, e environment) {
+			f := newFixture(t, e, agent.GuestConfig{})
+			for _, typ := range []agentproto.Type{unknown, agentproto.THello, agentproto.TOut} {
+				began := time.Now()
+				err := f.conn.Request(f.ctx(), typ)
+				if took := time.Since(began); !errs.Is(err, errs.Unimplemented) || took > time.Second {
+					t.Errorf("a message of type %d: %v after %s", typ, err, took)
+				}
+			}
+			if r := f.sh("echo hi"); r.out != "hi\n" {
+				t.Errorf("%+v", r)
+			}
+		})
+	})
+	t.Run("to the node", func(t *testing.T) {
+		if os.Getuid() != 0 {
+			t.Skip("needs root")
+		}
+		config := agent.HubConfig{Dir: filepath.Join(t.TempDir(), "agents"), LogDir: filepath.Join(t.TempDir(), "logs")}
+		hub := agent.NewHub(config)
+		defer hub.Close()
+		if _, err := hub.Prepare(id, agent.GuestConfig{}); err != nil {
+			t.Fatal(err)
+		}
+		b, err := os.ReadFile(filepath.Join(config.Dir, id, agentproto.ConfigName))
+		if err != nil {
+			t.Fatal(err)
+		}
+		guest, err := agentproto.DecodeConfig(b)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c, err := net.Dial("unix", filepath.Join(config.Dir, id, agentproto.SocketName))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		if err := c.SetDeadline(time.Now().Add(wait.Limit)); err != nil {
+			t.Fatal(err)
+		}
+		hello := agentproto.Hello{MinVersion: agentproto.MinVersion, MaxVersion: agentproto.MaxVersion, Token: guest.Token, Boot: 1}
+		frames := agentproto.AppendFrame(nil, agentproto.Frame{Type: agentproto.THello, Payload: hello.Append(nil)})
+		frames = agentproto.AppendFrame(frames, agentproto.Frame{Type: agentproto.TRefused, ID: 6}) // is not answered
+		frames = agentproto.AppendFrame(frames, agentproto.Frame{Type: unknown, ID: 7, Payload: []byte("?")})
+		began := time.Now()
+		if _, err := c.Write(frames); err != nil {
+			t.Fatal(err)
+		}
+		r := agentproto.NewReader(c, agentproto.MaxFromNode)
+		for {
+			f, err := r.Read()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if f.Type != agentproto.TRefused {
+				continue
+			}
+			m, err := agentproto.DecodeFailure(f.Payload)
+			if took := time.Since(began); f.ID != 7 || err != nil || m.Kind != agentproto.Unsupported || took > time.Second {
+				t.Errorf("refused %d with %+v, %v after %s", f.ID, m, err, took)
+			}
+			return
+		}
+	})
 }

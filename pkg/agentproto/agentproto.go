@@ -11,8 +11,10 @@
 //	length u32 | type u8 | stream u8 | id u64 | payload      (little endian)
 //
 // length is the payload's. A message grows by fields at its end: a decoder
-// ignores what it does not know and takes what is missing as zero. A frame
-// type that is not known is ignored, so that a newer peer can hint.
+// ignores what it does not know and takes what is missing as zero. A frame of a
+// type that is not known, or not for this side, is answered with Refused and
+// the frame's id, and the connection goes on: a newer peer learns at once what
+// it cannot have. Version 1 ignored such frames.
 //
 // # Execs
 //
@@ -33,7 +35,7 @@ import "time"
 // Versions of the protocol that this package speaks.
 const (
 	MinVersion = 1
-	MaxVersion = 1
+	MaxVersion = 2 // refuses unknown frames
 )
 
 // Bounds.

@@ -20,6 +20,7 @@ var decoders = []struct {
 	{"hello", Hello{1, 3, "token", 77, Main{MainExited, 5, 123, Exit{137, 9, -1, "why"}}}, func(b []byte) (any, error) { return DecodeHello(b) }},
 	{"welcome", Welcome{1, -5, 1e9, "no"}, func(b []byte) (any, error) { return DecodeWelcome(b) }},
 	{"main", Main{MainRunning, 1, 2, Exit{}}, func(b []byte) (any, error) { return DecodeMain(b) }},
+	{"failure", Failure{Wrong, "why", 3}, func(b []byte) (any, error) { return DecodeFailure(b) }},
 	{"reply", Reply{Failure{NotStarted, "text", 127}, []Listener{{80, "\x7f\x00\x00\x01"}, {443, strings.Repeat("\x00", 16)}}}, func(b []byte) (any, error) { return DecodeReply(b) }},
 	{"exec", Exec{[]string{"a", ""}, []string{"B=c"}, "/d", "u:g", true, Size{1, 65535}, 9}, func(b []byte) (any, error) { return DecodeExec(b) }},
 	{"size", Size{24, 80}, func(b []byte) (any, error) { return DecodeSize(b) }},

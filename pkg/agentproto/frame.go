@@ -20,6 +20,7 @@ const (
 	TStartMain Type = 7  // node: request
 	TSignal    Type = 8  // node: request, Signal of the main process
 	TListening Type = 9  // node: request
+	TRefused   Type = 10 // both: Failure; a frame of this id is of a type that the peer does not take
 	TExec      Type = 16 // node: Exec
 	TAttach    Type = 17 // node: Attach
 	TStarted   Type = 18 // agent: Started, the answer to both

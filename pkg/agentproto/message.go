@@ -1,5 +1,7 @@
 package agentproto
 
+import "fmt"
+
 // magic opens a Hello, so that something else on the socket is noticed.
 const magic = 0x72746167
 
@@ -152,6 +154,18 @@ func (d *decoder) failure() Failure {
 		d.fail()
 	}
 	return Failure{Kind: FailureKind(k), Message: d.string(), ExitCode: d.int()}
+}
+
+// DecodeFailure is the reverse of Append.
+func DecodeFailure(p []byte) (Failure, error) {
+	d := decoder{b: p}
+	m := d.failure()
+	return m, d.err()
+}
+
+// Refuse returns the answer to a frame of a type that this side does not take.
+func Refuse(t Type) Failure {
+	return Failure{Kind: Unsupported, Message: fmt.Sprintf("messages of type %d are not known here", t)}
 }
 
 // Reply answers a request.
