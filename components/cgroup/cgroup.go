@@ -6,6 +6,11 @@
 // and gofer, and so the whole sandbox, into groups that exist already, and
 // neither changes their limits nor removes them. So they are still there, with
 // their count of OOM kills, when the sandbox has ended, until Delete.
+//
+// Beside the group of a sandbox is one of its helpers, which are the shim and
+// the runsc commands that it runs: /<instance.Name("")>/<sandbox id>.helpers,
+// with version 1 in the hierarchy of pids only. It limits nothing; it is how
+// they are found.
 package cgroup
 
 import (
@@ -126,7 +131,23 @@ func (m *Manager) dir(controller, id string) string {
 	return filepath.Join(m.root, controller, m.parent, id)
 }
 
-// Create makes the group of a sandbox, or gives the existing one these limits.
+// helpersSuffix ends the names of the groups of helpers. No sandbox id has a dot.
+const helpersSuffix = ".helpers"
+
+// helpersDir returns the group of a sandbox's helpers.
+func (m *Manager) helpersDir(id string) string { return m.dir("pids", id+helpersSuffix) }
+
+// HelpersFile returns the file by which a process joins the group of helpers,
+// with all that it starts: it writes 0 there.
+func (m *Manager) HelpersFile(id string) (string, error) {
+	if err := m.detect(); err != nil {
+		return "", err
+	}
+	return filepath.Join(m.helpersDir(id), "cgroup.procs"), nil
+}
+
+// Create makes the group of a sandbox, or gives the existing one these limits,
+// and that of its helpers.
 func (m *Manager) Create(id string, l Limits) error {
 	if err := m.detect(); err != nil {
 		return err
@@ -136,6 +157,9 @@ func (m *Manager) Create(id string, l Limits) error {
 		err = m.createV2(id, l)
 	} else {
 		err = m.createV1(id, l)
+	}
+	if err == nil {
+		err = os.MkdirAll(m.helpersDir(id), 0o755)
 	}
 	if err != nil {
 		return errs.New(errs.FailedPrecondition, "control group of %s: %w", id, err)
@@ -312,7 +336,19 @@ func (m *Manager) PIDs(id string) ([]int, error) {
 	if err := m.detect(); err != nil {
 		return nil, err
 	}
-	b, err := os.ReadFile(filepath.Join(m.dir("memory", id), "cgroup.procs"))
+	return pids(id, m.dir("memory", id))
+}
+
+// Helpers returns the processes of the host that serve a sandbox.
+func (m *Manager) Helpers(id string) ([]int, error) {
+	if err := m.detect(); err != nil {
+		return nil, err
+	}
+	return pids(id, m.helpersDir(id))
+}
+
+func pids(id, dir string) ([]int, error) {
+	b, err := os.ReadFile(filepath.Join(dir, "cgroup.procs"))
 	if errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ENODEV) {
 		return nil, nil
 	}
@@ -331,8 +367,8 @@ func (m *Manager) PIDs(id string) ([]int, error) {
 // removeTimeout bounds how long Delete waits for killed processes to be gone.
 const removeTimeout = 10 * time.Second
 
-// Delete kills what is left in the group of a sandbox and removes it. No error
-// when there is none.
+// Delete kills what is left in the groups of a sandbox and removes them. No
+// error when there are none.
 func (m *Manager) Delete(ctx context.Context, id string) error {
 	if err := m.detect(); err != nil {
 		return err
@@ -345,10 +381,17 @@ func (m *Manager) Delete(ctx context.Context, id string) error {
 		if err != nil {
 			return err
 		}
-		for _, pid := range pids {
+		helpers, err := m.Helpers(id)
+		if err != nil {
+			return err
+		}
+		for _, pid := range append(pids, helpers...) {
 			_ = unix.Kill(pid, unix.SIGKILL)
 		}
-		if err = m.rmdir(id); err == nil {
+		if err = m.rmdir(id + helpersSuffix); err == nil {
+			err = m.rmdir(id)
+		}
+		if err == nil {
 			return nil
 		}
 		if !errors.Is(err, unix.EBUSY) {
@@ -387,7 +430,7 @@ func (m *Manager) List() ([]string, error) {
 		}
 		for _, e := range entries {
 			if e.IsDir() {
-				ids = append(ids, e.Name())
+				ids = append(ids, strings.TrimSuffix(e.Name(), helpersSuffix))
 			}
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -115,6 +116,30 @@ func TestDeleteKillsProcesses(t *testing.T) {
 		if slices.Contains(pids, pid) && len(pids) > 1 {
 			break
 		}
+	}
+	file, err := m.HelpersFile("b")
+	if err != nil {
+		t.Fatal(err)
+	}
+	helper := exec.Command("sh", "-c", "echo 0 >"+file+" && echo joined && exec sleep 60")
+	joined, err := helper.StdoutPipe()
+	if err == nil {
+		err = helper.Start()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	reaped := make(chan struct{})
+	defer func() { <-reaped }()
+	if _, err := io.ReadFull(joined, make([]byte, len("joined"))); err != nil {
+		t.Fatal(err)
+	}
+	go func() { _ = helper.Wait(); close(reaped) }() // it is killed
+	if pids, err := m.Helpers("b"); err != nil || !slices.Equal(pids, []int{helper.Process.Pid}) {
+		t.Errorf("Helpers = %v, %v", pids, err)
+	}
+	if pids, err := m.PIDs("b"); err != nil || slices.Contains(pids, helper.Process.Pid) {
+		t.Errorf("PIDs = %v, %v with the helper", pids, err)
 	}
 	if ids, err := m.List(); err != nil || !slices.Equal(ids, []string{"b"}) {
 		t.Errorf("List = %v, %v", ids, err)

@@ -9,7 +9,7 @@
 //
 // Its PATH starts with the directory of the toolchain, which is how it finds
 // the shims; RUNTIME_CA_BUNDLE in its environment is how the runsc shim finds
-// the host's certificates.
+// the host's certificates, RUNTIME_SHIM_SOCKETS where its socket belongs.
 package containerd
 
 import (
@@ -83,6 +83,10 @@ func (d *Daemon) Root() string { return d.cfg.Instance.State("containerd") }
 // StateDir returns the directory of the daemon's volatile files: bundles of tasks.
 func (d *Daemon) StateDir() string { return d.cfg.Instance.Socket("containerd", "state") }
 
+// ShimSocketDir is the directory of the shims' sockets, each named as its
+// container is. It is short, since the path of a socket is.
+func (d *Daemon) ShimSocketDir() string { return d.cfg.Instance.Socket("s") }
+
 func (d *Daemon) recordFile() string { return d.cfg.Instance.Socket("containerd", "containerd.pid") }
 
 // Start adopts the running daemon or starts it, and returns when it answers.
@@ -153,7 +157,7 @@ func (d *Daemon) environment() []string {
 	if d.cfg.CABundle != "" {
 		env = append(env, "RUNTIME_CA_BUNDLE="+d.cfg.CABundle)
 	}
-	return env
+	return append(env, "RUNTIME_SHIM_SOCKETS="+d.ShimSocketDir())
 }
 
 // Run keeps the daemon running until ctx ends, and leaves it running then.

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -269,29 +270,41 @@ func TestSandboxesOutliveCrashes(t *testing.T) {
 // on, and what it has made is taken away.
 func TestLeftCommand(t *testing.T) {
 	m := machine{runsctest.New(t)}
-	const id = "left"
 	if err := os.MkdirAll(m.Driver.RunscDir(), 0o711); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(filepath.Join(m.Driver.RunscDir(), "runsc-"+id+".sandbox.sock"), nil, 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(m.Driver.RunscDir(), "runsc-left.sandbox.sock"), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if files, err := m.Driver.RunscFiles(id); err != nil || len(files) != 1 {
+	if files, err := m.Driver.RunscFiles("left"); err != nil || len(files) != 1 {
 		t.Fatalf("before: %q, %v", files, err)
 	}
 	command := func(id string) *exec.Cmd {
-		c := exec.Command("/bin/sh")
-		c.Args = []string{"/somewhere/runsc", "-c", "read it", "--root=" + m.Driver.RunscDir(), "create", id + ".sandbox"}
+		// As far as its control group, as an interrupted set-up.
+		if err := m.Driver.SetUp(t.Context(), m.spec(id, "sleep"), 2); err != nil {
+			t.Fatal(err)
+		}
+		file, err := m.Driver.HelpersFile(id)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c := exec.Command("/bin/sh", "-c", "echo 0 >"+file+" && read it")
 		if _, err := c.StdinPipe(); err != nil {
 			t.Fatal(err)
 		}
 		if err := c.Start(); err != nil {
 			t.Fatal(err)
 		}
+		wait.NoError(t, "the command joins the group", func() error {
+			if pids, err := m.Driver.Helpers(id); err != nil || !slices.Contains(pids, c.Process.Pid) {
+				return fmt.Errorf("%v, %v", pids, err)
+			}
+			return nil
+		})
 		return c
 	}
-	ours, other := command(id), command("other")
-	m.delete(t, id)
+	ours, other := command("left"), command("other")
+	m.delete(t, "left")
 	if err := ours.Wait(); err == nil || ours.ProcessState.Sys().(syscall.WaitStatus).Signal() != unix.SIGKILL {
 		t.Errorf("the command ended with %v", err)
 	}
@@ -302,6 +315,32 @@ func TestLeftCommand(t *testing.T) {
 		t.Error(err)
 	}
 	_ = other.Wait()
+	m.delete(t, "other")
+}
+
+// TestShimSockets: the socket of a shim is where it can be listed, and one that
+// was left is swept.
+func TestShimSockets(t *testing.T) {
+	m := machine{runsctest.New(t)}
+	m.ensure(t, m.spec("alive", "sleep"))
+	if st, err := os.Lstat(m.Driver.ShimSocket("alive")); err != nil || st.Mode()&os.ModeSocket == 0 {
+		t.Errorf("the shim's socket: %v, %v", st, err)
+	}
+	for _, name := range []string{"left.sandbox", "buildstep"} {
+		if err := os.WriteFile(filepath.Join(m.Driver.ShimSocketDir(), name), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	m.Restart(t)
+	all, err := m.Driver.List(t.Context())
+	if err != nil || len(all) != 2 {
+		t.Errorf("List = %+v, %v", all, err)
+	}
+	m.delete(t, "left")
+	m.delete(t, "alive")
+	if left, err := os.ReadDir(m.Driver.ShimSocketDir()); err != nil || len(left) > 0 {
+		t.Errorf("sockets that are left: %v, %v", left, err)
+	}
 }
 
 func TestSetupResumesAfterEveryStep(t *testing.T) {

@@ -12,7 +12,7 @@
 //	agent       components/agent: sockets, configuration, logs
 //	files       <run dir>/sandboxes/<id>/started; /etc/hosts, hostname and resolv.conf are in the rootfs
 //	container   containerd container <id>.sandbox; its extension holds the specification without the environment
-//	task        shim, runsc (<run dir>/runsc/<namespace>/) and bundle of containerd
+//	task        shim (<run dir>/s/<id>.sandbox is its socket), runsc (<run dir>/runsc/<namespace>/) and bundle of containerd
 //
 // Nothing but the machine is asked what is there: a new Driver, after a restart of the
 // server, knows everything that the old one did. The file "started" says that the main process
@@ -111,6 +111,9 @@ func (d *Driver) Start(ctx context.Context) error {
 	}
 	if err := d.writeRunscConfig(); err != nil {
 		return errs.New(errs.FailedPrecondition, "runsc configuration: %w", err)
+	}
+	if err := d.sweepSockets(); err != nil {
+		return err
 	}
 	if err := d.cfg.Network.Start(ctx); err != nil {
 		return err

@@ -13,6 +13,10 @@ func (d *Driver) BundleDir(id string) string    { return d.bundleDir(id) }
 func (d *Driver) RunscDir() string              { return d.runscDir() }
 func (d *Driver) PIDs(id string) ([]int, error) { return d.cgroups.PIDs(id) }
 
+func (d *Driver) HelpersFile(id string) (string, error) { return d.cgroups.HelpersFile(id) }
+func (d *Driver) Helpers(id string) ([]int, error)      { return d.cgroups.Helpers(id) }
+func (d *Driver) ShimSocketDir() string                 { return d.cfg.Containerd.ShimSocketDir() }
+
 func (d *Driver) RunscFiles(id string) ([]string, error) { return d.runscFiles(id) }
 
 // Steps returns the names of the steps of a set-up.

@@ -27,8 +27,13 @@ func (d *Driver) workDir(id string) string {
 	return filepath.Join(d.cfg.Containerd.Root(), "io.containerd.runtime.v2.task", d.cfg.Containerd.Namespace(), taskID(id))
 }
 
-// shimSocket is where containerd and our shim agree that a shim listens.
+// shimSocket is where the shim of a task listens.
 func (d *Driver) shimSocket(id string) string {
+	return filepath.Join(d.cfg.Containerd.ShimSocketDir(), taskID(id))
+}
+
+// hashedSocket is where it does that a containerd of an earlier version started.
+func (d *Driver) hashedSocket(id string) string {
 	sum := sha256.Sum256([]byte(filepath.Join(d.cfg.Containerd.Socket(), d.cfg.Containerd.Namespace(), taskID(id))))
 	return fmt.Sprintf("/run/containerd/s/%x", sum)
 }
@@ -51,7 +56,7 @@ func (d *Driver) scrub(ctx context.Context, id string) error {
 	if err := d.killSandbox(id); err != nil {
 		return err
 	}
-	if err := d.killShims(id); err != nil {
+	if err := d.killHelpers(id); err != nil {
 		return err
 	}
 	bundle := d.bundleDir(id)
@@ -70,36 +75,73 @@ func (d *Driver) scrub(ctx context.Context, id string) error {
 	if err := os.RemoveAll(d.workDir(id)); err != nil {
 		return errs.New(errs.Unavailable, "remove task directory: %w", err)
 	}
-	if err := os.Remove(d.shimSocket(id)); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return errs.New(errs.Unavailable, "remove shim socket: %w", err)
+	for _, path := range []string{d.shimSocket(id), d.hashedSocket(id)} {
+		if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+			return errs.New(errs.Unavailable, "remove shim socket: %w", err)
+		}
 	}
 	return d.scrubRunsc(ctx, id)
 }
 
-// killShims kills the shims of a task that containerd no longer knows, what was
-// about to start one, and the runsc commands that they left behind, which would
-// go on to make a sandbox. One that was starting when the call that wanted it was
-// given up is in nobody's books: only the process itself tells whose it is.
-func (d *Driver) killShims(id string) error {
-	procs, err := os.ReadDir("/proc")
+// killHelpers kills the shim of a task that containerd no longer knows, what
+// was about to start it, and the runsc commands that it left behind, which
+// would go on to make a sandbox. All are in the group of the sandbox's helpers;
+// only a shim that an earlier version started is not, but in the bundle's record.
+func (d *Driver) killHelpers(id string) error {
+	pids, err := d.cgroups.Helpers(id)
 	if err != nil {
-		return errs.New(errs.Unavailable, "look for shims: %w", err)
+		return err
 	}
-	for _, p := range procs {
-		pid, err := strconv.Atoi(p.Name())
-		if err != nil || pid <= 1 {
+	if pid := d.recordedShim(id); pid != 0 {
+		pids = append(pids, pid)
+	}
+	for _, pid := range pids {
+		_ = unix.Kill(pid, unix.SIGKILL)
+	}
+	return nil
+}
+
+// recordedShim returns the shim that the bundle names, if that is what runs as this process; else 0.
+func (d *Driver) recordedShim(id string) int {
+	b, err := os.ReadFile(filepath.Join(d.bundleDir(id), "shim.pid"))
+	if err != nil {
+		return 0
+	}
+	pid, err := strconv.Atoi(strings.TrimSpace(string(b)))
+	if err != nil || pid <= 1 {
+		return 0
+	}
+	args, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+	if err != nil { // it has ended
+		return 0
+	}
+	name, rest, _ := strings.Cut(string(args), "\x00")
+	rest = "\x00" + rest
+	if !strings.HasPrefix(filepath.Base(name), "containerd-shim-runsc-") ||
+		!strings.Contains(rest, "\x00"+d.cfg.Containerd.Namespace()+"\x00") || !strings.Contains(rest, "\x00"+taskID(id)+"\x00") {
+		return 0
+	}
+	return pid
+}
+
+// sweepSockets removes the sockets that shims of build steps left, of which no
+// bundle is there. Those of sandboxes are found by List.
+func (d *Driver) sweepSockets() error {
+	dir := d.cfg.Containerd.ShimSocketDir()
+	entries, err := os.ReadDir(dir)
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return errs.New(errs.Unavailable, "list sockets of shims: %w", err)
+	}
+	bundles := filepath.Dir(d.bundleDir("x"))
+	for _, e := range entries {
+		if _, ok := sandboxID(e.Name()); ok {
 			continue
 		}
-		args, err := os.ReadFile(filepath.Join("/proc", p.Name(), "cmdline"))
-		if err != nil { // it has ended
-			continue
+		if _, err := os.Lstat(filepath.Join(bundles, e.Name())); !errors.Is(err, os.ErrNotExist) {
+			continue // it is in use, or that cannot be known
 		}
-		exe, rest, _ := strings.Cut(string(args), "\x00")
-		exe, rest = filepath.Base(exe), "\x00"+rest
-		shim := strings.HasPrefix(exe, "containerd-shim-runsc-") && strings.Contains(rest, "\x00"+d.cfg.Containerd.Namespace()+"\x00")
-		command := exe == "runsc" && strings.Contains(rest, d.runscDir()+"\x00")
-		if (shim || command) && strings.Contains(rest, "\x00"+taskID(id)+"\x00") {
-			_ = unix.Kill(pid, unix.SIGKILL)
+		if err := os.Remove(filepath.Join(dir, e.Name())); err != nil && !errors.Is(err, os.ErrNotExist) {
+			return errs.New(errs.Unavailable, "remove socket of a shim: %w", err)
 		}
 	}
 	return nil

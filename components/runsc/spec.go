@@ -145,7 +145,9 @@ func (cr *creation) ociSpec() *specs.Spec {
 			},
 		},
 		Annotations: map[string]string{
-			"dev.miren.runtime/start":  "create", // of our shim: one runsc instead of two; the agent waits for us anyway
+			// Of our shim: one runsc instead of two; the agent waits for us anyway.
+			"dev.miren.runtime/start":  "create",
+			"dev.miren.runtime/join":   cr.helpers,
 			"dev.gvisor.flag.overlay2": "root:self,size=" + strconv.FormatInt(disk, 10),
 		},
 		Mounts: []specs.Mount{

@@ -253,6 +253,7 @@ func (d *Driver) leftovers(ctx context.Context) ([]string, error) {
 		add(d.hub.IDs()),
 		add(dirNames(d.sandboxDir())),
 		add(d.bundles()),
+		add(d.shimSockets()),
 	)
 	if err != nil {
 		return nil, err
@@ -283,6 +284,21 @@ func (d *Driver) bundles() ([]string, error) {
 		}
 	}
 	return ids, err
+}
+
+// shimSockets returns the sandboxes for which there is the socket of a shim.
+func (d *Driver) shimSockets() ([]string, error) {
+	entries, err := os.ReadDir(d.cfg.Containerd.ShimSocketDir())
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return nil, errs.New(errs.Unavailable, "list sockets of shims: %w", err)
+	}
+	var ids []string
+	for _, e := range entries {
+		if id, ok := sandboxID(e.Name()); ok {
+			ids = append(ids, id)
+		}
+	}
+	return ids, nil
 }
 
 func dirNames(dir string) ([]string, error) {

@@ -28,6 +28,7 @@ type creation struct {
 	mounts  []mount.Mount
 	network network.Attachment
 	guest   agent.Guest
+	helpers string // file by which the shim joins its control group
 	conn    *agent.Conn
 }
 
@@ -40,7 +41,7 @@ func (cr *creation) steps() []step {
 		{name: "rootfs", setup: cr.setupRootfs, teardown: cr.teardownRootfs},
 		{name: "agent", after: []string{"rootfs"}, setup: cr.setupAgent, teardown: cr.teardownAgent},
 		{name: "files", after: []string{"network", "rootfs"}, setup: cr.setupFiles, teardown: cr.teardownFiles},
-		{name: "container", after: []string{"rootfs", "agent", "files"}, setup: cr.setupContainer, teardown: cr.teardownContainer},
+		{name: "container", after: []string{"cgroup", "rootfs", "agent", "files"}, setup: cr.setupContainer, teardown: cr.teardownContainer},
 		{name: "task", after: []string{"container", "cgroup", "network", "files", "agent", "rootfs"}, setup: cr.setupTask, teardown: cr.teardownTask},
 		{name: "start", after: []string{"task"}, setup: cr.startTask},
 		{name: "connect", after: []string{"task"}, setup: cr.setupConnection},
@@ -57,7 +58,10 @@ func (cr *creation) teardownNetwork(ctx context.Context) error {
 	return cr.d.cfg.Network.Detach(ctx, cr.spec.ID)
 }
 
-func (cr *creation) setupCgroup(context.Context) error {
+func (cr *creation) setupCgroup(context.Context) (err error) {
+	if cr.helpers, err = cr.d.cgroups.HelpersFile(cr.spec.ID); err != nil {
+		return err
+	}
 	return cr.d.cgroups.Create(cr.spec.ID, cgroup.Limits{
 		CPUMillis:   cr.spec.CPUMillis,
 		MemoryBytes: cr.spec.MemoryBytes,

@@ -47,6 +47,14 @@
 // Besides this file there is one read from a fixed place by gVisor's shim, /run/containerd/runsc/config.toml (or
 // under /etc/containerd): it need not exist, and its grouping key is not used.
 //
+// # Sockets and control groups
+//
+// With RUNTIME_SHIM_SOCKETS in containerd's environment the socket of a shim is in that directory, named as the sandbox
+// is, where it can be listed; else where containerd's socket_dir says. A container with the annotation
+// dev.miren.runtime/join=/abs/cgroup.procs has its shim, and the runsc commands that the shim runs, in that control group
+// from their first moment: by it they are found when containerd was killed and knows nothing of them. Without the group
+// the shim does not start.
+//
 // # CA bundle
 //
 // Builds and sandboxes on a host behind a TLS-inspecting proxy need the host's certificates. The bundle is

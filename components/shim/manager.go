@@ -35,6 +35,7 @@ func (m manager) Start(ctx context.Context, id string, opts shim.StartOpts) (shi
 	}
 	address, err := launch.Shim{
 		Path: self, Namespace: namespace, ID: id, Containerd: opts.Address, Debug: opts.Debug, Bootstrap: os.Stdin,
+		SocketDir: os.Getenv(launch.SocketDir),
 	}.Start()
 	if err != nil {
 		return none, err

@@ -28,7 +28,7 @@ func run() error {
 		return err
 	}
 	path := filepath.Join(filepath.Dir(self), shimName)
-	s := launch.Shim{Path: path, Bootstrap: os.Stdin}
+	s := launch.Shim{Path: path, Bootstrap: os.Stdin, SocketDir: os.Getenv(launch.SocketDir)}
 	flags := flag.NewFlagSet(os.Args[0], flag.ContinueOnError)
 	flags.SetOutput(os.Stderr)
 	flags.BoolVar(&s.Debug, "debug", false, "")

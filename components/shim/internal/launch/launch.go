@@ -27,6 +27,15 @@ const (
 	SandboxID     = "io.kubernetes.cri.sandbox-id"
 )
 
+// Join is an annotation: a file of a control group, which the shim and all that
+// it starts join before anything else. By it they are found when containerd
+// does not know of them any more.
+const Join = "dev.miren.runtime/join"
+
+// SocketDir is a variable of containerd's environment: the directory of the
+// shims' sockets, each named as its sandbox is.
+const SocketDir = "RUNTIME_SHIM_SOCKETS"
+
 // socketRoot is where containerd's own library puts sockets of shims.
 const socketRoot = "/run/containerd/s"
 
@@ -40,6 +49,7 @@ type Shim struct {
 	ID         string // of the container
 	Containerd string // address of containerd
 	Debug      bool
+	SocketDir  string // may be empty
 	// Bootstrap is what containerd writes to the standard input of a starting shim.
 	Bootstrap io.Reader
 }
@@ -50,10 +60,17 @@ func (s Shim) Start() (string, error) {
 	if s.Namespace == "" {
 		return "", errors.New("the namespace is empty")
 	}
-	sandbox, err := sandboxOf(s.ID)
+	annotations, err := readAnnotations(s.ID)
 	if err != nil {
 		return "", err
 	}
+	if file := annotations[Join]; file != "" {
+		// Without O_CREATE: when the group is gone the sandbox is not wanted any more.
+		if err := joinGroup(file); err != nil {
+			return "", fmt.Errorf("join control group: %w", err)
+		}
+	}
+	sandbox := sandboxOf(s.ID, annotations)
 	path, err := s.socket(sandbox)
 	if err != nil {
 		return "", fmt.Errorf("shim address of %s: %w", sandbox, err)
@@ -81,12 +98,23 @@ func (s Shim) Start() (string, error) {
 // newer API than gVisor's shim builds with.
 const socketDirField = 9
 
+// maxSocketPath is the longest path of a unix socket, without its NUL.
+const maxSocketPath = 107
+
 // maxBootstrap bounds what is read of it.
 const maxBootstrap = 1 << 20
 
-// socket is the path of the socket of a sandbox's shim: in containerd's socket_dir
-// ([plugins."io.containerd.shim.v1.manager"]), named so that no two containerds and namespaces share one.
+// socket is the path of the socket of a sandbox's shim: in SocketDir under its own name, where it can be listed; else in
+// containerd's socket_dir ([plugins."io.containerd.shim.v1.manager"]), named so that no two containerds and namespaces
+// share one.
 func (s Shim) socket(sandbox string) (string, error) {
+	if s.SocketDir != "" {
+		path := filepath.Join(s.SocketDir, sandbox)
+		if filepath.Dir(path) != filepath.Clean(s.SocketDir) || len(path) > maxSocketPath {
+			return "", fmt.Errorf("%s cannot be a socket: it must be directly in its directory and have at most %d bytes", path, maxSocketPath)
+		}
+		return path, nil
+	}
 	params, err := io.ReadAll(io.LimitReader(s.Bootstrap, maxBootstrap))
 	if err != nil {
 		return "", fmt.Errorf("read bootstrap parameters: %w", err)
@@ -122,20 +150,34 @@ func bytesField(message []byte, number protowire.Number) (value string) {
 	return value
 }
 
-// sandboxOf is the id of the sandbox that container id belongs to.
-func sandboxOf(id string) (string, error) {
+// readAnnotations returns those of container id.
+func readAnnotations(id string) (map[string]string, error) {
 	b, err := os.ReadFile("config.json")
 	if err != nil {
-		return "", fmt.Errorf("read spec of %s: %w", id, err)
+		return nil, fmt.Errorf("read spec of %s: %w", id, err)
 	}
 	var spec struct{ Annotations map[string]string }
 	if err := json.Unmarshal(b, &spec); err != nil {
-		return "", fmt.Errorf("read spec of %s: %w", id, err)
+		return nil, fmt.Errorf("read spec of %s: %w", id, err)
 	}
-	if spec.Annotations[ContainerType] == "container" && spec.Annotations[SandboxID] != "" {
-		return spec.Annotations[SandboxID], nil
+	return spec.Annotations, nil
+}
+
+// sandboxOf is the id of the sandbox that a container with these annotations belongs to.
+func sandboxOf(id string, annotations map[string]string) string {
+	if annotations[ContainerType] == "container" && annotations[SandboxID] != "" {
+		return annotations[SandboxID]
 	}
-	return id, nil
+	return id
+}
+
+func joinGroup(file string) error {
+	f, err := os.OpenFile(file, os.O_WRONLY, 0)
+	if err != nil {
+		return err
+	}
+	_, err = f.WriteString("0") // the writing process
+	return errors.Join(err, f.Close())
 }
 
 // listen makes the shim's socket. It returns nil when a shim serves there already; a socket without a

@@ -2,6 +2,7 @@ package launch
 
 import (
 	"bytes"
+	"errors"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -40,6 +41,48 @@ func TestSocketPathFollowsBootstrap(t *testing.T) {
 	}
 }
 
+func TestSocketDir(t *testing.T) {
+	path := func(dir, sandbox string) (string, error) {
+		return Shim{SocketDir: dir, Bootstrap: strings.NewReader("")}.socket(sandbox)
+	}
+	if p, err := path("/run/r/abc/s", "sb-1.sandbox"); err != nil || p != "/run/r/abc/s/sb-1.sandbox" {
+		t.Errorf("%q, %v", p, err)
+	}
+	for _, sandbox := range []string{"..", ".", "a/b", strings.Repeat("x", 100)} {
+		if p, err := path("/run/r/abc/s", sandbox); err == nil {
+			t.Errorf("sandbox %q has socket %q", sandbox, p)
+		}
+	}
+}
+
+// TestJoin: a shim whose control group is gone does not start.
+func TestJoin(t *testing.T) {
+	dir := t.TempDir()
+	t.Chdir(dir)
+	group := filepath.Join(dir, "cgroup.procs")
+	spec := `{"annotations":{"dev.miren.runtime/join":"` + group + `"}}`
+	if err := os.WriteFile("config.json", []byte(spec), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s := Shim{Path: "/bin/true", Namespace: "ns", ID: "box", SocketDir: filepath.Join(dir, "s"), Bootstrap: strings.NewReader("")}
+	if _, err := s.Start(); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("without the group: %v", err)
+	}
+	if _, err := os.Stat(group); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the group was made: %v", err)
+	}
+	if err := os.WriteFile(group, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	address, err := s.Start()
+	if err != nil || address != "unix://"+filepath.Join(dir, "s", "box") {
+		t.Errorf("Start = %q, %v", address, err)
+	}
+	if b, err := os.ReadFile(group); err != nil || string(b) != "0" {
+		t.Errorf("written to the group: %q, %v", b, err)
+	}
+}
+
 func FuzzBytesField(f *testing.F) {
 	f.Add([]byte{0x4a, 1, 'x'})
 	f.Fuzz(func(t *testing.T, message []byte) {
@@ -59,7 +102,8 @@ func TestSandboxOf(t *testing.T) {
 			t.Fatal(err)
 		}
 		t.Chdir(dir)
-		if got, err := sandboxOf("id"); err != nil || got != want {
+		annotations, err := readAnnotations("id")
+		if got := sandboxOf("id", annotations); err != nil || got != want {
 			t.Errorf("sandboxOf with %s = %q, %v; want %q", spec, got, err, want)
 		}
 	}
