@@ -10,6 +10,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"miren.dev/runtime/components/network/netdump"
+	"miren.dev/runtime/pkg/errs"
 )
 
 // anyBridge matches the bridges of all installations.
@@ -51,7 +52,8 @@ func uplinks() []netlink.Link {
 // The kernel looks at the interface where a packet comes in. Callers hold the host lock.
 func (m *Manager) enableForwarding() error {
 	before := map[string]string{}
-	if err := readJSON(forwardingFile(), &before); err != nil && !errors.Is(err, os.ErrNotExist) {
+	// Of a damaged file it is not known what was before: it stays as it is now.
+	if err := readJSON(forwardingFile(), &before); err != nil && !errors.Is(err, os.ErrNotExist) && !errs.Is(err, errs.Corrupt) {
 		return err
 	}
 	for _, l := range uplinks() {
@@ -91,6 +93,9 @@ func restoreForwarding() error {
 	if err := readJSON(forwardingFile(), &before); err != nil {
 		if errors.Is(err, os.ErrNotExist) {
 			return nil
+		}
+		if errs.Is(err, errs.Corrupt) {
+			return os.Remove(forwardingFile())
 		}
 		return err
 	}

@@ -35,15 +35,13 @@ func (m *Manager) loadLeases() error {
 		if err != nil {
 			return errs.New(errs.Unavailable, "read address: %w", err)
 		}
-		if len(b) == 0 { // a crash of the machine came before the contents; nothing of then runs
+		addr, err := netip.ParseAddr(strings.TrimSpace(string(b)))
+		if err != nil { // the machine crashed before the contents came; or somebody wrote there
+			m.cfg.Logger.Warn("the record of a sandbox's address is damaged: it has none any more", "sandbox", e.Name(), "error", err)
 			if err := os.Remove(filepath.Join(m.leaseDir(), e.Name())); err != nil {
 				return errs.New(errs.Unavailable, "remove lost address: %w", err)
 			}
 			continue
-		}
-		addr, err := netip.ParseAddr(strings.TrimSpace(string(b)))
-		if err != nil {
-			return errs.New(errs.Corrupt, "address of sandbox %s: %w", e.Name(), err)
 		}
 		leases[e.Name()], used[addr] = addr, true
 	}

@@ -421,3 +421,43 @@ func TestLeasesRunOut(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestDamagedRecords: a damaged record costs one sandbox its address, or the
+// installation its subnet, and does not keep the node from starting.
+func TestDamagedRecords(t *testing.T) {
+	for _, content := range []string{"", "\x00\x00", "{", "not an address"} {
+		t.Run(fmt.Sprintf("%q", content), func(t *testing.T) {
+			m := start(t)
+			keep, lost := attach(t, m, "keep", true), attach(t, m, "lost", true)
+			for _, file := range []string{filepath.Join(m.leaseDir(), "lost"), m.cfg.Instance.State("network.json")} {
+				if err := os.WriteFile(file, []byte(content), 0o644); err != nil {
+					t.Fatal(err)
+				}
+			}
+			again := New(m.cfg)
+			if err := again.Start(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if again.subnet != m.subnet {
+				t.Errorf("subnet changed from %s to %s under a sandbox", m.subnet, again.subnet)
+			}
+			if at, err := again.Get("keep"); err != nil || at != keep {
+				t.Errorf("Get = %v, %v, want %v", at, err, keep)
+			}
+			if at, err := again.Get("lost"); err != nil || at.Address.IsValid() {
+				t.Errorf("Get of the damaged one = %v, %v", at, err)
+			}
+			if err := again.SweepLinks(); err != nil {
+				t.Fatal(err)
+			}
+			if got := ours(t, m); slices.Contains(got, m.linkName(lost.Address)) {
+				t.Errorf("its interface is there: %q", got)
+			}
+			attach(t, again, "next", true)
+			// The next start reads what was written then.
+			if err := New(m.cfg).Start(t.Context()); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}

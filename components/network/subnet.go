@@ -25,16 +25,23 @@ type saved struct {
 func (m *Manager) chooseSubnet() (netip.Prefix, error) {
 	file := m.cfg.Instance.State("network.json")
 	var s saved
-	if err := readJSON(file, &s); err != nil && !errors.Is(err, os.ErrNotExist) {
+	err := readJSON(file, &s)
+	if errs.Is(err, errs.Corrupt) {
+		s.Subnet = bridgeSubnet(m.cfg.Instance.Bridge())
+		m.cfg.Logger.Warn("the record of the subnet is damaged", "error", err, "of_bridge", s.Subnet.String())
+	} else if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return netip.Prefix{}, errs.Wrap(err, "subnet of this installation")
 	}
-	taken, err := takenPrefixes(m.cfg.Instance.Bridge())
-	if err != nil {
-		return netip.Prefix{}, errs.New(errs.Unavailable, "list routes of the machine: %w", err)
+	taken, listed := takenPrefixes(m.cfg.Instance.Bridge())
+	if listed != nil {
+		return netip.Prefix{}, errs.New(errs.Unavailable, "list routes of the machine: %w", listed)
 	}
 	if s.Subnet.IsValid() {
 		if len(m.leases) > 0 || free(s.Subnet, taken) {
-			return s.Subnet, nil
+			if err == nil {
+				return s.Subnet, nil
+			}
+			return s.Subnet, saveSubnet(file, s.Subnet)
 		}
 		m.cfg.Logger.Warn("something else on this machine uses the subnet now, choosing another", "subnet", s.Subnet.String())
 	}
@@ -43,10 +50,32 @@ func (m *Manager) chooseSubnet() (netip.Prefix, error) {
 		return netip.Prefix{}, errs.New(errs.ResourceExhausted, "no free subnet of /%d in %v: this machine has routes to all of them", subnetBits, m.cfg.Pools).
 			WithHint("configure another pool of addresses for sandboxes")
 	}
+	return p, saveSubnet(file, p)
+}
+
+func saveSubnet(file string, p netip.Prefix) error {
 	if err := writeJSON(file, saved{Subnet: p}); err != nil {
-		return netip.Prefix{}, errs.New(errs.FailedPrecondition, "save subnet: %w", err)
+		return errs.New(errs.FailedPrecondition, "save subnet: %w", err)
 	}
-	return p, nil
+	return nil
+}
+
+// bridgeSubnet returns the subnet that a bridge has an address in; the zero
+// Prefix if it has none.
+func bridgeSubnet(bridge string) netip.Prefix {
+	link, err := netlink.LinkByName(bridge)
+	if err != nil {
+		return netip.Prefix{}
+	}
+	addrs, err := netdump.Addresses(link, netlink.FAMILY_V4)
+	if err != nil || len(addrs) == 0 {
+		return netip.Prefix{}
+	}
+	p, err := netip.ParsePrefix(addrs[0].IPNet.String())
+	if err != nil {
+		return netip.Prefix{}
+	}
+	return p.Masked()
 }
 
 // freeSubnet returns the first prefix of the given size in pools that overlaps nothing taken.

@@ -100,6 +100,15 @@ func TestDamagedRecords(t *testing.T) {
 		m.crashed(t, "container")
 		m.delete(t, "container")
 	})
+	t.Run("address", func(t *testing.T) {
+		m.ensure(t, m.spec("address", "sleep"))
+		if err := os.WriteFile(filepath.Join(m.Instance.RunDir, "network", "address"), []byte("\x00"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		m.Restart(t)
+		m.crashed(t, "address")
+		m.delete(t, "address")
+	})
 	t.Run("start", func(t *testing.T) {
 		m.ensure(t, m.spec("start", "sleep"))
 		if err := os.WriteFile(filepath.Join(m.Instance.RunDir, "sandboxes", "start", "started"), nil, 0o600); err != nil {

@@ -120,7 +120,7 @@ func (d *Driver) remains(ctx context.Context, id string) (execution.Instance, er
 // inspect says what state a sandbox with a container is in.
 func (d *Driver) inspect(ctx context.Context, id string, container containers.Container) (execution.Instance, error) {
 	in := execution.Instance{ID: id, Phase: execution.Creating}
-	rec, damage := recordOf(container)
+	rec, damage := recordOf(container) // damage ends the sandbox: it cannot go on as what it was
 	if at, err := d.cfg.Network.Get(id); err == nil && at.Address.IsValid() {
 		in.Address = at.Address.String()
 	} else if err != nil && !errs.Is(err, errs.NotFound) {
@@ -137,6 +137,9 @@ func (d *Driver) inspect(ctx context.Context, id string, container containers.Co
 	}
 	if !errs.Is(err, errs.NotFound) {
 		return in, err
+	}
+	if damage == nil && rec.Spec.Network == execution.NetworkBridge && in.Address == "" && !in.StartedAt.IsZero() {
+		damage = errs.New(errs.Corrupt, "the sandbox has lost its address")
 	}
 	if damage != nil {
 		return d.end(in, execution.Exit{Cause: execution.CauseCrash, Code: 255, At: time.Now(), Message: damage.Error()})
