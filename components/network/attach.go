@@ -28,10 +28,8 @@ type Attachment struct {
 	Address netip.Addr // the zero Addr without a network
 }
 
-func (m *Manager) netnsName(id string) string { return m.cfg.Instance.Name(id) }
-
 // netNS returns the path of a sandbox's network namespace, whether or not it is there.
-func (m *Manager) netNS(id string) string { return filepath.Join(netnsDir, m.netnsName(id)) }
+func (m *Manager) netNS(id string) string { return filepath.Join(m.netnsDir(), id) }
 
 // linkPrefix starts the names of the host's interfaces of our sandboxes.
 func (m *Manager) linkPrefix() string { return "rt" + m.cfg.Instance.ID + "x" }
@@ -88,7 +86,7 @@ func (m *Manager) connect(id string, addr netip.Addr) error {
 		return err
 	}
 	defer outside.Close()
-	return newNetNS(m.netnsName(id), func() error {
+	return newNetNS(m.netNS(id), func() error {
 		inside, err := netlink.NewHandle(unix.NETLINK_ROUTE)
 		if err != nil {
 			return err
@@ -163,7 +161,7 @@ func (m *Manager) Detach(_ context.Context, id string) error {
 		}
 	}
 	fault.Point("teardown", "link", fault.After)
-	if err := removeNetNS(m.netnsName(id)); err != nil {
+	if err := removeNetNS(m.netNS(id)); err != nil {
 		return errs.New(errs.Unavailable, "disconnect sandbox %s: %w", id, err)
 	}
 	fault.Point("teardown", "netns", fault.After)
@@ -193,14 +191,12 @@ func (m *Manager) Get(id string) (Attachment, error) {
 // List returns the ids of the sandboxes that have a namespace or an address.
 func (m *Manager) List() ([]string, error) {
 	var ids []string
-	entries, err := os.ReadDir(netnsDir)
+	entries, err := os.ReadDir(m.netnsDir())
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return nil, errs.New(errs.Unavailable, "list network namespaces: %w", err)
 	}
 	for _, e := range entries {
-		if id, ok := strings.CutPrefix(e.Name(), m.netnsName("")+"-"); ok {
-			ids = append(ids, id)
-		}
+		ids = append(ids, e.Name())
 	}
 	m.mu.Lock()
 	for id := range m.leases {

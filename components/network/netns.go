@@ -6,20 +6,89 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"strings"
 
+	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
 )
 
-// netnsDir is where `ip netns` looks for names too.
-const netnsDir = "/run/netns"
+// netnsDir has the network namespaces of the installation. It is not /run/netns:
+// the first `ip netns add` of an administrator covers that with a mount, and the
+// namespaces that it hides can then be neither entered nor removed.
+func (m *Manager) netnsDir() string { return m.cfg.Instance.Socket("netns") }
 
-// newNetNS makes a named network namespace and calls inside in it, on a thread
-// of its own. It removes the namespace again when inside fails.
-func newNetNS(name string, inside func() error) (err error) {
-	if err := os.MkdirAll(netnsDir, 0o755); err != nil {
+// oldNetNSDir is where earlier versions had them.
+const oldNetNSDir = "/run/netns"
+
+// ensureNetNSDir makes the directory a private mount: else the namespaces would
+// live on in other mount namespaces. It moves namespaces of earlier versions here.
+func (m *Manager) ensureNetNSDir() error {
+	dir := m.netnsDir()
+	if err := os.MkdirAll(dir, 0o711); err != nil {
 		return err
 	}
-	path := filepath.Join(netnsDir, name)
+	mounted, err := mountinfo.Mounted(dir)
+	if err != nil {
+		return err
+	}
+	if !mounted {
+		if err := unix.Mount(dir, dir, "", unix.MS_BIND, ""); err != nil {
+			return &os.PathError{Op: "bind mount", Path: dir, Err: err}
+		}
+	}
+	if err := unix.Mount("", dir, "", unix.MS_PRIVATE, ""); err != nil {
+		return &os.PathError{Op: "make private", Path: dir, Err: err}
+	}
+	old, err := filepath.Glob(filepath.Join(oldNetNSDir, m.cfg.Instance.Name("")+"-*"))
+	if err != nil {
+		return err
+	}
+	for _, path := range old {
+		id := strings.TrimPrefix(filepath.Base(path), m.cfg.Instance.Name("")+"-")
+		if err := moveNetNS(path, m.netNS(id)); errors.Is(err, unix.EBUSY) {
+			// It is mounted once more below what covers the directory.
+			m.cfg.Logger.Warn("the old name of a network namespace is hidden and stays", "path", path)
+		} else if err != nil {
+			return fmt.Errorf("move %s: %w", path, err)
+		}
+	}
+	return nil
+}
+
+// moveNetNS gives a namespace another name.
+func moveNetNS(from, to string) error {
+	var st unix.Statfs_t
+	if err := unix.Statfs(from, &st); err != nil {
+		return err
+	}
+	if st.Type == unix.NSFS_MAGIC {
+		f, err := os.OpenFile(to, os.O_CREATE|os.O_EXCL|os.O_RDONLY, 0o444)
+		if err == nil {
+			f.Close()
+			err = unix.Mount(from, to, "", unix.MS_BIND, "")
+		}
+		if err != nil && !errors.Is(err, os.ErrExist) {
+			return err
+		}
+	}
+	return removeNetNS(from)
+}
+
+// removeNetNSDir removes the directory, which must have no namespace any more.
+func (m *Manager) removeNetNSDir() error {
+	dir := m.netnsDir()
+	if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT) {
+		return &os.PathError{Op: "unmount", Path: dir, Err: err}
+	}
+	if err := os.Remove(dir); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
+// newNetNS makes a network namespace at path and calls inside in it, on a thread
+// of its own. It removes the namespace again when inside fails.
+func newNetNS(path string, inside func() error) (err error) {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_RDONLY, 0o444)
 	if err != nil {
 		return err
@@ -27,7 +96,7 @@ func newNetNS(name string, inside func() error) (err error) {
 	f.Close()
 	defer func() {
 		if err != nil {
-			err = errors.Join(err, removeNetNS(name))
+			err = errors.Join(err, removeNetNS(path))
 		}
 	}()
 	return onThread(func() error {
@@ -71,9 +140,8 @@ func onThread(fn func() error) error {
 	return <-done
 }
 
-// removeNetNS removes a name. The namespace goes when nothing runs in it any more.
-func removeNetNS(name string) error {
-	path := filepath.Join(netnsDir, name)
+// removeNetNS removes the name of a namespace, which goes when nothing runs in it any more.
+func removeNetNS(path string) error {
 	for {
 		err := unix.Unmount(path, unix.MNT_DETACH)
 		if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOENT) {

@@ -10,7 +10,7 @@
 //
 //	bridge             instance.Bridge()
 //	host interface     rt<instance id>x<low 16 bits of the address in hex>
-//	network namespace  /run/netns/<instance.Name("")>-<sandbox id>
+//	network namespace  <run dir>/netns/<sandbox id>, in a mount of the directory of its own
 //	address            <run dir>/network/<sandbox id>: one address per file
 //	firewall           one nftables table (inet) named instance.Name("")
 //	subnet             <state dir>/network.json
@@ -113,6 +113,9 @@ func (m *Manager) Start(ctx context.Context) error {
 	if m.subnet, err = m.chooseSubnet(); err != nil {
 		return err
 	}
+	if err := m.ensureNetNSDir(); err != nil {
+		return errs.New(errs.FailedPrecondition, "directory of network namespaces: %w", err)
+	}
 	if err := m.ensureBridge(); err != nil {
 		return errs.New(errs.FailedPrecondition, "bridge %s: %w", m.cfg.Instance.Bridge(), err)
 	}
@@ -138,7 +141,7 @@ func (m *Manager) Stop(ctx context.Context) error {
 	}
 	defer unlock()
 	err = errors.Join(m.removeRules(), removeLink(m.cfg.Instance.Bridge()))
-	return errors.Join(err, restoreForwarding())
+	return errors.Join(err, m.removeNetNSDir(), restoreForwarding())
 }
 
 // gateway is the machine's address on the bridge.

@@ -199,11 +199,11 @@ type place struct {
 func elsewhere(t *testing.T, p netip.Prefix) place {
 	t.Helper()
 	in := leakcheck.Installation(t)
-	name, host := in.Name("elsewhere"), "rt"+in.ID+"x"
+	path, host := in.Socket("elsewhere"), "rt"+in.ID+"x"
 	gateway := p.Addr().Next()
 	there := gateway.Next()
 	t.Cleanup(func() {
-		if err := errors.Join(removeLink(host), removeNetNS(name)); err != nil {
+		if err := errors.Join(removeLink(host), removeNetNS(path)); err != nil {
 			t.Error(err)
 		}
 	})
@@ -212,7 +212,7 @@ func elsewhere(t *testing.T, p netip.Prefix) place {
 		t.Fatal(err)
 	}
 	defer outer.Close()
-	err = newNetNS(name, func() error {
+	err = newNetNS(path, func() error {
 		ns, err := unix.Open("/proc/thread-self/ns/net", unix.O_RDONLY|unix.O_CLOEXEC, 0)
 		if err != nil {
 			return err
@@ -252,7 +252,6 @@ func elsewhere(t *testing.T, p netip.Prefix) place {
 	if err := sysctl(forwardingKey(host), "1"); err != nil {
 		t.Fatal(err)
 	}
-	path := filepath.Join(netnsDir, name)
 	return place{netns: path, gateway: gateway, listens: listenInside(t, Attachment{NetNS: path, Address: there}, 80)}
 }
 

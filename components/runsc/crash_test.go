@@ -21,6 +21,7 @@ import (
 	"miren.dev/runtime/components/execution"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/proc"
+	"miren.dev/runtime/testsupport/private"
 	"miren.dev/runtime/testsupport/runsctest"
 	"miren.dev/runtime/testsupport/wait"
 )
@@ -396,4 +397,32 @@ func TestSetupResumesAfterEveryStep(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestCoveredNetworkNamespaces: what an administrator does with `ip netns`
+// hinders no running sandbox, nor its end.
+func TestCoveredNetworkNamespaces(t *testing.T) {
+	if !private.Run(t) {
+		return
+	}
+	m := machine{runsctest.New(t)}
+	in := m.ensure(t, m.spec("before", "serve", "80"))
+	for _, args := range [][]string{{"netns", "add", "theirs"}, {"netns", "delete", "theirs"}} {
+		if out, err := exec.Command("ip", args...).CombinedOutput(); err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+	}
+	wait.NoError(t, "an answer", func() error { return get(in.Address) })
+	if err := m.exec(t.Context(), "before"); err != nil {
+		t.Error(err)
+	}
+	m.Restart(t)
+	m.ensure(t, m.spec("after", "sleep"))
+	for _, id := range []string{"before", "after"} {
+		if in, err := m.Driver.Stop(t.Context(), id, time.Second); err != nil || in.Phase != execution.Exited {
+			t.Errorf("Stop = %+v, %v", in, err)
+		}
+		m.delete(t, id)
+	}
+	// The end of the test shuts the driver down, and fails if anything is left.
 }

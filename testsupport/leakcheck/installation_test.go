@@ -59,11 +59,20 @@ func makeOneOfEach(in *instance.Instance) error {
 	}
 	for _, args := range [][]string{
 		{"losetup", "-f", in.State("image")},
-		{"ip", "netns", "add", in.Name("somewhere")},
 	} {
 		if out, err := exec.Command(args[0], args[1:]...).CombinedOutput(); err != nil {
 			return fmt.Errorf("%v: %w: %s", args, err, out)
 		}
+	}
+	netns := in.Socket("netns", "somewhere")
+	if err := os.MkdirAll(filepath.Dir(netns), 0o755); err != nil {
+		return err
+	}
+	if err := os.WriteFile(netns, nil, 0o644); err != nil {
+		return err
+	}
+	if err := unix.Mount("/proc/self/ns/net", netns, "", unix.MS_BIND, ""); err != nil {
+		return err
 	}
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name = in.Bridge()

@@ -114,16 +114,20 @@ func processes(in *instance.Instance) ([]Item, error) {
 	return out, nil
 }
 
-// netnsDir is where the names of network namespaces are.
-const netnsDir = "/run/netns"
-
+// namespaces returns those that have a name in the run directory, and where
+// `ip netns` has names.
 func namespaces(in *instance.Instance) ([]Item, error) {
-	names, err := filepath.Glob(filepath.Join(netnsDir, in.Name("")+"*"))
 	var out []Item
-	for _, n := range names {
-		out = append(out, Item{"netns", filepath.Base(n)})
+	for _, pattern := range []string{in.Socket("netns", "*"), filepath.Join("/run/netns", in.Name("")+"*")} {
+		paths, err := filepath.Glob(pattern)
+		if err != nil {
+			return nil, err
+		}
+		for _, p := range paths {
+			out = append(out, Item{"netns", p})
+		}
 	}
-	return out, err
+	return out, nil
 }
 
 func links(in *instance.Instance) ([]Item, error) {

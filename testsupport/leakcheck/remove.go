@@ -60,9 +60,8 @@ func (i Item) remove() error {
 	case "mount":
 		err = unix.Unmount(i.Name, unix.MNT_DETACH)
 	case "netns":
-		path := filepath.Join(netnsDir, i.Name)
-		if err = unix.Unmount(path, unix.MNT_DETACH); err == nil || errors.Is(err, unix.EINVAL) {
-			err = os.Remove(path)
+		if err = unix.Unmount(i.Name, unix.MNT_DETACH); err == nil || errors.Is(err, unix.EINVAL) {
+			err = os.Remove(i.Name)
 		}
 	case "loop":
 		err = detachLoop(first)
