@@ -18,7 +18,7 @@
 //	<state>/buildkit/         buildkitd's root, and tmp/ for its mounts
 //	<run>/buildkit/           socket, process record, generated configuration, addresses in use
 //	<instance>-build          cgroup of the steps; also how their containers are recognised
-//	<instance>-build          nftables table
+//	<instance>-build          nftables tables (components/network/firewall), and a routing rule with the bridge's name
 //	rt<id>bb                  bridge
 //
 // Network namespaces of steps are below <state>/buildkit/net. Stop removes all
@@ -39,9 +39,11 @@ import (
 
 	ctd "github.com/containerd/containerd/v2/client"
 	"github.com/moby/buildkit/client"
+	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
 
+	"miren.dev/runtime/components/network/firewall"
 	"miren.dev/runtime/pkg/atomicfile"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/instance"
@@ -81,13 +83,21 @@ type Config struct {
 	MinFreeBytes int64
 	// Parallelism bounds the steps that run at the same time; 0: the number of CPUs.
 	Parallelism int
+	// Allow are private networks that steps may reach (firewall.ParseAllowed).
+	Allow []netip.Prefix
+	// Connections that one step may have open; 0: there is no bound.
+	Connections int
 	Logger      *slog.Logger
 }
 
 // Daemon is the supervised buildkitd of an instance. Its methods may be called
 // concurrently.
 type Daemon struct {
-	cfg Config
+	cfg      Config
+	firewall *firewall.Firewall
+
+	netMu  sync.Mutex   // guards guests, and making and removing the network
+	guests netip.Prefix // subnet of the network that is there; the zero Prefix: none
 
 	mu      sync.Mutex // guards what follows; held while the daemon is started or stopped
 	process *proc.Process
@@ -109,7 +119,7 @@ func New(cfg Config) *Daemon {
 	if cfg.Parallelism == 0 {
 		cfg.Parallelism = runtime.NumCPU()
 	}
-	return &Daemon{cfg: cfg}
+	return &Daemon{cfg: cfg, firewall: firewall.New(cfg.Logger)}
 }
 
 // root returns the directory of the daemon's durable files.
@@ -162,16 +172,27 @@ func (d *Daemon) ensure(ctx context.Context) (*client.Client, *proc.Process, err
 	if err != nil {
 		return nil, nil, err
 	}
-	if running != nil && !d.startedOn(below) {
-		// It does not find its way to another containerd for up to a minute, and what it was doing is lost.
-		d.cfg.Logger.Warn("containerd was started anew, starting buildkitd again", "pid", running.PID())
+	files, err := d.prepare()
+	if err != nil {
+		return nil, nil, err
+	}
+	// It does not find its way to another containerd for up to a minute, and what it was doing is lost.
+	if running != nil && (!d.startedOn(below) || !startedWith(files)) {
+		d.cfg.Logger.Warn("containerd was started anew or the configuration changed, starting buildkitd again", "pid", running.PID())
 		if err := running.Stop(ctx, syscall.SIGKILL, 0); err != nil {
 			return nil, nil, err
 		}
 		running = nil
 	}
 	if running == nil {
-		if err := d.prepare(ctx); err != nil {
+		if err := d.sweep(ctx); err != nil {
+			return nil, nil, err
+		}
+		// Removed by the sweep.
+		if err := os.MkdirAll(d.tmpDir(), 0o711); err != nil {
+			return nil, nil, errs.New(errs.FailedPrecondition, "buildkit directory: %w", err)
+		}
+		if err := writeConfig(files); err != nil {
 			return nil, nil, err
 		}
 		if err := d.rememberBelow(below); err != nil {
@@ -239,21 +260,19 @@ func (d *Daemon) rememberBelow(below proc.Record) error {
 	return nil
 }
 
-// prepare makes everything that buildkitd needs, after what an earlier one left was swept.
-func (d *Daemon) prepare(ctx context.Context) error {
-	if err := d.sweep(ctx); err != nil {
-		return err
-	}
-	for _, dir := range []string{d.root(), d.tmpDir(), filepath.Dir(d.Socket())} {
+// prepare makes the network that builds need, and returns the files that
+// buildkitd is to be started with.
+func (d *Daemon) prepare() ([]configFile, error) {
+	for _, dir := range []string{d.root(), filepath.Dir(d.Socket())} {
 		if err := os.MkdirAll(dir, 0o711); err != nil {
-			return errs.New(errs.FailedPrecondition, "buildkit directory: %w", err)
+			return nil, errs.New(errs.FailedPrecondition, "buildkit directory: %w", err)
 		}
 	}
-	subnet, err := d.network()
+	subnet, dns, err := d.network()
 	if err != nil {
-		return err
+		return nil, err
 	}
-	return d.writeConfig(subnet)
+	return d.configFiles(subnet, dns)
 }
 
 func (d *Daemon) environment() []string {
@@ -275,13 +294,19 @@ func (d *Daemon) environment() []string {
 	return env
 }
 
-// Run keeps the daemon running until ctx ends, and leaves it running then.
+// Run keeps the daemon running, and repairs the firewall of its steps, until ctx
+// ends. Then it leaves the daemon running.
 func (d *Daemon) Run(ctx context.Context) error {
-	proc.Keep(ctx, "buildkitd", d.cfg.Logger, func(ctx context.Context) (*proc.Process, error) {
-		_, p, err := d.ensure(ctx)
-		return p, err
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error {
+		proc.Keep(ctx, "buildkitd", d.cfg.Logger, func(ctx context.Context) (*proc.Process, error) {
+			_, p, err := d.ensure(ctx)
+			return p, err
+		})
+		return nil
 	})
-	return nil
+	g.Go(func() error { return firewall.Keep(ctx, d.cfg.Logger, d.checkFirewall) })
+	return g.Wait()
 }
 
 // Stop ends the daemon, also one that another process started, and removes

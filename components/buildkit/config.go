@@ -3,9 +3,11 @@ package buildkit
 import (
 	"bytes"
 	"net/netip"
+	"os"
 	"path/filepath"
 	"text/template"
 
+	"miren.dev/runtime/components/network/resolver"
 	"miren.dev/runtime/pkg/atomicfile"
 	"miren.dev/runtime/pkg/errs"
 )
@@ -27,6 +29,11 @@ root = "{{.Root}}"
 
 [cdi]
   disabled = true
+
+[dns]
+  nameservers = [{{range .Nameservers}}{{printf "%q, " .}}{{end}}]
+  searchDomains = [{{range .Search}}{{printf "%q, " .}}{{end}}]
+  options = [{{range .Options}}{{printf "%q, " .}}{{end}}]
 
 [history]
   maxAge = 86400
@@ -97,26 +104,25 @@ var cniTemplate = template.Must(template.New("cni.conflist").Parse(`{
 }
 `))
 
-// writeConfig writes what buildkitd, the shim and the CNI plugins read.
-func (d *Daemon) writeConfig(subnet netip.Prefix) error {
+// configFile is a file that buildkitd, the shim or the CNI plugins read.
+type configFile struct {
+	path    string
+	content []byte
+}
+
+// configFiles are those files; the first one is buildkitd's own.
+func (d *Daemon) configFiles(subnet netip.Prefix, dns resolver.Resolver) ([]configFile, error) {
 	runsc, cni := d.runFile("runsc.toml"), d.runFile("cni.conflist")
+	var servers []string
+	for _, a := range dns.Servers {
+		servers = append(servers, a.String())
+	}
+	var files []configFile
 	for _, f := range []struct {
 		path string
 		t    *template.Template
 		data map[string]any
 	}{
-		{runsc, runscTemplate, map[string]any{
-			"Binary":   filepath.Join(d.cfg.BinDir, "runsc"),
-			"Root":     d.runFile("runsc"),
-			"CABundle": d.cfg.CABundle,
-		}},
-		{cni, cniTemplate, map[string]any{
-			"Name":      d.cfg.Instance.Name("build"),
-			"Bridge":    d.bridge(),
-			"Addresses": d.runFile("addresses"),
-			"Subnet":    subnet,
-			"MTU":       mtu(),
-		}},
 		{d.runFile("buildkitd.toml"), configTemplate, map[string]any{
 			"Root":          d.root(),
 			"Socket":        d.Socket(),
@@ -131,16 +137,44 @@ func (d *Daemon) writeConfig(subnet netip.Prefix) error {
 			"ReservedBytes": d.cfg.CacheBytes / 10,
 			"LocalBytes":    d.cfg.CacheBytes / 20,
 			"MinFreeBytes":  d.cfg.MinFreeBytes,
+			"Nameservers":   servers,
+			"Search":        dns.Search,
+			"Options":       dns.Options,
+		}},
+		{runsc, runscTemplate, map[string]any{
+			"Binary":   filepath.Join(d.cfg.BinDir, "runsc"),
+			"Root":     d.runFile("runsc"),
+			"CABundle": d.cfg.CABundle,
+		}},
+		{cni, cniTemplate, map[string]any{
+			"Name":      d.cfg.Instance.Name("build"),
+			"Bridge":    d.bridge(),
+			"Addresses": d.runFile("addresses"),
+			"Subnet":    subnet,
+			"MTU":       mtu(),
 		}},
 	} {
 		var b bytes.Buffer
 		if err := f.t.Execute(&b, f.data); err != nil {
-			return errs.New(errs.Internal, "%s: %w", f.path, err)
+			return nil, errs.New(errs.Internal, "%s: %w", f.path, err)
 		}
-		// It is written before every start.
-		if err := atomicfile.Write(f.path, b.Bytes(), 0o644, atomicfile.Volatile); err != nil {
+		files = append(files, configFile{f.path, b.Bytes()})
+	}
+	return files, nil
+}
+
+// writeConfig writes the files, which is done before every start.
+func writeConfig(files []configFile) error {
+	for _, f := range files {
+		if err := atomicfile.Write(f.path, f.content, 0o644, atomicfile.Volatile); err != nil {
 			return errs.New(errs.FailedPrecondition, "write build configuration: %w", err)
 		}
 	}
 	return nil
+}
+
+// startedWith says whether the running buildkitd was started with these files.
+func startedWith(files []configFile) bool {
+	b, err := os.ReadFile(files[0].path)
+	return err == nil && bytes.Equal(b, files[0].content)
 }

@@ -1,7 +1,6 @@
 package buildkit
 
 import (
-	"encoding/binary"
 	"errors"
 	"hash/fnv"
 	"net"
@@ -11,12 +10,12 @@ import (
 	"strings"
 
 	"github.com/google/nftables"
-	nftbin "github.com/google/nftables/binaryutil"
-	"github.com/google/nftables/expr"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"miren.dev/runtime/components/network/firewall"
 	"miren.dev/runtime/components/network/netdump"
+	"miren.dev/runtime/components/network/resolver"
 	"miren.dev/runtime/pkg/atomicfile"
 	"miren.dev/runtime/pkg/errs"
 )
@@ -28,8 +27,35 @@ func (d *Daemon) bridge() string { return "rt" + d.cfg.Instance.ID + "bb" }
 // components/network, which enables forwarding on the interfaces that lead out.
 const hostLock = "/run/lock/miren-runtime/network.lock"
 
-// network makes the bridge and the firewall of build steps, and returns their subnet.
-func (d *Daemon) network() (netip.Prefix, error) {
+// network makes the bridge and the firewall of build steps, or adopts what is
+// there, and returns their subnet and resolver.
+func (d *Daemon) network() (netip.Prefix, resolver.Resolver, error) {
+	d.netMu.Lock()
+	defer d.netMu.Unlock()
+	subnet, err := d.makeNetwork()
+	if err != nil {
+		return subnet, resolver.Resolver{}, err
+	}
+	d.guests = subnet
+	r, err := d.ensureFirewall(subnet)
+	if err == nil {
+		err = d.removeOldTable()
+	}
+	return subnet, r, err
+}
+
+// checkFirewall makes the firewall again if something changed it.
+func (d *Daemon) checkFirewall() error {
+	d.netMu.Lock()
+	defer d.netMu.Unlock()
+	if !d.guests.IsValid() {
+		return nil
+	}
+	_, err := d.ensureFirewall(d.guests)
+	return err
+}
+
+func (d *Daemon) makeNetwork() (netip.Prefix, error) {
 	none := netip.Prefix{}
 	if err := os.MkdirAll(filepath.Dir(hostLock), 0o755); err != nil {
 		return none, errs.New(errs.FailedPrecondition, "lock subnets: %w", err)
@@ -50,15 +76,16 @@ func (d *Daemon) network() (netip.Prefix, error) {
 	if err != nil {
 		return none, err
 	}
+	// Before the bridge, so that no packet passes it without a firewall.
+	if _, err := d.ensureFirewall(subnet); err != nil {
+		return none, err
+	}
 	if err := d.makeBridge(subnet); err != nil {
 		return none, errs.New(errs.FailedPrecondition, "network of builds: bridge %s: %w", d.bridge(), err)
 	}
 	forwarding := filepath.Join("/proc/sys/net/ipv4/conf", d.bridge(), "forwarding")
 	if err := os.WriteFile(forwarding, []byte("1\n"), 0o644); err != nil {
 		return none, errs.New(errs.FailedPrecondition, "network of builds: %w", err)
-	}
-	if err := d.makeFirewall(subnet); err != nil {
-		return none, errs.New(errs.FailedPrecondition, "network of builds: nftables: %w", err)
 	}
 	return subnet, nil
 }
@@ -141,16 +168,8 @@ func (d *Daemon) usedSubnets() ([]netip.Prefix, error) {
 		}
 	}
 	// A name server that is reached through the default route would be hidden.
-	conf, err := os.ReadFile("/etc/resolv.conf")
-	if err != nil && !errors.Is(err, os.ErrNotExist) {
-		return nil, err
-	}
-	for line := range strings.Lines(string(conf)) {
-		if f := strings.Fields(line); len(f) == 2 && f[0] == "nameserver" {
-			if a, err := netip.ParseAddr(f[1]); err == nil && a.Is4() {
-				used = append(used, netip.PrefixFrom(a, 32))
-			}
-		}
+	for _, server := range resolver.Servers() {
+		used = append(used, netip.PrefixFrom(server, server.BitLen()))
 	}
 	return used, nil
 }
@@ -168,7 +187,7 @@ func (d *Daemon) makeBridge(subnet netip.Prefix) error {
 	if err != nil {
 		return err
 	}
-	want := netip.PrefixFrom(subnet.Addr().Next(), subnet.Bits())
+	want := netip.PrefixFrom(gatewayOf(subnet), subnet.Bits())
 	addrs, err := netdump.Addresses(l, netlink.FAMILY_V4)
 	if err != nil {
 		return err
@@ -211,108 +230,52 @@ func mtu() int {
 	return usual
 }
 
-// makeFirewall replaces our table. Steps may go out, translated; they reach
-// neither the host (but its name server), nor networks of this or other
-// instances, nor link-local addresses, where clouds have their metadata.
-func (d *Daemon) makeFirewall(subnet netip.Prefix) error {
-	c, err := nftables.New()
+// ensureFirewall makes or repairs the firewall of build steps, and returns their resolver.
+func (d *Daemon) ensureFirewall(subnet netip.Prefix) (resolver.Resolver, error) {
+	c := firewall.Config{
+		Table: d.cfg.Instance.Name("build"), Bridge: d.bridge(), Subnet: subnet, Gateway: gatewayOf(subnet),
+		Allow: d.cfg.Allow, Connections: d.cfg.Connections,
+	}
+	r, err := resolver.Find(c)
 	if err != nil {
+		return r, errs.New(errs.Unavailable, "name server of builds: %w", err)
+	}
+	c.Resolver = r.Forward
+	return r, d.firewall.Ensure(c)
+}
+
+// gatewayOf returns the bridge's address.
+func gatewayOf(subnet netip.Prefix) netip.Addr { return subnet.Addr().Next() }
+
+// removeNetwork removes the bridge and the firewall.
+func (d *Daemon) removeNetwork() error {
+	d.netMu.Lock()
+	defer d.netMu.Unlock()
+	d.guests = netip.Prefix{}
+	l, err := netlink.LinkByName(d.bridge())
+	if err == nil {
+		err = netlink.LinkDel(l)
+	}
+	if err != nil && !errors.As(err, &netlink.LinkNotFoundError{}) {
+		return errs.New(errs.Unavailable, "remove bridge of builds: %w", err)
+	}
+	if err := d.removeOldTable(); err != nil {
 		return err
 	}
-	t := &nftables.Table{Family: nftables.TableFamilyIPv4, Name: d.cfg.Instance.Name("build")}
-	// Added first, so that deleting works whether or not it exists; all in one transaction.
-	c.AddTable(t)
-	c.DelTable(t)
-	c.AddTable(t)
-
-	var (
-		bridge = name(d.bridge())
-		in     = []expr.Any{&expr.Meta{Key: expr.MetaKeyIIFNAME, Register: 1}, &expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: bridge}}
-		drop   = &expr.Verdict{Kind: expr.VerdictDrop}
-		accept = &expr.Verdict{Kind: expr.VerdictAccept}
-	)
-	rule := func(chain *nftables.Chain, parts ...[]expr.Any) {
-		var all []expr.Any
-		for _, p := range parts {
-			all = append(all, p...)
-		}
-		c.AddRule(&nftables.Rule{Table: t, Chain: chain, Exprs: all})
-	}
-	port53 := func(proto byte) []expr.Any {
-		return []expr.Any{
-			&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: 1},
-			&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{proto}},
-			&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseTransportHeader, Offset: 2, Len: 2},
-			&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: binary.BigEndian.AppendUint16(nil, 53)},
-		}
-	}
-	address := func(offset uint32, p netip.Prefix) []expr.Any {
-		a, mask := p.Addr().As4(), net.CIDRMask(p.Bits(), 32)
-		return []expr.Any{
-			&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseNetworkHeader, Offset: offset, Len: 4},
-			&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: 4, Mask: mask, Xor: make([]byte, 4)},
-			&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: a[:]},
-		}
-	}
-	const source, destination = 12, 16 // offsets in the IPv4 header
-	established := []expr.Any{
-		&expr.Ct{Key: expr.CtKeySTATE, Register: 1},
-		&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: 4, Xor: make([]byte, 4),
-			Mask: nftbin.NativeEndian.PutUint32(expr.CtStateBitESTABLISHED | expr.CtStateBitRELATED)},
-		&expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: make([]byte, 4)},
-	}
-
-	post := c.AddChain(&nftables.Chain{Table: t, Name: "postrouting", Type: nftables.ChainTypeNAT,
-		Hooknum: nftables.ChainHookPostrouting, Priority: nftables.ChainPriorityNATSource})
-	rule(post, address(source, subnet),
-		[]expr.Any{&expr.Meta{Key: expr.MetaKeyOIFNAME, Register: 1}, &expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: bridge}, &expr.Masq{}})
-
-	forward := c.AddChain(&nftables.Chain{Table: t, Name: "forward", Type: nftables.ChainTypeFilter,
-		Hooknum: nftables.ChainHookForward, Priority: nftables.ChainPriorityFilter})
-	// Bridges of instances start with "rt".
-	rule(forward, in, []expr.Any{&expr.Meta{Key: expr.MetaKeyOIFNAME, Register: 1}, &expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte("rt")}, drop})
-	rule(forward, in, address(destination, netip.MustParsePrefix("169.254.0.0/16")), []expr.Any{drop})
-	// Nobody begins a connection to a step.
-	rule(forward, []expr.Any{&expr.Meta{Key: expr.MetaKeyOIFNAME, Register: 1}, &expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: bridge}}, established, []expr.Any{accept})
-	rule(forward, []expr.Any{&expr.Meta{Key: expr.MetaKeyOIFNAME, Register: 1}, &expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: bridge}, drop})
-
-	input := c.AddChain(&nftables.Chain{Table: t, Name: "input", Type: nftables.ChainTypeFilter,
-		Hooknum: nftables.ChainHookInput, Priority: nftables.ChainPriorityFilter})
-	rule(input, in, established, []expr.Any{accept})
-	rule(input, in, port53(unix.IPPROTO_UDP), []expr.Any{accept})
-	rule(input, in, port53(unix.IPPROTO_TCP), []expr.Any{accept})
-	rule(input, in, []expr.Any{drop})
-	return c.Flush()
+	return d.firewall.Remove(d.cfg.Instance.Name("build"), d.bridge())
 }
 
-// name is an interface name as nftables compares it.
-func name(s string) []byte {
-	b := make([]byte, unix.IFNAMSIZ)
-	copy(b, s)
-	return b
-}
-
-// removeNetwork removes the firewall and the bridge.
-func (d *Daemon) removeNetwork() error {
+// removeOldTable removes the table of an earlier version, which was of another family.
+func (d *Daemon) removeOldTable() error {
 	c, err := nftables.New()
 	if err != nil {
 		return errs.New(errs.Unavailable, "nftables: %w", err)
 	}
 	t := &nftables.Table{Family: nftables.TableFamilyIPv4, Name: d.cfg.Instance.Name("build")}
-	c.AddTable(t)
+	c.AddTable(t) // so that deleting it succeeds when it is not there
 	c.DelTable(t)
 	if err := c.Flush(); err != nil {
-		return errs.New(errs.Unavailable, "remove firewall of builds: %w", err)
-	}
-	l, err := netlink.LinkByName(d.bridge())
-	if errors.As(err, &netlink.LinkNotFoundError{}) {
-		return nil
-	}
-	if err == nil {
-		err = netlink.LinkDel(l)
-	}
-	if err != nil {
-		return errs.New(errs.Unavailable, "remove bridge of builds: %w", err)
+		return errs.New(errs.Unavailable, "remove the old firewall of builds: %w", err)
 	}
 	return nil
 }

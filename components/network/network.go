@@ -12,7 +12,7 @@
 //	host interface     rt<instance id>x<low 16 bits of the address in hex>
 //	network namespace  <run dir>/netns/<sandbox id>, in a mount of the directory of its own
 //	address            <run dir>/network/<sandbox id>: one address per file
-//	firewall           one nftables table (inet) named instance.Name("")
+//	firewall           nftables tables (inet, arp) named instance.Name(""), one routing rule with the bridge's name
 //	subnet             <state dir>/network.json
 //	forwarding         /run/lock/miren-runtime/forwarding.json, of all installations
 //
@@ -21,10 +21,9 @@
 // interfaces that have a gateway, not on the whole machine, and what it was before is
 // restored by the last installation that stops.
 //
-// A sandbox can reach what the machine can reach, except the machine itself,
-// other sandboxes and link-local addresses (where clouds keep their metadata
-// services). The machine can reach every sandbox. There is no IPv6. A network namespace
-// serves one sandbox only: runsc takes the address off its interface.
+// Package firewall decides what a sandbox can reach; the machine can reach every
+// sandbox. Package resolver finds their name servers. A network
+// namespace serves one sandbox only: runsc takes the address off its interface.
 //
 // Lock order: Manager.mu, then the host lock.
 package network
@@ -33,8 +32,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
-	"hash/fnv"
 	"log/slog"
 	"net"
 	"net/netip"
@@ -43,10 +40,10 @@ import (
 	"strings"
 	"sync"
 
-	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
-	"miren.dev/runtime/components/network/netdump"
+	"miren.dev/runtime/components/network/firewall"
+	"miren.dev/runtime/components/network/resolver"
 	"miren.dev/runtime/pkg/atomicfile"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/instance"
@@ -68,13 +65,18 @@ var DefaultPools = []netip.Prefix{
 type Config struct {
 	Instance *instance.Instance
 	Pools    []netip.Prefix // of subnets to choose from; empty: DefaultPools
-	Logger   *slog.Logger
+	// Allow are private networks that sandboxes may reach (firewall.ParseAllowed).
+	Allow []netip.Prefix
+	// Connections that one sandbox may have open; 0: there is no bound.
+	Connections int
+	Logger      *slog.Logger
 }
 
 // Manager is the network of an installation. It is safe for concurrent use;
 // calls for one sandbox must not overlap.
 type Manager struct {
-	cfg Config
+	cfg      Config
+	firewall *firewall.Firewall
 
 	mu      sync.Mutex // guards what follows
 	started bool
@@ -84,6 +86,8 @@ type Manager struct {
 	leases  map[string]netip.Addr
 	used    map[netip.Addr]bool
 	last    netip.Addr // given out last; the search goes on behind it
+	// resolver is that of the sandboxes, as of the last check of the firewall.
+	resolver resolver.Resolver
 }
 
 // New returns the network of an installation without touching the machine.
@@ -94,7 +98,7 @@ func New(cfg Config) *Manager {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
-	return &Manager{cfg: cfg, leases: map[string]netip.Addr{}, used: map[netip.Addr]bool{}}
+	return &Manager{cfg: cfg, firewall: firewall.New(cfg.Logger), leases: map[string]netip.Addr{}, used: map[netip.Addr]bool{}}
 }
 
 // Start makes subnet, bridge, firewall and forwarding, or adopts what is
@@ -116,11 +120,15 @@ func (m *Manager) Start(ctx context.Context) error {
 	if err := m.ensureNetNSDir(); err != nil {
 		return errs.New(errs.FailedPrecondition, "directory of network namespaces: %w", err)
 	}
+	// Before the bridge, so that no packet passes it without a firewall.
+	if err := m.ensureFirewall(); err != nil {
+		return err
+	}
 	if err := m.ensureBridge(); err != nil {
 		return errs.New(errs.FailedPrecondition, "bridge %s: %w", m.cfg.Instance.Bridge(), err)
 	}
-	if err := m.applyRules(); err != nil {
-		return errs.New(errs.FailedPrecondition, "nftables table %s: %w", m.cfg.Instance.Name(""), err)
+	if err := m.ensureFirewall(); err != nil { // for the bridge's own settings
+		return err
 	}
 	if err := m.enableForwarding(); err != nil {
 		return errs.New(errs.FailedPrecondition, "enable forwarding: %w", err)
@@ -128,6 +136,32 @@ func (m *Manager) Start(ctx context.Context) error {
 	m.started = true
 	m.cfg.Logger.Info("network is up", "bridge", m.cfg.Instance.Bridge(), "subnet", m.subnet.String(), "mtu", m.mtu)
 	return nil
+}
+
+// Run checks the firewall, and repairs it, until ctx ends.
+func (m *Manager) Run(ctx context.Context) error {
+	return firewall.Keep(ctx, m.cfg.Logger, func() error {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		if !m.started {
+			return nil
+		}
+		return m.ensureFirewall()
+	})
+}
+
+// ensureFirewall is called with m.mu held.
+func (m *Manager) ensureFirewall() error {
+	c := firewall.Config{
+		Table: m.cfg.Instance.Name(""), Bridge: m.cfg.Instance.Bridge(), Subnet: m.subnet, Gateway: m.gateway(),
+		Allow: m.cfg.Allow, Connections: m.cfg.Connections,
+	}
+	r, err := resolver.Find(c)
+	if err != nil {
+		return errs.New(errs.Unavailable, "name server of the machine: %w", err)
+	}
+	m.resolver, c.Resolver = r, r.Forward
+	return m.firewall.Ensure(c)
 }
 
 // Stop removes bridge, firewall and forwarding. The sandboxes must be gone.
@@ -140,87 +174,16 @@ func (m *Manager) Stop(ctx context.Context) error {
 		return err
 	}
 	defer unlock()
-	err = errors.Join(m.removeRules(), removeLink(m.cfg.Instance.Bridge()))
+	// The bridge first, so that no packet passes it without a firewall.
+	err = removeLink(m.cfg.Instance.Bridge())
+	if err == nil {
+		err = m.firewall.Remove(m.cfg.Instance.Name(""), m.cfg.Instance.Bridge())
+	}
 	return errors.Join(err, m.removeNetNSDir(), restoreForwarding())
 }
 
 // gateway is the machine's address on the bridge.
 func (m *Manager) gateway() netip.Addr { return m.subnet.Addr().Next() }
-
-func (m *Manager) ensureBridge() error {
-	name := m.cfg.Instance.Bridge()
-	m.mtu = uplinkMTU()
-	// A fixed address: else it would be that of the lowest member, and change as sandboxes come and go.
-	h := fnv.New64a()
-	_, _ = h.Write([]byte(name))
-	sum := h.Sum(nil)
-	mac := net.HardwareAddr{0x02, sum[0], sum[1], sum[2], sum[3], sum[4]}
-	attrs := netlink.NewLinkAttrs()
-	attrs.Name, attrs.HardwareAddr, attrs.MTU = name, mac, m.mtu
-	if err := netlink.LinkAdd(&netlink.Bridge{LinkAttrs: attrs}); err != nil && !errors.Is(err, unix.EEXIST) {
-		return err
-	}
-	link, err := netlink.LinkByName(name)
-	if err != nil {
-		return err
-	}
-	if link.Type() != "bridge" {
-		return fmt.Errorf("there is an interface of that name, of type %s", link.Type())
-	}
-	m.bridge = link.Attrs().Index
-	if err := sysctl("net/ipv6/conf/"+name+"/disable_ipv6", "1"); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return err
-	}
-	want := &netlink.Addr{IPNet: ipNet(netip.PrefixFrom(m.gateway(), m.subnet.Bits()))}
-	have, err := netdump.Addresses(link, netlink.FAMILY_V4)
-	if err != nil {
-		return err
-	}
-	found := false
-	for _, a := range have {
-		if a.IPNet.String() == want.IPNet.String() {
-			found = true
-		} else if err := netlink.AddrDel(link, &a); err != nil {
-			return err
-		}
-	}
-	if !found {
-		if err := netlink.AddrAdd(link, want); err != nil {
-			return err
-		}
-	}
-	return netlink.LinkSetUp(link)
-}
-
-// uplinkMTU is the smallest MTU of the interfaces that have a gateway, so that
-// what leaves a sandbox fits into what leaves the machine.
-func uplinkMTU() int {
-	mtu := 0
-	for _, l := range uplinks() {
-		if n := l.Attrs().MTU; n > 0 && (mtu == 0 || n < mtu) {
-			mtu = n
-		}
-	}
-	if mtu == 0 {
-		return 1500
-	}
-	return mtu
-}
-
-func removeLink(name string) error {
-	link, err := netlink.LinkByName(name)
-	var missing netlink.LinkNotFoundError
-	if errors.As(err, &missing) {
-		return nil
-	}
-	if err != nil {
-		return fmt.Errorf("interface %s: %w", name, err)
-	}
-	if err := netlink.LinkDel(link); err != nil && !errors.Is(err, unix.ENODEV) {
-		return fmt.Errorf("delete interface %s: %w", name, err)
-	}
-	return nil
-}
 
 func ipNet(p netip.Prefix) *net.IPNet {
 	return &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"miren.dev/runtime/components/network/netdump"
+	"miren.dev/runtime/components/network/resolver"
 	"miren.dev/runtime/pkg/errs"
 )
 
@@ -144,8 +145,8 @@ func takenPrefixes(bridge string) ([]netip.Prefix, error) {
 			add(r.Dst)
 		}
 	}
-	for _, ns := range nameservers() {
-		out = append(out, netip.PrefixFrom(ns, ns.BitLen()))
+	for _, server := range resolver.Servers() {
+		out = append(out, netip.PrefixFrom(server, server.BitLen()))
 	}
 	return out, nil
 }

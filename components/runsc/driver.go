@@ -133,11 +133,12 @@ func (d *Driver) Start(ctx context.Context) error {
 	return nil
 }
 
-// Run follows what containerd says about the sandboxes until ctx ends. The
-// sandboxes go on.
+// Run follows what containerd says about the sandboxes and keeps their firewall
+// until ctx ends. The sandboxes go on.
 func (d *Driver) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return d.follow(ctx) })
+	g.Go(func() error { return d.cfg.Network.Run(ctx) })
 	return g.Wait()
 }
 

@@ -9,7 +9,6 @@ import (
 
 	"github.com/containerd/containerd/v2/core/mount"
 
-	"miren.dev/runtime/components/network"
 	"miren.dev/runtime/pkg/errs"
 )
 
@@ -31,7 +30,7 @@ func (cr *creation) setupFiles(context.Context) error {
 	if err := os.Chmod(etc, 0o755); err != nil { // whatever the umask of the server is
 		return errs.New(errs.FailedPrecondition, "make /etc: %w", err)
 	}
-	files := network.FilesFor(hostname(cr.spec), cr.network.Address)
+	files := cr.d.cfg.Network.Files(hostname(cr.spec), cr.network.Address)
 	for name, content := range map[string][]byte{"hosts": files.Hosts, "hostname": files.Hostname, "resolv.conf": files.ResolvConf} {
 		if err := writeNew(filepath.Join(etc, name), content); err != nil {
 			return errs.New(errs.FailedPrecondition, "write /etc/%s: %w", name, err)

@@ -20,7 +20,8 @@ var checks = map[string]func(string) error{
 	"toolchain_dir":         checkAbsolute,
 	"rpc.address":           checkListen,
 	"rpc.hosts":             checkHost,
-	"network.pools":         checkPool,
+	"network.pools":         checkNetwork,
+	"network.allow":         checkNetwork,
 	"ingress.http_address":  checkListen,
 	"ingress.local_domains": checkHost,
 	"metrics.address":       checkListen,
@@ -67,7 +68,7 @@ func checkHost(s string) error {
 	return nil
 }
 
-func checkPool(s string) error {
+func checkNetwork(s string) error {
 	p, err := netip.ParsePrefix(s)
 	if err != nil || !p.Addr().Is4() || p.Masked() != p {
 		return fmt.Errorf("%q is not an IPv4 network like 10.40.0.0/16", s)

@@ -18,7 +18,7 @@ type Config struct {
 	RPC          RPC       // How clients reach the server.
 	Store        Store     // Where entities live.
 	Node         Node      // What this machine offers.
-	Network      Network   // Network of sandboxes.
+	Network      Network   // Network of sandboxes and build steps.
 	Ingress      Ingress   // HTTP from outside to apps.
 	Build        Build     // Builds.
 	Logs         Logs      // Output of apps and builds.
@@ -51,9 +51,11 @@ type Node struct {
 	KeepDiskBytes int64 // Free space of the state directory below which no sandboxes are placed here.
 }
 
-// Network: Network of sandboxes.
+// Network: Network of sandboxes and build steps.
 type Network struct {
-	Pools []string // IPv4 networks from which a free subnet is chosen (CIDR); empty: built-in private ones.
+	Pools       []string // IPv4 networks from which a free subnet is chosen (CIDR); empty: built-in private ones.
+	Allow       []string // Private IPv4 networks that sandboxes and build steps may reach (CIDR), such as that of a proxy or a database. Metadata services and the machine itself stay out of reach.
+	Connections int64    // Connections that one sandbox or build step may have open to others.
 }
 
 // Ingress: HTTP from outside to apps.
@@ -130,6 +132,10 @@ var Keys = []Key{
 		field: func(c *Config) any { return &c.Node.KeepDiskBytes }},
 	{Path: "network.pools", Type: "list", Default: "", Doc: "IPv4 networks from which a free subnet is chosen (CIDR); empty: built-in private ones.", Unit: "", Min: "", Max: "",
 		field: func(c *Config) any { return &c.Network.Pools }},
+	{Path: "network.allow", Type: "list", Default: "", Doc: "Private IPv4 networks that sandboxes and build steps may reach (CIDR), such as that of a proxy or a database. Metadata services and the machine itself stay out of reach.", Unit: "", Min: "", Max: "",
+		field: func(c *Config) any { return &c.Network.Allow }},
+	{Path: "network.connections", Type: "int", Default: "4096", Doc: "Connections that one sandbox or build step may have open to others.", Unit: "", Min: "1", Max: "1000000",
+		field: func(c *Config) any { return &c.Network.Connections }},
 	{Path: "ingress.http_address", Type: "string", Default: "127.0.0.1:8080", Doc: "host:port to listen on. 0.0.0.0:80 serves the world; empty: no ingress.", Unit: "", Min: "", Max: "",
 		field: func(c *Config) any { return &c.Ingress.HTTPAddress }},
 	{Path: "ingress.local_domains", Type: "list", Default: "", Doc: "Domains under which every app answers as <app>.<domain> without a route; empty: localhost.", Unit: "", Min: "", Max: "",

@@ -111,6 +111,8 @@ func TestMistakesAreExplained(t *testing.T) {
 		{"rpc:\n  hosts: [ok.example, 'not ok']", "not a host name"},
 		{"network:\n  pools: [10.0.0.1/8]", "c:2: network.pools: \"10.0.0.1/8\" is not an IPv4 network"},
 		{"network:\n  pools: ['fd00::/8']", "not an IPv4 network"},
+		{"network:\n  allow: [10.0.0.1]", "c:2: network.allow: \"10.0.0.1\" is not an IPv4 network"},
+		{"network:\n  connections: 0", "below the minimum 1"},
 		{"ca_bundle: certs.pem", "neither auto, none nor an absolute path"},
 		{"toolchain_dir: bin", "not an absolute path"},
 	} {

@@ -13,6 +13,7 @@ import (
 	"miren.dev/runtime/components/buildkit"
 	"miren.dev/runtime/components/containerd"
 	"miren.dev/runtime/components/network"
+	"miren.dev/runtime/components/network/firewall"
 	"miren.dev/runtime/components/postgres"
 	"miren.dev/runtime/components/runsc"
 	"miren.dev/runtime/pkg/buildlog"
@@ -73,16 +74,26 @@ func newMachine(cfg *config.Config, in *instance.Instance, log *slog.Logger) (*m
 		}
 		pools = append(pools, prefix)
 	}
+	var allow []netip.Prefix
+	for _, a := range cfg.Network.Allow {
+		prefix, err := firewall.ParseAllowed(a)
+		if err != nil {
+			return nil, errs.Wrap(err, "network.allow")
+		}
+		allow = append(allow, prefix)
+	}
 	m.containerd = containerd.New(containerd.Config{Instance: in, BinDir: m.binDir, CABundle: m.caBundle, Logger: log.With("component", "containerd")})
 	m.images = containerd.NewImages(m.containerd)
 	m.driver = runsc.New(runsc.Config{
 		Instance: in, BinDir: m.binDir, Containerd: m.containerd, Images: m.images,
-		Network:  network.New(network.Config{Instance: in, Pools: pools, Logger: log.With("component", "network")}),
+		Network: network.New(network.Config{
+			Instance: in, Pools: pools, Allow: allow, Connections: int(cfg.Network.Connections), Logger: log.With("component", "network"),
+		}),
 		CABundle: m.caBundle, Logger: log.With("component", "runsc"),
 	})
 	m.buildkit = buildkit.New(buildkit.Config{
 		Instance: in, Containerd: m.containerd, BinDir: m.binDir, CABundle: m.caBundle, CacheBytes: cfg.Build.CacheBytes,
-		Logger: log.With("component", "buildkit"),
+		Allow: allow, Connections: int(cfg.Network.Connections), Logger: log.With("component", "buildkit"),
 	})
 	m.bases = baseimage.New(baseimage.Config{
 		Dir: filepath.Join(cfg.CacheDir, "baseimages"), BinDir: m.binDir, Registry: baseimage.Policy(cfg.Build.Registry),

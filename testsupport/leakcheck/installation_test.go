@@ -59,6 +59,7 @@ func makeOneOfEach(in *instance.Instance) error {
 	}
 	for _, args := range [][]string{
 		{"losetup", "-f", in.State("image")},
+		{"ip", "rule", "add", "priority", "32000", "iif", in.Bridge(), "fwmark", "0/0x2000000", "blackhole"},
 	} {
 		if out, err := exec.Command(args[0], args[1:]...).CombinedOutput(); err != nil {
 			return fmt.Errorf("%v: %w: %s", args, err, out)

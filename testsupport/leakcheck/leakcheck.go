@@ -21,6 +21,7 @@ import (
 	"time"
 
 	"github.com/google/nftables"
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"miren.dev/runtime/components/network/netdump"
@@ -30,7 +31,7 @@ import (
 
 // Item is one thing that an installation has on the machine.
 type Item struct {
-	Kind string // process, netns, link, table, mount, cgroup, loop
+	Kind string // process, netns, link, rule, table, mount, cgroup, loop
 	Name string
 }
 
@@ -41,7 +42,7 @@ func (i Item) String() string { return i.Kind + " " + i.Name }
 func List(in *instance.Instance) ([]Item, error) {
 	var all []Item
 	var failed error
-	for _, list := range []func(*instance.Instance) ([]Item, error){processes, namespaces, links, tables, mounts, cgroups, loops} {
+	for _, list := range []func(*instance.Instance) ([]Item, error){processes, namespaces, links, rules, tables, mounts, cgroups, loops} {
 		items, err := list(in)
 		all, failed = append(all, items...), errors.Join(failed, err)
 	}
@@ -125,6 +126,21 @@ func namespaces(in *instance.Instance) ([]Item, error) {
 		}
 		for _, p := range paths {
 			out = append(out, Item{"netns", p})
+		}
+	}
+	return out, nil
+}
+
+// rules returns the routing rules that name an interface of the installation.
+func rules(in *instance.Instance) ([]Item, error) {
+	all, err := netdump.List(func() ([]netlink.Rule, error) { return netlink.RuleList(netlink.FAMILY_V4) })
+	if err != nil {
+		return nil, fmt.Errorf("routing rules: %w", err)
+	}
+	var out []Item
+	for _, r := range all {
+		if strings.HasPrefix(r.IifName, "rt"+in.ID) {
+			out = append(out, Item{"rule", r.IifName})
 		}
 	}
 	return out, nil

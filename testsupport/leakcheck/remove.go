@@ -19,7 +19,7 @@ import (
 )
 
 // removeOrder is in which order things can go: what holds others first.
-var removeOrder = []string{"process", "mount", "netns", "loop", "link", "table", "cgroup"}
+var removeOrder = []string{"process", "mount", "netns", "loop", "link", "table", "rule", "cgroup"}
 
 // Remove takes everything of an installation from the machine by force, for
 // one whose own clean-up never ran. Its directories stay. The error says what is left.
@@ -70,6 +70,8 @@ func (i Item) remove() error {
 		if l, err = netlink.LinkByName(i.Name); err == nil {
 			err = netlink.LinkDel(l)
 		}
+	case "rule":
+		err = removeRule(i.Name)
 	case "table":
 		err = removeTable(i.Name)
 	case "cgroup":
@@ -91,6 +93,20 @@ func detachLoop(name string) error {
 	}
 	defer f.Close()
 	return unix.IoctlSetInt(int(f.Fd()), unix.LOOP_CLR_FD, 0)
+}
+
+// removeRule removes a routing rule of an interface.
+func removeRule(name string) error {
+	all, err := netlink.RuleList(netlink.FAMILY_V4)
+	if err != nil {
+		return err
+	}
+	for _, r := range all {
+		if r.IifName == name {
+			return netlink.RuleDel(&r)
+		}
+	}
+	return nil
 }
 
 func removeTable(name string) error {

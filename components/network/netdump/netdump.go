@@ -13,8 +13,8 @@ import (
 // attempts is how often a list is asked for; the last error is returned.
 const attempts = 50
 
-// list returns what list does, which is a function of package netlink.
-func list[T any](list func() ([]T, error)) (all []T, err error) {
+// List returns what list does, which is a function of package netlink.
+func List[T any](list func() ([]T, error)) (all []T, err error) {
 	for range attempts {
 		if all, err = list(); !errors.Is(err, netlink.ErrDumpInterrupted) {
 			return all, err
@@ -24,20 +24,20 @@ func list[T any](list func() ([]T, error)) (all []T, err error) {
 }
 
 // Links are the interfaces of this network namespace.
-func Links() ([]netlink.Link, error) { return list(netlink.LinkList) }
+func Links() ([]netlink.Link, error) { return List(netlink.LinkList) }
 
 // Addresses are the addresses of an interface, or of all (nil). family is
 // one of netlink's, such as FAMILY_V4.
 func Addresses(link netlink.Link, family int) ([]netlink.Addr, error) {
-	return list(func() ([]netlink.Addr, error) { return netlink.AddrList(link, family) })
+	return List(func() ([]netlink.Addr, error) { return netlink.AddrList(link, family) })
 }
 
 // Routes are the routes by an interface, or all (nil), of the main table.
 func Routes(link netlink.Link, family int) ([]netlink.Route, error) {
-	return list(func() ([]netlink.Route, error) { return netlink.RouteList(link, family) })
+	return List(func() ([]netlink.Route, error) { return netlink.RouteList(link, family) })
 }
 
 // RoutesLike are the routes that are like filter in what mask names.
 func RoutesLike(family int, filter *netlink.Route, mask uint64) ([]netlink.Route, error) {
-	return list(func() ([]netlink.Route, error) { return netlink.RouteListFiltered(family, filter, mask) })
+	return List(func() ([]netlink.Route, error) { return netlink.RouteListFiltered(family, filter, mask) })
 }

@@ -18,14 +18,14 @@ func TestInterruptedDumpIsRepeated(t *testing.T) {
 			return []int{1, 2}, last
 		}
 	}
-	if got, err := list(interrupted(3, nil)); err != nil || len(got) != 2 || calls != 4 {
+	if got, err := List(interrupted(3, nil)); err != nil || len(got) != 2 || calls != 4 {
 		t.Errorf("%v, %v after %d calls", got, err, calls)
 	}
 	other := errors.New("other")
-	if _, err := list(interrupted(0, other)); err != other || calls != 1 {
+	if _, err := List(interrupted(0, other)); err != other || calls != 1 {
 		t.Errorf("%v after %d calls", err, calls)
 	}
-	if _, err := list(interrupted(1000, nil)); !errors.Is(err, netlink.ErrDumpInterrupted) || calls != attempts {
+	if _, err := List(interrupted(1000, nil)); !errors.Is(err, netlink.ErrDumpInterrupted) || calls != attempts {
 		t.Errorf("%v after %d calls", err, calls)
 	}
 }

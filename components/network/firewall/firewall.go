@@ -1,0 +1,120 @@
+// Package firewall decides what the guests of a bridge reach: public addresses,
+// the private networks that an operator allows, and nothing of the machine but
+// its resolver. Guests are sandboxes and build steps.
+//
+// It consists of two parts in the kernel:
+//
+//   - a table of nftables, which sets Mark on each packet of a guest that may
+//     pass, and drops all others (table.go lists the rules);
+//   - the gate, a rule of the machine's policy routing that drops packets from
+//     the bridge without the mark (gate.go).
+//
+// So it fails closed: after "nft flush ruleset", or a restart of another
+// firewall, no packet has the mark, and guests reach nothing. Keep notices the
+// change and makes the table again within milliseconds while a server runs.
+//
+// There is no IPv6: packets of it are dropped, whatever their address is.
+package firewall
+
+import (
+	"errors"
+	"log/slog"
+	"net/netip"
+	"os"
+	"reflect"
+	"strings"
+	"sync"
+
+	"miren.dev/runtime/pkg/errs"
+)
+
+// Config says what guests reach.
+type Config struct {
+	Table   string       // name of the table (inet), this firewall's own
+	Bridge  string       // interface; need not exist yet
+	Subnet  netip.Prefix // of the guests
+	Gateway netip.Addr   // the bridge's address in it
+	// Allow are private networks that guests may reach. What Reserved says
+	// stays out of reach.
+	Allow []netip.Prefix
+	// Resolver is the name server to which port 53 of Gateway leads. The zero
+	// Addr: there is none.
+	Resolver netip.Addr
+	// Connections bounds the connections that one guest has open to others; 0: there is no bound.
+	Connections int
+}
+
+// Firewall is safe for concurrent use.
+type Firewall struct {
+	logger *slog.Logger
+
+	mu      sync.Mutex
+	applied Config
+	content []byte // of the applied table; nil when none was
+}
+
+// New returns a firewall without touching the machine.
+func New(logger *slog.Logger) *Firewall { return &Firewall{logger: logger} }
+
+// Ensure makes gate and table as c says, unless they are so already. It replaces
+// a table in one transaction.
+func (f *Firewall) Ensure(c Config) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	repaired, err := ensureGate(c.Bridge)
+	if err != nil {
+		return errs.New(errs.FailedPrecondition, "routing rule of bridge %s: %w", c.Bridge, err)
+	}
+	if repaired && f.content != nil {
+		f.logger.Warn("the routing rule of the guests' network was removed, and is back", "bridge", c.Bridge)
+	}
+	if err := routeLoopback(c); err != nil {
+		return errs.New(errs.FailedPrecondition, "bridge %s: %w", c.Bridge, err)
+	}
+	if f.content != nil && reflect.DeepEqual(c, f.applied) {
+		now, err := readTable(c.Table)
+		if err != nil {
+			return errs.New(errs.Unavailable, "read nftables table %s: %w", c.Table, err)
+		}
+		if string(now) == string(f.content) {
+			return nil
+		}
+		f.logger.Warn("the nftables table of the guests' network was changed, and is made again", "table", c.Table)
+	}
+	f.content = nil
+	content, err := applyTable(c)
+	if err != nil {
+		return errs.New(errs.FailedPrecondition, "nftables table %s: %w", c.Table, err)
+	}
+	f.applied, f.content = c, content
+	return nil
+}
+
+// routeLoopback lets packets of the guests reach a loopback address if the
+// resolver has one. The table passes only those to the resolver. Before the
+// bridge exists there is nothing to do.
+func routeLoopback(c Config) error {
+	key, want := "/proc/sys/net/ipv4/conf/"+c.Bridge+"/route_localnet", "0"
+	if c.Resolver.IsLoopback() {
+		want = "1"
+	}
+	is, err := os.ReadFile(key)
+	if errors.Is(err, os.ErrNotExist) || err == nil && strings.TrimSpace(string(is)) == want {
+		return nil
+	}
+	return os.WriteFile(key, []byte(want), 0o644)
+}
+
+// Remove removes gate and table. No error when there are none.
+func (f *Firewall) Remove(table, bridge string) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.content = nil
+	if err := removeTable(table); err != nil {
+		return errs.New(errs.Unavailable, "remove nftables table %s: %w", table, err)
+	}
+	if err := removeGate(bridge); err != nil {
+		return errs.New(errs.Unavailable, "remove routing rule of bridge %s: %w", bridge, err)
+	}
+	return nil
+}

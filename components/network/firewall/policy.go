@@ -1,0 +1,72 @@
+package firewall
+
+import (
+	"net/netip"
+
+	"miren.dev/runtime/pkg/errs"
+)
+
+// reserved addresses are out of reach even when a network around them is allowed.
+// They mean the machine itself, many machines or none, or are those of a cloud's
+// metadata service, which hands out the machine's credentials. The IPv6 addresses
+// of such services (fd00:ec2::254 of AWS, fd20:ce::254 of Google, fd00:42::42 of
+// Scaleway, fe80::a9fe:a9fe of OpenStack) are out of reach because guests have no IPv6.
+var reserved = parse(
+	"0.0.0.0/8",          // this network
+	"127.0.0.0/8",        // loopback
+	"169.254.0.0/16",     // link-local; metadata: .169.254 of nearly all, .170.2 of ECS, .42.42 of Scaleway, .0.23 of Tencent
+	"100.100.100.200/32", // metadata of Alibaba
+	"192.0.0.192/32",     // metadata of Oracle
+	"168.63.129.16/32",   // metadata of Azure, which is a public address
+	"224.0.0.0/4",        // multicast
+	"240.0.0.0/4",        // reserved, and broadcast
+)
+
+// private networks are out of reach unless the operator allows them.
+var private = parse(
+	"10.0.0.0/8",
+	"100.64.0.0/10", // shared with the provider
+	"172.16.0.0/12",
+	"192.0.0.0/24",
+	"192.168.0.0/16",
+	"198.18.0.0/15", // benchmarks of networks
+)
+
+func parse(list ...string) []netip.Prefix {
+	out := make([]netip.Prefix, len(list))
+	for i, s := range list {
+		out[i] = netip.MustParsePrefix(s)
+	}
+	return out
+}
+
+// ParseAllowed reads a network to allow. InvalidArgument unless it is an IPv4
+// network with something in it that can be allowed.
+func ParseAllowed(s string) (netip.Prefix, error) {
+	p, err := netip.ParsePrefix(s)
+	if err != nil || !p.Addr().Is4() || p.Masked() != p {
+		return p, errs.New(errs.InvalidArgument, "%q is not an IPv4 network", s).
+			WithHint("write it like 10.1.0.0/16, with only zeros behind the prefix, or 10.1.2.3/32 for one address")
+	}
+	for _, r := range reserved {
+		if r.Bits() <= p.Bits() && r.Contains(p.Addr()) {
+			return p, errs.New(errs.InvalidArgument, "%s cannot be allowed: it is in %s", p, r).
+				WithHint("metadata services and what is local to the machine stay out of reach")
+		}
+	}
+	return p, nil
+}
+
+// Reachable says whether guests reach an address that is not the machine's own.
+func (c Config) Reachable(a netip.Addr) bool {
+	return a.Is4() && !contains(reserved, a) && !c.Subnet.Contains(a) && (contains(c.Allow, a) || !contains(private, a))
+}
+
+func contains(list []netip.Prefix, a netip.Addr) bool {
+	for _, p := range list {
+		if p.Contains(a) {
+			return true
+		}
+	}
+	return false
+}
