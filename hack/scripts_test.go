@@ -113,3 +113,42 @@ func TestCleanCheckFindsWhatIsNewAndOfNoOther(t *testing.T) {
 		t.Errorf("exit code %d, want 1 and rt-checknew-a alone:\n%s", code, out)
 	}
 }
+
+// TestCleanCheckKnowsProcesses: a process belongs to an installation by any id
+// in its arguments, such as a new connection to the database of a demo.
+func TestCleanCheckKnowsProcesses(t *testing.T) {
+	note := filepath.Join(t.TempDir(), "note")
+	run := func(id string) string { return "/run/runtime/" + id }
+	process(t, "containerd", "--config", run("checkold")+"/containerd/config.toml")
+	if out, code := script(t, "clean-check.sh", "before", note); code != 0 {
+		t.Fatal(out)
+	}
+	for _, id := range []string{"checkold", "checknew"} {
+		process(t, "postgres:", "rt-"+id+":", "runtime", "idle")
+		process(t, "containerd-shim-runsc-v1", "-namespace", "rt-"+id, "-id", "x.sandbox")
+		process(t, "runsc-sandbox", "--root="+run(id)+"/runsc/rt-"+id, "boot")
+		process(t, "buildkitd", "--config", run(id)+"/buildkit/buildkitd.toml")
+	}
+	out, code := script(t, "clean-check.sh", "after", note)
+	if code != 1 || strings.Contains(out, "checkold") {
+		t.Errorf("exit code %d, want 1 and nothing of checkold:\n%s", code, out)
+	}
+	for _, want := range []string{"postgres: rt-checknew", "containerd-shim-runsc-v1 -namespace rt-checknew", "runsc-sandbox", "buildkitd --config /run/runtime/checknew"} {
+		if !strings.Contains(out, want) {
+			t.Errorf("%s is not counted:\n%s", want, out)
+		}
+	}
+}
+
+// process runs a shell that has these words among its arguments until the test ends.
+func process(t *testing.T, words ...string) {
+	t.Helper()
+	c := exec.Command("sh", append([]string{"-c", "read line"}, words...)...)
+	if _, err := c.StdinPipe(); err != nil { // open until the end
+		t.Fatal(err)
+	}
+	if err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Process.Kill(); _ = c.Wait() })
+}

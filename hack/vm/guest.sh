@@ -35,7 +35,7 @@ for _ in $(seq 120); do r server status >/dev/null 2>&1 && break; sleep 1; done
 [ "$(phase "$id" phase)" = running ] && ok "restarted by systemd" || bad "restarted by systemd" "$(systemctl status runtime)"
 systemctl stop runtime
 r server stop >/dev/null && ok stop || bad stop
-left=$(find /sys/fs/cgroup -name 'rt-*'; ip netns list; ip -o link | grep -E ' rt'; nft list tables | grep rt-; grep -E '/rt-' /proc/mounts; pgrep -af 'containerd|runsc|postgres|buildkitd')
+left=$(find /sys/fs/cgroup -name 'rt-*'; ip netns list; ip -o link | grep -E ' rt'; ip rule | grep -E ' rt'; nft list tables | grep rt-; grep -E '/rt-|/netns' /proc/mounts; pgrep -af 'containerd|runsc|postgres|buildkitd')
 [ -z "$left" ] && ok "nothing is left" || bad "nothing is left" "$left"
 echo "vm: failed=$failed"
 systemctl poweroff --force --force
