@@ -26,7 +26,10 @@ mkdir -p "$cache"
 exec 9>"$cache/lock"
 flock 9
 tmp=$(mktemp -d "$cache/tmp.XXXXXX")
-trap 'rm -rf "$tmp"' EXIT
+# PostgreSQL's user enters the state directory, which it may not below a home directory.
+state=$(mktemp -d /var/tmp/vm-test.XXXXXX)
+chmod o+x "$state"
+trap 'rm -rf "$tmp" "$state"' EXIT
 
 # boot MEMORY ARGUMENT...: runs a machine until it powers off, and fails unless
 # its console says that nothing failed.
@@ -98,7 +101,6 @@ debian() {
 
 # base makes the host's cache hold the sandbox image, which the machine is given.
 base() {
-	local state=$tmp/state
 	echo "vm-test.sh: making the image of the sandboxes"
 	RUNTIME_SERVER='' RUNTIME_STATE_DIR=$state bin/r server start --quiet --ingress-http-address ''
 	RUNTIME_SERVER='' RUNTIME_STATE_DIR=$state bin/r sandbox run --image debian -- true
@@ -116,8 +118,8 @@ test_server() {
 	cp "$root"/boot/vmlinuz-* "$tmp/vmlinuz"
 	cp "$root"/boot/initrd.img-* "$tmp/initrd"
 	mkdir -p "$root"/opt/{runtime/bin,tests} "$root$image" "$root/etc/systemd/system/default.target.wants"
-	cp -L bin/{r,runtime,runtime-agent,containerd,containerd-shim-runsc-v1,containerd-shim-runc-v2,runsc,buildkitd,buildctl} "$root/opt/runtime/bin/"
-	cp -rL bin/cni "$root/opt/runtime/bin/"
+	cp -L bin/{r,runtime,runtime-agent,containerd,containerd-shim-runsc-v1,containerd-shim-runsc-launch-v1,containerd-shim-runc-v2,runsc,buildkitd,buildctl} "$root/opt/runtime/bin/"
+	cp -rL bin/{cni,gvisor-bin} "$root/opt/runtime/bin/"
 	cp -r "$image"/debian-* "$root$image/"
 	# The name of the image depends on where packages come from.
 	rm -rf "$root"/etc/apt/{sources.list,sources.list.d,apt.conf.d}
