@@ -40,7 +40,9 @@ type Op struct {
 type TxnRequest struct {
 	// RequestID, if set, makes the transaction idempotent: the outcome of a
 	// committed transaction with the same id is returned instead of a second
-	// application, for at least ten minutes.
+	// application, as long as the store's change log has the first. That is
+	// much longer than clients repeat; an hour with fewer than 500,000 later
+	// transactions. Clients of entity/remote always send one.
 	RequestID string
 	Ops       []Op
 }
@@ -49,7 +51,8 @@ type TxnRequest struct {
 type TxnResult struct {
 	Revision schema.Revision
 	// Records are the entities after the transaction, one per Op (for a
-	// delete the last object, for a check the checked one or a zero Record).
+	// delete the last object, for a check the checked one or a zero Record). The
+	// result of a repeated transaction has zero Records for its checks.
 	Records []schema.Record
 }
 

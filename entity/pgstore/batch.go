@@ -207,13 +207,10 @@ func (b *batcher) answer(txns []*txn, out *outcome, unsure bool) {
 	b.s.hub.publish(out)
 	for _, a := range out.accepted {
 		res := entity.TxnResult{Revision: a.revision}
-		if a.d.repeat != nil {
-			var err error
-			res, err = decodeResult(a.d.repeat)
-			a.t.finish(res, err)
-			continue
+		if r := a.d.repeat; r != nil {
+			res.Revision = r.revision
 		}
-		res.Records = results(out.view, a)
+		res.Records = results(&a)
 		a.t.finish(res, nil)
 	}
 	for _, t := range txns {
@@ -312,15 +309,14 @@ func (b *batcher) attempt(txns []*txn) (*outcome, error) {
 // writes reports whether there is anything to make durable.
 func (o *outcome) writes() bool {
 	for _, a := range o.accepted {
-		if len(a.d.changes) > 0 || a.result != nil || a.d.endedLease != "" {
+		if len(a.d.changes) > 0 || a.d.endedLease != "" {
 			return true
 		}
 	}
 	return false
 }
 
-// encodeChanges renders the new versions and the result to be recorded, and
-// makes the changes part of v.
+// encodeChanges renders the new versions and makes the changes part of v.
 func encodeChanges(v *view, a *accepted) error {
 	for _, c := range a.d.changes {
 		if c.new == nil {
@@ -332,75 +328,46 @@ func encodeChanges(v *view, a *accepted) error {
 		}
 	}
 	v.accept(a.d)
-	if a.t.req.RequestID == "" || a.d.repeat != nil {
-		return nil
+	if id := a.t.req.RequestID; id != "" && len(a.d.changes) > 0 {
+		v.replies[id] = &reply{hash: a.t.hash, revision: a.revision, draft: a.d}
 	}
-	var err error
-	a.result, err = encodeResult(a.revision, results(v, *a))
-	if err == nil {
-		v.replies[a.t.req.RequestID] = &reply{hash: a.t.hash, result: a.result}
-	}
-	return err
+	return nil
 }
 
-// results returns the entities after a transaction, by operation.
-func results(v *view, a accepted) []schema.Record {
+// after returns an entity as a transaction left it; of a deletion the last
+// version.
+func after(c *change, rev schema.Revision) *schema.Record {
+	if c.new != nil {
+		return c.new.rec
+	}
+	rec := *c.old.rec
+	rec.Revision = rev
+	return &rec
+}
+
+// results returns the entities after a transaction, by operation. Of a
+// repeated one, those it only checked are left out.
+func results(a *accepted) []schema.Record {
 	recs := make([]schema.Record, len(a.t.req.Ops))
+	d, rev := a.d, a.revision
+	var earlier map[key]*schema.Record
+	if r := d.repeat; r != nil {
+		rev, earlier = r.revision, r.records
+		if r.draft != nil {
+			d = r.draft
+		}
+	}
 	for i := range a.t.req.Ops {
-		op := &a.t.req.Ops[i]
-		k := keyOf(&op.Record)
-		c := a.d.byKey[k]
-		switch {
-		case c == nil: // a check
-			if a.d.checked[k] != nil {
-				recs[i] = *a.d.checked[k]
-			}
-		case c.new == nil:
-			recs[i] = *c.old.rec
-			recs[i].Revision = a.revision
-		default:
-			recs[i] = *c.new.rec
+		k := keyOf(&a.t.req.Ops[i].Record)
+		rec := earlier[k]
+		if c := d.byKey[k]; c != nil {
+			rec = after(c, rev)
+		} else if d.checked[k] != nil {
+			rec = d.checked[k]
+		}
+		if rec != nil {
+			recs[i] = *rec
 		}
 	}
 	return recs
-}
-
-// result is the format of a recorded outcome.
-type result struct {
-	Revision int64    `cbor:"1,keyasint"`
-	Records  [][]byte `cbor:"2,keyasint"` // empty: a zero record
-}
-
-func encodeResult(rev schema.Revision, recs []schema.Record) ([]byte, error) {
-	r := result{Revision: int64(rev), Records: make([][]byte, len(recs))}
-	for i := range recs {
-		if recs[i].ID == "" {
-			r.Records[i] = []byte{}
-			continue
-		}
-		var err error
-		if r.Records[i], err = encodeRecord(&recs[i]); err != nil {
-			return nil, err
-		}
-	}
-	return encMode.Marshal(&r)
-}
-
-func decodeResult(b []byte) (entity.TxnResult, error) {
-	var r result
-	if err := decMode.Unmarshal(b, &r); err != nil {
-		return entity.TxnResult{}, errs.New(errs.Corrupt, "recorded outcome: %w", err)
-	}
-	out := entity.TxnResult{Revision: schema.Revision(r.Revision), Records: make([]schema.Record, len(r.Records))}
-	for i, raw := range r.Records {
-		if len(raw) == 0 {
-			continue
-		}
-		rec, err := decodeRecord(raw)
-		if err != nil {
-			return entity.TxnResult{}, err
-		}
-		out.Records[i] = *rec
-	}
-	return out, nil
 }

@@ -11,13 +11,7 @@ import (
 	"miren.dev/runtime/pkg/errs"
 )
 
-const (
-	compactInterval = 30 * time.Second
-	// keepRequests is how long outcomes are kept for repeated requests: the
-	// promised ten minutes and some.
-	keepRequests = time.Hour
-	pruneBatch   = 50_000 // at once, every compactInterval
-)
+const compactInterval = 30 * time.Second
 
 // compact keeps the log within its bounds until ctx ends.
 func (s *Store) compact(ctx context.Context) {
@@ -47,7 +41,6 @@ func (s *Store) Compact(ctx context.Context, keepFor time.Duration, keepRevision
 		from store s, compaction c`, keepFor).QueryRow(func(r pgx.Row) error { return r.Scan(&rev, &floor, &old) })
 	b.Queue(`delete from log_mark where at < clock_timestamp() - $1::interval
 		and at < (select max(at) from log_mark where at <= clock_timestamp() - $1::interval)`, keepFor)
-	b.Queue(`delete from request where id in (select id from request where at < clock_timestamp() - $1::interval limit $2)`, keepRequests, pruneBatch)
 	if err := s.pool.SendBatch(ctx, b).Close(); err != nil {
 		return mapError(err, "compact")
 	}

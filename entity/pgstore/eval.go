@@ -42,7 +42,7 @@ type draft struct {
 	checked    map[key]*schema.Record
 	endedLease schema.LeaseID
 
-	repeat []byte // the recorded result of an earlier transaction with the same id
+	repeat *reply // the outcome of an earlier transaction with the same request id
 }
 
 // evaluate decides about t on the state v, without changing v. The error is
@@ -52,21 +52,35 @@ type draft struct {
 // and uniqueness against the one after it, so that the order of operations
 // does not matter.
 func (s *Store) evaluate(v *view, t *txn, rev schema.Revision, now time.Time) (*draft, error) {
-	d := &draft{byKey: make(map[key]*change, len(t.req.Ops)), taken: map[uniqueKey]string{}}
-	if id := t.req.RequestID; id != "" {
-		r, ok := v.replies[id]
-		if !ok {
-			add(&v.missing.replies, id)
-			return nil, errMiss
-		}
-		if r != nil {
-			if !bytes.Equal(r.hash, t.hash) {
-				return nil, errs.New(errs.InvalidArgument, "request id %q was used for another transaction", id)
-			}
-			d.repeat = r.result
-			return d, nil
+	id := t.req.RequestID
+	if id == "" {
+		return s.decide(v, t, rev, now)
+	}
+	r, known := v.replies[id]
+	if !known && t.guarded {
+		// A repetition is certainly rejected, so that only those that are need
+		// to be looked up.
+		d, err := s.decide(v, t, rev, now)
+		if err == nil || err == errMiss {
+			return d, err
 		}
 	}
+	if !known {
+		add(&v.missing.replies, id)
+		return nil, errMiss
+	}
+	if r == nil {
+		return s.decide(v, t, rev, now)
+	}
+	if !bytes.Equal(r.hash, t.hash) {
+		return nil, errs.New(errs.InvalidArgument, "request id %q was used for another transaction", id)
+	}
+	return &draft{repeat: r}, nil
+}
+
+// decide is evaluate for a transaction that is not a repetition.
+func (s *Store) decide(v *view, t *txn, rev schema.Revision, now time.Time) (*draft, error) {
+	d := &draft{byKey: make(map[key]*change, len(t.req.Ops)), taken: map[uniqueKey]string{}}
 	if t.endLease != "" {
 		if err := s.evalEndLease(v, t, d); err != nil {
 			return nil, err

@@ -30,7 +30,8 @@ const (
 	sqlLoadProject = `select project, kind, id from entity where project = any($1::text[]) and project <> '' limit $2`
 	sqlLoadLeases  = `select id, expires <= clock_timestamp() from lease where id = any($1::text[])`
 	sqlLockLeases  = sqlLoadLeases + ` order by id for update`
-	sqlLoadReplies = `select id, hash, result from request where id = any($1::text[])`
+	sqlLoadReplies = `select f.request, f.request_hash, l.revision, l.type, l.record
+		from log f join log l on l.revision = f.revision where f.request = any($1::text[])`
 )
 
 // loader fills a view over one connection.
@@ -146,10 +147,26 @@ func (l *loader) queue(v *view) {
 		}
 		l.query(sqlLoadReplies, []any{ids}, func(rows pgx.Rows) error {
 			var id string
-			r := new(reply)
-			err := rows.Scan(&id, &r.hash, &r.result)
-			v.replies[id] = r
-			return err
+			var hash, raw []byte
+			var rev int64
+			var typ int16
+			if err := rows.Scan(&id, &hash, &rev, &typ, &raw); err != nil {
+				return err
+			}
+			rec, err := decodeRecord(raw)
+			if err != nil {
+				return err
+			}
+			if typ == logDelete {
+				rec.Revision = schema.Revision(rev)
+			}
+			r := v.replies[id]
+			if r == nil {
+				r = &reply{hash: hash, revision: schema.Revision(rev), records: map[key]*schema.Record{}}
+				v.replies[id] = r
+			}
+			r.records[keyOf(rec)] = rec
+			return nil
 		})
 	}
 }

@@ -3,7 +3,10 @@ package pgstore
 import (
 	"context"
 	"crypto/sha256"
+	"encoding/binary"
+	"maps"
 	"regexp"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"unicode/utf8"
@@ -51,6 +54,9 @@ type txn struct {
 	exts  []*schema.Extracted // of each op's record as submitted; nil if not known
 	bytes int
 	hash  []byte // of the request, if it has an id
+	// guarded: a condition on a revision that the transaction itself moves sees
+	// to it that it is not accepted twice.
+	guarded bool
 
 	// endLease deletes the lease and its entities; if onlyLapsed, only if its
 	// time is over.
@@ -148,14 +154,36 @@ func (s *Store) prepare(req entity.TxnRequest) (*txn, error) {
 		return nil, errs.New(errs.InvalidArgument, "a transaction of %d bytes; at most %d are allowed", t.bytes, maxTxnBytes)
 	}
 	if req.RequestID != "" {
-		b, err := encMode.Marshal(req.Ops)
-		if err != nil {
-			return nil, errs.New(errs.Internal, "encode request: %w", err)
-		}
-		sum := sha256.Sum256(b)
-		t.hash = sum[:]
+		t.hash = hashOps(req.Ops)
 	}
 	return t, nil
+}
+
+// hashOps returns a hash of what ops ask for, whatever else their records hold:
+// a repeated transaction may have come another way.
+func hashOps(ops []entity.Op) []byte {
+	h := sha256.New()
+	var buf []byte
+	text := func(parts ...string) {
+		for _, s := range parts {
+			buf = binary.AppendUvarint(buf, uint64(len(s)))
+			buf = append(buf, s...)
+		}
+	}
+	for i := range ops {
+		op := &ops[i]
+		r := &op.Record
+		buf = append(buf[:0], byte(op.Type))
+		buf = binary.AppendVarint(buf, int64(op.If))
+		text(r.Kind, string(r.ID), string(r.Project), r.Name, string(r.Lease))
+		buf = binary.AppendUvarint(buf, uint64(len(r.Labels)))
+		for _, name := range slices.Sorted(maps.Keys(r.Labels)) {
+			text(name, r.Labels[name])
+		}
+		text(string(r.Spec), string(r.Status))
+		h.Write(buf)
+	}
+	return h.Sum(nil)[:16]
 }
 
 func (t *txn) prepareOp(i int, k key) error {
@@ -183,11 +211,13 @@ func (t *txn) prepareOp(i int, k key) error {
 		}
 		t.exts[i] = ext
 	case entity.OpUpdateSpec:
+		t.guarded = true
 		if err := checkMeta(&op.Record, k); err != nil {
 			return err
 		}
 		fallthrough
 	case entity.OpUpdateStatus:
+		t.guarded = true
 		// The half that is not written may be missing or old here; what is
 		// found now counts only if it turns out to be current.
 		if len(op.Record.Spec) > 0 && len(op.Record.Status) > 0 {
@@ -195,7 +225,9 @@ func (t *txn) prepareOp(i int, k key) error {
 				t.exts[i] = ext
 			}
 		}
-	case entity.OpDelete, entity.OpCheck:
+	case entity.OpDelete:
+		t.guarded = true
+	case entity.OpCheck:
 	default:
 		return about(errs.New(errs.InvalidArgument, "unknown operation %d", op.Type), k)
 	}

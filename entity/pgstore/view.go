@@ -39,10 +39,12 @@ type view struct {
 
 type leaseState struct{ exists, lapsed bool }
 
-// reply is the recorded outcome of a transaction with a request id.
+// reply is the outcome of a committed transaction with a request id.
 type reply struct {
-	hash   []byte
-	result []byte
+	hash     []byte // of the request
+	revision schema.Revision
+	draft    *draft                 // of a transaction of this batch
+	records  map[key]*schema.Record // of an earlier one: those it changed, as after returns them
 }
 
 // wants are the things to load.
@@ -79,7 +81,7 @@ func newView() *view {
 
 // want adds what evaluating t will need, as far as it can be known before.
 func (v *view) want(t *txn) {
-	if t.req.RequestID != "" {
+	if t.req.RequestID != "" && !t.guarded {
 		add(&v.missing.replies, t.req.RequestID)
 	}
 	if t.endLease != "" {

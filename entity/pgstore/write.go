@@ -42,15 +42,14 @@ const (
 	sqlInsertRefs = `insert into entity_ref (target_kind, target_id, kind, id, attr, on_delete)
 		select * from unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[])
 		on conflict (target_kind, target_id, kind, id, attr) do update set on_delete = excluded.on_delete`
-	sqlInsertLog = `insert into log (revision, seq, batch, type, kind, id, prev_revision, record, prev)
-		select revision, seq, $3, type, kind, id, prev_revision, record, prev
-		from unnest($1::bigint[], $2::int[], $4::smallint[], $5::text[], $6::text[], $7::bigint[], $8::bytea[], $9::bytea[])
-		k(revision, seq, type, kind, id, prev_revision, record, prev)`
-	sqlDeleteLeases  = `delete from lease where id = any($1::text[])`
-	sqlInsertReplies = `insert into request (id, at, hash, result) select id, clock_timestamp(), hash, result from unnest($1::text[], $2::bytea[], $3::bytea[]) k(id, hash, result)`
-	sqlSetRevision   = `update store set revision = $1`
-	sqlNotify        = `notify runtime_store`
-	sqlCommit        = `commit`
+	sqlInsertLog = `insert into log (revision, seq, batch, type, kind, id, prev_revision, record, prev, request, request_hash)
+		select revision, seq, $3, type, kind, id, prev_revision, record, prev, nullif(request, ''), request_hash
+		from unnest($1::bigint[], $2::int[], $4::smallint[], $5::text[], $6::text[], $7::bigint[], $8::bytea[], $9::bytea[], $10::text[], $11::bytea[])
+		k(revision, seq, type, kind, id, prev_revision, record, prev, request, request_hash)`
+	sqlDeleteLeases = `delete from lease where id = any($1::text[])`
+	sqlSetRevision  = `update store set revision = $1`
+	sqlNotify       = `notify runtime_store`
+	sqlCommit       = `commit`
 )
 
 // accepted is a transaction of a batch that will be committed.
@@ -58,7 +57,6 @@ type accepted struct {
 	t        *txn
 	d        *draft
 	revision schema.Revision // zero: it changes no entity
-	result   []byte          // encoded, if it has a request id
 }
 
 // queueWrites adds the statements that make the batch durable. The last one is
@@ -66,21 +64,14 @@ type accepted struct {
 func queueWrites(b *pgx.Batch, v *view, acc []accepted, tag int64, last schema.Revision) {
 	queueEntities(b, v)
 	queueKeys(b, v)
-	var leases, ids []string
-	var hashes, results [][]byte
+	var leases []string
 	for _, a := range acc {
 		if a.d.endedLease != "" {
 			leases = append(leases, string(a.d.endedLease))
 		}
-		if a.result != nil {
-			ids, hashes, results = append(ids, a.t.req.RequestID), append(hashes, a.t.hash), append(results, a.result)
-		}
 	}
 	if len(leases) > 0 {
 		b.Queue(sqlDeleteLeases, leases)
-	}
-	if len(ids) > 0 {
-		b.Queue(sqlInsertReplies, ids, hashes, results)
 	}
 	if queueLog(b, acc, tag) {
 		b.Queue(sqlSetRevision, int64(last))
@@ -210,9 +201,16 @@ func queueLog(b *pgx.Batch, acc []accepted, tag int64) bool {
 	var seq []int32
 	var typ []int16
 	var kind, id []string
-	var record, prev [][]byte
+	var record, prev, hash [][]byte
+	var request []string
 	for _, a := range acc {
 		for i, c := range a.d.changes {
+			// The first entry of a transaction carries its request id.
+			if i == 0 && a.t.req.RequestID != "" {
+				request, hash = append(request, a.t.req.RequestID), append(hash, a.t.hash)
+			} else {
+				request, hash = append(request, ""), append(hash, nil)
+			}
 			rev, seq = append(rev, int64(a.revision)), append(seq, int32(i))
 			kind, id = append(kind, c.key.kind), append(id, c.key.id)
 			var pr int64
@@ -233,6 +231,6 @@ func queueLog(b *pgx.Batch, acc []accepted, tag int64) bool {
 	if len(rev) == 0 {
 		return false
 	}
-	b.Queue(sqlInsertLog, rev, seq, tag, typ, kind, id, prevRev, record, prev)
+	b.Queue(sqlInsertLog, rev, seq, tag, typ, kind, id, prevRev, record, prev, request, hash)
 	return true
 }

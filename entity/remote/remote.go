@@ -3,16 +3,20 @@
 // crosses with its class and details, and what the store promises it promises
 // here too.
 //
-// A transaction whose connection is lost is Unavailable with detail
-// "outcome"="unknown". If it has a request id it is repeated, as the store
-// then answers with the outcome of the first.
+// Every transaction carries a request id, its caller's or one of its own. When
+// the connection is lost it is therefore repeated: the store then answers with
+// the outcome of the first. Only when the server stays away is the error
+// Unavailable with detail "outcome"="unknown".
 package remote
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"io"
+	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"miren.dev/runtime/api/store"
@@ -28,12 +32,17 @@ const maxListed = 10_000
 // Store is an entity.Store behind a connection. It is safe for concurrent use.
 type Store struct {
 	c store.EntitiesClient
+
+	prefix string // of request ids
+	txns   atomic.Uint64
 }
 
 var _ entity.Store = (*Store)(nil)
 
 // New returns the store that is served at the other end of c.
-func New(c rpc.Conn) *Store { return &Store{c: store.NewEntitiesClient(c)} }
+func New(c rpc.Conn) *Store {
+	return &Store{c: store.NewEntitiesClient(c), prefix: rand.Text()[:16] + "-"}
+}
 
 // Get implements entity.Store.
 func (s *Store) Get(ctx context.Context, kind string, id schema.ID) (schema.Record, error) {
@@ -84,6 +93,10 @@ func (s *Store) List(ctx context.Context, q entity.Query) (entity.Page, error) {
 // Txn implements entity.Store.
 func (s *Store) Txn(ctx context.Context, t entity.TxnRequest) (entity.TxnResult, error) {
 	req := store.TxnRequest{RequestID: t.RequestID, Ops: make([]store.Op, len(t.Ops))}
+	if req.RequestID == "" {
+		// Those of one client follow each other, which keeps their index small.
+		req.RequestID = s.prefix + strconv.FormatUint(s.txns.Add(1), 36)
+	}
 	for i := range t.Ops {
 		o := &t.Ops[i]
 		typ, ok := opTypes[o.Type]
@@ -92,10 +105,7 @@ func (s *Store) Txn(ctx context.Context, t entity.TxnRequest) (entity.TxnResult,
 		}
 		req.Ops[i] = store.Op{Type: typ, Record: o.Record, If: int64(o.If)}
 	}
-	if t.RequestID != "" {
-		ctx = rpc.WithIdempotent(ctx)
-	}
-	resp, err := s.c.Txn(ctx, &req)
+	resp, err := s.c.Txn(rpc.WithIdempotent(ctx), &req)
 	if err != nil {
 		return entity.TxnResult{}, err
 	}

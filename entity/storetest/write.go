@@ -2,6 +2,7 @@ package storetest
 
 import (
 	"context"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -389,6 +390,25 @@ func testRequestID(t *testing.T, f *fixture) {
 	other := entity.TxnRequest{RequestID: "r1", Ops: []entity.Op{f.op(entity.CreateOp(f.thing()))}}
 	_, err = f.Txn(t.Context(), other)
 	f.fails(err, errs.InvalidArgument)
+
+	// Labels are a map: the same transaction is recognized whatever their order.
+	labelled := entity.TxnRequest{RequestID: "labels", Ops: []entity.Op{f.op(entity.CreateOp(f.thing(func(o *Thing) {
+		o.Labels = map[string]string{}
+		for i := range 16 {
+			o.Labels[fmt.Sprintf("label-%d", i)] = fmt.Sprint(i)
+		}
+	})))}}
+	once, err := f.Txn(t.Context(), labelled)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 20 {
+		again, err := f.Txn(t.Context(), labelled)
+		if err != nil {
+			t.Fatalf("repeated with many labels: %v", err)
+		}
+		f.equal("repeated result with many labels", again, once)
+	}
 
 	// A rejected one may be repeated and then succeed.
 	del := entity.TxnRequest{RequestID: "r2", Ops: []entity.Op{{Type: entity.OpCheck, Record: schema.Record{Kind: "thing", Meta: schema.Meta{ID: "thing-later"}}, If: 0}, f.op(entity.CreateOp(f.thing()))}}
