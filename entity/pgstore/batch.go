@@ -25,9 +25,8 @@ const (
 	// cascade and a few more.
 	maxRounds = 200
 
-	attemptTimeout = 30 * time.Second
-	retryPause     = 20 * time.Millisecond
-	maxRetryPause  = 500 * time.Millisecond
+	retryPause    = 20 * time.Millisecond
+	maxRetryPause = 500 * time.Millisecond
 )
 
 // partitionSize is how many revisions a partition of the log has. It is part
@@ -155,7 +154,9 @@ func (b *batcher) commit(txns []*txn) {
 		}
 		var missing errPartition
 		if errors.As(err, &missing) {
-			if err = b.s.makePartition(context.Background(), int64(missing)); err == nil {
+			ctx, cancel := context.WithTimeout(context.Background(), maintenanceTimeout)
+			err = b.s.makePartition(ctx, int64(missing))
+			if cancel(); err == nil {
 				continue
 			}
 		}
@@ -227,7 +228,7 @@ func (b *batcher) answer(txns []*txn, out *outcome, unsure bool) {
 
 // attempt runs the batch in one database transaction.
 func (b *batcher) attempt(txns []*txn) (*outcome, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), attemptTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), b.s.cfg.Attempt)
 	defer cancel()
 	if err := b.connect(ctx); err != nil {
 		return nil, err

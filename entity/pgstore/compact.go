@@ -32,7 +32,7 @@ func (s *Store) compact(ctx context.Context) {
 // Compact drops the partitions of the log that are older than keepFor, or
 // farther back than keepRevisions. The store does so by itself.
 func (s *Store) Compact(ctx context.Context, keepFor time.Duration, keepRevisions int64) error {
-	ctx, cancel := context.WithTimeout(ctx, attemptTimeout)
+	ctx, cancel := context.WithTimeout(ctx, maintenanceTimeout)
 	defer cancel()
 	var rev, old, floor int64
 	b := &pgx.Batch{}

@@ -11,7 +11,12 @@ import (
 	"miren.dev/runtime/pkg/errs"
 )
 
-const connectTimeout = 5 * time.Second
+const (
+	connectTimeout = 5 * time.Second
+	// maintenanceTimeout bounds one step of background work, which may be larger
+	// than what callers wait for.
+	maintenanceTimeout = 30 * time.Second
+)
 
 // setParams sets what every connection of the store relies on.
 func setParams(cfg *pgx.ConnConfig) {
@@ -103,7 +108,7 @@ func (b *batcher) resolve(amb *ambiguous, began time.Time) (*outcome, error) {
 }
 
 func (b *batcher) committed(out *outcome) (bool, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), attemptTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), b.s.cfg.Attempt)
 	defer cancel()
 	if err := b.connect(ctx); err != nil {
 		return false, err
@@ -122,19 +127,18 @@ func (b *batcher) committed(out *outcome) (bool, error) {
 	return found, nil
 }
 
-// retryRead runs a read, again while the database cannot be reached and
-// there is time.
+// retryRead runs a read, again while the database cannot be reached or does not
+// answer, and there is time.
 func retryRead[T any](ctx context.Context, s *Store, doing string, read func(context.Context) (T, error)) (T, error) {
 	began, pause := time.Now(), retryPause
 	for {
-		v, err := read(ctx)
+		attempt, cancel := context.WithTimeout(ctx, s.cfg.Attempt)
+		v, err := read(attempt)
+		cancel()
 		if err == nil {
 			return v, nil
 		}
-		if ctx.Err() != nil {
-			err = ctx.Err()
-		}
-		if err = mapError(err, doing); !errs.Is(err, errs.Unavailable) || time.Since(began) > s.cfg.RetryFor {
+		if err = callError(ctx, err, doing); !errs.Is(err, errs.Unavailable) || time.Since(began) > s.cfg.RetryFor {
 			return v, err
 		}
 		select {

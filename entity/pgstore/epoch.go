@@ -26,13 +26,15 @@ func (s *Store) NewEpoch(ctx context.Context) error {
 	if _, err := s.newEpoch(ctx, old); err != nil {
 		return err
 	}
-	return mapError(s.poll(ctx), "read the store's position")
+	return callError(ctx, s.poll(ctx), "read the store's position")
 }
 
 // newEpoch replaces the epoch old, unless another server did so already, and
 // returns the current one.
 func (s *Store) newEpoch(ctx context.Context, old string) (string, error) {
 	next := old
+	ctx, cancel := context.WithTimeout(ctx, s.cfg.Attempt)
+	defer cancel()
 	err := pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
 		var have, origin, server string
 		if err := tx.QueryRow(ctx, `select epoch, origin, `+sqlServer+` from store for update`).Scan(&have, &origin, &server); err != nil {

@@ -11,9 +11,17 @@ import (
 	"miren.dev/runtime/pkg/schema"
 )
 
+// callError is mapError for an operation whose caller may have ended it.
+func callError(ctx context.Context, err error, doing string) error {
+	if err != nil && ctx.Err() != nil {
+		return errs.New(errs.ClassOf(ctx.Err()), "%s: %w", doing, ctx.Err())
+	}
+	return mapError(err, doing)
+}
+
 // mapError gives an error of the database its class. An answer that PostgreSQL
-// gave about the statement is internal; anything else means that it could not
-// be asked.
+// gave about the statement is internal; anything else, a deadline of ours
+// included, means that it could not be asked.
 func mapError(err error, doing string) error {
 	if err == nil {
 		return nil
@@ -23,10 +31,6 @@ func mapError(err error, doing string) error {
 	switch {
 	case errors.As(err, &classed):
 		return err
-	case errors.Is(err, context.Canceled):
-		return errs.New(errs.Canceled, "%s: %w", doing, err)
-	case errors.Is(err, context.DeadlineExceeded):
-		return errs.New(errs.DeadlineExceeded, "%s: %w", doing, err)
 	case errors.As(err, &pg) && !transient(pg):
 		return errs.New(errs.Internal, "%s: %w", doing, err)
 	}

@@ -118,7 +118,7 @@ func (s *Store) expire(ctx context.Context) {
 }
 
 func (s *Store) expireOnce(ctx context.Context, held map[string]bool) error {
-	ctx, cancel := context.WithTimeout(ctx, attemptTimeout)
+	ctx, cancel := context.WithTimeout(ctx, s.cfg.Attempt)
 	defer cancel()
 	var lapsed []string
 	err := pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {

@@ -63,6 +63,10 @@ type Config struct {
 	// RetryFor is how long an operation waits for a database that cannot be
 	// reached before it fails with unavailable; 0: 10 s.
 	RetryFor time.Duration
+	// Attempt is how long the database may take to answer before an attempt is
+	// given up; 0: 10 s. An operation fails at the latest after RetryFor, two
+	// attempts and the time in the queue, which is bounded by RetryFor too.
+	Attempt time.Duration
 	// KeepFor is how long the change log is kept for watches that resume; 0:
 	// one hour. KeepRevisions bounds it whatever its age; 0: 500,000. Whole
 	// partitions of 65,536 revisions are dropped, so more than this is kept.
@@ -120,6 +124,7 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 		return nil, errs.New(errs.InvalidArgument, "store URL: %w", err)
 	}
 	setParams(pc.ConnConfig)
+	pc.ConnConfig.ConnectTimeout = min(connectTimeout, cfg.Attempt)
 	pc.ConnConfig.RuntimeParams["jit"] = "off"
 	pc.MaxConns, pc.MaxConnIdleTime = int32(cfg.Connections), time.Minute
 	s.connConfig = pc.ConnConfig
@@ -148,6 +153,7 @@ func (c *Config) setDefaults() {
 	}
 	def(&c.Connections, 6)
 	def(&c.RetryFor, 10*time.Second)
+	def(&c.Attempt, 10*time.Second)
 	def(&c.KeepFor, time.Hour)
 	def(&c.KeepRevisions, 500_000)
 	def(&c.RingEvents, ringEvents)
@@ -210,7 +216,9 @@ func (s *Store) isClosing() bool {
 
 // Ping reports whether the database answers.
 func (s *Store) Ping(ctx context.Context) error {
-	return mapError(s.pool.Ping(ctx), "ask the store")
+	attempt, cancel := context.WithTimeout(ctx, s.cfg.Attempt)
+	defer cancel()
+	return callError(ctx, s.pool.Ping(attempt), "ask the store")
 }
 
 // Get implements entity.Reader.

@@ -90,7 +90,7 @@ func (s *Store) listen(ctx context.Context, hints chan<- struct{}) {
 // poll brings the hub up to date with the log.
 func (s *Store) poll(ctx context.Context) error {
 	for {
-		ctx, cancel := context.WithTimeout(ctx, attemptTimeout)
+		ctx, cancel := context.WithTimeout(ctx, s.cfg.Attempt)
 		more, err := s.pollOnce(ctx)
 		cancel()
 		if err != nil || !more {

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"sync/atomic"
+	"time"
 	"unicode/utf8"
 
 	"miren.dev/runtime/entity"
@@ -82,31 +83,46 @@ func (s *Store) Txn(ctx context.Context, req entity.TxnRequest) (entity.TxnResul
 func (s *Store) submit(ctx context.Context, t *txn) (entity.TxnResult, error) {
 	t.done = make(chan struct{})
 	if err := ctx.Err(); err != nil {
-		return entity.TxnResult{}, mapError(err, "write")
+		return entity.TxnResult{}, callError(ctx, err, "write")
 	}
+	late := time.NewTimer(s.cfg.RetryFor)
+	defer late.Stop()
 	select {
 	case s.queue <- t:
 	case <-ctx.Done():
-		return entity.TxnResult{}, mapError(ctx.Err(), "write")
+		return entity.TxnResult{}, callError(ctx, ctx.Err(), "write")
+	case <-late.C:
+		return entity.TxnResult{}, s.errQueue()
 	case <-s.closing:
 		return entity.TxnResult{}, errClosed()
 	}
-	select {
-	case <-t.done:
-		return t.res, t.err
-	case <-ctx.Done():
-		if t.state.CompareAndSwap(queued, abandoned) {
-			return entity.TxnResult{}, mapError(ctx.Err(), "write")
-		}
-		return entity.TxnResult{}, unknownOutcome(ctx.Err())
-	case <-s.batcherDone:
+	for {
 		select {
 		case <-t.done:
 			return t.res, t.err
-		default:
-			return entity.TxnResult{}, errClosed()
+		case <-ctx.Done():
+			if t.state.CompareAndSwap(queued, abandoned) {
+				return entity.TxnResult{}, callError(ctx, ctx.Err(), "write")
+			}
+			return entity.TxnResult{}, unknownOutcome(ctx.Err())
+		case <-late.C:
+			// The batcher ends what it has taken in time.
+			if t.state.CompareAndSwap(queued, abandoned) {
+				return entity.TxnResult{}, s.errQueue()
+			}
+		case <-s.batcherDone:
+			select {
+			case <-t.done:
+				return t.res, t.err
+			default:
+				return entity.TxnResult{}, errClosed()
+			}
 		}
 	}
+}
+
+func (s *Store) errQueue() *errs.Error {
+	return errs.New(errs.Unavailable, "the write was not begun within %s: the database is busy or does not answer", s.cfg.RetryFor)
 }
 
 func (t *txn) finish(res entity.TxnResult, err error) {

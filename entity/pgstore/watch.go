@@ -42,7 +42,7 @@ func (s *Store) Watch(ctx context.Context, q entity.WatchQuery) (entity.Watch, e
 	case q.From.Epoch != epoch:
 		// The tailer may not know of the epoch yet.
 		if err := s.poll(ctx); err != nil {
-			return nil, mapError(err, "watch")
+			return nil, callError(ctx, err, "watch")
 		}
 		h.mu.Lock()
 		epoch = h.epoch
@@ -122,7 +122,7 @@ func (w *watch) Next(ctx context.Context) ([]entity.Event, error) {
 		default:
 		}
 		if err := ctx.Err(); err != nil {
-			return nil, mapError(err, "watch")
+			return nil, callError(ctx, err, "watch")
 		}
 		if w.failed != nil {
 			return nil, w.failed
