@@ -42,15 +42,23 @@ func (h *Hub) Exit(id string) (execution.Exit, error) {
 func (h *Hub) agentExit(id string) (execution.Exit, error) {
 	dir, err := h.openSpool(id)
 	if err != nil {
-		return execution.Exit{}, err
+		return execution.Exit{}, missing(err, id)
 	}
 	defer dir.Close()
 	f, _, err := openGuestFile(dir, agentproto.ExitName)
 	if err != nil {
-		return execution.Exit{}, err
+		return execution.Exit{}, missing(err, id)
 	}
 	defer f.Close()
 	return readExit(id, f)
+}
+
+// missing makes NotFound of the error for a file that is not there.
+func missing(err error, id string) error {
+	if errors.Is(err, fs.ErrNotExist) {
+		return errs.New(errs.NotFound, "the end of sandbox %s is not recorded", id)
+	}
+	return err
 }
 
 // readEnded reads the record of End, with the same errors.

@@ -344,6 +344,9 @@ func ReadKey(path string) ([]byte, error) {
 		return nil, nil
 	}
 	b, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, errs.New(errs.NotFound, "read the key: there is no file %s", path)
+	}
 	if err != nil {
 		return nil, errs.Wrap(err, "read the key")
 	}

@@ -10,6 +10,7 @@ package vfs
 import (
 	"errors"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -94,7 +95,7 @@ func (d *Dir) Open(name string, create bool) (File, error) {
 	}
 	f, err := os.OpenFile(filepath.Join(d.path, name), flags, 0o600)
 	if err != nil {
-		return nil, errs.Wrap(err, "open log file")
+		return nil, fileError(err, "open log file", name)
 	}
 	return &osFile{File: f}, nil
 }
@@ -117,7 +118,16 @@ func (d *Dir) List() ([]string, error) {
 
 // Remove implements [FS].
 func (d *Dir) Remove(name string) error {
-	return errs.Wrap(os.Remove(filepath.Join(d.path, name)), "remove log file")
+	return fileError(os.Remove(filepath.Join(d.path, name)), "remove log file", name)
+}
+
+// fileError gives the error of an operation on one file its class: NotFound if
+// the file is missing.
+func fileError(err error, doing, name string) error {
+	if errors.Is(err, fs.ErrNotExist) {
+		return errs.New(errs.NotFound, "%s: file %s does not exist", doing, name)
+	}
+	return errs.Wrap(err, "%s", doing)
 }
 
 // SyncDir implements [FS].

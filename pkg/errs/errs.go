@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net"
 	"os"
 )
 
@@ -92,13 +93,19 @@ func (e *Error) Error() string { return e.Message }
 func (e *Error) Unwrap() error { return e.cause }
 
 // ClassOf returns the class of err: that of the outermost *Error in its
-// chain, Canceled and DeadlineExceeded for the context's errors, NotFound for
-// a missing file, and Internal for everything else. A nil error has class "".
+// chain, Canceled and DeadlineExceeded for the context's errors, Unavailable
+// for those of the network, and Internal for everything else. A nil error has
+// class "".
+//
+// A missing file is not NotFound by itself: it may be the socket of a server
+// that is away, or a program that is not installed. Whoever looks for a file
+// says so with a class.
 func ClassOf(err error) Class {
 	if err == nil {
 		return ""
 	}
 	var e *Error
+	var network *net.OpError
 	switch {
 	case errors.As(err, &e):
 		return e.Class
@@ -106,8 +113,8 @@ func ClassOf(err error) Class {
 		return Canceled
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, os.ErrDeadlineExceeded):
 		return DeadlineExceeded
-	case errors.Is(err, os.ErrNotExist):
-		return NotFound
+	case errors.As(err, &network):
+		return Unavailable
 	}
 	return Internal
 }

@@ -1,0 +1,31 @@
+package errs_test
+
+import (
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+
+	"miren.dev/runtime/pkg/errs"
+)
+
+// TestClassOfMissingFile: what the system says of a file is no answer to
+// whether the thing exists that was asked for: a socket whose server is away
+// and a program that is not installed are "no such file" too.
+func TestClassOfMissingFile(t *testing.T) {
+	missing := filepath.Join(t.TempDir(), "missing")
+	_, dial := net.Dial("unix", missing)
+	_, read := os.ReadFile(missing)
+	for name, err := range map[string]error{"dial": dial, "run": exec.Command(missing).Run(), "read": read} {
+		if err == nil {
+			t.Fatalf("%s succeeded", name)
+		}
+		if c := errs.ClassOf(err); c == errs.NotFound {
+			t.Errorf("%s: %v has class %s", name, err, c)
+		}
+	}
+	if c := errs.ClassOf(dial); c != errs.Unavailable {
+		t.Errorf("dial: %v has class %s, want unavailable", dial, c)
+	}
+}
