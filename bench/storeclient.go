@@ -117,7 +117,7 @@ func (s *ourSlot) id() uint64    { return s.key }
 func (s *ourSlot) count() uint64 { return s.seq }
 
 func (c *ourConn) watch(ctx context.Context, begun func(), f func(seen)) error {
-	w, err := c.st.Watch(ctx, entity.WatchQuery{Kind: valueKind.Name})
+	w, err := c.st.Watch(ctx, entity.WatchQuery{Kinds: []string{valueKind.Name}})
 	if err != nil {
 		return err
 	}

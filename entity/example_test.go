@@ -106,7 +106,7 @@ func ExampleList_thenWatch() {
 		return
 	}
 
-	watch, err := store.Watch(ctx, entity.WatchQuery{Kind: app.AppKind.Name, From: token})
+	watch, err := store.Watch(ctx, entity.WatchQuery{Kinds: []string{app.AppKind.Name}, From: token})
 	if err != nil {
 		fmt.Println(err)
 		return

@@ -73,6 +73,16 @@ type IndexMatch struct {
 	Value, Upper []byte // schema.EncodeIndex*
 }
 
+// Order lists the entities that have a value in a composite index of their
+// kind, in the order of its parts. It selects those whose first parts equal
+// Equal, and whose next part is >= Lower and < Upper. A value that an entity
+// does not have is less than every other.
+type Order struct {
+	Index        string   // its name in the schema
+	Equal        [][]byte // schema.EncodeIndex*; nil: the entity has none
+	Lower, Upper []byte   // schema.EncodeIndex*; nil: unbounded
+}
+
 // Query selects entities of one kind. All conditions must hold.
 type Query struct {
 	Kind    string
@@ -80,6 +90,7 @@ type Query struct {
 	Name    string
 	Labels  map[string]string
 	Index   []IndexMatch
+	Order   *Order // nil: by id
 	Limit   int    // of one page; 0: everything, at most 10,000
 	Cursor  string // of the previous page
 }
@@ -87,7 +98,7 @@ type Query struct {
 // Page is one page of a List. Every page of one listing shows the store at
 // the same revision.
 type Page struct {
-	Records []schema.Record // ordered by id
+	Records []schema.Record // ordered by id, or as Query.Order says and then by id
 	Cursor  string          // empty on the last page
 	Token   schema.Token    // watch from here to miss nothing
 }
@@ -100,6 +111,7 @@ const (
 	EventPut      EventType = iota + 1 // created or changed; Record is the new state
 	EventDelete                        // Record is the last object, its Revision that of the deletion
 	EventBookmark                      // no change; everything up to Token has been sent
+	EventLeave                         // changed so that WatchQuery.Select does not select it any more; Record is the new state
 )
 
 // Event is one change, or a bookmark.
@@ -109,10 +121,31 @@ type Event struct {
 	Token  schema.Token // resume after this event from here
 }
 
-// WatchQuery selects the changes to follow.
+// Selector selects the entities that have a value in an indexed attribute or a
+// label.
+type Selector struct {
+	Attr  string // "spec.app", or as LabelSelector makes it
+	Value []byte // schema.EncodeIndex*
+}
+
+// LabelPrefix goes before the name of a label where an attribute is expected.
+const LabelPrefix = "meta.labels."
+
+// LabelSelector selects the entities with a label.
+func LabelSelector(name, value string) *Selector {
+	return &Selector{Attr: LabelPrefix + name, Value: []byte(value)}
+}
+
+// MaxWatchIDs is the most ids that one watch can name.
+const MaxWatchIDs = 1000
+
+// WatchQuery selects the changes to follow. All conditions must hold. A watch
+// costs nothing while nothing changes that it selects.
 type WatchQuery struct {
-	Kind    string       // empty: every kind
+	Kinds   []string     // empty: every kind
+	IDs     []schema.ID  // empty: every entity
 	Project schema.ID    // empty: every project
+	Select  *Selector    // nil: every entity
 	From    schema.Token // events after this position; the zero Token: from now
 	// Bookmarks asks for a bookmark at least this often while nothing happens;
 	// 0 asks for none but the first, which is sent as soon as the watch has

@@ -73,6 +73,7 @@ const (
 	EventTypePut      EventType = "put"      // Created or changed.
 	EventTypeDelete   EventType = "delete"   // Deleted; the record is the last one.
 	EventTypeBookmark EventType = "bookmark" // Nothing; everything up to here has been sent.
+	EventTypeLeave    EventType = "leave"    // Changed so that the selector does not select it any more; the record is the new one.
 )
 
 // Valid reports whether e is one of the values.
@@ -80,14 +81,15 @@ func (e EventType) Valid() bool {
 	switch e {
 	case EventTypePut,
 		EventTypeDelete,
-		EventTypeBookmark:
+		EventTypeBookmark,
+		EventTypeLeave:
 		return true
 	}
 	return false
 }
 
 // Choices lists the values in the order of their declaration.
-func (EventType) Choices() []string { return []string{"put", "delete", "bookmark"} }
+func (EventType) Choices() []string { return []string{"put", "delete", "bookmark", "leave"} }
 
 // KindInfo: A kind of entity that the server knows.
 type KindInfo struct {
@@ -219,6 +221,87 @@ func (x *IndexMatch) ValidateFields(v *schema.Validator) {
 	}
 }
 
+// IndexValue: A value of one part of a composite index.
+type IndexValue struct {
+	// The entity has none.
+	Absent *bool `cbor:"1,keyasint,omitempty" json:"absent,omitempty"`
+	// Encoded value.
+	Value []byte `cbor:"2,keyasint,omitempty" json:"value,omitempty"`
+}
+
+// MarshalJSON renders x; durations are strings, secrets are redacted.
+func (x IndexValue) MarshalJSON() ([]byte, error) { return schema.EncodeJSON(&x) }
+
+// UnmarshalJSON decodes x; unknown fields are errors, missing ones get their defaults.
+func (x *IndexValue) UnmarshalJSON(b []byte) error { return schema.DecodeJSON(b, x) }
+
+// Validate reports every field that breaks its rules, as one error of class
+// invalid_argument.
+func (x *IndexValue) Validate() error { return schema.Validate(x) }
+
+// ValidateFields is Validate below the path that v is at.
+func (x *IndexValue) ValidateFields(v *schema.Validator) {
+}
+
+// Order: The order of a listing: that of a composite index.
+type Order struct {
+	// Name of the index.
+	Index string `cbor:"1,keyasint" json:"index" schema:"required"`
+	// Values of the first parts.
+	Equal []IndexValue `cbor:"2,keyasint,omitempty" json:"equal,omitempty"`
+	// Least value of the next part; absent: unbounded.
+	Lower *IndexValue `cbor:"3,keyasint,omitempty" json:"lower,omitempty"`
+	// The next part is below this; absent: unbounded.
+	Upper *IndexValue `cbor:"4,keyasint,omitempty" json:"upper,omitempty"`
+}
+
+// MarshalJSON renders x; durations are strings, secrets are redacted.
+func (x Order) MarshalJSON() ([]byte, error) { return schema.EncodeJSON(&x) }
+
+// UnmarshalJSON decodes x; unknown fields are errors, missing ones get their defaults.
+func (x *Order) UnmarshalJSON(b []byte) error { return schema.DecodeJSON(b, x) }
+
+// Validate reports every field that breaks its rules, as one error of class
+// invalid_argument.
+func (x *Order) Validate() error { return schema.Validate(x) }
+
+// ValidateFields is Validate below the path that v is at.
+func (x *Order) ValidateFields(v *schema.Validator) {
+	v.Required("index", x.Index != "")
+	for i := range x.Equal {
+		v.InElem("equal", i, &x.Equal[i])
+	}
+	if x.Lower != nil {
+		v.In("lower", x.Lower)
+	}
+	if x.Upper != nil {
+		v.In("upper", x.Upper)
+	}
+}
+
+// Selector: Selects entities that have a value.
+type Selector struct {
+	// Path of an indexed attribute, or meta.labels.NAME.
+	Attr string `cbor:"1,keyasint" json:"attr" schema:"required"`
+	// Encoded value.
+	Value []byte `cbor:"2,keyasint,omitempty" json:"value,omitempty"`
+}
+
+// MarshalJSON renders x; durations are strings, secrets are redacted.
+func (x Selector) MarshalJSON() ([]byte, error) { return schema.EncodeJSON(&x) }
+
+// UnmarshalJSON decodes x; unknown fields are errors, missing ones get their defaults.
+func (x *Selector) UnmarshalJSON(b []byte) error { return schema.DecodeJSON(b, x) }
+
+// Validate reports every field that breaks its rules, as one error of class
+// invalid_argument.
+func (x *Selector) Validate() error { return schema.Validate(x) }
+
+// ValidateFields is Validate below the path that v is at.
+func (x *Selector) ValidateFields(v *schema.Validator) {
+	v.Required("attr", x.Attr != "")
+}
+
 // ListRequest: Selects entities of one kind; all conditions must hold.
 type ListRequest struct {
 	// Kind.
@@ -235,6 +318,8 @@ type ListRequest struct {
 	Limit *int64 `cbor:"6,keyasint,omitempty" json:"limit,omitempty"`
 	// Where the previous page ended.
 	Cursor string `cbor:"7,keyasint,omitempty" json:"cursor,omitempty"`
+	// Order; absent: by id.
+	Order *Order `cbor:"8,keyasint,omitempty" json:"order,omitempty"`
 }
 
 // MarshalJSON renders x; durations are strings, secrets are redacted.
@@ -259,11 +344,14 @@ func (x *ListRequest) ValidateFields(v *schema.Validator) {
 	if x.Limit != nil {
 		schema.CheckMin(v, "limit", *x.Limit, 0)
 	}
+	if x.Order != nil {
+		v.In("order", x.Order)
+	}
 }
 
 // ListResponse: One page.
 type ListResponse struct {
-	// By id.
+	// By id, or as asked for.
 	Records []schema.Record `cbor:"1,keyasint,omitempty" json:"records,omitempty"`
 	// For the next page; absent on the last.
 	Cursor string `cbor:"2,keyasint,omitempty" json:"cursor,omitempty"`
@@ -368,7 +456,7 @@ func (x *TxnResponse) ValidateFields(v *schema.Validator) {
 
 // WatchRequest: Selects changes.
 type WatchRequest struct {
-	// Kind; absent: every kind.
+	// Kind; absent: kinds, or every kind.
 	Kind string `cbor:"1,keyasint,omitempty" json:"kind,omitempty"`
 	// Project id; absent: every project.
 	Project string `cbor:"2,keyasint,omitempty" json:"project,omitempty"`
@@ -378,6 +466,12 @@ type WatchRequest struct {
 	Revision *int64 `cbor:"4,keyasint,omitempty" json:"revision,omitempty"`
 	// A bookmark at least this often; absent: only the first.
 	Bookmarks *time.Duration `cbor:"5,keyasint,omitempty" json:"bookmarks,omitempty"`
+	// Several kinds.
+	Kinds []string `cbor:"6,keyasint,omitempty" json:"kinds,omitempty"`
+	// Ids of entities; absent: every entity.
+	IDs []string `cbor:"7,keyasint,omitempty" json:"ids,omitempty"`
+	// A value that the entities have; absent: every entity.
+	Select *Selector `cbor:"8,keyasint,omitempty" json:"select,omitempty"`
 }
 
 // MarshalJSON renders x; durations are strings, secrets are redacted.
@@ -392,6 +486,10 @@ func (x *WatchRequest) Validate() error { return schema.Validate(x) }
 
 // ValidateFields is Validate below the path that v is at.
 func (x *WatchRequest) ValidateFields(v *schema.Validator) {
+	v.MaxLen("ids", len(x.IDs), 1000)
+	if x.Select != nil {
+		v.In("select", x.Select)
+	}
 }
 
 // Event: One change.

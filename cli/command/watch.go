@@ -110,7 +110,7 @@ func follow(ctx context.Context, r entity.Reader, kind string, changed chan<- er
 }
 
 func followOnce(ctx context.Context, r entity.Reader, kind string, from *schema.Token, changed func()) error {
-	w, err := r.Watch(ctx, entity.WatchQuery{Kind: kind, From: *from})
+	w, err := r.Watch(ctx, entity.WatchQuery{Kinds: []string{kind}, From: *from})
 	if err != nil {
 		return err
 	}

@@ -56,7 +56,7 @@ func (o *watchOptions) run(ctx context.Context, kind string) error {
 	if err != nil {
 		return err
 	}
-	q := entity.WatchQuery{Kind: k.Name, From: token}
+	q := entity.WatchQuery{Kinds: []string{k.Name}, From: token}
 	if !o.all && k.Scope == schema.ScopeProject {
 		if q.Project, err = o.ProjectID(ctx); err != nil {
 			return err

@@ -122,8 +122,13 @@ func TestHandlersAreToldInOrder(t *testing.T) {
 		src.Delete("b")
 		src.node("n", "arm64") // of no kind that was asked for
 		first.want("put b blue, put a blue, gone b blue")
+		if at := s.Position().Revision; at != 5 {
+			t.Errorf("position %d after revision 5", at)
+		}
+		time.Sleep(time.Second) // a bookmark comes
+		synctest.Wait()
 		if at := s.Position().Revision; at != 6 {
-			t.Errorf("position %d after revision 6", at)
+			t.Errorf("position %d after revision 6 and a bookmark", at)
 		}
 
 		// A handler that comes later gets what is there.

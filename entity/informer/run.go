@@ -253,7 +253,7 @@ func (s *Set) watch(ctx context.Context) (progress bool, err error) {
 			s.watched[c.kind.Name] = c
 		}
 	}
-	w, err := s.cfg.Reader.Watch(ctx, entity.WatchQuery{From: s.from, Bookmarks: s.cfg.Bookmarks})
+	w, err := s.cfg.Reader.Watch(ctx, entity.WatchQuery{Kinds: sortedKeys(s.watched), From: s.from, Bookmarks: s.cfg.Bookmarks})
 	if err != nil {
 		return false, errs.Wrap(err, "watch")
 	}

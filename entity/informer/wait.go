@@ -37,7 +37,8 @@ func (s *Set) WaitSynced(ctx context.Context) error {
 }
 
 // WaitRevision waits until the position is at least rev: the handlers have seen
-// every write up to it. It returns the position, with ctx's error if that ends
+// every write up to it. Writes of other kinds move the position only with the
+// next bookmark. It returns the position, with ctx's error if that ends
 // first.
 func (s *Set) WaitRevision(ctx context.Context, rev schema.Revision) (schema.Token, error) {
 	for {

@@ -293,8 +293,8 @@ func (b *batcher) attempt(txns []*txn) (*outcome, error) {
 	w := &pgx.Batch{}
 	if !out.writes() {
 		w.Queue("rollback")
-	} else {
-		queueWrites(w, v, out.accepted, out.tag, rev)
+	} else if err := queueWrites(w, v, out.accepted, out.tag, rev); err != nil {
+		return nil, b.abort(err)
 	}
 	if err := b.conn.SendBatch(ctx, w).Close(); err != nil {
 		var pg *pgconn.PgError
@@ -327,12 +327,28 @@ func encodeChanges(v *view, a *accepted) error {
 		if c.new.raw, err = encodeRecord(c.new.rec); err != nil {
 			return errs.New(errs.Internal, "encode %s %s: %w", c.key.kind, c.key.id, err)
 		}
+		c.departed = departed(c)
 	}
 	v.accept(a.d)
 	if id := a.t.req.RequestID; id != "" && len(a.d.changes) > 0 {
 		v.replies[id] = &reply{hash: a.t.hash, revision: a.revision, draft: a.d}
 	}
 	return nil
+}
+
+// departed returns the indexed values that a change takes away, unless it is a
+// deletion.
+func departed(c *change) []schema.IndexEntry {
+	if c.old == nil || c.new == nil {
+		return nil
+	}
+	var out []schema.IndexEntry
+	for _, x := range c.old.ext.Index {
+		if !hasValue(c.new.ext.Index, x.Attr, x.Value) {
+			out = append(out, x)
+		}
+	}
+	return out
 }
 
 // after returns an entity as a transaction left it; of a deletion the last

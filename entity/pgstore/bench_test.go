@@ -107,7 +107,7 @@ func BenchmarkWatch(b *testing.B) {
 	var took []time.Duration
 	var watching, writing sync.WaitGroup
 	for range watchers {
-		w, err := s.Watch(b.Context(), entity.WatchQuery{Kind: "thing"})
+		w, err := s.Watch(b.Context(), entity.WatchQuery{Kinds: []string{"thing"}})
 		if err != nil {
 			b.Fatal(err)
 		}

@@ -31,6 +31,8 @@ type change struct {
 	key      key
 	kind     *schema.Kind
 	old, new *object // nil: absent
+
+	departed []schema.IndexEntry // the indexed values that it takes away, if it is accepted
 }
 
 // draft is the effect of one transaction, if it is accepted.

@@ -1,7 +1,10 @@
 package pgstore
 
 import (
+	"bytes"
+	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"miren.dev/runtime/entity"
@@ -21,6 +24,35 @@ type entry struct {
 	typ  entity.EventType
 	rec  *schema.Record
 	size int
+	// values are the indexed values of rec; departed are those that the change
+	// took away.
+	values   *values
+	departed []schema.IndexEntry
+}
+
+// values are the indexed values of a record, extracted when they are first
+// needed unless they are known.
+type values struct {
+	kind *schema.Kind // nil: they are known
+	once sync.Once
+	list []schema.IndexEntry
+}
+
+func (e *entry) indexed() []schema.IndexEntry {
+	v := e.values
+	if v.kind != nil {
+		v.once.Do(func() {
+			if ext, err := extract(v.kind, e.rec); err == nil {
+				v.list = ext.Index
+			}
+		})
+	}
+	return v.list
+}
+
+// hasValue reports whether an attribute has a value among those of list.
+func hasValue(list []schema.IndexEntry, attr string, value []byte) bool {
+	return slices.ContainsFunc(list, func(x schema.IndexEntry) bool { return x.Attr == attr && bytes.Equal(x.Value, value) })
 }
 
 // ring holds the newest changes of one kind, or of all ("").
@@ -28,10 +60,7 @@ type ring struct {
 	entries []entry
 	bytes   int
 	low     schema.Revision // every later change up to hub.last is in entries
-	wake    chan struct{}   // closed when something is added, then replaced
 }
-
-func newRing(low schema.Revision) *ring { return &ring{low: low, wake: make(chan struct{})} }
 
 func (r *ring) push(e entry) {
 	r.entries = append(r.entries, e)
@@ -73,44 +102,144 @@ func (r *ring) after(rev schema.Revision) []entry {
 	return r.entries[lo:]
 }
 
+// interest is what watchers are found by: an id, an indexed value, or a kind.
+type interest struct {
+	by   uint8
+	a, b string
+}
+
+const (
+	byKind  uint8 = iota // a; empty: every kind
+	byID                 // a
+	byValue              // attribute a, value b
+)
+
+// interests returns those of a query: the most telling ones.
+func interests(q *entity.WatchQuery) []interest {
+	switch {
+	case len(q.IDs) > 0:
+		out := make([]interest, len(q.IDs))
+		for i, id := range q.IDs {
+			out[i] = interest{byID, string(id), ""}
+		}
+		return out
+	case q.Select != nil:
+		return []interest{{byValue, q.Select.Attr, string(q.Select.Value)}}
+	case len(q.Kinds) > 0:
+		out := make([]interest, len(q.Kinds))
+		for i, k := range q.Kinds {
+			out[i] = interest{byKind, k, ""}
+		}
+		return out
+	}
+	return []interest{{byKind, "", ""}}
+}
+
 // hub fans changes out to watchers. It is fed in revision order by the
 // batcher, with what it has just committed, and by the tailer, with what
 // others committed.
+//
+// A change wakes the watchers that want it and costs the others nothing.
 type hub struct {
 	maxEvents, maxBytes int
+	wakes               func() // called once for each watcher that is woken
+
+	selecting atomic.Int64 // watchers that are found by value
 
 	mu      sync.Mutex // a leaf: nothing else is locked under it
 	epoch   string
 	began   schema.Revision // where the history begins
 	last    schema.Revision // everything up to here has been fed
 	rings   map[string]*ring
+	watches map[interest]map[*watch]struct{}
 	checked time.Time // when the tailer last saw that nothing is missing
 	closed  bool
 	reset   chan struct{} // closed when epoch or closed changes, then replaced
 	gap     chan struct{} // holds one token when the tailer has to look
 }
 
-func newHub(maxEvents, maxBytes int) *hub {
-	return &hub{maxEvents: maxEvents, maxBytes: maxBytes, rings: map[string]*ring{}, reset: make(chan struct{}), gap: make(chan struct{}, 1)}
+func newHub(maxEvents, maxBytes int, wakes func()) *hub {
+	return &hub{
+		maxEvents: maxEvents, maxBytes: maxBytes, wakes: wakes, rings: map[string]*ring{}, watches: map[interest]map[*watch]struct{}{},
+		reset: make(chan struct{}), gap: make(chan struct{}, 1),
+	}
 }
 
 // ring returns that of a kind; mu is held.
 func (h *hub) ring(kind string) *ring {
 	r, ok := h.rings[kind]
 	if !ok {
-		r = newRing(h.began) // it has had no change since
+		r = &ring{low: h.began} // it has had no change since
 		h.rings[kind] = r
 	}
 	return r
+}
+
+// add makes w get what it wants of the changes after its position.
+func (h *hub) add(w *watch) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, k := range interests(&w.q) {
+		if k.by == byValue {
+			h.selecting.Add(1)
+		}
+		if h.watches[k] == nil {
+			h.watches[k] = map[*watch]struct{}{}
+		}
+		h.watches[k][w] = struct{}{}
+	}
+	if w.pos < h.last {
+		w.pending = w.pos + 1
+	}
+}
+
+// remove undoes add.
+func (h *hub) remove(w *watch) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, k := range interests(&w.q) {
+		if k.by == byValue {
+			h.selecting.Add(-1)
+		}
+		if delete(h.watches[k], w); len(h.watches[k]) == 0 {
+			delete(h.watches, k)
+		}
+	}
+}
+
+// tell wakes the watchers that want e; mu is held.
+func (h *hub) tell(e *entry) {
+	h.tellEach(e, interest{byKind, e.rec.Kind, ""})
+	h.tellEach(e, interest{byKind, "", ""})
+	h.tellEach(e, interest{byID, string(e.rec.ID), ""})
+	if h.selecting.Load() == 0 {
+		return
+	}
+	for _, list := range [...][]schema.IndexEntry{e.indexed(), e.departed} {
+		for _, x := range list {
+			h.tellEach(e, interest{byValue, x.Attr, string(x.Value)})
+		}
+	}
+}
+
+func (h *hub) tellEach(e *entry, k interest) {
+	for w := range h.watches[k] {
+		if w.pending != 0 || e.rev <= w.q.From.Revision || w.wants(e) == 0 {
+			continue
+		}
+		w.pending = e.rev
+		select {
+		case w.wake <- struct{}{}:
+			h.wakes()
+		default:
+		}
+	}
 }
 
 // begin starts a history at a revision, ending every watch of another epoch.
 func (h *hub) begin(epoch string, rev schema.Revision) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	for _, r := range h.rings {
-		close(r.wake)
-	}
 	h.epoch, h.began, h.last, h.rings = epoch, rev, rev, map[string]*ring{}
 	h.checked = time.Now()
 	close(h.reset)
@@ -120,6 +249,11 @@ func (h *hub) begin(epoch string, rev schema.Revision) {
 // feed adds changes in revision order; those already known are left out. It
 // reports whether they follow on what is known; if not nothing is added.
 func (h *hub) feed(epoch string, from, to schema.Revision, entries []entry) bool {
+	if h.selecting.Load() > 0 {
+		for i := range entries {
+			entries[i].indexed() // not under mu, as far as that can be foreseen
+		}
+	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if epoch != h.epoch || from > h.last+1 {
@@ -129,7 +263,8 @@ func (h *hub) feed(epoch string, from, to schema.Revision, entries []entry) bool
 		return true
 	}
 	touched := map[string]*ring{}
-	for _, e := range entries {
+	for i := range entries {
+		e := &entries[i]
 		if e.rev <= h.last {
 			continue
 		}
@@ -139,14 +274,13 @@ func (h *hub) feed(epoch string, from, to schema.Revision, entries []entry) bool
 				r = h.ring(kind)
 				touched[kind] = r
 			}
-			r.push(e)
+			r.push(*e)
 		}
+		h.tell(e)
 	}
 	h.last = to
 	for _, r := range touched {
 		r.trim(h.maxEvents, h.maxBytes)
-		close(r.wake)
-		r.wake = make(chan struct{})
 	}
 	return true
 }
@@ -160,10 +294,13 @@ func (h *hub) publish(out *outcome) {
 	for _, a := range out.accepted {
 		for _, c := range a.d.changes {
 			if c.new == nil {
-				entries = append(entries, deleted(c.old.rec, len(c.old.raw), a.revision))
-			} else {
-				entries = append(entries, entry{a.revision, entity.EventPut, c.new.rec, len(c.new.raw)})
+				entries = append(entries, deleted(c.old.rec, len(c.old.raw), a.revision, &values{list: c.old.ext.Index}))
+				continue
 			}
+			entries = append(entries, entry{
+				rev: a.revision, typ: entity.EventPut, rec: c.new.rec, size: len(c.new.raw),
+				values: &values{list: c.new.ext.Index}, departed: c.departed,
+			})
 		}
 	}
 	if !h.feed(out.epoch, out.first, out.last, entries) {
@@ -172,10 +309,10 @@ func (h *hub) publish(out *outcome) {
 }
 
 // deleted is the entry of a deletion: the last object, at its revision.
-func deleted(last *schema.Record, size int, rev schema.Revision) entry {
+func deleted(last *schema.Record, size int, rev schema.Revision, v *values) entry {
 	rec := *last
 	rec.Revision = rev
-	return entry{rev, entity.EventDelete, &rec, size}
+	return entry{rev: rev, typ: entity.EventDelete, rec: &rec, size: size, values: v}
 }
 
 // look makes the tailer look at the log.

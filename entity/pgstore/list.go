@@ -210,7 +210,7 @@ func (l *listing) sql(first bool) (string, []any) {
 		sb.WriteString(` and e.id in (select i.id from entity_index i where i.kind = $1 and i.attr = ` + arg(attr) + cond + `)`)
 	}
 	for _, k := range slices.Sorted(maps.Keys(l.q.Labels)) {
-		index(attrLabel+k, ` and i.value = `+arg([]byte(l.q.Labels[k])))
+		index(entity.LabelPrefix+k, ` and i.value = `+arg([]byte(l.q.Labels[k])))
 	}
 	for _, m := range l.q.Index {
 		lower, upper := m.Value, m.Upper

@@ -30,7 +30,7 @@ func at(t *testing.T, rev int64) string {
 func TestSlowWatcher(t *testing.T) {
 	s := pgtest.Open(t, pgstore.Config{URL: pgtest.URL(t), Kinds: storetest.Kinds(), RingEvents: 16})
 	proj := newProject(t, s)
-	w, err := s.Watch(t.Context(), entity.WatchQuery{Kind: "thing"})
+	w, err := s.Watch(t.Context(), entity.WatchQuery{Kinds: []string{"thing"}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -86,11 +86,11 @@ func TestOldPartitionsAreDropped(t *testing.T) {
 	}
 	// The ring may hold what lies just below the floor, so look farther back.
 	old := schema.Token{Epoch: page.Token.Epoch, Revision: schema.Revision(floor) - 2000}
-	if _, err := s.Watch(t.Context(), entity.WatchQuery{Kind: "thing", From: old}); !errs.Is(err, errs.Compacted) {
+	if _, err := s.Watch(t.Context(), entity.WatchQuery{Kinds: []string{"thing"}, From: old}); !errs.Is(err, errs.Compacted) {
 		t.Errorf("watch below the floor: %v", err)
 	}
 	old.Revision = schema.Revision(floor)
-	w, err := s.Watch(t.Context(), entity.WatchQuery{Kind: "thing", From: old})
+	w, err := s.Watch(t.Context(), entity.WatchQuery{Kinds: []string{"thing"}, From: old})
 	if err != nil {
 		t.Fatal(err)
 	}

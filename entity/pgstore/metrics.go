@@ -12,6 +12,7 @@ type metrics struct {
 	ambiguous     prometheus.Counter
 	expired       prometheus.Counter
 	watchers      prometheus.Gauge
+	wakes         prometheus.Counter
 	lag           prometheus.Gauge
 	floor         prometheus.Gauge
 }
@@ -28,6 +29,7 @@ func newMetrics() *metrics {
 		ambiguous: prometheus.NewCounter(prometheus.CounterOpts{Name: name("ambiguous_commits_total"), Help: "Connections lost while committing."}),
 		expired:   prometheus.NewCounter(prometheus.CounterOpts{Name: name("leases_lapsed_total"), Help: "Leases that lapsed."}),
 		watchers:  prometheus.NewGauge(prometheus.GaugeOpts{Name: name("watchers"), Help: "Open watches."}),
+		wakes:     prometheus.NewCounter(prometheus.CounterOpts{Name: name("watch_wakes_total"), Help: "Times that a waiting watch was woken by a change it selects."}),
 		lag:       prometheus.NewGauge(prometheus.GaugeOpts{Name: name("tail_lag_revisions"), Help: "Revisions that watches had not got when that was last looked at."}),
 		floor:     prometheus.NewGauge(prometheus.GaugeOpts{Name: name("compacted_revision"), Help: "Oldest revision that can be resumed from."}),
 	}
@@ -39,7 +41,7 @@ func (m *metrics) batch(n int, d time.Duration) {
 }
 
 func (m *metrics) all() []prometheus.Collector {
-	return []prometheus.Collector{m.batchSize, m.commitSeconds, m.ambiguous, m.expired, m.watchers, m.lag, m.floor}
+	return []prometheus.Collector{m.batchSize, m.commitSeconds, m.ambiguous, m.expired, m.watchers, m.wakes, m.lag, m.floor}
 }
 
 // Describe implements prometheus.Collector.

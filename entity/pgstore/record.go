@@ -39,6 +39,40 @@ type stored struct {
 	Status   []byte            `cbor:"14,keyasint,omitempty"`
 }
 
+// storedValue is the format of an indexed value in the log.
+type storedValue struct {
+	_     struct{} `cbor:",toarray"`
+	Attr  string
+	Value []byte
+}
+
+// encodeValues returns nil for none.
+func encodeValues(list []schema.IndexEntry) ([]byte, error) {
+	if len(list) == 0 {
+		return nil, nil
+	}
+	out := make([]storedValue, len(list))
+	for i, x := range list {
+		out[i] = storedValue{Attr: x.Attr, Value: x.Value}
+	}
+	return encMode.Marshal(out)
+}
+
+func decodeValues(b []byte) ([]schema.IndexEntry, error) {
+	if len(b) == 0 {
+		return nil, nil
+	}
+	var in []storedValue
+	if err := decMode.Unmarshal(b, &in); err != nil {
+		return nil, errs.New(errs.Corrupt, "indexed values in the log: %w", err)
+	}
+	out := make([]schema.IndexEntry, len(in))
+	for i, x := range in {
+		out[i] = schema.IndexEntry{Attr: x.Attr, Value: x.Value}
+	}
+	return out, nil
+}
+
 var (
 	encMode = must(cbor.EncOptions{Sort: cbor.SortNone}.EncMode())
 	decMode = must(cbor.DecOptions{MaxArrayElements: 1 << 20, MaxMapPairs: 1 << 20}.DecMode())

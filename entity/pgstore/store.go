@@ -109,9 +109,10 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 	cfg.setDefaults()
 	s := &Store{
 		cfg: cfg, logger: cfg.Logger, kinds: map[string]*schema.Kind{}, queue: make(chan *txn, queueSize),
-		hub: newHub(cfg.RingEvents, ringBytes), metrics: newMetrics(),
+		metrics: newMetrics(),
 		closing: make(chan struct{}), batcherDone: make(chan struct{}),
 	}
+	s.hub = newHub(cfg.RingEvents, ringBytes, s.metrics.wakes.Inc)
 	s.batcher = &batcher{s: s}
 	for _, k := range cfg.Kinds {
 		if _, twice := s.kinds[k.Name]; twice {

@@ -18,10 +18,11 @@ const (
 	logPage = 2000
 )
 
-// sqlReadLog reads one page of the log up to a revision; an empty kind is
-// every kind.
-const sqlReadLog = `select revision, type, record from log
-	where revision > $1 and revision <= $2 and ($3 = '' or kind = $3) order by revision, seq limit $4`
+// sqlReadLog reads one page of the log up to a revision; kinds and ids that are
+// null select everything.
+const sqlReadLog = `select revision, type, record, departed from log
+	where revision > $1 and revision <= $2 and ($3::text[] is null or kind = any($3)) and ($4::text[] is null or id = any($4))
+	order by revision, seq limit $5`
 
 // tail follows the log until ctx ends, so that the hub also has what other
 // servers commit.
@@ -134,7 +135,7 @@ func (s *Store) pollOnce(ctx context.Context) (more bool, err error) {
 			return true, err
 		}
 	case schema.Revision(rev) > last:
-		entries, to, err := s.readLog(ctx, epoch, last, schema.Revision(rev), "")
+		entries, to, err := s.readLog(ctx, epoch, last, schema.Revision(rev), nil, nil)
 		if errs.Is(err, errs.Compacted) {
 			var now string
 			if err := s.pool.QueryRow(ctx, `select epoch from store`).Scan(&now); err != nil || now != epoch {
@@ -165,9 +166,9 @@ func (s *Store) pollOnce(ctx context.Context) (more bool, err error) {
 // readLog returns the changes after from, whole revisions, at least one if
 // there is one, and the revision up to which they are complete (to, or less if
 // the page is full). Compacted if part of that is gone.
-func (s *Store) readLog(ctx context.Context, epoch string, from, to schema.Revision, kind string) ([]entry, schema.Revision, error) {
+func (s *Store) readLog(ctx context.Context, epoch string, from, to schema.Revision, kinds []string, ids []schema.ID) ([]entry, schema.Revision, error) {
 	for limit := logPage; ; limit *= 10 {
-		entries, err := s.readLogPage(ctx, epoch, from, to, kind, limit)
+		entries, err := s.readLogPage(ctx, epoch, from, to, kinds, ids, limit)
 		if err != nil || len(entries) < limit {
 			return entries, to, err
 		}
@@ -182,26 +183,31 @@ func (s *Store) readLog(ctx context.Context, epoch string, from, to schema.Revis
 	}
 }
 
-func (s *Store) readLogPage(ctx context.Context, epoch string, from, to schema.Revision, kind string, limit int) ([]entry, error) {
+func (s *Store) readLogPage(ctx context.Context, epoch string, from, to schema.Revision, kinds []string, ids []schema.ID, limit int) ([]entry, error) {
 	var entries []entry
 	b := &pgx.Batch{}
-	b.Queue(sqlReadLog, int64(from), int64(to), kind, limit).Query(func(rows pgx.Rows) error {
+	b.Queue(sqlReadLog, int64(from), int64(to), orNull(kinds), orNull(ids), limit).Query(func(rows pgx.Rows) error {
 		for rows.Next() {
 			var rev int64
 			var typ int16
-			var raw []byte
-			if err := rows.Scan(&rev, &typ, &raw); err != nil {
+			var raw, departed []byte
+			if err := rows.Scan(&rev, &typ, &raw, &departed); err != nil {
 				return err
 			}
 			rec, err := decodeRecord(raw)
 			if err != nil {
 				return err
 			}
+			v := &values{kind: s.kinds[rec.Kind]}
 			if typ == logDelete {
-				entries = append(entries, deleted(rec, len(raw), schema.Revision(rev)))
-			} else {
-				entries = append(entries, entry{schema.Revision(rev), entity.EventPut, rec, len(raw)})
+				entries = append(entries, deleted(rec, len(raw), schema.Revision(rev), v))
+				continue
 			}
+			e := entry{rev: schema.Revision(rev), typ: entity.EventPut, rec: rec, size: len(raw), values: v}
+			if e.departed, err = decodeValues(departed); err != nil {
+				return err
+			}
+			entries = append(entries, e)
 		}
 		return rows.Err()
 	})
@@ -212,7 +218,7 @@ func (s *Store) readLogPage(ctx context.Context, epoch string, from, to schema.R
 	b.Queue(`select c.floor, s.epoch from compaction c, store s`).QueryRow(func(r pgx.Row) error { return r.Scan(&floor, &now) })
 	err := s.pool.SendBatch(ctx, b).Close()
 	if undefinedTable(err) {
-		return s.readLogPage(ctx, epoch, from, to, kind, limit) // a partition went meanwhile; now the plan knows
+		return s.readLogPage(ctx, epoch, from, to, kinds, ids, limit) // a partition went meanwhile; now the plan knows
 	}
 	if err != nil {
 		return nil, err
@@ -224,4 +230,13 @@ func (s *Store) readLogPage(ctx context.Context, epoch string, from, to schema.R
 		return nil, compacted(schema.Token{Epoch: epoch, Revision: from}, "the log was compacted")
 	}
 	return entries, nil
+}
+
+// orNull is a list for SQL, NULL if it is empty.
+func orNull[S ~string](list []S) []string {
+	var out []string
+	for _, s := range list {
+		out = append(out, string(s))
+	}
+	return out
 }

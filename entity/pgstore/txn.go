@@ -28,12 +28,9 @@ const (
 	maxRequestID   = 128
 )
 
-// attrName and attrLabel are the attributes of names and labels in the index
-// tables.
-const (
-	attrName  = "meta.name"
-	attrLabel = "meta.labels."
-)
+// attrName is the attribute of names in the table of unique values; labels are
+// indexed as entity.LabelPrefix and their name.
+const attrName = "meta.name"
 
 var validID = regexp.MustCompile(`^[a-z0-9][a-z0-9-]{0,63}$`)
 
@@ -299,7 +296,7 @@ func extract(kind *schema.Kind, r *schema.Record) (*schema.Extracted, error) {
 		ix := make([]schema.IndexEntry, len(ext.Index), len(ext.Index)+len(r.Labels))
 		copy(ix, ext.Index)
 		for name, v := range r.Labels {
-			ix = append(ix, schema.IndexEntry{Attr: attrLabel + name, Value: []byte(v)})
+			ix = append(ix, schema.IndexEntry{Attr: entity.LabelPrefix + name, Value: []byte(v)})
 		}
 		ext.Index = ix
 	}

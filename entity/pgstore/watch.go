@@ -2,6 +2,7 @@ package pgstore
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"time"
 
@@ -19,19 +20,14 @@ const staleAfter = 3 * pollInterval
 
 // Watch implements entity.Store.
 func (s *Store) Watch(ctx context.Context, q entity.WatchQuery) (entity.Watch, error) {
-	if q.Kind != "" {
-		if _, err := s.kind(q.Kind); err != nil {
-			return nil, err
-		}
+	if err := s.checkWatch(&q); err != nil {
+		return nil, err
 	}
-	if q.Bookmarks < 0 || q.From.Revision < 0 {
-		return nil, errs.New(errs.InvalidArgument, "negative bookmark interval or revision")
+	q.Kinds, q.IDs = slices.Clone(q.Kinds), slices.Clone(q.IDs)
+	w := &watch{s: s, q: q, done: make(chan struct{}), wake: make(chan struct{}, 1)}
+	if len(q.Kinds) == 1 {
+		w.kind = q.Kinds[0]
 	}
-	w := &watch{s: s, q: q, done: make(chan struct{})}
-	w.close = sync.OnceFunc(func() {
-		close(w.done)
-		s.metrics.watchers.Dec()
-	})
 	h := s.hub
 	h.mu.Lock()
 	epoch, last := h.epoch, h.last
@@ -53,13 +49,37 @@ func (s *Store) Watch(ctx context.Context, q entity.WatchQuery) (entity.Watch, e
 		fallthrough
 	default:
 		w.epoch, w.pos = q.From.Epoch, q.From.Revision
-		if err := s.checkPosition(ctx, q.Kind, w.token()); err != nil {
+		if err := s.checkPosition(ctx, w.kind, w.token()); err != nil {
 			return nil, err
 		}
 	}
 	w.sent = time.Now()
 	s.metrics.watchers.Inc()
+	h.add(w)
+	w.close = sync.OnceFunc(func() {
+		close(w.done)
+		h.remove(w)
+		s.metrics.watchers.Dec()
+	})
 	return w, nil
+}
+
+func (s *Store) checkWatch(q *entity.WatchQuery) error {
+	for _, k := range q.Kinds {
+		if _, err := s.kind(k); err != nil {
+			return err
+		}
+	}
+	switch {
+	case q.Bookmarks < 0 || q.From.Revision < 0:
+		return errs.New(errs.InvalidArgument, "negative bookmark interval or revision")
+	case len(q.IDs) > entity.MaxWatchIDs:
+		return errs.New(errs.InvalidArgument, "a watch of %d ids; at most %d are allowed", len(q.IDs), entity.MaxWatchIDs).
+			WithHint("watch the kind, or with a selector")
+	case q.Select != nil && q.Select.Attr == "":
+		return errs.New(errs.InvalidArgument, "a selector without an attribute")
+	}
+	return nil
 }
 
 // checkPosition sees that a position is one of the past that can be followed
@@ -96,8 +116,14 @@ func (s *Store) checkPosition(ctx context.Context, kind string, t schema.Token) 
 type watch struct {
 	s     *Store
 	q     entity.WatchQuery
+	kind  string // whose ring is read; empty: that of all kinds
 	done  chan struct{}
+	wake  chan struct{} // holds a token when pending was set
 	close func()
+
+	// pending is the first revision that may hold something wanted and was not
+	// returned; 0 if there is none up to hub.last. The hub's mu guards it.
+	pending schema.Revision
 
 	// Used by Next only.
 	epoch  string
@@ -106,6 +132,22 @@ type watch struct {
 	marked bool            // the first bookmark was sent
 	sent   time.Time       // when something was last returned
 	failed error
+}
+
+// wants returns the type of the event that e is for this watch, 0 if it is
+// none.
+func (w *watch) wants(e *entry) entity.EventType {
+	switch q := &w.q; {
+	case len(q.Kinds) > 0 && !slices.Contains(q.Kinds, e.rec.Kind),
+		q.Project != "" && e.rec.Project != q.Project,
+		len(q.IDs) > 0 && !slices.Contains(q.IDs, e.rec.ID):
+		return 0
+	case q.Select == nil, hasValue(e.indexed(), q.Select.Attr, q.Select.Value):
+		return e.typ
+	case hasValue(e.departed, q.Select.Attr, q.Select.Value):
+		return entity.EventLeave
+	}
+	return 0
 }
 
 func (w *watch) token() schema.Token { return schema.Token{Epoch: w.epoch, Revision: w.pos} }
@@ -127,7 +169,7 @@ func (w *watch) Next(ctx context.Context) ([]entity.Event, error) {
 		if w.failed != nil {
 			return nil, w.failed
 		}
-		evs, wait, err := w.take(ctx)
+		evs, reset, err := w.take(ctx)
 		if err != nil {
 			if c := errs.ClassOf(err); c == errs.Compacted || c == errs.ResourceExhausted {
 				w.failed = err
@@ -138,17 +180,14 @@ func (w *watch) Next(ctx context.Context) ([]entity.Event, error) {
 			w.sent = time.Now()
 			return evs, nil
 		}
-		if wait == nil {
-			continue // progress without events
+		if reset != nil {
+			w.wait(ctx, reset)
 		}
-		w.wait(ctx, wait)
 	}
 }
 
-// waiting is what a watch that has caught up waits for.
-type waiting struct{ wake, reset <-chan struct{} }
-
-func (w *watch) wait(ctx context.Context, on *waiting) {
+// wait waits until there may be something to take.
+func (w *watch) wait(ctx context.Context, reset <-chan struct{}) {
 	var mark <-chan time.Time
 	if !w.marked || w.q.Bookmarks > 0 {
 		d := time.Until(w.sent.Add(w.q.Bookmarks))
@@ -162,14 +201,15 @@ func (w *watch) wait(ctx context.Context, on *waiting) {
 	select {
 	case <-ctx.Done():
 	case <-w.done:
-	case <-on.wake:
-	case <-on.reset:
+	case <-w.wake:
+	case <-reset:
 	case <-mark:
 	}
 }
 
-// take returns the events that are there, or what to wait for.
-func (w *watch) take(ctx context.Context) ([]entity.Event, *waiting, error) {
+// take returns the events that are there. If there are none it returns what,
+// besides a wake, ends the wait for them; nil: take again.
+func (w *watch) take(ctx context.Context) (evs []entity.Event, reset <-chan struct{}, err error) {
 	h := w.s.hub
 	h.mu.Lock()
 	if h.closed {
@@ -180,8 +220,8 @@ func (w *watch) take(ctx context.Context) ([]entity.Event, *waiting, error) {
 		h.mu.Unlock()
 		return nil, nil, compacted(w.token(), "the store began a new epoch")
 	}
-	r := h.ring(w.q.Kind)
-	if w.pos < r.low {
+	r, from := h.ring(w.kind), w.pending
+	if from != 0 && from <= r.low {
 		low := r.low
 		h.mu.Unlock()
 		if w.live {
@@ -192,22 +232,35 @@ func (w *watch) take(ctx context.Context) ([]entity.Event, *waiting, error) {
 		return evs, nil, err
 	}
 	w.live = true
-	entries, last, checked := r.after(w.pos), h.last, h.checked
-	wake := &waiting{r.wake, h.reset}
+	var entries []entry
+	if from != 0 {
+		entries = r.after(from - 1)
+		w.pending = 0
+	}
+	last, checked, reset := h.last, h.checked, h.reset
 	h.mu.Unlock()
 	// The entries are never modified in place: they can be read without mu.
-	evs, pos := w.events(entries, max(last, w.pos))
-	w.pos = pos
-	atEnd := pos >= last
+	evs, w.pos = w.events(entries, max(last, w.pos))
+	if w.pos < last {
+		w.resume(w.pos + 1)
+		return evs, nil, nil
+	}
 	due := w.q.Bookmarks > 0 && time.Since(w.sent) >= w.q.Bookmarks
-	if atEnd && last >= w.q.From.Revision && (!w.marked || due && len(evs) == 0) && time.Since(checked) < staleAfter {
+	if last >= w.q.From.Revision && (!w.marked || due && len(evs) == 0) && time.Since(checked) < staleAfter {
 		w.marked = true
 		evs = append(evs, entity.Event{Type: entity.EventBookmark, Token: w.token()})
 	}
-	if len(evs) == 0 && atEnd {
-		return nil, wake, nil
+	return evs, reset, nil
+}
+
+// resume makes take read from a revision on again.
+func (w *watch) resume(from schema.Revision) {
+	h := w.s.hub
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if w.pending = from; from > h.last {
+		w.pending = 0
 	}
-	return evs, nil, nil
 }
 
 // catchUp reads one page of the log up to where the ring begins.
@@ -217,14 +270,15 @@ func (w *watch) catchUp(ctx context.Context, to schema.Revision) ([]entity.Event
 		to      schema.Revision
 	}
 	p, err := retryRead(ctx, w.s, "watch", func(ctx context.Context) (page, error) {
-		entries, to, err := w.s.readLog(ctx, w.epoch, w.pos, to, w.q.Kind)
+		entries, to, err := w.s.readLog(ctx, w.epoch, w.pos, to, w.q.Kinds, w.q.IDs)
 		return page{entries, to}, err
 	})
 	if err != nil {
 		return nil, err
 	}
-	evs, pos := w.events(p.entries, p.to)
-	w.pos = pos
+	var evs []entity.Event
+	evs, w.pos = w.events(p.entries, p.to)
+	w.resume(w.pos + 1)
 	return evs, nil
 }
 
@@ -233,14 +287,14 @@ func (w *watch) catchUp(ctx context.Context, to schema.Revision) ([]entity.Event
 // single revision has more.
 func (w *watch) events(entries []entry, to schema.Revision) ([]entity.Event, schema.Revision) {
 	var evs []entity.Event
-	for i, e := range entries {
+	for i := range entries {
+		e := &entries[i]
 		if i > 0 && len(evs) >= watchBatch && entries[i-1].rev != e.rev {
 			return w.seal(evs), entries[i-1].rev
 		}
-		if w.q.Project != "" && e.rec.Project != w.q.Project {
-			continue
+		if typ := w.wants(e); typ != 0 {
+			evs = append(evs, entity.Event{Type: typ, Record: *e.rec, Token: schema.Token{Epoch: w.epoch, Revision: e.rev}})
 		}
-		evs = append(evs, entity.Event{Type: e.typ, Record: *e.rec, Token: schema.Token{Epoch: w.epoch, Revision: e.rev}})
 	}
 	return w.seal(evs), to
 }

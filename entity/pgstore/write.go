@@ -6,6 +6,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/schema"
 )
 
@@ -42,10 +43,10 @@ const (
 	sqlInsertRefs = `insert into entity_ref (target_kind, target_id, kind, id, attr, on_delete)
 		select * from unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[])
 		on conflict (target_kind, target_id, kind, id, attr) do update set on_delete = excluded.on_delete`
-	sqlInsertLog = `insert into log (revision, seq, batch, type, kind, id, prev_revision, record, prev, request, request_hash)
-		select revision, seq, $3, type, kind, id, prev_revision, record, prev, nullif(request, ''), request_hash
-		from unnest($1::bigint[], $2::int[], $4::smallint[], $5::text[], $6::text[], $7::bigint[], $8::bytea[], $9::bytea[], $10::text[], $11::bytea[])
-		k(revision, seq, type, kind, id, prev_revision, record, prev, request, request_hash)`
+	sqlInsertLog = `insert into log (revision, seq, batch, type, kind, id, prev_revision, record, prev, departed, request, request_hash)
+		select revision, seq, $3, type, kind, id, prev_revision, record, prev, departed, nullif(request, ''), request_hash
+		from unnest($1::bigint[], $2::int[], $4::smallint[], $5::text[], $6::text[], $7::bigint[], $8::bytea[], $9::bytea[], $10::bytea[], $11::text[], $12::bytea[])
+		k(revision, seq, type, kind, id, prev_revision, record, prev, departed, request, request_hash)`
 	sqlDeleteLeases = `delete from lease where id = any($1::text[])`
 	sqlSetRevision  = `update store set revision = $1`
 	sqlNotify       = `notify runtime_store`
@@ -61,7 +62,7 @@ type accepted struct {
 
 // queueWrites adds the statements that make the batch durable. The last one is
 // the commit.
-func queueWrites(b *pgx.Batch, v *view, acc []accepted, tag int64, last schema.Revision) {
+func queueWrites(b *pgx.Batch, v *view, acc []accepted, tag int64, last schema.Revision) error {
 	queueEntities(b, v)
 	queueKeys(b, v)
 	var leases []string
@@ -73,11 +74,16 @@ func queueWrites(b *pgx.Batch, v *view, acc []accepted, tag int64, last schema.R
 	if len(leases) > 0 {
 		b.Queue(sqlDeleteLeases, leases)
 	}
-	if queueLog(b, acc, tag) {
+	logged, err := queueLog(b, acc, tag)
+	if err != nil {
+		return err
+	}
+	if logged {
 		b.Queue(sqlSetRevision, int64(last))
 		b.Queue(sqlNotify)
 	}
 	b.Queue(sqlCommit)
+	return nil
 }
 
 // queueEntities writes the net change of each entity.
@@ -196,12 +202,12 @@ func (c *refColumns) add(k key, r schema.RefEntry) {
 
 // queueLog writes every change of every transaction. It reports whether there
 // was any.
-func queueLog(b *pgx.Batch, acc []accepted, tag int64) bool {
+func queueLog(b *pgx.Batch, acc []accepted, tag int64) (bool, error) {
 	var rev, prevRev []int64
 	var seq []int32
 	var typ []int16
 	var kind, id []string
-	var record, prev, hash [][]byte
+	var record, prev, gone, hash [][]byte
 	var request []string
 	for _, a := range acc {
 		for i, c := range a.d.changes {
@@ -211,6 +217,11 @@ func queueLog(b *pgx.Batch, acc []accepted, tag int64) bool {
 			} else {
 				request, hash = append(request, ""), append(hash, nil)
 			}
+			values, err := encodeValues(c.departed)
+			if err != nil {
+				return false, errs.New(errs.Internal, "encode indexed values of %s %s: %w", c.key.kind, c.key.id, err)
+			}
+			gone = append(gone, values)
 			rev, seq = append(rev, int64(a.revision)), append(seq, int32(i))
 			kind, id = append(kind, c.key.kind), append(id, c.key.id)
 			var pr int64
@@ -229,8 +240,8 @@ func queueLog(b *pgx.Batch, acc []accepted, tag int64) bool {
 		}
 	}
 	if len(rev) == 0 {
-		return false
+		return false, nil
 	}
-	b.Queue(sqlInsertLog, rev, seq, tag, typ, kind, id, prevRev, record, prev, request, hash)
-	return true
+	b.Queue(sqlInsertLog, rev, seq, tag, typ, kind, id, prevRev, record, prev, gone, request, hash)
+	return true, nil
 }

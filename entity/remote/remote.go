@@ -66,6 +66,20 @@ func (s *Store) List(ctx context.Context, q entity.Query) (entity.Page, error) {
 		}
 		req.Index = append(req.Index, store.IndexMatch{Attr: m.Attr, Op: op, Value: m.Value, Upper: m.Upper})
 	}
+	if o := q.Order; o != nil {
+		req.Order = &store.Order{Index: o.Index}
+		for _, v := range o.Equal {
+			req.Order.Equal = append(req.Order.Equal, indexValue(v))
+		}
+		if o.Lower != nil {
+			v := indexValue(o.Lower)
+			req.Order.Lower = &v
+		}
+		if o.Upper != nil {
+			v := indexValue(o.Upper)
+			req.Order.Upper = &v
+		}
+	}
 	left := q.Limit
 	if left == 0 {
 		left = maxListed
@@ -88,6 +102,14 @@ func (s *Store) List(ctx context.Context, q entity.Query) (entity.Page, error) {
 		}
 		req.Cursor = resp.Cursor
 	}
+}
+
+func indexValue(v []byte) store.IndexValue {
+	if v == nil {
+		absent := true
+		return store.IndexValue{Absent: &absent}
+	}
+	return store.IndexValue{Value: v}
 }
 
 // Txn implements entity.Store.
@@ -138,7 +160,18 @@ func lease(l *store.Lease, err error) (entity.Lease, error) {
 
 // Watch implements entity.Store. The watch goes on when ctx ends, until Close.
 func (s *Store) Watch(ctx context.Context, q entity.WatchQuery) (entity.Watch, error) {
-	req := store.WatchRequest{Kind: q.Kind, Project: string(q.Project), Epoch: q.From.Epoch}
+	req := store.WatchRequest{Project: string(q.Project), Epoch: q.From.Epoch}
+	if len(q.Kinds) == 1 {
+		req.Kind = q.Kinds[0] // as older servers know it
+	} else {
+		req.Kinds = q.Kinds
+	}
+	for _, id := range q.IDs {
+		req.IDs = append(req.IDs, string(id))
+	}
+	if q.Select != nil {
+		req.Select = &store.Selector{Attr: q.Select.Attr, Value: q.Select.Value}
+	}
 	if q.From != (schema.Token{}) {
 		rev := int64(q.From.Revision)
 		req.Revision = &rev

@@ -213,7 +213,7 @@ func TestWatchOfLostServer(t *testing.T) {
 	store.RegisterEntities(srv, remote.NewServer(m, nil))
 	cl := srv.Local(rpc.Identity{Name: "t", Roles: []string{rpc.RoleAdmin}, How: "process"})
 	defer cl.Close()
-	w, err := remote.New(cl).Watch(t.Context(), entity.WatchQuery{Kind: "thing"})
+	w, err := remote.New(cl).Watch(t.Context(), entity.WatchQuery{Kinds: []string{"thing"}})
 	if err != nil {
 		t.Fatal(err)
 	}

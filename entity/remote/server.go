@@ -20,6 +20,7 @@ var (
 	}
 	eventTypes = map[entity.EventType]store.EventType{
 		entity.EventPut: store.EventTypePut, entity.EventDelete: store.EventTypeDelete, entity.EventBookmark: store.EventTypeBookmark,
+		entity.EventLeave: store.EventTypeLeave,
 	}
 	opTypesIn    = invert(opTypes)
 	indexOpsIn   = invert(indexOps)
@@ -84,6 +85,12 @@ func (s *Server) List(ctx context.Context, req *store.ListRequest) (*store.ListR
 	for _, m := range req.Index {
 		q.Index = append(q.Index, entity.IndexMatch{Attr: m.Attr, Op: indexOpsIn[m.Op], Value: m.Value, Upper: m.Upper})
 	}
+	if o := req.Order; o != nil {
+		q.Order = &entity.Order{Index: o.Index, Lower: bound(o.Lower), Upper: bound(o.Upper)}
+		for i := range o.Equal {
+			q.Order.Equal = append(q.Order.Equal, bound(&o.Equal[i]))
+		}
+	}
 	for {
 		page, err := s.st.List(ctx, q)
 		if err != nil {
@@ -97,6 +104,14 @@ func (s *Server) List(ctx context.Context, req *store.ListRequest) (*store.ListR
 			Records: page.Records, Cursor: page.Cursor, Epoch: page.Token.Epoch, Revision: int64(page.Token.Revision),
 		}, nil
 	}
+}
+
+// bound returns an encoded value, nil if there is none.
+func bound(v *store.IndexValue) []byte {
+	if v == nil || v.Absent != nil && *v.Absent {
+		return nil
+	}
+	return append([]byte{}, v.Value...)
 }
 
 func size(recs []schema.Record) int {
@@ -155,7 +170,16 @@ func wireLease(l entity.Lease, err error) (*store.Lease, error) {
 // Watch implements store.Entities. A caller that does not keep up makes Send
 // wait; the store then ends the watch.
 func (s *Server) Watch(ctx context.Context, req *store.WatchRequest, st rpc.ServerStream[rpc.None, store.EventBatch]) error {
-	q := entity.WatchQuery{Kind: req.Kind, Project: schema.ID(req.Project), From: schema.Token{Epoch: req.Epoch}}
+	q := entity.WatchQuery{Kinds: req.Kinds, Project: schema.ID(req.Project), From: schema.Token{Epoch: req.Epoch}}
+	if req.Kind != "" {
+		q.Kinds = append(q.Kinds, req.Kind)
+	}
+	for _, id := range req.IDs {
+		q.IDs = append(q.IDs, schema.ID(id))
+	}
+	if req.Select != nil {
+		q.Select = &entity.Selector{Attr: req.Select.Attr, Value: req.Select.Value}
+	}
 	if req.Revision != nil {
 		q.From.Revision = schema.Revision(*req.Revision)
 	}

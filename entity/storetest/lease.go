@@ -23,7 +23,7 @@ func (f *fixture) grant(ttl time.Duration) schema.LeaseID {
 }
 
 func testLeaseLapse(t *testing.T, f *fixture) {
-	w := f.follow(entity.WatchQuery{Kind: "thing"})
+	w := f.follow(entity.WatchQuery{Kinds: []string{"thing"}})
 	w.next()
 	id := f.grant(3 * time.Second) // in which the writes come to an end
 	a := f.stored(func(o *Thing) { o.Lease = id })

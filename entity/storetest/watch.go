@@ -22,7 +22,7 @@ func testWatchFromList(t *testing.T, f *fixture) {
 	if err := entity.UpdateSpec(t.Context(), f, a); err != nil {
 		t.Fatal(err)
 	}
-	w := f.follow(entity.WatchQuery{Kind: "thing", From: page.Token})
+	w := f.follow(entity.WatchQuery{Kinds: []string{"thing"}, From: page.Token})
 	b.Status.Phase = "busy"
 	if err := entity.UpdateStatus(t.Context(), f, b); err != nil {
 		t.Fatal(err)
@@ -57,7 +57,7 @@ func testWatchFromList(t *testing.T, f *fixture) {
 
 	// Resuming anywhere gives exactly the rest.
 	for i, tok := range tokens {
-		w := f.follow(entity.WatchQuery{Kind: "thing", From: tok})
+		w := f.follow(entity.WatchQuery{Kinds: []string{"thing"}, From: tok})
 		for _, want := range want[i+1:] {
 			e := w.next()
 			f.equal("resumed event", seen{e.Type, e.Record.ID, e.Record.Revision}, want)
@@ -70,9 +70,9 @@ func testWatchFromList(t *testing.T, f *fixture) {
 
 func testWatchSelect(t *testing.T, f *fixture) {
 	other := f.newProject()
-	things := f.follow(entity.WatchQuery{Kind: "thing"})
+	things := f.follow(entity.WatchQuery{Kinds: []string{"thing"}})
 	all := f.follow(entity.WatchQuery{})
-	mine := f.follow(entity.WatchQuery{Kind: "thing", Project: other})
+	mine := f.follow(entity.WatchQuery{Kinds: []string{"thing"}, Project: other})
 	for _, w := range []*follower{things, all, mine} {
 		if e := w.next(); e.Type != entity.EventBookmark {
 			t.Fatalf("first event %+v", e)
@@ -91,19 +91,162 @@ func testWatchSelect(t *testing.T, f *fixture) {
 	if e := mine.change(); e.Record.ID != b.ID {
 		t.Errorf("of a project: %+v", e)
 	}
+	var last entity.Event
 	for _, want := range []any{node.ID, a.ID, b.ID} {
-		if e := all.change(); any(e.Record.ID) != want {
-			t.Errorf("everything: %+v, want %v", e, want)
+		if last = all.change(); any(last.Record.ID) != want {
+			t.Errorf("everything: %+v, want %v", last, want)
 		}
 	}
-	_, err := f.Watch(t.Context(), entity.WatchQuery{Kind: "nonsense"})
+	// Several kinds, in one order.
+	several := f.follow(entity.WatchQuery{Kinds: []string{"node", "thing"}, From: schema.Token{Epoch: last.Token.Epoch, Revision: node.Revision - 1}})
+	f.create(new(Project))
+	c := f.stored()
+	for _, want := range []any{node.ID, a.ID, b.ID, c.ID} {
+		if e := several.change(); any(e.Record.ID) != want {
+			t.Errorf("of two kinds: %+v, want %v", e, want)
+		}
+	}
+	_, err := f.Watch(t.Context(), entity.WatchQuery{Kinds: []string{"thing", "nonsense"}})
 	f.fails(err, errs.InvalidArgument)
+}
+
+// testWatchIDs: a watch of ids tells of nothing else, whether it reads what
+// just happened or what was long ago.
+func testWatchIDs(t *testing.T, f *fixture) {
+	mine, also := f.stored(func(o *Thing) { o.ID = "thing-mine" }), schema.ID("thing-later")
+	before := mine.Revision
+	q := entity.WatchQuery{Kinds: []string{"thing"}, IDs: []schema.ID{mine.ID, also}}
+	w := f.follow(q)
+	first := w.next()
+	if first.Type != entity.EventBookmark || first.Token.Revision < before {
+		t.Fatalf("first event: %+v", first)
+	}
+	for range 5 {
+		f.stored()
+	}
+	later := f.stored(func(o *Thing) { o.ID = also })
+	mine.Status.Count++
+	if err := entity.UpdateStatus(t.Context(), f, mine); err != nil {
+		t.Fatal(err)
+	}
+	f.stored()
+	if err := entity.Delete(t.Context(), f, later); err != nil {
+		t.Fatal(err)
+	}
+	type seen struct {
+		typ entity.EventType
+		id  schema.ID
+		rev schema.Revision
+	}
+	want := []seen{{entity.EventPut, also, before + 6}, {entity.EventPut, mine.ID, before + 7}, {entity.EventDelete, also, before + 9}}
+	q.From = schema.Token{Epoch: first.Token.Epoch, Revision: before}
+	for name, w := range map[string]*follower{"running": w, "resumed": f.follow(q)} {
+		for _, want := range want {
+			e := w.change()
+			f.equal(name, seen{e.Type, e.Record.ID, e.Record.Revision}, want)
+		}
+	}
+	// Ids alone are enough, and other conditions hold too.
+	q.Kinds = nil
+	if e := f.follow(q).change(); e.Record.ID != also {
+		t.Errorf("without a kind: %+v", e)
+	}
+	q.Project = f.newProject()
+	elsewhere := f.follow(q)
+	if e := elsewhere.next(); e.Type != entity.EventBookmark {
+		t.Errorf("of another project: %+v", e)
+	}
+	_, err := f.Watch(t.Context(), entity.WatchQuery{IDs: make([]schema.ID, entity.MaxWatchIDs+1)})
+	f.fails(err, errs.InvalidArgument)
+}
+
+// change is what a watch told of an entity.
+type change struct {
+	typ entity.EventType
+	id  schema.ID
+}
+
+// drive makes changes that enter, leave and stay within the color blue and the
+// label on=yes, and returns what watches of each must tell.
+func (f *fixture) drive() (blue, label []change) {
+	f.t.Helper()
+	must := func(err error) {
+		f.t.Helper()
+		if err != nil {
+			f.t.Fatal(err)
+		}
+	}
+	put, leave, gone := entity.EventPut, entity.EventLeave, entity.EventDelete
+	a := f.stored(func(o *Thing) { o.ID, o.Spec.Color = "thing-a", "blue" }) // created within
+	b := f.stored(func(o *Thing) { o.ID = "thing-b" })
+	a.Status.Phase = "busy" // stays
+	must(entity.UpdateStatus(f.t.Context(), f, a))
+	b.Spec.Color, b.Labels = "blue", map[string]string{"on": "yes"} // enters
+	must(entity.UpdateSpec(f.t.Context(), f, b))
+	a.Spec.Color = "red" // leaves
+	must(entity.UpdateSpec(f.t.Context(), f, a))
+	a.Spec.Size = 3 // outside
+	must(entity.UpdateSpec(f.t.Context(), f, a))
+	b.Labels = map[string]string{"on": "no"} // stays in one, leaves the other
+	must(entity.UpdateSpec(f.t.Context(), f, b))
+	must(entity.Delete(f.t.Context(), f, a)) // outside
+	must(entity.Delete(f.t.Context(), f, b)) // within
+	c := f.thing(func(o *Thing) { o.ID, o.Spec.Color = "thing-c", "blue" })
+	d := f.thing(func(o *Thing) { o.ID = "thing-d" })
+	f.mustTxn(f.op(entity.CreateOp(d)), f.op(entity.CreateOp(c))) // half of a transaction
+	last := f.stored(func(o *Thing) { o.ID, o.Spec.Color, o.Labels = "thing-z", "blue", map[string]string{"on": "yes"} })
+	blue = []change{{put, a.ID}, {put, a.ID}, {put, b.ID}, {leave, a.ID}, {put, b.ID}, {gone, b.ID}, {put, c.ID}, {put, last.ID}}
+	return blue, []change{{put, b.ID}, {leave, b.ID}, {put, last.ID}}
+}
+
+var (
+	selectBlue  = &entity.Selector{Attr: "spec.color", Value: []byte("blue")}
+	selectLabel = entity.LabelSelector("on", "yes")
+)
+
+// testWatchValue: a watch by value tells of what has the value, and once of
+// what has it no more.
+func testWatchValue(t *testing.T, f *fixture) {
+	w := f.follow(entity.WatchQuery{Kinds: []string{"thing"}, Select: selectBlue})
+	l := f.follow(entity.WatchQuery{Select: selectLabel})
+	for _, w := range []*follower{w, l} {
+		if e := w.next(); e.Type != entity.EventBookmark {
+			t.Fatalf("first event: %+v", e)
+		}
+	}
+	blue, label := f.drive()
+	w.expect("by color", blue)
+	l.expect("by label", label)
+	_, err := f.Watch(t.Context(), entity.WatchQuery{Select: new(entity.Selector)})
+	f.fails(err, errs.InvalidArgument)
+}
+
+// testWatchValueResumes: the same from the past.
+func testWatchValueResumes(t *testing.T, f *fixture) {
+	page, err := f.List(t.Context(), entity.Query{Kind: "thing"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	blue, label := f.drive()
+	f.follow(entity.WatchQuery{Kinds: []string{"thing"}, Select: selectBlue, From: page.Token}).expect("by color", blue)
+	f.follow(entity.WatchQuery{Kinds: []string{"thing", "node"}, Select: selectLabel, From: page.Token}).expect("by label", label)
+}
+
+// expect reads exactly these changes.
+func (w *follower) expect(what string, want []change) {
+	w.f.t.Helper()
+	var got []change
+	for range want {
+		e := w.change()
+		got = append(got, change{e.Type, e.Record.ID})
+	}
+	w.f.equal(what, got, want)
 }
 
 // testWatchTransaction: the changes of a transaction come together, and no
 // token lets one resume in its middle and lose the rest.
 func testWatchTransaction(t *testing.T, f *fixture) {
-	w := f.follow(entity.WatchQuery{Kind: "thing"})
+	w := f.follow(entity.WatchQuery{Kinds: []string{"thing"}})
 	w.next()
 	a, b := f.thing(), f.thing()
 	res := f.mustTxn(f.op(entity.CreateOp(a)), f.op(entity.CreateOp(b)))
@@ -111,17 +254,17 @@ func testWatchTransaction(t *testing.T, f *fixture) {
 	if err != nil || len(evs) < 2 || evs[0].Record.Revision != res.Revision || evs[1].Record.Revision != res.Revision {
 		t.Fatalf("events of a transaction: %+v, %v", evs, err)
 	}
-	resumed := f.follow(entity.WatchQuery{Kind: "thing", From: evs[0].Token})
+	resumed := f.follow(entity.WatchQuery{Kinds: []string{"thing"}, From: evs[0].Token})
 	for e := resumed.change(); e.Record.ID != evs[1].Record.ID; e = resumed.change() {
 	}
-	resumed = f.follow(entity.WatchQuery{Kind: "thing", From: evs[1].Token})
+	resumed = f.follow(entity.WatchQuery{Kinds: []string{"thing"}, From: evs[1].Token})
 	if e := resumed.next(); e.Type != entity.EventBookmark {
 		t.Errorf("after the last event of a transaction came %+v", e)
 	}
 }
 
 func testWatchBookmarks(t *testing.T, f *fixture) {
-	w := f.follow(entity.WatchQuery{Kind: "thing", Bookmarks: 50 * time.Millisecond})
+	w := f.follow(entity.WatchQuery{Kinds: []string{"thing"}, Bookmarks: 50 * time.Millisecond})
 	first := w.next()
 	if first.Type != entity.EventBookmark {
 		t.Fatalf("first event: %+v", first)
@@ -137,7 +280,7 @@ func testWatchBookmarks(t *testing.T, f *fixture) {
 		t.Errorf("event: %+v", e)
 	}
 	// One that asks for none gets only the first.
-	quiet := f.follow(entity.WatchQuery{Kind: "thing"})
+	quiet := f.follow(entity.WatchQuery{Kinds: []string{"thing"}})
 	if e := quiet.next(); e.Type != entity.EventBookmark {
 		t.Fatalf("first event: %+v", e)
 	}
@@ -153,7 +296,7 @@ func testWatchBookmarks(t *testing.T, f *fixture) {
 }
 
 func testWatchEnds(t *testing.T, f *fixture) {
-	w, err := f.Watch(t.Context(), entity.WatchQuery{Kind: "thing"})
+	w, err := f.Watch(t.Context(), entity.WatchQuery{Kinds: []string{"thing"}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -170,7 +313,7 @@ func testWatchEnds(t *testing.T, f *fixture) {
 	f.fails(wait.Receive(t, "the end of Next after Close", done), errs.Canceled)
 	canceled, cancel := context.WithCancel(t.Context())
 	cancel()
-	w, err = f.Watch(t.Context(), entity.WatchQuery{Kind: "thing"})
+	w, err = f.Watch(t.Context(), entity.WatchQuery{Kinds: []string{"thing"}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -188,7 +331,7 @@ func testWatchOtherEpoch(t *testing.T, f *fixture) {
 		"another epoch": {Epoch: "epoch-other", Revision: page.Token.Revision},
 		"the future":    {Epoch: page.Token.Epoch, Revision: page.Token.Revision + 1000},
 	} {
-		w, err := f.Watch(t.Context(), entity.WatchQuery{Kind: "thing", From: tok})
+		w, err := f.Watch(t.Context(), entity.WatchQuery{Kinds: []string{"thing"}, From: tok})
 		if err == nil { // a backend may find out later
 			ctx, cancel := context.WithTimeout(t.Context(), wait.Limit)
 			_, err = w.Next(ctx)

@@ -332,7 +332,7 @@ func testCascade(t *testing.T, f *fixture) {
 	if len(f.list(entity.Query{})) != len(all)+1 {
 		t.Fatal("a refused deletion deleted something")
 	}
-	w := f.follow(entity.WatchQuery{Kind: "thing", From: schema.Token{}})
+	w := f.follow(entity.WatchQuery{Kinds: []string{"thing"}, From: schema.Token{}})
 	if e := w.next(); e.Type != entity.EventBookmark {
 		t.Fatalf("first event: %+v", e)
 	}

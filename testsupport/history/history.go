@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"time"
 
 	"miren.dev/runtime/entity"
 	"miren.dev/runtime/pkg/errs"
@@ -140,8 +141,8 @@ func (r *Reader) List(_ context.Context, q entity.Query) (entity.Page, error) {
 	return p, nil
 }
 
-// Watch implements entity.Reader. The watch sends a bookmark when it has caught
-// up for the first time, and no other.
+// Watch implements entity.Reader. Of the query it knows Kinds, From and
+// Bookmarks.
 func (r *Reader) Watch(_ context.Context, q entity.WatchQuery) (entity.Watch, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -152,14 +153,15 @@ func (r *Reader) Watch(_ context.Context, q entity.WatchQuery) (entity.Watch, er
 	if from == (schema.Token{}) {
 		from = r.token(schema.Revision(len(r.log)))
 	}
-	return &watch{r: r, kind: q.Kind, at: from}, nil
+	return &watch{r: r, kinds: q.Kinds, bookmarks: q.Bookmarks, at: from}, nil
 }
 
 type watch struct {
-	r      *Reader
-	kind   string
-	at     schema.Token
-	marked bool
+	r         *Reader
+	kinds     []string
+	bookmarks time.Duration
+	at        schema.Token
+	sent      time.Time // when something was last returned; zero: never
 }
 
 func (w *watch) Close() {}
@@ -170,8 +172,13 @@ func (w *watch) Next(ctx context.Context) ([]entity.Event, error) {
 		if len(events) > 0 || err != nil {
 			return events, err
 		}
+		var mark <-chan time.Time
+		if w.bookmarks > 0 {
+			mark = time.After(time.Until(w.sent.Add(w.bookmarks)))
+		}
 		select {
 		case <-wait:
+		case <-mark:
 		case <-ctx.Done():
 			return nil, errs.New(errs.ClassOf(ctx.Err()), "watch: %w", ctx.Err())
 		}
@@ -193,13 +200,16 @@ func (w *watch) take() ([]entity.Event, <-chan struct{}, error) {
 	}
 	var out []entity.Event
 	for _, e := range r.log[w.at.Revision:] {
-		if w.kind == "" || e.Record.Kind == w.kind {
+		if len(w.kinds) == 0 || slices.Contains(w.kinds, e.Record.Kind) {
 			out = append(out, e)
 		}
 	}
-	if w.at = last; !w.marked {
-		w.marked = true
+	due := w.bookmarks > 0 && time.Since(w.sent) >= w.bookmarks
+	if w.at = last; w.sent.IsZero() || due && len(out) == 0 {
 		out = append(out, entity.Event{Type: entity.EventBookmark, Token: last})
+	}
+	if len(out) > 0 {
+		w.sent = time.Now()
 	}
 	return out, r.changed, nil
 }

@@ -56,7 +56,12 @@ func (h *held) List(ctx context.Context, q entity.Query) (entity.Page, error) {
 }
 
 func (h *held) Watch(ctx context.Context, q entity.WatchQuery) (entity.Watch, error) {
-	h.read(q.Kind)
+	if len(q.Kinds) == 0 {
+		h.read("") // every kind
+	}
+	for _, kind := range q.Kinds {
+		h.read(kind)
+	}
 	return h.Store.Watch(ctx, q)
 }
 
