@@ -29,8 +29,9 @@ const (
 type cursor struct {
 	Epoch    string `cbor:"1,keyasint"`
 	Revision int64  `cbor:"2,keyasint"`
-	After    string `cbor:"3,keyasint"`
+	After    string `cbor:"3,keyasint"` // id
 	Query    uint64 `cbor:"4,keyasint"`
+	Value    []byte `cbor:"5,keyasint,omitempty"` // in the index that orders
 }
 
 // List implements entity.Reader. Later pages show the store as it was at the
@@ -44,6 +45,9 @@ func (s *Store) List(ctx context.Context, q entity.Query) (entity.Page, error) {
 		return entity.Page{}, err
 	}
 	l := &listing{s: s, q: &q, kind: kind, limit: maxPage, hash: queryHash(&q)}
+	if err := l.order(); err != nil {
+		return entity.Page{}, err
+	}
 	if q.Limit > 0 {
 		l.limit = min(q.Limit, maxPage)
 	}
@@ -85,6 +89,12 @@ func queryHash(q *entity.Query) uint64 {
 	for _, m := range q.Index {
 		fmt.Fprintf(h, " %q %d %x %x %v", m.Attr, m.Op, m.Value, m.Upper, m.Upper == nil)
 	}
+	if o := q.Order; o != nil {
+		fmt.Fprintf(h, " %q", o.Index)
+		for _, v := range append(slices.Clone(o.Equal), o.Lower, o.Upper) {
+			fmt.Fprintf(h, " %x %v", v, v == nil)
+		}
+	}
 	return h.Sum64()
 }
 
@@ -96,6 +106,38 @@ type listing struct {
 	limit int
 	hash  uint64
 	from  cursor
+
+	// The index that orders, nil if ids do, and its values that are selected:
+	// at least lo and below hi, if that is not nil.
+	by     *schema.Index
+	lo, hi []byte
+}
+
+// order resolves Query.Order.
+func (l *listing) order() error {
+	o := l.q.Order
+	if o == nil {
+		return nil
+	}
+	if l.by = l.kind.Composite(o.Index); l.by == nil {
+		return errs.New(errs.InvalidArgument, "%s has no index %q", l.kind.Name, o.Index)
+	}
+	parts := len(l.by.Parts)
+	if bounded := o.Lower != nil || o.Upper != nil; len(o.Equal) > parts || bounded && len(o.Equal) == parts {
+		return errs.New(errs.InvalidArgument, "the index %s of %s has %d attributes, fewer than the query has values", o.Index, l.kind.Name, parts)
+	}
+	l.lo, l.hi = l.by.Range(o.Equal, o.Lower, o.Upper)
+	return nil
+}
+
+// item is a record of a listing with what orders it.
+type item struct {
+	rec   schema.Record
+	value []byte // in the index that orders; nil if ids do
+}
+
+func compareItems(a, b item) int {
+	return cmp.Or(bytes.Compare(a.value, b.value), cmp.Compare(a.rec.ID, b.rec.ID))
 }
 
 // page reads everything in one snapshot and one round trip.
@@ -103,7 +145,8 @@ func (l *listing) page(ctx context.Context) (entity.Page, error) {
 	first := l.q.Cursor == ""
 	var now, floor int64
 	var epoch, epochAfter string
-	var current, past []schema.Record
+	var current, past []item
+	var at []byte // the value of the last of current in the index that orders
 	full := false // there is more than what current holds
 	b := &pgx.Batch{}
 	b.Queue(`begin isolation level repeatable read read only`)
@@ -112,19 +155,19 @@ func (l *listing) page(ctx context.Context) (entity.Page, error) {
 	b.Queue(sql, args...).Query(func(rows pgx.Rows) error {
 		size := 0
 		for rows.Next() {
-			var raw []byte
-			if err := rows.Scan(&raw); err != nil {
+			var raw, value []byte
+			if err := rows.Scan(&raw, &value); err != nil {
 				return err
 			}
 			if full = len(current) == l.limit || size > maxPageBytes; full {
 				continue // read to the end; there is one more row at most, or the page is too big
 			}
-			size += len(raw)
+			size, at = size+len(raw), value
 			rec, err := decodeRecord(raw)
 			if err != nil {
 				return err
 			}
-			current = append(current, *rec)
+			current = append(current, item{rec: *rec})
 		}
 		return rows.Err()
 	})
@@ -148,11 +191,13 @@ func (l *listing) page(ctx context.Context) (entity.Page, error) {
 		}
 	}
 	// Where current is cut off, what is put back counts only up to there.
-	var last schema.ID
+	var last *item
 	if full {
-		last = current[len(current)-1].ID
+		it := current[len(current)-1]
+		it.value = at
+		last = &it
 	}
-	recs, err := l.filter(current)
+	items, err := l.filter(current)
 	if err != nil {
 		return entity.Page{}, err
 	}
@@ -160,20 +205,24 @@ func (l *listing) page(ctx context.Context) (entity.Page, error) {
 		if past, err = l.filter(past); err != nil {
 			return entity.Page{}, err
 		}
-		for _, r := range past {
-			if last == "" || r.ID <= last {
-				recs = append(recs, r)
+		begin := item{value: l.from.Value, rec: schema.Record{Meta: schema.Meta{ID: schema.ID(l.from.After)}}}
+		for _, it := range past {
+			if compareItems(it, begin) > 0 && (last == nil || compareItems(it, *last) <= 0) {
+				items = append(items, it)
 			}
 		}
-		slices.SortFunc(recs, func(a, b schema.Record) int { return cmp.Compare(a.ID, b.ID) })
-		if len(recs) > l.limit {
-			recs, full = recs[:l.limit], true
-			last = recs[l.limit-1].ID
+		slices.SortFunc(items, compareItems)
+		if len(items) > l.limit {
+			items, full = items[:l.limit], true
+			last = &items[l.limit-1]
 		}
 	}
-	page := entity.Page{Records: recs, Token: token}
+	page := entity.Page{Records: make([]schema.Record, len(items)), Token: token}
+	for i := range items {
+		page.Records[i] = items[i].rec
+	}
 	if full {
-		c, err := encMode.Marshal(&cursor{token.Epoch, int64(token.Revision), string(last), l.hash})
+		c, err := encMode.Marshal(&cursor{token.Epoch, int64(token.Revision), string(last.rec.ID), l.hash, last.value})
 		if err != nil {
 			return entity.Page{}, errs.New(errs.Internal, "encode cursor: %w", err)
 		}
@@ -190,11 +239,25 @@ func (l *listing) sql(first bool) (string, []any) {
 		args = append(args, v)
 		return fmt.Sprintf("$%d", len(args))
 	}
-	sb.WriteString(`select e.record from entity e where e.kind = $1`)
+	if l.by == nil {
+		sb.WriteString(`select e.record, null::bytea from entity e where e.kind = $1`)
+		if !first {
+			sb.WriteString(` and e.id > ` + arg(l.from.After))
+		}
+	} else {
+		sb.WriteString(`select e.record, o.value from entity_index o join entity e on e.kind = o.kind and e.id = o.id
+			where e.kind = $1 and o.kind = $1 and o.attr = ` + arg(l.by.Attr()) + ` and o.value >= ` + arg(notNil(l.lo)))
+		if l.hi != nil {
+			sb.WriteString(` and o.value < ` + arg(l.hi))
+		}
+		if !first {
+			sb.WriteString(` and (o.value, o.id) > (` + arg(notNil(l.from.Value)) + `, ` + arg(l.from.After) + `)`)
+		}
+	}
 	if !first {
 		// Versions younger than the listing are not of it; what they replaced
 		// comes from the log.
-		sb.WriteString(` and e.id > ` + arg(l.from.After) + ` and e.revision <= ` + arg(l.from.Revision))
+		sb.WriteString(` and e.revision <= ` + arg(l.from.Revision))
 	}
 	if l.q.Project != "" {
 		sb.WriteString(` and e.project = ` + arg(string(l.q.Project)))
@@ -230,7 +293,11 @@ func (l *listing) sql(first bool) (string, []any) {
 		}
 		index(m.Attr, cond)
 	}
-	sb.WriteString(` order by e.id limit ` + arg(l.limit+1))
+	if l.by == nil {
+		sb.WriteString(` order by e.id limit ` + arg(l.limit+1))
+	} else {
+		sb.WriteString(` order by o.value, o.id limit ` + arg(l.limit+1))
+	}
 	return sb.String(), args
 }
 
@@ -247,8 +314,12 @@ const sqlPast = `select case
 		where l.revision > $1 and l.kind = $2 and l.id > $3 order by l.id, l.revision, l.seq) c
 	where c.prev_revision > 0`
 
-func (l *listing) queuePast(b *pgx.Batch, out *[]schema.Record) {
-	b.Queue(sqlPast, l.from.Revision, l.q.Kind, l.from.After).Query(func(rows pgx.Rows) error {
+func (l *listing) queuePast(b *pgx.Batch, out *[]item) {
+	after := l.from.After
+	if l.by != nil {
+		after = "" // ids say nothing about the order
+	}
+	b.Queue(sqlPast, l.from.Revision, l.q.Kind, after).Query(func(rows pgx.Rows) error {
 		for rows.Next() {
 			var raw []byte
 			if err := rows.Scan(&raw); err != nil {
@@ -263,32 +334,53 @@ func (l *listing) queuePast(b *pgx.Batch, out *[]schema.Record) {
 			if err != nil {
 				return err
 			}
-			*out = append(*out, *rec)
+			*out = append(*out, item{rec: *rec})
 		}
 		return rows.Err()
 	})
 }
 
-// filter keeps what the query selects. Rows that came through an index are
-// checked too, since another version of the program may have left stale
-// entries in it.
-func (l *listing) filter(recs []schema.Record) ([]schema.Record, error) {
-	if len(l.q.Index) == 0 {
-		return slices.DeleteFunc(recs, func(r schema.Record) bool { return !matchesMeta(&r, l.q) }), nil
-	}
+// filter keeps what the query selects, and finds what orders it. Rows that came
+// through an index are checked too, since another version of the program may
+// have left stale entries in it.
+func (l *listing) filter(items []item) ([]item, error) {
 	var bad error
-	recs = slices.DeleteFunc(recs, func(r schema.Record) bool {
-		if !matchesMeta(&r, l.q) {
-			return true
+	kept := items[:0]
+	for i := range items {
+		it := &items[i]
+		if !matchesMeta(&it.rec, l.q) {
+			continue
 		}
-		ext, err := extract(l.kind, &r)
-		if err != nil {
-			bad = errs.New(errs.Corrupt, "stored %s %s is not valid: %w", r.Kind, r.ID, err)
-			return true
+		if len(l.q.Index) > 0 || l.by != nil {
+			ext, err := extract(l.kind, &it.rec)
+			if err != nil {
+				bad = errs.New(errs.Corrupt, "stored %s %s is not valid: %w", it.rec.Kind, it.rec.ID, err)
+				continue
+			}
+			if !l.matches(ext, it) {
+				continue
+			}
 		}
-		return slices.ContainsFunc(l.q.Index, func(m entity.IndexMatch) bool { return !matchesIndex(ext, m) })
-	})
-	return recs, bad
+		kept = append(kept, *it)
+	}
+	return kept, bad
+}
+
+// matches reports whether the query selects what was extracted of it, and sets
+// its value.
+func (l *listing) matches(ext *schema.Extracted, it *item) bool {
+	if slices.ContainsFunc(l.q.Index, func(m entity.IndexMatch) bool { return !matchesIndex(ext, m) }) {
+		return false
+	}
+	if l.by == nil {
+		return true
+	}
+	i := slices.IndexFunc(ext.Index, func(x schema.IndexEntry) bool { return x.Attr == l.by.Attr() })
+	if i < 0 {
+		return false
+	}
+	it.value = ext.Index[i].Value
+	return bytes.Compare(it.value, l.lo) >= 0 && (l.hi == nil || bytes.Compare(it.value, l.hi) < 0)
 }
 
 func matchesMeta(r *schema.Record, q *entity.Query) bool {

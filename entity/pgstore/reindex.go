@@ -25,6 +25,9 @@ func fingerprint(k *schema.Kind) string {
 			lines = append(lines, fmt.Sprintf("%s %s %v %v", a.Path, a.Type, a.Indexed, a.Unique))
 		}
 	}
+	for _, x := range k.Indexes {
+		lines = append(lines, fmt.Sprintf("%s %v", x.Attr(), x.Parts))
+	}
 	slices.Sort(lines)
 	sum := sha256.Sum256([]byte(strings.Join(lines, "\n")))
 	return hex.EncodeToString(sum[:8])

@@ -15,7 +15,8 @@ import (
 // TestNewIndexCoversOldEntities: an attribute that gets an index, or becomes unique, covers the
 // entities that were there before.
 func TestNewIndexCoversOldEntities(t *testing.T) {
-	old := *storetest.ThingKind // knows no color, no serial and no reference
+	old := *storetest.ThingKind // knows no color, no serial, no reference and no order
+	old.Indexes = nil
 	old.Extract = func(r *schema.Record) (schema.Extracted, error) {
 		_, err := storetest.ThingKind.Extract(r)
 		return schema.Extracted{}, err
@@ -61,6 +62,10 @@ func TestNewIndexCoversOldEntities(t *testing.T) {
 		s = open(&now)
 		if got := count(); got != n/2 {
 			t.Fatalf("%d found by the new index, want %d", got, n/2)
+		}
+		queue := entity.Query{Kind: "thing", Order: &entity.Order{Index: "queue", Equal: [][]byte{[]byte("red")}}}
+		if page, err := s.List(t.Context(), queue); err != nil || len(page.Records) != n/2+1 { // and the target
+			t.Errorf("%d found by the new order: %v", len(page.Records), err)
 		}
 		taken := newThing(proj)
 		taken.Spec.Serial = "77"

@@ -89,7 +89,11 @@ func init() { // the constructors refer to the kinds
 	NodeKind = kind("node", "node", schema.ScopeCluster, func() schema.Object { return new(Node) },
 		func(schema.Object) (schema.Extracted, error) { return schema.Extracted{}, nil })
 	ThingKind = kind("thing", "thing", schema.ScopeProject, func() schema.Object { return new(Thing) }, extractThing)
+	ThingKind.Indexes = []*schema.Index{thingQueue}
 }
+
+// thingQueue orders things by color, then the biggest first, then by serial.
+var thingQueue = &schema.Index{Name: "queue", Parts: []schema.IndexPart{{Attr: "spec.color"}, {Attr: "spec.size", Desc: true}, {Attr: "spec.serial"}}}
 
 func extractThing(o schema.Object) (schema.Extracted, error) {
 	t := o.(*Thing)
@@ -113,6 +117,11 @@ func extractThing(o schema.Object) (schema.Extracted, error) {
 	if t.Spec.Global != "" {
 		x.Unique = append(x.Unique, schema.UniqueEntry{Attr: "spec.global", Value: []byte(t.Spec.Global), Global: true})
 	}
+	queue := [][]byte{[]byte(t.Spec.Color), Int(t.Spec.Size), nil}
+	if t.Spec.Serial != "" {
+		queue[2] = []byte(t.Spec.Serial)
+	}
+	x.AddComposite(thingQueue, queue...)
 	ref := func(attr, kind string, id schema.ID, policy schema.OnDelete) {
 		if id != "" {
 			x.Refs = append(x.Refs, schema.RefEntry{Attr: attr, Kind: kind, ID: id, OnDelete: policy})

@@ -2,6 +2,9 @@ package storetest
 
 import (
 	"fmt"
+	"slices"
+	"strings"
+	"sync"
 	"testing"
 
 	"miren.dev/runtime/entity"
@@ -100,7 +103,11 @@ func testListOneRevision(t *testing.T, f *fixture) {
 		things[o.ID] = o
 	}
 	red := []entity.IndexMatch{{Attr: "spec.color", Op: entity.IndexEq, Value: []byte("red")}}
-	for _, q := range []entity.Query{{Kind: "thing", Limit: 3}, {Kind: "thing", Limit: 3, Index: red}} {
+	ordered, queue := &entity.Order{Index: "queue"}, &entity.Order{Index: "queue", Equal: [][]byte{[]byte("red")}}
+	for _, q := range []entity.Query{
+		{Kind: "thing", Limit: 3}, {Kind: "thing", Limit: 3, Index: red},
+		{Kind: "thing", Limit: 3, Order: ordered}, {Kind: "thing", Limit: 3, Order: queue},
+	} {
 		all := q
 		all.Limit = 0
 		whole, err := f.List(t.Context(), all)
@@ -148,7 +155,7 @@ func (f *fixture) disturb(things map[schema.ID]*Thing, n int) {
 			}
 			delete(things, id)
 		case ok && (i+n)%5 == 1:
-			o.Spec.Color = [...]string{"red", "blue"}[n%2]
+			o.Spec.Color, o.Spec.Size = [...]string{"red", "blue"}[n%2], int64((i*7+n*3)%5)
 			if err := entity.UpdateSpec(f.t.Context(), f, o); err != nil {
 				f.t.Fatal(err)
 			}
@@ -157,6 +164,155 @@ func (f *fixture) disturb(things map[schema.ID]*Thing, n int) {
 			if err := entity.UpdateStatus(f.t.Context(), f, o); err != nil {
 				f.t.Fatal(err)
 			}
+		}
+	}
+}
+
+// testListOrder: a listing by a composite index has its order, bounds and
+// pages.
+func testListOrder(t *testing.T, f *fixture) {
+	add := func(id, color string, size int64, serial string) {
+		f.stored(func(o *Thing) {
+			o.ID, o.Spec.Color, o.Spec.Size, o.Spec.Serial = schema.ID("thing-"+id), color, size, serial
+		})
+	}
+	add("e", "blue", 2, "")
+	add("d", "blue", 7, "")
+	add("c", "red", 5, "s2")
+	add("b", "red", 5, "s1")
+	add("a", "red", 5, "")
+	add("g", "red", -1, "s3")
+	add("f", "reddish", 9, "")
+	add("h", "red", 8, "x")
+	key := func(parts ...any) [][]byte {
+		var out [][]byte
+		for _, p := range parts {
+			switch p := p.(type) {
+			case string:
+				out = append(out, []byte(p))
+			case int:
+				out = append(out, Int(int64(p)))
+			default:
+				out = append(out, nil)
+			}
+		}
+		return out
+	}
+	for name, c := range map[string]struct {
+		q    entity.Query
+		want string
+	}{
+		"everything":          {entity.Query{Order: &entity.Order{}}, "d e h a b c g f"},
+		"first part":          {entity.Query{Order: &entity.Order{Equal: key("red")}}, "h a b c g"},
+		"two parts":           {entity.Query{Order: &entity.Order{Equal: key("red", 5)}}, "a b c"},
+		"all parts":           {entity.Query{Order: &entity.Order{Equal: key("red", 5, "s1")}}, "b"},
+		"absent":              {entity.Query{Order: &entity.Order{Equal: key("red", 5, nil)}}, "a"},
+		"nothing":             {entity.Query{Order: &entity.Order{Equal: key("green")}}, ""},
+		"from":                {entity.Query{Order: &entity.Order{Equal: key("red", 5), Lower: []byte("s1")}}, "b c"},
+		"to, with the absent": {entity.Query{Order: &entity.Order{Equal: key("red", 5), Upper: []byte("s2")}}, "a b"},
+		"descending, from":    {entity.Query{Order: &entity.Order{Equal: key("red"), Lower: Int(5)}}, "h a b c"},
+		"descending, to":      {entity.Query{Order: &entity.Order{Equal: key("red"), Upper: Int(8)}}, "a b c g"},
+		"descending, between": {entity.Query{Order: &entity.Order{Equal: key("red"), Lower: Int(-1), Upper: Int(5)}}, "g"},
+		"range of the first":  {entity.Query{Order: &entity.Order{Lower: []byte("red"), Upper: []byte("reddish")}}, "h a b c g"},
+		"and another condition": {entity.Query{Order: &entity.Order{}, Index: []entity.IndexMatch{{Attr: "spec.size", Op: entity.IndexEq, Value: Int(5)}}},
+			"a b c"},
+		"and a project": {entity.Query{Order: &entity.Order{}, Project: "proj-nobody"}, ""},
+	} {
+		for _, limit := range []int{0, 1, 3} {
+			q := c.q
+			q.Kind, q.Limit = "thing", limit
+			order := *q.Order
+			order.Index = "queue"
+			q.Order = &order
+			var got []string
+			for {
+				page, err := f.List(t.Context(), q)
+				if err != nil {
+					t.Fatalf("%s: %v", name, err)
+				}
+				for _, r := range page.Records {
+					got = append(got, strings.TrimPrefix(string(r.ID), "thing-"))
+				}
+				if q.Cursor = page.Cursor; q.Cursor == "" {
+					break
+				}
+			}
+			if strings.Join(got, " ") != c.want {
+				t.Errorf("%s, %d at a time: got %v, want %s", name, limit, got, c.want)
+			}
+		}
+	}
+	page, err := f.List(t.Context(), entity.Query{Kind: "thing", Order: &entity.Order{Index: "queue"}, Limit: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, q := range map[string]entity.Query{
+		"unknown index":           {Kind: "thing", Order: &entity.Order{Index: "nonsense"}},
+		"too many values":         {Kind: "thing", Order: &entity.Order{Index: "queue", Equal: make([][]byte, 4)}},
+		"bound behind the last":   {Kind: "thing", Order: &entity.Order{Index: "queue", Equal: make([][]byte, 3), Lower: []byte("x")}},
+		"cursor of another":       {Kind: "thing", Order: &entity.Order{Index: "queue", Equal: key("red")}, Cursor: page.Cursor},
+		"index of another kind":   {Kind: "node", Order: &entity.Order{Index: "queue"}},
+		"cursor without an order": {Kind: "thing", Cursor: page.Cursor},
+	} {
+		if _, err := f.List(t.Context(), q); !errs.Is(err, errs.InvalidArgument) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// testListQueue: many workers pop a queue in order, each task once.
+func testListQueue(t *testing.T, f *fixture) {
+	const tasks, workers = 60, 6
+	for i := range tasks {
+		f.stored(func(o *Thing) { o.Spec.Color, o.Spec.Size = "queued", int64(i%7) })
+	}
+	var mu sync.Mutex
+	taken := map[schema.ID]bool{}
+	var sizes []int64
+	pop := func() (*Thing, error) {
+		page, err := f.List(t.Context(), entity.Query{Kind: "thing", Order: &entity.Order{Index: "queue", Equal: [][]byte{[]byte("queued")}}, Limit: 1})
+		if err != nil || len(page.Records) == 0 {
+			return nil, err
+		}
+		o, err := entity.Decode[Thing](&page.Records[0])
+		if err != nil {
+			return nil, err
+		}
+		o.Spec.Color = "done"
+		return o, entity.UpdateSpec(t.Context(), f, o)
+	}
+	var wg sync.WaitGroup
+	for range workers {
+		wg.Go(func() {
+			for {
+				o, err := pop()
+				if errs.Is(err, errs.Conflict) {
+					continue // another was faster
+				}
+				if err != nil {
+					t.Error(err)
+				}
+				if err != nil || o == nil {
+					return
+				}
+				mu.Lock()
+				if taken[o.ID] {
+					t.Errorf("%s was taken twice", o.ID)
+				}
+				taken[o.ID] = true
+				sizes = append(sizes, o.Spec.Size)
+				mu.Unlock()
+			}
+		})
+	}
+	wg.Wait()
+	if len(taken) != tasks {
+		t.Errorf("%d of %d tasks were taken", len(taken), tasks)
+	}
+	// Taken in order, but for those that were under way at the same time.
+	for i, n := range sizes {
+		if later := sizes[min(i+workers, len(sizes)):]; len(later) > 0 && slices.Max(later) > n {
+			t.Fatalf("order %v", sizes)
 		}
 	}
 }

@@ -34,6 +34,8 @@ func Run(t *testing.T, open func(t *testing.T) entity.Store) {
 		{"ListSelect", testListSelect},
 		{"ListOneRevision", testListOneRevision},
 		{"ListCursor", testListCursor},
+		{"ListOrder", testListOrder},
+		{"ListQueue", testListQueue},
 		{"WatchFromList", testWatchFromList},
 		{"WatchSelect", testWatchSelect},
 		{"WatchIDs", testWatchIDs},

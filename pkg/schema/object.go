@@ -140,6 +140,8 @@ type Kind struct {
 	NameRequired bool
 	// Attrs describes every attribute of spec and status.
 	Attrs []Attr
+	// Indexes are the composite ones.
+	Indexes []*Index
 
 	// New returns an empty object with defaults applied.
 	New func() Object

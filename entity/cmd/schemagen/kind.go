@@ -69,7 +69,11 @@ func collisions(f *lang.File) error {
 	}
 	for _, k := range f.Kinds {
 		n := gogen.GoName(k.Name)
-		for _, s := range []string{n, n + "Spec", n + "Status", n + "Kind", "New" + n, "Kind" + n} {
+		names := []string{n, n + "Spec", n + "Status", n + "Kind", "New" + n, "Kind" + n}
+		for _, x := range k.Indexes {
+			names = append(names, n+"Index"+gogen.GoName(x.Name))
+		}
+		for _, s := range names {
 			if err := add(k.Pos, s, "kind "+k.Name); err != nil {
 				return err
 			}
@@ -100,6 +104,9 @@ func kind(g *gogen.File, set *lang.Set, k *lang.Kind) error {
 	g.Struct(n+"Spec", "what is wanted of a "+k.Name+".", k.Spec)
 	g.Struct(n+"Status", "what is known of a "+k.Name+".", k.Status)
 	attrs(g, k)
+	for _, x := range k.Indexes {
+		composite(g, k, x)
+	}
 
 	g.P("// New%s returns a %s with every default applied.", n, k.Name)
 	g.P("func New%s() *%s {\no := new(%s)", n, n, n)
@@ -159,6 +166,60 @@ var encoders = map[lang.Type]string{
 	lang.Duration: "EncodeIndexDuration(%s)",
 }
 
+// composite emits the variable of a composite index.
+func composite(g *gogen.File, k *lang.Kind, x *lang.Composite) {
+	n, s := gogen.GoName(k.Name), g.Import(schemaPath)
+	var order []string
+	for _, p := range x.Parts {
+		path := p.Path
+		if p.Desc {
+			path += " descending"
+		}
+		order = append(order, path)
+	}
+	g.P("// %sIndex%s orders the %s by %s.", n, gogen.GoName(x.Name), k.Plural, strings.Join(order, ", "))
+	g.P("var %sIndex%s = &%s.Index{Name: %q, Parts: []%s.IndexPart{", n, gogen.GoName(x.Name), s, x.Name, s)
+	for _, p := range x.Parts {
+		desc := ""
+		if p.Desc {
+			desc = ", Desc: true"
+		}
+		g.P("{Attr: %q%s},", p.Path, desc)
+	}
+	g.P("}}\n")
+}
+
+// addComposites emits what Extract does for the composite indexes.
+func addComposites(g *gogen.File, k *lang.Kind) {
+	n, s := gogen.GoName(k.Name), g.Import(schemaPath)
+	for _, x := range k.Indexes {
+		g.P("{\nvar parts [%d][]byte", len(x.Parts))
+		for i, p := range x.Parts {
+			half, _, _ := strings.Cut(p.Path, ".")
+			field := "o." + gogen.GoName(half) + "." + gogen.GoName(p.Field.Name)
+			val, guard := value(p.Field, field)
+			set := fmt.Sprintf("parts[%d] = %s.%s", i, s, fmt.Sprintf(encoders[p.Field.Base()], val))
+			if guard != "" {
+				set = guard + " {\n" + set + "\n}"
+			}
+			g.P("%s", set)
+		}
+		g.P("e.AddComposite(%sIndex%s, parts[:]...)\n}", n, gogen.GoName(x.Name))
+	}
+}
+
+// value returns the expression of the value of a field that is no list or map,
+// x, and the statement that guards it where it may be absent.
+func value(f *lang.Field, x string) (val, guard string) {
+	switch {
+	case gogen.IsPointer(f):
+		return "*" + x, "if " + x + " != nil"
+	case (f.Base() == lang.String || f.Base() == lang.EnumType || f.Base() == lang.Ref) && f.Default == nil:
+		return x, "if " + x + ` != ""`
+	}
+	return x, ""
+}
+
 func extract(g *gogen.File, k *lang.Kind) error {
 	n, s := gogen.GoName(k.Name), g.Import(schemaPath)
 	g.P("// Extract adds what the store indexes or enforces of o.")
@@ -178,13 +239,8 @@ func extract(g *gogen.File, k *lang.Kind) error {
 				val, guard = "x", "for _, x := range "+x
 			case f.Type == lang.Map:
 				val, guard = "x", fmt.Sprintf("for _, key := range %s.Keys(%s)", s, x)
-			case gogen.IsPointer(f):
-				val, guard = "*"+x, "if "+x+" != nil"
-			case f.Base() == lang.String || f.Base() == lang.EnumType || f.Base() == lang.Ref:
-				guard = "if " + x + ` != ""`
-				if f.Default != nil {
-					guard = ""
-				}
+			default:
+				val, guard = value(f, x)
 			}
 			var lines []string
 			if f.Type == lang.Map {
@@ -209,6 +265,7 @@ func extract(g *gogen.File, k *lang.Kind) error {
 			}
 		}
 	}
+	addComposites(g, k)
 	g.P("}\n")
 	return nil
 }
@@ -238,6 +295,13 @@ func descriptor(g *gogen.File, set *lang.Set, k *lang.Kind) error {
 		attr(g, set, k, "status.", f)
 	}
 	g.P("},")
+	if len(k.Indexes) > 0 {
+		var names []string
+		for _, x := range k.Indexes {
+			names = append(names, n+"Index"+gogen.GoName(x.Name))
+		}
+		g.P("Indexes: []*%s.Index{%s},", s, strings.Join(names, ", "))
+	}
 	if len(k.Columns) > 0 {
 		g.P("Columns: []%s.Column{", s)
 		for _, c := range k.Columns {

@@ -34,6 +34,13 @@ func reference(set *lang.Set) []byte {
 			p("%s\n", line)
 			fieldTable(&b, "spec", k.Spec)
 			fieldTable(&b, "status", k.Status)
+			for _, x := range k.Indexes {
+				var order []string
+				for _, part := range x.Parts {
+					order = append(order, map[bool]string{true: "-"}[part.Desc]+part.Path)
+				}
+				p("Index `%s`: listed in the order of `%s`.\n", x.Name, strings.Join(order, "`, `"))
+			}
 		}
 		for _, c := range f.Components {
 			p("### %s (component)\n\n%s\n", c.Name, c.Doc)

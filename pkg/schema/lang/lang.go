@@ -13,7 +13,11 @@
 //	components:
 //	  probe: {doc: ..., fields: {kind: {type: enum, enum: probe_kind, default: tcp, doc: ...}}}
 //	kinds:
-//	  sandbox: {plural: sandboxes, prefix: sb, scope: project, doc: ..., spec: {fields}, status: {fields}, columns: [...]}
+//	  sandbox: {plural: sandboxes, prefix: sb, scope: project, doc: ..., spec: {fields}, status: {fields}, columns: [...],
+//	    indexes: {queue: [status.state, -spec.priority, spec.not_before]}}
+//
+// A kind's indexes list its entities in the order of several attributes; those
+// with a minus have the greatest value first.
 //
 // A field is a mapping with the keys type, of, enum, component, kind,
 // required, default, min, max, pattern, index, unique, on_delete, unit, doc.
@@ -113,7 +117,22 @@ type Kind struct {
 	Spec         []*Field
 	Status       []*Field
 	Columns      []*Column
+	Indexes      []*Composite
 	Pos          Pos
+}
+
+// Composite is an index over several fields.
+type Composite struct {
+	Name  string
+	Parts []Part
+	Pos   Pos
+}
+
+// Part is one field of a composite index.
+type Part struct {
+	Path  string // spec.x, status.x
+	Field *Field
+	Desc  bool
 }
 
 // Column is a column of a kind's table in the CLI.

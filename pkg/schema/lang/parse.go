@@ -262,6 +262,7 @@ func (p *Parser) kinds(n *yaml.Node) []*Kind {
 	var out []*Kind
 	p.Each(n, "kinds", func(k, v *yaml.Node) {
 		d := &Kind{Name: p.Name(k), Pos: p.Pos(k)}
+		var indexes *yaml.Node
 		p.Mapping(v, "kind "+k.Value, map[string]func(*yaml.Node){
 			"plural":        func(n *yaml.Node) { d.Plural = p.Name(n) },
 			"prefix":        func(n *yaml.Node) { d.Prefix = p.Name(n) },
@@ -272,7 +273,11 @@ func (p *Parser) kinds(n *yaml.Node) []*Kind {
 			"spec":          func(n *yaml.Node) { d.Spec = p.entityFields(n, d.Name+".spec") },
 			"status":        func(n *yaml.Node) { d.Status = p.entityFields(n, d.Name+".status") },
 			"columns":       func(n *yaml.Node) { d.Columns = p.columns(n) },
+			"indexes":       func(n *yaml.Node) { indexes = n },
 		})
+		if indexes != nil {
+			d.Indexes = p.composites(indexes, d)
+		}
 		for what, s := range map[string]string{"plural": d.Plural, "prefix": d.Prefix, "scope": d.Scope, "doc": d.Doc} {
 			if s == "" {
 				p.Errorf(k, "kind %s: %s is missing", d.Name, what)
@@ -283,12 +288,47 @@ func (p *Parser) kinds(n *yaml.Node) []*Kind {
 	return out
 }
 
+// composites parses the composite indexes of a kind whose fields are known.
+func (p *Parser) composites(n *yaml.Node, d *Kind) []*Composite {
+	fields := map[string]*Field{}
+	var paths []string
+	for half, fs := range map[string][]*Field{"spec.": d.Spec, "status.": d.Status} {
+		for _, f := range fs {
+			fields[half+f.Name] = f
+			paths = append(paths, half+f.Name)
+		}
+	}
+	var out []*Composite
+	p.Each(n, "indexes", func(k, v *yaml.Node) {
+		x := &Composite{Name: p.Name(k), Pos: p.Pos(k)}
+		for _, s := range p.strings(v) {
+			path, desc := strings.CutPrefix(s, "-")
+			f := fields[path]
+			switch {
+			case f == nil:
+				p.Errorf(v, "index %s of %s: there is no %s%s", x.Name, d.Name, path, Suggest(path, paths))
+				continue
+			case !indexable(f) || f.Type == List:
+				p.Errorf(v, "index %s of %s: %s of type %s cannot be a part", x.Name, d.Name, path, f.Describe())
+			}
+			x.Parts = append(x.Parts, Part{Path: path, Field: f, Desc: desc})
+		}
+		if len(x.Parts) < 2 {
+			p.Errorf(k, "index %s of %s: two attributes or more are expected; for one use index: range", x.Name, d.Name)
+		}
+		out = append(out, x)
+	})
+	return out
+}
+
 func (p *Parser) entityFields(n *yaml.Node, owner string) []*Field {
 	fs := p.fields(n, owner)
 	for _, f := range fs {
 		switch {
 		case f.Base() == Ref && f.OnDelete == "":
 			p.errs = append(p.errs, fmt.Errorf("%s: %s.%s: on_delete is missing (restrict, cascade, clear)", f.Pos, owner, f.Name))
+		case f.Required && f.OnDelete == "clear":
+			p.errs = append(p.errs, fmt.Errorf("%s: %s.%s: required and on_delete: clear exclude each other: what refers to a deleted entity would be invalid", f.Pos, owner, f.Name))
 		case f.Index != NoIndex && !indexable(f):
 			p.errs = append(p.errs, fmt.Errorf("%s: %s.%s: type %s cannot be indexed", f.Pos, owner, f.Name, f.Describe()))
 		case f.Index == IndexPrefix && f.Base() != String:

@@ -40,6 +40,8 @@ kinds:
     status: {}
     columns:
       - {title: COLOR, path: spec.color, wide: true}
+    indexes:
+      by_color: [spec.color, -spec.host]
 `
 
 func TestParseReadsWholeSchema(t *testing.T) {
@@ -68,6 +70,9 @@ func TestParseReadsWholeSchema(t *testing.T) {
 	}
 	if strings.Join(got, "\n") != strings.Join(want, "\n") {
 		t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+	if x := k.Indexes[0]; x.Name != "by_color" || len(x.Parts) != 2 || x.Parts[0].Desc || !x.Parts[1].Desc || x.Parts[1].Field.Name != "host" {
+		t.Errorf("index %+v", x)
 	}
 	if d := f.Components[0].Fields[1].Default; d != 250*time.Millisecond {
 		t.Errorf("default is %T %v", d, d)
@@ -106,6 +111,10 @@ func TestParseErrors(t *testing.T) {
 		{"index: prefix", "index: sometimes", "index is true, prefix or range"},
 		{"unique: global", "unique: maybe", "unique is true or global"},
 		{"min: 10ms", "min: 10ms, index: true", "the store does not look into components"},
+		{"on_delete: clear", "required: true, on_delete: clear", "required and on_delete: clear exclude each other"},
+		{"-spec.host]", "-spec.hots]", `there is no spec.hots; did you mean "spec.host"?`},
+		{"-spec.host]", "spec.parts]", "spec.parts of type list of component part cannot be a part"},
+		{", -spec.host]", "]", "two attributes or more are expected"},
 		{"pattern: \"^[a-z]+$\"", "pattern: \"[\"", "pattern: error parsing regexp"},
 		{"unit: cm", "pattern: x", "pattern is for strings"},
 		{"required: true", "required: yess", "true or false is expected"},

@@ -357,6 +357,20 @@ const (
 	ThingAttrReady          = "status.ready"
 )
 
+// ThingIndexQueue orders the things by status.ready, spec.count descending, spec.shade, spec.text_default.
+var ThingIndexQueue = &schema.Index{Name: "queue", Parts: []schema.IndexPart{
+	{Attr: "status.ready"},
+	{Attr: "spec.count", Desc: true},
+	{Attr: "spec.shade"},
+	{Attr: "spec.text_default"},
+}}
+
+// ThingIndexDue orders the things by spec.owner, spec.at descending.
+var ThingIndexDue = &schema.Index{Name: "due", Parts: []schema.IndexPart{
+	{Attr: "spec.owner"},
+	{Attr: "spec.at", Desc: true},
+}}
+
 // NewThing returns a thing with every default applied.
 func NewThing() *Thing {
 	o := new(Thing)
@@ -430,6 +444,28 @@ func (o *Thing) Extract(e *schema.Extracted) {
 		x := o.Spec.OwnerOf[key]
 		e.AddRef("spec.owner_of", "owner", schema.ID(x), schema.Clear)
 	}
+	{
+		var parts [4][]byte
+		parts[0] = schema.EncodeIndexBool(o.Status.Ready)
+		if o.Spec.Count != nil {
+			parts[1] = schema.EncodeIndexInt(*o.Spec.Count)
+		}
+		if o.Spec.Shade != "" {
+			parts[2] = schema.EncodeIndexString(string(o.Spec.Shade))
+		}
+		parts[3] = schema.EncodeIndexString(o.Spec.TextDefault)
+		e.AddComposite(ThingIndexQueue, parts[:]...)
+	}
+	{
+		var parts [2][]byte
+		if o.Spec.Owner != "" {
+			parts[0] = schema.EncodeIndexString(string(o.Spec.Owner))
+		}
+		if o.Spec.At != nil {
+			parts[1] = schema.EncodeIndexTime(*o.Spec.At)
+		}
+		e.AddComposite(ThingIndexDue, parts[:]...)
+	}
 }
 
 // ThingKind describes the kind thing.
@@ -495,6 +531,7 @@ var ThingKind = &schema.Kind{
 		{Path: "status.text", Type: "string", Doc: "The same name as in the spec."},
 		{Path: "status.ready", Type: "bool", Doc: "Whether.", Default: "false"},
 	},
+	Indexes: []*schema.Index{ThingIndexQueue, ThingIndexDue},
 	Columns: []schema.Column{
 		{Title: "TEXT", Value: func(obj schema.Object, _ time.Time) string {
 			o := obj.(*Thing)
