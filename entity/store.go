@@ -26,6 +26,7 @@ const (
 	OpUpdateStatus                   // Record.Status replaces the old one if StatusRevision == If.
 	OpDelete                         // if Revision == If. Cascades as the schema says.
 	OpCheck                          // changes nothing; fails unless Revision == If (If 0: unless absent).
+	OpAdd                            // adds to an integer attribute, within bounds, whatever the revision is.
 )
 
 // Op is one operation of a transaction. Kind and ID of Record name the entity.
@@ -33,10 +34,22 @@ type Op struct {
 	Type   OpType
 	Record schema.Record
 	If     schema.Revision
+	Add    *Addition // of OpAdd
+}
+
+// Addition adds to an integer attribute of spec or status, for counters and
+// quotas that many change at once. It needs no revision that was read, so it
+// conflicts with no other addition; that the sum is within the bounds is its
+// condition.
+type Addition struct {
+	Attr     string // "status.used"; it starts at its default, else at 0
+	Delta    int64
+	Min, Max *int64 // of the sum; nil: unbounded
 }
 
 // TxnRequest is a set of operations that are applied together or not at all.
-// An entity may appear twice only as one spec and one status update.
+// An entity may appear twice only as one spec and one status update, or with
+// additions to several attributes.
 type TxnRequest struct {
 	// RequestID, if set, makes the transaction idempotent: the outcome of a
 	// committed transaction with the same id is returned instead of a second
@@ -187,7 +200,8 @@ type Store interface {
 	// Txn applies ops atomically. On a failed condition it returns Conflict
 	// (revision moved), NotFound, AlreadyExists (id, name or unique value
 	// taken), FailedPrecondition (reference missing or restricting, lease
-	// lapsed) or InvalidArgument (schema), with details "kind", "id", "attr".
+	// lapsed), ResourceExhausted (a sum would be out of bounds; details "value"
+	// and "limit") or InvalidArgument (schema), with details "kind", "id", "attr".
 	Txn(ctx context.Context, req TxnRequest) (TxnResult, error)
 
 	Grant(ctx context.Context, ttl time.Duration) (Lease, error)

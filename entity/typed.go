@@ -170,6 +170,27 @@ func Remove[T any, P ObjectPtr[T], I ~string](ctx context.Context, s Store, id I
 	})
 }
 
+// AddOp makes the operation of an addition to the entity of a kind.
+func AddOp[I ~string](kind *schema.Kind, id I, add Addition) Op {
+	return Op{Type: OpAdd, Record: schema.Record{Kind: kind.Name, Meta: schema.Meta{ID: schema.ID(id)}}, Add: &add}
+}
+
+// Add adds to an integer attribute of the entity of T's kind with an id, and
+// returns the entity with the sum. ResourceExhausted if the sum would be out of
+// bounds.
+//
+//	q, err := entity.Add[quota.Quota](ctx, store, id, entity.Addition{Attr: quota.QuotaAttrUsed, Delta: 1, Max: &limit})
+func Add[T any, P ObjectPtr[T], I ~string](ctx context.Context, s Store, id I, add Addition) (P, error) {
+	res, err := s.Txn(ctx, TxnRequest{Ops: []Op{AddOp(kindOf[T, P](), id, add)}})
+	if err != nil {
+		return nil, err
+	}
+	if len(res.Records) != 1 {
+		return nil, errs.New(errs.Internal, "the store returned %d records for one operation", len(res.Records))
+	}
+	return Decode[T, P](&res.Records[0])
+}
+
 // ModifySpec reads, changes and conditionally writes the spec, again when it
 // changed in between (see Retry). change must depend only on the object it is
 // given; its error ends the attempts and is returned.

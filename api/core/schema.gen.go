@@ -153,7 +153,7 @@ var ProjectKind = &schema.Kind{
 	Encode:  schema.EncodeObject,
 	Extract: func(r *schema.Record) (schema.Extracted, error) { return schema.ExtractRecord(r, NewProject()) },
 	Attrs: []schema.Attr{
-		{Path: "spec.display_name", Type: "string", Doc: "For people."},
+		{Path: "spec.display_name", Number: 1, Type: "string", Doc: "For people."},
 	},
 	Columns: []schema.Column{
 		{Title: "DISPLAY NAME", Value: func(obj schema.Object, _ time.Time) string {
@@ -340,20 +340,20 @@ var NodeKind = &schema.Kind{
 	Encode:  schema.EncodeObject,
 	Extract: func(r *schema.Record) (schema.Extracted, error) { return schema.ExtractRecord(r, NewNode()) },
 	Attrs: []schema.Attr{
-		{Path: "spec.arch", Type: "string", Doc: "CPU architecture as Go names it (amd64, arm64).", Required: true},
-		{Path: "spec.hostname", Type: "string", Doc: "Name of the machine."},
-		{Path: "spec.cordoned", Type: "bool", Doc: "No new sandboxes are placed here.", Default: "false"},
-		{Path: "spec.cpu_millis", Type: "int", Doc: "CPU that sandboxes may reserve in total.", Required: true},
-		{Path: "spec.memory_bytes", Type: "int", Doc: "Memory that sandboxes may reserve in total.", Required: true},
-		{Path: "status.phase", Type: "enum node_phase", Doc: "Whether it is alive.", Default: "unknown", Choices: []string{"unknown", "ready", "down"}},
-		{Path: "status.lease", Type: "string", Doc: "The store lease that its liveness hangs on."},
-		{Path: "status.instance", Type: "string", Doc: "Instance id of the installation on it."},
-		{Path: "status.version", Type: "string", Doc: "Version of runtime that runs on it."},
-		{Path: "status.last_seen", Type: "time", Doc: "When it last reported."},
-		{Path: "status.disk_free_bytes", Type: "int", Doc: "Free space of its state directory when that was last reported."},
-		{Path: "status.disk_full", Type: "bool", Doc: "Less space is free than it keeps (node.keep_disk_bytes): no sandboxes are placed here.", Default: "false"},
-		{Path: "status.down_since", Type: "time", Doc: "Since when it counts as down; absent: it does not."},
-		{Path: "status.message", Type: "string", Doc: "Why it is not ready."},
+		{Path: "spec.arch", Number: 1, Type: "string", Doc: "CPU architecture as Go names it (amd64, arm64).", Required: true},
+		{Path: "spec.hostname", Number: 2, Type: "string", Doc: "Name of the machine."},
+		{Path: "spec.cordoned", Number: 3, Type: "bool", Doc: "No new sandboxes are placed here.", Default: "false"},
+		{Path: "spec.cpu_millis", Number: 4, Type: "int", Doc: "CPU that sandboxes may reserve in total.", Required: true},
+		{Path: "spec.memory_bytes", Number: 5, Type: "int", Doc: "Memory that sandboxes may reserve in total.", Required: true},
+		{Path: "status.phase", Number: 1, Type: "enum node_phase", Doc: "Whether it is alive.", Default: "unknown", Choices: []string{"unknown", "ready", "down"}},
+		{Path: "status.lease", Number: 2, Type: "string", Doc: "The store lease that its liveness hangs on."},
+		{Path: "status.instance", Number: 3, Type: "string", Doc: "Instance id of the installation on it."},
+		{Path: "status.version", Number: 4, Type: "string", Doc: "Version of runtime that runs on it."},
+		{Path: "status.last_seen", Number: 5, Type: "time", Doc: "When it last reported."},
+		{Path: "status.disk_free_bytes", Number: 8, Type: "int", Doc: "Free space of its state directory when that was last reported."},
+		{Path: "status.disk_full", Number: 9, Type: "bool", Doc: "Less space is free than it keeps (node.keep_disk_bytes): no sandboxes are placed here.", Default: "false"},
+		{Path: "status.down_since", Number: 7, Type: "time", Doc: "Since when it counts as down; absent: it does not."},
+		{Path: "status.message", Number: 6, Type: "string", Doc: "Why it is not ready."},
 	},
 	Columns: []schema.Column{
 		{Title: "PHASE", Value: func(obj schema.Object, _ time.Time) string {
@@ -496,7 +496,7 @@ var NodeLeaseKind = &schema.Kind{
 	Encode:  schema.EncodeObject,
 	Extract: func(r *schema.Record) (schema.Extracted, error) { return schema.ExtractRecord(r, NewNodeLease()) },
 	Attrs: []schema.Attr{
-		{Path: "spec.node", Type: "ref node", Doc: "Which node.", Required: true, Unique: true},
+		{Path: "spec.node", Number: 1, Type: "ref node", Doc: "Which node.", Required: true, Unique: true},
 	},
 	Columns: []schema.Column{
 		{Title: "NODE", Value: func(obj schema.Object, _ time.Time) string {

@@ -21,6 +21,7 @@ const (
 	OpTypeUpdateStatus OpType = "update_status" // The status is replaced if its revision is the expected one.
 	OpTypeDelete       OpType = "delete"        // If the revision is the expected one.
 	OpTypeCheck        OpType = "check"         // Changes nothing; fails unless the revision is the expected one (0, unless the entity is absent).
+	OpTypeAdd          OpType = "add"           // Adds to an integer attribute within bounds, whatever the revision is.
 )
 
 // Valid reports whether e is one of the values.
@@ -30,7 +31,8 @@ func (e OpType) Valid() bool {
 		OpTypeUpdateSpec,
 		OpTypeUpdateStatus,
 		OpTypeDelete,
-		OpTypeCheck:
+		OpTypeCheck,
+		OpTypeAdd:
 		return true
 	}
 	return false
@@ -38,7 +40,7 @@ func (e OpType) Valid() bool {
 
 // Choices lists the values in the order of their declaration.
 func (OpType) Choices() []string {
-	return []string{"create", "update_spec", "update_status", "delete", "check"}
+	return []string{"create", "update_spec", "update_status", "delete", "check", "add"}
 }
 
 // IndexOp is an enum. Comparison of an indexed attribute.
@@ -375,6 +377,33 @@ func (x *ListResponse) Validate() error { return schema.Validate(x) }
 func (x *ListResponse) ValidateFields(v *schema.Validator) {
 }
 
+// Addition: Adds to an integer attribute.
+type Addition struct {
+	// Path of the attribute: status.used.
+	Attr string `cbor:"1,keyasint" json:"attr" schema:"required"`
+	// What is added.
+	Delta int64 `cbor:"2,keyasint" json:"delta" schema:"required"`
+	// Least sum; absent: none.
+	Min *int64 `cbor:"3,keyasint,omitempty" json:"min,omitempty"`
+	// Greatest sum; absent: none.
+	Max *int64 `cbor:"4,keyasint,omitempty" json:"max,omitempty"`
+}
+
+// MarshalJSON renders x; durations are strings, secrets are redacted.
+func (x Addition) MarshalJSON() ([]byte, error) { return schema.EncodeJSON(&x) }
+
+// UnmarshalJSON decodes x; unknown fields are errors, missing ones get their defaults.
+func (x *Addition) UnmarshalJSON(b []byte) error { return schema.DecodeJSON(b, x) }
+
+// Validate reports every field that breaks its rules, as one error of class
+// invalid_argument.
+func (x *Addition) Validate() error { return schema.Validate(x) }
+
+// ValidateFields is Validate below the path that v is at.
+func (x *Addition) ValidateFields(v *schema.Validator) {
+	v.Required("attr", x.Attr != "")
+}
+
 // Op: One operation.
 type Op struct {
 	// What to do.
@@ -383,6 +412,8 @@ type Op struct {
 	Record schema.Record `cbor:"2,keyasint" json:"record" schema:"required"`
 	// Expected revision; 0: none.
 	If int64 `cbor:"3,keyasint" json:"if" schema:"required"`
+	// Of add: what.
+	Add *Addition `cbor:"4,keyasint,omitempty" json:"add,omitempty"`
 }
 
 // MarshalJSON renders x; durations are strings, secrets are redacted.
@@ -400,6 +431,9 @@ func (x *Op) ValidateFields(v *schema.Validator) {
 	v.Required("type", x.Type != "")
 	if x.Type != "" {
 		schema.CheckEnum(v, "type", x.Type)
+	}
+	if x.Add != nil {
+		v.In("add", x.Add)
 	}
 }
 

@@ -3,6 +3,7 @@ package pgstore
 import (
 	"bytes"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -18,6 +19,7 @@ const (
 	opUpdateStatus = entity.OpUpdateStatus
 	opDelete       = entity.OpDelete
 	opCheck        = entity.OpCheck
+	opAdd          = entity.OpAdd
 )
 
 // maxCascade bounds the entities that one transaction deletes.
@@ -146,6 +148,13 @@ func (s *Store) evalOps(v *view, t *txn, d *draft, rev schema.Revision, now time
 			rec = *c.new.rec
 		}
 		rec.Revision, rec.UpdatedAt = rev, now
+		if op.Type == opAdd {
+			if err := applyAddition(op.Add, t.kinds[i], &rec); err != nil {
+				return err
+			}
+			c.new = &object{rec: &rec}
+			continue
+		}
 		if op.Type != opUpdateStatus {
 			rec.Name, rec.Labels, rec.Lease, rec.Spec, rec.SpecRevision = op.Record.Name, op.Record.Labels, op.Record.Lease, op.Record.Spec, rev
 		}
@@ -183,6 +192,38 @@ func (s *Store) evalOps(v *view, t *txn, d *draft, rev schema.Revision, now time
 		}
 	}
 	return nil
+}
+
+// applyAddition makes rec, whose revision is that of the transaction, what it is
+// after an addition.
+func applyAddition(add *entity.Addition, kind *schema.Kind, rec *schema.Record) error {
+	attr, k := kind.Attr(add.Attr), keyOf(rec)
+	sum, err := attr.AddInt(rec, add.Delta)
+	if err != nil {
+		return err
+	}
+	for _, b := range []struct {
+		limit *int64
+		over  bool
+		word  string
+	}{{add.Max, add.Max != nil && sum > *add.Max, "most"}, {add.Min, add.Min != nil && sum < *add.Min, "least"}} {
+		if b.over {
+			return about(errs.New(errs.ResourceExhausted, "%s of %s %s is %d; with %+d it would be %d, and %d is the %s",
+				add.Attr, k.kind, k.id, sum-add.Delta, add.Delta, sum, *b.limit, b.word), k).
+				With("attr", add.Attr).With("value", strconv.FormatInt(sum-add.Delta, 10)).With("limit", strconv.FormatInt(*b.limit, 10))
+		}
+	}
+	touch(attr, rec)
+	return nil
+}
+
+// touch moves the revision of the half that an attribute is in to that of rec.
+func touch(attr *schema.Attr, rec *schema.Record) {
+	if attr.InSpec() {
+		rec.SpecRevision = rec.Revision
+	} else {
+		rec.StatusRevision = rec.Revision
+	}
 }
 
 // sameInputs reports whether everything that extraction looks at is equal.
@@ -243,6 +284,7 @@ func checkCondition(op *entity.Op, k key, cur *object) error {
 		if cur.rec.StatusRevision != op.If {
 			return moved(k, "status_revision", op.If, cur.rec.StatusRevision)
 		}
+	case opAdd:
 	default:
 		if cur.rec.Revision != op.If {
 			return moved(k, "revision", op.If, cur.rec.Revision)

@@ -155,6 +155,7 @@ func (s *Store) prepare(req entity.TxnRequest) (*txn, error) {
 			seen[k] = op.Type
 		case prev == entity.OpUpdateSpec && op.Type == entity.OpUpdateStatus, prev == entity.OpUpdateStatus && op.Type == entity.OpUpdateSpec:
 			seen[k] = 0 // no third time
+		case prev == entity.OpAdd && op.Type == entity.OpAdd:
 		default:
 			return nil, about(errs.New(errs.InvalidArgument, "%s %s appears twice in one transaction", k.kind, k.id), k)
 		}
@@ -194,6 +195,17 @@ func hashOps(ops []entity.Op) []byte {
 			text(name, r.Labels[name])
 		}
 		text(string(r.Spec), string(r.Status))
+		if a := op.Add; a != nil {
+			text(a.Attr)
+			buf = binary.AppendVarint(buf, a.Delta)
+			for _, bound := range []*int64{a.Min, a.Max} {
+				if bound != nil {
+					buf = binary.AppendVarint(append(buf, 1), *bound)
+				} else {
+					buf = append(buf, 0)
+				}
+			}
+		}
 		h.Write(buf)
 	}
 	return h.Sum(nil)[:16]
@@ -241,8 +253,24 @@ func (t *txn) prepareOp(i int, k key) error {
 	case entity.OpDelete:
 		t.guarded = true
 	case entity.OpCheck:
+	case entity.OpAdd:
+		return checkAddition(op, kind, k)
 	default:
 		return about(errs.New(errs.InvalidArgument, "unknown operation %d", op.Type), k)
+	}
+	return nil
+}
+
+func checkAddition(op *entity.Op, kind *schema.Kind, k key) error {
+	if op.Add == nil || op.If != 0 {
+		return about(errs.New(errs.InvalidArgument, "an addition to %s %s needs what to add, and no revision", k.kind, k.id), k)
+	}
+	a := kind.Attr(op.Add.Attr)
+	switch {
+	case a == nil:
+		return about(errs.New(errs.InvalidArgument, "%s has no attribute %q", k.kind, op.Add.Attr), k).With("attr", op.Add.Attr)
+	case a.Type != "int":
+		return about(errs.New(errs.InvalidArgument, "%s of %s is of type %s; only to an int can be added", a.Path, k.kind, a.Type), k).With("attr", a.Path)
 	}
 	return nil
 }

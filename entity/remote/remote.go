@@ -126,6 +126,9 @@ func (s *Store) Txn(ctx context.Context, t entity.TxnRequest) (entity.TxnResult,
 			return entity.TxnResult{}, errs.New(errs.InvalidArgument, "unknown operation %d", o.Type)
 		}
 		req.Ops[i] = store.Op{Type: typ, Record: o.Record, If: int64(o.If)}
+		if a := o.Add; a != nil {
+			req.Ops[i].Add = &store.Addition{Attr: a.Attr, Delta: a.Delta, Min: a.Min, Max: a.Max}
+		}
 	}
 	resp, err := s.c.Txn(rpc.WithIdempotent(ctx), &req)
 	if err != nil {

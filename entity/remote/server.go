@@ -13,7 +13,7 @@ import (
 var (
 	opTypes = map[entity.OpType]store.OpType{
 		entity.OpCreate: store.OpTypeCreate, entity.OpUpdateSpec: store.OpTypeUpdateSpec, entity.OpUpdateStatus: store.OpTypeUpdateStatus,
-		entity.OpDelete: store.OpTypeDelete, entity.OpCheck: store.OpTypeCheck,
+		entity.OpDelete: store.OpTypeDelete, entity.OpCheck: store.OpTypeCheck, entity.OpAdd: store.OpTypeAdd,
 	}
 	indexOps = map[entity.IndexOp]store.IndexOp{
 		entity.IndexEq: store.IndexOpEq, entity.IndexPrefix: store.IndexOpPrefix, entity.IndexRange: store.IndexOpRange,
@@ -137,6 +137,9 @@ func (s *Server) Txn(ctx context.Context, req *store.TxnRequest) (*store.TxnResp
 	for i := range req.Ops {
 		o := &req.Ops[i]
 		t.Ops[i] = entity.Op{Type: opTypesIn[o.Type], Record: o.Record, If: schema.Revision(o.If)}
+		if a := o.Add; a != nil {
+			t.Ops[i].Add = &entity.Addition{Attr: a.Attr, Delta: a.Delta, Min: a.Min, Max: a.Max}
+		}
 	}
 	res, err := s.st.Txn(ctx, t)
 	if err != nil {

@@ -54,10 +54,11 @@ type ThingSpec struct {
 	Serial string   `cbor:"4,keyasint,omitempty"` // unique in the project
 	Global string   `cbor:"5,keyasint,omitempty"` // unique in the store
 
-	Owner  schema.ID `cbor:"6,keyasint,omitempty"` // a thing; its deletion cascades
-	Needs  schema.ID `cbor:"7,keyasint,omitempty"` // a thing; restricts
-	Likes  schema.ID `cbor:"8,keyasint,omitempty"` // a thing; may dangle
-	Weight []byte    `cbor:"9,keyasint,omitempty"` // to make it big
+	Owner   schema.ID   `cbor:"6,keyasint,omitempty"`  // a thing; its deletion cascades
+	Needs   schema.ID   `cbor:"7,keyasint,omitempty"`  // a thing; restricts
+	Likes   schema.ID   `cbor:"8,keyasint,omitempty"`  // a thing; cleared
+	Weight  []byte      `cbor:"9,keyasint,omitempty"`  // to make it big
+	Friends []schema.ID `cbor:"10,keyasint,omitempty"` // things; cleared
 }
 
 // ThingStatus is what is known of a thing.
@@ -65,6 +66,7 @@ type ThingStatus struct {
 	Phase string    `cbor:"1,keyasint,omitempty"` // indexed
 	Node  schema.ID `cbor:"2,keyasint,omitempty"` // a node; restricts
 	Count int64     `cbor:"3,keyasint,omitempty"`
+	Seen  schema.ID `cbor:"4,keyasint,omitempty"` // a thing; cleared
 }
 
 // The methods of schema.Object.
@@ -90,6 +92,17 @@ func init() { // the constructors refer to the kinds
 		func(schema.Object) (schema.Extracted, error) { return schema.Extracted{}, nil })
 	ThingKind = kind("thing", "thing", schema.ScopeProject, func() schema.Object { return new(Thing) }, extractThing)
 	ThingKind.Indexes = []*schema.Index{thingQueue}
+	ThingKind.Attrs = []schema.Attr{
+		{Path: "spec.color", Number: 1, Type: "string", Required: true, Indexed: true},
+		{Path: "spec.size", Number: 2, Type: "int", Indexed: true},
+		{Path: "spec.owner", Number: 6, Type: "ref thing"},
+		{Path: "spec.needs", Number: 7, Type: "ref thing"},
+		{Path: "spec.likes", Number: 8, Type: "ref thing"},
+		{Path: "spec.friends", Number: 10, Type: "list of ref thing"},
+		{Path: "status.node", Number: 2, Type: "ref node"},
+		{Path: "status.count", Number: 3, Type: "int"},
+		{Path: "status.seen", Number: 4, Type: "ref thing"},
+	}
 }
 
 // thingQueue orders things by color, then the biggest first, then by serial.
@@ -130,7 +143,11 @@ func extractThing(o schema.Object) (schema.Extracted, error) {
 	ref("spec.owner", "thing", t.Spec.Owner, schema.Cascade)
 	ref("spec.needs", "thing", t.Spec.Needs, schema.Restrict)
 	ref("spec.likes", "thing", t.Spec.Likes, schema.Clear)
+	for _, id := range t.Spec.Friends {
+		ref("spec.friends", "thing", id, schema.Clear)
+	}
 	ref("status.node", "node", t.Status.Node, schema.Restrict)
+	ref("status.seen", "thing", t.Status.Seen, schema.Clear)
 	return x, nil
 }
 

@@ -31,6 +31,8 @@ func Run(t *testing.T, open func(t *testing.T) entity.Store) {
 		{"Cascade", testCascade},
 		{"ProjectMembers", testProjectMembers},
 		{"RequestID", testRequestID},
+		{"Add", testAdd},
+		{"AddQuota", testAddQuota},
 		{"ListSelect", testListSelect},
 		{"ListOneRevision", testListOneRevision},
 		{"ListCursor", testListCursor},

@@ -9,6 +9,7 @@ import (
 // Attr describes one attribute of a kind, for tools that know no kind.
 type Attr struct {
 	Path     string // "spec.app"
+	Number   int    // of the field in the encoded spec or status
 	Type     string // as in the schema: "ref app", "list of string"
 	Doc      string
 	Required bool

@@ -316,7 +316,7 @@ func descriptor(g *gogen.File, set *lang.Set, k *lang.Kind) error {
 }
 
 func attr(g *gogen.File, set *lang.Set, k *lang.Kind, prefix string, f *lang.Field) {
-	line := fmt.Sprintf("{Path: %q, Type: %q, Doc: %q", prefix+f.Name, f.Describe(), f.Doc)
+	line := fmt.Sprintf("{Path: %q, Number: %d, Type: %q, Doc: %q", prefix+f.Name, f.Number, f.Describe(), f.Doc)
 	if f.Required {
 		line += ", Required: true"
 	}
