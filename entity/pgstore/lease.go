@@ -2,8 +2,7 @@ package pgstore
 
 import (
 	"context"
-	"maps"
-	"slices"
+	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -28,13 +27,13 @@ const (
 	sqlGrant = `insert into lease (id, ttl, expires) values ($1, $2, clock_timestamp() + $2) returning expires`
 	// Also one that is over but was not removed yet may be renewed: nobody has
 	// seen it lapse.
-	sqlKeepAlive = `update lease set expires = greatest(expires, clock_timestamp() + ttl) where id = $1 returning ttl, expires`
+	sqlKeepAlive = `update lease set expires = greatest(expires, clock_timestamp() + ttl) where id = $1 and expires > '-infinity' returning ttl, expires`
 	// One row tells whether somebody looked lately. A restart of the database
 	// since then counts as an outage however short it was.
 	sqlLooked = `update expirer x set at = clock_timestamp() from expirer o
 		where o.one = x.one returning clock_timestamp() - o.at > $1 or pg_postmaster_start_time() > o.at`
-	sqlGrace  = `update lease set expires = greatest(expires, clock_timestamp() + ttl)`
-	sqlLapsed = `select id from lease where expires <= clock_timestamp() order by expires limit 100`
+	sqlGrace  = `update lease set expires = greatest(expires, clock_timestamp() + ttl) where expires > '-infinity'`
+	sqlLapsed = `select id from lease where expires <= clock_timestamp() and id > $1 order by id limit $2`
 )
 
 // Grant implements entity.Store.
@@ -98,12 +97,31 @@ func errLapsed(id schema.LeaseID) *errs.Error {
 	return errs.New(errs.NotFound, "lease %s does not exist or has lapsed", id).With("lease", string(id))
 }
 
-// expire ends lapsed leases until ctx ends. Servers may race: the batch that
-// ends a lease checks again, under the lock of its row, that it has lapsed.
+// expirer ends lapsed leases. Servers may race: the batch that ends a lease
+// checks again, under the lock of its row, that it has lapsed.
+type expirer struct {
+	s     *Store
+	after string // ids up to here had their turn
+
+	mu     sync.Mutex
+	ending map[string]bool // those under way
+	held   map[string]bool // those that cannot end, since something needs their entities: said once
+	wg     sync.WaitGroup
+}
+
+const (
+	// lapsedPage is how many lapsed leases are looked at in a turn, so that those
+	// that cannot end leave turns for the others.
+	lapsedPage = 100
+	maxEnding  = 64 // under way at a time
+)
+
+// expire ends lapsed leases until ctx ends.
 func (s *Store) expire(ctx context.Context) {
+	e := &expirer{s: s, ending: map[string]bool{}, held: map[string]bool{}}
+	defer e.wg.Wait()
 	tick := time.NewTicker(s.cfg.ExpireInterval)
 	defer tick.Stop()
-	held := map[string]bool{} // leases that lapsed and cannot end: said once
 	for {
 		select {
 		case <-ctx.Done():
@@ -111,17 +129,70 @@ func (s *Store) expire(ctx context.Context) {
 		case <-tick.C:
 		}
 		// When the database is away, the next tick is soon enough.
-		if err := s.expireOnce(ctx, held); err != nil && ctx.Err() == nil && !errs.Is(mapError(err, ""), errs.Unavailable) {
+		if err := e.turn(ctx); err != nil && ctx.Err() == nil && !errs.Is(mapError(err, ""), errs.Unavailable) {
 			s.logger.Error("cannot end lapsed leases", "error", err)
 		}
 	}
 }
 
-func (s *Store) expireOnce(ctx context.Context, held map[string]bool) error {
-	ctx, cancel := context.WithTimeout(ctx, s.cfg.Attempt)
+// turn begins to end the next lapsed leases.
+func (e *expirer) turn(ctx context.Context) error {
+	lapsed, err := e.lapsed(ctx)
+	if err != nil {
+		return err
+	}
+	for _, id := range lapsed {
+		e.mu.Lock()
+		if e.ending[id] {
+			e.mu.Unlock()
+			continue
+		}
+		if len(e.ending) >= maxEnding {
+			e.mu.Unlock()
+			return nil // the others have their turn again
+		}
+		e.ending[id] = true
+		e.mu.Unlock()
+		e.after = id
+		e.wg.Go(func() { e.end(ctx, id) })
+	}
+	if len(lapsed) < lapsedPage {
+		e.after = ""
+	}
+	return nil
+}
+
+// end ends one lease.
+func (e *expirer) end(ctx context.Context, id string) {
+	_, err := e.s.submit(ctx, &txn{endLease: schema.LeaseID(id), onlyLapsed: true})
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	delete(e.ending, id)
+	switch {
+	case err == nil:
+		delete(e.held, id)
+		e.s.metrics.expired.Inc()
+		e.s.logger.Info("lease lapsed", "lease", id)
+	case errs.Is(err, errs.NotFound): // renewed, or ended by another server
+		delete(e.held, id)
+	case !e.held[id] && ctx.Err() == nil:
+		if len(e.held) >= maxHeld {
+			clear(e.held)
+		}
+		e.held[id] = errs.Is(err, errs.FailedPrecondition)
+		e.s.logger.Warn("cannot end a lapsed lease", "lease", id, "error", err)
+	}
+}
+
+// maxHeld bounds what is remembered of leases that cannot end.
+const maxHeld = 10_000
+
+// lapsed returns the lapsed leases whose turn it is.
+func (e *expirer) lapsed(ctx context.Context) ([]string, error) {
+	ctx, cancel := context.WithTimeout(ctx, e.s.cfg.Attempt)
 	defer cancel()
 	var lapsed []string
-	err := pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
+	err := pgx.BeginFunc(ctx, e.s.pool, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, `set local synchronous_commit = off`); err != nil {
 			return err
 		}
@@ -132,32 +203,16 @@ func (s *Store) expireOnce(ctx context.Context, held map[string]bool) error {
 		if away {
 			tag, err := tx.Exec(ctx, sqlGrace)
 			if err == nil && tag.RowsAffected() > 0 {
-				s.logger.Warn("nobody looked after leases for a while: each gets its full time again", "leases", tag.RowsAffected())
+				e.s.logger.Warn("nobody looked after leases for a while: each gets its full time again", "leases", tag.RowsAffected())
 			}
 			return err
 		}
-		rows, err := tx.Query(ctx, sqlLapsed)
+		rows, err := tx.Query(ctx, sqlLapsed, e.after, lapsedPage)
 		if err != nil {
 			return err
 		}
 		lapsed, err = pgx.CollectRows(rows, pgx.RowTo[string])
 		return err
 	})
-	if err != nil {
-		return err
-	}
-	maps.DeleteFunc(held, func(id string, _ bool) bool { return !slices.Contains(lapsed, id) })
-	for _, id := range lapsed {
-		_, err := s.submit(ctx, &txn{endLease: schema.LeaseID(id), onlyLapsed: true})
-		switch {
-		case err == nil:
-			s.metrics.expired.Inc()
-			s.logger.Info("lease lapsed", "lease", id)
-		case errs.Is(err, errs.NotFound): // renewed, or ended by another server
-		case !held[id]:
-			held[id] = errs.Is(err, errs.FailedPrecondition)
-			s.logger.Warn("cannot end a lapsed lease", "lease", id, "error", err)
-		}
-	}
-	return nil
+	return lapsed, err
 }
