@@ -37,8 +37,10 @@ const (
 	stableAfter = 30 * time.Second
 	// keepEnded is how many ended sandboxes of a pool stay, for their logs.
 	keepEnded = 3
-	// maxCreate bounds the sandboxes that one transaction makes.
-	maxCreate = 100
+	// maxAtOnce bounds the sandboxes that one reconciliation creates, the ended
+	// ones that it counts, those that it stops, and those that it deletes. The
+	// others wait for the next, which follows at once.
+	maxAtOnce = 100
 )
 
 // Reconciler makes pools have the sandboxes they want.
@@ -97,7 +99,8 @@ func (r *Reconciler) Reconcile(ctx context.Context, pid schema.ID) (time.Duratio
 	if err != nil {
 		return 0, err
 	}
-	stop, err := stopExcess(members.Live, len(members.Live)-int(p.Spec.Replicas))
+	excess := len(members.Live) - int(p.Spec.Replicas)
+	stop, err := stopExcess(members.Live, min(excess, maxAtOnce))
 	if err != nil {
 		return 0, err
 	}
@@ -106,8 +109,8 @@ func (r *Reconciler) Reconcile(ctx context.Context, pid schema.ID) (time.Duratio
 	if missing > 0 && p.Status.NextStart != nil && now().Before(*p.Status.NextStart) {
 		missing, again = 0, earlier(again, p.Status.NextStart.Sub(now()))
 	}
-	if missing > maxCreate {
-		missing, again = maxCreate, time.Millisecond // the others in transactions of their own
+	if max(missing, excess, len(counted), len(surplus)) >= maxAtOnce {
+		missing, again = min(missing, maxAtOnce), time.Millisecond
 	}
 	if missing > 0 {
 		more, err := create(p, missing)
@@ -130,12 +133,12 @@ func (r *Reconciler) Reconcile(ctx context.Context, pid schema.ID) (time.Duratio
 		}
 		fault.Point("pool", "write", fault.After)
 	}
-	return again, r.deleteEnded(ctx, surplus)
+	return again, r.deleteEnded(ctx, surplus[:min(len(surplus), maxAtOnce)])
 }
 
 // account sets the counters and the back-off of p. It returns the ended sandboxes
-// that it added to the count of failures, and after how long the count may next
-// change.
+// that it added to the count of failures, the oldest, at most maxAtOnce, and after
+// how long the count may next change.
 func account(p *sandbox.SandboxPool, st sandboxes.Members, now time.Time) (counted []*sandbox.Sandbox, again time.Duration) {
 	p.Status.Total = int64(len(st.Live) + len(st.Stopping))
 	p.Status.Ready = int64(st.Ready)
@@ -151,6 +154,9 @@ func account(p *sandbox.SandboxPool, st sandboxes.Members, now time.Time) (count
 		}
 	}
 	for _, sb := range st.Ended {
+		if len(counted) == maxAtOnce {
+			break
+		}
 		if !sandboxes.EndedUnexpectedly(sb) || sb.Labels[sandboxes.LabelCounted] != "" {
 			continue
 		}

@@ -1,6 +1,7 @@
 package pool
 
 import (
+	"context"
 	"log/slog"
 	"testing"
 	"time"
@@ -46,7 +47,7 @@ func (f *fixture) must(err error) {
 // reconcile runs until nothing more is to be done at once.
 func (f *fixture) reconcile() time.Duration {
 	f.Helper()
-	for range 20 {
+	for range 40 {
 		again, err := f.rec.Reconcile(f.Context(), f.pool.ID)
 		f.must(err)
 		if again != time.Millisecond {
@@ -148,6 +149,47 @@ func TestBackoff(t *testing.T) {
 	if n := f.pool.Status.Created; n != 25 {
 		t.Errorf("%d created", n)
 	}
+}
+
+// TestManyEnded: a pool of which 1,000 sandboxes ended since it was last
+// reconciled comes to rest, though they are more than one transaction takes.
+func TestManyEnded(t *testing.T) {
+	const n = 1000
+	f := setup(t, 0)
+	var ops []entity.Op
+	for range n {
+		at := f.clock
+		sb := sandbox.NewSandbox()
+		sb.Project, sb.Spec.Pool, sb.Spec.Template.Image = f.pool.Project, f.pool.GetID(), "img"
+		sb.Status.Phase, sb.Status.Reason, sb.Status.EndedAt = sandbox.SandboxPhaseStopped, sandbox.EndReasonExit, &at
+		op, err := entity.CreateOp(sb)
+		f.must(err)
+		ops = append(ops, op)
+	}
+	_, err := f.store.Txn(t.Context(), entity.TxnRequest{Ops: ops})
+	f.must(err)
+	f.rec.Store = &bounded{Store: f.rec.Store, t: t}
+	f.reconcile()
+	f.reconcile()
+	if m := f.members(); len(m.Ended) != keepEnded {
+		t.Errorf("%d ended stay", len(m.Ended))
+	}
+	if got := f.pool.Status.Failures; got != n {
+		t.Errorf("%d failures counted, want %d", got, n)
+	}
+}
+
+// bounded is a store that fails the test when a transaction is large.
+type bounded struct {
+	entity.Store
+	t testing.TB
+}
+
+func (b *bounded) Txn(ctx context.Context, req entity.TxnRequest) (entity.TxnResult, error) {
+	if n := len(req.Ops); n > 3*maxAtOnce+1 {
+		b.t.Errorf("a transaction of %d operations", n)
+	}
+	return b.Store.Txn(ctx, req)
 }
 
 // One that was told to end is replaced at once and is no failure.
