@@ -24,7 +24,7 @@ const (
 	OpCreate       OpType = iota + 1 // Record whole; the id must be absent. AlreadyExists otherwise.
 	OpUpdateSpec                     // Record.Name, Labels, Lease, Spec replace the old ones if SpecRevision == If.
 	OpUpdateStatus                   // Record.Status replaces the old one if StatusRevision == If.
-	OpDelete                         // if Revision == If. Cascades as the schema says.
+	OpDelete                         // if Revision == If. Cascades, and clears references, as the schema says.
 	OpCheck                          // changes nothing; fails unless Revision == If (If 0: unless absent).
 	OpAdd                            // adds to an integer attribute, within bounds, whatever the revision is.
 )
@@ -48,6 +48,16 @@ type Addition struct {
 }
 
 // TxnRequest is a set of operations that are applied together or not at all.
+//
+// A large deletion is an exception: when more than about 1,000 other entities go
+// with it or have a reference cleared, those changes come first, in transactions
+// of their own, with other writes in between. Referrers go before what they
+// refer to, so no reference ever leads nowhere. The conditions of the request
+// are checked each time, and the operations themselves are applied together at
+// the end. If the request fails in between, or the server is killed, the changes
+// so far stay, and the entity is there to be deleted again. A reference that
+// restricts the deletion refuses it before anything changes.
+//
 // An entity may appear twice only as one spec and one status update, or with
 // additions to several attributes.
 type TxnRequest struct {

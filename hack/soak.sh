@@ -6,7 +6,8 @@
 #
 # Parts: simulation (seeds), metamorphic (seeds), faults (of the store, an outage of 60 s, two machines), verify (fio, by NBD and on a
 # block device), snapshots (100 clones), trim (10 GiB), handover (100 killed daemons), database (ext4 and xfs, 100 killed
-# daemons each), frozen (PostgreSQL stopped for a minute, 100,000 entities), amplification (16384 blocks),
+# daemons each), store (PostgreSQL stopped for a minute with 100,000
+# entities, a deletion of 12,000), amplification (16384 blocks),
 # damage (1000 flipped bits), fuzz.
 # SEEDS (10000) and FIRST (a number from the clock) choose the simulation's seeds, SOAK (10m) how long verify and each
 # fuzzer run. Needs root, bin/runtime and the toolchain with its test group: a skipped test is a failure. Logs go to LOGS (a new directory under TMPDIR).
@@ -63,7 +64,7 @@ snapshots() { run snapshots LSVD_CLONES=100 -- -run '^TestSnapshots$' ./lsvd; }
 trim() { run trim LSVD_FILL=10240 -- -run '^TestTrimFreesStore$' ./lsvd; }
 damage() { run damage LSVD_FLIPS=1000 -- -run '^TestFlippedBitInLog$' ./lsvd; }
 handover() { run handover LSVD_HANDOVERS=100 -- -run '^TestHandover$' ./lsvd/attach; }
-frozen() { run frozen RUNTIME_SOAK=1 -- -run '^TestFrozenDatabase$' ./entity/pgstore; }
+store() { run store RUNTIME_SOAK=1 -- -run '^(TestFrozenDatabase|TestDeletionOfMany)$' ./entity/pgstore; }
 database() { run database LSVD_SOAK="$soak" -- -run '^TestDatabaseOnDisk$' ./e2e; }
 amplification() { run amplification LSVD_AMPLIFICATION=16384 -- -run '^TestWriteAmplification$' ./lsvd; }
 fuzz() {
@@ -74,7 +75,7 @@ fuzz() {
 	return $failed
 }
 
-all=(simulation metamorphic faults verify snapshots trim handover database frozen amplification damage fuzz)
+all=(simulation metamorphic faults verify snapshots trim handover database store amplification damage fuzz)
 [ $# -gt 0 ] || set -- "${all[@]}"
 for part; do
 	[[ " ${all[*]} " == *" $part "* ]] || { echo "unknown part: $part (${all[*]})" >&2; exit 2; }

@@ -100,7 +100,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, aid schema.ID) (time.Duratio
 		if err != nil && !errs.Is(err, errs.NotFound) {
 			return 0, err
 		}
-		if err != nil { // deleted by hand; only the app still names it
+		if err != nil { // deleted meanwhile, or before the store cleared references
 			a.Status.ActiveDeployment = ""
 			if err := entity.UpdateStatus(ctx, r.Store, a); err != nil {
 				return 0, err
@@ -242,9 +242,10 @@ func (w *sweep) delete(ctx context.Context, o schema.Object) error {
 	if err != nil {
 		return err
 	}
-	_, err = w.Store.Txn(ctx, entity.TxnRequest{Ops: []entity.Op{op, w.check}})
+	res, err := w.Store.Txn(ctx, entity.TxnRequest{Ops: []entity.Op{op, w.check}})
 	switch errs.ClassOf(err) {
 	case "":
+		w.check.If = res.Records[1].Revision // the app may have referred to o
 		w.Logger.Info("deleted", "kind", o.EntityKind().Name, "id", string(o.GetMeta().ID), "app", w.app.Name)
 		return nil
 	case errs.NotFound:

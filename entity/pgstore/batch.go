@@ -23,7 +23,7 @@ const (
 	maxBatchBytes = 16 << 20
 	// maxRounds bounds the loads for one transaction: one for each level of a
 	// cascade and a few more.
-	maxRounds = 200
+	maxRounds = 400
 
 	retryPause    = 20 * time.Millisecond
 	maxRetryPause = 500 * time.Millisecond
@@ -109,6 +109,7 @@ type outcome struct {
 	last     schema.Revision
 	tag      int64
 	view     *view
+	rest     []*txn // those that are left for another batch, as this one is large enough
 }
 
 // ambiguous is the error of a commit that may or may not have happened.
@@ -149,8 +150,12 @@ func (b *batcher) commit(txns []*txn) {
 		}
 		if err == nil {
 			b.answer(txns, out, unsure)
-			b.s.metrics.batch(len(txns), time.Since(began))
-			return
+			b.s.metrics.batch(len(txns)-len(out.rest), time.Since(began))
+			if len(out.rest) == 0 {
+				return
+			}
+			txns, began, pause, unsure = out.rest, time.Now(), retryPause, false
+			continue
 		}
 		var missing errPartition
 		if errors.As(err, &missing) {
@@ -208,6 +213,10 @@ func (b *batcher) answer(txns []*txn, out *outcome, unsure bool) {
 	b.s.hub.publish(out)
 	for _, a := range out.accepted {
 		res := entity.TxnResult{Revision: a.revision}
+		if a.d.partial {
+			a.t.finish(entity.TxnResult{}, errPartial)
+			continue
+		}
 		if r := a.d.repeat; r != nil {
 			res.Revision = r.revision
 		}
@@ -233,7 +242,7 @@ func (b *batcher) attempt(txns []*txn) (*outcome, error) {
 	if err := b.connect(ctx); err != nil {
 		return nil, err
 	}
-	v := newView()
+	v := newView(b.s.cfg.MaxCascade)
 	out := &outcome{rejected: map[*txn]error{}, view: v, tag: rand.Int64()}
 	var now time.Time
 	var base int64
@@ -249,8 +258,12 @@ func (b *batcher) attempt(txns []*txn) (*outcome, error) {
 	}
 	now = now.UTC()
 	rev := schema.Revision(base)
-	rounds := 0
+	rounds, changes := 0, 0
 	for i := 0; i < len(txns); {
+		if changes >= maxBatchOps {
+			out.rest = txns[i:]
+			break
+		}
 		t := txns[i]
 		d, err := b.s.evaluate(v, t, rev+1, now)
 		if err == errMiss {
@@ -258,8 +271,15 @@ func (b *batcher) attempt(txns []*txn) (*outcome, error) {
 			for _, other := range txns[i+1:] {
 				_, _ = b.s.evaluate(v, other, rev+1, now)
 			}
-			if rounds++; rounds > maxRounds || v.missing.empty() {
+			if rounds++; v.missing.empty() {
 				return nil, b.abort(errs.New(errs.Internal, "evaluation does not end"))
+			}
+			if rounds > maxRounds {
+				v.missing = wants{}
+				out.rejected[t] = errs.New(errs.FailedPrecondition, "the deletion follows references more than %d levels deep", maxRounds).
+					WithHint("delete the innermost entities first")
+				i, rounds = i+1, 0
+				continue
 			}
 			l := &loader{}
 			l.queue(v)
@@ -273,6 +293,7 @@ func (b *batcher) attempt(txns []*txn) (*outcome, error) {
 			out.rejected[t] = err
 			continue
 		}
+		changes += len(d.changes)
 		a := accepted{t: t, d: d, revision: rev}
 		if len(d.changes) > 0 {
 			rev++
@@ -310,7 +331,7 @@ func (b *batcher) attempt(txns []*txn) (*outcome, error) {
 // writes reports whether there is anything to make durable.
 func (o *outcome) writes() bool {
 	for _, a := range o.accepted {
-		if len(a.d.changes) > 0 || a.d.endedLease != "" {
+		if len(a.d.changes) > 0 || a.d.endedLease != "" || a.d.endsLease != "" {
 			return true
 		}
 	}
@@ -330,7 +351,7 @@ func encodeChanges(v *view, a *accepted) error {
 		c.departed = departed(c)
 	}
 	v.accept(a.d)
-	if id := a.t.req.RequestID; id != "" && len(a.d.changes) > 0 {
+	if id := a.t.req.RequestID; id != "" && len(a.d.changes) > 0 && !a.d.partial {
 		v.replies[id] = &reply{hash: a.t.hash, revision: a.revision, draft: a.d}
 	}
 	return nil

@@ -4,10 +4,13 @@ import (
 	"testing"
 
 	"miren.dev/runtime/entity"
+	"miren.dev/runtime/entity/pgstore"
 	"miren.dev/runtime/entity/storetest"
 	"miren.dev/runtime/testsupport/pgtest"
 )
 
 func TestConformance(t *testing.T) {
-	storetest.Run(t, func(t *testing.T) entity.Store { return pgtest.Store(t, storetest.Kinds()...) })
+	storetest.Run(t, func(t *testing.T) entity.Store {
+		return pgtest.Open(t, pgstore.Config{URL: pgtest.URL(t), Kinds: storetest.Kinds(), MaxCascade: storetest.MaxCascade})
+	})
 }

@@ -22,9 +22,6 @@ const (
 	opAdd          = entity.OpAdd
 )
 
-// maxCascade bounds the entities that one transaction deletes.
-const maxCascade = 10_000
-
 // projectKind is the kind that Meta.Project refers to, where it is known.
 const projectKind = "project"
 
@@ -44,7 +41,12 @@ type draft struct {
 	freed      []uniqueKey
 	taken      map[uniqueKey]string
 	checked    map[key]*schema.Record
-	endedLease schema.LeaseID
+	endedLease schema.LeaseID // its row goes
+	endsLease  schema.LeaseID // it is over, but has entities left
+
+	// partial: of a transaction too large to be applied at once, these are
+	// changes that go before it.
+	partial bool
 
 	repeat *reply // the outcome of an earlier transaction with the same request id
 }
@@ -85,14 +87,19 @@ func (s *Store) evaluate(v *view, t *txn, rev schema.Revision, now time.Time) (*
 // decide is evaluate for a transaction that is not a repetition.
 func (s *Store) decide(v *view, t *txn, rev schema.Revision, now time.Time) (*draft, error) {
 	d := &draft{byKey: make(map[key]*change, len(t.req.Ops)), taken: map[uniqueKey]string{}}
+	del := &deletion{s: s, v: v, d: d, rev: rev, now: now}
+	var err error
 	if t.endLease != "" {
-		if err := s.evalEndLease(v, t, d); err != nil {
+		err = del.endLease(t)
+	} else if err = s.evalOps(v, t, d, rev, now); err == nil {
+		err = del.all()
+	}
+	if err == errLarge && t.chunked {
+		if d, err = del.chunk(t); err != nil {
 			return nil, err
 		}
-	} else if err := s.evalOps(v, t, d, rev, now); err != nil {
-		return nil, err
 	}
-	if err := s.evalDeletes(v, d); err != nil {
+	if err != nil {
 		return nil, err
 	}
 	if err := s.evalRefs(v, d); err != nil {
@@ -187,7 +194,7 @@ func (s *Store) evalOps(v *view, t *txn, d *draft, rev schema.Revision, now time
 		if err != nil {
 			return err
 		}
-		if !l.exists {
+		if !l.exists || l.ended {
 			return about(errs.New(errs.FailedPrecondition, "lease %s of %s %s has lapsed", lease, c.key.kind, c.key.id), c.key).With("attr", "meta.lease")
 		}
 	}
@@ -291,115 +298,6 @@ func checkCondition(op *entity.Op, k key, cur *object) error {
 		}
 	}
 	return nil
-}
-
-// evalEndLease deletes the entities of a lease.
-func (s *Store) evalEndLease(v *view, t *txn, d *draft) error {
-	l, err := v.lease(t.endLease)
-	if err != nil {
-		add(&v.missing.ending, t.endLease)
-		return err
-	}
-	if !l.exists || t.onlyLapsed && !l.lapsed {
-		return errs.New(errs.NotFound, "lease %s does not exist", t.endLease)
-	}
-	d.endedLease = t.endLease
-	members, err := v.leaseMembers(t.endLease)
-	if err != nil {
-		return err
-	}
-	slices.SortFunc(members, compareKeys)
-	return s.deleteAll(v, d, members)
-}
-
-// deleteAll adds the deletion of keys to d.
-func (s *Store) deleteAll(v *view, d *draft, keys []key) error {
-	miss := false
-	for _, k := range keys {
-		cur, err := v.object(k)
-		if err != nil {
-			miss = true
-			add(&v.missing.referrers, k) // will be needed next
-			continue
-		}
-		if cur == nil {
-			continue
-		}
-		kind, err := s.kind(k.kind)
-		if err != nil {
-			return errs.New(errs.FailedPrecondition, "%s %s is of a kind that this server does not know", k.kind, k.id)
-		}
-		s.extractOld(kind, cur)
-		d.change(k, kind, cur).new = nil
-	}
-	if miss {
-		return errMiss
-	}
-	return nil
-}
-
-// evalDeletes follows the references to what is deleted.
-func (s *Store) evalDeletes(v *view, d *draft) error {
-	for i := 0; i < len(d.changes); i++ { // grows
-		if len(d.changes) > maxCascade {
-			return errs.New(errs.FailedPrecondition, "the deletion cascades to more than %d entities", maxCascade).
-				WithHint("delete some of them first")
-		}
-		c := d.changes[i]
-		if c.new != nil {
-			continue
-		}
-		refs, err := v.refsTo(c.key)
-		if err != nil {
-			return err
-		}
-		var cascade []key
-		for r, policy := range refs {
-			if !d.stillRefers(r, c.key) {
-				continue
-			}
-			switch policy {
-			case schema.Cascade:
-				cascade = append(cascade, r.from)
-			case schema.Clear:
-			default:
-				return about(errs.New(errs.FailedPrecondition, "%s %s is in use by %s %s (%s)", c.key.kind, c.key.id, r.from.kind, r.from.id, r.attr), c.key).
-					With("attr", r.attr).WithHint("delete %s %s first", r.from.kind, r.from.id)
-			}
-		}
-		slices.SortFunc(cascade, compareKeys)
-		if err := s.deleteAll(v, d, cascade); err != nil {
-			return err
-		}
-	}
-	// Projects last, when everything that goes with them is known to go.
-	for _, c := range d.changes {
-		if c.new != nil || c.key.kind != projectKind {
-			continue
-		}
-		members, err := v.projectMembers(c.key.id)
-		if err != nil {
-			return err
-		}
-		for _, k := range members {
-			if m, ok := d.byKey[k]; !ok || m.new != nil {
-				return about(errs.New(errs.FailedPrecondition, "project %s still has %s %s", c.key.id, k.kind, k.id), c.key).
-					With("attr", "meta.project").WithHint("delete what the project has first")
-			}
-		}
-	}
-	return nil
-}
-
-// stillRefers reports whether the reference r to target is there after d.
-func (d *draft) stillRefers(r refID, target key) bool {
-	c, ok := d.byKey[r.from]
-	if !ok {
-		return true
-	}
-	return c.new != nil && slices.ContainsFunc(c.new.ext.Refs, func(e schema.RefEntry) bool {
-		return e.Attr == r.attr && e.Kind == target.kind && string(e.ID) == target.id
-	})
 }
 
 // evalRefs sees that the references that are new lead somewhere.

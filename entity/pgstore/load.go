@@ -8,6 +8,10 @@ import (
 	"miren.dev/runtime/pkg/schema"
 )
 
+// maxRefs bounds the references that are loaded at once; Config.MaxCascade bounds
+// those to one entity.
+const maxRefs = 20_000
+
 // projectSample is how many entities of a project are looked at when it is
 // deleted: it must have none that stays.
 const projectSample = 1001
@@ -23,12 +27,13 @@ const (
 		from unnest($1::text[], $2::text[], $3::bytea[], $4::text[]) k(kind, attr, value, scope)
 		join entity_unique u on u.kind = k.kind and u.attr = k.attr and u.value = k.value and u.scope = k.scope
 		where exists (select from entity e where e.kind = u.kind and e.id = u.id)`
-	sqlLoadRefs = `select r.target_kind, r.target_id, r.kind, r.id, r.attr, r.on_delete
-		from unnest($1::text[], $2::text[]) k(kind, id) join entity_ref r on r.target_kind = k.kind and r.target_id = k.id
-		where exists (select from entity e where e.kind = r.kind and e.id = r.id)`
-	sqlLoadMembers = `select lease, kind, id from entity where lease = any($1::text[])`
+	sqlLoadRefs = `select k.kind, k.id, r.kind, r.id, r.attr, r.on_delete from unnest($1::text[], $2::text[]) k(kind, id)
+		cross join lateral (select * from entity_ref r where r.target_kind = k.kind and r.target_id = k.id
+			and exists (select from entity e where e.kind = r.kind and e.id = r.id) limit $3) r limit $4`
+	sqlLoadMembers = `select l.lease, e.kind, e.id from unnest($1::text[]) l(lease)
+		cross join lateral (select e.kind, e.id from entity e where e.lease = l.lease limit $2) e`
 	sqlLoadProject = `select project, kind, id from entity where project = any($1::text[]) and project <> '' limit $2`
-	sqlLoadLeases  = `select id, expires <= clock_timestamp() from lease where id = any($1::text[])`
+	sqlLoadLeases  = `select id, expires <= clock_timestamp(), expires = '-infinity' from lease where id = any($1::text[])`
 	sqlLockLeases  = sqlLoadLeases + ` order by id for update`
 	sqlLoadReplies = `select f.request, f.request_hash, l.revision, l.type, l.record
 		from log f join log l on l.revision = f.revision where f.request = any($1::text[])`
@@ -98,31 +103,44 @@ func (l *loader) queue(v *view) {
 		kinds, ids := make([]string, 0, len(w.referrers)), make([]string, 0, len(w.referrers))
 		for k := range w.referrers {
 			kinds, ids = append(kinds, k.kind), append(ids, k.id)
-			v.referrers[k] = map[refID]schema.OnDelete{}
+			v.referrers[k] = &referrers{refs: map[refID]schema.OnDelete{}}
 		}
-		l.query(sqlLoadRefs, []any{kinds, ids}, func(rows pgx.Rows) error {
+		rowsLoaded := 0
+		l.query(sqlLoadRefs, []any{kinds, ids, v.maxCascade + 1, maxRefs}, func(rows pgx.Rows) error {
 			var target key
 			var r refID
 			var policy string
 			err := rows.Scan(&target.kind, &target.id, &r.from.kind, &r.from.id, &r.attr, &policy)
-			if err == nil {
-				v.referrers[target][r] = schema.OnDelete(policy)
+			if err != nil {
+				return err
 			}
-			return err
+			to := v.referrers[target]
+			to.refs[r] = schema.OnDelete(policy)
+			to.more = len(to.refs) > v.maxCascade
+			if rowsLoaded++; rowsLoaded == maxRefs { // any of them may have more
+				for k := range w.referrers {
+					v.referrers[k].more = true
+				}
+			}
+			return nil
 		})
 	}
 	if len(w.members) > 0 {
 		ids := make([]string, 0, len(w.members))
 		for id := range w.members {
 			ids = append(ids, string(id))
-			v.members[id] = nil
+			v.members[id] = &members{}
 		}
-		l.query(sqlLoadMembers, []any{ids}, func(rows pgx.Rows) error {
+		l.query(sqlLoadMembers, []any{ids, v.maxCascade + 1}, func(rows pgx.Rows) error {
 			var id string
 			var k key
-			err := rows.Scan(&id, &k.kind, &k.id)
-			v.members[schema.LeaseID(id)] = append(v.members[schema.LeaseID(id)], k)
-			return err
+			if err := rows.Scan(&id, &k.kind, &k.id); err != nil {
+				return err
+			}
+			m := v.members[schema.LeaseID(id)]
+			m.keys = append(m.keys, k)
+			m.more = len(m.keys) > v.maxCascade
+			return nil
 		})
 	}
 	for id := range w.projects {
@@ -183,7 +201,7 @@ func (l *loader) queueLeases(v *view, set map[schema.LeaseID]struct{}, sql strin
 	l.query(sql, []any{ids}, func(rows pgx.Rows) error {
 		var id string
 		st := leaseState{exists: true}
-		err := rows.Scan(&id, &st.lapsed)
+		err := rows.Scan(&id, &st.lapsed, &st.ended)
 		v.leases[schema.LeaseID(id)] = st
 		return err
 	})

@@ -81,7 +81,7 @@ func (s *Store) reindexKind(ctx context.Context, tx pgx.Tx, k *schema.Kind) erro
 		if len(raws) == 0 {
 			break
 		}
-		v := newView()
+		v := newView(s.cfg.MaxCascade)
 		for _, raw := range raws {
 			o, err := decodeObject(raw)
 			if err != nil {

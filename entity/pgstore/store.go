@@ -13,11 +13,16 @@
 // connection is lost while committing, the batch's tag in the log tells
 // whether it was committed (conn.go).
 //
+// A deletion follows references to what it deletes (delete.go). A large one is
+// applied in several transactions; chunk.go says what may be seen of it half
+// done.
+//
 // # Watching
 //
 // What a server commits it feeds to its own hub of rings (hub.go); what others
 // commit, its tailer reads from the log (tail.go), woken by NOTIFY and once a
-// second. Watches read the rings, or the log while they are older (watch.go).
+// second. The hub finds the watches that want a change by what they select: kinds,
+// ids, or an indexed value. Watches read the rings, or the log while they are older (watch.go).
 // Revisions are dense and commit in order, so a gap cannot be overlooked.
 //
 // # Tables
@@ -30,7 +35,14 @@
 //
 // A lease lapses when a server's expirer removes it, at the earliest at its
 // expiry by the database's clock; see lease.go for what happens when the
-// database or all servers were away.
+// database or all servers were away. Lapsed leases have their turn one after the
+// other, so those that cannot end do not hold up the rest.
+//
+// # Deadlines
+//
+// Each attempt at the database has one (Config.Attempt), whatever the caller's
+// context says. An operation fails as unavailable at the latest after RetryFor,
+// two attempts and the time in the queue.
 //
 // # Locks
 //
@@ -75,6 +87,9 @@ type Config struct {
 	// RingEvents is how many changes of a kind are kept in memory, which is
 	// how far a watcher may fall behind; 0: 8192.
 	RingEvents int
+	// MaxCascade is how many entities a deletion changes in one transaction,
+	// besides those that the transaction names; 0: 1000.
+	MaxCascade int
 	// ExpireInterval is how often lapsed leases are looked for; 0: 500 ms.
 	ExpireInterval time.Duration
 }
@@ -158,6 +173,7 @@ func (c *Config) setDefaults() {
 	def(&c.KeepFor, time.Hour)
 	def(&c.KeepRevisions, 500_000)
 	def(&c.RingEvents, ringEvents)
+	def(&c.MaxCascade, 1000)
 	def(&c.ExpireInterval, 500*time.Millisecond)
 }
 

@@ -61,6 +61,9 @@ type txn struct {
 	endLease   schema.LeaseID
 	onlyLapsed bool
 
+	// chunked: it may be applied in parts, deletions of referrers first.
+	chunked bool
+
 	state atomic.Int32
 	done  chan struct{} // closed after res and err are set
 	res   entity.TxnResult
@@ -76,8 +79,33 @@ func (s *Store) Txn(ctx context.Context, req entity.TxnRequest) (entity.TxnResul
 	return s.submit(ctx, t)
 }
 
-// submit queues t and waits for its outcome.
+// submit has t applied and waits for its outcome. One that changes more than a
+// transaction of the database should is applied in several, which others come
+// in between.
 func (s *Store) submit(ctx context.Context, t *txn) (entity.TxnResult, error) {
+	for begun := false; ; {
+		res, err := s.submitOnce(ctx, t)
+		switch {
+		case err == errLarge:
+			if err := s.checkClosure(ctx, t); err != nil {
+				return entity.TxnResult{}, err
+			}
+		case err == errPartial:
+			begun = true
+		case begun && t.endLease != "" && errs.Is(err, errs.NotFound):
+			return res, nil // the rest was ended by another
+		default:
+			return res, err
+		}
+		t = &txn{
+			req: t.req, kinds: t.kinds, exts: t.exts, bytes: t.bytes, hash: t.hash, guarded: t.guarded,
+			endLease: t.endLease, onlyLapsed: t.onlyLapsed, chunked: true,
+		}
+	}
+}
+
+// submitOnce queues t and waits until it was applied, or part of it.
+func (s *Store) submitOnce(ctx context.Context, t *txn) (entity.TxnResult, error) {
 	t.done = make(chan struct{})
 	if err := ctx.Err(); err != nil {
 		return entity.TxnResult{}, callError(ctx, err, "write")

@@ -2,6 +2,8 @@ package pgstore
 
 import (
 	"errors"
+	"slices"
+	"time"
 
 	"miren.dev/runtime/pkg/schema"
 )
@@ -27,17 +29,21 @@ type view struct {
 
 	// The database's part of each; the batch's is computed from origin and
 	// objects, of which there are few.
-	referrers map[key]map[refID]schema.OnDelete
-	members   map[schema.LeaseID][]key
+	referrers map[key]*referrers
+	members   map[schema.LeaseID]*members
 	projects  map[string][]key // at most projectSample each
 
 	leases  map[schema.LeaseID]leaseState
 	replies map[string]*reply // by request id; nil: none
 
-	missing wants
+	missing    wants
+	began      time.Time // when the first of it was loaded
+	maxCascade int       // bounds referrers and members of each
 }
 
-type leaseState struct{ exists, lapsed bool }
+// leaseState is what a lease is. One that has ended, and has entities left,
+// takes no others.
+type leaseState struct{ exists, lapsed, ended bool }
 
 // reply is the outcome of a committed transaction with a request id.
 type reply struct {
@@ -45,6 +51,18 @@ type reply struct {
 	revision schema.Revision
 	draft    *draft                 // of a transaction of this batch
 	records  map[key]*schema.Record // of an earlier one: those it changed, as after returns them
+}
+
+// referrers are the references to an entity.
+type referrers struct {
+	refs map[refID]schema.OnDelete
+	more bool // there are others
+}
+
+// members are the entities of a lease.
+type members struct {
+	keys []key
+	more bool // there are others
 }
 
 // wants are the things to load.
@@ -71,11 +89,11 @@ func (w *wants) empty() bool {
 	return len(w.objects)+len(w.owners)+len(w.exists)+len(w.referrers)+len(w.members)+len(w.projects)+len(w.leases)+len(w.ending)+len(w.replies) == 0
 }
 
-func newView() *view {
+func newView(maxCascade int) *view {
 	return &view{
 		objects: map[key]*object{}, origin: map[key]*object{}, owners: map[uniqueKey]string{}, exists: map[key]bool{},
-		referrers: map[key]map[refID]schema.OnDelete{}, members: map[schema.LeaseID][]key{}, projects: map[string][]key{},
-		leases: map[schema.LeaseID]leaseState{}, replies: map[string]*reply{},
+		referrers: map[key]*referrers{}, members: map[schema.LeaseID]*members{}, projects: map[string][]key{},
+		leases: map[schema.LeaseID]leaseState{}, replies: map[string]*reply{}, began: time.Now(), maxCascade: maxCascade,
 	}
 }
 
@@ -160,20 +178,21 @@ func (v *view) lease(id schema.LeaseID) (leaseState, error) {
 	return l, nil
 }
 
-// refsTo returns the references to k that other entities hold.
-func (v *view) refsTo(k key) (map[refID]schema.OnDelete, error) {
+// refsTo returns the references to k that other entities hold, or some of them
+// if there are more.
+func (v *view) refsTo(k key) (refs map[refID]schema.OnDelete, more bool, err error) {
 	db, ok := v.referrers[k]
 	if !ok {
 		add(&v.missing.referrers, k)
-		return nil, errMiss
+		return nil, false, errMiss
 	}
-	return v.applyChanges(db, func(o *object, add func(refID, schema.OnDelete)) {
+	return v.applyChanges(db.refs, func(o *object, add func(refID, schema.OnDelete)) {
 		for _, r := range o.ext.Refs {
 			if r.Kind == k.kind && string(r.ID) == k.id {
 				add(refID{keyOf(o.rec), r.Attr}, r.OnDelete)
 			}
 		}
-	}), nil
+	}), db.more, nil
 }
 
 // applyChanges returns db without what the entities changed by this batch had
@@ -196,14 +215,17 @@ func (v *view) applyChanges(db map[refID]schema.OnDelete, has func(o *object, ad
 	return out
 }
 
-// leaseMembers returns the entities bound to a lease.
-func (v *view) leaseMembers(id schema.LeaseID) ([]key, error) {
+// leaseMembers returns the entities bound to a lease, or some of them if there
+// are more.
+func (v *view) leaseMembers(id schema.LeaseID) (keys []key, more bool, err error) {
 	db, ok := v.members[id]
 	if !ok {
 		add(&v.missing.members, id)
-		return nil, errMiss
+		return nil, false, errMiss
 	}
-	return v.applyMembers(db, func(o *object) bool { return o.rec.Lease == id }), nil
+	keys = v.applyMembers(db.keys, func(o *object) bool { return o.rec.Lease == id })
+	slices.SortFunc(keys, compareKeys)
+	return keys, db.more, nil
 }
 
 // projectMembers returns entities of a project, or some of them if there are
@@ -245,6 +267,9 @@ func (v *view) accept(d *draft) {
 	}
 	for u, id := range d.taken {
 		v.owners[u] = id
+	}
+	if d.endsLease != "" {
+		v.leases[d.endsLease] = leaseState{exists: true, lapsed: true, ended: true}
 	}
 	if d.endedLease != "" {
 		v.leases[d.endedLease] = leaseState{}

@@ -48,9 +48,11 @@ const (
 		from unnest($1::bigint[], $2::int[], $4::smallint[], $5::text[], $6::text[], $7::bigint[], $8::bytea[], $9::bytea[], $10::bytea[], $11::text[], $12::bytea[])
 		k(revision, seq, type, kind, id, prev_revision, record, prev, departed, request, request_hash)`
 	sqlDeleteLeases = `delete from lease where id = any($1::text[])`
-	sqlSetRevision  = `update store set revision = $1`
-	sqlNotify       = `notify runtime_store`
-	sqlCommit       = `commit`
+	// One that has entities left is not renewed any more.
+	sqlEndLeases   = `update lease set expires = '-infinity' where id = any($1::text[])`
+	sqlSetRevision = `update store set revision = $1`
+	sqlNotify      = `notify runtime_store`
+	sqlCommit      = `commit`
 )
 
 // accepted is a transaction of a batch that will be committed.
@@ -65,14 +67,20 @@ type accepted struct {
 func queueWrites(b *pgx.Batch, v *view, acc []accepted, tag int64, last schema.Revision) error {
 	queueEntities(b, v)
 	queueKeys(b, v)
-	var leases []string
+	var ended, ends []string
 	for _, a := range acc {
 		if a.d.endedLease != "" {
-			leases = append(leases, string(a.d.endedLease))
+			ended = append(ended, string(a.d.endedLease))
+		}
+		if a.d.endsLease != "" {
+			ends = append(ends, string(a.d.endsLease))
 		}
 	}
-	if len(leases) > 0 {
-		b.Queue(sqlDeleteLeases, leases)
+	if len(ended) > 0 {
+		b.Queue(sqlDeleteLeases, ended)
+	}
+	if len(ends) > 0 {
+		b.Queue(sqlEndLeases, ends)
 	}
 	logged, err := queueLog(b, acc, tag)
 	if err != nil {
@@ -212,7 +220,7 @@ func queueLog(b *pgx.Batch, acc []accepted, tag int64) (bool, error) {
 	for _, a := range acc {
 		for i, c := range a.d.changes {
 			// The first entry of a transaction carries its request id.
-			if i == 0 && a.t.req.RequestID != "" {
+			if i == 0 && a.t.req.RequestID != "" && !a.d.partial {
 				request, hash = append(request, a.t.req.RequestID), append(hash, a.t.hash)
 			} else {
 				request, hash = append(request, ""), append(hash, nil)

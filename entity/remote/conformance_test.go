@@ -7,6 +7,7 @@ import (
 
 	"miren.dev/runtime/api/store"
 	"miren.dev/runtime/entity"
+	"miren.dev/runtime/entity/pgstore"
 	"miren.dev/runtime/entity/remote"
 	"miren.dev/runtime/entity/storetest"
 	"miren.dev/runtime/pkg/rpc"
@@ -45,6 +46,6 @@ func serve(t *testing.T, st entity.Store, kinds []*schema.Kind) *remote.Store {
 func TestConformance(t *testing.T) {
 	storetest.Run(t, func(t *testing.T) entity.Store {
 		kinds := storetest.Kinds()
-		return serve(t, pgtest.Store(t, kinds...), kinds)
+		return serve(t, pgtest.Open(t, pgstore.Config{URL: pgtest.URL(t), Kinds: kinds, MaxCascade: storetest.MaxCascade}), kinds)
 	})
 }

@@ -28,7 +28,12 @@ func Run(t *testing.T, open func(t *testing.T) entity.Store) {
 		{"TxnOrderFree", testTxnOrderFree},
 		{"Unique", testUnique},
 		{"References", testReferences},
+		{"Clear", testClear},
 		{"Cascade", testCascade},
+		{"CascadeWithin", testCascadeWithin},
+		{"CascadeLarge", testCascadeLarge},
+		{"CascadeNamed", testCascadeNamed},
+		{"ClearLarge", testClearLarge},
 		{"ProjectMembers", testProjectMembers},
 		{"RequestID", testRequestID},
 		{"Add", testAdd},
@@ -54,6 +59,7 @@ func Run(t *testing.T, open func(t *testing.T) entity.Store) {
 		{"LeaseKeepAlive", testLeaseKeepAlive},
 		{"LeaseRevoke", testLeaseRevoke},
 		{"LeaseConditions", testLeaseConditions},
+		{"LeaseLarge", testLeaseLarge},
 		{"CanceledWrite", testCanceledWrite},
 	} {
 		t.Run(c.name, func(t *testing.T) {

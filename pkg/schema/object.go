@@ -84,8 +84,7 @@ type OnDelete string
 const (
 	Restrict OnDelete = "restrict" // the deletion is refused
 	Cascade  OnDelete = "cascade"  // the referrer is deleted too
-	Clear    OnDelete = "clear"    // allowed; the reference is left dangling in the
-	// stored bytes and its controller clears it
+	Clear    OnDelete = "clear"    // the reference is removed from the referrer
 )
 
 // IndexEntry is one indexed value of an entity. Values order bytewise the way
