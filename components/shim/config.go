@@ -20,6 +20,7 @@ type config struct {
 		CA             string `toml:"ca"`
 		RestoreNetwork bool   `toml:"restore_network"`
 	} `toml:"runtime"`
+	Limits limits `toml:"limits"`
 }
 
 // readConfig reads the file named by the runtime options, which may be nil or name none.

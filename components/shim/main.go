@@ -14,6 +14,7 @@
 //   - A container can be started when it is created (below).
 //   - A CA bundle of the host is given to the container (below).
 //   - A container can start from a checkpoint (below), and the task API's Checkpoint works.
+//   - A container can have limits, of which the one that ended it is told (below).
 //
 // # Runtime options
 //
@@ -36,6 +37,12 @@
 //	ca_bundle = "/etc/ssl/certs/ca-certificates.crt"
 //	ca = "env"                          # what a container without our annotation gets: "off", "env" or "system"
 //	restore_network = true              # give the network namespace its addresses back at the end (below)
+//
+//	[limits]                            # of each first container of a sandbox; absent: none (below)
+//	memory_bytes = 1073741824
+//	tasks = 33280                       # threads on the host
+//	disk_bytes = 10737418240            # that it writes
+//	disk_free_bytes = 5368709120        # that the disk must have left
 //
 // One sandbox is one runsc kernel: root, platform, network and host-uds of the sandbox hold for the containers that
 // join it, and must be the same in their options. With allow-flag-override, annotations decide about
@@ -72,6 +79,13 @@
 // use, "system" acts as "env". Mount points that were made for this in such a root are removed when the container is
 // deleted, so images come out as if nothing had been there. Neither the containerd container nor the image knows
 // any of it: cache keys stay as they are, and a process added by exec has its variables by the same rule.
+//
+// # Limits
+//
+// The containers of build steps are made by BuildKit, which knows no limits for processes and disks. With [limits],
+// memory and tasks are those of the container's control group. What it writes to its root and its writable mounts is
+// counted every few seconds, and at once when the disk loses as much; a container that wrote too much is killed.
+// Which limit ended a container is the last line of its error output: "runtime: limit memory: ..." (limits.go).
 //
 // # Network namespaces
 //

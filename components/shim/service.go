@@ -23,6 +23,7 @@ import (
 	"github.com/containerd/plugin/registry"
 	"github.com/containerd/ttrpc"
 	"github.com/containerd/typeurl/v2"
+	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"google.golang.org/protobuf/types/known/anypb"
 	v1 "gvisor.dev/gvisor/pkg/shim/v1"
 	"gvisor.dev/gvisor/pkg/shim/v1/extension"
@@ -87,6 +88,8 @@ type container struct {
 	ca      bool     // processes get the variables
 	apt     bool
 	restore *extension.RestoreConfig
+	guard   *guard // nil: it has no limits
+	mounts  []specs.Mount
 
 	mu      sync.Mutex // protects what follows
 	sandbox *process   // of the sandbox whose first container it is; else nil
@@ -127,12 +130,21 @@ func (s *service) Create(ctx context.Context, r *task.CreateTaskRequest) (*task.
 	if err != nil {
 		s.set(r.ID, nil)
 		c.clean(ctx)
+		if c.guard != nil {
+			c.guard.close()
+		}
 		return nil, err
 	}
 	if c.first {
 		c.mu.Lock()
 		c.sandbox, c.state = s.exits.expect(int(response.Pid)), "created"
 		c.mu.Unlock()
+	}
+	if c.guard != nil {
+		if err := c.guard.find(c.rootfs, c.mounts); err != nil {
+			log.G(ctx).WithError(err).Warn("the disk of the container is not limited")
+		}
+		go c.guard.watch(context.WithoutCancel(ctx), c.sandbox)
 	}
 	return response, nil
 }
@@ -197,13 +209,31 @@ func prepare(r *task.CreateTaskRequest) (_ *container, err error) {
 		}
 	}
 
+	if c.first && conf.Limits != (limits{}) {
+		if err := spec.limit(conf.Limits); err != nil {
+			return nil, err
+		}
+		c.mounts = spec.Mounts
+		if c.guard, err = newGuard(conf.Limits, spec.linux.CgroupsPath, r.Stderr); err != nil {
+			return nil, err
+		}
+		defer func() {
+			if err != nil {
+				c.guard.close()
+			}
+		}()
+	}
+
 	if !spec.changed {
 		return c, nil
 	}
 	if data, err = spec.encode(); err != nil {
 		return nil, err
 	}
-	return c, os.WriteFile(file, data, 0o600)
+	if err := os.WriteFile(file, data, 0o600); err != nil {
+		return nil, err
+	}
+	return c, nil
 }
 
 // mountRoot mounts the root of the request where the service below would.

@@ -30,8 +30,12 @@ type ociSpec struct {
 	Env         []string
 
 	all, process map[string]json.RawMessage
-	linux        struct{ Namespaces []specs.LinuxNamespace }
-	changed      bool
+	linux        struct {
+		Namespaces  []specs.LinuxNamespace
+		CgroupsPath string
+		Resources   map[string]json.RawMessage
+	}
+	changed bool
 }
 
 func parseSpec(data []byte) (*ociSpec, error) {
