@@ -14,6 +14,7 @@
 package cgroup
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -53,7 +54,12 @@ type Limits struct {
 	CPUMillis   int64
 	MemoryBytes int64
 	PIDs        int64
+	// CPUPercent is what of its usual share the group gets when others want the CPU too; 0: 100.
+	CPUPercent int64
 }
+
+// Tasks returns the host's limit of threads for a guest that may have n processes.
+func Tasks(n int64) int64 { return n*pidsFactor + pidsBase }
 
 // Usage of a sandbox since it was started.
 type Usage struct {
@@ -162,10 +168,14 @@ func (m *Manager) Create(id string, l Limits) error {
 		err = os.MkdirAll(m.helpersDir(id), 0o755)
 	}
 	if err != nil {
-		return errs.New(errs.FailedPrecondition, "control group of %s: %w", id, err)
+		return errs.New(errs.FailedPrecondition, "control group of %s: %w", cmp.Or(id, m.parent), err)
 	}
 	return nil
 }
+
+// LimitAll makes the parent of all groups, or gives the existing one these
+// limits, which hold for all of its sandboxes together.
+func (m *Manager) LimitAll(l Limits) error { return m.Create("", l) }
 
 func (m *Manager) createV1(id string, l Limits) error {
 	for _, c := range []string{"cpu", "cpuacct", "memory", "pids"} {
@@ -176,8 +186,9 @@ func (m *Manager) createV1(id string, l Limits) error {
 	quota, shares := int64(-1), int64(1024)
 	if l.CPUMillis > 0 {
 		quota = l.CPUMillis * period.Microseconds() / 1000
-		shares = max(2, l.CPUMillis*1024/1000)
+		shares = l.CPUMillis * 1024 / 1000
 	}
+	shares = max(2, shares*cmp.Or(l.CPUPercent, 100)/100)
 	memory := int64(-1)
 	if l.MemoryBytes > 0 {
 		memory = l.MemoryBytes + overhead
@@ -231,17 +242,22 @@ func (m *Manager) createV2(id string, l Limits) error {
 	if l.CPUMillis > 0 {
 		quota = l.CPUMillis * period.Microseconds() / 1000
 		cpu = strconv.FormatInt(quota, 10)
-		weight = min(10000, max(1, l.CPUMillis/10))
+		weight = l.CPUMillis / 10
 	}
+	weight = min(10000, max(1, weight*cmp.Or(l.CPUPercent, 100)/100))
 	memory := "max"
 	if l.MemoryBytes > 0 {
 		memory = strconv.FormatInt(l.MemoryBytes+overhead, 10)
+	}
+	oomGroup := "1"
+	if id == "" {
+		oomGroup = "0" // of all sandboxes only the one that is killed ends
 	}
 	for _, w := range []struct{ file, value string }{
 		{"cpu.max", cpu + " " + strconv.FormatInt(period.Microseconds(), 10)},
 		{"cpu.weight", strconv.FormatInt(weight, 10)},
 		{"memory.max", memory},
-		{"memory.oom.group", "1"},
+		{"memory.oom.group", oomGroup},
 		{"pids.max", tasksMax(l)},
 	} {
 		if err := write(filepath.Join(dir, w.file), w.value); err != nil {
@@ -273,7 +289,7 @@ func tasksMax(l Limits) string {
 	if l.PIDs <= 0 {
 		return "max"
 	}
-	return strconv.FormatInt(l.PIDs*pidsFactor+pidsBase, 10)
+	return strconv.FormatInt(Tasks(l.PIDs), 10)
 }
 
 // Usage reads what a sandbox uses. NotFound if it has no group.

@@ -156,3 +156,34 @@ func TestDeleteKillsProcesses(t *testing.T) {
 		t.Errorf("List = %v, %v", ids, err)
 	}
 }
+
+// The sandbox that uses most is killed, by its parent's limit, and the count is its own.
+func TestAllSandboxesTogetherHaveLimits(t *testing.T) {
+	m := newManager(t)
+	if err := m.LimitAll(Limits{CPUMillis: 1000, CPUPercent: 25, MemoryBytes: 16 << 20}); err != nil {
+		t.Fatal(err)
+	}
+	for _, id := range []string{"a", "b"} {
+		if err := m.Create(id, Limits{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	pid, _ := run(t, m, "b", "exec sleep 600")
+	_, ended := run(t, m, "a", "exec tail /dev/zero")
+	if err := <-ended; err == nil {
+		t.Error("it used more memory than all may")
+	}
+	if u, err := m.Usage("a"); err != nil || u.OOMKills < 1 {
+		t.Errorf("Usage of a = %+v, %v", u, err)
+	}
+	if pids, err := m.PIDs("b"); err != nil || !slices.Contains(pids, pid) {
+		t.Errorf("the other one was killed too: %v, %v", pids, err)
+	}
+	file, want := m.dir("cpu", "")+"/cpu.shares", "256"
+	if m.v2 {
+		file, want = m.dir("", "")+"/cpu.weight", "25"
+	}
+	if b, err := os.ReadFile(file); err != nil || strings.TrimSpace(string(b)) != want {
+		t.Errorf("%s = %q, %v, want %s", filepath.Base(file), b, err, want)
+	}
+}
