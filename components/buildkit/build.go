@@ -125,7 +125,7 @@ func (d *Daemon) Build(ctx context.Context, req Request, progress func(buildlog.
 	}, updates)
 	<-tracked
 	if err != nil {
-		return nil, d.explain(ctx, t, err, p)
+		return nil, d.explain(ctx, t, err, p, d.stepLimits())
 	}
 
 	digest := resp.ExporterResponse[exptypes.ExporterImageDigestKey]

@@ -25,14 +25,14 @@ import (
 )
 
 // dockerfile makes a request from a text whose only base is debian.
-func (r *rig) dockerfile(t *testing.T, text string) Request {
+func (e *env) dockerfile(t *testing.T, text string) Request {
 	t.Helper()
 	dir := t.TempDir()
 	if err := os.WriteFile(filepath.Join(dir, "file.txt"), []byte("text\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	return Request{ContextDir: dir, Dockerfile: text, ImageName: "runtime.local/test/dockerfile",
-		Bases: r.resolve(t, []string{"debian"}), CacheScope: "test", ContextKey: t.Name()}
+		Bases: e.resolve(t, []string{"debian"}), CacheScope: "test", ContextKey: t.Name()}
 }
 
 func logOf(events []buildlog.Event) string {
@@ -46,10 +46,10 @@ func logOf(events []buildlog.Event) string {
 }
 
 func TestBuildMakesImages(t *testing.T) {
-	r := newRig(t)
+	e := newEnv(t)
 
 	t.Run("steps run in gVisor with the network and the host's certificates", func(t *testing.T) {
-		_, events, err := r.build(t, r.dockerfile(t, `# syntax=docker/dockerfile:1
+		_, events, err := e.build(t, e.dockerfile(t, `# syntax=docker/dockerfile:1
 FROM debian
 RUN uname -r && cat /proc/version
 RUN test -s "$SSL_CERT_FILE" && test -s /run/runtime/ca-certificates.crt
@@ -67,11 +67,11 @@ RUN test ! -e /run/runtime && echo never || echo mounted
 	})
 
 	t.Run("certificates do not get into the image", func(t *testing.T) {
-		res, _, err := r.build(t, r.dockerfile(t, "FROM debian\nRUN echo x > /x\n"))
+		res, _, err := e.build(t, e.dockerfile(t, "FROM debian\nRUN echo x > /x\n"))
 		if err != nil {
 			t.Fatal(err)
 		}
-		root := r.rootfs(t, res)
+		root := e.rootfs(t, res)
 		if _, err := os.Stat(filepath.Join(root, "run/runtime")); !errors.Is(err, os.ErrNotExist) {
 			t.Errorf("/run/runtime: %v", err)
 		}
@@ -99,7 +99,7 @@ RUN test ! -e /run/runtime && echo never || echo mounted
 				accepted <- struct{}{}
 			}
 		}()
-		bridge, err := netlink.LinkByName(r.buildkit.bridge())
+		bridge, err := netlink.LinkByName(e.buildkit.bridge())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -108,7 +108,7 @@ RUN test ! -e /run/runtime && echo never || echo mounted
 			t.Fatal(addrs, err)
 		}
 		_, port, _ := net.SplitHostPort(l.Addr().String())
-		_, events, err := r.build(t, r.dockerfile(t, "FROM debian\nSHELL [\"/bin/bash\", \"-c\"]\nRUN timeout 3 bash -c 'echo > /dev/tcp/"+addrs[0].IP.String()+"/"+port+"' && echo reached || echo refused\n"))
+		_, events, err := e.build(t, e.dockerfile(t, "FROM debian\nSHELL [\"/bin/bash\", \"-c\"]\nRUN timeout 3 bash -c 'echo > /dev/tcp/"+addrs[0].IP.String()+"/"+port+"' && echo reached || echo refused\n"))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -118,7 +118,7 @@ RUN test ! -e /run/runtime && echo never || echo mounted
 	})
 
 	t.Run("a step that fails is explained", func(t *testing.T) {
-		_, events, err := r.build(t, r.dockerfile(t, "FROM debian\nRUN echo fine\nRUN echo before && echo trouble >&2 && exit 7\nRUN echo never\n"))
+		_, events, err := e.build(t, e.dockerfile(t, "FROM debian\nRUN echo fine\nRUN echo before && echo trouble >&2 && exit 7\nRUN echo never\n"))
 		var f *Failure
 		if !errors.As(err, &f) || !errs.Is(err, errs.FailedPrecondition) {
 			t.Fatalf("got %v", err)
@@ -151,7 +151,7 @@ RUN test ! -e /run/runtime && echo never || echo mounted
 		"no registry":              {"FROM alpine:3.20\nRUN true\n", "alpine", "no registry"},
 	} {
 		t.Run(name+" is explained", func(t *testing.T) {
-			_, _, err := r.build(t, r.dockerfile(t, tt.text))
+			_, _, err := e.build(t, e.dockerfile(t, tt.text))
 			if !errs.Is(err, errs.FailedPrecondition) || !strings.Contains(err.Error(), tt.message) || !strings.Contains(errs.HintOf(err), tt.hint) {
 				t.Errorf("got %v\nhint %q\nlog %s", err, errs.HintOf(err), failureLog(err))
 			}
@@ -159,12 +159,12 @@ RUN test ! -e /run/runtime && echo never || echo mounted
 	}
 
 	t.Run("an unchanged build is taken from the cache, and made anew on request", func(t *testing.T) {
-		req := r.dockerfile(t, "FROM debian\nCOPY file.txt /\nRUN echo slow && cat /proc/sys/kernel/random/uuid > /uuid\n")
-		first, _, err := r.build(t, req)
+		req := e.dockerfile(t, "FROM debian\nCOPY file.txt /\nRUN echo slow && cat /proc/sys/kernel/random/uuid > /uuid\n")
+		first, _, err := e.build(t, req)
 		if err != nil {
 			t.Fatal(err)
 		}
-		second, events, err := r.build(t, req)
+		second, events, err := e.build(t, req)
 		if err != nil || second.Digest != first.Digest {
 			t.Errorf("again: %+v, %v", second, err)
 		}
@@ -174,16 +174,16 @@ RUN test ! -e /run/runtime && echo never || echo mounted
 			}
 		}
 		req.NoCache = true
-		third, _, err := r.build(t, req)
+		third, _, err := e.build(t, req)
 		if err != nil || third.Digest == first.Digest {
 			t.Errorf("without cache: %+v, %v", third, err)
 		}
 	})
 
 	t.Run("arguments, targets and configuration", func(t *testing.T) {
-		req := r.dockerfile(t, "FROM debian AS a\nARG WORD\nENV GOT=$WORD\nEXPOSE 99\nWORKDIR /w\nUSER 7:8\nENTRYPOINT [\"e\"]\nCMD [\"c\"]\nFROM a AS b\nRUN false\n")
+		req := e.dockerfile(t, "FROM debian AS a\nARG WORD\nENV GOT=$WORD\nEXPOSE 99\nWORKDIR /w\nUSER 7:8\nENTRYPOINT [\"e\"]\nCMD [\"c\"]\nFROM a AS b\nRUN false\n")
 		req.Args, req.Target = map[string]string{"WORD": "hello"}, "a"
-		res, _, err := r.build(t, req)
+		res, _, err := e.build(t, req)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -195,7 +195,7 @@ RUN test ! -e /run/runtime && echo never || echo mounted
 
 	t.Run("nothing but what is wrong with a request is checked", func(t *testing.T) {
 		for _, req := range []Request{{}, {ContextDir: "relative"}, {ContextDir: t.TempDir()}, {ContextDir: t.TempDir(), ImageName: "a@b"}, {ContextDir: "/does/not/exist", ImageName: "x"}} {
-			if _, err := r.buildkit.Build(t.Context(), req, nil); !errs.Is(err, errs.InvalidArgument) {
+			if _, err := e.buildkit.Build(t.Context(), req, nil); !errs.Is(err, errs.InvalidArgument) {
 				t.Errorf("%+v: %v", req, err)
 			}
 		}
@@ -203,12 +203,12 @@ RUN test ! -e /run/runtime && echo never || echo mounted
 }
 
 // running starts a build that does not end by itself and returns when its step runs.
-func (r *rig) running(t *testing.T, ctx context.Context) (result <-chan error) {
+func (e *env) running(t *testing.T, ctx context.Context) (result <-chan error) {
 	t.Helper()
-	req := r.dockerfile(t, "FROM debian\nRUN echo begun && sleep 600\n")
+	req := e.dockerfile(t, "FROM debian\nRUN echo begun && sleep 600\n")
 	begun, ended := make(chan struct{}), make(chan error, 1)
 	go func() {
-		_, err := r.buildkit.Build(ctx, req, func(e buildlog.Event) {
+		_, err := e.buildkit.Build(ctx, req, func(e buildlog.Event) {
 			if e.Kind == buildlog.StepLog && e.Text == "begun" {
 				close(begun)
 			}
@@ -226,9 +226,9 @@ func (r *rig) running(t *testing.T, ctx context.Context) (result <-chan error) {
 }
 
 // steps are the containers in the instance's namespace.
-func (r *rig) steps(t *testing.T) int {
+func (e *env) steps(t *testing.T) int {
 	t.Helper()
-	c, err := r.containerd.Client()
+	c, err := e.containerd.Client()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -239,10 +239,10 @@ func (r *rig) steps(t *testing.T) int {
 	return len(all)
 }
 
-func (r *rig) awaitNoSteps(t *testing.T) {
+func (e *env) awaitNoSteps(t *testing.T) {
 	t.Helper()
 	wait.NoError(t, "no steps are left", func() error {
-		if n := r.steps(t); n > 0 {
+		if n := e.steps(t); n > 0 {
 			return fmt.Errorf("%d containers of steps are left", n)
 		}
 		return nil
@@ -250,58 +250,58 @@ func (r *rig) awaitNoSteps(t *testing.T) {
 }
 
 func TestEndedBuildsLeaveNothing(t *testing.T) {
-	r := newRig(t)
+	e := newEnv(t)
 
 	t.Run("cancel", func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
-		ended := r.running(t, ctx)
-		if n := r.steps(t); n != 1 {
+		ended := e.running(t, ctx)
+		if n := e.steps(t); n != 1 {
 			t.Errorf("%d containers run", n)
 		}
 		cancel()
 		if err := wait.Receive(t, "the end of the build", ended, wait.Within(2*time.Minute)); !errs.Is(err, errs.Canceled) {
 			t.Errorf("got %v", err)
 		}
-		r.awaitNoSteps(t)
+		e.awaitNoSteps(t)
 	})
 
 	t.Run("deadline", func(t *testing.T) {
 		ctx := deadline.New(t.Context())
-		ended := r.running(t, ctx)
+		ended := e.running(t, ctx)
 		ctx.Lapse()
 		if err := wait.Receive(t, "the end of the build", ended, wait.Within(2*time.Minute)); !errs.Is(err, errs.DeadlineExceeded) {
 			t.Errorf("got %v", err)
 		}
-		r.awaitNoSteps(t)
+		e.awaitNoSteps(t)
 	})
 
 	t.Run("another server adopts it", func(t *testing.T) {
-		other := New(r.buildkit.cfg)
+		other := New(e.buildkit.cfg)
 		defer other.Close()
 		if err := other.Start(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		if !other.process.Adopted || other.process.PID() != r.buildkit.process.PID() {
-			t.Errorf("adopted %v, pid %d, was %d", other.process.Adopted, other.process.PID(), r.buildkit.process.PID())
+		if !other.process.Adopted || other.process.PID() != e.buildkit.process.PID() {
+			t.Errorf("adopted %v, pid %d, was %d", other.process.Adopted, other.process.PID(), e.buildkit.process.PID())
 		}
 	})
 
 	t.Run("kill", func(t *testing.T) {
-		ended := r.running(t, t.Context())
-		old := r.buildkit.process.PID()
+		ended := e.running(t, t.Context())
+		old := e.buildkit.process.PID()
 		if err := syscall.Kill(old, syscall.SIGKILL); err != nil {
 			t.Fatal(err)
 		}
 		if err := wait.Receive(t, "the end of the build", ended, wait.Within(2*time.Minute)); !errs.Is(err, errs.Unavailable) || errs.HintOf(err) == "" {
 			t.Errorf("got %v, hint %q", err, errs.HintOf(err))
 		}
-		if _, _, err := r.build(t, r.dockerfile(t, "FROM debian\nRUN echo again\n")); err != nil {
+		if _, _, err := e.build(t, e.dockerfile(t, "FROM debian\nRUN echo again\n")); err != nil {
 			t.Fatal(err, failureLog(err))
 		}
-		if pid := r.buildkit.process.PID(); pid == old {
+		if pid := e.buildkit.process.PID(); pid == old {
 			t.Error("it was not started again")
 		}
-		if n := r.steps(t); n != 0 {
+		if n := e.steps(t); n != 0 {
 			t.Errorf("%d containers of the killed build are left", n)
 		}
 	})
@@ -309,10 +309,10 @@ func TestEndedBuildsLeaveNothing(t *testing.T) {
 	t.Run("containerd is killed", func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
-		go func() { done <- r.containerd.Run(ctx) }()
+		go func() { done <- e.containerd.Run(ctx) }()
 		defer func() { cancel(); <-done }()
-		ended := r.running(t, t.Context())
-		record, err := os.ReadFile(r.instance.Socket("containerd", "containerd.pid"))
+		ended := e.running(t, t.Context())
+		record, err := os.ReadFile(e.instance.Socket("containerd", "containerd.pid"))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -328,21 +328,21 @@ func TestEndedBuildsLeaveNothing(t *testing.T) {
 			t.Errorf("got %v (%s)", err, errs.ClassOf(err))
 		}
 		wait.NoError(t, "a build succeeds", func() error {
-			_, _, err := r.build(t, r.dockerfile(t, "FROM debian\nRUN echo after containerd\n"))
+			_, _, err := e.build(t, e.dockerfile(t, "FROM debian\nRUN echo after containerd\n"))
 			if err != nil && !errs.Is(err, errs.Unavailable) {
 				t.Fatalf("afterwards: %v (%s)\n%s", err, errs.ClassOf(err), failureLog(err))
 			}
 			return err
 		}, wait.Within(2*time.Minute))
-		r.awaitNoSteps(t)
+		e.awaitNoSteps(t)
 	})
 
 	t.Run("supervised", func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
-		go func() { done <- r.buildkit.Run(ctx) }()
+		go func() { done <- e.buildkit.Run(ctx) }()
 		pid := func() int {
-			_, p, err := r.buildkit.ensure(ctx)
+			_, p, err := e.buildkit.ensure(ctx)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -364,15 +364,15 @@ func TestEndedBuildsLeaveNothing(t *testing.T) {
 	})
 
 	t.Run("stop leaves nothing", func(t *testing.T) {
-		ended := r.running(t, t.Context())
-		if err := r.buildkit.Stop(t.Context()); err != nil {
+		ended := e.running(t, t.Context())
+		if err := e.buildkit.Stop(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		if err := wait.Receive(t, "the end of the build", ended, wait.Within(2*time.Minute)); err == nil {
 			t.Error("the build succeeded")
 		}
-		r.awaitNoSteps(t)
-		if _, err := netlink.LinkByName(r.buildkit.bridge()); !errors.As(err, &netlink.LinkNotFoundError{}) {
+		e.awaitNoSteps(t)
+		if _, err := netlink.LinkByName(e.buildkit.bridge()); !errors.As(err, &netlink.LinkNotFoundError{}) {
 			t.Errorf("bridge: %v", err)
 		}
 		mounts, err := os.ReadFile("/proc/self/mountinfo")
@@ -380,15 +380,15 @@ func TestEndedBuildsLeaveNothing(t *testing.T) {
 			t.Fatal(err)
 		}
 		for line := range strings.Lines(string(mounts)) {
-			if strings.Contains(line, r.buildkit.root()+"/") || strings.Contains(line, r.buildkit.runFile("")) {
+			if strings.Contains(line, e.buildkit.root()+"/") || strings.Contains(line, e.buildkit.runFile("")) {
 				t.Errorf("mount: %s", line)
 			}
 		}
-		found, err := filepath.Glob("/sys/fs/cgroup/*/" + r.buildkit.cgroup())
+		found, err := filepath.Glob("/sys/fs/cgroup/*/" + e.buildkit.cgroup())
 		if err != nil || len(found) > 0 {
 			t.Errorf("cgroups: %v, %v", found, err)
 		}
-		if err := r.buildkit.Stop(t.Context()); err != nil {
+		if err := e.buildkit.Stop(t.Context()); err != nil {
 			t.Errorf("again: %v", err)
 		}
 	})

@@ -7,7 +7,7 @@
 // server, is adopted by the next one and started again when it dies.
 //
 // Every build step runs in gVisor through the project's shim: it is code of
-// tenants. What it writes must reach the snapshot, so runsc's overlay is off
+// tenants, and has limits (limits.go). What it writes must reach the snapshot, so runsc's overlay is off
 // for builds. The shim gives each step the host's CA bundle; images and cache
 // keys know nothing of it. Steps reach the internet over a bridge of their own and
 // neither the host nor sandboxes (network.go); that interfaces which lead out
@@ -83,6 +83,8 @@ type Config struct {
 	MinFreeBytes int64
 	// Parallelism bounds the steps that run at the same time; 0: the number of CPUs.
 	Parallelism int
+	// Limits of build steps.
+	Limits Limits
 	// Allow are private networks that steps may reach (firewall.ParseAllowed).
 	Allow []netip.Prefix
 	// Connections that one step may have open; 0: there is no bound.
@@ -103,6 +105,7 @@ type Daemon struct {
 	process *proc.Process
 	below   proc.Record // the containerd that it was started on
 	client  *client.Client
+	limits  Limits // complete, from the first start on
 }
 
 // New returns the daemon of an instance without starting it.
@@ -192,12 +195,23 @@ func (d *Daemon) ensure(ctx context.Context) (*client.Client, *proc.Process, err
 		if err := os.MkdirAll(d.tmpDir(), 0o711); err != nil {
 			return nil, nil, errs.New(errs.FailedPrecondition, "buildkit directory: %w", err)
 		}
-		if err := writeConfig(files); err != nil {
+		if err := writeConfig(files...); err != nil {
 			return nil, nil, err
 		}
 		if err := d.rememberBelow(below); err != nil {
 			return nil, nil, err
 		}
+	}
+	// Also of one that another server started, whose limits may have been others.
+	if err := d.limitSteps(); err != nil {
+		return nil, nil, err
+	}
+	steps, err := d.runscFile()
+	if err == nil {
+		err = writeConfig(steps)
+	}
+	if err != nil {
+		return nil, nil, err
 	}
 	p, err := proc.Ensure(ctx, proc.Spec{
 		Name:       "buildkitd",

@@ -48,7 +48,7 @@ func cacheDir(t *testing.T) string {
 
 const caBundle = "/etc/ssl/certs/ca-certificates.crt"
 
-type rig struct {
+type env struct {
 	instance   *instance.Instance
 	containerd *containerd.Daemon
 	buildkit   *Daemon
@@ -56,27 +56,33 @@ type rig struct {
 	bin        string
 }
 
-// newRig starts a containerd and a buildkitd of the test's own.
-func newRig(t *testing.T) *rig {
+// newEnv starts a containerd and a buildkitd of the test's own.
+func newEnv(t *testing.T) *env {
+	t.Helper()
+	return newLimitedEnv(t, Limits{})
+}
+
+// newLimitedEnv is newEnv with limits of build steps.
+func newLimitedEnv(t *testing.T, limits Limits) *env {
 	t.Helper()
 	bin := binDir(t)
 	in := leakcheck.Installation(t)
 	log := slog.New(slog.NewTextHandler(t.Output(), nil))
-	r := &rig{instance: in, bin: bin, bases: baseimage.New(baseimage.Config{Dir: cacheDir(t), BinDir: bin, Registry: baseimage.RegistryNever, Logger: log})}
-	r.containerd = containerd.New(containerd.Config{Instance: in, BinDir: bin, CABundle: caBundle, Logger: log})
-	r.buildkit = New(Config{Instance: in, Containerd: r.containerd, BinDir: bin, CABundle: caBundle, Logger: log})
+	e := &env{instance: in, bin: bin, bases: baseimage.New(baseimage.Config{Dir: cacheDir(t), BinDir: bin, Registry: baseimage.RegistryNever, Logger: log})}
+	e.containerd = containerd.New(containerd.Config{Instance: in, BinDir: bin, CABundle: caBundle, Logger: log})
+	e.buildkit = New(Config{Instance: in, Containerd: e.containerd, BinDir: bin, CABundle: caBundle, Limits: limits, Logger: log})
 	net := network.New(network.Config{Instance: in, Logger: log})
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
 		defer cancel()
 		// Steps are removed through containerd, which a test may have killed.
-		if err := r.containerd.Start(ctx); err != nil {
+		if err := e.containerd.Start(ctx); err != nil {
 			t.Error(err)
 		}
-		if err := r.buildkit.Stop(ctx); err != nil {
+		if err := e.buildkit.Stop(ctx); err != nil {
 			t.Error(err)
 		}
-		if err := r.containerd.Stop(ctx); err != nil {
+		if err := e.containerd.Stop(ctx); err != nil {
 			t.Error(err)
 		}
 		if err := net.Stop(ctx); err != nil {
@@ -92,17 +98,17 @@ func newRig(t *testing.T) *rig {
 	if err := net.Start(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if err := r.containerd.Start(t.Context()); err != nil {
+	if err := e.containerd.Start(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if err := r.buildkit.Start(t.Context()); err != nil {
+	if err := e.buildkit.Start(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	return r
+	return e
 }
 
 // request makes a request as the build controller does.
-func (r *rig) request(t *testing.T, dir, name string) (Request, *stack.Plan) {
+func (e *env) request(t *testing.T, dir, name string) (Request, *stack.Plan) {
 	t.Helper()
 	src := os.DirFS(dir)
 	cfg, err := appconfig.Load(src)
@@ -117,12 +123,12 @@ func (r *rig) request(t *testing.T, dir, name string) (Request, *stack.Plan) {
 		t.Log("plan:", why)
 	}
 	return Request{ContextDir: dir, Dockerfile: plan.Dockerfile, ImageName: "runtime.local/test/" + name,
-		Bases: r.resolve(t, plan.Bases), CacheScope: "test", ContextKey: name, Args: cfg.Build.Args}, plan
+		Bases: e.resolve(t, plan.Bases), CacheScope: "test", ContextKey: name, Args: cfg.Build.Args}, plan
 }
 
-func (r *rig) resolve(t *testing.T, names []string) map[string]Base {
+func (e *env) resolve(t *testing.T, names []string) map[string]Base {
 	t.Helper()
-	images, notes, err := r.bases.Resolve(t.Context(), names, func(l string) { t.Log(l) })
+	images, notes, err := e.bases.Resolve(t.Context(), names, func(l string) { t.Log(l) })
 	if err != nil {
 		t.Fatal(err, errs.HintOf(err))
 	}
@@ -136,11 +142,11 @@ func (r *rig) resolve(t *testing.T, names []string) map[string]Base {
 	return bases
 }
 
-func (r *rig) build(t *testing.T, req Request) (*Result, []buildlog.Event, error) {
+func (e *env) build(t *testing.T, req Request) (*Result, []buildlog.Event, error) {
 	t.Helper()
 	var events []buildlog.Event
 	start := time.Now()
-	res, err := r.buildkit.Build(t.Context(), req, func(e buildlog.Event) { events = append(events, e) })
+	res, err := e.buildkit.Build(t.Context(), req, func(e buildlog.Event) { events = append(events, e) })
 	t.Logf("build of %s: %s", req.ImageName, time.Since(start).Round(time.Millisecond))
 	if testing.Verbose() || err != nil && !errs.Is(err, errs.FailedPrecondition) {
 		for _, e := range events {

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"text/template"
 
+	"miren.dev/runtime/components/cgroup"
 	"miren.dev/runtime/components/network/resolver"
 	"miren.dev/runtime/pkg/atomicfile"
 	"miren.dev/runtime/pkg/errs"
@@ -83,6 +84,12 @@ overlay2 = "none"
 [runtime]
 ca_bundle = "{{.CABundle}}"
 ca = "{{if .CABundle}}env{{else}}off{{end}}"
+
+[limits]
+memory_bytes = {{.MemoryBytes}}
+tasks = {{.Tasks}}
+disk_bytes = {{.DiskBytes}}
+disk_free_bytes = {{.DiskFreeBytes}}
 `))
 
 var cniTemplate = template.Must(template.New("cni.conflist").Parse(`{
@@ -110,9 +117,18 @@ type configFile struct {
 	content []byte
 }
 
-// configFiles are those files; the first one is buildkitd's own.
+func render(path string, t *template.Template, data map[string]any) (configFile, error) {
+	var b bytes.Buffer
+	if err := t.Execute(&b, data); err != nil {
+		return configFile{}, errs.New(errs.Internal, "%s: %w", path, err)
+	}
+	return configFile{path, b.Bytes()}, nil
+}
+
+// configFiles are those of buildkitd and of the CNI plugins; the first one is
+// buildkitd's own.
 func (d *Daemon) configFiles(subnet netip.Prefix, dns resolver.Resolver) ([]configFile, error) {
-	runsc, cni := d.runFile("runsc.toml"), d.runFile("cni.conflist")
+	cni := d.runFile("cni.conflist")
 	var servers []string
 	for _, a := range dns.Servers {
 		servers = append(servers, a.String())
@@ -132,7 +148,7 @@ func (d *Daemon) configFiles(subnet netip.Prefix, dns resolver.Resolver) ([]conf
 			"Cgroup":        d.cgroup(),
 			"CNIConfig":     cni,
 			"CNIBin":        filepath.Join(d.cfg.BinDir, "cni"),
-			"Runsc":         runsc,
+			"Runsc":         d.runscConfig(),
 			"CacheBytes":    d.cfg.CacheBytes,
 			"ReservedBytes": d.cfg.CacheBytes / 10,
 			"LocalBytes":    d.cfg.CacheBytes / 20,
@@ -140,11 +156,6 @@ func (d *Daemon) configFiles(subnet netip.Prefix, dns resolver.Resolver) ([]conf
 			"Nameservers":   servers,
 			"Search":        dns.Search,
 			"Options":       dns.Options,
-		}},
-		{runsc, runscTemplate, map[string]any{
-			"Binary":   filepath.Join(d.cfg.BinDir, "runsc"),
-			"Root":     d.runFile("runsc"),
-			"CABundle": d.cfg.CABundle,
 		}},
 		{cni, cniTemplate, map[string]any{
 			"Name":      d.cfg.Instance.Name("build"),
@@ -154,17 +165,33 @@ func (d *Daemon) configFiles(subnet netip.Prefix, dns resolver.Resolver) ([]conf
 			"MTU":       mtu(),
 		}},
 	} {
-		var b bytes.Buffer
-		if err := f.t.Execute(&b, f.data); err != nil {
-			return nil, errs.New(errs.Internal, "%s: %w", f.path, err)
+		c, err := render(f.path, f.t, f.data)
+		if err != nil {
+			return nil, err
 		}
-		files = append(files, configFile{f.path, b.Bytes()})
+		files = append(files, c)
 	}
 	return files, nil
 }
 
-// writeConfig writes the files, which is done before every start.
-func writeConfig(files []configFile) error {
+func (d *Daemon) runscConfig() string { return d.runFile("runsc.toml") }
+
+// runscFile is what the shim reads when it creates a container, so a change of it
+// needs no new buildkitd.
+func (d *Daemon) runscFile() (configFile, error) {
+	return render(d.runscConfig(), runscTemplate, map[string]any{
+		"Binary":        filepath.Join(d.cfg.BinDir, "runsc"),
+		"Root":          d.runFile("runsc"),
+		"CABundle":      d.cfg.CABundle,
+		"MemoryBytes":   d.limits.MemoryBytes + cgroup.Overhead,
+		"Tasks":         cgroup.Tasks(d.limits.Processes),
+		"DiskBytes":     d.limits.DiskBytes,
+		"DiskFreeBytes": d.limits.DiskFreeBytes,
+	})
+}
+
+// writeConfig writes files, which is done before every start.
+func writeConfig(files ...configFile) error {
 	for _, f := range files {
 		if err := atomicfile.Write(f.path, f.content, 0o644, atomicfile.Volatile); err != nil {
 			return errs.New(errs.FailedPrecondition, "write build configuration: %w", err)

@@ -25,6 +25,7 @@ type step struct {
 	ended    bool
 	failed   bool
 	tail     []string
+	limit    Limit     // that ended it; empty: none
 	partial  [3][]byte // unfinished line per stream
 	statuses map[string]bool
 }
@@ -156,6 +157,9 @@ func (t *tracker) line(s *step, stream int, b []byte, at time.Time) {
 	}
 	e := t.event(s, buildlog.StepLog, at)
 	e.Text, e.Stderr = strings.ToValidUTF8(string(b), "�"), stream == 2
+	if l := limitIn(e.Text); l != "" && e.Stderr {
+		s.limit = l
+	}
 	if len(s.tail) == tailLines {
 		s.tail = append(s.tail[:0], s.tail[1:]...)
 	}

@@ -25,7 +25,7 @@ import (
 )
 
 func TestExamplesBuild(t *testing.T) {
-	r := newRig(t)
+	e := newEnv(t)
 	for _, tt := range []struct{ name, file, stack string }{
 		{"go-http", "main.go", "go"},
 		{"static-site", "index.html", "static"},
@@ -36,25 +36,25 @@ func TestExamplesBuild(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			dir := example(t, tt.name)
 			start := time.Now()
-			req, plan := r.request(t, dir, tt.name)
+			req, plan := e.request(t, dir, tt.name)
 			if plan.Stack != tt.stack {
 				t.Errorf("detected as %s", plan.Stack)
 			}
-			res, _, err := r.build(t, req)
+			res, _, err := e.build(t, req)
 			if err != nil {
 				t.Fatal(err, errs.HintOf(err), failureLog(err))
 			}
 			cold := time.Since(start)
-			r.serves(t, res, plan, tt.name+" v1")
+			e.serves(t, res, plan, tt.name+" v1")
 
 			change(t, filepath.Join(dir, tt.file), "v1", "v2")
 			start = time.Now()
-			res, events, err := r.build(t, req)
+			res, events, err := e.build(t, req)
 			if err != nil {
 				t.Fatal(err)
 			}
 			warm := time.Since(start)
-			r.serves(t, res, plan, tt.name+" v2")
+			e.serves(t, res, plan, tt.name+" v2")
 			cached := 0
 			for _, e := range events {
 				if e.Kind == buildlog.StepCached {
@@ -71,7 +71,7 @@ func TestExamplesBuild(t *testing.T) {
 			t.Logf("cold %s, warm %s, %d steps cached", cold.Round(time.Millisecond), warm.Round(time.Millisecond), cached)
 
 			start = time.Now()
-			same, _, err := r.build(t, req)
+			same, _, err := e.build(t, req)
 			if err != nil || same.Digest != res.Digest {
 				t.Errorf("the same source gives %+v, %v", same, err)
 			}
@@ -82,9 +82,9 @@ func TestExamplesBuild(t *testing.T) {
 
 // serves runs an image and checks what it answers at /. The image is run as a
 // plain process in its root: how sandboxes run it is not the builder's business.
-func (r *rig) serves(t *testing.T, res *Result, plan *stack.Plan, want string) {
+func (e *env) serves(t *testing.T, res *Result, plan *stack.Plan, want string) {
 	t.Helper()
-	root := r.rootfs(t, res)
+	root := e.rootfs(t, res)
 	port := freePort(t)
 	argv := append(append([]string{}, res.Config.Entrypoint...), res.Config.Cmd...)
 	for _, s := range plan.Services {
@@ -145,9 +145,9 @@ func freePort(t *testing.T) int {
 }
 
 // rootfs mounts a copy of the image's root until the test ends.
-func (r *rig) rootfs(t *testing.T, res *Result) string {
+func (e *env) rootfs(t *testing.T, res *Result) string {
 	t.Helper()
-	c, err := r.containerd.Client()
+	c, err := e.containerd.Client()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -22,12 +22,15 @@ type Failure struct {
 	Step     string // name of the step that failed; empty when it was not a step
 	ExitCode int    // of its process; 0 when it did not get that far
 	Line     int    // of the Dockerfile; 0 when not known
+	Limit    Limit  // that ended it; empty: none
 	Log      []string
 	Message  string
 }
 
 func (f *Failure) Error() string {
 	switch {
+	case f.Limit != "":
+		return fmt.Sprintf("build failed: %s: %s", f.Step, f.Message)
 	case f.Step != "" && f.ExitCode > 0:
 		return fmt.Sprintf("build failed: %s: exit code %d", f.Step, f.ExitCode)
 	case f.Step != "":
@@ -37,7 +40,7 @@ func (f *Failure) Error() string {
 }
 
 // explain says why a build failed.
-func (d *Daemon) explain(ctx context.Context, t *tracker, err error, p *proc.Process) error {
+func (d *Daemon) explain(ctx context.Context, t *tracker, err error, p *proc.Process, limits Limits) error {
 	if cause := ctx.Err(); cause != nil {
 		return errs.New(errs.ClassOf(cause), "build: %w", cause)
 	}
@@ -52,14 +55,14 @@ func (d *Daemon) explain(ctx context.Context, t *tracker, err error, p *proc.Pro
 	var v *solver.VertexError
 	if errors.As(err, &v) {
 		if s := t.steps[v.Digest]; s != nil {
-			f.Step, f.Log = s.name, s.tail
+			f.Step, f.Log, f.Limit = s.name, s.tail, s.limit
 		}
 	}
 	if f.Step == "" { // an error without its step: the one that failed last
 		last := 0
 		for _, s := range t.steps {
 			if s.failed && s.number > last {
-				last, f.Step, f.Log = s.number, s.name, s.tail
+				last, f.Step, f.Log, f.Limit = s.number, s.name, s.tail, s.limit
 			}
 		}
 	}
@@ -71,11 +74,18 @@ func (d *Daemon) explain(ctx context.Context, t *tracker, err error, p *proc.Pro
 			f.Line = int(src.Ranges[0].Start.Line)
 		}
 	}
+	hint := f.hint()
+	if f.Limit != "" {
+		f.Message, hint = limits.explain(f.Limit)
+	}
 	e := errs.New(errs.FailedPrecondition, "%w", error(f)).With("step", f.Step)
+	if f.Limit != "" {
+		e = e.With("limit", string(f.Limit))
+	}
 	if f.ExitCode > 0 {
 		e = e.With("exit_code", strconv.Itoa(f.ExitCode))
 	}
-	if hint := f.hint(); hint != "" {
+	if hint != "" {
 		e = e.WithHint("%s", hint)
 	}
 	return e

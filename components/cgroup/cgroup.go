@@ -34,9 +34,9 @@ import (
 // root is where control groups are mounted; runsc looks nowhere else.
 const root = "/sys/fs/cgroup"
 
-// overhead is what sentry, gofer and agent need of the host's memory beside
+// Overhead is what sentry, gofer and agent need of the host's memory beside
 // the guest. It is added to the guest's limit.
-const overhead = 48 << 20
+const Overhead = 48 << 20
 
 // period of the CPU limit.
 const period = 100 * time.Millisecond
@@ -191,7 +191,7 @@ func (m *Manager) createV1(id string, l Limits) error {
 	shares = max(2, shares*cmp.Or(l.CPUPercent, 100)/100)
 	memory := int64(-1)
 	if l.MemoryBytes > 0 {
-		memory = l.MemoryBytes + overhead
+		memory = l.MemoryBytes + Overhead
 	}
 	cpu, mem := m.dir("cpu", id), m.dir("memory", id)
 	burst := filepath.Join(cpu, "cpu.cfs_burst_us")
@@ -247,7 +247,7 @@ func (m *Manager) createV2(id string, l Limits) error {
 	weight = min(10000, max(1, weight*cmp.Or(l.CPUPercent, 100)/100))
 	memory := "max"
 	if l.MemoryBytes > 0 {
-		memory = strconv.FormatInt(l.MemoryBytes+overhead, 10)
+		memory = strconv.FormatInt(l.MemoryBytes+Overhead, 10)
 	}
 	oomGroup := "1"
 	if id == "" {

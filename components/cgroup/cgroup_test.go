@@ -89,7 +89,7 @@ func TestLimitsHold(t *testing.T) {
 			dir + "/cpu.max":       "25000 100000",
 			dir + "/cpu.max.burst": "25000",
 			dir + "/pids.max":      strconv.Itoa(10*pidsFactor + pidsBase),
-			dir + "/memory.max":    strconv.Itoa(16<<20 + overhead),
+			dir + "/memory.max":    strconv.Itoa(16<<20 + Overhead),
 		}
 	}
 	for path, want := range files {
