@@ -73,6 +73,11 @@ type Build struct {
 	SourceBytes int64         // Disk that uploaded sources may use.
 	Registry    string        // Where base images come from.
 	Timeout     time.Duration // How long one build may take.
+	MemoryBytes int64         // Memory that one step of a build may use; 0: a quarter of the machine's, at least 1 GiB. All steps together use at most half of the machine's, or that of one step.
+	CPUMillis   int64         // CPU that all steps together may use; 0: all of the machine's. When sandboxes want it too, steps get a quarter of an equal share.
+	Processes   int64         // Processes that one step may have.
+	StepBytes   int64         // Disk that one step may write.
+	FreeBytes   int64         // Disk that steps leave free: below it they are ended.
 }
 
 // Logs: Output of apps and builds.
@@ -155,6 +160,16 @@ var Keys = []Key{
 		field:   func(c *Config) any { return &c.Build.Registry }},
 	{Path: "build.timeout", Type: "duration", Default: "30m0s", Doc: "How long one build may take.", Unit: "", Min: "1s", Max: "24h0m0s",
 		field: func(c *Config) any { return &c.Build.Timeout }},
+	{Path: "build.memory_bytes", Type: "int", Default: "0", Doc: "Memory that one step of a build may use; 0: a quarter of the machine's, at least 1 GiB. All steps together use at most half of the machine's, or that of one step.", Unit: "bytes", Min: "0", Max: "",
+		field: func(c *Config) any { return &c.Build.MemoryBytes }},
+	{Path: "build.cpu_millis", Type: "int", Default: "0", Doc: "CPU that all steps together may use; 0: all of the machine's. When sandboxes want it too, steps get a quarter of an equal share.", Unit: "thousandths of a CPU", Min: "0", Max: "",
+		field: func(c *Config) any { return &c.Build.CPUMillis }},
+	{Path: "build.processes", Type: "int", Default: "4096", Doc: "Processes that one step may have.", Unit: "", Min: "4", Max: "65536",
+		field: func(c *Config) any { return &c.Build.Processes }},
+	{Path: "build.step_bytes", Type: "int", Default: "21474836480", Doc: "Disk that one step may write.", Unit: "bytes", Min: "104857600", Max: "",
+		field: func(c *Config) any { return &c.Build.StepBytes }},
+	{Path: "build.free_bytes", Type: "int", Default: "1073741824", Doc: "Disk that steps leave free: below it they are ended.", Unit: "bytes", Min: "1048576", Max: "",
+		field: func(c *Config) any { return &c.Build.FreeBytes }},
 	{Path: "logs.sandbox_bytes", Type: "int", Default: "67108864", Doc: "Output kept per sandbox.", Unit: "bytes", Min: "1048576", Max: "",
 		field: func(c *Config) any { return &c.Logs.SandboxBytes }},
 	{Path: "logs.build_bytes", Type: "int", Default: "16777216", Doc: "Output kept per build.", Unit: "bytes", Min: "65536", Max: "",

@@ -93,7 +93,12 @@ func newMachine(cfg *config.Config, in *instance.Instance, log *slog.Logger) (*m
 	})
 	m.buildkit = buildkit.New(buildkit.Config{
 		Instance: in, Containerd: m.containerd, BinDir: m.binDir, CABundle: m.caBundle, CacheBytes: cfg.Build.CacheBytes,
-		Allow: allow, Connections: int(cfg.Network.Connections), Logger: log.With("component", "buildkit"),
+		Allow: allow, Connections: int(cfg.Network.Connections),
+		Limits: buildkit.Limits{
+			MemoryBytes: cfg.Build.MemoryBytes, CPUMillis: cfg.Build.CPUMillis, Processes: cfg.Build.Processes,
+			DiskBytes: cfg.Build.StepBytes, DiskFreeBytes: cfg.Build.FreeBytes,
+		},
+		Logger: log.With("component", "buildkit"),
 	})
 	m.bases = baseimage.New(baseimage.Config{
 		Dir: filepath.Join(cfg.CacheDir, "baseimages"), BinDir: m.binDir, Registry: baseimage.Policy(cfg.Build.Registry),
