@@ -166,7 +166,7 @@ func (s *Store) build(ctx context.Context, r *recipe, dir string, progress func(
 	}
 	defer unlock()
 	if img, err := load(dir, r); !errors.Is(err, os.ErrNotExist) {
-		return img, err // somebody else made it
+		return img, err // another process made it
 	}
 
 	start := time.Now()
@@ -221,7 +221,7 @@ func load(dir string, r *recipe) (*Image, error) {
 	return &Image{Name: r.name, Version: r.version, Dir: dir, Digest: index.Manifests[0].Digest}, nil
 }
 
-// lock takes the file lock at path, calling waiting if somebody has it.
+// lock takes the file lock at path, and calls waiting if another process has it.
 func lock(ctx context.Context, path string, waiting func()) (unlock func(), err error) {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR|unix.O_CLOEXEC, 0o644)
 	if err != nil {

@@ -38,9 +38,9 @@ var debianPackages = []string{"ca-certificates"}
 // excludes are paths that are left out, as the slim images of Docker Hub do.
 var excludes = []string{"/usr/share/doc/*", "/usr/share/man/*", "/usr/share/info/*", "/usr/share/locale/*", "/usr/share/lintian/*"}
 
-// debian is a minimal system of the host's distribution.
-func (s *Store) debian() (*recipe, error) {
-	host, err := readHost()
+// debian is a minimal system of the host's distribution, of a release of it; empty: the host's.
+func (s *Store) debian(release string) (*recipe, error) {
+	host, err := hostFor(release)
 	if err != nil {
 		return nil, err
 	}
@@ -61,12 +61,12 @@ func (s *Store) debian() (*recipe, error) {
 }
 
 // withPackages is debian with packages on top, as a layer of its own.
-func (s *Store) withPackages(name, version string, packages []string) (*recipe, error) {
-	host, err := readHost()
+func (s *Store) withPackages(name, version, release string, packages []string) (*recipe, error) {
+	host, err := hostFor(release)
 	if err != nil {
 		return nil, err
 	}
-	parent, err := s.debian()
+	parent, err := s.debian(release)
 	if err != nil {
 		return nil, err
 	}

@@ -23,8 +23,8 @@ const toolchainModule = "golang.org/toolchain"
 
 // golang is Go from the module proxy, where the go command fetches its own
 // toolchains from, checked against the checksum database.
-func (s *Store) golang(ctx context.Context, name, want string, parent *recipe) (*recipe, error) {
-	base, err := s.debian()
+func (s *Store) golang(ctx context.Context, name, want, release string, parent *recipe) (*recipe, error) {
+	base, err := s.debian(release)
 	if err != nil {
 		return nil, err
 	}

@@ -52,6 +52,58 @@ var readHost = sync.OnceValues(func() (*host, error) {
 	return h, nil
 })
 
+// release is one of a distribution, whose packages its mirrors have beside those of the host's.
+type release struct {
+	id       string
+	codename string
+	number   string // in tags of images: "12"
+	python   string // that it has packages of
+}
+
+// Releases that are still maintained, the oldest first.
+var releases = []release{
+	{"debian", "bookworm", "12", "3.11"},
+	{"debian", "trixie", "13", "3.13"},
+	{"ubuntu", "jammy", "22.04", "3.10"},
+	{"ubuntu", "noble", "24.04", "3.12"},
+}
+
+// hostFor is the host as if it ran another release of its distribution; empty: its own. NotFound when its
+// sources do not have that.
+func hostFor(codename string) (*host, error) {
+	h, err := readHost()
+	if err != nil || codename == "" || codename == h.codename {
+		return h, err
+	}
+	return h.as(codename)
+}
+
+func (h *host) as(codename string) (*host, error) {
+	if !slices.ContainsFunc(releases, func(r release) bool { return r.id == h.id && r.codename == codename }) {
+		return nil, errs.New(errs.NotFound, "this machine has the packages of %s, not of %s", strings.Join(h.releases(), " and "), codename).
+			WithHint("use %s:%s, or let the server reach a registry", h.id, h.codename)
+	}
+	other := *h
+	other.codename, other.sources = codename, nil
+	for _, line := range h.sources {
+		f := strings.Fields(line)
+		f[2] = codename + strings.TrimPrefix(f[2], h.codename)
+		other.sources = append(other.sources, strings.Join(f, " "))
+	}
+	return &other, nil
+}
+
+// releases are the code names whose packages the host's sources have: its own, then others.
+func (h *host) releases() []string {
+	names := []string{h.codename}
+	for _, r := range releases {
+		if r.id == h.id && r.codename != h.codename {
+			names = append(names, r.codename)
+		}
+	}
+	return names
+}
+
 // parseRelease reads os-release. A distribution that has no packages of
 // Debian's kind gets Debian's.
 func parseRelease(b []byte) *host {

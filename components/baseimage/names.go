@@ -16,17 +16,17 @@ import (
 
 // Ref names a base image that can be made here.
 type Ref struct {
-	Name    string // debian, go, go-cgo, node, python, static
-	Version string // what was asked for: "1.26", "20"; empty: the default
+	Name string // debian, go, go-cgo, node, python, static
+	// Version is what was asked for: "1.26", "20"; of our own image of Python also a range: "3.10-3.13"; empty: the default.
+	Version string
+	// Release is the code name of the distribution's release that it is made of; empty: any.
+	Release string
 	// Note says, for people, how the image differs from what the name promises; empty: it does not.
 	Note string
 }
 
 func (r Ref) String() string {
-	if r.Version == "" {
-		return r.Name
-	}
-	return r.Name + " " + r.Version
+	return strings.Join(slices.DeleteFunc([]string{r.Name, r.Version, r.Release}, func(s string) bool { return s == "" }), " ")
 }
 
 // Prefix of the names that generated Dockerfiles use.
@@ -61,24 +61,27 @@ func Lookup(name string) (Ref, error) {
 	if strings.Contains(tag, "alpine") {
 		note = fmt.Sprintf("%s stands for an image made from Debian packages: it has apt-get, not apk", name)
 	}
+	ref := Ref{Version: version, Release: releaseIn(tag), Note: note}
 	switch strings.TrimPrefix(familiar, Prefix) {
 	case "debian":
-		return Ref{Name: "debian", Version: debianTag(tag)}, nil
+		return Ref{Name: "debian", Release: cmp.Or(ref.Release, debianNumber(tag))}, nil
 	case "buildpack-deps":
-		return Ref{Name: "c"}, nil
-	case "go":
-		return Ref{Name: "go", Version: version}, nil
-	case "go-cgo":
-		return Ref{Name: "go-cgo", Version: version}, nil
+		return Ref{Name: "c", Release: ref.Release}, nil
+	case "go", "go-cgo", "node":
+		ref.Name = strings.TrimPrefix(familiar, Prefix)
+		return ref, nil
 	case "golang":
+		ref.Name = "go-cgo"
 		if note != "" {
-			return Ref{Name: "go", Version: version, Note: note}, nil
+			ref.Name = "go"
 		}
-		return Ref{Name: "go-cgo", Version: version}, nil
-	case "node":
-		return Ref{Name: "node", Version: version, Note: note}, nil
+		return ref, nil
 	case "python":
-		return Ref{Name: "python", Version: version, Note: note}, nil
+		ref.Name = "python"
+		if strings.HasPrefix(familiar, Prefix) {
+			ref.Version = tag // may be a range
+		}
+		return ref, nil
 	case "static":
 		if strings.HasPrefix(familiar, Prefix) {
 			return Ref{Name: "static"}, nil
@@ -96,17 +99,28 @@ func Lookup(name string) (Ref, error) {
 		WithHint("images that can be: %s", known)
 }
 
-// debianTag is the code name in a tag; empty for the host's.
-func debianTag(tag string) string {
-	tag = strings.TrimSuffix(tag, "-slim")
-	names := map[string]string{"11": "bullseye", "12": "bookworm", "13": "trixie"}
-	major, _, _ := strings.Cut(tag, ".")
-	if n, ok := names[major]; ok {
-		return n
+// releaseIn is the code name of a release in a tag: "bookworm" of "22-bookworm-slim"; empty for none.
+func releaseIn(tag string) string {
+	for part := range strings.SplitSeq(tag, "-") {
+		for _, name := range []string{"buster", "bullseye", "bookworm", "trixie", "jammy", "noble"} {
+			if part == name {
+				return name
+			}
+		}
 	}
-	switch tag {
-	case "bullseye", "bookworm", "trixie":
-		return tag
+	return ""
+}
+
+// debianNumber is the code name for the number in a tag of debian: "12.5-slim"; empty for the host's release.
+func debianNumber(tag string) string {
+	major, _, _ := strings.Cut(strings.TrimSuffix(tag, "-slim"), ".")
+	if major == "11" {
+		return "bullseye"
+	}
+	for _, r := range releases {
+		if r.id == "debian" && r.number == major {
+			return r.codename
+		}
 	}
 	return ""
 }
@@ -115,24 +129,19 @@ func debianTag(tag string) string {
 func (s *Store) recipe(ctx context.Context, ref Ref) (*recipe, error) {
 	switch ref.Name {
 	case "debian":
-		r, err := s.debian()
-		if err == nil && ref.Version != "" && r.version != ref.Version {
-			return nil, errs.New(errs.NotFound, "this machine has the packages of %s, not of %s", r.version, ref.Version).
-				WithHint("use debian:%s, or let the server reach a registry", r.version)
-		}
-		return r, err
+		return s.debian(ref.Release)
 	case "static":
 		return s.static()
 	case "python":
-		return s.python(ctx)
+		return s.python(ctx, ref.Version, ref.Release)
 	}
 	var parent *recipe
 	var err error
 	switch ref.Name {
 	case "go", "node":
-		parent, err = s.debian()
+		parent, err = s.debian(ref.Release)
 	case "go-cgo", "c":
-		parent, err = s.withPackages("c", "1", cgoPackages)
+		parent, err = s.withPackages("c", "1", ref.Release, cgoPackages)
 	default:
 		err = errs.New(errs.NotFound, "no base image %s", ref.Name)
 	}
@@ -145,7 +154,7 @@ func (s *Store) recipe(ctx context.Context, ref Ref) (*recipe, error) {
 	case "c":
 		return parent, nil
 	}
-	return s.golang(ctx, ref.Name, cmp.Or(ref.Version, DefaultGo), parent)
+	return s.golang(ctx, ref.Name, cmp.Or(ref.Version, DefaultGo), ref.Release, parent)
 }
 
 // Versions when none is asked for.

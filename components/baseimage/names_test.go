@@ -19,14 +19,18 @@ func TestNamesMapToRecipes(t *testing.T) {
 		"runtime/static":                  {Name: "static"},
 		"debian":                          {Name: "debian"},
 		"debian:latest":                   {Name: "debian"},
-		"debian:bookworm-slim":            {Name: "debian", Version: "bookworm"},
-		"debian:12.5":                     {Name: "debian", Version: "bookworm"},
+		"debian:bookworm-slim":            {Name: "debian", Release: "bookworm"},
+		"debian:12.5":                     {Name: "debian", Release: "bookworm"},
+		"debian:13-slim":                  {Name: "debian", Release: "trixie"},
+		"debian:11":                       {Name: "debian", Release: "bullseye"},
 		"debian:stable-slim":              {Name: "debian"},
 		"docker.io/library/golang:1.26.3": {Name: "go-cgo", Version: "1.26.3"},
-		"golang:1.25-bookworm":            {Name: "go-cgo", Version: "1.25"},
+		"golang:1.25-bookworm":            {Name: "go-cgo", Version: "1.25", Release: "bookworm"},
 		"node":                            {Name: "node"},
 		"node:lts-slim":                   {Name: "node"},
-		"node:20.11-bookworm-slim":        {Name: "node", Version: "20.11"},
+		"node:20.11-bookworm-slim":        {Name: "node", Version: "20.11", Release: "bookworm"},
+		"python:3.13-slim-trixie":         {Name: "python", Version: "3.13", Release: "trixie"},
+		"runtime/python:3.10-3.13":        {Name: "python", Version: "3.10-3.13"},
 		"python:3.12-slim":                {Name: "python", Version: "3.12"},
 	} {
 		if got, err := Lookup(name); err != nil || got != want {
@@ -43,6 +47,44 @@ func TestNamesMapToRecipes(t *testing.T) {
 	}
 	if _, err := Lookup("UPPER CASE"); !errs.Is(err, errs.InvalidArgument) {
 		t.Errorf("bad name: %v", err)
+	}
+}
+
+func TestPythonComesFromTheReleaseThatHasIt(t *testing.T) {
+	list := pythons(&host{id: "debian", codename: "bookworm"}, "")
+	for want, expect := range map[string]python{
+		"": {"3.11", "bookworm"}, "3": {"3.11", "bookworm"}, "3.13": {"3.13", "trixie"}, "3.11.4": {"3.11", "bookworm"},
+		"3.9-3.14": {"3.11", "bookworm"}, "3.12-3.14": {"3.13", "trixie"}, "3.12-": {"3.13", "trixie"},
+	} {
+		if got, err := choosePython(list, want, ""); err != nil || got != expect {
+			t.Errorf("%q: %+v, %v", want, got, err)
+		}
+	}
+	for _, want := range []string{"3.12", "3.1", "3.14-", "2.7"} {
+		_, err := choosePython(list, want, "")
+		if !errs.Is(err, errs.NotFound) || !strings.Contains(err.Error(), "3.11 and 3.13") || errs.HintOf(err) == "" {
+			t.Errorf("%q: %v (hint %q)", want, err, errs.HintOf(err))
+		}
+	}
+	if got, err := choosePython(list, "3", "trixie"); err != nil || got.version != "3.13" {
+		t.Errorf("of trixie: %+v, %v", got, err)
+	}
+	// A release that is not known has what its package index says.
+	if got := pythons(&host{id: "debian", codename: "forky"}, "3.14"); got[0] != (python{"3.14", "forky"}) || len(got) != 3 {
+		t.Errorf("a newer host: %v", got)
+	}
+}
+
+func TestSourcesOfAnotherRelease(t *testing.T) {
+	h := &host{id: "debian", codename: "bookworm", sources: []string{"deb http://m/debian bookworm main", "deb http://s/debian bookworm-security main"}}
+	other, err := h.as("trixie")
+	if err != nil || !slices.Equal(other.sources, []string{"deb http://m/debian trixie main", "deb http://s/debian trixie-security main"}) || h.codename != "bookworm" {
+		t.Errorf("got %+v, %v", other, err)
+	}
+	for _, name := range []string{"bullseye", "noble"} {
+		if _, err := h.as(name); !errs.Is(err, errs.NotFound) || errs.HintOf(err) == "" {
+			t.Errorf("%s: %v", name, err)
+		}
 	}
 }
 

@@ -49,7 +49,7 @@ func (s *Store) node(ctx context.Context, want string, parent *recipe) (*recipe,
 		return nil, err
 	}
 	return &recipe{
-		name: "node", version: version, parent: parent, inputs: []string{"npm", npm},
+		name: "node", version: version, parent: parent, inputs: []string{"npm", npm, "headers"},
 		env: []string{searchPath, "NODE_VERSION=" + version},
 		cmd: []string{"node"},
 		make: func(ctx context.Context, b *builder) error {
@@ -80,6 +80,9 @@ func (s *Store) node(ctx context.Context, want string, parent *recipe) (*recipe,
 					return err
 				}
 				if err := copyTarball(tw, nodeFile, func(name string) (string, bool) {
+					if strings.HasPrefix(name, "include/node/") {
+						return "usr/local/" + name, forHeaders(name)
+					}
 					return "usr/local/bin/node", name == "bin/node"
 				}); err != nil {
 					return err
@@ -102,6 +105,13 @@ func (s *Store) node(ctx context.Context, want string, parent *recipe) (*recipe,
 			})
 		},
 	}, nil
+}
+
+// forHeaders leaves out what OpenSSL has for other processors: most of the headers. With the others native modules are
+// compiled where node-gyp cannot download them.
+func forHeaders(name string) bool {
+	rest, ok := strings.CutPrefix(name, "include/node/openssl/archs/")
+	return !ok || strings.HasPrefix(rest, "linux-x86_64/") || strings.HasPrefix(rest, "linux-aarch64/")
 }
 
 // npmFor is the line of npm that runs with a major version of Node.js.

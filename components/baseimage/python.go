@@ -5,18 +5,26 @@ import (
 	"context"
 	"os/exec"
 	"strings"
+
+	"miren.dev/runtime/pkg/errs"
 )
 
 var pythonPackages = []string{"python3", "python3-pip", "python3-venv"}
 
-// python is the distribution's Python, with the names that Dockerfiles use.
-func (s *Store) python(ctx context.Context) (*recipe, error) {
-	r, err := s.withPackages("python", "3", pythonPackages)
+// python is the Python of a release of the distribution, with the names that
+// Dockerfiles use. want is "3.12" or a range, "3.10-3.13"; empty: the host's.
+func (s *Store) python(ctx context.Context, want, release string) (*recipe, error) {
+	host, err := readHost()
 	if err != nil {
 		return nil, err
 	}
-	if v := s.pythonVersion(ctx); v != "" {
-		r.version = v
+	found, err := choosePython(pythons(host, hostPython(ctx)), want, release)
+	if err != nil {
+		return nil, err
+	}
+	r, err := s.withPackages("python", found.version, found.codename, pythonPackages)
+	if err != nil {
+		return nil, err
 	}
 	r.cmd = []string{"python3"}
 	r.inputs = append(r.inputs, "links")
@@ -37,8 +45,56 @@ func (s *Store) python(ctx context.Context) (*recipe, error) {
 	return r, nil
 }
 
-// pythonVersion is "3.11", or empty when the package index does not tell.
-func (s *Store) pythonVersion(ctx context.Context) string {
+// python is a version of Python and the release that has packages of it.
+type python struct{ version, codename string }
+
+// pythons are those that the host's sources have: the host's own first, then the newest.
+func pythons(h *host, own string) []python {
+	var list []python
+	for i := len(releases) - 1; i >= 0; i-- {
+		r := releases[i]
+		switch {
+		case r.id != h.id:
+		case r.codename == h.codename:
+			if own == "" {
+				own = r.python
+			}
+		default:
+			list = append(list, python{r.python, r.codename})
+		}
+	}
+	if own == "" {
+		own = "3"
+	}
+	return append([]python{{own, h.codename}}, list...)
+}
+
+// choosePython returns the first that was asked for.
+func choosePython(list []python, want, release string) (python, error) {
+	low, high, isRange := strings.Cut(want, "-")
+	var have []string
+	for _, p := range list {
+		have = append(have, p.version)
+		if release != "" && release != p.codename {
+			continue
+		}
+		switch {
+		case want == "", covers(want, p.version), strings.HasPrefix(want, p.version+"."):
+			return p, nil
+		case isRange && compareVersions(p.version, low) >= 0 && (high == "" || compareVersions(p.version, high) <= 0):
+			return p, nil
+		}
+	}
+	what := "Python " + want
+	if release != "" {
+		what += " of " + release
+	}
+	return python{}, errs.New(errs.NotFound, "%s cannot be had on this machine, which has packages of Python %s", what, strings.Join(have, " and ")).
+		WithHint("ask for one of these (FROM in the Dockerfile; .python-version, requires-python or build.version without one), or let the server reach a registry")
+}
+
+// hostPython is "3.11", or empty when the package index does not tell.
+func hostPython(ctx context.Context) string {
 	out, err := exec.CommandContext(ctx, "apt-cache", "show", "--no-all-versions", "python3").Output()
 	if err != nil {
 		return ""

@@ -39,7 +39,8 @@ func (s *Store) Resolve(ctx context.Context, names []string, progress func(strin
 		if err != nil {
 			return nil, nil, errs.New(errs.InvalidArgument, "image name %q: %w", name, err)
 		}
-		if !strings.HasPrefix(reference.FamiliarName(named), Prefix) {
+		own := strings.HasPrefix(reference.FamiliarName(named), Prefix)
+		if !own {
 			if reference.Domain(named) != "docker.io" || s.pull(ctx) {
 				continue
 			}
@@ -56,7 +57,7 @@ func (s *Store) Resolve(ctx context.Context, names []string, progress func(strin
 		if ref.Note != "" {
 			notes = append(notes, ref.Note)
 		}
-		if ref.Version != "" && ref.Name != "debian" && !covers(ref.Version, img.Version) {
+		if !own && ref.Version != "" && !covers(ref.Version, img.Version) {
 			notes = append(notes, name+" stands for "+img.Name+" "+img.Version+", which is what this machine has packages of")
 		}
 	}
