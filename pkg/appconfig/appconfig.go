@@ -2,16 +2,18 @@
 // in .runtime/ or at the root, and Procfile at the root.
 //
 //	name = "shop"                    # the app's name; else the folder's
+//	release = "bin/migrate"          # runs once before a new version gets traffic
 //
 //	[build]
 //	stack = "go"                     # dockerfile, go, node, python, static; else detected
 //	dockerfile = "deploy/Dockerfile" # else Dockerfile at the root, if there is one
 //	target = "prod"                  # stage of the Dockerfile
-//	package = "./cmd/shop"           # Go: the main package
-//	command = "npm run build:prod"   # Node: instead of the build script
-//	output = "dist"                  # static: the folder to serve
-//	version = "1.26"                 # of Go or Node
-//	packages = ["libpq5"]            # Debian packages that the app needs when it runs
+//	package = "./cmd/shop"           # Go: the main package; Node: the workspace
+//	command = "npm run build:prod"   # Node: instead of the build script; Python: when the source is installed
+//	output = "dist"                  # static, Node: the folder to serve
+//	fallback = "index.html"          # static, Node: the file for paths that do not exist; "none" for none
+//	version = "1.26"                 # of Go, Node or Python
+//	packages = ["libpq5"]            # Debian packages, there when it is built and when it runs
 //	args = { KEY = "value" }         # build arguments
 //
 //	[env]
@@ -30,8 +32,9 @@
 //	env = { WORKERS = "4" }
 //
 // An unknown key is an error with its line and the key that may have been
-// meant. A Procfile adds the services that app.toml does not name, and the
-// command of those that have none there. Nothing has a default here: absent is absent.
+// meant. A Procfile adds the services that app.toml does not name, the
+// command of those that have none there, and the release command ("release: ...") unless app.toml has one.
+// Nothing has a default here: absent is absent.
 package appconfig
 
 import (
@@ -46,7 +49,10 @@ import (
 // Names of the files, in the order in which they are looked for.
 var fileNames = []string{".runtime/app.toml", "app.toml"}
 
-const procfileName = "Procfile"
+const (
+	procfileName = "Procfile"
+	releaseName  = "release" // of the line that is no service
+)
 
 // maxFile bounds what is read of one file.
 const maxFile = 1 << 20
@@ -61,6 +67,8 @@ type Config struct {
 	Build    Build
 	Env      map[string]string
 	Services []Service // in the order of the files, app.toml first
+	// Release is a command that runs once, in the environment of a new version, before that gets traffic.
+	Release []string
 }
 
 // Build says how the image is made. Empty fields are left to detection.
@@ -71,6 +79,7 @@ type Build struct {
 	Package    string
 	Command    string
 	Output     string
+	Fallback   string
 	Version    string
 	Packages   []string
 	Args       map[string]string
@@ -135,6 +144,10 @@ func Load(fsys fs.FS) (*Config, error) {
 	c.Procfile = true
 	for _, s := range services {
 		switch have := c.Service(s.Name); {
+		case s.Name == releaseName && have == nil:
+			if len(c.Release) == 0 {
+				c.Release = s.Command
+			}
 		case have == nil:
 			c.Services = append(c.Services, s)
 		case len(have.Command) == 0:

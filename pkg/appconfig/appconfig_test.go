@@ -17,9 +17,11 @@ func ptr[T any](v T) *T { return &v }
 func TestParseReadsEveryKey(t *testing.T) {
 	got, err := Parse("app.toml", `
 name = "shop"
+release = "bin/migrate --all"
 
 [build]
 stack = "go"
+fallback = "./index.html"
 package = "./cmd/shop"
 version = "1.26"
 packages = ["libpq5"]
@@ -54,8 +56,9 @@ memory = "1.5GiB"
 	}
 	want := &Config{
 		File: "app.toml", Name: "shop",
-		Build: Build{Stack: "go", Package: "cmd/shop", Version: "1.26", Packages: []string{"libpq5"}, Args: map[string]string{"KEY": "value"}},
-		Env:   map[string]string{"LOG_LEVEL": "info", "DEBUG": "true", "N": "3"},
+		Release: []string{"/bin/sh", "-c", "exec bin/migrate --all"},
+		Build:   Build{Stack: "go", Fallback: "index.html", Package: "cmd/shop", Version: "1.26", Packages: []string{"libpq5"}, Args: map[string]string{"KEY": "value"}},
+		Env:     map[string]string{"LOG_LEVEL": "info", "DEBUG": "true", "N": "3"},
 		Services: []Service{
 			{Name: "web", Command: []string{"/bin/sh", "-c", "exec bin/server --listen"}, Port: ptr(int64(3000)), Replicas: ptr(int64(2)),
 				HealthPath: "/healthz", HealthDeadline: ptr(30 * time.Second), CPUMillis: ptr(int64(500)), MemoryBytes: ptr(int64(512 << 20)),
@@ -74,7 +77,7 @@ func TestMistakesAreExplained(t *testing.T) {
 		{"unknown key in a service", "[services.web]\nport = 1\n\nreplica = 2\n", `app.toml:4: unknown key "services.web.replica"`, `did you mean "services.web.replicas"?`},
 		{"unknown key, dotted", "services.web.healthpath = \"/\"\n", `app.toml:1: unknown key "services.web.healthpath"`, `did you mean "services.web.health_path"?`},
 		{"unknown table", "\n[service.web]\nport = 1\n", `app.toml:2: unknown key "service"`, `did you mean "services"?`},
-		{"nothing near", "zzz = 1\n", `unknown key "zzz"`, "keys here are: build, env, name, services"},
+		{"nothing near", "zzz = 1\n", `unknown key "zzz"`, "keys here are: build, env, name, release, services"},
 		{"the first of several", "[services.web]\nprt = 1\n[build]\nstak = 1\n", "app.toml:2:", "services.web.port"},
 		{"inside a multi-line list", "[build]\npackages = [\n  \"a\",\n]\nbad = 1\n", "app.toml:5:", ""},
 		{"after a multi-line string", "[env]\nA = \"\"\"\n[services.web]\nx = 1\n\"\"\"\n[build]\nbad = 1\n", "app.toml:7:", ""},
@@ -127,7 +130,7 @@ func TestLoadMergesProcfile(t *testing.T) {
 	file := func(s string) *fstest.MapFile { return &fstest.MapFile{Data: []byte(s)} }
 	c, err := Load(fstest.MapFS{
 		".runtime/app.toml": file("name = \"a\"\n[services.web]\nport = 1\n[services.worker]\ncommand = [\"w\"]\n"),
-		"Procfile":          file("# processes\nweb: run web\nworker: not this\nclock_1: tick | tock\n"),
+		"Procfile":          file("# processes\nrelease: bin/migrate\nweb: run web\nworker: not this\nclock_1: tick | tock\n"),
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -139,6 +142,13 @@ func TestLoadMergesProcfile(t *testing.T) {
 		if s := c.Service(name); s == nil || !slices.Equal(s.Command, want) {
 			t.Errorf("%s: %+v", name, s)
 		}
+	}
+	if want := []string{"/bin/sh", "-c", "exec bin/migrate"}; !slices.Equal(c.Release, want) {
+		t.Errorf("release: %q", c.Release)
+	}
+	c, err = Load(fstest.MapFS{"app.toml": file("release = [\"m\"]\n"), "Procfile": file("release: other\n")})
+	if err != nil || !slices.Equal(c.Release, []string{"m"}) || len(c.Services) > 0 {
+		t.Errorf("release in both: %+v, %v", c, err)
 	}
 	if c, err := Load(fstest.MapFS{}); err != nil || c.File != "" || c.Procfile {
 		t.Errorf("nothing: %+v, %v", c, err)

@@ -48,8 +48,9 @@ func Parse(file, text string) (*Config, error) {
 	p := &parser{file: file, lines: keyLines(text)}
 	c := &Config{File: file}
 	p.walk("", raw, table{
-		"name": p.appName(&c.Name),
-		"env":  p.env(&c.Env),
+		"name":    p.appName(&c.Name),
+		"env":     p.env(&c.Env),
+		"release": p.command(&c.Release),
 		"build": p.table(table{
 			"stack":      p.oneOf(&c.Build.Stack, stacks),
 			"dockerfile": p.path(&c.Build.Dockerfile),
@@ -57,6 +58,7 @@ func Parse(file, text string) (*Config, error) {
 			"package":    p.path(&c.Build.Package),
 			"command":    p.text(&c.Build.Command),
 			"output":     p.path(&c.Build.Output),
+			"fallback":   p.path(&c.Build.Fallback),
 			"version":    p.text(&c.Build.Version),
 			"packages":   p.list(&c.Build.Packages, packageName),
 			"args":       p.env(&c.Build.Args),
