@@ -12,6 +12,7 @@ import (
 	"github.com/distribution/reference"
 
 	"miren.dev/runtime/pkg/errs"
+	"miren.dev/runtime/pkg/stack"
 )
 
 // Ref names a base image that can be made here.
@@ -150,18 +151,12 @@ func (s *Store) recipe(ctx context.Context, ref Ref) (*recipe, error) {
 	}
 	switch ref.Name {
 	case "node":
-		return s.node(ctx, cmp.Or(ref.Version, DefaultNode), parent)
+		return s.node(ctx, cmp.Or(ref.Version, strconv.Itoa(stack.DefaultNode)), parent)
 	case "c":
 		return parent, nil
 	}
-	return s.golang(ctx, ref.Name, cmp.Or(ref.Version, DefaultGo), ref.Release, parent)
+	return s.golang(ctx, ref.Name, cmp.Or(ref.Version, stack.DefaultGo), ref.Release, parent)
 }
-
-// Versions when none is asked for.
-const (
-	DefaultGo   = "1.26"
-	DefaultNode = "22"
-)
 
 // covers says whether version is asked for by want: "20" and "20.1" cover "20.1.3".
 func covers(want, version string) bool {

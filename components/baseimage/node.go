@@ -21,6 +21,7 @@ import (
 	"strings"
 
 	"miren.dev/runtime/pkg/errs"
+	"miren.dev/runtime/pkg/stack"
 )
 
 // npmPackage is what the registry says of one version of a package.
@@ -43,8 +44,9 @@ func (s *Store) node(ctx context.Context, want string, parent *recipe) (*recipe,
 	if err != nil {
 		return nil, err
 	}
-	major, _, _ := strings.Cut(version, ".")
-	npm, err := s.choose(ctx, npmProduct("npm"), npmFor(major))
+	text, _, _ := strings.Cut(version, ".")
+	major, _ := strconv.Atoi(text)
+	npm, err := s.choose(ctx, npmProduct("npm"), strconv.Itoa(stack.NPMFor(major)))
 	if err != nil {
 		return nil, err
 	}
@@ -112,20 +114,6 @@ func (s *Store) node(ctx context.Context, want string, parent *recipe) (*recipe,
 func forHeaders(name string) bool {
 	rest, ok := strings.CutPrefix(name, "include/node/openssl/archs/")
 	return !ok || strings.HasPrefix(rest, "linux-x86_64/") || strings.HasPrefix(rest, "linux-aarch64/")
-}
-
-// npmFor is the line of npm that runs with a major version of Node.js.
-func npmFor(major string) string {
-	n, _ := strconv.Atoi(major)
-	switch {
-	case n >= 22:
-		return "11"
-	case n >= 18:
-		return "10"
-	case n >= 14:
-		return "9"
-	}
-	return "6"
 }
 
 func npmProduct(pkg string) product {

@@ -30,33 +30,83 @@ var (
 // Modules that work only with cgo.
 var cgoModules = []string{"github.com/mattn/go-sqlite3", "github.com/confluentinc/confluent-kafka-go", "github.com/ebitengine/", "gocv.io/x/gocv", "github.com/h2non/bimg"}
 
+func hasGo(s *source) bool { return s.has("go.mod") || s.has("go.work") }
+
+// DefaultGo is the version of Go that understands all older language versions.
+const DefaultGo = "1.26"
+
+// goModules are the modules of a source: that of the folder, or those of a workspace.
+type goModules struct {
+	file string   // that says the version: go.mod or go.work
+	text string   // of that file
+	dirs []string // of the modules: ".", or as go.work says
+	mods string   // the texts of all go.mod
+}
+
+var workUse = regexp.MustCompile(`(?m)^\s*(?:use\s+)?"?(\.[\w./-]*)"?\s*(?://.*)?$`)
+
+func (s *source) goModules() (*goModules, error) {
+	g := &goModules{file: "go.mod", dirs: []string{"."}}
+	if s.has("go.work") {
+		g.file, g.dirs = "go.work", nil
+	}
+	var err error
+	if g.text, err = s.read(g.file); err != nil {
+		return nil, err
+	}
+	if g.file == "go.work" {
+		for _, m := range workUse.FindAllStringSubmatch(g.text, -1) {
+			dir := path.Clean(m[1])
+			if !fs.ValidPath(dir) || !s.has(path.Join(dir, "go.mod")) {
+				return nil, errs.New(errs.InvalidArgument, "go.work uses %s, which has no go.mod here", m[1]).
+					WithHint("deploy from the folder that has all modules of the workspace; is it ignored by .gitignore?")
+			}
+			g.dirs = append(g.dirs, dir)
+		}
+		if len(g.dirs) == 0 {
+			return nil, errs.New(errs.InvalidArgument, "go.work uses no module").WithHint("run `go work use <folder>`")
+		}
+	}
+	for _, dir := range g.dirs {
+		text, err := s.read(path.Join(dir, "go.mod"))
+		if err != nil {
+			return nil, err
+		}
+		g.mods += text + "\n"
+	}
+	return g, nil
+}
+
 func planGo(s *source, p *Plan) error {
-	mod, err := s.read("go.mod")
+	modules, err := s.goModules()
 	if err != nil {
 		return err
 	}
-	m := goLine.FindStringSubmatch(mod)
-	version := s.cfg.Build.Version
+	m := goLine.FindStringSubmatch(modules.text)
+	version := strings.TrimPrefix(s.cfg.Build.Version, "go")
 	switch {
 	case version != "":
-		p.because("go.mod is there; %s asks for Go %s", s.cfg.File, version)
+		p.because("%s is there; %s asks for Go %s", modules.file, s.cfg.File, version)
 	case m != nil:
 		version = m[1]
-		p.because("go.mod asks for Go %s", m[1]+m[2])
+		p.because("%s asks for Go %s: the newest %s", modules.file, m[1]+m[2], m[1])
 	default:
-		return errs.New(errs.InvalidArgument, "go.mod has no go line").WithHint("run `go mod tidy` with a recent Go")
+		return errs.New(errs.InvalidArgument, "%s has no go line", modules.file).WithHint("run `go mod tidy` with a recent Go")
 	}
-	found, err := s.findGo()
+	if len(modules.dirs) > 1 {
+		p.because("it is a workspace of the modules %s", strings.Join(modules.dirs, ", "))
+	}
+	found, err := s.findGo(modules.dirs)
 	if err != nil {
 		return err
 	}
-	pkg, err := s.mainPackage(p, mod, found)
+	pkg, err := s.mainPackage(p, modules, found)
 	if err != nil {
 		return err
 	}
 	cgo := found.cgo
 	for _, c := range cgoModules {
-		if strings.Contains(mod, c) {
+		if strings.Contains(modules.mods, c) {
 			cgo = c
 		}
 	}
@@ -65,10 +115,11 @@ func planGo(s *source, p *Plan) error {
 		image, env = "runtime/go-cgo", "CGO_ENABLED=1"
 		p.because("%s needs cgo: built with a C compiler", cgo)
 	}
+	s.saysPackages(p)
 	// A language version below what the toolchain modules offer is built by a newer Go.
 	if goOlder(version, "1.21") {
-		p.because("built with Go 1.26, which understands Go %s", version)
-		version = "1.26"
+		p.because("built with Go %s, which understands Go %s", DefaultGo, version)
+		version = DefaultGo
 	}
 
 	vendored := s.has("vendor/modules.txt")
@@ -77,29 +128,48 @@ func planGo(s *source, p *Plan) error {
 	caches := "--mount=type=cache,target=/go/pkg/mod --mount=type=cache,target=/root/.cache/go-build,from=" + from + ",source=/usr/local/go-build-cache"
 	var b strings.Builder
 	fmt.Fprintf(&b, "FROM %s AS build\nENV %s GOFLAGS=-buildvcs=false\nWORKDIR /src\n%s", from, env, s.args())
+	if cgo != "" {
+		b.WriteString(s.packages())
+	}
 	if vendored {
 		p.because("vendor/ is there: no modules are downloaded")
-	} else {
-		files := "go.mod"
-		for _, f := range []string{"go.sum", "go.work", "go.work.sum"} {
-			if s.has(f) {
-				files += " " + f
-			}
-		}
-		if !strings.Contains(files, "go.work") && !localReplace(mod) {
-			fmt.Fprintf(&b, "COPY %s ./\nRUN --mount=type=cache,target=/go/pkg/mod go mod download\n", files)
-		}
+	} else if lines := s.goManifests(modules); lines != "" {
+		fmt.Fprintf(&b, "%sRUN --mount=type=cache,target=/go/pkg/mod go mod download\n", lines)
 	}
 	fmt.Fprintf(&b, "COPY . .\nRUN %s go build -trimpath -ldflags='-s -w' -o /out/%s %s\n\n", caches, base(pkg.binary), quote(pkg.path))
-	fmt.Fprintf(&b, "FROM %s\n%s", run, s.packages(p))
+	fmt.Fprintf(&b, "FROM %s\n%s", run, s.packages())
 	// Templates, static files and the like are next to the binary.
-	fmt.Fprintf(&b, "COPY --chown=%s --exclude=**/*.go --exclude=go.mod --exclude=go.sum --exclude=vendor . /app/\nWORKDIR /app\nCOPY --from=build /out/%[2]s /usr/local/bin/%[2]s\n", owner, base(pkg.binary))
+	fmt.Fprintf(&b, "COPY --from=build --chown=%s --exclude=**/*.go --exclude=**/go.mod --exclude=**/go.sum --exclude=go.work* --exclude=vendor /src/ /app/\nWORKDIR %s\nCOPY --from=build /out/%[3]s /usr/local/bin/%[3]s\n",
+		owner, path.Join("/app", pkg.module), base(pkg.binary))
 	fmt.Fprintf(&b, "ENV PORT=%d\nUSER %s\nCMD [\"/usr/local/bin/%s\"]\n", appconfig.DefaultPort, owner, base(pkg.binary))
 
 	p.Dockerfile, p.Generated = b.String(), true
 	p.Bases = []string{from, run}
 	p.Services = web(appconfig.DefaultPort)
 	return nil
+}
+
+// goManifests are the lines that copy what a download of modules reads; empty where that is more than manifests.
+func (s *source) goManifests(modules *goModules) string {
+	if localReplace(modules.mods) {
+		return ""
+	}
+	var b strings.Builder
+	if modules.file == "go.work" {
+		fmt.Fprintf(&b, "COPY %s ./\n", words(s.there("go.work", "go.work.sum")))
+	}
+	for _, dir := range modules.dirs {
+		if !plainPath.MatchString(dir) {
+			return ""
+		}
+		files := s.there(path.Join(dir, "go.mod"), path.Join(dir, "go.sum"))
+		to := "./"
+		if dir != "." {
+			to += dir + "/"
+		}
+		fmt.Fprintf(&b, "COPY %s %s\n", words(files), to)
+	}
+	return b.String()
 }
 
 // localReplace says that go.mod points to folders of the source, which must be there for a download.
@@ -120,8 +190,8 @@ type goFound struct {
 	cgo   string   // a file that imports C
 }
 
-// findGo looks at the package clause and imports of every Go file.
-func (s *source) findGo() (*goFound, error) {
+// findGo looks at the package clause and imports of every Go file of the modules.
+func (s *source) findGo(modules []string) (*goFound, error) {
 	found := &goFound{}
 	dirs := 0
 	err := fs.WalkDir(s, ".", func(name string, e fs.DirEntry, err error) error {
@@ -130,7 +200,7 @@ func (s *source) findGo() (*goFound, error) {
 		}
 		if e.IsDir() {
 			b := path.Base(name)
-			if name != "." && (b == "vendor" || b == "testdata" || b == "node_modules" || strings.HasPrefix(b, ".") || strings.HasPrefix(b, "_") || s.has(name+"/go.mod")) {
+			if name != "." && (b == "vendor" || b == "testdata" || b == "node_modules" || strings.HasPrefix(b, ".") || strings.HasPrefix(b, "_") || s.has(name+"/go.mod") && !slices.Contains(modules, name)) {
 				return fs.SkipDir
 			}
 			if dirs++; dirs > maxGoDirs {
@@ -195,20 +265,26 @@ func excluded(text string) bool {
 	return false
 }
 
-// goPackage is a main package and the name of its binary.
-type goPackage struct{ path, binary string }
+// goPackage is a main package, the folder of its module, and the name of its binary.
+type goPackage struct{ path, module, binary string }
 
 // mainPackage chooses the main package and says why.
-func (s *source) mainPackage(p *Plan, mod string, found *goFound) (goPackage, error) {
+func (s *source) mainPackage(p *Plan, modules *goModules, found *goFound) (goPackage, error) {
 	module := "app"
-	if m := moduleLine.FindStringSubmatch(mod); m != nil {
+	if m := moduleLine.FindStringSubmatch(modules.mods); m != nil && len(modules.dirs) == 1 {
 		module = path.Base(m[1])
 	}
 	named := func(dir string) goPackage {
-		if dir == "." {
-			return goPackage{".", module}
+		g := goPackage{path: ".", module: ".", binary: module}
+		if dir != "." {
+			g.path, g.binary = "./"+dir, path.Base(dir)
 		}
-		return goPackage{"./" + dir, path.Base(dir)}
+		for _, m := range modules.dirs {
+			if (dir == m || strings.HasPrefix(dir, m+"/")) && len(m) > len(g.module) {
+				g.module = m
+			}
+		}
+		return g
 	}
 	if want := s.cfg.Build.Package; want != "" {
 		p.because("%s says that the main package is ./%s", s.cfg.File, want)
@@ -218,7 +294,7 @@ func (s *source) mainPackage(p *Plan, mod string, found *goFound) (goPackage, er
 	slices.Sort(mains)
 	switch {
 	case len(mains) == 0:
-		return goPackage{}, errs.New(errs.InvalidArgument, "go.mod is there, but no main package").
+		return goPackage{}, errs.New(errs.InvalidArgument, "%s is there, but no main package", modules.file).
 			WithHint("looked for `package main` in every folder; is it ignored by .gitignore?")
 	case len(mains) == 1:
 		g := named(mains[0])
@@ -227,7 +303,7 @@ func (s *source) mainPackage(p *Plan, mod string, found *goFound) (goPackage, er
 	}
 	// Of several: the root, then the one named like the service, the app or the module.
 	choice := ""
-	prefer := []string{".", "cmd/web", "cmd/server", "cmd/" + s.cfg.Name, "cmd/" + module, "web", "server", "cmd/api", "cmd/app"}
+	prefer := []string{".", "cmd/web", "cmd/server", "cmd/" + s.cfg.Name, "cmd/" + module, s.cfg.Name, "web", "server", "cmd/api", "cmd/app", "app", "api"}
 	for _, want := range prefer {
 		if slices.Contains(mains, want) {
 			choice = want

@@ -3,307 +3,415 @@ package stack
 import (
 	"encoding/json"
 	"fmt"
+	"path"
 	"regexp"
+	"slices"
 	"strings"
 
 	"miren.dev/runtime/pkg/appconfig"
 	"miren.dev/runtime/pkg/errs"
 )
 
-// defaultNode is the major version when nothing asks for another.
-const defaultNode = 22
-
-// packageJSON is what matters of one.
-type packageJSON struct {
-	Main            string            `json:"main"`
-	Scripts         map[string]string `json:"scripts"`
-	Dependencies    map[string]string `json:"dependencies"`
-	DevDependencies map[string]string `json:"devDependencies"`
-	PackageManager  string            `json:"packageManager"`
-	Workspaces      json.RawMessage   `json:"workspaces"`
-	Engines         struct {
-		Node string `json:"node"`
-	} `json:"engines"`
+// nodeApp is a source with a package.json while its plan is made.
+type nodeApp struct {
+	s          *source
+	p          *Plan
+	root       *packageJSON
+	app        *packageJSON // of the workspace that is the app; else root
+	dir        string       // of app: "." or "apps/web"
+	workspaces []string
+	m          manager
+	lock       string // empty: there is none
+	setup      string // installs the package manager; empty: it is there
+	build      string // command; empty: nothing is built
+	serve      string // command; empty: the built site is static
+	modules    []string
+	compile    []string // Debian packages for installing
+	run        []string // Debian packages for running, besides those of app.toml
+	keepDev    bool     // development dependencies stay
 }
 
-func (j *packageJSON) depends(name string) bool {
-	_, a := j.Dependencies[name]
-	_, b := j.DevDependencies[name]
-	return a || b
-}
-
-// manager is how the packages of one lock file are installed.
-type manager struct {
-	name    string
-	lock    string
-	setup   string // a RUN line before anything else
-	cache   string // where downloads are kept
-	install string // everything
-	prod    string // what is needed to run
-	run     string // followed by the name of a script
-}
-
-var managerField = regexp.MustCompile(`^(npm|pnpm|yarn)@(\d+(?:\.\d+)*)`)
-
-func (s *source) nodeManager(p *Plan, j *packageJSON) (manager, error) {
-	version := ""
-	if m := managerField.FindStringSubmatch(j.PackageManager); m != nil {
-		version = m[2]
-	}
-	or := func(v string) string {
-		if version != "" {
-			return version
-		}
-		return v
-	}
-	switch {
-	case s.has("package-lock.json"), s.has("npm-shrinkwrap.json"):
-		lock := "package-lock.json"
-		if !s.has(lock) {
-			lock = "npm-shrinkwrap.json"
-		}
-		p.because("%s is there: dependencies are installed with npm ci", lock)
-		return manager{"npm", lock, "", "/root/.npm", "npm ci", "npm ci --omit=dev", "npm run"}, nil
-	case s.has("pnpm-lock.yaml"):
-		p.because("pnpm-lock.yaml is there: dependencies are installed with pnpm")
-		return manager{"pnpm", "pnpm-lock.yaml", "npm install -g pnpm@" + or("9"), "/root/.local/share/pnpm/store",
-			"pnpm install --frozen-lockfile", "pnpm install --frozen-lockfile --prod", "pnpm run"}, nil
-	case s.has("yarn.lock"):
-		if s.has(".yarnrc.yml") || version != "" && !strings.HasPrefix(version, "1.") && version != "1" {
-			return manager{}, errs.New(errs.InvalidArgument, "yarn %s is not supported without a Dockerfile", or("berry")).
-				WithHint("add a Dockerfile, or a package-lock.json by `npm install`")
-		}
-		p.because("yarn.lock is there: dependencies are installed with yarn")
-		return manager{"yarn", "yarn.lock", "npm install -g yarn@" + or("1"), "/usr/local/share/.cache/yarn",
-			"yarn install --frozen-lockfile", "yarn install --frozen-lockfile --production", "yarn run"}, nil
-	}
-	if len(j.Dependencies)+len(j.DevDependencies) > 0 {
-		p.because("there is no lock file: npm install chooses the versions of dependencies anew whenever package.json changes")
-	}
-	return manager{"npm", "", "", "/root/.npm", "npm install", "npm install --omit=dev", "npm run"}, nil
-}
-
-// Scripts that serve for development: what they show is static once built.
-var devServer = regexp.MustCompile(`^(npx )?(vite|vite dev|vite preview|react-scripts start|webpack serve|webpack-dev-server|parcel|ng serve|astro dev|astro preview|gatsby develop|vue-cli-service serve)(\s|$)`)
-
-// Where build tools put what they make.
-var outputs = []struct{ dependency, dir string }{
-	{"react-scripts", "build"}, {"gatsby", "public"}, {"@11ty/eleventy", "_site"}, {"@docusaurus/core", "build"},
-	{"vite", "dist"}, {"astro", "dist"}, {"parcel", "dist"}, {"@vue/cli-service", "dist"}, {"webpack", "dist"}, {"esbuild", "dist"},
-}
+func (a *nodeApp) file(name string) string { return path.Join(a.dir, name) }
+func (a *nodeApp) has(name string) bool    { return a.s.has(a.file(name)) }
 
 func planNode(s *source, p *Plan) error {
-	text, err := s.read("package.json")
+	root, err := s.readPackage(".")
 	if err != nil {
 		return err
-	}
-	var j packageJSON
-	if err := json.Unmarshal([]byte(text), &j); err != nil {
-		return errs.New(errs.InvalidArgument, "package.json: %w", err)
 	}
 	p.because("there is a package.json")
-	version, err := s.nodeVersion(p, &j)
+	a := &nodeApp{s: s, p: p, root: root, app: root, dir: ".", workspaces: s.workspaces(root)}
+	if err := a.chooseWorkspace(); err != nil {
+		return err
+	}
+	version, err := s.nodeVersion(p, root)
 	if err != nil {
 		return err
 	}
-	m, err := s.nodeManager(p, &j)
-	if err != nil {
+	if a.m, a.lock, err = s.nodeManager(p, root); err != nil {
 		return err
 	}
-	build := s.cfg.Build.Command
-	if build != "" {
-		p.because("%s says that it is built by %q", s.cfg.File, build)
-	} else if b := j.Scripts["build"]; b != "" {
-		build = m.run + " build"
-		p.because("package.json has a build script: %s", b)
-	}
-	start, err := s.nodeStart(p, &j, m)
-	if err != nil {
+	major := 0
+	fmt.Sscan(version, &major)
+	a.chooseManager(major)
+	a.chooseBuild()
+	if a.serve, err = a.start(); err != nil {
 		return err
 	}
-
-	from := fmt.Sprintf("runtime/node:%s", version)
+	a.findModules()
+	s.saysPackages(p)
+	from := "runtime/node:" + version
 	p.Bases, p.Generated = []string{from}, true
-	files := "package.json"
-	if m.lock != "" {
-		files += " " + m.lock
+	return a.write(from)
+}
+
+// chooseWorkspace finds the app among the packages of a monorepo.
+func (a *nodeApp) chooseWorkspace() error {
+	use := func(dir string) (err error) {
+		a.dir = dir
+		a.app, err = a.s.readPackage(dir)
+		return err
 	}
-	for _, f := range []string{".npmrc", "pnpm-workspace.yaml"} {
-		if s.has(f) {
-			files += " " + f
+	if want := a.s.cfg.Build.Package; want != "" && want != "." {
+		if !a.s.has(path.Join(want, "package.json")) {
+			return errs.New(errs.InvalidArgument, "there is no %s", path.Join(want, "package.json")).
+				WithHint("build.package in %s is the folder of the app's workspace; there are: %s", a.s.cfg.File, strings.Join(a.workspaces, ", "))
 		}
+		a.p.because("%s says that the app is the workspace %s", a.s.cfg.File, want)
+		return use(want)
 	}
-	manifests := "COPY " + files + " ./\n"
-	if len(j.Workspaces) > 0 || s.has("pnpm-workspace.yaml") {
-		manifests = "COPY . .\n" // the manifests are all over the folder
-	}
-	var b strings.Builder
-	install := func(command string) {
-		fmt.Fprintf(&b, "%sRUN --mount=type=cache,target=%s %s\n", manifests, m.cache, command)
-	}
-	fmt.Fprintf(&b, "FROM %s AS base\nENV NPM_CONFIG_UPDATE_NOTIFIER=false NPM_CONFIG_FUND=false NPM_CONFIG_AUDIT=false\nWORKDIR /app\n%s", from, s.args())
-	if m.setup != "" {
-		fmt.Fprintf(&b, "RUN --mount=type=cache,target=/root/.npm %s\n", m.setup)
-	}
-	if build != "" {
-		b.WriteString("\nFROM base AS build\n")
-		install(m.install)
-		fmt.Fprintf(&b, "COPY . .\nRUN %s\n", build)
-	}
-	if start == "" {
-		dir, err := s.nodeOutput(p, &j)
-		if err != nil {
-			return err
-		}
-		fmt.Fprintf(&b, "\nFROM runtime/static\nCOPY --from=build --chown=%s /app/%s/ /site/\n", owner, dir)
-		finishStatic(&b)
-		p.Bases = append(p.Bases, "runtime/static")
-		p.Dockerfile, p.Services = b.String(), web(appconfig.DefaultPort)
+	if len(a.workspaces) == 0 || a.root.Scripts["start"] != "" || a.root.Main != "" && a.s.has(a.root.Main) || a.s.cfg.Procfile {
 		return nil
 	}
-	b.WriteString("\nFROM base AS modules\nENV NODE_ENV=production\n")
-	install(m.prod)
-	// Where there are no dependencies, nothing makes the folder.
-	fmt.Fprintf(&b, "RUN mkdir -p node_modules\n\nFROM %s\n%sENV NODE_ENV=production PORT=%d PATH=/app/node_modules/.bin:$PATH\n", from, s.packages(p), appconfig.DefaultPort)
-	fmt.Fprintf(&b, "COPY --from=modules --chown=%s /app/node_modules /app/node_modules\nWORKDIR /app\n", owner)
-	if build != "" {
-		fmt.Fprintf(&b, "COPY --from=build --chown=%s --exclude=node_modules /app ./\n", owner)
-	} else {
-		fmt.Fprintf(&b, "COPY --chown=%s . .\n", owner)
+	var starting []string
+	for _, dir := range a.workspaces {
+		if j, err := a.s.readPackage(dir); err != nil {
+			return err
+		} else if j.Scripts["start"] != "" {
+			starting = append(starting, dir)
+		}
 	}
-	fmt.Fprintf(&b, "USER %s\nCMD %s\n", owner, jsonList(appconfig.Shell(start)))
+	switch len(starting) {
+	case 0:
+		return nil
+	case 1:
+		a.p.because("of the workspaces only %s has a start script: it is the app", starting[0])
+		return use(starting[0])
+	}
+	for _, name := range []string{"web", "server", "app", "site", "api"} {
+		if i := slices.IndexFunc(starting, func(d string) bool { return path.Base(d) == name }); i >= 0 {
+			a.p.because("the app is the workspace %s, chosen among %s (set build.package to choose another)", starting[i], strings.Join(starting, ", "))
+			return use(starting[i])
+		}
+	}
+	return errs.New(errs.InvalidArgument, "several workspaces have a start script and none is obviously the app: %s", strings.Join(starting, ", ")).
+		WithHint("say which in .runtime/app.toml:\n[build]\npackage = %q", starting[0])
+}
+
+// chooseManager finds out which version of the package manager is used, and where it comes from.
+func (a *nodeApp) chooseManager(node int) {
+	how := fmt.Sprintf("installed with %s, as %s locks them", a.m.frozen, a.lock)
+	if a.lock == "" {
+		how = fmt.Sprintf("installed with %s, which chooses their versions anew whenever package.json changes: there is no lock file", a.m.install)
+	}
+	if len(a.root.Dependencies)+len(a.root.DevDependencies)+len(a.workspaces) > 0 {
+		a.p.because("dependencies are %s", how)
+	}
+	if v := a.s.managerVersion(a.p, a.root, a.m, a.lock, node); v != "" {
+		program := a.m.program
+		if program == "" {
+			program = a.m.name
+		}
+		a.setup = "npm install -g " + program + "@" + v
+		if a.m.program == berryManager.program {
+			a.p.because("packages are put into node_modules, not into a .pnp.cjs")
+			if strings.HasPrefix(v, "2") || strings.HasPrefix(v, "3") {
+				a.m.prune = "" // needs a plugin there
+			}
+		}
+	}
+	if a.m.program == "pnpm" && len(a.workspaces) > 0 {
+		a.m.prune = "" // only the root's
+	}
+}
+
+func (a *nodeApp) chooseBuild() {
+	switch command := a.s.cfg.Build.Command; {
+	case command != "":
+		a.build = command
+		a.p.because("%s says that it is built by %q", a.s.cfg.File, command)
+	case a.root.Scripts["build"] != "":
+		a.build = a.m.run + " build"
+		a.p.because("package.json has a build script: %s", a.root.Scripts["build"])
+	case a.app.Scripts["build"] != "":
+		a.build = "cd " + quote(a.dir) + " && " + a.m.run + " build"
+		a.p.because("%s has a build script: %s", a.file("package.json"), a.app.Scripts["build"])
+	}
+}
+
+// findModules finds the modules that need something of Debian.
+func (a *nodeApp) findModules() {
+	git := false
+	for _, dir := range append([]string{"."}, a.workspaces...) {
+		j, err := a.s.readPackage(dir)
+		if err != nil {
+			continue // installing will say it better
+		}
+		for _, list := range []map[string]string{j.Dependencies, j.OptionalDependencies, j.DevDependencies} {
+			for name, version := range list {
+				a.modules = append(a.modules, name)
+				git = git || fromGit.MatchString(version)
+			}
+		}
+	}
+	a.modules = unique(a.modules)
+	build, run, which := needs(nativeNode, a.modules)
+	if a.lock != "" && len(build) == 0 {
+		if text, err := a.s.read(a.lock); err == nil {
+			if m := compiles.FindStringSubmatch(text); m != nil {
+				build, which = append(build, nodeCompiler...), append(which, "what depends on "+m[2])
+			}
+		}
+	}
+	if len(build) > 0 {
+		a.p.because("%s: installed with %s", strings.Join(which, ", "), words(build))
+	}
+	if len(run) > 0 {
+		a.p.because("%s: run with %s", strings.Join(which, ", "), words(run))
+	}
+	if git {
+		build = append(build, gitClient...)
+		a.p.because("dependencies come from git repositories: installed with git")
+	}
+	a.compile, a.run = build, run
+}
+
+// commands are those that run in the image.
+func (a *nodeApp) commands() []string {
+	var all []string
+	if web := a.s.cfg.Service(appconfig.DefaultService); web == nil || len(web.Command) == 0 {
+		all = append(all, a.serve)
+	}
+	for _, svc := range a.s.cfg.Services {
+		all = append(all, commandLine(svc.Command))
+	}
+	return append(all, commandLine(a.p.Release))
+}
+
+// commandLine is what a command says, without the shell that appconfig.Shell puts before it.
+func commandLine(command []string) string {
+	if len(command) == 3 && command[0] == "/bin/sh" {
+		return strings.TrimPrefix(command[2], "exec ")
+	}
+	return words(command)
+}
+
+// nodeFiles that installing reads, besides package.json and the lock file.
+var (
+	installFiles   = []string{".npmrc", ".yarnrc", ".yarnrc.yml", "pnpm-workspace.yaml", ".pnpmfile.cjs"}
+	installFolders = []string{".yarn", "patches", "prisma"}
+)
+
+// maxManifests bounds the workspaces whose package.json is copied by itself.
+const maxManifests = 60
+
+// manifests are the lines that copy what installing reads, and whether that is less than everything.
+func (a *nodeApp) manifests() (lines string, apart bool) {
+	everything := "COPY . .\n"
+	if len(a.workspaces) > maxManifests {
+		return everything, false
+	}
+	files := []string{"package.json"}
+	if a.lock != "" {
+		files = append(files, a.lock)
+	}
+	for _, f := range installFiles {
+		if a.s.has(f) {
+			files = append(files, f)
+		}
+	}
+	var b strings.Builder
+	fmt.Fprintf(&b, "COPY %s ./\n", words(files))
+	for _, d := range installFolders {
+		if a.s.isDir(d) {
+			fmt.Fprintf(&b, "COPY %s ./%s\n", d, d)
+		}
+	}
+	for _, dir := range append([]string{"."}, a.workspaces...) {
+		j, err := a.s.readPackage(dir)
+		if err != nil || a.local(j) || dir != "." && a.installs(j) {
+			return everything, false
+		}
+		if dir != "." {
+			if !plainPath.MatchString(dir) {
+				return everything, false
+			}
+			fmt.Fprintf(&b, "COPY %s/package.json ./%s/\n", dir, dir)
+		}
+	}
+	return b.String(), true
+}
+
+var plainPath = regexp.MustCompile(`^[\w@./-]+$`)
+
+// local says whether a package depends on folders of the source that are no workspaces.
+func (a *nodeApp) local(j *packageJSON) bool {
+	for _, list := range []map[string]string{j.Dependencies, j.OptionalDependencies, j.DevDependencies} {
+		for _, version := range list {
+			if strings.HasPrefix(version, "file:") || strings.HasPrefix(version, "link:") || strings.HasPrefix(version, "portal:") {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// hookInstaller is a script that only prepares a clone of the repository for people.
+var hookInstaller = regexp.MustCompile(`^(npx )?(husky( install)?|lefthook install|simple-git-hooks|pre-commit install|is-ci \|\| husky( install)?)( \|\| (true|exit 0|:))?$`)
+
+// installs says whether a package has scripts that run when it is installed.
+func (a *nodeApp) installs(j *packageJSON) bool { return len(a.scriptsOf(j)) > 0 }
+
+// scriptsOf are the names of a package's scripts that run when it is installed, in their order.
+func (a *nodeApp) scriptsOf(j *packageJSON) []string {
+	return slices.DeleteFunc(slices.Clone(a.m.scripts), func(name string) bool {
+		script := strings.TrimSpace(j.Scripts[name])
+		return script == "" || hookInstaller.MatchString(script)
+	})
+}
+
+// withoutScripts is a command that takes the install scripts out of package.json: they need the sources, which are
+// not there yet.
+const withoutScripts = `node -e 'const fs=require("fs"),f="package.json",p=JSON.parse(fs.readFileSync(f));` +
+	`for(const s of ["preinstall","install","postinstall","prepublish","preprepare","prepare","postprepare"])delete(p.scripts||{})[s];` +
+	`fs.writeFileSync(f,JSON.stringify(p,null,2))'`
+
+// write makes the Dockerfile.
+func (a *nodeApp) write(from string) error {
+	s, p := a.s, a.p
+	scripts := a.scriptsOf(a.root)
+	var dev []string
+	hasDev := len(a.root.DevDependencies) > 0
+	for _, dir := range a.workspaces {
+		if j, err := s.readPackage(dir); err == nil {
+			hasDev = hasDev || len(j.DevDependencies) > 0
+			if a.installs(j) {
+				scripts = append(scripts, dir)
+			}
+		}
+	}
+	if a.serve != "" {
+		dev = a.devNeeded(a.commands())
+	}
+	a.keepDev = len(dev) > 0
+	all := a.build != "" || len(scripts) > 0 || a.keepDev || a.serve == "" || hasDev && a.m.prod == ""
+	// Packages of one workspace alone are in its folder.
+	built := all || len(a.workspaces) > 0
+
+	var b strings.Builder
+	fmt.Fprintf(&b, "FROM %s AS base\nENV NPM_CONFIG_UPDATE_NOTIFIER=false NPM_CONFIG_FUND=false NPM_CONFIG_AUDIT=false\nWORKDIR /app\n%s", from, s.args())
+	if a.setup != "" {
+		fmt.Fprintf(&b, "RUN --mount=type=cache,target=/root/.npm %s\n", a.setup)
+	}
+	b.WriteString("\nFROM base AS build\n" + s.packages(a.compile...))
+	b.WriteString("ENV HUSKY=0") // hooks of git are for people
+	if len(a.compile) > 0 {
+		b.WriteString(" npm_config_nodedir=/usr/local") // node-gyp finds the headers in the image
+	}
+	b.WriteString("\n" + a.m.env)
+	a.writeInstall(&b, all)
+	if built {
+		a.writeBuild(&b, all && hasDev, dev)
+	}
+	if a.serve == "" {
+		return a.writeStatic(&b)
+	}
+	a.writeRun(&b, from, built)
 	p.Dockerfile, p.Services = b.String(), web(appconfig.DefaultPort)
 	return nil
 }
 
-// nodeStart is the command that serves; empty for a site that is static once built.
-func (s *source) nodeStart(p *Plan, j *packageJSON, m manager) (string, error) {
-	if web := s.cfg.Service(appconfig.DefaultService); web != nil && len(web.Command) > 0 {
-		return "node", nil // the service has its own
+// writeInstall installs the dependencies: all of them, or those that are needed to run.
+func (a *nodeApp) writeInstall(b *strings.Builder, all bool) {
+	install := a.m.install
+	if a.lock != "" {
+		install = a.m.frozen
 	}
-	start := j.Scripts["start"]
-	built := j.Scripts["build"] != "" || s.cfg.Build.Command != ""
+	if !all && a.m.prod != "" {
+		install = "NODE_ENV=production " + install + " " + a.m.prod
+	}
+	lines, apart := a.manifests()
+	b.WriteString(lines)
+	if apart && len(a.root.Scripts) > 0 && slices.ContainsFunc(a.m.scripts, func(name string) bool { return a.root.Scripts[name] != "" }) {
+		fmt.Fprintf(b, "RUN %s\n", withoutScripts)
+	}
+	// Where there are no dependencies, nothing makes the folder.
+	fmt.Fprintf(b, "RUN %s %s && mkdir -p node_modules\n", a.m.mount(), install)
+}
+
+// writeBuild copies the source, runs the scripts that installing leaves out, builds, and removes what running does
+// not need.
+func (a *nodeApp) writeBuild(b *strings.Builder, hasDev bool, dev []string) {
+	p := a.p
+	if _, apart := a.manifests(); apart {
+		b.WriteString("COPY . .\n")
+		scripts := a.scriptsOf(a.root)
+		for _, name := range scripts {
+			fmt.Fprintf(b, "RUN %s %s\n", a.m.run, name)
+		}
+		if len(scripts) > 0 {
+			p.because("the scripts %s run once the sources are there, with development dependencies", strings.Join(scripts, ", "))
+		}
+	}
+	if a.build != "" {
+		fmt.Fprintf(b, "RUN %s\n", a.build)
+	}
 	switch {
-	case s.cfg.Build.Output != "" && built:
-		p.because("%s says that %s is served once it is built", s.cfg.File, s.cfg.Build.Output)
-		return "", nil
-	case start != "" && !(built && devServer.MatchString(start)):
-		p.because("package.json has a start script: %s", start)
-		// npm itself would cost memory and half a second, and stand between signals and the app.
-		if j.Scripts["prestart"] == "" && j.Scripts["poststart"] == "" && !strings.Contains(start, "$npm_") {
-			return start, nil
-		}
-		return m.run + " start", nil
-	case start == "" && j.Main != "" && s.has(strings.TrimPrefix(j.Main, "./")):
-		p.because("package.json has no start script; its main file is %s", j.Main)
-		return "node " + quote(j.Main), nil
+	case !hasDev || a.serve == "":
+	case a.keepDev:
+		p.because("development dependencies stay: what runs needs %s", strings.Join(dev, ", "))
+	case a.m.prune == "":
+		p.because("development dependencies stay: %s cannot remove them here", a.m.name)
+	default:
+		p.because("development dependencies are removed after the build")
+		fmt.Fprintf(b, "RUN %s %s && mkdir -p node_modules\n", a.m.mount(), a.m.prune)
 	}
-	if start == "" {
-		for _, f := range []string{"server.js", "index.js", "app.js", "main.js", "server.mjs", "index.mjs"} {
-			if s.has(f) {
-				p.because("package.json has no start script; there is %s", f)
-				return "node " + f, nil
-			}
-		}
+}
+
+// writeStatic ends with a stage that serves the built site.
+func (a *nodeApp) writeStatic(b *strings.Builder) error {
+	dir, fallback, err := a.output()
+	if err != nil {
+		return err
 	}
+	fmt.Fprintf(b, "\nFROM runtime/static\nCOPY --from=build --chown=%s %s/ /site/\n", owner, path.Join("/app", a.dir, dir))
+	finishStatic(b, fallback)
+	a.p.Bases = append(a.p.Bases, "runtime/static")
+	a.p.Dockerfile, a.p.Services = b.String(), web(appconfig.DefaultPort)
+	return nil
+}
+
+// writeRun ends with the stage that runs: dependencies and app are layers of their own, so that a change of the
+// source leaves the larger one as it is.
+func (a *nodeApp) writeRun(b *strings.Builder, from string, built bool) {
+	if a.setup != "" && usesManager(a.m, a.commands()) {
+		from = "base"
+	}
+	bins := "/app/node_modules/.bin"
+	if a.dir != "." {
+		bins = path.Join("/app", a.dir, "node_modules/.bin") + ":" + bins
+	}
+	fmt.Fprintf(b, "\nFROM %s\n%sENV NODE_ENV=production PORT=%d PATH=%s:$PATH\n", from, a.s.packages(a.run...), appconfig.DefaultPort, bins)
+	fmt.Fprintf(b, "WORKDIR /app\nCOPY --from=build --chown=%s /app/node_modules /app/node_modules\n", owner)
 	if built {
-		if start != "" {
-			p.because("the start script (%s) is for development: what the build script makes is served as a static site", start)
-		} else {
-			p.because("there is no start script: what the build script makes is served as a static site")
-		}
-		return "", nil
+		fmt.Fprintf(b, "COPY --from=build --chown=%s --exclude=node_modules /app ./\n", owner)
+	} else {
+		fmt.Fprintf(b, "COPY --chown=%s . .\n", owner)
 	}
-	return "", errs.New(errs.InvalidArgument, "package.json has neither a start script nor a main file that exists").
-		WithHint("add \"start\" to \"scripts\", or a line `web: <command>` to a Procfile")
-}
-
-func (s *source) nodeOutput(p *Plan, j *packageJSON) (string, error) {
-	if s.cfg.Build.Output != "" {
-		return s.cfg.Build.Output, nil
+	if a.dir != "." {
+		fmt.Fprintf(b, "WORKDIR %s\n", path.Join("/app", a.dir))
 	}
-	for _, o := range outputs {
-		if j.depends(o.dependency) {
-			p.because("%s puts the site into %s/ (set build.output if it does not)", o.dependency, o.dir)
-			return o.dir, nil
-		}
-	}
-	return "", errs.New(errs.InvalidArgument, "it is not known where the build script puts the site").
-		WithHint("say so in .runtime/app.toml:\n[build]\noutput = \"dist\"")
-}
-
-// nodeVersion is the version for the base image: a major, or what was asked for exactly.
-func (s *source) nodeVersion(p *Plan, j *packageJSON) (string, error) {
-	if v := s.cfg.Build.Version; v != "" {
-		p.because("%s asks for Node.js %s", s.cfg.File, v)
-		return strings.TrimPrefix(v, "v"), nil
-	}
-	for _, f := range []string{".nvmrc", ".node-version"} {
-		if !s.has(f) {
-			continue
-		}
-		text, err := s.read(f)
-		if err != nil {
-			return "", err
-		}
-		if v := strings.TrimPrefix(strings.TrimSpace(text), "v"); exactVersion.MatchString(v) {
-			p.because("%s asks for Node.js %s", f, v)
-			return v, nil
-		}
-	}
-	want := strings.TrimSpace(j.Engines.Node)
-	if want == "" {
-		p.because("no version of Node.js is asked for: %d", defaultNode)
-		return fmt.Sprint(defaultNode), nil
-	}
-	// The default where it fits, else the nearest newer, else the newest older.
-	for _, major := range []int{defaultNode, 24, 26, 20, 18, 16, 14} {
-		if inRange(want, major) {
-			p.because("engines in package.json asks for Node.js %s: %d", want, major)
-			return fmt.Sprint(major), nil
-		}
-	}
-	return "", errs.New(errs.InvalidArgument, "engines in package.json asks for Node.js %q, which no known version fits", want)
-}
-
-var (
-	exactVersion = regexp.MustCompile(`^\d+(\.\d+){0,2}$`)
-	comparator   = regexp.MustCompile(`(\^|~|>=|<=|>|<|=)?\s*v?(\d+|[xX*])(?:\.(\d+|[xX*]))?(?:\.(\d+|[xX*]))?(?:-[0-9A-Za-z.]+)?`)
-)
-
-// inRange says whether some version of a major line fits an npm range. It
-// looks at major versions, and at whether a bound excludes the whole line.
-func inRange(want string, major int) bool {
-	for alternative := range strings.SplitSeq(want, "||") {
-		if low, high, ok := strings.Cut(alternative, " - "); ok {
-			alternative = ">=" + strings.TrimSpace(low) + " <=" + strings.TrimSpace(high)
-		}
-		fits := true
-		for _, m := range comparator.FindAllStringSubmatch(alternative, -1) {
-			n := 0
-			if strings.ContainsAny(m[2], "xX*") {
-				continue
-			}
-			fmt.Sscan(m[2], &n)
-			rest := strings.Trim(m[3]+m[4], "0xX*") != "" // a minor or patch version is given
-			switch m[1] {
-			case ">=":
-				fits = fits && major >= n
-			case ">":
-				fits = fits && (major > n || major == n && rest)
-			case "<":
-				fits = fits && (major < n || major == n && rest)
-			case "<=":
-				fits = fits && major <= n
-			default:
-				fits = fits && major == n
-			}
-		}
-		if fits {
-			return true
-		}
-	}
-	return false
+	fmt.Fprintf(b, "USER %s\nCMD %s\n", owner, jsonList(appconfig.Shell(a.serve)))
 }
 
 func jsonList(l []string) string {

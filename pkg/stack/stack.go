@@ -2,7 +2,8 @@
 //
 // The result is a Plan: the Dockerfile (the folder's own, or a generated
 // one), the reasons in words, the services with their commands, and the port. What
-// app.toml and Procfile say (package appconfig) comes before what is detected.
+// app.toml and Procfile say (package appconfig) comes before what is detected,
+// and what a stack cannot do with is refused, never ignored.
 //
 // Generated Dockerfiles begin FROM images named "runtime/<name>", which package
 // baseimage of the components makes; their layers are ordered so that a
@@ -14,9 +15,7 @@ package stack
 import (
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
-	"path"
 	"slices"
 	"strings"
 
@@ -27,27 +26,27 @@ import (
 // user and group of processes in generated images, as numbers so that copies need no name.
 const owner = "10001:10001"
 
-// maxRead bounds the bytes that are read of one file of the source.
-const maxRead = 4 << 20
-
 // Plan is how a source folder is built and run.
 type Plan struct {
-	Stack      string   // dockerfile, go, node, python, static
-	Reasons    []string // why it is built so, for people
-	Dockerfile string   // the text to build
-	Generated  bool     // Dockerfile is ours
-	Path       string   // of the folder's own Dockerfile
+	Stack    string   // dockerfile, go, node, python, static
+	Reasons  []string // what was found and what follows, for people
+	Warnings []string // what is probably not as it was meant, for people
+	// Others are stacks that the folder could be built with besides its Dockerfile.
+	Others     []string
+	Dockerfile string // the text to build
+	Generated  bool   // Dockerfile is ours
+	Path       string // of the folder's own Dockerfile
 	// Bases are the images that the Dockerfile begins from or copies from, as written there.
 	Bases    []string
 	Services []appconfig.Service // complete: with the port of web; not with other defaults
 	Env      map[string]string   // from app.toml
+	Release  []string            // command that runs once before a version gets traffic; empty: none
 }
 
 // ErrNoStack is in the chain of the error of Detect when nothing was found.
 var ErrNoStack = errors.New("no way to build this source was found")
 
-// detector looks for one stack. found is false when it is not there; then
-// missing says what was looked for.
+// detector finds one stack.
 type detector struct {
 	name    string
 	looks   string // what it looks for, for the message when nothing is found
@@ -58,16 +57,10 @@ type detector struct {
 // In the order of precedence.
 var detectors = []detector{
 	{"dockerfile", "Dockerfile", hasDockerfile, planDockerfile},
-	{"go", "go.mod", func(s *source) bool { return s.has("go.mod") }, planGo},
+	{"go", "go.mod or go.work", hasGo, planGo},
 	{"python", "requirements.txt, pyproject.toml or Pipfile", hasPython, planPython},
 	{"node", "package.json", func(s *source) bool { return s.has("package.json") }, planNode},
 	{"static", "index.html, in the folder itself or in public/, dist/, build/ or site/", hasStatic, planStatic},
-}
-
-// source is a folder with its configuration.
-type source struct {
-	fs.FS
-	cfg *appconfig.Config
 }
 
 // Detect makes the plan for a folder. cfg is what appconfig.Load returned for
@@ -79,96 +72,91 @@ func Detect(fsys fs.FS, cfg *appconfig.Config) (*Plan, error) {
 		if want := cfg.Build.Stack; want != "" && want != d.name || want == "" && !d.present(s) {
 			continue
 		}
-		p := &Plan{Stack: d.name, Env: cfg.Env}
-		if cfg.Build.Stack != "" {
-			p.because("%s says that the stack is %s", cfg.File, d.name)
+		p, err := s.planWith(d)
+		if err != nil {
+			return nil, s.offer(d, err)
 		}
-		if err := d.plan(s, p); err != nil {
-			return nil, err
-		}
-		if err := s.services(p); err != nil {
-			return nil, err
-		}
+		p.Others = s.others(d)
 		return p, nil
 	}
 	return nil, s.notDetected()
 }
 
-// notDetected is the error for a source that no detector recognises.
-func (s *source) notDetected() error {
-	var looked, there []string
-	for _, d := range detectors {
-		looked = append(looked, d.looks+" ("+d.name+")")
+func (s *source) planWith(d detector) (*Plan, error) {
+	p := &Plan{Stack: d.name, Env: s.cfg.Env, Release: s.cfg.Release}
+	if s.cfg.Build.Stack != "" {
+		p.because("the stack %s was asked for", d.name)
 	}
-	entries, err := fs.ReadDir(s, ".")
-	if err != nil {
-		return errs.New(errs.Unavailable, "read source: %w", err)
+	if err := s.unused(d.name); err != nil {
+		return nil, err
 	}
-	for _, e := range entries {
-		if name := e.Name(); !strings.HasPrefix(name, ".") {
-			if e.IsDir() {
-				name += "/"
-			}
-			there = append(there, name)
-		}
+	if err := d.plan(s, p); err != nil {
+		return nil, err
 	}
-	if len(there) == 0 {
-		return errs.New(errs.FailedPrecondition, "%w: the folder is empty", ErrNoStack).
-			WithHint("run this in the folder of an app; is everything ignored by .gitignore or .dockerignore?")
+	if len(p.Release) > 0 {
+		p.because("the release command runs once before a new version gets traffic: %s", p.Release[len(p.Release)-1])
 	}
-	const most = 20
-	if len(there) > most {
-		there = append(there[:most], fmt.Sprintf("and %d more", len(there)-most))
-	}
-	return errs.New(errs.FailedPrecondition, "%w", ErrNoStack).
-		WithHint("looked for: %s\nfound only: %s\nadd a Dockerfile, or run this in the folder of the app", strings.Join(looked, "; "), strings.Join(there, ", "))
+	return p, s.services(p)
 }
 
-// services completes the services of a plan from the configuration.
-func (s *source) services(p *Plan) error {
-	detected := p.Services
-	p.Services = slices.Clone(s.cfg.Services)
-	if s.cfg.Procfile {
-		p.because("Procfile has the commands of the services")
-	}
-	find := func(name string) *appconfig.Service {
-		for i := range p.Services {
-			if p.Services[i].Name == name {
-				return &p.Services[i]
-			}
-		}
+// others are the stacks that could build a folder whose Dockerfile was found, should that not work.
+func (s *source) others(d detector) []string {
+	if d.name != "dockerfile" || s.cfg.Build.Stack != "" || s.cfg.Build.Dockerfile != "" {
 		return nil
 	}
-	for _, d := range detected {
-		have := find(d.Name)
-		if have == nil {
-			// A Procfile without web is an app without web.
-			if d.Name == appconfig.DefaultService && s.cfg.Procfile && len(p.Services) > 0 {
-				continue
+	cfg := *s.cfg
+	cfg.Build.Target = "" // of the Dockerfile
+	without := &source{s.FS, &cfg}
+	var names []string
+	for _, o := range detectors {
+		if o.name != d.name && o.present(without) {
+			if _, err := without.planWith(o); err == nil {
+				names = append(names, o.name)
 			}
-			p.Services = append(p.Services, d)
-			continue
-		}
-		if have.Port == nil {
-			have.Port = d.Port
-		}
-		if len(have.Command) == 0 {
-			have.Command = d.Command
-		}
-		if have.HealthPath == "" {
-			have.HealthPath = d.HealthPath
 		}
 	}
-	if web := find(appconfig.DefaultService); web != nil && web.Port == nil {
-		web.Port = ptr(int64(appconfig.DefaultPort))
+	return names
+}
+
+// offer adds the stacks that could build the folder instead to an error of d.
+func (s *source) offer(d detector, err error) error {
+	if hint := Offer(s.others(d)); hint != "" {
+		return errs.New(errs.ClassOf(err), "%w", err).WithHint("%s", strings.TrimSpace(errs.HintOf(err)+"\n"+hint))
 	}
-	for _, svc := range p.Services {
-		if svc.Port != nil && *svc.Port > 0 {
-			p.because("service %s listens on port %d, which PORT tells it", svc.Name, *svc.Port)
-		}
-		if svc.Name != appconfig.DefaultService && len(svc.Command) == 0 {
-			return errs.New(errs.InvalidArgument, "service %s has no command", svc.Name).
-				WithHint("set command in [services.%s] of %s", svc.Name, s.cfg.File)
+	return err
+}
+
+// Offer says how to build with one of the other stacks of a Plan; empty for none.
+func Offer(others []string) string {
+	if len(others) == 0 {
+		return ""
+	}
+	return fmt.Sprintf("without the Dockerfile it can be built as %s: `r deploy --stack %s`", strings.Join(others, " or "), others[0])
+}
+
+// buildKeys are the keys of [build] that not every stack uses.
+var buildKeys = []struct {
+	name   string
+	stacks []string
+	set    func(b *appconfig.Build) bool
+}{
+	{"dockerfile", []string{"dockerfile"}, func(b *appconfig.Build) bool { return b.Dockerfile != "" }},
+	{"target", []string{"dockerfile"}, func(b *appconfig.Build) bool { return b.Target != "" }},
+	{"package", []string{"go", "node"}, func(b *appconfig.Build) bool { return b.Package != "" }},
+	{"command", []string{"node", "python"}, func(b *appconfig.Build) bool { return b.Command != "" }},
+	{"output", []string{"static", "node"}, func(b *appconfig.Build) bool { return b.Output != "" }},
+	{"fallback", []string{"static", "node"}, func(b *appconfig.Build) bool { return b.Fallback != "" }},
+	{"version", []string{"go", "node", "python"}, func(b *appconfig.Build) bool { return b.Version != "" }},
+	{"packages", []string{"go", "node", "python"}, func(b *appconfig.Build) bool { return len(b.Packages) > 0 }},
+	{"args", []string{"dockerfile", "go", "node", "python"}, func(b *appconfig.Build) bool { return len(b.Args) > 0 }},
+}
+
+// unused refuses a key that a stack does nothing with.
+func (s *source) unused(stack string) error {
+	for _, k := range buildKeys {
+		if k.set(&s.cfg.Build) && !slices.Contains(k.stacks, stack) {
+			return errs.New(errs.InvalidArgument, "%s: build.%s means nothing to the stack %s", s.cfg.File, k.name, stack).
+				WithHint("it is for %s; remove it, or choose another stack with build.stack", strings.Join(k.stacks, ", "))
 		}
 	}
 	return nil
@@ -178,77 +166,6 @@ func (p *Plan) because(format string, args ...any) {
 	p.Reasons = append(p.Reasons, fmt.Sprintf(format, args...))
 }
 
-// web is the service that every detected stack has.
-func web(port int64) []appconfig.Service {
-	return []appconfig.Service{{Name: appconfig.DefaultService, Port: ptr(port)}}
-}
-
-func ptr[T any](v T) *T { return &v }
-
-// has says whether there is a file of that name.
-func (s *source) has(name string) bool {
-	info, err := fs.Stat(s, name)
-	return err == nil && info.Mode().IsRegular()
-}
-
-// read returns the text of a file.
-func (s *source) read(name string) (string, error) {
-	f, err := s.Open(name)
-	if err != nil {
-		return "", errs.New(errs.InvalidArgument, "read %s: %w", name, err)
-	}
-	defer f.Close()
-	b, err := io.ReadAll(io.LimitReader(f, maxRead+1))
-	if err != nil {
-		return "", errs.New(errs.Unavailable, "read %s: %w", name, err)
-	}
-	if len(b) > maxRead {
-		return "", errs.New(errs.InvalidArgument, "%s is larger than %d bytes", name, maxRead)
-	}
-	return string(b), nil
-}
-
-// packages is a line of a Dockerfile that installs the Debian packages that
-// app.toml asks for, or nothing.
-func (s *source) packages(p *Plan) string {
-	if len(s.cfg.Build.Packages) == 0 {
-		return ""
-	}
-	list := strings.Join(s.cfg.Build.Packages, " ")
-	p.because("%s asks for the packages %s", s.cfg.File, list)
-	return "RUN apt-get update && apt-get install -y --no-install-recommends " + list + " && rm -rf /var/lib/apt/lists/*\n"
-}
-
-// args declares the build arguments of app.toml in a stage.
-func (s *source) args() string {
-	var b strings.Builder
-	for _, k := range sortedKeys(s.cfg.Build.Args) {
-		fmt.Fprintf(&b, "ARG %s\n", k)
-	}
-	return b.String()
-}
-
-func sortedKeys[V any](m map[string]V) []string {
-	keys := make([]string, 0, len(m))
-	for k := range m {
-		keys = append(keys, k)
-	}
-	slices.Sort(keys)
-	return keys
-}
-
-// quote makes a word of a shell command line.
-func quote(s string) string {
-	if s != "" && strings.Trim(s, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./:@=+,") == "" {
-		return s
-	}
-	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
-}
-
-// base is the last element of a path, "app" for none.
-func base(p string) string {
-	if b := path.Base(p); b != "." && b != "/" {
-		return b
-	}
-	return "app"
+func (p *Plan) warn(format string, args ...any) {
+	p.Warnings = append(p.Warnings, fmt.Sprintf(format, args...))
 }

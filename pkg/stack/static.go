@@ -2,6 +2,8 @@ package stack
 
 import (
 	"fmt"
+	"path"
+	"regexp"
 	"strings"
 
 	"miren.dev/runtime/pkg/appconfig"
@@ -11,11 +13,20 @@ import (
 // Folders that sites are in.
 var siteDirs = []string{".", "public", "dist", "build", "site", "_site", "docs"}
 
+// noFallback is the value of build.fallback for sites that answer 404.
+const noFallback = "none"
+
+// rewriteAll is the line of a _redirects file by which other hosts know a single-page app.
+var rewriteAll = regexp.MustCompile(`(?m)^/\*\s+/(index\.html)?\s+200`)
+
+// notPlain are characters that need quoting in the option of a Dockerfile's COPY, where nothing can be quoted.
+var notPlain = regexp.MustCompile(`[^\w.@+-]`)
+
 func hasStatic(s *source) bool { return s.siteDir() != "" }
 
 func (s *source) siteDir() string {
 	for _, d := range siteDirs {
-		if s.has(strings.TrimPrefix(d+"/index.html", "./")) {
+		if s.has(path.Join(d, "index.html")) {
 			return d
 		}
 	}
@@ -24,24 +35,57 @@ func (s *source) siteDir() string {
 
 func planStatic(s *source, p *Plan) error {
 	dir := s.cfg.Build.Output
-	if dir != "" {
+	switch {
+	case dir != "" && !s.isDir(dir):
+		return errs.New(errs.InvalidArgument, "there is no folder %s", dir).
+			WithHint("build.output in %s is the folder of the site; is it empty, or ignored by .gitignore?", s.cfg.File)
+	case dir != "":
 		p.because("%s says that the site is in %s/", s.cfg.File, dir)
-	} else if dir = s.siteDir(); dir != "" {
-		where := dir + "/index.html"
-		p.because("there is %s: a static site", strings.TrimPrefix(where, "./"))
-	} else {
-		return errs.New(errs.InvalidArgument, "there is no index.html in %s", strings.Join(siteDirs, ", ")).
-			WithHint("set build.output in app.toml to the folder of the site")
+	default:
+		if dir = s.siteDir(); dir == "" {
+			return errs.New(errs.InvalidArgument, "there is no index.html in %s", strings.Join(siteDirs, ", ")).
+				WithHint("set build.output in app.toml to the folder of the site")
+		}
+		p.because("there is %s: a static site", path.Join(dir, "index.html"))
+	}
+	fallback := ""
+	if text, err := s.read(path.Join(dir, "_redirects")); err == nil && rewriteAll.MatchString(text) {
+		fallback = "index.html"
+	}
+	fallback = s.fallback(p, fallback)
+	excludes := ""
+	for _, name := range append([]string{".runtime", "Procfile", "app.toml"}, s.danglingLinks(dir)...) {
+		excludes += " --exclude=" + notPlain.ReplaceAllString(name, "?")
+	}
+	for _, name := range s.danglingLinks(dir) {
+		p.warn("the link %s leads nowhere and is left out", path.Join(dir, name))
 	}
 	var b strings.Builder
-	fmt.Fprintf(&b, "FROM runtime/static\nCOPY --chown=%s --exclude=.runtime --exclude=Procfile --exclude=app.toml %s/ /site/\n", owner, dir)
-	finishStatic(&b)
+	fmt.Fprintf(&b, "FROM runtime/static\nCOPY --chown=%s%s %s/ /site/\n", owner, excludes, dir)
+	finishStatic(&b, fallback)
 	p.Dockerfile, p.Generated = b.String(), true
 	p.Bases, p.Services = []string{"runtime/static"}, web(appconfig.DefaultPort)
 	return nil
 }
 
+// fallback is the file for paths that do not exist, where detected is what was found out; empty: none.
+func (s *source) fallback(p *Plan, detected string) string {
+	switch said := s.cfg.Build.Fallback; {
+	case said == noFallback:
+		return ""
+	case said != "":
+		p.because("%s says that paths which do not exist show %s", s.cfg.File, said)
+		return said
+	case detected != "":
+		p.because("it is a single-page app: paths that do not exist show %s (set build.fallback to \"none\" if they must not)", detected)
+	}
+	return detected
+}
+
 // finishStatic ends a Dockerfile that serves /site.
-func finishStatic(b *strings.Builder) {
+func finishStatic(b *strings.Builder, fallback string) {
+	if fallback != "" {
+		fmt.Fprintf(b, "ENV STATIC_FALLBACK=/%s\n", fallback)
+	}
 	fmt.Fprintf(b, "ENV PORT=%d\nUSER %s\n", appconfig.DefaultPort, owner)
 }
