@@ -826,6 +826,9 @@ type BuildSpec struct {
 	Cancel bool `cbor:"3,keyasint" json:"cancel"`
 	// Do not reuse earlier results. (default false)
 	NoCache bool `cbor:"4,keyasint" json:"no_cache"`
+	// Stack to build it with: go, node, python, static, dockerfile; absent: what app.toml
+	// says or is detected.
+	Stack string `cbor:"5,keyasint,omitempty" json:"stack,omitempty"`
 }
 
 // SetDefaults sets every field that has a default.
@@ -869,6 +872,10 @@ type BuildStatus struct {
 	Plan string `cbor:"2,keyasint,omitempty" json:"plan,omitempty"`
 	// What it means in words.
 	PlanSteps []string `cbor:"3,keyasint,omitempty" json:"plan_steps,omitempty"`
+	// What is probably not as it was meant.
+	Warnings []string `cbor:"13,keyasint,omitempty" json:"warnings,omitempty"`
+	// Command found in the source that runs once before a version gets traffic; empty: none.
+	Release []string `cbor:"14,keyasint,omitempty" json:"release,omitempty"`
 	// Image reference with digest.
 	Image string `cbor:"4,keyasint,omitempty" json:"image,omitempty"`
 	// Services found in the source (app.toml, Procfile, detection).
@@ -932,9 +939,12 @@ const (
 	BuildAttrSource    = "spec.source"
 	BuildAttrCancel    = "spec.cancel"
 	BuildAttrNoCache   = "spec.no_cache"
+	BuildAttrStack     = "spec.stack"
 	BuildAttrPhase     = "status.phase"
 	BuildAttrPlan      = "status.plan"
 	BuildAttrPlanSteps = "status.plan_steps"
+	BuildAttrWarnings  = "status.warnings"
+	BuildAttrRelease   = "status.release"
 	BuildAttrImage     = "status.image"
 	BuildAttrServices  = "status.services"
 	BuildAttrEnv       = "status.env"
@@ -1007,9 +1017,12 @@ var BuildKind = &schema.Kind{
 		{Path: "spec.source", Number: 2, Type: "string", Doc: "Digest of the uploaded source manifest.", Required: true},
 		{Path: "spec.cancel", Number: 3, Type: "bool", Doc: "Stop it.", Default: "false"},
 		{Path: "spec.no_cache", Number: 4, Type: "bool", Doc: "Do not reuse earlier results.", Default: "false"},
+		{Path: "spec.stack", Number: 5, Type: "string", Doc: "Stack to build it with: go, node, python, static, dockerfile; absent: what app.toml says or is detected."},
 		{Path: "status.phase", Number: 1, Type: "enum build_phase", Doc: "Where it is.", Default: "pending", Indexed: true, Choices: []string{"pending", "running", "succeeded", "failed", "canceled"}},
 		{Path: "status.plan", Number: 2, Type: "string", Doc: "What was detected: go, node, python, static, dockerfile."},
 		{Path: "status.plan_steps", Number: 3, Type: "list of string", Doc: "What it means in words."},
+		{Path: "status.warnings", Number: 13, Type: "list of string", Doc: "What is probably not as it was meant."},
+		{Path: "status.release", Number: 14, Type: "list of string", Doc: "Command found in the source that runs once before a version gets traffic; empty: none."},
 		{Path: "status.image", Number: 4, Type: "string", Doc: "Image reference with digest."},
 		{Path: "status.services", Number: 5, Type: "list of component service", Doc: "Services found in the source (app.toml, Procfile, detection)."},
 		{Path: "status.env", Number: 6, Type: "map of string", Doc: "Environment found in the source's app.toml."},

@@ -53,6 +53,8 @@ type fixture struct {
 	logs  *buildlog.Logs
 	temp  string
 	do    func(ctx context.Context, attempt int64) error // what the builder does
+	files map[string]string                              // more of the source than its Dockerfile
+	asked atomic.Pointer[buildkit.Request]               // the last one
 	calls atomic.Int64
 }
 
@@ -97,18 +99,24 @@ func (f *fixture) Materialize(_ context.Context, _, dir string) error {
 	if err := os.Mkdir(dir, 0o755); err != nil {
 		return err
 	}
+	for name, text := range f.files {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
+			return err
+		}
+	}
 	return os.WriteFile(filepath.Join(dir, "Dockerfile"), []byte("FROM scratch\nCMD [\"/x\"]\n"), 0o644)
 }
 
 func (f *fixture) Resolve(_ context.Context, names []string, _ func(string)) (map[string]*baseimage.Image, []string, error) {
 	images := map[string]*baseimage.Image{}
 	for _, n := range names {
-		images[n] = &baseimage.Image{Dir: "/base", Digest: "sha256:base"}
+		images[n] = &baseimage.Image{Name: "base", Version: "1.2.3", Dir: "/base", Digest: "sha256:base"}
 	}
-	return images, nil, nil
+	return images, []string{"an image is not quite what its name says"}, nil
 }
 
-func (f *fixture) Build(ctx context.Context, _ buildkit.Request, _ func(buildlog.Event)) (*buildkit.Result, error) {
+func (f *fixture) Build(ctx context.Context, req buildkit.Request, _ func(buildlog.Event)) (*buildkit.Result, error) {
+	f.asked.Store(&req)
 	if err := f.do(ctx, f.calls.Add(1)); err != nil {
 		return nil, err
 	}
@@ -300,4 +308,38 @@ func TestDeleted(t *testing.T) {
 		}
 		return len(logs) == 0
 	})
+}
+
+// The Dockerfile of a folder hides what else it could be built as.
+func TestFailureOffersAnotherStack(t *testing.T) {
+	f := setup(t)
+	f.files = map[string]string{"index.html": "home"}
+	f.do = func(context.Context, int64) error {
+		return errs.New(errs.FailedPrecondition, "%w", error(&buildkit.Failure{Step: "RUN x", ExitCode: 1, Log: []string{"no"}})).WithHint("mend x")
+	}
+	b := f.build()
+	f.reconcile(f.reconciler(), b)
+	b = f.phase(b, app.BuildPhaseFailed)
+	if !strings.Contains(b.Status.Hint, "mend x\n") || !strings.Contains(b.Status.Hint, "`r deploy --stack static`") || len(b.Status.LogTail) != 1 {
+		t.Errorf("hint %q, tail %q", b.Status.Hint, b.Status.LogTail)
+	}
+}
+
+// A stack that was asked for comes before the Dockerfile; the plan names what its images are.
+func TestStackThatWasAskedFor(t *testing.T) {
+	f := setup(t)
+	f.files = map[string]string{"index.html": "home", "Procfile": "release: migrate\n"}
+	f.do = func(context.Context, int64) error { return nil }
+	b := app.NewBuild()
+	b.Project, b.Spec.App, b.Spec.Source, b.Spec.Stack = f.app.Project, f.app.GetID(), "src", "static"
+	f.create(b)
+	f.reconcile(f.reconciler(), b)
+	b = f.phase(b, app.BuildPhaseSucceeded)
+	steps := strings.Join(b.Status.PlanSteps, "\n")
+	if b.Status.Plan != "static" || !strings.Contains(steps, "runtime/static is base 1.2.3") || !strings.Contains(f.asked.Load().Dockerfile, "FROM runtime/static") {
+		t.Errorf("plan %s: %s", b.Status.Plan, steps)
+	}
+	if len(b.Status.Warnings) != 1 || !strings.Contains(b.Status.Warnings[0], "not quite") || len(b.Status.Release) == 0 {
+		t.Errorf("warnings %q, release %q", b.Status.Warnings, b.Status.Release)
+	}
 }

@@ -3,8 +3,11 @@ package build
 import (
 	"context"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"time"
 
 	"miren.dev/runtime/api/app"
@@ -49,6 +52,9 @@ func (r *Reconciler) build(ctx context.Context, b *app.Build) (*outcome, error) 
 	if err != nil {
 		return nil, because(app.FailureReasonSource, err)
 	}
+	if b.Spec.Stack != "" {
+		cfg.Build.Stack = b.Spec.Stack
+	}
 	plan, err := stack.Detect(os.DirFS(dir), cfg)
 	if err != nil {
 		return nil, because(app.FailureReasonPlan, err)
@@ -56,7 +62,7 @@ func (r *Reconciler) build(ctx context.Context, b *app.Build) (*outcome, error) 
 	r.show(ctx, b, plan, log)
 	bases, err := r.bases(ctx, plan, log)
 	if err != nil {
-		return nil, because(app.FailureReasonImage, err)
+		return nil, because(app.FailureReasonImage, offer(plan, err))
 	}
 	req := buildkit.Request{
 		ContextDir: dir, Dockerfile: plan.Dockerfile, ImageName: "runtime.local/" + string(b.Spec.App), Bases: bases,
@@ -74,9 +80,9 @@ func (r *Reconciler) build(ctx context.Context, b *app.Build) (*outcome, error) 
 		}
 		if !errs.Is(err, errs.Unavailable) || attempt == maxAttempts || ctx.Err() != nil {
 			if errs.Is(err, errs.Unavailable) {
-				err = because(app.FailureReasonInternal, err)
+				return nil, because(app.FailureReasonInternal, err)
 			}
-			return nil, err
+			return nil, offer(plan, err)
 		}
 		say(log, "the builder went away (%v); trying again", err)
 	}
@@ -89,6 +95,9 @@ func (r *Reconciler) show(ctx context.Context, b *app.Build, plan *stack.Plan, l
 	for _, reason := range plan.Reasons {
 		say(log, "  %s", reason)
 	}
+	for _, warning := range plan.Warnings {
+		say(log, "warning: %s", warning)
+	}
 	err := r.update(ctx, b.ID, func(b *app.Build) { setPlan(b, plan) })
 	if err != nil && !errs.Is(err, errs.NotFound) {
 		r.Logger.Warn("record the plan of a build", "build", string(b.ID), "error", err)
@@ -96,21 +105,36 @@ func (r *Reconciler) show(ctx context.Context, b *app.Build, plan *stack.Plan, l
 }
 
 func setPlan(b *app.Build, plan *stack.Plan) {
-	b.Status.Plan, b.Status.PlanSteps = plan.Stack, plan.Reasons
+	b.Status.Plan, b.Status.PlanSteps, b.Status.Warnings, b.Status.Release = plan.Stack, plan.Reasons, plan.Warnings, plan.Release
 }
 
-// bases makes the base images that the plan begins from, where they can be made here.
+// offer adds to the failure of a folder's own Dockerfile how the folder can be built without it.
+func offer(plan *stack.Plan, err error) error {
+	hint := stack.Offer(plan.Others)
+	if hint == "" {
+		return err
+	}
+	return errs.New(errs.ClassOf(err), "%w", err).WithHint("%s", strings.TrimSpace(errs.HintOf(err)+"\n"+hint))
+}
+
+// bases makes the base images that the plan begins from, where they can be
+// made here. The plan then names their versions, and how they differ from their names.
 func (r *Reconciler) bases(ctx context.Context, plan *stack.Plan, log *buildlog.Writer) (map[string]buildkit.Base, error) {
 	images, notes, err := r.Bases.Resolve(ctx, plan.Bases, func(line string) { say(log, "%s", line) })
 	if err != nil {
 		return nil, errs.Wrap(err, "base images")
 	}
 	for _, note := range notes {
-		say(log, "%s", note)
+		say(log, "warning: %s", note)
 	}
+	plan.Warnings = append(plan.Warnings, notes...)
 	bases := map[string]buildkit.Base{}
-	for name, img := range images {
+	for _, name := range slices.Sorted(maps.Keys(images)) {
+		img := images[name]
 		bases[name] = buildkit.Base{Dir: img.Dir, Digest: img.Digest}
+		line := fmt.Sprintf("%s is %s %s, made on this machine", name, img.Name, img.Version)
+		say(log, "  %s", line)
+		plan.Reasons = append(plan.Reasons, line)
 	}
 	return bases, nil
 }
