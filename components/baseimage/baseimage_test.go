@@ -2,30 +2,19 @@ package baseimage
 
 import (
 	"os"
-	"path/filepath"
 	"testing"
-)
 
-// cacheDir is shared by all tests of a machine: images are made once.
-func cacheDir(t *testing.T) string {
-	t.Helper()
-	cache := os.Getenv("RUNTIME_CACHE")
-	if cache == "" {
-		home, err := os.UserHomeDir()
-		if err != nil {
-			t.Fatal(err)
-		}
-		cache = filepath.Join(home, ".cache", "miren-runtime")
-	}
-	return filepath.Join(cache, "baseimages")
-}
+	"miren.dev/runtime/testsupport/baseimages"
+)
 
 func TestEnsureMakesEveryRecipe(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("needs root: package managers make root filesystems")
 	}
-	s := New(Config{Dir: cacheDir(t)})
-	for _, name := range []string{"runtime/debian", "runtime/go:1.26", "node:22-slim", "python:3", "golang:1.26"} {
+	names := []string{"runtime/debian", "runtime/go:1.26", "node:22-slim", "python:3", "golang:1.26"}
+	baseimages.Make(t, names...)
+	s := New(Config{Dir: baseimages.Dir(t)})
+	for _, name := range names {
 		t.Run(name, func(t *testing.T) {
 			ref, err := Lookup(name)
 			if err != nil {

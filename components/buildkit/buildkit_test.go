@@ -19,6 +19,7 @@ import (
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/instance"
 	"miren.dev/runtime/pkg/stack"
+	"miren.dev/runtime/testsupport/baseimages"
 	"miren.dev/runtime/testsupport/checkout"
 	"miren.dev/runtime/testsupport/leakcheck"
 )
@@ -30,20 +31,6 @@ func binDir(t *testing.T) string {
 		t.Skip("needs root: containerd mounts and makes namespaces")
 	}
 	return checkout.Toolchain(t, "containerd", "buildkitd", "runsc", "containerd-shim-runsc-v1", "cni/bridge", "cni/host-local")
-}
-
-// cacheDir is shared by all tests of a machine: base images are made once.
-func cacheDir(t *testing.T) string {
-	t.Helper()
-	cache := os.Getenv("RUNTIME_CACHE")
-	if cache == "" {
-		home, err := os.UserHomeDir()
-		if err != nil {
-			t.Fatal(err)
-		}
-		cache = filepath.Join(home, ".cache", "miren-runtime")
-	}
-	return filepath.Join(cache, "baseimages")
 }
 
 const caBundle = "/etc/ssl/certs/ca-certificates.crt"
@@ -68,7 +55,7 @@ func newLimitedEnv(t *testing.T, limits Limits) *env {
 	bin := binDir(t)
 	in := leakcheck.Installation(t)
 	log := slog.New(slog.NewTextHandler(t.Output(), nil))
-	e := &env{instance: in, bin: bin, bases: baseimage.New(baseimage.Config{Dir: cacheDir(t), BinDir: bin, Registry: baseimage.RegistryNever, Logger: log})}
+	e := &env{instance: in, bin: bin, bases: baseimage.New(baseimage.Config{Dir: baseimages.Dir(t), BinDir: bin, Registry: baseimage.RegistryNever, Logger: log})}
 	e.containerd = containerd.New(containerd.Config{Instance: in, BinDir: bin, CABundle: caBundle, Logger: log})
 	e.buildkit = New(Config{Instance: in, Containerd: e.containerd, BinDir: bin, CABundle: caBundle, Limits: limits, Logger: log})
 	net := network.New(network.Config{Instance: in, Logger: log})
@@ -128,6 +115,7 @@ func (e *env) request(t *testing.T, dir, name string) (Request, *stack.Plan) {
 
 func (e *env) resolve(t *testing.T, names []string) map[string]Base {
 	t.Helper()
+	baseimages.Make(t, names...)
 	images, notes, err := e.bases.Resolve(t.Context(), names, func(l string) { t.Log(l) })
 	if err != nil {
 		t.Fatal(err, errs.HintOf(err))

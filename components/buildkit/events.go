@@ -12,7 +12,7 @@ import (
 
 // Bounds of what is kept for the explanation of a failure, and of one line.
 const (
-	tailLines = 60
+	tailLines = 200
 	maxLine   = 16 << 10
 )
 

@@ -84,7 +84,12 @@ func TestExamplesBuild(t *testing.T) {
 // plain process in its root: how sandboxes run it is not the builder's business.
 func (e *env) serves(t *testing.T, res *Result, plan *stack.Plan, want string) {
 	t.Helper()
-	root := e.rootfs(t, res)
+	e.servesAt(t, e.rootfs(t, res), res, plan, "/", want)
+}
+
+// servesAt is serves for another path, in a root that is mounted already.
+func (e *env) servesAt(t *testing.T, root string, res *Result, plan *stack.Plan, path, want string) {
+	t.Helper()
 	port := freePort(t)
 	argv := append(append([]string{}, res.Config.Entrypoint...), res.Config.Cmd...)
 	for _, s := range plan.Services {
@@ -112,7 +117,7 @@ func (e *env) serves(t *testing.T, res *Result, plan *stack.Plan, want string) {
 	}()
 	var body string
 	wait.NoError(t, "it answers", func() (err error) {
-		body, err = fetch(t.Context(), port)
+		body, err = fetch(t.Context(), port, path)
 		return err
 	}, wait.Within(2*time.Minute))
 	if !strings.Contains(body, want) {
@@ -120,8 +125,8 @@ func (e *env) serves(t *testing.T, res *Result, plan *stack.Plan, want string) {
 	}
 }
 
-func fetch(ctx context.Context, port int) (string, error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, fmt.Sprintf("http://127.0.0.1:%d/", port), nil)
+func fetch(ctx context.Context, port int, path string) (string, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, fmt.Sprintf("http://127.0.0.1:%d%s", port, path), nil)
 	if err != nil {
 		return "", err
 	}

@@ -74,7 +74,8 @@ func (d *Daemon) explain(ctx context.Context, t *tracker, err error, p *proc.Pro
 			f.Line = int(src.Ranges[0].Start.Line)
 		}
 	}
-	hint := f.hint()
+	hint := f.hint() // reads what is left out of the lines that are shown
+	f.Log = causeLines(f.Log)
 	if f.Limit != "" {
 		f.Message, hint = limits.explain(f.Limit)
 	}
@@ -118,38 +119,4 @@ func message(err error) string {
 		s = strings.TrimPrefix(s, prefix)
 	}
 	return s
-}
-
-// hint says what to do about failures that are seen often.
-func (f *Failure) hint() string {
-	all := f.Message + "\n" + strings.Join(f.Log, "\n")
-	has := func(parts ...string) bool {
-		for _, p := range parts {
-			if strings.Contains(all, p) {
-				return true
-			}
-		}
-		return false
-	}
-	switch {
-	case has("failed to resolve source metadata", "failed to do request"):
-		return "the base image could not be fetched: no registry is reachable and no local image has this name"
-	case has("no space left on device"):
-		return "the disk of the server is full: `r doctor` says what uses it"
-	case f.ExitCode == 137:
-		return "the step was killed, most likely for using too much memory"
-	case has("apk: not found", "apk: command not found"):
-		return "the local base images are made from Debian packages: use apt-get instead of apk"
-	case has("certificate signed by unknown authority", "unable to get local issuer certificate", "CERTIFICATE_VERIFY_FAILED"):
-		return "a server's certificate is not trusted: add its authority to the host's CA bundle"
-	case has("npm ci") && has("package-lock.json"):
-		return "package.json and package-lock.json do not agree: run `npm install` and commit both"
-	case has("missing go.sum entry", "go: updates to go.mod needed"):
-		return "go.mod and go.sum do not agree: run `go mod tidy` and deploy again"
-	case f.ExitCode == 127:
-		return "a command was not found: is what provides it installed in an earlier step?"
-	case has("failed to calculate checksum of ref", "failed to compute cache key"):
-		return "a file that is copied is not in the source: is it ignored by .gitignore or .dockerignore?"
-	}
-	return ""
 }

@@ -1,0 +1,55 @@
+// Command baseimages makes base images, so that those who need them find them
+// made: tests, whose race detector makes compressing them take many times as long.
+//
+//	baseimages [-dir folder] [-bin folder] name...
+//
+// Names are those of Dockerfiles. Images that need nothing of each other are made at the same time.
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"golang.org/x/sync/errgroup"
+
+	"miren.dev/runtime/components/baseimage"
+	"miren.dev/runtime/pkg/errs"
+)
+
+func main() {
+	dir := flag.String("dir", baseimage.DefaultDir, "folder of the images")
+	bin := flag.String("bin", "bin", "folder of the toolchain, with static-server")
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := run(ctx, *dir, *bin, flag.Args()); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		if hint := errs.HintOf(err); hint != "" {
+			fmt.Fprintln(os.Stderr, hint)
+		}
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, dir, bin string, names []string) error {
+	s := baseimage.New(baseimage.Config{
+		Dir: dir, BinDir: bin, Registry: baseimage.RegistryNever, Logger: slog.New(slog.NewTextHandler(os.Stderr, nil)),
+	})
+	g, ctx := errgroup.WithContext(ctx)
+	for _, name := range names {
+		g.Go(func() error {
+			ref, err := baseimage.Lookup(name)
+			if err != nil {
+				return err
+			}
+			_, err = s.Ensure(ctx, ref, func(line string) { fmt.Fprintln(os.Stderr, line) })
+			return err
+		})
+	}
+	return g.Wait()
+}

@@ -1,0 +1,152 @@
+package buildkit
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"miren.dev/runtime/pkg/errs"
+)
+
+// folder writes a source from a text of "-- name --" lines, each followed by the file; "-- name -> target --" is a
+// link, "-- name/ --" an empty folder.
+func folder(t *testing.T, text string) string {
+	t.Helper()
+	dir := t.TempDir()
+	var file *os.File
+	for line := range strings.Lines(text) {
+		name, ok := strings.CutPrefix(line, "-- ")
+		if !ok {
+			if _, err := file.WriteString(line); err != nil {
+				t.Fatal(err)
+			}
+			continue
+		}
+		name = strings.TrimSuffix(strings.TrimSpace(name), " --")
+		name, target, link := strings.Cut(name, " -> ")
+		path := filepath.Join(dir, name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		var err error
+		switch {
+		case link:
+			err = os.Symlink(target, path)
+		case strings.HasSuffix(name, "/"):
+			err = os.Mkdir(path, 0o755)
+		default:
+			file, err = os.Create(path)
+			if err == nil {
+				t.Cleanup(func() { _ = file.Close() })
+			}
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir
+}
+
+const goMod = "-- go.mod --\nmodule example.com/shop\n\ngo 1.26\n"
+
+const goMain = `-- main.go --
+package main
+
+import (
+	"net/http"
+	"os"
+)
+
+func main() {
+	http.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) { w.Write([]byte("shop answers")) })
+	http.ListenAndServe(":"+os.Getenv("PORT"), nil)
+}
+`
+
+// sourceTest is a source below testdata/sources: what it shows, and what must hold of its image.
+type sourceTest struct {
+	name, path, serves, files string
+	has, lacks                []string // files of the image
+}
+
+func readSources(t *testing.T) []sourceTest {
+	t.Helper()
+	found, err := filepath.Glob("testdata/sources/*.txt")
+	if err != nil || len(found) == 0 {
+		t.Fatal(found, err)
+	}
+	var tests []sourceTest
+	for _, f := range found {
+		b, err := os.ReadFile(f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		head, files, _ := strings.Cut(string(b), "\n-- ")
+		tt := sourceTest{name: strings.TrimSuffix(filepath.Base(f), ".txt"), path: "/", files: "-- " + files}
+		for line := range strings.Lines(head) {
+			switch key, value, _ := strings.Cut(strings.TrimSpace(line), ": "); key {
+			case "serves":
+				tt.serves = value
+			case "path":
+				tt.path = value
+			case "has":
+				tt.has = append(tt.has, value)
+			case "lacks":
+				tt.lacks = append(tt.lacks, value)
+			}
+		}
+		tests = append(tests, tt)
+	}
+	return tests
+}
+
+// TestSourcesAreBuilt builds sources that were seen to fail, and runs what comes out.
+func TestSourcesAreBuilt(t *testing.T) {
+	e := newEnv(t)
+	for _, tt := range readSources(t) {
+		t.Run(tt.name, func(t *testing.T) {
+			req, plan := e.request(t, folder(t, tt.files), tt.name)
+			res, _, err := e.build(t, req)
+			if err != nil {
+				t.Fatalf("%v\nhint %q\n%s\n%s", err, errs.HintOf(err), failureLog(err), plan.Dockerfile)
+			}
+			root := e.rootfs(t, res)
+			for _, f := range tt.has {
+				if _, err := os.Lstat(filepath.Join(root, f)); err != nil {
+					t.Errorf("the image has no %s", f)
+				}
+			}
+			for _, f := range tt.lacks {
+				if _, err := os.Lstat(filepath.Join(root, f)); err == nil {
+					t.Errorf("the image has %s", f)
+				}
+			}
+			e.servesAt(t, root, res, plan, tt.path, tt.serves)
+		})
+	}
+}
+
+func TestSourcesWithLinksAndEmptyFolders(t *testing.T) {
+	e := newEnv(t)
+	for name, tt := range map[string]struct{ files, want string }{
+		"static, dangling link":    {"-- index.html --\nhome\n-- gone -> nowhere --\n-- a/x.txt --\n-- a/gone -> ../nowhere --\n", "home"},
+		"static, link to a folder": {"-- index.html --\nhome\n-- a/x.txt --\n-- b -> a --\n", "home"},
+		"static, empty folder":     {"-- index.html --\nhome\n-- empty/ --\n", "home"},
+		"static, in a folder":      {"-- public/index.html --\nhome\n-- public/gone -> nowhere --\n-- public/empty/ --\n", "home"},
+		"go, dangling link":        {goMod + goMain + "-- gone -> nowhere --\n-- assets/gone -> nowhere --\n", "shop"},
+		"go, dangling link to Go":  {goMod + goMain + "-- gone.go.txt -> nowhere.go --\n-- x/gone.go -> nowhere.go --\n", "shop"},
+		"go, empty folder":         {goMod + goMain + "-- empty/ --\n", "shop"},
+		"go, folder of Go only":    {goMod + goMain + "-- lib/lib.go --\npackage lib\n", "shop"},
+		"go, link to a folder":     {goMod + goMain + "-- lib/lib.go --\npackage lib\n-- alias -> lib --\n", "shop"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			req, plan := e.request(t, folder(t, tt.files), "links")
+			res, _, err := e.build(t, req)
+			if err != nil {
+				t.Fatal(err, errs.HintOf(err), failureLog(err))
+			}
+			e.serves(t, res, plan, tt.want)
+		})
+	}
+}
