@@ -1,6 +1,7 @@
 package buildkit
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -148,5 +149,39 @@ func TestSourcesWithLinksAndEmptyFolders(t *testing.T) {
 			}
 			e.serves(t, res, plan, tt.want)
 		})
+	}
+}
+
+// Yarn's cache does not survive two installs at the same time, whose mount it is.
+func TestParallelInstallsShareTheirCache(t *testing.T) {
+	e := newEnv(t)
+	packages := []string{"lodash", "express", "react", "react-dom", "chalk", "commander", "debug", "uuid", "axios", "moment"}
+	const apps = 3
+	requests := make([]Request, apps)
+	for i := range requests {
+		// Different apps, so that no step is taken from another's build.
+		files := fmt.Sprintf("-- yarn.lock --\n# yarn lockfile v1\n-- i.js --\n-- package.json --\n{\"name\": \"app%d\", \"main\": \"i.js\", \"dependencies\": {", i)
+		for k, name := range packages {
+			if k > 0 {
+				files += ", "
+			}
+			files += fmt.Sprintf("%q: \"*\"", name)
+		}
+		dir := folder(t, files+"}}\n")
+		// The lock file says nothing yet: it is written by the install.
+		requests[i], _ = e.request(t, dir, fmt.Sprintf("app%d", i))
+		requests[i].Dockerfile = strings.ReplaceAll(requests[i].Dockerfile, " --frozen-lockfile", "")
+	}
+	results := make(chan error, apps)
+	for _, req := range requests {
+		go func() {
+			_, err := e.buildkit.Build(t.Context(), req, nil)
+			results <- err
+		}()
+	}
+	for range requests {
+		if err := <-results; err != nil {
+			t.Error(err, failureLog(err))
+		}
 	}
 }

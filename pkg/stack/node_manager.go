@@ -62,7 +62,8 @@ var (
 		name: "yarn", locks: []string{"yarn.lock"}, program: "@yarnpkg/cli-dist", cache: "/root/.yarn", sharing: "locked",
 		env:    "ENV YARN_NODE_LINKER=node-modules YARN_ENABLE_TELEMETRY=false\n",
 		frozen: "yarn install --immutable", install: "yarn install --no-immutable", prod: "",
-		prune: "YARN_ENABLE_SCRIPTS=false yarn workspaces focus --all --production", run: "yarn run",
+		// It would run the scripts of the project again, without what they need.
+		prune: "cp package.json /tmp/ && " + withoutScripts + " && yarn workspaces focus --all --production && cp /tmp/package.json ./", run: "yarn run",
 		majors: []int{4, 3, 2}, scripts: []string{"preinstall", "install", "postinstall"},
 	}
 )
