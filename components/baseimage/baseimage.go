@@ -169,6 +169,11 @@ func (s *Store) build(ctx context.Context, r *recipe, dir string, progress func(
 		return img, err // another process made it
 	}
 
+	// A removal that was cut short leaves a directory without index.json, which would be in the way.
+	if err := os.RemoveAll(dir); err != nil {
+		return nil, errs.New(errs.FailedPrecondition, "image cache: %w", err)
+	}
+
 	start := time.Now()
 	progress(fmt.Sprintf("making base image %s %s", r.name, r.version))
 	// What a killed build of this image left; nobody else is at work under the lock.
@@ -193,6 +198,12 @@ func (s *Store) build(ctx context.Context, r *recipe, dir string, progress func(
 	}
 	if err = atomicfile.SyncTree(b.dir); err == nil {
 		err = atomicfile.Rename(b.dir, dir)
+	}
+	if errors.Is(err, os.ErrExist) {
+		// It was copied there without the lock. It has the same key, so it is the same.
+		if img, lerr := load(dir, r); lerr == nil {
+			return img, nil
+		}
 	}
 	if err != nil {
 		return nil, errs.New(errs.FailedPrecondition, "keep image: %w", err)

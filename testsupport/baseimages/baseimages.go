@@ -38,13 +38,18 @@ func Make(t testing.TB, names ...string) {
 	if len(names) == 0 {
 		return
 	}
-	root := checkout.Root(t)
-	cmd := exec.CommandContext(t.Context(), "go", append([]string{"run", "./components/baseimage/cmd/baseimages",
-		"-dir", Dir(t), "-bin", filepath.Join(root, "bin")}, names...)...)
-	cmd.Dir = root
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("base images: %v\n%s", err, out)
+	root, bin := checkout.Root(t), filepath.Join(t.TempDir(), "baseimages")
+	run := func(name string, args ...string) {
+		t.Helper()
+		cmd := exec.CommandContext(t.Context(), name, args...)
+		cmd.Dir = root
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Fatalf("base images: %v\n%s", err, out)
+		}
 	}
+	// Not "go run": when the test ends early, what that started would go on.
+	run("go", "build", "-o", bin, "./components/baseimage/cmd/baseimages")
+	run(bin, append([]string{"-dir", Dir(t), "-bin", filepath.Join(root, "bin")}, names...)...)
 	for _, n := range names {
 		made.Store(n, true)
 	}
