@@ -160,6 +160,31 @@ func TestDeployOtherWays(t *testing.T) {
 	if len(f.deploys) != 1 || f.deploys[0].App != "my-shop-2" {
 		t.Errorf("deploys %+v", f.deploys)
 	}
+
+	if err := os.WriteFile(filepath.Join(dir, "index.html"), []byte("home"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	contains(t, ok(t, "deploy", "--dir", dir, "--plan", "--stack", "static"), "my-shop-2: static")
+	ok(t, "deploy", "--dir", dir, "--detach", "--stack", "static")
+	if last := f.deploys[len(f.deploys)-1]; last.Stack != "static" {
+		t.Errorf("request %+v", last)
+	}
+	if r := run(t, false, "", "deploy", "--dir", dir, "--stack", "ruby"); r.code != exit.BuildFailed || !strings.Contains(r.err, `there is no stack "ruby"`) {
+		t.Errorf("a stack that does not exist: %+v", r)
+	}
+
+	// Warnings of the build are the last that is said.
+	b := app.NewBuild()
+	b.ID, b.Spec.App, b.Spec.Source, b.Status.Warnings = "bld-warned", "app-shop", "src", []string{"there are two lock files"}
+	f.create(b)
+	f.script = func(ctx context.Context, f *fake, d *app.Deployment, send func(*app.DeployEvent) error) error {
+		d.Spec.Build = b.GetID()
+		return play(app.DeploymentPhaseSucceeded, nil)(ctx, f, d, send)
+	}
+	if r := run(t, false, "", "deploy", "--dir", dir); r.code != 0 || !strings.HasSuffix(r.err, "warning: there are two lock files\n") {
+		t.Errorf("warnings: %+v", r)
+	}
+	contains(t, ok(t, "deploy", "--dir", dir, "--json"), `"warnings":["there are two lock files"]`)
 	// The server goes away while the deployment is followed, and comes back.
 	asked := 0
 	f.script = func(ctx context.Context, f *fake, d *app.Deployment, send func(*app.DeployEvent) error) error {

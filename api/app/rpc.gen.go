@@ -279,6 +279,9 @@ type DeployRequest struct {
 	Message string `cbor:"6,keyasint,omitempty" json:"message,omitempty"`
 	// Build everything anew.
 	NoCache *bool `cbor:"7,keyasint,omitempty" json:"no_cache,omitempty"`
+	// Stack to build it with: go, node, python, static, dockerfile; absent: what app.toml
+	// says or is detected.
+	Stack string `cbor:"8,keyasint,omitempty" json:"stack,omitempty"`
 }
 
 // MarshalJSON renders x; durations are strings, secrets are redacted.

@@ -14,6 +14,7 @@ import (
 
 	"miren.dev/runtime/api/app"
 	"miren.dev/runtime/cli/command"
+	"miren.dev/runtime/cli/console"
 	"miren.dev/runtime/cli/exit"
 	"miren.dev/runtime/cli/rollout"
 	"miren.dev/runtime/entity"
@@ -31,6 +32,7 @@ type deployOptions struct {
 	app     string
 	message string
 	noCache bool
+	stack   string
 	detach  bool
 	plan    bool
 }
@@ -55,6 +57,7 @@ healthy, 5 another deployment of the app is running.`,
 	f.StringVarP(&o.app, "app", "a", "", "app; default: name in app.toml, else the folder's name")
 	f.StringVarP(&o.message, "message", "m", "", "reason for the change, shown in the history")
 	f.BoolVar(&o.noCache, "no-cache", false, "build without the cache")
+	f.StringVar(&o.stack, "stack", "", "stack to build it with: dockerfile, go, node, python or static; default: what app.toml says or is detected")
 	f.BoolVar(&o.detach, "detach", false, "return without waiting for the end of the rollout")
 	f.BoolVar(&o.plan, "plan", false, "only show how the source would be built")
 	return cmd
@@ -89,7 +92,7 @@ func (o *deployOptions) run(ctx context.Context) error {
 		return err
 	}
 	resp, err := client.Deploy(ctx, &app.DeployRequest{
-		Project: o.Project(), App: name, Create: true, Source: src, Git: gitInfo(ctx, o.dir), Message: o.message, NoCache: &o.noCache,
+		Project: o.Project(), App: name, Create: true, Source: src, Git: gitInfo(ctx, o.dir), Message: o.message, NoCache: &o.noCache, Stack: o.stack,
 	})
 	if err != nil {
 		return err
@@ -132,6 +135,9 @@ func (o *deployOptions) prepare(ctx context.Context) (*source.Tree, *stack.Plan,
 	}
 	fsys := os.DirFS(dir)
 	cfg, err := appconfig.Load(fsys)
+	if err == nil {
+		cfg, err = stack.Choose(cfg, o.stack)
+	}
 	if err != nil {
 		tree.Close()
 		return nil, nil, err
@@ -147,7 +153,7 @@ func (o *deployOptions) prepare(ctx context.Context) (*source.Tree, *stack.Plan,
 func (o *deployOptions) showPlan(name string, tree *source.Tree, plan *stack.Plan) error {
 	if o.JSON {
 		return o.PrintJSON(map[string]any{
-			"app": name, "stack": plan.Stack, "reasons": plan.Reasons, "dockerfile": plan.Dockerfile, "generated": plan.Generated,
+			"app": name, "stack": plan.Stack, "reasons": plan.Reasons, "warnings": plan.Warnings, "release": plan.Release, "dockerfile": plan.Dockerfile, "generated": plan.Generated,
 			"bases": plan.Bases, "services": plan.Services, "env": plan.Env,
 			"files": len(tree.Manifest.Files), "bytes": tree.Manifest.Bytes(), "ignored": tree.Ignored, "skipped": tree.Skipped,
 		})
@@ -164,9 +170,12 @@ func (o *deployOptions) showPlan(name string, tree *source.Tree, plan *stack.Pla
 }
 
 func planText(e *command.Env, name string, plan *stack.Plan) string {
-	lines := []string{e.Paint("1", name) + ": " + plan.Stack}
+	lines := []string{e.Paint(console.Bold, name) + ": " + plan.Stack}
 	for _, r := range plan.Reasons {
-		lines = append(lines, "  "+e.Paint("2", r))
+		lines = append(lines, "  "+e.Paint(console.Dim, r))
+	}
+	for _, w := range plan.Warnings {
+		lines = append(lines, "  "+e.Paint(console.Yellow, "warning:")+" "+w)
 	}
 	return strings.Join(lines, "\n")
 }

@@ -170,8 +170,8 @@ func advice(appName, what string) string {
 	return fmt.Sprintf("%s on the server\n  watch it:  r app status %s -w\n  cancel it: r app cancel %s\n", what, appName, appName)
 }
 
-// describe adds the names of the versions of a deployment that ended, and its
-// URLs. Errors leave them out: the outcome is known without.
+// describe adds the names of the versions of a deployment that ended, its URLs
+// and the warnings of its build. Errors leave them out: the outcome is known without.
 func describe(ctx context.Context, e *command.Env, appName string, d *app.Deployment) Outcome {
 	o := Outcome{App: appName, Deployment: d}
 	store, err := e.Store(ctx)
@@ -182,6 +182,11 @@ func describe(ctx context.Context, e *command.Env, appName string, d *app.Deploy
 	o.Previous = VersionName(ctx, store, d.Status.Previous)
 	if d.Status.Phase == app.DeploymentPhaseSucceeded {
 		o.URLs = URLs(ctx, e, d)
+	}
+	if d.Spec.Build != "" {
+		if b, err := entity.Get[app.Build](ctx, store, d.Spec.Build); err == nil {
+			o.Warnings = b.Status.Warnings
+		}
 	}
 	return o
 }

@@ -19,6 +19,7 @@ type Outcome struct {
 	Version  string   `json:"version,omitempty"`  // v3
 	Previous string   `json:"previous,omitempty"` // the active version before
 	URLs     []string `json:"urls,omitempty"`
+	Warnings []string `json:"warnings,omitempty"` // of its build
 	*app.Deployment
 }
 
@@ -29,7 +30,7 @@ func Report(c *console.Console, o Outcome) error {
 	if c.JSON {
 		if err := c.PrintJSONLine(map[string]any{
 			"event": "result", "outcome": d.Status.Phase, "exit_code": code, "app": o.App, "version": o.Version,
-			"previous": o.Previous, "urls": o.URLs, "failure": d.Status.Failure, "steps": d.Status.Steps, "deployment": d.ID,
+			"previous": o.Previous, "urls": o.URLs, "warnings": o.Warnings, "failure": d.Status.Failure, "steps": d.Status.Steps, "deployment": d.ID,
 		}); err != nil {
 			return err
 		}
@@ -46,6 +47,7 @@ func Report(c *console.Console, o Outcome) error {
 		o.keptChange(&out)
 		return exitWith(code)
 	}
+	o.warn(&out)
 	for _, text := range o.explain(c) {
 		for l := range strings.SplitSeq(text, "\n") {
 			out.Notef("%s\n", console.Cut(l, 0))
@@ -121,6 +123,14 @@ func (o Outcome) success(c *console.Console) {
 	c.Printf("\n")
 	for _, u := range o.URLs {
 		c.Printf("  %s\n", c.Paint(console.Cyan, u))
+	}
+	o.warn(c)
+}
+
+// warn shows at the end what was said long before it, when the plan was made.
+func (o Outcome) warn(c *console.Console) {
+	for _, w := range o.Warnings {
+		c.Notef("%s %s\n", c.Paint(console.Yellow, "warning:"), w)
 	}
 }
 

@@ -52,8 +52,8 @@ func (r *Reconciler) build(ctx context.Context, b *app.Build) (*outcome, error) 
 	if err != nil {
 		return nil, because(app.FailureReasonSource, err)
 	}
-	if b.Spec.Stack != "" {
-		cfg.Build.Stack = b.Spec.Stack
+	if cfg, err = stack.Choose(cfg, b.Spec.Stack); err != nil {
+		return nil, because(app.FailureReasonPlan, err)
 	}
 	plan, err := stack.Detect(os.DirFS(dir), cfg)
 	if err != nil {

@@ -11,6 +11,7 @@ import (
 	"miren.dev/runtime/pkg/fault"
 	"miren.dev/runtime/pkg/schema"
 	"miren.dev/runtime/pkg/source"
+	"miren.dev/runtime/pkg/stack"
 )
 
 // revokeTimeout bounds the revocation of the lease of a refused deployment.
@@ -21,6 +22,7 @@ type DeployRequest struct {
 	Kind        app.RolloutKind
 	Source      source.Digest // of kind deploy: the uploaded source
 	NoCache     bool          // of kind deploy: build everything anew
+	Stack       string        // of kind deploy: to build it with; "": what app.toml says or is detected
 	Target      id.AppVersion // of the other kinds
 	Message     string
 	RequestedBy string
@@ -32,8 +34,14 @@ type DeployRequest struct {
 
 // DeploySource accepts a rollout of source that was uploaded whole. With create
 // it creates the app if that does not exist. Errors: FailedPrecondition if a part
-// of the source is missing, and those of Deploy.
+// of the source is missing, InvalidArgument for a stack that does not exist, and
+// those of Deploy.
 func (s *Service) DeploySource(ctx context.Context, project, name string, create bool, req DeployRequest) (*app.Deployment, error) {
+	if req.Stack != "" {
+		if err := stack.CheckName(req.Stack); err != nil {
+			return nil, err
+		}
+	}
 	if err := s.checkUploaded(req.Source); err != nil {
 		return nil, err
 	}
@@ -127,7 +135,7 @@ func (s *Service) accept(ctx context.Context, a *app.App, req DeployRequest, lea
 		}
 		b := app.NewBuild()
 		b.ID, b.Project = schema.NewID(app.BuildKind.Prefix), a.Project
-		b.Spec.App, b.Spec.Source, b.Spec.NoCache = a.GetID(), string(req.Source), req.NoCache
+		b.Spec.App, b.Spec.Source, b.Spec.NoCache, b.Spec.Stack = a.GetID(), string(req.Source), req.NoCache, req.Stack
 		dep.Spec.Build = b.GetID()
 		objects = append(objects, b)
 	default:

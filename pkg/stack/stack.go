@@ -54,9 +54,12 @@ type detector struct {
 	plan    func(s *source, p *Plan) error
 }
 
+// dockerfileStack is the name of the stack that builds the folder's own Dockerfile.
+const dockerfileStack = "dockerfile"
+
 // In the order of precedence.
 var detectors = []detector{
-	{"dockerfile", "Dockerfile", hasDockerfile, planDockerfile},
+	{dockerfileStack, "Dockerfile", hasDockerfile, planDockerfile},
 	{"go", "go.mod or go.work", hasGo, planGo},
 	{"python", "requirements.txt, pyproject.toml or Pipfile", hasPython, planPython},
 	{"node", "package.json", func(s *source) bool { return s.has("package.json") }, planNode},
@@ -101,18 +104,17 @@ func (s *source) planWith(d detector) (*Plan, error) {
 
 // others are the stacks that could build a folder whose Dockerfile was found, should that not work.
 func (s *source) others(d detector) []string {
-	if d.name != "dockerfile" || s.cfg.Build.Stack != "" || s.cfg.Build.Dockerfile != "" {
+	if d.name != dockerfileStack || s.cfg.Build.Stack != "" || s.cfg.Build.Dockerfile != "" {
 		return nil
 	}
-	cfg := *s.cfg
-	cfg.Build.Target = "" // of the Dockerfile
-	without := &source{s.FS, &cfg}
 	var names []string
 	for _, o := range detectors {
-		if o.name != d.name && o.present(without) {
-			if _, err := without.planWith(o); err == nil {
-				names = append(names, o.name)
-			}
+		if o.name == d.name || !o.present(s) {
+			continue
+		}
+		without := &source{s.FS, choose(s.cfg, o.name)}
+		if _, err := without.planWith(o); err == nil {
+			names = append(names, o.name)
 		}
 	}
 	return names
@@ -134,21 +136,54 @@ func Offer(others []string) string {
 	return fmt.Sprintf("without the Dockerfile it can be built as %s: `r deploy --stack %s`", strings.Join(others, " or "), others[0])
 }
 
+// Choose returns cfg with a stack that was asked for outside of it (`r deploy --stack`), whose settings for
+// a Dockerfile are left out for every other stack; "" is cfg itself. InvalidArgument for a name of no stack.
+func Choose(cfg *appconfig.Config, name string) (*appconfig.Config, error) {
+	if name == "" {
+		return cfg, nil
+	}
+	if err := CheckName(name); err != nil {
+		return nil, err
+	}
+	return choose(cfg, name), nil
+}
+
+func choose(cfg *appconfig.Config, name string) *appconfig.Config {
+	chosen := *cfg
+	chosen.Build.Stack = name
+	if name != dockerfileStack {
+		chosen.Build.Dockerfile, chosen.Build.Target = "", ""
+	}
+	return &chosen
+}
+
+// CheckName returns an error of class InvalidArgument for a name of no stack.
+func CheckName(name string) error {
+	var names []string
+	for _, d := range detectors {
+		names = append(names, d.name)
+	}
+	if !slices.Contains(names, name) {
+		return errs.New(errs.InvalidArgument, "there is no stack %q", name).WithHint("stacks are %s", strings.Join(names, ", "))
+	}
+	return nil
+}
+
 // buildKeys are the keys of [build] that not every stack uses.
 var buildKeys = []struct {
 	name   string
 	stacks []string
 	set    func(b *appconfig.Build) bool
 }{
-	{"dockerfile", []string{"dockerfile"}, func(b *appconfig.Build) bool { return b.Dockerfile != "" }},
-	{"target", []string{"dockerfile"}, func(b *appconfig.Build) bool { return b.Target != "" }},
+	{"dockerfile", []string{dockerfileStack}, func(b *appconfig.Build) bool { return b.Dockerfile != "" }},
+	{"target", []string{dockerfileStack}, func(b *appconfig.Build) bool { return b.Target != "" }},
 	{"package", []string{"go", "node"}, func(b *appconfig.Build) bool { return b.Package != "" }},
 	{"command", []string{"node", "python"}, func(b *appconfig.Build) bool { return b.Command != "" }},
 	{"output", []string{"static", "node"}, func(b *appconfig.Build) bool { return b.Output != "" }},
 	{"fallback", []string{"static", "node"}, func(b *appconfig.Build) bool { return b.Fallback != "" }},
 	{"version", []string{"go", "node", "python"}, func(b *appconfig.Build) bool { return b.Version != "" }},
 	{"packages", []string{"go", "node", "python"}, func(b *appconfig.Build) bool { return len(b.Packages) > 0 }},
-	{"args", []string{"dockerfile", "go", "node", "python"}, func(b *appconfig.Build) bool { return len(b.Args) > 0 }},
+	{"args", []string{dockerfileStack, "go", "node", "python"}, func(b *appconfig.Build) bool { return len(b.Args) > 0 }},
 }
 
 // unused refuses a key that a stack does nothing with.

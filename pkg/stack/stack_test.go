@@ -2,6 +2,7 @@ package stack
 
 import (
 	"errors"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -110,6 +111,31 @@ func TestDockerfileTellsOtherStacks(t *testing.T) {
 	}
 	// One that cannot even be read is an error, which offers them too.
 	if _, err := detect(t, "-- Dockerfile --\nNOPE\n"+mod+main("")); !strings.Contains(errs.HintOf(err), "r deploy --stack go") || !errs.Is(err, errs.InvalidArgument) {
+		t.Errorf("%v, hint %q", err, errs.HintOf(err))
+	}
+}
+
+func TestChosenStackLeavesOutTheDockerfile(t *testing.T) {
+	files := folder("-- Dockerfile --\nFROM nginx AS prod\n-- index.html --\n-- app.toml --\n[build]\ntarget = \"prod\"\n")
+	cfg, err := appconfig.Load(files)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string]string{"": "dockerfile", "dockerfile": "dockerfile", "static": "static"} {
+		chosen, err := Choose(cfg, name)
+		if err != nil {
+			t.Fatal(name, err)
+		}
+		p, err := Detect(files, chosen)
+		if err != nil || p.Stack != want {
+			t.Errorf("%q: %+v, %v", name, p, err)
+		}
+		// What is offered can be chosen.
+		if name == "" && !slices.Equal(p.Others, []string{"static"}) {
+			t.Errorf("others %v", p.Others)
+		}
+	}
+	if _, err := Choose(cfg, "ruby"); !errs.Is(err, errs.InvalidArgument) || !strings.Contains(errs.HintOf(err), "dockerfile, go, python, node, static") {
 		t.Errorf("%v, hint %q", err, errs.HintOf(err))
 	}
 }
