@@ -305,7 +305,7 @@ func (x *Service) ValidateFields(v *schema.Validator) {
 
 // Step: One step of a deployment or build.
 type Step struct {
-	// build, start, probe, shift, drain, ...
+	// build, release (with a release command), start, shift, drain.
 	Name string `cbor:"1,keyasint" json:"name" schema:"required"`
 	// Its state. (default pending)
 	State StepState `cbor:"2,keyasint" json:"state"`
@@ -623,6 +623,9 @@ type AppVersionSpec struct {
 	Build id.Build `cbor:"4,keyasint,omitempty" json:"build,omitempty"`
 	// What runs.
 	Services []Service `cbor:"5,keyasint,omitempty" json:"services,omitempty" schema:"required"`
+	// Command that runs once, in a sandbox of its own, before the version gets traffic;
+	// empty: none.
+	Release []string `cbor:"11,keyasint,omitempty" json:"release,omitempty"`
 	// Environment from the source's app.toml. The app's own comes after it.
 	SourceEnv map[string]string `cbor:"6,keyasint,omitempty" json:"source_env,omitempty"`
 	// The app's environment when it was made; a rollback brings it back.
@@ -708,6 +711,7 @@ const (
 	AppVersionAttrImage      = "spec.image"
 	AppVersionAttrBuild      = "spec.build"
 	AppVersionAttrServices   = "spec.services"
+	AppVersionAttrRelease    = "spec.release"
 	AppVersionAttrSourceEnv  = "spec.source_env"
 	AppVersionAttrEnv        = "spec.env"
 	AppVersionAttrSecrets    = "spec.secrets"
@@ -782,6 +786,7 @@ var AppVersionKind = &schema.Kind{
 		{Path: "spec.image", Number: 3, Type: "string", Doc: "Image reference with digest.", Required: true},
 		{Path: "spec.build", Number: 4, Type: "ref build", Doc: "What made the image."},
 		{Path: "spec.services", Number: 5, Type: "list of component service", Doc: "What runs.", Required: true},
+		{Path: "spec.release", Number: 11, Type: "list of string", Doc: "Command that runs once, in a sandbox of its own, before the version gets traffic; empty: none."},
 		{Path: "spec.source_env", Number: 6, Type: "map of string", Doc: "Environment from the source's app.toml. The app's own comes after it."},
 		{Path: "spec.env", Number: 7, Type: "map of string", Doc: "The app's environment when it was made; a rollback brings it back."},
 		{Path: "spec.secrets", Number: 8, Type: "map of secret", Doc: "Secret environment when it was made."},

@@ -5,7 +5,8 @@
 //	                 \          \ -> failed | canceled
 //
 // In: deployment, build, and the pools and sandboxes of the new version. Out:
-// app_version, sandbox pools, app.status, deployment.status.
+// app_version, sandbox pools, the sandbox of the release command, app.status,
+// deployment.status.
 //
 // The right to change an app is its deploy_lease, an entity bound to a store lease
 // that the reconciler renews. Every step that others see is one transaction that
@@ -84,7 +85,7 @@ func (r *Reconciler) Controller() kit.Controller {
 		},
 		Access: kit.Access{
 			Reads:   []*schema.Kind{app.AppKind, app.AppVersionKind, app.DeployLeaseKind},
-			Creates: []*schema.Kind{app.AppVersionKind, sandbox.SandboxPoolKind},
+			Creates: []*schema.Kind{app.AppVersionKind, sandbox.SandboxPoolKind, sandbox.SandboxKind},
 			Deletes: []*schema.Kind{app.DeployLeaseKind},
 			Owns: slices.Concat(
 				kit.Fields(app.DeploymentKind, "status"), kit.Fields(app.AppKind, "spec.version_counter", "status"),
@@ -96,6 +97,14 @@ func (r *Reconciler) Controller() kit.Controller {
 		c.Shares = append(c.Shares, kit.Share{
 			Field: f, Owner: "api", Why: "when a rollback brings back that of its version",
 			When: func(before, _ schema.Object) bool { return before.(*app.App).Status.ActiveDeployment != "" },
+		})
+	}
+	for _, f := range kit.Fields(sandbox.SandboxKind, "spec.desired", "spec.stop_reason") {
+		c.Shares = append(c.Shares, kit.Share{
+			Field: f, Owner: "api", Why: "to stop the release command of a version that will not serve",
+			When: func(before, after schema.Object) bool {
+				return isRelease(before.(*sandbox.Sandbox)) && after.(*sandbox.Sandbox).Spec.Desired == sandbox.DesiredStateStopped
+			},
 		})
 	}
 	return c
@@ -336,12 +345,15 @@ func (r *rollout) end(ctx context.Context, phase app.DeploymentPhase) error {
 	return r.cleanUp(ctx)
 }
 
-// cleanUp retires the pools of a version that did not come to serve. Each
-// reconciliation of an ended deployment repeats it.
+// cleanUp retires the pools of a version that did not come to serve, and stops
+// its release command. Each reconciliation of an ended deployment repeats it.
 func (r *rollout) cleanUp(ctx context.Context) error {
 	v := r.dep.Status.Version
 	if r.dep.Status.Phase == app.DeploymentPhaseSucceeded || v == "" || r.app.Status.ActiveVersion == v {
 		return nil
+	}
+	if err := r.stopRelease(ctx, v); err != nil {
+		return err
 	}
 	pools, err := apps.Pools(ctx, r.Store, r.app.GetID())
 	if err != nil {

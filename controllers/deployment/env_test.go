@@ -143,6 +143,9 @@ func (s *slowList) List(ctx context.Context, q entity.Query) (entity.Page, error
 //
 //	SIM=ok crash oom setup deaf(listens elsewhere) mute(listens nowhere) sick(never healthy)
 //	    gate(ready when the gate is open) slow(crashes when the gate is open)
+//
+// For a release command it is in its first argument: ok crash oom setup gate(ends
+// well when the gate is open).
 type node struct {
 	env *env
 	s   entity.Store
@@ -172,6 +175,10 @@ func (n *node) Reconcile(ctx context.Context, sid schema.ID) (time.Duration, err
 		return end(sandbox.SandboxPhaseStopped, sb.Spec.StopReason)
 	}
 	sim := sb.Spec.Template.Env["SIM"]
+	release := sb.Spec.Service == apps.ReleaseService
+	if release {
+		sim = sb.Spec.Template.Command[0]
+	}
 	if st.Phase == sandbox.SandboxPhaseScheduled {
 		if sim == "setup" {
 			st.Message = "no space left on device"
@@ -210,6 +217,11 @@ func (n *node) Reconcile(ctx context.Context, sid schema.ID) (time.Duration, err
 		if !n.env.gate.Load() {
 			return 10 * time.Millisecond, nil
 		}
+	}
+	if release {
+		code = 0
+		st.ExitCode = &code
+		return end(sandbox.SandboxPhaseStopped, sandbox.EndReasonExit)
 	}
 	if st.Ready {
 		return 0, nil
@@ -256,10 +268,16 @@ func (s *sources) Materialize(_ context.Context, digest, dir string) error {
 }
 
 // source makes a source of the services, each "name=SIM", and returns its digest.
+// "release=SIM" is a release command.
 func (e *env) source(how string, services ...string) string {
 	var b strings.Builder
+	top := ""
 	for _, s := range services {
 		name, sim, _ := strings.Cut(s, "=")
+		if name == apps.ReleaseService {
+			top = fmt.Sprintf("release = [%q]\n", sim)
+			continue
+		}
 		fmt.Fprintf(&b, "[services.%s]\ncommand = \"run\"\nenv = { SIM = %q }\n", name, sim)
 		if sim == "sick" {
 			b.WriteString("health_path = \"/healthz\"\n")
@@ -275,7 +293,7 @@ func (e *env) source(how string, services ...string) string {
 		}
 	}
 	digest := fmt.Sprintf("src-%d", e.sources.count()+1)
-	e.sources.put(digest, map[string]string{"Dockerfile": "FROM scratch\nCMD [\"/x\"]\n", "app.toml": b.String(), "BUILD": how})
+	e.sources.put(digest, map[string]string{"Dockerfile": "FROM scratch\nCMD [\"/x\"]\n", "app.toml": top + b.String(), "BUILD": how})
 	return digest
 }
 

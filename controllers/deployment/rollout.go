@@ -83,7 +83,7 @@ func (r *rollout) build(ctx context.Context) (time.Duration, error) {
 	case app.BuildPhaseSucceeded:
 		return r.createVersion(ctx, app.AppVersionSpec{
 			App: r.app.GetID(), Image: b.Status.Image, Build: b.GetID(), Services: b.Status.Services,
-			SourceEnv: b.Status.Env, Env: r.app.Spec.Env, Secrets: r.app.Spec.Secrets, Git: r.dep.Spec.Git,
+			SourceEnv: b.Status.Env, Release: b.Status.Release, Env: r.app.Spec.Env, Secrets: r.app.Spec.Secrets, Git: r.dep.Spec.Git,
 		})
 	case app.BuildPhaseFailed:
 		return 0, r.fail(ctx, app.Failure{
@@ -116,8 +116,17 @@ func (r *rollout) createVersion(ctx context.Context, spec app.AppVersionSpec) (t
 			return 0, err
 		}
 		r.dep.Status.Version = ver.GetID()
-		r.step("start", fmt.Sprintf("v%d", spec.Number))
-		err = r.enter(ctx, app.DeploymentPhaseStarting, create, count)
+		ops := []entity.Op{create, count}
+		if r.releases(&spec) {
+			run, err := r.beginRelease(ver)
+			if err != nil {
+				return 0, err
+			}
+			ops = append(ops, run)
+		} else {
+			r.step("start", fmt.Sprintf("v%d", spec.Number))
+		}
+		err = r.enter(ctx, app.DeploymentPhaseStarting, ops...)
 		if errs.Is(err, errs.AlreadyExists) && attempt < maxTaken {
 			continue // an entity made by hand has that name
 		}
@@ -134,7 +143,8 @@ func (r *rollout) version(ctx context.Context) (*app.AppVersion, *app.Failure, e
 	return ver, nil, err
 }
 
-// start brings up the pools of the new version and waits until each is ready.
+// start waits for the end of the release command, if there is one, brings up the
+// pools of the new version and waits until each is ready.
 func (r *rollout) start(ctx context.Context) (time.Duration, error) {
 	ver, failure, err := r.version(ctx)
 	if err != nil {
@@ -142,6 +152,13 @@ func (r *rollout) start(ctx context.Context) (time.Duration, error) {
 	}
 	if failure != nil {
 		return 0, r.fail(ctx, *failure)
+	}
+	if r.releaseRuns() {
+		if done, err := r.release(ctx, ver); !done || err != nil {
+			return poll, err
+		}
+		r.step("start", fmt.Sprintf("v%d", ver.Spec.Number))
+		return time.Millisecond, r.enter(ctx, app.DeploymentPhaseStarting)
 	}
 	st, err := r.assessReadiness(ctx, ver)
 	if err != nil {

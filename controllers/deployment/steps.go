@@ -8,7 +8,7 @@ import (
 	"miren.dev/runtime/entity"
 )
 
-// steps of every deployment, in order.
+// steps of every deployment, in order. A release command has its step before start.
 var steps = []string{"build", "start", "shift", "drain"}
 
 // step starts the named step, ending those before it.

@@ -17,6 +17,7 @@
 //	ActiveVersion                         the version that it serves
 //	LeaseOf, LeaseName, LeaseTTL          the right to change what an app serves
 //	PoolFor, Port, Retire, VersionName    what is made of a version
+//	ReleaseFor, ReleaseName               what runs once before it gets traffic
 //
 // An operation that meets another writer tries again; a deployment that is under
 // way is a Conflict with detail [app.DetailLease]. Errors name what to do next.
