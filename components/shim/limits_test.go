@@ -54,7 +54,7 @@ func TestBrokenLimitIsReadFromTheGroup(t *testing.T) {
 	}
 }
 
-// TestGuard lets a process stand for the sandbox, which the guard must kill for what is in its directory.
+// A process stands for the sandbox: the guard must kill it for what is in its directory.
 func TestGuardKillsWhatWritesTooMuch(t *testing.T) {
 	for name, tt := range map[string]struct {
 		limits limits

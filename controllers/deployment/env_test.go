@@ -143,6 +143,7 @@ func (s *slowList) List(ctx context.Context, q entity.Query) (entity.Page, error
 //
 //	SIM=ok crash oom setup deaf(listens elsewhere) mute(listens nowhere) sick(never healthy)
 //	    gate(ready when the gate is open) slow(crashes when the gate is open)
+//	    early(listens elsewhere until the gate is open)
 //
 // For a release command it is in its first argument: ok crash oom setup gate(ends
 // well when the gate is open).
@@ -213,6 +214,14 @@ func (n *node) Reconcile(ctx context.Context, sid schema.ID) (time.Duration, err
 			st.Listening, st.Message = []int64{8080}, "GET /healthz answered 500"
 		}
 		return 0, entity.UpdateStatus(ctx, n.s, sb)
+	case "early":
+		if !n.env.gate.Load() {
+			if len(st.Listening) > 0 {
+				return 10 * time.Millisecond, nil
+			}
+			st.Listening, st.Message = []int64{3000}, "nothing listens on port 8080"
+			return 10 * time.Millisecond, entity.UpdateStatus(ctx, n.s, sb)
+		}
 	case "gate":
 		if !n.env.gate.Load() {
 			return 10 * time.Millisecond, nil

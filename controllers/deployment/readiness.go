@@ -117,6 +117,8 @@ func (r *rollout) assessService(svc *app.Service, p *sandbox.SandboxPool, sbs sa
 				return readiness{failure: noRoom(sb, svc)}
 			}
 			out.message = sb.Status.Message
+		case otherPort(sb, svc) != "":
+			out.message = otherPort(sb, svc) // long before the deadline
 		case sb.Status.Message != "":
 			out.message = sb.Status.Message
 		}
@@ -217,11 +219,7 @@ func notReady(sb *sandbox.Sandbox, svc *app.Service) *app.Failure {
 		}
 	case len(sb.Status.Listening) > 0:
 		f.Reason = app.FailureReasonPort
-		var ports []string
-		for _, p := range sb.Status.Listening {
-			ports = append(ports, fmt.Sprint(p))
-		}
-		f.Message = fmt.Sprintf("service %s listens on port %s, but port %d was expected", svc.Name, strings.Join(ports, ", "), port)
+		f.Message = fmt.Sprintf("service %s %s", svc.Name, otherPort(sb, svc))
 		f.Hint = fmt.Sprintf("listen on the port that $PORT names, or set port = %d under [services.%s] in app.toml", sb.Status.Listening[0], svc.Name)
 	default:
 		f.Reason = app.FailureReasonPort
@@ -229,6 +227,19 @@ func notReady(sb *sandbox.Sandbox, svc *app.Service) *app.Failure {
 		f.Hint = fmt.Sprintf("listen on the port that $PORT names; if the service serves nothing, set port = 0 under [services.%s] in app.toml; if it needs longer, raise health_deadline", svc.Name)
 	}
 	return f
+}
+
+// otherPort says that a sandbox listens, but not on the port of its service; "" if that is not so.
+func otherPort(sb *sandbox.Sandbox, svc *app.Service) string {
+	port := apps.Port(svc)
+	if port == 0 || len(sb.Status.Listening) == 0 || slices.Contains(sb.Status.Listening, port) {
+		return ""
+	}
+	var ports []string
+	for _, p := range sb.Status.Listening {
+		ports = append(ports, fmt.Sprint(p))
+	}
+	return fmt.Sprintf("listens on port %s, but port %d was expected", strings.Join(ports, ", "), port)
 }
 
 func because(what, why string) string {

@@ -2,6 +2,8 @@ package deployment_test
 
 import (
 	"context"
+	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -43,6 +45,23 @@ func TestSlowStore(t *testing.T) {
 	})
 	e.advance(time.Hour)
 	goOn()
+	e.succeed(d)
+	e.settled("shop")
+}
+
+// A port that is not the expected one is told while there is time, and is no failure yet.
+func TestOtherPortIsToldBeforeTheDeadline(t *testing.T) {
+	e := newEnv(t)
+	e.control(e.store)
+	e.gate.Store(false)
+	d := e.deploy("shop", e.source("ok", "web=early"))
+	e.eventually("the step says which ports", func() bool {
+		d = e.get(d)
+		return slices.ContainsFunc(d.Status.Steps, func(s app.Step) bool {
+			return s.Name == "start" && strings.Contains(s.Message, "web: listens on port 3000, but port 8080 was expected")
+		})
+	})
+	e.gate.Store(true)
 	e.succeed(d)
 	e.settled("shop")
 }
