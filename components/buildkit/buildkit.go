@@ -95,8 +95,9 @@ type Config struct {
 // Daemon is the supervised buildkitd of an instance. Its methods may be called
 // concurrently.
 type Daemon struct {
-	cfg      Config
-	firewall *firewall.Firewall
+	cfg        Config
+	cpuPercent int64 // of an equal share of the CPU that all steps get when others want it too
+	firewall   *firewall.Firewall
 
 	netMu  sync.Mutex   // guards guests, and making and removing the network
 	guests netip.Prefix // subnet of the network that is there; the zero Prefix: none
@@ -122,7 +123,7 @@ func New(cfg Config) *Daemon {
 	if cfg.Parallelism == 0 {
 		cfg.Parallelism = runtime.NumCPU()
 	}
-	return &Daemon{cfg: cfg, firewall: firewall.New(cfg.Logger)}
+	return &Daemon{cfg: cfg, cpuPercent: cpuPercent, firewall: firewall.New(cfg.Logger)}
 }
 
 // root returns the directory of the daemon's durable files.

@@ -58,6 +58,8 @@ func newLimitedEnv(t *testing.T, limits Limits) *env {
 	e := &env{instance: in, bin: bin, bases: baseimage.New(baseimage.Config{Dir: baseimages.Dir(t), BinDir: bin, Registry: baseimage.RegistryNever, Logger: log})}
 	e.containerd = containerd.New(containerd.Config{Instance: in, BinDir: bin, CABundle: caBundle, Logger: log})
 	e.buildkit = New(Config{Instance: in, Containerd: e.containerd, BinDir: bin, CABundle: caBundle, Limits: limits, Logger: log})
+	// Tests of other packages run at the same time, each as many threads: beside them a quarter is next to nothing.
+	e.buildkit.cpuPercent = 1000
 	net := network.New(network.Config{Instance: in, Logger: log})
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)

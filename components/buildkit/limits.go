@@ -38,7 +38,7 @@ const (
 
 const (
 	minMemory  = 1 << 30 // of the default
-	cpuPercent = 25
+	cpuPercent = 25      // of an equal share of the CPU, for all steps together
 )
 
 // withDefaults fills in what is 0.
@@ -70,7 +70,7 @@ func (d *Daemon) limitSteps() error {
 	}
 	d.limits = d.cfg.Limits.withDefaults(machine)
 	err = cgroup.New(d.cgroup()).LimitAll(cgroup.Limits{
-		MemoryBytes: max(d.limits.MemoryBytes, machine/2), CPUMillis: d.limits.CPUMillis, CPUPercent: cpuPercent,
+		MemoryBytes: max(d.limits.MemoryBytes, machine/2), CPUMillis: d.limits.CPUMillis, CPUPercent: d.cpuPercent,
 	})
 	return errs.Wrap(err, "limits of builds")
 }
