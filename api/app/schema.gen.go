@@ -221,6 +221,33 @@ func (FailureReason) Choices() []string {
 	return []string{"source", "plan", "build", "image", "capacity", "crash", "oom", "port", "unhealthy", "timeout", "lease", "internal"}
 }
 
+// YieldedPool: A pool that has fewer sandboxes for the time of a rollout.
+type YieldedPool struct {
+	// Which.
+	Pool id.SandboxPool `cbor:"1,keyasint" json:"pool" schema:"required"`
+	// How many it had.
+	Replicas int64 `cbor:"2,keyasint" json:"replicas" schema:"required"`
+}
+
+// MarshalJSON renders x; durations are strings, secrets are redacted.
+func (x YieldedPool) MarshalJSON() ([]byte, error) { return schema.EncodeJSON(&x) }
+
+// UnmarshalJSON decodes x; unknown fields are errors, missing ones get their defaults.
+func (x *YieldedPool) UnmarshalJSON(b []byte) error { return schema.DecodeJSON(b, x) }
+
+// Validate reports every field that breaks its rules, as one error of class
+// invalid_argument.
+func (x *YieldedPool) Validate() error { return schema.Validate(x) }
+
+// ValidateFields is Validate below the path that v is at.
+func (x *YieldedPool) ValidateFields(v *schema.Validator) {
+	v.Required("pool", x.Pool != "")
+	if x.Pool != "" {
+		v.Ref("pool", string(x.Pool))
+	}
+	schema.CheckMin(v, "replicas", x.Replicas, 1)
+}
+
 // Service: A process type of an app.
 type Service struct {
 	// web, worker, ...
@@ -1147,6 +1174,11 @@ type DeploymentStatus struct {
 	Previous id.AppVersion `cbor:"4,keyasint,omitempty" json:"previous,omitempty"`
 	// Why it failed.
 	Failure *Failure `cbor:"5,keyasint,omitempty" json:"failure,omitempty"`
+	// Pools of the version that served before that gave room to the new one, as no node had
+	// room for both.
+	Yielded []YieldedPool `cbor:"9,keyasint,omitempty" json:"yielded,omitempty"`
+	// When the last of them did.
+	YieldedAt *time.Time `cbor:"10,keyasint,omitempty" json:"yielded_at,omitempty"`
 	// Where the app answers.
 	URL string `cbor:"6,keyasint,omitempty" json:"url,omitempty"`
 	// When it was accepted.
@@ -1193,6 +1225,9 @@ func (x *DeploymentStatus) ValidateFields(v *schema.Validator) {
 	if x.Failure != nil {
 		v.In("failure", x.Failure)
 	}
+	for i := range x.Yielded {
+		v.InElem("yielded", i, &x.Yielded[i])
+	}
 }
 
 // Attributes of Deployment.
@@ -1210,6 +1245,8 @@ const (
 	DeploymentAttrVersion     = "status.version"
 	DeploymentAttrPrevious    = "status.previous"
 	DeploymentAttrFailure     = "status.failure"
+	DeploymentAttrYielded     = "status.yielded"
+	DeploymentAttrYieldedAt   = "status.yielded_at"
 	DeploymentAttrURL         = "status.url"
 	DeploymentAttrStartedAt   = "status.started_at"
 	DeploymentAttrEndedAt     = "status.ended_at"
@@ -1298,6 +1335,8 @@ var DeploymentKind = &schema.Kind{
 		{Path: "status.version", Number: 3, Type: "ref app_version", Doc: "The version it rolls out."},
 		{Path: "status.previous", Number: 4, Type: "ref app_version", Doc: "The version that served before."},
 		{Path: "status.failure", Number: 5, Type: "component failure", Doc: "Why it failed."},
+		{Path: "status.yielded", Number: 9, Type: "list of component yielded_pool", Doc: "Pools of the version that served before that gave room to the new one, as no node had room for both."},
+		{Path: "status.yielded_at", Number: 10, Type: "time", Doc: "When the last of them did."},
 		{Path: "status.url", Number: 6, Type: "string", Doc: "Where the app answers."},
 		{Path: "status.started_at", Number: 7, Type: "time", Doc: "When it was accepted."},
 		{Path: "status.ended_at", Number: 8, Type: "time", Doc: "When it ended."},

@@ -314,6 +314,13 @@ func (r *rollout) end(ctx context.Context, phase app.DeploymentPhase) error {
 		return err
 	}
 	ops = append(ops, op)
+	if phase != app.DeploymentPhaseSucceeded && (r.lease != nil || r.app.Status.ActiveDeployment == "") {
+		back, err := r.giveBack(ctx)
+		if err != nil {
+			return err
+		}
+		ops = append(ops, back...)
+	}
 	if r.lease != nil {
 		if op, err = entity.DeleteOp(r.lease); err != nil {
 			return err

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -168,7 +169,7 @@ func (n *node) Reconcile(ctx context.Context, sid schema.ID) (time.Duration, err
 	}
 	if sb.Spec.Desired == sandbox.DesiredStateStopped {
 		if a, err := entity.Get[app.App](ctx, n.env.store, sb.Spec.App); err == nil && a.Status.ActiveVersion == sb.Spec.AppVersion {
-			if p, err := entity.Get[sandbox.SandboxPool](ctx, n.env.store, sb.Spec.Pool); err == nil && p.Spec.Replicas == 0 {
+			if p, err := entity.Get[sandbox.SandboxPool](ctx, n.env.store, sb.Spec.Pool); err == nil && p.Spec.Replicas == 0 && !n.env.yielded(p) {
 				bad := fmt.Sprintf("sandbox %s of the active version was stopped", sb.ID)
 				n.env.bad.CompareAndSwap(nil, &bad)
 			}
@@ -505,4 +506,11 @@ func (e *env) dump() {
 	for _, b := range list(e, func(*app.Build) bool { return true }) {
 		e.Logf("build %s cancel %t phase %s %s", b.ID, b.Spec.Cancel, b.Status.Phase, b.Status.Message)
 	}
+}
+
+// yielded reports whether a deployment has taken sandboxes from a pool.
+func (e *env) yielded(p *sandbox.SandboxPool) bool {
+	return len(list(e, func(d *app.Deployment) bool {
+		return slices.ContainsFunc(d.Status.Yielded, func(y app.YieldedPool) bool { return y.Pool == p.GetID() })
+	})) > 0
 }

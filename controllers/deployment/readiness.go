@@ -35,6 +35,7 @@ type readiness struct {
 	ready   bool
 	missing []*app.Service // without a pool
 	message string
+	crowded string        // a service that no node has room for
 	again   time.Duration // until the next assessment
 	failure *app.Failure  // why it will never be ready
 }
@@ -72,6 +73,7 @@ func (r *rollout) assessReadiness(ctx context.Context, ver *app.AppVersion) (*re
 		if sv.ready {
 			ready++
 		} else if sv.message != "" {
+			st.crowded = cmp.Or(st.crowded, sv.crowded)
 			waiting = append(waiting, svc.Name+": "+sv.message)
 		}
 	}
@@ -113,10 +115,10 @@ func (r *rollout) assessService(svc *app.Service, p *sandbox.SandboxPool, sbs sa
 		case sb.Status.Overdue || sb.Status.StartedAt != nil && now.Sub(*sb.Status.StartedAt) >= svc.HealthDeadline+overdueAfter:
 			return readiness{failure: notReady(sb, svc)}
 		case sb.Spec.Node == "" && sb.Status.Message != "":
-			if !started.IsZero() && now.Sub(started) >= capacityWait {
+			if since := r.crowdedSince(started); !since.IsZero() && now.Sub(since) >= capacityWait {
 				return readiness{failure: noRoom(sb, svc)}
 			}
-			out.message = sb.Status.Message
+			out.message, out.crowded = sb.Status.Message, svc.Name
 		case otherPort(sb, svc) != "":
 			out.message = otherPort(sb, svc) // long before the deadline
 		case sb.Status.Message != "":

@@ -80,7 +80,7 @@ func TestReleaseCommandRunsOnceBeforeTheVersionStarts(t *testing.T) {
 	}
 
 	// A change of the environment may name another database; a restart and a rollback change nothing of that kind.
-	d3, err := e.apps.SetEnv(t.Context(), "", "shop", apps.EnvChange{Set: map[string]string{"DB": "other"}, Deploy: true}, apps.DeployRequest{})
+	d3, _, err := e.apps.SetEnv(t.Context(), "", "shop", apps.EnvChange{Set: map[string]string{"DB": "other"}, Deploy: true}, apps.DeployRequest{})
 	if err != nil {
 		t.Fatal(err)
 	}

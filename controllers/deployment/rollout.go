@@ -169,8 +169,14 @@ func (r *rollout) start(ctx context.Context) (time.Duration, error) {
 		return 0, r.fail(ctx, *st.failure)
 	case len(st.missing) > 0:
 		return poll, r.createPools(ctx, ver, st.missing)
+	case st.crowded != "":
+		yielded, err := r.makeRoom(ctx, st.crowded)
+		if err != nil || yielded {
+			return poll, err
+		}
+		return st.again, r.report(ctx, r.beside(st.message))
 	case !st.ready:
-		return st.again, r.report(ctx, st.message)
+		return st.again, r.report(ctx, r.beside(st.message))
 	}
 	// A cancel since the deployment was read is a change of its spec, and a Conflict
 	// here; a later one finds it shifting.

@@ -32,6 +32,7 @@ type Sandbox struct {
 	ID      string
 	Group   string // sandboxes of one group are spread; empty: of none
 	Arch    string // empty: any
+	Extra   bool   // it leaves room for rollouts
 	Reserve Resources
 }
 
@@ -170,7 +171,7 @@ func (n *node) refuses(s Sandbox) string {
 	}
 	var short []string
 	f := n.free()
-	if s.Group == "" {
+	if s.Extra {
 		r := n.rollout()
 		f.CPUMillis, f.MemoryBytes = f.CPUMillis-r.CPUMillis, f.MemoryBytes-r.MemoryBytes
 	}
@@ -181,7 +182,7 @@ func (n *node) refuses(s Sandbox) string {
 		short = append(short, fmt.Sprintf("%s of %s memory free", bytes(max(f.MemoryBytes, 0)), bytes(n.Capacity.MemoryBytes)))
 	}
 	why := strings.Join(short, " and ")
-	if r := n.rollout(); why != "" && s.Group == "" && r.MemoryBytes > 0 {
+	if r := n.rollout(); why != "" && s.Extra && r.MemoryBytes > 0 {
 		why += fmt.Sprintf(", with %s CPU and %s kept for rollouts", cpus(r.CPUMillis), bytes(r.MemoryBytes))
 	}
 	return why

@@ -35,7 +35,7 @@ func TestPlace(t *testing.T) {
 		{name: "disk", nodes: []Node{{ID: "a", Ready: true, Capacity: small, DiskFull: true, DiskFree: 300 << 20}},
 			s: Sandbox{Reserve: small}, why: []string{"a: its disk is nearly full, 300 MiB free"}},
 		{name: "room for rollouts", nodes: []Node{ready("a", 4000, 3*gib)}, placed: map[string]Sandbox{"a": {ID: "x", Group: "p", Reserve: small}},
-			s: Sandbox{ID: "y", Reserve: Resources{500, gib + 1}}, why: []string{"a: 1 GiB of 3 GiB memory free, with 0.5 CPU and 1 GiB kept for rollouts"}},
+			s: Sandbox{ID: "y", Extra: true, Reserve: Resources{500, gib + 1}}, why: []string{"a: 1 GiB of 3 GiB memory free, with 0.5 CPU and 1 GiB kept for rollouts"}},
 		{name: "a rollout", nodes: []Node{ready("a", 4000, 3*gib)}, placed: map[string]Sandbox{"a": {ID: "x", Group: "p", Reserve: small}},
 			s: Sandbox{ID: "y", Group: "p", Reserve: Resources{500, 2 * gib}}, want: "a"},
 		{name: "fullest", nodes: []Node{ready("a", 4000, 8*gib), ready("b", 4000, 8*gib)},
@@ -97,7 +97,7 @@ func TestProperty(t *testing.T) {
 		}
 		fits := func(n Node, s Sandbox) bool {
 			u := used(n.ID)
-			if s.Group == "" {
+			if s.Extra {
 				var r Resources
 				for id, at := range at {
 					if m := all[id]; at == n.ID && m.Group != "" {
@@ -127,7 +127,7 @@ func TestProperty(t *testing.T) {
 				s.Arch = "arm64"
 			}
 			if rnd.IntN(3) == 0 {
-				s.Group = ""
+				s.Group, s.Extra = "", true
 			}
 			// The same state given in another order decides the same.
 			shuffled := slices.Clone(nodes)

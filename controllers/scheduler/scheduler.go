@@ -12,7 +12,7 @@
 //
 // A node fits if it is ready, not cordoned, of the right architecture, has disk
 // space left, and has the CPU and memory that the sandbox reserves. For a sandbox
-// that is of no pool there must be room beside it for the largest of the pools'
+// that is of no app there must be room beside it for the largest of the pools'
 // sandboxes: without that, an app could not be rolled out. Among the nodes that fit
 // it takes
 //
@@ -159,7 +159,7 @@ func (r *Reconciler) plan(ctx context.Context) (*Plan, error) {
 
 func reservation(s *sandbox.Sandbox) Sandbox {
 	cpu, memory := s.Reserved()
-	return Sandbox{ID: string(s.ID), Group: string(s.Spec.Pool), Arch: s.Spec.Template.Arch, Reserve: Resources{CPUMillis: cpu, MemoryBytes: memory}}
+	return Sandbox{ID: string(s.ID), Group: string(s.Spec.Pool), Arch: s.Spec.Template.Arch, Extra: s.Spec.Pool == "" && s.Spec.App == "", Reserve: Resources{CPUMillis: cpu, MemoryBytes: memory}}
 }
 
 func value(n *int64) int64 {

@@ -1,0 +1,127 @@
+package deployment_test
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"miren.dev/runtime/api/app"
+	"miren.dev/runtime/api/core"
+	"miren.dev/runtime/api/sandbox"
+	"miren.dev/runtime/entity"
+)
+
+// small makes the node one that has room for n sandboxes of the default size.
+func (e *env) small(n int64) {
+	e.Helper()
+	nodes := list(e, func(*core.Node) bool { return true })
+	_, err := entity.ModifySpec(e.Context(), e.store, nodes[0].GetID(), func(node *core.Node) error {
+		node.Spec.MemoryBytes = n*(sandbox.DefaultMemoryBytes+sandbox.OverheadBytes) + 1
+		return nil
+	})
+	if err != nil {
+		e.Fatal(err)
+	}
+}
+
+// crowded waits until a sandbox of the deployment has no room, and makes the clock
+// pass the time for which it waits.
+func (e *env) crowded(d *app.Deployment) {
+	e.Helper()
+	e.phase(d, app.DeploymentPhaseStarting)
+	e.eventually("no node has room", func() bool {
+		v := e.get(d).Status.Version
+		return len(list(e, func(sb *sandbox.Sandbox) bool { return sb.Spec.AppVersion == v && strings.Contains(sb.Status.Message, "no node has room") })) > 0
+	})
+	e.advance(4 * time.Second)
+}
+
+// live are the sandboxes of the app's active version that are wanted.
+func (e *env) live(name string) int {
+	v := e.app(name).Status.ActiveVersion
+	return len(list(e, func(sb *sandbox.Sandbox) bool {
+		return sb.Spec.AppVersion == v && !sb.Status.Phase.Ended() && sb.Spec.Desired == sandbox.DesiredStateRunning
+	}))
+}
+
+// A node that has no room for two versions takes five deployments all the same.
+func TestRolloutsOnAFullNode(t *testing.T) {
+	e := newEnv(t)
+	e.small(1)
+	e.control(e.store)
+	e.succeed(e.deploy("shop", e.source("ok", "web=ok")))
+	for range 5 {
+		d := e.deploy("shop", e.source("ok", "web=ok"))
+		e.crowded(d)
+		d = e.succeed(d)
+		if len(d.Status.Yielded) != 1 {
+			t.Errorf("%+v", d.Status)
+		}
+		i := slices.IndexFunc(d.Status.Steps, func(s app.Step) bool { return s.Name == "start" })
+		if i < 0 || d.Status.Steps[i].State != app.StepStateDone {
+			t.Errorf("%+v", d.Status.Steps)
+		}
+		if a := e.settled("shop"); a.Status.ActiveVersion != d.Status.Version || e.live("shop") != 1 {
+			t.Errorf("%+v, %d live", a.Status, e.live("shop"))
+		}
+	}
+}
+
+// One at a time: with five sandboxes in room for six, as many serve as the new version
+// has not taken.
+func TestRolloutYieldsOneAtATime(t *testing.T) {
+	e := newEnv(t)
+	e.small(6)
+	e.control(e.store)
+	first := e.succeed(e.deploy("shop", e.source("ok", "many=ok")))
+	d := e.deploy("shop", e.source("ok", "many=gate"))
+	for want := range 2 {
+		e.crowded(d)
+		e.eventually("the old version yields", func() bool { return e.live("shop") == 4-want })
+		if y := e.get(d).Status.Yielded; len(y) != 1 || y[0].Replicas != 5 {
+			t.Errorf("%+v", y)
+		}
+		e.eventually("the new one takes the room", func() bool {
+			v := e.get(d).Status.Version
+			return len(list(e, func(sb *sandbox.Sandbox) bool { return sb.Spec.AppVersion == v && sb.Spec.Node != "" })) == 2+want
+		})
+	}
+	if a := e.app("shop"); a.Status.ActiveVersion != first.Status.Version {
+		t.Errorf("%+v", a.Status)
+	}
+	e.gate.Store(true)
+	e.succeed(d)
+	e.settled("shop")
+}
+
+// A version that fails gives back what it took, also if the server is killed between.
+func TestFailedRolloutGivesRoomBack(t *testing.T) {
+	for _, tc := range []struct {
+		name   string
+		killed bool
+	}{{"fails", false}, {"killed server", true}} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			e := newEnv(t)
+			e.small(1)
+			stop := e.control(e.store)
+			first := e.succeed(e.deploy("shop", e.source("ok", "web=ok")))
+			d := e.deploy("shop", e.source("ok", "web=slow"))
+			e.crowded(d)
+			e.eventually("the old version has yielded", func() bool { return len(e.get(d).Status.Yielded) == 1 && e.live("shop") == 0 })
+			if tc.killed {
+				stop()
+				e.control(e.store)
+			}
+			e.gate.Store(true) // it crashes
+			if d = e.phase(d, app.DeploymentPhaseFailed); d.Status.Failure.Reason != app.FailureReasonCrash {
+				t.Errorf("%+v", d.Status.Failure)
+			}
+			e.eventually("the old version serves again", func() bool {
+				v := e.app("shop").Status.ActiveVersion
+				return v == first.Status.Version && len(list(e, func(sb *sandbox.Sandbox) bool { return sb.Spec.AppVersion == v && sb.Status.Ready })) == 1
+			})
+		})
+	}
+}
