@@ -55,7 +55,7 @@ const stopGrace = 10 * time.Second
 
 // Defaults of Config.
 const (
-	DefaultCacheBytes   = 20 << 30
+	DefaultCacheBytes   = 10 << 30
 	DefaultMinFreeBytes = 5 << 30
 )
 

@@ -24,9 +24,9 @@ const imagePrefix = "runtime.local/app-"
 
 const (
 	// imagesEvery is how often unused images are collected.
-	imagesEvery = 10 * time.Minute
+	imagesEvery = 2 * time.Minute
 	// youngImage protects an image whose build has not recorded it yet.
-	youngImage = time.Hour
+	youngImage = 10 * time.Minute
 )
 
 // Images deletes images of builds that no version, build or sandbox names any more.
@@ -37,7 +37,7 @@ type Images struct {
 	Now    func() time.Time // nil: time.Now
 }
 
-// Run collects every 10 minutes until ctx ends.
+// Run collects every two minutes until ctx ends.
 func (r *Images) Run(ctx context.Context) error {
 	t := time.NewTicker(imagesEvery)
 	defer t.Stop()
