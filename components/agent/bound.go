@@ -2,7 +2,9 @@ package agent
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -45,7 +47,7 @@ func (h *Hub) boundLogs() {
 			at, err := h.checkLog(id, before[id])
 			if err == nil {
 				changed[id] = at
-			} else if !errs.Is(err, errs.NotFound) {
+			} else if !errs.Is(err, errs.NotFound) && !errors.Is(err, fs.ErrNotExist) {
 				h.c.Logger.Warn("check the size of a log", "sandbox", id, "error", err)
 			}
 		}

@@ -4,9 +4,11 @@
 package private
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -68,6 +70,9 @@ func Run(t *testing.T) bool {
 }
 
 func enter() error {
+	if err := releaseDisks(); err != nil {
+		return err
+	}
 	if err := unix.Mount("tmpfs", "/run", "tmpfs", 0, "mode=755"); err != nil {
 		return fmt.Errorf("mount /run: %w", err)
 	}
@@ -77,6 +82,25 @@ func enter() error {
 	}
 	if err != nil {
 		return fmt.Errorf("loopback: %w", err)
+	}
+	return nil
+}
+
+// releaseDisks unmounts here what is mounted of virtual disks: other tests could not
+// detach theirs while a copy of the mount is in this namespace.
+func releaseDisks() error {
+	b, err := os.ReadFile("/proc/self/mounts")
+	if err != nil {
+		return err
+	}
+	for line := range strings.Lines(string(b)) {
+		f := strings.Fields(line)
+		if len(f) < 3 || !strings.HasPrefix(f[0], "/dev/loop") && !strings.HasPrefix(f[0], "/dev/nbd") && f[2] != "fuse.lsvd" {
+			continue
+		}
+		if err := unix.Unmount(f[1], unix.MNT_DETACH); err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT) {
+			return fmt.Errorf("unmount %s: %w", f[1], err)
+		}
 	}
 	return nil
 }
