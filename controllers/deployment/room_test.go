@@ -32,7 +32,9 @@ func (e *env) crowded(d *app.Deployment) {
 	e.phase(d, app.DeploymentPhaseStarting)
 	e.eventually("no node has room", func() bool {
 		v := e.get(d).Status.Version
-		return len(list(e, func(sb *sandbox.Sandbox) bool { return sb.Spec.AppVersion == v && strings.Contains(sb.Status.Message, "no node has room") })) > 0
+		return len(list(e, func(sb *sandbox.Sandbox) bool {
+			return sb.Spec.AppVersion == v && strings.Contains(sb.Status.Message, "no node has room")
+		})) > 0
 	})
 	e.advance(4 * time.Second)
 }
