@@ -44,13 +44,15 @@ type conn struct {
 	// onCall starts a call; set on the accepting side.
 	onCall func(st *stream, h rawCallHeader, flags uint8, body []byte)
 
-	kick    chan struct{} // tells the flusher to write
-	closed  chan struct{}
-	heard   atomic.Bool // a frame came since the last tick
-	began   time.Time
-	rtt     atomic.Int64 // shortest round trip of a PING, ns; 0: not known
-	missed  int          // the flusher's
-	flushed time.Time    // when the write deadline was last set; of the goroutine that flushes
+	kick   chan struct{} // tells the flusher to write
+	closed chan struct{}
+	heard  atomic.Bool // a frame came since the last tick
+	began  time.Time
+	// lastCall is when the peer last began a call, in ns after began.
+	lastCall atomic.Int64
+	rtt      atomic.Int64 // shortest round trip of a PING, ns; 0: not known
+	missed   int          // the flusher's
+	flushed  time.Time    // when the write deadline was last set; of the goroutine that flushes
 
 	assembly *semaphore.Weighted
 

@@ -320,7 +320,7 @@ func FuzzServer(f *testing.F) {
 			t.Fatal(err)
 		}
 		defer near.Close()
-		if !srv.adopt(far, func(nc net.Conn) (net.Conn, Identity, error) {
+		if !srv.adopt(far, classLocal, func(nc net.Conn) (net.Conn, Identity, error) {
 			return nc, Identity{Name: "fuzz", Roles: []string{RoleAdmin}, How: "process"}, nil
 		}) {
 			t.Fatal("not adopted")

@@ -355,29 +355,6 @@ func TestClientClose(t *testing.T) {
 	wait.For(t, "the server to notice", func() bool { return r.conns() == 0 })
 }
 
-// TestMaxConns: connections beyond the limit are refused.
-func TestMaxConns(t *testing.T) {
-	srv, err := NewServer(ServerOptions{MaxConns: 2})
-	if err != nil {
-		t.Fatal(err)
-	}
-	r := &rig{srv: srv, echo: newEchoServer(), target: filepath.Join(t.TempDir(), "s"), client: ClientOptions{Patience: -1}}
-	srv.Register(echoService, r.echo)
-	l, err := net.Listen("unix", r.target)
-	if err != nil {
-		t.Fatal(err)
-	}
-	r.serve(t, l)
-	first := r.dial(t)
-	r.dial(t)
-	if _, err := Dial(t.Context(), r.target, r.client); !errs.Is(err, errs.Unavailable) {
-		t.Fatalf("the third connection: %v", err)
-	}
-	first.Close()
-	wait.For(t, "room", func() bool { return r.conns() < 2 })
-	r.dial(t)
-}
-
 func TestListenUnix(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "s")
 	dead, err := net.Listen("unix", path)

@@ -21,7 +21,7 @@ func (s *Server) Local(id Identity) *Client {
 		if err != nil {
 			return nil, errs.New(errs.Unavailable, "connect in process: %w", err)
 		}
-		if !s.adopt(far, func(net.Conn) (net.Conn, Identity, error) { return far, id, nil }) {
+		if !s.adopt(far, classLocal, func(net.Conn) (net.Conn, Identity, error) { return far, id, nil }) {
 			_ = near.Close()
 			return nil, errShutdown
 		}

@@ -22,7 +22,8 @@ func (r *rig) killConns() {
 func (r *rig) conns() int {
 	r.srv.mu.Lock()
 	defer r.srv.mu.Unlock()
-	return len(r.srv.conns) + r.srv.pending
+	a := &r.srv.admission
+	return len(a.handshakes) + a.count[classLocal] + a.count[classCertified] + a.count[classAnonymous]
 }
 
 func (r *rig) serverConn(t testing.TB) *conn {

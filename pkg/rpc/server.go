@@ -25,9 +25,9 @@ type ServerOptions struct {
 	// TLS 1.3 and verify client certificates if given (identity.ServerTLS).
 	TLS    *tls.Config
 	Limits Limits
-	// MaxConns bounds the connections; 1024.
-	MaxConns int
-	Logger   *slog.Logger
+	// Conns bounds the connections by class.
+	Conns  ConnLimits
+	Logger *slog.Logger
 }
 
 var errShutdown = errs.New(errs.Unavailable, "the server is shutting down")
@@ -54,7 +54,7 @@ type Server struct {
 
 	mu        sync.Mutex
 	conns     map[*conn]struct{}
-	pending   int // connections that are not in conns yet
+	admission admission
 	listeners map[net.Listener]struct{}
 	draining  bool
 	closed    bool
@@ -74,9 +74,6 @@ func NewServer(opts ServerOptions) (*Server, error) {
 	if opts.Authorizer == nil {
 		opts.Authorizer = DefaultRoles
 	}
-	if opts.MaxConns == 0 {
-		opts.MaxConns = 1024
-	}
 	if opts.TLS != nil && opts.TLS.MinVersion < tls.VersionTLS13 {
 		return nil, errs.New(errs.InvalidArgument, "rpc: the server needs TLS 1.3 as the lowest version")
 	}
@@ -84,8 +81,12 @@ func NewServer(opts ServerOptions) (*Server, error) {
 	if err := lim.validate(); err != nil {
 		return nil, err
 	}
+	conns := opts.Conns.withDefaults()
+	if err := conns.validate(); err != nil {
+		return nil, err
+	}
 	s := &Server{
-		opts: opts, limits: lim, methods: map[string]*boundMethod{}, work: make(chan *serverCall),
+		admission: admission{limits: conns, count: map[class]int{}}, opts: opts, limits: lim, methods: map[string]*boundMethod{}, work: make(chan *serverCall),
 		conns: map[*conn]struct{}{}, listeners: map[net.Listener]struct{}{},
 	}
 	s.base, s.stop = context.WithCancel(context.Background())
@@ -143,7 +144,7 @@ func (s *Server) Serve(l net.Listener) error {
 		nc, err := l.Accept()
 		if err == nil {
 			delay = 0
-			s.adopt(nc, s.greet)
+			s.adopt(nc, classOf(nc), s.greet)
 			continue
 		}
 		s.mu.Lock()
@@ -168,67 +169,106 @@ func (s *Server) Serve(l net.Listener) error {
 // greeter authenticates the peer, and may wrap the connection.
 type greeter func(nc net.Conn) (net.Conn, Identity, error)
 
-// adopt serves a connection unless the server is closing or full.
-func (s *Server) adopt(nc net.Conn, greet greeter) bool {
+// adopt serves a connection unless the server is closing or its class is full.
+func (s *Server) adopt(nc net.Conn, cl class, greet greeter) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.draining || len(s.conns)+s.pending >= s.opts.MaxConns {
+	if s.draining || !s.admission.begin(nc, cl) {
 		if !s.draining {
-			s.opts.Logger.Warn("rpc connection refused", "peer", nc.RemoteAddr().String(), "limit", s.opts.MaxConns)
+			s.refused(nc, cl)
 		}
 		_ = nc.Close()
 		return false
 	}
-	s.pending++
 	s.wg.Add(1)
 	go func() {
 		defer s.wg.Done()
-		s.serveConn(nc, greet)
+		s.serveConn(nc, cl, greet)
 	}()
 	return true
 }
 
-// serveConn takes one connection from handshake to end.
-func (s *Server) serveConn(nc net.Conn, greet greeter) {
-	c, id, err := s.handshake(nc, greet)
-	s.mu.Lock()
-	s.pending--
-	if err == nil && s.closed {
-		err = errShutdown
+// refused logs that a class is full. Anonymous peers must not fill the log.
+func (s *Server) refused(nc net.Conn, cl class) {
+	level := slog.LevelWarn
+	if cl == classAnonymous {
+		level = slog.LevelDebug
 	}
-	if err != nil {
+	s.opts.Logger.Log(s.base, level, "rpc connection refused", "peer", nc.RemoteAddr().String(), "class", string(cl), "limit", s.admission.limits.of(cl))
+}
+
+// serveConn takes one connection from handshake to end.
+func (s *Server) serveConn(raw net.Conn, cl class, greet greeter) {
+	stop := context.AfterFunc(s.base, func() { _ = raw.Close() })
+	defer stop()
+	nc, id, err := greet(raw)
+	cl, admitted := s.identified(raw, cl, id, err)
+	if !admitted {
+		s.opts.Logger.Debug("rpc handshake failed", "peer", raw.RemoteAddr().String(), "error", err)
+		_ = raw.Close()
+		return
+	}
+	var c *conn
+	defer func() {
+		s.mu.Lock()
+		delete(s.conns, c)
+		s.admission.leave(cl)
 		s.mu.Unlock()
-		s.opts.Logger.Debug("rpc handshake failed", "peer", nc.RemoteAddr().String(), "error", err)
-		_ = nc.Close()
+	}()
+	lim := s.limits
+	if !id.known() {
+		lim = lim.forNobody()
+	}
+	c = newConn(nc, false, lim)
+	c.onCall = func(st *stream, h rawCallHeader, flags uint8, body []byte) {
+		c.lastCall.Store(int64(time.Since(c.began)))
+		s.dispatch(id, st, h, flags, body)
+	}
+	if err := c.handshake(handshakeTimeout); err != nil {
+		s.opts.Logger.Debug("rpc handshake failed", "peer", raw.RemoteAddr().String(), "error", err)
+		_ = raw.Close()
+		return
+	}
+	stop()
+	s.mu.Lock()
+	if s.closed {
+		s.mu.Unlock()
+		_ = raw.Close()
 		return
 	}
 	s.conns[c] = struct{}{}
 	draining := s.draining
+	if cl == classAnonymous {
+		s.wg.Go(func() { c.closeIdle(s.admission.limits.AnonymousIdle) })
+	}
 	s.mu.Unlock()
 	if draining {
 		c.goAway()
 	}
 	err = c.run()
-	s.mu.Lock()
-	delete(s.conns, c)
-	s.mu.Unlock()
 	s.opts.Logger.Debug("rpc connection ended", "peer", nc.RemoteAddr().String(), "identity", id.String(), "error", err)
 }
 
-func (s *Server) handshake(raw net.Conn, greet greeter) (*conn, Identity, error) {
-	stop := context.AfterFunc(s.base, func() { _ = raw.Close() })
-	defer stop()
-	nc, id, err := greet(raw)
-	if err != nil {
-		return nil, id, err
+// identified returns the class of a connection whose greeting ended with err, and
+// whether it is admitted.
+func (s *Server) identified(raw net.Conn, cl class, id Identity, err error) (class, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case cl == classHandshake && err != nil:
+		s.admission.forget(raw)
+		return cl, false
+	case cl == classHandshake:
+		cl, ok := s.admission.identified(raw, id)
+		if !ok {
+			s.refused(raw, cl)
+		}
+		return cl, ok
+	case err != nil:
+		s.admission.leave(cl)
+		return cl, false
 	}
-	lim := s.limits
-	if !id.known() {
-		lim = lim.forNobody()
-	}
-	c := newConn(nc, false, lim)
-	c.onCall = func(st *stream, h rawCallHeader, flags uint8, body []byte) { s.dispatch(id, st, h, flags, body) }
-	return c, id, c.handshake(handshakeTimeout)
+	return cl, true
 }
 
 // greet is the greeter of listeners.
