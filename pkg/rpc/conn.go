@@ -72,6 +72,7 @@ type conn struct {
 	drained    chan struct{} // closed when draining and no call is left; nil until someone waits
 	quiet      chan struct{} // closed when everything is written; nil until someone waits
 	err        error
+	refused    error // the peer has no access any more; ends every call
 
 	recvAvail int64 // what the peer may send
 	recvDebt  int64 // what was read and not given back

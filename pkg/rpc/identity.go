@@ -13,6 +13,9 @@ type Identity struct {
 	Name  string   // common name of the certificate, or "uid:1000"
 	Roles []string // organisations of the certificate; "admin" for root on the unix socket
 	How   string   // "certificate", "socket", "process"; empty: anonymous
+	// Serial is the serial number of the certificate in lower-case hexadecimal
+	// digits; empty without one.
+	Serial string
 }
 
 // RoleAdmin is the role that may do everything.
@@ -83,6 +86,6 @@ func tlsIdentity(st tls.ConnectionState) Identity {
 	if len(st.VerifiedChains) == 0 || len(st.PeerCertificates) == 0 || st.PeerCertificates[0].Subject.CommonName == "" {
 		return Identity{}
 	}
-	sub := st.PeerCertificates[0].Subject
-	return Identity{Name: sub.CommonName, Roles: sub.Organization, How: "certificate"}
+	cert := st.PeerCertificates[0]
+	return Identity{Name: cert.Subject.CommonName, Roles: cert.Subject.Organization, How: "certificate", Serial: cert.SerialNumber.Text(16)}
 }

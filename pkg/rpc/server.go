@@ -23,7 +23,11 @@ type ServerOptions struct {
 	Authorizer Authorizer
 	// TLS is needed for listeners that are not unix sockets. It must require
 	// TLS 1.3 and verify client certificates if given (identity.ServerTLS).
-	TLS    *tls.Config
+	TLS *tls.Config
+	// Refuse returns why an identity has no access any more, such as that its
+	// certificate was revoked, or nil. It is asked when a connection begins, and by
+	// Recheck. It must not block. nil: nobody is refused.
+	Refuse func(Identity) error
 	Limits Limits
 	// Conns bounds the connections by class.
 	Conns  ConnLimits
@@ -53,7 +57,7 @@ type Server struct {
 	idle atomic.Int32
 
 	mu        sync.Mutex
-	conns     map[*conn]struct{}
+	conns     map[*conn]Identity
 	admission admission
 	listeners map[net.Listener]struct{}
 	draining  bool
@@ -87,7 +91,7 @@ func NewServer(opts ServerOptions) (*Server, error) {
 	}
 	s := &Server{
 		admission: admission{limits: conns, count: map[class]int{}}, opts: opts, limits: lim, methods: map[string]*boundMethod{}, work: make(chan *serverCall),
-		conns: map[*conn]struct{}{}, listeners: map[net.Listener]struct{}{},
+		conns: map[*conn]Identity{}, listeners: map[net.Listener]struct{}{},
 	}
 	s.base, s.stop = context.WithCancel(context.Background())
 	return s, nil
@@ -236,7 +240,7 @@ func (s *Server) serveConn(raw net.Conn, cl class, greet greeter) {
 		_ = raw.Close()
 		return
 	}
-	s.conns[c] = struct{}{}
+	s.conns[c] = id
 	draining := s.draining
 	if cl == classAnonymous {
 		s.wg.Go(func() { c.closeIdle(s.admission.limits.AnonymousIdle) })
@@ -244,6 +248,12 @@ func (s *Server) serveConn(raw net.Conn, cl class, greet greeter) {
 	s.mu.Unlock()
 	if draining {
 		c.goAway()
+	}
+	if s.opts.Refuse != nil { // it may have changed since the handshake
+		if err := s.opts.Refuse(id); err != nil {
+			c.refuse(err)
+			s.wg.Go(func() { c.closeRefused(err) })
+		}
 	}
 	err = c.run()
 	s.opts.Logger.Debug("rpc connection ended", "peer", nc.RemoteAddr().String(), "identity", id.String(), "error", err)
@@ -280,7 +290,7 @@ func (s *Server) greet(nc net.Conn) (net.Conn, Identity, error) {
 	if s.opts.TLS == nil {
 		return nil, Identity{}, errs.New(errs.Internal, "a connection that is neither a unix socket nor to be TLS")
 	}
-	t, err := serverTLS(s.base, nc, s.opts.TLS, handshakeTimeout)
+	t, err := serverTLS(s.base, nc, s.refusing(s.opts.TLS), handshakeTimeout)
 	if err != nil {
 		return nil, Identity{}, err
 	}
@@ -324,6 +334,8 @@ func (s *Server) dispatch(id Identity, st *stream, h rawCallHeader, flags uint8,
 	switch { // what ended before it knew of this call
 	case c.err != nil:
 		st.failLocked(c.err)
+	case c.refused != nil:
+		st.failLocked(c.refused)
 	case c.draining && sc.streaming():
 		st.failLocked(errShutdown)
 	}
@@ -397,8 +409,8 @@ func (sc *serverCall) check() error {
 	if sc.method == nil {
 		return errs.New(errs.Unimplemented, "the server has no method %s", cut(sc.name, 200)).WithHint("install the same version of runtime on both sides")
 	}
-	if err := sc.ctx.Err(); err != nil {
-		return ctxError(&sc.ctx)
+	if sc.ctx.Err() != nil {
+		return sc.ctx.endedBy()
 	}
 	if sc.method.Permission == Public {
 		return nil

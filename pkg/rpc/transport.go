@@ -221,7 +221,7 @@ func (t target) tlsError(err error) error {
 		return errs.New(errs.Unauthenticated, "the certificate of %s is not valid: %w", t, err)
 	case errors.As(err, &alert), strings.HasPrefix(remoteError(err), "tls: "):
 		return errs.New(errs.Unauthenticated, "%s refused this client's certificate: %w", t, err).
-			WithHint("it may have expired; generate a new one with `r auth generate`")
+			WithHint("it may have expired or been revoked; generate a new one with `r auth generate`")
 	case errors.As(err, &record):
 		return errs.New(errs.FailedPrecondition, "%s does not speak TLS: %w", t, err)
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, connReset):

@@ -127,6 +127,7 @@ func (a *Authority) CA() []byte { return encodeCert(a.cert.Raw) }
 // Pair is a certificate and its key in PEM.
 type Pair struct {
 	Certificate, Key []byte
+	Serial           string // as in rpc.Identity
 	ExpiresAt        time.Time
 }
 
@@ -164,7 +165,7 @@ func (a *Authority) IssueClient(name string, roles []string, ttl time.Duration) 
 	if err != nil {
 		return nil, err
 	}
-	return &Pair{Certificate: encodeCert(cert.Raw), Key: keyPEM, ExpiresAt: cert.NotAfter}, nil
+	return &Pair{Certificate: encodeCert(cert.Raw), Key: keyPEM, Serial: cert.SerialNumber.Text(16), ExpiresAt: cert.NotAfter}, nil
 }
 
 // ServerTLS returns the configuration of a server that is reached under names

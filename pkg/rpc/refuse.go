@@ -1,0 +1,72 @@
+package rpc
+
+import (
+	"crypto/tls"
+	"time"
+)
+
+// Recheck asks ServerOptions.Refuse about every open connection and closes those
+// that it refuses: their calls are cancelled, and end with its error. It does not
+// wait. Connections that begin meanwhile are checked too.
+func (s *Server) Recheck() {
+	if s.opts.Refuse == nil {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return
+	}
+	for c, id := range s.conns {
+		if err := s.opts.Refuse(id); err != nil {
+			c.refuse(err)
+			s.wg.Go(func() { c.closeRefused(err) })
+		}
+	}
+}
+
+// refuse ends every call with err, those that are still to come too.
+func (c *conn) refuse(err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.refused != nil {
+		return
+	}
+	c.refused = err
+	for _, st := range c.streams {
+		st.failLocked(err)
+	}
+}
+
+// closeRefused closes the connection, after a moment for the answers to the
+// calls that refuse has ended.
+func (c *conn) closeRefused(err error) {
+	c.goAway()
+	t := time.NewTimer(lingerTimeout)
+	defer t.Stop()
+	select {
+	case <-c.whenIdle():
+	case <-t.C:
+	case <-c.closed:
+	}
+	c.close(err)
+}
+
+// refusing returns cfg with a handshake that fails for identities that
+// ServerOptions.Refuse refuses, so that the client is told at once.
+func (s *Server) refusing(cfg *tls.Config) *tls.Config {
+	if s.opts.Refuse == nil {
+		return cfg
+	}
+	cfg = cfg.Clone()
+	verify := cfg.VerifyConnection
+	cfg.VerifyConnection = func(st tls.ConnectionState) error {
+		if verify != nil {
+			if err := verify(st); err != nil {
+				return err
+			}
+		}
+		return s.opts.Refuse(tlsIdentity(st))
+	}
+	return cfg
+}

@@ -1,0 +1,116 @@
+package rpc
+
+import (
+	"net"
+	"sync"
+	"testing"
+	"time"
+
+	"miren.dev/runtime/pkg/errs"
+	"miren.dev/runtime/testsupport/wait"
+)
+
+// refusals is a ServerOptions.Refuse of names.
+type refusals struct {
+	mu    sync.Mutex
+	names map[string]bool
+}
+
+func (r *refusals) add(name string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.names[name] = true
+}
+
+func (r *refusals) refuse(id Identity) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.names[id.Name] {
+		return errs.New(errs.Unauthenticated, "the certificate of %s was revoked", id.Name)
+	}
+	return nil
+}
+
+func newRefusingRig(t *testing.T) (*rig, *refusals) {
+	t.Helper()
+	r, refused := &rig{echo: newEchoServer(), pki: newPKI(t), client: ClientOptions{Patience: -1}}, &refusals{names: map[string]bool{}}
+	srv, err := NewServer(ServerOptions{TLS: r.pki.server(t), Refuse: refused.refuse})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.srv = srv
+	srv.Register(echoService, r.echo)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.target = l.Addr().String()
+	r.serve(t, l)
+	return r, refused
+}
+
+// TestRefusedIdentityLosesItsConnections: calls and streams under way are
+// cancelled and say why, later calls do not start, the handshake is refused, and
+// other connections stay.
+func TestRefusedIdentityLosesItsConnections(t *testing.T) {
+	r, refused := newRefusingRig(t)
+	alice, bob := r.as(t, "alice"), r.as(t, "bob")
+	a, b := alice.dial(t), bob.dial(t)
+	called := make(chan error, 1)
+	go func() {
+		_, err := call(t, a, mBlock, &echoMsg{})
+		called <- err
+	}()
+	st, err := a.Open(t.Context(), &mHold.MethodInfo, &echoMsg{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer st.Close()
+	<-r.echo.entered
+	<-r.echo.entered
+	kept := b.cur.Load()
+
+	refused.add("alice")
+	r.srv.Recheck()
+	wantClass(t, <-called, errs.Unauthenticated, Unknown)
+	wantClass(t, st.RecvMsg(&echoMsg{}), errs.Unauthenticated, Unknown)
+	_, err = call(t, a, mEcho, &echoMsg{})
+	wantClass(t, err, errs.Unauthenticated, NotStarted)
+	if _, err := Dial(t.Context(), r.target, alice.client); !errs.Is(err, errs.Unauthenticated) || errs.HintOf(err) == "" {
+		t.Errorf("a new connection: %v", err)
+	}
+	wait.For(t, "the connection to be closed", func() bool { return r.inClass(classCertified) == 1 })
+	if _, err := call(t, b, mEcho, &echoMsg{}); err != nil || b.cur.Load() != kept {
+		t.Errorf("another's connection: %v", err)
+	}
+}
+
+// TestRefusedPeerCannotLinger: one that neither hangs up nor reads is closed, and
+// what it sends meanwhile does nothing.
+func TestRefusedPeerCannotLinger(t *testing.T) {
+	r, refused := newRefusingRig(t)
+	cl := r.as(t, "alice").dial(t)
+	if _, err := call(t, cl, mEcho, &echoMsg{}); err != nil {
+		t.Fatal(err)
+	}
+	go func() { // does not return by itself
+		_, _ = call(t, cl, mBlock, &echoMsg{})
+	}()
+	<-r.echo.entered
+	done := r.echo.calls.Load()
+	c := cl.cur.Load()
+	refused.add("alice")
+	r.srv.Recheck()
+	// The connection as a peer uses it that ignores GOAWAY.
+	c.mu.Lock()
+	c.draining = false
+	c.mu.Unlock()
+	deadline := time.Now().Add(10 * time.Second)
+	for c.usable() && time.Now().Before(deadline) {
+		_ = c.call(t.Context(), &mWrite.MethodInfo, "id", &echoMsg{}, &echoMsg{})
+	}
+	wait.For(t, "the connection to be closed", func() bool { return r.inClass(classCertified) == 0 })
+	if n := r.echo.calls.Load(); n != done {
+		t.Errorf("%d calls were carried out after the refusal", n-done)
+	}
+}
