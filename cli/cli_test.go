@@ -281,6 +281,27 @@ func TestAuthGenerate(t *testing.T) {
 	contains(t, string(b), "alice:", "bob:", "prod:")
 }
 
+func TestAuthRevoke(t *testing.T) {
+	newFake(t)
+	contains(t, ok(t, "auth", "list", "--json"), "[]")
+	var made struct{ Serial string }
+	if err := json.Unmarshal([]byte(ok(t, "auth", "generate", "--name", "alice", "--role", "deployer", "--json")), &made); err != nil {
+		t.Fatal(err)
+	}
+	ok(t, "auth", "generate", "--name", "bob")
+	contains(t, ok(t, "auth", "list"), made.Serial, "alice", "bob", "deployer", "until 2030-01-02")
+	contains(t, ok(t, "auth", "revoke", made.Serial), "revoked alice "+made.Serial)
+	contains(t, ok(t, "auth", "list"), "revoked "+time.Now().Format(time.DateOnly), "until 2030-01-02")
+	contains(t, ok(t, "auth", "revoke", "bob"), "revoked bob ", "every certificate of bob that is not recorded")
+	if out := ok(t, "auth", "list"); strings.Contains(out, "until") || !strings.Contains(out, "(not recorded)") {
+		t.Errorf("after both were revoked:\n%s", out)
+	}
+	if r := run(t, false, "", "auth", "revoke", "carol"); r.code != 0 || !strings.Contains(r.err, "no certificate of carol is recorded") {
+		t.Errorf("an identity that has none: %+v", r)
+	}
+	contains(t, ok(t, "auth", "revoke", "bob", "--json"), `"revoked_at"`)
+}
+
 func TestOther(t *testing.T) {
 	f := newFake(t)
 	f.shop()

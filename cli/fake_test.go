@@ -25,6 +25,7 @@ import (
 	"miren.dev/runtime/api/store"
 	"miren.dev/runtime/cli"
 	"miren.dev/runtime/cli/console"
+	"miren.dev/runtime/domain/identities"
 	"miren.dev/runtime/entity"
 	"miren.dev/runtime/entity/remote"
 	"miren.dev/runtime/pkg/errs"
@@ -182,11 +183,26 @@ func (f fakeServer) Stop(context.Context, *server.StopRequest) error        { re
 func (f fakeServer) Doctor(context.Context) (*server.DoctorResponse, error) {
 	return &server.DoctorResponse{Checks: []server.Check{{Name: "postgres", Level: server.CheckLevelOk, Found: "answers"}}}, nil
 }
-func (f fakeServer) IssueIdentity(_ context.Context, req *server.IssueIdentityRequest) (*server.IssueIdentityResponse, error) {
+func (f fakeServer) IssueIdentity(ctx context.Context, req *server.IssueIdentityRequest) (*server.IssueIdentityResponse, error) {
+	end := time.Date(2030, 1, 2, 0, 0, 0, 0, time.UTC)
+	serial := strings.ToLower(string(schema.NewID("serial")))
+	cert, err := f.identities().Record(ctx, identities.Issued{Identity: req.Name, Serial: serial, Roles: req.Roles, ExpiresAt: end})
+	if err != nil {
+		return nil, err
+	}
 	return &server.IssueIdentityResponse{
-		Certificate: "CERT", Key: "KEY", CA: "CA", ExpiresAt: time.Date(2030, 1, 2, 0, 0, 0, 0, time.UTC), Addresses: []string{"runtime.example.com:7443"},
+		Certificate: "CERT", Key: "KEY", CA: "CA", ExpiresAt: end, Addresses: []string{"runtime.example.com:7443"}, Serial: cert.Spec.Serial,
 	}, nil
 }
+func (f fakeServer) RevokeIdentity(ctx context.Context, req *server.RevokeIdentityRequest) (*server.RevokeIdentityResponse, error) {
+	certs, err := f.identities().Revoke(ctx, req.Certificate, "root")
+	resp := new(server.RevokeIdentityResponse)
+	for _, c := range certs {
+		resp.Certificates = append(resp.Certificates, *record(c))
+	}
+	return resp, err
+}
+func (f fakeServer) identities() *identities.Service { return &identities.Service{Store: f.store} }
 
 type fakeNodes struct{ *fake }
 

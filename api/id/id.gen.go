@@ -26,6 +26,12 @@ type Build string
 // NewBuild returns a fresh random id.
 func NewBuild() Build { return Build(schema.NewID("bld")) }
 
+// ClientCertificate is the id of an entity of kind client_certificate ("ccert-" and 16 characters).
+type ClientCertificate string
+
+// NewClientCertificate returns a fresh random id.
+func NewClientCertificate() ClientCertificate { return ClientCertificate(schema.NewID("ccert")) }
+
 // DeployLease is the id of an entity of kind deploy_lease ("dlease-" and 16 characters).
 type DeployLease string
 

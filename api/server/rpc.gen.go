@@ -291,6 +291,8 @@ type IssueIdentityResponse struct {
 	ExpiresAt time.Time `cbor:"4,keyasint" json:"expires_at" schema:"required"`
 	// Where the server is reached over the network.
 	Addresses []string `cbor:"5,keyasint,omitempty" json:"addresses,omitempty"`
+	// Its serial number, by which it can be revoked.
+	Serial string `cbor:"6,keyasint,omitempty" json:"serial,omitempty"`
 }
 
 // MarshalJSON renders x; durations are strings, secrets are redacted.
@@ -309,6 +311,50 @@ func (x *IssueIdentityResponse) ValidateFields(v *schema.Validator) {
 	v.Required("key", x.Key != "")
 	v.Required("ca", x.CA != "")
 	v.Required("expires_at", !x.ExpiresAt.IsZero())
+}
+
+// RevokeIdentityRequest: Names client certificates.
+type RevokeIdentityRequest struct {
+	// An identity, for every certificate that it has, or a serial number.
+	Certificate string `cbor:"1,keyasint" json:"certificate" schema:"required"`
+}
+
+// MarshalJSON renders x; durations are strings, secrets are redacted.
+func (x RevokeIdentityRequest) MarshalJSON() ([]byte, error) { return schema.EncodeJSON(&x) }
+
+// UnmarshalJSON decodes x; unknown fields are errors, missing ones get their defaults.
+func (x *RevokeIdentityRequest) UnmarshalJSON(b []byte) error { return schema.DecodeJSON(b, x) }
+
+// Validate reports every field that breaks its rules, as one error of class
+// invalid_argument.
+func (x *RevokeIdentityRequest) Validate() error { return schema.Validate(x) }
+
+// ValidateFields is Validate below the path that v is at.
+func (x *RevokeIdentityRequest) ValidateFields(v *schema.Validator) {
+	v.Required("certificate", x.Certificate != "")
+	if x.Certificate != "" {
+		v.MaxLen("certificate", len(x.Certificate), 128)
+	}
+}
+
+// RevokeIdentityResponse: What is revoked.
+type RevokeIdentityResponse struct {
+	// The client certificates.
+	Certificates []schema.Record `cbor:"1,keyasint,omitempty" json:"certificates,omitempty"`
+}
+
+// MarshalJSON renders x; durations are strings, secrets are redacted.
+func (x RevokeIdentityResponse) MarshalJSON() ([]byte, error) { return schema.EncodeJSON(&x) }
+
+// UnmarshalJSON decodes x; unknown fields are errors, missing ones get their defaults.
+func (x *RevokeIdentityResponse) UnmarshalJSON(b []byte) error { return schema.DecodeJSON(b, x) }
+
+// Validate reports every field that breaks its rules, as one error of class
+// invalid_argument.
+func (x *RevokeIdentityResponse) Validate() error { return schema.Validate(x) }
+
+// ValidateFields is Validate below the path that v is at.
+func (x *RevokeIdentityResponse) ValidateFields(v *schema.Validator) {
 }
 
 // NodeRequest: Names a node.
@@ -540,6 +586,9 @@ type Server interface {
 	Doctor(ctx context.Context) (*DoctorResponse, error)
 	// IssueIdentity: Makes a client certificate. Permission: admin.
 	IssueIdentity(ctx context.Context, req *IssueIdentityRequest) (*IssueIdentityResponse, error)
+	// RevokeIdentity: Refuses client certificates from now on, and closes the connections
+	// that use them. Permission: admin.
+	RevokeIdentity(ctx context.Context, req *RevokeIdentityRequest) (*RevokeIdentityResponse, error)
 }
 
 // RegisterServer makes s serve impl.
@@ -558,6 +607,9 @@ type ServerClient interface {
 	Doctor(ctx context.Context) (*DoctorResponse, error)
 	// IssueIdentity: Makes a client certificate. Permission: admin.
 	IssueIdentity(ctx context.Context, req *IssueIdentityRequest) (*IssueIdentityResponse, error)
+	// RevokeIdentity: Refuses client certificates from now on, and closes the connections
+	// that use them. Permission: admin.
+	RevokeIdentity(ctx context.Context, req *RevokeIdentityRequest) (*RevokeIdentityResponse, error)
 }
 
 type clientServer struct{ conn rpc.Conn }
@@ -596,6 +648,14 @@ func (c clientServer) Doctor(ctx context.Context) (*DoctorResponse, error) {
 func (c clientServer) IssueIdentity(ctx context.Context, req *IssueIdentityRequest) (*IssueIdentityResponse, error) {
 	resp := new(IssueIdentityResponse)
 	if err := c.conn.Call(ctx, &methodServerIssueIdentity.MethodInfo, req, resp); err != nil {
+		return nil, err
+	}
+	return resp, nil
+}
+
+func (c clientServer) RevokeIdentity(ctx context.Context, req *RevokeIdentityRequest) (*RevokeIdentityResponse, error) {
+	resp := new(RevokeIdentityResponse)
+	if err := c.conn.Call(ctx, &methodServerRevokeIdentity.MethodInfo, req, resp); err != nil {
 		return nil, err
 	}
 	return resp, nil
@@ -666,6 +726,19 @@ var methodServerIssueIdentity = &rpc.Method{
 	},
 }
 
+var methodServerRevokeIdentity = &rpc.Method{
+	MethodInfo: rpc.MethodInfo{
+		Service: "server.Server", Name: "RevokeIdentity", Full: "server.Server/RevokeIdentity", Permission: "admin", Idempotent: true, Stream: rpc.StreamNone,
+	},
+	Unary: func(ctx context.Context, impl any, d rpc.Decoder) (any, error) {
+		req := new(RevokeIdentityRequest)
+		if err := d.Decode(req); err != nil {
+			return nil, err
+		}
+		return impl.(Server).RevokeIdentity(ctx, req)
+	},
+}
+
 // ServerService is the table of the service.
 var ServerService = &rpc.Service{Name: "server.Server", Methods: []*rpc.Method{
 	methodServerVersion,
@@ -673,6 +746,7 @@ var ServerService = &rpc.Service{Name: "server.Server", Methods: []*rpc.Method{
 	methodServerStop,
 	methodServerDoctor,
 	methodServerIssueIdentity,
+	methodServerRevokeIdentity,
 }}
 
 // Nodes is what serves the service. Machines that run sandboxes.

@@ -1,5 +1,9 @@
 // Package auth has `r auth`: client certificates, and the client configuration
-// for them.
+// for them:
+//
+//	generate  makes one
+//	list      shows those that were issued or revoked
+//	revoke    revokes them
 package auth
 
 import (
@@ -21,7 +25,7 @@ import (
 
 // New makes the commands.
 func New(e *command.Env) *cobra.Command {
-	return command.Group("auth", "Make client certificates", newGenerate(e))
+	return command.Group("auth", "Make, list and revoke client certificates", newGenerate(e), newList(e), newRevoke(e))
 }
 
 type generateOptions struct {
@@ -103,7 +107,7 @@ func (o *generateOptions) run(ctx context.Context) error {
 	}
 	if o.JSON {
 		return o.PrintJSON(map[string]any{
-			"file": cfg.Path(), "cluster": name, "identity": o.name, "roles": o.roles, "server": address, "expires_at": resp.ExpiresAt,
+			"file": cfg.Path(), "cluster": name, "identity": o.name, "roles": o.roles, "server": address, "serial": resp.Serial, "expires_at": resp.ExpiresAt,
 		})
 	}
 	o.Printf("%s wrote %s\n", o.Paint(console.Green, "✓"), cfg.Path())

@@ -18,12 +18,12 @@ func Access() (name string, a kit.Access) {
 	return "api", kit.Access{
 		Reads: api.Kinds(),
 		Creates: []*schema.Kind{
-			core.ProjectKind, app.AppKind, app.BuildKind, app.DeploymentKind, app.DeployLeaseKind, app.RouteKind, sandbox.SandboxKind,
+			core.ProjectKind, core.ClientCertificateKind, app.AppKind, app.BuildKind, app.DeploymentKind, app.DeployLeaseKind, app.RouteKind, sandbox.SandboxKind,
 		},
-		Deletes: []*schema.Kind{app.AppKind, app.RouteKind, sandbox.SandboxKind},
+		Deletes: []*schema.Kind{core.ClientCertificateKind, app.AppKind, app.RouteKind, sandbox.SandboxKind},
 		Owns: slices.Concat(
 			kit.Fields(app.AppKind, "spec.env", "spec.secrets"), kit.Fields(app.DeploymentKind, "spec.cancel"),
-			kit.Fields(app.RouteKind, "spec"), kit.Fields(core.NodeKind, "spec.cordoned"),
+			kit.Fields(app.RouteKind, "spec"), kit.Fields(core.ClientCertificateKind, "spec"), kit.Fields(core.NodeKind, "spec.cordoned"),
 			kit.Fields(sandbox.SandboxKind, "spec.desired", "spec.stop_reason", "lease")),
 		Shares: []kit.Share{{
 			Field: kit.Field{Kind: app.AppKind, Path: "status.active_deployment"}, Owner: "deployment",

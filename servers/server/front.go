@@ -12,6 +12,7 @@ import (
 	"miren.dev/runtime/api"
 	"miren.dev/runtime/api/server"
 	"miren.dev/runtime/api/store"
+	"miren.dev/runtime/domain/identities"
 	"miren.dev/runtime/entity/remote"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/rpc"
@@ -33,10 +34,15 @@ type front struct {
 	stop    context.CancelFunc // of the server
 	started time.Time
 	address atomic.Pointer[string] // of the TLS listener
+
+	identities  *identities.Service
+	revocations *identities.Revocations
 }
 
 func newFront(c *control, src sources, stop context.CancelFunc) (*front, error) {
-	f := &front{c: c, stop: stop, started: time.Now()}
+	f := &front{
+		c: c, stop: stop, started: time.Now(), identities: &identities.Service{Store: c.store}, revocations: identities.NewRevocations(),
+	}
 	var err error
 	if f.ca, err = identity.Open(c.m.in.State("pki")); err != nil {
 		return nil, err
@@ -45,13 +51,14 @@ func newFront(c *control, src sources, stop context.CancelFunc) (*front, error) 
 	if err != nil {
 		return nil, err
 	}
-	if f.rpc, err = rpc.NewServer(rpc.ServerOptions{TLS: tlsConfig, Logger: c.logger.With("component", "rpc")}); err != nil {
+	if f.rpc, err = rpc.NewServer(rpc.ServerOptions{TLS: tlsConfig, Refuse: f.refuse, Logger: c.logger.With("component", "rpc")}); err != nil {
 		return nil, err
 	}
 	store.RegisterEntities(f.rpc, remote.NewServer(c.store, api.Kinds()))
 	rpcserver.Register(f.rpc, c.services(src))
 	server.RegisterServer(f.rpc, f)
 	server.RegisterDebug(f.rpc, &debug{c})
+	f.followRevocations()
 	return f, nil
 }
 
@@ -86,8 +93,20 @@ func (f *front) run(ctx context.Context) error {
 		listeners = append(listeners, l)
 	}
 	g, gctx := errgroup.WithContext(ctx)
-	for _, l := range listeners {
-		g.Go(func() error { return f.rpc.Serve(l) })
+	for i, l := range listeners {
+		g.Go(func() error {
+			if i > 0 {
+				// Certificates count for nothing until it is known which are revoked.
+				if err := f.c.informers.WaitSynced(gctx); err != nil {
+					l.Close()
+					if gctx.Err() != nil {
+						return nil
+					}
+					return err
+				}
+			}
+			return f.rpc.Serve(l)
+		})
 	}
 	g.Go(func() error {
 		<-gctx.Done()

@@ -2,25 +2,13 @@ package server
 
 import (
 	"context"
-	"log/slog"
-	"net"
-	"os"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
-	"miren.dev/runtime/api"
-	"miren.dev/runtime/controllers/kit"
-	"miren.dev/runtime/entity/informer"
-	"miren.dev/runtime/pkg/buildlog"
-	"miren.dev/runtime/pkg/config"
 	"miren.dev/runtime/pkg/errs"
-	"miren.dev/runtime/pkg/instance"
 	"miren.dev/runtime/pkg/rpc"
-	"miren.dev/runtime/pkg/rpc/identity"
-	"miren.dev/runtime/pkg/schema"
-	"miren.dev/runtime/testsupport/pgtest"
 )
 
 // reach is what each role may do besides what everybody may.
@@ -36,53 +24,8 @@ var reach = map[string][]string{
 // The server's front as it is, over TLS: every method that is registered is
 // called by nobody, and by somebody of each role.
 func TestEveryMethodStatesWhoMayCall(t *testing.T) {
-	dir, err := os.MkdirTemp("", "rt-daemon-")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { os.RemoveAll(dir) })
-	in, err := instance.Open(dir+"/state", dir+"/run")
-	if err != nil {
-		t.Fatal(err)
-	}
-	log := slog.New(slog.DiscardHandler)
-	cfg := &config.Config{StateDir: in.StateDir}
-	store := pgtest.Store(t, api.Kinds()...)
-	sealer := schema.NewSealer(in.State("secrets.key"))
-	c := &control{
-		cfg: cfg, logger: log, store: store, sealer: sealer,
-		m: &machine{cfg: cfg, in: in, logger: log, buildLogs: buildlog.New(in.State("logs"), 0)}, informers: informer.New(informer.Config{Reader: store}),
-	}
-	c.rt = kit.New(kit.Config{Informers: c.informers})
-	f, err := newFront(c, openSources(cfg, in, log), func() {})
-	if err != nil {
-		t.Fatal(err)
-	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	done := make(chan error, 1)
-	go func() { done <- f.rpc.Serve(l) }()
-	t.Cleanup(func() {
-		f.rpc.Close()
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
-	})
-	dial := func(certificate, key []byte) *rpc.Client {
-		t.Helper()
-		conf, err := identity.ClientTLS(f.ca.CA(), certificate, key, "localhost")
-		if err != nil {
-			t.Fatal(err)
-		}
-		cl, err := rpc.NewClient(l.Addr().String(), rpc.ClientOptions{TLS: conf})
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { cl.Close() })
-		return cl
-	}
+	env := newFrontEnv(t)
+	f, dial := env.f, env.dial
 	methods := f.rpc.Methods()
 	if len(methods) < 30 {
 		t.Fatalf("only %d methods", len(methods))

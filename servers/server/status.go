@@ -3,7 +3,6 @@ package server
 import (
 	"context"
 	"os"
-	"slices"
 	"time"
 
 	"miren.dev/runtime/api/ingress"
@@ -144,30 +143,6 @@ func (f *front) Doctor(ctx context.Context) (*server.DoctorResponse, error) {
 			k.Advice = "its log is in " + f.c.m.in.State("logs") + "; the server starts it again by itself"
 		}
 		resp.Checks = append(resp.Checks, k)
-	}
-	return resp, nil
-}
-
-// IssueIdentity makes a client certificate.
-func (f *front) IssueIdentity(_ context.Context, req *server.IssueIdentityRequest) (*server.IssueIdentityResponse, error) {
-	for _, r := range req.Roles {
-		if !slices.Contains(rpc.DefaultRoles.Names(), r) {
-			return nil, errs.New(errs.InvalidArgument, "there is no role %q", r).WithHint("roles are %v", rpc.DefaultRoles.Names())
-		}
-	}
-	var ttl time.Duration
-	if req.TTL != nil {
-		ttl = *req.TTL
-	}
-	pair, err := f.ca.IssueClient(req.Name, req.Roles, ttl)
-	if err != nil {
-		return nil, err
-	}
-	resp := &server.IssueIdentityResponse{
-		Certificate: string(pair.Certificate), Key: string(pair.Key), CA: string(f.ca.CA()), ExpiresAt: pair.ExpiresAt,
-	}
-	if a := f.address.Load(); a != nil {
-		resp.Addresses = []string{*a}
 	}
 	return resp, nil
 }

@@ -1,0 +1,81 @@
+package server
+
+import (
+	"log/slog"
+	"net"
+	"os"
+	"testing"
+
+	"miren.dev/runtime/api"
+	"miren.dev/runtime/controllers/kit"
+	"miren.dev/runtime/entity/informer"
+	"miren.dev/runtime/pkg/buildlog"
+	"miren.dev/runtime/pkg/config"
+	"miren.dev/runtime/pkg/instance"
+	"miren.dev/runtime/pkg/rpc"
+	"miren.dev/runtime/pkg/rpc/identity"
+	"miren.dev/runtime/pkg/schema"
+	"miren.dev/runtime/testsupport/pgtest"
+)
+
+// frontEnv is the server's front as it is, over a store, without the machine.
+type frontEnv struct {
+	t       *testing.T
+	f       *front
+	c       *control
+	address string // of its TLS listener
+}
+
+func newFrontEnv(t *testing.T) *frontEnv {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "rt-daemon-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	in, err := instance.Open(dir+"/state", dir+"/run")
+	if err != nil {
+		t.Fatal(err)
+	}
+	log := slog.New(slog.DiscardHandler)
+	cfg := &config.Config{StateDir: in.StateDir}
+	store := pgtest.Store(t, api.Kinds()...)
+	sealer := schema.NewSealer(in.State("secrets.key"))
+	c := &control{
+		cfg: cfg, logger: log, store: store, sealer: sealer,
+		m: &machine{cfg: cfg, in: in, logger: log, buildLogs: buildlog.New(in.State("logs"), 0)}, informers: informer.New(informer.Config{Reader: store}),
+	}
+	c.rt = kit.New(kit.Config{Informers: c.informers})
+	f, err := newFront(c, openSources(cfg, in, log), func() {})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan error, 1)
+	go func() { done <- f.rpc.Serve(l) }()
+	t.Cleanup(func() {
+		f.rpc.Close()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+	return &frontEnv{t: t, f: f, c: c, address: l.Addr().String()}
+}
+
+// dial makes a client with a certificate, or an anonymous one.
+func (e *frontEnv) dial(certificate, key []byte) *rpc.Client {
+	e.t.Helper()
+	conf, err := identity.ClientTLS(e.f.ca.CA(), certificate, key, "localhost")
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	cl, err := rpc.NewClient(e.address, rpc.ClientOptions{TLS: conf})
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	e.t.Cleanup(cl.Close)
+	return cl
+}

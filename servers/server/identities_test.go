@@ -1,0 +1,134 @@
+package server
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"miren.dev/runtime/api/core"
+	"miren.dev/runtime/api/server"
+	"miren.dev/runtime/api/store"
+	"miren.dev/runtime/domain/identities"
+	"miren.dev/runtime/pkg/errs"
+	"miren.dev/runtime/pkg/rpc"
+	"miren.dev/runtime/testsupport/wait"
+)
+
+// issue makes a certificate as an administrator does.
+func (e *frontEnv) issue(admin *rpc.Client, name string, roles ...string) *server.IssueIdentityResponse {
+	e.t.Helper()
+	resp, err := server.NewServerClient(admin).IssueIdentity(e.t.Context(), &server.IssueIdentityRequest{Name: name, Roles: roles})
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	return resp
+}
+
+// root is a client as over the unix socket.
+func (e *frontEnv) root() *rpc.Client {
+	cl := e.f.rpc.Local(rpc.Identity{Name: "root", Roles: []string{rpc.RoleAdmin}, How: "socket"})
+	e.t.Cleanup(cl.Close)
+	return cl
+}
+
+func (e *frontEnv) holder(resp *server.IssueIdentityResponse) *rpc.Client {
+	return e.dial([]byte(resp.Certificate), []byte(resp.Key))
+}
+
+// ended returns the error with which a watch ends.
+func ended(w rpc.ClientStream[rpc.None, store.EventBatch]) error {
+	for {
+		if _, err := w.Recv(); err != nil {
+			return err
+		}
+	}
+}
+
+// watching opens a watch.
+func watching(t *testing.T, cl *rpc.Client) rpc.ClientStream[rpc.None, store.EventBatch] {
+	t.Helper()
+	w, err := store.NewEntitiesClient(cl).Watch(t.Context(), &store.WatchRequest{Kind: core.KindNode})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { w.Close() })
+	if _, err := w.Recv(); err != nil {
+		t.Fatal(err)
+	}
+	return w
+}
+
+// TestRevokedCertificateLosesAccessAtOnce: when RevokeIdentity has returned, calls
+// under way have ended and new ones are refused. Other certificates of the
+// identity stay, and a new one works after all were revoked.
+func TestRevokedCertificateLosesAccessAtOnce(t *testing.T) {
+	e := newFrontEnv(t)
+	admin := e.root()
+	first, second := e.issue(admin, "alice", "viewer"), e.issue(admin, "alice", "viewer")
+	a, b := e.holder(first), e.holder(second)
+	wa, wb := watching(t, a), watching(t, b)
+	if _, err := server.NewServerClient(admin).RevokeIdentity(t.Context(), &server.RevokeIdentityRequest{Certificate: first.Serial}); err != nil {
+		t.Fatal(err)
+	}
+	if err := ended(wa); !errs.Is(err, errs.Unauthenticated) {
+		t.Errorf("the watch of a revoked certificate: %v", err)
+	}
+	if _, err := store.NewEntitiesClient(a).Kinds(t.Context()); !errs.Is(err, errs.Unauthenticated) {
+		t.Errorf("a call with a revoked certificate: %v", err)
+	}
+	if _, err := store.NewEntitiesClient(b).Kinds(t.Context()); err != nil {
+		t.Errorf("another certificate: %v", err)
+	}
+	if _, err := server.NewServerClient(admin).RevokeIdentity(t.Context(), &server.RevokeIdentityRequest{Certificate: "alice"}); err != nil {
+		t.Fatal(err)
+	}
+	if err := ended(wb); !errs.Is(err, errs.Unauthenticated) {
+		t.Errorf("the watch of a revoked identity: %v", err)
+	}
+	if _, err := store.NewEntitiesClient(e.holder(e.issue(admin, "alice", "viewer"))).Kinds(t.Context()); err != nil {
+		t.Errorf("a certificate that was issued afterwards: %v", err)
+	}
+	// Certificates from before they were recorded work until their identity is revoked.
+	old, err := e.f.ca.IssueClient("bob", []string{"viewer"}, time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	bob := e.dial(old.Certificate, old.Key)
+	wold := watching(t, bob)
+	if _, err := server.NewServerClient(admin).RevokeIdentity(t.Context(), &server.RevokeIdentityRequest{Certificate: "bob"}); err != nil {
+		t.Fatal(err)
+	}
+	if err := ended(wold); !errs.Is(err, errs.Unauthenticated) {
+		t.Errorf("the watch of a certificate that is not recorded: %v", err)
+	}
+}
+
+// TestRevocationArrivesByWatch: of another server of the same store.
+func TestRevocationArrivesByWatch(t *testing.T) {
+	e := newFrontEnv(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- e.c.informers.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+	if err := e.c.informers.WaitSynced(ctx); err != nil {
+		t.Fatal(err)
+	}
+	issued := e.issue(e.root(), "alice", "viewer")
+	w := watching(t, e.holder(issued))
+	elsewhere := &identities.Service{Store: e.c.store}
+	if _, err := elsewhere.Revoke(t.Context(), "alice", "root"); err != nil {
+		t.Fatal(err)
+	}
+	if err := ended(w); !errs.Is(err, errs.Unauthenticated) {
+		t.Errorf("the watch of a revoked certificate: %v", err)
+	}
+	wait.For(t, "the certificate to be refused", func() bool {
+		_, err := store.NewEntitiesClient(e.holder(issued)).Kinds(t.Context())
+		return errs.Is(err, errs.Unauthenticated)
+	})
+}
