@@ -567,17 +567,22 @@ func (x *RouteResponse) ValidateFields(v *schema.Validator) {
 // Apps is what serves the service. Changes apps. What rolls something out returns at
 // once; Deploys.Follow tells how it goes.
 type Apps interface {
-	// Create: Creates an app. Permission: deploy.
+	// Create: Creates an app. Permission: deploy, in the project of project.
 	Create(ctx context.Context, req *AppRequest) (*AppResponse, error)
-	// Delete: Deletes an app with everything that belongs to it. Permission: deploy.
+	// Delete: Deletes an app with everything that belongs to it. Permission: deploy, in the
+	// project of project.
 	Delete(ctx context.Context, req *AppRequest) error
-	// SetEnv: Changes the environment and rolls the change out if asked. Permission: deploy.
+	// SetEnv: Changes the environment and rolls the change out if asked. Permission: deploy,
+	// in the project of project.
 	SetEnv(ctx context.Context, req *SetEnvRequest) (*DeploymentResponse, error)
-	// Rollback: Serves an earlier version again, without a build. Permission: deploy.
+	// Rollback: Serves an earlier version again, without a build. Permission: deploy, in the
+	// project of project.
 	Rollback(ctx context.Context, req *RollbackRequest) (*DeploymentResponse, error)
-	// Restart: Serves the active version from new sandboxes. Permission: deploy.
+	// Restart: Serves the active version from new sandboxes. Permission: deploy, in the
+	// project of project.
 	Restart(ctx context.Context, req *RestartRequest) (*DeploymentResponse, error)
-	// Cancel: Stops the deployment of an app that is under way. Permission: deploy.
+	// Cancel: Stops the deployment of an app that is under way. Permission: deploy, in the
+	// project of project.
 	Cancel(ctx context.Context, req *AppRequest) (*DeploymentResponse, error)
 }
 
@@ -586,17 +591,22 @@ func RegisterApps(s *rpc.Server, impl Apps) { s.Register(AppsService, impl) }
 
 // AppsClient is what calls the service.
 type AppsClient interface {
-	// Create: Creates an app. Permission: deploy.
+	// Create: Creates an app. Permission: deploy, in the project of project.
 	Create(ctx context.Context, req *AppRequest) (*AppResponse, error)
-	// Delete: Deletes an app with everything that belongs to it. Permission: deploy.
+	// Delete: Deletes an app with everything that belongs to it. Permission: deploy, in the
+	// project of project.
 	Delete(ctx context.Context, req *AppRequest) error
-	// SetEnv: Changes the environment and rolls the change out if asked. Permission: deploy.
+	// SetEnv: Changes the environment and rolls the change out if asked. Permission: deploy,
+	// in the project of project.
 	SetEnv(ctx context.Context, req *SetEnvRequest) (*DeploymentResponse, error)
-	// Rollback: Serves an earlier version again, without a build. Permission: deploy.
+	// Rollback: Serves an earlier version again, without a build. Permission: deploy, in the
+	// project of project.
 	Rollback(ctx context.Context, req *RollbackRequest) (*DeploymentResponse, error)
-	// Restart: Serves the active version from new sandboxes. Permission: deploy.
+	// Restart: Serves the active version from new sandboxes. Permission: deploy, in the
+	// project of project.
 	Restart(ctx context.Context, req *RestartRequest) (*DeploymentResponse, error)
-	// Cancel: Stops the deployment of an app that is under way. Permission: deploy.
+	// Cancel: Stops the deployment of an app that is under way. Permission: deploy, in the
+	// project of project.
 	Cancel(ctx context.Context, req *AppRequest) (*DeploymentResponse, error)
 }
 
@@ -651,7 +661,11 @@ func (c clientApps) Cancel(ctx context.Context, req *AppRequest) (*DeploymentRes
 
 var methodAppsCreate = &rpc.Method{
 	MethodInfo: rpc.MethodInfo{
-		Service: "app.Apps", Name: "Create", Full: "app.Apps/Create", Permission: "deploy", Idempotent: false, Stream: rpc.StreamNone,
+		Service: "app.Apps", Name: "Create", Full: "app.Apps/Create", Permission: "deploy", Project: rpc.ProjectRequest, Idempotent: false, Stream: rpc.StreamNone,
+	},
+	Target: func(req any) rpc.Target {
+		r := req.(*AppRequest)
+		return rpc.Target{Project: r.Project}
 	},
 	Unary: func(ctx context.Context, impl any, d rpc.Decoder) (any, error) {
 		req := new(AppRequest)
@@ -664,7 +678,11 @@ var methodAppsCreate = &rpc.Method{
 
 var methodAppsDelete = &rpc.Method{
 	MethodInfo: rpc.MethodInfo{
-		Service: "app.Apps", Name: "Delete", Full: "app.Apps/Delete", Permission: "deploy", Idempotent: false, Stream: rpc.StreamNone,
+		Service: "app.Apps", Name: "Delete", Full: "app.Apps/Delete", Permission: "deploy", Project: rpc.ProjectRequest, Idempotent: false, Stream: rpc.StreamNone,
+	},
+	Target: func(req any) rpc.Target {
+		r := req.(*AppRequest)
+		return rpc.Target{Project: r.Project}
 	},
 	Unary: func(ctx context.Context, impl any, d rpc.Decoder) (any, error) {
 		req := new(AppRequest)
@@ -677,7 +695,11 @@ var methodAppsDelete = &rpc.Method{
 
 var methodAppsSetEnv = &rpc.Method{
 	MethodInfo: rpc.MethodInfo{
-		Service: "app.Apps", Name: "SetEnv", Full: "app.Apps/SetEnv", Permission: "deploy", Idempotent: false, Stream: rpc.StreamNone,
+		Service: "app.Apps", Name: "SetEnv", Full: "app.Apps/SetEnv", Permission: "deploy", Project: rpc.ProjectRequest, Idempotent: false, Stream: rpc.StreamNone,
+	},
+	Target: func(req any) rpc.Target {
+		r := req.(*SetEnvRequest)
+		return rpc.Target{Project: r.Project}
 	},
 	Unary: func(ctx context.Context, impl any, d rpc.Decoder) (any, error) {
 		req := new(SetEnvRequest)
@@ -690,7 +712,11 @@ var methodAppsSetEnv = &rpc.Method{
 
 var methodAppsRollback = &rpc.Method{
 	MethodInfo: rpc.MethodInfo{
-		Service: "app.Apps", Name: "Rollback", Full: "app.Apps/Rollback", Permission: "deploy", Idempotent: false, Stream: rpc.StreamNone,
+		Service: "app.Apps", Name: "Rollback", Full: "app.Apps/Rollback", Permission: "deploy", Project: rpc.ProjectRequest, Idempotent: false, Stream: rpc.StreamNone,
+	},
+	Target: func(req any) rpc.Target {
+		r := req.(*RollbackRequest)
+		return rpc.Target{Project: r.Project}
 	},
 	Unary: func(ctx context.Context, impl any, d rpc.Decoder) (any, error) {
 		req := new(RollbackRequest)
@@ -703,7 +729,11 @@ var methodAppsRollback = &rpc.Method{
 
 var methodAppsRestart = &rpc.Method{
 	MethodInfo: rpc.MethodInfo{
-		Service: "app.Apps", Name: "Restart", Full: "app.Apps/Restart", Permission: "deploy", Idempotent: false, Stream: rpc.StreamNone,
+		Service: "app.Apps", Name: "Restart", Full: "app.Apps/Restart", Permission: "deploy", Project: rpc.ProjectRequest, Idempotent: false, Stream: rpc.StreamNone,
+	},
+	Target: func(req any) rpc.Target {
+		r := req.(*RestartRequest)
+		return rpc.Target{Project: r.Project}
 	},
 	Unary: func(ctx context.Context, impl any, d rpc.Decoder) (any, error) {
 		req := new(RestartRequest)
@@ -716,7 +746,11 @@ var methodAppsRestart = &rpc.Method{
 
 var methodAppsCancel = &rpc.Method{
 	MethodInfo: rpc.MethodInfo{
-		Service: "app.Apps", Name: "Cancel", Full: "app.Apps/Cancel", Permission: "deploy", Idempotent: true, Stream: rpc.StreamNone,
+		Service: "app.Apps", Name: "Cancel", Full: "app.Apps/Cancel", Permission: "deploy", Project: rpc.ProjectRequest, Idempotent: true, Stream: rpc.StreamNone,
+	},
+	Target: func(req any) rpc.Target {
+		r := req.(*AppRequest)
+		return rpc.Target{Project: r.Project}
 	},
 	Unary: func(ctx context.Context, impl any, d rpc.Decoder) (any, error) {
 		req := new(AppRequest)
@@ -740,18 +774,20 @@ var AppsService = &rpc.Service{Name: "app.Apps", Methods: []*rpc.Method{
 // Deploys is what serves the service. Takes source and rolls it out. The server owns the
 // deployment from Deploy on; the caller may go.
 type Deploys interface {
-	// PlanUpload: Says which contents of a source the server lacks. Permission: deploy.
+	// PlanUpload: Says which contents of a source the server lacks. Permission: deploy, in
+	// any project.
 	PlanUpload(ctx context.Context, req *PlanUploadRequest) (*PlanUploadResponse, error)
 	// Upload: Takes contents as a pack (pkg/source) and answers with one message. What came
-	// before an error is kept. Permission: deploy.
+	// before an error is kept. Permission: deploy, in any project.
 	Upload(ctx context.Context, req *UploadRequest, s rpc.ServerStream[rpc.Bytes, UploadResult]) error
 	// Deploy: Accepts a rollout. Conflict, with the deployment that holds the app in the
-	// detail "lease", while another is under way. Permission: deploy.
+	// detail "lease", while another is under way. Permission: deploy, in the project of
+	// project.
 	Deploy(ctx context.Context, req *DeployRequest) (*DeploymentResponse, error)
 	// Follow: Sends what happens to a deployment, and ends when it has ended. Permission:
-	// read.
+	// read, in the project of deployment.
 	Follow(ctx context.Context, req *FollowRequest, s rpc.ServerStream[rpc.None, DeployEvent]) error
-	// Cancel: Stops a deployment. Permission: deploy.
+	// Cancel: Stops a deployment. Permission: deploy, in the project of deployment.
 	Cancel(ctx context.Context, req *DeploymentRequest) (*DeploymentResponse, error)
 }
 
@@ -760,18 +796,20 @@ func RegisterDeploys(s *rpc.Server, impl Deploys) { s.Register(DeploysService, i
 
 // DeploysClient is what calls the service.
 type DeploysClient interface {
-	// PlanUpload: Says which contents of a source the server lacks. Permission: deploy.
+	// PlanUpload: Says which contents of a source the server lacks. Permission: deploy, in
+	// any project.
 	PlanUpload(ctx context.Context, req *PlanUploadRequest) (*PlanUploadResponse, error)
 	// Upload: Takes contents as a pack (pkg/source) and answers with one message. What came
-	// before an error is kept. Permission: deploy.
+	// before an error is kept. Permission: deploy, in any project.
 	Upload(ctx context.Context, req *UploadRequest) (rpc.ClientStream[rpc.Bytes, UploadResult], error)
 	// Deploy: Accepts a rollout. Conflict, with the deployment that holds the app in the
-	// detail "lease", while another is under way. Permission: deploy.
+	// detail "lease", while another is under way. Permission: deploy, in the project of
+	// project.
 	Deploy(ctx context.Context, req *DeployRequest) (*DeploymentResponse, error)
 	// Follow: Sends what happens to a deployment, and ends when it has ended. Permission:
-	// read.
+	// read, in the project of deployment.
 	Follow(ctx context.Context, req *FollowRequest) (rpc.ClientStream[rpc.None, DeployEvent], error)
-	// Cancel: Stops a deployment. Permission: deploy.
+	// Cancel: Stops a deployment. Permission: deploy, in the project of deployment.
 	Cancel(ctx context.Context, req *DeploymentRequest) (*DeploymentResponse, error)
 }
 
@@ -822,7 +860,7 @@ func (c clientDeploys) Cancel(ctx context.Context, req *DeploymentRequest) (*Dep
 
 var methodDeploysPlanUpload = &rpc.Method{
 	MethodInfo: rpc.MethodInfo{
-		Service: "app.Deploys", Name: "PlanUpload", Full: "app.Deploys/PlanUpload", Permission: "deploy", Idempotent: true, Stream: rpc.StreamNone,
+		Service: "app.Deploys", Name: "PlanUpload", Full: "app.Deploys/PlanUpload", Permission: "deploy", Project: rpc.ProjectAny, Idempotent: true, Stream: rpc.StreamNone,
 	},
 	Unary: func(ctx context.Context, impl any, d rpc.Decoder) (any, error) {
 		req := new(PlanUploadRequest)
@@ -835,7 +873,7 @@ var methodDeploysPlanUpload = &rpc.Method{
 
 var methodDeploysUpload = &rpc.Method{
 	MethodInfo: rpc.MethodInfo{
-		Service: "app.Deploys", Name: "Upload", Full: "app.Deploys/Upload", Permission: "deploy", Idempotent: false, Stream: rpc.StreamBidi,
+		Service: "app.Deploys", Name: "Upload", Full: "app.Deploys/Upload", Permission: "deploy", Project: rpc.ProjectAny, Idempotent: false, Stream: rpc.StreamBidi,
 	},
 	Streaming: func(ctx context.Context, impl any, d rpc.Decoder, s rpc.Stream) error {
 		req := new(UploadRequest)
@@ -848,7 +886,11 @@ var methodDeploysUpload = &rpc.Method{
 
 var methodDeploysDeploy = &rpc.Method{
 	MethodInfo: rpc.MethodInfo{
-		Service: "app.Deploys", Name: "Deploy", Full: "app.Deploys/Deploy", Permission: "deploy", Idempotent: false, Stream: rpc.StreamNone,
+		Service: "app.Deploys", Name: "Deploy", Full: "app.Deploys/Deploy", Permission: "deploy", Project: rpc.ProjectRequest, Idempotent: false, Stream: rpc.StreamNone,
+	},
+	Target: func(req any) rpc.Target {
+		r := req.(*DeployRequest)
+		return rpc.Target{Project: r.Project}
 	},
 	Unary: func(ctx context.Context, impl any, d rpc.Decoder) (any, error) {
 		req := new(DeployRequest)
@@ -861,7 +903,11 @@ var methodDeploysDeploy = &rpc.Method{
 
 var methodDeploysFollow = &rpc.Method{
 	MethodInfo: rpc.MethodInfo{
-		Service: "app.Deploys", Name: "Follow", Full: "app.Deploys/Follow", Permission: "read", Idempotent: false, Stream: rpc.StreamServer,
+		Service: "app.Deploys", Name: "Follow", Full: "app.Deploys/Follow", Permission: "read", Project: rpc.ProjectRequest, Idempotent: false, Stream: rpc.StreamServer,
+	},
+	Target: func(req any) rpc.Target {
+		r := req.(*FollowRequest)
+		return rpc.Target{Kind: "deployment", ID: string(r.Deployment)}
 	},
 	Streaming: func(ctx context.Context, impl any, d rpc.Decoder, s rpc.Stream) error {
 		req := new(FollowRequest)
@@ -874,7 +920,11 @@ var methodDeploysFollow = &rpc.Method{
 
 var methodDeploysCancel = &rpc.Method{
 	MethodInfo: rpc.MethodInfo{
-		Service: "app.Deploys", Name: "Cancel", Full: "app.Deploys/Cancel", Permission: "deploy", Idempotent: true, Stream: rpc.StreamNone,
+		Service: "app.Deploys", Name: "Cancel", Full: "app.Deploys/Cancel", Permission: "deploy", Project: rpc.ProjectRequest, Idempotent: true, Stream: rpc.StreamNone,
+	},
+	Target: func(req any) rpc.Target {
+		r := req.(*DeploymentRequest)
+		return rpc.Target{Kind: "deployment", ID: string(r.Deployment)}
 	},
 	Unary: func(ctx context.Context, impl any, d rpc.Decoder) (any, error) {
 		req := new(DeploymentRequest)
@@ -896,7 +946,7 @@ var DeploysService = &rpc.Service{Name: "app.Deploys", Methods: []*rpc.Method{
 
 // Builds is what serves the service. Builds.
 type Builds interface {
-	// Logs: Sends the log of a build. Permission: read.
+	// Logs: Sends the log of a build. Permission: read, in the project of build.
 	Logs(ctx context.Context, req *BuildLogsRequest, s rpc.ServerStream[rpc.None, BuildLog]) error
 }
 
@@ -905,7 +955,7 @@ func RegisterBuilds(s *rpc.Server, impl Builds) { s.Register(BuildsService, impl
 
 // BuildsClient is what calls the service.
 type BuildsClient interface {
-	// Logs: Sends the log of a build. Permission: read.
+	// Logs: Sends the log of a build. Permission: read, in the project of build.
 	Logs(ctx context.Context, req *BuildLogsRequest) (rpc.ClientStream[rpc.None, BuildLog], error)
 }
 
@@ -924,7 +974,11 @@ func (c clientBuilds) Logs(ctx context.Context, req *BuildLogsRequest) (rpc.Clie
 
 var methodBuildsLogs = &rpc.Method{
 	MethodInfo: rpc.MethodInfo{
-		Service: "app.Builds", Name: "Logs", Full: "app.Builds/Logs", Permission: "read", Idempotent: false, Stream: rpc.StreamServer,
+		Service: "app.Builds", Name: "Logs", Full: "app.Builds/Logs", Permission: "read", Project: rpc.ProjectRequest, Idempotent: false, Stream: rpc.StreamServer,
+	},
+	Target: func(req any) rpc.Target {
+		r := req.(*BuildLogsRequest)
+		return rpc.Target{Kind: "build", ID: string(r.Build)}
 	},
 	Streaming: func(ctx context.Context, impl any, d rpc.Decoder, s rpc.Stream) error {
 		req := new(BuildLogsRequest)
@@ -942,9 +996,9 @@ var BuildsService = &rpc.Service{Name: "app.Builds", Methods: []*rpc.Method{
 
 // Routes is what serves the service. Changes routes.
 type Routes interface {
-	// Set: Creates or changes a route. Permission: deploy.
+	// Set: Creates or changes a route. Permission: deploy, in the project of project.
 	Set(ctx context.Context, req *SetRouteRequest) (*RouteResponse, error)
-	// Delete: Deletes a route. Permission: deploy.
+	// Delete: Deletes a route. Permission: deploy, in the project of project.
 	Delete(ctx context.Context, req *DeleteRouteRequest) error
 }
 
@@ -953,9 +1007,9 @@ func RegisterRoutes(s *rpc.Server, impl Routes) { s.Register(RoutesService, impl
 
 // RoutesClient is what calls the service.
 type RoutesClient interface {
-	// Set: Creates or changes a route. Permission: deploy.
+	// Set: Creates or changes a route. Permission: deploy, in the project of project.
 	Set(ctx context.Context, req *SetRouteRequest) (*RouteResponse, error)
-	// Delete: Deletes a route. Permission: deploy.
+	// Delete: Deletes a route. Permission: deploy, in the project of project.
 	Delete(ctx context.Context, req *DeleteRouteRequest) error
 }
 
@@ -978,7 +1032,11 @@ func (c clientRoutes) Delete(ctx context.Context, req *DeleteRouteRequest) error
 
 var methodRoutesSet = &rpc.Method{
 	MethodInfo: rpc.MethodInfo{
-		Service: "app.Routes", Name: "Set", Full: "app.Routes/Set", Permission: "deploy", Idempotent: true, Stream: rpc.StreamNone,
+		Service: "app.Routes", Name: "Set", Full: "app.Routes/Set", Permission: "deploy", Project: rpc.ProjectRequest, Idempotent: true, Stream: rpc.StreamNone,
+	},
+	Target: func(req any) rpc.Target {
+		r := req.(*SetRouteRequest)
+		return rpc.Target{Project: r.Project}
 	},
 	Unary: func(ctx context.Context, impl any, d rpc.Decoder) (any, error) {
 		req := new(SetRouteRequest)
@@ -991,7 +1049,11 @@ var methodRoutesSet = &rpc.Method{
 
 var methodRoutesDelete = &rpc.Method{
 	MethodInfo: rpc.MethodInfo{
-		Service: "app.Routes", Name: "Delete", Full: "app.Routes/Delete", Permission: "deploy", Idempotent: false, Stream: rpc.StreamNone,
+		Service: "app.Routes", Name: "Delete", Full: "app.Routes/Delete", Permission: "deploy", Project: rpc.ProjectRequest, Idempotent: false, Stream: rpc.StreamNone,
+	},
+	Target: func(req any) rpc.Target {
+		r := req.(*DeleteRouteRequest)
+		return rpc.Target{Project: r.Project}
 	},
 	Unary: func(ctx context.Context, impl any, d rpc.Decoder) (any, error) {
 		req := new(DeleteRouteRequest)

@@ -551,25 +551,26 @@ func (x *StatusResponse) ValidateFields(v *schema.Validator) {
 
 // Disks is what serves the service. Disks that are attached on this machine.
 type Disks interface {
-	// Status: Says how the daemon is. Permission: read.
+	// Status: Says how the daemon is. Permission: read, in all projects.
 	Status(ctx context.Context) (*StatusResponse, error)
-	// List: Lists the attached disks. Permission: read.
+	// List: Lists the attached disks. Permission: read, in all projects.
 	List(ctx context.Context) (*ListResponse, error)
-	// Get: Describes an attached disk. Permission: read.
+	// Get: Describes an attached disk. Permission: read, in all projects.
 	Get(ctx context.Context, req *VolumeRequest) (*DiskResponse, error)
 	// Attach: Opens a disk, serves it, and goes on with it after a restart. What is attached
-	// already is served at further places. Permission: admin.
+	// already is served at further places. Permission: admin, in all projects.
 	Attach(ctx context.Context, req *AttachRequest) (*DiskResponse, error)
-	// Detach: Sends what is unsent, closes a disk and forgets it. Permission: admin.
+	// Detach: Sends what is unsent, closes a disk and forgets it. Permission: admin, in all
+	// projects.
 	Detach(ctx context.Context, req *DetachRequest) (*DiskResponse, error)
-	// Snapshot: Keeps the disk as it is now under a name. Permission: admin.
+	// Snapshot: Keeps the disk as it is now under a name. Permission: admin, in all projects.
 	Snapshot(ctx context.Context, req *SnapshotRequest) error
-	// Resize: Makes a disk larger. Permission: admin.
+	// Resize: Makes a disk larger. Permission: admin, in all projects.
 	Resize(ctx context.Context, req *ResizeRequest) error
-	// Collect: Collects garbage. Permission: admin.
+	// Collect: Collects garbage. Permission: admin, in all projects.
 	Collect(ctx context.Context, req *CollectRequest) (*CollectResponse, error)
 	// Stop: Begins to close all disks and to end the daemon, and returns. The next daemon
-	// opens them again. Permission: admin.
+	// opens them again. Permission: admin, in all projects.
 	Stop(ctx context.Context, req *StopRequest) error
 }
 
@@ -578,25 +579,26 @@ func RegisterDisks(s *rpc.Server, impl Disks) { s.Register(DisksService, impl) }
 
 // DisksClient is what calls the service.
 type DisksClient interface {
-	// Status: Says how the daemon is. Permission: read.
+	// Status: Says how the daemon is. Permission: read, in all projects.
 	Status(ctx context.Context) (*StatusResponse, error)
-	// List: Lists the attached disks. Permission: read.
+	// List: Lists the attached disks. Permission: read, in all projects.
 	List(ctx context.Context) (*ListResponse, error)
-	// Get: Describes an attached disk. Permission: read.
+	// Get: Describes an attached disk. Permission: read, in all projects.
 	Get(ctx context.Context, req *VolumeRequest) (*DiskResponse, error)
 	// Attach: Opens a disk, serves it, and goes on with it after a restart. What is attached
-	// already is served at further places. Permission: admin.
+	// already is served at further places. Permission: admin, in all projects.
 	Attach(ctx context.Context, req *AttachRequest) (*DiskResponse, error)
-	// Detach: Sends what is unsent, closes a disk and forgets it. Permission: admin.
+	// Detach: Sends what is unsent, closes a disk and forgets it. Permission: admin, in all
+	// projects.
 	Detach(ctx context.Context, req *DetachRequest) (*DiskResponse, error)
-	// Snapshot: Keeps the disk as it is now under a name. Permission: admin.
+	// Snapshot: Keeps the disk as it is now under a name. Permission: admin, in all projects.
 	Snapshot(ctx context.Context, req *SnapshotRequest) error
-	// Resize: Makes a disk larger. Permission: admin.
+	// Resize: Makes a disk larger. Permission: admin, in all projects.
 	Resize(ctx context.Context, req *ResizeRequest) error
-	// Collect: Collects garbage. Permission: admin.
+	// Collect: Collects garbage. Permission: admin, in all projects.
 	Collect(ctx context.Context, req *CollectRequest) (*CollectResponse, error)
 	// Stop: Begins to close all disks and to end the daemon, and returns. The next daemon
-	// opens them again. Permission: admin.
+	// opens them again. Permission: admin, in all projects.
 	Stop(ctx context.Context, req *StopRequest) error
 }
 
@@ -667,7 +669,7 @@ func (c clientDisks) Stop(ctx context.Context, req *StopRequest) error {
 
 var methodDisksStatus = &rpc.Method{
 	MethodInfo: rpc.MethodInfo{
-		Service: "lsvd.Disks", Name: "Status", Full: "lsvd.Disks/Status", Permission: "read", Idempotent: true, Stream: rpc.StreamNone,
+		Service: "lsvd.Disks", Name: "Status", Full: "lsvd.Disks/Status", Permission: "read", Project: rpc.ProjectCluster, Idempotent: true, Stream: rpc.StreamNone,
 	},
 	Unary: func(ctx context.Context, impl any, d rpc.Decoder) (any, error) {
 		req := new(rpc.None)
@@ -680,7 +682,7 @@ var methodDisksStatus = &rpc.Method{
 
 var methodDisksList = &rpc.Method{
 	MethodInfo: rpc.MethodInfo{
-		Service: "lsvd.Disks", Name: "List", Full: "lsvd.Disks/List", Permission: "read", Idempotent: true, Stream: rpc.StreamNone,
+		Service: "lsvd.Disks", Name: "List", Full: "lsvd.Disks/List", Permission: "read", Project: rpc.ProjectCluster, Idempotent: true, Stream: rpc.StreamNone,
 	},
 	Unary: func(ctx context.Context, impl any, d rpc.Decoder) (any, error) {
 		req := new(rpc.None)
@@ -693,7 +695,7 @@ var methodDisksList = &rpc.Method{
 
 var methodDisksGet = &rpc.Method{
 	MethodInfo: rpc.MethodInfo{
-		Service: "lsvd.Disks", Name: "Get", Full: "lsvd.Disks/Get", Permission: "read", Idempotent: true, Stream: rpc.StreamNone,
+		Service: "lsvd.Disks", Name: "Get", Full: "lsvd.Disks/Get", Permission: "read", Project: rpc.ProjectCluster, Idempotent: true, Stream: rpc.StreamNone,
 	},
 	Unary: func(ctx context.Context, impl any, d rpc.Decoder) (any, error) {
 		req := new(VolumeRequest)
@@ -706,7 +708,7 @@ var methodDisksGet = &rpc.Method{
 
 var methodDisksAttach = &rpc.Method{
 	MethodInfo: rpc.MethodInfo{
-		Service: "lsvd.Disks", Name: "Attach", Full: "lsvd.Disks/Attach", Permission: "admin", Idempotent: true, Stream: rpc.StreamNone,
+		Service: "lsvd.Disks", Name: "Attach", Full: "lsvd.Disks/Attach", Permission: "admin", Project: rpc.ProjectCluster, Idempotent: true, Stream: rpc.StreamNone,
 	},
 	Unary: func(ctx context.Context, impl any, d rpc.Decoder) (any, error) {
 		req := new(AttachRequest)
@@ -719,7 +721,7 @@ var methodDisksAttach = &rpc.Method{
 
 var methodDisksDetach = &rpc.Method{
 	MethodInfo: rpc.MethodInfo{
-		Service: "lsvd.Disks", Name: "Detach", Full: "lsvd.Disks/Detach", Permission: "admin", Idempotent: false, Stream: rpc.StreamNone,
+		Service: "lsvd.Disks", Name: "Detach", Full: "lsvd.Disks/Detach", Permission: "admin", Project: rpc.ProjectCluster, Idempotent: false, Stream: rpc.StreamNone,
 	},
 	Unary: func(ctx context.Context, impl any, d rpc.Decoder) (any, error) {
 		req := new(DetachRequest)
@@ -732,7 +734,7 @@ var methodDisksDetach = &rpc.Method{
 
 var methodDisksSnapshot = &rpc.Method{
 	MethodInfo: rpc.MethodInfo{
-		Service: "lsvd.Disks", Name: "Snapshot", Full: "lsvd.Disks/Snapshot", Permission: "admin", Idempotent: false, Stream: rpc.StreamNone,
+		Service: "lsvd.Disks", Name: "Snapshot", Full: "lsvd.Disks/Snapshot", Permission: "admin", Project: rpc.ProjectCluster, Idempotent: false, Stream: rpc.StreamNone,
 	},
 	Unary: func(ctx context.Context, impl any, d rpc.Decoder) (any, error) {
 		req := new(SnapshotRequest)
@@ -745,7 +747,7 @@ var methodDisksSnapshot = &rpc.Method{
 
 var methodDisksResize = &rpc.Method{
 	MethodInfo: rpc.MethodInfo{
-		Service: "lsvd.Disks", Name: "Resize", Full: "lsvd.Disks/Resize", Permission: "admin", Idempotent: true, Stream: rpc.StreamNone,
+		Service: "lsvd.Disks", Name: "Resize", Full: "lsvd.Disks/Resize", Permission: "admin", Project: rpc.ProjectCluster, Idempotent: true, Stream: rpc.StreamNone,
 	},
 	Unary: func(ctx context.Context, impl any, d rpc.Decoder) (any, error) {
 		req := new(ResizeRequest)
@@ -758,7 +760,7 @@ var methodDisksResize = &rpc.Method{
 
 var methodDisksCollect = &rpc.Method{
 	MethodInfo: rpc.MethodInfo{
-		Service: "lsvd.Disks", Name: "Collect", Full: "lsvd.Disks/Collect", Permission: "admin", Idempotent: true, Stream: rpc.StreamNone,
+		Service: "lsvd.Disks", Name: "Collect", Full: "lsvd.Disks/Collect", Permission: "admin", Project: rpc.ProjectCluster, Idempotent: true, Stream: rpc.StreamNone,
 	},
 	Unary: func(ctx context.Context, impl any, d rpc.Decoder) (any, error) {
 		req := new(CollectRequest)
@@ -771,7 +773,7 @@ var methodDisksCollect = &rpc.Method{
 
 var methodDisksStop = &rpc.Method{
 	MethodInfo: rpc.MethodInfo{
-		Service: "lsvd.Disks", Name: "Stop", Full: "lsvd.Disks/Stop", Permission: "admin", Idempotent: true, Stream: rpc.StreamNone,
+		Service: "lsvd.Disks", Name: "Stop", Full: "lsvd.Disks/Stop", Permission: "admin", Project: rpc.ProjectCluster, Idempotent: true, Stream: rpc.StreamNone,
 	},
 	Unary: func(ctx context.Context, impl any, d rpc.Decoder) (any, error) {
 		req := new(StopRequest)

@@ -545,23 +545,26 @@ func (x *Stats) ValidateFields(v *schema.Validator) {
 
 // Sandboxes is what serves the service. Runs sandboxes and works in them.
 type Sandboxes interface {
-	// Run: Creates a sandbox and returns at once; see Wait. Permission: exec.
+	// Run: Creates a sandbox and returns at once; see Wait. Permission: exec, in the project
+	// of project.
 	Run(ctx context.Context, req *RunRequest) (*SandboxResponse, error)
 	// Wait: Returns the sandbox when it has come so far, or at the deadline of the call with
-	// deadline_exceeded. Permission: read.
+	// deadline_exceeded. Permission: read, in the project of sandbox.
 	Wait(ctx context.Context, req *WaitRequest) (*SandboxResponse, error)
 	// RunOnce: Runs a command in a new sandbox, with its input and output, and deletes the
-	// sandbox. Permission: exec.
+	// sandbox. Permission: exec, in the project of sandbox.project.
 	RunOnce(ctx context.Context, req *RunOnceRequest, s rpc.ServerStream[ExecInput, ExecOutput]) error
-	// Exec: Runs a process with its input and output. Permission: exec.
+	// Exec: Runs a process with its input and output. Permission: exec, in the project of
+	// sandbox, else project.
 	Exec(ctx context.Context, req *ExecRequest, s rpc.ServerStream[ExecInput, ExecOutput]) error
-	// Logs: Sends output. Permission: read.
+	// Logs: Sends output. Permission: read, in the project of sandbox, else project.
 	Logs(ctx context.Context, req *LogsRequest, s rpc.ServerStream[rpc.None, LogBatch]) error
-	// Stop: Stops a sandbox. Permission: exec.
+	// Stop: Stops a sandbox. Permission: exec, in the project of sandbox.
 	Stop(ctx context.Context, req *StopRequest) (*SandboxResponse, error)
-	// Delete: Deletes a sandbox, stopping it if need be. Permission: exec.
+	// Delete: Deletes a sandbox, stopping it if need be. Permission: exec, in the project of
+	// sandbox.
 	Delete(ctx context.Context, req *SandboxRequest) error
-	// Stats: Reads what a sandbox uses. Permission: read.
+	// Stats: Reads what a sandbox uses. Permission: read, in the project of sandbox.
 	Stats(ctx context.Context, req *SandboxRequest) (*Stats, error)
 }
 
@@ -570,23 +573,26 @@ func RegisterSandboxes(s *rpc.Server, impl Sandboxes) { s.Register(SandboxesServ
 
 // SandboxesClient is what calls the service.
 type SandboxesClient interface {
-	// Run: Creates a sandbox and returns at once; see Wait. Permission: exec.
+	// Run: Creates a sandbox and returns at once; see Wait. Permission: exec, in the project
+	// of project.
 	Run(ctx context.Context, req *RunRequest) (*SandboxResponse, error)
 	// Wait: Returns the sandbox when it has come so far, or at the deadline of the call with
-	// deadline_exceeded. Permission: read.
+	// deadline_exceeded. Permission: read, in the project of sandbox.
 	Wait(ctx context.Context, req *WaitRequest) (*SandboxResponse, error)
 	// RunOnce: Runs a command in a new sandbox, with its input and output, and deletes the
-	// sandbox. Permission: exec.
+	// sandbox. Permission: exec, in the project of sandbox.project.
 	RunOnce(ctx context.Context, req *RunOnceRequest) (rpc.ClientStream[ExecInput, ExecOutput], error)
-	// Exec: Runs a process with its input and output. Permission: exec.
+	// Exec: Runs a process with its input and output. Permission: exec, in the project of
+	// sandbox, else project.
 	Exec(ctx context.Context, req *ExecRequest) (rpc.ClientStream[ExecInput, ExecOutput], error)
-	// Logs: Sends output. Permission: read.
+	// Logs: Sends output. Permission: read, in the project of sandbox, else project.
 	Logs(ctx context.Context, req *LogsRequest) (rpc.ClientStream[rpc.None, LogBatch], error)
-	// Stop: Stops a sandbox. Permission: exec.
+	// Stop: Stops a sandbox. Permission: exec, in the project of sandbox.
 	Stop(ctx context.Context, req *StopRequest) (*SandboxResponse, error)
-	// Delete: Deletes a sandbox, stopping it if need be. Permission: exec.
+	// Delete: Deletes a sandbox, stopping it if need be. Permission: exec, in the project of
+	// sandbox.
 	Delete(ctx context.Context, req *SandboxRequest) error
-	// Stats: Reads what a sandbox uses. Permission: read.
+	// Stats: Reads what a sandbox uses. Permission: read, in the project of sandbox.
 	Stats(ctx context.Context, req *SandboxRequest) (*Stats, error)
 }
 
@@ -657,7 +663,11 @@ func (c clientSandboxes) Stats(ctx context.Context, req *SandboxRequest) (*Stats
 
 var methodSandboxesRun = &rpc.Method{
 	MethodInfo: rpc.MethodInfo{
-		Service: "sandbox.Sandboxes", Name: "Run", Full: "sandbox.Sandboxes/Run", Permission: "exec", Idempotent: false, Stream: rpc.StreamNone,
+		Service: "sandbox.Sandboxes", Name: "Run", Full: "sandbox.Sandboxes/Run", Permission: "exec", Project: rpc.ProjectRequest, Idempotent: false, Stream: rpc.StreamNone,
+	},
+	Target: func(req any) rpc.Target {
+		r := req.(*RunRequest)
+		return rpc.Target{Project: r.Project}
 	},
 	Unary: func(ctx context.Context, impl any, d rpc.Decoder) (any, error) {
 		req := new(RunRequest)
@@ -670,7 +680,11 @@ var methodSandboxesRun = &rpc.Method{
 
 var methodSandboxesWait = &rpc.Method{
 	MethodInfo: rpc.MethodInfo{
-		Service: "sandbox.Sandboxes", Name: "Wait", Full: "sandbox.Sandboxes/Wait", Permission: "read", Idempotent: true, Stream: rpc.StreamNone,
+		Service: "sandbox.Sandboxes", Name: "Wait", Full: "sandbox.Sandboxes/Wait", Permission: "read", Project: rpc.ProjectRequest, Idempotent: true, Stream: rpc.StreamNone,
+	},
+	Target: func(req any) rpc.Target {
+		r := req.(*WaitRequest)
+		return rpc.Target{Kind: "sandbox", ID: string(r.Sandbox)}
 	},
 	Unary: func(ctx context.Context, impl any, d rpc.Decoder) (any, error) {
 		req := new(WaitRequest)
@@ -683,7 +697,11 @@ var methodSandboxesWait = &rpc.Method{
 
 var methodSandboxesRunOnce = &rpc.Method{
 	MethodInfo: rpc.MethodInfo{
-		Service: "sandbox.Sandboxes", Name: "RunOnce", Full: "sandbox.Sandboxes/RunOnce", Permission: "exec", Idempotent: false, Stream: rpc.StreamBidi,
+		Service: "sandbox.Sandboxes", Name: "RunOnce", Full: "sandbox.Sandboxes/RunOnce", Permission: "exec", Project: rpc.ProjectRequest, Idempotent: false, Stream: rpc.StreamBidi,
+	},
+	Target: func(req any) rpc.Target {
+		r := req.(*RunOnceRequest)
+		return rpc.Target{Project: r.Sandbox.Project}
 	},
 	Streaming: func(ctx context.Context, impl any, d rpc.Decoder, s rpc.Stream) error {
 		req := new(RunOnceRequest)
@@ -696,7 +714,14 @@ var methodSandboxesRunOnce = &rpc.Method{
 
 var methodSandboxesExec = &rpc.Method{
 	MethodInfo: rpc.MethodInfo{
-		Service: "sandbox.Sandboxes", Name: "Exec", Full: "sandbox.Sandboxes/Exec", Permission: "exec", Idempotent: false, Stream: rpc.StreamBidi,
+		Service: "sandbox.Sandboxes", Name: "Exec", Full: "sandbox.Sandboxes/Exec", Permission: "exec", Project: rpc.ProjectRequest, Idempotent: false, Stream: rpc.StreamBidi,
+	},
+	Target: func(req any) rpc.Target {
+		r := req.(*ExecRequest)
+		if r.Sandbox != "" {
+			return rpc.Target{Kind: "sandbox", ID: string(r.Sandbox)}
+		}
+		return rpc.Target{Project: r.Project}
 	},
 	Streaming: func(ctx context.Context, impl any, d rpc.Decoder, s rpc.Stream) error {
 		req := new(ExecRequest)
@@ -709,7 +734,14 @@ var methodSandboxesExec = &rpc.Method{
 
 var methodSandboxesLogs = &rpc.Method{
 	MethodInfo: rpc.MethodInfo{
-		Service: "sandbox.Sandboxes", Name: "Logs", Full: "sandbox.Sandboxes/Logs", Permission: "read", Idempotent: false, Stream: rpc.StreamServer,
+		Service: "sandbox.Sandboxes", Name: "Logs", Full: "sandbox.Sandboxes/Logs", Permission: "read", Project: rpc.ProjectRequest, Idempotent: false, Stream: rpc.StreamServer,
+	},
+	Target: func(req any) rpc.Target {
+		r := req.(*LogsRequest)
+		if r.Sandbox != "" {
+			return rpc.Target{Kind: "sandbox", ID: string(r.Sandbox)}
+		}
+		return rpc.Target{Project: r.Project}
 	},
 	Streaming: func(ctx context.Context, impl any, d rpc.Decoder, s rpc.Stream) error {
 		req := new(LogsRequest)
@@ -722,7 +754,11 @@ var methodSandboxesLogs = &rpc.Method{
 
 var methodSandboxesStop = &rpc.Method{
 	MethodInfo: rpc.MethodInfo{
-		Service: "sandbox.Sandboxes", Name: "Stop", Full: "sandbox.Sandboxes/Stop", Permission: "exec", Idempotent: true, Stream: rpc.StreamNone,
+		Service: "sandbox.Sandboxes", Name: "Stop", Full: "sandbox.Sandboxes/Stop", Permission: "exec", Project: rpc.ProjectRequest, Idempotent: true, Stream: rpc.StreamNone,
+	},
+	Target: func(req any) rpc.Target {
+		r := req.(*StopRequest)
+		return rpc.Target{Kind: "sandbox", ID: string(r.Sandbox)}
 	},
 	Unary: func(ctx context.Context, impl any, d rpc.Decoder) (any, error) {
 		req := new(StopRequest)
@@ -735,7 +771,11 @@ var methodSandboxesStop = &rpc.Method{
 
 var methodSandboxesDelete = &rpc.Method{
 	MethodInfo: rpc.MethodInfo{
-		Service: "sandbox.Sandboxes", Name: "Delete", Full: "sandbox.Sandboxes/Delete", Permission: "exec", Idempotent: true, Stream: rpc.StreamNone,
+		Service: "sandbox.Sandboxes", Name: "Delete", Full: "sandbox.Sandboxes/Delete", Permission: "exec", Project: rpc.ProjectRequest, Idempotent: true, Stream: rpc.StreamNone,
+	},
+	Target: func(req any) rpc.Target {
+		r := req.(*SandboxRequest)
+		return rpc.Target{Kind: "sandbox", ID: string(r.Sandbox)}
 	},
 	Unary: func(ctx context.Context, impl any, d rpc.Decoder) (any, error) {
 		req := new(SandboxRequest)
@@ -748,7 +788,11 @@ var methodSandboxesDelete = &rpc.Method{
 
 var methodSandboxesStats = &rpc.Method{
 	MethodInfo: rpc.MethodInfo{
-		Service: "sandbox.Sandboxes", Name: "Stats", Full: "sandbox.Sandboxes/Stats", Permission: "read", Idempotent: true, Stream: rpc.StreamNone,
+		Service: "sandbox.Sandboxes", Name: "Stats", Full: "sandbox.Sandboxes/Stats", Permission: "read", Project: rpc.ProjectRequest, Idempotent: true, Stream: rpc.StreamNone,
+	},
+	Target: func(req any) rpc.Target {
+		r := req.(*SandboxRequest)
+		return rpc.Target{Kind: "sandbox", ID: string(r.Sandbox)}
 	},
 	Unary: func(ctx context.Context, impl any, d rpc.Decoder) (any, error) {
 		req := new(SandboxRequest)

@@ -248,7 +248,8 @@ func (x *DoctorResponse) ValidateFields(v *schema.Validator) {
 type IssueIdentityRequest struct {
 	// Who it is for.
 	Name string `cbor:"1,keyasint" json:"name" schema:"required"`
-	// Roles: admin, deployer, viewer.
+	// Roles: admin, deployer, viewer; bound to a project as deployer@PROJECT, else in all
+	// projects.
 	Roles []string `cbor:"2,keyasint,omitempty" json:"roles,omitempty" schema:"required"`
 	// How long it is valid; absent: a year.
 	TTL *time.Duration `cbor:"3,keyasint,omitempty" json:"ttl,omitempty"`
@@ -577,17 +578,17 @@ func (x *ControllersResponse) ValidateFields(v *schema.Validator) {
 type Server interface {
 	// Version: Says what the server is. Permission: public.
 	Version(ctx context.Context) (*VersionResponse, error)
-	// Status: Says how the installation is. Permission: read.
+	// Status: Says how the installation is. Permission: read, in any project.
 	Status(ctx context.Context) (*StatusResponse, error)
 	// Stop: Begins to stop the server and returns; the connection ends when it has.
-	// Permission: admin.
+	// Permission: admin, in all projects.
 	Stop(ctx context.Context, req *StopRequest) error
-	// Doctor: Checks the machine and the server. Permission: read.
+	// Doctor: Checks the machine and the server. Permission: read, in all projects.
 	Doctor(ctx context.Context) (*DoctorResponse, error)
-	// IssueIdentity: Makes a client certificate. Permission: admin.
+	// IssueIdentity: Makes a client certificate. Permission: admin, in all projects.
 	IssueIdentity(ctx context.Context, req *IssueIdentityRequest) (*IssueIdentityResponse, error)
 	// RevokeIdentity: Refuses client certificates from now on, and closes the connections
-	// that use them. Permission: admin.
+	// that use them. Permission: admin, in all projects.
 	RevokeIdentity(ctx context.Context, req *RevokeIdentityRequest) (*RevokeIdentityResponse, error)
 }
 
@@ -598,17 +599,17 @@ func RegisterServer(s *rpc.Server, impl Server) { s.Register(ServerService, impl
 type ServerClient interface {
 	// Version: Says what the server is. Permission: public.
 	Version(ctx context.Context) (*VersionResponse, error)
-	// Status: Says how the installation is. Permission: read.
+	// Status: Says how the installation is. Permission: read, in any project.
 	Status(ctx context.Context) (*StatusResponse, error)
 	// Stop: Begins to stop the server and returns; the connection ends when it has.
-	// Permission: admin.
+	// Permission: admin, in all projects.
 	Stop(ctx context.Context, req *StopRequest) error
-	// Doctor: Checks the machine and the server. Permission: read.
+	// Doctor: Checks the machine and the server. Permission: read, in all projects.
 	Doctor(ctx context.Context) (*DoctorResponse, error)
-	// IssueIdentity: Makes a client certificate. Permission: admin.
+	// IssueIdentity: Makes a client certificate. Permission: admin, in all projects.
 	IssueIdentity(ctx context.Context, req *IssueIdentityRequest) (*IssueIdentityResponse, error)
 	// RevokeIdentity: Refuses client certificates from now on, and closes the connections
-	// that use them. Permission: admin.
+	// that use them. Permission: admin, in all projects.
 	RevokeIdentity(ctx context.Context, req *RevokeIdentityRequest) (*RevokeIdentityResponse, error)
 }
 
@@ -663,7 +664,7 @@ func (c clientServer) RevokeIdentity(ctx context.Context, req *RevokeIdentityReq
 
 var methodServerVersion = &rpc.Method{
 	MethodInfo: rpc.MethodInfo{
-		Service: "server.Server", Name: "Version", Full: "server.Server/Version", Permission: "public", Idempotent: true, Stream: rpc.StreamNone,
+		Service: "server.Server", Name: "Version", Full: "server.Server/Version", Permission: "public", Project: rpc.ProjectAny, Idempotent: true, Stream: rpc.StreamNone,
 	},
 	Unary: func(ctx context.Context, impl any, d rpc.Decoder) (any, error) {
 		req := new(rpc.None)
@@ -676,7 +677,7 @@ var methodServerVersion = &rpc.Method{
 
 var methodServerStatus = &rpc.Method{
 	MethodInfo: rpc.MethodInfo{
-		Service: "server.Server", Name: "Status", Full: "server.Server/Status", Permission: "read", Idempotent: true, Stream: rpc.StreamNone,
+		Service: "server.Server", Name: "Status", Full: "server.Server/Status", Permission: "read", Project: rpc.ProjectAny, Idempotent: true, Stream: rpc.StreamNone,
 	},
 	Unary: func(ctx context.Context, impl any, d rpc.Decoder) (any, error) {
 		req := new(rpc.None)
@@ -689,7 +690,7 @@ var methodServerStatus = &rpc.Method{
 
 var methodServerStop = &rpc.Method{
 	MethodInfo: rpc.MethodInfo{
-		Service: "server.Server", Name: "Stop", Full: "server.Server/Stop", Permission: "admin", Idempotent: true, Stream: rpc.StreamNone,
+		Service: "server.Server", Name: "Stop", Full: "server.Server/Stop", Permission: "admin", Project: rpc.ProjectCluster, Idempotent: true, Stream: rpc.StreamNone,
 	},
 	Unary: func(ctx context.Context, impl any, d rpc.Decoder) (any, error) {
 		req := new(StopRequest)
@@ -702,7 +703,7 @@ var methodServerStop = &rpc.Method{
 
 var methodServerDoctor = &rpc.Method{
 	MethodInfo: rpc.MethodInfo{
-		Service: "server.Server", Name: "Doctor", Full: "server.Server/Doctor", Permission: "read", Idempotent: true, Stream: rpc.StreamNone,
+		Service: "server.Server", Name: "Doctor", Full: "server.Server/Doctor", Permission: "read", Project: rpc.ProjectCluster, Idempotent: true, Stream: rpc.StreamNone,
 	},
 	Unary: func(ctx context.Context, impl any, d rpc.Decoder) (any, error) {
 		req := new(rpc.None)
@@ -715,7 +716,7 @@ var methodServerDoctor = &rpc.Method{
 
 var methodServerIssueIdentity = &rpc.Method{
 	MethodInfo: rpc.MethodInfo{
-		Service: "server.Server", Name: "IssueIdentity", Full: "server.Server/IssueIdentity", Permission: "admin", Idempotent: false, Stream: rpc.StreamNone,
+		Service: "server.Server", Name: "IssueIdentity", Full: "server.Server/IssueIdentity", Permission: "admin", Project: rpc.ProjectCluster, Idempotent: false, Stream: rpc.StreamNone,
 	},
 	Unary: func(ctx context.Context, impl any, d rpc.Decoder) (any, error) {
 		req := new(IssueIdentityRequest)
@@ -728,7 +729,7 @@ var methodServerIssueIdentity = &rpc.Method{
 
 var methodServerRevokeIdentity = &rpc.Method{
 	MethodInfo: rpc.MethodInfo{
-		Service: "server.Server", Name: "RevokeIdentity", Full: "server.Server/RevokeIdentity", Permission: "admin", Idempotent: true, Stream: rpc.StreamNone,
+		Service: "server.Server", Name: "RevokeIdentity", Full: "server.Server/RevokeIdentity", Permission: "admin", Project: rpc.ProjectCluster, Idempotent: true, Stream: rpc.StreamNone,
 	},
 	Unary: func(ctx context.Context, impl any, d rpc.Decoder) (any, error) {
 		req := new(RevokeIdentityRequest)
@@ -751,9 +752,9 @@ var ServerService = &rpc.Service{Name: "server.Server", Methods: []*rpc.Method{
 
 // Nodes is what serves the service. Machines that run sandboxes.
 type Nodes interface {
-	// Cordon: Places no new sandboxes on a node. Permission: admin.
+	// Cordon: Places no new sandboxes on a node. Permission: admin, in all projects.
 	Cordon(ctx context.Context, req *NodeRequest) (*NodeResponse, error)
-	// Uncordon: Places sandboxes on a node again. Permission: admin.
+	// Uncordon: Places sandboxes on a node again. Permission: admin, in all projects.
 	Uncordon(ctx context.Context, req *NodeRequest) (*NodeResponse, error)
 }
 
@@ -762,9 +763,9 @@ func RegisterNodes(s *rpc.Server, impl Nodes) { s.Register(NodesService, impl) }
 
 // NodesClient is what calls the service.
 type NodesClient interface {
-	// Cordon: Places no new sandboxes on a node. Permission: admin.
+	// Cordon: Places no new sandboxes on a node. Permission: admin, in all projects.
 	Cordon(ctx context.Context, req *NodeRequest) (*NodeResponse, error)
-	// Uncordon: Places sandboxes on a node again. Permission: admin.
+	// Uncordon: Places sandboxes on a node again. Permission: admin, in all projects.
 	Uncordon(ctx context.Context, req *NodeRequest) (*NodeResponse, error)
 }
 
@@ -791,7 +792,7 @@ func (c clientNodes) Uncordon(ctx context.Context, req *NodeRequest) (*NodeRespo
 
 var methodNodesCordon = &rpc.Method{
 	MethodInfo: rpc.MethodInfo{
-		Service: "server.Nodes", Name: "Cordon", Full: "server.Nodes/Cordon", Permission: "admin", Idempotent: true, Stream: rpc.StreamNone,
+		Service: "server.Nodes", Name: "Cordon", Full: "server.Nodes/Cordon", Permission: "admin", Project: rpc.ProjectCluster, Idempotent: true, Stream: rpc.StreamNone,
 	},
 	Unary: func(ctx context.Context, impl any, d rpc.Decoder) (any, error) {
 		req := new(NodeRequest)
@@ -804,7 +805,7 @@ var methodNodesCordon = &rpc.Method{
 
 var methodNodesUncordon = &rpc.Method{
 	MethodInfo: rpc.MethodInfo{
-		Service: "server.Nodes", Name: "Uncordon", Full: "server.Nodes/Uncordon", Permission: "admin", Idempotent: true, Stream: rpc.StreamNone,
+		Service: "server.Nodes", Name: "Uncordon", Full: "server.Nodes/Uncordon", Permission: "admin", Project: rpc.ProjectCluster, Idempotent: true, Stream: rpc.StreamNone,
 	},
 	Unary: func(ctx context.Context, impl any, d rpc.Decoder) (any, error) {
 		req := new(NodeRequest)
@@ -824,7 +825,7 @@ var NodesService = &rpc.Service{Name: "server.Nodes", Methods: []*rpc.Method{
 // Debug is what serves the service. What goes on inside the server.
 type Debug interface {
 	// Controllers: Returns the controllers: what they declare, their queues and last errors.
-	// Permission: admin.
+	// Permission: admin, in all projects.
 	Controllers(ctx context.Context) (*ControllersResponse, error)
 }
 
@@ -834,7 +835,7 @@ func RegisterDebug(s *rpc.Server, impl Debug) { s.Register(DebugService, impl) }
 // DebugClient is what calls the service.
 type DebugClient interface {
 	// Controllers: Returns the controllers: what they declare, their queues and last errors.
-	// Permission: admin.
+	// Permission: admin, in all projects.
 	Controllers(ctx context.Context) (*ControllersResponse, error)
 }
 
@@ -853,7 +854,7 @@ func (c clientDebug) Controllers(ctx context.Context) (*ControllersResponse, err
 
 var methodDebugControllers = &rpc.Method{
 	MethodInfo: rpc.MethodInfo{
-		Service: "server.Debug", Name: "Controllers", Full: "server.Debug/Controllers", Permission: "admin", Idempotent: true, Stream: rpc.StreamNone,
+		Service: "server.Debug", Name: "Controllers", Full: "server.Debug/Controllers", Permission: "admin", Project: rpc.ProjectCluster, Idempotent: true, Stream: rpc.StreamNone,
 	},
 	Unary: func(ctx context.Context, impl any, d rpc.Decoder) (any, error) {
 		req := new(rpc.None)

@@ -648,23 +648,23 @@ func (x *Lease) ValidateFields(v *schema.Validator) {
 
 // Entities is what serves the service. Reads, writes and watches entities.
 type Entities interface {
-	// Kinds: Lists the kinds. Permission: read.
+	// Kinds: Lists the kinds. Permission: read, in any project.
 	Kinds(ctx context.Context) (*KindsResponse, error)
-	// Get: Returns one entity. Permission: read.
+	// Get: Returns one entity. Permission: read, for the caller's projects.
 	Get(ctx context.Context, req *GetRequest) (*GetResponse, error)
-	// List: Returns a page of entities. Permission: read.
+	// List: Returns a page of entities. Permission: read, for the caller's projects.
 	List(ctx context.Context, req *ListRequest) (*ListResponse, error)
 	// Txn: Applies operations together or not at all. Can be repeated if it has a request id.
-	// Permission: write.
+	// Permission: write, in all projects.
 	Txn(ctx context.Context, req *TxnRequest) (*TxnResponse, error)
 	// Watch: Sends changes, ordered and without gaps. The first message comes as soon as the
-	// watch has begun. Permission: read.
+	// watch has begun. Permission: read, for the caller's projects.
 	Watch(ctx context.Context, req *WatchRequest, s rpc.ServerStream[rpc.None, EventBatch]) error
-	// Grant: Makes a lease. Permission: write.
+	// Grant: Makes a lease. Permission: write, in all projects.
 	Grant(ctx context.Context, req *GrantRequest) (*Lease, error)
-	// KeepAlive: Renews a lease. Permission: write.
+	// KeepAlive: Renews a lease. Permission: write, in all projects.
 	KeepAlive(ctx context.Context, req *LeaseRequest) (*Lease, error)
-	// Revoke: Ends a lease and deletes its entities. Permission: write.
+	// Revoke: Ends a lease and deletes its entities. Permission: write, in all projects.
 	Revoke(ctx context.Context, req *LeaseRequest) error
 }
 
@@ -673,23 +673,23 @@ func RegisterEntities(s *rpc.Server, impl Entities) { s.Register(EntitiesService
 
 // EntitiesClient is what calls the service.
 type EntitiesClient interface {
-	// Kinds: Lists the kinds. Permission: read.
+	// Kinds: Lists the kinds. Permission: read, in any project.
 	Kinds(ctx context.Context) (*KindsResponse, error)
-	// Get: Returns one entity. Permission: read.
+	// Get: Returns one entity. Permission: read, for the caller's projects.
 	Get(ctx context.Context, req *GetRequest) (*GetResponse, error)
-	// List: Returns a page of entities. Permission: read.
+	// List: Returns a page of entities. Permission: read, for the caller's projects.
 	List(ctx context.Context, req *ListRequest) (*ListResponse, error)
 	// Txn: Applies operations together or not at all. Can be repeated if it has a request id.
-	// Permission: write.
+	// Permission: write, in all projects.
 	Txn(ctx context.Context, req *TxnRequest) (*TxnResponse, error)
 	// Watch: Sends changes, ordered and without gaps. The first message comes as soon as the
-	// watch has begun. Permission: read.
+	// watch has begun. Permission: read, for the caller's projects.
 	Watch(ctx context.Context, req *WatchRequest) (rpc.ClientStream[rpc.None, EventBatch], error)
-	// Grant: Makes a lease. Permission: write.
+	// Grant: Makes a lease. Permission: write, in all projects.
 	Grant(ctx context.Context, req *GrantRequest) (*Lease, error)
-	// KeepAlive: Renews a lease. Permission: write.
+	// KeepAlive: Renews a lease. Permission: write, in all projects.
 	KeepAlive(ctx context.Context, req *LeaseRequest) (*Lease, error)
-	// Revoke: Ends a lease and deletes its entities. Permission: write.
+	// Revoke: Ends a lease and deletes its entities. Permission: write, in all projects.
 	Revoke(ctx context.Context, req *LeaseRequest) error
 }
 
@@ -760,7 +760,7 @@ func (c clientEntities) Revoke(ctx context.Context, req *LeaseRequest) error {
 
 var methodEntitiesKinds = &rpc.Method{
 	MethodInfo: rpc.MethodInfo{
-		Service: "store.Entities", Name: "Kinds", Full: "store.Entities/Kinds", Permission: "read", Idempotent: true, Stream: rpc.StreamNone,
+		Service: "store.Entities", Name: "Kinds", Full: "store.Entities/Kinds", Permission: "read", Project: rpc.ProjectAny, Idempotent: true, Stream: rpc.StreamNone,
 	},
 	Unary: func(ctx context.Context, impl any, d rpc.Decoder) (any, error) {
 		req := new(rpc.None)
@@ -773,7 +773,7 @@ var methodEntitiesKinds = &rpc.Method{
 
 var methodEntitiesGet = &rpc.Method{
 	MethodInfo: rpc.MethodInfo{
-		Service: "store.Entities", Name: "Get", Full: "store.Entities/Get", Permission: "read", Idempotent: true, Stream: rpc.StreamNone,
+		Service: "store.Entities", Name: "Get", Full: "store.Entities/Get", Permission: "read", Project: rpc.ProjectHandler, Idempotent: true, Stream: rpc.StreamNone,
 	},
 	Unary: func(ctx context.Context, impl any, d rpc.Decoder) (any, error) {
 		req := new(GetRequest)
@@ -786,7 +786,7 @@ var methodEntitiesGet = &rpc.Method{
 
 var methodEntitiesList = &rpc.Method{
 	MethodInfo: rpc.MethodInfo{
-		Service: "store.Entities", Name: "List", Full: "store.Entities/List", Permission: "read", Idempotent: true, Stream: rpc.StreamNone,
+		Service: "store.Entities", Name: "List", Full: "store.Entities/List", Permission: "read", Project: rpc.ProjectHandler, Idempotent: true, Stream: rpc.StreamNone,
 	},
 	Unary: func(ctx context.Context, impl any, d rpc.Decoder) (any, error) {
 		req := new(ListRequest)
@@ -799,7 +799,7 @@ var methodEntitiesList = &rpc.Method{
 
 var methodEntitiesTxn = &rpc.Method{
 	MethodInfo: rpc.MethodInfo{
-		Service: "store.Entities", Name: "Txn", Full: "store.Entities/Txn", Permission: "write", Idempotent: false, Stream: rpc.StreamNone,
+		Service: "store.Entities", Name: "Txn", Full: "store.Entities/Txn", Permission: "write", Project: rpc.ProjectCluster, Idempotent: false, Stream: rpc.StreamNone,
 	},
 	Unary: func(ctx context.Context, impl any, d rpc.Decoder) (any, error) {
 		req := new(TxnRequest)
@@ -812,7 +812,7 @@ var methodEntitiesTxn = &rpc.Method{
 
 var methodEntitiesWatch = &rpc.Method{
 	MethodInfo: rpc.MethodInfo{
-		Service: "store.Entities", Name: "Watch", Full: "store.Entities/Watch", Permission: "read", Idempotent: false, Stream: rpc.StreamServer,
+		Service: "store.Entities", Name: "Watch", Full: "store.Entities/Watch", Permission: "read", Project: rpc.ProjectHandler, Idempotent: false, Stream: rpc.StreamServer,
 	},
 	Streaming: func(ctx context.Context, impl any, d rpc.Decoder, s rpc.Stream) error {
 		req := new(WatchRequest)
@@ -825,7 +825,7 @@ var methodEntitiesWatch = &rpc.Method{
 
 var methodEntitiesGrant = &rpc.Method{
 	MethodInfo: rpc.MethodInfo{
-		Service: "store.Entities", Name: "Grant", Full: "store.Entities/Grant", Permission: "write", Idempotent: false, Stream: rpc.StreamNone,
+		Service: "store.Entities", Name: "Grant", Full: "store.Entities/Grant", Permission: "write", Project: rpc.ProjectCluster, Idempotent: false, Stream: rpc.StreamNone,
 	},
 	Unary: func(ctx context.Context, impl any, d rpc.Decoder) (any, error) {
 		req := new(GrantRequest)
@@ -838,7 +838,7 @@ var methodEntitiesGrant = &rpc.Method{
 
 var methodEntitiesKeepAlive = &rpc.Method{
 	MethodInfo: rpc.MethodInfo{
-		Service: "store.Entities", Name: "KeepAlive", Full: "store.Entities/KeepAlive", Permission: "write", Idempotent: true, Stream: rpc.StreamNone,
+		Service: "store.Entities", Name: "KeepAlive", Full: "store.Entities/KeepAlive", Permission: "write", Project: rpc.ProjectCluster, Idempotent: true, Stream: rpc.StreamNone,
 	},
 	Unary: func(ctx context.Context, impl any, d rpc.Decoder) (any, error) {
 		req := new(LeaseRequest)
@@ -851,7 +851,7 @@ var methodEntitiesKeepAlive = &rpc.Method{
 
 var methodEntitiesRevoke = &rpc.Method{
 	MethodInfo: rpc.MethodInfo{
-		Service: "store.Entities", Name: "Revoke", Full: "store.Entities/Revoke", Permission: "write", Idempotent: true, Stream: rpc.StreamNone,
+		Service: "store.Entities", Name: "Revoke", Full: "store.Entities/Revoke", Permission: "write", Project: rpc.ProjectCluster, Idempotent: true, Stream: rpc.StreamNone,
 	},
 	Unary: func(ctx context.Context, impl any, d rpc.Decoder) (any, error) {
 		req := new(LeaseRequest)

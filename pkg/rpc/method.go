@@ -24,7 +24,8 @@ type MethodInfo struct {
 	Name       string // "Stop"
 	Full       string // "sandbox.Sandboxes/Stop", as it travels
 	Permission string // "public", "read", ...
-	Idempotent bool   // carrying it out twice is the same as once
+	Project    ProjectRule
+	Idempotent bool // carrying it out twice is the same as once
 	Stream     StreamType
 }
 
@@ -38,6 +39,8 @@ type Decoder interface {
 // It is generated.
 type Method struct {
 	MethodInfo
+	// Target finds what a request says of its project; set with ProjectRequest.
+	Target    func(req any) Target
 	Unary     func(ctx context.Context, impl any, req Decoder) (any, error)
 	Streaming func(ctx context.Context, impl any, req Decoder, s Stream) error
 }

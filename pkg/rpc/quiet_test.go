@@ -26,15 +26,19 @@ func (r *rig) conns() int {
 	return len(a.handshakes) + a.count[classLocal] + a.count[classCertified] + a.count[classAnonymous]
 }
 
-func (r *rig) serverConn(t testing.TB) *conn {
+// serverConn returns a connection of the server, which registers it a moment
+// after its client has connected.
+func (r *rig) serverConn(t testing.TB) (found *conn) {
 	t.Helper()
-	r.srv.mu.Lock()
-	defer r.srv.mu.Unlock()
-	for c := range r.srv.conns {
-		return c
-	}
-	t.Fatal("the server has no connection")
-	return nil
+	wait.For(t, "a connection of the server", func() bool {
+		r.srv.mu.Lock()
+		defer r.srv.mu.Unlock()
+		for c := range r.srv.conns {
+			found = c
+		}
+		return found != nil
+	})
+	return found
 }
 
 // settled reports whether nothing is under way on c and every byte of its

@@ -21,6 +21,10 @@ import (
 type ServerOptions struct {
 	// Authorizer decides about every method that is not public; nil: DefaultRoles.
 	Authorizer Authorizer
+	// ProjectOf returns the name of the project that a request concerns. It is asked
+	// for callers whose roles are bound to projects; nil refuses them. Errors are
+	// those of the call, as NotFound for an entity that does not exist.
+	ProjectOf func(context.Context, Target) (string, error)
 	// TLS is needed for listeners that are not unix sockets. It must require
 	// TLS 1.3 and verify client certificates if given (identity.ServerTLS).
 	TLS *tls.Config
@@ -304,6 +308,7 @@ type serverCall struct {
 	method    *boundMethod
 	name      string // of a method that does not exist
 	identity  Identity
+	grant     Grant
 	requestID string
 	trace     string
 	body      *buffer // nil if it comes in DATA frames
@@ -412,10 +417,7 @@ func (sc *serverCall) check() error {
 	if sc.ctx.Err() != nil {
 		return sc.ctx.endedBy()
 	}
-	if sc.method.Permission == Public {
-		return nil
-	}
-	return sc.s.opts.Authorizer.Authorize(&sc.ctx, sc.identity, sc.method.MethodInfo)
+	return sc.authorize()
 }
 
 func (sc *serverCall) handle() (resp any, err error) {
@@ -432,7 +434,8 @@ func (sc *serverCall) handle() (resp any, err error) {
 	return nil, sc.method.Streaming(&sc.ctx, sc.method.impl, sc, &serverStream{sc.st, sc})
 }
 
-// decodeError is of a request that could not be read: the handler did nothing.
+// decodeError is of a request that could not be read or is not allowed: the
+// handler did nothing.
 type decodeError struct{ err error }
 
 func (e *decodeError) Error() string { return e.err.Error() }
@@ -456,6 +459,9 @@ func (sc *serverCall) Decode(v any) error {
 		sc.body = nil
 	} else {
 		err = sc.st.message(&sc.ctx, f)
+	}
+	if err == nil {
+		err = sc.authorizeTarget(v)
 	}
 	if err != nil {
 		return &decodeError{err}

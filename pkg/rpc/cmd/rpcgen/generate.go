@@ -116,7 +116,7 @@ func (e *emitter) variable(m *method) string {
 
 func (e *emitter) doc(m *method) {
 	text := strings.Join(strings.Fields(m.doc), " ")
-	e.Comment(gogen.GoName(m.name) + ": " + text + " Permission: " + m.permission + ".")
+	e.Comment(gogen.GoName(m.name) + ": " + text + " Permission: " + m.permission + m.projectDoc() + ".")
 }
 
 // handlers emits the interface of the serving side and its registration.
@@ -193,6 +193,35 @@ func (e *emitter) client() {
 	}
 }
 
+// target emits how the request leads to its project.
+func (e *emitter) target(m *method) {
+	fields, err := m.projectFields(e.set, e.domain)
+	if err != nil {
+		panic(err) // check has resolved them
+	}
+	if len(fields) == 0 {
+		return
+	}
+	rpc := e.Import(rpcPath)
+	e.P("Target: func(req any) %s.Target {\nr := req.(*%s)", rpc, e.goType(m.request))
+	for i, f := range fields {
+		value := "r"
+		for _, name := range f.path {
+			value += "." + gogen.GoName(name)
+		}
+		target := fmt.Sprintf("%s.Target{Project: %s}", rpc, value)
+		if f.kind != "" {
+			target = fmt.Sprintf("%s.Target{Kind: %q, ID: string(%s)}", rpc, f.kind, value)
+		}
+		if i < len(fields)-1 {
+			e.P("if %s != \"\" {\nreturn %s\n}", value, target)
+		} else {
+			e.P("return %s", target)
+		}
+	}
+	e.P("},")
+}
+
 // table emits the methods with their handlers.
 func (e *emitter) table() {
 	rpc, ctx := e.Import(rpcPath), e.Import("context")
@@ -201,8 +230,9 @@ func (e *emitter) table() {
 		mn := gogen.GoName(m.name)
 		e.P("var %s = &%s.Method{", e.variable(m), rpc)
 		e.P("MethodInfo: %s.MethodInfo{", rpc)
-		e.P("Service: %q, Name: %q, Full: %q, Permission: %q, Idempotent: %t, Stream: %s.%s,", full, mn, full+"/"+mn, m.permission, m.idempotent, rpc, m.streamType())
+		e.P("Service: %q, Name: %q, Full: %q, Permission: %q, Project: %s.%s, Idempotent: %t, Stream: %s.%s,", full, mn, full+"/"+mn, m.permission, rpc, m.projectRule(), m.idempotent, rpc, m.streamType())
 		e.P("},")
+		e.target(m)
 		call := "ctx"
 		decode := func(fail string) {
 			t := m.request

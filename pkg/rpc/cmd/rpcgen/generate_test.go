@@ -78,16 +78,21 @@ messages:
     doc: A question.
     fields:
       text: {type: string, doc: Text.}
+      owner: {type: string, doc: Project.}
   answer:
     doc: An answer.
     fields:
       text: {type: string, doc: Text.}
+  ref:
+    doc: Names a thing.
+    fields:
+      thing: {type: ref, kind: thing, doc: Which.}
 services:
   talk:
     doc: Talks.
     methods:
-      say: {doc: Says., permission: read, idempotent: true, request: ask, response: answer}
-      hear: {doc: Hears., permission: read, out: answer}
+      say: {doc: Says., permission: read, project: owner, idempotent: true, request: ask, response: answer}
+      hear: {doc: Hears., permission: read, project: any, out: answer}
 `
 
 // tree writes a domain under a new root.
@@ -125,9 +130,16 @@ func TestCheckMode(t *testing.T) {
 
 func TestMistakesAreExplained(t *testing.T) {
 	for name, c := range map[string]struct{ old, new, want string }{
-		"no permission":      {"permission: read, out", "out", "doc and permission are required"},
-		"unknown permission": {"permission: read, out", "permission: raed, out", `did you mean "read"?`},
-		"unknown message":    {"request: ask", "request: aks", `rpc.yml:16: method say: the message "aks" of request does not exist; did you mean "ask"?`},
+		"no permission":      {"permission: read, project: any, out", "out", "doc and permission are required"},
+		"no project":         {"permission: read, project: any, out", "permission: read, out", "method hear: project is required"},
+		"unknown project":    {"project: owner", "project: onwer", `ask has no field "onwer"`},
+		"project of nothing": {"project: any", "project: text", `there is no message before "text"`},
+		"project of a kind without": {
+			"project: owner, idempotent: true, request: ask, response: answer}\n", "project: thing, request: ref}\n", "a thing belongs to no project",
+		},
+		"project of public":  {"permission: read, project: any", "permission: public, project: any", "project means nothing"},
+		"unknown permission": {"permission: read, project: any, out", "permission: raed, project: any, out", `did you mean "read"?`},
+		"unknown message":    {"request: ask", "request: aks", `rpc.yml:21: method say: the message "aks" of request does not exist; did you mean "ask"?`},
 		"bytes as request":   {"request: ask", "request: bytes", `the message "bytes"`},
 		"unknown key":        {"idempotent: true", "idempotant: true", `unknown key "idempotant"; did you mean "idempotent"?`},
 		"response of stream": {"out: answer", "out: answer, response: answer", "answers with out"},
@@ -155,8 +167,8 @@ func TestMistakesAreExplained(t *testing.T) {
 func TestOnlyAdditionsAreAccepted(t *testing.T) {
 	for name, c := range map[string]struct{ old, new, want string }{
 		"new field":        {"      text: {type: string, doc: Text.}\n", "      text: {type: string, doc: Text.}\n      more: {type: int, doc: More.}\n", ""},
-		"new method":       {"      hear:", "      shout: {doc: Shouts., permission: read}\n      hear:", ""},
-		"removed method":   {"      hear: {doc: Hears., permission: read, out: answer}\n", "", ""},
+		"new method":       {"      hear:", "      shout: {doc: Shouts., permission: read, project: any}\n      hear:", ""},
+		"removed method":   {"      hear: {doc: Hears., permission: read, project: any, out: answer}\n", "", ""},
 		"other permission": {"permission: read", "permission: admin", ""},
 		"new type":         {"text: {type: string", "text: {type: int", "incompatible change"},
 		"new required":     {"      text: {type: string, doc: Text.}\n", "      text: {type: string, doc: Text.}\n      more: {type: int, required: true, doc: More.}\n", "incompatible change"},

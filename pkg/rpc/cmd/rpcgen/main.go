@@ -18,14 +18,20 @@
 //	  sandboxes:
 //	    doc: ...
 //	    methods:
-//	      stop: {doc: ..., permission: exec, idempotent: true, request: stop_request, response: stop_response}
-//	      exec: {doc: ..., permission: exec, request: exec_request, in: exec_input, out: exec_output}
-//	      upload: {doc: ..., permission: deploy, in: bytes, out: upload_result}
+//	      stop: {doc: ..., permission: exec, project: id, idempotent: true, request: stop_request, response: stop_response}
+//	      exec: {doc: ..., permission: exec, project: [id, project], request: exec_request, in: exec_input, out: exec_output}
+//	      upload: {doc: ..., permission: deploy, project: any, in: bytes, out: upload_result}
 //
 // request, response, in and out name messages, or components of any schema
 // ("app.git_info"); all are optional. in is what the caller streams, out what
 // the handler streams; "bytes" are raw bytes. A method that streams has no
 // response.
+//
+// project says which project a method concerns, and is required unless the
+// method is public: cluster (the installation: only for roles that hold in all
+// projects), any (none), handler (the handler limits itself to rpc.GrantFrom), or
+// fields of the request, of which the first that is not empty counts: a string is
+// the name of a project, a ref leads to an entity whose project it is.
 //
 // For a service x it generates an interface X for the handlers, RegisterX,
 // an interface XClient with NewXClient, and the table XService.

@@ -5,11 +5,13 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"sort"
 	"strings"
 
 	"go.yaml.in/yaml/v3"
 
+	"miren.dev/runtime/pkg/schema/gogen"
 	"miren.dev/runtime/pkg/schema/lang"
 )
 
@@ -30,6 +32,7 @@ type method struct {
 	name       string
 	doc        string
 	permission string
+	project    []string // one of projectRules, or paths of fields of the request
 	idempotent bool
 	request    string // name of a message or domain.component; empty: none
 	response   string
@@ -42,6 +45,25 @@ const bytesType = "bytes"
 
 // permissions are the words a method may state.
 var permissions = []string{"public", "read", "write", "deploy", "exec", "admin"}
+
+// projectRules are the words that project may be, besides fields.
+var projectRules = []string{"cluster", "any", "handler"}
+
+// byRequest reports whether fields of the request lead to its project.
+func (m *method) byRequest() bool {
+	return len(m.project) > 0 && !slices.Contains(projectRules, m.project[0])
+}
+
+// projectRule is the constant of package rpc.
+func (m *method) projectRule() string {
+	switch {
+	case m.permission == "public":
+		return "ProjectAny"
+	case m.byRequest():
+		return "ProjectRequest"
+	}
+	return "Project" + gogen.GoName(m.project[0])
+}
 
 func (m *method) streams() bool { return m.in != "" || m.out != "" }
 
@@ -142,6 +164,7 @@ func parseMethod(p *lang.Parser, k, v *yaml.Node) *method {
 	p.Mapping(v, "method "+k.Value, map[string]func(*yaml.Node){
 		"doc":        func(n *yaml.Node) { m.doc = p.Str(n) },
 		"permission": func(n *yaml.Node) { m.permission = p.OneOf(n, permissions...) },
+		"project":    func(n *yaml.Node) { m.project = fieldPaths(p, n) },
 		"idempotent": func(n *yaml.Node) { m.idempotent = p.Bool(n) },
 		"request":    func(n *yaml.Node) { m.request = p.TypeName(n) },
 		"response":   func(n *yaml.Node) { m.response = p.TypeName(n) },
@@ -150,6 +173,12 @@ func parseMethod(p *lang.Parser, k, v *yaml.Node) *method {
 	})
 	if m.doc == "" || m.permission == "" {
 		p.Errorf(k, "method %s: doc and permission are required", m.name)
+	}
+	switch {
+	case m.permission == "public" && len(m.project) > 0:
+		p.Errorf(k, "method %s is public: project means nothing", m.name)
+	case m.permission != "" && m.permission != "public" && len(m.project) == 0:
+		p.Errorf(k, "method %s: project is required: cluster, any, handler, or the fields of the request that lead to the project", m.name)
 	}
 	if m.streams() && m.response != "" {
 		p.Errorf(k, "method %s streams: it answers with out, not with response", m.name)
@@ -160,11 +189,82 @@ func parseMethod(p *lang.Parser, k, v *yaml.Node) *method {
 	return m
 }
 
+// projectDoc says in which project the permission is needed.
+func (m *method) projectDoc() string {
+	switch {
+	case m.permission == "public":
+		return ""
+	case m.byRequest():
+		return ", in the project of " + strings.Join(m.project, ", else ")
+	case m.project[0] == "cluster":
+		return ", in all projects"
+	case m.project[0] == "any":
+		return ", in any project"
+	}
+	return ", for the caller's projects"
+}
+
+// fieldPaths reads one word, or a list of them.
+func fieldPaths(p *lang.Parser, n *yaml.Node) []string {
+	if n.Kind != yaml.SequenceNode {
+		return []string{p.Str(n)}
+	}
+	var out []string
+	for _, c := range n.Content {
+		out = append(out, p.Str(c))
+	}
+	return out
+}
+
+// projectField is a field of a request that leads to a project.
+type projectField struct {
+	path []string
+	kind string // of the entity whose project counts; empty: the field is the project's name
+}
+
+// projectFields resolves the fields of method.project.
+func (m *method) projectFields(set *lang.Set, domain string) ([]projectField, error) {
+	if !m.byRequest() {
+		return nil, nil
+	}
+	var out []projectField
+	for _, path := range m.project {
+		msg, f := set.Component(domain, m.request), projectField{path: strings.Split(path, ".")}
+		for i, name := range f.path {
+			if msg == nil {
+				return nil, fmt.Errorf("%s: method %s: project %q: there is no message before %q", m.pos, m.name, path, name)
+			}
+			at := slices.IndexFunc(msg.Fields, func(f *lang.Field) bool { return f.Name == name })
+			if at < 0 {
+				return nil, fmt.Errorf("%s: method %s: project %q: %s has no field %q; rules are %s", m.pos, m.name, path, msg.Name, name, strings.Join(projectRules, ", "))
+			}
+			fd, last := msg.Fields[at], i == len(f.path)-1
+			switch {
+			case last && fd.Type == lang.Ref:
+				if k := set.Kind(fd.Kind); k != nil && k.Scope != "project" {
+					return nil, fmt.Errorf("%s: method %s: project %q: a %s belongs to no project", m.pos, m.name, path, fd.Kind)
+				}
+				f.kind = fd.Kind
+			case last && fd.Type == lang.String:
+			case !last && fd.Type == lang.Struct && fd.Required:
+				msg = set.Component(domain, fd.Component)
+			default:
+				return nil, fmt.Errorf("%s: method %s: project %q: %q is neither a string, nor a ref, nor a required component", m.pos, m.name, path, name)
+			}
+		}
+		out = append(out, f)
+	}
+	return out, nil
+}
+
 // check resolves the messages of the methods.
 func (f *file) check(set *lang.Set) error {
 	var errList []error
 	for _, s := range f.services {
 		for _, m := range s.methods {
+			if _, err := m.projectFields(set, f.lang.Domain); err != nil {
+				errList = append(errList, err)
+			}
 			for key, name := range map[string]string{"request": m.request, "response": m.response, "in": m.in, "out": m.out} {
 				if name == "" || name == bytesType && (key == "in" || key == "out") || set.Component(f.lang.Domain, name) != nil {
 					continue

@@ -34,7 +34,7 @@ func reference(files []*file) []byte {
 				if m.idempotent {
 					doc += " Idempotent."
 				}
-				p("| %s | %s | %s | %s | %s |", gogen.GoName(m.name), m.permission, takes, gives, cell(doc))
+				p("| %s | %s | %s | %s | %s |", gogen.GoName(m.name), m.permission+m.projectDoc(), takes, gives, cell(doc))
 			}
 			p("")
 		}

@@ -133,23 +133,23 @@ func (x *Chunk) ValidateFields(v *schema.Validator) {
 
 // Makers is what serves the service. Makes things.
 type Makers interface {
-	// Make: Makes one. Permission: write.
+	// Make: Makes one. Permission: write, in the project of name.
 	Make(ctx context.Context, req *MakeRequest) (*Made, error)
-	// Reset: Forgets everything. Permission: admin.
+	// Reset: Forgets everything. Permission: admin, in all projects.
 	Reset(ctx context.Context) error
 	// Ping: Answers. Permission: public.
 	Ping(ctx context.Context) (*beta.Pong, error)
-	// Drop: Takes and gives nothing back. Permission: write.
+	// Drop: Takes and gives nothing back. Permission: write, in the project of name.
 	Drop(ctx context.Context, req *MakeRequest) error
-	// List: Sends things. Permission: read.
+	// List: Sends things. Permission: read, for the caller's projects.
 	List(ctx context.Context, req *MakeRequest, s rpc.ServerStream[rpc.None, Made]) error
-	// Put: Takes bytes and answers once. Permission: write.
+	// Put: Takes bytes and answers once. Permission: write, in any project.
 	Put(ctx context.Context, s rpc.ServerStream[rpc.Bytes, Made]) error
-	// Get: Sends bytes. Permission: read.
+	// Get: Sends bytes. Permission: read, in the project of name.
 	Get(ctx context.Context, req *MakeRequest, s rpc.ServerStream[rpc.None, rpc.Bytes]) error
-	// Feed: Takes pieces. Permission: write.
+	// Feed: Takes pieces. Permission: write, in all projects.
 	Feed(ctx context.Context, s rpc.ServerStream[Chunk, rpc.None]) error
-	// Chat: Both ways. Permission: read.
+	// Chat: Both ways. Permission: read, in all projects.
 	Chat(ctx context.Context, req *MakeRequest, s rpc.ServerStream[Chunk, Chunk]) error
 }
 
@@ -158,23 +158,23 @@ func RegisterMakers(s *rpc.Server, impl Makers) { s.Register(MakersService, impl
 
 // MakersClient is what calls the service.
 type MakersClient interface {
-	// Make: Makes one. Permission: write.
+	// Make: Makes one. Permission: write, in the project of name.
 	Make(ctx context.Context, req *MakeRequest) (*Made, error)
-	// Reset: Forgets everything. Permission: admin.
+	// Reset: Forgets everything. Permission: admin, in all projects.
 	Reset(ctx context.Context) error
 	// Ping: Answers. Permission: public.
 	Ping(ctx context.Context) (*beta.Pong, error)
-	// Drop: Takes and gives nothing back. Permission: write.
+	// Drop: Takes and gives nothing back. Permission: write, in the project of name.
 	Drop(ctx context.Context, req *MakeRequest) error
-	// List: Sends things. Permission: read.
+	// List: Sends things. Permission: read, for the caller's projects.
 	List(ctx context.Context, req *MakeRequest) (rpc.ClientStream[rpc.None, Made], error)
-	// Put: Takes bytes and answers once. Permission: write.
+	// Put: Takes bytes and answers once. Permission: write, in any project.
 	Put(ctx context.Context) (rpc.ClientStream[rpc.Bytes, Made], error)
-	// Get: Sends bytes. Permission: read.
+	// Get: Sends bytes. Permission: read, in the project of name.
 	Get(ctx context.Context, req *MakeRequest) (rpc.ClientStream[rpc.None, rpc.Bytes], error)
-	// Feed: Takes pieces. Permission: write.
+	// Feed: Takes pieces. Permission: write, in all projects.
 	Feed(ctx context.Context) (rpc.ClientStream[Chunk, rpc.None], error)
-	// Chat: Both ways. Permission: read.
+	// Chat: Both ways. Permission: read, in all projects.
 	Chat(ctx context.Context, req *MakeRequest) (rpc.ClientStream[Chunk, Chunk], error)
 }
 
@@ -249,7 +249,11 @@ func (c clientMakers) Chat(ctx context.Context, req *MakeRequest) (rpc.ClientStr
 
 var methodMakersMake = &rpc.Method{
 	MethodInfo: rpc.MethodInfo{
-		Service: "alpha.Makers", Name: "Make", Full: "alpha.Makers/Make", Permission: "write", Idempotent: false, Stream: rpc.StreamNone,
+		Service: "alpha.Makers", Name: "Make", Full: "alpha.Makers/Make", Permission: "write", Project: rpc.ProjectRequest, Idempotent: false, Stream: rpc.StreamNone,
+	},
+	Target: func(req any) rpc.Target {
+		r := req.(*MakeRequest)
+		return rpc.Target{Project: r.Name}
 	},
 	Unary: func(ctx context.Context, impl any, d rpc.Decoder) (any, error) {
 		req := new(MakeRequest)
@@ -262,7 +266,7 @@ var methodMakersMake = &rpc.Method{
 
 var methodMakersReset = &rpc.Method{
 	MethodInfo: rpc.MethodInfo{
-		Service: "alpha.Makers", Name: "Reset", Full: "alpha.Makers/Reset", Permission: "admin", Idempotent: true, Stream: rpc.StreamNone,
+		Service: "alpha.Makers", Name: "Reset", Full: "alpha.Makers/Reset", Permission: "admin", Project: rpc.ProjectCluster, Idempotent: true, Stream: rpc.StreamNone,
 	},
 	Unary: func(ctx context.Context, impl any, d rpc.Decoder) (any, error) {
 		req := new(rpc.None)
@@ -275,7 +279,7 @@ var methodMakersReset = &rpc.Method{
 
 var methodMakersPing = &rpc.Method{
 	MethodInfo: rpc.MethodInfo{
-		Service: "alpha.Makers", Name: "Ping", Full: "alpha.Makers/Ping", Permission: "public", Idempotent: true, Stream: rpc.StreamNone,
+		Service: "alpha.Makers", Name: "Ping", Full: "alpha.Makers/Ping", Permission: "public", Project: rpc.ProjectAny, Idempotent: true, Stream: rpc.StreamNone,
 	},
 	Unary: func(ctx context.Context, impl any, d rpc.Decoder) (any, error) {
 		req := new(rpc.None)
@@ -288,7 +292,11 @@ var methodMakersPing = &rpc.Method{
 
 var methodMakersDrop = &rpc.Method{
 	MethodInfo: rpc.MethodInfo{
-		Service: "alpha.Makers", Name: "Drop", Full: "alpha.Makers/Drop", Permission: "write", Idempotent: false, Stream: rpc.StreamNone,
+		Service: "alpha.Makers", Name: "Drop", Full: "alpha.Makers/Drop", Permission: "write", Project: rpc.ProjectRequest, Idempotent: false, Stream: rpc.StreamNone,
+	},
+	Target: func(req any) rpc.Target {
+		r := req.(*MakeRequest)
+		return rpc.Target{Project: r.Name}
 	},
 	Unary: func(ctx context.Context, impl any, d rpc.Decoder) (any, error) {
 		req := new(MakeRequest)
@@ -301,7 +309,7 @@ var methodMakersDrop = &rpc.Method{
 
 var methodMakersList = &rpc.Method{
 	MethodInfo: rpc.MethodInfo{
-		Service: "alpha.Makers", Name: "List", Full: "alpha.Makers/List", Permission: "read", Idempotent: false, Stream: rpc.StreamServer,
+		Service: "alpha.Makers", Name: "List", Full: "alpha.Makers/List", Permission: "read", Project: rpc.ProjectHandler, Idempotent: false, Stream: rpc.StreamServer,
 	},
 	Streaming: func(ctx context.Context, impl any, d rpc.Decoder, s rpc.Stream) error {
 		req := new(MakeRequest)
@@ -314,7 +322,7 @@ var methodMakersList = &rpc.Method{
 
 var methodMakersPut = &rpc.Method{
 	MethodInfo: rpc.MethodInfo{
-		Service: "alpha.Makers", Name: "Put", Full: "alpha.Makers/Put", Permission: "write", Idempotent: false, Stream: rpc.StreamBidi,
+		Service: "alpha.Makers", Name: "Put", Full: "alpha.Makers/Put", Permission: "write", Project: rpc.ProjectAny, Idempotent: false, Stream: rpc.StreamBidi,
 	},
 	Streaming: func(ctx context.Context, impl any, d rpc.Decoder, s rpc.Stream) error {
 		req := new(rpc.None)
@@ -327,7 +335,11 @@ var methodMakersPut = &rpc.Method{
 
 var methodMakersGet = &rpc.Method{
 	MethodInfo: rpc.MethodInfo{
-		Service: "alpha.Makers", Name: "Get", Full: "alpha.Makers/Get", Permission: "read", Idempotent: false, Stream: rpc.StreamServer,
+		Service: "alpha.Makers", Name: "Get", Full: "alpha.Makers/Get", Permission: "read", Project: rpc.ProjectRequest, Idempotent: false, Stream: rpc.StreamServer,
+	},
+	Target: func(req any) rpc.Target {
+		r := req.(*MakeRequest)
+		return rpc.Target{Project: r.Name}
 	},
 	Streaming: func(ctx context.Context, impl any, d rpc.Decoder, s rpc.Stream) error {
 		req := new(MakeRequest)
@@ -340,7 +352,7 @@ var methodMakersGet = &rpc.Method{
 
 var methodMakersFeed = &rpc.Method{
 	MethodInfo: rpc.MethodInfo{
-		Service: "alpha.Makers", Name: "Feed", Full: "alpha.Makers/Feed", Permission: "write", Idempotent: false, Stream: rpc.StreamClient,
+		Service: "alpha.Makers", Name: "Feed", Full: "alpha.Makers/Feed", Permission: "write", Project: rpc.ProjectCluster, Idempotent: false, Stream: rpc.StreamClient,
 	},
 	Streaming: func(ctx context.Context, impl any, d rpc.Decoder, s rpc.Stream) error {
 		req := new(rpc.None)
@@ -353,7 +365,7 @@ var methodMakersFeed = &rpc.Method{
 
 var methodMakersChat = &rpc.Method{
 	MethodInfo: rpc.MethodInfo{
-		Service: "alpha.Makers", Name: "Chat", Full: "alpha.Makers/Chat", Permission: "read", Idempotent: false, Stream: rpc.StreamBidi,
+		Service: "alpha.Makers", Name: "Chat", Full: "alpha.Makers/Chat", Permission: "read", Project: rpc.ProjectCluster, Idempotent: false, Stream: rpc.StreamBidi,
 	},
 	Streaming: func(ctx context.Context, impl any, d rpc.Decoder, s rpc.Stream) error {
 		req := new(MakeRequest)
