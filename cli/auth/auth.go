@@ -47,13 +47,13 @@ func newGenerate(e *command.Env) *cobra.Command {
 		Long: `Makes a client certificate and writes it, with the address of the server, to the client configuration
 (~/.config/runtime/clientconfig.yaml), or with --file to a file for another machine (- prints it), where
 ` + "`r cluster add NAME --from FILE`" + ` reads it. The server must listen on the network: r server start --rpc-address HOST:PORT.`,
-		Example: "  r auth generate --name alice\n  r auth generate --name ci --role deployer --ttl 720h --file ci.yaml",
+		Example: "  r auth generate --name alice\n  r auth generate --name carol --role deployer@shop --role viewer\n  r auth generate --name ci --role deployer --ttl 720h --file ci.yaml",
 		Args:    command.Args(0, 0),
 		RunE:    func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context()) },
 	}
 	f := cmd.Flags()
 	f.StringVar(&o.name, "name", "", "name of the user or program that will use it")
-	f.StringSliceVar(&o.roles, "role", []string{"admin"}, "role: admin, deployer or viewer; repeat for several")
+	f.StringSliceVar(&o.roles, "role", []string{"admin"}, "role: admin, deployer or viewer, in all projects, or in one as ROLE@PROJECT; repeat for several")
 	f.DurationVar(&o.ttl, "ttl", 0, "validity; default a year")
 	f.StringVar(&o.address, "address", "", "host:port at which clients reach the server; default: the address that the server reports")
 	f.StringVar(&o.cluster, "as", "", "name of the cluster in the configuration; default: the host")

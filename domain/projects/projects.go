@@ -3,6 +3,7 @@
 //
 //	Default  the project that is meant where none is named
 //	Find     the id of a project
+//	Of       the name of the project of an entity
 //	Ensure   a project that must exist
 package projects
 
@@ -32,6 +33,20 @@ func Find(ctx context.Context, r entity.Reader, name string) (schema.ID, error) 
 		return "", err
 	}
 	return p.ID, nil
+}
+
+// Of returns the name of the project that an entity belongs to, "" for one of
+// the installation. NotFound if the entity does not exist.
+func Of(ctx context.Context, r entity.Reader, kind string, id schema.ID) (string, error) {
+	rec, err := r.Get(ctx, kind, id)
+	if err != nil || rec.Project == "" {
+		return "", err
+	}
+	p, err := entity.Get[core.Project](ctx, r, rec.Project)
+	if err != nil {
+		return "", err
+	}
+	return p.Name, nil
 }
 
 // Ensure creates the named project unless it exists.

@@ -51,10 +51,12 @@ func newFront(c *control, src sources, stop context.CancelFunc) (*front, error) 
 	if err != nil {
 		return nil, err
 	}
-	if f.rpc, err = rpc.NewServer(rpc.ServerOptions{TLS: tlsConfig, Refuse: f.refuse, Logger: c.logger.With("component", "rpc")}); err != nil {
+	if f.rpc, err = rpc.NewServer(rpc.ServerOptions{
+		TLS: tlsConfig, Refuse: f.refuse, ProjectOf: f.projectOf, Logger: c.logger.With("component", "rpc"),
+	}); err != nil {
 		return nil, err
 	}
-	store.RegisterEntities(f.rpc, remote.NewServer(c.store, api.Kinds()))
+	store.RegisterEntities(f.rpc, rpcserver.Entities(remote.NewServer(c.store, api.Kinds()), c.store))
 	rpcserver.Register(f.rpc, c.services(src))
 	server.RegisterServer(f.rpc, f)
 	server.RegisterDebug(f.rpc, &debug{c})

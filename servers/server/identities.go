@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"slices"
 	"time"
@@ -8,9 +9,11 @@ import (
 	"miren.dev/runtime/api/core"
 	"miren.dev/runtime/api/server"
 	"miren.dev/runtime/domain/identities"
+	"miren.dev/runtime/domain/projects"
 	"miren.dev/runtime/entity/informer"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/rpc"
+	"miren.dev/runtime/pkg/schema"
 )
 
 // followRevocations keeps the revoked certificates in memory, and closes the
@@ -31,11 +34,36 @@ func (f *front) refuse(id rpc.Identity) error {
 	return f.revocations.Check(id.Name, id.Serial)
 }
 
+// projectOf returns the name of the project that a request concerns.
+func (f *front) projectOf(ctx context.Context, t rpc.Target) (string, error) {
+	if t.Kind == "" {
+		return cmp.Or(t.Project, projects.Default), nil
+	}
+	return projects.Of(ctx, f.c.store, t.Kind, schema.ID(t.ID))
+}
+
+// checkRole refuses a role that does not exist, or is bound to a project that
+// does not.
+func (f *front) checkRole(ctx context.Context, role string) error {
+	name, project, bound := rpc.SplitRole(role)
+	if !slices.Contains(rpc.DefaultRoles.Names(), name) {
+		return errs.New(errs.InvalidArgument, "there is no role %q", name).WithHint("roles are %v", rpc.DefaultRoles.Names())
+	}
+	if !bound {
+		return nil
+	}
+	if project == "" {
+		return errs.New(errs.InvalidArgument, "role %q names no project", role).WithHint("%s@%s, or %s for all projects", name, projects.Default, name)
+	}
+	_, err := projects.Find(ctx, f.c.store, project)
+	return err
+}
+
 // IssueIdentity makes a client certificate.
 func (f *front) IssueIdentity(ctx context.Context, req *server.IssueIdentityRequest) (*server.IssueIdentityResponse, error) {
 	for _, r := range req.Roles {
-		if !slices.Contains(rpc.DefaultRoles.Names(), r) {
-			return nil, errs.New(errs.InvalidArgument, "there is no role %q", r).WithHint("roles are %v", rpc.DefaultRoles.Names())
+		if err := f.checkRole(ctx, r); err != nil {
+			return nil, err
 		}
 	}
 	var ttl time.Duration

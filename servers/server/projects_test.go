@@ -1,0 +1,344 @@
+package server
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"miren.dev/runtime/api/app"
+	"miren.dev/runtime/api/core"
+	"miren.dev/runtime/api/sandbox"
+	"miren.dev/runtime/api/store"
+	"miren.dev/runtime/domain/projects"
+	"miren.dev/runtime/entity"
+	"miren.dev/runtime/pkg/errs"
+	"miren.dev/runtime/pkg/rpc"
+	"miren.dev/runtime/pkg/schema"
+)
+
+// tenant is what a request can name of a project.
+type tenant struct {
+	project   string
+	projectID schema.ID
+	app       *app.App
+	build     *app.Build
+	deploy    *app.Deployment
+	sandbox   *sandbox.Sandbox
+}
+
+// newTenant makes an app with all that belongs to one in a project.
+func (e *frontEnv) newTenant(project string) *tenant {
+	e.t.Helper()
+	ctx := e.t.Context()
+	if err := projects.Ensure(ctx, e.c.store, project); err != nil {
+		e.t.Fatal(err)
+	}
+	pid, err := projects.Find(ctx, e.c.store, project)
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	x := &tenant{project: project, projectID: pid, app: app.NewApp(), build: app.NewBuild(), deploy: app.NewDeployment(), sandbox: sandbox.NewSandbox()}
+	x.app.Name = fmt.Sprintf("a%d", time.Now().UnixNano())
+	create := func(o schema.Object) {
+		e.t.Helper()
+		o.GetMeta().Project = pid
+		if err := entity.Create(ctx, e.c.store, o); err != nil {
+			e.t.Fatal(err)
+		}
+	}
+	create(x.app)
+	x.build.Spec.App, x.build.Spec.Source, x.build.Status.Phase = x.app.GetID(), "src", app.BuildPhaseSucceeded
+	create(x.build)
+	x.deploy.Spec.App, x.deploy.Status.Phase = x.app.GetID(), app.DeploymentPhaseSucceeded
+	create(x.deploy)
+	x.sandbox.Spec.Template.Image, x.sandbox.Status.Phase = "img", sandbox.SandboxPhaseStopped
+	create(x.sandbox)
+	return x
+}
+
+// answer says what a method does with a caller whose roles are bound to projects:
+// refuses it (cluster), takes it for no project (any), or looks at the request,
+// made for a project.
+type answer struct {
+	rule    rpc.ProjectRule
+	request func(x *tenant) any
+}
+
+func byApp[T any](f func(project, app string) *T) answer {
+	return answer{rpc.ProjectRequest, func(x *tenant) any { return f(x.project, x.app.Name) }}
+}
+
+func bySandbox(f func(x *tenant) any) answer { return answer{rpc.ProjectRequest, f} }
+
+var (
+	forCluster = answer{rule: rpc.ProjectCluster}
+	forAny     = answer{rule: rpc.ProjectAny}
+	appRequest = byApp(func(p, a string) *app.AppRequest { return &app.AppRequest{Project: p, App: a} })
+)
+
+// answers has every method; a new one needs an answer here.
+var answers = map[string]answer{
+	"app.Apps/Create":   appRequest,
+	"app.Apps/Delete":   appRequest,
+	"app.Apps/SetEnv":   byApp(func(p, a string) *app.SetEnvRequest { return &app.SetEnvRequest{Project: p, App: a} }),
+	"app.Apps/Rollback": byApp(func(p, a string) *app.RollbackRequest { return &app.RollbackRequest{Project: p, App: a} }),
+	"app.Apps/Restart":  byApp(func(p, a string) *app.RestartRequest { return &app.RestartRequest{Project: p, App: a} }),
+	"app.Apps/Cancel":   appRequest,
+
+	"app.Deploys/PlanUpload": forAny,
+	"app.Deploys/Upload":     forAny,
+	"app.Deploys/Deploy": byApp(func(p, a string) *app.DeployRequest {
+		return &app.DeployRequest{Project: p, App: a, Create: true, Source: "none"}
+	}),
+	"app.Deploys/Follow": {rpc.ProjectRequest, func(x *tenant) any { return &app.FollowRequest{Deployment: x.deploy.GetID()} }},
+	"app.Deploys/Cancel": {rpc.ProjectRequest, func(x *tenant) any { return &app.DeploymentRequest{Deployment: x.deploy.GetID()} }},
+	"app.Builds/Logs":    {rpc.ProjectRequest, func(x *tenant) any { return &app.BuildLogsRequest{Build: x.build.GetID()} }},
+	"app.Routes/Set": byApp(func(p, a string) *app.SetRouteRequest {
+		return &app.SetRouteRequest{Project: p, App: a, Host: a + ".example.com"}
+	}),
+	"app.Routes/Delete": byApp(func(p, a string) *app.DeleteRouteRequest {
+		return &app.DeleteRouteRequest{Project: p, Host: a + ".example.com"}
+	}),
+
+	"sandbox.Sandboxes/Run": byApp(func(p, _ string) *sandbox.RunRequest { return &sandbox.RunRequest{Project: p} }),
+	"sandbox.Sandboxes/RunOnce": byApp(func(p, _ string) *sandbox.RunOnceRequest {
+		return &sandbox.RunOnceRequest{Sandbox: sandbox.RunRequest{Project: p}}
+	}),
+	"sandbox.Sandboxes/Wait": bySandbox(func(x *tenant) any {
+		return &sandbox.WaitRequest{Sandbox: x.sandbox.GetID(), Until: sandbox.WaitUntilEnded}
+	}),
+	"sandbox.Sandboxes/Exec": bySandbox(func(x *tenant) any {
+		return &sandbox.ExecRequest{Sandbox: x.sandbox.GetID(), Command: []string{"true"}}
+	}),
+	"sandbox.Sandboxes/Logs":   bySandbox(func(x *tenant) any { return &sandbox.LogsRequest{Sandbox: x.sandbox.GetID()} }),
+	"sandbox.Sandboxes/Stop":   bySandbox(func(x *tenant) any { return &sandbox.StopRequest{Sandbox: x.sandbox.GetID()} }),
+	"sandbox.Sandboxes/Delete": bySandbox(func(x *tenant) any { return &sandbox.SandboxRequest{Sandbox: x.sandbox.GetID()} }),
+	"sandbox.Sandboxes/Stats":  bySandbox(func(x *tenant) any { return &sandbox.SandboxRequest{Sandbox: x.sandbox.GetID()} }),
+
+	"server.Server/Status":         forAny,
+	"server.Server/Stop":           forCluster,
+	"server.Server/Doctor":         forCluster,
+	"server.Server/IssueIdentity":  forCluster,
+	"server.Server/RevokeIdentity": forCluster,
+	"server.Nodes/Cordon":          forCluster,
+	"server.Nodes/Uncordon":        forCluster,
+	"server.Debug/Controllers":     forCluster,
+
+	"store.Entities/Kinds": forAny,
+	"store.Entities/Get": {rpc.ProjectHandler, func(x *tenant) any {
+		return &store.GetRequest{Kind: app.KindApp, ID: string(x.app.ID)}
+	}},
+	"store.Entities/List": {rpc.ProjectHandler, func(x *tenant) any {
+		return &store.ListRequest{Kind: app.KindApp, Project: string(x.projectID)}
+	}},
+	"store.Entities/Watch": {rpc.ProjectHandler, func(x *tenant) any {
+		return &store.WatchRequest{Kind: app.KindApp, Project: string(x.projectID)}
+	}},
+	"store.Entities/Txn":       forCluster,
+	"store.Entities/Grant":     forCluster,
+	"store.Entities/KeepAlive": forCluster,
+	"store.Entities/Revoke":    forCluster,
+}
+
+// otherForms are further requests that lead to a project.
+var otherForms = map[string]answer{
+	"sandbox.Sandboxes/Exec": byApp(func(p, a string) *sandbox.ExecRequest {
+		return &sandbox.ExecRequest{Project: p, App: a, Command: []string{"true"}}
+	}),
+	"sandbox.Sandboxes/Logs": byApp(func(p, a string) *sandbox.LogsRequest { return &sandbox.LogsRequest{Project: p, App: a} }),
+	"store.Entities/Get": {rpc.ProjectHandler, func(x *tenant) any {
+		return &store.GetRequest{Kind: core.KindProject, ID: string(x.projectID)}
+	}},
+}
+
+// attempt makes a call and returns its first answer; an allowed one that only
+// waits is nil.
+func attempt(t *testing.T, cl *rpc.Client, m rpc.MethodInfo, req any, allowed bool) error {
+	limit := time.Minute
+	if allowed {
+		limit = 300 * time.Millisecond
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), limit)
+	defer cancel()
+	if req == nil {
+		req = &rpc.None{}
+	}
+	if m.Stream == rpc.StreamNone {
+		return cl.Call(ctx, &m, req, &rpc.None{})
+	}
+	st, err := cl.Open(ctx, &m, req)
+	if err != nil {
+		return err
+	}
+	defer st.Close()
+	_ = st.CloseSend() // the call may have ended; RecvMsg says why
+	return st.RecvMsg(&map[int]any{})
+}
+
+// TestEveryMethodKeepsToProjects: every method, called by nobody and by roles
+// that are bound to a project, for that project and for another.
+func TestEveryMethodKeepsToProjects(t *testing.T) {
+	e := newFrontEnv(t)
+	const own, other = "own", "other"
+	foreign := e.newTenant(other)
+	clients := map[string]*rpc.Client{"": e.dial(nil, nil)}
+	for _, role := range []string{"viewer", "deployer", rpc.RoleAdmin} {
+		e.newTenant(own)
+		clients[role] = e.holder(e.issue(e.root(), "holder", role+"@"+own))
+	}
+	methods := e.f.rpc.Methods()
+	slices.SortFunc(methods, func(a, b rpc.MethodInfo) int { return cmp.Compare(a.Full, b.Full) })
+	seen := map[string]bool{}
+	for _, m := range methods {
+		seen[m.Full] = true
+		if m.Permission == rpc.Public {
+			continue
+		}
+		a, ok := answers[m.Full]
+		if !ok {
+			t.Errorf("%s: say in answers what it does with callers of another project", m.Full)
+			continue
+		}
+		if a.rule != m.Project {
+			t.Errorf("%s: its interface says %q, this test %q", m.Full, m.Project, a.rule)
+		}
+		forms := []answer{a}
+		if f, ok := otherForms[m.Full]; ok {
+			forms = append(forms, f)
+		}
+		for role, cl := range clients {
+			may := slices.Contains(reach[role], m.Permission)
+			for _, a := range forms {
+				if a.request == nil {
+					if m.Full == "server.Server/Status" && may {
+						continue // it looks at the machine, which this test has not
+					}
+					check(t, m, role, "", attempt(t, cl, m, nil, may && a.rule == rpc.ProjectAny), may && a.rule == rpc.ProjectAny)
+					continue
+				}
+				mine := foreign
+				if may {
+					mine = e.newTenant(own)
+				}
+				check(t, m, role, own, attempt(t, cl, m, a.request(mine), may), may)
+				check(t, m, role, other, attempt(t, cl, m, a.request(foreign), false), false)
+			}
+		}
+	}
+	for name := range answers {
+		if !seen[name] {
+			t.Errorf("there is no method %s", name)
+		}
+	}
+	// What was refused has changed nothing.
+	if _, err := entity.Get[sandbox.Sandbox](t.Context(), e.c.store, foreign.sandbox.GetID()); err != nil {
+		t.Errorf("the sandbox of the other project: %v", err)
+	}
+	if _, err := entity.Get[app.App](t.Context(), e.c.store, foreign.app.GetID()); err != nil {
+		t.Errorf("the app of the other project: %v", err)
+	}
+}
+
+// check compares the end of a call with whether it was allowed.
+func check(t *testing.T, m rpc.MethodInfo, role, project string, err error, allowed bool) {
+	t.Helper()
+	denied := errs.Is(err, errs.PermissionDenied) || errs.Is(err, errs.Unauthenticated)
+	if allowed == denied {
+		t.Errorf("%s as %q in project %q: %v, want allowed=%t", m.Full, role, project, err, allowed)
+	}
+	if !allowed && m.Project != rpc.ProjectHandler && rpc.OutcomeOf(err) != rpc.NotStarted {
+		t.Errorf("%s as %q in project %q: outcome %s", m.Full, role, project, rpc.OutcomeOf(err))
+	}
+	if role == "" && !errs.Is(err, errs.Unauthenticated) {
+		t.Errorf("%s by nobody: %v", m.Full, err)
+	}
+}
+
+// TestListsShowOwnProjectsOnly: without a project in the request too.
+func TestListsShowOwnProjectsOnly(t *testing.T) {
+	e := newFrontEnv(t)
+	mine, second, foreign := e.newTenant("mine"), e.newTenant("second"), e.newTenant("foreign")
+	for _, c := range []struct {
+		roles []string
+		want  []*tenant
+	}{
+		{[]string{"viewer@mine"}, []*tenant{mine}},
+		{[]string{"viewer@mine", "deployer@second"}, []*tenant{mine, second}},
+		{[]string{"viewer"}, []*tenant{mine, second, foreign}},
+	} {
+		cl := store.NewEntitiesClient(e.holder(e.issue(e.root(), "holder", c.roles...)))
+		for _, kind := range []string{app.KindApp, core.KindProject} {
+			var got, want []string
+			resp, err := cl.List(t.Context(), &store.ListRequest{Kind: kind})
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, r := range resp.Records {
+				got = append(got, string(r.ID))
+			}
+			for _, x := range c.want {
+				want = append(want, string(map[string]schema.ID{app.KindApp: x.app.ID, core.KindProject: x.projectID}[kind]))
+			}
+			slices.Sort(got)
+			slices.Sort(want)
+			if !slices.Equal(got, want) {
+				t.Errorf("%v list %s: %v, want %v", c.roles, kind, got, want)
+			}
+		}
+		_, err := cl.List(t.Context(), &store.ListRequest{Kind: core.KindNode})
+		if bound := len(c.want) < 3; errs.Is(err, errs.PermissionDenied) != bound {
+			t.Errorf("%v list nodes: %v", c.roles, err)
+		}
+	}
+}
+
+// TestWatchShowsOwnProjectsOnly: a watch of every kind has no event of another project.
+func TestWatchShowsOwnProjectsOnly(t *testing.T) {
+	e := newFrontEnv(t)
+	e.newTenant("mine")
+	e.newTenant("foreign")
+	cl := store.NewEntitiesClient(e.holder(e.issue(e.root(), "holder", "viewer@mine")))
+	w, err := cl.Watch(t.Context(), &store.WatchRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Close()
+	if _, err := w.Recv(); err != nil {
+		t.Fatal(err)
+	}
+	e.newTenant("foreign")
+	last := e.newTenant("mine")
+	for {
+		b, err := w.Recv()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, ev := range b.Events {
+			if ev.Record == nil {
+				continue
+			}
+			if ev.Record.Project != last.projectID {
+				t.Errorf("an event of %s %s in project %s", ev.Record.Kind, ev.Record.ID, ev.Record.Project)
+			}
+			if ev.Record.ID == last.sandbox.ID {
+				return
+			}
+		}
+	}
+}
+
+// TestBoundRoleNamesAProject: roles are checked when a certificate is issued.
+func TestBoundRoleNamesAProject(t *testing.T) {
+	e := newFrontEnv(t)
+	e.newTenant("shop")
+	for role, want := range map[string]errs.Class{
+		"deployer@shop": "", "deployer@nowhere": errs.NotFound, "deployer@": errs.InvalidArgument, "boss@shop": errs.InvalidArgument,
+	} {
+		if err := e.f.checkRole(t.Context(), role); errs.ClassOf(err) != want && (want != "" || err != nil) {
+			t.Errorf("%s: %v", role, err)
+		}
+	}
+}
