@@ -64,7 +64,7 @@ type Roles map[string][]string
 var DefaultRoles = Roles{
 	"viewer":   {"read"},
 	"deployer": {"read", "deploy", "exec"},
-	"ingress":  {"read"},
+	"ingress":  {"store.Entities/Get", "store.Entities/List", "store.Entities/Watch"},
 }
 
 // Names returns the roles, sorted, with RoleAdmin.

@@ -128,7 +128,19 @@ func (s *Server) Methods() []MethodInfo {
 // Serve accepts connections until Shutdown or Close, then returns nil. It
 // closes l. On a unix socket the caller is who its credentials say, elsewhere
 // who its client certificate says.
-func (s *Server) Serve(l net.Listener) error {
+func (s *Server) Serve(l net.Listener) error { return s.serve(l, s.greet) }
+
+// ServeAs is Serve for a unix socket whose peers are all id, whatever their
+// credentials say: a program that needs little is given no more.
+func (s *Server) ServeAs(l net.Listener, id Identity) error {
+	if l.Addr().Network() != "unix" {
+		_ = l.Close()
+		return errs.New(errs.InvalidArgument, "rpc: %s is not a unix socket", l.Addr())
+	}
+	return s.serve(l, func(nc net.Conn) (net.Conn, Identity, error) { return nc, id, nil })
+}
+
+func (s *Server) serve(l net.Listener, greet greeter) error {
 	if l.Addr().Network() != "unix" && s.opts.TLS == nil {
 		_ = l.Close()
 		return errs.New(errs.InvalidArgument, "rpc: %s needs TLS", l.Addr())
@@ -152,7 +164,7 @@ func (s *Server) Serve(l net.Listener) error {
 		nc, err := l.Accept()
 		if err == nil {
 			delay = 0
-			s.adopt(nc, classOf(nc), s.greet)
+			s.adopt(nc, classOf(nc), greet)
 			continue
 		}
 		s.mu.Lock()

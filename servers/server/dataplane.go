@@ -13,13 +13,14 @@ import (
 )
 
 // Ingress is the ingress process: it serves until ctx ends. It reads the store
-// through the server's socket and goes on without it.
+// through a socket of the server on which it may do nothing else, and goes on
+// without it.
 func Ingress(ctx context.Context, cfg *config.Config, log *slog.Logger) error {
 	in, err := instance.Find(cfg.StateDir, cfg.RunDir)
 	if err != nil {
 		return err
 	}
-	client, err := rpc.NewClient("unix://"+in.Socket(SocketName), rpc.ClientOptions{})
+	client, err := rpc.NewClient("unix://"+in.Socket(ingressSocket), rpc.ClientOptions{})
 	if err != nil {
 		return err
 	}

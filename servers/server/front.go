@@ -23,6 +23,12 @@ import (
 // SocketName is the name of the RPC socket in the run directory.
 const SocketName = "server.sock"
 
+// ingressSocket is the name of the RPC socket on which the ingress process calls.
+// Its peers have the role of the ingress and no other.
+const ingressSocket = "server-ingress.sock"
+
+var ingressIdentity = rpc.Identity{Name: "ingress", Roles: []string{"ingress"}, How: "socket"}
+
 // shutdownGrace is how long calls under way may take when the server stops.
 const shutdownGrace = 5 * time.Second
 
@@ -83,11 +89,17 @@ func (f *front) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	ingress, err := rpc.ListenUnix(f.c.m.in.Socket(ingressSocket))
+	if err != nil {
+		unix.Close()
+		return err
+	}
 	listeners := []net.Listener{unix}
 	if a := f.c.cfg.RPC.Address; a != "" {
 		l, err := net.Listen("tcp", a)
 		if err != nil {
 			unix.Close()
+			ingress.Close()
 			return errs.New(errs.FailedPrecondition, "rpc.address: %w", err)
 		}
 		bound := l.Addr().String()
@@ -95,6 +107,7 @@ func (f *front) run(ctx context.Context) error {
 		listeners = append(listeners, l)
 	}
 	g, gctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return f.rpc.ServeAs(ingress, ingressIdentity) })
 	for i, l := range listeners {
 		g.Go(func() error {
 			if i > 0 {
