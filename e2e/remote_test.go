@@ -125,6 +125,19 @@ func TestRemoteClientNeedsNoServerBinary(t *testing.T) {
 	if res := c.try(t, "server", "start"); res.Code != 6 || !strings.Contains(res.Stderr, filepath.Join(c.dir, "runtime")) {
 		t.Errorf("a command for the machine of a server: %s", res)
 	}
+	bound := filepath.Join(t.TempDir(), "carol.yaml")
+	s.r(t, "", "auth", "generate", "--name", "carol", "--role", "viewer@default", "--file", bound)
+	c.r(t, "cluster", "add", "team", "--from", c.receive(t, bound))
+	contains(t, "app list in a project", c.r(t, "app", "list", "--cluster", "team"), "faraway")
+	if res := c.try(t, "node", "list", "--cluster", "team"); res.Code != 1 || !strings.Contains(res.Stderr, "belongs to no project") {
+		t.Errorf("a role of a project lists nodes: %s", res)
+	}
+	contains(t, "auth list", s.r(t, "", "auth", "list"), "alice", "carol", "viewer@default")
+	s.r(t, "", "auth", "revoke", "alice")
+	if res := c.try(t, "app", "list"); res.Code != 1 || !strings.Contains(res.Stderr, "revoked") {
+		t.Errorf("after the certificate was revoked: %s", res)
+	}
+	contains(t, "another certificate", c.r(t, "app", "list", "--cluster", "team"), "faraway")
 	c.r(t, "cluster", "remove", "prod")
 	if res := c.try(t, "app", "list"); res.Code != 1 {
 		t.Errorf("after the cluster is removed: %s", res)
