@@ -150,6 +150,7 @@ func TestDeployOtherWays(t *testing.T) {
 	f.shop()
 	dir := sourceFolder(t, "My Shop_2")
 	contains(t, ok(t, "deploy", "--dir", dir, "--plan"), "my-shop-2", "dockerfile")
+	snakeCase(t, ok(t, "deploy", "--dir", dir, "--plan", "--json"))
 	if r := run(t, false, "", "deploy", "--dir", t.TempDir(), "--app", "x"); r.code != exit.BuildFailed || !strings.Contains(r.err, "empty") {
 		t.Errorf("an empty folder: %+v", r)
 	}
@@ -256,4 +257,33 @@ func screen(out string) string {
 		}
 	}
 	return strings.Join(lines, "\n") + "\n"
+}
+
+// snakeCase fails for JSON with a key that is not in snake case.
+func snakeCase(t *testing.T, text string) {
+	t.Helper()
+	var doc map[string]any
+	if err := json.Unmarshal([]byte(text), &doc); err != nil {
+		t.Fatalf("%v: %s", err, text)
+	}
+	var walk func(any)
+	walk = func(v any) {
+		switch v := v.(type) {
+		case map[string]any:
+			for k, e := range v {
+				if strings.ToLower(k) != k {
+					t.Errorf("key %q in %s", k, text)
+				}
+				walk(e)
+			}
+		case []any:
+			for _, e := range v {
+				walk(e)
+			}
+		}
+	}
+	walk(doc)
+	if s, _ := doc["services"].([]any); len(s) == 0 {
+		t.Errorf("no services: %s", text)
+	}
 }

@@ -6,7 +6,6 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -14,7 +13,6 @@ import (
 
 	"miren.dev/runtime/api/app"
 	"miren.dev/runtime/cli/command"
-	"miren.dev/runtime/cli/console"
 	"miren.dev/runtime/cli/exit"
 	"miren.dev/runtime/cli/rollout"
 	"miren.dev/runtime/entity"
@@ -148,36 +146,6 @@ func (o *deployOptions) prepare(ctx context.Context) (*source.Tree, *stack.Plan,
 		return nil, nil, err
 	}
 	return tree, plan, nil
-}
-
-func (o *deployOptions) showPlan(name string, tree *source.Tree, plan *stack.Plan) error {
-	if o.JSON {
-		return o.PrintJSON(map[string]any{
-			"app": name, "stack": plan.Stack, "reasons": plan.Reasons, "warnings": plan.Warnings, "release": plan.Release, "dockerfile": plan.Dockerfile, "generated": plan.Generated,
-			"bases": plan.Bases, "services": plan.Services, "env": plan.Env,
-			"files": len(tree.Manifest.Files), "bytes": tree.Manifest.Bytes(), "ignored": tree.Ignored, "skipped": tree.Skipped,
-		})
-	}
-	o.Printf("%s\n", planText(o.Env, name, plan))
-	o.Printf("%d files, %d ignored\n", len(tree.Manifest.Files), tree.Ignored)
-	for _, s := range tree.Skipped {
-		o.Printf("skipped %s\n", s)
-	}
-	if plan.Generated {
-		o.Printf("\nDockerfile:\n  %s\n", strings.ReplaceAll(strings.TrimSpace(plan.Dockerfile), "\n", "\n  "))
-	}
-	return nil
-}
-
-func planText(e *command.Env, name string, plan *stack.Plan) string {
-	lines := []string{e.Paint(console.Bold, name) + ": " + plan.Stack}
-	for _, r := range plan.Reasons {
-		lines = append(lines, "  "+e.Paint(console.Dim, r))
-	}
-	for _, w := range plan.Warnings {
-		lines = append(lines, "  "+e.Paint(console.Yellow, "warning:")+" "+w)
-	}
-	return strings.Join(lines, "\n")
 }
 
 // upload sends the contents that the server lacks and returns the digest of the source.
