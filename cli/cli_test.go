@@ -248,11 +248,14 @@ func TestLogsResume(t *testing.T) {
 		if req.Tail != nil {
 			t.Errorf("asked again with a tail of %d", *req.Tail)
 		}
-		return send(&sandbox.LogBatch{Lines: []sandbox.LogLine{line(1), line(2), line(3)}})
+		missed := int64(3 << 20)
+		third := line(3)
+		third.Missed = &missed
+		return send(&sandbox.LogBatch{Lines: []sandbox.LogLine{line(1), line(2), third}})
 	}
 	r := run(t, false, "", "app", "logs", "-f", "shop")
 	want := "web.v2[sb-abcdef01] line 1\nweb.v2[sb-abcdef01] line 2\nweb.v2[sb-abcdef01] line 3\n"
-	if r.code != 0 || r.out != want {
+	if r.code != 0 || r.out != want || !strings.Contains(r.err, "web.v2[sb-abcdef01]: 3 MiB of older lines are gone") {
 		t.Errorf("code %d, got\n%swant\n%s%s", r.code, r.out, want, r.err)
 	}
 }

@@ -423,6 +423,9 @@ type LogLine struct {
 	Stderr *bool `cbor:"6,keyasint,omitempty" json:"stderr,omitempty"`
 	// Without the newline.
 	Text string `cbor:"7,keyasint,omitempty" json:"text,omitempty"`
+	// So much of the log right before this line was asked for and is gone: a log keeps its
+	// end. Absent: nothing. (unit: bytes)
+	Missed *int64 `cbor:"8,keyasint,omitempty" json:"missed,omitempty"`
 }
 
 // MarshalJSON renders x; durations are strings, secrets are redacted.

@@ -16,6 +16,7 @@ import (
 	"miren.dev/runtime/cli/command"
 	"miren.dev/runtime/cli/console"
 	"miren.dev/runtime/pkg/errs"
+	"miren.dev/runtime/pkg/schema"
 )
 
 // retryInterval is the pause between attempts to reach the server again.
@@ -108,6 +109,9 @@ func (v *View) line(l *sandbox.LogLine) error {
 	c := v.Env.Console
 	if c.JSON {
 		return c.PrintJSONLine(l)
+	}
+	if l.Missed != nil && *l.Missed > 0 {
+		c.Notef("%s: %s of older lines are gone; a log keeps its end only\n", Name(l), schema.CellBytes(*l.Missed))
 	}
 	text := l.Text
 	if c.Terminal {

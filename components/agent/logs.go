@@ -91,6 +91,8 @@ type logReader struct {
 	seg  segment
 	size int64 // of f as far as it was read
 	hold *execution.LogLine
+
+	missed int64 // bytes before the next line that are gone
 }
 
 func (r *logReader) close() {
@@ -150,7 +152,10 @@ func (r *logReader) next() (bool, error) {
 		}
 		r.close()
 		r.f, r.seg, r.size = f, list[i], 0
-		r.pos = max(r.pos, r.seg.start)
+		if gone := r.seg.start - r.pos; gone > 0 {
+			r.missed += gone
+			r.pos = r.seg.start
+		}
 		return true, nil
 	}
 	return false, nil
@@ -217,7 +222,8 @@ func (r *logReader) record(rec agentproto.Record) error {
 			return err
 		}
 	}
-	l := execution.LogLine{Offset: r.pos, At: time.Unix(0, rec.At), Stream: stream, Text: string(rec.Text)}
+	l := execution.LogLine{Offset: r.pos, At: time.Unix(0, rec.At), Stream: stream, Text: string(rec.Text), Missed: r.missed}
+	r.missed = 0
 	if rec.Partial {
 		r.hold = &l
 		return nil

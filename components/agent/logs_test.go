@@ -46,6 +46,10 @@ func TestLogRotation(t *testing.T) {
 		// An offset that is gone begins with the oldest line; another one resumes.
 		var offsets []int64
 		err := f.hub.Logs(f.ctx(), id, execution.LogQuery{Offset: 1}, func(l execution.LogLine) error {
+			// The first says that something is missing, the others do not.
+			if first := len(offsets) == 0; (l.Missed > 0) != first || first && l.Missed > l.Offset {
+				t.Errorf("line at %d misses %d bytes", l.Offset, l.Missed)
+			}
 			offsets = append(offsets, l.Offset)
 			return nil
 		})

@@ -121,6 +121,9 @@ type LogLine struct {
 	At     time.Time
 	Stream string // "stdout" or "stderr"
 	Text   string // without the newline; lines over 64 KiB are split
+	// Missed are the bytes of the log right before this line that were asked for and
+	// are gone, as the log keeps its end only.
+	Missed int64
 }
 
 // LogQuery selects log lines of a sandbox.

@@ -23,7 +23,7 @@ func (n LocalNode) Exec(ctx context.Context, sid id.Sandbox, spec sandboxes.Exec
 // Logs calls emit with each line that q selects.
 func (n LocalNode) Logs(ctx context.Context, sid id.Sandbox, q sandboxes.LogQuery, emit func(sandboxes.LogLine) error) error {
 	return n.Driver.Logs(ctx, string(sid), execution.LogQuery(q), func(l execution.LogLine) error {
-		return emit(sandboxes.LogLine{Offset: l.Offset, At: l.At, Stderr: l.Stream == "stderr", Text: l.Text})
+		return emit(sandboxes.LogLine{Offset: l.Offset, At: l.At, Stderr: l.Stream == "stderr", Text: l.Text, Missed: l.Missed})
 	})
 }
 

@@ -100,7 +100,7 @@ func (l *logReader) read(ctx context.Context, src *logSource, tail int, follow b
 	return l.Node.Logs(ctx, src.sb.GetID(), q, func(x LogLine) error {
 		err := fn(sandbox.LogLine{
 			Sandbox: src.sb.GetID(), Service: src.sb.Spec.Service, Version: optional(src.version), Offset: optional(x.Offset), At: x.At,
-			Stderr: optional(x.Stderr), Text: x.Text,
+			Stderr: optional(x.Stderr), Text: x.Text, Missed: optional(x.Missed),
 		})
 		if err == nil {
 			src.offset = x.Offset

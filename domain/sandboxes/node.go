@@ -61,4 +61,5 @@ type LogLine struct {
 	At     time.Time
 	Stderr bool
 	Text   string // without the newline; the node splits lines over 64 KiB
+	Missed int64  // bytes of the log right before it that were asked for and are gone
 }
