@@ -59,6 +59,15 @@
 // ended it in between). The client repeats on its own what was not started, and
 // what is unknown only if the method is idempotent.
 //
+// # Access
+//
+// Connections are limited by class (ConnLimits): over unix sockets, with a client
+// certificate, anonymous, and in the TLS handshake. Permission and role say
+// whether an identity may call a method; a role that is bound to projects, and
+// what the request says of its project (Target), whether it may make this call.
+// Both are decided before the handler is entered, which learns the rest from
+// GrantFrom. Refuse and Recheck take access away from open connections.
+//
 // # Locks
 //
 // conn.mu (calls, write buffer, send windows), then queue.mu (what was received
