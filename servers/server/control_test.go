@@ -54,6 +54,8 @@ func TestFieldsHaveOneWriter(t *testing.T) {
 		"api writes app.status.active_deployment of deployment to accept a deployment, together with its lease",
 		"deployment writes app.spec.env of api when a rollback brings back that of its version",
 		"deployment writes app.spec.secrets of api when a rollback brings back that of its version",
+		"deployment writes sandbox.spec.desired of api to stop the release command of a version that will not serve",
+		"deployment writes sandbox.spec.stop_reason of api to stop the release command of a version that will not serve",
 		"node writes node.status.down_since of registrar once its lease has lapsed and it is down",
 		"node writes node.status.message of registrar once its lease has lapsed and it is down",
 		"node writes node.status.phase of registrar once its lease has lapsed and it is down",
