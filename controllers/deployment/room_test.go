@@ -70,29 +70,41 @@ func TestRolloutsOnAFullNode(t *testing.T) {
 	}
 }
 
-// One at a time: with five sandboxes in room for six, as many serve as the new version
-// has not taken.
+// One at a time: of six sandboxes in room for six, as many stay as the new version has
+// not taken.
 func TestRolloutYieldsOneAtATime(t *testing.T) {
 	e := newEnv(t)
 	e.small(6)
 	e.control(e.store)
-	first := e.succeed(e.deploy("shop", e.source("ok", "many=ok")))
-	d := e.deploy("shop", e.source("ok", "many=gate"))
-	for want := range 2 {
-		e.crowded(d)
-		e.eventually("the old version yields", func() bool { return e.live("shop") == 4-want })
-		if y := e.get(d).Status.Yielded; len(y) != 1 || y[0].Replicas != 5 {
-			t.Errorf("%+v", y)
-		}
-		e.eventually("the new one takes the room", func() bool {
-			v := e.get(d).Status.Version
-			return len(list(e, func(sb *sandbox.Sandbox) bool { return sb.Spec.AppVersion == v && sb.Spec.Node != "" })) == 2+want
-		})
+	first := e.succeed(e.deploy("shop", e.source("ok", "web=ok", "many=ok")))
+	d := e.deploy("shop", e.source("ok", "web=gate", "many=gate"))
+	placed := func() int {
+		v := e.get(d).Status.Version
+		return len(list(e, func(sb *sandbox.Sandbox) bool { return sb.Spec.AppVersion == v && sb.Spec.Node != "" }))
 	}
-	if a := e.app("shop"); a.Status.ActiveVersion != first.Status.Version {
-		t.Errorf("%+v", a.Status)
+	for taken := range 3 {
+		e.crowded(d)
+		e.eventually("one more is placed", func() bool { return placed() == taken+1 })
+		if n := e.live("shop"); n != 5-taken {
+			t.Errorf("%d of the new version are placed, %d of the old one left", taken+1, n)
+		}
+	}
+	gone := 0
+	for _, y := range e.get(d).Status.Yielded {
+		p, err := entity.Get[sandbox.SandboxPool](t.Context(), e.store, y.Pool)
+		if err != nil {
+			t.Fatal(err)
+		}
+		gone += int(y.Replicas - p.Spec.Replicas)
+	}
+	if a := e.app("shop"); a.Status.ActiveVersion != first.Status.Version || gone != 3 {
+		t.Errorf("%+v; %d were yielded", a.Status, gone)
 	}
 	e.gate.Store(true)
+	for taken := 3; taken < 6; taken++ {
+		e.advance(4 * time.Second)
+		e.eventually("one more is placed", func() bool { return placed() == taken+1 })
+	}
 	e.succeed(d)
 	e.settled("shop")
 }
