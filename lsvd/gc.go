@@ -3,6 +3,7 @@ package lsvd
 import (
 	"cmp"
 	"context"
+	"maps"
 	"slices"
 	"time"
 
@@ -372,30 +373,52 @@ type usage struct {
 	refs    map[name.Ref]bool
 }
 
+// maxListings bounds how often readUsage lists the manifests.
+const maxListings = 16
+
 // readUsage reads every manifest, of volumes and snapshots, but those under the
 // keys except. If one cannot be read it fails: what it names is unknown.
+//
+// A single listing is not enough. A clone may be created behind its position, and
+// the snapshot that it was made of be deleted in front of it: neither is seen, and
+// what the clone needs seems to be garbage. So the listing is repeated until it has
+// the keys of the one before, whose manifests were all read in between. Then a clone
+// that is not among them was created later, from a snapshot that is.
+// Unavailable if manifests come and go faster.
 func readUsage(ctx context.Context, st store.Store, except ...string) (*usage, error) {
-	u := &usage{volumes: map[ID]*manifest.Manifest{}, refs: map[name.Ref]bool{}}
-	for i, err := range st.List(ctx, name.Manifests) {
-		if err != nil {
-			return nil, err
+	var before map[string]*manifest.Manifest
+	for range maxListings {
+		now, same := map[string]*manifest.Manifest{}, before != nil
+		for i, err := range st.List(ctx, name.Manifests) {
+			if err != nil {
+				return nil, err
+			}
+			if slices.Contains(except, i.Key) {
+				continue
+			}
+			now[i.Key] = before[i.Key]
+			same = same && now[i.Key] != nil
 		}
-		if slices.Contains(except, i.Key) {
-			continue
+		if same && len(now) == len(before) {
+			u := &usage{volumes: map[ID]*manifest.Manifest{}, refs: map[name.Ref]bool{}}
+			for _, m := range now {
+				if !m.Snapshot {
+					u.volumes[m.Volume] = m
+				}
+				u.add(m)
+			}
+			return u, nil
 		}
-		m, _, err := loadManifest(ctx, st, i.Key)
-		if errs.Is(err, errs.NotFound) {
-			continue // deleted meanwhile
+		for _, key := range slices.Sorted(maps.Keys(now)) {
+			m, _, err := loadManifest(ctx, st, key)
+			if err != nil && !errs.Is(err, errs.NotFound) {
+				return nil, err
+			}
+			now[key] = m // nil: deleted meanwhile, which the next listing shows
 		}
-		if err != nil {
-			return nil, err
-		}
-		if !m.Snapshot {
-			u.volumes[m.Volume] = m
-		}
-		u.add(m)
+		before = now
 	}
-	return u, nil
+	return nil, errs.New(errs.Unavailable, "volumes and snapshots come and go too fast to tell what they use")
 }
 
 func (u *usage) add(m *manifest.Manifest) {
