@@ -164,7 +164,7 @@ func (m *Manager) Create(id string, l Limits) error {
 	} else {
 		err = m.createV1(id, l)
 	}
-	if err == nil {
+	if err == nil && id != "" { // the parent serves no sandbox
 		err = os.MkdirAll(m.helpersDir(id), 0o755)
 	}
 	if err != nil {
