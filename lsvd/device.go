@@ -79,11 +79,12 @@ type Device struct {
 	faults     singleflight.Group
 	warming    warming
 
-	gate   *gate
-	unsent int64
-	space  chan struct{} // closed and replaced when unsent falls
-	closed bool
-	failed error
+	gate    *gate
+	unsent  int64
+	space   chan struct{} // closed and replaced when unsent falls
+	closed  bool
+	failed  error
+	logFull bool // the file system of the log was full at the last attempt to write
 
 	confirmed time.Time // when the store showed last that the volume is the device's; see owner.go
 

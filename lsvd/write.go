@@ -225,12 +225,21 @@ func (d *Device) commitRecord(own *op) (mine bool) {
 	d.qmu.Unlock()
 
 	chunks, err := d.wal.Append(extents, d.chunks[:0])
-	if err != nil {
+	for errs.Is(err, errs.ResourceExhausted) && d.awaitLogSpace(err) {
+		chunks, err = d.wal.Append(extents, d.chunks[:0])
+	}
+	if errs.Is(err, errs.ResourceExhausted) { // the disk was closed or failed meanwhile
+		if uerr := d.usableNow(); uerr != nil {
+			err = uerr
+		}
+		d.ended(batch, own, err)
+	} else if err != nil {
 		err = d.fail(err)
 		d.ended(batch, own, err)
 	} else {
 		now := d.opts.Now()
 		d.mu.Lock()
+		d.logFull = false
 		// A write alone is answered first: who reads waits for mu, so it has
 		// what is written, and the answer takes as long as this does.
 		alone := len(batch) == 1 && batch[0].waiter != nil
@@ -253,6 +262,41 @@ func (d *Device) commitRecord(own *op) (mine bool) {
 	clear(batch)
 	d.batch = batch[:0]
 	return mine
+}
+
+// logSpaceCheck is how often a write is tried again whose log has no room: others may
+// have freed space of the file system.
+const logSpaceCheck = 50 * time.Millisecond
+
+// awaitLogSpace is called by the committer when the file system of the log is full.
+// It has everything sent to the store that is not there, which frees files of the log,
+// and returns when a write may be tried again. It returns false if the disk is closed
+// or has failed. Writes wait meanwhile, however long: a full log is like a store that
+// is behind.
+func (d *Device) awaitLogSpace(why error) bool {
+	d.mu.Lock()
+	err, space := d.usable(), d.space
+	first := err == nil && !d.logFull
+	d.logFull = err == nil
+	if err == nil {
+		d.freeze()
+	}
+	d.mu.Unlock()
+	if err != nil {
+		return false
+	}
+	if first {
+		d.logger.Warn("the file system of the log is full: writes wait", "volume", d.vol.String(), "error", why)
+	}
+	if d.opts.manual {
+		return d.Drain(context.Background()) == nil
+	}
+	d.wake()
+	select {
+	case <-space:
+	case <-time.After(logSpaceCheck):
+	}
+	return true
 }
 
 // waitQueue returns when no operation is in the queue. No new ones may come.

@@ -5,6 +5,7 @@ import (
 	"context"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -112,7 +113,7 @@ func TestOpenRefusesToLoseData(t *testing.T) {
 		t.Errorf("after the crash: %d %v", p[0], err)
 	}
 	files, err := s.LogFiles(id)
-	if err != nil || len(files) == 0 || !files[0].Valid || files[0].Volume != id.String() {
+	if err != nil || !slices.ContainsFunc(files, func(f host.LogFile) bool { return f.Valid && f.Volume == id.String() }) {
 		t.Errorf("log files: %+v %v", files, err)
 	}
 	if err := d.Close(ctx); err != nil {

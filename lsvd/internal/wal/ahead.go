@@ -50,7 +50,7 @@ func (l *Log) Ahead(ctx context.Context) {
 		if early {
 			continue
 		}
-		if err := l.fill(); err != nil {
+		if err := l.fill(); err != nil && !errs.Is(err, errs.ResourceExhausted) {
 			return // Append meets the same and says so
 		}
 	}
@@ -111,10 +111,12 @@ func (l *Log) fill() error {
 			return nil
 		}
 		f, err := l.make(name)
-		if err != nil {
-			return err
-		}
 		l.mu.Lock()
+		if err != nil {
+			delete(l.used, name) // the next attempt goes on with what was made of it
+			l.mu.Unlock()
+			return noRoom(err)
+		}
 		if l.failed != nil { // closed meanwhile
 			f.f.Close()
 		} else {

@@ -1,10 +1,12 @@
 package wal
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
 	"sync/atomic"
+	"syscall"
 
 	"miren.dev/runtime/lsvd/internal/name"
 	"miren.dev/runtime/lsvd/vfs"
@@ -105,24 +107,19 @@ func Start(cfg Config, found *Found) (*Log, error) {
 // sync: until then Release keeps an older one of the epoch, since a power loss
 // that took all of them would make the log seem lost. The caller holds mu or
 // is alone.
+//
+// ResourceExhausted means that the file system has no room for another file, and
+// that nothing has changed: it may be tried again.
 func (l *Log) rotate() error {
+	f, err := l.next()
+	if err != nil {
+		return err
+	}
 	if l.cur != nil {
 		if err := l.cur.seal(l.index.finish(&l.cur.header, l.seq, l.off), l.cfg.FileSize); err != nil {
 			return errs.Wrap(err, "write log file index")
 		}
 		l.touch(l.cur)
-	}
-	var f *File
-	if n := len(l.free); n > 0 {
-		f, l.free = l.free[n-1], l.free[:n-1]
-	} else {
-		var err error
-		if f, err = l.create(); err != nil {
-			return err
-		}
-	}
-	if err := l.whole(f); err != nil {
-		return err
 	}
 	l.gen++
 	f.last, f.durable = 0, false
@@ -145,6 +142,60 @@ func (l *Log) rotate() error {
 		}
 	}
 	return nil
+}
+
+// next returns an empty file of full size, a free one or a new one, with the errors of
+// rotate. One more is left free: whoever opens the log next needs a file for its epoch,
+// also on a file system that is full.
+func (l *Log) next() (*File, error) {
+	var ready []*File
+	for _, f := range l.free {
+		size, err := f.f.Size()
+		if err != nil {
+			return nil, errs.Wrap(err, "size of log file")
+		}
+		if size == l.cfg.FileSize {
+			ready = append(ready, f)
+		}
+	}
+	var full error
+	for len(ready) < 2 && full == nil {
+		f, err := l.more()
+		if full = noRoom(err); err == nil {
+			ready = append(ready, f)
+		} else if !errs.Is(full, errs.ResourceExhausted) {
+			return nil, err
+		}
+	}
+	// The first file of an epoch may be the last that there is.
+	if len(ready) == 0 || len(ready) == 1 && l.cur != nil {
+		return nil, full
+	}
+	f := ready[len(ready)-1]
+	l.free = slices.DeleteFunc(l.free, func(x *File) bool { return x == f })
+	return f, nil
+}
+
+// more gives one more free file its full size, or makes one.
+func (l *Log) more() (*File, error) {
+	for _, f := range l.free {
+		if size, err := f.f.Size(); err != nil || size != l.cfg.FileSize {
+			return f, l.whole(f)
+		}
+	}
+	f, err := l.create()
+	if err == nil {
+		l.free = append(l.free, f)
+	}
+	return f, err
+}
+
+// noRoom gives the error of a full file system or quota its class.
+func noRoom(err error) error {
+	if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
+		return errs.New(errs.ResourceExhausted, "%w", err)
+	}
+	return err
 }
 
 // touch notes that f must be synced. The caller holds mu.
@@ -192,7 +243,9 @@ func (l *Log) create() (*File, error) {
 
 // Append writes extents, whose CRCs are set, as one record, and appends their
 // chunks to out. They survive the process when it returns, and a power loss
-// after Sync. After an error the log is failed.
+// after Sync. ResourceExhausted means that the file system is full: nothing was written,
+// and it works again when Release has freed a file or others have freed space. After
+// any other error the log is failed.
 func (l *Log) Append(extents []Extent, out []Chunk) ([]Chunk, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -201,7 +254,10 @@ func (l *Log) Append(extents []Extent, out []Chunk) ([]Chunk, error) {
 	}
 	total, head, _ := recordSize(extents)
 	if l.off+int64(total)+l.index.room(indexSize(extents)) > l.cfg.FileSize {
-		if err := l.rotate(); err != nil {
+		switch err := l.rotate(); {
+		case errs.Is(err, errs.ResourceExhausted):
+			return out, err
+		case err != nil:
 			return out, l.fail(err)
 		}
 	}
