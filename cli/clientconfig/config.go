@@ -41,7 +41,7 @@ type Cluster struct {
 	ServerName string `yaml:"server_name,omitempty" json:"server_name,omitempty"`
 }
 
-// Identity is who the client is: certificate and key, in PEM or as files.
+// Identity is the certificate and key of the client, in PEM or as files.
 type Identity struct {
 	Certificate     string `yaml:"certificate,omitempty" json:"certificate,omitempty"`
 	CertificateFile string `yaml:"certificate_file,omitempty" json:"certificate_file,omitempty"`

@@ -98,7 +98,7 @@ func write(t *testing.T, file string, b []byte) {
 	}
 }
 
-// TestJourney is what somebody does with a first disk, from its creation to
+// TestJourney is what a user does with a first disk, from its creation to
 // its deletion, with a file system on it.
 func TestJourney(t *testing.T) {
 	if _, err := exec.LookPath("mkfs.ext4"); err != nil {

@@ -50,7 +50,7 @@ func openFiles(tty bool, size agentproto.Size) (files, error) {
 }
 
 // readFile reads a whole file, which may have limit bytes. Package os would tell its poller of it, which cannot wait
-// for files and costs a handful of system calls. What is no file, made by who knows whom, is not waited for.
+// for files and costs a handful of system calls. An open of a pipe or device, which may block, is not waited for.
 func readFile(path string, limit int) ([]byte, error) {
 	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
 	if err != nil {

@@ -6,7 +6,7 @@
 // once and never changed; it appears complete or not at all. The key is a
 // hash of everything that the image is made from, so a changed recipe makes
 // another image. The directory is shared by all instances of a machine: a
-// file lock per image makes the second who wants it wait for the first.
+// file lock per image makes the second process that wants it wait for the first.
 // Layers are zstd-compressed; images share the file of a common layer.
 //
 //	<dir>/<name>-<version>-<key>/   OCI image layout

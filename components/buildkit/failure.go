@@ -96,7 +96,7 @@ func (d *Daemon) explain(ctx context.Context, t *tracker, err error, p *proc.Pro
 // died, or containerd below it.
 func (d *Daemon) builderGone(ctx context.Context, err error, p *proc.Process) bool {
 	if grpcerrors.Code(err) == codes.Unavailable {
-		// Its end is seen a moment after its connections break. Who tries again then finds it ended, not ending.
+		// Its end is seen a moment after its connections break. A caller that tries again then finds it ended, not ending.
 		select {
 		case <-p.Done():
 		case <-time.After(time.Second):

@@ -88,7 +88,7 @@ var noiseLine = re(`^(npm (notice|warn deprecated|error|ERR!)?\s*$|npm notice|np
 	`npm warn deprecated|info Visit https?://yarnpkg\.com|\[notice\]|note: This (error originates|is an issue with the package)|hint: See above for|` +
 	`npm (error|ERR!) (Clean install a project|Install a package)\s*$)`)
 
-// usage is how a program explains itself to who called it wrongly, from its first line to its last.
+// usage is the help that a program prints when it is called wrongly, from its first line to its last.
 var usageBegin, usageEnd = re(`^npm (error|ERR!) Usage:`), re(`^npm (error|ERR!) Run "npm help`)
 
 // maxCauseLines bounds what is kept of a step's output.

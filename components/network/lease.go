@@ -36,7 +36,7 @@ func (m *Manager) loadLeases() error {
 			return errs.New(errs.Unavailable, "read address: %w", err)
 		}
 		addr, err := netip.ParseAddr(strings.TrimSpace(string(b)))
-		if err != nil { // the machine crashed before the contents came; or somebody wrote there
+		if err != nil { // the machine crashed before the contents were written, or another program wrote there
 			m.cfg.Logger.Warn("the record of a sandbox's address is damaged: it has none any more", "sandbox", e.Name(), "error", err)
 			if err := os.Remove(filepath.Join(m.leaseDir(), e.Name())); err != nil {
 				return errs.New(errs.Unavailable, "remove lost address: %w", err)
@@ -54,7 +54,7 @@ func (m *Manager) lease(id string) (netip.Addr, error) {
 	if a, ok := m.leases[id]; ok {
 		return a, nil
 	}
-	// Round and round, so that an address is not reused while somebody may remember its last owner.
+	// In a circle, so that an address is not reused while a peer may still know its last owner.
 	first := m.gateway().Next()
 	a := m.last
 	for range 1 << (32 - m.subnet.Bits()) {

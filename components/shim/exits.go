@@ -70,7 +70,7 @@ func (e *exits) note(pid, status int) {
 		}
 		return
 	}
-	if !p.hasEnded() { // else a new process with the id of an old one; who deletes the container forgets it
+	if !p.hasEnded() { // else a new process with the id of an old one, which the deletion of the container forgets
 		p.status = status
 		close(p.ended)
 	}

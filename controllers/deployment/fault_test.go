@@ -82,7 +82,7 @@ func TestFlakyStore(t *testing.T) {
 	}
 }
 
-// What somebody deletes midway is explained, or made again.
+// What a user deletes midway is explained, or made again.
 func TestDeletedMidway(t *testing.T) {
 	remove := func(e *env, o schema.Object) {
 		e.Helper()

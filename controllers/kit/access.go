@@ -76,7 +76,7 @@ type Share struct {
 	When func(before, after schema.Object) bool
 }
 
-// writer is an Access with the name of who has it.
+// writer is an Access with the name of its holder.
 type writer struct {
 	name string
 	Access

@@ -16,7 +16,7 @@ import (
 
 // Config of a Runtime.
 type Config struct {
-	Informers  *informer.Set // where changes come from; who made it runs it
+	Informers  *informer.Set // where changes come from; the caller runs it
 	Logger     *slog.Logger
 	Registerer prometheus.Registerer // nil: no metrics
 	// StopGrace is how long runs that are under way may go on after the stop

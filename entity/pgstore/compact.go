@@ -63,8 +63,8 @@ func (s *Store) Compact(ctx context.Context, keepFor time.Duration, keepRevision
 	return s.dropPartitions(ctx, (floor-prevMargin)/partitionSize)
 }
 
-// dropPartitions drops the partitions below number n. It gives up soon when
-// somebody reads the log, so that nobody queues behind it, and is called again.
+// dropPartitions drops the partitions below number n. It gives up soon when the log
+// is being read, so that no reader queues behind it, and is called again.
 func (s *Store) dropPartitions(ctx context.Context, n int64) error {
 	if n <= 0 {
 		return nil
@@ -107,7 +107,7 @@ func (s *Store) makePartition(ctx context.Context, n int64) error {
 
 // ddlLock is the advisory lock under which the log's partitions change: the
 // batcher and the compaction of each server may make the same one at once, and
-// "if not exists" is no answer to somebody who has not committed yet.
+// "if not exists" does not see a transaction that has not committed yet.
 const ddlLock = 0x706172746974
 
 // ddl runs a statement that locks the log against everybody, with patience,

@@ -28,7 +28,7 @@ const (
 	// Also one that is over but was not removed yet may be renewed: nobody has
 	// seen it lapse.
 	sqlKeepAlive = `update lease set expires = greatest(expires, clock_timestamp() + ttl) where id = $1 and expires > '-infinity' returning ttl, expires`
-	// One row tells whether somebody looked lately. A restart of the database
+	// One row tells when a server last looked after leases. A restart of the database
 	// since then counts as an outage however short it was.
 	sqlLooked = `update expirer x set at = clock_timestamp() from expirer o
 		where o.one = x.one returning clock_timestamp() - o.at > $1 or pg_postmaster_start_time() > o.at`

@@ -47,7 +47,7 @@ func testAdd(t *testing.T, f *fixture) {
 		t.Errorf("down to the bound: %+v, %v", got, err)
 	}
 
-	// Who replaces the status must have read the sum.
+	// A writer that replaces the status must have read the sum.
 	stale.Status.Phase = "other"
 	f.fails(entity.UpdateStatus(t.Context(), f, &stale), errs.Conflict)
 

@@ -322,7 +322,7 @@ func testCascade(t *testing.T, f *fixture) {
 		}
 		parents = next
 	}
-	// A leaf that somebody needs keeps the whole tree.
+	// A leaf with a restricting reference keeps the whole tree.
 	holder := f.stored(func(o *Thing) { o.Spec.Needs = parents[0].ID })
 	f.fails(entity.Delete(t.Context(), f, root), errs.FailedPrecondition, "id", string(parents[0].ID))
 	if len(f.list(entity.Query{})) != len(all)+1 {

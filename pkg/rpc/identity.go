@@ -25,7 +25,7 @@ func (i Identity) String() string {
 	return i.Name
 }
 
-// IdentityFrom returns who called, in a handler.
+// IdentityFrom returns the identity of the caller, in a handler.
 func IdentityFrom(ctx context.Context) Identity {
 	if c, ok := ctx.Value(keyCall).(*serverCall); ok {
 		return c.identity

@@ -385,7 +385,7 @@ func (s *Server) worker(sc *serverCall) {
 // cancel ends the call's context, and what the handler sends and receives.
 func (sc *serverCall) cancel(err, cause error) {
 	if sc.ctx.cancel(err, cause) && err == context.DeadlineExceeded {
-		// Who cancels for another reason ends the stream too.
+		// A caller that cancels for another reason ends the stream too.
 		c := sc.st.c
 		c.mu.Lock()
 		sc.st.ended = true

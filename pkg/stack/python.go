@@ -83,7 +83,7 @@ func planPython(s *source, p *Plan) error {
 	if command.path != "" {
 		fmt.Fprintf(&b, "ENV PYTHONPATH=/app/%s\n", command.path)
 	}
-	// As the user who runs it, who owns what they make.
+	// As the user that runs it, which so owns the files that they make.
 	fmt.Fprintf(&b, "ENV PORT=%d\nUSER %s\n", appconfig.DefaultPort, owner)
 	if c := s.cfg.Build.Command; c != "" {
 		p.because("%s says that %q is run once the source is installed", s.cfg.File, c)

@@ -28,7 +28,7 @@ const (
 	// unheard is how long a sandbox may leave what is sent to it without a word
 	// of its kernel, which acknowledges, or says that there is no room, however
 	// slow the app is. One that is gone, network and all, does not even refuse:
-	// who waits for its answer would wait for ResponseHeaderTimeout.
+	// a request that waits for its answer would wait for ResponseHeaderTimeout.
 	// (TCP_USER_TIMEOUT does not tell an app that does not read from that.)
 	unheard = 8 * time.Second
 	// probeAfter is when a connection that only waits is probed.
@@ -84,7 +84,7 @@ type upConn struct {
 	reused bool
 	since  time.Time // idle since
 
-	silent time.Time   // since when what is sent is not acknowledged; of who sweeps
+	silent time.Time   // since when sent bytes are not acknowledged; used by sweep only
 	gone   atomic.Bool // that was so for too long
 }
 
@@ -304,7 +304,7 @@ func (r *registry) retain(s *State) {
 	}
 }
 
-// sweep closes old idle connections and forgets who has left.
+// sweep closes old idle connections and forgets sandboxes that have ended.
 func (r *registry) sweep() {
 	before := time.Now().Add(-idleConnLife)
 	r.mu.Lock()

@@ -93,7 +93,7 @@ func listenAdmin(path string) (*adminListener, error) {
 	if path == "" {
 		return nil, nil
 	}
-	// Under another name first, then over the old one: there is always somebody
+	// Under another name first, then over the old one: there is always a process
 	// to ask.
 	tmp := filepath.Join(filepath.Dir(path), ".ingress-admin")
 	_ = os.Remove(tmp)

@@ -152,7 +152,7 @@ func (o *outgoing) appendHead(b []byte, trusted bool) []byte {
 	return append(b, "\r\n"...)
 }
 
-// appendForwarded adds who asked, for what host, and how.
+// appendForwarded adds the client, the host and the scheme of the request.
 func appendForwarded(b []byte, r *http.Request, trusted bool) []byte {
 	client, _, err := net.SplitHostPort(r.RemoteAddr)
 	if err != nil {

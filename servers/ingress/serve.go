@@ -83,8 +83,8 @@ func (x *exchange) route(app **appState) *page {
 			if tg.version == "" && !tg.deploying {
 				return notDeployed(tg.app.name)
 			}
-			// With nobody left to try, begin again in a moment: somebody may have
-			// come up, and the table may be behind.
+			// With no sandbox left to try, begin again in a moment: one may have come
+			// up, and the table may be behind.
 			retry := len(tried) > 0
 			tried = tried[:0]
 			switch err := hold.wait(x.r.Context(), in, tg.app, t.changed, retry); {

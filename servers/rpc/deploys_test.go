@@ -111,7 +111,7 @@ func TestFollow(t *testing.T) {
 	if phases[len(phases)-1] != app.DeploymentPhaseSucceeded || len(lines) != 0 {
 		t.Errorf("%v, %q", phases, lines)
 	}
-	// Who follows when all is over gets the whole, or what is after an offset.
+	// A follower that comes after the end gets the whole, or what is after an offset.
 	for _, offset := range []*int64{nil, ptr(int64(0))} {
 		st, err = e.deploys.Follow(e.ctx(), &app.FollowRequest{Deployment: d.GetID(), BuildOffset: offset})
 		e.must(err)

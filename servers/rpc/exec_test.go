@@ -122,7 +122,7 @@ func TestExec(t *testing.T) {
 			t.Errorf("%+v, %v", got, err)
 		}
 	})
-	// Who ends without reading leaves nothing behind.
+	// A caller that ends without reading leaves nothing behind.
 	for name, leave := range map[string]func(execClient, context.CancelFunc){
 		"closed":   func(st execClient, _ context.CancelFunc) { st.Close() },
 		"canceled": func(_ execClient, cancel context.CancelFunc) { cancel() },

@@ -35,7 +35,7 @@ func Register(s *rpc.Server, d Deps) {
 	server.RegisterNodes(s, &nodeHandler{d.Nodes})
 }
 
-// caller is the name of who makes a call.
+// caller is the name of the identity that makes a call.
 func caller(ctx context.Context) string { return rpc.IdentityFrom(ctx).Name }
 
 // record encodes an entity for the wire.

@@ -23,7 +23,7 @@ var reach = map[string][]string{
 }
 
 // The server's front as it is, over TLS: every method that is registered is
-// called by nobody, and by somebody of each role.
+// called without a certificate, and with one of each role.
 func TestEveryMethodStatesWhoMayCall(t *testing.T) {
 	env := newFrontEnv(t)
 	f, dial := env.f, env.dial

@@ -298,7 +298,7 @@ func fileError(err error) error {
 	return errs.New(errs.Unavailable, "read certificate: %w", err)
 }
 
-// save writes name.key, then name.pem: who finds the certificate finds the key.
+// save writes name.key, then name.pem: a reader that finds the certificate finds the key.
 func (a *Authority) save(name string, cert *x509.Certificate, key *ecdsa.PrivateKey) (*tls.Certificate, error) {
 	keyPEM, err := encodeKey(key)
 	if err != nil {

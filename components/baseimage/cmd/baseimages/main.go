@@ -1,4 +1,4 @@
-// Command baseimages makes base images, so that those who need them find them
+// Command baseimages makes base images, so that tests that need them find them
 // made: tests, whose race detector makes compressing them take many times as long.
 //
 //	baseimages [-dir folder] [-bin folder] name...
