@@ -378,6 +378,7 @@ func TestServerKilledInRollout(t *testing.T) {
 	}
 	f.r(t, "", "app", "env", "set", "--app", "app", "A=A") // something to roll back from
 	want := f.alone(t)
+	value := 0
 	for _, c := range []struct {
 		name    string
 		prepare func()
@@ -387,7 +388,10 @@ func TestServerKilledInRollout(t *testing.T) {
 	}{
 		{"restart", nil, detached("restart"), "succeeded", []string{"deployment/", "pool/", "sandbox/placed/", "sandbox/ready/"}},
 		{"rollback", nil, detached("rollback"), "succeeded", []string{"deployment/starting/", "deployment/draining/"}},
-		{"environment", nil, detached("env", "set", "A=B"), "succeeded", []string{"deployment/accept/"}},
+		{"environment", nil, func() {
+			value++ // what is set already is not rolled out
+			detached("env", "set", fmt.Sprint("A=", value))()
+		}, "succeeded", []string{"deployment/accept/"}},
 		{"cancel", func() {
 			// Until it has a sandbox: what the deployment writes before is not
 			// a point of its cancellation.
