@@ -48,6 +48,16 @@ func install() (in *instance.Instance, remove func() error, err error) {
 		return nil, nil, errors.Join(err, os.Remove(dir))
 	}
 	remove = func() error {
+		// What a test leaves that fails would stay for good once the note is gone.
+		if in != nil {
+			left, err := List(in)
+			if err == nil && len(left) > 0 {
+				err = Remove(in)
+			}
+			if err != nil {
+				return err // the note stays, so a later test sweeps it
+			}
+		}
 		defer release() // last: until then no other process removes it
 		return os.RemoveAll(dir)
 	}
