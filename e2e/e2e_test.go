@@ -58,11 +58,15 @@ func run(m *testing.M) (code int) {
 	if private.Inside() { // for one test, which has no use for the shared server
 		return m.Run()
 	}
-	if err := sweepCrashed(); err != nil {
+	held, err := holdRoot(stateRoot)
+	if err == nil {
+		defer held.Close()
+		err = errors.Join(sweepCrashed(), sweepOthers())
+	}
+	if err != nil {
 		fmt.Fprintln(os.Stderr, "e2e: sweep of an earlier run:", err)
 		return 1
 	}
-	var err error
 	if shared, err = newServer("shared"); err == nil {
 		err = shared.start()
 	}
