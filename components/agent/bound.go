@@ -69,7 +69,7 @@ func (h *Hub) checkLog(id string, before unix.Timespec) (unix.Timespec, error) {
 	}
 	bound, err := h.logBound(id)
 	if err != nil {
-		return st.Ctim, err // NotFound: it is gone, and nobody writes
+		return st.Ctim, err // NotFound: the sandbox is gone, and with it the writer
 	}
 	names, err := spoolNames(dir)
 	if err != nil {

@@ -136,7 +136,7 @@ func TestSocketNeedsToken(t *testing.T) {
 	}
 }
 
-// A message of a newer peer is refused at once, so that nobody waits for an
+// The agent refuses a message of a newer peer at once, so that no caller waits for an
 // answer that does not come; and the connection goes on.
 func TestUnknownMessages(t *testing.T) {
 	const unknown = agentproto.Type(200)

@@ -18,7 +18,7 @@ import (
 // Ref names a base image that can be made here.
 type Ref struct {
 	Name string // debian, go, go-cgo, node, python, static
-	// Version is what was asked for: "1.26", "20"; of our own image of Python also a range: "3.10-3.13"; empty: the default.
+	// Version is the version in the request: "1.26", "20"; of our own image of Python also a range: "3.10-3.13"; empty: the default.
 	Version string
 	// Release is the code name of the distribution's release that it is made of; empty: any.
 	Release string

@@ -149,7 +149,7 @@ func TestNewestAvailableVersionIsChosen(t *testing.T) {
 	}
 }
 
-// TestRecipeIsMadeOnce makes an image of a recipe of its own, once, whoever asks.
+// TestRecipeIsMadeOnce: several callers that ask for an image of a recipe get one build.
 func TestRecipeIsMadeOnce(t *testing.T) {
 	s := New(Config{Dir: filepath.Join(t.TempDir(), "images")})
 	made := 0

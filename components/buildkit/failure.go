@@ -74,7 +74,7 @@ func (d *Daemon) explain(ctx context.Context, t *tracker, err error, p *proc.Pro
 			f.Line = int(src.Ranges[0].Start.Line)
 		}
 	}
-	hint := f.hint() // reads what is left out of the lines that are shown
+	hint := f.hint() // reads the lines that the user is not shown
 	f.Log = causeLines(f.Log)
 	if f.Limit != "" {
 		f.Message, hint = limits.explain(f.Limit)

@@ -383,7 +383,7 @@ func pids(id, dir string) ([]int, error) {
 // removeTimeout bounds how long Delete waits for killed processes to be gone.
 const removeTimeout = 10 * time.Second
 
-// Delete kills what is left in the groups of a sandbox and removes them. No
+// Delete kills the processes in the groups of a sandbox and removes the groups. No
 // error when there are none.
 func (m *Manager) Delete(ctx context.Context, id string) error {
 	if err := m.detect(); err != nil {

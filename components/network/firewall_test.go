@@ -485,7 +485,7 @@ func answer(t *testing.T, netns string, at netip.AddrPort, text string) {
 		b := make([]byte, 512)
 		for {
 			if _, from, err := unix.Recvfrom(fd, b, 0); err == nil {
-				_ = unix.Sendto(fd, []byte(text), 0, from) // who asks does so again
+				_ = unix.Sendto(fd, []byte(text), 0, from) // a client that gets no answer asks again
 			}
 			select {
 			case <-stop:

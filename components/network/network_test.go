@@ -461,7 +461,7 @@ func TestDamagedRecords(t *testing.T) {
 				t.Errorf("its interface is there: %q", got)
 			}
 			attach(t, again, "next", true)
-			// The next start reads what was written then.
+			// The next start reads the records of this one.
 			if err := New(m.cfg).Start(t.Context()); err != nil {
 				t.Error(err)
 			}

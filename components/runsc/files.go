@@ -39,9 +39,8 @@ func (cr *creation) setupFiles(context.Context) error {
 	return nil
 }
 
-// writableLayer returns the directory of a snapshot that was just prepared
-// which takes what is written. Nothing of the image is in it, so no link of
-// the image is followed.
+// writableLayer returns the upper directory of a new snapshot. No file of the image is
+// in it, so no link of the image is followed.
 func writableLayer(mounts []mount.Mount) (string, error) {
 	if len(mounts) == 1 && mounts[0].Type == "overlay" {
 		for _, o := range mounts[0].Options {
