@@ -141,6 +141,14 @@ func mount(t *testing.T, device string, args ...string) string {
 	return dir
 }
 
+// unmount unmounts the file system of device and waits until no namespace has it:
+// another process may just have started with a copy of this one's mounts.
+func unmount(t *testing.T, dir, device string) {
+	t.Helper()
+	command(t, "umount", dir)
+	unused(t, device)
+}
+
 func TestAttachedDeviceIsUsable(t *testing.T) {
 	need(t, "mkfs.ext4", "mount", "blkdiscard")
 	name, run := owner(t)
@@ -199,7 +207,7 @@ func TestAttachedDeviceIsUsable(t *testing.T) {
 	if err := a.Detach(t.Context()); !errs.Is(err, errs.FailedPrecondition) {
 		t.Fatalf("detach of what is mounted: %v", err)
 	}
-	command(t, "umount", mnt)
+	unmount(t, mnt, a.Path())
 	disk.size.Store(0)
 	if err := a.Resize(t.Context()); err != nil {
 		t.Fatal(err)
@@ -214,7 +222,7 @@ func TestAttachedDeviceIsUsable(t *testing.T) {
 	if b, err := os.ReadFile(filepath.Join(mnt, "hello")); string(b) != "world" {
 		t.Fatalf("file has %q, %v", b, err)
 	}
-	command(t, "umount", mnt)
+	unmount(t, mnt, a.Path())
 	command(t, "e2fsck", "-fn", a.Path())
 	if err := a.Detach(t.Context()); err != nil {
 		t.Fatal(err)

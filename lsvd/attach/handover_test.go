@@ -62,8 +62,7 @@ func TestHandover(t *testing.T) {
 			}
 			t.Logf("%d operations, mean pause %v", w.ops(), pauses/time.Duration(x.rounds))
 			w.stop()
-			command(t, "umount", mnt)
-			unused(t, device)
+			unmount(t, mnt, device)
 			command(t, x.check[0], append(x.check[1:], device)...)
 			command(t, "mount", device, mnt)
 			w.verify(t)

@@ -73,7 +73,7 @@ func TestKilledDaemonWithoutHolderEndsIO(t *testing.T) {
 	}
 	p = start(t, env...)
 	mnt = mount(t, p.device) // replays the journal
-	command(t, "umount", mnt)
+	unmount(t, mnt, p.device)
 	command(t, "e2fsck", "-fn", p.device)
 }
 

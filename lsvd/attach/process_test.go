@@ -219,8 +219,7 @@ func startHolder(t *testing.T) string {
 	return holder.Socket(dir)
 }
 
-// unused waits until no file system has the device: after an unmount it may
-// still be mounted in the namespace of somebody who was just starting.
+// unused waits until no file system has the device.
 func unused(t *testing.T, device string) {
 	t.Helper()
 	begin := time.Now()
