@@ -21,6 +21,7 @@ import (
 	"miren.dev/runtime/lsvd/attach"
 	"miren.dev/runtime/lsvd/holder"
 	"miren.dev/runtime/pkg/errs"
+	"miren.dev/runtime/testsupport/private"
 	"miren.dev/runtime/testsupport/wait"
 )
 
@@ -42,7 +43,7 @@ func TestMain(m *testing.M) {
 	case os.Getenv(keepEnv) != "":
 		err = holder.Run(context.Background(), os.Getenv(keepEnv), holder.Options{Patience: 20 * time.Second, Idle: 20 * time.Second})
 	default:
-		os.Exit(m.Run())
+		os.Exit(private.Main(m))
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)

@@ -1,6 +1,7 @@
 // Package private runs a test in a process with a network and mounts of its
 // own, where it may flush the firewall, mount over directories of the machine
-// and have any address, and other tests notice nothing.
+// and have any address, and other tests notice nothing. It also gives all tests
+// of a package mounts of their own.
 package private
 
 import (
@@ -8,6 +9,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"runtime"
 	"strings"
 	"syscall"
 	"testing"
@@ -17,8 +19,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// inside names the test that this process was started for.
-const inside = "PRIVATE_TEST"
+const (
+	// inside names the test that this process was started for.
+	inside = "PRIVATE_TEST"
+	// ownMounts is "new" in a process that Main started, and later "old", also in the children of that process.
+	ownMounts = "PRIVATE_MOUNTS"
+)
 
 // Inside says whether this process was started by Run, for one test.
 func Inside() bool { return os.Getenv(inside) != "" }
@@ -69,10 +75,38 @@ func Run(t *testing.T) bool {
 	return false
 }
 
+// Main runs the tests of a package, from its TestMain, in a process with mounts of
+// its own, and returns the exit code. What they mount is so seen by no sandbox that
+// other tests start meanwhile: gVisor's processes keep, until they end, every mount
+// that was there when they started, and its device stays in use.
+func Main(m *testing.M) int {
+	if os.Geteuid() != 0 || os.Getenv(ownMounts) != "" {
+		return m.Run()
+	}
+	c := exec.Command(os.Args[0], os.Args[1:]...)
+	c.Env = append(os.Environ(), ownMounts+"=new")
+	c.Stdin, c.Stdout, c.Stderr = os.Stdin, os.Stdout, os.Stderr
+	c.SysProcAttr = &syscall.SysProcAttr{Unshareflags: unix.CLONE_NEWNS, Pdeathsig: syscall.SIGKILL}
+	runtime.LockOSThread() // the signal comes when the thread that started it ends
+	err := c.Run()
+	if err == nil {
+		return 0
+	}
+	if code := c.ProcessState.ExitCode(); code > 0 {
+		return code
+	}
+	fmt.Fprintln(os.Stderr, "tests with mounts of their own:", err)
+	return 1
+}
+
 // The mounts of others go when the process starts: until its tests run, much may pass.
 func init() {
-	if os.Getenv(inside) == "" {
+	fresh := os.Getenv(ownMounts) == "new"
+	if os.Getenv(inside) == "" && !fresh {
 		return
+	}
+	if fresh {
+		os.Setenv(ownMounts, "old")
 	}
 	if err := releaseDisks(); err != nil {
 		fmt.Fprintln(os.Stderr, err)
