@@ -45,9 +45,8 @@ func logOf(events []buildlog.Event) string {
 	return b.String()
 }
 
-func TestBuildMakesImages(t *testing.T) {
-	e := newEnv(t)
-
+// testImages finds what a build makes of a Dockerfile.
+func testImages(t *testing.T, e *env) {
 	t.Run("steps run in gVisor with the network and the host's certificates", func(t *testing.T) {
 		_, events, err := e.build(t, e.dockerfile(t, `# syntax=docker/dockerfile:1
 FROM debian

@@ -43,21 +43,19 @@ type env struct {
 	bin        string
 }
 
-// newEnv starts a containerd and a buildkitd of the test's own.
-func newEnv(t *testing.T) *env {
-	t.Helper()
-	return newLimitedEnv(t, Limits{})
-}
-
-// newLimitedEnv is newEnv with limits of build steps.
-func newLimitedEnv(t *testing.T, limits Limits) *env {
+// newEnv starts a containerd and a buildkitd of the test's own, the latter with what edits make of its configuration.
+func newEnv(t *testing.T, edits ...func(*Config)) *env {
 	t.Helper()
 	bin := binDir(t)
 	in := leakcheck.Installation(t)
 	log := slog.New(slog.NewTextHandler(t.Output(), nil))
 	e := &env{instance: in, bin: bin, bases: baseimage.New(baseimage.Config{Dir: baseimages.Dir(t), BinDir: bin, Registry: baseimage.RegistryNever, Logger: log})}
 	e.containerd = containerd.New(containerd.Config{Instance: in, BinDir: bin, CABundle: caBundle, Logger: log})
-	e.buildkit = New(Config{Instance: in, Containerd: e.containerd, BinDir: bin, CABundle: caBundle, Limits: limits, Logger: log})
+	cfg := Config{Instance: in, Containerd: e.containerd, BinDir: bin, CABundle: caBundle, Logger: log}
+	for _, edit := range edits {
+		edit(&cfg)
+	}
+	e.buildkit = New(cfg)
 	// Tests of other packages run at the same time, each as many threads: beside them a quarter is next to nothing.
 	e.buildkit.cpuPercent = 1000
 	net := network.New(network.Config{Instance: in, Logger: log})
@@ -94,6 +92,24 @@ func newLimitedEnv(t *testing.T, limits Limits) *env {
 		t.Fatal(err)
 	}
 	return e
+}
+
+// TestBuilds runs the tests that build apps in one installation: base images are unpacked once, and each finds
+// what package managers and compilers kept of the ones before.
+func TestBuilds(t *testing.T) {
+	e := newEnv(t)
+	for _, tt := range []struct {
+		name string
+		test func(*testing.T, *env)
+	}{
+		{"images", testImages},
+		{"examples", testExamples},
+		{"sources", testSources},
+		{"links", testLinks},
+		{"parallel installs", testParallelInstalls},
+	} {
+		t.Run(tt.name, func(t *testing.T) { tt.test(t, e) })
+	}
 }
 
 // request makes a request as the build controller does.

@@ -24,8 +24,8 @@ import (
 	"miren.dev/runtime/testsupport/wait"
 )
 
-func TestExamplesBuild(t *testing.T) {
-	e := newEnv(t)
+// testExamples builds the examples, changes them and builds them again.
+func testExamples(t *testing.T, e *env) {
 	for _, tt := range []struct{ name, file, stack string }{
 		{"go-http", "main.go", "go"},
 		{"static-site", "index.html", "static"},

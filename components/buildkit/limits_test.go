@@ -2,14 +2,19 @@ package buildkit
 
 import (
 	"errors"
+	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
+	"miren.dev/runtime/components/containerd"
 	"miren.dev/runtime/pkg/errs"
+	"miren.dev/runtime/testsupport/wait"
 )
 
 // available is the memory that the machine could give, in bytes.
@@ -33,7 +38,9 @@ func available(t *testing.T) int64 {
 }
 
 func TestStepsHaveLimits(t *testing.T) {
-	e := newLimitedEnv(t, Limits{MemoryBytes: 512 << 20, Processes: 20, DiskBytes: 256 << 20, DiskFreeBytes: 1 << 20})
+	e := newEnv(t, func(c *Config) {
+		c.Limits = Limits{MemoryBytes: 512 << 20, Processes: 20, DiskBytes: 256 << 20, DiskFreeBytes: 1 << 20}
+	})
 
 	fails := func(t *testing.T, text string, limit Limit, message, key string) {
 		t.Helper()
@@ -102,6 +109,58 @@ func TestStepsHaveLimits(t *testing.T) {
 		}
 		t.Error("no control group of builds")
 	})
+}
+
+// TestDeletedImagesGiveDiskBack finds that what is left on disk of images that were built and deleted fits the
+// budget of build caches.
+func TestDeletedImagesGiveDiskBack(t *testing.T) {
+	const budget, image, builds, slack = 200 << 20, 100 << 20, 5, 50 << 20
+	e := newEnv(t, func(c *Config) { c.CacheBytes = budget })
+	images := containerd.NewImages(e.containerd)
+	build := func(name, text string) {
+		t.Helper()
+		req := e.dockerfile(t, text)
+		req.ImageName += "-" + name
+		res, _, err := e.build(t, req)
+		if err != nil {
+			t.Fatal(err, failureLog(err))
+		}
+		if err := images.Delete(t.Context(), res.Image); err != nil {
+			t.Fatal(err)
+		}
+	}
+	build("base", "FROM debian\nRUN true\n")
+	before := e.used(t)
+	for i := range builds {
+		build(strconv.Itoa(i), fmt.Sprintf("FROM debian\nRUN head -c %d /dev/urandom > /x\n", image))
+	}
+	wait.NoError(t, "the disk is given back", func() error {
+		if used := e.used(t) - before; used > budget+slack {
+			return fmt.Errorf("%d MiB are used", used>>20)
+		}
+		return nil
+	}, wait.Within(2*time.Minute))
+}
+
+// used is the disk that the installation's state occupies, in bytes.
+func (e *env) used(t *testing.T) (n int64) {
+	t.Helper()
+	if err := filepath.WalkDir(e.instance.State(), func(_ string, d fs.DirEntry, err error) error {
+		var info fs.FileInfo
+		if err == nil {
+			info, err = d.Info()
+		}
+		if errors.Is(err, fs.ErrNotExist) { // removed meanwhile
+			return nil
+		}
+		if err == nil {
+			n += info.Sys().(*syscall.Stat_t).Blocks * 512
+		}
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	return n
 }
 
 func TestLimitDefaults(t *testing.T) {

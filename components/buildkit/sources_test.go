@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	"miren.dev/runtime/pkg/errs"
@@ -68,7 +69,7 @@ func main() {
 // sourceTest is a source below testdata/sources: what it shows, and what must hold of its image.
 type sourceTest struct {
 	name, path, serves, files string
-	has, lacks                []string // files of the image
+	has, lacks, owns          []string // files of the image; owns: those of the app's user
 }
 
 func readSources(t *testing.T) []sourceTest {
@@ -95,6 +96,8 @@ func readSources(t *testing.T) []sourceTest {
 				tt.has = append(tt.has, value)
 			case "lacks":
 				tt.lacks = append(tt.lacks, value)
+			case "owns":
+				tt.owns = append(tt.owns, value)
 			}
 		}
 		tests = append(tests, tt)
@@ -102,9 +105,8 @@ func readSources(t *testing.T) []sourceTest {
 	return tests
 }
 
-// TestSourcesAreBuilt builds sources that were seen to fail, and runs what comes out.
-func TestSourcesAreBuilt(t *testing.T) {
-	e := newEnv(t)
+// testSources builds sources that were seen to fail, and runs what comes out.
+func testSources(t *testing.T, e *env) {
 	for _, tt := range readSources(t) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel() // they mostly wait for registries
@@ -124,13 +126,18 @@ func TestSourcesAreBuilt(t *testing.T) {
 					t.Errorf("the image has %s", f)
 				}
 			}
+			for _, f := range append(tt.owns, "home/runtime") {
+				if info, err := os.Lstat(filepath.Join(root, f)); err != nil || info.Sys().(*syscall.Stat_t).Uid != 10001 {
+					t.Errorf("%s is not the app's own: %v", f, err)
+				}
+			}
 			e.servesAt(t, root, res, plan, tt.path, tt.serves)
 		})
 	}
 }
 
-func TestSourcesWithLinksAndEmptyFolders(t *testing.T) {
-	e := newEnv(t)
+// testLinks builds sources with dangling links and empty folders.
+func testLinks(t *testing.T, e *env) {
 	for name, tt := range map[string]struct{ files, want string }{
 		"static, dangling link":    {"-- index.html --\nhome\n-- gone -> nowhere --\n-- a/x.txt --\n-- a/gone -> ../nowhere --\n", "home"},
 		"static, link to a folder": {"-- index.html --\nhome\n-- a/x.txt --\n-- b -> a --\n", "home"},
@@ -153,9 +160,8 @@ func TestSourcesWithLinksAndEmptyFolders(t *testing.T) {
 	}
 }
 
-// Yarn's cache does not survive two installs at the same time, whose mount it is.
-func TestParallelInstallsShareTheirCache(t *testing.T) {
-	e := newEnv(t)
+// testParallelInstalls runs Yarn's installs at the same time: its cache does not survive two in one mount.
+func testParallelInstalls(t *testing.T, e *env) {
 	packages := []string{"lodash", "express", "react-dom", "chalk", "axios"}
 	const apps = 3
 	requests := make([]Request, apps)
