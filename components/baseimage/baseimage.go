@@ -41,7 +41,7 @@ import (
 const DefaultDir = "/var/cache/runtime/baseimages"
 
 // generation changes when images must be made again although no recipe changed.
-const generation = "1"
+const generation = "2"
 
 // Config of a Store.
 type Config struct {

@@ -184,7 +184,7 @@ func copyRootfs(tw *tar.Writer, rootfs string, host *host, have map[string][32]b
 	}
 	defer f.Close()
 	if have == nil {
-		if err := putDir(tw, "home/"+userName, 0o755); err != nil {
+		if err := putHome(tw); err != nil {
 			return err
 		}
 	}

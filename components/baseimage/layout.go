@@ -246,6 +246,12 @@ func putDir(tw *tar.Writer, name string, mode int64) error {
 	return tw.WriteHeader(&tar.Header{Typeflag: tar.TypeDir, Name: name + "/", Mode: mode, ModTime: epoch, Format: tar.FormatPAX})
 }
 
+// putHome writes the home directory of the user that apps run as, to whom it belongs.
+func putHome(tw *tar.Writer) error {
+	return tw.WriteHeader(&tar.Header{Typeflag: tar.TypeDir, Name: "home/" + userName + "/", Mode: 0o755,
+		Uid: userID, Gid: userID, ModTime: epoch, Format: tar.FormatPAX})
+}
+
 func putLink(tw *tar.Writer, name, target string) error {
 	return tw.WriteHeader(&tar.Header{Typeflag: tar.TypeSymlink, Name: name, Linkname: target, Mode: 0o777, ModTime: epoch, Format: tar.FormatPAX})
 }

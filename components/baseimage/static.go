@@ -46,10 +46,13 @@ func (s *Store) static() (*recipe, error) {
 				for _, d := range []struct {
 					name string
 					mode int64
-				}{{"etc", 0o755}, {"home", 0o755}, {"home/" + userName, 0o755}, {"site", 0o755}, {"tmp", 0o1777}} {
+				}{{"etc", 0o755}, {"home", 0o755}, {"site", 0o755}, {"tmp", 0o1777}} {
 					if err := putDir(tw, d.name, d.mode); err != nil {
 						return err
 					}
+				}
+				if err := putHome(tw); err != nil {
+					return err
 				}
 				if err := put(tw, "etc/passwd", 0o644, int64(len(passwd)), strings.NewReader(passwd)); err != nil {
 					return err

@@ -402,16 +402,14 @@ func (a *nodeApp) writeRun(b *strings.Builder, from string, built bool) {
 		bins = path.Join("/app", a.dir, "node_modules/.bin") + ":" + bins
 	}
 	fmt.Fprintf(b, "\nFROM %s\n%sENV NODE_ENV=production PORT=%d PATH=%s:$PATH\n", from, a.s.packages(a.run...), appconfig.DefaultPort, bins)
-	fmt.Fprintf(b, "WORKDIR /app\nCOPY --from=build --chown=%s /app/node_modules /app/node_modules\n", owner)
+	// COPY makes /app for its owner; WORKDIR would make it for root.
+	fmt.Fprintf(b, "COPY --from=build --chown=%s /app/node_modules /app/node_modules\n", owner)
 	if built {
-		fmt.Fprintf(b, "COPY --from=build --chown=%s --exclude=node_modules /app ./\n", owner)
+		fmt.Fprintf(b, "COPY --from=build --chown=%s --exclude=node_modules /app /app/\n", owner)
 	} else {
-		fmt.Fprintf(b, "COPY --chown=%s . .\n", owner)
+		fmt.Fprintf(b, "COPY --chown=%s . /app/\n", owner)
 	}
-	if a.dir != "." {
-		fmt.Fprintf(b, "WORKDIR %s\n", path.Join("/app", a.dir))
-	}
-	fmt.Fprintf(b, "USER %s\nCMD %s\n", owner, jsonList(appconfig.Shell(a.serve)))
+	fmt.Fprintf(b, "WORKDIR %s\nUSER %s\nCMD %s\n", path.Join("/app", a.dir), owner, jsonList(appconfig.Shell(a.serve)))
 }
 
 func jsonList(l []string) string {
