@@ -16,7 +16,7 @@ import (
 	"miren.dev/runtime/pkg/version"
 )
 
-// server has the handlers of api/lsvd.
+// server implements the handlers of api/lsvd.
 type server struct {
 	cfg     Config
 	engine  *daemon.Daemon
@@ -27,7 +27,8 @@ type server struct {
 
 var _ api.Disks = (*server)(nil)
 
-// detachTimeout is how long a detach waits for the store, unless told.
+// detachTimeout is how long a detach waits for the store unless the request
+// sets a timeout.
 const detachTimeout = time.Minute
 
 func value[T any](p *T) (v T) {
@@ -74,7 +75,8 @@ func (s *server) Attach(ctx context.Context, req *api.AttachRequest) (*api.DiskR
 }
 
 func (s *server) Detach(ctx context.Context, req *api.DetachRequest) (*api.DiskResponse, error) {
-	// Half of a detach helps nobody: it goes on when the caller is gone.
+	// A half-done detach is of no use to any caller, so it continues after the
+	// caller has gone.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cmp.Or(value(req.Timeout), detachTimeout))
 	defer cancel()
 	i, err := s.engine.Detach(ctx, req.Volume, req.Store, req.Force)
@@ -115,7 +117,7 @@ func asDisk(i daemon.Info) api.Disk {
 		d.Message, d.Hint = i.Err.Error(), errs.HintOf(i.Err)
 	}
 	if i.Size == 0 {
-		return d // not open
+		return d // the volume is not open
 	}
 	d.SizeBytes, d.OpenedAt = &i.Size, &i.Since
 	if i.Recovery.LostLog || i.Recovery.LostAfter {

@@ -8,8 +8,8 @@ import (
 	"miren.dev/runtime/lsvd/holder"
 )
 
-// lazyHolder is a holder that is started when it is needed first: for disks
-// that are served by NBD only, none is.
+// lazyHolder starts the holder when it is first needed. If all disks are served
+// by NBD only, no holder runs.
 type lazyHolder struct {
 	spec holder.Spec
 
@@ -22,7 +22,7 @@ func (h *lazyHolder) get(ctx context.Context) (*holder.Client, error) {
 	defer h.mu.Unlock()
 	if h.client != nil {
 		select {
-		case <-h.client.Done(): // it has gone
+		case <-h.client.Done(): // the holder has exited
 			h.client.Close()
 			h.client = nil
 		default:
@@ -64,12 +64,13 @@ func (h *lazyHolder) Drop(ctx context.Context, name string) error {
 	return c.Drop(ctx, name)
 }
 
-// end ends the holder if it holds nothing, and else leaves it to the next daemon.
+// end stops the holder if it holds no device; otherwise the next daemon takes
+// it over.
 func (h *lazyHolder) end(ctx context.Context) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.client != nil {
-		_ = h.client.Stop(ctx) // it refuses while it holds something
+		_ = h.client.Stop(ctx) // the holder refuses to stop while it holds a device
 		h.client.Close()
 		h.client = nil
 	}

@@ -40,25 +40,29 @@ import (
 type Config struct {
 	StateDir string // of the disks: <state dir>/lsvd
 	RunDir   string // of the disks: <run dir>/lsvd
-	Metrics  string // TCP address for metrics as well; empty: only the socket
+	Metrics  string // TCP address for a second metrics listener; empty: only the socket
 	Logger   *slog.Logger
-	// CloseTimeout bounds how long disks may send what is unsent at the end.
+	// CloseTimeout bounds how long disks may upload unsent data when the daemon
+	// ends.
 	CloseTimeout time.Duration
-	// Holder says how to start what keeps block devices between two daemons.
+	// Holder says how to start the process that keeps block devices between two
+	// daemons.
 	Holder holder.Spec
-	// DiskCacheBytes bounds the disk cache; 0: none.
+	// DiskCacheBytes bounds the disk cache, in bytes; 0: no disk cache.
 	DiskCacheBytes int64
 }
 
-// Socket is where the daemon with a run directory is controlled.
+// Socket returns the path of the control socket of the daemon with a run
+// directory.
 func Socket(runDir string) string { return filepath.Join(runDir, "control.sock") }
 
-// Record is where the daemon with a run directory says which process it is.
+// Record returns the path of the process record of the daemon with a run
+// directory.
 func Record(runDir string) string { return filepath.Join(runDir, "daemon.json") }
 
 func metricsSocket(runDir string) string { return filepath.Join(runDir, "metrics.sock") }
 
-// Run is the daemon until ctx ends or it is told to stop.
+// Run runs the daemon until ctx ends or a client asks it to stop.
 func Run(ctx context.Context, cfg Config) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -78,8 +82,8 @@ func Run(ctx context.Context, cfg Config) error {
 		return err
 	}
 	s := &server{cfg: cfg, engine: engine, started: time.Now(), stop: cancel}
-	// The control socket goes when the disks are closed, so whoever waits for
-	// the daemon to end waits for that.
+	// The control socket is removed after the disks are closed: a client that
+	// waits for the socket to vanish waits for the daemon's end.
 	serving, stopServing := context.WithCancel(context.WithoutCancel(ctx))
 	var g errgroup.Group
 	g.Go(func() error {

@@ -13,14 +13,14 @@ import (
 	"miren.dev/runtime/pkg/schema"
 )
 
-// maxAdminWait bounds a call of /synced.
+// maxAdminWait bounds how long a call of /synced may wait.
 const maxAdminWait = time.Minute
 
 func (in *Ingress) adminHandler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /status", func(w http.ResponseWriter, _ *http.Request) { reply(w, in.status()) })
 	mux.HandleFunc("GET /inflight", func(w http.ResponseWriter, r *http.Request) {
-		// The position first: what is counted is at least as new.
+		// Read the position first: the counts below are then at least as new.
 		out := admin.Inflight{Version: schema.ID(r.FormValue("version")), Table: in.follower.position()}
 		out.Sandboxes = in.registry.inflight(out.Version)
 		for _, n := range out.Sandboxes {

@@ -45,7 +45,7 @@ func TestBadAnswers(t *testing.T) {
 		name, answer string
 		status       int
 		body         string
-		cut          bool // the body must break off
+		cut          bool // the body must end early
 	}{
 		{name: "nothing", answer: "", status: 502},
 		{name: "not http", answer: "SSH-2.0-x\r\n", status: 502},
@@ -121,7 +121,7 @@ func TestSlowUploadIsNoSlowAnswer(t *testing.T) {
 		defer pw.Close()
 		go func() {
 			for range 4 {
-				time.Sleep(100 * time.Millisecond) // longer than the timeout in total
+				time.Sleep(100 * time.Millisecond) // in total longer than the timeout
 				_, _ = pw.Write([]byte("x"))
 			}
 			if path == "/slow" {
@@ -185,8 +185,8 @@ func TestSmuggling(t *testing.T) {
 	}
 }
 
-// FuzzAnswer feeds anything as a sandbox's answer: no panic, and what is taken
-// for an answer is one.
+// FuzzAnswer sends arbitrary bytes as a sandbox's answer: the parser never
+// panics, and an answer that it accepts is valid.
 func FuzzAnswer(f *testing.F) {
 	for _, s := range []string{"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nabc", "HTTP/1.1 200 OK\nTransfer-Encoding: chunked\n\n1\r\na\r\n0\r\nX: y\r\n\r\n",
 		"HTTP/1.0 404\r\n\r\nx", "HTTP/1.1 101 X\r\nUpgrade: x\r\nConnection: upgrade, x-y\r\nX-Y: 1\r\n\r\n"} {

@@ -23,22 +23,23 @@ const (
 	// idleConnLife is below the keep-alive time of common servers (Node and
 	// uvicorn: 5 s), so that they rarely close a connection while it is used.
 	idleConnLife = 4 * time.Second
-	// downTime is how long a sandbox that could not be dialled is passed over.
+	// downTime is how long requests avoid a sandbox that could not be dialled.
 	downTime = time.Second
-	// unheard is how long a sandbox may leave what is sent to it without a word
-	// of its kernel, which acknowledges, or says that there is no room, however
-	// slow the app is. One that is gone, network and all, does not even refuse:
-	// a request that waits for its answer would wait for ResponseHeaderTimeout.
-	// (TCP_USER_TIMEOUT does not tell an app that does not read from that.)
+	// unheard is how long a sandbox's kernel may leave sent data unanswered
+	// before its connections are ended. A live kernel acknowledges the data, or
+	// announces a full window, however slow the app is. A sandbox that vanished
+	// together with its network sends not even a refusal; without this bound a
+	// request to it would wait for ResponseHeaderTimeout. (TCP_USER_TIMEOUT
+	// does not tell such a sandbox from an app that does not read.)
 	unheard = 8 * time.Second
 	// probeAfter is when a connection that only waits is probed.
 	probeAfter = 10 * time.Second
 )
 
-// errGone is why an exchange with a sandbox ends that is not heard of.
+// errGone ends an exchange whose sandbox stopped acknowledging data.
 var errGone = errors.New("the sandbox is gone: what is sent to it is not acknowledged")
 
-// newDialer makes what connects to sandboxes.
+// newDialer returns a dialer for connections to sandboxes.
 func newDialer(timeout time.Duration) *net.Dialer {
 	return &net.Dialer{
 		Timeout:         timeout,
@@ -47,7 +48,7 @@ func newDialer(timeout time.Duration) *net.Dialer {
 }
 
 // backend is a sandbox that takes requests, with its connections. It outlives
-// tables, and stays in the registry until its last request has ended.
+// tables: it stays in the registry until its last request has ended.
 type backend struct {
 	Sandbox
 	dial     func(ctx context.Context, address string) (net.Conn, error)
@@ -56,8 +57,8 @@ type backend struct {
 
 	mu     sync.Mutex
 	open   map[*upConn]struct{} // all connections
-	idle   []*upConn            // of them, the newest last
-	closed bool                 // no longer wanted: keep no idle connections
+	idle   []*upConn            // unused connections, newest last
+	closed bool                 // the backend is replaced or removed: keep no idle connections
 }
 
 func (b *backend) down(now time.Time) bool {
@@ -79,13 +80,13 @@ type upConn struct {
 	of     *backend
 	br     *bufio.Reader
 	raw    syscall.RawConn
-	peek   func(fd uintptr) bool // made once, so that a look allocates nothing
-	quiet  bool                  // what peek found
+	peek   func(fd uintptr) bool // made once, so that a call of alive allocates nothing
+	quiet  bool                  // result of peek
 	reused bool
-	since  time.Time // idle since
+	since  time.Time // start of the idle time
 
-	silent time.Time   // since when sent bytes are not acknowledged; used by sweep only
-	gone   atomic.Bool // that was so for too long
+	silent time.Time   // since when sent data is not acknowledged; used by sweep only
+	gone   atomic.Bool // sent data was not acknowledged for unheard
 }
 
 var readerPool = sync.Pool{New: func() any { return bufio.NewReaderSize(nil, 8<<10) }}
@@ -136,7 +137,7 @@ func (b *backend) popIdle() *upConn {
 	return c
 }
 
-// put gives a connection back that has no request on it.
+// put gives back a connection that carries no request.
 func (b *backend) put(c *upConn) {
 	c.since = time.Now()
 	b.mu.Lock()
@@ -149,8 +150,9 @@ func (b *backend) put(c *upConn) {
 	c.discard()
 }
 
-// sweep closes connections that were idle for too long, or all idle ones, and
-// ends what waits for a sandbox that is not heard of.
+// sweep closes connections that were idle for too long (all idle ones if the
+// backend is closed), and ends exchanges with a sandbox that stopped
+// acknowledging data.
 func (b *backend) sweep(before time.Time, closed bool) {
 	b.mu.Lock()
 	open := slices.Collect(maps.Keys(b.open))
@@ -173,7 +175,7 @@ func (b *backend) sweep(before time.Time, closed bool) {
 	}
 }
 
-// hear looks whether the peer acknowledges what is sent. When it has not for
+// hear checks whether the peer acknowledges sent data. If it has not for
 // unheard, reads and writes fail, also those under way.
 func (c *upConn) hear(now time.Time) {
 	if c.raw == nil {
@@ -181,12 +183,12 @@ func (c *upConn) hear(now time.Time) {
 	}
 	var heard time.Time
 	silent := false
-	_ = c.raw.Control(func(fd uintptr) { // it fails for what was closed meanwhile
+	_ = c.raw.Control(func(fd uintptr) { // the connection was closed meanwhile
 		i, err := unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO)
 		if err != nil {
 			return
 		}
-		// Both begin anew when the peer is heard of.
+		// Both times start again when the peer acknowledges.
 		silent = i.Retransmits > 0 || i.Probes > 0
 		heard = now.Add(-time.Duration(i.Last_ack_recv) * time.Millisecond)
 	})
@@ -214,8 +216,8 @@ func (c *upConn) discard() {
 	}
 }
 
-// alive looks whether the peer has closed the idle connection, or sent what it
-// should not.
+// alive reports whether an idle connection is still usable: the peer has
+// neither closed it nor sent data unasked.
 func (c *upConn) alive() bool {
 	if time.Since(c.since) > idleConnLife || c.br.Buffered() > 0 {
 		return false
@@ -243,7 +245,7 @@ type registry struct {
 	mu       sync.Mutex
 	backends map[schema.ID]*backend
 	apps     map[schema.ID]*appState
-	// leaving are replaced or removed sandboxes with requests in flight.
+	// leaving holds replaced or removed sandboxes with requests in flight.
 	leaving map[*backend]struct{}
 }
 
@@ -277,8 +279,8 @@ func (r *registry) app(a App) *appState {
 	return s
 }
 
-// retain drops what s does not have any more. It is called when a table of s
-// is in place.
+// retain drops the sandboxes and apps that s lacks. It is called when a table
+// of s is in place.
 func (r *registry) retain(s *State) {
 	sandboxes := make(map[schema.ID]bool, len(s.Sandboxes))
 	for _, sb := range s.Sandboxes {
@@ -320,7 +322,8 @@ func (r *registry) sweep() {
 	}
 }
 
-// inflight returns the requests on each sandbox of a version ("": of all).
+// inflight returns the number of requests on each sandbox of a version ("": of
+// every version).
 func (r *registry) inflight(version schema.ID) map[schema.ID]int64 {
 	out := map[schema.ID]int64{}
 	r.mu.Lock()

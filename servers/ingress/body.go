@@ -48,7 +48,7 @@ func startBody(x *exchange, c *upConn) *bodyCopy {
 		b.mu.Unlock()
 		var w *sandboxWriteError
 		if b.err != nil && !errors.As(b.err, &w) {
-			c.Conn.Close() // the sandbox must not take a part for the whole
+			c.Conn.Close() // the sandbox must not mistake a part for the whole body
 		}
 	}()
 	return b
@@ -61,8 +61,8 @@ func (b *bodyCopy) proceed() {
 	}
 }
 
-// answered says that the answer has begun, so no deadline for it is set any
-// more.
+// answered records that the answer has begun: no deadline is set for its begin
+// any more.
 func (b *bodyCopy) answered() {
 	if b != nil {
 		b.mu.Lock()
@@ -71,7 +71,7 @@ func (b *bodyCopy) answered() {
 	}
 }
 
-// failed returns the reason if the body has ended the exchange.
+// failed returns the error if copying the body ended the exchange.
 func (b *bodyCopy) failed() error {
 	select {
 	case <-b.done:
@@ -84,8 +84,8 @@ func (b *bodyCopy) failed() error {
 	return nil
 }
 
-// finish ends the copy, at the latest when the client has had lateBody to send
-// the rest. It reports whether the whole body was sent.
+// finish ends the copy, after giving the client at most lateBody to send the
+// rest. It reports whether the whole body was sent.
 func (b *bodyCopy) finish(x *exchange, c *upConn) bool {
 	select {
 	case <-b.done:
@@ -110,7 +110,7 @@ func (b *bodyCopy) finish(x *exchange, c *upConn) bool {
 func copyBody(w io.Writer, o *outgoing, limit int64, buf []byte) error {
 	body := o.r.Body
 	var sent int64
-	// Room before the data for a chunk's size, and after it for its end.
+	// Leave room before the data for a chunk's size, and after it for its end.
 	const room = 10
 	for {
 		n, err := body.Read(buf[room : len(buf)-2])

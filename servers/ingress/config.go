@@ -23,19 +23,20 @@ type Config struct {
 	AdminSocket string        // unix socket of the admin interface; empty: none
 
 	HoldTimeout  time.Duration // how long a request waits for a sandbox; default 30 s; negative: not at all
-	HoldLimit    int           // requests of one app that wait; default 1000
-	DrainTimeout time.Duration // how long requests may go on after the stop; default 30 s; negative: not at all
+	HoldLimit    int           // how many requests of one app may wait; default 1000
+	DrainTimeout time.Duration // how long requests may continue after the stop; default 30 s; negative: not at all
 
-	MaxConnections        int           // of clients; default half of the files this process may open
-	MaxHeaderBytes        int           // of a request; default 64 KiB
-	MaxBodyBytes          int64         // of a request; default 1 GiB; negative: unlimited
+	MaxConnections        int           // connections of clients; default half of the files this process may open
+	MaxHeaderBytes        int           // of a request's head; default 64 KiB
+	MaxBodyBytes          int64         // of a request's body; default 1 GiB; negative: unlimited
 	ReadHeaderTimeout     time.Duration // default 10 s
-	IdleTimeout           time.Duration // of a client's connection; default 2 min
-	DialTimeout           time.Duration // to a sandbox; default 2 s
-	ResponseHeaderTimeout time.Duration // until a sandbox begins to answer; default 10 min; negative: none
+	IdleTimeout           time.Duration // how long a client's connection may be idle; default 2 min
+	DialTimeout           time.Duration // for a connection to a sandbox; default 2 s
+	ResponseHeaderTimeout time.Duration // until a sandbox begins to answer; default 10 min; negative: unlimited
 
 	// TrustedProxies are peers whose X-Forwarded-* and Forwarded headers are
-	// believed and extended. Those of everybody else are replaced.
+	// believed and extended. The ingress replaces these headers of all other
+	// peers.
 	TrustedProxies []netip.Prefix
 
 	Logger     *slog.Logger
@@ -72,7 +73,7 @@ func (c Config) withDefaults() (Config, error) {
 		c.MaxConnections = 10_000
 		var files unix.Rlimit
 		if unix.Getrlimit(unix.RLIMIT_NOFILE, &files) == nil && files.Cur < 1<<40 {
-			c.MaxConnections = max(int(files.Cur/2), 100) // each may need one to a sandbox
+			c.MaxConnections = max(int(files.Cur/2), 100) // each client may need one more file for a sandbox
 		}
 	}
 	if c.MaxHeaderBytes <= 0 {

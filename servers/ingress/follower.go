@@ -16,10 +16,10 @@ import (
 	"miren.dev/runtime/pkg/schema"
 )
 
-// follower keeps the table in step with the store. Its kinds are of one
-// informer set, so that the table always is the state at one revision: with a
-// watch per kind it could show the switch of an app's version before the
-// readiness of the sandboxes that it switches to.
+// follower keeps the table in step with the store. One informer set carries its
+// kinds, so the table is always the state at one revision. With a watch per
+// kind, the table could show the switch of an app's version before the new
+// sandboxes are ready.
 type follower struct {
 	in        *Ingress
 	informers *informer.Set // nil: there is no store
@@ -28,12 +28,12 @@ type follower struct {
 	sandboxes informer.Informer[sandbox.Sandbox, *sandbox.Sandbox]
 
 	// Used by the goroutine of the informers only.
-	changed bool // the table is not that of the entities
-	synced  bool // a table of this process's listing is in place
+	changed bool // an entity changed since the table was made
+	synced  bool // the table was made from a listing by this process
 
 	mu    sync.Mutex
-	at    schema.Token // everything up to here is in the table
-	saved State        // handed to the writer
+	at    schema.Token // the table includes every change up to this position
+	saved State        // state passed to the goroutine that writes the file
 	dirty chan struct{}
 }
 
@@ -66,7 +66,7 @@ func newFollower(in *Ingress) *follower {
 	return f
 }
 
-// watch notes changes of what the table needs of a kind.
+// watch records changes to the fields of a kind that the table uses.
 func watch[T comparable, E any, P interface {
 	*E
 	schema.Object
@@ -84,8 +84,7 @@ func watch[T comparable, E any, P interface {
 	})
 }
 
-// advance puts a new table in place if there is reason to, and then the
-// position.
+// advance installs a new table if one is needed, and then records the position.
 func (f *follower) advance(at schema.Token) {
 	if f.changed || !f.synced {
 		f.publish(at)
@@ -94,7 +93,7 @@ func (f *follower) advance(at schema.Token) {
 	f.setPosition(at)
 }
 
-// load puts the table of the last process in place, if there is one.
+// load installs the table that the last process saved, if there is one.
 func (f *follower) load() {
 	path := f.in.cfg.TableFile
 	if path == "" {
@@ -137,7 +136,7 @@ func (f *follower) run(ctx context.Context) error {
 	return f.informers.Run(ctx)
 }
 
-// publish puts a table of the entities in place.
+// publish installs a table made from the entities.
 func (f *follower) publish(at schema.Token) {
 	s := &State{
 		Token: at, Apps: parts(f.apps.List(), appOf), Routes: parts(f.routes.List(), routeOf),
@@ -153,7 +152,7 @@ func (f *follower) publish(at schema.Token) {
 	}
 }
 
-// parts returns what the table needs of entities.
+// parts returns the fields of the entities that the table uses.
 func parts[P, T any](list []P, of func(P) (T, bool)) []T {
 	out := make([]T, 0, len(list))
 	for _, o := range list {
@@ -164,7 +163,8 @@ func parts[P, T any](list []P, of func(P) (T, bool)) []T {
 	return out
 }
 
-// What the table needs of an entity, and whether it needs it at all.
+// Each function returns the fields of an entity that the table uses, and
+// whether the table needs the entity.
 
 func appOf(a *app.App) (App, bool) {
 	return App{ID: a.ID, Name: a.Name, Active: schema.ID(a.Status.ActiveVersion), Deploying: a.Status.ActiveDeployment != "", Created: a.CreateRevision}, true
@@ -184,15 +184,15 @@ func sandboxOf(sb *sandbox.Sandbox) (Sandbox, bool) {
 		Address: net.JoinHostPort(sb.Status.Address, strconv.FormatInt(port, 10))}, true
 }
 
-// trim removes from a sandbox what sandboxOf does not use: most of its memory,
-// and its secrets.
+// trim removes the fields of a sandbox that sandboxOf does not use: most of its
+// memory, and its secrets.
 func trim(sb *sandbox.Sandbox) {
 	sb.Labels = nil
 	sb.Spec.Template = sandbox.SandboxTemplate{Ports: sb.Spec.Template.Ports}
 	sb.Status = sandbox.SandboxStatus{Phase: sb.Status.Phase, Ready: sb.Status.Ready, Address: sb.Status.Address}
 }
 
-// httpPort is the port named http, or else the first.
+// httpPort returns the port named http, or else the first port.
 func httpPort(ports []sandbox.Port) int64 {
 	for _, p := range ports {
 		if p.Name == "http" {
@@ -205,11 +205,11 @@ func httpPort(ports []sandbox.Port) int64 {
 	return 0
 }
 
-// saveEvery bounds how often the table is written.
+// saveEvery is the shortest time between two writes of the table file.
 const saveEvery = 200 * time.Millisecond
 
-// write keeps the table file in step until ctx ends, and writes a last time
-// then.
+// write keeps the table file up to date until ctx ends, and then writes it once
+// more.
 func (f *follower) write(ctx context.Context) {
 	for {
 		select {
@@ -242,8 +242,8 @@ func (f *follower) save() {
 	}
 }
 
-// waitFor waits until the table has everything up to revision. With ctx's error
-// it returns what the table has.
+// waitFor waits until the table includes every change up to revision, and
+// returns the table's position, with ctx's error if ctx ends first.
 func (f *follower) waitFor(ctx context.Context, revision schema.Revision) (schema.Token, error) {
 	if f.informers == nil {
 		<-ctx.Done()
@@ -255,8 +255,8 @@ func (f *follower) waitFor(ctx context.Context, revision schema.Revision) (schem
 	return f.position(), nil
 }
 
-// status says whether the store was listed by this process, and why it is not
-// followed now.
+// status returns whether this process has listed the store, and why it is not
+// following the store now (nil: it is).
 func (f *follower) status() (synced bool, reason string) {
 	if f.informers == nil {
 		return false, ""

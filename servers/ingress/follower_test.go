@@ -69,7 +69,7 @@ func (c *control) version() id.AppVersion {
 	return v.GetID()
 }
 
-// sandbox makes one that runs at url.
+// sandbox creates one that runs at url.
 func (c *control) sandbox(v id.AppVersion, url string, ready bool) *sandbox.Sandbox {
 	c.Helper()
 	host, port, _ := strings.Cut(strings.TrimPrefix(url, "http://"), ":")
@@ -114,7 +114,7 @@ func (c *control) route(host, path, service string) *app.Route {
 	return r
 }
 
-// link is the way to the store; it can be cut.
+// link is the connection to the store; a test can cut it.
 type link struct {
 	entity.Reader
 	mu  sync.Mutex
@@ -250,7 +250,7 @@ func TestFollowsTheStore(t *testing.T) {
 	c.sandbox(v2, up1.URL, true)
 	wg.Wait()
 
-	// What matters to nobody moves the position, not the table.
+	// A change that no table uses moves the position, not the table.
 	before := in.table.Load()
 	p := core.ProjectKind.New().(*core.Project)
 	p.Name = "other"
@@ -292,7 +292,7 @@ func TestServesWithoutTheStore(t *testing.T) {
 	}
 	in.stop()
 
-	// A new process, still without.
+	// A new process, still without the store.
 	in = start(t, cfg)
 	if code, body := get(t, cl, in.url, testHost); code != 200 || body != "here" {
 		t.Fatalf("%d %s from the table on disk", code, body)
@@ -301,7 +301,7 @@ func TestServesWithoutTheStore(t *testing.T) {
 		t.Errorf("%+v", s)
 	}
 
-	// While it was away, another version became active.
+	// Meanwhile another version became active.
 	up2 := upstream(t, says("new"))
 	v2 := c.version()
 	c.sandbox(v2, up2.URL, true)
@@ -316,7 +316,7 @@ func TestServesWithoutTheStore(t *testing.T) {
 		t.Errorf("%d %s after the store came back", code, body)
 	}
 
-	// A short break changes nothing, and is caught up with.
+	// After a short break the table catches up and is unchanged.
 	l.sever()
 	up3 := upstream(t, says("newest"))
 	v3 := c.version()

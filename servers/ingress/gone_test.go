@@ -54,8 +54,8 @@ func connect(ctx context.Context, t *testing.T, l net.Listener) (*upConn, net.Co
 }
 
 // TestSandboxGone: a sandbox that vanishes together with its network refuses
-// nothing and answers nothing; who waits for it is told all the same, also
-// when all that was sent had arrived.
+// nothing and answers nothing. A waiting client still gets an error, also when
+// the sandbox had acknowledged the whole request.
 func TestSandboxGone(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("a network namespace needs root")
@@ -125,8 +125,8 @@ func TestSandboxGone(t *testing.T) {
 	}
 }
 
-// TestSlowReader: an app may leave what is sent to it unread for as long as it
-// likes; its kernel then says that there is no room, and that is an answer.
+// TestSlowReader: an app may leave sent data unread for any time. Its kernel
+// then announces a full window, which counts as a sign of life.
 func TestSlowReader(t *testing.T) {
 	t.Parallel()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -151,7 +151,7 @@ func TestSlowReader(t *testing.T) {
 	select {
 	case err := <-sent:
 		t.Fatalf("nobody reads, and the write ends with %v", err)
-	case <-time.After(3 * unheard): // so long, not until something
+	case <-time.After(3 * unheard): // wait this long: the test asserts that nothing happens
 	}
 	got, err := io.Copy(io.Discard, peer)
 	if werr := <-sent; err != nil || werr != nil || got != size {

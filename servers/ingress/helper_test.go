@@ -17,7 +17,7 @@ import (
 	"miren.dev/runtime/testsupport/wait"
 )
 
-// quiet is for tests that provoke warnings.
+// quiet discards the log of tests that provoke warnings.
 var quiet = slog.New(slog.DiscardHandler)
 
 // running is an ingress under test.
@@ -25,7 +25,7 @@ type running struct {
 	*Ingress
 	addr string
 	url  string
-	stop func() // ends it and waits
+	stop func() // ends the ingress and waits
 }
 
 // start runs an ingress on a free port until the test ends.
@@ -96,7 +96,8 @@ func oneApp(addrs ...string) *State {
 	return s
 }
 
-// client has connections of its own and follows nothing.
+// client returns a client with connections of its own that follows no
+// redirects.
 func client(t testing.TB) *http.Client {
 	t.Helper()
 	tr := &http.Transport{MaxIdleConnsPerHost: 100, DisableCompression: true}
@@ -114,8 +115,8 @@ func request(t testing.TB, method, url, host string) *http.Request {
 	return r
 }
 
-// closedAddr is an address nobody listens on, or can until the test ends but
-// the test itself.
+// closedAddr returns an address on which no process listens, and until the test
+// ends only the test can.
 func closedAddr(t testing.TB) (addr string, listen func() (net.Listener, error)) {
 	t.Helper()
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)

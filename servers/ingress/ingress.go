@@ -22,8 +22,8 @@ type Ingress struct {
 	table    atomic.Pointer[table]
 	follower *follower
 	tunnels  tunnels
-	conns    atomic.Int64  // of clients, tunnels included
-	stopping chan struct{} // closed when requests should not wait any more
+	conns    atomic.Int64  // number of clients' connections, tunnels included
+	stopping chan struct{} // closed when requests should stop waiting
 	addrs    chan []net.Addr
 }
 
@@ -83,7 +83,8 @@ func (in *Ingress) Run(ctx context.Context) error {
 	in.addrs <- addrs
 	in.cfg.Logger.Info("ingress serves", "addresses", addrs, "revision", in.follower.position().Revision)
 
-	// The follower and the admin interface outlive ctx by the draining.
+	// The follower and the admin interface run until draining has ended, after
+	// ctx.
 	work, stopWork := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopWork()
 	var background errgroup.Group
@@ -116,7 +117,7 @@ func (in *Ingress) Run(ctx context.Context) error {
 	return errors.Join(err, background.Wait())
 }
 
-// count bounds the connections of clients. A tunnel gives its connection back
+// count counts the connections of clients. A tunnel subtracts its connection
 // itself.
 func (in *Ingress) count(c net.Conn, state http.ConnState) {
 	switch state {
@@ -143,7 +144,7 @@ func (in *Ingress) sweep(ctx context.Context) {
 	}
 }
 
-// install puts the table of s in place.
+// install makes s the table in use.
 func (in *Ingress) install(s *State) {
 	next := newTable(s, in.registry)
 	old := in.table.Swap(next)

@@ -17,13 +17,14 @@ import (
 	"miren.dev/runtime/pkg/errs"
 )
 
-// listen opens the addresses. They are shared (SO_REUSEPORT) with an older
-// process of this ingress only, so that a new one can take over while the old
-// one drains; whoever else listens there is an error.
+// listen opens the addresses. Only an older process of this ingress may share
+// them (SO_REUSEPORT), so that a new process takes over while the old one
+// drains. Any other listener on them is an error.
 func listen(ctx context.Context, cfg Config) ([]net.Listener, error) {
 	var shared []string
 	if cfg.AdminSocket != "" {
-		// Nobody there says so at once; one that is there may be slow on a busy machine.
+		// If there is no older process, the call fails at once; a running one
+		// may be slow on a busy machine.
 		ask, cancel := context.WithTimeout(ctx, 20*time.Second)
 		defer cancel()
 		if s, err := (admin.Client{Socket: cfg.AdminSocket}).Status(ask); err == nil {
@@ -45,10 +46,11 @@ func listen(ctx context.Context, cfg Config) ([]net.Listener, error) {
 }
 
 func listenOne(ctx context.Context, addr string, shared []string) (net.Listener, error) {
-	// Bound without SO_REUSEPORT, the address is refused if anybody listens.
+	// Without SO_REUSEPORT, this fails if any other process listens on the
+	// address.
 	probe, err := net.Listen("tcp", addr)
 	if err == nil {
-		addr = probe.Addr().String() // a port 0 has become a number
+		addr = probe.Addr().String() // port 0 has become a real port number
 		probe.Close()
 	} else if !errors.Is(err, unix.EADDRINUSE) || !slices.ContainsFunc(shared, func(s string) bool { return sameAddress(s, addr) }) {
 		e := errs.New(errs.FailedPrecondition, "listen on %s: %w", addr, err)
@@ -82,7 +84,7 @@ func sameAddress(a, b string) bool {
 	return err == nil && x.Port == y.Port && (x.IP.Equal(y.IP) || x.IP.IsUnspecified() && (y.IP == nil || y.IP.IsUnspecified()))
 }
 
-// adminListener is the admin socket. The newest process has it.
+// adminListener opens the admin socket. The newest process owns it.
 type adminListener struct {
 	*net.UnixListener
 	path string
@@ -93,8 +95,8 @@ func listenAdmin(path string) (*adminListener, error) {
 	if path == "" {
 		return nil, nil
 	}
-	// Under another name first, then over the old one: there is always a process
-	// to ask.
+	// Create it under another name first, then rename it over the old one, so
+	// that clients always find a process.
 	tmp := filepath.Join(filepath.Dir(path), ".ingress-admin")
 	_ = os.Remove(tmp)
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: tmp, Net: "unix"})
@@ -104,7 +106,7 @@ func listenAdmin(path string) (*adminListener, error) {
 	l.SetUnlinkOnClose(false)
 	err = os.Chmod(tmp, 0o600)
 	if err == nil {
-		err = os.Rename(tmp, path) // a socket, not for atomicfile
+		err = os.Rename(tmp, path) // it is a socket, so package atomicfile does not fit
 	}
 	var info os.FileInfo
 	if err == nil {
@@ -118,7 +120,7 @@ func listenAdmin(path string) (*adminListener, error) {
 	return &adminListener{UnixListener: l, path: path, info: info}, nil
 }
 
-// remove takes the socket away if it still is this process's.
+// remove deletes the socket if it still belongs to this process.
 func (a *adminListener) remove() {
 	if now, err := os.Lstat(a.path); err == nil && os.SameFile(now, a.info) {
 		_ = os.Remove(a.path)

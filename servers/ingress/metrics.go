@@ -9,8 +9,8 @@ import (
 	"miren.dev/runtime/pkg/schema"
 )
 
-// metrics have bounded labels: the names of apps that exist, and the class of
-// the status; never hosts or paths.
+// metrics have bounded labels: names of existing apps and classes of status
+// codes; never hosts or paths.
 type metrics struct {
 	requests *prometheus.CounterVec
 	seconds  *prometheus.HistogramVec
@@ -19,7 +19,7 @@ type metrics struct {
 	failures *prometheus.CounterVec
 	revision prometheus.Gauge
 	refused  prometheus.Counter
-	unknown  *appState // requests that lead to no app
+	unknown  *appState // requests that match no app
 }
 
 func newMetrics(reg prometheus.Registerer) *metrics {
@@ -47,14 +47,14 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 	return m
 }
 
-// appState is what outlives tables of an app: its bounds and its metrics,
-// looked up once.
+// appState holds the bounds and metrics of an app, looked up once. It outlives
+// tables.
 type appState struct {
 	id      schema.ID
 	name    string
 	waiting atomic.Int64
 
-	requests [6]prometheus.Counter // by status/100; 0: the client went away
+	requests [6]prometheus.Counter // by status/100; 0: the client disconnected
 	seconds  prometheus.Observer
 	inflight prometheus.Gauge
 	held     prometheus.Gauge
@@ -89,7 +89,7 @@ func (s *appState) ended(status int, took time.Duration) {
 	s.seconds.Observe(took.Seconds())
 }
 
-// forget drops the metrics of an app that is gone.
+// forget drops the metrics of an app that was deleted.
 func (s *appState) forget(m *metrics) {
 	l := prometheus.Labels{"app": s.name}
 	m.requests.DeletePartialMatch(l)

@@ -8,10 +8,10 @@ import (
 	"strings"
 )
 
-// page is an answer of ingress itself.
+// page is an answer that the ingress itself gives.
 type page struct {
 	Status     int    `json:"status"`
-	Code       string `json:"code"` // stable
+	Code       string `json:"code"` // stable: programs may match it
 	Title      string `json:"error"`
 	Detail     string `json:"detail"`
 	Hint       string `json:"hint,omitempty"`
@@ -26,8 +26,8 @@ small{color:#777}@media(prefers-color-scheme:dark){body{color:#ddd;background:#1
 <body><h1>{{.Title}}</h1><p>{{.Detail}}</p>{{if .Hint}}<p>{{.Hint}}</p>{{end}}<p><small>{{.Status}} {{.Code}}{{if .RequestID}} · request {{.RequestID}}{{end}}</small></p></body></html>
 `))
 
-// write answers with the page: JSON or HTML when that is asked for, otherwise
-// plain text.
+// write sends the page: as JSON or HTML if the client asks for one of these,
+// otherwise as plain text.
 func (p *page) write(w http.ResponseWriter, r *http.Request) {
 	h := w.Header()
 	clear(h)

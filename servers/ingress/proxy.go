@@ -12,19 +12,21 @@ import (
 	"time"
 )
 
-// Sizes of the copies.
+// Sizes of the copy buffers.
 const (
 	copyBuffer = 32 << 10
-	// smallBody is read whole before the request is sent, so that head and body
-	// leave in one write and no second goroutine is needed.
+	// smallBody is the size up to which a body is read whole before the request
+	// is sent. Head and body then leave in one write, without a second
+	// goroutine.
 	smallBody = 16 << 10
-	// spliceFrom is the rest of a body from which on the kernel copies it.
+	// spliceFrom is the size of the rest of a body from which the kernel copies
+	// it (splice).
 	spliceFrom = 256 << 10
-	// continueWait is how long a sandbox may take to say 100 Continue before the
-	// body is sent unasked.
+	// continueWait is how long the sandbox may take to say 100 Continue; after
+	// it the body is sent anyway.
 	continueWait = time.Second
-	// lateBody is how long the rest of a request body is read after the sandbox
-	// has answered without it.
+	// lateBody is how long the ingress reads the rest of a request body after
+	// the sandbox has answered without it.
 	lateBody = 500 * time.Millisecond
 	// maxInformational bounds the 1xx answers before the answer.
 	maxInformational = 16
@@ -37,7 +39,7 @@ var (
 	bufferPool = sync.Pool{New: func() any { b := make([]byte, copyBuffer); return &b }}
 )
 
-// dialError says that nothing was sent.
+// dialError says that no byte was sent.
 type dialError struct{ error }
 
 func (e *dialError) Unwrap() error { return e.error }
@@ -47,31 +49,31 @@ type staleError struct{ error }
 
 func (e *staleError) Unwrap() error { return e.error }
 
-// answerError says that the sandbox answered what is not HTTP.
+// answerError says that the sandbox's answer is not valid HTTP.
 type answerError struct{ error }
 
 func (e *answerError) Unwrap() error { return e.error }
 
-// exchange is one request on its way.
+// exchange is one request that is being relayed.
 type exchange struct {
 	in      *Ingress
 	w       http.ResponseWriter
 	r       *http.Request
 	out     outgoing
 	trusted bool
-	small   []byte // body that was read ahead
+	small   []byte // start of the body, read ahead
 	haveAll bool   // small is the whole body
 
-	started  bool // the answer's head is with the client
-	aborted  bool // the answer broke off
+	started  bool // the client has the head of the answer
+	aborted  bool // the sandbox's answer ended early
 	status   int
 	bytes    int64
 	upgraded bool
 }
 
-// attempt sends the request to b and relays the answer. A *dialError or a
-// *staleError may be answered with another attempt; after any other error the
-// client has either been answered (started) or can be told.
+// attempt sends the request to b and relays the answer. After a *dialError or a
+// *staleError the caller may attempt again. After any other error, either the
+// client has an answer (started) or the caller can still send one.
 func (x *exchange) attempt(b *backend, fresh bool) (err error) {
 	ctx := x.r.Context()
 	c, err := b.get(ctx, fresh)
@@ -109,7 +111,7 @@ func (x *exchange) attempt(b *backend, fresh bool) (err error) {
 	head := append(x.out.appendHead((*bp)[:0], x.trusted), x.small...)
 	_, werr := nc.Write(head)
 	if werr == nil && x.out.length != 0 && !x.haveAll {
-		_ = http.NewResponseController(x.w).EnableFullDuplex() // HTTP/1.1 has it
+		_ = http.NewResponseController(x.w).EnableFullDuplex() // HTTP/1.1 supports it
 		body = startBody(x, c)
 	}
 
@@ -168,21 +170,21 @@ func (x *exchange) attempt(b *backend, fresh bool) (err error) {
 }
 
 // expectAnswer limits the time until the answer begins. It is called when the
-// whole request was sent.
+// whole request has been sent.
 func (x *exchange) expectAnswer(c net.Conn) {
 	if t := x.in.cfg.ResponseHeaderTimeout; t > 0 {
 		_ = c.SetReadDeadline(time.Now().Add(t))
 	}
 }
 
-// noAnswer says why there is no answer after readErr.
+// noAnswer returns the reason why no answer came, given readErr.
 func (x *exchange) noAnswer(c *upConn, body *bodyCopy, readErr, writeErr error) error {
 	if err := x.r.Context().Err(); err != nil {
 		return &clientReadError{err}
 	}
 	if body != nil {
 		if errors.Is(readErr, net.ErrClosed) {
-			<-body.done // it closed the connection as its last act
+			<-body.done // copyBody closed the connection as its last step
 		}
 		if err := body.failed(); err != nil {
 			return err
@@ -202,14 +204,14 @@ func (x *exchange) noAnswer(c *upConn, body *bodyCopy, readErr, writeErr error) 
 	return readErr
 }
 
-// relay passes the answer on.
+// relay copies the answer to the client.
 func (x *exchange) relay(c *upConn, re *response, bp *[]byte) error {
 	h := x.w.Header()
 	if _, ok := h["X-Request-Id"]; !ok {
 		h["X-Request-Id"] = []string{x.out.requestID}
 	}
 	if _, ok := h["Content-Type"]; !ok {
-		h["Content-Type"] = nil // do not guess one
+		h["Content-Type"] = nil // keep net/http from guessing a content type
 	}
 	for _, t := range re.trailers {
 		h.Add("Trailer", t)
@@ -228,7 +230,7 @@ func (x *exchange) relay(c *upConn, re *response, bp *[]byte) error {
 		first := true
 		err = readTrailers(c.br, func(name, value string) {
 			if first {
-				x.flush() // so that the answer is chunked and has room for trailers
+				x.flush() // chunked, so that the answer has room for trailers
 				first = false
 			}
 			if !contains(re.trailers, name) {
@@ -238,7 +240,7 @@ func (x *exchange) relay(c *upConn, re *response, bp *[]byte) error {
 		})
 	}
 	if err != nil {
-		x.flush() // what there is; ServeHTTP breaks the rest off
+		x.flush() // this much arrived; ServeHTTP ends the connection early
 		x.aborted = true
 	}
 	return err
@@ -261,7 +263,7 @@ func (x *exchange) relayLength(c *upConn, n int64, bp *[]byte) error {
 			if err != nil {
 				return &clientReadError{err}
 			}
-			_, _ = c.br.Discard(len(p)) // they are buffered
+			_, _ = c.br.Discard(len(p)) // these bytes are buffered
 			n -= int64(len(p))
 			unflushed = true
 			continue
@@ -304,7 +306,7 @@ func (x *exchange) relayLength(c *upConn, n int64, bp *[]byte) error {
 	return nil
 }
 
-// relayStream copies a body of unknown length; what arrives leaves at once.
+// relayStream copies a body of unknown length and sends each piece at once.
 func (x *exchange) relayStream(c *upConn, re *response, bp *[]byte) error {
 	if c.br.Buffered() == 0 {
 		x.flush()

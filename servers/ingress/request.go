@@ -12,7 +12,7 @@ import (
 	"golang.org/x/net/http/httpguts"
 )
 
-// hop are headers of one hop; they are not passed on.
+// hop lists the headers that concern one hop; they are not passed on.
 func hop(name string) bool {
 	switch name {
 	case "Connection", "Keep-Alive", "Proxy-Connection", "Proxy-Authenticate", "Proxy-Authorization",
@@ -22,8 +22,8 @@ func hop(name string) bool {
 	return false
 }
 
-// claimed are headers that say where a request came from. They are ours to
-// set; a client's are dropped unless it is a trusted proxy.
+// claimed lists the headers that say where a request came from. The ingress
+// sets them itself and drops a client's, unless the client is a trusted proxy.
 func claimed(name string) bool {
 	if len(name) < 7 {
 		return false
@@ -42,16 +42,16 @@ func claimed(name string) bool {
 		len(name) > 12 && strings.EqualFold(name[:12], "X-Forwarded-")
 }
 
-// outgoing is a request as it is sent to a sandbox.
+// outgoing is a request in the form in which it is sent to a sandbox.
 type outgoing struct {
 	r         *http.Request
 	requestID string
-	upgrade   string // protocol asked for
+	upgrade   string // protocol that the client asks for
 	expect    bool   // the client waits for 100 Continue
-	length    int64  // of the body; -1: chunked
+	length    int64  // length of the body in bytes; -1: chunked
 }
 
-// prepare looks at what the head needs.
+// prepare collects the facts that the head is made from.
 func prepare(r *http.Request) outgoing {
 	o := outgoing{r: r, length: r.ContentLength}
 	if r.Body == nil || r.Body == http.NoBody {
@@ -203,7 +203,7 @@ func appendForwarded(b []byte, r *http.Request, trusted bool) []byte {
 	return append(b, "\r\n"...)
 }
 
-// unquoted leaves out what would end a quoted string.
+// unquoted removes the characters that would end a quoted string.
 var unquoted = strings.NewReplacer(`"`, "", `\`, "")
 
 func appendField(b []byte, name, value string) []byte {

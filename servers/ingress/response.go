@@ -15,24 +15,24 @@ import (
 	"golang.org/x/net/http/httpguts"
 )
 
-// maxResponseHead bounds the header a sandbox may answer with.
+// maxResponseHead bounds the head of a sandbox's answer, in bytes.
 const maxResponseHead = 256 << 10
 
 var errHeadTooLarge = errors.New("response header is larger than 256 KiB")
 
-// response is the parsed head of an answer of a sandbox.
+// response is the parsed head of a sandbox's answer.
 type response struct {
 	status    int
-	length    int64 // of the body; -1: unknown
+	length    int64 // length of the body in bytes; -1: unknown
 	chunked   bool
 	keepAlive bool
-	upgrade   string   // token of an Upgrade header
-	trailers  []string // announced, canonical
+	upgrade   string   // protocol token of an Upgrade header
+	trailers  []string // trailers that the head announces, in canonical form
 	connNames []string // headers that Connection names
 	body      io.Reader
 }
 
-// readHead reads up to and with the empty line that ends a header.
+// readHead reads the head of an answer, including the empty line that ends it.
 func readHead(br *bufio.Reader) (string, error) {
 	if _, err := br.Peek(1); err != nil {
 		return "", err
@@ -90,8 +90,8 @@ func parseStatus(head string) (status int, http11 bool, rest string, err error) 
 	return status, line[7] == '1', rest, nil
 }
 
-// parseInto reads the header lines of an answer into h, leaving out what is
-// meant for this hop only.
+// parseInto reads the header lines of an answer into h, without those for this
+// hop only.
 func (re *response) parseInto(h http.Header, lines string, http11 bool) error {
 	*re = response{status: re.status, length: -1, keepAlive: http11}
 	values := make([]string, 0, strings.Count(lines, "\n"))
@@ -118,7 +118,7 @@ func (re *response) parseInto(h http.Header, lines string, http11 bool) error {
 				return fmt.Errorf("bad Content-Length %.40q", value)
 			}
 			if re.length >= 0 {
-				continue // the same once more
+				continue // the header repeats the same length
 			}
 			re.length = int64(n)
 		case "Transfer-Encoding":
@@ -165,15 +165,15 @@ func (re *response) parseInto(h http.Header, lines string, http11 bool) error {
 		}
 	}
 	if re.chunked && re.length >= 0 {
-		// One of the two is a lie; take the framing that smugglers cannot use and
-		// do not use the connection again.
+		// The two headers contradict each other. Use the framing that cannot
+		// smuggle a request, and do not reuse the connection.
 		re.length, re.keepAlive = -1, false
 		delete(h, "Content-Length")
 	}
 	return nil
 }
 
-// frame sets the body for an answer to method.
+// frame decides how the body of an answer to method ends.
 func (re *response) frame(c *upConn, method string) {
 	switch {
 	case method == http.MethodHead, re.status == http.StatusNoContent, re.status == http.StatusNotModified, re.status < 200:
@@ -183,13 +183,13 @@ func (re *response) frame(c *upConn, method string) {
 	case re.length == 0:
 		re.body = nil
 	case re.length > 0:
-		re.body = c.br // the copy counts
+		re.body = c.br // relayLength counts its bytes
 	default:
 		re.body, re.keepAlive = c.br, false
 	}
 }
 
-// readTrailers reads what follows the last chunk.
+// readTrailers reads the trailers after the last chunk.
 func readTrailers(br *bufio.Reader, add func(name, value string)) error {
 	for n := 0; ; {
 		line, err := br.ReadSlice('\n')
@@ -224,7 +224,8 @@ func splitTokens(s string) []string {
 	return out
 }
 
-// names makes the canonical form of usual header names without work.
+// names holds the canonical form of common header names, to look them up
+// without allocating.
 var names = func() map[string]string {
 	m := map[string]string{}
 	for _, n := range []string{

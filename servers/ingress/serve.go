@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// redial is how long a request waits before it tries sandboxes again that
-// could all not be reached, if no new table comes sooner.
+// redial is how long a request waits, after it could reach none of the
+// sandboxes, before it tries them again. A new table ends the wait earlier.
 const redial = 200 * time.Millisecond
 
 // maxStale bounds the attempts on reused connections that turn out broken;
@@ -19,7 +19,7 @@ const maxStale = 2
 
 var errClientGone = errors.New("the client went away")
 
-// ServeHTTP leads one request to a sandbox.
+// ServeHTTP routes one request to a sandbox.
 func (in *Ingress) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	begin := time.Now()
 	x := &exchange{in: in, w: w, r: r, out: prepare(r), trusted: isTrusted(in.cfg.TrustedProxies, r.RemoteAddr)}
@@ -34,7 +34,7 @@ func (in *Ingress) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 				slog.String("peer", r.RemoteAddr), slog.String("request_id", x.out.requestID), slog.Bool("aborted", x.aborted))
 		}
 		if x.aborted {
-			panic(http.ErrAbortHandler) // so that the client does not take a part for the whole
+			panic(http.ErrAbortHandler) // the client must not mistake a part for the whole answer
 		}
 	}()
 	if r.Method == http.MethodConnect {
@@ -51,7 +51,7 @@ func (in *Ingress) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// fail answers with p if nothing was answered yet.
+// fail sends p if no answer has begun.
 func (x *exchange) fail(p *page) {
 	if x.started {
 		return
@@ -61,8 +61,8 @@ func (x *exchange) fail(p *page) {
 	p.write(x.w, x.r)
 }
 
-// route finds a sandbox and relays the request. It returns the page to answer
-// with if that failed before an answer.
+// route finds a sandbox and relays the request. If no answer has begun, it
+// returns the page to send.
 func (x *exchange) route(app **appState) *page {
 	in, host := x.in, normalHost(x.r.Host)
 	var (
@@ -83,8 +83,8 @@ func (x *exchange) route(app **appState) *page {
 			if tg.version == "" && !tg.deploying {
 				return notDeployed(tg.app.name)
 			}
-			// With no sandbox left to try, begin again in a moment: one may have come
-			// up, and the table may be behind.
+			// No sandbox is left to try. Begin again after a moment: a sandbox
+			// may have started, and the table may be behind.
 			retry := len(tried) > 0
 			tried = tried[:0]
 			switch err := hold.wait(x.r.Context(), in, tg.app, t.changed, retry); {
@@ -93,13 +93,14 @@ func (x *exchange) route(app **appState) *page {
 			case errors.Is(err, errHoldTimeout):
 				return notReady(tg.app.name, tg.service, max(in.cfg.HoldTimeout, 0).String())
 			case err != nil:
-				return nil // the client has gone
+				return nil // the client disconnected
 			}
 			continue
 		}
 		b.inflight.Add(1)
 		if in.table.Load() != t {
-			// A newer table came between the choice and the count.
+			// A newer table arrived after this request chose its sandbox and
+			// before it counted itself.
 			b.inflight.Add(-1)
 			continue
 		}
@@ -123,7 +124,7 @@ func (x *exchange) route(app **appState) *page {
 	}
 }
 
-// judge says what comes of a failed attempt: another one, or a page.
+// judge decides what follows a failed attempt: another attempt, or a page.
 func (x *exchange) judge(tg *target, err error) (again bool, _ *page) {
 	log := x.in.cfg.Logger
 	var (
@@ -157,14 +158,15 @@ var (
 	errHoldTimeout = errors.New("waited for too long")
 )
 
-// holdState is the waiting of one request. It is bounded in total, however
+// holdState is the wait of one request. Its total time is bounded, however
 // often it is interrupted.
 type holdState struct {
 	timer *time.Timer
-	app   *appState // counted there while waiting
+	app   *appState // app in which the waiting request is counted
 }
 
-// wait blocks until there is a newer table, or a moment has passed if retry.
+// wait blocks until a newer table is installed or, if retry is set, for at most
+// redial.
 func (h *holdState) wait(ctx context.Context, in *Ingress, app *appState, changed <-chan struct{}, retry bool) error {
 	if h.timer == nil {
 		h.timer = time.NewTimer(in.cfg.HoldTimeout)
@@ -204,5 +206,5 @@ func (h *holdState) leave() {
 	}
 }
 
-// end stops the waiting; the time already waited stays counted.
+// end stops the wait; the time waited so far stays counted.
 func (h *holdState) end() { h.leave() }

@@ -37,7 +37,7 @@ func get(t testing.TB, c *http.Client, url, host string) (int, string) {
 	return resp.StatusCode, string(b)
 }
 
-// soon is well below the times that requests and drains wait by default.
+// soon is well below the default times that requests and drains wait.
 const soon = 5 * time.Second
 
 func TestUnknownHost(t *testing.T) {
@@ -125,7 +125,7 @@ func TestHoldTimeout(t *testing.T) {
 	refused(t, in, "within 300ms")
 }
 
-// refused makes a request that is answered with 503 and why.
+// refused makes a request and requires status 503 with a code.
 func refused(t *testing.T, in *running, why string) {
 	t.Helper()
 	resp, err := client(t).Do(request(t, "GET", in.url, testHost))
@@ -193,7 +193,7 @@ func TestWaitsForACrashedSandbox(t *testing.T) {
 
 func TestStaleConnections(t *testing.T) {
 	// The sandbox's server closes every connection after one answer without
-	// saying so.
+	// announcing it.
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -390,7 +390,7 @@ func TestVersionFlips(t *testing.T) {
 			return in.registry.inflight(schema.ID(fmt.Sprint("v", i-1)))[schema.ID(fmt.Sprint("sb-", i-1))] == 0
 		})
 		old.closed.Store(true)
-		old.srv.Close() // hard: nothing may be lost
+		old.srv.Close() // a hard error: no request may be lost
 		in.install(state(i, map[int]*version{i: next}))
 		wait.For(t, "requests go on", func() bool { return served.Load() > before+20 })
 		old = next

@@ -16,7 +16,7 @@ import (
 	"miren.dev/runtime/pkg/schema"
 )
 
-// State is what a table is made from: the part of the entities that matters to
+// State is the input of a table: the fields of entities that matter to
 // requests, at one position of the store.
 type State struct {
 	Token     schema.Token `json:"token"`
@@ -25,16 +25,16 @@ type State struct {
 	Sandboxes []Sandbox    `json:"sandboxes,omitempty"`
 }
 
-// App is what ingress knows of an app.
+// App is the part of an app that the ingress uses.
 type App struct {
 	ID        schema.ID       `json:"id"`
 	Name      string          `json:"name"`
-	Active    schema.ID       `json:"active,omitempty"`    // the version that serves
+	Active    schema.ID       `json:"active,omitempty"`    // the active version
 	Deploying bool            `json:"deploying,omitempty"` // a deployment is under way
-	Created   schema.Revision `json:"created,omitempty"`   // the oldest app of a name gets the local name
+	Created   schema.Revision `json:"created,omitempty"`   // the oldest app with a name has the local host name
 }
 
-// Route is a host and path that lead to a service of an app.
+// Route maps a host and path to a service of an app.
 type Route struct {
 	ID      schema.ID `json:"id"`
 	Host    string    `json:"host"` // exact, "*.suffix" or "*"

@@ -11,7 +11,7 @@ import (
 	"miren.dev/runtime/pkg/schema"
 )
 
-// table leads hosts and paths to sandboxes. It never changes.
+// table maps hosts and paths to sandboxes. It is immutable.
 type table struct {
 	token    schema.Token
 	exact    map[string][]rule
@@ -20,11 +20,11 @@ type table struct {
 	any      []rule
 	routes   []Route
 	apps     []*appState
-	active   map[schema.ID]schema.ID // app to version
-	changed  chan struct{}           // closed when a newer table is in place
+	active   map[schema.ID]schema.ID // version of each app
+	changed  chan struct{}           // closed when a newer table is installed
 }
 
-// rule is a path prefix with its target.
+// rule maps a path prefix to its target.
 type rule struct {
 	path   string // without trailing slash, so "" is every path
 	target *target
@@ -44,7 +44,7 @@ type serviceKey struct {
 	service string
 }
 
-// newTable compiles s. Sandboxes and apps that the registry knows keep their
+// newTable compiles s. Sandboxes and apps that are in the registry keep their
 // connections and counts.
 func newTable(s *State, reg *registry) *table {
 	t := &table{
@@ -96,7 +96,7 @@ func newTable(s *State, reg *registry) *table {
 	for _, r := range s.Routes {
 		tg := targetOf(r.App, r.Service)
 		if tg == nil {
-			continue // its app is gone or not seen yet
+			continue // the app was deleted or is not listed yet
 		}
 		rl := rule{path: strings.TrimSuffix(r.Path, "/"), target: tg}
 		host := strings.ToLower(r.Host)
@@ -144,8 +144,8 @@ func (t *table) match(host, path string, localDomains []string) *target {
 	return find(t.any, path)
 }
 
-// find returns the target of the longest prefix of path among rules, which
-// are ordered so.
+// find returns the target of the longest prefix of path among rules, which are
+// ordered longest first.
 func find(rules []rule, path string) *target {
 	for i := range rules {
 		p := rules[i].path
@@ -157,8 +157,8 @@ func find(rules []rule, path string) *target {
 }
 
 // pick chooses a sandbox that is not in tried: the less busy of two random
-// ones, leaving aside those that recently could not be reached as long as
-// there are others. Nil if there is none.
+// ones. It avoids sandboxes that recently could not be reached while there are
+// others. It returns nil if there is none.
 func (t *target) pick(tried []*backend) *backend {
 	n := len(t.backends)
 	switch n {

@@ -136,7 +136,7 @@ func TestPick(t *testing.T) {
 }
 
 func TestStateFile(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "new", "table") // the directory is made
+	path := filepath.Join(t.TempDir(), "new", "table") // saveState makes the directory
 	if _, err := loadState(path); !errs.Is(err, errs.NotFound) {
 		t.Errorf("missing file: %v", err)
 	}

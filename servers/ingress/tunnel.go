@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// tunnel joins client and sandbox after 101.
+// tunnel connects client and sandbox after status 101.
 func (x *exchange) tunnel(c *upConn, re *response) error {
 	h := x.w.Header().Clone()
 	clear(x.w.Header())
@@ -65,7 +65,7 @@ func (x *exchange) tunnel(c *upConn, re *response) error {
 // halfOpenLife is how long one direction of a tunnel may outlive the other.
 const halfOpenLife = time.Hour
 
-// pipe copies until src ends and passes the end on; an error ends both
+// pipe copies until src ends, then closes dst for writing; an error ends both
 // directions.
 func pipe(dst, src net.Conn) int64 {
 	n, err := io.Copy(dst, src)
@@ -78,11 +78,11 @@ func pipe(dst, src net.Conn) int64 {
 	return n
 }
 
-// tunnels are the connections that http.Server does not know any more.
+// tunnels are the connections that http.Server no longer manages.
 type tunnels struct {
 	mu    sync.Mutex
 	conns map[net.Conn]net.Conn
-	idle  chan struct{} // closed when the last has ended; nil: nobody waits
+	idle  chan struct{} // closed when the last tunnel has ended; nil: no goroutine waits
 }
 
 func (t *tunnels) add(client, sandbox net.Conn) {
@@ -104,7 +104,8 @@ func (t *tunnels) remove(client net.Conn) {
 	}
 }
 
-// drain waits until the tunnels have ended, and ends them when ctx does.
+// drain waits until the tunnels have ended, and ends those that remain when ctx
+// does.
 func (t *tunnels) drain(ctx context.Context) {
 	t.mu.Lock()
 	if len(t.conns) == 0 {

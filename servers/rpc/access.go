@@ -13,7 +13,7 @@ import (
 
 // Access declares what the operations that users call do in the store, the
 // lease of `r sandbox run` included, and their name as a writer. Repair by hand
-// (`r entity put`) may write everything and is not declared.
+// (`r entity put`) may write every field and is not declared.
 func Access() (name string, a kit.Access) {
 	return "api", kit.Access{
 		Reads: api.Kinds(),

@@ -45,7 +45,7 @@ func (h *appHandler) Cancel(ctx context.Context, req *app.AppRequest) (*app.Depl
 	return deploymentResponse(h.apps.Cancel(ctx, req.Project, req.App))
 }
 
-// deployRequest is the part of a rollout that every caller gives.
+// deployRequest holds the fields that every rollout request has.
 func deployRequest(ctx context.Context, message string) apps.DeployRequest {
 	return apps.DeployRequest{Message: message, RequestedBy: caller(ctx)}
 }

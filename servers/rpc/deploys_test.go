@@ -19,7 +19,7 @@ import (
 	"miren.dev/runtime/pkg/source"
 )
 
-// rollout makes a deployment with a build that wait for the test to go on.
+// rollout creates a deployment whose build waits for the test.
 func (e *env) rollout(a *app.App) (*app.Deployment, *app.Build) {
 	e.Helper()
 	b := app.NewBuild()
@@ -49,7 +49,7 @@ func (e *env) build(b *app.Build, p app.BuildPhase) {
 	e.must(err)
 }
 
-// events sorts what came: the phases, each once, and the lines of the build.
+// events sorts the received events: the phases, each once, and the lines of the build.
 func events(t *testing.T, list []*app.DeployEvent) (phases []app.DeploymentPhase, lines []string) {
 	t.Helper()
 	for _, e := range list {
@@ -111,7 +111,8 @@ func TestFollow(t *testing.T) {
 	if phases[len(phases)-1] != app.DeploymentPhaseSucceeded || len(lines) != 0 {
 		t.Errorf("%v, %q", phases, lines)
 	}
-	// A follower that comes after the end gets the whole, or what is after an offset.
+	// A follower that starts after the end gets every event, or those after an
+	// offset.
 	for _, offset := range []*int64{nil, ptr(int64(0))} {
 		st, err = e.deploys.Follow(e.ctx(), &app.FollowRequest{Deployment: d.GetID(), BuildOffset: offset})
 		e.must(err)
@@ -136,7 +137,7 @@ func TestFollow(t *testing.T) {
 	}
 }
 
-// However the end comes, whoever follows gets it.
+// However the build ends, every follower gets the end.
 func TestFollowNeverMissesTheEnd(t *testing.T) {
 	e := newEnv(t)
 	a, _ := e.app("shop")
@@ -237,7 +238,7 @@ func TestBuildLogs(t *testing.T) {
 	e.class("gone", err, errs.NotFound)
 }
 
-// A source is uploaded, and only what is whole is deployed.
+// A source is uploaded, and only a complete source is deployed.
 func TestUpload(t *testing.T) {
 	e := newEnv(t)
 	dir := t.TempDir()
@@ -290,10 +291,10 @@ func TestUpload(t *testing.T) {
 	if errs.Detail(err, "lease") != string(d.ID) {
 		t.Errorf("lease %q", errs.Detail(err, "lease"))
 	}
-	// What is not a pack, or of another source, is refused.
+	// Bytes that are no pack, or a pack of another source, are refused.
 	st, err := e.deploys.Upload(e.ctx(), &app.UploadRequest{Source: plan.Source})
 	e.must(err)
-	_, _ = st.Writer().Write(bytes.Repeat([]byte("no pack"), 100)) // it may be refused meanwhile
+	_, _ = st.Writer().Write(bytes.Repeat([]byte("no pack"), 100)) // the server may have refused it meanwhile
 	_ = st.CloseSend()
 	if _, err := st.Recv(); err == nil || errs.Is(err, errs.Internal) {
 		t.Errorf("garbage: %v", err)
@@ -334,7 +335,7 @@ func TestUploadRefused(t *testing.T) {
 		e.class("deploy "+digest, err, want)
 		st, err := e.deploys.Upload(e.ctx(), &app.UploadRequest{Source: digest})
 		e.must(err)
-		_ = st.CloseSend() // it may have ended
+		_ = st.CloseSend() // the call may have ended
 		_, err = st.Recv()
 		e.class("upload "+digest, err, want)
 	}

@@ -20,14 +20,15 @@ type entities struct {
 	reader entity.Reader
 }
 
-// Entities limits what inner, which serves the store of r, returns to the
-// projects of its callers.
+// Entities limits inner, which serves the store, to the projects of its
+// callers.
 func Entities(inner store.Entities, r entity.Reader) store.Entities { return &entities{inner, r} }
 
-// view is the ids of the projects that a caller may read; nil: everything.
+// view holds the ids of the projects that a caller may read; nil: everything.
 type view map[schema.ID]bool
 
-// view returns what the caller may read of a kind; "": every kind.
+// view returns the projects whose entities of a kind the caller may read; "":
+// every kind.
 func (e *entities) view(ctx context.Context, kind string) (view, error) {
 	g := rpc.GrantFrom(ctx)
 	if g.All {
@@ -62,8 +63,8 @@ func (v view) shows(r *schema.Record) bool {
 	return v[r.Project]
 }
 
-// narrow returns the project to which a query can be limited: the one that it
-// states, or the only one.
+// narrow returns the project to which a query can be limited: the one that the
+// query names, or the only one in the view.
 func (v view) narrow(ctx context.Context, kind, project string) (string, error) {
 	switch {
 	case v == nil:
@@ -137,7 +138,7 @@ func (e *entities) Watch(ctx context.Context, req *store.WatchRequest, st rpc.Se
 	return e.Entities.Watch(ctx, &q, st)
 }
 
-// visibleEvents sends the events of visible entities, and those without one.
+// visibleEvents sends the events of visible entities, and bookmarks.
 type visibleEvents struct {
 	rpc.ServerStream[rpc.None, store.EventBatch]
 	view view
@@ -155,7 +156,7 @@ func (s *visibleEvents) Send(b *store.EventBatch) error {
 		}
 	}
 	if len(visible) == 0 {
-		return nil // the next bookmark says how far the watch has come
+		return nil // the next bookmark carries the position instead
 	}
 	return s.ServerStream.Send(&store.EventBatch{Epoch: b.Epoch, Events: visible})
 }

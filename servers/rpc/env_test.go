@@ -41,7 +41,7 @@ import (
 	"miren.dev/runtime/testsupport/wait"
 )
 
-// gate is a store that can be away.
+// gate is a store that a test can make unavailable.
 type gate struct {
 	entity.Store
 	away atomic.Bool
@@ -84,8 +84,8 @@ func (w *gateWatch) Next(ctx context.Context) ([]entity.Event, error) {
 	return e, err
 }
 
-// env is a server with a real store, the sandbox controller and a machine
-// that is not real, reached over a unix socket.
+// env is a server with a real store, the sandbox controller and a simulated
+// machine, reached over a unix socket.
 type env struct {
 	*testing.T
 	store     *gate
@@ -104,7 +104,7 @@ type env struct {
 
 func newEnv(t *testing.T) *env {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "rt-rpc-") // short enough for a socket
+	dir, err := os.MkdirTemp("", "rt-rpc-") // a socket's path must be short
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -213,14 +213,14 @@ func (e *env) sandbox(command ...string) *sandbox.Sandbox {
 	return sb
 }
 
-// place lets the node have it.
+// place assigns the sandbox to the node.
 func (e *env) place(sb *sandbox.Sandbox) {
 	e.Helper()
 	sb.Spec.Node, sb.Status.Phase = e.node, sandbox.SandboxPhaseScheduled
 	e.must(entity.UpdateSpec(e.Context(), e.store.Store, sb))
 }
 
-// run makes a sandbox that runs.
+// run creates a running sandbox.
 func (e *env) run(command ...string) *sandbox.Sandbox {
 	e.Helper()
 	sb := e.sandbox(command...)
@@ -244,7 +244,7 @@ func (e *env) class(what string, err error, want errs.Class) {
 	}
 }
 
-// all receives to the end.
+// all receives messages until the end.
 func all[In, Out any](st rpc.ClientStream[In, Out]) ([]*Out, error) {
 	var out []*Out
 	for {

@@ -41,7 +41,7 @@ func (h *sandboxHandler) RunOnce(ctx context.Context, req *sandbox.RunOnceReques
 	return attach(ctx, out, sid, p, err, value(req.Stdin), value(req.TTY))
 }
 
-// attach copies the streams of a process, or says that there is none because of err.
+// attach copies the streams of a process, or reports err, for which there is no process.
 func attach(ctx context.Context, out *output, sid id.Sandbox, p sandboxes.Process, err error, stdin, tty bool) error {
 	if code, ok := sandboxes.ExitCode(err); ok {
 		return sendNotStarted(out, sid, err, code)
@@ -58,8 +58,8 @@ func attach(ctx context.Context, out *output, sid id.Sandbox, p sandboxes.Proces
 	return copyStreams(ctx, sid, p, tty, out)
 }
 
-// sendNotStarted answers as a shell does for a command that cannot be run: the
-// reason on the error stream, then the exit code.
+// sendNotStarted answers like a shell whose command cannot be run: the reason
+// on the error stream, then the exit code.
 func sendNotStarted(out *output, sid id.Sandbox, err error, code int64) error {
 	for _, m := range []*sandbox.ExecOutput{{Started: sid}, {Stderr: []byte(err.Error() + "\n")}, {ExitCode: &code}} {
 		if err := out.send(m); err != nil {
@@ -77,7 +77,7 @@ func copyStreams(ctx context.Context, sid id.Sandbox, p sandboxes.Process, tty b
 	if err := out.send(&sandbox.ExecOutput{Started: sid}); err != nil {
 		return err
 	}
-	// This goroutine ends with the call: nothing else makes Recv return.
+	// This goroutine ends with the call, which alone makes Recv return.
 	go input(ctx, out.st, p)
 	var g errgroup.Group
 	pump := func(r io.Reader, wrap func([]byte) *sandbox.ExecOutput) {
@@ -108,7 +108,7 @@ func copyStreams(ctx context.Context, sid id.Sandbox, p sandboxes.Process, tty b
 	return out.send(&sandbox.ExecOutput{ExitCode: &c})
 }
 
-// output sends what both streams of a process carry.
+// output sends the data of both streams of a process.
 type output struct {
 	mu sync.Mutex
 	st execStream
@@ -120,11 +120,12 @@ func (o *output) send(m *sandbox.ExecOutput) error {
 	return o.st.Send(m)
 }
 
-// note says something to the user. A failure shows in the next message.
+// note sends a message to the user. If sending fails, the next message fails
+// too.
 func (o *output) note(text string) { _ = o.send(&sandbox.ExecOutput{Note: text}) }
 
-// copy sends what r has until its end. A stream that breaks off does so with its
-// process, whose end says why.
+// copy sends the data of r until its end. A stream ends early only with its
+// process, whose exit says why.
 func (o *output) copy(r io.Reader, wrap func([]byte) *sandbox.ExecOutput) error {
 	buf := make([]byte, chunk)
 	for {
@@ -141,7 +142,7 @@ func (o *output) copy(r io.Reader, wrap func([]byte) *sandbox.ExecOutput) error 
 }
 
 // input feeds the process until the caller ends its stream, or the call ends. A
-// failure here shows in the end of the process.
+// failure here shows in the exit of the process.
 func input(ctx context.Context, st execStream, p sandboxes.Process) {
 	defer p.Stdin().Close()
 	for {

@@ -23,7 +23,7 @@ func (e *env) exec(ctx context.Context, req *sandbox.ExecRequest) execClient {
 	return st
 }
 
-// result is what an exec sent.
+// result is the messages of an exec.
 type result struct {
 	started      id.Sandbox
 	stdout, errs string
@@ -89,7 +89,7 @@ func TestExec(t *testing.T) {
 			t.Errorf("%+v, %v", got, err)
 		}
 	})
-	// Much more than any buffer, both ways.
+	// The data is much larger than any buffer, in both directions.
 	t.Run("input", func(t *testing.T) {
 		data := bytes.Repeat([]byte("0123456789abcdef"), 256<<10)
 		st := e.exec(e.ctx(), &sandbox.ExecRequest{Sandbox: sb.GetID(), Command: []string{"/bin/guest", "cat"}, Stdin: ptr(true)})

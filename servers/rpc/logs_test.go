@@ -51,7 +51,7 @@ func TestLogs(t *testing.T) {
 			}
 		}
 	}
-	// One that printed nothing has no lines; that is no error.
+	// A sandbox that printed nothing has no lines, which is no error.
 	if got, err := e.logs(&sandbox.LogsRequest{Sandbox: e.sandbox("sleep").GetID()}); err != nil || len(got) != 0 {
 		t.Errorf("%v, %v", got, err)
 	}
@@ -63,7 +63,7 @@ func TestLogs(t *testing.T) {
 	e.class("unknown app", err, errs.NotFound)
 }
 
-// Following a sandbox that has no node yet waits for what it will print.
+// A follower of a sandbox without a node waits for its output.
 func TestFollowBeforeItBegins(t *testing.T) {
 	e := newEnv(t)
 	sb := e.sandbox("lines", "5", "5")
@@ -77,7 +77,7 @@ func TestFollowBeforeItBegins(t *testing.T) {
 		t.Errorf("%q, %v", text(got), err)
 	}
 	never.Close()
-	// One that could not be set up ends the wait.
+	// A sandbox that could not be set up ends the wait.
 	bad := e.sandbox("sleep")
 	bad.Spec.Template.Image = "none"
 	st, err = e.sandboxes.Logs(e.ctx(), &sandbox.LogsRequest{Sandbox: bad.GetID(), Follow: ptr(true)})
@@ -111,7 +111,7 @@ func TestLogBatches(t *testing.T) {
 	}
 }
 
-// appSandbox makes a sandbox of an app that runs.
+// appSandbox creates a running sandbox of an app.
 func (e *env) appSandbox(a *app.App, ver *app.AppVersion, service string, command ...string) *sandbox.Sandbox {
 	e.Helper()
 	sb := sandbox.NewSandbox()

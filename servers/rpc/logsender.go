@@ -7,8 +7,8 @@ import (
 	"miren.dev/runtime/pkg/rpc"
 )
 
-// Bounds of a batch, which also bound what waits for a slow caller. One line has
-// at most 64 KiB.
+// Bounds of a batch, which also bound the lines that wait for a slow caller.
+// One line has at most 64 KiB.
 const (
 	batchLines = 512
 	batchBytes = 256 << 10
@@ -52,7 +52,7 @@ func (o *logSender) add(l sandbox.LogLine) error {
 	return nil
 }
 
-// close sends the lines that are left. No line may be added after it.
+// close sends the remaining lines. No line may be added after it.
 func (o *logSender) close() error {
 	o.mu.Lock()
 	o.closed = true

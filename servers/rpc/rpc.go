@@ -17,7 +17,7 @@ import (
 	"miren.dev/runtime/pkg/schema"
 )
 
-// Deps is what the handlers call.
+// Deps are the packages and components that the handlers call.
 type Deps struct {
 	Apps      *apps.Service
 	Routes    *routes.Service
@@ -35,7 +35,7 @@ func Register(s *rpc.Server, d Deps) {
 	server.RegisterNodes(s, &nodeHandler{d.Nodes})
 }
 
-// caller is the name of the identity that makes a call.
+// caller returns the name of the identity that makes a call.
 func caller(ctx context.Context) string { return rpc.IdentityFrom(ctx).Name }
 
 // record encodes an entity for the wire.

@@ -12,7 +12,7 @@ import (
 	"miren.dev/runtime/testsupport/wait"
 )
 
-// once begins to run a command in a new sandbox.
+// once starts a command in a new sandbox.
 func (e *env) once(ctx context.Context, change func(*sandbox.RunOnceRequest), command ...string) execClient {
 	e.Helper()
 	req := &sandbox.RunOnceRequest{Sandbox: sandbox.RunRequest{Image: "image", Command: append([]string{"/bin/guest"}, command...)}}
@@ -25,7 +25,7 @@ func (e *env) once(ctx context.Context, change func(*sandbox.RunOnceRequest), co
 	return st
 }
 
-// only waits for the one sandbox that there is.
+// only waits for the single sandbox.
 func (e *env) only() *sandbox.Sandbox {
 	e.Helper()
 	var list []*sandbox.Sandbox
@@ -38,7 +38,7 @@ func (e *env) only() *sandbox.Sandbox {
 	return list[0]
 }
 
-// none waits until neither an entity nor anything on the machine is left.
+// none waits until no entity and nothing on the machine is left.
 func (e *env) none() {
 	e.Helper()
 	wait.For(e, "no sandbox is left", func() bool {
@@ -91,7 +91,7 @@ func TestRunOnceKeepsTheSandbox(t *testing.T) {
 	}
 }
 
-// A caller that goes, at whatever moment, leaves nothing.
+// A caller that disconnects, at whatever moment, leaves nothing behind.
 func TestRunOnceEndsWithItsCaller(t *testing.T) {
 	e := newEnv(t)
 	for name, until := range map[string]func(execClient){
@@ -115,7 +115,7 @@ func TestRunOnceEndsWithItsCaller(t *testing.T) {
 	}
 }
 
-// notes returns what is said until the end.
+// notes returns the messages until the end.
 func notes(st execClient) (said []string, code int64, err error) {
 	code = -1
 	msgs, err := all(st)

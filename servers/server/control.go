@@ -44,7 +44,7 @@ type control struct {
 	sealer *schema.Sealer
 	node   *node.Registrar
 	builds *build.Reconciler
-	// informers are those of the whole process.
+	// informers of the whole process
 	informers *informer.Set
 	rt        *kit.Runtime
 }
@@ -73,8 +73,9 @@ func newControl(cfg *config.Config, m *machine, store *pgstore.Store, sources bu
 	return c
 }
 
-// controllers returns every controller of the server: an entry is what it
-// needs, and what it declares itself (kind, what wakes it, what it writes).
+// controllers returns every controller of the server. An entry gives a
+// controller its dependencies; the controller itself declares its kind, what
+// wakes it and the fields it writes.
 func (c *control) controllers(nodeID id.Node) []kit.Controller {
 	log := func(name string) *slog.Logger { return c.logger.With("controller", name) }
 	keep := c.cfg.Retention
@@ -99,7 +100,7 @@ func (c *control) controllers(nodeID id.Node) []kit.Controller {
 	}
 }
 
-// addControllers registers every controller, and the other writers.
+// addControllers registers every controller, and the other writers of fields.
 func (c *control) addControllers(nodeID id.Node) error {
 	for _, ctl := range c.controllers(nodeID) {
 		if err := c.rt.Add(ctl); err != nil {
@@ -111,7 +112,8 @@ func (c *control) addControllers(nodeID id.Node) error {
 	return c.rt.Check()
 }
 
-// drainer tells which requests the ingress serves; nil if there is no ingress.
+// drainer reports the requests that the ingress is serving; nil if there is no
+// ingress.
 func (c *control) drainer() deployment.Drainer {
 	if c.cfg.Ingress.HTTPAddress == "" {
 		return nil
@@ -119,7 +121,8 @@ func (c *control) drainer() deployment.Drainer {
 	return ingress.Client{Socket: c.m.in.Socket("ingress.sock")}
 }
 
-// appURL is where an app answers without a route: the first local domain.
+// appURL returns the URL of an app without a route: under the first local
+// domain.
 func (c *control) appURL(a *app.App) string {
 	if c.cfg.Ingress.HTTPAddress == "" {
 		return ""
@@ -155,7 +158,7 @@ func (c *control) prepare(ctx context.Context) (id.Node, error) {
 	if err := projects.Ensure(ctx, c.store, projects.Default); err != nil {
 		return "", errs.Wrap(err, "default project")
 	}
-	// A killed server may have left materialised sources.
+	// A killed server may have left sources that it laid out for builds.
 	if err := os.RemoveAll(c.builds.TempDir); err != nil {
 		return "", errs.New(errs.Unavailable, "clear temporary files: %w", err)
 	}

@@ -39,7 +39,7 @@ func newTestControl(t *testing.T) *control {
 }
 
 // TestFieldsHaveOneWriter: no two controllers of the server own the same field.
-// What one writes of another's field is an exception, and listed here on
+// A controller that writes another's field is an exception, and listed here on
 // purpose: before adding one, look for a way to have a single writer.
 func TestFieldsHaveOneWriter(t *testing.T) {
 	c := newTestControl(t)
@@ -71,8 +71,8 @@ func TestFieldsHaveOneWriter(t *testing.T) {
 	}
 }
 
-// TestADoubleWriterIsFound: each field that a writer owns, what it is a part of,
-// and each part of it, is refused to another.
+// TestADoubleWriterIsFound: no writer may declare a field of another owner, a
+// part of that field, or a field that contains it.
 func TestADoubleWriterIsFound(t *testing.T) {
 	writers := newTestControl(t).rt.Graph()
 	for _, w := range writers {
@@ -98,8 +98,7 @@ func TestADoubleWriterIsFound(t *testing.T) {
 	}
 }
 
-// TestStatusHasAnOwner: the status of every kind is written by somebody, in
-// whole or in part.
+// TestStatusHasAnOwner: every kind's status has a writer, in whole or in part.
 func TestStatusHasAnOwner(t *testing.T) {
 	owned := map[string]bool{}
 	for _, w := range newTestControl(t).rt.Graph() {
@@ -115,8 +114,8 @@ func TestStatusHasAnOwner(t *testing.T) {
 	}
 }
 
-// TestDebugControllers: the graph that is served has every controller, and what
-// it declares.
+// TestDebugControllers: the served graph has every controller with its
+// declarations.
 func TestDebugControllers(t *testing.T) {
 	c := newTestControl(t)
 	resp, err := (&debug{c}).Controllers(t.Context())

@@ -23,7 +23,7 @@ import (
 // restartDelay is the pause before a part that failed is run again.
 const restartDelay = time.Second
 
-// Run is the server: it starts or adopts everything, serves until ctx ends or
+// Run runs the server: it starts or adopts every part, serves until ctx ends or
 // a client asks it to stop, and leaves the data plane running.
 func Run(ctx context.Context, cfg *config.Config, log *slog.Logger) error {
 	in, err := instance.Open(cfg.StateDir, cfg.RunDir)
@@ -105,7 +105,7 @@ func forever(ctx context.Context, log *slog.Logger, name string, part func(conte
 		if ctx.Err() != nil {
 			return nil
 		}
-		log.Error("a part of the server ended; it is run again", "component", name, "error", err)
+		log.Error("a part of the server ended; running it again", "component", name, "error", err)
 		select {
 		case <-ctx.Done():
 			return nil
@@ -151,9 +151,10 @@ func serveMetrics(ctx context.Context, cfg *config.Config, in *instance.Instance
 	return g.Wait()
 }
 
-// Teardown ends everything of the installation under cfg.StateDir that runs on
-// this machine and removes what it made outside its directories. The server
-// must not run. It is safe to repeat, and when nothing runs.
+// Teardown ends every process of the installation under cfg.StateDir on this
+// machine, and removes what the installation made outside its directories. The
+// server must not run. Teardown may be repeated, and is safe when no process
+// runs.
 func Teardown(ctx context.Context, cfg *config.Config, log *slog.Logger) error {
 	if _, err := os.Stat(cfg.StateDir); errors.Is(err, os.ErrNotExist) {
 		return nil
@@ -173,7 +174,8 @@ func Teardown(ctx context.Context, cfg *config.Config, log *slog.Logger) error {
 	if err := stopIngress(ctx, in); err != nil {
 		return err
 	}
-	// Noted first: sandboxes that vanish from now on were stopped, not lost.
+	// Record the stop first: the next server then counts sandboxes that vanish
+	// from now on as stopped, not as lost.
 	if err := os.WriteFile(stoppedFile(in), nil, 0o644); err != nil {
 		return errs.New(errs.Unavailable, "note the stop: %w", err)
 	}
@@ -186,10 +188,11 @@ func Teardown(ctx context.Context, cfg *config.Config, log *slog.Logger) error {
 	return nil
 }
 
-// stoppedFile is written whenever everything of the installation is stopped.
+// stoppedFile is written whenever the whole installation is stopped.
 func stoppedFile(in *instance.Instance) string { return in.State("stopped") }
 
-// lastStopped is when that was last; the zero time: never.
+// lastStopped returns when the whole installation was last stopped; the zero
+// time: never.
 func lastStopped(in *instance.Instance) time.Time {
 	st, err := os.Stat(stoppedFile(in))
 	if err != nil {

@@ -12,9 +12,9 @@ import (
 	"miren.dev/runtime/servers/ingress"
 )
 
-// Ingress is the ingress process: it serves until ctx ends. It reads the store
-// through a socket of the server on which it may do nothing else, and goes on
-// without it.
+// Ingress runs the ingress process: it serves until ctx ends. It reads the
+// store through a socket of the server that allows it nothing else, and
+// continues to serve when the server is away.
 func Ingress(ctx context.Context, cfg *config.Config, log *slog.Logger) error {
 	in, err := instance.Find(cfg.StateDir, cfg.RunDir)
 	if err != nil {
@@ -36,8 +36,8 @@ func Ingress(ctx context.Context, cfg *config.Config, log *slog.Logger) error {
 	return srv.Run(ctx)
 }
 
-// off turns the configuration's 0, which means not at all, into ingress's
-// negative, whose 0 is the default.
+// off maps the configuration's 0, which means "not at all", to a negative
+// value: the ingress takes 0 for its default.
 func off(d time.Duration) time.Duration {
 	if d == 0 {
 		return -1

@@ -11,7 +11,7 @@ import (
 // debug implements server.Debug.
 type debug struct{ c *control }
 
-// Controllers returns the controllers: what they declare, their queues and last
+// Controllers returns the controllers with their declarations, queues and last
 // errors.
 func (d *debug) Controllers(context.Context) (*server.ControllersResponse, error) {
 	st := d.c.informers.Status()

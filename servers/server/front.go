@@ -23,13 +23,13 @@ import (
 // SocketName is the name of the RPC socket in the run directory.
 const SocketName = "server.sock"
 
-// ingressSocket is the name of the RPC socket on which the ingress process calls.
+// ingressSocket is the name of the RPC socket that the ingress process uses.
 // Its peers have the role of the ingress and no other.
 const ingressSocket = "server-ingress.sock"
 
 var ingressIdentity = rpc.Identity{Name: "ingress", Roles: []string{"ingress"}, How: "socket"}
 
-// shutdownGrace is how long calls under way may take when the server stops.
+// shutdownGrace is how long calls under way may continue when the server stops.
 const shutdownGrace = 5 * time.Second
 
 // front is the RPC server.
@@ -37,9 +37,9 @@ type front struct {
 	c       *control
 	rpc     *rpc.Server
 	ca      *identity.Authority
-	stop    context.CancelFunc // of the server
+	stop    context.CancelFunc // stops the server
 	started time.Time
-	address atomic.Pointer[string] // of the TLS listener
+	address atomic.Pointer[string] // address of the TLS listener
 
 	identities  *identities.Service
 	revocations *identities.Revocations
@@ -70,7 +70,7 @@ func newFront(c *control, src sources, stop context.CancelFunc) (*front, error) 
 	return f, nil
 }
 
-// hosts are the names that the server's certificate is valid for.
+// hosts returns the names that the server's certificate is valid for.
 func (f *front) hosts() []string {
 	hosts := append([]string{"localhost", "127.0.0.1", "::1"}, f.c.cfg.RPC.Hosts...)
 	if h, err := os.Hostname(); err == nil {
@@ -111,7 +111,7 @@ func (f *front) run(ctx context.Context) error {
 	for i, l := range listeners {
 		g.Go(func() error {
 			if i > 0 {
-				// Certificates count for nothing until it is known which are revoked.
+				// No certificate is accepted until the revocations are known.
 				if err := f.c.informers.WaitSynced(gctx); err != nil {
 					l.Close()
 					if gctx.Err() != nil {
@@ -130,7 +130,7 @@ func (f *front) run(ctx context.Context) error {
 		err := f.rpc.Shutdown(grace)
 		f.rpc.Close()
 		if errs.Is(err, errs.DeadlineExceeded) {
-			return nil // streams that follow something do not end by themselves
+			return nil // streams that follow changes do not end by themselves
 		}
 		return err
 	})

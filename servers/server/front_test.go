@@ -18,12 +18,12 @@ import (
 	"miren.dev/runtime/testsupport/pgtest"
 )
 
-// frontEnv is the server's front as it is, over a store, without the machine.
+// frontEnv is the server's real front, over a store, without the machine.
 type frontEnv struct {
 	t       *testing.T
 	f       *front
 	c       *control
-	address string // of its TLS listener
+	address string // address of its TLS listener
 }
 
 func newFrontEnv(t *testing.T) *frontEnv {

@@ -26,7 +26,7 @@ func (f *front) followRevocations() {
 	})
 }
 
-// refuse is why an identity has no access any more.
+// refuse returns the error for an identity that has no access any more.
 func (f *front) refuse(id rpc.Identity) error {
 	if id.Serial == "" {
 		return nil
@@ -42,8 +42,8 @@ func (f *front) projectOf(ctx context.Context, t rpc.Target) (string, error) {
 	return projects.Of(ctx, f.c.store, t.Kind, schema.ID(t.ID))
 }
 
-// checkRole refuses a role that does not exist, or is bound to a project that
-// does not.
+// checkRole refuses a role that does not exist, or that is bound to a project
+// that does not exist.
 func (f *front) checkRole(ctx context.Context, role string) error {
 	name, project, bound := rpc.SplitRole(role)
 	if !slices.Contains(rpc.DefaultRoles.Names(), name) {
@@ -90,8 +90,8 @@ func (f *front) IssueIdentity(ctx context.Context, req *server.IssueIdentityRequ
 	return resp, nil
 }
 
-// RevokeIdentity revokes client certificates. Here it has taken effect when it
-// returns; other servers of the store learn of it by their watch.
+// RevokeIdentity revokes client certificates. When it returns, this server
+// refuses them; other servers of the store learn of it by their watch.
 func (f *front) RevokeIdentity(ctx context.Context, req *server.RevokeIdentityRequest) (*server.RevokeIdentityResponse, error) {
 	certs, err := f.identities.Revoke(ctx, req.Certificate, rpc.IdentityFrom(ctx).Name)
 	if err != nil {

@@ -14,7 +14,7 @@ import (
 	"miren.dev/runtime/testsupport/wait"
 )
 
-// issue makes a certificate as an administrator does.
+// issue creates a certificate as an administrator does.
 func (e *frontEnv) issue(admin *rpc.Client, name string, roles ...string) *server.IssueIdentityResponse {
 	e.t.Helper()
 	resp, err := server.NewServerClient(admin).IssueIdentity(e.t.Context(), &server.IssueIdentityRequest{Name: name, Roles: roles})
@@ -24,7 +24,7 @@ func (e *frontEnv) issue(admin *rpc.Client, name string, roles ...string) *serve
 	return resp
 }
 
-// root is a client as over the unix socket.
+// root is a client with the rights of a caller over the unix socket.
 func (e *frontEnv) root() *rpc.Client {
 	cl := e.f.rpc.Local(rpc.Identity{Name: "root", Roles: []string{rpc.RoleAdmin}, How: "socket"})
 	e.t.Cleanup(cl.Close)

@@ -13,10 +13,12 @@ import (
 	"miren.dev/runtime/pkg/errs"
 )
 
-// labelBase marks base images in the image store with the digest they were made as.
+// labelBase marks a base image in the image store with the digest that it was
+// made as.
 const labelBase = "dev.miren.runtime/base"
 
-// resolver turns what people call an image into a reference of the image store.
+// resolver maps the name that a user gives an image to a reference of the image
+// store.
 type resolver struct {
 	m  *machine
 	mu sync.Mutex // one import at a time

@@ -22,7 +22,8 @@ import (
 func ingressRecord(in *instance.Instance) string { return in.Socket("ingress.pid") }
 
 // keepIngress keeps the ingress process running until ctx ends, and leaves it
-// running then. One that runs with another configuration or version is replaced.
+// running then. It replaces a process that has another configuration or
+// version.
 func (m *machine) keepIngress(ctx context.Context) error {
 	cfg, in, log := m.cfg, m.in, m.logger
 	file, changed, err := writeConfig(cfg, in)
@@ -58,13 +59,13 @@ func (m *machine) keepIngress(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case <-p.Done():
-			log.Error("the ingress process ended; it is started again", "pid", p.PID())
+			log.Error("the ingress process ended; starting it again", "pid", p.PID())
 		}
 	}
 }
 
-// cause is what a command of this program that did not start said last, in the
-// end of its log that the hint of err holds.
+// cause returns the error that a command of this program printed when it failed
+// to start: err's hint holds the end of its log.
 func cause(err error) string {
 	text := errs.HintOf(err)
 	i := strings.LastIndex(text, "\nerror: ")
@@ -82,7 +83,7 @@ func cause(err error) string {
 }
 
 // writeConfig writes the effective configuration for the ingress process and
-// tells whether it differs from the last one.
+// reports whether it differs from the last one.
 func writeConfig(cfg *config.Config, in *instance.Instance) (file string, changed bool, err error) {
 	var b bytes.Buffer
 	v := version.Get()
@@ -98,7 +99,7 @@ func writeConfig(cfg *config.Config, in *instance.Instance) (file string, change
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return "", false, errs.New(errs.Unavailable, "read %s: %w", file, err)
 	}
-	// It is compared, and written if it differs, at every start.
+	// Every start compares the file and writes it if it differs.
 	if err := atomicfile.Write(file, b.Bytes(), 0o600, atomicfile.Volatile); err != nil {
 		return "", false, errs.New(errs.Unavailable, "write the ingress configuration: %w", err)
 	}

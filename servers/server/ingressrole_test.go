@@ -14,7 +14,8 @@ import (
 	"miren.dev/runtime/testsupport/wait"
 )
 
-// TestIngressNeedsItsRoleOnly: with it the ingress reads all that it serves from.
+// TestIngressNeedsItsRoleOnly: with this role the ingress reads everything that
+// it serves from.
 func TestIngressNeedsItsRoleOnly(t *testing.T) {
 	e := newFrontEnv(t)
 	cl := e.f.rpc.Local(ingressIdentity)

@@ -22,11 +22,12 @@ import (
 	"miren.dev/runtime/pkg/instance"
 )
 
-// hostBundles are where distributions keep the machine's CA certificates.
+// hostBundles are the paths at which distributions keep the machine's CA
+// certificates.
 var hostBundles = []string{"/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/cert.pem"}
 
-// machine is everything of an installation on this machine that is not the
-// control plane. Making one touches nothing.
+// machine holds the parts of an installation on this machine that are not the
+// control plane. Making one changes nothing on the machine.
 type machine struct {
 	cfg        *config.Config
 	in         *instance.Instance
@@ -40,7 +41,7 @@ type machine struct {
 	buildkit   *buildkit.Daemon
 	bases      *baseimage.Store
 	buildLogs  *buildlog.Logs
-	// ingressError is why the ingress does not run; "" or nil if it does, or is not known.
+	// ingressError is why the ingress does not run; "" or nil: it runs, or its state is not known.
 	ingressError atomic.Pointer[string]
 }
 
@@ -108,7 +109,8 @@ func newMachine(cfg *config.Config, in *instance.Instance, log *slog.Logger) (*m
 	return m, nil
 }
 
-// bundle finds the file with CA certificates for builds and sandboxes.
+// bundle returns the path of the file with CA certificates for builds and
+// sandboxes.
 func bundle(setting string) (string, error) {
 	switch setting {
 	case "none", "":
@@ -127,8 +129,8 @@ func bundle(setting string) (string, error) {
 	return setting, nil
 }
 
-// storeURL starts the private PostgreSQL, unless another is configured, and
-// returns where the store is.
+// storeURL starts the private PostgreSQL, unless an external one is configured,
+// and returns the store's URL.
 func (m *machine) storeURL(ctx context.Context) (string, error) {
 	if m.cfg.Store.URL != "" {
 		return m.cfg.Store.URL, nil
@@ -141,7 +143,8 @@ func (m *machine) storeURL(ctx context.Context) (string, error) {
 	return pg.URL(), nil
 }
 
-// startNode starts what runs sandboxes and builds; what runs already is adopted.
+// startNode starts the processes that run sandboxes and builds, and adopts
+// those that run already.
 func (m *machine) startNode(ctx context.Context) error {
 	if err := m.containerd.Start(ctx); err != nil {
 		return errs.Wrap(err, "containerd")
@@ -155,7 +158,7 @@ func (m *machine) startNode(ctx context.Context) error {
 	return nil
 }
 
-// close gives up connections; everything goes on running.
+// close closes the connections; all processes keep running.
 func (m *machine) close() {
 	for _, err := range []error{m.driver.Close(), m.buildkit.Close(), m.containerd.Close()} {
 		if err != nil {
@@ -165,7 +168,8 @@ func (m *machine) close() {
 }
 
 // tearDown ends and removes everything of the installation that runs on the
-// machine; state stays. It goes as far as it can and returns all errors.
+// machine; the state directory stays. It continues after an error and returns
+// all errors.
 func (m *machine) tearDown(ctx context.Context) error {
 	var all []error
 	try := func(what string, err error) {
@@ -173,7 +177,8 @@ func (m *machine) tearDown(ctx context.Context) error {
 			all = append(all, errs.Wrap(err, "%s", what))
 		}
 	}
-	// Build steps and sandboxes are removed through containerd, which may have died.
+	// Build steps and sandboxes are removed through containerd, which may have
+	// died.
 	try("containerd", m.containerd.Start(ctx))
 	try("BuildKit", m.buildkit.Stop(ctx))
 	try("sandboxes", m.driver.Start(ctx))

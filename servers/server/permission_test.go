@@ -11,8 +11,8 @@ import (
 	"miren.dev/runtime/pkg/rpc"
 )
 
-// reach is what each role may do besides what everybody may: permissions, and
-// single methods.
+// reach lists what each role may call in addition to the methods that every
+// caller may: permissions, and single methods.
 var reach = map[string][]string{
 	"":               nil, // a certificate without a known role
 	"viewer":         {"read"},
@@ -22,8 +22,8 @@ var reach = map[string][]string{
 	"viewer,unknown": {"read"},
 }
 
-// The server's front as it is, over TLS: every method that is registered is
-// called without a certificate, and with one of each role.
+// The test uses the server's real front, over TLS. It calls every registered
+// method without a certificate, and with one of each role.
 func TestEveryMethodStatesWhoMayCall(t *testing.T) {
 	env := newFrontEnv(t)
 	f, dial := env.f, env.dial
@@ -56,7 +56,7 @@ func TestEveryMethodStatesWhoMayCall(t *testing.T) {
 		if err := st.CloseSend(); err != nil {
 			return err
 		}
-		// One that is let in may send nothing for ever. A refusal comes, however busy the machine is.
+		// An allowed method may stay silent for ever. A refusal comes, however busy the machine is.
 		silence := time.Minute
 		if allowed {
 			silence = 200 * time.Millisecond
@@ -101,7 +101,7 @@ func TestEveryMethodStatesWhoMayCall(t *testing.T) {
 			}
 			allowed := slices.Contains(may, m.Permission) || slices.Contains(may, m.Full)
 			if allowed && m.Full == "server.Server/Status" || allowed && m.Full == "server.Server/Doctor" {
-				continue // they look at the machine, which this test has not
+				continue // they examine the machine, which this test does not have
 			}
 			err := try(cl, m, allowed)
 			if denied := errs.Is(err, errs.PermissionDenied) && rpc.OutcomeOf(err) == rpc.NotStarted; denied == allowed || errs.Is(err, errs.Internal) {

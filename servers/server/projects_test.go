@@ -19,7 +19,7 @@ import (
 	"miren.dev/runtime/pkg/schema"
 )
 
-// tenant is what a request can name of a project.
+// tenant holds the names and ids of a project that a request can contain.
 type tenant struct {
 	project   string
 	projectID schema.ID
@@ -29,7 +29,7 @@ type tenant struct {
 	sandbox   *sandbox.Sandbox
 }
 
-// newTenant makes an app with all that belongs to one in a project.
+// newTenant creates an app with everything that belongs to one, in a project.
 func (e *frontEnv) newTenant(project string) *tenant {
 	e.t.Helper()
 	ctx := e.t.Context()
@@ -59,9 +59,9 @@ func (e *frontEnv) newTenant(project string) *tenant {
 	return x
 }
 
-// answer says what a method does with a caller whose roles are bound to projects:
-// refuses it (cluster), takes it for no project (any), or looks at the request,
-// made for a project.
+// answer says how a method treats a caller whose roles are bound to projects:
+// refuse it (cluster), accept it without a project (any), or decide by the
+// project of the request.
 type answer struct {
 	rule    rpc.ProjectRule
 	request func(x *tenant) any
@@ -79,7 +79,7 @@ var (
 	appRequest = byApp(func(p, a string) *app.AppRequest { return &app.AppRequest{Project: p, App: a} })
 )
 
-// answers has every method; a new one needs an answer here.
+// answers lists every method; a new method needs an entry here.
 var answers = map[string]answer{
 	"app.Apps/Create":   appRequest,
 	"app.Apps/Delete":   appRequest,
@@ -154,8 +154,8 @@ var otherForms = map[string]answer{
 	}},
 }
 
-// attempt makes a call and returns its first answer; an allowed one that only
-// waits is nil.
+// attempt makes a call and returns its first answer; nil for an allowed call
+// that only waits.
 func attempt(t *testing.T, cl *rpc.Client, m rpc.MethodInfo, req any, allowed bool) error {
 	limit := time.Minute
 	if allowed {
@@ -174,12 +174,12 @@ func attempt(t *testing.T, cl *rpc.Client, m rpc.MethodInfo, req any, allowed bo
 		return err
 	}
 	defer st.Close()
-	_ = st.CloseSend() // the call may have ended; RecvMsg says why
+	_ = st.CloseSend() // the call may have ended; RecvMsg returns the reason
 	return st.RecvMsg(&map[int]any{})
 }
 
-// TestEveryMethodKeepsToProjects: every method, called by nobody and by roles
-// that are bound to a project, for that project and for another.
+// TestEveryMethodKeepsToProjects calls every method without an identity and
+// with roles that are bound to a project, for that project and for another.
 func TestEveryMethodKeepsToProjects(t *testing.T) {
 	e := newFrontEnv(t)
 	const own, other = "own", "other"
@@ -214,7 +214,7 @@ func TestEveryMethodKeepsToProjects(t *testing.T) {
 			for _, a := range forms {
 				if a.request == nil {
 					if m.Full == "server.Server/Status" && may {
-						continue // it looks at the machine, which this test has not
+						continue // it examines the machine, which this test does not have
 					}
 					check(t, m, role, "", attempt(t, cl, m, nil, may && a.rule == rpc.ProjectAny), may && a.rule == rpc.ProjectAny)
 					continue
@@ -233,7 +233,7 @@ func TestEveryMethodKeepsToProjects(t *testing.T) {
 			t.Errorf("there is no method %s", name)
 		}
 	}
-	// What was refused has changed nothing.
+	// A refused call has changed nothing.
 	if _, err := entity.Get[sandbox.Sandbox](t.Context(), e.c.store, foreign.sandbox.GetID()); err != nil {
 		t.Errorf("the sandbox of the other project: %v", err)
 	}
@@ -257,7 +257,7 @@ func check(t *testing.T, m rpc.MethodInfo, role, project string, err error, allo
 	}
 }
 
-// TestListsShowOwnProjectsOnly: without a project in the request too.
+// TestListsShowOwnProjectsOnly: also for a request without a project.
 func TestListsShowOwnProjectsOnly(t *testing.T) {
 	e := newFrontEnv(t)
 	mine, second, foreign := e.newTenant("mine"), e.newTenant("second"), e.newTenant("foreign")

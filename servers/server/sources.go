@@ -10,7 +10,7 @@ import (
 	"miren.dev/runtime/pkg/source"
 )
 
-// collectEvery is how often unused sources are looked for.
+// collectEvery is the time between two removals of unused sources.
 const collectEvery = time.Hour
 
 // sources is the store of uploaded sources.

@@ -22,10 +22,10 @@ func (f *front) Version(context.Context) (*server.VersionResponse, error) {
 	return &server.VersionResponse{Version: v.Version, Commit: v.Commit, Date: v.Date, Instance: f.c.m.in.ID}, nil
 }
 
-// part is a process of the installation and how to find out that it works.
+// part is a process of the installation, with a check that it works.
 type part struct {
 	name   string
-	record string // of pkg/proc; empty: this process
+	record string // process record (pkg/proc); empty: this process
 	check  func(context.Context) error
 }
 
@@ -61,7 +61,7 @@ func (f *front) parts() []part {
 // checkTimeout bounds the check of one part.
 const checkTimeout = 3 * time.Second
 
-// Status says how the installation is.
+// Status returns the state of every part of the installation.
 func (f *front) Status(ctx context.Context) (*server.StatusResponse, error) {
 	in := f.c.m.in
 	resp := &server.StatusResponse{
@@ -80,7 +80,7 @@ func (f *front) Status(ctx context.Context) (*server.StatusResponse, error) {
 	for _, p := range f.parts() {
 		c := look(ctx, p)
 		if why := f.c.m.ingressError.Load(); p.name == "ingress" && c.PID == nil && why != nil {
-			c.Health, c.Message = server.HealthFailed, "not running: "+*why+"; it is tried again"
+			c.Health, c.Message = server.HealthFailed, "not running: "+*why+"; the server tries again"
 		}
 		resp.Ready = resp.Ready && c.Health == server.HealthOk
 		resp.Components = append(resp.Components, c)
@@ -98,7 +98,7 @@ func look(ctx context.Context, p part) server.ComponentStatus {
 			c.Health, c.Message = server.HealthFailed, err.Error()
 			return c
 		case running == nil:
-			c.Health, c.Message = server.HealthStarting, "not running; it is started again"
+			c.Health, c.Message = server.HealthStarting, "not running; the server starts it again"
 			return c
 		}
 		pid = running.PID()
@@ -120,11 +120,11 @@ func look(ctx context.Context, p part) server.ComponentStatus {
 	return c
 }
 
-// Stop begins to stop the server; what goes on running is up to the caller
-// (see Teardown).
+// Stop begins to stop the server; the caller decides which other processes keep
+// running (see Teardown).
 func (f *front) Stop(ctx context.Context, req *server.StopRequest) error {
 	f.c.logger.Info("asked to stop", "identity", rpc.IdentityFrom(ctx).Name, "keep_running", req.KeepRunning)
-	time.AfterFunc(50*time.Millisecond, f.stop) // after the answer
+	time.AfterFunc(50*time.Millisecond, f.stop) // after the answer is sent
 	return nil
 }
 
@@ -140,7 +140,7 @@ func (f *front) Doctor(ctx context.Context) (*server.DoctorResponse, error) {
 		k := server.Check{Name: c.Name, Level: server.CheckLevelOk, Found: "answers"}
 		if c.Health != server.HealthOk {
 			k.Level, k.Found = server.CheckLevelFail, c.Message
-			k.Advice = "its log is in " + f.c.m.in.State("logs") + "; the server starts it again by itself"
+			k.Advice = "its log is in " + f.c.m.in.State("logs") + "; the server starts it again"
 		}
 		resp.Checks = append(resp.Checks, k)
 	}
