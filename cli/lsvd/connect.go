@@ -57,7 +57,7 @@ func (b *base) connect(ctx context.Context) (*client, error) {
 	if _, err := os.Stat(sock); errors.Is(err, fs.ErrNotExist) {
 		return nil, none
 	}
-	conn, err := rpc.NewClient("unix://"+sock, rpc.ClientOptions{Patience: -1})
+	conn, err := rpc.NewClient("unix://"+sock, rpc.ClientOptions{RetryFor: -1})
 	if err != nil {
 		return nil, err
 	}

@@ -242,7 +242,7 @@ func newRemote(t *testing.T, s entity.Store) *remoteStore {
 	t.Helper()
 	r := &remoteStore{t: t, store: s, path: filepath.Join(t.TempDir(), "s")}
 	r.start()
-	cl, err := rpc.NewClient("unix://"+r.path, rpc.ClientOptions{Patience: time.Second})
+	cl, err := rpc.NewClient("unix://"+r.path, rpc.ClientOptions{RetryFor: time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -14,29 +14,29 @@ type ProjectRule string
 // Project rules. The zero value is as strict as ProjectCluster.
 const (
 	ProjectCluster ProjectRule = "cluster" // the installation: only roles that hold in every project
-	ProjectAny     ProjectRule = "any"     // none: roles of any project
-	ProjectHandler ProjectRule = "handler" // the handler keeps to GrantFrom
-	ProjectRequest ProjectRule = "request" // the one that Method.Target finds in the request
+	ProjectAny     ProjectRule = "any"     // no project: roles of any project
+	ProjectHandler ProjectRule = "handler" // the handler limits itself to GrantFrom
+	ProjectRequest ProjectRule = "request" // the project that Method.Target finds in the request
 )
 
-// Target is what a request says of the project that it concerns: an entity whose
-// project counts, or else a project's name, as the request has it.
+// Target is a request's reference to its project: an entity of that project, or
+// else a project's name, as in the request.
 type Target struct {
 	Kind, ID string
-	Project  string // "": the default one
+	Project  string // "": the default project
 }
 
-// Grant is where a caller may make a call.
+// Grant is the set of projects in which a caller may make a call.
 type Grant struct {
-	All      bool     // in every project, and for the installation
-	Projects []string // else in these, by name
+	All      bool     // every project, and the installation
+	Projects []string // otherwise these projects, by name
 }
 
-// Allows reports whether the named project is one of them.
+// Allows reports whether the grant includes the named project.
 func (g Grant) Allows(project string) bool { return g.All || slices.Contains(g.Projects, project) }
 
-// GrantFrom returns where the caller may act, in a handler. It is zero for
-// public methods.
+// GrantFrom returns, in a handler, the caller's grant. It is zero for public
+// methods.
 func GrantFrom(ctx context.Context) Grant {
 	if c, ok := ctx.Value(keyCall).(*serverCall); ok {
 		return c.grant
@@ -52,12 +52,12 @@ type Authorizer interface {
 	Authorize(ctx context.Context, id Identity, m MethodInfo) (Grant, error)
 }
 
-// RoleAdmin is the role that may do everything.
+// RoleAdmin is the role that may call every method.
 const RoleAdmin = "admin"
 
-// Roles is an Authorizer: for each role the permissions, or single methods by
-// their full names. RoleAdmin has all. A role may be bound to a project
-// ("deployer@shop"); without that it holds in all.
+// Roles is an Authorizer: it maps each role to permissions, or to single
+// methods by their full names. RoleAdmin has all. A role may be bound to a
+// project ("deployer@shop"); otherwise it holds in all.
 type Roles map[string][]string
 
 // DefaultRoles are the roles of certificates that runtime issues.
@@ -104,7 +104,7 @@ func (r Roles) Authorize(_ context.Context, id Identity, m MethodInfo) (Grant, e
 		WithHint("ask for a certificate with another role (`r auth generate --role`)").With("permission", m.Permission)
 }
 
-// authorize decides as far as that needs no request.
+// authorize decides as far as it can without the request.
 func (sc *serverCall) authorize() error {
 	m := sc.method
 	if m.Permission == Public {
@@ -119,7 +119,7 @@ func (sc *serverCall) authorize() error {
 		return nil
 	case ProjectRequest:
 		if m.Target != nil && sc.s.opts.ProjectOf != nil {
-			return nil // authorizeTarget goes on
+			return nil // authorizeTarget decides the rest
 		}
 	}
 	return errs.New(errs.PermissionDenied, "%s may not call %s: it concerns the whole installation, and the roles of %s hold in the projects %s",
@@ -127,7 +127,7 @@ func (sc *serverCall) authorize() error {
 		WithHint("ask for a certificate with a role for all projects (`r auth generate --role`)")
 }
 
-// authorizeTarget decides about a request that was read.
+// authorizeTarget decides with the request.
 func (sc *serverCall) authorizeTarget(req any) error {
 	if sc.grant.All || sc.method.Project != ProjectRequest || sc.method.Permission == Public {
 		return nil

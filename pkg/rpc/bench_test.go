@@ -10,7 +10,7 @@ import (
 func eachBench(b *testing.B, f func(b *testing.B, cl *Client)) {
 	for _, network := range []string{"tls", "unix"} {
 		b.Run(network, func(b *testing.B) {
-			r := newRig(b, network, Limits{})
+			r := newFixture(b, network, Limits{})
 			f(b, r.dial(b))
 		})
 	}

@@ -25,18 +25,18 @@ func WithRequestID(ctx context.Context, id string) context.Context {
 }
 
 // WithTrace gives the calls made with ctx a trace context (W3C traceparent).
-// The context of a handler carries that of its caller.
+// The context of a handler carries the trace context of its caller.
 func WithTrace(ctx context.Context, traceparent string) context.Context {
 	return context.WithValue(ctx, keyTrace, cut(traceparent, 252))
 }
 
-// WithIdempotent marks the calls made with ctx as safe to repeat, whatever the
-// interface says of the method.
+// WithIdempotent marks the calls made with ctx as safe to repeat, even if the
+// interface does not mark the method.
 func WithIdempotent(ctx context.Context) context.Context {
 	return context.WithValue(ctx, keyIdempotent, true)
 }
 
-// RequestID returns the request id of ctx: in a handler, that of its call.
+// RequestID returns the request id of ctx; in a handler, the id of its call.
 func RequestID(ctx context.Context) string {
 	s, _ := ctx.Value(keyRequestID).(string)
 	return s
@@ -48,16 +48,16 @@ func Trace(ctx context.Context) string {
 	return s
 }
 
-// unaryStreams has streams of calls that ended with a REPLY, for reuse: besides
-// the caller only the reader held them, and it is done with them.
+// unaryStreams holds streams of calls that ended with a REPLY, for reuse. Only
+// the caller and the reader held them, and the reader no longer uses them.
 var unaryStreams = sync.Pool{New: func() any {
 	return &stream{notify: make(chan struct{}, 1), sendReady: make(chan struct{}, 1)}
 }}
 
-// maxInline is the largest body that travels inside CALL or REPLY.
+// maxInline is the largest body that travels inside CALL or REPLY, in bytes.
 const maxInline = chunkLen
 
-// start begins a call: it sends CALL with as much of the request as goes in.
+// start begins a call: it sends CALL with as much of the request as fits.
 func (c *conn) start(ctx context.Context, st *stream, m *MethodInfo, requestID string, b *buffer) error {
 	h := callHeader{method: m.Full}
 	if d, ok := ctx.Deadline(); ok {
@@ -87,7 +87,7 @@ func (c *conn) start(ctx context.Context, st *stream, m *MethodInfo, requestID s
 		case <-slot:
 		case <-ctx.Done():
 			c.mu.Lock()
-			if !removeSlot(c, slot) && len(c.slots) > 0 { // our turn goes to the next
+			if !removeSlot(c, slot) && len(c.slots) > 0 { // pass the turn to the next call
 				close(c.slots[0])
 				c.slots = c.slots[1:]
 			}
@@ -155,7 +155,7 @@ func (c *conn) call(ctx context.Context, m *MethodInfo, requestID string, req, r
 		case <-done:
 			reuse = false
 			st.cancel(ctx)
-			<-st.notify // of the cancellation, or of the reply that came first
+			<-st.notify // of the cancellation, or of a reply that came before it
 		}
 	}
 	reply, flags, replied, end := st.outcome()
@@ -173,7 +173,7 @@ func (c *conn) call(ctx context.Context, m *MethodInfo, requestID string, req, r
 	return withOutcome(st.longReply(ctx, resp), Unknown)
 }
 
-// longReply takes the reply that comes in DATA frames.
+// longReply receives a reply that comes in DATA frames.
 func (st *stream) longReply(ctx context.Context, resp any) error {
 	stop := context.AfterFunc(ctx, func() { st.cancel(ctx) })
 	defer stop()
@@ -198,7 +198,7 @@ func (st *stream) outcome() (reply *buffer, flags uint8, replied bool, end error
 	return reply, st.replyFlags, st.replied, st.q.end
 }
 
-// clear readies a pooled stream.
+// clear prepares a pooled stream for reuse.
 func (st *stream) clear() {
 	st.replied, st.reply, st.replyFlags = false, nil, 0
 	st.ended, st.starving, st.inBulk, st.sentEnd, st.read = false, false, false, false, nil
@@ -238,7 +238,7 @@ func (st *stream) cancelWith(err error) {
 	}
 }
 
-// clientStream is a stream that was opened here.
+// clientStream is a stream that this side opened.
 type clientStream struct {
 	*stream
 	ctx  context.Context

@@ -24,7 +24,7 @@ func call(t testing.TB, c Conn, m *Method, req *echoMsg) (*echoMsg, error) {
 }
 
 func TestCallSizes(t *testing.T) {
-	eachTransport(t, func(t *testing.T, r *rig) {
+	eachTransport(t, func(t *testing.T, r *fixture) {
 		cl := r.dial(t)
 		for _, n := range []int{0, 1, 200, maxInline - 20, maxInline, maxInline + 1, 64 << 10, 300 << 10, 5 << 20} {
 			data := bytes.Repeat([]byte{byte(n), 1, 2, 3}, n/4+1)[:n]
@@ -38,7 +38,7 @@ func TestCallSizes(t *testing.T) {
 }
 
 func TestMessageTooLarge(t *testing.T) {
-	r := newRig(t, "unix", Limits{MaxMessage: 100 << 10})
+	r := newFixture(t, "unix", Limits{MaxMessage: 100 << 10})
 	cl := r.dial(t)
 	_, err := call(t, cl, mEcho, &echoMsg{Data: make([]byte, 101<<10)})
 	wantClass(t, err, errs.ResourceExhausted, NotStarted)
@@ -52,7 +52,7 @@ func TestMessageTooLarge(t *testing.T) {
 }
 
 func TestErrorsCross(t *testing.T) {
-	eachTransport(t, func(t *testing.T, r *rig) {
+	eachTransport(t, func(t *testing.T, r *fixture) {
 		cl := r.dial(t)
 		for c := range knownClasses {
 			_, err := call(t, cl, mFail, &echoMsg{Text: string(c)})
@@ -91,7 +91,7 @@ func TestErrorIsBounded(t *testing.T) {
 }
 
 func TestContextTravels(t *testing.T) {
-	eachTransport(t, func(t *testing.T, r *rig) {
+	eachTransport(t, func(t *testing.T, r *fixture) {
 		cl := r.dial(t)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
@@ -110,7 +110,7 @@ func TestContextTravels(t *testing.T) {
 }
 
 func TestDeadlineEndsCall(t *testing.T) {
-	eachTransport(t, func(t *testing.T, r *rig) {
+	eachTransport(t, func(t *testing.T, r *fixture) {
 		cl := r.dial(t)
 		ctx := deadline.New(t.Context())
 		done := make(chan error, 1)
@@ -130,9 +130,9 @@ func TestDeadlineEndsCall(t *testing.T) {
 	})
 }
 
-// The server watches the deadline too: here the client does not.
+// The server watches the deadline too: in this test the client does not.
 func TestDeadlineOnServer(t *testing.T) {
-	r := newRig(t, "unix", Limits{})
+	r := newFixture(t, "unix", Limits{})
 	cl := r.dial(t)
 	c := cl.cur.Load()
 	st := &stream{notify: make(chan struct{}, 1), sendReady: make(chan struct{}, 1)}
@@ -151,7 +151,7 @@ func TestDeadlineOnServer(t *testing.T) {
 }
 
 func TestCancelReachesHandler(t *testing.T) {
-	eachTransport(t, func(t *testing.T, r *rig) {
+	eachTransport(t, func(t *testing.T, r *fixture) {
 		cl := r.dial(t)
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error)
@@ -168,7 +168,7 @@ func TestCancelReachesHandler(t *testing.T) {
 }
 
 func TestConcurrentCalls(t *testing.T) {
-	eachTransport(t, func(t *testing.T, r *rig) {
+	eachTransport(t, func(t *testing.T, r *fixture) {
 		cl := r.dial(t)
 		var wg sync.WaitGroup
 		for i := range 32 {
@@ -202,7 +202,7 @@ func TestConcurrentCalls(t *testing.T) {
 
 // TestMaxCalls: calls beyond the limit wait for their turn.
 func TestMaxCalls(t *testing.T) {
-	r := newRig(t, "unix", Limits{MaxCalls: 4})
+	r := newFixture(t, "unix", Limits{MaxCalls: 4})
 	cl := r.dial(t)
 	var wg sync.WaitGroup
 	for range 10 {
@@ -229,7 +229,7 @@ func TestMaxCalls(t *testing.T) {
 
 // TestTooManyCalls: a caller that ignores the limit is refused, not served.
 func TestTooManyCalls(t *testing.T) {
-	r := newRig(t, "unix", Limits{MaxCalls: 2})
+	r := newFixture(t, "unix", Limits{MaxCalls: 2})
 	cl := r.dial(t)
 	cl.cur.Load().peer.maxCalls = 100
 	errc := make(chan error, 2)
@@ -249,7 +249,7 @@ func TestTooManyCalls(t *testing.T) {
 }
 
 func TestLocalCallsAreAuthorised(t *testing.T) {
-	r := newRig(t, "unix", Limits{})
+	r := newFixture(t, "unix", Limits{})
 	cl := r.srv.Local(Identity{Name: "me", Roles: []string{"viewer"}, How: "process"})
 	defer cl.Close()
 	if resp, err := call(t, cl, mPublic, &echoMsg{}); err != nil || resp.Text != "me" {
@@ -313,7 +313,7 @@ func TestOutcomeOfLostConnection(t *testing.T) {
 
 // TestPeerDies: every call under way ends as unknown, none hangs.
 func TestPeerDies(t *testing.T) {
-	eachTransport(t, func(t *testing.T, r *rig) {
+	eachTransport(t, func(t *testing.T, r *fixture) {
 		cl := r.dial(t)
 		results := make(chan error, 20)
 		for range 20 {

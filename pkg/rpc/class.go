@@ -8,18 +8,17 @@ import (
 	"miren.dev/runtime/pkg/errs"
 )
 
-// ConnLimits bound the connections of a server by class, so that the
-// connections of one class never take the room of another. Zero fields have the
-// defaults.
+// ConnLimits bound the number of connections of a server by class, so that one
+// class never takes the room of another. Zero fields have the defaults.
 type ConnLimits struct {
 	Local     int // over unix sockets and within the process; 1024
 	Certified int // over TLS with a client certificate; 1024
 	Anonymous int // over TLS without one; 64
-	// Handshakes are the connections whose TLS handshake is under way; 128. One
-	// more closes the oldest of them: peers that stay silent cannot keep others out.
+	// Handshakes bounds the connections in their TLS handshake; 128. A further connection closes the oldest of them:
+	// silent peers cannot keep others out.
 	Handshakes int
-	// AnonymousIdle is how long an anonymous connection lasts after its last call
-	// began; 10 s. Calls that are under way then are ended.
+	// AnonymousIdle is how long an anonymous connection lasts after its last
+	// call began; 10 s. It then ends the calls under way.
 	AnonymousIdle time.Duration
 }
 
@@ -45,7 +44,7 @@ func (l ConnLimits) validate() error {
 	return nil
 }
 
-// class is what a connection counts as.
+// class is the class in which a connection counts.
 type class string
 
 const (
@@ -88,7 +87,7 @@ func (a *admission) begin(nc net.Conn, c class) bool {
 		return a.enter(c)
 	}
 	if len(a.handshakes) >= a.limits.Handshakes {
-		_ = a.handshakes[0].Close() // its handshake fails
+		_ = a.handshakes[0].Close() // ends its handshake
 		a.handshakes = a.handshakes[1:]
 	}
 	a.handshakes = append(a.handshakes, nc)

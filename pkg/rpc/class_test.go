@@ -11,11 +11,11 @@ import (
 	"miren.dev/runtime/testsupport/wait"
 )
 
-// newClassRig is a server with limits of connections over TLS, and the unix
+// newClassFixture is a server with limits of connections over TLS, and the unix
 // socket at the returned path.
-func newClassRig(t *testing.T, limits ConnLimits) (r *rig, socket string) {
+func newClassFixture(t *testing.T, limits ConnLimits) (r *fixture, socket string) {
 	t.Helper()
-	r = &rig{echo: newEchoServer(), pki: newPKI(t), client: ClientOptions{Patience: -1}}
+	r = &fixture{echo: newEchoServer(), pki: newPKI(t), client: ClientOptions{RetryFor: -1}}
 	srv, err := NewServer(ServerOptions{TLS: r.pki.server(t), Conns: limits})
 	if err != nil {
 		t.Fatal(err)
@@ -37,12 +37,12 @@ func newClassRig(t *testing.T, limits ConnLimits) (r *rig, socket string) {
 	return r, socket
 }
 
-func (r *rig) as(t *testing.T, name string) *rig {
-	return &rig{srv: r.srv, echo: r.echo, pki: r.pki, target: r.target, client: ClientOptions{Patience: -1, TLS: r.pki.client(t, name, RoleAdmin)}}
+func (r *fixture) as(t *testing.T, name string) *fixture {
+	return &fixture{srv: r.srv, echo: r.echo, pki: r.pki, target: r.target, client: ClientOptions{RetryFor: -1, TLS: r.pki.client(t, name, RoleAdmin)}}
 }
 
 // inClass is how many connections the server counts in a class.
-func (r *rig) inClass(c class) int {
+func (r *fixture) inClass(c class) int {
 	r.srv.mu.Lock()
 	defer r.srv.mu.Unlock()
 	if c == classHandshake {
@@ -54,7 +54,7 @@ func (r *rig) inClass(c class) int {
 // TestStrangersFillOnlyTheirClass: however many connections strangers hold, or
 // leave in the handshake, the socket and holders of certificates get in.
 func TestStrangersFillOnlyTheirClass(t *testing.T) {
-	r, socket := newClassRig(t, ConnLimits{Local: 1, Certified: 1, Anonymous: 2, Handshakes: 3, AnonymousIdle: time.Minute})
+	r, socket := newClassFixture(t, ConnLimits{Local: 1, Certified: 1, Anonymous: 2, Handshakes: 3, AnonymousIdle: time.Minute})
 	stranger := r.as(t, "")
 	stranger.dial(t)
 	stranger.dial(t)
@@ -83,17 +83,18 @@ func TestStrangersFillOnlyTheirClass(t *testing.T) {
 	if _, err := call(t, r.as(t, "holder").dial(t), mWrite, &echoMsg{}); err != nil {
 		t.Errorf("a holder of a certificate: %v", err)
 	}
-	local := &rig{target: socket, client: ClientOptions{Patience: -1}}
+	local := &fixture{target: socket, client: ClientOptions{RetryFor: -1}}
 	if _, err := call(t, local.dial(t), mWrite, &echoMsg{}); err != nil {
 		t.Errorf("the socket: %v", err)
 	}
 }
 
-// TestConnectionsBeyondTheLimitAreRefused: in each class, until one of it goes.
+// TestConnectionsBeyondTheLimitAreRefused: in each class, until a connection of
+// the class ends.
 func TestConnectionsBeyondTheLimitAreRefused(t *testing.T) {
-	r, socket := newClassRig(t, ConnLimits{Local: 2, Certified: 2, Anonymous: 2})
-	for c, peer := range map[class]*rig{
-		classLocal:     {target: socket, client: ClientOptions{Patience: -1}},
+	r, socket := newClassFixture(t, ConnLimits{Local: 2, Certified: 2, Anonymous: 2})
+	for c, peer := range map[class]*fixture{
+		classLocal:     {target: socket, client: ClientOptions{RetryFor: -1}},
 		classCertified: r.as(t, "holder"),
 		classAnonymous: r.as(t, ""),
 	} {
@@ -108,10 +109,10 @@ func TestConnectionsBeyondTheLimitAreRefused(t *testing.T) {
 	}
 }
 
-// TestIdleAnonymousConnectionsAreClosed: those without a call, those whose call
-// never ends, and none of others.
+// TestIdleAnonymousConnectionsAreClosed: connections without a call and
+// connections whose call never ends; no others.
 func TestIdleAnonymousConnectionsAreClosed(t *testing.T) {
-	r, _ := newClassRig(t, ConnLimits{AnonymousIdle: 50 * time.Millisecond})
+	r, _ := newClassFixture(t, ConnLimits{AnonymousIdle: 50 * time.Millisecond})
 	holder := r.as(t, "holder").dial(t)
 	if _, err := call(t, holder, mEcho, &echoMsg{}); err != nil {
 		t.Fatal(err)

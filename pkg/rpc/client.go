@@ -15,25 +15,25 @@ import (
 
 // ClientOptions configure a client.
 type ClientOptions struct {
-	// TLS verifies the server and shows the client's certificate
-	// (identity.ClientTLS). Needed unless the target is a unix socket.
+	// TLS verifies the server and presents the client's certificate
+	// (identity.ClientTLS). It is required unless the target is a unix socket.
 	TLS    *tls.Config
 	Limits Limits
-	// DialTimeout bounds one attempt to connect; 5 s.
+	// DialTimeout bounds one attempt to connect; 0: 5 s.
 	DialTimeout time.Duration
-	// Patience is how long a call goes on trying to reach a server that is
-	// not there, or repeating what is safe to repeat; 5 s. Negative: not at all.
-	Patience time.Duration
+	// RetryFor is how long a call retries: to reach a server that is away, or
+	// to repeat a call that is safe to repeat; 0: 5 s. Negative: no retry.
+	RetryFor time.Duration
 }
 
-// Client is a connection to one server that is made again when it is lost. It
-// is safe for concurrent use.
+// Client is a connection to one server. It reconnects when the connection is
+// lost, and is safe for concurrent use.
 type Client struct {
 	target target
 	dialer func(ctx context.Context) (*conn, error)
 	opts   ClientOptions
 
-	prefix string // of request ids
+	prefix string // prefix of request ids
 	calls  atomic.Uint64
 
 	cur    atomic.Pointer[conn]
@@ -45,7 +45,7 @@ type Client struct {
 	wg     sync.WaitGroup
 }
 
-// dialing is one attempt to connect that several calls wait for.
+// dialing is one attempt to connect that several calls await.
 type dialing struct {
 	done chan struct{}
 	c    *conn
@@ -54,7 +54,7 @@ type dialing struct {
 
 var _ Conn = (*Client)(nil)
 
-// NewClient makes a client that connects with its first call. Targets are
+// NewClient returns a client that connects with its first call. Targets are
 // unix:///path, /path, tls://host:port and host:port.
 func NewClient(addr string, opts ClientOptions) (*Client, error) {
 	t, err := parseTarget(addr)
@@ -75,8 +75,8 @@ func (o ClientOptions) withDefaults() ClientOptions {
 	if o.DialTimeout == 0 {
 		o.DialTimeout = 5 * time.Second
 	}
-	if o.Patience == 0 {
-		o.Patience = 5 * time.Second
+	if o.RetryFor == 0 {
+		o.RetryFor = 5 * time.Second
 	}
 	o.Limits = o.Limits.withDefaults()
 	return o
@@ -88,7 +88,7 @@ func newClient(opts ClientOptions) *Client {
 	return cl
 }
 
-// Dial makes a client and connects at once, without patience.
+// Dial returns a client that has connected; it tries once.
 func Dial(ctx context.Context, addr string, opts ClientOptions) (*Client, error) {
 	cl, err := NewClient(addr, opts)
 	if err != nil {
@@ -113,7 +113,8 @@ func (cl *Client) Close() {
 	cl.wg.Wait()
 }
 
-// conn returns a connection that takes calls. Errors are of calls not started.
+// conn returns a connection that accepts calls. An error means that the call
+// was not started.
 func (cl *Client) conn(ctx context.Context) (*conn, error) {
 	if c := cl.cur.Load(); c != nil && c.usable() {
 		return c, nil
@@ -166,16 +167,15 @@ func (cl *Client) connect(d *dialing) {
 	close(d.done)
 }
 
-// Call implements Conn. It repeats, for as long as Options.Patience, what was
-// not started for want of a server, and idempotent calls whose outcome is not
-// known.
+// Call implements Conn. For as long as Options.RetryFor it repeats a call that
+// no server started, and an idempotent call whose outcome is unknown.
 func (cl *Client) Call(ctx context.Context, m *MethodInfo, req, resp any) error {
 	idempotent := m.Idempotent || ctx.Value(keyIdempotent) != nil
 	id := cl.requestID(ctx)
 	return cl.retry(ctx, idempotent, func(c *conn) error { return c.call(ctx, m, id, req, resp) })
 }
 
-// Open implements Conn. Only what was not started is repeated.
+// Open implements Conn. It repeats only a call that was not started.
 func (cl *Client) Open(ctx context.Context, m *MethodInfo, req any) (Stream, error) {
 	var s Stream
 	id := cl.requestID(ctx)
@@ -189,7 +189,7 @@ func (cl *Client) Open(ctx context.Context, m *MethodInfo, req any) (Stream, err
 	return s, nil
 }
 
-// requestID returns that of ctx, or a fresh one, the same for every attempt.
+// requestID returns the id of ctx, or a fresh one, the same for every attempt.
 func (cl *Client) requestID(ctx context.Context) string {
 	if id := RequestID(ctx); id != "" {
 		return id
@@ -218,7 +218,7 @@ func (cl *Client) retry(ctx context.Context, idempotent bool, f func(c *conn) er
 			began = time.Now()
 		}
 		delay := time.Duration(float64(min(maxDelay, firstDelay<<min(attempt, 10))) * (0.5 + mathrand.Float64()))
-		if time.Since(began)+delay > cl.opts.Patience {
+		if time.Since(began)+delay > cl.opts.RetryFor {
 			return err
 		}
 		t := time.NewTimer(delay)

@@ -31,7 +31,7 @@ var encMode, decMode = func() (cbor.UserBufferEncMode, cbor.DecMode) {
 // buffer is a pooled byte slice.
 type buffer struct{ b []byte }
 
-// Pooled buffers larger than this are dropped.
+// Pooled buffers larger than this are dropped, in bytes.
 const maxPooled = 256 << 10
 
 var buffers = sync.Pool{New: func() any { return &buffer{b: make([]byte, 0, 1024)} }}

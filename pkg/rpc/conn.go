@@ -19,16 +19,19 @@ import (
 )
 
 const (
-	// bulkHigh is how much may wait in the write buffer before DATA waits; calls,
-	// replies and control frames do not, which is what lets them overtake.
+	// bulkHigh is how many bytes may wait in the write buffer before DATA
+	// waits. Calls, replies and control frames do not wait, and so overtake it.
 	bulkHigh = 128 << 10
-	// maxBacklog ends a connection whose peer does not read its replies.
+	// maxBacklog ends a connection whose peer leaves this many bytes of replies
+	// unread.
 	maxBacklog = 64 << 20
-	// keepBuffer is the largest write buffer that is kept.
+	// keepBuffer is the largest write buffer that is kept for reuse, in bytes.
 	keepBuffer = 256 << 10
-	// minChunk is the least that is worth a DATA frame of a larger message.
+	// minChunk is the smallest DATA frame of a larger message that is worth
+	// sending, in bytes.
 	minChunk = 1 << 10
-	// flushRounds is how often a caller writes on behalf of others.
+	// flushRounds is how many times a caller writes on behalf of others before
+	// the flusher takes over.
 	flushRounds = 2
 )
 
@@ -46,12 +49,12 @@ type conn struct {
 
 	kick   chan struct{} // tells the flusher to write
 	closed chan struct{}
-	heard  atomic.Bool // a frame came since the last tick
+	heard  atomic.Bool // a frame arrived since the last tick
 	began  time.Time
-	// lastCall is when the peer last began a call, in ns after began.
+	// lastCall is when the peer last began a call, in nanoseconds after began.
 	lastCall atomic.Int64
 	rtt      atomic.Int64 // shortest round trip of a PING, ns; 0: not known
-	missed   int          // the flusher's
+	missed   int          // ticks without a frame; of the flusher
 	flushed  time.Time    // when the write deadline was last set; of the goroutine that flushes
 
 	assembly *semaphore.Weighted
@@ -61,21 +64,21 @@ type conn struct {
 	spare      []byte
 	flushing   bool
 	appended   int64 // bytes ever appended to wbuf
-	handed     int64 // bytes ever handed to nc.Write, and taken
+	handed     int64 // bytes of them passed to nc.Write, less those that the kernel did not take
 	sendCredit int64
 	bulk       []*stream // wait for room in wbuf, in order
 	starved    []*stream // wait for sendCredit
 	streams    map[uint64]*stream
-	lastID     uint64 // newest id, made here if dialed, else seen
+	lastID     uint64 // newest id: of the last call made here if dialed, else of the last call received
 	slots      []chan struct{}
 	draining   bool          // GOAWAY was sent or received
 	drained    chan struct{} // closed when draining and no call is left; nil until someone waits
 	quiet      chan struct{} // closed when everything is written; nil until someone waits
 	err        error
-	refused    error // the peer has no access any more; ends every call
+	refused    error // the peer lost its access; ends every call
 
-	recvAvail int64 // what the peer may send
-	recvDebt  int64 // what was read and not given back
+	recvAvail int64 // bytes that the peer may send
+	recvDebt  int64 // bytes read and not given back to the peer's window
 	growth    int64
 }
 
@@ -132,7 +135,7 @@ func (c *conn) run() error {
 	return c.err
 }
 
-// flusher writes what others left to it, and keeps the connection alive.
+// flusher writes what callers leave to it, and keeps the connection alive.
 func (c *conn) flusher() {
 	tick := time.NewTicker(c.lim.KeepAlive)
 	defer tick.Stop()
@@ -161,19 +164,19 @@ func (c *conn) keepAlive() {
 	}
 	c.ping()
 	c.mu.Lock()
-	c.spare = nil // nothing is going on
+	c.spare = nil // no call is under way
 	c.mu.Unlock()
 }
 
-// ping asks for a sign of life, and measures how long it takes.
+// ping asks the peer for a PING with ACK, and measures the round trip.
 func (c *conn) ping() {
 	var p [8]byte
 	binary.BigEndian.PutUint64(p[:], uint64(time.Since(c.began)))
 	c.control(header{typ: framePing, length: 8}, p[:])
 }
 
-// pong takes the answer to a ping. What it says is the peer's word, and only
-// makes windows grow sooner or later.
+// pong handles the answer to a ping. A false answer harms only the peer: its
+// windows grow sooner or later.
 func (c *conn) pong(p []byte) {
 	took := int64(time.Since(c.began)) - int64(binary.BigEndian.Uint64(p))
 	if old := c.rtt.Load(); took > 0 && (old == 0 || took < old) {
@@ -218,7 +221,7 @@ func (c *conn) kickFlusher() {
 	}
 }
 
-// pushLocked writes at once, after giving others the chance to add theirs.
+// pushLocked writes at once, after letting other goroutines add their frames.
 func (c *conn) pushLocked() {
 	if c.flushing || len(c.wbuf) == 0 {
 		return
@@ -246,7 +249,7 @@ func (c *conn) flushLocked(rounds int) {
 		c.mu.Unlock()
 		n, err := c.write(b)
 		c.mu.Lock()
-		c.handed -= int64(len(b) - n) // the peer did not get what the kernel did not take
+		c.handed -= int64(len(b) - n) // the peer did not get the bytes that the kernel did not take
 		if cap(b) <= keepBuffer {
 			c.spare = b
 		}
@@ -427,7 +430,8 @@ func (c *conn) goAway() {
 	c.leaveLocked()
 }
 
-// close writes what is waiting, for a moment at most, and ends the connection.
+// close writes the waiting frames, within a short time limit, and ends the
+// connection.
 func (c *conn) close(err error) {
 	c.mu.Lock()
 	c.leaveLocked()

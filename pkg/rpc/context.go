@@ -8,8 +8,8 @@ import (
 	"miren.dev/runtime/pkg/errs"
 )
 
-// callContext is the context of a handler. It costs nothing until a handler
-// waits for its end, which handlers of small calls hardly do.
+// callContext is the context of a handler. It allocates nothing until a handler
+// waits for its end, which handlers of small calls rarely do.
 type callContext struct {
 	call     *serverCall
 	deadline time.Time

@@ -20,7 +20,7 @@
 //
 //	type     payload
 //	HELLO    "rRPC", version, lowest version understood, settings as pairs of
-//	         uvarints (unknown ones are ignored)
+//	         uvarints (unknown settings are ignored)
 //	CALL     call header, then the request, unless BODY says that it follows
 //	         as the first message of DATA frames
 //	DATA     a message or a part of one (see below), or raw bytes
@@ -47,17 +47,17 @@
 // and of that of the connection. Windows are given back as the application
 // reads. The connection's window covers the initial window of as many calls as
 // the connection may have, plus a budget out of which the windows of fast
-// readers grow; so a reader that stalls holds up only its own call.
+// readers grow; so a stalled reader delays only its own call.
 // What a connection can make this side hold is bounded by that window, by one
 // frame per call, and by a budget for messages that are being put together.
 //
 // # Outcome
 //
-// A caller must know whether the call took place. OutcomeOf says of an
-// error: not started (it certainly had no effect), failed (it was carried out
-// and ended in this error), or unknown (the connection, deadline or caller
-// ended it in between). The client repeats on its own what was not started, and
-// what is unknown only if the method is idempotent.
+// A caller must know whether the call took place. OutcomeOf classifies an
+// error: not started (the call certainly had no effect), failed (the call was
+// carried out and ended in this error), or unknown (the connection, deadline or
+// caller ended the call in between). The client itself repeats a call that was
+// not started, and one of unknown outcome only if the method is idempotent.
 //
 // # Access
 //

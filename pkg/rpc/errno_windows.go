@@ -2,8 +2,8 @@ package rpc
 
 import "syscall"
 
-// What sockets of Windows return, which the values of package syscall with the
-// names of Unix do not match.
+// Errors of Windows sockets. The values of package syscall with the Unix names
+// do not match them.
 const (
 	connRefused = syscall.Errno(10061) // WSAECONNREFUSED
 	connReset   = syscall.WSAECONNRESET

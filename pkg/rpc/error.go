@@ -14,9 +14,9 @@ type Outcome uint8
 // Outcomes.
 const (
 	Succeeded  Outcome = iota // no error
-	NotStarted                // it had no effect and can be repeated
-	Unknown                   // it may have had an effect
-	Failed                    // it was carried out and ended in the error
+	NotStarted                // the call had no effect and can be repeated
+	Unknown                   // the call may have had an effect
+	Failed                    // the call was carried out and ended in the error
 )
 
 func (o Outcome) String() string {
@@ -35,8 +35,8 @@ type callError struct {
 func (e *callError) Error() string { return e.err.Error() }
 func (e *callError) Unwrap() error { return e.err }
 
-// Is makes an error that crossed the wire what it was: the deadline of a call
-// passes on both sides, and the server may be the first to say so.
+// Is matches the errors that an error was before it crossed the wire: a call's
+// deadline passes on both sides, and the server may report it first.
 func (e *callError) Is(target error) bool {
 	switch target {
 	case context.DeadlineExceeded:

@@ -32,7 +32,7 @@ type echoMsg struct {
 type echoServer struct {
 	calls   atomic.Int64
 	sources atomic.Int64  // handlers of Source that have begun
-	entered chan struct{} // told when a blocking handler has begun
+	entered chan struct{} // receives a value when a blocking handler has begun
 	release chan struct{} // lets blocking handlers go
 }
 
@@ -221,8 +221,8 @@ func (p *testPKI) client(t testing.TB, name string, roles ...string) *tls.Config
 	return cfg
 }
 
-// rig is a server with a listener and what a client needs to reach it.
-type rig struct {
+// fixture is a server with a listener and what a client needs to reach it.
+type fixture struct {
 	srv    *Server
 	echo   *echoServer
 	pki    *testPKI
@@ -230,9 +230,9 @@ type rig struct {
 	client ClientOptions
 }
 
-func newRig(t testing.TB, network string, lim Limits) *rig {
+func newFixture(t testing.TB, network string, lim Limits) *fixture {
 	t.Helper()
-	r := &rig{echo: newEchoServer(), client: ClientOptions{Limits: lim, Patience: -1}}
+	r := &fixture{echo: newEchoServer(), client: ClientOptions{Limits: lim, RetryFor: -1}}
 	opts := ServerOptions{Limits: lim, Logger: slog.New(slog.DiscardHandler)}
 	if network == "tls" {
 		r.pki = newPKI(t)
@@ -259,7 +259,7 @@ func newRig(t testing.TB, network string, lim Limits) *rig {
 	return r
 }
 
-func (r *rig) serve(t testing.TB, l net.Listener) {
+func (r *fixture) serve(t testing.TB, l net.Listener) {
 	done := make(chan error, 1)
 	go func() { done <- r.srv.Serve(l) }()
 	srv := r.srv
@@ -271,7 +271,7 @@ func (r *rig) serve(t testing.TB, l net.Listener) {
 	})
 }
 
-func (r *rig) dial(t testing.TB) *Client {
+func (r *fixture) dial(t testing.TB) *Client {
 	t.Helper()
 	cl, err := Dial(t.Context(), r.target, r.client)
 	if err != nil {
@@ -282,9 +282,9 @@ func (r *rig) dial(t testing.TB) *Client {
 }
 
 // eachTransport runs f over a unix socket and over TLS.
-func eachTransport(t *testing.T, f func(t *testing.T, r *rig)) {
+func eachTransport(t *testing.T, f func(t *testing.T, r *fixture)) {
 	for _, network := range []string{"unix", "tls"} {
-		t.Run(network, func(t *testing.T) { f(t, newRig(t, network, Limits{})) })
+		t.Run(network, func(t *testing.T) { f(t, newFixture(t, network, Limits{})) })
 	}
 }
 

@@ -9,8 +9,8 @@ import (
 
 const (
 	headerLen  = 12
-	maxPayload = 64 << 10 // of any frame
-	chunkLen   = 32 << 10 // of a message or of raw bytes in one DATA frame
+	maxPayload = 64 << 10 // bytes of any frame
+	chunkLen   = 32 << 10 // bytes of a message, or of raw bytes, in one DATA frame
 	maxHello   = 256
 	magic      = "rRPC"
 	version    = 1
@@ -33,9 +33,9 @@ const (
 const (
 	flagBody     = 1 << 0 // CALL, REPLY: the body is a message of DATA frames
 	flagError    = 1 << 1 // REPLY: the payload is an error
-	flagMore     = 1 << 2 // DATA: the message goes on in the next frame
+	flagMore     = 1 << 2 // DATA: the next frame continues the message
 	flagLarge    = 1 << 3 // DATA: the payload begins with the length of the message
-	flagEnd      = 1 << 4 // DATA: nothing follows from this side
+	flagEnd      = 1 << 4 // DATA: this side sends no more
 	flagAck      = 1 << 5 // PING: an answer
 	flagOptional = 1 << 7 // of a frame of unknown type: ignore it
 )
@@ -57,7 +57,8 @@ func parseHeader(b []byte) header {
 	return header{typ: frameType(a), length: int(a >> 8), flags: uint8(c >> 56), id: c & (1<<56 - 1)}
 }
 
-// protocolError is of a peer that breaks the protocol; it ends the connection.
+// protocolError reports a peer that breaks the protocol; it ends the
+// connection.
 func protocolError(format string, args ...any) error {
 	return errs.New(errs.Unavailable, "rpc: protocol error: "+format, args...)
 }
@@ -118,7 +119,7 @@ func (f *frameReader) fill(n int) error {
 	return nil
 }
 
-// Settings a side announces in HELLO.
+// Settings that a side announces in HELLO.
 const (
 	settingStreamWindow = 1
 	settingConnWindow   = 2

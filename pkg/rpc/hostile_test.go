@@ -32,10 +32,10 @@ func encoded(t testing.TB, v any) []byte {
 	return b.b
 }
 
-// TestHostileClient: whatever breaks the protocol ends that connection, and
-// nothing else.
+// TestHostileClient: a client that breaks the protocol loses its connection,
+// and no other connection is affected.
 func TestHostileClient(t *testing.T) {
-	r := newRig(t, "unix", Limits{})
+	r := newFixture(t, "unix", Limits{})
 	cl := r.dial(t)
 	hi := appendHello(nil, Limits{}.withDefaults().hello())
 	window := func(id uint64, n uint32) []byte {
@@ -108,10 +108,10 @@ func TestHostileClient(t *testing.T) {
 	wait.For(t, "the connections to end", func() bool { return r.conns() == 1 })
 }
 
-// TestHostileMessages: what breaks a message fails its call, and the
-// connection goes on.
+// TestHostileMessages: a malformed message fails its call, and the connection
+// continues.
 func TestHostileMessages(t *testing.T) {
-	r := newRig(t, "unix", Limits{})
+	r := newFixture(t, "unix", Limits{})
 	nc, err := net.Dial("unix", r.target)
 	if err != nil {
 		t.Fatal(err)
@@ -190,10 +190,11 @@ func TestHostileMessages(t *testing.T) {
 	wait.For(t, "windows to be whole", func() bool { c := r.serverConn(t); return c.settled() })
 }
 
-// TestAssemblyIsBounded: messages that are put together wait for the budget of
-// their connection, and a caller that stops in the middle hurts only itself.
+// TestAssemblyIsBounded: messages that are being assembled wait for the budget
+// of their connection, and a caller that stops in the middle delays only
+// itself.
 func TestAssemblyIsBounded(t *testing.T) {
-	r := newRig(t, "unix", Limits{MaxMessage: 1 << 20, Assembly: 2 << 20})
+	r := newFixture(t, "unix", Limits{MaxMessage: 1 << 20, Assembly: 2 << 20})
 	cl := r.dial(t)
 	c := cl.cur.Load()
 	// Two calls announce 1 MiB each and stop.
@@ -241,8 +242,8 @@ func TestAssemblyIsBounded(t *testing.T) {
 	}
 }
 
-// FuzzFrames: the reader takes any bytes in any pieces, and it returns the
-// frames that the bytes hold.
+// FuzzFrames: the reader accepts arbitrary bytes in arbitrary pieces, and
+// returns the frames that the bytes hold.
 func FuzzFrames(f *testing.F) {
 	f.Add(appendHello(nil, Limits{}.withDefaults().hello()), uint8(3))
 	f.Add(callFrame(1, mEcho, 0, []byte{0xa0}), uint8(1))
@@ -292,8 +293,8 @@ func (p *pieces) Read(b []byte) (int, error) {
 	return n, nil
 }
 
-// FuzzServer feeds a server after HELLO with anything: it must neither panic
-// nor hang, and must be whole again afterwards.
+// FuzzServer sends a server arbitrary bytes after HELLO: the server must
+// neither panic nor hang, and must serve correctly afterwards.
 func FuzzServer(f *testing.F) {
 	f.Add(callFrame(1, mEcho, 0, []byte{0xa0}))
 	f.Add(append(callFrame(1, mChat, 0, []byte{0xa0}), frame(header{typ: frameData, id: 1}, []byte{0xa0})...))

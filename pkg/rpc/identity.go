@@ -5,7 +5,8 @@ import (
 	"crypto/tls"
 )
 
-// Identity is the owner of a connection. The zero Identity is anonymous.
+// Identity is the authenticated peer of a connection. The zero Identity is
+// anonymous.
 type Identity struct {
 	Name  string   // common name of the certificate, or "uid:1000"
 	Roles []string // organisations of the certificate; "admin" for root on the unix socket. "deployer@shop" holds in the project shop only
@@ -33,7 +34,8 @@ func IdentityFrom(ctx context.Context) Identity {
 	return Identity{}
 }
 
-// tlsIdentity is the identity of a verified client certificate, if there is one.
+// tlsIdentity returns the identity of a verified client certificate, if there
+// is one.
 func tlsIdentity(st tls.ConnectionState) Identity {
 	if len(st.VerifiedChains) == 0 || len(st.PeerCertificates) == 0 || st.PeerCertificates[0].Subject.CommonName == "" {
 		return Identity{}

@@ -14,7 +14,7 @@ import (
 // TestDenyByDefault calls every method without credentials: only the public
 // ones answer, and no handler of another is entered.
 func TestDenyByDefault(t *testing.T) {
-	r := newRig(t, "tls", Limits{})
+	r := newFixture(t, "tls", Limits{})
 	r.client.TLS = r.pki.client(t, "")
 	cl := r.dial(t)
 	for _, m := range r.srv.Methods() {
@@ -45,7 +45,7 @@ func TestDenyByDefault(t *testing.T) {
 }
 
 func TestRolesGrantPermissions(t *testing.T) {
-	r := newRig(t, "tls", Limits{})
+	r := newFixture(t, "tls", Limits{})
 	for _, c := range []struct {
 		roles       []string
 		read, write bool
@@ -80,7 +80,7 @@ const helperSocket = "RUNTIME_RPC_TEST_SOCKET"
 // role.
 func TestSocketCredentials(t *testing.T) {
 	if path := os.Getenv(helperSocket); path != "" {
-		cl, err := Dial(t.Context(), path, ClientOptions{Patience: -1})
+		cl, err := Dial(t.Context(), path, ClientOptions{RetryFor: -1})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -92,14 +92,14 @@ func TestSocketCredentials(t *testing.T) {
 		wantClass(t, err, errs.PermissionDenied, NotStarted)
 		return
 	}
-	r := newRig(t, "unix", Limits{})
+	r := newFixture(t, "unix", Limits{})
 	if _, err := call(t, r.dial(t), mWrite, &echoMsg{}); err != nil {
 		t.Errorf("the server's own user: %v", err)
 	}
 	if os.Geteuid() != 0 {
 		t.Skip("needs root to become another user")
 	}
-	dir, err := os.MkdirTemp("", "rpc") // where another user gets in
+	dir, err := os.MkdirTemp("", "rpc") // a directory that other users may enter
 	if err != nil {
 		t.Fatal(err)
 	}

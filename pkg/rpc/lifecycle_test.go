@@ -14,8 +14,8 @@ import (
 	"miren.dev/runtime/testsupport/wait"
 )
 
-// restart stops the rig's server and serves again at the same path.
-func (r *rig) restart(t *testing.T) {
+// restart stops the fixture's server and serves again at the same path.
+func (r *fixture) restart(t *testing.T) {
 	t.Helper()
 	r.srv.Close()
 	srv, err := NewServer(ServerOptions{})
@@ -32,14 +32,15 @@ func (r *rig) restart(t *testing.T) {
 }
 
 func TestClientReconnectsAfterRestart(t *testing.T) {
-	r := newRig(t, "unix", Limits{})
-	r.client.Patience = wait.Limit
+	r := newFixture(t, "unix", Limits{})
+	r.client.RetryFor = wait.Limit
 	cl := r.dial(t)
 	if _, err := call(t, cl, mEcho, &echoMsg{}); err != nil {
 		t.Fatal(err)
 	}
 	r.restart(t)
-	// Not started on the dead connection, so also what is not idempotent.
+	// A call is never started on the dead connection, so a call that is not
+	// idempotent is repeated too.
 	for range 3 {
 		if _, err := call(t, cl, mWrite, &echoMsg{}); err != nil {
 			t.Fatal(err)
@@ -66,10 +67,11 @@ func TestClientReconnectsAfterRestart(t *testing.T) {
 	}
 }
 
-// TestRetryUnknown: what may have taken place is repeated only if it is idempotent.
+// TestRetryUnknown: a call of unknown outcome is repeated only if it is
+// idempotent.
 func TestRetryUnknown(t *testing.T) {
-	r := newRig(t, "unix", Limits{})
-	r.client.Patience = wait.Limit
+	r := newFixture(t, "unix", Limits{})
+	r.client.RetryFor = wait.Limit
 	cl := r.dial(t)
 	idempotent := mBlock.MethodInfo
 	idempotent.Idempotent = true
@@ -130,7 +132,7 @@ func TestDialErrors(t *testing.T) {
 	_ = l.Close()
 	wantClass(t, dial("unix://"+stale, ClientOptions{}), errs.Unavailable, NotStarted)
 
-	r := newRig(t, "tls", Limits{})
+	r := newFixture(t, "tls", Limits{})
 	wantClass(t, dial("tls://"+r.target, ClientOptions{}), errs.InvalidArgument, NotStarted)
 	other := newPKI(t)
 	wantClass(t, dial(r.target, ClientOptions{TLS: other.client(t, "")}), errs.Unauthenticated, NotStarted)
@@ -163,11 +165,11 @@ func TestDialSilence(t *testing.T) {
 	wantClass(t, err, errs.DeadlineExceeded, NotStarted)
 }
 
-// TestShutdownDrains: calls under way end as they should, streams are told,
-// new calls are not started, and the client finds the next server.
+// TestShutdownDrains: calls under way end normally, streams get an error, new
+// calls are not started, and the client finds the next server.
 func TestShutdownDrains(t *testing.T) {
-	r := newRig(t, "unix", Limits{})
-	r.client.Patience = wait.Limit
+	r := newFixture(t, "unix", Limits{})
+	r.client.RetryFor = wait.Limit
 	cl := r.dial(t)
 	results := make(chan error, 8)
 	for range cap(results) {
@@ -203,7 +205,7 @@ func TestShutdownDrains(t *testing.T) {
 
 // TestShutdownGivesUp: calls that do not end are ended.
 func TestShutdownGivesUp(t *testing.T) {
-	r := newRig(t, "unix", Limits{})
+	r := newFixture(t, "unix", Limits{})
 	cl := r.dial(t)
 	done := make(chan error, 1)
 	go func() {
@@ -222,8 +224,8 @@ func TestShutdownGivesUp(t *testing.T) {
 // TestRollingRestarts: a client that calls all the time while the server is
 // replaced again and again loses no call.
 func TestRollingRestarts(t *testing.T) {
-	r := newRig(t, "unix", Limits{})
-	r.client.Patience = wait.Limit
+	r := newFixture(t, "unix", Limits{})
+	r.client.RetryFor = wait.Limit
 	cl := r.dial(t)
 	stop := make(chan struct{})
 	var wg sync.WaitGroup
@@ -259,10 +261,10 @@ func TestRollingRestarts(t *testing.T) {
 	}
 }
 
-// TestHalfOpen: a peer that vanished without a word is given up.
+// TestHalfOpen: a side gives up a peer that vanished without a message.
 func TestHalfOpen(t *testing.T) {
-	r := newRig(t, "unix", Limits{})
-	// Between client and server is a hole that swallows everything once told.
+	r := newFixture(t, "unix", Limits{})
+	// Between client and server is a proxy that, once told, drops everything.
 	l, err := net.Listen("unix", filepath.Join(t.TempDir(), "hole"))
 	if err != nil {
 		t.Fatal(err)
@@ -297,7 +299,7 @@ func TestHalfOpen(t *testing.T) {
 			}
 		}
 	})
-	cl, err := Dial(t.Context(), l.Addr().String(), ClientOptions{Patience: -1, Limits: Limits{KeepAlive: 500 * time.Millisecond}})
+	cl, err := Dial(t.Context(), l.Addr().String(), ClientOptions{RetryFor: -1, Limits: Limits{KeepAlive: 500 * time.Millisecond}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -314,9 +316,9 @@ func TestHalfOpen(t *testing.T) {
 	wantClass(t, err, errs.Unavailable, Unknown)
 }
 
-// TestStuckPeer: a peer that takes nothing any more is given up.
+// TestStuckPeer: a side gives up a peer that stops reading.
 func TestStuckPeer(t *testing.T) {
-	r := newRig(t, "unix", Limits{WriteTimeout: 100 * time.Millisecond})
+	r := newFixture(t, "unix", Limits{WriteTimeout: 100 * time.Millisecond})
 	nc, err := net.Dial("unix", r.target)
 	if err != nil {
 		t.Fatal(err)
@@ -340,7 +342,7 @@ func TestStuckPeer(t *testing.T) {
 }
 
 func TestClientClose(t *testing.T) {
-	r := newRig(t, "tls", Limits{})
+	r := newFixture(t, "tls", Limits{})
 	cl := r.dial(t)
 	done := make(chan error, 1)
 	go func() {

@@ -6,20 +6,20 @@ import (
 	"miren.dev/runtime/pkg/errs"
 )
 
-// minWindow is the smallest window a side may announce.
+// minWindow is the smallest window a side may announce, in bytes.
 const minWindow = 4 << 10
 
-// Limits bound what one connection can make this side hold and do. Zero fields
-// have the defaults.
+// Limits bound the memory and work that one connection can cause on this side.
+// Zero fields have the defaults.
 type Limits struct {
-	MaxCalls        int           // open at a time; 1024
+	MaxCalls        int           // calls open at a time; 1024
 	MaxMessage      int           // bytes of a message; 16 MiB
-	StreamWindow    int           // bytes received and not read of one call, at first; 64 KiB
+	StreamWindow    int           // bytes of one call received and not read, at first; 64 KiB
 	MaxStreamWindow int           // up to which the window of a fast reader grows; 2 MiB
 	Growth          int           // bytes by which all windows together grow; 32 MiB
-	Assembly        int           // bytes of messages larger than a frame that are put together at a time; 64 MiB
-	KeepAlive       time.Duration // after this long without a frame a ping is sent, after three the peer is given up; 10 s
-	WriteTimeout    time.Duration // a peer that takes nothing for this long is given up; 30 s
+	Assembly        int           // bytes of messages larger than a frame that are assembled at a time; 64 MiB
+	KeepAlive       time.Duration // after this long without a frame this side sends a ping, after three it gives the peer up; 10 s
+	WriteTimeout    time.Duration // this side gives up a peer that reads nothing for this long; 30 s
 }
 
 // Limits of connections without identity.

@@ -10,9 +10,9 @@ import (
 	"miren.dev/runtime/pkg/errs"
 )
 
-// ListenUnix listens on a socket that only its owner may connect to, in place
-// of one that a dead server left. AlreadyExists if a process listens there.
-// The socket is removed when the listener is closed.
+// ListenUnix listens on a socket that only its owner may connect to. It
+// replaces the socket of a dead server. AlreadyExists if a process listens
+// there. Closing the listener removes the socket.
 func ListenUnix(path string) (net.Listener, error) {
 	c, err := net.DialTimeout("unix", path, time.Second)
 	switch {
@@ -25,7 +25,7 @@ func ListenUnix(path string) (net.Listener, error) {
 			return nil, errs.New(errs.FailedPrecondition, "remove the socket of a dead server: %w", err)
 		}
 	default:
-		return nil, errs.New(errs.Unavailable, "find out who listens on %s: %w", path, err)
+		return nil, errs.New(errs.Unavailable, "check for a server on %s: %w", path, err)
 	}
 	l, err := net.Listen("unix", path)
 	if err != nil {

@@ -10,11 +10,11 @@ import (
 	"miren.dev/runtime/pkg/errs"
 )
 
-// Local returns a client within the process, for callers that must not be
-// told apart from those outside: it goes through the same codec, permissions
-// and flow control, as the given identity.
+// Local returns a client within the process with the given identity. Its calls
+// go through the same codec, permissions and flow control as calls from
+// outside.
 func (s *Server) Local(id Identity) *Client {
-	cl := newClient(ClientOptions{Patience: -1}.withDefaults())
+	cl := newClient(ClientOptions{RetryFor: -1}.withDefaults())
 	cl.target = target{network: "local", address: "in process"}
 	cl.dialer = func(context.Context) (*conn, error) {
 		near, far, err := socketPair()

@@ -18,14 +18,14 @@ const (
 // Public is the permission of methods that need no identity.
 const Public = "public"
 
-// MethodInfo is what is known of a method besides its types.
+// MethodInfo describes a method, without its types.
 type MethodInfo struct {
 	Service    string // "sandbox.Sandboxes"
 	Name       string // "Stop"
-	Full       string // "sandbox.Sandboxes/Stop", as it travels
+	Full       string // "sandbox.Sandboxes/Stop", as sent in CALL
 	Permission string // "public", "read", ...
 	Project    ProjectRule
-	Idempotent bool // carrying it out twice is the same as once
+	Idempotent bool // carrying it out twice has the same effect as once
 	Stream     StreamType
 }
 
@@ -39,7 +39,8 @@ type Decoder interface {
 // It is generated.
 type Method struct {
 	MethodInfo
-	// Target finds what a request says of its project; set with ProjectRequest.
+	// Target finds a request's reference to its project; set with
+	// ProjectRequest.
 	Target    func(req any) Target
 	Unary     func(ctx context.Context, impl any, req Decoder) (any, error)
 	Streaming func(ctx context.Context, impl any, req Decoder, s Stream) error
@@ -51,10 +52,11 @@ type Service struct {
 	Methods []*Method
 }
 
-// Conn is where generated clients send their calls. Client implements it.
+// Conn is the connection through which generated clients call. Client
+// implements it.
 type Conn interface {
-	// Call makes a call without streams. Errors are of package errs and have an
-	// outcome (OutcomeOf).
+	// Call makes a call without streams. Its errors are of package errs and
+	// have an outcome (OutcomeOf).
 	Call(ctx context.Context, m *MethodInfo, req, resp any) error
 	// Open makes a call with streams. It does not wait for the server. The
 	// stream must be closed, or ctx ended.
@@ -67,7 +69,7 @@ type Stream interface {
 	// Context ends with the call.
 	Context() context.Context
 	// SendMsg sends a message, waiting while the peer is slow. After the peer
-	// has ended the call it returns io.EOF, and RecvMsg says why.
+	// has ended the call it returns io.EOF, and RecvMsg returns the reason.
 	SendMsg(m any) error
 	// RecvMsg waits for a message. It returns io.EOF after the last one.
 	RecvMsg(m any) error

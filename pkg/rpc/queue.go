@@ -7,25 +7,25 @@ import (
 	"time"
 )
 
-// queue holds what was received for one call and not read yet. The connection's
-// reader pushes; one consumer takes. Frames are kept back to back in segments,
-// each frame with 4 bytes of flags and length in front; the consumer takes all
-// segments at a time, so that a burst costs one lock.
+// queue holds the frames that one call received and did not read yet. The
+// connection's reader pushes; one consumer takes. Frames are kept back to back
+// in segments, each frame with 4 bytes of flags and length in front. The
+// consumer takes all segments at a time, so that a burst costs one lock.
 type queue struct {
 	mu      sync.Mutex
 	segs    []*buffer
-	end     error // nothing more comes; returned once segs are drained
+	end     error // no frame comes any more; returned once segs are drained
 	abort   error // returned at once
 	waiting bool
 	window  int64 // current size
-	avail   int64 // what the peer may still send
-	held    int64 // received and not given back to the connection's window
+	avail   int64 // bytes that the peer may still send
+	held    int64 // bytes received and not given back to the connection's window
 
-	// The consumer's.
+	// Used by the consumer only.
 	cur    []*buffer // the first one is being read
 	pos    int
-	debt   int64 // consumed and not given back
-	waited bool  // it had to wait since the last update
+	debt   int64 // bytes consumed and not given back
+	waited bool  // the consumer had to wait since the last update
 	update time.Time
 }
 
@@ -73,8 +73,8 @@ func (q *queue) reset(window int64) {
 	q.window, q.avail, q.held, q.debt, q.waited = window, window, 0, 0, false
 }
 
-// push adds a frame. It reports whether the consumer must be woken, and
-// whether the frame was dropped because it has no reader any more.
+// push adds a frame. It reports whether the consumer must be woken, and whether
+// the frame was dropped because it has no reader any more.
 func (q *queue) push(flags uint8, p []byte) (wake, dropped bool, err error) {
 	cost := int64(headerLen + len(p))
 	q.mu.Lock()
@@ -106,8 +106,8 @@ func (q *queue) push(flags uint8, p []byte) (wake, dropped bool, err error) {
 	return wake, false, nil
 }
 
-// finish says that nothing more comes. The first word counts, but an error
-// replaces a mere end. It reports whether the consumer must be woken.
+// finish records that no frame comes any more. The first call counts, but an
+// error replaces a plain end. It reports whether the consumer must be woken.
 func (q *queue) finish(err error, atOnce bool) (wake bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -122,7 +122,7 @@ func (q *queue) finish(err error, atOnce bool) (wake bool) {
 	return wake
 }
 
-// drop forgets what is held and returns how much that was.
+// drop discards the held frames and returns their size in bytes.
 func (q *queue) drop() int64 {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -137,7 +137,7 @@ func (q *queue) drop() int64 {
 }
 
 // take returns the next frame, valid until the next call of take. ok is false
-// if the consumer must wait for a wake-up first.
+// if the consumer must first wait for a wake-up.
 func (q *queue) take() (flags uint8, p []byte, ok bool, err error) {
 	if len(q.cur) > 0 && q.pos == len(q.cur[0].b) {
 		putSegment(q.cur[0])
@@ -195,8 +195,8 @@ func (q *queue) refill(limit int64, rtt time.Duration, grow func(n int64) int64)
 	return credit, back
 }
 
-// settle forgets what was read and returns how much of the connection's window
-// that is.
+// settle discards the bytes that were read and returns how many of them belong
+// to the connection's window.
 func (q *queue) settle() int64 {
 	q.mu.Lock()
 	defer q.mu.Unlock()

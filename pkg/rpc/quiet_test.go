@@ -6,8 +6,8 @@ import (
 	"miren.dev/runtime/testsupport/wait"
 )
 
-// killConns closes the server's connections without a word.
-func (r *rig) killConns() {
+// killConns closes the server's connections without a message.
+func (r *fixture) killConns() {
 	r.srv.mu.Lock()
 	defer r.srv.mu.Unlock()
 	for c := range r.srv.conns {
@@ -19,7 +19,7 @@ func (r *rig) killConns() {
 	}
 }
 
-func (r *rig) conns() int {
+func (r *fixture) conns() int {
 	r.srv.mu.Lock()
 	defer r.srv.mu.Unlock()
 	a := &r.srv.admission
@@ -28,7 +28,7 @@ func (r *rig) conns() int {
 
 // serverConn returns a connection of the server, which registers it a moment
 // after its client has connected.
-func (r *rig) serverConn(t testing.TB) (found *conn) {
+func (r *fixture) serverConn(t testing.TB) (found *conn) {
 	t.Helper()
 	wait.For(t, "a connection of the server", func() bool {
 		r.srv.mu.Lock()
@@ -41,7 +41,7 @@ func (r *rig) serverConn(t testing.TB) (found *conn) {
 	return found
 }
 
-// settled reports whether nothing is under way on c and every byte of its
+// settled reports whether no call is under way on c and every byte of its
 // window was given back.
 func (c *conn) settled() bool {
 	c.mu.Lock()
@@ -55,9 +55,9 @@ func release(c *conn) bool {
 	return true
 }
 
-// quiet fails the test unless both ends of the client's connection come to
-// rest with nothing lost.
-func (r *rig) quiet(t testing.TB, cl *Client) {
+// quiet fails the test unless both ends of the client's connection settle with
+// nothing lost.
+func (r *fixture) quiet(t testing.TB, cl *Client) {
 	t.Helper()
 	for name, c := range map[string]*conn{"client": cl.cur.Load(), "server": r.serverConn(t)} {
 		ok := false

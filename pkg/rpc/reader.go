@@ -41,8 +41,8 @@ func (c *conn) read() error {
 	}
 }
 
-// unknownID checks the id of a frame for a call that is not open: it must have
-// been once. c.mu is held.
+// unknownID checks the id of a frame for a call that is not open: such a call
+// must have existed. c.mu is held.
 func (c *conn) unknownIDLocked(id uint64) error {
 	if id%2 == 0 || id > c.lastID {
 		return protocolError("a frame for call %d, which was never made", id)
@@ -167,8 +167,8 @@ func (c *conn) readGoAway(h header) error {
 	return nil
 }
 
-// hangUpLocked ends a connection to a server that is going, once nothing is
-// under way.
+// hangUpLocked ends a connection to a server that is shutting down, once no
+// call is under way.
 func (c *conn) hangUpLocked() {
 	if c.draining && len(c.streams) == 0 {
 		c.failLocked(errShutdown)

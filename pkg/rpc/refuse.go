@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// Recheck asks ServerOptions.Refuse about every open connection and closes those
-// that it refuses: their calls are cancelled, and end with its error. It does not
+// Recheck asks ServerOptions.Refuse about every open connection and closes the
+// refused ones: their calls are cancelled, and end with its error. It does not
 // wait. Connections that begin meanwhile are checked too.
 func (s *Server) Recheck() {
 	if s.opts.Refuse == nil {
@@ -25,7 +25,7 @@ func (s *Server) Recheck() {
 	}
 }
 
-// refuse ends every call with err, those that are still to come too.
+// refuse ends every call with err, later calls too.
 func (c *conn) refuse(err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -38,8 +38,8 @@ func (c *conn) refuse(err error) {
 	}
 }
 
-// closeRefused closes the connection, after a moment for the answers to the
-// calls that refuse has ended.
+// closeRefused closes the connection, after a short time in which the answers
+// to the ended calls are sent.
 func (c *conn) closeRefused(err error) {
 	c.goAway()
 	t := time.NewTimer(lingerTimeout)

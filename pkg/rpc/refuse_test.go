@@ -31,9 +31,9 @@ func (r *refusals) refuse(id Identity) error {
 	return nil
 }
 
-func newRefusingRig(t *testing.T) (*rig, *refusals) {
+func newRefusingFixture(t *testing.T) (*fixture, *refusals) {
 	t.Helper()
-	r, refused := &rig{echo: newEchoServer(), pki: newPKI(t), client: ClientOptions{Patience: -1}}, &refusals{names: map[string]bool{}}
+	r, refused := &fixture{echo: newEchoServer(), pki: newPKI(t), client: ClientOptions{RetryFor: -1}}, &refusals{names: map[string]bool{}}
 	srv, err := NewServer(ServerOptions{TLS: r.pki.server(t), Refuse: refused.refuse})
 	if err != nil {
 		t.Fatal(err)
@@ -50,10 +50,10 @@ func newRefusingRig(t *testing.T) (*rig, *refusals) {
 }
 
 // TestRefusedIdentityLosesItsConnections: calls and streams under way are
-// cancelled and say why, later calls do not start, the handshake is refused, and
-// other connections stay.
+// cancelled with the reason, later calls do not start, the handshake is
+// refused, and other connections stay.
 func TestRefusedIdentityLosesItsConnections(t *testing.T) {
-	r, refused := newRefusingRig(t)
+	r, refused := newRefusingFixture(t)
 	alice, bob := r.as(t, "alice"), r.as(t, "bob")
 	a, b := alice.dial(t), bob.dial(t)
 	called := make(chan error, 1)
@@ -85,10 +85,10 @@ func TestRefusedIdentityLosesItsConnections(t *testing.T) {
 	}
 }
 
-// TestRefusedPeerCannotLinger: one that neither hangs up nor reads is closed, and
-// what it sends meanwhile does nothing.
+// TestRefusedPeerCannotLinger: a peer that neither hangs up nor reads is
+// closed, and the frames that it sends meanwhile have no effect.
 func TestRefusedPeerCannotLinger(t *testing.T) {
-	r, refused := newRefusingRig(t)
+	r, refused := newRefusingFixture(t)
 	cl := r.as(t, "alice").dial(t)
 	if _, err := call(t, cl, mEcho, &echoMsg{}); err != nil {
 		t.Fatal(err)
@@ -101,7 +101,7 @@ func TestRefusedPeerCannotLinger(t *testing.T) {
 	c := cl.cur.Load()
 	refused.add("alice")
 	r.srv.Recheck()
-	// The connection as a peer uses it that ignores GOAWAY.
+	// A connection of a peer that ignores GOAWAY.
 	c.mu.Lock()
 	c.draining = false
 	c.mu.Unlock()

@@ -8,13 +8,13 @@ import (
 	"miren.dev/runtime/pkg/errs"
 )
 
-// TestServeAsGivesItsIdentityOnly: to root and the server's own user too.
+// TestServeAsGivesItsIdentityOnly: also for root and the server's own user.
 func TestServeAsGivesItsIdentityOnly(t *testing.T) {
 	srv, err := NewServer(ServerOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := &rig{srv: srv, echo: newEchoServer(), target: filepath.Join(t.TempDir(), "s"), client: ClientOptions{Patience: -1}}
+	r := &fixture{srv: srv, echo: newEchoServer(), target: filepath.Join(t.TempDir(), "s"), client: ClientOptions{RetryFor: -1}}
 	srv.Register(echoService, r.echo)
 	l, err := net.Listen("unix", r.target)
 	if err != nil {

@@ -21,16 +21,17 @@ import (
 type ServerOptions struct {
 	// Authorizer decides about every method that is not public; nil: DefaultRoles.
 	Authorizer Authorizer
-	// ProjectOf returns the name of the project that a request concerns. It is asked
-	// for callers whose roles are bound to projects; nil refuses them. Errors are
-	// those of the call, as NotFound for an entity that does not exist.
+	// ProjectOf returns the name of the project that a request concerns. It is
+	// asked for callers whose roles are bound to projects; nil refuses these
+	// callers. Its errors become the call's, such as NotFound for an entity
+	// that does not exist.
 	ProjectOf func(context.Context, Target) (string, error)
 	// TLS is needed for listeners that are not unix sockets. It must require
 	// TLS 1.3 and verify client certificates if given (identity.ServerTLS).
 	TLS *tls.Config
-	// Refuse returns why an identity has no access any more, such as that its
-	// certificate was revoked, or nil. It is asked when a connection begins, and by
-	// Recheck. It must not block. nil: nobody is refused.
+	// Refuse returns the reason why an identity has no access any more, such as
+	// a revoked certificate, or nil. It is asked when a connection begins, and
+	// by Recheck. It must not block. nil: no identity is refused.
 	Refuse func(Identity) error
 	Limits Limits
 	// Conns bounds the connections by class.
@@ -40,13 +41,13 @@ type ServerOptions struct {
 
 var errShutdown = errs.New(errs.Unavailable, "the server is shutting down")
 
-// handshakeTimeout bounds the time until a connection has said who it is.
+// handshakeTimeout bounds the time until a connection is authenticated.
 const handshakeTimeout = 10 * time.Second
 
 // lingerTimeout is how long Shutdown waits for idle peers to hang up.
 const lingerTimeout = 500 * time.Millisecond
 
-// maxIdleWorkers is how many goroutines are kept for the next calls.
+// maxIdleWorkers is how many idle goroutines are kept for the next calls.
 const maxIdleWorkers = 64
 
 // Server serves the registered services on any number of listeners.
@@ -66,7 +67,7 @@ type Server struct {
 	listeners map[net.Listener]struct{}
 	draining  bool
 	closed    bool
-	wg        sync.WaitGroup // connections, workers
+	wg        sync.WaitGroup // counts connections and workers
 }
 
 type boundMethod struct {
@@ -126,12 +127,13 @@ func (s *Server) Methods() []MethodInfo {
 }
 
 // Serve accepts connections until Shutdown or Close, then returns nil. It
-// closes l. On a unix socket the caller is who its credentials say, elsewhere
-// who its client certificate says.
+// closes l. On a unix socket the caller's identity comes from its credentials,
+// elsewhere from its client certificate.
 func (s *Server) Serve(l net.Listener) error { return s.serve(l, s.greet) }
 
-// ServeAs is Serve for a unix socket whose peers are all id, whatever their
-// credentials say: a program that needs little is given no more.
+// ServeAs is Serve for a unix socket whose peers all get the identity id,
+// whatever their credentials are: it limits a program that needs few
+// permissions.
 func (s *Server) ServeAs(l net.Listener, id Identity) error {
 	if l.Addr().Network() != "unix" {
 		_ = l.Close()
@@ -176,7 +178,8 @@ func (s *Server) serve(l net.Listener, greet greeter) error {
 		if errors.Is(err, net.ErrClosed) {
 			return errs.New(errs.Unavailable, "rpc: accept on %s: %w", l.Addr(), err)
 		}
-		// Out of files, or a connection that died at once: go on in a moment.
+		// The process is out of files, or the connection died at once: continue
+		// after a pause.
 		delay = min(max(2*delay, 5*time.Millisecond), time.Second)
 		s.opts.Logger.Warn("rpc accept failed", "address", l.Addr().String(), "error", err, "retry_in", delay)
 		select {
@@ -208,7 +211,8 @@ func (s *Server) adopt(nc net.Conn, cl class, greet greeter) bool {
 	return true
 }
 
-// refused logs that a class is full. Anonymous peers must not fill the log.
+// refused logs that a class is full; for anonymous peers only at debug level,
+// since they must not fill the log.
 func (s *Server) refused(nc net.Conn, cl class) {
 	level := slog.LevelWarn
 	if cl == classAnonymous {
@@ -217,7 +221,7 @@ func (s *Server) refused(nc net.Conn, cl class) {
 	s.opts.Logger.Log(s.base, level, "rpc connection refused", "peer", nc.RemoteAddr().String(), "class", string(cl), "limit", s.admission.limits.of(cl))
 }
 
-// serveConn takes one connection from handshake to end.
+// serveConn serves one connection from handshake to end.
 func (s *Server) serveConn(raw net.Conn, cl class, greet greeter) {
 	stop := context.AfterFunc(s.base, func() { _ = raw.Close() })
 	defer stop()
@@ -275,8 +279,8 @@ func (s *Server) serveConn(raw net.Conn, cl class, greet greeter) {
 	s.opts.Logger.Debug("rpc connection ended", "peer", nc.RemoteAddr().String(), "identity", id.String(), "error", err)
 }
 
-// identified returns the class of a connection whose greeting ended with err, and
-// whether it is admitted.
+// identified returns the class of a connection whose greeting ended with err,
+// and whether the server admits it.
 func (s *Server) identified(raw net.Conn, cl class, id Identity, err error) (class, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -318,12 +322,12 @@ type serverCall struct {
 	s         *Server
 	st        *stream
 	method    *boundMethod
-	name      string // of a method that does not exist
+	name      string // the name of a method that does not exist
 	identity  Identity
 	grant     Grant
 	requestID string
 	trace     string
-	body      *buffer // nil if it comes in DATA frames
+	body      *buffer // the request; nil if it comes in DATA frames
 	ctx       callContext
 }
 
@@ -348,7 +352,7 @@ func (s *Server) dispatch(id Identity, st *stream, h rawCallHeader, flags uint8,
 	c := st.c
 	c.mu.Lock()
 	st.serve = sc
-	switch { // what ended before it knew of this call
+	switch { // the call may have ended before it had this context
 	case c.err != nil:
 		st.failLocked(c.err)
 	case c.refused != nil:
@@ -411,7 +415,7 @@ func (sc *serverCall) run() {
 	if errors.As(err, &bad) {
 		outcome, err = NotStarted, bad.err
 	} else if outcome == Failed && err != nil && sc.ctx.endedBy() != nil {
-		outcome = Unknown // it was interrupted
+		outcome = Unknown // the handler was interrupted
 	}
 	putBuffer(sc.body)
 	sc.body = nil
@@ -442,12 +446,12 @@ func (sc *serverCall) handle() (resp any, err error) {
 	if sc.method.Streaming == nil {
 		return sc.method.Unary(&sc.ctx, sc.method.impl, sc)
 	}
-	sc.ctx.Done() // so that the deadline is watched
+	sc.ctx.Done() // so that the deadline takes effect
 	return nil, sc.method.Streaming(&sc.ctx, sc.method.impl, sc, &serverStream{sc.st, sc})
 }
 
-// decodeError is of a request that could not be read or is not allowed: the
-// handler did nothing.
+// decodeError is the error of a request that could not be read or is not valid:
+// the handler did nothing.
 type decodeError struct{ err error }
 
 func (e *decodeError) Error() string { return e.err.Error() }
@@ -494,7 +498,7 @@ func (sc *serverCall) reply(resp any, err error, outcome Outcome) {
 			}
 		}
 		if err != nil {
-			outcome = Unknown // it took place, but the caller does not get to know what came out
+			outcome = Unknown // the call took place, but the caller does not learn its outcome
 		}
 	}
 	if err != nil {
@@ -517,8 +521,9 @@ func (sc *serverCall) reply(resp any, err error, outcome Outcome) {
 	c.giveBack(st.q.drop())
 }
 
-// Shutdown drains: no new connections or calls, streams are ended (their
-// callers resume elsewhere), calls go on until ctx ends.
+// Shutdown drains the server: it accepts no new connections or calls and ends
+// streams (their callers resume elsewhere); other calls continue until ctx
+// ends.
 func (s *Server) Shutdown(ctx context.Context) error {
 	s.mu.Lock()
 	s.draining = true
@@ -542,7 +547,7 @@ func (s *Server) Shutdown(ctx context.Context) error {
 			err = ctxError(ctx)
 		}
 	}
-	// Give the callers the time to read what was sent, and to hang up.
+	// Give the callers time to read the answers and hang up.
 	gone := time.NewTimer(lingerTimeout)
 	defer gone.Stop()
 	for _, c := range conns {

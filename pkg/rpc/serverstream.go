@@ -16,7 +16,8 @@ func (s *serverStream) RecvMsg(m any) error {
 	return s.receive(&s.sc.ctx, m)
 }
 
-// SendMsg implements Stream. Here the end of the call is an error of its own.
+// SendMsg implements Stream. On this side the end of the call is an error, not
+// io.EOF.
 func (s *serverStream) SendMsg(m any) error { return s.sendError(s.stream.SendMsg(m)) }
 
 // Write implements Stream.

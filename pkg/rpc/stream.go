@@ -16,27 +16,27 @@ import (
 type stream struct {
 	c   *conn
 	id  uint64
-	off int64 // position of its CALL frame in what the connection wrote
+	off int64 // position of its CALL frame in the bytes written to the connection
 
 	notify chan struct{} // wakes the consumer of q, and the caller that waits for the reply
 	q      queue
 
-	// Of calls made here; under q.mu.
+	// For calls made here; guarded by q.mu.
 	replied    bool
 	reply      *buffer
 	replyFlags uint8
 
-	// Under c.mu.
-	credit    int64 // what may be sent
-	grown     int64 // taken from c.growth
+	// Guarded by c.mu.
+	credit    int64 // bytes that may be sent
+	grown     int64 // bytes taken from c.growth
 	ended     bool  // the call is over: nothing more is sent
 	starving  bool  // waits for credit
 	inBulk    bool  // in c.bulk
 	sendReady chan struct{}
 	sentEnd   bool
 
-	sendMu sync.Mutex // one message at a time
-	read   []byte     // rest of a frame that Read has begun
+	sendMu sync.Mutex // held while one message is sent
+	read   []byte     // rest of the frame that Read is returning
 	serve  *serverCall
 }
 
@@ -75,7 +75,7 @@ func (st *stream) sendFrame(flags uint8, prefix, p []byte) (int, error) {
 	for {
 		if st.ended || st.sentEnd {
 			if !st.leaveBulkLocked() && waited {
-				c.wakeBulkLocked(1) // the turn that is not used
+				c.wakeBulkLocked(1) // pass the turn to the next stream
 			}
 			return 0, io.EOF
 		}
@@ -142,7 +142,7 @@ func (st *stream) sendMessage(p []byte) error {
 	var prefix [4]byte
 	flags, pre := uint8(flagMore), []byte(nil)
 	if len(p)+headerLen > minChunk {
-		// It may be split, by size or by a small window.
+		// The message may be split, by size or by a small window.
 		binary.BigEndian.PutUint32(prefix[:], uint32(len(p)))
 		flags, pre = flagMore|flagLarge, prefix[:]
 	}
@@ -173,7 +173,7 @@ func (st *stream) next() (flags uint8, p []byte, err error) {
 	}
 }
 
-// refill returns windows when enough was read.
+// refill gives windows back when the consumer has read enough.
 func (st *stream) refill() {
 	credit, back := st.q.refill(int64(st.c.lim.MaxStreamWindow), time.Duration(st.c.rtt.Load()), st.growWindow)
 	if credit == 0 {
@@ -189,7 +189,7 @@ func (st *stream) refill() {
 	c.mu.Unlock()
 }
 
-// message receives a whole message and calls f with it, which must not keep it.
+// message receives a whole message and calls f with it; f must not keep it.
 func (st *stream) message(ctx context.Context, f func(p []byte) error) error {
 	flags, p, err := st.next()
 	if err != nil {
@@ -216,7 +216,7 @@ func (st *stream) message(ctx context.Context, f func(p []byte) error) error {
 		return err
 	}
 	defer st.c.assembly.Release(int64(total))
-	// Grows with what really comes.
+	// Allocate by the bytes that arrive, not by the announced length.
 	b := append(make([]byte, 0, min(total, 2*chunkLen)), p...)
 	for more := true; more; {
 		if flags, p, err = st.next(); err != nil {

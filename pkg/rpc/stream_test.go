@@ -26,7 +26,7 @@ func open(t testing.TB, cl *Client, m *Method, req *echoMsg) Stream {
 }
 
 func TestServerStream(t *testing.T) {
-	eachTransport(t, func(t *testing.T, r *rig) {
+	eachTransport(t, func(t *testing.T, r *fixture) {
 		cl := r.dial(t)
 		for _, size := range []int{0, 10, 900, 1100, chunkLen, 200 << 10} {
 			const n = 50
@@ -49,7 +49,7 @@ func TestServerStream(t *testing.T) {
 
 // TestStreamError: what was sent before the error arrives before it.
 func TestStreamError(t *testing.T) {
-	r := newRig(t, "tls", Limits{})
+	r := newFixture(t, "tls", Limits{})
 	cl := r.dial(t)
 	st := open(t, cl, mCount, &echoMsg{N: 3, Text: "no more"})
 	for range 3 {
@@ -66,7 +66,7 @@ func TestStreamError(t *testing.T) {
 }
 
 func TestBidirectionalStreamsKeepOrder(t *testing.T) {
-	eachTransport(t, func(t *testing.T, r *rig) {
+	eachTransport(t, func(t *testing.T, r *fixture) {
 		cl := r.dial(t)
 		var wg sync.WaitGroup
 		for i := range 8 {
@@ -108,7 +108,7 @@ func TestBidirectionalStreamsKeepOrder(t *testing.T) {
 }
 
 func TestRawBytes(t *testing.T) {
-	eachTransport(t, func(t *testing.T, r *rig) {
+	eachTransport(t, func(t *testing.T, r *fixture) {
 		cl := r.dial(t)
 		st := open(t, cl, mSink, &echoMsg{Data: make([]byte, 80<<10)}) // a long request too
 		want := int64(0)
@@ -137,7 +137,7 @@ func TestRawBytes(t *testing.T) {
 }
 
 func TestTypedBytes(t *testing.T) {
-	r := newRig(t, "unix", Limits{})
+	r := newFixture(t, "unix", Limits{})
 	cl := r.dial(t)
 	up := NewClientStream[Bytes, echoMsg](open(t, cl, mSink, &echoMsg{}))
 	b := Bytes("hello")
@@ -171,7 +171,7 @@ func TestTypedBytes(t *testing.T) {
 // TestCloseMidStream: closing or canceling ends the handler and gives
 // everything back.
 func TestCloseMidStream(t *testing.T) {
-	eachTransport(t, func(t *testing.T, r *rig) {
+	eachTransport(t, func(t *testing.T, r *fixture) {
 		cl := r.dial(t)
 		for i := range 40 {
 			ctx, cancel := context.WithCancel(t.Context())
@@ -207,7 +207,7 @@ func TestCloseMidStream(t *testing.T) {
 
 // TestStreamDeadline: a stream ends at the deadline of its context on both sides.
 func TestStreamDeadline(t *testing.T) {
-	r := newRig(t, "unix", Limits{})
+	r := newFixture(t, "unix", Limits{})
 	cl := r.dial(t)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
@@ -222,7 +222,7 @@ func TestStreamDeadline(t *testing.T) {
 // TestSlowReaders: callers that do not read hold up no other call, and make the
 // client keep no more than their windows.
 func TestSlowReaders(t *testing.T) {
-	eachTransport(t, func(t *testing.T, r *rig) {
+	eachTransport(t, func(t *testing.T, r *fixture) {
 		cl := r.dial(t)
 		const slow = 300
 		var streams []Stream
@@ -290,7 +290,7 @@ func TestSlowReaders(t *testing.T) {
 // TestSlowHandler is TestSlowReaders the other way: a handler that does not
 // read what is uploaded.
 func TestSlowHandler(t *testing.T) {
-	r := newRig(t, "tls", Limits{})
+	r := newFixture(t, "tls", Limits{})
 	cl := r.dial(t)
 	var wg sync.WaitGroup
 	for range 20 {
@@ -328,7 +328,7 @@ func TestSlowHandler(t *testing.T) {
 
 // TestWindowGrows: a fast reader gets a larger window, and gives it back.
 func TestWindowGrows(t *testing.T) {
-	r := newRig(t, "unix", Limits{})
+	r := newFixture(t, "unix", Limits{})
 	cl := r.dial(t)
 	st := open(t, cl, mSource, &echoMsg{N: 32 << 10})
 	c := cl.cur.Load()
@@ -349,7 +349,7 @@ func TestWindowGrows(t *testing.T) {
 
 // TestCallsOvertakeBulk: calls are quick while streams saturate the connection.
 func TestCallsOvertakeBulk(t *testing.T) {
-	r := newRig(t, "tls", Limits{})
+	r := newFixture(t, "tls", Limits{})
 	cl := r.dial(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	var wg sync.WaitGroup
@@ -378,7 +378,7 @@ func TestCallsOvertakeBulk(t *testing.T) {
 
 // TestStreamsAreFair: of streams that all want to send, none is left behind.
 func TestStreamsAreFair(t *testing.T) {
-	r := newRig(t, "unix", Limits{})
+	r := newFixture(t, "unix", Limits{})
 	cl := r.dial(t)
 	var wg sync.WaitGroup
 	got := make([]int64, 16)

@@ -16,14 +16,15 @@ import (
 	"miren.dev/runtime/pkg/errs"
 )
 
-// alpn is the protocol that is agreed on within TLS.
+// alpn is the application protocol that both sides negotiate within TLS.
 const alpn = "runtime-rpc/1"
 
-// ioBuffer is the size of buffers around TLS: four records.
+// ioBuffer is the size of buffers around TLS, in bytes: four records.
 const ioBuffer = 68 << 10
 
 // corkedConn is the connection below TLS. It reads ahead, and collects the
-// records of one Write, so that either is one system call and not one per record.
+// records of one Write, so that each takes one system call and not one per
+// record.
 type corkedConn struct {
 	net.Conn
 	r *bufio.Reader
@@ -55,7 +56,8 @@ func (c *corkedConn) cork() {
 	c.mu.Unlock()
 }
 
-// uncork writes what was collected. none says that nothing at all was taken.
+// uncork writes the collected records. none reports that the kernel took no
+// byte.
 func (c *corkedConn) uncork() (none bool, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -86,14 +88,14 @@ func (t *tlsConn) Write(p []byte) (int, error) {
 	if none {
 		return 0, err
 	}
-	return len(p), err // some of it, at least, may have arrived
+	return len(p), err // part of it may have arrived
 }
 
 func prepareTLS(cfg *tls.Config) *tls.Config {
 	cfg = cfg.Clone()
 	cfg.MinVersion = tls.VersionTLS13
 	cfg.NextProtos = []string{alpn}
-	cfg.DynamicRecordSizingDisabled = true // what is written together belongs together
+	cfg.DynamicRecordSizingDisabled = true // one Write becomes one system call
 	cfg.SessionTicketsDisabled = true
 	return cfg
 }
@@ -133,7 +135,7 @@ func (t target) String() string {
 	return t.address
 }
 
-// parseTarget understands unix:///path, /path, tls://host:port and host:port.
+// parseTarget parses unix:///path, /path, tls://host:port and host:port.
 func parseTarget(s string) (target, error) {
 	bad := func(why string) (target, error) {
 		return target{}, errs.New(errs.InvalidArgument, "server address %q: %s", s, why).
@@ -158,7 +160,7 @@ func parseTarget(s string) (target, error) {
 	return target{"tcp", addr}, nil
 }
 
-// dial connects and agrees on the protocol.
+// dial connects and negotiates the protocol.
 func (t target) dial(ctx context.Context, cfg *tls.Config, lim Limits, timeout time.Duration) (*conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
@@ -203,7 +205,7 @@ func (t target) dialError(err error) error {
 	return errs.New(errs.Unavailable, "connect to %s: %w", t, err)
 }
 
-// tlsError says what an error during the handshakes means.
+// tlsError explains an error of a handshake, with a hint.
 func (t target) tlsError(err error) error {
 	var unknown x509.UnknownAuthorityError
 	var host x509.HostnameError

@@ -5,12 +5,12 @@ import (
 	"io"
 )
 
-// Bytes is the message type of streams of raw bytes: they travel as they are,
-// and where they are divided means nothing.
+// Bytes is the message type of streams of raw bytes: the boundaries between
+// messages have no meaning.
 type Bytes []byte
 
-// None is the message type of a direction in which nothing is sent, and of
-// requests and responses without content.
+// None is the message type of a direction without messages, and of requests and
+// responses without content.
 type None struct{}
 
 // ServerStream is a handler's side of a stream: it receives In and sends Out.
@@ -19,7 +19,7 @@ type ServerStream[In, Out any] interface {
 	Context() context.Context
 	// Send waits while the caller is slow.
 	Send(m *Out) error
-	// Recv returns io.EOF when the caller has sent everything.
+	// Recv returns io.EOF after the caller's last message.
 	Recv() (*In, error)
 	// Reader and Writer are for streams of Bytes.
 	Reader() io.Reader
@@ -31,7 +31,7 @@ type ServerStream[In, Out any] interface {
 type ClientStream[In, Out any] interface {
 	Context() context.Context
 	// Send waits while the server is slow. It returns io.EOF when the call has
-	// ended; Recv says how.
+	// ended; Recv returns the reason.
 	Send(m *In) error
 	// CloseSend says that nothing more is sent.
 	CloseSend() error

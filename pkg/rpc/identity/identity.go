@@ -1,11 +1,11 @@
 // Package identity makes and keeps the certificates of an installation: its
 // certificate authority, the certificate of its server, and client
-// certificates, whose common name is who they are for and whose organisations
-// are the roles.
+// certificates, whose common name is the identity and whose organisations are
+// the roles.
 //
 // Files, all with mode 0600 in a directory of mode 0700:
 //
-//	<dir>/ca.pem, ca.key            the authority; made at first start, kept for ever
+//	<dir>/ca.pem, ca.key            of the authority; made at first start, kept for ever
 //	<dir>/server.pem, server.key    of the server; made again when it is due to expire
 //	                                or when its names change
 //
@@ -39,14 +39,15 @@ import (
 const (
 	caLife     = 20 * 365 * 24 * time.Hour
 	serverLife = 365 * 24 * time.Hour
-	// renewBefore is how long before its end the server's certificate is made again.
+	// renewBefore is how long before its expiry the server's certificate is
+	// replaced.
 	renewBefore = 60 * 24 * time.Hour
-	// skew is by how much the clocks of two machines may differ.
+	// skew is the largest difference between the clocks of two machines.
 	skew = 10 * time.Minute
-	// checkEvery is how often the server's certificate is looked at.
+	// checkEvery is the time between two checks of the server's certificate.
 	checkEvery = time.Hour
 
-	// DefaultClientLife is how long a client certificate is valid if nothing is said.
+	// DefaultClientLife is how long a client certificate is valid by default.
 	DefaultClientLife = 365 * 24 * time.Hour
 )
 
@@ -132,7 +133,7 @@ type Pair struct {
 }
 
 // IssueClient makes a certificate with a name and roles. ttl 0 means
-// DefaultClientLife. The key is kept nowhere.
+// DefaultClientLife. The authority does not keep the key.
 func (a *Authority) IssueClient(name string, roles []string, ttl time.Duration) (*Pair, error) {
 	switch {
 	case name == "" || len(name) > 64:
@@ -188,7 +189,7 @@ func (a *Authority) ServerTLS(names ...string) (*tls.Config, error) {
 	}, nil
 }
 
-// serverCertificate returns a certificate that is valid for a while yet.
+// serverCertificate returns a certificate that does not expire soon.
 func (a *Authority) serverCertificate() (*tls.Certificate, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -201,7 +202,7 @@ func (a *Authority) serverCertificate() (*tls.Certificate, error) {
 		switch {
 		case err == nil:
 			a.server = pair
-		case !errors.Is(err, fs.ErrNotExist) && !errs.Is(err, errs.Corrupt): // both are cured by a new one
+		case !errors.Is(err, fs.ErrNotExist) && !errs.Is(err, errs.Corrupt): // a new certificate cures both
 			return nil, err
 		}
 	}
@@ -209,7 +210,7 @@ func (a *Authority) serverCertificate() (*tls.Certificate, error) {
 		pair, err := a.issueServer(now)
 		if err != nil {
 			if a.server != nil && a.server.Leaf.NotAfter.After(now) && a.covers(a.server.Leaf) {
-				return a.server, nil // it still serves; next time again
+				return a.server, nil // the old one is still valid; the next check tries again
 			}
 			return nil, err
 		}
@@ -219,7 +220,8 @@ func (a *Authority) serverCertificate() (*tls.Certificate, error) {
 	return a.server, nil
 }
 
-// fits reports whether a server certificate can be used on.
+// fits reports whether a server certificate is valid long enough and for the
+// names.
 func (a *Authority) fits(c *x509.Certificate, now time.Time) bool {
 	return now.Add(renewBefore).Before(c.NotAfter) && a.covers(c)
 }
@@ -271,7 +273,7 @@ func (a *Authority) load(name string) (*tls.Certificate, error) {
 		return nil, fileError(err)
 	}
 	keyPEM, err := os.ReadFile(keyFile)
-	if errors.Is(err, fs.ErrNotExist) { // it is written first, so it was lost
+	if errors.Is(err, fs.ErrNotExist) { // the key is written before the certificate, so it was lost
 		return nil, damaged(certFile, keyFile, err)
 	}
 	if err != nil {
@@ -285,8 +287,8 @@ func (a *Authority) load(name string) (*tls.Certificate, error) {
 }
 
 func damaged(certFile, keyFile string, err error) error {
-	// The cause is not wrapped: it may be that a file does not exist, which is
-	// what a first start looks like.
+	// The cause is not wrapped: it may be that a file does not exist, and then
+	// the caller would take this for a first start.
 	return errs.New(errs.Corrupt, "%s and %s: %v", certFile, keyFile, err).
 		WithHint("restore both from a backup; without them clients must get new certificates")
 }

@@ -104,7 +104,7 @@ func TestServerCertificateIsRenewed(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	// Another start takes the same one.
+	// Another start reads the same authority.
 	again, err := openAt(t, dir, nil).ServerTLS("10.1.2.3", "runtime.example")
 	if err != nil {
 		t.Fatal(err)
@@ -128,8 +128,7 @@ func TestServerCertificateIsRenewed(t *testing.T) {
 	}
 }
 
-// TestIssuedCertificatesConnect: certificates that are issued work with RPC, and what is not
-// in order does not.
+// TestIssuedCertificatesConnect: issued certificates work with RPC, and invalid ones do not.
 func TestIssuedCertificatesConnect(t *testing.T) {
 	a := openAt(t, t.TempDir(), nil)
 	cfg, err := a.ServerTLS()

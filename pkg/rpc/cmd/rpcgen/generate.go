@@ -119,7 +119,7 @@ func (e *emitter) doc(m *method) {
 	e.Comment(gogen.GoName(m.name) + ": " + text + " Permission: " + m.permission + m.projectDoc() + ".")
 }
 
-// handlers emits the interface of the serving side and its registration.
+// handlers emits the interface that handlers implement and its registration.
 func (e *emitter) handlers() {
 	rpc, ctx := e.Import(rpcPath), e.Import("context")
 	e.Comment(e.goName + " is what serves the service. " + e.service.doc)
@@ -144,7 +144,7 @@ func (e *emitter) handlers() {
 	e.P("func Register%s(s *%s.Server, impl %s) { s.Register(%sService, impl) }\n", e.goName, rpc, e.goName, e.goName)
 }
 
-// client emits the interface of the calling side and its implementation.
+// client emits the interface that callers use and its implementation.
 func (e *emitter) client() {
 	rpc, ctx := e.Import(rpcPath), e.Import("context")
 	iface, impl := e.goName+"Client", "client"+e.goName
@@ -193,7 +193,7 @@ func (e *emitter) client() {
 	}
 }
 
-// target emits how the request leads to its project.
+// target emits the function that finds a request's project.
 func (e *emitter) target(m *method) {
 	fields, err := m.projectFields(e.set, e.domain)
 	if err != nil {

@@ -43,10 +43,10 @@ type method struct {
 // bytesType is the name of raw bytes in in and out.
 const bytesType = "bytes"
 
-// permissions are the words a method may state.
+// permissions are the permissions that a method may require.
 var permissions = []string{"public", "read", "write", "deploy", "exec", "admin"}
 
-// projectRules are the words that project may be, besides fields.
+// projectRules are the values of project that name no field.
 var projectRules = []string{"cluster", "any", "handler"}
 
 // byRequest reports whether fields of the request lead to its project.
@@ -189,7 +189,7 @@ func parseMethod(p *lang.Parser, k, v *yaml.Node) *method {
 	return m
 }
 
-// projectDoc says in which project the permission is needed.
+// projectDoc describes the projects in which the permission is needed.
 func (m *method) projectDoc() string {
 	switch {
 	case m.permission == "public":
@@ -204,7 +204,7 @@ func (m *method) projectDoc() string {
 	return ", for the caller's projects"
 }
 
-// fieldPaths reads one word, or a list of them.
+// fieldPaths reads one word, or a list of words.
 func fieldPaths(p *lang.Parser, n *yaml.Node) []string {
 	if n.Kind != yaml.SequenceNode {
 		return []string{p.Str(n)}
@@ -219,7 +219,7 @@ func fieldPaths(p *lang.Parser, n *yaml.Node) []string {
 // projectField is a field of a request that leads to a project.
 type projectField struct {
 	path []string
-	kind string // of the entity whose project counts; empty: the field is the project's name
+	kind string // path of the entity whose project counts; empty: the field is the project's name
 }
 
 // projectFields resolves the fields of method.project.
