@@ -5,29 +5,29 @@
 // # Connection
 //
 // The agent dials the node's unix socket and sends Hello; the node answers
-// Welcome, which has the version to speak or why not. After that frames go
+// Welcome, with the version to speak or the reason for a refusal. After that frames go
 // both ways:
 //
 //	length u32 | type u8 | stream u8 | id u64 | payload      (little endian)
 //
 // length is the payload's. A message grows by fields at its end: a decoder
-// ignores what it does not know and takes what is missing as zero. A frame of a
-// type that is not known, or not for this side, is answered with Refused and
-// the frame's id, and the connection goes on: a newer peer learns at once what
-// it cannot have. Version 1 ignored such frames.
+// ignores unknown fields and reads missing ones as zero. A frame of a
+// type that is unknown, or not for this side, is answered with Refused and
+// the frame's id, and the connection continues: a newer peer learns at once that
+// the request is not supported. Version 1 ignored such frames.
 //
 // # Execs
 //
 // The node chooses the id of an exec. Output is numbered by byte; the agent
-// keeps what the node has not acknowledged (Ack), at most OutWindow per stream,
+// keeps the output that the node has not acknowledged (Ack), at most OutWindow per stream,
 // and stops reading from the process when that is full. Stdin is numbered
 // likewise and the agent grants how far the node may send (Grant). Hence an
-// exec continues on another connection: Attach says where the node is, and
-// Started where the agent is. An exec that nobody attaches again within its
-// linger time is killed.
+// exec continues on another connection: Attach carries the node's position, and
+// Started the agent's. The agent kills an exec that the node does not attach
+// again within its linger time.
 //
 // Nothing here trusts the peer: each frame has a bound, chosen by the reader,
-// and decoders reject what does not fit.
+// and decoders reject malformed messages.
 package agentproto
 
 import "time"
@@ -40,22 +40,22 @@ const (
 
 // Bounds.
 const (
-	// MaxFromNode bounds a frame that the agent reads: an exec with its
-	// arguments and environment.
+	// MaxFromNode bounds a frame that the agent reads, in bytes: the largest is
+	// an exec with its arguments and environment.
 	MaxFromNode = 1 << 20
-	// MaxFromAgent bounds a frame that the node reads.
+	// MaxFromAgent bounds a frame that the node reads, in bytes.
 	MaxFromAgent = 128 << 10
-	// Chunk is the most data in one frame.
+	// Chunk is the most data in one frame, in bytes.
 	Chunk = 32 << 10
-	// OutWindow is how much output of a stream may be unacknowledged.
+	// OutWindow is how much output of a stream may be unacknowledged, in bytes.
 	OutWindow = 256 << 10
-	// InWindow is how much input may be on its way to a process.
+	// InWindow is how much input may be under way to a process, in bytes.
 	InWindow = 64 << 10
 	// MaxExecs is how many execs, running or ended and not closed, there can be.
 	MaxExecs = 1024
-	// MaxLine is the longest line of a log; a longer one is split.
+	// MaxLine is the longest line of a log, in bytes; a longer one is split.
 	MaxLine = 64 << 10
-	// DefaultLogBytes bounds a log whose configuration does not.
+	// DefaultLogBytes bounds a log whose configuration sets no bound.
 	DefaultLogBytes = 64 << 20
 )
 
@@ -76,7 +76,8 @@ const VaultUID = 2147483000
 // Heartbeat is how often each side pings unless the node says otherwise.
 const Heartbeat = 5 * time.Second
 
-// HeartbeatMisses is how many heartbeats without any frame end a connection.
+// HeartbeatMisses is after how many heartbeats without any frame a side ends
+// the connection.
 const HeartbeatMisses = 3
 
 // Linger is how long an exec outlives the loss of its connection by default.

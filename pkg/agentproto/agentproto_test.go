@@ -11,7 +11,7 @@ import (
 	"testing/iotest"
 )
 
-// decoders are all of them, with an example of what each takes.
+// decoders holds every decoder with an example of its message.
 var decoders = []struct {
 	name    string
 	example interface{ Append([]byte) []byte }

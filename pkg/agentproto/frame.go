@@ -6,7 +6,7 @@ import (
 	"io"
 )
 
-// Type is what a frame is.
+// Type is the type of a frame.
 type Type uint8
 
 // Frame types. Numbers are never reused.
@@ -15,12 +15,12 @@ const (
 	TWelcome   Type = 2  // node: Welcome
 	TPing      Type = 3  // both: Time
 	TPong      Type = 4  // both: Time
-	TMain      Type = 5  // agent: Main, whenever it changes
+	TMain      Type = 5  // agent: Main, at every change
 	TReply     Type = 6  // agent: Reply to the request with this id
 	TStartMain Type = 7  // node: request
 	TSignal    Type = 8  // node: request, Signal of the main process
 	TListening Type = 9  // node: request
-	TRefused   Type = 10 // both: Failure; a frame of this id is of a type that the peer does not take
+	TRefused   Type = 10 // both: Failure; the peer does not accept the type of the frame with this id
 	TExec      Type = 16 // node: Exec
 	TAttach    Type = 17 // node: Attach
 	TStarted   Type = 18 // agent: Started, the answer to both
@@ -32,7 +32,7 @@ const (
 	TResize    Type = 24 // node: Size
 	TKill      Type = 25 // node: Signal of an exec
 	TExited    Type = 26 // agent: Exited, after all output
-	TClose     Type = 27 // node: kill what runs and forget the exec
+	TClose     Type = 27 // node: kill the process and forget the exec
 )
 
 // Streams of an exec.
@@ -89,7 +89,7 @@ type Reader struct {
 	r     io.Reader
 	max   int // of a payload
 	buf   []byte
-	start int // of what is not returned yet in buf
+	start int // start of the unread bytes in buf
 }
 
 // readSize is the capacity of an idle reader.
@@ -100,8 +100,8 @@ func NewReader(r io.Reader, maxPayload int) *Reader {
 	return &Reader{r: r, max: maxPayload, buf: make([]byte, 0, readSize)}
 }
 
-// Read returns the next frame. At the end of the input between two frames it
-// returns io.EOF, within one io.ErrUnexpectedEOF.
+// Read returns the next frame. It returns io.EOF if the input ends between two
+// frames, and io.ErrUnexpectedEOF if it ends within one.
 func (r *Reader) Read() (Frame, error) {
 	if err := r.fill(headerSize); err != nil {
 		return Frame{}, err

@@ -37,14 +37,15 @@ func ParseSegmentName(name string) (offset int64, ok bool) {
 type Record struct {
 	At      int64 // unix nanoseconds of the guest
 	Stream  uint8 // Stdout or Stderr
-	Partial bool  // the line goes on
+	Partial bool  // the next record continues the line
 	Text    []byte
 }
 
-// maxRecordHead is more than what stands before the text.
+// maxRecordHead is more than the length of the fields before the text, in
+// bytes.
 const maxRecordHead = 32
 
-// MaxRecord bounds a record with its newline.
+// MaxRecord bounds a record with its newline, in bytes.
 const MaxRecord = MaxLine + maxRecordHead
 
 // Append appends the record to b. Text must have no newline.
@@ -94,7 +95,7 @@ func ParseRecord(line []byte) (Record, error) {
 	return r, nil
 }
 
-// MaxExitFile bounds the file ExitName.
+// MaxExitFile bounds the file ExitName, in bytes.
 const MaxExitFile = 4 << 10
 
 // AppendExitFile appends the exit record: one line of text.

@@ -2,15 +2,15 @@ package agentproto
 
 import "fmt"
 
-// magic opens a Hello, so that something else on the socket is noticed.
+// magic opens a Hello, so that the node notices another program on the socket.
 const magic = 0x72746167
 
 // Hello is the first frame of a connection, from the agent.
 type Hello struct {
 	MinVersion, MaxVersion uint64
 	Token                  string
-	// Boot is another number for each start of an agent: execs of one boot are
-	// unknown to the next.
+	// Boot is a different number for each start of an agent: execs of one boot
+	// are unknown to the next.
 	Boot uint64
 	Main Main
 }
@@ -70,7 +70,7 @@ const (
 	MainExited
 )
 
-// Main is what the agent knows of the main process.
+// Main is the agent's knowledge of the main process.
 type Main struct {
 	State     MainState
 	PID       int64
@@ -101,12 +101,12 @@ func DecodeMain(p []byte) (Main, error) {
 	return m, d.err()
 }
 
-// Exit is how a process ended.
+// Exit describes how a process ended.
 type Exit struct {
 	Code    int64 // 128+n for signal n; 126 and 127 with a message: not started
 	Signal  int64
 	At      int64  // unix nanoseconds of the guest
-	Message string // why it was not started
+	Message string // the reason why it was not started
 }
 
 // Append appends the message to b.
@@ -121,7 +121,8 @@ func (d *decoder) exit() Exit {
 	return Exit{Code: d.int(), Signal: d.int(), At: d.int(), Message: d.string()}
 }
 
-// Failure is why a request was not done. The zero value is success.
+// Failure is the reason why a request was not carried out. The zero value is
+// success.
 type Failure struct {
 	Kind     FailureKind
 	Message  string
@@ -163,7 +164,8 @@ func DecodeFailure(p []byte) (Failure, error) {
 	return m, d.err()
 }
 
-// Refuse returns the answer to a frame of a type that this side does not take.
+// Refuse returns the answer to a frame of a type that this side does not
+// accept.
 func Refuse(t Type) Failure {
 	return Failure{Kind: Unsupported, Message: fmt.Sprintf("messages of type %d are not known here", t)}
 }
@@ -171,7 +173,7 @@ func Refuse(t Type) Failure {
 // Reply answers a request.
 type Reply struct {
 	Failure
-	Listening []Listener // of TListening
+	Listening []Listener // of TListening only
 }
 
 // Listener is a TCP socket that accepts connections.
@@ -180,7 +182,7 @@ type Listener struct {
 	Addr string // 4 or 16 bytes
 }
 
-// MaxListeners is how many of them are reported.
+// MaxListeners is how many listeners a reply has at most.
 const MaxListeners = 1024
 
 // Append appends the message to b.
@@ -219,12 +221,12 @@ func DecodeReply(p []byte) (Reply, error) {
 // Exec starts a process.
 type Exec struct {
 	Command []string
-	Env     []string // added to the configuration's
+	Env     []string // added to the variables of the configuration
 	WorkDir string
 	User    string
 	TTY     bool
 	Size    Size
-	Linger  int64 // nanoseconds that it outlives its connection; 0: the default
+	Linger  int64 // nanoseconds that the exec outlives its connection; 0: the default
 }
 
 // Append appends the message to b.
@@ -247,7 +249,7 @@ func DecodeExec(p []byte) (Exec, error) {
 	return m, d.err()
 }
 
-// Size is that of a terminal, in characters.
+// Size is the size of a terminal, in characters.
 type Size struct{ Rows, Cols uint16 }
 
 // Append appends the message to b.
@@ -270,13 +272,14 @@ func DecodeSize(p []byte) (Size, error) {
 	return m, d.err()
 }
 
-// Attach continues an exec on this connection. Output below Ack may be
-// forgotten; it is sent again from From, or from where the agent still has it.
+// Attach continues an exec on this connection. The agent may forget output
+// below Ack. It sends output again from From, or from the first byte that it
+// still has.
 type Attach struct {
 	Out, Err Position
 }
 
-// Position is where a reader of a stream is.
+// Position is a reader's position in a stream.
 type Position struct{ Ack, From int64 }
 
 // Append appends the message to b.
@@ -302,10 +305,10 @@ type Started struct {
 	Failure
 	PID     int64
 	TTY     bool
-	Out     int64 // where the output that follows begins
+	Out     int64 // offset of the output that follows
 	Err     int64
-	In      int64 // how much of stdin has arrived
-	InGrant int64 // how far it may be sent; InWindow below is what the process was given
+	In      int64 // bytes of stdin that have arrived
+	InGrant int64 // offset up to which stdin may be sent; at most InWindow beyond the bytes that the process has read
 }
 
 // Append appends the message to b.
@@ -329,7 +332,7 @@ func DecodeStarted(p []byte) (Started, error) {
 	return m, d.err()
 }
 
-// Exited says how an exec ended and how much output it made.
+// Exited describes how an exec ended and how much output it made.
 type Exited struct {
 	Exit
 	Out, Err int64

@@ -1,8 +1,8 @@
 package agentproto
 
-// Ring is a part of a stream of bytes that are numbered from its beginning:
-// at most max of them, in an array that grows to that and is used again. The
-// zero value is not usable: see NewRing.
+// Ring holds a part of a stream of bytes that are numbered from the stream's
+// beginning: at most max bytes, in an array that grows up to max and is then
+// reused. The zero value is not usable: see NewRing.
 type Ring struct {
 	buf  []byte // its length is a power of two; the byte at offset n is buf[n%len(buf)]
 	base int64  // offset of the first byte
@@ -53,8 +53,8 @@ func (r *Ring) grow(n int) {
 	r.buf = grown
 }
 
-// At returns bytes from offset on, at most n and maybe fewer. They stay as
-// they are until Drop passes them. Offset is within the ring.
+// At returns bytes from offset on, at most n and maybe fewer. They are valid
+// until Drop passes them. Offset must be within the ring.
 func (r *Ring) At(offset int64, n int) []byte {
 	if offset >= r.end {
 		return nil
@@ -63,7 +63,7 @@ func (r *Ring) At(offset int64, n int) []byte {
 	return r.buf[i:min(len(r.buf), i+min(n, int(r.end-offset)))]
 }
 
-// Drop forgets the bytes before offset and says whether there were any.
+// Drop forgets the bytes before offset and reports whether there were any.
 func (r *Ring) Drop(offset int64) bool {
 	offset = min(offset, r.end)
 	if offset <= r.base {

@@ -5,7 +5,7 @@ import (
 	"errors"
 )
 
-// ErrMalformed is returned for bytes that are no message of the kind.
+// ErrMalformed is returned for bytes that are no message of the expected type.
 var ErrMalformed = errors.New("agentproto: malformed message")
 
 func putUint(b []byte, v uint64) []byte { return binary.AppendUvarint(b, v) }
@@ -31,8 +31,8 @@ func putStrings(b []byte, list []string) []byte {
 	return b
 }
 
-// decoder reads fields in order. At the end of the input every field is zero;
-// what is there and wrong makes it fail for good.
+// decoder reads fields in order. After the end of the input every field is
+// zero; a malformed field makes every later read fail.
 type decoder struct {
 	b   []byte
 	bad bool

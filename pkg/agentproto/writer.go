@@ -9,9 +9,9 @@ import (
 // ErrClosed is returned by a Writer after Close.
 var ErrClosed = errors.New("agentproto: connection closed")
 
-// Writer coalesces frames of many goroutines into few writes. Whoever comes
-// first writes, for the others too, so that a lone frame costs no hand-over to
-// another goroutine. It is safe for concurrent use.
+// Writer coalesces frames of many goroutines into few writes. The first
+// goroutine to arrive writes the frames of the others too, so that a lone frame
+// costs no hand-over to another goroutine. It is safe for concurrent use.
 type Writer struct {
 	w io.WriteCloser
 
@@ -23,9 +23,9 @@ type Writer struct {
 	err     error
 }
 
-// sendLimit is how much may be pending before Send waits, queueLimit before
-// Queue gives the connection up. The protocol's windows keep a sound peer far
-// below the second.
+// sendLimit is how many bytes may be pending before Send waits, queueLimit
+// before Queue gives the connection up. The protocol's windows keep a correct
+// peer far below the second.
 const (
 	sendLimit  = 256 << 10
 	queueLimit = 16 << 20
@@ -58,8 +58,8 @@ func (w *Writer) Send(add func(b []byte) []byte) error {
 	return w.write()
 }
 
-// Queue is Send for those who must not wait: the readers of a connection,
-// since two that wait for each other would stop both.
+// Queue is Send for callers that must not wait, such as the readers of a
+// connection: two peers that wait for each other's reader would deadlock.
 func (w *Writer) Queue(add func(b []byte) []byte) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -51,23 +51,24 @@ var fileNames = []string{".runtime/app.toml", "app.toml"}
 
 const (
 	procfileName = "Procfile"
-	releaseName  = "release" // of the line that is no service
+	releaseName  = "release" // name of the Procfile line that is no service
 )
 
-// maxFile bounds what is read of one file.
+// maxFile bounds how much of one file is read, in bytes.
 const maxFile = 1 << 20
 
-// Config is what a source folder says.
+// Config is the content of a source folder's configuration files.
 type Config struct {
-	// File is where it was found: ".runtime/app.toml"; empty when there is none.
+	// File is the path of app.toml: ".runtime/app.toml"; empty when there is
+	// none.
 	File string
-	// Procfile tells whether there is one.
+	// Procfile reports whether there is a Procfile.
 	Procfile bool
 	Name     string
 	Build    Build
 	Env      map[string]string
 	Services []Service // in the order of the files, app.toml first
-	// Release is a command that runs once, in the environment of a new version, before that gets traffic.
+	// Release is a command that runs once, in the environment of a new version, before the version gets traffic.
 	Release []string
 }
 
@@ -111,8 +112,8 @@ func (c *Config) Service(name string) *Service {
 	return nil
 }
 
-// Load reads the files of a source folder. A folder without any gives an
-// empty Config. Mistakes in the files have class InvalidArgument and name file and line.
+// Load reads the files of a source folder. A folder without any gives an empty Config. Mistakes in the files have class
+// InvalidArgument and name file and line.
 func Load(fsys fs.FS) (*Config, error) {
 	c := &Config{}
 	for _, name := range fileNames {

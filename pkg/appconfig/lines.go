@@ -4,14 +4,14 @@ import (
 	"strings"
 )
 
-// keyLines finds the line of every key and table. The text is known to be
-// valid TOML. Keys within inline tables have the line of their table.
+// keyLines finds the line of every key and table. The text must be valid TOML.
+// Keys within inline tables have the line of their table.
 func keyLines(text string) map[string]int {
 	lines := map[string]int{}
 	prefix, closing := "", ""
 	depth := 0
 	n := 0
-	mark := func(key string) { // and the tables around it
+	mark := func(key string) { // also records the tables around it
 		for {
 			if _, ok := lines[key]; !ok {
 				lines[key] = n
@@ -110,7 +110,7 @@ func splitKey(key string) []string {
 
 func joinKey(parts []string) string { return strings.Join(parts, ".") }
 
-// brackets is how many lists and tables a piece of a value opens more than it closes.
+// brackets returns how many more lists and tables a piece of a value opens than it closes.
 func brackets(s string) int {
 	depth, quote := 0, byte(0)
 	for i := 0; i < len(s); i++ {
@@ -134,7 +134,7 @@ func brackets(s string) int {
 	return depth
 }
 
-// closest is the choice that s was most likely meant to be; empty when none is near.
+// closest returns the choice that s most likely stands for; empty when none is near.
 func closest(s string, choices []string) string {
 	best, bestDistance := "", 1+max(1, len(s)/3)
 	for _, c := range choices {
@@ -149,7 +149,7 @@ func closest(s string, choices []string) string {
 	return best
 }
 
-// distance is the number of edits between a and b.
+// distance returns the number of edits between a and b.
 func distance(a, b string) int {
 	row := make([]int, len(b)+1)
 	for j := range row {

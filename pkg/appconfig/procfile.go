@@ -47,8 +47,9 @@ func parseProcfile(file, text string) ([]Service, error) {
 	return out, nil
 }
 
-// Shell is how a command line is run: by the shell, which is replaced by the
-// command where the line is one command only, so that signals reach it.
+// Shell returns the command that runs a command line in the shell. Where the
+// line is a single command, the shell replaces itself by it, so that signals
+// reach it.
 func Shell(line string) []string {
 	line = strings.TrimSpace(line)
 	if !shellSyntax.MatchString(line) && !shellWord.MatchString(line) {

@@ -13,7 +13,7 @@ import (
 	"miren.dev/runtime/pkg/errs"
 )
 
-// parser walks one decoded file and knows where its keys are.
+// parser walks one decoded file and knows the line of each key.
 type parser struct {
 	file    string
 	lines   map[string]int // dotted key: line
@@ -95,7 +95,7 @@ func (p *parser) service(key string, v any, s *Service) {
 	})(key, v)
 }
 
-// order is the names of the services as they come in the file.
+// order returns the names of the services in the order of the file.
 func (p *parser) order(key string, v any, meta toml.MetaData) []string {
 	m, ok := v.(map[string]any)
 	if !ok {
@@ -132,7 +132,7 @@ func (p *parser) walk(prefix string, m map[string]any, t table) {
 	}
 }
 
-// keep keeps the mistake that comes first in the file.
+// keep records a mistake if it comes before the recorded one in the file.
 func (p *parser) keep(line int, e *errs.Error) {
 	if p.err == nil || line < p.errLine {
 		p.err, p.errLine = e, line

@@ -24,9 +24,9 @@ type Flag int
 
 const (
 	// Volatile leaves out the syncs: a crash of the machine may lose the file,
-	// or leave it empty. It is for what such a crash makes worthless (a record
-	// of a process), what is written at every start, and caches. A reader must
-	// put up with an empty file.
+	// or leave it empty. It is for files that such a crash makes worthless (the
+	// record of a process), files that every start writes, and caches. A reader
+	// must accept an empty file.
 	Volatile Flag = 1 << iota
 	// NoReplace fails with fs.ErrExist if there is a file at the path.
 	NoReplace
@@ -51,8 +51,8 @@ func Write(path string, data []byte, mode fs.FileMode, flags ...Flag) error {
 	return f.Commit()
 }
 
-// File is a new file on its way to its path. Until Commit it has a temporary
-// name, which Name returns.
+// File is a new file that is not yet at its path. Until Commit it has a
+// temporary name, which Name returns.
 type File struct {
 	*os.File
 	path  string
@@ -119,8 +119,8 @@ func (f *File) Abort() {
 	_ = os.Remove(f.Name())
 }
 
-// Rename moves a file or a directory, whose contents are synced, and syncs the
-// directory it is moved to.
+// Rename moves a file or a directory, whose contents must be synced, and syncs
+// the directory it is moved to.
 func Rename(from, to string) error {
 	if err := os.Rename(from, to); err != nil {
 		return err
@@ -139,7 +139,7 @@ func SyncTree(root string) error {
 		case !e.Type().IsRegular():
 			return nil
 		}
-		return sync(path, os.O_RDWR) // Windows wants it writable
+		return sync(path, os.O_RDWR) // Windows syncs writable files only
 	})
 }
 
@@ -147,7 +147,7 @@ func SyncTree(root string) error {
 // file system cannot do it.
 func SyncDir(dir string) error {
 	if runtime.GOOS == "windows" {
-		return nil // has no such call; NTFS keeps a journal of names
+		return nil // Windows has no such call; NTFS keeps a journal of names
 	}
 	err := sync(dir, os.O_RDONLY)
 	if errors.Is(err, syscall.EINVAL) || errors.Is(err, errors.ErrUnsupported) {
@@ -172,8 +172,8 @@ const infix = ".tmp-"
 
 func tempPrefix(path string) string { return "." + filepath.Base(path) + infix }
 
-// removeAbandoned removes what killed writers of a path have left. What it
-// cannot remove stays: the write itself does not need it.
+// removeAbandoned removes the temporary files that killed writers of a path
+// left. A file that cannot be removed stays: the write does not depend on it.
 func removeAbandoned(path string) {
 	d, err := os.Open(filepath.Dir(path))
 	if err != nil {

@@ -22,8 +22,8 @@ import (
 	"miren.dev/runtime/pkg/errs"
 )
 
-// DefaultMaxBytes bounds one log. Later events are dropped, and the last line
-// says so.
+// DefaultMaxBytes bounds one log, in bytes. Later events are dropped, and the
+// last line says so.
 const DefaultMaxBytes = 16 << 20
 
 // maxLine bounds one event, in bytes.
@@ -91,8 +91,8 @@ func (l *Logs) Start(id string) (*Writer, error) {
 	return w, nil
 }
 
-// Add appends one event. Errors do not stop a build, so there are none: a full
-// disk or a full log loses events.
+// Add appends one event. It returns no error, since a failing log must not stop
+// a build: a full disk or a full log loses events.
 func (w *Writer) Add(e Event) {
 	b, err := json.Marshal(e)
 	if err != nil || len(b) > maxLine {
@@ -140,8 +140,8 @@ func (w *Writer) state() (open bool, changed <-chan struct{}) {
 }
 
 // Read calls fn with each event from the byte offset on, and with the offset
-// after it. With follow it goes on until the log is finished. A line that a
-// crash cut is left out. NotFound if the build has no log.
+// after it. With follow it continues until the log is finished. A line that a
+// crash cut short is left out. Errors: NotFound if the build has no log.
 func (l *Logs) Read(ctx context.Context, id string, offset int64, follow bool, fn func(e Event, next int64) error) error {
 	path, err := l.path(id)
 	if err != nil {
@@ -199,7 +199,7 @@ func (l *Logs) Read(ctx context.Context, id string, offset int64, follow bool, f
 	}
 }
 
-// Delete removes the log of a build. No error when there is none.
+// Delete removes the log of a build. It returns nil when there is none.
 func (l *Logs) Delete(id string) error {
 	path, err := l.path(id)
 	if err != nil {

@@ -75,7 +75,7 @@ func TestLogIsBounded(t *testing.T) {
 	}
 }
 
-// What a killed server left of a line does not hide the lines around it.
+// A half-written line of a killed server does not hide the lines around it.
 func TestTornLine(t *testing.T) {
 	dir := t.TempDir()
 	text := `{"kind":"log","step":1,"at":"2026-01-02T03:04:05Z","took":5,"text":"one"}` + "\n" + `{"kind":"lo` + "\n" + `{"kind":"done","step":1,"text":"two"}` + "\n" + `{"kind`

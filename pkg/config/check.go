@@ -13,7 +13,7 @@ import (
 	"miren.dev/runtime/pkg/suggest"
 )
 
-// checks are the rules that a pattern cannot say, by key. Lists are checked
+// checks are the rules that a pattern cannot express, by key. Lists are checked
 // element by element. Empty strings are not checked.
 var checks = map[string]func(string) error{
 	"ca_bundle":             checkCABundle,
@@ -87,8 +87,8 @@ func sections() []string {
 	return all
 }
 
-// unknownVariables reports variables that look like a key of a section but are
-// none. Other RUNTIME_ variables belong to other programs.
+// unknownVariables reports variables that begin like those of a section but
+// belong to no key. Other RUNTIME_ variables belong to other programs.
 func unknownVariables(env map[string]string) []error {
 	known := make([]string, len(Keys))
 	for i := range Keys {

@@ -30,11 +30,11 @@ import (
 type Key struct {
 	Path    string // "ingress.http_address"
 	Type    string // string, int, bool, duration, enum, list
-	Default string // as it would be written; lists joined by commas
+	Default string // as a user would write it; lists joined by commas
 	Doc     string
 	Unit    string
-	Choices []string // of an enum
-	Min     string   // of an int or duration; empty: unbounded
+	Choices []string // allowed values of an enum
+	Min     string   // bounds of an int or duration; empty: unbounded
 	Max     string
 	Pattern *regexp.Regexp // of a string that is not empty
 	field   func(*Config) any
@@ -59,7 +59,7 @@ func Default() *Config {
 	return c
 }
 
-// Get returns the value of the key as it would be written.
+// Get returns the value of the key as a user would write it.
 func (k *Key) Get(c *Config) string {
 	switch p := k.field(c).(type) {
 	case *string:
@@ -76,7 +76,7 @@ func (k *Key) Get(c *Config) string {
 	panic("config: type of " + k.Path)
 }
 
-// set parses s and stores it, if it obeys the key's rules.
+// set parses s and stores it. InvalidArgument if it breaks the key's rules.
 func (k *Key) set(c *Config, s string) error {
 	bad := func(format string, args ...any) error {
 		return errs.New(errs.InvalidArgument, "%s: %s", k.Path, fmt.Sprintf(format, args...)).With("key", k.Path)
@@ -161,7 +161,7 @@ func DefaultStateDir() string { return Default().StateDir }
 // DefaultRunDir is the directory of sockets of an installation that names none.
 func DefaultRunDir() string { return Default().RunDir }
 
-// AddFlags defines a flag for every key. What they were set to counts in Load.
+// AddFlags defines a flag for every key. Load uses the flags that were set.
 func AddFlags(f *pflag.FlagSet) {
 	for i := range Keys {
 		k := &Keys[i]

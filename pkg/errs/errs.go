@@ -23,14 +23,14 @@ type Class string
 const (
 	Internal           Class = "internal"            // a bug or an unexpected condition
 	InvalidArgument    Class = "invalid_argument"    // the input is wrong whatever the state
-	NotFound           Class = "not_found"           // looked, and it does not exist
-	AlreadyExists      Class = "already_exists"      // create of what exists, unique value taken
+	NotFound           Class = "not_found"           // the server looked, and it does not exist
+	AlreadyExists      Class = "already_exists"      // the id, name or unique value is taken
 	Conflict           Class = "conflict"            // revision moved, lease held by another
 	FailedPrecondition Class = "failed_precondition" // valid input, wrong state; retry will not help until it changes
 	PermissionDenied   Class = "permission_denied"   // known caller, not allowed
 	Unauthenticated    Class = "unauthenticated"     // unknown caller
 	ResourceExhausted  Class = "resource_exhausted"  // quota, capacity, size limit
-	Unavailable        Class = "unavailable"         // could not reach or ask; retry may help
+	Unavailable        Class = "unavailable"         // the server could not reach or ask; retry may help
 	DeadlineExceeded   Class = "deadline_exceeded"   // ran out of time; outcome may be unknown
 	Canceled           Class = "canceled"            // the caller gave up
 	Compacted          Class = "compacted"           // revision below the floor or another epoch: list again
@@ -98,8 +98,8 @@ func (e *Error) Unwrap() error { return e.cause }
 // class "".
 //
 // A missing file is not NotFound by itself: it may be the socket of a server
-// that is away, or a program that is not installed. Whoever looks for a file
-// says so with a class.
+// that is away, or a program that is not installed. Code that looks for a file
+// sets the class itself.
 func ClassOf(err error) Class {
 	if err == nil {
 		return ""

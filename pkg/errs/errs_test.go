@@ -10,9 +10,9 @@ import (
 	"miren.dev/runtime/pkg/errs"
 )
 
-// TestClassOfMissingFile: what the system says of a file is no answer to
-// whether the thing exists that was asked for: a socket whose server is away
-// and a program that is not installed are "no such file" too.
+// TestClassOfMissingFile: the system's "no such file" does not say whether the
+// requested thing exists. The socket of a server that is away and a program
+// that is not installed give the same error.
 func TestClassOfMissingFile(t *testing.T) {
 	missing := filepath.Join(t.TempDir(), "missing")
 	_, dial := net.Dial("unix", missing)

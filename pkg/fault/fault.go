@@ -14,10 +14,10 @@
 // and must not be reached while a lock is held that the test needs.
 package fault
 
-// Env names the variable that says where the file is.
+// Env is the variable that names the file.
 const Env = "RUNTIME_FAULT_FILE"
 
-// When a point is reached, seen from the effect it stands at.
+// When a point is reached, relative to the effect that it is named after.
 const (
 	Before = "before"
 	After  = "after"

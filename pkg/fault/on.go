@@ -8,7 +8,7 @@ import (
 	"syscall"
 )
 
-// trace is what the file holds to have points listed.
+// trace is the content of the file that has points listed.
 const trace = "trace"
 
 // Point kills the process if this point is armed.
@@ -30,10 +30,10 @@ func Point(area, name, when string) {
 			_ = f.Close()
 		}
 	case point:
-		if os.Rename(file, file+".hit") != nil { // moved, not replaced as atomicfile does
-			return // another was first
+		if os.Rename(file, file+".hit") != nil { // an atomic claim: one process alone renames the file
+			return // another process was first
 		}
 		_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
-		select {} // nothing is done any more until the signal arrives
+		select {} // wait for the signal
 	}
 }

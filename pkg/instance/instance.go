@@ -26,12 +26,12 @@ var validID = regexp.MustCompile(`^[a-z0-9]{8}$`)
 type Instance struct {
 	ID       string // 8 characters of [a-z0-9]
 	StateDir string // durable: pg/ containerd/ buildkit/ images/ disks/ logs/ ...
-	RunDir   string // sockets and pid records, gone after a reboot: <base>/<id>
+	RunDir   string // sockets and process records, gone after a reboot: <base>/<id>
 	lock     *os.File
 }
 
-// Open reads the identity under stateDir, or makes one at first start. The
-// run directory is runBase/<id>. Both directories exist afterwards, with mode 0711.
+// Open reads the identity under stateDir, or makes one at first start. The run
+// directory is runBase/<id>. Both directories exist afterwards, with mode 0711.
 // It does not lock: see Lock.
 func Open(stateDir, runBase string) (*Instance, error) {
 	if !filepath.IsAbs(stateDir) || !filepath.IsAbs(runBase) {
@@ -55,8 +55,8 @@ func Open(stateDir, runBase string) (*Instance, error) {
 	return in, nil
 }
 
-// Find returns the installation under stateDir if there is one, and makes
-// nothing. NotFound if there is none.
+// Find returns the installation under stateDir and creates nothing. NotFound if
+// there is none.
 func Find(stateDir, runBase string) (*Instance, error) {
 	b, err := os.ReadFile(filepath.Join(stateDir, "instance-id"))
 	if errors.Is(err, os.ErrNotExist) {
@@ -92,7 +92,7 @@ func readOrCreateID(path string) (string, error) {
 	return "", errs.New(errs.Internal, "instance id %s appears and vanishes", path)
 }
 
-// writeNewID makes the file appear complete or not at all.
+// writeNewID creates the file complete or not at all.
 func writeNewID(path string) error {
 	const alphabet = "abcdefghijklmnopqrstuvwxyz0123456789"
 	var b [8]byte
@@ -118,7 +118,8 @@ func writeNewID(path string) error {
 	if err := os.Link(tmp.Name(), path); err != nil {
 		return err
 	}
-	// Everything outside is named after it: it must survive a power loss.
+	// Everything outside the directories is named after the id: it must survive
+	// a power loss.
 	dir, err := os.Open(filepath.Dir(path))
 	if err != nil {
 		return err
@@ -127,8 +128,8 @@ func writeNewID(path string) error {
 	return dir.Sync()
 }
 
-// Lock makes this process the only server on the state directory, until it
-// ends or Unlock. FailedPrecondition if another holds it.
+// Lock makes this process the only server on the state directory, until it ends
+// or calls Unlock. FailedPrecondition if another process holds the lock.
 func (in *Instance) Lock() error {
 	f, err := os.OpenFile(filepath.Join(in.StateDir, "server.lock"), os.O_CREATE|os.O_RDWR|unix.O_CLOEXEC, 0o600)
 	if err != nil {
@@ -145,13 +146,13 @@ func (in *Instance) Lock() error {
 		return errs.New(errs.Unavailable, "lock %s: %w", f.Name(), err)
 	}
 	if err := f.Truncate(0); err == nil {
-		_, _ = f.WriteAt(fmt.Appendf(nil, "%d\n", os.Getpid()), 0) // only for the message above
+		_, _ = f.WriteAt(fmt.Appendf(nil, "%d\n", os.Getpid()), 0) // the pid is only for the message above
 	}
 	in.lock = f
 	return nil
 }
 
-// Unlock gives the state directory free.
+// Unlock releases the state directory.
 func (in *Instance) Unlock() {
 	if in.lock != nil {
 		in.lock.Close()

@@ -6,14 +6,15 @@ import (
 	"time"
 )
 
-// Pauses before a child is started again after it ended or did not start.
+// Bounds of the pause before a child is started again after it ended or failed
+// to start.
 const (
 	restartDelay    = 100 * time.Millisecond
 	maxRestartDelay = 5 * time.Second
 )
 
-// Keep has ensure start or adopt the child, waits for its end and begins
-// again, until ctx ends; the child is left running then.
+// Keep calls ensure to start or adopt the child, waits for its end and begins
+// again, until ctx ends; it then leaves the child running.
 func Keep(ctx context.Context, name string, log *slog.Logger, ensure func(context.Context) (*Process, error)) {
 	for delay := restartDelay; ; {
 		p, err := ensure(ctx)
@@ -30,7 +31,7 @@ func Keep(ctx context.Context, name string, log *slog.Logger, ensure func(contex
 				return
 			case <-p.Done():
 			}
-			log.Warn(name+" ended, starting it again", "pid", p.PID())
+			log.Warn(name+" ended; starting it again", "pid", p.PID())
 		}
 		select {
 		case <-ctx.Done():

@@ -10,9 +10,9 @@ import (
 	"strings"
 )
 
-// Memory returns the proportional set size of a process and all that it
-// started, in bytes: shared pages are divided among those who share them. What
-// ends while it looks is left out.
+// Memory returns the proportional set size of a process and all its
+// descendants, in bytes: a shared page counts in equal parts for the processes
+// that share it. Processes that end meanwhile are left out.
 func Memory(pid int) int64 {
 	children := map[int][]int{}
 	stats, _ := filepath.Glob("/proc/[0-9]*/stat") // the pattern is well formed

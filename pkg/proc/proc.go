@@ -27,8 +27,8 @@ import (
 	"miren.dev/runtime/pkg/errs"
 )
 
-// pollInterval is how often an adopted process, which is not our child, and a
-// readiness check are looked at.
+// pollInterval is the time between two checks of an adopted process, which is
+// no child of ours, and between two readiness checks.
 const pollInterval = 10 * time.Millisecond
 
 // Spec says what to run.
@@ -39,11 +39,11 @@ type Spec struct {
 	Env        []string // complete environment; nil: the server's
 	Dir        string   // working directory; empty: /
 	LogFile    string   // standard output and error are appended here
-	RecordFile string   // where its identity is kept
+	RecordFile string   // file that keeps its identity
 	Credential *syscall.Credential
 	// Ready is polled until it returns nil; it should return soon.
 	Ready func(ctx context.Context) error
-	// ReadyTimeout bounds that; 0: 30 s.
+	// ReadyTimeout bounds the wait for Ready; 0: 30 s.
 	ReadyTimeout time.Duration
 }
 
@@ -59,15 +59,15 @@ type Record struct {
 type Process struct {
 	spec    Spec
 	record  Record
-	Adopted bool // it was running already
+	Adopted bool // the process ran already: Ensure adopted it
 	done    chan struct{}
-	err     error // why it ended, if known; set before done is closed
+	err     error // why the process ended, if known; set before done is closed
 }
 
-// Ensure adopts the process that RecordFile names if it runs and is ready, or
-// starts one, and waits until it is ready. On an error nothing that it started
-// is left. An adopted process that does not become ready is left alone and
-// reported, since stopping it could lose what it is doing.
+// Ensure adopts the process that RecordFile names if it runs and is ready.
+// Otherwise it starts one and waits until it is ready. On an error no process
+// that Ensure started is left. An adopted process that does not become ready
+// keeps running and is reported, since stopping it could lose its work.
 func Ensure(ctx context.Context, s Spec) (*Process, error) {
 	if s.ReadyTimeout == 0 {
 		s.ReadyTimeout = 30 * time.Second
@@ -117,7 +117,7 @@ func start(s Spec) (*Process, error) {
 		return nil, err
 	}
 	p := &Process{spec: s, done: make(chan struct{})}
-	p.record, err = identify(cmd.Process.Pid, true) // it may have ended at once: awaitReady says so
+	p.record, err = identify(cmd.Process.Pid, true) // the process may have ended at once; awaitReady then returns the error
 	if err == nil {
 		p.record.Path = s.Path
 		err = writeRecord(s.RecordFile, p.record)
@@ -178,8 +178,8 @@ func (p *Process) PID() int { return p.record.PID }
 // Done is closed when the process has ended.
 func (p *Process) Done() <-chan struct{} { return p.done }
 
-// Stop sends sig, SIGKILL after grace, and waits until the process has ended.
-// It removes the record. It is safe to call on an ended process.
+// Stop sends sig, then SIGKILL after grace, and waits until the process has
+// ended. It removes the record. It is safe to call on an ended process.
 func (p *Process) Stop(ctx context.Context, sig syscall.Signal, grace time.Duration) error {
 	if p.record.Alive() {
 		_ = syscall.Kill(p.record.PID, sig)
@@ -205,7 +205,7 @@ func (p *Process) Stop(ctx context.Context, sig syscall.Signal, grace time.Durat
 	}
 }
 
-// removeRecord removes the record, unless it names a successor by now.
+// removeRecord removes the record, unless it names another process by now.
 func (p *Process) removeRecord() error {
 	rec, err := readRecord(p.spec.RecordFile)
 	if err == nil && rec != nil && (rec.PID != p.record.PID || rec.StartTime != p.record.StartTime) {
@@ -243,15 +243,15 @@ func identify(pid int, zombie bool) (Record, error) {
 	return Record{PID: pid, StartTime: st, BootID: strings.TrimSpace(string(boot))}, nil
 }
 
-// Alive reports whether the very process that r names still runs (a zombie
-// does not).
+// Alive reports whether the process that r names still runs. A zombie does not
+// run; a later process with the same pid is another.
 func (r Record) Alive() bool {
 	now, err := Identify(r.PID)
 	return err == nil && now.StartTime == r.StartTime && now.BootID == r.BootID
 }
 
-// startTime reads field 22 of /proc/<pid>/stat; the command in field 2 may hold spaces and
-// parentheses. A zombie is reported as not existing unless asked for.
+// startTime returns field 22 of /proc/<pid>/stat; the command in field 2 may hold spaces and parentheses. A zombie
+// counts as not existing unless the caller includes zombies.
 func startTime(pid int, zombie bool) (uint64, error) {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
@@ -280,7 +280,7 @@ func readRecord(path string) (*Record, error) {
 		return nil, errs.New(errs.Unavailable, "read process record: %w", err)
 	}
 	if len(b) == 0 {
-		return nil, nil // a power loss came before the contents; nothing of then runs
+		return nil, nil // a power loss came before the contents reached the disk; no process of that time still runs
 	}
 	var r Record
 	if err := json.Unmarshal(b, &r); err != nil {

@@ -116,7 +116,7 @@ func TestRunningProcessIsAdopted(t *testing.T) {
 	if err != nil || found == nil || found.PID() != first.PID() {
 		t.Fatalf("found %v, %v", found, err)
 	}
-	// The adopted one ends by itself.
+	// The adopted process ends by itself.
 	if err := syscall.Kill(first.PID(), syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
@@ -150,7 +150,7 @@ func TestOutlivesItsParent(t *testing.T) {
 	if !p.Adopted {
 		t.Fatal("the child ended with its parent")
 	}
-	// Not our child: only its pidfd tells that it ended.
+	// It is no child of ours: only its pidfd reports its end.
 	if err := p.Stop(t.Context(), syscall.SIGTERM, wait.Limit); err != nil {
 		t.Fatal(err)
 	}
@@ -210,7 +210,7 @@ func TestNotReady(t *testing.T) {
 	}
 }
 
-// TestAdoptedNotReady: what runs already is left alone.
+// TestAdoptedNotReady: a running process is left alone.
 func TestAdoptedNotReady(t *testing.T) {
 	s := spec(t.TempDir(), "exec sleep 1000")
 	p := ensure(t, s)
@@ -242,7 +242,7 @@ func TestStaleRecordsNameNoProcess(t *testing.T) {
 	rebooted.BootID = "another"
 	for name, c := range map[string]struct {
 		content any
-		class   errs.Class // of the error; empty: no process and no error
+		class   errs.Class // text of the error; empty: no process and no error
 	}{
 		"recycled pid":   {recycled, ""},
 		"another boot":   {rebooted, ""},

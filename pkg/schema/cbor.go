@@ -10,9 +10,9 @@ import (
 
 // Bounds of decoding. They hold for everything that comes from outside.
 const (
-	MaxEncoded  = 16 << 20 // bytes of one Unmarshal
+	MaxEncoded  = 16 << 20 // bytes that one Unmarshal accepts
 	maxNesting  = 32
-	maxElements = 1 << 17 // of one array or map
+	maxElements = 1 << 17 // elements of one array or map
 )
 
 var (
@@ -36,7 +36,8 @@ func init() {
 		IndefLength:      cbor.IndefLengthForbidden,
 		TagsMd:           cbor.TagsForbidden,
 		UTF8:             cbor.UTF8DecodeInvalid,
-		// Numbers that do not fit are errors; any decodes to plain types.
+		// A number that does not fit is an error; values of type any decode to
+		// plain types.
 		IntDec:         cbor.IntDecConvertSignedOrFail,
 		DefaultMapType: reflect.TypeFor[map[string]any](),
 	}.DecMode()

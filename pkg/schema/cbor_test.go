@@ -87,7 +87,7 @@ func FuzzUnmarshal(f *testing.F) {
 		}
 		enc, err := Marshal(v)
 		if err != nil {
-			return // a time outside of RFC 3339
+			return // a time outside the range of RFC 3339
 		}
 		if err := Unmarshal(enc, &w); err != nil {
 			t.Fatalf("what was encoded does not decode: %v", err)

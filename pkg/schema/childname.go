@@ -6,9 +6,9 @@ import (
 	"strings"
 )
 
-// ChildName is base-suffix, the name of an entity that belongs to the one named
-// base. A result longer than limit bytes is shortened, with a hash that keeps it
-// apart from others that begin alike.
+// ChildName returns base-suffix, the name of an entity that belongs to the
+// entity named base. A result longer than limit bytes is shortened, with a hash
+// that keeps it apart from other names with the same beginning.
 func ChildName(base, suffix string, limit int) string {
 	name := base + "-" + suffix
 	if len(name) <= limit {

@@ -49,7 +49,7 @@ func Cell(v any) string {
 	return fmt.Sprint(v)
 }
 
-// CellAge renders how long t is ago: "5s", "12m", "3h", "4d".
+// CellAge renders the time since t: "5s", "12m", "3h", "4d".
 func CellAge(t, now time.Time) string {
 	if t.IsZero() {
 		return ""

@@ -22,9 +22,9 @@ type IndexPart struct {
 // Attr returns the name of the index in IndexEntry.Attr.
 func (x *Index) Attr() string { return CompositePrefix + x.Name }
 
-// Encode encodes the values of all parts, or of the first ones, each of
-// EncodeIndex* or nil if there is none. What has these values begins with the
-// result.
+// Encode encodes the values of all parts, or of the first ones; each value
+// comes from EncodeIndex*, or is nil if there is none. The encoding of an
+// entity with these values begins with the result.
 func (x *Index) Encode(vals ...[]byte) []byte {
 	var out []byte
 	for i, v := range vals {
@@ -34,8 +34,8 @@ func (x *Index) Encode(vals ...[]byte) []byte {
 }
 
 // Range returns the encodings lo <= e < hi of the entities whose first parts
-// equal vals and whose next part is >= lower and < upper. A nil bound is none,
-// a nil hi too.
+// equal vals and whose next part is >= lower and < upper. A nil bound means no
+// bound; so does a nil hi.
 func (x *Index) Range(vals [][]byte, lower, upper []byte) (lo, hi []byte) {
 	lo = x.Encode(vals...)
 	hi = prefixEnd(lo)
@@ -62,13 +62,13 @@ func (x *Index) Range(vals [][]byte, lower, upper []byte) (lo, hi []byte) {
 	return lo, hi
 }
 
-// Bytes of the encoding. A part is absent, or present, its value with every
-// zero byte escaped, and an end. So no part is a prefix of another, and parts
-// order as their values do. All of it is inverted for a descending part.
+// Bytes of the encoding. A part is either absent, or its value with every zero
+// byte escaped and an end mark. So no part is a prefix of another, and parts
+// order as their values do. The bytes of a descending part are inverted.
 const (
 	partAbsent  = 0x00
 	partPresent = 0x01
-	partEscape  = 0xff // after a zero byte: the zero is of the value
+	partEscape  = 0xff // after a zero byte: the zero belongs to the value
 	partEnd     = 0x01 // after a zero byte: the value ends
 )
 
@@ -93,8 +93,8 @@ func appendPart(dst, v []byte, desc bool) []byte {
 	return dst
 }
 
-// prefixEnd returns the smallest value above every one that begins with p, nil
-// if there is none.
+// prefixEnd returns the smallest value above every value that begins with p,
+// nil if there is none.
 func prefixEnd(p []byte) []byte {
 	for i := len(p) - 1; i >= 0; i-- {
 		if p[i] != 0xff {

@@ -41,8 +41,8 @@ func compare[T cmp.Ordered](a, b *T) int {
 	return cmp.Compare(*a, *b)
 }
 
-// TestComposite: encodings order as the values do, each part its way, and a
-// range holds exactly what is within its bounds.
+// TestComposite: encodings order as the values do, with each part's direction,
+// and a range holds exactly the values within its bounds.
 func TestComposite(t *testing.T) {
 	x := &Index{Name: "queue", Parts: []IndexPart{{Attr: "a"}, {Attr: "b", Desc: true}, {Attr: "c"}}}
 	rng := rand.New(rand.NewPCG(1, 2))

@@ -23,9 +23,10 @@ func (k *Kind) Attr(path string) *Attr {
 // InSpec reports whether the attribute is of the spec, not of the status.
 func (a *Attr) InSpec() bool { return strings.HasPrefix(a.Path, "spec.") }
 
-// edit replaces the encoded value of the attribute in r by that which change
-// returns; nil is absent. It leaves every other field as it is, also those that
-// this program does not know. It does not change what r shares with others.
+// edit replaces the encoded value of the attribute in r by the result of
+// change; nil means absent. It leaves every other field as it is, also fields
+// that this program does not know. It does not modify memory that r shares with
+// other records.
 func (a *Attr) edit(r *Record, change func(cbor.RawMessage) (cbor.RawMessage, error)) error {
 	if a.Number == 0 {
 		return errs.New(errs.Internal, "attribute %s has no number", a.Path)
@@ -53,8 +54,9 @@ func (a *Attr) edit(r *Record, change func(cbor.RawMessage) (cbor.RawMessage, er
 	return err
 }
 
-// AddInt adds delta to an attribute of type int, which is its default where it
-// is absent, else 0, and returns the sum. InvalidArgument if that does not fit.
+// AddInt adds delta to an attribute of type int and returns the sum. An absent
+// attribute counts as its default, or as 0. InvalidArgument if the sum does not
+// fit an int64.
 func (a *Attr) AddInt(r *Record, delta int64) (sum int64, err error) {
 	err = a.edit(r, func(v cbor.RawMessage) (cbor.RawMessage, error) {
 		var n int64

@@ -9,7 +9,7 @@ import (
 	"miren.dev/runtime/pkg/errs"
 )
 
-// edited is a spec of which a program knows half.
+// edited is a spec of which a program knows only half of the fields.
 type edited struct {
 	Count *int64        `cbor:"1,keyasint,omitempty"`
 	Other string        `cbor:"2,keyasint,omitempty"`

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// The encodings below order bytewise the way their values order, and two
-// values of one type are equal exactly if their encodings are.
+// The encodings below order bytewise as their values do, and two values of one
+// type are equal exactly if their encodings are.
 
 // EncodeIndexString encodes a string, enum or reference.
 func EncodeIndexString(s string) []byte { return []byte(s) }

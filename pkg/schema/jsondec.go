@@ -17,8 +17,8 @@ import (
 
 // JSONOptions changes how JSON is decoded.
 type JSONOptions struct {
-	// Seal turns a secret that is given as plain text at path into a Secret.
-	// Without it plain secrets are refused.
+	// Seal seals a secret that is given as plain text at path. Without it plain
+	// secrets are refused.
 	Seal func(path, plain string) (Secret, error)
 }
 
@@ -163,7 +163,7 @@ func join(path, name string) string {
 
 type jsonDecoder struct {
 	opts  JSONOptions
-	extra []string // further keys of the top level, for suggestions
+	extra []string // other valid keys of the top level, for suggestions
 }
 
 func (d *jsonDecoder) structAt(dst reflect.Value, tree any, path string) error {

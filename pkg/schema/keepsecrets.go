@@ -3,9 +3,9 @@ package schema
 import "reflect"
 
 // KeepSecrets replaces every secret of o that was given as "[secret]" in JSON
-// by the one at the same place (fields, keys of maps, positions in lists) of
-// old, so that an entity can be read, edited and written back. What old does
-// not have stays unsealed and fails validation. Both must be of one kind.
+// by the secret of old at the same place (field, key of a map, position in a
+// list), so that an entity can be read, edited and written back. A secret that
+// old lacks stays unsealed and fails validation. Both must be of one kind.
 func KeepSecrets(o, old Object) {
 	keepSecrets(reflect.ValueOf(o.SpecPtr()), reflect.ValueOf(old.SpecPtr()))
 	keepSecrets(reflect.ValueOf(o.StatusPtr()), reflect.ValueOf(old.StatusPtr()))

@@ -6,24 +6,25 @@ import (
 	"miren.dev/runtime/pkg/errs"
 )
 
-// Attr describes one attribute of a kind, for tools that know no kind.
+// Attr describes one attribute of a kind, for tools that are not written for
+// the kind.
 type Attr struct {
 	Path     string // "spec.app"
-	Number   int    // of the field in the encoded spec or status
+	Number   int    // number of the field in the encoded spec or status
 	Type     string // as in the schema: "ref app", "list of string"
 	Doc      string
 	Required bool
 	Default  string // as in the schema; "" if none
 	Indexed  bool
 	Unique   bool
-	Choices  []string // of an enum
+	Choices  []string // values of an enum
 }
 
 // Extractor is implemented by every generated entity type.
 type Extractor interface {
 	Object
 	FieldsValidator
-	// Extract adds what the store indexes or enforces.
+	// Extract adds the values that the store indexes or enforces.
 	Extract(e *Extracted)
 }
 

@@ -20,8 +20,8 @@ type ID string
 type Revision int64
 
 // Token is a position in the history of one epoch of a store. A restore or a
-// failover that may have lost writes starts a new epoch; a token of an old one
-// is answered with Compacted.
+// failover that may have lost writes starts a new epoch; the store answers a
+// token of an old epoch with Compacted.
 type Token struct {
 	Epoch    string   `cbor:"1,keyasint" json:"epoch"`
 	Revision Revision `cbor:"2,keyasint" json:"revision"`
@@ -30,16 +30,16 @@ type Token struct {
 // LeaseID names a store lease. Empty means "none".
 type LeaseID string
 
-// Meta is what every entity has besides spec and status. All of it except
-// Name, Project, Labels and Lease is set by the store.
+// Meta holds the fields that every entity has besides spec and status. The
+// store sets all of them except Name, Project, Labels and Lease.
 type Meta struct {
 	ID      ID                `cbor:"1,keyasint" json:"id"`
-	Project ID                `cbor:"2,keyasint,omitempty" json:"project,omitempty"` // empty for kinds that no tenant owns
+	Project ID                `cbor:"2,keyasint,omitempty" json:"project,omitempty"` // empty for kinds of cluster scope
 	Name    string            `cbor:"3,keyasint,omitempty" json:"name,omitempty"`    // unique within kind and project when not empty
 	Labels  map[string]string `cbor:"4,keyasint,omitempty" json:"labels,omitempty"`
-	Lease   LeaseID           `cbor:"5,keyasint,omitempty" json:"lease,omitempty"` // deleted when this lease lapses
+	Lease   LeaseID           `cbor:"5,keyasint,omitempty" json:"lease,omitempty"` // the store deletes the entity when this lease lapses
 
-	Revision       Revision  `cbor:"6,keyasint,omitempty" json:"revision"`        // last change of anything
+	Revision       Revision  `cbor:"6,keyasint,omitempty" json:"revision"`        // last change of the entity
 	SpecRevision   Revision  `cbor:"7,keyasint,omitempty" json:"spec_revision"`   // last change of name, labels, lease or spec
 	StatusRevision Revision  `cbor:"8,keyasint,omitempty" json:"status_revision"` // last change of status
 	CreateRevision Revision  `cbor:"9,keyasint,omitempty" json:"create_revision"` // also the fencing token of a leased entity
@@ -68,7 +68,7 @@ type Record struct {
 	Status []byte `cbor:"4,keyasint,omitempty"` // CBOR of the kind's status
 }
 
-// Scope says who owns the entities of a kind.
+// Scope says whether a project owns the entities of a kind.
 type Scope string
 
 // Scopes.
@@ -77,10 +77,10 @@ const (
 	ScopeCluster Scope = "cluster" // Meta.Project is empty
 )
 
-// OnDelete says what deletion of a referenced entity does to the referrer.
+// OnDelete says what the deletion of a referenced entity does to the referrer.
 type OnDelete string
 
-// What deletion of the target of a reference does.
+// Effects of the deletion of a reference's target.
 const (
 	Restrict OnDelete = "restrict" // the deletion is refused
 	Cascade  OnDelete = "cascade"  // the referrer is deleted too
@@ -110,7 +110,7 @@ type RefEntry struct {
 	OnDelete OnDelete
 }
 
-// Extracted is everything of a record that the store indexes or enforces.
+// Extracted holds all values of a record that the store indexes or enforces.
 type Extracted struct {
 	Index  []IndexEntry
 	Unique []UniqueEntry
@@ -120,9 +120,9 @@ type Extracted struct {
 // Column is one column of a kind's table in the CLI.
 type Column struct {
 	Title string
-	// Value renders the cell; now is for ages.
+	// Value renders the cell; now is the time for ages.
 	Value func(o Object, now time.Time) string
-	Wide  bool // only with --wide
+	Wide  bool // shown only with --wide
 }
 
 // Kind describes one kind of entity. It is generated; everything in it is
@@ -130,7 +130,7 @@ type Column struct {
 type Kind struct {
 	Name   string // "sandbox_pool"
 	Plural string // "sandbox_pools"
-	Prefix string // of ids: "pool"
+	Prefix string // prefix of ids: "pool"
 	Domain string // "sandbox"
 	Doc    string
 	Scope  Scope
@@ -144,13 +144,14 @@ type Kind struct {
 
 	// New returns an empty object with defaults applied.
 	New func() Object
-	// Decode fills a new object from a record; unknown fields are kept out,
+	// Decode fills a new object from a record; unknown fields are dropped,
 	// missing ones get their defaults.
 	Decode func(*Record) (Object, error)
 	// Encode validates o and renders it. Errors have class invalid_argument
 	// and name the attribute.
 	Encode func(Object) (*Record, error)
-	// Extract decodes what the store needs of a record and validates it.
+	// Extract decodes the values that the store needs of a record and validates
+	// the record.
 	Extract func(*Record) (Extracted, error)
 	// Columns of the CLI table, after NAME and ID.
 	Columns []Column

@@ -17,7 +17,7 @@ import (
 	"miren.dev/runtime/pkg/errs"
 )
 
-// MaxSecret bounds the plain text of one secret.
+// MaxSecret bounds the plain text of one secret, in bytes.
 const MaxSecret = 64 << 10
 
 const (
@@ -146,7 +146,7 @@ func (s *Sealer) load() ([]sealKey, error) {
 	b, err := readKeyFile(s.path)
 	if errors.Is(err, os.ErrNotExist) {
 		if err = writeKeyFile(s.path, newKeyLine(), false); err == nil || errors.Is(err, os.ErrExist) {
-			b, err = readKeyFile(s.path) // ours, or that of a faster process
+			b, err = readKeyFile(s.path) // written by this process, or by a faster one
 		}
 	}
 	if err != nil {
@@ -174,8 +174,8 @@ func readKeyFile(path string) ([]byte, error) {
 	return os.ReadFile(path)
 }
 
-// writeKeyFile writes durably and whole or not at all. Without replace an
-// existing file is left as it is and the error is os.ErrExist.
+// writeKeyFile writes the file durably, and complete or not at all. Without
+// replace an existing file stays as it is and the error is os.ErrExist.
 func writeKeyFile(path string, data []byte, replace bool) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return err

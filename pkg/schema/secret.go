@@ -10,7 +10,7 @@ import (
 	"github.com/fxamacker/cbor/v2"
 )
 
-// redacted is what every rendering of a secret shows.
+// redacted is the text that every rendering of a secret shows.
 const redacted = "[secret]"
 
 // maxSealed bounds the sealed bytes of one secret.
@@ -22,7 +22,7 @@ const maxSealed = 64<<10 + 256
 // comparable with Equal.
 type Secret struct {
 	sealed []byte
-	keep   bool // "[secret]" of JSON input: stands for the value that is there
+	keep   bool // "[secret]" of JSON input: stands for the stored value
 }
 
 var errNotSealed = errors.New("the secret is not sealed")
@@ -55,8 +55,8 @@ func (Secret) MarshalText() ([]byte, error) { return []byte(redacted), nil }
 // MarshalJSON returns "[secret]".
 func (Secret) MarshalJSON() ([]byte, error) { return []byte(`"` + redacted + `"`), nil }
 
-// UnmarshalJSON accepts only "[secret]", which stands for the value that is
-// there (see KeepSecrets). Plain text goes through JSONOptions.Seal.
+// UnmarshalJSON accepts only "[secret]", which stands for the stored value (see
+// KeepSecrets). Plain text goes through JSONOptions.Seal.
 func (s *Secret) UnmarshalJSON(b []byte) error {
 	if string(b) != `"`+redacted+`"` {
 		return errors.New("a secret cannot be given in plain JSON")

@@ -6,7 +6,7 @@ import (
 	"sync"
 )
 
-// jsonField is one field of a struct as JSON sees it.
+// jsonField is one field of a struct as JSON shows it.
 type jsonField struct {
 	name     string
 	index    []int

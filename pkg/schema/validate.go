@@ -13,7 +13,7 @@ import (
 	"miren.dev/runtime/pkg/suggest"
 )
 
-// Bounds of what every entity has.
+// Bounds that hold for every entity.
 const (
 	MaxID         = 64
 	MaxName       = 63
@@ -31,7 +31,7 @@ var (
 	labelKeyRE = regexp.MustCompile(`^[a-z0-9]([a-z0-9._/-]{0,126}[a-z0-9])?$`)
 )
 
-// Validator collects what is wrong with a value, each with its path. The zero
+// Validator collects the problems of a value, each with its path. The zero
 // Validator is ready to use.
 type Validator struct {
 	path  []string
@@ -208,7 +208,8 @@ func validID(id ID) bool {
 // lower case.
 func ValidName(name string) bool { return nameRE.MatchString(name) }
 
-// validateMeta checks what the writer of an entity of kind k may set.
+// validateMeta checks the fields that the writer of an entity of kind k may
+// set.
 func validateMeta(v *Validator, k *Kind, m *Meta) {
 	if m.ID != "" && (!validID(m.ID) || !strings.HasPrefix(string(m.ID), k.Prefix+"-")) {
 		v.failf("meta.id", "%q is not an id of kind %s (%s-...)", clip(string(m.ID)), k.Name, k.Prefix)

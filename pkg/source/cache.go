@@ -12,8 +12,8 @@ import (
 	"miren.dev/runtime/pkg/errs"
 )
 
-// A file that changed this recently may change again without its times
-// telling, so its digest is not remembered.
+// A file that changed this recently may change again while its times stay the
+// same, so its digest is not remembered.
 const racy = 2 * time.Second
 
 // Cache remembers the digests of files by path, size, inode and times. It
@@ -23,7 +23,7 @@ type Cache struct {
 
 	mu      sync.Mutex
 	old     map[string]cached
-	current map[string]cached // what the walk since OpenCache has seen
+	current map[string]cached // files seen by the walk since OpenCache
 }
 
 type cached struct {
@@ -83,7 +83,7 @@ func (c *Cache) remember(p string, info fs.FileInfo, d Digest) {
 	c.current[p] = now
 }
 
-// Save keeps what the walk saw for the next one.
+// Save stores the digests of the files that this walk saw.
 func (c *Cache) Save() error {
 	if c == nil {
 		return nil

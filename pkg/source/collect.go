@@ -12,20 +12,21 @@ import (
 	"miren.dev/runtime/pkg/errs"
 )
 
-// grace is how long what nothing refers to is left alone: an upload or build may be about to.
+// grace is how long a manifest or content without references is kept: an upload or build may be about to refer to it.
 const grace = time.Hour
 
-// Collected is what Collect did.
+// Collected is the result of Collect.
 type Collected struct {
-	Manifests int   // removed
-	Blobs     int   // removed
-	Bytes     int64 // freed
-	Kept      int64 // bytes that are left
+	Manifests int   // manifests removed
+	Blobs     int   // contents removed
+	Bytes     int64 // bytes freed
+	Kept      int64 // bytes that remain
 }
 
 // Collect removes manifests that were not used for MaxAge, then the least
-// recently used ones until the contents fit into MaxBytes, and the contents that no
-// manifest names any more. It removes nothing when it cannot read a manifest.
+// recently used ones until the contents fit into MaxBytes, and then the
+// contents that no manifest names. It removes nothing when it cannot read a
+// manifest.
 func (s *Store) Collect(ctx context.Context) (Collected, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -124,7 +125,7 @@ func (s *Store) collect(ctx context.Context, now time.Time) (c Collected, err er
 	return c, s.collectTmp(now)
 }
 
-// collectTmp removes what a killed server was writing.
+// collectTmp removes files that a killed server left half-written.
 func (s *Store) collectTmp(now time.Time) error {
 	entries, err := os.ReadDir(s.tmpDir())
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {

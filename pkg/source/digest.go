@@ -2,8 +2,8 @@ package source
 
 import "miren.dev/runtime/pkg/errs"
 
-// ParseDigest returns s as a digest. InvalidArgument if it has not the form of
-// one.
+// ParseDigest returns s as a digest. InvalidArgument if it does not have the
+// form of one.
 func ParseDigest(s string) (Digest, error) {
 	d := Digest(s)
 	if !d.Valid() {

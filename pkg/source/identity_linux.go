@@ -5,8 +5,8 @@ import (
 	"syscall"
 )
 
-// identity returns what tells that a file has not changed; false if the file
-// system does not say.
+// identity returns the values that change whenever the file does; false if the
+// file system does not provide them.
 func identity(info fs.FileInfo) (cached, bool) {
 	st, ok := info.Sys().(*syscall.Stat_t)
 	if !ok {

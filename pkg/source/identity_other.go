@@ -4,6 +4,6 @@ package source
 
 import "io/fs"
 
-// identity never knows: without a change time, a file could have another
+// identity returns false: without a change time, a file could get another
 // content and still look the same. Every file is read again.
 func identity(fs.FileInfo) (cached, bool) { return cached{}, false }

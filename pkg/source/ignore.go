@@ -12,11 +12,11 @@ import (
 	"miren.dev/runtime/pkg/errs"
 )
 
-// always is never part of a source.
+// always lists names that are never part of a source.
 var always = []string{".git", ".hg", ".svn", ".runtime/state", ".runtime/cache", ".runtime/tmp"}
 
-// defaults are ignored unless a rule of the source says otherwise: builds make
-// them anew, and those of another machine would be in the way.
+// defaults are ignored unless a rule of the source includes them: builds make
+// these files anew, and files built on another machine would be in the way.
 var defaults = parseGitignore("", []byte("node_modules/\n__pycache__/\n*.pyc\n.venv/\n.DS_Store\n"))
 
 // rule is one line of a .gitignore.
@@ -28,7 +28,7 @@ type rule struct {
 }
 
 // parseGitignore reads a file of the folder dir (slash-separated, "" for the
-// root). Lines that git would not understand match nothing.
+// root). A line that git would not understand matches nothing.
 func parseGitignore(dir string, text []byte) []rule {
 	var rules []rule
 	for line := range strings.SplitSeq(string(bytes.TrimPrefix(text, []byte("\ufeff"))), "\n") {
@@ -159,7 +159,7 @@ type matcher struct {
 	above string
 }
 
-// gitIgnored says whether the rules ignore a path, none of whose folders is ignored.
+// gitIgnored reports whether the rules ignore a path. None of the path's folders may be ignored.
 func (m *matcher) gitIgnored(p string, isDir bool) bool {
 	full := path.Join(m.above, p)
 	for i := len(m.git) - 1; i >= 0; i-- {
@@ -181,7 +181,7 @@ func (m *matcher) gitIgnored(p string, isDir bool) bool {
 	return false
 }
 
-// dockerIgnored says what .dockerignore says.
+// dockerIgnored reports whether .dockerignore ignores a path.
 func (m *matcher) dockerIgnored(p string) (bool, error) {
 	if m.docker == nil {
 		return false, nil
@@ -189,7 +189,7 @@ func (m *matcher) dockerIgnored(p string) (bool, error) {
 	return m.docker.MatchesOrParentMatches(p)
 }
 
-// dockerMayReenter says whether .dockerignore may take back something below an ignored folder.
+// dockerMayReenter reports whether .dockerignore may include a path below an ignored folder again.
 func (m *matcher) dockerMayReenter(dir string) bool {
 	if m.docker == nil || !m.docker.Exclusions() {
 		return false

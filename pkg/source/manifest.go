@@ -16,7 +16,7 @@ import (
 // Digest is a SHA-256 in lower-case hex.
 type Digest string
 
-// Valid says whether d has the form of a digest.
+// Valid reports whether d has the form of a digest.
 func (d Digest) Valid() bool {
 	return len(d) == 64 && strings.Trim(string(d), "0123456789abcdef") == ""
 }
@@ -26,7 +26,7 @@ func digestOf(b []byte) Digest {
 	return Digest(hex.EncodeToString(s[:]))
 }
 
-// Mode is what is kept of a file's mode.
+// Mode is the part of a file's mode that a manifest keeps.
 type Mode string
 
 // Modes.
@@ -41,8 +41,8 @@ type File struct {
 	Path   string `json:"path"` // slash-separated, below the root
 	Mode   Mode   `json:"mode"`
 	Size   int64  `json:"size,omitempty"`
-	Digest Digest `json:"sha256,omitempty"` // of Regular and Executable
-	Target string `json:"target,omitempty"` // of Symlink
+	Digest Digest `json:"sha256,omitempty"` // content of Regular and Executable
+	Target string `json:"target,omitempty"` // target of Symlink
 }
 
 // Manifest is a source folder, its files sorted by path.
@@ -61,7 +61,7 @@ func (m *Manifest) Encode() ([]byte, error) {
 	return bytes.TrimSuffix(b.Bytes(), []byte("\n")), nil
 }
 
-// Bytes is the size of all contents together.
+// Bytes returns the size of all contents together, in bytes.
 func (m *Manifest) Bytes() int64 {
 	var n int64
 	for _, f := range m.Files {
@@ -91,17 +91,18 @@ func Decode(b []byte, limits Limits) (*Manifest, error) {
 	return &m, nil
 }
 
-// maxManifest bounds an encoded manifest.
+// maxManifest bounds an encoded manifest, in bytes.
 const maxManifest = 64 << 20
 
-// Bounds of a path and of one of its elements, as file systems have them.
+// Bounds of a path and of one of its elements, in bytes, as file systems have
+// them.
 const (
-	maxPath    = 4095 - 512 // room for where it is laid out
+	maxPath    = 4095 - 512 // leaves room for the directory in which it is laid out
 	maxElement = 255
 )
 
-// Validate says whether a manifest can be laid out without harm: every path
-// stays below the root, whatever links there are, and appears once.
+// Validate reports whether a manifest is safe to lay out: every path stays
+// below the root, whatever links there are, and appears once.
 func (m *Manifest) Validate(limits Limits) error {
 	limits = limits.orDefault()
 	if len(m.Files) > limits.Files {
@@ -157,8 +158,9 @@ func (m *Manifest) Validate(limits Limits) error {
 	return nil
 }
 
-// validPath: relative, clean, of elements that any file system takes, and not
-// of what version control keeps (in any case: some file systems ignore it).
+// validPath accepts relative, clean paths of elements that any file system
+// accepts, outside the folders of version control (in any case: some file
+// systems ignore case).
 func validPath(p string) bool {
 	if !fs.ValidPath(p) || p == "." || len(p) > maxPath || !utf8.ValidString(p) || strings.ContainsRune(p, 0) {
 		return false
@@ -171,9 +173,10 @@ func validPath(p string) bool {
 	return true
 }
 
-// confined says whether a link leads to a place below the root whatever other
-// links do: its target climbs only at its beginning, no higher than the root.
-// Its folder is a real one (Validate), so climbing is what it looks like.
+// confined reports whether a link leads to a place below the root, whatever
+// other links do: its target climbs only at its beginning, no higher than the
+// root. Validate has checked that the link's folder is a real one, so each ".."
+// climbs exactly one level.
 func confined(link, target string) bool {
 	if target == "" || len(target) > maxPath || path.IsAbs(target) || !utf8.ValidString(target) || strings.ContainsRune(target, 0) {
 		return false

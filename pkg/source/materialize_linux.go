@@ -15,8 +15,8 @@ import (
 	"miren.dev/runtime/pkg/errs"
 )
 
-// Materialize lays a source out in dir, which it makes and which must not
-// exist. On an error nothing of it is left. FailedPrecondition when contents are missing.
+// Materialize lays a source out in dir, which it makes and which must not exist. On an error it removes dir again.
+// FailedPrecondition when contents are missing.
 func (s *Store) Materialize(ctx context.Context, manifest Digest, dir string) (err error) {
 	m, err := s.Manifest(manifest)
 	if err != nil {
@@ -32,8 +32,8 @@ func (s *Store) Materialize(ctx context.Context, manifest Digest, dir string) (e
 		return errs.New(errs.FailedPrecondition, "source %s is not complete: %d contents are missing", manifest, len(missing)).
 			WithHint("its upload was interrupted; deploy again")
 	}
-	// No other user gets in until it is done, so no path is redirected: Validate
-	// has checked that no file or link is a folder of another.
+	// No other user has access until the end, so no path can be redirected:
+	// Validate has checked that no file or link is a folder of another path.
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		return errs.New(errs.FailedPrecondition, "lay out source: %w", err)
 	}
@@ -71,8 +71,8 @@ func makeParents(root, dir string, made map[string]bool) error {
 	return os.Mkdir(filepath.Join(root, filepath.FromSlash(dir)), 0o755)
 }
 
-// place makes one file. Its time is that of the content in the store: the same
-// for the same content, another for another, which is what incremental transfers go by.
+// place makes one file. Its time comes from the content in the store: equal contents have equal times, and different
+// contents different ones. Incremental transfers rely on this.
 func (s *Store) place(f File, to string) error {
 	if f.Mode == Symlink {
 		if err := os.Symlink(f.Target, to); err != nil {
@@ -110,7 +110,7 @@ func copyFile(from, to string, mode fs.FileMode) error {
 		return err
 	}
 	defer out.Close()
-	// Shares the blocks where the file system can.
+	// Copy by sharing blocks where the file system supports it.
 	if err := unix.IoctlFileClone(int(out.Fd()), int(in.Fd())); err != nil {
 		if _, err := io.Copy(out, in); err != nil {
 			return err

@@ -19,12 +19,12 @@ const (
 	packMagic    = "rtpack1\n"
 	frameContent = 1
 	frameEnd     = 0
-	// packWindow bounds the memory that reading a pack takes.
+	// packWindow bounds the memory that reading a pack takes, in bytes.
 	packWindow = 4 << 20
 )
 
-// WritePack writes the contents to a pack. progress, which may be nil, is
-// told the bytes that were written since it was last called.
+// WritePack writes the contents to a pack. It calls progress, if not nil, with
+// the number of bytes written since the last call.
 func (t *Tree) WritePack(ctx context.Context, w io.Writer, digests []Digest, progress func(n int64)) error {
 	if _, err := io.WriteString(w, packMagic); err != nil {
 		return errs.New(errs.Unavailable, "send source: %w", err)
@@ -87,9 +87,8 @@ func (t *Tree) packOne(w io.Writer, d Digest, progress func(int64)) error {
 	return nil
 }
 
-// ReadPack calls put for each content of a pack, in order, with a reader of
-// exactly size bytes that put must read to its end. It refuses digests for which size
-// says false, and sizes other than it says.
+// ReadPack calls put for each content of a pack, in order, with a reader of exactly size bytes that put must read to
+// its end. It refuses digests that size rejects, and contents of another size.
 func ReadPack(r io.Reader, size func(Digest) (int64, bool), put func(Digest, int64, io.Reader) error) error {
 	bad := func(format string, args ...any) error {
 		return errs.New(errs.InvalidArgument, "source pack: "+format, args...)
@@ -148,7 +147,7 @@ func ReadPack(r io.Reader, size func(Digest) (int64, bool), put func(Digest, int
 	}
 }
 
-// readError tells a pack that is damaged from one that did not arrive.
+// readError distinguishes a damaged pack from one that did not arrive.
 func readError(err error) error {
 	var e *errs.Error
 	switch {

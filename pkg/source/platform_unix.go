@@ -8,5 +8,5 @@ import "syscall"
 // that has taken the place of a file.
 const openFlags = syscall.O_NOFOLLOW | syscall.O_NONBLOCK
 
-// modeBits says that files have permission bits for execution.
+// modeBits reports that files have permission bits for execution.
 const modeBits = true

@@ -29,11 +29,11 @@
 // that collection (Store.Collect) finds what an upload under way refers to.
 package source
 
-// Limits bounds a source.
+// Limits bound a source.
 type Limits struct {
 	Files     int   // files and links
-	Bytes     int64 // of all contents together
-	FileBytes int64 // of one content
+	Bytes     int64 // bytes of all contents together
+	FileBytes int64 // bytes of one content
 }
 
 // DefaultLimits hold where a limit is 0.

@@ -262,7 +262,7 @@ func TestHostileManifests(t *testing.T) {
 	}
 }
 
-// pack writes a pack of contents that may be anything.
+// pack writes a pack of arbitrary contents.
 func pack(t *testing.T, contents map[Digest]string) []byte {
 	t.Helper()
 	files := map[string]string{}
@@ -322,7 +322,7 @@ func TestHostilePacks(t *testing.T) {
 	if left, err := os.ReadDir(s.tmpDir()); err != nil || len(left) != 0 {
 		t.Errorf("left in tmp: %v, %v", left, err)
 	}
-	// A connection that breaks is not the same as a bad pack.
+	// A broken connection is distinct from a bad pack.
 	broken := io.MultiReader(bytes.NewReader(full[:12]), errReader{})
 	if _, err := s.ReadPack(t.Context(), d, broken); !errs.Is(err, errs.Unavailable) {
 		t.Errorf("broken connection: %v", err)
@@ -343,7 +343,7 @@ func TestFileThatChangesMeanwhile(t *testing.T) {
 }
 
 // TestDamagedContentIsSentAgain cuts a content short, as a crash of the machine
-// does with what was not synced.
+// does with data that was not synced.
 func TestDamagedContentIsSentAgain(t *testing.T) {
 	s := newStore(t)
 	tr := walk(t, tree(t, map[string]string{"a": "some text", "b": "other"}), WalkOptions{})
@@ -399,7 +399,7 @@ func TestCollectRemovesOldestSources(t *testing.T) {
 	if c, err = s.collect(t.Context(), now.Add(48*time.Hour)); err != nil || c.Manifests != 1 || c.Kept != 0 {
 		t.Errorf("over the age: %+v, %v", c, err)
 	}
-	// What cannot be read stops it before anything is removed.
+	// An unreadable manifest stops the collection before it removes anything.
 	d := add(map[string]string{"c": "cccc"})
 	if err := os.WriteFile(s.manifestFile(digestOf([]byte("x"))), []byte("damaged"), 0o600); err != nil {
 		t.Fatal(err)

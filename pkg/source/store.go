@@ -20,8 +20,8 @@ import (
 // StoreConfig of a Store.
 type StoreConfig struct {
 	Dir    string // absolute
-	Limits Limits // of one source
-	// MaxBytes and MaxAge bound what is kept; 0: 10 GiB and 30 days.
+	Limits Limits // limits of one source
+	// MaxBytes and MaxAge bound the stored contents; 0: 10 GiB and 30 days.
 	MaxBytes int64
 	MaxAge   time.Duration
 	Logger   *slog.Logger
@@ -31,7 +31,7 @@ type StoreConfig struct {
 // concurrently.
 type Store struct {
 	cfg StoreConfig
-	// mu is held for reading while contents are looked for and used, and for
+	// mu is held for reading while contents are looked up and used, and for
 	// writing while they are collected.
 	mu sync.RWMutex
 }
@@ -68,8 +68,8 @@ func (s *Store) makeDirs(more ...string) error {
 	return nil
 }
 
-// Missing keeps the encoded manifest and returns its digest and which of its
-// contents the store lacks, each once, in the order of the manifest.
+// Missing stores the encoded manifest and returns its digest and the contents
+// that the store lacks, each once, in the order of the manifest.
 func (s *Store) Missing(encoded []byte) (Digest, []Digest, error) {
 	m, err := Decode(encoded, s.cfg.Limits)
 	if err != nil {
@@ -89,7 +89,7 @@ func (s *Store) Missing(encoded []byte) (Digest, []Digest, error) {
 }
 
 // keepManifest leaves out the syncs, which would slow down every deployment. A
-// manifest is checked when it is read, and kept again by the next deployment.
+// manifest is checked when it is read, and stored again by the next deployment.
 func (s *Store) keepManifest(d Digest, encoded []byte) error {
 	f, err := atomicfile.CreateIn(s.tmpDir(), s.manifestFile(d), 0o600, atomicfile.Volatile)
 	if err != nil {
@@ -137,7 +137,7 @@ func (s *Store) missing(m *Manifest) ([]Digest, error) {
 	return out, nil
 }
 
-// removeDamaged removes a content that is not what its digest says: contents are
+// removeDamaged removes a content that does not match its digest: contents are
 // not synced, and a crash of the machine may cut them short.
 func (s *Store) removeDamaged(d Digest) (bool, error) {
 	f, err := os.Open(s.blobFile(d))
@@ -158,7 +158,7 @@ func (s *Store) removeDamaged(d Digest) (bool, error) {
 	return true, nil
 }
 
-// Manifest returns a manifest that Missing kept, and marks it as used.
+// Manifest returns a manifest that Missing stored, and marks it as used.
 func (s *Store) Manifest(d Digest) (*Manifest, error) {
 	if !d.Valid() {
 		return nil, errs.New(errs.InvalidArgument, "digest %q", d)
@@ -180,8 +180,8 @@ func (s *Store) Manifest(d Digest) (*Manifest, error) {
 	return Decode(b, s.cfg.Limits)
 }
 
-// ReadPack takes the contents of a manifest from a pack. It returns how many
-// came. Contents that came before an error are kept.
+// ReadPack stores the contents of a manifest from a pack. It returns how many
+// it stored. After an error the contents stored before it stay.
 func (s *Store) ReadPack(ctx context.Context, manifest Digest, r io.Reader) (int, error) {
 	m, err := s.Manifest(manifest)
 	if err != nil {
@@ -208,7 +208,7 @@ func (s *Store) ReadPack(ctx context.Context, manifest Digest, r io.Reader) (int
 	return n, err
 }
 
-// put keeps one content, which must be what its digest says.
+// put stores one content, which must match its digest.
 func (s *Store) put(d Digest, size int64, r io.Reader) error {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -216,8 +216,8 @@ func (s *Store) put(d Digest, size int64, r io.Reader) error {
 	if err := s.makeDirs(filepath.Dir(file)); err != nil {
 		return err
 	}
-	// Thousands of syncs would slow down a deployment. What a crash of the
-	// machine cuts short is found by its size, and sent again.
+	// Thousands of syncs would slow down a deployment. A content that a crash
+	// of the machine cut short is found by its size, and sent again.
 	f, err := atomicfile.CreateIn(s.tmpDir(), file, 0o644, atomicfile.Volatile)
 	if err != nil {
 		return errs.New(errs.FailedPrecondition, "source store: %w", err)

@@ -21,25 +21,25 @@ import (
 	"miren.dev/runtime/pkg/errs"
 )
 
-// Names that are part of a source even if a rule ignores them, since they say how it is built.
+// Names that are part of a source even if a rule ignores them, since builds read them.
 var needed = []string{".runtime/app.toml", "app.toml", "Procfile", "Dockerfile", ".dockerignore"}
 
 // maxSkipped bounds Tree.Skipped.
 const maxSkipped = 100
 
-// WalkOptions says how a folder is walked.
+// WalkOptions are the options of a walk.
 type WalkOptions struct {
 	Limits Limits
-	// Cache has the digests of earlier walks; nil: everything is read.
+	// Cache has the digests of earlier walks; nil: the walk reads every file.
 	Cache *Cache
 }
 
-// Tree is a folder that was walked.
+// Tree is the result of a walk.
 type Tree struct {
 	Manifest *Manifest
-	// Ignored counts the files and folders that rules left out (what is in an ignored folder is not counted).
+	// Ignored counts the files and folders that rules left out (the contents of an ignored folder are not counted).
 	Ignored int
-	// Skipped are things that cannot be part of a source, with the reason: "run.sock: a socket".
+	// Skipped lists files that cannot be part of a source, with the reason: "run.sock: a socket".
 	Skipped []string
 	// Hashed counts the files that had to be read.
 	Hashed int
@@ -48,7 +48,7 @@ type Tree struct {
 	paths map[Digest]string
 }
 
-// Close gives up the folder.
+// Close closes the folder.
 func (t *Tree) Close() error { return t.root.Close() }
 
 // Walk reads a folder and makes its manifest. Nothing outside of the folder is
@@ -57,7 +57,8 @@ func Walk(ctx context.Context, dir string, opt WalkOptions) (*Tree, error) {
 	return walkFolder(ctx, dir, opt, modeBits)
 }
 
-// walkFolder is Walk; modeBits says how executable files are told.
+// walkFolder is Walk; modeBits reports whether permission bits mark executable
+// files.
 func walkFolder(ctx context.Context, dir string, opt WalkOptions, modeBits bool) (*Tree, error) {
 	dir, err := filepath.Abs(dir)
 	if err != nil {
@@ -110,7 +111,7 @@ type walker struct {
 	modeBits bool // files have permission bits for execution
 }
 
-// entry is a file that was found, before its digest is known.
+// entry is a file before its digest is known.
 type entry struct {
 	File
 	info fs.FileInfo
@@ -258,7 +259,7 @@ func (w *walker) entry(p string, e fs.DirEntry) error {
 	}
 	info, err := e.Info()
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil // gone meanwhile
+		return nil // removed meanwhile
 	}
 	if err != nil {
 		return errs.New(errs.Unavailable, "read source: %w", err)
@@ -323,7 +324,7 @@ func (w *walker) leaf(p string, info fs.FileInfo) error {
 	return nil
 }
 
-// hash finds the digests that the cache does not know.
+// hash computes the digests that the cache lacks.
 func (w *walker) hash() error {
 	var g errgroup.Group
 	g.SetLimit(max(2, runtime.NumCPU()))
@@ -378,8 +379,8 @@ func (w *walker) hashFile(e *entry) error {
 	return nil
 }
 
-// isProgram says whether a file that begins with head can be executed: a
-// script that names its interpreter, or a Linux program.
+// isProgram reports whether a file that begins with head can be executed: a
+// script that names its interpreter, or an ELF program.
 func isProgram(head []byte) bool {
 	return bytes.HasPrefix(head, []byte("#!")) || bytes.HasPrefix(head, []byte("\x7fELF"))
 }

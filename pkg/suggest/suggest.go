@@ -1,10 +1,11 @@
-// Package suggest finds what a mistyped name was meant to be, for "did you mean".
+// Package suggest finds the name that a mistyped one stands for, for "did you
+// mean".
 package suggest
 
 import "slices"
 
 // Nearest returns the word of known that is nearest to got, if it is near
-// enough to be what was meant, and "" otherwise.
+// enough to be a typing mistake, and "" otherwise.
 func Nearest(got string, known []string) string {
 	words := slices.Clone(known)
 	slices.Sort(words)

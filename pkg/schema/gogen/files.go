@@ -29,8 +29,8 @@ func Main(name string, generate func(root string) ([]Output, error)) {
 	}
 }
 
-// Run writes the files that are not yet what they should be; with check it
-// only names them in its error.
+// Run writes the files that are out of date; with check it only names them in
+// its error.
 func Run(root string, check bool, generate func(root string) ([]Output, error)) error {
 	outs, err := generate(root)
 	if err != nil {

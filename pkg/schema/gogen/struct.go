@@ -44,7 +44,8 @@ func (f *File) structType(name, doc string, fields []*lang.Field) {
 	f.P("}\n")
 }
 
-// fieldDoc is the doc of a field with what the Go type does not say.
+// fieldDoc is the doc of a field, with the rules that its Go type does not
+// show.
 func fieldDoc(fd *lang.Field) string {
 	doc := fd.Doc
 	var notes []string
@@ -104,7 +105,7 @@ func (f *File) fieldLiteral(fd *lang.Field, v any) string {
 	return f.literal(fd.Pos, fd.Name, v)
 }
 
-// literal renders the value of what stands at pos.
+// literal renders the value of the literal at pos.
 func (f *File) literal(pos lang.Pos, name string, v any) string {
 	switch v := v.(type) {
 	case string:
@@ -222,7 +223,7 @@ func (f *File) validateField(owner string, fd *lang.Field) {
 	case IsPointer(fd):
 		guard = x + " != nil"
 	case fd.Type == lang.String && fd.Default == nil, fd.Type == lang.Ref, fd.Type == lang.EnumType && fd.Default == nil:
-		guard = x + ` != ""` // absent, or reported by Required
+		guard = x + ` != ""` // absent values pass; Required reports them
 	case fd.Type == lang.Secret:
 		guard = "!" + x + ".IsZero()"
 	}

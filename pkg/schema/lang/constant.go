@@ -8,7 +8,7 @@ import (
 
 // Constant is a named limit or default. Fields of any file refer to it as
 // "$name" or "$domain.name" in default, min, max and pattern, and Go code uses
-// the constant that is generated from it, so that its value stands once.
+// the constant that is generated from it, so that its value is written once.
 type Constant struct {
 	Domain string
 	Name   string

@@ -61,7 +61,7 @@ const (
 
 var allTypes = []string{"string", "int", "bool", "float", "time", "duration", "bytes", "enum", "ref", "component", "secret", "list", "map", "record"}
 
-// Pos is a place in a file.
+// Pos is a position in a file.
 type Pos struct {
 	File string
 	Line int
@@ -155,7 +155,7 @@ const (
 	IndexRange  Index = "range"
 )
 
-// Unique says where a field's value may exist once.
+// Unique is the scope within which a field's value may exist once.
 type Unique string
 
 // Scopes of uniqueness.

@@ -91,9 +91,9 @@ func (l *Lock) incompatible(pos Pos, entry, format string, args ...any) error {
 		pos, fmt.Sprintf(format, args...), entry, l.path)
 }
 
-// Struct assigns the numbers of fields. name is that of the component or
-// message, or kind.spec, kind.status. Every change that old data would not
-// survive is an error.
+// Struct assigns the numbers of fields. name is the name of the component or
+// message, or kind.spec, kind.status. A change that makes stored data
+// unreadable is an error.
 func (l *Lock) Struct(name string, fields []*Field) error {
 	l.seen["struct "+name] = true
 	old, known := l.data.Structs[name]
@@ -175,8 +175,7 @@ func (l *Lock) kind(k *Kind) error {
 	return nil
 }
 
-// File applies Struct, Enum and Kind to everything of f and reports kinds that
-// are gone.
+// File applies Struct, Enum and Kind to all of f and reports removed kinds.
 func (l *Lock) File(f *File) error {
 	var errs []error
 	for _, e := range f.Enums {
@@ -196,8 +195,8 @@ func (l *Lock) File(f *File) error {
 	return errors.Join(errs...)
 }
 
-// Bytes renders the lock file. Components and enums that are gone stay, so
-// that they can come back only as they were.
+// Bytes renders the lock file. Removed components and enums stay in it, so that
+// they can come back only unchanged.
 func (l *Lock) Bytes(generator string) ([]byte, error) {
 	for _, fs := range l.data.Structs {
 		slices.SortFunc(fs, func(a, b *lockField) int { return a.Number - b.Number })

@@ -12,7 +12,7 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// maxFile bounds the size of a schema file.
+// maxFile bounds the size of a schema file, in bytes.
 const maxFile = 4 << 20
 
 var nameRE = regexp.MustCompile(`^[a-z][a-z0-9]*(_[a-z0-9]+)*$`)
@@ -81,13 +81,13 @@ func Root(path string, b []byte) (*yaml.Node, error) {
 	return doc.Content[0], nil
 }
 
-// Parser turns YAML nodes into values and collects errors with their place.
+// Parser turns YAML nodes into values and collects errors with their positions.
 // It is exported for the generators whose files have sections of their own.
 type Parser struct {
 	File    string
 	Records bool // fields of type record are allowed
-	// Constants are those that fields may refer to; Domain is that of names
-	// without one.
+	// Constants are those that fields may refer to; Domain qualifies a name
+	// without a domain.
 	Constants Constants
 	Domain    string
 	errs      []error
@@ -452,7 +452,7 @@ func (p *Parser) field(k, v *yaml.Node, what string) *Field {
 	return f
 }
 
-// shape checks that the keys of a field go together.
+// shape checks that the keys of a field fit together.
 func (p *Parser) shape(k *yaml.Node, f *Field, what string) {
 	container := f.Type == List || f.Type == Map
 	switch {

@@ -13,7 +13,7 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// Set is the files of all domains together; it resolves names across them.
+// Set holds the files of all domains; it resolves names across them.
 type Set struct {
 	Files      []*File // by domain
 	Constants  Constants
@@ -77,8 +77,8 @@ func newSet(files ...*File) (*Set, error) {
 	return s, errors.Join(errs...)
 }
 
-// Add adds a file: also one with only enums and components of a domain that
-// is there already (the messages of an rpc.yml). Call Check when all are in.
+// Add adds a file. It may hold further enums and components of a domain that is
+// already there (the messages of an rpc.yml). Call Check after the last Add.
 func (s *Set) Add(f *File) error {
 	s.Files = append(s.Files, f)
 	s.Constants.Add(f.Constants)
@@ -125,7 +125,7 @@ func (s *Set) Component(domain, name string) *Component { return s.components[qu
 // Kind returns the kind of that name, or nil.
 func (s *Set) Kind(name string) *Kind { return s.kinds[name] }
 
-// Kinds returns every kind, by name.
+// Kinds returns every kind, ordered by name.
 func (s *Set) Kinds() []*Kind {
 	var out []*Kind
 	for _, k := range s.kinds {
@@ -182,8 +182,8 @@ func (s *Set) contains(in, c *Component, seen map[*Component]bool) bool {
 	return false
 }
 
-// checkFields reports what is wrong with fields whose names are meant in
-// domain; owner is for messages.
+// checkFields reports the errors of fields whose names are resolved in domain;
+// owner is for messages.
 func (s *Set) checkFields(domain, owner string, fields []*Field) error {
 	var errs []error
 	for _, f := range fields {
@@ -263,7 +263,7 @@ func (s *Set) componentNames() []string {
 	return out
 }
 
-// names adds the short forms that domain can use.
+// names adds the short names that domain can use.
 func (s *Set) names(domain string, qualified []string) []string {
 	out := slices.Clone(qualified)
 	for _, n := range qualified {

@@ -36,7 +36,7 @@ func generate(root string) ([]gogen.Output, error) {
 	return []gogen.Output{{Path: "pkg/config/config.gen.go", Data: code}, {Path: "docs/reference/config.md", Data: docFile(keys)}}, nil
 }
 
-// key is one key with where its field is in the struct.
+// key is one key and the path of its field in the struct.
 type key struct {
 	*lang.Field
 	path, goPath string
@@ -85,7 +85,8 @@ func flatten(f *lang.File) ([]key, error) {
 	return keys, nil
 }
 
-// types maps types of the language to Go and to the word in Key.Type.
+// types maps the types of the schema language to Go types and to the word in
+// Key.Type.
 var types = map[string][2]string{
 	"string": {"string", "string"}, "int": {"int64", "int"}, "bool": {"bool", "bool"},
 	"duration": {"time.Duration", "duration"}, "enum": {"string", "enum"}, "list": {"[]string", "list"},
@@ -125,7 +126,7 @@ func goFile(f *lang.File, keys []key) ([]byte, error) {
 	return format.Source(b.Bytes())
 }
 
-// text renders a default or bound as it would be written.
+// text renders a default or bound as a user would write it.
 func text(v any) string {
 	switch v := v.(type) {
 	case nil:
