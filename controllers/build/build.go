@@ -42,7 +42,7 @@ type Bases interface {
 // Sources gives access to uploaded sources.
 type Sources interface {
 	// Materialize writes the files of a source below dir, which it makes.
-	// NotFound if the source, or a part of it, is not there.
+	// NotFound if the source, or a part of it, is missing.
 	Materialize(ctx context.Context, digest, dir string) error
 }
 
@@ -56,7 +56,7 @@ type Reconciler struct {
 	Bases    Bases
 	Sources  Sources
 	Logs     *buildlog.Logs
-	TempDir  string // for materialised sources
+	TempDir  string // directory for materialised sources
 	Parallel int
 	Timeout  time.Duration
 	Logger   *slog.Logger
@@ -66,12 +66,12 @@ type Reconciler struct {
 	mu      sync.Mutex
 	running map[schema.ID]*job
 	stopped bool
-	quit    context.Context // ends with Stop
+	quit    context.Context // context of all builds; ends with Stop
 	stop    context.CancelFunc
 	wg      sync.WaitGroup
 }
 
-// Controller describes it to the controller runtime.
+// Controller describes the reconciler to the controller runtime.
 func (r *Reconciler) Controller() kit.Controller {
 	return kit.Controller{
 		Name: "build", Kind: app.BuildKind, Reconcile: r.Reconcile, Workers: 2,
@@ -82,20 +82,20 @@ func (r *Reconciler) Controller() kit.Controller {
 const (
 	// poll is how often a build under way is reconciled when nothing changes.
 	poll = 5 * time.Second
-	// retryRecord is the longest wait before the end of a build is written again while
-	// the store is unavailable.
+	// retryRecord is the longest wait before the end of a build is written
+	// again while the store is unavailable.
 	retryRecord = 2 * time.Second
-	// recordTimeout bounds one attempt to write it; lastRecord one that is under way
-	// when the server stops.
+	// recordTimeout bounds one attempt to write it; lastRecord bounds an
+	// attempt that is under way when the server stops.
 	recordTimeout = 10 * time.Second
 	lastRecord    = time.Second
 )
 
-// job is one build under way here.
+// job is one build that this process runs.
 type job struct {
 	ctx      context.Context // ends with the build
 	cancel   context.CancelFunc
-	canceled bool // on request, as opposed to the server stopping; under mu
+	canceled bool // a user cancelled the build, as opposed to the server stopping; guarded by mu
 }
 
 func (r *Reconciler) init() {
@@ -104,14 +104,14 @@ func (r *Reconciler) init() {
 	r.quit, r.stop = context.WithCancel(context.Background())
 }
 
-// Reconcile starts, watches or cancels one build. ctx is that of the call; the
-// build itself ends with Stop.
+// Reconcile starts, watches or cancels one build. ctx belongs to this call
+// alone; the build itself ends with Stop.
 func (r *Reconciler) Reconcile(ctx context.Context, bid schema.ID) (time.Duration, error) {
 	r.once.Do(r.init)
 	b, err := entity.Get[app.Build](ctx, r.Store, bid)
 	if errs.Is(err, errs.NotFound) {
 		if r.abandon(bid) {
-			return 200 * time.Millisecond, nil // it may still write its log
+			return 200 * time.Millisecond, nil // the goroutine may still write its log
 		}
 		return 0, r.Logs.Delete(string(bid))
 	}
@@ -133,7 +133,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, bid schema.ID) (time.Duratio
 	case b.Spec.Cancel:
 		err := r.finish(ctx, bid, func(b *app.Build) { b.Status.Phase = app.BuildPhaseCanceled })
 		if errs.Is(err, errs.FailedPrecondition) || errs.Is(err, errs.NotFound) {
-			err = nil // it ended meanwhile
+			err = nil // the build ended meanwhile
 		}
 		return 0, err
 	}
@@ -175,7 +175,8 @@ func (r *Reconciler) begin(ctx context.Context, b *app.Build) bool {
 	return true
 }
 
-// abandon ends a running build on request. It reports whether there was one.
+// abandon ends a running build that a user cancelled. It reports whether there
+// was one.
 func (r *Reconciler) abandon(bid schema.ID) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -188,8 +189,8 @@ func (r *Reconciler) abandon(bid schema.ID) bool {
 	return true
 }
 
-// Stop ends all running builds, without changing their entities: the next
-// server does them again. No build begins after it.
+// Stop ends all running builds without changing their entities: the next server
+// runs them again. No build begins after it.
 func (r *Reconciler) Stop() {
 	r.once.Do(r.init)
 	r.mu.Lock()
@@ -211,7 +212,7 @@ func (r *Reconciler) run(j *job, b *app.Build) {
 		b.Status.StartedAt = &now
 	})
 	if err != nil {
-		log.Warn("build cannot begin; it is tried again", "error", err)
+		log.Warn("build cannot begin; trying again", "error", err)
 		return // Reconcile looks again soon
 	}
 	out, err := r.attempt(j.ctx, b)
@@ -230,11 +231,11 @@ func (r *Reconciler) run(j *job, b *app.Build) {
 	case canceled:
 		change = func(b *app.Build) { b.Status.Phase = app.BuildPhaseCanceled }
 	case stopped:
-		log.Info("build interrupted; the next server does it again")
+		log.Info("build interrupted; the next server runs it again")
 		return
 	case errors.Is(err, errElsewhere):
-		log.Info("build is under way elsewhere")
-		return // its end is a change; until then Reconcile looks again
+		log.Info("another process runs this build")
+		return // the end of that build is a change; until then Reconcile polls
 	default:
 		log.Info("build failed", "error", err)
 		late := errors.Is(j.ctx.Err(), context.DeadlineExceeded)
@@ -243,16 +244,16 @@ func (r *Reconciler) run(j *job, b *app.Build) {
 	r.record(log, b.ID, change)
 }
 
-// record writes the end of a build, and tries again while the store is unavailable,
-// so that the work is not lost.
+// record writes the end of a build, and tries again while the store is
+// unavailable, so that the build is not lost.
 func (r *Reconciler) record(log *slog.Logger, bid schema.ID, change func(*app.Build)) {
 	for wait := 50 * time.Millisecond; ; wait = min(2*wait, retryRecord) {
 		err := r.tryRecord(bid, change)
 		switch errs.ClassOf(err) {
-		case "", errs.NotFound, errs.FailedPrecondition: // or deleted, or ended by another
+		case "", errs.NotFound, errs.FailedPrecondition: // or deleted, or ended by another process
 			return
 		case errs.InvalidArgument:
-			log.Error("end of a build cannot be stored", "error", err)
+			log.Error("cannot store the end of a build; trying again", "error", err)
 			cause := err
 			change = func(b *app.Build) { setFailure(b, cause, false, 0) }
 			if wait >= retryRecord {
@@ -262,15 +263,14 @@ func (r *Reconciler) record(log *slog.Logger, bid schema.ID, change func(*app.Bu
 		log.Warn("record the end of a build", "error", err, "retry_in", wait)
 		select {
 		case <-r.quit.Done():
-			log.Warn("end of a build not recorded; the next server does it again", "error", err)
+			log.Warn("end of a build not recorded; the next server runs it again", "error", err)
 			return
 		case <-time.After(wait):
 		}
 	}
 }
 
-// tryRecord writes the end of a build once. When the server stops, it has lastRecord
-// left.
+// tryRecord writes the end of a build once. When the server stops, the attempt ends within lastRecord.
 func (r *Reconciler) tryRecord(bid schema.ID, change func(*app.Build)) error {
 	ctx, cancel := context.WithTimeout(context.Background(), recordTimeout)
 	defer cancel()
@@ -283,9 +283,9 @@ func (r *Reconciler) tryRecord(bid schema.ID, change func(*app.Build)) error {
 }
 
 // errElsewhere says that another process writes the log of this build.
-var errElsewhere = errors.New("the build is under way elsewhere")
+var errElsewhere = errors.New("another process runs this build")
 
-// attempt is build, where a panic while reading untrusted source fails that build
+// attempt calls build. A panic while reading untrusted source fails that build
 // alone.
 func (r *Reconciler) attempt(ctx context.Context, b *app.Build) (out *outcome, err error) {
 	defer func() {
@@ -297,7 +297,7 @@ func (r *Reconciler) attempt(ctx context.Context, b *app.Build) (out *outcome, e
 	return r.build(ctx, b)
 }
 
-// failure is an error with the class that a deployment reports.
+// failure is an error with the reason that a deployment reports.
 type failure struct {
 	reason app.FailureReason
 	error
@@ -314,7 +314,7 @@ func because(reason app.FailureReason, err error) error {
 	return &failure{reason, err}
 }
 
-// setFailure sets why a build failed.
+// setFailure records why a build failed.
 func setFailure(b *app.Build, err error, late bool, timeout time.Duration) {
 	b.Status.Phase, b.Status.Reason = app.BuildPhaseFailed, app.FailureReasonBuild
 	var why *failure

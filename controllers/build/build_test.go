@@ -27,11 +27,11 @@ import (
 	"miren.dev/runtime/testsupport/wait"
 )
 
-// flaky is a store that can be away for writes.
+// flaky is a store whose writes a test can make unavailable.
 type flaky struct {
 	entity.Store
 	away  atomic.Bool
-	hangs atomic.Bool // away, it does not answer
+	hangs atomic.Bool // while unavailable, the store does not answer at all
 	tried atomic.Int64
 }
 
@@ -52,9 +52,9 @@ type fixture struct {
 	app   *app.App
 	logs  *buildlog.Logs
 	temp  string
-	do    func(ctx context.Context, attempt int64) error // what the builder does
-	files map[string]string                              // more of the source than its Dockerfile
-	asked atomic.Pointer[buildkit.Request]               // the last one
+	do    func(ctx context.Context, attempt int64) error // the behaviour of the builder
+	files map[string]string                              // further files of the source
+	asked atomic.Pointer[buildkit.Request]               // the last request
 	calls atomic.Int64
 }
 
@@ -201,7 +201,7 @@ func (f *fixture) cancel(b *app.Build) {
 	}
 }
 
-// One at a time: the second waits, and both can be canceled.
+// One build at a time: the second waits, and both can be cancelled.
 func TestCancel(t *testing.T) {
 	f := setup(t)
 	f.do = hang
@@ -221,7 +221,7 @@ func TestCancel(t *testing.T) {
 	f.phase(b1, app.BuildPhaseCanceled)
 }
 
-// What a stopped server did not finish, the next one does again.
+// The next server runs the builds that a stopped server did not finish.
 func TestDoneAgain(t *testing.T) {
 	f := setup(t)
 	f.do = hang
@@ -239,7 +239,7 @@ func TestDoneAgain(t *testing.T) {
 	f.phase(b, app.BuildPhaseSucceeded)
 }
 
-// A store that is away when a build ends loses nothing of it.
+// A store that is unavailable when a build ends loses nothing of it.
 func TestStoreAway(t *testing.T) {
 	f := setup(t)
 	var once sync.Once
@@ -255,7 +255,7 @@ func TestStoreAway(t *testing.T) {
 	}
 }
 
-// A stop does not wait for a store that is away.
+// A stop does not wait for an unavailable store.
 func TestStopWhileStoreAway(t *testing.T) {
 	for _, hangs := range []bool{false, true} {
 		f := setup(t)
@@ -272,7 +272,7 @@ func TestStopWhileStoreAway(t *testing.T) {
 	}
 }
 
-// One that could not begin is looked at again.
+// Reconcile retries a build that could not begin.
 func TestStoreAwayAtTheBeginning(t *testing.T) {
 	f := setup(t)
 	f.do = func(context.Context, int64) error { return nil }
@@ -325,7 +325,7 @@ func TestFailureOffersAnotherStack(t *testing.T) {
 	}
 }
 
-// A stack that was asked for comes before the Dockerfile; the plan names what its images are.
+// A stack that the user asks for overrides the Dockerfile; the plan names the versions of its images.
 func TestStackThatWasAskedFor(t *testing.T) {
 	f := setup(t)
 	f.files = map[string]string{"index.html": "home", "Procfile": "release: migrate\n"}

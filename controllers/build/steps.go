@@ -18,7 +18,7 @@ import (
 	"miren.dev/runtime/pkg/stack"
 )
 
-// outcome is what a build that succeeded made.
+// outcome is the result of a successful build.
 type outcome struct {
 	image    string
 	services []app.Service
@@ -26,7 +26,7 @@ type outcome struct {
 	plan     *stack.Plan
 }
 
-// build does the work: source, plan, base images, image.
+// build runs the steps: source, plan, base images, image.
 func (r *Reconciler) build(ctx context.Context, b *app.Build) (*outcome, error) {
 	log, err := r.Logs.Start(string(b.ID))
 	if errs.Is(err, errs.Conflict) {
@@ -88,8 +88,8 @@ func (r *Reconciler) build(ctx context.Context, b *app.Build) (*outcome, error) 
 	}
 }
 
-// show tells the plan early. It is recorded again with the outcome, so that a
-// store that is away for a moment does not end the build.
+// show records the plan early, for users. The outcome records it again, so a
+// failure to write it here does not end the build.
 func (r *Reconciler) show(ctx context.Context, b *app.Build, plan *stack.Plan, log *buildlog.Writer) {
 	say(log, "plan: %s", plan.Stack)
 	for _, reason := range plan.Reasons {
@@ -117,8 +117,8 @@ func offer(plan *stack.Plan, err error) error {
 	return errs.New(errs.ClassOf(err), "%w", err).WithHint("%s", strings.TrimSpace(errs.HintOf(err)+"\n"+hint))
 }
 
-// bases makes the base images that the plan begins from, where they can be
-// made here. The plan then names their versions, and how they differ from their names.
+// bases makes the base images that the plan begins from, as far as this machine can make them. The plan then names
+// their versions, and how they differ from the requested names.
 func (r *Reconciler) bases(ctx context.Context, plan *stack.Plan, log *buildlog.Writer) (map[string]buildkit.Base, error) {
 	images, notes, err := r.Bases.Resolve(ctx, plan.Bases, func(line string) { say(log, "%s", line) })
 	if err != nil {
@@ -143,7 +143,8 @@ func say(log *buildlog.Writer, format string, args ...any) {
 	log.Add(buildlog.Event{Kind: buildlog.StepLog, At: time.Now(), Text: fmt.Sprintf(format, args...)})
 }
 
-// services turns the plan's services into those of a version, with defaults.
+// services turns the plan's services into the services of a version, with
+// defaults.
 func services(plan *stack.Plan) []app.Service {
 	var out []app.Service
 	for i := range plan.Services {

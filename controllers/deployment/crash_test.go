@@ -15,8 +15,8 @@ import (
 	"miren.dev/runtime/pkg/schema"
 )
 
-// mortal is the store as a server sees it that dies with its n-th write: that
-// write happens, its answer and everything after it is lost.
+// mortal is the store as seen by a server that dies with its n-th write: the
+// write happens, but its answer and everything after it is lost.
 type mortal struct {
 	entity.Store
 	die func()
@@ -94,8 +94,8 @@ func (m *mortal) List(ctx context.Context, q entity.Query) (entity.Page, error) 
 	return m.Store.List(ctx, q)
 }
 
-// A server that dies after any write of a rollout leaves what the next one
-// brings to the same end as if it had not died.
+// Wherever a server dies in a rollout, the next one brings it to the same end
+// as without the crash.
 func TestDiesAfterEveryWrite(t *testing.T) {
 	step := 1
 	if testing.Short() {

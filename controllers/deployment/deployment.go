@@ -39,14 +39,15 @@ import (
 const (
 	// poll is how often a deployment under way is reconciled when nothing changes.
 	poll = 2 * time.Second
-	// stuckAfter is how long a phase may meet errors that time seldom cures before the
-	// deployment fails.
+	// stuckAfter is how long a phase may meet errors that time rarely cures
+	// before the deployment fails.
 	stuckAfter = time.Minute
 )
 
-// Drainer tells which requests the ingress serves; ingress.Client is one.
+// Drainer reports the requests that the ingress is serving; ingress.Client is
+// one.
 type Drainer interface {
-	// Synced waits until the ingress has seen the store's revision.
+	// Synced waits until the ingress has read the store up to revision.
 	Synced(ctx context.Context, rev schema.Revision) error
 	// Inflight counts the requests under way to sandboxes of the version.
 	Inflight(ctx context.Context, version schema.ID) (ingress.Inflight, error)
@@ -55,10 +56,10 @@ type Drainer interface {
 // Reconciler takes deployments to their end.
 type Reconciler struct {
 	Store     entity.Store
-	Informers *informer.Set // for Controller
-	Drainer   Drainer       // nil: there is no ingress, nothing to wait for
+	Informers *informer.Set // used by Controller
+	Drainer   Drainer       // nil: there is no ingress to wait for
 	Logger    *slog.Logger
-	// URL returns where an app answers, "" if nowhere.
+	// URL returns the URL of an app, "" if it has none.
 	URL func(a *app.App) string
 	// DrainTimeout bounds the wait for requests to the old version.
 	DrainTimeout time.Duration
@@ -66,8 +67,9 @@ type Reconciler struct {
 	Now func() time.Time
 }
 
-// Controller describes it to the controller runtime: what happens to builds,
-// pools and sandboxes of an app wakes the deployment that is under way for it.
+// Controller describes the reconciler to the controller runtime: a change of an
+// app's builds, pools or sandboxes wakes the deployment that is under way for
+// the app.
 func (r *Reconciler) Controller() kit.Controller {
 	apps := informer.Of[app.App](r.Informers)
 	active := func(aid id.App) []id.Deployment {
@@ -125,8 +127,8 @@ type rollout struct {
 	lease *app.DeployLease // nil: not held
 }
 
-// Reconcile moves one deployment forward by at most one phase. It returns after how
-// long to reconcile it again if nothing changes (0: not).
+// Reconcile moves one deployment forward by at most one phase. It returns after
+// how long to reconcile it again if nothing changes (0: only after a change).
 func (r *Reconciler) Reconcile(ctx context.Context, did schema.ID) (time.Duration, error) {
 	ro, err := r.read(ctx, did)
 	if ro == nil || err != nil {
@@ -138,7 +140,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, did schema.ID) (time.Duratio
 		return again, err
 	case errs.NotFound: // of an entity that was read
 		return 0, entity.AsConflict(err)
-	case errs.InvalidArgument: // it would fail again
+	case errs.InvalidArgument: // a retry would fail the same way
 	default:
 		if r.now().Sub(ro.since()) < stuckAfter {
 			return 0, err
@@ -153,7 +155,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, did schema.ID) (time.Duratio
 	return 0, err
 }
 
-// read returns nil if there is nothing to do.
+// read returns nil if there is no work.
 func (r *Reconciler) read(ctx context.Context, did schema.ID) (*rollout, error) {
 	dep, err := entity.Get[app.Deployment](ctx, r.Store, did)
 	if errs.Is(err, errs.NotFound) {
@@ -164,7 +166,7 @@ func (r *Reconciler) read(ctx context.Context, did schema.ID) (*rollout, error) 
 	}
 	a, err := entity.Get[app.App](ctx, r.Store, dep.Spec.App)
 	if errs.Is(err, errs.NotFound) {
-		return nil, nil // being deleted; the deployment goes with it
+		return nil, nil // the app is being deleted, and the deployment with it
 	}
 	if err != nil {
 		return nil, err
@@ -204,7 +206,7 @@ func (r *rollout) advance(ctx context.Context) (time.Duration, error) {
 	return 0, errs.New(errs.Internal, "deployment %s is in unknown phase %q", r.dep.ID, r.dep.Status.Phase)
 }
 
-// since returns when the phase began.
+// since returns when the current phase began.
 func (r *rollout) since() time.Time {
 	for _, s := range r.dep.Status.Steps {
 		if s.State == app.StepStateRunning && s.StartedAt != nil {
@@ -214,14 +216,15 @@ func (r *rollout) since() time.Time {
 	return r.dep.CreatedAt
 }
 
-// giveUp ends a deployment that cannot go on because of a fault of the system.
+// giveUp ends a deployment that cannot continue because of a fault of the
+// system.
 func (r *rollout) giveUp(ctx context.Context, why error) error {
 	if err := r.holdLease(ctx); err != nil {
 		return err
 	}
 	if r.dep.Status.Phase == app.DeploymentPhaseDraining {
 		// The new version serves. Retention retires the pools of the old one.
-		r.Logger.Error("draining given up", "deployment", r.dep.ID, "error", why)
+		r.Logger.Error("gave up draining", "deployment", r.dep.ID, "error", why)
 		r.endSteps(app.StepStateDone, "the old version is stopped later: "+why.Error())
 		return r.end(ctx, app.DeploymentPhaseSucceeded)
 	}
@@ -232,7 +235,8 @@ func (r *rollout) giveUp(ctx context.Context, why error) error {
 	return r.fail(ctx, f)
 }
 
-// holdLease renews the app's lease and sets r.lease if this deployment holds it.
+// holdLease renews the app's lease and sets r.lease if this deployment holds
+// it.
 func (r *rollout) holdLease(ctx context.Context) error {
 	l, err := apps.LeaseOf(ctx, r.Store, r.app.GetID())
 	if errs.Is(err, errs.NotFound) {
@@ -254,11 +258,11 @@ func (r *rollout) holdLease(ctx context.Context) error {
 	return nil
 }
 
-// lost ends a deployment whose lease is gone.
+// lost ends a deployment whose lease lapsed.
 func (r *rollout) lost(ctx context.Context) error {
 	if r.dep.Status.Phase == app.DeploymentPhaseDraining {
-		// Its version took the traffic while it held the lease. The next holder of the
-		// lease, or retention, retires the pools of the old ones.
+		// Its version got the traffic while it held the lease. The next holder
+		// of the lease, or retention, retires the pools of the old versions.
 		r.endSteps(app.StepStateDone, "")
 		return r.end(ctx, app.DeploymentPhaseSucceeded)
 	}
@@ -273,8 +277,8 @@ func (r *rollout) lost(ctx context.Context) error {
 	return r.fail(ctx, f)
 }
 
-// enter writes the next phase, with further operations in the same
-// transaction, if the lease is still held.
+// enter writes the next phase, with further operations in the same transaction,
+// if the lease is still held.
 func (r *rollout) enter(ctx context.Context, phase app.DeploymentPhase, ops ...entity.Op) error {
 	check, err := entity.CheckOp(r.lease)
 	if err != nil {
@@ -298,9 +302,9 @@ func (r *rollout) commit(ctx context.Context, phase app.DeploymentPhase, ops ...
 	return nil
 }
 
-// end writes a final phase, gives lease and app back and cancels the build if it is
-// not needed, all in one transaction. Without the lease it changes nothing that may
-// be another deployment's.
+// end writes a final phase, releases the lease and the app, and cancels the
+// build if it is not needed, all in one transaction. Without the lease it
+// changes no entity that may belong to another deployment.
 func (r *rollout) end(ctx context.Context, phase app.DeploymentPhase) error {
 	now := r.now()
 	r.dep.Status.EndedAt = &now
@@ -344,7 +348,8 @@ func (r *rollout) end(ctx context.Context, phase app.DeploymentPhase) error {
 		return err
 	}
 	if r.lease != nil {
-		// No entity is bound to it now. If this fails, it lapses.
+		// No entity is bound to the store lease now. If the revocation fails,
+		// the lease lapses.
 		if err := r.Store.Revoke(ctx, r.lease.Lease); err != nil && !errs.Is(err, errs.NotFound) {
 			r.Logger.Debug("revoke lease", "lease", string(r.lease.Lease), "error", err)
 		}
@@ -352,7 +357,7 @@ func (r *rollout) end(ctx context.Context, phase app.DeploymentPhase) error {
 	return r.cleanUp(ctx)
 }
 
-// cleanUp retires the pools of a version that did not come to serve, and stops
+// cleanUp retires the pools of a version that never got the traffic, and stops
 // its release command. Each reconciliation of an ended deployment repeats it.
 func (r *rollout) cleanUp(ctx context.Context) error {
 	v := r.dep.Status.Version
@@ -369,8 +374,8 @@ func (r *rollout) cleanUp(ctx context.Context) error {
 	return apps.Retire(ctx, r.Store, apps.PoolsOfVersion(pools, v))
 }
 
-// correctURL records where the app answers, if the configuration of the ingress has
-// changed since this deployment recorded it.
+// correctURL records the URL of the app again if the configuration of the
+// ingress has changed since this deployment recorded it.
 func (r *rollout) correctURL(ctx context.Context) error {
 	if r.URL == nil || r.dep.Status.Phase != app.DeploymentPhaseSucceeded || r.app.Status.ActiveVersion != r.dep.Status.Version {
 		return nil

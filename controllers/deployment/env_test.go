@@ -41,23 +41,23 @@ import (
 	"miren.dev/runtime/testsupport/wait"
 )
 
-// env is a control plane over a real store, with a node, a builder, sources
-// and an ingress that do what the test says.
+// env is a control plane over a real store, with simulated node, builder,
+// sources and ingress.
 type env struct {
 	*testing.T
-	store   entity.Store // without faults
+	store   entity.Store // the store without faults
 	apps    *apps.Service
 	sources *sources
 	logs    *buildlog.Logs
 	temp    string
 	logger  *slog.Logger
 
-	gate    atomic.Bool // open: what is gated goes on
+	gate    atomic.Bool // closed or open: gated sandboxes wait until it is open
 	ahead   atomic.Int64
 	drainer *drainer
 
 	afterList atomic.Pointer[func(entity.Page)]
-	port      atomic.Pointer[string] // of the ingress, with a colon
+	port      atomic.Pointer[string] // port of the ingress, with a colon
 	bad       atomic.Pointer[string] // a violation of an invariant
 	retained  retention.Config
 }
@@ -124,8 +124,8 @@ func (e *env) control(s entity.Store) (stop func()) {
 	return stop
 }
 
-// slowList is the store as the deployment controller sees it. Once afterList
-// is set, it is called with each list of sandboxes before that is returned.
+// slowList is the store as the deployment controller sees it. If afterList is
+// set, it is called after each list of sandboxes, before the list is returned.
 type slowList struct {
 	entity.Store
 	env *env
@@ -188,7 +188,7 @@ func (n *node) Reconcile(ctx context.Context, sid schema.ID) (time.Duration, err
 		}
 		started := now
 		if sb.Spec.Template.Probe == nil {
-			started = now.Add(-3 * time.Second) // as if that long had passed
+			started = now.Add(-3 * time.Second) // as if that time had passed
 		}
 		st.Phase, st.StartedAt, st.Address = sandbox.SandboxPhaseRunning, &started, "10.0.0.1"
 		return time.Millisecond, entity.UpdateStatus(ctx, n.s, sb)
@@ -317,7 +317,7 @@ func (bases) Resolve(_ context.Context, names []string, _ func(string)) (map[str
 	return images, nil, nil
 }
 
-// builder does what the file BUILD of the source says.
+// builder behaves as the file BUILD of the source says.
 type builder struct{ e *env }
 
 func (b *builder) Build(ctx context.Context, req buildkit.Request, _ func(buildlog.Event)) (*buildkit.Result, error) {
@@ -337,7 +337,7 @@ func (b *builder) Build(ctx context.Context, req buildkit.Request, _ func(buildl
 	return &buildkit.Result{Image: "runtime.local/x@sha256:" + strings.Repeat("0", 64)}, nil
 }
 
-// drainer plays the ingress.
+// drainer simulates the ingress.
 type drainer struct {
 	mu       sync.Mutex
 	away     bool
@@ -371,9 +371,9 @@ func (d *drainer) Inflight(_ context.Context, v schema.ID) (ingress.Inflight, er
 	return ingress.Inflight{Version: v, Total: d.inflight[v]}, nil
 }
 
-// The rest is what tests say and see.
+// The helpers below are the vocabulary of the tests.
 
-// eventually waits, and dumps the store when it is in vain.
+// eventually waits, and dumps the store on failure.
 func (e *env) eventually(what string, cond func() bool) {
 	e.Helper()
 	wait.For(e, what, cond, wait.State(func() any { e.dump(); return "see above" }))
@@ -439,8 +439,8 @@ func list[T any, P entity.ObjectPtr[T]](e *env, keep func(P) bool) []P {
 	return out
 }
 
-// settled waits until nothing of the app is left over: no lease, no build under
-// way, and sandboxes, as many as wanted, of the version that serves alone.
+// settled waits until nothing of a rollout is left: no lease, no build under
+// way, and only sandboxes of the active version, as many as wanted.
 func (e *env) settled(name string) *app.App {
 	e.Helper()
 	a := e.app(name)

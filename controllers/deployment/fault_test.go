@@ -14,8 +14,7 @@ import (
 	"miren.dev/runtime/pkg/schema"
 )
 
-// flaky fails a part of its calls; of the writes, half of those that fail
-// happened.
+// flaky makes a part of its calls fail; half of the failed writes take effect.
 type flaky struct {
 	entity.Store
 	mu  sync.Mutex
@@ -62,8 +61,8 @@ func (f *flaky) KeepAlive(ctx context.Context, id schema.LeaseID) (entity.Lease,
 	return f.Store.KeepAlive(ctx, id)
 }
 
-// A store that fails now and then delays rollouts and changes nothing about
-// how they end.
+// A store that sometimes fails delays rollouts and changes nothing about their
+// end.
 func TestFlakyStore(t *testing.T) {
 	e := newEnv(t)
 	e.control(&flaky{Store: e.store, rng: rand.New(rand.NewPCG(1, 2))})
@@ -82,7 +81,7 @@ func TestFlakyStore(t *testing.T) {
 	}
 }
 
-// What a user deletes midway is explained, or made again.
+// An entity that a user deletes midway is explained, or made again.
 func TestDeletedMidway(t *testing.T) {
 	remove := func(e *env, o schema.Object) {
 		e.Helper()
@@ -152,7 +151,8 @@ func TestDeletedMidway(t *testing.T) {
 			e.eventually("pool", func() bool { return len(newPools(e, d)) == 1 })
 			remove(e, d)
 			e.eventually("the app forgets it", func() bool {
-				// Nothing about the app has changed: it is looked at when somebody writes it.
+				// The app has not changed, so only a write to it wakes the
+				// controller.
 				if _, err := entity.ModifySpec(e.Context(), e.store, e.app("shop").ID, func(a *app.App) error { return nil }); err != nil {
 					e.Fatal(err)
 				}

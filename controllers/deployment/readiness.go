@@ -22,28 +22,28 @@ const (
 	maxSetupFailures = 3
 	// capacityWait is how long a sandbox may wait for room on a node.
 	capacityWait = 30 * time.Second
-	// overdueAfter is how long after its deadline a sandbox that is not ready fails
-	// the deployment although its node has not reported it as overdue.
+	// overdueAfter is how long after its deadline a sandbox may stay not ready
+	// before the deployment fails without a report from its node.
 	overdueAfter = 15 * time.Second
 	// setupTime is what a deployment allows beyond a service's own deadline, to set
 	// the sandbox up.
 	setupTime = 60 * time.Second
 )
 
-// readiness is how far the services of a version, or one of them, are.
+// readiness is the progress of the services of a version, or of one of them.
 type readiness struct {
 	ready   bool
-	missing []*app.Service // without a pool
+	missing []*app.Service // the service has no pool
 	message string
 	crowded string        // a service that no node has room for
-	again   time.Duration // until the next assessment
-	failure *app.Failure  // why it will never be ready
+	again   time.Duration // time until the next assessment
+	failure *app.Failure  // the reason why the version will never be ready
 }
 
 // assessReadiness reads the pools of a version and their sandboxes.
 func (r *rollout) assessReadiness(ctx context.Context, ver *app.AppVersion) (*readiness, error) {
-	// The time of before the first read: a sandbox that becomes ready while the store
-	// is read, however long that takes, is not late.
+	// Take the time before the first read: a sandbox that becomes ready while
+	// the store is read, however long that takes, is not late.
 	now := r.now()
 	pools, err := apps.Pools(ctx, r.Store, r.app.GetID())
 	if err != nil {
@@ -85,13 +85,13 @@ func (r *rollout) assessReadiness(ctx context.Context, ver *app.AppVersion) (*re
 	return st, nil
 }
 
-// assessService judges the pool of one service, which was read at the time now or
-// later.
+// assessService assesses the pool of one service. now must not be later than
+// the time at which the pool was read.
 func (r *rollout) assessService(svc *app.Service, p *sandbox.SandboxPool, sbs sandboxes.Members, now time.Time) readiness {
 	setupFailures := 0
 	for _, sb := range sbs.Ended {
 		if !sandboxes.EndedUnexpectedly(sb) {
-			continue // the pool replaces it
+			continue // the pool replaces this sandbox
 		}
 		switch sb.Status.Reason {
 		case sandbox.EndReasonExit, sandbox.EndReasonOOM:
@@ -146,7 +146,8 @@ func noRoom(sb *sandbox.Sandbox, svc *app.Service) *app.Failure {
 	}
 }
 
-// ended is the failure of a sandbox that ended before the rollout was complete.
+// ended returns the failure of a sandbox that ended before the rollout was
+// complete.
 func ended(sb *sandbox.Sandbox, svc *app.Service) *app.Failure {
 	f := &app.Failure{
 		Reason: app.FailureReasonCrash, Service: svc.Name, ExitCode: sb.Status.ExitCode, LogTail: sb.Status.LogTail,
@@ -198,7 +199,8 @@ func ended(sb *sandbox.Sandbox, svc *app.Service) *app.Failure {
 	return f
 }
 
-// notReady is the failure of a sandbox that runs but did not become ready in time.
+// notReady returns the failure of a sandbox that runs but did not become ready
+// in time.
 func notReady(sb *sandbox.Sandbox, svc *app.Service) *app.Failure {
 	port := apps.Port(svc)
 	f := &app.Failure{Service: svc.Name, Listening: sb.Status.Listening, LogTail: sb.Status.LogTail, ExitCode: sb.Status.ExitCode}
@@ -231,7 +233,7 @@ func notReady(sb *sandbox.Sandbox, svc *app.Service) *app.Failure {
 	return f
 }
 
-// otherPort says that a sandbox listens, but not on the port of its service; "" if that is not so.
+// otherPort returns a message if a sandbox listens, but not on the port of its service; "" otherwise.
 func otherPort(sb *sandbox.Sandbox, svc *app.Service) string {
 	port := apps.Port(svc)
 	if port == 0 || len(sb.Status.Listening) == 0 || slices.Contains(sb.Status.Listening, port) {

@@ -15,7 +15,8 @@ import (
 	"miren.dev/runtime/testsupport/wait"
 )
 
-// A sandbox that gets ready while the store takes long to list it is not late.
+// A sandbox that becomes ready while the store takes long to list it is not
+// late.
 func TestSlowStore(t *testing.T) {
 	e := newEnv(t)
 	e.control(e.store)
@@ -49,7 +50,7 @@ func TestSlowStore(t *testing.T) {
 	e.settled("shop")
 }
 
-// A port that is not the expected one is told while there is time, and is no failure yet.
+// A wrong port is reported while time remains, and is no failure yet.
 func TestOtherPortIsToldBeforeTheDeadline(t *testing.T) {
 	e := newEnv(t)
 	e.control(e.store)

@@ -34,12 +34,14 @@ func (r *rollout) beginRelease(ver *app.AppVersion) (entity.Op, error) {
 	return entity.CreateOp(apps.ReleaseFor(r.app, ver))
 }
 
-// releaseRuns reports whether the end of the release command is waited for.
+// releaseRuns reports whether the deployment waits for the end of the release
+// command.
 func (r *rollout) releaseRuns() bool {
 	return slices.ContainsFunc(r.dep.Status.Steps, func(s app.Step) bool { return s.Name == releaseStep && s.State == app.StepStateRunning })
 }
 
-// release waits for the end of the release command. Done says that it succeeded.
+// release waits for the end of the release command. done reports that the
+// command succeeded.
 func (r *rollout) release(ctx context.Context, ver *app.AppVersion) (done bool, err error) {
 	now := r.now()
 	sb, err := entity.ByName[sandbox.Sandbox](ctx, r.Store, r.app.Project, apps.ReleaseName(ver))
@@ -105,7 +107,7 @@ func releaseFailure(sb *sandbox.Sandbox) app.Failure {
 func (r *rollout) stopRelease(ctx context.Context, v id.AppVersion) error {
 	ver, err := get[app.AppVersion](ctx, r.Store, v)
 	if errs.Is(err, errs.NotFound) {
-		return nil // its sandboxes went with it
+		return nil // its sandboxes were deleted with it
 	}
 	if err != nil || len(ver.Spec.Release) == 0 {
 		return err

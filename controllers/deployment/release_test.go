@@ -38,7 +38,7 @@ func (e *env) poolsOf(v id.AppVersion) []*sandbox.SandboxPool {
 	return list(e, func(p *sandbox.SandboxPool) bool { return p.Spec.AppVersion == v })
 }
 
-// failed is the failure of a deployment that must fail.
+// failed returns the failure of a deployment that must fail.
 func (e *env) failed(d *app.Deployment) *app.Failure {
 	e.Helper()
 	return e.phase(d, app.DeploymentPhaseFailed).Status.Failure

@@ -160,7 +160,7 @@ func TestFailures(t *testing.T) {
 			if a.Status.ActiveVersion != d1.Status.Version || a.Status.LastDeployment != bad.GetID() {
 				t.Fatalf("status %+v", a.Status)
 			}
-			// It can be deployed again at once.
+			// The app can be deployed again at once.
 			e.gate.Store(true)
 			d3 := e.succeed(e.deploy("shop", e.source("ok", "web=ok")))
 			if a := e.settled("shop"); a.Status.ActiveVersion != d3.Status.Version {
@@ -170,9 +170,9 @@ func TestFailures(t *testing.T) {
 	}
 }
 
-// waitsFor says whether the deployment waits for sandboxes of the service, and
-// those of its other services are ready: what a clock that jumps then finds is
-// that service's fault alone.
+// waitsFor reports whether the deployment waits for sandboxes of this service
+// while its other services are ready: a test that then moves the clock blames
+// this service alone.
 func (e *env) waitsFor(d *app.Deployment, service string) bool {
 	service, _, _ = strings.Cut(service, "=")
 	ver := e.version(e.get(d))
@@ -254,7 +254,8 @@ func TestCancelTooLate(t *testing.T) {
 	if _, err := e.apps.Cancel(t.Context(), "", "shop"); !errs.Is(err, errs.FailedPrecondition) || errs.HintOf(err) == "" {
 		t.Errorf("cancel while draining: %v", err)
 	}
-	// Also one that got into the spec does not take the traffic back.
+	// A cancel that is already in the spec does not take the traffic back
+	// either.
 	if _, err := entity.ModifySpec(t.Context(), e.store, d2.ID, func(d *app.Deployment) error { d.Spec.Cancel = true; return nil }); err != nil {
 		t.Fatal(err)
 	}
@@ -305,7 +306,7 @@ func TestDrainWithoutIngress(t *testing.T) {
 	e.settled("shop")
 }
 
-// A server that finds the ingress elsewhere corrects what it says.
+// A server whose ingress has moved corrects the URL.
 func TestIngressMoves(t *testing.T) {
 	e := newEnv(t)
 	stop := e.control(e.store)
@@ -317,7 +318,7 @@ func TestIngressMoves(t *testing.T) {
 	e.eventually("the URL is corrected", func() bool { return e.get(d).Status.URL == "http://shop.localhost:8080/" })
 }
 
-// One that does not run has no requests.
+// An ingress that does not run has no requests.
 func TestDrainWithIngressDown(t *testing.T) {
 	e := newEnv(t)
 	e.drainer.down = true
@@ -378,8 +379,7 @@ func TestManyAtOnce(t *testing.T) {
 	}
 }
 
-// A deployment whose lease is gone ends, and touches nothing of the one that
-// took over.
+// A deployment whose lease lapsed ends, and changes nothing of its successor.
 func TestLeaseLost(t *testing.T) {
 	for _, at := range []app.DeploymentPhase{app.DeploymentPhaseBuilding, app.DeploymentPhaseStarting, app.DeploymentPhaseDraining} {
 		t.Run(string(at), func(t *testing.T) {
@@ -463,8 +463,8 @@ func TestLongNames(t *testing.T) {
 	e.settled(name)
 }
 
-// What cannot be stored fails the deployment at once, and a name that is taken
-// is stepped over.
+// A deployment that cannot be stored fails at once; if a name is taken, the
+// next one is used.
 func TestUnstorable(t *testing.T) {
 	e := newEnv(t)
 	e.control(e.store)
@@ -518,8 +518,8 @@ func TestFirstFails(t *testing.T) {
 	e.settled("shop")
 }
 
-// The server was away between ready and the shift: what is no longer ready does
-// not get the traffic.
+// The server was away between readiness and the shift: a version that is no
+// longer ready does not get the traffic.
 func TestNotReadyAtTheShift(t *testing.T) {
 	e := newEnv(t)
 	stop := e.control(e.store)
@@ -547,7 +547,8 @@ func TestNotReadyAtTheShift(t *testing.T) {
 	e.settled("shop")
 }
 
-// Two servers over one store, which meet at every write, do what one does.
+// Two servers over one store, which conflict at every write, have the effect of
+// one.
 func TestTwoServers(t *testing.T) {
 	e := newEnv(t)
 	e.control(e.store)

@@ -15,12 +15,13 @@ import (
 	"miren.dev/runtime/pkg/fault"
 )
 
-// crowdedFor is how long a sandbox of the new version waits for room that becomes
-// free by itself, and for the room that one of the old version gave.
+// crowdedFor is how long a sandbox of the new version waits for room that
+// others free, and for the room that a stopped sandbox of the old version
+// frees.
 const crowdedFor = 3 * time.Second
 
-// crowdedSince is since when a sandbox of the new version may say that it has no
-// room: the start, or when the old version last gave some.
+// crowdedSince returns since when a sandbox of the new version counts as
+// without room: its start, or when the old version last gave up a sandbox.
 func (r *rollout) crowdedSince(started time.Time) time.Time {
 	if at := r.dep.Status.YieldedAt; at != nil && at.After(started) {
 		return *at
@@ -36,9 +37,8 @@ func (r *rollout) beside(message string) string {
 	return message + "; no node has room for both versions, so sandboxes are replaced one at a time"
 }
 
-// makeRoom takes one sandbox from the version that serves, of the service that has
-// no room if it has any, and reports whether it did. A version that does not come to
-// serve gives them back (giveBack).
+// makeRoom stops one sandbox of the active version, if it can of the service that lacks room, and reports whether it
+// did. If the new version never gets the traffic, giveBack restores the sandboxes.
 func (r *rollout) makeRoom(ctx context.Context, service string) (bool, error) {
 	now := r.now()
 	if now.Sub(r.crowdedSince(r.stepStart("start"))) < crowdedFor || r.app.Status.ActiveVersion == "" {
@@ -55,7 +55,7 @@ func (r *rollout) makeRoom(ctx context.Context, service string) (bool, error) {
 			return false, err
 		}
 		if len(sandboxes.Classify(sbs).Stopping) > 0 {
-			return false, nil // its room comes
+			return false, nil // its room will become free
 		}
 		if p.Spec.Replicas > 0 && (from == nil || better(p, from, service)) {
 			from = p
@@ -87,12 +87,12 @@ func (r *rollout) makeRoom(ctx context.Context, service string) (bool, error) {
 	if err != nil {
 		return false, entity.AsConflict(err)
 	}
-	r.Logger.Info("no room beside the version that serves: one of its sandboxes goes", "deployment", r.dep.ID, "pool", from.ID, "left", from.Spec.Replicas)
+	r.Logger.Info("no room for a sandbox of the new version; stopping one of the active version", "deployment", r.dep.ID, "pool", from.ID, "left", from.Spec.Replicas)
 	return true, nil
 }
 
-// better reports whether to take a sandbox from a rather than from b: from the
-// service that has no room, else from the larger pool.
+// better reports whether to stop a sandbox of a rather than of b: prefer the
+// service that lacks room, then the larger pool.
 func better(a, b *sandbox.SandboxPool, service string) bool {
 	if (a.Spec.Service == service) != (b.Spec.Service == service) {
 		return a.Spec.Service == service
@@ -100,8 +100,8 @@ func better(a, b *sandbox.SandboxPool, service string) bool {
 	return cmp.Compare(a.Spec.Replicas, b.Spec.Replicas) > 0
 }
 
-// giveBack returns what gives the version that serves the sandboxes back that it
-// yielded.
+// giveBack returns the operations that restore the sandboxes that the active
+// version gave up.
 func (r *rollout) giveBack(ctx context.Context) ([]entity.Op, error) {
 	var ops []entity.Op
 	for _, y := range r.dep.Status.Yielded {

@@ -12,7 +12,7 @@ import (
 	"miren.dev/runtime/entity"
 )
 
-// small makes the node one that has room for n sandboxes of the default size.
+// small sizes the node for n sandboxes of the default size.
 func (e *env) small(n int64) {
 	e.Helper()
 	nodes := list(e, func(*core.Node) bool { return true })
@@ -25,8 +25,8 @@ func (e *env) small(n int64) {
 	}
 }
 
-// crowded waits until a sandbox of the deployment has no room, and makes the clock
-// pass the time for which it waits.
+// crowded waits until a sandbox of the deployment has no room, then moves the
+// clock past the time for which it waits.
 func (e *env) crowded(d *app.Deployment) {
 	e.Helper()
 	e.phase(d, app.DeploymentPhaseStarting)
@@ -39,7 +39,7 @@ func (e *env) crowded(d *app.Deployment) {
 	e.advance(4 * time.Second)
 }
 
-// live are the sandboxes of the app's active version that are wanted.
+// live returns the wanted sandboxes of the app's active version.
 func (e *env) live(name string) int {
 	v := e.app(name).Status.ActiveVersion
 	return len(list(e, func(sb *sandbox.Sandbox) bool {
@@ -47,7 +47,7 @@ func (e *env) live(name string) int {
 	}))
 }
 
-// A node that has no room for two versions takes five deployments all the same.
+// A node without room for two versions still runs five deployments in a row.
 func TestRolloutsOnAFullNode(t *testing.T) {
 	e := newEnv(t)
 	e.small(1)
@@ -70,8 +70,7 @@ func TestRolloutsOnAFullNode(t *testing.T) {
 	}
 }
 
-// One at a time: of six sandboxes in room for six, as many stay as the new version has
-// not taken.
+// One at a time: of six sandboxes in room for six, those of the new version replace as many of the old.
 func TestRolloutYieldsOneAtATime(t *testing.T) {
 	e := newEnv(t)
 	e.small(6)
@@ -109,7 +108,7 @@ func TestRolloutYieldsOneAtATime(t *testing.T) {
 	e.settled("shop")
 }
 
-// A version that fails gives back what it took, also if the server is killed between.
+// A version that fails gives back the sandboxes that it displaced, also if the server is killed in between.
 func TestFailedRolloutGivesRoomBack(t *testing.T) {
 	for _, tc := range []struct {
 		name   string
@@ -128,7 +127,7 @@ func TestFailedRolloutGivesRoomBack(t *testing.T) {
 				stop()
 				e.control(e.store)
 			}
-			e.gate.Store(true) // it crashes
+			e.gate.Store(true) // the sandbox crashes
 			if d = e.phase(d, app.DeploymentPhaseFailed); d.Status.Failure.Reason != app.FailureReasonCrash {
 				t.Errorf("%+v", d.Status.Failure)
 			}

@@ -9,15 +9,15 @@ import (
 	"miren.dev/runtime/pkg/schema"
 )
 
-// Access declares what a writer, which mostly is a controller, does in the
-// store. Runtime.Check refuses two that own the same field. Tests hold each
-// controller to its declaration (see kittest).
+// Access declares what a writer, usually a controller, does in the store.
+// Runtime.Check refuses two writers that own the same field. Tests check each
+// controller against its declaration (see kittest).
 type Access struct {
-	Reads   []*schema.Kind // besides the kinds that it watches
+	Reads   []*schema.Kind // kinds besides those that it watches
 	Creates []*schema.Kind
 	Deletes []*schema.Kind
-	Owns    []Field // it alone writes them
-	Shares  []Share // it writes them although another owns them
+	Owns    []Field // fields that it alone writes
+	Shares  []Share // fields that it writes although another writer owns them
 }
 
 // Field names a part of the entities of a kind. Path is "spec", "status", or
@@ -44,7 +44,7 @@ func (f Field) Covers(o Field) bool {
 	return f.Kind.Name == o.Kind.Name && (f.Path == o.Path || strings.HasPrefix(o.Path, f.Path+"."))
 }
 
-// overlaps reports whether a write of one may be a write of the other.
+// overlaps reports whether a write of one field may be a write of the other.
 func (f Field) overlaps(o Field) bool { return f.Covers(o) || o.Covers(f) }
 
 // check fails if the kind has no such field.
@@ -69,10 +69,10 @@ func (f Field) check() error {
 // same.
 type Share struct {
 	Field Field
-	Owner string // a writer's name
-	Why   string // for people: when, and what for
-	// When reports whether the condition holds for a write that makes after of
-	// before, which has the revision that the write is conditional on.
+	Owner string // name of the writer
+	Why   string // for people: when and why it writes
+	// When reports whether the condition holds for a write that changes before
+	// into after. before has the revision that the write is conditional on.
 	When func(before, after schema.Object) bool
 }
 

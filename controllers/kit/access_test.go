@@ -24,7 +24,7 @@ func TestCheck(t *testing.T) {
 	}
 	for name, c := range map[string]struct {
 		a, b Access
-		want string // in the error; "": none
+		want string // text of the error; "": none
 	}{
 		"apart":                  {owns("spec", "labels.x"), owns("status", "labels.y", "name"), ""},
 		"the same":               {owns("spec.node"), owns("spec.node"), "declared.spec.node has two writers: a and b"},
@@ -52,7 +52,7 @@ func TestCheck(t *testing.T) {
 	}
 }
 
-// TestGraph: the graph has what is declared, and what goes on.
+// TestGraph: the graph shows the declarations and the current work.
 func TestGraph(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newStore()
@@ -98,8 +98,8 @@ func TestGraph(t *testing.T) {
 	})
 }
 
-// TestStoppedRuntimeLeavesTheInformers: what outlives a runtime does not go on
-// to call it.
+// TestStoppedRuntimeLeavesTheInformers: informers that outlive a runtime no
+// longer call it.
 func TestStoppedRuntimeLeavesTheInformers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newStore()

@@ -12,8 +12,9 @@ import (
 type Backoff struct {
 	Base time.Duration // after the first failure; default 100 ms
 	Max  time.Duration // default 30 s
-	// MaxUnavailable caps the wait after errors of class Unavailable, which are
-	// not the key's fault and end for all keys at once; default 3 s.
+	// MaxUnavailable caps the wait after errors of class Unavailable. Such
+	// errors are not specific to the key, and end for all keys at once; default
+	// 3 s.
 	MaxUnavailable time.Duration
 }
 
@@ -30,8 +31,8 @@ func (b Backoff) withDefaults() Backoff {
 	return b
 }
 
-// Delay returns the wait after err when failures preceded it: Base doubled
-// with every failure, capped, of which the last fifth is random.
+// Delay returns the wait after err when failures preceded it: Base doubled with
+// every failure, capped, of which the last fifth is random.
 func (b Backoff) Delay(failures int, err error) time.Duration {
 	b = b.withDefaults()
 	limit := b.Max
@@ -53,8 +54,8 @@ type terminal struct{ err error }
 func (t *terminal) Error() string { return t.err.Error() }
 func (t *terminal) Unwrap() error { return t.err }
 
-// Terminal marks err as hopeless: the key is not retried until it or something
-// it watches changes. It returns nil for nil.
+// Terminal marks err as one that a retry cannot cure: the key is not retried
+// until it or something that it watches changes. It returns nil for nil.
 func Terminal(err error) error {
 	if err == nil {
 		return nil

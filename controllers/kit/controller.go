@@ -18,27 +18,26 @@ import (
 // Controller describes one controller.
 type Controller struct {
 	Name string // in logs and metrics; unique
-	// Kind is what it reconciles: keys are ids of this kind. Nil for a
-	// controller that is fed by Watches alone.
+	// Kind is the kind that it reconciles: keys are ids of this kind. Nil for a
+	// controller that only Watches feed.
 	Kind *schema.Kind
 	// Filter selects the entities whose changes are delivered; nil: all. An
 	// entity that passed before a change but not after it is delivered once
 	// more.
 	Filter func(schema.Object) bool
-	// Reconcile makes the world match the entity key. It reads the entity
-	// itself, which may be gone. The key is reconciled again after the time that
-	// is returned without an error, if nothing changes sooner; 0: only after a
-	// change.
+	// Reconcile makes the system match the entity key. It reads the entity
+	// itself, which may be gone. The key is reconciled again after the returned
+	// time if nothing changes sooner; 0: only after a change.
 	Reconcile func(ctx context.Context, key schema.ID) (again time.Duration, err error)
 	// Deleted, if set, is called instead of Reconcile for an entity that was
 	// deleted, with the last object, until it succeeds.
 	Deleted func(ctx context.Context, last schema.Object) error
-	Watches []Source // besides Kind
+	Watches []Source // kinds besides Kind
 	Access           // what it reads and writes in the store
 
 	Workers int           // default 1
-	Resync  time.Duration // all keys run again this often; default 10 min; negative: never
-	Timeout time.Duration // of one run; 0: none
+	Resync  time.Duration // the time after which all keys are reconciled again; default 10 min; negative: never
+	Timeout time.Duration // bounds one run; 0: none
 	Backoff Backoff
 }
 
@@ -82,10 +81,10 @@ type worker struct {
 	metrics *metrics
 
 	mu      sync.Mutex
-	known   map[schema.ID]bool // of Kind, passing Filter
+	known   map[schema.ID]bool // entities of Kind that pass Filter
 	deleted map[schema.ID]schema.Object
 	runs    int64
-	failure *Failure // the last one
+	failure *Failure // the last failure
 }
 
 func newWorker(c Controller, log *slog.Logger, m *metrics) *worker {
@@ -95,7 +94,7 @@ func newWorker(c Controller, log *slog.Logger, m *metrics) *worker {
 	return w
 }
 
-// changed takes a change of an entity of Kind.
+// changed handles a change of an entity of Kind.
 func (w *worker) changed(c informer.Change[schema.Object]) {
 	o, gone := c.New, c.New == nil
 	if gone {
@@ -169,7 +168,7 @@ func (w *worker) one(ctx context.Context, key schema.ID) {
 	w.metrics.ran(w.Name, result, took)
 
 	switch {
-	case err == nil, ctx.Err() != nil: // stopping: the next process starts over
+	case err == nil, ctx.Err() != nil: // the process is stopping; the next one starts over
 	case o.Terminal:
 		w.logger.Error("reconcile failed for good", "id", key, "error", err)
 	case result == resultConflict:
@@ -179,7 +178,7 @@ func (w *worker) one(ctx context.Context, key schema.ID) {
 	}
 }
 
-// ended notes the outcome of a run.
+// ended records the outcome of a run.
 func (w *worker) ended(key schema.ID, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -1,8 +1,8 @@
-// Package kit runs controllers. A controller makes the world match the
+// Package kit runs controllers. A controller makes the system match the
 // entities of one kind: changes put keys (entity ids) into a queue, workers
 // take them out, read the entity again and act.
 //
-// What it guarantees to a controller:
+// The package guarantees to a controller:
 //
 //   - every entity of the kind is reconciled once after the start, and again
 //     after every change of it or of what its Watches map to it; changes are
@@ -21,8 +21,8 @@
 // an entity has one owner.
 //
 // Reconcile reads the current state, compares and acts; it does not know which
-// event woke it. Waiting is the time that it returns, failure is an error,
-// hopeless is Terminal(err).
+// event woke it. To wait, it returns a time; to retry, an error; to give up,
+// Terminal(err).
 //
 // Locks: no lock of this package is held while another is taken. Filters and
 // mapping functions run under the informers' delivery lock.

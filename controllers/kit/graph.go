@@ -8,18 +8,18 @@ import (
 	"miren.dev/runtime/pkg/schema"
 )
 
-// Info is a writer as it is declared and, if it is a controller, how it does.
+// Info is the declaration of a writer and, for a controller, its state.
 type Info struct {
 	Name    string
-	Kind    *schema.Kind   // nil: it has none
-	Watches []*schema.Kind // besides Kind
+	Kind    *schema.Kind   // nil: it reconciles no kind
+	Watches []*schema.Kind // kinds besides Kind
 	Access
 
-	Controller bool // the rest is of controllers only
+	Controller bool // the fields below are for controllers only
 	Workers    int
 	Queue      Depth
-	Runs       int64    // that ended, since the start
-	Failure    *Failure // the last one; nil: none
+	Runs       int64    // runs that ended since the start
+	Failure    *Failure // the last failure; nil: none
 }
 
 // Failure is a run that failed.

@@ -9,15 +9,15 @@ import (
 	"miren.dev/runtime/pkg/schema"
 )
 
-// changeDelay is how long after a failure a changed key waits at most. It
-// keeps a reconcile that fails after each write of its own from spinning.
+// changeDelay is the longest wait of a changed key after a failure. It keeps a
+// reconcile that fails after each write of its own from spinning.
 const changeDelay = 500 * time.Millisecond
 
-// Queue is a queue of keys. A key is in it at most once and is handed to one
-// worker at a time: what is added while it is worked on is handed out again
-// after Finish. Nothing that was added is ever dropped, so every Add is
-// followed by a Get of that key which begins after it. It is unbounded only in
-// the number of distinct keys. It is safe for concurrent use.
+// Queue is a queue of keys. A key is in it at most once, and one worker at a
+// time has it: a key that is added while a worker has it is handed out again
+// after Finish. The queue drops no key, so every Add is followed by a Get of
+// that key which begins after it. It is bounded only by the number of distinct
+// keys. It is safe for concurrent use.
 type Queue struct {
 	backoff Backoff
 
@@ -39,11 +39,11 @@ type item struct {
 	ready    bool // in ready
 	running  bool
 	again    bool // changed while running
-	terminal bool // the last run ended hopelessly and nothing changed since
-	failures int  // in a row
+	terminal bool // the last run ended in a terminal error and no change came since
+	failures int  // failures in a row
 	earliest time.Time
 	due      time.Time
-	index    int // in delayed, or -1
+	index    int // index in delayed, or -1
 }
 
 // idle items carry no information and are forgotten.
@@ -51,11 +51,11 @@ func (it *item) idle() bool {
 	return !it.ready && !it.running && !it.again && !it.terminal && it.failures == 0 && it.index < 0
 }
 
-// Outcome is how the work on a key ended.
+// Outcome is the result of the work on a key.
 type Outcome struct {
 	Err      error         // retry with backoff
 	Terminal bool          // with Err: no retry until the next Add
-	After    time.Duration // without Err: hand out again after this long; 0: not
+	After    time.Duration // without Err: hand out again after this time; 0: do not
 }
 
 // Add says that key changed.
@@ -116,7 +116,7 @@ func (q *Queue) take() *item {
 	return it
 }
 
-// Finish ends the work on a key that Get returned. It returns after how long
+// Finish ends the work on a key that Get returned. It returns the time until
 // the key is handed out again, or a negative time if it is not.
 func (q *Queue) Finish(key schema.ID, o Outcome) time.Duration {
 	q.mu.Lock()
@@ -158,12 +158,12 @@ func (q *Queue) Finish(key schema.ID, o Outcome) time.Duration {
 	return delay
 }
 
-// Depth says how many keys a Queue has, by what they wait for.
+// Depth holds the number of keys of a Queue, by what they wait for.
 type Depth struct {
-	Ready    int // for a worker
-	Delayed  int // for a time
-	Running  int // handed out
-	Retrying int // of all: the last run failed
+	Ready    int // waiting for a worker
+	Delayed  int // waiting for a time
+	Running  int // handed out to a worker
+	Retrying int // of all keys: the last run failed
 }
 
 // Depth returns how many keys there are.
@@ -191,7 +191,7 @@ func (q *Queue) Stop() {
 	}
 }
 
-// The rest is called with mu held.
+// The methods below are called with mu held.
 
 func (q *Queue) item(key schema.ID) *item {
 	it := q.items[key]
@@ -208,7 +208,8 @@ func (q *Queue) drop(it *item) {
 	}
 }
 
-// schedule makes it ready at the given time, or sooner if it was to be already.
+// schedule makes the item ready at the given time, or sooner if it was due
+// sooner.
 func (q *Queue) schedule(it *item, at time.Time) {
 	now := time.Now()
 	if !at.After(now) {
@@ -243,7 +244,7 @@ func (q *Queue) arm(d time.Duration) {
 	q.timer.Reset(d)
 }
 
-// expire moves what is due to ready. It takes mu.
+// expire moves due items to ready. It takes mu.
 func (q *Queue) expire() {
 	q.mu.Lock()
 	defer q.mu.Unlock()

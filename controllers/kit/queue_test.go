@@ -64,7 +64,7 @@ func TestQueueRunsAgain(t *testing.T) {
 		mustGet(t, q, "a")
 		q.Add("a")
 		q.Add("a")
-		nothing(t, q, time.Minute) // not while it is worked on
+		nothing(t, q, time.Minute) // no second worker gets the key
 		q.Finish("a", Outcome{})
 		mustGet(t, q, "a")
 		q.Finish("a", Outcome{})
@@ -122,7 +122,7 @@ func TestQueueChangeBringsRetryForward(t *testing.T) {
 		if d := time.Since(begin); d != changeDelay {
 			t.Errorf("ran after %s", d)
 		}
-		// Changed while it failed: the same.
+		// The key changed while its run failed: the same.
 		q.Add("a")
 		q.Finish("a", Outcome{Err: errTest})
 		begin = time.Now()
@@ -139,7 +139,7 @@ func TestQueueChangeBringsRetryForward(t *testing.T) {
 			t.Errorf("a change long after the failure waited %s", d)
 		}
 		q.Finish("a", Outcome{})
-		nothing(t, q, time.Hour) // the old retry is gone
+		nothing(t, q, time.Hour) // the old retry is cancelled
 	})
 }
 
@@ -156,7 +156,7 @@ func TestQueueTerminal(t *testing.T) {
 		nothing(t, q, time.Hour)
 		q.Add("a")
 		mustGet(t, q, "a")
-		q.Add("a") // changed while it failed
+		q.Add("a") // the key changed while its run failed
 		q.Finish("a", fail)
 		mustGet(t, q, "a")
 		q.Finish("a", Outcome{})

@@ -16,11 +16,11 @@ import (
 
 // Config of a Runtime.
 type Config struct {
-	Informers  *informer.Set // where changes come from; the caller runs it
+	Informers  *informer.Set // source of changes; the caller runs it
 	Logger     *slog.Logger
 	Registerer prometheus.Registerer // nil: no metrics
-	// StopGrace is how long runs that are under way may go on after the stop
-	// before their context ends; default 2 s.
+	// StopGrace is how long runs under way may continue after the stop before
+	// their context ends; default 2 s.
 	StopGrace time.Duration
 }
 
@@ -32,8 +32,8 @@ type Runtime struct {
 	mu      sync.Mutex
 	started bool
 	workers []*worker
-	others  []writer // that are no controllers
-	removes []func() // of handlers
+	others  []writer // writers that are no controllers
+	removes []func() // removes the handlers
 	synced  chan struct{}
 }
 
@@ -142,7 +142,8 @@ func (rt *Runtime) Run(ctx context.Context) error {
 	stopKill := context.AfterFunc(ctx, func() { time.AfterFunc(rt.cfg.StopGrace, kill) })
 	defer stopKill()
 
-	// Mapping functions and filters have seen the whole before anybody acts.
+	// Mapping functions and filters have seen every entity before any
+	// controller acts.
 	if err := rt.cfg.Informers.WaitSynced(ctx); ctx.Err() != nil {
 		return nil
 	} else if err != nil {

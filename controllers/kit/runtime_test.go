@@ -18,7 +18,7 @@ import (
 	"miren.dev/runtime/pkg/schema"
 )
 
-// env is what the test controller makes match the things.
+// env is the system that the test controller makes match the things.
 type env struct {
 	mu      sync.Mutex
 	made    map[schema.ID]string
@@ -201,7 +201,7 @@ func TestMap(t *testing.T) {
 			}
 		}
 		want(map[schema.ID]int{"a": 1})
-		m.put("part", "p", thingSpec{Owner: "b"}) // both are told
+		m.put("part", "p", thingSpec{Owner: "b"}) // both events arrive
 		want(map[schema.ID]int{"a": 2, "b": 1})
 		m.put("part", "p", thingSpec{Owner: ""})
 		want(map[schema.ID]int{"a": 2, "b": 2})
@@ -222,7 +222,7 @@ func TestFilter(t *testing.T) {
 			Filter: func(o schema.Object) bool { return o.(*thing).Spec.Owner == "me" }})
 		start(t, rt)
 		e.want(t, map[schema.ID]string{"mine": "1"})
-		m.put("thing", "mine", thingSpec{Value: "2", Owner: "you"}) // leaves: told once more
+		m.put("thing", "mine", thingSpec{Value: "2", Owner: "you"}) // it stops matching: delivered once more
 		e.want(t, map[schema.ID]string{"mine": "2"})
 		m.put("thing", "mine", thingSpec{Value: "3", Owner: "you"})
 		e.want(t, map[schema.ID]string{"mine": "2"})
@@ -319,7 +319,7 @@ func TestDeletedIsRetried(t *testing.T) {
 	})
 }
 
-// from adds what ch sends.
+// from adds the keys that ch sends.
 func from(ch <-chan schema.ID) func(context.Context, func(schema.ID)) {
 	return func(ctx context.Context, add func(schema.ID)) {
 		for {

@@ -7,8 +7,8 @@ import (
 	"miren.dev/runtime/pkg/schema"
 )
 
-// Source tells a controller which keys to reconcile, besides the changes of
-// its own kind.
+// Source yields further keys to reconcile, besides the changes of the
+// controller's own kind.
 type Source struct {
 	kind *schema.Kind
 	keys func(schema.Object) []schema.ID

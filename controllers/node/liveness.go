@@ -32,12 +32,13 @@ type Liveness struct {
 	Logger *slog.Logger
 	// Grace is how long a node without a lease still counts as alive; 0: the lease's TTL.
 	Grace time.Duration
-	// EndAfter is how long a node is down before its sandboxes end; 0: 5 minutes.
+	// EndAfter is how long a node is down before its sandboxes end; 0: 5
+	// minutes.
 	EndAfter time.Duration
 	Now      func() time.Time // nil: time.Now
 
 	mu      sync.Mutex
-	missing map[schema.ID]time.Time // since when this process has seen no lease
+	missing map[schema.ID]time.Time // when this process first saw each node without a lease
 }
 
 // Controller describes it to the controller runtime.
@@ -52,7 +53,8 @@ func (r *Liveness) Controller() kit.Controller {
 	}
 }
 
-// downShares are what it writes of a node that cannot say so itself.
+// downShares declares the fields that it writes of a node that cannot write
+// them itself.
 func downShares() []kit.Share {
 	var out []kit.Share
 	for _, f := range kit.Fields(core.NodeKind, "status.phase", "status.down_since", "status.message") {
@@ -64,7 +66,7 @@ func downShares() []kit.Share {
 	return out
 }
 
-// endShare is the end of a sandbox whose node cannot record it.
+// endShare declares the end of a sandbox whose node cannot record it.
 var endShare = kit.Share{
 	Field: kit.Field{Kind: sandbox.SandboxKind, Path: "status"}, Owner: "sandbox", Why: "to end it when its node stays down",
 	When: func(before, after schema.Object) bool {
@@ -73,7 +75,7 @@ var endShare = kit.Share{
 }
 
 // Reconcile checks one node. It returns after how long to check again; 0 if the
-// lease is there, whose end is a change.
+// lease exists, since its end is a change.
 func (r *Liveness) Reconcile(ctx context.Context, nid schema.ID) (time.Duration, error) {
 	n, err := entity.Get[core.Node](ctx, r.Store, nid)
 	if errs.Is(err, errs.NotFound) {
@@ -117,10 +119,10 @@ func (r *Liveness) Reconcile(ctx context.Context, nid schema.ID) (time.Duration,
 		}
 		return 0, r.endSandboxes(ctx, n, now)
 	}
-	return 0, nil // it has never been alive, so nothing is placed on it
+	return 0, nil // the node has never been ready, so no sandbox is placed on it
 }
 
-// seen removes the record of a missing lease.
+// seen forgets that a lease was missing.
 func (r *Liveness) seen(nid schema.ID) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -165,7 +167,7 @@ func (r *Liveness) endSandboxes(ctx context.Context, n *core.Node, now time.Time
 			return err
 		}
 		if _, err := r.Store.Txn(ctx, entity.TxnRequest{Ops: []entity.Op{op, check}}); errs.Is(err, errs.NotFound) {
-			continue // the sandbox was deleted; if it was the node, the next one fails as well
+			continue // the sandbox was deleted; if the node was, the next write fails as well
 		} else if err != nil {
 			return err
 		}

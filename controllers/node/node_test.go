@@ -32,7 +32,8 @@ func get(t *testing.T, s entity.Store, nid schema.ID) *core.Node {
 	return n
 }
 
-// newRegistrar returns a Registrar that is held to what it declares.
+// newRegistrar returns a Registrar whose store access is checked against its
+// declaration.
 func newRegistrar(t *testing.T, s entity.Store) *Registrar {
 	t.Helper()
 	name, access := Registration()
@@ -64,7 +65,7 @@ func TestRegister(t *testing.T) {
 	if got := get(t, s, n.ID); got.Revision != n.Revision {
 		t.Error("a renewal costs a revision")
 	}
-	// The next server of the same node goes on with node and lease.
+	// The next server of the same node keeps the node and its lease.
 	second := newRegistrar(t, s)
 	second.CPUMillis = 4000
 	again, err := second.Register(t.Context())
@@ -74,7 +75,7 @@ func TestRegister(t *testing.T) {
 	if got := get(t, s, n.ID); got.Status.Lease != n.Status.Lease || got.Spec.CPUMillis != 4000 {
 		t.Errorf("%+v %+v", got.Spec, got.Status)
 	}
-	// One whose lease lapsed takes another.
+	// A node whose lease lapsed gets another.
 	if err := s.Revoke(t.Context(), schema.LeaseID(n.Status.Lease)); err != nil {
 		t.Fatal(err)
 	}
@@ -86,7 +87,7 @@ func TestRegister(t *testing.T) {
 	}
 }
 
-// deaf cannot list, as when the store is away.
+// deaf cannot list, as when the store is unavailable.
 type deaf struct{ entity.Store }
 
 func (deaf) List(context.Context, entity.Query) (entity.Page, error) {
@@ -135,7 +136,7 @@ func TestLiveness(t *testing.T) {
 	if err := s.Revoke(t.Context(), schema.LeaseID(phase(core.NodePhaseReady).Status.Lease)); err != nil {
 		t.Fatal(err)
 	}
-	// Grace first; and a store that does not answer says nothing.
+	// The grace applies first; and a store that does not answer proves nothing.
 	if d := look(); d != leaseTTL {
 		t.Fatalf("grace of %s", d)
 	}
@@ -175,7 +176,7 @@ func TestLiveness(t *testing.T) {
 	}
 }
 
-// A node that comes back while it is judged is not down.
+// A node that comes back while it is assessed is not down.
 func TestComesBackInTheMoment(t *testing.T) {
 	s := pgtest.Store(t, api.Kinds()...)
 	r := newRegistrar(t, s)

@@ -37,13 +37,14 @@ const (
 	stableAfter = 30 * time.Second
 	// keepEnded is how many ended sandboxes of a pool stay, for their logs.
 	keepEnded = 3
-	// maxAtOnce bounds the sandboxes that one reconciliation creates, the ended
-	// ones that it counts, those that it stops, and those that it deletes. The
-	// others wait for the next, which follows at once.
+	// maxAtOnce bounds, for one reconciliation, the sandboxes that it creates,
+	// the ended ones that it counts, those that it stops, and those that it
+	// deletes. The rest waits for the next reconciliation, which follows at
+	// once.
 	maxAtOnce = 100
 )
 
-// Reconciler makes pools have the sandboxes they want.
+// Reconciler keeps the wanted number of sandboxes of each pool.
 type Reconciler struct {
 	Store  entity.Store
 	Logger *slog.Logger
@@ -51,7 +52,7 @@ type Reconciler struct {
 	Now func() time.Time
 }
 
-// Controller describes it to the controller runtime.
+// Controller describes the reconciler to the controller runtime.
 func (r *Reconciler) Controller() kit.Controller {
 	c := kit.Controller{
 		Name: "pool", Kind: sandbox.SandboxPoolKind, Reconcile: r.Reconcile, Workers: 4,
@@ -82,7 +83,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, pid schema.ID) (time.Duratio
 	}
 	p, err := entity.Get[sandbox.SandboxPool](ctx, r.Store, pid)
 	if errs.Is(err, errs.NotFound) {
-		return 0, nil // its sandboxes went with it (cascade)
+		return 0, nil // the deletion of the pool cascades to its sandboxes
 	}
 	if err != nil {
 		return 0, err
@@ -136,9 +137,9 @@ func (r *Reconciler) Reconcile(ctx context.Context, pid schema.ID) (time.Duratio
 	return again, r.deleteEnded(ctx, surplus[:min(len(surplus), maxAtOnce)])
 }
 
-// account sets the counters and the back-off of p. It returns the ended sandboxes
-// that it added to the count of failures, the oldest, at most maxAtOnce, and after
-// how long the count may next change.
+// account sets the counters and the back-off of p. It returns the ended
+// sandboxes that it added to the count of failures (oldest first, at most
+// maxAtOnce), and after how long the count may next change.
 func account(p *sandbox.SandboxPool, st sandboxes.Members, now time.Time) (counted []*sandbox.Sandbox, again time.Duration) {
 	p.Status.Total = int64(len(st.Live) + len(st.Stopping))
 	p.Status.Ready = int64(st.Ready)
@@ -206,8 +207,8 @@ func describe(sb *sandbox.Sandbox) string {
 	return string(sb.Status.Reason)
 }
 
-// surplusEnded returns the ended sandboxes that can be deleted: their end is in the
-// count already, and they are not among the newest, which stay for their logs.
+// surplusEnded returns the ended sandboxes that can be deleted: their end is
+// counted, and they are not among the newest, which stay for their logs.
 func surplusEnded(ended []*sandbox.Sandbox) []*sandbox.Sandbox {
 	var out []*sandbox.Sandbox
 	for i := 0; i < len(ended)-keepEnded; i++ {
@@ -218,8 +219,8 @@ func surplusEnded(ended []*sandbox.Sandbox) []*sandbox.Sandbox {
 	return out
 }
 
-// deleteEnded deletes ended sandboxes. One that changed meanwhile waits for the
-// next reconciliation.
+// deleteEnded deletes ended sandboxes. A sandbox that changed meanwhile waits
+// for the next reconciliation.
 func (r *Reconciler) deleteEnded(ctx context.Context, ended []*sandbox.Sandbox) error {
 	for _, sb := range ended {
 		if err := entity.Delete(ctx, r.Store, sb); err != nil && !errs.Is(err, errs.NotFound) && !errs.Is(err, errs.Conflict) {
@@ -257,7 +258,7 @@ func stopExcess(live []*sandbox.Sandbox, n int) ([]entity.Op, error) {
 	return ops, nil
 }
 
-// create makes the operations for n new sandboxes and counts them in p.
+// create returns the operations that create n sandboxes, and counts them in p.
 func create(p *sandbox.SandboxPool, n int) ([]entity.Op, error) {
 	var ops []entity.Op
 	for range n {

@@ -44,7 +44,7 @@ func (f *fixture) must(err error) {
 	}
 }
 
-// reconcile runs until nothing more is to be done at once.
+// reconcile runs until the controller has nothing left to do at once.
 func (f *fixture) reconcile() time.Duration {
 	f.Helper()
 	for range 40 {
@@ -96,8 +96,8 @@ func (f *fixture) scale(n int64) {
 	f.must(entity.UpdateSpec(f.Context(), f.store, f.pool))
 }
 
-// All fail at once, again and again: each failure counts once, the delay
-// grows, few of the dead are kept.
+// All fail at once, again and again: each failure counts once, the delay grows,
+// and few ended sandboxes are kept.
 func TestBackoff(t *testing.T) {
 	f := setup(t, 5)
 	f.reconcile()
@@ -134,7 +134,7 @@ func TestBackoff(t *testing.T) {
 	if delay != maxBackoff {
 		t.Errorf("delay %s, want %s", delay, maxBackoff)
 	}
-	// One that stays up ends the back-off.
+	// A sandbox that stays up ends the back-off.
 	for _, sb := range f.members().Live {
 		f.ready(sb)
 	}
@@ -151,8 +151,8 @@ func TestBackoff(t *testing.T) {
 	}
 }
 
-// TestManyEnded: a pool of which 1,000 sandboxes ended since it was last
-// reconciled comes to rest, though they are more than one transaction takes.
+// TestManyEnded: a pool of which 1,000 sandboxes ended since its last
+// reconciliation settles, though they are more than one transaction may hold.
 func TestManyEnded(t *testing.T) {
 	const n = 1000
 	f := setup(t, 0)
@@ -192,7 +192,7 @@ func (b *bounded) Txn(ctx context.Context, req entity.TxnRequest) (entity.TxnRes
 	return b.Store.Txn(ctx, req)
 }
 
-// One that was told to end is replaced at once and is no failure.
+// A sandbox that was told to stop is replaced at once and is no failure.
 func TestReplacesAtOnce(t *testing.T) {
 	f := setup(t, 2)
 	f.reconcile()
@@ -221,7 +221,7 @@ func TestScale(t *testing.T) {
 			t.Errorf("stop reason %q", sb.Spec.StopReason)
 		}
 	}
-	f.reconcile() // woken by its own change of the sandboxes
+	f.reconcile() // its own change of the sandboxes wakes it
 	if f.pool.Status.Total != 3 || f.pool.Status.Ready != 1 {
 		t.Errorf("status %+v", f.pool.Status)
 	}

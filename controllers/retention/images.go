@@ -19,7 +19,8 @@ type ImageStore interface {
 	Delete(ctx context.Context, ref string) error
 }
 
-// imagePrefix begins the names of images that builds make. Others are not touched.
+// imagePrefix begins the names of images that builds make. Collect touches no
+// other image.
 const imagePrefix = "runtime.local/app-"
 
 const (
@@ -53,9 +54,8 @@ func (r *Images) Run(ctx context.Context) error {
 	}
 }
 
-// Collect deletes unused images and returns their number. It deletes nothing unless
-// it could read every entity that may name an image. It reads them after the images,
-// so that it sees an image that is named meanwhile.
+// Collect deletes unused images and returns their number. It deletes nothing unless it could read every entity that may
+// name an image. It reads these entities after the images, so that it sees an entity that names an image meanwhile.
 func (r *Images) Collect(ctx context.Context) (int, error) {
 	images, err := r.Images.List(ctx, nil)
 	if err != nil {
@@ -97,7 +97,8 @@ func (r *Images) used(ctx context.Context) (map[string]bool, error) {
 		return nil, err
 	}
 	for _, b := range builds {
-		// The version of a finished build, which names the image, may not be made yet.
+		// The version of a finished build, which names the image, may not exist
+		// yet.
 		if b.Status.EndedAt == nil || time.Since(*b.Status.EndedAt) < youngImage {
 			used[b.Status.Image] = true
 		}

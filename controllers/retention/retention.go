@@ -26,11 +26,11 @@ import (
 	"miren.dev/runtime/pkg/schema"
 )
 
-// Config says how much is kept.
+// Config bounds the history that is kept.
 type Config struct {
-	Versions    int           // per app, besides the active one
-	Deployments int           // per app
-	Builds      int           // per app
+	Versions    int           // versions per app, besides the active one
+	Deployments int           // deployments per app
+	Builds      int           // builds per app
 	EndedPools  time.Duration // how long a retired pool stays after its last sandbox ended, for its logs
 }
 
@@ -43,13 +43,13 @@ type Reconciler struct {
 }
 
 const (
-	// interval is how often an app is swept when nothing happens.
+	// interval is the time between two sweeps of an app without changes.
 	interval = 10 * time.Minute
-	// soon is when it is swept again while sandboxes of retired pools end.
+	// soon is the time to the next sweep while sandboxes of retired pools end.
 	soon = 30 * time.Second
 )
 
-// Controller describes it to the controller runtime.
+// Controller describes the reconciler to the controller runtime.
 func (r *Reconciler) Controller() kit.Controller {
 	return kit.Controller{
 		Name: "retention", Kind: app.AppKind, Reconcile: r.Reconcile,
@@ -75,9 +75,9 @@ func (r *Reconciler) Controller() kit.Controller {
 type sweep struct {
 	*Reconciler
 	app   *app.App
-	keep  map[id.AppVersion]bool // versions that stay
-	build id.Build               // the build of the deployment under way, which stays
-	check entity.Op              // that the app is as it was read
+	keep  map[id.AppVersion]bool // versions to keep
+	build id.Build               // the build of the deployment under way, to keep
+	check entity.Op              // condition: the app is unchanged since it was read
 }
 
 // Reconcile sweeps one app. It changes nothing if the app changed since it was
@@ -122,7 +122,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, aid schema.ID) (time.Duratio
 }
 
 // pools deletes retired pools whose sandboxes ended some time ago, and retires
-// those that a rollout did not.
+// pools that a rollout left behind.
 func (w *sweep) pools(ctx context.Context, deploying bool) (time.Duration, error) {
 	all, err := apps.Pools(ctx, w.Store, w.app.GetID())
 	if err != nil {
@@ -136,10 +136,10 @@ func (w *sweep) pools(ctx context.Context, deploying bool) (time.Duration, error
 	var abandoned []*sandbox.SandboxPool
 	for _, p := range all {
 		if p.Spec.AppVersion == "" || w.keep[p.Spec.AppVersion] {
-			continue // made by hand, or wanted
+			continue // a user made it, or a version needs it
 		}
 		if p.Spec.Replicas > 0 {
-			if !deploying { // otherwise the rollout retires it when it is drained
+			if !deploying { // otherwise the rollout retires it after draining
 				abandoned = append(abandoned, p)
 			}
 			continue
@@ -168,7 +168,7 @@ func (w *sweep) pools(ctx context.Context, deploying bool) (time.Duration, error
 		}
 	}
 	if len(abandoned) > 0 {
-		w.Logger.Info("pools left behind are retired", "app", w.app.Name, "pools", len(abandoned))
+		w.Logger.Info("retired pools that a rollout left behind", "app", w.app.Name, "pools", len(abandoned))
 		again = min(again, soon)
 	}
 	return again, apps.Retire(ctx, w.Store, abandoned, w.check)
@@ -202,7 +202,7 @@ func (w *sweep) history(ctx context.Context) error {
 	for _, p := range pools {
 		used[p.Spec.AppVersion] = true
 	}
-	// Versions that never served go first: a rollback does not choose them.
+	// Delete versions that never served first: a rollback does not choose them.
 	served := func(a, b *app.AppVersion) int {
 		x, y := a.Status.ServedAt != nil, b.Status.ServedAt != nil
 		switch {
@@ -216,8 +216,8 @@ func (w *sweep) history(ctx context.Context) error {
 	return deleteOldest(ctx, w, versions, w.Config.Versions, served, func(v *app.AppVersion) bool { return !w.keep[v.GetID()] && !used[v.GetID()] })
 }
 
-// deleteOldest deletes all but n of the objects that deletable allows: first the
-// least by order, among equals the oldest.
+// deleteOldest deletes all but n of the objects that deletable allows: those of
+// the least order first, among equals the oldest.
 func deleteOldest[P schema.Object](ctx context.Context, w *sweep, all []P, n int, order func(a, b P) int, deletable func(P) bool) error {
 	all = slices.DeleteFunc(slices.Clone(all), func(o P) bool { return !deletable(o) })
 	slices.SortFunc(all, func(a, b P) int {
@@ -250,8 +250,8 @@ func (w *sweep) delete(ctx context.Context, o schema.Object) error {
 		return nil
 	case errs.NotFound:
 		return nil
-	case errs.FailedPrecondition: // still referenced
-		w.Logger.Debug("cannot be deleted yet", "kind", o.EntityKind().Name, "id", string(o.GetMeta().ID), "error", err)
+	case errs.FailedPrecondition: // another entity still refers to o
+		w.Logger.Debug("cannot delete yet", "kind", o.EntityKind().Name, "id", string(o.GetMeta().ID), "error", err)
 		return nil
 	}
 	return err

@@ -142,7 +142,7 @@ func TestHistory(t *testing.T) {
 	if d, b := count[app.Deployment](f), count[app.Build](f); d != 2 || b != 2 {
 		t.Errorf("%d deployments, %d builds stay", d, b)
 	}
-	// References to what is gone do not stop later writes.
+	// Later writes succeed although the app refers to deleted entities.
 	f.app = f.read()
 	f.version(9, true)
 	f.reconcile()
@@ -160,7 +160,7 @@ func TestKeepsForDeployment(t *testing.T) {
 	d.Project, d.Spec.App, d.Spec.Build, d.Spec.Target, d.Status.Previous = f.app.Project, f.app.GetID(), b.GetID(), v1.GetID(), v3.GetID()
 	d.Status.Phase = app.DeploymentPhaseBuilding
 	f.create(d)
-	old := f.pool(v2, 1) // as long as a rollout is under way, it decides
+	old := f.pool(v2, 1) // while a rollout is under way, it decides
 	f.app.Status.ActiveDeployment = d.GetID()
 	f.status()
 	f.reconcile()
@@ -173,7 +173,8 @@ func TestKeepsForDeployment(t *testing.T) {
 	if p, err := entity.Get[sandbox.SandboxPool](t.Context(), f.store, old.ID); err != nil || p.Spec.Replicas != 1 {
 		t.Errorf("%+v %v", p, err)
 	}
-	// The deployment is deleted by hand: the app forgets it, its pool goes.
+	// A user deletes the deployment: the app forgets it, and its pool is
+	// retired.
 	if err := entity.Delete(t.Context(), f.store, d); err != nil {
 		t.Fatal(err)
 	}

@@ -30,9 +30,9 @@ func (r *Reconciler) Controller() kit.Controller {
 	}
 }
 
-// watchDriver adds each sandbox whose instance changes, and with every sweep all of
-// them, until ctx ends. The first sweep comes after the watch has begun, so that no
-// change in between is missed.
+// watchDriver adds each sandbox whose instance changes, and all of them with
+// every sweep, until ctx ends. The first sweep comes after the watch has begun,
+// so that no change in between is missed.
 func (r *Reconciler) watchDriver(ctx context.Context, add func(schema.ID)) {
 	for ctx.Err() == nil {
 		changes, err := r.Driver.Watch(ctx)
@@ -49,7 +49,7 @@ func (r *Reconciler) watchDriver(ctx context.Context, add func(schema.ID)) {
 	}
 }
 
-// followDriver goes on until changes is closed or ctx ends.
+// followDriver adds changes until changes is closed or ctx ends.
 func (r *Reconciler) followDriver(ctx context.Context, changes <-chan string, add func(schema.ID)) {
 	t := time.NewTimer(r.sweep(ctx, add))
 	defer t.Stop()
@@ -73,8 +73,8 @@ type logLister interface {
 	LogIDs(ctx context.Context) ([]string, error)
 }
 
-// sweep adds all instances and logs of the driver, and returns after how long to
-// sweep again.
+// sweep adds all instances and logs of the driver, and returns the time until
+// the next sweep.
 func (r *Reconciler) sweep(ctx context.Context, add func(schema.ID)) time.Duration {
 	again := sweepEvery
 	list, err := r.Driver.List(ctx)

@@ -14,8 +14,8 @@ import (
 	"miren.dev/runtime/pkg/errs"
 )
 
-// stop ends a sandbox on request. A sandbox that has ended by itself before the
-// request keeps its own reason.
+// stop ends a sandbox that was asked to stop. A sandbox that ended by itself
+// before the request keeps its own reason.
 func (r *Reconciler) stop(ctx context.Context, sb *sandbox.Sandbox, reason sandbox.EndReason) (time.Duration, error) {
 	release, ok := r.work.begin(down)
 	if !ok {
@@ -117,8 +117,8 @@ func (r *Reconciler) end(ctx context.Context, sb *sandbox.Sandbox, reason sandbo
 	return r.clear(ctx, sb)
 }
 
-// fail records that a sandbox could not be set up, and removes what the driver
-// could not take down.
+// fail records that a sandbox could not be set up, and removes the parts that
+// the driver could not remove.
 func (r *Reconciler) fail(ctx context.Context, sb *sandbox.Sandbox, cause error) (time.Duration, error) {
 	now := r.now()
 	sb.Status.Phase, sb.Status.Reason, sb.Status.EndedAt = sandbox.SandboxPhaseFailed, sandbox.EndReasonSetup, &now
@@ -150,9 +150,9 @@ func (r *Reconciler) clear(ctx context.Context, sb *sandbox.Sandbox) (time.Durat
 	return r.delete(ctx, string(sb.ID))
 }
 
-// delete removes a sandbox from the machine if anything of it is there. It asks
-// first, because the driver reports each deletion as a change, which calls delete
-// again.
+// delete removes a sandbox from the machine if the driver has any part of it.
+// It asks first, because the driver reports each deletion as a change, which
+// calls delete again.
 func (r *Reconciler) delete(ctx context.Context, sid string) (time.Duration, error) {
 	_, err := r.Driver.Get(ctx, sid)
 	if errs.Is(err, errs.NotFound) {
@@ -169,7 +169,8 @@ func (r *Reconciler) delete(ctx context.Context, sid string) (time.Duration, err
 	return 0, r.Driver.Delete(ctx, sid)
 }
 
-// tail reads the last lines of output. A failure is logged, and there are no lines.
+// tail reads the last lines of output. It logs a failure and then returns no
+// lines.
 func (r *Reconciler) tail(ctx context.Context, sb *sandbox.Sandbox) []string {
 	var lines []string
 	err := r.Driver.Logs(ctx, string(sb.ID), execution.LogQuery{Tail: logTail}, func(l execution.LogLine) error {

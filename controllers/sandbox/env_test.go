@@ -35,7 +35,7 @@ type (
 	Status  = api_sandbox.SandboxStatus
 )
 
-// gate is a store that can be made to fail.
+// gate is a store that a test can make fail.
 type gate struct {
 	entity.Store
 	mu     sync.Mutex
@@ -84,21 +84,21 @@ func (g *gate) Txn(ctx context.Context, req entity.TxnRequest) (entity.TxnResult
 
 var errAway = errs.New(errs.Unavailable, "away")
 
-// env is a node over a real store and a machine that is not.
+// env is a node over a real store and a simulated machine.
 type env struct {
 	*testing.T
-	store   *gate // that the controller uses
+	store   *gate // the store that the controller uses
 	machine *fake.Machine
 	rec     *sandbox.Reconciler
 	project schema.ID
 	node    id.Node
 	sealer  *schema.Sealer
-	ahead   atomic.Int64 // of the clock
+	ahead   atomic.Int64 // offset of the clock
 	logger  *slog.Logger
 
 	mu      sync.Mutex
 	runs    map[schema.ID]int
-	verdict error // of the probe
+	verdict error // result of the probe
 }
 
 func newEnv(t *testing.T) *env {
@@ -186,7 +186,7 @@ func (e *env) get(sb *Sandbox) *Sandbox {
 	return got
 }
 
-// step reconciles once, as the controller would now.
+// step reconciles once, at the time of the test's clock.
 func (e *env) step(sb *Sandbox) (*Sandbox, time.Duration) {
 	e.Helper()
 	again, err := e.rec.Reconcile(e.Context(), sb.ID)
@@ -242,7 +242,7 @@ func (e *env) count(sb *Sandbox) int {
 	return e.runs[sb.ID]
 }
 
-// eventually waits, and shows all sandboxes when it is in vain.
+// eventually waits, and prints all sandboxes on failure.
 func (e *env) eventually(what string, cond func() bool) {
 	e.Helper()
 	wait.For(e, what, cond, wait.State(func() any {

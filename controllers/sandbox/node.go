@@ -9,8 +9,7 @@ import (
 	"miren.dev/runtime/domain/sandboxes"
 )
 
-// LocalNode answers what the operations on sandboxes ask of their node, from the
-// driver on this machine.
+// LocalNode serves the operations on sandboxes from the driver on this machine.
 type LocalNode struct{ Driver execution.Driver }
 
 var _ sandboxes.Node = LocalNode{}
@@ -27,7 +26,7 @@ func (n LocalNode) Logs(ctx context.Context, sid id.Sandbox, q sandboxes.LogQuer
 	})
 }
 
-// Stats reads what a sandbox uses.
+// Stats reads the resource use of a sandbox.
 func (n LocalNode) Stats(ctx context.Context, sid id.Sandbox) (sandbox.Stats, error) {
 	st, err := n.Driver.Stats(ctx, string(sid))
 	return sandbox.Stats{At: st.At, CPU: st.CPU, MemoryBytes: st.MemoryBytes, PIDs: st.PIDs}, err

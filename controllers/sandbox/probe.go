@@ -14,15 +14,17 @@ import (
 )
 
 const (
-	// readyEvery is how often a ready sandbox is probed. After readyMisses failed
-	// probes in a row it is not ready; one that passes makes it ready again.
+	// readyEvery is the time between probes of a ready sandbox. After
+	// readyMisses failed probes in a row the sandbox is not ready; one that
+	// passes makes it ready again.
 	readyEvery  = 10 * time.Second
 	readyMisses = 3
-	// reportEvery is the least time between two recorded messages of a sandbox that is
-	// not ready. It grows with the sandbox's age, up to slowReport.
+	// reportEvery is the shortest time between two recorded messages of a
+	// sandbox that is not ready. It grows with the sandbox's age, up to
+	// slowReport.
 	reportEvery = time.Second
 	slowReport  = 30 * time.Second
-	// minInterval and maxTimeout bound what a template states.
+	// minInterval and maxTimeout bound the values of a template.
 	minInterval = 50 * time.Millisecond
 	maxTimeout  = 30 * time.Second
 )
@@ -33,8 +35,8 @@ func probed(sb *sandbox.Sandbox) bool {
 	return p != nil && p.Kind != sandbox.ProbeKindNone
 }
 
-// probe probes once if it is time, and records a new outcome. It returns after how
-// long to probe again.
+// probe probes once if a probe is due, and records a new outcome. It returns
+// the time until the next probe.
 func (r *Reconciler) probe(ctx context.Context, sb *sandbox.Sandbox) (time.Duration, error) {
 	sid := string(sb.ID)
 	if wait := r.work.untilProbe(sid, r.now()); wait > 0 {
@@ -79,8 +81,8 @@ func (r *Reconciler) attempt(ctx context.Context, sb *sandbox.Sandbox) error {
 	return network(ctx, sb.Status.Address, p)
 }
 
-// probeListening probes a sandbox without network: it asks the driver for the ports
-// that are listened on.
+// probeListening probes a sandbox without network: it asks the driver for the
+// ports on which the sandbox listens.
 func (r *Reconciler) probeListening(ctx context.Context, sb *sandbox.Sandbox, p sandbox.Probe) error {
 	if p.Kind == sandbox.ProbeKindHTTP {
 		return errs.New(errs.InvalidArgument, "a sandbox without network cannot be probed with HTTP")
@@ -178,8 +180,8 @@ func (r *Reconciler) interval(sb *sandbox.Sandbox) time.Duration {
 // maxListening bounds the number of recorded ports.
 const maxListening = 32
 
-// listening sets the ports that are listened on, if the driver knows them, and
-// reports whether they changed.
+// listening records the ports on which the sandbox listens, if the driver knows
+// them, and reports whether they changed.
 func (r *Reconciler) listening(ctx context.Context, sb *sandbox.Sandbox) bool {
 	ports, err := r.Driver.Listening(ctx, string(sb.ID))
 	if err != nil {
@@ -196,5 +198,5 @@ func (r *Reconciler) listening(ctx context.Context, sb *sandbox.Sandbox) bool {
 	return true
 }
 
-// notListening is the failure of a port that nothing listens on.
+// notListening returns the error for a port on which no process listens.
 func notListening(port int64) error { return fmt.Errorf("nothing listens on port %d", port) }

@@ -14,8 +14,9 @@ import (
 	"miren.dev/runtime/api/sandbox"
 )
 
-// Prober tries whether a sandbox serves. It returns nil if it does; otherwise an
-// error whose text is the same for the same cause, so that it is recorded once.
+// Prober checks whether a sandbox serves. It returns nil if the sandbox does;
+// otherwise an error whose text is the same for the same cause, so that it is
+// recorded once.
 type Prober func(ctx context.Context, address string, p sandbox.Probe) error
 
 // network is the Prober over the network.
@@ -54,8 +55,8 @@ var prober = &http.Client{
 	CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 }
 
-// plain says why there was no answer, without what differs from one attempt to the
-// next, such as the local port.
+// plain returns why there was no answer, without details that differ from one
+// attempt to the next, such as the local port.
 func plain(err error, port int64) error {
 	var errno syscall.Errno
 	switch {

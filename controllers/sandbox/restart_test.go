@@ -14,7 +14,7 @@ import (
 	"miren.dev/runtime/pkg/errs"
 )
 
-// An entity that is deleted takes everything with it, whatever was going on.
+// A deleted entity's sandbox is removed completely, whatever was under way.
 func TestDeleted(t *testing.T) {
 	for _, when := range []string{"before", "creating", "running", "stopping", "ended", "controller down"} {
 		t.Run(when, func(t *testing.T) {
@@ -75,8 +75,8 @@ func TestDeleted(t *testing.T) {
 	}
 }
 
-// What the machine has without an entity goes; what it has with one stays, and
-// nothing goes while the store cannot be asked.
+// An instance without an entity is removed; one with an entity stays, and
+// nothing is removed while the store cannot be asked.
 func TestSweep(t *testing.T) {
 	e := newEnv(t)
 	kept := e.add(nil, "sleep")
@@ -114,8 +114,8 @@ func TestSweep(t *testing.T) {
 	}
 }
 
-// killer ends a server at its n-th step: from then on nothing it does has an
-// effect.
+// killer ends a server at its n-th step: from then on the server's calls have
+// no effect.
 type killer struct {
 	left atomic.Int64
 	dead atomic.Bool
@@ -239,7 +239,7 @@ func TestKilledAtEveryStep(t *testing.T) {
 	}
 }
 
-// At rest nothing is reconciled.
+// At rest the controller reconciles nothing.
 func TestIdle(t *testing.T) {
 	e := newEnv(t)
 	e.control(e.store)
@@ -270,7 +270,7 @@ func TestIdle(t *testing.T) {
 	var before [21]int
 	e.eventually("what they wrote themselves was looked at", func() bool {
 		began, before = time.Now(), counts()
-		for range 10 { // what takes a while
+		for range 10 { // work that takes a while
 			sb := e.add(nil, "sleep")
 			e.phase(sb, api_sandbox.SandboxPhaseRunning)
 		}
@@ -299,7 +299,7 @@ func TestIdle(t *testing.T) {
 	}
 	for i, n := range counts() {
 		allowed := 0
-		if probed(i) { // the next one may have been due at once
+		if probed(i) { // the next probe may have been due at once
 			allowed = 1 + int(time.Since(began)/(8*time.Second))
 		}
 		if n -= before[i]; n > allowed {
@@ -308,7 +308,8 @@ func TestIdle(t *testing.T) {
 	}
 }
 
-// However many sandboxes take long to stop, the end of another is noticed.
+// However many sandboxes take long to stop, the controller records the end of
+// another.
 func TestSlowStops(t *testing.T) {
 	e := newEnv(t)
 	e.control(e.store)

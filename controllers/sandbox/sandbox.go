@@ -44,8 +44,8 @@ import (
 )
 
 const (
-	// setupTimeout is how long a set-up is tried again while a part of the machine is
-	// unavailable.
+	// setupTimeout is how long a set-up is retried while a part of the machine
+	// is unavailable.
 	setupTimeout = 2 * time.Minute
 	// logTail is how many last lines of output are recorded with a failure.
 	logTail = 20
@@ -58,11 +58,11 @@ type Reconciler struct {
 	Store  entity.Store
 	Driver execution.Driver
 	Node   id.Node
-	Sealer *schema.Sealer // opens secrets
+	Sealer *schema.Sealer // opens sealed secrets
 	Logger *slog.Logger
 	Probe  Prober           // nil: over the network
 	Now    func() time.Time // nil: time.Now
-	Booted func() time.Time // when the machine started; nil: what the kernel says
+	Booted func() time.Time // when the machine started; nil: ask the kernel
 	// Stopped is when all sandboxes of this node were last stopped on purpose; the
 	// zero time: never.
 	Stopped time.Time
@@ -92,7 +92,7 @@ func (r *Reconciler) Mine(o schema.Object) bool {
 }
 
 // Reconcile brings one sandbox closer to its spec and returns after how long to
-// reconcile it again (0: when something changes).
+// reconcile it again (0: only after a change).
 func (r *Reconciler) Reconcile(ctx context.Context, sid schema.ID) (time.Duration, error) {
 	sb, err := entity.Get[sandbox.Sandbox](ctx, r.Store, sid)
 	if errs.Is(err, errs.NotFound) {
@@ -174,8 +174,8 @@ func (r *Reconciler) create(ctx context.Context, sb *sandbox.Sandbox) (time.Dura
 	return r.running(ctx, sb)
 }
 
-// notSetUp fails a sandbox that could not be set up, or returns the cause to try
-// again while a part of the machine is unavailable.
+// notSetUp fails a sandbox that could not be set up, or returns the cause, for
+// a retry, while a part of the machine is unavailable.
 func (r *Reconciler) notSetUp(ctx context.Context, sb *sandbox.Sandbox, cause error) (time.Duration, error) {
 	if ctx.Err() != nil {
 		return 0, ctx.Err()

@@ -32,7 +32,7 @@ func TestSetUp(t *testing.T) {
 	if !slices.Equal(spec.Env, []string{"A=1", "B=hidden"}) || spec.MemoryBytes != 64<<20 || spec.Network != execution.NetworkBridge {
 		t.Errorf("spec %+v", spec)
 	}
-	// At rest: nothing is written any more.
+	// At rest the controller writes nothing any more.
 	before := got.Revision
 	for range 3 {
 		if got, again = e.step(sb); again != 0 || got.Revision != before {
@@ -79,7 +79,8 @@ func TestSetUpFails(t *testing.T) {
 	}
 }
 
-// While a part of the machine does not answer nothing is given up, for a time.
+// While a part of the machine does not answer, the set-up continues, for a
+// time.
 func TestSetUpUnavailable(t *testing.T) {
 	e := newEnv(t)
 	away := func(op, _ string, _ bool) error {
@@ -89,9 +90,9 @@ func TestSetUpUnavailable(t *testing.T) {
 		return nil
 	}
 	e.machine.SetHook(away)
-	e.advance(time.Hour) // however long it waited for a node
+	e.advance(time.Hour) // however long the sandbox waited for a node
 	sb, other := e.add(nil, "sleep"), e.add(nil, "sleep")
-	for range 90 { // seconds, and what it really takes: less than its patience
+	for range 90 { // the seconds that the set-up takes here: less than setupTimeout
 		for _, s := range []*Sandbox{sb, other} {
 			if _, err := e.rec.Reconcile(t.Context(), s.ID); !errs.Is(err, errs.Unavailable) {
 				t.Fatal(err)
@@ -148,7 +149,7 @@ func TestReadiness(t *testing.T) {
 	if again < 8*time.Second || again > 10*time.Second {
 		t.Errorf("a ready one is probed again after %s", again)
 	}
-	// Woken by something else, it is not probed sooner.
+	// Another event that wakes the controller causes no earlier probe.
 	if _, sooner := e.step(sb); sooner > again || sooner < again-5*time.Second {
 		t.Errorf("%s instead of %s", sooner, again)
 	}
@@ -186,8 +187,8 @@ func TestReadiness(t *testing.T) {
 	}
 }
 
-// A sandbox that never gets ready, with a different message each time, is not
-// written about all the time.
+// The status of a sandbox that never becomes ready, with a different message
+// each time, is not written all the time.
 func TestReportsAreBounded(t *testing.T) {
 	e := newEnv(t)
 	sb := e.add(withProbe, "sleep")
@@ -353,7 +354,7 @@ func TestStop(t *testing.T) {
 			t.Errorf("%+v", got.Status)
 		}
 	})
-	// What was begun is finished, for the reason that was written.
+	// A stop under way is finished for the reason that was written first.
 	t.Run("changed mind", func(t *testing.T) {
 		e := newEnv(t)
 		sb := e.add(nil, "sleep")
@@ -376,7 +377,7 @@ func TestStop(t *testing.T) {
 	})
 }
 
-// A driver that cannot be asked ends nothing.
+// While the driver cannot be asked, no sandbox ends.
 func TestUnknownIsNotGone(t *testing.T) {
 	e := newEnv(t)
 	sb := e.add(withProbe, "sleep")

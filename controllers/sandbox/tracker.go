@@ -27,22 +27,22 @@ const (
 
 var limits = [kinds]int{setup: setups, down: downs, probing: probes}
 
-// busyWait is how soon a key whose kind of work is at its limit is reconciled again.
+// busyWait is the time until a key is reconciled again whose kind of work is at its limit.
 const busyWait = 100 * time.Millisecond
 
-// workTracker counts the work of each kind that runs, and remembers per sandbox what
-// its entity does not tell. The zero value is empty; a new server begins with one.
+// workTracker counts the work of each kind that runs, and remembers facts about each sandbox that are not in its
+// entity. The zero value is empty; a new server begins with one.
 type workTracker struct {
 	mu         sync.Mutex
 	running    [kinds]int
-	setupSince map[string]time.Time // since when the set-up is tried
-	reportedAt map[string]time.Time // when something was last reported
-	probeAt    map[string]time.Time // when to probe next
+	setupSince map[string]time.Time // when the first set-up began
+	reportedAt map[string]time.Time // when a message was last recorded
+	probeAt    map[string]time.Time // time of the next probe
 	misses     map[string]int       // probes in a row that failed, of a ready sandbox
 }
 
-// begin counts one more piece of work of kind w, if the limit allows it. release
-// ends it, and may be called more than once.
+// begin counts one more piece of work of kind w, if the limit allows it.
+// release uncounts it, and may be called more than once.
 func (t *workTracker) begin(w work) (release func(), ok bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -57,7 +57,7 @@ func (t *workTracker) begin(w work) (release func(), ok bool) {
 	}), true
 }
 
-// forget removes what is remembered of a sandbox.
+// forget removes the facts about a sandbox.
 func (t *workTracker) forget(id string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -67,7 +67,7 @@ func (t *workTracker) forget(id string) {
 	delete(t.misses, id)
 }
 
-// firstSetup returns since when the set-up of id is tried: now, at the first call.
+// firstSetup returns when the first set-up of id began: now, at the first call.
 func (t *workTracker) firstSetup(id string, now time.Time) time.Time {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -9,7 +9,7 @@ import (
 	"miren.dev/runtime/pkg/errs"
 )
 
-// Resources are what sandboxes reserve and nodes have.
+// Resources are amounts that sandboxes reserve and nodes have.
 type Resources struct {
 	CPUMillis   int64
 	MemoryBytes int64
@@ -22,24 +22,24 @@ type Node struct {
 	Arch     string
 	Ready    bool
 	Cordoned bool
-	Capacity Resources // that sandboxes may reserve in total
+	Capacity Resources // resources that sandboxes may reserve in total
 	DiskFull bool
-	DiskFree int64 // bytes; for messages
+	DiskFree int64 // free disk space in bytes; for messages
 }
 
-// Sandbox is one that holds, or asks for, a reservation.
+// Sandbox is a sandbox that holds, or asks for, a reservation.
 type Sandbox struct {
 	ID      string
-	Group   string // sandboxes of one group are spread; empty: of none
-	Arch    string // empty: any
-	Extra   bool   // it leaves room for rollouts
+	Group   string // sandboxes of one group are spread; empty: no group
+	Arch    string // architecture; empty: any
+	Extra   bool   // the sandbox leaves room for rollouts
 	Reserve Resources
 }
 
-// Plan is the state that decisions are made on, with those already made. It
-// is for one goroutine.
+// Plan is the state that decisions are made on; it includes the decisions made
+// already. It is for one goroutine.
 type Plan struct {
-	nodes  []*node // by id
+	nodes  []*node // nodes by id
 	byID   map[string]*node
 	placed map[string]placement
 }
@@ -52,8 +52,8 @@ type node struct {
 	members map[string]Resources
 }
 
-// rollout is the room that a rollout of any group here needs: that of the largest
-// member.
+// rollout is the room that a rollout of any group needs: the reservation of the
+// largest member.
 func (n *node) rollout() (r Resources) {
 	for _, m := range n.members {
 		r.CPUMillis, r.MemoryBytes = max(r.CPUMillis, m.CPUMillis), max(r.MemoryBytes, m.MemoryBytes)
@@ -66,7 +66,7 @@ type placement struct {
 	Sandbox
 }
 
-// NewPlan returns a plan with nothing placed. Of nodes with the same id the last
+// NewPlan returns a plan without placements. Of nodes with the same id the last
 // counts.
 func NewPlan(nodes []Node) *Plan {
 	p := &Plan{byID: map[string]*node{}, placed: map[string]placement{}}
@@ -80,8 +80,8 @@ func NewPlan(nodes []Node) *Plan {
 	return p
 }
 
-// Add counts a sandbox that is placed on a node, whether it fits or not. A
-// node that is not known is ignored.
+// Add counts a sandbox that is placed on a node, whether it fits or not. An
+// unknown node is ignored.
 func (p *Plan) Add(nodeID string, s Sandbox) {
 	n := p.byID[nodeID]
 	if n == nil {
@@ -97,7 +97,7 @@ func (p *Plan) Add(nodeID string, s Sandbox) {
 	p.placed[s.ID] = placement{n, s}
 }
 
-// Remove gives back what a sandbox reserves.
+// Remove releases the reservation of a sandbox.
 func (p *Plan) Remove(id string) {
 	pl, ok := p.placed[id]
 	if !ok {
@@ -110,9 +110,9 @@ func (p *Plan) Remove(id string) {
 	delete(pl.node.members, id)
 }
 
-// Place chooses a node for s, counts it there, and returns the node's id. A
-// sandbox that is placed already stays where it is. ResourceExhausted, with
-// what is wrong with each node, if none fits.
+// Place chooses a node for s, counts s there, and returns the node's id. A
+// sandbox that is placed already stays where it is. ResourceExhausted if no
+// node fits; the message gives the reason for each node.
 func (p *Plan) Place(s Sandbox) (string, error) {
 	if pl, ok := p.placed[s.ID]; ok {
 		return pl.node.ID, nil
@@ -134,7 +134,7 @@ func (n *node) free() Resources {
 	return Resources{CPUMillis: n.Capacity.CPUMillis - n.used.CPUMillis, MemoryBytes: n.Capacity.MemoryBytes - n.used.MemoryBytes}
 }
 
-// compare orders nodes that fit, the better first.
+// compare orders nodes that fit, the better one first.
 func (n *node) compare(o *node, s Sandbox) int {
 	if s.Group != "" {
 		if c := cmp.Compare(n.groups[s.Group], o.groups[s.Group]); c != 0 {
@@ -144,7 +144,7 @@ func (n *node) compare(o *node, s Sandbox) int {
 	return cmp.Compare(n.room(s), o.room(s)) // ids are in order
 }
 
-// room is the scarcer share that s would leave free.
+// room returns the free share of the scarcer resource that s would leave on n.
 func (n *node) room(s Sandbox) float64 {
 	f := n.free()
 	return min(share(f.CPUMillis-s.Reserve.CPUMillis, n.Capacity.CPUMillis), share(f.MemoryBytes-s.Reserve.MemoryBytes, n.Capacity.MemoryBytes))
@@ -157,7 +157,7 @@ func share(part, whole int64) float64 {
 	return float64(part) / float64(whole)
 }
 
-// refuses says why s cannot run on n, or "".
+// refuses returns why s cannot run on n, or "".
 func (n *node) refuses(s Sandbox) string {
 	switch {
 	case !n.Ready:
@@ -196,7 +196,7 @@ func (p *Plan) explain(s Sandbox) error {
 		return errs.New(errs.ResourceExhausted, "there is no node to run on").WithHint("look at `r node list` and the server's log")
 	}
 	var reasons []string
-	room := false // whether room is what is missing somewhere
+	room := false // whether some node lacks only room
 	for i, n := range p.nodes {
 		why := n.refuses(s)
 		room = room || n.Ready && !n.Cordoned

@@ -118,7 +118,7 @@ func TestProperty(t *testing.T) {
 				slices.Sort(ids)
 				id := ids[rnd.IntN(len(ids))]
 				p.Remove(id)
-				p.Remove(id) // again: nothing
+				p.Remove(id) // once more: no change
 				delete(at, id)
 				continue
 			}
@@ -129,7 +129,8 @@ func TestProperty(t *testing.T) {
 			if rnd.IntN(3) == 0 {
 				s.Group, s.Extra = "", true
 			}
-			// The same state given in another order decides the same.
+			// The same state, given in another order, leads to the same
+			// decision.
 			shuffled := slices.Clone(nodes)
 			rnd.Shuffle(len(shuffled), func(i, j int) { shuffled[i], shuffled[j] = shuffled[j], shuffled[i] })
 			other := NewPlan(shuffled)

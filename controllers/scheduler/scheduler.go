@@ -43,11 +43,11 @@ import (
 	"miren.dev/runtime/pkg/schema"
 )
 
-// everything is the only key: a decision looks at all sandboxes.
+// everything is the only key: a decision concerns all sandboxes.
 const everything = "everything"
 
-// again is when sandboxes without room are tried again. A change that may make
-// room wakes the Controller at once.
+// again is the time until sandboxes without room are tried again. A change that
+// may make room wakes the Controller at once.
 const again = 2 * time.Second
 
 // Reconciler assigns sandboxes to nodes.
@@ -56,8 +56,8 @@ type Reconciler struct {
 	Logger *slog.Logger
 }
 
-// Controller describes it to the controller runtime, woken by every change that
-// may ask for room or make some.
+// Controller describes the reconciler to the controller runtime, woken by every
+// change that may need room or free some.
 func (r *Reconciler) Controller() kit.Controller {
 	return kit.Controller{
 		Name: "scheduler", Reconcile: r.Reconcile,
@@ -82,9 +82,9 @@ func (r *Reconciler) Controller() kit.Controller {
 	}
 }
 
-// Reconcile decides for all sandboxes that wait, whatever the key. It must not run
-// concurrently with itself. It returns after how long to decide again, 0 if no
-// sandbox waits.
+// Reconcile decides for all waiting sandboxes, whatever the key. It must not
+// run concurrently with itself. It returns after how long to decide again, 0 if
+// no sandbox waits.
 func (r *Reconciler) Reconcile(ctx context.Context, _ schema.ID) (time.Duration, error) {
 	pending, err := sandboxes.Pending(ctx, r.Store) // oldest first
 	if err != nil {
@@ -97,7 +97,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, _ schema.ID) (time.Duration,
 	if err != nil {
 		return 0, err
 	}
-	// A sandbox that does not fit does not hold up later ones that do.
+	// A sandbox that does not fit does not delay later ones that do.
 	var failed error
 	waiting := false
 	for _, s := range pending {

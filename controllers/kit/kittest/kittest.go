@@ -17,12 +17,12 @@ import (
 	"miren.dev/runtime/pkg/schema"
 )
 
-// Hold returns s as the controller may use it.
+// Hold returns s limited to what the controller declares.
 func Hold(t testing.TB, s entity.Store, c kit.Controller) entity.Store {
 	return HoldWriter(t, s, c.Name, c.Declared())
 }
 
-// HoldWriter returns s as a writer that is no controller may use it.
+// HoldWriter returns s limited to what a writer that is no controller declares.
 func HoldWriter(t testing.TB, s entity.Store, name string, a kit.Access) entity.Store {
 	return &held{Store: s, t: t, name: name, access: a}
 }
@@ -57,7 +57,7 @@ func (h *held) List(ctx context.Context, q entity.Query) (entity.Page, error) {
 
 func (h *held) Watch(ctx context.Context, q entity.WatchQuery) (entity.Watch, error) {
 	if len(q.Kinds) == 0 {
-		h.read("") // every kind
+		h.read("") // a watch of every kind
 	}
 	for _, kind := range q.Kinds {
 		h.read(kind)
@@ -65,7 +65,7 @@ func (h *held) Watch(ctx context.Context, q entity.WatchQuery) (entity.Watch, er
 	return h.Store.Watch(ctx, q)
 }
 
-// Txn checks each operation against the entity as it is. One that is
+// Txn checks each operation against the current entity. An operation that is
 // conditional on another revision fails in the store, so it is not checked.
 func (h *held) Txn(ctx context.Context, req entity.TxnRequest) (entity.TxnResult, error) {
 	problems := make([]string, len(req.Ops))
@@ -83,7 +83,7 @@ func (h *held) Txn(ctx context.Context, req entity.TxnRequest) (entity.TxnResult
 	return res, err
 }
 
-// check returns what an operation does that is not declared, or "".
+// check returns the undeclared part of an operation, or "".
 func (h *held) check(ctx context.Context, op *entity.Op) string {
 	kind := op.Record.Kind
 	switch op.Type {
@@ -214,7 +214,7 @@ func flatten(path string, v reflect.Value, into map[string][]byte) {
 		}
 		b, err := schema.Marshal(fv.Interface())
 		if err != nil {
-			panic(fmt.Sprintf("%s: %v", at, err)) // the store encoded it too
+			panic(fmt.Sprintf("%s: %v", at, err)) // the store has encoded it too
 		}
 		into[at] = b
 	}

@@ -13,7 +13,7 @@ import (
 	"miren.dev/runtime/testsupport/pgtest"
 )
 
-// recorder notes the errors of a test that is expected to fail.
+// recorder records the errors of a test that is expected to fail.
 type recorder struct {
 	testing.TB
 	errors []string
@@ -25,8 +25,8 @@ func (r *recorder) Errorf(format string, args ...any) {
 	r.errors = append(r.errors, fmt.Sprintf(format, args...))
 }
 
-// TestHold: what is declared passes, what is not fails the test, and what the
-// store refuses is no write.
+// TestHold: declared operations pass, undeclared ones fail the test, and an
+// operation that the store refuses is no write.
 func TestHold(t *testing.T) {
 	s := pgtest.Store(t, storetest.Kinds()...)
 	p := new(storetest.Project)
