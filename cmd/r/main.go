@@ -1,6 +1,6 @@
 // Command r is the command line of runtime: a client for Linux, macOS and
-// Windows. Commands that need the machine of a server, as `r server start`, are
-// handed over to the program runtime beside it.
+// Windows. Commands that need the machine of a server, such as `r server
+// start`, are handed over to the program runtime beside it.
 package main
 
 import (

@@ -11,15 +11,15 @@ import (
 	"miren.dev/runtime/pkg/agentproto"
 )
 
-// How long the end takes at most.
+// Limits of the steps of the end.
 const (
 	lastLook   = 5 * time.Millisecond   // for the reaper to find that main was the last
-	termGrace  = 500 * time.Millisecond // from SIGTERM to SIGKILL of what main left behind
-	killGrace  = time.Second            // for the kernel to end what was killed
+	termGrace  = 500 * time.Millisecond // from SIGTERM to SIGKILL for processes that main left behind
+	killGrace  = time.Second            // for the kernel to end the killed processes
 	flushGrace = 500 * time.Millisecond // for the node to read the last frames
 )
 
-// agent is the whole of it.
+// agent is the state of the process.
 type agent struct {
 	dir    string
 	config agentproto.Config
@@ -29,9 +29,9 @@ type agent struct {
 	forks  *spawner
 	execs  *table
 
-	start chan func(agentproto.Failure) // requests to start the main process, and whom to tell
-	kill  chan syscall.Signal           // for the main process
-	ended chan agentproto.Exit          // of the main process, once its output is spooled
+	start chan func(agentproto.Failure) // requests to start the main process, each with its reply
+	kill  chan syscall.Signal           // signals for the main process
+	ended chan agentproto.Exit          // end of the main process, once its output is spooled
 
 	mu   sync.Mutex
 	main agentproto.Main
@@ -50,7 +50,7 @@ func newAgent(dir string, c agentproto.Config, sp *spool, limited *os.File) *age
 	return a
 }
 
-// run returns when the main process has ended, or was never to be started.
+// run returns when the main process has ended, or is never going to start.
 func (a *agent) run(signals <-chan os.Signal) {
 	go a.kids.run()
 	go a.forks.run()
@@ -63,7 +63,8 @@ func (a *agent) run(signals <-chan os.Signal) {
 		case reply := <-a.start:
 			reply(a.startMain()) // before the end, if it could not be started
 		case sig := <-a.kill:
-			// One that is pending may be started yet: the node wants that first.
+			// A start request that is pending comes first: the node wants that
+			// order.
 			if !a.signalMain(sig) && a.mainState().State == agentproto.MainNone && a.endsBy(sig) {
 				return
 			}
@@ -79,8 +80,8 @@ func (a *agent) run(signals <-chan os.Signal) {
 	}
 }
 
-// endsBy reports whether sig ends an agent that has no main process to give it to,
-// and records that end.
+// endsBy reports whether sig ends an agent without a main process that could
+// handle it, and records that end.
 func (a *agent) endsBy(sig syscall.Signal) bool {
 	if sig != syscall.SIGTERM && sig != syscall.SIGINT && sig != syscall.SIGKILL {
 		return false
@@ -98,8 +99,7 @@ func signalExit(sig syscall.Signal) agentproto.Exit {
 	return agentproto.Exit{Code: 128 + int64(sig), Signal: int64(sig), At: time.Now().UnixNano()}
 }
 
-// setMain changes the state of the main process. The node is told of it by
-// report.
+// setMain changes the state of the main process. report sends it to the node.
 func (a *agent) setMain(change func(*agentproto.Main)) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -112,7 +112,7 @@ func (a *agent) mainState() agentproto.Main {
 	return a.main
 }
 
-// report tells the node the state of the main process.
+// report sends the node the state of the main process.
 func (a *agent) report() {
 	a.mu.Lock()
 	l, m := a.link, a.main
@@ -122,8 +122,8 @@ func (a *agent) report() {
 	}
 }
 
-// startMain starts the main process if it waits to be started. It is called
-// by run only.
+// startMain starts the main process if it has not started yet. Only run calls
+// it.
 func (a *agent) startMain() agentproto.Failure {
 	switch m := a.mainState(); m.State {
 	case agentproto.MainNone:
@@ -153,7 +153,7 @@ func (a *agent) forkMain() (int, agentproto.Failure) {
 		return 0, cannotStart("%v", err)
 	}
 	defer p.closeChild()
-	p.in.Close() // it reads the end of its input
+	p.in.Close() // the child sees the end of its input
 	for _, c := range p.child {
 		cmd.files = append(cmd.files, uintptr(c))
 	}
@@ -172,7 +172,7 @@ func (a *agent) forkMain() (int, agentproto.Failure) {
 		e := <-exited
 		close(gone)
 		deadline := time.Now().Add(outputGrace)
-		_ = outR.SetReadDeadline(deadline) // a closed file has nothing to wait for
+		_ = outR.SetReadDeadline(deadline) // fails for a closed file, which no read waits for
 		_ = errR.SetReadDeadline(deadline)
 		pumps.Wait()
 		a.ended <- e
@@ -180,7 +180,7 @@ func (a *agent) forkMain() (int, agentproto.Failure) {
 	return pid, agentproto.Failure{}
 }
 
-// signalMain says whether there was a main process to signal.
+// signalMain reports whether there was a main process to signal.
 func (a *agent) signalMain(sig syscall.Signal) bool {
 	m := a.mainState()
 	if m.State != agentproto.MainRunning {
@@ -190,7 +190,8 @@ func (a *agent) signalMain(sig syscall.Signal) bool {
 	return true
 }
 
-// finish records the end, ends what is left, and returns the code to exit with.
+// finish records the end, ends the remaining processes, and returns the exit
+// code.
 func (a *agent) finish(logDir string) int {
 	m := a.mainState()
 	if err := writeExit(logDir, m.Exit); err != nil {
@@ -220,8 +221,8 @@ func (a *agent) finish(logDir string) int {
 	return int(m.Exit.Code)
 }
 
-// writeExit makes the exit record appear whole. It does not use atomicfile: the host
-// knows the one temporary name, and leaves it alone when it bounds the spool.
+// writeExit makes the exit record appear complete. It does not use atomicfile: the host knows this temporary name, and
+// spares it when it bounds the spool.
 func writeExit(dir string, e agentproto.Exit) error {
 	tmp := filepath.Join(dir, agentproto.ExitName+".tmp")
 	f, err := os.OpenFile(tmp, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)

@@ -25,18 +25,18 @@ type execProcess struct {
 
 	mu       sync.Mutex
 	pid      int        // 0 before it was started
-	pty      *os.File   // its master
-	files    []*os.File // that output is read from
-	link     *link      // that it is attached to
-	told     *link      // that Exited was sent to
+	pty      *os.File   // master side of its terminal
+	files    []*os.File // files from which its output is read
+	link     *link      // the connection to which it is attached
+	told     *link      // the connection on which Exited was sent
 	exit     *agentproto.Exit
-	closed   bool        // the node does not want it any more
-	lingerer *time.Timer // kills it when nobody attaches
+	closed   bool        // the node closed the exec
+	lingerer *time.Timer // kills the process when the node does not attach
 	gone     chan struct{}
 }
 
-// startExec runs a request of the node. It is called by the connection's
-// reader and does not wait.
+// startExec handles a request of the node. The connection's reader calls it, so
+// it does not wait.
 func (a *agent) startExec(l *link, id uint64, m agentproto.Exec) {
 	e := &execProcess{
 		id: id, agent: a, tty: m.TTY, linger: agentproto.Linger, link: l,
@@ -114,7 +114,7 @@ func (e *execProcess) fork(cmd command, size agentproto.Size) agentproto.Failure
 		go e.pump(e.err, p.out[1])
 	}
 	if l != nil {
-		// Output may overtake it, which is fine. If the connection is lost, Attach asks again.
+		// Output may overtake Started, which is harmless. If the connection is lost, Attach asks again.
 		started := agentproto.Started{PID: int64(pid), TTY: e.tty, InGrant: agentproto.InWindow}
 		_ = l.w.Send(message(agentproto.TStarted, 0, e.id, started))
 	}
@@ -124,8 +124,8 @@ func (e *execProcess) fork(cmd command, size agentproto.Size) agentproto.Failure
 	return f
 }
 
-// pump moves the process's output into s until its end. After the process has
-// ended a passed deadline is the end too.
+// pump moves the process's output into s until the output ends. After the
+// process has ended, a passed deadline counts as the end too.
 func (e *execProcess) pump(s *stream, f *os.File) {
 	add := func(b []byte) { s.add(b); e.flush() }
 	for {
@@ -145,8 +145,8 @@ func (e *execProcess) pump(s *stream, f *os.File) {
 		s.end()
 		e.flush()
 		if e.tty {
-			// It has closed the terminal, maybe in order to exit. To hang up
-			// now would kill it.
+			// The process has closed the terminal, perhaps in order to exit. A
+			// hang-up now would kill it.
 			<-e.gone
 		}
 		f.Close()
@@ -173,7 +173,7 @@ func (e *execProcess) ended(exit agentproto.Exit) {
 	e.flush()
 }
 
-// flush sends what was not sent on the present connection.
+// flush sends the remaining frames on the present connection.
 func (e *execProcess) flush() {
 	e.sendMu.Lock()
 	defer e.sendMu.Unlock()
@@ -211,7 +211,7 @@ func (e *execProcess) flush() {
 	e.mu.Unlock()
 	if tell {
 		m := agentproto.Exited{Exit: *exit, Out: e.out.size(), Err: e.err.size()}
-		_ = l.w.Send(message(agentproto.TExited, 0, e.id, m)) // told again on the next connection
+		_ = l.w.Send(message(agentproto.TExited, 0, e.id, m)) // sent again on the next connection
 	}
 }
 
@@ -235,7 +235,7 @@ func (e *execProcess) attach(l *link, m agentproto.Attach) {
 	go e.flush()
 }
 
-// lost is told that the connection l is gone.
+// lost handles the loss of the connection l.
 func (e *execProcess) lost(l *link) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -278,8 +278,8 @@ func (e *execProcess) drop() {
 	e.in.drop()
 }
 
-// kill kills everything of the process's session and all its descendants. New
-// ones may come meanwhile, so it looks again.
+// kill kills the process's session and all its descendants. New descendants may
+// appear meanwhile, so it repeats.
 func (e *execProcess) kill() {
 	e.mu.Lock()
 	pid := e.pid

@@ -9,12 +9,12 @@ import (
 	"miren.dev/runtime/pkg/agentproto"
 )
 
-// files are those of an exec: what the child gets as 0, 1 and 2, and our ends.
+// files are the files of an exec: the child's 0, 1 and 2, and the agent's ends.
 type files struct {
 	child []int
 	in    *os.File   // with a terminal the same as out[0]
 	out   []*os.File // stdout and stderr, or the terminal
-	name  string     // of the terminal
+	name  string     // master of the terminal
 }
 
 func openFiles(tty bool, size agentproto.Size) (files, error) {
@@ -27,7 +27,7 @@ func openFiles(tty bool, size agentproto.Size) (files, error) {
 	}
 	var p files
 	for fd := range 3 {
-		ours := 0 // of the pipe's ends
+		ours := 0 // the pipes' ends
 		if fd == 0 {
 			ours = 1
 		}
@@ -49,8 +49,8 @@ func openFiles(tty bool, size agentproto.Size) (files, error) {
 	return p, nil
 }
 
-// readFile reads a whole file, which may have limit bytes. Package os would tell its poller of it, which cannot wait
-// for files and costs a handful of system calls. An open of a pipe or device, which may block, is not waited for.
+// readFile reads a whole file of at most limit bytes. Package os would register it with its poller, which cannot wait
+// for files and costs several system calls. Opening a pipe or device, which may block, does not wait.
 func readFile(path string, limit int) ([]byte, error) {
 	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
 	if err != nil {
@@ -75,10 +75,10 @@ func readFile(path string, limit int) ([]byte, error) {
 	}
 }
 
-// closeChild closes what the child has its own of now.
+// closeChild closes the files that the child has copies of now.
 func (p *files) closeChild() {
 	for i, fd := range p.child {
-		if i == 0 || fd != p.child[0] { // a terminal is there three times
+		if i == 0 || fd != p.child[0] { // with a terminal the same file is there three times
 			unix.Close(fd)
 		}
 	}

@@ -15,11 +15,11 @@ type input struct {
 	more    sync.Cond // buf, eof or dropped changed
 	f       *os.File  // nil before the process was started
 	buf     []byte
-	given   int64 // to the process
-	granted int64 // to the node
+	given   int64 // position written to the process
+	granted int64 // position granted to the node
 	eof     bool
 	running bool // a goroutine writes
-	dropped bool // the process does not read: take and forget
+	dropped bool // the process does not read: accept and discard the input
 }
 
 func newInput(e *execProcess) *input {
@@ -28,7 +28,7 @@ func newInput(e *execProcess) *input {
 	return in
 }
 
-// open is told where the process reads from.
+// open sets the file from which the process reads.
 func (in *input) open(f *os.File) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -40,9 +40,9 @@ func (in *input) open(f *os.File) {
 	in.wake()
 }
 
-// add takes data at offset. What is there already is skipped, and what leaves
-// a gap is ignored: after a new connection the node sends it again. It says
-// whether the node kept to what it was granted.
+// add accepts data at offset. It skips bytes that it has, and ignores data
+// after a gap: after a new connection the node sends it again. It reports
+// whether the node kept to its grant.
 func (in *input) add(offset int64, b []byte) bool {
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -64,7 +64,7 @@ func (in *input) add(offset int64, b []byte) bool {
 	return true
 }
 
-// end closes the process's stdin when everything before offset was given.
+// end closes the process's stdin when everything before offset was written.
 func (in *input) end(offset int64) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -83,7 +83,7 @@ func (in *input) position() (have, granted int64) {
 	return in.given + int64(len(in.buf)), in.granted
 }
 
-// drop is told that the process reads no more.
+// drop records that the process reads no more.
 func (in *input) drop() {
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -120,7 +120,7 @@ func (in *input) wake() {
 	}
 }
 
-// endOfText is what a terminal takes for the end of input.
+// endOfText is the character that a terminal takes for the end of input.
 var endOfText = []byte{4}
 
 func (in *input) run() {
@@ -136,7 +136,7 @@ func (in *input) run() {
 			if in.dropped {
 				return
 			}
-			if err != nil { // nobody reads
+			if err != nil { // the process has closed its stdin
 				n = len(in.buf)
 				in.dropped = true
 				in.closeFile()
@@ -159,8 +159,8 @@ func (in *input) run() {
 	}
 }
 
-// grant is called with mu held. It lets the node send more when it is worth a
-// frame.
+// grant is called with mu held. It lets the node send more when the increase is
+// worth a frame.
 func (in *input) grant() {
 	limit := in.given + agentproto.InWindow
 	if limit-in.granted < agentproto.InWindow/4 {
@@ -171,6 +171,6 @@ func (in *input) grant() {
 	l := in.e.link
 	in.e.mu.Unlock()
 	if l != nil {
-		_ = l.w.Queue(message(agentproto.TGrant, 0, in.e.id, agentproto.Number(limit))) // Started says it again
+		_ = l.w.Queue(message(agentproto.TGrant, 0, in.e.id, agentproto.Number(limit))) // Started carries the grant again
 	}
 }

@@ -19,18 +19,18 @@ import (
 type link struct {
 	f     *os.File
 	w     *agentproto.Writer
-	heard atomic.Int64 // when anything came last, unix nanoseconds
+	heard atomic.Int64 // when the last frame came, unix nanoseconds
 	done  chan struct{}
 }
 
-// Redialling.
+// Bounds of the pause before a redial.
 const (
 	redialMin   = 20 * time.Millisecond
 	redialMax   = time.Second
 	helloWithin = 10 * time.Second
 )
 
-// dialLoop keeps a connection to the node, forever.
+// dialLoop keeps a connection to the node for ever.
 func (a *agent) dialLoop() {
 	wait := redialMin
 	for {
@@ -49,7 +49,7 @@ func (a *agent) dialLoop() {
 
 // connect dials, and serves the connection until it is lost.
 func (a *agent) connect() error {
-	// The token is another one in a copy of this sandbox.
+	// A copy of this sandbox has another token.
 	c, err := readConfig(a.dir)
 	if err != nil {
 		return err
@@ -123,7 +123,7 @@ func dial(path string) (*os.File, error) {
 }
 
 // heartbeat pings, and closes the connection when the node is silent: after a
-// checkpoint that leaves the sandbox running nothing else tells of its end.
+// checkpoint that leaves the sandbox running, no other sign shows its end.
 func (l *link) heartbeat(every time.Duration) {
 	t := time.NewTicker(every)
 	defer t.Stop()
@@ -143,14 +143,14 @@ func (l *link) heartbeat(every time.Duration) {
 	}
 }
 
-// flush waits until everything is written, at most d.
+// flush waits until everything is written, for at most d.
 func (l *link) flush(d time.Duration) error {
 	t := time.AfterFunc(d, l.w.Close)
 	defer t.Stop()
 	return l.w.Flush()
 }
 
-// serve reads frames. It must not wait for anything: see agentproto.Writer.
+// serve reads frames. It must not block: see agentproto.Writer.
 func (a *agent) serve(l *link, r *agentproto.Reader) error {
 	for {
 		f, err := r.Read()
@@ -211,10 +211,10 @@ func (a *agent) handle(l *link, f agentproto.Frame) error {
 			return l.w.Queue(message(agentproto.TStarted, 0, f.ID, s))
 		}
 	case agentproto.TAck, agentproto.TIn, agentproto.TInEOF, agentproto.TResize, agentproto.TKill, agentproto.TClose:
-		if e := a.execs.get(f.ID); e != nil { // else it has ended meanwhile
+		if e := a.execs.get(f.ID); e != nil { // otherwise it has ended meanwhile
 			return e.handle(f)
 		}
-	case agentproto.TPong, agentproto.TRefused: // the agent asks nothing, so nothing waits for a refusal
+	case agentproto.TPong, agentproto.TRefused: // the agent sends no requests, so nothing waits for a refusal
 	default:
 		return l.w.Queue(message(agentproto.TRefused, 0, f.ID, agentproto.Refuse(f.Type)))
 	}
@@ -264,7 +264,7 @@ func (e *execProcess) handle(f agentproto.Frame) error {
 
 type appender interface{ Append([]byte) []byte }
 
-// message returns what a Writer needs to send m.
+// message returns the arguments with which a Writer sends m.
 func message(t agentproto.Type, stream uint8, id uint64, m appender) func([]byte) []byte {
 	return func(b []byte) []byte {
 		return agentproto.AppendFrame(b, agentproto.Frame{Type: t, Stream: stream, ID: id, Payload: m.Append(nil)})
@@ -274,7 +274,7 @@ func message(t agentproto.Type, stream uint8, id uint64, m appender) func([]byte
 func randomID() uint64 {
 	var b [8]byte
 	if n, err := unix.Getrandom(b[:], 0); err != nil || n != len(b) {
-		return uint64(time.Now().UnixNano()) // it need not be a secret
+		return uint64(time.Now().UnixNano()) // it need not be secret
 	}
 	return binary.LittleEndian.Uint64(b[:])
 }

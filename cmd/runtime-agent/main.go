@@ -6,14 +6,14 @@
 //
 //	runtime-agent [directory of the configuration [directory of the log]]
 //
-// It is a user of its own with few capabilities. Every child is started from one
+// It runs as a user of its own with few capabilities. Every child is started from one
 // thread that has an empty bounding set and no_new_privs, so that a child has
-// none whatever its user is. It must stay small: a sandbox pays for its memory
+// none whatever its user is. The agent must stay small: a sandbox pays for its memory
 // and its start. Hence no net, no encoding/json, no log.
 //
 // Goroutines: one per output stream of a process, one that reaps, one that
 // forks, one that dials and reads the connection. Lock order: table.mu,
-// exec.sendMu, stream.mu, then those of agentproto.Writer.
+// exec.sendMu, stream.mu, then the locks of agentproto.Writer.
 package main
 
 import (
@@ -26,7 +26,7 @@ import (
 	"miren.dev/runtime/pkg/agentproto"
 )
 
-// Exit codes of the agent itself, beside those of the main process.
+// Exit codes of the agent itself, besides the main process's.
 const exitAgentFailed = 125
 
 func main() {
@@ -77,7 +77,7 @@ func readConfig(dir string) (agentproto.Config, error) {
 }
 
 func init() {
-	// More would only be more threads, each of which the sentry pays for.
+	// More would only mean more threads, each of which the sentry must keep.
 	if runtime.GOMAXPROCS(0) > 4 {
 		runtime.GOMAXPROCS(4)
 	}

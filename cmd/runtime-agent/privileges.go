@@ -18,10 +18,10 @@ import (
 )
 
 // prepareProcess makes this process fit to be PID 1. Dir is any directory; the
-// file system for the limit is mounted over it for a moment. For limited see
-// limitPIDs; it is nil without a limit.
+// file system for the limit is mounted over it for a moment. limited is
+// described at limitPIDs; it is nil without a limit.
 func prepareProcess(pids int64, dir string) (limited *os.File, err error) {
-	// Its memory and descriptors are not for the sandbox's processes.
+	// The sandbox's processes must not reach its memory and descriptors.
 	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
 		return nil, fmt.Errorf("not dumpable: %w", err)
 	}
@@ -39,8 +39,9 @@ func prepareProcess(pids int64, dir string) (limited *os.File, err error) {
 	if os.Getpid() != 1 {
 		return limited, nil
 	}
-	// A user that nobody else is, or a process of guest root could kill this one: gVisor does not protect PID 1 from
-	// that. The specification says so, because to become another user is dear once there are threads.
+	// The agent needs a user that no other process has, or a process of guest root could kill it: gVisor does not
+	// protect PID 1 from that. The specification sets the user, because changing it is expensive once there are
+	// threads.
 	if os.Getuid() != agentproto.VaultUID {
 		return nil, fmt.Errorf("PID 1 is user %d, which must be %d", os.Getuid(), agentproto.VaultUID)
 	}
@@ -53,13 +54,14 @@ func prepareProcess(pids int64, dir string) (limited *os.File, err error) {
 }
 
 // limitPIDs makes a cgroup of gVisor's with a limit of processes and returns
-// its directory: what is forked into it is limited, with all that it forks.
-// This process is not: it needs threads also when there are too many others.
-// The file system is detached again, so that nobody else finds it.
+// its directory: processes forked into it are limited, with all their
+// descendants. This process is not limited, since it needs threads also when
+// there are too many others. The file system is unmounted again, so that no
+// other process finds it.
 //
-// It is cgroup version 2, which runsc has to be told to have. Of version 1 this
-// gVisor has seven hierarchies, and looks at the limit of a new process or
-// thread in one of them only, whichever comes first.
+// The cgroup is of version 2, which runsc must be configured to have. Of
+// version 1 this gVisor has seven hierarchies, and checks the limit of a new
+// process or thread in only one of them, whichever comes first.
 func limitPIDs(n int64, dir string) (*os.File, error) {
 	if err := unix.Mount("none", dir, "cgroup2", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, ""); err != nil {
 		return nil, fmt.Errorf("mount: %w", err)
@@ -85,7 +87,7 @@ func limitPIDs(n int64, dir string) (*os.File, error) {
 	return os.NewFile(uintptr(fd), group), nil
 }
 
-// dropAdmin takes the capability that only limitPIDs needs from all threads.
+// dropAdmin drops from all threads the capability that only limitPIDs needs.
 func dropAdmin() error {
 	hdr, data, err := capabilities()
 	if err != nil {
@@ -106,13 +108,14 @@ func capabilities() (hdr unix.CapUserHeader, data [2]unix.CapUserData, err error
 	return hdr, data, err
 }
 
-// privileged says whether this process can become any user, which does not change.
+// privileged reports whether this process can become any user. The answer does
+// not change.
 var privileged = sync.OnceValue(func() bool {
 	_, data, err := capabilities()
 	return err != nil || data[0].Effective&(1<<unix.CAP_SETUID) != 0
 })
 
-// boundingSet is the bounding set of this process; every capability when it cannot be read.
+// boundingSet returns the bounding set of this process; every capability when it cannot be read.
 func boundingSet() uint64 {
 	status, err := readFile("/proc/self/status", 64<<10)
 	if err != nil {
@@ -132,15 +135,15 @@ func drop(data *[2]unix.CapUserData, c uint) {
 	data[c/32].Permitted &^= 1 << (c % 32)
 }
 
-// restrictThread takes from the calling thread, and so from every process that
-// it forks, all that a program could use to gain privileges: the bounding,
-// inheritable and ambient sets, and set-id bits. What is in the effective set
-// stays, for setuid and the like between fork and exec, and is lost by exec.
+// restrictThread removes from the calling thread, and so from every process
+// that it forks, everything that a program could use to gain privileges: the
+// bounding, inheritable and ambient sets, and set-id bits. The effective set
+// stays, for setuid and the like between fork and exec; exec drops it.
 func restrictThread() error {
 	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
 		return fmt.Errorf("no_new_privs: %w", err)
 	}
-	if !privileged() { // in tests: there is nothing to lose
+	if !privileged() { // in tests the process has none to drop
 		return nil
 	}
 	set := boundingSet()

@@ -8,11 +8,11 @@ import (
 	"miren.dev/runtime/pkg/agentproto"
 )
 
-// reaper waits for every child: those that were started here, whose end is
-// told to their owner, and orphans.
+// reaper waits for every child: those that the agent started, whose owners it
+// calls, and orphans.
 type reaper struct {
-	// mu is held from the fork to the registration of a child, so that its end
-	// is never seen before.
+	// mu is held from the fork to the registration of a child, so that run
+	// never sees its end before.
 	mu       sync.Mutex
 	children map[int]func(syscall.WaitStatus)
 	more     chan struct{} // a child was started
@@ -34,7 +34,7 @@ func (r *reaper) fork(start func() (int, error), ended func(syscall.WaitStatus))
 	if err == nil {
 		r.children[pid] = ended
 	}
-	if r.idle { // also after an error: the failed child may be there still
+	if r.idle { // also after an error: the failed child may still exist
 		r.idle, r.none = false, make(chan struct{})
 		select {
 		case r.more <- struct{}{}:
@@ -44,7 +44,7 @@ func (r *reaper) fork(start func() (int, error), ended func(syscall.WaitStatus))
 	return pid, err
 }
 
-// run reaps forever. It has a thread of its own in wait4, which is quicker
+// run reaps for ever. It has a thread of its own in wait4, which is quicker
 // than a signal handler.
 func (r *reaper) run() {
 	<-r.more
@@ -55,7 +55,8 @@ func (r *reaper) run() {
 		case err == syscall.EINTR:
 		case err == syscall.ECHILD:
 			r.mu.Lock()
-			// A child may have come and its fork's token be there already.
+			// A child may have been started meanwhile; its token is then
+			// consumed here.
 			if pid, err := syscall.Wait4(-1, &ws, syscall.WNOHANG, nil); err == syscall.ECHILD {
 				r.idle = true
 				close(r.none)
@@ -75,26 +76,28 @@ func (r *reaper) run() {
 	}
 }
 
-// take returns what to call for a reaped child. It is called with mu held.
+// take returns the function to call for a reaped child. It is called with mu
+// held.
 func (r *reaper) take(pid int, err error, ws syscall.WaitStatus) func(syscall.WaitStatus) {
 	if ended := r.children[pid]; err == nil && pid > 0 && ended != nil && (ws.Exited() || ws.Signaled()) {
 		delete(r.children, pid)
 		return ended
 	}
-	return func(syscall.WaitStatus) {} // an orphan
+	return func(syscall.WaitStatus) {} // it was an orphan
 }
 
-// signal sends sig to a child that is not reaped yet, so that the number is
+// signal sends sig to a child that is not reaped yet, so that the pid is still
 // its own.
 func (r *reaper) signal(pid int, sig syscall.Signal) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.children[pid] != nil {
-		_ = syscall.Kill(pid, sig) // it may have ended: nothing to tell
+		_ = syscall.Kill(pid, sig) // it may have ended, so an error means nothing
 	}
 }
 
-// waitNone waits until there is no child at all and says whether that came.
+// waitNone waits until there is no child at all and reports whether that
+// happened in time.
 func (r *reaper) waitNone(d time.Duration) bool {
 	r.mu.Lock()
 	none := r.none

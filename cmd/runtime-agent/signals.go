@@ -9,26 +9,26 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// forwarded are the signals that the main process gets.
+// forwarded are the signals that the agent passes on to the main process.
 var forwarded = []os.Signal{syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2}
 
-// needed are the other signals that Go's runtime must handle: what a fault of its own and a broken connection raise.
-// 32 and 33 are those by which it makes all threads do a system call; it does not let go of them.
+// needed are the other signals that Go's runtime must handle: those of its own faults and of broken connections. With
+// 32 and 33 the runtime makes all threads perform a system call; it does not give them up.
 var needed = []os.Signal{syscall.SIGSEGV, syscall.SIGBUS, syscall.SIGFPE, syscall.SIGPIPE, syscall.SIGKILL, syscall.SIGSTOP, syscall.Signal(32), syscall.Signal(33)}
 
-// numSignals is one more than the last signal.
+// numSignals is one more than the largest signal.
 const numSignals = 65
 
-// listen returns where the signals to forward come.
+// listen returns the channel of the signals to forward.
 func listen() <-chan os.Signal {
 	signals := make(chan os.Signal, 16)
 	signal.Notify(signals, forwarded...)
 	return signals
 }
 
-// dropHandlers takes the handlers of all signals that nobody needs away from Go's runtime: a forked child puts each
-// signal with a handler back to its default before it runs the program, and in gVisor the more than fifty system calls
-// for that are a good part of starting a process. So is being interrupted by SIGCHLD, which the reaper does not use.
+// dropHandlers removes Go's handlers of all signals that the agent does not need. A forked child resets each signal
+// with a handler to its default before it runs the program; in gVisor the more than fifty system calls for that are a
+// large part of starting a process. So are interruptions by SIGCHLD, which the reaper does not use.
 //
 // It is called before the first fork: a child that is forked meanwhile would ignore a signal.
 func dropHandlers() {

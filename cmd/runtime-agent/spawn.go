@@ -33,11 +33,12 @@ func notFound(format string, args ...any) agentproto.Failure {
 	return f
 }
 
-// spawner forks, on one thread which has given up what children must not have.
+// spawner forks children on one thread that has dropped the privileges that
+// children must not have.
 type spawner struct {
 	kids *reaper
 	jobs chan func()
-	err  error // of giving up; set before the first job runs
+	err  error // error of dropping them; set before the first job runs
 
 	limited *os.File // see limitPIDs
 }
@@ -55,7 +56,7 @@ func (s *spawner) run() {
 	}
 }
 
-// start starts c and returns its pid. Ended is called once, and must not block.
+// start starts c and returns its pid. ended is called once, and must not block.
 func (s *spawner) start(c command, ended func(syscall.WaitStatus)) (pid int, f agentproto.Failure) {
 	done := make(chan struct{})
 	s.jobs <- func() {
@@ -168,7 +169,8 @@ func lookPath(name, dir, path string) (string, agentproto.Failure) {
 	return "", notFound("%s: command not found", name)
 }
 
-// withDefaults keeps the last value of each name and adds what every process needs.
+// withDefaults keeps the last value of each name and adds the variables that
+// every process needs.
 func withDefaults(env []string, home string) []string {
 	at := make(map[string]int, len(env)+2)
 	out := make([]string, 0, len(env)+2)

@@ -18,10 +18,10 @@ import (
 const (
 	minLogBytes = 8 * agentproto.MaxRecord
 	segments    = 8 // of a full spool
-	// partialAfter is how long a line may stand without its end before it is
-	// written as far as it is.
+	// partialAfter is how long an unfinished line may wait before its part is
+	// written.
 	partialAfter = time.Second
-	// outputGrace is how long output of what an ended process left behind is waited for.
+	// outputGrace is how long the agent waits for output of processes that an ended process left behind.
 	outputGrace = 100 * time.Millisecond
 )
 
@@ -32,14 +32,14 @@ type spool struct {
 
 	mu     sync.Mutex
 	f      *os.File
-	size   int64   // of f
-	start  int64   // of f, in the whole log
+	size   int64   // size of f
+	start  int64   // offset of f in the whole log
 	older  []int64 // starts of the segments before f
 	buf    []byte
-	failed error // of the last write; nothing of it is in the file
+	failed error // error of the last write, none of which is in the file
 }
 
-// openSpool opens the spool in dir; what is there already stays, and goes on.
+// openSpool opens the spool in dir and continues an existing one.
 func openSpool(dir string, limit int64) (*spool, error) {
 	if limit <= 0 {
 		limit = agentproto.DefaultLogBytes
@@ -62,7 +62,7 @@ func openSpool(dir string, limit int64) (*spool, error) {
 		if err != nil {
 			return nil, err
 		}
-		if next = last + st.Size(); next == last { // it is empty: it goes on as it is
+		if next = last + st.Size(); next == last { // the segment is empty: continue it
 			s.older = s.older[:n-1]
 		}
 	}
@@ -88,8 +88,8 @@ func (s *spool) open(start int64) error {
 	return nil
 }
 
-// write appends whole records. They are dropped if the disk is full: output
-// must not stop the process that makes it.
+// write appends whole records. A full disk drops them: output must not stop the
+// process that makes it.
 func (s *spool) write(add func(b []byte) []byte) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -111,7 +111,7 @@ func (s *spool) write(add func(b []byte) []byte) {
 	if err != nil {
 		s.failed = err
 		if n > 0 && s.f.Truncate(s.size) != nil {
-			s.size += int64(n) // a broken line; the reader skips it
+			s.size += int64(n) // part of a line was written; the reader skips it
 		}
 		return
 	}
@@ -121,10 +121,10 @@ func (s *spool) write(add func(b []byte) []byte) {
 
 var chunks = sync.Pool{New: func() any { return new([agentproto.Chunk]byte) }}
 
-// pump spools the output of f until its end. Once gone is closed, a passed
-// deadline is the end too.
+// pump spools the output of f until it ends. Once gone is closed, a passed
+// deadline counts as the end too.
 func (s *spool) pump(f *os.File, stream uint8, gone <-chan struct{}) {
-	var rest []byte // of a line without its end
+	var rest []byte // the unfinished line
 	for {
 		if len(rest) > 0 {
 			wait(f, partialAfter, gone)
@@ -158,8 +158,8 @@ func (s *spool) pump(f *os.File, stream uint8, gone <-chan struct{}) {
 	}
 }
 
-// wait sets the deadline of reading to d from now, or to none for 0; after the
-// end of the process it is outputGrace.
+// wait sets the read deadline to d from now, or to none for 0; after the end of
+// the process d is outputGrace.
 func wait(f *os.File, d time.Duration, gone <-chan struct{}) {
 	var t time.Time
 	if d > 0 {
@@ -167,7 +167,7 @@ func wait(f *os.File, d time.Duration, gone <-chan struct{}) {
 	}
 	_ = f.SetReadDeadline(t) // pipes have deadlines
 	select {
-	case <-gone: // perhaps after its deadline was set, and now overwritten
+	case <-gone: // perhaps after its deadline was set, which this call overwrote
 		_ = f.SetReadDeadline(time.Now().Add(outputGrace))
 	default:
 	}
@@ -258,7 +258,7 @@ func readFD(fd int, b []byte) (int, error) {
 	}
 }
 
-// drain reads what is there, at most what a pipe holds.
+// drain reads the available output, at most as much as a pipe holds.
 func drain(f *os.File, use func([]byte)) {
 	rc, err := f.SyscallConn()
 	if err != nil {
@@ -281,7 +281,7 @@ func drain(f *os.File, use func([]byte)) {
 	}
 }
 
-// discard reads to the end, so that what still writes is not stopped.
+// discard reads to the end, so that processes that still write are not blocked.
 func discard(f *os.File) {
 	for readSome(f, func([]byte) {}) == nil {
 	}

@@ -13,10 +13,10 @@ type stream struct {
 	mu      sync.Mutex
 	room    sync.Cond // there is room, or dropped was set
 	buf     agentproto.Ring
-	sent    int64 // on link
+	sent    int64 // part of buf sent on link
 	link    *link
-	ended   bool // nothing comes after buf
-	dropped bool // nobody wants it
+	ended   bool // no data follows buf
+	dropped bool // no reader is left
 }
 
 func newStream(number uint8) *stream {
@@ -55,7 +55,7 @@ func (s *stream) end() {
 	s.ended = true
 }
 
-// drop forgets everything, also what is still to come.
+// drop discards the output, also later output.
 func (s *stream) drop() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -64,7 +64,7 @@ func (s *stream) drop() {
 	s.room.Broadcast()
 }
 
-// ack forgets what is before offset.
+// ack discards the output before offset.
 func (s *stream) ack(offset int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -73,7 +73,8 @@ func (s *stream) ack(offset int64) {
 	}
 }
 
-// attach makes l the connection to send to, and returns where it begins.
+// attach makes l the connection to send on, and returns the offset at which
+// sending begins.
 func (s *stream) attach(l *link, p agentproto.Position) int64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -88,9 +89,9 @@ func (s *stream) attach(l *link, p agentproto.Position) int64 {
 	return s.sent
 }
 
-// next returns what to send on l, at most a chunk; it counts as sent then, and
-// stays as it is until it is acknowledged. Done means that everything was sent
-// and nothing more comes.
+// next returns the data to send on l, at most a chunk, and counts it as sent.
+// The data stays unchanged until it is acknowledged. done reports that
+// everything was sent and no data follows.
 func (s *stream) next(l *link) (b []byte, offset int64, done bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -102,7 +103,7 @@ func (s *stream) next(l *link) (b []byte, offset int64, done bool) {
 	return b, offset, len(b) == 0 && s.ended
 }
 
-// size is how much output there was.
+// size returns how many bytes the output had.
 func (s *stream) size() int64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -8,7 +8,7 @@ import (
 	"miren.dev/runtime/pkg/agentproto"
 )
 
-// table has all execs that run or wait to be closed.
+// table holds all execs that run or wait to be closed.
 type table struct {
 	mu      sync.Mutex
 	m       map[uint64]*execProcess
@@ -59,15 +59,15 @@ func (t *table) all() []*execProcess {
 	return list
 }
 
-// stop lets no more be added.
+// stop refuses further execs.
 func (t *table) stop() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.stopped = true
 }
 
-// drain waits until the node has closed every exec that it is attached to,
-// which it does when it has read the end of it.
+// drain waits until the node has closed every exec that it is attached to; the
+// node does so after reading the exec's end.
 func (t *table) drain(d time.Duration) {
 	timeout := time.After(d)
 	for {

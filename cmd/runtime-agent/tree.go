@@ -17,7 +17,7 @@ func processes() []process {
 		return nil
 	}
 	defer d.Close()
-	names, _ := d.Readdirnames(-1) // what was read is better than nothing
+	names, _ := d.Readdirnames(-1) // a partial table is better than none
 	var list []process
 	for _, n := range names {
 		pid, err := strconv.Atoi(n)
@@ -42,7 +42,7 @@ func processes() []process {
 }
 
 // killTree sends sig to all descendants of root, and with itself to root and
-// its session too. It says how many there were.
+// its session too. It returns how many there were.
 func killTree(root int, itself bool, sig syscall.Signal) int {
 	list := processes()
 	in := map[int]bool{root: true}

@@ -12,7 +12,7 @@ import (
 	"miren.dev/runtime/pkg/agentproto"
 )
 
-// account is whom a process runs as.
+// account is the user and groups that a process runs as.
 type account struct {
 	uid, gid uint32
 	groups   []uint32
@@ -20,14 +20,14 @@ type account struct {
 }
 
 func (u account) credential() *syscall.Credential {
-	if !privileged() { // in tests: setgroups is not allowed, and not needed
+	if !privileged() { // in tests: setgroups is not permitted, and not needed
 		return nil
 	}
 	return &syscall.Credential{Uid: u.uid, Gid: u.gid, Groups: u.groups}
 }
 
 // lookupUser resolves user[:group], each a name or a number of the guest. A
-// number need not be in the guest's files. Empty is root.
+// number need not be in the guest's files. Empty means root.
 func lookupUser(spec string) (account, error) {
 	user, group, hasGroup := strings.Cut(spec, ":")
 	if user == "" {
@@ -123,13 +123,14 @@ func contains(list, name string) bool {
 // tables are the files that were read for eachEntry. They are only used on the spawner's thread.
 var tables = map[string]*userTable{}
 
-// userTable is a file as it was when it was read.
+// userTable is the content of a file when it was read.
 type userTable struct {
 	as      unix.Stat_t
 	content string
 }
 
-// readTable is the content of a file, which is only read again when it has changed.
+// readTable returns the content of a file, and reads it again only when it has
+// changed.
 func readTable(path string) (string, error) {
 	var st unix.Stat_t
 	if err := unix.Stat(path, &st); err != nil {
@@ -150,7 +151,8 @@ func readTable(path string) (string, error) {
 	return tables[path].content, nil
 }
 
-// Bounds of the files of users and groups: of what is read, and of what is kept.
+// Bounds of the files of users and groups, in bytes: of a read, and of the
+// cache.
 const (
 	maxTable  = 8 << 20
 	maxCached = 256 << 10

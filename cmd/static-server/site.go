@@ -13,7 +13,7 @@ import (
 	"sync"
 )
 
-// site serves a folder and nothing outside of it, whatever links are in it.
+// site serves a folder and nothing outside it, whatever links the folder has.
 type site struct {
 	root     *os.Root
 	fallback string
@@ -22,7 +22,7 @@ type site struct {
 	etags map[string]etag // by file name
 }
 
-// etag is remembered for as long as the file looks the same.
+// etag is cached as long as the file's size and time stay the same.
 type etag struct {
 	size  int64
 	mtime int64
@@ -47,7 +47,7 @@ func (s *site) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if !hidden(name) {
 		if f := s.open(path.Join(name, "index.html")); f != nil {
 			defer f.Close()
-			// Relative links in it mean the folder.
+			// Relative links in the page are relative to the folder.
 			if name != "" && !strings.HasSuffix(r.URL.Path, "/") {
 				to := url.URL{Path: "/" + name + "/", RawQuery: r.URL.RawQuery}
 				http.Redirect(w, r, to.String(), http.StatusMovedPermanently)
@@ -67,7 +67,7 @@ func (s *site) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.missing(w, r)
 }
 
-// missing answers for what does not exist.
+// missing answers for a path that does not exist.
 func (s *site) missing(w http.ResponseWriter, r *http.Request) {
 	if f := s.open("404.html"); f != nil {
 		defer f.Close()
@@ -123,12 +123,12 @@ func (s *site) serve(w http.ResponseWriter, r *http.Request, f *os.File, name st
 	if tag, err := s.etag(f, name, info); err == nil {
 		w.Header().Set("ETag", tag)
 	}
-	w.Header().Set("Cache-Control", "no-cache") // may be kept, but is asked for again
+	w.Header().Set("Cache-Control", "no-cache") // clients may cache it, but must revalidate
 	w.Header().Set("X-Content-Type-Options", "nosniff")
 	http.ServeContent(w, r, path.Base(name), info.ModTime(), f)
 }
 
-// etag is that of the content: versions of an app may have files with the same time.
+// etag is a hash of the content: versions of an app may have files with the same time.
 func (s *site) etag(f *os.File, name string, info os.FileInfo) (string, error) {
 	s.mu.Lock()
 	e, ok := s.etags[name]

@@ -94,7 +94,8 @@ func TestAppNames(t *testing.T) {
 	}
 }
 
-// Build, deployment, lease and app change together, whoever else writes the app.
+// Build, deployment, lease and app change together, also against concurrent
+// writers of the app.
 func TestDeployAmongWriters(t *testing.T) {
 	s := setup(t)
 	a, _ := serving(t, s, "shop", 1)
@@ -204,7 +205,8 @@ func TestSetEnvWithoutChange(t *testing.T) {
 			t.Errorf("%s: revision %d, then %d, %v", tc.name, before.Revision, after.Revision, err)
 		}
 	}
-	// What was set and not rolled out yet is rolled out when it is set again.
+	// A change that was set and not rolled out yet is rolled out when it is set
+	// again.
 	if _, _, err := s.SetEnv(t.Context(), "", "shop", set, DeployRequest{}); err != nil {
 		t.Fatal(err)
 	}
@@ -217,7 +219,7 @@ func TestSetEnvWithoutChange(t *testing.T) {
 func TestRollbackTarget(t *testing.T) {
 	s := setup(t)
 	a, v := serving(t, s, "shop", 3)
-	// The one before never served.
+	// The version before never served.
 	v[1].Status.ServedAt = nil
 	if err := entity.UpdateStatus(t.Context(), s.Store, v[1]); err != nil {
 		t.Fatal(err)

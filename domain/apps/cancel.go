@@ -9,9 +9,8 @@ import (
 	"miren.dev/runtime/pkg/errs"
 )
 
-// Cancel asks the deployment of an app that is under way to stop. Errors:
-// NotFound if there is none, FailedPrecondition if its version takes the traffic
-// already.
+// Cancel asks the deployment under way of an app to stop. Errors: NotFound if
+// there is none, FailedPrecondition if its version gets the traffic already.
 func (s *Service) Cancel(ctx context.Context, project, name string) (*app.Deployment, error) {
 	a, err := s.Find(ctx, project, name)
 	if err != nil {
@@ -32,7 +31,7 @@ func (s *Service) Cancel(ctx context.Context, project, name string) (*app.Deploy
 }
 
 // CancelDeployment asks a deployment to stop. FailedPrecondition if it has
-// ended, or its version takes the traffic already.
+// ended, or its version gets the traffic already.
 func (s *Service) CancelDeployment(ctx context.Context, did id.Deployment) (*app.Deployment, error) {
 	return s.cancel(ctx, did,
 		func(d *app.Deployment) error {
@@ -42,8 +41,8 @@ func (s *Service) CancelDeployment(ctx context.Context, did id.Deployment) (*app
 			WithHint("`r app rollback` brings the version before back"))
 }
 
-// cancel marks a deployment as canceled, or returns the error for one that has
-// ended or is beyond the shift of traffic.
+// cancel marks a deployment as cancelled, or returns the error for one that has
+// ended or has shifted the traffic.
 func (s *Service) cancel(ctx context.Context, did id.Deployment, ended func(*app.Deployment) error, shifted error) (*app.Deployment, error) {
 	return entity.ModifySpec(ctx, s.Store, did, func(d *app.Deployment) error {
 		switch {

@@ -20,10 +20,10 @@ const revokeTimeout = 5 * time.Second
 // DeployRequest asks for a rollout.
 type DeployRequest struct {
 	Kind        app.RolloutKind
-	Source      source.Digest // of kind deploy: the uploaded source
-	NoCache     bool          // of kind deploy: build everything anew
-	Stack       string        // of kind deploy: to build it with; "": what app.toml says or is detected
-	Target      id.AppVersion // of the other kinds
+	Source      source.Digest // kind deploy: the uploaded source
+	NoCache     bool          // kind deploy: ignore the build cache
+	Stack       string        // kind deploy: the stack to build with; "": from app.toml, or detected
+	Target      id.AppVersion // other kinds
 	Message     string
 	RequestedBy string
 	Git         *app.GitInfo
@@ -32,10 +32,10 @@ type DeployRequest struct {
 	Change func(*app.App) error
 }
 
-// DeploySource accepts a rollout of source that was uploaded whole. With create
-// it creates the app if that does not exist. Errors: FailedPrecondition if a part
-// of the source is missing, InvalidArgument for a stack that does not exist, and
-// those of Deploy.
+// DeploySource accepts a rollout of a source that was uploaded completely. With
+// create it creates the app if that does not exist. Errors: FailedPrecondition
+// if a part of the source is missing, InvalidArgument for a stack that does not
+// exist, and the errors of Deploy.
 func (s *Service) DeploySource(ctx context.Context, project, name string, create bool, req DeployRequest) (*app.Deployment, error) {
 	if req.Stack != "" {
 		if err := stack.CheckName(req.Stack); err != nil {
@@ -78,10 +78,10 @@ func (s *Service) checkUploaded(digest source.Digest) error {
 	return nil
 }
 
-// Deploy accepts a rollout of an app: build, deployment and lease are written
-// together or not at all, whoever else writes the app. Errors: Conflict with
-// app.DetailLease while another deployment is under way, InvalidArgument if the
-// request names no source or version.
+// Deploy accepts a rollout of an app: it writes build, deployment and lease
+// together or not at all, also against concurrent writers of the app. Errors:
+// Conflict with app.DetailLease while another deployment is under way,
+// InvalidArgument if the request names no source or version.
 func (s *Service) Deploy(ctx context.Context, a *app.App, req DeployRequest) (*app.Deployment, error) {
 	if err := checkNotHeld(ctx, s.Store, a); err != nil {
 		return nil, err
@@ -101,13 +101,14 @@ func (s *Service) Deploy(ctx context.Context, a *app.App, req DeployRequest) (*a
 			if held := checkNotHeld(ctx, s.Store, a); held != nil {
 				return entity.Final(held)
 			}
-			return errs.New(errs.Conflict, "%w", err) // the lease was given back since
+			return errs.New(errs.Conflict, "%w", err) // the other deployment ended meanwhile
 		}
 		return err
 	})
 	if err != nil {
-		// Either nothing was written, or the outcome is unknown: then the deployment
-		// ends without its lease. A lease that cannot be revoked now lapses.
+		// Either nothing was written, or the outcome is unknown: then the
+		// deployment ends without its lease. If the lease cannot be revoked
+		// now, it lapses.
 		bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), revokeTimeout)
 		defer cancel()
 		if rerr := s.Store.Revoke(bounded, lease.ID); rerr != nil {
@@ -118,8 +119,8 @@ func (s *Service) Deploy(ctx context.Context, a *app.App, req DeployRequest) (*a
 	return dep, nil
 }
 
-// accept writes a rollout of a as it was read. AlreadyExists if the app's lease
-// is held.
+// accept writes a rollout of a, conditional on its revision. AlreadyExists if
+// another deployment holds the app's lease.
 func (s *Service) accept(ctx context.Context, a *app.App, req DeployRequest, lease schema.LeaseID) (*app.Deployment, error) {
 	now := time.Now()
 	dep := app.NewDeployment()

@@ -16,7 +16,7 @@ import (
 // Variables that the system sets in every sandbox of an app. An app cannot set
 // them itself.
 const (
-	envPort    = "PORT" // only of a service that serves on a port
+	envPort    = "PORT" // only for a service that serves on a port
 	envApp     = "RUNTIME_APP"
 	envService = "RUNTIME_SERVICE"
 	envVersion = "RUNTIME_VERSION"
@@ -32,16 +32,16 @@ type EnvChange struct {
 	Set       map[string]string
 	SetSecret map[string]string // sealed before they are stored
 	Unset     []string
-	Deploy    bool // roll it out, if a version serves
+	Deploy    bool // roll out the change, if the app serves a version
 }
 
-// SetEnv changes the environment of an app. If asked, and a version serves, it
-// rolls the change out with it, all or nothing; otherwise the deployment is nil
-// and the change waits for the next one. changed is false if the app, and the
-// version that serves if it is to be rolled out, have that environment already:
-// nothing is done then. Errors: InvalidArgument for a name or
-// value that cannot be one, ResourceExhausted for more than sandbox.MaxEnv
-// variables, and those of Deploy.
+// SetEnv changes the environment of an app. With Deploy, if the app serves a
+// version, it rolls out the change in the same transaction; otherwise the
+// deployment is nil and the next deployment applies the change. changed is
+// false, and nothing is written, if the app, and with Deploy its active
+// version, have that environment already. Errors: InvalidArgument for a name or
+// value that cannot be set, ResourceExhausted for more than sandbox.MaxEnv
+// variables, and the errors of Deploy.
 func (s *Service) SetEnv(ctx context.Context, project, name string, c EnvChange, req DeployRequest) (d *app.Deployment, changed bool, err error) {
 	for _, m := range []map[string]string{c.Set, c.SetSecret} {
 		if err := checkEnv(m); err != nil {
@@ -82,8 +82,8 @@ func (s *Service) SetEnv(ctx context.Context, project, name string, c EnvChange,
 	return d, true, err
 }
 
-// has reports whether an environment is as c would make it. A secret that cannot be
-// opened differs.
+// has reports whether an environment is the one that c leads to. A secret that
+// cannot be opened counts as different.
 func (s *Service) has(env map[string]string, secrets map[string]schema.Secret, c *EnvChange) bool {
 	for _, k := range c.Unset {
 		_, plain := env[k]
@@ -109,8 +109,7 @@ func (s *Service) has(env map[string]string, secrets map[string]schema.Secret, c
 	return true
 }
 
-// checkEnv returns InvalidArgument for what an app cannot have in its
-// environment.
+// checkEnv returns InvalidArgument for a variable that an app cannot have.
 func checkEnv(m map[string]string) error {
 	for k, v := range m {
 		switch {

@@ -17,13 +17,13 @@ const (
 	// logGrace is how long the end of a deployment waits for the end of its build's
 	// log, which comes first unless the build is stuck.
 	logGrace = 5 * time.Second
-	// buildPause is the longest wait before a build and its log, which are written
-	// apart, are read again.
+	// buildPause is the longest wait before a build and its log, which are
+	// written separately, are read again.
 	buildPause = 250 * time.Millisecond
 )
 
-// Progress is one thing that happened to a deployment: its state, or an event of
-// its build.
+// Progress is one event of a deployment: a state of it, or an event of its
+// build.
 type Progress struct {
 	Deployment *app.Deployment
 	Build      *buildlog.Event
@@ -40,7 +40,7 @@ func (s *Service) Follow(ctx context.Context, did id.Deployment, offset int64, e
 	if err != nil {
 		return err
 	}
-	var mu sync.Mutex // of emit
+	var mu sync.Mutex // error of emit
 	send := func(p Progress) error {
 		mu.Lock()
 		defer mu.Unlock()
@@ -97,7 +97,7 @@ func (s *Service) BuildLog(ctx context.Context, bid id.Build, offset int64, foll
 		if err != nil {
 			return err
 		}
-		ended := b.Status.Phase.Ended() // read before the log, so that the last events are not missed
+		ended := b.Status.Phase.Ended() // Read the build before the log, so that the last events are not missed.
 		err = s.BuildLogs.Read(ctx, string(bid), offset, follow, func(e buildlog.Event, next int64) error {
 			offset = next
 			return emit(e, next)
@@ -115,7 +115,7 @@ func (s *Service) BuildLog(ctx context.Context, bid id.Build, offset int64, foll
 	}
 }
 
-// awaitBuildChange waits until a build is newer than b, at most for buildPause.
+// awaitBuildChange waits until a build is newer than b, for at most buildPause.
 func (s *Service) awaitBuildChange(ctx context.Context, b *app.Build) error {
 	short, cancel := context.WithTimeout(ctx, buildPause)
 	defer cancel()

@@ -10,8 +10,8 @@ import (
 	"miren.dev/runtime/pkg/errs"
 )
 
-// LeaseTTL is how long an app stays reserved for a deployment whose server is
-// gone.
+// LeaseTTL is how long an app stays reserved for a deployment whose server
+// died.
 const LeaseTTL = 60 * time.Second
 
 // LeaseName is the name of an app's deploy_lease.

@@ -35,14 +35,15 @@ func Pools(ctx context.Context, r entity.Reader, a id.App) ([]*sandbox.SandboxPo
 	return list, err
 }
 
-// PoolsOfVersion returns those of the pools that run a version.
+// PoolsOfVersion returns the pools that run a version.
 func PoolsOfVersion(pools []*sandbox.SandboxPool, v id.AppVersion) []*sandbox.SandboxPool {
 	return slices.DeleteFunc(slices.Clone(pools), func(p *sandbox.SandboxPool) bool { return p.Spec.AppVersion != v })
 }
 
-// Retire asks pools for no sandboxes, if the checks hold, in one transaction: the
-// pools' controller stops their sandboxes gracefully, and retention deletes the
-// empty pools. Conflict if a pool changed or was deleted since it was read.
+// Retire sets the replicas of pools to 0 in one transaction, if the checks hold:
+// the pool controller stops their sandboxes gracefully, and
+// retention deletes the empty pools. Conflict if a pool changed or was deleted
+// since it was read.
 func Retire(ctx context.Context, s entity.Store, pools []*sandbox.SandboxPool, checks ...entity.Op) error {
 	var ops []entity.Op
 	for _, p := range pools {
@@ -62,7 +63,7 @@ func Retire(ctx context.Context, s entity.Store, pools []*sandbox.SandboxPool, c
 	fault.Point("deployment", "retire", fault.Before)
 	_, err := s.Txn(ctx, entity.TxnRequest{Ops: append(ops, checks...)})
 	fault.Point("deployment", "retire", fault.After)
-	return entity.AsConflict(err) // the other pools must still be asked
+	return entity.AsConflict(err) // the caller reads again: the other pools must still be retired
 }
 
 // PoolFor makes the pool of one service of a version.
@@ -79,7 +80,7 @@ func PoolFor(a *app.App, ver *app.AppVersion, svc *app.Service) *sandbox.Sandbox
 	p.Labels = map[string]string{"app": a.Name, "service": svc.Name}
 	p.Spec.App, p.Spec.AppVersion, p.Spec.Service, p.Spec.Replicas = a.GetID(), ver.GetID(), svc.Name, svc.Replicas
 	t := &p.Spec.Template
-	t.Arch = runtime.GOARCH // the server's machine builds
+	t.Arch = runtime.GOARCH // the server builds on this machine, for its architecture
 	t.Image, t.Command, t.Env, t.Secrets, t.StopTimeout = ver.Spec.Image, svc.Command, env, ver.Spec.Secrets, svc.StopTimeout
 	t.Resources.CPUMillis, t.Resources.MemoryBytes, t.Resources.PIDs = svc.CPUMillis, svc.MemoryBytes, svc.PIDs
 	if port := Port(svc); port != 0 {

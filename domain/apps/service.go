@@ -19,9 +19,9 @@ import (
 // use.
 type Service struct {
 	Store     entity.Store
-	Informers *informer.Set  // over Store, for Follow and BuildLog
+	Informers *informer.Set  // informers of Store, for Follow and BuildLog
 	Sealer    *schema.Sealer // seals secret variables
-	Sources   *source.Store  // uploaded sources
+	Sources   *source.Store  // store of uploaded sources
 	BuildLogs *buildlog.Logs
 	Logger    *slog.Logger
 }

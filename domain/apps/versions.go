@@ -36,12 +36,12 @@ func Builds(ctx context.Context, r entity.Reader, a id.App) ([]*app.Build, error
 	return list, err
 }
 
-// VersionName is the name of version n of an app, as people see it.
+// VersionName returns the name of version n of an app, as users see it.
 func VersionName(appName string, n int64) string {
 	return schema.ChildName(appName, fmt.Sprintf("v%d", n), schema.MaxName)
 }
 
-// activeVersion is ActiveVersion without reading it.
+// activeVersion is ActiveVersion for an app that was read already.
 func activeVersion(a *app.App) (id.AppVersion, error) {
 	if a.Status.ActiveVersion == "" {
 		return "", errs.New(errs.FailedPrecondition, "app %s serves no version yet", a.Name).WithHint("deploy it first: `r app deploy`")
@@ -59,10 +59,10 @@ func ActiveVersion(ctx context.Context, r entity.Reader, a *app.App) (*app.AppVe
 	return entity.Get[app.AppVersion](ctx, r, v)
 }
 
-// Rollback rolls out an earlier version again: the one named by to ("v3", "3"
+// Rollback rolls out an earlier version again: the one that to names ("v3", "3"
 // or its id), or with "" the one that served before the active one. Errors:
 // NotFound for a version that does not exist, FailedPrecondition if none served
-// before, and those of Deploy.
+// before, and the errors of Deploy.
 func (s *Service) Rollback(ctx context.Context, project, name, to string, req DeployRequest) (*app.Deployment, error) {
 	a, err := s.Find(ctx, project, name)
 	if err != nil {

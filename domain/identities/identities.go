@@ -3,7 +3,7 @@
 //
 //	Record       a certificate that was issued
 //	Revoke       the certificates of an identity, or one by its serial number
-//	Revocations  what is revoked, in memory
+//	Revocations  the revoked certificates, in memory
 //
 // A certificate that was issued before certificates were recorded has no entity.
 // Revoking an identity makes an entity without serial number, which stands for
@@ -38,8 +38,8 @@ type Issued struct {
 	ExpiresAt        time.Time
 }
 
-// Record stores a certificate before it is handed out, and forgets those that
-// expired long ago.
+// Record stores a certificate before its owner gets it, and deletes the records
+// of those that expired more than keepExpired ago.
 func (s *Service) Record(ctx context.Context, i Issued) (*core.ClientCertificate, error) {
 	all, _, err := entity.List[core.ClientCertificate](ctx, s.Store, entity.Query{})
 	if err != nil {
@@ -65,9 +65,9 @@ func (s *Service) Record(ctx context.Context, i Issued) (*core.ClientCertificate
 // has no certificates: serial numbers have 127 random bits.
 var serialNumber = regexp.MustCompile(`^[0-9a-f]{24,32}$`)
 
-// Revoke revokes the certificate with a serial number, or else every certificate
-// of an identity, those that are not recorded too. It returns what is revoked.
-// A certificate stays revoked for ever.
+// Revoke revokes the certificate with a serial number, or else every
+// certificate of an identity, including those without a record. It returns the
+// revoked certificates. A certificate stays revoked for ever.
 func (s *Service) Revoke(ctx context.Context, which, by string) ([]*core.ClientCertificate, error) {
 	serial := strings.TrimLeft(strings.ToLower(strings.ReplaceAll(which, ":", "")), "0")
 	all, _, err := entity.List[core.ClientCertificate](ctx, s.Store, entity.Query{})
@@ -94,7 +94,7 @@ func (s *Service) Revoke(ctx context.Context, which, by string) ([]*core.ClientC
 	return s.revoke(ctx, by, append(found, unrecorded)...)
 }
 
-// revoke marks certificates; one without id is stored.
+// revoke marks certificates as revoked and stores those without an id.
 func (s *Service) revoke(ctx context.Context, by string, certs ...*core.ClientCertificate) ([]*core.ClientCertificate, error) {
 	now := time.Now()
 	mark := func(c *core.ClientCertificate) error {

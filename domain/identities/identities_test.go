@@ -12,7 +12,7 @@ import (
 )
 
 const (
-	oldSerial = "5f2b9c0a7d1e4c3b8a6f0e9d2c1b4a7f" // of a certificate that was never recorded
+	oldSerial = "5f2b9c0a7d1e4c3b8a6f0e9d2c1b4a7f" // serial number of a certificate that was never recorded
 	serialA   = "a1"
 	serialB   = "b2"
 )
@@ -24,7 +24,7 @@ func issue(t *testing.T, s *Service, identity, serial string, end time.Time) {
 	}
 }
 
-// current is what the store says now.
+// current returns the store's state.
 func current(t *testing.T, s *Service) *Revocations {
 	t.Helper()
 	all, _, err := entity.List[core.ClientCertificate](t.Context(), s.Store, entity.Query{})
@@ -45,8 +45,9 @@ func wantRevoked(t *testing.T, r *Revocations, identity, serial string, want boo
 	}
 }
 
-// TestRevokeNamesCertificates: by serial number only that one, by identity all of
-// it, those that are not recorded included, but none that is issued later.
+// TestRevokeNamesCertificates: a serial number revokes that certificate alone;
+// an identity revokes all of its certificates, including those without a
+// record, but none that is issued later.
 func TestRevokeNamesCertificates(t *testing.T) {
 	s := &Service{Store: pgtest.Store(t, api.Kinds()...)}
 	later := time.Now().Add(time.Hour)
@@ -76,7 +77,7 @@ func TestRevokeNamesCertificates(t *testing.T) {
 	wantRevoked(t, r, "bob", oldSerial, false)
 }
 
-// TestUnrecordedSerialIsRevoked: one that the store has never seen.
+// TestUnrecordedSerialIsRevoked: a serial number that the store has never seen.
 func TestUnrecordedSerialIsRevoked(t *testing.T) {
 	s := &Service{Store: pgtest.Store(t, api.Kinds()...)}
 	if certs, err := s.Revoke(t.Context(), oldSerial, "root"); err != nil || len(certs) != 1 || certs[0].Spec.Identity != "" {
@@ -104,7 +105,7 @@ func TestLongExpiredCertificatesAreForgotten(t *testing.T) {
 	}
 }
 
-// TestRevocationIsFinal: an older state that comes late changes nothing.
+// TestRevocationIsFinal: an older state that arrives late changes nothing.
 func TestRevocationIsFinal(t *testing.T) {
 	now := time.Now()
 	valid, revoked := core.NewClientCertificate(), core.NewClientCertificate()

@@ -7,8 +7,8 @@ import (
 	"miren.dev/runtime/pkg/errs"
 )
 
-// Revocations is which certificates are revoked, in memory. What is revoked
-// stays so. It is safe for concurrent use.
+// Revocations holds in memory which certificates are revoked. A revocation is
+// final. It is safe for concurrent use.
 type Revocations struct {
 	mu      sync.RWMutex
 	serials map[string]bool // recorded certificates; true: revoked
@@ -20,8 +20,8 @@ func NewRevocations() *Revocations {
 	return &Revocations{serials: map[string]bool{}, names: map[string]bool{}}
 }
 
-// Put notes the state of a certificate. It reports whether one was revoked that
-// was not before.
+// Put records the state of a certificate. It reports whether the certificate (or
+// the identity, for an entity without serial number) is newly revoked.
 func (r *Revocations) Put(c *core.ClientCertificate) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()

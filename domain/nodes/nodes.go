@@ -30,7 +30,7 @@ func Find(ctx context.Context, r entity.Reader, name string) (*core.Node, error)
 	return n, err
 }
 
-// Cordon keeps new sandboxes off the named node. What runs there stays.
+// Cordon keeps new sandboxes off the named node. Running sandboxes stay.
 func (s *Service) Cordon(ctx context.Context, name string) (*core.Node, error) {
 	return s.setCordoned(ctx, name, true)
 }

@@ -1,7 +1,7 @@
 // Package projects finds and makes projects, the tenants that apps, sandboxes
 // and routes belong to.
 //
-//	Default  the project that is meant where none is named
+//	Default  the project of a request that names none
 //	Find     the id of a project
 //	Of       the name of the project of an entity
 //	Ensure   a project that must exist
@@ -16,7 +16,7 @@ import (
 	"miren.dev/runtime/pkg/schema"
 )
 
-// Default is the project that is meant where none is named. Every store has it.
+// Default is the project of a request that names none. Every store has it.
 const Default = "default"
 
 // Find returns the id of the named project; "" names Default. NotFound if it
@@ -35,8 +35,8 @@ func Find(ctx context.Context, r entity.Reader, name string) (schema.ID, error) 
 	return p.ID, nil
 }
 
-// Of returns the name of the project that an entity belongs to, "" for one of
-// the installation. NotFound if the entity does not exist.
+// Of returns the name of the project that an entity belongs to, "" for an
+// entity of cluster scope. NotFound if the entity does not exist.
 func Of(ctx context.Context, r entity.Reader, kind string, id schema.ID) (string, error) {
 	rec, err := r.Get(ctx, kind, id)
 	if err != nil || rec.Project == "" {

@@ -1,4 +1,4 @@
-// Package routes has the operations on routes, which lead a host and a path
+// Package routes has the operations on routes. A route maps a host and a path
 // prefix to a service of an app.
 //
 //	Set     creates or changes a route
@@ -46,9 +46,9 @@ func normalize(host, path string) (h, p string, err error) {
 	return h, p, nil
 }
 
-// maxTaken bounds how often Set finds its host and path taken by a route that it
-// cannot find: one that is deleted again and again, or was made by hand with a key
-// that is not that of its host.
+// maxTaken bounds how often Set meets an existing route of its host and path
+// that it cannot find: another writer deletes it again and again, or a user
+// made it by hand with a key that does not match its host.
 const maxTaken = 10
 
 // find returns the route of a host and path, whatever its project.
@@ -65,18 +65,18 @@ func (s *Service) find(ctx context.Context, host, path string) (*app.Route, erro
 	return nil, errs.New(errs.NotFound, "there is no route %s%s", host, path).WithHint("`r route list` lists them")
 }
 
-// SetRequest says where a host and path lead.
+// SetRequest says to which service a host and path lead.
 type SetRequest struct {
-	Project string // "": the default
+	Project string // "": the default project
 	Host    string
 	Path    string // "": /
 	App     string
 	Service string // "": app.DefaultService
 }
 
-// Set creates the route of a host and path, or changes where it leads. Errors:
-// InvalidArgument for a host or path that cannot be one, NotFound if the app does
-// not exist, AlreadyExists if the route belongs to another project.
+// Set creates the route of a host and path, or changes its target. Errors:
+// InvalidArgument for a malformed host or path, NotFound if the app does not
+// exist, AlreadyExists if the route belongs to another project.
 func (s *Service) Set(ctx context.Context, req SetRequest) (*app.Route, error) {
 	host, path, err := normalize(req.Host, req.Path)
 	if err != nil {

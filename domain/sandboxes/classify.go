@@ -10,12 +10,12 @@ import (
 // LabelCounted marks an ended sandbox whose failure is in its pool's count.
 const LabelCounted = "runtime/counted"
 
-// Members are the sandboxes of a pool by what became of them.
+// Members are the sandboxes of a pool, classified by their state.
 type Members struct {
 	Live     []*sandbox.Sandbox // wanted and not ended, oldest first
 	Stopping []*sandbox.Sandbox // told to stop, not ended yet
 	Ended    []*sandbox.Sandbox // stopped or failed, oldest end first
-	Ready    int                // of Live
+	Ready    int                // of Live: the ready ones
 }
 
 // Classify sorts the sandboxes of a pool.
@@ -41,8 +41,8 @@ func Classify(all []*sandbox.Sandbox) Members {
 	return m
 }
 
-// EndedUnexpectedly reports whether an ended sandbox ended without being told
-// to.
+// EndedUnexpectedly reports whether an ended sandbox ended without a request to
+// stop.
 func EndedUnexpectedly(sb *sandbox.Sandbox) bool {
 	switch sb.Status.Reason {
 	case sandbox.EndReasonUser, sandbox.EndReasonTTL, sandbox.EndReasonIdle:

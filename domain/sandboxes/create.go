@@ -18,15 +18,15 @@ import (
 	"miren.dev/runtime/pkg/schema"
 )
 
-// CreateRequest describes a sandbox that stands alone. It has an image, or is
-// like those of an app; zero values of the other fields mean the default, or what
-// the app has.
+// CreateRequest describes a sandbox without a pool. It has an image, or is like
+// the sandboxes of an app; zero values of the other fields mean the default, or
+// the app's setting.
 type CreateRequest struct {
 	Name    string
 	Labels  map[string]string
 	Image   string // a name that Service.Image resolves
 	App     string // name of an app: image, environment and secrets of its active version
-	Service string // with App: whose settings; "": app.DefaultService
+	Service string // with App: the service whose settings apply; "": app.DefaultService
 
 	Command     []string
 	Workdir     string
@@ -38,14 +38,14 @@ type CreateRequest struct {
 	PIDs        int64
 	DiskBytes   int64
 	Network     sandbox.NetworkMode
-	TTL         time.Duration // it ends this long after it began to run
+	TTL         time.Duration // the sandbox ends this long after it began to run
 	StopTimeout *time.Duration
 }
 
-// Create creates a sandbox that stands alone and returns at once; see Wait.
-// Errors: InvalidArgument for a command or environment with which no process can
-// be started, and without an image; NotFound for an app, service or image that
-// does not exist; FailedPrecondition if the app serves no version.
+// Create creates a sandbox without a pool and returns at once; see Wait.
+// Errors: InvalidArgument for a command or environment with which no process
+// can be started, and without an image; NotFound for an app, service or image
+// that does not exist; FailedPrecondition if the app serves no version.
 func (s *Service) Create(ctx context.Context, project string, req CreateRequest) (*sandbox.Sandbox, error) {
 	sb, err := s.prepare(ctx, project, req)
 	if err != nil {
@@ -85,7 +85,7 @@ func (s *Service) prepare(ctx context.Context, project string, req CreateRequest
 	case image == "":
 		return nil, errs.New(errs.InvalidArgument, "a sandbox needs an image").WithHint("--image NAME, or --app NAME for that of an app")
 	default:
-		t.Image, t.Arch = image, runtime.GOARCH // the server's machine makes images
+		t.Image, t.Arch = image, runtime.GOARCH // the server makes images for its own machine
 	}
 	if err := s.override(t, &req); err != nil {
 		return nil, err
@@ -96,8 +96,8 @@ func (s *Service) prepare(ctx context.Context, project string, req CreateRequest
 	return sb, nil
 }
 
-// templateOf returns what a sandbox of a service of an app's active version is
-// made of, except the ports and the probe.
+// templateOf returns the template of a sandbox of a service of an app's active
+// version, except the ports and the probe.
 func (s *Service) templateOf(ctx context.Context, project, name, service string) (*sandbox.SandboxTemplate, error) {
 	a, err := s.Apps.Find(ctx, project, name)
 	if err != nil {
@@ -117,7 +117,7 @@ func (s *Service) templateOf(ctx context.Context, project, name, service string)
 	return &t, nil
 }
 
-// override sets in t what the request states.
+// override sets in t the fields that the request states.
 func (s *Service) override(t *sandbox.SandboxTemplate, req *CreateRequest) error {
 	if len(req.Command) > 0 {
 		t.Command = req.Command
@@ -151,7 +151,7 @@ func (s *Service) override(t *sandbox.SandboxTemplate, req *CreateRequest) error
 	return nil
 }
 
-// merge returns what is in a or b; b comes first.
+// merge returns the union of a and b; an entry of b overrides one of a.
 func merge[V any](a, b map[string]V) map[string]V {
 	out := make(map[string]V, len(a)+len(b))
 	maps.Copy(out, a)

@@ -17,31 +17,32 @@ import (
 // the exit code with which a shell reports it (127 not found, 126 otherwise).
 const DetailExitCode = "exit_code"
 
-// ExecRequest says what to run, and where: in a sandbox, or in a ready one of an
-// app's service.
+// ExecRequest describes a process and the sandbox for it: a named one, or a
+// ready one of an app's service.
 type ExecRequest struct {
 	Sandbox id.Sandbox
-	Project string // of App; "": the default
+	Project string // with App: its project; "": the default
 	App     string // if Sandbox is empty
-	Service string // of App; "": app.DefaultService
+	Service string // with App: the service; "": app.DefaultService
 
 	Command    []string
 	Env        map[string]string
 	Workdir    string
 	User       string
 	TTY        bool
-	Rows, Cols uint16 // of the terminal
+	Rows, Cols uint16 // size of the terminal
 
-	// Note, if set, is told why the sandbox ended, if the process ended with it.
+	// Note, if set, is called with the reason if the sandbox ended and the
+	// process with it.
 	Note func(text string)
 }
 
-// Exec starts a process in a sandbox, as soon as that runs, and returns the
-// sandbox. The caller closes the process. A command that cannot be run gives an
-// error for which ExitCode is true, and the sandbox too. Other errors:
+// Exec starts a process in a sandbox, waiting until the sandbox runs, and
+// returns both. The caller closes the process. For a command that cannot be run
+// it returns the sandbox and an error for which ExitCode is true. Other errors:
 // InvalidArgument for a command or environment with which no process can be
-// started, FailedPrecondition if the sandbox has ended or the service has no ready
-// one.
+// started, FailedPrecondition if the sandbox has ended or the service has no
+// ready one.
 func (s *Service) Exec(ctx context.Context, req ExecRequest) (id.Sandbox, Process, error) {
 	if len(req.Command) == 0 {
 		return "", nil, errs.New(errs.InvalidArgument, "there is no command to execute")
@@ -63,7 +64,7 @@ func (s *Service) Exec(ctx context.Context, req ExecRequest) (id.Sandbox, Proces
 }
 
 // ExitCode returns the exit code with which a shell reports that a command
-// cannot be run, and whether err of Exec says that.
+// cannot be run, and whether err, returned by Exec, reports that.
 func ExitCode(err error) (code int64, ok bool) {
 	code, perr := strconv.ParseInt(errs.Detail(err, DetailExitCode), 10, 64)
 	return code, perr == nil
@@ -91,7 +92,7 @@ func (s *Service) execTarget(ctx context.Context, req *ExecRequest) (id.Sandbox,
 	return sb.GetID(), nil
 }
 
-// ready returns a ready sandbox of a service of the version that an app serves.
+// ready returns a ready sandbox of a service of an app's active version.
 func (s *Service) ready(ctx context.Context, project, name, service string) (*sandbox.Sandbox, error) {
 	a, err := s.Apps.Find(ctx, project, name)
 	if err != nil {

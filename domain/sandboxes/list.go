@@ -46,7 +46,7 @@ func AwaitsPlacement(s *sandbox.Sandbox) bool {
 	return s.Spec.Node == "" && !s.Status.Phase.Ended()
 }
 
-// ByAge orders the oldest first; those of one transaction by their ids.
+// ByAge orders sandboxes oldest first; those of one transaction by their ids.
 func ByAge(a, b *sandbox.Sandbox) int {
 	return cmp.Or(cmp.Compare(a.CreateRevision, b.CreateRevision), cmp.Compare(a.ID, b.ID))
 }

@@ -25,19 +25,19 @@ const (
 // LogsRequest selects output of a sandbox, or of every sandbox of an app.
 type LogsRequest struct {
 	Sandbox id.Sandbox
-	Offset  int64  // of a sandbox: lines after this position
-	Project string // of App; "": the default
+	Offset  int64  // of Sandbox: lines after this position
+	Project string // with App: its project; "": the default
 	App     string // if Sandbox is empty
-	Service string // of App: only this service; "": all
-	Tail    *int64 // only this many last lines of those that are there, of each sandbox; nil: all
-	// Follow goes on: with a sandbox until it has ended, with an app until ctx ends,
-	// sandboxes that are made later included.
+	Service string // with App: only this service; "": all
+	Tail    *int64 // at most this many of the existing lines, the last ones, of each sandbox; nil: all
+	// Follow continues after the existing lines: for a sandbox until it has
+	// ended; for an app until ctx ends, with sandboxes that are created later.
 	Follow bool
 }
 
-// Logs calls emit with each selected line: the lines that are there in the order
-// of time, later ones as they come. emit may be called concurrently; the lines of
-// one sandbox come in order. An error of emit ends Logs.
+// Logs calls emit with each selected line: existing lines ordered by time,
+// later ones as they arrive. emit may be called concurrently; the lines of one
+// sandbox come in order. An error of emit ends Logs.
 func (s *Service) Logs(ctx context.Context, req LogsRequest, emit func(sandbox.LogLine) error) error {
 	if (req.Sandbox == "") == (req.App == "") {
 		return errs.New(errs.InvalidArgument, "either a sandbox or an app says whose output is wanted")
@@ -54,7 +54,7 @@ type logReader struct {
 	*Service
 	emit    func(sandbox.LogLine) error
 	tail    *int64                  // nil: all
-	numbers map[id.AppVersion]int64 // of versions
+	numbers map[id.AppVersion]int64 // version numbers by id
 }
 
 // logSource is the log of one sandbox and how far it was read.
@@ -76,15 +76,15 @@ func (l *logReader) sandbox(ctx context.Context, sid id.Sandbox, offset int64, f
 	return l.follow(ctx, src)
 }
 
-// past gives fn as many of the last lines of a sandbox after src.offset as are
-// wanted, and moves src.offset to the end. A log without lines is no error.
+// past calls fn with the selected last lines of a sandbox after src.offset, and
+// moves src.offset to the end. A log without lines is no error.
 func (l *logReader) past(ctx context.Context, src *logSource, fn func(sandbox.LogLine) error) error {
 	tail := 0
 	if l.tail != nil {
 		tail = int(*l.tail)
 	}
 	if l.tail != nil && tail == 0 {
-		// The last line is read, but not given: it says where the end is.
+		// The last line is read, but not passed on: it marks the end.
 		tail, fn = 1, func(sandbox.LogLine) error { return nil }
 	}
 	err := l.read(ctx, src, tail, false, fn)
@@ -94,7 +94,8 @@ func (l *logReader) past(ctx context.Context, src *logSource, fn func(sandbox.Lo
 	return err
 }
 
-// read gives fn the lines after src.offset and moves src.offset behind them.
+// read calls fn with the lines after src.offset and moves src.offset behind
+// them.
 func (l *logReader) read(ctx context.Context, src *logSource, tail int, follow bool, fn func(sandbox.LogLine) error) error {
 	q := LogQuery{Offset: src.offset, Tail: tail, Follow: follow}
 	return l.Node.Logs(ctx, src.sb.GetID(), q, func(x LogLine) error {
@@ -118,12 +119,13 @@ func optional[T comparable](v T) *T {
 	return &v
 }
 
-// follow emits what a sandbox prints until it has ended. It waits for a log that
-// has not begun.
+// follow emits the output of a sandbox until the sandbox has ended. It waits
+// for a log that has not begun.
 func (l *logReader) follow(ctx context.Context, src *logSource) error {
 	for {
 		sb, err := entity.Get[sandbox.Sandbox](ctx, l.Store, src.sb.GetID())
-		// Read before the log, so that the last lines are not missed.
+		// Read the sandbox before the log, so that the last lines are not
+		// missed.
 		ended := errs.Is(err, errs.NotFound) || err == nil && sb.Status.Phase.Ended()
 		err = l.read(ctx, src, 0, true, l.emit)
 		if !errs.Is(err, errs.NotFound) {
@@ -138,7 +140,7 @@ func (l *logReader) follow(ctx context.Context, src *logSource) error {
 	}
 }
 
-// app emits the lines that all sandboxes of an app have, in the order of time.
+// app emits the existing lines of all sandboxes of an app, ordered by time.
 // Then it follows each sandbox, and later ones from their beginning.
 func (l *logReader) app(ctx context.Context, req *LogsRequest) error {
 	a, err := l.Apps.Find(ctx, req.Project, req.App)
@@ -228,8 +230,8 @@ func (l *logReader) versionNumber(ctx context.Context, sb *sandbox.Sandbox) int6
 	return n
 }
 
-// history emits the lines that several logs have, in the order of time as far as
-// each log is in order.
+// history emits the lines of several logs, ordered by time as far as each log
+// is in order.
 func (l *logReader) history(ctx context.Context, sources []*logSource) error {
 	g, ctx := errgroup.WithContext(ctx)
 	lines := make([]chan sandbox.LogLine, len(sources))

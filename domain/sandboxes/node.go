@@ -9,9 +9,9 @@ import (
 	"miren.dev/runtime/api/sandbox"
 )
 
-// Node is what operations ask of the machine that runs a sandbox. Methods return
-// NotFound if nothing of the sandbox is there, and Unavailable if the machine
-// could not be asked.
+// Node is the interface of operations to the machine that runs a sandbox.
+// Methods return NotFound if the machine has nothing of the sandbox, and
+// Unavailable if the machine could not be asked.
 type Node interface {
 	// Exec starts a process. The error for a command that cannot be run has the
 	// detail DetailExitCode.
@@ -22,15 +22,15 @@ type Node interface {
 	Stats(ctx context.Context, sid id.Sandbox) (sandbox.Stats, error)
 }
 
-// ExecSpec is a process to run beside the main one. Empty fields mean as the
-// main process.
+// ExecSpec is a process to run beside the main one. An empty field takes the
+// main process's value.
 type ExecSpec struct {
 	Command []string
 	Env     []string // NAME=value; added to the sandbox's
 	WorkDir string
 	User    string
 	TTY     bool
-	Rows    uint16 // of the terminal
+	Rows    uint16 // size of the terminal
 	Cols    uint16
 }
 
@@ -41,8 +41,8 @@ type Process interface {
 	Stderr() io.Reader
 	Resize(ctx context.Context, rows, cols uint16) error
 	Signal(ctx context.Context, signal int) error
-	// Wait blocks until the process has ended and its output was read or dropped.
-	// It returns the exit code (128+n for signal n).
+	// Wait blocks until the process has ended and its output was read or
+	// discarded. It returns the exit code (128+n for signal n).
 	Wait(ctx context.Context) (int, error)
 	// Close closes the streams and kills the process.
 	Close() error
@@ -51,15 +51,15 @@ type Process interface {
 // LogQuery selects lines of a sandbox's log.
 type LogQuery struct {
 	Offset int64 // lines after this position
-	Tail   int   // above 0: only so many last lines of those that are there
-	Follow bool  // go on until the sandbox has ended and all lines were given
+	Tail   int   // above 0: only this many of the existing lines, the last ones
+	Follow bool  // continue until the sandbox has ended and all lines were passed on
 }
 
 // LogLine is one line of output of a main process.
 type LogLine struct {
-	Offset int64 // position after the line; a LogQuery goes on from here
+	Offset int64 // position after the line; a LogQuery continues from here
 	At     time.Time
 	Stderr bool
 	Text   string // without the newline; the node splits lines over 64 KiB
-	Missed int64  // bytes of the log right before it that were asked for and are gone
+	Missed int64  // bytes of the log right before the line that the query selects but the log no longer has
 }

@@ -11,16 +11,16 @@ import (
 )
 
 const (
-	// signaled is the least exit code of a process that a signal ended; killed that
-	// of SIGKILL.
+	// signaled is the smallest exit code of a process that a signal ended;
+	// killed is the exit code of SIGKILL.
 	signaled = 128
 	killed   = signaled + 9
-	// endSeen is how long the end of a sandbox may take to be recorded after its
-	// processes are gone.
+	// endSeen is how long the end of a sandbox may take to be recorded after
+	// its processes have ended.
 	endSeen = 5 * time.Second
 )
 
-// start starts a process whose end is explained by that of its sandbox.
+// start starts a process whose end is explained by the end of its sandbox.
 func (s *Service) start(ctx context.Context, sid id.Sandbox, spec ExecSpec, note func(string)) (Process, error) {
 	p, err := s.Node.Exec(ctx, sid, spec)
 	if err != nil {
@@ -37,9 +37,9 @@ type process struct {
 	note func(string)
 }
 
-// Wait implements Process. A process that goes with its sandbox has the exit code
-// of SIGKILL if the sandbox ran out of memory or time or was stopped, and note is
-// told so.
+// Wait implements Process. If the sandbox ran out of memory or time, or was
+// stopped, the process has the exit code of SIGKILL, and note is called with
+// the reason.
 func (p *process) Wait(ctx context.Context) (int, error) {
 	code, err := p.Process.Wait(ctx)
 	if ctx.Err() != nil || err == nil && code < signaled {
@@ -75,8 +75,8 @@ func (p *process) Wait(ctx context.Context) (int, error) {
 	return code, nil
 }
 
-// ended returns the sandbox if it ends or has ended. With lost, its agent is gone,
-// so the end may not be recorded yet.
+// ended returns the sandbox if it has ended or is ending. With lost, its agent
+// is gone, so the end may not be recorded yet.
 func (p *process) ended(ctx context.Context, lost bool) *sandbox.Sandbox {
 	if lost {
 		wctx, cancel := context.WithTimeout(ctx, endSeen)

@@ -16,12 +16,12 @@ import (
 )
 
 const (
-	// defaultStart is how long a sandbox for one command may take until it runs.
+	// defaultStart is how long the start of a sandbox for one command may take.
 	defaultStart = time.Minute
 	// onceLease is how long such a sandbox outlives the server that owns it.
 	onceLease = 30 * time.Second
-	// onceStop is what its processes have between SIGTERM and SIGKILL: the command
-	// has ended.
+	// onceStop is the time between SIGTERM and SIGKILL for the sandbox's
+	// remaining processes: the command has ended.
 	onceStop = time.Second
 	// endTimeout bounds the deletion of a sandbox after its caller has gone.
 	endTimeout = 10 * time.Second
@@ -29,22 +29,23 @@ const (
 
 // RunOnceRequest is a command to run in a new sandbox.
 type RunOnceRequest struct {
-	CreateRequest // Command is what runs, beside no main process
+	CreateRequest // Command runs without a main process beside it
 
 	TTY          bool
-	Rows, Cols   uint16        // of the terminal
-	Keep         bool          // the sandbox stays
-	StartTimeout time.Duration // until it must run; 0: a minute
-	// Note, if set, is told what the user should know: why the sandbox does not run
-	// yet, or why it ended and the process with it.
+	Rows, Cols   uint16        // size of the terminal
+	Keep         bool          // keep the sandbox after the process has ended
+	StartTimeout time.Duration // time within which it must run; 0: a minute
+	// Note, if set, is called with messages for the user: why the sandbox does
+	// not run yet, or why it ended and the process with it.
 	Note func(text string)
 }
 
-// RunOnce creates a sandbox, starts a process in it as soon as it runs, and returns
-// both. The caller closes the process, which deletes the sandbox and does not wait
-// until that is done. If this server is killed, the sandbox is deleted when its
-// lease has lapsed. Errors: those of Create and Exec; ResourceExhausted if no node
-// had room in time; FailedPrecondition if the sandbox could not be set up.
+// RunOnce creates a sandbox, starts a process in it as soon as the sandbox
+// runs, and returns both. The caller closes the process; Close also deletes the
+// sandbox, without waiting for the deletion. If this server is killed, the
+// sandbox is deleted when its lease lapses. Errors: those of Create and Exec;
+// ResourceExhausted if no node had room in time; FailedPrecondition if the
+// sandbox could not be set up.
 func (s *Service) RunOnce(ctx context.Context, project string, req RunOnceRequest) (_ id.Sandbox, _ Process, err error) {
 	if len(req.Command) == 0 {
 		return "", nil, errs.New(errs.InvalidArgument, "there is no command to run")
@@ -85,7 +86,7 @@ func (s *Service) RunOnce(ctx context.Context, project string, req RunOnceReques
 	return sb.GetID(), &once{Process: p, end: end}, nil
 }
 
-// once is a process whose sandbox ends with it.
+// once is a process whose sandbox is deleted with it.
 type once struct {
 	Process
 	end func()
@@ -97,8 +98,8 @@ func (o *once) Close() error {
 	return o.Process.Close()
 }
 
-// hold renews a lease until end is called, which ends it and deletes what is bound
-// to it. After a failure of that the lease lapses.
+// hold renews a lease until end is called. end revokes the lease, which deletes
+// the entities bound to it; if that fails, the lease lapses.
 func (s *Service) hold(ctx context.Context, lease schema.LeaseID) (end func()) {
 	ctx = context.WithoutCancel(ctx)
 	stop := make(chan struct{})
@@ -129,7 +130,8 @@ func (s *Service) hold(ctx context.Context, lease schema.LeaseID) (end func()) {
 	})
 }
 
-// awaitStart waits until a sandbox runs, and tells note why it does not yet.
+// awaitStart waits until a sandbox runs, and passes note the reason why it does
+// not run yet.
 func (s *Service) awaitStart(ctx context.Context, sid id.Sandbox, timeout time.Duration, note func(string)) error {
 	wctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()

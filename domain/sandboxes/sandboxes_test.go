@@ -128,7 +128,7 @@ func TestCreateLikeAnAppTakesItsActiveVersion(t *testing.T) {
 	}
 }
 
-// Exec with an app runs in a ready sandbox of the version that serves.
+// Exec with an app runs in a ready sandbox of the active version.
 func TestExecChoosesAReadySandbox(t *testing.T) {
 	s, n := setup(t)
 	a, v := serving(t, s)
@@ -154,7 +154,8 @@ func TestExecChoosesAReadySandbox(t *testing.T) {
 	if err != nil || got != want || !slices.Equal(n.specs[want].Env, []string{"A=1", "B=2"}) {
 		t.Errorf("%s, %v, %+v", got, err, n.specs)
 	}
-	// A command that cannot be run has an exit code, and ran nowhere else.
+	// A command that cannot be run has an exit code, and is tried in no other
+	// sandbox.
 	n.err = errs.New(errs.InvalidArgument, "id cannot be run").With(DetailExitCode, "127")
 	got, _, err = s.Exec(t.Context(), req)
 	if code, ok := ExitCode(err); !ok || code != 127 || got != want {

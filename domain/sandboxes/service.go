@@ -16,18 +16,17 @@ import (
 // concurrent use.
 type Service struct {
 	Store     entity.Store
-	Informers *informer.Set // over Store, for Wait, Exec and Logs
+	Informers *informer.Set // informers of Store, for Wait, Exec and Logs
 	Apps      *apps.Service
-	Node      Node           // runs the sandboxes
+	Node      Node           // the machine that runs the sandboxes
 	Sealer    *schema.Sealer // seals secret variables
-	// Image turns what people call an image (the name of a base image, a reference)
-	// into a reference of the node's image store, and makes the image if need be.
+	// Image resolves a user's name of an image (a base image, a reference) to a
+	// reference of the node's image store, and makes the image if necessary.
 	Image  func(ctx context.Context, name string) (string, error)
 	Logger *slog.Logger
 }
 
-// errEnded is the error of an operation that needs a sandbox which has not
-// ended.
+// errEnded is the error of an operation on a sandbox that has ended.
 func errEnded(sb *sandbox.Sandbox) error {
 	why := string(sb.Status.Reason)
 	if sb.Status.Message != "" {

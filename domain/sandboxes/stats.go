@@ -9,7 +9,8 @@ import (
 	"miren.dev/runtime/pkg/errs"
 )
 
-// Stats reads what a sandbox uses. FailedPrecondition if nothing of it runs.
+// Stats reads the resource use of a sandbox. FailedPrecondition if no process
+// of it runs.
 func (s *Service) Stats(ctx context.Context, sid id.Sandbox) (*sandbox.Stats, error) {
 	sb, err := entity.Get[sandbox.Sandbox](ctx, s.Store, sid)
 	if err != nil {

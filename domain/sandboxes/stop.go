@@ -19,8 +19,8 @@ func (s *Service) Stop(ctx context.Context, sid id.Sandbox) (*sandbox.Sandbox, e
 	})
 }
 
-// Delete deletes a sandbox; its node stops it and takes down what is there.
-// NotFound if it does not exist.
+// Delete deletes a sandbox; its node stops and removes it. NotFound if it does
+// not exist.
 func (s *Service) Delete(ctx context.Context, sid id.Sandbox) error {
 	return entity.Remove[sandbox.Sandbox](ctx, s.Store, sid)
 }

@@ -9,7 +9,7 @@ import (
 	"miren.dev/runtime/pkg/schema"
 )
 
-// Wait waits until a sandbox has come as far as until says, or has ended, and
+// Wait waits until a sandbox has reached the state until, or has ended, and
 // returns it. NotFound if it does not exist or is deleted.
 func (s *Service) Wait(ctx context.Context, sid id.Sandbox, until sandbox.WaitUntil) (*sandbox.Sandbox, error) {
 	return informer.Of[sandbox.Sandbox](s.Informers).Await(ctx, schema.ID(sid), func(sb *sandbox.Sandbox) (bool, error) {
