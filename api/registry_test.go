@@ -32,7 +32,7 @@ func TestKind(t *testing.T) {
 }
 
 // TestKindsAreWhole: every kind makes, renders and describes its objects, and
-// every table works on an object of which nothing is known.
+// every table works on an object without any value.
 func TestKindsAreWhole(t *testing.T) {
 	kinds := api.Kinds()
 	if len(kinds) < 10 {

@@ -13,8 +13,8 @@ import (
 )
 
 // TestEveryMethodIsDenied calls every method of every service without
-// credentials, and as an identity without roles. No handler may be entered: there
-// are none, so that entering one would be an error of another class.
+// credentials, and as an identity without roles. No handler may be entered:
+// there are none, so that entering one would give an error of another class.
 func TestEveryMethodIsDenied(t *testing.T) {
 	srv, err := rpc.NewServer(rpc.ServerOptions{})
 	if err != nil {

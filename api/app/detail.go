@@ -1,6 +1,6 @@
 package app
 
-// DetailLease is the detail of the Conflict that an operation on an app meets
-// while a deployment is under way: the id of that deployment. Trying again does
-// not help before the deployment has ended.
+// DetailLease is the detail of a Conflict: the id of the deployment that is
+// under way. An operation on the app gets this error until that deployment has
+// ended; repeating it earlier does not help.
 const DetailLease = "lease"

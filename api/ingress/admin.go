@@ -32,17 +32,17 @@ type Route struct {
 	App     schema.ID `json:"app"`
 	AppName string    `json:"app_name,omitempty"`
 	Service string    `json:"service"`
-	Version schema.ID `json:"version,omitempty"` // that serves
-	Ready   int       `json:"ready"`             // sandboxes that take requests
+	Version schema.ID `json:"version,omitempty"` // the active version
+	Ready   int       `json:"ready"`             // number of sandboxes that take requests
 }
 
 // Status is the state of an ingress.
 type Status struct {
 	PID       int          `json:"pid"`
 	Addresses []string     `json:"addresses"`
-	Table     schema.Token `json:"table"`           // everything up to here is served
-	Synced    bool         `json:"synced"`          // this process has listed the store; otherwise the table is that of the last one
-	Error     string       `json:"error,omitempty"` // why the store is not followed now
+	Table     schema.Token `json:"table"`           // the table includes every change up to this position
+	Synced    bool         `json:"synced"`          // this process has listed the store; otherwise it serves the table of its predecessor
+	Error     string       `json:"error,omitempty"` // why the ingress does not follow the store now
 	Routes    []Route      `json:"routes"`
 	InFlight  int64        `json:"in_flight"`
 	Held      int64        `json:"held"` // requests that wait for a sandbox
@@ -52,7 +52,7 @@ type Status struct {
 type Inflight struct {
 	Version   schema.ID           `json:"version,omitempty"`
 	Total     int64               `json:"total"`
-	Sandboxes map[schema.ID]int64 `json:"sandboxes"` // also those with 0, and those that left the table
+	Sandboxes map[schema.ID]int64 `json:"sandboxes"` // by sandbox; includes those with 0, and those that left the table
 	Table     schema.Token        `json:"table"`
 }
 
@@ -68,7 +68,7 @@ type Client struct {
 	Socket string
 }
 
-// maxAnswer bounds an answer.
+// maxAnswer bounds an answer, in bytes.
 const maxAnswer = 64 << 20
 
 // Status returns the state of the ingress.
@@ -76,13 +76,14 @@ func (c Client) Status(ctx context.Context) (Status, error) {
 	return get[Status](ctx, c, "/status", nil)
 }
 
-// Inflight counts the requests on the sandboxes of a version. When Synced has
-// returned for the revision of the switch away from it, the count only falls.
+// Inflight counts the requests on the sandboxes of a version. After Synced has
+// returned for the revision that switched away from it, the count only falls.
 func (c Client) Inflight(ctx context.Context, version schema.ID) (Inflight, error) {
 	return get[Inflight](ctx, c, "/inflight", url.Values{"version": {string(version)}})
 }
 
-// Synced waits until the table has everything up to revision, or ctx ends.
+// Synced waits until the table includes every change up to revision, or ctx
+// ends.
 func (c Client) Synced(ctx context.Context, revision schema.Revision) error {
 	q := url.Values{"revision": {strconv.FormatInt(int64(revision), 10)}, "wait": {"10s"}}
 	for {
@@ -93,8 +94,8 @@ func (c Client) Synced(ctx context.Context, revision schema.Revision) error {
 	}
 }
 
-// Down reports whether a call failed because nothing listens on the socket: no
-// ingress runs, so no request is under way.
+// Down reports whether a call failed because no process listens on the socket:
+// no ingress runs, so no request is under way.
 func Down(err error) bool {
 	return errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, os.ErrNotExist)
 }

@@ -1,5 +1,5 @@
 package sandbox
 
-// Ended reports whether nothing of a sandbox in this phase runs or will run
-// any more.
+// Ended reports whether a sandbox in this phase has ended: no process of it
+// runs or will run.
 func (p SandboxPhase) Ended() bool { return p == SandboxPhaseStopped || p == SandboxPhaseFailed }

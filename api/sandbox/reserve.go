@@ -1,7 +1,8 @@
 package sandbox
 
-// Reserved returns what the sandbox reserves on its node: CPU in thousandths, and
-// memory in bytes with what the host needs beside the limit.
+// Reserved returns the resources that the sandbox reserves on its node: CPU in
+// thousandths, and memory in bytes, with the host's overhead on top of the
+// limit.
 func (s *Sandbox) Reserved() (cpuMillis, memoryBytes int64) {
 	r := s.Spec.Template.Resources
 	return r.CPUMillis, r.MemoryBytes + OverheadBytes

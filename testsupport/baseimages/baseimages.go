@@ -1,5 +1,6 @@
-// Package baseimages gives tests base images that are made once on a machine, by
-// a process without the race detector, which makes that take many times as long.
+// Package baseimages gives tests base images that are made once per machine, by
+// a process without the race detector, which would make this take many times as
+// long.
 package baseimages
 
 import (
@@ -28,10 +29,10 @@ func Dir(t testing.TB) string {
 	return filepath.Join(cache, "baseimages")
 }
 
-var made sync.Map // name: true
+var made sync.Map // images already made
 
-// Make makes the images with these names, as Dockerfiles have them, unless they are there. Tests that want the same
-// at the same time, in this process or another, wait for each other.
+// Make makes the images with these names, as Dockerfiles use them, unless they exist. Tests that need the same image at
+// the same time, in this process or another, wait for each other.
 func Make(t testing.TB, names ...string) {
 	t.Helper()
 	names = slices.DeleteFunc(slices.Clone(names), func(n string) bool { _, ok := made.Load(n); return ok })
@@ -47,7 +48,8 @@ func Make(t testing.TB, names ...string) {
 			t.Fatalf("base images: %v\n%s", err, out)
 		}
 	}
-	// Not "go run": when the test ends early, what that started would go on.
+	// Not "go run": when the test ends early, the program that it started would
+	// keep running.
 	run("go", "build", "-o", bin, "./components/baseimage/cmd/baseimages")
 	run(bin, append([]string{"-dir", Dir(t), "-bin", filepath.Join(root, "bin")}, names...)...)
 	for _, n := range names {

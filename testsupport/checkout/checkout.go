@@ -1,5 +1,5 @@
-// Package checkout finds what tests use of the checkout they run in: its root
-// and the built toolchain.
+// Package checkout finds the parts of the checkout that tests use: its root and
+// the built toolchain.
 package checkout
 
 import (

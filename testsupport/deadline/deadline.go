@@ -1,12 +1,12 @@
-// Package deadline has tests let a deadline pass at the moment they mean, however
+// Package deadline lets tests make a deadline pass at a chosen moment, however
 // fast or slow the machine is.
 package deadline
 
 import "context"
 
-// Context is a context whose deadline passes when the test says so.
+// Context is a context whose deadline passes when the test calls Lapse.
 type Context struct {
-	context.Context // values only
+	context.Context // for Value only
 	lapsed          chan struct{}
 }
 
@@ -14,7 +14,7 @@ type Context struct {
 // parent.
 func New(parent context.Context) Context { return Context{parent, make(chan struct{})} }
 
-// Lapse lets the deadline pass. It is called once.
+// Lapse makes the deadline pass. It is called once.
 func (c Context) Lapse() { close(c.lapsed) }
 
 // Done implements [context.Context].

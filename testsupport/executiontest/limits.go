@@ -209,7 +209,7 @@ func testCanceled(t *testing.T, e *Env) {
 					t.Errorf("Get after a failed Ensure: %v", err)
 				}
 			}
-			e.Start(t, s) // works whatever happened before
+			e.Start(t, s) // it must work after any earlier failure
 		})
 	}
 }

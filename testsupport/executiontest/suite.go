@@ -1,5 +1,5 @@
-// Package executiontest is what every execution.Driver must do, as tests, and
-// the image to do it with.
+// Package executiontest is the conformance suite of execution.Driver, and the
+// image that it uses.
 package executiontest
 
 import (
@@ -24,8 +24,8 @@ type Env struct {
 	Driver execution.Driver
 	// Image is the reference of what Image returns, in the driver's image store.
 	Image string
-	// Renew gives up Driver, as a server that ends does, and returns another
-	// one over the same sandboxes.
+	// Renew closes Driver, as a server that ends does, and returns another over
+	// the same sandboxes.
 	Renew func(t testing.TB) execution.Driver
 }
 
@@ -69,7 +69,7 @@ func Run(t *testing.T, e *Env) {
 	}
 }
 
-// spec is that of a small sandbox.
+// spec is the spec of a small sandbox.
 func (e *Env) spec(id string, command ...string) execution.Spec {
 	s := execution.Spec{
 		ID:          id,
@@ -87,7 +87,7 @@ func (e *Env) spec(id string, command ...string) execution.Spec {
 	return s
 }
 
-// Start makes a sandbox that is deleted with its logs when the test ends.
+// Start creates a sandbox that is deleted with its logs when the test ends.
 func (e *Env) Start(t *testing.T, s execution.Spec) execution.Instance {
 	t.Helper()
 	t.Cleanup(func() {
@@ -138,7 +138,8 @@ func (e *Env) Output(t *testing.T, id string, x execution.ExecSpec) string {
 	return out
 }
 
-// Try is Output of a command that may fail; it says whether it did not.
+// Try is Output for a command that may fail; it reports whether the command
+// succeeded.
 func (e *Env) Try(t *testing.T, id string, x execution.ExecSpec) (string, bool) {
 	t.Helper()
 	out, errOut, code := e.run(t, id, x, "")

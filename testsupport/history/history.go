@@ -1,7 +1,7 @@
 // Package history has an entity.Reader over a list of changes in memory, whose
-// failures a test chooses. It serves tests of what follows a store, in a bubble
-// of testing/synctest, where a real store cannot be. What a real store promises
-// is tested with one: see entity/storetest.
+// failures a test chooses. It serves tests of packages that follow a store, in
+// a bubble of testing/synctest, where a real store cannot run. The promises of
+// a real store are tested with a real one: see entity/storetest.
 package history
 
 import (
@@ -23,7 +23,7 @@ type Reader struct {
 	changed chan struct{} // closed and replaced at every change
 	epoch   int
 	now     map[schema.ID]schema.Record
-	log     []entity.Event // of this epoch; the revision is the index plus 1
+	log     []entity.Event // changes of this epoch; the revision is the index plus 1
 	floor   schema.Revision
 	fail    error
 	lists   int
@@ -62,7 +62,7 @@ func (r *Reader) Put(kind string, id schema.ID, spec []byte) (rev schema.Revisio
 	return rev
 }
 
-// Delete deletes an entity that is there and returns the revision.
+// Delete deletes an existing entity and returns the revision.
 func (r *Reader) Delete(id schema.ID) (rev schema.Revision) {
 	r.update(func() {
 		rev = schema.Revision(len(r.log) + 1)
@@ -74,7 +74,7 @@ func (r *Reader) Delete(id schema.ID) (rev schema.Revision) {
 	return rev
 }
 
-// Compact makes every position so far gone, and running watches fail.
+// Compact invalidates every position so far, and makes running watches fail.
 func (r *Reader) Compact() { r.update(func() { r.floor = schema.Revision(len(r.log) + 1) }) }
 
 // Restore goes back to the state at a revision and begins a new epoch there, as
@@ -97,7 +97,7 @@ func (r *Reader) Restore(to schema.Revision) {
 	})
 }
 
-// Fail makes everything fail with err until it is nil.
+// Fail makes every call fail with err, until Fail(nil).
 func (r *Reader) Fail(err error) { r.update(func() { r.fail = err }) }
 
 // Lists returns how many listings there were.
@@ -141,8 +141,8 @@ func (r *Reader) List(_ context.Context, q entity.Query) (entity.Page, error) {
 	return p, nil
 }
 
-// Watch implements entity.Reader. Of the query it knows Kinds, From and
-// Bookmarks.
+// Watch implements entity.Reader. It supports Kinds, From and Bookmarks of the
+// query.
 func (r *Reader) Watch(_ context.Context, q entity.WatchQuery) (entity.Watch, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -161,7 +161,7 @@ type watch struct {
 	kinds     []string
 	bookmarks time.Duration
 	at        schema.Token
-	sent      time.Time // when something was last returned; zero: never
+	sent      time.Time // when the watch last returned events; zero: never
 }
 
 func (w *watch) Close() {}

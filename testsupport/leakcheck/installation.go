@@ -15,9 +15,10 @@ import (
 	"miren.dev/runtime/pkg/instance"
 )
 
-// Installation makes an installation for a test: its directories go when the
-// test has ended, and the test fails if anything else of it is left then. What
-// a test that was killed has left of its own is removed first.
+// Installation creates an installation for a test. Its directories are removed
+// when the test has ended, and the test fails if anything else of the
+// installation is left then. Before that, Installation removes what killed
+// tests left behind.
 func Installation(t testing.TB) *instance.Instance {
 	t.Helper()
 	in, remove, err := install()
@@ -33,13 +34,14 @@ func Installation(t testing.TB) *instance.Instance {
 	return in
 }
 
-// install makes an installation that is noted until its directories are removed.
+// install creates an installation and registers it until its directories are
+// removed.
 func install() (in *instance.Instance, remove func() error, err error) {
 	r := registry(filepath.Join(os.TempDir(), fmt.Sprintf("rt-tests-%d", os.Getuid())))
 	if err := r.sweep(); err != nil {
 		return nil, nil, fmt.Errorf("sweep what killed tests left: %w", err)
 	}
-	dir, err := os.MkdirTemp("", "rt") // short: sockets have little room
+	dir, err := os.MkdirTemp("", "rt") // short, since the paths of sockets are limited
 	if err != nil {
 		return nil, nil, err
 	}
@@ -48,20 +50,21 @@ func install() (in *instance.Instance, remove func() error, err error) {
 		return nil, nil, errors.Join(err, os.Remove(dir))
 	}
 	remove = func() error {
-		// What a test leaves that fails would stay for good once the note is gone.
+		// A failed test's leftovers would stay for ever once the registration
+		// is gone.
 		if in != nil {
 			left, err := List(in)
 			if err == nil && len(left) > 0 {
 				err = Remove(in)
 			}
 			if err != nil {
-				return err // the note stays, so a later test sweeps it
+				return err // the registration stays, so a later test sweeps the installation
 			}
 		}
 		defer release() // last: until then no other process removes it
 		return os.RemoveAll(dir)
 	}
-	if err = os.Chmod(dir, 0o711); err == nil { // as what is in it: others find their way through
+	if err = os.Chmod(dir, 0o711); err == nil { // the same mode as the directories in it: other users must be able to pass through
 		in, err = instance.Open(stateOf(dir), runOf(dir))
 	}
 	if err != nil {
@@ -73,8 +76,8 @@ func install() (in *instance.Instance, remove func() error, err error) {
 func stateOf(dir string) string { return filepath.Join(dir, "state") }
 func runOf(dir string) string   { return filepath.Join(dir, "run") }
 
-// registry is a directory that tells which installations tests have: a file for
-// each, which holds its directory and is locked as long as the test's process lives.
+// registry is a directory with a file for each installation of a test. The file holds the installation's directory and
+// is locked as long as the test's process lives.
 type registry string
 
 // enter waits until no other process is changing the registry.
@@ -96,7 +99,8 @@ func (r registry) enter() (leave func(), err error) {
 	return func() { f.Close() }, nil
 }
 
-// lockFile opens a file, which it makes, and locks it until it is closed.
+// lockFile opens a file, creating it if necessary, and locks it until it is
+// closed.
 func lockFile(path string, how int) (*os.File, error) {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
@@ -112,7 +116,7 @@ func lockFile(path string, how int) (*os.File, error) {
 	return f, nil
 }
 
-// add notes an installation, until release or the end of the process.
+// add registers an installation, until release or the end of the process.
 func (r registry) add(dir string) (release func(), err error) {
 	leave, err := r.enter()
 	if err != nil {
@@ -128,7 +132,7 @@ func (r registry) add(dir string) (release func(), err error) {
 		return nil, errors.Join(err, os.Remove(path), f.Close())
 	}
 	return func() {
-		_ = os.Remove(path) // else the next sweep does
+		_ = os.Remove(path) // otherwise the next sweep removes it
 		f.Close()
 	}, nil
 }
@@ -143,7 +147,7 @@ func (r registry) sweep() error {
 	return err
 }
 
-// abandoned returns the files of installations whose process has ended, locked.
+// abandoned returns the registry's files whose process has ended, locked.
 func (r registry) abandoned() ([]*os.File, error) {
 	leave, err := r.enter()
 	if err != nil {
@@ -172,7 +176,7 @@ func removeAbandoned(f *os.File) error {
 	if err != nil {
 		return err
 	}
-	if dir := string(b); dir != "" { // else the process ended before it could make anything
+	if dir := string(b); dir != "" { // otherwise the process ended before it could create anything
 		in, err := instance.Find(stateOf(dir), runOf(dir))
 		if err == nil {
 			err = Remove(in)
@@ -187,5 +191,5 @@ func removeAbandoned(f *os.File) error {
 	if err := os.Remove(f.Name()); !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	return nil // its process has done so since it was opened
+	return nil // its process has removed it since the file was opened
 }

@@ -1,10 +1,10 @@
-// Package leakcheck lists what a machine has of an installation, by asking the
-// kernel and not the code that made it: for tests, and for people who want to
-// know whether a host is clean. It makes installations for tests, and removes
-// those of tests that were killed.
+// Package leakcheck lists the parts of an installation that exist on a machine,
+// by asking the kernel and not the code that made them: for tests, and for
+// people who want to know whether a host is clean. It creates installations for
+// tests, and removes the installations of killed tests.
 //
-// Everything is found by the installation's id in a name, or by a path below its
-// state or run directory.
+// It finds everything by the installation's id in a name, or by a path below
+// its state or run directory.
 package leakcheck
 
 import (
@@ -29,7 +29,7 @@ import (
 	"miren.dev/runtime/testsupport/wait"
 )
 
-// Item is one thing that an installation has on the machine.
+// Item is one part of an installation on the machine.
 type Item struct {
 	Kind string // process, netns, link, rule, table, mount, cgroup, loop
 	Name string
@@ -37,8 +37,8 @@ type Item struct {
 
 func (i Item) String() string { return i.Kind + " " + i.Name }
 
-// List returns everything of an installation. Directories and plain files
-// below its own directories do not count.
+// List returns all parts of an installation. Directories and plain files below
+// its own directories do not count.
 func List(in *instance.Instance) ([]Item, error) {
 	var all []Item
 	var failed error
@@ -50,12 +50,12 @@ func List(in *instance.Instance) ([]Item, error) {
 	return slices.Compact(all), failed
 }
 
-// settle is how long the kernel may take to finish what was told to go.
+// settle is how long the kernel may take to finish a removal.
 const settle = 10 * time.Second
 
-// Check fails the test if anything of the installation is on the machine when
-// the test has ended. Call it before what is to be cleaned up is made, since
-// cleanups run last first.
+// Check fails the test if any part of the installation is on the machine when
+// the test has ended. Call it before the test creates anything that a cleanup
+// removes, since cleanups run in reverse order.
 func Check(t testing.TB, in *instance.Instance) {
 	t.Helper()
 	t.Cleanup(func() {
@@ -73,7 +73,7 @@ func Check(t testing.TB, in *instance.Instance) {
 	})
 }
 
-// owned says whether a text names the installation or a path of it.
+// owned reports whether a text names the installation or a path of it.
 func owned(in *instance.Instance, s string) bool {
 	return hasWord(s, in.Name("")) || hasWord(s, in.StateDir) || hasWord(s, in.RunDir)
 }
@@ -103,7 +103,7 @@ func processes(in *instance.Instance) ([]Item, error) {
 		if err != nil || pid == os.Getpid() {
 			continue
 		}
-		// A process may end while it is looked at.
+		// A process may end while it is examined.
 		line, _ := os.ReadFile(filepath.Join("/proc", e.Name(), "cmdline"))
 		cwd, _ := os.Readlink(filepath.Join("/proc", e.Name(), "cwd"))
 		groups, _ := os.ReadFile(filepath.Join("/proc", e.Name(), "cgroup"))
@@ -115,8 +115,8 @@ func processes(in *instance.Instance) ([]Item, error) {
 	return out, nil
 }
 
-// namespaces returns those that have a name in the run directory, and where
-// `ip netns` has names.
+// namespaces returns the network namespaces whose name is in the run directory
+// or in the directory of `ip netns`.
 func namespaces(in *instance.Instance) ([]Item, error) {
 	var out []Item
 	for _, pattern := range []string{in.Socket("netns", "*"), filepath.Join("/run/netns", in.Name("")+"*")} {
@@ -167,7 +167,7 @@ func tables(in *instance.Instance) ([]Item, error) {
 	}
 	all, err := c.ListTables()
 	if errors.Is(err, unix.EPERM) {
-		return nil, nil // a user that may not look has not made any
+		return nil, nil // a user without permission to list them has not created any
 	}
 	if err != nil {
 		return nil, fmt.Errorf("nftables: %w", err)

@@ -18,11 +18,12 @@ import (
 	"miren.dev/runtime/pkg/instance"
 )
 
-// removeOrder is in which order things can go: what holds others first.
+// removeOrder is the order of removal: an item that holds others comes before
+// them.
 var removeOrder = []string{"process", "mount", "netns", "loop", "link", "table", "rule", "cgroup"}
 
-// Remove takes everything of an installation from the machine by force, for
-// one whose own clean-up never ran. Its directories stay. The error says what is left.
+// Remove removes an installation from the machine by force, for an installation whose own clean-up never ran. Its
+// directories stay. The error names the items that are left.
 func Remove(in *instance.Instance) error {
 	deadline := time.Now().Add(settle)
 	for {
@@ -43,11 +44,11 @@ func Remove(in *instance.Instance) error {
 		if time.Now().After(deadline) {
 			return errors.Join(fmt.Errorf("cannot be removed: %v", left), failed)
 		}
-		<-time.After(50 * time.Millisecond) // the kernel takes its time for some
+		<-time.After(50 * time.Millisecond) // the kernel delays the removal of some
 	}
 }
 
-// remove removes one thing; it is no error if it is gone.
+// remove removes one item; an item that is gone is no error.
 func (i Item) remove() error {
 	first, _, _ := strings.Cut(i.Name, " ")
 	var err error
@@ -126,14 +127,14 @@ func removeTable(name string) error {
 	return c.Flush()
 }
 
-// removeCgroup removes a cgroup without processes, and those below it.
+// removeCgroup removes a cgroup without processes, and the cgroups below it.
 func removeCgroup(top string) error {
 	var dirs []string
 	err := filepath.WalkDir(top, func(path string, e fs.DirEntry, err error) error {
 		if err == nil && e.IsDir() {
 			dirs = append(dirs, path)
 		}
-		return nil // may vanish meanwhile
+		return nil // it may vanish meanwhile
 	})
 	for _, d := range slices.Backward(dirs) {
 		err = errors.Join(err, unix.Rmdir(d))

@@ -1,11 +1,11 @@
 // Package pgtest gives tests real stores: one private PostgreSQL per test
-// binary, one database per test, all gone when the binary ends, however it
+// binary, one database per test, all removed when the binary ends, however it
 // ends.
 //
-// The cluster is started by the first test that asks. A watchdog, a shell
-// whose standard input is a pipe from the test binary, ends and removes it
-// when that pipe closes. What a killed watchdog leaves is removed by the next
-// test binary on the machine.
+// The first test that needs the cluster starts it. A watchdog, a shell whose
+// standard input is a pipe from the test binary, ends and removes the cluster
+// when that pipe closes. The next test binary on the machine removes what a
+// killed watchdog left.
 package pgtest
 
 import (
@@ -35,8 +35,8 @@ import (
 // dirPattern names the directories of clusters, below the temporary directory.
 const dirPattern = "rt-pgtest-"
 
-// watchdog ends the cluster in $1 once its standard input closes. The lock on
-// descriptor 3 tells sweepers that it is in charge.
+// watchdog ends the cluster in $1 once its standard input closes. Sweepers
+// leave the cluster alone while it holds the lock on descriptor 3.
 const watchdog = `read x
 pid=$(head -n 1 "$1/pg/data/postmaster.pid" 2>/dev/null)
 if [ -n "$pid" ] && [ "$(readlink /proc/$pid/cwd)" = "$1/pg/data" ]; then
@@ -53,7 +53,7 @@ var shared struct {
 	dbs    atomic.Int64
 }
 
-// Store returns a store of its own for the test.
+// Store returns a new store for the test.
 func Store(t testing.TB, kinds ...*schema.Kind) *pgstore.Store {
 	t.Helper()
 	return Open(t, pgstore.Config{URL: URL(t), Kinds: kinds})
@@ -89,7 +89,7 @@ func URL(t testing.TB) string {
 }
 
 // Database returns the address of a new database, for examples, which have no
-// testing.TB. Call drop when it is not used any more.
+// testing.TB. Call drop after use.
 func Database() (url string, drop func() error, err error) {
 	shared.once.Do(func() { shared.err = startShared() })
 	if shared.err != nil {
@@ -104,7 +104,7 @@ func Database() (url string, drop func() error, err error) {
 	return strings.Replace(admin, "/runtime?", "/"+name+"?", 1), drop, nil
 }
 
-// Server starts a cluster of the test's own, to be killed or stopped by it.
+// Server starts a cluster for this test alone, which may kill or stop it.
 func Server(t testing.TB) *postgres.Server { return server(t, true) }
 
 // DurableServer is Server with every commit on disk, for measuring.
@@ -190,7 +190,7 @@ func printable(r rune) rune {
 	return r
 }
 
-// watch starts the watchdog of dir. Closing the file sets it off.
+// watch starts the watchdog of dir. Closing the file triggers it.
 func watch(dir string) (*os.File, error) {
 	r, w, err := os.Pipe()
 	if err != nil {
@@ -237,7 +237,7 @@ func sweep() {
 	for _, dir := range dirs {
 		lock, err := os.Open(filepath.Join(dir, "lock"))
 		if err != nil {
-			continue // about to get its lock, or about to vanish
+			continue // its owner is about to lock it, or it is about to vanish
 		}
 		if unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB) == nil {
 			cmd := exec.Command("/bin/sh", "-c", watchdog, "sh", dir)
@@ -247,7 +247,7 @@ func sweep() {
 	}
 }
 
-// run executes one statement of an administrator.
+// run executes one statement as administrator.
 func run(url, sql string) error {
 	ctx := context.Background()
 	c, err := pgx.Connect(ctx, url)
@@ -255,8 +255,8 @@ func run(url, sql string) error {
 		return fmt.Errorf("connect: %w", err)
 	}
 	defer c.Close(ctx)
-	// A session that was just closed or ended may be there still, for longer
-	// than PostgreSQL waits for it (object in use) on a busy machine.
+	// A session that was just closed or ended may still exist, for longer than
+	// PostgreSQL waits for it (object in use) on a busy machine.
 	for deadline := time.Now().Add(time.Minute); ; {
 		_, err := c.Exec(ctx, sql)
 		var busy *pgconn.PgError

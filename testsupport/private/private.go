@@ -1,6 +1,6 @@
 // Package private runs a test in a process with a network and mounts of its
-// own, where it may flush the firewall, mount over directories of the machine
-// and have any address, and other tests notice nothing. It also gives all tests
+// own. There it may flush the firewall, mount over directories of the machine
+// and have any address, without effect on other tests. It also gives all tests
 // of a package mounts of their own.
 package private
 
@@ -20,17 +20,17 @@ import (
 )
 
 const (
-	// inside names the test that this process was started for.
+	// inside names the test for which this process was started.
 	inside = "PRIVATE_TEST"
 	// ownMounts is "new" in a process that Main started, and later "old", also in the children of that process.
 	ownMounts = "PRIVATE_MOUNTS"
 )
 
-// Inside says whether this process was started by Run, for one test.
+// Inside reports whether Run started this process for one test.
 func Inside() bool { return os.Getenv(inside) != "" }
 
-// margin is how much earlier than this process the other one gives up, so that
-// it is this one that tells.
+// margin is how much earlier the started process times out than this one, so that
+// this one can report the failure.
 const margin = 5 * time.Second
 
 // Run runs the test, which calls it first, once more in such a process, and
@@ -55,13 +55,13 @@ func Run(t *testing.T) bool {
 	if d, ok := t.Deadline(); ok {
 		args = append(args, fmt.Sprintf("-test.timeout=%s", max(time.Second, time.Until(d)-margin)))
 	}
-	tmp, err := os.MkdirTemp("", "rt") // short, as sockets are below it
+	tmp, err := os.MkdirTemp("", "rt") // short, since paths of sockets are below it
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer os.RemoveAll(tmp)
 	c := exec.Command(os.Args[0], args...)
-	// Installations that killed tests left must not be swept from where their network cannot be seen.
+	// A sweep would not see the networks of installations that killed tests left, so it must not run here.
 	c.Env = append(os.Environ(), inside+"="+t.Name(), "TMPDIR="+tmp)
 	c.SysProcAttr = &syscall.SysProcAttr{
 		Unshareflags: unix.CLONE_NEWNET | unix.CLONE_NEWNS, // it makes all mounts private too
@@ -76,9 +76,9 @@ func Run(t *testing.T) bool {
 }
 
 // Main runs the tests of a package, from its TestMain, in a process with mounts of
-// its own, and returns the exit code. What they mount is so seen by no sandbox that
-// other tests start meanwhile: gVisor's processes keep, until they end, every mount
-// that was there when they started, and its device stays in use.
+// its own, and returns the exit code. So no sandbox that other tests start meanwhile
+// sees their mounts: gVisor's processes keep, until they end, every mount from
+// before their start, and its device stays in use.
 func Main(m *testing.M) int {
 	if os.Geteuid() != 0 || os.Getenv(ownMounts) != "" {
 		return m.Run()
@@ -99,7 +99,7 @@ func Main(m *testing.M) int {
 	return 1
 }
 
-// The mounts of others go when the process starts: until its tests run, much may pass.
+// Unmount the disks of other tests when the process starts: its tests may run much later.
 func init() {
 	fresh := os.Getenv(ownMounts) == "new"
 	if os.Getenv(inside) == "" && !fresh {
@@ -128,8 +128,8 @@ func enter() error {
 	return nil
 }
 
-// releaseDisks unmounts here what is mounted of virtual disks: other tests could not
-// detach theirs while a copy of the mount is in this namespace.
+// releaseDisks unmounts the virtual disks here: other tests could not detach theirs while a copy of the mount is in
+// this namespace.
 func releaseDisks() error {
 	b, err := os.ReadFile("/proc/self/mounts")
 	if err != nil {

@@ -1,6 +1,6 @@
-// Package runsctest makes installations with a real driver for tests: a private
-// containerd, network and sandboxes in gVisor. It needs root and the toolchain
-// (make toolchain); tests skip without them.
+// Package runsctest creates installations with a real driver for tests: a
+// private containerd, network and sandboxes in gVisor. It needs root and the
+// toolchain (make toolchain); tests skip without them.
 package runsctest
 
 import (
@@ -32,8 +32,8 @@ type Machine struct {
 	Containerd *containerd.Daemon
 	Image      string // reference of executiontest.Image
 	Driver     *runsc.Driver
-	CABundle   string // of the next Driver
-	Stop       func() // ends what the server runs: the driver's and containerd's Run
+	CABundle   string // options of the next Driver
+	Stop       func() // ends the driver's and containerd's Run
 }
 
 // Toolchain returns a directory with the toolchain and a fresh agent.
@@ -56,7 +56,8 @@ func Toolchain(t testing.TB) string {
 	return dir
 }
 
-// New makes an installation that is removed, and checked for leaks, at the end.
+// New creates an installation that is removed, and checked for leaks, when the
+// test ends.
 func New(t testing.TB) *Machine {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -95,7 +96,7 @@ func New(t testing.TB) *Machine {
 	return m
 }
 
-// Start makes a driver and runs what the server runs.
+// Start creates a driver and runs the parts that the server runs.
 func (m *Machine) Start(t testing.TB) {
 	t.Helper()
 	m.Driver = runsc.New(runsc.Config{
@@ -122,7 +123,7 @@ func (m *Machine) Start(t testing.TB) {
 	}
 }
 
-// Restart is what happens when the server is restarted.
+// Restart behaves as a restart of the server.
 func (m *Machine) Restart(t testing.TB) execution.Driver {
 	t.Helper()
 	m.Stop()
@@ -133,7 +134,7 @@ func (m *Machine) Restart(t testing.TB) execution.Driver {
 	return m.Driver
 }
 
-// Env is what the conformance suite needs.
+// Env returns the environment for the conformance suite.
 func (m *Machine) Env() *executiontest.Env {
 	return &executiontest.Env{Driver: m.Driver, Image: m.Image, Renew: m.Restart}
 }

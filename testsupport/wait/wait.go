@@ -1,9 +1,9 @@
-// Package wait has tests wait for what happens in its own time: a condition, a
-// function without error, a channel. A wait has a deadline, and fails the test
-// with what it waited for and what it saw last.
+// Package wait lets tests wait for an event that takes its own time: a
+// condition, a function without error, a channel. A wait has a deadline, and
+// fails the test with the awaited event and the last state.
 //
-// Waits are for what must happen. A bound that is itself the thing under test
-// (an answer within a second) is measured by the test.
+// Waits are for events that must happen. A test measures a bound that is itself
+// under test (an answer within a second) on its own.
 package wait
 
 import (
@@ -13,12 +13,12 @@ import (
 )
 
 // Limit is how long a wait takes at most, unless [Within] says otherwise. It is
-// generous, since only a test that fails takes so long, and machines are slow
-// and busy with much else.
+// generous, since only a failing test waits so long, and machines may be slow
+// and busy.
 const Limit = time.Minute
 
-// Polls follow each other after a tenth of the time waited so far, within these
-// bounds: a wait is hardly longer than it must be, and a long one costs little.
+// The time between two polls is a tenth of the time waited so far, within these
+// bounds: a wait is hardly longer than necessary, and a long one costs little.
 const (
 	minInterval = time.Millisecond
 	maxInterval = 50 * time.Millisecond
@@ -35,16 +35,16 @@ type Option func(*options)
 // Within sets the limit of a wait.
 func Within(limit time.Duration) Option { return func(o *options) { o.limit = limit } }
 
-// Every sets the time between two polls, for a condition that does something
-// each time and must not be slow at it.
+// Every sets the time between two polls, for a condition that has an effect or
+// a cost each time.
 func Every(interval time.Duration) Option { return func(o *options) { o.interval = interval } }
 
-// State is called when a wait fails; the failure ends with what it returns.
+// State is called when a wait fails; the failure message ends with its result.
 func State(state func() any) Option { return func(o *options) { o.state = state } }
 
-// For waits until cond returns true. What is awaited is said by a phrase such as
-// "node is down" or "a write". cond runs in the goroutine of the test and may
-// fail it.
+// For waits until cond returns true. A phrase such as "node is down" or "a
+// write" names the awaited event. cond runs in the goroutine of the test and
+// may fail it.
 func For(t testing.TB, what string, cond func() bool, opts ...Option) {
 	t.Helper()
 	o := with(opts)

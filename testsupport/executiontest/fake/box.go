@@ -25,8 +25,8 @@ type box struct {
 	execs   map[*process]bool
 	pid     int
 	cpu     time.Duration
-	written int64             // MiB
-	ports   map[int]io.Closer // that are listened on
+	written int64             // memory limit in MiB
+	ports   map[int]io.Closer // ports on which the sandbox listens
 }
 
 func newBox(m *Machine, s execution.Spec) *box {
@@ -68,7 +68,7 @@ func (b *box) start() {
 	}()
 }
 
-// exit is the end of a sandbox by a process of it.
+// exit ends the sandbox because its main process exited.
 func (p *process) exit(code int) execution.Exit {
 	e := execution.Exit{Cause: execution.CauseExit, Code: code, At: time.Now()}
 	if p.oom {
@@ -77,7 +77,7 @@ func (p *process) exit(code int) execution.Exit {
 	return e
 }
 
-// end records the first end and ends everything in it.
+// end records the first end and ends every process in the sandbox.
 func (b *box) end(e execution.Exit) {
 	b.mu.Lock()
 	if b.exit != nil {

@@ -2,8 +2,8 @@
 // are goroutines that do what the guest program of executiontest does. It
 // passes that suite, and can fail on demand.
 //
-// A Machine is what outlives a server: its sandboxes, what they print. Any
-// number of Drivers work on it, as those of a server that is restarted do.
+// A Machine outlives a server: it holds the sandboxes and their output. Any number
+// of Drivers work on it, like the drivers of a server that is restarted.
 //
 // Locks: Machine.mu is never held while a program, a hook or a callback runs.
 package fake
@@ -22,8 +22,8 @@ import (
 	"miren.dev/runtime/pkg/errs"
 )
 
-// Hook is called before a call of the driver does anything, and, with after
-// set, when it has done it. An error makes the call fail.
+// Hook is called before a call of the driver has an effect and, with after set,
+// when the call is done. An error makes the call fail.
 type Hook func(op, id string, after bool) error
 
 // Machine is a machine with sandboxes.
@@ -33,7 +33,7 @@ type Machine struct {
 	logs     map[string]*log
 	watchers map[*watcher]struct{}
 	hook     Hook
-	last     int // address given
+	last     int // last address given out
 }
 
 // NewMachine returns an empty one.
@@ -41,7 +41,7 @@ func NewMachine() *Machine {
 	return &Machine{boxes: map[string]*box{}, logs: map[string]*log{}, watchers: map[*watcher]struct{}{}}
 }
 
-// SetHook makes every call of a driver go through h; nil: through none.
+// SetHook makes every call of a driver call h; nil removes the hook.
 func (m *Machine) SetHook(h Hook) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -62,7 +62,7 @@ func (m *Machine) Exit(id string, code int) {
 	}
 }
 
-// Vanish removes every trace of a sandbox but its logs, unreported.
+// Vanish removes every trace of a sandbox but its logs, and reports nothing.
 func (m *Machine) Vanish(id string) {
 	m.mu.Lock()
 	b := m.boxes[id]
@@ -73,17 +73,17 @@ func (m *Machine) Vanish(id string) {
 	}
 }
 
-// Print adds a line to what the main process of a sandbox printed.
+// Print adds a line to the output of a sandbox's main process.
 func (m *Machine) Print(id, line string) { m.log(id).add("stdout", line) }
 
-// IDs returns the sandboxes that are there.
+// IDs returns the ids of the existing sandboxes.
 func (m *Machine) IDs() []string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return keys(m.boxes)
 }
 
-// Spec returns what a sandbox was made of.
+// Spec returns the spec that a sandbox was created with.
 func (m *Machine) Spec(id string) (execution.Spec, bool) {
 	b := m.box(id)
 	if b == nil {
@@ -109,7 +109,7 @@ func (m *Machine) box(id string) *box {
 	return m.boxes[id]
 }
 
-// log returns that of a sandbox, making it.
+// log returns the log of a sandbox, and creates it if necessary.
 func (m *Machine) log(id string) *log {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -277,7 +277,7 @@ func (d *Driver) Delete(_ context.Context, id string) error {
 }
 
 type watcher struct {
-	pending map[string]bool // under Machine.mu
+	pending map[string]bool // guarded by Machine.mu
 	wake    chan struct{}
 }
 

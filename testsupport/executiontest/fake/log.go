@@ -9,7 +9,7 @@ import (
 	"miren.dev/runtime/components/execution"
 )
 
-// log is what a main process printed.
+// log is the output of a main process.
 type log struct {
 	mu      sync.Mutex
 	lines   []execution.LogLine
@@ -66,7 +66,7 @@ func (l *log) read(ctx context.Context, q execution.LogQuery, line func(executio
 	}
 }
 
-// lineWriter makes lines of a stream.
+// lineWriter splits a stream into lines.
 type lineWriter struct {
 	log    *log
 	stream string

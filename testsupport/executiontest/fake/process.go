@@ -20,15 +20,15 @@ type process struct {
 	oom            bool
 
 	term   chan struct{} // closed by signal 15
-	killed chan struct{} // closed by any other one
+	killed chan struct{} // closed by any other signal
 	exited chan struct{}
 
 	mu     sync.Mutex
-	sig    int // that killed it
+	sig    int // the signal that killed it
 	termed bool
 	code   int
-	size   [2]uint16 // of the terminal
-	sent   []int     // signals
+	size   [2]uint16 // size of the terminal
+	sent   []int     // signals received
 }
 
 func newProcess(b *box, args []string, dir, user string, env []string) *process {
@@ -38,7 +38,7 @@ func newProcess(b *box, args []string, dir, user string, env []string) *process 
 	}
 }
 
-// run returns the exit code; a program that was killed is not waited for.
+// run returns the exit code; it does not wait for a program that was killed.
 func (p *process) run(f program) int {
 	done := make(chan int, 1)
 	go func() { done <- f(p) }()
@@ -78,7 +78,8 @@ func (p *process) signal(n int) {
 	}
 }
 
-// dies is for programs that do not handle SIGTERM.
+// dies returns the exit code of a program that a signal ended, since it has no
+// handler: SIGTERM unless another signal killed it.
 func (p *process) dies() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -109,7 +110,7 @@ func (p *process) Wait(ctx context.Context) (int, error) {
 	case <-p.exited:
 		p.mu.Lock()
 		defer p.mu.Unlock()
-		if p.oom { // takes the kernel and the agent along, and nobody can say how it ended
+		if p.oom { // kills the kernel and the agent too, so that no one can report how it ended
 			return 0, errs.New(errs.Unavailable, "the agent of sandbox %s is not connected", p.box.spec.ID)
 		}
 		return p.code, nil
@@ -176,7 +177,7 @@ func (p *pipe) Read(b []byte) (int, error) {
 	return n, nil
 }
 
-// close lets what is in it be read.
+// close lets the reader read the buffered data.
 func (p *pipe) close(err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -186,7 +187,7 @@ func (p *pipe) close(err error) {
 	p.cond.Broadcast()
 }
 
-// abort drops what is in it.
+// abort discards the buffered data.
 func (p *pipe) abort(err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -201,7 +202,7 @@ func (s stdin) Close() error {
 	return nil
 }
 
-// terminal ends lines as one does.
+// terminal turns \n into \r\n as a terminal does.
 type terminal struct{ w io.Writer }
 
 func (t *terminal) Write(p []byte) (int, error) {

@@ -12,11 +12,10 @@ import (
 	"time"
 )
 
-// program does what a command of the guest program does and returns the exit
-// code.
+// program behaves as a command of the guest program and returns the exit code.
 type program func(p *process) int
 
-// program finds what to run, or says with which code that fails.
+// program finds the function to run, or the exit code of the failure.
 func (p *process) program() (program, int) {
 	switch p.args[0] {
 	case "/bin/guest":
@@ -73,7 +72,7 @@ func (p *process) number(i, otherwise int) int {
 	return otherwise
 }
 
-// wait waits and returns false if the process is to end meanwhile.
+// wait waits and returns false if the process must end meanwhile.
 func (p *process) wait(d time.Duration) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()
@@ -153,7 +152,7 @@ func lines(p *process) int {
 	return 0
 }
 
-// flood N prints N lines as fast as they are taken.
+// flood N prints N lines as fast as the reader accepts them.
 func flood(p *process) int {
 	for i := range p.number(2, 1000) {
 		if _, err := fmt.Fprintf(p.stdout, "line %d\n", i); err != nil {

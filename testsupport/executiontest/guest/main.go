@@ -118,7 +118,7 @@ func lines(args []string) int {
 	return 0
 }
 
-// memory MIB uses that much and keeps it.
+// memory MIB allocates that much memory and keeps it.
 func memory(args []string) int {
 	var keep [][]byte
 	for i := range number(args, 0, 1024) {
@@ -134,14 +134,14 @@ func memory(args []string) int {
 	return 0
 }
 
-// threads is how many threads these processes and this one have. They come and go while they are counted: the least of
-// a few counts is none too many.
+// threads returns how many threads these processes and this one have. Threads start and end during the count, so it
+// returns the least of several counts.
 func threads(all []*exec.Cmd) int {
 	least := 1 << 30
 	for range 5 {
 		n := 0
 		for _, pid := range append([]int{os.Getpid()}, pids(all)...) {
-			tasks, _ := os.ReadDir(fmt.Sprintf("/proc/%d/task", pid)) // none when it has ended
+			tasks, _ := os.ReadDir(fmt.Sprintf("/proc/%d/task", pid)) // 0 when the process has ended
 			n += len(tasks)
 		}
 		least = min(least, n)
@@ -157,8 +157,8 @@ func pids(all []*exec.Cmd) (list []int) {
 	return list
 }
 
-// forks N starts N processes that sleep, and says how many it could, how many
-// of them are alive then, and how many threads there are.
+// forks N starts N processes that sleep, and prints how many it could start,
+// how many of them are alive then, and how many threads there are.
 func forks(args []string) int {
 	started := 0
 	var first error
@@ -203,7 +203,7 @@ func serve(args []string) int {
 	return fail(http.ListenAndServe(fmt.Sprintf(":%d", port), mux))
 }
 
-// dial ADDRESS says whether a TCP connection can be made.
+// dial ADDRESS prints whether a TCP connection can be made.
 func dial(args []string) int {
 	c, err := net.DialTimeout("tcp", args[0], time.Duration(number(args, 1, 2000))*time.Millisecond)
 	if err != nil {
@@ -256,7 +256,8 @@ func selfSignal(args []string) int {
 	return 0
 }
 
-// caps prints the lines of the status file that say what it may do.
+// caps prints the lines of the status file about its capabilities and
+// privileges.
 func caps([]string) int {
 	b, err := os.ReadFile("/proc/self/status")
 	if err != nil {
