@@ -30,9 +30,9 @@ func Final(err error) error {
 	return final{err}
 }
 
-// AsConflict makes a Conflict of a NotFound that a write returned: an entity was
-// deleted since it was read, so everything must be read again. Other errors and
-// nil stay.
+// AsConflict returns a Conflict for a NotFound from a write: the entity was
+// deleted since it was read, so the caller must read everything again. It
+// returns other errors and nil unchanged.
 func AsConflict(err error) error {
 	if errs.Is(err, errs.NotFound) {
 		return errs.New(errs.Conflict, "%w", err)
@@ -40,9 +40,9 @@ func AsConflict(err error) error {
 	return err
 }
 
-// Retry calls f until it returns something else than an error of class
+// Retry calls f until it returns nil or an error of another class than
 // Conflict, and returns that. A Conflict says that another writer came first,
-// so f must read what it writes each time it is called. The wait between two
+// so f must read the entities that it writes at each call. The wait between two
 // attempts grows from 1 ms to 100 ms, with jitter. When ctx ends, Retry returns
 // the last Conflict.
 func Retry(ctx context.Context, f func() error) error {
@@ -61,7 +61,7 @@ func Retry(ctx context.Context, f func() error) error {
 		select {
 		case <-ctx.Done():
 			t.Stop()
-			return errs.Wrap(err, "no attempt came first before the deadline")
+			return errs.Wrap(err, "other writers came first until the deadline")
 		case <-t.C:
 		}
 	}

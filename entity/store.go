@@ -3,9 +3,8 @@
 // database; entity/pgstore is the PostgreSQL backend and entity/storetest the
 // conformance suite that every backend passes.
 //
-// All errors are of package errs. What matters most: NotFound means that the
-// store looked and the entity is not there; Unavailable means that it could
-// not look. A write whose outcome is not known is Unavailable with detail
+// All errors are of package errs. NotFound means that the store looked and the
+// entity does not exist; Unavailable means that it could not look. A write whose outcome is not known is Unavailable with detail
 // "outcome"="unknown"; it can be repeated with the same RequestID.
 package entity
 
@@ -21,12 +20,12 @@ type OpType uint8
 
 // Operations. Every one is conditional.
 const (
-	OpCreate       OpType = iota + 1 // Record whole; the id must be absent. AlreadyExists otherwise.
+	OpCreate       OpType = iota + 1 // Creates Record; the id must be absent. AlreadyExists otherwise.
 	OpUpdateSpec                     // Record.Name, Labels, Lease, Spec replace the old ones if SpecRevision == If.
 	OpUpdateStatus                   // Record.Status replaces the old one if StatusRevision == If.
-	OpDelete                         // if Revision == If. Cascades, and clears references, as the schema says.
-	OpCheck                          // changes nothing; fails unless Revision == If (If 0: unless absent).
-	OpAdd                            // adds to an integer attribute, within bounds, whatever the revision is.
+	OpDelete                         // Deletes if Revision == If. Cascades, and clears references, as the schema says.
+	OpCheck                          // Changes nothing; fails unless Revision == If (If 0: unless absent).
+	OpAdd                            // Adds to an integer attribute, within bounds, whatever the revision is.
 )
 
 // Op is one operation of a transaction. Kind and ID of Record name the entity.
@@ -34,17 +33,17 @@ type Op struct {
 	Type   OpType
 	Record schema.Record
 	If     schema.Revision
-	Add    *Addition // of OpAdd
+	Add    *Addition // for OpAdd
 }
 
 // Addition adds to an integer attribute of spec or status, for counters and
-// quotas that many change at once. It needs no revision that was read, so it
-// conflicts with no other addition; that the sum is within the bounds is its
-// condition.
+// quotas that many writers change at once. It is not conditional on a revision,
+// so it never conflicts with another addition; its condition is that the sum is
+// within the bounds.
 type Addition struct {
-	Attr     string // "status.used"; it starts at its default, else at 0
+	Attr     string // "status.used"; an absent one counts as its default, else as 0
 	Delta    int64
-	Min, Max *int64 // of the sum; nil: unbounded
+	Min, Max *int64 // bounds of the sum; nil: unbounded
 }
 
 // TxnRequest is a set of operations that are applied together or not at all.
@@ -55,7 +54,7 @@ type Addition struct {
 // refer to, so no reference ever leads nowhere. The conditions of the request
 // are checked each time, and the operations themselves are applied together at
 // the end. If the request fails in between, or the server is killed, the changes
-// so far stay, and the entity is there to be deleted again. A reference that
+// so far stay, and the entity exists and can be deleted again. A reference that
 // restricts the deletion refuses it before anything changes.
 //
 // An entity may appear twice only as one spec and one status update, or with
@@ -93,29 +92,29 @@ const (
 type IndexMatch struct {
 	Attr         string
 	Op           IndexOp
-	Value, Upper []byte // schema.EncodeIndex*
+	Value, Upper []byte // made by schema.EncodeIndex*
 }
 
-// Order lists the entities that have a value in a composite index of their
-// kind, in the order of its parts. It selects those whose first parts equal
-// Equal, and whose next part is >= Lower and < Upper. A value that an entity
-// does not have is less than every other.
+// Order lists the entities by a composite index of their kind, in the order of
+// its parts. It selects those whose first parts equal Equal, and whose next
+// part is >= Lower and < Upper. A missing value of an entity is less than every
+// other value.
 type Order struct {
-	Index        string   // its name in the schema
-	Equal        [][]byte // schema.EncodeIndex*; nil: the entity has none
-	Lower, Upper []byte   // schema.EncodeIndex*; nil: unbounded
+	Index        string   // the name of the index in the schema
+	Equal        [][]byte // made by schema.EncodeIndex*; nil: the entity has no value
+	Lower, Upper []byte   // made by schema.EncodeIndex*; nil: unbounded
 }
 
 // Query selects entities of one kind. All conditions must hold.
 type Query struct {
 	Kind    string
-	Project schema.ID // empty: of every project
+	Project schema.ID // empty: all projects
 	Name    string
 	Labels  map[string]string
 	Index   []IndexMatch
 	Order   *Order // nil: by id
-	Limit   int    // of one page; 0: everything, at most 10,000
-	Cursor  string // of the previous page
+	Limit   int    // most entities of one page; 0: all, at most 10,000
+	Cursor  string // of the previous page; empty: the first page
 }
 
 // Page is one page of a List. Every page of one listing shows the store at
@@ -123,7 +122,7 @@ type Query struct {
 type Page struct {
 	Records []schema.Record // ordered by id, or as Query.Order says and then by id
 	Cursor  string          // empty on the last page
-	Token   schema.Token    // watch from here to miss nothing
+	Token   schema.Token    // a watch from here misses no change
 }
 
 // EventType is the type of a watch event.
@@ -133,25 +132,25 @@ type EventType uint8
 const (
 	EventPut      EventType = iota + 1 // created or changed; Record is the new state
 	EventDelete                        // Record is the last object, its Revision that of the deletion
-	EventBookmark                      // no change; everything up to Token has been sent
-	EventLeave                         // changed so that WatchQuery.Select does not select it any more; Record is the new state
+	EventBookmark                      // no change; every event up to Token has been sent
+	EventLeave                         // changed so that WatchQuery.Select no longer selects it; Record is the new state
 )
 
 // Event is one change, or a bookmark.
 type Event struct {
 	Type   EventType
 	Record schema.Record
-	Token  schema.Token // resume after this event from here
+	Token  schema.Token // position to resume after this event
 }
 
 // Selector selects the entities that have a value in an indexed attribute or a
 // label.
 type Selector struct {
-	Attr  string // "spec.app", or as LabelSelector makes it
-	Value []byte // schema.EncodeIndex*
+	Attr  string // "spec.app", or the result of LabelSelector
+	Value []byte // made by schema.EncodeIndex*
 }
 
-// LabelPrefix goes before the name of a label where an attribute is expected.
+// LabelPrefix precedes the name of a label where an attribute is expected.
 const LabelPrefix = "meta.labels."
 
 // LabelSelector selects the entities with a label.
@@ -163,33 +162,33 @@ func LabelSelector(name, value string) *Selector {
 const MaxWatchIDs = 1000
 
 // WatchQuery selects the changes to follow. All conditions must hold. A watch
-// costs nothing while nothing changes that it selects.
+// costs nothing while no selected entity changes.
 type WatchQuery struct {
-	Kinds   []string     // empty: every kind
-	IDs     []schema.ID  // empty: every entity
-	Project schema.ID    // empty: every project
-	Select  *Selector    // nil: every entity
+	Kinds   []string     // empty: all kinds
+	IDs     []schema.ID  // empty: all entities
+	Project schema.ID    // empty: all projects
+	Select  *Selector    // nil: all entities
 	From    schema.Token // events after this position; the zero Token: from now
-	// Bookmarks asks for a bookmark at least this often while nothing happens;
-	// 0 asks for none but the first, which is sent as soon as the watch has
+	// Bookmarks asks for a bookmark at least this often while no change is
+	// sent; 0 asks only for the first, which is sent as soon as the watch has
 	// caught up.
 	Bookmarks time.Duration
 }
 
 // Watch is a running watch: ordered, gap-free, resumable.
 type Watch interface {
-	// Next blocks until there is at least one event. It returns an error of
-	// class Compacted if the position is gone (list again), ResourceExhausted
-	// if this watcher was too slow (resume from the last Token), Unavailable
-	// if the store cannot be reached (resume), Canceled after Close or when
-	// ctx ends. It is for one goroutine. What the records refer to (labels,
-	// bytes) is shared with other watchers: do not modify it.
+	// Next blocks until there is at least one event. Its errors: Compacted if
+	// the position is gone (list again), ResourceExhausted if this watcher was
+	// too slow (resume from the last Token), Unavailable if the store cannot be
+	// reached (resume), Canceled after Close or when ctx ends. It is for one
+	// goroutine. The memory that records refer to (labels, bytes) is shared
+	// with other watchers: do not modify it.
 	Next(ctx context.Context) ([]Event, error)
 	Close()
 }
 
-// Lease is a promise to be alive. Entities created with its id are deleted
-// when it lapses.
+// Lease is a promise to be alive. The store deletes the entities created with
+// its id when it lapses.
 type Lease struct {
 	ID        schema.LeaseID
 	TTL       time.Duration

@@ -53,13 +53,13 @@ func ByName[T any, P ObjectPtr[T]](ctx context.Context, r Reader, project schema
 	return Decode[T, P](&page.Records[0])
 }
 
-// Where is the query for entities whose attribute attr, which must be indexed,
-// is value.
+// Where returns the query for entities whose attribute attr, which must be
+// indexed, is value.
 func Where[V ~string](attr string, value V) Query {
 	return Query{Index: []IndexMatch{{Attr: attr, Op: IndexEq, Value: schema.EncodeIndexString(string(value))}}}
 }
 
-// List returns every entity of T's kind that q selects (q.Kind is set here),
+// List returns every entity of T's kind that q selects (List sets q.Kind),
 // following pages, and the token to watch from.
 func List[T any, P ObjectPtr[T]](ctx context.Context, r Reader, q Query) ([]P, schema.Token, error) {
 	q.Kind = kindOf[T, P]().Name
@@ -158,8 +158,8 @@ func UpdateStatus(ctx context.Context, s Store, o schema.Object) error {
 // Delete deletes o if it is unchanged since it was read.
 func Delete(ctx context.Context, s Store, o schema.Object) error { return apply(ctx, s, OpDelete, o) }
 
-// Remove reads and deletes an entity, again when it changed in between (see
-// Retry). NotFound if there is none.
+// Remove reads and deletes an entity, and retries when the entity changed in
+// between (see Retry). NotFound if there is none.
 func Remove[T any, P ObjectPtr[T], I ~string](ctx context.Context, s Store, id I) error {
 	return Retry(ctx, func() error {
 		o, err := Get[T, P](ctx, s, id)
@@ -170,7 +170,7 @@ func Remove[T any, P ObjectPtr[T], I ~string](ctx context.Context, s Store, id I
 	})
 }
 
-// AddOp makes the operation of an addition to the entity of a kind.
+// AddOp returns the operation of an addition to the entity of a kind.
 func AddOp[I ~string](kind *schema.Kind, id I, add Addition) Op {
 	return Op{Type: OpAdd, Record: schema.Record{Kind: kind.Name, Meta: schema.Meta{ID: schema.ID(id)}}, Add: &add}
 }
@@ -191,9 +191,9 @@ func Add[T any, P ObjectPtr[T], I ~string](ctx context.Context, s Store, id I, a
 	return Decode[T, P](&res.Records[0])
 }
 
-// ModifySpec reads, changes and conditionally writes the spec, again when it
-// changed in between (see Retry). change must depend only on the object it is
-// given; its error ends the attempts and is returned.
+// ModifySpec reads the entity, calls change and conditionally writes the spec.
+// It retries when the entity changed in between (see Retry). change must depend
+// only on its argument; its error ends the attempts and is returned.
 func ModifySpec[T any, P ObjectPtr[T], I ~string](ctx context.Context, s Store, id I, change func(P) error) (P, error) {
 	return modify[T, P](ctx, s, schema.ID(id), OpUpdateSpec, change)
 }

@@ -15,9 +15,9 @@ type cache struct {
 	kind *schema.Kind
 	trim func(schema.Object) // nil: keep the whole object
 
-	listed  bool            // the next watch covers it
-	synced  bool            // it was listed and handed to the handlers once
-	floor   schema.Revision // its changes up to here are in its listing
+	listed  bool            // the next watch includes it
+	synced  bool            // it was listed and the handlers got the listing
+	floor   schema.Revision // its listing includes its changes up to here
 	objects map[schema.ID]schema.Object
 	all     byID
 	indexes map[string]*index
@@ -26,7 +26,7 @@ type cache struct {
 	waits    map[schema.ID]chan struct{} // closed at the next change of an entity
 }
 
-// byID is objects in the order of their ids.
+// byID returns objects in the order of their ids.
 type byID []schema.Object
 
 func (b byID) find(id schema.ID) (at int, found bool) {
@@ -67,7 +67,7 @@ func (c *cache) removeHandler(h *handler) {
 	c.handlers = slices.DeleteFunc(slices.Clone(c.handlers), func(x *handler) bool { return x == h })
 }
 
-// set puts o in place; nil removes.
+// set stores o under its id; nil removes.
 func (c *cache) set(id schema.ID, o schema.Object) {
 	old := c.objects[id]
 	for _, ix := range c.indexes {
@@ -133,21 +133,21 @@ func (ix *index) change(old, o schema.Object) {
 
 func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }
 
-// Informer is what a Set has of T's kind.
+// Informer is a Set's cache of T's kind.
 type Informer[T any, P entity.ObjectPtr[T]] struct {
 	s *Set
 	c *cache
 }
 
-// Of returns the informer of T's kind, which is the same for everybody:
+// Of returns the informer of T's kind, which all callers share:
 //
 //	sandboxes := informer.Of[sandbox.Sandbox](set)
 func Of[T any, P entity.ObjectPtr[T]](s *Set) Informer[T, P] {
 	return Informer[T, P]{s, s.kind(P(new(T)).EntityKind())}
 }
 
-// Trim has fn remove from each object what nobody of this process needs, to
-// save memory. It must come before Run.
+// Trim has fn remove from each object the fields that this process does not
+// need, to save memory. It must come before Run.
 func (i Informer[T, P]) Trim(fn func(P)) {
 	i.s.mu.Lock()
 	defer i.s.mu.Unlock()
@@ -200,7 +200,7 @@ func (i Informer[T, P]) ByIndex(name, value string) []P {
 	defer i.s.mu.RUnlock()
 	ix := i.c.indexes[name]
 	if ix == nil {
-		panic("informer: no index " + name) // a mistake in the program
+		panic("informer: no index " + name) // a programming error
 	}
 	return typed[P](ix.objects[value])
 }

@@ -5,7 +5,7 @@
 // A Set lists each kind that is asked for, then watches all of them from there
 // and resumes where it was after an interruption. When its position is gone
 // (Compacted, a new epoch) it lists again, and what is missing then counts as
-// deleted. While the store cannot be reached the Set keeps what it has: unknown
+// deleted. While the store cannot be reached the Set keeps its entities: unknown
 // is never gone.
 //
 // Because one watch carries every kind, changes reach the handlers in the order
@@ -13,7 +13,7 @@
 // state of all kinds at one revision.
 //
 // A kind is listed when it is first asked for (Of, Set.Handle), also while the
-// Set runs. A handler that is added later first gets what is there.
+// Set runs. A handler that is added later first gets the existing entities.
 //
 // # Words
 //
@@ -33,8 +33,8 @@
 //
 // # Concurrency
 //
-// Everything may be called concurrently. Objects are shared: nobody may modify
-// one. Lock order: delivery, then mu; handlers run under delivery alone, so they
+// All functions may be called concurrently. Objects are shared: no caller may
+// modify one. Lock order: delivery, then mu; handlers run under delivery alone, so they
 // may read informers, and must not add handlers.
 package informer
 
@@ -53,10 +53,11 @@ import (
 type Config struct {
 	Reader entity.Reader
 	Logger *slog.Logger // nil: discards
-	// Bookmarks is how often a quiet store says that it is there; default 1 s.
+	// Bookmarks is how often the store sends a bookmark while no entity
+	// changes; default 1 s.
 	Bookmarks time.Duration
-	// OutageLimit is how long Await goes on while the store cannot be reached;
-	// default 30 s.
+	// OutageLimit is how long Await continues while the store cannot be
+	// reached; default 30 s.
 	OutageLimit time.Duration
 }
 
@@ -67,34 +68,34 @@ type Set struct {
 	// delivery is held while changes are applied and handed to the handlers.
 	delivery sync.Mutex
 
-	mu        sync.RWMutex // guards what follows and every cache
+	mu        sync.RWMutex // guards the fields below and every cache
 	kinds     map[string]*cache
 	onAdvance []func(schema.Token)
-	relist    context.CancelFunc // ends the watch under way because a kind is not listed; nil: none is under way
+	relist    context.CancelFunc // ends the watch under way because a new kind must be listed; nil: none is under way
 	status    Status
-	news      chan struct{} // closed when status changes; nil: nobody waits
+	news      chan struct{} // closed when status changes; nil: no goroutine waits
 
 	// Used by Run's goroutine only.
 	from    schema.Token      // where the watch resumes
-	watched map[string]*cache // what the watch under way applies
+	watched map[string]*cache // kinds of the watch under way
 }
 
-// Status says how a Set follows the store.
+// Status describes how a Set follows the store.
 type Status struct {
 	Position schema.Token
-	// Synced says that every kind was listed at least once by this process.
+	// Synced reports whether this process listed every kind at least once.
 	Synced bool
 	// LastSeen is when the store last answered, which it does at least every
 	// Config.Bookmarks while it can be reached. Zero: never.
 	LastSeen time.Time
-	// Err is why the store is not followed now; nil: it is.
+	// Err is why the Set does not follow the store now; nil: it does.
 	Err error
-	// Interruptions counts how often the store could not be followed.
+	// Interruptions counts how often the Set lost the store.
 	Interruptions int64
 	Kinds         []KindStatus // ordered by name
 }
 
-// KindStatus says what a Set has of one kind.
+// KindStatus describes a Set's cache of one kind.
 type KindStatus struct {
 	Kind     string
 	Entities int
@@ -115,7 +116,7 @@ func New(cfg Config) *Set {
 	return &Set{cfg: cfg, kinds: map[string]*cache{}}
 }
 
-// kind returns the cache of k, which Run lists if it is new.
+// kind returns the cache of k, and has Run list k if it is new.
 func (s *Set) kind(k *schema.Kind) *cache {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -130,8 +131,8 @@ func (s *Set) kind(k *schema.Kind) *cache {
 	return c
 }
 
-// Change is what became of one entity. Old is nil for an entity that is new to
-// the handler. New is nil for one that is gone; Old is then the last object.
+// Change is the change of one entity. Old is nil for an entity that is new to
+// the handler. New is nil for a deleted one; Old is then the last object.
 type Change[P any] struct {
 	Old, New P
 }
@@ -162,8 +163,8 @@ func (s *Set) Handle(k *schema.Kind, fn func(Change[schema.Object])) (remove fun
 }
 
 // OnAdvance has fn called whenever the position moves, after the handlers, on
-// the same goroutine. All kinds that are listed are then at that position: what
-// fn reads of several belongs together. It must come before Run.
+// the same goroutine. All listed kinds are then at that position, so that fn
+// reads a consistent state of several kinds. It must come before Run.
 func (s *Set) OnAdvance(fn func(schema.Token)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -200,7 +201,7 @@ func (s *Set) Position() schema.Token {
 	return s.status.Position
 }
 
-// tell wakes everything that waits for news. mu is held.
+// tell wakes every goroutine that waits for news. mu is held.
 func (s *Set) tell() {
 	if s.news != nil {
 		close(s.news)

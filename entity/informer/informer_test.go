@@ -21,7 +21,7 @@ import (
 
 type thing = storetest.Thing
 
-// errDown is what a store says that cannot be reached.
+// errDown is the error of a store that cannot be reached.
 var errDown = errs.New(errs.Unavailable, "down")
 
 // source is a history of things and nodes.
@@ -39,7 +39,7 @@ func (s source) node(id schema.ID, arch string) schema.Revision {
 	return s.Put("node", id, b)
 }
 
-// start runs a set until the test ends.
+// start runs a Set until the test ends.
 func start(t testing.TB, s *informer.Set) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -53,8 +53,8 @@ func start(t testing.TB, s *informer.Set) {
 	})
 }
 
-// told records what a handler is told, and that it fits together: what is Old
-// is what was New before.
+// told records the calls of a handler, and checks their consistency: Old is the
+// earlier New.
 type told struct {
 	t testing.TB
 
@@ -91,7 +91,7 @@ func (r *told) change(c informer.Change[schema.Object]) {
 	r.log = append(r.log, text)
 }
 
-// take returns what was told since the last take.
+// take returns the calls since the last take.
 func (r *told) take() string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -120,18 +120,18 @@ func TestHandlersAreToldInOrder(t *testing.T) {
 		src.thing("b", "blue")
 		src.thing("a", "blue")
 		src.Delete("b")
-		src.node("n", "arm64") // of no kind that was asked for
+		src.node("n", "arm64") // no kind of the Set
 		first.want("put b blue, put a blue, gone b blue")
 		if at := s.Position().Revision; at != 5 {
 			t.Errorf("position %d after revision 5", at)
 		}
-		time.Sleep(time.Second) // a bookmark comes
+		time.Sleep(time.Second) // the next bookmark moves the position
 		synctest.Wait()
 		if at := s.Position().Revision; at != 6 {
 			t.Errorf("position %d after revision 6 and a bookmark", at)
 		}
 
-		// A handler that comes later gets what is there.
+		// A handler that is added later gets the existing entities.
 		second := tell(t, s, storetest.ThingKind)
 		second.want("put a blue")
 		src.thing("c", "red")
@@ -158,8 +158,8 @@ func TestRemovedHandlerIsNotTold(t *testing.T) {
 	})
 }
 
-// TestKindsAreListedWhenAskedFor: a kind that is asked for while the set runs is
-// listed then, and nothing of the others is told twice or lost.
+// TestKindsAreListedWhenAskedFor: a kind that is requested while the Set runs
+// is listed then, and no change of the others is delivered twice or lost.
 func TestKindsAreListedWhenAskedFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		src := newSource()
@@ -197,7 +197,8 @@ func TestKindsAreListedWhenAskedFor(t *testing.T) {
 	})
 }
 
-// TestTransactionsOfSeveralKinds: when the position moves, all kinds are at it.
+// TestTransactionsOfSeveralKinds: when the position moves, all kinds have
+// reached it.
 func TestTransactionsOfSeveralKinds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		src := newSource()
@@ -291,8 +292,8 @@ func TestTrimmedObjects(t *testing.T) {
 	})
 }
 
-// TestOutageChangesNothing: while the store is away the state stays, attempts
-// become rare, and afterwards the watch goes on where it was, without a listing.
+// TestOutageChangesNothing: while the store is unavailable the state stays and
+// attempts become rare; afterwards the watch resumes without a listing.
 func TestOutageChangesNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		src := newSource()
@@ -347,7 +348,7 @@ func TestCompactionListsAgain(t *testing.T) {
 }
 
 // TestNewEpochUsesRevisionsAgain: after a restore the same revision is another
-// state, and what was written after the backup is gone.
+// state, and writes after the backup are gone.
 func TestNewEpochUsesRevisionsAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		src := newSource()
@@ -370,7 +371,8 @@ func TestNewEpochUsesRevisionsAgain(t *testing.T) {
 	})
 }
 
-// TestUndecodableIsNotGone: an entity that cannot be read stays as it was.
+// TestUndecodableIsNotGone: the Set keeps an entity that becomes unreadable
+// unchanged.
 func TestUndecodableIsNotGone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		src := newSource()
@@ -382,7 +384,7 @@ func TestUndecodableIsNotGone(t *testing.T) {
 		src.Put("thing", "a", []byte("garbage"))
 		src.Put("thing", "b", []byte("garbage"))
 		things.want("")
-		src.Compact() // listed again it is the same
+		src.Compact() // a new listing is the same
 		time.Sleep(time.Second)
 		things.want("")
 		src.thing("b", "red")

@@ -29,9 +29,9 @@ func (h hooked) List(ctx context.Context, q entity.Query) (entity.Page, error) {
 	return p, err
 }
 
-// TestWritesBetweenTheListings: kinds are listed at different revisions. What a
-// kind's listing has already is not told again by the watch, which begins at the
-// earliest, and the position is not before the latest.
+// TestWritesBetweenTheListings: kinds are listed at different revisions. The
+// watch begins at the earliest and repeats no change that a kind's listing
+// includes, and the position is not before the latest.
 func TestWritesBetweenTheListings(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		src := newSource()
@@ -73,14 +73,14 @@ func TestWritesBetweenTheListings(t *testing.T) {
 }
 
 // TestListingOfAServerBehind: a kind that is added may be listed by a server
-// that is behind the watch. The watch then begins earlier, and what it repeats
-// of the other kinds is not told.
+// that is behind the watch. The watch then begins earlier, and changes of the
+// other kinds that it repeats are not delivered again.
 func TestListingOfAServerBehind(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		src := newSource()
 		src.node("n", "arm64")
 		h := hooked{src, func(kind string, p entity.Page) entity.Page {
-			if kind == "node" { // as it was at revision 1
+			if kind == "node" { // the state at revision 1
 				p.Records, p.Token.Revision = p.Records[:1], 1
 			}
 			return p
@@ -103,12 +103,12 @@ func TestListingOfAServerBehind(t *testing.T) {
 	})
 }
 
-// script is a Reader whose watches return what is written in it, one entry per
-// watch, then fail. The last waits.
+// script is a Reader whose watches return scripted events, one entry per watch,
+// then fail. The last waits.
 type script struct {
 	entity.Reader
 	watches [][]entity.Event
-	from    []schema.Revision // of each watch
+	from    []schema.Revision // query of each watch
 }
 
 func (s *script) List(context.Context, entity.Query) (entity.Page, error) {
@@ -144,8 +144,8 @@ func (w *scriptWatch) Next(ctx context.Context) ([]entity.Event, error) {
 	return nil, ctx.Err()
 }
 
-// TestResumedAmidATransaction: a watch that resumes amid a transaction repeats
-// all of it; what was told is not told again.
+// TestResumedAmidATransaction: a watch that resumes within a transaction
+// repeats all of it; changes that were delivered are not delivered again.
 func TestResumedAmidATransaction(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		put := func(id schema.ID, rev, resume schema.Revision) entity.Event {

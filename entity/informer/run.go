@@ -13,7 +13,7 @@ import (
 )
 
 const (
-	// Bounds of the pause after an interruption, of which up to half is random.
+	// Bounds of the pause after an interruption. Up to half of it is random.
 	minPause = 20 * time.Millisecond
 	maxPause = 3 * time.Second
 	// slowHandlers is how long the handlers of one batch may take before a
@@ -21,8 +21,8 @@ const (
 	slowHandlers = time.Second
 )
 
-// Run follows the store until ctx ends, then returns nil. It never gives up:
-// whoever must know that a kind cannot be read learns it from WaitSynced.
+// Run follows the store until ctx ends, then returns nil. It never gives up: a
+// caller that must know that a kind cannot be read learns it from WaitSynced.
 func (s *Set) Run(ctx context.Context) error {
 	pause := minPause
 	for failures := 0; ; failures++ {
@@ -49,7 +49,7 @@ func (s *Set) Run(ctx context.Context) error {
 	}
 }
 
-// interrupted notes why the store is not followed.
+// interrupted records why the Set lost the store.
 func (s *Set) interrupted(err error, failures int, retry time.Duration) {
 	switch {
 	case errs.Is(err, errs.Compacted):
@@ -66,7 +66,7 @@ func (s *Set) interrupted(err error, failures int, retry time.Duration) {
 	s.tell()
 }
 
-// unlist has every kind listed again.
+// unlist makes Run list every kind again.
 func (s *Set) unlist() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -75,8 +75,8 @@ func (s *Set) unlist() {
 	}
 }
 
-// follow lists the kinds that need it, then watches until that fails or a kind
-// is added, which is no error. progress tells whether any event came.
+// follow lists the kinds that need it, then watches until the watch fails or a
+// kind is added, which is no error. progress reports whether any event came.
 func (s *Set) follow(ctx context.Context) (progress bool, err error) {
 	round, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -101,8 +101,8 @@ func (s *Set) follow(ctx context.Context) (progress bool, err error) {
 	return progress, err
 }
 
-// begin returns the kinds to list, and whether there are any kinds. cancel is
-// called when one is added from now on.
+// begin returns the kinds to list, and whether there are any kinds. A kind that
+// is added from now on calls cancel.
 func (s *Set) begin(cancel context.CancelFunc) (unlisted []*cache, any bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -115,14 +115,14 @@ func (s *Set) begin(cancel context.CancelFunc) (unlisted []*cache, any bool) {
 	return unlisted, len(s.kinds) > 0
 }
 
-// listing is what the store has of a kind.
+// listing is a kind's entities as listed.
 type listing struct {
 	c       *cache
 	records []schema.Record
 	token   schema.Token
 }
 
-// list reads kinds, each at a revision of its own.
+// list reads kinds, each at its own revision.
 func (s *Set) list(ctx context.Context, kinds []*cache) ([]listing, error) {
 	out := make([]listing, len(kinds))
 	g, ctx := errgroup.WithContext(ctx)
@@ -147,8 +147,8 @@ func (s *Set) list(ctx context.Context, kinds []*cache) ([]listing, error) {
 	return out, g.Wait()
 }
 
-// install replaces the contents of kinds by their listings, and sets from
-// where to watch: the earliest of them.
+// install replaces the contents of kinds by their listings, and sets the
+// position from which to watch: the earliest of theirs.
 func (s *Set) install(listings []listing) error {
 	s.delivery.Lock()
 	defer s.delivery.Unlock()
@@ -176,7 +176,7 @@ func (s *Set) install(listings []listing) error {
 		ch.c.set(ch.id, ch.new)
 	}
 	for _, c := range s.kinds {
-		if c.listed { // what a watch from an earlier position repeats is known
+		if c.listed { // changes that a watch from an earlier position repeats are known
 			c.floor = max(c.floor, s.from.Revision)
 		}
 	}
@@ -199,16 +199,16 @@ func (s *Set) kindList() []*cache {
 	return out
 }
 
-// change is a Change and where it belongs.
+// change is a Change with its cache and revision.
 type change struct {
 	c        *cache
 	id       schema.ID
-	rev      schema.Revision // of the event
+	rev      schema.Revision // revision of the event
 	old, new schema.Object
 }
 
-// diff returns what l changes in its kind. sameEpoch says that an object of
-// the same revision is the same.
+// diff returns the changes that l makes in its kind. sameEpoch says that an
+// object of the same revision is the same.
 func (s *Set) diff(l *listing, sameEpoch bool) []change {
 	var out []change
 	present := make(map[schema.ID]bool, len(l.records))
@@ -231,8 +231,8 @@ func (s *Set) diff(l *listing, sameEpoch bool) []change {
 	return out
 }
 
-// decode returns nil for a record that cannot be decoded. What was there before
-// stays: that it cannot be read does not mean that it is gone.
+// decode returns nil for a record that cannot be decoded. The previous object
+// stays: unreadable does not mean deleted.
 func (s *Set) decode(c *cache, rec *schema.Record) schema.Object {
 	o, err := c.kind.Decode(rec)
 	if err != nil {
@@ -245,11 +245,11 @@ func (s *Set) decode(c *cache, rec *schema.Record) schema.Object {
 	return o
 }
 
-// watch applies events until it fails. progress tells whether any came.
+// watch applies events until it fails. progress reports whether any came.
 func (s *Set) watch(ctx context.Context) (progress bool, err error) {
 	s.watched = map[string]*cache{}
 	for _, c := range s.kindList() {
-		if c.listed { // one that was added just now is listed in the next round
+		if c.listed { // a kind added since is listed in the next round
 			s.watched[c.kind.Name] = c
 		}
 	}
@@ -270,7 +270,7 @@ func (s *Set) watch(ctx context.Context) (progress bool, err error) {
 	}
 }
 
-// apply applies one batch, which holds whole transactions.
+// apply applies one batch of whole transactions.
 func (s *Set) apply(events []entity.Event) {
 	s.delivery.Lock()
 	defer s.delivery.Unlock()
@@ -307,8 +307,8 @@ func (s *Set) apply(events []entity.Event) {
 	s.deliver(applied)
 }
 
-// deliver hands changes to the handlers, and moves the position if every kind
-// has got there. delivery is held.
+// deliver passes changes to the handlers, and moves the position if every kind
+// has reached it. delivery is held.
 func (s *Set) deliver(changes []change) {
 	begin := time.Now()
 	for _, ch := range changes {
@@ -326,7 +326,7 @@ func (s *Set) deliver(changes []change) {
 		}
 	}
 	if took := time.Since(begin); took > slowHandlers {
-		s.cfg.Logger.Warn("handlers are slow, everything behind them waits", "took", took, "changes", len(changes))
+		s.cfg.Logger.Warn("handlers are slow, later changes wait", "took", took, "changes", len(changes))
 	}
 	if !complete {
 		return
@@ -346,8 +346,8 @@ func (s *Set) handlers(c *cache) []*handler {
 	return c.handlers
 }
 
-// complete reports whether the listed kinds are all at the position that Run
-// has reached. mu is held.
+// complete reports whether all listed kinds are at the position that Run has
+// reached. mu is held.
 func (s *Set) complete() bool {
 	for _, c := range s.kinds {
 		if c.listed && c.floor > s.from.Revision {

@@ -28,10 +28,10 @@ import (
 	"miren.dev/runtime/testsupport/wait"
 )
 
-// deadline of everything that a test waits for.
+// deadline of every wait of a test.
 const deadline = 2 * time.Minute
 
-// env is a store and a way to it that can fail.
+// env is a store and a connection to it that can fail.
 type env struct {
 	*testing.T
 	url     string // of the database
@@ -43,7 +43,7 @@ type env struct {
 	told    *told
 }
 
-// backends are the ways to reach a store.
+// backends are the kinds of connection to a store.
 var backends = map[string]func(*testing.T, *pgstore.Store) entity.Reader{
 	"pgstore": func(_ *testing.T, s *pgstore.Store) entity.Reader { return s },
 	"remote":  func(t *testing.T, s *pgstore.Store) entity.Reader { return newRemote(t, s).client },
@@ -109,8 +109,8 @@ func (e *env) delete(o *thing) {
 	}
 }
 
-// same waits until the set has seen everything that was written so far, and
-// compares what it has, and what a handler was told, with the store.
+// same waits until the Set has seen every write so far, and compares its state,
+// and the calls of a handler, with the store.
 func (e *env) same() {
 	e.Helper()
 	ctx, cancel := context.WithTimeout(e.Context(), deadline)
@@ -224,7 +224,7 @@ func (w *cutWatch) Next(ctx context.Context) ([]entity.Event, error) {
 	}()
 	events, err := w.Watch.Next(ctx)
 	if _, cerr := w.c.state(); cerr != nil {
-		return nil, cerr // and what came is lost
+		return nil, cerr // and the events that came are lost
 	}
 	return events, err
 }
@@ -293,8 +293,8 @@ func TestFollowsAStore(t *testing.T) {
 	})
 }
 
-// TestConverges: under random cuts, writers, epochs and a small ring, the set
-// and its handlers end up with what the store has.
+// TestConverges: under random cuts, writers, epochs and a small ring, the Set
+// and its handlers end up in the store's state.
 func TestConverges(t *testing.T) {
 	eachBackend(t, pgstore.Config{RingEvents: 16}, func(e *env) {
 		e.cut.random.Store(true)
@@ -350,8 +350,9 @@ func (e *env) write(writers, n int, between func(n int)) {
 	wg.Wait()
 }
 
-// TestEpochRemovesWhatIsGone: an epoch that began while the set was cut off
-// makes it list again, and what vanished is told with the last object.
+// TestEpochRemovesWhatIsGone: an epoch that began while the Set was cut off
+// makes it list again, and vanished entities are delivered with their last
+// object.
 func TestEpochRemovesWhatIsGone(t *testing.T) {
 	eachBackend(t, pgstore.Config{}, func(e *env) {
 		gone := e.thing("red")
@@ -381,16 +382,16 @@ func TestCompactedLog(t *testing.T) {
 		e.delete(gone)
 		const partition = 65536 // revisions of a partition of the log
 		e.sql(fmt.Sprintf("update runtime.store set revision = revision + %d", 3*partition))
-		if err := e.store.Compact(e.Context(), time.Hour, 1); err != nil { // makes a partition for what comes
+		if err := e.store.Compact(e.Context(), time.Hour, 1); err != nil { // makes a partition for later writes
 			e.Fatal(err)
 		}
-		for range 50 { // more than the ring has
+		for range 50 { // more changes than the ring holds
 			e.thing("blue")
 		}
 		if err := e.store.Compact(e.Context(), 0, 1); err != nil {
 			e.Fatal(err)
 		}
-		// The store serves the position from its ring until its tail has read all that was written.
+		// The store serves the position from its ring until its tailer has read every write.
 		wait.For(e, "the position is compacted", func() bool {
 			w, err := e.store.Watch(e.Context(), entity.WatchQuery{From: e.set.Position()})
 			if err == nil {
@@ -419,8 +420,8 @@ func (e *env) sql(stmt string) {
 }
 
 // TestSlowHandlerSkipsNothing: while a handler does not return, more is written
-// than the store's ring holds; it then gets every state, and the position stays
-// behind it.
+// than the store's ring holds. The handler then gets every state, and the
+// position stays behind it.
 func TestSlowHandlerSkipsNothing(t *testing.T) {
 	eachBackend(t, pgstore.Config{RingEvents: 16}, func(e *env) {
 		e.same()
@@ -453,8 +454,8 @@ func TestSlowHandlerSkipsNothing(t *testing.T) {
 	})
 }
 
-// TestHandlerAddedUnderLoad: a handler that is added while entities change is
-// told each once, then every change.
+// TestHandlerAddedUnderLoad: a handler that is added while entities change gets
+// each once, then every change.
 func TestHandlerAddedUnderLoad(t *testing.T) {
 	eachBackend(t, pgstore.Config{}, func(e *env) {
 		var all []*told
@@ -470,8 +471,8 @@ func TestHandlerAddedUnderLoad(t *testing.T) {
 	})
 }
 
-// TestServerRestart: the server of a remote store goes away and comes back; the
-// set goes on where it was.
+// TestServerRestart: the server of a remote store stops and restarts; the Set
+// resumes.
 func TestServerRestart(t *testing.T) {
 	e := newEnv(t, pgstore.Config{})
 	r := newRemote(t, e.store)
@@ -490,7 +491,7 @@ func TestServerRestart(t *testing.T) {
 	}
 }
 
-// TestDatabaseKilled: PostgreSQL is killed and comes back under the set.
+// TestDatabaseKilled: PostgreSQL is killed and restarted under the Set.
 func TestDatabaseKilled(t *testing.T) {
 	server := pgtest.Server(t)
 	ctx, cancel := context.WithCancel(context.Background())

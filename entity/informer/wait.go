@@ -10,9 +10,9 @@ import (
 	"miren.dev/runtime/pkg/schema"
 )
 
-// WaitSynced waits until every kind that was asked for so far is synced. A
-// store that refuses to be read (InvalidArgument, PermissionDenied,
-// Unimplemented) is an error at once; Run goes on trying.
+// WaitSynced waits until every kind that was requested so far is synced. If the
+// store refuses to list one (InvalidArgument, PermissionDenied, Unimplemented),
+// WaitSynced returns the error at once; Run continues to try.
 func (s *Set) WaitSynced(ctx context.Context) error {
 	for {
 		s.mu.Lock()
@@ -38,8 +38,7 @@ func (s *Set) WaitSynced(ctx context.Context) error {
 
 // WaitRevision waits until the position is at least rev: the handlers have seen
 // every write up to it. Writes of other kinds move the position only with the
-// next bookmark. It returns the position, with ctx's error if that ends
-// first.
+// next bookmark. It returns the position, with ctx's error if ctx ends first.
 func (s *Set) WaitRevision(ctx context.Context, rev schema.Revision) (schema.Token, error) {
 	for {
 		s.mu.Lock()
@@ -56,11 +55,11 @@ func (s *Set) WaitRevision(ctx context.Context, rev schema.Revision) (schema.Tok
 	}
 }
 
-// Await reads the entity from the store, then calls cond with it as it is and
-// after each change, until cond says that it is done, and returns the entity as
-// it was then. Several changes may be seen as one. An error of cond ends the
+// Await reads the entity from the store, then calls cond with it and again
+// after each change, until cond reports that it is done. It returns the entity
+// of that call. cond may see several changes as one. An error of cond ends the
 // wait. Errors: NotFound if the entity is gone, Unavailable if the store could
-// not be reached for Config.OutageLimit, and those of ctx.
+// not be reached for Config.OutageLimit, and ctx's error.
 func (i Informer[T, P]) Await(ctx context.Context, id schema.ID, cond func(P) (done bool, err error)) (P, error) {
 	o, err := i.read(ctx, id)
 	for err == nil {
@@ -76,7 +75,8 @@ func (i Informer[T, P]) Await(ctx context.Context, id schema.ID, cond func(P) (d
 	return nil, err
 }
 
-// read reads the entity from the store, again while that is away.
+// read reads the entity from the store, and retries while the store is
+// unavailable.
 func (i Informer[T, P]) read(ctx context.Context, id schema.ID) (P, error) {
 	begin, pause := time.Now(), minPause
 	for {
@@ -94,14 +94,14 @@ func (i Informer[T, P]) read(ctx context.Context, id schema.ID) (P, error) {
 }
 
 // After waits until the entity is newer than rev, a revision that the caller
-// has read, and returns it. Errors are those of Await.
+// has read, and returns it. Its errors are Await's.
 func (i Informer[T, P]) After(ctx context.Context, id schema.ID, rev schema.Revision) (P, error) {
 	s, begin := i.s, time.Now()
 	epoch := s.Position().Epoch
 	for {
 		s.mu.Lock()
 		o, at, err := i.c.objects[id], s.status.Position, s.status.Err
-		replaced := epoch != "" && at.Epoch != epoch // revisions of another epoch say nothing
+		replaced := epoch != "" && at.Epoch != epoch // revisions of different epochs cannot be compared
 		seen := begin
 		if s.status.LastSeen.After(seen) {
 			seen = s.status.LastSeen

@@ -51,8 +51,8 @@ func TestWaits(t *testing.T) {
 	})
 }
 
-// TestRefusalIsToldAtOnce: whoever waits for a kind that cannot be read learns
-// it; the set goes on trying.
+// TestRefusalIsToldAtOnce: a caller that waits for a kind that cannot be read
+// gets the error; the Set continues to try.
 func TestRefusalIsToldAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		src := newSource()
@@ -132,8 +132,8 @@ func TestAwait(t *testing.T) {
 	})
 }
 
-// TestAwaitDuringAnOutage: a short outage is waited out; one that lasts is an
-// error, which is not that the entity is gone.
+// TestAwaitDuringAnOutage: Await waits through a short outage; a long one is an
+// error, but not NotFound.
 func TestAwaitDuringAnOutage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		src := newSource()
@@ -144,7 +144,7 @@ func TestAwaitDuringAnOutage(t *testing.T) {
 		waiting := await(t, s, "a", "blue")
 		src.Fail(errDown)
 		time.Sleep(20 * time.Second)
-		late := await(t, s, "a", "blue") // begins while it is away
+		late := await(t, s, "a", "blue") // begins during the outage
 		src.thing("a", "blue")
 		src.Fail(nil)
 		time.Sleep(5 * time.Second)
@@ -172,8 +172,8 @@ func TestAwaitDuringAnOutage(t *testing.T) {
 	})
 }
 
-// TestAwaitAcrossARestore: revisions of another epoch are no reason to go on
-// waiting.
+// TestAwaitAcrossARestore: Await does not wait longer because of revisions of
+// another epoch.
 func TestAwaitAcrossARestore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		src := newSource()

@@ -21,11 +21,11 @@ import (
 	"miren.dev/runtime/testsupport/wait"
 )
 
-// What the proxy does to the next transaction.
+// The proxy's treatment of the next transaction.
 const (
 	pass      int32 = iota
-	dropReply       // the commit happens, its answer is lost
-	dropWrite       // what follows on BEGIN is lost on the way
+	dropReply       // the commit takes effect, its answer is lost
+	dropWrite       // the statements after BEGIN are lost
 )
 
 // proxy stands between a store and its database.
@@ -36,7 +36,7 @@ type proxy struct {
 	cuts   atomic.Int32
 }
 
-// startProxy returns a proxy and the URL that leads through it.
+// startProxy returns a proxy and the URL of the database through it.
 func startProxy(t *testing.T, dbURL string) (*proxy, string) {
 	t.Helper()
 	u, err := url.Parse(dbURL)
@@ -111,8 +111,8 @@ func (p *proxy) serve(client net.Conn) {
 		})
 	}()
 	pump(client, server, func(b []byte) bool {
-		// Only the batcher locks the counter row FOR UPDATE: its answer has
-		// three columns, the first statement BEGIN.
+		// Only the batcher locks the counter row FOR UPDATE: the answer has
+		// three columns, and the first statement is BEGIN.
 		if bytes.Contains(b, []byte("BEGIN\x00")) && bytes.Contains(b, []byte("SELECT 1\x00")) && p.mode.Load() == dropWrite {
 			began.Store(true)
 		}
@@ -128,7 +128,7 @@ func TestAmbiguousCommit(t *testing.T) {
 	for name, mode := range map[string]int32{"committed": dropReply, "not committed": dropWrite} {
 		t.Run(name, func(t *testing.T) {
 			p, through := startProxy(t, pgtest.URL(t))
-			// No expirer, which would be cut in the batcher's place.
+			// Without an expirer, which would be cut in the batcher's place.
 			s := pgtest.Open(t, pgstore.Config{URL: through, Kinds: storetest.Kinds(), ExpireInterval: time.Hour})
 			proj := newProject(t, s)
 			o := create(t, s, proj)
@@ -141,7 +141,7 @@ func TestAmbiguousCommit(t *testing.T) {
 				t.Fatal(err)
 			}
 			p.mode.Store(mode)
-			// Without a request id: the batch itself is resolved.
+			// Without a request id: the store resolves the batch itself.
 			before := o.Revision
 			o.Status.Count = 1
 			if err := entity.UpdateStatus(t.Context(), s, o); err != nil {
@@ -165,8 +165,8 @@ func TestAmbiguousCommit(t *testing.T) {
 	}
 }
 
-// TestUnknownOutcome: when the store cannot find out in time, it says so, and
-// the repeated request finds out.
+// TestUnknownOutcome: when the store cannot find out in time, the error says
+// so, and the repeated request finds out.
 func TestUnknownOutcome(t *testing.T) {
 	for name, mode := range map[string]int32{"committed": dropReply, "not committed": dropWrite} {
 		t.Run(name, func(t *testing.T) {

@@ -33,17 +33,17 @@ const (
 // of the format of the database.
 const partitionSize = 65536
 
-// batcher is the one writer of a Store. Only its own goroutine touches it,
-// but for the atomics.
+// batcher is the one writer of a Store. Only its own goroutine uses it, except
+// for the atomics.
 type batcher struct {
 	s          *Store
 	conn       *pgx.Conn
-	backend    atomic.Uint32 // pid of conn's backend: whose notifications are our own
+	backend    atomic.Uint32 // pid of conn's backend, to recognise our own notifications
 	partitions atomic.Int64  // the log's partitions below this number exist
-	carry      *txn          // taken from the queue, too big for the last batch
+	carry      *txn          // taken from the queue, too large for the last batch
 }
 
-// run commits what is queued until the store is closing.
+// run commits queued transactions until the store is closing.
 func (b *batcher) run() {
 	defer close(b.s.batcherDone)
 	defer b.disconnect()
@@ -60,9 +60,9 @@ func (b *batcher) run() {
 	}
 }
 
-// collect waits for a transaction and takes what else is queued: whatever
-// came while the last batch was being written. It returns nil when the store
-// is closing.
+// collect waits for a transaction and takes the rest of the queue: the
+// transactions that arrived while the last batch was written. It returns nil
+// when the store is closing.
 func (b *batcher) collect(txns []*txn) []*txn {
 	ops, size := 0, 0
 	take := func(t *txn) bool {
@@ -100,16 +100,16 @@ func (b *batcher) collect(txns []*txn) []*txn {
 	return txns
 }
 
-// outcome is what became of a batch, or would.
+// outcome is the result of evaluating or committing a batch.
 type outcome struct {
 	accepted []accepted
 	rejected map[*txn]error
 	epoch    string
-	first    schema.Revision // of the entries in the log; zero: there are none
+	first    schema.Revision // revisions of its entries in the log; zero: there are none
 	last     schema.Revision
 	tag      int64
 	view     *view
-	rest     []*txn // those that are left for another batch, as this one is large enough
+	rest     []*txn // transactions left for another batch, as this one is large enough
 }
 
 // ambiguous is the error of a commit that may or may not have happened.
@@ -121,7 +121,7 @@ type ambiguous struct {
 func (a *ambiguous) Error() string { return a.err.Error() }
 func (a *ambiguous) Unwrap() error { return a.err }
 
-// errPartition asks for another partition of the log before the batch can be
+// errPartition requests another partition of the log before the batch can be
 // written.
 type errPartition int64
 
@@ -129,8 +129,8 @@ func (e errPartition) Error() string {
 	return "partition " + strconv.FormatInt(int64(e), 10) + " of the log is missing"
 }
 
-// commit applies a batch, again as long as the failure is the database's and
-// there is time, and answers every transaction.
+// commit applies a batch, retries database failures while there is time, and
+// answers every transaction.
 func (b *batcher) commit(txns []*txn) {
 	began := time.Now()
 	pause := retryPause
@@ -139,7 +139,8 @@ func (b *batcher) commit(txns []*txn) {
 		out, err := b.attempt(txns)
 		var amb *ambiguous
 		if errors.As(err, &amb) {
-			// If it turns out that it was not committed, amb's own error stays.
+			// If the batch turns out not to be committed, amb's own error
+			// stays.
 			var e error
 			if out, e = b.resolve(amb, began); e != nil {
 				err = e
@@ -185,8 +186,8 @@ func (b *batcher) commit(txns []*txn) {
 	}
 }
 
-// refused reports whether err is about what was written, not about the way to
-// the database.
+// refused reports whether the database rejected the data, as opposed to a
+// failed connection.
 func refused(err error) bool {
 	var classed *errs.Error
 	if errors.As(err, &classed) {
@@ -196,8 +197,8 @@ func refused(err error) bool {
 	return errors.As(err, &pg) && !transient(pg)
 }
 
-// isolate finds out which transaction the database does not take, so that it
-// alone fails.
+// isolate finds the transaction that the database rejects, so that it alone
+// fails.
 func (b *batcher) isolate(txns []*txn, err error) {
 	if len(txns) == 1 {
 		b.s.logger.Error("the database refused a transaction", "error", err)
@@ -229,7 +230,7 @@ func (b *batcher) answer(txns []*txn, out *outcome, unsure bool) {
 			continue
 		}
 		if unsure && t.endLease != "" && errs.Is(err, errs.NotFound) {
-			err = nil // ended by the earlier attempt
+			err = nil // the earlier attempt ended it
 		}
 		t.finish(entity.TxnResult{}, err)
 	}
@@ -267,7 +268,8 @@ func (b *batcher) attempt(txns []*txn) (*outcome, error) {
 		t := txns[i]
 		d, err := b.s.evaluate(v, t, rev+1, now)
 		if err == errMiss {
-			// The others will miss things too: find out now, load once.
+			// The other transactions will miss objects too: find out now, load
+			// once.
 			for _, other := range txns[i+1:] {
 				_, _ = b.s.evaluate(v, other, rev+1, now)
 			}
@@ -328,7 +330,7 @@ func (b *batcher) attempt(txns []*txn) (*outcome, error) {
 	return out, nil
 }
 
-// writes reports whether there is anything to make durable.
+// writes reports whether the batch has anything to write.
 func (o *outcome) writes() bool {
 	for _, a := range o.accepted {
 		if len(a.d.changes) > 0 || a.d.endedLease != "" || a.d.endsLease != "" {
@@ -338,7 +340,7 @@ func (o *outcome) writes() bool {
 	return false
 }
 
-// encodeChanges renders the new versions and makes the changes part of v.
+// encodeChanges encodes the new versions and makes the changes part of v.
 func encodeChanges(v *view, a *accepted) error {
 	for _, c := range a.d.changes {
 		if c.new == nil {
@@ -357,7 +359,7 @@ func encodeChanges(v *view, a *accepted) error {
 	return nil
 }
 
-// departed returns the indexed values that a change takes away, unless it is a
+// departed returns the indexed values that a change removes; none for a
 // deletion.
 func departed(c *change) []schema.IndexEntry {
 	if c.old == nil || c.new == nil {
@@ -372,8 +374,7 @@ func departed(c *change) []schema.IndexEntry {
 	return out
 }
 
-// after returns an entity as a transaction left it; of a deletion the last
-// version.
+// after returns an entity after a transaction; for a deletion the last version.
 func after(c *change, rev schema.Revision) *schema.Record {
 	if c.new != nil {
 		return c.new.rec
@@ -383,8 +384,8 @@ func after(c *change, rev schema.Revision) *schema.Record {
 	return &rec
 }
 
-// results returns the entities after a transaction, by operation. Of a
-// repeated one, those it only checked are left out.
+// results returns the entities after a transaction, by operation. For a
+// repeated transaction it leaves out those that were only checked.
 func results(a *accepted) []schema.Record {
 	recs := make([]schema.Record, len(a.t.req.Ops))
 	d, rev := a.d, a.revision

@@ -12,27 +12,27 @@ import (
 
 // # Large deletions
 //
-// A deletion that changes more entities than Config.MaxCascade, or more than
-// maxCascadeBytes, besides those that its transaction names is applied in
-// parts. Each part is a transaction of its own, with a revision, which other
-// writes come in between. The last part is the transaction as it was submitted.
+// A deletion may change more entities than Config.MaxCascade, or more than
+// maxCascadeBytes, besides those that its transaction names. It is then applied in
+// parts. Each part is a transaction of its own, with a revision; other writes
+// may come in between. The last part is the transaction as it was submitted.
 //
-// A part deletes entities that go with what is named, each after everything
+// A part deletes entities that go with the named ones, each after every entity
 // that refers to it, and clears references to them. It changes no entity that
 // the transaction names. The conditions of the transaction are checked for every
 // part, and nothing is changed when one fails.
 //
-// What readers and watches may see before the last part:
+// Readers and watches may see before the last part:
 //   - Some entities that go with the deleted one are gone, and some references
-//     are cleared. What is named is all there and unchanged.
-//   - No reference leads nowhere, at no revision.
-//   - The entities of a lease that ends are going, and the lease cannot be
-//     renewed and takes no others.
+//     are cleared. The named entities all exist, unchanged.
+//   - At no revision does a reference lead nowhere.
+//   - Some entities of a lease that ends are gone, and the lease can neither be
+//     renewed nor get new entities.
 //
 // When the server is killed, the caller gives up, or a condition fails in
-// between, this state stays. Nothing resumes the deletion of an entity: it is
-// there still, and whoever wanted it deleted sees that it is and deletes it
-// again. A lease that was ending is ended by the expirer of any server.
+// between, this state stays. The store does not resume the deletion of an entity:
+// the entity still exists, and the caller must delete it again. The expirer of any
+// server ends a lease that was ending.
 //
 // A deletion that a restricting reference forbids is refused before its first
 // part. Another part may be refused, and earlier ones stay, if such a reference
@@ -45,13 +45,13 @@ import (
 // chunker collects one part of a large deletion.
 type chunker struct {
 	deletion
-	named   map[key]bool // the entities that the transaction names: not of a part
+	named   map[key]bool // entities that the transaction names; they belong to no part
 	path    map[key]bool // the entities that are being visited
-	stuck   map[key]bool // those that cannot go in this part
+	stuck   map[key]bool // entities that cannot be deleted in this part
 	blocked error        // a reference that keeps one of them
 }
 
-// chunk returns a part of a deletion that is too large.
+// chunk returns a part of a deletion that is too large for one transaction.
 func (del *deletion) chunk(t *txn) (*draft, error) {
 	c := &chunker{
 		deletion: deletion{s: del.s, v: del.v, rev: del.rev, now: del.now},
@@ -67,7 +67,7 @@ func (del *deletion) chunk(t *txn) (*draft, error) {
 		}
 	}
 	err := c.fill(t, roots)
-	if err == nil || err == errLarge { // it is full
+	if err == nil || err == errLarge { // the part is full
 		err = c.prune()
 	}
 	if err != nil {
@@ -83,7 +83,7 @@ func (del *deletion) chunk(t *txn) (*draft, error) {
 		WithHint("delete some of them first")
 }
 
-// fill adds to the part until it is full, which is errLarge.
+// fill adds entities until the part is full; errLarge reports that.
 func (c *chunker) fill(t *txn, roots []key) error {
 	for i, k := range roots {
 		if err := c.loadAround(roots[i:]); err != nil {
@@ -109,7 +109,7 @@ func (c *chunker) fill(t *txn, roots []key) error {
 	return nil
 }
 
-// remove visits the first of keys and deletes it if nothing that stays refers
+// remove visits the first of keys and deletes it if no remaining entity refers
 // to it. errLarge: the part is full.
 func (c *chunker) remove(keys []key) error {
 	if err := c.load(keys); err != nil {
@@ -125,8 +125,8 @@ func (c *chunker) remove(keys []key) error {
 	return c.delete(keys[0])
 }
 
-// visit deletes what goes with k and clears the references to it, as far as
-// the part has room. It reports whether k itself may go.
+// visit deletes the entities that go with k and clears the references to k, as
+// far as the part has room. It reports whether k itself may be deleted.
 func (c *chunker) visit(k key) (free bool, err error) {
 	refs, more, err := c.v.refsTo(k)
 	if err != nil {
@@ -159,7 +159,8 @@ func (c *chunker) visit(k key) (free bool, err error) {
 		case c.named[r.from]:
 			free = false
 		case refs[r] == schema.Cascade:
-			// Whether those in a circle can go together is found out by prune.
+			// prune decides whether entities in a circle can be deleted
+			// together.
 			free = free && c.path[r.from]
 		default:
 			if free = false; c.blocked == nil {
@@ -173,8 +174,8 @@ func (c *chunker) visit(k key) (free bool, err error) {
 	return free, nil
 }
 
-// prune takes out of the part what others still refer to: members of circles
-// that did not fit whole.
+// prune removes from the part the entities to which others still refer: members
+// of circles that did not fit.
 func (c *chunker) prune() error {
 	for again := true; again; {
 		again = false
@@ -202,9 +203,9 @@ func (c *chunker) prune() error {
 	return nil
 }
 
-// sqlClosure looks for a reference that restricts the deletion of anything that
-// goes with some entities, and is not deleted with them. The transaction may
-// change the references of those that it names.
+// sqlClosure looks for a reference that restricts the deletion of an entity
+// that goes with the given ones, and whose own entity is not deleted with them.
+// The transaction may change the references of the entities that it names.
 const sqlClosure = `with recursive gone(kind, id) as (
 		select kind collate "C", id collate "C" from unnest($1::text[], $2::text[]) k(kind, id)
 		union

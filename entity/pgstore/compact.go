@@ -44,7 +44,7 @@ func (s *Store) Compact(ctx context.Context, keepFor time.Duration, keepRevision
 	if err := s.pool.SendBatch(ctx, b).Close(); err != nil {
 		return mapError(err, "compact")
 	}
-	// The next partition exists well before the batcher needs it.
+	// The next partition must exist well before the batcher needs it.
 	if rev%partitionSize > partitionSize/2 {
 		if err := s.makePartition(ctx, rev/partitionSize+1); err != nil {
 			return err
@@ -53,8 +53,8 @@ func (s *Store) Compact(ctx context.Context, keepFor time.Duration, keepRevision
 	cut := max(old, rev-keepRevisions) - prevMargin
 	if first := cut / partitionSize * partitionSize; cut > 0 && first > 0 && first+prevMargin > floor {
 		floor = first + prevMargin
-		// The floor is visible before anything is dropped: readers ask for it
-		// after they have read.
+		// Publish the floor before dropping anything: readers check it after
+		// they have read.
 		if _, err := s.pool.Exec(ctx, `update compaction set floor = greatest(floor, $1)`, floor); err != nil {
 			return mapError(err, "compact")
 		}
@@ -63,8 +63,9 @@ func (s *Store) Compact(ctx context.Context, keepFor time.Duration, keepRevision
 	return s.dropPartitions(ctx, (floor-prevMargin)/partitionSize)
 }
 
-// dropPartitions drops the partitions below number n. It gives up soon when the log
-// is being read, so that no reader queues behind it, and is called again.
+// dropPartitions drops the partitions below number n. While a reader uses the
+// log it soon gives up, so that no other reader queues behind it; compact calls
+// it again later.
 func (s *Store) dropPartitions(ctx context.Context, n int64) error {
 	if n <= 0 {
 		return nil
@@ -91,7 +92,7 @@ func (s *Store) dropPartitions(ctx context.Context, n int64) error {
 	return nil
 }
 
-// makePartition makes sure that the partitions up to number n exist.
+// makePartition creates the partitions up to number n that do not exist.
 func (s *Store) makePartition(ctx context.Context, n int64) error {
 	stmt := fmt.Sprintf("create table if not exists log_%d partition of log for values from (%d) to (%d)", n, n*partitionSize, (n+1)*partitionSize)
 	if err := s.ddl(ctx, stmt); err != nil {
@@ -106,12 +107,12 @@ func (s *Store) makePartition(ctx context.Context, n int64) error {
 }
 
 // ddlLock is the advisory lock under which the log's partitions change: the
-// batcher and the compaction of each server may make the same one at once, and
-// "if not exists" does not see a transaction that has not committed yet.
+// batcher and the compaction of each server may create the same one at once,
+// and "if not exists" does not see a transaction that has not committed yet.
 const ddlLock = 0x706172746974
 
-// ddl runs a statement that locks the log against everybody, with patience,
-// but never makes others wait long.
+// ddl runs a statement that locks the log exclusively. It retries with a short
+// lock timeout, so that other statements never wait long behind it.
 func (s *Store) ddl(ctx context.Context, stmt string) error {
 	var err error
 	for range 100 {

@@ -13,12 +13,12 @@ import (
 
 const (
 	connectTimeout = 5 * time.Second
-	// maintenanceTimeout bounds one step of background work, which may be larger
-	// than what callers wait for.
+	// maintenanceTimeout bounds one step of background work, which may take
+	// longer than operations of callers.
 	maintenanceTimeout = 30 * time.Second
 )
 
-// setParams sets what every connection of the store relies on.
+// setParams sets the parameters that the store relies on in every connection.
 func setParams(cfg *pgx.ConnConfig) {
 	p := cfg.RuntimeParams
 	p["search_path"] = namespace
@@ -30,8 +30,8 @@ func setParams(cfg *pgx.ConnConfig) {
 	cfg.ConnectTimeout = connectTimeout
 }
 
-// connect makes the batcher's connection if there is none. Its plans are
-// lookups by primary key whatever the statistics say, which lag behind.
+// connect opens the batcher's connection if there is none. Its queries always
+// use lookups by primary key, whatever the statistics say, which lag behind.
 func (b *batcher) connect(ctx context.Context) error {
 	if b.conn != nil && !b.conn.IsClosed() {
 		return nil
@@ -43,7 +43,7 @@ func (b *batcher) connect(ctx context.Context) error {
 	}
 	cfg.RuntimeParams["plan_cache_mode"] = "force_generic_plan"
 	cfg.RuntimeParams["synchronous_commit"] = "on"
-	// A server that stands still amid a transaction must not hold up others.
+	// A server that hangs within a transaction must not block others for ever.
 	cfg.RuntimeParams["idle_in_transaction_session_timeout"] = "10s"
 	c, err := pgx.ConnectConfig(ctx, cfg)
 	if err != nil {
@@ -60,11 +60,12 @@ func (b *batcher) disconnect() {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
-	_ = b.conn.Close(ctx) // nothing is pending on it
+	_ = b.conn.Close(ctx) // no statement is pending on it
 	b.conn = nil
 }
 
-// abort gives up the transaction, which was not committed, and returns err.
+// abort closes the connection, so that the transaction is not committed, and
+// returns err.
 func (b *batcher) abort(err error) error {
 	if b.conn == nil || b.conn.IsClosed() {
 		return err
@@ -77,15 +78,15 @@ func (b *batcher) abort(err error) error {
 	return err
 }
 
-// resolve finds out whether an ambiguous commit happened. Taking the lock of
-// the counter row waits for the attempt to end, should it still be running.
-// It returns the outcome if it did happen, nil and no error if it did not, and
-// an error of unknown outcome if that cannot be found out in time.
+// resolve finds out whether an ambiguous commit took effect. Taking the lock of
+// the counter row waits for the attempt to end, should it still be running. It
+// returns the outcome if the commit took effect, nil and no error if it did
+// not, and an error of unknown outcome if it cannot find out in time.
 func (b *batcher) resolve(amb *ambiguous, began time.Time) (*outcome, error) {
 	b.s.logger.Warn("connection lost while committing, finding out what happened", "error", amb.err)
 	b.s.metrics.ambiguous.Inc()
 	if amb.out.first == 0 {
-		return nil, nil // nothing that counts was written: do it again
+		return nil, nil // the attempt changed nothing durable: repeat it
 	}
 	pause := retryPause
 	for {
@@ -127,8 +128,8 @@ func (b *batcher) committed(out *outcome) (bool, error) {
 	return found, nil
 }
 
-// retryRead runs a read, again while the database cannot be reached or does not
-// answer, and there is time.
+// retryRead runs a read, and repeats it while the database cannot be reached or
+// does not answer, and there is time.
 func retryRead[T any](ctx context.Context, s *Store, doing string, read func(context.Context) (T, error)) (T, error) {
 	began, pause := time.Now(), retryPause
 	for {
@@ -143,7 +144,7 @@ func retryRead[T any](ctx context.Context, s *Store, doing string, read func(con
 		}
 		select {
 		case <-ctx.Done():
-			return v, err // unavailable says more than canceled
+			return v, err // Unavailable says more than Canceled
 		case <-s.closing:
 			return v, errClosed()
 		case <-time.After(pause):

@@ -11,9 +11,9 @@ import (
 )
 
 const (
-	// maxCascadeBytes bounds what a deletion changes besides the entities that
-	// its transaction names, as Config.MaxCascade does. Beyond them it is
-	// applied in several transactions (chunk.go).
+	// maxCascadeBytes bounds, like Config.MaxCascade, the changes of a deletion
+	// besides the entities that its transaction names, in bytes. A larger
+	// deletion is applied in several transactions (chunk.go).
 	maxCascadeBytes = 16 << 20
 	// minCascade is how many entities may be changed together however slow the
 	// database is.
@@ -37,8 +37,8 @@ type deletion struct {
 	rev schema.Revision
 	now time.Time
 
-	changed, bytes int // besides what the transaction names
-	seen           int // changes of the draft that gone has returned
+	changed, bytes int // changes besides those that the transaction names
+	seen           int // how many changes of the draft gone has returned
 }
 
 // endLease deletes the entities of a lease.
@@ -65,12 +65,12 @@ func (del *deletion) endLease(t *txn) error {
 	return del.all()
 }
 
-// all follows the references to what the draft deletes: first those that
-// cascade, then, when all that goes is known, those that are cleared or
-// restrict.
+// all follows the references to the entities that the draft deletes: first
+// those that cascade, then, when all deleted entities are known, those that are
+// cleared or restrict.
 func (del *deletion) all() error {
 	gone := del.gone(nil)
-	for i := 0; i < len(gone); i++ { // grows
+	for i := 0; i < len(gone); i++ { // the list grows in the loop
 		refs, more, err := del.v.refsTo(gone[i])
 		if err != nil {
 			return err
@@ -113,7 +113,8 @@ func (del *deletion) all() error {
 	return del.projects()
 }
 
-// gone returns what the draft deletes, given what it deleted before.
+// gone returns the entities that the draft deletes, except those that it
+// returned before.
 func (del *deletion) gone(before []key) []key {
 	for _, c := range del.d.changes[del.seen:] {
 		if c.new == nil {
@@ -138,7 +139,7 @@ func errInUse(k key, r refID) *errs.Error {
 		With("attr", r.attr).WithHint("delete %s %s first", r.from.kind, r.from.id)
 }
 
-// stillRefers reports whether the reference r to target is there after d.
+// stillRefers reports whether the reference r to target exists after d.
 func (d *draft) stillRefers(r refID, target key) bool {
 	c, ok := d.byKey[r.from]
 	if !ok {
@@ -149,8 +150,8 @@ func (d *draft) stillRefers(r refID, target key) bool {
 	})
 }
 
-// load returns errMiss unless the first of keys is loaded, after noting which
-// of them are to be loaded next, with the references to them.
+// load returns errMiss unless the first of keys is loaded, after recording
+// which of them to load next, with the references to them.
 func (del *deletion) load(keys []key) error {
 	missing := 0
 	for i, k := range keys {
@@ -167,9 +168,9 @@ func (del *deletion) load(keys []key) error {
 	return nil
 }
 
-// loadAround returns errMiss unless everything is loaded that goes with the first
-// of keys, or of which references to it are cleared, after noting what is to be
-// loaded next.
+// loadAround returns errMiss unless every entity is loaded that is deleted with
+// the first of keys, or that loses a reference to it. Before, it records the
+// entities to load next.
 func (del *deletion) loadAround(keys []key) error {
 	missing := 0
 	for i, k := range keys {
@@ -195,8 +196,8 @@ func (del *deletion) loadAround(keys []key) error {
 	return nil
 }
 
-// want notes that an entity is to be loaded, with the references to it or
-// without, and reports whether anything of that is missing.
+// want records that an entity must be loaded, with the references to it or
+// without, and reports whether any of that is missing.
 func (del *deletion) want(k key, withRefs bool) bool {
 	_, object := del.v.objects[k]
 	if !object {
@@ -225,7 +226,7 @@ func (del *deletion) deleteEach(keys []key) error {
 	return nil
 }
 
-// delete adds the deletion of k, which is loaded.
+// delete adds the deletion of k, which must be loaded.
 func (del *deletion) delete(k key) error {
 	cur := del.v.objects[k]
 	if cur == nil {
@@ -245,21 +246,21 @@ func (del *deletion) delete(k key) error {
 	return nil
 }
 
-// count adds the change of an entity that the transaction does not name to
-// what is bounded.
+// count counts the change of an entity that the transaction does not name
+// toward the bounds.
 func (del *deletion) count(o *object) error {
 	del.changed++
 	if del.bytes += len(o.raw); del.changed > del.s.cfg.MaxCascade || del.bytes > maxCascadeBytes {
 		return errLarge
 	}
-	// On a slow machine fewer, so that the attempt ends in time.
+	// A slow machine changes fewer, so that the attempt ends in time.
 	if del.changed > minCascade && time.Since(del.v.began) > del.s.cfg.Attempt/4 {
 		return errLarge
 	}
 	return nil
 }
 
-// clearEach removes those references to target that are to be cleared.
+// clearEach removes the references to target whose policy is clear.
 func (del *deletion) clearEach(list []refID, refs map[refID]schema.OnDelete, target key) error {
 	for _, r := range list {
 		if refs[r] != schema.Clear || !del.d.stillRefers(r, target) {
@@ -275,7 +276,7 @@ func (del *deletion) clearEach(list []refID, refs map[refID]schema.OnDelete, tar
 	return nil
 }
 
-// clear removes the reference r to target. The referrer is loaded.
+// clear removes the reference r to target. The referrer must be loaded.
 func (del *deletion) clear(r refID, target key) error {
 	cur := del.v.objects[r.from]
 	if cur == nil {
@@ -304,7 +305,7 @@ func (del *deletion) clear(r refID, target key) error {
 	touch(attr, &rec)
 	o := &object{rec: &rec}
 	if err := ensureExtracted(kind, o); err != nil {
-		// It is not valid today, with or without the reference.
+		// The entity is not valid today, with or without the reference.
 		return about(errs.New(errs.FailedPrecondition, "%s %s is in use by %s %s, which is not valid without %s: %w", target.kind, target.id, r.from.kind, r.from.id, r.attr, err), target).
 			With("attr", r.attr).WithHint("mend or delete %s %s first", r.from.kind, r.from.id)
 	}
@@ -312,7 +313,7 @@ func (del *deletion) clear(r refID, target key) error {
 	return nil
 }
 
-// projects sees that deleted projects have nothing left.
+// projects checks that deleted projects have no entities left.
 func (del *deletion) projects() error {
 	for _, c := range del.d.changes {
 		if c.new != nil || c.key.kind != projectKind {

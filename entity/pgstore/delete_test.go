@@ -59,9 +59,9 @@ func forest(t testing.TB, s entity.Store, project schema.ID, n int) *thing {
 	return root
 }
 
-// TestDeletionOfMany: a deletion with very many others is applied in
-// transactions of a bounded size, and others write in between. RUNTIME_SOAK makes
-// it 12,000 and the bound that a server has.
+// TestDeletionOfMany: a large deletion is applied in transactions of a bounded
+// size, and others write in between. RUNTIME_SOAK makes it 12,000 entities with
+// a server's bound.
 func TestDeletionOfMany(t *testing.T) {
 	n, most := 1500, 125
 	if os.Getenv("RUNTIME_SOAK") != "" {
@@ -116,7 +116,7 @@ func TestDeletionOfMany(t *testing.T) {
 	t.Logf("%d deleted in %s, at most %d in a transaction, %d writes in between", n, took, largest, between)
 }
 
-// TestDeletionOfChain: what refers to each other in a long line goes whole.
+// TestDeletionOfChain: a long chain of referrers is deleted completely.
 func TestDeletionOfChain(t *testing.T) {
 	s := pgtest.Store(t, storetest.Kinds()...)
 	proj := newProject(t, s)
@@ -159,8 +159,8 @@ func TestDeletionOfCircle(t *testing.T) {
 	if err := entity.UpdateSpec(t.Context(), s, first); err != nil {
 		t.Fatal(err)
 	}
-	// Each goes with all the others, but those that no circle leads through can
-	// go first.
+	// Each is deleted with all the others, but those outside every circle can
+	// be deleted first.
 	middle, err := entity.Get[thing](t.Context(), s, id(n/2))
 	if err != nil {
 		t.Fatal(err)
@@ -219,9 +219,9 @@ func deleteRoot(url string) error {
 	return entity.Delete(ctx, s, root)
 }
 
-// TestKilledWhileDeleting: a process that is killed amid a large deletion leaves
-// no reference that leads nowhere, and what was to be deleted, so that the next
-// one completes it.
+// TestKilledWhileDeleting: a process that is killed within a large deletion
+// leaves no reference that leads nowhere. It leaves the named entity, so that
+// the next deletion completes it.
 func TestKilledWhileDeleting(t *testing.T) {
 	const n, kills = 1000, 2
 	url := pgtest.URL(t)
@@ -246,9 +246,9 @@ func TestKilledWhileDeleting(t *testing.T) {
 			t.Fatal(err)
 		}
 		if round < kills {
-			// Amid the next part, once one is told to be deleted.
+			// Within the next part, once an event shows a deletion.
 			awaitDeletion(t, w)
-			time.Sleep(rand.N(50 * time.Millisecond)) // the moment is the input
+			time.Sleep(rand.N(50 * time.Millisecond)) // the random moment is the input
 			if err := cmd.Process.Kill(); err != nil {
 				t.Fatal(err)
 			}
@@ -286,8 +286,9 @@ func awaitDeletion(t testing.TB, w entity.Watch) {
 	}
 }
 
-// TestRevocationGivenUp: when a caller gives up amid the end of a lease with many
-// entities, the lease is not renewed, takes no others, and is ended without it.
+// TestRevocationGivenUp: when a caller gives up while a lease with many
+// entities ends, the lease can neither be renewed nor get new entities, and the
+// store ends it without the caller.
 func TestRevocationGivenUp(t *testing.T) {
 	url := pgtest.URL(t)
 	open := func(expire time.Duration) *pgstore.Store {

@@ -8,7 +8,7 @@ import (
 	"miren.dev/runtime/pkg/schema"
 )
 
-// sqlWhere asks for the position, and which copy of the database answers: a
+// sqlWhere reads the position, and which copy of the database answers: a
 // restored backup or a promoted standby differs in system identifier or
 // timeline.
 const (
@@ -18,7 +18,7 @@ const (
 
 // NewEpoch makes every token that was given out so far invalid: watchers list
 // again. Call it after the database was put back to an earlier state in a way
-// that the store cannot see by itself, such as by copying files.
+// that the store cannot detect, such as by copying files.
 func (s *Store) NewEpoch(ctx context.Context) error {
 	s.hub.mu.Lock()
 	old := s.hub.epoch

@@ -11,7 +11,7 @@ import (
 	"miren.dev/runtime/pkg/schema"
 )
 
-// callError is mapError for an operation whose caller may have ended it.
+// callError is mapError for an operation whose context may have ended.
 func callError(ctx context.Context, err error, doing string) error {
 	if err != nil && ctx.Err() != nil {
 		return errs.New(errs.ClassOf(ctx.Err()), "%s: %w", doing, ctx.Err())
@@ -19,9 +19,9 @@ func callError(ctx context.Context, err error, doing string) error {
 	return mapError(err, doing)
 }
 
-// mapError gives an error of the database its class. An answer that PostgreSQL
-// gave about the statement is internal; anything else, a deadline of ours
-// included, means that it could not be asked.
+// mapError gives an error of the database its class. PostgreSQL's answer about
+// the statement itself is Internal; any other error, also a deadline of the
+// store, means that the database could not be asked.
 func mapError(err error, doing string) error {
 	if err == nil {
 		return nil
@@ -51,7 +51,7 @@ func transient(pg *pgconn.PgError) bool {
 	return pg.Code == "55P03" || pg.Code == "25006"
 }
 
-// about adds which entity an error is about.
+// about adds to an error the kind and id of its entity.
 func about(e *errs.Error, k key) *errs.Error {
 	return e.With("kind", k.kind).With("id", k.id)
 }
@@ -60,8 +60,9 @@ func notFound(k key) *errs.Error {
 	return about(errs.New(errs.NotFound, "%s %s does not exist", k.kind, k.id), k)
 }
 
-// moved says that a conditional operation found another revision.
-func moved(k key, what string, want, have schema.Revision) *errs.Error {
+// revisionChanged is the error of a conditional operation that found another
+// revision.
+func revisionChanged(k key, what string, want, have schema.Revision) *errs.Error {
 	e := errs.New(errs.Conflict, "%s %s changed: %s is %d, the change was made to %d", k.kind, k.id, what, have, want).
 		WithHint("read it again and repeat the change")
 	return about(e, k).With("revision", strconv.FormatInt(int64(have), 10))

@@ -12,7 +12,7 @@ import (
 	"miren.dev/runtime/pkg/schema"
 )
 
-// Shorter names of the operations.
+// Short names of the operations.
 const (
 	opCreate       = entity.OpCreate
 	opUpdateSpec   = entity.OpUpdateSpec
@@ -22,7 +22,7 @@ const (
 	opAdd          = entity.OpAdd
 )
 
-// projectKind is the kind that Meta.Project refers to, where it is known.
+// projectKind is the kind that Meta.Project refers to, if the store has it.
 const projectKind = "project"
 
 // change is what a transaction does to one entity.
@@ -31,7 +31,7 @@ type change struct {
 	kind     *schema.Kind
 	old, new *object // nil: absent
 
-	departed []schema.IndexEntry // the indexed values that it takes away, if it is accepted
+	departed []schema.IndexEntry // the indexed values that the change removes, if it is accepted
 }
 
 // draft is the effect of one transaction, if it is accepted.
@@ -41,21 +41,21 @@ type draft struct {
 	freed      []uniqueKey
 	taken      map[uniqueKey]string
 	checked    map[key]*schema.Record
-	endedLease schema.LeaseID // its row goes
-	endsLease  schema.LeaseID // it is over, but has entities left
+	endedLease schema.LeaseID // the lease is deleted
+	endsLease  schema.LeaseID // the lease has ended, but has entities left
 
-	// partial: of a transaction too large to be applied at once, these are
-	// changes that go before it.
+	// partial: changes of a transaction too large to be applied at once; they
+	// precede it.
 	partial bool
 
 	repeat *reply // the outcome of an earlier transaction with the same request id
 }
 
 // evaluate decides about t on the state v, without changing v. The error is
-// errMiss if something has to be loaded first; otherwise it is the client's.
+// errMiss if more must be loaded first; any other error is the client's.
 //
 // Conditions are checked against the state before the transaction, references
-// and uniqueness against the one after it, so that the order of operations
+// and uniqueness against the state after it, so that the order of operations
 // does not matter.
 func (s *Store) evaluate(v *view, t *txn, rev schema.Revision, now time.Time) (*draft, error) {
 	id := t.req.RequestID
@@ -64,8 +64,8 @@ func (s *Store) evaluate(v *view, t *txn, rev schema.Revision, now time.Time) (*
 	}
 	r, known := v.replies[id]
 	if !known && t.guarded {
-		// A repetition is certainly rejected, so that only those that are need
-		// to be looked up.
+		// A repeated transaction is certainly rejected, so only rejected ones
+		// need a lookup.
 		d, err := s.decide(v, t, rev, now)
 		if err == nil || err == errMiss {
 			return d, err
@@ -129,7 +129,7 @@ func (s *Store) evalOps(v *view, t *txn, d *draft, rev schema.Revision, now time
 		k := keyOf(&op.Record)
 		cur, err := v.object(k)
 		if err != nil {
-			miss = true // collect the others too
+			miss = true // collect the other misses too
 			continue
 		}
 		if err := checkCondition(op, k, cur); err != nil {
@@ -169,8 +169,8 @@ func (s *Store) evalOps(v *view, t *txn, d *draft, rev schema.Revision, now time
 			rec.Status, rec.StatusRevision = op.Record.Status, rev
 		}
 		c.new = &object{rec: &rec}
-		// What was extracted from the submitted record holds if the half that
-		// this operation does not write is the current one.
+		// The values extracted from the submitted record are valid if the half
+		// that this operation does not write is the current one.
 		if ext := t.exts[i]; ext != nil && (op.Type == opCreate || sameInputs(&rec, &op.Record)) {
 			c.new.ext = ext
 		}
@@ -201,8 +201,8 @@ func (s *Store) evalOps(v *view, t *txn, d *draft, rev schema.Revision, now time
 	return nil
 }
 
-// applyAddition makes rec, whose revision is that of the transaction, what it is
-// after an addition.
+// applyAddition applies an addition to rec, whose revision becomes the
+// transaction's.
 func applyAddition(add *entity.Addition, kind *schema.Kind, rec *schema.Record) error {
 	attr, k := kind.Attr(add.Attr), keyOf(rec)
 	sum, err := attr.AddInt(rec, add.Delta)
@@ -224,7 +224,7 @@ func applyAddition(add *entity.Addition, kind *schema.Kind, rec *schema.Record) 
 	return nil
 }
 
-// touch moves the revision of the half that an attribute is in to that of rec.
+// touch sets the revision of the half that an attribute is in to rec's.
 func touch(attr *schema.Attr, rec *schema.Record) {
 	if attr.InSpec() {
 		rec.SpecRevision = rec.Revision
@@ -259,8 +259,8 @@ func ensureExtracted(kind *schema.Kind, o *object) error {
 	return nil
 }
 
-// extractOld fills o.ext of a version that is about to go. One that is not
-// valid today must not become impossible to change or delete.
+// extractOld fills o.ext of a version that is about to be replaced. A version
+// that is not valid today must still be changeable and deletable.
 func (s *Store) extractOld(kind *schema.Kind, o *object) {
 	if o == nil || ensureExtracted(kind, o) == nil {
 		return
@@ -285,22 +285,22 @@ func checkCondition(op *entity.Op, k key, cur *object) error {
 			return about(errs.New(errs.InvalidArgument, "the project of %s %s cannot change", k.kind, k.id), k).With("attr", "meta.project")
 		}
 		if cur.rec.SpecRevision != op.If {
-			return moved(k, "spec_revision", op.If, cur.rec.SpecRevision)
+			return revisionChanged(k, "spec_revision", op.If, cur.rec.SpecRevision)
 		}
 	case opUpdateStatus:
 		if cur.rec.StatusRevision != op.If {
-			return moved(k, "status_revision", op.If, cur.rec.StatusRevision)
+			return revisionChanged(k, "status_revision", op.If, cur.rec.StatusRevision)
 		}
 	case opAdd:
 	default:
 		if cur.rec.Revision != op.If {
-			return moved(k, "revision", op.If, cur.rec.Revision)
+			return revisionChanged(k, "revision", op.If, cur.rec.Revision)
 		}
 	}
 	return nil
 }
 
-// evalRefs sees that the references that are new lead somewhere.
+// evalRefs checks that new references lead to existing entities.
 func (s *Store) evalRefs(v *view, d *draft) error {
 	_, haveProjects := s.kinds[projectKind]
 	miss := false
@@ -343,8 +343,7 @@ func (s *Store) evalRefs(v *view, d *draft) error {
 	return nil
 }
 
-// evalUnique sees that nobody else has the names and unique values that are
-// new.
+// evalUnique checks that no other entity has the new names and unique values.
 func (s *Store) evalUnique(v *view, d *draft) error {
 	freed := map[uniqueKey]bool{}
 	for _, c := range d.changes {

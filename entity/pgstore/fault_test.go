@@ -131,9 +131,9 @@ func (h *history) await(t testing.TB, rev schema.Revision) {
 	})
 }
 
-// writeThrough writes with 16 writers while trouble happens, and checks that
-// the store has exactly what was acknowledged: each create once, each counter
-// at the number of acknowledged increments. Unknown outcomes are resolved by
+// writeThrough writes with 16 writers while faults happen, and checks that the
+// store has exactly the acknowledged writes: each create once, each counter at
+// the number of acknowledged increments. It resolves unknown outcomes by
 // repeating the request.
 func writeThrough(t *testing.T, stores []*pgstore.Store, trouble func(stop <-chan struct{})) {
 	s := stores[0]
@@ -256,7 +256,7 @@ func TestKilledDatabase(t *testing.T) {
 				return
 			case <-time.After(500*time.Millisecond + rand.N(300*time.Millisecond)):
 			}
-			// It may be down still from the last time.
+			// It may still be down from the previous round.
 			if err := syscall.Kill(server.PID(), syscall.SIGKILL); err != nil && err != syscall.ESRCH {
 				t.Error(err)
 			}
@@ -300,8 +300,8 @@ func TestTwoServers(t *testing.T) {
 	writeThrough(t, stores, func(<-chan struct{}) {})
 }
 
-// TestStoppedDatabase: a database that is away makes operations unavailable,
-// never not-found, and leases keep.
+// TestStoppedDatabase: while the database is stopped, operations fail as
+// Unavailable, never as NotFound, and leases stay.
 func TestStoppedDatabase(t *testing.T) {
 	server := pgtest.Server(t)
 	s := pgtest.Open(t, pgstore.Config{URL: server.URL(), Kinds: storetest.Kinds(), RetryFor: 100 * time.Millisecond})

@@ -13,8 +13,8 @@ import (
 	"miren.dev/runtime/testsupport/wait"
 )
 
-// TestHeldLeases: leases that cannot end, since something needs their entities,
-// do not keep others from ending.
+// TestHeldLeases: leases that cannot end, since other entities need theirs, do
+// not keep further leases from ending.
 func TestHeldLeases(t *testing.T) {
 	const held, free = 120, 20
 	url := pgtest.URL(t)

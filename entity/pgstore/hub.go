@@ -17,15 +17,15 @@ const (
 	ringBytes  = 4 << 20
 )
 
-// entry is one change as the rings hold it. Everything in it is shared and
-// never modified.
+// entry is one change as the rings hold it. All of it is shared and never
+// modified.
 type entry struct {
 	rev  schema.Revision
 	typ  entity.EventType
 	rec  *schema.Record
 	size int
 	// values are the indexed values of rec; departed are those that the change
-	// took away.
+	// removed.
 	values   *values
 	departed []schema.IndexEntry
 }
@@ -59,7 +59,7 @@ func hasValue(list []schema.IndexEntry, attr string, value []byte) bool {
 type ring struct {
 	entries []entry
 	bytes   int
-	low     schema.Revision // every later change up to hub.last is in entries
+	low     schema.Revision // entries holds every later change up to hub.last
 }
 
 func (r *ring) push(e entry) {
@@ -67,8 +67,8 @@ func (r *ring) push(e entry) {
 	r.bytes += e.size
 }
 
-// trim drops the older half when the ring is over a bound, whole revisions
-// only, so that the copying is paid once per many pushes.
+// trim drops the older half when the ring is over a bound, in whole revisions,
+// so that one copy serves many pushes.
 func (r *ring) trim(maxEvents, maxBytes int) {
 	if len(r.entries) <= maxEvents && r.bytes <= maxBytes {
 		return
@@ -102,19 +102,20 @@ func (r *ring) after(rev schema.Revision) []entry {
 	return r.entries[lo:]
 }
 
-// interest is what watchers are found by: an id, an indexed value, or a kind.
+// interest is the key under which watchers are found: an id, an indexed value,
+// or a kind.
 type interest struct {
 	by   uint8
 	a, b string
 }
 
 const (
-	byKind  uint8 = iota // a; empty: every kind
-	byID                 // a
-	byValue              // attribute a, value b
+	byKind  uint8 = iota // holds a kind; empty: every kind
+	byID                 // holds an id
+	byValue              // holds an attribute and a value
 )
 
-// interests returns those of a query: the most telling ones.
+// interests returns the keys of a query: the most selective ones.
 func interests(q *entity.WatchQuery) []interest {
 	switch {
 	case len(q.IDs) > 0:
@@ -135,11 +136,11 @@ func interests(q *entity.WatchQuery) []interest {
 	return []interest{{byKind, "", ""}}
 }
 
-// hub fans changes out to watchers. It is fed in revision order by the
-// batcher, with what it has just committed, and by the tailer, with what
-// others committed.
+// hub distributes changes to watchers. Two sources feed it in revision order:
+// the batcher, with its own commits, and the tailer, with those of other
+// servers.
 //
-// A change wakes the watchers that want it and costs the others nothing.
+// A change wakes the watchers that select it and costs the others nothing.
 type hub struct {
 	maxEvents, maxBytes int
 	wakes               func() // called once for each watcher that is woken
@@ -149,13 +150,13 @@ type hub struct {
 	mu      sync.Mutex // a leaf: nothing else is locked under it
 	epoch   string
 	began   schema.Revision // where the history begins
-	last    schema.Revision // everything up to here has been fed
+	last    schema.Revision // every change up to here has been fed
 	rings   map[string]*ring
 	watches map[interest]map[*watch]struct{}
-	checked time.Time // when the tailer last saw that nothing is missing
+	checked time.Time // when the tailer last saw that no change is missing
 	closed  bool
 	reset   chan struct{} // closed when epoch or closed changes, then replaced
-	gap     chan struct{} // holds one token when the tailer has to look
+	gap     chan struct{} // holds a token when the tailer must read the log
 }
 
 func newHub(maxEvents, maxBytes int, wakes func()) *hub {
@@ -165,17 +166,17 @@ func newHub(maxEvents, maxBytes int, wakes func()) *hub {
 	}
 }
 
-// ring returns that of a kind; mu is held.
+// ring returns the ring of a kind; mu is held.
 func (h *hub) ring(kind string) *ring {
 	r, ok := h.rings[kind]
 	if !ok {
-		r = &ring{low: h.began} // it has had no change since
+		r = &ring{low: h.began} // the kind has had no change since
 		h.rings[kind] = r
 	}
 	return r
 }
 
-// add makes w get what it wants of the changes after its position.
+// add registers w and gives it the changes after its position that it selects.
 func (h *hub) add(w *watch) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -207,7 +208,7 @@ func (h *hub) remove(w *watch) {
 	}
 }
 
-// tell wakes the watchers that want e; mu is held.
+// tell wakes the watchers that select e; mu is held.
 func (h *hub) tell(e *entry) {
 	h.tellEach(e, interest{byKind, e.rec.Kind, ""})
 	h.tellEach(e, interest{byKind, "", ""})
@@ -246,12 +247,12 @@ func (h *hub) begin(epoch string, rev schema.Revision) {
 	h.reset = make(chan struct{})
 }
 
-// feed adds changes in revision order; those already known are left out. It
-// reports whether they follow on what is known; if not nothing is added.
+// feed adds changes in revision order and leaves out known ones. It reports
+// whether they continue the known changes; if not, it adds nothing.
 func (h *hub) feed(epoch string, from, to schema.Revision, entries []entry) bool {
 	if h.selecting.Load() > 0 {
 		for i := range entries {
-			entries[i].indexed() // not under mu, as far as that can be foreseen
+			entries[i].indexed() // extract outside mu, as far as that can be foreseen
 		}
 	}
 	h.mu.Lock()
@@ -285,7 +286,7 @@ func (h *hub) feed(epoch string, from, to schema.Revision, entries []entry) bool
 	return true
 }
 
-// publish feeds what this store has just committed.
+// publish feeds the changes that this store has just committed.
 func (h *hub) publish(out *outcome) {
 	if out.first == 0 {
 		return
@@ -315,7 +316,7 @@ func deleted(last *schema.Record, size int, rev schema.Revision, v *values) entr
 	return entry{rev: rev, typ: entity.EventDelete, rec: &rec, size: size, values: v}
 }
 
-// look makes the tailer look at the log.
+// look makes the tailer read the log.
 func (h *hub) look() {
 	select {
 	case h.gap <- struct{}{}:

@@ -18,18 +18,18 @@ const (
 	maxTTL = 24 * time.Hour
 )
 
-// leaseGap: if nobody has looked for lapsed leases for this long, the database
-// or every server was away, and holders may have been unable to renew. Every
-// lease then gets its full time again.
+// leaseGap: if no server has checked for lapsed leases for this long, the
+// database or every server was away, and holders may have been unable to renew.
+// Every lease then gets its full time again.
 const leaseGap = 5 * time.Second
 
 const (
 	sqlGrant = `insert into lease (id, ttl, expires) values ($1, $2, clock_timestamp() + $2) returning expires`
-	// Also one that is over but was not removed yet may be renewed: nobody has
-	// seen it lapse.
+	// A lease that is over but not removed yet may be renewed too: no server
+	// has seen it lapse.
 	sqlKeepAlive = `update lease set expires = greatest(expires, clock_timestamp() + ttl) where id = $1 and expires > '-infinity' returning ttl, expires`
-	// One row tells when a server last looked after leases. A restart of the database
-	// since then counts as an outage however short it was.
+	// One row records when a server last checked the leases. A restart of the
+	// database since then counts as an outage, however short it was.
 	sqlLooked = `update expirer x set at = clock_timestamp() from expirer o
 		where o.one = x.one returning clock_timestamp() - o.at > $1 or pg_postmaster_start_time() > o.at`
 	sqlGrace  = `update lease set expires = greatest(expires, clock_timestamp() + ttl) where expires > '-infinity'`
@@ -43,7 +43,8 @@ func (s *Store) Grant(ctx context.Context, ttl time.Duration) (entity.Lease, err
 	}
 	l := entity.Lease{ID: schema.LeaseID(schema.NewID("lease")), TTL: ttl}
 	return retryRead(ctx, s, "grant lease", func(ctx context.Context) (entity.Lease, error) {
-		// Repeating it after a lost answer leaves a lease that lapses unused.
+		// If the answer is lost, the caller repeats the call, and the first
+		// lease lapses unused.
 		l.ID = schema.LeaseID(schema.NewID("lease"))
 		err := s.pool.QueryRow(ctx, sqlGrant, string(l.ID), ttl).Scan(&l.ExpiresAt)
 		return l, err
@@ -57,9 +58,8 @@ func (s *Store) KeepAlive(ctx context.Context, id schema.LeaseID) (entity.Lease,
 		if !validID.MatchString(string(id)) {
 			return l, errLapsed(id)
 		}
-		// Losing a renewal in a crash of the database costs nothing, since
-		// every lease gets its full time after one: no need to wait for the
-		// disk.
+		// A crash of the database may lose a renewal without harm, since every
+		// lease gets its full time after one: no need to wait for the disk.
 		b := &pgx.Batch{}
 		b.Queue(sqlBegin)
 		b.Queue(`set local synchronous_commit = off`)
@@ -101,17 +101,17 @@ func errLapsed(id schema.LeaseID) *errs.Error {
 // checks again, under the lock of its row, that it has lapsed.
 type expirer struct {
 	s     *Store
-	after string // ids up to here had their turn
+	after string // ids up to here were checked in this round
 
 	mu     sync.Mutex
-	ending map[string]bool // those under way
-	held   map[string]bool // those that cannot end, since something needs their entities: said once
+	ending map[string]bool // leases whose end is under way
+	held   map[string]bool // leases that cannot end, since other entities need theirs: logged once
 	wg     sync.WaitGroup
 }
 
 const (
-	// lapsedPage is how many lapsed leases are looked at in a turn, so that those
-	// that cannot end leave turns for the others.
+	// lapsedPage is how many lapsed leases one turn checks, so that those that
+	// cannot end leave turns for the others.
 	lapsedPage = 100
 	maxEnding  = 64 // under way at a time
 )
@@ -128,7 +128,7 @@ func (s *Store) expire(ctx context.Context) {
 			return
 		case <-tick.C:
 		}
-		// When the database is away, the next tick is soon enough.
+		// If the database is away, the next tick is soon enough.
 		if err := e.turn(ctx); err != nil && ctx.Err() == nil && !errs.Is(mapError(err, ""), errs.Unavailable) {
 			s.logger.Error("cannot end lapsed leases", "error", err)
 		}
@@ -149,7 +149,7 @@ func (e *expirer) turn(ctx context.Context) error {
 		}
 		if len(e.ending) >= maxEnding {
 			e.mu.Unlock()
-			return nil // the others have their turn again
+			return nil // the remaining leases get their turn again
 		}
 		e.ending[id] = true
 		e.mu.Unlock()
@@ -184,7 +184,7 @@ func (e *expirer) end(ctx context.Context, id string) {
 	}
 }
 
-// maxHeld bounds what is remembered of leases that cannot end.
+// maxHeld bounds the memory of leases that cannot end.
 const maxHeld = 10_000
 
 // lapsed returns the lapsed leases whose turn it is.
@@ -203,7 +203,7 @@ func (e *expirer) lapsed(ctx context.Context) ([]string, error) {
 		if away {
 			tag, err := tx.Exec(ctx, sqlGrace)
 			if err == nil && tag.RowsAffected() > 0 {
-				e.s.logger.Warn("nobody looked after leases for a while: each gets its full time again", "leases", tag.RowsAffected())
+				e.s.logger.Warn("no server renewed leases for a while: each gets its full time again", "leases", tag.RowsAffected())
 			}
 			return err
 		}

@@ -24,18 +24,18 @@ const (
 	maxPageBytes = 16 << 20
 )
 
-// cursor is the format of Page.Cursor: where the listing stands, and a hash of
-// what it selects.
+// cursor is the format of Page.Cursor: the position of the listing, and a hash
+// of its query.
 type cursor struct {
 	Epoch    string `cbor:"1,keyasint"`
 	Revision int64  `cbor:"2,keyasint"`
 	After    string `cbor:"3,keyasint"` // id
 	Query    uint64 `cbor:"4,keyasint"`
-	Value    []byte `cbor:"5,keyasint,omitempty"` // in the index that orders
+	Value    []byte `cbor:"5,keyasint,omitempty"` // value in the index that orders
 }
 
 // List implements entity.Reader. Later pages show the store as it was at the
-// revision of the first: what changed since is put back from the log.
+// revision of the first: changes since then are undone from the log.
 func (s *Store) List(ctx context.Context, q entity.Query) (entity.Page, error) {
 	kind, err := s.kind(q.Kind)
 	if err != nil {
@@ -98,7 +98,7 @@ func queryHash(q *entity.Query) uint64 {
 	return h.Sum64()
 }
 
-// listing is one page in the making.
+// listing is one page that is being read.
 type listing struct {
 	s     *Store
 	q     *entity.Query
@@ -107,8 +107,8 @@ type listing struct {
 	hash  uint64
 	from  cursor
 
-	// The index that orders, nil if ids do, and its values that are selected:
-	// at least lo and below hi, if that is not nil.
+	// The index that orders, nil if ids do, and its selected values: at least
+	// lo and below hi, if hi is not nil.
 	by     *schema.Index
 	lo, hi []byte
 }
@@ -130,10 +130,10 @@ func (l *listing) order() error {
 	return nil
 }
 
-// item is a record of a listing with what orders it.
+// item is a record of a listing with its sort key.
 type item struct {
 	rec   schema.Record
-	value []byte // in the index that orders; nil if ids do
+	value []byte // value in the index that orders; nil if ids do
 }
 
 func compareItems(a, b item) int {
@@ -147,7 +147,7 @@ func (l *listing) page(ctx context.Context) (entity.Page, error) {
 	var epoch, epochAfter string
 	var current, past []item
 	var at []byte // the value of the last of current in the index that orders
-	full := false // there is more than what current holds
+	full := false // there are more rows than current holds
 	b := &pgx.Batch{}
 	b.Queue(`begin isolation level repeatable read read only`)
 	b.Queue(`select revision, epoch from store`).QueryRow(func(r pgx.Row) error { return r.Scan(&now, &epoch) })
@@ -160,7 +160,7 @@ func (l *listing) page(ctx context.Context) (entity.Page, error) {
 				return err
 			}
 			if full = len(current) == l.limit || size > maxPageBytes; full {
-				continue // read to the end; there is one more row at most, or the page is too big
+				continue // read all rows; there is at most one more, or the page is too large
 			}
 			size, at = size+len(raw), value
 			rec, err := decodeRecord(raw)
@@ -190,7 +190,7 @@ func (l *listing) page(ctx context.Context) (entity.Page, error) {
 			return entity.Page{}, compacted(token, "the log was compacted")
 		}
 	}
-	// Where current is cut off, what is put back counts only up to there.
+	// Where current is cut off, undone changes count only up to there.
 	var last *item
 	if full {
 		it := current[len(current)-1]
@@ -255,8 +255,8 @@ func (l *listing) sql(first bool) (string, []any) {
 		}
 	}
 	if !first {
-		// Versions younger than the listing are not of it; what they replaced
-		// comes from the log.
+		// Versions younger than the listing are not part of it; the versions
+		// that they replaced come from the log.
 		sb.WriteString(` and e.revision <= ` + arg(l.from.Revision))
 	}
 	if l.q.Project != "" {
@@ -302,9 +302,9 @@ func (l *listing) sql(first bool) (string, []any) {
 }
 
 // sqlPast selects, for every entity of a kind that changed after a revision,
-// the state it had then: that before its first change since. Of a deletion the
-// log has it as the record; of an update it is prev, or an entry of its own
-// that is close enough to be there still.
+// its state at that revision: the state before its first change since. For a
+// deletion the log has it as the record; for an update it is prev, or an entry
+// of its own that is recent enough to be still there.
 const sqlPast = `select case
 		when c.type = 2 then c.record
 		when c.prev is not null then c.prev
@@ -317,7 +317,7 @@ const sqlPast = `select case
 func (l *listing) queuePast(b *pgx.Batch, out *[]item) {
 	after := l.from.After
 	if l.by != nil {
-		after = "" // ids say nothing about the order
+		after = "" // ids do not determine the order
 	}
 	b.Queue(sqlPast, l.from.Revision, l.q.Kind, after).Query(func(rows pgx.Rows) error {
 		for rows.Next() {
@@ -326,8 +326,8 @@ func (l *listing) queuePast(b *pgx.Batch, out *[]item) {
 				return err
 			}
 			if raw == nil {
-				// Gone with its partition: the floor, which is asked for later,
-				// has passed the listing.
+				// The row was dropped with its partition: the floor, which is
+				// read later, has passed the listing.
 				continue
 			}
 			rec, err := decodeRecord(raw)
@@ -340,9 +340,9 @@ func (l *listing) queuePast(b *pgx.Batch, out *[]item) {
 	})
 }
 
-// filter keeps what the query selects, and finds what orders it. Rows that came
-// through an index are checked too, since another version of the program may
-// have left stale entries in it.
+// filter keeps the records that the query selects, and finds their sort keys.
+// It also checks rows that came through an index, since another version of the
+// program may have left stale entries in it.
 func (l *listing) filter(items []item) ([]item, error) {
 	var bad error
 	kept := items[:0]
@@ -366,8 +366,8 @@ func (l *listing) filter(items []item) ([]item, error) {
 	return kept, bad
 }
 
-// matches reports whether the query selects what was extracted of it, and sets
-// its value.
+// matches reports whether the query selects the record, given its extracted
+// values, and sets its sort key.
 func (l *listing) matches(ext *schema.Extracted, it *item) bool {
 	if slices.ContainsFunc(l.q.Index, func(m entity.IndexMatch) bool { return !matchesIndex(ext, m) }) {
 		return false

@@ -8,18 +8,18 @@ import (
 	"miren.dev/runtime/pkg/schema"
 )
 
-// maxRefs bounds the references that are loaded at once; Config.MaxCascade bounds
-// those to one entity.
+// maxRefs bounds the references that are loaded at once; Config.MaxCascade
+// bounds the references to one entity.
 const maxRefs = 20_000
 
-// projectSample is how many entities of a project are looked at when it is
-// deleted: it must have none that stays.
+// projectSample is how many entities of a project are examined when it is
+// deleted: none of them may stay.
 const projectSample = 1001
 
 const (
 	sqlBegin = `begin isolation level read committed`
-	// The lock on the counter row is what orders all writers. Later statements
-	// of the transaction see everything committed before it was granted.
+	// The lock on the counter row orders all writers. Later statements of the
+	// transaction see everything committed before it was granted.
 	sqlLock        = `select revision, epoch, clock_timestamp() from store for update`
 	sqlLoadObjects = `select e.kind, e.id, e.record from unnest($1::text[], $2::text[]) k(kind, id) join entity e on e.kind = k.kind and e.id = k.id`
 	sqlLoadExists  = `select e.kind, e.id from unnest($1::text[], $2::text[]) k(kind, id) join entity e on e.kind = k.kind and e.id = k.id`
@@ -44,8 +44,7 @@ type loader struct {
 	batch pgx.Batch
 }
 
-// queue adds the statements for everything that v misses, and empties the
-// list.
+// queue adds statements for everything that v misses, and empties the list.
 func (l *loader) queue(v *view) {
 	w := v.missing
 	v.missing = wants{}
@@ -117,7 +116,7 @@ func (l *loader) queue(v *view) {
 			to := v.referrers[target]
 			to.refs[r] = schema.OnDelete(policy)
 			to.more = len(to.refs) > v.maxCascade
-			if rowsLoaded++; rowsLoaded == maxRefs { // any of them may have more
+			if rowsLoaded++; rowsLoaded == maxRefs { // the result may be incomplete for each of them
 				for k := range w.referrers {
 					v.referrers[k].more = true
 				}
@@ -218,7 +217,7 @@ func (l *loader) query(sql string, args []any, row func(pgx.Rows) error) {
 	})
 }
 
-// run sends everything in one round trip.
+// run sends all statements in one round trip.
 func (l *loader) run(ctx context.Context, c *pgx.Conn) error {
 	if l.batch.Len() == 0 {
 		return nil

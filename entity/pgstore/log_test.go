@@ -44,7 +44,7 @@ func TestSlowWatcher(t *testing.T) {
 	for range 100 {
 		last = create(t, s, proj).Revision
 	}
-	for range 2 { // it stays so
+	for range 2 { // it stays dropped
 		if _, err = w.Next(t.Context()); !errs.Is(err, errs.ResourceExhausted) {
 			t.Fatalf("a watcher 100 changes behind got %v", err)
 		}
@@ -101,8 +101,8 @@ func TestOldPartitionsAreDropped(t *testing.T) {
 	}
 }
 
-// TestPartitionMadeTwice: several servers that find the next partition missing
-// at the same moment all find it made.
+// TestPartitionMadeTwice: of several servers that find the next partition
+// missing at the same moment, each succeeds.
 func TestPartitionMadeTwice(t *testing.T) {
 	const start, rounds = 3*partition + partition/2 + 1, 10
 	url := at(t, start)
@@ -129,9 +129,9 @@ func TestPartitionMadeTwice(t *testing.T) {
 	}
 }
 
-// TestListAcrossCompaction: a listing goes on while its revision is kept, also
-// for entities that were written before the log begins, and says compacted
-// afterwards.
+// TestListAcrossCompaction: a listing continues while its revision is kept,
+// also for entities that were written before the log begins, and fails with
+// Compacted afterwards.
 func TestListAcrossCompaction(t *testing.T) {
 	url := at(t, partition-5)
 	open := func() *pgstore.Store {
@@ -152,7 +152,7 @@ func TestListAcrossCompaction(t *testing.T) {
 	if err != nil || len(first.Records) != 1 || first.Records[0].ID != a.ID {
 		t.Fatalf("first page: %+v, %v", first, err)
 	}
-	// b was last written before what the compacted log has.
+	// b was last written before the compacted log begins.
 	want := *b
 	b.Spec.Color = "blue"
 	if err := entity.UpdateSpec(t.Context(), s, b); err != nil {

@@ -36,7 +36,7 @@ func Migrate(ctx context.Context, url string) error {
 		return mapError(err, "connect to the store")
 	}
 	defer c.Close(context.WithoutCancel(ctx))
-	// The lock is the session's: closing it gives it free.
+	// The lock belongs to the session: closing the connection releases it.
 	if _, err := c.Exec(ctx, "select pg_advisory_lock($1)", int64(migrateLock)); err != nil {
 		return mapError(err, "lock the store for migration")
 	}

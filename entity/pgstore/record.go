@@ -17,7 +17,7 @@ func keyOf(r *schema.Record) key { return key{r.Kind, string(r.ID)} }
 // object is one version of an entity. It is immutable and shared.
 type object struct {
 	rec *schema.Record
-	raw []byte            // rec as stored
+	raw []byte            // encoded rec, as stored
 	ext *schema.Extracted // nil until it is needed
 }
 

@@ -17,7 +17,8 @@ import (
 // reindexPage is how many entities are read at once.
 const reindexPage = 500
 
-// fingerprint names the set of attributes that a kind has indexed or enforced.
+// fingerprint identifies the set of attributes that a kind has indexed or
+// enforced.
 func fingerprint(k *schema.Kind) string {
 	var lines []string
 	for _, a := range k.Attrs {
@@ -33,9 +34,9 @@ func fingerprint(k *schema.Kind) string {
 	return hex.EncodeToString(sum[:8])
 }
 
-// reindex rebuilds what was extracted from the entities of the kinds whose
-// indexed attributes have changed since a program last opened the store, so
-// that an attribute that gets an index finds old entities too.
+// reindex rebuilds the extracted values of the kinds whose indexed attributes
+// have changed since a program last opened the store, so that a newly indexed
+// attribute finds old entities too.
 func (s *Store) reindex(ctx context.Context) error {
 	rows, err := s.pool.Query(ctx, `select kind, fingerprint from kind_index`)
 	if err != nil {
@@ -58,7 +59,7 @@ func (s *Store) reindex(ctx context.Context) error {
 	return nil
 }
 
-// reindexKind holds the counter row, so that nobody writes meanwhile.
+// reindexKind holds the counter row, so that no writer runs meanwhile.
 func (s *Store) reindexKind(ctx context.Context, tx pgx.Tx, k *schema.Kind) error {
 	if _, err := tx.Exec(ctx, sqlLock); err != nil {
 		return err

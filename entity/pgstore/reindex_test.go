@@ -15,7 +15,7 @@ import (
 // TestNewIndexCoversOldEntities: an attribute that gets an index, or becomes unique, covers the
 // entities that were there before.
 func TestNewIndexCoversOldEntities(t *testing.T) {
-	old := *storetest.ThingKind // knows no color, no serial, no reference and no order
+	old := *storetest.ThingKind // the program knows no color, no serial, no reference and no order
 	old.Indexes = nil
 	old.Extract = func(r *schema.Record) (schema.Extracted, error) {
 		_, err := storetest.ThingKind.Extract(r)
@@ -30,7 +30,7 @@ func TestNewIndexCoversOldEntities(t *testing.T) {
 	s := open(&old)
 	proj := newProject(t, s)
 	target := create(t, s, proj, func(o *thing) { o.Name = "target" })
-	const n = 1100 // more than a page
+	const n = 1100 // more entities than a page
 	ops := []entity.Op{}
 	for i := range n {
 		o := newThing(proj)
@@ -64,7 +64,7 @@ func TestNewIndexCoversOldEntities(t *testing.T) {
 			t.Fatalf("%d found by the new index, want %d", got, n/2)
 		}
 		queue := entity.Query{Kind: "thing", Order: &entity.Order{Index: "queue", Equal: [][]byte{[]byte("red")}}}
-		if page, err := s.List(t.Context(), queue); err != nil || len(page.Records) != n/2+1 { // and the target
+		if page, err := s.List(t.Context(), queue); err != nil || len(page.Records) != n/2+1 { // and the target of the reference
 			t.Errorf("%d found by the new order: %v", len(page.Records), err)
 		}
 		taken := newThing(proj)

@@ -19,9 +19,9 @@ import (
 	"miren.dev/runtime/testsupport/wait"
 )
 
-// TestSelectFromLog: watches by value get the same whether the change was
-// committed by their own server, tailed from another's, or read from the log
-// long after.
+// TestSelectFromLog: watches by value send the same events whether the change
+// was committed by their own server, tailed from another's, or read from the
+// log long after.
 func TestSelectFromLog(t *testing.T) {
 	url := pgtest.URL(t)
 	open := func() *pgstore.Store {
@@ -60,7 +60,7 @@ func TestSelectFromLog(t *testing.T) {
 		}
 		want = append(want, fmt.Sprint("delete", o.ID))
 	}
-	// One that was not there meanwhile has nothing of it in memory.
+	// A server that was not running meanwhile has none of it in memory.
 	watches["from the log"] = follow(open())
 	types := map[entity.EventType]string{entity.EventPut: "put", entity.EventLeave: "leave", entity.EventDelete: "delete"}
 	for name, w := range watches {
@@ -104,9 +104,8 @@ func wakes(t testing.TB, s *pgstore.Store) int {
 	return 0
 }
 
-// TestThousandWaiters: 1,000 watches, half of them of an id and half by value,
-// while 1,000 changes a second happen: each is woken by its own and by nothing
-// else.
+// TestThousandWaiters: 1,000 watches, half of an id and half by value, under
+// 1,000 changes a second: each is woken by its own changes only.
 func TestThousandWaiters(t *testing.T) {
 	const waiters, seconds, rate = 1000, 3, 1000
 	s := pgtest.Store(t, storetest.Kinds()...)
@@ -204,7 +203,7 @@ func TestThousandWaiters(t *testing.T) {
 	if n := wakes(t, s) - before; n > seconds*rate || n < waiters {
 		t.Errorf("%d wakes for %d changes", n, seconds*rate)
 	}
-	// What nobody waits for wakes nobody.
+	// A change that no watch selects wakes none.
 	before = wakes(t, s)
 	for range 100 {
 		create(t, s, proj)

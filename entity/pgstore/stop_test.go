@@ -51,17 +51,17 @@ func signalAll(t testing.TB, postmaster int, sig syscall.Signal) {
 	}
 }
 
-// TestFrozenDatabase: while PostgreSQL is stopped by a signal, so that it takes
-// connections and never answers, every operation ends as unavailable in time,
-// whatever its caller's context; afterwards nothing is stuck. RUNTIME_SOAK
-// makes it one minute and 100,000 entities.
+// TestFrozenDatabase: while PostgreSQL is stopped by a signal, so that it
+// accepts connections and never answers, every operation ends as Unavailable in
+// time, whatever its caller's context; afterwards nothing is stuck.
+// RUNTIME_SOAK makes it one minute and 100,000 entities.
 func TestFrozenDatabase(t *testing.T) {
 	entities, frozen := 500, 7*time.Second // longer than the gap after which leases get their full time again
 	if os.Getenv("RUNTIME_SOAK") != "" {
 		entities, frozen = 100_000, time.Minute
 	}
 	const attempt, retry = time.Second, 500 * time.Millisecond
-	const bound = 3 * (attempt + retry) // a commit, finding out what became of it, and some for a busy machine
+	const bound = 3 * (attempt + retry) // a commit, finding out its outcome, and a margin for a busy machine
 	server := pgtest.Server(t)
 	s := pgtest.Open(t, pgstore.Config{URL: server.URL(), Kinds: storetest.Kinds(), RingEvents: 64, RetryFor: retry, Attempt: attempt})
 	proj := newProject(t, s)
@@ -111,7 +111,7 @@ func TestFrozenDatabase(t *testing.T) {
 		"keep alive": func(ctx context.Context) error { _, err := s.KeepAlive(ctx, l.ID); return err },
 		"ping":       s.Ping,
 	}
-	// Some writers and readers are on their way when it happens.
+	// Some writers and readers are under way when it happens.
 	busy, quiet := context.WithCancel(ctx)
 	var wg sync.WaitGroup
 	for i := range 8 {
@@ -159,7 +159,8 @@ func TestFrozenDatabase(t *testing.T) {
 	quiet()
 	wg.Wait()
 	for name, call := range calls {
-		// On a busy machine one attempt may still be too short: a caller tries again.
+		// On a busy machine one attempt may still be too short: the caller
+		// retries.
 		wait.For(t, name+" afterwards", func() bool {
 			err := call(t.Context())
 			if err != nil && !errs.Is(err, errs.Unavailable) {

@@ -9,20 +9,19 @@
 // state (eval.go, view.go), and writes the accepted ones together with
 // indexes, unique keys, references and the change log (write.go): two round
 // trips for most batches, also for a batch of one. Each accepted transaction
-// gets the next revision; a rejected one gets none and harms nobody. After a
+// gets the next revision; a rejected one gets none and affects no other. After a
 // connection is lost while committing, the batch's tag in the log tells
 // whether it was committed (conn.go).
 //
 // A deletion follows references to what it deletes (delete.go). A large one is
-// applied in several transactions; chunk.go says what may be seen of it half
-// done.
+// applied in several transactions; chunk.go describes the states in between.
 //
 // # Watching
 //
-// What a server commits it feeds to its own hub of rings (hub.go); what others
-// commit, its tailer reads from the log (tail.go), woken by NOTIFY and once a
-// second. The hub finds the watches that want a change by what they select: kinds,
-// ids, or an indexed value. Watches read the rings, or the log while they are older (watch.go).
+// A server feeds its own commits to its hub of rings (hub.go). Its tailer reads
+// the commits of other servers from the log (tail.go), woken by NOTIFY and once a
+// second. The hub finds the watches of a change by their query: kinds, ids, or an
+// indexed value. Watches read the rings, or the log while they are older (watch.go).
 // Revisions are dense and commit in order, so a gap cannot be overlooked.
 //
 // # Tables
@@ -70,7 +69,7 @@ type Config struct {
 	Kinds []*schema.Kind
 	// Logger; nil: slog.Default().
 	Logger *slog.Logger
-	// Connections for reading; 0: 6. Writer and listener have one more each.
+	// Connections for reading; 0: 6. Writer and listener use one more each.
 	Connections int
 	// RetryFor is how long an operation waits for a database that cannot be
 	// reached before it fails with unavailable; 0: 10 s.
@@ -90,7 +89,8 @@ type Config struct {
 	// MaxCascade is how many entities a deletion changes in one transaction,
 	// besides those that the transaction names; 0: 1000.
 	MaxCascade int
-	// ExpireInterval is how often lapsed leases are looked for; 0: 500 ms.
+	// ExpireInterval is the time between two checks for lapsed leases; 0: 500
+	// ms.
 	ExpireInterval time.Duration
 }
 
@@ -108,14 +108,14 @@ type Store struct {
 
 	closing     chan struct{} // closed first by Close
 	batcherDone chan struct{}
-	cancel      context.CancelFunc // of the background work
+	cancel      context.CancelFunc // cancels the background work
 	background  sync.WaitGroup
 	closeOnce   sync.Once
 }
 
 var _ entity.Store = (*Store)(nil)
 
-// queueSize is how many transactions may wait; more of them wait in Txn.
+// queueSize is how many transactions may wait; further ones wait in Txn.
 const queueSize = 1024
 
 // Open connects to the database, migrates it and starts the store's
@@ -184,7 +184,7 @@ func def[T comparable](v *T, d T) {
 	}
 }
 
-// begin finds out where the store stands.
+// begin reads the store's position and epoch.
 func (s *Store) begin(ctx context.Context) error {
 	var rev int64
 	var epoch, origin, server string
@@ -210,7 +210,7 @@ func (s *Store) begin(ctx context.Context) error {
 	return nil
 }
 
-// Close ends the background work and every watch. What was acknowledged stays.
+// Close ends the background work and every watch. Acknowledged writes stay.
 func (s *Store) Close() {
 	s.closeOnce.Do(func() {
 		close(s.closing)

@@ -12,20 +12,21 @@ import (
 )
 
 const (
-	// pollInterval is how often the tailer looks although nobody told it to.
+	// pollInterval is how often the tailer reads the log without a
+	// notification.
 	pollInterval = time.Second
 	// logPage is how many log entries are read at once.
 	logPage = 2000
 )
 
-// sqlReadLog reads one page of the log up to a revision; kinds and ids that are
-// null select everything.
+// sqlReadLog reads one page of the log up to a revision; null kinds or ids
+// select everything.
 const sqlReadLog = `select revision, type, record, departed from log
 	where revision > $1 and revision <= $2 and ($3::text[] is null or kind = any($3)) and ($4::text[] is null or id = any($4))
 	order by revision, seq limit $5`
 
-// tail follows the log until ctx ends, so that the hub also has what other
-// servers commit.
+// tail follows the log until ctx ends, so that the hub also gets the commits of
+// other servers.
 func (s *Store) tail(ctx context.Context) {
 	hints := make(chan struct{}, 1)
 	done := make(chan struct{})
@@ -69,7 +70,7 @@ func (s *Store) listen(ctx context.Context, hints chan<- struct{}) {
 		if err == nil {
 			if _, err = c.Exec(ctx, "listen runtime_store"); err == nil {
 				pause = retryPause
-				hint() // for what came before we listened
+				hint() // for commits from before the LISTEN
 			}
 			for err == nil {
 				n, e := c.WaitForNotification(ctx)
@@ -78,7 +79,7 @@ func (s *Store) listen(ctx context.Context, hints chan<- struct{}) {
 				}
 			}
 			closing, cancel := context.WithTimeout(context.Background(), time.Second)
-			_ = c.Close(closing) // it is broken or no longer needed
+			_ = c.Close(closing) // the connection is broken or no longer needed
 			cancel()
 		}
 		select {
@@ -113,7 +114,7 @@ func (s *Store) pollOnce(ctx context.Context) (more bool, err error) {
 	s.metrics.lag.Set(float64(max(0, schema.Revision(rev)-last)))
 	switch {
 	case origin != server:
-		// The server moved to another copy of the database under us.
+		// The server switched to another copy of the database while it ran.
 		if epoch, err = s.newEpoch(ctx, epoch); err != nil {
 			return false, err
 		}
@@ -123,8 +124,8 @@ func (s *Store) pollOnce(ctx context.Context) (more bool, err error) {
 		s.hub.begin(epoch, schema.Revision(rev))
 		return false, nil
 	case schema.Revision(rev) < last:
-		// The batcher may have fed what it committed after the query: look
-		// again before believing it.
+		// The batcher may have fed its commit after the query: check again
+		// before believing it.
 		var again int64
 		if err := s.pool.QueryRow(ctx, sqlWhere).Scan(&again, &epoch, &origin, &server); err != nil {
 			return false, err
@@ -141,7 +142,7 @@ func (s *Store) pollOnce(ctx context.Context) (more bool, err error) {
 			if err := s.pool.QueryRow(ctx, `select epoch from store`).Scan(&now); err != nil || now != epoch {
 				return err == nil, err
 			}
-			// So far behind that the log is gone: nobody can follow on.
+			// So far behind that the log is gone: no watch can continue.
 			s.logger.Warn("fell behind the log", "previous", last, "revision", rev)
 			s.hub.begin(epoch, schema.Revision(rev))
 			return false, nil
@@ -163,16 +164,16 @@ func (s *Store) pollOnce(ctx context.Context) (more bool, err error) {
 	return false, nil
 }
 
-// readLog returns the changes after from, whole revisions, at least one if
+// readLog returns the changes after from, in whole revisions, at least one if
 // there is one, and the revision up to which they are complete (to, or less if
-// the page is full). Compacted if part of that is gone.
+// the page is full). Compacted if part of them is gone.
 func (s *Store) readLog(ctx context.Context, epoch string, from, to schema.Revision, kinds []string, ids []schema.ID) ([]entry, schema.Revision, error) {
 	for limit := logPage; ; limit *= 10 {
 		entries, err := s.readLogPage(ctx, epoch, from, to, kinds, ids, limit)
 		if err != nil || len(entries) < limit {
 			return entries, to, err
 		}
-		// The last revision may go on after the page.
+		// The last revision may continue after the page.
 		n := len(entries) - 1
 		for n > 0 && entries[n-1].rev == entries[n].rev {
 			n--
@@ -211,14 +212,14 @@ func (s *Store) readLogPage(ctx context.Context, epoch string, from, to schema.R
 		}
 		return rows.Err()
 	})
-	// Asked after the log was read, in a later snapshot: a floor is published
+	// Read the floor after the log, in a later snapshot: a floor is published
 	// before anything below it is dropped.
 	var floor int64
 	var now string
 	b.Queue(`select c.floor, s.epoch from compaction c, store s`).QueryRow(func(r pgx.Row) error { return r.Scan(&floor, &now) })
 	err := s.pool.SendBatch(ctx, b).Close()
 	if undefinedTable(err) {
-		return s.readLogPage(ctx, epoch, from, to, kinds, ids, limit) // a partition went meanwhile; now the plan knows
+		return s.readLogPage(ctx, epoch, from, to, kinds, ids, limit) // a partition was dropped meanwhile; the next plan knows
 	}
 	if err != nil {
 		return nil, err
@@ -232,7 +233,7 @@ func (s *Store) readLogPage(ctx context.Context, epoch string, from, to schema.R
 	return entries, nil
 }
 
-// orNull is a list for SQL, NULL if it is empty.
+// orNull returns a list for SQL, NULL if it is empty.
 func orNull[S ~string](list []S) []string {
 	var out []string
 	for _, s := range list {

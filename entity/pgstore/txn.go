@@ -38,22 +38,23 @@ var validID = regexp.MustCompile(`^[a-z0-9][a-z0-9-]{0,63}$`)
 // or empty.
 type uniqueKey struct{ kind, attr, value, scope string }
 
-// A txn goes through these states; whoever moves it out of queued owns it.
+// A txn goes through these states; the goroutine that moves it out of queued
+// owns it.
 const (
 	queued int32 = iota
 	taken
 	abandoned
 )
 
-// txn is a client transaction, or one of the leases' own, in the queue.
+// txn is a client's transaction, or one that ends a lease, in the queue.
 type txn struct {
 	req   entity.TxnRequest
-	kinds []*schema.Kind      // of each op
-	exts  []*schema.Extracted // of each op's record as submitted; nil if not known
+	kinds []*schema.Kind      // kind of each op
+	exts  []*schema.Extracted // values extracted from each op's record as submitted; nil if not known
 	bytes int
-	hash  []byte // of the request, if it has an id
-	// guarded: a condition on a revision that the transaction itself moves sees
-	// to it that it is not accepted twice.
+	hash  []byte // hash of the request, if it has an id
+	// guarded: a condition on a revision that the transaction itself changes
+	// keeps it from being accepted twice.
 	guarded bool
 
 	// endLease deletes the lease and its entities; if onlyLapsed, only if its
@@ -79,9 +80,9 @@ func (s *Store) Txn(ctx context.Context, req entity.TxnRequest) (entity.TxnResul
 	return s.submit(ctx, t)
 }
 
-// submit has t applied and waits for its outcome. One that changes more than a
-// transaction of the database should is applied in several, which others come
-// in between.
+// submit applies t and waits for its outcome. A t that changes more than one
+// database transaction should is applied in several, with other writes in
+// between.
 func (s *Store) submit(ctx context.Context, t *txn) (entity.TxnResult, error) {
 	for begun := false; ; {
 		res, err := s.submitOnce(ctx, t)
@@ -93,7 +94,7 @@ func (s *Store) submit(ctx context.Context, t *txn) (entity.TxnResult, error) {
 		case err == errPartial:
 			begun = true
 		case begun && t.endLease != "" && errs.Is(err, errs.NotFound):
-			return res, nil // the rest was ended by another
+			return res, nil // another server ended the rest
 		default:
 			return res, err
 		}
@@ -104,7 +105,7 @@ func (s *Store) submit(ctx context.Context, t *txn) (entity.TxnResult, error) {
 	}
 }
 
-// submitOnce queues t and waits until it was applied, or part of it.
+// submitOnce queues t and waits until it, or a part of it, was applied.
 func (s *Store) submitOnce(ctx context.Context, t *txn) (entity.TxnResult, error) {
 	t.done = make(chan struct{})
 	if err := ctx.Err(); err != nil {
@@ -131,7 +132,7 @@ func (s *Store) submitOnce(ctx context.Context, t *txn) (entity.TxnResult, error
 			}
 			return entity.TxnResult{}, unknownOutcome(ctx.Err())
 		case <-late.C:
-			// The batcher ends what it has taken in time.
+			// The batcher ends the transactions that it has taken in time.
 			if t.state.CompareAndSwap(queued, abandoned) {
 				return entity.TxnResult{}, s.errQueue()
 			}
@@ -155,7 +156,7 @@ func (t *txn) finish(res entity.TxnResult, err error) {
 	close(t.done)
 }
 
-// prepare checks everything that needs no state.
+// prepare checks the conditions that need no state.
 func (s *Store) prepare(req entity.TxnRequest) (*txn, error) {
 	switch {
 	case len(req.Ops) == 0:
@@ -201,8 +202,8 @@ func (s *Store) prepare(req entity.TxnRequest) (*txn, error) {
 	return t, nil
 }
 
-// hashOps returns a hash of what ops ask for, whatever else their records hold:
-// a repeated transaction may have come another way.
+// hashOps returns a hash of the fields that ops write, whatever else their
+// records hold: a repeated transaction may have come through another client.
 func hashOps(ops []entity.Op) []byte {
 	h := sha256.New()
 	var buf []byte
@@ -271,8 +272,8 @@ func (t *txn) prepareOp(i int, k key) error {
 		fallthrough
 	case entity.OpUpdateStatus:
 		t.guarded = true
-		// The half that is not written may be missing or old here; what is
-		// found now counts only if it turns out to be current.
+		// The half that is not written may be missing or old here; the values
+		// found now count only if it turns out to be current.
 		if len(op.Record.Spec) > 0 && len(op.Record.Status) > 0 {
 			if ext, err := extract(kind, &op.Record); err == nil {
 				t.exts[i] = ext
@@ -324,8 +325,8 @@ func checkMeta(r *schema.Record, k key) error {
 	return nil
 }
 
-// extract validates r and returns what is indexed and enforced, names and
-// labels included.
+// extract validates r and returns its indexed and enforced values, with names
+// and labels.
 func extract(kind *schema.Kind, r *schema.Record) (*schema.Extracted, error) {
 	ext, err := kind.Extract(r)
 	if err != nil {
@@ -347,7 +348,7 @@ func extract(kind *schema.Kind, r *schema.Record) (*schema.Extracted, error) {
 			return nil, tooLong(r, x.Attr, len(x.Value))
 		}
 	}
-	// The slices are the kind's own: do not append in place.
+	// The slices belong to the kind: do not append in place.
 	if len(r.Labels) > 0 {
 		ix := make([]schema.IndexEntry, len(ext.Index), len(ext.Index)+len(r.Labels))
 		copy(ix, ext.Index)

@@ -8,8 +8,8 @@ import (
 	"miren.dev/runtime/pkg/schema"
 )
 
-// errMiss says that an evaluation met something that is not loaded; what it
-// was is in view.missing.
+// errMiss says that an evaluation needs something that is not loaded;
+// view.missing lists it.
 var errMiss = errors.New("not loaded")
 
 // refID is one reference of an entity.
@@ -18,51 +18,52 @@ type refID struct {
 	attr string
 }
 
-// view is the state that a batch works on: what it has loaded of the database
-// under the lock of the counter row, with the changes of the batch's accepted
-// transactions on top. A nil object is one that does not exist.
+// view is the state that a batch works on: the entities that it has loaded from
+// the database under the lock of the counter row, with the changes of the
+// batch's accepted transactions on top. A nil object is one that does not
+// exist.
 type view struct {
 	objects map[key]*object // current: loaded, or changed by the batch
-	origin  map[key]*object // as the database has them, of those the batch changed
+	origin  map[key]*object // versions in the database, of the entities that the batch changed
 	owners  map[uniqueKey]string
-	exists  map[key]bool // of those whose object was not needed
+	exists  map[key]bool // keys whose object was not needed: do they exist
 
-	// The database's part of each; the batch's is computed from origin and
-	// objects, of which there are few.
+	// The database's part of each map; the batch's part is computed from origin
+	// and objects, of which there are few.
 	referrers map[key]*referrers
 	members   map[schema.LeaseID]*members
-	projects  map[string][]key // at most projectSample each
+	projects  map[string][]key // at most projectSample of each
 
 	leases  map[schema.LeaseID]leaseState
-	replies map[string]*reply // by request id; nil: none
+	replies map[string]*reply // replies by request id; nil: none
 
 	missing    wants
 	began      time.Time // when the first of it was loaded
-	maxCascade int       // bounds referrers and members of each
+	maxCascade int       // bounds the referrers and the members of each key
 }
 
-// leaseState is what a lease is. One that has ended, and has entities left,
-// takes no others.
+// leaseState is the state of a lease. A lease that has ended with entities left
+// accepts no others.
 type leaseState struct{ exists, lapsed, ended bool }
 
 // reply is the outcome of a committed transaction with a request id.
 type reply struct {
-	hash     []byte // of the request
+	hash     []byte // hash of the request
 	revision schema.Revision
-	draft    *draft                 // of a transaction of this batch
-	records  map[key]*schema.Record // of an earlier one: those it changed, as after returns them
+	draft    *draft                 // a transaction of this batch
+	records  map[key]*schema.Record // an earlier transaction: the entities that it changed, as after returns them
 }
 
 // referrers are the references to an entity.
 type referrers struct {
 	refs map[refID]schema.OnDelete
-	more bool // there are others
+	more bool // the list is incomplete
 }
 
 // members are the entities of a lease.
 type members struct {
 	keys []key
-	more bool // there are others
+	more bool // the list is incomplete
 }
 
 // wants are the things to load.
@@ -74,7 +75,7 @@ type wants struct {
 	members   map[schema.LeaseID]struct{}
 	projects  map[string]struct{}
 	leases    map[schema.LeaseID]struct{}
-	ending    map[schema.LeaseID]struct{} // leases to be locked, since they may end
+	ending    map[schema.LeaseID]struct{} // leases to lock, since they may end
 	replies   map[string]struct{}
 }
 
@@ -97,7 +98,8 @@ func newView(maxCascade int) *view {
 	}
 }
 
-// want adds what evaluating t will need, as far as it can be known before.
+// want adds the things that evaluating t will need, as far as they can be
+// foreseen.
 func (v *view) want(t *txn) {
 	if t.req.RequestID != "" && !t.guarded {
 		add(&v.missing.replies, t.req.RequestID)
@@ -195,8 +197,8 @@ func (v *view) refsTo(k key) (refs map[refID]schema.OnDelete, more bool, err err
 	}), db.more, nil
 }
 
-// applyChanges returns db without what the entities changed by this batch had
-// in it and with what they have now.
+// applyChanges returns db without the old and with the new values of the
+// entities that this batch changed.
 func (v *view) applyChanges(db map[refID]schema.OnDelete, has func(o *object, add func(refID, schema.OnDelete))) map[refID]schema.OnDelete {
 	if len(v.origin) == 0 {
 		return db

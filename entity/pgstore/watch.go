@@ -11,11 +11,12 @@ import (
 	"miren.dev/runtime/pkg/schema"
 )
 
-// watchBatch bounds what one Next returns, but for a single revision with more.
+// watchBatch bounds the events that one Next returns, except for a single
+// revision with more.
 const watchBatch = 1000
 
-// staleAfter is how long ago the tailer may last have looked for a bookmark to
-// be true.
+// staleAfter is the age of the tailer's last check from which on a bookmark is
+// not sent.
 const staleAfter = 3 * pollInterval
 
 // Watch implements entity.Store.
@@ -36,7 +37,7 @@ func (s *Store) Watch(ctx context.Context, q entity.WatchQuery) (entity.Watch, e
 	case q.From == (schema.Token{}):
 		w.epoch, w.pos = epoch, last
 	case q.From.Epoch != epoch:
-		// The tailer may not know of the epoch yet.
+		// The tailer may not know the epoch yet.
 		if err := s.poll(ctx); err != nil {
 			return nil, callError(ctx, err, "watch")
 		}
@@ -82,8 +83,7 @@ func (s *Store) checkWatch(q *entity.WatchQuery) error {
 	return nil
 }
 
-// checkPosition sees that a position is one of the past that can be followed
-// on.
+// checkPosition checks that the store can continue from a position.
 func (s *Store) checkPosition(ctx context.Context, kind string, t schema.Token) error {
 	h := s.hub
 	h.mu.Lock()
@@ -116,21 +116,21 @@ func (s *Store) checkPosition(ctx context.Context, kind string, t schema.Token) 
 type watch struct {
 	s     *Store
 	q     entity.WatchQuery
-	kind  string // whose ring is read; empty: that of all kinds
+	kind  string // kind whose ring is read; empty: the ring of all kinds
 	done  chan struct{}
 	wake  chan struct{} // holds a token when pending was set
 	close func()
 
-	// pending is the first revision that may hold something wanted and was not
+	// pending is the first revision that may hold a selected change and was not
 	// returned; 0 if there is none up to hub.last. The hub's mu guards it.
 	pending schema.Revision
 
 	// Used by Next only.
 	epoch  string
-	pos    schema.Revision // everything up to here has been returned
-	live   bool            // has caught up with the ring once
+	pos    schema.Revision // every event up to here has been returned
+	live   bool            // the watch has caught up with the ring once
 	marked bool            // the first bookmark was sent
-	sent   time.Time       // when something was last returned
+	sent   time.Time       // when Next last returned
 	failed error
 }
 
@@ -186,13 +186,13 @@ func (w *watch) Next(ctx context.Context) ([]entity.Event, error) {
 	}
 }
 
-// wait waits until there may be something to take.
+// wait waits until there may be events to take.
 func (w *watch) wait(ctx context.Context, reset <-chan struct{}) {
 	var mark <-chan time.Time
 	if !w.marked || w.q.Bookmarks > 0 {
 		d := time.Until(w.sent.Add(w.q.Bookmarks))
 		if !w.marked {
-			d = 0 // the first waits only for the tailer
+			d = 0 // the first bookmark waits only for the tailer
 		}
 		timer := time.NewTimer(max(d, 50*time.Millisecond))
 		defer timer.Stop()
@@ -207,8 +207,8 @@ func (w *watch) wait(ctx context.Context, reset <-chan struct{}) {
 	}
 }
 
-// take returns the events that are there. If there are none it returns what,
-// besides a wake, ends the wait for them; nil: take again.
+// take returns the available events. If there are none it returns a channel
+// that ends the wait for them, besides a wake; nil: take again.
 func (w *watch) take(ctx context.Context) (evs []entity.Event, reset <-chan struct{}, err error) {
 	h := w.s.hub
 	h.mu.Lock()
@@ -282,9 +282,9 @@ func (w *watch) catchUp(ctx context.Context, to schema.Revision) ([]entity.Event
 	return evs, nil
 }
 
-// events selects from entries, which are complete up to a revision, and
-// returns how far it got: whole revisions, at most watchBatch events unless a
-// single revision has more.
+// events selects from entries, which are complete up to a revision, and returns
+// the revision that it reached: whole revisions, at most watchBatch events
+// unless a single revision has more.
 func (w *watch) events(entries []entry, to schema.Revision) ([]entity.Event, schema.Revision) {
 	var evs []entity.Event
 	for i := range entries {
@@ -299,8 +299,8 @@ func (w *watch) events(entries []entry, to schema.Revision) ([]entity.Event, sch
 	return w.seal(evs), to
 }
 
-// seal sets the tokens: resuming amid a transaction would lose the rest of it,
-// so all but the last event of a revision resume before it.
+// seal sets the tokens. Resuming within a transaction would lose the rest of
+// it, so all events of a revision but the last resume before it.
 func (w *watch) seal(evs []entity.Event) []entity.Event {
 	for i := 0; i+1 < len(evs); i++ {
 		if evs[i].Token.Revision == evs[i+1].Token.Revision {

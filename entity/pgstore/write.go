@@ -33,7 +33,7 @@ const (
 	sqlDeleteIndex    = `delete from entity_index e using unnest($1::text[], $2::text[], $3::bytea[], $4::text[]) k(kind, attr, value, id)
 		where e.kind = k.kind and e.attr = k.attr and e.value = k.value and e.id = k.id`
 	sqlInsertIndex = `insert into entity_index (kind, attr, value, id) select * from unnest($1::text[], $2::text[], $3::bytea[], $4::text[]) on conflict do nothing`
-	// The id guards against a value that has got a new owner meanwhile.
+	// The id protects a value that has got a new owner meanwhile.
 	sqlDeleteUnique = `delete from entity_unique e using unnest($1::text[], $2::text[], $3::bytea[], $4::text[], $5::text[]) k(kind, attr, value, scope, id)
 		where e.kind = k.kind and e.attr = k.attr and e.value = k.value and e.scope = k.scope and e.id = k.id`
 	sqlInsertUnique = `insert into entity_unique (kind, attr, value, scope, id) select * from unnest($1::text[], $2::text[], $3::bytea[], $4::text[], $5::text[])
@@ -48,7 +48,7 @@ const (
 		from unnest($1::bigint[], $2::int[], $4::smallint[], $5::text[], $6::text[], $7::bigint[], $8::bytea[], $9::bytea[], $10::bytea[], $11::text[], $12::bytea[])
 		k(revision, seq, type, kind, id, prev_revision, record, prev, departed, request, request_hash)`
 	sqlDeleteLeases = `delete from lease where id = any($1::text[])`
-	// One that has entities left is not renewed any more.
+	// A lease with entities left is not renewed any more.
 	sqlEndLeases   = `update lease set expires = '-infinity' where id = any($1::text[])`
 	sqlSetRevision = `update store set revision = $1`
 	sqlNotify      = `notify runtime_store`
@@ -129,7 +129,7 @@ func queueEntities(b *pgx.Batch, v *view) {
 }
 
 // queueKeys writes the net changes of indexes, unique values and references:
-// all that go before all that come, so that values may change hands.
+// all removals before all additions, so that values may change owners.
 func queueKeys(b *pgx.Batch, v *view) {
 	var delIx, insIx, delUq, insUq columns4
 	var delRef, insRef refColumns

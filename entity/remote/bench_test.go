@@ -14,7 +14,8 @@ import (
 	"miren.dev/runtime/pkg/schema"
 )
 
-// BenchmarkTxn is what RPC adds to a compare-and-swap put, with 64 callers.
+// BenchmarkTxn measures the cost that RPC adds to a compare-and-swap put, with
+// 64 callers.
 func BenchmarkTxn(b *testing.B) {
 	srv, err := rpc.NewServer(rpc.ServerOptions{})
 	if err != nil {

@@ -60,7 +60,7 @@ func (p *proxy) pass(client net.Conn) {
 			rest := left.Add(-int64(n))
 			if rest <= 0 {
 				p.cuts.Add(1)
-				_, _ = dst.Write(buf[:max(0, int64(n)+rest)]) // as much as may pass
+				_, _ = dst.Write(buf[:max(0, int64(n)+rest)]) // bytes that may still pass
 				return
 			}
 			if _, err := dst.Write(buf[:n]); err != nil {

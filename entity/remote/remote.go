@@ -1,10 +1,9 @@
 // Package remote carries an entity.Store over RPC: New is the client's side, a
 // Store like any other, and NewServer serves one. Both are thin: an error
-// crosses with its class and details, and what the store promises it promises
-// here too.
+// crosses with its class and details, and the store's promises hold here too.
 //
-// Every transaction carries a request id, its caller's or one of its own. When
-// the connection is lost it is therefore repeated: the store then answers with
+// Every transaction carries a request id, its caller's or one of its own, so that
+// the client can repeat it when the connection is lost: the store then answers with
 // the outcome of the first. Only when the server stays away is the error
 // Unavailable with detail "outcome"="unknown".
 package remote
@@ -26,20 +25,21 @@ import (
 	"miren.dev/runtime/pkg/schema"
 )
 
-// maxListed is what a List without a limit returns at most, as entity.Query says.
+// maxListed is how many entities a List without a limit returns at most, as
+// entity.Query says.
 const maxListed = 10_000
 
 // Store is an entity.Store behind a connection. It is safe for concurrent use.
 type Store struct {
 	c store.EntitiesClient
 
-	prefix string // of request ids
+	prefix string // prefix of request ids
 	txns   atomic.Uint64
 }
 
 var _ entity.Store = (*Store)(nil)
 
-// New returns the store that is served at the other end of c.
+// New returns the store that the server at the other end of c serves.
 func New(c rpc.Conn) *Store {
 	return &Store{c: store.NewEntitiesClient(c), prefix: rand.Text()[:16] + "-"}
 }
@@ -53,7 +53,7 @@ func (s *Store) Get(ctx context.Context, kind string, id schema.ID) (schema.Reco
 	return resp.Record, nil
 }
 
-// List implements entity.Store. The server sends pages of a size that it likes.
+// List implements entity.Store. The server chooses the size of its pages.
 func (s *Store) List(ctx context.Context, q entity.Query) (entity.Page, error) {
 	if q.Limit < 0 {
 		return entity.Page{}, errs.New(errs.InvalidArgument, "limit %d is negative", q.Limit)
@@ -116,7 +116,8 @@ func indexValue(v []byte) store.IndexValue {
 func (s *Store) Txn(ctx context.Context, t entity.TxnRequest) (entity.TxnResult, error) {
 	req := store.TxnRequest{RequestID: t.RequestID, Ops: make([]store.Op, len(t.Ops))}
 	if req.RequestID == "" {
-		// Those of one client follow each other, which keeps their index small.
+		// The request ids of one client are consecutive, which keeps their
+		// index small.
 		req.RequestID = s.prefix + strconv.FormatUint(s.txns.Add(1), 36)
 	}
 	for i := range t.Ops {
@@ -165,7 +166,7 @@ func lease(l *store.Lease, err error) (entity.Lease, error) {
 func (s *Store) Watch(ctx context.Context, q entity.WatchQuery) (entity.Watch, error) {
 	req := store.WatchRequest{Project: string(q.Project), Epoch: q.From.Epoch}
 	if len(q.Kinds) == 1 {
-		req.Kind = q.Kinds[0] // as older servers know it
+		req.Kind = q.Kinds[0] // for older servers
 	} else {
 		req.Kinds = q.Kinds
 	}
@@ -183,7 +184,7 @@ func (s *Store) Watch(ctx context.Context, q entity.WatchQuery) (entity.Watch, e
 		req.Bookmarks = &q.Bookmarks
 	}
 	wctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	// Until it has begun it does end with ctx.
+	// Until the watch has begun it ends with ctx.
 	stop := context.AfterFunc(ctx, cancel)
 	st, err := s.c.Watch(wctx, &req)
 	if err == nil {
@@ -201,8 +202,8 @@ func (s *Store) Watch(ctx context.Context, q entity.WatchQuery) (entity.Watch, e
 	return w, nil
 }
 
-// watch is a running watch. One batch is received ahead; then the server waits,
-// and its store decides how long.
+// watch is a running watch. It receives one batch ahead; then the server waits,
+// and its store decides for how long.
 type watch struct {
 	st      rpc.ClientStream[rpc.None, store.EventBatch]
 	cancel  context.CancelFunc
@@ -272,7 +273,8 @@ func (w *watch) Close() {
 	<-w.done
 }
 
-// watchError: a server that ends a watch without a reason is going away.
+// watchError returns the error of an ended watch: a server that ends it without
+// a reason is shutting down.
 func watchError(err error) error {
 	if errors.Is(err, io.EOF) {
 		return errs.New(errs.Unavailable, "the server ended the watch")

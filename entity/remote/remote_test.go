@@ -18,7 +18,7 @@ import (
 	"miren.dev/runtime/pkg/schema"
 )
 
-// memory is just enough of a store for what the conformance suite cannot
+// memory is a minimal store for situations that the conformance suite cannot
 // provoke.
 type memory struct {
 	entity.Store
@@ -75,7 +75,7 @@ func (w memoryWatch) Next(ctx context.Context) ([]entity.Event, error) {
 }
 func (memoryWatch) Close() {}
 
-// TestListPages: a listing that is larger than a message comes whole.
+// TestListPages: a listing that is larger than a message arrives completely.
 func TestListPages(t *testing.T) {
 	m := &memory{}
 	for i := range 600 {
@@ -143,8 +143,8 @@ func TestBatchKeepsTransactions(t *testing.T) {
 	}
 }
 
-// TestLostTransaction: when the connection is lost a transaction is repeated,
-// with the same request id, whether or not its caller gave one.
+// TestLostTransaction: when the connection is lost the client repeats a
+// transaction with the same request id, whether or not its caller gave one.
 func TestLostTransaction(t *testing.T) {
 	m := &memory{}
 	srv, err := rpc.NewServer(rpc.ServerOptions{})
@@ -189,7 +189,7 @@ func TestLostTransaction(t *testing.T) {
 	}
 }
 
-// cutListener tells of the connections it accepts.
+// cutListener passes the connections that it accepts to the test.
 type cutListener struct {
 	*net.UnixListener
 	conns chan net.Conn
@@ -203,7 +203,8 @@ func (l cutListener) Accept() (net.Conn, error) {
 	return c, err
 }
 
-// TestWatchOfLostServer: the watch ends as unavailable, to be resumed.
+// TestWatchOfLostServer: the watch ends as Unavailable, so that the caller
+// resumes it.
 func TestWatchOfLostServer(t *testing.T) {
 	m := &memory{events: make(chan []entity.Event)}
 	srv, err := rpc.NewServer(rpc.ServerOptions{})

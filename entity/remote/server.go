@@ -36,10 +36,10 @@ func invert[K, V comparable](m map[K]V) map[V]K {
 }
 
 const (
-	// pageSize is the most entities that go into one answer.
+	// pageSize is the largest number of entities in one answer.
 	pageSize = 500
-	// pageBytes is what the encoded entities of an answer should not exceed, well
-	// below what a message may have.
+	// pageBytes is the intended size of the encoded entities of an answer, in
+	// bytes, well below the limit of a message.
 	pageBytes = 4 << 20
 )
 
@@ -51,7 +51,8 @@ type Server struct {
 
 var _ store.Entities = (*Server)(nil)
 
-// NewServer makes what store.RegisterEntities takes; kinds are those of the store.
+// NewServer returns the server for store.RegisterEntities; kinds are the
+// store's kinds.
 func NewServer(st entity.Store, kinds []*schema.Kind) *Server { return &Server{st: st, kinds: kinds} }
 
 // Kinds implements store.Entities.
@@ -122,7 +123,7 @@ func size(recs []schema.Record) int {
 	return n
 }
 
-// recordSize is about what a record takes on the wire.
+// recordSize returns the approximate size of a record on the wire, in bytes.
 func recordSize(r *schema.Record) int {
 	n := 256 + len(r.Spec) + len(r.Status)
 	for k, v := range r.Labels {
@@ -170,8 +171,8 @@ func wireLease(l entity.Lease, err error) (*store.Lease, error) {
 	return &store.Lease{ID: string(l.ID), TTL: l.TTL, ExpiresAt: l.ExpiresAt}, nil
 }
 
-// Watch implements store.Entities. A caller that does not keep up makes Send
-// wait; the store then ends the watch.
+// Watch implements store.Entities. A caller that is too slow makes Send wait;
+// the store then ends the watch.
 func (s *Server) Watch(ctx context.Context, req *store.WatchRequest, st rpc.ServerStream[rpc.None, store.EventBatch]) error {
 	q := entity.WatchQuery{Kinds: req.Kinds, Project: schema.ID(req.Project), From: schema.Token{Epoch: req.Epoch}}
 	if req.Kind != "" {

@@ -47,11 +47,11 @@ func testAdd(t *testing.T, f *fixture) {
 		t.Errorf("down to the bound: %+v, %v", got, err)
 	}
 
-	// A writer that replaces the status must have read the sum.
+	// A writer that replaces the status conflicts unless it has read the sum.
 	stale.Status.Phase = "other"
 	f.fails(entity.UpdateStatus(t.Context(), f, &stale), errs.Conflict)
 
-	// Several attributes and entities at once, or none of them.
+	// Several attributes and entities are changed together or not at all.
 	other := f.stored()
 	limited := count(1)
 	limited.Max = bound(0)
@@ -98,8 +98,9 @@ func testAdd(t *testing.T, f *fixture) {
 	f.fails(err, errs.InvalidArgument)
 }
 
-// testAddQuota: many take from one quota at once, together with what it is for.
-// All of it is given out, none twice, and nobody meets a conflict.
+// testAddQuota: many writers take from one quota at once, each together with
+// the entity that it pays for. All of it is given out, none twice, and no
+// writer meets a conflict.
 func testAddQuota(t *testing.T, f *fixture) {
 	const takers, each, quota = 16, 10, 100
 	q := f.stored()

@@ -128,8 +128,8 @@ func testConcurrentCounter(t *testing.T, f *fixture) {
 	}
 }
 
-// testRejectedAmongOthers: a rejected transaction harms none that is written
-// together with it.
+// testRejectedAmongOthers: a rejected transaction does not affect those that
+// are written together with it.
 func testRejectedAmongOthers(t *testing.T, f *fixture) {
 	const n = 128
 	a := f.stored(func(o *Thing) { o.Name = "taken" })

@@ -10,8 +10,8 @@ import (
 	"miren.dev/runtime/pkg/schema"
 )
 
-// large is a number of entities that is more than a deletion changes at once, if
-// the store is opened with MaxCascade.
+// large is a number of entities above the bound of one deletion, if the store
+// is opened with MaxCascade.
 const large = 350
 
 // MaxCascade is how many entities a deletion should change at once in the store
@@ -19,7 +19,7 @@ const large = 350
 // passes, and tests less.
 const MaxCascade = 100
 
-// testClear: references that are cleared are gone with what they refer to, in
+// testClear: references with the policy clear are removed with their target, in
 // spec and status, alone and in lists; nothing else of their entity changes.
 func testClear(t *testing.T, f *fixture) {
 	target, other := f.stored(), f.stored()
@@ -62,12 +62,13 @@ func testClear(t *testing.T, f *fixture) {
 	}
 	f.equal("result", res.Records[0].Meta, got.Meta)
 
-	// A reference that comes into being with the deletion leads nowhere.
+	// A transaction cannot create a reference to an entity that it deletes.
 	gone := f.stored()
 	_, err := f.txn(f.op(entity.DeleteOp(gone)), f.op(entity.CreateOp(f.thing(func(o *Thing) { o.Spec.Likes = gone.ID }))))
 	f.fails(err, errs.FailedPrecondition, "attr", "spec.likes")
 
-	// What goes too need not be cleared, and a refused deletion clears nothing.
+	// An entity that is deleted too is not cleared, and a refused deletion
+	// clears nothing.
 	child := f.stored(func(o *Thing) { o.Spec.Owner, o.Spec.Likes = gone.ID, gone.ID })
 	likes := f.stored(func(o *Thing) { o.Spec.Likes = child.ID })
 	needs := f.stored(func(o *Thing) { o.Spec.Needs = child.ID })
@@ -80,8 +81,8 @@ func testClear(t *testing.T, f *fixture) {
 	}
 }
 
-// testCascadeWithin: what restricts the deletion of something that goes with an
-// entity is no reason against it if it goes too, however it is reached.
+// testCascadeWithin: a restricting reference does not prevent the deletion of
+// its target if the referrer is deleted too, however the cascade reaches it.
 func testCascadeWithin(t *testing.T, f *fixture) {
 	root := f.stored(func(o *Thing) { o.ID = "thing-root" })
 	f.stored(func(o *Thing) { o.ID, o.Spec.Owner = "thing-a", root.ID })
@@ -108,12 +109,13 @@ func (f *fixture) count() int {
 	return len(f.list(entity.Query{}))
 }
 
-// testCascadeLarge: a deletion with very many others takes them in parts,
-// innermost first; it is refused whole if something in it must stay.
+// testCascadeLarge: a large deletion is applied in parts, innermost first; it
+// is refused as a whole if an entity in it must stay.
 func testCascadeLarge(t *testing.T, f *fixture) {
 	root := f.stored(func(o *Thing) { o.ID = "thing-root" })
 	id := func(i int) schema.ID { return schema.ID(fmt.Sprintf("thing-%05d", i)) }
-	// Fifty below the root; the others below those, some with references across.
+	// Fifty entities below the root; the others below these, some with
+	// references across.
 	f.grow(large, func(i int, o *Thing) {
 		o.ID, o.Spec.Owner = id(i), root.ID
 		if i >= 50 {
@@ -151,7 +153,7 @@ func testCascadeLarge(t *testing.T, f *fixture) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// Every part is told, referrers before what they refer to.
+	// Every part sends events, referrers before their targets.
 	gone, last := map[schema.ID]bool{}, schema.Revision(0)
 	for len(gone) <= large {
 		e := w.change()
@@ -187,8 +189,8 @@ func testCascadeLarge(t *testing.T, f *fixture) {
 	}
 }
 
-// testCascadeNamed: the parts of a large deletion change nothing that its
-// transaction names: the conditions on it must hold to the end.
+// testCascadeNamed: the parts of a large deletion do not change entities that
+// its transaction names: their conditions must hold until the end.
 func testCascadeNamed(t *testing.T, f *fixture) {
 	root := f.stored(func(o *Thing) { o.ID = "thing-root" })
 	id := func(i int) schema.ID { return schema.ID(fmt.Sprintf("thing-%05d", i)) }
@@ -201,7 +203,7 @@ func testCascadeNamed(t *testing.T, f *fixture) {
 	checked := f.stored(func(o *Thing) { o.Spec.Likes, o.Status.Seen = id(2), id(3) })
 	stays := *moves
 	stays.Spec.Owner, stays.Spec.Likes = "", ""
-	// Without the check, as what is checked must go on referring.
+	// Without the check, since the checked entity must keep its reference.
 	f.mustTxn(f.op(entity.UpdateSpecOp(&stays)), f.op(entity.DeleteOp(root)))
 	if got := f.get(moves.ID); got.Spec.Owner != "" {
 		t.Errorf("%+v", got)
@@ -249,7 +251,7 @@ func testLeaseLarge(t *testing.T, f *fixture) {
 	l := f.grant(time.Hour)
 	first := f.stored(func(o *Thing) { o.ID, o.Lease = "thing-0first", l })
 	f.grow(large, func(i int, o *Thing) {
-		if o.Lease = l; i%5 == 0 { // goes by cascade
+		if o.Lease = l; i%5 == 0 { // deleted by cascade
 			o.Lease, o.Spec.Owner = "", first.ID
 		}
 	})

@@ -1,6 +1,6 @@
 // Package storetest is the conformance suite of entity.Store: every backend
-// passes it. It has kinds of its own, written by hand, that use everything a
-// kind can have:
+// passes it. It has kinds of its own, written by hand, that use every feature of
+// kinds:
 //
 //	project  cluster scope; what Meta.Project names
 //	node     cluster scope
@@ -34,19 +34,19 @@ type Node struct {
 	Status struct{}
 }
 
-// NodeSpec is what is wanted of a node.
+// NodeSpec is the spec of a node.
 type NodeSpec struct {
 	Arch string `cbor:"1,keyasint"`
 }
 
-// Thing has everything an entity can have.
+// Thing has every feature that an entity can have.
 type Thing struct {
 	schema.Meta
 	Spec   ThingSpec
 	Status ThingStatus
 }
 
-// ThingSpec is what is wanted of a thing.
+// ThingSpec is the spec of a thing.
 type ThingSpec struct {
 	Color  string   `cbor:"1,keyasint,omitempty"` // required, indexed
 	Size   int64    `cbor:"2,keyasint,omitempty"` // indexed
@@ -57,11 +57,11 @@ type ThingSpec struct {
 	Owner   schema.ID   `cbor:"6,keyasint,omitempty"`  // a thing; its deletion cascades
 	Needs   schema.ID   `cbor:"7,keyasint,omitempty"`  // a thing; restricts
 	Likes   schema.ID   `cbor:"8,keyasint,omitempty"`  // a thing; cleared
-	Weight  []byte      `cbor:"9,keyasint,omitempty"`  // to make it big
+	Weight  []byte      `cbor:"9,keyasint,omitempty"`  // makes the thing large
 	Friends []schema.ID `cbor:"10,keyasint,omitempty"` // things; cleared
 }
 
-// ThingStatus is what is known of a thing.
+// ThingStatus is the status of a thing.
 type ThingStatus struct {
 	Phase string    `cbor:"1,keyasint,omitempty"` // indexed
 	Node  schema.ID `cbor:"2,keyasint,omitempty"` // a node; restricts

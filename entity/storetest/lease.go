@@ -25,7 +25,7 @@ func (f *fixture) grant(ttl time.Duration) schema.LeaseID {
 func testLeaseLapse(t *testing.T, f *fixture) {
 	w := f.follow(entity.WatchQuery{Kinds: []string{"thing"}})
 	w.next()
-	id := f.grant(3 * time.Second) // in which the writes come to an end
+	id := f.grant(3 * time.Second) // time in which the writes come to an end
 	a := f.stored(func(o *Thing) { o.Lease = id })
 	child := f.stored(func(o *Thing) { o.Spec.Owner = a.ID })
 	other := f.stored()
@@ -69,7 +69,7 @@ func testLeaseKeepAlive(t *testing.T, f *fixture) {
 		if last = l.ExpiresAt; first.IsZero() {
 			first = last
 		}
-		// It was renewed one ttl before its end, by the store's clock.
+		// The lease was renewed one ttl before its end, by the store's clock.
 		return last.Add(-ttl).After(first.Add(ttl / 3))
 	})
 	f.get(o.ID)
@@ -121,7 +121,7 @@ func testLeaseConditions(t *testing.T, f *fixture) {
 	}
 	f.get(a.ID)
 	f.get(b.ID)
-	// What others need stays, and so does the lease.
+	// Entities that others need stay, and so does the lease.
 	holder := f.stored(func(o *Thing) { o.Spec.Needs = a.ID })
 	f.fails(f.Revoke(t.Context(), two), errs.FailedPrecondition, "id", string(a.ID))
 	if _, err := f.KeepAlive(t.Context(), two); err != nil {

@@ -91,7 +91,8 @@ func testListSelect(t *testing.T, f *fixture) {
 	f.fails(err, errs.InvalidArgument)
 }
 
-// testListOneRevision: pages show one revision, whatever happens between them.
+// testListOneRevision: all pages show one revision, whatever changes between
+// them.
 func testListOneRevision(t *testing.T, f *fixture) {
 	var want []schema.Record
 	things := map[schema.ID]*Thing{}
@@ -287,7 +288,7 @@ func testListQueue(t *testing.T, f *fixture) {
 			for {
 				o, err := pop()
 				if errs.Is(err, errs.Conflict) {
-					continue // another was faster
+					continue // another worker was faster
 				}
 				if err != nil {
 					t.Error(err)
@@ -309,7 +310,8 @@ func testListQueue(t *testing.T, f *fixture) {
 	if len(taken) != tasks {
 		t.Errorf("%d of %d tasks were taken", len(taken), tasks)
 	}
-	// Taken in order, but for those that were under way at the same time.
+	// The tasks were taken in order, except those that were under way at the
+	// same time.
 	for i, n := range sizes {
 		if later := sizes[min(i+workers, len(sizes)):]; len(later) > 0 && slices.Max(later) > n {
 			t.Fatalf("order %v", sizes)

@@ -70,7 +70,7 @@ func Run(t *testing.T, open func(t *testing.T) entity.Store) {
 	}
 }
 
-// fixture is a store with a project and shorthands that fail the test.
+// fixture is a store with a project, and helpers that fail the test.
 type fixture struct {
 	entity.Store
 	t       *testing.T
@@ -217,7 +217,7 @@ type follower struct {
 	pending []entity.Event
 }
 
-// next returns the next event, which comes in time.
+// next returns the next event, which must come in time.
 func (w *follower) next() entity.Event {
 	w.f.t.Helper()
 	if len(w.pending) == 0 {

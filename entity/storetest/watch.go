@@ -55,7 +55,7 @@ func testWatchFromList(t *testing.T, f *fixture) {
 	want := []seen{{entity.EventPut, b.ID, r + 1}, {entity.EventPut, a.ID, r + 2}, {entity.EventPut, b.ID, r + 3}, {entity.EventDelete, a.ID, r + 4}}
 	f.equal("events", got, want)
 
-	// Resuming anywhere gives exactly the rest.
+	// Resuming anywhere returns exactly the remaining events.
 	for i, tok := range tokens {
 		w := f.follow(entity.WatchQuery{Kinds: []string{"thing"}, From: tok})
 		for _, want := range want[i+1:] {
@@ -110,8 +110,8 @@ func testWatchSelect(t *testing.T, f *fixture) {
 	f.fails(err, errs.InvalidArgument)
 }
 
-// testWatchIDs: a watch of ids tells of nothing else, whether it reads what
-// just happened or what was long ago.
+// testWatchIDs: a watch of ids sends no other events, whether it reads recent
+// changes or old ones.
 func testWatchIDs(t *testing.T, f *fixture) {
 	mine, also := f.stored(func(o *Thing) { o.ID = "thing-mine" }), schema.ID("thing-later")
 	before := mine.Revision
@@ -160,14 +160,14 @@ func testWatchIDs(t *testing.T, f *fixture) {
 	f.fails(err, errs.InvalidArgument)
 }
 
-// change is what a watch told of an entity.
+// change is an event of a watch about an entity.
 type change struct {
 	typ entity.EventType
 	id  schema.ID
 }
 
 // drive makes changes that enter, leave and stay within the color blue and the
-// label on=yes, and returns what watches of each must tell.
+// label on=yes, and returns the events that watches of each must send.
 func (f *fixture) drive() (blue, label []change) {
 	f.t.Helper()
 	must := func(err error) {
@@ -204,8 +204,8 @@ var (
 	selectLabel = entity.LabelSelector("on", "yes")
 )
 
-// testWatchValue: a watch by value tells of what has the value, and once of
-// what has it no more.
+// testWatchValue: a watch by value sends the events of entities with the value,
+// and one event when an entity loses it.
 func testWatchValue(t *testing.T, f *fixture) {
 	w := f.follow(entity.WatchQuery{Kinds: []string{"thing"}, Select: selectBlue})
 	l := f.follow(entity.WatchQuery{Select: selectLabel})
@@ -221,7 +221,8 @@ func testWatchValue(t *testing.T, f *fixture) {
 	f.fails(err, errs.InvalidArgument)
 }
 
-// testWatchValueResumes: the same from the past.
+// testWatchValueResumes: the same for a watch that resumes from an older
+// position.
 func testWatchValueResumes(t *testing.T, f *fixture) {
 	page, err := f.List(t.Context(), entity.Query{Kind: "thing"})
 	if err != nil {
@@ -244,7 +245,7 @@ func (w *follower) expect(what string, want []change) {
 }
 
 // testWatchTransaction: the changes of a transaction come together, and no
-// token lets one resume in its middle and lose the rest.
+// token resumes in its middle, which would lose the rest.
 func testWatchTransaction(t *testing.T, f *fixture) {
 	w := f.follow(entity.WatchQuery{Kinds: []string{"thing"}})
 	w.next()
@@ -270,7 +271,7 @@ func testWatchBookmarks(t *testing.T, f *fixture) {
 		t.Fatalf("first event: %+v", first)
 	}
 	node := new(Node)
-	f.create(node) // of another kind: no event, but the position moves
+	f.create(node) // another kind: no event, but the position moves
 	wait.For(f.t, "a bookmark behind another kind's change", func() bool {
 		e := w.next()
 		return e.Type == entity.EventBookmark && e.Token.Revision >= node.Revision
@@ -279,7 +280,7 @@ func testWatchBookmarks(t *testing.T, f *fixture) {
 	if e := w.change(); e.Record.ID != o.ID {
 		t.Errorf("event: %+v", e)
 	}
-	// One that asks for none gets only the first.
+	// A watch that asks for no bookmarks gets only the first.
 	quiet := f.follow(entity.WatchQuery{Kinds: []string{"thing"}})
 	if e := quiet.next(); e.Type != entity.EventBookmark {
 		t.Fatalf("first event: %+v", e)
@@ -289,7 +290,7 @@ func testWatchBookmarks(t *testing.T, f *fixture) {
 	if evs, err := quiet.Next(ctx); !errs.Is(err, errs.DeadlineExceeded) {
 		t.Errorf("a quiet watch returned %v, %v", evs, err)
 	}
-	o = f.stored() // and it goes on
+	o = f.stored() // and it continues
 	if e := quiet.next(); e.Record.ID != o.ID {
 		t.Errorf("event: %+v", e)
 	}
@@ -332,7 +333,7 @@ func testWatchOtherEpoch(t *testing.T, f *fixture) {
 		"the future":    {Epoch: page.Token.Epoch, Revision: page.Token.Revision + 1000},
 	} {
 		w, err := f.Watch(t.Context(), entity.WatchQuery{Kinds: []string{"thing"}, From: tok})
-		if err == nil { // a backend may find out later
+		if err == nil { // a backend may notice later
 			ctx, cancel := context.WithTimeout(t.Context(), wait.Limit)
 			_, err = w.Next(ctx)
 			cancel()

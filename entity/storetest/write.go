@@ -97,7 +97,7 @@ func testRevisions(t *testing.T, f *fixture) {
 	if got.Spec.Color != "blue" || got.Status.Phase != "busy" || got.Labels["l"] != "v" {
 		t.Errorf("contents after both: %+v", got)
 	}
-	// Both at once.
+	// Both halves at once.
 	got.Spec.Color, got.Status.Phase = "green", "idle"
 	res := f.mustTxn(f.op(entity.UpdateSpecOp(got)), f.op(entity.UpdateStatusOp(got)))
 	both := f.get(o.ID)
@@ -156,7 +156,8 @@ func testConditions(t *testing.T, f *fixture) {
 	f.absent(o.ID)
 }
 
-// testABA: a value that went and came back is not the value that was read.
+// testABA: a value that changed and changed back is not the value that was
+// read.
 func testABA(t *testing.T, f *fixture) {
 	o := f.stored(func(o *Thing) { o.ID = "thing-aba" })
 	stale := *o
@@ -216,7 +217,7 @@ func testTxnOrderFree(t *testing.T, f *fixture) {
 	c := f.thing(func(o *Thing) { o.Name = "a" })
 	f.mustTxn(f.op(entity.CreateOp(c)), f.op(entity.DeleteOp(b)))
 
-	// Both ends of a restricting reference go together.
+	// Both ends of a restricting reference can be deleted together.
 	target := f.stored()
 	user := f.stored(func(o *Thing) { o.Spec.Needs = target.ID })
 	f.mustTxn(f.op(entity.DeleteOp(target)), f.op(entity.DeleteOp(user)))
@@ -244,7 +245,7 @@ func testUnique(t *testing.T, f *fixture) {
 	}
 	taken("spec.global", create(func(o *Thing) { o.Project, o.Spec.Global = other, "g" }))
 
-	// What is given up is free.
+	// A value that was given up is free.
 	a.Name, a.Spec.Serial = "", ""
 	if err := entity.UpdateSpec(t.Context(), f, a); err != nil {
 		t.Fatal(err)
@@ -343,7 +344,7 @@ func testCascade(t *testing.T, f *fixture) {
 			t.Errorf("event of a cascade: %+v", e)
 		}
 	}
-	// Cycles end.
+	// A cascade along a cycle ends.
 	a := f.stored()
 	b := f.stored(func(o *Thing) { o.Spec.Owner = a.ID })
 	a.Spec.Owner = b.ID
@@ -406,7 +407,7 @@ func testRequestID(t *testing.T, f *fixture) {
 		f.equal("repeated result with many labels", again, once)
 	}
 
-	// A rejected one may be repeated and then succeed.
+	// A rejected transaction may be repeated and then succeed.
 	del := entity.TxnRequest{RequestID: "r2", Ops: []entity.Op{{Type: entity.OpCheck, Record: schema.Record{Kind: "thing", Meta: schema.Meta{ID: "thing-later"}}, If: 0}, f.op(entity.CreateOp(f.thing()))}}
 	later := f.stored(func(o *Thing) { o.ID = "thing-later" })
 	_, err = f.Txn(t.Context(), del)
@@ -435,7 +436,8 @@ func testRequestID(t *testing.T, f *fixture) {
 	}
 }
 
-// testCanceledWrite: giving up says whether the write may have happened.
+// testCanceledWrite: the error of a cancelled write says whether the write may
+// have taken effect.
 func testCanceledWrite(t *testing.T, f *fixture) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()

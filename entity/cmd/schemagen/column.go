@@ -15,7 +15,8 @@ var metaColumns = map[string]string{
 	"meta.created_at": "o.CreatedAt", "meta.updated_at": "o.UpdatedAt",
 }
 
-// column emits one column, its path resolved and checked now, not at run time.
+// column emits one column; it resolves and checks the path now, not at run
+// time.
 func column(g *gogen.File, set *lang.Set, k *lang.Kind, c *lang.Column) error {
 	n, s := gogen.GoName(k.Name), g.Import("miren.dev/runtime/pkg/schema")
 	expr, typ := metaColumns[c.Path], lang.Time
@@ -92,7 +93,7 @@ func resolve(set *lang.Set, k *lang.Kind, c *lang.Column) (expr string, typ lang
 				expr = "*" + expr
 			}
 			if f.Base() == lang.Struct || f.Type == lang.Map {
-				return "", "", nil, fmt.Errorf("%s: column %s: %s is a %s, which is no cell", c.Pos, c.Title, c.Path, f.Describe())
+				return "", "", nil, fmt.Errorf("%s: column %s: %s is a %s, which a column cannot show", c.Pos, c.Title, c.Path, f.Describe())
 			}
 			return expr, f.Type, guards, nil
 		}

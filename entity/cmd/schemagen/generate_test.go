@@ -14,8 +14,8 @@ import (
 
 var update = flag.Bool("update", false, "rewrite the golden files under testdata")
 
-// TestGolden: the files that testdata/demo/api/*/schema.yml generates are the
-// ones that are checked in beside them.
+// TestGolden: testdata/demo/api/*/schema.yml generates exactly the files that
+// are checked in beside it.
 func TestGolden(t *testing.T) {
 	root := filepath.Join("testdata", "demo")
 	if *update {
@@ -170,7 +170,7 @@ func TestCheckAndLock(t *testing.T) {
 	}
 }
 
-// TestRepository: what is checked in is what the schemas give.
+// TestRepository: the checked-in files are those that the schemas generate.
 func TestRepository(t *testing.T) {
 	if err := gogen.Run(filepath.Join("..", "..", ".."), true, generate); err != nil {
 		t.Error(err)
