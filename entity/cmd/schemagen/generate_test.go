@@ -111,7 +111,7 @@ func TestErrors(t *testing.T) {
 		{"column path", "path: spec.size", "path: spec.sise", `"sise" of path "spec.sise" does not exist; did you mean "size"?`},
 		{"column of nothing", "path: spec.size", "path: spec", `path "spec" names no field`},
 		{"column elsewhere", "path: spec.size", "path: sepc.size", "begins with none of spec, status, meta"},
-		{"column of a component", "path: spec.size, format: bytes", "path: spec.part", "spec.part is a component part, which is no cell"},
+		{"column of a component", "path: spec.size, format: bytes", "path: spec.part", "spec.part is a component part, which a column cannot show"},
 		{"column below a scalar", "path: spec.size", "path: spec.size.x", "has no fields"},
 		{"column format", "format: bytes", "format: age", "format age is not for type int"},
 	} {
