@@ -346,8 +346,7 @@ func TestOther(t *testing.T) {
 	}
 }
 
-// TestOtherToolsCommands runs what similar tools call something else: the hint names
-// commands that exist.
+// TestOtherToolsCommands runs commands of similar tools: the hint names commands that exist.
 func TestOtherToolsCommands(t *testing.T) {
 	newFake(t)
 	named := regexp.MustCompile("`(r [^`]*)`")

@@ -39,7 +39,7 @@ func configFile(t *testing.T) string {
 	return path
 }
 
-// elsewhere makes the client one without a server of its own.
+// elsewhere gives the client no server on this machine.
 func elsewhere(t *testing.T) {
 	for _, k := range []string{"RUNTIME_SERVER", "RUNTIME_CLUSTER"} {
 		t.Setenv(k, "")
@@ -109,7 +109,7 @@ func TestClusterIsAddedFromAGeneratedFile(t *testing.T) {
 	elsewhere(t)
 	cert, key, authority := credentials(t, ca, "alice", time.Hour)
 	file := filepath.Join(filepath.Dir(cert), "alice.yaml")
-	// Files that it names are relative to it, and are copied.
+	// Paths in it are relative to it, and the files are copied.
 	text := "current_cluster: there\nclusters:\n  there: {server: \"" + address + "\", identity: alice, ca_file: ca.pem}\n" +
 		"identities:\n  alice: {certificate_file: cert.pem, key_file: key.pem}\n"
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {

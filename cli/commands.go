@@ -29,7 +29,7 @@ type Constructor = func(*command.Env) *cobra.Command
 
 // entry registers a command: a new one needs a line of commands and nothing else.
 type entry struct {
-	// path is the words after r: "app", or "server start" below a command of an earlier entry.
+	// path is the words after r, such as "app" or "server start". The command above it must have an earlier entry.
 	path string
 	// make makes the command. nil: only the program runtime has it (Machine).
 	make Constructor
@@ -142,7 +142,7 @@ func (e *entry) handedOver() *cobra.Command {
 		Use: e.path[strings.LastIndexByte(e.path, ' ')+1:], Short: e.help, DisableFlagParsing: true, Args: cobra.ArbitraryArgs,
 		Run:               func(*cobra.Command, []string) {},
 		ValidArgsFunction: cobra.NoFileCompletions,
-		// Elsewhere no program runtime exists that could run it.
+		// On other systems there is no program runtime that could run it.
 		Hidden: runtime.GOOS != "linux",
 	}
 	annotate(cmd)

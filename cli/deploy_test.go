@@ -28,7 +28,7 @@ func sourceFolder(t *testing.T, name string) string {
 	return dir
 }
 
-// play is a script of a deployment that ends as given.
+// play is the script of a deployment with a given end.
 func play(end app.DeploymentPhase, failure *app.Failure) func(context.Context, *fake, *app.Deployment, func(*app.DeployEvent) error) error {
 	return func(_ context.Context, _ *fake, d *app.Deployment, send func(*app.DeployEvent) error) error {
 		at := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
@@ -174,7 +174,7 @@ func TestDeployOtherWays(t *testing.T) {
 		t.Errorf("a stack that does not exist: %+v", r)
 	}
 
-	// Warnings of the build are the last that is said.
+	// Warnings of the build come last.
 	b := app.NewBuild()
 	b.ID, b.Spec.App, b.Spec.Source, b.Status.Warnings = "bld-warned", "app-shop", "src", []string{"there are two lock files"}
 	f.create(b)
@@ -186,7 +186,7 @@ func TestDeployOtherWays(t *testing.T) {
 		t.Errorf("warnings: %+v", r)
 	}
 	contains(t, ok(t, "deploy", "--dir", dir, "--json"), `"warnings":["there are two lock files"]`)
-	// The server goes away while the deployment is followed, and comes back.
+	// The server restarts while the client follows the deployment.
 	asked := 0
 	f.script = func(ctx context.Context, f *fake, d *app.Deployment, send func(*app.DeployEvent) error) error {
 		if asked++; asked == 1 {
@@ -200,7 +200,7 @@ func TestDeployOtherWays(t *testing.T) {
 	}
 	contains(t, ok(t, "app", "rollback", "shop", "--to", "v1"), "shop v2 serves")
 	contains(t, strings.Join(f.calls, "\n"), "rollback shop v1")
-	// An interrupt leaves the deployment alone.
+	// An interrupt does not affect the deployment.
 	began := make(chan struct{})
 	f.script = func(ctx context.Context, f *fake, d *app.Deployment, send func(*app.DeployEvent) error) error {
 		d.Status.Phase = app.DeploymentPhaseBuilding
@@ -227,8 +227,8 @@ func TestDeployOtherWays(t *testing.T) {
 	}
 }
 
-// screen is what a terminal shows after the output: cursor up, return and
-// clear are obeyed.
+// screen returns the content of a terminal after the output: it obeys cursor
+// up, return and clear.
 func screen(out string) string {
 	var lines []string
 	row := 0

@@ -38,8 +38,8 @@ import (
 
 var update = flag.Bool("update", false, "write the golden files")
 
-// fake is a server for tests of the command line: a real store behind the
-// real RPC, and services that do as the test says.
+// fake is a server for tests of the command line: a real store behind the real
+// RPC, and services that the test scripts.
 type fake struct {
 	t       *testing.T
 	store   entity.Store
@@ -52,7 +52,7 @@ type fake struct {
 	deploys []*app.DeployRequest
 	envs    []*app.SetEnvRequest
 	runs    []*sandbox.RunRequest
-	// What a deployment goes through, given by the test.
+	// The script of a deployment, set by the test.
 	script func(ctx context.Context, f *fake, d *app.Deployment, send func(*app.DeployEvent) error) error
 	// held makes Deploy answer that another deployment is under way.
 	held   bool
@@ -69,7 +69,7 @@ func newFake(t *testing.T) *fake {
 	p := &core.Project{Meta: schema.Meta{ID: "proj-default", Name: "default"}}
 	f.create(p)
 	f.project = p.ID
-	dir, err := os.MkdirTemp("", "rt-cli-") // short enough for a socket
+	dir, err := os.MkdirTemp("", "rt-cli-") // a socket's path must be short
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -466,13 +466,13 @@ func newSandbox(sid schema.ID, image string) *sandbox.Sandbox {
 	return s
 }
 
-// result is what a command printed and returned.
+// result is the output and exit code of a command.
 type result struct {
 	out, err string
 	code     int
 }
 
-// run runs a command as in a pipe; with terminal as on one of 100 columns.
+// run runs a command with pipes; with terminal on a terminal of 100 columns.
 func run(t *testing.T, terminal bool, stdin string, args ...string) result {
 	t.Helper()
 	var out, errw bytes.Buffer
@@ -509,7 +509,7 @@ func golden(t *testing.T, name, got string) {
 	for _, v := range volatile {
 		got = v.re.ReplaceAllString(got, v.to)
 	}
-	for range 2 { // the second finds those that follow upon another
+	for range 2 { // the second finds spaces that follow another match
 		got = age.ReplaceAllStringFunc(got, func(s string) string {
 			m := age.FindStringSubmatch(s)
 			if m[4] != "" { // in a table: as many spaces as after an age of one digit

@@ -166,13 +166,13 @@ func TestRuntimeIsFoundBesideOrInPath(t *testing.T) {
 	}
 	run := func(path string) (string, int) {
 		cmd := clientCommand(t, linked, path, "server", "start")
-		out, _ := cmd.CombinedOutput() // the exit code tells
+		out, _ := cmd.CombinedOutput() // the exit code shows which ran
 		return string(out), cmd.ProcessState.ExitCode()
 	}
 	if out, code := run(inPath); code != 7 {
 		t.Errorf("in PATH: exit code %d\n%s", code, out)
 	}
-	// Neither a directory nor a link to r itself nor a file without the right mode is the program.
+	// A directory, a link to r itself and a file without the right mode are not the program.
 	beside := filepath.Join(filepath.Dir(r), "runtime")
 	for name, place := range map[string]func() error{
 		"a directory":                  func() error { return os.Mkdir(beside, 0o755) },
@@ -201,7 +201,7 @@ func TestRuntimeIsFoundBesideOrInPath(t *testing.T) {
 func TestMissingRuntimeIsExplained(t *testing.T) {
 	r := install(t)
 	cmd := clientCommand(t, r, "", "server", "start", "--foreground")
-	out, _ := cmd.CombinedOutput() // the exit code tells
+	out, _ := cmd.CombinedOutput() // the exit code shows which ran
 	if code := cmd.ProcessState.ExitCode(); code != exit.NoRuntime {
 		t.Errorf("exit code %d, want %d", code, exit.NoRuntime)
 	}
@@ -217,7 +217,8 @@ func TestMissingRuntimeIsExplained(t *testing.T) {
 	if err != nil || string(out) != ":4\n" {
 		t.Errorf("completion: %v %q", err, out)
 	}
-	// The client checks the server, and says that it does not check the machine.
+	// The client checks the server, and reports that it does not check the
+	// machine.
 	cmd = clientCommand(t, r, "", "doctor", "--state-dir", t.TempDir())
 	out, _ = cmd.CombinedOutput()
 	if code := cmd.ProcessState.ExitCode(); code != exit.Failed {
@@ -226,7 +227,7 @@ func TestMissingRuntimeIsExplained(t *testing.T) {
 	contains(t, string(out), "not checked", "no server is running")
 }
 
-// The client lists what it hands over, with the help that runtime has.
+// The client lists the commands that it hands over, with runtime's help.
 func TestClientListsTheCommandsOfRuntime(t *testing.T) {
 	newEnv := func() *command.Env {
 		return command.New(&console.Console{In: strings.NewReader(""), Out: io.Discard, Err: io.Discard})
@@ -241,7 +242,7 @@ func TestClientListsTheCommandsOfRuntime(t *testing.T) {
 			if !cli.NeedsMachine(c) {
 				t.Errorf("the client does not hand %s over", f.CommandPath())
 			}
-			return // what is below it is runtime's
+			return // commands below it belong to runtime
 		}
 		if len(c.Commands()) != len(f.Commands()) {
 			t.Fatalf("%s has %d commands in the client and %d in runtime", f.CommandPath(), len(c.Commands()), len(f.Commands()))

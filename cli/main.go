@@ -27,11 +27,11 @@ import (
 	"miren.dev/runtime/pkg/errs"
 )
 
-// Main runs the command that args (without the program's name) ask for and
+// Main runs the command that args (without the program's name) request and
 // returns the exit code. m has the commands that need the machine of a server;
 // nil hands these over to the program runtime.
 func Main(args []string, c *console.Console, m Machine) (code int) {
-	// --json decides how every error is printed, also that of another flag.
+	// --json decides how every error is printed, even an error of another flag.
 	for _, a := range args {
 		if a == "--" {
 			break
@@ -52,7 +52,8 @@ func Main(args []string, c *console.Console, m Machine) (code int) {
 			return code
 		}
 	}
-	// After handOver: the signals of a program that takes this one's place are its own.
+	// After handOver, since a program that replaces this one handles its own
+	// signals.
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	// The second signal ends the process, whatever it is doing.
@@ -75,9 +76,9 @@ func run(ctx context.Context, root *cobra.Command, args []string, c *console.Con
 	return code
 }
 
-// handOver runs the program runtime if args ask for a command that needs the
-// machine, for help on one, or for the completion of one. It reports whether
-// that settles the command.
+// handOver runs the program runtime if args request a command that needs the
+// machine, help on such a command, or a completion of one. It reports whether
+// it handled the command.
 func handOver(root *cobra.Command, args []string, c *console.Console) (code int, done bool) {
 	cmd, completing := asked(root, args)
 	if !NeedsMachine(cmd) {
@@ -96,7 +97,7 @@ func handOver(root *cobra.Command, args []string, c *console.Console) (code int,
 	return exit.Code(err), true
 }
 
-// asked returns the command that args are about, nil if there is none.
+// asked returns the command that args request, nil if there is none.
 func asked(root *cobra.Command, args []string) (cmd *cobra.Command, completing bool) {
 	if len(args) > 1 && (args[0] == cobra.ShellCompRequestCmd || args[0] == cobra.ShellCompNoDescRequestCmd) {
 		args, completing = args[1:len(args)-1], true // without the word to complete

@@ -16,7 +16,7 @@ import (
 
 var unavailable = errs.New(errs.Unavailable, "the server restarts")
 
-// lineWriter gives lines as they are written.
+// lineWriter sends lines as they are written.
 type lineWriter struct {
 	mu    sync.Mutex
 	buf   bytes.Buffer
@@ -52,7 +52,7 @@ func runWith(ctx context.Context, out *lineWriter, args ...string) error {
 	return root.ExecuteContext(ctx)
 }
 
-// all is every line that came so far.
+// all returns every line so far.
 func (w *lineWriter) all() string {
 	var b strings.Builder
 	for {

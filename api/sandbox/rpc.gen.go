@@ -184,9 +184,9 @@ type ExecRequest struct {
 	Command []string `cbor:"5,keyasint,omitempty" json:"command,omitempty" schema:"required"`
 	// More environment variables.
 	Env map[string]string `cbor:"6,keyasint,omitempty" json:"env,omitempty"`
-	// Working directory; absent: that of the main process.
+	// Working directory; absent: the main process's.
 	Workdir string `cbor:"7,keyasint,omitempty" json:"workdir,omitempty"`
-	// User; absent: that of the main process.
+	// User; absent: the main process's.
 	User string `cbor:"8,keyasint,omitempty" json:"user,omitempty"`
 	// On a terminal; then everything comes as stdout.
 	TTY *bool `cbor:"9,keyasint,omitempty" json:"tty,omitempty"`

@@ -55,7 +55,7 @@ healthy, 5 another deployment of the app is running.`,
 	f.StringVarP(&o.app, "app", "a", "", "app; default: name in app.toml, else the folder's name")
 	f.StringVarP(&o.message, "message", "m", "", "reason for the change, shown in the history")
 	f.BoolVar(&o.noCache, "no-cache", false, "build without the cache")
-	f.StringVar(&o.stack, "stack", "", "stack to build it with: dockerfile, go, node, python or static; default: what app.toml says or is detected")
+	f.StringVar(&o.stack, "stack", "", "stack to build it with: dockerfile, go, node, python or static; default: from app.toml, or detected")
 	f.BoolVar(&o.detach, "detach", false, "return without waiting for the end of the rollout")
 	f.BoolVar(&o.plan, "plan", false, "only show how the source would be built")
 	return cmd
@@ -129,7 +129,7 @@ func (o *deployOptions) prepare(ctx context.Context) (*source.Tree, *stack.Plan,
 		return nil, nil, err
 	}
 	if cache != nil {
-		_ = cache.Save() // only speed is lost
+		_ = cache.Save() // a failure costs only speed
 	}
 	fsys := os.DirFS(dir)
 	cfg, err := appconfig.Load(fsys)

@@ -22,7 +22,7 @@ func newExec(e *command.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "exec [APP] -- COMMAND...",
 		Short:   "Run a command in a sandbox of the app",
-		Long:    "Runs a command in a ready sandbox of the app, beside the app's process. The exit code is that of the command.",
+		Long:    "Runs a command in a ready sandbox of the app, beside the app's process. Returns the exit code of the command.",
 		Example: "  r app exec -t -- sh\n  r app exec -a shop -- env",
 		Args: func(cmd *cobra.Command, args []string) error {
 			if n := cmd.ArgsLenAtDash(); n > 1 {

@@ -146,7 +146,7 @@ type appOptions struct {
 
 // addApp defines --app for a command that also takes it as its argument.
 func (o *appOptions) addApp(cmd *cobra.Command) {
-	cmd.Flags().StringVarP(&o.app, "app", "a", "", "app; default: that of the current folder")
+	cmd.Flags().StringVarP(&o.app, "app", "a", "", "app; default: the current folder's")
 	_ = cmd.RegisterFlagCompletionFunc("app", completeApps(o.Env))
 }
 
@@ -173,7 +173,7 @@ func newShow(e *command.Env) *cobra.Command {
 	return cmd
 }
 
-// detail is everything of an app.
+// detail is everything that is shown of an app.
 type detail struct {
 	App        *app.App               `json:"app"`
 	Version    *app.AppVersion        `json:"version,omitempty"`

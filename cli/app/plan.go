@@ -41,8 +41,8 @@ func planText(e *command.Env, name string, plan *stack.Plan) string {
 	return strings.Join(lines, "\n")
 }
 
-// planService is a service of a plan as JSON, with the names that entities have.
-// What is absent has its default.
+// planService is a service of a plan as JSON, with the names that entities use.
+// A field without a value shows its default.
 type planService struct {
 	Name           string            `json:"name"`
 	Command        []string          `json:"command,omitempty"`

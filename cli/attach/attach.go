@@ -33,11 +33,11 @@ const chunk = 32 << 10
 type attachment struct {
 	c          *console.Console
 	tty, stdin bool
-	starting   *starting // nil for a sandbox that is there
+	starting   *starting // shows the start; nil for an existing sandbox
 	stream     stream
-	mu         sync.Mutex  // of Send
+	mu         sync.Mutex  // guards Send
 	running    atomic.Bool // the process was started
-	restore    func()      // gives the terminal back; nil before it was taken
+	restore    func()      // restores the terminal; nil before raw mode
 }
 
 // stream carries what a process reads and writes.
@@ -57,8 +57,8 @@ func Run(ctx context.Context, c *console.Console, client sandbox.SandboxesClient
 	return s.run(ctx, func(ctx context.Context) (stream, error) { return client.Exec(ctx, req) })
 }
 
-// RunOnce runs a process in a new sandbox as Run does, and shows that the sandbox
-// starts. Until it runs, the first interrupt ends the call.
+// RunOnce runs a process in a new sandbox as Run does, and shows the start of
+// the sandbox. Until the sandbox runs, the first interrupt ends the call.
 func RunOnce(ctx context.Context, c *console.Console, client sandbox.SandboxesClient, req *sandbox.RunOnceRequest) (int, error) {
 	s := &attachment{c: c, tty: isSet(req.TTY), stdin: isSet(req.Stdin)}
 	req.Cols, req.Rows = s.size()
@@ -141,7 +141,7 @@ func (s *attachment) input() {
 		}
 		if err != nil {
 			yes := true
-			_ = s.send(&sandbox.ExecInput{CloseStdin: &yes}) // likewise
+			_ = s.send(&sandbox.ExecInput{CloseStdin: &yes}) // the call has ended; output returns the error
 			return
 		}
 	}
@@ -163,7 +163,7 @@ func (s *attachment) signals(ch, resized <-chan os.Signal, stop <-chan struct{},
 				}
 			}
 			number := forwarded[sig]
-			_ = s.send(&sandbox.ExecInput{Signal: &number}) // likewise
+			_ = s.send(&sandbox.ExecInput{Signal: &number}) // the call has ended; output returns the error
 		case <-stop:
 			return
 		}
@@ -206,7 +206,8 @@ func (s *attachment) output() (int, error) {
 	}
 }
 
-// note shows what the server has to say; a raw terminal needs a return too.
+// note shows a message of the server; a raw terminal needs a carriage return
+// too.
 func (s *attachment) note(text string) {
 	if s.starting.note(text) {
 		return
@@ -218,7 +219,7 @@ func (s *attachment) note(text string) {
 	s.c.Notef("%s%s", text, end)
 }
 
-// raw makes the terminal pass every key to the remote one.
+// raw makes the terminal pass every key to the remote process.
 func raw(c *console.Console) (restore func(), err error) {
 	f, ok := c.In.(*os.File)
 	if !ok || !term.IsTerminal(int(f.Fd())) {

@@ -17,7 +17,7 @@ var forwarded = map[os.Signal]int64{syscall.SIGINT: 2, syscall.SIGTERM: 15}
 const sizeInterval = 250 * time.Millisecond
 
 // resizes returns a channel that receives when the size of the terminal has
-// changed, until stop is called. No signal tells it here.
+// changed, until stop is called. On this system no signal reports a change.
 func resizes(size func() (cols, rows int64)) (changed <-chan os.Signal, stop func()) {
 	ch, ended := make(chan os.Signal, 1), make(chan struct{})
 	var wg sync.WaitGroup

@@ -9,7 +9,7 @@ import (
 )
 
 // forwarded are the signals that go to the remote process, with their numbers
-// on Linux; those of SIGUSR1 and SIGUSR2 differ on other systems.
+// on Linux; SIGUSR1 and SIGUSR2 have other numbers on other systems.
 var forwarded = map[os.Signal]int64{
 	syscall.SIGHUP: 1, syscall.SIGINT: 2, syscall.SIGQUIT: 3, syscall.SIGUSR1: 10, syscall.SIGUSR2: 12, syscall.SIGTERM: 15,
 }

@@ -8,17 +8,17 @@ import (
 	"miren.dev/runtime/cli/console"
 )
 
-// starting draws, on a terminal, that a sandbox starts.
+// starting draws on a terminal that a sandbox is starting.
 type starting struct {
 	mu    sync.Mutex
-	text  string // why it does not run yet
+	text  string // reason why it does not run yet
 	stop  chan struct{}
-	drawn chan struct{} // closed when nothing is on the screen any more
+	drawn chan struct{} // closed when the drawing is off the screen
 	once  sync.Once
 }
 
-// showStart begins to draw. It returns nil, whose methods do nothing, where nothing
-// is drawn.
+// showStart begins to draw. Where nothing is drawn it returns nil, whose
+// methods do nothing.
 func showStart(c *console.Console) *starting {
 	if c.Quiet || c.JSON || !c.Terminal {
 		return nil
@@ -49,7 +49,7 @@ func (s *starting) draw(c *console.Console) {
 	}
 }
 
-// note draws text too, and reports whether anything is drawn.
+// note adds text to the drawing, and reports whether there is a drawing.
 func (s *starting) note(text string) bool {
 	if s == nil {
 		return false
@@ -65,7 +65,7 @@ func (s *starting) note(text string) bool {
 	return true
 }
 
-// end takes it off the screen.
+// end removes the drawing from the screen.
 func (s *starting) end() {
 	if s == nil {
 		return

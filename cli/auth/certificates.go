@@ -38,7 +38,7 @@ func table(e *command.Env, certs []*core.ClientCertificate) {
 	e.Table([]string{"IDENTITY", "SERIAL", "ROLES", "STATE", "AGE"}, rows)
 }
 
-// state tells whether a certificate is valid, and until when.
+// state says whether a certificate is valid, and until when.
 func state(e *command.Env, c *core.ClientCertificate) string {
 	switch end := c.Spec.ExpiresAt; {
 	case c.Spec.RevokedAt != nil:

@@ -10,8 +10,8 @@ import (
 	"miren.dev/runtime/pkg/rpc"
 )
 
-// Connect connects to the server before it returns. The error of NotRunning
-// says that a server of this machine does not run.
+// Connect connects to the server before it returns. It returns the error of
+// NotRunning if no server runs on this machine.
 func (t *Target) Connect(ctx context.Context) (*rpc.Client, error) {
 	c, err := rpc.Dial(ctx, t.Address, rpc.ClientOptions{TLS: t.TLS})
 	if err != nil && t.Local && (errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ECONNREFUSED)) {

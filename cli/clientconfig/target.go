@@ -39,7 +39,7 @@ import (
 	"miren.dev/runtime/pkg/errs"
 )
 
-// Options name the server of a command; empty fields are not given.
+// Options name the server of a command; an empty field was not given.
 type Options struct {
 	Server   string
 	Cluster  string
@@ -47,8 +47,8 @@ type Options struct {
 	RunDir   string
 }
 
-// Env fills empty fields from the environment. A flag outranks the
-// environment, also that of another option.
+// Env fills empty fields from the environment. A flag outranks the environment,
+// even for another option.
 func (o Options) Env() Options {
 	if o.Server == "" && o.Cluster == "" && o.StateDir == "" {
 		o.Server, o.Cluster, o.StateDir = os.Getenv("RUNTIME_SERVER"), os.Getenv("RUNTIME_CLUSTER"), os.Getenv("RUNTIME_STATE_DIR")
@@ -61,7 +61,7 @@ func (o Options) Env() Options {
 type Target struct {
 	Address string      // unix:///path or host:port
 	TLS     *tls.Config // nil for a unix socket
-	Source  string      // what named the server: "--server", "cluster prod", a state directory
+	Source  string      // source of the choice: "--server", "cluster prod", a state directory
 	Project string      // default project of the cluster
 	Local   bool        // a server of this machine, found by its state directory
 }
@@ -93,7 +93,7 @@ func Resolve(o Options) (*Target, error) {
 	if err != nil || o.Server == "" {
 		return t, err
 	}
-	// Both: the cluster's identity at another address.
+	// Both are given: use the cluster's identity at another address.
 	a, err := address(o.Server, "--server")
 	if err != nil {
 		return nil, err

@@ -56,7 +56,7 @@ authority. Their content is copied. The command connects to the server first, an
 	f.StringVar(&o.from, "from", "", "file written by r auth generate --file, - for standard input")
 	f.StringVar(&o.certificate, "certificate", "", "file with the client certificate, in PEM")
 	f.StringVar(&o.key, "key", "", "file with the private key of the certificate, in PEM")
-	f.StringVar(&o.ca, "ca", "", "file with the authority that signed the server's certificate; default: those of this machine")
+	f.StringVar(&o.ca, "ca", "", "file with the authority that signed the server's certificate; default: this machine's authorities")
 	f.StringVar(&o.identity, "identity", "", "use this identity of the configuration instead of --certificate and --key")
 	f.StringVar(&o.serverName, "server-name", "", "name expected in the server's certificate; default: the host")
 	f.BoolVar(&o.use, "use", false, "make it the current cluster")
@@ -166,13 +166,14 @@ func (o *addOptions) read(address string) (*clientconfig.Cluster, *clientconfig.
 	return cl, id, nil
 }
 
-// identityName returns the name that the certificate of an identity is for, the
-// given one if it has none.
+// identityName returns the name in the certificate of an identity, or the given
+// name if the certificate has none.
 func identityName(id *clientconfig.Identity, name string) string {
 	if id == nil {
 		return ""
 	}
-	// A pair that does not fit is the error of Config.Target.
+	// Config.Target returns the error for a key that does not fit the
+	// certificate.
 	if pair, err := tls.X509KeyPair([]byte(id.Certificate), []byte(id.Key)); err == nil {
 		return cmp.Or(pair.Leaf.Subject.CommonName, name)
 	}

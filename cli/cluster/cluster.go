@@ -65,10 +65,10 @@ type info struct {
 	Project   string     `json:"project,omitempty"`
 	Identity  string     `json:"identity,omitempty"`
 	Expires   *time.Time `json:"certificate_expires_at,omitempty"`
-	Complaint string     `json:"error,omitempty"` // why it cannot be used
+	Complaint string     `json:"error,omitempty"` // reason why it cannot be used
 }
 
-// describe returns what the configuration has of a cluster, without connecting.
+// describe returns a cluster as the configuration has it, without connecting.
 func describe(cfg *clientconfig.Config, name string) info {
 	cl := cfg.Clusters[name]
 	i := info{Name: name, Current: name == cfg.CurrentCluster, Server: cl.Server, Project: cl.Project, Identity: cl.Identity}

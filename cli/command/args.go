@@ -17,7 +17,7 @@ import (
 	"miren.dev/runtime/pkg/suggest"
 )
 
-// Args checks the number of arguments, which errors call by names. A maximum
+// Args checks the number of arguments; errors use names for them. A maximum
 // below zero means any number.
 func Args(least, most int, names ...string) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
@@ -50,7 +50,7 @@ func Group(use, short string, subs ...*cobra.Command) *cobra.Command {
 	return cmd
 }
 
-// Elsewhere says what to use instead of commands that similar tools have.
+// Elsewhere names the command to use in place of one that similar tools have.
 var Elsewhere = map[string]string{
 	"r ps":             "`r app status APP` shows the processes of an app, `r sandbox list` every sandbox",
 	"r status":         "`r app status APP` shows an app, `r server status` the server, `r node list` the machines",
@@ -128,8 +128,8 @@ func FlagError(cmd *cobra.Command, err error) error {
 	return exit.With(exit.Usage, e.WithHint("`%s --help` lists the flags", cmd.CommandPath()))
 }
 
-// AppName returns the name of the app of a command: the given one, else that in
-// app.toml of the folder, else that of the folder.
+// AppName returns the name of the app of a command: the given one, else the
+// name in the folder's app.toml, else the folder's name.
 func AppName(given, dir string) (string, error) {
 	if given != "" {
 		return given, nil
@@ -156,7 +156,7 @@ func AppName(given, dir string) (string, error) {
 }
 
 // Sanitize makes an app name of any text: lower case letters, digits and
-// dashes, beginning with a letter. Empty if nothing is left.
+// dashes, beginning with a letter. It returns "" if no character is left.
 func Sanitize(s string) string {
 	var b strings.Builder
 	for _, r := range strings.ToLower(s) {

@@ -22,7 +22,7 @@ const DefaultProject = "default"
 // Env is passed to every command: the console and the connection to the server.
 type Env struct {
 	*console.Console
-	Options clientconfig.Options // as given by flags
+	Options clientconfig.Options // values of the flags
 	project string
 
 	mu     sync.Mutex
@@ -39,7 +39,7 @@ func (e *Env) AddFlags(f *pflag.FlagSet) {
 	f.StringVar(&e.Options.Cluster, "cluster", "", "cluster of the client configuration, see r cluster (RUNTIME_CLUSTER)")
 	f.StringVar(&e.Options.StateDir, "state-dir", "", "state directory of a server of this machine (RUNTIME_STATE_DIR)")
 	f.StringVar(&e.Options.RunDir, "run-dir", "", "directory of the sockets of servers of this machine (RUNTIME_RUN_DIR)")
-	f.StringVarP(&e.project, "project", "p", "", "project (RUNTIME_PROJECT; default: that of the cluster, else \"default\")")
+	f.StringVarP(&e.project, "project", "p", "", "project (RUNTIME_PROJECT; default: the cluster's, else \"default\")")
 	f.BoolVar(&e.JSON, "json", e.JSON, "print JSON: one document, or one line per event")
 	f.BoolVarP(&e.Quiet, "quiet", "q", false, "print no progress and no remarks")
 }
@@ -90,8 +90,8 @@ func (e *Env) Close() {
 // GivenProject returns the project that --project names, empty for none.
 func (e *Env) GivenProject() string { return e.project }
 
-// Project returns the project of the command: that of --project,
-// RUNTIME_PROJECT, the cluster, or the default one.
+// Project returns the project of the command: from --project, RUNTIME_PROJECT,
+// the cluster, or the default.
 func (e *Env) Project() string {
 	e.mu.Lock()
 	defer e.mu.Unlock()

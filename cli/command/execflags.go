@@ -39,7 +39,7 @@ func (f *ExecFlags) Request(argv []string) (*sandbox.ExecRequest, error) {
 	return req, nil
 }
 
-// Environment reads --env. A process on a terminal is told its kind.
+// Environment reads --env. With a terminal it adds TERM.
 func (f *ExecFlags) Environment() (map[string]string, error) {
 	env, err := ParseEnv(f.Env)
 	if err != nil || !f.TTY || env["TERM"] != "" {

@@ -35,7 +35,7 @@ func (b *Bytes) String() string {
 // Type implements pflag.Value.
 func (*Bytes) Type() string { return "size" }
 
-// Ptr is nil if it was not set.
+// Ptr returns nil if the flag was not set.
 func (b *Bytes) Ptr() *int64 {
 	if *b == 0 {
 		return nil
@@ -72,7 +72,7 @@ func (c *CPU) String() string {
 // Type implements pflag.Value.
 func (*CPU) Type() string { return "cpus" }
 
-// Ptr is nil if it was not set.
+// Ptr returns nil if the flag was not set.
 func (c *CPU) Ptr() *int64 {
 	if *c == 0 {
 		return nil

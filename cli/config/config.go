@@ -29,7 +29,7 @@ func newGenerate(e *command.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "generate",
 		Short: "Print a configuration file with every key",
-		Long: "Prints a configuration file with every key, its description and its value: the default, or that of the environment.\n" +
+		Long: "Prints a configuration file with every key, its description and its value: the default, or the value from the environment.\n" +
 			"Give the file to the server with `r server start --config FILE`.",
 		Example: "  r config generate > server.yaml",
 		Args:    command.Args(0, 0),

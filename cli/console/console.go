@@ -21,13 +21,14 @@ type Console struct {
 	Out  io.Writer
 	Err  io.Writer
 	JSON bool // print JSON to Out
-	// Terminal says that Out is a terminal: progress may move the cursor. Color
-	// says to print colours: on a terminal, unless NO_COLOR is set.
+	// Terminal reports whether Out is a terminal: progress may move the cursor.
+	// Color reports whether to print colours: on a terminal, unless NO_COLOR is
+	// set.
 	Terminal, Color bool
-	// InTerminal says that In is a terminal: questions may be asked.
+	// InTerminal reports whether In is a terminal: commands may ask questions.
 	InTerminal bool
 	Quiet      bool // no progress and no remarks
-	// Size returns the terminal's columns and lines; nil: those of Out.
+	// Size returns the terminal's columns and lines; nil: Out's size.
 	Size func() (columns, lines int)
 }
 

@@ -5,5 +5,5 @@ package console
 import "os"
 
 // escapes reports whether a terminal obeys the sequences for colours and the
-// cursor; TERM=dumb says that it does not.
+// cursor; TERM=dumb means that it does not.
 func escapes(*os.File) bool { return os.Getenv("TERM") != "dumb" }

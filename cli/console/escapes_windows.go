@@ -6,7 +6,7 @@ import (
 	"golang.org/x/sys/windows"
 )
 
-// escapes has the console of Windows obey the sequences for colours and the
+// escapes makes the console of Windows obey the sequences for colours and the
 // cursor, and reports whether it does.
 func escapes(f *os.File) bool {
 	var mode uint32

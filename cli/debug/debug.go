@@ -78,7 +78,7 @@ func row(e *command.Env, c *server.ControllerStatus, now time.Time) []string {
 	return []string{c.Name, number(c.Ready), number(c.Delayed), fmt.Sprintf("%d/%d", c.Running, c.Workers), retrying, number(c.Runs), last}
 }
 
-// declared prints what a writer says of itself.
+// declared prints the declarations of a writer.
 func declared(e *command.Env, c *server.ControllerStatus) {
 	e.Printf("%s\n", e.Paint(console.Bold, c.Name))
 	line := func(what string, list []string) {
@@ -109,11 +109,11 @@ func store(e *command.Env, resp *server.ControllersResponse, now time.Time) {
 	if resp.LastSeen != nil {
 		seen = schema.CellAge(*resp.LastSeen, now) + " ago"
 	}
-	e.Printf("at revision %d of the store, heard of %s; %d interruptions; entities in memory: %s\n",
+	e.Printf("at revision %d of the store, last answer %s; %d interruptions; entities in memory: %s\n",
 		resp.Revision, seen, resp.Interruptions, strings.Join(kinds, ", "))
 	switch {
 	case resp.Error != "":
-		e.Printf("%s the store cannot be followed: %s\n", e.Paint(console.Red, "✗"), resp.Error)
+		e.Printf("%s cannot follow the store: %s\n", e.Paint(console.Red, "✗"), resp.Error)
 	case !resp.Synced:
 		e.Printf("%s not every kind has been listed yet\n", e.Paint(console.Yellow, "!"))
 	}

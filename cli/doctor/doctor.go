@@ -24,7 +24,7 @@ type Level string
 // Levels.
 const (
 	OK   Level = "ok"
-	Warn Level = "warn" // works, with limits
+	Warn Level = "warn" // works, with restrictions
 	Fail Level = "fail" // does not work
 )
 
@@ -33,7 +33,7 @@ type Finding struct {
 	Name   string `json:"name"`
 	Level  Level  `json:"level"`
 	Found  string `json:"found"`
-	Advice string `json:"advice,omitempty"` // what to do
+	Advice string `json:"advice,omitempty"` // advice
 }
 
 // Good returns a finding of level OK.
@@ -54,7 +54,8 @@ func Failure(advice, format string, args ...any) Finding {
 // Host is the machine under check.
 type Host struct {
 	Config *config.Config
-	// Running tells that the server of Config answers: it uses its own ports.
+	// Running reports whether the server of Config answers: it uses its own
+	// ports.
 	Running bool
 }
 
@@ -67,7 +68,7 @@ type Check struct {
 // New makes the command of a client, which checks only the server.
 func New(e *command.Env) *cobra.Command { return newCommand(e, nil) }
 
-// WithChecks makes the command of a machine with those checks.
+// WithChecks makes the command for a machine, with these checks.
 func WithChecks(checks []Check) func(*command.Env) *cobra.Command {
 	return func(e *command.Env) *cobra.Command { return newCommand(e, checks) }
 }
@@ -89,7 +90,7 @@ func run(ctx context.Context, e *command.Env, checks []Check) error {
 		return err
 	}
 	h := &Host{Config: cfg}
-	// The server is asked first, since ports that it uses are no failure, and printed last.
+	// Ask the server first, since a port that it uses is no failure, and print it last.
 	findings := serverFindings(ctx, e, h, checks != nil)
 	var all []Finding
 	if checks == nil {
@@ -120,8 +121,8 @@ func run(ctx context.Context, e *command.Env, checks []Check) error {
 	return err
 }
 
-// loadConfig returns the configuration that a server here would have, as far
-// as the environment and the global flags tell.
+// loadConfig returns the configuration that a server here would have, as far as
+// the environment and the global flags determine it.
 func loadConfig(e *command.Env) (*config.Config, error) {
 	cfg, err := config.Load(os.Getenv("RUNTIME_CONFIG"), os.Environ(), nil)
 	if err != nil {

@@ -12,8 +12,8 @@ import (
 // serverTimeout bounds the checks that the server makes.
 const serverTimeout = 30 * time.Second
 
-// serverFindings returns the checks of the server of the command. With optional,
-// it is no failure if this machine runs none.
+// serverFindings returns the checks of the command's server. With optional, it
+// is no failure if no server runs on this machine.
 func serverFindings(ctx context.Context, e *command.Env, h *Host, optional bool) []Finding {
 	ctx, cancel := context.WithTimeout(ctx, serverTimeout)
 	defer cancel()

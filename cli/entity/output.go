@@ -21,7 +21,7 @@ const (
 	formatYAML  format = "yaml"
 )
 
-// output is the flags that choose a format.
+// output holds the flags that choose a format.
 type output struct {
 	given string
 	yaml  bool

@@ -210,7 +210,7 @@ func (o *putOptions) put(ctx context.Context, obj schema.Object) error {
 	return o.done("changed", obj)
 }
 
-// unchanged reports whether obj would change nothing of old.
+// unchanged reports whether writing obj would leave old as it is.
 func unchanged(old, obj schema.Object, status bool) (bool, error) {
 	a, err := schema.EncodeObject(old)
 	if err != nil {
@@ -221,7 +221,7 @@ func unchanged(old, obj schema.Object, status bool) (bool, error) {
 		return false, err
 	}
 	if a.SpecRevision != b.SpecRevision || a.StatusRevision != b.StatusRevision {
-		return false, nil // the caller's revision is an old one
+		return false, nil // the caller's revision is outdated
 	}
 	if status {
 		return bytes.Equal(a.Status, b.Status), nil

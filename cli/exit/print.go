@@ -33,7 +33,7 @@ func Print(c *console.Console, err error) {
 		}
 		out := *c
 		out.Out = c.Err
-		_ = out.PrintJSONLine(d) // no other stream is left
+		_ = out.PrintJSONLine(d) // there is no other stream to report to
 		return
 	}
 	out := *c

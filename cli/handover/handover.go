@@ -1,7 +1,7 @@
 // Package handover passes a command line to the program runtime, which has the
 // commands that need the machine of a server. On Unix runtime takes the place
-// of this process, elsewhere it is a child: arguments, standard streams, signals
-// and exit code are those of runtime either way.
+// of this process, elsewhere it is a child. Either way it has this process's
+// arguments, standard streams and signals, and r has its exit code.
 package handover
 
 import (
@@ -66,8 +66,8 @@ func usable(path, self string) bool {
 	return errors.Is(err, fs.ErrNotExist) || err == nil && !os.SameFile(st, own)
 }
 
-// Missing returns the error for a command that cannot be handed over; err is
-// that of Find.
+// Missing returns the error for a command that cannot be handed over; err comes
+// from Find.
 func Missing(command string, err error) error {
 	hint := "install " + Program + " beside r, from the same release"
 	if runtime.GOOS != "linux" {

@@ -247,7 +247,7 @@ func checkPorts(_ context.Context, h *doctor.Host) doctor.Finding {
 		if err != nil {
 			return failure("stop the program that listens there, or choose another address (`r server start --ingress-http-address ...`)", "%s: %v", a, err)
 		}
-		_ = l.Close() // nothing was accepted
+		_ = l.Close() // the listener accepted no connection
 	}
 	return good("%s free", strings.Join(addrs, ", "))
 }

@@ -1,5 +1,5 @@
-// Package logview prints the output of sandboxes as it comes. It resumes at the
-// last printed line after an interruption of the server.
+// Package logview prints the output of sandboxes as it arrives. After an
+// interruption of the server it resumes at the last printed line.
 package logview
 
 import (
@@ -95,8 +95,8 @@ func (v *View) once(ctx context.Context, client sandbox.SandboxesClient, req *sa
 	}
 }
 
-// old reports whether a line that comes again was printed, or left out because
-// it is older than the requested tail.
+// old reports whether a repeated line was printed, or left out because it is
+// older than the requested tail.
 func (v *View) old(l *sandbox.LogLine) bool {
 	seen, ok := v.seen[l.Sandbox]
 	if !ok {
@@ -115,7 +115,7 @@ func (v *View) line(l *sandbox.LogLine) error {
 	}
 	text := l.Text
 	if c.Terminal {
-		text = console.Cut(text, 0) // colours stay, other controls do not
+		text = console.Cut(text, 0) // colours stay, other control characters do not
 	}
 	prefix := ""
 	if v.Timestamps {
@@ -137,7 +137,7 @@ func Name(l *sandbox.LogLine) string {
 	return s + "[" + command.ShortID(l.Sandbox) + "]"
 }
 
-// color returns the color of a sandbox, the same every time.
+// color returns the color of a sandbox, the same each time.
 func color(sb id.Sandbox) console.Style {
 	h := fnv.New32a()
 	_, _ = io.WriteString(h, string(sb)) // never fails

@@ -38,7 +38,7 @@ type benchmark struct {
 	name   string
 	what   string
 	bytes  int64
-	depth  int // 0: that of the flag
+	depth  int // 0: the flag's value
 	write  bool
 	flush  bool
 	random bool

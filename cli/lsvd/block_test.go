@@ -14,8 +14,8 @@ import (
 	"miren.dev/runtime/lsvd/attach"
 )
 
-// blockMachine is a machine that may attach block devices. What a crashed run
-// has left under its name is taken away first.
+// blockMachine is a machine that may attach block devices. It first removes
+// what a crashed run left under its name.
 func blockMachine(t *testing.T) string {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -98,8 +98,8 @@ func write(t *testing.T, file string, b []byte) {
 	}
 }
 
-// TestJourney is what a user does with a first disk, from its creation to
-// its deletion, with a file system on it.
+// TestJourney follows a user's first disk from its creation to its deletion,
+// with a file system on it.
 func TestJourney(t *testing.T) {
 	if _, err := exec.LookPath("mkfs.ext4"); err != nil {
 		t.Skip("mkfs.ext4 is not installed (package e2fsprogs)")
@@ -118,7 +118,8 @@ func TestJourney(t *testing.T) {
 	ok(t, "snapshot", "create", "data@first")
 	write(t, filepath.Join(mnt, "two"), two)
 
-	// A clone of the snapshot has the first file only, and its own life.
+	// A clone of the snapshot has only the first file, and changes
+	// independently.
 	ok(t, "clone", "data@first", "copy")
 	copied := strings.TrimSpace(ok(t, "attach", "copy"))
 	unmountCopy := mount(t, copied, other)
@@ -128,12 +129,12 @@ func TestJourney(t *testing.T) {
 	}
 	write(t, filepath.Join(other, "three"), two)
 
-	// In use it is not taken away.
+	// A device in use is not detached.
 	fails(t, exit.Failed, []string{"detach", "data"}, "in use", "unmount")
 	fails(t, exit.Failed, []string{"daemon", "--stop"}, "data at "+device, "--restart")
 	write(t, filepath.Join(mnt, "still"), two)
 
-	// A new daemon, and one that follows a killed one, go on with it.
+	// A new daemon, and the successor of a killed one, continue to serve it.
 	ok(t, "daemon", "--restart")
 	write(t, filepath.Join(mnt, "upgraded"), two)
 	kill(t)
@@ -145,7 +146,7 @@ func TestJourney(t *testing.T) {
 		}
 	}
 
-	// It grows while it is mounted.
+	// The device grows while it is mounted.
 	ok(t, "resize", "data", "512M")
 	if size := strings.TrimSpace(tool(t, "blockdev", "--getsize64", device)); size != "536870912" {
 		t.Errorf("the device has %s bytes", size)

@@ -146,8 +146,9 @@ func (o *checkOptions) run(ctx context.Context, arg string) error {
 			"`r lsvd attach %s --accept-loss` opens the disk if the damage prevents that", v.Label()))
 }
 
-// checkLog checks the log of the volume, if it is on this machine. unseen is the
-// reason why it was not checked: it is in use (Conflict), or PermissionDenied.
+// checkLog checks the log of the volume, if it is on this machine. unseen is
+// the reason why the log was not checked: it is in use (Conflict), or
+// PermissionDenied.
 func (o *checkOptions) checkLog(ctx context.Context, st store.Store, url string, v *catalog.Volume, key []byte) (r lsvd.LogReport, unseen, err error) {
 	dir, err := o.disksDir()
 	if err != nil {

@@ -24,8 +24,8 @@ const (
 
 var zeros [lsvd.BlockSize]byte
 
-// copyIn writes a raw image to an empty disk, without the holes and zeros of the
-// image. It calls told with the bytes copied so far.
+// copyIn writes a raw image to an empty disk, without the holes and zeros of
+// the image. It calls told with the number of bytes copied so far.
 func copyIn(ctx context.Context, d *host.Disk, f *os.File, size int64, told func(done int64)) error {
 	g, gctx := errgroup.WithContext(ctx)
 	g.SetLimit(pieces)
@@ -36,7 +36,7 @@ func copyIn(ctx context.Context, d *host.Disk, f *os.File, size int64, told func
 		case errors.Is(err, unix.ENXIO): // the rest is a hole
 			data = size
 		case err != nil:
-			data = off // holes are unknown: read
+			data = off // the file system does not report holes: read
 		}
 		data = min(data/lsvd.BlockSize*lsvd.BlockSize, size)
 		if data > off {

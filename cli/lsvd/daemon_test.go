@@ -111,8 +111,8 @@ func uriOf(t *testing.T, volume string) string {
 	return a.Attached.Frontends[0].Address
 }
 
-// TestKill kills the daemon while a disk is written and while another is
-// idle: both are there again, with everything that was acknowledged.
+// TestKill kills the daemon while one disk is written and another is idle: the
+// next daemon has both, with every acknowledged write.
 func TestKill(t *testing.T) {
 	needNBD(t)
 	dir := withDaemon(t)
@@ -171,13 +171,13 @@ func TestDaemon(t *testing.T) {
 	fails(t, exit.Failed, []string{"detach", "data"}, "no disk daemon runs")
 	ok(t, "create", "data", "--size", "64M")
 	ok(t, "serve", "data", "--socket", filepath.Join(dir, "s"))
-	ok(t, "serve", "data", "--socket", filepath.Join(dir, "s")) // is so already
+	ok(t, "serve", "data", "--socket", filepath.Join(dir, "s")) // it is so already
 	ok(t, "serve", "data")
 	a := decode[attached](t, ok(t, "info", "data", "--json"))
 	if a.State != "attached" || len(a.Attached.Frontends) != 2 || a.Attached.SizeBytes != 64<<20 {
 		t.Errorf("%+v", a)
 	}
-	// In use, for everybody.
+	// The volume is in use for every other command.
 	fails(t, exit.Failed, []string{"serve", "data", "--foreground", "--socket", filepath.Join(dir, "f")}, "in use by process", "r lsvd detach data")
 	fails(t, exit.Failed, []string{"delete", "data", "--yes"}, "is open by process", "r lsvd detach data")
 	fails(t, exit.Failed, []string{"daemon"}, "another disk daemon runs")
@@ -187,7 +187,7 @@ func TestDaemon(t *testing.T) {
 	if out := ok(t, "info", "data"); !strings.Contains(out, "unsent\t0 B") {
 		t.Errorf("info: %s", out)
 	}
-	// Stopped and started again it goes on.
+	// After a stop and a start the daemon serves it again.
 	ok(t, "daemon", "--stop")
 	ok(t, "daemon", "--stop")
 	if v := decode[volume](t, ok(t, "info", "data", "--json")); v.State != "detached" {

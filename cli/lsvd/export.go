@@ -142,7 +142,8 @@ func (o *exportOptions) frozen(ctx context.Context, st store.Store, url string, 
 	return f(d)
 }
 
-// write writes the image beside path, and renames it to path when it is complete.
+// write writes the image to a temporary file in path's directory, and renames
+// it to path when it is complete.
 func (o *exportOptions) write(ctx context.Context, d *host.Disk, path, format string, parts []lsvd.Range, total int64, p *progress) (err error) {
 	f, err := atomicfile.Create(path, 0o600)
 	if err != nil {

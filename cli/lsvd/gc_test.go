@@ -8,9 +8,9 @@ import (
 	"testing"
 )
 
-// TestGCOfClones: two clones overwrite most of what they share; what neither
-// uses any more is freed, by the daemon and without it, and what both use is
-// stored once.
+// TestGCOfClones: two clones overwrite most of their shared data. The daemon,
+// and a command without it, free the data that neither uses any more, and store
+// shared data once.
 func TestGCOfClones(t *testing.T) {
 	needNBD(t)
 	for _, attached := range []bool{true, false} {

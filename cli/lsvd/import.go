@@ -53,11 +53,11 @@ The volume appears under its name when the store has all data. A command that fa
 
 // image is the imported image.
 type image struct {
-	file   *os.File // nil: a stream
+	file   *os.File // nil: the image is a stream
 	stream io.Reader
 	path   string
 	format string
-	size   int64 // of the disk in it; 0: unknown
+	size   int64 // size of the disk in it; 0: unknown
 }
 
 func (o *importOptions) run(ctx context.Context, path, name string) error {
@@ -153,7 +153,7 @@ func (o *importOptions) openImage(ctx context.Context, path string) (*image, err
 		img.format = detect(f)
 	}
 	if img.format == "raw" {
-		// Seek also tells the size of a block device.
+		// Seek also returns the size of a block device.
 		if img.size, err = f.Seek(0, io.SeekEnd); err == nil && img.size == 0 {
 			err = errs.New(errs.InvalidArgument, "image %s is empty", path)
 		}

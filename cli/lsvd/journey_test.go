@@ -11,8 +11,8 @@ import (
 	"miren.dev/runtime/cli/exit"
 )
 
-// image makes a sparse image: data, a hole, data, zeros, and an end that is
-// not a whole block.
+// image makes a sparse image: data, a hole, data, zeros, and an end that is not
+// a whole block.
 func image(t *testing.T, file string) []byte {
 	t.Helper()
 	b := make([]byte, 24<<20+1000)
@@ -122,12 +122,12 @@ func allocated(t *testing.T, file string) int64 {
 	return n * 512
 }
 
-// objects checks whether anything is in a store.
+// objects reports whether a store has objects.
 func objects(t *testing.T, dir string, want bool) {
 	t.Helper()
 	var found []string
 	err := filepath.WalkDir(dir, func(path string, e os.DirEntry, err error) error {
-		// What a killed daemon was writing goes later.
+		// Objects that a killed daemon was writing are removed later.
 		if err == nil && !e.IsDir() && e.Name() != ".lock" && filepath.Base(filepath.Dir(path)) != ".tmp" {
 			found = append(found, path)
 		}

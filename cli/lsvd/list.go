@@ -90,7 +90,7 @@ type volume struct {
 const (
 	stateNew        = "new"        // never opened
 	stateDetached   = "detached"   // closed, with all data in the store
-	stateOpen       = "open"       // open on some machine, or was when that machine crashed
+	stateOpen       = "open"       // open on some machine, or on one that crashed
 	stateAttached   = "attached"   // the daemon of this machine has it open
 	stateFailed     = "failed"     // the daemon has it attached, but it cannot be used
 	stateUnreadable = "unreadable" // its manifest is damaged, or of a newer format

@@ -17,7 +17,7 @@ import (
 	"miren.dev/runtime/cli/machine"
 )
 
-// result is what a command printed and returned.
+// result is the output and exit code of a command.
 type result struct {
 	out, err string
 	code     int
@@ -26,7 +26,7 @@ type result struct {
 // newState gives the test a state directory of its own.
 func newState(t *testing.T) string {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "rt-lsvd-") // short enough for a socket
+	dir, err := os.MkdirTemp("", "rt-lsvd-") // a socket's path must be short
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -57,7 +57,7 @@ func ok(t *testing.T, args ...string) string {
 	return r.out
 }
 
-// fails runs a command that must fail and say all of want.
+// fails runs a command that must fail with all of want in its message.
 func fails(t *testing.T, code int, args []string, want ...string) {
 	t.Helper()
 	r := run(t, args...)
@@ -81,7 +81,7 @@ func decode[T any](t *testing.T, out string) T {
 }
 
 // background runs a command until the returned stop, which returns its error.
-// Its first line of output is returned.
+// It returns the command's first line of output.
 func background(t *testing.T, args ...string) (first string, stop func() error) {
 	t.Helper()
 	out := &lines{c: make(chan string, 100)}
@@ -112,7 +112,7 @@ func background(t *testing.T, args ...string) (first string, stop func() error) 
 	return first, stop
 }
 
-// lines gives lines as they are written.
+// lines sends lines as they are written.
 type lines struct {
 	buf bytes.Buffer
 	c   chan string
@@ -204,7 +204,8 @@ func TestOneWins(t *testing.T) {
 	ok(t, "check", "data")
 }
 
-// TestLogOfAnotherStore opens a copy of a store beside the store.
+// TestLogOfAnotherStore opens a copy of a store, in a directory beside the
+// original.
 func TestLogOfAnotherStore(t *testing.T) {
 	dir := newState(t)
 	one, two := filepath.Join(dir, "one"), filepath.Join(dir, "two")
@@ -217,7 +218,8 @@ func TestLogOfAnotherStore(t *testing.T) {
 	if err := stop(); err != nil {
 		t.Fatal(err)
 	}
-	// Closed clean, the log holds nothing, and the copy needs --take-over only.
+	// After a clean close the log is empty, and the copy needs --take-over
+	// only.
 	fails(t, exit.Failed, []string{"serve", "data", "--foreground", "--socket", filepath.Join(dir, "b"), "--store", two}, "--accept-loss")
 	_, stop = background(t, "serve", "data", "--foreground", "--socket", filepath.Join(dir, "b"), "--store", two, "--accept-loss")
 	if err := stop(); err != nil {
@@ -231,8 +233,8 @@ func TestCheck(t *testing.T) {
 	if out := ok(t, "check", "data"); !strings.Contains(out, "is sound") {
 		t.Errorf("check: %s", out)
 	}
-	// The log of a volume in use is not looked at; on a machine that never had
-	// the volume there is none, and nothing is made.
+	// check does not read the log of a volume in use. On a machine that never
+	// had the volume there is none, and check creates none.
 	store, other := filepath.Join(dir, "state", "lsvd", "store"), filepath.Join(dir, "other")
 	_, stop := background(t, "serve", "data", "--foreground", "--socket", filepath.Join(dir, "a"))
 	if r := run(t, "check", "data"); r.code != 0 || !strings.Contains(r.err, "is open") {
@@ -248,7 +250,7 @@ func TestCheck(t *testing.T) {
 	if err := stop(); err != nil {
 		t.Fatal(err)
 	}
-	// What may not be read may not be called sound without a word.
+	// check must say so when it may not read an object.
 	if os.Geteuid() != 0 {
 		if err := os.Mkdir(other, 0); err != nil {
 			t.Fatal(err)

@@ -22,7 +22,7 @@ import (
 	"miren.dev/runtime/lsvd/store/s3/s3test"
 )
 
-// host is a machine of its own: its commands and its daemon are processes with
+// host is a separate machine: its commands and its daemon are processes with
 // directories that no other machine has.
 type host struct {
 	dir   string
@@ -30,8 +30,8 @@ type host struct {
 	block bool // it can attach block devices
 }
 
-// newHost makes a machine that uses a store. What a crashed run of it has left
-// is taken away first, and everything when the test ends.
+// newHost makes a machine that uses a store. It first removes what a crashed
+// run of the machine left, and everything when the test ends.
 func newHost(t *testing.T, name, store string) *host {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "rt-lsvd-") // short enough for a socket
@@ -40,9 +40,9 @@ func newHost(t *testing.T, name, store string) *host {
 	}
 	h := &host{dir: dir, env: append(os.Environ(), "RUNTIME_SERVER=", "RUNTIME_CLUSTER=", "RUNTIME_LSVD_STORE="+store,
 		"RUNTIME_STATE_DIR="+filepath.Join(dir, "state"), "RUNTIME_RUN_DIR="+filepath.Join(dir, "run"), "XDG_CONFIG_HOME="+filepath.Join(dir, "config"),
-		"GORACE=atexit_sleep_ms=0")} // or every command takes a second longer
+		"GORACE=atexit_sleep_ms=0")} // otherwise every command takes a second longer
 	t.Cleanup(func() {
-		h.run("detach", "--all", "--force") // the loser's says that it has lost
+		h.run("detach", "--all", "--force") // the loser's fails, since it has lost the volume
 		if r := h.run("daemon", "--stop"); r.code != 0 {
 			t.Errorf("stop the daemon of %s: %+v", name, r)
 		}
@@ -68,7 +68,7 @@ func newHost(t *testing.T, name, store string) *host {
 // state is a file of the disks, whose directory is made.
 func (h *host) state(name string) string {
 	dir := filepath.Join(h.dir, "state", "lsvd")
-	os.MkdirAll(dir, 0o700) // who uses the file sees it
+	os.MkdirAll(dir, 0o700) // the use of the file shows an error
 	return filepath.Join(dir, name)
 }
 
@@ -105,12 +105,13 @@ func nbdsh(uri, program string) *exec.Cmd {
 }
 
 const (
-	ringBlocks = 256 // that a writer goes round
-	ringHead   = 700 // writes before the other machine comes
+	ringBlocks = 256 // blocks that a writer writes in turn
+	ringHead   = 700 // writes before the other machine starts
 )
 
-// ringWriter keeps what it finds and then writes stamps (who, count) round the
-// disk until it gets an error, or there is a file stop and enough is written.
+// ringWriter keeps the data that it finds and then writes stamps (who, count)
+// round the disk until a write fails, or until a file stop exists and enough is
+// written.
 const ringWriter = `
 import os, struct
 who, found, stop = %d, %q, %q
@@ -126,7 +127,8 @@ except nbd.Error as e:
   print("lost", n, e.errnum, flush=True)
 `
 
-// stampRing makes of what a writer found what its first n writes make of it.
+// stampRing returns the expected data after a writer's first n writes to the
+// data that it found.
 func stampRing(image []byte, who, n uint64) {
 	for i := n - min(n, ringBlocks-1); i <= n; i++ {
 		b := image[i%ringBlocks*4096:][:4096]
@@ -137,7 +139,7 @@ func stampRing(image []byte, who, n uint64) {
 	}
 }
 
-// ring is one of two machines that have the volume.
+// ring is one of two machines that use the volume in turn.
 type ring struct {
 	*host
 	who   uint64
@@ -145,13 +147,14 @@ type ring struct {
 
 	device, uri string
 
-	early bool   // it lost the volume while it opened it
-	acked uint64 // writes
-	errno int    // of the next one
+	early bool   // another machine took the volume while this one opened it
+	acked uint64 // acknowledged writes
+	errno int    // of the next write
 	err   error
 }
 
-// write attaches the volume, whoever has it, and writes until it is lost.
+// write attaches the volume, even if another machine has it, and writes until
+// the volume is lost.
 func (r *ring) write(stop string) {
 	if r.err = r.open(); r.err != nil || r.early {
 		return
@@ -224,7 +227,7 @@ func TestTwoHosts(t *testing.T) {
 	if _, err := exec.LookPath("nbdsh"); err != nil {
 		t.Skip("nbdsh is not installed (package libnbd-bin)")
 	}
-	defer readerLoses(t)() // it takes a while to notice
+	defer readerLoses(t)() // a while until the loser notices
 	for _, kind := range []string{"directory", "minio"} {
 		for _, when := range []string{"together", "later"} {
 			t.Run(kind+"/"+when, func(t *testing.T) {
@@ -252,8 +255,8 @@ except nbd.Error as e:
   print("lost", e.errnum, "after %.1f s" % (time.monotonic() - began))
 `
 
-// readerLoses lets one machine take a volume away from another that then only
-// reads. The returned function finds that this has noticed by itself.
+// readerLoses lets one machine take a volume away from another, which then only
+// reads. The returned function checks that the reader noticed by itself.
 func readerLoses(t *testing.T) (await func()) {
 	store := t.TempDir()
 	loser, winner := &ring{host: newHost(t, "reader", store)}, &ring{host: newHost(t, "taker", store)}
@@ -366,8 +369,8 @@ func twoHosts(t *testing.T, store string, together bool) {
 	}
 }
 
-// refused finds that the machine's daemon says that the volume is lost, and
-// that all of its frontends give EIO.
+// refused checks that the machine's daemon reports the volume as lost, and that
+// all of its frontends return EIO.
 func (r *ring) refused(t *testing.T) {
 	t.Helper()
 	a := decode[attached](t, r.ok(t, "info", "data", "--json"))

@@ -15,17 +15,17 @@ type progress struct {
 	c      *console.Console
 	what   string
 	first  time.Time
-	began  time.Time // of the phase
+	began  time.Time // start of the phase
 	events bool      // print JSON lines
 
 	mu          sync.Mutex
 	live        *console.Live
 	done, total int64
-	last        time.Time // drawn
+	last        time.Time // last drawn
 	finished    bool
 }
 
-// How often a bar is drawn, and a line printed.
+// How often a bar is drawn, and how often a line is printed.
 const (
 	drawInterval = 100 * time.Millisecond
 	lineInterval = 5 * time.Second

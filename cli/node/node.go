@@ -41,7 +41,7 @@ func newList(e *command.Env) *cobra.Command {
 	})
 }
 
-// usage is what sandboxes reserve on a node.
+// usage is the amount that sandboxes reserve on a node.
 type usage struct{ sandboxes, cpuMillis, memoryBytes int64 }
 
 func reserved(all []*sandbox.Sandbox) map[id.Node]usage {

@@ -38,7 +38,7 @@ func (b *boundedFile) Write(p []byte) (int, error) {
 		if err := b.rotate(); err != nil {
 			fmt.Fprintln(b.f, "the log cannot be rotated:", err)
 		}
-		b.size = 0 // the next attempt is after as much again
+		b.size = 0 // try again after as many further bytes
 	}
 	n, err := b.f.Write(p)
 	b.size += int64(n)

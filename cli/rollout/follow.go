@@ -170,8 +170,8 @@ func advice(appName, what string) string {
 	return fmt.Sprintf("%s on the server\n  watch it:  r app status %s -w\n  cancel it: r app cancel %s\n", what, appName, appName)
 }
 
-// describe adds the names of the versions of a deployment that ended, its URLs
-// and the warnings of its build. Errors leave them out: the outcome is known without.
+// describe adds the names of the versions of a deployment that ended, its URLs and the warnings of its build. On an
+// error it leaves them out: the outcome is known without.
 func describe(ctx context.Context, e *command.Env, appName string, d *app.Deployment) Outcome {
 	o := Outcome{App: appName, Deployment: d}
 	store, err := e.Store(ctx)
@@ -203,8 +203,8 @@ func VersionName(ctx context.Context, r entity.Reader, v id.AppVersion) string {
 	return fmt.Sprintf("v%d", ver.Spec.Number)
 }
 
-// URLs returns the URLs of the app of a deployment: that of the deployment, and
-// those of its routes.
+// URLs returns the URLs of the app of a deployment: the deployment's own, and
+// those of the app's routes.
 func URLs(ctx context.Context, e *command.Env, d *app.Deployment) []string {
 	var urls []string
 	if d.Status.URL != "" {

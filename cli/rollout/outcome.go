@@ -17,9 +17,9 @@ import (
 type Outcome struct {
 	App      string   `json:"app"`
 	Version  string   `json:"version,omitempty"`  // v3
-	Previous string   `json:"previous,omitempty"` // the active version before
+	Previous string   `json:"previous,omitempty"` // the version that was active before
 	URLs     []string `json:"urls,omitempty"`
-	Warnings []string `json:"warnings,omitempty"` // of its build
+	Warnings []string `json:"warnings,omitempty"` // warnings of its build
 	*app.Deployment
 }
 
@@ -127,14 +127,14 @@ func (o Outcome) success(c *console.Console) {
 	o.warn(c)
 }
 
-// warn shows at the end what was said long before it, when the plan was made.
+// warn repeats the warnings that the build plan printed long before.
 func (o Outcome) warn(c *console.Console) {
 	for _, w := range o.Warnings {
 		c.Notef("%s %s\n", c.Paint(console.Yellow, "warning:"), w)
 	}
 }
 
-// explain returns everything that is known of the failure of a deployment.
+// explain returns all details of the failure of a deployment.
 func (o Outcome) explain(c *console.Console) []string {
 	f := o.Status.Failure
 	if f == nil {

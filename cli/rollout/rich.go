@@ -17,7 +17,7 @@ const (
 	shownLines    = 4
 )
 
-// timeWidth is the columns that are kept for the mark and the time of a vertex.
+// timeWidth is the number of columns for the mark and the time of a vertex.
 const timeWidth = 16
 
 // richView redraws the running steps with their details; steps that have ended
@@ -32,12 +32,12 @@ type richView struct {
 	dep      *app.Deployment
 	printed  int // steps that have been printed
 	vertices []*vertex
-	output   []string // last lines of the new version while it starts
+	output   []string // last lines of the new version during its start
 }
 
 // vertex is one step of a build.
 type vertex struct {
-	*app.BuildEvent // its start
+	*app.BuildEvent // time of its start
 	end             string
 	took            time.Duration
 	progress        string

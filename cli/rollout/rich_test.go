@@ -55,7 +55,7 @@ func TestRichFits(t *testing.T) {
 			ups++
 			_, line, _ = strings.Cut(line, "\x1b[J")
 		}
-		// What is printed for good wraps; what is drawn must not.
+		// Lines that are printed once may wrap; redrawn lines must not.
 		if strings.Contains(line, "⠋") && console.Columns(line) > width {
 			t.Errorf("%d columns: %q", console.Columns(line), line)
 		}
@@ -99,7 +99,8 @@ func TestCodes(t *testing.T) {
 	}
 }
 
-// TestKeptChange says what becomes of a change of the environment that failed.
+// TestKeptChange: the report says that a change of the environment stays
+// although its rollout failed.
 func TestKeptChange(t *testing.T) {
 	for kind, want := range map[app.RolloutKind]bool{app.RolloutKindConfig: true, app.RolloutKindDeploy: false} {
 		var stderr bytes.Buffer

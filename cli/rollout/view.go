@@ -15,9 +15,9 @@ import (
 
 // Upload is the progress of the upload of the source.
 type Upload struct {
-	Files   int   `json:"files"`   // of the source
+	Files   int   `json:"files"`   // size of the source
 	Missing int   `json:"missing"` // contents that the server lacks
-	Bytes   int64 `json:"bytes"`   // of the missing contents
+	Bytes   int64 `json:"bytes"`   // bytes of the missing contents
 	Sent    int64 `json:"sent"`
 	Done    bool  `json:"done"`
 }

@@ -66,7 +66,7 @@ func newSet(e *command.Env) *cobra.Command {
 		RunE:    func(cmd *cobra.Command, args []string) error { return o.set(cmd.Context(), args[0]) },
 	}
 	cmd.Flags().StringVar(&o.path, "path", "", "path prefix; default /")
-	cmd.Flags().StringVarP(&o.app, "app", "a", "", "app; default: that of the current folder")
+	cmd.Flags().StringVarP(&o.app, "app", "a", "", "app; default: the current folder's")
 	cmd.Flags().StringVarP(&o.service, "service", "s", "", "service of the app; default web")
 	_ = cmd.RegisterFlagCompletionFunc("app", func(cmd *cobra.Command, _ []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
 		return command.CompleteNames(cmd.Context(), e, app.AppKind), cobra.ShellCompDirectiveNoFileComp

@@ -75,7 +75,7 @@ func (o *runOptions) request(argv []string) (*sandbox.RunRequest, error) {
 		o.image = defaultImage
 	}
 	if !o.detach && len(argv) == 0 {
-		return nil, exit.Usagef("no command is given; put it after --, or run that of the image with --detach")
+		return nil, exit.Usagef("no command is given; put it after --, or run the image's own with --detach")
 	}
 	if o.detach && o.exec.TTY {
 		return nil, exit.Usagef("--tty and --detach exclude each other")

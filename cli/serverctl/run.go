@@ -89,8 +89,8 @@ func describe(in *instance.Instance, cfg *config.Config) error {
 	return replace(configFile(in.StateDir), 0o600, buf.Bytes())
 }
 
-// replace writes a file complete or not at all. Its content is of a running
-// server, and none runs after a crash of the machine.
+// replace writes a file complete or not at all. It does not sync: the file
+// describes a running server, and none runs after a crash of the machine.
 func replace(path string, mode os.FileMode, b []byte) error {
 	if err := atomicfile.Write(path, b, mode, atomicfile.Volatile); err != nil {
 		return errs.New(errs.Unavailable, "%w", err)

@@ -40,8 +40,8 @@ func requestStop(ctx context.Context, e *command.Env) error {
 		return err
 	}
 	defer e.Close()
-	// The command itself tears down everything else, so that it works the same
-	// for a server that is dead.
+	// The command itself removes the other parts, so that it works the same
+	// when the server is dead.
 	return server.NewServerClient(c).Stop(ctx, &server.StopRequest{KeepRunning: true})
 }
 

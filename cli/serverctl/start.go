@@ -136,7 +136,7 @@ func (o *startOptions) awaitParts(ctx context.Context) (*server.StatusResponse, 
 	}
 }
 
-// explain adds the end of the server's log to the reason that it did not start.
+// explain adds the end of the server's log to the reason why it did not start.
 func (o *startOptions) explain(ctx context.Context, in *instance.Instance, err error, logFrom int64) error {
 	if ctx.Err() != nil {
 		return errs.New(errs.Canceled, "interrupted while the server was starting: %w", ctx.Err()).
