@@ -14,16 +14,16 @@
 // cannot, even one of guest root, since it has no capabilities.
 //
 // The agent dials: after a restart of the server it redials the new hub
-// (Attach), and execs that are still wanted are taken up where they were
+// (Attach), and the node continues the execs that it still needs
 // (Conn.Reattach).
 //
 // The guest is hostile. Whatever comes from it (frames, log files, exit
 // record) is bounded and never trusted to name a file or a size. The log
-// directory is the only one of the host that is writable from within: what is
-// in it, and what was deleted there and is still open, is measured every
-// LogCheck, and the sandbox is ended if that is more than its agent may write.
+// directory is the only one of the host that is writable from within. Every
+// LogCheck the Hub measures its files, and deleted ones that are still open, and
+// ends the sandbox if they take more space than its agent may write.
 //
-// Lock order: Hub.mu, then Conn.mu, then Process.mu, then those of
+// Lock order: Hub.mu, then Conn.mu, then Process.mu, then the locks of
 // agentproto.Writer; none is held during IO.
 package agent
 
@@ -38,12 +38,12 @@ import (
 
 // HubConfig configures a Hub.
 type HubConfig struct {
-	Dir       string // of sockets and configurations, e.g. <run dir>/agent; made if missing
-	LogDir    string // of logs and exit records, e.g. <state dir>/logs; made if missing
+	Dir       string // directory of sockets and configurations, e.g. <run dir>/agent; created if missing
+	LogDir    string // directory of logs and exit records, e.g. <state dir>/logs; created if missing
 	AgentPath string // the runtime-agent binary
 	Logger    *slog.Logger
-	// Notify, if set, is told the id of a sandbox whose agent connected or was
-	// lost, or whose main process started or ended. It must not block.
+	// Notify, if set, is called with the id of a sandbox whose agent connected
+	// or was lost, or whose main process started or ended. It must not block.
 	Notify func(id string)
 
 	// Heartbeat is how often each side pings; a side that hears nothing for
@@ -52,11 +52,12 @@ type HubConfig struct {
 
 	// LogCheck is how often the size of logs is checked. 0: 2 s.
 	LogCheck time.Duration
-	// PIDs, if set, returns the host's processes of a sandbox, whose open files
+	// PIDs, if set, returns the host's processes of a sandbox; their open files
 	// count too.
 	PIDs func(id string) ([]int, error)
-	// Exceeded, if set, is told the id of a sandbox whose log takes more than an
-	// agent of ours ever writes. It must end the sandbox; the log is cut after it.
+	// Exceeded, if set, is called with the id of a sandbox whose log takes more
+	// space than the agent ever writes. It must end the sandbox; the Hub then
+	// cuts the log.
 	Exceeded func(id string)
 }
 
@@ -69,8 +70,8 @@ const (
 	StartOnRequest = agentproto.StartOnRequest // by Conn.StartMain
 )
 
-// GuestConfig is what the agent of one sandbox is told. The driver has merged
-// the image's configuration into it already.
+// GuestConfig is the configuration of one sandbox's agent. The driver has
+// merged the image's configuration into it already.
 type GuestConfig struct {
 	// Command is the whole command line of the main process, looked up in the
 	// guest's PATH. Empty: there is none, and the sandbox lives until stopped.
@@ -85,7 +86,8 @@ type GuestConfig struct {
 	// capability SYS_ADMIN, which Prepare then asks for and the agent drops at
 	// once, and runsc's flag in-sandbox-cgroup=v2.
 	PIDs int64
-	// LogBytes bounds the log spool; the oldest goes first. 0: 64 MiB.
+	// LogBytes bounds the log spool, in bytes; the agent deletes the oldest
+	// lines first. 0: 64 MiB.
 	LogBytes int64
 }
 
@@ -107,7 +109,7 @@ type Guest struct {
 	Capabilities []string
 }
 
-// MainStatus is what the agent last said of the main process.
+// MainStatus is the agent's last report about the main process.
 type MainStatus struct {
 	State     MainState
 	PID       int
@@ -123,7 +125,7 @@ const (
 	MainNone    MainState = "none"    // there is no command
 	MainPending MainState = "pending" // waits for StartMain
 	MainRunning MainState = "running"
-	MainExited  MainState = "exited" // or could not be started: Exit says so
+	MainExited  MainState = "exited" // also if it could not be started: see Exit
 )
 
 // Listener is a TCP socket of the guest that accepts connections.
@@ -132,5 +134,5 @@ type Listener struct {
 	Addr netip.Addr // unspecified: every address
 }
 
-// Loopback says that nothing outside of the sandbox can reach it.
+// Loopback reports that no program outside the sandbox can reach it.
 func (l Listener) Loopback() bool { return l.Addr.IsLoopback() }

@@ -19,16 +19,16 @@ import (
 // logCheck is the default of HubConfig.LogCheck.
 const logCheck = 2 * time.Second
 
-// ctimeGrain is more than what the clock of a file system goes on at a time.
+// ctimeGrain is more than the resolution of a file system's timestamps.
 const ctimeGrain = time.Second
 
-// boundLogs ends the sandboxes whose log directory takes more than an agent
-// writes, which deletes the oldest of its log by itself: another program is in
-// its place.
+// boundLogs ends the sandboxes whose log directory takes more space than an
+// agent writes. An agent deletes the oldest part of its log itself, so another
+// program must be in its place.
 func (h *Hub) boundLogs() {
 	t := time.NewTicker(h.c.LogCheck)
 	defer t.Stop()
-	changed := map[string]unix.Timespec{} // when files were last made or deleted, as of the last check
+	changed := map[string]unix.Timespec{} // when files were last created or deleted, as of the last check
 	for {
 		select {
 		case <-h.stop:
@@ -55,8 +55,8 @@ func (h *Hub) boundLogs() {
 }
 
 // checkLog measures the log directory of id. It returns when files were last
-// made or deleted there, the zero time while deleted ones are still open: they
-// are looked for only when that is later than before.
+// created or deleted there, or the zero time while deleted ones are still open.
+// It looks for deleted files only if that time is later than before.
 func (h *Hub) checkLog(id string, before unix.Timespec) (unix.Timespec, error) {
 	var st unix.Stat_t
 	dir, err := h.openSpool(id)
@@ -69,7 +69,7 @@ func (h *Hub) checkLog(id string, before unix.Timespec) (unix.Timespec, error) {
 	}
 	bound, err := h.logBound(id)
 	if err != nil {
-		return st.Ctim, err // NotFound: the sandbox is gone, and with it the writer
+		return st.Ctim, err // NotFound: the sandbox is gone, and the writer with it
 	}
 	names, err := spoolNames(dir)
 	if err != nil {
@@ -78,7 +78,7 @@ func (h *Hub) checkLog(id string, before unix.Timespec) (unix.Timespec, error) {
 	sum, sound := int64(0), len(names) < maxSpoolFiles
 	for _, n := range names {
 		var f unix.Stat_t
-		if unix.Fstatat(int(dir.Fd()), n, &f, unix.AT_SYMLINK_NOFOLLOW) == nil { // else it is gone
+		if unix.Fstatat(int(dir.Fd()), n, &f, unix.AT_SYMLINK_NOFOLLOW) == nil { // otherwise the file is gone
 			sum += f.Blocks * 512
 			sound = sound && f.Mode&unix.S_IFMT == unix.S_IFREG
 		}
@@ -96,13 +96,13 @@ func (h *Hub) checkLog(id string, before unix.Timespec) (unix.Timespec, error) {
 	if sound && sum <= bound {
 		return changed, nil
 	}
-	h.c.Logger.Warn("a log takes more than its agent writes: ending the sandbox", "sandbox", id, "bytes", sum, "files", len(names))
+	h.c.Logger.Warn("a log takes more space than its agent uses; ending the sandbox", "sandbox", id, "bytes", sum, "files", len(names))
 	h.c.Exceeded(id)
 	return changed, h.cutLog(id, bound)
 }
 
-// logBound is how much the log of id may take: more than its agent lets it,
-// which counts otherwise. NotFound when the sandbox is gone.
+// logBound returns how many bytes the log of id may take: more than its agent
+// allows, which counts differently. NotFound when the sandbox is gone.
 func (h *Hub) logBound(id string) (int64, error) {
 	c, err := h.readConfig(id)
 	if err != nil {
@@ -114,8 +114,9 @@ func (h *Hub) logBound(id string) (int64, error) {
 	return 2*c.LogBytes + 1<<20, nil
 }
 
-// deletedBytes is what the processes of id hold of deleted files on the device
-// of its log, and whether there are any: a file without a name is in no directory.
+// deletedBytes returns how many bytes of deleted files on the device of its log
+// the processes of id keep open, and whether there are any: a deleted file is
+// in no directory.
 func (h *Hub) deletedBytes(id string, dev uint64) (sum int64, open bool) {
 	pids, err := h.c.PIDs(id)
 	if err != nil {
@@ -124,7 +125,7 @@ func (h *Hub) deletedBytes(id string, dev uint64) (sum int64, open bool) {
 	seen := map[uint64]bool{}
 	for _, pid := range pids {
 		dir := fmt.Sprintf("/proc/%d/fd", pid)
-		fds, _ := os.ReadDir(dir) // none when the process has ended
+		fds, _ := os.ReadDir(dir) // nil when the process has ended
 		for _, fd := range fds {
 			var st unix.Stat_t
 			err := unix.Stat(filepath.Join(dir, fd.Name()), &st)
@@ -138,8 +139,8 @@ func (h *Hub) deletedBytes(id string, dev uint64) (sum int64, open bool) {
 	return sum, len(seen) > 0
 }
 
-// cutLog removes the oldest of a log until the rest is within the bound, and
-// everything that no agent makes.
+// cutLog removes the oldest part of a log until the rest is within the bound,
+// and every file that no agent makes.
 func (h *Hub) cutLog(id string, bound int64) error {
 	dir := h.spool(id)
 	entries, err := os.ReadDir(dir)

@@ -20,8 +20,9 @@ import (
 // resumeWithin is how long an exec waits for its agent to come back.
 const resumeWithin = 30 * time.Second
 
-// Conn is the agent of one sandbox. It outlives single connections: while the
-// agent is away calls fail with Unavailable, and execs go on when it is back.
+// Conn is the connection to the agent of one sandbox. It outlives single
+// network connections: while the agent is away calls fail with Unavailable, and
+// execs continue when it is back.
 type Conn struct {
 	hub   *Hub
 	id    string
@@ -31,7 +32,7 @@ type Conn struct {
 	mu         sync.Mutex
 	connection *connection
 	change     chan struct{} // closed and renewed when connection changes
-	boot       uint64        // of the last connection
+	boot       uint64        // boot number of the last connection
 	main       MainStatus
 	exited     chan struct{} // closed when main has ended
 	procs      map[uint64]*Process
@@ -59,7 +60,7 @@ func (c *Conn) accept() {
 		if err != nil {
 			c.hub.c.Logger.Error("accept agent", "sandbox", c.id, "error", err)
 			select {
-			case <-time.After(100 * time.Millisecond): // descriptors may be out
+			case <-time.After(100 * time.Millisecond): // descriptors may be exhausted
 				continue
 			case <-c.hub.stop:
 				return
@@ -91,7 +92,7 @@ func (c *Conn) accept() {
 	}
 }
 
-// install makes s the connection in use, instead of an older one.
+// install makes s the connection in use; it replaces an older one.
 func (c *Conn) install(s *connection, m agentproto.Main) bool {
 	c.mu.Lock()
 	if c.ended {
@@ -227,7 +228,7 @@ func (c *Conn) forget(p *Process) {
 	}
 }
 
-// setMain takes what the agent says of the main process.
+// setMain records the agent's report about the main process.
 func (c *Conn) setMain(m agentproto.Main) {
 	c.mu.Lock()
 	c.takeMain(m)
@@ -237,7 +238,7 @@ func (c *Conn) setMain(m agentproto.Main) {
 
 // takeMain is called with mu held.
 func (c *Conn) takeMain(m agentproto.Main) {
-	if c.main.State == MainExited { // which is for good
+	if c.main.State == MainExited { // the end is final
 		return
 	}
 	c.main = MainStatus{PID: int(m.PID)}
@@ -287,7 +288,7 @@ func (c *Conn) call(ctx context.Context, t agentproto.Type, m appender) (agentpr
 	return r, failure(r.Failure)
 }
 
-// failure translates what an agent says.
+// failure translates an agent's failure.
 func failure(f agentproto.Failure) error {
 	switch f.Kind {
 	case agentproto.OK:
@@ -350,8 +351,8 @@ func (c *Conn) Exec(ctx context.Context, s execution.ExecSpec) (*Process, error)
 	return c.exec(ctx, s, 0)
 }
 
-// ExecDetached is Exec of a process that goes on for linger after the
-// connection to the node was lost, for Reattach. Other ones do for a minute.
+// ExecDetached is Exec for a process that outlives the loss of the connection
+// to the node by linger, for Reattach. Other processes outlive it by a minute.
 func (c *Conn) ExecDetached(ctx context.Context, s execution.ExecSpec, linger time.Duration) (*Process, error) {
 	return c.exec(ctx, s, linger)
 }

@@ -16,7 +16,7 @@ import (
 // handshakeWithin bounds the time from accept to Hello.
 const handshakeWithin = 10 * time.Second
 
-// maxHandshakes is how many connections may be in it at a time.
+// maxHandshakes is how many connections may be in the handshake at a time.
 const maxHandshakes = 4
 
 // connection is one connection of an agent.
@@ -26,18 +26,19 @@ type connection struct {
 	conn  net.Conn
 	w     *agentproto.Writer
 	r     *agentproto.Reader
-	heard atomic.Int64 // when anything came last, unix nanoseconds
+	heard atomic.Int64 // when the last frame came, unix nanoseconds
 	done  chan struct{}
 
 	mu    sync.Mutex
-	last  uint64 // id of a request
+	last  uint64 // by id of the request
 	calls map[uint64]chan agentproto.Reply
 	over  bool
 }
 
-// greet does the handshake; it returns the connection and the state of main.
+// greet performs the handshake; it returns the connection and the state of the
+// main process.
 func greet(c *Conn, nc net.Conn) (*connection, agentproto.Main, error) {
-	_ = nc.SetDeadline(time.Now().Add(handshakeWithin)) // the next read fails if this did
+	_ = nc.SetDeadline(time.Now().Add(handshakeWithin)) // if this fails, so does the next read
 	s := &connection{
 		c: c, conn: nc, w: agentproto.NewWriter(nc), r: agentproto.NewReader(nc, agentproto.MaxFromAgent),
 		done: make(chan struct{}), calls: map[uint64]chan agentproto.Reply{},
@@ -70,8 +71,8 @@ func greet(c *Conn, nc net.Conn) (*connection, agentproto.Main, error) {
 	return s, hello.Main, nil
 }
 
-// serve reads frames until the connection is lost. It must not wait for
-// anything else: see agentproto.Writer.
+// serve reads frames until the connection is lost. It must not block: see
+// agentproto.Writer.
 func (s *connection) serve() error {
 	stop := make(chan struct{})
 	var beat sync.WaitGroup
@@ -112,7 +113,7 @@ func (s *connection) handle(f agentproto.Frame) error {
 		if err != nil {
 			return err
 		}
-		if m.Kind == agentproto.OK { // it is no success whatever it says
+		if m.Kind == agentproto.OK { // never a success, whatever the agent sent
 			m.Kind = agentproto.Unsupported
 		}
 		if p := s.c.process(f.ID); p != nil {
@@ -123,7 +124,7 @@ func (s *connection) handle(f agentproto.Frame) error {
 		s.answer(f.ID, agentproto.Reply{Failure: m})
 	case agentproto.TPong:
 	case agentproto.TStarted, agentproto.TOut, agentproto.TGrant, agentproto.TExited:
-		if p := s.c.process(f.ID); p != nil { // else it was closed
+		if p := s.c.process(f.ID); p != nil { // otherwise the connection was closed
 			return p.handle(s, f)
 		}
 	default:
@@ -132,7 +133,8 @@ func (s *connection) handle(f agentproto.Frame) error {
 	return nil
 }
 
-// answer gives the caller of a request its reply, unless it gave up.
+// answer passes the reply of a request to its caller, unless the caller gave
+// up.
 func (s *connection) answer(id uint64, m agentproto.Reply) {
 	s.mu.Lock()
 	reply := s.calls[id]
@@ -164,7 +166,7 @@ func (s *connection) call(ctx context.Context, t agentproto.Type, m appender) (a
 		return r, nil
 	case <-s.done:
 		select {
-		case r := <-reply: // the last it said
+		case r := <-reply: // its last report
 			return r, nil
 		default:
 		}
@@ -209,7 +211,8 @@ func (s *connection) close() {
 
 type appender interface{ Append([]byte) []byte }
 
-// frame returns what a Writer needs to send m, or an empty frame for nil.
+// frame returns the arguments with which a Writer sends m, or an empty frame
+// for nil.
 func frame(t agentproto.Type, stream uint8, id uint64, m appender) func([]byte) []byte {
 	var p []byte
 	if m != nil {

@@ -20,8 +20,8 @@ import (
 
 // Names under LogDir/<id>.
 const (
-	spoolName = "spool" // what the guest writes
-	endedName = "ended" // what End wrote
+	spoolName = "spool" // written by the guest
+	endedName = "ended" // written by End
 )
 
 func newToken() string {
@@ -52,7 +52,7 @@ func (h *Hub) writeGuest(id, token string, c GuestConfig) error {
 	return writeConfig(filepath.Join(h.dir(id), agentproto.ConfigName), config)
 }
 
-// makeVault makes a directory that in the guest only the agent can enter.
+// makeVault makes a directory that only the agent can enter in the guest.
 func makeVault(dir string) error {
 	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
 		return err
@@ -60,8 +60,8 @@ func makeVault(dir string) error {
 	return os.Lchown(dir, agentproto.VaultUID, agentproto.VaultUID)
 }
 
-// writeConfig makes a file appear whole in a vault. It is not synced, since the
-// sandbox does not outlive a crash of the machine and should start fast.
+// writeConfig makes a file appear complete in a vault. It is not synced, since
+// the sandbox does not outlive a crash of the machine and should start fast.
 func writeConfig(path string, b []byte) error {
 	f, err := atomicfile.Create(path, 0o600, atomicfile.Volatile)
 	if err != nil {
@@ -110,7 +110,7 @@ func listenIn(dir string) (*net.UnixListener, error) {
 	if err := unix.Unlinkat(d, tmp, 0); err != nil && err != unix.ENOENT {
 		return nil, fmt.Errorf("remove old socket: %w", err)
 	}
-	// Through the descriptor the path is short, however long dir is.
+	// The path through the descriptor is short, however long dir is.
 	ln, err := net.ListenUnix("unix", &net.UnixAddr{Name: fmt.Sprintf("/proc/self/fd/%d/%s", d, tmp), Net: "unix"})
 	if err != nil {
 		return nil, err
@@ -142,8 +142,8 @@ func (h *Hub) openSpool(id string) (*os.File, error) {
 	return os.NewFile(uintptr(fd), "spool"), nil
 }
 
-// openGuestFile opens a file that the guest has made, if it is an ordinary
-// one: not a link, device or pipe, which would lead elsewhere or block.
+// openGuestFile opens a file that the guest has made, if it is a regular one: a
+// link, device or pipe would lead elsewhere or block.
 func openGuestFile(dir *os.File, name string) (*os.File, int64, error) {
 	p, err := unix.Openat(int(dir.Fd()), name, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -164,7 +164,7 @@ func openGuestFile(dir *os.File, name string) (*os.File, int64, error) {
 	return os.NewFile(uintptr(fd), name), st.Size, nil
 }
 
-// maxSpoolFiles is more than an agent makes.
+// maxSpoolFiles is more files than an agent makes.
 const maxSpoolFiles = 256
 
 // spoolNames returns the names in the directory, at most maxSpoolFiles.

@@ -18,9 +18,9 @@ import (
 	"miren.dev/runtime/pkg/errs"
 )
 
-// Exit returns how the main process of id ended, from the record that its
-// agent wrote, else from that of End. NotFound while there is none. The guest
-// can write what it likes into its record: a damaged one means a crash, like a
+// Exit returns how the main process of id ended, from the record of its agent,
+// else from the record of End. NotFound while there is none. The guest can
+// write any bytes into its record: a damaged record means a crash, as does a
 // record of End that a power loss cut short.
 func (h *Hub) Exit(id string) (execution.Exit, error) {
 	if err := checkID(id); err != nil {
@@ -38,7 +38,7 @@ func (h *Hub) Exit(id string) (execution.Exit, error) {
 }
 
 // agentExit reads the record of the agent. NotFound if there is none, Corrupt
-// if it says nothing.
+// if it is damaged.
 func (h *Hub) agentExit(id string) (execution.Exit, error) {
 	dir, err := h.openSpool(id)
 	if err != nil {
@@ -53,7 +53,7 @@ func (h *Hub) agentExit(id string) (execution.Exit, error) {
 	return readExit(id, f)
 }
 
-// missing makes NotFound of the error for a file that is not there.
+// missing turns the error for a missing file into NotFound.
 func missing(err error, id string) error {
 	if errors.Is(err, fs.ErrNotExist) {
 		return errs.New(errs.NotFound, "the end of sandbox %s is not recorded", id)
@@ -77,8 +77,8 @@ func (h *Hub) readEnded(id string) (execution.Exit, error) {
 	return e, nil
 }
 
-// damaged is the exit of a sandbox whose record cannot be understood. Its time
-// is that of the last change, which the guest cannot set.
+// damaged is the exit of a sandbox with a damaged record. Its time is the time
+// of the record's last change, which the guest cannot set.
 func (h *Hub) damaged(id string) execution.Exit {
 	e := execution.Exit{Cause: execution.CauseCrash, Code: 255, Message: "the record of its end is damaged"}
 	for _, path := range []string{filepath.Join(h.spool(id), agentproto.ExitName), h.spool(id), filepath.Join(h.logs(id), endedName)} {
@@ -103,7 +103,7 @@ func readExit(id string, r io.Reader) (execution.Exit, error) {
 	return exitFrom(e), nil
 }
 
-// exitFrom translates what an agent says.
+// exitFrom translates an agent's exit.
 func exitFrom(e agentproto.Exit) execution.Exit {
 	x := execution.Exit{Cause: execution.CauseExit, Code: int(min(max(e.Code, 0), 255)), At: time.Unix(0, e.At), Message: e.Message}
 	if x.Message == "" && e.Signal > 0 {
@@ -112,7 +112,7 @@ func exitFrom(e agentproto.Exit) execution.Exit {
 	return x
 }
 
-// writeEnded records an end that no agent could.
+// writeEnded records an end that no agent could record.
 func (h *Hub) writeEnded(id string, e execution.Exit) error {
 	b, err := json.Marshal(e)
 	if err != nil {
@@ -125,7 +125,7 @@ func (h *Hub) writeEnded(id string, e execution.Exit) error {
 	return errs.Wrap(err, "record end of %s", id)
 }
 
-// hasEnded says whether nothing more comes into the log of id.
+// hasEnded reports whether no more lines come into the log of id.
 func (h *Hub) hasEnded(id string, spool *os.File) bool {
 	if f, _, err := openGuestFile(spool, agentproto.ExitName); err == nil {
 		f.Close()

@@ -50,9 +50,9 @@ func NewHub(c HubConfig) *Hub {
 }
 
 // Prepare makes the directories of sandbox id, listens for its agent and
-// returns what the container needs. It is idempotent; the configuration of a
-// sandbox that is prepared already is replaced, which has an effect until its
-// agent starts.
+// returns the container's part. It is idempotent. It replaces the configuration
+// of a sandbox that is prepared already, which has an effect until the
+// sandbox's agent starts.
 func (h *Hub) Prepare(id string, c GuestConfig) (Guest, error) {
 	if err := checkID(id); err != nil {
 		return Guest{}, err
@@ -72,8 +72,8 @@ func (h *Hub) Prepare(id string, c GuestConfig) (Guest, error) {
 	}
 	g := Guest{
 		Args: []string{agentproto.GuestBinary},
-		// The agent's own; what the main process gets is in its configuration.
-		// All of it is for fewer system calls of Go's runtime, each of which has its price in gVisor.
+		// These variables are for the agent alone; the main process's are in its configuration. All of them reduce the
+		// system calls of Go's runtime, each of which costs time in gVisor.
 		Env: []string{"GOMAXPROCS=2", "GODEBUG=asyncpreemptoff=1,decoratemappings=0,containermaxprocs=0,updatemaxprocs=0"},
 		Mounts: []Mount{
 			{Source: h.dir(id), Target: agentproto.GuestDir, ReadOnly: true},
@@ -88,8 +88,8 @@ func (h *Hub) Prepare(id string, c GuestConfig) (Guest, error) {
 	return g, nil
 }
 
-// Attach listens again for the agent of a sandbox that an earlier hub
-// prepared. NotFound if none did.
+// Attach listens again for the agent of a sandbox that an earlier hub prepared.
+// NotFound if none did.
 func (h *Hub) Attach(id string) error {
 	if err := checkID(id); err != nil {
 		return err
@@ -101,7 +101,7 @@ func (h *Hub) Attach(id string) error {
 	return h.listen(id, token)
 }
 
-// listen makes the Conn of id unless it is there.
+// listen makes the Conn of id unless it exists.
 func (h *Hub) listen(id, token string) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -143,8 +143,8 @@ func (h *Hub) Conn(ctx context.Context, id string) (*Conn, error) {
 	return c, nil
 }
 
-// End says that the sandbox is gone and how, so that readers of its log stop
-// waiting for more, and execs fail; an exit record of the agent is kept.
+// End records that the sandbox has ended and how. Readers of its log then stop
+// waiting for more, and execs fail. An exit record of the agent is kept.
 func (h *Hub) End(id string, e execution.Exit) error {
 	if err := checkID(id); err != nil {
 		return err
@@ -155,8 +155,8 @@ func (h *Hub) End(id string, e execution.Exit) error {
 	return h.writeEnded(id, e)
 }
 
-// Remove closes the connection of id and removes everything but its logs. No
-// error when nothing is there.
+// Remove closes the connection of id and removes everything but its logs. It
+// returns nil when nothing exists.
 func (h *Hub) Remove(id string) error {
 	if err := checkID(id); err != nil {
 		return err
@@ -232,7 +232,7 @@ func (h *Hub) dir(id string) string   { return filepath.Join(h.c.Dir, id) }
 func (h *Hub) logs(id string) string  { return filepath.Join(h.c.LogDir, id) }
 func (h *Hub) spool(id string) string { return filepath.Join(h.c.LogDir, id, spoolName) }
 
-// checkID keeps ids from being other paths.
+// checkID rejects ids that could name other paths.
 func checkID(id string) error {
 	ok := len(id) >= 1 && len(id) <= 63
 	for _, r := range id {

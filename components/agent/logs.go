@@ -17,7 +17,7 @@ import (
 	"miren.dev/runtime/pkg/errs"
 )
 
-// followEvery is how often a log that is followed is looked at.
+// followEvery is the time between two reads of a log that is followed.
 const followEvery = 100 * time.Millisecond
 
 // segment is a file of the spool.
@@ -26,7 +26,7 @@ type segment struct {
 	start int64
 }
 
-// segments returns those of the spool, oldest first.
+// segments returns the segments of the spool, oldest first.
 func segments(dir *os.File) ([]segment, error) {
 	names, err := spoolNames(dir)
 	if err != nil {
@@ -66,7 +66,7 @@ func (h *Hub) Logs(ctx context.Context, id string, q execution.LogQuery, line fu
 	t := time.NewTicker(followEvery)
 	defer t.Stop()
 	for {
-		ended := !q.Follow || h.hasEnded(id, dir) // before reading, so that nothing is missed
+		ended := !q.Follow || h.hasEnded(id, dir) // check before reading, so that no line is missed
 		if err := r.readAll(ctx); err != nil {
 			return err
 		}
@@ -84,15 +84,15 @@ func (h *Hub) Logs(ctx context.Context, id string, q execution.LogQuery, line fu
 // logReader reads a spool forward.
 type logReader struct {
 	dir  *os.File
-	pos  int64 // in the whole log, after the last record
+	pos  int64 // offset in the whole log, after the last record
 	line func(execution.LogLine) error
 
-	f    *os.File // segment that pos is in
+	f    *os.File // the segment that pos is in
 	seg  segment
-	size int64 // of f as far as it was read
+	size int64 // offset in f up to which it was read
 	hold *execution.LogLine
 
-	missed int64 // bytes before the next line that are gone
+	missed int64 // bytes lost before the next line
 }
 
 func (r *logReader) close() {
@@ -102,7 +102,7 @@ func (r *logReader) close() {
 	}
 }
 
-// readAll reads to the present end.
+// readAll reads to the log's present end.
 func (r *logReader) readAll(ctx context.Context) error {
 	for {
 		if r.f != nil {
@@ -127,20 +127,20 @@ func (r *logReader) readAll(ctx context.Context) error {
 	}
 }
 
-// next opens the segment that pos is in, or the first one after it, and says
-// whether that is another one than before.
+// next opens the segment that pos is in, or the first one after it, and reports
+// whether that is another segment than before.
 func (r *logReader) next() (bool, error) {
-	for range 3 { // the oldest may go meanwhile
+	for range 3 { // the agent may delete the oldest meanwhile
 		list, err := segments(r.dir)
 		if err != nil {
 			return false, err
 		}
 		i, exact := slices.BinarySearchFunc(list, r.pos, func(s segment, pos int64) int { return cmp.Compare(s.start, pos) })
 		if !exact && i > 0 && (r.f == nil || list[i-1] != r.seg) {
-			i-- // pos is within it
+			i-- // pos is within this segment
 		}
 		if i == len(list) || r.f != nil && list[i] == r.seg {
-			// Within the one that is open there may be records whose end is broken.
+			// The open segment may contain incomplete records.
 			return false, nil
 		}
 		f, _, err := openGuestFile(r.dir, list[i].name)
@@ -164,8 +164,8 @@ func (r *logReader) next() (bool, error) {
 // readSegment reads whole records of the open segment from pos on.
 func (r *logReader) readSegment(ctx context.Context) error {
 	buf := make([]byte, 0, 2*agentproto.MaxRecord)
-	at := r.pos - r.seg.start // of buf in the file
-	skipping := false         // a line that is too long
+	at := r.pos - r.seg.start // offset of buf in the file
+	skipping := false         // the line is too long
 	for {
 		if err := ctx.Err(); err != nil {
 			return errs.Wrap(err, "read log")
@@ -203,7 +203,7 @@ func (r *logReader) readSegment(ctx context.Context) error {
 	}
 }
 
-// record joins the parts of a line as far as its bound allows.
+// record joins the parts of a line, up to its bound.
 func (r *logReader) record(rec agentproto.Record) error {
 	stream := "stdout"
 	if rec.Stream == agentproto.Stderr {
@@ -231,7 +231,7 @@ func (r *logReader) record(rec agentproto.Record) error {
 	return r.line(l)
 }
 
-// release gives away a line whose end has not come.
+// release emits a line whose end has not come.
 func (r *logReader) release() error {
 	if r.hold == nil {
 		return nil
@@ -271,8 +271,8 @@ func tailOf(dir *os.File, from int64, n int) (int64, error) {
 	return from, nil
 }
 
-// tailSegment returns where the last n lines begin, and how many of n are not
-// in it.
+// tailSegment returns where the last n lines of the segment begin, and how many
+// of n are not in it.
 func tailSegment(f *os.File, size int64, n int, buf []byte) (pos int64, left int, err error) {
 	for end := size; end > 0; {
 		begin := max(0, end-int64(len(buf)))

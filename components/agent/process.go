@@ -20,7 +20,7 @@ type Process struct {
 	out *output
 	err *output
 	in  *stdin
-	// keep leaves it to Close to make the agent forget the process and its output.
+	// keep: only Close makes the agent forget the process and its output.
 	keep bool
 
 	mu      sync.Mutex
@@ -112,24 +112,24 @@ func (p *Process) begin(ctx context.Context, t agentproto.Type, m appender) erro
 	return p.failed
 }
 
-// where says how far output has been read and has arrived.
+// where returns the offsets up to which output has been read and has arrived.
 func (p *Process) where() agentproto.Attach {
 	return agentproto.Attach{Out: p.out.where(), Err: p.err.where()}
 }
 
-// resume goes on with a new connection.
+// resume continues the exec on a new connection.
 func (p *Process) resume(s *connection) {
-	_ = s.w.Send(frame(agentproto.TAttach, 0, p.id, p.where())) // the next connection does it again
+	_ = s.w.Send(frame(agentproto.TAttach, 0, p.id, p.where())) // the next connection repeats it
 }
 
 // send sends a frame on the present connection, if there is one.
 func (p *Process) send(add func([]byte) []byte) {
 	if s, err := p.c.current(); err == nil {
-		_ = s.w.Send(add) // what matters is said again by resume
+		_ = s.w.Send(add) // resume repeats the frames that matter
 	}
 }
 
-// handle takes a frame of the agent; an error ends the connection.
+// handle handles a frame of the agent; an error ends the connection.
 func (p *Process) handle(s *connection, f agentproto.Frame) error {
 	switch f.Type {
 	case agentproto.TOut:
@@ -187,7 +187,7 @@ func (p *Process) hasStarted(s *connection, m agentproto.Started) error {
 		return nil
 	}
 	if m.PID == 0 {
-		return nil // attached before it was started: another one follows
+		return nil // attached before it was started: another frame follows
 	}
 	p.out.begin(m.Out)
 	p.err.begin(m.Err)
@@ -228,11 +228,11 @@ func (p *Process) finish(err error, exit agentproto.Exit) {
 // ID names the exec within its sandbox, for Reattach.
 func (p *Process) ID() uint64 { return p.id }
 
-// Stdin is what the process reads; closing it ends its input.
+// Stdin is the input of the process; closing it ends the input.
 func (p *Process) Stdin() io.WriteCloser { return p.in }
 
-// Stdout is everything with a terminal. It ends with the process, even if
-// what that has started keeps it open.
+// Stdout is all output with a terminal. It ends with the process, even if
+// processes that it started keep it open.
 func (p *Process) Stdout() io.Reader { return p.out }
 
 // Stderr is empty with a terminal.
@@ -278,14 +278,14 @@ func (p *Process) Wait(ctx context.Context) (int, error) {
 func (p *Process) Close() error {
 	if p.c.process(p.id) == p {
 		p.c.forget(p)
-		p.send(frame(agentproto.TClose, 0, p.id, nil)) // else it lingers for its time
+		p.send(frame(agentproto.TClose, 0, p.id, nil)) // otherwise it lingers for its time
 	}
 	p.fail(errs.New(errs.Canceled, "the process was closed"))
 	return nil
 }
 
-// Detach leaves the process to itself; Reattach may continue it within its
-// linger time.
+// Detach keeps the process running; Reattach may continue it within its linger
+// time.
 func (p *Process) Detach() {
 	p.c.forget(p)
 	p.fail(errs.New(errs.Canceled, "the process was detached"))

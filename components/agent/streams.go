@@ -14,9 +14,9 @@ type output struct {
 
 	mu    sync.Mutex
 	more  sync.Cond       // buf or err changed
-	buf   agentproto.Ring // arrived and not read
-	acked int64           // offset that the agent was told
-	err   error           // after buf
+	buf   agentproto.Ring // bytes that arrived and were not read
+	acked int64           // offset that was acknowledged to the agent
+	err   error           // offset after buf
 }
 
 func newOutput(p *Process, number uint8, offset int64) *output {
@@ -32,8 +32,8 @@ func (o *output) where() agentproto.Position {
 	return agentproto.Position{Ack: o.buf.Base(), From: o.buf.End()}
 }
 
-// begin is told where the agent goes on: later than asked if it has no more
-// what was before.
+// begin sets the offset at which the agent continues: later than requested if
+// it no longer has the bytes before.
 func (o *output) begin(offset int64) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -41,8 +41,8 @@ func (o *output) begin(offset int64) {
 	o.acked = max(o.acked, o.buf.Base())
 }
 
-// take adds what arrived. An agent that sends more than the window, or not in
-// order, is not ours.
+// take adds bytes that arrived. An agent that sends more than the window, or
+// out of order, is not ours.
 func (o *output) take(offset int64, b []byte) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -58,14 +58,15 @@ func (o *output) take(offset int64, b []byte) error {
 	return nil
 }
 
-// end says whether everything up to size has arrived.
+// end reports whether every byte up to size has arrived.
 func (o *output) end(size int64) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.err != nil || o.buf.End() == size
 }
 
-// fail ends the stream: with io.EOF after what has arrived, else at once.
+// fail ends the stream: with io.EOF after the bytes that have arrived,
+// otherwise at once.
 func (o *output) fail(err error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -78,7 +79,7 @@ func (o *output) fail(err error) {
 	o.more.Broadcast()
 }
 
-// Read reads output; io.EOF after the last of a process that has ended.
+// Read reads output; io.EOF after the last byte of a process that has ended.
 func (o *output) Read(b []byte) (int, error) {
 	if len(b) == 0 {
 		return 0, nil
@@ -105,19 +106,19 @@ func (o *output) Read(b []byte) (int, error) {
 	return n, nil
 }
 
-// stdin is the input of an exec. What the process was not given yet is kept,
-// since another connection may have to send it again.
+// stdin is the input of an exec. It keeps the bytes that the process has not
+// received, since another connection may have to send them again.
 type stdin struct {
 	p *Process
 
 	mu      sync.Mutex
 	room    sync.Cond // granted grew, or over was set
 	buf     []byte    // not acknowledged
-	base    int64     // of buf
+	base    int64     // offset of buf
 	granted int64
-	unknown bool // base is to be learned from the agent
-	closed  bool // by its writer
-	over    bool // nobody reads it
+	unknown bool // the agent determines base
+	closed  bool // closed by its writer
+	over    bool // the process reads no more
 }
 
 func newStdin(p *Process) *stdin {
@@ -126,7 +127,7 @@ func newStdin(p *Process) *stdin {
 	return in
 }
 
-// Write gives b to the process; it waits while the process does not read.
+// Write sends b to the process; it waits while the process does not read.
 func (in *stdin) Write(b []byte) (int, error) {
 	n := 0
 	for n < len(b) {
@@ -142,7 +143,8 @@ func (in *stdin) Write(b []byte) (int, error) {
 		part := b[n:min(len(b), n+agentproto.Chunk, n+int(in.granted-at))]
 		in.buf = append(in.buf, part...)
 		n += len(part)
-		// Sent under mu, so that it stays in order; see resume for the reverse.
+		// Sent under mu, to keep the order; resume does the same for repeated
+		// bytes.
 		in.sendData(at, part)
 		in.mu.Unlock()
 	}
@@ -168,7 +170,8 @@ func (in *stdin) Close() error {
 	return nil
 }
 
-// grant is told how far may be sent, and so what the process was given.
+// grant sets the offset up to which the node may send, and so the bytes that
+// the process has received.
 func (in *stdin) grant(limit int64) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -188,7 +191,7 @@ func (in *stdin) acknowledge(limit int64) {
 	in.room.Broadcast()
 }
 
-// resume sends again what the agent does not have.
+// resume repeats the bytes that the agent does not have.
 func (in *stdin) resume(s *connection, have, limit int64) {
 	in.mu.Lock()
 	defer in.mu.Unlock()

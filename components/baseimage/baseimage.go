@@ -37,7 +37,7 @@ import (
 	"miren.dev/runtime/pkg/errs"
 )
 
-// DefaultDir is where images are kept when nothing else is said.
+// DefaultDir is where images are kept by default.
 const DefaultDir = "/var/cache/runtime/baseimages"
 
 // generation changes when images must be made again although no recipe changed.
@@ -60,14 +60,14 @@ type Image struct {
 	Name    string `json:"name"`    // "go"
 	Version string `json:"version"` // "1.26.8"
 	Dir     string `json:"dir"`
-	Digest  string `json:"digest"` // of the manifest
+	Digest  string `json:"digest"` // digest of the manifest
 }
 
 // Store makes images and remembers them. Its methods may be called concurrently.
 type Store struct {
 	cfg Config
 
-	mu           sync.Mutex // guards what follows; not held while images are made or asked for
+	mu           sync.Mutex // guards the fields below; not held while images are made or looked up
 	done         map[string]*Image
 	hubAsked     time.Time
 	hubReachable bool
@@ -84,12 +84,12 @@ func New(cfg Config) *Store {
 	return &Store{cfg: cfg, done: map[string]*Image{}}
 }
 
-// recipe says how to make one image.
+// recipe describes how to make one image.
 type recipe struct {
 	name    string
 	version string
-	parent  *recipe  // whose layers and configuration it begins with; nil: none
-	inputs  []string // everything else that the result depends on
+	parent  *recipe  // image whose layers and configuration it extends; nil: none
+	inputs  []string // all other inputs of the result
 	env     []string
 	workdir string
 	cmd     []string
@@ -107,8 +107,8 @@ func (r *recipe) key() string {
 
 func (r *recipe) dirName() string { return r.name + "-" + r.version + "-" + r.key() }
 
-// Ensure returns the image of a reference that Lookup understands, making it
-// first if need be. progress gets a line per step, for people; it may be nil.
+// Ensure returns the image of a reference that Lookup understands, and makes it
+// first if necessary. progress gets a line per step, for people; it may be nil.
 func (s *Store) Ensure(ctx context.Context, ref Ref, progress func(string)) (*Image, error) {
 	if progress == nil {
 		progress = func(string) {}
@@ -169,14 +169,15 @@ func (s *Store) build(ctx context.Context, r *recipe, dir string, progress func(
 		return img, err // another process made it
 	}
 
-	// A removal that was cut short leaves a directory without index.json, which would be in the way.
+	// An interrupted removal leaves a directory without index.json, which would be in the way.
 	if err := os.RemoveAll(dir); err != nil {
 		return nil, errs.New(errs.FailedPrecondition, "image cache: %w", err)
 	}
 
 	start := time.Now()
 	progress(fmt.Sprintf("making base image %s %s", r.name, r.version))
-	// What a killed build of this image left; nobody else is at work under the lock.
+	// Remove what a killed build of this image left; no other build runs under
+	// the lock.
 	old, _ := filepath.Glob(filepath.Join(s.cfg.Dir, ".tmp-"+r.dirName()+"-*"))
 	for _, o := range old {
 		_ = os.RemoveAll(o)
@@ -200,7 +201,8 @@ func (s *Store) build(ctx context.Context, r *recipe, dir string, progress func(
 		err = atomicfile.Rename(b.dir, dir)
 	}
 	if errors.Is(err, os.ErrExist) {
-		// It was copied there without the lock. It has the same key, so it is the same.
+		// It was copied there without the lock. It has the same key, so it is
+		// the same image.
 		if img, lerr := load(dir, r); lerr == nil {
 			return img, nil
 		}
@@ -232,7 +234,8 @@ func load(dir string, r *recipe) (*Image, error) {
 	return &Image{Name: r.name, Version: r.version, Dir: dir, Digest: index.Manifests[0].Digest}, nil
 }
 
-// lock takes the file lock at path, and calls waiting if another process has it.
+// lock takes the file lock at path, and calls waiting if another process holds
+// it.
 func lock(ctx context.Context, path string, waiting func()) (unlock func(), err error) {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR|unix.O_CLOEXEC, 0o644)
 	if err != nil {

@@ -26,7 +26,7 @@ import (
 
 const searchPath = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
-// The user that generated Dockerfiles run as: in every image, with an id that nothing else takes.
+// The user that generated Dockerfiles run as. It exists in every image, with an id that no other user has.
 const (
 	userName = "runtime"
 	userID   = 10001
@@ -60,7 +60,7 @@ func (s *Store) debian(release string) (*recipe, error) {
 	}, nil
 }
 
-// withPackages is debian with packages on top, as a layer of its own.
+// withPackages is debian with packages on top, as a separate layer.
 func (s *Store) withPackages(name, version, release string, packages []string) (*recipe, error) {
 	host, err := hostFor(release)
 	if err != nil {
@@ -77,8 +77,8 @@ func (s *Store) withPackages(name, version, release string, packages []string) (
 	}, nil
 }
 
-// packages adds a layer with packages: what the system with them has, and the
-// system without them, in the layers so far, has not.
+// packages adds a layer with packages: the files of the system with them that
+// the layers so far lack.
 func (b *builder) packages(ctx context.Context, host *host, packages []string) error {
 	have := map[string][32]byte{}
 	for _, l := range b.layers {
@@ -131,7 +131,8 @@ func (b *builder) run(ctx context.Context, stdin, tool string, args ...string) e
 	if err := os.MkdirAll(tmp, 0o1777); err != nil {
 		return errs.New(errs.FailedPrecondition, "scratch directory: %w", err)
 	}
-	// The package manager drops to a user of its own, which must get there.
+	// The package manager drops to another user, which must be able to enter
+	// the directory.
 	for dir := b.scratch; dir != b.store.cfg.Dir && len(dir) > 1; dir = filepath.Dir(dir) {
 		_ = os.Chmod(dir, 0o755)
 	}
@@ -157,7 +158,7 @@ func (b *builder) run(ctx context.Context, stdin, tool string, args ...string) e
 	return nil
 }
 
-// dropped are paths of a root filesystem that do not belong into an image.
+// dropped are paths of a root filesystem that do not belong in an image.
 func dropped(name string, h *tar.Header) bool {
 	switch h.Typeflag {
 	case tar.TypeChar, tar.TypeBlock, tar.TypeFifo:
@@ -165,7 +166,7 @@ func dropped(name string, h *tar.Header) bool {
 	}
 	for _, dir := range []string{"dev", "proc", "sys", "run", "tmp", "var/cache/apt", "var/lib/apt/lists", "var/cache/debconf", "var/cache/ldconfig", "var/log"} {
 		if strings.HasPrefix(name, dir+"/") {
-			// Directories that programs expect stay.
+			// Keep directories that programs expect.
 			return !(h.Typeflag == tar.TypeDir && (name == "run/lock" || strings.HasPrefix(name, "var/")))
 		}
 	}
@@ -173,10 +174,11 @@ func dropped(name string, h *tar.Header) bool {
 	case "etc/hostname", "etc/resolv.conf", "etc/machine-id", "var/lib/dpkg/status-old", "var/lib/dpkg/available-old":
 		return true
 	}
-	return strings.HasSuffix(name, "/EXTERNALLY-MANAGED") // pip may install: the image is the environment
+	return strings.HasSuffix(name, "/EXTERNALLY-MANAGED") // pip may install here: the image is the environment
 }
 
-// copyRootfs copies a root filesystem to a layer, but for what have already has.
+// copyRootfs copies a root filesystem to a layer, except the entries that have
+// contains already.
 func copyRootfs(tw *tar.Writer, rootfs string, host *host, have map[string][32]byte) error {
 	f, err := os.Open(rootfs)
 	if err != nil {

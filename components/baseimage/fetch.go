@@ -15,7 +15,7 @@ import (
 	"miren.dev/runtime/pkg/errs"
 )
 
-// Bounds of what is fetched.
+// Bounds of downloads.
 const (
 	maxDownload = 1 << 30
 	maxMetadata = 64 << 20
@@ -32,8 +32,8 @@ var httpClient = &http.Client{
 	},
 }
 
-// get opens a URL. NotFound for what the server does not have or does not
-// give (404, 410, 403: mirrors hold new versions back that way); Unavailable when it could not be asked.
+// get opens a URL. NotFound if the server does not have the file or withholds it (404, 410, 403: mirrors withhold new
+// versions that way); Unavailable if the server could not be asked.
 func get(ctx context.Context, url string, header ...string) (io.ReadCloser, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
@@ -60,7 +60,7 @@ func get(ctx context.Context, url string, header ...string) (io.ReadCloser, erro
 	return nil, errs.New(errs.Unavailable, "fetch %s: %s", url, resp.Status)
 }
 
-// download writes what a URL has to a file.
+// download writes the content of a URL to a file.
 func download(ctx context.Context, url, file string) error {
 	body, err := get(ctx, url)
 	if err != nil {
@@ -84,7 +84,7 @@ func download(ctx context.Context, url, file string) error {
 	return f.Close()
 }
 
-// fetchText returns a small answer.
+// fetchText returns a small answer as text.
 func fetchText(ctx context.Context, url string, header ...string) ([]byte, error) {
 	body, err := get(ctx, url, header...)
 	if err != nil {
@@ -98,7 +98,8 @@ func fetchText(ctx context.Context, url string, header ...string) ([]byte, error
 	return b, nil
 }
 
-// goProxy is the first proxy of the environment's GOPROXY, or the public one.
+// goProxy returns the first proxy of the environment's GOPROXY, or the public
+// one.
 func goProxy() string {
 	for _, p := range strings.FieldsFunc(os.Getenv("GOPROXY"), func(r rune) bool { return r == ',' || r == '|' }) {
 		if strings.HasPrefix(p, "http://") || strings.HasPrefix(p, "https://") {
@@ -108,7 +109,7 @@ func goProxy() string {
 	return "https://proxy.golang.org"
 }
 
-// npmRegistry is the environment's, or the public one.
+// npmRegistry returns the environment's registry, or the public one.
 func npmRegistry() string {
 	for _, name := range []string{"NPM_CONFIG_REGISTRY", "npm_config_registry"} {
 		if v := os.Getenv(name); strings.HasPrefix(v, "http://") || strings.HasPrefix(v, "https://") {
@@ -118,8 +119,9 @@ func npmRegistry() string {
 	return "https://registry.npmjs.org"
 }
 
-// How long an answer about the versions that exist is believed: a newer one is
-// another image, which nobody wants made in the middle of a deploy every few days.
+// How long an answer about the existing versions is used. A newer version is
+// another image, which should not be made in the middle of a deploy every few
+// days.
 const versionsAge = 14 * 24 * time.Hour
 
 type versionList struct {
@@ -127,13 +129,14 @@ type versionList struct {
 	Versions []string  `json:"versions"`
 }
 
-// versions returns what list says about a product, asking at most once in a
-// while unless now is set, and going by the last answer when it cannot be asked.
+// versions returns the result of list for a product. It calls list at most once
+// per period unless now is set, and uses the last answer when the registry
+// cannot be asked.
 func (s *Store) versions(ctx context.Context, product string, now bool, list func(context.Context) ([]string, error)) ([]string, error) {
 	file := filepath.Join(s.cfg.Dir, "versions.json")
 	known := map[string]versionList{}
 	if b, err := os.ReadFile(file); err == nil {
-		_ = json.Unmarshal(b, &known) // a damaged one is asked for again
+		_ = json.Unmarshal(b, &known) // a damaged file: ask again
 	}
 	old := known[product]
 	if !now && time.Since(old.Asked) < versionsAge && len(old.Versions) > 0 {
@@ -142,7 +145,7 @@ func (s *Store) versions(ctx context.Context, product string, now bool, list fun
 	v, err := list(ctx)
 	if err != nil {
 		if len(old.Versions) > 0 {
-			s.cfg.Logger.Warn("cannot ask for versions, going by the last answer", "product", product, "asked", old.Asked, "error", err)
+			s.cfg.Logger.Warn("cannot ask for versions; using the last answer", "product", product, "asked", old.Asked, "error", err)
 			return old.Versions, nil
 		}
 		return nil, err

@@ -83,7 +83,7 @@ func (s *Store) golang(ctx context.Context, name, want, release string, parent *
 	if parent.name == base.name {
 		return r, nil
 	}
-	// On another parent: the same layers.
+	// The same layers on another parent.
 	plain := *r
 	plain.name, plain.parent = "go", base
 	r.make = func(ctx context.Context, b *builder) error {
@@ -143,14 +143,14 @@ func copyGo(tw *tar.Writer, z *zip.Reader, prefix string) error {
 	return nil
 }
 
-// goCacheDir is where images have the standard library compiled, for builds to
-// start their cache from: compiling it takes longer than most apps do.
+// goCacheDir is where images have the compiled standard library, from which
+// builds start their cache: compiling it takes longer than compiling most apps.
 const goCacheDir = "usr/local/go-build-cache"
 
 // precompiled are the packages whose dependencies are compiled, with the settings of generated Dockerfiles.
 var precompiled = []string{"database/sql", "encoding/csv", "encoding/gob", "encoding/xml", "expvar", "html/template", "log/slog", "net/http/httputil", "net/http/pprof", "net/rpc", "os/signal", "regexp", "testing"}
 
-// goCache adds the compiled packages as a layer. What cannot be compiled here is compiled by the builds.
+// goCache adds the compiled packages as a layer. If they cannot be compiled here, the builds compile them.
 func (b *builder) goCache(ctx context.Context, z *zip.Reader, prefix string) error {
 	cache := filepath.Join(b.scratch, "cache")
 	if err := os.MkdirAll(cache, 0o755); err != nil {
@@ -187,8 +187,8 @@ func (b *builder) goCache(ctx context.Context, z *zip.Reader, prefix string) err
 			if err != nil {
 				return err
 			}
-			// Go marks what it uses by its time when that is old, and removes what is older than days. Of a
-			// time to come it does neither.
+			// Go refreshes the time of a cache entry that it uses if the time is old, and removes entries that are days
+			// old. It does neither for a time in the future.
 			h := &tar.Header{Typeflag: tar.TypeReg, Name: dir + "/" + filepath.Base(f), Mode: 0o644, Size: int64(len(body)),
 				ModTime: time.Date(2100, 1, 1, 0, 0, 0, 0, time.UTC), Format: tar.FormatPAX}
 			if err := tw.WriteHeader(h); err != nil {
@@ -202,7 +202,7 @@ func (b *builder) goCache(ctx context.Context, z *zip.Reader, prefix string) err
 	})
 }
 
-// compile runs the toolchain that was fetched, on this machine.
+// compile runs the downloaded toolchain, on this machine.
 func (b *builder) compile(ctx context.Context, z *zip.Reader, prefix, cache string) error {
 	root := filepath.Join(b.scratch, "goroot")
 	for _, f := range z.File {

@@ -13,7 +13,7 @@ import (
 	"miren.dev/runtime/pkg/errs"
 )
 
-// host is what matters of the distribution that this machine runs.
+// host describes the distribution that this machine runs.
 type host struct {
 	id       string   // "debian"
 	codename string   // "bookworm"
@@ -45,19 +45,19 @@ var readHost = sync.OnceValues(func() (*host, error) {
 	}
 	slices.Sort(h.sources)
 	h.sources = slices.Compact(h.sources)
-	// Mirrors that hold packages back have expired signatures; what the host accepts, its images accept.
+	// Mirrors that withhold packages have expired signatures; images accept what the host accepts.
 	if out, err := exec.Command("apt-config", "dump").Output(); err == nil {
 		h.aptConf = parseAptConfig(out)
 	}
 	return h, nil
 })
 
-// release is one of a distribution, whose packages its mirrors have beside those of the host's.
+// release is one release of a distribution. Mirrors have its packages beside those of the host's release.
 type release struct {
 	id       string
 	codename string
-	number   string // in tags of images: "12"
-	python   string // that it has packages of
+	number   string // number in tags of images: "12"
+	python   string // version of Python that it has packages of
 }
 
 // Releases that are still maintained, the oldest first.
@@ -68,8 +68,8 @@ var releases = []release{
 	{"ubuntu", "noble", "24.04", "3.12"},
 }
 
-// hostFor is the host as if it ran another release of its distribution; empty: its own. NotFound when its
-// sources do not have that.
+// hostFor returns the host as if it ran another release of its distribution; empty: its own. NotFound when its sources
+// do not have that release.
 func hostFor(codename string) (*host, error) {
 	h, err := readHost()
 	if err != nil || codename == "" || codename == h.codename {
@@ -93,7 +93,7 @@ func (h *host) as(codename string) (*host, error) {
 	return &other, nil
 }
 
-// releases are the code names whose packages the host's sources have: its own, then others.
+// releases are the code names whose packages the host's sources have: its own first.
 func (h *host) releases() []string {
 	names := []string{h.codename}
 	for _, r := range releases {
@@ -135,7 +135,8 @@ func defaultSources(h *host) []string {
 	}
 }
 
-// own says whether a source is the distribution's, not a third party's.
+// own reports whether a source belongs to the distribution, not to a third
+// party.
 func own(suite, codename string, components []string) bool {
 	if !slices.Contains(components, "main") {
 		return false
@@ -209,7 +210,7 @@ func parseDeb822(b []byte, codename string) []string {
 	return out
 }
 
-// parseAptConfig keeps the settings that decide whether the host's mirror is accepted.
+// parseAptConfig keeps the settings that decide whether apt accepts the host's mirror.
 func parseAptConfig(dump []byte) string {
 	var b strings.Builder
 	for line := range strings.Lines(string(dump)) {

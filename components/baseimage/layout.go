@@ -22,7 +22,7 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
-// epoch is the time of everything in images, so that the same recipe and
+// epoch is the time of every file in images, so that the same recipe and
 // packages give the same bytes.
 var epoch = time.Unix(1700000000, 0).UTC()
 
@@ -30,8 +30,8 @@ var epoch = time.Unix(1700000000, 0).UTC()
 type builder struct {
 	store    *Store
 	recipe   *recipe
-	dir      string // the layout
-	scratch  string // for the recipe; gone afterwards
+	dir      string // directory of the layout
+	scratch  string // scratch directory of the recipe; removed afterwards
 	progress func(string)
 
 	layers  []ocispec.Descriptor
@@ -43,7 +43,7 @@ func (b *builder) blob(d digest.Digest) string {
 	return filepath.Join(b.dir, "blobs", "sha256", d.Encoded())
 }
 
-// begin makes the directories and takes over the parent's layers.
+// begin makes the directories and copies the parent's layers.
 func (b *builder) begin(parent *Image) error {
 	for _, dir := range []string{filepath.Join(b.dir, "blobs", "sha256"), b.scratch} {
 		if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -61,7 +61,7 @@ func (b *builder) begin(parent *Image) error {
 	return b.takeLayers(parent, 0)
 }
 
-// takeLayers adds the layers of another image, but for the first ones.
+// takeLayers adds the layers of another image, except the first ones.
 func (b *builder) takeLayers(from *Image, skip int) error {
 	m, c, err := from.read()
 	if err != nil {
@@ -102,7 +102,7 @@ func (i *Image) read() (m ocispec.Manifest, c ocispec.Image, err error) {
 	return m, c, err
 }
 
-// layer adds what write puts into the tar stream as the next layer.
+// layer adds the tar stream that write produces as the next layer.
 func (b *builder) layer(write func(*tar.Writer) error) error {
 	f, err := os.CreateTemp(b.dir, "layer-")
 	if err != nil {
@@ -229,7 +229,7 @@ func (w *hashingWriter) digest() digest.Digest {
 	return digest.NewDigestFromEncoded(digest.SHA256, hex.EncodeToString(w.h.Sum(nil)))
 }
 
-// put adds a regular file of root's to a layer.
+// put adds a regular file that root owns to a layer.
 func put(tw *tar.Writer, name string, mode int64, size int64, r io.Reader) error {
 	h := &tar.Header{Typeflag: tar.TypeReg, Name: name, Mode: mode, Size: size, ModTime: epoch, Format: tar.FormatPAX}
 	if err := tw.WriteHeader(h); err != nil {

@@ -15,14 +15,14 @@ import (
 	"miren.dev/runtime/pkg/stack"
 )
 
-// Ref names a base image that can be made here.
+// Ref names a base image that this machine can make.
 type Ref struct {
 	Name string // debian, go, go-cgo, node, python, static
 	// Version is the version in the request: "1.26", "20"; of our own image of Python also a range: "3.10-3.13"; empty: the default.
 	Version string
 	// Release is the code name of the distribution's release that it is made of; empty: any.
 	Release string
-	// Note says, for people, how the image differs from what the name promises; empty: it does not.
+	// Note tells people how the image differs from the one that the name promises; empty: it does not.
 	Note string
 }
 
@@ -30,7 +30,7 @@ func (r Ref) String() string {
 	return strings.Join(slices.DeleteFunc([]string{r.Name, r.Version, r.Release}, func(s string) bool { return s == "" }), " ")
 }
 
-// Prefix of the names that generated Dockerfiles use.
+// Prefixes of the names that generated Dockerfiles use.
 const Prefix = "runtime/"
 
 // Names that can be made here, for messages.
@@ -38,8 +38,8 @@ const known = "debian, golang, node, python and scratch"
 
 var leadingVersion = regexp.MustCompile(`^v?(\d+(?:\.\d+){0,2})(?:-|$)`)
 
-// Lookup says which image stands for a name in a Dockerfile. NotFound, with a
-// hint, when none can be made here.
+// Lookup returns the image that stands for a name in a Dockerfile. NotFound,
+// with a hint, when this machine can make none.
 func Lookup(name string) (Ref, error) {
 	named, err := reference.ParseNormalizedNamed(name)
 	if err != nil {
@@ -126,7 +126,7 @@ func debianNumber(tag string) string {
 	return ""
 }
 
-// recipe says how to make an image.
+// recipe returns how to make an image.
 func (s *Store) recipe(ctx context.Context, ref Ref) (*recipe, error) {
 	switch ref.Name {
 	case "debian":
@@ -158,21 +158,22 @@ func (s *Store) recipe(ctx context.Context, ref Ref) (*recipe, error) {
 	return s.golang(ctx, ref.Name, cmp.Or(ref.Version, stack.DefaultGo), ref.Release, parent)
 }
 
-// covers says whether version is asked for by want: "20" and "20.1" cover "20.1.3".
+// covers reports whether want selects version: "20" and "20.1" select "20.1.3".
 func covers(want, version string) bool {
 	return version == want || strings.HasPrefix(version, want+".")
 }
 
-// product is something that a registry offers in versions.
+// product is software that a registry offers in versions.
 type product struct {
 	name string
 	list func(context.Context) ([]string, error)
-	// offered is nil for a version that is really given out, NotFound for one
-	// that is listed, but that a mirror still holds back.
+	// offered returns nil for a version that can be downloaded, NotFound for
+	// one that is listed but that a mirror still withholds.
 	offered func(context.Context, string) error
 }
 
-// choose returns the newest version that want covers and that is given out.
+// choose returns the newest version that want selects and that can be
+// downloaded.
 func (s *Store) choose(ctx context.Context, p product, want string) (string, error) {
 	v, err := s.chooseFrom(ctx, p, want, false)
 	if errs.Is(err, errs.NotFound) { // perhaps it is newer than the last answer

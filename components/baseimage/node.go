@@ -24,7 +24,7 @@ import (
 	"miren.dev/runtime/pkg/stack"
 )
 
-// npmPackage is what the registry says of one version of a package.
+// npmPackage is the registry's description of one version of a package.
 type npmPackage struct {
 	Version string `json:"version"`
 	Dist    struct {
@@ -109,8 +109,8 @@ func (s *Store) node(ctx context.Context, want string, parent *recipe) (*recipe,
 	}, nil
 }
 
-// forHeaders leaves out what OpenSSL has for other processors: most of the headers. With the others native modules are
-// compiled where node-gyp cannot download them.
+// forHeaders leaves out OpenSSL's files for other processors, which are most of the headers. With the others native
+// modules can be compiled where node-gyp cannot download them.
 func forHeaders(name string) bool {
 	rest, ok := strings.CutPrefix(name, "include/node/openssl/archs/")
 	return !ok || strings.HasPrefix(rest, "linux-x86_64/") || strings.HasPrefix(rest, "linux-aarch64/")
@@ -182,7 +182,8 @@ func (b *builder) npmDownload(ctx context.Context, pkg, version string) (string,
 	return file, nil
 }
 
-// copyTarball copies the files of an npm package that place puts somewhere.
+// copyTarball copies the files of an npm package for which place returns a
+// path.
 func copyTarball(tw *tar.Writer, file string, place func(string) (string, bool)) error {
 	f, err := os.Open(file)
 	if err != nil {
@@ -221,7 +222,7 @@ func copyTarball(tw *tar.Writer, file string, place func(string) (string, bool))
 	}
 }
 
-// systemFiles returns the users and groups that the layers so far have.
+// systemFiles returns the users and groups of the layers so far.
 func (b *builder) systemFiles() (passwd, group string, err error) {
 	for _, l := range b.layers {
 		p, g, err := readSystemFiles(b.blob(l.Digest))

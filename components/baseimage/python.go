@@ -69,7 +69,7 @@ func pythons(h *host, own string) []python {
 	return append([]python{{own, h.codename}}, list...)
 }
 
-// choosePython returns the first that was asked for.
+// choosePython returns the first version that want selects.
 func choosePython(list []python, want, release string) (python, error) {
 	low, high, isRange := strings.Cut(want, "-")
 	var have []string
@@ -93,7 +93,8 @@ func choosePython(list []python, want, release string) (python, error) {
 		WithHint("ask for one of these (FROM in the Dockerfile; .python-version, requires-python or build.version without one), or let the server reach a registry")
 }
 
-// hostPython is "3.11", or empty when the package index does not tell.
+// hostPython returns a version such as "3.11", or "" when the package index
+// does not have it.
 func hostPython(ctx context.Context) string {
 	out, err := exec.CommandContext(ctx, "apt-cache", "show", "--no-all-versions", "python3").Output()
 	if err != nil {

@@ -12,26 +12,28 @@ import (
 	"miren.dev/runtime/pkg/errs"
 )
 
-// Policy says when images that can be made here are pulled from a registry instead.
+// Policy says when images that this machine can make are pulled from a registry
+// instead.
 type Policy string
 
 // Policies.
 const (
 	RegistryAuto   Policy = "auto"   // when Docker Hub can be reached
-	RegistryAlways Policy = "always" // pull whatever is not our own
-	RegistryNever  Policy = "never"  // make whatever can be made
+	RegistryAlways Policy = "always" // pull every image that is not our own
+	RegistryNever  Policy = "never"  // make every image that this machine can make
 )
 
-// hub is asked whether it can be reached; any answer will do.
+// hub is the URL that tests whether Docker Hub can be reached; any answer will
+// do.
 const (
 	hub        = "https://registry-1.docker.io/v2/"
 	hubTimeout = 3 * time.Second
 	hubAge     = 5 * time.Minute
 )
 
-// Resolve returns the local images that stand for names in a Dockerfile,
-// making those that are not there. A name that is absent from the result is to be
-// pulled. notes say, for people, where an image is not quite what its name promises.
+// Resolve returns the local images that stand for names in a Dockerfile, and makes those that do not exist. A name that
+// is absent from the result must be pulled. notes tell people where an image differs from the one that its name
+// promises.
 func (s *Store) Resolve(ctx context.Context, names []string, progress func(string)) (images map[string]*Image, notes []string, err error) {
 	images = map[string]*Image{}
 	for _, name := range names {
@@ -65,7 +67,7 @@ func (s *Store) Resolve(ctx context.Context, names []string, progress func(strin
 	return images, slices.Compact(notes), nil
 }
 
-// pull says whether images of Docker Hub are pulled.
+// pull reports whether images of Docker Hub are pulled.
 func (s *Store) pull(ctx context.Context) bool {
 	switch s.cfg.Registry {
 	case RegistryAlways:

@@ -20,7 +20,7 @@ import (
 // hash of a toolchain trustworthy: the archive and the database's answer both come from one proxy.
 const publicSumDB = "sum.golang.org+033de0ae+Ac4zctda0e5eza+HJyk9SxEdh+s3Ux18htTTAD8OuAn8"
 
-// sumDBKey is the verifier key of the checksum database that the environment names; empty: none is to be asked.
+// sumDBKey returns the verifier key of the checksum database that the environment names; empty: ask none.
 func sumDBKey() (string, error) {
 	if strings.Contains(os.Getenv("GONOSUMDB"), toolchainModule) {
 		return "", nil
@@ -60,7 +60,7 @@ func checkGoSum(ctx context.Context, proxy, dir, version, archive string) error 
 		return ctx.Err()
 	case ops.alarm != "":
 		return errs.New(errs.Corrupt, "the checksum database contradicts itself: %s", ops.alarm).
-			WithHint("somebody between this machine and %s may be changing what is downloaded", name)
+			WithHint("a program between this machine and %s may be changing the downloads", name)
 	case err != nil && ops.unreachable != nil:
 		return errs.New(errs.Unavailable, "ask the checksum database %s: %w", name, ops.unreachable).
 			WithHint("set GOSUMDB=off to trust the module proxy alone")
@@ -76,15 +76,15 @@ func checkGoSum(ctx context.Context, proxy, dir, version, archive string) error 
 	return errs.New(errs.Corrupt, "Go %s is not what the checksum database knows", version)
 }
 
-// sumDBOps is what sumdb.Client needs: the network, and files for what it has seen.
+// sumDBOps provides sumdb.Client with the network and with files for its state.
 type sumDBOps struct {
 	ctx         context.Context
 	proxy, name string
 	key, dir    string
 
 	mu          sync.Mutex
-	unreachable error  // of the last request that failed
-	alarm       string // why the database is not to be believed
+	unreachable error  // error of the last request
+	alarm       string // why the database's answers cannot be trusted
 }
 
 // ReadRemote asks the proxy's copy of the database, else the database itself.
@@ -101,7 +101,7 @@ func (o *sumDBOps) ReadRemote(path string) ([]byte, error) {
 	return b, err
 }
 
-// ReadConfig returns the key, or the last signed tree that was seen (empty at first).
+// ReadConfig returns the key, or the last signed tree (empty at first).
 func (o *sumDBOps) ReadConfig(file string) ([]byte, error) {
 	if file == "key" {
 		return []byte(o.key), nil
@@ -113,7 +113,7 @@ func (o *sumDBOps) ReadConfig(file string) ([]byte, error) {
 	return b, err
 }
 
-// WriteConfig replaces a file if it is still what was read.
+// WriteConfig replaces a file if it is unchanged since it was read.
 func (o *sumDBOps) WriteConfig(file string, old, data []byte) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -140,12 +140,13 @@ func (o *sumDBOps) WriteCache(string, []byte) {}
 // Log implements sumdb.ClientOps.
 func (o *sumDBOps) Log(string) {}
 
-// SecurityError is called when the database's answers cannot all be true.
+// SecurityError is called when the database's answers contradict each other.
 func (o *sumDBOps) SecurityError(msg string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.alarm = msg
 }
 
-// path of a configuration file. Its name is the client's, so it stays below dir.
+// path returns the path of a configuration file. The client chooses the name,
+// so it must stay below dir.
 func (o *sumDBOps) path(file string) string { return filepath.Join(o.dir, filepath.FromSlash(file)) }

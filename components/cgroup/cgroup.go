@@ -34,16 +34,17 @@ import (
 // root is where control groups are mounted; runsc looks nowhere else.
 const root = "/sys/fs/cgroup"
 
-// Overhead is what sentry, gofer and agent need of the host's memory beside
-// the guest. It is added to the guest's limit.
+// Overhead is the host memory of sentry, gofer and agent besides the guest's,
+// in bytes. It is added to the guest's limit.
 const Overhead = 48 << 20
 
 // period of the CPU limit.
 const period = 100 * time.Millisecond
 
-// pidsFactor and pidsBase make the host's limit of tasks from that of the
-// guest's processes. It is a backstop only: it counts the sentry's threads, and
-// every thread of the guest has one. The guest's own limit is inside gVisor.
+// pidsFactor and pidsBase compute the host's limit of tasks from the guest's
+// limit of processes. The host's limit is a backstop: it counts the sentry's
+// threads, and every thread of the guest has one. gVisor itself enforces the
+// guest's limit.
 const (
 	pidsFactor = 8
 	pidsBase   = 512
@@ -54,11 +55,12 @@ type Limits struct {
 	CPUMillis   int64
 	MemoryBytes int64
 	PIDs        int64
-	// CPUPercent is what of its usual share the group gets when others want the CPU too; 0: 100.
+	// CPUPercent is the group's share of the CPU, in percent of an equal share, when others need the CPU too; 0: 100.
 	CPUPercent int64
 }
 
-// Tasks returns the host's limit of threads for a guest that may have n processes.
+// Tasks returns the host's limit of threads for a guest that may have n
+// processes.
 func Tasks(n int64) int64 { return n*pidsFactor + pidsBase }
 
 // Usage of a sandbox since it was started.
@@ -126,7 +128,7 @@ func (m *Manager) detect() error {
 	return nil
 }
 
-// Path returns what linux.cgroupsPath of a sandbox is.
+// Path returns the value of linux.cgroupsPath of a sandbox.
 func (m *Manager) Path(id string) string { return "/" + m.parent + "/" + id }
 
 // dir returns the group of a sandbox for a controller.
@@ -143,8 +145,8 @@ const helpersSuffix = ".helpers"
 // helpersDir returns the group of a sandbox's helpers.
 func (m *Manager) helpersDir(id string) string { return m.dir("pids", id+helpersSuffix) }
 
-// HelpersFile returns the file by which a process joins the group of helpers,
-// with all that it starts: it writes 0 there.
+// HelpersFile returns the file with which a process joins the group of helpers:
+// it writes 0 there. Its children are in the group too.
 func (m *Manager) HelpersFile(id string) (string, error) {
 	if err := m.detect(); err != nil {
 		return "", err
@@ -152,8 +154,8 @@ func (m *Manager) HelpersFile(id string) (string, error) {
 	return filepath.Join(m.helpersDir(id), "cgroup.procs"), nil
 }
 
-// Create makes the group of a sandbox, or gives the existing one these limits,
-// and that of its helpers.
+// Create makes the group of a sandbox and the group of its helpers, or gives an
+// existing group these limits.
 func (m *Manager) Create(id string, l Limits) error {
 	if err := m.detect(); err != nil {
 		return err
@@ -274,9 +276,9 @@ func (m *Manager) createV2(id string, l Limits) error {
 }
 
 // setBurst lets a group save up unused CPU time of at most one period and use
-// it when it needs more for a moment; the limit on average stays. Without, a
-// sandbox that was idle waits for the rest of a period after its first tenth
-// of a second of work. Kernels before 5.14 do not have it.
+// it when it needs more for a moment; the average limit stays. Without it, a
+// sandbox that was idle waits for the rest of a period after its first tenth of
+// a second of work. Kernels before 5.14 do not have it.
 func setBurst(file string, microseconds int64) error {
 	err := write(file, strconv.FormatInt(max(0, microseconds), 10))
 	if errors.Is(err, os.ErrNotExist) {
@@ -292,7 +294,7 @@ func tasksMax(l Limits) string {
 	return strconv.FormatInt(Tasks(l.PIDs), 10)
 }
 
-// Usage reads what a sandbox uses. NotFound if it has no group.
+// Usage reads the resource use of a sandbox. NotFound if it has no group.
 func (m *Manager) Usage(id string) (Usage, error) {
 	if err := m.detect(); err != nil {
 		return Usage{}, err
@@ -383,8 +385,8 @@ func pids(id, dir string) ([]int, error) {
 // removeTimeout bounds how long Delete waits for killed processes to be gone.
 const removeTimeout = 10 * time.Second
 
-// Delete kills the processes in the groups of a sandbox and removes the groups. No
-// error when there are none.
+// Delete kills the processes in the groups of a sandbox and removes the groups.
+// It returns nil when there are none.
 func (m *Manager) Delete(ctx context.Context, id string) error {
 	if err := m.detect(); err != nil {
 		return err
@@ -466,7 +468,7 @@ func (m *Manager) Remove() error {
 }
 
 func write(path, value string) error {
-	// Without O_CREATE: where a file is missing, the controller is.
+	// Without O_CREATE: if a file is missing, so is its controller.
 	f, err := os.OpenFile(path, os.O_WRONLY, 0)
 	if err != nil {
 		return err

@@ -5,7 +5,8 @@ import (
 	"text/template"
 )
 
-// The plugins that nothing of ours needs. What is not built in is ignored.
+// Plugins that no part of the system needs. containerd ignores those that are
+// not built in.
 var disabledPlugins = []string{
 	"io.containerd.cri.v1.images",
 	"io.containerd.cri.v1.runtime",

@@ -36,10 +36,10 @@ import (
 	"miren.dev/runtime/pkg/proc"
 )
 
-// Snapshotter is the one that every image is unpacked with.
+// Snapshotter is the snapshotter that every image is unpacked with.
 const Snapshotter = "overlayfs"
 
-// stopGrace is how long it may take to end.
+// stopGrace is the time between SIGTERM and SIGKILL.
 const stopGrace = 10 * time.Second
 
 // Config of a Daemon.
@@ -47,8 +47,8 @@ type Config struct {
 	Instance *instance.Instance
 	// BinDir is the directory of the toolchain: containerd and the shims.
 	BinDir string
-	// CABundle is a file with certificates to be given to containers that ask
-	// for them; empty: none.
+	// CABundle is a file with certificates for containers that ask for them;
+	// empty: none.
 	CABundle string
 	Logger   *slog.Logger
 }
@@ -58,7 +58,7 @@ type Config struct {
 type Daemon struct {
 	cfg Config
 
-	mu      sync.Mutex // guards what follows; held while the daemon is started or stopped
+	mu      sync.Mutex // guards the fields below; held while the daemon is started or stopped
 	process *proc.Process
 	client  *client.Client
 }
@@ -83,8 +83,8 @@ func (d *Daemon) Root() string { return d.cfg.Instance.State("containerd") }
 // StateDir returns the directory of the daemon's volatile files: bundles of tasks.
 func (d *Daemon) StateDir() string { return d.cfg.Instance.Socket("containerd", "state") }
 
-// ShimSocketDir is the directory of the shims' sockets, each named as its
-// container is. It is short, since the path of a socket is.
+// ShimSocketDir returns the directory of the shims' sockets, each named like
+// its container. It is short, since paths of sockets are limited.
 func (d *Daemon) ShimSocketDir() string { return d.cfg.Instance.Socket("s") }
 
 func (d *Daemon) recordFile() string { return d.cfg.Instance.Socket("containerd", "containerd.pid") }
@@ -116,7 +116,7 @@ func (d *Daemon) ensure(ctx context.Context) (*proc.Process, error) {
 	if err := os.MkdirAll(d.Root(), 0o711); err != nil {
 		return nil, errs.New(errs.FailedPrecondition, "containerd directory: %w", err)
 	}
-	// It is written before every start.
+	// The configuration is written before every start.
 	if err := atomicfile.Write(config, d.config(), 0o644, atomicfile.Volatile); err != nil {
 		return nil, errs.New(errs.FailedPrecondition, "containerd configuration: %w", err)
 	}
@@ -166,8 +166,8 @@ func (d *Daemon) Run(ctx context.Context) error {
 	return nil
 }
 
-// Stop ends the daemon, also one that another process started. Sandboxes are
-// not its business: delete them before.
+// Stop ends the daemon, even one that another process started. It does not end
+// sandboxes: delete them before.
 func (d *Daemon) Stop(ctx context.Context) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -186,9 +186,8 @@ func (d *Daemon) Stop(ctx context.Context) error {
 	return p.Stop(ctx, syscall.SIGTERM, stopGrace)
 }
 
-// Client returns a client whose default namespace is the instance's. It
-// connects when it is used, and again after the daemon was restarted. It belongs to the
-// Daemon; Stop closes it.
+// Client returns a client whose default namespace is the instance's. It connects when it is first used, and again after
+// a restart of the daemon. It belongs to the Daemon; Stop closes it.
 func (d *Daemon) Client() (*client.Client, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -205,7 +204,7 @@ func (d *Daemon) clientLocked() (*client.Client, error) {
 		client.WithDialOpts([]grpc.DialOption{
 			grpc.WithTransportCredentials(insecure.NewCredentials()),
 			grpc.WithContextDialer(dialer.ContextDialer),
-			// Away for as long as a restart takes: come back soon.
+			// The daemon may be restarting: redial soon.
 			grpc.WithConnectParams(grpc.ConnectParams{
 				Backoff:           backoff.Config{BaseDelay: 20 * time.Millisecond, Multiplier: 1.6, MaxDelay: 500 * time.Millisecond},
 				MinConnectTimeout: 2 * time.Second,
@@ -219,7 +218,7 @@ func (d *Daemon) clientLocked() (*client.Client, error) {
 	return c, nil
 }
 
-// Close gives up the connection; the daemon goes on running.
+// Close closes the connection; the daemon keeps running.
 func (d *Daemon) Close() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -22,25 +22,25 @@ import (
 	"miren.dev/runtime/pkg/errs"
 )
 
-// Image is what is needed of an image to run it.
+// Image is what a sandbox needs of an image.
 type Image struct {
 	Ref     string // canonical: name@digest
 	Digest  digest.Digest
 	Config  ocispec.ImageConfig
-	ChainID string // the snapshot to put a container's on top of
-	// Size of the compressed layers and the configuration.
+	ChainID string // the snapshot on which a container's is made
+	// size of the compressed layers and the configuration, in bytes
 	Size      int64
 	Labels    map[string]string
 	CreatedAt time.Time
 }
 
-// Images is the image store of an instance. An image whose record is there is
-// not collected, nor are its layers.
+// Images is the image store of an instance. containerd does not collect an
+// image that has a record, nor its layers.
 type Images struct {
 	daemon *Daemon
 
 	mu       sync.Mutex
-	resolved map[digest.Digest]*Image // unpacked ones; immutable once in here
+	resolved map[digest.Digest]*Image // unpacked images; immutable once added
 	unpack   map[digest.Digest]chan struct{}
 }
 
@@ -80,7 +80,7 @@ func (s *Images) Import(ctx context.Context, tar io.Reader, name string, labels 
 		return "", Error(err, "import image %s", name)
 	}
 	defer done(context.WithoutCancel(ctx))
-	// The name is there only to find what was imported.
+	// The name only serves to find what was imported.
 	temporary := "import.invalid/" + strings.ToLower(digest.FromString(name+time.Now().String()).Encoded())
 	imported, err := c.Import(ctx, tar,
 		client.WithImageRefTranslator(func(string) string { return "" }),
@@ -114,8 +114,8 @@ func (s *Images) put(ctx context.Context, store images.Store, ref string, target
 	return ref, nil
 }
 
-// record finds an image by its name, else by the digest in the reference:
-// names come and go, content that is used stays.
+// record finds an image by its name, else by the digest in the reference: names
+// change, content that is used stays.
 func (s *Images) record(ctx context.Context, c *client.Client, ref string) (images.Image, error) {
 	record, err := c.ImageService().Get(ctx, ref)
 	if err == nil {
@@ -175,8 +175,8 @@ func describe(ctx context.Context, store content.Store, d digest.Digest) (ocispe
 	return desc, nil
 }
 
-// Resolve finds an image by reference and unpacks it if that was not done. An
-// image that was resolved before costs nothing; see Forget.
+// Resolve finds an image by reference and unpacks it if necessary. An image
+// that was resolved before costs nothing; see Forget.
 func (s *Images) Resolve(ctx context.Context, ref string) (*Image, error) {
 	if d := digestOf(ref); d != "" {
 		s.mu.Lock()
@@ -209,7 +209,7 @@ func (s *Images) Resolve(ctx context.Context, ref string) (*Image, error) {
 }
 
 // enter lets one caller at a time unpack an image. It returns the image if
-// another did meanwhile.
+// another caller unpacked it meanwhile.
 func (s *Images) enter(ctx context.Context, d digest.Digest) (release func(), _ *Image, _ error) {
 	for {
 		s.mu.Lock()
@@ -270,8 +270,8 @@ func (s *Images) load(ctx context.Context, c *client.Client, record images.Image
 	}, nil
 }
 
-// Forget makes the next Resolve look again, after the snapshot of a resolved
-// image turned out to be gone.
+// Forget makes the next Resolve read the image again. It is for a resolved
+// image whose snapshot turned out to be gone.
 func (s *Images) Forget(d digest.Digest) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -309,8 +309,9 @@ func (s *Images) List(ctx context.Context, labels map[string]string) ([]Record, 
 	return out, nil
 }
 
-// Delete removes the record of an image. Its content goes when nothing else,
-// such as another name, needs it. No error when it is not there.
+// Delete removes the record of an image. containerd deletes its content when
+// nothing else, such as another name, refers to it. It returns nil if there is
+// no record.
 func (s *Images) Delete(ctx context.Context, ref string) error {
 	c, err := s.daemon.Client()
 	if err != nil {

@@ -21,10 +21,9 @@ const (
 	NetworkNone   Network = "none"
 )
 
-// Spec is everything that makes a sandbox. It is complete: the driver looks
-// nothing up.
+// Spec describes a sandbox completely: the driver looks nothing up.
 type Spec struct {
-	ID           string            // of the sandbox entity; 1-63 bytes of [a-z0-9-]
+	ID           string            // id of the sandbox entity; 1-63 bytes of [a-z0-9-]
 	Labels       map[string]string // for people who look at containerd; not interpreted
 	Image        string            // reference in the instance's image store, with digest
 	Command      []string          // empty: the image's entrypoint and command
@@ -47,10 +46,10 @@ type Phase string
 
 // Phases.
 const (
-	Creating Phase = "creating" // some steps are done
+	Creating Phase = "creating" // the set-up is not complete
 	Running  Phase = "running"  // the agent answers and the main process was started
-	Exited   Phase = "exited"   // ended; Exit says how. Resources may still be there until Delete.
-	Unknown  Phase = "unknown"  // of List only: Err says why the state could not be read
+	Exited   Phase = "exited"   // ended; see Exit. Resources may exist until Delete.
+	Unknown  Phase = "unknown"  // from List only: the state could not be read; see Err
 )
 
 // Cause says what ended an instance.
@@ -68,21 +67,21 @@ type Exit struct {
 	Cause Cause
 	Code  int // 128+n for signal n
 	At    time.Time
-	// Message has what is known besides: the signal, the limit, ...
+	// Message has further details: the signal, the limit, ...
 	Message string
 }
 
-// Instance is what the driver knows of one sandbox.
+// Instance is the state of one sandbox.
 type Instance struct {
 	ID        string
 	Phase     Phase
 	Address   string // IPv4 without prefix; empty for NetworkNone
 	StartedAt time.Time
 	Exit      *Exit
-	Err       error // with Unknown only
+	Err       error // for Unknown only
 }
 
-// Stats is one reading of what a sandbox uses.
+// Stats is one reading of a sandbox's resource use.
 type Stats struct {
 	At          time.Time
 	CPU         time.Duration // used since start
@@ -108,8 +107,8 @@ type Process interface {
 	Stderr() io.Reader
 	Resize(ctx context.Context, rows, cols uint16) error
 	Signal(ctx context.Context, signal int) error
-	// Wait blocks until the process ended and its output was read or dropped.
-	// It returns the exit code (128+n for signal n).
+	// Wait blocks until the process has ended and its output was read or
+	// discarded. It returns the exit code (128+n for signal n).
 	Wait(ctx context.Context) (int, error)
 	// Close abandons the process: its streams are closed and it is killed.
 	Close() error
@@ -121,37 +120,37 @@ type LogLine struct {
 	At     time.Time
 	Stream string // "stdout" or "stderr"
 	Text   string // without the newline; lines over 64 KiB are split
-	// Missed are the bytes of the log right before this line that were asked for and
-	// are gone, as the log keeps its end only.
+	// Missed is how many bytes of the log right before this line the query
+	// selects but the log, which keeps its end only, no longer has.
 	Missed int64
 }
 
 // LogQuery selects log lines of a sandbox.
 type LogQuery struct {
 	Offset int64 // lines after this position
-	Tail   int   // if > 0: only the last Tail lines of what is there
-	Follow bool  // go on until the sandbox has ended and everything was sent
+	Tail   int   // if > 0: only the last Tail of the existing lines
+	Follow bool  // continue until the sandbox has ended and every line was sent
 }
 
 // Driver runs sandboxes on this machine. It is safe for concurrent use; calls
 // for one id are serialised by the driver.
 type Driver interface {
-	// Ensure makes the sandbox exist and run. It is idempotent: steps that are
-	// done are not done again, a running one is adopted, one that has exited is
-	// returned with its Exit and not started again. On an error everything it
-	// made is taken down again.
+	// Ensure makes the sandbox exist and run. It is idempotent: it does not
+	// repeat completed steps, adopts a running sandbox, and returns one that
+	// has exited with its Exit, without starting it again. On an error it
+	// removes everything that it made.
 	Ensure(ctx context.Context, s Spec) (Instance, error)
-	// Get returns NotFound if nothing at all of the sandbox is on the machine.
+	// Get returns NotFound if no part of the sandbox is on the machine.
 	Get(ctx context.Context, id string) (Instance, error)
-	// List returns every sandbox of this installation that has anything left on
-	// the machine, however little. One whose state cannot be read is Unknown; the
-	// error is for what hides them all.
+	// List returns every sandbox of this installation of which any part is on
+	// the machine. A sandbox whose state cannot be read is Unknown; the error
+	// is for failures that hide all of them.
 	List(ctx context.Context) ([]Instance, error)
 	// Stop sends SIGTERM to the main process, SIGKILL after grace, and returns
 	// when the sandbox has exited.
 	Stop(ctx context.Context, id string, grace time.Duration) (Instance, error)
-	// Delete removes everything of the sandbox except its logs; killing it if
-	// need be. It is safe whatever is there; no error when nothing is.
+	// Delete removes everything of the sandbox except its logs, killing it if
+	// necessary. It is safe in any state; it returns nil when no part exists.
 	Delete(ctx context.Context, id string) error
 	// Watch sends the id of every sandbox whose state may have changed. The
 	// channel is closed when ctx ends. Ids are coalesced, never dropped.
@@ -161,9 +160,9 @@ type Driver interface {
 	// Logs calls line for each selected line; it works on ended and deleted
 	// sandboxes too as long as their logs are kept.
 	Logs(ctx context.Context, id string, q LogQuery, line func(LogLine) error) error
-	// DeleteLogs drops the logs of a deleted sandbox.
+	// DeleteLogs deletes the logs of a deleted sandbox.
 	DeleteLogs(ctx context.Context, id string) error
 	Stats(ctx context.Context, id string) (Stats, error)
-	// Listening returns the TCP ports that something in the sandbox listens on.
+	// Listening returns the TCP ports on which processes in the sandbox listen.
 	Listening(ctx context.Context, id string) ([]int, error)
 }

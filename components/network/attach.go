@@ -22,35 +22,35 @@ import (
 // guestLink is the name of a sandbox's interface in its namespace.
 const guestLink = "eth0"
 
-// Attachment is how a sandbox is connected.
+// Attachment describes a sandbox's connection.
 type Attachment struct {
 	NetNS   string     // path of its network namespace
 	Address netip.Addr // the zero Addr without a network
 }
 
-// netNS returns the path of a sandbox's network namespace, whether or not it is there.
+// netNS returns the path of a sandbox's network namespace, whether or not it exists.
 func (m *Manager) netNS(id string) string { return filepath.Join(m.netnsDir(), id) }
 
 // linkPrefix starts the names of the host's interfaces of our sandboxes.
 func (m *Manager) linkPrefix() string { return "rt" + m.cfg.Instance.ID + "x" }
 
-// linkName is at most 15 bytes, and unique since the address is and the
-// subnet is smaller than what it shows of it.
+// linkName returns a name of at most 15 bytes. It is unique since the address
+// is, and the subnet is smaller than the part of the address in it.
 func (m *Manager) linkName(a netip.Addr) string {
 	b := a.As4()
 	return fmt.Sprintf("%s%02x%02x", m.linkPrefix(), b[2], b[3])
 }
 
-// hardwareAddr is the same for every sandbox that ever has addr: else the machine
-// would send to the last one's until its ARP entry has expired.
+// hardwareAddr is the same for every sandbox that ever has addr: otherwise the
+// machine would send to its predecessor until the ARP entry has expired.
 func hardwareAddr(a netip.Addr) net.HardwareAddr {
 	b := a.As4()
 	return net.HardwareAddr{0x02, 0x72, b[0], b[1], b[2], b[3]}
 }
 
 // Attach makes the network namespace of a sandbox, connected to the bridge or
-// with loopback only. Started over, it begins anew: a namespace that was used
-// cannot be used again. On an error nothing is left.
+// with loopback only. Repeated, it makes a new namespace, since a used one
+// cannot be used again. On an error it removes everything.
 func (m *Manager) Attach(ctx context.Context, id string, bridged bool) (_ Attachment, err error) {
 	if err := m.Detach(ctx, id); err != nil {
 		return Attachment{}, err
@@ -107,7 +107,8 @@ func (m *Manager) connect(id string, addr netip.Addr) error {
 	})
 }
 
-// plug connects the namespace of the current thread, which inside is for.
+// plug connects the namespace of the current thread, called inside, to the
+// bridge.
 func (m *Manager) plug(outside, inside *netlink.Handle, addr netip.Addr) error {
 	m.mu.Lock()
 	bridge, mtu, gateway, bits := m.bridge, m.mtu, m.gateway(), m.subnet.Bits()
@@ -150,7 +151,7 @@ func (m *Manager) plug(outside, inside *netlink.Handle, addr netip.Addr) error {
 	return inside.RouteAdd(&netlink.Route{LinkIndex: guest.Attrs().Index, Gw: gateway.AsSlice()})
 }
 
-// Detach removes everything of a sandbox. No error when nothing is there.
+// Detach removes everything of a sandbox. It returns nil when nothing exists.
 func (m *Manager) Detach(_ context.Context, id string) error {
 	m.mu.Lock()
 	addr, leased := m.leases[id]
@@ -170,7 +171,7 @@ func (m *Manager) Detach(_ context.Context, id string) error {
 	return m.release(id)
 }
 
-// Get returns how a sandbox is connected; NotFound if nothing of it is there.
+// Get returns a sandbox's connection; NotFound if no part of it exists.
 func (m *Manager) Get(id string) (Attachment, error) {
 	m.mu.Lock()
 	addr, leased := m.leases[id]
@@ -207,8 +208,8 @@ func (m *Manager) List() ([]string, error) {
 	return slices.Compact(ids), nil
 }
 
-// SweepLinks removes interfaces of ours whose address nobody has: what is left
-// when the machine lost the record of an address.
+// SweepLinks removes interfaces of this installation whose address no sandbox
+// has: they remain when the machine lost the record of an address.
 func (m *Manager) SweepLinks() error {
 	links, err := netdump.Links()
 	if err != nil {
@@ -223,7 +224,7 @@ func (m *Manager) SweepLinks() error {
 	for _, l := range links {
 		name := l.Attrs().Name
 		if strings.HasPrefix(name, m.linkPrefix()) && !wanted[name] {
-			m.cfg.Logger.Warn("removing an interface of no sandbox", "interface", name)
+			m.cfg.Logger.Warn("removing an interface that no sandbox uses", "interface", name)
 			if err := removeLink(name); err != nil {
 				return errs.New(errs.Unavailable, "sweep: %w", err)
 			}

@@ -17,7 +17,7 @@ import (
 func (m *Manager) ensureBridge() error {
 	name := m.cfg.Instance.Bridge()
 	m.mtu = uplinkMTU()
-	// A fixed address: else it would be that of the lowest member, and change as sandboxes come and go.
+	// A fixed address: otherwise it would be the lowest member's, and change as sandboxes come and go.
 	h := fnv.New64a()
 	_, _ = h.Write([]byte(name))
 	sum := h.Sum(nil)
@@ -59,8 +59,8 @@ func (m *Manager) ensureBridge() error {
 	return netlink.LinkSetUp(link)
 }
 
-// uplinkMTU is the smallest MTU of the interfaces that have a gateway, so that
-// what leaves a sandbox fits into what leaves the machine.
+// uplinkMTU returns the smallest MTU of the interfaces that have a gateway, so
+// that packets of a sandbox fit into packets of the machine.
 func uplinkMTU() int {
 	mtu := 0
 	for _, l := range uplinks() {

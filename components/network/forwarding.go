@@ -48,11 +48,12 @@ func uplinks() []netlink.Link {
 	return out
 }
 
-// enableForwarding lets packets from the bridge, and answers to them, through.
-// The kernel looks at the interface where a packet comes in. Callers hold the host lock.
+// enableForwarding lets packets from the bridge, and answers to them, through. The kernel checks the setting of the
+// interface where a packet arrives. Callers hold the host lock.
 func (m *Manager) enableForwarding() error {
 	before := map[string]string{}
-	// Of a damaged file it is not known what was before: it stays as it is now.
+	// A damaged file does not say what was set before: keep the present
+	// settings.
 	if err := readJSON(forwardingFile(), &before); err != nil && !errors.Is(err, os.ErrNotExist) && !errs.Is(err, errs.Corrupt) {
 		return err
 	}
@@ -66,7 +67,7 @@ func (m *Manager) enableForwarding() error {
 			continue
 		}
 		before[name] = v
-		// First what to go back to, then the change.
+		// First record what to restore, then change it.
 		if err := writeJSON(forwardingFile(), before); err != nil {
 			return err
 		}

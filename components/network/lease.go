@@ -14,7 +14,7 @@ import (
 
 func (m *Manager) leaseDir() string { return m.cfg.Instance.Socket("network") }
 
-// loadLeases reads which sandbox has which address. Callers hold m.mu.
+// loadLeases reads the address of each sandbox. Callers hold m.mu.
 func (m *Manager) loadLeases() error {
 	entries, err := os.ReadDir(m.leaseDir())
 	if errors.Is(err, os.ErrNotExist) {
@@ -37,7 +37,7 @@ func (m *Manager) loadLeases() error {
 		}
 		addr, err := netip.ParseAddr(strings.TrimSpace(string(b)))
 		if err != nil { // the machine crashed before the contents were written, or another program wrote there
-			m.cfg.Logger.Warn("the record of a sandbox's address is damaged: it has none any more", "sandbox", e.Name(), "error", err)
+			m.cfg.Logger.Warn("the record of a sandbox's address is damaged; the sandbox lost the address", "sandbox", e.Name(), "error", err)
 			if err := os.Remove(filepath.Join(m.leaseDir(), e.Name())); err != nil {
 				return errs.New(errs.Unavailable, "remove lost address: %w", err)
 			}
@@ -54,7 +54,7 @@ func (m *Manager) lease(id string) (netip.Addr, error) {
 	if a, ok := m.leases[id]; ok {
 		return a, nil
 	}
-	// In a circle, so that an address is not reused while a peer may still know its last owner.
+	// Search in a circle, so that an address is not reused while a peer may still know its last owner.
 	first := m.gateway().Next()
 	a := m.last
 	for range 1 << (32 - m.subnet.Bits()) {
@@ -91,7 +91,7 @@ func (m *Manager) saveLease(id string, a netip.Addr) error {
 	return f.Commit()
 }
 
-// release gives the address of id free. Callers hold m.mu.
+// release frees the address of id. Callers hold m.mu.
 func (m *Manager) release(id string) error {
 	if err := os.Remove(filepath.Join(m.leaseDir(), id)); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return errs.New(errs.Unavailable, "release address of %s: %w", id, err)

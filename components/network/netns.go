@@ -20,8 +20,9 @@ func (m *Manager) netnsDir() string { return m.cfg.Instance.Socket("netns") }
 // oldNetNSDir is where earlier versions had them.
 const oldNetNSDir = "/run/netns"
 
-// ensureNetNSDir makes the directory a private mount: else the namespaces would
-// live on in other mount namespaces. It moves namespaces of earlier versions here.
+// ensureNetNSDir makes the directory a private mount: otherwise the namespaces
+// would remain in other mount namespaces. It moves namespaces of earlier
+// versions here.
 func (m *Manager) ensureNetNSDir() error {
 	dir := m.netnsDir()
 	if err := os.MkdirAll(dir, 0o711); err != nil {
@@ -46,7 +47,8 @@ func (m *Manager) ensureNetNSDir() error {
 	for _, path := range old {
 		id := strings.TrimPrefix(filepath.Base(path), m.cfg.Instance.Name("")+"-")
 		if err := moveNetNS(path, m.netNS(id)); errors.Is(err, unix.EBUSY) {
-			// It is mounted once more below what covers the directory.
+			// It is mounted once more, below the mount that covers the
+			// directory.
 			m.cfg.Logger.Warn("the old name of a network namespace is hidden and stays", "path", path)
 		} else if err != nil {
 			return fmt.Errorf("move %s: %w", path, err)
@@ -86,8 +88,8 @@ func (m *Manager) removeNetNSDir() error {
 	return nil
 }
 
-// newNetNS makes a network namespace at path and calls inside in it, on a thread
-// of its own. It removes the namespace again when inside fails.
+// newNetNS makes a network namespace at path and calls inside in it, on a
+// separate thread. It removes the namespace again when inside fails.
 func newNetNS(path string, inside func() error) (err error) {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_RDONLY, 0o444)
 	if err != nil {
@@ -118,7 +120,7 @@ func onThread(fn func() error) error {
 	run = func() {
 		runtime.LockOSThread()
 		if unix.Gettid() == os.Getpid() {
-			// Kept busy, so that the next one is another thread.
+			// Keep this thread busy, so that the next one is another thread.
 			next := make(chan struct{})
 			go func() { defer close(next); run() }()
 			<-next
@@ -128,7 +130,7 @@ func onThread(fn func() error) error {
 		home, err := unix.Open("/proc/thread-self/ns/net", unix.O_RDONLY|unix.O_CLOEXEC, 0)
 		if err == nil {
 			err = fn()
-			// Else the thread ends with this goroutine.
+			// Otherwise the thread ends with this goroutine.
 			if unix.Setns(home, unix.CLONE_NEWNET) == nil {
 				runtime.UnlockOSThread()
 			}
@@ -140,7 +142,7 @@ func onThread(fn func() error) error {
 	return <-done
 }
 
-// removeNetNS removes the name of a namespace, which goes when nothing runs in it any more.
+// removeNetNS removes the name of a namespace; the kernel removes the namespace when no process runs in it any more.
 func removeNetNS(path string) error {
 	for {
 		err := unix.Unmount(path, unix.MNT_DETACH)

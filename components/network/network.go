@@ -6,7 +6,7 @@
 // by owner, and costs several processes per sandbox, which would be most of the
 // time that a sandbox takes to start.
 //
-// What it makes, and how it is found again by listing:
+// Each of its objects can be found again by listing:
 //
 //	bridge             instance.Bridge()
 //	host interface     rt<instance id>x<low 16 bits of the address in hex>
@@ -18,8 +18,8 @@
 //
 // The subnet is chosen so that nothing on the machine uses it, under a lock
 // that all installations share. Forwarding is enabled on our bridge and on the
-// interfaces that have a gateway, not on the whole machine, and what it was before is
-// restored by the last installation that stops.
+// interfaces that have a gateway, not on the whole machine. The last installation
+// that stops restores the earlier settings.
 //
 // Package firewall decides what a sandbox can reach; the machine can reach every
 // sandbox. Package resolver finds their name servers. A network
@@ -55,7 +55,7 @@ const hostDir = "/run/lock/miren-runtime"
 // subnetBits is the size of an installation's subnet: 1021 sandboxes.
 const subnetBits = 22
 
-// DefaultPools are where subnets are taken from.
+// DefaultPools are the networks from which subnets are taken.
 var DefaultPools = []netip.Prefix{
 	netip.MustParsePrefix("10.88.0.0/14"),
 	netip.MustParsePrefix("172.28.0.0/14"),
@@ -64,7 +64,7 @@ var DefaultPools = []netip.Prefix{
 // Config of a Manager.
 type Config struct {
 	Instance *instance.Instance
-	Pools    []netip.Prefix // of subnets to choose from; empty: DefaultPools
+	Pools    []netip.Prefix // networks to choose a subnet from; empty: DefaultPools
 	// Allow are private networks that sandboxes may reach (firewall.ParseAllowed).
 	Allow []netip.Prefix
 	// Connections that one sandbox may have open; 0: there is no bound.
@@ -78,15 +78,15 @@ type Manager struct {
 	cfg      Config
 	firewall *firewall.Firewall
 
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards the fields below
 	started bool
 	subnet  netip.Prefix
 	mtu     int
 	bridge  int // index of the bridge
 	leases  map[string]netip.Addr
 	used    map[netip.Addr]bool
-	last    netip.Addr // given out last; the search goes on behind it
-	// resolver is that of the sandboxes, as of the last check of the firewall.
+	last    netip.Addr // last address given out; the search continues behind it
+	// resolver of the sandboxes, as of the last check of the firewall.
 	resolver resolver.Resolver
 }
 
@@ -101,8 +101,8 @@ func New(cfg Config) *Manager {
 	return &Manager{cfg: cfg, firewall: firewall.New(cfg.Logger), leases: map[string]netip.Addr{}, used: map[netip.Addr]bool{}}
 }
 
-// Start makes subnet, bridge, firewall and forwarding, or adopts what is
-// there. It can be repeated to repair them.
+// Start makes subnet, bridge, firewall and forwarding, or adopts existing ones.
+// Repeating it repairs them.
 func (m *Manager) Start(ctx context.Context) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -21,8 +21,8 @@ type saved struct {
 	Subnet netip.Prefix `json:"subnet"`
 }
 
-// chooseSubnet returns the subnet of the last time if it is still free or in
-// use by sandboxes of ours, else a free one.
+// chooseSubnet returns the previous subnet if it is still free or this
+// installation's sandboxes use it, else a free one.
 func (m *Manager) chooseSubnet() (netip.Prefix, error) {
 	file := m.cfg.Instance.State("network.json")
 	var s saved
@@ -44,7 +44,7 @@ func (m *Manager) chooseSubnet() (netip.Prefix, error) {
 			}
 			return s.Subnet, saveSubnet(file, s.Subnet)
 		}
-		m.cfg.Logger.Warn("something else on this machine uses the subnet now, choosing another", "subnet", s.Subnet.String())
+		m.cfg.Logger.Warn("another program on this machine uses the subnet now; choosing another", "subnet", s.Subnet.String())
 	}
 	p, ok := freeSubnet(m.cfg.Pools, subnetBits, taken)
 	if !ok {
@@ -108,8 +108,8 @@ func free(p netip.Prefix, taken []netip.Prefix) bool {
 	return true
 }
 
-// takenPrefixes are the addresses, the destinations of routes and the name
-// servers of the machine, except what is on our own bridge, and except default routes.
+// takenPrefixes returns the addresses, the destinations of routes and the name servers of the machine, except those of
+// our own bridge and default routes.
 func takenPrefixes(bridge string) ([]netip.Prefix, error) {
 	own := -1
 	if link, err := netlink.LinkByName(bridge); err == nil {
@@ -135,7 +135,7 @@ func takenPrefixes(bridge string) ([]netip.Prefix, error) {
 			add(a.IPNet)
 		}
 	}
-	// Of all tables: policy routing counts too.
+	// Routes of all tables: policy routing counts too.
 	routes, err := netdump.RoutesLike(netlink.FAMILY_V4, &netlink.Route{Table: unix.RT_TABLE_UNSPEC}, netlink.RT_FILTER_TABLE)
 	if err != nil {
 		return nil, fmt.Errorf("routes: %w", err)

@@ -22,8 +22,8 @@ var binaryDirs = []string{"/usr/lib/postgresql/*/bin", "/usr/pgsql-*/bin", "/opt
 var versionPattern = regexp.MustCompile(`\(PostgreSQL\) (\d+)`)
 
 // findBinaries returns the directory of the binaries that can run the cluster
-// in data: of its major version if it exists, else the newest. If dir is given
-// no other is considered.
+// in data: of its major version if the cluster exists, else the newest. If dir
+// is given it considers no other.
 func findBinaries(ctx context.Context, dir, data string) (string, error) {
 	want := 0
 	b, err := os.ReadFile(filepath.Join(data, "PG_VERSION"))

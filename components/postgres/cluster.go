@@ -19,7 +19,7 @@ import (
 	"miren.dev/runtime/pkg/proc"
 )
 
-// makeDirs makes the directories and sees that the owner can reach them.
+// makeDirs makes the directories and checks that the owner can reach them.
 func (s *Server) makeDirs() error {
 	for _, d := range []string{filepath.Dir(s.cfg.LogFile), filepath.Dir(s.cfg.RecordFile)} {
 		if err := os.MkdirAll(d, 0o711); err != nil {
@@ -55,8 +55,8 @@ func (s *Server) makeDirs() error {
 	return nil
 }
 
-// initialise makes the cluster if there is none. One that was interrupted is
-// begun anew: data appears only when it is complete and on disk.
+// initialise makes the cluster if there is none, and restarts an interrupted
+// initialisation: data appears only when it is complete and on disk.
 func (s *Server) initialise(ctx context.Context, bin string) error {
 	data := s.cfg.data()
 	if _, err := os.Stat(data); err == nil || !errors.Is(err, os.ErrNotExist) {
@@ -96,7 +96,7 @@ func (s *Server) initialise(ctx context.Context, bin string) error {
 	if err := cmd.Run(); err != nil {
 		return errs.New(errs.Unavailable, "initialise PostgreSQL: %w: %s", err, lastLines(out.String(), 5))
 	}
-	rename := atomicfile.Rename // initdb has synced what is in it
+	rename := atomicfile.Rename // initdb has synced the files in it
 	if s.cfg.NoSync {
 		rename = os.Rename // atomicfile without its syncs
 	}
@@ -112,7 +112,7 @@ func lastLines(s string, n int) string {
 	return strings.Join(l[max(0, len(l)-n):], "\n")
 }
 
-// settings are those that differ from PostgreSQL's defaults. One writer
+// settings are the settings that differ from PostgreSQL's defaults. One writer
 // commits in batches and a few connections read, so it stays small.
 var settings = []struct{ name, value string }{
 	{"listen_addresses", "''"},
@@ -163,13 +163,14 @@ func (s *Server) writeConfig() error {
 	if s.cfg.NoSync {
 		set("fsync", "off")
 	}
-	// Peer authentication asks the kernel who connects: root, the cluster's
-	// own user and the user of this server may connect; others may not.
+	// Peer authentication asks the kernel for the user of the peer: root, the
+	// cluster's own user and the user of this server may connect; others may
+	// not.
 	hba := "local all all peer map=runtime\n"
 	ident := fmt.Sprintf("runtime root %s\nruntime %s %s\n", role, s.owner.name, role)
 	for name, content := range map[string]string{"postgresql.conf": conf.String(), "pg_hba.conf": hba, "pg_ident.conf": ident} {
 		path := filepath.Join(s.cfg.Dir, name)
-		// It is written before every start.
+		// The files are written before every start.
 		if err := atomicfile.Write(path, []byte(content), 0o644, atomicfile.Volatile); err != nil {
 			return errs.New(errs.FailedPrecondition, "write configuration of postgres: %w", err)
 		}
@@ -180,9 +181,9 @@ func (s *Server) writeConfig() error {
 func quote(s string) string { return "'" + strings.ReplaceAll(s, "'", "''") + "'" }
 
 // removeStalePID removes the lock file of a dead postmaster. PostgreSQL would
-// keep out if the pid in it had been recycled by a process of the same user,
-// such as another instance's cluster. endOrphans has made sure that nothing
-// runs on the directory.
+// refuse to start if a process of the same user, such as another instance's
+// cluster, had the pid in it. endOrphans has made sure that no process uses the
+// directory.
 func removeStalePID(data string) error {
 	if err := os.Remove(filepath.Join(data, "postmaster.pid")); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return errs.New(errs.Unavailable, "remove stale lock file: %w", err)
@@ -249,7 +250,8 @@ func workingIn(dir string) ([]proc.Record, error) {
 		if err != nil || cwd != real {
 			continue
 		}
-		// A person's shell may stand there too: only PostgreSQL's are ours.
+		// A person's shell may have this working directory too: only
+		// PostgreSQL's processes are ours.
 		if exe, err := os.Readlink(filepath.Join("/proc", p.Name(), "exe")); err != nil || !strings.HasPrefix(filepath.Base(exe), "postgres") {
 			continue
 		}

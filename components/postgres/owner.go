@@ -29,9 +29,9 @@ func (o owner) credential() *syscall.Credential {
 	return &syscall.Credential{Uid: uint32(o.uid), Gid: uint32(o.gid)}
 }
 
-// lookupOwner returns the user, making the system user DefaultUser if it is
-// the one and is missing. PostgreSQL refuses to run as root and needs an entry
-// in the user database.
+// lookupOwner returns the user. If it is DefaultUser and missing, it creates
+// the system user. PostgreSQL refuses to run as root and needs an entry in the
+// user database.
 func lookupOwner(ctx context.Context, name string) (owner, error) {
 	if name == "" {
 		if os.Geteuid() != 0 {
@@ -65,7 +65,7 @@ func lookupOwner(ctx context.Context, name string) (owner, error) {
 	return owner{name: name, uid: uid, gid: gid, other: uid != os.Geteuid()}, nil
 }
 
-// addUser makes the system user. Another process may be doing the same, or
+// addUser creates the system user. Another process may be doing the same, or
 // hold the lock of the user database.
 func addUser(ctx context.Context, name string) error {
 	var out []byte

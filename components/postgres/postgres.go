@@ -52,18 +52,18 @@ const (
 	settledAfter = time.Minute // a run of this length resets the back-off
 )
 
-// Config says where the cluster lives. Dir, SocketDir, LogFile and RecordFile
-// are required absolute paths.
+// Config describes a cluster. Dir, SocketDir, LogFile and RecordFile are
+// required absolute paths.
 type Config struct {
 	Dir        string // durable files, see above
-	SocketDir  string // of the unix socket; at most 90 bytes
+	SocketDir  string // directory of the unix socket; at most 90 bytes
 	LogFile    string // bounded to twice 16 MiB
 	RecordFile string // identity of the postmaster, see pkg/proc
 	Name       string // cluster_name, shown in the process list
 	User       string // OS user; empty: DefaultUser if root, else the current user
-	BinDir     string // of the binaries; empty: the newest installed
-	// NoSync turns durability off (fsync). Only for clusters that are thrown
-	// away.
+	BinDir     string // directory of the binaries; empty: the newest installed
+	// NoSync turns durability off (fsync). It is only for clusters whose data
+	// may be lost.
 	NoSync bool
 	Logger *slog.Logger // nil: slog.Default()
 }
@@ -150,8 +150,9 @@ func (s *Server) start(ctx context.Context) error {
 	}
 	var bin string
 	if running == nil {
-		// Whatever still runs on the data directory is not a postmaster of ours
-		// that could be adopted: an unrecorded one, or orphaned backends.
+		// A process that still runs on the data directory is not a postmaster
+		// of ours that could be adopted: it is an unrecorded one, or orphaned
+		// backends.
 		if err := endOrphans(ctx, data, cfg.Logger); err != nil {
 			return err
 		}
@@ -243,7 +244,7 @@ func (s *Server) Run(ctx context.Context) error {
 			s.mu.Unlock()
 			return nil
 		}
-		s.cfg.Logger.Warn("postgres ended, starting it again", "pid", p.PID())
+		s.cfg.Logger.Warn("postgres ended; starting it again", "pid", p.PID())
 		err := s.start(ctx)
 		s.mu.Unlock()
 		started = time.Now()
@@ -254,8 +255,8 @@ func (s *Server) Run(ctx context.Context) error {
 	}
 }
 
-// Stop ends the cluster: clients are disconnected, everything committed is
-// on disk.
+// Stop ends the cluster: clients are disconnected, and every committed
+// transaction is on disk.
 func (s *Server) Stop(ctx context.Context) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -302,7 +303,7 @@ func (s *Server) ensureDatabase(ctx context.Context) error {
 	return nil
 }
 
-// boundLog keeps one older generation of a log that only appends.
+// boundLog keeps one older generation of a log that is only appended to.
 func boundLog(path string) error {
 	st, err := os.Stat(path)
 	if err != nil || st.Size() <= maxLogBytes {

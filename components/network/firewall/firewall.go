@@ -28,14 +28,14 @@ import (
 	"miren.dev/runtime/pkg/errs"
 )
 
-// Config says what guests reach.
+// Config says which addresses guests reach.
 type Config struct {
-	Table   string       // name of the table (inet), this firewall's own
+	Table   string       // name of the table (inet); no other firewall uses it
 	Bridge  string       // interface; need not exist yet
-	Subnet  netip.Prefix // of the guests
+	Subnet  netip.Prefix // subnet of the guests
 	Gateway netip.Addr   // the bridge's address in it
-	// Allow are private networks that guests may reach. What Reserved says
-	// stays out of reach.
+	// Allow are private networks that guests may reach, except their Reserved
+	// addresses.
 	Allow []netip.Prefix
 	// Resolver is the name server to which port 53 of Gateway leads. The zero
 	// Addr: there is none.
@@ -50,14 +50,13 @@ type Firewall struct {
 
 	mu      sync.Mutex
 	applied Config
-	content []byte // of the applied table; nil when none was
+	content []byte // content of the applied table; nil when none was applied
 }
 
 // New returns a firewall without touching the machine.
 func New(logger *slog.Logger) *Firewall { return &Firewall{logger: logger} }
 
-// Ensure makes gate and table as c says, unless they are so already. It replaces
-// a table in one transaction.
+// Ensure makes gate and table match c. It replaces a table in one transaction.
 func (f *Firewall) Ensure(c Config) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -66,7 +65,7 @@ func (f *Firewall) Ensure(c Config) error {
 		return errs.New(errs.FailedPrecondition, "routing rule of bridge %s: %w", c.Bridge, err)
 	}
 	if repaired && f.content != nil {
-		f.logger.Warn("the routing rule of the guests' network was removed, and is back", "bridge", c.Bridge)
+		f.logger.Warn("another program removed the routing rule of the guests' network; restored it", "bridge", c.Bridge)
 	}
 	if err := routeLoopback(c); err != nil {
 		return errs.New(errs.FailedPrecondition, "bridge %s: %w", c.Bridge, err)
@@ -79,7 +78,7 @@ func (f *Firewall) Ensure(c Config) error {
 		if string(now) == string(f.content) {
 			return nil
 		}
-		f.logger.Warn("the nftables table of the guests' network was changed, and is made again", "table", c.Table)
+		f.logger.Warn("another program changed the nftables table of the guests' network; restoring it", "table", c.Table)
 	}
 	f.content = nil
 	content, err := applyTable(c)
@@ -105,7 +104,7 @@ func routeLoopback(c Config) error {
 	return os.WriteFile(key, []byte(want), 0o644)
 }
 
-// Remove removes gate and table. No error when there are none.
+// Remove removes gate and table. It returns nil when there are none.
 func (f *Firewall) Remove(table, bridge string) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -29,7 +29,8 @@ const Mark = 1 << 25
 // which they were added. So the gate is added, then a second rule for the
 // machine's addresses, and then the older one is deleted: there always is one.
 
-// gateLock is for all installations of the machine. It is held for milliseconds.
+// gateLock is the lock of all installations of the machine. It is held for
+// milliseconds.
 const gateLock = "/run/lock/miren-runtime/gate.lock"
 
 func lockGates() (unlock func(), _ error) {
@@ -50,7 +51,7 @@ func lockGates() (unlock func(), _ error) {
 	return func() { f.Close() }, nil
 }
 
-// ensureGate makes the gate of a bridge, and says whether it had to.
+// ensureGate makes the gate of a bridge, and reports whether it had to.
 func ensureGate(bridge string) (made bool, _ error) {
 	if gate, local, err := findRules(bridge); err != nil || gate >= 0 && (local < 0 || gate < local) {
 		return false, err
@@ -60,7 +61,7 @@ func ensureGate(bridge string) (made bool, _ error) {
 		return false, err
 	}
 	defer unlock()
-	for range 5 { // others may change the rules meanwhile
+	for range 5 { // other programs may change the rules meanwhile
 		gate, local, err := findRules(bridge)
 		switch {
 		case err != nil:
@@ -80,7 +81,7 @@ func ensureGate(bridge string) (made bool, _ error) {
 			return made, err
 		}
 	}
-	return made, errors.New("something else changes the machine's routing rules all the time")
+	return made, errors.New("another program changes the machine's routing rules all the time")
 }
 
 // removeGate removes the gate of a bridge.
@@ -113,12 +114,12 @@ type rule struct {
 	other  bool // it has other conditions, or a mark
 }
 
-// gateOf says whether r is the gate of a bridge.
+// gateOf reports whether r is the gate of a bridge.
 func (r rule) gateOf(bridge string) bool {
 	return r == rule{action: gateAction, iif: bridge, mask: Mark}
 }
 
-// listRules returns the rules in their order.
+// listRules returns the rules in order.
 func listRules() ([]rule, error) {
 	messages, err := netdump.List(func() ([][]byte, error) {
 		req := nl.NewNetlinkRequest(unix.RTM_GETRULE, unix.NLM_F_DUMP)
@@ -154,8 +155,8 @@ func listRules() ([]rule, error) {
 	return rules, nil
 }
 
-// findRules returns where the gate of a bridge is among the rules, and where the
-// first rule that looks up the machine's own addresses; -1 for one that is not there.
+// findRules returns the index of the bridge's gate among the rules, and of the first rule that looks up the machine's
+// own addresses; -1 for a missing rule.
 func findRules(bridge string) (gate, local int, _ error) {
 	rules, err := listRules()
 	if err != nil {
@@ -169,8 +170,8 @@ func findRules(bridge string) (gate, local int, _ error) {
 	return gate, local, nil
 }
 
-// addRule adds a rule of priority 0 behind those that are there, delRule deletes
-// the first one like it: the gate of a bridge, or without one the rule for local addresses.
+// addRule adds a rule of priority 0 behind the existing ones, delRule deletes the first one like it: the gate of a
+// bridge, or without one the rule for local addresses.
 func addRule(action uint8, bridge string) error {
 	// Without NLM_F_EXCL, which would refuse a second one.
 	return changeRule(unix.RTM_NEWRULE, unix.NLM_F_CREATE, action, bridge)
@@ -201,7 +202,8 @@ func changeRule(message, flags int, action uint8, bridge string) error {
 		req.AddData(nl.NewRtAttr(nl.FRA_FWMASK, nl.Uint32Attr(Mark)))
 	}
 	if message == unix.RTM_NEWRULE {
-		// As the kernel's own: systemd-networkd deletes those of others.
+		// The kernel's own protocol: systemd-networkd deletes rules of other
+		// protocols.
 		req.AddData(nl.NewRtAttr(nl.FRA_PROTOCOL, nl.Uint8Attr(unix.RTPROT_KERNEL)))
 	}
 	_, err := req.Execute(unix.NETLINK_ROUTE, 0)

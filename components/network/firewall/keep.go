@@ -11,7 +11,8 @@ import (
 )
 
 const (
-	// checkEvery is how often a firewall is checked if the kernel reports nothing.
+	// checkEvery is the time between two checks of a firewall if the kernel
+	// reports nothing.
 	checkEvery = time.Second
 	// checkPause bounds the work on a machine whose rules change all the time.
 	checkPause = 50 * time.Millisecond
@@ -29,9 +30,9 @@ func Keep(ctx context.Context, logger *slog.Logger, check func() error) error {
 	go func() {
 		defer close(received)
 		for {
-			// ENOBUFS: there were too many changes, which are changes all the same.
+			// ENOBUFS means that there were too many changes, so check.
 			if _, err := changes.Receive(); err != nil && !errors.Is(err, unix.ENOBUFS) {
-				return // it was closed; after another error the ticker remains
+				return // the socket was closed; after another error the ticker remains
 			}
 			select {
 			case changed <- struct{}{}:
@@ -54,7 +55,7 @@ func Keep(ctx context.Context, logger *slog.Logger, check func() error) error {
 		}
 		err := check()
 		if err != nil && !failing {
-			logger.Error("the firewall of the guests' network cannot be kept: nothing passes until it can", "error", err)
+			logger.Error("cannot check the firewall of the guests' network; a changed firewall lets no packet pass until it is restored", "error", err)
 		}
 		failing = err != nil
 		select {

@@ -6,11 +6,10 @@ import (
 	"miren.dev/runtime/pkg/errs"
 )
 
-// reserved addresses are out of reach even when a network around them is allowed.
-// They mean the machine itself, many machines or none, or are those of a cloud's
-// metadata service, which hands out the machine's credentials. The IPv6 addresses
-// of such services (fd00:ec2::254 of AWS, fd20:ce::254 of Google, fd00:42::42 of
-// Scaleway, fe80::a9fe:a9fe of OpenStack) are out of reach because guests have no IPv6.
+// reserved addresses are out of reach even when a network around them is allowed. They mean the machine itself, many
+// machines or none, or belong to a cloud's metadata service, which gives out the machine's credentials. The IPv6
+// addresses of such services (fd00:ec2::254 of AWS, fd20:ce::254 of Google, fd00:42::42 of Scaleway, fe80::a9fe:a9fe of
+// OpenStack) are out of reach because guests have no IPv6.
 var reserved = parse(
 	"0.0.0.0/8",          // this network
 	"127.0.0.0/8",        // loopback
@@ -40,8 +39,8 @@ func parse(list ...string) []netip.Prefix {
 	return out
 }
 
-// ParseAllowed reads a network to allow. InvalidArgument unless it is an IPv4
-// network with something in it that can be allowed.
+// ParseAllowed parses a network to allow. InvalidArgument unless it is an IPv4
+// network with addresses that can be allowed.
 func ParseAllowed(s string) (netip.Prefix, error) {
 	p, err := netip.ParsePrefix(s)
 	if err != nil || !p.Addr().Is4() || p.Masked() != p {
@@ -51,13 +50,14 @@ func ParseAllowed(s string) (netip.Prefix, error) {
 	for _, r := range reserved {
 		if r.Bits() <= p.Bits() && r.Contains(p.Addr()) {
 			return p, errs.New(errs.InvalidArgument, "%s cannot be allowed: it is in %s", p, r).
-				WithHint("metadata services and what is local to the machine stay out of reach")
+				WithHint("metadata services and addresses local to the machine stay out of reach")
 		}
 	}
 	return p, nil
 }
 
-// Reachable says whether guests reach an address that is not the machine's own.
+// Reachable reports whether guests reach an address that is not the machine's
+// own.
 func (c Config) Reachable(a netip.Addr) bool {
 	return a.Is4() && !contains(reserved, a) && !c.Subnet.Contains(a) && (contains(c.Allow, a) || !contains(private, a))
 }

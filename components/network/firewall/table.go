@@ -58,14 +58,14 @@ import (
 //	  iifname BRIDGE meta mark set mark|MARK
 //	}
 
-// applyTable replaces the tables in one transaction and returns their content as readTable does.
+// applyTable replaces the tables in one transaction and returns their content in readTable's form.
 func applyTable(c Config) ([]byte, error) {
 	conn, err := nftables.New()
 	if err != nil {
 		return nil, err
 	}
 	for _, t := range tablesOf(c.Table) {
-		// Added first, so that deleting it succeeds when it was not there.
+		// Added first, so that deleting it succeeds even if it did not exist.
 		conn.AddTable(t)
 		conn.DelTable(t)
 		conn.AddTable(t)
@@ -141,7 +141,7 @@ func applyTable(c Config) ([]byte, error) {
 	}
 	content, rules, err := read(c.Table)
 	if want := b.rules + arp.rules; err == nil && rules != want {
-		err = fmt.Errorf("it has %d rules of %d: something else changes it", rules, want)
+		err = fmt.Errorf("it has %d rules of %d: another program changes it", rules, want)
 	}
 	return content, err
 }
@@ -153,7 +153,7 @@ type builder struct {
 	rules int
 }
 
-// chain adds a chain and returns what adds a rule to it.
+// chain adds a chain and returns a function that adds a rule to it.
 func (b *builder) chain(name string, typ nftables.ChainType, hook *nftables.ChainHook, priority *nftables.ChainPriority) func(...[]expr.Any) {
 	c := &nftables.Chain{Name: name, Table: b.table}
 	if hook != nil {
@@ -167,16 +167,16 @@ func (b *builder) chain(name string, typ nftables.ChainType, hook *nftables.Chai
 	}
 }
 
-// arpInput is the number of the hook input of ARP, which is another one than that of IP.
+// arpInput is the number of the input hook of ARP, which differs from IP's.
 const arpInput = 0
 
-// tablesOf are the tables of the name: the one of IP and the one of ARP.
+// tablesOf returns the tables of the name: the one of IP and the one of ARP.
 func tablesOf(name string) []*nftables.Table {
 	return []*nftables.Table{{Family: nftables.TableFamilyINet, Name: name}, {Family: nftables.TableFamilyARP, Name: name}}
 }
 
-// readTable returns the content of the tables. It differs if anything was
-// changed since, also if something else added the same rules again: rules have handles.
+// readTable returns the content of the tables. It differs after any change, even if another program added the same
+// rules again: rules have handles.
 func readTable(name string) ([]byte, error) {
 	content, _, err := read(name)
 	return content, err
@@ -237,7 +237,7 @@ func removeTable(name string) error {
 		return err
 	}
 	for _, t := range tablesOf(name) {
-		conn.AddTable(t) // so that deleting it succeeds when it is not there
+		conn.AddTable(t) // so that deleting it succeeds even if it does not exist
 		conn.DelTable(t)
 	}
 	return conn.Flush()
@@ -276,7 +276,7 @@ func address(offset uint32, op expr.CmpOp, p netip.Prefix) []expr.Any {
 	}
 }
 
-// port53 matches what is sent to a name server.
+// port53 matches packets to a name server.
 func port53(protocol byte) []expr.Any {
 	return []expr.Any{
 		&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: 1},
@@ -286,7 +286,8 @@ func port53(protocol byte) []expr.Any {
 	}
 }
 
-// state matches packets by what the machine knows of their connection.
+// state matches packets by the state of their connection in the machine's
+// tracking.
 func state(bits uint32) []expr.Any {
 	return []expr.Any{
 		&expr.Ct{Key: expr.CtKeySTATE, Register: 1},

@@ -1,7 +1,7 @@
-// Package resolver finds the name servers for the guests of a firewall: those of
-// the machine. Guests ask a server directly if its address is in their reach. Of
-// the others they ask the first one, through port 53 of the bridge's address,
-// which the firewall forwards to it.
+// Package resolver finds the name servers for the guests of a firewall: the
+// machine's. Guests ask a server directly if they can reach its address. They ask
+// the first of the others through port 53 of the bridge's address, which the
+// firewall forwards to it.
 package resolver
 
 import (
@@ -18,8 +18,8 @@ import (
 	"miren.dev/runtime/components/network/netdump"
 )
 
-// Files are where the machine's name servers are found. The second is that of
-// systemd-resolved with the real servers behind its loopback address.
+// Files are the files with the machine's name servers. The second is
+// systemd-resolved's, with the real servers behind its loopback address.
 var Files = []string{"/etc/resolv.conf", "/run/systemd/resolve/resolv.conf"}
 
 // public are used when the machine knows none with an IPv4 address.
@@ -30,8 +30,8 @@ type Resolver struct {
 	Servers []netip.Addr
 	Search  []string // domains
 	Options []string
-	// Forward is where the firewall has to lead port 53 of the bridge's address.
-	// The zero Addr: nowhere.
+	// Forward is the server to which the firewall must forward port 53 of the
+	// bridge's address. The zero Addr: none.
 	Forward netip.Addr
 }
 

@@ -41,7 +41,7 @@ func main() {
 			fmt.Println("line", i)
 			time.Sleep(every)
 		}
-	case "status": // what the kernel says of our privileges
+	case "status": // the kernel's view of our privileges
 		b, err := os.ReadFile("/proc/self/status")
 		if err != nil {
 			fmt.Fprintln(os.Stderr, err)

@@ -1,5 +1,5 @@
-// Command baseimages makes base images, so that tests that need them find them
-// made: tests, whose race detector makes compressing them take many times as long.
+// Command baseimages makes base images before the tests that need them: the race
+// detector of tests makes compressing them take many times as long.
 //
 //	baseimages [-dir folder] [-bin folder] name...
 //
