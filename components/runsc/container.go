@@ -26,20 +26,20 @@ import (
 	"miren.dev/runtime/pkg/fault"
 )
 
-// Labels of what is ours in containerd.
+// Labels of our objects in containerd.
 const (
 	labelSandbox  = "dev.miren.runtime/sandbox"  // its id
 	labelInstance = "dev.miren.runtime/instance" // the installation's id
-	labelGCRoot   = "containerd.io/gc.root"      // a time: the snapshot is kept until we delete it
+	labelGCRoot   = "containerd.io/gc.root"      // a time: containerd keeps the snapshot until the driver deletes it
 )
 
-// extension is where a container keeps our record.
+// extension is the key under which a container keeps our record.
 const extension = "dev.miren.runtime/record"
 
-// record is what a later Driver needs to know of a sandbox.
+// record holds the facts that a later Driver needs about a sandbox.
 type record struct {
 	Spec   execution.Spec // without Env, which has secrets
-	BootID string         // of the machine when it was made
+	BootID string         // boot id of the machine when it was made
 }
 
 func (r *record) GetTypeUrl() string { return "dev.miren.runtime/sandbox.record" }
@@ -67,9 +67,8 @@ func bootID() (string, error) {
 	return strings.TrimSpace(string(b)), err
 }
 
-// taskSuffix ends the ids of our containers and tasks in containerd and runsc.
-// runsc takes the beginning of an id for the whole: with it none is the beginning of
-// another. It also tells our containers from those of BuildKit.
+// taskSuffix ends the ids of our containers and tasks in containerd and runsc. runsc accepts the beginning of an id for
+// the whole id: with the suffix no id is the beginning of another. It also tells our containers from BuildKit's.
 const taskSuffix = ".sandbox"
 
 func taskID(id string) string { return id + taskSuffix }
@@ -84,7 +83,7 @@ func snapshotKey(id string) string { return "sandbox-" + id }
 
 func (d *Driver) client() (*client.Client, error) { return d.cfg.Containerd.Client() }
 
-// setupRootfs puts a snapshot on top of the image's.
+// setupRootfs makes a snapshot on top of the image's.
 func (cr *creation) setupRootfs(ctx context.Context) error {
 	c, err := cr.d.client()
 	if err != nil {
@@ -103,11 +102,11 @@ func (cr *creation) setupRootfs(ctx context.Context) error {
 		}
 		cr.mounts, err = s.Prepare(ctx, key, cr.image.ChainID, labels)
 		switch {
-		case errdefs.IsAlreadyExists(err): // of an interrupted attempt
+		case errdefs.IsAlreadyExists(err): // left by an interrupted attempt
 			if err := s.Remove(ctx, key); err != nil && !errdefs.IsNotFound(err) {
 				return containerd.Error(err, "remove old root filesystem")
 			}
-		case errdefs.IsNotFound(err) && attempt == 0: // collected since it was resolved
+		case errdefs.IsNotFound(err) && attempt == 0: // the image was collected since it was resolved
 			cr.d.cfg.Images.Forget(cr.image.Digest)
 		default:
 			return containerd.Error(err, "prepare root filesystem from %s", cr.spec.Image)
@@ -184,15 +183,15 @@ func (cr *creation) setupTask(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	// Not given up half-way: containerd would clean up behind its answer, and take
-	// away what a next attempt has made meanwhile.
+	// Do not give up half-way: containerd would clean up after its answer, and
+	// remove what a next attempt has made meanwhile.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), taskTimeout)
 	defer cancel()
 	_, err = c.TaskService().Create(ctx, &tasks.CreateTaskRequest{ContainerID: taskID(cr.spec.ID), Rootfs: protoMounts(cr.mounts)})
 	return containerd.Error(errgrpc.ToNative(err), "create task")
 }
 
-// startTask makes it known that the task runs, which it does since it was created.
+// startTask reports the task as started; it has run since it was created.
 func (cr *creation) startTask(ctx context.Context) error {
 	c, err := cr.d.client()
 	if err != nil {
@@ -212,7 +211,7 @@ func protoMounts(mounts []mount.Mount) []*types.Mount {
 	return out
 }
 
-// teardownTask kills the sandbox, has containerd delete its task and removes
+// teardownTask kills the sandbox, makes containerd delete its task and removes
 // what that may have left.
 func (cr *creation) teardownTask(ctx context.Context) error {
 	c, err := cr.d.client()
@@ -233,7 +232,7 @@ func (cr *creation) teardownTask(ctx context.Context) error {
 	return cr.d.scrub(ctx, id)
 }
 
-// killAttempts bounds how often a task that does not want to go is killed.
+// killAttempts bounds how often teardownTask kills a task that does not end.
 const killAttempts = 40
 
 func (d *Driver) deleteTask(ctx context.Context, ts tasks.TasksClient, id string) error {
@@ -249,7 +248,7 @@ func (d *Driver) deleteTask(ctx context.Context, ts tasks.TasksClient, id string
 			return nil
 		}
 		last = err
-		if !errdefs.IsFailedPrecondition(err) { // else it was not seen to have stopped yet
+		if !errdefs.IsFailedPrecondition(err) { // otherwise containerd has not seen its end yet
 			_, kill := ts.Kill(ctx, &tasks.KillRequest{ContainerID: taskID(id), Signal: 9, All: true})
 			last = errors.Join(err, errgrpc.ToNative(kill))
 		}

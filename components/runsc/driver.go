@@ -3,8 +3,8 @@
 // (components/agent) as PID 1 in it.
 //
 // A sandbox is made by the steps in steps.go, each with a teardown that is safe
-// whether or not its set-up ran. What there is of a sandbox on the machine, and
-// how it is found by listing:
+// whether or not its set-up ran. A sandbox has these parts on the machine, which
+// can be found by listing:
 //
 //	network     components/network
 //	cgroup      components/cgroup
@@ -14,7 +14,7 @@
 //	container   containerd container <id>.sandbox; its extension holds the specification without the environment
 //	task        shim (<run dir>/s/<id>.sandbox is its socket), runsc (<run dir>/runsc/<namespace>/) and bundle of containerd
 //
-// Nothing but the machine is asked what is there: a new Driver, after a restart of the
+// The machine is the only source of this state: a new Driver, after a restart of the
 // server, knows everything that the old one did. The file "started" says that the main process
 // was started; a container without it is one whose set-up was interrupted.
 //
@@ -51,8 +51,8 @@ import (
 	"miren.dev/runtime/pkg/instance"
 )
 
-// DefaultDiskBytes is what a sandbox may write to its root filesystem when its
-// specification does not say.
+// DefaultDiskBytes is how many bytes a sandbox may write to its root filesystem
+// when its specification sets no limit.
 const DefaultDiskBytes = 10 << 30
 
 // Config of a Driver.
@@ -63,7 +63,8 @@ type Config struct {
 	Containerd *containerd.Daemon
 	Images     *containerd.Images
 	Network    *network.Manager
-	// CABundle, if set, is given to every sandbox (see hack/shim for how).
+	// CABundle, if set, is given to every sandbox (components/shim describes
+	// how).
 	CABundle string
 	Logger   *slog.Logger
 }
@@ -103,8 +104,8 @@ func New(cfg Config) *Driver {
 	return d
 }
 
-// Start brings up the network and takes over the sandboxes that are there.
-// containerd must run.
+// Start brings up the network and takes over the existing sandboxes. containerd
+// must run.
 func (d *Driver) Start(ctx context.Context) error {
 	if err := os.MkdirAll(d.sandboxDir(), 0o711); err != nil {
 		return errs.New(errs.FailedPrecondition, "sandbox directory: %w", err)
@@ -133,8 +134,8 @@ func (d *Driver) Start(ctx context.Context) error {
 	return nil
 }
 
-// Run follows what containerd says about the sandboxes and keeps their firewall
-// until ctx ends. The sandboxes go on.
+// Run handles containerd's events about the sandboxes and keeps their firewall
+// until ctx ends. The sandboxes keep running.
 func (d *Driver) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return d.follow(ctx) })
@@ -142,11 +143,11 @@ func (d *Driver) Run(ctx context.Context) error {
 	return g.Wait()
 }
 
-// Close lets go of the agents, which wait for the next Driver.
+// Close closes the connections of the agents, which wait for the next Driver.
 func (d *Driver) Close() error { return d.hub.Close() }
 
-// Shutdown removes every sandbox and the network: what `server stop --all` does
-// before containerd is stopped.
+// Shutdown removes every sandbox and the network, as `r server stop` does
+// before it stops containerd.
 func (d *Driver) Shutdown(ctx context.Context) error {
 	all, err := d.List(ctx)
 	if err != nil {

@@ -14,7 +14,7 @@ import (
 	"miren.dev/runtime/pkg/errs"
 )
 
-// Bounds of what must be done although the caller may have given up.
+// Bounds of work that must be finished although the caller may have given up.
 const (
 	teardownTimeout = 60 * time.Second
 	adoptTimeout    = 10 * time.Second
@@ -32,7 +32,7 @@ func (d *Driver) Ensure(ctx context.Context, s execution.Spec) (execution.Instan
 	defer unlock()
 	in, err := d.contained(ctx, s.ID)
 	switch {
-	case errs.Is(err, errs.NotFound): // whatever else is there, each step copes with it
+	case errs.Is(err, errs.NotFound): // other parts may exist; each step copes with them
 	case err != nil:
 		return execution.Instance{}, err
 	case in.Phase == execution.Running:
@@ -43,7 +43,7 @@ func (d *Driver) Ensure(ctx context.Context, s execution.Spec) (execution.Instan
 		if in, err := d.resume(ctx, s, in); err == nil {
 			return in, nil
 		}
-		d.logger.Info("clearing away an interrupted set-up", "sandbox", s.ID)
+		d.logger.Info("removing an interrupted set-up", "sandbox", s.ID)
 		if err := d.teardown(ctx, s.ID); err != nil {
 			return execution.Instance{}, err
 		}
@@ -68,8 +68,9 @@ func (d *Driver) create(ctx context.Context, s execution.Spec) (execution.Instan
 	cr := &creation{d: d, spec: s}
 	if err := setUp(ctx, cr.steps()); err != nil {
 		if down := d.teardown(ctx, s.ID); down != nil {
-			// It stays listed, and the next Ensure or Delete goes on.
-			d.logger.Error("sandbox cannot be cleared away", "sandbox", s.ID, "error", down)
+			// The sandbox stays listed, and the next Ensure or Delete
+			// continues.
+			d.logger.Error("cannot remove the sandbox", "sandbox", s.ID, "error", down)
 			err = errors.Join(err, down)
 		}
 		return execution.Instance{}, errs.Wrap(err, "set up sandbox %s", s.ID)
@@ -82,8 +83,8 @@ func (d *Driver) create(ctx context.Context, s execution.Spec) (execution.Instan
 	return in, nil
 }
 
-// resume finishes a set-up that a server which ended had got as far as the
-// agent: it may have started the main process already.
+// resume completes a set-up that a server began before it ended. That set-up
+// got as far as the agent, so it may have started the main process already.
 func (d *Driver) resume(ctx context.Context, s execution.Spec, in execution.Instance) (execution.Instance, error) {
 	if task, err := d.task(ctx, s.ID); err != nil || task == nil || task.Status != tasktypes.Status_RUNNING {
 		return in, errors.Join(errInterrupted, err)
@@ -103,7 +104,7 @@ func (d *Driver) resume(ctx context.Context, s execution.Spec, in execution.Inst
 	return d.Get(ctx, s.ID)
 }
 
-// errInterrupted: nothing of the sandbox runs yet.
+// errInterrupted: no process of the sandbox runs yet.
 var errInterrupted = errors.New("its task was not started")
 
 // attach listens for the agent of a sandbox that another Driver made.
@@ -132,8 +133,8 @@ func (d *Driver) watchEnd(ctx context.Context, id string) (<-chan struct{}, erro
 	return ended, nil
 }
 
-// teardown removes everything of a sandbox but its logs, also when the caller
-// has given up.
+// teardown removes everything of a sandbox but its logs, even if the caller has
+// given up.
 func (d *Driver) teardown(ctx context.Context, id string) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), teardownTimeout)
 	defer cancel()

@@ -12,9 +12,9 @@ import (
 	"miren.dev/runtime/pkg/errs"
 )
 
-// setupFiles makes the sandbox's directory, and writes the files of /etc that
-// say where the sandbox is. They are in its root filesystem, not mounts of
-// files of the host, so that what the guest writes to them counts as its disk.
+// setupFiles makes the sandbox's directory, and writes its name and address to
+// files of /etc. They are in its root filesystem, not mounts of files of the
+// host, so that the guest's writes to them count as its disk use.
 func (cr *creation) setupFiles(context.Context) error {
 	if err := os.MkdirAll(cr.d.sandboxDir(cr.spec.ID), 0o711); err != nil {
 		return errs.New(errs.FailedPrecondition, "directory: %w", err)
@@ -27,7 +27,7 @@ func (cr *creation) setupFiles(context.Context) error {
 	if err := os.Mkdir(etc, 0o755); err != nil && !errors.Is(err, os.ErrExist) {
 		return errs.New(errs.FailedPrecondition, "make /etc: %w", err)
 	}
-	if err := os.Chmod(etc, 0o755); err != nil { // whatever the umask of the server is
+	if err := os.Chmod(etc, 0o755); err != nil { // whatever the server's umask is
 		return errs.New(errs.FailedPrecondition, "make /etc: %w", err)
 	}
 	files := cr.d.cfg.Network.Files(hostname(cr.spec), cr.network.Address)
@@ -39,8 +39,8 @@ func (cr *creation) setupFiles(context.Context) error {
 	return nil
 }
 
-// writableLayer returns the upper directory of a new snapshot. No file of the image is
-// in it, so no link of the image is followed.
+// writableLayer returns the upper directory of a new snapshot. It has no file of the image, so that no link of the
+// image is followed.
 func writableLayer(mounts []mount.Mount) (string, error) {
 	if len(mounts) == 1 && mounts[0].Type == "overlay" {
 		for _, o := range mounts[0].Options {
@@ -49,13 +49,13 @@ func writableLayer(mounts []mount.Mount) (string, error) {
 			}
 		}
 	}
-	if len(mounts) == 1 && mounts[0].Type == "bind" { // of an image without layers
+	if len(mounts) == 1 && mounts[0].Type == "bind" { // the snapshot of an image without layers
 		return mounts[0].Source, nil
 	}
 	return "", errs.New(errs.Internal, "the root filesystem is no overlay: %v", mounts)
 }
 
-// writeNew writes a file that everybody may read and root may change.
+// writeNew writes a file that every user may read and root may change.
 func writeNew(path string, content []byte) error {
 	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
 	if err != nil {

@@ -18,7 +18,7 @@ func (d *Driver) conn(ctx context.Context, id string) (*agent.Conn, error) {
 	if err := checkID(id); err != nil {
 		return nil, err
 	}
-	// Else the agent, which is gone, would be waited for.
+	// Otherwise the call would wait for the agent, which is gone.
 	if _, err := d.hub.Exit(id); err == nil {
 		return nil, errs.New(errs.FailedPrecondition, "sandbox %s has ended", id)
 	}
@@ -28,8 +28,8 @@ func (d *Driver) conn(ctx context.Context, id string) (*agent.Conn, error) {
 	return c, d.explain(ctx, id, err)
 }
 
-// explain says why an agent does not answer: nearly always since its sandbox
-// is not, or no longer, there.
+// explain returns why an agent does not answer: usually because its sandbox has
+// ended or does not run yet.
 func (d *Driver) explain(ctx context.Context, id string, err error) error {
 	if err == nil || ctx.Err() != nil || !errs.Is(err, errs.Unavailable) && !errs.Is(err, errs.NotFound) {
 		return err
@@ -67,7 +67,7 @@ func (d *Driver) Logs(ctx context.Context, id string, q execution.LogQuery, line
 	return d.hub.Logs(ctx, id, q, line)
 }
 
-// DeleteLogs drops the logs of a deleted sandbox.
+// DeleteLogs deletes the logs of a deleted sandbox.
 func (d *Driver) DeleteLogs(_ context.Context, id string) error {
 	if err := checkID(id); err != nil {
 		return err
@@ -75,10 +75,10 @@ func (d *Driver) DeleteLogs(_ context.Context, id string) error {
 	return d.hub.RemoveLogs(id)
 }
 
-// LogIDs returns the sandboxes, also deleted ones, of which there are logs.
+// LogIDs returns the sandboxes that have logs, including deleted ones.
 func (d *Driver) LogIDs(context.Context) ([]string, error) { return d.hub.LogIDs() }
 
-// Stats reads what a sandbox uses; tasks of the host count as PIDs.
+// Stats reads the resource use of a sandbox; tasks of the host count as PIDs.
 func (d *Driver) Stats(_ context.Context, id string) (execution.Stats, error) {
 	if err := checkID(id); err != nil {
 		return execution.Stats{}, err
@@ -90,7 +90,7 @@ func (d *Driver) Stats(_ context.Context, id string) (execution.Stats, error) {
 	return execution.Stats{At: time.Now(), CPU: u.CPU, MemoryBytes: u.MemoryBytes, PIDs: u.Tasks}, nil
 }
 
-// Listening returns the TCP ports that something in the sandbox listens on.
+// Listening returns the TCP ports on which processes in the sandbox listen.
 func (d *Driver) Listening(ctx context.Context, id string) ([]int, error) {
 	c, err := d.conn(ctx, id)
 	if err != nil {

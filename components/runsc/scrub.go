@@ -32,7 +32,7 @@ func (d *Driver) shimSocket(id string) string {
 	return filepath.Join(d.cfg.Containerd.ShimSocketDir(), taskID(id))
 }
 
-// hashedSocket is where it does that a containerd of an earlier version started.
+// hashedSocket is the path where the shim of an earlier version's task listens.
 func (d *Driver) hashedSocket(id string) string {
 	sum := sha256.Sum256([]byte(filepath.Join(d.cfg.Containerd.Socket(), d.cfg.Containerd.Namespace(), taskID(id))))
 	return fmt.Sprintf("/run/containerd/s/%x", sum)
@@ -50,8 +50,8 @@ func (d *Driver) killSandbox(id string) error {
 	return nil
 }
 
-// scrub removes what a shim or a containerd that was killed has left of a task
-// that containerd no longer knows.
+// scrub removes what a killed shim or containerd left of a task that containerd
+// no longer knows.
 func (d *Driver) scrub(ctx context.Context, id string) error {
 	if err := d.killSandbox(id); err != nil {
 		return err
@@ -61,7 +61,7 @@ func (d *Driver) scrub(ctx context.Context, id string) error {
 	}
 	bundle := d.bundleDir(id)
 	if _, err := os.Lstat(bundle); err == nil {
-		// Before its root filesystem goes, in which it has a file.
+		// Before its root filesystem is removed, which has a file of it.
 		if err := d.scrubRunsc(ctx, id); err != nil {
 			return err
 		}
@@ -83,10 +83,11 @@ func (d *Driver) scrub(ctx context.Context, id string) error {
 	return d.scrubRunsc(ctx, id)
 }
 
-// killHelpers kills the shim of a task that containerd no longer knows, what
-// was about to start it, and the runsc commands that it left behind, which
-// would go on to make a sandbox. All are in the group of the sandbox's helpers;
-// only a shim that an earlier version started is not, but in the bundle's record.
+// killHelpers kills the shim of a task that containerd no longer knows, the
+// process that was about to start it, and the runsc commands that it left
+// behind, which would continue to make a sandbox. All are in the group of the
+// sandbox's helpers, except a shim that an earlier version started: the bundle
+// has a record of it.
 func (d *Driver) killHelpers(id string) error {
 	pids, err := d.cgroups.Helpers(id)
 	if err != nil {
@@ -101,7 +102,7 @@ func (d *Driver) killHelpers(id string) error {
 	return nil
 }
 
-// recordedShim returns the shim that the bundle names, if that is what runs as this process; else 0.
+// recordedShim returns the pid of the shim in the bundle's record, if that process still is the shim; else 0.
 func (d *Driver) recordedShim(id string) int {
 	b, err := os.ReadFile(filepath.Join(d.bundleDir(id), "shim.pid"))
 	if err != nil {
@@ -112,7 +113,7 @@ func (d *Driver) recordedShim(id string) int {
 		return 0
 	}
 	args, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
-	if err != nil { // it has ended
+	if err != nil { // the process has ended
 		return 0
 	}
 	name, rest, _ := strings.Cut(string(args), "\x00")
@@ -124,8 +125,8 @@ func (d *Driver) recordedShim(id string) int {
 	return pid
 }
 
-// sweepSockets removes the sockets that shims of build steps left, of which no
-// bundle is there. Those of sandboxes are found by List.
+// sweepSockets removes the sockets of build steps' shims that have no bundle
+// any more. List finds those of sandboxes.
 func (d *Driver) sweepSockets() error {
 	dir := d.cfg.Containerd.ShimSocketDir()
 	entries, err := os.ReadDir(dir)
@@ -138,7 +139,7 @@ func (d *Driver) sweepSockets() error {
 			continue
 		}
 		if _, err := os.Lstat(filepath.Join(bundles, e.Name())); !errors.Is(err, os.ErrNotExist) {
-			continue // it is in use, or that cannot be known
+			continue // it is in use, or its state is unknown
 		}
 		if err := os.Remove(filepath.Join(dir, e.Name())); err != nil && !errors.Is(err, os.ErrNotExist) {
 			return errs.New(errs.Unavailable, "remove socket of a shim: %w", err)
@@ -154,7 +155,7 @@ func unmountAll(path string) error {
 		case errors.Is(err, unix.EINVAL), errors.Is(err, unix.ENOENT):
 			return nil
 		case errors.Is(err, unix.EBUSY):
-			// What used it has been killed, and is gone in a moment.
+			// Its users have been killed, and end in a moment.
 			err = unix.Unmount(path, unix.MNT_DETACH)
 		}
 		if err != nil && !errors.Is(err, unix.EINVAL) {
@@ -163,8 +164,7 @@ func unmountAll(path string) error {
 	}
 }
 
-// scrubRunsc has runsc forget a sandbox whose processes have been killed, if it
-// remembers it.
+// scrubRunsc makes runsc forget a sandbox whose processes have been killed.
 func (d *Driver) scrubRunsc(ctx context.Context, id string) error {
 	files, err := d.runscFiles(id)
 	if err != nil || len(files) == 0 {
@@ -176,8 +176,8 @@ func (d *Driver) scrubRunsc(ctx context.Context, id string) error {
 	if err != nil {
 		d.logger.Debug("runsc cannot delete a sandbox, removing its record", "sandbox", id, "error", err, "output", strings.TrimSpace(string(out)))
 	}
-	// It stops at what is gone already, and does not know a sandbox of which only
-	// the socket is left. There is nothing behind its files any more.
+	// runsc stops at parts that are gone already, and does not know a sandbox
+	// of which only the socket is left. Only files are left, so remove them.
 	for _, f := range files {
 		if err := os.RemoveAll(f); err != nil {
 			return errs.New(errs.Unavailable, "remove record of runsc: %w", err)
@@ -186,7 +186,7 @@ func (d *Driver) scrubRunsc(ctx context.Context, id string) error {
 	return nil
 }
 
-// runscFiles are what runsc keeps of a sandbox.
+// runscFiles returns the files that runsc keeps of a sandbox.
 func (d *Driver) runscFiles(id string) (files []string, err error) {
 	for _, pattern := range []string{taskID(id) + "_sandbox:*", "runsc-" + taskID(id) + ".sock"} {
 		found, err := filepath.Glob(filepath.Join(d.runscDir(), pattern))

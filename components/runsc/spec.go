@@ -17,45 +17,46 @@ import (
 	"miren.dev/runtime/pkg/atomicfile"
 )
 
-// runtimeName is how containerd finds, in its PATH, what starts our shim.
+// runtimeName is the name by which containerd finds, in its PATH, the program
+// that starts our shim.
 const runtimeName = "io.containerd.runsc-launch.v1"
 
 // optionsType is the type of the runtime options that our shim reads.
 const optionsType = "io.containerd.runsc.v1.options"
 
-// caMode is how sandboxes get the CA bundle: by variables, and where the image
+// caMode is how sandboxes get the CA bundle: in variables, and where the image
 // has a bundle of its own, appended to it.
 const caMode = "system"
 
 // caPath is where the shim mounts the bundle.
 const caPath = "/run/runtime/ca-certificates.crt"
 
-// caVariables name the bundle for what does not read the system's. The shim sets
-// them for PID 1, which is the agent; its children have an environment of their own.
+// caVariables name the bundle for programs that do not read the system's. The shim sets them for PID 1, the agent; its
+// children have an environment of their own.
 var caVariables = []string{
 	"SSL_CERT_FILE", "NODE_EXTRA_CA_CERTS", "PIP_CERT", "REQUESTS_CA_BUNDLE",
 	"CURL_CA_BUNDLE", "GIT_SSL_CAINFO", "CARGO_HTTP_CAINFO", "DENO_CERT",
 }
 
-// maxOpenFiles is the guest's limit, which is the sentry's business and no one else's.
+// maxOpenFiles is the guest's limit; the sentry enforces it.
 const maxOpenFiles = 1 << 20
 
-// runscFlags are runsc's for all sandboxes.
+// runscFlags are runsc's flags for all sandboxes.
 var runscFlags = map[string]string{
-	"network":             "sandbox", // for a sandbox without a network too: its namespace has loopback only
+	"network":             "sandbox", // also for a sandbox without a network: its namespace has loopback only
 	"platform":            "systrap",
 	"host-uds":            "open", // the agent dials its socket
 	"overlay2":            "root:self",
 	"allow-flag-override": "true", // for the size of the overlay, per sandbox
 	"cpu-num-from-quota":  "true",
-	"in-sandbox-cgroup":   "v2", // in which the agent limits processes
+	"in-sandbox-cgroup":   "v2", // the cgroup in which the agent limits processes
 	"debug":               "false",
 }
 
 // runscRoot is where runsc keeps its state, in one directory per namespace.
 func (d *Driver) runscRoot() string { return d.cfg.Instance.Socket("runsc") }
 
-// runscDir is that of our namespace.
+// runscDir is the state directory of our containerd namespace.
 func (d *Driver) runscDir() string {
 	return filepath.Join(d.runscRoot(), d.cfg.Containerd.Namespace())
 }
@@ -114,8 +115,8 @@ func envName(e string) string {
 	return name
 }
 
-// ociSpec is the container's specification: the agent as PID 1, which drops
-// what it has been given before it runs anything else.
+// ociSpec returns the container's specification: the agent as PID 1, which
+// drops its extra privileges before it runs another program.
 func (cr *creation) ociSpec() *specs.Spec {
 	s := cr.spec
 	disk := s.DiskBytes
@@ -137,7 +138,7 @@ func (cr *creation) ociSpec() *specs.Spec {
 				Permitted:   cr.guest.Capabilities,
 				Effective:   cr.guest.Capabilities,
 				Inheritable: cr.guest.Capabilities,
-				Ambient:     cr.guest.Capabilities, // it is not root
+				Ambient:     cr.guest.Capabilities, // the agent does not run as root
 			},
 			Rlimits: []specs.POSIXRlimit{
 				{Type: "RLIMIT_NOFILE", Soft: 65536, Hard: maxOpenFiles},
@@ -145,7 +146,8 @@ func (cr *creation) ociSpec() *specs.Spec {
 			},
 		},
 		Annotations: map[string]string{
-			// Of our shim: one runsc instead of two; the agent waits for us anyway.
+			// An annotation of our shim: one runsc command instead of two; the
+			// agent waits for us anyway.
 			"dev.miren.runtime/start":  "create",
 			"dev.miren.runtime/join":   cr.helpers,
 			"dev.gvisor.flag.overlay2": "root:self,size=" + strconv.FormatInt(disk, 10),
@@ -192,7 +194,7 @@ func bind(source, target, mode string) specs.Mount {
 
 func hostname(s execution.Spec) string { return cmp.Or(s.Hostname, s.ID) }
 
-// shmBytes bounds /dev/shm, which is memory, to half of it as usual.
+// shmBytes bounds /dev/shm, which is memory, to half of it, as is usual.
 func shmBytes(s execution.Spec) int64 {
 	if s.MemoryBytes <= 0 {
 		return 64 << 20

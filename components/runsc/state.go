@@ -23,11 +23,12 @@ import (
 	"miren.dev/runtime/pkg/errs"
 )
 
-// startedFile says that the main process was started; its content is when.
+// startedFile says that the main process was started; it contains the time.
 const startedFile = "started"
 
 func (d *Driver) markStarted(id string, at time.Time) error {
-	// A start should be fast, and no sandbox outlives a crash of the machine.
+	// Without sync: a start should be fast, and no sandbox outlives a crash of
+	// the machine.
 	err := atomicfile.Write(d.sandboxDir(id, startedFile), []byte(at.UTC().Format(time.RFC3339Nano)), 0o644, atomicfile.Volatile)
 	if err != nil {
 		return errs.New(errs.FailedPrecondition, "record start: %w", err)
@@ -35,8 +36,8 @@ func (d *Driver) markStarted(id string, at time.Time) error {
 	return nil
 }
 
-// startedAt returns the zero time if the main process was not started. That
-// the file exists says that it was, whatever is in it.
+// startedAt returns the zero time if the main process was not started. The
+// existence of the file counts, whatever it contains.
 func (d *Driver) startedAt(id string) (time.Time, error) {
 	b, err := os.ReadFile(d.sandboxDir(id, startedFile))
 	if errors.Is(err, os.ErrNotExist) {
@@ -56,7 +57,7 @@ func (d *Driver) startedAt(id string) (time.Time, error) {
 	return st.ModTime(), nil
 }
 
-// Get returns what is on the machine of a sandbox.
+// Get returns the state of a sandbox on the machine.
 func (d *Driver) Get(ctx context.Context, id string) (execution.Instance, error) {
 	if err := checkID(id); err != nil {
 		return execution.Instance{}, err
@@ -97,7 +98,8 @@ func (d *Driver) task(ctx context.Context, id string) (*tasktypes.Process, error
 	return res.Process, nil
 }
 
-// answers says whether the agent of a sandbox is connected, without waiting for it.
+// answers reports whether the agent of a sandbox is connected, without waiting
+// for it.
 func (d *Driver) answers(id string) bool {
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
@@ -105,7 +107,8 @@ func (d *Driver) answers(id string) bool {
 	return err == nil
 }
 
-// remains tells whether there is anything of a sandbox that has no container.
+// remains returns an instance if any part exists of a sandbox without a
+// container.
 func (d *Driver) remains(ctx context.Context, id string) (execution.Instance, error) {
 	ids, err := d.leftovers(ctx)
 	if err != nil {
@@ -117,10 +120,10 @@ func (d *Driver) remains(ctx context.Context, id string) (execution.Instance, er
 	return execution.Instance{ID: id, Phase: execution.Creating}, nil
 }
 
-// inspect says what state a sandbox with a container is in.
+// inspect returns the state of a sandbox with a container.
 func (d *Driver) inspect(ctx context.Context, id string, container containers.Container) (execution.Instance, error) {
 	in := execution.Instance{ID: id, Phase: execution.Creating}
-	rec, damage := recordOf(container) // damage ends the sandbox: it cannot go on as what it was
+	rec, damage := recordOf(container) // damage ends the sandbox: it cannot continue
 	if at, err := d.cfg.Network.Get(id); err == nil && at.Address.IsValid() {
 		in.Address = at.Address.String()
 	} else if err != nil && !errs.Is(err, errs.NotFound) {
@@ -130,7 +133,7 @@ func (d *Driver) inspect(ctx context.Context, id string, container containers.Co
 	if in.StartedAt, err = d.startedAt(id); err != nil {
 		return in, err
 	}
-	exit, err := d.hub.Exit(id) // a damaged one is a crash
+	exit, err := d.hub.Exit(id) // a damaged record is a crash
 	if err == nil {
 		in.Phase, in.Exit = execution.Exited, &exit
 		return in, nil
@@ -145,7 +148,7 @@ func (d *Driver) inspect(ctx context.Context, id string, container containers.Co
 		return d.end(in, execution.Exit{Cause: execution.CauseCrash, Code: 255, At: time.Now(), Message: damage.Error()})
 	}
 	if !in.StartedAt.IsZero() && d.answers(id) {
-		// It runs. When it does not any more the connection breaks, which is a change to look at.
+		// The sandbox runs. When it ends, the connection breaks, which is a change to inspect.
 		in.Phase = execution.Running
 		return in, nil
 	}
@@ -160,8 +163,8 @@ func (d *Driver) inspect(ctx context.Context, id string, container containers.Co
 	alive := task != nil && task.Status != tasktypes.Status_STOPPED
 	switch {
 	case rec.BootID != boot:
-		// Whether its process was started is not known any more; the sandbox ends
-		// either way, and nobody may take it for one that was never there.
+		// It is not known any more whether its process was started. The sandbox
+		// ends either way, and must not count as one that never existed.
 		return d.end(in, execution.Exit{Cause: execution.CauseCrash, Code: 255, At: time.Now(), Message: "the machine was restarted"})
 	case alive && !in.StartedAt.IsZero():
 		in.Phase = execution.Running
@@ -172,7 +175,7 @@ func (d *Driver) inspect(ctx context.Context, id string, container containers.Co
 	return d.end(in, d.cause(in.ID, task))
 }
 
-// cause says how a sandbox ended whose agent said nothing.
+// cause returns the end of a sandbox whose agent recorded none.
 func (d *Driver) cause(id string, task *tasktypes.Process) execution.Exit {
 	exit := execution.Exit{Cause: execution.CauseCrash, Code: 255, At: time.Now(), Message: "the sandbox's processes vanished"}
 	if task != nil {
@@ -190,7 +193,7 @@ func (d *Driver) cause(id string, task *tasktypes.Process) execution.Exit {
 	return exit
 }
 
-// end makes an exit the final one, unless another is recorded already.
+// end records an exit as the final one, unless another is recorded already.
 func (d *Driver) end(in execution.Instance, exit execution.Exit) (execution.Instance, error) {
 	if err := d.hub.End(in.ID, exit); err != nil {
 		return in, err
@@ -203,13 +206,14 @@ func (d *Driver) end(in execution.Instance, exit execution.Exit) (execution.Inst
 	return in, nil
 }
 
-// List returns all sandboxes of which anything is on the machine.
+// List returns all sandboxes of which any part is on the machine.
 func (d *Driver) List(ctx context.Context) ([]execution.Instance, error) {
 	c, err := d.client()
 	if err != nil {
 		return nil, err
 	}
-	// Leftovers first: what is created meanwhile has a container.
+	// Read leftovers first: a sandbox that is created meanwhile has a
+	// container.
 	ids, err := d.leftovers(ctx)
 	if err != nil {
 		return nil, err
@@ -243,7 +247,7 @@ func (d *Driver) List(ctx context.Context) ([]execution.Instance, error) {
 	return out, nil
 }
 
-// leftovers returns the ids of which something other than a container is there.
+// leftovers returns the ids of sandboxes with parts other than a container.
 func (d *Driver) leftovers(ctx context.Context) ([]string, error) {
 	var ids []string
 	add := func(more []string, err error) error {
@@ -289,7 +293,7 @@ func (d *Driver) bundles() ([]string, error) {
 	return ids, err
 }
 
-// shimSockets returns the sandboxes for which there is the socket of a shim.
+// shimSockets returns the sandboxes that have the socket of a shim.
 func (d *Driver) shimSockets() ([]string, error) {
 	entries, err := os.ReadDir(d.cfg.Containerd.ShimSocketDir())
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -321,7 +325,7 @@ func dirNames(dir string) ([]string, error) {
 	return names, nil
 }
 
-// checkID keeps ids out that could not be names of files and containers.
+// checkID rejects ids that could not be names of files and containers.
 func checkID(id string) error {
 	ok := len(id) >= 1 && len(id) <= 63
 	for _, r := range id {

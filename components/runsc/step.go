@@ -13,14 +13,15 @@ import (
 type step struct {
 	name  string
 	after []string // steps that must be done before; earlier in the list
-	// setup may find things of an interrupted attempt.
+	// setup may find objects of an interrupted attempt.
 	setup func(ctx context.Context) error
-	// teardown is safe whether or not setup ran, or got how far. nil: nothing to do.
+	// teardown is safe whether or not setup ran, and however far it got. nil:
+	// nothing to do.
 	teardown func(ctx context.Context) error
 }
 
-// setUp runs the steps, each as soon as those it comes after are done. It
-// returns the first error, after everything that was begun has ended.
+// setUp runs the steps, each as soon as the steps in its after list are done.
+// It returns the first error, after every running step has ended.
 func setUp(ctx context.Context, steps []step) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -58,7 +59,7 @@ func setUp(ctx context.Context, steps []step) error {
 	}
 	wg.Wait()
 	if first == nil {
-		// Canceled from outside before a step could say so.
+		// The caller cancelled before a step could report it.
 		for _, s := range steps {
 			select {
 			case <-done[s.name]:
@@ -70,9 +71,9 @@ func setUp(ctx context.Context, steps []step) error {
 	return first
 }
 
-// tearDown runs all teardowns, last step first. It goes on after an error, so
-// that as little as possible is left, except that what a failed step still uses
-// is kept: a step is not torn down while one that comes after it failed.
+// tearDown runs all teardowns, last step first. It continues after an error, to
+// remove as much as possible, but keeps what a failed step still uses: it does
+// not tear down a step while one that comes after it failed.
 func tearDown(ctx context.Context, steps []step) error {
 	var all error
 	failed := map[string]bool{}

@@ -19,7 +19,8 @@ import (
 // connectTimeout is how long the agent may take to connect after the task was started.
 const connectTimeout = 60 * time.Second
 
-// creation is a sandbox being made: what the steps hand on to each other.
+// creation is a sandbox that is being set up: the values that steps pass on to
+// later ones.
 type creation struct {
 	d    *Driver
 	spec execution.Spec
@@ -32,8 +33,8 @@ type creation struct {
 	conn    *agent.Conn
 }
 
-// steps are all parts of a sandbox, in order: this list is the one place that
-// says what there is. For a teardown only the id of the specification matters.
+// steps are all parts of a sandbox, in order; no other place lists them. A
+// teardown uses only the id of the specification.
 func (cr *creation) steps() []step {
 	return []step{
 		{name: "network", setup: cr.setupNetwork, teardown: cr.teardownNetwork},
@@ -110,7 +111,7 @@ func (cr *creation) setupMain(ctx context.Context) error {
 			return err
 		}
 	}
-	// A command that cannot be started is an end of the sandbox like any other: it was started.
+	// A command that cannot be started ends the sandbox like any other command: it counts as started.
 	return cr.d.markStarted(cr.spec.ID, time.Now())
 }
 
@@ -121,7 +122,7 @@ func (cr *creation) address() string {
 	return cr.network.Address.String()
 }
 
-// mergeEnv joins environments; the last to set a variable wins.
+// mergeEnv joins environments; the last value of a variable wins.
 func mergeEnv(envs ...[]string) []string {
 	var out []string
 	index := map[string]int{}

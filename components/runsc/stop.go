@@ -11,11 +11,11 @@ import (
 )
 
 // killWait is how long the agent may take to report a killed main process, and
-// the machine to see a killed sandbox end.
+// the machine to report the end of a killed sandbox.
 const killWait = 3 * time.Second
 
-// Stop ends the main process, first asking it to. A sandbox whose set-up was
-// interrupted has none: it is cleared away, and NotFound is the answer.
+// Stop ends the main process; it first asks it to end. A sandbox whose set-up
+// was interrupted has none: Stop removes it and returns NotFound.
 func (d *Driver) Stop(ctx context.Context, id string, grace time.Duration) (execution.Instance, error) {
 	in, err := d.Get(ctx, id)
 	if err != nil || in.Phase == execution.Exited {
@@ -26,7 +26,8 @@ func (d *Driver) Stop(ctx context.Context, id string, grace time.Duration) (exec
 			return in, err
 		}
 	}
-	// Without the lock of the id: a Delete need not wait for the grace to pass.
+	// Without the lock of the id: a Delete need not wait until the grace has
+	// passed.
 	for _, s := range []struct {
 		signal unix.Signal
 		wait   time.Duration
@@ -39,7 +40,7 @@ func (d *Driver) Stop(ctx context.Context, id string, grace time.Duration) (exec
 			return in, err
 		}
 	}
-	// The agent does not answer: end it all.
+	// The agent does not answer: kill the sandbox.
 	unlock, err := d.locks.lock(ctx, id)
 	if err != nil {
 		return in, err
@@ -52,7 +53,7 @@ func (d *Driver) Stop(ctx context.Context, id string, grace time.Duration) (exec
 	return in, d.killSandbox(id)
 }
 
-// settle waits for a set-up under way, and clears away one that was interrupted.
+// settle waits for a set-up under way, and removes one that was interrupted.
 func (d *Driver) settle(ctx context.Context, id string) (execution.Instance, error) {
 	unlock, err := d.locks.lock(ctx, id)
 	if err != nil {
@@ -99,7 +100,7 @@ func (d *Driver) Delete(ctx context.Context, id string) error {
 		return err
 	}
 	defer unlock()
-	// So that readers of its log come to an end.
+	// So that readers of its log return.
 	if _, err := d.hub.Exit(id); errs.Is(err, errs.NotFound) {
 		if started, _ := d.startedAt(id); !started.IsZero() {
 			exit := execution.Exit{Cause: execution.CauseExit, Code: 128 + int(unix.SIGKILL), At: time.Now(), Message: "killed: the sandbox was deleted"}

@@ -19,7 +19,7 @@ type watcher struct {
 	wake    chan struct{}       // has room for one
 }
 
-// notify tells every watcher that something of id may have changed.
+// notify tells every watcher that the state of id may have changed.
 func (d *Driver) notify(id string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -36,7 +36,7 @@ func (d *Driver) notify(id string) {
 func (d *Driver) notifyAll(ctx context.Context) {
 	all, err := d.List(ctx)
 	if err != nil {
-		return // containerd is away again, and follow will be back here
+		return // containerd is away again, and follow will call notifyAll again
 	}
 	for _, in := range all {
 		d.notify(in.ID)
@@ -66,7 +66,8 @@ func (d *Driver) take(w *watcher) []string {
 	return ids
 }
 
-// Watch sends the ids of sandboxes whose state may have changed, until ctx ends.
+// Watch sends the ids of sandboxes whose state may have changed, until ctx
+// ends.
 func (d *Driver) Watch(ctx context.Context) (<-chan string, error) {
 	w, leave := d.subscribe()
 	out := make(chan string)
@@ -91,8 +92,8 @@ func (d *Driver) Watch(ctx context.Context) (<-chan string, error) {
 	return out, nil
 }
 
-// await returns the state of id as soon as ok says so. Besides the changes that
-// are reported it looks now and then by itself.
+// await returns the state of id as soon as ok accepts it. Besides reported
+// changes it reads the state periodically.
 func (d *Driver) await(ctx context.Context, id string, ok func(execution.Instance) bool) (execution.Instance, error) {
 	const look = 500 * time.Millisecond
 	w, leave := d.subscribe()
@@ -119,7 +120,7 @@ func (d *Driver) await(ctx context.Context, id string, ok func(execution.Instanc
 	}
 }
 
-// Delays before containerd's events are asked for again.
+// Delays before the driver subscribes to containerd's events again.
 const (
 	followDelay    = 50 * time.Millisecond
 	maxFollowDelay = time.Second
@@ -157,7 +158,8 @@ func (d *Driver) followOnce(ctx context.Context) error {
 		filters = append(filters, fmt.Sprintf("namespace==%s,topic==%q", d.cfg.Containerd.Namespace(), topic))
 	}
 	events, failed := c.EventService().Subscribe(ctx, filters...)
-	// What happened while nobody listened is seen by looking.
+	// Events may have been missed before the subscription, so check all
+	// sandboxes.
 	d.notifyAll(ctx)
 	for {
 		select {
