@@ -19,7 +19,7 @@ const (
 	systemCAPath = "/etc/ssl/certs/ca-certificates.crt"
 )
 
-// caVariables are what the tools that do not read systemCAPath look at: OpenSSL, Go and most others; Node; pip;
+// caVariables are the variables that tools read which do not use systemCAPath: OpenSSL, Go and most others; Node; pip;
 // Python's requests; curl; git; cargo; Deno.
 var caVariables = []string{
 	"SSL_CERT_FILE",
@@ -36,17 +36,18 @@ var caVariables = []string{
 // after it and win.
 const aptConf = `Acquire::https::CaInfo "` + caPath + `";` + "\n"
 
-// maxBundle bounds what is read of a file of the image's, which may be hostile.
+// maxBundle bounds how much of a file of the image, which may be hostile, is
+// read, in bytes.
 const maxBundle = 8 << 20
 
 // caFiles are the host's files to mount.
 type caFiles struct {
 	bundle string
 	apt    string
-	system string // mounted over systemCAPath, when not empty
+	system string // path mounted over systemCAPath, when not empty
 }
 
-// addCA gives the container the host's CA bundle. It returns what it mounted.
+// addCA gives the container the host's CA bundle. It returns the mounted paths.
 func (s *ociSpec) addCA(files caFiles) (mounted []string) {
 	bind := func(source, destination string) bool {
 		if source == "" || !s.bindFile(source, destination) {
@@ -69,7 +70,7 @@ func (s *ociSpec) addCA(files caFiles) (mounted []string) {
 // prepareCA makes the files to mount, in the bundle of a container whose root is at rootfs.
 func prepareCA(mode caMode, hostBundle, bundle, rootfs string) (caFiles, error) {
 	files := caFiles{bundle: hostBundle}
-	// The image is not trusted: what is looked at in it is never reached through a link out of it.
+	// The image is not trusted: no link out of it is ever followed.
 	root, err := os.OpenRoot(rootfs)
 	if err != nil {
 		return files, err
@@ -97,8 +98,8 @@ func prepareCA(mode caMode, hostBundle, bundle, rootfs string) (caFiles, error) 
 	return files, nil
 }
 
-// mergeBundles is the image's bundle followed by the host's; nil when the image has none, in which case nothing in
-// it would look for one there.
+// mergeBundles returns the image's bundle followed by the host's; nil when the image has none, since then no program in
+// it would read one there.
 func mergeBundles(root *os.Root, hostBundle string) ([]byte, error) {
 	name := strings.TrimPrefix(systemCAPath, "/")
 	info, err := root.Lstat(name)
@@ -124,8 +125,8 @@ func mergeBundles(root *os.Root, hostBundle string) ([]byte, error) {
 	return append(own, host...), nil
 }
 
-// stubs are the mount points, and the directories above them, that the root does not have: what runsc will make.
-// The deepest come first.
+// stubs are the mount points, and the directories above them, that the root lacks: runsc will make them. The deepest
+// come first.
 func stubs(rootfs string, mounted []string) ([]string, error) {
 	root, err := os.OpenRoot(rootfs)
 	if err != nil {
@@ -148,8 +149,8 @@ func stubs(rootfs string, mounted []string) ([]string, error) {
 	return missing, nil
 }
 
-// removeStubs removes what runsc made for our mounts. The container was root in there: only empty files and empty
-// directories go, and never through a link.
+// removeStubs removes the mount points that runsc made for our mounts. The container was root in there: only empty
+// files and empty directories are removed, and never through a link.
 func removeStubs(rootfs string, missing []string) error {
 	if len(missing) == 0 {
 		return nil

@@ -51,7 +51,7 @@ func parseCommand(args []string) command {
 	return c
 }
 
-// answered says that there is no need to run a command.
+// answered reports that the command need not run.
 func (c *container) answered(name string) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -97,7 +97,7 @@ func (m *commands) Wait(cmd *exec.Cmd, ch chan runc.Exit) (int, error) {
 	return status, err
 }
 
-// did notes what a command that succeeded means for the state.
+// did updates the state after a command that succeeded.
 func (c *container) did(name string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -109,7 +109,8 @@ func (c *container) did(name string) {
 	}
 }
 
-// answer does what runsc would. It was decided before that this is possible.
+// answer gives the result that runsc would give. answered has decided that this
+// is possible.
 func (c *container) answer(line command, cmd *exec.Cmd) error {
 	c.mu.Lock()
 	sandbox, state := c.sandbox, c.state

@@ -12,7 +12,8 @@ import (
 	"gvisor.dev/gvisor/pkg/shim/v1/runtimeoptions"
 )
 
-// config is what this package reads of the file that the runtime options name.
+// config is the part that this package reads of the file that the runtime
+// options name.
 type config struct {
 	Flags   map[string]string `toml:"runsc_config"`
 	Runtime struct {
@@ -42,7 +43,7 @@ func readConfig(options *anypb.Any) (config, error) {
 	return c, nil
 }
 
-// caMode says how a container gets the host's CA bundle; the package comment explains them.
+// caMode is how a container gets the host's CA bundle; the package comment explains the modes.
 type caMode int
 
 const (
@@ -63,7 +64,7 @@ func parseCAMode(s string) (caMode, error) {
 	return caOff, fmt.Errorf(`%q is none of "off", "env" and "system"`, s)
 }
 
-// caPolicy decides about the CA bundle of a container with these annotations: how it is given, and its path.
+// caPolicy returns how a container with these annotations gets the CA bundle, and its path.
 func (c config) caPolicy(annotations map[string]string, getenv func(string) string) (caMode, string, error) {
 	bundle := cmp.Or(c.Runtime.CABundle, getenv("RUNTIME_CA_BUNDLE"))
 	if bundle == "" {
@@ -95,7 +96,7 @@ func (c config) caPolicy(annotations map[string]string, getenv func(string) stri
 	return mode, bundle, nil
 }
 
-// rootIsPlain says that the container writes to its rootfs itself, not to an overlay over it.
+// rootIsPlain reports whether the container writes to its rootfs itself, not to an overlay over it.
 func (c config) rootIsPlain(annotations map[string]string) bool {
 	overlay := c.Flags["overlay2"]
 	if c.Flags["allow-flag-override"] == "true" {

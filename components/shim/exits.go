@@ -6,14 +6,14 @@ import (
 	"github.com/containerd/containerd/v2/pkg/sys/reaper"
 )
 
-// exits learns how sandboxes ended from their processes: a sandbox process ends with the status of its first
-// container, and the shim is its parent. So nothing has to run for as long as a sandbox does just to wait for it, and
-// the status is not lost when the container ends at once or the sandbox is killed.
+// exits learns how sandboxes ended from their processes: a sandbox process ends with the status of its first container,
+// and the shim is its parent. So no process has to run as long as a sandbox only to wait for it, and the status is not
+// lost when the container ends at once or the sandbox is killed.
 type exits struct {
 	mu        sync.Mutex
 	processes map[int]*process
-	// early are the statuses of children that ended before anybody expected them, by pid: a sandbox whose first
-	// container ends at once, and each runsc that was run. At most maxEarly are kept, the oldest go first.
+	// early are the statuses, by pid, of children that ended before expect was called for them: a sandbox whose first
+	// container ends at once, and each runsc command. At most maxEarly are kept; the oldest are dropped first.
 	early  map[int]int
 	oldest []int
 }
@@ -32,7 +32,7 @@ func newExits() *exits {
 	return &exits{processes: map[int]*process{}, early: map[int]int{}}
 }
 
-// expect starts to remember how process pid, a child of this one that was started a moment ago, ends.
+// expect begins to record how process pid ends, a child of this process that was started a moment ago.
 func (e *exits) expect(pid int) *process {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -45,7 +45,7 @@ func (e *exits) expect(pid int) *process {
 	return p
 }
 
-// forget ends that.
+// forget stops recording a process.
 func (e *exits) forget(p *process) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -70,7 +70,7 @@ func (e *exits) note(pid, status int) {
 		}
 		return
 	}
-	if !p.hasEnded() { // else a new process with the id of an old one, which the deletion of the container forgets
+	if !p.hasEnded() { // otherwise it is a new process with the pid of an old one, which the deletion of the container forgets
 		p.status = status
 		close(p.ended)
 	}
@@ -85,8 +85,8 @@ func (p *process) hasEnded() bool {
 	}
 }
 
-// watch records the ends of this process's children, of which the sandboxes become one when runsc has made them. It
-// runs until the shim ends.
+// watch records the ends of this process's children; a sandbox becomes one when runsc has made it. It runs until the
+// shim ends.
 func (e *exits) watch() {
 	for exit := range reaper.Default.Subscribe() {
 		e.note(exit.Pid, exit.Status)

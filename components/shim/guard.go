@@ -17,27 +17,27 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// guard holds the limits of one container that its control group cannot hold, and says on the container's error
+// guard enforces the limits of one container that its control group cannot enforce, and writes to the container's error
 // output which limit ended it. It keeps that output open, so that the line comes before its end.
 type guard struct {
 	limits limits
 	group  string   // linux.cgroupsPath
-	dirs   []string // where the container writes: the upper directory of its root, and its mounts
+	dirs   []string // paths to which the container writes: the upper directory of its root, and its mounts
 	stderr *os.File // nil when there is none
 	since  time.Time
-	broken string // the limit of the disk that the container broke; empty: none
+	broken string // the disk limit that the container exceeded; empty: none
 }
 
-// How often free space is read, and how often what the container wrote is counted: that takes longer the more files
-// it has, and is at most a twentieth of the time.
+// How often free space is read, and how often the container's files are counted: counting takes longer the more files
+// there are, and at most a twentieth of the time.
 const (
 	freeInterval  = 250 * time.Millisecond
 	countInterval = 5 * time.Second
 	countShare    = 20
 )
 
-// newGuard opens the error output. The reader is there already, but may not have opened it yet: opened for both, a
-// pipe does not wait for one.
+// newGuard opens the error output. Its reader exists already, but may not have opened it yet: opened for both, a pipe
+// does not wait for a reader.
 func newGuard(l limits, group, stderr string) (*guard, error) {
 	g := &guard{limits: l, group: group, since: time.Now()}
 	if info, err := os.Stat(stderr); err != nil || info.Mode().Type() != fs.ModeNamedPipe {
@@ -51,14 +51,15 @@ func newGuard(l limits, group, stderr string) (*guard, error) {
 	return g, nil
 }
 
-// close gives up the error output.
+// close closes the error output.
 func (g *guard) close() {
 	if g.stderr != nil {
 		_ = g.stderr.Close()
 	}
 }
 
-// find notes where the container writes, once its root is mounted at rootfs.
+// find records the paths to which the container writes, once its root is
+// mounted at rootfs.
 func (g *guard) find(rootfs string, mounts []specs.Mount) error {
 	found, err := mountinfo.GetMounts(mountinfo.SingleEntryFilter(rootfs))
 	if err != nil {
@@ -85,7 +86,8 @@ func (g *guard) find(rootfs string, mounts []specs.Mount) error {
 	return nil
 }
 
-// watch holds the limits until the sandbox has ended, and then says which it broke.
+// watch enforces the limits until the sandbox has ended, and then writes which
+// limit it exceeded.
 func (g *guard) watch(ctx context.Context, sandbox *process) {
 	defer g.close()
 	g.hold(ctx, sandbox)
@@ -109,27 +111,27 @@ func (g *guard) watch(ctx context.Context, sandbox *process) {
 	if g.stderr == nil {
 		return
 	}
-	// A reader that went away must not keep the container.
+	// A reader that closed the output must not block the container.
 	_ = g.stderr.SetWriteDeadline(time.Now().Add(time.Second))
 	if _, err := g.stderr.WriteString(brokenLine(limit, text)); err != nil {
 		log.G(ctx).WithError(err).Warn("the limit that ended the container could not be told")
 	}
 }
 
-// hold kills the sandbox when it breaks a limit of the disk.
+// hold kills the sandbox when it exceeds a disk limit.
 func (g *guard) hold(ctx context.Context, sandbox *process) {
 	if g.limits.DiskBytes == 0 && g.limits.DiskFreeBytes == 0 || len(g.dirs) == 0 {
 		return
 	}
 	fd, err := unix.PidfdOpen(sandbox.pid, 0)
 	if err != nil {
-		return // it has ended
+		return // the sandbox has ended
 	}
 	defer unix.Close(fd)
 	tick := time.NewTicker(freeInterval)
 	defer tick.Stop()
 	var (
-		used, freeThen int64 // when it was counted last
+		used, freeThen int64 // when its files were last counted
 		next           = time.Now().Add(countInterval)
 	)
 	if _, freeThen, err = g.free(); err != nil {
@@ -146,7 +148,8 @@ func (g *guard) hold(ctx context.Context, sandbox *process) {
 		if err != nil {
 			continue
 		}
-		// Others use the disk too: what it lost says when to count, not who wrote it.
+		// Other programs use the disk too: lost space says when to count, not
+		// which program wrote.
 		if grown := freeThen - free; g.limits.DiskBytes > 0 && (time.Now().After(next) || used+grown > g.limits.DiskBytes) {
 			begin := time.Now()
 			used, freeThen = g.count(), free
@@ -159,25 +162,26 @@ func (g *guard) hold(ctx context.Context, sandbox *process) {
 			g.broken = limitDiskFree
 		}
 		if g.broken != "" {
-			_ = unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0) // fails only when it has ended
+			_ = unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0) // it fails only when the sandbox has ended
 			return
 		}
 	}
 }
 
-// free returns what the disk has left, in bytes, and whether that is too little.
+// free returns the free space of the disk, in bytes, and whether it is below
+// the limit.
 func (g *guard) free() (full bool, bytes int64, err error) {
 	var st unix.Statfs_t
 	if err := unix.Statfs(g.dirs[0], &st); err != nil {
 		return false, 0, &os.PathError{Op: "statfs", Path: g.dirs[0], Err: err}
 	}
 	bytes = int64(st.Bavail) * st.Bsize
-	const share = 50 // of the files that the disk may have, this part stays free
+	const share = 50 // one in this many of the disk's inodes stays free
 	full = g.limits.DiskFreeBytes > 0 && (bytes < g.limits.DiskFreeBytes || st.Files > 0 && st.Ffree < st.Files/share)
 	return full, bytes, nil
 }
 
-// count returns how many bytes of the disk the container's files use that it wrote since it began.
+// count returns how many bytes of the disk the container's files use, counting what it wrote since its start.
 func (g *guard) count() int64 {
 	var total int64
 	type inode struct{ dev, ino uint64 }

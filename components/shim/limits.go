@@ -67,12 +67,12 @@ const (
 	limitDiskFree = "disk-free"
 )
 
-// brokenLine is what the guard writes to the error output of a container that broke a limit.
+// brokenLine is the line that the guard writes to the error output of a container that exceeded a limit.
 func brokenLine(limit, text string) string {
 	return fmt.Sprintf("runtime: limit %s: %s\n", limit, text)
 }
 
-// mebibytes writes an amount for people.
+// mebibytes renders a number of bytes for people.
 func mebibytes(n int64) string {
 	if n%(1<<30) == 0 {
 		return fmt.Sprintf("%d GiB", n>>30)
@@ -83,7 +83,7 @@ func mebibytes(n int64) string {
 // cgroupRoot is where control groups are mounted; runsc looks nowhere else.
 const cgroupRoot = "/sys/fs/cgroup"
 
-// brokenInGroup says which limit of the control group at path, as in linux.cgroupsPath, was reached; empty: none.
+// brokenInGroup returns which limit of the control group at path (a linux.cgroupsPath) was reached; empty: none.
 func brokenInGroup(root, path string) string {
 	memory, pids := filepath.Join(root, "memory", path, "memory.oom_control"), filepath.Join(root, "pids", path, "pids.events")
 	var st unix.Statfs_t

@@ -12,7 +12,7 @@ import (
 	"miren.dev/runtime/components/shim/internal/launch"
 )
 
-// manager is gVisor's shim manager, but for how shims are started.
+// manager is gVisor's shim manager, except for how it starts shims.
 type manager struct {
 	shim.Manager
 }
@@ -52,7 +52,8 @@ func (m manager) Stop(ctx context.Context, id string) (shim.StopStatus, error) {
 	return status, errors.Join(restoreNetwork("."), removeSocket())
 }
 
-// removeSocket removes the socket that a killed shim left. One that is served is of a shim with further containers.
+// removeSocket removes the socket that a killed shim left. A socket that is served belongs to a shim with further
+// containers.
 func removeSocket() error {
 	address, err := shim.ReadAddress("address")
 	if err != nil || shim.CanConnect(address) {

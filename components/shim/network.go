@@ -14,8 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// networkFile holds, in the bundle, what runsc is about to take from the container's network namespace. It is a file
-// for the case that the shim is killed: what containerd then calls to clean up puts it back too.
+// networkFile holds, in the bundle, what runsc is about to remove from the container's network namespace. It is a file
+// because the shim may be killed: the clean-up that containerd then runs restores it too.
 const networkFile = "network.json"
 
 // savedNetwork is the configuration of a network namespace as far as runsc takes it over: it removes the addresses,
@@ -57,8 +57,8 @@ func saveNetwork(bundle, namespace string) error {
 	return os.WriteFile(filepath.Join(bundle, networkFile), data, 0o600)
 }
 
-// restoreNetwork puts back what was saved in the bundle, if anything was, into the namespace, if it is still there.
-// Its sandbox must be gone: only one can have the addresses.
+// restoreNetwork restores the configuration that the bundle has, if any, in the namespace, if it still exists. Its
+// sandbox must be gone: only one can have the addresses.
 func restoreNetwork(bundle string) error {
 	file := filepath.Join(bundle, networkFile)
 	data, err := os.ReadFile(file)
@@ -97,8 +97,8 @@ func inNamespace(path string, f func(*netlink.Handle) error) error {
 	return f(handle)
 }
 
-// whole asks for a list again when what it lists changed while the kernel sent it, as when IPv6 takes an address into
-// use soon after the interface came up.
+// whole requests a list again when its objects changed while the kernel sent it, as when IPv6 takes an address into use
+// soon after the interface came up.
 func whole[T any](list func() ([]T, error)) (all []T, err error) {
 	for range 50 {
 		if all, err = list(); !errors.Is(err, netlink.ErrDumpInterrupted) {
@@ -149,7 +149,7 @@ func readNetwork(path string) (savedNetwork, error) {
 	return saved, err
 }
 
-// write makes the namespace as it was saved; addresses and routes that exist are kept.
+// write restores the saved configuration in the namespace; existing addresses and routes stay.
 func (s savedNetwork) write() error {
 	return inNamespace(s.Path, func(h *netlink.Handle) error {
 		for _, a := range s.Addresses {

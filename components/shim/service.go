@@ -55,18 +55,18 @@ func init() {
 	})
 }
 
-// service is gVisor's task service, with the container's spec changed on the way in, and its exit status on the way
-// out.
+// service is gVisor's task service. It changes a container's spec before the service below reads it, and corrects the
+// exit status.
 type service struct {
 	extension.TaskServiceExt
 
 	exits *exits
 
-	mu         sync.Mutex // protects the map, not what is in it: the calls for one container come in order
+	mu         sync.Mutex // protects the map, not its values: the calls for one container come in order
 	containers map[string]*container
 }
 
-// newService wraps the service, which must not have been asked for anything yet.
+// newService wraps the service, which must not have served a call yet.
 func newService(next extension.TaskServiceExt) *service {
 	s := &service{
 		TaskServiceExt: next,
@@ -78,22 +78,23 @@ func newService(next extension.TaskServiceExt) *service {
 	return s
 }
 
-// container is what is remembered of one from its creation to its deletion.
+// container holds the facts about a container from its creation to its
+// deletion.
 type container struct {
 	bundle  string
 	first   bool // first container of its sandbox
 	eager   bool // started when it is created
 	rootfs  string
-	stubs   []string // made by runsc for our mounts in a root that is kept
+	stubs   []string // mount points that runsc made for our mounts in a root that is kept
 	ca      bool     // processes get the variables
 	apt     bool
 	restore *extension.RestoreConfig
 	guard   *guard // nil: it has no limits
 	mounts  []specs.Mount
 
-	mu      sync.Mutex // protects what follows
-	sandbox *process   // of the sandbox whose first container it is; else nil
-	state   string     // as runsc names it, as long as the sandbox has not ended
+	mu      sync.Mutex // protects the fields below
+	sandbox *process   // process of the sandbox whose first container it is; else nil
+	state   string     // state in runsc's words, as long as the sandbox has not ended
 }
 
 // RegisterTTRPC lets the shim's server find the service.
@@ -108,7 +109,7 @@ func (s *service) get(id string) *container {
 	return s.containers[id]
 }
 
-// set remembers a container, or forgets it.
+// set records a container, or forgets it.
 func (s *service) set(id string, c *container) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -119,7 +120,7 @@ func (s *service) set(id string, c *container) {
 	s.containers[id] = c
 }
 
-// Create changes the spec in the bundle, mounts the root to be able to, and creates the container.
+// Create changes the spec in the bundle, for which it mounts the root, and creates the container.
 func (s *service) Create(ctx context.Context, r *task.CreateTaskRequest) (*task.CreateTaskResponse, error) {
 	c, err := prepare(r)
 	if err != nil {
@@ -149,8 +150,8 @@ func (s *service) Create(ctx context.Context, r *task.CreateTaskRequest) (*task.
 	return response, nil
 }
 
-// prepare does to the bundle of the request what its spec and options ask for. When it has mounted the root, the
-// request has no mounts any more; who deletes the container unmounts them, since they are where they would be.
+// prepare applies the spec's annotations and the options to the request's bundle. When it has mounted the root, the
+// request has no mounts any more. The deletion of the container unmounts them, since they are at their usual place.
 func prepare(r *task.CreateTaskRequest) (_ *container, err error) {
 	file := filepath.Join(r.Bundle, "config.json")
 	data, err := os.ReadFile(file)
@@ -251,14 +252,14 @@ func mountRoot(r *task.CreateTaskRequest, rootfs string) error {
 	return nil
 }
 
-// clean removes our traces from the root, which must still be mounted and no longer in use.
+// clean removes our mount points from the root, which must still be mounted and no longer in use.
 func (c *container) clean(ctx context.Context) {
 	if err := removeStubs(c.rootfs, c.stubs); err != nil {
 		log.G(ctx).WithError(err).Warn("mount points of the CA bundle were left in the root")
 	}
 }
 
-// Start starts the container, from a checkpoint when it is to.
+// Start starts the container, from a checkpoint if its spec names one.
 func (s *service) Start(ctx context.Context, r *task.StartRequest) (*task.StartResponse, error) {
 	if c := s.get(r.ID); c != nil && c.restore != nil && r.ExecID == "" {
 		return s.Restore(ctx, &extension.RestoreRequest{Start: r, Conf: *c.restore})
@@ -266,7 +267,7 @@ func (s *service) Start(ctx context.Context, r *task.StartRequest) (*task.StartR
 	return s.TaskServiceExt.Start(ctx, r)
 }
 
-// Exec adds a process, with the variables that the first one was given.
+// Exec adds a process, with the variables that the first one got.
 func (s *service) Exec(ctx context.Context, r *task.ExecProcessRequest) (*types.Empty, error) {
 	if c := s.get(r.ID); c != nil && c.ca {
 		if spec, err := c.execSpec(r.Spec); err != nil {
@@ -308,11 +309,11 @@ func (c *container) execSpec(spec *anypb.Any) (*anypb.Any, error) {
 	return &anypb.Any{TypeUrl: spec.GetTypeUrl(), Value: value}, nil
 }
 
-// Delete deletes a process or, without the id of one, the container.
+// Delete deletes a process or, without a process id, the container.
 func (s *service) Delete(ctx context.Context, r *task.DeleteRequest) (*task.DeleteResponse, error) {
 	c := s.get(r.ID)
 	if c != nil && r.ExecID == "" {
-		// Before the root is unmounted. It is stopped: containerd deletes nothing that runs.
+		// Before the root is unmounted. The container has stopped: containerd deletes nothing that runs.
 		c.clean(ctx)
 	}
 	response, err := s.TaskServiceExt.Delete(ctx, r)
@@ -365,7 +366,7 @@ func (s *service) checkpoint(ctx context.Context, r *task.CheckpointTaskRequest)
 	if err != nil {
 		return err
 	}
-	var state runsc.State // written by Create: how runsc was called
+	var state runsc.State // written by Create: the command line of runsc
 	if err := state.Load(c.bundle); err != nil {
 		return err
 	}

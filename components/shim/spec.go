@@ -22,7 +22,7 @@ const (
 	restoreBackgroundAnnotation = "dev.miren.runtime/restore-background"
 )
 
-// ociSpec is a container's config.json. Only what is read or changed is decoded: the rest, which may be newer
+// ociSpec is a container's config.json. Only fields that are read or changed are decoded: the rest, which may be newer
 // than the types this module is built with, passes unchanged.
 type ociSpec struct {
 	Annotations map[string]string
@@ -113,7 +113,7 @@ func (s *ociSpec) defaultAnnotation(key, value string) {
 
 // defaultEnv sets a variable the process does not have.
 func (s *ociSpec) defaultEnv(name, value string) {
-	if s.process == nil { // no process, as in the specs of some tests: nothing to set it for
+	if s.process == nil { // no process, as in the specs of some tests
 		return
 	}
 	env, added := withDefaultEnv(s.Env, name, value)
@@ -121,7 +121,7 @@ func (s *ociSpec) defaultEnv(name, value string) {
 	s.changed = s.changed || added
 }
 
-// withDefaultEnv is env with a variable it does not have.
+// withDefaultEnv returns env with a variable that it lacks.
 func withDefaultEnv(env []string, name, value string) (_ []string, added bool) {
 	for _, e := range env {
 		if n, _, _ := strings.Cut(e, "="); n == name {
@@ -131,7 +131,7 @@ func withDefaultEnv(env []string, name, value string) (_ []string, added bool) {
 	return append(env, name+"="+value), true
 }
 
-// bindFile mounts a host file read-only, unless the spec mounts something there already. It says whether it did.
+// bindFile mounts a host file read-only, unless the spec mounts something there already. It reports whether it did.
 func (s *ociSpec) bindFile(source, destination string) bool {
 	for _, m := range s.Mounts {
 		if path.Clean(m.Destination) == destination {

@@ -45,8 +45,8 @@ const oomScore = "-999"
 // Shim says which shim to start. The working directory is the bundle of the container.
 type Shim struct {
 	Path       string // the program
-	Namespace  string // of containerd
-	ID         string // of the container
+	Namespace  string // containerd namespace
+	ID         string // id of the container
 	Containerd string // address of containerd
 	Debug      bool
 	SocketDir  string // may be empty
@@ -104,9 +104,9 @@ const maxSocketPath = 107
 // maxBootstrap bounds what is read of it.
 const maxBootstrap = 1 << 20
 
-// socket is the path of the socket of a sandbox's shim: in SocketDir under its own name, where it can be listed; else in
-// containerd's socket_dir ([plugins."io.containerd.shim.v1.manager"]), named so that no two containerds and namespaces
-// share one.
+// socket returns the path of the socket of a sandbox's shim: in SocketDir under its own name, where it can be listed;
+// else in containerd's socket_dir ([plugins."io.containerd.shim.v1.manager"]), under a name that no two containerds and
+// namespaces share.
 func (s Shim) socket(sandbox string) (string, error) {
 	if s.SocketDir != "" {
 		path := filepath.Join(s.SocketDir, sandbox)
@@ -126,7 +126,7 @@ func (s Shim) socket(sandbox string) (string, error) {
 	return filepath.Join(dir, fmt.Sprintf("%x", sha256.Sum256([]byte(filepath.Join(s.Containerd, s.Namespace, sandbox))))), nil
 }
 
-// bytesField is the last value of a string field of a protobuf message; empty when there is none, or no message.
+// bytesField returns the last value of a string field of a protobuf message; empty when there is none, or no message.
 func bytesField(message []byte, number protowire.Number) (value string) {
 	for len(message) > 0 {
 		n, kind, size := protowire.ConsumeTag(message)
@@ -150,7 +150,7 @@ func bytesField(message []byte, number protowire.Number) (value string) {
 	return value
 }
 
-// readAnnotations returns those of container id.
+// readAnnotations returns the annotations of container id.
 func readAnnotations(id string) (map[string]string, error) {
 	b, err := os.ReadFile("config.json")
 	if err != nil {
@@ -163,7 +163,7 @@ func readAnnotations(id string) (map[string]string, error) {
 	return spec.Annotations, nil
 }
 
-// sandboxOf is the id of the sandbox that a container with these annotations belongs to.
+// sandboxOf returns the id of the sandbox that a container with these annotations belongs to.
 func sandboxOf(id string, annotations map[string]string) string {
 	if annotations[ContainerType] == "container" && annotations[SandboxID] != "" {
 		return annotations[SandboxID]
@@ -176,12 +176,12 @@ func joinGroup(file string) error {
 	if err != nil {
 		return err
 	}
-	_, err = f.WriteString("0") // the writing process
+	_, err = f.WriteString("0") // pid of the writing process
 	return errors.Join(err, f.Close())
 }
 
-// listen makes the shim's socket. It returns nil when a shim serves there already; a socket without a
-// listener is left of a killed shim, and is replaced.
+// listen makes the shim's socket. It returns nil when a shim serves there already. It replaces a socket without a
+// listener, which a killed shim left.
 func listen(path string) (*os.File, error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return nil, err
@@ -204,7 +204,7 @@ func newSocket() (int, error) {
 	return fd, os.NewSyscallError("socket", err)
 }
 
-// bind listens on a path where nothing is. From the first moment only root can connect.
+// bind listens on a path where no socket is. From the first moment only root can connect.
 func bind(path string) (*os.File, error) {
 	fd, err := newSocket()
 	if err != nil {
@@ -249,17 +249,19 @@ func (s Shim) spawn(socket *os.File) error {
 	}
 	defer null.Close()
 	p, err := os.StartProcess(s.Path, args, &os.ProcAttr{
-		// One thread at a time is enough to wait and to copy output, and each further one costs memory, in every
+		// One thread at a time is enough to wait and to copy output, and each further thread costs memory, in every
 		// sandbox. runsc does not pass this on to the sandbox.
 		Env:   append(os.Environ(), "GOMAXPROCS=1"),
 		Files: []*os.File{null, null, null, socket}, // descriptor 3, where shims look for it
-		// Not in the process group of containerd, whose signals are not for us.
+		// Not in containerd's process group, whose signals are not for the
+		// shim.
 		Sys: &syscall.SysProcAttr{Setpgid: true},
 	})
 	if err != nil {
 		return fmt.Errorf("start shim: %w", err)
 	}
-	// The shim is not waited for: this process ends next, and the shim outlives it.
+	// This process does not wait for the shim: it ends next, and the shim
+	// outlives it.
 	if err := protect(p.Pid); err != nil {
 		return errors.Join(err, p.Kill())
 	}
@@ -282,7 +284,7 @@ func protect(pid int) error {
 	return err
 }
 
-// Answer is what containerd reads from a started shim.
+// Answer is the answer that containerd reads from a started shim.
 func Answer(address string) ([]byte, error) {
 	return json.Marshal(struct {
 		Version  int    `json:"version"`
