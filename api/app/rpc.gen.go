@@ -59,7 +59,7 @@ func (x *AppResponse) ValidateFields(v *schema.Validator) {
 type DeploymentResponse struct {
 	// The deployment; absent if there was nothing to roll out.
 	Deployment *schema.Record `cbor:"1,keyasint,omitempty" json:"deployment,omitempty"`
-	// Everything was as asked for already.
+	// The app had this environment already.
 	Unchanged *bool `cbor:"2,keyasint,omitempty" json:"unchanged,omitempty"`
 }
 
@@ -91,7 +91,7 @@ type SetEnvRequest struct {
 	Unset []string `cbor:"5,keyasint,omitempty" json:"unset,omitempty"`
 	// Roll the change out, if a version serves.
 	Deploy bool `cbor:"6,keyasint" json:"deploy" schema:"required"`
-	// Why.
+	// Reason for the change.
 	Message string `cbor:"7,keyasint,omitempty" json:"message,omitempty"`
 }
 
@@ -127,7 +127,7 @@ type RollbackRequest struct {
 	App string `cbor:"2,keyasint" json:"app" schema:"required"`
 	// v3, 3 or the version's id; absent: the version that served before.
 	To string `cbor:"3,keyasint,omitempty" json:"to,omitempty"`
-	// Why.
+	// Reason for the rollback.
 	Message string `cbor:"4,keyasint,omitempty" json:"message,omitempty"`
 }
 
@@ -155,7 +155,7 @@ type RestartRequest struct {
 	Project string `cbor:"1,keyasint,omitempty" json:"project,omitempty"`
 	// Name of the app.
 	App string `cbor:"2,keyasint" json:"app" schema:"required"`
-	// Why.
+	// Reason for the restart.
 	Message string `cbor:"3,keyasint,omitempty" json:"message,omitempty"`
 }
 
@@ -177,7 +177,7 @@ func (x *RestartRequest) ValidateFields(v *schema.Validator) {
 	}
 }
 
-// PlanUploadRequest: Says what the source consists of.
+// PlanUploadRequest: Lists the files of a source.
 type PlanUploadRequest struct {
 	// The encoded manifest: path, mode, size, digest and link target of every file
 	// (pkg/source).
@@ -199,7 +199,7 @@ func (x *PlanUploadRequest) ValidateFields(v *schema.Validator) {
 	v.Required("manifest", len(x.Manifest) > 0)
 }
 
-// PlanUploadResponse: What the server lacks.
+// PlanUploadResponse: Contents that the server lacks.
 type PlanUploadResponse struct {
 	// Digest of the manifest; names the source from now on.
 	Source string `cbor:"1,keyasint" json:"source" schema:"required"`
@@ -245,7 +245,7 @@ func (x *UploadRequest) ValidateFields(v *schema.Validator) {
 
 // UploadResult: The pack was taken.
 type UploadResult struct {
-	// How many came.
+	// Number of contents received.
 	Contents int64 `cbor:"1,keyasint" json:"contents" schema:"required"`
 }
 
@@ -273,9 +273,9 @@ type DeployRequest struct {
 	Create bool `cbor:"3,keyasint" json:"create" schema:"required"`
 	// Digest of the uploaded manifest.
 	Source string `cbor:"4,keyasint" json:"source" schema:"required"`
-	// Where it came from.
+	// Git state of the source.
 	Git *GitInfo `cbor:"5,keyasint,omitempty" json:"git,omitempty"`
-	// Why.
+	// Reason for the deployment.
 	Message string `cbor:"6,keyasint,omitempty" json:"message,omitempty"`
 	// Build everything anew.
 	NoCache *bool `cbor:"7,keyasint,omitempty" json:"no_cache,omitempty"`
@@ -308,7 +308,7 @@ func (x *DeployRequest) ValidateFields(v *schema.Validator) {
 
 // FollowRequest: Follows a deployment.
 type FollowRequest struct {
-	// Which.
+	// The deployment.
 	Deployment id.Deployment `cbor:"1,keyasint" json:"deployment" schema:"required"`
 	// Position in the build's log after which to begin, of the last event that was seen;
 	// absent: the beginning.
@@ -336,7 +336,7 @@ func (x *FollowRequest) ValidateFields(v *schema.Validator) {
 	}
 }
 
-// BuildEvent: One thing that happened in a build.
+// BuildEvent: One event of a build.
 type BuildEvent struct {
 	// started, progress, log, cached, done, failed, canceled, warning.
 	Kind string `cbor:"1,keyasint" json:"kind" schema:"required"`
@@ -344,9 +344,9 @@ type BuildEvent struct {
 	Step *int64 `cbor:"2,keyasint,omitempty" json:"step,omitempty"`
 	// Name of the step as people know it.
 	Name string `cbor:"3,keyasint,omitempty" json:"name,omitempty"`
-	// When.
+	// Time of the event.
 	At time.Time `cbor:"4,keyasint" json:"at" schema:"required"`
-	// At the ends.
+	// Duration of the step, at its end.
 	Took *time.Duration `cbor:"5,keyasint,omitempty" json:"took,omitempty"`
 	// A line of output, what is in progress, or why it failed.
 	Text string `cbor:"6,keyasint,omitempty" json:"text,omitempty"`
@@ -376,7 +376,8 @@ func (x *BuildEvent) ValidateFields(v *schema.Validator) {
 	v.Required("at", !x.At.IsZero())
 }
 
-// DeployEvent: Something about a deployment. One of the fields is there.
+// DeployEvent: An event of a deployment: its state, an event of its build, or a line of
+// output.
 type DeployEvent struct {
 	// Its newest state. The first event has it, and the last one, in which it has ended.
 	Deployment *schema.Record `cbor:"1,keyasint,omitempty" json:"deployment,omitempty"`
@@ -410,7 +411,7 @@ func (x *DeployEvent) ValidateFields(v *schema.Validator) {
 
 // DeploymentRequest: Names a deployment.
 type DeploymentRequest struct {
-	// Which.
+	// The deployment.
 	Deployment id.Deployment `cbor:"1,keyasint" json:"deployment" schema:"required"`
 }
 
@@ -434,7 +435,7 @@ func (x *DeploymentRequest) ValidateFields(v *schema.Validator) {
 
 // BuildLogsRequest: Asks for the log of a build.
 type BuildLogsRequest struct {
-	// Which.
+	// The build.
 	Build id.Build `cbor:"1,keyasint" json:"build" schema:"required"`
 	// After this position; absent: the beginning.
 	Offset *int64 `cbor:"2,keyasint,omitempty" json:"offset,omitempty"`
@@ -486,7 +487,7 @@ func (x *BuildLog) ValidateFields(v *schema.Validator) {
 	v.In("event", &x.Event)
 }
 
-// SetRouteRequest: Leads a host and path to a service.
+// SetRouteRequest: Routes a host and path to a service.
 type SetRouteRequest struct {
 	// Name of the project; absent: default.
 	Project string `cbor:"1,keyasint,omitempty" json:"project,omitempty"`
@@ -771,11 +772,11 @@ var AppsService = &rpc.Service{Name: "app.Apps", Methods: []*rpc.Method{
 	methodAppsCancel,
 }}
 
-// Deploys is what serves the service. Takes source and rolls it out. The server owns the
-// deployment from Deploy on; the caller may go.
+// Deploys is what serves the service. Accepts source and rolls it out. The server owns
+// the deployment from Deploy on, with or without the caller.
 type Deploys interface {
-	// PlanUpload: Says which contents of a source the server lacks. Permission: deploy, in
-	// any project.
+	// PlanUpload: Returns the contents of a source that the server lacks. Permission: deploy,
+	// in any project.
 	PlanUpload(ctx context.Context, req *PlanUploadRequest) (*PlanUploadResponse, error)
 	// Upload: Takes contents as a pack (pkg/source) and answers with one message. What came
 	// before an error is kept. Permission: deploy, in any project.
@@ -796,8 +797,8 @@ func RegisterDeploys(s *rpc.Server, impl Deploys) { s.Register(DeploysService, i
 
 // DeploysClient is what calls the service.
 type DeploysClient interface {
-	// PlanUpload: Says which contents of a source the server lacks. Permission: deploy, in
-	// any project.
+	// PlanUpload: Returns the contents of a source that the server lacks. Permission: deploy,
+	// in any project.
 	PlanUpload(ctx context.Context, req *PlanUploadRequest) (*PlanUploadResponse, error)
 	// Upload: Takes contents as a pack (pkg/source) and answers with one message. What came
 	// before an error is kept. Permission: deploy, in any project.

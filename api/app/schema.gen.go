@@ -17,9 +17,9 @@ const (
 	// MaxAppName: Longest name of an app. It leaves room for -v123456-service within the 63
 	// bytes of a name. (unit: bytes)
 	MaxAppName = 40
-	// AppNamePattern: What the name of an app must match.
+	// AppNamePattern: Pattern of the name of an app.
 	AppNamePattern = "^[a-z]([a-z0-9-]*[a-z0-9])?$"
-	// ServiceNamePattern: What the name of a service must match.
+	// ServiceNamePattern: Pattern of the name of a service.
 	ServiceNamePattern = "^[a-z][a-z0-9-]{0,31}$"
 	// DefaultService: The service that is meant where none is named.
 	DefaultService = "web"
@@ -55,7 +55,7 @@ var Kinds = []*schema.Kind{
 	RouteKind,
 }
 
-// BuildPhase is an enum. Where a build is.
+// BuildPhase is an enum. Phase of a build.
 type BuildPhase string
 
 // Values of BuildPhase.
@@ -85,7 +85,7 @@ func (BuildPhase) Choices() []string {
 	return []string{"pending", "running", "succeeded", "failed", "canceled"}
 }
 
-// RolloutKind is an enum. What a deployment rolls out.
+// RolloutKind is an enum. Kind of a rollout.
 type RolloutKind string
 
 // Values of RolloutKind.
@@ -111,7 +111,7 @@ func (e RolloutKind) Valid() bool {
 // Choices lists the values in the order of their declaration.
 func (RolloutKind) Choices() []string { return []string{"deploy", "rollback", "config", "restart"} }
 
-// DeploymentPhase is an enum. Where a deployment is. The last three are ends.
+// DeploymentPhase is an enum. Phase of a deployment. The last three are final.
 type DeploymentPhase string
 
 // Values of DeploymentPhase.
@@ -177,7 +177,7 @@ func (StepState) Choices() []string {
 	return []string{"pending", "running", "done", "failed", "skipped"}
 }
 
-// FailureReason is an enum. Why a deployment failed.
+// FailureReason is an enum. Class of the failure of a deployment.
 type FailureReason string
 
 // Values of FailureReason.
@@ -223,9 +223,9 @@ func (FailureReason) Choices() []string {
 
 // YieldedPool: A pool that has fewer sandboxes for the time of a rollout.
 type YieldedPool struct {
-	// Which.
+	// The pool.
 	Pool id.SandboxPool `cbor:"1,keyasint" json:"pool" schema:"required"`
-	// How many it had.
+	// Its number of sandboxes before.
 	Replicas int64 `cbor:"2,keyasint" json:"replicas" schema:"required"`
 }
 
@@ -252,7 +252,7 @@ func (x *YieldedPool) ValidateFields(v *schema.Validator) {
 type Service struct {
 	// web, worker, ...
 	Name string `cbor:"1,keyasint" json:"name" schema:"required"`
-	// What runs; empty: the image's command.
+	// Command line; empty: the image's command.
 	Command []string `cbor:"2,keyasint,omitempty" json:"command,omitempty"`
 	// Port it serves HTTP on, also given as PORT; 0: none. The service web has 8080 if
 	// absent.
@@ -334,13 +334,13 @@ func (x *Service) ValidateFields(v *schema.Validator) {
 type Step struct {
 	// build, release (with a release command), start, shift, drain.
 	Name string `cbor:"1,keyasint" json:"name" schema:"required"`
-	// Its state. (default pending)
+	// State. (default pending)
 	State StepState `cbor:"2,keyasint" json:"state"`
 	// Progress or failure.
 	Message string `cbor:"3,keyasint,omitempty" json:"message,omitempty"`
-	// When it began.
+	// Time of its begin.
 	StartedAt *time.Time `cbor:"4,keyasint,omitempty" json:"started_at,omitempty"`
-	// When it ended.
+	// Time of its end.
 	EndedAt *time.Time `cbor:"5,keyasint,omitempty" json:"ended_at,omitempty"`
 }
 
@@ -373,21 +373,21 @@ func (x *Step) ValidateFields(v *schema.Validator) {
 	schema.CheckEnum(v, "state", x.State)
 }
 
-// Failure: Why a deployment failed, as completely as is known.
+// Failure: Reason and details of the failure of a deployment.
 type Failure struct {
 	// Class.
 	Reason FailureReason `cbor:"1,keyasint" json:"reason" schema:"required"`
-	// In words.
+	// Description for people.
 	Message string `cbor:"2,keyasint" json:"message" schema:"required"`
-	// What to do next.
+	// Advice for the user.
 	Hint string `cbor:"3,keyasint,omitempty" json:"hint,omitempty"`
 	// The service that failed.
 	Service string `cbor:"4,keyasint,omitempty" json:"service,omitempty"`
-	// Of the process.
+	// Exit code of the process.
 	ExitCode *int64 `cbor:"5,keyasint,omitempty" json:"exit_code,omitempty"`
-	// What was waited for.
+	// Port that was expected.
 	ExpectedPort *int64 `cbor:"6,keyasint,omitempty" json:"expected_port,omitempty"`
-	// What was listened on.
+	// Ports on which the process listened.
 	Listening []int64 `cbor:"7,keyasint,omitempty" json:"listening,omitempty"`
 	// Last lines of the build or process.
 	LogTail []string `cbor:"8,keyasint,omitempty" json:"log_tail,omitempty"`
@@ -412,7 +412,7 @@ func (x *Failure) ValidateFields(v *schema.Validator) {
 	v.Required("message", x.Message != "")
 }
 
-// GitInfo: Where the source came from, as the client says.
+// GitInfo: Git state of the source, as reported by the client.
 type GitInfo struct {
 	// Commit id.
 	Commit string `cbor:"1,keyasint,omitempty" json:"commit,omitempty"`
@@ -510,7 +510,7 @@ type AppStatus struct {
 	ActiveVersion id.AppVersion `cbor:"1,keyasint,omitempty" json:"active_version,omitempty"`
 	// The deployment under way.
 	ActiveDeployment id.Deployment `cbor:"2,keyasint,omitempty" json:"active_deployment,omitempty"`
-	// The newest that ended.
+	// The newest deployment that ended.
 	LastDeployment id.Deployment `cbor:"3,keyasint,omitempty" json:"last_deployment,omitempty"`
 }
 
@@ -613,7 +613,7 @@ var AppKind = &schema.Kind{
 		{Path: "spec.version_counter", Number: 3, Type: "int", Doc: "Number of the newest version.", Default: "0"},
 		{Path: "status.active_version", Number: 1, Type: "ref app_version", Doc: "The version that serves."},
 		{Path: "status.active_deployment", Number: 2, Type: "ref deployment", Doc: "The deployment under way."},
-		{Path: "status.last_deployment", Number: 3, Type: "ref deployment", Doc: "The newest that ended."},
+		{Path: "status.last_deployment", Number: 3, Type: "ref deployment", Doc: "The newest deployment that ended."},
 	},
 	Columns: []schema.Column{
 		{Title: "VERSION", Value: func(obj schema.Object, _ time.Time) string {
@@ -640,15 +640,15 @@ type AppVersion struct {
 
 // AppVersionSpec: what is wanted of a app_version.
 type AppVersionSpec struct {
-	// Whose.
+	// The app.
 	App id.App `cbor:"1,keyasint" json:"app" schema:"required"`
 	// Counts up within the app; shown as v<number>.
 	Number int64 `cbor:"2,keyasint" json:"number" schema:"required"`
 	// Image reference with digest.
 	Image string `cbor:"3,keyasint" json:"image" schema:"required"`
-	// What made the image.
+	// The build that made the image.
 	Build id.Build `cbor:"4,keyasint,omitempty" json:"build,omitempty"`
-	// What runs.
+	// Its services.
 	Services []Service `cbor:"5,keyasint,omitempty" json:"services,omitempty" schema:"required"`
 	// Command that runs once, in a sandbox of its own, before the version gets traffic;
 	// empty: none.
@@ -713,7 +713,7 @@ func (x *AppVersionSpec) ValidateFields(v *schema.Validator) {
 
 // AppVersionStatus: what is known of a app_version.
 type AppVersionStatus struct {
-	// When it took the traffic; absent: it never served.
+	// Time at which it got the traffic; absent: it never served.
 	ServedAt *time.Time `cbor:"1,keyasint,omitempty" json:"served_at,omitempty"`
 }
 
@@ -808,18 +808,18 @@ var AppVersionKind = &schema.Kind{
 	Encode:  schema.EncodeObject,
 	Extract: func(r *schema.Record) (schema.Extracted, error) { return schema.ExtractRecord(r, NewAppVersion()) },
 	Attrs: []schema.Attr{
-		{Path: "spec.app", Number: 1, Type: "ref app", Doc: "Whose.", Required: true, Indexed: true},
+		{Path: "spec.app", Number: 1, Type: "ref app", Doc: "The app.", Required: true, Indexed: true},
 		{Path: "spec.number", Number: 2, Type: "int", Doc: "Counts up within the app; shown as v<number>.", Required: true},
 		{Path: "spec.image", Number: 3, Type: "string", Doc: "Image reference with digest.", Required: true},
-		{Path: "spec.build", Number: 4, Type: "ref build", Doc: "What made the image."},
-		{Path: "spec.services", Number: 5, Type: "list of component service", Doc: "What runs.", Required: true},
+		{Path: "spec.build", Number: 4, Type: "ref build", Doc: "The build that made the image."},
+		{Path: "spec.services", Number: 5, Type: "list of component service", Doc: "Its services.", Required: true},
 		{Path: "spec.release", Number: 11, Type: "list of string", Doc: "Command that runs once, in a sandbox of its own, before the version gets traffic; empty: none."},
 		{Path: "spec.source_env", Number: 6, Type: "map of string", Doc: "Environment from the source's app.toml. The app's own comes after it."},
 		{Path: "spec.env", Number: 7, Type: "map of string", Doc: "The app's environment when it was made; a rollback brings it back."},
 		{Path: "spec.secrets", Number: 8, Type: "map of secret", Doc: "Secret environment when it was made."},
 		{Path: "spec.git", Number: 9, Type: "component git_info", Doc: "Source."},
 		{Path: "spec.copied_from", Number: 10, Type: "ref app_version", Doc: "The version it repeats, for rollback, config and restart."},
-		{Path: "status.served_at", Number: 1, Type: "time", Doc: "When it took the traffic; absent: it never served."},
+		{Path: "status.served_at", Number: 1, Type: "time", Doc: "Time at which it got the traffic; absent: it never served."},
 	},
 	Columns: []schema.Column{
 		{Title: "APP", Value: func(obj schema.Object, _ time.Time) string {
@@ -841,7 +841,7 @@ var AppVersionKind = &schema.Kind{
 	},
 }
 
-// Build: One making of an image from source.
+// Build: One build of an image from source.
 type Build struct {
 	schema.Meta
 	Spec   BuildSpec   `json:"spec"`
@@ -854,7 +854,7 @@ type BuildSpec struct {
 	App id.App `cbor:"1,keyasint" json:"app" schema:"required"`
 	// Digest of the uploaded source manifest.
 	Source string `cbor:"2,keyasint" json:"source" schema:"required"`
-	// Stop it. (default false)
+	// The user cancelled it. (default false)
 	Cancel bool `cbor:"3,keyasint" json:"cancel"`
 	// Do not reuse earlier results. (default false)
 	NoCache bool `cbor:"4,keyasint" json:"no_cache"`
@@ -898,13 +898,13 @@ func (x *BuildSpec) ValidateFields(v *schema.Validator) {
 
 // BuildStatus: what is known of a build.
 type BuildStatus struct {
-	// Where it is. (default pending)
+	// Phase. (default pending)
 	Phase BuildPhase `cbor:"1,keyasint" json:"phase"`
-	// What was detected: go, node, python, static, dockerfile.
+	// Detected stack: go, node, python, static, dockerfile.
 	Plan string `cbor:"2,keyasint,omitempty" json:"plan,omitempty"`
-	// What it means in words.
+	// Reasons of the plan, in words.
 	PlanSteps []string `cbor:"3,keyasint,omitempty" json:"plan_steps,omitempty"`
-	// What is probably not as it was meant.
+	// Probable mistakes in the source.
 	Warnings []string `cbor:"13,keyasint,omitempty" json:"warnings,omitempty"`
 	// Command found in the source that runs once before a version gets traffic; empty: none.
 	Release []string `cbor:"14,keyasint,omitempty" json:"release,omitempty"`
@@ -916,15 +916,15 @@ type BuildStatus struct {
 	Env map[string]string `cbor:"6,keyasint,omitempty" json:"env,omitempty"`
 	// Class of its failure.
 	Reason FailureReason `cbor:"12,keyasint,omitempty" json:"reason,omitempty"`
-	// Why it failed.
+	// Reason of its failure.
 	Message string `cbor:"7,keyasint,omitempty" json:"message,omitempty"`
-	// What to do next.
+	// Advice for the user.
 	Hint string `cbor:"8,keyasint,omitempty" json:"hint,omitempty"`
 	// Last lines when it failed.
 	LogTail []string `cbor:"9,keyasint,omitempty" json:"log_tail,omitempty"`
-	// When it began.
+	// Time of its begin.
 	StartedAt *time.Time `cbor:"10,keyasint,omitempty" json:"started_at,omitempty"`
-	// When it ended.
+	// Time of its end.
 	EndedAt *time.Time `cbor:"11,keyasint,omitempty" json:"ended_at,omitempty"`
 }
 
@@ -1032,7 +1032,7 @@ func (o *Build) Extract(e *schema.Extracted) {
 // BuildKind describes the kind build.
 var BuildKind = &schema.Kind{
 	Name: "build", Plural: "builds", Prefix: "bld", Domain: "app",
-	Doc:   "One making of an image from source.",
+	Doc:   "One build of an image from source.",
 	Scope: schema.ScopeProject,
 	New:   func() schema.Object { return NewBuild() },
 	Decode: func(r *schema.Record) (schema.Object, error) {
@@ -1047,23 +1047,23 @@ var BuildKind = &schema.Kind{
 	Attrs: []schema.Attr{
 		{Path: "spec.app", Number: 1, Type: "ref app", Doc: "For which app.", Required: true, Indexed: true},
 		{Path: "spec.source", Number: 2, Type: "string", Doc: "Digest of the uploaded source manifest.", Required: true},
-		{Path: "spec.cancel", Number: 3, Type: "bool", Doc: "Stop it.", Default: "false"},
+		{Path: "spec.cancel", Number: 3, Type: "bool", Doc: "The user cancelled it.", Default: "false"},
 		{Path: "spec.no_cache", Number: 4, Type: "bool", Doc: "Do not reuse earlier results.", Default: "false"},
 		{Path: "spec.stack", Number: 5, Type: "string", Doc: "Stack to build it with: go, node, python, static, dockerfile; absent: what app.toml says or is detected."},
-		{Path: "status.phase", Number: 1, Type: "enum build_phase", Doc: "Where it is.", Default: "pending", Indexed: true, Choices: []string{"pending", "running", "succeeded", "failed", "canceled"}},
-		{Path: "status.plan", Number: 2, Type: "string", Doc: "What was detected: go, node, python, static, dockerfile."},
-		{Path: "status.plan_steps", Number: 3, Type: "list of string", Doc: "What it means in words."},
-		{Path: "status.warnings", Number: 13, Type: "list of string", Doc: "What is probably not as it was meant."},
+		{Path: "status.phase", Number: 1, Type: "enum build_phase", Doc: "Phase.", Default: "pending", Indexed: true, Choices: []string{"pending", "running", "succeeded", "failed", "canceled"}},
+		{Path: "status.plan", Number: 2, Type: "string", Doc: "Detected stack: go, node, python, static, dockerfile."},
+		{Path: "status.plan_steps", Number: 3, Type: "list of string", Doc: "Reasons of the plan, in words."},
+		{Path: "status.warnings", Number: 13, Type: "list of string", Doc: "Probable mistakes in the source."},
 		{Path: "status.release", Number: 14, Type: "list of string", Doc: "Command found in the source that runs once before a version gets traffic; empty: none."},
 		{Path: "status.image", Number: 4, Type: "string", Doc: "Image reference with digest."},
 		{Path: "status.services", Number: 5, Type: "list of component service", Doc: "Services found in the source (app.toml, Procfile, detection)."},
 		{Path: "status.env", Number: 6, Type: "map of string", Doc: "Environment found in the source's app.toml."},
 		{Path: "status.reason", Number: 12, Type: "enum failure_reason", Doc: "Class of its failure.", Choices: []string{"source", "plan", "build", "image", "capacity", "crash", "oom", "port", "unhealthy", "timeout", "lease", "internal"}},
-		{Path: "status.message", Number: 7, Type: "string", Doc: "Why it failed."},
-		{Path: "status.hint", Number: 8, Type: "string", Doc: "What to do next."},
+		{Path: "status.message", Number: 7, Type: "string", Doc: "Reason of its failure."},
+		{Path: "status.hint", Number: 8, Type: "string", Doc: "Advice for the user."},
 		{Path: "status.log_tail", Number: 9, Type: "list of string", Doc: "Last lines when it failed."},
-		{Path: "status.started_at", Number: 10, Type: "time", Doc: "When it began."},
-		{Path: "status.ended_at", Number: 11, Type: "time", Doc: "When it ended."},
+		{Path: "status.started_at", Number: 10, Type: "time", Doc: "Time of its begin."},
+		{Path: "status.ended_at", Number: 11, Type: "time", Doc: "Time of its end."},
 	},
 	Columns: []schema.Column{
 		{Title: "PHASE", Value: func(obj schema.Object, _ time.Time) string {
@@ -1099,17 +1099,17 @@ type Deployment struct {
 
 // DeploymentSpec: what is wanted of a deployment.
 type DeploymentSpec struct {
-	// Which app.
+	// The app.
 	App id.App `cbor:"1,keyasint" json:"app" schema:"required"`
-	// What is rolled out. (default deploy)
+	// Kind of the rollout. (default deploy)
 	Kind RolloutKind `cbor:"2,keyasint" json:"kind"`
 	// For deploy: the build whose image it rolls out.
 	Build id.Build `cbor:"3,keyasint,omitempty" json:"build,omitempty"`
 	// For rollback and restart: the version.
 	Target id.AppVersion `cbor:"4,keyasint,omitempty" json:"target,omitempty"`
-	// Stop it and keep what served. (default false)
+	// The user cancelled it; the active version keeps serving. (default false)
 	Cancel bool `cbor:"5,keyasint" json:"cancel"`
-	// Why; from the person.
+	// Reason that the user gave.
 	Message string `cbor:"6,keyasint,omitempty" json:"message,omitempty"`
 	// Identity of the caller.
 	RequestedBy string `cbor:"7,keyasint,omitempty" json:"requested_by,omitempty"`
@@ -1164,26 +1164,26 @@ func (x *DeploymentSpec) ValidateFields(v *schema.Validator) {
 
 // DeploymentStatus: what is known of a deployment.
 type DeploymentStatus struct {
-	// Where it is. (default pending)
+	// Phase. (default pending)
 	Phase DeploymentPhase `cbor:"1,keyasint" json:"phase"`
-	// What it does, in order.
+	// Its steps, in order.
 	Steps []Step `cbor:"2,keyasint,omitempty" json:"steps,omitempty"`
 	// The version it rolls out.
 	Version id.AppVersion `cbor:"3,keyasint,omitempty" json:"version,omitempty"`
 	// The version that served before.
 	Previous id.AppVersion `cbor:"4,keyasint,omitempty" json:"previous,omitempty"`
-	// Why it failed.
+	// Its failure.
 	Failure *Failure `cbor:"5,keyasint,omitempty" json:"failure,omitempty"`
 	// Pools of the version that served before that gave room to the new one, as no node had
 	// room for both.
 	Yielded []YieldedPool `cbor:"9,keyasint,omitempty" json:"yielded,omitempty"`
-	// When the last of them did.
+	// Time at which the last of them gave room.
 	YieldedAt *time.Time `cbor:"10,keyasint,omitempty" json:"yielded_at,omitempty"`
-	// Where the app answers.
+	// URL of the app.
 	URL string `cbor:"6,keyasint,omitempty" json:"url,omitempty"`
-	// When it was accepted.
+	// Time at which the server accepted it.
 	StartedAt *time.Time `cbor:"7,keyasint,omitempty" json:"started_at,omitempty"`
-	// When it ended.
+	// Time of its end.
 	EndedAt *time.Time `cbor:"8,keyasint,omitempty" json:"ended_at,omitempty"`
 }
 
@@ -1322,24 +1322,24 @@ var DeploymentKind = &schema.Kind{
 	Encode:  schema.EncodeObject,
 	Extract: func(r *schema.Record) (schema.Extracted, error) { return schema.ExtractRecord(r, NewDeployment()) },
 	Attrs: []schema.Attr{
-		{Path: "spec.app", Number: 1, Type: "ref app", Doc: "Which app.", Required: true, Indexed: true},
-		{Path: "spec.kind", Number: 2, Type: "enum rollout_kind", Doc: "What is rolled out.", Default: "deploy", Choices: []string{"deploy", "rollback", "config", "restart"}},
+		{Path: "spec.app", Number: 1, Type: "ref app", Doc: "The app.", Required: true, Indexed: true},
+		{Path: "spec.kind", Number: 2, Type: "enum rollout_kind", Doc: "Kind of the rollout.", Default: "deploy", Choices: []string{"deploy", "rollback", "config", "restart"}},
 		{Path: "spec.build", Number: 3, Type: "ref build", Doc: "For deploy: the build whose image it rolls out."},
 		{Path: "spec.target", Number: 4, Type: "ref app_version", Doc: "For rollback and restart: the version."},
-		{Path: "spec.cancel", Number: 5, Type: "bool", Doc: "Stop it and keep what served.", Default: "false"},
-		{Path: "spec.message", Number: 6, Type: "string", Doc: "Why; from the person."},
+		{Path: "spec.cancel", Number: 5, Type: "bool", Doc: "The user cancelled it; the active version keeps serving.", Default: "false"},
+		{Path: "spec.message", Number: 6, Type: "string", Doc: "Reason that the user gave."},
 		{Path: "spec.requested_by", Number: 7, Type: "string", Doc: "Identity of the caller."},
 		{Path: "spec.git", Number: 8, Type: "component git_info", Doc: "Source."},
-		{Path: "status.phase", Number: 1, Type: "enum deployment_phase", Doc: "Where it is.", Default: "pending", Indexed: true, Choices: []string{"pending", "building", "starting", "shifting", "draining", "succeeded", "failed", "canceled"}},
-		{Path: "status.steps", Number: 2, Type: "list of component step", Doc: "What it does, in order."},
+		{Path: "status.phase", Number: 1, Type: "enum deployment_phase", Doc: "Phase.", Default: "pending", Indexed: true, Choices: []string{"pending", "building", "starting", "shifting", "draining", "succeeded", "failed", "canceled"}},
+		{Path: "status.steps", Number: 2, Type: "list of component step", Doc: "Its steps, in order."},
 		{Path: "status.version", Number: 3, Type: "ref app_version", Doc: "The version it rolls out."},
 		{Path: "status.previous", Number: 4, Type: "ref app_version", Doc: "The version that served before."},
-		{Path: "status.failure", Number: 5, Type: "component failure", Doc: "Why it failed."},
+		{Path: "status.failure", Number: 5, Type: "component failure", Doc: "Its failure."},
 		{Path: "status.yielded", Number: 9, Type: "list of component yielded_pool", Doc: "Pools of the version that served before that gave room to the new one, as no node had room for both."},
-		{Path: "status.yielded_at", Number: 10, Type: "time", Doc: "When the last of them did."},
-		{Path: "status.url", Number: 6, Type: "string", Doc: "Where the app answers."},
-		{Path: "status.started_at", Number: 7, Type: "time", Doc: "When it was accepted."},
-		{Path: "status.ended_at", Number: 8, Type: "time", Doc: "When it ended."},
+		{Path: "status.yielded_at", Number: 10, Type: "time", Doc: "Time at which the last of them gave room."},
+		{Path: "status.url", Number: 6, Type: "string", Doc: "URL of the app."},
+		{Path: "status.started_at", Number: 7, Type: "time", Doc: "Time at which the server accepted it."},
+		{Path: "status.ended_at", Number: 8, Type: "time", Doc: "Time of its end."},
 	},
 	Columns: []schema.Column{
 		{Title: "PHASE", Value: func(obj schema.Object, _ time.Time) string {
@@ -1375,7 +1375,7 @@ type DeployLease struct {
 
 // DeployLeaseSpec: what is wanted of a deploy_lease.
 type DeployLeaseSpec struct {
-	// Which app.
+	// The app.
 	App id.App `cbor:"1,keyasint" json:"app" schema:"required"`
 	// The deployment that holds the lease.
 	Deployment id.Deployment `cbor:"2,keyasint" json:"deployment" schema:"required"`
@@ -1484,7 +1484,7 @@ var DeployLeaseKind = &schema.Kind{
 	Encode:  schema.EncodeObject,
 	Extract: func(r *schema.Record) (schema.Extracted, error) { return schema.ExtractRecord(r, NewDeployLease()) },
 	Attrs: []schema.Attr{
-		{Path: "spec.app", Number: 1, Type: "ref app", Doc: "Which app.", Required: true, Unique: true},
+		{Path: "spec.app", Number: 1, Type: "ref app", Doc: "The app.", Required: true, Unique: true},
 		{Path: "spec.deployment", Number: 2, Type: "ref deployment", Doc: "The deployment that holds the lease.", Required: true},
 	},
 	Columns: []schema.Column{
@@ -1518,7 +1518,7 @@ type RouteSpec struct {
 	Path string `cbor:"2,keyasint" json:"path"`
 	// host + path, so that each pair exists once.
 	Key string `cbor:"3,keyasint" json:"key" schema:"required"`
-	// Where it leads.
+	// The app.
 	App id.App `cbor:"4,keyasint" json:"app" schema:"required"`
 	// Service of the app. (default web)
 	Service string `cbor:"5,keyasint" json:"service"`
@@ -1655,7 +1655,7 @@ var RouteKind = &schema.Kind{
 		{Path: "spec.host", Number: 1, Type: "string", Doc: "Host name in lower case, or * for every host without a route of its own.", Required: true, Indexed: true},
 		{Path: "spec.path", Number: 2, Type: "string", Doc: "Path prefix.", Default: "/"},
 		{Path: "spec.key", Number: 3, Type: "string", Doc: "host + path, so that each pair exists once.", Required: true, Unique: true},
-		{Path: "spec.app", Number: 4, Type: "ref app", Doc: "Where it leads.", Required: true, Indexed: true},
+		{Path: "spec.app", Number: 4, Type: "ref app", Doc: "The app.", Required: true, Indexed: true},
 		{Path: "spec.service", Number: 5, Type: "string", Doc: "Service of the app.", Default: "web"},
 	},
 	Columns: []schema.Column{

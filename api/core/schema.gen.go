@@ -27,7 +27,7 @@ var Kinds = []*schema.Kind{
 	ClientCertificateKind,
 }
 
-// NodePhase is an enum. What is known of a node.
+// NodePhase is an enum. State of a node.
 type NodePhase string
 
 // Values of NodePhase.
@@ -230,7 +230,7 @@ type NodeStatus struct {
 	Instance string `cbor:"3,keyasint,omitempty" json:"instance,omitempty"`
 	// Version of runtime that runs on it.
 	Version string `cbor:"4,keyasint,omitempty" json:"version,omitempty"`
-	// When it last reported.
+	// Time of its last report.
 	LastSeen *time.Time `cbor:"5,keyasint,omitempty" json:"last_seen,omitempty"`
 	// Free space of its state directory when that was last reported. (unit: bytes)
 	DiskFreeBytes *int64 `cbor:"8,keyasint,omitempty" json:"disk_free_bytes,omitempty"`
@@ -239,7 +239,7 @@ type NodeStatus struct {
 	DiskFull bool `cbor:"9,keyasint" json:"disk_full"`
 	// Since when it counts as down; absent: it does not.
 	DownSince *time.Time `cbor:"7,keyasint,omitempty" json:"down_since,omitempty"`
-	// Why it is not ready.
+	// Reason why it is not ready.
 	Message string `cbor:"6,keyasint,omitempty" json:"message,omitempty"`
 }
 
@@ -351,11 +351,11 @@ var NodeKind = &schema.Kind{
 		{Path: "status.lease", Number: 2, Type: "string", Doc: "The store lease that its liveness hangs on."},
 		{Path: "status.instance", Number: 3, Type: "string", Doc: "Instance id of the installation on it."},
 		{Path: "status.version", Number: 4, Type: "string", Doc: "Version of runtime that runs on it."},
-		{Path: "status.last_seen", Number: 5, Type: "time", Doc: "When it last reported."},
+		{Path: "status.last_seen", Number: 5, Type: "time", Doc: "Time of its last report."},
 		{Path: "status.disk_free_bytes", Number: 8, Type: "int", Doc: "Free space of its state directory when that was last reported."},
 		{Path: "status.disk_full", Number: 9, Type: "bool", Doc: "Less space is free than it keeps (node.keep_disk_bytes): no sandboxes are placed here.", Default: "false"},
 		{Path: "status.down_since", Number: 7, Type: "time", Doc: "Since when it counts as down; absent: it does not."},
-		{Path: "status.message", Number: 6, Type: "string", Doc: "Why it is not ready."},
+		{Path: "status.message", Number: 6, Type: "string", Doc: "Reason why it is not ready."},
 	},
 	Columns: []schema.Column{
 		{Title: "PHASE", Value: func(obj schema.Object, _ time.Time) string {
@@ -389,8 +389,8 @@ var NodeKind = &schema.Kind{
 	},
 }
 
-// NodeLease: The word of a node that it is alive. Exists once per node, bound to a store
-// lease that the node keeps alive; it goes when that lapses.
+// NodeLease: A node's sign of life. Exists once per node, bound to a store lease that the
+// node keeps alive; the store deletes it when that lapses.
 type NodeLease struct {
 	schema.Meta
 	Spec   NodeLeaseSpec   `json:"spec"`
@@ -399,7 +399,7 @@ type NodeLease struct {
 
 // NodeLeaseSpec: what is wanted of a node_lease.
 type NodeLeaseSpec struct {
-	// Which node.
+	// The node.
 	Node id.Node `cbor:"1,keyasint" json:"node" schema:"required"`
 }
 
@@ -485,7 +485,7 @@ func (o *NodeLease) Extract(e *schema.Extracted) {
 // NodeLeaseKind describes the kind node_lease.
 var NodeLeaseKind = &schema.Kind{
 	Name: "node_lease", Plural: "node_leases", Prefix: "nlease", Domain: "core",
-	Doc:   "The word of a node that it is alive. Exists once per node, bound to a store lease that the node keeps alive; it goes when that lapses.",
+	Doc:   "A node's sign of life. Exists once per node, bound to a store lease that the node keeps alive; the store deletes it when that lapses.",
 	Scope: schema.ScopeCluster,
 	New:   func() schema.Object { return NewNodeLease() },
 	Decode: func(r *schema.Record) (schema.Object, error) {
@@ -498,7 +498,7 @@ var NodeLeaseKind = &schema.Kind{
 	Encode:  schema.EncodeObject,
 	Extract: func(r *schema.Record) (schema.Extracted, error) { return schema.ExtractRecord(r, NewNodeLease()) },
 	Attrs: []schema.Attr{
-		{Path: "spec.node", Number: 1, Type: "ref node", Doc: "Which node.", Required: true, Unique: true},
+		{Path: "spec.node", Number: 1, Type: "ref node", Doc: "The node.", Required: true, Unique: true},
 	},
 	Columns: []schema.Column{
 		{Title: "NODE", Value: func(obj schema.Object, _ time.Time) string {
@@ -522,7 +522,7 @@ type ClientCertificate struct {
 
 // ClientCertificateSpec: what is wanted of a client_certificate.
 type ClientCertificateSpec struct {
-	// Who it is for; absent: not known, only the serial number is.
+	// User or program that the certificate is for; absent: only the serial number is known.
 	Identity string `cbor:"1,keyasint,omitempty" json:"identity,omitempty"`
 	// Serial number in hexadecimal digits; absent: every certificate of the identity without
 	// an entity of its own. These were issued before certificates were recorded.
@@ -531,9 +531,9 @@ type ClientCertificateSpec struct {
 	Roles []string `cbor:"3,keyasint,omitempty" json:"roles,omitempty"`
 	// Identity that asked for it.
 	IssuedBy string `cbor:"4,keyasint,omitempty" json:"issued_by,omitempty"`
-	// When it expires.
+	// Time of its expiry.
 	ExpiresAt *time.Time `cbor:"5,keyasint,omitempty" json:"expires_at,omitempty"`
-	// When it was revoked; absent: it was not.
+	// Time of its revocation; absent: it is not revoked.
 	RevokedAt *time.Time `cbor:"6,keyasint,omitempty" json:"revoked_at,omitempty"`
 	// Identity that revoked it.
 	RevokedBy string `cbor:"7,keyasint,omitempty" json:"revoked_by,omitempty"`
@@ -646,12 +646,12 @@ var ClientCertificateKind = &schema.Kind{
 		return schema.ExtractRecord(r, NewClientCertificate())
 	},
 	Attrs: []schema.Attr{
-		{Path: "spec.identity", Number: 1, Type: "string", Doc: "Who it is for; absent: not known, only the serial number is.", Indexed: true},
+		{Path: "spec.identity", Number: 1, Type: "string", Doc: "User or program that the certificate is for; absent: only the serial number is known.", Indexed: true},
 		{Path: "spec.serial", Number: 2, Type: "string", Doc: "Serial number in hexadecimal digits; absent: every certificate of the identity without an entity of its own. These were issued before certificates were recorded.", Unique: true},
 		{Path: "spec.roles", Number: 3, Type: "list of string", Doc: "Roles."},
 		{Path: "spec.issued_by", Number: 4, Type: "string", Doc: "Identity that asked for it."},
-		{Path: "spec.expires_at", Number: 5, Type: "time", Doc: "When it expires."},
-		{Path: "spec.revoked_at", Number: 6, Type: "time", Doc: "When it was revoked; absent: it was not."},
+		{Path: "spec.expires_at", Number: 5, Type: "time", Doc: "Time of its expiry."},
+		{Path: "spec.revoked_at", Number: 6, Type: "time", Doc: "Time of its revocation; absent: it is not revoked."},
 		{Path: "spec.revoked_by", Number: 7, Type: "string", Doc: "Identity that revoked it."},
 	},
 	Columns: []schema.Column{

@@ -13,7 +13,7 @@ import (
 	"miren.dev/runtime/pkg/schema"
 )
 
-// DiskState is an enum. What becomes of an attached disk.
+// DiskState is an enum. State of an attached disk.
 type DiskState string
 
 // Values of DiskState.
@@ -39,8 +39,8 @@ func (e DiskState) Valid() bool {
 // Choices lists the values in the order of their declaration.
 func (DiskState) Choices() []string { return []string{"opening", "open", "failed", "closing"} }
 
-// Listen: Where a disk is served by NBD; neither socket nor address is a socket of the
-// daemon's choice.
+// Listen: Address of an NBD export; without socket and address the daemon chooses a
+// socket.
 type Listen struct {
 	// Path of a unix socket.
 	Socket string `cbor:"1,keyasint,omitempty" json:"socket,omitempty"`
@@ -50,7 +50,7 @@ type Listen struct {
 	TLS string `cbor:"3,keyasint,omitempty" json:"tls,omitempty"`
 	// Clients need a certificate.
 	Clients bool `cbor:"4,keyasint" json:"clients" schema:"required"`
-	// TCP without TLS, for everybody who can connect.
+	// TCP without TLS, for every client that can connect.
 	Plain bool `cbor:"5,keyasint" json:"plain" schema:"required"`
 }
 
@@ -71,7 +71,7 @@ func (x *Listen) ValidateFields(v *schema.Validator) {
 	}
 }
 
-// AttachRequest: Asks for a disk.
+// AttachRequest: Requests that the daemon attach a disk.
 type AttachRequest struct {
 	// URL of the store.
 	Store string `cbor:"1,keyasint" json:"store" schema:"required"`
@@ -83,15 +83,15 @@ type AttachRequest struct {
 	ReadOnly bool `cbor:"4,keyasint" json:"read_only" schema:"required"`
 	// Memory for the read cache. (unit: bytes)
 	CacheBytes *int64 `cbor:"5,keyasint,omitempty" json:"cache_bytes,omitempty"`
-	// How much may wait for the store before writes do. (unit: bytes)
+	// Unsent bytes above which writes wait for the store. (unit: bytes)
 	MaxUnsentBytes *int64 `cbor:"6,keyasint,omitempty" json:"max_unsent_bytes,omitempty"`
 	// A flush waits for the store.
 	RemoteFlush bool `cbor:"7,keyasint" json:"remote_flush" schema:"required"`
-	// Although it is open elsewhere, or was when its machine died.
+	// Open it even if another machine has it open, or crashed with it.
 	TakeOver bool `cbor:"8,keyasint" json:"take_over" schema:"required"`
-	// Although data is lost.
+	// Open it even if data is lost.
 	AcceptLoss bool `cbor:"9,keyasint" json:"accept_loss" schema:"required"`
-	// Where to serve it by NBD.
+	// NBD exports of the disk.
 	Nbd []Listen `cbor:"10,keyasint,omitempty" json:"nbd,omitempty"`
 	// Make a block device of it.
 	Block bool `cbor:"11,keyasint" json:"block" schema:"required"`
@@ -146,15 +146,15 @@ func (x *VolumeRequest) ValidateFields(v *schema.Validator) {
 	v.Required("volume", x.Volume != "")
 }
 
-// DetachRequest: Asks to close a disk.
+// DetachRequest: Requests that the daemon detach a disk.
 type DetachRequest struct {
 	// Name or id.
 	Volume string `cbor:"1,keyasint" json:"volume" schema:"required"`
 	// URL of its store.
 	Store string `cbor:"2,keyasint,omitempty" json:"store,omitempty"`
-	// How long what is unsent may take to be sent.
+	// Longest wait until unsent data is in the store.
 	Timeout *time.Duration `cbor:"3,keyasint,omitempty" json:"timeout,omitempty"`
-	// Take a block device away from those who use it: they get I/O errors.
+	// Remove a block device that is in use; its users get I/O errors.
 	Force bool `cbor:"4,keyasint" json:"force" schema:"required"`
 }
 
@@ -177,13 +177,13 @@ func (x *DetachRequest) ValidateFields(v *schema.Validator) {
 	}
 }
 
-// SnapshotRequest: Asks for a snapshot.
+// SnapshotRequest: Requests a snapshot.
 type SnapshotRequest struct {
 	// Name or id.
 	Volume string `cbor:"1,keyasint" json:"volume" schema:"required"`
 	// URL of its store.
 	Store string `cbor:"2,keyasint,omitempty" json:"store,omitempty"`
-	// Its name.
+	// Name of the snapshot.
 	Snapshot string `cbor:"3,keyasint" json:"snapshot" schema:"required"`
 }
 
@@ -203,7 +203,7 @@ func (x *SnapshotRequest) ValidateFields(v *schema.Validator) {
 	v.Required("snapshot", x.Snapshot != "")
 }
 
-// ResizeRequest: Asks for a larger disk.
+// ResizeRequest: Requests a larger disk.
 type ResizeRequest struct {
 	// Name or id.
 	Volume string `cbor:"1,keyasint" json:"volume" schema:"required"`
@@ -229,7 +229,7 @@ func (x *ResizeRequest) ValidateFields(v *schema.Validator) {
 	schema.CheckMin(v, "size_bytes", x.SizeBytes, 1)
 }
 
-// CollectRequest: Asks for garbage collection.
+// CollectRequest: Requests garbage collection.
 type CollectRequest struct {
 	// Name or id.
 	Volume string `cbor:"1,keyasint" json:"volume" schema:"required"`
@@ -256,7 +256,7 @@ func (x *CollectRequest) ValidateFields(v *schema.Validator) {
 	schema.CheckMax(v, "ratio", x.Ratio, 100)
 }
 
-// CollectResponse: What was collected.
+// CollectResponse: Result of a garbage collection.
 type CollectResponse struct {
 	// Segments that were emptied.
 	Segments int64 `cbor:"1,keyasint" json:"segments" schema:"required"`
@@ -276,7 +276,7 @@ func (x *CollectResponse) Validate() error { return schema.Validate(x) }
 func (x *CollectResponse) ValidateFields(v *schema.Validator) {
 }
 
-// StopRequest: Asks the daemon to end.
+// StopRequest: Requests that the daemon end.
 type StopRequest struct {
 	// Although block devices are attached: what uses them waits for the next daemon, for a
 	// while.
@@ -297,7 +297,7 @@ func (x *StopRequest) Validate() error { return schema.Validate(x) }
 func (x *StopRequest) ValidateFields(v *schema.Validator) {
 }
 
-// Frontend: One way to reach a disk.
+// Frontend: One address of a disk.
 type Frontend struct {
 	// nbd or block.
 	Kind string `cbor:"1,keyasint" json:"kind" schema:"required"`
@@ -331,15 +331,15 @@ type OpFigures struct {
 	Op string `cbor:"2,keyasint" json:"op" schema:"required"`
 	// Operations.
 	Count int64 `cbor:"3,keyasint" json:"count" schema:"required"`
-	// Those that failed.
+	// Operations that failed.
 	Errors int64 `cbor:"4,keyasint" json:"errors" schema:"required"`
 	// Bytes moved or cleared. (unit: bytes)
 	Bytes int64 `cbor:"5,keyasint" json:"bytes" schema:"required"`
-	// Half took no longer.
+	// Median latency.
 	P50 time.Duration `cbor:"6,keyasint" json:"p50" schema:"required"`
-	// 99 of 100 took no longer.
+	// 99th percentile of the latency.
 	P99 time.Duration `cbor:"7,keyasint" json:"p99" schema:"required"`
-	// The longest.
+	// Longest latency.
 	Longest time.Duration `cbor:"8,keyasint" json:"longest" schema:"required"`
 }
 
@@ -369,7 +369,7 @@ type DiskFigures struct {
 	WrittenBytes int64 `cbor:"3,keyasint" json:"written_bytes" schema:"required"`
 	// Bytes created in the store. (unit: bytes)
 	StoredBytes int64 `cbor:"4,keyasint" json:"stored_bytes" schema:"required"`
-	// Of these, by garbage collection. (unit: bytes)
+	// The part of stored_bytes that garbage collection created. (unit: bytes)
 	StoredGcBytes int64 `cbor:"5,keyasint" json:"stored_gc_bytes" schema:"required"`
 	// Bytes brought to the store and moved there per byte written, before compression.
 	WriteAmplification float64 `cbor:"6,keyasint" json:"write_amplification" schema:"required"`
@@ -389,11 +389,11 @@ type DiskFigures struct {
 	CacheBytes int64 `cbor:"13,keyasint" json:"cache_bytes" schema:"required"`
 	// Operations on the store that were tried again.
 	StoreRetries int64 `cbor:"14,keyasint" json:"store_retries" schema:"required"`
-	// By frontend and kind.
+	// Figures by frontend and kind of operation.
 	Ops []OpFigures `cbor:"15,keyasint,omitempty" json:"ops,omitempty"`
 	// Operations that wait to be logged.
 	Queue int64 `cbor:"16,keyasint" json:"queue" schema:"required"`
-	// Of what was created in the store, maps. (unit: bytes)
+	// The part of stored_bytes that is maps. (unit: bytes)
 	StoredMapBytes int64 `cbor:"17,keyasint" json:"stored_map_bytes" schema:"required"`
 	// Memory that the map uses. (unit: bytes)
 	MapBytes int64 `cbor:"18,keyasint" json:"map_bytes" schema:"required"`
@@ -422,27 +422,27 @@ func (x *DiskFigures) ValidateFields(v *schema.Validator) {
 type Disk struct {
 	// The volume.
 	ID string `cbor:"1,keyasint" json:"id" schema:"required"`
-	// Its name.
+	// Name of the volume.
 	Name string `cbor:"2,keyasint,omitempty" json:"name,omitempty"`
 	// URL of its store.
 	Store string `cbor:"3,keyasint" json:"store" schema:"required"`
-	// What becomes of it.
+	// State.
 	State DiskState `cbor:"4,keyasint" json:"state" schema:"required"`
-	// Why it failed.
+	// Reason of its failure.
 	Message string `cbor:"5,keyasint,omitempty" json:"message,omitempty"`
-	// What to do about it.
+	// Advice for the user.
 	Hint string `cbor:"6,keyasint,omitempty" json:"hint,omitempty"`
 	// Size; absent unless open. (unit: bytes)
 	SizeBytes *int64 `cbor:"7,keyasint,omitempty" json:"size_bytes,omitempty"`
 	// Writes are refused.
 	ReadOnly bool `cbor:"8,keyasint" json:"read_only" schema:"required"`
-	// When it was opened.
+	// Time at which the daemon opened it.
 	OpenedAt *time.Time `cbor:"9,keyasint,omitempty" json:"opened_at,omitempty"`
-	// It was opened although data was lost: the sequence number that it went back to.
+	// Sequence number of its state, if it was opened although later data was lost.
 	LostAfter *int64 `cbor:"10,keyasint,omitempty" json:"lost_after,omitempty"`
-	// How to reach it.
+	// Its addresses.
 	Frontends []Frontend `cbor:"11,keyasint,omitempty" json:"frontends,omitempty"`
-	// Absent unless open.
+	// Figures; absent unless open.
 	Figures *DiskFigures `cbor:"12,keyasint,omitempty" json:"figures,omitempty"`
 }
 
@@ -495,7 +495,7 @@ func (x *DiskResponse) ValidateFields(v *schema.Validator) {
 
 // ListResponse: The disks of this machine.
 type ListResponse struct {
-	// All that are attached.
+	// All attached disks.
 	Disks []Disk `cbor:"1,keyasint,omitempty" json:"disks,omitempty"`
 }
 
@@ -516,17 +516,17 @@ func (x *ListResponse) ValidateFields(v *schema.Validator) {
 	}
 }
 
-// StatusResponse: How the daemon is.
+// StatusResponse: State of the daemon.
 type StatusResponse struct {
 	// Version.
 	Version string `cbor:"1,keyasint" json:"version" schema:"required"`
 	// Process.
 	PID int64 `cbor:"2,keyasint" json:"pid" schema:"required"`
-	// When it started.
+	// Time of its start.
 	StartedAt time.Time `cbor:"3,keyasint" json:"started_at" schema:"required"`
-	// Where its logs are.
+	// Directory of its logs.
 	StateDir string `cbor:"4,keyasint" json:"state_dir" schema:"required"`
-	// Where it serves its metrics.
+	// Addresses of its metrics.
 	Metrics []string `cbor:"5,keyasint,omitempty" json:"metrics,omitempty"`
 	// Attached disks.
 	Disks int64 `cbor:"6,keyasint" json:"disks" schema:"required"`
@@ -551,7 +551,7 @@ func (x *StatusResponse) ValidateFields(v *schema.Validator) {
 
 // Disks is what serves the service. Disks that are attached on this machine.
 type Disks interface {
-	// Status: Says how the daemon is. Permission: read, in all projects.
+	// Status: Returns the state of the daemon. Permission: read, in all projects.
 	Status(ctx context.Context) (*StatusResponse, error)
 	// List: Lists the attached disks. Permission: read, in all projects.
 	List(ctx context.Context) (*ListResponse, error)
@@ -579,7 +579,7 @@ func RegisterDisks(s *rpc.Server, impl Disks) { s.Register(DisksService, impl) }
 
 // DisksClient is what calls the service.
 type DisksClient interface {
-	// Status: Says how the daemon is. Permission: read, in all projects.
+	// Status: Returns the state of the daemon. Permission: read, in all projects.
 	Status(ctx context.Context) (*StatusResponse, error)
 	// List: Lists the attached disks. Permission: read, in all projects.
 	List(ctx context.Context) (*ListResponse, error)

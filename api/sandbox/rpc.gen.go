@@ -11,7 +11,7 @@ import (
 	"miren.dev/runtime/pkg/schema"
 )
 
-// WaitUntil is an enum. What to wait for.
+// WaitUntil is an enum. State to wait for.
 type WaitUntil string
 
 // Values of WaitUntil.
@@ -35,7 +35,8 @@ func (e WaitUntil) Valid() bool {
 // Choices lists the values in the order of their declaration.
 func (WaitUntil) Choices() []string { return []string{"running", "ready", "ended"} }
 
-// RunRequest: Describes a sandbox to create. It has an image, or is like those of an app.
+// RunRequest: Describes a sandbox to create. It has an image, or is like the sandboxes of
+// an app.
 type RunRequest struct {
 	// Name of the project; absent: default.
 	Project string `cbor:"1,keyasint,omitempty" json:"project,omitempty"`
@@ -49,7 +50,7 @@ type RunRequest struct {
 	App string `cbor:"5,keyasint,omitempty" json:"app,omitempty"`
 	// With app: whose settings to take; absent: web.
 	Service string `cbor:"6,keyasint,omitempty" json:"service,omitempty"`
-	// What runs; absent: the image's, or the service's.
+	// Command line; absent: the image's, or the service's.
 	Command []string `cbor:"7,keyasint,omitempty" json:"command,omitempty"`
 	// Working directory; absent: the image's.
 	Workdir string `cbor:"8,keyasint,omitempty" json:"workdir,omitempty"`
@@ -142,9 +143,9 @@ func (x *SandboxResponse) ValidateFields(v *schema.Validator) {
 
 // WaitRequest: Waits for a sandbox.
 type WaitRequest struct {
-	// Which.
+	// The sandbox.
 	Sandbox id.Sandbox `cbor:"1,keyasint" json:"sandbox" schema:"required"`
-	// For what.
+	// State to wait for.
 	Until WaitUntil `cbor:"2,keyasint" json:"until" schema:"required"`
 }
 
@@ -172,7 +173,7 @@ func (x *WaitRequest) ValidateFields(v *schema.Validator) {
 
 // ExecRequest: Runs a process in a sandbox, or in a ready one of an app's service.
 type ExecRequest struct {
-	// Which; absent with app.
+	// The sandbox; absent with app.
 	Sandbox id.Sandbox `cbor:"1,keyasint,omitempty" json:"sandbox,omitempty"`
 	// With app: name of the project; absent: default.
 	Project string `cbor:"2,keyasint,omitempty" json:"project,omitempty"`
@@ -180,7 +181,7 @@ type ExecRequest struct {
 	App string `cbor:"3,keyasint,omitempty" json:"app,omitempty"`
 	// Service of the app; absent: web.
 	Service string `cbor:"4,keyasint,omitempty" json:"service,omitempty"`
-	// What to run.
+	// Command line.
 	Command []string `cbor:"5,keyasint,omitempty" json:"command,omitempty" schema:"required"`
 	// More environment variables.
 	Env map[string]string `cbor:"6,keyasint,omitempty" json:"env,omitempty"`
@@ -188,7 +189,7 @@ type ExecRequest struct {
 	Workdir string `cbor:"7,keyasint,omitempty" json:"workdir,omitempty"`
 	// User; absent: the main process's.
 	User string `cbor:"8,keyasint,omitempty" json:"user,omitempty"`
-	// On a terminal; then everything comes as stdout.
+	// Run on a terminal; then all output comes as stdout.
 	TTY *bool `cbor:"9,keyasint,omitempty" json:"tty,omitempty"`
 	// Size of the terminal.
 	Rows *int64 `cbor:"10,keyasint,omitempty" json:"rows,omitempty"`
@@ -232,7 +233,7 @@ func (x *ExecRequest) ValidateFields(v *schema.Validator) {
 type RunOnceRequest struct {
 	// The sandbox; its command is what runs. It has no ttl of its own if none is stated.
 	Sandbox RunRequest `cbor:"1,keyasint" json:"sandbox" schema:"required"`
-	// On a terminal; then everything comes as stdout.
+	// Run on a terminal; then all output comes as stdout.
 	TTY *bool `cbor:"2,keyasint,omitempty" json:"tty,omitempty"`
 	// Size of the terminal.
 	Rows *int64 `cbor:"3,keyasint,omitempty" json:"rows,omitempty"`
@@ -299,8 +300,8 @@ func (x *TerminalSize) ValidateFields(v *schema.Validator) {
 	schema.CheckMax(v, "cols", x.Cols, 65535)
 }
 
-// ExecInput: Something for the process. One of the fields is there. The end of the stream
-// closes its input too.
+// ExecInput: Input for the process. One of the fields is set. The end of the stream
+// closes the process's input too.
 type ExecInput struct {
 	// Input.
 	Stdin []byte `cbor:"1,keyasint,omitempty" json:"stdin,omitempty"`
@@ -333,9 +334,9 @@ func (x *ExecInput) ValidateFields(v *schema.Validator) {
 	}
 }
 
-// ExecOutput: Something of the process. One of the fields is there.
+// ExecOutput: Output of the process. One of the fields is set.
 type ExecOutput struct {
-	// It runs in this sandbox. The first message, but for notes.
+	// The process runs in this sandbox. The first message, except for notes.
 	Started id.Sandbox `cbor:"1,keyasint,omitempty" json:"started,omitempty"`
 	// Output.
 	Stdout []byte `cbor:"2,keyasint,omitempty" json:"stdout,omitempty"`
@@ -344,7 +345,7 @@ type ExecOutput struct {
 	// For the user: why the sandbox does not run yet, or why it ended and the process with
 	// it.
 	Note string `cbor:"5,keyasint,omitempty" json:"note,omitempty"`
-	// It has ended with this code (128+n for signal n). The last message.
+	// The process has ended with this code (128+n for signal n). The last message.
 	ExitCode *int64 `cbor:"4,keyasint,omitempty" json:"exit_code,omitempty"`
 }
 
@@ -367,7 +368,7 @@ func (x *ExecOutput) ValidateFields(v *schema.Validator) {
 
 // LogsRequest: Selects output of a sandbox, or of every sandbox of an app.
 type LogsRequest struct {
-	// Which; absent with app.
+	// The sandbox; absent with app.
 	Sandbox id.Sandbox `cbor:"1,keyasint,omitempty" json:"sandbox,omitempty"`
 	// With app: name of the project; absent: default.
 	Project string `cbor:"2,keyasint,omitempty" json:"project,omitempty"`
@@ -375,9 +376,9 @@ type LogsRequest struct {
 	App string `cbor:"3,keyasint,omitempty" json:"app,omitempty"`
 	// Only this service of the app; absent: all.
 	Service string `cbor:"4,keyasint,omitempty" json:"service,omitempty"`
-	// Of a sandbox: after this position.
+	// With sandbox: only lines after this position.
 	Offset *int64 `cbor:"5,keyasint,omitempty" json:"offset,omitempty"`
-	// Only this many last lines of each sandbox, 0: none; absent: all.
+	// At most this many last lines of each sandbox, 0: none; absent: all.
 	Tail *int64 `cbor:"6,keyasint,omitempty" json:"tail,omitempty"`
 	// Go on: with a sandbox until it has ended, with an app until the caller goes, new
 	// sandboxes included.
@@ -409,7 +410,7 @@ func (x *LogsRequest) ValidateFields(v *schema.Validator) {
 
 // LogLine: One line of output of a main process.
 type LogLine struct {
-	// Whose.
+	// The sandbox.
 	Sandbox id.Sandbox `cbor:"1,keyasint,omitempty" json:"sandbox,omitempty"`
 	// Service of the app.
 	Service string `cbor:"2,keyasint,omitempty" json:"service,omitempty"`
@@ -417,9 +418,9 @@ type LogLine struct {
 	Version *int64 `cbor:"3,keyasint,omitempty" json:"version,omitempty"`
 	// Position after the line in the sandbox's log; resume from here.
 	Offset *int64 `cbor:"4,keyasint,omitempty" json:"offset,omitempty"`
-	// When.
+	// Time of the line.
 	At time.Time `cbor:"5,keyasint" json:"at" schema:"required"`
-	// It came on the error stream.
+	// The line came on the error stream.
 	Stderr *bool `cbor:"6,keyasint,omitempty" json:"stderr,omitempty"`
 	// Without the newline.
 	Text string `cbor:"7,keyasint,omitempty" json:"text,omitempty"`
@@ -446,9 +447,9 @@ func (x *LogLine) ValidateFields(v *schema.Validator) {
 	v.Required("at", !x.At.IsZero())
 }
 
-// LogBatch: Lines that were there together.
+// LogBatch: Lines that were available together.
 type LogBatch struct {
-	// In order for each sandbox.
+	// The lines, in order for each sandbox.
 	Lines []LogLine `cbor:"1,keyasint,omitempty" json:"lines,omitempty"`
 }
 
@@ -471,7 +472,7 @@ func (x *LogBatch) ValidateFields(v *schema.Validator) {
 
 // StopRequest: Stops a sandbox.
 type StopRequest struct {
-	// Which.
+	// The sandbox.
 	Sandbox id.Sandbox `cbor:"1,keyasint" json:"sandbox" schema:"required"`
 	// Return when it has ended.
 	Wait *bool `cbor:"2,keyasint,omitempty" json:"wait,omitempty"`
@@ -497,7 +498,7 @@ func (x *StopRequest) ValidateFields(v *schema.Validator) {
 
 // SandboxRequest: Names a sandbox.
 type SandboxRequest struct {
-	// Which.
+	// The sandbox.
 	Sandbox id.Sandbox `cbor:"1,keyasint" json:"sandbox" schema:"required"`
 }
 
@@ -519,9 +520,9 @@ func (x *SandboxRequest) ValidateFields(v *schema.Validator) {
 	}
 }
 
-// Stats: One reading of what a sandbox uses.
+// Stats: One reading of a sandbox's resource use.
 type Stats struct {
-	// When.
+	// Time of the reading.
 	At time.Time `cbor:"1,keyasint" json:"at" schema:"required"`
 	// CPU time used since its start.
 	CPU time.Duration `cbor:"2,keyasint" json:"cpu" schema:"required"`

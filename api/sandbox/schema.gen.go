@@ -54,7 +54,7 @@ const (
 	MaxEnvName = 256
 	// MaxEnvValue: Longest value of an environment variable. (unit: bytes)
 	MaxEnvValue = 65536
-	// EnvNamePattern: What the name of an environment variable of an app must match.
+	// EnvNamePattern: Pattern of the name of an app's environment variable.
 	EnvNamePattern = "^[A-Za-z_][A-Za-z0-9_]*$"
 )
 
@@ -70,7 +70,7 @@ var Kinds = []*schema.Kind{
 	SandboxKind,
 }
 
-// SandboxPhase is an enum. Where a sandbox is in its life.
+// SandboxPhase is an enum. Phase of a sandbox.
 type SandboxPhase string
 
 // Values of SandboxPhase.
@@ -104,7 +104,7 @@ func (SandboxPhase) Choices() []string {
 	return []string{"pending", "scheduled", "creating", "running", "stopping", "stopped", "failed"}
 }
 
-// EndReason is an enum. Why a sandbox ended.
+// EndReason is an enum. Reason of the end of a sandbox.
 type EndReason string
 
 // Values of EndReason.
@@ -140,7 +140,7 @@ func (EndReason) Choices() []string {
 	return []string{"exit", "oom", "ttl", "idle", "user", "node", "crash", "setup"}
 }
 
-// DesiredState is an enum. What is wanted of a sandbox.
+// DesiredState is an enum. Desired state of a sandbox.
 type DesiredState string
 
 // Values of DesiredState.
@@ -162,7 +162,7 @@ func (e DesiredState) Valid() bool {
 // Choices lists the values in the order of their declaration.
 func (DesiredState) Choices() []string { return []string{"running", "stopped"} }
 
-// NetworkMode is an enum. How a sandbox is connected.
+// NetworkMode is an enum. Kind of a sandbox's network.
 type NetworkMode string
 
 // Values of NetworkMode.
@@ -184,7 +184,7 @@ func (e NetworkMode) Valid() bool {
 // Choices lists the values in the order of their declaration.
 func (NetworkMode) Choices() []string { return []string{"bridge", "none"} }
 
-// ProbeKind is an enum. How readiness is found out.
+// ProbeKind is an enum. Kind of a readiness probe.
 type ProbeKind string
 
 // Values of ProbeKind.
@@ -208,8 +208,8 @@ func (e ProbeKind) Valid() bool {
 // Choices lists the values in the order of their declaration.
 func (ProbeKind) Choices() []string { return []string{"none", "tcp", "http"} }
 
-// Resources: What a sandbox may use. Enforced by cgroups of the host, processes inside
-// gVisor.
+// Resources: Limits of a sandbox. The host's cgroups enforce them, and gVisor the number
+// of processes.
 type Resources struct {
 	// CPU limit, and what is reserved of the CPU that the node gives out, which is more than
 	// it has. (unit: thousandths of a CPU; default 1000)
@@ -260,9 +260,9 @@ func (x *Resources) ValidateFields(v *schema.Validator) {
 	schema.CheckMin(v, "disk_bytes", x.DiskBytes, 1048576)
 }
 
-// Probe: How to find out that a sandbox serves.
+// Probe: Readiness probe of a sandbox.
 type Probe struct {
-	// What to do. (default tcp)
+	// Kind of the probe. (default tcp)
 	Kind ProbeKind `cbor:"1,keyasint" json:"kind"`
 	// Port to try; 0: the sandbox's first port. (default 0)
 	Port int64 `cbor:"2,keyasint" json:"port"`
@@ -272,8 +272,7 @@ type Probe struct {
 	Interval time.Duration `cbor:"4,keyasint" json:"interval"`
 	// Time for one attempt. (default 2s)
 	Timeout time.Duration `cbor:"5,keyasint" json:"timeout"`
-	// How long it may take until the first success, from the start of the process. (default
-	// 1m0s)
+	// Longest time to the first success, from the start of the process. (default 1m0s)
 	Deadline time.Duration `cbor:"6,keyasint" json:"deadline"`
 }
 
@@ -339,7 +338,8 @@ func (x *Port) ValidateFields(v *schema.Validator) {
 	schema.CheckMax(v, "number", x.Number, 65535)
 }
 
-// SandboxTemplate: Everything that makes a sandbox. A pool stamps its sandboxes from one.
+// SandboxTemplate: Description of a sandbox. A pool creates all of its sandboxes from one
+// template.
 type SandboxTemplate struct {
 	// Image reference with digest in the node's image store.
 	Image string `cbor:"1,keyasint" json:"image" schema:"required"`
@@ -444,7 +444,7 @@ type SandboxPoolSpec struct {
 	Service string `cbor:"3,keyasint,omitempty" json:"service,omitempty"`
 	// Sandboxes wanted. (default 1)
 	Replicas int64 `cbor:"4,keyasint" json:"replicas"`
-	// What each is made of.
+	// Template of its sandboxes.
 	Template SandboxTemplate `cbor:"5,keyasint" json:"template" schema:"required"`
 }
 
@@ -497,7 +497,7 @@ type SandboxPoolStatus struct {
 	Failures int64 `cbor:"4,keyasint" json:"failures"`
 	// Not before this time is the next sandbox started (back-off).
 	NextStart *time.Time `cbor:"5,keyasint,omitempty" json:"next_start,omitempty"`
-	// Why it has fewer than wanted.
+	// Reason why it has fewer sandboxes than wanted.
 	Message string `cbor:"6,keyasint,omitempty" json:"message,omitempty"`
 }
 
@@ -611,13 +611,13 @@ var SandboxPoolKind = &schema.Kind{
 		{Path: "spec.app_version", Number: 2, Type: "ref app_version", Doc: "The version it runs.", Indexed: true},
 		{Path: "spec.service", Number: 3, Type: "string", Doc: "The service of the app."},
 		{Path: "spec.replicas", Number: 4, Type: "int", Doc: "Sandboxes wanted.", Default: "1"},
-		{Path: "spec.template", Number: 5, Type: "component sandbox_template", Doc: "What each is made of.", Required: true},
+		{Path: "spec.template", Number: 5, Type: "component sandbox_template", Doc: "Template of its sandboxes.", Required: true},
 		{Path: "status.total", Number: 1, Type: "int", Doc: "Sandboxes that have not ended.", Default: "0"},
 		{Path: "status.ready", Number: 2, Type: "int", Doc: "Sandboxes whose probe passes.", Default: "0"},
 		{Path: "status.created", Number: 3, Type: "int", Doc: "Sandboxes ever made; the next one's name ends in it.", Default: "0"},
 		{Path: "status.failures", Number: 4, Type: "int", Doc: "Sandboxes that ended without being told to, in a row.", Default: "0"},
 		{Path: "status.next_start", Number: 5, Type: "time", Doc: "Not before this time is the next sandbox started (back-off)."},
-		{Path: "status.message", Number: 6, Type: "string", Doc: "Why it has fewer than wanted."},
+		{Path: "status.message", Number: 6, Type: "string", Doc: "Reason why it has fewer sandboxes than wanted."},
 	},
 	Columns: []schema.Column{
 		{Title: "APP", Value: func(obj schema.Object, _ time.Time) string {
@@ -665,15 +665,15 @@ type SandboxSpec struct {
 	AppVersion id.AppVersion `cbor:"3,keyasint,omitempty" json:"app_version,omitempty"`
 	// The service of the app.
 	Service string `cbor:"4,keyasint,omitempty" json:"service,omitempty"`
-	// Where it runs; set once by the scheduler.
+	// Its node; the scheduler sets it once.
 	Node id.Node `cbor:"5,keyasint,omitempty" json:"node,omitempty"`
-	// What is wanted. (default running)
+	// Desired state. (default running)
 	Desired DesiredState `cbor:"6,keyasint" json:"desired"`
-	// Why it is to be stopped.
+	// Reason for which it must stop.
 	StopReason EndReason `cbor:"7,keyasint,omitempty" json:"stop_reason,omitempty"`
 	// Ends this long after it began to run; absent: never.
 	TTL *time.Duration `cbor:"8,keyasint,omitempty" json:"ttl,omitempty"`
-	// What it is made of.
+	// Its template.
 	Template SandboxTemplate `cbor:"9,keyasint" json:"template" schema:"required"`
 }
 
@@ -727,30 +727,30 @@ func (x *SandboxSpec) ValidateFields(v *schema.Validator) {
 
 // SandboxStatus: what is known of a sandbox.
 type SandboxStatus struct {
-	// Where it is in its life. (default pending)
+	// Phase. (default pending)
 	Phase SandboxPhase `cbor:"1,keyasint" json:"phase"`
-	// Its probe passes. (default false)
+	// Whether its probe passes. (default false)
 	Ready bool `cbor:"2,keyasint" json:"ready"`
 	// Its IPv4 address while it has one.
 	Address string `cbor:"3,keyasint,omitempty" json:"address,omitempty"`
-	// Why it ended.
+	// Reason of its end.
 	Reason EndReason `cbor:"4,keyasint,omitempty" json:"reason,omitempty"`
 	// Exit code of the main process; 128+n for signal n.
 	ExitCode *int64 `cbor:"5,keyasint,omitempty" json:"exit_code,omitempty"`
-	// What went wrong and what to do next.
+	// Problem and advice.
 	Message string `cbor:"6,keyasint,omitempty" json:"message,omitempty"`
-	// Its last output lines when it ended badly.
+	// Last lines of its output, if it failed.
 	LogTail []string `cbor:"7,keyasint,omitempty" json:"log_tail,omitempty"`
 	// Its probe had not passed by the deadline; message, listening and log_tail say more.
 	// (default false)
 	Overdue bool `cbor:"12,keyasint" json:"overdue"`
 	// TCP ports that were really listened on when that was last looked at.
 	Listening []int64 `cbor:"8,keyasint,omitempty" json:"listening,omitempty"`
-	// When its process started.
+	// Time at which its process started.
 	StartedAt *time.Time `cbor:"9,keyasint,omitempty" json:"started_at,omitempty"`
-	// When its probe first passed.
+	// Time at which its probe first passed.
 	ReadyAt *time.Time `cbor:"10,keyasint,omitempty" json:"ready_at,omitempty"`
-	// When it ended.
+	// Time of its end.
 	EndedAt *time.Time `cbor:"11,keyasint,omitempty" json:"ended_at,omitempty"`
 }
 
@@ -886,23 +886,23 @@ var SandboxKind = &schema.Kind{
 		{Path: "spec.app", Number: 2, Type: "ref app", Doc: "The app it belongs to.", Indexed: true},
 		{Path: "spec.app_version", Number: 3, Type: "ref app_version", Doc: "The version it runs.", Indexed: true},
 		{Path: "spec.service", Number: 4, Type: "string", Doc: "The service of the app."},
-		{Path: "spec.node", Number: 5, Type: "ref node", Doc: "Where it runs; set once by the scheduler.", Indexed: true},
-		{Path: "spec.desired", Number: 6, Type: "enum desired_state", Doc: "What is wanted.", Default: "running", Choices: []string{"running", "stopped"}},
-		{Path: "spec.stop_reason", Number: 7, Type: "enum end_reason", Doc: "Why it is to be stopped.", Choices: []string{"exit", "oom", "ttl", "idle", "user", "node", "crash", "setup"}},
+		{Path: "spec.node", Number: 5, Type: "ref node", Doc: "Its node; the scheduler sets it once.", Indexed: true},
+		{Path: "spec.desired", Number: 6, Type: "enum desired_state", Doc: "Desired state.", Default: "running", Choices: []string{"running", "stopped"}},
+		{Path: "spec.stop_reason", Number: 7, Type: "enum end_reason", Doc: "Reason for which it must stop.", Choices: []string{"exit", "oom", "ttl", "idle", "user", "node", "crash", "setup"}},
 		{Path: "spec.ttl", Number: 8, Type: "duration", Doc: "Ends this long after it began to run; absent: never."},
-		{Path: "spec.template", Number: 9, Type: "component sandbox_template", Doc: "What it is made of.", Required: true},
-		{Path: "status.phase", Number: 1, Type: "enum sandbox_phase", Doc: "Where it is in its life.", Default: "pending", Indexed: true, Choices: []string{"pending", "scheduled", "creating", "running", "stopping", "stopped", "failed"}},
-		{Path: "status.ready", Number: 2, Type: "bool", Doc: "Its probe passes.", Default: "false"},
+		{Path: "spec.template", Number: 9, Type: "component sandbox_template", Doc: "Its template.", Required: true},
+		{Path: "status.phase", Number: 1, Type: "enum sandbox_phase", Doc: "Phase.", Default: "pending", Indexed: true, Choices: []string{"pending", "scheduled", "creating", "running", "stopping", "stopped", "failed"}},
+		{Path: "status.ready", Number: 2, Type: "bool", Doc: "Whether its probe passes.", Default: "false"},
 		{Path: "status.address", Number: 3, Type: "string", Doc: "Its IPv4 address while it has one."},
-		{Path: "status.reason", Number: 4, Type: "enum end_reason", Doc: "Why it ended.", Choices: []string{"exit", "oom", "ttl", "idle", "user", "node", "crash", "setup"}},
+		{Path: "status.reason", Number: 4, Type: "enum end_reason", Doc: "Reason of its end.", Choices: []string{"exit", "oom", "ttl", "idle", "user", "node", "crash", "setup"}},
 		{Path: "status.exit_code", Number: 5, Type: "int", Doc: "Exit code of the main process; 128+n for signal n."},
-		{Path: "status.message", Number: 6, Type: "string", Doc: "What went wrong and what to do next."},
-		{Path: "status.log_tail", Number: 7, Type: "list of string", Doc: "Its last output lines when it ended badly."},
+		{Path: "status.message", Number: 6, Type: "string", Doc: "Problem and advice."},
+		{Path: "status.log_tail", Number: 7, Type: "list of string", Doc: "Last lines of its output, if it failed."},
 		{Path: "status.overdue", Number: 12, Type: "bool", Doc: "Its probe had not passed by the deadline; message, listening and log_tail say more.", Default: "false"},
 		{Path: "status.listening", Number: 8, Type: "list of int", Doc: "TCP ports that were really listened on when that was last looked at."},
-		{Path: "status.started_at", Number: 9, Type: "time", Doc: "When its process started."},
-		{Path: "status.ready_at", Number: 10, Type: "time", Doc: "When its probe first passed."},
-		{Path: "status.ended_at", Number: 11, Type: "time", Doc: "When it ended."},
+		{Path: "status.started_at", Number: 9, Type: "time", Doc: "Time at which its process started."},
+		{Path: "status.ready_at", Number: 10, Type: "time", Doc: "Time at which its probe first passed."},
+		{Path: "status.ended_at", Number: 11, Type: "time", Doc: "Time of its end."},
 	},
 	Columns: []schema.Column{
 		{Title: "PHASE", Value: func(obj schema.Object, _ time.Time) string {

@@ -13,7 +13,7 @@ import (
 	"miren.dev/runtime/pkg/schema"
 )
 
-// Health is an enum. How a component is.
+// Health is an enum. State of a component.
 type Health string
 
 // Values of Health.
@@ -39,7 +39,7 @@ func (e Health) Valid() bool {
 // Choices lists the values in the order of their declaration.
 func (Health) Choices() []string { return []string{"ok", "starting", "failed", "stopped"} }
 
-// CheckLevel is an enum. How bad a finding is.
+// CheckLevel is an enum. Severity of a finding.
 type CheckLevel string
 
 // Values of CheckLevel.
@@ -63,13 +63,13 @@ func (e CheckLevel) Valid() bool {
 // Choices lists the values in the order of their declaration.
 func (CheckLevel) Choices() []string { return []string{"ok", "warn", "fail"} }
 
-// VersionResponse: What this server is.
+// VersionResponse: Version of the server.
 type VersionResponse struct {
 	// Version.
 	Version string `cbor:"1,keyasint" json:"version" schema:"required"`
 	// Commit it was built from.
 	Commit string `cbor:"2,keyasint,omitempty" json:"commit,omitempty"`
-	// When it was built.
+	// Time of the build.
 	Date string `cbor:"3,keyasint,omitempty" json:"date,omitempty"`
 	// Id of the installation.
 	Instance string `cbor:"4,keyasint,omitempty" json:"instance,omitempty"`
@@ -94,9 +94,9 @@ func (x *VersionResponse) ValidateFields(v *schema.Validator) {
 type ComponentStatus struct {
 	// server, ingress, postgres, containerd, buildkit, ...
 	Name string `cbor:"1,keyasint" json:"name" schema:"required"`
-	// How it is.
+	// State.
 	Health Health `cbor:"2,keyasint" json:"health" schema:"required"`
-	// What is wrong.
+	// The problem.
 	Message string `cbor:"3,keyasint,omitempty" json:"message,omitempty"`
 	// Process.
 	PID *int64 `cbor:"4,keyasint,omitempty" json:"pid,omitempty"`
@@ -104,7 +104,7 @@ type ComponentStatus struct {
 	MemoryBytes *int64 `cbor:"5,keyasint,omitempty" json:"memory_bytes,omitempty"`
 	// Version.
 	Version string `cbor:"6,keyasint,omitempty" json:"version,omitempty"`
-	// When it started.
+	// Time of its start.
 	StartedAt *time.Time `cbor:"7,keyasint,omitempty" json:"started_at,omitempty"`
 }
 
@@ -127,25 +127,25 @@ func (x *ComponentStatus) ValidateFields(v *schema.Validator) {
 	}
 }
 
-// StatusResponse: How the installation is.
+// StatusResponse: State of the installation.
 type StatusResponse struct {
 	// Id of the installation.
 	Instance string `cbor:"1,keyasint" json:"instance" schema:"required"`
 	// Version of the server.
 	Version string `cbor:"2,keyasint,omitempty" json:"version,omitempty"`
-	// When the server started.
+	// Time of the server's start.
 	StartedAt time.Time `cbor:"3,keyasint" json:"started_at" schema:"required"`
-	// Everything works.
+	// Whether everything works.
 	Ready bool `cbor:"4,keyasint" json:"ready" schema:"required"`
-	// Where its state is.
+	// Its state directory.
 	StateDir string `cbor:"5,keyasint,omitempty" json:"state_dir,omitempty"`
-	// What the entities are in.
+	// The database of the entities.
 	Store string `cbor:"6,keyasint,omitempty" json:"store,omitempty"`
 	// Name of this machine's node.
 	Node string `cbor:"7,keyasint,omitempty" json:"node,omitempty"`
-	// Where it serves RPC.
+	// Addresses of the RPC server.
 	RPCAddresses []string `cbor:"8,keyasint,omitempty" json:"rpc_addresses,omitempty"`
-	// Where the ingress serves HTTP.
+	// Addresses of the ingress.
 	IngressAddresses []string `cbor:"9,keyasint,omitempty" json:"ingress_addresses,omitempty"`
 	// Its parts.
 	Components []ComponentStatus `cbor:"10,keyasint,omitempty" json:"components,omitempty"`
@@ -172,7 +172,7 @@ func (x *StatusResponse) ValidateFields(v *schema.Validator) {
 
 // StopRequest: Stops the server.
 type StopRequest struct {
-	// Only the control plane: sandboxes, ingress, store and containerd go on.
+	// Stop only the control plane; sandboxes, ingress, store and containerd keep running.
 	KeepRunning bool `cbor:"1,keyasint" json:"keep_running" schema:"required"`
 }
 
@@ -192,13 +192,13 @@ func (x *StopRequest) ValidateFields(v *schema.Validator) {
 
 // Check: One finding.
 type Check struct {
-	// What was looked at.
+	// Name of the check.
 	Name string `cbor:"1,keyasint" json:"name" schema:"required"`
-	// How bad it is.
+	// Severity.
 	Level CheckLevel `cbor:"2,keyasint" json:"level" schema:"required"`
-	// What was found.
+	// The finding.
 	Found string `cbor:"3,keyasint,omitempty" json:"found,omitempty"`
-	// What to do.
+	// Advice for the user.
 	Advice string `cbor:"4,keyasint,omitempty" json:"advice,omitempty"`
 }
 
@@ -221,7 +221,7 @@ func (x *Check) ValidateFields(v *schema.Validator) {
 	}
 }
 
-// DoctorResponse: What was found.
+// DoctorResponse: Findings of the checks.
 type DoctorResponse struct {
 	// Findings.
 	Checks []Check `cbor:"1,keyasint,omitempty" json:"checks,omitempty"`
@@ -244,14 +244,14 @@ func (x *DoctorResponse) ValidateFields(v *schema.Validator) {
 	}
 }
 
-// IssueIdentityRequest: Asks for a client certificate.
+// IssueIdentityRequest: Requests a client certificate.
 type IssueIdentityRequest struct {
-	// Who it is for.
+	// User or program that will use it.
 	Name string `cbor:"1,keyasint" json:"name" schema:"required"`
 	// Roles: admin, deployer, viewer; bound to a project as deployer@PROJECT, else in all
 	// projects.
 	Roles []string `cbor:"2,keyasint,omitempty" json:"roles,omitempty" schema:"required"`
-	// How long it is valid; absent: a year.
+	// Validity; absent: a year.
 	TTL *time.Duration `cbor:"3,keyasint,omitempty" json:"ttl,omitempty"`
 }
 
@@ -288,11 +288,11 @@ type IssueIdentityResponse struct {
 	Key string `cbor:"2,keyasint" json:"key" schema:"required"`
 	// PEM; signs the server's certificate.
 	CA string `cbor:"3,keyasint" json:"ca" schema:"required"`
-	// When it expires.
+	// Time of its expiry.
 	ExpiresAt time.Time `cbor:"4,keyasint" json:"expires_at" schema:"required"`
-	// Where the server is reached over the network.
+	// Addresses of the server on the network.
 	Addresses []string `cbor:"5,keyasint,omitempty" json:"addresses,omitempty"`
-	// Its serial number, by which it can be revoked.
+	// Serial number of the certificate, by which it can be revoked.
 	Serial string `cbor:"6,keyasint,omitempty" json:"serial,omitempty"`
 }
 
@@ -338,7 +338,7 @@ func (x *RevokeIdentityRequest) ValidateFields(v *schema.Validator) {
 	}
 }
 
-// RevokeIdentityResponse: What is revoked.
+// RevokeIdentityResponse: The revoked certificates.
 type RevokeIdentityResponse struct {
 	// The client certificates.
 	Certificates []schema.Record `cbor:"1,keyasint,omitempty" json:"certificates,omitempty"`
@@ -405,7 +405,7 @@ type SharedField struct {
 	Field string `cbor:"1,keyasint" json:"field" schema:"required"`
 	// The writer that owns it.
 	Owner string `cbor:"2,keyasint" json:"owner" schema:"required"`
-	// When and what for.
+	// When the writer writes it, and why.
 	Condition string `cbor:"3,keyasint" json:"condition" schema:"required"`
 }
 
@@ -430,9 +430,9 @@ func (x *SharedField) ValidateFields(v *schema.Validator) {
 type RunFailure struct {
 	// Id of the entity.
 	Key string `cbor:"1,keyasint" json:"key" schema:"required"`
-	// What went wrong.
+	// The error.
 	Message string `cbor:"2,keyasint" json:"message" schema:"required"`
-	// When.
+	// Time of the failure.
 	At time.Time `cbor:"3,keyasint" json:"at" schema:"required"`
 }
 
@@ -456,9 +456,9 @@ func (x *RunFailure) ValidateFields(v *schema.Validator) {
 // ControllerStatus: A writer of the store, as it declares itself, and how it does if it
 // is a controller.
 type ControllerStatus struct {
-	// Its name; api: the operations that users call.
+	// Name of the writer; api stands for the operations that users call.
 	Name string `cbor:"1,keyasint" json:"name" schema:"required"`
-	// It is a controller; others have no queue.
+	// Whether it is a controller; other writers have no queue.
 	Controller bool `cbor:"2,keyasint" json:"controller" schema:"required"`
 	// The kind that it reconciles.
 	Kind string `cbor:"3,keyasint,omitempty" json:"kind,omitempty"`
@@ -486,7 +486,7 @@ type ControllerStatus struct {
 	Retrying int64 `cbor:"14,keyasint" json:"retrying" schema:"required"`
 	// Reconciliations that ended since the server started.
 	Runs int64 `cbor:"15,keyasint" json:"runs" schema:"required"`
-	// The last that failed.
+	// The last reconciliation that failed.
 	Failure *RunFailure `cbor:"16,keyasint,omitempty" json:"failure,omitempty"`
 }
 
@@ -511,13 +511,13 @@ func (x *ControllerStatus) ValidateFields(v *schema.Validator) {
 	}
 }
 
-// InformerStatus: What the server keeps in memory of a kind.
+// InformerStatus: The server's cache of a kind.
 type InformerStatus struct {
 	// The kind.
 	Kind string `cbor:"1,keyasint" json:"kind" schema:"required"`
 	// Entities of it.
 	Entities int64 `cbor:"2,keyasint" json:"entities" schema:"required"`
-	// Who is told of changes.
+	// Number of handlers that get its changes.
 	Handlers int64 `cbor:"3,keyasint" json:"handlers" schema:"required"`
 }
 
@@ -536,19 +536,19 @@ func (x *InformerStatus) ValidateFields(v *schema.Validator) {
 	v.Required("kind", x.Kind != "")
 }
 
-// ControllersResponse: What wakes, reads and writes in the server.
+// ControllersResponse: The writers of the store, and how changes reach them.
 type ControllersResponse struct {
 	// Writers by name.
 	Controllers []ControllerStatus `cbor:"1,keyasint,omitempty" json:"controllers,omitempty"`
-	// Up to here, controllers were told of changes.
+	// Controllers have received the changes up to this revision.
 	Revision int64 `cbor:"2,keyasint" json:"revision" schema:"required"`
 	// Every kind was listed.
 	Synced bool `cbor:"3,keyasint" json:"synced" schema:"required"`
-	// When the store last answered the informers.
+	// Time of the store's last answer to the informers.
 	LastSeen *time.Time `cbor:"4,keyasint,omitempty" json:"last_seen,omitempty"`
-	// Why the store is not followed now.
+	// Reason why the informers do not follow the store now.
 	Error string `cbor:"5,keyasint,omitempty" json:"error,omitempty"`
-	// How often it could not be.
+	// Number of times that the informers lost the store.
 	Interruptions int64 `cbor:"6,keyasint" json:"interruptions" schema:"required"`
 	// Kinds in memory.
 	Informers []InformerStatus `cbor:"7,keyasint,omitempty" json:"informers,omitempty"`
@@ -576,9 +576,9 @@ func (x *ControllersResponse) ValidateFields(v *schema.Validator) {
 
 // Server is what serves the service. The server itself.
 type Server interface {
-	// Version: Says what the server is. Permission: public.
+	// Version: Returns the version of the server. Permission: public.
 	Version(ctx context.Context) (*VersionResponse, error)
-	// Status: Says how the installation is. Permission: read, in any project.
+	// Status: Returns the state of the installation. Permission: read, in any project.
 	Status(ctx context.Context) (*StatusResponse, error)
 	// Stop: Begins to stop the server and returns; the connection ends when it has.
 	// Permission: admin, in all projects.
@@ -597,9 +597,9 @@ func RegisterServer(s *rpc.Server, impl Server) { s.Register(ServerService, impl
 
 // ServerClient is what calls the service.
 type ServerClient interface {
-	// Version: Says what the server is. Permission: public.
+	// Version: Returns the version of the server. Permission: public.
 	Version(ctx context.Context) (*VersionResponse, error)
-	// Status: Says how the installation is. Permission: read, in any project.
+	// Status: Returns the state of the installation. Permission: read, in any project.
 	Status(ctx context.Context) (*StatusResponse, error)
 	// Stop: Begins to stop the server and returns; the connection ends when it has.
 	// Permission: admin, in all projects.
@@ -822,7 +822,7 @@ var NodesService = &rpc.Service{Name: "server.Nodes", Methods: []*rpc.Method{
 	methodNodesUncordon,
 }}
 
-// Debug is what serves the service. What goes on inside the server.
+// Debug is what serves the service. Internal state of the server.
 type Debug interface {
 	// Controllers: Returns the controllers: what they declare, their queues and last errors.
 	// Permission: admin, in all projects.

@@ -12,7 +12,7 @@ type Config struct {
 	StateDir     string    // Directory of everything durable of one installation.
 	RunDir       string    // Directory of sockets; below it each installation has one of its own.
 	CacheDir     string    // Directory of base images made on this machine; shared by installations.
-	ToolchainDir string    // Directory of containerd, runsc, buildkitd and the agent; empty: that of this program.
+	ToolchainDir string    // Directory of containerd, runsc, buildkitd and the agent; empty: the directory of this program.
 	CABundle     string    // File with CA certificates given to builds and sandboxes: auto (the machine's), none, or a path.
 	Log          Log       // Logging of the server.
 	RPC          RPC       // How clients reach the server.
@@ -110,7 +110,7 @@ var Keys = []Key{
 	{Path: "cache_dir", Type: "string", Default: "/var/cache/runtime", Doc: "Directory of base images made on this machine; shared by installations.", Unit: "", Min: "", Max: "",
 		Pattern: regexp.MustCompile("^/"),
 		field:   func(c *Config) any { return &c.CacheDir }},
-	{Path: "toolchain_dir", Type: "string", Default: "", Doc: "Directory of containerd, runsc, buildkitd and the agent; empty: that of this program.", Unit: "", Min: "", Max: "",
+	{Path: "toolchain_dir", Type: "string", Default: "", Doc: "Directory of containerd, runsc, buildkitd and the agent; empty: the directory of this program.", Unit: "", Min: "", Max: "",
 		field: func(c *Config) any { return &c.ToolchainDir }},
 	{Path: "ca_bundle", Type: "string", Default: "auto", Doc: "File with CA certificates given to builds and sandboxes: auto (the machine's), none, or a path.", Unit: "", Min: "", Max: "",
 		field: func(c *Config) any { return &c.CABundle }},
