@@ -11,9 +11,9 @@ const (
 	// MaxAppName: Longest name of an app. It leaves room for -v123456-service within the 63
 	// bytes of a name. (unit: bytes)
 	MaxAppName = 40
-	// AppNamePattern: What the name of an app must match.
+	// AppNamePattern: Pattern of the name of an app.
 	AppNamePattern = "^[a-z]([a-z0-9-]*[a-z0-9])?$"
-	// ServiceNamePattern: What the name of a service must match.
+	// ServiceNamePattern: Pattern of the name of a service.
 	ServiceNamePattern = "^[a-z][a-z0-9-]{0,31}$"
 	// DefaultService: The service that is meant where none is named.
 	DefaultService = "web"
@@ -37,6 +37,6 @@ const (
 	MaxPIDs = 65536
 	// MaxStopTimeout: Longest time between SIGTERM and SIGKILL.
 	MaxStopTimeout = 10 * time.Minute
-	// EnvNamePattern: What the name of an environment variable of an app must match.
+	// EnvNamePattern: Pattern of the name of an app's environment variable.
 	EnvNamePattern = "^[A-Za-z_][A-Za-z0-9_]*$"
 )
