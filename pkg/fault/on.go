@@ -30,7 +30,7 @@ func Point(area, name, when string) {
 			_ = f.Close()
 		}
 	case point:
-		if os.Rename(file, file+".hit") != nil { // an atomic claim: one process alone renames the file
+		if os.Rename(file, file+".hit") != nil { // the claim of one process alone; atomicfile would replace the file
 			return // another process was first
 		}
 		_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
