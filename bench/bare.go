@@ -15,8 +15,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// bare runs runsc without anything of the product, on the same root file
-// system, as a plain directory.
+// bare runs runsc alone, without the product, on the same root file system, as
+// a plain directory.
 type bare struct {
 	dir    string
 	runsc  string
@@ -75,7 +75,7 @@ func (r *bare) run(ctx context.Context) (time.Duration, error) {
 	out, err := cmd.CombinedOutput()
 	took := time.Since(began)
 	if err != nil {
-		// Killed in between it leaves a sandbox.
+		// A runsc that is killed here leaves a sandbox.
 		_ = exec.Command(r.runsc, "--root", filepath.Join(r.dir, "root"), "delete", "--force", id).Run()
 		return 0, fmt.Errorf("runsc run: %w: %s", err, out)
 	}

@@ -16,8 +16,8 @@ import (
 	"time"
 )
 
-// children are the programs that this one can be. Each calls ready with its
-// address when it serves, and returns soon after ctx ended.
+// children are the programs that this binary can run as. Each calls ready with
+// its address when it serves, and returns soon after ctx ended.
 var children = map[string]func(ctx context.Context, args []string, ready func(address string)) error{
 	"store":   storeChild,
 	"etcd":    etcdChild,
@@ -34,7 +34,7 @@ var children = map[string]func(ctx context.Context, args []string, ready func(ad
 // profileVar names the file for the CPU profile of a child.
 const profileVar = "BENCH_CPU_PROFILE"
 
-// child is this program as a child.
+// child runs this program as a child.
 func child(name string, args []string) int {
 	f := children[name]
 	if f == nil {

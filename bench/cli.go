@@ -51,14 +51,15 @@ func benchCLI(ctx context.Context, b *bench) error {
 	return nil
 }
 
-// clientSizeGoal is the size of r through that of runtime.
+// clientSizeGoal is the largest size of r relative to runtime.
 const clientSizeGoal = 0.4
 
 func (b *bench) program(side int) string {
 	return filepath.Join(b.opt.bin, [2]string{"r", "runtime"}[side])
 }
 
-// startTime is the median time from the start of a program to its end, in ms.
+// startTime returns the median time from the start of a program to its end, in
+// ms.
 func (b *bench) startTime(ctx context.Context, home string, side int, args []string) (float64, error) {
 	var all latencies
 	for range cliStarts {

@@ -44,7 +44,7 @@ func benchDeploy(ctx context.Context, b *bench) error {
 		return err
 	}
 	w := row{What: "warm redeploy to serving", Unit: "s", Ours: median(p.ours), Peer: "buildctl build", Theirs: median(p.peer), Ratio: p.ratio()}
-	var over []float64 // what is left of 1.5 × + 1 s, round by round
+	var over []float64 // the remainder of 1.5 × + 1 s, per round
 	for n := range p.ours {
 		over = append(over, p.ours[n]-1.5*p.peer[n]-1)
 	}
@@ -102,7 +102,7 @@ func newBuildctl(ctx context.Context, i *install) (*buildctl, error) {
 		if err != nil {
 			return nil, err
 		}
-		// buildctl writes into a layout: it gets one that refers to the files.
+		// buildctl writes to a layout: it gets one that refers to the files.
 		dir := filepath.Join(c.dir, fmt.Sprintf("base%d", n))
 		if err := os.Mkdir(dir, 0o755); err != nil {
 			return nil, err
@@ -117,7 +117,7 @@ func newBuildctl(ctx context.Context, i *install) (*buildctl, error) {
 	return c, nil
 }
 
-// build builds, with the options that the product builds with.
+// build builds, with the product's options.
 func (c *buildctl) build(ctx context.Context) error {
 	args := []string{
 		"--addr", "unix://" + c.i.in.Socket("buildkit", "buildkitd.sock"), "build", "--progress", "plain", "--frontend", "dockerfile.v0",

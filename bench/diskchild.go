@@ -26,8 +26,8 @@ import (
 	"miren.dev/runtime/lsvd/vfs"
 )
 
-// gateStore is a store that can be told to keep writes waiting, as one that is
-// away does, and to take its time for everything.
+// gateStore is a store that a test can make hold back writes, like an
+// unavailable store, and delay every request.
 type gateStore struct {
 	store.Store
 	delay time.Duration
@@ -109,16 +109,16 @@ type nearGate struct {
 	store.Near
 }
 
-// diskOptions are those of the child that serves a disk.
+// diskOptions are the options of the child that serves a disk.
 type diskOptions struct {
-	dir    string // of the store, log and sockets
+	dir    string // directory of the store, log and sockets
 	volume string
-	size   int64 // makes the volume; 0: it exists
+	size   int64 // size of the volume to make; 0: it exists
 	cache  int64
 	group  string // memory cgroup to join; "" none
 	owner  string // attach it for this owner; "" does not
 	delay  time.Duration
-	log    string // directory of the log in dir
+	log    string // directory of the log, below dir
 	held   bool   // begin with the store held
 }
 
@@ -131,7 +131,7 @@ type served struct {
 	info  diskInfo
 }
 
-// diskInfo is what a child tells first.
+// diskInfo is the child's first message.
 type diskInfo struct {
 	Device string // block device, if attached
 	OpenMS float64
@@ -269,7 +269,7 @@ func (s *served) control(ctx context.Context, l net.Listener) {
 	}
 }
 
-// command carries out a command; began is when what is to be timed began.
+// command carries out a command; began is when the timed part began.
 func (s *served) command(ctx context.Context, words []string, began *time.Time) (string, error) {
 	arg := func(i int) int64 {
 		if i >= len(words) {
@@ -328,7 +328,7 @@ func (s *served) command(ctx context.Context, words []string, began *time.Time) 
 	return "", fmt.Errorf("no command %q", words[0])
 }
 
-// fillRandom fills b with what does not compress.
+// fillRandom fills b with data that does not compress.
 func fillRandom(b []byte, seed uint64) {
 	var key [32]byte
 	for i := range 8 {

@@ -21,7 +21,7 @@ import (
 const (
 	diskSize   = 1 << 30
 	diskCache  = 128 << 20
-	diskMemory = 512 << 20 // of each side that serves from files, page cache included
+	diskMemory = 512 << 20 // memory limit of each side that serves from files, page cache included
 	hotSize    = 96 << 20  // fits the cache
 )
 
@@ -127,7 +127,7 @@ func (x *disk) tell(ctx context.Context, command string) (string, error) {
 	return in.Text(), nil
 }
 
-// took is tell for commands that answer how many milliseconds they took.
+// took is tell for commands that answer with a number of milliseconds.
 func (x *disk) took(ctx context.Context, command string) (float64, error) {
 	s, err := x.tell(ctx, command)
 	if err != nil {
@@ -136,8 +136,9 @@ func (x *disk) took(ctx context.Context, command string) (float64, error) {
 	return strconv.ParseFloat(s, 64)
 }
 
-// side is the disk as a side: what it writes during a turn reaches the store
-// after it, so that its work in the background is not in the turns of others.
+// side returns the disk as a side. Its writes during a turn reach the store
+// after the turn, so that its background work does not overlap the turns of
+// others.
 func (x *disk) side(target ...string) diskSide {
 	return diskSide{name: "ours", target: target,
 		before: func(ctx context.Context) error {
@@ -233,7 +234,7 @@ func (d *disks) overNBD(ctx context.Context, ours *disk) (err error) {
 	return d.slow(ctx)
 }
 
-// slow compares where everything behind takes 20 ms.
+// slow compares with a delay of 20 ms behind every request.
 func (d *disks) slow(ctx context.Context) (err error) {
 	ours, err := d.serve(ctx, "slow", "--size", strconv.Itoa(diskSize), "--delay", "20ms")
 	if err != nil {
@@ -297,11 +298,11 @@ func (d *disks) attached(ctx context.Context, ours *disk) (err error) {
 	return d.busy(ctx, ours, side)
 }
 
-// busy compares a disk whose upload and GC run with itself while they do not.
+// busy compares a disk during upload and GC with itself without them.
 func (d *disks) busy(ctx context.Context, ours *disk, idle diskSide) error {
 	busy := idle
 	busy.name = "busy"
-	busy.before = nil // the store takes what it gets
+	busy.before = nil // let the store accept writes
 	collected := func() (int64, error) {
 		text, err := ours.tell(ctx, "stats")
 		if err != nil {
@@ -311,7 +312,7 @@ func (d *disks) busy(ctx context.Context, ours *disk, idle diskSide) error {
 		err = json.Unmarshal([]byte(text), &st)
 		return st.StoredGC, err
 	}
-	for range 8 { // until there is so much garbage that GC has work all the time
+	for range 8 { // until there is enough garbage to keep GC busy
 		if _, err := d.b.diskRounds(ctx, loads.randwrite32, 1, 2*d.turn, []diskSide{idle}); err != nil {
 			return err
 		}

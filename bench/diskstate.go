@@ -27,7 +27,7 @@ const (
 	idleDisks = 50
 )
 
-// benchRecovery and benchDiskState measure what has no peer.
+// benchRecovery and benchDiskState measure values without a peer.
 func benchRecovery(ctx context.Context, b *bench) error {
 	d, err := newDisks(b, "recovery")
 	if err != nil {
@@ -85,7 +85,7 @@ func (d *disks) recovery(ctx context.Context) (err error) {
 	}
 	what := fmt.Sprintf("recovery, %.1f GiB of log, 100 GiB volume", float64(log)/(1<<30))
 	d.b.report.figure(what, "s", median(opened), 2)
-	d.b.report.figure(what+", never flushed", "s", opened[0], 2) // to open it makes it durable
+	d.b.report.figure(what+", never flushed", "s", opened[0], 2) // opening it makes the log durable
 	progress("  opened in %.3f s", opened)
 	defer func() { err = errors.Join(err, x.stop()) }()
 	progress("  sending it")
@@ -122,8 +122,7 @@ func (d *disks) recovery(ctx context.Context) (err error) {
 	return nil
 }
 
-// dropCache takes what is below dir out of the page cache, but for what is yet
-// to be written to the disk.
+// dropCache drops the files below dir from the page cache, except dirty pages.
 func dropCache(dir string) error {
 	return filepath.WalkDir(dir, func(path string, e os.DirEntry, err error) error {
 		if err != nil || !e.Type().IsRegular() {
@@ -138,7 +137,7 @@ func dropCache(dir string) error {
 	})
 }
 
-// idle measures what an attached disk adds to a process.
+// idle measures the memory that an attached disk adds to a process.
 func (d *disks) idle(ctx context.Context) error {
 	dir := filepath.Join(d.dir, "idle")
 	p, err := d.b.start(ctx, "idledisks", dir, d.b.scratch.owner())
@@ -153,7 +152,7 @@ func (d *disks) idle(ctx context.Context) error {
 	return nil
 }
 
-// idleDisksChild attaches disks and says how many MiB each added.
+// idleDisksChild attaches disks and prints how many MiB each added.
 func idleDisksChild(ctx context.Context, args []string, ready func(string)) (err error) {
 	logger := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
 	if err := attach.Prepare(logger); err != nil {
@@ -164,7 +163,7 @@ func idleDisksChild(ctx context.Context, args []string, ready func(string)) (err
 		return err
 	}
 	own := func() float64 {
-		debug.FreeOSMemory() // or it would be chance
+		debug.FreeOSMemory() // otherwise the result would be chance
 		return float64(pss("/proc/self")) / (1 << 20)
 	}
 	before := own()
@@ -191,7 +190,7 @@ func idleDisksChild(ctx context.Context, args []string, ready func(string)) (err
 			return err
 		}
 	}
-	select { // what they needed while they were used goes after some seconds
+	select { // memory of their use is freed after some seconds
 	case <-time.After(10 * time.Second):
 	case <-ctx.Done():
 	}
@@ -229,8 +228,8 @@ func useBriefly(ctx context.Context, dev *lsvd.Device, path string) error {
 }
 
 // amplification writes blocks in several orders to a disk whose store is
-// memory, and counts what GC wrote on top while it holds the space at 1.43:
-// it is called every 64th of the disk, for the writer waits for nothing else.
+// memory, and counts the bytes that GC adds while it holds the space at 1.43.
+// It calls GC every 64th of the disk, since the writer waits for nothing else.
 func (d *disks) amplification(ctx context.Context) error {
 	blocks, times := 32<<10, 4
 	if d.b.opt.quick {

@@ -15,10 +15,10 @@ import (
 	"miren.dev/runtime/pkg/rpc"
 )
 
-// The same service twice: echo answers with its request, sink reads a stream
-// and answers with how much it was, events sends as many messages as were asked for.
+// The same service twice: echo answers with its request, sink reads a stream and answers with its length, events sends
+// the requested number of messages.
 
-// note is the message of ours.
+// note is the product's message.
 type note struct {
 	Data []byte `cbor:"1,keyasint,omitempty"`
 	N    int64  `cbor:"2,keyasint,omitempty"`
@@ -92,7 +92,7 @@ type grpcServer struct{}
 
 func (grpcServer) echo(m *wrapperspb.BytesValue) *wrapperspb.BytesValue { return m }
 
-// grpcService is what protoc would have generated.
+// grpcService is the table that protoc would have generated.
 var grpcService = &grpc.ServiceDesc{
 	ServiceName: "bench.Echo", HandlerType: (*grpcEcho)(nil),
 	Methods: []grpc.MethodDesc{{

@@ -16,7 +16,7 @@ type load struct {
 	name string
 	args string
 	mib  bool  // MiB/s instead of IOPS
-	size int64 // of the area, from the beginning
+	size int64 // size of the area, from the beginning
 	once bool  // write the area once instead of for a time
 }
 
@@ -27,13 +27,13 @@ func (l load) unit() string {
 	return "IOPS"
 }
 
-// fioResult is what one turn reached.
+// fioResult is the result of one turn.
 type fioResult struct {
 	rate float64 // IOPS or MiB/s
 	p99  float64 // ms
 }
 
-// fio runs a workload; target says on what.
+// fio runs a workload on target.
 func (b *bench) fio(ctx context.Context, l load, turn time.Duration, target ...string) (fioResult, error) {
 	args := append([]string{"--name=bench", "--output-format=json", "--norandommap", "--randrepeat=0", "--size=" + strconv.FormatInt(l.size, 10)}, target...)
 	args = append(args, strings.Fields(l.args)...)
@@ -41,7 +41,7 @@ func (b *bench) fio(ctx context.Context, l load, turn time.Duration, target ...s
 		args = append(args, "--time_based", fmt.Sprintf("--runtime=%dms", turn.Milliseconds()))
 	}
 	cmd := exec.CommandContext(ctx, "fio", args...)
-	cmd.Dir = b.scratch.dir // where it leaves files
+	cmd.Dir = b.scratch.dir // directory for its files
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
 	out, err := cmd.Output()
@@ -85,15 +85,15 @@ func (b *bench) fio(ctx context.Context, l load, turn time.Duration, target ...s
 	return f, nil
 }
 
-// diskSide is one of those that take turns with a workload.
+// diskSide is one of the sides that take turns with a workload.
 type diskSide struct {
 	name          string
 	target        []string
 	before, after func(context.Context) error // not measured; may be nil
 }
 
-// diskRounds has all sides take turns with a workload, each round beginning
-// with another, and returns what they reached in each.
+// diskRounds lets all sides take turns with a workload, each round beginning
+// with another, and returns the results of each.
 func (b *bench) diskRounds(ctx context.Context, l load, n int, turn time.Duration, sides []diskSide) (map[string][]fioResult, error) {
 	got := map[string][]fioResult{}
 	for round := range n {
@@ -116,7 +116,7 @@ func (b *bench) diskRounds(ctx context.Context, l load, n int, turn time.Duratio
 	return got, nil
 }
 
-// pairOf is what two sides reached.
+// pairOf returns the results of two sides.
 func pairOf(ours, peer []fioResult, of func(fioResult) float64) *pair {
 	p := &pair{}
 	for i := range ours {

@@ -12,8 +12,8 @@ import (
 	"time"
 )
 
-// hammer has open HTTP connections and sends the same request over them again
-// and again. It does next to nothing besides, so that it does not become what is measured.
+// hammer has open HTTP connections and repeats the same request on them. It does as little as possible, so that it is
+// not the bottleneck.
 type hammer struct {
 	request []byte
 	conns   []net.Conn
@@ -39,7 +39,7 @@ func (h *hammer) close() {
 	}
 }
 
-// run sends for d and returns how long each request took.
+// run sends requests for d and returns how long each took.
 func (h *hammer) run(ctx context.Context, d time.Duration) (latencies, time.Duration, error) {
 	var mu sync.Mutex
 	var all latencies

@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// host describes the machine that was measured on.
+// host describes the machine of the measurement.
 type host struct {
 	CPU    string `json:"cpu"`
 	Cores  int    `json:"cores"`

@@ -19,7 +19,7 @@ import (
 	"miren.dev/runtime/components/containerd"
 )
 
-// baseImage is the layout of the image that sandboxes are made from here.
+// baseImage is the layout of the image of the sandboxes.
 func baseImage(ctx context.Context, b *bench) (*baseimage.Image, error) {
 	ref, err := baseimage.Lookup(sandboxImage)
 	if err != nil {
@@ -28,7 +28,7 @@ func baseImage(ctx context.Context, b *bench) (*baseimage.Image, error) {
 	return baseimage.New(baseimage.Config{BinDir: b.opt.bin}).Ensure(ctx, ref, nil)
 }
 
-// importImage puts it into an image store.
+// importImage imports it into an image store.
 func importImage(ctx context.Context, b *bench, images *containerd.Images) (string, error) {
 	img, err := baseImage(ctx, b)
 	if err != nil {
@@ -69,7 +69,7 @@ func unpackImage(ctx context.Context, b *bench, dir string) error {
 	return nil
 }
 
-// unpackLayer unpacks a layer compressed with zstd, as all of ours are.
+// unpackLayer unpacks a layer compressed with zstd, as all of our layers are.
 func unpackLayer(ctx context.Context, path, dir string) error {
 	f, err := os.Open(path)
 	if err != nil {

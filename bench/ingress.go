@@ -57,7 +57,7 @@ func benchIngress(ctx context.Context, b *bench) error {
 	return nil
 }
 
-// sandbox is the one that serves the app.
+// sandbox returns the sandbox that serves the app.
 func (i *install) sandbox(ctx context.Context) (*sandbox.Sandbox, error) {
 	all, _, err := entity.List[sandbox.Sandbox](ctx, i.store, entity.Query{})
 	if err != nil {
@@ -75,8 +75,8 @@ func (i *install) sandbox(ctx context.Context) (*sandbox.Sandbox, error) {
 	return nil, errors.New("no sandbox of the app is ready")
 }
 
-// requestRow compares request rates. With used, the CPU time that the backend
-// has used so far, it also reports what a request costs the backend.
+// requestRow compares request rates. With used, the CPU time of the backend so
+// far, it also reports the backend's cost of a request.
 func requestRow(ctx context.Context, b *bench, what, peerName string, conns int, host, ours, peer string, goal float64, used func() (time.Duration, error)) error {
 	var hammers [2]*hammer
 	for n, address := range []string{ours, peer} {
@@ -114,8 +114,8 @@ func requestRow(ctx context.Context, b *bench, what, peerName string, conns int,
 	return nil
 }
 
-// benchProxy compares the ingress process, with a store that says that the
-// backend is a sandbox, with the peer in front of the same backend.
+// benchProxy compares the ingress process with the peer, in front of the same
+// backend. The ingress reads a store in which the backend is a sandbox.
 func benchProxy(ctx context.Context, b *bench) (err error) {
 	backend, err := b.start(ctx, "backend")
 	if err != nil {
@@ -269,7 +269,7 @@ func backendChild(ctx context.Context, _ []string, ready func(string)) error {
 	}), ready)
 }
 
-// proxyChild is the standard library's proxy, with everything that makes it fast.
+// proxyChild is the standard library's proxy, tuned for speed.
 func proxyChild(ctx context.Context, args []string, ready func(string)) error {
 	target := &url.URL{Scheme: "http", Host: args[0]}
 	pool := &bufferPool{}

@@ -23,13 +23,13 @@ import (
 	"miren.dev/runtime/pkg/source"
 )
 
-// install is an installation of the product, started as anybody starts it,
-// with one app deployed.
+// install is an installation of the product, started as a user starts it, with
+// one app deployed.
 type install struct {
 	bench   *bench
 	dir     string
 	in      *instance.Instance
-	address string // of the ingress
+	address string // address of the ingress
 	serve   *exec.Cmd
 	ended   chan struct{}
 	client  *rpc.Client
@@ -50,7 +50,7 @@ func (b *bench) installation(ctx context.Context) (*install, error) {
 		return b.inst, nil
 	}
 	i := &install{bench: b, dir: b.scratch.path("install"), ended: make(chan struct{})}
-	b.inst = i // stopped also if what follows fails
+	b.inst = i // stopped even if a later step fails
 	url, err := freeURL("http")
 	if err != nil {
 		return nil, err
@@ -129,7 +129,7 @@ func (i *install) ready(ctx context.Context) error {
 	}
 }
 
-// stop ends the server; the rest is torn down with the scratch directory.
+// stop ends the server; removing the scratch directory ends the rest.
 func (i *install) stop() error {
 	if i.client != nil {
 		i.client.Close()
@@ -155,7 +155,7 @@ type deployable struct {
 	version int
 }
 
-// versionLine is what changes.
+// versionLine is the line to change.
 const versionLine = `const version = "v%d"`
 
 func newDeployable(b *bench, example string) (*deployable, error) {
@@ -188,8 +188,8 @@ func (d *deployable) copyTo(dir string) (*deployable, error) {
 	return &c, os.CopyFS(dir, os.DirFS(d.dir))
 }
 
-// deploy does what `r deploy` does. It returns how long it took until the
-// ingress answered with this version, when the deployment has ended.
+// deploy does what `r deploy` does. It returns the time until the ingress
+// answered with this version, once the deployment has ended.
 func (d *deployable) deploy(ctx context.Context, i *install) (time.Duration, error) {
 	ctx, cancel := context.WithTimeout(ctx, deployTimeout)
 	defer cancel()
@@ -282,8 +282,8 @@ func follow(ctx context.Context, c app.DeploysClient, dep *app.Deployment) error
 	return nil
 }
 
-// serves returns when the app answers with its version. ended gets the end of
-// the deployment, and has it afterwards.
+// serves returns when the app answers with its version. It reads the end of the
+// deployment from ended, and puts it back.
 func (d *deployable) serves(ctx context.Context, address string, ended chan error) error {
 	want := fmt.Sprintf("v%d\n", d.version)
 	client := &http.Client{Transport: &http.Transport{
@@ -309,7 +309,7 @@ func (d *deployable) serves(ctx context.Context, address string, ended chan erro
 			if err != nil {
 				return err
 			}
-			ended <- nil // it succeeded: the answer must come now
+			ended <- nil // the deployment succeeded: the answer must come now
 		case <-ctx.Done():
 			return ctx.Err()
 		default:

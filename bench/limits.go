@@ -1,6 +1,6 @@
 package main
 
-// titles say, per benchmark, what is compared with what.
+// titles describe, per benchmark, what is compared.
 var titles = map[string]struct{ title, how string }{
 	"cli": {"Command line", "From the start of a program to its end, and its size. Ours: the client `r`. Peer: the program `runtime`, which has the same\n" +
 		"commands, the server and the components of its machine."},
@@ -28,7 +28,7 @@ var titles = map[string]struct{ title, how string }{
 		"Into a sandbox (`examples/go-http`): the same client, through the ingress and straight to the sandbox's address."},
 }
 
-// Reasons that several figures share.
+// Reasons that apply to several figures.
 const (
 	limitExec = "starting a process in gVisor, where system calls are what costs: an exec of the dynamic /bin/true is 132 of them in the guest (37 are the program's own), " +
 		"with 4 to 6 ms of processor time in its kernel, against 0.3 in the driver. RPC adds one read of the store. p99 is the CPU limit of the sandbox (1): execs one after the " +
@@ -38,11 +38,11 @@ const (
 		"With one connection it is the way: two more switches between processes"
 )
 
-// limits say what limits a figure when it falls short, as found by measuring its parts.
+// limits explain why a figure falls short, as found by measuring its parts.
 var limits = map[string]string{
 	"puts, 1 client": "with one client nothing is batched: a put is two round trips to PostgreSQL (load under the counter's lock, then write and commit), each a " +
 		"switch between processes, and one fdatasync. Of about 0.6 ms the statements are 0.2, the second trip 0.1, the flush 0.2. etcd does its own flush in its own process",
-	"watch latency, 64 clients, 1000 puts/s, p99": "not known: 0.50× in the run of the day before on another machine; p99 is that of the slowest commits",
+	"watch latency, 64 clients, 1000 puts/s, p99": "not known: 0.50× in the run of the day before on another machine; p99 depends on the slowest commits",
 	"puts, 8 clients": "a put waits for the batch under way and then for its own: two flushes in a row, each with two round trips to PostgreSQL in it, and the batches are small",
 	"create to first exec": "processor time: about 165 ms where `runsc run` takes 115 (scheduler's trace, busy machine). runsc, gofer and the boot of the kernel are the same on both sides; " +
 		"ours has the shim (18), containerd and the driver (15), what starts the shim (3), and in gVisor the agent, the main process and the exec beside each other (20 more than one process)",
@@ -64,7 +64,7 @@ var limits = map[string]string{
 	"attached: 4K write+fsync": "the disk, and waking up: of one cycle (268 µs with its trace, 160 to 200 in raw loop) 58 went by until the write was in the log, its write to the disk and the flush of the disk " +
 		"took 110 one after the other with an idle processor woken after each (20 to 30 in this VM), and 40 until fio had the answer; the request for the flush is on its way meanwhile. That a reader " +
 		"looks for requests is worth a seventh. A disk in memory behind them: 1.6×",
-	"attached: randwrite 4K QD32, upload and GC running, p99": "who builds segments has the processor while writes wait. Since it gives it away after each frame of 64 KiB it is 2.5 ms instead of 3.5",
+	"attached: randwrite 4K QD32, upload and GC running, p99": "writes wait while the goroutine that builds segments has the processor. Since it yields after each frame of 64 KiB it is 2.5 ms instead of 3.5",
 	"attached: write 1M": "processor time or the disk, whichever there is less of: 760 µs for 1 MiB, fio included, on two cores, raw loop needs 470 (FUSE copies the data, pages are looked up " +
 		"again for the direct write of the log, and blocks are summed); and where the disk is fast, that one record of the log is written at a time: it does 1865 MiB/s so with 1 MiB at once, 2376 with two at a " +
 		"time, as raw loop has it",

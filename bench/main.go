@@ -14,8 +14,8 @@ import (
 	"time"
 )
 
-// areas are the benchmarks in the order they run in. Memory comes first of
-// those that need an installation: it is of one that has done one deploy.
+// areas are the benchmarks in order. Of those that need an installation, memory
+// comes first: it measures an installation after one deploy.
 var areas = []struct {
 	name string
 	doc  string
@@ -112,8 +112,8 @@ func usage() {
 	flag.PrintDefaults()
 }
 
-// measure runs the benchmarks and cleans up whatever happens. The failure of
-// one does not keep the others from running.
+// measure runs the benchmarks and always cleans up. The failure of one
+// benchmark does not prevent the others.
 func measure(ctx context.Context, o options, selected []string) (err error) {
 	b := &bench{opt: o, report: newReport(o)}
 	if b.scratch, err = newScratch(ctx, o); err != nil {
@@ -163,7 +163,7 @@ func (b *bench) turn() time.Duration {
 	return time.Second
 }
 
-// progress tells people what is going on.
+// progress prints the current step for people.
 func progress(format string, args ...any) {
 	fmt.Fprintf(os.Stderr, "%s  %s\n", time.Now().Format("15:04:05"), fmt.Sprintf(format, args...))
 }

@@ -45,7 +45,7 @@ func joinGroup(dir string) error {
 	return os.WriteFile(filepath.Join(dir, "cgroup.procs"), []byte(strconv.Itoa(os.Getpid())), 0)
 }
 
-// removeGroups removes the groups of the run whose scratch directory it is.
+// removeGroups removes the groups of the run with this scratch directory.
 func removeGroups(scratchDir string) error {
 	root, _ := memRoot()
 	groups, _ := filepath.Glob(filepath.Join(root, filepath.Base(scratchDir)+"-*")) // the pattern is well formed

@@ -50,8 +50,8 @@ func benchMemory(ctx context.Context, b *bench) error {
 	return nil
 }
 
-// sandboxMemory sums the PSS of processes that have the installation's
-// containerd namespace among their arguments and are of a sandbox.
+// sandboxMemory sums the PSS of a sandbox's processes: those that have the
+// installation's containerd namespace among their arguments.
 func sandboxMemory(namespace string) (sum int64) {
 	procs, _ := filepath.Glob("/proc/[0-9]*/cmdline") // the pattern is well formed
 	for _, p := range procs {

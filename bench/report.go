@@ -19,7 +19,7 @@ type row struct {
 	Ours   float64 `json:"ours"`
 	Peer   string  `json:"peer,omitempty"` // its name
 	Theirs float64 `json:"theirs,omitempty"`
-	Ratio  float64 `json:"ratio,omitempty"` // ours through theirs
+	Ratio  float64 `json:"ratio,omitempty"` // ratio of ours to theirs
 	Goal   string  `json:"goal,omitempty"`
 	Met    *bool   `json:"met,omitempty"` // nil: a figure without a goal
 	Limit  string  `json:"limit,omitempty"`
@@ -40,7 +40,7 @@ func newReport(o options) *report {
 	return r
 }
 
-// add takes a row and shows it.
+// add adds a row and prints it.
 func (r *report) add(w row) {
 	w.Area = r.area
 	if w.Met != nil && !*w.Met {
@@ -58,8 +58,8 @@ func (r *report) add(w row) {
 	progress("%s", line)
 }
 
-// compare adds a row with the medians of both sides. A goal is a ratio: at
-// least for what should be high, at most for what should be low; 0 is none.
+// compare adds a row with the medians of both sides. A goal is a ratio: a lower
+// bound where more is better, an upper bound where less is; 0 is none.
 func (r *report) compare(what, unit, peer string, p *pair, atLeast, atMost float64) {
 	w := row{What: what, Unit: unit, Ours: median(p.ours), Peer: peer, Theirs: median(p.peer), Ratio: p.ratio()}
 	switch {
@@ -116,7 +116,7 @@ func number(v float64) string {
 	return fmt.Sprintf("%.2f", v)
 }
 
-// write prints the table, and writes what was asked for.
+// write prints the table, and writes the requested files.
 func (r *report) write(selected string) error {
 	r.host.Load += " before, " + loadAverage() + " after"
 	table := r.table(selected)

@@ -98,7 +98,7 @@ func benchRPC(ctx context.Context, b *bench) (err error) {
 	return nil
 }
 
-// call has n goroutines call one after the other for d.
+// call makes n goroutines call one after the other for d.
 func call(ctx context.Context, c caller, n int, d time.Duration) (latencies, time.Duration, error) {
 	var mu sync.Mutex
 	var all latencies

@@ -21,7 +21,7 @@ func median[T ~int64 | ~float64](v []T) T {
 	return s[m]
 }
 
-// percentile returns the value that p of 100 samples do not exceed. v gets sorted.
+// percentile returns the value that p of 100 samples do not exceed. It sorts v.
 func percentile[T cmp.Ordered](v []T, p float64) T {
 	var none T
 	if len(v) == 0 {
@@ -31,17 +31,17 @@ func percentile[T cmp.Ordered](v []T, p float64) T {
 	return v[min(len(v)-1, int(float64(len(v))*p/100))]
 }
 
-// latencies are what one turn took, per operation.
+// latencies are the durations of the operations of one turn.
 type latencies []time.Duration
 
 func (l latencies) ms(p float64) float64 { return percentile(l, p).Seconds() * 1000 }
 
-// pair is what both sides reached in each round.
+// pair holds the results of both sides in each round.
 type pair struct{ ours, peer []float64 }
 
 func (p *pair) add(ours, peer float64) { p.ours, p.peer = append(p.ours, ours), append(p.peer, peer) }
 
-// ratio is the median of ours through the peer's, round by round.
+// ratio returns the median of ours divided by the peer's, round by round.
 func (p *pair) ratio() float64 {
 	var r []float64
 	for i := range p.ours {
@@ -52,11 +52,11 @@ func (p *pair) ratio() float64 {
 	return median(r)
 }
 
-// figures are what one turn reached.
+// figures are the results of one turn.
 type figures []float64
 
-// turns has both sides (0 is ours) take n turns after a short one to warm up,
-// and adds what they reached to pairs.
+// turns lets both sides (0 is ours) take n turns after a short one to warm up,
+// and adds their results to pairs.
 func (b *bench) turns(ctx context.Context, n int, turn func(side int) (figures, error), pairs ...*pair) error {
 	for side := range 2 {
 		if _, err := turn(side); err != nil {

@@ -30,7 +30,8 @@ const (
 	execGoalP99 = 15
 )
 
-// trueCommand is what is run: the dynamically linked /bin/true of the image.
+// trueCommand is the command to run: the dynamically linked /bin/true of the
+// image.
 var trueCommand = []string{"/bin/true"}
 
 func benchSandbox(ctx context.Context, b *bench) error {
@@ -39,7 +40,8 @@ func benchSandbox(ctx context.Context, b *bench) error {
 		return err
 	}
 	c := sandbox.NewSandboxesClient(i.client)
-	// One that stays: the image is there afterwards, and execs are measured in it.
+	// This sandbox stays: the image is there afterwards, and execs are measured
+	// in it.
 	stays, _, err := i.create(ctx, c)
 	if err != nil {
 		return err
@@ -99,11 +101,10 @@ func benchSandbox(ctx context.Context, b *bench) error {
 	return benchDriver(ctx, b, n)
 }
 
-// runOnceGoal is the wall time of r sandbox run through that of create to first exec.
+// runOnceGoal is the largest wall time of r sandbox run relative to create to first exec.
 const runOnceGoal = 1.5
 
-// runOnce runs r sandbox run and returns how long that took. Then it waits until the
-// sandbox is off the machine.
+// runOnce runs r sandbox run and returns how long it took. Then it waits until the sandbox is removed from the machine.
 func (i *install) runOnce(ctx context.Context, c sandbox.SandboxesClient) (time.Duration, error) {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
@@ -126,13 +127,13 @@ func (i *install) runOnce(ctx context.Context, c sandbox.SandboxesClient) (time.
 		}
 		time.Sleep(10 * time.Millisecond)
 	}
-	// Its id is not known here, so nobody can be asked whether its teardown has ended.
-	// That takes a quarter of a second.
+	// The sandbox's id is not known here, so the end of its teardown cannot be
+	// observed. It takes a quarter of a second.
 	time.Sleep(time.Second)
 	return took, nil
 }
 
-// repeat does f one time after the other, some to warm up and n to measure.
+// repeat calls f repeatedly: some calls to warm up, and n to measure.
 func repeat(ctx context.Context, n int, f func() error) (latencies, error) {
 	var all latencies
 	for k := range execWarmup + n {
@@ -181,7 +182,7 @@ func (i *install) create(ctx context.Context, c sandbox.SandboxesClient) (*sandb
 	return sb, time.Since(began), nil
 }
 
-// remove deletes a sandbox and waits until it is off the machine.
+// remove deletes a sandbox and waits until it is removed from the machine.
 func (i *install) remove(ctx context.Context, c sandbox.SandboxesClient, sb *sandbox.Sandbox) error {
 	if err := c.Delete(ctx, &sandbox.SandboxRequest{Sandbox: sb.GetID()}); err != nil {
 		return err
@@ -189,7 +190,7 @@ func (i *install) remove(ctx context.Context, c sandbox.SandboxesClient, sb *san
 	deadline := time.Now().Add(30 * time.Second)
 	for {
 		if _, err := c.Stats(ctx, &sandbox.SandboxRequest{Sandbox: sb.GetID()}); err != nil {
-			return ctx.Err() // its control group is gone, which is the last of its processes
+			return ctx.Err() // its control group, the last of its parts, is gone
 		}
 		if time.Now().After(deadline) {
 			return fmt.Errorf("sandbox %s is not gone after 30 s", sb.ID)

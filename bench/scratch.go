@@ -80,10 +80,10 @@ func (s *scratch) path(elem ...string) string {
 	return filepath.Join(append([]string{s.dir}, elem...)...)
 }
 
-// owner is for whom disks of the run are attached.
+// owner is the owner for whom the run attaches disks.
 func (s *scratch) owner() string { return filepath.Base(s.dir) }
 
-// removeDisks detaches what a killed run had attached.
+// removeDisks detaches the disks of a killed run.
 func removeDisks(ctx context.Context, dir string) error {
 	_, err := attach.Sweep(ctx, filepath.Base(dir), func(string) bool { return false })
 	out, lerr := exec.CommandContext(ctx, "losetup", "--list", "--noheadings", "--output", "NAME,BACK-FILE").Output()
@@ -98,8 +98,8 @@ func removeDisks(ctx context.Context, dir string) error {
 	return err
 }
 
-// remove tears down what is left of installations and removes the directory.
-// It is done also when the run was interrupted.
+// remove ends what is left of installations and removes the directory, also
+// when the run was interrupted.
 func (s *scratch) remove() error {
 	if s.lock != nil {
 		defer s.lock.Close()
@@ -107,7 +107,7 @@ func (s *scratch) remove() error {
 	return tearDown(context.Background(), s.dir, s.bin)
 }
 
-// sweep removes what killed runs left.
+// sweep removes the directories of killed runs.
 func sweep(ctx context.Context, o options) {
 	dirs, _ := filepath.Glob(filepath.Join(o.dir, scratchPattern+"*")) // the pattern is well formed
 	for _, dir := range dirs {
@@ -129,14 +129,14 @@ func sweep(ctx context.Context, o options) {
 const teardownTimeout = 2 * time.Minute
 
 func tearDown(ctx context.Context, dir, bin string) error {
-	_ = unix.Unmount(filepath.Join(dir, "bare", "root", "null-netns"), 0) // what a killed runsc run leaves, if anything
+	_ = unix.Unmount(filepath.Join(dir, "bare", "root", "null-netns"), 0) // left by a killed runsc run, if anything
 	all := []error{removeDisks(ctx, dir), removeGroups(dir)}
 	installs, _ := filepath.Glob(filepath.Join(dir, "install*")) // the pattern is well formed
 	for _, in := range installs {
 		all = append(all, stopInstall(ctx, bin, in))
 	}
 	if err := errors.Join(all...); err != nil {
-		return err // what is there is needed to try again
+		return err // keep the files, to try again
 	}
 	return os.RemoveAll(dir)
 }

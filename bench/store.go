@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// watchers is how many follow all puts, each on a connection of its own.
+// watchers is how many watchers follow all puts, each on its own connection.
 const watchers = 4
 
 // pacedRate is the puts per second at which watch latency is compared at equal load.
@@ -150,8 +150,8 @@ func (f *fleet) puts() (n uint64) {
 	return n
 }
 
-// run has every client put for d: one after the other, or rate per second of
-// all together. It returns what each put took.
+// run makes every client put for d: one after the other, or rate per second for
+// all together. It returns the duration of each put.
 func (f *fleet) run(ctx context.Context, d time.Duration, rate float64) (latencies, time.Duration, error) {
 	var mu sync.Mutex
 	var all latencies
@@ -203,7 +203,7 @@ func watchTurn(ctx context.Context, k keyspace, clients int, rate float64, d tim
 	defer f.close()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	mine := map[uint64]bool{} // of this turn
+	mine := map[uint64]bool{} // events of this turn
 	for _, slots := range f.clients {
 		for _, s := range slots {
 			mine[s.id()] = true

@@ -18,21 +18,21 @@ import (
 
 const (
 	valueBytes = 250
-	keysEach   = 8 // of a client
+	keysEach   = 8 // options of a client
 )
 
 // began is the zero of the times in values.
 var began = time.Now()
 
-// stamp fills a value: when it was sent, which key it is of, and the how manieth
-// put of that key.
+// stamp fills a value with the time of sending, the number of its key, and the
+// ordinal of the put of that key.
 func stamp(data []byte, key, seq uint64) {
 	binary.BigEndian.PutUint64(data, uint64(time.Since(began)))
 	binary.BigEndian.PutUint64(data[8:], key)
 	binary.BigEndian.PutUint64(data[16:], seq)
 }
 
-// seen is what a watcher reads of a value.
+// seen is the information that a watcher reads from a value.
 type seen struct {
 	after    time.Duration
 	key, seq uint64
@@ -52,7 +52,7 @@ type keyspace interface {
 }
 
 type storeConn interface {
-	// create makes a key; it returns what put changes it with.
+	// create makes a key; it returns the slot with which put changes it.
 	create(ctx context.Context, key uint64) (slot, error)
 	// watch calls f for every put from now on until ctx ends. It calls begun when it has begun.
 	watch(ctx context.Context, begun func(), f func(seen)) error

@@ -4,7 +4,7 @@ import (
 	"miren.dev/runtime/pkg/schema"
 )
 
-// value is an entity that is nothing but bytes, as a value of etcd is.
+// value is an entity that holds only bytes, like a value of etcd.
 type value struct {
 	schema.Meta
 	Spec   struct{}

@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// TestBuildStepsHarmNobody lets a build step take all the memory it can get: the step ends, an app answers all the
-// time, and database and server go on.
+// TestBuildStepsHarmNobody lets a build step use all the memory it can get: the step ends, an app answers all the time,
+// and database and server keep running.
 func TestBuildStepsHarmNobody(t *testing.T) {
 	// With less memory than the default, the step ends sooner.
 	s := own(t, "hungry", "--build-memory-bytes", fmt.Sprint(512<<20))

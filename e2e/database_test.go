@@ -34,7 +34,7 @@ func kills() int {
 
 // TestDatabaseOnDisk is experiment 7 of the disks: a database under load and a
 // build on a real file system on an attached disk, while the disk daemon is
-// killed and started again. Neither may notice.
+// killed and restarted. Neither may see an error.
 func TestDatabaseOnDisk(t *testing.T) {
 	s, err := newServer("disk-database")
 	if err != nil {
@@ -55,7 +55,7 @@ type diskDaemon struct {
 	log *bytes.Buffer
 }
 
-// startDiskDaemon also makes sure that nothing is left of its disks at the end.
+// startDiskDaemon also makes sure that the test leaves nothing of its disks.
 func startDiskDaemon(t *testing.T, s *server) *diskDaemon {
 	t.Helper()
 	d := &diskDaemon{server: s, log: new(bytes.Buffer)}
@@ -154,7 +154,7 @@ func (d *diskDaemon) database(t *testing.T, fs string) {
 
 	restored := make([]time.Duration, 0, kills())
 	for range kills() {
-		select { // let them work, a different while each time
+		select { // let them work, for a different time each round
 		case <-load.Done():
 		case <-time.After(time.Duration(300+rand.IntN(700)) * time.Millisecond):
 		}
@@ -196,8 +196,8 @@ func (d *diskDaemon) database(t *testing.T, fs string) {
 	d.r(t, "", "lsvd", "delete", name, "--yes")
 }
 
-// build makes programs from many small sources in dir until ctx ends, and
-// fails if one is not what its source says.
+// build makes programs from many small sources in dir until ctx ends, and fails
+// if the output of one does not match its source.
 func build(ctx context.Context, dir string) error {
 	for round := 0; ctx.Err() == nil; round++ {
 		var objects []string
@@ -244,7 +244,7 @@ type database struct {
 }
 
 // startDatabase makes a database in a directory and starts it, as a user that
-// is not root, with the integrity checks that it has.
+// is not root, with PostgreSQL's integrity checks.
 func startDatabase(t *testing.T, dir string) *database {
 	t.Helper()
 	bins, err := filepath.Glob("/usr/lib/postgresql/*/bin")
@@ -286,7 +286,7 @@ func startDatabase(t *testing.T, dir string) *database {
 			_ = d.server.Process.Signal(syscall.SIGQUIT)
 			_ = d.server.Wait() // the test has failed
 		}
-		b, _ := os.ReadFile(log.Name()) // what there is of it
+		b, _ := os.ReadFile(log.Name()) // the existing log
 		if t.Failed() || bytes.Contains(b, []byte("PANIC")) || bytes.Contains(b, []byte("I/O error")) || bytes.Contains(b, []byte("Input/output")) {
 			t.Errorf("postgres said:\n%s", b)
 		}
@@ -313,7 +313,7 @@ func (d *database) run(t *testing.T, name string, args ...string) string {
 	return string(out)
 }
 
-// transactions counts those that were committed to the history of pgbench.
+// transactions counts the committed transactions in the history of pgbench.
 func (d *database) transactions(t *testing.T) string {
 	t.Helper()
 	return d.run(t, "psql", "--no-psqlrc", "--tuples-only", "--command=select count(*) from pgbench_history")

@@ -101,7 +101,7 @@ func TestRedeployUnderLoad(t *testing.T) {
 }
 
 // TestBrokenDeploysAreExplained breaks an app in every way; the old version
-// keeps serving and the reason is told.
+// keeps serving and the error names the reason.
 func TestBrokenDeploysAreExplained(t *testing.T) {
 	name, dir := "broken", copyExample(t, "go-http")
 	shared.r(t, dir, "app", "deploy", "--app", name)
@@ -115,7 +115,7 @@ func TestBrokenDeploysAreExplained(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// Long enough for an app to get as far as it does on a busy machine.
+	// Long enough for an app to fail as intended on a busy machine.
 	short := strings.Replace(string(goodConfig), "[services.web]", "[services.web]\nhealth_deadline = \"12s\"", 1)
 	for _, c := range []struct {
 		name   string

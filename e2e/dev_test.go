@@ -30,8 +30,8 @@ import (
 // cold build cache; the test logs how long they took.
 const rebuild = 5 * time.Minute
 
-// checkoutCopy copies the files of this checkout, those that are not
-// committed too, to a directory of the test.
+// checkoutCopy copies the files of this checkout, including uncommitted ones,
+// to a directory of the test.
 func checkoutCopy(t *testing.T) string {
 	t.Helper()
 	list := exec.Command("git", "ls-files", "-z", "--cached", "--others", "--exclude-standard")
@@ -74,7 +74,7 @@ func checkoutCopy(t *testing.T) string {
 	return dir
 }
 
-// terminal is a program in a pseudo-terminal, and what it has printed.
+// terminal is a program in a pseudo-terminal, and its output.
 type terminal struct {
 	cmd    *exec.Cmd
 	master *os.File
@@ -82,7 +82,7 @@ type terminal struct {
 
 	mu   sync.Mutex
 	out  []byte
-	seen int // what a wait has found ends here
+	seen int // end of the text that waits have found
 }
 
 func startTerminal(t *testing.T, cmd *exec.Cmd) *terminal {
@@ -118,13 +118,13 @@ func startTerminal(t *testing.T, cmd *exec.Cmd) *terminal {
 			term.mu.Lock()
 			term.out = append(term.out, b[:n]...)
 			term.mu.Unlock()
-			if err != nil { // EIO once nobody has the terminal any more
+			if err != nil { // EIO once no process has the terminal open any more
 				return
 			}
 		}
 	}()
 	go func() {
-		_ = cmd.Wait() // its state says the rest
+		_ = cmd.Wait() // its state has the rest
 		close(term.ended)
 	}()
 	t.Cleanup(func() {
@@ -143,14 +143,14 @@ func startTerminal(t *testing.T, cmd *exec.Cmd) *terminal {
 	return term
 }
 
-// text is all that was printed.
+// text returns the whole output.
 func (term *terminal) text() string {
 	term.mu.Lock()
 	defer term.mu.Unlock()
 	return string(term.out)
 }
 
-// wait waits for a text after what earlier waits have found.
+// wait waits for a text after the text that earlier waits have found.
 func (term *terminal) wait(t *testing.T, text string) {
 	t.Helper()
 	wait.NoError(t, fmt.Sprintf("%q in the terminal", text), func() error {

@@ -89,18 +89,18 @@ func run(m *testing.M) (code int) {
 	return code
 }
 
-// stateRoot holds the state directories of test servers; what is in it belongs
-// to this run, or to one of the same checkout that crashed.
+// stateRoot holds the state directories of test servers. Its contents belong to
+// this run, or to a crashed one of the same checkout.
 var stateRoot string
 
 // server is one installation under test.
 type server struct {
 	name  string
 	state string
-	port  int // of the ingress
+	port  int // address of the ingress
 	extra []string
 	exe   string   // name of the program in bin; "": r
-	env   []string // besides the usual
+	env   []string // variables besides the usual ones
 }
 
 func newServer(name string, flags ...string) (*server, error) {
@@ -113,8 +113,8 @@ func newServer(name string, flags ...string) (*server, error) {
 	return s, err
 }
 
-// freePort returns a port that stays free until it is used, also again and
-// again: below those that the kernel gives to connections.
+// freePort returns a port that stays free until it is used, even repeatedly:
+// below the ports that the kernel gives to connections.
 func freePort() (int, error) {
 	b, err := os.ReadFile("/proc/sys/net/ipv4/ip_local_port_range")
 	if err != nil {
@@ -125,7 +125,7 @@ func freePort() (int, error) {
 		return 0, err
 	}
 	lowest := max(1024, first-10_000)
-	if lowest >= first { // the kernel may give all
+	if lowest >= first { // the kernel may use every port
 		lowest, first = 1024, 1<<16
 	}
 	for try := 0; ; try++ {
@@ -150,7 +150,7 @@ func (s *server) start() error {
 }
 
 // remove stops everything of the server and fails if anything is left on the
-// host; then its state goes.
+// host; then it removes the state.
 func (s *server) remove() error {
 	in, err := instance.Find(s.state, config.DefaultRunDir())
 	if errs.Is(err, errs.NotFound) {
@@ -199,7 +199,7 @@ func (s *server) command(ctx context.Context, dir string, args ...string) *exec.
 	return cmd
 }
 
-// result is what a command printed and returned.
+// result is the output and exit code of a command.
 type result struct {
 	Stdout, Stderr string
 	Code           int
@@ -209,7 +209,7 @@ func (r result) String() string {
 	return fmt.Sprintf("exit code %d\n--- stdout\n%s--- stderr\n%s", r.Code, r.Stdout, r.Stderr)
 }
 
-// try runs r and returns what happened.
+// try runs r and returns the result.
 func (s *server) try(t *testing.T, dir string, args ...string) result {
 	t.Helper()
 	// The first deploy of a stack on a machine makes its base image.
@@ -245,7 +245,7 @@ func (s *server) json(t *testing.T, into any, args ...string) {
 	}
 }
 
-// get asks an app over HTTP.
+// get requests a path of an app over HTTP.
 func (s *server) get(app, path string) (int, string, error) {
 	req, err := http.NewRequest(http.MethodGet, fmt.Sprintf("http://127.0.0.1:%d%s", s.port, path), nil)
 	if err != nil {

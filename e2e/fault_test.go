@@ -18,7 +18,7 @@ import (
 	"miren.dev/runtime/testsupport/wait"
 )
 
-// converge is how long the system may take to repair itself: what is promised.
+// converge is how long the system may take to repair itself, as documented.
 const converge = 10 * time.Second
 
 // own starts a server for one test and removes it at its end.
@@ -58,7 +58,7 @@ func (s *server) dump(t *testing.T) {
 	}
 }
 
-// status is what the tests need of `r server status --json`.
+// status holds the parts of `r server status --json` that the tests need.
 type status struct {
 	Ready      bool `json:"ready"`
 	Components []struct {
@@ -112,15 +112,15 @@ func kill(t *testing.T, pid int) {
 	})
 }
 
-// watchApp asks an app all the time until the function it returns is called,
-// which tells how many answers failed of how many.
+// watchApp requests a path of an app all the time until the returned function
+// is called, which returns how many requests failed of how many.
 func (s *server) watchApp(app string) (stop func() (failed, all int64)) {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	var failed, all atomic.Int64
 	go func() {
 		defer close(done)
-		// Not as fast as it can: the machine has other things to do in these tests.
+		// With pauses: the machine has other work in these tests.
 		tick := time.NewTicker(3 * time.Millisecond)
 		defer tick.Stop()
 		for ctx.Err() == nil {
@@ -187,7 +187,7 @@ func (s *server) drained(t *testing.T) time.Duration {
 }
 
 // TestServerKilledDuringDeploy kills the server in each phase of a deployment:
-// the app keeps answering, and the deployment ends well after the restart.
+// the app keeps answering, and the deployment succeeds after the restart.
 func TestServerKilledDuringDeploy(t *testing.T) {
 	s := own(t, "server-killed")
 	name, dir := "app", copyExample(t, "go-http")
@@ -227,7 +227,7 @@ func TestServerKilledDuringDeploy(t *testing.T) {
 }
 
 // TestPartsKilled kills every part of an installation: apps keep answering,
-// where the part is not in the way, and everything works again soon.
+// except through the killed part, and everything works again soon.
 func TestPartsKilled(t *testing.T) {
 	s := own(t, "parts-killed")
 	name, dir := "app", copyExample(t, "go-http")
@@ -277,7 +277,7 @@ func TestPartsKilled(t *testing.T) {
 	}
 }
 
-// stopGrace is what a replaced sandbox may take beyond converge.
+// stopGrace is the extra time that a replaced sandbox may take.
 const stopGrace = 5 * time.Second
 
 // sandbox returns the id of the ready sandbox of an app, "" if there is none.
@@ -377,8 +377,9 @@ func TestTwoInstances(t *testing.T) {
 	shared.r(t, "", "app", "delete", name, "--yes")
 }
 
-// TestIngressPortTaken starts a server whose ingress cannot listen: that is
-// said, deployments do not wait for it, and it works as soon as the port is free.
+// TestIngressPortTaken starts a server whose ingress cannot listen: the status
+// says so, deployments do not wait for it, and it works as soon as the port is
+// free.
 func TestIngressPortTaken(t *testing.T) {
 	s, err := newServer("port-taken")
 	if err != nil {
@@ -407,7 +408,7 @@ func TestIngressPortTaken(t *testing.T) {
 	dir := copyExample(t, "static-site")
 	for range 2 {
 		s.r(t, dir, "app", "deploy", "--app", "app")
-		if took := s.drained(t); took > converge { // one that waits takes 30 s
+		if took := s.drained(t); took > converge { // a request that waits takes 30 s
 			t.Errorf("the drain of a deployment without ingress took %s", took)
 		}
 	}

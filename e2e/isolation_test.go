@@ -15,7 +15,7 @@ import (
 	"miren.dev/runtime/testsupport/wait"
 )
 
-// TestKernelIsGVisor asks a sandbox what it runs on.
+// TestKernelIsGVisor checks the kernel that a sandbox sees.
 func TestKernelIsGVisor(t *testing.T) {
 	t.Parallel()
 	if out := shared.r(t, "", "sandbox", "run", "--image", "debian", "--", "dmesg"); !strings.Contains(out, "gVisor") {
@@ -53,7 +53,7 @@ func (s *server) ended(t *testing.T, id string) string {
 	return out
 }
 
-// TestMemoryLimit uses more memory than allowed.
+// TestMemoryLimit uses more memory than the limit.
 func TestMemoryLimit(t *testing.T) {
 	t.Parallel()
 	id := shared.run(t, "--memory", "128MB", "--", "sh", "-c", "tail /dev/zero; sleep 60")
@@ -63,7 +63,7 @@ func TestMemoryLimit(t *testing.T) {
 	shared.r(t, "", "sandbox", "delete", id)
 }
 
-// TestProcessLimit starts more processes than allowed.
+// TestProcessLimit starts more processes than the limit.
 func TestProcessLimit(t *testing.T) {
 	t.Parallel()
 	res := shared.try(t, "", "sandbox", "run", "--image", "debian", "--pids", "20", "--", "sh", "-c",
@@ -73,8 +73,8 @@ func TestProcessLimit(t *testing.T) {
 	}
 }
 
-// TestCPULimit keeps a sandbox with a quarter of a CPU busy and looks at what
-// it gets. A busy machine may give it less, never more.
+// TestCPULimit keeps a sandbox with a quarter of a CPU busy and measures its
+// CPU time. A busy machine may give it less, never more.
 func TestCPULimit(t *testing.T) {
 	t.Parallel()
 	sid := shared.run(t, "--cpu", "0.25", "--", "sleep", "600")
@@ -89,7 +89,7 @@ func TestCPULimit(t *testing.T) {
 	shared.r(t, "", "sandbox", "delete", sid)
 }
 
-// stats reads what a sandbox uses.
+// stats reads the resource use of a sandbox.
 func (s *server) stats(t *testing.T, sid string) *sandbox.Stats {
 	t.Helper()
 	in, err := instance.Find(s.state, config.DefaultRunDir())
@@ -138,7 +138,7 @@ func TestExecReturnsTheCode(t *testing.T) {
 	shared.r(t, "", "sandbox", "delete", id)
 }
 
-// TestNetworkNone has no way out.
+// TestNetworkNone: a sandbox without network reaches no address.
 func TestNetworkNone(t *testing.T) {
 	t.Parallel()
 	out := shared.r(t, "", "sandbox", "run", "--image", "debian", "--network", "none", "--", "cat", "/proc/net/dev")

@@ -23,12 +23,12 @@ import (
 	"miren.dev/runtime/testsupport/wait"
 )
 
-// TestNode does to a node what guests, administrators and power losses do. The
-// server of the test has a network and mounts of its own, so that nobody else
-// loses a firewall. Its end fails if anything is left.
+// TestNode exposes a node to hostile guests, to administrators and to power
+// losses. The test's server has a network and mounts of its own, so that no
+// other test loses its firewall. The test fails if anything is left.
 func TestNode(t *testing.T) {
 	if !private.Inside() {
-		// Where there is a network, for the image.
+		// Here a network exists, for the image.
 		shared.r(t, "", "sandbox", "run", "--image", "debian", "--", "true")
 	}
 	if !private.Run(t) {
@@ -48,7 +48,7 @@ func TestNode(t *testing.T) {
 			if res.Code == 0 {
 				t.Errorf("200 MB were written to %s of a sandbox with 64: %s", file, res)
 			}
-			s.try(t, "", "sandbox", "exec", sid, "--", "truncate", "-s", "0", file) // the agent's is none of its
+			s.try(t, "", "sandbox", "exec", sid, "--", "truncate", "-s", "0", file) // the agent's processes are not counted
 		}
 		if grown := diskUsage(t, in.RunDir) - before; grown > 1<<20 {
 			t.Errorf("the run directory grew by %d bytes", grown)
@@ -142,8 +142,9 @@ func TestNode(t *testing.T) {
 	})
 }
 
-// TestDemoThenTestsThenStop: in README's order, the tests do not count what the
-// demo makes meanwhile, and the demo stops although something used `ip netns`.
+// TestDemoThenTestsThenStop: in README's order, the tests do not count objects
+// that the demo makes meanwhile, and the demo stops although another program
+// used `ip netns`.
 func TestDemoThenTestsThenStop(t *testing.T) {
 	s, err := newServer("demo")
 	if err != nil {
@@ -180,7 +181,7 @@ func TestDemoThenTestsThenStop(t *testing.T) {
 	run("go", "test", "-count=1", "-run", "^TestAttachIsRepeatable$", "../components/network")
 	run("go", "test", "-count=1", "-run", "^TestCleanCheckFindsWhatIsNewAndOfNoOther$", "../hack") // uses `ip netns add`
 	s.run(t, "--", "sleep", "600")
-	// Its exit code is also that of what other checkouts start meanwhile.
+	// Its exit code also covers objects that other checkouts make meanwhile.
 	if out, _ := try("../hack/clean-check.sh", "after", note); strings.Contains(out, in.ID) {
 		t.Errorf("what the demo made counts as left by the tests: %s", out)
 	}
@@ -207,7 +208,8 @@ func (s *server) gateway(t *testing.T, in *instance.Instance) netip.Addr {
 	return saved.Subnet.Addr().Next()
 }
 
-// diskUsage is what the files below dir take on its own file system.
+// diskUsage returns the space that the files below dir use on their file
+// system.
 func diskUsage(t *testing.T, dir string) (sum int64) {
 	t.Helper()
 	var top unix.Stat_t
@@ -217,7 +219,7 @@ func diskUsage(t *testing.T, dir string) (sum int64) {
 	err := filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
 		var st unix.Stat_t
 		if err != nil || unix.Lstat(path, &st) != nil {
-			return nil // gone meanwhile
+			return nil // removed meanwhile
 		}
 		if st.Dev != top.Dev && e.IsDir() {
 			return fs.SkipDir

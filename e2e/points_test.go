@@ -20,13 +20,13 @@ import (
 )
 
 // The tests of this file use the program with fault points (pkg/fault), which
-// kills itself at the point that a file names. Which points there are is not
-// written here: they are those that a first, undisturbed run reaches.
+// kills itself at the point that a file names. The points are not listed here:
+// a first, undisturbed run records those that it reaches.
 
 // faulty is a server of the program with fault points.
 type faulty struct {
 	*server
-	file string // what arms a point
+	file string // the file that arms a point
 	in   *instance.Instance
 }
 
@@ -104,8 +104,8 @@ func (f *faulty) attempt(t *testing.T, args ...string) {
 	}
 }
 
-// killedAt does what with a point armed, sees the server die there, and starts
-// it again.
+// killedAt runs what with a point armed, waits for the server's death there,
+// and starts the server again.
 func (f *faulty) killedAt(t *testing.T, point string, what func()) {
 	t.Helper()
 	pid := f.pid(t, "server")
@@ -130,9 +130,10 @@ var (
 	variable  = regexp.MustCompile(`\b10(\.\d+){3}\b|x[0-9a-f]{4}$`)
 )
 
-// host lists what the installation has on the machine: what the kernel knows,
-// its run directory, what containerd has of sandboxes. Ids and addresses are
-// left out of the lines, so that lists can be compared; ids has the former.
+// host lists the parts of the installation on the machine: the kernel's
+// objects, its run directory, and containerd's objects of sandboxes. Ids and
+// addresses are left out of the lines, so that lists can be compared; ids has
+// the ids.
 func (f *faulty) host(t *testing.T) (lines []string, ids map[string]bool) {
 	t.Helper()
 	items, err := leakcheck.List(f.in)
@@ -152,10 +153,10 @@ func (f *faulty) host(t *testing.T) (lines []string, ids map[string]bool) {
 	}
 	err = filepath.WalkDir(f.in.RunDir, func(path string, e os.DirEntry, err error) error {
 		if err != nil {
-			return nil // it went while it was looked at
+			return nil // removed during the listing
 		}
 		lines = append(lines, "file "+path)
-		if e.Name() == "rootfs" { // what is in it is counted as a mount
+		if e.Name() == "rootfs" { // its contents are listed as a mount
 			return filepath.SkipDir
 		}
 		return nil
@@ -186,7 +187,7 @@ func (f *faulty) host(t *testing.T) (lines []string, ids map[string]bool) {
 	return lines, ids
 }
 
-// difference says what is in one list and not in the other.
+// difference returns the lines that are in only one of two lists.
 func difference(got, want []string) string {
 	var b strings.Builder
 	for _, l := range slices.Compact(slices.Sorted(slices.Values(append(slices.Clone(got), want...)))) {
@@ -218,7 +219,7 @@ func (f *faulty) alone(t *testing.T) (lines []string) {
 	return lines
 }
 
-// clean waits until the machine has what it had before the test.
+// clean waits until the machine is in its state from before the test.
 func (f *faulty) clean(t *testing.T, want []string) {
 	t.Helper()
 	wait.NoError(t, "the machine has what it had before the test", func() error {
@@ -255,9 +256,9 @@ func (f *faulty) inPhaseWithin(t *testing.T, within time.Duration, name, phase s
 	}, wait.Within(within))
 }
 
-// TestServerKilledInSandboxSteps kills the server before and after each step
-// of setting a sandbox up, stopping it and taking it down. An app that runs
-// beside it does not notice, and in the end nothing is left.
+// TestServerKilledInSandboxSteps kills the server before and after each step of
+// setting a sandbox up, stopping it and removing it. An app beside it keeps
+// answering, and in the end nothing is left.
 func TestServerKilledInSandboxSteps(t *testing.T) {
 	t.Parallel()
 	f := newFaulty(t, "sandbox-points")
@@ -266,7 +267,8 @@ func TestServerKilledInSandboxSteps(t *testing.T) {
 	start := func(name string) {
 		f.attempt(t, "sandbox", "run", "--detach", "--name", name, "--image", "debian", "--", "sleep", "600")
 	}
-	// Once, for what the first sandbox leaves for the others: its image, too.
+	// Once, for the objects that the first sandbox leaves for the others, such
+	// as its image.
 	start("first")
 	f.inPhaseWithin(t, wait.Limit, "first", "running")
 	f.r(t, "", "sandbox", "delete", "first")
@@ -317,7 +319,7 @@ func TestServerKilledInSandboxSteps(t *testing.T) {
 	}
 }
 
-// rollout is a deployment, as the tests need it.
+// rollout holds the parts of a deployment that the tests need.
 type rollout struct {
 	CreateRevision int64 `json:"create_revision"`
 	Spec           struct {
@@ -358,9 +360,9 @@ func (f *faulty) ends(t *testing.T, within time.Duration, n int, phase string) {
 }
 
 // TestServerKilledInRollout kills the server before and after each write of a
-// rollout: restart, rollback, change of the environment, one that is canceled,
-// one that fails. The app answers all the time, the deployment ends as it
-// would have, and nothing is left.
+// rollout: restart, rollback, change of the environment, a cancelled one, a
+// failed one. The app answers all the time, the deployment ends as without the
+// kill, and nothing is left.
 func TestServerKilledInRollout(t *testing.T) {
 	t.Parallel()
 	f := newFaulty(t, "rollout-points")
@@ -376,7 +378,7 @@ func TestServerKilledInRollout(t *testing.T) {
 		write(t, filepath.Join(dir, ".runtime", "app.toml"), fmt.Sprintf("[services.web]\nhealth_path = \"/no-such-page\"\nhealth_deadline = %q\n", deadline))
 		detached("deploy", "--dir", dir)()
 	}
-	f.r(t, "", "app", "env", "set", "--app", "app", "A=A") // something to roll back from
+	f.r(t, "", "app", "env", "set", "--app", "app", "A=A") // a version to roll back from
 	want := f.alone(t)
 	value := 0
 	for _, c := range []struct {
@@ -384,17 +386,17 @@ func TestServerKilledInRollout(t *testing.T) {
 		prepare func()
 		run     func()
 		phase   string
-		points  []string // beginnings of those that count
+		points  []string // beginnings of the names of the points that count
 	}{
 		{"restart", nil, detached("restart"), "succeeded", []string{"deployment/", "pool/", "sandbox/placed/", "sandbox/ready/"}},
 		{"rollback", nil, detached("rollback"), "succeeded", []string{"deployment/starting/", "deployment/draining/"}},
 		{"environment", nil, func() {
-			value++ // what is set already is not rolled out
+			value++ // an unchanged value is not rolled out
 			detached("env", "set", fmt.Sprint("A=", value))()
 		}, "succeeded", []string{"deployment/accept/"}},
 		{"cancel", func() {
-			// Until it has a sandbox: what the deployment writes before is not
-			// a point of its cancellation.
+			// Until it has a sandbox: earlier writes of the deployment are not
+			// points of its cancellation.
 			unhealthy("1h")
 			wait.NoError(t, "the deployment has a sandbox", func() error {
 				_, ids := f.host(t)
@@ -433,7 +435,7 @@ func TestServerKilledInRollout(t *testing.T) {
 					f.killedAt(t, p, c.run)
 					phase := c.phase
 					if p == "deployment/accept/before" {
-						n, phase = n-1, "succeeded" // as if never asked for
+						n, phase = n-1, "succeeded" // as if it had never been requested
 					}
 					f.ends(t, converge, n, phase)
 					f.clean(t, want)

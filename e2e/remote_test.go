@@ -16,9 +16,9 @@ import (
 // nobody is a user and group without rights on this machine.
 const nobody = 65534
 
-// remoteClient is the program r alone, as another machine has it: no other
-// program beside it or in PATH, no rights on this machine, and only what a
-// file of `r auth generate` lets it do.
+// remoteClient is the program r alone, as on another machine: no other program
+// beside it or in PATH, no rights on this machine, and only the rights of a
+// file from `r auth generate`.
 type remoteClient struct{ dir, home string }
 
 func newRemoteClient(t *testing.T) *remoteClient {

@@ -7,9 +7,8 @@ import (
 	"testing"
 )
 
-// TestRedeployOnASmallNode deploys five times what fits once only, on a node that
-// offers what a machine of 2 GB does. No request fails: the ingress holds those that
-// come between two versions.
+// TestRedeployOnASmallNode deploys five times an app that fits only once, on a node of the size of a machine with 2 GB.
+// No request fails: the ingress holds requests that come between two versions.
 func TestRedeployOnASmallNode(t *testing.T) {
 	s := own(t, "small", "--node-memory-bytes", fmt.Sprint(1365<<20))
 	name, dir := "large", copyExample(t, "static-site")

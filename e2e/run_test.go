@@ -16,8 +16,8 @@ import (
 )
 
 // TestRunKilledAtAnyMoment kills a hundred `r sandbox run` with SIGKILL, from
-// before they have dialed until after their command runs. Nothing of them is left a
-// minute later.
+// before they have dialed until after their command runs. A minute later
+// nothing of them is left.
 func TestRunKilledAtAnyMoment(t *testing.T) {
 	t.Parallel()
 	const label = "killed=at-any-moment"
@@ -38,7 +38,7 @@ func TestRunKilledAtAnyMoment(t *testing.T) {
 					t.Error(err)
 					return
 				}
-				time.AfterFunc(d, func() { _ = cmd.Process.Kill() }) // it is over if that fails
+				time.AfterFunc(d, func() { _ = cmd.Process.Kill() }) // the test ends here if that fails
 				if err := cmd.Wait(); err == nil {
 					t.Error("it ended by itself")
 				}
@@ -61,7 +61,8 @@ func TestRunKilledAtAnyMoment(t *testing.T) {
 	})
 }
 
-// TestRunNamesTheEndOfItsSandbox runs out of memory and of time.
+// TestRunNamesTheEndOfItsSandbox: the command names the end of a sandbox that
+// ran out of memory or time.
 func TestRunNamesTheEndOfItsSandbox(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -80,8 +81,8 @@ func TestRunNamesTheEndOfItsSandbox(t *testing.T) {
 	}
 }
 
-// TestRunOnAFullNode asks for more than there is: the reason comes at once, the end
-// at the deadline.
+// TestRunOnAFullNode requests more than the node has: the reason comes at once,
+// the end at the deadline.
 func TestRunOnAFullNode(t *testing.T) {
 	t.Parallel()
 	res := shared.try(t, "", "sandbox", "run", "--image", "debian", "--memory", "1000GiB", "--wait", "1s", "--", "true")

@@ -14,8 +14,8 @@ import (
 	"miren.dev/runtime/testsupport/leakcheck"
 )
 
-// holdRoot locks the state root of a run until it is closed or the process ends. A
-// run that has it makes it an error of class Conflict.
+// holdRoot locks the state root of a run until it is closed or the process
+// ends. If another run holds the lock, it returns an error of class Conflict.
 func holdRoot(root string) (*os.File, error) {
 	f, err := os.OpenFile(root+".lock", os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
@@ -28,8 +28,8 @@ func holdRoot(root string) (*os.File, error) {
 	return f, nil
 }
 
-// sweepOthers removes by force what killed runs of other checkouts left, which may
-// not be there any more to do it themselves.
+// sweepOthers removes by force what killed runs of other checkouts left: those
+// checkouts may not exist any more.
 func sweepOthers() error {
 	roots, err := filepath.Glob("/var/tmp/runtime-e2e-????????")
 	for _, root := range roots {
