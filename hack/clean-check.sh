@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Fails if a test run left something on the host: hack/clean-check.sh before [NOTE] notes what is there of any
-# installation in the file NOTE, hack/clean-check.sh after [NOTE] compares and removes the file. It does not count what
-# belongs to an installation (by the id in its name) that was there before, such as that of make demo or make dev, or
-# that a running test holds.
+# Fails if a test run left something on the host: hack/clean-check.sh before [NOTE] records the objects of all
+# installations in the file NOTE, hack/clean-check.sh after [NOTE] compares and removes the file. It does not count objects
+# of an installation (by the id in their names) that existed before, such as one of make demo or make dev, or that a
+# running test holds.
 set -euo pipefail
 note=${2:-${TMPDIR:-/tmp}/runtime-clean-check.$(id -u)}
 

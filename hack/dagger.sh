@@ -40,7 +40,7 @@ if [ ! -d "$modules" ]; then
 	mv -T "$new" "$modules"
 fi
 
-# Node and tsc look for libraries beside the source, which a checkout has not: so they work on a copy.
+# Node and tsc look for libraries beside the source, where a checkout has none: so they work on a copy.
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 cp -r dagger/. "$work"

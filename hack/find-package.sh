@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Prints the directory of a package with tests, for hack/it and hack/run: hack/find-package.sh PACKAGE
-# PACKAGE is a directory, an import path, or the end of one. Exit code 2, with what is similar, if none or several match.
+# PACKAGE is a directory, an import path, or the end of one. Exit code 2, with similar names, if none or several match.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

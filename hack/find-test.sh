@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Checks that a package has a test, for hack/run: hack/find-test.sh DIRECTORY TEST
-# Exit code 2 if not, with the names that are similar, or with all if TEST is empty.
+# Exit code 2 if not, with similar names, or with all if TEST is empty.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 dir=${1:?usage: hack/find-test.sh DIRECTORY TEST} wanted=${2:-}

@@ -3,15 +3,15 @@
 #
 #   GO=$(hack/go.sh) && "$GO" build ./...
 #
-# Looked at in this order: $GO, the PATH, the usual places, what an earlier run fetched. A fetched Go is the
+# It looks in this order: $GO, the PATH, the usual places, the Go that an earlier run fetched. A fetched Go is the
 # golang.org/toolchain module of the Go module proxy, so it needs some older Go to fetch it: the distribution's
-# golang-go, which is installed when there is none and this runs as root. What it does goes to standard error.
+# golang-go, which is installed when there is none and this runs as root. Messages go to standard error.
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 cache=${RUNTIME_CACHE:-${XDG_CACHE_HOME:-${HOME:-/root}/.cache}/miren-runtime}
 
-# The version to fetch; raised to what the modules ask for, should that be newer.
+# The version to fetch; raised to the version that the modules require, if that is newer.
 fetch=1.26.8
 
 say() { printf 'go.sh: %s\n' "$*" >&2; }
@@ -27,7 +27,7 @@ wanted=$(cat "$root"/go.mod "$root"/components/shim/go.mod "$root"/hack/toolchai
 at_least "$fetch" "$wanted" || fetch=$wanted
 
 # version GO: its version without the "go" prefix; fails when it is no Go.
-# GOTOOLCHAIN=local: its own version, not that of one it would switch to.
+# GOTOOLCHAIN=local: its own version, not the version it would switch to.
 version() {
 	local v
 	v=$(cd / && GOTOOLCHAIN=local "$1" env GOVERSION 2>/dev/null) || return 1

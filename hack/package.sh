@@ -4,8 +4,8 @@
 #   hack/package.sh               needs the toolchain and bin/runtime (make package builds them)
 #   hack/package.sh --print-dir   print the directory of the archive
 #
-# It has the licence, and what the server runs of bin/, arranged as the server looks for it. The same binaries give the
-# same archive: times are that of the commit, everything belongs to root.
+# It has the licence and the programs of bin/ that the server runs, where the server looks for them. The same binaries
+# give the same archive: all times are the commit's, and root owns every file.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 out=bin/package

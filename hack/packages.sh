@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# Installs the distribution packages this project needs: what is missing, and nothing else.
+# Installs the distribution packages this project needs and lacks, and nothing else.
 #
 #   hack/packages.sh [group...]            install (group base unless named)
-#   hack/packages.sh --check [group...]    list what is missing and exit 1; install nothing
+#   hack/packages.sh --check [group...]    list missing packages and exit 1; install nothing
 #
-# Groups: base (to run), test (what tests use besides), lint (for hack/lint.sh), dev (for make dev-tmux), vm (for
+# Groups: base (to run), test (further tools of tests), lint (for hack/lint.sh), dev (for make dev-tmux), vm (for
 # hack/vm-test.sh), go (an old Go, to fetch a newer one with; see go.sh).
-# For Debian and Ubuntu. Elsewhere it says what to install. A package counts as present when what is needed of it is,
-# wherever that came from.
+# For Debian and Ubuntu. Elsewhere it says what to install. A package counts as present when its needed files are,
+# wherever they came from.
 set -euo pipefail
 
 die() {
@@ -127,7 +127,7 @@ if [ ! -e "$policy" ]; then
 	chmod 755 "$policy"
 fi
 if [[ " ${missing[*]} " == *" postgresql "* ]] && [ ! -e "$cluster" ]; then
-	# Stays: so no later upgrade makes one either. The administrator's own file is left as it is.
+	# The file stays, so that no later upgrade makes a cluster either. An administrator's own file is not changed.
 	mkdir -p "${cluster%/*}"
 	printf 'create_main_cluster = false\n' >"$cluster"
 fi
@@ -146,7 +146,7 @@ apt update
 apt install -y --no-install-recommends "${missing[@]}"
 rm -f "$log"
 
-# Installed is not yet usable: look again.
+# An installed package may be unusable: check again.
 wanted=("${missing[@]}") missing=()
 for g in "${groups[@]}"; do group "$g"; done
 [ ${#missing[@]} -eq 0 ] || die "installed ${wanted[*]}, but these still lack what is needed of them: ${missing[*]}"

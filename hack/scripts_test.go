@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// script runs a script of this directory and returns what it printed and its exit code.
+// script runs a script of this directory and returns its output and exit code.
 func script(t *testing.T, name string, args ...string) (string, int) {
 	t.Helper()
 	out, err := exec.CommandContext(t.Context(), "./"+name, args...).CombinedOutput()
@@ -106,7 +106,7 @@ func TestCleanCheckFindsWhatIsNewAndOfNoOther(t *testing.T) {
 	if out, code := check("before"); code != 0 {
 		t.Fatal(out)
 	}
-	netns(t, "rt-checkold-b") // of an installation that was there before
+	netns(t, "rt-checkold-b") // of an installation that existed before
 	netns(t, "rt-checknew-a")
 	out, code := check("after")
 	if code != 1 || !strings.Contains(out, "rt-checknew-a") || strings.Contains(out, "rt-checkold") {

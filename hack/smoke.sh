@@ -30,7 +30,7 @@ failed() {
 step() { printf 'smoke: %-58s' "$1"; began=$(date +%s%N); }
 done_() { printf ' %5d ms\n' $((($(date +%s%N) - began) / 1000000)); }
 
-# left lists what of ours is still on the machine: processes, mounts, network namespaces, links, shim sockets.
+# left lists our remaining objects on the machine: processes, mounts, network namespaces, links, shim sockets.
 left() {
 	local p
 	for p in /proc/[0-9]*; do
@@ -79,7 +79,7 @@ trap 'exit 130' INT
 trap 'exit 143' TERM
 
 ctr() { "$bin/ctr" -a "$dir/c.sock" -n smoke "$@" 2> >(grep -v 'DEPRECATION' >&2); }
-# The cgroups of the containers go with them; those above do not. cgroup v1 has them once per hierarchy.
+# The cgroups of the containers are removed with them; their parents are not. cgroup v1 has them once per hierarchy.
 remove_cgroups() {
 	find /sys/fs/cgroup -depth -type d \( -path "*/smoke-$id" -o -path "*/smoke-$id/buildkit" \) -exec rmdir {} + 2>/dev/null || true
 }
@@ -142,7 +142,7 @@ cat >"$dir/runsc.toml" <<-EOF
 	[runtime]
 	ca_bundle = "/etc/ssl/certs/ca-certificates.crt"
 EOF
-# An environment of its own: shims inherit it, and what they start.
+# An environment of its own: shims and their children inherit it.
 env -i PATH="$bin:/usr/sbin:/usr/bin:/sbin:/bin" setsid "$bin/containerd" -c "$dir/containerd.toml" >"$dir/containerd.log" 2>&1 &
 pids+=($!)
 wait_for test -S "$dir/c.sock"

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Runs the Go tests with the race detector: hack/test.sh unit|root|e2e.
-# unit: packages that need neither root nor the runtime's components; those of
-# S3 start the servers of hack/toolchain.sh test. root: the real
+# unit: packages that need neither root nor the runtime's components; S3 tests
+# start the servers of hack/toolchain.sh test. root: the real
 # components, then e2e. Instances are isolated, so packages run in parallel.
 set -euo pipefail
 cd "$(dirname "$0")/.."

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # Builds the pinned toolchain from Go modules and puts it into bin/.
 #
-#   hack/toolchain.sh [component...]   build what is not up to date (the runtime's components unless named)
+#   hack/toolchain.sh [component...]   build components that are out of date (default: the runtime's)
 #   hack/toolchain.sh test             build the servers that only tests start
-#   hack/toolchain.sh --check          say what is not up to date and exit 1; build nothing
+#   hack/toolchain.sh --check          list components that are out of date and exit 1; build nothing
 #   hack/toolchain.sh --print-dir      print the directory the binaries are in
 #   hack/toolchain.sh --list           print the components, their versions and binaries
 #
@@ -208,7 +208,7 @@ if ! $check; then
 		echo "waiting for another toolchain build to finish" >&2
 		flock 9
 	fi
-	# Left of a killed run: no other run is at work while this one holds the lock.
+	# A killed run left it: no other run works while this one holds the lock.
 	rm -rf "$cache"/tmp.*
 fi
 

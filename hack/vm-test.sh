@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Tests what depends on the kernel and the init system in a virtual machine that
+# Tests the parts that depend on the kernel and the init system in a virtual machine that
 # has cgroup v2 alone, whatever the host has:
 #
 #   hack/vm-test.sh [cgroup] [server]    both unless named
@@ -26,7 +26,7 @@ mkdir -p "$cache"
 exec 9>"$cache/lock"
 flock 9
 tmp=$(mktemp -d "$cache/tmp.XXXXXX")
-# PostgreSQL's user enters the state directory, which it may not below a home directory.
+# PostgreSQL's user must enter the state directory, which it may not below a home directory.
 state=$(mktemp -d /var/tmp/vm-test.XXXXXX)
 chmod o+x "$state"
 trap 'rm -rf "$tmp" "$state"' EXIT
@@ -99,7 +99,7 @@ debian() {
 	fi
 }
 
-# base makes the host's cache hold the sandbox image, which the machine is given.
+# base puts the sandbox image into the host's cache, which the machine gets.
 base() {
 	echo "vm-test.sh: making the image of the sandboxes"
 	RUNTIME_SERVER='' RUNTIME_STATE_DIR=$state bin/r server start --quiet --ingress-http-address ''

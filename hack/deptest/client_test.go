@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// clientPlatforms are those that cmd/r is for; hack/lint.sh builds it for each.
+// clientPlatforms are the platforms of cmd/r; hack/lint.sh builds it for each.
 var clientPlatforms = []string{"linux/amd64", "linux/arm64", "darwin/amd64", "darwin/arm64", "windows/amd64", "windows/arm64"}
 
 // clientForbids are the packages, and those below them, that cmd/r must not

@@ -39,7 +39,8 @@ var allowed = map[string][]string{
 	"examples":    {},
 }
 
-// forbidden says what a package tree must not link, however indirectly.
+// forbidden lists the packages that a package tree must not link, however
+// indirectly.
 var forbidden = map[string][]string{
 	"api/...":             {"github.com/jackc/pgx", "github.com/containerd/containerd"},
 	"entity":              {"github.com/jackc/pgx"},
@@ -92,7 +93,7 @@ func TestImportsPointOneWay(t *testing.T) {
 }
 
 // wrongImports returns the imports of our packages that do not follow allowed,
-// and those of packages for tests by others.
+// and imports of test packages by others.
 func wrongImports(pkgs []pkg) (violations []string) {
 	for _, p := range pkgs {
 		from, ok := strings.CutPrefix(p.ImportPath, module)
@@ -142,7 +143,7 @@ func forTests(pkg string) bool {
 }
 
 func TestPlantedImportsAreFound(t *testing.T) {
-	for from, imports := range map[string]map[string]bool{ // to whether that is wrong
+	for from, imports := range map[string]map[string]bool{ // import path: whether it is wrong
 		"pkg/rpc":                 {"pkg/schema": false, "entity": true, "testsupport/wait": true},
 		"domain/apps":             {"entity/informer": false, "controllers/kit": true, "servers/rpc": true},
 		"components/runsc":        {"lsvd/attach": true, "api/sandbox": true, "pkg/errs": false, "entity/storetest": true},
@@ -188,7 +189,8 @@ func TestPlantedDependenciesAreFound(t *testing.T) {
 	if got := linked(deps, forbidden["cmd/runtime-agent"]); !slices.Equal(got, want) {
 		t.Errorf("found %q, want %q", got, want)
 	}
-	// The list of real dependencies is whole, or nothing would be found in it.
+	// The list of real dependencies is not empty, or the test would find
+	// nothing in it.
 	if got := linked(list(t, "-deps", "./entity/pgstore"), []string{"github.com/jackc/pgx"}); len(got) == 0 {
 		t.Error("pgx is not found among the dependencies of entity/pgstore")
 	}

@@ -27,8 +27,8 @@ func TestPackagesAreDocumented(t *testing.T) {
 	}
 }
 
-// undocumented says what is wrong with the comment of a package that has these
-// files, or "". A command's comment may begin as it likes.
+// undocumented returns the problem with the package comment of these files, or
+// "". A command's comment may begin with any word.
 func undocumented(fset *token.FileSet, files []*ast.File) string {
 	onlyTests := !slices.ContainsFunc(files, func(f *ast.File) bool { return !isTest(fset, f) })
 	why := "has no comment"

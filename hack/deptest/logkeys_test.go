@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// oneKey has the key to use instead of another spelling, so that one search
+// oneKey maps another spelling of a key to the key to use, so that one search
 // finds all log lines about a thing.
 var oneKey = map[string]string{
 	"err": "error", "errno": "error", "cause": "error",
@@ -35,7 +35,7 @@ var (
 )
 
 // TestLogKeysHaveOneSpelling holds that each key of a log line is lower-case
-// with underscores, and is the one name of what it says.
+// with underscores, and that each thing has one key.
 func TestLogKeysHaveOneSpelling(t *testing.T) {
 	walk(t, func(path string) {
 		if !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
@@ -59,7 +59,7 @@ func TestPlantedLogKeysAreFound(t *testing.T) {
 }
 
 // TestLoggersHaveOneName holds that a field for a logger is named Logger or
-// logger, as most are, and not Log.
+// logger, and not Log.
 func TestLoggersHaveOneName(t *testing.T) {
 	walk(t, func(path string) {
 		if !strings.HasSuffix(path, ".go") {

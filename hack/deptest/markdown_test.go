@@ -15,7 +15,8 @@ const maxColumns = 120
 // plans are not checked: they are gone when their work is done.
 const plans = "docs/plans/"
 
-// linkTarget is what of a link a reader of the rendered text does not see.
+// linkTarget is the part of a link that a reader of the rendered text does not
+// see.
 var linkTarget = regexp.MustCompile(`\]\([^)\s]+\)`)
 
 func TestDocsLinesAreWrapped(t *testing.T) {
@@ -34,7 +35,7 @@ func TestDocsLinesAreWrapped(t *testing.T) {
 		}
 		first, _, _ := strings.Cut(string(b), "\n")
 		if strings.Contains(first, "enerated by") {
-			return // as long as what it was generated from
+			return // as long as its source
 		}
 		for i, line := range strings.Split(string(b), "\n") {
 			if strings.HasPrefix(strings.TrimSpace(line), "|") {

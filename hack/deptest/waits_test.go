@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// TestWaitsAreShared holds that tests wait by testsupport/wait: its deadlines fit
-// slow machines, and its failures say what was awaited.
+// TestWaitsAreShared holds that tests wait by testsupport/wait: its deadlines
+// fit slow machines, and its failures name the awaited event.
 func TestWaitsAreShared(t *testing.T) {
 	walk(t, func(path string) {
 		if !strings.HasSuffix(path, ".go") || strings.Contains(path, "/testsupport/wait/") {
@@ -18,7 +18,8 @@ func TestWaitsAreShared(t *testing.T) {
 		}
 		fset := token.NewFileSet()
 		f := parse(t, fset, path)
-		// Packages of tests have files that are no tests by name, but import testing.
+		// Test packages have files that are no tests by name, but import
+		// testing.
 		if !strings.HasSuffix(path, "_test.go") && !imports(f, "testing") {
 			return
 		}
@@ -39,7 +40,7 @@ func TestPlantedWaitsAreFound(t *testing.T) {
 }
 
 // wantMarked compares the lines of a planted file that a check has found with
-// those that are marked by "// want".
+// the lines that are marked by "// want".
 func wantMarked(t *testing.T, file string, found map[int]bool) {
 	t.Helper()
 	b, err := os.ReadFile(file)
@@ -106,7 +107,7 @@ func own(n ast.Node, visit func(ast.Node) bool) {
 }
 
 // sleeps reports whether a statement of a loop sleeps, alone or beside other
-// channels, and goes on in the loop.
+// channels, and continues the loop.
 func sleeps(n ast.Stmt) (yes bool) {
 	if n == nil {
 		return false
@@ -148,7 +149,7 @@ func timer(x ast.Expr) bool {
 	return false
 }
 
-// polls reports whether the condition of a loop asks for something other than
+// polls reports whether the condition of a loop tests something other than
 // whether a context has ended.
 func polls(cond ast.Expr) (yes bool) {
 	if cond == nil {

@@ -25,16 +25,16 @@ import (
 	"miren.dev/runtime/pkg/proc"
 )
 
-// env has the places of one development server.
+// env holds the paths and ports of one development server.
 type env struct {
-	root  string // of the checkout
-	bin   string // of the binaries that the server runs
+	root  string // root of the checkout
+	bin   string // directory of the binaries that the server runs
 	state string // DEV_STATE, or /var/lib/runtime-dev/<checkout>-<hash of its path>
-	port  int    // of the ingress on 127.0.0.1
+	port  int    // port of the ingress on 127.0.0.1
 	out   *output
 }
 
-// output serialises the lines of dev and those of the server's log.
+// output serialises the lines of dev and of the server's log.
 type output struct {
 	mu sync.Mutex
 	w  io.Writer
@@ -79,7 +79,7 @@ func (e *env) say(format string, args ...any) {
 	fmt.Fprintf(e.out, "dev: "+format+"\n", args...)
 }
 
-// vars is the environment of commands for this server and of no other.
+// vars returns the environment of commands for this server and no other.
 func (e *env) vars(more ...string) []string {
 	set := append([]string{"RUNTIME_STATE_DIR=" + e.state, "RUNTIME_SERVER=", "RUNTIME_CLUSTER=", "PATH=" + e.bin + ":" + os.Getenv("PATH")}, more...)
 	vars := slices.DeleteFunc(os.Environ(), func(v string) bool {
@@ -89,8 +89,8 @@ func (e *env) vars(more ...string) []string {
 	return append(vars, set...)
 }
 
-// command is a program with that environment, in a process group of its own:
-// Ctrl-C in the terminal reaches dev alone, which ends it.
+// command returns a program with that environment, in a process group of its
+// own: Ctrl-C in the terminal reaches only dev, which ends the program.
 func (e *env) command(ctx context.Context, name string, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, name, args...)
 	cmd.Dir, cmd.Env = e.root, e.vars()
@@ -196,8 +196,8 @@ const (
 )
 
 // choosePort returns the port of the last run, unless another program has it
-// now. The first run begins to look at a port that depends on the state
-// directory, so that several checkouts rarely want the same.
+// now. The first run begins its search at a port that depends on the state
+// directory, so that several checkouts rarely try the same port.
 func choosePort(e *env) (int, error) {
 	if s := os.Getenv("DEV_PORT"); s != "" {
 		port, err := strconv.Atoi(s)

@@ -26,7 +26,7 @@ import (
 
 func main() {
 	ctx, cancel := context.WithCancel(context.Background())
-	// A terminal or pipe that is gone must not end dev before it has stopped what it runs.
+	// A terminal or pipe that is gone must not end dev before it has stopped its processes.
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGPIPE)
 	go func() {
@@ -141,7 +141,7 @@ type exitError struct{ code int }
 
 func (e *exitError) Error() string { return fmt.Sprintf("exit code %d", e.code) }
 
-// flagError is nil for --help, whose text the flag package has printed.
+// flagError returns nil for --help, whose text the flag package has printed.
 func flagError(err error) error {
 	if errors.Is(err, flag.ErrHelp) {
 		return nil

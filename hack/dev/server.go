@@ -18,7 +18,7 @@ import (
 )
 
 const (
-	// stopTimeout bounds the end of everything.
+	// stopTimeout bounds the end of all processes.
 	stopTimeout = 3 * time.Minute
 	// endTimeout is how long the server may take to end before it is killed.
 	endTimeout = 30 * time.Second
@@ -29,15 +29,15 @@ type supervisor struct {
 	*env
 	debug       bool
 	serverFlags []string          // further flags of `runtime server start`
-	built       map[string]stamp  // the source of the last build, good or bad
-	sums        map[string]string // of the binaries that the server runs, by name
+	built       map[string]stamp  // the source of the last build, successful or not
+	sums        map[string]string // hashes of the binaries that the server runs, by name
 	server      *proc.Process     // nil: none runs
 }
 
 // run builds, starts and restarts until ctx ends, and stops everything then.
 func (s *supervisor) run(ctx context.Context) error {
 	var err error
-	if s.server, err = s.env.server(); err != nil { // of a run that was killed
+	if s.server, err = s.env.server(); err != nil { // left by a killed run
 		return err
 	}
 	if err := s.watch(ctx); err != nil && ctx.Err() == nil {
@@ -55,7 +55,7 @@ func (s *supervisor) watch(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		// The first build does not wait for a second look.
+		// The first build does not wait for a second poll.
 		if paths := changed(s.built, now); len(paths) > 0 && (s.built == nil || len(changed(last, now)) == 0) {
 			s.update(ctx, now, paths)
 		}
@@ -133,8 +133,8 @@ func list(paths []string) string {
 	return strings.Join(paths, ", ")
 }
 
-// ingressDir has the code of the ingress process, which is restarted for
-// nothing else: a server replaces an ingress of another version.
+// ingressDir has the code of the ingress process, which is restarted only for a
+// change of it: a server replaces an ingress of another version.
 const ingressDir = "servers/ingress"
 
 // build makes the binaries and returns what the build printed. It stamps them
@@ -172,7 +172,7 @@ func (s *supervisor) program() string {
 	return filepath.Join(s.bin, "runtime")
 }
 
-// sumBinaries hashes what the server and new sandboxes run.
+// sumBinaries hashes the binaries that the server and new sandboxes run.
 func (s *supervisor) sumBinaries() (map[string]string, error) {
 	sums := map[string]string{}
 	for _, path := range []string{s.program(), filepath.Join(s.bin, "runtime-agent")} {
@@ -194,8 +194,8 @@ func differ(a, b map[string]string) bool {
 	return false
 }
 
-// restart ends the server, which leaves sandboxes and all else running, and
-// starts one from the new binaries, which adopts them.
+// restart ends the server, which leaves sandboxes and all other processes
+// running, and starts one from the new binaries, which adopts them.
 func (s *supervisor) restart(ctx context.Context) error {
 	old, err := s.env.server()
 	if err != nil {
@@ -239,7 +239,7 @@ func (e *env) stop(ctx context.Context) error {
 	return nil
 }
 
-// follow copies what is appended to a file from now on, until stop.
+// follow copies the text that is appended to a file from now on, until stop.
 func follow(path string, w io.Writer) (stop func()) {
 	done, ended := make(chan struct{}), make(chan struct{})
 	var offset int64
@@ -253,9 +253,9 @@ func follow(path string, w io.Writer) (stop func()) {
 		}
 		defer f.Close()
 		if st, err := f.Stat(); err == nil && st.Size() < offset {
-			offset = 0 // begun anew
+			offset = 0 // the file was started again
 		}
-		n, _ := io.Copy(w, io.NewSectionReader(f, offset, 1<<62)) // a terminal that is gone ends dev by a signal
+		n, _ := io.Copy(w, io.NewSectionReader(f, offset, 1<<62)) // the end of the terminal ends dev by a signal
 		offset += n
 	}
 	go func() {

@@ -14,11 +14,11 @@ import (
 	"time"
 )
 
-// pollInterval is how often the source is looked at; a change counts once it
-// has lasted for two looks, so that an editor or git is done.
+// pollInterval is the time between two polls of the source. A change counts
+// once two polls see it, so that an editor or git has finished.
 const pollInterval = 250 * time.Millisecond
 
-// outside are directories at the root that the binaries have nothing of.
+// outside are directories at the root that no binary is built from.
 var outside = []string{"bench", "bin", "dagger", "docs", "e2e", "examples", "hack", "testsupport", "tmp"}
 
 // stamp tells two states of a file apart.
@@ -69,7 +69,7 @@ func skipDir(rel, name string) bool {
 	return strings.HasPrefix(name, ".") || name == "node_modules" || name == "testdata" || slices.Contains(outside, rel)
 }
 
-// skipFile leaves out tests, texts, and what editors write beside a file.
+// skipFile skips tests, texts, and the temporary files of editors.
 func skipFile(name string) bool {
 	return strings.HasPrefix(name, ".") || strings.HasPrefix(name, "#") || strings.HasSuffix(name, "~") ||
 		strings.HasSuffix(name, "_test.go") || strings.HasSuffix(name, ".md")
