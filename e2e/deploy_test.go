@@ -189,7 +189,7 @@ func TestEnv(t *testing.T) {
 	shared.r(t, "", "app", "delete", name, "--yes")
 }
 
-// TestCancel stops a deployment midway; the app goes on as before.
+// TestCancel stops a deployment midway; the app keeps serving.
 func TestCancel(t *testing.T) {
 	t.Parallel()
 	name, dir := "cancel", copyExample(t, "go-http")

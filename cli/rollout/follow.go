@@ -21,7 +21,7 @@ import (
 )
 
 // retryInterval is the pause between attempts to reach the server again, and
-// retryTimeout how long the attempts go on without success.
+// retryTimeout how long the attempts continue without success.
 const (
 	retryInterval = 500 * time.Millisecond
 	retryTimeout  = 2 * time.Minute

@@ -235,8 +235,8 @@ func (e *execProcess) attach(l *link, m agentproto.Attach) {
 	go e.flush()
 }
 
-// lost handles the loss of the connection l.
-func (e *execProcess) lost(l *link) {
+// connectionLost handles the loss of the connection l.
+func (e *execProcess) connectionLost(l *link) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.link != l {

@@ -103,7 +103,7 @@ func (a *agent) connect() error {
 	a.link = nil
 	a.mu.Unlock()
 	for _, e := range a.execs.all() {
-		e.lost(l)
+		e.connectionLost(l)
 	}
 	return err
 }

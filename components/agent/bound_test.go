@@ -13,13 +13,13 @@ import (
 	"miren.dev/runtime/testsupport/wait"
 )
 
-// TestLogExceedsItsBound: whatever is in place of the agent may write where the
-// agent does, and has its sandbox ended for more than the agent would write.
+// TestLogExceedsItsBound: a program in place of the agent may write where the
+// agent does; its sandbox is ended when it writes more than the agent would.
 func TestLogExceedsItsBound(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("needs root")
 	}
-	var searched atomic.Int64 // when deleted files were last looked for
+	var searched atomic.Int64 // when the hub last looked for deleted files
 	const bytes = 1 << 20     // of the log; the bound is 3 MiB
 	write := func(t *testing.T, f *os.File, megabytes int) {
 		t.Helper()
@@ -69,7 +69,8 @@ func TestLogExceedsItsBound(t *testing.T) {
 			if err := os.Remove(f.Name()); err != nil {
 				t.Fatal(err)
 			}
-			// The directory changes no more, and yet it goes on to be looked for.
+			// The directory does not change any more, but the hub continues to
+			// look for it.
 			deleted := time.Now()
 			wait.For(t, "a look for deleted files", func() bool { return time.Unix(0, searched.Load()).Sub(deleted) > 1500*time.Millisecond })
 			write(t, f, 4)

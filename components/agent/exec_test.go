@@ -102,7 +102,7 @@ func TestLargeOutput(t *testing.T) {
 	})
 }
 
-// A reader that stops must stop the process, not fill memory.
+// A reader that stops must block the process, not fill memory.
 func TestSlowReaderStopsProcess(t *testing.T) {
 	everywhere(t, func(t *testing.T, e environment) {
 		f := newFixture(t, e, agent.GuestConfig{})
@@ -174,7 +174,7 @@ func TestTerminalEndOfInput(t *testing.T) {
 }
 
 // TestTerminalClosed: a process that closes the terminal before it exits, as
-// cat does, is not hung up on meanwhile.
+// cat does, does not get a hang-up meanwhile.
 func TestTerminalClosed(t *testing.T) {
 	everywhere(t, func(t *testing.T, e environment) {
 		f := newFixture(t, e, agent.GuestConfig{})
@@ -198,7 +198,7 @@ func TestLargeInput(t *testing.T) {
 		if err != nil || r.out != in {
 			t.Errorf("cat: %d bytes of %d, %v", len(r.out), len(in), err)
 		}
-		// One that reads nothing.
+		// A process that reads nothing.
 		r, err = execute(f.ctx(), f.conn, execution.ExecSpec{Command: []string{e.tool, "true"}}, in)
 		if err != nil || r.code != 0 {
 			t.Errorf("%+v %v", r, err)
@@ -228,7 +228,7 @@ func TestSignalExec(t *testing.T) {
 	})
 }
 
-// marks returns how many processes of the test are there.
+// marks returns how many processes of the test exist.
 func (f *fixture) marks(mark string) int {
 	f.t.Helper()
 	r := f.sh("grep -al " + mark + " /proc/[0-9]*/environ 2>/dev/null | grep -v /proc/$$/ | wc -l")
@@ -258,7 +258,8 @@ func TestCloseKillsTree(t *testing.T) {
 	})
 }
 
-// What an exec leaves behind must neither keep it from ending nor be killed.
+// Processes that an exec leaves behind must neither keep it from ending nor be
+// killed.
 func TestBackgroundProcessOutlivesExec(t *testing.T) {
 	everywhere(t, func(t *testing.T, e environment) {
 		f := newFixture(t, e, agent.GuestConfig{})

@@ -101,7 +101,7 @@ type guest struct {
 	log  *bytes.Buffer // complete when done
 	// destroy ends a sandbox that is more than cmd, terminate sends SIGTERM to its PID 1.
 	destroy, terminate func()
-	flags              []string // of runsc
+	flags              []string // state directory of runsc
 	id                 string   // of the container
 }
 
@@ -115,7 +115,7 @@ func (g *guest) term(t testing.TB) {
 	}
 }
 
-// kill ends the sandbox without letting the agent know.
+// kill ends the sandbox without a message to the agent.
 func (g *guest) kill(t testing.TB) {
 	t.Helper()
 	if g.destroy != nil {
@@ -126,7 +126,7 @@ func (g *guest) kill(t testing.TB) {
 	g.code(t)
 }
 
-// code is what PID 1 exited with.
+// code is the exit code of PID 1.
 func (g *guest) code(t testing.TB) int {
 	wait.Receive(t, "the end of the sandbox", g.done)
 	return g.cmd.ProcessState.ExitCode()
@@ -139,7 +139,7 @@ func run(t testing.TB, cmd *exec.Cmd) *guest {
 		t.Fatal(err)
 	}
 	go func() {
-		_ = cmd.Wait() // the state says it
+		_ = cmd.Wait() // the state has the code
 		close(g.done)
 	}()
 	return g
@@ -297,8 +297,8 @@ func (f *fixture) connect() {
 	}
 }
 
-// begin starts main, which is not to end before the agent has connected: then
-// nobody would connect any more.
+// begin starts main, which must not end before the agent has connected:
+// otherwise no agent would connect any more.
 func (f *fixture) begin() {
 	f.t.Helper()
 	if err := f.conn.StartMain(f.ctx()); err != nil {
@@ -325,7 +325,7 @@ func (f *fixture) restart() {
 	f.connect()
 }
 
-// result is what an exec did.
+// result is the output and exit code of an exec.
 type result struct {
 	out, err string
 	code     int

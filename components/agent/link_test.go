@@ -20,8 +20,8 @@ import (
 	"miren.dev/runtime/testsupport/wait"
 )
 
-// carry runs an exec through what disturb does to the connection, and checks
-// that neither input nor output loses anything.
+// carry runs an exec while disturb disturbs the connection, and checks that
+// neither input nor output loses a byte.
 func (f *fixture) carry(disturb func()) {
 	f.t.Helper()
 	p, err := f.conn.Exec(f.ctx(), execution.ExecSpec{Command: []string{"cat"}})
@@ -51,7 +51,8 @@ func (f *fixture) carry(disturb func()) {
 		<-half
 		_, _ = io.Copy(&out, p.Stdout()) // compared below
 	})
-	// Half of the input fits into the windows; then nothing moves until out is read.
+	// Half of the input fits into the windows; then nothing moves until out is
+	// read.
 	disturb()
 	code, err := p.Wait(f.ctx())
 	wg.Wait()
@@ -60,7 +61,7 @@ func (f *fixture) carry(disturb func()) {
 	}
 }
 
-// A silent agent is given up, and taken back when it speaks again.
+// The hub gives a silent agent up, and accepts it again when it speaks.
 func TestSilentAgent(t *testing.T) {
 	e := asProcess
 	e.need(t)
@@ -101,8 +102,7 @@ func TestAgentRedialsAfterCheckpoint(t *testing.T) {
 	}
 }
 
-// Whatever dials the socket gets nothing without the token, and does not
-// disturb the agent.
+// A peer without the token gets nothing, and does not disturb the agent.
 func TestSocketNeedsToken(t *testing.T) {
 	e := asProcess
 	e.need(t)
@@ -136,8 +136,8 @@ func TestSocketNeedsToken(t *testing.T) {
 	}
 }
 
-// The agent refuses a message of a newer peer at once, so that no caller waits for an
-// answer that does not come; and the connection goes on.
+// The agent refuses a message of a newer peer at once, so that no caller waits for an answer that does not come; and
+// the connection continues.
 func TestUnknownMessages(t *testing.T) {
 	const unknown = agentproto.Type(200)
 	t.Run("to the agent", func(t *testing.T) {

@@ -43,10 +43,11 @@ func TestLogRotation(t *testing.T) {
 				break
 			}
 		}
-		// An offset that is gone begins with the oldest line; another one resumes.
+		// A read from an offset that is gone begins with the oldest line;
+		// another one resumes.
 		var offsets []int64
 		err := f.hub.Logs(f.ctx(), id, execution.LogQuery{Offset: 1}, func(l execution.LogLine) error {
-			// The first says that something is missing, the others do not.
+			// The first line reports the loss, the others do not.
 			if first := len(offsets) == 0; (l.Missed > 0) != first || first && l.Missed > l.Offset {
 				t.Errorf("line at %d misses %d bytes", l.Offset, l.Missed)
 			}
@@ -138,7 +139,7 @@ func TestFollowStops(t *testing.T) {
 	}
 }
 
-// A log directory may hold anything: its writer is not trusted.
+// A log directory may hold arbitrary files: its writer is not trusted.
 func TestHostileLogs(t *testing.T) {
 	c := agent.HubConfig{Dir: filepath.Join(t.TempDir(), "agents"), LogDir: filepath.Join(t.TempDir(), "logs")}
 	if os.Getuid() != 0 {

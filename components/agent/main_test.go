@@ -30,7 +30,7 @@ func TestMainNotFound(t *testing.T) {
 	})
 }
 
-// The end of a sandbox must be known also if nobody listened.
+// The end of a sandbox must be known even if no hub listened.
 func TestMainEndsAlone(t *testing.T) {
 	everywhere(t, func(t *testing.T, e environment) {
 		f := newFixture(t, e, agent.GuestConfig{Command: []string{"sh", "-c", "sleep 1; echo last words; exit 6"}, Start: agent.StartOnRequest})
@@ -104,7 +104,7 @@ func TestWithoutMain(t *testing.T) {
 		if err := f.conn.StartMain(f.ctx()); !errs.Is(err, errs.FailedPrecondition) {
 			t.Errorf("start: %v", err)
 		}
-		for _, sig := range []int{1, 15} { // the first is for a main process only
+		for _, sig := range []int{1, 15} { // the first mode is for a main process only
 			if err := f.conn.Signal(f.ctx(), sig); err != nil {
 				t.Error(err)
 			}
@@ -176,7 +176,7 @@ func TestExecRunsAsUser(t *testing.T) {
 		if len(lines) < 7 {
 			t.Errorf("%q: %q", c.user, lines)
 		}
-		// Neither the token nor the log is for the sandbox's processes.
+		// The sandbox's processes can read neither the token nor the log.
 		paths := []string{"/run/runtime/agent/config", "/run/runtime/log/0000000000000000.log", "/run/runtime/log", "/proc/1/mem", "/proc/1/environ"}
 		r = f.exec(execution.ExecSpec{Command: append([]string{e.tool, "open"}, paths...), User: c.user})
 		for _, p := range paths {
@@ -228,7 +228,8 @@ func TestLimitPIDs(t *testing.T) {
 	if l, err := bufio.NewReader(p.Stdout()).ReadString('\n'); !strings.HasPrefix(l, "failed after") {
 		t.Errorf("%q %v", l, err)
 	}
-	// The agent lives, and says why nothing more can be started.
+	// The agent lives, and returns the reason why no further process can be
+	// started.
 	if _, err = f.conn.Exec(f.ctx(), execution.ExecSpec{Command: []string{e.tool, "status"}}); err != nil && !strings.Contains(err.Error(), "limit of processes") {
 		t.Error(err)
 	}

@@ -52,7 +52,7 @@ var readHost = sync.OnceValues(func() (*host, error) {
 	return h, nil
 })
 
-// release is one release of a distribution. Mirrors have its packages beside those of the host's release.
+// release is one release of a distribution. Mirrors have its packages besides the host's.
 type release struct {
 	id       string
 	codename string

@@ -69,7 +69,7 @@ func TestPythonComesFromTheReleaseThatHasIt(t *testing.T) {
 	if got, err := choosePython(list, "3", "trixie"); err != nil || got.version != "3.13" {
 		t.Errorf("of trixie: %+v, %v", got, err)
 	}
-	// A release that is not known has what its package index says.
+	// An unknown release has the version of its package index.
 	if got := pythons(&host{id: "debian", codename: "forky"}, "3.14"); got[0] != (python{"3.14", "forky"}) || len(got) != 3 {
 		t.Errorf("a newer host: %v", got)
 	}
@@ -134,7 +134,7 @@ func TestNewestAvailableVersionIsChosen(t *testing.T) {
 	if _, err := s.choose(t.Context(), p, "22"); !errs.Is(err, errs.NotFound) || asked != 2 {
 		t.Errorf("none: %v, asked %d times", err, asked)
 	}
-	// What is newer than the last answer is asked for; without an answer the last one holds.
+	// A version newer than the last answer makes it ask; without an answer the last one is used.
 	have = append(have, "22.0.0")
 	if got, err := s.choose(t.Context(), p, "22"); err != nil || got != "22.0.0" {
 		t.Errorf("new: %s, %v", got, err)
@@ -167,7 +167,7 @@ func TestRecipeIsMadeOnce(t *testing.T) {
 	}
 	results := make(chan result)
 	for range 4 {
-		other := New(s.cfg) // as another process
+		other := New(s.cfg) // as another process would
 		go func() {
 			img, err := other.ensure(t.Context(), top, func(string) {})
 			results <- result{img, err}

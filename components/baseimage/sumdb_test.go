@@ -66,7 +66,7 @@ func TestToolchainIsCheckedAgainstSignedDatabase(t *testing.T) {
 	good, sum := archive(t, "go1.99.0")
 	other, _ := archive(t, "go1.99.0, changed on the way")
 	proxy, key := database(t, "sum.example.test", sum)
-	forged, _ := database(t, "sum.example.test", sum) // says the same, signed with another key
+	forged, _ := database(t, "sum.example.test", sum) // sends the same, signed with another key
 	for _, tt := range []struct {
 		name, proxy, archive string
 		want                 errs.Class

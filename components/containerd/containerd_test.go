@@ -90,7 +90,7 @@ func TestDaemonIsAdoptedAndRestarted(t *testing.T) {
 	if err := <-ran; err != nil {
 		t.Error(err)
 	}
-	pid(t, c) // goes on without us
+	pid(t, c) // it keeps running without the server
 	for range 2 {
 		if err := second.Stop(t.Context()); err != nil {
 			t.Error(err)
@@ -145,7 +145,7 @@ func TestHeldImagesOutliveTheirNames(t *testing.T) {
 	}
 }
 
-// collect runs containerd's garbage collection: it does before it answers a synchronous delete.
+// collect runs containerd's garbage collection, which runs before a synchronous delete returns.
 func collect(t *testing.T, d *containerd.Daemon) {
 	t.Helper()
 	c, err := d.Client()

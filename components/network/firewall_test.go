@@ -25,8 +25,8 @@ import (
 )
 
 const (
-	soon   = 300 * time.Millisecond // what does not answer by then is out of reach
-	later  = 30 * time.Second       // by then what is in reach does, however busy the machine is
+	soon   = 300 * time.Millisecond // an address that does not answer within this time is out of reach
+	later  = 30 * time.Second       // an address in reach answers within this time, however busy the machine is
 	repair = 2 * time.Second        // the bound within which the firewall is back
 )
 
@@ -58,7 +58,7 @@ func (m *Manager) runs(t *testing.T) {
 	t.Cleanup(func() { cancel(); wg.Wait() })
 }
 
-// flush is what `nft flush ruleset` does.
+// flush behaves as `nft flush ruleset`.
 func flush(t *testing.T) {
 	t.Helper()
 	c, err := nftables.New()
@@ -89,7 +89,7 @@ func TestFlushedRules(t *testing.T) {
 			outOfReach(t, a.NetNS, to)
 		}
 	}
-	for _, to := range ofMachine { // they do listen
+	for _, to := range ofMachine { // the services do listen
 		if err := reach(t, machine, to); err != nil {
 			t.Fatal(err)
 		}
@@ -102,7 +102,7 @@ func TestFlushedRules(t *testing.T) {
 
 	flush(t)
 	closed(t)
-	outOfReach(t, a.NetNS, outside.listens) // where it would arrive untranslated
+	outOfReach(t, a.NetNS, outside.listens) // an address at which it would arrive untranslated
 
 	m.runs(t)
 	for _, c := range []struct {
@@ -159,7 +159,8 @@ func TestFlushedRules(t *testing.T) {
 	}
 }
 
-// rules counts the rules of each chain, and says whether the gate comes first.
+// rules counts the rules of each chain, and reports whether the gate comes
+// first.
 func (m *Manager) rules(t *testing.T) string {
 	t.Helper()
 	c, err := nftables.New()
@@ -202,7 +203,7 @@ func removeRule(t *testing.T, m *Manager, chain string, index int) {
 	}
 }
 
-// TestDestinations has a listener at each address, which the machine itself does reach.
+// TestDestinations has a listener at each address, and the machine itself reaches all of them.
 func TestDestinations(t *testing.T) {
 	if !private.Run(t) {
 		return
@@ -211,7 +212,7 @@ func TestDestinations(t *testing.T) {
 	outside := elsewhere(t, netip.MustParsePrefix("198.51.100.0/30"))
 	guests := map[*Manager]Attachment{open: attach(t, open, "a", true), allowed: attach(t, allowed, "a", true)}
 	for _, at := range guests {
-		// Not before an interface carries packets does it mean anything that none arrive.
+		// Before an interface carries packets, missing packets prove nothing.
 		if err := reach(t, at.NetNS, outside.listens); err != nil {
 			t.Fatal(err)
 		}
@@ -257,7 +258,7 @@ func TestDestinations(t *testing.T) {
 	}
 }
 
-// has gives the place a further address, to which the machine has a route.
+// has adds an address to the place, to which the machine has a route.
 func (p place) has(t *testing.T, a netip.Addr) {
 	t.Helper()
 	prefix := netip.PrefixFrom(a, a.BitLen())
@@ -329,7 +330,7 @@ func TestNoIPv6(t *testing.T) {
 	}
 }
 
-// arrives sends datagrams from a namespace until one has come to a place. No way back is needed.
+// arrives sends datagrams from a namespace until one has reached a place. It needs no way back.
 func arrives(t *testing.T, from string, p place, to netip.Addr, within time.Duration) error {
 	t.Helper()
 	address := unix.SockaddrInet6{Port: 9, Addr: to.As16()}
@@ -395,7 +396,7 @@ func TestConnectionLimit(t *testing.T) {
 	if err := hold(b.NetNS, later); err != nil {
 		t.Errorf("another sandbox has none: %v", err)
 	}
-	// One is reset, which gives its place to another.
+	// A reset connection makes room for another.
 	if err := unix.SetsockoptLinger(held[0], unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1}); err != nil {
 		t.Fatal(err)
 	}
@@ -404,8 +405,8 @@ func TestConnectionLimit(t *testing.T) {
 	wait.NoError(t, "room for another connection", func() error { return hold(a.NetNS, soon) })
 }
 
-// TestNameServer: the machine's name server is reached by the bridge's address,
-// wherever it is, and nothing else of it.
+// TestNameServer: guests reach the machine's name server at the bridge's
+// address, wherever it is, and none of its other ports.
 func TestNameServer(t *testing.T) {
 	if !private.Run(t) {
 		return
@@ -462,7 +463,7 @@ func TestNameServer(t *testing.T) {
 	ask("loopback")
 }
 
-// answer has a UDP socket in a namespace answer everything with a text.
+// answer makes a UDP socket in a namespace answer every packet with a text.
 func answer(t *testing.T, netns string, at netip.AddrPort, text string) {
 	t.Helper()
 	var fd int
@@ -475,7 +476,7 @@ func answer(t *testing.T, netns string, at netip.AddrPort, text string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	tv := unix.NsecToTimeval(soon.Nanoseconds()) // nothing wakes the reader
+	tv := unix.NsecToTimeval(soon.Nanoseconds()) // no other event wakes the reader
 	if err := unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &tv); err != nil {
 		t.Fatal(err)
 	}
@@ -485,7 +486,7 @@ func answer(t *testing.T, netns string, at netip.AddrPort, text string) {
 		b := make([]byte, 512)
 		for {
 			if _, from, err := unix.Recvfrom(fd, b, 0); err == nil {
-				_ = unix.Sendto(fd, []byte(text), 0, from) // a client that gets no answer asks again
+				_ = unix.Sendto(fd, []byte(text), 0, from) // a client without an answer asks again
 			}
 			select {
 			case <-stop:

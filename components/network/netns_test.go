@@ -39,8 +39,8 @@ func TestCoveredNamespaces(t *testing.T) {
 	}
 }
 
-// TestOldNamespaces: those that an earlier version made where `ip netns` has
-// names are moved, as far as they can be.
+// TestOldNamespaces: namespaces of an earlier version, which are in the
+// directory of `ip netns`, are moved as far as possible.
 func TestOldNamespaces(t *testing.T) {
 	if !private.Run(t) {
 		return
@@ -62,7 +62,7 @@ func TestOldNamespaces(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := inode(old("running"))
-	if err := os.WriteFile(old("empty"), nil, 0o644); err != nil { // of one that was never mounted
+	if err := os.WriteFile(old("empty"), nil, 0o644); err != nil { // a namespace that was never mounted
 		t.Fatal(err)
 	}
 	again := New(m.cfg)
@@ -82,7 +82,7 @@ func TestOldNamespaces(t *testing.T) {
 		t.Errorf("a namespace that never was: %v", err)
 	}
 
-	// One that is covered cannot be removed from where it was, and hinders nobody.
+	// A covered one cannot be removed from its old place, and does no harm.
 	if err := newNetNS(old("covered"), func() error { return nil }); err != nil {
 		t.Fatal(err)
 	}

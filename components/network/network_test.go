@@ -56,7 +56,7 @@ func startWith(t *testing.T, c Config) *Manager {
 	return m
 }
 
-// ours lists what the machine has of m.
+// ours lists the objects of m on the machine.
 func ours(t *testing.T, m *Manager) []string {
 	t.Helper()
 	items, err := leakcheck.List(m.cfg.Instance)
@@ -148,7 +148,7 @@ func listenInside(t *testing.T, at Attachment, port uint16) netip.AddrPort {
 		if err := unix.Bind(fd, &unix.SockaddrInet6{Port: int(port)}); err != nil {
 			return err
 		}
-		return unix.Listen(fd, 1024) // nobody accepts
+		return unix.Listen(fd, 1024) // no process accepts
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -218,7 +218,7 @@ type place struct {
 }
 
 // elsewhere makes a namespace that stands for another machine. It has no route
-// to sandboxes but through this one, and answers only what was translated.
+// to sandboxes except through this one, and answers only translated packets.
 func elsewhere(t *testing.T, p netip.Prefix) place {
 	t.Helper()
 	in := leakcheck.Installation(t)
@@ -271,7 +271,7 @@ func elsewhere(t *testing.T, p netip.Prefix) place {
 	if err := netlink.LinkSetUp(link); err != nil {
 		t.Fatal(err)
 	}
-	// Answers come in here; real ones have a gateway behind them and get this from Start.
+	// Answers arrive here; Start sets this for real ones, which have a gateway behind them.
 	if err := sysctl(forwardingKey(host), "1"); err != nil {
 		t.Fatal(err)
 	}
@@ -291,7 +291,7 @@ func TestAttachIsRepeatable(t *testing.T) {
 	if first.Address == second.Address {
 		t.Error("the address was reused at once, while the machine may remember its last owner")
 	}
-	// A new manager finds what the old one made.
+	// A new manager finds the objects of the old one.
 	again := New(m.cfg)
 	if err := again.Start(t.Context()); err != nil {
 		t.Fatal(err)
@@ -315,8 +315,8 @@ func TestAttachIsRepeatable(t *testing.T) {
 	}
 }
 
-// TestUnfinishedLeases starts after a crash that left the lease of one sandbox
-// empty, and that of another without its name.
+// TestUnfinishedLeases starts after a crash that left one sandbox's lease
+// empty, and another sandbox's lease without its name.
 func TestUnfinishedLeases(t *testing.T) {
 	m := start(t)
 	kept := attach(t, m, "kept", true)

@@ -151,7 +151,7 @@ func TestOtherUsersAreRefused(t *testing.T) {
 	if out, err := psql(65534); err == nil {
 		t.Errorf("user nobody was let in: %s", out)
 	}
-	// The socket's mode is not the only lock.
+	// The socket's mode is not the only protection.
 	sock := filepath.Join(cfg.SocketDir, ".s.PGSQL.5432")
 	for path, mode := range map[string]os.FileMode{sock: 0o777, cfg.SocketDir: 0o755} {
 		if err := os.Chmod(path, mode); err != nil {

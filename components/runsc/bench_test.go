@@ -12,7 +12,7 @@ import (
 	"miren.dev/runtime/testsupport/runsctest"
 )
 
-// BenchmarkCreateExec is from nothing to the end of the first exec.
+// BenchmarkCreateExec measures from no sandbox to the end of the first exec.
 func BenchmarkCreateExec(b *testing.B) {
 	for _, network := range []execution.Network{execution.NetworkNone, execution.NetworkBridge} {
 		b.Run(string(network), func(b *testing.B) {
@@ -38,8 +38,8 @@ func BenchmarkCreateExec(b *testing.B) {
 	}
 }
 
-// BenchmarkRunscRun is what it is measured against: `runsc run` of a program
-// that ends at once, in a network namespace of its own and a control group.
+// BenchmarkRunscRun is the comparison: `runsc run` of a program that ends at
+// once, in a network namespace of its own and a control group.
 func BenchmarkRunscRun(b *testing.B) {
 	bin := runsctest.Toolchain(b)
 	dir := b.TempDir()

@@ -163,7 +163,7 @@ func TestSandboxesOutliveCrashes(t *testing.T) {
 		in := m.ensure(t, m.spec("ctd", "serve", "80"))
 		wait.NoError(t, "first answer", func() error { return get(in.Address) })
 		kill(t, m.containerdPID(t))
-		// Nothing that runs needs containerd.
+		// Running processes do not need containerd.
 		if err := get(in.Address); err != nil {
 			t.Error(err)
 		}
@@ -189,7 +189,7 @@ func TestSandboxesOutliveCrashes(t *testing.T) {
 			s := m.spec(fmt.Sprint("creating-", i), "serve", "80")
 			var wg sync.WaitGroup
 			wg.Go(func() { _, _ = m.Driver.Ensure(t.Context(), s) })
-			// At a different moment each time, whatever that is: this is the point of it.
+			// At a different moment each time, which is the purpose.
 			select {
 			case <-time.After(time.Duration(i) * 20 * time.Millisecond):
 			case <-t.Context().Done():
@@ -267,8 +267,8 @@ func TestSandboxesOutliveCrashes(t *testing.T) {
 	})
 }
 
-// TestLeftCommand: a command of runsc that a killed shim left behind does not go
-// on, and what it has made is taken away.
+// TestLeftCommand: a runsc command that a killed shim left behind does not
+// continue, and its objects are removed.
 func TestLeftCommand(t *testing.T) {
 	m := machine{runsctest.New(t)}
 	if err := os.MkdirAll(m.Driver.RunscDir(), 0o711); err != nil {
@@ -281,7 +281,7 @@ func TestLeftCommand(t *testing.T) {
 		t.Fatalf("before: %q, %v", files, err)
 	}
 	command := func(id string) *exec.Cmd {
-		// As far as its control group, as an interrupted set-up.
+		// Up to its control group, like an interrupted set-up.
 		if err := m.Driver.SetUp(t.Context(), m.spec(id, "sleep"), 2); err != nil {
 			t.Fatal(err)
 		}
@@ -319,8 +319,8 @@ func TestLeftCommand(t *testing.T) {
 	m.delete(t, "other")
 }
 
-// TestShimSockets: the socket of a shim is where it can be listed, and one that
-// was left is swept.
+// TestShimSockets: the socket of a shim is in the directory that can be listed,
+// and a left one is swept.
 func TestShimSockets(t *testing.T) {
 	m := machine{runsctest.New(t)}
 	m.ensure(t, m.spec("alive", "sleep"))
@@ -345,7 +345,8 @@ func TestShimSockets(t *testing.T) {
 }
 
 func TestSetupResumesAfterEveryStep(t *testing.T) {
-	// The server ends at every point of a set-up; the next one finishes or clears away.
+	// The server ends at every point of a set-up; the next one finishes or
+	// removes it.
 	m := machine{runsctest.New(t)}
 	s := m.spec("resume", "serve", "80")
 	full := m.Driver.Steps()
@@ -399,8 +400,8 @@ func TestSetupResumesAfterEveryStep(t *testing.T) {
 	}
 }
 
-// TestCoveredNetworkNamespaces: what an administrator does with `ip netns`
-// hinders no running sandbox, nor its end.
+// TestCoveredNetworkNamespaces: an administrator's use of `ip netns` affects no
+// running sandbox, nor its end.
 func TestCoveredNetworkNamespaces(t *testing.T) {
 	if !private.Run(t) {
 		return

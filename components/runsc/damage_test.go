@@ -11,8 +11,8 @@ import (
 	"miren.dev/runtime/testsupport/runsctest"
 )
 
-// TestDamagedRecords: what a guest or a power loss did to the records of one
-// sandbox ends that sandbox, and no other one notices.
+// TestDamagedRecords: damage by a guest or a power loss to the records of one
+// sandbox ends that sandbox, and affects no other.
 func TestDamagedRecords(t *testing.T) {
 	m := machine{runsctest.New(t)}
 	m.ensure(t, m.spec("healthy", "sleep"))

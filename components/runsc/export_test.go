@@ -6,7 +6,7 @@ import (
 	"miren.dev/runtime/components/execution"
 )
 
-// What the tests, which are in a package of their own, look at.
+// Exports for the tests, which are in another package.
 
 func (d *Driver) ShimSocket(id string) string   { return d.shimSocket(id) }
 func (d *Driver) BundleDir(id string) string    { return d.bundleDir(id) }

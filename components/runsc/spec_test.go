@@ -40,7 +40,7 @@ func TestCABundle(t *testing.T) {
 	}
 }
 
-// TestSandboxSeesNothingOfHost looks from inside at what must not be seen or reached.
+// TestSandboxSeesNothingOfHost checks from inside that private parts of the host are out of sight and reach.
 func TestSandboxSeesNothingOfHost(t *testing.T) {
 	m := runsctest.New(t)
 	e := m.Env()
@@ -55,7 +55,7 @@ func TestSandboxSeesNothingOfHost(t *testing.T) {
 	if got, ok := read("", "/proc/version"); !ok || !strings.Contains(strings.ToLower(got), "gvisor") {
 		t.Errorf("/proc/version does not show gVisor: %q", got)
 	}
-	// What the agent and the node say to each other is neither read nor changed by what runs.
+	// A process of the sandbox can neither read nor change the messages between agent and node.
 	for _, user := range []string{"root", "app"} {
 		for _, path := range []string{"/run/runtime/agent/config", "/run/runtime/agent/agent.sock", "/run/runtime/log/exit"} {
 			if got, ok := read(user, path); ok {
@@ -113,7 +113,7 @@ func TestGuestCannotFillTheHost(t *testing.T) {
 	}
 }
 
-// size is what the files below dir take on its own file system.
+// size returns the space that the files below dir use on their file system.
 func size(t *testing.T, dir string) (sum int64) {
 	t.Helper()
 	var top unix.Stat_t
@@ -126,7 +126,7 @@ func size(t *testing.T, dir string) (sum int64) {
 		}
 		var st unix.Stat_t
 		if unix.Lstat(path, &st) != nil {
-			return nil // gone meanwhile
+			return nil // removed meanwhile
 		}
 		if st.Dev != top.Dev {
 			if st.Mode&unix.S_IFMT == unix.S_IFDIR {

@@ -22,7 +22,7 @@ func (d *Driver) Stop(ctx context.Context, id string, grace time.Duration) (exec
 		return in, err
 	}
 	if in.Phase != execution.Running {
-		if in, err = d.settle(ctx, id); err != nil || in.Phase == execution.Exited {
+		if in, err = d.finishSetUp(ctx, id); err != nil || in.Phase == execution.Exited {
 			return in, err
 		}
 	}
@@ -53,8 +53,8 @@ func (d *Driver) Stop(ctx context.Context, id string, grace time.Duration) (exec
 	return in, d.killSandbox(id)
 }
 
-// settle waits for a set-up under way, and removes one that was interrupted.
-func (d *Driver) settle(ctx context.Context, id string) (execution.Instance, error) {
+// finishSetUp waits for a set-up under way, and removes one that was interrupted.
+func (d *Driver) finishSetUp(ctx context.Context, id string) (execution.Instance, error) {
 	unlock, err := d.locks.lock(ctx, id)
 	if err != nil {
 		return execution.Instance{}, err

@@ -55,7 +55,7 @@ func (d *Driver) subscribe() (*watcher, func()) {
 	}
 }
 
-func (d *Driver) take(w *watcher) []string {
+func (d *Driver) takeChanged(w *watcher) []string {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	ids := make([]string, 0, len(w.pending))
@@ -80,7 +80,7 @@ func (d *Driver) Watch(ctx context.Context) (<-chan string, error) {
 				return
 			case <-w.wake:
 			}
-			for _, id := range d.take(w) {
+			for _, id := range d.takeChanged(w) {
 				select {
 				case <-ctx.Done():
 					return
@@ -112,7 +112,7 @@ func (d *Driver) await(ctx context.Context, id string, ok func(execution.Instanc
 			case <-tick.C:
 				waiting = false
 			case <-w.wake:
-				for _, changed := range d.take(w) {
+				for _, changed := range d.takeChanged(w) {
 					waiting = waiting && changed != id
 				}
 			}
@@ -168,7 +168,7 @@ func (d *Driver) followOnce(ctx context.Context) error {
 		case e := <-events:
 			v, err := typeurl.UnmarshalAny(e.Event)
 			if err != nil {
-				d.logger.Warn("event of containerd is not understood", "topic", e.Topic, "error", err)
+				d.logger.Warn("cannot decode an event of containerd", "topic", e.Topic, "error", err)
 				continue
 			}
 			var task string

@@ -92,13 +92,13 @@ func (m *commands) Wait(cmd *exec.Cmd, ch chan runc.Exit) (int, error) {
 	}
 	status, err := m.next.Wait(cmd, ch)
 	if err == nil && status == 0 && c != nil {
-		c.did(line.name)
+		c.updateState(line.name)
 	}
 	return status, err
 }
 
-// did updates the state after a command that succeeded.
-func (c *container) did(name string) {
+// updateState updates the state after a command that succeeded.
+func (c *container) updateState(name string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch name {
@@ -117,7 +117,7 @@ func (c *container) answer(line command, cmd *exec.Cmd) error {
 	c.mu.Unlock()
 	switch line.name {
 	case "start":
-		c.did(line.name)
+		c.updateState(line.name)
 	case "state":
 		if sandbox.hasEnded() {
 			state = "stopped"

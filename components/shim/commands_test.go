@@ -101,7 +101,7 @@ func TestKnownStateNeedsNoRunsc(t *testing.T) {
 	if _, started := run("runsc kill --all later 9"); !started {
 		t.Error("kill of a running container was not run")
 	}
-	e.note(20, 137)
+	e.recordEnd(20, 137)
 	status("later", "stopped")
 	if out, started := run("runsc wait later"); started || out["exitStatus"] != 137.0 {
 		t.Errorf("wait: %v", out)

@@ -54,8 +54,8 @@ func (e *exits) forget(p *process) {
 	}
 }
 
-// note records the end of a child.
-func (e *exits) note(pid, status int) {
+// recordEnd records the end of a child.
+func (e *exits) recordEnd(pid, status int) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	p := e.processes[pid]
@@ -89,6 +89,6 @@ func (p *process) hasEnded() bool {
 // shim ends.
 func (e *exits) watch() {
 	for exit := range reaper.Default.Subscribe() {
-		e.note(exit.Pid, exit.Status)
+		e.recordEnd(exit.Pid, exit.Status)
 	}
 }

@@ -90,7 +90,7 @@ func (g *guard) find(rootfs string, mounts []specs.Mount) error {
 // limit it exceeded.
 func (g *guard) watch(ctx context.Context, sandbox *process) {
 	defer g.close()
-	g.hold(ctx, sandbox)
+	g.enforceDisk(ctx, sandbox)
 	<-sandbox.ended
 	limit, text := g.broken, ""
 	if limit == "" {
@@ -118,8 +118,8 @@ func (g *guard) watch(ctx context.Context, sandbox *process) {
 	}
 }
 
-// hold kills the sandbox when it exceeds a disk limit.
-func (g *guard) hold(ctx context.Context, sandbox *process) {
+// enforceDisk kills the sandbox when it exceeds a disk limit.
+func (g *guard) enforceDisk(ctx context.Context, sandbox *process) {
 	if g.limits.DiskBytes == 0 && g.limits.DiskFreeBytes == 0 || len(g.dirs) == 0 {
 		return
 	}

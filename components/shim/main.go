@@ -14,7 +14,7 @@
 //   - A container can be started when it is created (below).
 //   - A CA bundle of the host is given to the container (below).
 //   - A container can start from a checkpoint (below), and the task API's Checkpoint works.
-//   - A container can have limits, of which the one that ended it is told (below).
+//   - A container can have limits; its error output names the one that ended it (below).
 //
 // # Runtime options
 //

@@ -12,7 +12,7 @@
 // that the reconciler renews. Every step that others see is one transaction that
 // checks the lease. So a deployment that lost it changes nothing, and two never act
 // on one app. A server killed between two transactions leaves a phase from which the
-// next server goes on. The transaction that sets app.status.active_version shifts
+// next server continues. The transaction that sets app.status.active_version shifts
 // the traffic and enters draining: from then on the deployment can only succeed.
 package deployment
 
@@ -185,7 +185,7 @@ func (r *rollout) advance(ctx context.Context) (time.Duration, error) {
 		return 0, err
 	}
 	if r.lease == nil {
-		return 0, r.lost(ctx)
+		return 0, r.endWithoutLease(ctx)
 	}
 	if r.dep.Spec.Cancel && r.dep.Status.Phase.Cancelable() {
 		r.endSteps(app.StepStateFailed, "canceled")
@@ -258,8 +258,8 @@ func (r *rollout) holdLease(ctx context.Context) error {
 	return nil
 }
 
-// lost ends a deployment whose lease lapsed.
-func (r *rollout) lost(ctx context.Context) error {
+// endWithoutLease ends a deployment whose lease lapsed.
+func (r *rollout) endWithoutLease(ctx context.Context) error {
 	if r.dep.Status.Phase == app.DeploymentPhaseDraining {
 		// Its version got the traffic while it held the lease. The next holder
 		// of the lease, or retention, retires the pools of the old versions.

@@ -174,9 +174,9 @@ func (r *rollout) start(ctx context.Context) (time.Duration, error) {
 		if err != nil || yielded {
 			return poll, err
 		}
-		return st.again, r.report(ctx, r.beside(st.message))
+		return st.again, r.report(ctx, r.withRoomNote(st.message))
 	case !st.ready:
-		return st.again, r.report(ctx, r.beside(st.message))
+		return st.again, r.report(ctx, r.withRoomNote(st.message))
 	}
 	// A cancel since the deployment was read is a change of its spec, and a Conflict
 	// here; a later one finds it shifting.

@@ -29,8 +29,8 @@ func (r *rollout) crowdedSince(started time.Time) time.Time {
 	return started
 }
 
-// beside adds to a message that the old version makes room.
-func (r *rollout) beside(message string) string {
+// withRoomNote adds to a message that the old version makes room.
+func (r *rollout) withRoomNote(message string) string {
 	if len(r.dep.Status.Yielded) == 0 {
 		return message
 	}
@@ -57,7 +57,7 @@ func (r *rollout) makeRoom(ctx context.Context, service string) (bool, error) {
 		if len(sandboxes.Classify(sbs).Stopping) > 0 {
 			return false, nil // its room will become free
 		}
-		if p.Spec.Replicas > 0 && (from == nil || better(p, from, service)) {
+		if p.Spec.Replicas > 0 && (from == nil || yieldsBefore(p, from, service)) {
 			from = p
 		}
 	}
@@ -91,9 +91,9 @@ func (r *rollout) makeRoom(ctx context.Context, service string) (bool, error) {
 	return true, nil
 }
 
-// better reports whether to stop a sandbox of a rather than of b: prefer the
+// yieldsBefore reports whether to stop a sandbox of a rather than of b: prefer the
 // service that lacks room, then the larger pool.
-func better(a, b *sandbox.SandboxPool, service string) bool {
+func yieldsBefore(a, b *sandbox.SandboxPool, service string) bool {
 	if (a.Spec.Service == service) != (b.Spec.Service == service) {
 		return a.Spec.Service == service
 	}

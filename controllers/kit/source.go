@@ -17,7 +17,7 @@ type Source struct {
 
 // Map enqueues the keys that fn makes of every entity of T's kind, first of
 // those that exist and then of each that changes or is deleted. When an entity
-// comes to map to other keys, those of before are enqueued too. Empty keys are
+// comes to map to other keys, its former keys are enqueued too. Empty keys are
 // skipped. fn must not block. It depends only on its argument, or also on
 // informers of the same set, which are at least as new.
 //

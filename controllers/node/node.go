@@ -39,11 +39,11 @@ const (
 	// leaseTTL is how long a node counts as alive after it renewed its lease.
 	leaseTTL = 30 * time.Second
 	// overcommit is how many times the machine's CPU may be reserved. CPU is a share:
-	// most sandboxes idle, and those that do not get less when they are many. What
-	// fills a node is memory, which nobody can take back.
+	// most sandboxes idle, and busy ones get less when they are many. Memory fills a
+	// node, since it cannot be taken back.
 	overcommit = 32
-	// Of the memory that sandboxes may not reserve there is a third of the machine's,
-	// within these bounds, in bytes.
+	// Sandboxes may not reserve a third of the machine's memory, within these
+	// bounds, in bytes.
 	minHeadroom = 512 << 20
 	maxHeadroom = 1 << 30
 	// A change of the free disk space by this share is reported.
@@ -174,8 +174,8 @@ func (r *Registrar) disk() (free int64, err error) {
 	return int64(st.Bavail) * st.Bsize, nil
 }
 
-// moved reports whether a change of free space is worth a report.
-func moved(before *int64, now int64) bool {
+// worthReporting reports whether a change of free space is worth a report.
+func worthReporting(before *int64, now int64) bool {
 	if before == nil {
 		return true
 	}
@@ -185,7 +185,7 @@ func moved(before *int64, now int64) bool {
 
 // renew renews the lease, or makes a new one, and corrects the status.
 func (r *Registrar) renew(ctx context.Context) error {
-	lease, err := r.hold(ctx)
+	lease, err := r.renewLease(ctx)
 	if err != nil {
 		return err
 	}
@@ -198,7 +198,7 @@ func (r *Registrar) renew(ctx context.Context) error {
 		return err
 	}
 	full := free < r.KeepDisk
-	if n.Status.DiskFull == full && !moved(n.Status.DiskFreeBytes, free) && n.Status.Phase == core.NodePhaseReady && n.Status.Lease == string(lease) && n.Status.Version == version.Get().Version && n.Status.DownSince == nil {
+	if n.Status.DiskFull == full && !worthReporting(n.Status.DiskFreeBytes, free) && n.Status.Phase == core.NodePhaseReady && n.Status.Lease == string(lease) && n.Status.Version == version.Get().Version && n.Status.DownSince == nil {
 		return nil
 	}
 	now := time.Now()
@@ -210,7 +210,7 @@ func (r *Registrar) renew(ctx context.Context) error {
 		return nil
 	})
 	if err == nil && full != n.Status.DiskFull {
-		r.Logger.Warn("free space of the state directory crossed what is kept", "free_bytes", free, "keep_bytes", r.KeepDisk, "full", full)
+		r.Logger.Warn("free space of the state directory crossed node.keep_disk_bytes", "free_bytes", free, "keep_bytes", r.KeepDisk, "full", full)
 	}
 	if err == nil && n.Status.Phase != core.NodePhaseReady {
 		r.Logger.Info("node is ready", "node", string(r.node), "previous", string(n.Status.Phase))
@@ -218,9 +218,9 @@ func (r *Registrar) renew(ctx context.Context) error {
 	return err
 }
 
-// hold renews the store lease of the node's node_lease, whichever server of this
+// renewLease renews the store lease of the node's node_lease, whichever server of this
 // node granted it, or makes both.
-func (r *Registrar) hold(ctx context.Context) (schema.LeaseID, error) {
+func (r *Registrar) renewLease(ctx context.Context) (schema.LeaseID, error) {
 	l, err := nodes.LeaseOf(ctx, r.Store, r.node)
 	if err == nil {
 		if _, err = r.Store.KeepAlive(ctx, l.Lease); err == nil {

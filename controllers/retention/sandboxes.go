@@ -13,7 +13,7 @@ import (
 )
 
 // Sandboxes deletes sandboxes of no pool some time after they ended. The pool
-// controller deletes those of pools.
+// controller deletes the sandboxes of pools.
 type Sandboxes struct {
 	Store  entity.Store
 	Logger *slog.Logger

@@ -6,7 +6,7 @@
 //
 // In: sandbox entities whose spec.node is this node, and the driver's instances.
 // Out: sandboxes on the machine, sandbox.status. After a restart of the server the
-// reconciler reads the entity, asks the driver for the instance and goes on. The
+// reconciler reads the entity, asks the driver for the instance and continues. The
 // workTracker (next probe, misses in a row, start of the set-up) begins anew, which
 // only makes deadlines longer.
 //

@@ -124,7 +124,7 @@ func (p *Plan) Place(s Sandbox) (string, error) {
 		}
 	}
 	if best == nil {
-		return "", p.explain(s)
+		return "", p.noRoom(s)
 	}
 	p.Add(best.ID, s)
 	return best.ID, nil
@@ -191,7 +191,7 @@ func (n *node) refuses(s Sandbox) string {
 // maxExplained bounds the nodes that a message lists.
 const maxExplained = 8
 
-func (p *Plan) explain(s Sandbox) error {
+func (p *Plan) noRoom(s Sandbox) error {
 	if len(p.nodes) == 0 {
 		return errs.New(errs.ResourceExhausted, "there is no node to run on").WithHint("look at `r node list` and the server's log")
 	}

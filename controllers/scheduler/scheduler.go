@@ -4,7 +4,7 @@
 //
 // It owns spec.node, which it sets once, and the status of a sandbox as long
 // as that has no node: the phase becomes scheduled in the same transaction, or
-// the message says why nothing has room. A sandbox that is told to stop before
+// the message says why nothing has room. A sandbox that a user stops before
 // it has a node ends here.
 //
 // The choice of a node ([Plan]) is a pure function of the nodes and the sandboxes

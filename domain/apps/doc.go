@@ -9,15 +9,15 @@
 //	Deploy, DeploySource                  a rollout, and one of new source
 //	Rollback, Restart                     rollouts of versions that exist
 //	Cancel, CancelDeployment              the end of a rollout under way
-//	Follow, BuildLog                      what a deployment or build does
+//	Follow, BuildLog                      the events of a deployment or build
 //
 // Queries and rules that need no more than a Reader are functions:
 //
-//	Versions, Deployments, Builds, Pools  what an app has
+//	Versions, Deployments, Builds, Pools  what belongs to an app
 //	ActiveVersion                         the version that it serves
 //	LeaseOf, LeaseName, LeaseTTL          the right to change what an app serves
-//	PoolFor, Port, Retire, VersionName    what is made of a version
-//	ReleaseFor, ReleaseName               what runs once before it gets traffic
+//	PoolFor, Port, Retire, VersionName    pools and names of a version
+//	ReleaseFor, ReleaseName               the sandbox of its release command
 //
 // An operation that meets another writer tries again; a deployment that is under
 // way is a Conflict with detail [app.DetailLease]. Errors name what to do next.

@@ -89,7 +89,7 @@ func (s *Service) followBuild(ctx context.Context, d *app.Deployment, offset int
 
 // BuildLog calls emit with the events of a build after the position offset of
 // its log, and with the position after each. With follow it waits for the log to
-// begin and goes on until the build has ended, also when the build is done again.
+// begin and continues until the build has ended, even if the build is run again.
 // NotFound if the build does not exist, or has no log.
 func (s *Service) BuildLog(ctx context.Context, bid id.Build, offset int64, follow bool, emit func(e buildlog.Event, next int64) error) error {
 	for {

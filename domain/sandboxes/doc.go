@@ -4,13 +4,13 @@
 //
 // Operations are methods of [Service], one file each:
 //
-//	Create        a sandbox that stands alone, of an image or like those of an app
+//	Create        a sandbox that stands alone, of an image or like an app's sandboxes
 //	Wait          until a sandbox runs, is ready, or has ended
 //	Stop, Delete  its end
 //	Exec          a process in it
 //	RunOnce       a process in a new one, which goes with it
-//	Logs          what its main process prints, or those of all sandboxes of an app
-//	Stats         what it uses
+//	Logs          the output of its main process, or of all sandboxes of an app
+//	Stats         its resource use
 //
 // Queries and rules that need no more than a Reader, for controllers too:
 //

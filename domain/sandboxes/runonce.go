@@ -66,7 +66,7 @@ func (s *Service) RunOnce(ctx context.Context, project string, req RunOnceReques
 			return "", nil, gerr
 		}
 		sb.Lease = lease.ID
-		end = s.hold(ctx, lease.ID)
+		end = s.keepLease(ctx, lease.ID)
 		defer func() {
 			if err != nil {
 				end()
@@ -98,9 +98,9 @@ func (o *once) Close() error {
 	return o.Process.Close()
 }
 
-// hold renews a lease until end is called. end revokes the lease, which deletes
+// keepLease renews a lease until end is called. end revokes the lease, which deletes
 // the entities bound to it; if that fails, the lease lapses.
-func (s *Service) hold(ctx context.Context, lease schema.LeaseID) (end func()) {
+func (s *Service) keepLease(ctx context.Context, lease schema.LeaseID) (end func()) {
 	ctx = context.WithoutCancel(ctx)
 	stop := make(chan struct{})
 	go func() {

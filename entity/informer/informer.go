@@ -25,7 +25,7 @@
 //
 // A kind that the store refuses to list keeps the whole Set from following it.
 //
-// Memory is that of the entities of the kinds, plus one batch of events; see
+// Memory holds the entities of the kinds, plus one batch of events; see
 // Informer.Trim. Handlers run one after the other on the goroutine of Run: they
 // must only note what changed. A slow one delays the others and the position,
 // and skips nothing: a Set that falls behind the store's buffers reads the log
@@ -201,8 +201,8 @@ func (s *Set) Position() schema.Token {
 	return s.status.Position
 }
 
-// tell wakes every goroutine that waits for news. mu is held.
-func (s *Set) tell() {
+// wakeWaiters wakes every goroutine that waits for news. mu is held.
+func (s *Set) wakeWaiters() {
 	if s.news != nil {
 		close(s.news)
 		s.news = nil

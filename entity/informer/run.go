@@ -63,7 +63,7 @@ func (s *Set) interrupted(err error, failures int, retry time.Duration) {
 	defer s.mu.Unlock()
 	s.status.Err = err
 	s.status.Interruptions++
-	s.tell()
+	s.wakeWaiters()
 }
 
 // unlist makes Run list every kind again.
@@ -337,7 +337,7 @@ func (s *Set) deliver(changes []change) {
 		c.synced = c.synced || c.listed
 	}
 	s.status.Position, s.status.Err = s.from, nil
-	s.tell()
+	s.wakeWaiters()
 }
 
 func (s *Set) handlers(c *cache) []*handler {

@@ -39,7 +39,7 @@ import (
 // is made meanwhile, if a project still has entities, or if clearing a reference
 // would leave an entity invalid.
 //
-// A request id belongs to the last part: a repeated request goes on with what is
+// A request id belongs to the last part: a repeated request continues with what is
 // left, or is answered with the outcome.
 
 // chunker collects one part of a large deletion.

@@ -38,7 +38,7 @@ type deletion struct {
 	now time.Time
 
 	changed, bytes int // changes besides those that the transaction names
-	seen           int // how many changes of the draft gone has returned
+	seen           int // how many changes of the draft newlyDeleted has returned
 }
 
 // endLease deletes the entities of a lease.
@@ -69,7 +69,7 @@ func (del *deletion) endLease(t *txn) error {
 // those that cascade, then, when all deleted entities are known, those that are
 // cleared or restrict.
 func (del *deletion) all() error {
-	gone := del.gone(nil)
+	gone := del.newlyDeleted(nil)
 	for i := 0; i < len(gone); i++ { // the list grows in the loop
 		refs, more, err := del.v.refsTo(gone[i])
 		if err != nil {
@@ -90,7 +90,7 @@ func (del *deletion) all() error {
 		if err := del.deleteEach(cascade); err != nil {
 			return err
 		}
-		gone = del.gone(gone)
+		gone = del.newlyDeleted(gone)
 	}
 	for i, k := range gone {
 		refs, _, err := del.v.refsTo(k)
@@ -113,9 +113,9 @@ func (del *deletion) all() error {
 	return del.projects()
 }
 
-// gone returns the entities that the draft deletes, except those that it
+// newlyDeleted returns the entities that the draft deletes, except those that it
 // returned before.
-func (del *deletion) gone(before []key) []key {
+func (del *deletion) newlyDeleted(before []key) []key {
 	for _, c := range del.d.changes[del.seen:] {
 		if c.new == nil {
 			before = append(before, c.key)

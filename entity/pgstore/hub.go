@@ -50,7 +50,7 @@ func (e *entry) indexed() []schema.IndexEntry {
 	return v.list
 }
 
-// hasValue reports whether an attribute has a value among those of list.
+// hasValue reports whether list has a value for an attribute.
 func hasValue(list []schema.IndexEntry, attr string, value []byte) bool {
 	return slices.ContainsFunc(list, func(x schema.IndexEntry) bool { return x.Attr == attr && bytes.Equal(x.Value, value) })
 }
@@ -208,8 +208,8 @@ func (h *hub) remove(w *watch) {
 	}
 }
 
-// tell wakes the watchers that select e; mu is held.
-func (h *hub) tell(e *entry) {
+// wakeWatchers wakes the watchers that select e; mu is held.
+func (h *hub) wakeWatchers(e *entry) {
 	h.tellEach(e, interest{byKind, e.rec.Kind, ""})
 	h.tellEach(e, interest{byKind, "", ""})
 	h.tellEach(e, interest{byID, string(e.rec.ID), ""})
@@ -277,7 +277,7 @@ func (h *hub) feed(epoch string, from, to schema.Revision, entries []entry) bool
 			}
 			r.push(*e)
 		}
-		h.tell(e)
+		h.wakeWatchers(e)
 	}
 	h.last = to
 	for _, r := range touched {
@@ -305,7 +305,7 @@ func (h *hub) publish(out *outcome) {
 		}
 	}
 	if !h.feed(out.epoch, out.first, out.last, entries) {
-		h.look()
+		h.wakeTailer()
 	}
 }
 
@@ -316,8 +316,8 @@ func deleted(last *schema.Record, size int, rev schema.Revision, v *values) entr
 	return entry{rev: rev, typ: entity.EventDelete, rec: &rec, size: size, values: v}
 }
 
-// look makes the tailer read the log.
-func (h *hub) look() {
+// wakeTailer makes the tailer read the log.
+func (h *hub) wakeTailer() {
 	select {
 	case h.gap <- struct{}{}:
 	default:

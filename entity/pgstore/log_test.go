@@ -244,7 +244,7 @@ func TestNewEpoch(t *testing.T) {
 			t.Errorf("page of the old epoch: %v", err)
 		}
 	}
-	// Writing and watching go on in the new one.
+	// Writing and watching continue in the new epoch.
 	page, err = s.List(t.Context(), entity.Query{Kind: "thing"})
 	if err != nil {
 		t.Fatal(err)

@@ -169,7 +169,7 @@ func (w *watch) Next(ctx context.Context) ([]entity.Event, error) {
 		if w.failed != nil {
 			return nil, w.failed
 		}
-		evs, reset, err := w.take(ctx)
+		evs, reset, err := w.available(ctx)
 		if err != nil {
 			if c := errs.ClassOf(err); c == errs.Compacted || c == errs.ResourceExhausted {
 				w.failed = err
@@ -207,9 +207,9 @@ func (w *watch) wait(ctx context.Context, reset <-chan struct{}) {
 	}
 }
 
-// take returns the available events. If there are none it returns a channel
-// that ends the wait for them, besides a wake; nil: take again.
-func (w *watch) take(ctx context.Context) (evs []entity.Event, reset <-chan struct{}, err error) {
+// available returns the pending events. If there are none it returns a channel
+// that ends the wait for them, besides a wake; nil: call available again.
+func (w *watch) available(ctx context.Context) (evs []entity.Event, reset <-chan struct{}, err error) {
 	h := w.s.hub
 	h.mu.Lock()
 	if h.closed {
@@ -253,7 +253,7 @@ func (w *watch) take(ctx context.Context) (evs []entity.Event, reset <-chan stru
 	return evs, reset, nil
 }
 
-// resume makes take read from a revision on again.
+// resume makes available read from a revision on again.
 func (w *watch) resume(from schema.Revision) {
 	h := w.s.hub
 	h.mu.Lock()

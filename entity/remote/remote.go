@@ -162,7 +162,7 @@ func lease(l *store.Lease, err error) (entity.Lease, error) {
 	return entity.Lease{ID: schema.LeaseID(l.ID), TTL: l.TTL, ExpiresAt: l.ExpiresAt}, nil
 }
 
-// Watch implements entity.Store. The watch goes on when ctx ends, until Close.
+// Watch implements entity.Store. The watch continues after ctx ends, until Close.
 func (s *Store) Watch(ctx context.Context, q entity.WatchQuery) (entity.Watch, error) {
 	req := store.WatchRequest{Project: string(q.Project), Epoch: q.From.Epoch}
 	if len(q.Kinds) == 1 {

@@ -17,7 +17,7 @@ import (
 //
 //	<unix nanoseconds> <o|e><.|+> <text>\n
 //
-// "o" is stdout and "e" stderr; "+" means that the line goes on in the next
+// "o" is stdout and "e" stderr; "+" means that the line continues in the next
 // record of the stream. Of the segments only the last one grows.
 
 // SegmentName returns the file name of the segment that begins at offset.

@@ -234,7 +234,7 @@ func (c *conn) pushLocked() {
 }
 
 // flushLocked writes until nothing is left or rounds are used up; then the
-// flusher goes on. c.flushing is set; c.mu is released while writing.
+// flusher continues. c.flushing is set; c.mu is released while writing.
 func (c *conn) flushLocked(rounds int) {
 	for len(c.wbuf) > 0 && c.err == nil {
 		if rounds == 0 {

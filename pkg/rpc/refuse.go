@@ -53,7 +53,7 @@ func (c *conn) closeRefused(err error) {
 }
 
 // refusing returns cfg with a handshake that fails for identities that
-// ServerOptions.Refuse refuses, so that the client is told at once.
+// ServerOptions.Refuse refuses, so that the client gets the error at once.
 func (s *Server) refusing(cfg *tls.Config) *tls.Config {
 	if s.opts.Refuse == nil {
 		return cfg

@@ -274,7 +274,7 @@ func TestSlowReaders(t *testing.T) {
 		if n := r.echo.calls.Load() - sent - 100; n != 0 {
 			t.Errorf("handlers whose callers do not read wrote %d times", n)
 		}
-		// They go on when they are read.
+		// They continue when they are read.
 		for _, st := range streams[:10] {
 			if n, err := io.CopyN(io.Discard, struct{ io.Reader }{st}, 1<<20); err != nil {
 				t.Fatal(n, err)

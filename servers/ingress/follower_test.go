@@ -232,7 +232,7 @@ func TestFollowsTheStore(t *testing.T) {
 	}
 	wait.For(t, "the route is gone", func() bool { code, _ := get(t, cl, in.url+"/x", "www.example.com"); return code == 404 })
 
-	// A sandbox that is told to stop takes no more requests; they wait.
+	// A sandbox that must stop takes no more requests; they wait.
 	if _, err := entity.ModifySpec(ctx, c.store, sb.GetID(), func(s *sandbox.Sandbox) error {
 		s.Spec.Desired = sandbox.DesiredStateStopped
 		return nil

@@ -8,6 +8,6 @@
 // Order of start: identity and lock of the state directory, store, node parts,
 // controllers, RPC, ingress process. The RPC socket appears last, so a client that
 // connects finds a working server. At the end of Run only the control plane
-// ends: sandboxes, ingress, containerd, BuildKit and PostgreSQL go on, and the
+// ends: sandboxes, ingress, containerd, BuildKit and PostgreSQL keep running, and the
 // next Run adopts them.
 package server

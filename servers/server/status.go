@@ -78,7 +78,7 @@ func (f *front) Status(ctx context.Context) (*server.StatusResponse, error) {
 		resp.IngressAddresses = st.Addresses
 	}
 	for _, p := range f.parts() {
-		c := look(ctx, p)
+		c := checkPart(ctx, p)
 		if why := f.c.m.ingressError.Load(); p.name == "ingress" && c.PID == nil && why != nil {
 			c.Health, c.Message = server.HealthFailed, "not running: "+*why+"; the server tries again"
 		}
@@ -88,7 +88,7 @@ func (f *front) Status(ctx context.Context) (*server.StatusResponse, error) {
 	return resp, nil
 }
 
-func look(ctx context.Context, p part) server.ComponentStatus {
+func checkPart(ctx context.Context, p part) server.ComponentStatus {
 	c := server.ComponentStatus{Name: p.name, Health: server.HealthOk}
 	pid := os.Getpid()
 	if p.record != "" {

@@ -35,7 +35,7 @@ const margin = 5 * time.Second
 
 // Run runs the test, which calls it first, once more in such a process, and
 // fails the test if it fails there. It returns true in that process, in which the
-// test goes on, and false in the other, in which it returns. /run is empty
+// test continues, and false in the other, in which it returns. /run is empty
 // there, and the one interface is the loopback.
 func Run(t *testing.T) bool {
 	t.Helper()

@@ -3,7 +3,7 @@
 //
 //	baseimages [-dir folder] [-bin folder] name...
 //
-// Names are those of Dockerfiles. Images that need nothing of each other are made at the same time.
+// Names are image names of Dockerfiles. Images that do not depend on each other are made at the same time.
 package main
 
 import (

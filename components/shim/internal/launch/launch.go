@@ -80,7 +80,7 @@ func (s Shim) Start() (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("listen on %s: %w", path, err)
 	}
-	// The shim finds its own address here, and containerd that of a shim to reconnect to.
+	// The shim finds its own address here, and containerd the address of a shim to reconnect to.
 	if err := os.WriteFile("address", []byte(address), 0o644); err != nil {
 		return "", err
 	}
