@@ -1,7 +1,7 @@
 /**
  * Development of runtime in containers: a shell, the build, the tests, the
- * package. Each function calls the targets of the Makefile that are called
- * without Dagger too; pipeline.ts says which.
+ * package. Each function calls targets of the Makefile, which also work
+ * without Dagger; pipeline.ts lists them.
  */
 import { argument, dag, type Container, type Directory, func, object } from "@dagger.io/dagger"
 
@@ -48,7 +48,7 @@ export class Runtime {
     return run(source, pipeline.targets.build).directory(`${pipeline.checkout}/${pipeline.binaries}`)
   }
 
-  /** What the tests printed (make test); fails if they do. */
+  /** The output of the tests (make test); fails if they do. */
   @func()
   test(@argument({ defaultPath: "/" }) source: Directory): Promise<string> {
     return run(source, pipeline.targets.test).stdout()

@@ -1,5 +1,5 @@
 /**
- * What the module's functions do, as data: the image, packages, caches and
+ * The commands of the module's functions, as data: the image, packages, caches and
  * commands. It needs no Dagger, so that a test can compare it with the Makefile
  * and the scripts, which do the work.
  */
@@ -8,13 +8,13 @@
 export interface Cache {
   /** Name of the cache volume. */
   key: string
-  /** Where it is mounted. */
+  /** Mount point. */
   path: string
 }
 
 /** Commands that run one after the other, in the checkout, as root. */
 export interface Target {
-  /** What the function is for. */
+  /** Purpose of the function. */
   description: string
   commands: string[][]
   /**
@@ -27,16 +27,16 @@ export interface Target {
 /** Debian, on which everything is developed and tested. */
 export const image = "debian:bookworm"
 
-/** Where the checkout is in the container. */
+/** Path of the checkout in the container. */
 export const checkout = "/src"
 
-/** What of the checkout is left out: the results of builds. */
+/** Parts of the checkout that are left out: the results of builds. */
 export const exclude = ["bin", "tmp", "**/node_modules"]
 
 /** Groups of packages of hack/packages.sh. */
 export const packageGroups = ["base", "test", "lint", "go"]
 
-/** Files that decide which packages and which Go there are: a change of another file leaves their layers alone. */
+/** Files that determine the packages and the version of Go: a change of another file keeps their layers. */
 export const setupFiles = ["hack/packages.sh", "hack/go.sh", "go.mod", "components/shim/go.mod", "hack/toolchain/*/go.mod"]
 
 /** Run once for the files above. */

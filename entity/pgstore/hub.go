@@ -50,7 +50,7 @@ func (e *entry) indexed() []schema.IndexEntry {
 	return v.list
 }
 
-// hasValue reports whether list has a value for an attribute.
+// hasValue reports whether list has this value for the attribute.
 func hasValue(list []schema.IndexEntry, attr string, value []byte) bool {
 	return slices.ContainsFunc(list, func(x schema.IndexEntry) bool { return x.Attr == attr && bytes.Equal(x.Value, value) })
 }

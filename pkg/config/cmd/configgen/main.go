@@ -151,7 +151,7 @@ A key is set, strongest first, by its flag of `+"`r server start`"+`, its enviro
 Elements of lists are separated by commas in flags and variables. Unknown keys and variables are errors. `+"`r config generate`"+` prints a file with every key, `+"`r config validate`"+`
 checks one.
 
-| key | type | default | environment | what |
+| key | type | default | environment | meaning |
 |---|---|---|---|---|
 `)
 	for _, k := range keys {
