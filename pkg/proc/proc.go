@@ -21,8 +21,6 @@ import (
 	"syscall"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"miren.dev/runtime/pkg/atomicfile"
 	"miren.dev/runtime/pkg/errs"
 )
@@ -136,17 +134,7 @@ func start(s Spec) (*Process, error) {
 
 func (p *Process) watch() {
 	defer close(p.done)
-	fd, err := unix.PidfdOpen(p.record.PID, 0)
-	if err != nil || !p.record.Alive() {
-		return
-	}
-	defer unix.Close(fd)
-	for {
-		_, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, -1)
-		if !errors.Is(err, unix.EINTR) {
-			return
-		}
-	}
+	_ = p.record.Wait(context.Background()) // what cannot be watched is taken for ended, and looked at again
 }
 
 func (p *Process) awaitReady(ctx context.Context) error {
