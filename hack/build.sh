@@ -34,3 +34,4 @@ CGO_ENABLED=0 "$go" build -buildvcs=false -trimpath -ldflags "-s -w $stamp" -o "
 CGO_ENABLED=0 "$go" build -buildvcs=false -trimpath -ldflags "-s -w $stamp" -o "$bin"/r ./cmd/r
 CGO_ENABLED=0 "$go" build -buildvcs=false -trimpath -ldflags "-s -w $stamp" -o "$bin"/runtime-agent ./cmd/runtime-agent
 CGO_ENABLED=0 "$go" build -buildvcs=false -trimpath -ldflags "-s -w" -o "$bin"/static-server ./cmd/static-server
+CGO_ENABLED=0 "$go" build -buildvcs=false -trimpath -ldflags "-s -w" -o "$bin"/runtime-launch ./cmd/runtime-launch

@@ -118,7 +118,7 @@ test_server() {
 	cp "$root"/boot/vmlinuz-* "$tmp/vmlinuz"
 	cp "$root"/boot/initrd.img-* "$tmp/initrd"
 	mkdir -p "$root"/opt/{runtime/bin,tests} "$root$image" "$root/etc/systemd/system/default.target.wants"
-	cp -L bin/{r,runtime,runtime-agent,containerd,containerd-shim-runsc-v1,containerd-shim-runsc-launch-v1,containerd-shim-runc-v2,runsc,buildkitd,buildctl} "$root/opt/runtime/bin/"
+	cp -L bin/{r,runtime,runtime-agent,runtime-launch,containerd,containerd-shim-runsc-v1,containerd-shim-runsc-launch-v1,containerd-shim-runc-v2,runsc,buildkitd,buildctl} "$root/opt/runtime/bin/"
 	cp -rL bin/{cni,gvisor-bin} "$root/opt/runtime/bin/"
 	cp -r "$image"/debian-* "$root$image/"
 	# The name of the image depends on where packages come from.

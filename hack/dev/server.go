@@ -175,7 +175,7 @@ func (s *supervisor) program() string {
 // sumBinaries hashes the binaries that the server and new sandboxes run.
 func (s *supervisor) sumBinaries() (map[string]string, error) {
 	sums := map[string]string{}
-	for _, path := range []string{s.program(), filepath.Join(s.bin, "runtime-agent")} {
+	for _, path := range []string{s.program(), filepath.Join(s.bin, "runtime-agent"), filepath.Join(s.bin, "runtime-launch")} {
 		v, err := sum("/", []string{path})
 		if err != nil {
 			return nil, err

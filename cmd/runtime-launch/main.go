@@ -1,0 +1,112 @@
+// Command runtime-launch runs a program, which is runsc, where a sandbox is to be made:
+// in a control group, and in a mount namespace of its own in which the root filesystem of
+// the sandbox is mounted and what other programs have mounted is not.
+//
+// It reads a pkg/launch.Request from its standard input. On an error it says what failed
+// on its standard error and ends with 125.
+//
+// Each process of gVisor keeps, until it ends, all mounts that it saw when it started: the
+// disk of one sandbox, or of the machine's user, would be in use until every sandbox ends
+// that was started meanwhile. And a root filesystem that is mounted for its sandbox alone
+// goes when that ends, without a trace in the host's mounts.
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/containerd/containerd/v2/core/mount"
+	"golang.org/x/sys/unix"
+
+	"miren.dev/runtime/pkg/launch"
+)
+
+func main() {
+	// The namespace is the thread's until the program is executed by it.
+	runtime.LockOSThread()
+	if err := run(); err != nil {
+		fmt.Fprintln(os.Stderr, "runtime-launch:", err)
+		os.Exit(125)
+	}
+}
+
+func run() error {
+	var r launch.Request
+	if err := json.NewDecoder(os.Stdin).Decode(&r); err != nil {
+		return fmt.Errorf("read the request: %w", err)
+	}
+	if err := os.WriteFile(r.Group, []byte(strconv.Itoa(os.Getpid())), 0); err != nil {
+		return fmt.Errorf("join the control group: %w", err)
+	}
+	if err := unix.Unshare(unix.CLONE_NEWNS); err != nil {
+		return fmt.Errorf("make a mount namespace: %w", err)
+	}
+	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
+		return fmt.Errorf("make the mounts private: %w", err)
+	}
+	if err := release(r.Keep); err != nil {
+		return err
+	}
+	var mounts []mount.Mount
+	for _, m := range r.Mounts {
+		mounts = append(mounts, mount.Mount{Type: m.Type, Source: m.Source, Options: m.Options})
+	}
+	if err := mount.All(mounts, r.Rootfs); err != nil {
+		return fmt.Errorf("mount the root filesystem: %w", err)
+	}
+	null, err := unix.Open("/dev/null", unix.O_RDWR, 0)
+	if err != nil {
+		return fmt.Errorf("open /dev/null: %w", err)
+	}
+	for fd := range 3 {
+		if err := unix.Dup3(null, fd, 0); err != nil {
+			return fmt.Errorf("give it /dev/null: %w", err)
+		}
+	}
+	return unix.Exec(r.Args[0], r.Args, r.Env)
+}
+
+// release unmounts here what is not needed: not the root, not what the kernel offers, and
+// neither above nor below one of the paths to keep.
+func release(keep []string) error {
+	b, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		return fmt.Errorf("read the mounts: %w", err)
+	}
+	keep = append([]string{"/proc", "/sys", "/dev"}, keep...)
+	var points []string
+	for line := range strings.Lines(string(b)) {
+		if f := strings.Fields(line); len(f) > 4 {
+			points = append(points, unescape(f[4]))
+		}
+	}
+	slices.Reverse(points) // what is mounted below another comes later
+	for _, p := range points {
+		if p == "/" || slices.ContainsFunc(keep, func(k string) bool { return within(k, p) || within(p, k) }) {
+			continue
+		}
+		if err := unix.Unmount(p, unix.MNT_DETACH); err != nil && err != unix.EINVAL && err != unix.ENOENT {
+			return fmt.Errorf("unmount %s here: %w", p, err)
+		}
+	}
+	return nil
+}
+
+// within reports whether path is dir or below it.
+func within(path, dir string) bool {
+	rest, ok := strings.CutPrefix(path, dir)
+	return ok && (rest == "" || rest[0] == '/')
+}
+
+// unescape decodes the octal escapes of /proc/self/mountinfo.
+func unescape(s string) string {
+	for _, c := range []string{" ", "\t", "\n", `\`} {
+		s = strings.ReplaceAll(s, fmt.Sprintf(`\%03o`, c[0]), c)
+	}
+	return s
+}

@@ -1,0 +1,22 @@
+// Package launch has what the node and the program runtime-launch, which starts sandboxes,
+// say to each other.
+package launch
+
+// Binary is the name of the program, in the directory of the toolchain.
+const Binary = "runtime-launch"
+
+// Request is what to run, and where. All paths are absolute.
+type Request struct {
+	Group  string   // cgroup.procs of the control group to join
+	Rootfs string   // directory on which Mounts are mounted
+	Mounts []Mount  // of the root filesystem
+	Keep   []string // what is needed of other mounts: these and what is above and below them
+	Args   []string // the program, which ends up with /dev/null as standard input, output and error
+	Env    []string
+}
+
+// Mount is one mount, as containerd's snapshotters name it.
+type Mount struct {
+	Type, Source string
+	Options      []string
+}
