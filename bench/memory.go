@@ -46,7 +46,7 @@ func benchMemory(ctx context.Context, b *bench) error {
 		b.report.figure(c.Name, "MiB", mb, 0)
 	}
 	b.report.figure("control plane together", "MiB", sum, memoryGoal)
-	b.report.figure("one idle sandbox (shim, sentry, gofer)", "MiB", float64(sandboxMemory(i.in.Name("")))/(1<<20), 0)
+	b.report.figure("one idle sandbox (sentry, gofer)", "MiB", float64(sandboxMemory(i.in.Name("")))/(1<<20), 0)
 	return nil
 }
 

@@ -276,7 +276,7 @@ func TestServerKilledInSandboxSteps(t *testing.T) {
 
 	up := f.trace(t, func() { start("traced"); f.inPhase(t, "traced", "running") })
 	has(t, up, "sandbox", "placed", "creating", "running")
-	has(t, up, "setup", "network", "address", "cgroup", "rootfs", "agent", "files", "container", "task", "start", "connect", "main")
+	has(t, up, "setup", "network", "address", "cgroup", "rootfs", "agent", "files", "container", "task", "task-record", "connect", "main")
 	stop := f.trace(t, func() {
 		f.r(t, "", "sandbox", "stop", "traced")
 		f.inPhase(t, "traced", "stopped")

@@ -31,8 +31,9 @@ const (
 	MinMemoryBytes = 33554432
 	// DefaultMemoryBytes: Memory of a sandbox. (unit: bytes)
 	DefaultMemoryBytes = 536870912
-	// OverheadBytes: Memory of the host that a sandbox takes beside its limit: its shim (13
-	// MiB measured) and what the server and containerd hold for it. (unit: bytes)
+	// OverheadBytes: Memory of the host that is reserved for a sandbox beside its limit: for
+	// its gofer and kernel, what the server and containerd hold for it, and a shim (13 MiB
+	// measured) where containerd runs it. (unit: bytes)
 	OverheadBytes = 20971520
 	// MaxPIDs: Most processes of a sandbox.
 	MaxPIDs = 65536

@@ -179,7 +179,7 @@ func checkToolchain(_ context.Context, h *doctor.Host) doctor.Finding {
 		return failure("", "%v", err)
 	}
 	var missing []string
-	for _, t := range []string{"containerd", "runsc", "containerd-shim-runsc-v1", "containerd-shim-runsc-launch-v1", "buildkitd", "runtime-agent"} {
+	for _, t := range []string{"containerd", "runsc", "containerd-shim-runsc-v1", "containerd-shim-runsc-launch-v1", "buildkitd", "runtime-agent", "runtime-launch"} {
 		if st, err := os.Stat(filepath.Join(dir, t)); err != nil || st.Mode()&0o111 == 0 {
 			missing = append(missing, t)
 		}

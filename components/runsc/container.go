@@ -3,27 +3,19 @@ package runsc
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"maps"
 	"os"
 	"strings"
-	"time"
 
-	"github.com/containerd/containerd/api/services/tasks/v1"
-	"github.com/containerd/containerd/api/types"
 	runtimeoptions "github.com/containerd/containerd/api/types/runtimeoptions/v1"
 	"github.com/containerd/containerd/v2/client"
 	"github.com/containerd/containerd/v2/core/containers"
-	"github.com/containerd/containerd/v2/core/mount"
-	"github.com/containerd/containerd/v2/core/snapshots"
 	"github.com/containerd/errdefs"
-	"github.com/containerd/errdefs/pkg/errgrpc"
 	"github.com/containerd/typeurl/v2"
 
 	"miren.dev/runtime/components/containerd"
 	"miren.dev/runtime/components/execution"
 	"miren.dev/runtime/pkg/errs"
-	"miren.dev/runtime/pkg/fault"
 )
 
 // Labels of our objects in containerd.
@@ -39,7 +31,9 @@ const extension = "dev.miren.runtime/record"
 // record holds the facts that a later Driver needs about a sandbox.
 type record struct {
 	Spec   execution.Spec // without Env, which has secrets
-	BootID string         // boot id of the machine when it was made
+	BootID string         // of the machine when it was made
+	// Backend made the sandbox; empty: BackendContainerd.
+	Backend string
 }
 
 func (r *record) GetTypeUrl() string { return "dev.miren.runtime/sandbox.record" }
@@ -83,50 +77,6 @@ func snapshotKey(id string) string { return "sandbox-" + id }
 
 func (d *Driver) client() (*client.Client, error) { return d.cfg.Containerd.Client() }
 
-// setupRootfs makes a snapshot on top of the image's.
-func (cr *creation) setupRootfs(ctx context.Context) error {
-	c, err := cr.d.client()
-	if err != nil {
-		return err
-	}
-	s := c.SnapshotService(containerd.Snapshotter)
-	key := snapshotKey(cr.spec.ID)
-	labels := snapshots.WithLabels(map[string]string{
-		labelSandbox:  cr.spec.ID,
-		labelInstance: cr.d.cfg.Instance.ID,
-		labelGCRoot:   time.Now().UTC().Format(time.RFC3339),
-	})
-	for attempt := range 3 {
-		if cr.image, err = cr.d.cfg.Images.Resolve(ctx, cr.spec.Image); err != nil {
-			return err
-		}
-		cr.mounts, err = s.Prepare(ctx, key, cr.image.ChainID, labels)
-		switch {
-		case errdefs.IsAlreadyExists(err): // left by an interrupted attempt
-			if err := s.Remove(ctx, key); err != nil && !errdefs.IsNotFound(err) {
-				return containerd.Error(err, "remove old root filesystem")
-			}
-		case errdefs.IsNotFound(err) && attempt == 0: // the image was collected since it was resolved
-			cr.d.cfg.Images.Forget(cr.image.Digest)
-		default:
-			return containerd.Error(err, "prepare root filesystem from %s", cr.spec.Image)
-		}
-	}
-	return containerd.Error(err, "prepare root filesystem from %s", cr.spec.Image)
-}
-
-func (cr *creation) teardownRootfs(ctx context.Context) error {
-	c, err := cr.d.client()
-	if err != nil {
-		return err
-	}
-	err = c.SnapshotService(containerd.Snapshotter).Remove(ctx, snapshotKey(cr.spec.ID))
-	if err != nil && !errdefs.IsNotFound(err) {
-		return containerd.Error(err, "remove root filesystem")
-	}
-	return nil
-}
-
 func (cr *creation) setupContainer(ctx context.Context) error {
 	c, err := cr.d.client()
 	if err != nil {
@@ -159,7 +109,7 @@ func (cr *creation) setupContainer(ctx context.Context) error {
 		Spec:        spec,
 		Snapshotter: containerd.Snapshotter,
 		SnapshotKey: snapshotKey(cr.spec.ID),
-		Extensions:  map[string]typeurl.Any{extension: &record{Spec: kept, BootID: boot}},
+		Extensions:  map[string]typeurl.Any{extension: &record{Spec: kept, BootID: boot, Backend: cr.d.cfg.Backend}},
 	})
 	return containerd.Error(err, "create container")
 }
@@ -173,92 +123,6 @@ func (cr *creation) teardownContainer(ctx context.Context) error {
 		return containerd.Error(err, "delete container")
 	}
 	return nil
-}
-
-// taskTimeout is how long a busy machine may take to start a sandbox.
-const taskTimeout = 60 * time.Second
-
-func (cr *creation) setupTask(ctx context.Context) error {
-	c, err := cr.d.client()
-	if err != nil {
-		return err
-	}
-	// Do not give up half-way: containerd would clean up after its answer, and
-	// remove what a next attempt has made meanwhile.
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), taskTimeout)
-	defer cancel()
-	_, err = c.TaskService().Create(ctx, &tasks.CreateTaskRequest{ContainerID: taskID(cr.spec.ID), Rootfs: protoMounts(cr.mounts)})
-	return containerd.Error(errgrpc.ToNative(err), "create task")
-}
-
-// startTask reports the task as started; it has run since it was created.
-func (cr *creation) startTask(ctx context.Context) error {
-	c, err := cr.d.client()
-	if err != nil {
-		return err
-	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), taskTimeout)
-	defer cancel()
-	_, err = c.TaskService().Start(ctx, &tasks.StartRequest{ContainerID: taskID(cr.spec.ID)})
-	return containerd.Error(errgrpc.ToNative(err), "start task")
-}
-
-func protoMounts(mounts []mount.Mount) []*types.Mount {
-	out := make([]*types.Mount, 0, len(mounts))
-	for _, m := range mounts {
-		out = append(out, &types.Mount{Type: m.Type, Source: m.Source, Target: m.Target, Options: m.Options})
-	}
-	return out
-}
-
-// teardownTask kills the sandbox, makes containerd delete its task and removes
-// what that may have left.
-func (cr *creation) teardownTask(ctx context.Context) error {
-	c, err := cr.d.client()
-	if err != nil {
-		return err
-	}
-	id := cr.spec.ID
-	ts := c.TaskService()
-	_, err = ts.Get(ctx, &tasks.GetRequest{ContainerID: taskID(id)})
-	switch err := errgrpc.ToNative(err); {
-	case err == nil:
-		if err := cr.d.deleteTask(ctx, ts, id); err != nil {
-			return err
-		}
-	case !errdefs.IsNotFound(err):
-		return containerd.Error(err, "look for task")
-	}
-	return cr.d.scrub(ctx, id)
-}
-
-// killAttempts bounds how often teardownTask kills a task that does not end.
-const killAttempts = 40
-
-func (d *Driver) deleteTask(ctx context.Context, ts tasks.TasksClient, id string) error {
-	var last error
-	for range killAttempts {
-		// Faster than runsc, and works when runsc does not.
-		if err := d.killSandbox(id); err != nil {
-			return err
-		}
-		fault.Point("teardown", "task-delete", fault.Before)
-		_, err := ts.Delete(ctx, &tasks.DeleteTaskRequest{ContainerID: taskID(id)})
-		if err = errgrpc.ToNative(err); err == nil || errdefs.IsNotFound(err) {
-			return nil
-		}
-		last = err
-		if !errdefs.IsFailedPrecondition(err) { // otherwise containerd has not seen its end yet
-			_, kill := ts.Kill(ctx, &tasks.KillRequest{ContainerID: taskID(id), Signal: 9, All: true})
-			last = errors.Join(err, errgrpc.ToNative(kill))
-		}
-		select {
-		case <-ctx.Done():
-			return containerd.Error(ctx.Err(), "delete task")
-		case <-time.After(50 * time.Millisecond):
-		}
-	}
-	return containerd.Error(last, "delete task")
 }
 
 var _ typeurl.Any = (*record)(nil)

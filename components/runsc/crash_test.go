@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"miren.dev/runtime/components/execution"
+	"miren.dev/runtime/components/runsc"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/proc"
 	"miren.dev/runtime/testsupport/private"
@@ -135,17 +136,23 @@ func (m machine) shimPID(t *testing.T, id string) int {
 
 func (m machine) sentryPID(t *testing.T, id string) int {
 	t.Helper()
+	return m.pid(t, id, "runsc-sandbox")
+}
+
+// pid returns the process of a sandbox that calls itself name.
+func (m machine) pid(t *testing.T, id, name string) int {
+	t.Helper()
 	pids, err := m.Driver.PIDs(id)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, pid := range pids {
 		b, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
-		if strings.HasPrefix(string(b), "runsc-sandbox\x00") {
+		if strings.HasPrefix(string(b), name+"\x00") {
 			return pid
 		}
 	}
-	t.Fatalf("no sentry among %v", pids)
+	t.Fatalf("no %s among %v", name, pids)
 	return 0
 }
 
@@ -157,8 +164,10 @@ func (m machine) crashed(t *testing.T, id string) {
 	}
 }
 
-func TestSandboxesOutliveCrashes(t *testing.T) {
-	m := machine{runsctest.New(t)}
+func TestSandboxesOutliveCrashes(t *testing.T) { eachBackend(t, testSandboxesOutliveCrashes) }
+
+func testSandboxesOutliveCrashes(t *testing.T, m machine) {
+	direct := m.Backend == runsc.BackendDirect
 	t.Run("containerd", func(t *testing.T) {
 		in := m.ensure(t, m.spec("ctd", "serve", "80"))
 		wait.NoError(t, "first answer", func() error { return get(in.Address) })
@@ -215,7 +224,16 @@ func TestSandboxesOutliveCrashes(t *testing.T) {
 		m.crashed(t, "sentry")
 		m.delete(t, "sentry")
 	})
+	t.Run("gofer", func(t *testing.T) {
+		m.ensure(t, m.spec("gofer", "sleep"))
+		kill(t, m.pid(t, "gofer", "runsc-gofer"))
+		m.crashed(t, "gofer")
+		m.delete(t, "gofer")
+	})
 	t.Run("shim", func(t *testing.T) {
+		if direct {
+			t.Skip("no shim")
+		}
 		m.ensure(t, m.spec("shim", "sleep"))
 		kill(t, m.shimPID(t, "shim"))
 		m.crashed(t, "shim")
@@ -223,9 +241,11 @@ func TestSandboxesOutliveCrashes(t *testing.T) {
 	})
 	t.Run("everything at once", func(t *testing.T) {
 		m.ensure(t, m.spec("all", "sleep"))
-		ctd, shim, sentry := m.containerdPID(t), m.shimPID(t, "all"), m.sentryPID(t, "all")
+		ctd, sentry := m.containerdPID(t), m.sentryPID(t, "all")
 		kill(t, ctd)
-		kill(t, shim)
+		if !direct {
+			kill(t, m.shimPID(t, "all"))
+		}
 		kill(t, sentry)
 		m.crashed(t, "all")
 		m.delete(t, "all")
@@ -235,15 +255,20 @@ func TestSandboxesOutliveCrashes(t *testing.T) {
 		m.ensure(t, m.spec("away-2", "sleep"))
 		left := m.ensure(t, m.spec("away-3", "serve", "80"))
 		wait.NoError(t, "first answer", func() error { return get(left.Address) })
-		ctd, shim, sentry := m.containerdPID(t), m.shimPID(t, "away-1"), m.sentryPID(t, "away-2")
+		ctd, first, sentry := m.containerdPID(t), 0, m.sentryPID(t, "away-2")
+		if direct {
+			first = m.pid(t, "away-1", "runsc-gofer")
+		} else {
+			first = m.shimPID(t, "away-1")
+		}
 		m.Stop()
-		kill(t, ctd)
-		kill(t, shim)
-		kill(t, sentry)
-		if err := get(left.Address); err != nil {
+		if err := m.Driver.Close(); err != nil {
 			t.Error(err)
 		}
-		if err := m.Driver.Close(); err != nil {
+		kill(t, ctd)
+		kill(t, first)
+		kill(t, sentry)
+		if err := get(left.Address); err != nil {
 			t.Error(err)
 		}
 		if err := m.Containerd.Start(t.Context()); err != nil {
@@ -267,10 +292,11 @@ func TestSandboxesOutliveCrashes(t *testing.T) {
 	})
 }
 
-// TestLeftCommand: a runsc command that a killed shim left behind does not
-// continue, and its objects are removed.
-func TestLeftCommand(t *testing.T) {
-	m := machine{runsctest.New(t)}
+// TestLeftCommand: a command of runsc that a killed shim left behind does not go
+// on, and what it has made is taken away.
+func TestLeftCommand(t *testing.T) { eachBackend(t, testLeftCommand) }
+
+func testLeftCommand(t *testing.T, m machine) {
 	if err := os.MkdirAll(m.Driver.RunscDir(), 0o711); err != nil {
 		t.Fatal(err)
 	}
@@ -322,7 +348,7 @@ func TestLeftCommand(t *testing.T) {
 // TestShimSockets: the socket of a shim is in the directory that can be listed,
 // and a left one is swept.
 func TestShimSockets(t *testing.T) {
-	m := machine{runsctest.New(t)}
+	m := machine{runsctest.NewWith(t, runsc.BackendContainerd)}
 	m.ensure(t, m.spec("alive", "sleep"))
 	if st, err := os.Lstat(m.Driver.ShimSocket("alive")); err != nil || st.Mode()&os.ModeSocket == 0 {
 		t.Errorf("the shim's socket: %v, %v", st, err)
@@ -344,10 +370,10 @@ func TestShimSockets(t *testing.T) {
 	}
 }
 
-func TestSetupResumesAfterEveryStep(t *testing.T) {
-	// The server ends at every point of a set-up; the next one finishes or
-	// removes it.
-	m := machine{runsctest.New(t)}
+func TestSetupResumesAfterEveryStep(t *testing.T) { eachBackend(t, testSetupResumesAfterEveryStep) }
+
+func testSetupResumesAfterEveryStep(t *testing.T, m machine) {
+	// The server ends at every point of a set-up; the next one finishes or clears away.
 	s := m.spec("resume", "serve", "80")
 	full := m.Driver.Steps()
 	for done := range len(full) + 1 {
@@ -426,4 +452,37 @@ func TestCoveredNetworkNamespaces(t *testing.T) {
 		m.delete(t, id)
 	}
 	// The end of the test shuts the driver down, and fails if anything is left.
+}
+
+// TestSandboxKeepsNoDiskInUse unmounts a disk that was mounted when a sandbox started: its device is free at once.
+func TestSandboxKeepsNoDiskInUse(t *testing.T) {
+	if !private.Run(t) { // sandboxes of other tests would keep it
+		return
+	}
+	m := machine{runsctest.New(t)}
+	dir := t.TempDir()
+	image, mnt := filepath.Join(dir, "image"), filepath.Join(dir, "mnt")
+	run := func(name string, args ...string) string {
+		t.Helper()
+		out, err := exec.Command(name, args...).CombinedOutput()
+		if err != nil {
+			t.Fatalf("%s %v: %v: %s", name, args, err, out)
+		}
+		return string(out)
+	}
+	if err := os.Mkdir(mnt, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	run("truncate", "-s", "16M", image)
+	run("mkfs.ext4", "-q", "-F", image)
+	run("mount", "-o", "loop", image, mnt)
+	m.ensure(t, m.spec("beside", "sleep"))
+	run("umount", mnt)
+	wait.NoError(t, "the disk is free", func() error {
+		if used := run("losetup", "-j", image); used != "" { // it detaches itself when nothing uses it
+			return fmt.Errorf("still in use: %s", used)
+		}
+		return nil
+	})
+	m.delete(t, "beside")
 }

@@ -1,6 +1,6 @@
-// Package runsc is the execution.Driver that runs sandboxes with gVisor: one
-// containerd container with the runsc shim per sandbox, the agent
-// (components/agent) as PID 1 in it.
+// Package runsc is the execution.Driver that runs sandboxes with gVisor, the agent
+// (components/agent) as PID 1 in each. A backend runs them: the node itself, or
+// containerd with a shim per sandbox (backend.go).
 //
 // A sandbox is made by the steps in steps.go, each with a teardown that is safe
 // whether or not its set-up ran. A sandbox has these parts on the machine, which
@@ -10,9 +10,10 @@
 //	cgroup      components/cgroup
 //	rootfs      snapshot sandbox-<id> of containerd, with the label below
 //	agent       components/agent: sockets, configuration, logs
-//	files       <run dir>/sandboxes/<id>/started; /etc/hosts, hostname and resolv.conf are in the rootfs
+//	files       <run dir>/sandboxes/<id>/started; /etc/hosts, hostname and resolv.conf are in the rootfs;
+//	            beside it the CA bundle of the image with that of the host
 //	container   containerd container <id>.sandbox; its extension holds the specification without the environment
-//	task        shim (<run dir>/s/<id>.sandbox is its socket), runsc (<run dir>/runsc/<namespace>/) and bundle of containerd
+//	task        what the backend has: see there
 //
 // The machine is the only source of this state: a new Driver, after a restart of the
 // server, knows everything that the old one did. The file "started" says that the main process
@@ -31,6 +32,7 @@
 package runsc
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -58,15 +60,16 @@ const DefaultDiskBytes = 10 << 30
 // Config of a Driver.
 type Config struct {
 	Instance *instance.Instance
-	// BinDir is the directory of the toolchain: runsc and runtime-agent.
+	// BinDir is the directory of the toolchain: runsc, runtime-agent and runtime-launch.
 	BinDir     string
 	Containerd *containerd.Daemon
 	Images     *containerd.Images
 	Network    *network.Manager
-	// CABundle, if set, is given to every sandbox (components/shim describes
-	// how).
+	// CABundle, if set, is a file of certificates that every sandbox gets (ca.go).
 	CABundle string
-	Logger   *slog.Logger
+	// Backend runs the sandboxes that are made from now on; empty: BackendDirect.
+	Backend string
+	Logger  *slog.Logger
 }
 
 // Driver implements execution.Driver.
@@ -76,6 +79,8 @@ type Driver struct {
 	cgroups *cgroup.Manager
 	hub     *agent.Hub
 	locks   keyLock
+
+	backends map[string]backend
 
 	mu       sync.Mutex
 	watchers map[*watcher]struct{}
@@ -92,6 +97,8 @@ func New(cfg Config) *Driver {
 		cgroups:  cgroup.New(cfg.Instance.Name("")),
 		watchers: map[*watcher]struct{}{},
 	}
+	d.cfg.Backend = cmp.Or(cfg.Backend, BackendDirect)
+	d.backends = map[string]backend{BackendDirect: newDirectBackend(d), BackendContainerd: &taskBackend{d}}
 	d.hub = agent.NewHub(agent.HubConfig{
 		Dir:       cfg.Instance.Socket("agent"),
 		LogDir:    cfg.Instance.State("logs", "sandboxes"),
@@ -110,11 +117,13 @@ func (d *Driver) Start(ctx context.Context) error {
 	if err := os.MkdirAll(d.sandboxDir(), 0o711); err != nil {
 		return errs.New(errs.FailedPrecondition, "sandbox directory: %w", err)
 	}
-	if err := d.writeRunscConfig(); err != nil {
-		return errs.New(errs.FailedPrecondition, "runsc configuration: %w", err)
+	if err := d.writeCA(); err != nil {
+		return errs.New(errs.FailedPrecondition, "CA bundle: %w", err)
 	}
-	if err := d.sweepSockets(); err != nil {
-		return err
+	for _, b := range d.backends {
+		if err := b.start(ctx); err != nil {
+			return err
+		}
 	}
 	if err := d.cfg.Network.Start(ctx); err != nil {
 		return err
@@ -134,17 +143,23 @@ func (d *Driver) Start(ctx context.Context) error {
 	return nil
 }
 
-// Run handles containerd's events about the sandboxes and keeps their firewall
-// until ctx ends. The sandboxes keep running.
+// Run follows the ends of the sandboxes and keeps their firewall until ctx ends. The sandboxes go on.
 func (d *Driver) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
-	g.Go(func() error { return d.follow(ctx) })
+	for _, b := range d.backends {
+		g.Go(func() error { return b.follow(ctx) })
+	}
 	g.Go(func() error { return d.cfg.Network.Run(ctx) })
 	return g.Wait()
 }
 
-// Close closes the connections of the agents, which wait for the next Driver.
-func (d *Driver) Close() error { return d.hub.Close() }
+// Close lets go of the agents, which wait for the next Driver.
+func (d *Driver) Close() error {
+	for _, b := range d.backends {
+		b.close()
+	}
+	return d.hub.Close()
+}
 
 // Shutdown removes every sandbox and the network, as `r server stop` does
 // before it stops containerd.

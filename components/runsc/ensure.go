@@ -5,11 +5,6 @@ import (
 	"errors"
 	"time"
 
-	"github.com/containerd/containerd/api/services/tasks/v1"
-	tasktypes "github.com/containerd/containerd/api/types/task"
-	"github.com/containerd/errdefs"
-	"github.com/containerd/errdefs/pkg/errgrpc"
-
 	"miren.dev/runtime/components/execution"
 	"miren.dev/runtime/pkg/errs"
 )
@@ -65,7 +60,11 @@ func checkSpec(s execution.Spec) error {
 }
 
 func (d *Driver) create(ctx context.Context, s execution.Spec) (execution.Instance, error) {
-	cr := &creation{d: d, spec: s}
+	b, err := d.backend(d.cfg.Backend)
+	if err != nil {
+		return execution.Instance{}, err
+	}
+	cr := &creation{d: d, spec: s, backend: b}
 	if err := setUp(ctx, cr.steps()); err != nil {
 		if down := d.teardown(ctx, s.ID); down != nil {
 			// The sandbox stays listed, and the next Ensure or Delete
@@ -86,7 +85,11 @@ func (d *Driver) create(ctx context.Context, s execution.Spec) (execution.Instan
 // resume completes a set-up that a server began before it ended. That set-up
 // got as far as the agent, so it may have started the main process already.
 func (d *Driver) resume(ctx context.Context, s execution.Spec, in execution.Instance) (execution.Instance, error) {
-	if task, err := d.task(ctx, s.ID); err != nil || task == nil || task.Status != tasktypes.Status_RUNNING {
+	b, err := d.backendOf(ctx, s.ID)
+	if err != nil {
+		return in, err
+	}
+	if p, err := b.state(ctx, s.ID); err != nil || p == nil || !p.Running {
 		return in, errors.Join(errInterrupted, err)
 	}
 	if err := d.attach(s.ID); err != nil {
@@ -94,7 +97,7 @@ func (d *Driver) resume(ctx context.Context, s execution.Spec, in execution.Inst
 	}
 	ctx, cancel := context.WithTimeout(ctx, adoptTimeout)
 	defer cancel()
-	cr := &creation{d: d, spec: s}
+	cr := &creation{d: d, spec: s, backend: b}
 	if err := cr.setupConnection(ctx); err != nil {
 		return in, err
 	}
@@ -110,31 +113,8 @@ var errInterrupted = errors.New("its task was not started")
 // attach listens for the agent of a sandbox that another Driver made.
 func (d *Driver) attach(id string) error { return d.hub.Attach(id) }
 
-// watchEnd returns a channel that is closed when the task of id ends before ctx does.
-func (d *Driver) watchEnd(ctx context.Context, id string) (<-chan struct{}, error) {
-	c, err := d.client()
-	if err != nil {
-		return nil, err
-	}
-	ended := make(chan struct{})
-	go func() {
-		for ctx.Err() == nil {
-			_, err := c.TaskService().Wait(ctx, &tasks.WaitRequest{ContainerID: taskID(id)})
-			if err = errgrpc.ToNative(err); err == nil || errdefs.IsNotFound(err) {
-				close(ended)
-				return
-			}
-			select {
-			case <-ctx.Done():
-			case <-time.After(100 * time.Millisecond):
-			}
-		}
-	}()
-	return ended, nil
-}
-
-// teardown removes everything of a sandbox but its logs, even if the caller has
-// given up.
+// teardown removes everything of a sandbox but its logs, also when the caller
+// has given up.
 func (d *Driver) teardown(ctx context.Context, id string) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), teardownTimeout)
 	defer cancel()

@@ -12,10 +12,10 @@ import (
 	"miren.dev/runtime/pkg/errs"
 )
 
-// setupFiles makes the sandbox's directory, and writes its name and address to
-// files of /etc. They are in its root filesystem, not mounts of files of the
-// host, so that the guest's writes to them count as its disk use.
-func (cr *creation) setupFiles(context.Context) error {
+// setupFiles makes the sandbox's directory, and writes the files of /etc that
+// say where the sandbox is. They are in its root filesystem, not mounts of
+// files of the host, so that what the guest writes to them counts as its disk.
+func (cr *creation) setupFiles(context.Context) (err error) {
 	if err := os.MkdirAll(cr.d.sandboxDir(cr.spec.ID), 0o711); err != nil {
 		return errs.New(errs.FailedPrecondition, "directory: %w", err)
 	}
@@ -36,7 +36,8 @@ func (cr *creation) setupFiles(context.Context) error {
 			return errs.New(errs.FailedPrecondition, "write /etc/%s: %w", name, err)
 		}
 	}
-	return nil
+	cr.ca, err = cr.d.caMounts(cr.spec.ID, cr.mounts)
+	return err
 }
 
 // writableLayer returns the upper directory of a new snapshot. It has no file of the image, so that no link of the

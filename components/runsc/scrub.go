@@ -18,51 +18,39 @@ import (
 )
 
 // bundleDir is containerd's directory of a task.
-func (d *Driver) bundleDir(id string) string {
-	return filepath.Join(d.cfg.Containerd.StateDir(), "io.containerd.runtime.v2.task", d.cfg.Containerd.Namespace(), taskID(id))
+func (b *taskBackend) bundleDir(id string) string {
+	return filepath.Join(b.d.cfg.Containerd.StateDir(), "io.containerd.runtime.v2.task", b.d.cfg.Containerd.Namespace(), taskID(id))
 }
 
 // workDir is containerd's second directory of a task.
-func (d *Driver) workDir(id string) string {
-	return filepath.Join(d.cfg.Containerd.Root(), "io.containerd.runtime.v2.task", d.cfg.Containerd.Namespace(), taskID(id))
+func (b *taskBackend) workDir(id string) string {
+	return filepath.Join(b.d.cfg.Containerd.Root(), "io.containerd.runtime.v2.task", b.d.cfg.Containerd.Namespace(), taskID(id))
 }
 
 // shimSocket is where the shim of a task listens.
-func (d *Driver) shimSocket(id string) string {
-	return filepath.Join(d.cfg.Containerd.ShimSocketDir(), taskID(id))
+func (b *taskBackend) shimSocket(id string) string {
+	return filepath.Join(b.d.cfg.Containerd.ShimSocketDir(), taskID(id))
 }
 
-// hashedSocket is the path where the shim of an earlier version's task listens.
-func (d *Driver) hashedSocket(id string) string {
-	sum := sha256.Sum256([]byte(filepath.Join(d.cfg.Containerd.Socket(), d.cfg.Containerd.Namespace(), taskID(id))))
+// hashedSocket is where it does that a containerd of an earlier version started.
+func (b *taskBackend) hashedSocket(id string) string {
+	sum := sha256.Sum256([]byte(filepath.Join(b.d.cfg.Containerd.Socket(), b.d.cfg.Containerd.Namespace(), taskID(id))))
 	return fmt.Sprintf("/run/containerd/s/%x", sum)
 }
 
-// killSandbox kills sentry and gofer.
-func (d *Driver) killSandbox(id string) error {
-	pids, err := d.cgroups.PIDs(id)
-	if err != nil {
+// scrub removes what a shim or a containerd that was killed has left of a task
+// that containerd no longer knows.
+func (b *taskBackend) scrub(ctx context.Context, id string) error {
+	if err := b.d.killSandbox(id); err != nil {
 		return err
 	}
-	for _, pid := range pids {
-		_ = unix.Kill(pid, unix.SIGKILL)
-	}
-	return nil
-}
-
-// scrub removes what a killed shim or containerd left of a task that containerd
-// no longer knows.
-func (d *Driver) scrub(ctx context.Context, id string) error {
-	if err := d.killSandbox(id); err != nil {
+	if err := b.killHelpers(id); err != nil {
 		return err
 	}
-	if err := d.killHelpers(id); err != nil {
-		return err
-	}
-	bundle := d.bundleDir(id)
+	bundle := b.bundleDir(id)
 	if _, err := os.Lstat(bundle); err == nil {
-		// Before its root filesystem is removed, which has a file of it.
-		if err := d.scrubRunsc(ctx, id); err != nil {
+		// Before its root filesystem goes, in which it has a file.
+		if err := b.scrubRunsc(ctx, id); err != nil {
 			return err
 		}
 		if err := unmountAll(filepath.Join(bundle, "rootfs")); err != nil {
@@ -72,28 +60,27 @@ func (d *Driver) scrub(ctx context.Context, id string) error {
 			return errs.New(errs.Unavailable, "remove bundle: %w", err)
 		}
 	}
-	if err := os.RemoveAll(d.workDir(id)); err != nil {
+	if err := os.RemoveAll(b.workDir(id)); err != nil {
 		return errs.New(errs.Unavailable, "remove task directory: %w", err)
 	}
-	for _, path := range []string{d.shimSocket(id), d.hashedSocket(id)} {
+	for _, path := range []string{b.shimSocket(id), b.hashedSocket(id)} {
 		if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
 			return errs.New(errs.Unavailable, "remove shim socket: %w", err)
 		}
 	}
-	return d.scrubRunsc(ctx, id)
+	return b.scrubRunsc(ctx, id)
 }
 
-// killHelpers kills the shim of a task that containerd no longer knows, the
-// process that was about to start it, and the runsc commands that it left
-// behind, which would continue to make a sandbox. All are in the group of the
-// sandbox's helpers, except a shim that an earlier version started: the bundle
-// has a record of it.
-func (d *Driver) killHelpers(id string) error {
-	pids, err := d.cgroups.Helpers(id)
+// killHelpers kills the shim of a task that containerd no longer knows, what
+// was about to start it, and the runsc commands that it left behind, which
+// would go on to make a sandbox. All are in the group of the sandbox's helpers;
+// only a shim that an earlier version started is not, but in the bundle's record.
+func (b *taskBackend) killHelpers(id string) error {
+	pids, err := b.d.cgroups.Helpers(id)
 	if err != nil {
 		return err
 	}
-	if pid := d.recordedShim(id); pid != 0 {
+	if pid := b.recordedShim(id); pid != 0 {
 		pids = append(pids, pid)
 	}
 	for _, pid := range pids {
@@ -102,13 +89,13 @@ func (d *Driver) killHelpers(id string) error {
 	return nil
 }
 
-// recordedShim returns the pid of the shim in the bundle's record, if that process still is the shim; else 0.
-func (d *Driver) recordedShim(id string) int {
-	b, err := os.ReadFile(filepath.Join(d.bundleDir(id), "shim.pid"))
+// recordedShim returns the shim that the bundle names, if that is what runs as this process; else 0.
+func (b *taskBackend) recordedShim(id string) int {
+	text, err := os.ReadFile(filepath.Join(b.bundleDir(id), "shim.pid"))
 	if err != nil {
 		return 0
 	}
-	pid, err := strconv.Atoi(strings.TrimSpace(string(b)))
+	pid, err := strconv.Atoi(strings.TrimSpace(string(text)))
 	if err != nil || pid <= 1 {
 		return 0
 	}
@@ -119,21 +106,21 @@ func (d *Driver) recordedShim(id string) int {
 	name, rest, _ := strings.Cut(string(args), "\x00")
 	rest = "\x00" + rest
 	if !strings.HasPrefix(filepath.Base(name), "containerd-shim-runsc-") ||
-		!strings.Contains(rest, "\x00"+d.cfg.Containerd.Namespace()+"\x00") || !strings.Contains(rest, "\x00"+taskID(id)+"\x00") {
+		!strings.Contains(rest, "\x00"+b.d.cfg.Containerd.Namespace()+"\x00") || !strings.Contains(rest, "\x00"+taskID(id)+"\x00") {
 		return 0
 	}
 	return pid
 }
 
-// sweepSockets removes the sockets of build steps' shims that have no bundle
-// any more. List finds those of sandboxes.
-func (d *Driver) sweepSockets() error {
-	dir := d.cfg.Containerd.ShimSocketDir()
+// sweepSockets removes the sockets that shims of build steps left, of which no
+// bundle is there. Those of sandboxes are found by List.
+func (b *taskBackend) sweepSockets() error {
+	dir := b.d.cfg.Containerd.ShimSocketDir()
 	entries, err := os.ReadDir(dir)
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return errs.New(errs.Unavailable, "list sockets of shims: %w", err)
 	}
-	bundles := filepath.Dir(d.bundleDir("x"))
+	bundles := filepath.Dir(b.bundleDir("x"))
 	for _, e := range entries {
 		if _, ok := sandboxID(e.Name()); ok {
 			continue
@@ -148,33 +135,18 @@ func (d *Driver) sweepSockets() error {
 	return nil
 }
 
-func unmountAll(path string) error {
-	for {
-		err := unix.Unmount(path, 0)
-		switch {
-		case errors.Is(err, unix.EINVAL), errors.Is(err, unix.ENOENT):
-			return nil
-		case errors.Is(err, unix.EBUSY):
-			// Its users have been killed, and end in a moment.
-			err = unix.Unmount(path, unix.MNT_DETACH)
-		}
-		if err != nil && !errors.Is(err, unix.EINVAL) {
-			return errs.New(errs.Unavailable, "unmount %s: %w", path, err)
-		}
-	}
-}
-
-// scrubRunsc makes runsc forget a sandbox whose processes have been killed.
-func (d *Driver) scrubRunsc(ctx context.Context, id string) error {
-	files, err := d.runscFiles(id)
+// scrubRunsc has runsc forget a sandbox whose processes have been killed, if it
+// remembers it.
+func (b *taskBackend) scrubRunsc(ctx context.Context, id string) error {
+	files, err := b.runscFiles(id)
 	if err != nil || len(files) == 0 {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
 	defer cancel()
-	out, err := exec.CommandContext(ctx, filepath.Join(d.cfg.BinDir, "runsc"), "--root", d.runscDir(), "delete", "-force", taskID(id)).CombinedOutput()
+	out, err := exec.CommandContext(ctx, filepath.Join(b.d.cfg.BinDir, "runsc"), "--root", b.runscDir(), "delete", "-force", taskID(id)).CombinedOutput()
 	if err != nil {
-		d.logger.Debug("runsc cannot delete a sandbox, removing its record", "sandbox", id, "error", err, "output", strings.TrimSpace(string(out)))
+		b.d.logger.Debug("runsc cannot delete a sandbox, removing its record", "sandbox", id, "error", err, "output", strings.TrimSpace(string(out)))
 	}
 	// runsc stops at parts that are gone already, and does not know a sandbox
 	// of which only the socket is left. Only files are left, so remove them.
@@ -186,29 +158,10 @@ func (d *Driver) scrubRunsc(ctx context.Context, id string) error {
 	return nil
 }
 
-// runscFiles returns the files that runsc keeps of a sandbox.
-func (d *Driver) runscFiles(id string) (files []string, err error) {
-	for _, pattern := range []string{taskID(id) + "_sandbox:*", "runsc-" + taskID(id) + ".sock"} {
-		found, err := filepath.Glob(filepath.Join(d.runscDir(), pattern))
-		if err != nil {
-			return nil, err
-		}
-		files = append(files, found...)
-	}
-	return files, nil
+// runscDir is where the shim has runsc keep its state: a directory of containerd's namespace.
+func (b *taskBackend) runscDir() string {
+	return filepath.Join(b.d.runscRoot(), b.d.cfg.Containerd.Namespace())
 }
 
-// removeRunscRoot removes runsc's state when no sandbox is left. runsc leaves a
-// mount of a network namespace there.
-func (d *Driver) removeRunscRoot() error {
-	root := d.runscRoot()
-	for _, dir := range []string{root, d.runscDir()} {
-		if err := unmountAll(filepath.Join(dir, "null-netns")); err != nil {
-			return err
-		}
-	}
-	if err := os.RemoveAll(root); err != nil {
-		return errs.New(errs.Unavailable, "remove state of runsc: %w", err)
-	}
-	return nil
-}
+// runscFiles are what runsc keeps of a sandbox.
+func (b *taskBackend) runscFiles(id string) ([]string, error) { return runscFiles(b.runscDir(), id) }

@@ -24,21 +24,7 @@ const runtimeName = "io.containerd.runsc-launch.v1"
 // optionsType is the type of the runtime options that our shim reads.
 const optionsType = "io.containerd.runsc.v1.options"
 
-// caMode is how sandboxes get the CA bundle: in variables, and where the image
-// has a bundle of its own, appended to it.
-const caMode = "system"
-
-// caPath is where the shim mounts the bundle.
-const caPath = "/run/runtime/ca-certificates.crt"
-
-// caVariables name the bundle for programs that do not read the system's. The shim sets them for PID 1, the agent; its
-// children have an environment of their own.
-var caVariables = []string{
-	"SSL_CERT_FILE", "NODE_EXTRA_CA_CERTS", "PIP_CERT", "REQUESTS_CA_BUNDLE",
-	"CURL_CA_BUNDLE", "GIT_SSL_CAINFO", "CARGO_HTTP_CAINFO", "DENO_CERT",
-}
-
-// maxOpenFiles is the guest's limit; the sentry enforces it.
+// maxOpenFiles is the guest's limit, which is the sentry's business and no one else's.
 const maxOpenFiles = 1 << 20
 
 // runscFlags are runsc's flags for all sandboxes.
@@ -56,11 +42,6 @@ var runscFlags = map[string]string{
 // runscRoot is where runsc keeps its state, in one directory per namespace.
 func (d *Driver) runscRoot() string { return d.cfg.Instance.Socket("runsc") }
 
-// runscDir is the state directory of our containerd namespace.
-func (d *Driver) runscDir() string {
-	return filepath.Join(d.runscRoot(), d.cfg.Containerd.Namespace())
-}
-
 func (d *Driver) runscConfig() string { return d.cfg.Instance.Socket("runsc.toml") }
 
 func (d *Driver) writeRunscConfig() error {
@@ -69,9 +50,6 @@ func (d *Driver) writeRunscConfig() error {
 	fmt.Fprintf(&b, "binary_name = %q\nroot = %q\n\n[runsc_config]\n", filepath.Join(d.cfg.BinDir, "runsc"), d.runscRoot())
 	for _, k := range sortedKeys(runscFlags) {
 		fmt.Fprintf(&b, "%s = %q\n", k, runscFlags[k])
-	}
-	if d.cfg.CABundle != "" {
-		fmt.Fprintf(&b, "\n[runtime]\nca_bundle = %q\nca = %q\n", d.cfg.CABundle, caMode)
 	}
 	return atomicfile.Write(d.runscConfig(), []byte(b.String()), 0o644, atomicfile.Volatile)
 }
@@ -94,15 +72,9 @@ func (d *Driver) guestConfig(s execution.Spec, image ocispec.ImageConfig) agent.
 	case len(command) == 0:
 		command = slices.Concat(image.Entrypoint, image.Cmd)
 	}
-	var env []string
-	if d.cfg.CABundle != "" {
-		for _, name := range caVariables {
-			env = append(env, name+"="+caPath)
-		}
-	}
 	return agent.GuestConfig{
 		Command: command,
-		Env:     mergeEnv(env, image.Env, s.Env),
+		Env:     mergeEnv(d.caEnv(), image.Env, s.Env),
 		WorkDir: cmp.Or(s.WorkDir, image.WorkingDir),
 		User:    cmp.Or(s.User, image.User),
 		Start:   agent.StartOnRequest,
@@ -178,6 +150,7 @@ func (cr *creation) ociSpec() *specs.Spec {
 	if s.ReadOnlyRoot {
 		spec.Mounts = append(spec.Mounts, specs.Mount{Destination: "/tmp", Type: "tmpfs", Source: "tmpfs", Options: []string{"nosuid", "nodev", "mode=1777"}})
 	}
+	spec.Mounts = append(spec.Mounts, cr.ca...)
 	for _, m := range cr.guest.Mounts {
 		mode := "rw"
 		if m.ReadOnly {

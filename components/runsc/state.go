@@ -5,17 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"time"
 
-	"github.com/containerd/containerd/api/services/tasks/v1"
-	tasktypes "github.com/containerd/containerd/api/types/task"
 	"github.com/containerd/containerd/v2/core/containers"
 	"github.com/containerd/containerd/v2/core/snapshots"
-	"github.com/containerd/errdefs"
-	"github.com/containerd/errdefs/pkg/errgrpc"
 
 	"miren.dev/runtime/components/containerd"
 	"miren.dev/runtime/components/execution"
@@ -69,6 +64,23 @@ func (d *Driver) Get(ctx context.Context, id string) (execution.Instance, error)
 	return in, err
 }
 
+// backendOf returns the backend by which a sandbox was made.
+func (d *Driver) backendOf(ctx context.Context, id string) (backend, error) {
+	c, err := d.client()
+	if err != nil {
+		return nil, err
+	}
+	container, err := c.ContainerService().Get(ctx, taskID(id))
+	if err != nil {
+		return nil, containerd.Error(err, "sandbox %s", id)
+	}
+	rec, err := recordOf(container)
+	if err != nil {
+		return nil, err
+	}
+	return d.backend(rec.Backend)
+}
+
 // contained returns the state of a sandbox that has a container, else NotFound.
 func (d *Driver) contained(ctx context.Context, id string) (execution.Instance, error) {
 	c, err := d.client()
@@ -82,24 +94,7 @@ func (d *Driver) contained(ctx context.Context, id string) (execution.Instance, 
 	return d.inspect(ctx, id, container)
 }
 
-// task returns the task of a sandbox, nil if it has none.
-func (d *Driver) task(ctx context.Context, id string) (*tasktypes.Process, error) {
-	c, err := d.client()
-	if err != nil {
-		return nil, err
-	}
-	res, err := c.TaskService().Get(ctx, &tasks.GetRequest{ContainerID: taskID(id)})
-	if err = errgrpc.ToNative(err); errdefs.IsNotFound(err) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, containerd.Error(err, "task of sandbox %s", id)
-	}
-	return res.Process, nil
-}
-
-// answers reports whether the agent of a sandbox is connected, without waiting
-// for it.
+// answers says whether the agent of a sandbox is connected, without waiting for it.
 func (d *Driver) answers(id string) bool {
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
@@ -152,7 +147,11 @@ func (d *Driver) inspect(ctx context.Context, id string, container containers.Co
 		in.Phase = execution.Running
 		return in, nil
 	}
-	task, err := d.task(ctx, id)
+	b, err := d.backend(rec.Backend)
+	if err != nil {
+		return in, err
+	}
+	state, err := b.state(ctx, id)
 	if err != nil {
 		return in, err
 	}
@@ -160,7 +159,7 @@ func (d *Driver) inspect(ctx context.Context, id string, container containers.Co
 	if err != nil {
 		return in, errs.New(errs.Unavailable, "boot id: %w", err)
 	}
-	alive := task != nil && task.Status != tasktypes.Status_STOPPED
+	alive := state != nil && state.Running
 	switch {
 	case rec.BootID != boot:
 		// It is not known any more whether its process was started. The sandbox
@@ -172,18 +171,21 @@ func (d *Driver) inspect(ctx context.Context, id string, container containers.Co
 	case alive || in.StartedAt.IsZero():
 		return in, nil
 	}
-	return d.end(in, d.cause(in.ID, task))
+	return d.end(in, d.cause(in.ID, state))
 }
 
-// cause returns the end of a sandbox whose agent recorded none.
-func (d *Driver) cause(id string, task *tasktypes.Process) execution.Exit {
+// cause says how a sandbox ended whose agent said nothing.
+func (d *Driver) cause(id string, state *process) execution.Exit {
 	exit := execution.Exit{Cause: execution.CauseCrash, Code: 255, At: time.Now(), Message: "the sandbox's processes vanished"}
-	if task != nil {
-		if t := task.ExitedAt.AsTime(); task.ExitedAt != nil && t.Year() > 1970 {
-			exit.At = t
+	if state != nil {
+		if !state.EndedAt.IsZero() {
+			exit.At = state.EndedAt
 		}
-		exit.Code = int(task.ExitStatus)
-		exit.Message = fmt.Sprintf("the sandbox's kernel ended unexpectedly (status %d)", task.ExitStatus)
+		exit.Message = "the sandbox's kernel ended unexpectedly"
+		if state.Status >= 0 {
+			exit.Code = state.Status
+			exit.Message += fmt.Sprintf(" (status %d)", state.Status)
+		}
 	}
 	usage, err := d.cgroups.Usage(id)
 	if err == nil && usage.OOMKills > 0 {
@@ -259,8 +261,8 @@ func (d *Driver) leftovers(ctx context.Context) ([]string, error) {
 		add(d.cgroups.List()),
 		add(d.hub.IDs()),
 		add(dirNames(d.sandboxDir())),
-		add(d.bundles()),
-		add(d.shimSockets()),
+		add(d.backends[BackendDirect].list()),
+		add(d.backends[BackendContainerd].list()),
 	)
 	if err != nil {
 		return nil, err
@@ -279,33 +281,6 @@ func (d *Driver) leftovers(ctx context.Context) ([]string, error) {
 	slices.Sort(ids)
 	ids = slices.Compact(ids)
 	return slices.DeleteFunc(ids, func(id string) bool { return checkID(id) != nil }), nil
-}
-
-// bundles returns the sandboxes for which containerd has a directory of a task.
-func (d *Driver) bundles() ([]string, error) {
-	names, err := dirNames(filepath.Dir(d.bundleDir("x")))
-	var ids []string
-	for _, n := range names {
-		if id, ok := sandboxID(n); ok {
-			ids = append(ids, id)
-		}
-	}
-	return ids, err
-}
-
-// shimSockets returns the sandboxes that have the socket of a shim.
-func (d *Driver) shimSockets() ([]string, error) {
-	entries, err := os.ReadDir(d.cfg.Containerd.ShimSocketDir())
-	if err != nil && !errors.Is(err, os.ErrNotExist) {
-		return nil, errs.New(errs.Unavailable, "list sockets of shims: %w", err)
-	}
-	var ids []string
-	for _, e := range entries {
-		if id, ok := sandboxID(e.Name()); ok {
-			ids = append(ids, id)
-		}
-	}
-	return ids, nil
 }
 
 func dirNames(dir string) ([]string, error) {

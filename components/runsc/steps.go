@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/containerd/containerd/v2/core/mount"
+	specs "github.com/opencontainers/runtime-spec/specs-go"
 
 	"miren.dev/runtime/components/agent"
 	"miren.dev/runtime/components/cgroup"
@@ -22,14 +23,16 @@ const connectTimeout = 60 * time.Second
 // creation is a sandbox that is being set up: the values that steps pass on to
 // later ones.
 type creation struct {
-	d    *Driver
-	spec execution.Spec
+	d       *Driver
+	spec    execution.Spec
+	backend backend // not of a teardown
 
 	image   *containerd.Image
 	mounts  []mount.Mount
 	network network.Attachment
 	guest   agent.Guest
-	helpers string // file by which the shim joins its control group
+	helpers string // file by which what starts the sandbox joins its control group
+	ca      []specs.Mount
 	conn    *agent.Conn
 }
 
@@ -43,8 +46,7 @@ func (cr *creation) steps() []step {
 		{name: "agent", after: []string{"rootfs"}, setup: cr.setupAgent, teardown: cr.teardownAgent},
 		{name: "files", after: []string{"network", "rootfs"}, setup: cr.setupFiles, teardown: cr.teardownFiles},
 		{name: "container", after: []string{"cgroup", "rootfs", "agent", "files"}, setup: cr.setupContainer, teardown: cr.teardownContainer},
-		{name: "task", after: []string{"container", "cgroup", "network", "files", "agent", "rootfs"}, setup: cr.setupTask, teardown: cr.teardownTask},
-		{name: "start", after: []string{"task"}, setup: cr.startTask},
+		{name: "task", after: []string{"container", "cgroup", "network", "files", "agent", "rootfs"}, setup: cr.setupTask, teardown: cr.removeTask},
 		{name: "connect", after: []string{"task"}, setup: cr.setupConnection},
 		{name: "main", after: []string{"connect"}, setup: cr.setupMain},
 	}
@@ -81,11 +83,13 @@ func (cr *creation) setupAgent(context.Context) (err error) {
 
 func (cr *creation) teardownAgent(context.Context) error { return cr.d.hub.Remove(cr.spec.ID) }
 
+func (cr *creation) setupTask(ctx context.Context) error { return cr.backend.create(ctx, cr) }
+
 func (cr *creation) setupConnection(ctx context.Context) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
 	defer cancel()
 	// A sandbox that ends at once never connects: do not wait for it.
-	ended, err := cr.d.watchEnd(ctx, cr.spec.ID)
+	ended, err := cr.backend.ended(ctx, cr.spec.ID)
 	if err != nil {
 		return err
 	}

@@ -2,13 +2,8 @@ package runsc
 
 import (
 	"context"
-	"fmt"
 	"time"
 
-	apievents "github.com/containerd/containerd/api/events"
-	"github.com/containerd/typeurl/v2"
-
-	"miren.dev/runtime/components/containerd"
 	"miren.dev/runtime/components/execution"
 	"miren.dev/runtime/pkg/errs"
 )
@@ -115,73 +110,6 @@ func (d *Driver) await(ctx context.Context, id string, ok func(execution.Instanc
 				for _, changed := range d.takeChanged(w) {
 					waiting = waiting && changed != id
 				}
-			}
-		}
-	}
-}
-
-// Delays before the driver subscribes to containerd's events again.
-const (
-	followDelay    = 50 * time.Millisecond
-	maxFollowDelay = time.Second
-)
-
-// follow turns containerd's events into notifications until ctx ends.
-func (d *Driver) follow(ctx context.Context) error {
-	delay := followDelay
-	for ctx.Err() == nil {
-		began := time.Now()
-		if err := d.followOnce(ctx); ctx.Err() == nil {
-			d.logger.Debug("events of containerd interrupted", "error", err)
-		}
-		if time.Since(began) > maxFollowDelay {
-			delay = followDelay
-		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(delay):
-			delay = min(2*delay, maxFollowDelay)
-		}
-	}
-	return nil
-}
-
-func (d *Driver) followOnce(ctx context.Context) error {
-	c, err := d.client()
-	if err != nil {
-		return err
-	}
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	var filters []string
-	for _, topic := range []string{"/tasks/exit", "/tasks/delete", "/containers/delete"} {
-		filters = append(filters, fmt.Sprintf("namespace==%s,topic==%q", d.cfg.Containerd.Namespace(), topic))
-	}
-	events, failed := c.EventService().Subscribe(ctx, filters...)
-	// Events may have been missed before the subscription, so check all
-	// sandboxes.
-	d.notifyAll(ctx)
-	for {
-		select {
-		case err := <-failed:
-			return containerd.Error(err, "events")
-		case e := <-events:
-			v, err := typeurl.UnmarshalAny(e.Event)
-			if err != nil {
-				d.logger.Warn("cannot decode an event of containerd", "topic", e.Topic, "error", err)
-				continue
-			}
-			var task string
-			switch v := v.(type) {
-			case *apievents.TaskExit:
-				task = v.ContainerID
-			case *apievents.TaskDelete:
-				task = v.ContainerID
-			case *apievents.ContainerDelete:
-				task = v.ID
-			}
-			if id, ok := sandboxID(task); ok {
-				d.notify(id)
 			}
 		}
 	}

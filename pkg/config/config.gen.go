@@ -46,9 +46,10 @@ type Store struct {
 
 // Node: What this machine offers to sandboxes.
 type Node struct {
-	CPUMillis     int64 // CPU that sandboxes may reserve in total; 0: 32 times what the machine has, since most of them idle; each gets its share when they do not.
-	MemoryBytes   int64 // Memory that sandboxes may reserve in total; 0: the machine's less a third, of which at least 512 MiB and at most 1 GiB.
-	KeepDiskBytes int64 // Free space of the state directory below which no sandboxes are placed here.
+	CPUMillis      int64  // CPU that sandboxes may reserve in total; 0: 32 times what the machine has, since most of them idle; each gets its share when they do not.
+	MemoryBytes    int64  // Memory that sandboxes may reserve in total; 0: the machine's less a third, of which at least 512 MiB and at most 1 GiB.
+	SandboxBackend string // What runs sandboxes that are made from now on.
+	KeepDiskBytes  int64  // Free space of the state directory below which no sandboxes are placed here.
 }
 
 // Network: Network of sandboxes and build steps.
@@ -133,6 +134,9 @@ var Keys = []Key{
 		field: func(c *Config) any { return &c.Node.CPUMillis }},
 	{Path: "node.memory_bytes", Type: "int", Default: "0", Doc: "Memory that sandboxes may reserve in total; 0: the machine's less a third, of which at least 512 MiB and at most 1 GiB.", Unit: "bytes", Min: "0", Max: "",
 		field: func(c *Config) any { return &c.Node.MemoryBytes }},
+	{Path: "node.sandbox_backend", Type: "enum", Default: "direct", Doc: "What runs sandboxes that are made from now on.", Unit: "", Min: "", Max: "",
+		Choices: []string{"direct", "containerd"},
+		field:   func(c *Config) any { return &c.Node.SandboxBackend }},
 	{Path: "node.keep_disk_bytes", Type: "int", Default: "2147483648", Doc: "Free space of the state directory below which no sandboxes are placed here.", Unit: "bytes", Min: "0", Max: "",
 		field: func(c *Config) any { return &c.Node.KeepDiskBytes }},
 	{Path: "network.pools", Type: "list", Default: "", Doc: "IPv4 networks from which a free subnet is chosen (CIDR); empty: built-in private ones.", Unit: "", Min: "", Max: "",

@@ -57,7 +57,7 @@ func newMachine(cfg *config.Config, in *instance.Instance, log *slog.Logger) (*m
 		}
 		m.binDir = filepath.Dir(exe)
 	}
-	for _, tool := range []string{"containerd", "runsc", "containerd-shim-runsc-v1", "containerd-shim-runsc-launch-v1", "buildkitd", "runtime-agent"} {
+	for _, tool := range []string{"containerd", "runsc", "containerd-shim-runsc-v1", "containerd-shim-runsc-launch-v1", "buildkitd", "runtime-agent", "runtime-launch"} {
 		if _, err := os.Stat(filepath.Join(m.binDir, tool)); err != nil {
 			return nil, errs.New(errs.FailedPrecondition, "%s is not in %s", tool, m.binDir).
 				WithHint("build it with `make toolchain bin/runtime`, or name its directory with --toolchain-dir")
@@ -90,7 +90,7 @@ func newMachine(cfg *config.Config, in *instance.Instance, log *slog.Logger) (*m
 		Network: network.New(network.Config{
 			Instance: in, Pools: pools, Allow: allow, Connections: int(cfg.Network.Connections), Logger: log.With("component", "network"),
 		}),
-		CABundle: m.caBundle, Logger: log.With("component", "runsc"),
+		CABundle: m.caBundle, Backend: cfg.Node.SandboxBackend, Logger: log.With("component", "runsc"),
 	})
 	m.buildkit = buildkit.New(buildkit.Config{
 		Instance: in, Containerd: m.containerd, BinDir: m.binDir, CABundle: m.caBundle, CacheBytes: cfg.Build.CacheBytes,

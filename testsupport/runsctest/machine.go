@@ -32,11 +32,12 @@ type Machine struct {
 	Containerd *containerd.Daemon
 	Image      string // reference of executiontest.Image
 	Driver     *runsc.Driver
-	CABundle   string // options of the next Driver
-	Stop       func() // ends the driver's and containerd's Run
+	CABundle   string // of the next Driver
+	Backend    string // of the next Driver
+	Stop       func() // ends what the server runs: the driver's and containerd's Run
 }
 
-// Toolchain returns a directory with the toolchain and a fresh agent.
+// Toolchain returns a directory with the toolchain, a fresh agent and a fresh launcher.
 func Toolchain(t testing.TB) string {
 	t.Helper()
 	binaries := []string{"containerd", "containerd-shim-runsc-v1", "containerd-shim-runsc-launch-v1", "runsc"}
@@ -47,11 +48,11 @@ func Toolchain(t testing.TB) string {
 			t.Fatal(err)
 		}
 	}
-	build := exec.Command("go", "build", "-trimpath", "-ldflags=-s -w", "-o", filepath.Join(dir, "runtime-agent"), "./cmd/runtime-agent")
+	build := exec.Command("go", "build", "-trimpath", "-ldflags=-s -w", "-o", dir, "./cmd/runtime-agent", "./cmd/runtime-launch")
 	build.Dir = checkout.Root(t)
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("build the agent: %v\n%s", err, out)
+		t.Fatalf("build the agent and the launcher: %v\n%s", err, out)
 	}
 	return dir
 }
@@ -59,6 +60,12 @@ func Toolchain(t testing.TB) string {
 // New creates an installation that is removed, and checked for leaks, when the
 // test ends.
 func New(t testing.TB) *Machine {
+	t.Helper()
+	return NewWith(t, runsc.BackendDirect)
+}
+
+// NewWith is New with another backend of the driver.
+func NewWith(t testing.TB, backend string) *Machine {
 	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Skip("needs root")
@@ -69,7 +76,7 @@ func New(t testing.TB) *Machine {
 	if testing.Verbose() {
 		level = slog.LevelDebug
 	}
-	m := &Machine{Instance: in, Bin: bin, Logger: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: level}))}
+	m := &Machine{Instance: in, Bin: bin, Backend: backend, Logger: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: level}))}
 	m.Containerd = containerd.New(containerd.Config{Instance: in, BinDir: bin, Logger: m.Logger})
 	ctx := context.Background()
 	if err := m.Containerd.Start(ctx); err != nil {
@@ -106,6 +113,7 @@ func (m *Machine) Start(t testing.TB) {
 		Images:     containerd.NewImages(m.Containerd),
 		Network:    network.New(network.Config{Instance: m.Instance, Logger: m.Logger}),
 		CABundle:   m.CABundle,
+		Backend:    m.Backend,
 		Logger:     m.Logger,
 	})
 	ctx, cancel := context.WithCancel(context.Background())

@@ -1,0 +1,152 @@
+package runsc
+
+import (
+	"errors"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/containerd/containerd/v2/core/mount"
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
+
+	"miren.dev/runtime/pkg/atomicfile"
+	"miren.dev/runtime/pkg/errs"
+)
+
+// Where the CA bundle of the host is inside sandboxes.
+const (
+	caPath       = "/run/runtime/ca-certificates.crt"
+	aptPath      = "/run/runtime/apt.conf"
+	systemCAPath = "/etc/ssl/certs/ca-certificates.crt"
+)
+
+// caVariables name the bundle for the tools that do not read systemCAPath: OpenSSL, Go
+// and most others; Node; pip; Python's requests; curl; git; cargo; Deno.
+var caVariables = []string{
+	"SSL_CERT_FILE", "NODE_EXTRA_CA_CERTS", "PIP_CERT", "REQUESTS_CA_BUNDLE",
+	"CURL_CA_BUNDLE", "GIT_SSL_CAINFO", "CARGO_HTTP_CAINFO", "DENO_CERT",
+}
+
+// aptConf is for apt, which reads no variable but the one that names such a file. Its
+// other files are read after it and win.
+const aptConf = `Acquire::https::CaInfo "` + caPath + `";` + "\n"
+
+// maxBundle bounds what is read of a file of the image, in bytes.
+const maxBundle = 8 << 20
+
+// caEnv are the variables of everything that runs in a sandbox.
+func (d *Driver) caEnv() []string {
+	if d.cfg.CABundle == "" {
+		return nil
+	}
+	env := []string{"APT_CONFIG=" + aptPath}
+	for _, name := range caVariables {
+		env = append(env, name+"="+caPath)
+	}
+	return env
+}
+
+func (d *Driver) aptFile() string { return d.cfg.Instance.Socket("apt.conf") }
+
+// writeCA writes the files that all sandboxes share.
+func (d *Driver) writeCA() error {
+	if d.cfg.CABundle == "" {
+		return nil
+	}
+	return atomicfile.Write(d.aptFile(), []byte(aptConf), 0o644, atomicfile.Volatile)
+}
+
+// caMounts returns the mounts by which a sandbox gets the host's CA bundle: as a file of
+// its own, and where the image has a bundle, that one followed by the host's in its place.
+func (d *Driver) caMounts(id string, rootfs []mount.Mount) ([]specs.Mount, error) {
+	if d.cfg.CABundle == "" {
+		return nil, nil
+	}
+	mounts := []specs.Mount{bind(d.cfg.CABundle, caPath, "ro"), bind(d.aptFile(), aptPath, "ro")}
+	own, err := readLayered(rootfs, systemCAPath)
+	if err != nil {
+		return nil, errs.New(errs.FailedPrecondition, "CA bundle of the image: %w", err)
+	}
+	if own == nil { // nothing in the image would look for one there
+		return mounts, nil
+	}
+	host, err := os.ReadFile(d.cfg.CABundle)
+	if err != nil {
+		return nil, errs.New(errs.FailedPrecondition, "CA bundle: %w", err)
+	}
+	if len(own) > 0 && own[len(own)-1] != '\n' {
+		own = append(own, '\n')
+	}
+	file := d.sandboxDir(id, "ca-certificates.crt")
+	if err := atomicfile.Write(file, append(own, host...), 0o644, atomicfile.Volatile); err != nil {
+		return nil, errs.New(errs.FailedPrecondition, "CA bundle: %w", err)
+	}
+	return append(mounts, bind(file, systemCAPath, "ro")), nil
+}
+
+// readLayered reads a regular file of a root filesystem that is not mounted: from the
+// uppermost layer that has it. It returns nil if there is none, or one of the directories
+// above it is a link: the image is not trusted, and no link is followed.
+func readLayered(rootfs []mount.Mount, path string) ([]byte, error) {
+	if len(rootfs) != 1 {
+		return nil, nil
+	}
+	layers := []string{rootfs[0].Source} // of a bind mount
+	if rootfs[0].Type == "overlay" {
+		layers = nil
+		for _, o := range rootfs[0].Options {
+			if dirs, ok := strings.CutPrefix(o, "lowerdir="); ok {
+				layers = strings.Split(dirs, ":")
+			}
+		}
+	}
+	parts := strings.Split(strings.Trim(path, "/"), "/")
+	for _, dir := range layers {
+		b, found, err := readIn(dir, parts)
+		if err != nil || found {
+			return b, err
+		}
+	}
+	return nil, nil
+}
+
+// readIn reads a file of one layer. It is found, and nil, also where the layer says that
+// neither it nor those below have the file.
+func readIn(layer string, parts []string) (_ []byte, found bool, err error) {
+	root, err := os.OpenRoot(layer)
+	if err != nil {
+		return nil, false, err
+	}
+	defer root.Close()
+	opaque := false // what is below does not show through
+	for i := range parts {
+		name := filepath.Join(parts[:i+1]...)
+		info, err := root.Lstat(name)
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil, opaque, nil
+		}
+		if err != nil {
+			return nil, false, err
+		}
+		last := i == len(parts)-1
+		if last && info.Mode().IsRegular() {
+			break
+		}
+		if last || !info.IsDir() { // a link, or the mark of something that was deleted
+			return nil, true, nil
+		}
+		mark := make([]byte, 1)
+		n, err := unix.Lgetxattr(filepath.Join(layer, name), "trusted.overlay.opaque", mark)
+		opaque = opaque || err == nil && n == 1 && mark[0] == 'y'
+	}
+	f, err := root.Open(filepath.Join(parts...))
+	if err != nil {
+		return nil, false, err
+	}
+	defer f.Close()
+	b, err := io.ReadAll(io.LimitReader(f, maxBundle))
+	return b, true, err
+}
