@@ -268,8 +268,8 @@ func TestServerKilledInSandboxSteps(t *testing.T) {
 		f.attempt(t, "sandbox", "run", "--detach", "--name", name, "--image", "debian", "--", "sleep", "600")
 	}
 	// Once, for the objects that the first sandbox leaves for the others, such
-	// as its image.
-	start("first")
+	// as its image, which takes minutes to make on a new machine.
+	f.r(t, "", "sandbox", "run", "--detach", "--name", "first", "--image", "debian", "--", "sleep", "600")
 	f.inPhaseWithin(t, wait.Limit, "first", "running")
 	f.r(t, "", "sandbox", "delete", "first")
 	want := f.alone(t)
