@@ -127,7 +127,8 @@ type Options struct {
 	DiskCache *DiskCache
 
 	// ReadPatience is how long a read waits for a store that does not answer
-	// before it fails; default 2 minutes.
+	// before it fails; default 10 minutes: file systems and databases take a
+	// delay better than an error.
 	ReadPatience time.Duration
 	// OwnerCheck is how long the disk goes on without having heard from the
 	// store that nobody else has opened the volume; then it asks. It costs an
@@ -172,7 +173,7 @@ func (o Options) withDefaults() (Options, error) {
 		o.CutAge = 5 * time.Second
 	}
 	if o.ReadPatience == 0 {
-		o.ReadPatience = 2 * time.Minute
+		o.ReadPatience = 10 * time.Minute
 	}
 	if o.OwnerCheck == 0 {
 		o.OwnerCheck = 30 * time.Second

@@ -25,9 +25,10 @@
 // gets an I/O error at once; mounts on it can be unmounted and the device
 // cleared. With a [Holder], requests wait until a successor calls Attach for
 // the same owner and volume, or the holder gives up. The successor opens the
-// disk first, so it has the disk's lock and the predecessor is dead. If the
-// holder itself ends, nobody notices; [Attachment.Hold] gives the connection
-// to the next.
+// disk first, so it has the disk's lock and the predecessor is dead. Opening
+// may take long: [Claim] comes before it, and then the holder does not give up
+// while the successor lives. If the holder itself ends, nobody notices;
+// [Attachment.Hold] gives the connection to the next.
 //
 // A process must not use its own device or FUSE file by package os or net:
 // their poller may stop the whole scheduler until the process has answered.
@@ -223,7 +224,7 @@ func (o Options) fuse() fuse.Options { return fuse.Options{Logger: o.Logger} }
 
 // mount makes a new mount.
 func (o Options) mount(ctx context.Context) (*fuse.Conn, error) {
-	if _, err := sweep(ctx, func(e Entry) bool { return e.Owner == o.Owner && e.Volume == o.Volume }); err != nil {
+	if _, err := sweep(ctx, o.own); err != nil {
 		o.Logger.Warn("what was left of an attachment stays", "volume", o.Volume, "error", err)
 	}
 	var b [4]byte
@@ -323,13 +324,8 @@ func (a *Attachment) Abandon(ctx context.Context) error {
 
 // end drops what is held, unmounts and waits until nobody serves any more.
 func (a *Attachment) end(ctx context.Context) error {
-	if a.o.Holder != nil {
-		if err := a.o.Holder.Drop(ctx, a.o.holdName()); errs.Is(err, errs.Unavailable) {
-			// Should it live after all: what it holds is of no use once the mount is gone.
-			a.o.Logger.Warn("the holder does not know of a detach", "volume", a.o.Volume, "error", err)
-		} else if err != nil && !errs.Is(err, errs.NotFound) {
-			return err
-		}
+	if err := a.o.drop(ctx); err != nil {
+		return err
 	}
 	if err := a.conn.Unmount(); err != nil {
 		return err

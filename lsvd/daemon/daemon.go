@@ -5,9 +5,10 @@
 // What is attached is a file per volume (see [Spec]), written when a disk is
 // open and its frontends serve, and removed by Detach. A daemon that stops
 // closes its disks and leaves the files, so the next one goes on with them.
-// One that cannot be opened is tried again, less and less often, and listed
-// with the reason; it never becomes an empty disk, and it is never taken over
-// from somebody else without being told so.
+// One that cannot be opened is tried again and listed with the reason; it never
+// becomes an empty disk, and it is never taken over from somebody else without
+// being told so. Before the daemon opens anything it claims the block devices
+// that its predecessor has left: their users wait while a store does not answer.
 //
 // Lock order: disk.op (one change of a disk at a time, held over everything
 // slow), then Daemon.mu, then disk.mu.
@@ -51,12 +52,6 @@ type Config struct {
 	// volumes keep nothing there.
 	DiskCacheBytes int64
 }
-
-// How long to wait before a disk that cannot be opened is tried again.
-const (
-	firstRetry = 500 * time.Millisecond
-	lastRetry  = 30 * time.Second
-)
 
 // Daemon keeps disks open.
 type Daemon struct {
@@ -165,36 +160,6 @@ func (d *Daemon) lock() (*os.File, error) {
 		return nil, errs.New(errs.Unavailable, "lock the disk directory: %w", err)
 	}
 	return f, nil
-}
-
-// reopen opens a disk that was attached, as often as it takes.
-func (d *Daemon) reopen(ctx context.Context, x *disk) {
-	ctx, stop := context.WithCancel(ctx)
-	defer stop()
-	if !x.begin(stop) {
-		return
-	}
-	for wait := firstRetry; ; wait = min(2*wait, lastRetry) {
-		x.op.Lock()
-		err := ctx.Err()
-		if err == nil {
-			if err = d.start(ctx, x, false, false, false); err == nil {
-				x.op.Unlock()
-				d.logger.Info("disk is attached again", "volume", x.spec.label())
-				return
-			}
-			x.set(Failed, err)
-			d.logger.Error("disk cannot be opened, trying again", "volume", x.spec.label(), "error", err, "retry_in", wait)
-		}
-		x.op.Unlock()
-		t := time.NewTimer(wait)
-		select {
-		case <-t.C:
-		case <-ctx.Done():
-			t.Stop()
-			return
-		}
-	}
 }
 
 // closeAll closes every disk; the files that say what is attached stay.
@@ -323,7 +288,8 @@ func (d *Daemon) remove(x *disk) {
 }
 
 // Detach closes a disk and forgets it. It refuses while its block device is in
-// use, unless forced: then its users get I/O errors. If what is unsent cannot be sent before
+// use, or waits for a disk that is not open, unless forced: then its users get
+// I/O errors. If what is unsent cannot be sent before
 // ctx ends, it is an error, and the log keeps it; the disk is detached all the
 // same.
 func (d *Daemon) Detach(ctx context.Context, volume, store string, force bool) (Info, error) {
@@ -338,6 +304,9 @@ func (d *Daemon) Detach(ctx context.Context, volume, store string, force bool) (
 		return Info{}, notAttached(volume)
 	}
 	i := x.info()
+	if err := d.detachUnopened(ctx, x, force); err != nil {
+		return i, err
+	}
 	if err := x.release(ctx, force); err != nil {
 		if e := (*errs.Error)(nil); errors.As(err, &e) && errs.HintOf(err) == "" {
 			err = e.WithHint("unmount what is on it, and end who has it open; --force takes it away from them")
@@ -439,13 +408,21 @@ func (d *Daemon) Resize(ctx context.Context, volume, store string, size int64) e
 }
 
 // BlockDevices are the devices that processes may use: they wait while no
-// daemon runs, or fail.
+// daemon runs, or fail. Those of disks that are not open yet are among them.
 func (d *Daemon) BlockDevices() []string {
 	d.mu.Lock()
-	defer d.mu.Unlock()
-	var out []string
+	all := make([]*disk, 0, len(d.disks))
 	for _, x := range d.disks {
-		if dev := x.blockDevice(); dev != "" {
+		all = append(all, x)
+	}
+	d.mu.Unlock()
+	var out []string
+	for _, x := range all {
+		dev := x.blockDevice()
+		if dev == "" {
+			dev = d.leftDevice(x)
+		}
+		if dev != "" {
 			out = append(out, x.spec.label()+" at "+dev)
 		}
 	}

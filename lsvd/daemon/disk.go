@@ -268,8 +268,7 @@ func (x *disk) attach(ctx context.Context, d *Daemon) error {
 	if x.spec.ReadOnly {
 		return errs.New(errs.InvalidArgument, "volume %s is read-only and cannot be a block device", x.spec.label()).WithHint("serve it by NBD")
 	}
-	a, err := attach.Attach(ctx, x.counted(KindBlock), attach.Options{Owner: d.cfg.State.ID(), Volume: x.id.String(),
-		Dir: filepath.Join(d.cfg.RunDir, "block"), Holder: d.cfg.Holder, Logger: d.logger})
+	a, err := attach.Attach(ctx, x.counted(KindBlock), d.attachOptions(x))
 	if err != nil {
 		return err
 	}
@@ -285,6 +284,11 @@ func (x *disk) attach(ctx context.Context, d *Daemon) error {
 			return a.Detach(ctx)
 		}})
 	return nil
+}
+
+// attachOptions say how the block device of a disk is made.
+func (d *Daemon) attachOptions(x *disk) attach.Options {
+	return attach.Options{Owner: d.cfg.State.ID(), Volume: x.id.String(), Dir: filepath.Join(d.cfg.RunDir, "block"), Holder: d.cfg.Holder, Logger: d.logger}
 }
 
 // detachTimeout bounds the wait for those who have a device open.

@@ -1,0 +1,229 @@
+package daemon_test
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"syscall"
+	"testing"
+	"time"
+
+	"miren.dev/runtime/lsvd/attach"
+	"miren.dev/runtime/lsvd/daemon"
+	"miren.dev/runtime/lsvd/holder"
+	"miren.dev/runtime/lsvd/host"
+	"miren.dev/runtime/pkg/errs"
+	"miren.dev/runtime/testsupport/private"
+	"miren.dev/runtime/testsupport/wait"
+)
+
+// Environment of the processes that tests start: the test binary again.
+const (
+	stateEnv    = "LSVD_TEST_STATE"    // directory; makes it a daemon
+	storeEnv    = "LSVD_TEST_STORE"    // URL; the daemon attaches the volume "data" of it first
+	keepEnv     = "LSVD_TEST_KEEP"     // directory; makes it a holder
+	patienceEnv = "LSVD_TEST_PATIENCE" // of the holder
+)
+
+func TestMain(m *testing.M) {
+	var err error
+	switch {
+	case os.Getenv(stateEnv) != "":
+		err = serve(os.Getenv(stateEnv))
+	case os.Getenv(keepEnv) != "":
+		var patience time.Duration
+		if patience, err = time.ParseDuration(os.Getenv(patienceEnv)); err == nil {
+			err = holder.Run(context.Background(), holder.Socket(os.Getenv(keepEnv)), holder.Options{Patience: patience, Idle: 20 * time.Second})
+		}
+	default:
+		os.Exit(private.Main(m))
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+// serve is a disk daemon until it is killed, or told to end by SIGTERM.
+func serve(dir string) error {
+	logger := slog.New(slog.NewTextHandler(os.Stderr, nil))
+	if err := attach.Prepare(logger); err != nil {
+		return err
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+	defer stop()
+	keeper, err := holder.Dial(ctx, holder.Socket(dir))
+	if err != nil {
+		return err
+	}
+	d, err := newDaemon(dir, keeper, logger)
+	if err != nil {
+		return err
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- d.Run(ctx) }()
+	select {
+	case <-d.Ready():
+	case err := <-ended:
+		return err
+	}
+	device := ""
+	if url := os.Getenv(storeEnv); url != "" {
+		i, err := d.Attach(ctx, daemon.Request{Volume: "data", Spec: daemon.Spec{Store: url, Block: true}})
+		if err != nil {
+			return err
+		}
+		device = i.Frontends[0].Address
+	}
+	fmt.Println(device)
+	return <-ended
+}
+
+func newDaemon(dir string, keeper attach.Holder, logger *slog.Logger) (*daemon.Daemon, error) {
+	state, err := host.Open(filepath.Join(dir, "state"))
+	if err != nil {
+		return nil, err
+	}
+	return daemon.New(daemon.Config{State: state, RunDir: filepath.Join(dir, "run"), Logger: logger, Holder: keeper, CloseTimeout: 5 * time.Second})
+}
+
+// machine is where daemons run one after the other, with a holder.
+type machine struct {
+	dir   string // state, run directory and the holder's socket
+	owner string // of what is attached
+	held  *holder.Client
+}
+
+// newMachine starts a holder with a patience.
+func newMachine(t *testing.T, patience time.Duration) *machine {
+	t.Helper()
+	if os.Getuid() != 0 {
+		t.Skip("attaching needs root")
+	}
+	for _, s := range attach.Detect() {
+		if s.Kind == attach.FUSE && s.Err != nil {
+			t.Skip(s.Err)
+		}
+	}
+	m := &machine{dir: t.TempDir(), owner: fmt.Sprintf("test-%s-%d", t.Name(), os.Getpid())}
+	if err := os.MkdirAll(filepath.Join(m.dir, "state"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(m.dir, "state", "id"), []byte(m.owner+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if _, err := attach.Sweep(context.Background(), m.owner, func(string) bool { return false }); err != nil {
+			t.Error(err)
+		}
+	})
+	t.Setenv(keepEnv, m.dir)
+	t.Setenv(patienceEnv, patience.String())
+	var err error
+	m.held, err = holder.Start(t.Context(), holder.Spec{Path: executable(t), Dir: m.dir})
+	os.Unsetenv(keepEnv)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		defer cancel()
+		for _, e := range m.entries(t, ctx) {
+			if err := m.held.Drop(ctx, e.Name); err != nil && !errs.Is(err, errs.NotFound) {
+				t.Error(err)
+			}
+		}
+		if err := m.held.Stop(ctx); err != nil {
+			t.Error(err)
+		}
+		<-m.held.Done()
+	})
+	return m
+}
+
+func (m *machine) entries(t *testing.T, ctx context.Context) []holder.Entry {
+	t.Helper()
+	entries, err := m.held.List(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return entries
+}
+
+// claimed reports whether a daemon has the device at the holder.
+func (m *machine) claimed(t *testing.T) bool {
+	t.Helper()
+	e := m.entries(t, t.Context())
+	return len(e) == 1 && e[0].Owned
+}
+
+func executable(t *testing.T) string {
+	t.Helper()
+	path, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// process is a daemon.
+type process struct {
+	cmd    *exec.Cmd
+	device chan string // receives the device of the volume that it has attached
+	done   chan struct{}
+	log    string // file
+}
+
+// start starts a daemon; with a store it attaches the volume "data" of it.
+func (m *machine) start(t *testing.T, store string) *process {
+	t.Helper()
+	log, err := os.Create(filepath.Join(t.TempDir(), "log"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer log.Close()
+	p := &process{cmd: exec.Command(executable(t)), device: make(chan string, 1), done: make(chan struct{}), log: log.Name()}
+	p.cmd.Env = append(os.Environ(), stateEnv+"="+m.dir, storeEnv+"="+store)
+	p.cmd.Stderr = log
+	out, err := p.cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := p.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		p.end(t, syscall.SIGKILL)
+		if t.Failed() {
+			t.Logf("daemon %d:\n%s", p.cmd.Process.Pid, p.messages(t))
+		}
+	})
+	go func() {
+		defer close(p.done)
+		for s := bufio.NewScanner(out); s.Scan(); {
+			p.device <- s.Text() // the only line
+		}
+		p.cmd.Wait()
+	}()
+	return p
+}
+
+// end ends the daemon and waits until it has.
+func (p *process) end(t *testing.T, s os.Signal) {
+	t.Helper()
+	p.cmd.Process.Signal(s) // may have ended
+	wait.Receive(t, "the daemon has ended", p.done)
+}
+
+func (p *process) messages(t *testing.T) string {
+	b, err := os.ReadFile(p.log)
+	if err != nil {
+		t.Error(err)
+	}
+	return string(b)
+}
