@@ -84,7 +84,7 @@ type Device struct {
 	space   chan struct{} // closed and replaced when unsent falls
 	closed  bool
 	failed  error
-	logFull bool // the file system of the log was full at the last attempt to write
+	logFull bool // the log had no room at the last attempt to write
 
 	confirmed time.Time // when the store showed last that the volume is the device's; see owner.go
 
@@ -306,6 +306,7 @@ type Stats struct {
 	StoredBlocks  int64         // blocks that segments hold
 	Segments      int
 	LogBytes      int64 // space of log files in use
+	LogFull       bool  // writes wait for room in the log
 	CacheHits     int64 // reads of frames that were in memory
 	CacheMisses   int64
 	CacheBytes    int64 // in memory, with indexes
@@ -336,7 +337,7 @@ func (d *Device) Stats() Stats {
 		Queue: queue, UnsentBytes: d.unsent, Written: d.stats.written.Load(), Stored: d.stats.stored.Load(),
 		StoredGC: d.stats.storedGC.Load(), StoredMap: d.stats.storedMap.Load(), Published: d.stats.published.Load(), Moved: d.stats.moved.Load(), StoreFailures: d.stats.failures.Load(), Segments: len(d.table), LogBytes: d.wal.Held(),
 	}
-	s.MapBytes = d.loaded
+	s.MapBytes, s.LogFull = d.loaded, d.logFull
 	oldest := d.active
 	if len(d.frozen) > 0 {
 		oldest = d.frozen[0]

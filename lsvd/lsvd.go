@@ -126,6 +126,10 @@ type Options struct {
 	// may be shared, and is closed by who opened it, after the disks.
 	DiskCache *DiskCache
 
+	// LogSpace, if set, bounds the local log together with those of other disks.
+	// Writes wait while it is used up.
+	LogSpace *LogSpace
+
 	// ReadPatience is how long a read waits for a store that does not answer
 	// before it fails; default 10 minutes: file systems and databases take a
 	// delay better than an error.

@@ -70,6 +70,7 @@ func metaDisks(t *testing.T, rng *rand.Rand) []*metaDisk {
 		{name: "disk cache alone, encrypted", opts: with(small, func(o *lsvd.Options) { o.DiskCache, o.CacheBytes, o.Key = disk, 1, key })},
 		{name: "remote flush, encrypted", opts: with(small, func(o *lsvd.Options) { o.RemoteFlush, o.Key = true, key })},
 		{name: "tiny cuts, all collected, little map", opts: with(small, func(o *lsvd.Options) { o.CutBytes, o.Checkpoint, o.GCRatio, o.MapBytes = 8<<10, 1, 1, 1 })},
+		{name: "little log space", opts: with(small, func(o *lsvd.Options) { o.LogSpace = lsvd.NewLogSpace(1) })},
 		{name: "directory", opts: with(small, func(o *lsvd.Options) { o.CacheBytes = 300 << 10 })},
 		{name: "directory, compressed", opts: with(small, func(o *lsvd.Options) { o.CacheBytes, o.Compression = 300<<10, lsvd.CompressAll })},
 		{name: "directory, encrypted, disk cache", opts: with(small, func(o *lsvd.Options) { o.DiskCache, o.Key, o.CacheBytes = disk, key, 200<<10 }), clean: true},

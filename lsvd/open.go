@@ -171,7 +171,7 @@ func (d *Device) recover(ctx context.Context, fs vfs.FS) (rec Recovery, err erro
 		}
 		d.logger.Warn("local log ends early: it is damaged", "volume", d.vol.String(), "last", rec.Last, "flushed", promised)
 	}
-	d.wal, err = wal.Start(wal.Config{FS: fs, Volume: d.vol, Epoch: d.epoch, PrevEpoch: chain, PrevSeq: rec.Last, FileSize: d.opts.LogFile}, found)
+	d.wal, err = wal.Start(wal.Config{FS: fs, Volume: d.vol, Epoch: d.epoch, PrevEpoch: chain, PrevSeq: rec.Last, FileSize: d.opts.LogFile, Space: d.opts.LogSpace.budget()}, found)
 	if err != nil {
 		return rec, err
 	}

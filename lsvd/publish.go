@@ -306,6 +306,12 @@ func (d *Device) sent(c *cut) {
 	d.mu.Unlock()
 	d.pass()
 	d.wal.Release(c.last)
+	d.mu.Lock()
+	if d.logFull { // now there may be room
+		close(d.space)
+		d.space = make(chan struct{})
+	}
+	d.mu.Unlock()
 }
 
 // create makes an object that only this device makes. If it is there already

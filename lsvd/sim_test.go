@@ -72,6 +72,7 @@ type sim struct {
 	decay   *rand.Rand      // what happens to it
 	now     time.Time
 	clock   *rand.Rand // how it goes on
+	trims   *rand.Rand // when free files of the log are removed
 	lists   int        // boot lists at the end
 	asked   int        // how often it was asked who the owner is
 	short   bool       // a segment of short-lived blocks was there in the end
@@ -98,6 +99,7 @@ func newSim(t *testing.T, seed uint64) *sim {
 	s.opts = Options{manual: true, Random: random{rng}, LogFile: 256 << 10, CutBytes: []int64{16 << 10, 128 << 10}[rng.IntN(2)],
 		OwnerCheck: time.Duration(2+rng.IntN(20)) * time.Second, MaxUnsent: 1 << 20, MapBytes: []int64{1, 1 << 20}[rng.IntN(2)], CacheBytes: []int64{0, 256 << 10, 8 << 20}[rng.IntN(3)], Checkpoint: 1 + rng.IntN(6), RemoteFlush: rng.IntN(4) == 0,
 		Now: func() time.Time { return s.now }}
+	s.trims = rand.New(rand.NewPCG(seed, 10))
 	if s.opts.CacheBytes == 0 {
 		s.opts.CacheBytes = 1 // too small for any frame
 	}
@@ -259,8 +261,10 @@ func (s *sim) change() {
 	for i := range n {
 		now[lba+i] = stamp
 	}
-	// In RemoteFlush mode a write with FUA is logged even if the store fails.
-	if s.soft("change", err) && flags&FUA != 0 {
+	// In RemoteFlush mode a write with FUA is logged even if the store fails. One
+	// that finds no room in the log, and a store that fails, is not.
+	full := s.opts.LogSpace != nil && s.faults > 0 && errs.Is(err, errs.ResourceExhausted)
+	if !full && s.soft("change", err) && flags&FUA != 0 {
 		s.flushed = s.last()
 	}
 	if d := s.d; d.active.last != s.last() && (len(d.frozen) == 0 || d.frozen[len(d.frozen)-1].last != s.last()) && d.man.Durable != s.last() {
@@ -318,6 +322,9 @@ func (s *sim) step() {
 	if s.rng.IntN(4) == 0 {
 		_, err := s.d.wal.Advance()
 		s.check("advance", err)
+	}
+	if s.trims.IntN(8) == 0 {
+		s.d.wal.Trim(s.trims.IntN(3))
 	}
 	if s.clock.IntN(4) == 0 {
 		s.d.FlushAhead() // as a frontend does that thinks a flush is due
@@ -468,6 +475,11 @@ func TestSimulation(t *testing.T) {
 	lists, short, asked := 0, 0, 0
 	for seed := first; seed < first+seeds; seed++ {
 		s := newSim(t, uint64(seed))
+		if seed%3 == 1 {
+			s.opts.LogSpace = NewLogSpace(1) // three files of the log
+			s.check("close", s.d.Close(s.ctx()))
+			s.recovered(s.open(false), s.last())
+		}
 		for range 150 {
 			s.step()
 		}

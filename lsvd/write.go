@@ -265,10 +265,11 @@ func (d *Device) commitRecord(own *op) (mine bool) {
 }
 
 // logSpaceCheck is how often a write is tried again whose log has no room: others may
-// have freed space of the file system.
+// have freed space of the file system or of Options.LogSpace.
 const logSpaceCheck = 50 * time.Millisecond
 
-// awaitLogSpace is called by the committer when the file system of the log is full.
+// awaitLogSpace is called by the committer when the log has no room: the file system
+// is full or Options.LogSpace used up.
 // It has everything sent to the store that is not there, which frees files of the log,
 // and returns when a write may be tried again. It returns false if the disk is closed
 // or has failed. Writes wait meanwhile, however long: a full log is like a store that
@@ -286,7 +287,7 @@ func (d *Device) awaitLogSpace(why error) bool {
 		return false
 	}
 	if first {
-		d.logger.Warn("the file system of the log is full: writes wait", "volume", d.vol.String(), "error", why)
+		d.logger.Warn("the log has no room: writes wait", "volume", d.vol.String(), "error", why)
 	}
 	if d.opts.manual {
 		return d.Drain(context.Background()) == nil

@@ -530,6 +530,11 @@ type StatusResponse struct {
 	Metrics []string `cbor:"5,keyasint,omitempty" json:"metrics,omitempty"`
 	// Attached disks.
 	Disks int64 `cbor:"6,keyasint" json:"disks" schema:"required"`
+	// Space that the log files of all disks together may have; without it they are not
+	// bounded. (unit: bytes)
+	LogSpaceBytes *int64 `cbor:"7,keyasint,omitempty" json:"log_space_bytes,omitempty"`
+	// Space that they have. (unit: bytes)
+	LogSpaceUsedBytes *int64 `cbor:"8,keyasint,omitempty" json:"log_space_used_bytes,omitempty"`
 }
 
 // MarshalJSON renders x; durations are strings, secrets are redacted.

@@ -30,6 +30,7 @@ type daemonOptions struct {
 	logLevel     string
 	diskCache    command.Bytes
 	noDiskCache  bool
+	logSpace     command.Bytes
 }
 
 func newDaemon(e *command.Env) *cobra.Command {
@@ -54,6 +55,7 @@ When it stops, it sends unsent data and closes the disks. The logs keep data tha
 	cmd.Flags().DurationVar(&o.drain, "drain-timeout", 30*time.Second, "how long to wait for unsent data when it stops")
 	cmd.Flags().Var(&o.diskCache, "disk-cache", "limit of the local disk cache of remote stores, for all disks together")
 	cmd.Flags().BoolVar(&o.noDiskCache, "no-disk-cache", false, "no local disk cache")
+	cmd.Flags().Var(&o.logSpace, "log-space", "limit of the local logs of all disks together; each may always have 96 MiB (RUNTIME_LSVD_LOG_SPACE; default 8 GiB)")
 	cmd.Flags().StringVar(&o.logLevel, "log-level", "info", "debug, info, warn or error")
 	cmd.MarkFlagsMutuallyExclusive("stop", "restart", "status")
 	cmd.MarkFlagsMutuallyExclusive("disk-cache", "no-disk-cache")
@@ -84,6 +86,9 @@ func (o *daemonOptions) run(ctx context.Context) error {
 	if o.noDiskCache {
 		o.diskCache = 0
 	}
+	if err := o.setLogSpace(); err != nil {
+		return err
+	}
 	logger := slog.New(slog.NewTextHandler(process.BoundedLog(os.Stderr), &slog.HandlerOptions{Level: level}))
 	if err := attach.Prepare(logger); err != nil {
 		return err
@@ -93,8 +98,26 @@ func (o *daemonOptions) run(ctx context.Context) error {
 		return err
 	}
 	dir := in.Socket("lsvd")
-	return disks.Run(ctx, disks.Config{StateDir: in.State("lsvd"), RunDir: dir, Metrics: o.metrics, Logger: logger, CloseTimeout: o.drain, DiskCacheBytes: int64(o.diskCache),
+	return disks.Run(ctx, disks.Config{StateDir: in.State("lsvd"), RunDir: dir, Metrics: o.metrics, Logger: logger, CloseTimeout: o.drain, DiskCacheBytes: int64(o.diskCache), LogSpaceBytes: int64(o.logSpace),
 		Holder: holder.Spec{Path: exe, Dir: dir, Args: []string{"lsvd", "holder", "--dir", dir, "--state-dir", in.StateDir, "--run-dir", filepath.Dir(in.RunDir)}}})
+}
+
+// defaultLogSpace is room for seven disks that have as much unsent as they may
+// by default.
+const defaultLogSpace = 8 << 30
+
+// setLogSpace sets the log space from the environment if no flag did. So it
+// holds for daemons that other commands or the holder start.
+func (o *daemonOptions) setLogSpace() error {
+	if o.logSpace != 0 {
+		return nil
+	}
+	o.logSpace = defaultLogSpace
+	v := os.Getenv("RUNTIME_LSVD_LOG_SPACE")
+	if v == "" {
+		return nil
+	}
+	return errs.Wrap(o.logSpace.Set(v), "RUNTIME_LSVD_LOG_SPACE")
 }
 
 // procs is the minimum of GOMAXPROCS for a process that serves disks: its
@@ -203,6 +226,9 @@ func (o *daemonOptions) say(ctx context.Context) error {
 		return o.PrintJSON(st)
 	}
 	rows := [][]string{{"version", st.Version}, {"pid", itoa(st.PID)}, {"since", st.StartedAt.UTC().Format(time.RFC3339)}, {"state", st.StateDir}, {"disks", itoa(st.Disks)}}
+	if st.LogSpaceBytes != nil && st.LogSpaceUsedBytes != nil {
+		rows = append(rows, []string{"log space", bytesCell(*st.LogSpaceUsedBytes) + " of " + bytesCell(*st.LogSpaceBytes)})
+	}
 	for _, m := range st.Metrics {
 		rows = append(rows, []string{"metrics", m})
 	}

@@ -62,6 +62,9 @@ type status struct {
 	PID     int
 	Disks   int
 	Metrics []string
+
+	LogSpace     int64 `json:"log_space_bytes"`
+	LogSpaceUsed int64 `json:"log_space_used_bytes"`
 }
 
 func kill(t *testing.T) {
@@ -194,13 +197,14 @@ func TestDaemon(t *testing.T) {
 		t.Errorf("after a stop: %+v", v)
 	}
 	ok(t, "create", "other", "--size", "64M")
+	t.Setenv("RUNTIME_LSVD_LOG_SPACE", "1GiB") // for a daemon that starts by itself
 	ok(t, "serve", "other")
 	wait.For(t, "data is attached again", func() bool {
 		a := decode[attached](t, ok(t, "info", "data", "--json"))
 		return a.Attached != nil && a.Attached.State == "open" && len(a.Attached.Frontends) == 2
 	})
 	s := decode[status](t, ok(t, "daemon", "--status", "--json"))
-	if s.Disks != 2 || len(s.Metrics) != 1 {
+	if s.Disks != 2 || len(s.Metrics) != 1 || s.LogSpace != 1<<30 || s.LogSpaceUsed < 2*32<<20 {
 		t.Errorf("%+v", s)
 	}
 	web := &http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
@@ -216,7 +220,7 @@ func TestDaemon(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{`lsvd_up{volume="data"} 1`, `lsvd_unsent_bytes{volume="other"} 0`, `lsvd_lag_seconds{volume="data"} 0`,
+	for _, want := range []string{`lsvd_up{volume="data"} 1`, `lsvd_unsent_bytes{volume="other"} 0`, `lsvd_lag_seconds{volume="data"} 0`, "lsvd_log_space_limit_bytes 1.073741824e+09", `lsvd_log_full{volume="data"} 0`,
 		`lsvd_operation_seconds_count{frontend="nbd",op="flush",volume="data"} 0`, `lsvd_store_requests_total{op="replace",result="ok",volume="data"}`} {
 		if !strings.Contains(string(b), want) {
 			t.Errorf("%q is missing in the metrics:\n%s", want, b)

@@ -51,6 +51,9 @@ type Config struct {
 	// the directory cache of the state directory; 0: nothing. Encrypted
 	// volumes keep nothing there.
 	DiskCacheBytes int64
+	// LogSpaceBytes bounds the local logs of all open disks together; 0: not
+	// at all. See [lsvd.LogSpace].
+	LogSpaceBytes int64
 }
 
 // Daemon keeps disks open.
@@ -59,6 +62,7 @@ type Daemon struct {
 	logger *slog.Logger
 	ready  chan struct{}
 	cache  *lsvd.DiskCache // nil: none
+	space  *lsvd.LogSpace  // nil: no bound
 
 	mu      sync.Mutex
 	ctx     context.Context // ends when the daemon stops; nil before Run
@@ -78,7 +82,11 @@ func New(cfg Config) (*Daemon, error) {
 	if cfg.CloseTimeout == 0 {
 		cfg.CloseTimeout = 30 * time.Second
 	}
-	return &Daemon{cfg: cfg, logger: cfg.Logger, ready: make(chan struct{}), disks: map[lsvd.ID]*disk{}}, nil
+	d := &Daemon{cfg: cfg, logger: cfg.Logger, ready: make(chan struct{}), disks: map[lsvd.ID]*disk{}}
+	if cfg.LogSpaceBytes > 0 {
+		d.space = lsvd.NewLogSpace(cfg.LogSpaceBytes)
+	}
+	return d, nil
 }
 
 // Ready is closed when the daemon has its state directory and may be used.
@@ -428,6 +436,14 @@ func (d *Daemon) BlockDevices() []string {
 	}
 	slices.Sort(out)
 	return out
+}
+
+// LogSpace are the figures of the space for logs; zero if it is not bounded.
+func (d *Daemon) LogSpace() lsvd.LogSpaceStats {
+	if d.space == nil {
+		return lsvd.LogSpaceStats{}
+	}
+	return d.space.Stats()
 }
 
 // Samples are the figures of all disks, for package metrics.

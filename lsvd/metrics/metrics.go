@@ -44,6 +44,7 @@ var (
 	descHeld     = desc("segment_bytes", "Bytes that the segments hold, in use or not, uncompressed.")
 	descSegments = desc("segments", "Segments of the disk.")
 	descLog      = desc("log_bytes", "Space of log files in use.")
+	descLogFull  = desc("log_full", "1 while writes wait for room in the log.")
 	descHits     = desc("cache_hits_total", "Reads of a frame that the cache had.")
 	descMisses   = desc("cache_misses_total", "Reads of a frame that the cache did not have.")
 	descCache    = desc("cache_bytes", "Memory that the cache uses.")
@@ -62,7 +63,7 @@ var (
 	descStoreSec = desc("store_request_seconds", "Time that requests to the store took.", "op")
 )
 
-var all = []*prometheus.Desc{descUp, descLag, descUnsent, descWritten, descStored, descAmp, descLive, descHeld, descSegments, descLog, descHits, descMisses,
+var all = []*prometheus.Desc{descUp, descLag, descUnsent, descWritten, descStored, descAmp, descLive, descHeld, descSegments, descLog, descLogFull, descHits, descMisses,
 	descCache, descDiskHits, descFetched, descAhead, descRetries, descQueue, descMap, descMoved, descOps, descOpBytes, descOpErrors, descBusy, descStoreOps, descStoreSec}
 
 // Describe implements prometheus.Collector.
@@ -90,12 +91,16 @@ func (c *Collector) Collect(ch chan<- prometheus.Metric) {
 		count := func(d *prometheus.Desc, v float64, labels ...string) {
 			ch <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, v, append([]string{s.Volume}, labels...)...)
 		}
-		if !s.Up {
-			gauge(descUp, 0)
-		} else {
-			gauge(descUp, 1)
+		truth := func(d *prometheus.Desc, v bool) {
+			if v {
+				gauge(d, 1)
+			} else {
+				gauge(d, 0)
+			}
 		}
+		truth(descUp, s.Up)
 		x := s.Stats
+		truth(descLogFull, x.LogFull)
 		gauge(descLag, x.Lag.Seconds())
 		gauge(descUnsent, float64(x.UnsentBytes))
 		count(descWritten, float64(x.Written))

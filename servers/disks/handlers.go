@@ -39,8 +39,12 @@ func value[T any](p *T) (v T) {
 }
 
 func (s *server) Status(context.Context) (*api.StatusResponse, error) {
-	return &api.StatusResponse{Version: version.Get().Version, PID: int64(os.Getpid()), StartedAt: s.started, StateDir: s.cfg.StateDir,
-		Metrics: slices.Sorted(slices.Values(s.metrics)), Disks: int64(len(s.engine.List()))}, nil
+	r := &api.StatusResponse{Version: version.Get().Version, PID: int64(os.Getpid()), StartedAt: s.started, StateDir: s.cfg.StateDir,
+		Metrics: slices.Sorted(slices.Values(s.metrics)), Disks: int64(len(s.engine.List()))}
+	if space := s.engine.LogSpace(); space.Limit > 0 {
+		r.LogSpaceBytes, r.LogSpaceUsedBytes = &space.Limit, &space.Used
+	}
+	return r, nil
 }
 
 func (s *server) List(context.Context) (*api.ListResponse, error) {

@@ -50,6 +50,8 @@ type Config struct {
 	Holder holder.Spec
 	// DiskCacheBytes bounds the disk cache, in bytes; 0: no disk cache.
 	DiskCacheBytes int64
+	// LogSpaceBytes bounds the local logs of all disks together; 0: not at all.
+	LogSpaceBytes int64
 }
 
 // Socket returns the path of the control socket of the daemon with a run
@@ -77,7 +79,7 @@ func Run(ctx context.Context, cfg Config) error {
 		held.end(ctx)
 	}()
 	engine, err := daemon.New(daemon.Config{State: state, RunDir: cfg.RunDir, Logger: cfg.Logger, CloseTimeout: cfg.CloseTimeout,
-		Holder: held, DiskCacheBytes: cfg.DiskCacheBytes})
+		Holder: held, DiskCacheBytes: cfg.DiskCacheBytes, LogSpaceBytes: cfg.LogSpaceBytes})
 	if err != nil {
 		return err
 	}
@@ -163,7 +165,7 @@ func (s *server) serve(ctx context.Context) error {
 
 func (s *server) web() *http.Server {
 	reg := prometheus.NewRegistry()
-	reg.MustRegister(metrics.NewCollector(s.engine.Samples), collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	reg.MustRegister(metrics.NewCollector(s.engine.Samples), metrics.NewLogSpace(s.engine.LogSpace), collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(reg, promhttp.HandlerOpts{MaxRequestsInFlight: 4, Timeout: 10 * time.Second}))
 	return &http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: time.Minute}

@@ -3,6 +3,7 @@ package wal
 import (
 	"context"
 	"sync"
+	"time"
 
 	"miren.dev/runtime/lsvd/vfs"
 	"miren.dev/runtime/pkg/errs"
@@ -20,17 +21,25 @@ const (
 	lagFiles = 2
 )
 
-// Ahead makes files before they are needed, begins to write to the disk what
-// was appended, and syncs files that were filled a while ago, until ctx ends.
-// Without it, Append does the first.
+// Ahead makes files before they are needed and removes those that are not,
+// begins to write to the disk what was appended, and syncs files that were
+// filled a while ago, until ctx ends. Without it, Append does the first.
 func (l *Log) Ahead(ctx context.Context) {
 	var wg sync.WaitGroup
 	wg.Go(func() { l.keepUp(ctx) })
 	defer wg.Wait()
+	tick := time.NewTicker(trimInterval)
+	defer tick.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return
+		case <-l.share.refused():
+			l.Trim(aheadFiles)
+			continue
+		case <-tick.C:
+			l.trimUnneeded()
+			continue
 		case <-l.kick:
 		}
 		l.mu.Lock()
@@ -128,8 +137,12 @@ func (l *Log) fill() error {
 
 // make makes a file of full size, so that later syncs move data only.
 func (l *Log) make(n string) (*File, error) {
+	if err := l.share.take(l.cfg.FileSize, false); err != nil {
+		return nil, err
+	}
 	f, err := l.cfg.FS.Open(n, true)
 	if err != nil {
+		l.share.give(l.cfg.FileSize)
 		return nil, err
 	}
 	if err = prewrite(f, l.cfg.FileSize); err == nil {
@@ -137,6 +150,7 @@ func (l *Log) make(n string) (*File, error) {
 	}
 	if err != nil {
 		f.Close()
+		l.share.give(l.cfg.FileSize)
 		return nil, errs.Wrap(err, "make log file")
 	}
 	return &File{f: f, name: n}, nil

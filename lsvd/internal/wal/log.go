@@ -34,14 +34,16 @@ type Config struct {
 	PrevEpoch uint64
 	PrevSeq   uint64 // the log continues after this sequence number
 	FileSize  int64
+	Space     *Space // that its files are part of; nil: they are not bounded
 }
 
 // Log writes the log of one epoch. Append is for one caller at a time; Sync,
-// SyncAhead, Advance, Release and Ahead may be called beside it.
+// SyncAhead, Advance, Release, Trim and Ahead may be called beside it.
 //
 // Lock order: sync before mu.
 type Log struct {
-	cfg Config
+	cfg   Config
+	share *share // of cfg.Space
 
 	sync sync.Mutex // held while files are synced
 
@@ -66,6 +68,8 @@ type Log struct {
 	asked   rhythm
 	syncing uint64        // the sync under way makes durable up to this; 0: none is
 	joined  []func(error) // are told when it ends; read by who holds sync
+
+	leastFree int // the fewest free files since trimUnneeded was called last
 
 	early, earlyAt int64 // what Begin begins, of cur; for the caller of Append only
 
@@ -94,10 +98,13 @@ func Start(cfg Config, found *Found) (*Log, error) {
 		l.full = append(l.full, f)
 	}
 	l.head, l.pad = pages()
-	if err := l.rotate(); err != nil {
-		return nil, err
+	l.share = cfg.Space.join(minFiles*cfg.FileSize, int64(len(l.full)+len(l.later)+len(l.free))*cfg.FileSize)
+	err := l.rotate()
+	if err == nil {
+		err = l.SyncTo(l.seq + 1)
 	}
-	if err := l.SyncTo(l.seq + 1); err != nil {
+	if err != nil {
+		l.share.leave()
 		return nil, err
 	}
 	return l, nil
@@ -108,8 +115,8 @@ func Start(cfg Config, found *Found) (*Log, error) {
 // that took all of them would make the log seem lost. The caller holds mu or
 // is alone.
 //
-// ResourceExhausted means that the file system has no room for another file, and
-// that nothing has changed: it may be tried again.
+// ResourceExhausted means that the file system or cfg.Space has no room for another
+// file, and that nothing has changed: it may be tried again.
 func (l *Log) rotate() error {
 	f, err := l.next()
 	if err != nil {
@@ -173,6 +180,7 @@ func (l *Log) next() (*File, error) {
 	}
 	f := ready[len(ready)-1]
 	l.free = slices.DeleteFunc(l.free, func(x *File) bool { return x == f })
+	l.leastFree = min(l.leastFree, len(l.free))
 	return f, nil
 }
 
@@ -228,13 +236,19 @@ func (l *Log) unused() string {
 // blocks are written for the first time when they are used, and its name
 // becomes durable with the next sync. The caller holds mu or is alone.
 func (l *Log) create() (*File, error) {
-	n := l.unused()
-	f, err := l.cfg.FS.Open(n, true)
-	if err != nil {
+	// A log that was left with full files only needs one to be opened.
+	if err := l.share.take(l.cfg.FileSize, l.cur == nil && len(l.free) == 0); err != nil {
 		return nil, err
 	}
-	if err := f.Allocate(l.cfg.FileSize); err != nil {
-		f.Close()
+	n := l.unused()
+	f, err := l.cfg.FS.Open(n, true)
+	if err == nil {
+		if err = f.Allocate(l.cfg.FileSize); err != nil {
+			f.Close()
+		}
+	}
+	if err != nil {
+		l.share.give(l.cfg.FileSize)
 		return nil, errs.Wrap(err, "make log file")
 	}
 	l.used[n], l.unnamed = true, true
@@ -243,9 +257,9 @@ func (l *Log) create() (*File, error) {
 
 // Append writes extents, whose CRCs are set, as one record, and appends their
 // chunks to out. They survive the process when it returns, and a power loss
-// after Sync. ResourceExhausted means that the file system is full: nothing was written,
-// and it works again when Release has freed a file or others have freed space. After
-// any other error the log is failed.
+// after Sync. ResourceExhausted means that the file system is full or cfg.Space used
+// up: nothing was written, and it works again when Release has freed a file or others
+// have freed space. After any other error the log is failed.
 func (l *Log) Append(extents []Extent, out []Chunk) ([]Chunk, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -386,6 +400,7 @@ func (l *Log) Close() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.fail(errs.New(errs.FailedPrecondition, "log is closed"))
+	l.share.leave()
 	for _, f := range slices.Concat(l.full, l.free, l.later) {
 		f.f.Close()
 	}
