@@ -26,6 +26,9 @@ const (
 	pass      int32 = iota
 	dropReply       // the commit takes effect, its answer is lost
 	dropWrite       // the statements after BEGIN are lost
+	// The next message with the proxy's mark is lost, or its answer is.
+	dropMarked
+	dropMarkedReply
 )
 
 // proxy stands between a store and its database.
@@ -34,6 +37,7 @@ type proxy struct {
 	mode   atomic.Int32
 	refuse atomic.Bool // new connections
 	cuts   atomic.Int32
+	mark   []byte
 }
 
 // startProxy returns a proxy and the URL of the database through it.
@@ -80,6 +84,7 @@ func (p *proxy) serve(client net.Conn) {
 		return
 	}
 	var began atomic.Bool // the store's transaction that will be cut
+	var marked atomic.Bool
 	pump := func(dst, src net.Conn, allow func([]byte) bool) {
 		defer client.Close()
 		defer server.Close()
@@ -107,10 +112,19 @@ func (p *proxy) serve(client net.Conn) {
 	go func() {
 		defer close(done)
 		pump(server, client, func(b []byte) bool {
+			if p.mark != nil && bytes.Contains(b, p.mark) {
+				if p.mode.CompareAndSwap(dropMarked, pass) {
+					return false
+				}
+				marked.Store(p.mode.Load() == dropMarkedReply)
+			}
 			return !(began.Load() && p.mode.CompareAndSwap(dropWrite, pass))
 		})
 	}()
 	pump(client, server, func(b []byte) bool {
+		if marked.Load() && p.mode.CompareAndSwap(dropMarkedReply, pass) {
+			return false
+		}
 		// Only the batcher locks the counter row FOR UPDATE: the answer has
 		// three columns, and the first statement is BEGIN.
 		if bytes.Contains(b, []byte("BEGIN\x00")) && bytes.Contains(b, []byte("SELECT 1\x00")) && p.mode.Load() == dropWrite {

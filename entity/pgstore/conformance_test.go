@@ -14,3 +14,7 @@ func TestConformance(t *testing.T) {
 		return pgtest.Open(t, pgstore.Config{URL: pgtest.URL(t), Kinds: storetest.Kinds(), MaxCascade: storetest.MaxCascade})
 	})
 }
+
+func TestHistoryConformance(t *testing.T) {
+	storetest.RunHistory(t, func(t *testing.T) entity.History { return pgtest.Store(t, storetest.Kinds()...) })
+}

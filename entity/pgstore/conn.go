@@ -24,6 +24,7 @@ func setParams(cfg *pgx.ConnConfig) {
 	p["search_path"] = namespace
 	p["timezone"] = "UTC"
 	p["default_transaction_isolation"] = "read committed"
+	p["synchronous_commit"] = "on" // what is acknowledged is durable
 	if p["application_name"] == "" {
 		p["application_name"] = "runtime"
 	}
@@ -42,7 +43,6 @@ func (b *batcher) connect(ctx context.Context) error {
 		cfg.RuntimeParams[name] = "off"
 	}
 	cfg.RuntimeParams["plan_cache_mode"] = "force_generic_plan"
-	cfg.RuntimeParams["synchronous_commit"] = "on"
 	// A server that hangs within a transaction must not block others for ever.
 	cfg.RuntimeParams["idle_in_transaction_session_timeout"] = "10s"
 	c, err := pgx.ConnectConfig(ctx, cfg)

@@ -202,6 +202,10 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(0)
 	}
+	if url := os.Getenv(appendURL); url != "" {
+		fmt.Fprintln(os.Stderr, appendForever(url))
+		os.Exit(1)
+	}
 	os.Exit(m.Run())
 }
 

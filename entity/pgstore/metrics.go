@@ -15,6 +15,8 @@ type metrics struct {
 	wakes         prometheus.Counter
 	lag           prometheus.Gauge
 	floor         prometheus.Gauge
+	appends       prometheus.Counter
+	appendSeconds prometheus.Histogram
 }
 
 func newMetrics() *metrics {
@@ -32,6 +34,10 @@ func newMetrics() *metrics {
 		wakes:     prometheus.NewCounter(prometheus.CounterOpts{Name: name("watch_wakes_total"), Help: "Times that a waiting watch was woken by a change it selects."}),
 		lag:       prometheus.NewGauge(prometheus.GaugeOpts{Name: name("tail_lag_revisions"), Help: "Revisions that watches had not got when that was last looked at."}),
 		floor:     prometheus.NewGauge(prometheus.GaugeOpts{Name: name("compacted_revision"), Help: "Oldest revision that can be resumed from."}),
+		appends:   prometheus.NewCounter(prometheus.CounterOpts{Name: name("history_records_total"), Help: "Records appended to the history."}),
+		appendSeconds: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name: name("history_append_seconds"), Help: "Time from taking a batch of history records to its commit.",
+			Buckets: prometheus.ExponentialBuckets(0.0005, 2, 15)}),
 	}
 }
 
@@ -40,8 +46,13 @@ func (m *metrics) batch(n int, d time.Duration) {
 	m.commitSeconds.Observe(d.Seconds())
 }
 
+func (m *metrics) appended(n int, d time.Duration) {
+	m.appends.Add(float64(n))
+	m.appendSeconds.Observe(d.Seconds())
+}
+
 func (m *metrics) all() []prometheus.Collector {
-	return []prometheus.Collector{m.batchSize, m.commitSeconds, m.ambiguous, m.expired, m.watchers, m.wakes, m.lag, m.floor}
+	return []prometheus.Collector{m.batchSize, m.commitSeconds, m.ambiguous, m.expired, m.watchers, m.wakes, m.lag, m.floor, m.appends, m.appendSeconds}
 }
 
 // Describe implements prometheus.Collector.

@@ -109,7 +109,12 @@ func TestFrozenDatabase(t *testing.T) {
 		"create":     func(ctx context.Context) error { return entity.Create(ctx, s, newThing(proj)) },
 		"grant":      func(ctx context.Context) error { _, err := s.Grant(ctx, time.Minute); return err },
 		"keep alive": func(ctx context.Context) error { _, err := s.KeepAlive(ctx, l.ID); return err },
-		"ping":       s.Ping,
+		"append":     func(ctx context.Context) error { return s.Append(ctx, auditRecord("frozen")) },
+		"history": func(ctx context.Context) error {
+			_, err := s.Records(ctx, entity.HistoryQuery{Stream: entity.StreamAudit})
+			return err
+		},
+		"ping": s.Ping,
 	}
 	// Some writers and readers are under way when it happens.
 	busy, quiet := context.WithCancel(ctx)

@@ -30,6 +30,13 @@
 // revision, partitionSize each. The tables live in the schema "runtime", and
 // nothing else may write to them.
 //
+// # History
+//
+// Append (history.go) collects concurrent appends into one statement, apart
+// from the batcher, so that neither waits for the other. Each stream has a
+// partition per day, in UTC by the database's clock; historyrotate.go makes them
+// ahead and drops them whole. Each filter of a list (historylist.go) has an index.
+//
 // # Leases
 //
 // A lease lapses when a server's expirer removes it, at the earliest at its
@@ -83,6 +90,9 @@ type Config struct {
 	// partitions of 65,536 revisions are dropped, so more than this is kept.
 	KeepFor       time.Duration
 	KeepRevisions int64
+	// KeepHistory is how long records of each stream of the history are kept; a
+	// stream that it does not name: DefaultKeepHistory.
+	KeepHistory map[entity.Stream]time.Duration
 	// RingEvents is how many changes of a kind are kept in memory, which is
 	// how far a watcher may fall behind; 0: 8192.
 	RingEvents int
@@ -103,19 +113,22 @@ type Store struct {
 	pool       *pgxpool.Pool
 	queue      chan *txn
 	batcher    *batcher
+	appends    chan *appending
 	hub        *hub
 	metrics    *metrics
 
-	closing     chan struct{} // closed first by Close
-	batcherDone chan struct{}
-	cancel      context.CancelFunc // cancels the background work
-	background  sync.WaitGroup
-	closeOnce   sync.Once
+	closing      chan struct{} // closed first by Close
+	batcherDone  chan struct{}
+	appenderDone chan struct{}
+	cancel       context.CancelFunc // cancels the background work
+	background   sync.WaitGroup
+	closeOnce    sync.Once
 }
 
 var _ entity.Store = (*Store)(nil)
 
-// queueSize is how many transactions may wait; further ones wait in Txn.
+// queueSize is how many transactions may wait, and how many appends; further
+// ones wait in Txn and Append.
 const queueSize = 1024
 
 // Open connects to the database, migrates it and starts the store's
@@ -124,8 +137,8 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 	cfg.setDefaults()
 	s := &Store{
 		cfg: cfg, logger: cfg.Logger, kinds: map[string]*schema.Kind{}, queue: make(chan *txn, queueSize),
-		metrics: newMetrics(),
-		closing: make(chan struct{}), batcherDone: make(chan struct{}),
+		appends: make(chan *appending, queueSize), metrics: newMetrics(),
+		closing: make(chan struct{}), batcherDone: make(chan struct{}), appenderDone: make(chan struct{}),
 	}
 	s.hub = newHub(cfg.RingEvents, ringBytes, s.metrics.wakes.Inc)
 	s.batcher = &batcher{s: s}
@@ -157,7 +170,8 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 	bg, cancel := context.WithCancel(context.Background())
 	s.cancel = cancel
 	go s.batcher.run()
-	for _, work := range []func(context.Context){s.tail, s.expire, s.compact} {
+	go (&appender{s: s}).run()
+	for _, work := range []func(context.Context){s.tail, s.expire, s.compact, s.rotate} {
 		s.background.Go(func() { work(bg) })
 	}
 	return s, nil
@@ -215,6 +229,7 @@ func (s *Store) Close() {
 	s.closeOnce.Do(func() {
 		close(s.closing)
 		<-s.batcherDone
+		<-s.appenderDone
 		s.cancel()
 		s.background.Wait()
 		s.hub.close()

@@ -1,0 +1,235 @@
+package pgstore
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"miren.dev/runtime/entity"
+	"miren.dev/runtime/pkg/errs"
+	"miren.dev/runtime/pkg/schema"
+)
+
+var _ entity.History = (*Store)(nil)
+
+// Bounds of what one statement appends.
+const (
+	maxAppend      = 256
+	maxAppendBytes = 4 << 20
+)
+
+// appending is one call of Append in the queue.
+type appending struct {
+	records []entity.HistoryRecord
+	ctx     context.Context // one that ended before its turn is left out
+	done    chan error      // has room for the outcome
+}
+
+// appender is the one writer of the history of a Store. Only its own goroutine
+// touches it. What is queued while a batch is being written is the next one, so
+// many appends share one commit.
+type appender struct {
+	s *Store
+	// id and seq number the batches in the table history_writer. A batch is applied
+	// only after its predecessor, so one that is repeated because its outcome was
+	// lost is applied once, however late the database carries out the first attempt.
+	id  string
+	seq int64
+}
+
+// Append implements entity.History.
+func (s *Store) Append(ctx context.Context, records ...entity.HistoryRecord) error {
+	if len(records) > maxAppend {
+		return errs.New(errs.InvalidArgument, "%d history records at once; at most %d are allowed", len(records), maxAppend)
+	}
+	for i := range records {
+		if err := records[i].Validate(); err != nil {
+			return err
+		}
+	}
+	if len(records) == 0 {
+		return nil
+	}
+	a := &appending{records: records, ctx: ctx, done: make(chan error, 1)}
+	late := time.NewTimer(s.cfg.RetryFor)
+	defer late.Stop()
+	select {
+	case s.appends <- a:
+	case <-ctx.Done():
+		return callError(ctx, ctx.Err(), "append to the history")
+	case <-late.C:
+		return s.errQueue()
+	case <-s.closing:
+		return errClosed()
+	}
+	select {
+	case err := <-a.done:
+		return err
+	case <-ctx.Done():
+		return unknownOutcome(ctx.Err())
+	case <-s.appenderDone:
+		select {
+		case err := <-a.done:
+			return err
+		default:
+			return errClosed()
+		}
+	}
+}
+
+// run appends what is queued until the store is closing.
+func (a *appender) run() {
+	defer close(a.s.appenderDone)
+	var carry *appending
+	for {
+		batch := []*appending{}
+		size, bytes := 0, 0
+		take := func(x *appending) bool {
+			n := 0
+			for i := range x.records {
+				n += len(x.records[i].Detail) + 200
+			}
+			if len(batch) > 0 && (size+len(x.records) > maxAppend || bytes+n > maxAppendBytes) {
+				carry = x
+				return false
+			}
+			if err := x.ctx.Err(); err != nil {
+				x.done <- callError(x.ctx, err, "append to the history")
+				return true
+			}
+			batch, size, bytes = append(batch, x), size+len(x.records), bytes+n
+			return true
+		}
+		if x := carry; x != nil {
+			carry = nil
+			take(x)
+		} else {
+			select {
+			case <-a.s.closing:
+				return
+			case x := <-a.s.appends:
+				take(x)
+			}
+		}
+		for more := true; more; {
+			select {
+			case x := <-a.s.appends:
+				more = take(x)
+			default:
+				more = false
+			}
+		}
+		if len(batch) == 0 {
+			continue
+		}
+		err := a.write(batch)
+		for _, x := range batch {
+			x.done <- err
+		}
+	}
+}
+
+// write makes a batch durable, trying again while the database cannot be
+// reached and there is time.
+func (a *appender) write(batch []*appending) error {
+	cols := columnsOf(batch)
+	began, pause := time.Now(), retryPause
+	unknown := false
+	if a.id != "" {
+		a.seq++
+	}
+	for {
+		done, sent, err := a.attempt(cols)
+		if done {
+			a.s.metrics.appended(len(cols[0]), time.Since(began))
+			return nil
+		}
+		unknown = unknown || sent
+		if err != nil && !errs.Is(err, errs.Unavailable) || time.Since(began) > a.s.cfg.RetryFor || a.s.isClosing() {
+			// A statement that is still under way must not count for the next batch.
+			a.id, a.seq = "", 0
+			switch {
+			case unknown:
+				return unknownOutcome(err)
+			case err == nil:
+				return a.s.errQueue()
+			}
+			return err
+		}
+		if err == nil {
+			continue
+		}
+		select {
+		case <-a.s.closing:
+		case <-time.After(pause):
+		}
+		pause = min(2*pause, maxRetryPause)
+	}
+}
+
+// attempt tries to append a batch once. sent says that the database may have
+// done it although there is an error. Neither done nor an error: try again.
+func (a *appender) attempt(cols [][]string) (done, sent bool, err error) {
+	ctx, cancel := context.WithTimeout(context.Background(), a.s.cfg.Attempt)
+	defer cancel()
+	if a.id == "" {
+		id := string(schema.NewID("writer"))
+		if _, err := a.s.pool.Exec(ctx, `insert into history_writer (id, seq) values ($1, 0)`, id); err != nil {
+			return false, false, mapError(err, "append to the history")
+		}
+		a.id, a.seq = id, 1
+	}
+	args := []any{a.id, a.seq}
+	for _, c := range cols {
+		args = append(args, c)
+	}
+	var n int
+	var have *int64
+	err = a.s.pool.QueryRow(ctx, sqlAppend, args...).Scan(&n, &have)
+	var pg *pgconn.PgError
+	switch {
+	case errors.As(err, &pg) && pg.Code == "23514": // no partition for today
+		return false, false, a.s.makeHistory(ctx)
+	case err != nil:
+		return false, !errors.As(err, &pg) && !pgconn.SafeToRetry(err), mapError(err, "append to the history")
+	case n > 0 || have != nil && *have >= a.seq:
+		return true, false, nil
+	case have == nil:
+		a.id = "" // the row was removed: begin anew
+	}
+	return false, false, nil
+}
+
+// sqlAppend appends a batch if it is the next of its writer. The times of its
+// records are a microsecond apart, which keeps their order. It returns how many
+// were appended, and the number of the writer's last batch.
+const sqlAppend = `with w as (
+		update history_writer set seq = $2, at = clock_timestamp() where id = $1 and seq = $2::bigint - 1 returning 1
+	), added as (
+		insert into history (stream, at, id, project, actor, subject_kind, subject_id, action, outcome, request, detail)
+		select r.stream, statement_timestamp() + r.n * interval '1 microsecond', r.id, r.project, r.actor, r.subject_kind, r.subject_id,
+			r.action, r.outcome, r.request, nullif(r.detail, '')
+		from w, unnest($3::text[], $4::text[], $5::text[], $6::text[], $7::text[], $8::text[], $9::text[], $10::text[], $11::text[], $12::text[])
+			with ordinality as r(stream, id, project, actor, subject_kind, subject_id, action, outcome, request, detail, n)
+		returning 1
+	)
+	select (select count(*) from added), (select seq from history_writer where id = $1)`
+
+// columnsOf are the arrays of sqlAppend. Each record gets its id here.
+func columnsOf(batch []*appending) [][]string {
+	cols := make([][]string, 10)
+	for _, x := range batch {
+		for i := range x.records {
+			r := &x.records[i]
+			for c, v := range []string{
+				string(r.Stream), string(schema.NewID("rec")), r.Project, r.Actor, r.SubjectKind, r.SubjectID, r.Action, r.Outcome, r.RequestID,
+				string(r.Detail),
+			} {
+				cols[c] = append(cols[c], v)
+			}
+		}
+	}
+	return cols
+}
