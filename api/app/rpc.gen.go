@@ -662,11 +662,15 @@ func (c clientApps) Cancel(ctx context.Context, req *AppRequest) (*DeploymentRes
 
 var methodAppsCreate = &rpc.Method{
 	MethodInfo: rpc.MethodInfo{
-		Service: "app.Apps", Name: "Create", Full: "app.Apps/Create", Permission: "deploy", Project: rpc.ProjectRequest, Idempotent: false, Stream: rpc.StreamNone,
+		Service: "app.Apps", Name: "Create", Full: "app.Apps/Create", Permission: "deploy", Project: rpc.ProjectRequest, Idempotent: false, Stream: rpc.StreamNone, Audit: true,
 	},
 	Target: func(req any) rpc.Target {
 		r := req.(*AppRequest)
 		return rpc.Target{Project: r.Project}
+	},
+	Subject: func(req any) rpc.Subject {
+		r := req.(*AppRequest)
+		return rpc.Subject{Kind: "app", ID: string(r.App)}
 	},
 	Unary: func(ctx context.Context, impl any, d rpc.Decoder) (any, error) {
 		req := new(AppRequest)
@@ -679,11 +683,15 @@ var methodAppsCreate = &rpc.Method{
 
 var methodAppsDelete = &rpc.Method{
 	MethodInfo: rpc.MethodInfo{
-		Service: "app.Apps", Name: "Delete", Full: "app.Apps/Delete", Permission: "deploy", Project: rpc.ProjectRequest, Idempotent: false, Stream: rpc.StreamNone,
+		Service: "app.Apps", Name: "Delete", Full: "app.Apps/Delete", Permission: "deploy", Project: rpc.ProjectRequest, Idempotent: false, Stream: rpc.StreamNone, Audit: true,
 	},
 	Target: func(req any) rpc.Target {
 		r := req.(*AppRequest)
 		return rpc.Target{Project: r.Project}
+	},
+	Subject: func(req any) rpc.Subject {
+		r := req.(*AppRequest)
+		return rpc.Subject{Kind: "app", ID: string(r.App)}
 	},
 	Unary: func(ctx context.Context, impl any, d rpc.Decoder) (any, error) {
 		req := new(AppRequest)
@@ -696,11 +704,15 @@ var methodAppsDelete = &rpc.Method{
 
 var methodAppsSetEnv = &rpc.Method{
 	MethodInfo: rpc.MethodInfo{
-		Service: "app.Apps", Name: "SetEnv", Full: "app.Apps/SetEnv", Permission: "deploy", Project: rpc.ProjectRequest, Idempotent: false, Stream: rpc.StreamNone,
+		Service: "app.Apps", Name: "SetEnv", Full: "app.Apps/SetEnv", Permission: "deploy", Project: rpc.ProjectRequest, Idempotent: false, Stream: rpc.StreamNone, Audit: true,
 	},
 	Target: func(req any) rpc.Target {
 		r := req.(*SetEnvRequest)
 		return rpc.Target{Project: r.Project}
+	},
+	Subject: func(req any) rpc.Subject {
+		r := req.(*SetEnvRequest)
+		return rpc.Subject{Kind: "app", ID: string(r.App)}
 	},
 	Unary: func(ctx context.Context, impl any, d rpc.Decoder) (any, error) {
 		req := new(SetEnvRequest)
@@ -713,11 +725,15 @@ var methodAppsSetEnv = &rpc.Method{
 
 var methodAppsRollback = &rpc.Method{
 	MethodInfo: rpc.MethodInfo{
-		Service: "app.Apps", Name: "Rollback", Full: "app.Apps/Rollback", Permission: "deploy", Project: rpc.ProjectRequest, Idempotent: false, Stream: rpc.StreamNone,
+		Service: "app.Apps", Name: "Rollback", Full: "app.Apps/Rollback", Permission: "deploy", Project: rpc.ProjectRequest, Idempotent: false, Stream: rpc.StreamNone, Audit: true,
 	},
 	Target: func(req any) rpc.Target {
 		r := req.(*RollbackRequest)
 		return rpc.Target{Project: r.Project}
+	},
+	Subject: func(req any) rpc.Subject {
+		r := req.(*RollbackRequest)
+		return rpc.Subject{Kind: "app", ID: string(r.App)}
 	},
 	Unary: func(ctx context.Context, impl any, d rpc.Decoder) (any, error) {
 		req := new(RollbackRequest)
@@ -730,11 +746,15 @@ var methodAppsRollback = &rpc.Method{
 
 var methodAppsRestart = &rpc.Method{
 	MethodInfo: rpc.MethodInfo{
-		Service: "app.Apps", Name: "Restart", Full: "app.Apps/Restart", Permission: "deploy", Project: rpc.ProjectRequest, Idempotent: false, Stream: rpc.StreamNone,
+		Service: "app.Apps", Name: "Restart", Full: "app.Apps/Restart", Permission: "deploy", Project: rpc.ProjectRequest, Idempotent: false, Stream: rpc.StreamNone, Audit: true,
 	},
 	Target: func(req any) rpc.Target {
 		r := req.(*RestartRequest)
 		return rpc.Target{Project: r.Project}
+	},
+	Subject: func(req any) rpc.Subject {
+		r := req.(*RestartRequest)
+		return rpc.Subject{Kind: "app", ID: string(r.App)}
 	},
 	Unary: func(ctx context.Context, impl any, d rpc.Decoder) (any, error) {
 		req := new(RestartRequest)
@@ -747,11 +767,15 @@ var methodAppsRestart = &rpc.Method{
 
 var methodAppsCancel = &rpc.Method{
 	MethodInfo: rpc.MethodInfo{
-		Service: "app.Apps", Name: "Cancel", Full: "app.Apps/Cancel", Permission: "deploy", Project: rpc.ProjectRequest, Idempotent: true, Stream: rpc.StreamNone,
+		Service: "app.Apps", Name: "Cancel", Full: "app.Apps/Cancel", Permission: "deploy", Project: rpc.ProjectRequest, Idempotent: true, Stream: rpc.StreamNone, Audit: true,
 	},
 	Target: func(req any) rpc.Target {
 		r := req.(*AppRequest)
 		return rpc.Target{Project: r.Project}
+	},
+	Subject: func(req any) rpc.Subject {
+		r := req.(*AppRequest)
+		return rpc.Subject{Kind: "app", ID: string(r.App)}
 	},
 	Unary: func(ctx context.Context, impl any, d rpc.Decoder) (any, error) {
 		req := new(AppRequest)
@@ -861,7 +885,7 @@ func (c clientDeploys) Cancel(ctx context.Context, req *DeploymentRequest) (*Dep
 
 var methodDeploysPlanUpload = &rpc.Method{
 	MethodInfo: rpc.MethodInfo{
-		Service: "app.Deploys", Name: "PlanUpload", Full: "app.Deploys/PlanUpload", Permission: "deploy", Project: rpc.ProjectAny, Idempotent: true, Stream: rpc.StreamNone,
+		Service: "app.Deploys", Name: "PlanUpload", Full: "app.Deploys/PlanUpload", Permission: "deploy", Project: rpc.ProjectAny, Idempotent: true, Stream: rpc.StreamNone, Audit: false,
 	},
 	Unary: func(ctx context.Context, impl any, d rpc.Decoder) (any, error) {
 		req := new(PlanUploadRequest)
@@ -874,7 +898,7 @@ var methodDeploysPlanUpload = &rpc.Method{
 
 var methodDeploysUpload = &rpc.Method{
 	MethodInfo: rpc.MethodInfo{
-		Service: "app.Deploys", Name: "Upload", Full: "app.Deploys/Upload", Permission: "deploy", Project: rpc.ProjectAny, Idempotent: false, Stream: rpc.StreamBidi,
+		Service: "app.Deploys", Name: "Upload", Full: "app.Deploys/Upload", Permission: "deploy", Project: rpc.ProjectAny, Idempotent: false, Stream: rpc.StreamBidi, Audit: true,
 	},
 	Streaming: func(ctx context.Context, impl any, d rpc.Decoder, s rpc.Stream) error {
 		req := new(UploadRequest)
@@ -887,11 +911,15 @@ var methodDeploysUpload = &rpc.Method{
 
 var methodDeploysDeploy = &rpc.Method{
 	MethodInfo: rpc.MethodInfo{
-		Service: "app.Deploys", Name: "Deploy", Full: "app.Deploys/Deploy", Permission: "deploy", Project: rpc.ProjectRequest, Idempotent: false, Stream: rpc.StreamNone,
+		Service: "app.Deploys", Name: "Deploy", Full: "app.Deploys/Deploy", Permission: "deploy", Project: rpc.ProjectRequest, Idempotent: false, Stream: rpc.StreamNone, Audit: true,
 	},
 	Target: func(req any) rpc.Target {
 		r := req.(*DeployRequest)
 		return rpc.Target{Project: r.Project}
+	},
+	Subject: func(req any) rpc.Subject {
+		r := req.(*DeployRequest)
+		return rpc.Subject{Kind: "app", ID: string(r.App)}
 	},
 	Unary: func(ctx context.Context, impl any, d rpc.Decoder) (any, error) {
 		req := new(DeployRequest)
@@ -904,7 +932,7 @@ var methodDeploysDeploy = &rpc.Method{
 
 var methodDeploysFollow = &rpc.Method{
 	MethodInfo: rpc.MethodInfo{
-		Service: "app.Deploys", Name: "Follow", Full: "app.Deploys/Follow", Permission: "read", Project: rpc.ProjectRequest, Idempotent: false, Stream: rpc.StreamServer,
+		Service: "app.Deploys", Name: "Follow", Full: "app.Deploys/Follow", Permission: "read", Project: rpc.ProjectRequest, Idempotent: false, Stream: rpc.StreamServer, Audit: false,
 	},
 	Target: func(req any) rpc.Target {
 		r := req.(*FollowRequest)
@@ -921,11 +949,15 @@ var methodDeploysFollow = &rpc.Method{
 
 var methodDeploysCancel = &rpc.Method{
 	MethodInfo: rpc.MethodInfo{
-		Service: "app.Deploys", Name: "Cancel", Full: "app.Deploys/Cancel", Permission: "deploy", Project: rpc.ProjectRequest, Idempotent: true, Stream: rpc.StreamNone,
+		Service: "app.Deploys", Name: "Cancel", Full: "app.Deploys/Cancel", Permission: "deploy", Project: rpc.ProjectRequest, Idempotent: true, Stream: rpc.StreamNone, Audit: true,
 	},
 	Target: func(req any) rpc.Target {
 		r := req.(*DeploymentRequest)
 		return rpc.Target{Kind: "deployment", ID: string(r.Deployment)}
+	},
+	Subject: func(req any) rpc.Subject {
+		r := req.(*DeploymentRequest)
+		return rpc.Subject{Kind: "deployment", ID: string(r.Deployment)}
 	},
 	Unary: func(ctx context.Context, impl any, d rpc.Decoder) (any, error) {
 		req := new(DeploymentRequest)
@@ -975,7 +1007,7 @@ func (c clientBuilds) Logs(ctx context.Context, req *BuildLogsRequest) (rpc.Clie
 
 var methodBuildsLogs = &rpc.Method{
 	MethodInfo: rpc.MethodInfo{
-		Service: "app.Builds", Name: "Logs", Full: "app.Builds/Logs", Permission: "read", Project: rpc.ProjectRequest, Idempotent: false, Stream: rpc.StreamServer,
+		Service: "app.Builds", Name: "Logs", Full: "app.Builds/Logs", Permission: "read", Project: rpc.ProjectRequest, Idempotent: false, Stream: rpc.StreamServer, Audit: false,
 	},
 	Target: func(req any) rpc.Target {
 		r := req.(*BuildLogsRequest)
@@ -1033,11 +1065,15 @@ func (c clientRoutes) Delete(ctx context.Context, req *DeleteRouteRequest) error
 
 var methodRoutesSet = &rpc.Method{
 	MethodInfo: rpc.MethodInfo{
-		Service: "app.Routes", Name: "Set", Full: "app.Routes/Set", Permission: "deploy", Project: rpc.ProjectRequest, Idempotent: true, Stream: rpc.StreamNone,
+		Service: "app.Routes", Name: "Set", Full: "app.Routes/Set", Permission: "deploy", Project: rpc.ProjectRequest, Idempotent: true, Stream: rpc.StreamNone, Audit: true,
 	},
 	Target: func(req any) rpc.Target {
 		r := req.(*SetRouteRequest)
 		return rpc.Target{Project: r.Project}
+	},
+	Subject: func(req any) rpc.Subject {
+		r := req.(*SetRouteRequest)
+		return rpc.Subject{Kind: "route", ID: string(r.Host) + string(r.Path)}
 	},
 	Unary: func(ctx context.Context, impl any, d rpc.Decoder) (any, error) {
 		req := new(SetRouteRequest)
@@ -1050,11 +1086,15 @@ var methodRoutesSet = &rpc.Method{
 
 var methodRoutesDelete = &rpc.Method{
 	MethodInfo: rpc.MethodInfo{
-		Service: "app.Routes", Name: "Delete", Full: "app.Routes/Delete", Permission: "deploy", Project: rpc.ProjectRequest, Idempotent: false, Stream: rpc.StreamNone,
+		Service: "app.Routes", Name: "Delete", Full: "app.Routes/Delete", Permission: "deploy", Project: rpc.ProjectRequest, Idempotent: false, Stream: rpc.StreamNone, Audit: true,
 	},
 	Target: func(req any) rpc.Target {
 		r := req.(*DeleteRouteRequest)
 		return rpc.Target{Project: r.Project}
+	},
+	Subject: func(req any) rpc.Subject {
+		r := req.(*DeleteRouteRequest)
+		return rpc.Subject{Kind: "route", ID: string(r.Host) + string(r.Path)}
 	},
 	Unary: func(ctx context.Context, impl any, d rpc.Decoder) (any, error) {
 		req := new(DeleteRouteRequest)

@@ -674,7 +674,7 @@ func (c clientDisks) Stop(ctx context.Context, req *StopRequest) error {
 
 var methodDisksStatus = &rpc.Method{
 	MethodInfo: rpc.MethodInfo{
-		Service: "lsvd.Disks", Name: "Status", Full: "lsvd.Disks/Status", Permission: "read", Project: rpc.ProjectCluster, Idempotent: true, Stream: rpc.StreamNone,
+		Service: "lsvd.Disks", Name: "Status", Full: "lsvd.Disks/Status", Permission: "read", Project: rpc.ProjectCluster, Idempotent: true, Stream: rpc.StreamNone, Audit: false,
 	},
 	Unary: func(ctx context.Context, impl any, d rpc.Decoder) (any, error) {
 		req := new(rpc.None)
@@ -687,7 +687,7 @@ var methodDisksStatus = &rpc.Method{
 
 var methodDisksList = &rpc.Method{
 	MethodInfo: rpc.MethodInfo{
-		Service: "lsvd.Disks", Name: "List", Full: "lsvd.Disks/List", Permission: "read", Project: rpc.ProjectCluster, Idempotent: true, Stream: rpc.StreamNone,
+		Service: "lsvd.Disks", Name: "List", Full: "lsvd.Disks/List", Permission: "read", Project: rpc.ProjectCluster, Idempotent: true, Stream: rpc.StreamNone, Audit: false,
 	},
 	Unary: func(ctx context.Context, impl any, d rpc.Decoder) (any, error) {
 		req := new(rpc.None)
@@ -700,7 +700,7 @@ var methodDisksList = &rpc.Method{
 
 var methodDisksGet = &rpc.Method{
 	MethodInfo: rpc.MethodInfo{
-		Service: "lsvd.Disks", Name: "Get", Full: "lsvd.Disks/Get", Permission: "read", Project: rpc.ProjectCluster, Idempotent: true, Stream: rpc.StreamNone,
+		Service: "lsvd.Disks", Name: "Get", Full: "lsvd.Disks/Get", Permission: "read", Project: rpc.ProjectCluster, Idempotent: true, Stream: rpc.StreamNone, Audit: false,
 	},
 	Unary: func(ctx context.Context, impl any, d rpc.Decoder) (any, error) {
 		req := new(VolumeRequest)
@@ -713,7 +713,7 @@ var methodDisksGet = &rpc.Method{
 
 var methodDisksAttach = &rpc.Method{
 	MethodInfo: rpc.MethodInfo{
-		Service: "lsvd.Disks", Name: "Attach", Full: "lsvd.Disks/Attach", Permission: "admin", Project: rpc.ProjectCluster, Idempotent: true, Stream: rpc.StreamNone,
+		Service: "lsvd.Disks", Name: "Attach", Full: "lsvd.Disks/Attach", Permission: "admin", Project: rpc.ProjectCluster, Idempotent: true, Stream: rpc.StreamNone, Audit: true,
 	},
 	Unary: func(ctx context.Context, impl any, d rpc.Decoder) (any, error) {
 		req := new(AttachRequest)
@@ -726,7 +726,7 @@ var methodDisksAttach = &rpc.Method{
 
 var methodDisksDetach = &rpc.Method{
 	MethodInfo: rpc.MethodInfo{
-		Service: "lsvd.Disks", Name: "Detach", Full: "lsvd.Disks/Detach", Permission: "admin", Project: rpc.ProjectCluster, Idempotent: false, Stream: rpc.StreamNone,
+		Service: "lsvd.Disks", Name: "Detach", Full: "lsvd.Disks/Detach", Permission: "admin", Project: rpc.ProjectCluster, Idempotent: false, Stream: rpc.StreamNone, Audit: true,
 	},
 	Unary: func(ctx context.Context, impl any, d rpc.Decoder) (any, error) {
 		req := new(DetachRequest)
@@ -739,7 +739,7 @@ var methodDisksDetach = &rpc.Method{
 
 var methodDisksSnapshot = &rpc.Method{
 	MethodInfo: rpc.MethodInfo{
-		Service: "lsvd.Disks", Name: "Snapshot", Full: "lsvd.Disks/Snapshot", Permission: "admin", Project: rpc.ProjectCluster, Idempotent: false, Stream: rpc.StreamNone,
+		Service: "lsvd.Disks", Name: "Snapshot", Full: "lsvd.Disks/Snapshot", Permission: "admin", Project: rpc.ProjectCluster, Idempotent: false, Stream: rpc.StreamNone, Audit: true,
 	},
 	Unary: func(ctx context.Context, impl any, d rpc.Decoder) (any, error) {
 		req := new(SnapshotRequest)
@@ -752,7 +752,7 @@ var methodDisksSnapshot = &rpc.Method{
 
 var methodDisksResize = &rpc.Method{
 	MethodInfo: rpc.MethodInfo{
-		Service: "lsvd.Disks", Name: "Resize", Full: "lsvd.Disks/Resize", Permission: "admin", Project: rpc.ProjectCluster, Idempotent: true, Stream: rpc.StreamNone,
+		Service: "lsvd.Disks", Name: "Resize", Full: "lsvd.Disks/Resize", Permission: "admin", Project: rpc.ProjectCluster, Idempotent: true, Stream: rpc.StreamNone, Audit: true,
 	},
 	Unary: func(ctx context.Context, impl any, d rpc.Decoder) (any, error) {
 		req := new(ResizeRequest)
@@ -765,7 +765,7 @@ var methodDisksResize = &rpc.Method{
 
 var methodDisksCollect = &rpc.Method{
 	MethodInfo: rpc.MethodInfo{
-		Service: "lsvd.Disks", Name: "Collect", Full: "lsvd.Disks/Collect", Permission: "admin", Project: rpc.ProjectCluster, Idempotent: true, Stream: rpc.StreamNone,
+		Service: "lsvd.Disks", Name: "Collect", Full: "lsvd.Disks/Collect", Permission: "admin", Project: rpc.ProjectCluster, Idempotent: true, Stream: rpc.StreamNone, Audit: true,
 	},
 	Unary: func(ctx context.Context, impl any, d rpc.Decoder) (any, error) {
 		req := new(CollectRequest)
@@ -778,7 +778,7 @@ var methodDisksCollect = &rpc.Method{
 
 var methodDisksStop = &rpc.Method{
 	MethodInfo: rpc.MethodInfo{
-		Service: "lsvd.Disks", Name: "Stop", Full: "lsvd.Disks/Stop", Permission: "admin", Project: rpc.ProjectCluster, Idempotent: true, Stream: rpc.StreamNone,
+		Service: "lsvd.Disks", Name: "Stop", Full: "lsvd.Disks/Stop", Permission: "admin", Project: rpc.ProjectCluster, Idempotent: true, Stream: rpc.StreamNone, Audit: true,
 	},
 	Unary: func(ctx context.Context, impl any, d rpc.Decoder) (any, error) {
 		req := new(StopRequest)

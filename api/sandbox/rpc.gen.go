@@ -667,11 +667,15 @@ func (c clientSandboxes) Stats(ctx context.Context, req *SandboxRequest) (*Stats
 
 var methodSandboxesRun = &rpc.Method{
 	MethodInfo: rpc.MethodInfo{
-		Service: "sandbox.Sandboxes", Name: "Run", Full: "sandbox.Sandboxes/Run", Permission: "exec", Project: rpc.ProjectRequest, Idempotent: false, Stream: rpc.StreamNone,
+		Service: "sandbox.Sandboxes", Name: "Run", Full: "sandbox.Sandboxes/Run", Permission: "exec", Project: rpc.ProjectRequest, Idempotent: false, Stream: rpc.StreamNone, Audit: true,
 	},
 	Target: func(req any) rpc.Target {
 		r := req.(*RunRequest)
 		return rpc.Target{Project: r.Project}
+	},
+	Subject: func(req any) rpc.Subject {
+		r := req.(*RunRequest)
+		return rpc.Subject{Kind: "sandbox", ID: string(r.Name)}
 	},
 	Unary: func(ctx context.Context, impl any, d rpc.Decoder) (any, error) {
 		req := new(RunRequest)
@@ -684,7 +688,7 @@ var methodSandboxesRun = &rpc.Method{
 
 var methodSandboxesWait = &rpc.Method{
 	MethodInfo: rpc.MethodInfo{
-		Service: "sandbox.Sandboxes", Name: "Wait", Full: "sandbox.Sandboxes/Wait", Permission: "read", Project: rpc.ProjectRequest, Idempotent: true, Stream: rpc.StreamNone,
+		Service: "sandbox.Sandboxes", Name: "Wait", Full: "sandbox.Sandboxes/Wait", Permission: "read", Project: rpc.ProjectRequest, Idempotent: true, Stream: rpc.StreamNone, Audit: false,
 	},
 	Target: func(req any) rpc.Target {
 		r := req.(*WaitRequest)
@@ -701,11 +705,15 @@ var methodSandboxesWait = &rpc.Method{
 
 var methodSandboxesRunOnce = &rpc.Method{
 	MethodInfo: rpc.MethodInfo{
-		Service: "sandbox.Sandboxes", Name: "RunOnce", Full: "sandbox.Sandboxes/RunOnce", Permission: "exec", Project: rpc.ProjectRequest, Idempotent: false, Stream: rpc.StreamBidi,
+		Service: "sandbox.Sandboxes", Name: "RunOnce", Full: "sandbox.Sandboxes/RunOnce", Permission: "exec", Project: rpc.ProjectRequest, Idempotent: false, Stream: rpc.StreamBidi, Audit: true,
 	},
 	Target: func(req any) rpc.Target {
 		r := req.(*RunOnceRequest)
 		return rpc.Target{Project: r.Sandbox.Project}
+	},
+	Subject: func(req any) rpc.Subject {
+		r := req.(*RunOnceRequest)
+		return rpc.Subject{Kind: "sandbox", ID: string(r.Sandbox.Name)}
 	},
 	Streaming: func(ctx context.Context, impl any, d rpc.Decoder, s rpc.Stream) error {
 		req := new(RunOnceRequest)
@@ -718,7 +726,7 @@ var methodSandboxesRunOnce = &rpc.Method{
 
 var methodSandboxesExec = &rpc.Method{
 	MethodInfo: rpc.MethodInfo{
-		Service: "sandbox.Sandboxes", Name: "Exec", Full: "sandbox.Sandboxes/Exec", Permission: "exec", Project: rpc.ProjectRequest, Idempotent: false, Stream: rpc.StreamBidi,
+		Service: "sandbox.Sandboxes", Name: "Exec", Full: "sandbox.Sandboxes/Exec", Permission: "exec", Project: rpc.ProjectRequest, Idempotent: false, Stream: rpc.StreamBidi, Audit: true,
 	},
 	Target: func(req any) rpc.Target {
 		r := req.(*ExecRequest)
@@ -726,6 +734,13 @@ var methodSandboxesExec = &rpc.Method{
 			return rpc.Target{Kind: "sandbox", ID: string(r.Sandbox)}
 		}
 		return rpc.Target{Project: r.Project}
+	},
+	Subject: func(req any) rpc.Subject {
+		r := req.(*ExecRequest)
+		if string(r.Sandbox) != "" {
+			return rpc.Subject{Kind: "sandbox", ID: string(r.Sandbox)}
+		}
+		return rpc.Subject{Kind: "app", ID: string(r.App)}
 	},
 	Streaming: func(ctx context.Context, impl any, d rpc.Decoder, s rpc.Stream) error {
 		req := new(ExecRequest)
@@ -738,7 +753,7 @@ var methodSandboxesExec = &rpc.Method{
 
 var methodSandboxesLogs = &rpc.Method{
 	MethodInfo: rpc.MethodInfo{
-		Service: "sandbox.Sandboxes", Name: "Logs", Full: "sandbox.Sandboxes/Logs", Permission: "read", Project: rpc.ProjectRequest, Idempotent: false, Stream: rpc.StreamServer,
+		Service: "sandbox.Sandboxes", Name: "Logs", Full: "sandbox.Sandboxes/Logs", Permission: "read", Project: rpc.ProjectRequest, Idempotent: false, Stream: rpc.StreamServer, Audit: false,
 	},
 	Target: func(req any) rpc.Target {
 		r := req.(*LogsRequest)
@@ -758,11 +773,15 @@ var methodSandboxesLogs = &rpc.Method{
 
 var methodSandboxesStop = &rpc.Method{
 	MethodInfo: rpc.MethodInfo{
-		Service: "sandbox.Sandboxes", Name: "Stop", Full: "sandbox.Sandboxes/Stop", Permission: "exec", Project: rpc.ProjectRequest, Idempotent: true, Stream: rpc.StreamNone,
+		Service: "sandbox.Sandboxes", Name: "Stop", Full: "sandbox.Sandboxes/Stop", Permission: "exec", Project: rpc.ProjectRequest, Idempotent: true, Stream: rpc.StreamNone, Audit: true,
 	},
 	Target: func(req any) rpc.Target {
 		r := req.(*StopRequest)
 		return rpc.Target{Kind: "sandbox", ID: string(r.Sandbox)}
+	},
+	Subject: func(req any) rpc.Subject {
+		r := req.(*StopRequest)
+		return rpc.Subject{Kind: "sandbox", ID: string(r.Sandbox)}
 	},
 	Unary: func(ctx context.Context, impl any, d rpc.Decoder) (any, error) {
 		req := new(StopRequest)
@@ -775,11 +794,15 @@ var methodSandboxesStop = &rpc.Method{
 
 var methodSandboxesDelete = &rpc.Method{
 	MethodInfo: rpc.MethodInfo{
-		Service: "sandbox.Sandboxes", Name: "Delete", Full: "sandbox.Sandboxes/Delete", Permission: "exec", Project: rpc.ProjectRequest, Idempotent: true, Stream: rpc.StreamNone,
+		Service: "sandbox.Sandboxes", Name: "Delete", Full: "sandbox.Sandboxes/Delete", Permission: "exec", Project: rpc.ProjectRequest, Idempotent: true, Stream: rpc.StreamNone, Audit: true,
 	},
 	Target: func(req any) rpc.Target {
 		r := req.(*SandboxRequest)
 		return rpc.Target{Kind: "sandbox", ID: string(r.Sandbox)}
+	},
+	Subject: func(req any) rpc.Subject {
+		r := req.(*SandboxRequest)
+		return rpc.Subject{Kind: "sandbox", ID: string(r.Sandbox)}
 	},
 	Unary: func(ctx context.Context, impl any, d rpc.Decoder) (any, error) {
 		req := new(SandboxRequest)
@@ -792,7 +815,7 @@ var methodSandboxesDelete = &rpc.Method{
 
 var methodSandboxesStats = &rpc.Method{
 	MethodInfo: rpc.MethodInfo{
-		Service: "sandbox.Sandboxes", Name: "Stats", Full: "sandbox.Sandboxes/Stats", Permission: "read", Project: rpc.ProjectRequest, Idempotent: true, Stream: rpc.StreamNone,
+		Service: "sandbox.Sandboxes", Name: "Stats", Full: "sandbox.Sandboxes/Stats", Permission: "read", Project: rpc.ProjectRequest, Idempotent: true, Stream: rpc.StreamNone, Audit: false,
 	},
 	Target: func(req any) rpc.Target {
 		r := req.(*SandboxRequest)

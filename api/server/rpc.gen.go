@@ -664,7 +664,7 @@ func (c clientServer) RevokeIdentity(ctx context.Context, req *RevokeIdentityReq
 
 var methodServerVersion = &rpc.Method{
 	MethodInfo: rpc.MethodInfo{
-		Service: "server.Server", Name: "Version", Full: "server.Server/Version", Permission: "public", Project: rpc.ProjectAny, Idempotent: true, Stream: rpc.StreamNone,
+		Service: "server.Server", Name: "Version", Full: "server.Server/Version", Permission: "public", Project: rpc.ProjectAny, Idempotent: true, Stream: rpc.StreamNone, Audit: false,
 	},
 	Unary: func(ctx context.Context, impl any, d rpc.Decoder) (any, error) {
 		req := new(rpc.None)
@@ -677,7 +677,7 @@ var methodServerVersion = &rpc.Method{
 
 var methodServerStatus = &rpc.Method{
 	MethodInfo: rpc.MethodInfo{
-		Service: "server.Server", Name: "Status", Full: "server.Server/Status", Permission: "read", Project: rpc.ProjectAny, Idempotent: true, Stream: rpc.StreamNone,
+		Service: "server.Server", Name: "Status", Full: "server.Server/Status", Permission: "read", Project: rpc.ProjectAny, Idempotent: true, Stream: rpc.StreamNone, Audit: false,
 	},
 	Unary: func(ctx context.Context, impl any, d rpc.Decoder) (any, error) {
 		req := new(rpc.None)
@@ -690,7 +690,7 @@ var methodServerStatus = &rpc.Method{
 
 var methodServerStop = &rpc.Method{
 	MethodInfo: rpc.MethodInfo{
-		Service: "server.Server", Name: "Stop", Full: "server.Server/Stop", Permission: "admin", Project: rpc.ProjectCluster, Idempotent: true, Stream: rpc.StreamNone,
+		Service: "server.Server", Name: "Stop", Full: "server.Server/Stop", Permission: "admin", Project: rpc.ProjectCluster, Idempotent: true, Stream: rpc.StreamNone, Audit: true,
 	},
 	Unary: func(ctx context.Context, impl any, d rpc.Decoder) (any, error) {
 		req := new(StopRequest)
@@ -703,7 +703,7 @@ var methodServerStop = &rpc.Method{
 
 var methodServerDoctor = &rpc.Method{
 	MethodInfo: rpc.MethodInfo{
-		Service: "server.Server", Name: "Doctor", Full: "server.Server/Doctor", Permission: "read", Project: rpc.ProjectCluster, Idempotent: true, Stream: rpc.StreamNone,
+		Service: "server.Server", Name: "Doctor", Full: "server.Server/Doctor", Permission: "read", Project: rpc.ProjectCluster, Idempotent: true, Stream: rpc.StreamNone, Audit: false,
 	},
 	Unary: func(ctx context.Context, impl any, d rpc.Decoder) (any, error) {
 		req := new(rpc.None)
@@ -716,7 +716,11 @@ var methodServerDoctor = &rpc.Method{
 
 var methodServerIssueIdentity = &rpc.Method{
 	MethodInfo: rpc.MethodInfo{
-		Service: "server.Server", Name: "IssueIdentity", Full: "server.Server/IssueIdentity", Permission: "admin", Project: rpc.ProjectCluster, Idempotent: false, Stream: rpc.StreamNone,
+		Service: "server.Server", Name: "IssueIdentity", Full: "server.Server/IssueIdentity", Permission: "admin", Project: rpc.ProjectCluster, Idempotent: false, Stream: rpc.StreamNone, Audit: true,
+	},
+	Subject: func(req any) rpc.Subject {
+		r := req.(*IssueIdentityRequest)
+		return rpc.Subject{Kind: "client_certificate", ID: string(r.Name)}
 	},
 	Unary: func(ctx context.Context, impl any, d rpc.Decoder) (any, error) {
 		req := new(IssueIdentityRequest)
@@ -729,7 +733,11 @@ var methodServerIssueIdentity = &rpc.Method{
 
 var methodServerRevokeIdentity = &rpc.Method{
 	MethodInfo: rpc.MethodInfo{
-		Service: "server.Server", Name: "RevokeIdentity", Full: "server.Server/RevokeIdentity", Permission: "admin", Project: rpc.ProjectCluster, Idempotent: true, Stream: rpc.StreamNone,
+		Service: "server.Server", Name: "RevokeIdentity", Full: "server.Server/RevokeIdentity", Permission: "admin", Project: rpc.ProjectCluster, Idempotent: true, Stream: rpc.StreamNone, Audit: true,
+	},
+	Subject: func(req any) rpc.Subject {
+		r := req.(*RevokeIdentityRequest)
+		return rpc.Subject{Kind: "client_certificate", ID: string(r.Certificate)}
 	},
 	Unary: func(ctx context.Context, impl any, d rpc.Decoder) (any, error) {
 		req := new(RevokeIdentityRequest)
@@ -792,7 +800,11 @@ func (c clientNodes) Uncordon(ctx context.Context, req *NodeRequest) (*NodeRespo
 
 var methodNodesCordon = &rpc.Method{
 	MethodInfo: rpc.MethodInfo{
-		Service: "server.Nodes", Name: "Cordon", Full: "server.Nodes/Cordon", Permission: "admin", Project: rpc.ProjectCluster, Idempotent: true, Stream: rpc.StreamNone,
+		Service: "server.Nodes", Name: "Cordon", Full: "server.Nodes/Cordon", Permission: "admin", Project: rpc.ProjectCluster, Idempotent: true, Stream: rpc.StreamNone, Audit: true,
+	},
+	Subject: func(req any) rpc.Subject {
+		r := req.(*NodeRequest)
+		return rpc.Subject{Kind: "node", ID: string(r.Node)}
 	},
 	Unary: func(ctx context.Context, impl any, d rpc.Decoder) (any, error) {
 		req := new(NodeRequest)
@@ -805,7 +817,11 @@ var methodNodesCordon = &rpc.Method{
 
 var methodNodesUncordon = &rpc.Method{
 	MethodInfo: rpc.MethodInfo{
-		Service: "server.Nodes", Name: "Uncordon", Full: "server.Nodes/Uncordon", Permission: "admin", Project: rpc.ProjectCluster, Idempotent: true, Stream: rpc.StreamNone,
+		Service: "server.Nodes", Name: "Uncordon", Full: "server.Nodes/Uncordon", Permission: "admin", Project: rpc.ProjectCluster, Idempotent: true, Stream: rpc.StreamNone, Audit: true,
+	},
+	Subject: func(req any) rpc.Subject {
+		r := req.(*NodeRequest)
+		return rpc.Subject{Kind: "node", ID: string(r.Node)}
 	},
 	Unary: func(ctx context.Context, impl any, d rpc.Decoder) (any, error) {
 		req := new(NodeRequest)
@@ -854,7 +870,7 @@ func (c clientDebug) Controllers(ctx context.Context) (*ControllersResponse, err
 
 var methodDebugControllers = &rpc.Method{
 	MethodInfo: rpc.MethodInfo{
-		Service: "server.Debug", Name: "Controllers", Full: "server.Debug/Controllers", Permission: "admin", Project: rpc.ProjectCluster, Idempotent: true, Stream: rpc.StreamNone,
+		Service: "server.Debug", Name: "Controllers", Full: "server.Debug/Controllers", Permission: "admin", Project: rpc.ProjectCluster, Idempotent: true, Stream: rpc.StreamNone, Audit: false,
 	},
 	Unary: func(ctx context.Context, impl any, d rpc.Decoder) (any, error) {
 		req := new(rpc.None)

@@ -760,7 +760,7 @@ func (c clientEntities) Revoke(ctx context.Context, req *LeaseRequest) error {
 
 var methodEntitiesKinds = &rpc.Method{
 	MethodInfo: rpc.MethodInfo{
-		Service: "store.Entities", Name: "Kinds", Full: "store.Entities/Kinds", Permission: "read", Project: rpc.ProjectAny, Idempotent: true, Stream: rpc.StreamNone,
+		Service: "store.Entities", Name: "Kinds", Full: "store.Entities/Kinds", Permission: "read", Project: rpc.ProjectAny, Idempotent: true, Stream: rpc.StreamNone, Audit: false,
 	},
 	Unary: func(ctx context.Context, impl any, d rpc.Decoder) (any, error) {
 		req := new(rpc.None)
@@ -773,7 +773,7 @@ var methodEntitiesKinds = &rpc.Method{
 
 var methodEntitiesGet = &rpc.Method{
 	MethodInfo: rpc.MethodInfo{
-		Service: "store.Entities", Name: "Get", Full: "store.Entities/Get", Permission: "read", Project: rpc.ProjectHandler, Idempotent: true, Stream: rpc.StreamNone,
+		Service: "store.Entities", Name: "Get", Full: "store.Entities/Get", Permission: "read", Project: rpc.ProjectHandler, Idempotent: true, Stream: rpc.StreamNone, Audit: false,
 	},
 	Unary: func(ctx context.Context, impl any, d rpc.Decoder) (any, error) {
 		req := new(GetRequest)
@@ -786,7 +786,7 @@ var methodEntitiesGet = &rpc.Method{
 
 var methodEntitiesList = &rpc.Method{
 	MethodInfo: rpc.MethodInfo{
-		Service: "store.Entities", Name: "List", Full: "store.Entities/List", Permission: "read", Project: rpc.ProjectHandler, Idempotent: true, Stream: rpc.StreamNone,
+		Service: "store.Entities", Name: "List", Full: "store.Entities/List", Permission: "read", Project: rpc.ProjectHandler, Idempotent: true, Stream: rpc.StreamNone, Audit: false,
 	},
 	Unary: func(ctx context.Context, impl any, d rpc.Decoder) (any, error) {
 		req := new(ListRequest)
@@ -799,7 +799,7 @@ var methodEntitiesList = &rpc.Method{
 
 var methodEntitiesTxn = &rpc.Method{
 	MethodInfo: rpc.MethodInfo{
-		Service: "store.Entities", Name: "Txn", Full: "store.Entities/Txn", Permission: "write", Project: rpc.ProjectCluster, Idempotent: false, Stream: rpc.StreamNone,
+		Service: "store.Entities", Name: "Txn", Full: "store.Entities/Txn", Permission: "write", Project: rpc.ProjectCluster, Idempotent: false, Stream: rpc.StreamNone, Audit: true,
 	},
 	Unary: func(ctx context.Context, impl any, d rpc.Decoder) (any, error) {
 		req := new(TxnRequest)
@@ -812,7 +812,7 @@ var methodEntitiesTxn = &rpc.Method{
 
 var methodEntitiesWatch = &rpc.Method{
 	MethodInfo: rpc.MethodInfo{
-		Service: "store.Entities", Name: "Watch", Full: "store.Entities/Watch", Permission: "read", Project: rpc.ProjectHandler, Idempotent: false, Stream: rpc.StreamServer,
+		Service: "store.Entities", Name: "Watch", Full: "store.Entities/Watch", Permission: "read", Project: rpc.ProjectHandler, Idempotent: false, Stream: rpc.StreamServer, Audit: false,
 	},
 	Streaming: func(ctx context.Context, impl any, d rpc.Decoder, s rpc.Stream) error {
 		req := new(WatchRequest)
@@ -825,7 +825,7 @@ var methodEntitiesWatch = &rpc.Method{
 
 var methodEntitiesGrant = &rpc.Method{
 	MethodInfo: rpc.MethodInfo{
-		Service: "store.Entities", Name: "Grant", Full: "store.Entities/Grant", Permission: "write", Project: rpc.ProjectCluster, Idempotent: false, Stream: rpc.StreamNone,
+		Service: "store.Entities", Name: "Grant", Full: "store.Entities/Grant", Permission: "write", Project: rpc.ProjectCluster, Idempotent: false, Stream: rpc.StreamNone, Audit: true,
 	},
 	Unary: func(ctx context.Context, impl any, d rpc.Decoder) (any, error) {
 		req := new(GrantRequest)
@@ -838,7 +838,7 @@ var methodEntitiesGrant = &rpc.Method{
 
 var methodEntitiesKeepAlive = &rpc.Method{
 	MethodInfo: rpc.MethodInfo{
-		Service: "store.Entities", Name: "KeepAlive", Full: "store.Entities/KeepAlive", Permission: "write", Project: rpc.ProjectCluster, Idempotent: true, Stream: rpc.StreamNone,
+		Service: "store.Entities", Name: "KeepAlive", Full: "store.Entities/KeepAlive", Permission: "write", Project: rpc.ProjectCluster, Idempotent: true, Stream: rpc.StreamNone, Audit: false,
 	},
 	Unary: func(ctx context.Context, impl any, d rpc.Decoder) (any, error) {
 		req := new(LeaseRequest)
@@ -851,7 +851,7 @@ var methodEntitiesKeepAlive = &rpc.Method{
 
 var methodEntitiesRevoke = &rpc.Method{
 	MethodInfo: rpc.MethodInfo{
-		Service: "store.Entities", Name: "Revoke", Full: "store.Entities/Revoke", Permission: "write", Project: rpc.ProjectCluster, Idempotent: true, Stream: rpc.StreamNone,
+		Service: "store.Entities", Name: "Revoke", Full: "store.Entities/Revoke", Permission: "write", Project: rpc.ProjectCluster, Idempotent: true, Stream: rpc.StreamNone, Audit: true,
 	},
 	Unary: func(ctx context.Context, impl any, d rpc.Decoder) (any, error) {
 		req := new(LeaseRequest)

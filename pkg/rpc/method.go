@@ -27,6 +27,7 @@ type MethodInfo struct {
 	Project    ProjectRule
 	Idempotent bool // carrying it out twice has the same effect as once
 	Stream     StreamType
+	Audit      bool // it changes something: its calls are recorded
 }
 
 // Decoder gives a handler its request.
@@ -41,7 +42,9 @@ type Method struct {
 	MethodInfo
 	// Target finds a request's reference to its project; set with
 	// ProjectRequest.
-	Target    func(req any) Target
+	Target func(req any) Target
+	// Subject finds what a request changes; nil if it does not say.
+	Subject   func(req any) Subject
 	Unary     func(ctx context.Context, impl any, req Decoder) (any, error)
 	Streaming func(ctx context.Context, impl any, req Decoder, s Stream) error
 }

@@ -33,7 +33,10 @@ type ServerOptions struct {
 	// a revoked certificate, or nil. It is asked when a connection begins, and
 	// by Recheck. It must not block. nil: no identity is refused.
 	Refuse func(Identity) error
-	Limits Limits
+	// Auditor is told of calls that change something, and of refused ones; nil:
+	// calls are not recorded.
+	Auditor Auditor
+	Limits  Limits
 	// Conns bounds the connections by class.
 	Conns  ConnLimits
 	Logger *slog.Logger
@@ -244,9 +247,10 @@ func (s *Server) serveConn(raw net.Conn, cl class, greet greeter) {
 		lim = lim.forNobody()
 	}
 	c = newConn(nc, false, lim)
+	peer := peerOf(raw, cl)
 	c.onCall = func(st *stream, h rawCallHeader, flags uint8, body []byte) {
 		c.lastCall.Store(int64(time.Since(c.began)))
-		s.dispatch(id, st, h, flags, body)
+		s.dispatch(id, peer, st, h, flags, body)
 	}
 	if err := c.handshake(handshakeTimeout); err != nil {
 		s.opts.Logger.Debug("rpc handshake failed", "peer", raw.RemoteAddr().String(), "error", err)
@@ -324,19 +328,24 @@ type serverCall struct {
 	method    *boundMethod
 	name      string // the name of a method that does not exist
 	identity  Identity
+	peer      Peer
 	grant     Grant
 	requestID string
 	trace     string
 	body      *buffer // the request; nil if it comes in DATA frames
 	ctx       callContext
+
+	request  any // read, and refused
+	audit    *AuditCall
+	endAudit func(error) error
 }
 
 func (sc *serverCall) streaming() bool { return sc.method != nil && sc.method.Streaming != nil }
 
 // dispatch hands a call to a worker.
-func (s *Server) dispatch(id Identity, st *stream, h rawCallHeader, flags uint8, body []byte) {
+func (s *Server) dispatch(id Identity, peer Peer, st *stream, h rawCallHeader, flags uint8, body []byte) {
 	sc := &serverCall{
-		s: s, st: st, method: s.methods[string(h.method)], identity: id, requestID: string(h.requestID), trace: string(h.trace),
+		s: s, st: st, method: s.methods[string(h.method)], identity: id, peer: peer, requestID: string(h.requestID), trace: string(h.trace),
 	}
 	if sc.method == nil {
 		sc.name = string(h.method)
@@ -411,6 +420,7 @@ func (sc *serverCall) run() {
 			err = cause
 		}
 	}
+	outcome, err = sc.audited(outcome, err)
 	var bad *decodeError
 	if errors.As(err, &bad) {
 		outcome, err = NotStarted, bad.err
@@ -448,41 +458,6 @@ func (sc *serverCall) handle() (resp any, err error) {
 	}
 	sc.ctx.Done() // so that the deadline takes effect
 	return nil, sc.method.Streaming(&sc.ctx, sc.method.impl, sc, &serverStream{sc.st, sc})
-}
-
-// decodeError is the error of a request that could not be read or is not valid:
-// the handler did nothing.
-type decodeError struct{ err error }
-
-func (e *decodeError) Error() string { return e.err.Error() }
-func (e *decodeError) Unwrap() error { return e.err }
-
-// Decode implements Decoder.
-func (sc *serverCall) Decode(v any) error {
-	f := func(p []byte) error {
-		if err := decode(p, v); err != nil {
-			return err
-		}
-		if val, ok := v.(interface{ Validate() error }); ok {
-			return val.Validate()
-		}
-		return nil
-	}
-	var err error
-	if sc.body != nil {
-		err = f(sc.body.b)
-		putBuffer(sc.body)
-		sc.body = nil
-	} else {
-		err = sc.st.message(&sc.ctx, f)
-	}
-	if err == nil {
-		err = sc.authorizeTarget(v)
-	}
-	if err != nil {
-		return &decodeError{err}
-	}
-	return nil
 }
 
 // reply ends the call.

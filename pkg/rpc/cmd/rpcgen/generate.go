@@ -205,10 +205,7 @@ func (e *emitter) target(m *method) {
 	rpc := e.Import(rpcPath)
 	e.P("Target: func(req any) %s.Target {\nr := req.(*%s)", rpc, e.goType(m.request))
 	for i, f := range fields {
-		value := "r"
-		for _, name := range f.path {
-			value += "." + gogen.GoName(name)
-		}
+		value := selector(f.path)
 		target := fmt.Sprintf("%s.Target{Project: %s}", rpc, value)
 		if f.kind != "" {
 			target = fmt.Sprintf("%s.Target{Kind: %q, ID: string(%s)}", rpc, f.kind, value)
@@ -222,6 +219,43 @@ func (e *emitter) target(m *method) {
 	e.P("},")
 }
 
+// selector is the Go expression for a field of the request r.
+func selector(path []string) string {
+	s := "r"
+	for _, name := range path {
+		s += "." + gogen.GoName(name)
+	}
+	return s
+}
+
+// subject emits what the request changes.
+func (e *emitter) subject(m *method) {
+	subjects, err := m.auditSubjects(e.set, e.domain)
+	if err != nil {
+		panic(err) // check has resolved them
+	}
+	if len(subjects) == 0 {
+		return
+	}
+	rpc := e.Import(rpcPath)
+	e.P("Subject: func(req any) %s.Subject {\nr := req.(*%s)", rpc, e.goType(m.request))
+	for i, s := range subjects {
+		var parts []string
+		for _, p := range s.paths {
+			parts = append(parts, "string("+selector(p)+")")
+		}
+		id := strings.Join(parts, " + ")
+		if i < len(subjects)-1 {
+			e.P("if %s != \"\" {", id)
+		}
+		e.P("return %s.Subject{Kind: %q, ID: %s}", rpc, s.kind, id)
+		if i < len(subjects)-1 {
+			e.P("}")
+		}
+	}
+	e.P("},")
+}
+
 // table emits the methods with their handlers.
 func (e *emitter) table() {
 	rpc, ctx := e.Import(rpcPath), e.Import("context")
@@ -230,9 +264,10 @@ func (e *emitter) table() {
 		mn := gogen.GoName(m.name)
 		e.P("var %s = &%s.Method{", e.variable(m), rpc)
 		e.P("MethodInfo: %s.MethodInfo{", rpc)
-		e.P("Service: %q, Name: %q, Full: %q, Permission: %q, Project: %s.%s, Idempotent: %t, Stream: %s.%s,", full, mn, full+"/"+mn, m.permission, rpc, m.projectRule(), m.idempotent, rpc, m.streamType())
+		e.P("Service: %q, Name: %q, Full: %q, Permission: %q, Project: %s.%s, Idempotent: %t, Stream: %s.%s, Audit: %t,", full, mn, full+"/"+mn, m.permission, rpc, m.projectRule(), m.idempotent, rpc, m.streamType(), m.audited)
 		e.P("},")
 		e.target(m)
+		e.subject(m)
 		call := "ctx"
 		decode := func(fail string) {
 			t := m.request

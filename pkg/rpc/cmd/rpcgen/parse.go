@@ -34,7 +34,9 @@ type method struct {
 	permission string
 	project    []string // one of projectRules, or paths of fields of the request
 	idempotent bool
-	request    string // name of a message or domain.component; empty: none
+	audited    bool
+	subjects   []string // "KIND FIELD+FIELD", the first that the request has counts
+	request    string   // name of a message or domain.component; empty: none
 	response   string
 	in, out    string // as request, or "bytes"
 	pos        lang.Pos
@@ -161,18 +163,29 @@ func services(p *lang.Parser, n *yaml.Node) []*service {
 
 func parseMethod(p *lang.Parser, k, v *yaml.Node) *method {
 	m := &method{name: p.Name(k), pos: p.Pos(k)}
+	said := false // whether its calls are recorded
 	p.Mapping(v, "method "+k.Value, map[string]func(*yaml.Node){
 		"doc":        func(n *yaml.Node) { m.doc = p.Str(n) },
 		"permission": func(n *yaml.Node) { m.permission = p.OneOf(n, permissions...) },
 		"project":    func(n *yaml.Node) { m.project = fieldPaths(p, n) },
 		"idempotent": func(n *yaml.Node) { m.idempotent = p.Bool(n) },
-		"request":    func(n *yaml.Node) { m.request = p.TypeName(n) },
-		"response":   func(n *yaml.Node) { m.response = p.TypeName(n) },
-		"in":         func(n *yaml.Node) { m.in = p.TypeName(n) },
-		"out":        func(n *yaml.Node) { m.out = p.TypeName(n) },
+		"audit": func(n *yaml.Node) {
+			if said = true; n.Tag == "!!bool" {
+				m.audited = p.Bool(n)
+				return
+			}
+			m.audited, m.subjects = true, fieldPaths(p, n)
+		},
+		"request":  func(n *yaml.Node) { m.request = p.TypeName(n) },
+		"response": func(n *yaml.Node) { m.response = p.TypeName(n) },
+		"in":       func(n *yaml.Node) { m.in = p.TypeName(n) },
+		"out":      func(n *yaml.Node) { m.out = p.TypeName(n) },
 	})
 	if m.doc == "" || m.permission == "" {
 		p.Errorf(k, "method %s: doc and permission are required", m.name)
+	}
+	if !said && m.permission != "" && m.permission != "public" && m.permission != "read" {
+		p.Errorf(k, "method %s: audit is required: true or what is changed (\"KIND FIELD\", a field of the request) if it changes anything, else false", m.name)
 	}
 	switch {
 	case m.permission == "public" && len(m.project) > 0:
@@ -229,30 +242,73 @@ func (m *method) projectFields(set *lang.Set, domain string) ([]projectField, er
 	}
 	var out []projectField
 	for _, path := range m.project {
-		msg, f := set.Component(domain, m.request), projectField{path: strings.Split(path, ".")}
-		for i, name := range f.path {
-			if msg == nil {
-				return nil, fmt.Errorf("%s: method %s: project %q: there is no message before %q", m.pos, m.name, path, name)
+		fd, err := m.field(set, domain, "project", path)
+		if err != nil {
+			return nil, err
+		}
+		f := projectField{path: strings.Split(path, ".")}
+		if fd.Type == lang.Ref {
+			if k := set.Kind(fd.Kind); k != nil && k.Scope != "project" {
+				return nil, fmt.Errorf("%s: method %s: project %q: a %s belongs to no project", m.pos, m.name, path, fd.Kind)
 			}
-			at := slices.IndexFunc(msg.Fields, func(f *lang.Field) bool { return f.Name == name })
-			if at < 0 {
-				return nil, fmt.Errorf("%s: method %s: project %q: %s has no field %q; rules are %s", m.pos, m.name, path, msg.Name, name, strings.Join(projectRules, ", "))
-			}
-			fd, last := msg.Fields[at], i == len(f.path)-1
-			switch {
-			case last && fd.Type == lang.Ref:
-				if k := set.Kind(fd.Kind); k != nil && k.Scope != "project" {
-					return nil, fmt.Errorf("%s: method %s: project %q: a %s belongs to no project", m.pos, m.name, path, fd.Kind)
-				}
-				f.kind = fd.Kind
-			case last && fd.Type == lang.String:
-			case !last && fd.Type == lang.Struct && fd.Required:
-				msg = set.Component(domain, fd.Component)
-			default:
-				return nil, fmt.Errorf("%s: method %s: project %q: %q is neither a string, nor a ref, nor a required component", m.pos, m.name, path, name)
-			}
+			f.kind = fd.Kind
 		}
 		out = append(out, f)
+	}
+	return out, nil
+}
+
+// field finds a string or ref of the request, also below required components.
+func (m *method) field(set *lang.Set, domain, key, path string) (*lang.Field, error) {
+	msg, names := set.Component(domain, m.request), strings.Split(path, ".")
+	for i, name := range names {
+		if msg == nil {
+			return nil, fmt.Errorf("%s: method %s: %s %q: there is no message before %q", m.pos, m.name, key, path, name)
+		}
+		at := slices.IndexFunc(msg.Fields, func(f *lang.Field) bool { return f.Name == name })
+		if at < 0 {
+			rules := ""
+			if key == "project" {
+				rules = "; rules are " + strings.Join(projectRules, ", ")
+			}
+			return nil, fmt.Errorf("%s: method %s: %s %q: %s has no field %q%s", m.pos, m.name, key, path, msg.Name, name, rules)
+		}
+		fd, last := msg.Fields[at], i == len(names)-1
+		switch {
+		case last && (fd.Type == lang.Ref || fd.Type == lang.String):
+			return fd, nil
+		case !last && fd.Type == lang.Struct && fd.Required:
+			msg = set.Component(domain, fd.Component)
+		default:
+			return nil, fmt.Errorf("%s: method %s: %s %q: %q is neither a string, nor a ref, nor a required component", m.pos, m.name, key, path, name)
+		}
+	}
+	return nil, nil
+}
+
+// subject is what a request says of what it changes: a kind, and the fields
+// that make its id.
+type subject struct {
+	kind  string
+	paths [][]string
+}
+
+// auditSubjects resolves method.subjects.
+func (m *method) auditSubjects(set *lang.Set, domain string) ([]subject, error) {
+	var out []subject
+	for _, text := range m.subjects {
+		kind, fields, ok := strings.Cut(text, " ")
+		if !ok || set.Kind(kind) == nil {
+			return nil, fmt.Errorf("%s: method %s: audit %q is not true, false, or a kind and a field of the request", m.pos, m.name, text)
+		}
+		s := subject{kind: kind}
+		for path := range strings.SplitSeq(fields, "+") {
+			if _, err := m.field(set, domain, "audit", path); err != nil {
+				return nil, err
+			}
+			s.paths = append(s.paths, strings.Split(path, "."))
+		}
+		out = append(out, s)
 	}
 	return out, nil
 }
@@ -263,6 +319,9 @@ func (f *file) check(set *lang.Set) error {
 	for _, s := range f.services {
 		for _, m := range s.methods {
 			if _, err := m.projectFields(set, f.lang.Domain); err != nil {
+				errList = append(errList, err)
+			}
+			if _, err := m.auditSubjects(set, f.lang.Domain); err != nil {
 				errList = append(errList, err)
 			}
 			for key, name := range map[string]string{"request": m.request, "response": m.response, "in": m.in, "out": m.out} {

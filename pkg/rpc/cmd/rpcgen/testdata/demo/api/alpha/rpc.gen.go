@@ -249,11 +249,15 @@ func (c clientMakers) Chat(ctx context.Context, req *MakeRequest) (rpc.ClientStr
 
 var methodMakersMake = &rpc.Method{
 	MethodInfo: rpc.MethodInfo{
-		Service: "alpha.Makers", Name: "Make", Full: "alpha.Makers/Make", Permission: "write", Project: rpc.ProjectRequest, Idempotent: false, Stream: rpc.StreamNone,
+		Service: "alpha.Makers", Name: "Make", Full: "alpha.Makers/Make", Permission: "write", Project: rpc.ProjectRequest, Idempotent: false, Stream: rpc.StreamNone, Audit: true,
 	},
 	Target: func(req any) rpc.Target {
 		r := req.(*MakeRequest)
 		return rpc.Target{Project: r.Name}
+	},
+	Subject: func(req any) rpc.Subject {
+		r := req.(*MakeRequest)
+		return rpc.Subject{Kind: "thing", ID: string(r.Name)}
 	},
 	Unary: func(ctx context.Context, impl any, d rpc.Decoder) (any, error) {
 		req := new(MakeRequest)
@@ -266,7 +270,7 @@ var methodMakersMake = &rpc.Method{
 
 var methodMakersReset = &rpc.Method{
 	MethodInfo: rpc.MethodInfo{
-		Service: "alpha.Makers", Name: "Reset", Full: "alpha.Makers/Reset", Permission: "admin", Project: rpc.ProjectCluster, Idempotent: true, Stream: rpc.StreamNone,
+		Service: "alpha.Makers", Name: "Reset", Full: "alpha.Makers/Reset", Permission: "admin", Project: rpc.ProjectCluster, Idempotent: true, Stream: rpc.StreamNone, Audit: true,
 	},
 	Unary: func(ctx context.Context, impl any, d rpc.Decoder) (any, error) {
 		req := new(rpc.None)
@@ -279,7 +283,7 @@ var methodMakersReset = &rpc.Method{
 
 var methodMakersPing = &rpc.Method{
 	MethodInfo: rpc.MethodInfo{
-		Service: "alpha.Makers", Name: "Ping", Full: "alpha.Makers/Ping", Permission: "public", Project: rpc.ProjectAny, Idempotent: true, Stream: rpc.StreamNone,
+		Service: "alpha.Makers", Name: "Ping", Full: "alpha.Makers/Ping", Permission: "public", Project: rpc.ProjectAny, Idempotent: true, Stream: rpc.StreamNone, Audit: false,
 	},
 	Unary: func(ctx context.Context, impl any, d rpc.Decoder) (any, error) {
 		req := new(rpc.None)
@@ -292,11 +296,18 @@ var methodMakersPing = &rpc.Method{
 
 var methodMakersDrop = &rpc.Method{
 	MethodInfo: rpc.MethodInfo{
-		Service: "alpha.Makers", Name: "Drop", Full: "alpha.Makers/Drop", Permission: "write", Project: rpc.ProjectRequest, Idempotent: false, Stream: rpc.StreamNone,
+		Service: "alpha.Makers", Name: "Drop", Full: "alpha.Makers/Drop", Permission: "write", Project: rpc.ProjectRequest, Idempotent: false, Stream: rpc.StreamNone, Audit: true,
 	},
 	Target: func(req any) rpc.Target {
 		r := req.(*MakeRequest)
 		return rpc.Target{Project: r.Name}
+	},
+	Subject: func(req any) rpc.Subject {
+		r := req.(*MakeRequest)
+		if string(r.Of) != "" {
+			return rpc.Subject{Kind: "thing", ID: string(r.Of)}
+		}
+		return rpc.Subject{Kind: "thing", ID: string(r.Name)}
 	},
 	Unary: func(ctx context.Context, impl any, d rpc.Decoder) (any, error) {
 		req := new(MakeRequest)
@@ -309,7 +320,7 @@ var methodMakersDrop = &rpc.Method{
 
 var methodMakersList = &rpc.Method{
 	MethodInfo: rpc.MethodInfo{
-		Service: "alpha.Makers", Name: "List", Full: "alpha.Makers/List", Permission: "read", Project: rpc.ProjectHandler, Idempotent: false, Stream: rpc.StreamServer,
+		Service: "alpha.Makers", Name: "List", Full: "alpha.Makers/List", Permission: "read", Project: rpc.ProjectHandler, Idempotent: false, Stream: rpc.StreamServer, Audit: false,
 	},
 	Streaming: func(ctx context.Context, impl any, d rpc.Decoder, s rpc.Stream) error {
 		req := new(MakeRequest)
@@ -322,7 +333,7 @@ var methodMakersList = &rpc.Method{
 
 var methodMakersPut = &rpc.Method{
 	MethodInfo: rpc.MethodInfo{
-		Service: "alpha.Makers", Name: "Put", Full: "alpha.Makers/Put", Permission: "write", Project: rpc.ProjectAny, Idempotent: false, Stream: rpc.StreamBidi,
+		Service: "alpha.Makers", Name: "Put", Full: "alpha.Makers/Put", Permission: "write", Project: rpc.ProjectAny, Idempotent: false, Stream: rpc.StreamBidi, Audit: true,
 	},
 	Streaming: func(ctx context.Context, impl any, d rpc.Decoder, s rpc.Stream) error {
 		req := new(rpc.None)
@@ -335,7 +346,7 @@ var methodMakersPut = &rpc.Method{
 
 var methodMakersGet = &rpc.Method{
 	MethodInfo: rpc.MethodInfo{
-		Service: "alpha.Makers", Name: "Get", Full: "alpha.Makers/Get", Permission: "read", Project: rpc.ProjectRequest, Idempotent: false, Stream: rpc.StreamServer,
+		Service: "alpha.Makers", Name: "Get", Full: "alpha.Makers/Get", Permission: "read", Project: rpc.ProjectRequest, Idempotent: false, Stream: rpc.StreamServer, Audit: false,
 	},
 	Target: func(req any) rpc.Target {
 		r := req.(*MakeRequest)
@@ -352,7 +363,7 @@ var methodMakersGet = &rpc.Method{
 
 var methodMakersFeed = &rpc.Method{
 	MethodInfo: rpc.MethodInfo{
-		Service: "alpha.Makers", Name: "Feed", Full: "alpha.Makers/Feed", Permission: "write", Project: rpc.ProjectCluster, Idempotent: false, Stream: rpc.StreamClient,
+		Service: "alpha.Makers", Name: "Feed", Full: "alpha.Makers/Feed", Permission: "write", Project: rpc.ProjectCluster, Idempotent: false, Stream: rpc.StreamClient, Audit: false,
 	},
 	Streaming: func(ctx context.Context, impl any, d rpc.Decoder, s rpc.Stream) error {
 		req := new(rpc.None)
@@ -365,7 +376,7 @@ var methodMakersFeed = &rpc.Method{
 
 var methodMakersChat = &rpc.Method{
 	MethodInfo: rpc.MethodInfo{
-		Service: "alpha.Makers", Name: "Chat", Full: "alpha.Makers/Chat", Permission: "read", Project: rpc.ProjectCluster, Idempotent: false, Stream: rpc.StreamBidi,
+		Service: "alpha.Makers", Name: "Chat", Full: "alpha.Makers/Chat", Permission: "read", Project: rpc.ProjectCluster, Idempotent: false, Stream: rpc.StreamBidi, Audit: false,
 	},
 	Streaming: func(ctx context.Context, impl any, d rpc.Decoder, s rpc.Stream) error {
 		req := new(MakeRequest)
