@@ -135,13 +135,16 @@ func recordSize(r *schema.Record) int {
 // Txn implements store.Entities.
 func (s *Server) Txn(ctx context.Context, req *store.TxnRequest) (*store.TxnResponse, error) {
 	t := entity.TxnRequest{RequestID: req.RequestID, Ops: make([]entity.Op, len(req.Ops))}
+	var subjects []rpc.Subject
 	for i := range req.Ops {
 		o := &req.Ops[i]
+		subjects = append(subjects, rpc.Subject{Kind: o.Record.Kind, ID: string(o.Record.ID), Op: string(o.Type)})
 		t.Ops[i] = entity.Op{Type: opTypesIn[o.Type], Record: o.Record, If: schema.Revision(o.If)}
 		if a := o.Add; a != nil {
 			t.Ops[i].Add = &entity.Addition{Attr: a.Attr, Delta: a.Delta, Min: a.Min, Max: a.Max}
 		}
 	}
+	rpc.SetSubjects(ctx, subjects...)
 	res, err := s.st.Txn(ctx, t)
 	if err != nil {
 		return nil, err
@@ -161,6 +164,7 @@ func (s *Server) KeepAlive(ctx context.Context, req *store.LeaseRequest) (*store
 
 // Revoke implements store.Entities.
 func (s *Server) Revoke(ctx context.Context, req *store.LeaseRequest) error {
+	rpc.SetSubjects(ctx, rpc.Subject{Kind: "lease", ID: req.ID})
 	return s.st.Revoke(ctx, schema.LeaseID(req.ID))
 }
 

@@ -23,6 +23,7 @@ type Config struct {
 	Build        Build     // Builds.
 	Logs         Logs      // Output of apps and builds.
 	Retention    Retention // How much of the past is kept.
+	History      History   // How long what happened is recorded.
 	Metrics      Metrics   // Prometheus metrics.
 }
 
@@ -93,6 +94,13 @@ type Retention struct {
 	Deployments int64         // Deployments in the history.
 	Builds      int64         // Builds and their logs.
 	Ended       time.Duration // How long sandboxes that ended, and their logs, are kept.
+}
+
+// History: How long what happened is recorded. Whole days are dropped, so records stay for up to a day longer.
+type History struct {
+	Audit      time.Duration // Who changed what, and was refused (r audit list).
+	Events     time.Duration // What happened to entities.
+	Executions time.Duration // Submitted code and how it ended.
 }
 
 // Metrics: Prometheus metrics.
@@ -186,6 +194,12 @@ var Keys = []Key{
 		field: func(c *Config) any { return &c.Retention.Builds }},
 	{Path: "retention.ended", Type: "duration", Default: "1h0m0s", Doc: "How long sandboxes that ended, and their logs, are kept.", Unit: "", Min: "0s", Max: "",
 		field: func(c *Config) any { return &c.Retention.Ended }},
+	{Path: "history.audit", Type: "duration", Default: "2160h0m0s", Doc: "Who changed what, and was refused (r audit list).", Unit: "", Min: "24h0m0s", Max: "87600h0m0s",
+		field: func(c *Config) any { return &c.History.Audit }},
+	{Path: "history.events", Type: "duration", Default: "336h0m0s", Doc: "What happened to entities.", Unit: "", Min: "24h0m0s", Max: "87600h0m0s",
+		field: func(c *Config) any { return &c.History.Events }},
+	{Path: "history.executions", Type: "duration", Default: "336h0m0s", Doc: "Submitted code and how it ended.", Unit: "", Min: "24h0m0s", Max: "87600h0m0s",
+		field: func(c *Config) any { return &c.History.Executions }},
 	{Path: "metrics.address", Type: "string", Default: "", Doc: "host:port to serve /metrics on; empty: only on the unix socket metrics.sock in the run directory.", Unit: "", Min: "", Max: "",
 		field: func(c *Config) any { return &c.Metrics.Address }},
 }

@@ -28,6 +28,9 @@ func (h *sandboxHandler) Exec(ctx context.Context, req *sandbox.ExecRequest, st 
 		Workdir: req.Workdir, User: req.User, TTY: value(req.TTY), Rows: uint16(value(req.Rows)), Cols: uint16(value(req.Cols)),
 		Note: out.note,
 	})
+	if sid != "" {
+		rpc.SetSubjects(ctx, rpc.Subject{Kind: sandbox.KindSandbox, ID: string(sid)})
+	}
 	return attach(ctx, out, sid, p, err, value(req.Stdin), value(req.TTY))
 }
 
@@ -38,6 +41,9 @@ func (h *sandboxHandler) RunOnce(ctx context.Context, req *sandbox.RunOnceReques
 		CreateRequest: createRequest(&req.Sandbox), TTY: value(req.TTY), Rows: uint16(value(req.Rows)), Cols: uint16(value(req.Cols)),
 		Keep: value(req.Keep), StartTimeout: value(req.StartTimeout), Note: out.note,
 	})
+	if sid != "" {
+		rpc.SetSubjects(ctx, rpc.Subject{Kind: sandbox.KindSandbox, ID: string(sid)})
+	}
 	return attach(ctx, out, sid, p, err, value(req.Stdin), value(req.TTY))
 }
 

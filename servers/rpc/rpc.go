@@ -7,12 +7,14 @@ import (
 	"context"
 
 	"miren.dev/runtime/api/app"
+	"miren.dev/runtime/api/history"
 	"miren.dev/runtime/api/sandbox"
 	"miren.dev/runtime/api/server"
 	"miren.dev/runtime/domain/apps"
 	"miren.dev/runtime/domain/nodes"
 	"miren.dev/runtime/domain/routes"
 	"miren.dev/runtime/domain/sandboxes"
+	"miren.dev/runtime/entity"
 	"miren.dev/runtime/pkg/rpc"
 	"miren.dev/runtime/pkg/schema"
 )
@@ -23,9 +25,11 @@ type Deps struct {
 	Routes    *routes.Service
 	Sandboxes *sandboxes.Service
 	Nodes     *nodes.Service
+	History   entity.History
 }
 
-// Register makes s serve apps, deploys, builds, routes, sandboxes and nodes.
+// Register makes s serve apps, deploys, builds, routes, sandboxes, nodes and the
+// history.
 func Register(s *rpc.Server, d Deps) {
 	app.RegisterApps(s, &appHandler{d.Apps})
 	app.RegisterDeploys(s, &deployHandler{d.Apps})
@@ -33,6 +37,7 @@ func Register(s *rpc.Server, d Deps) {
 	app.RegisterRoutes(s, &routeHandler{d.Routes})
 	sandbox.RegisterSandboxes(s, &sandboxHandler{d.Sandboxes})
 	server.RegisterNodes(s, &nodeHandler{d.Nodes})
+	history.RegisterHistory(s, History(d.History))
 }
 
 // caller returns the name of the identity that makes a call.

@@ -12,7 +12,11 @@ import (
 type sandboxHandler struct{ sandboxes *sandboxes.Service }
 
 func (h *sandboxHandler) Run(ctx context.Context, req *sandbox.RunRequest) (*sandbox.SandboxResponse, error) {
-	return sandboxResponse(h.sandboxes.Create(ctx, req.Project, createRequest(req)))
+	sb, err := h.sandboxes.Create(ctx, req.Project, createRequest(req))
+	if err == nil {
+		rpc.SetSubjects(ctx, rpc.Subject{Kind: sandbox.KindSandbox, ID: string(sb.ID)})
+	}
+	return sandboxResponse(sb, err)
 }
 
 func createRequest(req *sandbox.RunRequest) sandboxes.CreateRequest {

@@ -7,6 +7,7 @@ import (
 	"net"
 	"os"
 	"strings"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -27,6 +28,7 @@ import (
 	"miren.dev/runtime/domain/projects"
 	"miren.dev/runtime/domain/routes"
 	"miren.dev/runtime/domain/sandboxes"
+	"miren.dev/runtime/entity"
 	"miren.dev/runtime/entity/informer"
 	"miren.dev/runtime/entity/pgstore"
 	"miren.dev/runtime/pkg/config"
@@ -51,7 +53,13 @@ type control struct {
 
 // openStore connects to the store.
 func openStore(ctx context.Context, cfg *config.Config, url string, log *slog.Logger) (*pgstore.Store, error) {
-	store, err := pgstore.Open(ctx, pgstore.Config{URL: url, Kinds: api.Kinds(), Logger: log.With("component", "store"), KeepRevisions: cfg.Store.KeepRevisions})
+	keep := cfg.History
+	store, err := pgstore.Open(ctx, pgstore.Config{
+		URL: url, Kinds: api.Kinds(), Logger: log.With("component", "store"), KeepRevisions: cfg.Store.KeepRevisions,
+		KeepHistory: map[entity.Stream]time.Duration{
+			entity.StreamAudit: keep.Audit, entity.StreamEvent: keep.Events, entity.StreamExecution: keep.Executions,
+		},
+	})
 	if err != nil {
 		return nil, errs.Wrap(err, "store")
 	}
@@ -145,7 +153,7 @@ func (c *control) appURL(a *app.App) string {
 func (c *control) services(src sources) rpcserver.Deps {
 	a := &apps.Service{Store: c.store, Informers: c.informers, Sealer: c.sealer, Sources: src.Store, BuildLogs: c.m.buildLogs, Logger: c.logger}
 	return rpcserver.Deps{
-		Apps: a, Routes: &routes.Service{Store: c.store, Apps: a}, Nodes: &nodes.Service{Store: c.store},
+		Apps: a, Routes: &routes.Service{Store: c.store, Apps: a}, Nodes: &nodes.Service{Store: c.store}, History: c.store,
 		Sandboxes: &sandboxes.Service{
 			Store: c.store, Informers: c.informers, Apps: a, Node: ctlsandbox.LocalNode{Driver: c.m.driver}, Sealer: c.sealer,
 			Image: (&resolver{m: c.m}).Resolve, Logger: c.logger,

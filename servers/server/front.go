@@ -12,6 +12,7 @@ import (
 	"miren.dev/runtime/api"
 	"miren.dev/runtime/api/server"
 	"miren.dev/runtime/api/store"
+	"miren.dev/runtime/domain/audit"
 	"miren.dev/runtime/domain/identities"
 	"miren.dev/runtime/entity/remote"
 	"miren.dev/runtime/pkg/errs"
@@ -43,6 +44,7 @@ type front struct {
 
 	identities  *identities.Service
 	revocations *identities.Revocations
+	audit       *audit.Recorder
 }
 
 func newFront(c *control, src sources, stop context.CancelFunc) (*front, error) {
@@ -57,8 +59,9 @@ func newFront(c *control, src sources, stop context.CancelFunc) (*front, error) 
 	if err != nil {
 		return nil, err
 	}
+	f.audit = audit.NewRecorder(c.store, f.projectOf, c.logger.With("component", "audit"))
 	if f.rpc, err = rpc.NewServer(rpc.ServerOptions{
-		TLS: tlsConfig, Refuse: f.refuse, ProjectOf: f.projectOf, Logger: c.logger.With("component", "rpc"),
+		TLS: tlsConfig, Refuse: f.refuse, ProjectOf: f.projectOf, Auditor: f.audit, Logger: c.logger.With("component", "rpc"),
 	}); err != nil {
 		return nil, err
 	}
@@ -129,6 +132,7 @@ func (f *front) run(ctx context.Context) error {
 		defer cancel()
 		err := f.rpc.Shutdown(grace)
 		f.rpc.Close()
+		f.audit.Wait()
 		if errs.Is(err, errs.DeadlineExceeded) {
 			return nil // streams that follow changes do not end by themselves
 		}

@@ -10,6 +10,7 @@ import (
 
 	"miren.dev/runtime/api/app"
 	"miren.dev/runtime/api/core"
+	"miren.dev/runtime/api/history"
 	"miren.dev/runtime/api/sandbox"
 	"miren.dev/runtime/api/store"
 	"miren.dev/runtime/domain/projects"
@@ -117,6 +118,10 @@ var answers = map[string]answer{
 	"sandbox.Sandboxes/Stop":   bySandbox(func(x *tenant) any { return &sandbox.StopRequest{Sandbox: x.sandbox.GetID()} }),
 	"sandbox.Sandboxes/Delete": bySandbox(func(x *tenant) any { return &sandbox.SandboxRequest{Sandbox: x.sandbox.GetID()} }),
 	"sandbox.Sandboxes/Stats":  bySandbox(func(x *tenant) any { return &sandbox.SandboxRequest{Sandbox: x.sandbox.GetID()} }),
+
+	"history.History/List": {rpc.ProjectHandler, func(x *tenant) any {
+		return &history.ListRequest{Project: x.project, Stream: history.StreamAudit, Limit: 1}
+	}},
 
 	"server.Server/Status":         forAny,
 	"server.Server/Stop":           forCluster,
