@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"miren.dev/runtime/cli/app"
+	"miren.dev/runtime/cli/audit"
 	"miren.dev/runtime/cli/auth"
 	"miren.dev/runtime/cli/build"
 	"miren.dev/runtime/cli/cluster"
@@ -53,6 +54,7 @@ var commands = []entry{
 	{path: "entity", make: entity.New},
 	{path: "config", make: config.New},
 	{path: "auth", make: auth.New},
+	{path: "audit", make: audit.New},
 	{path: "debug", make: debug.New},
 	{path: "cluster", make: cluster.New},
 	{path: "version", make: version.New},

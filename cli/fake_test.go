@@ -19,6 +19,7 @@ import (
 	"miren.dev/runtime/api"
 	"miren.dev/runtime/api/app"
 	"miren.dev/runtime/api/core"
+	"miren.dev/runtime/api/history"
 	"miren.dev/runtime/api/id"
 	"miren.dev/runtime/api/sandbox"
 	"miren.dev/runtime/api/server"
@@ -27,12 +28,14 @@ import (
 	"miren.dev/runtime/cli/console"
 	"miren.dev/runtime/domain/identities"
 	"miren.dev/runtime/entity"
+	"miren.dev/runtime/entity/pgstore"
 	"miren.dev/runtime/entity/remote"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/rpc"
 	"miren.dev/runtime/pkg/rpc/identity"
 	"miren.dev/runtime/pkg/schema"
 	"miren.dev/runtime/pkg/source"
+	rpcserver "miren.dev/runtime/servers/rpc"
 	"miren.dev/runtime/testsupport/pgtest"
 )
 
@@ -42,7 +45,7 @@ var update = flag.Bool("update", false, "write the golden files")
 // RPC, and services that the test scripts.
 type fake struct {
 	t       *testing.T
-	store   entity.Store
+	store   *pgstore.Store
 	project schema.ID
 	sources *source.Store
 	socket  string
@@ -122,6 +125,7 @@ func (f *fake) serveOn(l net.Listener, cfg *tls.Config) (stop func()) {
 	if err != nil {
 		f.t.Fatal(err)
 	}
+	history.RegisterHistory(srv, rpcserver.History(f.store))
 	store.RegisterEntities(srv, remote.NewServer(f.store, api.Kinds()))
 	server.RegisterServer(srv, fakeServer{f})
 	server.RegisterNodes(srv, fakeNodes{f})
