@@ -163,3 +163,45 @@ func BenchmarkWatch(b *testing.B) {
 	b.StopTimer()
 	report(b, "watch", took)
 }
+
+// BenchmarkAppend measures the append of one audit record of 200 bytes.
+func BenchmarkAppend(b *testing.B) {
+	for _, appenders := range []int{1, 8, 64} {
+		b.Run(fmt.Sprintf("appenders=%d", appenders), func(b *testing.B) {
+			s := benchStore(b)
+			rec := entity.HistoryRecord{
+				Stream: entity.StreamAudit, Project: "shop", Actor: "alice", SubjectKind: "app", SubjectID: "blog", Action: "app.Apps/SetEnv",
+				Outcome: "ok", RequestID: "r1", Detail: []byte(`{"from":"certified","address":"192.0.2.7","us":1234}`),
+			}
+			if err := s.Append(b.Context(), rec); err != nil {
+				b.Fatal(err)
+			}
+			var left atomic.Int64
+			left.Store(int64(b.N))
+			var mu sync.Mutex
+			var took []time.Duration
+			var wg sync.WaitGroup
+			b.ResetTimer()
+			for range appenders {
+				wg.Go(func() {
+					var mine []time.Duration
+					for left.Add(-1) >= 0 {
+						t := time.Now()
+						if err := s.Append(context.Background(), rec); err != nil {
+							b.Error(err)
+							return
+						}
+						mine = append(mine, time.Since(t))
+					}
+					mu.Lock()
+					took = append(took, mine...)
+					mu.Unlock()
+				})
+			}
+			wg.Wait()
+			b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "records/s")
+			slices.Sort(took)
+			b.ReportMetric(float64(took[len(took)/2].Microseconds()), "append-p50-µs")
+		})
+	}
+}
