@@ -200,8 +200,7 @@ func BenchmarkAppend(b *testing.B) {
 			}
 			wg.Wait()
 			b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "records/s")
-			slices.Sort(took)
-			b.ReportMetric(float64(took[len(took)/2].Microseconds()), "append-p50-µs")
+			report(b, "append", took)
 		})
 	}
 }

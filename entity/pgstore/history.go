@@ -18,6 +18,9 @@ var _ entity.History = (*Store)(nil)
 const (
 	maxAppend      = 256
 	maxAppendBytes = 4 << 20
+	// maxRepairs bounds how often a batch is tried again at once after what it
+	// lacked was made: today's partition, the row of its writer.
+	maxRepairs = 10
 )
 
 // appending is one call of Append in the queue.
@@ -140,26 +143,27 @@ func (a *appender) write(batch []*appending) error {
 	if a.id != "" {
 		a.seq++
 	}
-	for {
+	for repairs := 0; ; {
 		done, sent, err := a.attempt(cols)
 		if done {
 			a.s.metrics.appended(len(cols[0]), time.Since(began))
 			return nil
 		}
-		unknown = unknown || sent
-		if err != nil && !errs.Is(err, errs.Unavailable) || time.Since(began) > a.s.cfg.RetryFor || a.s.isClosing() {
-			// A statement that is still under way must not count for the next batch.
-			a.id, a.seq = "", 0
-			switch {
-			case unknown:
-				return unknownOutcome(err)
-			case err == nil:
-				return a.s.errQueue()
-			}
-			return err
+		if err == nil && repairs < maxRepairs {
+			repairs++
+			continue
 		}
 		if err == nil {
-			continue
+			err = errs.New(errs.Internal, "the history cannot be appended to: its tables change all the time")
+		}
+		unknown = unknown || sent
+		if !errs.Is(err, errs.Unavailable) || time.Since(began) > a.s.cfg.RetryFor || a.s.isClosing() {
+			// A statement that is still under way must not count for the next batch.
+			a.id, a.seq = "", 0
+			if unknown {
+				return unknownOutcome(err)
+			}
+			return err
 		}
 		select {
 		case <-a.s.closing:
@@ -170,7 +174,8 @@ func (a *appender) write(batch []*appending) error {
 }
 
 // attempt tries to append a batch once. sent says that the database may have
-// done it although there is an error. Neither done nor an error: try again.
+// done it although there is an error. Neither done nor an error: try again, what
+// it lacked is there now.
 func (a *appender) attempt(cols [][]string) (done, sent bool, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), a.s.cfg.Attempt)
 	defer cancel()
@@ -193,7 +198,8 @@ func (a *appender) attempt(cols [][]string) (done, sent bool, err error) {
 	case errors.As(err, &pg) && pg.Code == "23514": // no partition for today
 		return false, false, a.s.makeHistory(ctx)
 	case err != nil:
-		return false, !errors.As(err, &pg) && !pgconn.SafeToRetry(err), mapError(err, "append to the history")
+		refused := errors.As(err, &pg) && pg.Severity == "ERROR"
+		return false, !refused && !pgconn.SafeToRetry(err), mapError(err, "append to the history")
 	case n > 0 || have != nil && *have >= a.seq:
 		return true, false, nil
 	case have == nil:

@@ -365,6 +365,69 @@ func TestRotateHistory(t *testing.T) {
 	}
 }
 
+// TestStuckDayHoldsUpNoOtherStream: while a transaction reads audit records for
+// long, their days stay, those of the other streams are dropped, and appends and
+// lists of both go on.
+func TestStuckDayHoldsUpNoOtherStream(t *testing.T) {
+	url := pgtest.URL(t)
+	s := pgtest.Open(t, pgstore.Config{URL: url, Kinds: storetest.Kinds()})
+	if err := s.RotateHistory(t.Context(), nil); err != nil {
+		t.Fatal(err)
+	}
+	c, err := pgx.Connect(t.Context(), url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close(context.Background())
+	exec := func(sql string) {
+		t.Helper()
+		if _, err := c.Exec(t.Context(), sql); err != nil {
+			t.Fatal(err)
+		}
+	}
+	exec("set search_path = runtime")
+	for _, stream := range []entity.Stream{entity.StreamAudit, entity.StreamEvent} {
+		exec(fmt.Sprintf("create table history_%s_20200101 partition of history_%s for values from ('2020-01-01T00:00:00Z') to ('2020-01-02T00:00:00Z')", stream, stream))
+	}
+	exec("begin")
+	exec("select from history_audit")
+	rotated := make(chan error, 1)
+	go func() { rotated <- s.RotateHistory(context.Background(), nil) }()
+	n := 0
+	for done := false; !done; n++ {
+		began := time.Now()
+		if err := s.Append(t.Context(), auditRecord(fmt.Sprint(n))); err != nil {
+			t.Fatal(err)
+		}
+		if d := time.Since(began); d > 5*time.Second {
+			t.Errorf("an append took %s", d)
+		}
+		select {
+		case err := <-rotated:
+			if done = true; !errs.Is(err, errs.Unavailable) {
+				t.Errorf("got %v, want unavailable", err)
+			}
+		default:
+		}
+	}
+	exec("commit")
+	if got := appended(t, s); len(got) != n {
+		t.Errorf("%d records, want %d", len(got), n)
+	}
+	for stream, want := range map[entity.Stream]bool{entity.StreamAudit: true, entity.StreamEvent: false} {
+		var there bool
+		if err := c.QueryRow(t.Context(), "select to_regclass($1) is not null", fmt.Sprintf("history_%s_20200101", stream)).Scan(&there); err != nil {
+			t.Fatal(err)
+		}
+		if there != want {
+			t.Errorf("the old day of %s is there: %t", stream, there)
+		}
+	}
+	if err := s.RotateHistory(t.Context(), nil); err != nil {
+		t.Errorf("once nobody reads it: %v", err)
+	}
+}
+
 // TestForgottenWriter: an appender whose row was removed while it was idle goes on.
 func TestForgottenWriter(t *testing.T) {
 	url := pgtest.URL(t)

@@ -53,22 +53,26 @@ func (s *Store) rotate(ctx context.Context) {
 // is dropped whole, so records are kept for up to a day longer. The store does so
 // by itself. What fails for one stream does not hold up the others.
 func (s *Store) RotateHistory(ctx context.Context, keep map[entity.Stream]time.Duration) error {
-	ctx, cancel := context.WithTimeout(ctx, maintenanceTimeout)
-	defer cancel()
-	errList := []error{s.makeHistory(ctx)}
-	now, err := s.databaseTime(ctx)
-	if err != nil {
-		return errors.Join(append(errList, err)...)
-	}
+	steps := []func(context.Context) error{s.makeHistory, s.forgetWriters}
 	for _, stream := range entity.Streams {
 		age := keep[stream]
 		if age == 0 {
 			age = DefaultKeepHistory[stream]
 		}
-		errList = append(errList, s.dropHistory(ctx, stream, now.Add(-age)))
+		steps = append(steps, func(ctx context.Context) error { return s.dropHistory(ctx, stream, age) })
 	}
-	_, err = s.pool.Exec(ctx, `delete from history_writer where at < clock_timestamp() - $1::interval`, writerKeep)
-	return errors.Join(append(errList, mapError(err, "forget old writers of the history"))...)
+	var errList []error
+	for _, step := range steps {
+		ctx, cancel := context.WithTimeout(ctx, maintenanceTimeout)
+		errList = append(errList, step(ctx))
+		cancel()
+	}
+	return errors.Join(errList...)
+}
+
+func (s *Store) forgetWriters(ctx context.Context) error {
+	_, err := s.pool.Exec(ctx, `delete from history_writer where at < clock_timestamp() - $1::interval`, writerKeep)
+	return mapError(err, "forget old writers of the history")
 }
 
 func (s *Store) databaseTime(ctx context.Context) (time.Time, error) {
@@ -101,24 +105,29 @@ func (s *Store) makeHistory(ctx context.Context) error {
 	return errors.Join(errList...)
 }
 
-// dropHistory drops the days of a stream that had ended by a time.
-func (s *Store) dropHistory(ctx context.Context, stream entity.Stream, end time.Time) error {
+// dropHistory drops the days of a stream that ended longer ago than age. It gives
+// up on the first that cannot be dropped, such as while it is being read for
+// long, and is called again.
+func (s *Store) dropHistory(ctx context.Context, stream entity.Stream, age time.Duration) error {
+	now, err := s.databaseTime(ctx)
+	if err != nil {
+		return err
+	}
 	have, err := s.historyDays(ctx, stream)
 	if err != nil {
 		return err
 	}
-	var errList []error
 	for first := range have {
-		if first.Add(day).After(end) {
+		if now.Sub(first.Add(day)) < age {
 			continue
 		}
 		name := historyPartition(stream, first)
-		err := s.ddl(ctx, "drop table if exists "+name)
-		if errList = append(errList, err); err == nil {
-			s.logger.Info("dropped a day of the history", "partition", name)
+		if err := s.ddl(ctx, "drop table if exists "+name); err != nil {
+			return err
 		}
+		s.logger.Info("dropped a day of the history", "partition", name)
 	}
-	return errors.Join(errList...)
+	return nil
 }
 
 func historyPartition(stream entity.Stream, first time.Time) string {
