@@ -17,18 +17,36 @@ const maxLog = 64 << 20
 type boundedFile struct {
 	mu   sync.Mutex
 	f    *os.File
+	in   *os.File // the same, for reading
+	old  *os.File // <name>.1
+	err  error    // why it cannot be rotated
 	size int64
 	max  int64
 }
 
 // BoundedLog returns a writer to f that rotates it if it is a file; terminals and
-// pipes are written as they are.
+// pipes are written as they are. It opens here what it needs later: a process
+// that gives up its privileges can rotate its log.
 func BoundedLog(f *os.File) io.Writer {
 	st, err := f.Stat()
 	if err != nil || !st.Mode().IsRegular() {
 		return f
 	}
-	return &boundedFile{f: f, size: st.Size(), max: maxLog}
+	b := &boundedFile{f: f, size: st.Size(), max: maxLog}
+	b.err = b.open()
+	return b
+}
+
+func (b *boundedFile) open() error {
+	name, err := os.Readlink(fmt.Sprintf("/proc/self/fd/%d", b.f.Fd()))
+	if err != nil {
+		return err
+	}
+	if b.in, err = os.Open(name); err != nil {
+		return err
+	}
+	b.old, err = os.OpenFile(name+".1", os.O_CREATE|os.O_WRONLY, 0o640)
+	return err
 }
 
 func (b *boundedFile) Write(p []byte) (int, error) {
@@ -46,19 +64,17 @@ func (b *boundedFile) Write(p []byte) (int, error) {
 }
 
 func (b *boundedFile) rotate() error {
-	name, err := os.Readlink(fmt.Sprintf("/proc/self/fd/%d", b.f.Fd()))
-	if err != nil {
+	if b.err != nil {
+		return b.err
+	}
+	for _, f := range []*os.File{b.in, b.old} {
+		if _, err := f.Seek(0, io.SeekStart); err != nil {
+			return err
+		}
+	}
+	if err := b.old.Truncate(0); err != nil {
 		return err
 	}
-	in, err := os.Open(name)
-	if err != nil {
-		return err
-	}
-	defer in.Close()
-	out, err := os.OpenFile(name+".1", os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o640)
-	if err != nil {
-		return err
-	}
-	_, err = io.Copy(out, in)
-	return errors.Join(err, out.Close(), b.f.Truncate(0))
+	_, err := io.Copy(b.old, b.in)
+	return errors.Join(err, b.f.Truncate(0))
 }
