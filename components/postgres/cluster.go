@@ -30,26 +30,13 @@ func (s *Server) makeDirs() error {
 		if err := os.MkdirAll(d, 0o711); err != nil {
 			return errs.New(errs.FailedPrecondition, "make directory: %w", err)
 		}
-		if !s.owner.other {
-			continue
-		}
-		for up := filepath.Dir(d); ; up = filepath.Dir(up) {
-			st, err := os.Stat(up)
-			if err != nil {
-				return errs.New(errs.FailedPrecondition, "stat directory: %w", err)
-			}
-			if st.Mode().Perm()&0o001 == 0 && st.Sys().(*syscall.Stat_t).Uid != uint32(s.owner.uid) {
-				return errs.New(errs.FailedPrecondition, "user %s, as which PostgreSQL runs, cannot enter %s (mode %s)", s.owner.name, up, st.Mode()).
-					WithHint("chmod o+x %s, or choose another --state-dir", up)
-			}
-			if up == "/" {
-				break
-			}
+		if err := s.owner.CanEnter(filepath.Dir(d)); err != nil {
+			return errs.Wrap(err, "PostgreSQL")
 		}
 	}
-	if s.owner.other {
-		if err := os.Chown(s.cfg.SocketDir, s.owner.uid, s.owner.gid); err != nil {
-			return errs.New(errs.FailedPrecondition, "give socket directory to %s: %w", s.owner.name, err)
+	if s.owner.Other() {
+		if err := os.Chown(s.cfg.SocketDir, s.owner.UID, s.owner.GID); err != nil {
+			return errs.New(errs.FailedPrecondition, "give socket directory to %s: %w", s.owner.Name, err)
 		}
 	}
 	return nil
@@ -76,9 +63,9 @@ func (s *Server) initialise(ctx context.Context, bin string) error {
 	if err := os.Mkdir(tmp, 0o700); err != nil {
 		return errs.New(errs.FailedPrecondition, "make cluster directory: %w", err)
 	}
-	if s.owner.other {
-		if err := os.Chown(tmp, s.owner.uid, s.owner.gid); err != nil {
-			return errs.New(errs.FailedPrecondition, "give cluster directory to %s: %w", s.owner.name, err)
+	if s.owner.Other() {
+		if err := os.Chown(tmp, s.owner.UID, s.owner.GID); err != nil {
+			return errs.New(errs.FailedPrecondition, "give cluster directory to %s: %w", s.owner.Name, err)
 		}
 	}
 	args := []string{"-D", tmp, "-U", role, "--auth=reject", "--encoding=UTF8", "--locale=C", "--data-checksums"}
@@ -89,7 +76,7 @@ func (s *Server) initialise(ctx context.Context, bin string) error {
 	cmd := exec.CommandContext(ctx, filepath.Join(bin, "initdb"), args...)
 	cmd.Env = []string{"PATH=" + bin + ":/usr/bin:/bin", "LC_ALL=C", "TZ=UTC"}
 	cmd.Dir, cmd.Stdout, cmd.Stderr = "/", &out, &out
-	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: s.owner.credential(), Setpgid: true}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: s.owner.Credential(), Setpgid: true}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	cmd.WaitDelay = 5 * time.Second
 	began := time.Now()
@@ -167,7 +154,7 @@ func (s *Server) writeConfig() error {
 	// cluster's own user and the user of this server may connect; others may
 	// not.
 	hba := "local all all peer map=runtime\n"
-	ident := fmt.Sprintf("runtime root %s\nruntime %s %s\n", role, s.owner.name, role)
+	ident := fmt.Sprintf("runtime root %s\nruntime %s %s\n", role, s.owner.Name, role)
 	for name, content := range map[string]string{"postgresql.conf": conf.String(), "pg_hba.conf": hba, "pg_ident.conf": ident} {
 		path := filepath.Join(s.cfg.Dir, name)
 		// The files are written before every start.

@@ -35,6 +35,7 @@ import (
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/instance"
 	"miren.dev/runtime/pkg/proc"
+	"miren.dev/runtime/pkg/sysuser"
 )
 
 const (
@@ -83,7 +84,7 @@ func ConfigFor(in *instance.Instance, log *slog.Logger) Config {
 // Server is a running cluster. Its methods are safe for concurrent use.
 type Server struct {
 	cfg   Config
-	owner owner
+	owner sysuser.User
 
 	mu   sync.Mutex // held while starting or stopping
 	proc *proc.Process
@@ -96,7 +97,7 @@ func Start(ctx context.Context, cfg Config) (*Server, error) {
 	if err := cfg.check(); err != nil {
 		return nil, err
 	}
-	own, err := lookupOwner(ctx, cfg.User)
+	own, err := findOwner(ctx, cfg.User)
 	if err != nil {
 		return nil, err
 	}
@@ -107,6 +108,18 @@ func Start(ctx context.Context, cfg Config) (*Server, error) {
 		return nil, err
 	}
 	return s, nil
+}
+
+// findOwner returns the user that the cluster runs as. PostgreSQL refuses to run
+// as root and needs an entry in the user database.
+func findOwner(ctx context.Context, name string) (sysuser.User, error) {
+	switch {
+	case name == "" && os.Geteuid() != 0:
+		return sysuser.Current(), nil
+	case name == "" || name == DefaultUser:
+		return sysuser.Ensure(ctx, DefaultUser, "runtime's PostgreSQL")
+	}
+	return sysuser.Find(name)
 }
 
 // Attach returns the running cluster, or nil if none runs. It starts nothing.
@@ -177,7 +190,7 @@ func (s *Server) start(ctx context.Context) error {
 		Dir:          data,
 		LogFile:      cfg.LogFile,
 		RecordFile:   cfg.RecordFile,
-		Credential:   s.owner.credential(),
+		Credential:   s.owner.Credential(),
 		Ready:        s.ready,
 		ReadyTimeout: 2 * time.Minute, // crash recovery may replay a lot of log
 	})
