@@ -242,8 +242,15 @@ func TestPartsKilled(t *testing.T) {
 		t.Run(c.part, func(t *testing.T) {
 			pid := s.pid(t, c.part)
 			stop := s.watchApp(name)
+			if c.part == "ingress" {
+				s.ingressIsConfined(t)
+				s.giveIngressToRoot(t)
+			}
 			kill(t, pid)
 			s.healthy(t)
+			if c.part == "ingress" {
+				s.ingressIsConfined(t)
+			}
 			if failed, all := stop(); failed > 0 && c.keep {
 				t.Errorf("%d of %d requests failed", failed, all)
 			}

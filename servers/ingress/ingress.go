@@ -25,6 +25,9 @@ type Ingress struct {
 	conns    atomic.Int64  // number of clients' connections, tunnels included
 	stopping chan struct{} // closed when requests should stop waiting
 	addrs    chan []net.Addr
+
+	listeners []net.Listener
+	admin     *adminListener
 }
 
 // New makes an ingress. It does no IO.
@@ -54,10 +57,9 @@ func (in *Ingress) Addrs(ctx context.Context) ([]net.Addr, error) {
 	}
 }
 
-// Run serves until ctx ends, then lets requests finish for DrainTimeout, and
-// returns nil.
-func (in *Ingress) Run(ctx context.Context) error {
-	in.follower.load()
+// Listen opens the addresses and the admin socket, which Run then closes. Run does
+// it if it was not done. A process that gives up privileges calls it before.
+func (in *Ingress) Listen(ctx context.Context) error {
 	listeners, err := listen(ctx, in.cfg)
 	if err != nil {
 		return err
@@ -69,6 +71,20 @@ func (in *Ingress) Run(ctx context.Context) error {
 		}
 		return err
 	}
+	in.listeners, in.admin = listeners, admin
+	return nil
+}
+
+// Run serves until ctx ends, then lets requests finish for DrainTimeout, and
+// returns nil.
+func (in *Ingress) Run(ctx context.Context) error {
+	if in.listeners == nil {
+		if err := in.Listen(ctx); err != nil {
+			return err
+		}
+	}
+	listeners, admin := in.listeners, in.admin
+	in.follower.load()
 	srv := &http.Server{
 		Handler: in, ReadHeaderTimeout: in.cfg.ReadHeaderTimeout, IdleTimeout: in.cfg.IdleTimeout,
 		MaxHeaderBytes: in.cfg.MaxHeaderBytes, ConnState: in.count, ErrorLog: slog.NewLogLogger(in.cfg.Logger.Handler(), slog.LevelDebug),
@@ -108,7 +124,7 @@ func (in *Ingress) Run(ctx context.Context) error {
 		srv.Close()
 	}
 	in.tunnels.drain(drain)
-	err = serving.Wait()
+	err := serving.Wait()
 	stopWork()
 	adminSrv.Close()
 	if admin != nil {

@@ -120,7 +120,8 @@ func listenAdmin(path string) (*adminListener, error) {
 	return &adminListener{UnixListener: l, path: path, info: info}, nil
 }
 
-// remove deletes the socket if it still belongs to this process.
+// remove deletes the socket if it still belongs to this process. A process that
+// gave up root may not; the next ingress then replaces the socket.
 func (a *adminListener) remove() {
 	if now, err := os.Lstat(a.path); err == nil && os.SameFile(now, a.info) {
 		_ = os.Remove(a.path)

@@ -40,6 +40,11 @@ func Run(ctx context.Context, cfg *config.Config, log *slog.Logger) error {
 		return err
 	}
 	defer m.close()
+	if cfg.Ingress.HTTPAddress != "" {
+		if m.ingressUser, err = findIngressUser(ctx, cfg); err != nil {
+			return err
+		}
+	}
 	url, err := m.storeURL(ctx)
 	if err != nil {
 		return err

@@ -1,24 +1,72 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
+	"os"
+	"path/filepath"
 	"time"
 
 	"miren.dev/runtime/entity/remote"
 	"miren.dev/runtime/pkg/config"
+	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/instance"
 	"miren.dev/runtime/pkg/rpc"
+	"miren.dev/runtime/pkg/sysuser"
 	"miren.dev/runtime/servers/ingress"
 )
+
+// ingressUserDefault is the user of the ingress that is created if it is missing.
+const ingressUserDefault = "runtime-ingress"
+
+// findIngressUser returns the user that the ingress process runs as: that of
+// ingress.user if this process is root, otherwise its own.
+func findIngressUser(ctx context.Context, cfg *config.Config) (sysuser.User, error) {
+	if os.Geteuid() != 0 {
+		return sysuser.Current(), nil
+	}
+	var u sysuser.User
+	var err error
+	if name := cmp.Or(cfg.Ingress.User, ingressUserDefault); name == ingressUserDefault {
+		u, err = sysuser.Ensure(ctx, name, "runtime's ingress")
+	} else {
+		u, err = sysuser.Find(name)
+	}
+	switch {
+	case err != nil:
+		return u, errs.New(errs.ClassOf(err), "ingress.user: %w", err).
+			WithHint("create it (useradd --system --shell /usr/sbin/nologin NAME), or set ingress.user to a number that nothing else uses")
+	case u.UID == 0:
+		return u, errs.New(errs.InvalidArgument, "ingress.user: the ingress does not run as root").
+			WithHint("leave ingress.user away for %s, or name another user", ingressUserDefault)
+	}
+	return u, nil
+}
 
 // Ingress runs the ingress process: it serves until ctx ends. It reads the
 // store through a socket of the server that allows it nothing else, and
 // continues to serve when the server is away.
+//
+// As root it only prepares its directory and opens what it listens on; before
+// it reads a byte that others wrote it becomes the user of the ingress.
 func Ingress(ctx context.Context, cfg *config.Config, log *slog.Logger) error {
 	in, err := instance.Find(cfg.StateDir, cfg.RunDir)
 	if err != nil {
 		return err
+	}
+	user, err := findIngressUser(ctx, cfg)
+	if err != nil {
+		return err
+	}
+	dir := in.State("ingress")
+	if err := user.Own(dir); err != nil {
+		return err
+	}
+	for _, d := range []string{filepath.Dir(dir), in.RunDir} {
+		if err := user.CanEnter(d); err != nil {
+			return errs.Wrap(err, "ingress.user")
+		}
 	}
 	client, err := rpc.NewClient("unix://"+in.Socket(ingressSocket), rpc.ClientOptions{})
 	if err != nil {
@@ -27,10 +75,16 @@ func Ingress(ctx context.Context, cfg *config.Config, log *slog.Logger) error {
 	defer client.Close()
 	srv, err := ingress.New(ingress.Config{
 		Addrs: []string{cfg.Ingress.HTTPAddress}, LocalDomains: cfg.Ingress.LocalDomains,
-		Reader: remote.New(client), TableFile: in.State("ingress", "table"), AdminSocket: in.Socket("ingress.sock"),
+		Reader: remote.New(client), TableFile: filepath.Join(dir, "table"), AdminSocket: in.Socket("ingress.sock"),
 		HoldTimeout: off(cfg.Ingress.HoldTimeout), DrainTimeout: off(cfg.Ingress.DrainTimeout), Logger: log,
 	})
 	if err != nil {
+		return err
+	}
+	if err := srv.Listen(ctx); err != nil {
+		return err
+	}
+	if err := user.Become(); err != nil {
 		return err
 	}
 	return srv.Run(ctx)

@@ -85,6 +85,20 @@ func (f *front) hosts() []string {
 	return hosts
 }
 
+// listenIngress opens the socket on which the ingress calls, for its user and root.
+func (f *front) listenIngress() (net.Listener, error) {
+	path, user := f.c.m.in.Socket(ingressSocket), f.c.m.ingressUser
+	l, err := rpc.ListenUnix(path)
+	if err != nil {
+		return nil, err
+	}
+	if err := os.Chown(path, user.UID, user.GID); err != nil {
+		l.Close()
+		return nil, errs.New(errs.FailedPrecondition, "give %s to user %s: %w", path, user.Name, err)
+	}
+	return l, nil
+}
+
 // run serves until ctx ends.
 func (f *front) run(ctx context.Context) error {
 	path := f.c.m.in.Socket(SocketName)
@@ -92,7 +106,7 @@ func (f *front) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	ingress, err := rpc.ListenUnix(f.c.m.in.Socket(ingressSocket))
+	ingress, err := f.listenIngress()
 	if err != nil {
 		unix.Close()
 		return err

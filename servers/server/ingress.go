@@ -19,6 +19,10 @@ import (
 	"miren.dev/runtime/pkg/version"
 )
 
+// ingressEnv is the whole environment of the ingress process: that of the server
+// may hold passwords, and what it says is in the configuration file.
+var ingressEnv = []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "GOMEMLIMIT=256MiB"}
+
 func ingressRecord(in *instance.Instance) string { return in.Socket("ingress.pid") }
 
 // keepIngress keeps the ingress process running until ctx ends, and leaves it
@@ -26,7 +30,7 @@ func ingressRecord(in *instance.Instance) string { return in.Socket("ingress.pid
 // version.
 func (m *machine) keepIngress(ctx context.Context) error {
 	cfg, in, log := m.cfg, m.in, m.logger
-	file, changed, err := writeConfig(cfg, in)
+	file, changed, err := writeIngressConfig(cfg, in)
 	if err != nil {
 		return err
 	}
@@ -42,7 +46,7 @@ func (m *machine) keepIngress(ctx context.Context) error {
 	for {
 		p, err := proc.Ensure(ctx, proc.Spec{
 			Name: "ingress", Path: exe, Args: []string{"ingress", "run", "--config", file},
-			Env: append(os.Environ(), "GOMEMLIMIT=256MiB"), LogFile: in.State("logs", "ingress.log"), RecordFile: ingressRecord(in),
+			Env: ingressEnv, LogFile: in.State("logs", "ingress.log"), RecordFile: ingressRecord(in),
 			Ready: func(ctx context.Context) error {
 				_, err := ingress.Client{Socket: in.Socket("ingress.sock")}.Status(ctx)
 				return err
@@ -82,16 +86,28 @@ func cause(err error) string {
 	return strings.Join(out, "; ")
 }
 
-// writeConfig writes the effective configuration for the ingress process and
-// reports whether it differs from the last one.
-func writeConfig(cfg *config.Config, in *instance.Instance) (file string, changed bool, err error) {
+// ingressConfig is what the ingress process needs of the configuration. The rest
+// has its default, since passwords are among it.
+func ingressConfig(cfg *config.Config) *config.Config {
+	c := config.Default()
+	c.StateDir, c.RunDir, c.Log, c.Ingress = cfg.StateDir, cfg.RunDir, cfg.Log, cfg.Ingress
+	return c
+}
+
+// writeIngressConfig writes the configuration of the ingress process and reports
+// whether it differs from the last one.
+func writeIngressConfig(cfg *config.Config, in *instance.Instance) (file string, changed bool, err error) {
 	var b bytes.Buffer
 	v := version.Get()
 	fmt.Fprintf(&b, "# Written by runtime %s (%s) for its ingress process.\n", v.Version, v.Commit)
-	if err := config.Generate(&b, cfg); err != nil {
+	if err := config.Generate(&b, ingressConfig(cfg)); err != nil {
 		return "", false, err
 	}
-	file = in.Socket("config.yaml")
+	// Earlier versions handed over the whole configuration.
+	if err := os.Remove(in.Socket("config.yaml")); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return "", false, errs.New(errs.Unavailable, "remove the configuration of an earlier version: %w", err)
+	}
+	file = in.Socket("ingress.yaml")
 	old, err := os.ReadFile(file)
 	if err == nil && bytes.Equal(old, b.Bytes()) {
 		return file, false, nil

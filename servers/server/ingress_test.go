@@ -1,9 +1,14 @@
 package server
 
 import (
+	"os"
+	"strconv"
+	"strings"
 	"testing"
 
+	"miren.dev/runtime/pkg/config"
 	"miren.dev/runtime/pkg/errs"
+	"miren.dev/runtime/pkg/instance"
 )
 
 func TestCause(t *testing.T) {
@@ -16,5 +21,71 @@ func TestCause(t *testing.T) {
 		if got := cause(ended.WithHint("%s", c.hint)); got != c.want {
 			t.Errorf("%q: %q, want %q", c.hint, got, c.want)
 		}
+	}
+}
+
+// TestIngressConfigHasNoPasswords: the ingress process gets what it needs.
+func TestIngressConfigHasNoPasswords(t *testing.T) {
+	dir := t.TempDir()
+	in, err := instance.Open(dir+"/state", dir+"/run")
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg := config.Default()
+	cfg.StateDir, cfg.RunDir, cfg.Log.Level = dir+"/state", dir+"/run", "debug"
+	cfg.Store.URL = "postgres://runtime:hunter2@db/runtime"
+	cfg.Ingress.HTTPAddress, cfg.Ingress.User = "127.0.0.1:8123", "4321"
+	// That of an earlier version.
+	if err := os.WriteFile(in.Socket("config.yaml"), []byte(cfg.Store.URL), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []bool{true, false} {
+		file, changed, err := writeIngressConfig(cfg, in)
+		if err != nil || changed != want {
+			t.Fatalf("changed %v, want %v: %v", changed, want, err)
+		}
+		b, err := os.ReadFile(file)
+		if err != nil || strings.Contains(string(b), "hunter2") {
+			t.Errorf("%v: %s", err, b)
+		}
+		got, err := config.Load(file, nil, nil)
+		if err != nil || got.StateDir != cfg.StateDir || got.RunDir != cfg.RunDir || got.Log != cfg.Log ||
+			got.Ingress.HTTPAddress != cfg.Ingress.HTTPAddress || got.Ingress.User != cfg.Ingress.User {
+			t.Errorf("%+v: %v", got, err)
+		}
+	}
+	if _, err := os.Stat(in.Socket("config.yaml")); !os.IsNotExist(err) {
+		t.Errorf("the configuration of an earlier version: %v", err)
+	}
+}
+
+func TestIngressUser(t *testing.T) {
+	cfg := config.Default()
+	if os.Geteuid() != 0 {
+		if u, err := findIngressUser(t.Context(), cfg); err != nil || u.UID != os.Geteuid() {
+			t.Errorf("without root: %+v %v", u, err)
+		}
+		return
+	}
+	for _, c := range []struct {
+		setting string
+		uid     int
+		class   errs.Class
+	}{
+		{"1999999", 1999999, ""},
+		{"root", 0, errs.InvalidArgument},
+		{"0", 0, errs.InvalidArgument},
+		{"no-such-user", 0, errs.FailedPrecondition},
+	} {
+		cfg.Ingress.User = c.setting
+		u, err := findIngressUser(t.Context(), cfg)
+		if errs.ClassOf(err) != c.class || err == nil && u.UID != c.uid || err != nil && errs.HintOf(err) == "" {
+			t.Errorf("%s: %+v %v", c.setting, u, err)
+		}
+	}
+	cfg.Ingress.User = config.Default().Ingress.User
+	u, err := findIngressUser(t.Context(), cfg)
+	if err != nil || u.Name != ingressUserDefault || u.UID == 0 || strconv.Itoa(u.UID) == u.Name {
+		t.Errorf("the default: %+v %v", u, err)
 	}
 }

@@ -20,6 +20,7 @@ import (
 	"miren.dev/runtime/pkg/config"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/instance"
+	"miren.dev/runtime/pkg/sysuser"
 )
 
 // hostBundles are the paths at which distributions keep the machine's CA
@@ -29,18 +30,19 @@ var hostBundles = []string{"/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/c
 // machine holds the parts of an installation on this machine that are not the
 // control plane. Making one changes nothing on the machine.
 type machine struct {
-	cfg        *config.Config
-	in         *instance.Instance
-	logger     *slog.Logger
-	binDir     string
-	caBundle   string
-	postgres   *postgres.Server // nil until started, or with an external store
-	containerd *containerd.Daemon
-	images     *containerd.Images
-	driver     *runsc.Driver
-	buildkit   *buildkit.Daemon
-	bases      *baseimage.Store
-	buildLogs  *buildlog.Logs
+	cfg         *config.Config
+	in          *instance.Instance
+	logger      *slog.Logger
+	binDir      string
+	caBundle    string
+	postgres    *postgres.Server // nil until started, or with an external store
+	containerd  *containerd.Daemon
+	images      *containerd.Images
+	driver      *runsc.Driver
+	buildkit    *buildkit.Daemon
+	bases       *baseimage.Store
+	buildLogs   *buildlog.Logs
+	ingressUser sysuser.User // set by Run, if there is an ingress
 	// ingressError is why the ingress does not run; "" or nil: it runs, or its state is not known.
 	ingressError atomic.Pointer[string]
 }
