@@ -22,12 +22,12 @@ import (
 )
 
 // storeChild serves a store on a private PostgreSQL: over TLS, and with --socket
-// on the socket where an ingress of the installation looks for it.
+// on the server's socket and on the one where an ingress looks for it.
 func storeChild(ctx context.Context, args []string, ready func(string)) (err error) {
 	f := flag.NewFlagSet("store", flag.ContinueOnError)
 	dir := f.String("dir", "", "of the installation")
 	pki := f.String("pki", "", "of the authority")
-	socket := f.Bool("socket", false, "serve on the server's socket too")
+	socket := f.Bool("socket", false, "serve on the server's sockets too")
 	if err := f.Parse(args); err != nil {
 		return err
 	}
@@ -71,8 +71,32 @@ func storeChild(ctx context.Context, args []string, ready func(string)) (err err
 			return err
 		}
 		listeners = append(listeners, l)
+		stop, err := serveIngress(srv, in.Socket("server-ingress.sock"))
+		if err != nil {
+			return err
+		}
+		defer stop()
 	}
 	return serveUntil(ctx, srv, listeners, func() { ready(tcp.Addr().String()) })
+}
+
+// serveIngress serves the ingress, which runs as another user, until stop is
+// called.
+func serveIngress(srv *rpc.Server, path string) (stop func(), err error) {
+	l, err := rpc.ListenUnix(path)
+	if err != nil {
+		return nil, err
+	}
+	if err := os.Chmod(path, 0o666); err != nil {
+		l.Close()
+		return nil, err
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_ = srv.ServeAs(l, rpc.Identity{Name: "ingress", Roles: []string{"ingress"}, How: "socket"})
+	}()
+	return func() { l.Close(); srv.Close(); <-done }, nil
 }
 
 // serveUntil serves on all listeners until ctx ends.
