@@ -189,6 +189,11 @@ func newPKI(t testing.TB) *testPKI {
 
 func (p *testPKI) cert(t testing.TB, name string, roles ...string) tls.Certificate {
 	t.Helper()
+	return p.certUntil(t, time.Now().Add(time.Hour), name, roles...)
+}
+
+func (p *testPKI) certUntil(t testing.TB, end time.Time, name string, roles ...string) tls.Certificate {
+	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		t.Fatal(err)
@@ -196,7 +201,7 @@ func (p *testPKI) cert(t testing.TB, name string, roles ...string) tls.Certifica
 	p.n++
 	tmpl := &x509.Certificate{
 		SerialNumber: big.NewInt(p.n), Subject: pkix.Name{CommonName: name, Organization: roles},
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), KeyUsage: x509.KeyUsageDigitalSignature,
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: end, KeyUsage: x509.KeyUsageDigitalSignature,
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth, x509.ExtKeyUsageServerAuth}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
 	}
 	der, err := x509.CreateCertificate(rand.Reader, tmpl, p.ca, &key.PublicKey, p.key)

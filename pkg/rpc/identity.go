@@ -3,6 +3,7 @@ package rpc
 import (
 	"context"
 	"crypto/tls"
+	"time"
 )
 
 // Identity is the authenticated peer of a connection. The zero Identity is
@@ -14,6 +15,9 @@ type Identity struct {
 	// Serial is the serial number of the certificate in lower-case hexadecimal
 	// digits; empty without one.
 	Serial string
+	// Expires is when the certificate does: its connections end then. Zero without
+	// one.
+	Expires time.Time
 }
 
 // known reports whether the caller is not anonymous.
@@ -41,5 +45,7 @@ func tlsIdentity(st tls.ConnectionState) Identity {
 		return Identity{}
 	}
 	cert := st.PeerCertificates[0]
-	return Identity{Name: cert.Subject.CommonName, Roles: cert.Subject.Organization, How: "certificate", Serial: cert.SerialNumber.Text(16)}
+	return Identity{
+		Name: cert.Subject.CommonName, Roles: cert.Subject.Organization, How: "certificate", Serial: cert.SerialNumber.Text(16), Expires: cert.NotAfter,
+	}
 }

@@ -3,6 +3,8 @@ package rpc
 import (
 	"crypto/tls"
 	"time"
+
+	"miren.dev/runtime/pkg/errs"
 )
 
 // Recheck asks ServerOptions.Refuse about every open connection and closes the
@@ -50,6 +52,28 @@ func (c *conn) closeRefused(err error) {
 	case <-c.closed:
 	}
 	c.close(err)
+}
+
+// expiryCheck is how often a connection compares the expiry of its certificate with
+// the clock, which may be set, or stand still while the machine does.
+const expiryCheck = time.Minute
+
+// closeExpired waits until the certificate of the connection has expired, and then
+// closes the connection as Recheck does.
+func (c *conn) closeExpired(id Identity) {
+	for left := time.Until(id.Expires); left > 0; left = time.Until(id.Expires) {
+		t := time.NewTimer(min(left, expiryCheck))
+		select {
+		case <-t.C:
+		case <-c.closed:
+			t.Stop()
+			return
+		}
+	}
+	err := errs.New(errs.Unauthenticated, "the certificate of %s has expired", id.Name).
+		WithHint("ask for a new one (`r auth generate`)").With("serial", id.Serial)
+	c.refuse(err)
+	c.closeRefused(err)
 }
 
 // refusing returns cfg with a handshake that fails for identities that

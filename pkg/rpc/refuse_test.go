@@ -1,6 +1,8 @@
 package rpc
 
 import (
+	"crypto/tls"
+	"crypto/x509"
 	"net"
 	"sync"
 	"testing"
@@ -112,5 +114,39 @@ func TestRefusedPeerCannotLinger(t *testing.T) {
 	wait.For(t, "the connection to be closed", func() bool { return r.inClass(classCertified) == 0 })
 	if n := r.echo.calls.Load(); n != done {
 		t.Errorf("%d calls were carried out after the refusal", n-done)
+	}
+}
+
+// TestConnectionEndsWithItsCertificate: calls and streams under way are cancelled
+// when the client certificate expires, and later calls do not start.
+func TestConnectionEndsWithItsCertificate(t *testing.T) {
+	r, _ := newRefusingFixture(t)
+	alice, bob := r.as(t, "alice"), r.as(t, "bob")
+	cert := r.pki.certUntil(t, time.Now().Add(3*time.Second), "alice", RoleAdmin)
+	alice.client.TLS.Certificates = []tls.Certificate{cert}
+	a, b := alice.dial(t), bob.dial(t)
+	if _, err := call(t, a, mEcho, &echoMsg{}); err != nil {
+		t.Fatal(err)
+	}
+	kept := b.cur.Load()
+	st, err := a.Open(t.Context(), &mHold.MethodInfo, &echoMsg{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer st.Close()
+	leaf, err := x509.ParseCertificate(cert.Certificate[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	wantClass(t, st.RecvMsg(&echoMsg{}), errs.Unauthenticated, Unknown)
+	if left := time.Until(leaf.NotAfter); left > 0 {
+		t.Errorf("it ended %s before the certificate", left)
+	}
+	wait.For(t, "the connection to be closed", func() bool { return r.inClass(classCertified) == 1 })
+	if _, err := call(t, a, mEcho, &echoMsg{}); err == nil {
+		t.Error("a call with the expired certificate succeeded")
+	}
+	if _, err := call(t, b, mEcho, &echoMsg{}); err != nil || b.cur.Load() != kept {
+		t.Errorf("another's connection: %v", err)
 	}
 }

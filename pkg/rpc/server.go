@@ -269,6 +269,9 @@ func (s *Server) serveConn(raw net.Conn, cl class, greet greeter) {
 	if cl == classAnonymous {
 		s.wg.Go(func() { c.closeIdle(s.admission.limits.AnonymousIdle) })
 	}
+	if !id.Expires.IsZero() {
+		s.wg.Go(func() { c.closeExpired(id) })
+	}
 	s.mu.Unlock()
 	if draining {
 		c.goAway()
