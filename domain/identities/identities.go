@@ -94,6 +94,20 @@ func (s *Service) Revoke(ctx context.Context, which, by string) ([]*core.ClientC
 	return s.revoke(ctx, by, append(found, unrecorded)...)
 }
 
+// CheckChange returns an error of class FailedPrecondition if the entity of a
+// certificate must stay as it is: without it a revoked certificate would work
+// again once servers have started anew. It may go when the certificate has expired.
+func CheckChange(c *core.ClientCertificate) error {
+	if c.Spec.RevokedAt == nil || c.Spec.ExpiresAt != nil && time.Now().After(*c.Spec.ExpiresAt) {
+		return nil
+	}
+	err := errs.New(errs.FailedPrecondition, "%s keeps a certificate revoked, so it is neither changed nor deleted", c.ID)
+	if c.Spec.ExpiresAt == nil {
+		return err.WithHint("it stays for ever, since it is not known when the certificates that it stands for expire")
+	}
+	return err.WithHint("it can be deleted after %s, when the certificate expires", c.Spec.ExpiresAt.Format(time.RFC3339))
+}
+
 // revoke marks certificates as revoked and stores those without an id.
 func (s *Service) revoke(ctx context.Context, by string, certs ...*core.ClientCertificate) ([]*core.ClientCertificate, error) {
 	now := time.Now()

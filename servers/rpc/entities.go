@@ -6,6 +6,7 @@ import (
 	"miren.dev/runtime/api"
 	"miren.dev/runtime/api/core"
 	"miren.dev/runtime/api/store"
+	"miren.dev/runtime/domain/identities"
 	"miren.dev/runtime/domain/projects"
 	"miren.dev/runtime/entity"
 	"miren.dev/runtime/pkg/errs"
@@ -120,6 +121,28 @@ func (e *entities) List(ctx context.Context, req *store.ListRequest) (*store.Lis
 		}
 		q.Cursor = resp.Cursor
 	}
+}
+
+// Txn implements store.Entities. It refuses what would undo a revocation.
+func (e *entities) Txn(ctx context.Context, req *store.TxnRequest) (*store.TxnResponse, error) {
+	for i := range req.Ops {
+		op := &req.Ops[i]
+		if op.Record.Kind != core.KindClientCertificate || op.Type == store.OpTypeCreate || op.Type == store.OpTypeCheck {
+			continue
+		}
+		c, err := entity.Get[core.ClientCertificate](ctx, e.reader, op.Record.ID)
+		if errs.Is(err, errs.NotFound) {
+			continue // the store refuses it
+		}
+		if err != nil {
+			return nil, err
+		}
+		// If it is revoked after this, its revision is not the expected one.
+		if err := identities.CheckChange(c); err != nil {
+			return nil, err
+		}
+	}
+	return e.Entities.Txn(ctx, req)
 }
 
 // Watch implements store.Entities.

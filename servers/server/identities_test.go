@@ -9,6 +9,8 @@ import (
 	"miren.dev/runtime/api/server"
 	"miren.dev/runtime/api/store"
 	"miren.dev/runtime/domain/identities"
+	"miren.dev/runtime/entity"
+	"miren.dev/runtime/entity/remote"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/rpc"
 	"miren.dev/runtime/testsupport/wait"
@@ -131,4 +133,53 @@ func TestRevocationArrivesByWatch(t *testing.T) {
 		_, err := store.NewEntitiesClient(e.holder(issued)).Kinds(t.Context())
 		return errs.Is(err, errs.Unauthenticated)
 	})
+}
+
+// TestRevocationOutlivesItsEntity: the entity of a revoked certificate can neither
+// be deleted nor changed before the certificate expires.
+func TestRevocationOutlivesItsEntity(t *testing.T) {
+	e := newFrontEnv(t)
+	admin := e.root()
+	st := remote.New(admin)
+	svc := &identities.Service{Store: e.c.store}
+	find := func(serial string) *core.ClientCertificate {
+		t.Helper()
+		all, _, err := entity.List[core.ClientCertificate](t.Context(), st, entity.Query{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, c := range all {
+			if c.Spec.Serial == serial {
+				return c
+			}
+		}
+		t.Fatalf("no certificate %q in %v", serial, all)
+		return nil
+	}
+	issued := e.issue(admin, "alice", "viewer")
+	if _, err := svc.Record(t.Context(), identities.Issued{Identity: "alice", Serial: "e1", By: "root", ExpiresAt: time.Now().Add(-time.Hour)}); err != nil {
+		t.Fatal(err)
+	}
+	valid := e.issue(admin, "bob", "viewer")
+	if _, err := server.NewServerClient(admin).RevokeIdentity(t.Context(), &server.RevokeIdentityRequest{Certificate: "alice"}); err != nil {
+		t.Fatal(err)
+	}
+	for _, serial := range []string{issued.Serial, ""} { // "": every certificate of alice that is not recorded
+		c := find(serial)
+		if err := entity.Delete(t.Context(), st, c); !errs.Is(err, errs.FailedPrecondition) || errs.HintOf(err) == "" {
+			t.Errorf("delete %q: %v", serial, err)
+		}
+		c.Spec.RevokedAt = nil
+		if err := entity.UpdateSpec(t.Context(), st, c); !errs.Is(err, errs.FailedPrecondition) {
+			t.Errorf("change %q: %v", serial, err)
+		}
+		if find(serial).Spec.RevokedAt == nil {
+			t.Errorf("%q is not revoked any more", serial)
+		}
+	}
+	for _, serial := range []string{"e1", valid.Serial} { // expired; not revoked
+		if err := entity.Delete(t.Context(), st, find(serial)); err != nil {
+			t.Errorf("delete %q: %v", serial, err)
+		}
+	}
 }
