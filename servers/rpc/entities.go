@@ -2,9 +2,13 @@ package rpcserver
 
 import (
 	"context"
+	"slices"
+	"strings"
 
 	"miren.dev/runtime/api"
+	"miren.dev/runtime/api/app"
 	"miren.dev/runtime/api/core"
+	"miren.dev/runtime/api/sandbox"
 	"miren.dev/runtime/api/store"
 	"miren.dev/runtime/domain/identities"
 	"miren.dev/runtime/domain/projects"
@@ -24,6 +28,31 @@ type entities struct {
 // Entities limits inner, which serves the store, to the projects of its
 // callers.
 func Entities(inner store.Entities, r entity.Reader) store.Entities { return &entities{inner, r} }
+
+// ingressRole is the role of the ingress process, and ingressKinds what it reads:
+// the table of the ingress is made of them.
+const ingressRole = "ingress"
+
+var ingressKinds = []string{app.KindApp, app.KindRoute, sandbox.KindSandbox}
+
+// mayRead returns an error of class PermissionDenied if the caller has the role of
+// the ingress, and reads other kinds; "": every kind.
+func mayRead(ctx context.Context, kinds ...string) error {
+	roles := rpc.IdentityFrom(ctx).Roles
+	limited := slices.ContainsFunc(roles, func(r string) bool {
+		name, _, _ := rpc.SplitRole(r)
+		return name == ingressRole
+	})
+	if !limited || slices.Contains(roles, rpc.RoleAdmin) {
+		return nil
+	}
+	for _, k := range kinds {
+		if !slices.Contains(ingressKinds, k) {
+			return errs.New(errs.PermissionDenied, "the role %s reads %s only, not %q", ingressRole, strings.Join(ingressKinds, ", "), k)
+		}
+	}
+	return nil
+}
 
 // view holds the ids of the projects that a caller may read; nil: everything.
 type view map[schema.ID]bool
@@ -83,6 +112,9 @@ func (v view) narrow(ctx context.Context, kind, project string) (string, error) 
 
 // Get implements store.Entities.
 func (e *entities) Get(ctx context.Context, req *store.GetRequest) (*store.GetResponse, error) {
+	if err := mayRead(ctx, req.Kind); err != nil {
+		return nil, err
+	}
 	v, err := e.view(ctx, req.Kind)
 	if err != nil {
 		return nil, err
@@ -96,6 +128,9 @@ func (e *entities) Get(ctx context.Context, req *store.GetRequest) (*store.GetRe
 
 // List implements store.Entities. A page is empty only if it is the last.
 func (e *entities) List(ctx context.Context, req *store.ListRequest) (*store.ListResponse, error) {
+	if err := mayRead(ctx, req.Kind); err != nil {
+		return nil, err
+	}
 	v, err := e.view(ctx, req.Kind)
 	if err != nil {
 		return nil, err
@@ -147,6 +182,13 @@ func (e *entities) Txn(ctx context.Context, req *store.TxnRequest) (*store.TxnRe
 
 // Watch implements store.Entities.
 func (e *entities) Watch(ctx context.Context, req *store.WatchRequest, st rpc.ServerStream[rpc.None, store.EventBatch]) error {
+	kinds := slices.Clone(req.Kinds)
+	if req.Kind != "" || len(kinds) == 0 {
+		kinds = append(kinds, req.Kind)
+	}
+	if err := mayRead(ctx, kinds...); err != nil {
+		return err
+	}
 	v, err := e.view(ctx, req.Kind)
 	if err != nil {
 		return err

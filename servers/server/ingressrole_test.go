@@ -6,8 +6,11 @@ import (
 	"path/filepath"
 	"testing"
 
+	"miren.dev/runtime/api/app"
+	"miren.dev/runtime/api/core"
 	"miren.dev/runtime/api/ingress"
 	"miren.dev/runtime/api/server"
+	"miren.dev/runtime/api/store"
 	"miren.dev/runtime/entity/remote"
 	"miren.dev/runtime/pkg/errs"
 	ingressserver "miren.dev/runtime/servers/ingress"
@@ -51,5 +54,28 @@ func TestIngressNeedsItsRoleOnly(t *testing.T) {
 	}
 	if _, err := server.NewServerClient(cl).Status(t.Context()); !errs.Is(err, errs.PermissionDenied) {
 		t.Errorf("another method that only reads: %v", err)
+	}
+	entities := store.NewEntitiesClient(cl)
+	for _, kind := range []string{app.KindAppVersion, core.KindClientCertificate, core.KindNode, ""} {
+		watches := []*store.WatchRequest{{Kind: kind}, {Kinds: []string{app.KindApp, kind}}, {Kind: app.KindApp, Kinds: []string{kind}}}
+		if kind != "" { // no request but a watch concerns every kind
+			watches = append(watches, &store.WatchRequest{Kind: kind, Kinds: []string{app.KindApp}})
+			if _, err := entities.List(ctx, &store.ListRequest{Kind: kind}); !errs.Is(err, errs.PermissionDenied) {
+				t.Errorf("list kind %q: %v", kind, err)
+			}
+			if _, err := entities.Get(ctx, &store.GetRequest{Kind: kind, ID: "x"}); !errs.Is(err, errs.PermissionDenied) {
+				t.Errorf("get kind %q: %v", kind, err)
+			}
+		}
+		for _, req := range watches {
+			w, err := entities.Watch(ctx, req)
+			if err == nil {
+				_, err = w.Recv()
+				w.Close()
+			}
+			if !errs.Is(err, errs.PermissionDenied) {
+				t.Errorf("watch kind %q of %v: %v", req.Kind, req.Kinds, err)
+			}
+		}
 	}
 }
