@@ -1,14 +1,14 @@
-// Command runtime-launch runs a program, which is runsc, where a sandbox is to be made:
-// in a control group, and in a mount namespace of its own in which the root filesystem of
-// the sandbox is mounted and what other programs have mounted is not.
+// Command runtime-launch prepares a place for a sandbox and executes runsc in it: a control
+// group, and a mount namespace that has the root filesystem of the sandbox but not the mounts
+// of other programs.
 //
-// It reads a pkg/launch.Request from its standard input. On an error it says what failed
-// on its standard error and ends with 125.
+// It reads a pkg/launch.Request from its standard input. On an error it names what failed
+// on its standard error and exits with 125.
 //
 // Each process of gVisor keeps, until it ends, all mounts that it saw when it started: the
 // disk of one sandbox, or of the machine's user, would be in use until every sandbox ends
 // that was started meanwhile. And a root filesystem that is mounted for its sandbox alone
-// goes when that ends, without a trace in the host's mounts.
+// vanishes when the sandbox ends, without a trace in the host's mounts.
 package main
 
 import (
@@ -71,8 +71,8 @@ func run() error {
 	return unix.Exec(r.Args[0], r.Args, r.Env)
 }
 
-// release unmounts here what is not needed: not the root, not what the kernel offers, and
-// neither above nor below one of the paths to keep.
+// release unmounts, in this namespace, every mount that the sandbox does not need. It keeps
+// the root, the mounts below /proc, /sys and /dev, and those above or below a path of keep.
 func release(keep []string) error {
 	b, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {
@@ -85,7 +85,7 @@ func release(keep []string) error {
 			points = append(points, unescape(f[4]))
 		}
 	}
-	slices.Reverse(points) // what is mounted below another comes later
+	slices.Reverse(points) // a mount below another one comes later in the list
 	for _, p := range points {
 		if p == "/" || slices.ContainsFunc(keep, func(k string) bool { return within(k, p) || within(p, k) }) {
 			continue

@@ -7,7 +7,7 @@ import (
 	"miren.dev/runtime/pkg/errs"
 )
 
-// Backends: ways of running a sandbox whose parts are there.
+// Backends: the ways to run a sandbox.
 const (
 	// BackendDirect has the node run runsc itself: a sandbox is sentry and gofer, and no other process.
 	BackendDirect = "direct"
@@ -15,27 +15,28 @@ const (
 	BackendContainerd = "containerd"
 )
 
-// backend runs sandboxes. Network, control group, root filesystem, agent and files
-// are there already; they are the same for all. Each method may be repeated.
+// backend runs sandboxes. Their network, control group, root filesystem, agent and
+// files exist already; these are the same for all backends. Each method may be
+// repeated.
 type backend interface {
-	// start takes over what runs, before anything else is called.
+	// start adopts the sandboxes that run, before any other method is called.
 	start(ctx context.Context) error
 	// follow reports the ends of sandboxes to Driver.notify until ctx ends.
 	follow(ctx context.Context) error
-	// create runs the sandbox: when it returns the agent has been started.
+	// create starts the sandbox, and returns when its agent was started.
 	create(ctx context.Context, cr *creation) error
-	// remove kills a sandbox and removes what the backend has of it. It serves
-	// sandboxes of other backends too, of which it has nothing.
+	// remove kills a sandbox and removes the backend's files of it. For a sandbox of
+	// another backend it does nothing.
 	remove(ctx context.Context, id string) error
-	// state returns what became of the sandbox's processes, nil if none were started.
+	// state returns the state of the sandbox's processes, nil if none were started.
 	state(ctx context.Context, id string) (*process, error)
 	// ended returns a channel that is closed if the sandbox ends before ctx does.
 	ended(ctx context.Context, id string) (<-chan struct{}, error)
-	// list returns the sandboxes of which the backend has anything.
+	// list returns the ids of the sandboxes of which the backend has files.
 	list() ([]string, error)
 	// runscDir is where runsc keeps its state.
 	runscDir() string
-	// close ends what start began. The sandboxes go on.
+	// close ends the watch of the sandboxes, which go on.
 	close()
 }
 
@@ -43,10 +44,11 @@ type backend interface {
 type process struct {
 	Running bool
 	Status  int       // exit status of the sentry; unknown if it is negative
-	EndedAt time.Time // zero if it is not known
+	EndedAt time.Time // zero if it is unknown
 }
 
-// backend returns the one by which a sandbox was made. Those of earlier versions do not say.
+// backend returns the backend with this name. The records of earlier versions have
+// none, and mean BackendContainerd.
 func (d *Driver) backend(name string) (backend, error) {
 	if name == "" {
 		name = BackendContainerd
@@ -58,8 +60,8 @@ func (d *Driver) backend(name string) (backend, error) {
 	return b, nil
 }
 
-// removeTask has every backend remove what it has of the sandbox, whichever made it:
-// that is in the container's record, which may be gone.
+// removeTask has every backend remove its files of the sandbox: the container's record,
+// which names the backend, may be gone.
 func (cr *creation) removeTask(ctx context.Context) error {
 	for _, name := range []string{BackendDirect, BackendContainerd} {
 		if err := cr.d.backends[name].remove(ctx, cr.spec.ID); err != nil {

@@ -21,16 +21,16 @@ import (
 	"miren.dev/runtime/pkg/proc"
 )
 
-// directBackend is BackendDirect: runsc is run by the node, once per sandbox, and ends when
-// the sandbox runs. What there is of a sandbox:
+// directBackend is BackendDirect: the node runs runsc once per sandbox, and runsc ends when
+// the sandbox runs. Parts of a sandbox:
 //
 //	bundle      <run dir>/sandboxes/<id>/bundle; the root filesystem is mounted there for the sandbox only
-//	processes   <run dir>/sandboxes/<id>/processes: sentry and gofer, by which a later server finds them
+//	processes   <run dir>/sandboxes/<id>/processes: records of sentry and gofer, for a later server
 //	runsc       <run dir>/runsc/direct/
 //
-// The ends of sentry and gofer are seen by their pidfds. Nobody is their parent but
-// init, so their exit status is not known: the agent's record says how the main process
-// ended, the control group whether memory ran out.
+// Pidfds report the ends of sentry and gofer. Their parent is init, so their exit status
+// is unknown: the agent's record says how the main process ended, and the control group
+// whether memory ran out.
 type directBackend struct {
 	d    *Driver
 	ctx  context.Context // of the goroutines that wait for ends
@@ -43,7 +43,7 @@ func newDirectBackend(d *Driver) *directBackend {
 	return b
 }
 
-// processes identify what runs of a sandbox.
+// processes identify the processes of a sandbox.
 type processes struct {
 	Sentry proc.Record `json:"sentry"`
 	Gofer  proc.Record `json:"gofer"`
@@ -85,7 +85,8 @@ func (b *directBackend) follow(ctx context.Context) error {
 	return nil
 }
 
-// watch reports the end of a sandbox. One whose gofer ends has lost its files, and is killed.
+// watch reports the end of a sandbox. It kills a sandbox whose gofer ended: that has lost
+// its files.
 func (b *directBackend) watch(id string, p *processes) {
 	go func() {
 		ctx, cancel := context.WithCancel(b.ctx)
@@ -101,7 +102,7 @@ func (b *directBackend) watch(id string, p *processes) {
 	}()
 }
 
-// create writes the bundle and runs runsc, which returns when the agent was started.
+// create writes the bundle and runs runsc, which ends when the agent was started.
 func (b *directBackend) create(ctx context.Context, cr *creation) error {
 	id := cr.spec.ID
 	if err := b.forget(id); err != nil { // of an interrupted attempt
@@ -117,7 +118,7 @@ func (b *directBackend) create(ctx context.Context, cr *creation) error {
 	if err := os.WriteFile(b.bundle(id, "config.json"), spec, 0o600); err != nil {
 		return errs.New(errs.FailedPrecondition, "bundle: %w", err)
 	}
-	// Not given up half-way: what runsc makes is recorded when it is done.
+	// The caller's end does not interrupt it: the processes are recorded when runsc is done.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), taskTimeout)
 	defer cancel()
 	if err := b.run(ctx, cr); err != nil {
@@ -141,8 +142,8 @@ func (b *directBackend) create(ctx context.Context, cr *creation) error {
 	return nil
 }
 
-// run runs runsc until the sandbox runs. From its first moment it is in the sandbox's
-// group of helpers: there it is found, and killed, if the server ends meanwhile.
+// run runs runsc until the sandbox runs. From its first moment runsc is in the sandbox's
+// group of helpers, where remove finds and kills it if the server ended meanwhile.
 func (b *directBackend) run(ctx context.Context, cr *creation) error {
 	id := cr.spec.ID
 	log, err := os.OpenFile(b.bundle(id, "runsc.log"), os.O_CREATE|os.O_TRUNC|os.O_RDWR, 0o600)
@@ -158,7 +159,7 @@ func (b *directBackend) run(ctx context.Context, cr *creation) error {
 	cmd.Dir = "/"
 	cmd.Env = []string{}
 	cmd.Stdin = bytes.NewReader(request)
-	cmd.Stderr = log // of the launcher: runsc, and the sandbox, have /dev/null
+	cmd.Stderr = log // for errors of the launcher: runsc and the sandbox get /dev/null
 	cmd.ExtraFiles = []*os.File{log}
 	if err := cmd.Run(); err != nil {
 		if ctx.Err() != nil {
@@ -169,8 +170,8 @@ func (b *directBackend) run(ctx context.Context, cr *creation) error {
 	return nil
 }
 
-// request says how runsc is run: in a mount namespace with the root filesystem, and
-// without what others have mounted, for the sandbox would keep all that in use.
+// request returns what the launcher runs: runsc, in a mount namespace with the root
+// filesystem and without the mounts of other programs, which the sandbox would keep in use.
 func (b *directBackend) request(cr *creation) launch.Request {
 	id := cr.spec.ID
 	r := launch.Request{
@@ -195,7 +196,7 @@ func (b *directBackend) request(cr *creation) launch.Request {
 	return r
 }
 
-// lastMessage is what runsc said last in its log.
+// lastMessage returns the last message in the log of runsc.
 func lastMessage(log *os.File) string {
 	const most = 16 << 10
 	st, err := log.Stat()
@@ -215,7 +216,7 @@ func lastMessage(log *os.File) string {
 	return line.Msg
 }
 
-// find identifies what runsc has started.
+// find identifies the processes that runsc has started.
 func (b *directBackend) find(id string) (*processes, error) {
 	text, err := os.ReadFile(b.bundle(id, "pid"))
 	if err != nil {
@@ -240,7 +241,7 @@ func (b *directBackend) find(id string) (*processes, error) {
 		record *proc.Record
 		pid    int
 	}{{&p.Sentry, pid}, {&p.Gofer, state.GoferPID}} {
-		// One that has ended already gets a record by which it is not alive.
+		// The record of a process that has ended already is empty: it is not alive.
 		if *x.record, err = proc.Identify(x.pid); err != nil && !errors.Is(err, os.ErrNotExist) {
 			return nil, errs.New(errs.Unavailable, "process %d of the sandbox: %w", x.pid, err)
 		}
@@ -267,7 +268,7 @@ func (b *directBackend) processes(id string) (*processes, error) {
 func (b *directBackend) state(_ context.Context, id string) (*process, error) {
 	p, err := b.processes(id)
 	if errs.Is(err, errs.Corrupt) {
-		return &process{Status: -1}, nil // it cannot be watched any more: it has ended
+		return &process{Status: -1}, nil // nothing can watch it any more: it counts as ended
 	}
 	if err != nil || p == nil {
 		return nil, err
@@ -289,7 +290,7 @@ func (b *directBackend) ended(ctx context.Context, id string) (<-chan struct{}, 
 	return ended, nil
 }
 
-// killTimeout bounds how long killed processes may take to go.
+// killTimeout bounds how long killed processes may take to end.
 const killTimeout = 10 * time.Second
 
 // remove kills the sandbox, and runsc if it is about to make it, and removes its files.
@@ -299,7 +300,7 @@ func (b *directBackend) remove(ctx context.Context, id string) error {
 		return err
 	}
 	if _, err := os.Lstat(b.bundle(id)); errors.Is(err, os.ErrNotExist) && len(files) == 0 {
-		return nil // made by another backend, or never
+		return nil // another backend made it, or none
 	}
 	ctx, cancel := context.WithTimeout(ctx, killTimeout)
 	defer cancel()
@@ -328,9 +329,9 @@ func (b *directBackend) remove(ctx context.Context, id string) error {
 	return b.forget(id)
 }
 
-// forget removes what there is of a sandbox that does not run.
+// forget removes the files of a sandbox that does not run.
 func (b *directBackend) forget(id string) error {
-	// runsc itself would do no more, but take the time of a start of runsc.
+	// `runsc delete` would do no more, and take the time of a start of runsc.
 	found, err := b.runscFiles(id)
 	if err != nil {
 		return err
@@ -343,7 +344,7 @@ func (b *directBackend) forget(id string) error {
 	return nil
 }
 
-// runscFiles are what runsc keeps of a sandbox.
+// runscFiles returns the files that runsc keeps of a sandbox.
 func (b *directBackend) runscFiles(id string) ([]string, error) { return runscFiles(b.runscDir(), id) }
 
 func (b *directBackend) list() ([]string, error) {

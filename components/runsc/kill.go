@@ -38,7 +38,7 @@ func unmountAll(path string) error {
 	}
 }
 
-// runscFiles are what runsc keeps of a sandbox in dir.
+// runscFiles returns the files that runsc keeps of a sandbox in dir.
 func runscFiles(dir, id string) (files []string, err error) {
 	for _, pattern := range []string{taskID(id) + "_sandbox:*", "runsc-" + taskID(id) + ".sock"} {
 		found, err := filepath.Glob(filepath.Join(dir, pattern))

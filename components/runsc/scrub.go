@@ -163,5 +163,5 @@ func (b *taskBackend) runscDir() string {
 	return filepath.Join(b.d.runscRoot(), b.d.cfg.Containerd.Namespace())
 }
 
-// runscFiles are what runsc keeps of a sandbox.
+// runscFiles returns the files that runsc keeps of a sandbox.
 func (b *taskBackend) runscFiles(id string) ([]string, error) { return runscFiles(b.runscDir(), id) }

@@ -41,8 +41,8 @@ func (b *taskBackend) close() {}
 // taskTimeout is how long a busy machine may take to start a sandbox.
 const taskTimeout = 60 * time.Second
 
-// create has containerd start the shim, and that the sandbox, and makes it known that the
-// task runs, which it does since it was created.
+// create has containerd start the shim, which starts the sandbox, and then report the task
+// as running, which it is since its creation.
 func (b *taskBackend) create(ctx context.Context, cr *creation) error {
 	c, err := b.d.client()
 	if err != nil {
@@ -138,7 +138,7 @@ func (b *taskBackend) state(ctx context.Context, id string) (*process, error) {
 	return p, nil
 }
 
-// ended waits with containerd.
+// ended asks containerd to report the end.
 func (b *taskBackend) ended(ctx context.Context, id string) (<-chan struct{}, error) {
 	c, err := b.d.client()
 	if err != nil {

@@ -1,5 +1,5 @@
-// Package launch has what the node and the program runtime-launch, which starts sandboxes,
-// say to each other.
+// Package launch is the protocol between the node and the program runtime-launch, which
+// starts sandboxes.
 package launch
 
 // Binary is the name of the program, in the directory of the toolchain.
@@ -10,7 +10,7 @@ type Request struct {
 	Group  string   // cgroup.procs of the control group to join
 	Rootfs string   // directory on which Mounts are mounted
 	Mounts []Mount  // of the root filesystem
-	Keep   []string // what is needed of other mounts: these and what is above and below them
+	Keep   []string // paths that the sandbox needs: the mounts above and below them stay
 	Args   []string // the program, which ends up with /dev/null as standard input, output and error
 	Env    []string
 }

@@ -134,7 +134,8 @@ func start(s Spec) (*Process, error) {
 
 func (p *Process) watch() {
 	defer close(p.done)
-	_ = p.record.Wait(context.Background()) // what cannot be watched is taken for ended, and looked at again
+	// A process that cannot be watched counts as ended; Keep then adopts it again.
+	_ = p.record.Wait(context.Background())
 }
 
 func (p *Process) awaitReady(ctx context.Context) error {

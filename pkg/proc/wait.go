@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Wait returns nil when the process has ended, and ctx's error if that ends first. The
-// process need not be a child, and no thread waits with the caller.
+// Wait returns nil when the process has ended, and the error of ctx if ctx ends first. The
+// process need not be a child. The wait occupies no thread.
 func (r Record) Wait(ctx context.Context) error {
 	fd, err := unix.PidfdOpen(r.PID, unix.PIDFD_NONBLOCK)
 	if err != nil || !r.Alive() { // the number may be another process's by now

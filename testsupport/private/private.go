@@ -87,7 +87,7 @@ func Main(m *testing.M) int {
 	c.Env = append(os.Environ(), ownMounts+"=new")
 	c.Stdin, c.Stdout, c.Stderr = os.Stdin, os.Stdout, os.Stderr
 	c.SysProcAttr = &syscall.SysProcAttr{Unshareflags: unix.CLONE_NEWNS, Pdeathsig: syscall.SIGKILL}
-	runtime.LockOSThread() // the signal comes when the thread that started it ends
+	runtime.LockOSThread() // the kernel sends the signal when the starting thread ends
 	err := c.Run()
 	if err == nil {
 		return 0
