@@ -12,6 +12,7 @@ import (
 	"miren.dev/runtime/api/sandbox"
 	"miren.dev/runtime/components/execution"
 	"miren.dev/runtime/pkg/errs"
+	"miren.dev/runtime/pkg/text"
 )
 
 // stop ends a sandbox that was asked to stop. A sandbox that ended by itself
@@ -174,7 +175,7 @@ func (r *Reconciler) delete(ctx context.Context, sid string) (time.Duration, err
 func (r *Reconciler) tail(ctx context.Context, sb *sandbox.Sandbox) []string {
 	var lines []string
 	err := r.Driver.Logs(ctx, string(sb.ID), execution.LogQuery{Tail: logTail}, func(l execution.LogLine) error {
-		lines = append(lines, cut(l.Text, maxTailLine))
+		lines = append(lines, text.Cut(l.Text, maxTailLine))
 		return nil
 	})
 	if err != nil && !errs.Is(err, errs.NotFound) {
@@ -195,16 +196,5 @@ func brief(s string) string {
 		}
 		return c
 	}, s)
-	return cut(s, maxMessage)
-}
-
-// cut shortens s to n bytes, at the beginning of a character.
-func cut(s string, n int) string {
-	if len(s) <= n {
-		return s
-	}
-	for n > 0 && !utf8.RuneStart(s[n]) {
-		n--
-	}
-	return s[:n]
+	return text.Cut(s, maxMessage)
 }

@@ -26,13 +26,13 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
-	"unicode/utf8"
 
 	"golang.org/x/time/rate"
 
 	"miren.dev/runtime/entity"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/rpc"
+	"miren.dev/runtime/pkg/text"
 )
 
 // Outcomes besides the classes of package errs.
@@ -143,7 +143,7 @@ func (r *Recorder) project(ctx context.Context, c *rpc.AuditCall) string {
 	if err != nil && !errs.Is(err, errs.NotFound) {
 		r.logger.Warn("cannot find the project of a call", "method", c.Method.Full, "error", err)
 	}
-	return text(name)
+	return valid(name)
 }
 
 func (r *Recorder) write(ctx context.Context, c *rpc.AuditCall, rec entity.HistoryRecord) error {
@@ -168,11 +168,11 @@ func outcomeOf(err error) string {
 // record describes a call as it is now.
 func record(c *rpc.AuditCall, project, outcome string) entity.HistoryRecord {
 	rec := entity.HistoryRecord{
-		Stream: entity.StreamAudit, Project: project, Actor: text(c.Identity.String()), Action: c.Method.Full, Outcome: outcome,
-		RequestID: text(c.RequestID), Detail: detail(c, 0),
+		Stream: entity.StreamAudit, Project: project, Actor: valid(c.Identity.String()), Action: c.Method.Full, Outcome: outcome,
+		RequestID: valid(c.RequestID), Detail: detail(c, 0),
 	}
 	if len(c.Subjects) > 0 {
-		rec.SubjectKind, rec.SubjectID = text(c.Subjects[0].Kind), text(c.Subjects[0].ID)
+		rec.SubjectKind, rec.SubjectID = valid(c.Subjects[0].Kind), valid(c.Subjects[0].ID)
 	}
 	return rec
 }
@@ -212,20 +212,9 @@ func detail(c *rpc.AuditCall, omitted int64) json.RawMessage {
 }
 
 // short bounds a name of the detail, so that all of them fit.
-func short(s string) string { return cut(text(s), 80) }
+func short(s string) string { return text.Cut(valid(s), 80) }
 
-// text makes s what a record can hold.
-func text(s string) string {
-	return cut(strings.ToValidUTF8(strings.ReplaceAll(s, "\x00", ""), "\uFFFD"), entity.MaxHistoryField)
-}
-
-// cut shortens s to at most n bytes, at the beginning of a character.
-func cut(s string, n int) string {
-	if len(s) <= n {
-		return s
-	}
-	for n > 0 && !utf8.RuneStart(s[n]) {
-		n--
-	}
-	return s[:n]
+// valid makes s what a record can hold.
+func valid(s string) string {
+	return text.Cut(strings.ToValidUTF8(strings.ReplaceAll(s, "\x00", ""), "\uFFFD"), entity.MaxHistoryField)
 }

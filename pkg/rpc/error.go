@@ -3,9 +3,9 @@ package rpc
 import (
 	"context"
 	"errors"
-	"unicode/utf8"
 
 	"miren.dev/runtime/pkg/errs"
+	"miren.dev/runtime/pkg/text"
 )
 
 // Outcome says whether a call took place.
@@ -110,14 +110,12 @@ const (
 	maxErrorDetail  = 1 << 10
 )
 
+// cut shortens s to n bytes and marks that.
 func cut(s string, n int) string {
 	if len(s) <= n {
 		return s
 	}
-	for n > 0 && !utf8.RuneStart(s[n]) {
-		n--
-	}
-	return s[:n] + "..."
+	return text.Cut(s, n) + "..."
 }
 
 func appendError(b *buffer, err error, o Outcome) {
