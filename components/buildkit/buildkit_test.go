@@ -50,7 +50,7 @@ func newEnv(t *testing.T, edits ...func(*Config)) *env {
 	in := leakcheck.Installation(t)
 	log := slog.New(slog.NewTextHandler(t.Output(), nil))
 	e := &env{instance: in, bin: bin, bases: baseimage.New(baseimage.Config{Dir: baseimages.Dir(t), BinDir: bin, Registry: baseimage.RegistryNever, Logger: log})}
-	e.containerd = containerd.New(containerd.Config{Instance: in, BinDir: bin, CABundle: caBundle, Logger: log})
+	e.containerd = containerd.New(containerd.Config{Instance: in, BinDir: bin, Logger: log})
 	cfg := Config{Instance: in, Containerd: e.containerd, BinDir: bin, CABundle: caBundle, Logger: log}
 	for _, edit := range edits {
 		edit(&cfg)

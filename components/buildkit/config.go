@@ -83,7 +83,6 @@ overlay2 = "none"
 
 [runtime]
 ca_bundle = "{{.CABundle}}"
-ca = "{{if .CABundle}}env{{else}}off{{end}}"
 
 [limits]
 memory_bytes = {{.MemoryBytes}}

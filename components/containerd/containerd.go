@@ -8,8 +8,8 @@
 // containerd namespace, the instance's name.
 //
 // Its PATH starts with the directory of the toolchain, which is how it finds
-// the shims; RUNTIME_CA_BUNDLE in its environment is how the runsc shim finds
-// the host's certificates, RUNTIME_SHIM_SOCKETS where its socket belongs.
+// the shims; RUNTIME_SHIM_SOCKETS in its environment tells the runsc shim where
+// its socket belongs.
 package containerd
 
 import (
@@ -47,10 +47,7 @@ type Config struct {
 	Instance *instance.Instance
 	// BinDir is the directory of the toolchain: containerd and the shims.
 	BinDir string
-	// CABundle is a file with certificates for containers that ask for them;
-	// empty: none.
-	CABundle string
-	Logger   *slog.Logger
+	Logger *slog.Logger
 }
 
 // Daemon is the supervised containerd of an instance. Its methods may be
@@ -153,9 +150,6 @@ func (d *Daemon) environment() []string {
 		if v, ok := os.LookupEnv(name); ok {
 			env = append(env, name+"="+v)
 		}
-	}
-	if d.cfg.CABundle != "" {
-		env = append(env, "RUNTIME_CA_BUNDLE="+d.cfg.CABundle)
 	}
 	return append(env, "RUNTIME_SHIM_SOCKETS="+d.ShimSocketDir())
 }

@@ -2,8 +2,6 @@ package main
 
 import (
 	"errors"
-	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path"
@@ -14,9 +12,8 @@ import (
 
 // Where the bundle is inside containers.
 const (
-	caPath       = "/run/runtime/ca-certificates.crt"
-	aptPath      = "/run/runtime/apt.conf"
-	systemCAPath = "/etc/ssl/certs/ca-certificates.crt"
+	caPath  = "/run/runtime/ca-certificates.crt"
+	aptPath = "/run/runtime/apt.conf"
 )
 
 // caVariables are the variables that tools read which do not use systemCAPath: OpenSSL, Go and most others; Node; pip;
@@ -36,15 +33,10 @@ var caVariables = []string{
 // after it and win.
 const aptConf = `Acquire::https::CaInfo "` + caPath + `";` + "\n"
 
-// maxBundle bounds how much of a file of the image, which may be hostile, is
-// read, in bytes.
-const maxBundle = 8 << 20
-
 // caFiles are the host's files to mount.
 type caFiles struct {
 	bundle string
 	apt    string
-	system string // path mounted over systemCAPath, when not empty
 }
 
 // addCA gives the container the host's CA bundle. It returns the mounted paths.
@@ -63,12 +55,11 @@ func (s *ociSpec) addCA(files caFiles) (mounted []string) {
 	if bind(files.apt, aptPath) {
 		s.defaultEnv("APT_CONFIG", aptPath)
 	}
-	bind(files.system, systemCAPath)
 	return mounted
 }
 
 // prepareCA makes the files to mount, in the bundle of a container whose root is at rootfs.
-func prepareCA(mode caMode, hostBundle, bundle, rootfs string) (caFiles, error) {
+func prepareCA(hostBundle, bundle, rootfs string) (caFiles, error) {
 	files := caFiles{bundle: hostBundle}
 	// The image is not trusted: no link out of it is ever followed.
 	root, err := os.OpenRoot(rootfs)
@@ -83,46 +74,7 @@ func prepareCA(mode caMode, hostBundle, bundle, rootfs string) (caFiles, error) 
 			return files, err
 		}
 	}
-	if mode == caSystem {
-		merged, err := mergeBundles(root, hostBundle)
-		if err != nil {
-			return files, fmt.Errorf("merge CA bundles: %w", err)
-		}
-		if merged != nil {
-			files.system = filepath.Join(bundle, "ca-certificates.crt")
-			if err := os.WriteFile(files.system, merged, 0o644); err != nil {
-				return files, err
-			}
-		}
-	}
 	return files, nil
-}
-
-// mergeBundles returns the image's bundle followed by the host's; nil when the image has none, since then no program in
-// it would read one there.
-func mergeBundles(root *os.Root, hostBundle string) ([]byte, error) {
-	name := strings.TrimPrefix(systemCAPath, "/")
-	info, err := root.Lstat(name)
-	if err != nil || !info.Mode().IsRegular() {
-		return nil, nil
-	}
-	f, err := root.Open(name)
-	if err != nil {
-		return nil, nil
-	}
-	defer f.Close()
-	own, err := io.ReadAll(io.LimitReader(f, maxBundle))
-	if err != nil {
-		return nil, err
-	}
-	host, err := os.ReadFile(hostBundle)
-	if err != nil {
-		return nil, err
-	}
-	if len(own) > 0 && own[len(own)-1] != '\n' {
-		own = append(own, '\n')
-	}
-	return append(own, host...), nil
 }
 
 // stubs are the mount points, and the directories above them, that the root lacks: runsc will make them. The deepest

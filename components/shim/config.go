@@ -18,7 +18,6 @@ type config struct {
 	Flags   map[string]string `toml:"runsc_config"`
 	Runtime struct {
 		CABundle       string `toml:"ca_bundle"`
-		CA             string `toml:"ca"`
 		RestoreNetwork bool   `toml:"restore_network"`
 	} `toml:"runtime"`
 	Limits limits `toml:"limits"`
@@ -43,57 +42,19 @@ func readConfig(options *anypb.Any) (config, error) {
 	return c, nil
 }
 
-// caMode is how a container gets the host's CA bundle; the package comment explains the modes.
-type caMode int
-
-const (
-	caOff caMode = iota
-	caEnv
-	caSystem
-)
-
-func parseCAMode(s string) (caMode, error) {
-	switch s {
-	case "off", "false":
-		return caOff, nil
-	case "env":
-		return caEnv, nil
-	case "system", "true":
-		return caSystem, nil
-	}
-	return caOff, fmt.Errorf(`%q is none of "off", "env" and "system"`, s)
-}
-
-// caPolicy returns how a container with these annotations gets the CA bundle, and its path.
-func (c config) caPolicy(annotations map[string]string, getenv func(string) string) (caMode, string, error) {
-	bundle := cmp.Or(c.Runtime.CABundle, getenv("RUNTIME_CA_BUNDLE"))
+// caBundle returns the path of the CA bundle that containers get; empty: none.
+func (c config) caBundle() (string, error) {
+	bundle := c.Runtime.CABundle
 	if bundle == "" {
-		return caOff, "", nil
+		return "", nil
 	}
 	if !filepath.IsAbs(bundle) {
-		return caOff, "", fmt.Errorf("the CA bundle's path %q is not absolute", bundle)
-	}
-	said := cmp.Or(annotations[caAnnotation], c.Runtime.CA)
-	if said == "" && getenv("RUNTIME_CA_ALL") == "1" {
-		said = "system"
-	}
-	if said == "" {
-		return caOff, "", nil
-	}
-	mode, err := parseCAMode(said)
-	if err != nil {
-		return caOff, "", fmt.Errorf("how to give the CA bundle: %w", err)
-	}
-	if mode == caOff {
-		return caOff, "", nil
+		return "", fmt.Errorf("the CA bundle's path %q is not absolute", bundle)
 	}
 	if _, err := os.Stat(bundle); err != nil {
-		return caOff, "", fmt.Errorf("CA bundle: %w", err)
+		return "", fmt.Errorf("CA bundle: %w", err)
 	}
-	if mode == caSystem && c.rootIsPlain(annotations) {
-		mode = caEnv
-	}
-	return mode, bundle, nil
+	return bundle, nil
 }
 
 // rootIsPlain reports whether the container writes to its rootfs itself, not to an overlay over it.

@@ -35,7 +35,6 @@
 //
 //	[runtime]                           # read by this package only
 //	ca_bundle = "/etc/ssl/certs/ca-certificates.crt"
-//	ca = "env"                          # what a container without our annotation gets: "off", "env" or "system"
 //	restore_network = true              # give the network namespace its addresses back at the end (below)
 //
 //	[limits]                            # of each first container of a sandbox; absent: none (below)
@@ -64,19 +63,12 @@
 //
 // # CA bundle
 //
-// Builds and sandboxes on a host behind a TLS-inspecting proxy need the host's certificates. The bundle is
-// [runtime] ca_bundle of the options, or RUNTIME_CA_BUNDLE in containerd's environment; the container's
-// dev.miren.runtime/ca annotation, else [runtime] ca, else RUNTIME_CA_ALL=1 (which means "system"), says how it
-// is given:
+// Builds on a host behind a TLS-inspecting proxy need the host's certificates. A container gets the bundle that
+// [runtime] ca_bundle of the options names: mounted read-only at /run/runtime/ca-certificates.crt, with the variables
+// that tools look at (see caVariables) set to it where the image sets none, and APT_CONFIG for apt, which looks at none.
+// Sandboxes get theirs from the driver, which makes no such option.
 //
-//   - "env": mounted read-only at /run/runtime/ca-certificates.crt, with the variables that tools look at (see
-//     caVariables) set to it where the image sets none, and APT_CONFIG for apt, which looks at none.
-//   - "system", or "true": as "env", and where the image has an /etc/ssl/certs/ca-certificates.crt, a copy of it
-//     with the bundle appended is mounted over it.
-//   - "off", or "false": not at all.
-//
-// A mounted file cannot be replaced by rename, as update-ca-certificates does; so with overlay2=none, which builds
-// use, "system" acts as "env". Mount points that were made for this in such a root are removed when the container is
+// In a root that is kept, as that of a build, the mount points that this needs are removed when the container is
 // deleted, so images come out as if nothing had been there. Neither the containerd container nor the image knows
 // any of it: cache keys stay as they are, and a process added by exec has its variables by the same rule.
 //

@@ -178,11 +178,11 @@ func prepare(r *task.CreateTaskRequest) (_ *container, err error) {
 	c.first = spec.Annotations[containerType] == "sandbox"
 	c.eager = c.first && c.restore == nil && spec.Annotations[startAnnotation] == "create"
 
-	mode, hostBundle, err := conf.caPolicy(spec.Annotations, os.Getenv)
+	hostBundle, err := conf.caBundle()
 	if err != nil {
 		return nil, err
 	}
-	if mode != caOff {
+	if hostBundle != "" {
 		if err := mountRoot(r, c.rootfs); err != nil {
 			return nil, err
 		}
@@ -191,7 +191,7 @@ func prepare(r *task.CreateTaskRequest) (_ *container, err error) {
 				err = errors.Join(err, mount.UnmountAll(c.rootfs, 0))
 			}
 		}()
-		files, err := prepareCA(mode, hostBundle, r.Bundle, c.rootfs)
+		files, err := prepareCA(hostBundle, r.Bundle, c.rootfs)
 		if err != nil {
 			return nil, err
 		}

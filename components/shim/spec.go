@@ -16,7 +16,6 @@ const (
 	containerType = launch.ContainerType
 	flagPrefix    = "dev.gvisor.flag."
 
-	caAnnotation                = "dev.miren.runtime/ca"
 	startAnnotation             = "dev.miren.runtime/start"
 	restoreImageAnnotation      = "dev.miren.runtime/restore-image"
 	restoreBackgroundAnnotation = "dev.miren.runtime/restore-background"

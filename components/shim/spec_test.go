@@ -108,8 +108,8 @@ func TestNetworkNamespace(t *testing.T) {
 
 func TestAddCA(t *testing.T) {
 	_, s := rewrite(t, `{"process":{"env":["PIP_CERT=/own"]}}`, func(s *ociSpec) {
-		got := s.addCA(caFiles{bundle: "/host/ca", apt: "/bundle/apt.conf", system: "/bundle/ca"})
-		if want := []string{caPath, aptPath, systemCAPath}; !slices.Equal(got, want) {
+		got := s.addCA(caFiles{bundle: "/host/ca", apt: "/bundle/apt.conf"})
+		if want := []string{caPath, aptPath}; !slices.Equal(got, want) {
 			t.Errorf("mounted %v, want %v", got, want)
 		}
 	})
@@ -129,52 +129,19 @@ func TestAddCA(t *testing.T) {
 	}
 }
 
-func TestCAPolicy(t *testing.T) {
+func TestCABundle(t *testing.T) {
 	bundle := filepath.Join(t.TempDir(), "ca.crt")
 	if err := os.WriteFile(bundle, []byte("x\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	for name, c := range map[string]struct {
-		conf        config
-		annotations map[string]string
-		env         map[string]string
-		want        caMode
-		fails       bool
-	}{
-		"nothing":                   {want: caOff},
-		"bundle alone":              {env: map[string]string{"RUNTIME_CA_BUNDLE": bundle}, want: caOff},
-		"all by environment":        {env: map[string]string{"RUNTIME_CA_BUNDLE": bundle, "RUNTIME_CA_ALL": "1"}, want: caSystem},
-		"by annotation":             {env: map[string]string{"RUNTIME_CA_BUNDLE": bundle}, annotations: map[string]string{caAnnotation: "true"}, want: caSystem},
-		"annotation says no":        {conf: conf(bundle, "env", ""), annotations: map[string]string{caAnnotation: "false"}, want: caOff},
-		"by options":                {conf: conf(bundle, "env", ""), want: caEnv},
-		"plain root":                {conf: conf(bundle, "system", "none"), want: caEnv},
-		"overlay":                   {conf: conf(bundle, "system", "root:self"), want: caSystem},
-		"overlay by annotation":     {conf: conf(bundle, "system", "none"), annotations: map[string]string{flagPrefix + "overlay2": "root:memory"}, want: caSystem},
-		"relative":                  {conf: conf("ca.crt", "env", ""), fails: true},
-		"unknown mode":              {conf: conf(bundle, "yes", ""), fails: true},
-		"missing bundle":            {conf: conf(bundle+".not", "env", ""), fails: true},
-		"missing bundle, not asked": {conf: conf(bundle+".not", "", ""), want: caOff},
-	} {
-		t.Run(name, func(t *testing.T) {
-			mode, path, err := c.conf.caPolicy(c.annotations, func(k string) string { return c.env[k] })
-			if mode != c.want || (err != nil) != c.fails {
-				t.Errorf("caPolicy = %v, %v; want %v, error %v", mode, err, c.want, c.fails)
-			}
-			if mode != caOff && path != bundle {
-				t.Errorf("bundle %q, want %q", path, bundle)
-			}
-		})
+	for path, fails := range map[string]bool{"": false, bundle: false, "ca.crt": true, bundle + ".not": true} {
+		var c config
+		c.Runtime.CABundle = path
+		got, err := c.caBundle()
+		if (err != nil) != fails || err == nil && got != path {
+			t.Errorf("%q: %q, %v", path, got, err)
+		}
 	}
-}
-
-func conf(bundle, ca, overlay string) config {
-	var c config
-	c.Runtime.CABundle, c.Runtime.CA = bundle, ca
-	c.Flags = map[string]string{"allow-flag-override": "true"}
-	if overlay != "" {
-		c.Flags["overlay2"] = overlay
-	}
-	return c
 }
 
 // tree makes files of name and content below a new directory; a name that ends in a slash is a directory.
@@ -200,56 +167,17 @@ func tree(t *testing.T, files map[string]string) string {
 }
 
 func TestPrepareCA(t *testing.T) {
-	host := filepath.Join(tree(t, map[string]string{"ca.crt": "host\n"}), "ca.crt")
-	debian := map[string]string{"etc/apt/": "", "etc/ssl/certs/ca-certificates.crt": "own"}
-
-	bundle := t.TempDir()
-	files, err := prepareCA(caSystem, host, bundle, tree(t, debian))
-	if err != nil {
-		t.Fatal(err)
-	}
-	merged, err := os.ReadFile(files.system)
-	if err != nil || string(merged) != "own\nhost\n" {
-		t.Errorf("merged bundle %q, %v", merged, err)
+	const host = "/host/ca.crt"
+	files, err := prepareCA(host, t.TempDir(), tree(t, map[string]string{"etc/apt/": ""}))
+	if err != nil || files.bundle != host {
+		t.Fatalf("%+v, %v", files, err)
 	}
 	if conf, err := os.ReadFile(files.apt); err != nil || !strings.Contains(string(conf), caPath) {
 		t.Errorf("apt.conf %q, %v", conf, err)
 	}
-
-	files, err = prepareCA(caEnv, host, t.TempDir(), tree(t, debian))
-	if err != nil || files.system != "" {
-		t.Errorf("env mode: %+v, %v", files, err)
-	}
-	files, err = prepareCA(caSystem, host, t.TempDir(), tree(t, map[string]string{"bin/": ""}))
+	files, err = prepareCA(host, t.TempDir(), tree(t, map[string]string{"bin/": ""}))
 	if err != nil || files != (caFiles{bundle: host}) {
-		t.Errorf("image without certificates: %+v, %v", files, err)
-	}
-}
-
-// An image that leads out of itself gets nothing of the host's.
-func TestPrepareCAOfHostileImage(t *testing.T) {
-	secret := tree(t, map[string]string{"certs/ca-certificates.crt": "secret"})
-	host := filepath.Join(secret, "certs/ca-certificates.crt")
-	for name, links := range map[string]map[string]string{
-		"directory": {"etc/ssl": secret},
-		"file":      {"etc/ssl/certs/ca-certificates.crt": host},
-		"relative":  {"etc/ssl": strings.Repeat("../", 20) + secret},
-	} {
-		t.Run(name, func(t *testing.T) {
-			root := tree(t, map[string]string{"etc/": ""})
-			for link, target := range links {
-				if err := os.MkdirAll(filepath.Dir(filepath.Join(root, link)), 0o755); err != nil {
-					t.Fatal(err)
-				}
-				if err := os.Symlink(target, filepath.Join(root, link)); err != nil {
-					t.Fatal(err)
-				}
-			}
-			files, err := prepareCA(caSystem, host, t.TempDir(), root)
-			if err != nil || files.system != "" {
-				t.Errorf("files %+v, %v", files, err)
-			}
-		})
+		t.Errorf("image without apt: %+v, %v", files, err)
 	}
 }
 

@@ -85,7 +85,7 @@ func newMachine(cfg *config.Config, in *instance.Instance, log *slog.Logger) (*m
 		}
 		allow = append(allow, prefix)
 	}
-	m.containerd = containerd.New(containerd.Config{Instance: in, BinDir: m.binDir, CABundle: m.caBundle, Logger: log.With("component", "containerd")})
+	m.containerd = containerd.New(containerd.Config{Instance: in, BinDir: m.binDir, Logger: log.With("component", "containerd")})
 	m.images = containerd.NewImages(m.containerd)
 	m.driver = runsc.New(runsc.Config{
 		Instance: in, BinDir: m.binDir, Containerd: m.containerd, Images: m.images,
