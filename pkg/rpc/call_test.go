@@ -167,6 +167,24 @@ func TestCancelReachesHandler(t *testing.T) {
 	})
 }
 
+// TestCanceledCallIsNotSent: an open connection would else carry it before anything
+// looks at the context.
+func TestCanceledCallIsNotSent(t *testing.T) {
+	eachTransport(t, func(t *testing.T, r *fixture) {
+		cl := r.dial(t)
+		if err := cl.Call(t.Context(), &mEcho.MethodInfo, &echoMsg{}, new(echoMsg)); err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		for range 100 {
+			wantClass(t, cl.Call(ctx, &mEcho.MethodInfo, &echoMsg{}, new(echoMsg)), errs.Canceled, NotStarted)
+		}
+		_, err := cl.Open(ctx, &mEcho.MethodInfo, &echoMsg{})
+		wantClass(t, err, errs.Canceled, NotStarted)
+	})
+}
+
 func TestConcurrentCalls(t *testing.T) {
 	eachTransport(t, func(t *testing.T, r *fixture) {
 		cl := r.dial(t)

@@ -205,6 +205,9 @@ const (
 )
 
 func (cl *Client) retry(ctx context.Context, idempotent bool, f func(c *conn) error) error {
+	if ctx.Err() != nil { // a connection would send the call before it looks
+		return withOutcome(ctxError(ctx), NotStarted)
+	}
 	var began time.Time
 	for attempt := 0; ; attempt++ {
 		c, err := cl.conn(ctx)
