@@ -265,7 +265,7 @@ func TestPartsKilled(t *testing.T) {
 			s.r(t, dir, "app", "deploy", "--app", name)
 		})
 	}
-	for _, c := range []struct{ name, word string }{{"shim", "containerd-shim-runsc-v1"}, {"sandbox", "runsc-sandbox"}} {
+	for _, c := range []struct{ name, word string }{{"gofer", "runsc-gofer"}, {"sandbox", "runsc-sandbox"}} {
 		t.Run(c.name, func(t *testing.T) {
 			sb := s.sandbox(t, name)
 			pid := processOf(t, c.word, sb)
