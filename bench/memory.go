@@ -46,13 +46,13 @@ func benchMemory(ctx context.Context, b *bench) error {
 		b.report.figure(c.Name, "MiB", mb, 0)
 	}
 	b.report.figure("control plane together", "MiB", sum, memoryGoal)
-	b.report.figure("one idle sandbox (sentry, gofer)", "MiB", float64(sandboxMemory(i.in.Name("")))/(1<<20), 0)
+	b.report.figure("one idle sandbox (sentry, gofer)", "MiB", float64(sandboxMemory(i.in.RunDir))/(1<<20), 0)
 	return nil
 }
 
 // sandboxMemory sums the PSS of a sandbox's processes: those that have the
-// installation's containerd namespace among their arguments.
-func sandboxMemory(namespace string) (sum int64) {
+// installation's run directory in their arguments.
+func sandboxMemory(dir string) (sum int64) {
 	procs, _ := filepath.Glob("/proc/[0-9]*/cmdline") // the pattern is well formed
 	for _, p := range procs {
 		b, err := os.ReadFile(p)
@@ -60,7 +60,7 @@ func sandboxMemory(namespace string) (sum int64) {
 			continue
 		}
 		args := strings.Split(string(b), "\x00")
-		if !strings.Contains(args[0], "runsc") || !strings.Contains(string(b), namespace) {
+		if !strings.Contains(args[0], "runsc") || !strings.Contains(string(b), dir+"/") {
 			continue
 		}
 		sum += pss(filepath.Dir(p))
