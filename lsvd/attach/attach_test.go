@@ -23,26 +23,10 @@ import (
 	"miren.dev/runtime/lsvd/store"
 	"miren.dev/runtime/lsvd/vfs"
 	"miren.dev/runtime/pkg/errs"
+	"miren.dev/runtime/testsupport/attachtest"
 )
 
 const testSize = 512 << 20
-
-func need(t *testing.T, tools ...string) {
-	t.Helper()
-	if os.Getuid() != 0 {
-		t.Skip("attaching needs root")
-	}
-	for _, s := range attach.Detect() {
-		if s.Kind == attach.FUSE && s.Err != nil {
-			t.Skip(s.Err)
-		}
-	}
-	for _, tool := range tools {
-		if _, err := exec.LookPath(tool); err != nil {
-			t.Skip(err)
-		}
-	}
-}
 
 func logger(t *testing.T) *slog.Logger {
 	return slog.New(slog.NewTextHandler(t.Output(), nil))
@@ -150,7 +134,7 @@ func unmount(t *testing.T, dir, device string) {
 }
 
 func TestAttachedDeviceIsUsable(t *testing.T) {
-	need(t, "mkfs.ext4", "mount", "blkdiscard")
+	attachtest.Need(t, "mkfs.ext4", "mount", "blkdiscard")
 	name, run := owner(t)
 	dev, err := openDisk(t.Context(), t.TempDir(), logger(t))
 	if err != nil {
@@ -258,7 +242,7 @@ func attached(t *testing.T) (owned string, a *attach.Attachment) {
 }
 
 func TestAbandonEndsIO(t *testing.T) {
-	need(t)
+	attachtest.Need(t)
 	name, a := attached(t)
 	f, err := os.OpenFile(a.Path(), os.O_RDWR|unix.O_DIRECT, 0)
 	if err != nil {
@@ -292,7 +276,7 @@ func TestBadNamesAreRefused(t *testing.T) {
 // TestHolderKeepsDisk gives an attached disk to a holder, and to the next one when that
 // has ended.
 func TestHolderKeepsDisk(t *testing.T) {
-	need(t)
+	attachtest.Need(t)
 	_, a := attached(t)
 	for range 2 {
 		ctx, stop := context.WithCancel(t.Context())

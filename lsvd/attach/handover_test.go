@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"miren.dev/runtime/lsvd/holder"
+	"miren.dev/runtime/testsupport/attachtest"
 )
 
 // TestHandover ends the daemon under a file system that is written to and
@@ -32,7 +33,7 @@ func TestHandover(t *testing.T) {
 		{"xfs", []string{"mkfs.xfs", "-q", "-f"}, []string{"xfs_repair", "-n"}, (rounds + 1) / 2},
 	} {
 		t.Run(x.name, func(t *testing.T) {
-			need(t, x.mkfs[0], x.check[0], "mount")
+			attachtest.Need(t, x.mkfs[0], x.check[0], "mount")
 			dir := t.TempDir()
 			name, run := owner(t)
 			env := []string{daemonEnv + "=" + dir, ownerEnv + "=" + name, runEnv + "=" + run, holderEnv + "=" + startHolder(t)}
@@ -74,7 +75,7 @@ func TestHandover(t *testing.T) {
 
 // TestGivenUp finds that users get errors soon when no successor comes.
 func TestGivenUp(t *testing.T) {
-	need(t, "mkfs.ext4", "mount")
+	attachtest.Need(t, "mkfs.ext4", "mount")
 	dir := t.TempDir()
 	name, run := owner(t)
 	socket := startHolder(t)

@@ -14,6 +14,7 @@ import (
 
 	"miren.dev/runtime/lsvd/attach"
 	"miren.dev/runtime/lsvd/holder"
+	"miren.dev/runtime/testsupport/attachtest"
 	"miren.dev/runtime/testsupport/wait"
 )
 
@@ -21,7 +22,7 @@ import (
 // without a holder: errors, no process that waits for ever, and everything
 // can be taken away.
 func TestKilledDaemonWithoutHolderEndsIO(t *testing.T) {
-	need(t, "mkfs.ext4", "mount", "losetup")
+	attachtest.Need(t, "mkfs.ext4", "mount", "losetup")
 	dir := t.TempDir()
 	name, run := owner(t)
 	env := []string{daemonEnv + "=" + dir, ownerEnv + "=" + name, runEnv + "=" + run}
@@ -80,7 +81,7 @@ func TestKilledDaemonWithoutHolderEndsIO(t *testing.T) {
 // TestKillAttach kills daemons while they attach: nothing waits for ever, what
 // they leave can be swept, and the next attaches.
 func TestKillAttach(t *testing.T) {
-	need(t)
+	attachtest.Need(t)
 	dir := t.TempDir()
 	name, run := owner(t)
 	socket := startHolder(t)

@@ -21,6 +21,7 @@ import (
 	"miren.dev/runtime/lsvd/attach"
 	"miren.dev/runtime/lsvd/holder"
 	"miren.dev/runtime/pkg/errs"
+	"miren.dev/runtime/testsupport/attachtest"
 	"miren.dev/runtime/testsupport/private"
 	"miren.dev/runtime/testsupport/wait"
 )
@@ -170,7 +171,7 @@ var (
 // launch starts a daemon, whose messages go to log.
 func launch(t *testing.T, log *os.File, env ...string) (p *process, out *bufio.Scanner) {
 	t.Helper()
-	p = &process{cmd: exec.Command(executable(t)), log: log.Name(), done: make(chan struct{})}
+	p = &process{cmd: exec.Command(attachtest.Executable(t)), log: log.Name(), done: make(chan struct{})}
 	p.cmd.Env = append(os.Environ(), env...)
 	p.cmd.Stderr = log
 	r, err := p.cmd.StdoutPipe()
@@ -199,24 +200,7 @@ func (p *process) reap() {
 func startHolder(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
-	t.Setenv(keepEnv, holder.Socket(dir))
-	client, err := holder.Start(t.Context(), holder.Spec{Path: executable(t), Dir: dir})
-	os.Unsetenv(keepEnv)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
-		defer cancel()
-		entries, err := client.List(ctx)
-		for _, e := range entries {
-			err = errors.Join(err, client.Drop(ctx, e.Name))
-		}
-		if err = errors.Join(err, client.Stop(ctx)); err != nil {
-			t.Error(err)
-		}
-		<-client.Done()
-	})
+	attachtest.Holder(t, dir, keepEnv+"="+holder.Socket(dir))
 	return holder.Socket(dir)
 }
 
@@ -235,13 +219,4 @@ func unused(t *testing.T, device string) {
 		return err
 	}, wait.Within(30*time.Second))
 	t.Logf("%s was in use for %v after the unmount", device, time.Since(begin))
-}
-
-func executable(t *testing.T) string {
-	t.Helper()
-	path, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return path
 }

@@ -15,6 +15,7 @@ import (
 	"miren.dev/runtime/lsvd/fiotest"
 	"miren.dev/runtime/lsvd/store"
 	"miren.dev/runtime/lsvd/vfs"
+	"miren.dev/runtime/testsupport/attachtest"
 )
 
 // TestExperimentVerify is experiment 3 on an attached device: fio verifies what
@@ -22,7 +23,7 @@ import (
 // and again after the disk was opened with what the store has. Long with
 // LSVD_SOAK set to a duration.
 func TestExperimentVerify(t *testing.T) {
-	need(t, "fio")
+	attachtest.Need(t, "fio")
 	size, load := fiotest.Load(t, "128m")
 	name, run := owner(t)
 	st, err := store.OpenDir(filepath.Join(t.TempDir(), "store"))

@@ -135,6 +135,22 @@ func (u *user) goesOn(t *testing.T, what string) {
 	})
 }
 
+// inOutage starts a daemon with an attached disk that is in use, and begins an
+// outage of its store.
+func (m *machine) inOutage(t *testing.T) (*outage, *process, string, *user) {
+	t.Helper()
+	store := newOutage(t)
+	p := m.start(t, store.url)
+	device := wait.Receive(t, "the device", p.device)
+	if device == "" {
+		t.Fatal("the volume was not attached")
+	}
+	u := use(t, device)
+	u.goesOn(t, "before the outage")
+	store.begin()
+	return store, p, device, u
+}
+
 // TestRestartInAnOutage kills the daemon while its store does not answer, for
 // longer than the holder waits for a daemon. The next daemon has the device at
 // once and opens the disk when the store is back: its users wait and see no
@@ -150,15 +166,7 @@ func TestRestartInAnOutage(t *testing.T) {
 		patience = 0 // the default
 	}
 	m := newMachine(t, patience)
-	store := newOutage(t)
-	p := m.start(t, store.url)
-	device := wait.Receive(t, "the device", p.device)
-	if device == "" {
-		t.Fatal("the volume was not attached")
-	}
-	u := use(t, device)
-	u.goesOn(t, "before the outage")
-	store.begin()
+	store, p, _, u := m.inOutage(t)
 	began := time.Now()
 	u.goesOn(t, "in the outage")
 	// Also killed in the midst of its start, or while it waits for the store.
@@ -196,15 +204,7 @@ func TestRestartInAnOutage(t *testing.T) {
 // device waits, so it is refused; forced, its users get errors at once.
 func TestDetachInAnOutage(t *testing.T) {
 	m := newMachine(t, time.Minute)
-	store := newOutage(t)
-	p := m.start(t, store.url)
-	device := wait.Receive(t, "the device", p.device)
-	if device == "" {
-		t.Fatal("the volume was not attached")
-	}
-	u := use(t, device)
-	u.goesOn(t, "before the outage")
-	store.begin()
+	_, p, device, u := m.inOutage(t)
 	p.end(t, syscall.SIGKILL)
 
 	d, err := newDaemon(m.dir, m.held, slog.New(slog.NewTextHandler(t.Output(), nil)))

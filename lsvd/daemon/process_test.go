@@ -17,7 +17,7 @@ import (
 	"miren.dev/runtime/lsvd/daemon"
 	"miren.dev/runtime/lsvd/holder"
 	"miren.dev/runtime/lsvd/host"
-	"miren.dev/runtime/pkg/errs"
+	"miren.dev/runtime/testsupport/attachtest"
 	"miren.dev/runtime/testsupport/private"
 	"miren.dev/runtime/testsupport/wait"
 )
@@ -102,14 +102,7 @@ type machine struct {
 // newMachine starts a holder with a patience.
 func newMachine(t *testing.T, patience time.Duration) *machine {
 	t.Helper()
-	if os.Getuid() != 0 {
-		t.Skip("attaching needs root")
-	}
-	for _, s := range attach.Detect() {
-		if s.Kind == attach.FUSE && s.Err != nil {
-			t.Skip(s.Err)
-		}
-	}
+	attachtest.Need(t)
 	m := &machine{dir: t.TempDir(), owner: fmt.Sprintf("test-%s-%d", t.Name(), os.Getpid())}
 	if err := os.MkdirAll(filepath.Join(m.dir, "state"), 0o700); err != nil {
 		t.Fatal(err)
@@ -122,27 +115,7 @@ func newMachine(t *testing.T, patience time.Duration) *machine {
 			t.Error(err)
 		}
 	})
-	t.Setenv(keepEnv, m.dir)
-	t.Setenv(patienceEnv, patience.String())
-	var err error
-	m.held, err = holder.Start(t.Context(), holder.Spec{Path: executable(t), Dir: m.dir})
-	os.Unsetenv(keepEnv)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
-		defer cancel()
-		for _, e := range m.entries(t, ctx) {
-			if err := m.held.Drop(ctx, e.Name); err != nil && !errs.Is(err, errs.NotFound) {
-				t.Error(err)
-			}
-		}
-		if err := m.held.Stop(ctx); err != nil {
-			t.Error(err)
-		}
-		<-m.held.Done()
-	})
+	m.held = attachtest.Holder(t, m.dir, keepEnv+"="+m.dir, patienceEnv+"="+patience.String())
 	return m
 }
 
@@ -162,15 +135,6 @@ func (m *machine) claimed(t *testing.T) bool {
 	return len(e) == 1 && e[0].Owned
 }
 
-func executable(t *testing.T) string {
-	t.Helper()
-	path, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return path
-}
-
 // process is a daemon.
 type process struct {
 	cmd    *exec.Cmd
@@ -187,7 +151,7 @@ func (m *machine) start(t *testing.T, store string) *process {
 		t.Fatal(err)
 	}
 	defer log.Close()
-	p := &process{cmd: exec.Command(executable(t)), device: make(chan string, 1), done: make(chan struct{}), log: log.Name()}
+	p := &process{cmd: exec.Command(attachtest.Executable(t)), device: make(chan string, 1), done: make(chan struct{}), log: log.Name()}
 	p.cmd.Env = append(os.Environ(), stateEnv+"="+m.dir, storeEnv+"="+store)
 	p.cmd.Stderr = log
 	out, err := p.cmd.StdoutPipe()

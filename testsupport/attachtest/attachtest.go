@@ -1,0 +1,85 @@
+// Package attachtest is what tests of attached disks share: the check that the
+// machine can attach disks, and a holder.
+package attachtest
+
+import (
+	"context"
+	"errors"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"miren.dev/runtime/lsvd/attach"
+	"miren.dev/runtime/lsvd/holder"
+	"miren.dev/runtime/pkg/errs"
+)
+
+// Need skips the test unless it runs as root. Without FUSE or one of the tools it
+// skips the test too, unless RUNTIME_TEST_ALL is set, as hack/test.sh does: then
+// the test fails.
+func Need(t testing.TB, tools ...string) {
+	t.Helper()
+	if os.Getuid() != 0 {
+		t.Skip("attaching needs root")
+	}
+	missing := t.Skip
+	if os.Getenv("RUNTIME_TEST_ALL") != "" {
+		missing = t.Fatal
+	}
+	for _, s := range attach.Detect() {
+		if s.Kind == attach.FUSE && s.Err != nil {
+			missing(s.Err)
+		}
+	}
+	for _, tool := range tools {
+		if _, err := exec.LookPath(tool); err != nil {
+			missing(err)
+		}
+	}
+}
+
+// Executable returns the path of the test binary.
+func Executable(t testing.TB) string {
+	t.Helper()
+	path, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// Holder starts the test binary as the holder whose socket is in dir, with
+// variables of the form NAME=value. At the end of the test it drops every
+// connection and stops the holder.
+func Holder(t *testing.T, dir string, env ...string) *holder.Client {
+	t.Helper()
+	for _, e := range env {
+		name, value, _ := strings.Cut(e, "=")
+		t.Setenv(name, value)
+	}
+	client, err := holder.Start(t.Context(), holder.Spec{Path: Executable(t), Dir: dir})
+	for _, e := range env {
+		name, _, _ := strings.Cut(e, "=")
+		os.Unsetenv(name)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		defer cancel()
+		entries, err := client.List(ctx)
+		for _, e := range entries {
+			if drop := client.Drop(ctx, e.Name); drop != nil && !errs.Is(drop, errs.NotFound) {
+				err = errors.Join(err, drop)
+			}
+		}
+		if err = errors.Join(err, client.Stop(ctx)); err != nil {
+			t.Error(err)
+		}
+		<-client.Done()
+	})
+	return client
+}
