@@ -52,6 +52,16 @@ func benchThings(b *testing.B, s entity.Store, n int) []*thing {
 }
 
 func put(b *testing.B, s entity.Store, things []*thing) {
+	measure(b, "put", len(things), func(worker int) error {
+		o := things[worker]
+		o.Status.Count++
+		return entity.UpdateStatus(context.Background(), s, o)
+	})
+}
+
+// measure has workers call f, b.N times together, and reports the rate of the calls
+// and how long they took. f gets the number of the worker.
+func measure(b *testing.B, what string, workers int, f func(worker int) error) {
 	var left atomic.Int64
 	left.Store(int64(b.N))
 	var mu sync.Mutex
@@ -59,13 +69,12 @@ func put(b *testing.B, s entity.Store, things []*thing) {
 	var wg sync.WaitGroup
 	b.ResetTimer()
 	began := time.Now()
-	for _, o := range things {
+	for worker := range workers {
 		wg.Go(func() {
 			var mine []time.Duration
 			for left.Add(-1) >= 0 {
 				t := time.Now()
-				o.Status.Count++
-				if err := entity.UpdateStatus(context.Background(), s, o); err != nil {
+				if err := f(worker); err != nil {
 					b.Error(err)
 					return
 				}
@@ -78,8 +87,8 @@ func put(b *testing.B, s entity.Store, things []*thing) {
 	}
 	wg.Wait()
 	b.StopTimer()
-	b.ReportMetric(float64(b.N)/time.Since(began).Seconds(), "puts/s")
-	report(b, "put", took)
+	b.ReportMetric(float64(b.N)/time.Since(began).Seconds(), what+"s/s")
+	report(b, what, took)
 }
 
 func report(b *testing.B, what string, took []time.Duration) {
@@ -176,31 +185,7 @@ func BenchmarkAppend(b *testing.B) {
 			if err := s.Append(b.Context(), rec); err != nil {
 				b.Fatal(err)
 			}
-			var left atomic.Int64
-			left.Store(int64(b.N))
-			var mu sync.Mutex
-			var took []time.Duration
-			var wg sync.WaitGroup
-			b.ResetTimer()
-			for range appenders {
-				wg.Go(func() {
-					var mine []time.Duration
-					for left.Add(-1) >= 0 {
-						t := time.Now()
-						if err := s.Append(context.Background(), rec); err != nil {
-							b.Error(err)
-							return
-						}
-						mine = append(mine, time.Since(t))
-					}
-					mu.Lock()
-					took = append(took, mine...)
-					mu.Unlock()
-				})
-			}
-			wg.Wait()
-			b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "records/s")
-			report(b, "append", took)
+			measure(b, "append", appenders, func(int) error { return s.Append(context.Background(), rec) })
 		})
 	}
 }

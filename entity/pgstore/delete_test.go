@@ -250,9 +250,10 @@ func TestKilledWhileDeleting(t *testing.T) {
 			t.Fatal(err)
 		}
 		if round < kills {
-			// Within the next part, once an event shows a deletion.
-			awaitDeletion(t, w)
-			time.Sleep(rand.N(50 * time.Millisecond)) // the random moment is the input
+			// Amid the deletion: another moment each time, counted in the events that show deletions.
+			for range 1 + rand.N(4) {
+				awaitDeletion(t, w)
+			}
 			if err := cmd.Process.Kill(); err != nil {
 				t.Fatal(err)
 			}

@@ -185,8 +185,8 @@ func TestAcknowledgedRecordsSurvive(t *testing.T) {
 	}
 	for range 4 {
 		before := len(acknowledged(&mu, told))
-		wait.For(t, "more records", func() bool { return len(acknowledged(&mu, told)) > before+20 })
-		time.Sleep(rand.N(20 * time.Millisecond)) // the moment is the input
+		more := 20 + rand.N(60) // another moment each time
+		wait.For(t, "more records", func() bool { return len(acknowledged(&mu, told)) > before+more })
 		if err := syscall.Kill(server.PID(), syscall.SIGKILL); err != nil && err != syscall.ESRCH {
 			t.Error(err)
 		}
@@ -277,16 +277,15 @@ func TestKilledServerLosesNothingAcknowledged(t *testing.T) {
 	}
 }
 
-// TestRotateHistory: days are made ahead, and dropped whole when they are older
-// than the stream's retention; a list does not fail meanwhile.
-func TestRotateHistory(t *testing.T) {
-	url := pgtest.URL(t)
-	s := pgtest.Open(t, pgstore.Config{URL: url, Kinds: storetest.Kinds()})
+// connect returns a connection of the test's own to the store's database, and what
+// executes a statement by it.
+func connect(t *testing.T, url string) (*pgx.Conn, func(sql string)) {
+	t.Helper()
 	c, err := pgx.Connect(t.Context(), url)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer c.Close(context.Background())
+	t.Cleanup(func() { c.Close(context.Background()) })
 	exec := func(sql string) {
 		t.Helper()
 		if _, err := c.Exec(t.Context(), sql); err != nil {
@@ -294,6 +293,15 @@ func TestRotateHistory(t *testing.T) {
 		}
 	}
 	exec("set search_path = runtime")
+	return c, exec
+}
+
+// TestRotateHistory: days are made ahead, and dropped whole when they are older
+// than the stream's retention; a list does not fail meanwhile.
+func TestRotateHistory(t *testing.T) {
+	url := pgtest.URL(t)
+	s := pgtest.Open(t, pgstore.Config{URL: url, Kinds: storetest.Kinds()})
+	c, exec := connect(t, url)
 	exec("set timezone = UTC")
 	if err := s.RotateHistory(t.Context(), nil); err != nil {
 		t.Fatal(err)
@@ -374,18 +382,7 @@ func TestStuckDayHoldsUpNoOtherStream(t *testing.T) {
 	if err := s.RotateHistory(t.Context(), nil); err != nil {
 		t.Fatal(err)
 	}
-	c, err := pgx.Connect(t.Context(), url)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer c.Close(context.Background())
-	exec := func(sql string) {
-		t.Helper()
-		if _, err := c.Exec(t.Context(), sql); err != nil {
-			t.Fatal(err)
-		}
-	}
-	exec("set search_path = runtime")
+	c, exec := connect(t, url)
 	for _, stream := range []entity.Stream{entity.StreamAudit, entity.StreamEvent} {
 		exec(fmt.Sprintf("create table history_%s_20200101 partition of history_%s for values from ('2020-01-01T00:00:00Z') to ('2020-01-02T00:00:00Z')", stream, stream))
 	}
@@ -432,18 +429,12 @@ func TestStuckDayHoldsUpNoOtherStream(t *testing.T) {
 func TestForgottenWriter(t *testing.T) {
 	url := pgtest.URL(t)
 	s := pgtest.Open(t, pgstore.Config{URL: url, Kinds: storetest.Kinds()})
-	c, err := pgx.Connect(t.Context(), url)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer c.Close(context.Background())
+	_, exec := connect(t, url)
 	for i := range 3 {
 		if err := s.Append(t.Context(), auditRecord(fmt.Sprint(i))); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := c.Exec(t.Context(), "delete from runtime.history_writer"); err != nil {
-			t.Fatal(err)
-		}
+		exec("delete from history_writer")
 	}
 	if got := appended(t, s); len(got) != 3 {
 		t.Errorf("appended %v", got)
@@ -458,20 +449,13 @@ func TestHistoryPlans(t *testing.T) {
 	if err := s.Append(t.Context(), auditRecord("first")); err != nil {
 		t.Fatal(err)
 	}
-	c, err := pgx.Connect(t.Context(), url)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer c.Close(context.Background())
+	c, exec := connect(t, url)
 	for _, sql := range []string{
-		"set search_path = runtime",
 		`insert into history select 'audit', clock_timestamp() - n * interval '1 microsecond', 'r' || n, 'p' || n % 50, 'a' || n % 100, 'app', 's' || n % 100,
 			'm' || n % 30, 'ok', '', null from generate_series(1, 50000) n`,
 		"analyze history",
 	} {
-		if _, err := c.Exec(t.Context(), sql); err != nil {
-			t.Fatal(err)
-		}
+		exec(sql)
 	}
 	page, err := s.Records(t.Context(), entity.HistoryQuery{Stream: entity.StreamAudit, Limit: 10})
 	if err != nil {
