@@ -98,8 +98,8 @@ func removeDisks(ctx context.Context, dir string) error {
 	return err
 }
 
-// remove ends what is left of installations and removes the directory, also
-// when the run was interrupted.
+// remove ends the processes of leftover installations and removes the directory,
+// after an interrupted run too.
 func (s *scratch) remove() error {
 	if s.lock != nil {
 		defer s.lock.Close()

@@ -111,8 +111,8 @@ func TestStepsHaveLimits(t *testing.T) {
 	})
 }
 
-// TestDeletedImagesGiveDiskBack finds that what is left on disk of images that were built and deleted fits the
-// budget of build caches.
+// TestDeletedImagesGiveDiskBack builds and deletes images: the builder then uses no more disk than the budget of
+// its caches.
 func TestDeletedImagesGiveDiskBack(t *testing.T) {
 	const budget, image, builds, slack = 200 << 20, 100 << 20, 5, 50 << 20
 	e := newEnv(t, func(c *Config) { c.CacheBytes = budget })

@@ -20,8 +20,8 @@ import (
 // of root.
 const becomeEnv = "SYSUSER_TEST_BECOME"
 
-// nobody is a number without an entry in the user database.
-const nobody = 1999999
+// unknownUID is the number of a user that the user database does not have.
+const unknownUID = 1999999
 
 func TestMain(m *testing.M) {
 	if v := os.Getenv(becomeEnv); v != "" {
@@ -85,13 +85,13 @@ func TestBecomeLeavesNoThreadWithPrivileges(t *testing.T) {
 		t.Fatal(err)
 	}
 	cmd := exec.Command(os.Args[0])
-	cmd.Env = []string{fmt.Sprintf("%s=%d %s", becomeEnv, nobody, file)}
+	cmd.Env = []string{fmt.Sprintf("%s=%d %s", becomeEnv, unknownUID, file)}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Groups: []uint32{0, 4}}}
 	out, err := cmd.CombinedOutput()
 	if err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
-	id := strconv.Itoa(nobody)
+	id := strconv.Itoa(unknownUID)
 	threads := 0
 	for line := range strings.Lines(string(out)) {
 		f := strings.Fields(line)
@@ -126,7 +126,7 @@ func TestFind(t *testing.T) {
 	}{
 		{"root", User{"root", 0, 0}, ""},
 		{"0", User{"root", 0, 0}, ""},
-		{strconv.Itoa(nobody), User{strconv.Itoa(nobody), nobody, nobody}, ""},
+		{strconv.Itoa(unknownUID), User{strconv.Itoa(unknownUID), unknownUID, unknownUID}, ""},
 		{"no-such-user", User{}, errs.FailedPrecondition},
 	} {
 		u, err := Find(c.name)
@@ -151,13 +151,13 @@ func TestOwnTakesOver(t *testing.T) {
 	if err := errors.Join(os.Symlink(outside, dir+"/symlink"), os.Link(outside, dir+"/link"), os.Chown(dir+"/foreign", 4321, 4321)); err != nil {
 		t.Fatal(err)
 	}
-	u := User{Name: "new", UID: nobody, GID: nobody}
+	u := User{Name: "new", UID: unknownUID, GID: unknownUID}
 	for range 2 { // the second changes nothing
 		if err := u.Own(dir); err != nil {
 			t.Fatal(err)
 		}
 		for path, want := range map[string]int{
-			dir: nobody, dir + "/table": nobody, dir + "/foreign": 4321, dir + "/symlink": 0, dir + "/link": 0, outside: 0,
+			dir: unknownUID, dir + "/table": unknownUID, dir + "/foreign": 4321, dir + "/symlink": 0, dir + "/link": 0, outside: 0,
 		} {
 			st, err := os.Lstat(path)
 			if err != nil {
@@ -190,7 +190,7 @@ func TestCanEnter(t *testing.T) {
 	if err := errors.Join(os.Mkdir(inner, 0o711), os.Chmod(filepath.Dir(dir), 0o711)); err != nil { // the testing package's is 0700
 		t.Fatal(err)
 	}
-	u := User{Name: "other", UID: nobody, GID: nobody}
+	u := User{Name: "other", UID: unknownUID, GID: unknownUID}
 	if err := u.CanEnter(inner); err != nil {
 		t.Error(err)
 	}

@@ -133,9 +133,9 @@ func (l *Log) trimUnneeded() {
 	l.Trim(keep)
 }
 
-// Trim removes free files but keep of them. What they have is in the store, and
-// a power loss that brings one back brings back a free file. A file that cannot
-// be removed stays free.
+// Trim removes free files until keep of them are left. The store has all data of a
+// free file, so a power loss that undoes a removal only restores a free file. A
+// file that the file system cannot remove stays free.
 func (l *Log) Trim(keep int) {
 	for {
 		l.mu.Lock()
