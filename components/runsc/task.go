@@ -118,7 +118,7 @@ func (b *taskBackend) deleteTask(ctx context.Context, ts tasks.TasksClient, id s
 	return containerd.Error(last, "delete task")
 }
 
-// state returns that of the sandbox's task.
+// state returns the state of the sandbox's task.
 func (b *taskBackend) state(ctx context.Context, id string) (*process, error) {
 	c, err := b.d.client()
 	if err != nil {
@@ -236,7 +236,7 @@ func (b *taskBackend) followOnce(ctx context.Context) error {
 		filters = append(filters, fmt.Sprintf("namespace==%s,topic==%q", b.d.cfg.Containerd.Namespace(), topic))
 	}
 	events, failed := c.EventService().Subscribe(ctx, filters...)
-	// What happened while nobody listened is seen by looking.
+	// Changes from before the subscription sent no event: look at every sandbox.
 	b.d.notifyAll(ctx)
 	for {
 		select {
