@@ -14,7 +14,6 @@
 package cgroup
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -37,31 +36,6 @@ const root = "/sys/fs/cgroup"
 // Overhead is the host memory of sentry, gofer and agent besides the guest's,
 // in bytes. It is added to the guest's limit.
 const Overhead = 48 << 20
-
-// period of the CPU limit.
-const period = 100 * time.Millisecond
-
-// pidsFactor and pidsBase compute the host's limit of tasks from the guest's
-// limit of processes. The host's limit is a backstop: it counts the sentry's
-// threads, and every thread of the guest has one. gVisor itself enforces the
-// guest's limit.
-const (
-	pidsFactor = 8
-	pidsBase   = 512
-)
-
-// Limits of a sandbox; 0 is none.
-type Limits struct {
-	CPUMillis   int64
-	MemoryBytes int64
-	PIDs        int64
-	// CPUPercent is the group's share of the CPU, in percent of an equal share, when others need the CPU too; 0: 100.
-	CPUPercent int64
-}
-
-// Tasks returns the host's limit of threads for a guest that may have n
-// processes.
-func Tasks(n int64) int64 { return n*pidsFactor + pidsBase }
 
 // Usage of a sandbox since it was started.
 type Usage struct {
@@ -152,146 +126,6 @@ func (m *Manager) HelpersFile(id string) (string, error) {
 		return "", err
 	}
 	return filepath.Join(m.helpersDir(id), "cgroup.procs"), nil
-}
-
-// Create makes the group of a sandbox and the group of its helpers, or gives an
-// existing group these limits.
-func (m *Manager) Create(id string, l Limits) error {
-	if err := m.detect(); err != nil {
-		return err
-	}
-	var err error
-	if m.v2 {
-		err = m.createV2(id, l)
-	} else {
-		err = m.createV1(id, l)
-	}
-	if err == nil && id != "" { // the parent serves no sandbox
-		err = os.MkdirAll(m.helpersDir(id), 0o755)
-	}
-	if err != nil {
-		return errs.New(errs.FailedPrecondition, "control group of %s: %w", cmp.Or(id, m.parent), err)
-	}
-	return nil
-}
-
-// LimitAll makes the parent of all groups, or gives the existing one these
-// limits, which hold for all of its sandboxes together.
-func (m *Manager) LimitAll(l Limits) error { return m.Create("", l) }
-
-func (m *Manager) createV1(id string, l Limits) error {
-	for _, c := range []string{"cpu", "cpuacct", "memory", "pids"} {
-		if err := os.MkdirAll(m.dir(c, id), 0o755); err != nil {
-			return err
-		}
-	}
-	quota, shares := int64(-1), int64(1024)
-	if l.CPUMillis > 0 {
-		quota = l.CPUMillis * period.Microseconds() / 1000
-		shares = l.CPUMillis * 1024 / 1000
-	}
-	shares = max(2, shares*cmp.Or(l.CPUPercent, 100)/100)
-	memory := int64(-1)
-	if l.MemoryBytes > 0 {
-		memory = l.MemoryBytes + Overhead
-	}
-	cpu, mem := m.dir("cpu", id), m.dir("memory", id)
-	burst := filepath.Join(cpu, "cpu.cfs_burst_us")
-	if err := setBurst(burst, 0); err != nil { // it may never exceed the quota
-		return err
-	}
-	for _, w := range []struct{ dir, file, value string }{
-		{cpu, "cpu.shares", strconv.FormatInt(shares, 10)},
-		{cpu, "cpu.cfs_period_us", strconv.FormatInt(period.Microseconds(), 10)},
-		{cpu, "cpu.cfs_quota_us", strconv.FormatInt(quota, 10)},
-		{mem, "memory.limit_in_bytes", strconv.FormatInt(memory, 10)},
-		{m.dir("pids", id), "pids.max", tasksMax(l)},
-	} {
-		if err := write(filepath.Join(w.dir, w.file), w.value); err != nil {
-			return err
-		}
-	}
-	if err := setBurst(burst, quota); err != nil {
-		return err
-	}
-	// Without swap, where the kernel can account for it.
-	err := write(filepath.Join(mem, "memory.memsw.limit_in_bytes"), strconv.FormatInt(memory, 10))
-	if err != nil && !errors.Is(err, os.ErrNotExist) && !errors.Is(err, unix.EOPNOTSUPP) {
-		return err
-	}
-	return nil
-}
-
-func (m *Manager) createV2(id string, l Limits) error {
-	parent := filepath.Join(m.root, m.parent)
-	if err := os.MkdirAll(parent, 0o755); err != nil {
-		return err
-	}
-	for _, d := range []string{m.root, parent} {
-		if err := write(filepath.Join(d, "cgroup.subtree_control"), "+cpu +memory +pids"); err != nil {
-			return fmt.Errorf("delegate controllers: %w", err)
-		}
-	}
-	dir := m.dir("", id)
-	if err := os.Mkdir(dir, 0o755); err != nil && !errors.Is(err, os.ErrExist) {
-		return err
-	}
-	burst := filepath.Join(dir, "cpu.max.burst")
-	if err := setBurst(burst, 0); err != nil { // it may never exceed the quota
-		return err
-	}
-	cpu, weight, quota := "max", int64(100), int64(0)
-	if l.CPUMillis > 0 {
-		quota = l.CPUMillis * period.Microseconds() / 1000
-		cpu = strconv.FormatInt(quota, 10)
-		weight = l.CPUMillis / 10
-	}
-	weight = min(10000, max(1, weight*cmp.Or(l.CPUPercent, 100)/100))
-	memory := "max"
-	if l.MemoryBytes > 0 {
-		memory = strconv.FormatInt(l.MemoryBytes+Overhead, 10)
-	}
-	oomGroup := "1"
-	if id == "" {
-		oomGroup = "0" // of all sandboxes only the one that is killed ends
-	}
-	for _, w := range []struct{ file, value string }{
-		{"cpu.max", cpu + " " + strconv.FormatInt(period.Microseconds(), 10)},
-		{"cpu.weight", strconv.FormatInt(weight, 10)},
-		{"memory.max", memory},
-		{"memory.oom.group", oomGroup},
-		{"pids.max", tasksMax(l)},
-	} {
-		if err := write(filepath.Join(dir, w.file), w.value); err != nil {
-			return err
-		}
-	}
-	if err := setBurst(burst, quota); err != nil {
-		return err
-	}
-	if err := write(filepath.Join(dir, "memory.swap.max"), "0"); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return err
-	}
-	return nil
-}
-
-// setBurst lets a group save up unused CPU time of at most one period and use
-// it when it needs more for a moment; the average limit stays. Without it, a
-// sandbox that was idle waits for the rest of a period after its first tenth of
-// a second of work. Kernels before 5.14 do not have it.
-func setBurst(file string, microseconds int64) error {
-	err := write(file, strconv.FormatInt(max(0, microseconds), 10))
-	if errors.Is(err, os.ErrNotExist) {
-		return nil
-	}
-	return err
-}
-
-func tasksMax(l Limits) string {
-	if l.PIDs <= 0 {
-		return "max"
-	}
-	return strconv.FormatInt(Tasks(l.PIDs), 10)
 }
 
 // Usage reads the resource use of a sandbox. NotFound if it has no group.

@@ -102,6 +102,39 @@ func TestLimitsHold(t *testing.T) {
 	}
 }
 
+func TestUpdateChangesOnlyWhatIsGiven(t *testing.T) {
+	m := newManager(t)
+	if err := m.Update("a", Limits{PIDs: 5}); !errs.Is(err, errs.NotFound) {
+		t.Errorf("Update of no group: %v", err)
+	}
+	if err := m.Create("a", Limits{CPUMillis: 1000, MemoryBytes: 64 << 20, PIDs: 10}); err != nil {
+		t.Fatal(err)
+	}
+	for _, bytes := range []int64{16 << 20, 32 << 20, 24 << 20} {
+		if err := m.Update("a", Limits{MemoryBytes: bytes}); err != nil {
+			t.Fatal(err)
+		}
+		files := map[string]string{
+			m.dir("cpu", "a") + "/cpu.cfs_quota_us":         "100000",
+			m.dir("pids", "a") + "/pids.max":                strconv.FormatInt(Tasks(10), 10),
+			m.dir("memory", "a") + "/memory.limit_in_bytes": strconv.FormatInt(bytes+Overhead, 10),
+		}
+		if m.v2 {
+			dir := m.dir("", "a")
+			files = map[string]string{
+				dir + "/cpu.max":    "100000 100000",
+				dir + "/pids.max":   strconv.FormatInt(Tasks(10), 10),
+				dir + "/memory.max": strconv.FormatInt(bytes+Overhead, 10),
+			}
+		}
+		for path, want := range files {
+			if b, err := os.ReadFile(path); err != nil || strings.TrimSpace(string(b)) != want {
+				t.Errorf("%s = %q, %v, want %s", filepath.Base(path), b, err, want)
+			}
+		}
+	}
+}
+
 func TestDeleteKillsProcesses(t *testing.T) {
 	m := newManager(t)
 	if err := m.Create("b", Limits{}); err != nil {
