@@ -33,17 +33,20 @@ type agent struct {
 	kill  chan syscall.Signal           // signals for the main process
 	ended chan agentproto.Exit          // end of the main process, once its output is spooled
 
+	claims claims
+
 	mu   sync.Mutex
 	main agentproto.Main
 	link *link // the connection, if there is one
 }
 
-func newAgent(dir string, c agentproto.Config, sp *spool, limited *os.File) *agent {
+func newAgent(dir string, c agentproto.Config, sp *spool, limit *pidLimit) *agent {
 	a := &agent{
 		dir: dir, config: c, boot: randomID(), spool: sp, kids: newReaper(), execs: newTable(),
 		start: make(chan func(agentproto.Failure)), kill: make(chan syscall.Signal), ended: make(chan agentproto.Exit, 1),
 	}
-	a.forks = newSpawner(a.kids, limited)
+	a.forks = newSpawner(a.kids, limit)
+	a.claims.base = base{env: c.Env, dir: c.WorkDir, user: c.User}
 	if len(c.Command) > 0 {
 		a.main.State = agentproto.MainPending
 	}
@@ -147,7 +150,8 @@ func (a *agent) startMain() agentproto.Failure {
 
 // forkMain starts the main process with its output going to the spool.
 func (a *agent) forkMain() (int, agentproto.Failure) {
-	cmd := command{argv: a.config.Command, env: a.config.Env, dir: a.config.WorkDir, user: a.config.User}
+	b := a.claims.current()
+	cmd := command{argv: a.config.Command, env: b.env, dir: b.dir, user: b.user}
 	p, err := openFiles(false, agentproto.Size{})
 	if err != nil {
 		return 0, cannotStart("%v", err)

@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"os"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -52,17 +53,19 @@ func (a *agent) startExec(l *link, id uint64, m agentproto.Exec) {
 		_ = l.w.Queue(message(agentproto.TStarted, 0, id, agentproto.Started{Failure: f}))
 		return
 	}
-	cmd := command{argv: m.Command, env: append(a.config.Env[:len(a.config.Env):len(a.config.Env)], m.Env...), dir: m.WorkDir, user: m.User, tty: m.TTY}
+	b := a.claims.current()
+	cmd := command{argv: m.Command, env: slices.Concat(b.env, m.Env), dir: m.WorkDir, user: m.User, tty: m.TTY}
 	if m.TTY && envValue(cmd.env, "TERM") == "" {
 		cmd.env = append(cmd.env, "TERM=xterm-256color")
 	}
 	if cmd.dir == "" {
-		cmd.dir = a.config.WorkDir
+		cmd.dir = b.dir
 	}
 	if cmd.user == "" {
-		cmd.user = a.config.User
+		cmd.user = b.user
 	}
 	a.forks.jobs <- func() {
+		a.claims.wait()
 		if f := e.fork(cmd, m.Size); f.Kind != agentproto.OK {
 			a.execs.remove(e)
 			_ = l.w.Send(message(agentproto.TStarted, 0, id, agentproto.Started{Failure: f}))

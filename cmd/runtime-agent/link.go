@@ -189,6 +189,14 @@ func (a *agent) handle(l *link, f agentproto.Frame) error {
 			}
 			_ = l.w.Send(message(agentproto.TReply, 0, f.ID, reply))
 		}()
+	case agentproto.TConfigure:
+		m, err := agentproto.DecodeConfigure(f.Payload)
+		if err != nil {
+			return err
+		}
+		go func() {
+			_ = l.w.Send(message(agentproto.TReply, 0, f.ID, agentproto.Reply{Failure: a.configure(m)})) // the node repeats it
+		}()
 	case agentproto.TListening:
 		go func() {
 			_ = l.w.Send(message(agentproto.TReply, 0, f.ID, agentproto.Reply{Listening: listening()}))

@@ -50,7 +50,7 @@ func run(dir, logDir string) (int, error) {
 	if err != nil {
 		return exitAgentFailed, err
 	}
-	limited, err := prepareProcess(c.PIDs, logDir)
+	limit, err := prepareProcess(c, logDir)
 	if err != nil {
 		return exitAgentFailed, fmt.Errorf("prepare: %w", err)
 	}
@@ -58,7 +58,7 @@ func run(dir, logDir string) (int, error) {
 	if err != nil {
 		return exitAgentFailed, err
 	}
-	a := newAgent(dir, c, spool, limited)
+	a := newAgent(dir, c, spool, limit)
 	a.run(listen())
 	return a.finish(logDir), nil
 }

@@ -18,9 +18,9 @@ import (
 )
 
 // prepareProcess makes this process fit to be PID 1. Dir is any directory; the
-// file system for the limit is mounted over it for a moment. limited is
-// described at limitPIDs; it is nil without a limit.
-func prepareProcess(pids int64, dir string) (limited *os.File, err error) {
+// file system for the limit is mounted over it for a moment. limit is nil without
+// a limit.
+func prepareProcess(c agentproto.Config, dir string) (limit *pidLimit, err error) {
 	// The sandbox's processes must not reach its memory and descriptors.
 	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
 		return nil, fmt.Errorf("not dumpable: %w", err)
@@ -31,13 +31,13 @@ func prepareProcess(pids int64, dir string) (limited *os.File, err error) {
 			return nil, fmt.Errorf("become subreaper: %w", err)
 		}
 	}
-	if pids > 0 {
-		if limited, err = limitPIDs(pids, dir); err != nil {
+	if c.PIDs > 0 {
+		if limit, err = limitPIDs(c.PIDs, dir); err != nil {
 			return nil, fmt.Errorf("limit processes: %w", err)
 		}
 	}
 	if os.Getpid() != 1 {
-		return limited, nil
+		return limit, nil
 	}
 	// The agent needs a user that no other process has, or a process of guest root could kill it: gVisor does not
 	// protect PID 1 from that. The specification sets the user, because changing it is expensive once there are
@@ -45,24 +45,42 @@ func prepareProcess(pids int64, dir string) (limited *os.File, err error) {
 	if os.Getuid() != agentproto.VaultUID {
 		return nil, fmt.Errorf("PID 1 is user %d, which must be %d", os.Getuid(), agentproto.VaultUID)
 	}
-	if pids > 0 {
-		if err := dropAdmin(); err != nil {
-			return nil, fmt.Errorf("drop capabilities: %w", err)
-		}
+	switch {
+	case c.Claimable:
+		err = keepAdmin()
+	case c.PIDs > 0:
+		err = dropAdmin()
 	}
-	return limited, nil
+	if err != nil {
+		return nil, fmt.Errorf("drop capabilities: %w", err)
+	}
+	return limit, nil
 }
 
-// limitPIDs makes a cgroup of gVisor's with a limit of processes and returns
-// its directory: processes forked into it are limited, with all their
-// descendants. This process is not limited, since it needs threads also when
+// pidLimit is a control group of gVisor's that limits processes.
+type pidLimit struct {
+	group int // descriptor of its directory
+	max   int // descriptor of its limit
+}
+
+// set changes the limit of processes that exist and follow.
+func (l *pidLimit) set(n int64) error {
+	if l == nil {
+		return errors.New("the sandbox was made without a limit")
+	}
+	_, err := unix.Pwrite(l.max, strconv.AppendInt(nil, n, 10), 0)
+	return err
+}
+
+// limitPIDs makes a cgroup of gVisor's with a limit of processes: processes
+// forked into it are limited, with all their descendants. This process is not limited, since it needs threads also when
 // there are too many others. The file system is unmounted again, so that no
 // other process finds it.
 //
 // The cgroup is of version 2, which runsc must be configured to have. Of
 // version 1 this gVisor has seven hierarchies, and checks the limit of a new
 // process or thread in only one of them, whichever comes first.
-func limitPIDs(n int64, dir string) (*os.File, error) {
+func limitPIDs(n int64, dir string) (*pidLimit, error) {
 	if err := unix.Mount("none", dir, "cgroup2", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, ""); err != nil {
 		return nil, fmt.Errorf("mount: %w", err)
 	}
@@ -72,28 +90,46 @@ func limitPIDs(n int64, dir string) (*os.File, error) {
 		return nil, err
 	}
 	limit := filepath.Join(group, "pids.max")
-	fd, err := unix.Open(limit, unix.O_WRONLY|unix.O_CLOEXEC, 0)
-	if err != nil {
+	l := new(pidLimit)
+	var err error
+	if l.max, err = unix.Open(limit, unix.O_WRONLY|unix.O_CLOEXEC, 0); err != nil {
 		return nil, &os.PathError{Op: "open", Path: limit, Err: err}
 	}
-	_, err = unix.Write(fd, strconv.AppendInt(nil, n, 10))
-	unix.Close(fd)
-	if err != nil {
+	if err := l.set(n); err != nil {
 		return nil, &os.PathError{Op: "write", Path: limit, Err: err}
 	}
-	if fd, err = unix.Open(group, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0); err != nil {
+	if l.group, err = unix.Open(group, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0); err != nil {
 		return nil, &os.PathError{Op: "open", Path: group, Err: err}
 	}
-	return os.NewFile(uintptr(fd), group), nil
+	return l, nil
 }
 
-// dropAdmin drops from all threads the capability that only limitPIDs needs.
+// dropAdmin drops from all threads the capability that only limitPIDs and a
+// claim need.
 func dropAdmin() error {
+	return changeCapabilities(func(data *[2]unix.CapUserData) { drop(data, unix.CAP_SYS_ADMIN) })
+}
+
+// keepAdmin leaves that capability permitted for the claim, but not effective.
+func keepAdmin() error {
+	return changeCapabilities(func(data *[2]unix.CapUserData) { data[0].Effective &^= 1 << unix.CAP_SYS_ADMIN })
+}
+
+// onlyForChildren leaves the capabilities that are used between fork and exec.
+func onlyForChildren(data *[2]unix.CapUserData) {
+	drop(data, unix.CAP_SYS_ADMIN)
+	drop(data, unix.CAP_SETPCAP)
+	data[0].Inheritable, data[1].Inheritable = 0, 0
+}
+
+// changeCapabilities gives all threads the capabilities of this one, changed. No thread may have fewer: the runtime
+// ends the process if one is refused them.
+func changeCapabilities(change func(*[2]unix.CapUserData)) error {
 	hdr, data, err := capabilities()
 	if err != nil {
 		return err
 	}
-	drop(&data, unix.CAP_SYS_ADMIN)
+	change(&data)
 	_, _, errno := syscall.AllThreadsSyscall(unix.SYS_CAPSET, uintptr(unsafe.Pointer(&hdr)), uintptr(unsafe.Pointer(&data[0])), 0)
 	runtime.KeepAlive(&data)
 	if errno != 0 {
@@ -163,9 +199,7 @@ func restrictThread() error {
 	if err != nil {
 		return fmt.Errorf("read capabilities: %w", err)
 	}
-	drop(&data, unix.CAP_SYS_ADMIN)
-	drop(&data, unix.CAP_SETPCAP)
-	data[0].Inheritable, data[1].Inheritable = 0, 0
+	onlyForChildren(&data)
 	if err := unix.Capset(&hdr, &data[0]); err != nil { // this also empties the ambient set
 		return fmt.Errorf("set capabilities: %w", err)
 	}

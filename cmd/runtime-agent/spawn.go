@@ -40,19 +40,30 @@ type spawner struct {
 	jobs chan func()
 	err  error // error of dropping them; set before the first job runs
 
-	limited *os.File // see limitPIDs
+	limit *pidLimit // nil without a limit
+
+	restricted chan struct{} // closed when the thread has dropped its privileges
 }
 
-func newSpawner(kids *reaper, limited *os.File) *spawner {
-	return &spawner{kids: kids, limited: limited, jobs: make(chan func(), agentproto.MaxExecs)}
+func newSpawner(kids *reaper, limit *pidLimit) *spawner {
+	return &spawner{kids: kids, limit: limit, restricted: make(chan struct{}), jobs: make(chan func(), agentproto.MaxExecs)}
 }
 
 func (s *spawner) run() {
 	runtime.LockOSThread() // for good: the thread is not fit for anything else
 	s.err = restrictThread()
+	close(s.restricted)
 	dropHandlers()
 	for job := range s.jobs {
 		job()
+	}
+}
+
+// dropRest drops from all threads what only a claim and restrictThread need.
+func (s *spawner) dropRest() {
+	<-s.restricted
+	if s.err == nil {
+		_ = changeCapabilities(onlyForChildren) // the agent serves on
 	}
 }
 
@@ -100,8 +111,8 @@ func (s *spawner) fork(c command, ended func(syscall.WaitStatus)) (int, agentpro
 	attr := &syscall.ProcAttr{Dir: dir, Env: env, Files: c.files, Sys: &syscall.SysProcAttr{
 		Setsid: true, Setctty: c.tty, Credential: u.credential(),
 	}}
-	if s.limited != nil {
-		attr.Sys.UseCgroupFD, attr.Sys.CgroupFD = true, int(s.limited.Fd())
+	if s.limit != nil {
+		attr.Sys.UseCgroupFD, attr.Sys.CgroupFD = true, s.limit.group
 	}
 	pid, err := s.kids.fork(func() (int, error) { return syscall.ForkExec(path, c.argv, attr) }, ended)
 	switch {

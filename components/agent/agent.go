@@ -86,6 +86,9 @@ type GuestConfig struct {
 	// capability SYS_ADMIN, which Prepare then asks for and the agent drops at
 	// once, and runsc's flag in-sandbox-cgroup=v2.
 	PIDs int64
+	// Claimable: the agent accepts Conn.Configure. It then keeps the capability
+	// SYS_ADMIN permitted, not effective, until that, to set the host name.
+	Claimable bool
 	// LogBytes bounds the log spool, in bytes; the agent deletes the oldest
 	// lines first. 0: 64 MiB.
 	LogBytes int64

@@ -326,6 +326,19 @@ func (c *Conn) Signal(ctx context.Context, sig int) error {
 	return err
 }
 
+// Configure gives the sandbox to its user; the driver sets its other limits. It
+// may be repeated for the same claim; another one is FailedPrecondition, as is a
+// sandbox that is not claimable.
+func (c *Conn) Configure(ctx context.Context, i execution.Identity) error {
+	m := agentproto.Configure{Claim: i.Claim, Hostname: i.Hostname, Env: i.Env, WorkDir: i.WorkDir, User: i.User, PIDs: i.PIDs}
+	payload := m.Append(nil)
+	if len(payload) > agentproto.MaxFromNode {
+		return errs.New(errs.InvalidArgument, "the environment has %d bytes, which is more than %d", len(payload), agentproto.MaxFromNode)
+	}
+	_, err := c.call(ctx, agentproto.TConfigure, raw(payload))
+	return err
+}
+
 // Listening returns the TCP sockets that accept connections, by port.
 func (c *Conn) Listening(ctx context.Context) ([]Listener, error) {
 	r, err := c.call(ctx, agentproto.TListening, nil)

@@ -82,7 +82,7 @@ func (h *Hub) Prepare(id string, c GuestConfig) (Guest, error) {
 		},
 		Capabilities: []string{"CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_KILL", "CAP_SETGID", "CAP_SETPCAP", "CAP_SETUID"},
 	}
-	if c.PIDs > 0 {
+	if c.PIDs > 0 || c.Claimable {
 		g.Capabilities = append(g.Capabilities, "CAP_SYS_ADMIN")
 	}
 	return g, nil
@@ -141,6 +141,16 @@ func (h *Hub) Conn(ctx context.Context, id string) (*Conn, error) {
 		return nil, err
 	}
 	return c, nil
+}
+
+// Ready returns the agent of sandbox id if it is connected and its main process
+// has not ended; else nil.
+func (h *Hub) Ready(id string) *Conn {
+	c := h.conn(id)
+	if c == nil || !c.Connected() || c.Main().State == MainExited {
+		return nil
+	}
+	return c
 }
 
 // End records that the sandbox has ended and how. Readers of its log then stop

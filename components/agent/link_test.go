@@ -156,42 +156,12 @@ func TestUnknownMessages(t *testing.T) {
 		})
 	})
 	t.Run("to the node", func(t *testing.T) {
-		if os.Getuid() != 0 {
-			t.Skip("needs root")
-		}
-		config := agent.HubConfig{Dir: filepath.Join(t.TempDir(), "agents"), LogDir: filepath.Join(t.TempDir(), "logs")}
-		hub := agent.NewHub(config)
-		defer hub.Close()
-		if _, err := hub.Prepare(id, agent.GuestConfig{}); err != nil {
-			t.Fatal(err)
-		}
-		b, err := os.ReadFile(filepath.Join(config.Dir, id, agentproto.ConfigName))
-		if err != nil {
-			t.Fatal(err)
-		}
-		guest, err := agentproto.DecodeConfig(b)
-		if err != nil {
-			t.Fatal(err)
-		}
-		c, err := net.Dial("unix", filepath.Join(config.Dir, id, agentproto.SocketName))
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer c.Close()
-		if err := c.SetDeadline(time.Now().Add(wait.Limit)); err != nil {
-			t.Fatal(err)
-		}
-		hello := agentproto.Hello{MinVersion: agentproto.MinVersion, MaxVersion: agentproto.MaxVersion, Token: guest.Token, Boot: 1}
-		frames := agentproto.AppendFrame(nil, agentproto.Frame{Type: agentproto.THello, Payload: hello.Append(nil)})
-		frames = agentproto.AppendFrame(frames, agentproto.Frame{Type: agentproto.TRefused, ID: 6}) // is not answered
-		frames = agentproto.AppendFrame(frames, agentproto.Frame{Type: unknown, ID: 7, Payload: []byte("?")})
+		p := newPeer(t)
+		p.send(agentproto.TRefused, 6, raw{}) // is not answered
+		p.send(unknown, 7, raw{'?'})
 		began := time.Now()
-		if _, err := c.Write(frames); err != nil {
-			t.Fatal(err)
-		}
-		r := agentproto.NewReader(c, agentproto.MaxFromNode)
 		for {
-			f, err := r.Read()
+			f, err := p.r.Read()
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -206,3 +176,7 @@ func TestUnknownMessages(t *testing.T) {
 		}
 	})
 }
+
+type raw []byte
+
+func (r raw) Append(b []byte) []byte { return append(b, r...) }

@@ -9,7 +9,10 @@ package execution
 import (
 	"context"
 	"io"
+	"strings"
 	"time"
+
+	"miren.dev/runtime/pkg/errs"
 )
 
 // Network says how a sandbox is connected.
@@ -39,6 +42,60 @@ type Spec struct {
 	DiskBytes    int64 // 0: the driver's default
 	ReadOnlyRoot bool
 	StopTimeout  time.Duration
+}
+
+// Identity is what a claim gives to a sandbox that was made with Spec.Idle
+// before anybody needed it.
+type Identity struct {
+	Claim    string   // names the claim; 1-63 bytes
+	Hostname string   // 1-63 bytes of [a-zA-Z0-9-]; empty: unchanged. A read-only root keeps its files of /etc.
+	Env      []string // NAME=value; added to the configured ones for processes that are started later
+	WorkDir  string   // of processes that are started later; empty: unchanged
+	User     string   // of processes that are started later; empty: unchanged
+	// Limits, at most what the sandbox was made with; 0: unchanged. What the sandbox uses
+	// already is not taken from it: ResourceExhausted.
+	CPUMillis   int64
+	MemoryBytes int64
+	PIDs        int64
+}
+
+// Check returns InvalidArgument for an identity that no sandbox can get.
+func (i Identity) Check() error {
+	switch {
+	case i.Claim == "" || len(i.Claim) > 63:
+		return errs.New(errs.InvalidArgument, "the name of a claim has 1 to 63 bytes, not %d", len(i.Claim))
+	case len(i.Hostname) > 63 || strings.ContainsFunc(i.Hostname, notInHostname):
+		return errs.New(errs.InvalidArgument, "host name %q is not 1 to 63 of a-z, A-Z, 0-9 and -", i.Hostname)
+	case i.CPUMillis < 0 || i.MemoryBytes < 0 || i.PIDs < 0:
+		return errs.New(errs.InvalidArgument, "a limit is negative")
+	case i.WorkDir != "" && !strings.HasPrefix(i.WorkDir, "/"):
+		return errs.New(errs.InvalidArgument, "working directory %q is not absolute", i.WorkDir)
+	}
+	for n, e := range i.Env {
+		if name, _, ok := strings.Cut(e, "="); !ok || name == "" || strings.IndexByte(e, 0) >= 0 {
+			// Not the text, which may be a secret.
+			return errs.New(errs.InvalidArgument, "variable %d is not NAME=value", n+1)
+		}
+	}
+	return nil
+}
+
+func notInHostname(r rune) bool {
+	return (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9') && r != '-'
+}
+
+// CheckLimits returns InvalidArgument if the identity asks for more than a
+// sandbox was made with.
+func (i Identity) CheckLimits(s Spec) error {
+	for _, l := range []struct {
+		name      string
+		want, has int64
+	}{{"CPU", i.CPUMillis, s.CPUMillis}, {"memory", i.MemoryBytes, s.MemoryBytes}, {"processes", i.PIDs, s.PIDs}} {
+		if l.want > 0 && l.has > 0 && l.want > l.has {
+			return errs.New(errs.InvalidArgument, "sandbox %s was made with a limit of %s of %d, which is less than %d", s.ID, l.name, l.has, l.want)
+		}
+	}
+	return nil
 }
 
 // Phase of an instance.
@@ -155,6 +212,13 @@ type Driver interface {
 	// Watch sends the id of every sandbox whose state may have changed. The
 	// channel is closed when ctx ends. Ids are coalesced, never dropped.
 	Watch(ctx context.Context) (<-chan string, error)
+
+	// Configure gives a running sandbox that was made with Spec.Idle to its user.
+	// It may be repeated for the same claim, to which a repetition changes
+	// nothing; it also holds after a restart of the server. FailedPrecondition if
+	// the sandbox has another claim or a main process; Unimplemented if its agent
+	// is of an earlier version.
+	Configure(ctx context.Context, id string, i Identity) error
 
 	Exec(ctx context.Context, id string, e ExecSpec) (Process, error)
 	// Logs calls line for each selected line; it works on ended and deleted

@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"miren.dev/runtime/components/agent"
+	"miren.dev/runtime/components/cgroup"
+	"miren.dev/runtime/components/containerd"
 	"miren.dev/runtime/components/execution"
 	"miren.dev/runtime/pkg/errs"
 )
@@ -17,6 +19,9 @@ const agentTimeout = 5 * time.Second
 func (d *Driver) conn(ctx context.Context, id string) (*agent.Conn, error) {
 	if err := checkID(id); err != nil {
 		return nil, err
+	}
+	if c := d.hub.Ready(id); c != nil {
+		return c, nil
 	}
 	// Otherwise the call would wait for the agent, which is gone.
 	if _, err := d.hub.Exit(id); err == nil {
@@ -57,6 +62,54 @@ func (d *Driver) Exec(ctx context.Context, id string, e execution.ExecSpec) (exe
 		return nil, d.explain(ctx, id, err) // not a nil *agent.Process in an interface
 	}
 	return p, nil
+}
+
+// Configure gives a sandbox to its user.
+func (d *Driver) Configure(ctx context.Context, id string, i execution.Identity) error {
+	if err := i.Check(); err != nil {
+		return err
+	}
+	c, err := d.conn(ctx, id)
+	if err != nil {
+		return err
+	}
+	limits := cgroup.Limits{CPUMillis: i.CPUMillis, MemoryBytes: i.MemoryBytes, PIDs: i.PIDs}
+	if limits != (cgroup.Limits{}) {
+		made, err := d.madeWith(ctx, id)
+		if err != nil {
+			return err
+		}
+		if err := i.CheckLimits(made); err != nil {
+			return err
+		}
+	}
+	unlock, err := d.locks.lock(ctx, id)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	// The agent decides between claims, so it comes first. If the limits fail, the claim is repeated.
+	if err := c.Configure(ctx, i); err != nil {
+		return d.explain(ctx, id, err)
+	}
+	if limits == (cgroup.Limits{}) {
+		return nil
+	}
+	return d.cgroups.Update(id, limits)
+}
+
+// madeWith returns the specification of a sandbox, without its environment.
+func (d *Driver) madeWith(ctx context.Context, id string) (execution.Spec, error) {
+	c, err := d.client()
+	if err != nil {
+		return execution.Spec{}, err
+	}
+	container, err := c.ContainerService().Get(ctx, taskID(id))
+	if err != nil {
+		return execution.Spec{}, containerd.Error(err, "sandbox %s", id)
+	}
+	rec, err := recordOf(container)
+	return rec.Spec, err
 }
 
 // Logs calls line for each selected line of the main process.

@@ -27,8 +27,9 @@ var decoders = []struct {
 	{"attach", Attach{Position{1, 2}, Position{3, 1 << 60}}, func(b []byte) (any, error) { return DecodeAttach(b) }},
 	{"started", Started{Failure{}, 7, true, 1, 2, 3, 4}, func(b []byte) (any, error) { return DecodeStarted(b) }},
 	{"exited", Exited{Exit{Code: 3}, 10, 20}, func(b []byte) (any, error) { return DecodeExited(b) }},
+	{"configure", Configure{"c", "host", []string{"A=b"}, "/w", "u", 7}, func(b []byte) (any, error) { return DecodeConfigure(b) }},
 	{"number", Number(1 << 40), func(b []byte) (any, error) { n, err := DecodeNumber(b); return Number(n), err }},
-	{"config", Config{"t", []string{"c"}, []string{"E=f"}, "/w", "u", StartOnRequest, 10, -1}, func(b []byte) (any, error) { return DecodeConfig(b) }},
+	{"config", Config{"t", []string{"c"}, []string{"E=f"}, "/w", "u", StartOnRequest, 10, -1, true}, func(b []byte) (any, error) { return DecodeConfig(b) }},
 }
 
 func TestMessagesRoundTrip(t *testing.T) {

@@ -10,6 +10,8 @@ type Config struct {
 	Start    StartMode
 	PIDs     int64
 	LogBytes int64
+	// Claimable: the agent accepts Configure.
+	Claimable bool
 }
 
 const configMagic = 0x72746366
@@ -27,7 +29,8 @@ func (m Config) Append(b []byte) []byte {
 	b = putString(b, m.User)
 	b = putUint(b, uint64(m.Start))
 	b = putInt(b, m.PIDs)
-	return putInt(b, m.LogBytes)
+	b = putInt(b, m.LogBytes)
+	return putBool(b, m.Claimable)
 }
 
 // DecodeConfig is the reverse of Append.
@@ -42,6 +45,35 @@ func DecodeConfig(p []byte) (Config, error) {
 		d.fail()
 	}
 	m.Start = StartMode(s)
-	m.PIDs, m.LogBytes = d.int(), d.int()
+	m.PIDs, m.LogBytes, m.Claimable = d.int(), d.int(), d.bool()
+	return m, d.err()
+}
+
+// Configure is the request that gives a sandbox to its user: TConfigure. The
+// answer is a Reply. An agent accepts one claim, and answers its repetition as
+// the first time.
+type Configure struct {
+	Claim    string
+	Hostname string   // empty: unchanged
+	Env      []string // added to the variables of Config
+	WorkDir  string   // empty: unchanged
+	User     string   // empty: unchanged
+	PIDs     int64    // 0: unchanged
+}
+
+// Append appends the message to b.
+func (m Configure) Append(b []byte) []byte {
+	b = putString(b, m.Claim)
+	b = putString(b, m.Hostname)
+	b = putStrings(b, m.Env)
+	b = putString(b, m.WorkDir)
+	b = putString(b, m.User)
+	return putInt(b, m.PIDs)
+}
+
+// DecodeConfigure is the reverse of Append.
+func DecodeConfigure(p []byte) (Configure, error) {
+	d := decoder{b: p}
+	m := Configure{Claim: d.string(), Hostname: d.string(), Env: d.strings(), WorkDir: d.string(), User: d.string(), PIDs: d.int()}
 	return m, d.err()
 }

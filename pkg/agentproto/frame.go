@@ -21,6 +21,7 @@ const (
 	TSignal    Type = 8  // node: request, Signal of the main process
 	TListening Type = 9  // node: request
 	TRefused   Type = 10 // both: Failure; the peer does not accept the type of the frame with this id
+	TConfigure Type = 11 // node: request, Configure
 	TExec      Type = 16 // node: Exec
 	TAttach    Type = 17 // node: Attach
 	TStarted   Type = 18 // agent: Started, the answer to both

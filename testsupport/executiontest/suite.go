@@ -42,6 +42,7 @@ func Run(t *testing.T, e *Env) {
 		{"Exec", testExec},
 		{"Idle", testIdle},
 		{"Environment", testEnvironment},
+		{"Configure", testConfigure},
 		{"Logs", testLogs},
 		{"Memory", testMemory},
 		{"PIDs", testPIDs},

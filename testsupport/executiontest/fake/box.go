@@ -1,6 +1,7 @@
 package fake
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"sync"
@@ -27,6 +28,7 @@ type box struct {
 	cpu     time.Duration
 	written int64             // memory limit in MiB
 	ports   map[int]io.Closer // ports on which the sandbox listens
+	claimed execution.Identity
 }
 
 func newBox(m *Machine, s execution.Spec) *box {
@@ -101,6 +103,18 @@ func (b *box) end(e execution.Exit) {
 	b.out.end()
 	b.m.notify(b.spec.ID)
 }
+
+func (b *box) claim() execution.Identity {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.claimed
+}
+
+// processes is the limit of processes.
+func (b *box) processes() int { return int(cmp.Or(b.claim().PIDs, b.spec.PIDs)) }
+
+// memory is the limit of memory, in bytes.
+func (b *box) memory() int64 { return cmp.Or(b.claim().MemoryBytes, b.spec.MemoryBytes) }
 
 func (b *box) kill(code int) {
 	b.end(execution.Exit{Cause: execution.CauseExit, Code: code, At: time.Now(), Message: "killed"})

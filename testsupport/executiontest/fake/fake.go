@@ -321,6 +321,38 @@ func (d *Driver) Watch(ctx context.Context) (<-chan string, error) {
 	return out, nil
 }
 
+// Configure implements execution.Driver.
+func (d *Driver) Configure(_ context.Context, id string, i execution.Identity) error {
+	return d.call("Configure", id, func() error {
+		if err := i.Check(); err != nil {
+			return err
+		}
+		b := d.m.box(id)
+		if b == nil {
+			return gone(id)
+		}
+		if err := i.CheckLimits(b.spec); err != nil {
+			return err
+		}
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		if b.exit != nil || !b.spec.Idle || b.claimed.Claim != "" && b.claimed.Claim != i.Claim {
+			return errs.New(errs.FailedPrecondition, "sandbox %s cannot be claimed", id)
+		}
+		b.claimed = i
+		return nil
+	})
+}
+
+// Claim returns what Configure gave a sandbox.
+func (m *Machine) Claim(id string) execution.Identity {
+	b := m.box(id)
+	if b == nil {
+		return execution.Identity{}
+	}
+	return b.claim()
+}
+
 // Exec implements execution.Driver.
 func (d *Driver) Exec(_ context.Context, id string, e execution.ExecSpec) (p execution.Process, err error) {
 	err = d.call("Exec", id, func() error {

@@ -87,7 +87,7 @@ func (p *process) wait(d time.Duration) bool {
 
 func env(p *process) int {
 	all := map[string]string{"PATH": "/bin", "FROM": "image"}
-	for _, list := range [][]string{p.box.spec.Env, p.env} {
+	for _, list := range [][]string{p.box.spec.Env, p.box.claim().Env, p.env} {
 		for _, kv := range list {
 			k, v, _ := strings.Cut(kv, "=")
 			all[k] = v
@@ -99,18 +99,20 @@ func env(p *process) int {
 	return 0
 }
 
-func (p *process) hostname() string { return cmp.Or(p.box.spec.Hostname, p.box.spec.ID) }
+func (p *process) hostname() string {
+	return cmp.Or(p.box.claim().Hostname, p.box.spec.Hostname, p.box.spec.ID)
+}
 
 func id(p *process) int {
 	uid := 0
-	if u := cmp.Or(p.user, p.box.spec.User); strings.HasPrefix(u, "app") || strings.HasPrefix(u, "1000") {
+	if u := cmp.Or(p.user, p.box.claim().User, p.box.spec.User); strings.HasPrefix(u, "app") || strings.HasPrefix(u, "1000") {
 		uid = 1000
 	}
 	p.box.mu.Lock()
 	p.box.pid++
 	pid := p.box.pid
 	p.box.mu.Unlock()
-	fmt.Fprintf(p.stdout, "uid=%d gid=%d dir=%s host=%s pid=%d\n", uid, uid, cmp.Or(p.dir, p.box.spec.WorkDir, "/home/app"), p.hostname(), pid)
+	fmt.Fprintf(p.stdout, "uid=%d gid=%d dir=%s host=%s pid=%d\n", uid, uid, cmp.Or(p.dir, p.box.claim().WorkDir, p.box.spec.WorkDir, "/home/app"), p.hostname(), pid)
 	return 0
 }
 
@@ -164,7 +166,7 @@ func flood(p *process) int {
 
 func memory(p *process) int {
 	n := p.number(2, 1024)
-	if int64(n)<<20 > p.box.spec.MemoryBytes {
+	if int64(n)<<20 > p.box.memory() {
 		p.oom = true
 		return 137
 	}
@@ -175,7 +177,7 @@ func memory(p *process) int {
 
 func forks(p *process) int {
 	n := p.number(2, 100)
-	if limit := int(p.box.spec.PIDs) - 2; n > limit {
+	if limit := p.box.processes() - 2; n > limit {
 		fmt.Fprintf(p.stdout, "started %d alive %d threads %d error no more again=true\n", limit, limit, limit)
 	} else {
 		fmt.Fprintf(p.stdout, "started %d alive %d threads %d error <nil> again=false\n", n, n, n)

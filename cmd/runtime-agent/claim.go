@@ -1,0 +1,167 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"runtime"
+	"slices"
+	"sync"
+
+	"golang.org/x/sys/unix"
+
+	"miren.dev/runtime/pkg/agentproto"
+)
+
+// base is what processes get unless their request says otherwise.
+type base struct {
+	env       []string // not changed once it is here
+	dir, user string
+}
+
+// claims is what the sandbox's claim changed. It is in memory only, so it lives
+// as long as the sandbox.
+type claims struct {
+	one sync.Mutex // held while a claim is carried out
+	// files is held while a claim changes files, for which the answer does not
+	// wait, but the next process does.
+	files sync.Mutex
+
+	mu   sync.Mutex
+	id   string // of the claim; empty before
+	base base
+}
+
+func (c *claims) current() base {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.base
+}
+
+// configure carries out a claim, once.
+func (a *agent) configure(m agentproto.Configure) agentproto.Failure {
+	c := &a.claims
+	c.one.Lock()
+	defer c.one.Unlock()
+	wrong := func(text string) agentproto.Failure { return agentproto.Failure{Kind: agentproto.Wrong, Message: text} }
+	switch {
+	case m.Claim != "" && c.id == m.Claim:
+		return agentproto.Failure{} // repeated, since the node did not get the answer
+	case m.Claim == "" || !a.config.Claimable:
+		return wrong("the sandbox was not made to be claimed")
+	case c.id != "":
+		return wrong("the sandbox is claimed already")
+	}
+	if m.PIDs > 0 {
+		if err := a.forks.limit.set(m.PIDs); err != nil {
+			return wrong(fmt.Sprintf("limit processes: %v", err))
+		}
+	}
+	if m.Hostname != "" {
+		if err := c.setHostname(m.Hostname); err != nil {
+			return wrong(fmt.Sprintf("set the host name: %v", err))
+		}
+	}
+	c.mu.Lock()
+	c.id = m.Claim
+	c.base.env = slices.Concat(c.base.env, m.Env)
+	if m.WorkDir != "" {
+		c.base.dir = m.WorkDir
+	}
+	if m.User != "" {
+		c.base.user = m.User
+	}
+	c.mu.Unlock()
+	if os.Getpid() == 1 {
+		go a.forks.dropRest() // a system call of each thread: the claim does not wait for it
+	}
+	return agentproto.Failure{}
+}
+
+// wait waits for the files of a claim.
+func (c *claims) wait() {
+	c.files.Lock()
+	defer c.files.Unlock()
+}
+
+// setHostname changes the name of the sandbox, also in its files if it has them
+// and may write them.
+func (c *claims) setHostname(name string) error {
+	if os.Getpid() != 1 { // in tests it would be the machine's
+		return errors.New("not in a sandbox")
+	}
+	old, err := os.Hostname()
+	if err != nil {
+		return err
+	}
+	if err := withAdmin(func() error { return unix.Sethostname([]byte(name)) }); err != nil {
+		return err
+	}
+	c.files.Lock()
+	go func() {
+		defer c.files.Unlock()
+		replaceFile("/etc/hostname", func([]byte) []byte { return []byte(name + "\n") })
+		replaceFile("/etc/hosts", func(b []byte) []byte { return renameHost(b, old, name) })
+	}()
+	return nil
+}
+
+// maxHosts bounds the files that setHostname reads, in bytes.
+const maxHosts = 64 << 10
+
+// replaceFile changes the content of a file, if it is an ordinary one of guest
+// root: an image may have none, or a root filesystem that is read-only.
+func replaceFile(path string, change func([]byte) []byte) {
+	fd, err := unix.Open(path, unix.O_RDWR|unix.O_CLOEXEC|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return
+	}
+	defer unix.Close(fd)
+	var st unix.Stat_t
+	if unix.Fstat(fd, &st) != nil || st.Mode&unix.S_IFMT != unix.S_IFREG || st.Uid != 0 || st.Nlink != 1 || st.Size > maxHosts {
+		return
+	}
+	old := make([]byte, st.Size)
+	n, err := unix.Pread(fd, old, 0)
+	if err != nil || n < 0 {
+		return
+	}
+	changed := change(old[:n])
+	if n, err = unix.Pwrite(fd, changed, 0); err == nil && n == len(changed) {
+		_ = unix.Ftruncate(fd, int64(n)) // the name of the kernel counts
+	}
+}
+
+// renameHost replaces a name in a hosts file.
+func renameHost(hosts []byte, old, name string) []byte {
+	var out []byte
+	for line := range bytes.Lines(hosts) {
+		address, names, ok := bytes.Cut(line, []byte{'\t'})
+		if ok && string(bytes.TrimSpace(names)) == old {
+			line = fmt.Appendf(nil, "%s\t%s\n", address, name)
+		}
+		out = append(out, line...)
+	}
+	return out
+}
+
+// withAdmin calls f with the capability SYS_ADMIN, which the agent is permitted until a claim (keepAdmin).
+func withAdmin(f func() error) error {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	hdr, data, err := capabilities()
+	if err != nil {
+		return err
+	}
+	with := data
+	with[0].Effective |= 1 << unix.CAP_SYS_ADMIN
+	if err := unix.Capset(&hdr, &with[0]); err != nil {
+		return err
+	}
+	err = f()
+	if cerr := unix.Capset(&hdr, &data[0]); err == nil {
+		err = cerr
+	}
+	return err
+}

@@ -1,0 +1,118 @@
+package agent_test
+
+import (
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"miren.dev/runtime/components/agent"
+	"miren.dev/runtime/components/execution"
+	"miren.dev/runtime/pkg/agentproto"
+	"miren.dev/runtime/pkg/errs"
+	"miren.dev/runtime/testsupport/wait"
+)
+
+// The capability to set the host name is there for the claim alone, and for the agent alone.
+func TestClaimDropsPrivileges(t *testing.T) {
+	e := inGvisor
+	e.need(t)
+	f := newFixture(t, e, agent.GuestConfig{Claimable: true, PIDs: 60})
+	status := func() string { return f.sh("grep -E 'Cap(Prm|Eff|Bnd)' /proc/1/status /proc/self/status").out }
+	if got := status(); !strings.Contains(got, "/proc/1/status:CapEff:\t00000000000001e3\n") || !strings.Contains(got, "/proc/self/status:CapBnd:\t0000000000000000\n") {
+		t.Errorf("before the claim: %s", got)
+	}
+	if err := f.conn.Configure(f.ctx(), execution.Identity{Claim: "c", Hostname: "named", Env: []string{"A=1"}, PIDs: 50}); err != nil {
+		t.Fatal(err)
+	}
+	if r := f.sh("hostname; echo $A"); r.out != "named\n1\n" {
+		t.Errorf("%+v", r)
+	}
+	wait.For(t, "no thread may administer", func() bool {
+		return f.sh("grep -h CapPrm /proc/1/task/*/status | sort -u").out == "CapPrm:\t00000000000000e3\n"
+	})
+	if r := f.exec(execution.ExecSpec{Command: []string{"id", "-u"}, User: "app"}); r.out != "1234\n" {
+		t.Errorf("another user after the claim: %+v", r)
+	}
+	if err := f.conn.Configure(f.ctx(), execution.Identity{Claim: "d"}); !errs.Is(err, errs.FailedPrecondition) {
+		t.Errorf("a second claim: %v", err)
+	}
+	f.restart()
+	if err := f.conn.Configure(f.ctx(), execution.Identity{Claim: "c"}); err != nil {
+		t.Errorf("the claim repeated: %v", err)
+	}
+}
+
+// An agent that does not know a request says so, and its caller learns it.
+func TestOldAgentRefusesClaim(t *testing.T) {
+	p := newPeer(t)
+	go func() {
+		for {
+			f, err := p.r.Read()
+			if err != nil {
+				return
+			}
+			if f.Type == agentproto.TConfigure {
+				p.send(agentproto.TRefused, f.ID, agentproto.Refuse(f.Type))
+			}
+		}
+	}()
+	began := time.Now()
+	c, err := p.hub.Conn(t.Context(), id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Configure(t.Context(), execution.Identity{Claim: "c"}); !errs.Is(err, errs.Unimplemented) || time.Since(began) > wait.Limit {
+		t.Errorf("%v after %s", err, time.Since(began))
+	}
+}
+
+// peer is a program in the place of an agent.
+type peer struct {
+	t   *testing.T
+	hub *agent.Hub
+	c   net.Conn
+	r   *agentproto.Reader
+}
+
+// newPeer returns one that has been accepted.
+func newPeer(t *testing.T) *peer {
+	t.Helper()
+	if os.Getuid() != 0 {
+		t.Skip("needs root")
+	}
+	config := agent.HubConfig{Dir: filepath.Join(t.TempDir(), "agents"), LogDir: filepath.Join(t.TempDir(), "logs")}
+	p := &peer{t: t, hub: agent.NewHub(config)}
+	t.Cleanup(func() { p.hub.Close() })
+	if _, err := p.hub.Prepare(id, agent.GuestConfig{}); err != nil {
+		t.Fatal(err)
+	}
+	b, err := os.ReadFile(filepath.Join(config.Dir, id, agentproto.ConfigName))
+	if err != nil {
+		t.Fatal(err)
+	}
+	guest, err := agentproto.DecodeConfig(b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if p.c, err = net.Dial("unix", filepath.Join(config.Dir, id, agentproto.SocketName)); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { p.c.Close() })
+	if err := p.c.SetDeadline(time.Now().Add(wait.Limit)); err != nil {
+		t.Fatal(err)
+	}
+	p.send(agentproto.THello, 0, agentproto.Hello{MinVersion: agentproto.MinVersion, MaxVersion: agentproto.MaxVersion, Token: guest.Token, Boot: 1})
+	p.r = agentproto.NewReader(p.c, agentproto.MaxFromNode)
+	if f, err := p.r.Read(); err != nil || f.Type != agentproto.TWelcome {
+		t.Fatalf("frame %+v, %v", f, err)
+	}
+	return p
+}
+
+// send sends a frame; the hub may have closed the connection.
+func (p *peer) send(t agentproto.Type, id uint64, m interface{ Append([]byte) []byte }) {
+	_, _ = p.c.Write(agentproto.AppendFrame(nil, agentproto.Frame{Type: t, ID: id, Payload: m.Append(nil)}))
+}
