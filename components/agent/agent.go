@@ -9,6 +9,7 @@
 //	<LogDir>/<id>/  ended; and spool/ with <offset>.log ..., exit; spool is
 //	                mounted writable at /run/runtime/log
 //
+// and the agent's program, <AgentDir>/agent-<SHA-256 sum>, mounted read-only.
 // What is mounted has mode 0700 and belongs to agentproto.VaultUID, which is
 // the agent: it and the host's root can enter, while a process of the sandbox
 // cannot, even one of guest root, since it has no capabilities.
@@ -40,7 +41,8 @@ import (
 type HubConfig struct {
 	Dir       string // directory of sockets and configurations, e.g. <run dir>/agent; created if missing
 	LogDir    string // directory of logs and exit records, e.g. <state dir>/logs; created if missing
-	AgentPath string // the runtime-agent binary
+	AgentPath string // the runtime-agent binary of this version
+	AgentDir  string // directory of copies of it that sandboxes use, e.g. <state dir>/agents; created if missing
 	Logger    *slog.Logger
 	// Notify, if set, is called with the id of a sandbox whose agent connected
 	// or was lost, or whose main process started or ended. It must not block.

@@ -80,6 +80,7 @@ func TestLogExceedsItsBound(t *testing.T) {
 			exceeded := make(chan string, 100)
 			config := agent.HubConfig{
 				Dir: filepath.Join(t.TempDir(), "agents"), LogDir: filepath.Join(t.TempDir(), "logs"), LogCheck: 20 * time.Millisecond,
+				AgentPath: built.agent, AgentDir: t.TempDir(),
 				PIDs: func(string) ([]int, error) {
 					searched.Store(time.Now().UnixNano())
 					return []int{os.Getpid()}, nil

@@ -83,7 +83,7 @@ func newPeer(t *testing.T) *peer {
 	if os.Getuid() != 0 {
 		t.Skip("needs root")
 	}
-	config := agent.HubConfig{Dir: filepath.Join(t.TempDir(), "agents"), LogDir: filepath.Join(t.TempDir(), "logs")}
+	config := agent.HubConfig{Dir: filepath.Join(t.TempDir(), "agents"), LogDir: filepath.Join(t.TempDir(), "logs"), AgentPath: built.agent, AgentDir: t.TempDir()}
 	p := &peer{t: t, hub: agent.NewHub(config)}
 	t.Cleanup(func() { p.hub.Close() })
 	if _, err := p.hub.Prepare(id, agent.GuestConfig{}); err != nil {

@@ -31,10 +31,10 @@ func newToken() string {
 }
 
 // writeGuest makes the directories of id and the agent's configuration.
-func (h *Hub) writeGuest(id, token string, c GuestConfig) error {
+func (h *Hub) writeGuest(id, token, binary string, c GuestConfig) error {
 	config := agentproto.Config{
 		Token: token, Command: c.Command, Env: c.Env, WorkDir: c.WorkDir, User: c.User,
-		Start: c.Start, PIDs: c.PIDs, LogBytes: c.LogBytes, Claimable: c.Claimable,
+		Start: c.Start, PIDs: c.PIDs, LogBytes: c.LogBytes, Claimable: c.Claimable, Binary: binary,
 	}.Append(nil)
 	if len(config) > agentproto.MaxConfig {
 		return errs.New(errs.InvalidArgument, "command and environment have %d bytes, which is more than %d", len(config), agentproto.MaxConfig)

@@ -272,7 +272,7 @@ const id = "box-1"
 
 func newFixture(t testing.TB, e environment, c agent.GuestConfig) *fixture {
 	f := &fixture{t: t, config: agent.HubConfig{
-		Dir: filepath.Join(t.TempDir(), "agents"), LogDir: filepath.Join(t.TempDir(), "logs"), AgentPath: built.agent,
+		Dir: filepath.Join(t.TempDir(), "agents"), LogDir: filepath.Join(t.TempDir(), "logs"), AgentPath: built.agent, AgentDir: filepath.Join(t.TempDir(), "programs"),
 		Heartbeat: 500 * time.Millisecond,
 	}}
 	if testing.Verbose() {

@@ -16,7 +16,8 @@ import (
 // Hub has the agents of all sandboxes of this machine. It is safe for
 // concurrent use.
 type Hub struct {
-	c HubConfig
+	c        HubConfig
+	binaries binaries
 
 	mu     sync.Mutex
 	conns  map[string]*Conn
@@ -64,7 +65,12 @@ func (h *Hub) Prepare(id string, c GuestConfig) (Guest, error) {
 	if token == "" {
 		token = newToken()
 	}
-	if err := h.writeGuest(id, token, c); err != nil {
+	binary := ""
+	err = h.useBinary(func(name string) error {
+		binary = name
+		return h.writeGuest(id, token, name, c)
+	})
+	if err != nil {
 		return Guest{}, errs.Wrap(err, "prepare agent of %s", id)
 	}
 	if err := h.listen(id, token); err != nil {
@@ -77,7 +83,7 @@ func (h *Hub) Prepare(id string, c GuestConfig) (Guest, error) {
 		Env: []string{"GOMAXPROCS=2", "GODEBUG=asyncpreemptoff=1,decoratemappings=0,containermaxprocs=0,updatemaxprocs=0"},
 		Mounts: []Mount{
 			{Source: h.dir(id), Target: agentproto.GuestDir, ReadOnly: true},
-			{Source: h.c.AgentPath, Target: agentproto.GuestBinary, ReadOnly: true},
+			{Source: h.binary(binary), Target: agentproto.GuestBinary, ReadOnly: true},
 			{Source: h.spool(id), Target: agentproto.GuestLog},
 		},
 		Capabilities: []string{"CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_KILL", "CAP_SETGID", "CAP_SETPCAP", "CAP_SETUID"},
@@ -178,8 +184,14 @@ func (h *Hub) Remove(id string) error {
 	if c != nil {
 		c.end()
 	}
+	config, _ := h.readConfig(id) // without one no agent is kept for it
 	if err := os.RemoveAll(h.dir(id)); err != nil {
 		return errs.Wrap(err, "remove agent directory of %s", id)
+	}
+	if config.Binary != "" && config.Binary != h.binaries.inUse() {
+		if err := h.SweepBinaries(); err != nil {
+			h.c.Logger.Warn("cannot remove an old agent", "error", err)
+		}
 	}
 	return nil
 }

@@ -141,7 +141,7 @@ func TestFollowStops(t *testing.T) {
 
 // A log directory may hold arbitrary files: its writer is not trusted.
 func TestHostileLogs(t *testing.T) {
-	c := agent.HubConfig{Dir: filepath.Join(t.TempDir(), "agents"), LogDir: filepath.Join(t.TempDir(), "logs")}
+	c := agent.HubConfig{Dir: filepath.Join(t.TempDir(), "agents"), LogDir: filepath.Join(t.TempDir(), "logs"), AgentPath: built.agent, AgentDir: t.TempDir()}
 	if os.Getuid() != 0 {
 		t.Skip("needs root")
 	}

@@ -103,6 +103,7 @@ func New(cfg Config) *Driver {
 		Dir:       cfg.Instance.Socket("agent"),
 		LogDir:    cfg.Instance.State("logs", "sandboxes"),
 		AgentPath: filepath.Join(cfg.BinDir, "runtime-agent"),
+		AgentDir:  cfg.Instance.State("agents"),
 		Logger:    cfg.Logger,
 		Notify:    d.notify,
 		PIDs:      d.cgroups.PIDs,
@@ -139,6 +140,9 @@ func (d *Driver) Start(ctx context.Context) error {
 		if err := d.hub.Attach(id); err != nil && !errs.Is(err, errs.NotFound) {
 			d.logger.Warn("cannot listen for the agent of a sandbox", "sandbox", id, "error", err)
 		}
+	}
+	if err := d.hub.SweepBinaries(); err != nil {
+		d.logger.Warn("cannot remove old agents", "error", err)
 	}
 	return nil
 }

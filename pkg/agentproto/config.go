@@ -12,6 +12,7 @@ type Config struct {
 	LogBytes int64
 	// Claimable: the agent accepts Configure.
 	Claimable bool
+	Binary    string // file name of the agent's program on the host
 }
 
 const configMagic = 0x72746366
@@ -30,7 +31,8 @@ func (m Config) Append(b []byte) []byte {
 	b = putUint(b, uint64(m.Start))
 	b = putInt(b, m.PIDs)
 	b = putInt(b, m.LogBytes)
-	return putBool(b, m.Claimable)
+	b = putBool(b, m.Claimable)
+	return putString(b, m.Binary)
 }
 
 // DecodeConfig is the reverse of Append.
@@ -46,6 +48,7 @@ func DecodeConfig(p []byte) (Config, error) {
 	}
 	m.Start = StartMode(s)
 	m.PIDs, m.LogBytes, m.Claimable = d.int(), d.int(), d.bool()
+	m.Binary = d.string()
 	return m, d.err()
 }
 
