@@ -3,6 +3,7 @@ package cli_test
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -122,6 +123,12 @@ func TestNames(t *testing.T) {
 		{[]string{"sandbox", "run"}, exit.Usage, "no command"},
 		{[]string{"sandbox", "run", "--image", "debian", "--memory", "x", "--", "true"}, exit.Usage, "512MB"},
 		{[]string{"sandbox", "run", "--image", "debian", "--network", "mesh", "--", "true"}, exit.Usage, "network"},
+		{[]string{"run"}, exit.Usage, "FILE is missing"},
+		{[]string{"run", "no-such-file.py"}, exit.Usage, "there is no file no-such-file.py"},
+		{[]string{"run", "."}, exit.Usage, ". is not a file"},
+		{[]string{"run", "-"}, exit.Usage, "--language"},
+		{[]string{"run", "-l", "python", "--file", "no-such-file", "print()"}, exit.Usage, "no-such-file"},
+		{[]string{"pool", "delete", "ruby"}, exit.Failed, "no warm pool"},
 		{[]string{"app", "env", "set", "-a", "shop", "SURELY_NOT_SET"}, exit.Usage, "SURELY_NOT_SET=VALUE"},
 		{[]string{"completion", "tcsh"}, exit.Usage, "bash, zsh or fish"},
 		{[]string{"node", "cordon", "nowhere"}, exit.Failed, "nowhere"},
@@ -227,6 +234,62 @@ func TestExec(t *testing.T) {
 	}
 	contains(t, ok(t, "sandbox", "stop", "box"), "stopped "+sid)
 	contains(t, ok(t, "sandbox", "delete", "box"), "deleted "+sid)
+}
+
+// TestRunCode sends a program as code, as a file and on standard input.
+func TestRunCode(t *testing.T) {
+	f := newFake(t)
+	dir := t.TempDir()
+	for name, text := range map[string]string{"main.py": "print(2)", "data/a.txt": "a", "data/b/c.sh": "c"} {
+		file := filepath.Join(dir, name)
+		if err := errors.Join(os.MkdirAll(filepath.Dir(file), 0o755), os.WriteFile(file, []byte(text), 0o600)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Chmod(filepath.Join(dir, "data/b/c.sh"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if out := ok(t, "run", "-l", "py", "--memory", "64MB", "--timeout", "5s", "--agent", "ada", "-e", "A=b", "print(1)", "-x", "y"); out != "print(1)" {
+		t.Errorf("code: %q", out)
+	}
+	req := f.programs[0]
+	if req.Language != "py" || req.File != "" || strings.Join(req.Args, " ") != "-x y" || *req.Timeout != 5*time.Second || !*req.Keep || !*req.Stdin ||
+		*req.Sandbox.MemoryBytes != 64<<20 || req.Sandbox.Agent != "ada" || req.Sandbox.Env["A"] != "b" {
+		t.Errorf("code: %+v", req)
+	}
+	if out := ok(t, "run", "-f", filepath.Join(dir, "data")+":in", filepath.Join(dir, "main.py")); out != "print(2)" {
+		t.Errorf("file: %q", out)
+	}
+	req = f.programs[1]
+	var files []string
+	for _, f := range req.Files {
+		files = append(files, fmt.Sprintf("%s=%s %v", f.Path, f.Data, *f.Executable))
+	}
+	if req.Language != "" || req.File != "main.py" || strings.Join(files, ", ") != "in/a.txt=a false, in/b/c.sh=c true" {
+		t.Errorf("file: %+v, %q", req, files)
+	}
+	if r := run(t, false, "echo hi", "run", "-l", "sh", "-"); r.code != 0 || r.out != "echo hi" || *f.programs[2].Stdin {
+		t.Errorf("standard input: %+v, %+v", r, f.programs[2])
+	}
+}
+
+func TestTemplatesAndPools(t *testing.T) {
+	f := newFake(t)
+	contains(t, ok(t, "template", "list"), "Python and pip")
+	contains(t, ok(t, "template", "show", "python"), "runtime/sandbox:python", "stable")
+	contains(t, ok(t, "template", "show", "python", "--json"), `"number": 1`)
+	contains(t, ok(t, "pool", "set", "python", "--min", "2", "--max", "5"), "keeps 2 to 5")
+	contains(t, ok(t, "pool", "delete", "python"), "deleted the pool of python")
+	tpl, v := f.fakeTemplates().template()
+	p := sandbox.NewWarmPool()
+	p.Project, p.Name, p.Spec.Template, p.Status.Warm = f.project, "python", tpl.GetID(), 3
+	tpl.Status.Version, tpl.Status.Number = "", 0 // the version refers to it
+	for _, o := range []schema.Object{tpl, v, p} {
+		if err := entity.Create(t.Context(), f.store, o); err != nil {
+			t.Fatal(err)
+		}
+	}
+	contains(t, ok(t, "pool", "list"), "python", "3")
 }
 
 func TestLogsResume(t *testing.T) {

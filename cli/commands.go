@@ -19,9 +19,12 @@ import (
 	"miren.dev/runtime/cli/doctor"
 	"miren.dev/runtime/cli/entity"
 	"miren.dev/runtime/cli/node"
+	"miren.dev/runtime/cli/pool"
 	"miren.dev/runtime/cli/route"
+	"miren.dev/runtime/cli/runcode"
 	"miren.dev/runtime/cli/sandbox"
 	"miren.dev/runtime/cli/server"
+	"miren.dev/runtime/cli/template"
 	"miren.dev/runtime/cli/version"
 )
 
@@ -47,7 +50,10 @@ var commands = []entry{
 	{path: "deploy", make: app.NewDeploy},
 	{path: "logs", make: app.NewLogs},
 	{path: "env", make: app.NewEnv},
+	{path: "run", make: runcode.New},
 	{path: "sandbox", make: sandbox.New},
+	{path: "template", make: template.New},
+	{path: "pool", make: pool.New},
 	{path: "route", make: route.New},
 	{path: "build", make: build.New},
 	{path: "node", make: node.New},

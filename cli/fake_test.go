@@ -50,11 +50,12 @@ type fake struct {
 	sources *source.Store
 	socket  string
 
-	mu      sync.Mutex
-	calls   []string
-	deploys []*app.DeployRequest
-	envs    []*app.SetEnvRequest
-	runs    []*sandbox.RunRequest
+	mu       sync.Mutex
+	calls    []string
+	deploys  []*app.DeployRequest
+	envs     []*app.SetEnvRequest
+	runs     []*sandbox.RunRequest
+	programs []*sandbox.RunCodeRequest
 	// The script of a deployment, set by the test.
 	script func(ctx context.Context, f *fake, d *app.Deployment, send func(*app.DeployEvent) error) error
 	// held makes Deploy answer that another deployment is under way.
@@ -135,6 +136,7 @@ func (f *fake) serveOn(l net.Listener, cfg *tls.Config) (stop func()) {
 	app.RegisterBuilds(srv, fakeBuilds{f})
 	app.RegisterRoutes(srv, fakeRoutes{f})
 	sandbox.RegisterSandboxes(srv, fakeSandboxes{f})
+	sandbox.RegisterTemplates(srv, fakeTemplates{f})
 	done := make(chan error, 1)
 	go func() { done <- srv.Serve(l) }()
 	var once sync.Once
@@ -361,6 +363,47 @@ func (f fakeRoutes) Delete(_ context.Context, req *app.DeleteRouteRequest) error
 	return errs.New(errs.NotFound, "there is no route for %s", req.Host)
 }
 
+type fakeTemplates struct{ *fake }
+
+func (f *fake) fakeTemplates() fakeTemplates { return fakeTemplates{f} }
+
+func (f fakeTemplates) template() (*sandbox.Template, *sandbox.TemplateVersion) {
+	t, v := sandbox.NewTemplate(), sandbox.NewTemplateVersion()
+	t.ID, t.Name, t.Project, t.Spec.Title, t.Spec.Tags = "tpl-1", "python", f.project, "Python and pip", map[string]int64{"stable": 1}
+	v.ID, v.Project, v.Spec.Template, v.Spec.Number, v.Spec.Base = "tplv-1", f.project, t.GetID(), 1, "runtime/sandbox:python"
+	t.Status.Version, t.Status.Number = v.GetID(), 1
+	return t, v
+}
+
+func (f fakeTemplates) List(context.Context, *sandbox.TemplatesRequest) (*sandbox.TemplatesResponse, error) {
+	t, _ := f.template()
+	return &sandbox.TemplatesResponse{Templates: []schema.Record{*record(t)}}, nil
+}
+
+func (f fakeTemplates) Show(context.Context, *sandbox.TemplateRequest) (*sandbox.TemplateResponse, error) {
+	t, v := f.template()
+	return &sandbox.TemplateResponse{Template: *record(t), Selected: *record(v), Versions: []schema.Record{*record(v)}}, nil
+}
+
+func (f fakeTemplates) SetPool(_ context.Context, req *sandbox.SetPoolRequest) (*sandbox.PoolResponse, error) {
+	p := sandbox.NewWarmPool()
+	p.ID, p.Project, p.Name, p.Spec.Template = "warm-1", f.project, req.Template, "tpl-1"
+	if req.Min != nil {
+		p.Spec.Min = *req.Min
+	}
+	if req.Max != nil {
+		p.Spec.Max = *req.Max
+	}
+	return &sandbox.PoolResponse{Pool: *record(p)}, nil
+}
+
+func (f fakeTemplates) DeletePool(_ context.Context, req *sandbox.PoolRequest) error {
+	if req.Template != "python" {
+		return errs.New(errs.NotFound, "template %s has no warm pool in this project", req.Template)
+	}
+	return nil
+}
+
 type fakeSandboxes struct{ *fake }
 
 func (f fakeSandboxes) Run(ctx context.Context, req *sandbox.RunRequest) (*sandbox.SandboxResponse, error) {
@@ -393,6 +436,20 @@ func (f fakeSandboxes) RunOnce(ctx context.Context, req *sandbox.RunOnceRequest,
 		return err
 	}
 	return f.Exec(ctx, &sandbox.ExecRequest{Command: req.Sandbox.Command}, s)
+}
+
+// RunCode answers with the program itself.
+func (f fakeSandboxes) RunCode(_ context.Context, req *sandbox.RunCodeRequest, s rpc.ServerStream[sandbox.ExecInput, sandbox.ExecOutput]) error {
+	f.mu.Lock()
+	f.programs = append(f.programs, req)
+	f.mu.Unlock()
+	code := int64(0)
+	for _, m := range []*sandbox.ExecOutput{{Started: "sb-program"}, {Stdout: req.Code}, {ExitCode: &code}} {
+		if err := s.Send(m); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // Exec knows cat, fail N, both, env and signal.

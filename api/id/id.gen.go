@@ -79,3 +79,21 @@ type SandboxPool string
 
 // NewSandboxPool returns a fresh random id.
 func NewSandboxPool() SandboxPool { return SandboxPool(schema.NewID("pool")) }
+
+// Template is the id of an entity of kind template ("tpl-" and 16 characters).
+type Template string
+
+// NewTemplate returns a fresh random id.
+func NewTemplate() Template { return Template(schema.NewID("tpl")) }
+
+// TemplateVersion is the id of an entity of kind template_version ("tplv-" and 16 characters).
+type TemplateVersion string
+
+// NewTemplateVersion returns a fresh random id.
+func NewTemplateVersion() TemplateVersion { return TemplateVersion(schema.NewID("tplv")) }
+
+// WarmPool is the id of an entity of kind warm_pool ("warm-" and 16 characters).
+type WarmPool string
+
+// NewWarmPool returns a fresh random id.
+func NewWarmPool() WarmPool { return WarmPool(schema.NewID("warm")) }

@@ -46,6 +46,11 @@ type RunRequest struct {
 	Labels map[string]string `cbor:"3,keyasint,omitempty" json:"labels,omitempty"`
 	// Image reference.
 	Image string `cbor:"4,keyasint,omitempty" json:"image,omitempty"`
+	// Name of a template, name:tag or name:number: image, user and limits of that version,
+	// and a warm sandbox if there is one.
+	Template string `cbor:"19,keyasint,omitempty" json:"template,omitempty"`
+	// Names the agent; with template it gets the sandbox that it has, if that still runs.
+	Agent string `cbor:"20,keyasint,omitempty" json:"agent,omitempty"`
 	// Name of an app: image, environment and secrets of the version that serves.
 	App string `cbor:"5,keyasint,omitempty" json:"app,omitempty"`
 	// With app: whose settings to take; absent: web.
@@ -90,6 +95,9 @@ func (x *RunRequest) Validate() error { return schema.Validate(x) }
 func (x *RunRequest) ValidateFields(v *schema.Validator) {
 	for k := range x.Labels {
 		v.MapKey("labels", k)
+	}
+	if x.Agent != "" {
+		v.MaxLen("agent", len(x.Agent), 200)
 	}
 	for k := range x.Env {
 		v.MapKey("env", k)
@@ -272,6 +280,270 @@ func (x *RunOnceRequest) ValidateFields(v *schema.Validator) {
 		schema.CheckMin(v, "start_timeout", *x.StartTimeout, 1*time.Second)
 		schema.CheckMax(v, "start_timeout", *x.StartTimeout, 1*time.Hour)
 	}
+}
+
+// InputFile: A file to put into a sandbox.
+type InputFile struct {
+	// Path; a relative one is below the working directory.
+	Path string `cbor:"1,keyasint" json:"path" schema:"required"`
+	// Content.
+	Data []byte `cbor:"2,keyasint,omitempty" json:"data,omitempty" schema:"required"`
+	// May be executed.
+	Executable *bool `cbor:"3,keyasint,omitempty" json:"executable,omitempty"`
+}
+
+// MarshalJSON renders x; durations are strings, secrets are redacted.
+func (x InputFile) MarshalJSON() ([]byte, error) { return schema.EncodeJSON(&x) }
+
+// UnmarshalJSON decodes x; unknown fields are errors, missing ones get their defaults.
+func (x *InputFile) UnmarshalJSON(b []byte) error { return schema.DecodeJSON(b, x) }
+
+// Validate reports every field that breaks its rules, as one error of class
+// invalid_argument.
+func (x *InputFile) Validate() error { return schema.Validate(x) }
+
+// ValidateFields is Validate below the path that v is at.
+func (x *InputFile) ValidateFields(v *schema.Validator) {
+	v.Required("path", x.Path != "")
+	v.Required("data", len(x.Data) > 0)
+}
+
+// RunCodeRequest: Runs code of a language in a new sandbox of the language's template,
+// which is deleted when it has ended or its caller has gone.
+type RunCodeRequest struct {
+	// The sandbox, without image, app and command; its template, if it names one, replaces
+	// the language's.
+	Sandbox RunRequest `cbor:"1,keyasint" json:"sandbox" schema:"required"`
+	// Language: python, javascript, typescript, go, rust, java, cpp, csharp, shell, or
+	// another name of one; absent: that of the file's extension.
+	Language string `cbor:"2,keyasint,omitempty" json:"language,omitempty"`
+	// The program.
+	Code []byte `cbor:"3,keyasint,omitempty" json:"code,omitempty" schema:"required"`
+	// Name of the program's file; absent: the language's.
+	File string `cbor:"4,keyasint,omitempty" json:"file,omitempty"`
+	// Arguments of the program.
+	Args []string `cbor:"5,keyasint,omitempty" json:"args,omitempty"`
+	// More files; at most 8 MiB together with the program.
+	Files []InputFile `cbor:"6,keyasint,omitempty" json:"files,omitempty"`
+	// The caller will send input; otherwise the program gets an empty one.
+	Stdin *bool `cbor:"7,keyasint,omitempty" json:"stdin,omitempty"`
+	// Run on a terminal; then all output comes as stdout.
+	TTY *bool `cbor:"8,keyasint,omitempty" json:"tty,omitempty"`
+	// Size of the terminal.
+	Rows *int64 `cbor:"9,keyasint,omitempty" json:"rows,omitempty"`
+	// Size of the terminal.
+	Cols *int64 `cbor:"10,keyasint,omitempty" json:"cols,omitempty"`
+	// The sandbox stays.
+	Keep *bool `cbor:"11,keyasint,omitempty" json:"keep,omitempty"`
+	// Time until the sandbox must run; absent: a minute.
+	StartTimeout *time.Duration `cbor:"12,keyasint,omitempty" json:"start_timeout,omitempty"`
+	// Ends the program, with exit code 124, this long after it was started; absent: never.
+	Timeout *time.Duration `cbor:"13,keyasint,omitempty" json:"timeout,omitempty"`
+}
+
+// MarshalJSON renders x; durations are strings, secrets are redacted.
+func (x RunCodeRequest) MarshalJSON() ([]byte, error) { return schema.EncodeJSON(&x) }
+
+// UnmarshalJSON decodes x; unknown fields are errors, missing ones get their defaults.
+func (x *RunCodeRequest) UnmarshalJSON(b []byte) error { return schema.DecodeJSON(b, x) }
+
+// Validate reports every field that breaks its rules, as one error of class
+// invalid_argument.
+func (x *RunCodeRequest) Validate() error { return schema.Validate(x) }
+
+// ValidateFields is Validate below the path that v is at.
+func (x *RunCodeRequest) ValidateFields(v *schema.Validator) {
+	v.In("sandbox", &x.Sandbox)
+	v.Required("code", len(x.Code) > 0)
+	for i := range x.Files {
+		v.InElem("files", i, &x.Files[i])
+	}
+	if x.Rows != nil {
+		schema.CheckMin(v, "rows", *x.Rows, 0)
+		schema.CheckMax(v, "rows", *x.Rows, 65535)
+	}
+	if x.Cols != nil {
+		schema.CheckMin(v, "cols", *x.Cols, 0)
+		schema.CheckMax(v, "cols", *x.Cols, 65535)
+	}
+	if x.StartTimeout != nil {
+		schema.CheckMin(v, "start_timeout", *x.StartTimeout, 1*time.Second)
+		schema.CheckMax(v, "start_timeout", *x.StartTimeout, 1*time.Hour)
+	}
+	if x.Timeout != nil {
+		schema.CheckMin(v, "timeout", *x.Timeout, 1*time.Second)
+	}
+}
+
+// TemplatesRequest: Selects a project.
+type TemplatesRequest struct {
+	// Name of the project; absent: default.
+	Project string `cbor:"1,keyasint,omitempty" json:"project,omitempty"`
+}
+
+// MarshalJSON renders x; durations are strings, secrets are redacted.
+func (x TemplatesRequest) MarshalJSON() ([]byte, error) { return schema.EncodeJSON(&x) }
+
+// UnmarshalJSON decodes x; unknown fields are errors, missing ones get their defaults.
+func (x *TemplatesRequest) UnmarshalJSON(b []byte) error { return schema.DecodeJSON(b, x) }
+
+// Validate reports every field that breaks its rules, as one error of class
+// invalid_argument.
+func (x *TemplatesRequest) Validate() error { return schema.Validate(x) }
+
+// ValidateFields is Validate below the path that v is at.
+func (x *TemplatesRequest) ValidateFields(v *schema.Validator) {
+}
+
+// TemplatesResponse: Templates.
+type TemplatesResponse struct {
+	// The project's templates and those that come with the system, by name.
+	Templates []schema.Record `cbor:"1,keyasint,omitempty" json:"templates,omitempty"`
+}
+
+// MarshalJSON renders x; durations are strings, secrets are redacted.
+func (x TemplatesResponse) MarshalJSON() ([]byte, error) { return schema.EncodeJSON(&x) }
+
+// UnmarshalJSON decodes x; unknown fields are errors, missing ones get their defaults.
+func (x *TemplatesResponse) UnmarshalJSON(b []byte) error { return schema.DecodeJSON(b, x) }
+
+// Validate reports every field that breaks its rules, as one error of class
+// invalid_argument.
+func (x *TemplatesResponse) Validate() error { return schema.Validate(x) }
+
+// ValidateFields is Validate below the path that v is at.
+func (x *TemplatesResponse) ValidateFields(v *schema.Validator) {
+}
+
+// TemplateRequest: Names a template.
+type TemplateRequest struct {
+	// Name of the project; absent: default.
+	Project string `cbor:"1,keyasint,omitempty" json:"project,omitempty"`
+	// NAME, NAME:TAG or NAME:NUMBER.
+	Template string `cbor:"2,keyasint" json:"template" schema:"required"`
+}
+
+// MarshalJSON renders x; durations are strings, secrets are redacted.
+func (x TemplateRequest) MarshalJSON() ([]byte, error) { return schema.EncodeJSON(&x) }
+
+// UnmarshalJSON decodes x; unknown fields are errors, missing ones get their defaults.
+func (x *TemplateRequest) UnmarshalJSON(b []byte) error { return schema.DecodeJSON(b, x) }
+
+// Validate reports every field that breaks its rules, as one error of class
+// invalid_argument.
+func (x *TemplateRequest) Validate() error { return schema.Validate(x) }
+
+// ValidateFields is Validate below the path that v is at.
+func (x *TemplateRequest) ValidateFields(v *schema.Validator) {
+	v.Required("template", x.Template != "")
+}
+
+// TemplateResponse: A template.
+type TemplateResponse struct {
+	// The template.
+	Template schema.Record `cbor:"1,keyasint" json:"template" schema:"required"`
+	// The version that the name selects.
+	Selected schema.Record `cbor:"2,keyasint" json:"selected" schema:"required"`
+	// All versions, newest first.
+	Versions []schema.Record `cbor:"3,keyasint,omitempty" json:"versions,omitempty"`
+}
+
+// MarshalJSON renders x; durations are strings, secrets are redacted.
+func (x TemplateResponse) MarshalJSON() ([]byte, error) { return schema.EncodeJSON(&x) }
+
+// UnmarshalJSON decodes x; unknown fields are errors, missing ones get their defaults.
+func (x *TemplateResponse) UnmarshalJSON(b []byte) error { return schema.DecodeJSON(b, x) }
+
+// Validate reports every field that breaks its rules, as one error of class
+// invalid_argument.
+func (x *TemplateResponse) Validate() error { return schema.Validate(x) }
+
+// ValidateFields is Validate below the path that v is at.
+func (x *TemplateResponse) ValidateFields(v *schema.Validator) {
+}
+
+// SetPoolRequest: Describes the warm pool of a template; absent fields keep what they
+// are.
+type SetPoolRequest struct {
+	// Name of the project; absent: default.
+	Project string `cbor:"1,keyasint,omitempty" json:"project,omitempty"`
+	// Name of the template.
+	Template string `cbor:"2,keyasint" json:"template" schema:"required"`
+	// Warm sandboxes that are always kept.
+	Min *int64 `cbor:"3,keyasint,omitempty" json:"min,omitempty"`
+	// Most warm sandboxes.
+	Max *int64 `cbor:"4,keyasint,omitempty" json:"max,omitempty"`
+	// Time without a claim after which only min are kept.
+	Idle *time.Duration `cbor:"5,keyasint,omitempty" json:"idle,omitempty"`
+}
+
+// MarshalJSON renders x; durations are strings, secrets are redacted.
+func (x SetPoolRequest) MarshalJSON() ([]byte, error) { return schema.EncodeJSON(&x) }
+
+// UnmarshalJSON decodes x; unknown fields are errors, missing ones get their defaults.
+func (x *SetPoolRequest) UnmarshalJSON(b []byte) error { return schema.DecodeJSON(b, x) }
+
+// Validate reports every field that breaks its rules, as one error of class
+// invalid_argument.
+func (x *SetPoolRequest) Validate() error { return schema.Validate(x) }
+
+// ValidateFields is Validate below the path that v is at.
+func (x *SetPoolRequest) ValidateFields(v *schema.Validator) {
+	v.Required("template", x.Template != "")
+	if x.Min != nil {
+		schema.CheckMin(v, "min", *x.Min, 0)
+		schema.CheckMax(v, "min", *x.Min, 1000)
+	}
+	if x.Max != nil {
+		schema.CheckMin(v, "max", *x.Max, 0)
+		schema.CheckMax(v, "max", *x.Max, 1000)
+	}
+	if x.Idle != nil {
+		schema.CheckMin(v, "idle", *x.Idle, 1*time.Second)
+	}
+}
+
+// PoolRequest: Names the warm pool of a template.
+type PoolRequest struct {
+	// Name of the project; absent: default.
+	Project string `cbor:"1,keyasint,omitempty" json:"project,omitempty"`
+	// Name of the template.
+	Template string `cbor:"2,keyasint" json:"template" schema:"required"`
+}
+
+// MarshalJSON renders x; durations are strings, secrets are redacted.
+func (x PoolRequest) MarshalJSON() ([]byte, error) { return schema.EncodeJSON(&x) }
+
+// UnmarshalJSON decodes x; unknown fields are errors, missing ones get their defaults.
+func (x *PoolRequest) UnmarshalJSON(b []byte) error { return schema.DecodeJSON(b, x) }
+
+// Validate reports every field that breaks its rules, as one error of class
+// invalid_argument.
+func (x *PoolRequest) Validate() error { return schema.Validate(x) }
+
+// ValidateFields is Validate below the path that v is at.
+func (x *PoolRequest) ValidateFields(v *schema.Validator) {
+	v.Required("template", x.Template != "")
+}
+
+// PoolResponse: A warm pool.
+type PoolResponse struct {
+	// The pool.
+	Pool schema.Record `cbor:"1,keyasint" json:"pool" schema:"required"`
+}
+
+// MarshalJSON renders x; durations are strings, secrets are redacted.
+func (x PoolResponse) MarshalJSON() ([]byte, error) { return schema.EncodeJSON(&x) }
+
+// UnmarshalJSON decodes x; unknown fields are errors, missing ones get their defaults.
+func (x *PoolResponse) UnmarshalJSON(b []byte) error { return schema.DecodeJSON(b, x) }
+
+// Validate reports every field that breaks its rules, as one error of class
+// invalid_argument.
+func (x *PoolResponse) Validate() error { return schema.Validate(x) }
+
+// ValidateFields is Validate below the path that v is at.
+func (x *PoolResponse) ValidateFields(v *schema.Validator) {
 }
 
 // TerminalSize: Size of a terminal.
@@ -558,6 +830,9 @@ type Sandboxes interface {
 	// RunOnce: Runs a command in a new sandbox, with its input and output, and deletes the
 	// sandbox. Permission: exec, in the project of sandbox.project.
 	RunOnce(ctx context.Context, req *RunOnceRequest, s rpc.ServerStream[ExecInput, ExecOutput]) error
+	// RunCode: Runs code in a new sandbox, with its input and output, and deletes the
+	// sandbox. Permission: exec, in the project of sandbox.project.
+	RunCode(ctx context.Context, req *RunCodeRequest, s rpc.ServerStream[ExecInput, ExecOutput]) error
 	// Exec: Runs a process with its input and output. Permission: exec, in the project of
 	// sandbox, else project.
 	Exec(ctx context.Context, req *ExecRequest, s rpc.ServerStream[ExecInput, ExecOutput]) error
@@ -586,6 +861,9 @@ type SandboxesClient interface {
 	// RunOnce: Runs a command in a new sandbox, with its input and output, and deletes the
 	// sandbox. Permission: exec, in the project of sandbox.project.
 	RunOnce(ctx context.Context, req *RunOnceRequest) (rpc.ClientStream[ExecInput, ExecOutput], error)
+	// RunCode: Runs code in a new sandbox, with its input and output, and deletes the
+	// sandbox. Permission: exec, in the project of sandbox.project.
+	RunCode(ctx context.Context, req *RunCodeRequest) (rpc.ClientStream[ExecInput, ExecOutput], error)
 	// Exec: Runs a process with its input and output. Permission: exec, in the project of
 	// sandbox, else project.
 	Exec(ctx context.Context, req *ExecRequest) (rpc.ClientStream[ExecInput, ExecOutput], error)
@@ -623,6 +901,14 @@ func (c clientSandboxes) Wait(ctx context.Context, req *WaitRequest) (*SandboxRe
 
 func (c clientSandboxes) RunOnce(ctx context.Context, req *RunOnceRequest) (rpc.ClientStream[ExecInput, ExecOutput], error) {
 	s, err := c.conn.Open(ctx, &methodSandboxesRunOnce.MethodInfo, req)
+	if err != nil {
+		return nil, err
+	}
+	return rpc.NewClientStream[ExecInput, ExecOutput](s), nil
+}
+
+func (c clientSandboxes) RunCode(ctx context.Context, req *RunCodeRequest) (rpc.ClientStream[ExecInput, ExecOutput], error) {
+	s, err := c.conn.Open(ctx, &methodSandboxesRunCode.MethodInfo, req)
 	if err != nil {
 		return nil, err
 	}
@@ -721,6 +1007,27 @@ var methodSandboxesRunOnce = &rpc.Method{
 			return err
 		}
 		return impl.(Sandboxes).RunOnce(ctx, req, rpc.NewServerStream[ExecInput, ExecOutput](s))
+	},
+}
+
+var methodSandboxesRunCode = &rpc.Method{
+	MethodInfo: rpc.MethodInfo{
+		Service: "sandbox.Sandboxes", Name: "RunCode", Full: "sandbox.Sandboxes/RunCode", Permission: "exec", Project: rpc.ProjectRequest, Idempotent: false, Stream: rpc.StreamBidi, Audit: true,
+	},
+	Target: func(req any) rpc.Target {
+		r := req.(*RunCodeRequest)
+		return rpc.Target{Project: r.Sandbox.Project}
+	},
+	Subject: func(req any) rpc.Subject {
+		r := req.(*RunCodeRequest)
+		return rpc.Subject{Kind: "sandbox", ID: string(r.Sandbox.Name)}
+	},
+	Streaming: func(ctx context.Context, impl any, d rpc.Decoder, s rpc.Stream) error {
+		req := new(RunCodeRequest)
+		if err := d.Decode(req); err != nil {
+			return err
+		}
+		return impl.(Sandboxes).RunCode(ctx, req, rpc.NewServerStream[ExecInput, ExecOutput](s))
 	},
 }
 
@@ -835,6 +1142,7 @@ var SandboxesService = &rpc.Service{Name: "sandbox.Sandboxes", Methods: []*rpc.M
 	methodSandboxesRun,
 	methodSandboxesWait,
 	methodSandboxesRunOnce,
+	methodSandboxesRunCode,
 	methodSandboxesExec,
 	methodSandboxesLogs,
 	methodSandboxesStop,
@@ -842,7 +1150,161 @@ var SandboxesService = &rpc.Service{Name: "sandbox.Sandboxes", Methods: []*rpc.M
 	methodSandboxesStats,
 }}
 
+// Templates is what serves the service. Templates, and the warm pools that keep sandboxes
+// of them.
+type Templates interface {
+	// List: Lists the templates that a project can use. Permission: read, in the project of
+	// project.
+	List(ctx context.Context, req *TemplatesRequest) (*TemplatesResponse, error)
+	// Show: Returns a template with its versions. Permission: read, in the project of
+	// project.
+	Show(ctx context.Context, req *TemplateRequest) (*TemplateResponse, error)
+	// SetPool: Makes or changes the warm pool of a template. Permission: exec, in the project
+	// of project.
+	SetPool(ctx context.Context, req *SetPoolRequest) (*PoolResponse, error)
+	// DeletePool: Deletes the warm pool of a template, with the sandboxes that wait in it;
+	// the next request makes another. Permission: exec, in the project of project.
+	DeletePool(ctx context.Context, req *PoolRequest) error
+}
+
+// RegisterTemplates makes s serve impl.
+func RegisterTemplates(s *rpc.Server, impl Templates) { s.Register(TemplatesService, impl) }
+
+// TemplatesClient is what calls the service.
+type TemplatesClient interface {
+	// List: Lists the templates that a project can use. Permission: read, in the project of
+	// project.
+	List(ctx context.Context, req *TemplatesRequest) (*TemplatesResponse, error)
+	// Show: Returns a template with its versions. Permission: read, in the project of
+	// project.
+	Show(ctx context.Context, req *TemplateRequest) (*TemplateResponse, error)
+	// SetPool: Makes or changes the warm pool of a template. Permission: exec, in the project
+	// of project.
+	SetPool(ctx context.Context, req *SetPoolRequest) (*PoolResponse, error)
+	// DeletePool: Deletes the warm pool of a template, with the sandboxes that wait in it;
+	// the next request makes another. Permission: exec, in the project of project.
+	DeletePool(ctx context.Context, req *PoolRequest) error
+}
+
+type clientTemplates struct{ conn rpc.Conn }
+
+// NewTemplatesClient makes a client that calls through c.
+func NewTemplatesClient(c rpc.Conn) TemplatesClient { return clientTemplates{c} }
+
+func (c clientTemplates) List(ctx context.Context, req *TemplatesRequest) (*TemplatesResponse, error) {
+	resp := new(TemplatesResponse)
+	if err := c.conn.Call(ctx, &methodTemplatesList.MethodInfo, req, resp); err != nil {
+		return nil, err
+	}
+	return resp, nil
+}
+
+func (c clientTemplates) Show(ctx context.Context, req *TemplateRequest) (*TemplateResponse, error) {
+	resp := new(TemplateResponse)
+	if err := c.conn.Call(ctx, &methodTemplatesShow.MethodInfo, req, resp); err != nil {
+		return nil, err
+	}
+	return resp, nil
+}
+
+func (c clientTemplates) SetPool(ctx context.Context, req *SetPoolRequest) (*PoolResponse, error) {
+	resp := new(PoolResponse)
+	if err := c.conn.Call(ctx, &methodTemplatesSetPool.MethodInfo, req, resp); err != nil {
+		return nil, err
+	}
+	return resp, nil
+}
+
+func (c clientTemplates) DeletePool(ctx context.Context, req *PoolRequest) error {
+	return c.conn.Call(ctx, &methodTemplatesDeletePool.MethodInfo, req, &rpc.None{})
+}
+
+var methodTemplatesList = &rpc.Method{
+	MethodInfo: rpc.MethodInfo{
+		Service: "sandbox.Templates", Name: "List", Full: "sandbox.Templates/List", Permission: "read", Project: rpc.ProjectRequest, Idempotent: true, Stream: rpc.StreamNone, Audit: false,
+	},
+	Target: func(req any) rpc.Target {
+		r := req.(*TemplatesRequest)
+		return rpc.Target{Project: r.Project}
+	},
+	Unary: func(ctx context.Context, impl any, d rpc.Decoder) (any, error) {
+		req := new(TemplatesRequest)
+		if err := d.Decode(req); err != nil {
+			return nil, err
+		}
+		return impl.(Templates).List(ctx, req)
+	},
+}
+
+var methodTemplatesShow = &rpc.Method{
+	MethodInfo: rpc.MethodInfo{
+		Service: "sandbox.Templates", Name: "Show", Full: "sandbox.Templates/Show", Permission: "read", Project: rpc.ProjectRequest, Idempotent: true, Stream: rpc.StreamNone, Audit: false,
+	},
+	Target: func(req any) rpc.Target {
+		r := req.(*TemplateRequest)
+		return rpc.Target{Project: r.Project}
+	},
+	Unary: func(ctx context.Context, impl any, d rpc.Decoder) (any, error) {
+		req := new(TemplateRequest)
+		if err := d.Decode(req); err != nil {
+			return nil, err
+		}
+		return impl.(Templates).Show(ctx, req)
+	},
+}
+
+var methodTemplatesSetPool = &rpc.Method{
+	MethodInfo: rpc.MethodInfo{
+		Service: "sandbox.Templates", Name: "SetPool", Full: "sandbox.Templates/SetPool", Permission: "exec", Project: rpc.ProjectRequest, Idempotent: true, Stream: rpc.StreamNone, Audit: true,
+	},
+	Target: func(req any) rpc.Target {
+		r := req.(*SetPoolRequest)
+		return rpc.Target{Project: r.Project}
+	},
+	Subject: func(req any) rpc.Subject {
+		r := req.(*SetPoolRequest)
+		return rpc.Subject{Kind: "warm_pool", ID: string(r.Template)}
+	},
+	Unary: func(ctx context.Context, impl any, d rpc.Decoder) (any, error) {
+		req := new(SetPoolRequest)
+		if err := d.Decode(req); err != nil {
+			return nil, err
+		}
+		return impl.(Templates).SetPool(ctx, req)
+	},
+}
+
+var methodTemplatesDeletePool = &rpc.Method{
+	MethodInfo: rpc.MethodInfo{
+		Service: "sandbox.Templates", Name: "DeletePool", Full: "sandbox.Templates/DeletePool", Permission: "exec", Project: rpc.ProjectRequest, Idempotent: true, Stream: rpc.StreamNone, Audit: true,
+	},
+	Target: func(req any) rpc.Target {
+		r := req.(*PoolRequest)
+		return rpc.Target{Project: r.Project}
+	},
+	Subject: func(req any) rpc.Subject {
+		r := req.(*PoolRequest)
+		return rpc.Subject{Kind: "warm_pool", ID: string(r.Template)}
+	},
+	Unary: func(ctx context.Context, impl any, d rpc.Decoder) (any, error) {
+		req := new(PoolRequest)
+		if err := d.Decode(req); err != nil {
+			return nil, err
+		}
+		return rpc.None{}, impl.(Templates).DeletePool(ctx, req)
+	},
+}
+
+// TemplatesService is the table of the service.
+var TemplatesService = &rpc.Service{Name: "sandbox.Templates", Methods: []*rpc.Method{
+	methodTemplatesList,
+	methodTemplatesShow,
+	methodTemplatesSetPool,
+	methodTemplatesDeletePool,
+}}
+
 // Services are the services of this package.
 var Services = []*rpc.Service{
 	SandboxesService,
+	TemplatesService,
 }

@@ -55,18 +55,30 @@ const (
 	MaxEnvName = 256
 	// MaxEnvValue: Longest value of an environment variable. (unit: bytes)
 	MaxEnvValue = 65536
+	// MaxWarm: Most warm sandboxes of one pool.
+	MaxWarm = 1000
+	// DefaultMaxWarm: Most warm sandboxes of a pool that demand made.
+	DefaultMaxWarm = 4
+	// DefaultWarmIdle: Time without a claim after which a pool keeps its minimum only.
+	DefaultWarmIdle = 15 * time.Minute
 	// EnvNamePattern: Pattern of the name of an app's environment variable.
 	EnvNamePattern = "^[A-Za-z_][A-Za-z0-9_]*$"
 )
 
 // Names of the kinds.
 const (
-	KindSandboxPool = "sandbox_pool"
-	KindSandbox     = "sandbox"
+	KindTemplate        = "template"
+	KindTemplateVersion = "template_version"
+	KindWarmPool        = "warm_pool"
+	KindSandboxPool     = "sandbox_pool"
+	KindSandbox         = "sandbox"
 )
 
 // Kinds lists the kinds of this domain.
 var Kinds = []*schema.Kind{
+	TemplateKind,
+	TemplateVersionKind,
+	WarmPoolKind,
 	SandboxPoolKind,
 	SandboxKind,
 }
@@ -140,6 +152,54 @@ func (e EndReason) Valid() bool {
 func (EndReason) Choices() []string {
 	return []string{"exit", "oom", "ttl", "idle", "user", "node", "crash", "setup"}
 }
+
+// SandboxOrigin is an enum. Way by which a request got its sandbox.
+type SandboxOrigin string
+
+// Values of SandboxOrigin.
+const (
+	SandboxOriginSession SandboxOrigin = "session" // The agent had it already.
+	SandboxOriginPool    SandboxOrigin = "pool"    // Claimed from a warm pool.
+	SandboxOriginCold    SandboxOrigin = "cold"    // Made for the request.
+)
+
+// Valid reports whether e is one of the values.
+func (e SandboxOrigin) Valid() bool {
+	switch e {
+	case SandboxOriginSession,
+		SandboxOriginPool,
+		SandboxOriginCold:
+		return true
+	}
+	return false
+}
+
+// Choices lists the values in the order of their declaration.
+func (SandboxOrigin) Choices() []string { return []string{"session", "pool", "cold"} }
+
+// TemplatePhase is an enum. Phase of a version of a template.
+type TemplatePhase string
+
+// Values of TemplatePhase.
+const (
+	TemplatePhasePending TemplatePhase = "pending" // Its image is not made yet; the first sandbox makes it.
+	TemplatePhaseReady   TemplatePhase = "ready"   // Its image exists.
+	TemplatePhaseFailed  TemplatePhase = "failed"  // Its image could not be made; message says why.
+)
+
+// Valid reports whether e is one of the values.
+func (e TemplatePhase) Valid() bool {
+	switch e {
+	case TemplatePhasePending,
+		TemplatePhaseReady,
+		TemplatePhaseFailed:
+		return true
+	}
+	return false
+}
+
+// Choices lists the values in the order of their declaration.
+func (TemplatePhase) Choices() []string { return []string{"pending", "ready", "failed"} }
 
 // DesiredState is an enum. Desired state of a sandbox.
 type DesiredState string
@@ -427,6 +487,591 @@ func (x *SandboxTemplate) ValidateFields(v *schema.Validator) {
 	}
 }
 
+// Template: An image with defaults, of which sandboxes are made by name. The templates of
+// the project system are there for every project.
+type Template struct {
+	schema.Meta
+	Spec   TemplateSpec   `json:"spec"`
+	Status TemplateStatus `json:"status"`
+}
+
+// TemplateSpec: what is wanted of a template.
+type TemplateSpec struct {
+	// Description for people.
+	Title string `cbor:"1,keyasint,omitempty" json:"title,omitempty"`
+	// Other names of it.
+	Aliases []string `cbor:"2,keyasint,omitempty" json:"aliases,omitempty"`
+	// Versions by tag: name:tag selects one.
+	Tags map[string]int64 `cbor:"3,keyasint,omitempty" json:"tags,omitempty"`
+}
+
+// MarshalJSON renders x; durations are strings, secrets are redacted.
+func (x TemplateSpec) MarshalJSON() ([]byte, error) { return schema.EncodeJSON(&x) }
+
+// UnmarshalJSON decodes x; unknown fields are errors, missing ones get their defaults.
+func (x *TemplateSpec) UnmarshalJSON(b []byte) error { return schema.DecodeJSON(b, x) }
+
+// Validate reports every field that breaks its rules, as one error of class
+// invalid_argument.
+func (x *TemplateSpec) Validate() error { return schema.Validate(x) }
+
+// ValidateFields is Validate below the path that v is at.
+func (x *TemplateSpec) ValidateFields(v *schema.Validator) {
+	if x.Title != "" {
+		v.MaxLen("title", len(x.Title), 200)
+	}
+	for k := range x.Tags {
+		v.MapKey("tags", k)
+	}
+}
+
+// TemplateStatus: what is known of a template.
+type TemplateStatus struct {
+	// The version that its name alone selects.
+	Version id.TemplateVersion `cbor:"1,keyasint,omitempty" json:"version,omitempty"`
+	// Number of its newest version. (default 0)
+	Number int64 `cbor:"2,keyasint" json:"number"`
+}
+
+// SetDefaults sets every field that has a default.
+func (x *TemplateStatus) SetDefaults() {
+	x.Number = 0
+}
+
+// UnmarshalCBOR decodes x; fields that are missing get their defaults.
+func (x *TemplateStatus) UnmarshalCBOR(b []byte) error {
+	type plain TemplateStatus
+	*x = TemplateStatus{}
+	x.SetDefaults()
+	return schema.Unmarshal(b, (*plain)(x))
+}
+
+// MarshalJSON renders x; durations are strings, secrets are redacted.
+func (x TemplateStatus) MarshalJSON() ([]byte, error) { return schema.EncodeJSON(&x) }
+
+// UnmarshalJSON decodes x; unknown fields are errors, missing ones get their defaults.
+func (x *TemplateStatus) UnmarshalJSON(b []byte) error { return schema.DecodeJSON(b, x) }
+
+// Validate reports every field that breaks its rules, as one error of class
+// invalid_argument.
+func (x *TemplateStatus) Validate() error { return schema.Validate(x) }
+
+// ValidateFields is Validate below the path that v is at.
+func (x *TemplateStatus) ValidateFields(v *schema.Validator) {
+	if x.Version != "" {
+		v.Ref("version", string(x.Version))
+	}
+}
+
+// Attributes of Template.
+const (
+	TemplateAttrTitle   = "spec.title"
+	TemplateAttrAliases = "spec.aliases"
+	TemplateAttrTags    = "spec.tags"
+	TemplateAttrVersion = "status.version"
+	TemplateAttrNumber  = "status.number"
+)
+
+// NewTemplate returns a template with every default applied.
+func NewTemplate() *Template {
+	o := new(Template)
+	o.Status.SetDefaults()
+	return o
+}
+
+// GetID returns the typed id.
+func (o *Template) GetID() id.Template { return id.Template(o.ID) }
+
+// EntityKind returns TemplateKind.
+func (o *Template) EntityKind() *schema.Kind { return TemplateKind }
+
+// SpecPtr returns &o.Spec.
+func (o *Template) SpecPtr() any { return &o.Spec }
+
+// StatusPtr returns &o.Status.
+func (o *Template) StatusPtr() any { return &o.Status }
+
+// ValidateFields checks spec and status.
+func (o *Template) ValidateFields(v *schema.Validator) {
+	v.In("spec", &o.Spec)
+	v.In("status", &o.Status)
+}
+
+// MarshalJSON renders o with its kind; secrets are redacted.
+func (o Template) MarshalJSON() ([]byte, error) { return schema.EncodeObjectJSON(&o) }
+
+// UnmarshalJSON decodes o strictly; missing fields get their defaults.
+func (o *Template) UnmarshalJSON(b []byte) error { return schema.DecodeObjectJSON(b, o) }
+
+// Extract adds what the store indexes or enforces of o.
+func (o *Template) Extract(e *schema.Extracted) {
+	if o.Status.Version != "" {
+		e.AddRef("status.version", "template_version", schema.ID(o.Status.Version), schema.Clear)
+	}
+}
+
+// TemplateKind describes the kind template.
+var TemplateKind = &schema.Kind{
+	Name: "template", Plural: "templates", Prefix: "tpl", Domain: "sandbox",
+	Doc:   "An image with defaults, of which sandboxes are made by name. The templates of the project system are there for every project.",
+	Scope: schema.ScopeProject,
+	Short: []string{"tpl"},
+	New:   func() schema.Object { return NewTemplate() },
+	Decode: func(r *schema.Record) (schema.Object, error) {
+		o := NewTemplate()
+		if err := schema.DecodeRecord(r, o); err != nil {
+			return nil, err
+		}
+		return o, nil
+	},
+	Encode:  schema.EncodeObject,
+	Extract: func(r *schema.Record) (schema.Extracted, error) { return schema.ExtractRecord(r, NewTemplate()) },
+	Attrs: []schema.Attr{
+		{Path: "spec.title", Number: 1, Type: "string", Doc: "Description for people."},
+		{Path: "spec.aliases", Number: 2, Type: "list of string", Doc: "Other names of it."},
+		{Path: "spec.tags", Number: 3, Type: "map of int", Doc: "Versions by tag: name:tag selects one."},
+		{Path: "status.version", Number: 1, Type: "ref template_version", Doc: "The version that its name alone selects."},
+		{Path: "status.number", Number: 2, Type: "int", Doc: "Number of its newest version.", Default: "0"},
+	},
+	Columns: []schema.Column{
+		{Title: "TITLE", Value: func(obj schema.Object, _ time.Time) string {
+			o := obj.(*Template)
+			return schema.Cell(o.Spec.Title)
+		}},
+		{Title: "VERSION", Value: func(obj schema.Object, _ time.Time) string {
+			o := obj.(*Template)
+			return schema.Cell(o.Status.Number)
+		}},
+		{Title: "AGE", Value: func(obj schema.Object, now time.Time) string {
+			o := obj.(*Template)
+			return schema.CellAge(o.CreatedAt, now)
+		}},
+	},
+}
+
+// TemplateVersion: One version of a template; its spec never changes.
+type TemplateVersion struct {
+	schema.Meta
+	Spec   TemplateVersionSpec   `json:"spec"`
+	Status TemplateVersionStatus `json:"status"`
+}
+
+// TemplateVersionSpec: what is wanted of a template_version.
+type TemplateVersionSpec struct {
+	// The template.
+	Template id.Template `cbor:"1,keyasint" json:"template" schema:"required"`
+	// 1, 2, ...
+	Number int64 `cbor:"2,keyasint" json:"number" schema:"required"`
+	// Name of the image that it is: a base image, or a reference.
+	Base string `cbor:"3,keyasint,omitempty" json:"base,omitempty"`
+	// Working directory; empty: the image's.
+	Workdir string `cbor:"4,keyasint,omitempty" json:"workdir,omitempty"`
+	// User of the processes; empty: the image's.
+	User string `cbor:"5,keyasint,omitempty" json:"user,omitempty"`
+	// Environment variables.
+	Env map[string]string `cbor:"6,keyasint,omitempty" json:"env,omitempty"`
+	// Default limits.
+	Resources Resources `cbor:"7,keyasint" json:"resources" schema:"required"`
+}
+
+// SetDefaults sets every field that has a default.
+func (x *TemplateVersionSpec) SetDefaults() {
+	x.Resources.SetDefaults()
+}
+
+// UnmarshalCBOR decodes x; fields that are missing get their defaults.
+func (x *TemplateVersionSpec) UnmarshalCBOR(b []byte) error {
+	type plain TemplateVersionSpec
+	*x = TemplateVersionSpec{}
+	x.SetDefaults()
+	return schema.Unmarshal(b, (*plain)(x))
+}
+
+// MarshalJSON renders x; durations are strings, secrets are redacted.
+func (x TemplateVersionSpec) MarshalJSON() ([]byte, error) { return schema.EncodeJSON(&x) }
+
+// UnmarshalJSON decodes x; unknown fields are errors, missing ones get their defaults.
+func (x *TemplateVersionSpec) UnmarshalJSON(b []byte) error { return schema.DecodeJSON(b, x) }
+
+// Validate reports every field that breaks its rules, as one error of class
+// invalid_argument.
+func (x *TemplateVersionSpec) Validate() error { return schema.Validate(x) }
+
+// ValidateFields is Validate below the path that v is at.
+func (x *TemplateVersionSpec) ValidateFields(v *schema.Validator) {
+	v.Required("template", x.Template != "")
+	if x.Template != "" {
+		v.Ref("template", string(x.Template))
+	}
+	schema.CheckMin(v, "number", x.Number, 1)
+	for k := range x.Env {
+		v.MapKey("env", k)
+	}
+	v.In("resources", &x.Resources)
+}
+
+// TemplateVersionStatus: what is known of a template_version.
+type TemplateVersionStatus struct {
+	// Phase. (default pending)
+	Phase TemplatePhase `cbor:"1,keyasint" json:"phase"`
+	// Reference with digest of its image.
+	Image string `cbor:"2,keyasint,omitempty" json:"image,omitempty"`
+	// Reason of a failure.
+	Message string `cbor:"3,keyasint,omitempty" json:"message,omitempty"`
+}
+
+// SetDefaults sets every field that has a default.
+func (x *TemplateVersionStatus) SetDefaults() {
+	x.Phase = TemplatePhasePending
+}
+
+// UnmarshalCBOR decodes x; fields that are missing get their defaults.
+func (x *TemplateVersionStatus) UnmarshalCBOR(b []byte) error {
+	type plain TemplateVersionStatus
+	*x = TemplateVersionStatus{}
+	x.SetDefaults()
+	return schema.Unmarshal(b, (*plain)(x))
+}
+
+// MarshalJSON renders x; durations are strings, secrets are redacted.
+func (x TemplateVersionStatus) MarshalJSON() ([]byte, error) { return schema.EncodeJSON(&x) }
+
+// UnmarshalJSON decodes x; unknown fields are errors, missing ones get their defaults.
+func (x *TemplateVersionStatus) UnmarshalJSON(b []byte) error { return schema.DecodeJSON(b, x) }
+
+// Validate reports every field that breaks its rules, as one error of class
+// invalid_argument.
+func (x *TemplateVersionStatus) Validate() error { return schema.Validate(x) }
+
+// ValidateFields is Validate below the path that v is at.
+func (x *TemplateVersionStatus) ValidateFields(v *schema.Validator) {
+	schema.CheckEnum(v, "phase", x.Phase)
+}
+
+// Attributes of TemplateVersion.
+const (
+	TemplateVersionAttrTemplate  = "spec.template"
+	TemplateVersionAttrNumber    = "spec.number"
+	TemplateVersionAttrBase      = "spec.base"
+	TemplateVersionAttrWorkdir   = "spec.workdir"
+	TemplateVersionAttrUser      = "spec.user"
+	TemplateVersionAttrEnv       = "spec.env"
+	TemplateVersionAttrResources = "spec.resources"
+	TemplateVersionAttrPhase     = "status.phase"
+	TemplateVersionAttrImage     = "status.image"
+	TemplateVersionAttrMessage   = "status.message"
+)
+
+// NewTemplateVersion returns a template_version with every default applied.
+func NewTemplateVersion() *TemplateVersion {
+	o := new(TemplateVersion)
+	o.Spec.SetDefaults()
+	o.Status.SetDefaults()
+	return o
+}
+
+// GetID returns the typed id.
+func (o *TemplateVersion) GetID() id.TemplateVersion { return id.TemplateVersion(o.ID) }
+
+// EntityKind returns TemplateVersionKind.
+func (o *TemplateVersion) EntityKind() *schema.Kind { return TemplateVersionKind }
+
+// SpecPtr returns &o.Spec.
+func (o *TemplateVersion) SpecPtr() any { return &o.Spec }
+
+// StatusPtr returns &o.Status.
+func (o *TemplateVersion) StatusPtr() any { return &o.Status }
+
+// ValidateFields checks spec and status.
+func (o *TemplateVersion) ValidateFields(v *schema.Validator) {
+	v.In("spec", &o.Spec)
+	v.In("status", &o.Status)
+}
+
+// MarshalJSON renders o with its kind; secrets are redacted.
+func (o TemplateVersion) MarshalJSON() ([]byte, error) { return schema.EncodeObjectJSON(&o) }
+
+// UnmarshalJSON decodes o strictly; missing fields get their defaults.
+func (o *TemplateVersion) UnmarshalJSON(b []byte) error { return schema.DecodeObjectJSON(b, o) }
+
+// Extract adds what the store indexes or enforces of o.
+func (o *TemplateVersion) Extract(e *schema.Extracted) {
+	if o.Spec.Template != "" {
+		e.AddIndex("spec.template", schema.EncodeIndexString(string(o.Spec.Template)))
+		e.AddRef("spec.template", "template", schema.ID(o.Spec.Template), schema.Cascade)
+	}
+}
+
+// TemplateVersionKind describes the kind template_version.
+var TemplateVersionKind = &schema.Kind{
+	Name: "template_version", Plural: "template_versions", Prefix: "tplv", Domain: "sandbox",
+	Doc:   "One version of a template; its spec never changes.",
+	Scope: schema.ScopeProject,
+	New:   func() schema.Object { return NewTemplateVersion() },
+	Decode: func(r *schema.Record) (schema.Object, error) {
+		o := NewTemplateVersion()
+		if err := schema.DecodeRecord(r, o); err != nil {
+			return nil, err
+		}
+		return o, nil
+	},
+	Encode:  schema.EncodeObject,
+	Extract: func(r *schema.Record) (schema.Extracted, error) { return schema.ExtractRecord(r, NewTemplateVersion()) },
+	Attrs: []schema.Attr{
+		{Path: "spec.template", Number: 1, Type: "ref template", Doc: "The template.", Required: true, Indexed: true},
+		{Path: "spec.number", Number: 2, Type: "int", Doc: "1, 2, ...", Required: true},
+		{Path: "spec.base", Number: 3, Type: "string", Doc: "Name of the image that it is: a base image, or a reference."},
+		{Path: "spec.workdir", Number: 4, Type: "string", Doc: "Working directory; empty: the image's."},
+		{Path: "spec.user", Number: 5, Type: "string", Doc: "User of the processes; empty: the image's."},
+		{Path: "spec.env", Number: 6, Type: "map of string", Doc: "Environment variables."},
+		{Path: "spec.resources", Number: 7, Type: "component resources", Doc: "Default limits.", Required: true},
+		{Path: "status.phase", Number: 1, Type: "enum template_phase", Doc: "Phase.", Default: "pending", Choices: []string{"pending", "ready", "failed"}},
+		{Path: "status.image", Number: 2, Type: "string", Doc: "Reference with digest of its image."},
+		{Path: "status.message", Number: 3, Type: "string", Doc: "Reason of a failure."},
+	},
+	Columns: []schema.Column{
+		{Title: "TEMPLATE", Value: func(obj schema.Object, _ time.Time) string {
+			o := obj.(*TemplateVersion)
+			return schema.Cell(o.Spec.Template)
+		}},
+		{Title: "NUMBER", Value: func(obj schema.Object, _ time.Time) string {
+			o := obj.(*TemplateVersion)
+			return schema.Cell(o.Spec.Number)
+		}},
+		{Title: "PHASE", Value: func(obj schema.Object, _ time.Time) string {
+			o := obj.(*TemplateVersion)
+			return schema.Cell(o.Status.Phase)
+		}},
+		{Title: "IMAGE", Wide: true, Value: func(obj schema.Object, _ time.Time) string {
+			o := obj.(*TemplateVersion)
+			return schema.Cell(o.Status.Image)
+		}},
+		{Title: "AGE", Value: func(obj schema.Object, now time.Time) string {
+			o := obj.(*TemplateVersion)
+			return schema.CellAge(o.CreatedAt, now)
+		}},
+	},
+}
+
+// WarmPool: Sandboxes of one template that run already and wait to be claimed. A claimed
+// one leaves the pool.
+type WarmPool struct {
+	schema.Meta
+	Spec   WarmPoolSpec   `json:"spec"`
+	Status WarmPoolStatus `json:"status"`
+}
+
+// WarmPoolSpec: what is wanted of a warm_pool.
+type WarmPoolSpec struct {
+	// The template.
+	Template id.Template `cbor:"1,keyasint" json:"template" schema:"required"`
+	// Warm sandboxes that are always kept. (default 0)
+	Min int64 `cbor:"2,keyasint" json:"min"`
+	// Most warm sandboxes; 0: no pool, every sandbox of the template is made cold. (default
+	// 4)
+	Max int64 `cbor:"3,keyasint" json:"max"`
+	// Time without a claim after which only min are kept. (default 15m0s)
+	Idle time.Duration `cbor:"4,keyasint" json:"idle"`
+}
+
+// SetDefaults sets every field that has a default.
+func (x *WarmPoolSpec) SetDefaults() {
+	x.Min = 0
+	x.Max = 4
+	x.Idle = 15 * time.Minute
+}
+
+// UnmarshalCBOR decodes x; fields that are missing get their defaults.
+func (x *WarmPoolSpec) UnmarshalCBOR(b []byte) error {
+	type plain WarmPoolSpec
+	*x = WarmPoolSpec{}
+	x.SetDefaults()
+	return schema.Unmarshal(b, (*plain)(x))
+}
+
+// MarshalJSON renders x; durations are strings, secrets are redacted.
+func (x WarmPoolSpec) MarshalJSON() ([]byte, error) { return schema.EncodeJSON(&x) }
+
+// UnmarshalJSON decodes x; unknown fields are errors, missing ones get their defaults.
+func (x *WarmPoolSpec) UnmarshalJSON(b []byte) error { return schema.DecodeJSON(b, x) }
+
+// Validate reports every field that breaks its rules, as one error of class
+// invalid_argument.
+func (x *WarmPoolSpec) Validate() error { return schema.Validate(x) }
+
+// ValidateFields is Validate below the path that v is at.
+func (x *WarmPoolSpec) ValidateFields(v *schema.Validator) {
+	v.Required("template", x.Template != "")
+	if x.Template != "" {
+		v.Ref("template", string(x.Template))
+	}
+	schema.CheckMin(v, "min", x.Min, 0)
+	schema.CheckMax(v, "min", x.Min, 1000)
+	schema.CheckMin(v, "max", x.Max, 0)
+	schema.CheckMax(v, "max", x.Max, 1000)
+	schema.CheckMin(v, "idle", x.Idle, 1*time.Second)
+}
+
+// WarmPoolStatus: what is known of a warm_pool.
+type WarmPoolStatus struct {
+	// Warm sandboxes wanted: min, or more by recent demand. (default 0)
+	Target int64 `cbor:"1,keyasint" json:"target"`
+	// Sandboxes that can be claimed. (default 0)
+	Warm int64 `cbor:"2,keyasint" json:"warm"`
+	// Sandboxes that are being made. (default 0)
+	Starting int64 `cbor:"3,keyasint" json:"starting"`
+	// Sandboxes that ended before they were claimed, in a row. (default 0)
+	Failures int64 `cbor:"4,keyasint" json:"failures"`
+	// Not before this time is the next sandbox made (back-off).
+	NextStart *time.Time `cbor:"5,keyasint,omitempty" json:"next_start,omitempty"`
+	// Reason why it has fewer sandboxes than wanted.
+	Message string `cbor:"6,keyasint,omitempty" json:"message,omitempty"`
+}
+
+// SetDefaults sets every field that has a default.
+func (x *WarmPoolStatus) SetDefaults() {
+	x.Target = 0
+	x.Warm = 0
+	x.Starting = 0
+	x.Failures = 0
+}
+
+// UnmarshalCBOR decodes x; fields that are missing get their defaults.
+func (x *WarmPoolStatus) UnmarshalCBOR(b []byte) error {
+	type plain WarmPoolStatus
+	*x = WarmPoolStatus{}
+	x.SetDefaults()
+	return schema.Unmarshal(b, (*plain)(x))
+}
+
+// MarshalJSON renders x; durations are strings, secrets are redacted.
+func (x WarmPoolStatus) MarshalJSON() ([]byte, error) { return schema.EncodeJSON(&x) }
+
+// UnmarshalJSON decodes x; unknown fields are errors, missing ones get their defaults.
+func (x *WarmPoolStatus) UnmarshalJSON(b []byte) error { return schema.DecodeJSON(b, x) }
+
+// Validate reports every field that breaks its rules, as one error of class
+// invalid_argument.
+func (x *WarmPoolStatus) Validate() error { return schema.Validate(x) }
+
+// ValidateFields is Validate below the path that v is at.
+func (x *WarmPoolStatus) ValidateFields(v *schema.Validator) {
+}
+
+// Attributes of WarmPool.
+const (
+	WarmPoolAttrTemplate  = "spec.template"
+	WarmPoolAttrMin       = "spec.min"
+	WarmPoolAttrMax       = "spec.max"
+	WarmPoolAttrIdle      = "spec.idle"
+	WarmPoolAttrTarget    = "status.target"
+	WarmPoolAttrWarm      = "status.warm"
+	WarmPoolAttrStarting  = "status.starting"
+	WarmPoolAttrFailures  = "status.failures"
+	WarmPoolAttrNextStart = "status.next_start"
+	WarmPoolAttrMessage   = "status.message"
+)
+
+// NewWarmPool returns a warm_pool with every default applied.
+func NewWarmPool() *WarmPool {
+	o := new(WarmPool)
+	o.Spec.SetDefaults()
+	o.Status.SetDefaults()
+	return o
+}
+
+// GetID returns the typed id.
+func (o *WarmPool) GetID() id.WarmPool { return id.WarmPool(o.ID) }
+
+// EntityKind returns WarmPoolKind.
+func (o *WarmPool) EntityKind() *schema.Kind { return WarmPoolKind }
+
+// SpecPtr returns &o.Spec.
+func (o *WarmPool) SpecPtr() any { return &o.Spec }
+
+// StatusPtr returns &o.Status.
+func (o *WarmPool) StatusPtr() any { return &o.Status }
+
+// ValidateFields checks spec and status.
+func (o *WarmPool) ValidateFields(v *schema.Validator) {
+	v.In("spec", &o.Spec)
+	v.In("status", &o.Status)
+}
+
+// MarshalJSON renders o with its kind; secrets are redacted.
+func (o WarmPool) MarshalJSON() ([]byte, error) { return schema.EncodeObjectJSON(&o) }
+
+// UnmarshalJSON decodes o strictly; missing fields get their defaults.
+func (o *WarmPool) UnmarshalJSON(b []byte) error { return schema.DecodeObjectJSON(b, o) }
+
+// Extract adds what the store indexes or enforces of o.
+func (o *WarmPool) Extract(e *schema.Extracted) {
+	if o.Spec.Template != "" {
+		e.AddIndex("spec.template", schema.EncodeIndexString(string(o.Spec.Template)))
+		e.AddRef("spec.template", "template", schema.ID(o.Spec.Template), schema.Cascade)
+	}
+}
+
+// WarmPoolKind describes the kind warm_pool.
+var WarmPoolKind = &schema.Kind{
+	Name: "warm_pool", Plural: "warm_pools", Prefix: "warm", Domain: "sandbox",
+	Doc:   "Sandboxes of one template that run already and wait to be claimed. A claimed one leaves the pool.",
+	Scope: schema.ScopeProject,
+	Short: []string{"warm"},
+	New:   func() schema.Object { return NewWarmPool() },
+	Decode: func(r *schema.Record) (schema.Object, error) {
+		o := NewWarmPool()
+		if err := schema.DecodeRecord(r, o); err != nil {
+			return nil, err
+		}
+		return o, nil
+	},
+	Encode:  schema.EncodeObject,
+	Extract: func(r *schema.Record) (schema.Extracted, error) { return schema.ExtractRecord(r, NewWarmPool()) },
+	Attrs: []schema.Attr{
+		{Path: "spec.template", Number: 1, Type: "ref template", Doc: "The template.", Required: true, Indexed: true},
+		{Path: "spec.min", Number: 2, Type: "int", Doc: "Warm sandboxes that are always kept.", Default: "0"},
+		{Path: "spec.max", Number: 3, Type: "int", Doc: "Most warm sandboxes; 0: no pool, every sandbox of the template is made cold.", Default: "4"},
+		{Path: "spec.idle", Number: 4, Type: "duration", Doc: "Time without a claim after which only min are kept.", Default: "15m0s"},
+		{Path: "status.target", Number: 1, Type: "int", Doc: "Warm sandboxes wanted: min, or more by recent demand.", Default: "0"},
+		{Path: "status.warm", Number: 2, Type: "int", Doc: "Sandboxes that can be claimed.", Default: "0"},
+		{Path: "status.starting", Number: 3, Type: "int", Doc: "Sandboxes that are being made.", Default: "0"},
+		{Path: "status.failures", Number: 4, Type: "int", Doc: "Sandboxes that ended before they were claimed, in a row.", Default: "0"},
+		{Path: "status.next_start", Number: 5, Type: "time", Doc: "Not before this time is the next sandbox made (back-off)."},
+		{Path: "status.message", Number: 6, Type: "string", Doc: "Reason why it has fewer sandboxes than wanted."},
+	},
+	Columns: []schema.Column{
+		{Title: "TEMPLATE", Value: func(obj schema.Object, _ time.Time) string {
+			o := obj.(*WarmPool)
+			return schema.Cell(o.Spec.Template)
+		}},
+		{Title: "MIN", Value: func(obj schema.Object, _ time.Time) string {
+			o := obj.(*WarmPool)
+			return schema.Cell(o.Spec.Min)
+		}},
+		{Title: "MAX", Value: func(obj schema.Object, _ time.Time) string {
+			o := obj.(*WarmPool)
+			return schema.Cell(o.Spec.Max)
+		}},
+		{Title: "TARGET", Value: func(obj schema.Object, _ time.Time) string {
+			o := obj.(*WarmPool)
+			return schema.Cell(o.Status.Target)
+		}},
+		{Title: "WARM", Value: func(obj schema.Object, _ time.Time) string {
+			o := obj.(*WarmPool)
+			return schema.Cell(o.Status.Warm)
+		}},
+		{Title: "STARTING", Value: func(obj schema.Object, _ time.Time) string {
+			o := obj.(*WarmPool)
+			return schema.Cell(o.Status.Starting)
+		}},
+		{Title: "AGE", Value: func(obj schema.Object, now time.Time) string {
+			o := obj.(*WarmPool)
+			return schema.CellAge(o.CreatedAt, now)
+		}},
+	},
+}
+
 // SandboxPool: A number of sandboxes of one template, kept alive and replaced when they
 // end.
 type SandboxPool struct {
@@ -672,10 +1317,22 @@ type SandboxSpec struct {
 	Desired DesiredState `cbor:"6,keyasint" json:"desired"`
 	// Reason for which it must stop.
 	StopReason EndReason `cbor:"7,keyasint,omitempty" json:"stop_reason,omitempty"`
-	// Ends this long after it began to run; absent: never.
+	// Ends this long after it was claimed, or began to run if it was not; absent: never.
 	TTL *time.Duration `cbor:"8,keyasint,omitempty" json:"ttl,omitempty"`
-	// Its template.
+	// What it is made of, with what its claim added.
 	Template SandboxTemplate `cbor:"9,keyasint" json:"template" schema:"required"`
+	// The version of a template that it was made of.
+	TemplateVersion id.TemplateVersion `cbor:"10,keyasint,omitempty" json:"template_version,omitempty"`
+	// The pool in which it waits to be claimed; absent from its claim on.
+	WarmPool id.WarmPool `cbor:"11,keyasint,omitempty" json:"warm_pool,omitempty"`
+	// Names the claim that took it out of its pool; absent: not from a pool.
+	Claim string `cbor:"12,keyasint,omitempty" json:"claim,omitempty"`
+	// Time of the claim.
+	ClaimedAt *time.Time `cbor:"13,keyasint,omitempty" json:"claimed_at,omitempty"`
+	// The agent whose session it serves, as the caller named it.
+	Agent string `cbor:"14,keyasint,omitempty" json:"agent,omitempty"`
+	// Way by which the request got it.
+	Origin SandboxOrigin `cbor:"15,keyasint,omitempty" json:"origin,omitempty"`
 }
 
 // SetDefaults sets every field that has a default.
@@ -724,6 +1381,21 @@ func (x *SandboxSpec) ValidateFields(v *schema.Validator) {
 		schema.CheckMin(v, "ttl", *x.TTL, 1*time.Second)
 	}
 	v.In("template", &x.Template)
+	if x.TemplateVersion != "" {
+		v.Ref("template_version", string(x.TemplateVersion))
+	}
+	if x.WarmPool != "" {
+		v.Ref("warm_pool", string(x.WarmPool))
+	}
+	if x.Claim != "" {
+		v.MaxLen("claim", len(x.Claim), 63)
+	}
+	if x.Agent != "" {
+		v.MaxLen("agent", len(x.Agent), 200)
+	}
+	if x.Origin != "" {
+		schema.CheckEnum(v, "origin", x.Origin)
+	}
 }
 
 // SandboxStatus: what is known of a sandbox.
@@ -790,27 +1462,33 @@ func (x *SandboxStatus) ValidateFields(v *schema.Validator) {
 
 // Attributes of Sandbox.
 const (
-	SandboxAttrPool       = "spec.pool"
-	SandboxAttrApp        = "spec.app"
-	SandboxAttrAppVersion = "spec.app_version"
-	SandboxAttrService    = "spec.service"
-	SandboxAttrNode       = "spec.node"
-	SandboxAttrDesired    = "spec.desired"
-	SandboxAttrStopReason = "spec.stop_reason"
-	SandboxAttrTTL        = "spec.ttl"
-	SandboxAttrTemplate   = "spec.template"
-	SandboxAttrPhase      = "status.phase"
-	SandboxAttrReady      = "status.ready"
-	SandboxAttrAddress    = "status.address"
-	SandboxAttrReason     = "status.reason"
-	SandboxAttrExitCode   = "status.exit_code"
-	SandboxAttrMessage    = "status.message"
-	SandboxAttrLogTail    = "status.log_tail"
-	SandboxAttrOverdue    = "status.overdue"
-	SandboxAttrListening  = "status.listening"
-	SandboxAttrStartedAt  = "status.started_at"
-	SandboxAttrReadyAt    = "status.ready_at"
-	SandboxAttrEndedAt    = "status.ended_at"
+	SandboxAttrPool            = "spec.pool"
+	SandboxAttrApp             = "spec.app"
+	SandboxAttrAppVersion      = "spec.app_version"
+	SandboxAttrService         = "spec.service"
+	SandboxAttrNode            = "spec.node"
+	SandboxAttrDesired         = "spec.desired"
+	SandboxAttrStopReason      = "spec.stop_reason"
+	SandboxAttrTTL             = "spec.ttl"
+	SandboxAttrTemplate        = "spec.template"
+	SandboxAttrTemplateVersion = "spec.template_version"
+	SandboxAttrWarmPool        = "spec.warm_pool"
+	SandboxAttrClaim           = "spec.claim"
+	SandboxAttrClaimedAt       = "spec.claimed_at"
+	SandboxAttrAgent           = "spec.agent"
+	SandboxAttrOrigin          = "spec.origin"
+	SandboxAttrPhase           = "status.phase"
+	SandboxAttrReady           = "status.ready"
+	SandboxAttrAddress         = "status.address"
+	SandboxAttrReason          = "status.reason"
+	SandboxAttrExitCode        = "status.exit_code"
+	SandboxAttrMessage         = "status.message"
+	SandboxAttrLogTail         = "status.log_tail"
+	SandboxAttrOverdue         = "status.overdue"
+	SandboxAttrListening       = "status.listening"
+	SandboxAttrStartedAt       = "status.started_at"
+	SandboxAttrReadyAt         = "status.ready_at"
+	SandboxAttrEndedAt         = "status.ended_at"
 )
 
 // NewSandbox returns a sandbox with every default applied.
@@ -863,6 +1541,17 @@ func (o *Sandbox) Extract(e *schema.Extracted) {
 		e.AddIndex("spec.node", schema.EncodeIndexString(string(o.Spec.Node)))
 		e.AddRef("spec.node", "node", schema.ID(o.Spec.Node), schema.Restrict)
 	}
+	if o.Spec.TemplateVersion != "" {
+		e.AddIndex("spec.template_version", schema.EncodeIndexString(string(o.Spec.TemplateVersion)))
+		e.AddRef("spec.template_version", "template_version", schema.ID(o.Spec.TemplateVersion), schema.Clear)
+	}
+	if o.Spec.WarmPool != "" {
+		e.AddIndex("spec.warm_pool", schema.EncodeIndexString(string(o.Spec.WarmPool)))
+		e.AddRef("spec.warm_pool", "warm_pool", schema.ID(o.Spec.WarmPool), schema.Cascade)
+	}
+	if o.Spec.Agent != "" {
+		e.AddIndex("spec.agent", schema.EncodeIndexString(o.Spec.Agent))
+	}
 	e.AddIndex("status.phase", schema.EncodeIndexString(string(o.Status.Phase)))
 }
 
@@ -890,8 +1579,14 @@ var SandboxKind = &schema.Kind{
 		{Path: "spec.node", Number: 5, Type: "ref node", Doc: "Its node; the scheduler sets it once.", Indexed: true},
 		{Path: "spec.desired", Number: 6, Type: "enum desired_state", Doc: "Desired state.", Default: "running", Choices: []string{"running", "stopped"}},
 		{Path: "spec.stop_reason", Number: 7, Type: "enum end_reason", Doc: "Reason for which it must stop.", Choices: []string{"exit", "oom", "ttl", "idle", "user", "node", "crash", "setup"}},
-		{Path: "spec.ttl", Number: 8, Type: "duration", Doc: "Ends this long after it began to run; absent: never."},
-		{Path: "spec.template", Number: 9, Type: "component sandbox_template", Doc: "Its template.", Required: true},
+		{Path: "spec.ttl", Number: 8, Type: "duration", Doc: "Ends this long after it was claimed, or began to run if it was not; absent: never."},
+		{Path: "spec.template", Number: 9, Type: "component sandbox_template", Doc: "What it is made of, with what its claim added.", Required: true},
+		{Path: "spec.template_version", Number: 10, Type: "ref template_version", Doc: "The version of a template that it was made of.", Indexed: true},
+		{Path: "spec.warm_pool", Number: 11, Type: "ref warm_pool", Doc: "The pool in which it waits to be claimed; absent from its claim on.", Indexed: true},
+		{Path: "spec.claim", Number: 12, Type: "string", Doc: "Names the claim that took it out of its pool; absent: not from a pool."},
+		{Path: "spec.claimed_at", Number: 13, Type: "time", Doc: "Time of the claim."},
+		{Path: "spec.agent", Number: 14, Type: "string", Doc: "The agent whose session it serves, as the caller named it.", Indexed: true},
+		{Path: "spec.origin", Number: 15, Type: "enum sandbox_origin", Doc: "Way by which the request got it.", Choices: []string{"session", "pool", "cold"}},
 		{Path: "status.phase", Number: 1, Type: "enum sandbox_phase", Doc: "Phase.", Default: "pending", Indexed: true, Choices: []string{"pending", "scheduled", "creating", "running", "stopping", "stopped", "failed"}},
 		{Path: "status.ready", Number: 2, Type: "bool", Doc: "Whether its probe passes.", Default: "false"},
 		{Path: "status.address", Number: 3, Type: "string", Doc: "Its IPv4 address while it has one."},
@@ -921,6 +1616,14 @@ var SandboxKind = &schema.Kind{
 		{Title: "SERVICE", Value: func(obj schema.Object, _ time.Time) string {
 			o := obj.(*Sandbox)
 			return schema.Cell(o.Spec.Service)
+		}},
+		{Title: "AGENT", Wide: true, Value: func(obj schema.Object, _ time.Time) string {
+			o := obj.(*Sandbox)
+			return schema.Cell(o.Spec.Agent)
+		}},
+		{Title: "ORIGIN", Wide: true, Value: func(obj schema.Object, _ time.Time) string {
+			o := obj.(*Sandbox)
+			return schema.Cell(o.Spec.Origin)
 		}},
 		{Title: "ADDRESS", Value: func(obj schema.Object, _ time.Time) string {
 			o := obj.(*Sandbox)

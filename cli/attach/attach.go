@@ -67,6 +67,15 @@ func RunOnce(ctx context.Context, c *console.Console, client sandbox.SandboxesCl
 	return s.run(ctx, func(ctx context.Context) (stream, error) { return client.RunOnce(ctx, req) })
 }
 
+// RunCode runs a program in a new sandbox as RunOnce runs a process.
+func RunCode(ctx context.Context, c *console.Console, client sandbox.SandboxesClient, req *sandbox.RunCodeRequest) (int, error) {
+	s := &attachment{c: c, tty: isSet(req.TTY), stdin: isSet(req.Stdin)}
+	req.Cols, req.Rows = s.size()
+	s.starting = showStart(c)
+	defer s.starting.end()
+	return s.run(ctx, func(ctx context.Context) (stream, error) { return client.RunCode(ctx, req) })
+}
+
 func isSet(b *bool) bool { return b != nil && *b }
 
 // size returns the size of the terminal for a request; nil without one.

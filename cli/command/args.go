@@ -54,7 +54,6 @@ func Group(use, short string, subs ...*cobra.Command) *cobra.Command {
 var Elsewhere = map[string]string{
 	"r ps":             "`r app status APP` shows the processes of an app, `r sandbox list` every sandbox",
 	"r status":         "`r app status APP` shows an app, `r server status` the server, `r node list` the machines",
-	"r run":            "`r sandbox run -- COMMAND` runs a command in a new sandbox, `r app exec APP -- COMMAND` in one of an app",
 	"r exec":           "`r app exec APP -- COMMAND`, or `r sandbox exec ID -- COMMAND`",
 	"r ssh":            "`r app exec APP -t -- sh` opens a shell in a sandbox of an app",
 	"r secrets":        "`r env set --secret NAME` sets a secret variable",

@@ -17,6 +17,8 @@ type runOptions struct {
 	*command.Env
 	exec    command.ExecFlags
 	image   string
+	from    string // template
+	agent   string
 	app     string
 	service string
 	name    string
@@ -45,7 +47,9 @@ unchanged. With --detach the command becomes the main process of a sandbox that 
 		RunE:    func(cmd *cobra.Command, args []string) error { return o.run(cmd.Context(), args) },
 	}
 	f := cmd.Flags()
-	f.StringVarP(&o.image, "image", "i", "", "image: debian (default without --app), python, node, golang, or a reference in a registry")
+	f.StringVarP(&o.image, "image", "i", "", "image: debian (default without --app and --template), python, node, golang, or a reference in a registry")
+	f.StringVar(&o.from, "template", "", "template: NAME, NAME:TAG or NAME:NUMBER; a warm sandbox of it serves if there is one")
+	f.StringVar(&o.agent, "agent", "", "with --template: name of the agent, which gets the sandbox that it has; implies --keep")
 	f.StringVarP(&o.app, "app", "a", "", "use the image, environment and secrets of this app")
 	f.StringVarP(&o.service, "service", "s", "", "with --app: service of the app; default web")
 	f.StringVar(&o.name, "name", "", "name of the sandbox")
@@ -71,8 +75,11 @@ unchanged. With --detach the command becomes the main process of a sandbox that 
 const defaultImage = "debian"
 
 func (o *runOptions) request(argv []string) (*sandbox.RunRequest, error) {
-	if o.image == "" && o.app == "" {
+	if o.image == "" && o.app == "" && o.from == "" {
 		o.image = defaultImage
+	}
+	if o.agent != "" {
+		o.keep = true
 	}
 	if !o.detach && len(argv) == 0 {
 		return nil, exit.Usagef("no command is given; put it after --, or run the image's own with --detach")
@@ -89,7 +96,7 @@ func (o *runOptions) request(argv []string) (*sandbox.RunRequest, error) {
 		return nil, err
 	}
 	req := &sandbox.RunRequest{
-		Project: o.Project(), Name: o.name, Labels: o.labels, Image: o.image, App: o.app, Service: o.service, Command: argv,
+		Project: o.Project(), Name: o.name, Labels: o.labels, Image: o.image, Template: o.from, Agent: o.agent, App: o.app, Service: o.service, Command: argv,
 		Workdir: o.exec.Workdir, User: o.exec.User, Env: env, EnvSecret: secrets, Network: sandbox.NetworkMode(o.network),
 		CPUMillis: o.cpu.Ptr(), MemoryBytes: o.memory.Ptr(), DiskBytes: o.disk.Ptr(),
 	}

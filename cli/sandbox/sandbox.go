@@ -80,13 +80,13 @@ func (o *listOptions) print(ctx context.Context, list []*sandbox.Sandbox) error 
 	}
 	headers := []string{"ID", "NAME", "STATE", "APP", "SERVICE", "ADDRESS", "REASON", "AGE"}
 	if o.wide {
-		headers = append(headers, "NODE", "IMAGE")
+		headers = append(headers, "AGENT", "ORIGIN", "NODE", "IMAGE")
 	}
 	var rows [][]string
 	for _, s := range list {
 		row := []string{string(s.ID), s.Name, o.state(s), names[s.Spec.App], s.Spec.Service, s.Status.Address, reason(s), schema.CellAge(s.CreatedAt, time.Now())}
 		if o.wide {
-			row = append(row, string(s.Spec.Node), s.Spec.Template.Image)
+			row = append(row, s.Spec.Agent, origin(s), string(s.Spec.Node), s.Spec.Template.Image)
 		}
 		rows = append(rows, row)
 	}
@@ -113,6 +113,15 @@ func state(c *console.Console, s *sandbox.Sandbox) string {
 		return c.Paint(console.Dim, "stopped")
 	}
 	return c.Paint(console.Cyan, string(s.Status.Phase))
+}
+
+// origin returns by which way a request got a sandbox, or that it still waits
+// for one.
+func origin(s *sandbox.Sandbox) string {
+	if s.Spec.WarmPool != "" {
+		return "warm"
+	}
+	return string(s.Spec.Origin)
 }
 
 // reason returns the reason of the end of a sandbox: "exit 3", "oom".
@@ -166,6 +175,8 @@ func show(ctx context.Context, e *command.Env, name string) error {
 	line("message", s.Status.Message)
 	line("address", s.Status.Address)
 	line("listening", schema.Cell(s.Status.Listening))
+	line("agent", s.Spec.Agent)
+	line("origin", origin(s))
 	line("image", t.Image)
 	line("command", strings.Join(t.Command, " "))
 	line("limits", schema.CellMillis(t.Resources.CPUMillis)+" CPU, "+schema.CellBytes(t.Resources.MemoryBytes)+" memory, "+

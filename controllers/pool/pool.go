@@ -1,9 +1,12 @@
-// Package pool reconciles sandbox pools: it keeps the wanted number of sandboxes
-// of a pool alive, replaces those that ended after a growing delay, stops those
-// above the wanted number, and deletes old ended ones.
+// Package pool reconciles pools of sandboxes. Reconciler does so for the sandbox
+// pools of apps: it keeps the wanted number of sandboxes of a pool alive,
+// replaces those that ended after a growing delay, stops those above the wanted
+// number, and deletes old ended ones. Warm does so for the warm pools of
+// templates, whose wanted number follows demand.
 //
-// In: sandbox_pool.spec, and the sandboxes that reference the pool. Out:
-// sandbox entities (created, told to stop, deleted) and sandbox_pool.status.
+// In: sandbox_pool.spec or warm_pool.spec, the sandboxes that reference the
+// pool, and for a warm pool its template and demand. Out: sandbox entities
+// (created, told to stop, deleted) and the pool's status.
 // A sandbox is created in one transaction with the pool's counter, so a crash
 // in the middle neither loses nor doubles one.
 package pool
@@ -11,7 +14,6 @@ package pool
 import (
 	"cmp"
 	"context"
-	"fmt"
 	"log/slog"
 	"maps"
 	"reflect"
@@ -60,7 +62,8 @@ func (r *Reconciler) Controller() kit.Controller {
 		Access: kit.Access{
 			Creates: []*schema.Kind{sandbox.SandboxKind},
 			Deletes: []*schema.Kind{sandbox.SandboxKind},
-			Owns:    append(kit.Fields(sandbox.SandboxPoolKind, "status"), kit.Fields(sandbox.SandboxKind, "labels."+sandboxes.LabelCounted)...),
+			Owns:    kit.Fields(sandbox.SandboxPoolKind, "status"),
+			Shares:  []kit.Share{countedShare()},
 		},
 	}
 	for _, f := range kit.Fields(sandbox.SandboxKind, "spec.desired", "spec.stop_reason") {
@@ -101,11 +104,11 @@ func (r *Reconciler) Reconcile(ctx context.Context, pid schema.ID) (time.Duratio
 		return 0, err
 	}
 	excess := len(members.Live) - int(p.Spec.Replicas)
-	stop, err := stopExcess(members.Live, min(excess, maxAtOnce))
+	more, err := stopExcess(members.Live, min(excess, maxAtOnce))
 	if err != nil {
 		return 0, err
 	}
-	ops = append(ops, stop...)
+	ops = append(ops, more...)
 	missing := int(p.Spec.Replicas) - len(members.Live)
 	if missing > 0 && p.Status.NextStart != nil && now().Before(*p.Status.NextStart) {
 		missing, again = 0, earlier(again, p.Status.NextStart.Sub(now()))
@@ -114,8 +117,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, pid schema.ID) (time.Duratio
 		missing, again = min(missing, maxAtOnce), time.Millisecond
 	}
 	if missing > 0 {
-		more, err := create(p, missing)
-		if err != nil {
+		if more, err = create(p, missing); err != nil {
 			return 0, err
 		}
 		ops = append(ops, more...)
@@ -134,7 +136,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, pid schema.ID) (time.Duratio
 		}
 		fault.Point("pool", "write", fault.After)
 	}
-	return again, r.deleteEnded(ctx, surplus[:min(len(surplus), maxAtOnce)])
+	return again, deleteEnded(ctx, r.Store, surplus[:min(len(surplus), maxAtOnce)])
 }
 
 // account sets the counters and the back-off of p. It returns the ended
@@ -143,91 +145,8 @@ func (r *Reconciler) Reconcile(ctx context.Context, pid schema.ID) (time.Duratio
 func account(p *sandbox.SandboxPool, st sandboxes.Members, now time.Time) (counted []*sandbox.Sandbox, again time.Duration) {
 	p.Status.Total = int64(len(st.Live) + len(st.Stopping))
 	p.Status.Ready = int64(st.Ready)
-	stable := false
-	for _, sb := range st.Live {
-		if !sb.Status.Ready || sb.Status.ReadyAt == nil {
-			continue
-		}
-		if age := now.Sub(*sb.Status.ReadyAt); age >= stableAfter {
-			stable = true
-		} else {
-			again = earlier(again, stableAfter-age)
-		}
-	}
-	for _, sb := range st.Ended {
-		if len(counted) == maxAtOnce {
-			break
-		}
-		if !sandboxes.EndedUnexpectedly(sb) || sb.Labels[sandboxes.LabelCounted] != "" {
-			continue
-		}
-		counted = append(counted, sb)
-		p.Status.Failures++
-		if sb.Status.ReadyAt != nil && sb.Status.EndedAt != nil && sb.Status.EndedAt.Sub(*sb.Status.ReadyAt) >= stableAfter {
-			p.Status.Failures = 1
-		}
-	}
-	switch {
-	case len(counted) > 0:
-		last := counted[len(counted)-1]
-		next := now.Add(min(maxBackoff, minBackoff<<min(p.Status.Failures-1, 10)))
-		p.Status.NextStart = &next
-		p.Status.Message = fmt.Sprintf("sandbox %s ended: %s", last.ID, describe(last))
-	case stable && p.Status.Failures > 0:
-		p.Status.Failures, p.Status.NextStart, p.Status.Message = 0, nil, ""
-	}
-	return counted, again
-}
-
-// markCounted labels sandboxes so that their failure is counted only once.
-func markCounted(counted []*sandbox.Sandbox) ([]entity.Op, error) {
-	var ops []entity.Op
-	for _, sb := range counted {
-		sb.Labels = maps.Clone(sb.Labels)
-		if sb.Labels == nil {
-			sb.Labels = map[string]string{}
-		}
-		sb.Labels[sandboxes.LabelCounted] = "true"
-		op, err := entity.UpdateSpecOp(sb)
-		if err != nil {
-			return nil, err
-		}
-		ops = append(ops, op)
-	}
-	return ops, nil
-}
-
-func describe(sb *sandbox.Sandbox) string {
-	if sb.Status.Message != "" {
-		return sb.Status.Message
-	}
-	if sb.Status.ExitCode != nil {
-		return fmt.Sprintf("%s, exit code %d", sb.Status.Reason, *sb.Status.ExitCode)
-	}
-	return string(sb.Status.Reason)
-}
-
-// surplusEnded returns the ended sandboxes that can be deleted: their end is
-// counted, and they are not among the newest, which stay for their logs.
-func surplusEnded(ended []*sandbox.Sandbox) []*sandbox.Sandbox {
-	var out []*sandbox.Sandbox
-	for i := 0; i < len(ended)-keepEnded; i++ {
-		if !sandboxes.EndedUnexpectedly(ended[i]) || ended[i].Labels[sandboxes.LabelCounted] != "" {
-			out = append(out, ended[i])
-		}
-	}
-	return out
-}
-
-// deleteEnded deletes ended sandboxes. A sandbox that changed meanwhile waits
-// for the next reconciliation.
-func (r *Reconciler) deleteEnded(ctx context.Context, ended []*sandbox.Sandbox) error {
-	for _, sb := range ended {
-		if err := entity.Delete(ctx, r.Store, sb); err != nil && !errs.Is(err, errs.NotFound) && !errs.Is(err, errs.Conflict) {
-			return err
-		}
-	}
-	return nil
+	b := backoff{&p.Status.Failures, &p.Status.NextStart, &p.Status.Message}
+	return b.account(st, now)
 }
 
 // stopExcess tells n sandboxes to stop: those not ready first, then the newest.
@@ -245,10 +164,14 @@ func stopExcess(live []*sandbox.Sandbox, n int) ([]entity.Op, error) {
 		}
 		return sandboxes.ByAge(b, a)
 	})
+	return stop(order[:n], sandbox.EndReasonUser)
+}
+
+// stop returns the operations that tell sandboxes to stop.
+func stop(list []*sandbox.Sandbox, reason sandbox.EndReason) ([]entity.Op, error) {
 	var ops []entity.Op
-	for _, sb := range order[:n] {
-		sb.Spec.Desired = sandbox.DesiredStateStopped
-		sb.Spec.StopReason = sandbox.EndReasonUser
+	for _, sb := range list {
+		sb.Spec.Desired, sb.Spec.StopReason = sandbox.DesiredStateStopped, reason
 		op, err := entity.UpdateSpecOp(sb)
 		if err != nil {
 			return nil, err

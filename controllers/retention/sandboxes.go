@@ -13,7 +13,7 @@ import (
 )
 
 // Sandboxes deletes sandboxes of no pool some time after they ended. The pool
-// controller deletes the sandboxes of pools.
+// controllers delete the sandboxes of pools.
 type Sandboxes struct {
 	Store  entity.Store
 	Logger *slog.Logger
@@ -27,7 +27,7 @@ func (r *Sandboxes) Controller() kit.Controller {
 		Name: "sandbox-retention", Kind: sandbox.SandboxKind,
 		Filter: func(o schema.Object) bool {
 			sb, ok := o.(*sandbox.Sandbox)
-			return ok && sb.Spec.Pool == "" && sb.Status.Phase.Ended()
+			return ok && ofNoPool(sb) && sb.Status.Phase.Ended()
 		},
 		Reconcile: r.Reconcile,
 		Access:    kit.Access{Deletes: []*schema.Kind{sandbox.SandboxKind}},
@@ -43,7 +43,7 @@ func (r *Sandboxes) Reconcile(ctx context.Context, sid schema.ID) (time.Duration
 	if err != nil {
 		return 0, err
 	}
-	if sb.Spec.Pool != "" || !sb.Status.Phase.Ended() {
+	if !ofNoPool(sb) || !sb.Status.Phase.Ended() {
 		return 0, nil
 	}
 	now, ended := time.Now(), sb.UpdatedAt
@@ -62,3 +62,5 @@ func (r *Sandboxes) Reconcile(ctx context.Context, sid schema.ID) (time.Duration
 	r.Logger.Info("deleted", "kind", sandbox.KindSandbox, "id", string(sid))
 	return 0, nil
 }
+
+func ofNoPool(sb *sandbox.Sandbox) bool { return sb.Spec.Pool == "" && sb.Spec.WarmPool == "" }

@@ -19,6 +19,11 @@ func (n LocalNode) Exec(ctx context.Context, sid id.Sandbox, spec sandboxes.Exec
 	return n.Driver.Exec(ctx, string(sid), execution.ExecSpec(spec))
 }
 
+// Configure gives a warm sandbox to its claim.
+func (n LocalNode) Configure(ctx context.Context, sid id.Sandbox, c sandboxes.Identity) error {
+	return n.Driver.Configure(ctx, string(sid), execution.Identity(c))
+}
+
 // Logs calls emit with each line that q selects.
 func (n LocalNode) Logs(ctx context.Context, sid id.Sandbox, q sandboxes.LogQuery, emit func(sandboxes.LogLine) error) error {
 	return n.Driver.Logs(ctx, string(sid), execution.LogQuery(q), func(l execution.LogLine) error {

@@ -30,13 +30,12 @@ import (
 	"cmp"
 	"context"
 	"log/slog"
-	"maps"
-	"slices"
 	"time"
 
 	"miren.dev/runtime/api/id"
 	"miren.dev/runtime/api/sandbox"
 	"miren.dev/runtime/components/execution"
+	"miren.dev/runtime/domain/sandboxes"
 	"miren.dev/runtime/entity"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/fault"
@@ -124,7 +123,7 @@ func (r *Reconciler) stopReason(sb *sandbox.Sandbox) sandbox.EndReason {
 		return cmp.Or(sb.Status.Reason, sb.Spec.StopReason, sandbox.EndReasonUser)
 	case sb.Spec.Desired == sandbox.DesiredStateStopped:
 		return cmp.Or(sb.Spec.StopReason, sandbox.EndReasonUser)
-	case sb.Spec.TTL != nil && sb.Status.StartedAt != nil && r.now().Sub(*sb.Status.StartedAt) >= *sb.Spec.TTL:
+	case sb.Spec.TTL != nil && sb.Status.StartedAt != nil && r.now().Sub(begun(sb)) >= *sb.Spec.TTL:
 		return sandbox.EndReasonTTL
 	}
 	return ""
@@ -193,26 +192,13 @@ func (r *Reconciler) notSetUp(ctx context.Context, sb *sandbox.Sandbox, cause er
 	return 0, cause
 }
 
-// spec turns the entity into the driver's spec. A secret replaces a variable of the
-// same name.
+// spec turns the entity into the driver's spec.
 func (r *Reconciler) spec(sb *sandbox.Sandbox) (execution.Spec, error) {
 	t := &sb.Spec.Template
-	all := maps.Clone(t.Env)
-	if all == nil {
-		all = map[string]string{}
+	env, err := sandboxes.Environment(t, r.Sealer)
+	if err != nil {
+		return execution.Spec{}, err
 	}
-	for k, sec := range t.Secrets {
-		v, err := r.Sealer.Open(sec)
-		if err != nil {
-			return execution.Spec{}, errs.Wrap(err, "secret %s", k)
-		}
-		all[k] = v
-	}
-	env := make([]string, 0, len(all))
-	for k, v := range all {
-		env = append(env, k+"="+v)
-	}
-	slices.Sort(env)
 	network := execution.NetworkBridge
 	if t.Network == sandbox.NetworkModeNone {
 		network = execution.NetworkNone
@@ -240,6 +226,9 @@ func (r *Reconciler) running(ctx context.Context, sb *sandbox.Sandbox) (time.Dur
 	case execution.Creating:
 		return r.vanished(ctx, sb, "what is left of the sandbox on the node is incomplete")
 	}
+	if err := r.configure(ctx, sb); err != nil {
+		return 0, err
+	}
 	again := r.untilTTL(sb)
 	if !probed(sb) {
 		return again, nil
@@ -252,7 +241,33 @@ func (r *Reconciler) untilTTL(sb *sandbox.Sandbox) time.Duration {
 	if sb.Spec.TTL == nil || sb.Status.StartedAt == nil {
 		return 0
 	}
-	return max(time.Millisecond, sb.Status.StartedAt.Add(*sb.Spec.TTL).Sub(r.now()))
+	return max(time.Millisecond, begun(sb).Add(*sb.Spec.TTL).Sub(r.now()))
+}
+
+// begun returns the time from which the time to live of a started sandbox
+// counts: that of its claim, or of its start.
+func begun(sb *sandbox.Sandbox) time.Time {
+	if sb.Spec.ClaimedAt != nil {
+		return *sb.Spec.ClaimedAt
+	}
+	return *sb.Status.StartedAt
+}
+
+// configure gives a claimed sandbox to its claim, in case the server that
+// claimed it ended before.
+func (r *Reconciler) configure(ctx context.Context, sb *sandbox.Sandbox) error {
+	if sb.Spec.Claim == "" || r.work.configured(string(sb.ID)) {
+		return nil
+	}
+	c, err := sandboxes.IdentityOf(sb, r.Sealer)
+	if err != nil {
+		return err
+	}
+	if err := r.Driver.Configure(ctx, string(sb.ID), execution.Identity(c)); err != nil {
+		return errs.Wrap(err, "configure the claimed sandbox")
+	}
+	r.work.setConfigured(string(sb.ID))
+	return nil
 }
 
 func earlier(a, b time.Duration) time.Duration {

@@ -39,6 +39,7 @@ type workTracker struct {
 	reportedAt map[string]time.Time // when a message was last recorded
 	probeAt    map[string]time.Time // time of the next probe
 	misses     map[string]int       // probes in a row that failed, of a ready sandbox
+	claimed    map[string]bool      // whether its node gave it to its claim
 }
 
 // begin counts one more piece of work of kind w, if the limit allows it.
@@ -65,6 +66,21 @@ func (t *workTracker) forget(id string) {
 	delete(t.reportedAt, id)
 	delete(t.probeAt, id)
 	delete(t.misses, id)
+	delete(t.claimed, id)
+}
+
+// configured reports whether the sandbox was given to its claim.
+func (t *workTracker) configured(id string) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.claimed[id]
+}
+
+// setConfigured records that the sandbox was given to its claim.
+func (t *workTracker) setConfigured(id string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	put(&t.claimed, id, true)
 }
 
 // firstSetup returns when the first set-up of id began: now, at the first call.

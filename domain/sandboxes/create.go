@@ -13,20 +13,21 @@ import (
 	"miren.dev/runtime/api/sandbox"
 	"miren.dev/runtime/domain/apps"
 	"miren.dev/runtime/domain/projects"
-	"miren.dev/runtime/entity"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/schema"
 )
 
-// CreateRequest describes a sandbox without a pool. It has an image, or is like
-// the sandboxes of an app; zero values of the other fields mean the default, or
-// the app's setting.
+// CreateRequest describes a sandbox without a sandbox pool. It has an image, or
+// a template, or is like the sandboxes of an app; zero values of the other
+// fields mean the default, or the setting of the template or app.
 type CreateRequest struct {
-	Name    string
-	Labels  map[string]string
-	Image   string // a name that Service.Image resolves
-	App     string // name of an app: image, environment and secrets of its active version
-	Service string // with App: the service whose settings apply; "": app.DefaultService
+	Name     string
+	Labels   map[string]string
+	Image    string // a name that Service.Image resolves
+	Template string // a name that templates.Service.Find understands
+	Agent    string // with Template: names the agent, which gets the sandbox that it has
+	App      string // name of an app: image, environment and secrets of its active version
+	Service  string // with App: the service whose settings apply; "": app.DefaultService
 
 	Command     []string
 	Workdir     string
@@ -42,58 +43,99 @@ type CreateRequest struct {
 	StopTimeout *time.Duration
 }
 
-// Create creates a sandbox without a pool and returns at once; see Wait.
-// Errors: InvalidArgument for a command or environment with which no process
-// can be started, and without an image; NotFound for an app, service or image
-// that does not exist; FailedPrecondition if the app serves no version.
+// Create creates a sandbox without a sandbox pool and returns at once; see
+// Wait. With a template it is one that ran already, if that serves the request:
+// the agent's own, or a warm one. Errors: InvalidArgument for a command or
+// environment with which no process can be started, and without an image;
+// NotFound for an app, service, template or image that does not exist;
+// FailedPrecondition if the app serves no version.
 func (s *Service) Create(ctx context.Context, project string, req CreateRequest) (*sandbox.Sandbox, error) {
-	sb, err := s.prepare(ctx, project, req)
+	sb, t, err := s.prepare(ctx, project, req)
 	if err != nil {
 		return nil, err
 	}
-	return sb, entity.Create(ctx, s.Store, sb)
+	return s.place(ctx, sb, t)
 }
 
-// prepare returns the sandbox that Create creates.
-func (s *Service) prepare(ctx context.Context, project string, req CreateRequest) (*sandbox.Sandbox, error) {
+// prepare returns the sandbox that Create creates, and its template if it is
+// made of one.
+func (s *Service) prepare(ctx context.Context, project string, req CreateRequest) (*sandbox.Sandbox, *sandbox.Template, error) {
 	if err := errors.Join(checkCommand(req.Command), checkEnv("env", req.Env), checkEnv("env_secret", req.EnvSecret)); err != nil {
-		return nil, errs.New(errs.InvalidArgument, "%w", err)
+		return nil, nil, errs.New(errs.InvalidArgument, "%w", err)
 	}
-	image := ""
-	if req.Image != "" {
-		var err error
-		if image, err = s.Image(ctx, req.Image); err != nil {
-			return nil, err
-		}
+	if req.Agent != "" && req.Template == "" {
+		return nil, nil, errs.New(errs.InvalidArgument, "an agent needs a template: its session is a sandbox of that")
 	}
 	pid, err := projects.Find(ctx, s.Store, project)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	sb := sandbox.NewSandbox()
 	sb.Project, sb.Name, sb.Labels = pid, req.Name, req.Labels
+	made, err := s.describe(ctx, project, sb, &req)
+	if err != nil {
+		return nil, nil, err
+	}
+	if err := s.override(&sb.Spec.Template, &req); err != nil {
+		return nil, nil, err
+	}
+	if req.TTL > 0 {
+		sb.Spec.TTL = &req.TTL
+	}
+	return sb, made, nil
+}
+
+// describe sets what sb is made of: an image, a template (which it returns), or
+// what an app's sandboxes are made of.
+func (s *Service) describe(ctx context.Context, project string, sb *sandbox.Sandbox, req *CreateRequest) (*sandbox.Template, error) {
 	t := &sb.Spec.Template
+	sources := 0
+	for _, name := range []string{req.Image, req.Template, req.App} {
+		if name != "" {
+			sources++
+		}
+	}
 	switch {
-	case req.App != "" && image != "":
-		return nil, errs.New(errs.InvalidArgument, "a sandbox has an image or is like those of an app, not both")
+	case sources > 1:
+		return nil, errs.New(errs.InvalidArgument, "a sandbox has an image, a template, or is like those of an app: only one of them")
 	case req.App != "":
 		like, err := s.templateOf(ctx, project, req.App, req.Service)
 		if err != nil {
 			return nil, err
 		}
 		*t = *like
-	case image == "":
-		return nil, errs.New(errs.InvalidArgument, "a sandbox needs an image").WithHint("--image NAME, or --app NAME for that of an app")
-	default:
+		return nil, nil
+	case req.Image != "":
+		image, err := s.Image(ctx, req.Image)
+		if err != nil {
+			return nil, err
+		}
 		t.Image, t.Arch = image, runtime.GOARCH // the server makes images for its own machine
+		return nil, nil
+	case req.Template == "":
+		return nil, errs.New(errs.InvalidArgument, "a sandbox needs an image").
+			WithHint("--template NAME, --image NAME, or --app NAME for that of an app")
 	}
-	if err := s.override(t, &req); err != nil {
+	of, v, err := s.Templates.Find(ctx, sb.Project, req.Template)
+	if err != nil {
 		return nil, err
 	}
-	if req.TTL > 0 {
-		sb.Spec.TTL = &req.TTL
+	image, err := s.Templates.Image(ctx, v)
+	if err != nil {
+		return nil, err
 	}
-	return sb, nil
+	sb.Spec.TemplateVersion, sb.Spec.Agent = v.GetID(), req.Agent
+	*t = OfVersion(v, image)
+	t.Idle = len(req.Command) == 0
+	return of, nil
+}
+
+// OfVersion returns what a sandbox of a version of a template is made of.
+func OfVersion(v *sandbox.TemplateVersion, image string) sandbox.SandboxTemplate {
+	t := sandbox.NewSandbox().Spec.Template
+	t.Image, t.Arch, t.Idle = image, runtime.GOARCH, true // the server makes images for its own machine
+	t.Workdir, t.User, t.Env, t.Resources = v.Spec.Workdir, v.Spec.User, maps.Clone(v.Spec.Env), v.Spec.Resources
+	return t
 }
 
 // templateOf returns the template of a sandbox of a service of an app's active

@@ -4,13 +4,14 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"slices"
 	"strconv"
 
 	"miren.dev/runtime/api/app"
 	"miren.dev/runtime/api/id"
 	"miren.dev/runtime/api/sandbox"
+	"miren.dev/runtime/entity/informer"
 	"miren.dev/runtime/pkg/errs"
+	"miren.dev/runtime/pkg/schema"
 )
 
 // DetailExitCode is the detail of the error for a command that cannot be run:
@@ -54,11 +55,7 @@ func (s *Service) Exec(ctx context.Context, req ExecRequest) (id.Sandbox, Proces
 	if err != nil {
 		return "", nil, err
 	}
-	spec := ExecSpec{Command: req.Command, WorkDir: req.Workdir, User: req.User, TTY: req.TTY, Rows: req.Rows, Cols: req.Cols}
-	for k, v := range req.Env {
-		spec.Env = append(spec.Env, k+"="+v)
-	}
-	slices.Sort(spec.Env)
+	spec := ExecSpec{Command: req.Command, Env: pairs(req.Env), WorkDir: req.Workdir, User: req.User, TTY: req.TTY, Rows: req.Rows, Cols: req.Cols}
 	p, err := s.start(ctx, sid, spec, req.Note)
 	return sid, p, err
 }
@@ -82,9 +79,13 @@ func (s *Service) execTarget(ctx context.Context, req *ExecRequest) (id.Sandbox,
 		}
 		return sb.GetID(), nil
 	}
-	sb, err := s.Wait(ctx, req.Sandbox, sandbox.WaitUntilRunning)
-	if err != nil {
-		return "", err
+	// A sandbox that runs, or ran a moment ago, needs no look at the store.
+	sb := informer.Of[sandbox.Sandbox](s.Informers).Get(schema.ID(req.Sandbox))
+	if sb == nil || !reached(sb, sandbox.WaitUntilRunning) {
+		var err error
+		if sb, err = s.Wait(ctx, req.Sandbox, sandbox.WaitUntilRunning); err != nil {
+			return "", err
+		}
 	}
 	if sb.Status.Phase.Ended() {
 		return "", errEnded(sb)

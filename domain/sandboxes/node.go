@@ -16,10 +16,26 @@ type Node interface {
 	// Exec starts a process. The error for a command that cannot be run has the
 	// detail DetailExitCode.
 	Exec(ctx context.Context, sid id.Sandbox, spec ExecSpec) (Process, error)
+	// Configure gives a warm sandbox to its claim. It may be repeated.
+	// FailedPrecondition for a sandbox that another claim has.
+	Configure(ctx context.Context, sid id.Sandbox, c Identity) error
 	// Logs calls emit with each line that q selects. It works on sandboxes that
 	// have ended or were deleted, while their logs are kept.
 	Logs(ctx context.Context, sid id.Sandbox, q LogQuery, emit func(LogLine) error) error
 	Stats(ctx context.Context, sid id.Sandbox) (sandbox.Stats, error)
+}
+
+// Identity is what a claim gives a warm sandbox. Limits are at most those that
+// it was made with; empty fields leave what it has.
+type Identity struct {
+	Claim       string // names the claim
+	Hostname    string
+	Env         []string // NAME=value, secrets included, for the processes that are started from now on
+	WorkDir     string
+	User        string
+	CPUMillis   int64
+	MemoryBytes int64
+	PIDs        int64
 }
 
 // ExecSpec is a process to run beside the main one. An empty field takes the

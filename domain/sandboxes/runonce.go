@@ -9,7 +9,6 @@ import (
 
 	"miren.dev/runtime/api/id"
 	"miren.dev/runtime/api/sandbox"
-	"miren.dev/runtime/entity"
 	"miren.dev/runtime/entity/informer"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/schema"
@@ -46,24 +45,45 @@ type RunOnceRequest struct {
 // sandbox is deleted when its lease lapses. Errors: those of Create and Exec;
 // ResourceExhausted if no node had room in time; FailedPrecondition if the
 // sandbox could not be set up.
-func (s *Service) RunOnce(ctx context.Context, project string, req RunOnceRequest) (_ id.Sandbox, _ Process, err error) {
+func (s *Service) RunOnce(ctx context.Context, project string, req RunOnceRequest) (id.Sandbox, Process, error) {
 	if len(req.Command) == 0 {
 		return "", nil, errs.New(errs.InvalidArgument, "there is no command to run")
 	}
-	sb, err := s.prepare(ctx, project, req.CreateRequest)
+	if err := checkCommand(req.Command); err != nil {
+		return "", nil, errs.New(errs.InvalidArgument, "%w", err)
+	}
+	command := req.Command
+	req.Command = nil
+	sb, end, err := s.ephemeral(ctx, project, &req)
 	if err != nil {
 		return "", nil, err
+	}
+	p, err := s.start(ctx, sb.GetID(), ExecSpec{Command: command, TTY: req.TTY, Rows: req.Rows, Cols: req.Cols}, req.Note)
+	if err != nil {
+		end()
+		return sb.GetID(), nil, err
+	}
+	return sb.GetID(), &once{Process: p, end: end}, nil
+}
+
+// ephemeral returns a new sandbox without a main process, which runs. end
+// deletes it, unless the request keeps it. If this server is killed, it is
+// deleted when its lease lapses.
+func (s *Service) ephemeral(ctx context.Context, project string, req *RunOnceRequest) (_ *sandbox.Sandbox, end func(), err error) {
+	sb, of, err := s.prepare(ctx, project, req.CreateRequest)
+	if err != nil {
+		return nil, nil, err
 	}
 	t := &sb.Spec.Template
 	t.Command, t.Idle = nil, true
 	if req.StopTimeout == nil && !req.Keep {
 		t.StopTimeout = onceStop
 	}
-	end := func() {}
+	end = func() {}
 	if !req.Keep {
 		lease, gerr := s.Store.Grant(ctx, onceLease)
 		if gerr != nil {
-			return "", nil, gerr
+			return nil, nil, gerr
 		}
 		sb.Lease = lease.ID
 		end = s.keepLease(ctx, lease.ID)
@@ -73,17 +93,13 @@ func (s *Service) RunOnce(ctx context.Context, project string, req RunOnceReques
 			}
 		}()
 	}
-	if err := entity.Create(ctx, s.Store, sb); err != nil {
-		return "", nil, err
+	if sb, err = s.place(ctx, sb, of); err != nil {
+		return nil, nil, err
 	}
-	if err := s.awaitStart(ctx, sb.GetID(), cmp.Or(req.StartTimeout, defaultStart), req.Note); err != nil {
-		return "", nil, err
+	if reached(sb, sandbox.WaitUntilRunning) {
+		return sb, end, nil
 	}
-	p, err := s.start(ctx, sb.GetID(), ExecSpec{Command: req.Command, TTY: req.TTY, Rows: req.Rows, Cols: req.Cols}, req.Note)
-	if err != nil {
-		return sb.GetID(), nil, err
-	}
-	return sb.GetID(), &once{Process: p, end: end}, nil
+	return sb, end, s.awaitStart(ctx, sb.GetID(), cmp.Or(req.StartTimeout, defaultStart), req.Note)
 }
 
 // once is a process whose sandbox is deleted with it.

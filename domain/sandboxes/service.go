@@ -6,6 +6,7 @@ import (
 
 	"miren.dev/runtime/api/sandbox"
 	"miren.dev/runtime/domain/apps"
+	"miren.dev/runtime/domain/templates"
 	"miren.dev/runtime/entity"
 	"miren.dev/runtime/entity/informer"
 	"miren.dev/runtime/pkg/errs"
@@ -18,12 +19,29 @@ type Service struct {
 	Store     entity.Store
 	Informers *informer.Set // informers of Store, for Wait, Exec and Logs
 	Apps      *apps.Service
+	Templates *templates.Service
 	Node      Node           // the machine that runs the sandboxes
 	Sealer    *schema.Sealer // seals secret variables
 	// Image resolves a user's name of an image (a base image, a reference) to a
 	// reference of the node's image store, and makes the image if necessary.
 	Image  func(ctx context.Context, name string) (string, error)
 	Logger *slog.Logger
+	Demand *Demand // counts the requests for warm sandboxes
+	// NoPools: requests make no warm pools; those that exist are used.
+	NoPools bool
+
+	claims claims
+	agents keyed // one request of an agent at a time
+}
+
+// New completes a service whose exported fields are set: it makes the indexes
+// of its informers.
+func New(s *Service) *Service {
+	if s.Demand == nil {
+		s.Demand = &Demand{}
+	}
+	s.addIndexes()
+	return s
 }
 
 // errEnded is the error of an operation on a sandbox that has ended.

@@ -19,12 +19,15 @@ func Access() (name string, a kit.Access) {
 		Reads: api.Kinds(),
 		Creates: []*schema.Kind{
 			core.ProjectKind, core.ClientCertificateKind, app.AppKind, app.BuildKind, app.DeploymentKind, app.DeployLeaseKind, app.RouteKind, sandbox.SandboxKind,
+			sandbox.TemplateKind, sandbox.TemplateVersionKind, sandbox.WarmPoolKind,
 		},
-		Deletes: []*schema.Kind{core.ClientCertificateKind, app.AppKind, app.RouteKind, sandbox.SandboxKind},
+		Deletes: []*schema.Kind{core.ClientCertificateKind, app.AppKind, app.RouteKind, sandbox.SandboxKind, sandbox.WarmPoolKind},
 		Owns: slices.Concat(
 			kit.Fields(app.AppKind, "spec.env", "spec.secrets"), kit.Fields(app.DeploymentKind, "spec.cancel"),
 			kit.Fields(app.RouteKind, "spec"), kit.Fields(core.ClientCertificateKind, "spec"), kit.Fields(core.NodeKind, "spec.cordoned"),
-			kit.Fields(sandbox.SandboxKind, "spec.desired", "spec.stop_reason", "lease")),
+			kit.Fields(sandbox.TemplateKind, "spec", "status"), kit.Fields(sandbox.TemplateVersionKind, "status"), kit.Fields(sandbox.WarmPoolKind, "spec"),
+			kit.Fields(sandbox.SandboxKind, "spec.desired", "spec.stop_reason", "lease", "name", "labels", "spec.ttl", "spec.template", "spec.warm_pool", "spec.claim",
+				"spec.claimed_at", "spec.agent", "spec.origin")),
 		Shares: []kit.Share{{
 			Field: kit.Field{Kind: app.AppKind, Path: "status.active_deployment"}, Owner: "deployment",
 			Why:  "to accept a deployment, together with its lease",

@@ -28,6 +28,7 @@ import (
 	"miren.dev/runtime/domain/projects"
 	"miren.dev/runtime/domain/routes"
 	"miren.dev/runtime/domain/sandboxes"
+	"miren.dev/runtime/domain/templates"
 	"miren.dev/runtime/entity"
 	"miren.dev/runtime/entity/informer"
 	"miren.dev/runtime/pkg/buildlog"
@@ -100,6 +101,7 @@ type env struct {
 	routes    app.RoutesClient
 	sandboxes sandbox.SandboxesClient
 	nodes     server.NodesClient
+	templates sandbox.TemplatesClient
 }
 
 func newEnv(t *testing.T) *env {
@@ -136,12 +138,16 @@ func newEnv(t *testing.T) *env {
 		Store: held, Informers: informers, Sealer: sealer, Sources: source.NewStore(source.StoreConfig{Dir: filepath.Join(dir, "sources")}),
 		BuildLogs: e.buildLogs, Logger: log,
 	}
+	image := func(_ context.Context, name string) (string, error) { return name, nil }
+	tpl := templates.New(held, informers, image, log)
+	e.must(tpl.Ship(t.Context()))
 	rpcserver.Register(srv, rpcserver.Deps{
 		Apps: svc, Routes: &routes.Service{Store: held, Apps: svc}, Nodes: &nodes.Service{Store: held},
-		Sandboxes: &sandboxes.Service{
-			Store: held, Informers: informers, Apps: svc, Node: controller.LocalNode{Driver: e.machine.Driver()}, Sealer: sealer, Logger: log,
-			Image: func(_ context.Context, name string) (string, error) { return name, nil },
-		},
+		Templates: tpl,
+		Sandboxes: sandboxes.New(&sandboxes.Service{
+			Store: held, Informers: informers, Apps: svc, Templates: tpl, Node: controller.LocalNode{Driver: e.machine.Driver()}, Sealer: sealer,
+			Image: image, Logger: log,
+		}),
 	})
 	socket := filepath.Join(dir, "s")
 	l, err := net.Listen("unix", socket)
@@ -170,6 +176,7 @@ func newEnv(t *testing.T) *env {
 	})
 	c := e.dial(socket)
 	e.apps, e.deploys, e.builds, e.routes = app.NewAppsClient(c), app.NewDeploysClient(c), app.NewBuildsClient(c), app.NewRoutesClient(c)
+	e.templates = sandbox.NewTemplatesClient(c)
 	e.sandboxes, e.nodes = sandbox.NewSandboxesClient(c), server.NewNodesClient(c)
 	return e
 }

@@ -47,6 +47,26 @@ func (h *sandboxHandler) RunOnce(ctx context.Context, req *sandbox.RunOnceReques
 	return attach(ctx, out, sid, p, err, value(req.Stdin), value(req.TTY))
 }
 
+// RunCode runs a program in a new sandbox as Exec runs a process.
+func (h *sandboxHandler) RunCode(ctx context.Context, req *sandbox.RunCodeRequest, st execStream) error {
+	out := &output{st: st}
+	r := sandboxes.RunCodeRequest{
+		RunOnceRequest: sandboxes.RunOnceRequest{
+			CreateRequest: createRequest(&req.Sandbox), TTY: value(req.TTY), Rows: uint16(value(req.Rows)), Cols: uint16(value(req.Cols)),
+			Keep: value(req.Keep), StartTimeout: value(req.StartTimeout), Note: out.note,
+		},
+		Language: req.Language, Code: req.Code, File: req.File, Args: req.Args, Timeout: value(req.Timeout),
+	}
+	for _, f := range req.Files {
+		r.Files = append(r.Files, sandboxes.InputFile{Path: f.Path, Data: f.Data, Executable: value(f.Executable)})
+	}
+	sid, p, err := h.sandboxes.RunCode(ctx, req.Sandbox.Project, r)
+	if sid != "" {
+		rpc.SetSubjects(ctx, rpc.Subject{Kind: sandbox.KindSandbox, ID: string(sid)})
+	}
+	return attach(ctx, out, sid, p, err, value(req.Stdin), value(req.TTY))
+}
+
 // attach copies the streams of a process, or reports err, for which there is no process.
 func attach(ctx context.Context, out *output, sid id.Sandbox, p sandboxes.Process, err error, stdin, tty bool) error {
 	if code, ok := sandboxes.ExitCode(err); ok {

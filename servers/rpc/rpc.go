@@ -14,6 +14,7 @@ import (
 	"miren.dev/runtime/domain/nodes"
 	"miren.dev/runtime/domain/routes"
 	"miren.dev/runtime/domain/sandboxes"
+	"miren.dev/runtime/domain/templates"
 	"miren.dev/runtime/entity"
 	"miren.dev/runtime/pkg/rpc"
 	"miren.dev/runtime/pkg/schema"
@@ -24,18 +25,20 @@ type Deps struct {
 	Apps      *apps.Service
 	Routes    *routes.Service
 	Sandboxes *sandboxes.Service
+	Templates *templates.Service
 	Nodes     *nodes.Service
 	History   entity.History
 }
 
-// Register makes s serve apps, deploys, builds, routes, sandboxes, nodes and the
-// history.
+// Register makes s serve apps, deploys, builds, routes, sandboxes, templates,
+// nodes and the history.
 func Register(s *rpc.Server, d Deps) {
 	app.RegisterApps(s, &appHandler{d.Apps})
 	app.RegisterDeploys(s, &deployHandler{d.Apps})
 	app.RegisterBuilds(s, &buildHandler{d.Apps})
 	app.RegisterRoutes(s, &routeHandler{d.Routes})
 	sandbox.RegisterSandboxes(s, &sandboxHandler{d.Sandboxes})
+	sandbox.RegisterTemplates(s, &templateHandler{d.Templates})
 	server.RegisterNodes(s, &nodeHandler{d.Nodes})
 	history.RegisterHistory(s, History(d.History))
 }

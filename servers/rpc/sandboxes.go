@@ -21,7 +21,7 @@ func (h *sandboxHandler) Run(ctx context.Context, req *sandbox.RunRequest) (*san
 
 func createRequest(req *sandbox.RunRequest) sandboxes.CreateRequest {
 	return sandboxes.CreateRequest{
-		Name: req.Name, Labels: req.Labels, Image: req.Image, App: req.App, Service: req.Service, Command: req.Command,
+		Name: req.Name, Labels: req.Labels, Image: req.Image, Template: req.Template, Agent: req.Agent, App: req.App, Service: req.Service, Command: req.Command,
 		Workdir: req.Workdir, User: req.User, Env: req.Env, EnvSecret: req.EnvSecret, CPUMillis: value(req.CPUMillis),
 		MemoryBytes: value(req.MemoryBytes), PIDs: value(req.PIDs), DiskBytes: value(req.DiskBytes), Network: req.Network,
 		TTL: value(req.TTL), StopTimeout: req.StopTimeout,

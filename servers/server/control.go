@@ -28,6 +28,7 @@ import (
 	"miren.dev/runtime/domain/projects"
 	"miren.dev/runtime/domain/routes"
 	"miren.dev/runtime/domain/sandboxes"
+	"miren.dev/runtime/domain/templates"
 	"miren.dev/runtime/entity"
 	"miren.dev/runtime/entity/informer"
 	"miren.dev/runtime/entity/pgstore"
@@ -49,6 +50,9 @@ type control struct {
 	// informers of the whole process
 	informers *informer.Set
 	rt        *kit.Runtime
+	images    *resolver
+	templates *templates.Service
+	demand    *sandboxes.Demand // of warm sandboxes: from the services to the pools
 }
 
 // openStore connects to the store.
@@ -77,6 +81,8 @@ func newControl(cfg *config.Config, m *machine, store *pgstore.Store, sources bu
 		Parallel: int(cfg.Build.Parallel), Timeout: cfg.Build.Timeout, Logger: log.With("controller", "build"),
 	}
 	c.informers = informer.New(informer.Config{Reader: store, Logger: log.With("component", "informers")})
+	c.images, c.demand = &resolver{m: m}, &sandboxes.Demand{}
+	c.templates = templates.New(store, c.informers, c.images.Resolve, log)
 	c.rt = kit.New(kit.Config{Informers: c.informers, Logger: log, Registerer: reg})
 	return c
 }
@@ -94,6 +100,9 @@ func (c *control) controllers(nodeID id.Node) []kit.Controller {
 			Logger: log("deployment"),
 		}).Controller(),
 		(&pool.Reconciler{Store: c.store, Logger: log("pool")}).Controller(),
+		(&pool.Warm{
+			Store: c.store, Informers: c.informers, Templates: c.templates, Demand: c.demand, Logger: log("warm-pool"),
+		}).Controller(),
 		(&scheduler.Reconciler{Store: c.store, Logger: log("scheduler")}).Controller(),
 		(&ctlsandbox.Reconciler{
 			Store: c.store, Driver: c.m.driver, Node: nodeID, Sealer: c.sealer, Stopped: lastStopped(c.m.in), Logger: log("sandbox"),
@@ -154,17 +163,22 @@ func (c *control) services(src sources) rpcserver.Deps {
 	a := &apps.Service{Store: c.store, Informers: c.informers, Sealer: c.sealer, Sources: src.Store, BuildLogs: c.m.buildLogs, Logger: c.logger}
 	return rpcserver.Deps{
 		Apps: a, Routes: &routes.Service{Store: c.store, Apps: a}, Nodes: &nodes.Service{Store: c.store}, History: c.store,
-		Sandboxes: &sandboxes.Service{
-			Store: c.store, Informers: c.informers, Apps: a, Node: ctlsandbox.LocalNode{Driver: c.m.driver}, Sealer: c.sealer,
-			Image: (&resolver{m: c.m}).Resolve, Logger: c.logger,
-		},
+		Templates: c.templates,
+		Sandboxes: sandboxes.New(&sandboxes.Service{
+			Store: c.store, Informers: c.informers, Apps: a, Templates: c.templates, Node: ctlsandbox.LocalNode{Driver: c.m.driver}, Sealer: c.sealer,
+			Image: c.images.Resolve, Logger: c.logger, Demand: c.demand,
+		}),
 	}
 }
 
-// prepare creates the default project and registers this node.
+// prepare creates the default project and the shipped templates, and registers
+// this node.
 func (c *control) prepare(ctx context.Context) (id.Node, error) {
 	if err := projects.Ensure(ctx, c.store, projects.Default); err != nil {
 		return "", errs.Wrap(err, "default project")
+	}
+	if err := c.templates.Ship(ctx); err != nil {
+		return "", errs.Wrap(err, "shipped templates")
 	}
 	// A killed server may have left sources that it laid out for builds.
 	if err := os.RemoveAll(c.builds.TempDir); err != nil {

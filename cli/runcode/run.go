@@ -1,0 +1,205 @@
+// Package runcode has `r run`: a program in a new sandbox.
+package runcode
+
+import (
+	"context"
+	"errors"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"miren.dev/runtime/api/sandbox"
+	"miren.dev/runtime/cli/attach"
+	"miren.dev/runtime/cli/command"
+	"miren.dev/runtime/cli/exit"
+)
+
+// maxBytes bounds what is read for a program and its files, in bytes. The
+// server has a lower bound.
+const maxBytes = 16 << 20
+
+type options struct {
+	*command.Env
+	exec     command.ExecFlags
+	language string
+	template string
+	agent    string
+	files    []string
+	memory   command.Bytes
+	cpu      command.CPU
+	secrets  []string
+	network  string
+	timeout  time.Duration
+	wait     time.Duration
+	keep     bool
+}
+
+// New makes the command.
+func New(e *command.Env) *cobra.Command {
+	o := &options{Env: e}
+	cmd := &cobra.Command{
+		Use:   "run [-l LANGUAGE] FILE|CODE [ARGS...]",
+		Short: "Run a program in a new sandbox",
+		Long: `Runs a program in a new sandbox of its language's template, returns its exit code, and deletes the sandbox. Input and
+output pass through unchanged. The program is a file, whose extension tells the language, or with --language code on
+the command line; - reads it from standard input. Warm sandboxes of the template make it quick.`,
+		Example: "  r run -l python 'print(6*7)'\n  r run main.go\n  r run -l js --file data.json 'console.log(require(\"./data.json\"))'\n  echo 'echo hello' | r run -l sh -",
+		Args:    command.Args(1, -1, "FILE"),
+		RunE:    func(cmd *cobra.Command, args []string) error { return o.run(cmd.Context(), args) },
+	}
+	f := cmd.Flags()
+	f.SetInterspersed(false) // what follows the program are its arguments
+	f.StringVarP(&o.language, "language", "l", "", "language: python, javascript, typescript, go, rust, java, cpp, csharp, shell")
+	f.StringVar(&o.template, "template", "", "template instead of the language's; NAME, NAME:TAG or NAME:NUMBER")
+	f.StringVar(&o.agent, "agent", "", "name of the agent, whose sandbox is used again; implies --keep")
+	f.StringArrayVarP(&o.files, "file", "f", nil, "more files for the working directory: PATH, or PATH:DESTINATION")
+	f.Var(&o.memory, "memory", "memory limit: 512MB, 2GiB")
+	f.Var(&o.cpu, "cpu", "CPU limit: 0.5, 2, 500m")
+	f.StringVar(&o.network, "network", "", "network: bridge or none")
+	f.DurationVar(&o.timeout, "timeout", 0, "end the program after this time, with exit code 124")
+	f.DurationVar(&o.wait, "wait", 0, "time in which the sandbox must run, 1s to 1h; default 1m")
+	f.BoolVar(&o.keep, "keep", false, "keep the sandbox after the program has ended")
+	f.StringArrayVar(&o.secrets, "secret", nil, "secret environment variable, KEY=VALUE, or KEY for its value here")
+	o.exec.AddFlags(cmd)
+	return cmd
+}
+
+func (o *options) run(ctx context.Context, args []string) error {
+	req, err := o.request(args)
+	if err != nil {
+		return err
+	}
+	c, err := o.Connect(ctx)
+	if err != nil {
+		return err
+	}
+	return attach.Code(attach.RunCode(ctx, o.Console, sandbox.NewSandboxesClient(c), req))
+}
+
+func (o *options) request(args []string) (*sandbox.RunCodeRequest, error) {
+	env, err := o.exec.Environment()
+	if err != nil {
+		return nil, err
+	}
+	secrets, err := command.ParseEnv(o.secrets)
+	if err != nil {
+		return nil, err
+	}
+	keep, stdin := o.keep || o.agent != "", !o.exec.NoStdin
+	req := &sandbox.RunCodeRequest{
+		Sandbox: sandbox.RunRequest{
+			Project: o.Project(), Template: o.template, Agent: o.agent, Workdir: o.exec.Workdir, User: o.exec.User, Env: env, EnvSecret: secrets,
+			Network: sandbox.NetworkMode(o.network), CPUMillis: o.cpu.Ptr(), MemoryBytes: o.memory.Ptr(),
+		},
+		Language: o.language, Args: args[1:], TTY: &o.exec.TTY, Keep: &keep,
+	}
+	if err := o.program(req, args[0]); err != nil {
+		return nil, err
+	}
+	if args[0] == "-" {
+		stdin = false // it was the program
+	}
+	req.Stdin = &stdin
+	if req.Files, err = inputFiles(o.files); err != nil {
+		return nil, err
+	}
+	if o.timeout > 0 {
+		req.Timeout = &o.timeout
+	}
+	if o.wait > 0 {
+		req.StartTimeout = &o.wait
+	}
+	if err := req.Validate(); err != nil {
+		return nil, exit.With(exit.Usage, err)
+	}
+	return req, nil
+}
+
+// program sets the code of req: arg is a file, code, or - for standard input.
+func (o *options) program(req *sandbox.RunCodeRequest, arg string) error {
+	var err error
+	if arg == "-" {
+		if o.language == "" {
+			return exit.Usagef("--language must say what the code on standard input is")
+		}
+		req.Code, err = io.ReadAll(io.LimitReader(o.In, maxBytes+1))
+		return bounded(req.Code, "standard input", err)
+	}
+	info, serr := os.Stat(arg)
+	isFile := serr == nil && info.Mode().IsRegular()
+	switch {
+	case o.language != "" && !isFile:
+		req.Code = []byte(arg)
+		return nil
+	case serr != nil && errors.Is(serr, fs.ErrNotExist):
+		return exit.Usagef("there is no file %s. For code on the command line give its language: -l python '...'. `r sandbox run -- COMMAND` runs a command", arg)
+	case serr != nil:
+		return exit.Usagef("%v", serr)
+	case !isFile:
+		return exit.Usagef("%s is not a file", arg)
+	}
+	req.Code, err = readFile(arg)
+	req.File = filepath.Base(arg)
+	return err
+}
+
+func readFile(name string) ([]byte, error) {
+	f, err := os.Open(name)
+	if err != nil {
+		return nil, exit.Usagef("%v", err)
+	}
+	defer f.Close()
+	b, err := io.ReadAll(io.LimitReader(f, maxBytes+1))
+	return b, bounded(b, name, err)
+}
+
+func bounded(b []byte, name string, err error) error {
+	if err != nil {
+		return exit.Usagef("read %s: %v", name, err)
+	}
+	if len(b) > maxBytes {
+		return exit.Usagef("%s has more than %d MiB", name, maxBytes>>20)
+	}
+	return nil
+}
+
+// inputFiles reads PATH and PATH:DESTINATION; a directory is read whole.
+func inputFiles(args []string) ([]sandbox.InputFile, error) {
+	var out []sandbox.InputFile
+	for _, arg := range args {
+		local, dest, ok := strings.Cut(arg, ":")
+		if !ok || dest == "" {
+			dest = filepath.Base(filepath.Clean(local))
+		}
+		err := filepath.WalkDir(local, func(p string, d fs.DirEntry, err error) error {
+			if err != nil || d.IsDir() {
+				return err
+			}
+			info, err := d.Info()
+			if err != nil || !info.Mode().IsRegular() {
+				return err
+			}
+			b, err := readFile(p)
+			if err != nil {
+				return err
+			}
+			to := dest
+			if rel, rerr := filepath.Rel(local, p); rerr == nil && rel != "." {
+				to = path.Join(dest, filepath.ToSlash(rel))
+			}
+			executable := info.Mode()&0o111 != 0
+			out = append(out, sandbox.InputFile{Path: to, Data: b, Executable: &executable})
+			return nil
+		})
+		if err != nil {
+			return nil, exit.Usagef("--file %s: %v", arg, err)
+		}
+	}
+	return out, nil
+}

@@ -1,0 +1,242 @@
+package sandboxes
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"io"
+	"path"
+	"slices"
+	"strings"
+	"time"
+
+	"miren.dev/runtime/api/id"
+	"miren.dev/runtime/domain/languages"
+	"miren.dev/runtime/pkg/errs"
+)
+
+const (
+	// maxInput bounds the program and the files of a request together, in bytes.
+	maxInput = 8 << 20
+	// maxInputFiles bounds the files of a request.
+	maxInputFiles = 1000
+	// exitTimeout is the exit code of a program that was ended because its time
+	// was over, as timeout(1) has it.
+	exitTimeout = 124
+)
+
+// RunCodeRequest is a program to run in a new sandbox of its language's
+// template.
+type RunCodeRequest struct {
+	RunOnceRequest               // Command, Image and App are empty; Template replaces the language's
+	Language       string        // name or alias; "": that of File's extension
+	Code           []byte        // the program
+	File           string        // name of its file; "": the language's
+	Args           []string      // arguments of the program
+	Files          []InputFile   // more files
+	Timeout        time.Duration // ends the program with exit code 124; 0: never
+}
+
+// InputFile is a file to put into a sandbox.
+type InputFile struct {
+	Path       string // relative to the working directory, or absolute
+	Data       []byte
+	Executable bool
+}
+
+// RunCode runs a program as RunOnce runs a command: it claims or makes a
+// sandbox of the language's template, writes the program to a file, compiles it
+// where the language has a compiler, and runs it. Errors: those of RunOnce;
+// InvalidArgument for an unknown language, and for files that are too large or
+// whose paths lead out of the working directory.
+func (s *Service) RunCode(ctx context.Context, project string, req RunCodeRequest) (id.Sandbox, Process, error) {
+	lang, err := languageOf(&req)
+	if err != nil {
+		return "", nil, err
+	}
+	if req.Image != "" || req.App != "" || len(req.Command) > 0 {
+		return "", nil, errs.New(errs.InvalidArgument, "code runs in a sandbox of a template: image, app and command cannot be stated")
+	}
+	if req.Template == "" {
+		req.Template = lang.Template
+	}
+	files, err := inputs(lang, &req)
+	if err != nil {
+		return "", nil, err
+	}
+	sb, end, err := s.ephemeral(ctx, project, &req.RunOnceRequest)
+	if err != nil {
+		return "", nil, err
+	}
+	sid := sb.GetID()
+	for _, f := range files {
+		if err := s.putFile(ctx, sid, f); err != nil {
+			end()
+			return sid, nil, err
+		}
+	}
+	lang.File = files[0].Path
+	spec := ExecSpec{
+		Command: commandOf(lang, sb.Spec.Template.Workdir, req.Args), Env: pairs(lang.Env), TTY: req.TTY, Rows: req.Rows, Cols: req.Cols,
+	}
+	p, err := s.start(ctx, sid, spec, req.Note)
+	if err != nil {
+		end()
+		return sid, nil, err
+	}
+	if req.Timeout > 0 {
+		p = withTimeout(p, req.Timeout, req.Note)
+	}
+	return sid, &once{Process: p, end: end}, nil
+}
+
+// languageOf returns the language of a program.
+func languageOf(req *RunCodeRequest) (languages.Language, error) {
+	if req.Language != "" {
+		return languages.Lookup(req.Language)
+	}
+	return languages.OfFile(req.File)
+}
+
+// inputs returns the files of a request, the program first.
+func inputs(lang languages.Language, req *RunCodeRequest) ([]InputFile, error) {
+	name := cmp.Or(req.File, lang.File)
+	if name != path.Base(name) || name == "." || name == ".." || strings.ContainsRune(name, 0) {
+		return nil, errs.New(errs.InvalidArgument, "%q is not the name of a file", name)
+	}
+	if err := checkCommand(req.Args); err != nil {
+		return nil, errs.New(errs.InvalidArgument, "%w", err)
+	}
+	files := append([]InputFile{{Path: name, Data: req.Code}}, req.Files...)
+	if len(files) > maxInputFiles {
+		return nil, errs.New(errs.InvalidArgument, "%d files, at most %d are possible", len(files), maxInputFiles)
+	}
+	total := 0
+	for _, f := range files {
+		if f.Path == "" || strings.ContainsRune(f.Path, 0) || !path.IsAbs(f.Path) && !localPath(f.Path) {
+			return nil, errs.New(errs.InvalidArgument, "file %q: the path leads out of the working directory", f.Path)
+		}
+		if total += len(f.Data); total > maxInput {
+			return nil, errs.New(errs.InvalidArgument, "the program and its files have more than %d MiB", maxInput>>20).
+				WithHint("`r sandbox run --keep` a sandbox and copy them into it")
+		}
+	}
+	return files, nil
+}
+
+// commandOf returns the command that compiles a program, where its language has
+// a compiler, and runs it.
+func commandOf(lang languages.Language, dir string, args []string) []string {
+	run := append(lang.Expand(lang.Run, dir), args...)
+	if len(lang.Compile) == 0 {
+		return run
+	}
+	// The shell's exit code is the compiler's if that fails.
+	return append([]string{"/bin/sh", "-c", quote(lang.Expand(lang.Compile, dir)) + ` && exec "$@"`, "sh"}, run...)
+}
+
+// pairs returns variables as NAME=value, in order.
+func pairs(env map[string]string) []string {
+	out := make([]string, 0, len(env))
+	for k, v := range env {
+		out = append(out, k+"="+v)
+	}
+	slices.Sort(out)
+	return out
+}
+
+// localPath reports whether a relative path stays below its directory.
+func localPath(p string) bool {
+	clean := path.Clean(p)
+	return clean != "." && clean != ".." && !strings.HasPrefix(clean, "../")
+}
+
+// quote returns a command line for a shell.
+func quote(argv []string) string {
+	words := make([]string, len(argv))
+	for i, a := range argv {
+		words[i] = "'" + strings.ReplaceAll(a, "'", `'\''`) + "'"
+	}
+	return strings.Join(words, " ")
+}
+
+// putFile writes a file in a sandbox.
+func (s *Service) putFile(ctx context.Context, sid id.Sandbox, f InputFile) error {
+	mode := "644"
+	if f.Executable {
+		mode = "755"
+	}
+	p, err := s.Node.Exec(ctx, sid, ExecSpec{
+		Command: []string{"/bin/sh", "-c", `mkdir -p -- "$1" && cat > "$2" && chmod "$3" -- "$2"`, "sh", path.Dir(f.Path), f.Path, mode},
+	})
+	if err != nil {
+		return err
+	}
+	defer p.Close()
+	var said bytes.Buffer
+	done := make(chan error, 1)
+	go func() {
+		_, err := io.Copy(p.Stdin(), bytes.NewReader(f.Data))
+		if cerr := p.Stdin().Close(); err == nil {
+			err = cerr
+		}
+		done <- err
+	}()
+	_, _ = io.Copy(&said, io.LimitReader(p.Stderr(), 1000)) // Wait returns the failure
+	code, err := p.Wait(ctx)
+	if werr := <-done; err == nil && code == 0 {
+		err = werr
+	}
+	if err != nil {
+		return errs.Wrap(err, "write %s", f.Path)
+	}
+	if code != 0 {
+		return errs.New(errs.FailedPrecondition, "cannot write %s in the sandbox: %s", f.Path, strings.TrimSpace(said.String()))
+	}
+	return nil
+}
+
+// timed is a process that ends when its time is over.
+type timed struct {
+	Process
+	timer   *time.Timer
+	expired chan struct{}
+	note    func(string)
+	limit   time.Duration
+}
+
+func withTimeout(p Process, limit time.Duration, note func(string)) Process {
+	t := &timed{Process: p, expired: make(chan struct{}), note: note, limit: limit}
+	t.timer = time.AfterFunc(limit, func() {
+		close(t.expired)
+		ctx, cancel := context.WithTimeout(context.Background(), endTimeout)
+		defer cancel()
+		_ = p.Signal(ctx, sigkill) // a lost connection ends the process too
+	})
+	return t
+}
+
+const sigkill = 9
+
+// Wait implements Process.
+func (t *timed) Wait(ctx context.Context) (int, error) {
+	code, err := t.Process.Wait(ctx)
+	t.timer.Stop()
+	select {
+	case <-t.expired:
+		if err == nil && code == killed {
+			if t.note != nil {
+				t.note("the program was ended after " + t.limit.String())
+			}
+			return exitTimeout, nil
+		}
+	default:
+	}
+	return code, err
+}
+
+// Close implements Process.
+func (t *timed) Close() error {
+	t.timer.Stop()
+	return t.Process.Close()
+}

@@ -1,0 +1,217 @@
+// Package templates has the operations and queries on templates: images with
+// defaults, of which sandboxes are made by name.
+//
+//	Service.Find      the version that "python", "python:tag" or "python:3" selects
+//	Service.Image     the image of a version, which the first call makes
+//	Service.List      the templates that a project can use
+//	Service.Versions  the versions of a template
+//	Service.SetPool, DeletePool  the warm pool of a template in a project
+//	Service.Ship      the templates that come with the system
+//
+// A project can use its own templates, and those of the project System. Its own
+// one of a name hides that of System.
+package templates
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+
+	"miren.dev/runtime/api/id"
+	"miren.dev/runtime/api/sandbox"
+	"miren.dev/runtime/domain/projects"
+	"miren.dev/runtime/entity"
+	"miren.dev/runtime/entity/informer"
+	"miren.dev/runtime/pkg/errs"
+	"miren.dev/runtime/pkg/schema"
+	"miren.dev/runtime/pkg/suggest"
+)
+
+// System is the project of the templates that come with the system.
+const System = "system"
+
+// Service is the operations on the templates of one store. It is safe for
+// concurrent use.
+type Service struct {
+	Store     entity.Store
+	Informers *informer.Set // informers of Store
+	// Resolve resolves a user's name of an image (a base image, a reference) to a
+	// reference of the node's image store, and makes the image if necessary.
+	Resolve func(ctx context.Context, name string) (string, error)
+	Logger  *slog.Logger
+
+	mu     sync.Mutex
+	making map[id.TemplateVersion]*sync.Mutex // one maker of an image at a time
+}
+
+// indexNames is the informer's index of templates by project and name or alias.
+const indexNames = "names"
+
+// New returns the service. Its informers are those of templates and versions.
+func New(store entity.Store, informers *informer.Set, resolve func(context.Context, string) (string, error), log *slog.Logger) *Service {
+	informer.Of[sandbox.Template](informers).AddIndex(indexNames, func(t *sandbox.Template) []string {
+		names := []string{nameKey(t.Project, t.Name)}
+		for _, a := range t.Spec.Aliases {
+			names = append(names, nameKey(t.Project, a))
+		}
+		return names
+	})
+	informer.Of[sandbox.TemplateVersion](informers)
+	return &Service{Store: store, Informers: informers, Resolve: resolve, Logger: log, making: map[id.TemplateVersion]*sync.Mutex{}}
+}
+
+func nameKey(project schema.ID, name string) string { return string(project) + "/" + name }
+
+// Find returns the template and the version that name selects for a project:
+// "python", "python:tag" or "python:3". NotFound, with the nearest name, if
+// there is none.
+func (s *Service) Find(ctx context.Context, project schema.ID, name string) (*sandbox.Template, *sandbox.TemplateVersion, error) {
+	base, selector, _ := strings.Cut(name, ":")
+	t, err := s.named(ctx, project, base)
+	if err != nil {
+		return nil, nil, err
+	}
+	v, err := s.version(ctx, t, selector)
+	return t, v, err
+}
+
+// named returns the template of a name: the project's, or that of System.
+func (s *Service) named(ctx context.Context, project schema.ID, name string) (*sandbox.Template, error) {
+	system, err := projects.Find(ctx, s.Store, System)
+	if err != nil {
+		return nil, err
+	}
+	for _, p := range []schema.ID{project, system} {
+		if list := informer.Of[sandbox.Template](s.Informers).ByIndex(indexNames, nameKey(p, name)); len(list) > 0 {
+			return list[0], nil
+		}
+	}
+	// The informer may not have a new one yet.
+	all, err := s.List(ctx, project)
+	if err != nil {
+		return nil, err
+	}
+	var known []string
+	for _, t := range all {
+		if t.Name == name || slices.Contains(t.Spec.Aliases, name) {
+			return t, nil
+		}
+		known = append(append(known, t.Name), t.Spec.Aliases...)
+	}
+	e := errs.New(errs.NotFound, "template %q does not exist", name)
+	if near := suggest.Nearest(name, known); near != "" {
+		return nil, e.WithHint("did you mean %s? `r template list` lists all", near)
+	}
+	return nil, e.WithHint("`r template list` lists those that do")
+}
+
+// version returns the version of t that a selector names: a tag, a number, or
+// "" for the current one.
+func (s *Service) version(ctx context.Context, t *sandbox.Template, selector string) (*sandbox.TemplateVersion, error) {
+	if selector == "" {
+		if t.Status.Version == "" {
+			return nil, errs.New(errs.FailedPrecondition, "template %s has no version yet", t.Name).WithHint("build it: `r template build %s`", t.Name)
+		}
+		if v := informer.Of[sandbox.TemplateVersion](s.Informers).Get(schema.ID(t.Status.Version)); v != nil {
+			return v, nil
+		}
+		return entity.Get[sandbox.TemplateVersion](ctx, s.Store, t.Status.Version)
+	}
+	number, ok := t.Spec.Tags[selector]
+	if !ok {
+		var err error
+		if number, err = strconv.ParseInt(strings.TrimPrefix(selector, "v"), 10, 64); err != nil {
+			return nil, errs.New(errs.NotFound, "template %s has no tag %q", t.Name, selector).WithHint("`r template show %s` shows its tags and versions", t.Name)
+		}
+	}
+	versions, err := s.Versions(ctx, t)
+	if err != nil {
+		return nil, err
+	}
+	i := slices.IndexFunc(versions, func(v *sandbox.TemplateVersion) bool { return v.Spec.Number == number })
+	if i < 0 {
+		return nil, errs.New(errs.NotFound, "template %s has no version %d", t.Name, number).WithHint("`r template show %s` shows its tags and versions", t.Name)
+	}
+	return versions[i], nil
+}
+
+// Versions lists the versions of a template, newest first.
+func (s *Service) Versions(ctx context.Context, t *sandbox.Template) ([]*sandbox.TemplateVersion, error) {
+	list, _, err := entity.List[sandbox.TemplateVersion](ctx, s.Store, entity.Where(sandbox.TemplateVersionAttrTemplate, t.ID))
+	if err != nil {
+		return nil, fmt.Errorf("list the versions of template %s: %w", t.Name, err)
+	}
+	slices.SortFunc(list, func(a, b *sandbox.TemplateVersion) int { return int(b.Spec.Number - a.Spec.Number) })
+	return list, nil
+}
+
+// List returns the templates that a project can use, by name.
+func (s *Service) List(ctx context.Context, project schema.ID) ([]*sandbox.Template, error) {
+	system, err := projects.Find(ctx, s.Store, System)
+	if err != nil {
+		return nil, err
+	}
+	all, _, err := entity.List[sandbox.Template](ctx, s.Store, entity.Query{Project: project})
+	if err != nil || project == system {
+		return sorted(all), err
+	}
+	own := map[string]bool{}
+	for _, t := range all {
+		own[t.Name] = true
+	}
+	shipped, _, err := entity.List[sandbox.Template](ctx, s.Store, entity.Query{Project: system})
+	for _, t := range shipped {
+		if !own[t.Name] {
+			all = append(all, t)
+		}
+	}
+	return sorted(all), err
+}
+
+func sorted(list []*sandbox.Template) []*sandbox.Template {
+	slices.SortFunc(list, func(a, b *sandbox.Template) int { return strings.Compare(a.Name, b.Name) })
+	return list
+}
+
+// Image returns the reference of a version's image. The first call of a version
+// makes the image, which may take minutes.
+func (s *Service) Image(ctx context.Context, v *sandbox.TemplateVersion) (string, error) {
+	if v.Status.Image != "" {
+		return v.Status.Image, nil
+	}
+	s.mu.Lock()
+	making := s.making[v.GetID()]
+	if making == nil {
+		making = &sync.Mutex{}
+		s.making[v.GetID()] = making
+	}
+	s.mu.Unlock()
+	making.Lock()
+	defer making.Unlock()
+	v, err := entity.Get[sandbox.TemplateVersion](ctx, s.Store, v.ID)
+	if err != nil {
+		return "", err
+	}
+	if v.Status.Image != "" {
+		return v.Status.Image, nil
+	}
+	image, err := s.Resolve(ctx, v.Spec.Base)
+	if ctx.Err() != nil {
+		return "", ctx.Err()
+	}
+	_, serr := entity.ModifyStatus(ctx, s.Store, v.ID, func(v *sandbox.TemplateVersion) error {
+		v.Status.Phase, v.Status.Image, v.Status.Message = sandbox.TemplatePhaseReady, image, ""
+		if err != nil {
+			v.Status.Phase, v.Status.Message = sandbox.TemplatePhaseFailed, err.Error()
+		}
+		return nil
+	})
+	if err != nil {
+		return "", errs.Wrap(err, "make the image of the template")
+	}
+	return image, serr
+}
