@@ -45,6 +45,10 @@ type Config struct {
 	// CloseTimeout bounds how long a disk may take to send what is unsent
 	// when the daemon stops; 30 s. The log keeps what is left.
 	CloseTimeout time.Duration
+	// RefusedTimeout is how long users of a block device wait for a disk that
+	// is refused, which no store that comes back will change; 30 s. Then they
+	// get I/O errors.
+	RefusedTimeout time.Duration
 	// Holder keeps block devices while no daemon runs; nil: they fail then.
 	Holder attach.Holder
 	// DiskCacheBytes bounds what all disks together keep of remote stores in
@@ -81,6 +85,9 @@ func New(cfg Config) (*Daemon, error) {
 	}
 	if cfg.CloseTimeout == 0 {
 		cfg.CloseTimeout = 30 * time.Second
+	}
+	if cfg.RefusedTimeout == 0 {
+		cfg.RefusedTimeout = 30 * time.Second
 	}
 	d := &Daemon{cfg: cfg, logger: cfg.Logger, ready: make(chan struct{}), disks: map[lsvd.ID]*disk{}}
 	if cfg.LogSpaceBytes > 0 {

@@ -2,10 +2,8 @@ package daemon_test
 
 import (
 	"bytes"
-	"context"
 	"encoding/binary"
 	"fmt"
-	"log/slog"
 	"math/rand/v2"
 	"os"
 	"strings"
@@ -19,6 +17,7 @@ import (
 	"miren.dev/runtime/lsvd"
 	"miren.dev/runtime/lsvd/attach"
 	"miren.dev/runtime/lsvd/catalog"
+	"miren.dev/runtime/lsvd/daemon"
 	"miren.dev/runtime/lsvd/host"
 	"miren.dev/runtime/lsvd/store/s3/s3test"
 	"miren.dev/runtime/pkg/errs"
@@ -207,15 +206,7 @@ func TestDetachInAnOutage(t *testing.T) {
 	_, p, device, u := m.inOutage(t)
 	p.end(t, syscall.SIGKILL)
 
-	d, err := newDaemon(m.dir, m.held, slog.New(slog.NewTextHandler(t.Output(), nil)))
-	if err != nil {
-		t.Fatal(err)
-	}
-	ended := make(chan error, 1)
-	ctx, stop := context.WithCancel(t.Context())
-	defer stop()
-	go func() { ended <- d.Run(ctx) }()
-	wait.Receive(t, "the daemon is ready", d.Ready())
+	d := m.run(t, daemon.Config{})
 	wait.For(t, "the daemon has the device", func() bool { return m.claimed(t) })
 	if devices := d.BlockDevices(); len(devices) != 1 || !strings.HasSuffix(devices[0], device) {
 		t.Errorf("the devices are %v, not %s", devices, device)
@@ -241,8 +232,4 @@ func TestDetachInAnOutage(t *testing.T) {
 		}
 		return len(left) == 0 && len(m.entries(t, t.Context())) == 0
 	})
-	stop()
-	if err := wait.Receive(t, "the end of the daemon", ended); err != nil {
-		t.Error(err)
-	}
 }

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
+	"path"
 	"path/filepath"
 	"syscall"
 	"testing"
@@ -61,7 +62,7 @@ func serve(dir string) error {
 	if err != nil {
 		return err
 	}
-	d, err := newDaemon(dir, keeper, logger)
+	d, err := newDaemon(dir, daemon.Config{Holder: keeper, Logger: logger})
 	if err != nil {
 		return err
 	}
@@ -84,12 +85,35 @@ func serve(dir string) error {
 	return <-ended
 }
 
-func newDaemon(dir string, keeper attach.Holder, logger *slog.Logger) (*daemon.Daemon, error) {
+// newDaemon makes a daemon with its state and run directories below dir.
+func newDaemon(dir string, cfg daemon.Config) (*daemon.Daemon, error) {
 	state, err := host.Open(filepath.Join(dir, "state"))
 	if err != nil {
 		return nil, err
 	}
-	return daemon.New(daemon.Config{State: state, RunDir: filepath.Join(dir, "run"), Logger: logger, Holder: keeper, CloseTimeout: 5 * time.Second})
+	cfg.State, cfg.RunDir, cfg.CloseTimeout = state, filepath.Join(dir, "run"), 5*time.Second
+	return daemon.New(cfg)
+}
+
+// run runs a daemon in the process of the test until the test ends.
+func (m *machine) run(t *testing.T, cfg daemon.Config) *daemon.Daemon {
+	t.Helper()
+	cfg.Holder, cfg.Logger = m.held, slog.New(slog.NewTextHandler(t.Output(), nil))
+	d, err := newDaemon(m.dir, cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	ctx, stop := context.WithCancel(context.Background())
+	t.Cleanup(func() {
+		stop()
+		if err := wait.Receive(t, "the end of the daemon", ended); err != nil {
+			t.Error(err)
+		}
+	})
+	go func() { ended <- d.Run(ctx) }()
+	wait.Receive(t, "the daemon is ready", d.Ready())
+	return d
 }
 
 // machine is where daemons run one after the other, with a holder.
@@ -103,7 +127,7 @@ type machine struct {
 func newMachine(t *testing.T, patience time.Duration) *machine {
 	t.Helper()
 	attachtest.Need(t)
-	m := &machine{dir: t.TempDir(), owner: fmt.Sprintf("test-%s-%d", t.Name(), os.Getpid())}
+	m := &machine{dir: t.TempDir(), owner: fmt.Sprintf("test-%s-%d", path.Base(t.Name()), os.Getpid())}
 	if err := os.MkdirAll(filepath.Join(m.dir, "state"), 0o700); err != nil {
 		t.Fatal(err)
 	}

@@ -15,10 +15,6 @@ const (
 	lastRetry  = 5 * time.Second
 )
 
-// refusedTimeout is how long users of a block device wait for a disk that is
-// refused, which no store that comes back will change.
-const refusedTimeout = 30 * time.Second
-
 // reopen opens a disk that was attached, as often as it takes. First it claims
 // the block device, whose users wait until the disk is open.
 func (d *Daemon) reopen(ctx context.Context, x *disk) {
@@ -46,7 +42,7 @@ func (d *Daemon) reopen(ctx context.Context, x *disk) {
 				refused = time.Time{}
 			case refused.IsZero():
 				refused = time.Now()
-			case time.Since(refused) >= refusedTimeout && x.view().Block:
+			case time.Since(refused) >= d.cfg.RefusedTimeout && x.view().Block:
 				d.discard(ctx, x)
 			}
 		}
