@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"miren.dev/runtime/components/network/netdump"
+	"miren.dev/runtime/pkg/egress"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/fault"
 )
@@ -48,10 +49,21 @@ func hardwareAddr(a netip.Addr) net.HardwareAddr {
 	return net.HardwareAddr{0x02, 0x72, b[0], b[1], b[2], b[3]}
 }
 
+// Options of a connection.
+type Options struct {
+	Bridge bool          // otherwise the sandbox has loopback only
+	Policy egress.Policy // what it may reach by the bridge
+}
+
 // Attach makes the network namespace of a sandbox, connected to the bridge or
 // with loopback only. Repeated, it makes a new namespace, since a used one
 // cannot be used again. On an error it removes everything.
-func (m *Manager) Attach(ctx context.Context, id string, bridged bool) (_ Attachment, err error) {
+func (m *Manager) Attach(ctx context.Context, id string, o Options) (_ Attachment, err error) {
+	if o.Bridge {
+		if err := o.Policy.Validate(); err != nil {
+			return Attachment{}, err
+		}
+	}
 	if err := m.Detach(ctx, id); err != nil {
 		return Attachment{}, err
 	}
@@ -61,23 +73,70 @@ func (m *Manager) Attach(ctx context.Context, id string, bridged bool) (_ Attach
 			err = errors.Join(err, m.Detach(context.WithoutCancel(ctx), id))
 		}
 	}()
-	if bridged {
+	if o.Bridge {
 		m.mu.Lock()
 		if !m.started {
 			m.mu.Unlock()
 			return at, errs.New(errs.Unavailable, "the network of this node is not up")
 		}
-		at.Address, err = m.lease(id)
+		l, err := m.newLease(id, o.Policy)
 		m.mu.Unlock()
 		if err != nil {
 			return at, err
 		}
+		at.Address = l.Address
 	}
 	fault.Point("setup", "address", fault.After)
 	if err := m.connect(id, at.Address); err != nil {
 		return at, errs.New(errs.Unavailable, "connect sandbox %s: %w", id, err)
 	}
+	if o.Bridge {
+		if err := m.permit(id, at.Address, o.Policy); err != nil {
+			return at, err
+		}
+	}
 	return at, nil
+}
+
+// permit has proxy and firewall apply a policy.
+func (m *Manager) permit(id string, a netip.Addr, p egress.Policy) error {
+	m.proxy.Set(a, id, p)
+	return m.firewall.SetGuest(a, p)
+}
+
+// SetPolicy changes what a sandbox may reach, while it runs. The policy holds from
+// the return on, for open connections too, and is kept for the next server.
+// FailedPrecondition if the sandbox has loopback only.
+func (m *Manager) SetPolicy(_ context.Context, id string, p egress.Policy) error {
+	if err := p.Validate(); err != nil {
+		return err
+	}
+	m.mu.Lock()
+	l, leased := m.leases[id]
+	if leased {
+		l.Policy = p
+		if err := m.keep(id, l); err != nil {
+			m.mu.Unlock()
+			return err
+		}
+	}
+	m.mu.Unlock()
+	if !leased {
+		if _, err := m.Get(id); err != nil {
+			return err
+		}
+		return errs.New(errs.FailedPrecondition, "sandbox %s was made without a network, so it has no network policy", id)
+	}
+	return m.permit(id, l.Address, p)
+}
+
+// Recent returns the last questions and connections of a sandbox whose policy has
+// rules, the oldest first.
+func (m *Manager) Recent(id string) []egress.Record {
+	m.mu.Lock()
+	l := m.leases[id]
+	m.mu.Unlock()
+	return m.proxy.Recent(l.Address)
 }
 
 func (m *Manager) connect(id string, addr netip.Addr) error {
@@ -154,11 +213,15 @@ func (m *Manager) plug(outside, inside *netlink.Handle, addr netip.Addr) error {
 // Detach removes everything of a sandbox. It returns nil when nothing exists.
 func (m *Manager) Detach(_ context.Context, id string) error {
 	m.mu.Lock()
-	addr, leased := m.leases[id]
+	l, leased := m.leases[id]
 	m.mu.Unlock()
 	if leased {
-		if err := removeLink(m.linkName(addr)); err != nil {
+		if err := removeLink(m.linkName(l.Address)); err != nil {
 			return errs.New(errs.Unavailable, "disconnect sandbox %s: %w", id, err)
+		}
+		m.proxy.Remove(l.Address)
+		if err := m.firewall.RemoveGuest(l.Address); err != nil {
+			return errs.Wrap(err, "disconnect sandbox %s", id)
 		}
 	}
 	fault.Point("teardown", "link", fault.After)
@@ -174,9 +237,9 @@ func (m *Manager) Detach(_ context.Context, id string) error {
 // Get returns a sandbox's connection; NotFound if no part of it exists.
 func (m *Manager) Get(id string) (Attachment, error) {
 	m.mu.Lock()
-	addr, leased := m.leases[id]
+	l, leased := m.leases[id]
 	m.mu.Unlock()
-	at := Attachment{NetNS: m.netNS(id), Address: addr}
+	at := Attachment{NetNS: m.netNS(id), Address: l.Address}
 	if _, err := os.Lstat(at.NetNS); err != nil {
 		if !errors.Is(err, os.ErrNotExist) {
 			return at, errs.New(errs.Unavailable, "network namespace of %s: %w", id, err)
@@ -218,8 +281,8 @@ func (m *Manager) SweepLinks() error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	wanted := map[string]bool{}
-	for _, a := range m.leases {
-		wanted[m.linkName(a)] = true
+	for _, l := range m.leases {
+		wanted[m.linkName(l.Address)] = true
 	}
 	for _, l := range links {
 		name := l.Attrs().Name

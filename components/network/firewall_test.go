@@ -111,8 +111,8 @@ func TestFlushedRules(t *testing.T) {
 	}{
 		{"nothing since the flush", func(*testing.T) {}},
 		{"a flush", flush},
-		{"a rule less", func(t *testing.T) { removeRule(t, m, "guests", 5) }},
-		{"a rule less of the other direction", func(t *testing.T) { removeRule(t, m, "forward", 2) }},
+		{"a rule less", func(t *testing.T) { removeRule(t, m, "open", 5) }},
+		{"a rule less of the other direction", func(t *testing.T) { removeRule(t, m, "forward", 6) }},
 		{"no translation", func(t *testing.T) { removeRule(t, m, "outward", 0) }},
 		{"no routing rule", func(t *testing.T) {
 			if err := netlink.RuleDel(&netlink.Rule{Priority: 0, IifName: m.cfg.Instance.Bridge(), SuppressIfgroup: -1, SuppressPrefixlen: -1, Goto: -1, Flow: -1}); err != nil {

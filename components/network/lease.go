@@ -1,16 +1,41 @@
 package network
 
 import (
+	"bytes"
+	"encoding/json"
 	"errors"
 	"net/netip"
 	"os"
 	"path/filepath"
-	"strings"
 
 	"miren.dev/runtime/pkg/atomicfile"
+	"miren.dev/runtime/pkg/egress"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/fault"
 )
+
+// lease is the content of the file of a sandbox in leaseDir.
+type lease struct {
+	Address netip.Addr    `json:"address"`
+	Policy  egress.Policy `json:"policy"`
+}
+
+// readLease reads the content of a file. Earlier versions wrote the address only,
+// and had no policies.
+func readLease(b []byte) (l lease, err error) {
+	if b = bytes.TrimSpace(b); len(b) > 0 && b[0] != '{' {
+		l.Policy = egress.Open()
+		l.Address, err = netip.ParseAddr(string(b))
+		return l, err
+	}
+	if err := json.Unmarshal(b, &l); err != nil {
+		return l, err
+	}
+	if !l.Address.Is4() {
+		return l, errors.New("it has no address")
+	}
+	return l, l.Policy.Validate()
+}
 
 func (m *Manager) leaseDir() string { return m.cfg.Instance.Socket("network") }
 
@@ -23,7 +48,7 @@ func (m *Manager) loadLeases() error {
 	if err != nil {
 		return errs.New(errs.Unavailable, "list addresses: %w", err)
 	}
-	leases, used := map[string]netip.Addr{}, map[netip.Addr]bool{}
+	leases, used := map[string]lease{}, map[netip.Addr]bool{}
 	for _, e := range entries {
 		if atomicfile.IsTemp(e.Name()) { // its writer was killed
 			if err := os.Remove(filepath.Join(m.leaseDir(), e.Name())); err != nil {
@@ -35,7 +60,7 @@ func (m *Manager) loadLeases() error {
 		if err != nil {
 			return errs.New(errs.Unavailable, "read address: %w", err)
 		}
-		addr, err := netip.ParseAddr(strings.TrimSpace(string(b)))
+		l, err := readLease(b)
 		if err != nil { // the machine crashed before the contents were written, or another program wrote there
 			m.cfg.Logger.Warn("the record of a sandbox's address is damaged; the sandbox lost the address", "sandbox", e.Name(), "error", err)
 			if err := os.Remove(filepath.Join(m.leaseDir(), e.Name())); err != nil {
@@ -43,16 +68,18 @@ func (m *Manager) loadLeases() error {
 			}
 			continue
 		}
-		leases[e.Name()], used[addr] = addr, true
+		leases[e.Name()], used[l.Address] = l, true
 	}
 	m.leases, m.used = leases, used
 	return nil
 }
 
-// lease gives id an address, the same one if it has one. Callers hold m.mu.
-func (m *Manager) lease(id string) (netip.Addr, error) {
-	if a, ok := m.leases[id]; ok {
-		return a, nil
+// newLease gives id an address, the same one if it has one, and a policy. Callers
+// hold m.mu.
+func (m *Manager) newLease(id string, p egress.Policy) (lease, error) {
+	if l, ok := m.leases[id]; ok {
+		l.Policy = p
+		return l, m.keep(id, l)
 	}
 	// Search in a circle, so that an address is not reused while a peer may still know its last owner.
 	first := m.gateway().Next()
@@ -64,27 +91,37 @@ func (m *Manager) lease(id string) (netip.Addr, error) {
 		if m.used[a] || !m.subnet.Contains(a.Next()) { // the last one is the broadcast address
 			continue
 		}
-		if err := os.MkdirAll(m.leaseDir(), 0o755); err != nil {
-			return netip.Addr{}, errs.New(errs.FailedPrecondition, "save address: %w", err)
-		}
-		if err := m.saveLease(id, a); err != nil {
-			return netip.Addr{}, errs.New(errs.FailedPrecondition, "save address: %w", err)
-		}
-		m.leases[id], m.used[a], m.last = a, true, a
-		return a, nil
+		m.last = a
+		l := lease{Address: a, Policy: p}
+		return l, m.keep(id, l)
 	}
-	return netip.Addr{}, errs.New(errs.ResourceExhausted, "all addresses of %s are in use", m.subnet)
+	return lease{}, errs.New(errs.ResourceExhausted, "all addresses of %s are in use", m.subnet)
 }
 
-// saveLease writes the lease. It is not synced: a sandbox should start fast, and
-// none outlives a crash of the machine.
-func (m *Manager) saveLease(id string, a netip.Addr) error {
+// keep writes a lease. It is not synced: a sandbox should start fast, and none
+// outlives a crash of the machine. Callers hold m.mu.
+func (m *Manager) keep(id string, l lease) error {
+	if err := m.saveLease(id, l); err != nil {
+		return errs.New(errs.FailedPrecondition, "save address: %w", err)
+	}
+	m.leases[id], m.used[l.Address] = l, true
+	return nil
+}
+
+func (m *Manager) saveLease(id string, l lease) error {
+	b, err := json.Marshal(l)
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(m.leaseDir(), 0o755); err != nil {
+		return err
+	}
 	f, err := atomicfile.Create(filepath.Join(m.leaseDir(), id), 0o644, atomicfile.Volatile)
 	if err != nil {
 		return err
 	}
 	defer f.Abort()
-	if _, err := f.WriteString(a.String() + "\n"); err != nil {
+	if _, err := f.Write(append(b, '\n')); err != nil {
 		return err
 	}
 	fault.Point("setup", "address", fault.Before)
@@ -96,9 +133,9 @@ func (m *Manager) release(id string) error {
 	if err := os.Remove(filepath.Join(m.leaseDir(), id)); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return errs.New(errs.Unavailable, "release address of %s: %w", id, err)
 	}
-	if a, ok := m.leases[id]; ok {
+	if l, ok := m.leases[id]; ok {
 		delete(m.leases, id)
-		delete(m.used, a)
+		delete(m.used, l.Address)
 	}
 	return nil
 }

@@ -11,7 +11,7 @@
 //	bridge             instance.Bridge()
 //	host interface     rt<instance id>x<low 16 bits of the address in hex>
 //	network namespace  <run dir>/netns/<sandbox id>, in a mount of the directory of its own
-//	address            <run dir>/network/<sandbox id>: one address per file
+//	address            <run dir>/network/<sandbox id>: one address per file, with the sandbox's policy
 //	firewall           nftables tables (inet, arp) named instance.Name(""), one routing rule with the bridge's name
 //	subnet             <state dir>/network.json
 //	forwarding         /run/lock/miren-runtime/forwarding.json, of all installations
@@ -22,10 +22,11 @@
 // that stops restores the earlier settings.
 //
 // Package firewall decides what a sandbox can reach; the machine can reach every
-// sandbox. Package resolver finds their name servers. A network
+// sandbox. Each sandbox has a policy within that, which can change while it runs;
+// package proxy decides about names. Package resolver finds their name servers. A network
 // namespace serves one sandbox only: runsc takes the address off its interface.
 //
-// Lock order: Manager.mu, then the host lock.
+// Lock order: Manager.mu, then the host lock, the firewall's or the proxy's.
 package network
 
 import (
@@ -40,11 +41,15 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 
 	"miren.dev/runtime/components/network/firewall"
+	"miren.dev/runtime/components/network/proxy"
 	"miren.dev/runtime/components/network/resolver"
 	"miren.dev/runtime/pkg/atomicfile"
+	"miren.dev/runtime/pkg/egress"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/instance"
 )
@@ -69,7 +74,9 @@ type Config struct {
 	Allow []netip.Prefix
 	// Connections that one sandbox may have open; 0: there is no bound.
 	Connections int
-	Logger      *slog.Logger
+	// Record, if set, is called with what sandboxes with rules asked for, one call at a time.
+	Record func(egress.Record)
+	Logger *slog.Logger
 }
 
 // Manager is the network of an installation. It is safe for concurrent use;
@@ -77,13 +84,15 @@ type Config struct {
 type Manager struct {
 	cfg      Config
 	firewall *firewall.Firewall
+	proxy    *proxy.Proxy
 
 	mu      sync.Mutex // guards the fields below
 	started bool
 	subnet  netip.Prefix
 	mtu     int
 	bridge  int // index of the bridge
-	leases  map[string]netip.Addr
+	leases  map[string]lease
+	ports   firewall.Proxy // of the proxy
 	used    map[netip.Addr]bool
 	last    netip.Addr // last address given out; the search continues behind it
 	// resolver of the sandboxes, as of the last check of the firewall.
@@ -98,7 +107,9 @@ func New(cfg Config) *Manager {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
-	return &Manager{cfg: cfg, firewall: firewall.New(cfg.Logger), leases: map[string]netip.Addr{}, used: map[netip.Addr]bool{}}
+	m := &Manager{cfg: cfg, firewall: firewall.New(cfg.Logger), leases: map[string]lease{}, used: map[netip.Addr]bool{}}
+	m.proxy = proxy.New(proxy.Config{Servers: resolver.Ask, Reachable: m.reachable, Record: cfg.Record, Logger: cfg.Logger})
+	return m
 }
 
 // Start makes subnet, bridge, firewall and forwarding, or adopts existing ones.
@@ -120,6 +131,11 @@ func (m *Manager) Start(ctx context.Context) error {
 	if err := m.ensureNetNSDir(); err != nil {
 		return errs.New(errs.FailedPrecondition, "directory of network namespaces: %w", err)
 	}
+	for id, l := range m.leases {
+		if err := m.permit(id, l.Address, l.Policy); err != nil {
+			return err
+		}
+	}
 	// Before the bridge, so that no packet passes it without a firewall.
 	if err := m.ensureFirewall(); err != nil {
 		return err
@@ -127,7 +143,10 @@ func (m *Manager) Start(ctx context.Context) error {
 	if err := m.ensureBridge(); err != nil {
 		return errs.New(errs.FailedPrecondition, "bridge %s: %w", m.cfg.Instance.Bridge(), err)
 	}
-	if err := m.ensureFirewall(); err != nil { // for the bridge's own settings
+	if m.ports.DNS, m.ports.Web, err = m.proxy.Listen(m.gateway()); err != nil {
+		return err
+	}
+	if err := m.ensureFirewall(); err != nil { // for the bridge's own settings, and the proxy
 		return err
 	}
 	if err := m.enableForwarding(); err != nil {
@@ -138,24 +157,47 @@ func (m *Manager) Start(ctx context.Context) error {
 	return nil
 }
 
-// Run checks the firewall, and repairs it, until ctx ends.
+// Run checks the firewall, and repairs it, and serves the proxy, until ctx ends.
 func (m *Manager) Run(ctx context.Context) error {
-	return firewall.Keep(ctx, m.cfg.Logger, func() error {
-		m.mu.Lock()
-		defer m.mu.Unlock()
-		if !m.started {
-			return nil
-		}
-		return m.ensureFirewall()
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return m.proxy.Run(ctx) })
+	g.Go(func() error {
+		return firewall.Keep(ctx, m.cfg.Logger, func() error {
+			m.mu.Lock()
+			defer m.mu.Unlock()
+			if !m.started {
+				return nil
+			}
+			return m.ensureFirewall()
+		})
 	})
+	return g.Wait()
+}
+
+// firewallConfig is called with m.mu held.
+func (m *Manager) firewallConfig() firewall.Config {
+	return firewall.Config{
+		Table: m.cfg.Instance.Name(""), Bridge: m.cfg.Instance.Bridge(), Subnet: m.subnet, Gateway: m.gateway(),
+		Allow: m.cfg.Allow, Connections: m.cfg.Connections, Policies: true, Proxy: m.ports,
+	}
+}
+
+// reachable reports whether the firewall lets sandboxes reach an address, which
+// may be the machine's own.
+func (m *Manager) reachable(a netip.Addr) bool {
+	m.mu.Lock()
+	c := m.firewallConfig()
+	m.mu.Unlock()
+	if !c.Reachable(a) {
+		return false
+	}
+	routes, err := netlink.RouteGet(a.AsSlice())
+	return err == nil && len(routes) > 0 && routes[0].Type == unix.RTN_UNICAST
 }
 
 // ensureFirewall is called with m.mu held.
 func (m *Manager) ensureFirewall() error {
-	c := firewall.Config{
-		Table: m.cfg.Instance.Name(""), Bridge: m.cfg.Instance.Bridge(), Subnet: m.subnet, Gateway: m.gateway(),
-		Allow: m.cfg.Allow, Connections: m.cfg.Connections,
-	}
+	c := m.firewallConfig()
 	r, err := resolver.Find(c)
 	if err != nil {
 		return errs.New(errs.Unavailable, "name server of the machine: %w", err)
@@ -169,6 +211,7 @@ func (m *Manager) Stop(ctx context.Context) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.started = false
+	m.proxy.Close()
 	unlock, err := lockHost(ctx)
 	if err != nil {
 		return err

@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"miren.dev/runtime/pkg/atomicfile"
+	"miren.dev/runtime/pkg/egress"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/instance"
 	"miren.dev/runtime/testsupport/leakcheck"
@@ -158,7 +159,7 @@ func listenInside(t *testing.T, at Attachment, port uint16) netip.AddrPort {
 
 func attach(t *testing.T, m *Manager, id string, bridged bool) Attachment {
 	t.Helper()
-	at, err := m.Attach(t.Context(), id, bridged)
+	at, err := m.Attach(t.Context(), id, Options{Bridge: bridged, Policy: egress.Open()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -221,6 +222,14 @@ type place struct {
 // to sandboxes except through this one, and answers only translated packets.
 func elsewhere(t *testing.T, p netip.Prefix) place {
 	t.Helper()
+	e := quietPlace(t, p)
+	e.listens = listenInside(t, Attachment{NetNS: e.netns, Address: e.gateway.Next()}, 80)
+	return e
+}
+
+// quietPlace is elsewhere without a listener.
+func quietPlace(t *testing.T, p netip.Prefix) place {
+	t.Helper()
 	in := leakcheck.Installation(t)
 	path, host := in.Socket("elsewhere"), "rt"+in.ID+"x"
 	gateway := p.Addr().Next()
@@ -275,7 +284,7 @@ func elsewhere(t *testing.T, p netip.Prefix) place {
 	if err := sysctl(forwardingKey(host), "1"); err != nil {
 		t.Fatal(err)
 	}
-	return place{netns: path, link: host, gateway: gateway, listens: listenInside(t, Attachment{NetNS: path, Address: there}, 80)}
+	return place{netns: path, link: host, gateway: gateway}
 }
 
 func TestAttachIsRepeatable(t *testing.T) {
@@ -409,22 +418,22 @@ func TestLeasesRunOut(t *testing.T) {
 	m.subnet = netip.MustParsePrefix("10.0.0.0/29")
 	got := map[netip.Addr]bool{}
 	for i := range 5 {
-		a, err := m.lease(fmt.Sprint("s", i))
+		l, err := m.newLease(fmt.Sprint("s", i), egress.Open())
 		if err != nil {
 			t.Fatal(err)
 		}
-		got[a] = true
+		got[l.Address] = true
 	}
 	if len(got) != 5 || got[m.gateway()] || got[netip.MustParseAddr("10.0.0.7")] {
 		t.Errorf("addresses %v", got)
 	}
-	if _, err := m.lease("s5"); !errs.Is(err, errs.ResourceExhausted) {
+	if _, err := m.newLease("s5", egress.Open()); !errs.Is(err, errs.ResourceExhausted) {
 		t.Errorf("sixth address: %v", err)
 	}
 	if err := m.release("s2"); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := m.lease("s5"); err != nil {
+	if _, err := m.newLease("s5", egress.Open()); err != nil {
 		t.Error(err)
 	}
 }

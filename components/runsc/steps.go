@@ -14,6 +14,7 @@ import (
 	"miren.dev/runtime/components/containerd"
 	"miren.dev/runtime/components/execution"
 	"miren.dev/runtime/components/network"
+	"miren.dev/runtime/pkg/egress"
 	"miren.dev/runtime/pkg/errs"
 )
 
@@ -53,7 +54,8 @@ func (cr *creation) steps() []step {
 }
 
 func (cr *creation) setupNetwork(ctx context.Context) (err error) {
-	cr.network, err = cr.d.cfg.Network.Attach(ctx, cr.spec.ID, cr.spec.Network == execution.NetworkBridge)
+	o := network.Options{Bridge: cr.spec.Network == execution.NetworkBridge, Policy: egress.Open()}
+	cr.network, err = cr.d.cfg.Network.Attach(ctx, cr.spec.ID, o)
 	return err
 }
 

@@ -13,6 +13,10 @@
 // firewall, no packet has the mark, and guests reach nothing. Keep notices the
 // change and makes the table again within milliseconds while a server runs.
 //
+// Each guest may have a policy of its own within that (package egress of pkg):
+// its networks are in sets of the table, and names are the matter of a proxy, to
+// which the table redirects DNS, HTTP and TLS of such guests.
+//
 // There is no IPv6: packets of it are dropped, whatever their address is.
 package firewall
 
@@ -25,6 +29,7 @@ import (
 	"strings"
 	"sync"
 
+	"miren.dev/runtime/pkg/egress"
 	"miren.dev/runtime/pkg/errs"
 )
 
@@ -42,6 +47,18 @@ type Config struct {
 	Resolver netip.Addr
 	// Connections bounds the connections that one guest has open to others; 0: there is no bound.
 	Connections int
+	// Policies: a guest reaches what SetGuest says. Otherwise all guests reach all that
+	// this Config permits.
+	Policies bool
+	// Proxy decides for guests whose policy has rules. Without one, they reach
+	// neither name servers nor the ports 80 and 443.
+	Proxy Proxy
+}
+
+// Proxy has the ports of Gateway to which connections of filtered guests are redirected.
+type Proxy struct {
+	DNS uint16 // UDP and TCP; instead of port 53 of any address
+	Web uint16 // TCP; instead of the ports 80 and 443 of any address
 }
 
 // Firewall is safe for concurrent use.
@@ -51,10 +68,13 @@ type Firewall struct {
 	mu      sync.Mutex
 	applied Config
 	content []byte // content of the applied table; nil when none was applied
+	guests  map[netip.Addr]egress.Policy
 }
 
 // New returns a firewall without touching the machine.
-func New(logger *slog.Logger) *Firewall { return &Firewall{logger: logger} }
+func New(logger *slog.Logger) *Firewall {
+	return &Firewall{logger: logger, guests: map[netip.Addr]egress.Policy{}}
+}
 
 // Ensure makes gate and table match c. It replaces a table in one transaction.
 func (f *Firewall) Ensure(c Config) error {
@@ -81,7 +101,7 @@ func (f *Firewall) Ensure(c Config) error {
 		f.logger.Warn("another program changed the nftables table of the guests' network; restoring it", "table", c.Table)
 	}
 	f.content = nil
-	content, err := applyTable(c)
+	content, err := applyTable(c, f.guests)
 	if err != nil {
 		return errs.New(errs.FailedPrecondition, "nftables table %s: %w", c.Table, err)
 	}

@@ -3,27 +3,56 @@ package firewall
 import (
 	"bytes"
 	"cmp"
-	"encoding/binary"
 	"fmt"
-	"net"
 	"net/netip"
 	"slices"
 
 	"github.com/google/nftables"
 	"github.com/google/nftables/binaryutil"
 	"github.com/google/nftables/expr"
+	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
+
+	"miren.dev/runtime/pkg/egress"
 )
 
 // The table, in the words of nft. Replies pass in both directions.
 //
 //	table inet TABLE
+//	map policies { type ipv4_addr : verdict }                  # of guests: goto open, goto filtered, drop
+//	set filtered { type ipv4_addr }                            # guests with rules of their own
+//	set allowed, denied { type ipv4_addr . ipv4_addr; flags interval }  # guest and network
+//	set elsewhere { type ipv4_addr }                           # guests that are not on the bridge
+//
 //	chain guests { type filter hook prerouting priority mangle; policy accept;
-//	  iifname != BRIDGE accept
+//	  iifname BRIDGE goto own
+//	  ip saddr @elsewhere goto policy
+//	}
+//	chain own {
 //	  meta nfproto != ipv4 drop
 //	  ip saddr != SUBNET drop                                  # forged
-//	  ct state established,related meta mark set mark|MARK accept
+//	  goto policy
+//	}
+//	chain policy {
+//	  ct state related meta mark set mark|MARK accept
+//	  ct state established ct direction reply meta mark set mark|MARK accept
 //	  ct state invalid drop
+//	  ip saddr vmap @policies                                  # without policies: goto open
+//	  drop
+//	}
+//	chain filtered {
+//	  udp dport 53 goto asked                                  # and tcp
+//	  ip saddr . ip daddr @denied drop
+//	  tcp dport 80 goto open                                   # and 443
+//	  ip saddr . ip daddr @allowed goto open
+//	  drop
+//	}
+//	chain asked {                                              # the proxy's name server
+//	  ct state established meta mark set mark|MARK accept
+//	  goto begin
+//	}
+//	chain open {
+//	  ct state established meta mark set mark|MARK accept
 //	  ip daddr GATEWAY udp dport 53 goto begin                 # and tcp; with a resolver
 //	  fib daddr type != unicast drop                           # all addresses of the machine
 //	  ip daddr { RESERVED, SUBNET } drop
@@ -31,21 +60,29 @@ import (
 //	  ip daddr PRIVATE drop
 //	  goto begin
 //	}
-//	chain begin {                                                # of a connection
+//	chain begin {                                              # of a connection
 //	  add @connections { ip saddr ct count over CONNECTIONS } drop
 //	  meta mark set mark|MARK accept
 //	}
 //	chain forward { type filter hook forward priority filter; policy accept;
+//	  ip saddr @filtered udp dport 53 drop                     # and tcp 53, 80, 443: the proxy's alone
 //	  iifname BRIDGE oifname BRIDGE drop                       # guest to guest
 //	  oifname BRIDGE ct state established,related accept
 //	  oifname BRIDGE drop                                      # other installations, the network
 //	}
-//	chain resolver { type nat hook prerouting priority dstnat; policy accept;
+//	chain redirect { type nat hook prerouting priority dstnat; policy accept;
+//	  ip saddr @filtered udp dport 53 dnat ip to GATEWAY:DNS   # and tcp
+//	  ip saddr @filtered tcp dport 80 dnat ip to GATEWAY:WEB   # and 443
 //	  iifname BRIDGE ip daddr GATEWAY udp dport 53 dnat ip to RESOLVER
 //	}
 //	chain outward { type nat hook postrouting priority srcnat; policy accept;
 //	  oifname != BRIDGE ip saddr SUBNET masquerade
 //	}
+//
+// A policy is applied to each packet, not only to the first of a connection, so
+// that a change of it holds for open connections too. Those that the proxy must
+// see and that began before it are dropped in chain forward: a redirected packet
+// is not forwarded.
 //
 // Packets between two ports of the bridge do not pass these chains: isolated
 // ports keep guests apart there.
@@ -58,9 +95,13 @@ import (
 //	  iifname BRIDGE meta mark set mark|MARK
 //	}
 
+// maxTransaction is the size of a transaction in bytes, enough for 1021 guests
+// with 256 networks each.
+const maxTransaction = 32 << 20
+
 // applyTable replaces the tables in one transaction and returns their content in readTable's form.
-func applyTable(c Config) ([]byte, error) {
-	conn, err := nftables.New()
+func applyTable(c Config, guests map[netip.Addr]egress.Policy) ([]byte, error) {
+	conn, err := nftables.New(nftables.WithSockOptions(func(c *netlink.Conn) error { return c.SetWriteBuffer(maxTransaction) }))
 	if err != nil {
 		return nil, err
 	}
@@ -70,72 +111,17 @@ func applyTable(c Config) ([]byte, error) {
 		conn.DelTable(t)
 		conn.AddTable(t)
 	}
-	t := tablesOf(c.Table)[0]
-	b := builder{conn: conn, table: t}
-	connections := &nftables.Set{Table: t, Name: "connections", KeyType: nftables.TypeIPAddr, Dynamic: true, Size: 1 << 16}
-	if err := conn.AddSet(connections, nil); err != nil {
+	b := builder{conn: conn, table: tablesOf(c.Table)[0]}
+	if err := b.guests(c, guests); err != nil {
 		return nil, err
 	}
-
-	begin := b.chain("begin", "", nil, nil)
-	from, to := link(expr.MetaKeyIIFNAME, expr.CmpOpEq, c.Bridge), link(expr.MetaKeyOIFNAME, expr.CmpOpEq, c.Bridge)
-	drop, accept, next := verdict(expr.VerdictDrop), verdict(expr.VerdictAccept), []expr.Any{&expr.Verdict{Kind: expr.VerdictGoto, Chain: "begin"}}
-
-	guests := b.chain("guests", nftables.ChainTypeFilter, nftables.ChainHookPrerouting, nftables.ChainPriorityMangle)
-	guests(link(expr.MetaKeyIIFNAME, expr.CmpOpNeq, c.Bridge), accept)
-	guests([]expr.Any{&expr.Meta{Key: expr.MetaKeyNFPROTO, Register: 1}, &expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: []byte{unix.NFPROTO_IPV4}}}, drop)
-	guests(address(sourceOffset, expr.CmpOpNeq, c.Subnet), drop)
-	guests(state(expr.CtStateBitESTABLISHED|expr.CtStateBitRELATED), setMark(), accept)
-	guests(state(expr.CtStateBitINVALID), drop)
-	gateway := netip.PrefixFrom(c.Gateway, 32)
-	if c.Resolver.IsValid() {
-		for _, protocol := range []byte{unix.IPPROTO_UDP, unix.IPPROTO_TCP} {
-			guests(ipv4(), destination(gateway), port53(protocol), next)
-		}
-	}
-	guests([]expr.Any{
-		&expr.Fib{Register: 1, FlagDADDR: true, ResultADDRTYPE: true},
-		&expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: binaryutil.NativeEndian.PutUint32(unix.RTN_UNICAST)},
-	}, drop)
-	for _, p := range append(slices.Clone(reserved), c.Subnet) {
-		guests(ipv4(), destination(p), drop)
-	}
-	for _, p := range c.Allow {
-		guests(ipv4(), destination(p), next)
-	}
-	for _, p := range private {
-		guests(ipv4(), destination(p), drop)
-	}
-	guests(next)
-
-	if c.Connections > 0 {
-		begin(source(), []expr.Any{&expr.Dynset{
-			SrcRegKey: 1, SetID: connections.ID, SetName: connections.Name, Operation: unix.NFT_DYNSET_OP_ADD,
-			Exprs: []expr.Any{&expr.Connlimit{Count: uint32(c.Connections), Flags: expr.NFT_CONNLIMIT_F_INV}},
-		}}, drop)
-	}
-	begin(setMark(), accept)
-
-	forward := b.chain("forward", nftables.ChainTypeFilter, nftables.ChainHookForward, nftables.ChainPriorityFilter)
-	forward(from, to, drop)
-	forward(to, state(expr.CtStateBitESTABLISHED|expr.CtStateBitRELATED), accept)
-	forward(to, drop)
-
-	if c.Resolver.IsValid() {
-		a := c.Resolver.As4()
-		resolver := b.chain("resolver", nftables.ChainTypeNAT, nftables.ChainHookPrerouting, nftables.ChainPriorityNATDest)
-		for _, protocol := range []byte{unix.IPPROTO_UDP, unix.IPPROTO_TCP} {
-			resolver(from, ipv4(), destination(gateway), port53(protocol), []expr.Any{
-				&expr.Immediate{Register: 1, Data: a[:]},
-				&expr.NAT{Type: expr.NATTypeDestNAT, Family: unix.NFPROTO_IPV4, RegAddrMin: 1},
-			})
-		}
-	}
+	b.forward(c)
+	b.redirect(c)
 	outward := b.chain("outward", nftables.ChainTypeNAT, nftables.ChainHookPostrouting, nftables.ChainPriorityNATSource)
 	outward(link(expr.MetaKeyOIFNAME, expr.CmpOpNeq, c.Bridge), ipv4(), address(sourceOffset, expr.CmpOpEq, c.Subnet), []expr.Any{&expr.Masq{}})
 
 	arp := builder{conn: conn, table: tablesOf(c.Table)[1]}
-	arp.chain("guests", nftables.ChainTypeFilter, nftables.ChainHookRef(arpInput), nftables.ChainPriorityFilter)(from, setMark())
+	arp.chain("guests", nftables.ChainTypeFilter, nftables.ChainHookRef(arpInput), nftables.ChainPriorityFilter)(fromBridge(c), setMark())
 	if err := conn.Flush(); err != nil {
 		return nil, err
 	}
@@ -144,6 +130,125 @@ func applyTable(c Config) ([]byte, error) {
 		err = fmt.Errorf("it has %d rules of %d: another program changes it", rules, want)
 	}
 	return content, err
+}
+
+// guests adds the chains that a guest's packets pass first, each behind the chains
+// and sets that it names.
+func (b *builder) guests(c Config, guests map[netip.Addr]egress.Policy) error {
+	s := setsOf(c.Table)
+	connections := &nftables.Set{Table: b.table, ID: 6, Name: "connections", KeyType: nftables.TypeIPAddr, Dynamic: true, Size: 1 << 16}
+	for _, set := range []*nftables.Set{s.policies, s.filtered, s.allowed, s.denied, s.elsewhere, connections} {
+		if err := b.conn.AddSet(set, nil); err != nil {
+			return err
+		}
+	}
+	drop, accept := verdict(expr.VerdictDrop), verdict(expr.VerdictAccept)
+	established := state(expr.CtStateBitESTABLISHED)
+
+	begin := b.chain("begin", "", nil, nil)
+	if c.Connections > 0 {
+		begin(source(), []expr.Any{&expr.Dynset{
+			SrcRegKey: 1, SetID: connections.ID, SetName: connections.Name, Operation: unix.NFT_DYNSET_OP_ADD,
+			Exprs: []expr.Any{&expr.Connlimit{Count: uint32(c.Connections), Flags: expr.NFT_CONNLIMIT_F_INV}},
+		}}, drop)
+	}
+	begin(setMark(), accept)
+
+	open := b.chain("open", "", nil, nil)
+	open(established, setMark(), accept)
+	gateway := netip.PrefixFrom(c.Gateway, 32)
+	if c.Resolver.IsValid() {
+		for _, protocol := range []byte{unix.IPPROTO_UDP, unix.IPPROTO_TCP} {
+			open(ipv4(), destination(gateway), port(protocol, 53), goTo("begin"))
+		}
+	}
+	open([]expr.Any{
+		&expr.Fib{Register: 1, FlagDADDR: true, ResultADDRTYPE: true},
+		&expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: binaryutil.NativeEndian.PutUint32(unix.RTN_UNICAST)},
+	}, drop)
+	for _, p := range append(slices.Clone(reserved), c.Subnet) {
+		open(ipv4(), destination(p), drop)
+	}
+	for _, p := range c.Allow {
+		open(ipv4(), destination(p), goTo("begin"))
+	}
+	for _, p := range private {
+		open(ipv4(), destination(p), drop)
+	}
+	open(goTo("begin"))
+
+	asked := b.chain("asked", "", nil, nil)
+	asked(established, setMark(), accept)
+	asked(goTo("begin"))
+
+	filtered := b.chain("filtered", "", nil, nil)
+	filtered(port(unix.IPPROTO_UDP, 53), goTo("asked"))
+	filtered(port(unix.IPPROTO_TCP, 53), goTo("asked"))
+	filtered(inPairs(s.denied), drop)
+	filtered(port(unix.IPPROTO_TCP, 80), goTo("open"))
+	filtered(port(unix.IPPROTO_TCP, 443), goTo("open"))
+	filtered(inPairs(s.allowed), goTo("open"))
+	filtered(drop)
+
+	policy := b.chain("policy", "", nil, nil)
+	policy(state(expr.CtStateBitRELATED), setMark(), accept)
+	policy(established, reply(), setMark(), accept)
+	policy(state(expr.CtStateBitINVALID), drop)
+	if c.Policies {
+		policy(source(), []expr.Any{&expr.Lookup{SourceRegister: 1, IsDestRegSet: true, SetID: s.policies.ID, SetName: s.policies.Name}})
+		policy(drop)
+	} else {
+		policy(goTo("open"))
+	}
+
+	own := b.chain("own", "", nil, nil)
+	own([]expr.Any{&expr.Meta{Key: expr.MetaKeyNFPROTO, Register: 1}, &expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: []byte{unix.NFPROTO_IPV4}}}, drop)
+	own(address(sourceOffset, expr.CmpOpNeq, c.Subnet), drop)
+	own(goTo("policy"))
+
+	hook := b.chain("guests", nftables.ChainTypeFilter, nftables.ChainHookPrerouting, nftables.ChainPriorityMangle)
+	hook(fromBridge(c), goTo("own"))
+	hook(source(), in(s.elsewhere), goTo("policy"))
+	return s.each(elementsOf(c, guests), b.conn.SetAddElements)
+}
+
+// forward adds the chain of the packets that the machine passes on.
+func (b *builder) forward(c Config) {
+	filtered := setsOf(c.Table).filtered
+	from, to := fromBridge(c), link(expr.MetaKeyOIFNAME, expr.CmpOpEq, c.Bridge)
+	drop, accept := verdict(expr.VerdictDrop), verdict(expr.VerdictAccept)
+	forward := b.chain("forward", nftables.ChainTypeFilter, nftables.ChainHookForward, nftables.ChainPriorityFilter)
+	for _, p := range redirected {
+		forward(source(), in(filtered), port(p.protocol, p.port), drop)
+	}
+	forward(from, to, drop)
+	forward(to, state(expr.CtStateBitESTABLISHED|expr.CtStateBitRELATED), accept)
+	forward(to, drop)
+}
+
+// redirected are the ports whose packets of filtered guests are the proxy's.
+var redirected = []struct {
+	protocol byte
+	port     uint16
+}{{unix.IPPROTO_UDP, 53}, {unix.IPPROTO_TCP, 53}, {unix.IPPROTO_TCP, 80}, {unix.IPPROTO_TCP, 443}}
+
+// redirect adds the chain that leads to the proxy and to the resolver.
+func (b *builder) redirect(c Config) {
+	chain := b.chain("redirect", nftables.ChainTypeNAT, nftables.ChainHookPrerouting, nftables.ChainPriorityNATDest)
+	if c.Proxy != (Proxy{}) {
+		for _, p := range redirected {
+			to := c.Proxy.Web
+			if p.port == 53 {
+				to = c.Proxy.DNS
+			}
+			chain(source(), in(setsOf(c.Table).filtered), port(p.protocol, p.port), natTo(netip.AddrPortFrom(c.Gateway, to)))
+		}
+	}
+	if c.Resolver.IsValid() {
+		for _, protocol := range []byte{unix.IPPROTO_UDP, unix.IPPROTO_TCP} {
+			chain(fromBridge(c), ipv4(), destination(netip.PrefixFrom(c.Gateway, 32)), port(protocol, 53), natTo(netip.AddrPortFrom(c.Resolver, 53)))
+		}
+	}
 }
 
 // builder adds chains and rules to a table.
@@ -242,71 +347,3 @@ func removeTable(name string) error {
 	}
 	return conn.Flush()
 }
-
-// Parts of rules.
-
-func link(key expr.MetaKey, op expr.CmpOp, name string) []expr.Any {
-	b := make([]byte, unix.IFNAMSIZ)
-	copy(b, name)
-	return []expr.Any{&expr.Meta{Key: key, Register: 1}, &expr.Cmp{Op: op, Register: 1, Data: b}}
-}
-
-func ipv4() []expr.Any {
-	return []expr.Any{&expr.Meta{Key: expr.MetaKeyNFPROTO, Register: 1}, &expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{unix.NFPROTO_IPV4}}}
-}
-
-// Offsets of the addresses in an IPv4 header.
-const (
-	sourceOffset      = 12
-	destinationOffset = 16
-)
-
-// source loads the address of the sender.
-func source() []expr.Any {
-	return append(ipv4(), &expr.Payload{DestRegister: 1, Base: expr.PayloadBaseNetworkHeader, Offset: sourceOffset, Len: 4})
-}
-
-func destination(p netip.Prefix) []expr.Any { return address(destinationOffset, expr.CmpOpEq, p) }
-
-func address(offset uint32, op expr.CmpOp, p netip.Prefix) []expr.Any {
-	return []expr.Any{
-		&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseNetworkHeader, Offset: offset, Len: 4},
-		&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: 4, Mask: net.CIDRMask(p.Bits(), 32), Xor: make([]byte, 4)},
-		&expr.Cmp{Op: op, Register: 1, Data: p.Masked().Addr().AsSlice()},
-	}
-}
-
-// port53 matches packets to a name server.
-func port53(protocol byte) []expr.Any {
-	return []expr.Any{
-		&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: 1},
-		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{protocol}},
-		&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseTransportHeader, Offset: 2, Len: 2},
-		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: binary.BigEndian.AppendUint16(nil, 53)},
-	}
-}
-
-// state matches packets by the state of their connection in the machine's
-// tracking.
-func state(bits uint32) []expr.Any {
-	return []expr.Any{
-		&expr.Ct{Key: expr.CtKeySTATE, Register: 1},
-		&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: 4, Mask: binaryutil.NativeEndian.PutUint32(bits), Xor: make([]byte, 4)},
-		&expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: make([]byte, 4)},
-	}
-}
-
-// setMark lets the packet through the gate.
-func setMark() []expr.Any {
-	keep := ^uint32(Mark)
-	return []expr.Any{
-		&expr.Meta{Key: expr.MetaKeyMARK, Register: 1},
-		&expr.Bitwise{
-			SourceRegister: 1, DestRegister: 1, Len: 4,
-			Mask: binaryutil.NativeEndian.PutUint32(keep), Xor: binaryutil.NativeEndian.PutUint32(Mark),
-		},
-		&expr.Meta{Key: expr.MetaKeyMARK, SourceRegister: true, Register: 1},
-	}
-}
-
-func verdict(k expr.VerdictKind) []expr.Any { return []expr.Any{&expr.Verdict{Kind: k}} }

@@ -59,6 +59,15 @@ func Find(c firewall.Config) (Resolver, error) {
 	return forGuests(ofMachine(), c, own), nil
 }
 
+// Ask returns where the machine asks for names, the preferred server first.
+func Ask() []netip.AddrPort {
+	var out []netip.AddrPort
+	for _, s := range Servers() {
+		out = append(out, netip.AddrPortFrom(s, 53))
+	}
+	return out
+}
+
 // Servers returns the name servers of the machine that have an IPv4 address.
 func Servers() []netip.Addr { return ofMachine().Servers }
 

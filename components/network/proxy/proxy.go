@@ -1,0 +1,326 @@
+// Package proxy decides about names for the guests of a firewall whose policy
+// has rules (package egress of pkg). The firewall redirects to it what such
+// guests send to port 53, and to the TCP ports 80 and 443, of any address.
+//
+//	DNS     It answers the names that the policy permits, with the addresses that the machine's name servers know,
+//	        and "no such name" for all others. Only addresses of IPv4 are answered.
+//	TLS     The name in the ClientHello decides. The bytes are then passed on unread.
+//	HTTP    The host of each request decides.
+//
+// A permitted name opens only addresses that it has: those with which a guest's
+// question was answered, or with which it would be answered now. So a guest that
+// sends a permitted name to another address does not get through.
+//
+// It cannot see what is within TLS: on a server that serves several domains, a
+// guest reaches those behind the same address that the server serves on one
+// connection. An encrypted ClientHello shows the name of its outer one, which
+// must be permitted.
+//
+// Guests are known by their addresses, which the firewall does not let them
+// forge. Everything that they send is bounded in size and time.
+package proxy
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net"
+	"net/netip"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"miren.dev/runtime/pkg/egress"
+	"miren.dev/runtime/pkg/errs"
+)
+
+// Config of a Proxy.
+type Config struct {
+	// Servers returns the name servers of the machine, the preferred one first.
+	Servers func() []netip.AddrPort
+	// Reachable reports whether the firewall lets guests reach an address. The proxy
+	// connects to no other address.
+	Reachable func(netip.Addr) bool
+	// Record, if set, is called with what guests asked for, one call at a time.
+	Record func(egress.Record)
+	Logger *slog.Logger
+}
+
+// Proxy serves the guests of one firewall. It is safe for concurrent use.
+type Proxy struct {
+	cfg   Config
+	names *names
+	log   *accessLog
+	web   *webServer
+
+	mu     sync.Mutex // guards the fields below, and the guests
+	guests map[netip.Addr]*guest
+	listen *listeners // nil: closed
+}
+
+// guest is a sandbox. Proxy.mu guards its fields.
+type guest struct {
+	id      string
+	policy  egress.Policy
+	answers map[string]map[netip.Addr]time.Time // per name, until when an address counts as its own
+	conns   map[*conn]struct{}
+	asking  int // questions that are being answered
+	recent  []egress.Record
+}
+
+// Bounds of one guest, and of the proxy.
+const (
+	maxConns      = 1024 // connections of one guest
+	maxAsking     = 64   // questions of one guest at a time
+	maxNames      = 1024 // names whose addresses are remembered for one guest
+	maxAddresses  = 64   // addresses that are remembered for a name
+	maxAllConns   = 16384
+	maxAllAsking  = 1024
+	answerValid   = 30 * time.Minute // how long an address counts, at least; clients remember it longer than its TTL
+	dialTimeout   = 10 * time.Second
+	helloTimeout  = 10 * time.Second // for the first bytes of a client
+	maxRecentSize = 256              // records that are kept for a guest
+)
+
+// New returns a proxy that listens nowhere.
+func New(cfg Config) *Proxy {
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	p := &Proxy{cfg: cfg, names: newNames(cfg.Servers), guests: map[netip.Addr]*guest{}, log: newAccessLog(cfg.Record)}
+	p.web = newWebServer(p)
+	return p
+}
+
+// listeners of a proxy.
+type listeners struct {
+	address netip.Addr
+	udp     *net.UDPConn
+	tcp     net.Listener // DNS
+	web     net.Listener
+}
+
+func (l *listeners) close() error { return errors.Join(l.udp.Close(), l.tcp.Close(), l.web.Close()) }
+
+// Ports that only root can bind are used: while no server runs, no other user
+// gets the connections of the guests.
+const firstPort, lastPort = 512, 1023
+
+// Listen opens the proxy's ports of an address of the machine, and returns them.
+// It may be repeated. Run serves them.
+func (p *Proxy) Listen(a netip.Addr) (dns, web uint16, err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.listen == nil || p.listen.address != a {
+		if p.listen != nil {
+			_ = p.listen.close() // of an address that is not ours any more
+			p.listen = nil
+		}
+		if p.listen, err = listen(a); err != nil {
+			return 0, 0, errs.New(errs.FailedPrecondition, "egress proxy: %w", err)
+		}
+	}
+	return portOf(p.listen.tcp), portOf(p.listen.web), nil
+}
+
+func portOf(l net.Listener) uint16 { return l.Addr().(*net.TCPAddr).AddrPort().Port() }
+
+func listen(a netip.Addr) (_ *listeners, err error) {
+	l := &listeners{address: a}
+	for port := uint16(lastPort); port >= firstPort; port-- {
+		at := netip.AddrPortFrom(a, port)
+		var tcp net.Listener
+		if tcp, err = net.Listen("tcp4", at.String()); err != nil {
+			continue
+		}
+		if l.web == nil {
+			l.web = tcp
+			continue
+		}
+		if l.udp, err = net.ListenUDP("udp4", net.UDPAddrFromAddrPort(at)); err != nil {
+			tcp.Close()
+			continue
+		}
+		l.tcp = tcp
+		return l, nil
+	}
+	if l.web != nil {
+		l.web.Close()
+	}
+	return nil, err
+}
+
+// Run serves the ports until ctx ends, and closes them and all connections.
+func (p *Proxy) Run(ctx context.Context) error {
+	p.mu.Lock()
+	l := p.listen
+	p.mu.Unlock()
+	if l == nil {
+		<-ctx.Done()
+		return nil
+	}
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return p.serveUDP(ctx, l.udp) })
+	g.Go(func() error { return p.serveTCP(ctx, l.tcp, p.converse) })
+	g.Go(func() error { return p.serveTCP(ctx, l.web, p.relay) })
+	g.Go(func() error { return p.web.serve() })
+	g.Go(func() error { p.log.deliver(ctx); return nil })
+	g.Go(func() error {
+		<-ctx.Done()
+		p.Close()
+		p.web.close()
+		return nil
+	})
+	return g.Wait()
+}
+
+// Close closes the ports and all connections. Filtered guests then reach neither
+// names nor the web.
+func (p *Proxy) Close() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.listen != nil {
+		_ = p.listen.close()
+		p.listen = nil
+	}
+	for _, g := range p.guests {
+		for c := range g.conns {
+			c.close()
+		}
+	}
+}
+
+// Set sets the policy of a guest. Connections that it does not permit are closed.
+func (p *Proxy) Set(a netip.Addr, id string, policy egress.Policy) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	g := p.guests[a]
+	if g == nil || g.id != id {
+		p.remove(a)
+		g = &guest{id: id, answers: map[string]map[netip.Addr]time.Time{}, conns: map[*conn]struct{}{}}
+		p.guests[a] = g
+	}
+	g.policy = policy
+	for c := range g.conns {
+		// One that is not connected yet is decided about later.
+		if c.far != nil && policy.Decide(c.name, c.to.Addr()) == egress.Denied {
+			c.close()
+		}
+	}
+}
+
+// Remove forgets a guest and closes its connections.
+func (p *Proxy) Remove(a netip.Addr) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.remove(a)
+}
+
+func (p *Proxy) remove(a netip.Addr) {
+	g := p.guests[a]
+	if g == nil {
+		return
+	}
+	delete(p.guests, a)
+	for c := range g.conns {
+		c.close()
+	}
+}
+
+// policyOf returns the policy of the guest with an address.
+func (p *Proxy) policyOf(a netip.Addr) (id string, policy egress.Policy, ok bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	g := p.guests[a]
+	if g == nil {
+		return "", egress.Policy{}, false
+	}
+	return g.id, g.policy, true
+}
+
+// serveTCP calls serve for each connection of a guest, in a goroutine each, and
+// waits for them.
+func (p *Proxy) serveTCP(ctx context.Context, l net.Listener, serve func(context.Context, *conn)) error {
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	slots := make(chan struct{}, maxAllConns)
+	for {
+		nc, err := l.Accept()
+		if err != nil {
+			if ctx.Err() != nil || errors.Is(err, net.ErrClosed) {
+				return nil
+			}
+			p.cfg.Logger.Warn("egress proxy cannot accept a connection", "error", err)
+			select { // such as for want of file descriptors
+			case <-ctx.Done():
+			case <-time.After(100 * time.Millisecond):
+			}
+			continue
+		}
+		c := p.open(nc.(*net.TCPConn))
+		if c == nil {
+			nc.Close()
+			continue
+		}
+		select {
+		case slots <- struct{}{}:
+		default:
+			p.forget(c)
+			continue
+		}
+		wg.Go(func() {
+			defer func() { <-slots }()
+			defer p.forget(c)
+			serve(ctx, c)
+		})
+	}
+}
+
+// conn is a connection of a guest.
+type conn struct {
+	*net.TCPConn
+	guest netip.Addr
+	to    netip.AddrPort // where the guest meant to connect
+
+	name string   // that the guest sent; Proxy.mu guards it
+	far  net.Conn // to the destination; Proxy.mu guards it
+	once sync.Once
+	done chan struct{} // closed by close
+}
+
+// open returns a connection from a guest, nil if it may have no other one.
+func (p *Proxy) open(tcp *net.TCPConn) *conn {
+	from := tcp.RemoteAddr().(*net.TCPAddr).AddrPort().Addr().Unmap()
+	c := &conn{TCPConn: tcp, guest: from, done: make(chan struct{})}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	g := p.guests[from]
+	if g == nil || p.listen == nil || len(g.conns) >= maxConns {
+		return nil
+	}
+	g.conns[c] = struct{}{}
+	return c
+}
+
+// forget closes a connection.
+func (p *Proxy) forget(c *conn) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	c.close()
+	if g := p.guests[c.guest]; g != nil {
+		delete(g.conns, c)
+	}
+}
+
+// close ends both sides. Callers hold Proxy.mu.
+func (c *conn) close() {
+	c.once.Do(func() {
+		close(c.done)
+		_ = c.TCPConn.SetLinger(0) // a reset: the guest sees that it did not end well
+		c.TCPConn.Close()
+		if c.far != nil {
+			c.far.Close()
+		}
+	})
+}
