@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"miren.dev/runtime/pkg/egress"
 	"miren.dev/runtime/pkg/errs"
 )
 
@@ -36,6 +37,7 @@ type Spec struct {
 	Env          []string          // NAME=value; added to the image's
 	Hostname     string            // empty: ID
 	Network      Network
+	Egress       *egress.Policy // what it may reach by NetworkBridge; nil: egress.Open
 	CPUMillis    int64
 	MemoryBytes  int64
 	PIDs         int64
@@ -209,6 +211,12 @@ type Driver interface {
 	// Delete removes everything of the sandbox except its logs, killing it if
 	// necessary. It is safe in any state; it returns nil when no part exists.
 	Delete(ctx context.Context, id string) error
+	// SetEgress changes what a sandbox may reach, while it runs. The policy holds
+	// from the return on, for open connections too. FailedPrecondition with NetworkNone.
+	SetEgress(ctx context.Context, id string, p egress.Policy) error
+	// EgressLog returns the last names that a sandbox asked for and its last connections, the oldest
+	// first, while its policy is Filtered. A restart of the server empties it.
+	EgressLog(ctx context.Context, id string) ([]egress.Record, error)
 	// Watch sends the id of every sandbox whose state may have changed. The
 	// channel is closed when ctx ends. Ids are coalesced, never dropped.
 	Watch(ctx context.Context) (<-chan string, error)

@@ -56,6 +56,9 @@ func checkSpec(s execution.Spec) error {
 	if s.Network != execution.NetworkBridge && s.Network != execution.NetworkNone {
 		return errs.New(errs.InvalidArgument, "sandbox %s: network %q is neither %q nor %q", s.ID, s.Network, execution.NetworkBridge, execution.NetworkNone)
 	}
+	if s.Egress != nil {
+		return errs.Wrap(s.Egress.Validate(), "sandbox %s", s.ID)
+	}
 	return nil
 }
 

@@ -55,6 +55,9 @@ func (cr *creation) steps() []step {
 
 func (cr *creation) setupNetwork(ctx context.Context) (err error) {
 	o := network.Options{Bridge: cr.spec.Network == execution.NetworkBridge, Policy: egress.Open()}
+	if cr.spec.Egress != nil {
+		o.Policy = *cr.spec.Egress
+	}
 	cr.network, err = cr.d.cfg.Network.Attach(ctx, cr.spec.ID, o)
 	return err
 }

@@ -50,6 +50,7 @@ func Run(t *testing.T, e *Env) {
 		{"CPU", testCPU},
 		{"Network", testNetwork},
 		{"NoNetwork", testNoNetwork},
+		{"Egress", testEgress},
 		{"Watch", testWatch},
 		{"BadSpec", testBadSpec},
 		{"Canceled", testCanceled},

@@ -89,6 +89,8 @@ func (m *Machine) Spec(id string) (execution.Spec, bool) {
 	if b == nil {
 		return execution.Spec{}, false
 	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
 	return b.spec, true
 }
 
@@ -182,6 +184,8 @@ func (d *Driver) ensure(ctx context.Context, s execution.Spec) (execution.Instan
 	switch {
 	case s.Network != execution.NetworkBridge && s.Network != execution.NetworkNone:
 		return execution.Instance{}, errs.New(errs.InvalidArgument, "network %q", s.Network)
+	case s.Egress != nil && s.Egress.Validate() != nil:
+		return execution.Instance{}, s.Egress.Validate()
 	case strings.HasPrefix(s.Image, "none"):
 		return execution.Instance{}, errs.New(errs.NotFound, "image %s does not exist", s.Image).WithHint("build it")
 	case ctx.Err() != nil:
