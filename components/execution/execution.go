@@ -44,6 +44,9 @@ type Spec struct {
 	DiskBytes    int64 // 0: the driver's default
 	ReadOnlyRoot bool
 	StopTimeout  time.Duration
+	// Restore is the id of a snapshot from which the sandbox is made; empty: it is made from Image. Image, Command,
+	// Idle, WorkDir, User, DiskBytes and ReadOnlyRoot are then the snapshot's: here they are empty or the same.
+	Restore string
 }
 
 // Identity is what a claim gives to a sandbox that was made with Spec.Idle
@@ -108,6 +111,7 @@ const (
 	Creating Phase = "creating" // the set-up is not complete
 	Running  Phase = "running"  // the agent answers and the main process was started
 	Exited   Phase = "exited"   // ended; see Exit. Resources may exist until Delete.
+	Paused   Phase = "paused"   // no process and no address: it is in Snapshot, and Ensure with Restore continues it
 	Unknown  Phase = "unknown"  // from List only: the state could not be read; see Err
 )
 
@@ -137,7 +141,8 @@ type Instance struct {
 	Address   string // IPv4 without prefix; empty for NetworkNone
 	StartedAt time.Time
 	Exit      *Exit
-	Err       error // for Unknown only
+	Snapshot  string // id of the snapshot of a Paused sandbox
+	Err       error  // for Unknown only
 }
 
 // Stats is one reading of a sandbox's resource use.
@@ -196,8 +201,13 @@ type LogQuery struct {
 type Driver interface {
 	// Ensure makes the sandbox exist and run. It is idempotent: it does not
 	// repeat completed steps, adopts a running sandbox, and returns one that
-	// has exited with its Exit, without starting it again. On an error it
-	// removes everything that it made.
+	// has exited with its Exit, without starting it again. It returns a Paused
+	// one as it is unless Restore is set, which continues it. On an error it
+	// removes everything that it made: a Paused sandbox is Paused again.
+	//
+	// NotFound: there is no such image or snapshot. FailedPrecondition: the
+	// snapshot is of another version of runsc, or of a CPU with features that
+	// this one lacks, or its agent is gone.
 	Ensure(ctx context.Context, s Spec) (Instance, error)
 	// Get returns NotFound if no part of the sandbox is on the machine.
 	Get(ctx context.Context, id string) (Instance, error)

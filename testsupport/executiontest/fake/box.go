@@ -23,6 +23,7 @@ type box struct {
 
 	mu      sync.Mutex
 	exit    *execution.Exit
+	paused  string // the snapshot, of a Paused sandbox
 	execs   map[*process]bool
 	pid     int
 	cpu     time.Duration
@@ -39,9 +40,12 @@ func (b *box) instance() execution.Instance {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	in := execution.Instance{ID: b.spec.ID, Phase: execution.Running, Address: b.address, StartedAt: b.started}
-	if b.exit != nil {
+	switch {
+	case b.exit != nil:
 		e := *b.exit
 		in.Phase, in.Exit = execution.Exited, &e
+	case b.paused != "":
+		in.Phase, in.Snapshot = execution.Paused, b.paused
 	}
 	return in
 }

@@ -28,17 +28,21 @@ type Hook func(op, id string, after bool) error
 
 // Machine is a machine with sandboxes.
 type Machine struct {
-	mu       sync.Mutex
-	boxes    map[string]*box
-	logs     map[string]*log
-	watchers map[*watcher]struct{}
-	hook     Hook
-	last     int // last address given out
+	mu        sync.Mutex
+	boxes     map[string]*box
+	snapshots map[string]execution.SnapshotInfo
+	logs      map[string]*log
+	watchers  map[*watcher]struct{}
+	hook      Hook
+	last      int // last address given out
 }
 
 // NewMachine returns an empty one.
 func NewMachine() *Machine {
-	return &Machine{boxes: map[string]*box{}, logs: map[string]*log{}, watchers: map[*watcher]struct{}{}}
+	return &Machine{
+		boxes: map[string]*box{}, snapshots: map[string]execution.SnapshotInfo{},
+		logs: map[string]*log{}, watchers: map[*watcher]struct{}{},
+	}
 }
 
 // SetHook makes every call of a driver call h; nil removes the hook.
@@ -192,23 +196,46 @@ func (d *Driver) ensure(ctx context.Context, s execution.Spec) (execution.Instan
 		return execution.Instance{}, ctx.Err()
 	}
 	m := d.m
-	m.mu.Lock()
-	b := m.boxes[s.ID]
-	if b != nil {
-		m.mu.Unlock()
-		return b.instance(), nil
+	b, changed, err := m.place(s)
+	if err != nil {
+		return execution.Instance{}, err
 	}
-	b = newBox(m, s)
+	if changed && b.out == nil {
+		b.out = m.log(s.ID)
+		b.start()
+	}
+	if changed {
+		m.notify(s.ID)
+	}
+	return b.instance(), nil
+}
+
+// place finds, continues or adds a sandbox, and says whether it did more than find it.
+func (m *Machine) place(s execution.Spec) (b *box, changed bool, err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	b = m.boxes[s.ID]
+	if b != nil && (s.Restore == "" || b.instance().Phase != execution.Paused) {
+		return b, false, nil
+	}
+	if s.Restore != "" {
+		if s, err = m.restored(s); err != nil {
+			return nil, false, err
+		}
+	}
+	address := ""
 	if s.Network == execution.NetworkBridge {
 		m.last++
-		b.address = net.IPv4(127, 77, byte(m.last>>8), byte(m.last)).String()
+		address = net.IPv4(127, 77, byte(m.last>>8), byte(m.last)).String()
 	}
+	if b != nil {
+		b.resume(s, address)
+		return b, true, nil
+	}
+	b = newBox(m, s)
+	b.address = address
 	m.boxes[s.ID] = b
-	m.mu.Unlock()
-	b.out = m.log(s.ID)
-	b.start()
-	m.notify(s.ID)
-	return b.instance(), nil
+	return b, true, nil
 }
 
 // Get implements execution.Driver.
@@ -222,6 +249,10 @@ func (d *Driver) Get(_ context.Context, id string) (in execution.Instance, err e
 		return nil
 	})
 	return in, err
+}
+
+func pausedError(id string) error {
+	return errs.New(errs.FailedPrecondition, "sandbox %s is paused", id).WithHint("resume it first")
 }
 
 func gone(id string) error { return errs.New(errs.NotFound, "there is nothing of sandbox %s", id) }
@@ -245,6 +276,9 @@ func (d *Driver) Stop(ctx context.Context, id string, grace time.Duration) (in e
 		b := d.m.box(id)
 		if b == nil {
 			return gone(id)
+		}
+		if in := b.instance(); in.Phase == execution.Paused {
+			return pausedError(id)
 		}
 		b.main.signal(15)
 		t := time.NewTimer(grace)
@@ -364,8 +398,11 @@ func (d *Driver) Exec(_ context.Context, id string, e execution.ExecSpec) (p exe
 		if b == nil {
 			return gone(id)
 		}
-		if b.instance().Phase == execution.Exited {
+		switch b.instance().Phase {
+		case execution.Exited:
 			return errs.New(errs.FailedPrecondition, "sandbox %s has ended", id)
+		case execution.Paused:
+			return pausedError(id)
 		}
 		x, err := b.exec(e)
 		p = x
