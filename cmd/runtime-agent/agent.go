@@ -35,9 +35,13 @@ type agent struct {
 
 	claims claims
 
-	mu   sync.Mutex
-	main agentproto.Main
-	link *link // the connection, if there is one
+	mu    sync.Mutex
+	main  agentproto.Main
+	link  *link  // the connection, if there is one
+	token string // of the last connection
+	// suspended is the token of the sandbox in which the agent was suspended for a snapshot; empty: it is not.
+	suspended   string
+	suspendedAt time.Time
 }
 
 func newAgent(dir string, c agentproto.Config, sp *spool, limit *pidLimit) *agent {
@@ -198,7 +202,7 @@ func (a *agent) signalMain(sig syscall.Signal) bool {
 // code.
 func (a *agent) finish(logDir string) int {
 	m := a.mainState()
-	if err := writeExit(logDir, m.Exit); err != nil {
+	if err := a.spool.whenOpen(func() error { return writeExit(logDir, m.Exit) }); err != nil {
 		fmt.Fprintln(os.Stderr, "runtime-agent: exit record:", err)
 	}
 	a.report()

@@ -39,6 +39,13 @@ func (c *claims) current() base {
 	return c.base
 }
 
+// replace sets what a restored sandbox has in place of its claim and of the configuration in the snapshot.
+func (c *claims) replace(b base) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.base = b
+}
+
 // configure carries out a claim, once.
 func (a *agent) configure(m agentproto.Configure) agentproto.Failure {
 	c := &a.claims

@@ -246,6 +246,14 @@ func (e *execProcess) connectionLost(l *link) {
 		return
 	}
 	e.link = nil
+	e.startLinger()
+}
+
+// startLinger kills the process unless the node attaches to it within the linger time. It is called with mu held.
+func (e *execProcess) startLinger() {
+	if e.link != nil || e.lingerer != nil {
+		return
+	}
 	e.lingerer = time.AfterFunc(e.linger, func() {
 		e.mu.Lock()
 		alone := e.link == nil

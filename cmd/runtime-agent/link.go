@@ -42,23 +42,23 @@ func (a *agent) dialLoop() {
 		if time.Since(began) > redialMax {
 			wait = redialMin
 		}
-		time.Sleep(wait)
+		time.Sleep(a.redialPause(wait))
 		wait = min(2*wait, redialMax)
 	}
 }
 
 // connect dials, and serves the connection until it is lost.
 func (a *agent) connect() error {
-	// A copy of this sandbox has another token.
-	c, err := readConfig(a.dir)
-	if err != nil {
-		return err
-	}
+	// Without the socket nothing is opened: a snapshot may be under way.
 	f, err := dial(filepath.Join(a.dir, agentproto.SocketName))
 	if err != nil {
 		return err
 	}
 	defer f.Close()
+	c, err := readConfig(a.dir) // a restored sandbox has another token
+	if err != nil {
+		return err
+	}
 	l := &link{f: f, w: agentproto.NewWriter(f), done: make(chan struct{})}
 	_ = f.SetDeadline(time.Now().Add(helloWithin)) // a socket has deadlines
 	hello := agentproto.Hello{
@@ -83,6 +83,7 @@ func (a *agent) connect() error {
 		return fmt.Errorf("the node wants version %d", welcome.Version)
 	}
 	_ = f.SetDeadline(time.Time{})
+	a.connected(c)
 	l.heard.Store(time.Now().UnixNano())
 	a.mu.Lock()
 	a.link = l
@@ -200,6 +201,19 @@ func (a *agent) handle(l *link, f agentproto.Frame) error {
 	case agentproto.TListening:
 		go func() {
 			_ = l.w.Send(message(agentproto.TReply, 0, f.ID, agentproto.Reply{Listening: listening()}))
+		}()
+	case agentproto.TSuspend:
+		go func() {
+			a.suspend()
+			_ = l.w.Send(message(agentproto.TReply, 0, f.ID, agentproto.Reply{}))
+		}()
+	case agentproto.TIdentify:
+		m, err := agentproto.DecodeIdentity(f.Payload)
+		if err != nil {
+			return err
+		}
+		go func() {
+			_ = l.w.Send(message(agentproto.TReply, 0, f.ID, agentproto.Reply{Failure: a.identify(m)}))
 		}()
 	case agentproto.TExec:
 		m, err := agentproto.DecodeExec(f.Payload)

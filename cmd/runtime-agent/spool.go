@@ -37,6 +37,9 @@ type spool struct {
 	older  []int64 // starts of the segments before f
 	buf    []byte
 	failed error // error of the last write, none of which is in the file
+
+	held     bool      // closed for a snapshot; see suspend.go
+	released sync.Cond // held is false again
 }
 
 // openSpool opens the spool in dir and continues an existing one.
@@ -45,6 +48,7 @@ func openSpool(dir string, limit int64) (*spool, error) {
 		limit = agentproto.DefaultLogBytes
 	}
 	s := &spool{dir: dir, limit: max(limit, minLogBytes)}
+	s.released.L = &s.mu
 	entries, err := os.ReadDir(dir)
 	if err != nil {
 		return nil, err
@@ -93,6 +97,9 @@ func (s *spool) open(start int64) error {
 func (s *spool) write(add func(b []byte) []byte) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	for s.held {
+		s.released.Wait()
+	}
 	s.buf = add(s.buf[:0])
 	if s.size > 0 && s.size+int64(len(s.buf)) > s.limit/segments {
 		if err := s.open(s.start + s.size); err != nil {

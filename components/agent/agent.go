@@ -44,6 +44,8 @@ type HubConfig struct {
 	AgentPath string // the runtime-agent binary of this version
 	AgentDir  string // directory of copies of it that sandboxes use, e.g. <state dir>/agents; created if missing
 	Logger    *slog.Logger
+	// Pinned, if set, returns the agents of snapshots, which SweepBinaries keeps.
+	Pinned func() ([]string, error)
 	// Notify, if set, is called with the id of a sandbox whose agent connected
 	// or was lost, or whose main process started or ended. It must not block.
 	Notify func(id string)
@@ -94,6 +96,8 @@ type GuestConfig struct {
 	// LogBytes bounds the log spool, in bytes; the agent deletes the oldest
 	// lines first. 0: 64 MiB.
 	LogBytes int64
+	// Binary is the agent to run, as Hub.Binary returned it for the sandbox of a snapshot; empty: the present one.
+	Binary string
 }
 
 // Mount is one bind mount into the guest.

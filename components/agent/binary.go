@@ -32,10 +32,18 @@ type binaries struct {
 // binaryPrefix begins the names of the files; the rest is the SHA-256 sum.
 const binaryPrefix = "agent-"
 
-// useBinary copies the present agent unless that was done, and calls use with
-// the name of its copy, which is kept meanwhile.
-func (h *Hub) useBinary(use func(name string) error) error {
+// useBinary calls use with the name of an agent's copy, which is kept meanwhile. Without a name it is that of the
+// present agent, which is copied unless that was done.
+func (h *Hub) useBinary(name string, use func(name string) error) error {
 	b := &h.binaries
+	if name != "" {
+		b.mu.RLock()
+		defer b.mu.RUnlock()
+		if err := h.CheckBinary(name); err != nil {
+			return err
+		}
+		return use(name)
+	}
 	for {
 		var st unix.Stat_t
 		if err := unix.Stat(h.c.AgentPath, &st); err != nil {
@@ -51,6 +59,23 @@ func (h *Hub) useBinary(use func(name string) error) error {
 			return errs.New(errs.FailedPrecondition, "copy the agent's program: %w", err)
 		}
 	}
+}
+
+// Binary returns the name of the agent that a sandbox has; NotFound if it was not prepared, empty if a version without
+// copies prepared it.
+func (h *Hub) Binary(id string) (string, error) {
+	c, err := h.readConfig(id)
+	return c.Binary, err
+}
+
+// CheckBinary returns FailedPrecondition if the agent of a snapshot is not on this node.
+func (h *Hub) CheckBinary(name string) error {
+	_, err := os.Lstat(h.binary(name))
+	if errors.Is(err, fs.ErrNotExist) {
+		return errs.New(errs.FailedPrecondition, "the agent %s is not on this node", strings.TrimPrefix(name, binaryPrefix)).
+			WithHint("a sandbox is restored where its snapshot was taken, with all files in %s", h.c.AgentDir)
+	}
+	return errs.Wrap(err, "agent")
 }
 
 // inUse returns the name of the present agent's copy.
@@ -129,6 +154,15 @@ func (h *Hub) SweepBinaries() error {
 		return err
 	}
 	used := map[string]bool{h.binaries.current: true}
+	if h.c.Pinned != nil {
+		pinned, err := h.c.Pinned()
+		if err != nil {
+			return err
+		}
+		for _, name := range pinned {
+			used[name] = true
+		}
+	}
 	for _, id := range ids {
 		c, err := h.readConfig(id)
 		if err != nil && !errs.Is(err, errs.NotFound) {

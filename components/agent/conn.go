@@ -37,6 +37,7 @@ type Conn struct {
 	exited     chan struct{} // closed when main has ended
 	procs      map[uint64]*Process
 	giveUp     *time.Timer // fails the execs when the agent stays away
+	suspended  bool        // the agent stays away for a snapshot
 	ended      bool
 }
 
@@ -137,7 +138,7 @@ func (c *Conn) uninstall(s *connection, err error) {
 		c.connection = nil
 		close(c.change)
 		c.change = make(chan struct{})
-		if !c.ended && c.main.State != MainExited {
+		if !c.ended && !c.suspended && c.main.State != MainExited {
 			c.giveUp = time.AfterFunc(resumeWithin, c.abandon)
 		}
 	}

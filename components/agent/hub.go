@@ -66,7 +66,7 @@ func (h *Hub) Prepare(id string, c GuestConfig) (Guest, error) {
 		token = newToken()
 	}
 	binary := ""
-	err = h.useBinary(func(name string) error {
+	err = h.useBinary(c.Binary, func(name string) error {
 		binary = name
 		return h.writeGuest(id, token, name, c)
 	})
@@ -119,6 +119,7 @@ func (h *Hub) listen(id, token string) error {
 	}
 	h.keeper.Do(func() { h.tasks.Go(h.boundLogs) })
 	c := newConn(h, id, token)
+	_ = os.Remove(h.socket(id, hiddenSocket)) // of a server that ended during a snapshot
 	ln, err := listenIn(h.dir(id))
 	if err != nil {
 		return errs.Wrap(err, "listen for agent of %s", id)

@@ -29,6 +29,7 @@ var decoders = []struct {
 	{"exited", Exited{Exit{Code: 3}, 10, 20}, func(b []byte) (any, error) { return DecodeExited(b) }},
 	{"configure", Configure{"c", "host", []string{"A=b"}, "/w", "u", 7}, func(b []byte) (any, error) { return DecodeConfigure(b) }},
 	{"number", Number(1 << 40), func(b []byte) (any, error) { n, err := DecodeNumber(b); return Number(n), err }},
+	{"identity", Identity{[]IdentityFile{{"/etc/hosts", "a\nb\n", "c\n"}, {"", "", ""}}}, func(b []byte) (any, error) { return DecodeIdentity(b) }},
 	{"config", Config{"t", []string{"c"}, []string{"E=f"}, "/w", "u", StartOnRequest, 10, -1, true, "agent-1"}, func(b []byte) (any, error) { return DecodeConfig(b) }},
 }
 

@@ -34,6 +34,8 @@ const (
 	TKill      Type = 25 // node: Signal of an exec
 	TExited    Type = 26 // agent: Exited, after all output
 	TClose     Type = 27 // node: kill the process and forget the exec
+	TSuspend   Type = 64 // node: request before a snapshot; see Identity
+	TIdentify  Type = 65 // node: request with the Identity of a restored sandbox
 )
 
 // Streams of an exec.

@@ -1,0 +1,98 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+
+	"miren.dev/runtime/pkg/agentproto"
+	"miren.dev/runtime/pkg/errs"
+)
+
+// hiddenSocket is the name of the socket while a snapshot is taken, where no agent finds it.
+const hiddenSocket = agentproto.SocketName + ".hidden"
+
+// IdentityFile is a file of the guest with lines that say where the sandbox is.
+type IdentityFile = agentproto.IdentityFile
+
+// Suspend makes the agent of a sandbox let go of the host, for a snapshot: when it returns, the agent has closed its log
+// and its connection, and does not find the socket. Execs go on. They stay usable if Readmit follows. After an error the
+// agent is as before. FailedPrecondition: the agent is older than snapshots.
+func (h *Hub) Suspend(ctx context.Context, id string) error {
+	c := h.conn(id)
+	if c == nil {
+		return errs.New(errs.NotFound, "no agent of sandbox %s was prepared", id)
+	}
+	if _, err := c.wait(ctx); err != nil {
+		return err
+	}
+	c.setSuspended(true)
+	if err := os.Rename(h.socket(id), h.socket(id, hiddenSocket)); err != nil {
+		c.setSuspended(false)
+		return errs.Wrap(err, "hide the socket of the agent of %s", id)
+	}
+	_, err := c.call(ctx, agentproto.TSuspend, nil)
+	if err == nil {
+		err = c.disconnect(ctx)
+	}
+	if err == nil {
+		return nil
+	}
+	if errs.Is(err, errs.Unimplemented) {
+		err = errs.New(errs.FailedPrecondition, "the agent of sandbox %s is of a version that cannot be suspended", id).
+			WithHint("sandboxes that are created from now on can be")
+	}
+	return errors.Join(err, h.Readmit(id))
+}
+
+// Readmit lets a suspended agent connect again. It may be repeated.
+func (h *Hub) Readmit(id string) error {
+	if c := h.conn(id); c != nil {
+		c.setSuspended(false)
+	}
+	err := os.Rename(h.socket(id, hiddenSocket), h.socket(id))
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return errs.Wrap(err, "show the socket to the agent of %s", id)
+	}
+	return nil
+}
+
+// socket returns the path of a sandbox's socket.
+func (h *Hub) socket(id string, name ...string) string {
+	if len(name) == 0 {
+		name = []string{agentproto.SocketName}
+	}
+	return filepath.Join(append([]string{h.dir(id)}, name...)...)
+}
+
+// setSuspended says whether the loss of the connection is on purpose.
+func (c *Conn) setSuspended(on bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.suspended = on
+}
+
+// disconnect closes the connection in use, and returns when it is gone.
+func (c *Conn) disconnect(ctx context.Context) error {
+	for {
+		c.mu.Lock()
+		s, change := c.connection, c.change
+		c.mu.Unlock()
+		if s == nil {
+			return nil
+		}
+		s.close()
+		select {
+		case <-change:
+		case <-ctx.Done():
+			return errs.Wrap(ctx.Err(), "disconnect the agent of %s", c.id)
+		}
+	}
+}
+
+// Identify gives a restored sandbox its identity and lets its log go on. The log goes on after an error too.
+func (c *Conn) Identify(ctx context.Context, files []IdentityFile) error {
+	_, err := c.call(ctx, agentproto.TIdentify, agentproto.Identity{Files: files})
+	return err
+}
