@@ -270,6 +270,20 @@ func (s *Images) load(ctx context.Context, c *client.Client, record images.Image
 	}, nil
 }
 
+// Keep gives an image a further name, followed by its digest, and returns that reference. The image stays until it is
+// deleted under each of its names.
+func (s *Images) Keep(ctx context.Context, ref, name string) (string, error) {
+	c, err := s.daemon.Client()
+	if err != nil {
+		return "", err
+	}
+	record, err := s.record(ctx, c, ref)
+	if err != nil {
+		return "", err
+	}
+	return s.put(ctx, c.ImageService(), Canonical(name, record.Target.Digest), record.Target, record.Labels)
+}
+
 // Forget makes the next Resolve read the image again. It is for a resolved
 // image whose snapshot turned out to be gone.
 func (s *Images) Forget(d digest.Digest) {

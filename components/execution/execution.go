@@ -247,4 +247,6 @@ type Driver interface {
 	Stats(ctx context.Context, id string) (Stats, error)
 	// Listening returns the TCP ports on which processes in the sandbox listen.
 	Listening(ctx context.Context, id string) ([]int, error)
+
+	Snapshots
 }

@@ -21,7 +21,7 @@ type SnapshotInfo struct {
 	Spec         Spec
 	Bytes        int64    // that it takes on the disk
 	RunscVersion string   // of the program that took it, and must restore it
-	Agent        string   // hex SHA-256 of the agent in its memory
+	Agent        string   // name, by content, of the agent in its memory
 	CPUFeatures  []string // of the machine on which it was taken, sorted
 	CreatedAt    time.Time
 }

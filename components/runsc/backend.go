@@ -23,8 +23,15 @@ type backend interface {
 	start(ctx context.Context) error
 	// follow reports the ends of sandboxes to Driver.notify until ctx ends.
 	follow(ctx context.Context) error
-	// create starts the sandbox, and returns when its agent was started.
+	// create starts the sandbox, and returns when its agent was started. With
+	// creation.snapshot it restores the sandbox.
 	create(ctx context.Context, cr *creation) error
+	// canSnapshot returns FailedPrecondition if the backend has no save and restores
+	// nothing.
+	canSnapshot() error
+	// save writes the image of a running sandbox to a new directory. The sandbox goes
+	// on, also after an error.
+	save(ctx context.Context, id, dir string) error
 	// remove kills a sandbox and removes the backend's files of it. For a sandbox of
 	// another backend it does nothing.
 	remove(ctx context.Context, id string) error

@@ -3,6 +3,7 @@ package runsc
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"maps"
 	"os"
 	"strings"
@@ -34,6 +35,8 @@ type record struct {
 	BootID string         // of the machine when it was made
 	// Backend made the sandbox; empty: BackendContainerd.
 	Backend string
+	// ShmBytes is the size of its /dev/shm; 0: what shmBytes returns for Spec.
+	ShmBytes int64
 }
 
 func (r *record) GetTypeUrl() string { return "dev.miren.runtime/sandbox.record" }
@@ -54,6 +57,51 @@ func recordOf(c containers.Container) (record, error) {
 		return r, errs.New(errs.Corrupt, "record of sandbox %s: %w", c.ID, err)
 	}
 	return r, nil
+}
+
+// record returns the record of a sandbox; NotFound if it has no container.
+func (d *Driver) record(ctx context.Context, id string) (record, error) {
+	c, err := d.client()
+	if err != nil {
+		return record{}, err
+	}
+	container, err := c.ContainerService().Get(ctx, taskID(id))
+	if err != nil {
+		return record{}, containerd.Error(err, "sandbox %s", id)
+	}
+	return recordOf(container)
+}
+
+// hasContainer says whether a sandbox has a container.
+func (d *Driver) hasContainer(ctx context.Context, id string) (bool, error) {
+	_, err := d.record(ctx, id)
+	if errs.Is(err, errs.NotFound) {
+		return false, nil
+	}
+	return err == nil || errs.Is(err, errs.Corrupt), err
+}
+
+// ofEarlierBoot says whether a sandbox has a container, and the machine was restarted since it was made.
+func (d *Driver) ofEarlierBoot(ctx context.Context, id string) (bool, error) {
+	rec, err := d.record(ctx, id)
+	if errs.Is(err, errs.NotFound) || errs.Is(err, errs.Corrupt) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	boot, err := bootID()
+	return rec.BootID != boot, err
+}
+
+// containers returns the containers of all sandboxes.
+func (d *Driver) containers(ctx context.Context) ([]containers.Container, error) {
+	c, err := d.client()
+	if err != nil {
+		return nil, err
+	}
+	all, err := c.ContainerService().List(ctx, "labels."+fmt.Sprintf("%q", labelSandbox))
+	return all, containerd.Error(err, "list containers")
 }
 
 func bootID() (string, error) {
@@ -109,7 +157,7 @@ func (cr *creation) setupContainer(ctx context.Context) error {
 		Spec:        spec,
 		Snapshotter: containerd.Snapshotter,
 		SnapshotKey: snapshotKey(cr.spec.ID),
-		Extensions:  map[string]typeurl.Any{extension: &record{Spec: kept, BootID: boot, Backend: cr.d.cfg.Backend}},
+		Extensions:  map[string]typeurl.Any{extension: &record{Spec: kept, BootID: boot, Backend: cr.d.cfg.Backend, ShmBytes: cr.shmBytes()}},
 	})
 	return containerd.Error(err, "create container")
 }

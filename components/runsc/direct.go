@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -192,7 +193,11 @@ func (b *directBackend) request(cr *creation) launch.Request {
 	for _, k := range sortedKeys(runscFlags) {
 		r.Args = append(r.Args, "--"+k+"="+runscFlags[k])
 	}
-	r.Args = append(r.Args, "run", "--detach", "--bundle="+b.bundle(id), "--pid-file="+b.bundle(id, "pid"), taskID(id))
+	command := []string{"run"}
+	if cr.snapshot != nil {
+		command = []string{"restore", "--image-path=" + b.d.snapshotDir(cr.snapshot.ID)}
+	}
+	r.Args = slices.Concat(r.Args, command, []string{"--detach", "--bundle=" + b.bundle(id), "--pid-file=" + b.bundle(id, "pid"), taskID(id)})
 	return r
 }
 
@@ -288,6 +293,12 @@ func (b *directBackend) ended(ctx context.Context, id string) (<-chan struct{}, 
 		}
 	}()
 	return ended, nil
+}
+
+func (b *directBackend) canSnapshot() error { return nil }
+
+func (b *directBackend) save(ctx context.Context, id, dir string) error {
+	return save(ctx, filepath.Join(b.runscDir(), "runsc-"+taskID(id)+".sock"), dir)
 }
 
 // killTimeout bounds how long killed processes may take to end.

@@ -27,7 +27,10 @@
 // runsc enforces; and, through the agent only, the directory of its log
 // (components/agent bounds it). All else that is mounted is read-only.
 //
-// Lock order: the lock of one id (Driver.locks) first; Driver.mu is held for
+// Snapshots, and sandboxes that are paused, have files of their own (snapshots.go). A restored sandbox has the same parts
+// as any other and is made by the same steps: its processes come from the snapshot's image instead of the agent's start.
+//
+// Lock order: the lock of one id, then that of a snapshot (Driver.locks); Driver.mu is held for
 // moments only, and nothing is called under it.
 package runsc
 
@@ -108,6 +111,7 @@ func New(cfg Config) *Driver {
 		Notify:    d.notify,
 		PIDs:      d.cgroups.PIDs,
 		Exceeded:  d.logExceeded,
+		Pinned:    d.snapshotAgents,
 	})
 	return d
 }
@@ -130,6 +134,9 @@ func (d *Driver) Start(ctx context.Context) error {
 		return err
 	}
 	if err := d.cfg.Network.SweepLinks(); err != nil {
+		return err
+	}
+	if err := d.recoverSnapshots(ctx); err != nil {
 		return err
 	}
 	ids, err := d.hub.IDs()
@@ -165,7 +172,7 @@ func (d *Driver) Close() error {
 	return d.hub.Close()
 }
 
-// Shutdown removes every sandbox and the network, as `r server stop` does
+// Shutdown removes the network and every sandbox but paused ones, as `r server stop` does
 // before it stops containerd.
 func (d *Driver) Shutdown(ctx context.Context) error {
 	all, err := d.List(ctx)
@@ -175,7 +182,9 @@ func (d *Driver) Shutdown(ctx context.Context) error {
 	var g errgroup.Group
 	g.SetLimit(4)
 	for _, in := range all {
-		g.Go(func() error { return d.Delete(ctx, in.ID) })
+		if in.Phase != execution.Paused {
+			g.Go(func() error { return d.Delete(ctx, in.ID) })
+		}
 	}
 	if err := g.Wait(); err != nil {
 		return err

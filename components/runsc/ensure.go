@@ -25,17 +25,22 @@ func (d *Driver) Ensure(ctx context.Context, s execution.Spec) (execution.Instan
 		return execution.Instance{}, err
 	}
 	defer unlock()
+	if paused, err := d.pausedInstance(ctx, s.ID); err != nil {
+		return execution.Instance{}, err
+	} else if paused != nil {
+		return d.ensurePaused(ctx, s, *paused)
+	}
 	in, err := d.contained(ctx, s.ID)
 	switch {
 	case errs.Is(err, errs.NotFound): // other parts may exist; each step copes with them
 	case err != nil:
 		return execution.Instance{}, err
 	case in.Phase == execution.Running:
-		return in, d.attach(s.ID)
+		return in, errors.Join(d.forgetPause(s.ID), d.attach(s.ID))
 	case in.Phase == execution.Exited:
 		return in, nil
 	default:
-		if in, err := d.resume(ctx, s, in); err == nil {
+		if in, err := d.finish(ctx, s, in); err == nil {
 			return in, nil
 		}
 		d.logger.Info("removing an interrupted set-up", "sandbox", s.ID)
@@ -46,11 +51,22 @@ func (d *Driver) Ensure(ctx context.Context, s execution.Spec) (execution.Instan
 	return d.create(ctx, s)
 }
 
+// ensurePaused restores a paused sandbox if the specification says so.
+func (d *Driver) ensurePaused(ctx context.Context, s execution.Spec, paused execution.Instance) (execution.Instance, error) {
+	if s.Restore == "" {
+		return paused, nil
+	}
+	if err := d.finishPause(ctx, s.ID); err != nil {
+		return paused, err
+	}
+	return d.create(ctx, s)
+}
+
 func checkSpec(s execution.Spec) error {
 	if err := checkID(s.ID); err != nil {
 		return err
 	}
-	if s.Image == "" {
+	if s.Image == "" && s.Restore == "" {
 		return errs.New(errs.InvalidArgument, "sandbox %s: no image", s.ID)
 	}
 	if s.Network != execution.NetworkBridge && s.Network != execution.NetworkNone {
@@ -67,7 +83,11 @@ func (d *Driver) create(ctx context.Context, s execution.Spec) (execution.Instan
 	if err != nil {
 		return execution.Instance{}, err
 	}
-	cr := &creation{d: d, spec: s, backend: b}
+	s, snapshot, err := d.fromSnapshot(s)
+	if err != nil {
+		return execution.Instance{}, err
+	}
+	cr := &creation{d: d, spec: s, snapshot: snapshot, backend: b}
 	if err := setUp(ctx, cr.steps()); err != nil {
 		if down := d.teardown(ctx, s.ID); down != nil {
 			// The sandbox stays listed, and the next Ensure or Delete
@@ -85,9 +105,9 @@ func (d *Driver) create(ctx context.Context, s execution.Spec) (execution.Instan
 	return in, nil
 }
 
-// resume completes a set-up that a server began before it ended. That set-up
+// finish completes a set-up that a server began before it ended. That set-up
 // got as far as the agent, so it may have started the main process already.
-func (d *Driver) resume(ctx context.Context, s execution.Spec, in execution.Instance) (execution.Instance, error) {
+func (d *Driver) finish(ctx context.Context, s execution.Spec, in execution.Instance) (execution.Instance, error) {
 	b, err := d.backendOf(ctx, s.ID)
 	if err != nil {
 		return in, err
@@ -100,8 +120,18 @@ func (d *Driver) resume(ctx context.Context, s execution.Spec, in execution.Inst
 	}
 	ctx, cancel := context.WithTimeout(ctx, adoptTimeout)
 	defer cancel()
-	cr := &creation{d: d, spec: s, backend: b}
+	s, snapshot, err := d.fromSnapshot(s)
+	if err != nil {
+		return in, err
+	}
+	cr := &creation{d: d, spec: s, snapshot: snapshot, backend: b}
+	if cr.network, err = d.cfg.Network.Get(s.ID); err != nil {
+		return in, err
+	}
 	if err := cr.setupConnection(ctx); err != nil {
+		return in, err
+	}
+	if err := cr.setupIdentity(ctx); err != nil {
 		return in, err
 	}
 	if err := cr.setupMain(ctx); err != nil {

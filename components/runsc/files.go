@@ -9,6 +9,7 @@ import (
 
 	"github.com/containerd/containerd/v2/core/mount"
 
+	"miren.dev/runtime/components/network"
 	"miren.dev/runtime/pkg/errs"
 )
 
@@ -30,14 +31,18 @@ func (cr *creation) setupFiles(context.Context) (err error) {
 	if err := os.Chmod(etc, 0o755); err != nil { // whatever the server's umask is
 		return errs.New(errs.FailedPrecondition, "make /etc: %w", err)
 	}
-	files := cr.d.cfg.Network.Files(hostname(cr.spec), cr.network.Address)
-	for name, content := range map[string][]byte{"hosts": files.Hosts, "hostname": files.Hostname, "resolv.conf": files.ResolvConf} {
+	for name, content := range etcFiles(cr.d.cfg.Network.Files(hostname(cr.spec), cr.network.Address)) {
 		if err := writeNew(filepath.Join(etc, name), content); err != nil {
 			return errs.New(errs.FailedPrecondition, "write /etc/%s: %w", name, err)
 		}
 	}
 	cr.ca, err = cr.d.caMounts(cr.spec.ID, cr.mounts)
 	return err
+}
+
+// etcFiles returns the files of /etc that say where a sandbox is, by name.
+func etcFiles(f network.Files) map[string][]byte {
+	return map[string][]byte{"hosts": f.Hosts, "hostname": f.Hostname, "resolv.conf": f.ResolvConf}
 }
 
 // writableLayer returns the upper directory of a new snapshot. It has no file of the image, so that no link of the

@@ -45,10 +45,16 @@ func (d *Driver) explain(ctx context.Context, id string, err error) error {
 		return state
 	case in.Phase == execution.Exited:
 		return errs.New(errs.FailedPrecondition, "sandbox %s has ended", id)
+	case in.Phase == execution.Paused:
+		return isPaused(id)
 	case in.Phase == execution.Creating:
 		return errs.New(errs.FailedPrecondition, "sandbox %s is still being set up", id)
 	}
 	return err
+}
+
+func isPaused(id string) error {
+	return errs.New(errs.FailedPrecondition, "sandbox %s is paused", id).WithHint("resume it first")
 }
 
 // Exec runs a process beside the main one.

@@ -57,6 +57,12 @@ func (d *Driver) Get(ctx context.Context, id string) (execution.Instance, error)
 	if err := checkID(id); err != nil {
 		return execution.Instance{}, err
 	}
+	if paused, err := d.pausedInstance(ctx, id); err != nil || paused != nil {
+		if err != nil {
+			return execution.Instance{}, err
+		}
+		return *paused, nil
+	}
 	in, err := d.contained(ctx, id)
 	if errs.Is(err, errs.NotFound) {
 		return d.remains(ctx, id)
@@ -66,15 +72,7 @@ func (d *Driver) Get(ctx context.Context, id string) (execution.Instance, error)
 
 // backendOf returns the backend by which a sandbox was made.
 func (d *Driver) backendOf(ctx context.Context, id string) (backend, error) {
-	c, err := d.client()
-	if err != nil {
-		return nil, err
-	}
-	container, err := c.ContainerService().Get(ctx, taskID(id))
-	if err != nil {
-		return nil, containerd.Error(err, "sandbox %s", id)
-	}
-	rec, err := recordOf(container)
+	rec, err := d.record(ctx, id)
 	if err != nil {
 		return nil, err
 	}
@@ -210,25 +208,27 @@ func (d *Driver) end(in execution.Instance, exit execution.Exit) (execution.Inst
 
 // List returns all sandboxes of which any part is on the machine.
 func (d *Driver) List(ctx context.Context) ([]execution.Instance, error) {
-	c, err := d.client()
-	if err != nil {
-		return nil, err
-	}
 	// Read leftovers first: a sandbox that is created meanwhile has a
 	// container.
 	ids, err := d.leftovers(ctx)
 	if err != nil {
 		return nil, err
 	}
-	all, err := c.ContainerService().List(ctx, "labels."+fmt.Sprintf("%q", labelSandbox))
+	all, err := d.containers(ctx)
 	if err != nil {
-		return nil, containerd.Error(err, "list containers")
+		return nil, err
 	}
-	var out []execution.Instance
+	out, err := d.listPaused(ctx)
+	if err != nil {
+		return nil, err
+	}
 	seen := map[string]bool{}
+	for _, in := range out {
+		seen[in.ID] = true
+	}
 	for _, container := range all {
 		id, ok := sandboxID(container.ID)
-		if !ok {
+		if !ok || seen[id] {
 			continue
 		}
 		seen[id] = true
@@ -244,6 +244,25 @@ func (d *Driver) List(ctx context.Context) ([]execution.Instance, error) {
 	for _, id := range ids {
 		if !seen[id] {
 			out = append(out, execution.Instance{ID: id, Phase: execution.Creating})
+		}
+	}
+	return out, nil
+}
+
+// listPaused returns the paused sandboxes.
+func (d *Driver) listPaused(ctx context.Context) ([]execution.Instance, error) {
+	ids, err := d.pausedIDs()
+	if err != nil {
+		return nil, err
+	}
+	var out []execution.Instance
+	for _, id := range ids {
+		in, err := d.pausedInstance(ctx, id)
+		if err != nil {
+			return nil, err
+		}
+		if in != nil {
+			out = append(out, *in)
 		}
 	}
 	return out, nil

@@ -24,9 +24,10 @@ const connectTimeout = 60 * time.Second
 // creation is a sandbox that is being set up: the values that steps pass on to
 // later ones.
 type creation struct {
-	d       *Driver
-	spec    execution.Spec
-	backend backend // not of a teardown
+	d        *Driver
+	spec     execution.Spec
+	snapshot *snapshotRecord // from which it is restored; nil: it is new
+	backend  backend         // not of a teardown
 
 	image   *containerd.Image
 	mounts  []mount.Mount
@@ -49,7 +50,8 @@ func (cr *creation) steps() []step {
 		{name: "container", after: []string{"cgroup", "rootfs", "agent", "files"}, setup: cr.setupContainer, teardown: cr.teardownContainer},
 		{name: "task", after: []string{"container", "cgroup", "network", "files", "agent", "rootfs"}, setup: cr.setupTask, teardown: cr.removeTask},
 		{name: "connect", after: []string{"task"}, setup: cr.setupConnection},
-		{name: "main", after: []string{"connect"}, setup: cr.setupMain},
+		{name: "identify", after: []string{"connect"}, setup: cr.setupIdentity},
+		{name: "main", after: []string{"identify"}, setup: cr.setupMain},
 	}
 }
 
@@ -82,7 +84,11 @@ func (cr *creation) teardownCgroup(ctx context.Context) error {
 }
 
 func (cr *creation) setupAgent(context.Context) (err error) {
-	cr.guest, err = cr.d.hub.Prepare(cr.spec.ID, cr.d.guestConfig(cr.spec, cr.image.Config))
+	c := cr.d.guestConfig(cr.spec, cr.image.Config)
+	if cr.snapshot != nil {
+		c.Binary = cr.snapshot.Agent
+	}
+	cr.guest, err = cr.d.hub.Prepare(cr.spec.ID, c)
 	return err
 }
 
@@ -121,7 +127,18 @@ func (cr *creation) setupMain(ctx context.Context) error {
 		}
 	}
 	// A command that cannot be started ends the sandbox like any other command: it counts as started.
-	return cr.d.markStarted(cr.spec.ID, time.Now())
+	if err := cr.d.markStarted(cr.spec.ID, time.Now()); err != nil {
+		return err
+	}
+	return cr.d.forgetPause(cr.spec.ID)
+}
+
+// shmBytes is the size of /dev/shm.
+func (cr *creation) shmBytes() int64 {
+	if cr.snapshot != nil {
+		return cr.snapshot.ShmBytes
+	}
+	return shmBytes(cr.spec)
 }
 
 func (cr *creation) address() string {

@@ -21,6 +21,9 @@ func (d *Driver) Stop(ctx context.Context, id string, grace time.Duration) (exec
 	if err != nil || in.Phase == execution.Exited {
 		return in, err
 	}
+	if in.Phase == execution.Paused {
+		return in, isPaused(id)
+	}
 	if in.Phase != execution.Running {
 		if in, err = d.finishSetUp(ctx, id); err != nil || in.Phase == execution.Exited {
 			return in, err
@@ -111,6 +114,9 @@ func (d *Driver) Delete(ctx context.Context, id string) error {
 	}
 	if err := d.teardown(ctx, id); err != nil {
 		return errs.Wrap(err, "delete sandbox %s", id)
+	}
+	if err := d.forgetPause(id); err != nil {
+		return err
 	}
 	d.notify(id)
 	return nil

@@ -69,6 +69,15 @@ func protoMounts(mounts []mount.Mount) []*types.Mount {
 	return out
 }
 
+// canSnapshot refuses: the shim and containerd would have to agree on the state of a task that no containerd command
+// has checkpointed, and containerd's own way archives the image into its content store, and extracts it for each restore.
+func (b *taskBackend) canSnapshot() error {
+	return errs.New(errs.FailedPrecondition, "sandboxes of backend %q have no snapshots", BackendContainerd).
+		WithHint("set node.sandbox_backend to %q for sandboxes that are created from now on", BackendDirect)
+}
+
+func (b *taskBackend) save(context.Context, string, string) error { return b.canSnapshot() }
+
 // remove kills the sandbox, has containerd delete its task and removes what that may
 // have left.
 func (b *taskBackend) remove(ctx context.Context, id string) error {

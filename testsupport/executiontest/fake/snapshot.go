@@ -8,8 +8,6 @@ import (
 	"miren.dev/runtime/pkg/errs"
 )
 
-var _ execution.Snapshots = (*Driver)(nil)
-
 // Snapshot implements execution.Snapshots. The programs of a Paused sandbox only become unreachable, and those of a
 // sandbox that is made from the snapshot of another start anew.
 func (d *Driver) Snapshot(ctx context.Context, id, snapshot string, o execution.SnapshotOptions) (info execution.SnapshotInfo, err error) {

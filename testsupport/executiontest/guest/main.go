@@ -39,6 +39,10 @@ var commands = map[string]func(args []string) int{
 	"read":   read,
 	"signal": selfSignal,
 	"caps":   caps,
+	"count":  count,
+	"put":    put,
+	"random": random,
+	"clock":  clock,
 }
 
 func main() {
