@@ -49,7 +49,7 @@ func run() error {
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return fmt.Errorf("make the mounts private: %w", err)
 	}
-	if err := release(r.Keep); err != nil {
+	if err := release(r.Keep, r.Drop); err != nil {
 		return err
 	}
 	var mounts []mount.Mount
@@ -73,7 +73,8 @@ func run() error {
 
 // release unmounts, in this namespace, every mount that the sandbox does not need. It keeps
 // the root, the mounts below /proc, /sys and /dev, and those above or below a path of keep.
-func release(keep []string) error {
+// Of the mounts below a path of drop it keeps those that a path of keep, below it too, needs.
+func release(keep, drop []string) error {
 	b, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {
 		return fmt.Errorf("read the mounts: %w", err)
@@ -87,7 +88,7 @@ func release(keep []string) error {
 	}
 	slices.Reverse(points) // a mount below another one comes later in the list
 	for _, p := range points {
-		if p == "/" || slices.ContainsFunc(keep, func(k string) bool { return within(k, p) || within(p, k) }) {
+		if p == "/" || needed(p, keep, drop) {
 			continue
 		}
 		if err := unix.Unmount(p, unix.MNT_DETACH); err != nil && err != unix.EINVAL && err != unix.ENOENT {
@@ -95,6 +96,17 @@ func release(keep []string) error {
 		}
 	}
 	return nil
+}
+
+// needed reports whether a mount is above or below a path of keep. A path of drop between
+// the two, above the mount, means that it is not.
+func needed(mount string, keep, drop []string) bool {
+	return slices.ContainsFunc(keep, func(k string) bool {
+		if within(k, mount) {
+			return true
+		}
+		return within(mount, k) && !slices.ContainsFunc(drop, func(d string) bool { return within(mount, d) && within(d, k) && d != k })
+	})
 }
 
 // within reports whether path is dir or below it.

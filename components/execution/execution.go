@@ -47,6 +47,16 @@ type Spec struct {
 	// Restore is the id of a snapshot from which the sandbox is made; empty: it is made from Image. Image, Command,
 	// Idle, WorkDir, User, DiskBytes and ReadOnlyRoot are then the snapshot's: here they are empty or the same.
 	Restore string
+	Mounts  []Mount // directories of the host
+}
+
+// Mount shows a directory of the host in a sandbox. It must stay as it is until
+// the sandbox is deleted: a sandbox sees the file system that was mounted there
+// when it started.
+type Mount struct {
+	Source   string // directory of the host, absolute
+	Target   string // path in the sandbox, absolute
+	ReadOnly bool
 }
 
 // Identity is what a claim gives to a sandbox that was made with Spec.Idle

@@ -75,7 +75,7 @@ func checkSpec(s execution.Spec) error {
 	if s.Egress != nil {
 		return errs.Wrap(s.Egress.Validate(), "sandbox %s", s.ID)
 	}
-	return nil
+	return errs.Wrap(checkMounts(s.Mounts), "sandbox %s", s.ID)
 }
 
 func (d *Driver) create(ctx context.Context, s execution.Spec) (execution.Instance, error) {

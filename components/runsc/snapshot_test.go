@@ -79,7 +79,7 @@ func TestPauseLosesNothing(t *testing.T) {
 	m.counts(t, s.ID, 3)
 	before := 0
 	for i := range 20 {
-		m.Env().Output(t, s.ID, guest("put", "/root/notes", strconv.Itoa(i)))
+		m.Env().Output(t, s.ID, guest("note", "/root/notes", strconv.Itoa(i)))
 		n, _ := m.counted(t, s.ID)
 		if n < before {
 			t.Fatalf("round %d: the count went from %d to %d", i, before, n)
@@ -135,8 +135,8 @@ func TestForksAreApart(t *testing.T) {
 	origin := m.spec("origin", "count", "/tmp/count")
 	m.ensure(t, origin)
 	m.counts(t, "origin", 3)
-	e.Output(t, "origin", guest("put", "/root/notes", "origin"))
-	e.Output(t, "origin", guest("put", "/etc/hosts", "192.0.2.1 of-the-guest"))
+	e.Output(t, "origin", guest("note", "/root/notes", "origin"))
+	e.Output(t, "origin", guest("note", "/etc/hosts", "192.0.2.1 of-the-guest"))
 	watch, err := m.Driver.Exec(t.Context(), "origin", guest("cat"))
 	if err != nil {
 		t.Fatal(err)
@@ -207,7 +207,7 @@ func TestForksAreApart(t *testing.T) {
 		if name := e.Output(t, id, guest("read", "/etc/hostname")); name != id+"\n" {
 			t.Errorf("/etc/hostname of %s: %q", id, name)
 		}
-		e.Output(t, id, guest("put", "/root/notes", id))
+		e.Output(t, id, guest("note", "/root/notes", id))
 	}
 	if len(random) != 2*n || len(addresses) != n || len(tokens) != n {
 		t.Errorf("not all different: %v, %v, %v", random, addresses, tokens)

@@ -160,6 +160,13 @@ func (cr *creation) ociSpec() *specs.Spec {
 		}
 		spec.Mounts = append(spec.Mounts, bind(m.Source, m.Target, mode))
 	}
+	for _, m := range s.Mounts {
+		mode := "rw"
+		if m.ReadOnly {
+			mode = "ro"
+		}
+		spec.Mounts = append(spec.Mounts, bind(m.Source, m.Target, mode))
+	}
 	return spec
 }
 

@@ -170,6 +170,10 @@ func (in *Instance) Socket(elem ...string) string {
 	return filepath.Join(append([]string{in.RunDir}, elem...)...)
 }
 
+// DiskMounts returns the directory below which the file systems of disks are
+// mounted. It is not in the state directory: no mount outlives the machine.
+func (in *Instance) DiskMounts() string { return in.Socket("disks") }
+
 // Name returns a host-wide name of this installation, "rt-<id>" or
 // "rt-<id>-<suffix>": containerd namespace, nftables table, cgroup.
 func (in *Instance) Name(suffix string) string {

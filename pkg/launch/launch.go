@@ -11,6 +11,7 @@ type Request struct {
 	Rootfs string   // directory on which Mounts are mounted
 	Mounts []Mount  // of the root filesystem
 	Keep   []string // paths that the sandbox needs: the mounts above and below them stay
+	Drop   []string // directories, below those of Keep, whose mounts do not stay unless Keep names them or paths in them
 	Args   []string // the program, which ends up with /dev/null as standard input, output and error
 	Env    []string
 }

@@ -37,10 +37,11 @@ var commands = map[string]func(args []string) int{
 	"get":    get,
 	"write":  write,
 	"read":   read,
+	"put":    put,
 	"signal": selfSignal,
 	"caps":   caps,
 	"count":  count,
-	"put":    put,
+	"note":   note,
 	"random": random,
 	"clock":  clock,
 }
@@ -251,6 +252,19 @@ func read(args []string) int {
 		return fail(err)
 	}
 	os.Stdout.Write(b)
+	return 0
+}
+
+// put PATH TEXT returns when the file is durable.
+func put(args []string) int {
+	f, err := os.Create(args[0])
+	if err != nil {
+		return fail(err)
+	}
+	_, err = f.WriteString(args[1])
+	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
+		return fail(err)
+	}
 	return 0
 }
 

@@ -33,8 +33,8 @@ func count(args []string) int {
 	}
 }
 
-// put PATH TEXT... appends a line.
-func put(args []string) int {
+// note PATH TEXT... appends a line.
+func note(args []string) int {
 	f, err := os.OpenFile(args[0], os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644)
 	if err != nil {
 		return fail(err)
