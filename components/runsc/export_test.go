@@ -35,3 +35,6 @@ func (d *Driver) SetUp(ctx context.Context, s execution.Spec, n int) error {
 	cr := &creation{d: d, spec: s, backend: d.backends[d.cfg.Backend]}
 	return setUp(ctx, cr.steps()[:n])
 }
+
+// NetworkIDs returns the sandboxes that have a network namespace or an address.
+func (d *Driver) NetworkIDs() ([]string, error) { return d.cfg.Network.List() }

@@ -29,23 +29,32 @@ func guest(command ...string) execution.ExecSpec {
 // counted returns the count and the host name that the program "count" wrote last.
 func (m machine) counted(t *testing.T, id string) (n int, host string) {
 	t.Helper()
-	text := m.Env().Output(t, id, guest("read", "/tmp/count"))
-	first, host, _ := strings.Cut(text, " ")
-	n, err := strconv.Atoi(first)
+	n, host, err := m.tryCounted(t, id)
 	if err != nil {
-		t.Fatalf("count of %s: %q", id, text)
+		t.Fatal(err)
 	}
 	return n, host
+}
+
+func (m machine) tryCounted(t *testing.T, id string) (n int, host string, err error) {
+	t.Helper()
+	text, ok := m.Env().Try(t, id, guest("read", "/tmp/count"))
+	first, host, _ := strings.Cut(text, " ")
+	if n, err = strconv.Atoi(first); !ok || err != nil {
+		err = fmt.Errorf("count of %s: %q", id, text)
+	}
+	return n, host, err
 }
 
 // counts waits until the program "count" has written more than n.
 func (m machine) counts(t *testing.T, id string, n int) {
 	t.Helper()
 	wait.NoError(t, "the program counts", func() error {
-		if got, _ := m.counted(t, id); got <= n {
-			return fmt.Errorf("%d, was %d", got, n)
+		got, _, err := m.tryCounted(t, id)
+		if err == nil && got <= n {
+			err = fmt.Errorf("%d, was %d", got, n)
 		}
-		return nil
+		return err
 	})
 }
 

@@ -1,0 +1,64 @@
+// Command actor is a server's driver that does one thing, for tests that kill it at the points of package fault.
+//
+//	actor STATE-DIR RUN-BASE BIN-DIR snapshot SANDBOX SNAPSHOT [leave]
+//	actor STATE-DIR RUN-BASE BIN-DIR ensure SPECIFICATION
+//	actor STATE-DIR RUN-BASE BIN-DIR delete-snapshot SNAPSHOT
+//
+// containerd must run. The specification is an execution.Spec as JSON.
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"os"
+
+	"miren.dev/runtime/components/containerd"
+	"miren.dev/runtime/components/execution"
+	"miren.dev/runtime/components/network"
+	"miren.dev/runtime/components/runsc"
+	"miren.dev/runtime/pkg/instance"
+)
+
+func main() {
+	if err := run(context.Background(), os.Args[1:]); err != nil {
+		fmt.Fprintln(os.Stderr, "actor:", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, args []string) error {
+	in, err := instance.Open(args[0], args[1])
+	if err != nil {
+		return err
+	}
+	bin, op, args := args[2], args[3], args[4:]
+	logger := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
+	daemon := containerd.New(containerd.Config{Instance: in, BinDir: bin, Logger: logger})
+	if err := daemon.Start(ctx); err != nil {
+		return err
+	}
+	d := runsc.New(runsc.Config{
+		Instance: in, BinDir: bin, Containerd: daemon, Images: containerd.NewImages(daemon),
+		Network: network.New(network.Config{Instance: in, Logger: logger}), Logger: logger,
+	})
+	if err := d.Start(ctx); err != nil {
+		return err
+	}
+	defer d.Close()
+	switch op {
+	case "snapshot":
+		_, err = d.Snapshot(ctx, args[0], args[1], execution.SnapshotOptions{Leave: len(args) > 2})
+	case "delete-snapshot":
+		err = d.DeleteSnapshot(ctx, args[0])
+	case "ensure":
+		var s execution.Spec
+		if err = json.Unmarshal([]byte(args[0]), &s); err == nil {
+			_, err = d.Ensure(ctx, s)
+		}
+	default:
+		err = fmt.Errorf("no operation %q", op)
+	}
+	return err
+}
