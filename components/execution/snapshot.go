@@ -7,7 +7,8 @@ import (
 
 // SnapshotOptions say what becomes of the sandbox.
 type SnapshotOptions struct {
-	// Leave lets the sandbox go on after the snapshot. Otherwise the sandbox is Paused when Snapshot returns.
+	// Leave lets the sandbox go on after the snapshot. Otherwise the sandbox is Paused when Snapshot returns: nothing leaves
+	// it any more, and its processes end.
 	Leave bool
 }
 

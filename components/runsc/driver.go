@@ -83,6 +83,8 @@ type Driver struct {
 	hub     *agent.Hub
 	locks   keyLock
 
+	background sync.WaitGroup // of the work that Close waits for
+
 	backends map[string]backend
 
 	mu       sync.Mutex
@@ -166,6 +168,7 @@ func (d *Driver) Run(ctx context.Context) error {
 
 // Close lets go of the agents, which wait for the next Driver.
 func (d *Driver) Close() error {
+	d.background.Wait()
 	for _, b := range d.backends {
 		b.close()
 	}
@@ -175,6 +178,7 @@ func (d *Driver) Close() error {
 // Shutdown removes the network and every sandbox but paused ones, as `r server stop` does
 // before it stops containerd.
 func (d *Driver) Shutdown(ctx context.Context) error {
+	d.background.Wait()
 	all, err := d.List(ctx)
 	if err != nil {
 		return err

@@ -31,47 +31,64 @@ func (d *Driver) Snapshot(ctx context.Context, id, snapshot string, o execution.
 			return execution.SnapshotInfo{}, err
 		}
 	}
-	for _, key := range []string{id, snapshotLock(snapshot)} {
-		unlock, err := d.locks.lock(ctx, key)
-		if err != nil {
-			return execution.SnapshotInfo{}, err
-		}
-		defer unlock()
-	}
-	in, err := d.Get(ctx, id)
+	unlock, err := d.locks.lock(ctx, id)
 	if err != nil {
 		return execution.SnapshotInfo{}, err
+	}
+	info, paused, err := d.snapshot(ctx, id, snapshot, o)
+	if !paused {
+		unlock()
+		return info, err
+	}
+	// Nobody waits for the rest: nothing leaves the sandbox any more, and what is done with it next waits for the lock.
+	d.background.Go(func() {
+		defer unlock()
+		if err := d.finishPause(context.WithoutCancel(ctx), id); err != nil {
+			d.logger.Error("cannot remove the processes of a paused sandbox", "sandbox", id, "error", err)
+		}
+		d.notify(id)
+	})
+	return info, err
+}
+
+// snapshot is called with the lock of the sandbox. paused says that the sandbox is in the snapshot, and its processes are
+// to be removed.
+func (d *Driver) snapshot(ctx context.Context, id, snapshot string, o execution.SnapshotOptions) (_ execution.SnapshotInfo, paused bool, _ error) {
+	unlock, err := d.locks.lock(ctx, snapshotLock(snapshot))
+	if err != nil {
+		return execution.SnapshotInfo{}, false, err
+	}
+	defer unlock()
+	in, err := d.Get(ctx, id)
+	if err != nil {
+		return execution.SnapshotInfo{}, false, err
 	}
 	if in.Phase == execution.Paused && in.Snapshot == snapshot && !o.Leave {
 		r, err := d.snapshotRecord(snapshot)
 		if err != nil {
-			return execution.SnapshotInfo{}, err
+			return execution.SnapshotInfo{}, false, err
 		}
-		return r.SnapshotInfo, d.finishPause(ctx, id)
+		return r.SnapshotInfo, true, nil
 	}
 	if in.Phase != execution.Running {
-		return execution.SnapshotInfo{}, errs.New(errs.FailedPrecondition, "sandbox %s is %s: only a running one has a snapshot", id, in.Phase)
+		return execution.SnapshotInfo{}, false, errs.New(errs.FailedPrecondition, "sandbox %s is %s: only a running one has a snapshot", id, in.Phase)
 	}
 	if exists, err := d.hasSnapshot(snapshot); err != nil {
-		return execution.SnapshotInfo{}, err
+		return execution.SnapshotInfo{}, false, err
 	} else if exists {
-		return execution.SnapshotInfo{}, errs.New(errs.AlreadyExists, "there is a snapshot %s already", snapshot)
+		return execution.SnapshotInfo{}, false, errs.New(errs.AlreadyExists, "there is a snapshot %s already", snapshot)
 	}
 	r, b, err := d.describeSnapshot(ctx, in, snapshot)
 	if err != nil {
-		return execution.SnapshotInfo{}, err
+		return execution.SnapshotInfo{}, false, err
 	}
 	// Not given up half-way: the sandbox's kernel would go on.
-	take, cancel := context.WithTimeout(context.WithoutCancel(ctx), snapshotTimeout)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), snapshotTimeout)
 	defer cancel()
-	if err := d.takeSnapshot(take, r, b, o); err != nil {
-		return execution.SnapshotInfo{}, errs.Wrap(err, "snapshot of sandbox %s", id)
+	if err := d.takeSnapshot(ctx, r, b, o); err != nil {
+		return execution.SnapshotInfo{}, false, errs.Wrap(err, "snapshot of sandbox %s", id)
 	}
-	if !o.Leave {
-		defer d.notify(id)
-		return r.SnapshotInfo, d.finishPause(ctx, id)
-	}
-	return r.SnapshotInfo, nil
+	return r.SnapshotInfo, !o.Leave, nil
 }
 
 // describeSnapshot returns the record of a snapshot that may be taken, and the backend that takes it.

@@ -33,7 +33,7 @@ func (s samples) p50(what string) float64 {
 	return float64(d[len(d)/2].Microseconds()) / 1000
 }
 
-// BenchmarkSnapshot measures pause, resume until the first exec is answered, and five forks, each in turn with what runsc
+// BenchmarkSnapshot measures pause (until the sandbox is Paused), resume until the first exec is answered, and five forks, each in turn with what runsc
 // alone does: checkpoint and restore of the same program.
 func BenchmarkSnapshot(b *testing.B) {
 	m := machine{runsctest.New(b)}
@@ -52,6 +52,7 @@ func BenchmarkSnapshot(b *testing.B) {
 			_, err := m.Driver.Snapshot(b.Context(), s.ID, snap, execution.SnapshotOptions{})
 			return err
 		})
+		bare.delete(b, fmt.Sprint("bare-", n-1))
 		all.time(b, "bare-restore", func() error { return bare.restore(fmt.Sprint("bare-", n), snap) })
 		s.Restore = snap
 		all.time(b, "resume", func() error { _, err := m.Driver.Ensure(b.Context(), s); return err })
@@ -175,10 +176,7 @@ func (r *bareRunsc) run(b *testing.B, id string) {
 
 // checkpoint ends the container.
 func (r *bareRunsc) checkpoint(id, image string) error {
-	if err := r.command("checkpoint", "--compression=none", "--image-path="+filepath.Join(r.dir, image), id); err != nil {
-		return err
-	}
-	return r.command("delete", "--force", id)
+	return r.command("checkpoint", "--compression=none", "--image-path="+filepath.Join(r.dir, image), id)
 }
 
 func (r *bareRunsc) restore(id, image string) error {

@@ -103,12 +103,14 @@ func TestServerKilledInSnapshot(t *testing.T) {
 			t.Fatal(err)
 		}
 		if in.Phase == execution.Paused {
-			if pids, err := m.Driver.PIDs(s.ID); err != nil || len(pids) > 0 {
-				t.Errorf("processes of a paused sandbox: %v, %v", pids, err)
-			}
-			if at, err := m.Driver.NetworkIDs(); err != nil || len(at) > 0 {
-				t.Errorf("networks of a paused sandbox: %v, %v", at, err)
-			}
+			wait.NoError(t, "a paused sandbox has neither processes nor network", func() error {
+				pids, err := m.Driver.PIDs(s.ID)
+				at, aerr := m.Driver.NetworkIDs()
+				if err = errors.Join(err, aerr); err == nil && len(pids)+len(at) > 0 {
+					err = fmt.Errorf("%v, %v", pids, at)
+				}
+				return err
+			})
 		}
 		s.Restore = "image"
 		if in.Phase == execution.Running {

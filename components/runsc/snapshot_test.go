@@ -100,9 +100,12 @@ func TestPauseLosesNothing(t *testing.T) {
 		if err != nil || in.Phase != execution.Paused || in.Snapshot != snap || in.Address != "" {
 			t.Fatalf("Get of a paused sandbox = %+v, %v", in, err)
 		}
-		if pids, err := m.Driver.PIDs(s.ID); err != nil || len(pids) > 0 {
-			t.Errorf("processes of a paused sandbox: %v, %v", pids, err)
-		}
+		wait.NoError(t, "the processes end", func() error {
+			if pids, err := m.Driver.PIDs(s.ID); err != nil || len(pids) > 0 {
+				return fmt.Errorf("%v, %v", pids, err)
+			}
+			return nil
+		})
 		if i%7 == 3 {
 			m.Restart(t)
 		}
