@@ -279,7 +279,8 @@ func (d *Driver) recoverSnapshots(ctx context.Context) error {
 		return err
 	}
 	if err := d.releaseImages(ctx, func(of string) bool { return !slices.Contains(ids, of) }); err != nil {
-		return err
+		// containerd may have been started this moment; sandboxes that run do not wait for it.
+		d.logger.Warn("images of deleted snapshots are kept until the next start", "error", err)
 	}
 	return errors.Join(d.recoverPaused(ctx), d.recoverRunning())
 }
