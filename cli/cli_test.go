@@ -273,6 +273,26 @@ func TestRunCode(t *testing.T) {
 	}
 }
 
+func TestPauseAndFork(t *testing.T) {
+	f := newFake(t)
+	f.shop()
+	sid := strings.TrimSpace(ok(t, "sandbox", "run", "--image", "debian", "--detach", "--name", "box", "--", "server"))
+	contains(t, ok(t, "sandbox", "pause", "box"), "paused "+sid)
+	contains(t, ok(t, "sandbox", "resume", "box"), "resumed "+sid)
+	contains(t, ok(t, "sandbox", "extend", "box", "--ttl", "2h"), "extended "+sid)
+	contains(t, ok(t, "sandbox", "show", "box", "--json"), `"ttl": "2h0m0s"`)
+	snap := strings.TrimSpace(ok(t, "sandbox", "snapshot", "box", "--name", "before"))
+	contains(t, ok(t, "snapshot", "list"), snap, "before")
+	if out := ok(t, "sandbox", "fork", "before", "-n", "2"); out != "sb-fork0\nsb-fork1\n" {
+		t.Errorf("forks of a snapshot: %q", out)
+	}
+	contains(t, ok(t, "sandbox", "fork", "box"), "sb-fork0")
+	contains(t, ok(t, "snapshot", "delete", "before"), "deleted "+snap)
+	if r := run(t, false, "", "sandbox", "fork", "nothing"); r.code != exit.Failed || !strings.Contains(r.err, "nothing") {
+		t.Errorf("%+v", r)
+	}
+}
+
 func TestTemplatesAndPools(t *testing.T) {
 	f := newFake(t)
 	contains(t, ok(t, "template", "list"), "Python and pip")

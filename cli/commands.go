@@ -52,6 +52,7 @@ var commands = []entry{
 	{path: "env", make: app.NewEnv},
 	{path: "run", make: runcode.New},
 	{path: "sandbox", make: sandbox.New},
+	{path: "snapshot", make: sandbox.NewSnapshots},
 	{path: "template", make: template.New},
 	{path: "pool", make: pool.New},
 	{path: "route", make: route.New},

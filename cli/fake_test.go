@@ -6,6 +6,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"flag"
+	"fmt"
 	"io"
 	"net"
 	"os"
@@ -436,6 +437,53 @@ func (f fakeSandboxes) RunOnce(ctx context.Context, req *sandbox.RunOnceRequest,
 		return err
 	}
 	return f.Exec(ctx, &sandbox.ExecRequest{Command: req.Sandbox.Command}, s)
+}
+
+func (f fakeSandboxes) change(ctx context.Context, sid id.Sandbox, set func(*sandbox.Sandbox)) (*sandbox.SandboxResponse, error) {
+	s, err := entity.ModifySpec(ctx, f.store, sid, func(s *sandbox.Sandbox) error { set(s); return nil })
+	if err != nil {
+		return nil, err
+	}
+	return &sandbox.SandboxResponse{Sandbox: *record(s)}, nil
+}
+
+func (f fakeSandboxes) Pause(ctx context.Context, req *sandbox.PauseRequest) (*sandbox.SandboxResponse, error) {
+	return f.change(ctx, req.Sandbox, func(s *sandbox.Sandbox) { s.Spec.Desired = sandbox.DesiredStatePaused })
+}
+
+func (f fakeSandboxes) Resume(ctx context.Context, req *sandbox.PauseRequest) (*sandbox.SandboxResponse, error) {
+	return f.change(ctx, req.Sandbox, func(s *sandbox.Sandbox) { s.Spec.Desired = sandbox.DesiredStateRunning })
+}
+
+func (f fakeSandboxes) Extend(ctx context.Context, req *sandbox.ExtendRequest) (*sandbox.SandboxResponse, error) {
+	return f.change(ctx, req.Sandbox, func(s *sandbox.Sandbox) { s.Spec.TTL = req.TTL })
+}
+
+func (f fakeSandboxes) Snapshot(ctx context.Context, req *sandbox.SnapshotRequest) (*sandbox.SnapshotResponse, error) {
+	n, s := core.NewNode(), sandbox.NewSnapshot()
+	n.Name, n.Spec.Arch, n.Spec.CPUMillis, n.Spec.MemoryBytes = "keeper", "amd64", 1000, 1<<30
+	if err := entity.Create(ctx, f.store, n); err != nil {
+		return nil, err
+	}
+	s.Project, s.Name, s.Spec.Sandbox, s.Spec.Node, s.Spec.Template.Image = f.project, req.Name, req.Sandbox, n.GetID(), "image"
+	if err := entity.Create(ctx, f.store, s); err != nil {
+		return nil, err
+	}
+	return &sandbox.SnapshotResponse{Snapshot: *record(s)}, nil
+}
+
+func (f fakeSandboxes) DeleteSnapshot(ctx context.Context, req *sandbox.DeleteSnapshotRequest) error {
+	return entity.Remove[sandbox.Snapshot](ctx, f.store, req.Snapshot)
+}
+
+func (f fakeSandboxes) Fork(_ context.Context, req *sandbox.ForkRequest) (*sandbox.ForkResponse, error) {
+	resp := &sandbox.ForkResponse{}
+	for i := range *req.Count {
+		s := newSandbox("", "image")
+		s.ID, s.Project, s.Spec.Restore = schema.ID(fmt.Sprintf("sb-fork%d", i)), f.project, string(req.Snapshot)
+		resp.Sandboxes = append(resp.Sandboxes, *record(s))
+	}
+	return resp, nil
 }
 
 // RunCode answers with the program itself.

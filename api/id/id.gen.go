@@ -80,6 +80,12 @@ type SandboxPool string
 // NewSandboxPool returns a fresh random id.
 func NewSandboxPool() SandboxPool { return SandboxPool(schema.NewID("pool")) }
 
+// Snapshot is the id of an entity of kind snapshot ("snap-" and 16 characters).
+type Snapshot string
+
+// NewSnapshot returns a fresh random id.
+func NewSnapshot() Snapshot { return Snapshot(schema.NewID("snap")) }
+
 // Template is the id of an entity of kind template ("tpl-" and 16 characters).
 type Template string
 

@@ -17,6 +17,7 @@ type WaitUntil string
 // Values of WaitUntil.
 const (
 	WaitUntilRunning WaitUntil = "running" // Its process runs, or it has ended.
+	WaitUntilPaused  WaitUntil = "paused"  // It is paused, or it has ended.
 	WaitUntilReady   WaitUntil = "ready"   // Its probe passes, or it has ended.
 	WaitUntilEnded   WaitUntil = "ended"   // It has ended.
 )
@@ -25,6 +26,7 @@ const (
 func (e WaitUntil) Valid() bool {
 	switch e {
 	case WaitUntilRunning,
+		WaitUntilPaused,
 		WaitUntilReady,
 		WaitUntilEnded:
 		return true
@@ -33,7 +35,7 @@ func (e WaitUntil) Valid() bool {
 }
 
 // Choices lists the values in the order of their declaration.
-func (WaitUntil) Choices() []string { return []string{"running", "ready", "ended"} }
+func (WaitUntil) Choices() []string { return []string{"running", "paused", "ready", "ended"} }
 
 // RunRequest: Describes a sandbox to create. It has an image, or is like the sandboxes of
 // an app.
@@ -768,6 +770,206 @@ func (x *StopRequest) ValidateFields(v *schema.Validator) {
 	}
 }
 
+// PauseRequest: Pauses or resumes a sandbox.
+type PauseRequest struct {
+	// The sandbox.
+	Sandbox id.Sandbox `cbor:"1,keyasint" json:"sandbox" schema:"required"`
+	// Return when it is done.
+	Wait *bool `cbor:"2,keyasint,omitempty" json:"wait,omitempty"`
+}
+
+// MarshalJSON renders x; durations are strings, secrets are redacted.
+func (x PauseRequest) MarshalJSON() ([]byte, error) { return schema.EncodeJSON(&x) }
+
+// UnmarshalJSON decodes x; unknown fields are errors, missing ones get their defaults.
+func (x *PauseRequest) UnmarshalJSON(b []byte) error { return schema.DecodeJSON(b, x) }
+
+// Validate reports every field that breaks its rules, as one error of class
+// invalid_argument.
+func (x *PauseRequest) Validate() error { return schema.Validate(x) }
+
+// ValidateFields is Validate below the path that v is at.
+func (x *PauseRequest) ValidateFields(v *schema.Validator) {
+	v.Required("sandbox", x.Sandbox != "")
+	if x.Sandbox != "" {
+		v.Ref("sandbox", string(x.Sandbox))
+	}
+}
+
+// SnapshotRequest: Takes a snapshot of a running sandbox.
+type SnapshotRequest struct {
+	// The sandbox.
+	Sandbox id.Sandbox `cbor:"1,keyasint" json:"sandbox" schema:"required"`
+	// Name of the snapshot; absent none.
+	Name string `cbor:"2,keyasint,omitempty" json:"name,omitempty"`
+	// Labels.
+	Labels map[string]string `cbor:"3,keyasint,omitempty" json:"labels,omitempty"`
+}
+
+// MarshalJSON renders x; durations are strings, secrets are redacted.
+func (x SnapshotRequest) MarshalJSON() ([]byte, error) { return schema.EncodeJSON(&x) }
+
+// UnmarshalJSON decodes x; unknown fields are errors, missing ones get their defaults.
+func (x *SnapshotRequest) UnmarshalJSON(b []byte) error { return schema.DecodeJSON(b, x) }
+
+// Validate reports every field that breaks its rules, as one error of class
+// invalid_argument.
+func (x *SnapshotRequest) Validate() error { return schema.Validate(x) }
+
+// ValidateFields is Validate below the path that v is at.
+func (x *SnapshotRequest) ValidateFields(v *schema.Validator) {
+	v.Required("sandbox", x.Sandbox != "")
+	if x.Sandbox != "" {
+		v.Ref("sandbox", string(x.Sandbox))
+	}
+	for k := range x.Labels {
+		v.MapKey("labels", k)
+	}
+}
+
+// SnapshotResponse: A snapshot.
+type SnapshotResponse struct {
+	// The snapshot.
+	Snapshot schema.Record `cbor:"1,keyasint" json:"snapshot" schema:"required"`
+}
+
+// MarshalJSON renders x; durations are strings, secrets are redacted.
+func (x SnapshotResponse) MarshalJSON() ([]byte, error) { return schema.EncodeJSON(&x) }
+
+// UnmarshalJSON decodes x; unknown fields are errors, missing ones get their defaults.
+func (x *SnapshotResponse) UnmarshalJSON(b []byte) error { return schema.DecodeJSON(b, x) }
+
+// Validate reports every field that breaks its rules, as one error of class
+// invalid_argument.
+func (x *SnapshotResponse) Validate() error { return schema.Validate(x) }
+
+// ValidateFields is Validate below the path that v is at.
+func (x *SnapshotResponse) ValidateFields(v *schema.Validator) {
+}
+
+// ForkRequest: Makes sandboxes that go on from where another is, or from a snapshot. One
+// of both is stated.
+type ForkRequest struct {
+	// A running sandbox; it goes on.
+	Sandbox id.Sandbox `cbor:"1,keyasint,omitempty" json:"sandbox,omitempty"`
+	// A snapshot.
+	Snapshot id.Snapshot `cbor:"2,keyasint,omitempty" json:"snapshot,omitempty"`
+	// Number of sandboxes; absent: 1.
+	Count *int64 `cbor:"3,keyasint,omitempty" json:"count,omitempty"`
+	// Labels of the sandboxes.
+	Labels map[string]string `cbor:"4,keyasint,omitempty" json:"labels,omitempty"`
+	// Environment variables of processes that are started from then on.
+	Env map[string]string `cbor:"5,keyasint,omitempty" json:"env,omitempty"`
+	// Each ends this long after it began to run; absent: never.
+	TTL *time.Duration `cbor:"6,keyasint,omitempty" json:"ttl,omitempty"`
+}
+
+// MarshalJSON renders x; durations are strings, secrets are redacted.
+func (x ForkRequest) MarshalJSON() ([]byte, error) { return schema.EncodeJSON(&x) }
+
+// UnmarshalJSON decodes x; unknown fields are errors, missing ones get their defaults.
+func (x *ForkRequest) UnmarshalJSON(b []byte) error { return schema.DecodeJSON(b, x) }
+
+// Validate reports every field that breaks its rules, as one error of class
+// invalid_argument.
+func (x *ForkRequest) Validate() error { return schema.Validate(x) }
+
+// ValidateFields is Validate below the path that v is at.
+func (x *ForkRequest) ValidateFields(v *schema.Validator) {
+	if x.Sandbox != "" {
+		v.Ref("sandbox", string(x.Sandbox))
+	}
+	if x.Snapshot != "" {
+		v.Ref("snapshot", string(x.Snapshot))
+	}
+	if x.Count != nil {
+		schema.CheckMin(v, "count", *x.Count, 1)
+		schema.CheckMax(v, "count", *x.Count, 100)
+	}
+	for k := range x.Labels {
+		v.MapKey("labels", k)
+	}
+	for k := range x.Env {
+		v.MapKey("env", k)
+	}
+	if x.TTL != nil {
+		schema.CheckMin(v, "ttl", *x.TTL, 1*time.Second)
+	}
+}
+
+// ForkResponse: New sandboxes.
+type ForkResponse struct {
+	// The sandboxes, which run.
+	Sandboxes []schema.Record `cbor:"1,keyasint,omitempty" json:"sandboxes,omitempty"`
+}
+
+// MarshalJSON renders x; durations are strings, secrets are redacted.
+func (x ForkResponse) MarshalJSON() ([]byte, error) { return schema.EncodeJSON(&x) }
+
+// UnmarshalJSON decodes x; unknown fields are errors, missing ones get their defaults.
+func (x *ForkResponse) UnmarshalJSON(b []byte) error { return schema.DecodeJSON(b, x) }
+
+// Validate reports every field that breaks its rules, as one error of class
+// invalid_argument.
+func (x *ForkResponse) Validate() error { return schema.Validate(x) }
+
+// ValidateFields is Validate below the path that v is at.
+func (x *ForkResponse) ValidateFields(v *schema.Validator) {
+}
+
+// DeleteSnapshotRequest: Names a snapshot.
+type DeleteSnapshotRequest struct {
+	// The snapshot.
+	Snapshot id.Snapshot `cbor:"1,keyasint" json:"snapshot" schema:"required"`
+}
+
+// MarshalJSON renders x; durations are strings, secrets are redacted.
+func (x DeleteSnapshotRequest) MarshalJSON() ([]byte, error) { return schema.EncodeJSON(&x) }
+
+// UnmarshalJSON decodes x; unknown fields are errors, missing ones get their defaults.
+func (x *DeleteSnapshotRequest) UnmarshalJSON(b []byte) error { return schema.DecodeJSON(b, x) }
+
+// Validate reports every field that breaks its rules, as one error of class
+// invalid_argument.
+func (x *DeleteSnapshotRequest) Validate() error { return schema.Validate(x) }
+
+// ValidateFields is Validate below the path that v is at.
+func (x *DeleteSnapshotRequest) ValidateFields(v *schema.Validator) {
+	v.Required("snapshot", x.Snapshot != "")
+	if x.Snapshot != "" {
+		v.Ref("snapshot", string(x.Snapshot))
+	}
+}
+
+// ExtendRequest: Changes the end of a sandbox.
+type ExtendRequest struct {
+	// The sandbox.
+	Sandbox id.Sandbox `cbor:"1,keyasint" json:"sandbox" schema:"required"`
+	// It ends this long after now; absent: never.
+	TTL *time.Duration `cbor:"2,keyasint,omitempty" json:"ttl,omitempty"`
+}
+
+// MarshalJSON renders x; durations are strings, secrets are redacted.
+func (x ExtendRequest) MarshalJSON() ([]byte, error) { return schema.EncodeJSON(&x) }
+
+// UnmarshalJSON decodes x; unknown fields are errors, missing ones get their defaults.
+func (x *ExtendRequest) UnmarshalJSON(b []byte) error { return schema.DecodeJSON(b, x) }
+
+// Validate reports every field that breaks its rules, as one error of class
+// invalid_argument.
+func (x *ExtendRequest) Validate() error { return schema.Validate(x) }
+
+// ValidateFields is Validate below the path that v is at.
+func (x *ExtendRequest) ValidateFields(v *schema.Validator) {
+	v.Required("sandbox", x.Sandbox != "")
+	if x.Sandbox != "" {
+		v.Ref("sandbox", string(x.Sandbox))
+	}
+	if x.TTL != nil {
+		schema.CheckMin(v, "ttl", *x.TTL, 1*time.Second)
+	}
+}
+
 // SandboxRequest: Names a sandbox.
 type SandboxRequest struct {
 	// The sandbox.
@@ -843,6 +1045,22 @@ type Sandboxes interface {
 	// Delete: Deletes a sandbox, stopping it if need be. Permission: exec, in the project of
 	// sandbox.
 	Delete(ctx context.Context, req *SandboxRequest) error
+	// Pause: Saves memory and files of a sandbox and ends its processes, which resume
+	// continues. Permission: exec, in the project of sandbox.
+	Pause(ctx context.Context, req *PauseRequest) (*SandboxResponse, error)
+	// Resume: Continues a paused sandbox. Permission: exec, in the project of sandbox.
+	Resume(ctx context.Context, req *PauseRequest) (*SandboxResponse, error)
+	// Snapshot: Takes a snapshot of a sandbox, which goes on, and returns when it is
+	// complete. Permission: exec, in the project of sandbox.
+	Snapshot(ctx context.Context, req *SnapshotRequest) (*SnapshotResponse, error)
+	// Fork: Makes sandboxes from a sandbox or a snapshot, and returns when they run.
+	// Permission: exec, in the project of sandbox, else snapshot.
+	Fork(ctx context.Context, req *ForkRequest) (*ForkResponse, error)
+	// DeleteSnapshot: Deletes a snapshot; sandboxes that were made from it go on. Permission:
+	// exec, in the project of snapshot.
+	DeleteSnapshot(ctx context.Context, req *DeleteSnapshotRequest) error
+	// Extend: Changes the end of a sandbox. Permission: exec, in the project of sandbox.
+	Extend(ctx context.Context, req *ExtendRequest) (*SandboxResponse, error)
 	// Stats: Reads what a sandbox uses. Permission: read, in the project of sandbox.
 	Stats(ctx context.Context, req *SandboxRequest) (*Stats, error)
 }
@@ -874,6 +1092,22 @@ type SandboxesClient interface {
 	// Delete: Deletes a sandbox, stopping it if need be. Permission: exec, in the project of
 	// sandbox.
 	Delete(ctx context.Context, req *SandboxRequest) error
+	// Pause: Saves memory and files of a sandbox and ends its processes, which resume
+	// continues. Permission: exec, in the project of sandbox.
+	Pause(ctx context.Context, req *PauseRequest) (*SandboxResponse, error)
+	// Resume: Continues a paused sandbox. Permission: exec, in the project of sandbox.
+	Resume(ctx context.Context, req *PauseRequest) (*SandboxResponse, error)
+	// Snapshot: Takes a snapshot of a sandbox, which goes on, and returns when it is
+	// complete. Permission: exec, in the project of sandbox.
+	Snapshot(ctx context.Context, req *SnapshotRequest) (*SnapshotResponse, error)
+	// Fork: Makes sandboxes from a sandbox or a snapshot, and returns when they run.
+	// Permission: exec, in the project of sandbox, else snapshot.
+	Fork(ctx context.Context, req *ForkRequest) (*ForkResponse, error)
+	// DeleteSnapshot: Deletes a snapshot; sandboxes that were made from it go on. Permission:
+	// exec, in the project of snapshot.
+	DeleteSnapshot(ctx context.Context, req *DeleteSnapshotRequest) error
+	// Extend: Changes the end of a sandbox. Permission: exec, in the project of sandbox.
+	Extend(ctx context.Context, req *ExtendRequest) (*SandboxResponse, error)
 	// Stats: Reads what a sandbox uses. Permission: read, in the project of sandbox.
 	Stats(ctx context.Context, req *SandboxRequest) (*Stats, error)
 }
@@ -941,6 +1175,50 @@ func (c clientSandboxes) Stop(ctx context.Context, req *StopRequest) (*SandboxRe
 
 func (c clientSandboxes) Delete(ctx context.Context, req *SandboxRequest) error {
 	return c.conn.Call(ctx, &methodSandboxesDelete.MethodInfo, req, &rpc.None{})
+}
+
+func (c clientSandboxes) Pause(ctx context.Context, req *PauseRequest) (*SandboxResponse, error) {
+	resp := new(SandboxResponse)
+	if err := c.conn.Call(ctx, &methodSandboxesPause.MethodInfo, req, resp); err != nil {
+		return nil, err
+	}
+	return resp, nil
+}
+
+func (c clientSandboxes) Resume(ctx context.Context, req *PauseRequest) (*SandboxResponse, error) {
+	resp := new(SandboxResponse)
+	if err := c.conn.Call(ctx, &methodSandboxesResume.MethodInfo, req, resp); err != nil {
+		return nil, err
+	}
+	return resp, nil
+}
+
+func (c clientSandboxes) Snapshot(ctx context.Context, req *SnapshotRequest) (*SnapshotResponse, error) {
+	resp := new(SnapshotResponse)
+	if err := c.conn.Call(ctx, &methodSandboxesSnapshot.MethodInfo, req, resp); err != nil {
+		return nil, err
+	}
+	return resp, nil
+}
+
+func (c clientSandboxes) Fork(ctx context.Context, req *ForkRequest) (*ForkResponse, error) {
+	resp := new(ForkResponse)
+	if err := c.conn.Call(ctx, &methodSandboxesFork.MethodInfo, req, resp); err != nil {
+		return nil, err
+	}
+	return resp, nil
+}
+
+func (c clientSandboxes) DeleteSnapshot(ctx context.Context, req *DeleteSnapshotRequest) error {
+	return c.conn.Call(ctx, &methodSandboxesDeleteSnapshot.MethodInfo, req, &rpc.None{})
+}
+
+func (c clientSandboxes) Extend(ctx context.Context, req *ExtendRequest) (*SandboxResponse, error) {
+	resp := new(SandboxResponse)
+	if err := c.conn.Call(ctx, &methodSandboxesExtend.MethodInfo, req, resp); err != nil {
+		return nil, err
+	}
+	return resp, nil
 }
 
 func (c clientSandboxes) Stats(ctx context.Context, req *SandboxRequest) (*Stats, error) {
@@ -1120,6 +1398,138 @@ var methodSandboxesDelete = &rpc.Method{
 	},
 }
 
+var methodSandboxesPause = &rpc.Method{
+	MethodInfo: rpc.MethodInfo{
+		Service: "sandbox.Sandboxes", Name: "Pause", Full: "sandbox.Sandboxes/Pause", Permission: "exec", Project: rpc.ProjectRequest, Idempotent: true, Stream: rpc.StreamNone, Audit: true,
+	},
+	Target: func(req any) rpc.Target {
+		r := req.(*PauseRequest)
+		return rpc.Target{Kind: "sandbox", ID: string(r.Sandbox)}
+	},
+	Subject: func(req any) rpc.Subject {
+		r := req.(*PauseRequest)
+		return rpc.Subject{Kind: "sandbox", ID: string(r.Sandbox)}
+	},
+	Unary: func(ctx context.Context, impl any, d rpc.Decoder) (any, error) {
+		req := new(PauseRequest)
+		if err := d.Decode(req); err != nil {
+			return nil, err
+		}
+		return impl.(Sandboxes).Pause(ctx, req)
+	},
+}
+
+var methodSandboxesResume = &rpc.Method{
+	MethodInfo: rpc.MethodInfo{
+		Service: "sandbox.Sandboxes", Name: "Resume", Full: "sandbox.Sandboxes/Resume", Permission: "exec", Project: rpc.ProjectRequest, Idempotent: true, Stream: rpc.StreamNone, Audit: true,
+	},
+	Target: func(req any) rpc.Target {
+		r := req.(*PauseRequest)
+		return rpc.Target{Kind: "sandbox", ID: string(r.Sandbox)}
+	},
+	Subject: func(req any) rpc.Subject {
+		r := req.(*PauseRequest)
+		return rpc.Subject{Kind: "sandbox", ID: string(r.Sandbox)}
+	},
+	Unary: func(ctx context.Context, impl any, d rpc.Decoder) (any, error) {
+		req := new(PauseRequest)
+		if err := d.Decode(req); err != nil {
+			return nil, err
+		}
+		return impl.(Sandboxes).Resume(ctx, req)
+	},
+}
+
+var methodSandboxesSnapshot = &rpc.Method{
+	MethodInfo: rpc.MethodInfo{
+		Service: "sandbox.Sandboxes", Name: "Snapshot", Full: "sandbox.Sandboxes/Snapshot", Permission: "exec", Project: rpc.ProjectRequest, Idempotent: false, Stream: rpc.StreamNone, Audit: true,
+	},
+	Target: func(req any) rpc.Target {
+		r := req.(*SnapshotRequest)
+		return rpc.Target{Kind: "sandbox", ID: string(r.Sandbox)}
+	},
+	Subject: func(req any) rpc.Subject {
+		r := req.(*SnapshotRequest)
+		return rpc.Subject{Kind: "sandbox", ID: string(r.Sandbox)}
+	},
+	Unary: func(ctx context.Context, impl any, d rpc.Decoder) (any, error) {
+		req := new(SnapshotRequest)
+		if err := d.Decode(req); err != nil {
+			return nil, err
+		}
+		return impl.(Sandboxes).Snapshot(ctx, req)
+	},
+}
+
+var methodSandboxesFork = &rpc.Method{
+	MethodInfo: rpc.MethodInfo{
+		Service: "sandbox.Sandboxes", Name: "Fork", Full: "sandbox.Sandboxes/Fork", Permission: "exec", Project: rpc.ProjectRequest, Idempotent: false, Stream: rpc.StreamNone, Audit: true,
+	},
+	Target: func(req any) rpc.Target {
+		r := req.(*ForkRequest)
+		if r.Sandbox != "" {
+			return rpc.Target{Kind: "sandbox", ID: string(r.Sandbox)}
+		}
+		return rpc.Target{Kind: "snapshot", ID: string(r.Snapshot)}
+	},
+	Subject: func(req any) rpc.Subject {
+		r := req.(*ForkRequest)
+		if string(r.Sandbox) != "" {
+			return rpc.Subject{Kind: "sandbox", ID: string(r.Sandbox)}
+		}
+		return rpc.Subject{Kind: "snapshot", ID: string(r.Snapshot)}
+	},
+	Unary: func(ctx context.Context, impl any, d rpc.Decoder) (any, error) {
+		req := new(ForkRequest)
+		if err := d.Decode(req); err != nil {
+			return nil, err
+		}
+		return impl.(Sandboxes).Fork(ctx, req)
+	},
+}
+
+var methodSandboxesDeleteSnapshot = &rpc.Method{
+	MethodInfo: rpc.MethodInfo{
+		Service: "sandbox.Sandboxes", Name: "DeleteSnapshot", Full: "sandbox.Sandboxes/DeleteSnapshot", Permission: "exec", Project: rpc.ProjectRequest, Idempotent: true, Stream: rpc.StreamNone, Audit: true,
+	},
+	Target: func(req any) rpc.Target {
+		r := req.(*DeleteSnapshotRequest)
+		return rpc.Target{Kind: "snapshot", ID: string(r.Snapshot)}
+	},
+	Subject: func(req any) rpc.Subject {
+		r := req.(*DeleteSnapshotRequest)
+		return rpc.Subject{Kind: "snapshot", ID: string(r.Snapshot)}
+	},
+	Unary: func(ctx context.Context, impl any, d rpc.Decoder) (any, error) {
+		req := new(DeleteSnapshotRequest)
+		if err := d.Decode(req); err != nil {
+			return nil, err
+		}
+		return rpc.None{}, impl.(Sandboxes).DeleteSnapshot(ctx, req)
+	},
+}
+
+var methodSandboxesExtend = &rpc.Method{
+	MethodInfo: rpc.MethodInfo{
+		Service: "sandbox.Sandboxes", Name: "Extend", Full: "sandbox.Sandboxes/Extend", Permission: "exec", Project: rpc.ProjectRequest, Idempotent: true, Stream: rpc.StreamNone, Audit: true,
+	},
+	Target: func(req any) rpc.Target {
+		r := req.(*ExtendRequest)
+		return rpc.Target{Kind: "sandbox", ID: string(r.Sandbox)}
+	},
+	Subject: func(req any) rpc.Subject {
+		r := req.(*ExtendRequest)
+		return rpc.Subject{Kind: "sandbox", ID: string(r.Sandbox)}
+	},
+	Unary: func(ctx context.Context, impl any, d rpc.Decoder) (any, error) {
+		req := new(ExtendRequest)
+		if err := d.Decode(req); err != nil {
+			return nil, err
+		}
+		return impl.(Sandboxes).Extend(ctx, req)
+	},
+}
+
 var methodSandboxesStats = &rpc.Method{
 	MethodInfo: rpc.MethodInfo{
 		Service: "sandbox.Sandboxes", Name: "Stats", Full: "sandbox.Sandboxes/Stats", Permission: "read", Project: rpc.ProjectRequest, Idempotent: true, Stream: rpc.StreamNone, Audit: false,
@@ -1147,6 +1557,12 @@ var SandboxesService = &rpc.Service{Name: "sandbox.Sandboxes", Methods: []*rpc.M
 	methodSandboxesLogs,
 	methodSandboxesStop,
 	methodSandboxesDelete,
+	methodSandboxesPause,
+	methodSandboxesResume,
+	methodSandboxesSnapshot,
+	methodSandboxesFork,
+	methodSandboxesDeleteSnapshot,
+	methodSandboxesExtend,
 	methodSandboxesStats,
 }}
 

@@ -70,6 +70,7 @@ const (
 	KindTemplate        = "template"
 	KindTemplateVersion = "template_version"
 	KindWarmPool        = "warm_pool"
+	KindSnapshot        = "snapshot"
 	KindSandboxPool     = "sandbox_pool"
 	KindSandbox         = "sandbox"
 )
@@ -79,6 +80,7 @@ var Kinds = []*schema.Kind{
 	TemplateKind,
 	TemplateVersionKind,
 	WarmPoolKind,
+	SnapshotKind,
 	SandboxPoolKind,
 	SandboxKind,
 }
@@ -92,6 +94,8 @@ const (
 	SandboxPhaseScheduled SandboxPhase = "scheduled" // Placed on a node, nothing set up yet.
 	SandboxPhaseCreating  SandboxPhase = "creating"  // The node sets it up (address, image, container, agent).
 	SandboxPhaseRunning   SandboxPhase = "running"   // Its process runs; ready tells whether its probe passes.
+	SandboxPhasePausing   SandboxPhase = "pausing"   // Its memory and files are being saved.
+	SandboxPhasePaused    SandboxPhase = "paused"    // Saved, without processes and address; it goes on when it is wanted.
 	SandboxPhaseStopping  SandboxPhase = "stopping"  // Being stopped.
 	SandboxPhaseStopped   SandboxPhase = "stopped"   // Ended; reason tells why. Nothing of it is left on the node.
 	SandboxPhaseFailed    SandboxPhase = "failed"    // Could not be set up; reason and message tell why. Nothing is left.
@@ -104,6 +108,8 @@ func (e SandboxPhase) Valid() bool {
 		SandboxPhaseScheduled,
 		SandboxPhaseCreating,
 		SandboxPhaseRunning,
+		SandboxPhasePausing,
+		SandboxPhasePaused,
 		SandboxPhaseStopping,
 		SandboxPhaseStopped,
 		SandboxPhaseFailed:
@@ -114,7 +120,7 @@ func (e SandboxPhase) Valid() bool {
 
 // Choices lists the values in the order of their declaration.
 func (SandboxPhase) Choices() []string {
-	return []string{"pending", "scheduled", "creating", "running", "stopping", "stopped", "failed"}
+	return []string{"pending", "scheduled", "creating", "running", "pausing", "paused", "stopping", "stopped", "failed"}
 }
 
 // EndReason is an enum. Reason of the end of a sandbox.
@@ -177,6 +183,30 @@ func (e SandboxOrigin) Valid() bool {
 // Choices lists the values in the order of their declaration.
 func (SandboxOrigin) Choices() []string { return []string{"session", "pool", "cold"} }
 
+// SnapshotPhase is an enum. Phase of a snapshot.
+type SnapshotPhase string
+
+// Values of SnapshotPhase.
+const (
+	SnapshotPhasePending SnapshotPhase = "pending" // It is being taken.
+	SnapshotPhaseReady   SnapshotPhase = "ready"   // Sandboxes can be made from it.
+	SnapshotPhaseFailed  SnapshotPhase = "failed"  // It could not be taken; message says why.
+)
+
+// Valid reports whether e is one of the values.
+func (e SnapshotPhase) Valid() bool {
+	switch e {
+	case SnapshotPhasePending,
+		SnapshotPhaseReady,
+		SnapshotPhaseFailed:
+		return true
+	}
+	return false
+}
+
+// Choices lists the values in the order of their declaration.
+func (SnapshotPhase) Choices() []string { return []string{"pending", "ready", "failed"} }
+
 // TemplatePhase is an enum. Phase of a version of a template.
 type TemplatePhase string
 
@@ -207,6 +237,7 @@ type DesiredState string
 // Values of DesiredState.
 const (
 	DesiredStateRunning DesiredState = "running" // It should run.
+	DesiredStatePaused  DesiredState = "paused"  // Its memory and files should be kept, without processes.
 	DesiredStateStopped DesiredState = "stopped" // It should end.
 )
 
@@ -214,6 +245,7 @@ const (
 func (e DesiredState) Valid() bool {
 	switch e {
 	case DesiredStateRunning,
+		DesiredStatePaused,
 		DesiredStateStopped:
 		return true
 	}
@@ -221,7 +253,7 @@ func (e DesiredState) Valid() bool {
 }
 
 // Choices lists the values in the order of their declaration.
-func (DesiredState) Choices() []string { return []string{"running", "stopped"} }
+func (DesiredState) Choices() []string { return []string{"running", "paused", "stopped"} }
 
 // NetworkMode is an enum. Kind of a sandbox's network.
 type NetworkMode string
@@ -1072,6 +1104,229 @@ var WarmPoolKind = &schema.Kind{
 	},
 }
 
+// Snapshot: The memory of all processes of a sandbox and its files, at one moment.
+// Sandboxes made from it go on from there.
+type Snapshot struct {
+	schema.Meta
+	Spec   SnapshotSpec   `json:"spec"`
+	Status SnapshotStatus `json:"status"`
+}
+
+// SnapshotSpec: what is wanted of a snapshot.
+type SnapshotSpec struct {
+	// The sandbox of which it is taken.
+	Sandbox id.Sandbox `cbor:"1,keyasint,omitempty" json:"sandbox,omitempty"`
+	// The node that keeps it.
+	Node id.Node `cbor:"2,keyasint" json:"node" schema:"required"`
+	// Id of the snapshot from which that sandbox was made.
+	Parent string `cbor:"3,keyasint,omitempty" json:"parent,omitempty"`
+	// What that sandbox is made of.
+	Template SandboxTemplate `cbor:"4,keyasint" json:"template" schema:"required"`
+	// The version of a template that it was made of.
+	TemplateVersion id.TemplateVersion `cbor:"5,keyasint,omitempty" json:"template_version,omitempty"`
+}
+
+// SetDefaults sets every field that has a default.
+func (x *SnapshotSpec) SetDefaults() {
+	x.Template.SetDefaults()
+}
+
+// UnmarshalCBOR decodes x; fields that are missing get their defaults.
+func (x *SnapshotSpec) UnmarshalCBOR(b []byte) error {
+	type plain SnapshotSpec
+	*x = SnapshotSpec{}
+	x.SetDefaults()
+	return schema.Unmarshal(b, (*plain)(x))
+}
+
+// MarshalJSON renders x; durations are strings, secrets are redacted.
+func (x SnapshotSpec) MarshalJSON() ([]byte, error) { return schema.EncodeJSON(&x) }
+
+// UnmarshalJSON decodes x; unknown fields are errors, missing ones get their defaults.
+func (x *SnapshotSpec) UnmarshalJSON(b []byte) error { return schema.DecodeJSON(b, x) }
+
+// Validate reports every field that breaks its rules, as one error of class
+// invalid_argument.
+func (x *SnapshotSpec) Validate() error { return schema.Validate(x) }
+
+// ValidateFields is Validate below the path that v is at.
+func (x *SnapshotSpec) ValidateFields(v *schema.Validator) {
+	if x.Sandbox != "" {
+		v.Ref("sandbox", string(x.Sandbox))
+	}
+	v.Required("node", x.Node != "")
+	if x.Node != "" {
+		v.Ref("node", string(x.Node))
+	}
+	if x.Parent != "" {
+		v.MaxLen("parent", len(x.Parent), 63)
+	}
+	v.In("template", &x.Template)
+	if x.TemplateVersion != "" {
+		v.Ref("template_version", string(x.TemplateVersion))
+	}
+}
+
+// SnapshotStatus: what is known of a snapshot.
+type SnapshotStatus struct {
+	// Phase. (default pending)
+	Phase SnapshotPhase `cbor:"1,keyasint" json:"phase"`
+	// Space that it takes on the node's disk. (unit: bytes; default 0)
+	Bytes int64 `cbor:"2,keyasint" json:"bytes"`
+	// Version of runsc that took it, and must restore it.
+	RunscVersion string `cbor:"3,keyasint,omitempty" json:"runsc_version,omitempty"`
+	// Agent in its memory, by content.
+	Agent string `cbor:"4,keyasint,omitempty" json:"agent,omitempty"`
+	// Reason of a failure.
+	Message string `cbor:"5,keyasint,omitempty" json:"message,omitempty"`
+	// Time at which it was complete.
+	ReadyAt *time.Time `cbor:"6,keyasint,omitempty" json:"ready_at,omitempty"`
+}
+
+// SetDefaults sets every field that has a default.
+func (x *SnapshotStatus) SetDefaults() {
+	x.Phase = SnapshotPhasePending
+	x.Bytes = 0
+}
+
+// UnmarshalCBOR decodes x; fields that are missing get their defaults.
+func (x *SnapshotStatus) UnmarshalCBOR(b []byte) error {
+	type plain SnapshotStatus
+	*x = SnapshotStatus{}
+	x.SetDefaults()
+	return schema.Unmarshal(b, (*plain)(x))
+}
+
+// MarshalJSON renders x; durations are strings, secrets are redacted.
+func (x SnapshotStatus) MarshalJSON() ([]byte, error) { return schema.EncodeJSON(&x) }
+
+// UnmarshalJSON decodes x; unknown fields are errors, missing ones get their defaults.
+func (x *SnapshotStatus) UnmarshalJSON(b []byte) error { return schema.DecodeJSON(b, x) }
+
+// Validate reports every field that breaks its rules, as one error of class
+// invalid_argument.
+func (x *SnapshotStatus) Validate() error { return schema.Validate(x) }
+
+// ValidateFields is Validate below the path that v is at.
+func (x *SnapshotStatus) ValidateFields(v *schema.Validator) {
+	schema.CheckEnum(v, "phase", x.Phase)
+}
+
+// Attributes of Snapshot.
+const (
+	SnapshotAttrSandbox         = "spec.sandbox"
+	SnapshotAttrNode            = "spec.node"
+	SnapshotAttrParent          = "spec.parent"
+	SnapshotAttrTemplate        = "spec.template"
+	SnapshotAttrTemplateVersion = "spec.template_version"
+	SnapshotAttrPhase           = "status.phase"
+	SnapshotAttrBytes           = "status.bytes"
+	SnapshotAttrRunscVersion    = "status.runsc_version"
+	SnapshotAttrAgent           = "status.agent"
+	SnapshotAttrMessage         = "status.message"
+	SnapshotAttrReadyAt         = "status.ready_at"
+)
+
+// NewSnapshot returns a snapshot with every default applied.
+func NewSnapshot() *Snapshot {
+	o := new(Snapshot)
+	o.Spec.SetDefaults()
+	o.Status.SetDefaults()
+	return o
+}
+
+// GetID returns the typed id.
+func (o *Snapshot) GetID() id.Snapshot { return id.Snapshot(o.ID) }
+
+// EntityKind returns SnapshotKind.
+func (o *Snapshot) EntityKind() *schema.Kind { return SnapshotKind }
+
+// SpecPtr returns &o.Spec.
+func (o *Snapshot) SpecPtr() any { return &o.Spec }
+
+// StatusPtr returns &o.Status.
+func (o *Snapshot) StatusPtr() any { return &o.Status }
+
+// ValidateFields checks spec and status.
+func (o *Snapshot) ValidateFields(v *schema.Validator) {
+	v.In("spec", &o.Spec)
+	v.In("status", &o.Status)
+}
+
+// MarshalJSON renders o with its kind; secrets are redacted.
+func (o Snapshot) MarshalJSON() ([]byte, error) { return schema.EncodeObjectJSON(&o) }
+
+// UnmarshalJSON decodes o strictly; missing fields get their defaults.
+func (o *Snapshot) UnmarshalJSON(b []byte) error { return schema.DecodeObjectJSON(b, o) }
+
+// Extract adds what the store indexes or enforces of o.
+func (o *Snapshot) Extract(e *schema.Extracted) {
+	if o.Spec.Sandbox != "" {
+		e.AddIndex("spec.sandbox", schema.EncodeIndexString(string(o.Spec.Sandbox)))
+		e.AddRef("spec.sandbox", "sandbox", schema.ID(o.Spec.Sandbox), schema.Clear)
+	}
+	if o.Spec.Node != "" {
+		e.AddIndex("spec.node", schema.EncodeIndexString(string(o.Spec.Node)))
+		e.AddRef("spec.node", "node", schema.ID(o.Spec.Node), schema.Restrict)
+	}
+	if o.Spec.TemplateVersion != "" {
+		e.AddRef("spec.template_version", "template_version", schema.ID(o.Spec.TemplateVersion), schema.Clear)
+	}
+}
+
+// SnapshotKind describes the kind snapshot.
+var SnapshotKind = &schema.Kind{
+	Name: "snapshot", Plural: "snapshots", Prefix: "snap", Domain: "sandbox",
+	Doc:   "The memory of all processes of a sandbox and its files, at one moment. Sandboxes made from it go on from there.",
+	Scope: schema.ScopeProject,
+	Short: []string{"snap"},
+	New:   func() schema.Object { return NewSnapshot() },
+	Decode: func(r *schema.Record) (schema.Object, error) {
+		o := NewSnapshot()
+		if err := schema.DecodeRecord(r, o); err != nil {
+			return nil, err
+		}
+		return o, nil
+	},
+	Encode:  schema.EncodeObject,
+	Extract: func(r *schema.Record) (schema.Extracted, error) { return schema.ExtractRecord(r, NewSnapshot()) },
+	Attrs: []schema.Attr{
+		{Path: "spec.sandbox", Number: 1, Type: "ref sandbox", Doc: "The sandbox of which it is taken.", Indexed: true},
+		{Path: "spec.node", Number: 2, Type: "ref node", Doc: "The node that keeps it.", Required: true, Indexed: true},
+		{Path: "spec.parent", Number: 3, Type: "string", Doc: "Id of the snapshot from which that sandbox was made."},
+		{Path: "spec.template", Number: 4, Type: "component sandbox_template", Doc: "What that sandbox is made of.", Required: true},
+		{Path: "spec.template_version", Number: 5, Type: "ref template_version", Doc: "The version of a template that it was made of."},
+		{Path: "status.phase", Number: 1, Type: "enum snapshot_phase", Doc: "Phase.", Default: "pending", Choices: []string{"pending", "ready", "failed"}},
+		{Path: "status.bytes", Number: 2, Type: "int", Doc: "Space that it takes on the node's disk.", Default: "0"},
+		{Path: "status.runsc_version", Number: 3, Type: "string", Doc: "Version of runsc that took it, and must restore it."},
+		{Path: "status.agent", Number: 4, Type: "string", Doc: "Agent in its memory, by content."},
+		{Path: "status.message", Number: 5, Type: "string", Doc: "Reason of a failure."},
+		{Path: "status.ready_at", Number: 6, Type: "time", Doc: "Time at which it was complete."},
+	},
+	Columns: []schema.Column{
+		{Title: "PHASE", Value: func(obj schema.Object, _ time.Time) string {
+			o := obj.(*Snapshot)
+			return schema.Cell(o.Status.Phase)
+		}},
+		{Title: "SANDBOX", Value: func(obj schema.Object, _ time.Time) string {
+			o := obj.(*Snapshot)
+			return schema.Cell(o.Spec.Sandbox)
+		}},
+		{Title: "BYTES", Value: func(obj schema.Object, _ time.Time) string {
+			o := obj.(*Snapshot)
+			return schema.Cell(o.Status.Bytes)
+		}},
+		{Title: "NODE", Wide: true, Value: func(obj schema.Object, _ time.Time) string {
+			o := obj.(*Snapshot)
+			return schema.Cell(o.Spec.Node)
+		}},
+		{Title: "AGE", Value: func(obj schema.Object, now time.Time) string {
+			o := obj.(*Snapshot)
+			return schema.CellAge(o.CreatedAt, now)
+		}},
+	},
+}
+
 // SandboxPool: A number of sandboxes of one template, kept alive and replaced when they
 // end.
 type SandboxPool struct {
@@ -1329,6 +1584,10 @@ type SandboxSpec struct {
 	Claim string `cbor:"12,keyasint,omitempty" json:"claim,omitempty"`
 	// Time of the claim.
 	ClaimedAt *time.Time `cbor:"13,keyasint,omitempty" json:"claimed_at,omitempty"`
+	// Id of the snapshot from which it is made; absent: it is made from its image.
+	Restore string `cbor:"16,keyasint,omitempty" json:"restore,omitempty"`
+	// The one node on which it can run; absent: any.
+	OnlyNode id.Node `cbor:"17,keyasint,omitempty" json:"only_node,omitempty"`
 	// The agent whose session it serves, as the caller named it.
 	Agent string `cbor:"14,keyasint,omitempty" json:"agent,omitempty"`
 	// Way by which the request got it.
@@ -1390,6 +1649,12 @@ func (x *SandboxSpec) ValidateFields(v *schema.Validator) {
 	if x.Claim != "" {
 		v.MaxLen("claim", len(x.Claim), 63)
 	}
+	if x.Restore != "" {
+		v.MaxLen("restore", len(x.Restore), 63)
+	}
+	if x.OnlyNode != "" {
+		v.Ref("only_node", string(x.OnlyNode))
+	}
 	if x.Agent != "" {
 		v.MaxLen("agent", len(x.Agent), 200)
 	}
@@ -1412,6 +1677,12 @@ type SandboxStatus struct {
 	ExitCode *int64 `cbor:"5,keyasint,omitempty" json:"exit_code,omitempty"`
 	// Problem and advice.
 	Message string `cbor:"6,keyasint,omitempty" json:"message,omitempty"`
+	// How often it was paused. (default 0)
+	Pauses int64 `cbor:"13,keyasint" json:"pauses"`
+	// Name, on its node, of the memory and files of a paused sandbox.
+	Saved string `cbor:"14,keyasint,omitempty" json:"saved,omitempty"`
+	// Time at which it was last paused.
+	PausedAt *time.Time `cbor:"15,keyasint,omitempty" json:"paused_at,omitempty"`
 	// Last lines of its output, if it failed.
 	LogTail []string `cbor:"7,keyasint,omitempty" json:"log_tail,omitempty"`
 	// Its probe had not passed by the deadline; message, listening and log_tail say more.
@@ -1431,6 +1702,7 @@ type SandboxStatus struct {
 func (x *SandboxStatus) SetDefaults() {
 	x.Phase = SandboxPhasePending
 	x.Ready = false
+	x.Pauses = 0
 	x.Overdue = false
 }
 
@@ -1458,6 +1730,9 @@ func (x *SandboxStatus) ValidateFields(v *schema.Validator) {
 	if x.Reason != "" {
 		schema.CheckEnum(v, "reason", x.Reason)
 	}
+	if x.Saved != "" {
+		v.MaxLen("saved", len(x.Saved), 63)
+	}
 }
 
 // Attributes of Sandbox.
@@ -1475,6 +1750,8 @@ const (
 	SandboxAttrWarmPool        = "spec.warm_pool"
 	SandboxAttrClaim           = "spec.claim"
 	SandboxAttrClaimedAt       = "spec.claimed_at"
+	SandboxAttrRestore         = "spec.restore"
+	SandboxAttrOnlyNode        = "spec.only_node"
 	SandboxAttrAgent           = "spec.agent"
 	SandboxAttrOrigin          = "spec.origin"
 	SandboxAttrPhase           = "status.phase"
@@ -1483,6 +1760,9 @@ const (
 	SandboxAttrReason          = "status.reason"
 	SandboxAttrExitCode        = "status.exit_code"
 	SandboxAttrMessage         = "status.message"
+	SandboxAttrPauses          = "status.pauses"
+	SandboxAttrSaved           = "status.saved"
+	SandboxAttrPausedAt        = "status.paused_at"
 	SandboxAttrLogTail         = "status.log_tail"
 	SandboxAttrOverdue         = "status.overdue"
 	SandboxAttrListening       = "status.listening"
@@ -1549,6 +1829,9 @@ func (o *Sandbox) Extract(e *schema.Extracted) {
 		e.AddIndex("spec.warm_pool", schema.EncodeIndexString(string(o.Spec.WarmPool)))
 		e.AddRef("spec.warm_pool", "warm_pool", schema.ID(o.Spec.WarmPool), schema.Cascade)
 	}
+	if o.Spec.OnlyNode != "" {
+		e.AddRef("spec.only_node", "node", schema.ID(o.Spec.OnlyNode), schema.Clear)
+	}
 	if o.Spec.Agent != "" {
 		e.AddIndex("spec.agent", schema.EncodeIndexString(o.Spec.Agent))
 	}
@@ -1577,7 +1860,7 @@ var SandboxKind = &schema.Kind{
 		{Path: "spec.app_version", Number: 3, Type: "ref app_version", Doc: "The version it runs.", Indexed: true},
 		{Path: "spec.service", Number: 4, Type: "string", Doc: "The service of the app."},
 		{Path: "spec.node", Number: 5, Type: "ref node", Doc: "Its node; the scheduler sets it once.", Indexed: true},
-		{Path: "spec.desired", Number: 6, Type: "enum desired_state", Doc: "Desired state.", Default: "running", Choices: []string{"running", "stopped"}},
+		{Path: "spec.desired", Number: 6, Type: "enum desired_state", Doc: "Desired state.", Default: "running", Choices: []string{"running", "paused", "stopped"}},
 		{Path: "spec.stop_reason", Number: 7, Type: "enum end_reason", Doc: "Reason for which it must stop.", Choices: []string{"exit", "oom", "ttl", "idle", "user", "node", "crash", "setup"}},
 		{Path: "spec.ttl", Number: 8, Type: "duration", Doc: "Ends this long after it was claimed, or began to run if it was not; absent: never."},
 		{Path: "spec.template", Number: 9, Type: "component sandbox_template", Doc: "What it is made of, with what its claim added.", Required: true},
@@ -1585,14 +1868,19 @@ var SandboxKind = &schema.Kind{
 		{Path: "spec.warm_pool", Number: 11, Type: "ref warm_pool", Doc: "The pool in which it waits to be claimed; absent from its claim on.", Indexed: true},
 		{Path: "spec.claim", Number: 12, Type: "string", Doc: "Names the claim that took it out of its pool; absent: not from a pool."},
 		{Path: "spec.claimed_at", Number: 13, Type: "time", Doc: "Time of the claim."},
+		{Path: "spec.restore", Number: 16, Type: "string", Doc: "Id of the snapshot from which it is made; absent: it is made from its image."},
+		{Path: "spec.only_node", Number: 17, Type: "ref node", Doc: "The one node on which it can run; absent: any."},
 		{Path: "spec.agent", Number: 14, Type: "string", Doc: "The agent whose session it serves, as the caller named it.", Indexed: true},
 		{Path: "spec.origin", Number: 15, Type: "enum sandbox_origin", Doc: "Way by which the request got it.", Choices: []string{"session", "pool", "cold"}},
-		{Path: "status.phase", Number: 1, Type: "enum sandbox_phase", Doc: "Phase.", Default: "pending", Indexed: true, Choices: []string{"pending", "scheduled", "creating", "running", "stopping", "stopped", "failed"}},
+		{Path: "status.phase", Number: 1, Type: "enum sandbox_phase", Doc: "Phase.", Default: "pending", Indexed: true, Choices: []string{"pending", "scheduled", "creating", "running", "pausing", "paused", "stopping", "stopped", "failed"}},
 		{Path: "status.ready", Number: 2, Type: "bool", Doc: "Whether its probe passes.", Default: "false"},
 		{Path: "status.address", Number: 3, Type: "string", Doc: "Its IPv4 address while it has one."},
 		{Path: "status.reason", Number: 4, Type: "enum end_reason", Doc: "Reason of its end.", Choices: []string{"exit", "oom", "ttl", "idle", "user", "node", "crash", "setup"}},
 		{Path: "status.exit_code", Number: 5, Type: "int", Doc: "Exit code of the main process; 128+n for signal n."},
 		{Path: "status.message", Number: 6, Type: "string", Doc: "Problem and advice."},
+		{Path: "status.pauses", Number: 13, Type: "int", Doc: "How often it was paused.", Default: "0"},
+		{Path: "status.saved", Number: 14, Type: "string", Doc: "Name, on its node, of the memory and files of a paused sandbox."},
+		{Path: "status.paused_at", Number: 15, Type: "time", Doc: "Time at which it was last paused."},
 		{Path: "status.log_tail", Number: 7, Type: "list of string", Doc: "Last lines of its output, if it failed."},
 		{Path: "status.overdue", Number: 12, Type: "bool", Doc: "Its probe had not passed by the deadline; message, listening and log_tail say more.", Default: "false"},
 		{Path: "status.listening", Number: 8, Type: "list of int", Doc: "TCP ports that were really listened on when that was last looked at."},

@@ -37,6 +37,10 @@ func (r *Reconciler) stop(ctx context.Context, sb *sandbox.Sandbox, reason sandb
 			return 0, err
 		}
 	}
+	if sb.Status.Saved != "" { // there is no process to stop
+		release()
+		return r.end(ctx, sb, reason, nil, "")
+	}
 	inst, err := r.Driver.Stop(ctx, string(sb.ID), sb.Spec.Template.StopTimeout)
 	if err != nil && !errs.Is(err, errs.NotFound) {
 		return 0, err
@@ -148,7 +152,11 @@ func (r *Reconciler) remove(ctx context.Context, sid string) (time.Duration, err
 // clear removes a sandbox that has ended from the machine, except its logs.
 func (r *Reconciler) clear(ctx context.Context, sb *sandbox.Sandbox) (time.Duration, error) {
 	r.work.forget(string(sb.ID))
-	return r.delete(ctx, string(sb.ID))
+	wait, err := r.delete(ctx, string(sb.ID))
+	if wait == 0 && err == nil && sb.Status.Saved != "" {
+		r.forgetSaved(ctx, sb.Status.Saved)
+	}
+	return wait, err
 }
 
 // delete removes a sandbox from the machine if the driver has any part of it.

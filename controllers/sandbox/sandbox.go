@@ -110,7 +110,13 @@ func (r *Reconciler) Reconcile(ctx context.Context, sid schema.ID) (time.Duratio
 	if reason := r.stopReason(sb); reason != "" {
 		return r.stop(ctx, sb, reason)
 	}
-	if sb.Status.Phase == sandbox.SandboxPhaseRunning {
+	wantPaused := sb.Spec.Desired == sandbox.DesiredStatePaused
+	switch {
+	case sb.Status.Phase == sandbox.SandboxPhasePausing, wantPaused && sb.Status.Phase == sandbox.SandboxPhaseRunning:
+		return r.pause(ctx, sb) // one that is wanted again is resumed afterwards
+	case wantPaused && sb.Status.Phase == sandbox.SandboxPhasePaused:
+		return r.paused(ctx, sb)
+	case sb.Status.Phase == sandbox.SandboxPhaseRunning:
 		return r.running(ctx, sb)
 	}
 	return r.create(ctx, sb)
@@ -161,13 +167,15 @@ func (r *Reconciler) create(ctx context.Context, sb *sandbox.Sandbox) (time.Dura
 		now := r.now()
 		sb.Status.StartedAt = &now
 	}
-	sb.Status.Phase, sb.Status.Address, sb.Status.Message = sandbox.SandboxPhaseRunning, inst.Address, ""
+	saved := sb.Status.Saved
+	sb.Status.Phase, sb.Status.Address, sb.Status.Message, sb.Status.Saved = sandbox.SandboxPhaseRunning, inst.Address, "", ""
 	if !probed(sb) {
 		sb.Status.Ready, sb.Status.ReadyAt = true, sb.Status.StartedAt
 	}
 	if err := r.write(ctx, sb); err != nil {
 		return 0, err
 	}
+	r.forgetSaved(ctx, saved)
 	r.work.forget(string(sb.ID))
 	r.Logger.Info("sandbox runs", "sandbox", string(sb.ID), "address", inst.Address)
 	return r.running(ctx, sb)
@@ -178,6 +186,9 @@ func (r *Reconciler) create(ctx context.Context, sb *sandbox.Sandbox) (time.Dura
 func (r *Reconciler) notSetUp(ctx context.Context, sb *sandbox.Sandbox, cause error) (time.Duration, error) {
 	if ctx.Err() != nil {
 		return 0, ctx.Err()
+	}
+	if sb.Status.Saved != "" {
+		return r.notResumed(ctx, sb, cause)
 	}
 	now := r.now()
 	if !errs.Is(cause, errs.Unavailable) || now.Sub(r.work.firstSetup(string(sb.ID), now)) >= setupTimeout {
@@ -207,7 +218,7 @@ func (r *Reconciler) spec(sb *sandbox.Sandbox) (execution.Spec, error) {
 		ID: string(sb.ID), Labels: map[string]string{"name": sb.Name, "project": string(sb.Project), "app": string(sb.Spec.App)},
 		Image: t.Image, Command: t.Command, Idle: t.Idle, WorkDir: t.Workdir, User: t.User, Env: env, Hostname: t.Hostname, Network: network,
 		CPUMillis: t.Resources.CPUMillis, MemoryBytes: t.Resources.MemoryBytes, PIDs: t.Resources.PIDs, DiskBytes: t.Resources.DiskBytes,
-		StopTimeout: t.StopTimeout,
+		StopTimeout: t.StopTimeout, Restore: cmp.Or(sb.Status.Saved, sb.Spec.Restore),
 	}, nil
 }
 
@@ -223,6 +234,9 @@ func (r *Reconciler) running(ctx context.Context, sb *sandbox.Sandbox) (time.Dur
 	switch inst.Phase {
 	case execution.Exited:
 		return r.exited(ctx, sb, inst)
+	case execution.Paused: // the server ended before it recorded the pause or the start
+		sb.Status.Phase, sb.Status.Saved, sb.Status.Ready = sandbox.SandboxPhasePausing, inst.Snapshot, false
+		return 0, r.write(ctx, sb)
 	case execution.Creating:
 		return r.vanished(ctx, sb, "what is left of the sandbox on the node is incomplete")
 	}

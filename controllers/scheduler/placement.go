@@ -32,6 +32,7 @@ type Sandbox struct {
 	ID      string
 	Group   string // sandboxes of one group are spread; empty: no group
 	Arch    string // architecture; empty: any
+	Only    string // id of the one node on which it can run; empty: any
 	Extra   bool   // the sandbox leaves room for rollouts
 	Reserve Resources
 }
@@ -164,6 +165,8 @@ func (n *node) refuses(s Sandbox) string {
 		return "not ready"
 	case n.Cordoned:
 		return "cordoned"
+	case s.Only != "" && s.Only != n.ID:
+		return "does not have its snapshot"
 	case s.Arch != "" && s.Arch != n.Arch:
 		return fmt.Sprintf("is %s, not %s", n.Arch, s.Arch)
 	case n.DiskFull:

@@ -159,7 +159,8 @@ func (r *Reconciler) plan(ctx context.Context) (*Plan, error) {
 
 func reservation(s *sandbox.Sandbox) Sandbox {
 	cpu, memory := s.Reserved()
-	return Sandbox{ID: string(s.ID), Group: string(s.Spec.Pool), Arch: s.Spec.Template.Arch, Extra: s.Spec.Pool == "" && s.Spec.App == "", Reserve: Resources{CPUMillis: cpu, MemoryBytes: memory}}
+	return Sandbox{ID: string(s.ID), Group: string(s.Spec.Pool), Arch: s.Spec.Template.Arch, Only: string(s.Spec.OnlyNode),
+		Extra: s.Spec.Pool == "" && s.Spec.App == "", Reserve: Resources{CPUMillis: cpu, MemoryBytes: memory}}
 }
 
 func value(n *int64) int64 {

@@ -9,6 +9,8 @@
 //	Stop, Delete  its end
 //	Exec          a process in it
 //	RunOnce       a process in a new one, which goes with it
+//	RunCode       a program in a new one of its language's template
+//	Pause, Resume, Snapshot, Fork, Extend
 //	Logs          the output of its main process, or of all sandboxes of an app
 //	Stats         its resource use
 //

@@ -9,6 +9,7 @@ import (
 	"miren.dev/runtime/api/app"
 	"miren.dev/runtime/api/id"
 	"miren.dev/runtime/api/sandbox"
+	"miren.dev/runtime/entity"
 	"miren.dev/runtime/entity/informer"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/schema"
@@ -81,7 +82,12 @@ func (s *Service) execTarget(ctx context.Context, req *ExecRequest) (id.Sandbox,
 	}
 	// A sandbox that runs, or ran a moment ago, needs no look at the store.
 	sb := informer.Of[sandbox.Sandbox](s.Informers).Get(schema.ID(req.Sandbox))
-	if sb == nil || !reached(sb, sandbox.WaitUntilRunning) {
+	if sb == nil || !reached(sb, sandbox.WaitUntilRunning) || sb.Spec.Desired == sandbox.DesiredStatePaused {
+		if sb, err := entity.Get[sandbox.Sandbox](ctx, s.Store, req.Sandbox); err != nil {
+			return "", err
+		} else if err := s.awake(ctx, sb); err != nil {
+			return "", err
+		}
 		var err error
 		if sb, err = s.Wait(ctx, req.Sandbox, sandbox.WaitUntilRunning); err != nil {
 			return "", err

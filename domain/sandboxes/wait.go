@@ -24,6 +24,8 @@ func reached(sb *sandbox.Sandbox, until sandbox.WaitUntil) bool {
 	switch until {
 	case sandbox.WaitUntilRunning:
 		return sb.Status.Phase == sandbox.SandboxPhaseRunning
+	case sandbox.WaitUntilPaused:
+		return sb.Status.Phase == sandbox.SandboxPhasePaused
 	case sandbox.WaitUntilReady:
 		return sb.Status.Ready
 	}

@@ -19,9 +19,9 @@ func Access() (name string, a kit.Access) {
 		Reads: api.Kinds(),
 		Creates: []*schema.Kind{
 			core.ProjectKind, core.ClientCertificateKind, app.AppKind, app.BuildKind, app.DeploymentKind, app.DeployLeaseKind, app.RouteKind, sandbox.SandboxKind,
-			sandbox.TemplateKind, sandbox.TemplateVersionKind, sandbox.WarmPoolKind,
+			sandbox.TemplateKind, sandbox.TemplateVersionKind, sandbox.WarmPoolKind, sandbox.SnapshotKind,
 		},
-		Deletes: []*schema.Kind{core.ClientCertificateKind, app.AppKind, app.RouteKind, sandbox.SandboxKind, sandbox.WarmPoolKind},
+		Deletes: []*schema.Kind{core.ClientCertificateKind, app.AppKind, app.RouteKind, sandbox.SandboxKind, sandbox.WarmPoolKind, sandbox.SnapshotKind},
 		Owns: slices.Concat(
 			kit.Fields(app.AppKind, "spec.env", "spec.secrets"), kit.Fields(app.DeploymentKind, "spec.cancel"),
 			kit.Fields(app.RouteKind, "spec"), kit.Fields(core.ClientCertificateKind, "spec"), kit.Fields(core.NodeKind, "spec.cordoned"),

@@ -130,6 +130,9 @@ func newEnv(t *testing.T) *env {
 	informers := informer.New(informer.Config{Reader: e.store})
 	rec := &controller.Reconciler{Driver: e.machine.Driver(), Node: e.node, Sealer: sealer, Logger: log}
 	rec.Store = kittest.Hold(t, e.store.Store, rec.Controller())
+	snapshotRec := &controller.Reconciler{Driver: rec.Driver, Node: rec.Node, Logger: log}
+	snapshots := (&controller.Snapshots{Sandboxes: snapshotRec, Logger: log}).Controller()
+	snapshotRec.Store = kittest.Hold(t, e.store.Store, snapshots)
 	srv, err := rpc.NewServer(rpc.ServerOptions{Logger: log})
 	e.must(err)
 	name, access := rpcserver.Access()
@@ -164,7 +167,7 @@ func newEnv(t *testing.T) *env {
 			t.Error(err)
 		}
 	})
-	_, stop := kittest.Run(t, informer.New(informer.Config{Reader: e.store.Store}), kit.Config{StopGrace: time.Millisecond, Logger: log}, rec.Controller())
+	_, stop := kittest.Run(t, informer.New(informer.Config{Reader: e.store.Store}), kit.Config{StopGrace: time.Millisecond, Logger: log}, rec.Controller(), snapshots)
 	t.Cleanup(func() {
 		stop()
 		cancel()

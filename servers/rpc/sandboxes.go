@@ -68,3 +68,53 @@ func (h *sandboxHandler) Logs(ctx context.Context, req *sandbox.LogsRequest, st 
 	}
 	return err
 }
+
+// Pause saves a sandbox and ends its processes.
+func (h *sandboxHandler) Pause(ctx context.Context, req *sandbox.PauseRequest) (*sandbox.SandboxResponse, error) {
+	sb, err := h.sandboxes.Pause(ctx, req.Sandbox)
+	if err != nil || !value(req.Wait) {
+		return sandboxResponse(sb, err)
+	}
+	return sandboxResponse(h.sandboxes.Wait(ctx, req.Sandbox, sandbox.WaitUntilPaused))
+}
+
+// Resume continues a paused sandbox.
+func (h *sandboxHandler) Resume(ctx context.Context, req *sandbox.PauseRequest) (*sandbox.SandboxResponse, error) {
+	sb, err := h.sandboxes.Resume(ctx, req.Sandbox)
+	if err != nil || !value(req.Wait) {
+		return sandboxResponse(sb, err)
+	}
+	return sandboxResponse(h.sandboxes.Wait(ctx, req.Sandbox, sandbox.WaitUntilRunning))
+}
+
+// Snapshot takes a snapshot of a sandbox.
+func (h *sandboxHandler) Snapshot(ctx context.Context, req *sandbox.SnapshotRequest) (*sandbox.SnapshotResponse, error) {
+	s, err := h.sandboxes.Snapshot(ctx, req.Sandbox, req.Name, req.Labels)
+	if err != nil {
+		return nil, err
+	}
+	rec, err := record(s)
+	return &sandbox.SnapshotResponse{Snapshot: rec}, err
+}
+
+// DeleteSnapshot deletes a snapshot.
+func (h *sandboxHandler) DeleteSnapshot(ctx context.Context, req *sandbox.DeleteSnapshotRequest) error {
+	return h.sandboxes.DeleteSnapshot(ctx, req.Snapshot)
+}
+
+// Fork makes sandboxes from a sandbox or a snapshot.
+func (h *sandboxHandler) Fork(ctx context.Context, req *sandbox.ForkRequest) (*sandbox.ForkResponse, error) {
+	forks, err := h.sandboxes.Fork(ctx, sandboxes.ForkRequest{
+		Sandbox: req.Sandbox, Snapshot: req.Snapshot, Count: int(value(req.Count)), Labels: req.Labels, Env: req.Env, TTL: value(req.TTL),
+	})
+	if err != nil {
+		return nil, err
+	}
+	records, err := recordsOf(forks)
+	return &sandbox.ForkResponse{Sandboxes: records}, err
+}
+
+// Extend changes the end of a sandbox.
+func (h *sandboxHandler) Extend(ctx context.Context, req *sandbox.ExtendRequest) (*sandbox.SandboxResponse, error) {
+	return sandboxResponse(h.sandboxes.Extend(ctx, req.Sandbox, value(req.TTL)))
+}

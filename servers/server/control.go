@@ -93,6 +93,9 @@ func newControl(cfg *config.Config, m *machine, store *pgstore.Store, sources bu
 func (c *control) controllers(nodeID id.Node) []kit.Controller {
 	log := func(name string) *slog.Logger { return c.logger.With("controller", name) }
 	keep := c.cfg.Retention
+	nodeSandboxes := &ctlsandbox.Reconciler{
+		Store: c.store, Driver: c.m.driver, Node: nodeID, Sealer: c.sealer, Stopped: lastStopped(c.m.in), Logger: log("sandbox"),
+	}
 	return []kit.Controller{
 		c.builds.Controller(),
 		(&deployment.Reconciler{
@@ -104,9 +107,8 @@ func (c *control) controllers(nodeID id.Node) []kit.Controller {
 			Store: c.store, Informers: c.informers, Templates: c.templates, Demand: c.demand, Logger: log("warm-pool"),
 		}).Controller(),
 		(&scheduler.Reconciler{Store: c.store, Logger: log("scheduler")}).Controller(),
-		(&ctlsandbox.Reconciler{
-			Store: c.store, Driver: c.m.driver, Node: nodeID, Sealer: c.sealer, Stopped: lastStopped(c.m.in), Logger: log("sandbox"),
-		}).Controller(),
+		nodeSandboxes.Controller(),
+		(&ctlsandbox.Snapshots{Sandboxes: nodeSandboxes, Logger: log("snapshot")}).Controller(),
 		(&node.Liveness{Store: c.store, Logger: log("node")}).Controller(),
 		(&retention.Reconciler{
 			Store: c.store, Logger: log("retention"), Config: retention.Config{

@@ -1,0 +1,220 @@
+package sandboxes
+
+import (
+	"cmp"
+	"context"
+	"maps"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"miren.dev/runtime/api/id"
+	"miren.dev/runtime/api/sandbox"
+	"miren.dev/runtime/entity"
+	"miren.dev/runtime/entity/informer"
+	"miren.dev/runtime/pkg/errs"
+	"miren.dev/runtime/pkg/schema"
+)
+
+// snapshotTimeout bounds the taking of a snapshot.
+const snapshotTimeout = 5 * time.Minute
+
+// Pause asks that a sandbox is saved and its processes end; see Wait. It
+// returns at once. FailedPrecondition if the sandbox has ended or waits in a
+// warm pool.
+func (s *Service) Pause(ctx context.Context, sid id.Sandbox) (*sandbox.Sandbox, error) {
+	return s.want(ctx, sid, sandbox.DesiredStatePaused)
+}
+
+// Resume asks that a paused sandbox goes on; see Wait. It returns at once.
+// FailedPrecondition if the sandbox has ended.
+func (s *Service) Resume(ctx context.Context, sid id.Sandbox) (*sandbox.Sandbox, error) {
+	return s.want(ctx, sid, sandbox.DesiredStateRunning)
+}
+
+func (s *Service) want(ctx context.Context, sid id.Sandbox, state sandbox.DesiredState) (*sandbox.Sandbox, error) {
+	return entity.ModifySpec(ctx, s.Store, sid, func(sb *sandbox.Sandbox) error {
+		switch {
+		case sb.Status.Phase.Ended() || sb.Spec.Desired == sandbox.DesiredStateStopped:
+			return errEnded(sb)
+		case sb.Spec.WarmPool != "" || sb.Spec.Pool != "":
+			return errs.New(errs.FailedPrecondition, "sandbox %s is of a pool, which decides whether it runs", sid)
+		}
+		sb.Spec.Desired = state
+		return nil
+	})
+}
+
+// Extend sets the end of a sandbox to ttl after now; 0: it has none.
+// FailedPrecondition if the sandbox has ended.
+func (s *Service) Extend(ctx context.Context, sid id.Sandbox, ttl time.Duration) (*sandbox.Sandbox, error) {
+	return entity.ModifySpec(ctx, s.Store, sid, func(sb *sandbox.Sandbox) error {
+		if sb.Status.Phase.Ended() {
+			return errEnded(sb)
+		}
+		sb.Spec.TTL = nil
+		if ttl == 0 {
+			return nil
+		}
+		begun := time.Now()
+		switch {
+		case sb.Spec.ClaimedAt != nil:
+			begun = *sb.Spec.ClaimedAt
+		case sb.Status.StartedAt != nil:
+			begun = *sb.Status.StartedAt
+		}
+		ttl += time.Since(begun)
+		sb.Spec.TTL = &ttl
+		return nil
+	})
+}
+
+// awake resumes a sandbox that is paused, so that it can be used.
+func (s *Service) awake(ctx context.Context, sb *sandbox.Sandbox) error {
+	if sb.Spec.Desired != sandbox.DesiredStatePaused {
+		return nil
+	}
+	_, err := s.Resume(ctx, sb.GetID())
+	return err
+}
+
+// Snapshot takes a snapshot of a running sandbox, which goes on, and returns it
+// when it is complete. Errors: FailedPrecondition if the sandbox does not run,
+// or cannot be saved.
+func (s *Service) Snapshot(ctx context.Context, sid id.Sandbox, name string, labels map[string]string) (*sandbox.Snapshot, error) {
+	return s.snapshot(ctx, sid, func(o *sandbox.Snapshot) { o.Name, o.Labels = name, labels })
+}
+
+func (s *Service) snapshot(ctx context.Context, sid id.Sandbox, set func(*sandbox.Snapshot)) (*sandbox.Snapshot, error) {
+	sb, err := entity.Get[sandbox.Sandbox](ctx, s.Store, sid)
+	if err != nil {
+		return nil, err
+	}
+	if sb.Status.Phase.Ended() {
+		return nil, errEnded(sb)
+	}
+	if sb.Status.Phase != sandbox.SandboxPhaseRunning {
+		return nil, errs.New(errs.FailedPrecondition, "sandbox %s does not run: it is %s", sid, sb.Status.Phase).
+			WithHint("a snapshot is taken of a running sandbox")
+	}
+	o := sandbox.NewSnapshot()
+	o.Project, o.Spec.Sandbox, o.Spec.Node, o.Spec.Parent = sb.Project, sid, sb.Spec.Node, sb.Spec.Restore
+	o.Spec.Template, o.Spec.TemplateVersion = sb.Spec.Template, sb.Spec.TemplateVersion
+	o.Spec.Template.Secrets = nil // what was configured is in its memory; it is not given again
+	set(o)
+	if err := entity.Create(ctx, s.Store, o); err != nil {
+		return nil, err
+	}
+	wctx, cancel := context.WithTimeout(ctx, snapshotTimeout)
+	defer cancel()
+	o, err = informer.Of[sandbox.Snapshot](s.Informers).Await(wctx, o.ID, func(o *sandbox.Snapshot) (bool, error) {
+		return o.Status.Phase != sandbox.SnapshotPhasePending, nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	if o.Status.Phase == sandbox.SnapshotPhaseFailed {
+		_ = s.DeleteSnapshot(ctx, o.GetID()) // it is only a record of the failure
+		return nil, errs.New(errs.FailedPrecondition, "the snapshot could not be taken: %s", o.Status.Message)
+	}
+	return o, nil
+}
+
+// DeleteSnapshot deletes a snapshot. Sandboxes that were made from it go on.
+func (s *Service) DeleteSnapshot(ctx context.Context, sid id.Snapshot) error {
+	return entity.Remove[sandbox.Snapshot](ctx, s.Store, sid)
+}
+
+// ForkRequest says what new sandboxes go on from: a running sandbox, which goes
+// on too, or a snapshot.
+type ForkRequest struct {
+	Sandbox  id.Sandbox
+	Snapshot id.Snapshot
+	Count    int // 0: 1
+	Labels   map[string]string
+	Env      map[string]string // of processes that are started from then on
+	TTL      time.Duration     // of each; 0: never
+	Note     func(text string)
+}
+
+// Fork makes sandboxes and returns them when all of them run. If one does not
+// start, those that do are deleted again. Errors: those of Snapshot;
+// ResourceExhausted if the node had no room.
+func (s *Service) Fork(ctx context.Context, req ForkRequest) (_ []*sandbox.Sandbox, err error) {
+	if err := checkEnv("env", req.Env); err != nil {
+		return nil, errs.New(errs.InvalidArgument, "%w", err)
+	}
+	if (req.Sandbox == "") == (req.Snapshot == "") {
+		return nil, errs.New(errs.InvalidArgument, "either a sandbox or a snapshot says what to fork")
+	}
+	var from *sandbox.Snapshot
+	if req.Snapshot != "" {
+		if from, err = entity.Get[sandbox.Snapshot](ctx, s.Store, req.Snapshot); err != nil {
+			return nil, err
+		}
+		if from.Status.Phase != sandbox.SnapshotPhaseReady {
+			return nil, errs.New(errs.FailedPrecondition, "snapshot %s is %s", from.ID, from.Status.Phase)
+		}
+	} else {
+		// The snapshot goes when the sandboxes run, or with this server.
+		lease, err := s.Store.Grant(ctx, onceLease)
+		if err != nil {
+			return nil, err
+		}
+		defer s.keepLease(ctx, lease.ID)()
+		if from, err = s.snapshot(ctx, req.Sandbox, func(o *sandbox.Snapshot) { o.Lease = lease.ID }); err != nil {
+			return nil, err
+		}
+	}
+	forks := make([]*sandbox.Sandbox, cmp.Or(req.Count, 1))
+	var ops []entity.Op
+	for i := range forks {
+		forks[i] = forkOf(from, &req)
+		op, err := entity.CreateOp(forks[i])
+		if err != nil {
+			return nil, err
+		}
+		ops = append(ops, op)
+	}
+	if _, err := s.Store.Txn(ctx, entity.TxnRequest{Ops: ops}); err != nil {
+		return nil, err
+	}
+	g, gctx := errgroup.WithContext(ctx)
+	for i, sb := range forks {
+		g.Go(func() error {
+			if err := s.awaitStart(gctx, sb.GetID(), defaultStart, req.Note); err != nil {
+				return err
+			}
+			var err error
+			forks[i], err = entity.Get[sandbox.Sandbox](gctx, s.Store, sb.ID)
+			return err
+		})
+	}
+	if err := g.Wait(); err != nil {
+		dctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), endTimeout)
+		defer cancel()
+		for _, op := range ops {
+			if derr := s.Delete(dctx, id.Sandbox(op.Record.ID)); derr != nil && !errs.Is(derr, errs.NotFound) {
+				s.Logger.Warn("delete a fork", "sandbox", string(op.Record.ID), "error", derr)
+			}
+		}
+		return nil, err
+	}
+	return forks, nil
+}
+
+// forkOf returns a sandbox that is made from a snapshot.
+func forkOf(from *sandbox.Snapshot, req *ForkRequest) *sandbox.Sandbox {
+	sb := sandbox.NewSandbox()
+	sb.Project, sb.Labels = from.Project, maps.Clone(req.Labels)
+	sb.Spec.Restore, sb.Spec.OnlyNode = string(from.ID), from.Spec.Node
+	sb.Spec.Template, sb.Spec.TemplateVersion = schema.Copy(from.Spec.Template), from.Spec.TemplateVersion
+	sb.Spec.Template.Hostname = ""
+	if len(req.Env) > 0 {
+		sb.Spec.Template.Env = merge(sb.Spec.Template.Env, req.Env)
+	}
+	if req.TTL > 0 {
+		sb.Spec.TTL = &req.TTL
+	}
+	return sb
+}

@@ -1,0 +1,160 @@
+package rpcserver_test
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"miren.dev/runtime/api/sandbox"
+	"miren.dev/runtime/entity"
+	"miren.dev/runtime/pkg/errs"
+	"miren.dev/runtime/testsupport/wait"
+)
+
+func (e *env) pause(sb *sandbox.Sandbox) *sandbox.Sandbox {
+	e.Helper()
+	resp, err := e.sandboxes.Pause(e.ctx(), &sandbox.PauseRequest{Sandbox: sb.GetID(), Wait: ptr(true)})
+	e.must(err)
+	got, err := entity.Decode[sandbox.Sandbox](&resp.Sandbox)
+	e.must(err)
+	return got
+}
+
+func (e *env) snapshotNames() []string {
+	e.Helper()
+	list, err := e.machine.Driver().ListSnapshots(e.ctx())
+	e.must(err)
+	var names []string
+	for _, s := range list {
+		names = append(names, s.ID)
+	}
+	slices.Sort(names)
+	return names
+}
+
+func TestPauseAndResume(t *testing.T) {
+	e := newEnv(t)
+	sb := e.run("sleep")
+	for range 3 {
+		paused := e.pause(sb)
+		if cpu, memory := paused.Reserved(); paused.Status.Phase != sandbox.SandboxPhasePaused || paused.Status.Address != "" || paused.Status.Ready || cpu != 0 || memory != 0 {
+			t.Fatalf("%+v, reserves %d and %d", paused.Status, cpu, memory)
+		}
+		if names := e.snapshotNames(); len(names) != 1 || names[0] != paused.Status.Saved {
+			t.Fatalf("the node has saved %q, want %s", names, paused.Status.Saved)
+		}
+		resp, err := e.sandboxes.Resume(e.ctx(), &sandbox.PauseRequest{Sandbox: sb.GetID(), Wait: ptr(true)})
+		e.must(err)
+		got, err := entity.Decode[sandbox.Sandbox](&resp.Sandbox)
+		if err != nil || got.Status.Phase != sandbox.SandboxPhaseRunning || !got.Status.Ready || got.Status.Address == "" || got.Status.Saved != "" {
+			t.Fatalf("%+v, %v", got.Status, err)
+		}
+		wait.For(t, "what was saved is deleted", func() bool { return len(e.snapshotNames()) == 0 })
+	}
+}
+
+func TestExecWakesAPausedSandbox(t *testing.T) {
+	e := newEnv(t)
+	sb := e.run("sleep")
+	e.pause(sb)
+	st, err := e.sandboxes.Exec(e.ctx(), &sandbox.ExecRequest{Sandbox: sb.GetID(), Command: []string{"/bin/guest", "exit", "3"}})
+	e.must(err)
+	out, err := all(st)
+	if err != nil || len(out) == 0 || out[len(out)-1].ExitCode == nil || *out[len(out)-1].ExitCode != 3 {
+		t.Errorf("%+v, %v", out, err)
+	}
+}
+
+func TestEndOfAPausedSandbox(t *testing.T) {
+	e := newEnv(t)
+	sb := e.run("sleep")
+	e.pause(sb)
+	resp, err := e.sandboxes.Stop(e.ctx(), &sandbox.StopRequest{Sandbox: sb.GetID(), Wait: ptr(true)})
+	e.must(err)
+	if got, err := entity.Decode[sandbox.Sandbox](&resp.Sandbox); err != nil || got.Status.Reason != sandbox.EndReasonUser {
+		t.Errorf("%+v, %v", got.Status, err)
+	}
+	wait.For(t, "nothing is left", func() bool { return len(e.snapshotNames()) == 0 && len(e.machine.IDs()) == 0 })
+	_, err = e.sandboxes.Resume(e.ctx(), &sandbox.PauseRequest{Sandbox: sb.GetID()})
+	e.class("resume", err, errs.FailedPrecondition)
+	_, err = e.sandboxes.Pause(e.ctx(), &sandbox.PauseRequest{Sandbox: sb.GetID()})
+	e.class("pause", err, errs.FailedPrecondition)
+}
+
+func TestSnapshotAndFork(t *testing.T) {
+	e := newEnv(t)
+	sb := e.run("sleep")
+	resp, err := e.sandboxes.Snapshot(e.ctx(), &sandbox.SnapshotRequest{Sandbox: sb.GetID(), Name: "before"})
+	e.must(err)
+	snap, err := entity.Decode[sandbox.Snapshot](&resp.Snapshot)
+	if err != nil || snap.Name != "before" || snap.Status.Phase != sandbox.SnapshotPhaseReady || snap.Status.Bytes == 0 || snap.Spec.Sandbox != sb.GetID() {
+		t.Fatalf("%+v, %v", snap, err)
+	}
+	done := make(chan struct{})
+	go func() { // the scheduler's part
+		defer close(done)
+		placed := map[string]bool{}
+		wait.For(t, "five forks", func() bool {
+			list, _, err := entity.List[sandbox.Sandbox](e.ctx(), e.store.Store, entity.Query{})
+			if err != nil {
+				return false
+			}
+			for _, f := range list {
+				if f.Spec.Restore != "" && f.Spec.Node == "" && f.Spec.OnlyNode == e.node {
+					f.Spec.Node = e.node
+					if entity.UpdateSpec(e.ctx(), e.store.Store, f) == nil {
+						placed[string(f.ID)] = true
+					}
+				}
+			}
+			return len(placed) == 5
+		})
+	}()
+	var ids []string
+	for _, req := range []*sandbox.ForkRequest{
+		{Snapshot: snap.GetID(), Count: ptr(int64(3)), Env: map[string]string{"A": "1"}, TTL: ptr(time.Hour)},
+		{Sandbox: sb.GetID(), Count: ptr(int64(2))},
+	} {
+		resp, err := e.sandboxes.Fork(e.ctx(), req)
+		e.must(err)
+		for i := range resp.Sandboxes {
+			f, err := entity.Decode[sandbox.Sandbox](&resp.Sandboxes[i])
+			e.must(err)
+			if f.Status.Phase != sandbox.SandboxPhaseRunning || f.Spec.Restore == "" || slices.Contains(ids, string(f.ID)) {
+				t.Errorf("%+v", f)
+			}
+			ids = append(ids, string(f.ID))
+		}
+	}
+	<-done
+	if len(ids) != 5 {
+		t.Fatalf("%d forks", len(ids))
+	}
+	if spec, ok := e.machine.Spec(ids[0]); !ok || !slices.Contains(spec.Env, "A=1") || spec.Restore != string(snap.ID) {
+		t.Errorf("%+v", spec)
+	}
+	wait.For(t, "the snapshot of the fork of a sandbox is gone", func() bool { return slices.Equal(e.snapshotNames(), []string{string(snap.ID)}) })
+	e.must(e.sandboxes.DeleteSnapshot(e.ctx(), &sandbox.DeleteSnapshotRequest{Snapshot: snap.GetID()}))
+	wait.For(t, "the snapshot is gone from the node", func() bool { return len(e.snapshotNames()) == 0 })
+	_, err = e.sandboxes.Fork(e.ctx(), &sandbox.ForkRequest{Snapshot: snap.GetID()})
+	e.class("a deleted snapshot", err, errs.NotFound)
+	_, err = e.sandboxes.Fork(e.ctx(), &sandbox.ForkRequest{})
+	e.class("nothing", err, errs.InvalidArgument)
+}
+
+func TestExtend(t *testing.T) {
+	e := newEnv(t)
+	sb := e.run("sleep")
+	resp, err := e.sandboxes.Extend(e.ctx(), &sandbox.ExtendRequest{Sandbox: sb.GetID(), TTL: ptr(time.Hour)})
+	e.must(err)
+	got, err := entity.Decode[sandbox.Sandbox](&resp.Sandbox)
+	e.must(err)
+	if left := got.Status.StartedAt.Add(*got.Spec.TTL).Sub(time.Now()); left < time.Hour-time.Minute || left > time.Hour+time.Minute {
+		t.Errorf("it ends in %s", left)
+	}
+	resp, err = e.sandboxes.Extend(e.ctx(), &sandbox.ExtendRequest{Sandbox: sb.GetID()})
+	e.must(err)
+	if got, err = entity.Decode[sandbox.Sandbox](&resp.Sandbox); err != nil || got.Spec.TTL != nil {
+		t.Errorf("%v, %v", got.Spec.TTL, err)
+	}
+}
