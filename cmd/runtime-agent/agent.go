@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -21,19 +22,20 @@ const (
 
 // agent is the state of the process.
 type agent struct {
-	dir    string
-	config agentproto.Config
-	boot   uint64
-	spool  *spool
-	kids   *reaper
-	forks  *spawner
-	execs  *table
+	dir      string
+	config   agentproto.Config
+	boot     uint64
+	spool    *spool
+	kids     *reaper
+	forks    *spawner
+	channels *table
 
 	start chan func(agentproto.Failure) // requests to start the main process, each with its reply
 	kill  chan syscall.Signal           // signals for the main process
 	ended chan agentproto.Exit          // end of the main process, once its output is spooled
 
-	claims claims
+	claims   claims
+	lastUsed atomic.Int64 // unix nanoseconds of the guest
 
 	mu    sync.Mutex
 	main  agentproto.Main
@@ -46,7 +48,7 @@ type agent struct {
 
 func newAgent(dir string, c agentproto.Config, sp *spool, limit *pidLimit) *agent {
 	a := &agent{
-		dir: dir, config: c, boot: randomID(), spool: sp, kids: newReaper(), execs: newTable(),
+		dir: dir, config: c, boot: randomID(), spool: sp, kids: newReaper(), channels: newTable(),
 		start: make(chan func(agentproto.Failure)), kill: make(chan syscall.Signal), ended: make(chan agentproto.Exit, 1),
 	}
 	a.forks = newSpawner(a.kids, limit)
@@ -156,12 +158,11 @@ func (a *agent) startMain() agentproto.Failure {
 func (a *agent) forkMain() (int, agentproto.Failure) {
 	b := a.claims.current()
 	cmd := command{argv: a.config.Command, env: b.env, dir: b.dir, user: b.user}
-	p, err := openFiles(false, agentproto.Size{})
+	p, err := openFiles(false, a.forks.null, agentproto.Size{})
 	if err != nil {
 		return 0, cannotStart("%v", err)
 	}
 	defer p.closeChild()
-	p.in.Close() // the child sees the end of its input
 	for _, c := range p.child {
 		cmd.files = append(cmd.files, uintptr(c))
 	}
@@ -188,6 +189,9 @@ func (a *agent) forkMain() (int, agentproto.Failure) {
 	return pid, agentproto.Failure{}
 }
 
+// used records that the node used the sandbox.
+func (a *agent) used() { a.lastUsed.Store(time.Now().UnixNano()) }
+
 // signalMain reports whether there was a main process to signal.
 func (a *agent) signalMain(sig syscall.Signal) bool {
 	m := a.mainState()
@@ -206,7 +210,7 @@ func (a *agent) finish(logDir string) int {
 		fmt.Fprintln(os.Stderr, "runtime-agent: exit record:", err)
 	}
 	a.report()
-	a.execs.stop()
+	a.channels.stop()
 	self := os.Getpid()
 	if !a.kids.waitNone(lastLook) {
 		killTree(self, false, syscall.SIGTERM)
@@ -219,7 +223,7 @@ func (a *agent) finish(logDir string) int {
 			}
 		}
 	}
-	a.execs.drain(flushGrace)
+	a.channels.drain(flushGrace)
 	a.mu.Lock()
 	l := a.link
 	a.mu.Unlock()

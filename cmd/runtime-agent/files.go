@@ -12,21 +12,31 @@ import (
 // files are the files of an exec: the child's 0, 1 and 2, and the agent's ends.
 type files struct {
 	child []int
-	in    *os.File   // with a terminal the same as out[0]
+	in    *os.File   // with a terminal the same as out[0]; nil without input
+	null  int        // the child's 0 that is not its own, or noInput
 	out   []*os.File // stdout and stderr, or the terminal
 	name  string     // master of the terminal
 }
 
-func openFiles(tty bool, size agentproto.Size) (files, error) {
+// noInput is no descriptor.
+const noInput = -1
+
+// openFiles opens the files of a process. With null, a descriptor of /dev/null,
+// it has no input.
+func openFiles(tty bool, null int, size agentproto.Size) (files, error) {
 	if tty {
 		master, slave, name, err := openPTY(size)
 		if err != nil {
 			return files{}, err
 		}
-		return files{child: []int{slave, slave, slave}, in: master, out: []*os.File{master}, name: name}, nil
+		return files{child: []int{slave, slave, slave}, in: master, out: []*os.File{master}, name: name, null: noInput}, nil
 	}
-	var p files
+	p := files{null: null}
 	for fd := range 3 {
+		if fd == 0 && null != noInput {
+			p.child = append(p.child, null)
+			continue
+		}
 		ours := 0 // the pipes' ends
 		if fd == 0 {
 			ours = 1
@@ -78,7 +88,7 @@ func readFile(path string, limit int) ([]byte, error) {
 // closeChild closes the files that the child has copies of now.
 func (p *files) closeChild() {
 	for i, fd := range p.child {
-		if i == 0 || fd != p.child[0] { // with a terminal the same file is there three times
+		if fd != p.null && (i == 0 || fd != p.child[0]) { // with a terminal the same file is there three times
 			unix.Close(fd)
 		}
 	}
@@ -86,7 +96,10 @@ func (p *files) closeChild() {
 }
 
 func (p *files) closeOurs() {
-	for _, f := range append([]*os.File{p.in}, p.out...) {
+	if p.in != nil {
+		p.in.Close()
+	}
+	for _, f := range p.out {
 		f.Close()
 	}
 }

@@ -1,40 +1,45 @@
 package main
 
 import (
-	"os"
+	"io"
 	"sync"
 
 	"miren.dev/runtime/pkg/agentproto"
 )
 
-// input is the stdin of an exec.
+// input is the data that a channel gets from the node.
 type input struct {
-	e *execProcess
+	c *channel
 
 	mu      sync.Mutex
 	more    sync.Cond // buf, eof or dropped changed
-	f       *os.File  // nil before the process was started
 	buf     []byte
-	given   int64 // position written to the process
-	granted int64 // position granted to the node
+	used    int64 // bytes that were read
+	acked   int64 // of these, how many the node knows of
 	eof     bool
-	running bool // a goroutine writes
-	dropped bool // the process does not read: accept and discard the input
+	dropped bool // nobody reads it: accept and discard what comes
+
+	reader   func() // reads until an error; nil before there is one
+	closer   func() // called once, when the input is dropped
+	lazy     bool   // an input without data needs no reader, only the closer
+	running  bool   // reader was started
+	finished bool   // closer was called
 }
 
-func newInput(e *execProcess) *input {
-	in := &input{e: e, granted: agentproto.InWindow}
+func newInput(c *channel) *input {
+	in := &input{c: c}
 	in.more.L = &in.mu
 	return in
 }
 
-// open sets the file from which the process reads.
-func (in *input) open(f *os.File) {
+// serve sets what uses the input. reader is started when there is something to
+// read; closer makes it stop. With lazy it is not started for an empty input.
+func (in *input) serve(reader, closer func(), lazy bool) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
-	in.f = f
+	in.reader, in.closer, in.lazy = reader, closer, lazy
 	if in.dropped {
-		in.closeFile()
+		in.finish()
 		return
 	}
 	in.wake()
@@ -42,21 +47,21 @@ func (in *input) open(f *os.File) {
 
 // add accepts data at offset. It skips bytes that it has, and ignores data
 // after a gap: after a new connection the node sends it again. It reports
-// whether the node kept to its grant.
+// whether the node kept within the window.
 func (in *input) add(offset int64, b []byte) bool {
 	in.mu.Lock()
 	defer in.mu.Unlock()
-	if offset+int64(len(b)) > in.granted {
+	if offset+int64(len(b)) > in.acked+agentproto.InWindow {
 		return false
 	}
-	skip := in.given + int64(len(in.buf)) - offset
+	skip := in.used + int64(len(in.buf)) - offset
 	if skip < 0 || skip >= int64(len(b)) || in.eof {
 		return true
 	}
 	b = b[skip:]
 	if in.dropped {
-		in.given += int64(len(b))
-		in.grant()
+		in.used += int64(len(b))
+		in.ack()
 		return true
 	}
 	in.buf = append(in.buf, b...)
@@ -64,26 +69,64 @@ func (in *input) add(offset int64, b []byte) bool {
 	return true
 }
 
-// end closes the process's stdin when everything before offset was written.
+// end marks the end of the input after the bytes before offset.
 func (in *input) end(offset int64) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
-	if offset != in.given+int64(len(in.buf)) {
+	if offset != in.used+int64(len(in.buf)) {
 		return // a gap, as in add
 	}
 	in.eof = true
 	in.wake()
 }
 
-// position returns how much has arrived and how far the node may send.
-func (in *input) position() (have, granted int64) {
+// position returns how much has arrived and how much of it was used.
+func (in *input) position() (have, used int64) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
-	in.granted = in.given + agentproto.InWindow
-	return in.given + int64(len(in.buf)), in.granted
+	in.acked = in.used
+	return in.used + int64(len(in.buf)), in.used
 }
 
-// drop records that the process reads no more.
+// wake is called with mu held. The reader exists only once there is something
+// to read.
+func (in *input) wake() {
+	switch {
+	case in.reader == nil || in.dropped || len(in.buf) == 0 && !in.eof:
+	case in.running:
+		in.more.Signal()
+	case len(in.buf) == 0 && in.lazy:
+		in.dropped = true
+		in.finish()
+	default:
+		in.running = true
+		go in.reader()
+	}
+}
+
+// Read waits for input. io.EOF at its end, io.ErrClosedPipe after drop.
+func (in *input) Read(b []byte) (int, error) {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	for len(in.buf) == 0 && !in.eof && !in.dropped {
+		in.more.Wait()
+	}
+	switch {
+	case in.dropped:
+		return 0, io.ErrClosedPipe
+	case len(in.buf) == 0:
+		return 0, io.EOF
+	}
+	n := copy(b, in.buf)
+	in.used += int64(n)
+	if in.buf = in.buf[n:]; len(in.buf) == 0 {
+		in.buf = nil
+	}
+	in.ack()
+	return n, nil
+}
+
+// drop records that nobody reads any more.
 func (in *input) drop() {
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -91,86 +134,32 @@ func (in *input) drop() {
 		return
 	}
 	in.dropped = true
-	in.given += int64(len(in.buf))
+	in.used += int64(len(in.buf))
 	in.buf = nil
-	in.grant()
-	in.closeFile()
+	in.ack()
+	in.finish()
 	in.more.Signal()
 }
 
-// closeFile is called with mu held. The terminal stays open for its output.
-func (in *input) closeFile() {
-	if in.f != nil && !in.e.tty {
-		in.f.Close()
+// finish is called with mu held.
+func (in *input) finish() {
+	if in.closer != nil && !in.finished {
+		in.finished = true
+		in.closer()
 	}
 }
 
-// wake is called with mu held. The writing goroutine exists only once there is
-// something to write.
-func (in *input) wake() {
-	switch {
-	case in.f == nil || in.dropped || len(in.buf) == 0 && !in.eof:
-	case in.running:
-		in.more.Signal()
-	case len(in.buf) == 0 && !in.e.tty:
-		in.closeFile()
-	default:
-		in.running = true
-		go in.run()
-	}
-}
-
-// endOfText is the character that a terminal takes for the end of input.
-var endOfText = []byte{4}
-
-func (in *input) run() {
-	in.mu.Lock()
-	defer in.mu.Unlock()
-	for !in.dropped {
-		switch {
-		case len(in.buf) > 0:
-			b := in.buf[:min(len(in.buf), agentproto.Chunk)]
-			in.mu.Unlock()
-			n, err := in.f.Write(b)
-			in.mu.Lock()
-			if in.dropped {
-				return
-			}
-			if err != nil { // the process has closed its stdin
-				n = len(in.buf)
-				in.dropped = true
-				in.closeFile()
-			}
-			in.given += int64(n)
-			in.buf = in.buf[n:]
-			in.grant()
-		case in.eof:
-			if in.e.tty {
-				in.mu.Unlock()
-				_, _ = in.f.Write(endOfText) // it may have ended
-				in.mu.Lock()
-			} else {
-				in.closeFile()
-			}
-			in.dropped = true
-		default:
-			in.more.Wait()
-		}
-	}
-}
-
-// grant is called with mu held. It lets the node send more when the increase is
+// ack is called with mu held. It lets the node send more when the increase is
 // worth a frame.
-func (in *input) grant() {
-	limit := in.given + agentproto.InWindow
-	if limit-in.granted < agentproto.InWindow/4 {
+func (in *input) ack() {
+	if in.used-in.acked < agentproto.InWindow/4 {
 		return
 	}
-	in.granted = limit
-	in.e.mu.Lock()
-	l := in.e.link
-	in.e.mu.Unlock()
+	in.acked = in.used
+	in.c.mu.Lock()
+	l := in.c.link
+	in.c.mu.Unlock()
 	if l != nil {
-		_ = l.w.Queue(message(agentproto.TGrant, 0, in.e.id, agentproto.Number(limit))) // Started carries the grant again
+		_ = l.w.Queue(message(agentproto.TAck, agentproto.Stdin, in.c.id, agentproto.Number(in.used))) // Opened carries it again
 	}
 }

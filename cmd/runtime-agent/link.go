@@ -103,8 +103,8 @@ func (a *agent) connect() error {
 	a.mu.Lock()
 	a.link = nil
 	a.mu.Unlock()
-	for _, e := range a.execs.all() {
-		e.connectionLost(l)
+	for _, c := range a.channels.all() {
+		c.connectionLost(l)
 	}
 	return err
 }
@@ -215,71 +215,30 @@ func (a *agent) handle(l *link, f agentproto.Frame) error {
 		go func() {
 			_ = l.w.Send(message(agentproto.TReply, 0, f.ID, agentproto.Reply{Failure: a.identify(m)}))
 		}()
-	case agentproto.TExec:
-		m, err := agentproto.DecodeExec(f.Payload)
+	case agentproto.TOpen:
+		m, err := agentproto.DecodeOpen(f.Payload)
 		if err != nil {
 			return err
 		}
-		a.startExec(l, f.ID, m)
-	case agentproto.TAttach:
-		m, err := agentproto.DecodeAttach(f.Payload)
+		return a.open(l, f.ID, m)
+	case agentproto.TResume:
+		m, err := agentproto.DecodeResume(f.Payload)
 		if err != nil {
 			return err
 		}
-		if e := a.execs.get(f.ID); e != nil {
-			e.attach(l, m)
+		if c := a.channels.get(f.ID); c != nil && !c.isClosed() {
+			c.attach(l, m)
 		} else {
-			s := agentproto.Started{Failure: agentproto.Failure{Kind: agentproto.NotFound, Message: "no such exec"}}
-			return l.w.Queue(message(agentproto.TStarted, 0, f.ID, s))
+			d := agentproto.Done{Failure: agentproto.Failure{Kind: agentproto.Lost, Message: "the process is not known, or not any more"}}
+			return l.w.Queue(message(agentproto.TDone, 0, f.ID, d))
 		}
-	case agentproto.TAck, agentproto.TIn, agentproto.TInEOF, agentproto.TResize, agentproto.TKill, agentproto.TClose:
-		if e := a.execs.get(f.ID); e != nil { // otherwise it has ended meanwhile
-			return e.handle(f)
+	case agentproto.TAck, agentproto.TData, agentproto.TEnd, agentproto.TControl, agentproto.TClose:
+		if c := a.channels.get(f.ID); c != nil { // otherwise it has ended meanwhile
+			return c.handle(f)
 		}
 	case agentproto.TPong, agentproto.TRefused: // the agent sends no requests, so nothing waits for a refusal
 	default:
 		return l.w.Queue(message(agentproto.TRefused, 0, f.ID, agentproto.Refuse(f.Type)))
-	}
-	return nil
-}
-
-// handle takes a frame for this exec.
-func (e *execProcess) handle(f agentproto.Frame) error {
-	switch f.Type {
-	case agentproto.TIn:
-		at, b, err := f.Data()
-		if err != nil || !e.in.add(at, b) {
-			return agentproto.ErrMalformed
-		}
-		return nil
-	case agentproto.TResize:
-		size, err := agentproto.DecodeSize(f.Payload)
-		if err == nil {
-			e.resize(size)
-		}
-		return err
-	case agentproto.TClose:
-		e.close()
-		return nil
-	}
-	n, err := agentproto.DecodeNumber(f.Payload)
-	if err != nil {
-		return err
-	}
-	switch f.Type {
-	case agentproto.TAck:
-		if s := e.out; f.Stream == agentproto.Stderr {
-			e.err.ack(n)
-		} else {
-			s.ack(n)
-		}
-	case agentproto.TInEOF:
-		e.in.end(n)
-	case agentproto.TKill:
-		if n > 64 {
-			return agentproto.ErrMalformed
-		}
-		e.signal(syscall.Signal(n))
 	}
 	return nil
 }

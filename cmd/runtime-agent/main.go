@@ -13,7 +13,7 @@
 //
 // Goroutines: one per output stream of a process, one that reaps, one that
 // forks, one that dials and reads the connection. Lock order: table.mu,
-// exec.sendMu, stream.mu, then the locks of agentproto.Writer.
+// channel.sendMu, input.mu, channel.mu, stream.mu, then the locks of agentproto.Writer.
 package main
 
 import (

@@ -96,6 +96,15 @@ func (r *reaper) signal(pid int, sig syscall.Signal) {
 	}
 }
 
+// signalGroup is signal for the child's process group, which every child leads.
+func (r *reaper) signalGroup(pid int, sig syscall.Signal) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.children[pid] != nil {
+		_ = syscall.Kill(-pid, sig) // it may have ended, so an error means nothing
+	}
+}
+
 // waitNone waits until there is no child at all and reports whether that
 // happened in time.
 func (r *reaper) waitNone(d time.Duration) bool {

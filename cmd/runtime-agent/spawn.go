@@ -9,6 +9,8 @@ import (
 	"strings"
 	"syscall"
 
+	"golang.org/x/sys/unix"
+
 	"miren.dev/runtime/pkg/agentproto"
 )
 
@@ -42,11 +44,17 @@ type spawner struct {
 
 	limit *pidLimit // nil without a limit
 
+	null       int           // /dev/null of before any other process, or noInput
 	restricted chan struct{} // closed when the thread has dropped its privileges
 }
 
 func newSpawner(kids *reaper, limit *pidLimit) *spawner {
-	return &spawner{kids: kids, limit: limit, restricted: make(chan struct{}), jobs: make(chan func(), agentproto.MaxExecs)}
+	s := &spawner{kids: kids, limit: limit, restricted: make(chan struct{}), jobs: make(chan func(), agentproto.MaxChannels)}
+	var err error
+	if s.null, err = unix.Open(os.DevNull, unix.O_RDONLY|unix.O_CLOEXEC, 0); err != nil {
+		s.null = noInput // a pipe is as good
+	}
+	return s
 }
 
 func (s *spawner) run() {

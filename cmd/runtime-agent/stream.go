@@ -1,19 +1,23 @@
 package main
 
 import (
+	"slices"
 	"sync"
 
 	"miren.dev/runtime/pkg/agentproto"
 )
 
-// stream is the output of an exec that the node has not acknowledged.
+// stream is the output of a channel that the node has not acknowledged, or, if
+// it is lossy, the end of all of its output.
 type stream struct {
 	number uint8
+	lossy  bool // new output takes the place of the oldest, so that it never waits
 
 	mu      sync.Mutex
 	room    sync.Cond // there is room, or dropped was set
 	buf     agentproto.Ring
-	sent    int64 // part of buf sent on link
+	acked   int64 // the node has used the bytes before
+	sent    int64 // offset after what was sent on link
 	link    *link
 	ended   bool // no data follows buf
 	dropped bool // no reader is left
@@ -30,6 +34,9 @@ func (s *stream) add(b []byte) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for len(b) > 0 {
+		if missing := len(b) - s.buf.Room(); s.lossy && missing > 0 {
+			s.buf.Drop(s.buf.Base() + int64(missing))
+		}
 		for !s.dropped && s.buf.Room() == 0 {
 			s.room.Wait()
 		}
@@ -44,7 +51,7 @@ func (s *stream) add(b []byte) {
 func (s *stream) hasRoom() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for !s.dropped && s.buf.Room() < agentproto.Chunk {
+	for !s.dropped && !s.lossy && s.buf.Room() < agentproto.Chunk {
 		s.room.Wait()
 	}
 }
@@ -64,13 +71,26 @@ func (s *stream) drop() {
 	s.room.Broadcast()
 }
 
-// ack discards the output before offset.
-func (s *stream) ack(offset int64) {
+// isDropped reports that output is discarded.
+func (s *stream) isDropped() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.buf.Drop(min(offset, s.sent)) {
+	return s.dropped
+}
+
+// ack says that the node has used the output before offset. It reports whether
+// there may be more to send.
+func (s *stream) ack(offset int64) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.acked = max(s.acked, min(offset, s.sent))
+	if s.lossy {
+		return true
+	}
+	if s.buf.Drop(s.acked) {
 		s.room.Signal()
 	}
+	return false
 }
 
 // attach makes l the connection to send on, and returns the offset at which
@@ -81,26 +101,45 @@ func (s *stream) attach(l *link, p agentproto.Position) int64 {
 	if s.dropped {
 		return s.buf.End()
 	}
-	if s.buf.Drop(p.Ack) {
+	if !s.lossy && s.buf.Drop(p.Ack) {
 		s.room.Signal()
 	}
 	s.link = l
 	s.sent = min(max(p.From, s.buf.Base()), s.buf.End())
+	s.acked = min(p.Ack, s.sent)
+	if s.sent != p.From { // the node begins there too
+		s.acked = s.sent
+	}
 	return s.sent
 }
 
 // next returns the data to send on l, at most a chunk, and counts it as sent.
-// The data stays unchanged until it is acknowledged. done reports that
-// everything was sent and no data follows.
-func (s *stream) next(l *link) (b []byte, offset int64, done bool) {
+// The data stays unchanged until it is acknowledged. end reports that no data
+// follows it.
+func (s *stream) next(l *link) (b []byte, offset int64, end bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.link != l || s.dropped {
 		return nil, 0, false
 	}
-	b, offset = s.buf.At(s.sent, agentproto.Chunk), s.sent
-	s.sent += int64(len(b))
-	return b, offset, len(b) == 0 && s.ended
+	offset = s.sent
+	if s.buf.Base() > s.sent { // output was lost: begin anew when the node has used almost everything
+		if s.acked <= s.sent-agentproto.OutWindow/4 {
+			return nil, 0, false
+		}
+		offset = s.buf.Base()
+		s.acked = offset
+	}
+	if room := s.acked + agentproto.OutWindow - offset; room > 0 {
+		b = s.buf.At(offset, int(min(room, agentproto.Chunk)))
+	}
+	if s.lossy {
+		b = slices.Clone(b) // it may make room for new output meanwhile
+	}
+	if len(b) > 0 {
+		s.sent = offset + int64(len(b))
+	}
+	return b, offset, s.ended && s.sent == s.buf.End()
 }
 
 // size returns how many bytes the output had.

@@ -18,8 +18,8 @@ const (
 // suspend makes the agent let go of everything outside the sandbox, for a snapshot: restoring one fails on an open file
 // that is not there. The node closes the connection.
 func (a *agent) suspend() {
-	for _, e := range a.execs.all() {
-		e.detach()
+	for _, c := range a.channels.all() {
+		c.detach()
 	}
 	a.spool.hold()
 	a.mu.Lock()
@@ -52,14 +52,14 @@ func (a *agent) connected(c agentproto.Config) {
 		return
 	}
 	a.resume()
-	for _, e := range a.execs.all() {
-		e.mu.Lock()
-		e.startLinger()
-		e.mu.Unlock()
+	for _, c := range a.channels.all() {
+		c.mu.Lock()
+		c.startLinger()
+		c.mu.Unlock()
 	}
 }
 
-// identify gives a restored sandbox its own identity. Execs of the sandbox in the snapshot go on until the node attaches
+// identify gives a restored sandbox its own identity. Channels of the sandbox in the snapshot go on until the node attaches
 // to them and leaves again.
 func (a *agent) identify(m agentproto.Identity) agentproto.Failure {
 	a.resume()
@@ -82,14 +82,18 @@ func (a *agent) resume() {
 	a.suspended = ""
 }
 
-// detach makes the exec independent of its connection and of its linger time, until the node attaches to it again.
-func (e *execProcess) detach() {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.link = nil
-	if e.lingerer != nil {
-		e.lingerer.Stop()
-		e.lingerer = nil
+// detach makes the channel independent of its connection and of its linger time, until the node attaches to it again.
+// Short work ends, since nobody asks for it again.
+func (c *channel) detach() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.link = nil
+	if c.lingerer != nil {
+		c.lingerer.Stop()
+		c.lingerer = nil
+	}
+	if c.life == agentproto.LifeOnce {
+		go c.close()
 	}
 }
 

@@ -7,18 +7,18 @@ import (
 	"syscall"
 )
 
-// process is a line of the process table.
-type process struct{ pid, parent, session int }
+// tableEntry is a line of the process table.
+type tableEntry struct{ pid, parent, session int }
 
-// processes reads the process table.
-func processes() []process {
+// processTable reads the process table.
+func processTable() []tableEntry {
 	d, err := os.Open("/proc")
 	if err != nil {
 		return nil
 	}
 	defer d.Close()
 	names, _ := d.Readdirnames(-1) // a partial table is better than none
-	var list []process
+	var list []tableEntry
 	for _, n := range names {
 		pid, err := strconv.Atoi(n)
 		if err != nil {
@@ -36,7 +36,7 @@ func processes() []process {
 		}
 		parent, _ := strconv.Atoi(f[1])
 		session, _ := strconv.Atoi(f[3])
-		list = append(list, process{pid, parent, session})
+		list = append(list, tableEntry{pid, parent, session})
 	}
 	return list
 }
@@ -44,7 +44,7 @@ func processes() []process {
 // killTree sends sig to all descendants of root, and with itself to root and
 // its session too. It returns how many there were.
 func killTree(root int, itself bool, sig syscall.Signal) int {
-	list := processes()
+	list := processTable()
 	in := map[int]bool{root: true}
 	for {
 		grown := false

@@ -15,8 +15,8 @@
 // cannot, even one of guest root, since it has no capabilities.
 //
 // The agent dials: after a restart of the server it redials the new hub
-// (Attach), and the node continues the execs that it still needs
-// (Conn.Reattach).
+// (Attach), and the node continues the detached processes that it still needs
+// (Conn.Attach).
 //
 // The guest is hostile. Whatever comes from it (frames, log files, exit
 // record) is bounded and never trusted to name a file or a size. The log
@@ -24,7 +24,7 @@
 // LogCheck the Hub measures its files, and deleted ones that are still open, and
 // ends the sandbox if they take more space than its agent may write.
 //
-// Lock order: Hub.mu, then Conn.mu, then Process.mu, then the locks of
+// Lock order: Hub.mu, then Conn.mu, then channel.mu, then the locks of
 // agentproto.Writer; none is held during IO.
 package agent
 

@@ -17,12 +17,12 @@ import (
 	"miren.dev/runtime/pkg/errs"
 )
 
-// resumeWithin is how long an exec waits for its agent to come back.
+// resumeWithin is how long a channel waits for its agent to come back.
 const resumeWithin = 30 * time.Second
 
 // Conn is the connection to the agent of one sandbox. It outlives single
 // network connections: while the agent is away calls fail with Unavailable, and
-// execs continue when it is back.
+// channels continue when it is back.
 type Conn struct {
 	hub   *Hub
 	id    string
@@ -35,8 +35,8 @@ type Conn struct {
 	boot       uint64        // boot number of the last connection
 	main       MainStatus
 	exited     chan struct{} // closed when main has ended
-	procs      map[uint64]*Process
-	giveUp     *time.Timer // fails the execs when the agent stays away
+	channels   map[uint64]*channel
+	giveUp     *time.Timer // fails the channels when the agent stays away
 	suspended  bool        // the agent stays away for a snapshot
 	ended      bool
 }
@@ -44,7 +44,7 @@ type Conn struct {
 func newConn(h *Hub, id, token string) *Conn {
 	return &Conn{
 		hub: h, id: id, token: token, change: make(chan struct{}), main: MainStatus{State: MainPending},
-		exited: make(chan struct{}), procs: map[uint64]*Process{},
+		exited: make(chan struct{}), channels: map[uint64]*channel{},
 	}
 }
 
@@ -108,9 +108,9 @@ func (c *Conn) install(s *connection, m agentproto.Main) bool {
 	}
 	again := c.boot == s.boot
 	c.boot = s.boot
-	procs := make([]*Process, 0, len(c.procs))
-	for _, p := range c.procs {
-		procs = append(procs, p)
+	channels := make([]*channel, 0, len(c.channels))
+	for _, ch := range c.channels {
+		channels = append(channels, ch)
 	}
 	c.takeMain(m)
 	close(c.change)
@@ -119,11 +119,15 @@ func (c *Conn) install(s *connection, m agentproto.Main) bool {
 	if old != nil {
 		old.close()
 	}
-	for _, p := range procs {
-		if again {
-			p.resume(s)
-		} else {
-			p.fail(errs.New(errs.Unavailable, "the agent of %s was started anew", c.id))
+	for _, ch := range channels {
+		switch {
+		case ch.life == agentproto.LifeOnce: // the agent has ended it
+			c.forget(ch)
+			ch.fail(errs.New(errs.Unavailable, "the agent of %s was lost; it is not known whether it did the work", c.id))
+		case again:
+			ch.resume(s)
+		default:
+			ch.fail(errs.New(errs.Unavailable, "the agent of %s was started anew", c.id))
 		}
 	}
 	c.hub.c.Logger.Debug("agent connected", "sandbox", c.id)
@@ -152,14 +156,14 @@ func (c *Conn) uninstall(s *connection, err error) {
 	}
 }
 
-// abandon fails all execs.
+// abandon fails all channels.
 func (c *Conn) abandon() {
 	c.mu.Lock()
-	procs := c.procs
-	c.procs = map[uint64]*Process{}
+	channels := c.channels
+	c.channels = map[uint64]*channel{}
 	c.mu.Unlock()
-	for _, p := range procs {
-		p.fail(errs.New(errs.Unavailable, "sandbox %s has ended, or its agent does not answer", c.id))
+	for _, ch := range channels {
+		ch.fail(errs.New(errs.Unavailable, "sandbox %s has ended, or its agent does not answer", c.id))
 	}
 }
 
@@ -215,17 +219,17 @@ func (c *Conn) wait(ctx context.Context) (*connection, error) {
 	}
 }
 
-func (c *Conn) process(id uint64) *Process {
+func (c *Conn) channel(id uint64) *channel {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.procs[id]
+	return c.channels[id]
 }
 
-func (c *Conn) forget(p *Process) {
+func (c *Conn) forget(ch *channel) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.procs[p.id] == p {
-		delete(c.procs, p.id)
+	if c.channels[ch.id] == ch {
+		delete(c.channels, ch.id)
 	}
 }
 
@@ -297,7 +301,7 @@ func failure(f agentproto.Failure) error {
 	case agentproto.NotStarted:
 		code := min(max(f.ExitCode, 1), 255)
 		return errs.New(errs.InvalidArgument, "%s", f.Message).With("exit_code", strconv.FormatInt(code, 10))
-	case agentproto.NotFound:
+	case agentproto.NotFound, agentproto.Lost:
 		return errs.New(errs.NotFound, "%s", f.Message)
 	case agentproto.Wrong:
 		return errs.New(errs.FailedPrecondition, "%s", f.Message)
@@ -356,17 +360,4 @@ func (c *Conn) Listening(ctx context.Context) ([]Listener, error) {
 		return cmp.Or(cmp.Compare(a.Port, b.Port), a.Addr.Compare(b.Addr))
 	})
 	return list, nil
-}
-
-// Exec starts a process beside the main one. If it cannot be started the
-// error is InvalidArgument with the detail "exit_code" (127 not found, 126 not
-// executable).
-func (c *Conn) Exec(ctx context.Context, s execution.ExecSpec) (*Process, error) {
-	return c.exec(ctx, s, 0)
-}
-
-// ExecDetached is Exec for a process that outlives the loss of the connection
-// to the node by linger, for Reattach. Other processes outlive it by a minute.
-func (c *Conn) ExecDetached(ctx context.Context, s execution.ExecSpec, linger time.Duration) (*Process, error) {
-	return c.exec(ctx, s, linger)
 }

@@ -116,16 +116,16 @@ func (s *connection) handle(f agentproto.Frame) error {
 		if m.Kind == agentproto.OK { // never a success, whatever the agent sent
 			m.Kind = agentproto.Unsupported
 		}
-		if p := s.c.process(f.ID); p != nil {
-			s.c.forget(p)
-			p.fail(failure(m))
+		if ch := s.c.channel(f.ID); ch != nil {
+			s.c.forget(ch)
+			ch.fail(failure(m))
 			return nil
 		}
 		s.answer(f.ID, agentproto.Reply{Failure: m})
 	case agentproto.TPong:
-	case agentproto.TStarted, agentproto.TOut, agentproto.TGrant, agentproto.TExited:
-		if p := s.c.process(f.ID); p != nil { // otherwise the connection was closed
-			return p.handle(s, f)
+	case agentproto.TOpened, agentproto.TData, agentproto.TAck, agentproto.TDone:
+		if ch := s.c.channel(f.ID); ch != nil { // otherwise it was closed
+			return ch.handle(s, f)
 		}
 	default:
 		return s.w.Queue(frame(agentproto.TRefused, 0, f.ID, agentproto.Refuse(f.Type)))

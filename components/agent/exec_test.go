@@ -45,7 +45,7 @@ func TestExecErrors(t *testing.T) {
 				t.Errorf("%q: %v (%s, exit code %q)", c.spec.Command, err, errs.ClassOf(err), errs.Detail(err, "exit_code"))
 			}
 		}
-		if _, err := f.conn.Reattach(f.ctx(), 12345, 0, 0); !errs.Is(err, errs.NotFound) {
+		if _, err := f.conn.Attach(f.ctx(), "12345", 0, 0); !errs.Is(err, errs.NotFound) {
 			t.Errorf("reattach to nothing: %v", err)
 		}
 	})
@@ -291,7 +291,7 @@ func TestOrphansAreReaped(t *testing.T) {
 func TestOutputContinuesAfterReconnect(t *testing.T) {
 	everywhere(t, func(t *testing.T, e environment) {
 		f := newFixture(t, e, agent.GuestConfig{Command: []string{e.tool, "count", "100000", "5"}})
-		p, err := f.conn.ExecDetached(f.ctx(), execution.ExecSpec{Command: []string{e.tool, "count", "300", "2"}}, time.Minute)
+		p, err := f.conn.Exec(f.ctx(), execution.ExecSpec{Command: []string{e.tool, "count", "300", "2"}, Detached: true, Tag: "counter"})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -301,7 +301,7 @@ func TestOutputContinuesAfterReconnect(t *testing.T) {
 		}
 		for range 3 {
 			f.restart()
-			if p, err = f.conn.Reattach(f.ctx(), p.ID(), int64(got.Len()), 0); err != nil {
+			if p, err = f.conn.Attach(f.ctx(), p.ID(), int64(got.Len()), 0); err != nil {
 				t.Fatal(err)
 			}
 			if _, err := io.CopyN(&got, p.Stdout(), 300); err != nil {
@@ -322,7 +322,7 @@ func TestOutputContinuesAfterReconnect(t *testing.T) {
 		if s := f.conn.Main(); s.State != agent.MainRunning {
 			t.Errorf("main is %+v", s)
 		}
-		if _, err := f.conn.Reattach(f.ctx(), p.ID(), 0, 0); !errs.Is(err, errs.NotFound) {
+		if _, err := f.conn.Attach(f.ctx(), p.ID(), 0, 0); !errs.Is(err, errs.NotFound) {
 			t.Errorf("closed exec: %v", err)
 		}
 	})

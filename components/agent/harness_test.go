@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -159,8 +160,9 @@ func startProcess(t testing.TB, gs agent.Guest) *guest {
 	cmd.Env = gs.Env
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	g := run(t, cmd)
+	g.destroy = func() { killTree(cmd.Process.Pid) }
 	t.Cleanup(func() {
-		_ = cmd.Process.Signal(syscall.SIGKILL)
+		g.destroy()
 		<-g.done
 		if strings.Contains(g.log.String(), "DATA RACE") {
 			t.Error("the agent has a data race")
@@ -170,6 +172,28 @@ func startProcess(t testing.TB, gs agent.Guest) *guest {
 		}
 	})
 	return g
+}
+
+// killTree kills an agent that is no PID 1, and what it has started, which would outlive it.
+func killTree(pid int) {
+	if syscall.Kill(pid, syscall.SIGSTOP) != nil {
+		return // it has ended, and everything with it
+	}
+	tree := []int{pid}
+	for i := 0; i < len(tree); i++ {
+		lists, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", tree[i]))
+		for _, l := range lists {
+			b, _ := os.ReadFile(l) // of a process that has ended
+			for f := range strings.FieldsSeq(string(b)) {
+				if child, err := strconv.Atoi(f); err == nil {
+					tree = append(tree, child)
+				}
+			}
+		}
+	}
+	for _, p := range tree {
+		_ = syscall.Kill(p, syscall.SIGKILL) // it may have ended
+	}
 }
 
 var containers atomic.Int64

@@ -143,7 +143,7 @@ func TestUnknownMessages(t *testing.T) {
 	t.Run("to the agent", func(t *testing.T) {
 		everywhere(t, func(t *testing.T, e environment) {
 			f := newFixture(t, e, agent.GuestConfig{})
-			for _, typ := range []agentproto.Type{unknown, agentproto.THello, agentproto.TOut} {
+			for _, typ := range []agentproto.Type{unknown, agentproto.THello, agentproto.TOpened} {
 				began := time.Now()
 				err := f.conn.Request(f.ctx(), typ)
 				if took := time.Since(began); !errs.Is(err, errs.Unimplemented) || took > time.Second {

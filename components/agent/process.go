@@ -2,10 +2,8 @@ package agent
 
 import (
 	"context"
-	"crypto/rand"
-	"encoding/binary"
 	"io"
-	"sync"
+	"strconv"
 	"time"
 
 	"miren.dev/runtime/components/execution"
@@ -13,248 +11,117 @@ import (
 	"miren.dev/runtime/pkg/errs"
 )
 
-// Process is an exec. It implements execution.Process.
+// Process is a process beside the main one. It implements execution.Process.
 type Process struct {
-	c   *Conn
-	id  uint64
-	out *output
-	err *output
-	in  *stdin
-	// keep: only Close makes the agent forget the process and its output.
-	keep bool
-
-	mu      sync.Mutex
-	started chan struct{} // closed when the agent has answered, or failed is set
-	exited  chan struct{} // closed when exit or failed is set
-	begun   bool          // started is closed
-	over    bool          // exited is closed
-
-	tty    bool
-	failed error
-	exit   agentproto.Exit
+	ch       *channel
+	detached bool
 }
 
-func newProcess(c *Conn, id uint64, stdout, stderr int64) *Process {
-	p := &Process{c: c, id: id, started: make(chan struct{}), exited: make(chan struct{})}
-	p.out = newOutput(p, agentproto.Stdout, stdout)
-	p.err = newOutput(p, agentproto.Stderr, stderr)
-	p.in = newStdin(p)
-	return p
-}
-
-func (c *Conn) exec(ctx context.Context, s execution.ExecSpec, linger time.Duration) (*Process, error) {
+// Exec starts a process beside the main one. If it cannot be started the
+// error is InvalidArgument with the detail "exit_code" (127 not found, 126 not
+// executable). Without ExecSpec.Detached it outlives the loss of its connection
+// by agentproto.Linger.
+func (c *Conn) Exec(ctx context.Context, s execution.ExecSpec) (*Process, error) {
 	if len(s.Command) == 0 {
 		return nil, errs.New(errs.InvalidArgument, "there is no command to execute")
 	}
-	m := agentproto.Exec{
+	if len(s.Tag) > agentproto.MaxTag {
+		return nil, errs.New(errs.InvalidArgument, "the tag of a process has at most %d bytes, not %d", agentproto.MaxTag, len(s.Tag))
+	}
+	m := agentproto.Process{
 		Command: s.Command, Env: s.Env, WorkDir: s.WorkDir, User: s.User, TTY: s.TTY,
-		Size: agentproto.Size{Rows: s.Rows, Cols: s.Cols}, Linger: int64(linger),
+		Size: agentproto.Size{Rows: s.Rows, Cols: s.Cols}, NoInput: s.NoInput && !s.TTY, Tag: s.Tag,
 	}
-	payload := m.Append(nil)
-	if len(payload) > agentproto.MaxFromNode {
-		return nil, errs.New(errs.InvalidArgument, "command and environment have %d bytes, which is more than %d", len(payload), agentproto.MaxFromNode)
+	o := agentproto.Open{Kind: agentproto.KindProcess, Lifetime: agentproto.LifeLinger, Params: m.Append(nil)}
+	if s.Detached {
+		o.Lifetime = agentproto.LifeDetached
 	}
-	var id [8]byte
-	_, _ = rand.Read(id[:]) // never fails
-	p := newProcess(c, binary.LittleEndian.Uint64(id[:]), 0, 0)
-	p.in.granted = agentproto.InWindow
-	p.keep = linger > 0
-	if err := p.begin(ctx, agentproto.TExec, raw(payload)); err != nil {
+	ch, err := c.open(ctx, o)
+	if err != nil {
 		return nil, err
 	}
-	return p, nil
+	return &Process{ch: ch, detached: s.Detached}, nil
 }
 
-// Reattach continues an exec of an earlier hub, or of an earlier connection
-// that gave it up. Output is read from the given offsets, or from where the
-// agent still has it: what was read before and not lost is gone. NotFound if
-// the sandbox does not know the exec (any more).
-func (c *Conn) Reattach(ctx context.Context, id uint64, stdout, stderr int64) (*Process, error) {
-	if stdout < 0 || stderr < 0 {
-		return nil, errs.New(errs.InvalidArgument, "negative offset")
+// Attach continues a detached process, also one of an earlier hub, and takes it
+// from another caller. Output is read from the given offsets, or from where the
+// agent still has it. NotFound if the sandbox does not know the process (any
+// more).
+func (c *Conn) Attach(ctx context.Context, id string, stdout, stderr int64) (*Process, error) {
+	n, err := strconv.ParseUint(id, 16, 64)
+	if err != nil {
+		return nil, errs.New(errs.NotFound, "sandbox %s has no process %q", c.id, id)
 	}
-	p := newProcess(c, id, stdout, stderr)
-	p.in.unknown = true
-	p.keep = true
-	if err := p.begin(ctx, agentproto.TAttach, p.where()); err != nil {
+	ch, err := c.attach(ctx, n, stdout, stderr)
+	if err != nil {
 		return nil, err
 	}
-	return p, nil
+	return &Process{ch: ch, detached: true}, nil
 }
 
-type raw []byte
-
-func (r raw) Append(b []byte) []byte { return append(b, r...) }
-
-// begin sends the first frame and waits for the answer.
-func (p *Process) begin(ctx context.Context, t agentproto.Type, m appender) error {
-	c := p.c
-	c.mu.Lock()
-	s := c.connection
-	if s == nil || c.procs[p.id] != nil {
-		c.mu.Unlock()
-		if s != nil {
-			return errs.New(errs.FailedPrecondition, "exec %d is attached already", p.id)
+// Processes returns the processes beside the main one that run, and detached
+// ones that have ended, the latest first.
+func (c *Conn) Processes(ctx context.Context) ([]execution.ProcessInfo, error) {
+	b, err := c.request(ctx, agentproto.KindProcesses, nil)
+	if err != nil {
+		return nil, err
+	}
+	m, err := agentproto.DecodeProcesses(b)
+	if err != nil {
+		return nil, errs.New(errs.Internal, "list of processes of %s: %w", c.id, err)
+	}
+	var list []execution.ProcessInfo
+	for _, p := range m {
+		i := execution.ProcessInfo{
+			ID: processID(p.ID), PID: int(p.PID), Command: p.Command, Tag: p.Tag,
+			StartedAt: time.Unix(0, p.StartedAt), TTY: p.TTY, Detached: p.Detached,
 		}
-		return errs.New(errs.Unavailable, "the agent of sandbox %s is not connected", c.id)
-	}
-	c.procs[p.id] = p
-	c.mu.Unlock()
-	_ = s.w.Send(frame(t, 0, p.id, m)) // if the connection is lost, the next one asks for it
-	select {
-	case <-p.started:
-	case <-ctx.Done():
-		p.Close()
-		return errs.Wrap(ctx.Err(), "start exec in %s", c.id)
-	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.failed
-}
-
-// where returns the offsets up to which output has been read and has arrived.
-func (p *Process) where() agentproto.Attach {
-	return agentproto.Attach{Out: p.out.where(), Err: p.err.where()}
-}
-
-// resume continues the exec on a new connection.
-func (p *Process) resume(s *connection) {
-	_ = s.w.Send(frame(agentproto.TAttach, 0, p.id, p.where())) // the next connection repeats it
-}
-
-// send sends a frame on the present connection, if there is one.
-func (p *Process) send(add func([]byte) []byte) {
-	if s, err := p.c.current(); err == nil {
-		_ = s.w.Send(add) // resume repeats the frames that matter
-	}
-}
-
-// handle handles a frame of the agent; an error ends the connection.
-func (p *Process) handle(s *connection, f agentproto.Frame) error {
-	switch f.Type {
-	case agentproto.TOut:
-		at, b, err := f.Data()
-		if err != nil {
-			return err
+		if p.Ended {
+			e := exitFrom(p.Exit)
+			i.Exit = &e
 		}
-		return p.stream(f.Stream).take(at, b)
-	case agentproto.TGrant:
-		n, err := agentproto.DecodeNumber(f.Payload)
-		if err != nil {
-			return err
-		}
-		p.in.grant(n)
-	case agentproto.TStarted:
-		m, err := agentproto.DecodeStarted(f.Payload)
-		if err != nil {
-			return err
-		}
-		return p.hasStarted(s, m)
-	case agentproto.TExited:
-		m, err := agentproto.DecodeExited(f.Payload)
-		if err != nil {
-			return err
-		}
-		if !p.out.end(m.Out) || !p.err.end(m.Err) {
-			return agentproto.ErrMalformed
-		}
-		p.finish(nil, m.Exit)
-		if !p.keep {
-			p.c.forget(p)
-			return s.w.Queue(frame(agentproto.TClose, 0, p.id, nil))
-		}
+		list = append(list, i)
 	}
-	return nil
+	return list, nil
 }
 
-func (p *Process) stream(n uint8) *output {
-	if n == agentproto.Stderr {
-		return p.err
-	}
-	return p.out
-}
+func processID(id uint64) string { return strconv.FormatUint(id, 16) }
 
-func (p *Process) hasStarted(s *connection, m agentproto.Started) error {
-	if err := failure(m.Failure); err != nil {
-		p.mu.Lock()
-		begun := p.begun
-		p.mu.Unlock()
-		if begun && m.Kind == agentproto.NotFound {
-			err = errs.New(errs.Unavailable, "sandbox %s has lost the process", p.c.id)
-		}
-		p.c.forget(p)
-		p.fail(err)
-		return nil
-	}
-	if m.PID == 0 {
-		return nil // attached before it was started: another frame follows
-	}
-	p.out.begin(m.Out)
-	p.err.begin(m.Err)
-	p.mu.Lock()
-	if !p.begun {
-		p.begun, p.tty = true, m.TTY
-		close(p.started)
-	}
-	p.mu.Unlock()
-	p.in.resume(s, m.In, m.InGrant)
-	return nil
-}
-
-// fail ends the process for its users.
-func (p *Process) fail(err error) { p.finish(err, agentproto.Exit{}) }
-
-func (p *Process) finish(err error, exit agentproto.Exit) {
-	p.mu.Lock()
-	if p.over {
-		p.mu.Unlock()
-		return
-	}
-	p.over, p.failed, p.exit = true, err, exit
-	if !p.begun {
-		p.begun = true
-		close(p.started)
-	}
-	close(p.exited)
-	p.mu.Unlock()
-	if err == nil {
-		err = io.EOF
-	}
-	p.out.fail(err)
-	p.err.fail(err)
-	p.in.fail()
-}
-
-// ID names the exec within its sandbox, for Reattach.
-func (p *Process) ID() uint64 { return p.id }
+// ID names the process within its sandbox, for Attach.
+func (p *Process) ID() string { return processID(p.ch.id) }
 
 // Stdin is the input of the process; closing it ends the input.
-func (p *Process) Stdin() io.WriteCloser { return p.in }
+func (p *Process) Stdin() io.WriteCloser { return p.ch.in }
 
 // Stdout is all output with a terminal. It ends with the process, even if
 // processes that it started keep it open.
-func (p *Process) Stdout() io.Reader { return p.out }
+func (p *Process) Stdout() io.Reader { return p.ch.out }
 
 // Stderr is empty with a terminal.
-func (p *Process) Stderr() io.Reader { return p.err }
+func (p *Process) Stderr() io.Reader { return p.ch.err }
+
+// Offsets returns how many bytes of each stream came before the next one that
+// is read.
+func (p *Process) Offsets() (stdout, stderr int64) { return p.ch.out.offset(), p.ch.err.offset() }
 
 // Resize sets the size of the terminal.
 func (p *Process) Resize(_ context.Context, rows, cols uint16) error {
-	p.send(frame(agentproto.TResize, 0, p.id, agentproto.Size{Rows: rows, Cols: cols}))
+	p.ch.send(frame(agentproto.TControl, agentproto.ControlResize, p.ch.id, agentproto.Size{Rows: rows, Cols: cols}))
 	return nil
 }
 
-// Signal sends a signal to the process; no error if it has ended.
+// Signal sends a signal to the process and its process group; no error if it
+// has ended.
 func (p *Process) Signal(_ context.Context, sig int) error {
 	if sig < 0 || sig > 64 {
 		return errs.New(errs.InvalidArgument, "%d is no signal", sig)
 	}
-	s, err := p.c.current()
+	s, err := p.ch.c.current()
 	if err != nil {
 		return err
 	}
-	if err := s.w.Send(frame(agentproto.TKill, 0, p.id, agentproto.Number(sig))); err != nil {
-		return errs.New(errs.Unavailable, "the agent of %s was lost: %w", p.c.id, err)
+	if err := s.w.Send(frame(agentproto.TControl, agentproto.ControlSignal, p.ch.id, agentproto.Number(sig))); err != nil {
+		return errs.New(errs.Unavailable, "the agent of %s was lost: %w", p.ch.c.id, err)
 	}
 	return nil
 }
@@ -264,29 +131,34 @@ func (p *Process) Signal(_ context.Context, sig int) error {
 // a stream arrives only if it is read meanwhile.
 func (p *Process) Wait(ctx context.Context) (int, error) {
 	select {
-	case <-p.exited:
+	case <-p.ch.ended:
 	case <-ctx.Done():
-		return 0, errs.Wrap(ctx.Err(), "wait for exec in %s", p.c.id)
+		return 0, errs.Wrap(ctx.Err(), "wait for exec in %s", p.ch.c.id)
 	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return int(min(max(p.exit.Code, 0), 255)), p.failed
+	b, err := p.ch.outcome()
+	if err != nil {
+		return 0, err
+	}
+	exit, err := agentproto.DecodeExit(b)
+	if err != nil {
+		return 0, errs.New(errs.Internal, "end of a process of %s: %w", p.ch.c.id, err)
+	}
+	return int(min(max(exit.Code, 0), 255)), nil
 }
 
 // Close abandons the process: its streams are closed and it is killed with
 // everything that it has started.
 func (p *Process) Close() error {
-	if p.c.process(p.id) == p {
-		p.c.forget(p)
-		p.send(frame(agentproto.TClose, 0, p.id, nil)) // otherwise it lingers for its time
-	}
-	p.fail(errs.New(errs.Canceled, "the process was closed"))
+	p.ch.close()
 	return nil
 }
 
-// Detach keeps the process running; Reattach may continue it within its linger
-// time.
+// Detach leaves a detached process running, with its output, for Attach. Any
+// other is closed.
 func (p *Process) Detach() {
-	p.c.forget(p)
-	p.fail(errs.New(errs.Canceled, "the process was detached"))
+	if p.detached {
+		p.ch.detach()
+	} else {
+		p.ch.close()
+	}
 }

@@ -172,20 +172,48 @@ type ExecSpec struct {
 	TTY     bool
 	Rows    uint16
 	Cols    uint16
+	// NoInput: its input is /dev/null, which starts it faster; not with TTY.
+	NoInput bool
+	// Detached: it runs on when the caller or the server is gone, until it ends
+	// or is closed. Its output never makes it wait: the last 256 KiB of each stream
+	// are kept, and for an hour after its end, with its exit code.
+	Detached bool
+	Tag      string // for Driver.Processes; at most 64 bytes
+}
+
+// ProcessInfo describes a process beside the main one.
+type ProcessInfo struct {
+	ID        string
+	PID       int      // in the sandbox
+	Command   []string // the first 512 bytes
+	Tag       string
+	StartedAt time.Time
+	TTY       bool
+	Detached  bool
+	Exit      *Exit // of a detached process that has ended
 }
 
 // Process is a running exec. Stdout carries everything when there is a TTY.
 type Process interface {
+	// ID names the process within its sandbox.
+	ID() string
 	Stdin() io.WriteCloser
 	Stdout() io.Reader
 	Stderr() io.Reader
+	// Offsets returns how many bytes of each stream came before the next one that
+	// is read. They jump where output of a detached process was not kept.
+	Offsets() (stdout, stderr int64)
 	Resize(ctx context.Context, rows, cols uint16) error
+	// Signal sends a signal to the process and its process group.
 	Signal(ctx context.Context, signal int) error
 	// Wait blocks until the process has ended and its output was read or
 	// discarded. It returns the exit code (128+n for signal n).
 	Wait(ctx context.Context) (int, error)
 	// Close abandons the process: its streams are closed and it is killed.
 	Close() error
+	// Detach leaves a detached process running, for Driver.Attach, and closes any
+	// other.
+	Detach()
 }
 
 // LogLine is one line of a sandbox's main process.
@@ -249,6 +277,13 @@ type Driver interface {
 	Configure(ctx context.Context, id string, i Identity) error
 
 	Exec(ctx context.Context, id string, e ExecSpec) (Process, error)
+	// Processes returns the processes beside the main one that run, and detached
+	// ones that have ended, the latest first, at most 128.
+	Processes(ctx context.Context, id string) ([]ProcessInfo, error)
+	// Attach continues a detached process, which a caller that has it loses. Output
+	// begins at the given offsets, or where it is still kept. NotFound if the
+	// sandbox does not know the process (any more).
+	Attach(ctx context.Context, id, process string, stdout, stderr int64) (Process, error)
 	// Logs calls line for each selected line; it works on ended and deleted
 	// sandboxes too as long as their logs are kept.
 	Logs(ctx context.Context, id string, q LogQuery, line func(LogLine) error) error

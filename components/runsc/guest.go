@@ -70,6 +70,32 @@ func (d *Driver) Exec(ctx context.Context, id string, e execution.ExecSpec) (exe
 	return p, nil
 }
 
+// Processes returns the processes beside the main one.
+func (d *Driver) Processes(ctx context.Context, id string) ([]execution.ProcessInfo, error) {
+	c, err := d.conn(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	list, err := c.Processes(ctx)
+	return list, d.explain(ctx, id, err)
+}
+
+// Attach continues a detached process.
+func (d *Driver) Attach(ctx context.Context, id, process string, stdout, stderr int64) (execution.Process, error) {
+	c, err := d.conn(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	p, err := c.Attach(ctx, process, stdout, stderr)
+	if errs.Is(err, errs.NotFound) { // the process, not the sandbox
+		return nil, err
+	}
+	if err != nil {
+		return nil, d.explain(ctx, id, err)
+	}
+	return p, nil
+}
+
 // Configure gives a sandbox to its user.
 func (d *Driver) Configure(ctx context.Context, id string, i execution.Identity) error {
 	if err := i.Check(); err != nil {

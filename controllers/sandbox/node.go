@@ -16,7 +16,9 @@ var _ sandboxes.Node = LocalNode{}
 
 // Exec starts a process.
 func (n LocalNode) Exec(ctx context.Context, sid id.Sandbox, spec sandboxes.ExecSpec) (sandboxes.Process, error) {
-	return n.Driver.Exec(ctx, string(sid), execution.ExecSpec(spec))
+	return n.Driver.Exec(ctx, string(sid), execution.ExecSpec{
+		Command: spec.Command, Env: spec.Env, WorkDir: spec.WorkDir, User: spec.User, TTY: spec.TTY, Rows: spec.Rows, Cols: spec.Cols,
+	})
 }
 
 // Configure gives a warm sandbox to its claim.

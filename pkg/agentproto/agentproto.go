@@ -16,15 +16,22 @@
 // the frame's id, and the connection continues: a newer peer learns at once that
 // the request is not supported. Version 1 ignored such frames.
 //
-// # Execs
+// # Channels
 //
-// The node chooses the id of an exec. Output is numbered by byte; the agent
-// keeps the output that the node has not acknowledged (Ack), at most OutWindow per stream,
-// and stops reading from the process when that is full. Stdin is numbered
-// likewise and the agent grants how far the node may send (Grant). Hence an
-// exec continues on another connection: Attach carries the node's position, and
-// Started the agent's. The agent kills an exec that the node does not attach
-// again within its linger time.
+// All work for the node that is more than a request goes through channels of
+// some Kind: processes, files, ports. The node chooses the id and sends Open.
+// The agent answers with Opened when the work has begun, and with Done when it
+// has ended or failed; short work has Done alone. A kind that the agent does not
+// know is Done at once, with a failure.
+//
+// The bytes of each stream of a channel are numbered. A side that sends keeps
+// what the other has not acknowledged (Ack), at most a window per stream, and
+// waits when that is full. Hence a channel continues on another connection:
+// Resume carries the node's position, and Opened the agent's. What becomes of a
+// channel without a connection, its Lifetime says.
+//
+// The output of a detached channel never waits: new output takes the place of
+// the oldest, which is skipped. So its offsets may jump.
 //
 // Nothing here trusts the peer: each frame has a bound, chosen by the reader,
 // and decoders reject malformed messages.
@@ -34,14 +41,14 @@ import "time"
 
 // Versions of the protocol that this package speaks.
 const (
-	MinVersion = 1
-	MaxVersion = 2 // refuses unknown frames
+	MinVersion = 2
+	MaxVersion = 2
 )
 
 // Bounds.
 const (
-	// MaxFromNode bounds a frame that the agent reads, in bytes: the largest is
-	// an exec with its arguments and environment.
+	// MaxFromNode bounds a frame that the agent reads, in bytes: the largest opens
+	// a process with its arguments and environment.
 	MaxFromNode = 1 << 20
 	// MaxFromAgent bounds a frame that the node reads, in bytes.
 	MaxFromAgent = 128 << 10
@@ -49,10 +56,10 @@ const (
 	Chunk = 32 << 10
 	// OutWindow is how much output of a stream may be unacknowledged, in bytes.
 	OutWindow = 256 << 10
-	// InWindow is how much input may be under way to a process, in bytes.
-	InWindow = 64 << 10
-	// MaxExecs is how many execs, running or ended and not closed, there can be.
-	MaxExecs = 1024
+	// InWindow is how much input may be unacknowledged, in bytes.
+	InWindow = 256 << 10
+	// MaxChannels is how many channels, working or ended and not closed, there can be.
+	MaxChannels = 1024
 	// MaxLine is the longest line of a log, in bytes; a longer one is split.
 	MaxLine = 64 << 10
 	// DefaultLogBytes bounds a log whose configuration sets no bound.
@@ -80,7 +87,7 @@ const Heartbeat = 5 * time.Second
 // the connection.
 const HeartbeatMisses = 3
 
-// Linger is how long an exec outlives the loss of its connection by default.
+// Linger is how long a channel outlives the loss of its connection by default.
 const Linger = time.Minute
 
 // StartMode says when the main process is started.

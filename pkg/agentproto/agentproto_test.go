@@ -22,11 +22,13 @@ var decoders = []struct {
 	{"main", Main{MainRunning, 1, 2, Exit{}}, func(b []byte) (any, error) { return DecodeMain(b) }},
 	{"failure", Failure{Wrong, "why", 3}, func(b []byte) (any, error) { return DecodeFailure(b) }},
 	{"reply", Reply{Failure{NotStarted, "text", 127}, []Listener{{80, "\x7f\x00\x00\x01"}, {443, strings.Repeat("\x00", 16)}}}, func(b []byte) (any, error) { return DecodeReply(b) }},
-	{"exec", Exec{[]string{"a", ""}, []string{"B=c"}, "/d", "u:g", true, Size{1, 65535}, 9}, func(b []byte) (any, error) { return DecodeExec(b) }},
+	{"process", Process{[]string{"a", ""}, []string{"B=c"}, "/d", "u:g", true, Size{1, 65535}, true, "t"}, func(b []byte) (any, error) { return DecodeProcess(b) }},
+	{"process info", ProcessInfo{1, 2, 3, true, true, true, Exit{Code: 3}, "tag", []string{"a"}}, func(b []byte) (any, error) { return DecodeProcessInfo(b) }},
 	{"size", Size{24, 80}, func(b []byte) (any, error) { return DecodeSize(b) }},
-	{"attach", Attach{Position{1, 2}, Position{3, 1 << 60}}, func(b []byte) (any, error) { return DecodeAttach(b) }},
-	{"started", Started{Failure{}, 7, true, 1, 2, 3, 4}, func(b []byte) (any, error) { return DecodeStarted(b) }},
-	{"exited", Exited{Exit{Code: 3}, 10, 20}, func(b []byte) (any, error) { return DecodeExited(b) }},
+	{"open", Open{KindProcess, LifeDetached, 7, []byte("params")}, func(b []byte) (any, error) { return DecodeOpen(b) }},
+	{"resume", Resume{Position{1, 2}, Position{3, 1 << 60}}, func(b []byte) (any, error) { return DecodeResume(b) }},
+	{"opened", Opened{true, 1, 2, 3, 4, []byte("info")}, func(b []byte) (any, error) { return DecodeOpened(b) }},
+	{"done", Done{Failure{NotFound, "why", 0}, 10, 20, []byte("result")}, func(b []byte) (any, error) { return DecodeDone(b) }},
 	{"configure", Configure{"c", "host", []string{"A=b"}, "/w", "u", 7}, func(b []byte) (any, error) { return DecodeConfigure(b) }},
 	{"number", Number(1 << 40), func(b []byte) (any, error) { n, err := DecodeNumber(b); return Number(n), err }},
 	{"identity", Identity{[]IdentityFile{{"/etc/hosts", "a\nb\n", "c\n"}, {"", "", ""}}}, func(b []byte) (any, error) { return DecodeIdentity(b) }},
@@ -67,8 +69,21 @@ func FuzzMessages(f *testing.F) {
 	})
 }
 
+func FuzzProcesses(f *testing.F) {
+	f.Add(Processes{{ID: 1, Command: []string{"a"}}, {ID: 2}}.Append(nil))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		m, err := DecodeProcesses(b)
+		if err != nil {
+			return
+		}
+		if again, err := DecodeProcesses(m.Append(nil)); err != nil || !reflect.DeepEqual(m, again) {
+			t.Errorf("%+v is %+v after encoding, %v", m, again, err)
+		}
+	})
+}
+
 func FuzzReader(f *testing.F) {
-	f.Add(AppendFrame(AppendData(nil, TOut, 1, 2, 3, []byte("data")), Frame{Type: TPing, ID: 9}))
+	f.Add(AppendFrame(AppendData(nil, TData, 1, 2, 3, []byte("data")), Frame{Type: TPing, ID: 9}))
 	f.Add([]byte{255, 255, 255, 255})
 	f.Fuzz(func(t *testing.T, b []byte) {
 		var encoded []byte
@@ -114,7 +129,7 @@ func FuzzRecord(f *testing.F) {
 }
 
 func TestReaderBounds(t *testing.T) {
-	big := AppendFrame(nil, Frame{Type: TOut, Payload: make([]byte, 100)})
+	big := AppendFrame(nil, Frame{Type: TData, Payload: make([]byte, 100)})
 	if _, err := NewReader(bytes.NewReader(big), 99).Read(); !errors.Is(err, ErrTooBig) {
 		t.Errorf("got %v", err)
 	}

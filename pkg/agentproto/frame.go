@@ -22,27 +22,17 @@ const (
 	TListening Type = 9  // node: request
 	TRefused   Type = 10 // both: Failure; the peer does not accept the type of the frame with this id
 	TConfigure Type = 11 // node: request, Configure
-	TExec      Type = 16 // node: Exec
-	TAttach    Type = 17 // node: Attach
-	TStarted   Type = 18 // agent: Started, the answer to both
-	TOut       Type = 19 // agent: data of a stream
-	TAck       Type = 20 // node: Offset below which output may be forgotten
-	TIn        Type = 21 // node: data of stdin
-	TInEOF     Type = 22 // node: Offset at which stdin ends
-	TGrant     Type = 23 // agent: Offset up to which stdin may be sent
-	TResize    Type = 24 // node: Size
-	TKill      Type = 25 // node: Signal of an exec
-	TExited    Type = 26 // agent: Exited, after all output
-	TClose     Type = 27 // node: kill the process and forget the exec
+	TOpen      Type = 32 // node: Open
+	TResume    Type = 33 // node: Resume
+	TOpened    Type = 34 // agent: Opened
+	TData      Type = 35 // both: data of a stream
+	TAck       Type = 36 // both: offset in a stream before which all was used
+	TEnd       Type = 37 // node: offset at which the input ends
+	TControl   Type = 38 // node: a message of the kind, whose number is the stream
+	TDone      Type = 39 // agent: Done, after all output
+	TClose     Type = 40 // node: end the work and forget the channel
 	TSuspend   Type = 64 // node: request before a snapshot; see Identity
 	TIdentify  Type = 65 // node: request with the Identity of a restored sandbox
-)
-
-// Streams of an exec.
-const (
-	Stdin  uint8 = 0
-	Stdout uint8 = 1
-	Stderr uint8 = 2
 )
 
 const headerSize = 4 + 1 + 1 + 8

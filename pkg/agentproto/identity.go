@@ -1,7 +1,7 @@
 package agentproto
 
 // A snapshot has the agent's memory, and every file that it had open. Before one is taken the node sends TSuspend: the
-// agent closes its log, detaches its execs and replies. The node then closes the connection, and no socket can be
+// agent closes its log, detaches its channels and replies. The node then closes the connection, and no socket can be
 // dialed until the snapshot is done. An agent that afterwards finds the token that it had before just goes on. One that
 // finds another token is in a restored sandbox: it writes no log until the node has sent TIdentify.
 

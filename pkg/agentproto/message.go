@@ -121,6 +121,13 @@ func (d *decoder) exit() Exit {
 	return Exit{Code: d.int(), Signal: d.int(), At: d.int(), Message: d.string()}
 }
 
+// DecodeExit is the reverse of Append.
+func DecodeExit(p []byte) (Exit, error) {
+	d := decoder{b: p}
+	m := d.exit()
+	return m, d.err()
+}
+
 // Failure is the reason why a request was not carried out. The zero value is
 // success.
 type Failure struct {
@@ -136,10 +143,11 @@ type FailureKind uint8
 const (
 	OK          FailureKind = iota
 	NotStarted              // the process could not be started: see ExitCode
-	NotFound                // no such exec
+	NotFound                // there is no such thing
 	Wrong                   // not possible in this state
 	Exhausted               // too many
 	Unsupported             // request of a newer version
+	Lost                    // the channel is not known (any more)
 )
 
 // Append appends the message to b.
@@ -218,141 +226,8 @@ func DecodeReply(p []byte) (Reply, error) {
 	return m, d.err()
 }
 
-// Exec starts a process.
-type Exec struct {
-	Command []string
-	Env     []string // added to the variables of the configuration
-	WorkDir string
-	User    string
-	TTY     bool
-	Size    Size
-	Linger  int64 // nanoseconds that the exec outlives its connection; 0: the default
-}
-
-// Append appends the message to b.
-func (m Exec) Append(b []byte) []byte {
-	b = putStrings(b, m.Command)
-	b = putStrings(b, m.Env)
-	b = putString(b, m.WorkDir)
-	b = putString(b, m.User)
-	b = putBool(b, m.TTY)
-	b = m.Size.Append(b)
-	return putInt(b, m.Linger)
-}
-
-// DecodeExec is the reverse of Append.
-func DecodeExec(p []byte) (Exec, error) {
-	d := decoder{b: p}
-	m := Exec{Command: d.strings(), Env: d.strings(), WorkDir: d.string(), User: d.string(), TTY: d.bool()}
-	m.Size = d.size()
-	m.Linger = d.int()
-	return m, d.err()
-}
-
-// Size is the size of a terminal, in characters.
-type Size struct{ Rows, Cols uint16 }
-
-// Append appends the message to b.
-func (m Size) Append(b []byte) []byte {
-	return putUint(putUint(b, uint64(m.Rows)), uint64(m.Cols))
-}
-
-func (d *decoder) size() Size {
-	rows, cols := d.uint(), d.uint()
-	if rows > 65535 || cols > 65535 {
-		d.fail()
-	}
-	return Size{Rows: uint16(rows), Cols: uint16(cols)}
-}
-
-// DecodeSize is the reverse of Append.
-func DecodeSize(p []byte) (Size, error) {
-	d := decoder{b: p}
-	m := d.size()
-	return m, d.err()
-}
-
-// Attach continues an exec on this connection. The agent may forget output
-// below Ack. It sends output again from From, or from the first byte that it
-// still has.
-type Attach struct {
-	Out, Err Position
-}
-
-// Position is a reader's position in a stream.
-type Position struct{ Ack, From int64 }
-
-// Append appends the message to b.
-func (m Attach) Append(b []byte) []byte {
-	for _, v := range []int64{m.Out.Ack, m.Out.From, m.Err.Ack, m.Err.From} {
-		b = putUint(b, uint64(v))
-	}
-	return b
-}
-
-// DecodeAttach is the reverse of Append.
-func DecodeAttach(p []byte) (Attach, error) {
-	d := decoder{b: p}
-	var m Attach
-	for _, v := range []*int64{&m.Out.Ack, &m.Out.From, &m.Err.Ack, &m.Err.From} {
-		*v = d.offset()
-	}
-	return m, d.err()
-}
-
-// Started answers Exec and Attach.
-type Started struct {
-	Failure
-	PID     int64
-	TTY     bool
-	Out     int64 // offset of the output that follows
-	Err     int64
-	In      int64 // bytes of stdin that have arrived
-	InGrant int64 // offset up to which stdin may be sent; at most InWindow beyond the bytes that the process has read
-}
-
-// Append appends the message to b.
-func (m Started) Append(b []byte) []byte {
-	b = m.Failure.Append(b)
-	b = putInt(b, m.PID)
-	b = putBool(b, m.TTY)
-	for _, v := range []int64{m.Out, m.Err, m.In, m.InGrant} {
-		b = putUint(b, uint64(v))
-	}
-	return b
-}
-
-// DecodeStarted is the reverse of Append.
-func DecodeStarted(p []byte) (Started, error) {
-	d := decoder{b: p}
-	m := Started{Failure: d.failure(), PID: d.int(), TTY: d.bool()}
-	for _, v := range []*int64{&m.Out, &m.Err, &m.In, &m.InGrant} {
-		*v = d.offset()
-	}
-	return m, d.err()
-}
-
-// Exited describes how an exec ended and how much output it made.
-type Exited struct {
-	Exit
-	Out, Err int64
-}
-
-// Append appends the message to b.
-func (m Exited) Append(b []byte) []byte {
-	b = m.Exit.Append(b)
-	return putUint(putUint(b, uint64(m.Out)), uint64(m.Err))
-}
-
-// DecodeExited is the reverse of Append.
-func DecodeExited(p []byte) (Exited, error) {
-	d := decoder{b: p}
-	m := Exited{Exit: d.exit(), Out: d.offset(), Err: d.offset()}
-	return m, d.err()
-}
-
-// Number is the payload of TPing and TPong (unix nanoseconds), TAck, TInEOF
-// and TGrant (offsets), TSignal and TKill (signal numbers).
+// Number is the payload of TPing and TPong (unix nanoseconds), TAck and TEnd
+// (offsets), TSignal and ControlSignal (signal numbers).
 type Number int64
 
 // Append appends the message to b.

@@ -23,6 +23,8 @@ func putString(b []byte, s string) []byte {
 	return append(putUint(b, uint64(len(s))), s...)
 }
 
+func putBytes(b, p []byte) []byte { return append(putUint(b, uint64(len(p))), p...) }
+
 func putStrings(b []byte, list []string) []byte {
 	b = putUint(b, uint64(len(list)))
 	for _, s := range list {
@@ -87,15 +89,21 @@ func (d *decoder) offset() int64 {
 	return int64(v)
 }
 
-func (d *decoder) string() string {
+func (d *decoder) string() string { return string(d.bytes()) }
+
+// bytes is part of the input; nil if it is empty.
+func (d *decoder) bytes() []byte {
 	n := d.uint()
 	if n > uint64(len(d.b)) {
 		d.fail()
-		return ""
+		return nil
 	}
-	s := string(d.b[:n])
+	if n == 0 {
+		return nil
+	}
+	p := d.b[:n:n]
 	d.b = d.b[n:]
-	return s
+	return p
 }
 
 func (d *decoder) strings() []string {

@@ -43,6 +43,7 @@ func Run(t *testing.T, e *Env) {
 		{"Idle", testIdle},
 		{"Environment", testEnvironment},
 		{"Configure", testConfigure},
+		{"Detached", testDetached},
 		{"Logs", testLogs},
 		{"Memory", testMemory},
 		{"PIDs", testPIDs},

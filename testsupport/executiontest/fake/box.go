@@ -25,6 +25,8 @@ type box struct {
 	exit    *execution.Exit
 	paused  string // the snapshot, of a Paused sandbox
 	execs   map[*process]bool
+	listed  map[*process]bool // those that run, and detached ones
+	last    int               // last id given to an exec
 	pid     int
 	cpu     time.Duration
 	written int64             // memory limit in MiB
@@ -33,7 +35,7 @@ type box struct {
 }
 
 func newBox(m *Machine, s execution.Spec) *box {
-	return &box{m: m, spec: s, started: time.Now(), done: make(chan struct{}), execs: map[*process]bool{}, ports: map[int]io.Closer{}, cpu: time.Millisecond}
+	return &box{m: m, spec: s, started: time.Now(), done: make(chan struct{}), execs: map[*process]bool{}, listed: map[*process]bool{}, ports: map[int]io.Closer{}, cpu: time.Millisecond}
 }
 
 func (b *box) instance() execution.Instance {
@@ -131,7 +133,7 @@ func (b *box) stats() execution.Stats {
 }
 
 // exec runs a process beside the main one.
-func (b *box) exec(e execution.ExecSpec) (*process, error) {
+func (b *box) exec(e execution.ExecSpec) (execution.Process, error) {
 	if len(e.Command) == 0 {
 		return nil, errs.New(errs.InvalidArgument, "there is no command to execute")
 	}
@@ -140,24 +142,41 @@ func (b *box) exec(e execution.ExecSpec) (*process, error) {
 	if run == nil {
 		return nil, errs.New(errs.InvalidArgument, "%s cannot be run", e.Command[0]).With("exit_code", fmt.Sprint(code))
 	}
-	p.out, p.err = newPipe(), newPipe()
-	p.stdout, p.stderr = p.out, p.err
+	p.tag, p.tty, p.started = e.Tag, e.TTY, time.Now()
+	if e.Detached {
+		p.outHistory, p.errHistory = newHistory(), newHistory()
+		p.stdout, p.stderr = p.outHistory, p.errHistory
+	} else {
+		p.out, p.err = newPipe(), newPipe()
+		p.stdout, p.stderr = p.out, p.err
+	}
 	if e.TTY {
-		p.stdout = &terminal{p.out}
+		p.stdout = &terminal{p.stdout}
 		p.stderr = p.stdout
 	}
+	if e.NoInput {
+		p.in.close(io.EOF)
+	}
 	b.mu.Lock()
-	b.execs[p] = true
+	b.last++
+	p.id, p.number64 = fmt.Sprintf("%x", b.last), b.last+1
+	b.execs[p], b.listed[p] = true, true
 	b.mu.Unlock()
 	go func() {
 		code := p.run(run)
 		b.mu.Lock()
 		delete(b.execs, p)
+		if !e.Detached {
+			delete(b.listed, p)
+		}
 		b.mu.Unlock()
 		if p.oom {
 			b.end(p.exit(code))
 		}
 		p.finish(code)
 	}()
+	if e.Detached {
+		return p.attach(0, 0), nil
+	}
 	return p, nil
 }

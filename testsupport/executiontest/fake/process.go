@@ -5,6 +5,7 @@ import (
 	"context"
 	"io"
 	"sync"
+	"time"
 
 	"miren.dev/runtime/pkg/errs"
 )
@@ -18,6 +19,15 @@ type process struct {
 	in, out, err   *pipe
 	stdout, stderr io.Writer
 	oom            bool
+
+	id       string
+	tag      string
+	number64 int // in the sandbox
+	started  time.Time
+	tty      bool
+	// of a detached process
+	outHistory, errHistory *history
+	holder                 *attached // guarded by mu
 
 	term   chan struct{} // closed by signal 15
 	killed chan struct{} // closed by any other signal
@@ -56,8 +66,12 @@ func (p *process) finish(code int) {
 	p.mu.Lock()
 	p.code = code
 	p.mu.Unlock()
-	for _, s := range []*pipe{p.out, p.err} {
-		s.close(io.EOF)
+	if p.outHistory != nil {
+		p.outHistory.close()
+		p.errHistory.close()
+	} else {
+		p.out.close(io.EOF)
+		p.err.close(io.EOF)
 	}
 	p.in.close(io.ErrClosedPipe)
 	close(p.exited)
@@ -88,6 +102,13 @@ func (p *process) dies() int {
 	}
 	return 143
 }
+
+func (p *process) ID() string { return p.id }
+
+// Detach closes a process that is not detached.
+func (p *process) Detach() { _ = p.Close() }
+
+func (p *process) Offsets() (stdout, stderr int64) { return p.out.offset(), p.err.offset() }
 
 func (p *process) Stdin() io.WriteCloser { return stdin{p.in} }
 func (p *process) Stdout() io.Reader     { return p.out }
@@ -133,6 +154,13 @@ type pipe struct {
 	cond sync.Cond
 	buf  []byte
 	end  error // nothing more comes
+	read int64
+}
+
+func (p *pipe) offset() int64 {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.read
 }
 
 const pipeSize = 64 << 10
@@ -173,6 +201,7 @@ func (p *pipe) Read(b []byte) (int, error) {
 	}
 	n := copy(b, p.buf)
 	p.buf = p.buf[n:]
+	p.read += int64(n)
 	p.cond.Broadcast()
 	return n, nil
 }

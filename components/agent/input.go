@@ -1,0 +1,122 @@
+package agent
+
+import (
+	"io"
+	"sync"
+
+	"miren.dev/runtime/pkg/agentproto"
+)
+
+// input is the stream of a channel to the agent. It keeps the bytes that the
+// agent has not used, since another connection may have to send them again.
+type input struct {
+	ch *channel
+
+	mu      sync.Mutex
+	room    sync.Cond // used grew, or over was set
+	buf     []byte    // not acknowledged
+	used    int64     // offset of buf; the agent has used the bytes before
+	unknown bool      // the agent says where the input stands
+	closed  bool      // closed by its writer
+	over    bool      // the agent reads no more
+}
+
+func newInput(ch *channel) *input {
+	in := &input{ch: ch}
+	in.room.L = &in.mu
+	return in
+}
+
+// Write sends b; it waits while the agent does not read.
+func (in *input) Write(b []byte) (int, error) {
+	n := 0
+	for n < len(b) {
+		in.mu.Lock()
+		for !in.over && !in.closed && len(in.buf) >= agentproto.InWindow {
+			in.room.Wait()
+		}
+		if in.over || in.closed {
+			in.mu.Unlock()
+			return n, io.ErrClosedPipe
+		}
+		at := in.used + int64(len(in.buf))
+		part := b[n:min(len(b), n+agentproto.Chunk, n+agentproto.InWindow-len(in.buf))]
+		in.buf = append(in.buf, part...)
+		n += len(part)
+		// Sent under mu, to keep the order; resume does the same for repeated
+		// bytes.
+		in.ch.send(func(f []byte) []byte {
+			return agentproto.AppendData(f, agentproto.TData, agentproto.Stdin, in.ch.id, at, part)
+		})
+		in.mu.Unlock()
+	}
+	return n, nil
+}
+
+// Close ends the input.
+func (in *input) Close() error {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	if in.closed || in.over {
+		return nil
+	}
+	in.closed = true
+	in.room.Broadcast()
+	in.ch.send(frame(agentproto.TEnd, 0, in.ch.id, agentproto.Number(in.used+int64(len(in.buf)))))
+	return nil
+}
+
+// ack drops the bytes that the agent has used.
+func (in *input) ack(used int64) {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	in.acknowledge(used)
+}
+
+// acknowledge is called with mu held.
+func (in *input) acknowledge(used int64) {
+	n := min(used-in.used, int64(len(in.buf)))
+	if n <= 0 {
+		return
+	}
+	in.used += n
+	if in.buf = in.buf[n:]; len(in.buf) == 0 {
+		in.buf = nil
+	}
+	in.room.Broadcast()
+}
+
+// resume repeats the bytes that the agent does not have.
+func (in *input) resume(s *connection, have, used int64) {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	if in.unknown {
+		in.unknown, in.used = false, have
+		return
+	}
+	in.acknowledge(used)
+	at := max(have, in.used)
+	rest := in.buf[min(at-in.used, int64(len(in.buf))):]
+	for len(rest) > 0 {
+		part := rest[:min(len(rest), agentproto.Chunk)]
+		err := s.w.Queue(func(f []byte) []byte {
+			return agentproto.AppendData(f, agentproto.TData, agentproto.Stdin, in.ch.id, at, part)
+		})
+		if err != nil {
+			return
+		}
+		at += int64(len(part))
+		rest = rest[len(part):]
+	}
+	if in.closed {
+		_ = s.w.Queue(frame(agentproto.TEnd, 0, in.ch.id, agentproto.Number(in.used+int64(len(in.buf))))) // resumed again
+	}
+}
+
+// fail makes writers stop.
+func (in *input) fail() {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	in.over, in.buf = true, nil
+	in.room.Broadcast()
+}
