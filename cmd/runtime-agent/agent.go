@@ -20,6 +20,9 @@ const (
 	flushGrace = 500 * time.Millisecond // for the node to read the last frames
 )
 
+// past is a deadline that has passed.
+var past = time.Unix(1, 0)
+
 // agent is the state of the process.
 type agent struct {
 	dir      string
@@ -35,7 +38,8 @@ type agent struct {
 	ended chan agentproto.Exit          // end of the main process, once its output is spooled
 
 	claims   claims
-	lastUsed atomic.Int64 // unix nanoseconds of the guest
+	began    time.Time
+	lastUsed atomic.Int64 // nanoseconds from began
 
 	mu    sync.Mutex
 	main  agentproto.Main
@@ -48,7 +52,7 @@ type agent struct {
 
 func newAgent(dir string, c agentproto.Config, sp *spool, limit *pidLimit) *agent {
 	a := &agent{
-		dir: dir, config: c, boot: randomID(), spool: sp, kids: newReaper(), channels: newTable(),
+		dir: dir, config: c, began: time.Now(), boot: randomID(), spool: sp, kids: newReaper(), channels: newTable(),
 		start: make(chan func(agentproto.Failure)), kill: make(chan syscall.Signal), ended: make(chan agentproto.Exit, 1),
 	}
 	a.forks = newSpawner(a.kids, limit)
@@ -188,9 +192,6 @@ func (a *agent) forkMain() (int, agentproto.Failure) {
 	}()
 	return pid, agentproto.Failure{}
 }
-
-// used records that the node used the sandbox.
-func (a *agent) used() { a.lastUsed.Store(time.Now().UnixNano()) }
 
 // signalMain reports whether there was a main process to signal.
 func (a *agent) signalMain(sig syscall.Signal) bool {

@@ -19,6 +19,7 @@ type channel struct {
 	err    *stream
 	in     *input
 	work   worker // set before the channel is in the table
+	quiet  bool   // it is the node's own, and no use of the sandbox
 
 	// sendMu keeps output in order, and Done behind it.
 	sendMu sync.Mutex
@@ -75,8 +76,16 @@ func (a *agent) open(l *link, id uint64, m agentproto.Open) error {
 	if f.Kind != agentproto.OK {
 		return l.w.Queue(message(agentproto.TDone, 0, id, agentproto.Done{Failure: f}))
 	}
+	c.used()
 	begin()
 	return nil
+}
+
+// used records a use of the sandbox.
+func (c *channel) used() {
+	if !c.quiet {
+		c.agent.lastUsed.Store(int64(time.Since(c.agent.began)))
+	}
 }
 
 // begin prepares the work of a channel and returns what begins it; nil for a
@@ -89,7 +98,20 @@ func (a *agent) begin(c *channel, m agentproto.Open) (func(), error) {
 			return nil, err
 		}
 		return newProcess(c, p).begin, nil
+	case agentproto.KindDial:
+		d, err := agentproto.DecodeDial(m.Params)
+		if err != nil {
+			return nil, err
+		}
+		p := &port{c: c, m: d}
+		c.work, c.out.announced = p, true
+		c.err.end()
+		return p.begin, nil
+	case agentproto.KindActivity:
+		c.quiet = true
+		return c.answer(func() agentproto.Done { return agentproto.Done{Result: a.activity().Append(nil)} }), nil
 	case agentproto.KindProcesses:
+		c.quiet = true
 		return c.answer(func() agentproto.Done { return agentproto.Done{Result: a.processes().Append(nil)} }), nil
 	}
 	return nil, nil
@@ -113,6 +135,7 @@ func (noWork) stop()                       {}
 func (c *channel) handle(f agentproto.Frame) error {
 	switch f.Type {
 	case agentproto.TData:
+		c.used()
 		at, b, err := f.Data()
 		if err != nil || !c.in.add(at, b) {
 			return agentproto.ErrMalformed
@@ -184,8 +207,12 @@ func (c *channel) flush() {
 		out, outAt, outEnd := c.out.next(l)
 		errs, errAt, errEnd := c.err.next(l)
 		tell := done != nil && outEnd && errEnd && !told
-		if !greet && !tell && len(out) == 0 && len(errs) == 0 {
+		announce := outEnd && c.out.announce(l)
+		if !greet && !tell && !announce && len(out) == 0 && len(errs) == 0 {
 			return
+		}
+		if len(out)+len(errs) > 0 {
+			c.used()
 		}
 		if tell {
 			c.mu.Lock()
@@ -201,6 +228,9 @@ func (c *channel) flush() {
 			}
 			if len(errs) > 0 {
 				p = agentproto.AppendData(p, agentproto.TData, agentproto.Stderr, c.id, errAt, errs)
+			}
+			if announce {
+				p = message(agentproto.TEnd, agentproto.Stdout, c.id, agentproto.Number(c.out.size()))(p)
 			}
 			if tell {
 				d := *done
@@ -230,7 +260,7 @@ func (c *channel) finish(d agentproto.Done) {
 	c.done, c.endedAt = &d, time.Now()
 	closed := c.closed
 	c.mu.Unlock()
-	c.agent.used()
+	c.used()
 	if closed {
 		c.forget()
 		return

@@ -35,7 +35,6 @@ func newProcess(c *channel, m agentproto.Process) *process {
 // begin has the process started.
 func (p *process) begin() {
 	a := p.c.agent
-	a.used()
 	b := a.claims.current()
 	m := p.spec
 	cmd := command{argv: m.Command, env: slices.Concat(b.env, m.Env), dir: m.WorkDir, user: m.User, tty: m.TTY}
@@ -254,6 +253,24 @@ func (p *process) info() agentproto.ProcessInfo {
 		}
 	}
 	return i
+}
+
+// activity says how much the sandbox is used.
+func (a *agent) activity() agentproto.Activity {
+	m := agentproto.Activity{Idle: int64(time.Since(a.began)) - a.lastUsed.Load()}
+	for _, c := range a.channels.all() {
+		c.mu.Lock()
+		over := c.done != nil || c.closed
+		c.mu.Unlock()
+		switch _, isProcess := c.work.(*process); {
+		case over || c.quiet:
+		case isProcess:
+			m.Processes++
+		default:
+			m.Others++
+		}
+	}
+	return m
 }
 
 // processes lists the processes that the node started.

@@ -12,6 +12,9 @@ import (
 type stream struct {
 	number uint8
 	lossy  bool // new output takes the place of the oldest, so that it never waits
+	// announced: the node hears of the end of the stream before that of the
+	// channel.
+	announced bool
 
 	mu      sync.Mutex
 	room    sync.Cond // there is room, or dropped was set
@@ -19,8 +22,9 @@ type stream struct {
 	acked   int64 // the node has used the bytes before
 	sent    int64 // offset after what was sent on link
 	link    *link
-	ended   bool // no data follows buf
-	dropped bool // no reader is left
+	ended   bool  // no data follows buf
+	dropped bool  // no reader is left
+	told    *link // the connection on which the end was announced
 }
 
 func newStream(number uint8) *stream {
@@ -104,7 +108,7 @@ func (s *stream) attach(l *link, p agentproto.Position) int64 {
 	if !s.lossy && s.buf.Drop(p.Ack) {
 		s.room.Signal()
 	}
-	s.link = l
+	s.link, s.told = l, nil
 	s.sent = min(max(p.From, s.buf.Base()), s.buf.End())
 	s.acked = min(p.Ack, s.sent)
 	if s.sent != p.From { // the node begins there too
@@ -140,6 +144,17 @@ func (s *stream) next(l *link) (b []byte, offset int64, end bool) {
 		s.sent = offset + int64(len(b))
 	}
 	return b, offset, s.ended && s.sent == s.buf.End()
+}
+
+// announce reports that the end is to be announced on l, once.
+func (s *stream) announce(l *link) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.announced || s.told == l {
+		return false
+	}
+	s.told = l
+	return true
 }
 
 // size returns how many bytes the output had.

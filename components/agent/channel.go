@@ -171,6 +171,12 @@ func (ch *channel) handle(s *connection, f agentproto.Frame) error {
 			return err
 		}
 		ch.in.ack(n)
+	case agentproto.TEnd:
+		n, err := agentproto.DecodeNumber(f.Payload)
+		if err != nil || !ch.stream(f.Stream).end(n) {
+			return agentproto.ErrMalformed
+		}
+		ch.stream(f.Stream).fail(io.EOF)
 	case agentproto.TOpened:
 		m, err := agentproto.DecodeOpened(f.Payload)
 		if err != nil {

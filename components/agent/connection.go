@@ -123,7 +123,7 @@ func (s *connection) handle(f agentproto.Frame) error {
 		}
 		s.answer(f.ID, agentproto.Reply{Failure: m})
 	case agentproto.TPong:
-	case agentproto.TOpened, agentproto.TData, agentproto.TAck, agentproto.TDone:
+	case agentproto.TOpened, agentproto.TData, agentproto.TAck, agentproto.TEnd, agentproto.TDone:
 		if ch := s.c.channel(f.ID); ch != nil { // otherwise it was closed
 			return ch.handle(s, f)
 		}

@@ -2,7 +2,9 @@ package agent
 
 import (
 	"io"
+	"os"
 	"sync"
+	"time"
 
 	"miren.dev/runtime/pkg/agentproto"
 )
@@ -19,6 +21,7 @@ type input struct {
 	unknown bool      // the agent says where the input stands
 	closed  bool      // closed by its writer
 	over    bool      // the agent reads no more
+	limit   deadline  // of Write
 }
 
 func newInput(ch *channel) *input {
@@ -32,8 +35,12 @@ func (in *input) Write(b []byte) (int, error) {
 	n := 0
 	for n < len(b) {
 		in.mu.Lock()
-		for !in.over && !in.closed && len(in.buf) >= agentproto.InWindow {
+		for !in.over && !in.closed && !in.limit.passed && len(in.buf) >= agentproto.InWindow {
 			in.room.Wait()
+		}
+		if in.limit.passed {
+			in.mu.Unlock()
+			return n, os.ErrDeadlineExceeded
 		}
 		if in.over || in.closed {
 			in.mu.Unlock()
@@ -64,6 +71,13 @@ func (in *input) Close() error {
 	in.room.Broadcast()
 	in.ch.send(frame(agentproto.TEnd, 0, in.ch.id, agentproto.Number(in.used+int64(len(in.buf)))))
 	return nil
+}
+
+// setDeadline ends writes at t; the zero time is none.
+func (in *input) setDeadline(t time.Time) {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	in.limit.reset(t, &in.mu, in.room.Broadcast)
 }
 
 // ack drops the bytes that the agent has used.

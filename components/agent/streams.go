@@ -2,7 +2,9 @@ package agent
 
 import (
 	"io"
+	"os"
 	"sync"
+	"time"
 
 	"miren.dev/runtime/pkg/agentproto"
 )
@@ -16,7 +18,8 @@ type output struct {
 	more  sync.Cond       // buf or err changed
 	buf   agentproto.Ring // bytes that arrived and were not read
 	acked int64           // offset that was acknowledged to the agent
-	err   error           // offset after buf
+	err   error           // what follows buf
+	limit deadline        // of Read
 }
 
 func newOutput(ch *channel, number uint8, offset int64) *output {
@@ -105,8 +108,12 @@ func (o *output) Read(b []byte) (int, error) {
 		return 0, nil
 	}
 	o.mu.Lock()
-	for o.buf.Len() == 0 && o.err == nil {
+	for o.buf.Len() == 0 && o.err == nil && !o.limit.passed {
 		o.more.Wait()
+	}
+	if o.buf.Len() == 0 && o.err == nil {
+		defer o.mu.Unlock()
+		return 0, os.ErrDeadlineExceeded
 	}
 	if o.buf.Len() == 0 {
 		defer o.mu.Unlock()
@@ -124,4 +131,11 @@ func (o *output) Read(b []byte) (int, error) {
 		o.ch.send(frame(agentproto.TAck, o.number, o.ch.id, agentproto.Number(ack)))
 	}
 	return n, nil
+}
+
+// setDeadline ends reads that wait at t; the zero time is none.
+func (o *output) setDeadline(t time.Time) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.limit.reset(t, &o.mu, o.more.Broadcast)
 }

@@ -9,6 +9,7 @@ package execution
 import (
 	"context"
 	"io"
+	"net"
 	"strings"
 	"time"
 
@@ -216,6 +217,21 @@ type Process interface {
 	Detach()
 }
 
+// Conn is a connection to a port of a sandbox.
+type Conn interface {
+	net.Conn
+	// CloseWrite ends what is sent, as shutdown does.
+	CloseWrite() error
+}
+
+// Activity says how much a sandbox is used. Processes that the main process or
+// other ones started, and what the driver does on its own, are not counted.
+type Activity struct {
+	Idle        time.Duration // since a user opened, used or ended one of the following
+	Processes   int           // running ones of Exec
+	Connections int           // of Dial, and files that are read or written
+}
+
 // LogLine is one line of a sandbox's main process.
 type LogLine struct {
 	Offset int64 // position after this line in the sandbox's log; resume from here
@@ -292,6 +308,11 @@ type Driver interface {
 	Stats(ctx context.Context, id string) (Stats, error)
 	// Listening returns the TCP ports on which processes in the sandbox listen.
 	Listening(ctx context.Context, id string) ([]int, error)
+	// Dial connects to a TCP port inside the sandbox, on whatever address a
+	// process listens, loopback included. FailedPrecondition if none does.
+	Dial(ctx context.Context, id string, port int) (Conn, error)
+	// Activity says how much the sandbox is used; to ask is no use.
+	Activity(ctx context.Context, id string) (Activity, error)
 
 	Snapshots
 }

@@ -96,6 +96,29 @@ func (d *Driver) Attach(ctx context.Context, id, process string, stdout, stderr 
 	return p, nil
 }
 
+// Dial connects to a port inside a sandbox.
+func (d *Driver) Dial(ctx context.Context, id string, port int) (execution.Conn, error) {
+	c, err := d.conn(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	p, err := c.Dial(ctx, port)
+	if err != nil {
+		return nil, d.explain(ctx, id, err)
+	}
+	return p, nil
+}
+
+// Activity says how much a sandbox is used.
+func (d *Driver) Activity(ctx context.Context, id string) (execution.Activity, error) {
+	c, err := d.conn(ctx, id)
+	if err != nil {
+		return execution.Activity{}, err
+	}
+	a, err := c.Activity(ctx)
+	return a, d.explain(ctx, id, err)
+}
+
 // Configure gives a sandbox to its user.
 func (d *Driver) Configure(ctx context.Context, id string, i execution.Identity) error {
 	if err := i.Check(); err != nil {

@@ -24,6 +24,8 @@ var decoders = []struct {
 	{"reply", Reply{Failure{NotStarted, "text", 127}, []Listener{{80, "\x7f\x00\x00\x01"}, {443, strings.Repeat("\x00", 16)}}}, func(b []byte) (any, error) { return DecodeReply(b) }},
 	{"process", Process{[]string{"a", ""}, []string{"B=c"}, "/d", "u:g", true, Size{1, 65535}, true, "t"}, func(b []byte) (any, error) { return DecodeProcess(b) }},
 	{"process info", ProcessInfo{1, 2, 3, true, true, true, Exit{Code: 3}, "tag", []string{"a"}}, func(b []byte) (any, error) { return DecodeProcessInfo(b) }},
+	{"dial", Dial{65535}, func(b []byte) (any, error) { return DecodeDial(b) }},
+	{"activity", Activity{1, 2, 3}, func(b []byte) (any, error) { return DecodeActivity(b) }},
 	{"size", Size{24, 80}, func(b []byte) (any, error) { return DecodeSize(b) }},
 	{"open", Open{KindProcess, LifeDetached, 7, []byte("params")}, func(b []byte) (any, error) { return DecodeOpen(b) }},
 	{"resume", Resume{Position{1, 2}, Position{3, 1 << 60}}, func(b []byte) (any, error) { return DecodeResume(b) }},

@@ -7,6 +7,8 @@ type Kind uint64
 const (
 	KindProcess   Kind = 1 // Process; Opened carries ProcessInfo, Done an Exit
 	KindProcesses Kind = 2 // lists the processes; Done carries Processes
+	KindDial      Kind = 3 // Dial
+	KindActivity  Kind = 4 // Done carries Activity
 )
 
 // Streams of a channel. Input goes to the agent, the others come from it.

@@ -27,7 +27,7 @@ const (
 	TOpened    Type = 34 // agent: Opened
 	TData      Type = 35 // both: data of a stream
 	TAck       Type = 36 // both: offset in a stream before which all was used
-	TEnd       Type = 37 // node: offset at which the input ends
+	TEnd       Type = 37 // both: offset at which a stream ends
 	TControl   Type = 38 // node: a message of the kind, whose number is the stream
 	TDone      Type = 39 // agent: Done, after all output
 	TClose     Type = 40 // node: end the work and forget the channel

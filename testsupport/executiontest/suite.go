@@ -52,6 +52,7 @@ func Run(t *testing.T, e *Env) {
 		{"Network", testNetwork},
 		{"NoNetwork", testNoNetwork},
 		{"Egress", testEgress},
+		{"Dial", testDial},
 		{"Watch", testWatch},
 		{"BadSpec", testBadSpec},
 		{"Canceled", testCanceled},

@@ -26,7 +26,8 @@ type box struct {
 	paused  string // the snapshot, of a Paused sandbox
 	execs   map[*process]bool
 	listed  map[*process]bool // those that run, and detached ones
-	last    int               // last id given to an exec
+	lastID  int               // last id given to an exec
+	last    time.Time         // last use
 	pid     int
 	cpu     time.Duration
 	written int64             // memory limit in MiB
@@ -35,7 +36,7 @@ type box struct {
 }
 
 func newBox(m *Machine, s execution.Spec) *box {
-	return &box{m: m, spec: s, started: time.Now(), done: make(chan struct{}), execs: map[*process]bool{}, listed: map[*process]bool{}, ports: map[int]io.Closer{}, cpu: time.Millisecond}
+	return &box{m: m, spec: s, started: time.Now(), last: time.Now(), done: make(chan struct{}), execs: map[*process]bool{}, listed: map[*process]bool{}, ports: map[int]io.Closer{}, cpu: time.Millisecond}
 }
 
 func (b *box) instance() execution.Instance {
@@ -110,6 +111,12 @@ func (b *box) end(e execution.Exit) {
 	b.m.notify(b.spec.ID)
 }
 
+func (b *box) used() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.last = time.Now()
+}
+
 func (b *box) claim() execution.Identity {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -158,14 +165,16 @@ func (b *box) exec(e execution.ExecSpec) (execution.Process, error) {
 		p.in.close(io.EOF)
 	}
 	b.mu.Lock()
-	b.last++
-	p.id, p.number64 = fmt.Sprintf("%x", b.last), b.last+1
+	b.last = time.Now()
+	b.lastID++
+	p.id, p.number64 = fmt.Sprintf("%x", b.lastID), b.lastID+1
 	b.execs[p], b.listed[p] = true, true
 	b.mu.Unlock()
 	go func() {
 		code := p.run(run)
 		b.mu.Lock()
 		delete(b.execs, p)
+		b.last = time.Now()
 		if !e.Detached {
 			delete(b.listed, p)
 		}

@@ -14,6 +14,7 @@ import (
 	"fmt"
 	"net"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -357,6 +358,45 @@ func (d *Driver) Watch(ctx context.Context) (<-chan string, error) {
 		}
 	}()
 	return out, nil
+}
+
+// Dial implements execution.Driver.
+func (d *Driver) Dial(ctx context.Context, id string, port int) (c execution.Conn, err error) {
+	err = d.call("Dial", id, func() error {
+		b := d.m.box(id)
+		if b == nil {
+			return gone(id)
+		}
+		b.mu.Lock()
+		listens := b.ports[port] != nil && b.address != ""
+		b.mu.Unlock()
+		if !listens {
+			return errs.New(errs.FailedPrecondition, "nothing listens on port %d of sandbox %s", port, id)
+		}
+		nc, err := (&net.Dialer{}).DialContext(ctx, "tcp", net.JoinHostPort(b.address, strconv.Itoa(port)))
+		if err != nil {
+			return errs.New(errs.FailedPrecondition, "dial: %w", err)
+		}
+		c = nc.(*net.TCPConn)
+		b.used()
+		return nil
+	})
+	return c, err
+}
+
+// Activity implements execution.Driver; connections are not counted.
+func (d *Driver) Activity(_ context.Context, id string) (a execution.Activity, err error) {
+	err = d.call("Activity", id, func() error {
+		b := d.m.box(id)
+		if b == nil {
+			return gone(id)
+		}
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		a = execution.Activity{Idle: time.Since(b.last), Processes: len(b.execs)}
+		return nil
+	})
+	return a, err
 }
 
 // Configure implements execution.Driver.

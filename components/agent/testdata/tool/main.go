@@ -72,6 +72,28 @@ func main() {
 		}
 		fmt.Println("listening")
 		time.Sleep(time.Hour)
+	case "echo": // ADDRESS...: TCP servers that send back what they get
+		for _, a := range args[1:] {
+			l, err := net.Listen("tcp", a)
+			if err != nil {
+				fmt.Fprintln(os.Stderr, err)
+				os.Exit(1)
+			}
+			go func() {
+				for {
+					c, err := l.Accept()
+					if err != nil {
+						return
+					}
+					go func() {
+						defer c.Close()
+						_, _ = io.Copy(c, c)
+					}()
+				}
+			}()
+		}
+		fmt.Println("listening")
+		time.Sleep(time.Hour)
 	case "trap": // prints SIGTERM and exits with 7
 		c := make(chan os.Signal, 1)
 		signal.Notify(c, syscall.SIGTERM)
