@@ -32,6 +32,7 @@ type agent struct {
 	kids     *reaper
 	forks    *spawner
 	channels *table
+	users    *fileUsers
 
 	start chan func(agentproto.Failure) // requests to start the main process, each with its reply
 	kill  chan syscall.Signal           // signals for the main process
@@ -52,7 +53,7 @@ type agent struct {
 
 func newAgent(dir string, c agentproto.Config, sp *spool, limit *pidLimit) *agent {
 	a := &agent{
-		dir: dir, config: c, began: time.Now(), boot: randomID(), spool: sp, kids: newReaper(), channels: newTable(),
+		dir: dir, config: c, began: time.Now(), boot: randomID(), spool: sp, kids: newReaper(), channels: newTable(), users: newFileUsers(),
 		start: make(chan func(agentproto.Failure)), kill: make(chan syscall.Signal), ended: make(chan agentproto.Exit, 1),
 	}
 	a.forks = newSpawner(a.kids, limit)

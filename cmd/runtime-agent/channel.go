@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -107,6 +108,27 @@ func (a *agent) begin(c *channel, m agentproto.Open) (func(), error) {
 		c.work, c.out.announced = p, true
 		c.err.end()
 		return p.begin, nil
+	case agentproto.KindRead:
+		r, err := agentproto.DecodeFileRead(m.Params)
+		c.work = fileWork{c}
+		c.err.end()
+		return func() { go a.readFile(c, r) }, err
+	case agentproto.KindWrite:
+		w, err := agentproto.DecodeFileWrite(m.Params)
+		c.work = fileWork{c}
+		c.out.end()
+		c.err.end()
+		return func() { go a.writeFile(c, w) }, err
+	case agentproto.KindFile:
+		o, err := agentproto.DecodeFileOp(m.Params)
+		o.Value = slices.Clone(o.Value) // of the connection's buffer
+		return c.answer(func() (d agentproto.Done) {
+			f := a.asUser(o.View, func() agentproto.Failure { d = fileOp(c, o); return agentproto.Failure{} })
+			if f.Kind != agentproto.OK {
+				d.Failure = f
+			}
+			return d
+		}), err
 	case agentproto.KindActivity:
 		c.quiet = true
 		return c.answer(func() agentproto.Done { return agentproto.Done{Result: a.activity().Append(nil)} }), nil

@@ -81,7 +81,7 @@ func (a *agent) configure(m agentproto.Configure) agentproto.Failure {
 	}
 	c.mu.Unlock()
 	if os.Getpid() == 1 {
-		go a.forks.dropRest() // a system call of each thread: the claim does not wait for it
+		go a.dropRest() // a system call of each thread: the claim does not wait for it
 	}
 	return agentproto.Failure{}
 }

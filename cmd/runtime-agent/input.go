@@ -45,6 +45,13 @@ func (in *input) serve(reader, closer func(), lazy bool) {
 	in.wake()
 }
 
+// direct says that a goroutine of the work reads the input already.
+func (in *input) direct() {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	in.reader, in.running = func() {}, true
+}
+
 // add accepts data at offset. It skips bytes that it has, and ignores data
 // after a gap: after a new connection the node sends it again. It reports
 // whether the node kept within the window.

@@ -8,6 +8,7 @@ import (
 	"runtime"
 	"strings"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -68,11 +69,16 @@ func (s *spawner) run() {
 }
 
 // dropRest drops from all threads what only a claim and restrictThread need.
-func (s *spawner) dropRest() {
-	<-s.restricted
-	if s.err == nil {
-		_ = changeCapabilities(onlyForChildren) // the agent serves on
+func (a *agent) dropRest() {
+	<-a.forks.restricted
+	if a.forks.err != nil {
+		return
 	}
+	for !a.users.gate.TryLock() { // Lock would make those that follow wait for long work
+		time.Sleep(10 * time.Millisecond)
+	}
+	defer a.users.gate.Unlock()
+	_ = changeCapabilities(onlyForChildren) // the agent serves on
 }
 
 // start starts c and returns its pid. ended is called once, and must not block.

@@ -307,6 +307,12 @@ func failure(f agentproto.Failure) error {
 		return errs.New(errs.FailedPrecondition, "%s", f.Message)
 	case agentproto.Exhausted:
 		return errs.New(errs.ResourceExhausted, "%s", f.Message)
+	case agentproto.Exists:
+		return errs.New(errs.AlreadyExists, "%s", f.Message)
+	case agentproto.Denied:
+		return errs.New(errs.PermissionDenied, "%s", f.Message)
+	case agentproto.Invalid:
+		return errs.New(errs.InvalidArgument, "%s", f.Message)
 	case agentproto.Unsupported:
 		return errs.New(errs.Unimplemented, "%s", f.Message)
 	}

@@ -9,6 +9,9 @@ const (
 	KindProcesses Kind = 2 // lists the processes; Done carries Processes
 	KindDial      Kind = 3 // Dial
 	KindActivity  Kind = 4 // Done carries Activity
+	KindRead      Kind = 5 // FileRead
+	KindWrite     Kind = 6 // FileWrite
+	KindFile      Kind = 7 // FileOp
 )
 
 // Streams of a channel. Input goes to the agent, the others come from it.

@@ -148,6 +148,9 @@ const (
 	Exhausted               // too many
 	Unsupported             // request of a newer version
 	Lost                    // the channel is not known (any more)
+	Exists                  // there is such a thing already
+	Denied                  // not permitted
+	Invalid                 // not possible at all
 )
 
 // Append appends the message to b.

@@ -53,6 +53,7 @@ func Run(t *testing.T, e *Env) {
 		{"NoNetwork", testNoNetwork},
 		{"Egress", testEgress},
 		{"Dial", testDial},
+		{"Files", testFiles},
 		{"Watch", testWatch},
 		{"BadSpec", testBadSpec},
 		{"Canceled", testCanceled},

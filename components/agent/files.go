@@ -1,0 +1,228 @@
+package agent
+
+import (
+	"context"
+	"io"
+	"io/fs"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"miren.dev/runtime/components/execution"
+	"miren.dev/runtime/pkg/agentproto"
+	"miren.dev/runtime/pkg/errs"
+)
+
+// Files are the files of the sandbox.
+func (c *Conn) Files(v execution.FileView) *Files {
+	return &Files{c: c, v: agentproto.View{User: v.User, Roots: v.Roots}}
+}
+
+// Files implements execution.Files.
+type Files struct {
+	c *Conn
+	v agentproto.View
+}
+
+var _ execution.Files = (*Files)(nil)
+
+// Read is execution.Files's.
+func (f *Files) Read(ctx context.Context, path string, offset, length int64) (execution.FileReader, error) {
+	m := agentproto.FileRead{View: f.v, Path: path, Offset: offset, Length: length}
+	ch, err := f.c.open(ctx, agentproto.Open{Kind: agentproto.KindRead, Lifetime: agentproto.LifeLinger, Params: m.Append(nil)})
+	if err != nil {
+		return nil, err
+	}
+	info, err := agentproto.DecodeFileInfo(ch.info)
+	if err != nil {
+		ch.close()
+		return nil, errs.New(errs.Internal, "description of a file of %s: %w", f.c.id, err)
+	}
+	return &fileReader{ch, fileInfo(info)}, nil
+}
+
+type fileReader struct {
+	ch   *channel
+	info execution.FileInfo
+}
+
+func (r *fileReader) Info() execution.FileInfo   { return r.info }
+func (r *fileReader) Read(b []byte) (int, error) { return r.ch.out.Read(b) }
+
+func (r *fileReader) Close() error {
+	r.ch.close()
+	return nil
+}
+
+// Write is execution.Files's.
+func (f *Files) Write(ctx context.Context, path string, o execution.WriteOptions) (execution.FileWriter, error) {
+	m := agentproto.FileWrite{
+		View: f.v, Path: path, Mode: agentproto.WriteMode(o.Mode), Offset: o.Offset, Perm: uint64(permOf(o.Perm)), Parents: o.Parents,
+	}
+	ch, err := f.c.open(ctx, agentproto.Open{Kind: agentproto.KindWrite, Lifetime: agentproto.LifeLinger, Params: m.Append(nil)})
+	if err != nil {
+		return nil, err
+	}
+	return &fileWriter{ch}, nil
+}
+
+type fileWriter struct{ ch *channel }
+
+// Write fails when the file cannot be written; Commit then says why.
+func (w *fileWriter) Write(b []byte) (int, error) {
+	n, err := w.ch.in.Write(b)
+	if err == io.ErrClosedPipe {
+		select {
+		case <-w.ch.ended:
+			if _, why := w.ch.outcome(); why != nil {
+				err = why
+			}
+		default:
+		}
+	}
+	return n, err
+}
+
+func (w *fileWriter) Commit(ctx context.Context) (execution.FileInfo, error) {
+	_ = w.ch.in.Close() // it cannot fail
+	b, err := w.ch.wait(ctx)
+	if err != nil {
+		return execution.FileInfo{}, err
+	}
+	info, err := agentproto.DecodeFileInfo(b)
+	if err != nil {
+		return execution.FileInfo{}, errs.New(errs.Internal, "description of a file of %s: %w", w.ch.c.id, err)
+	}
+	return fileInfo(info), nil
+}
+
+func (w *fileWriter) Close() error {
+	w.ch.close()
+	return nil
+}
+
+func (f *Files) do(ctx context.Context, m agentproto.FileOp) ([]byte, error) {
+	m.View = f.v
+	return f.c.request(ctx, agentproto.KindFile, m)
+}
+
+func (f *Files) infos(ctx context.Context, m agentproto.FileOp) (agentproto.FileInfos, error) {
+	b, err := f.do(ctx, m)
+	if err != nil {
+		return agentproto.FileInfos{}, err
+	}
+	l, err := agentproto.DecodeFileInfos(b)
+	if err != nil {
+		return l, errs.New(errs.Internal, "list of files of %s: %w", f.c.id, err)
+	}
+	return l, nil
+}
+
+// Stat is execution.Files's.
+func (f *Files) Stat(ctx context.Context, path string) (execution.FileInfo, error) {
+	l, err := f.infos(ctx, agentproto.FileOp{Op: agentproto.OpStat, Path: path})
+	if err != nil {
+		return execution.FileInfo{}, err
+	}
+	if len(l.Files) != 1 {
+		return execution.FileInfo{}, errs.New(errs.Internal, "description of a file of %s: %d of them", f.c.id, len(l.Files))
+	}
+	return fileInfo(l.Files[0]), nil
+}
+
+// List is execution.Files's.
+func (f *Files) List(ctx context.Context, path, after string, limit int) ([]execution.FileInfo, bool, error) {
+	l, err := f.infos(ctx, agentproto.FileOp{Op: agentproto.OpList, Path: path, After: after, Limit: uint64(max(0, limit))})
+	var list []execution.FileInfo
+	for _, i := range l.Files {
+		list = append(list, fileInfo(i))
+	}
+	return list, l.More, err
+}
+
+// Move is execution.Files's.
+func (f *Files) Move(ctx context.Context, from, to string, replace bool) error {
+	_, err := f.do(ctx, agentproto.FileOp{Op: agentproto.OpMove, Path: from, To: to, Recursive: replace})
+	return err
+}
+
+// Copy is execution.Files's.
+func (f *Files) Copy(ctx context.Context, from, to string) error {
+	_, err := f.do(ctx, agentproto.FileOp{Op: agentproto.OpCopy, Path: from, To: to, Recursive: true})
+	return err
+}
+
+// Remove is execution.Files's.
+func (f *Files) Remove(ctx context.Context, path string, recursive bool) error {
+	_, err := f.do(ctx, agentproto.FileOp{Op: agentproto.OpRemove, Path: path, Recursive: recursive})
+	return err
+}
+
+// Mkdir is execution.Files's.
+func (f *Files) Mkdir(ctx context.Context, path string, perm fs.FileMode, parents bool) error {
+	_, err := f.do(ctx, agentproto.FileOp{Op: agentproto.OpMkdir, Path: path, Perm: uint64(permOf(perm)), Recursive: parents})
+	return err
+}
+
+// Chmod is execution.Files's.
+func (f *Files) Chmod(ctx context.Context, path string, perm fs.FileMode) error {
+	_, err := f.do(ctx, agentproto.FileOp{Op: agentproto.OpChmod, Path: path, Perm: uint64(permOf(perm))})
+	return err
+}
+
+// Attrs is execution.Files's.
+func (f *Files) Attrs(ctx context.Context, path string) (map[string][]byte, error) {
+	b, err := f.do(ctx, agentproto.FileOp{Op: agentproto.OpAttrs, Path: path})
+	if err != nil {
+		return nil, err
+	}
+	l, err := agentproto.DecodeStrings(b)
+	if err != nil || len(l)%2 != 0 {
+		return nil, errs.New(errs.Internal, "attributes of a file of %s: malformed", f.c.id)
+	}
+	attrs := map[string][]byte{}
+	for i := 0; i < len(l); i += 2 {
+		attrs[l[i]] = []byte(l[i+1])
+	}
+	return attrs, nil
+}
+
+// SetAttr is execution.Files's.
+func (f *Files) SetAttr(ctx context.Context, path, name string, value []byte) error {
+	_, err := f.do(ctx, agentproto.FileOp{Op: agentproto.OpSetAttr, Path: path, To: name, Value: value})
+	return err
+}
+
+// permOf returns the permission bits of a mode for chmod.
+func permOf(m fs.FileMode) uint32 {
+	p := uint32(m.Perm())
+	for bit, f := range specialBits {
+		if m&f != 0 {
+			p |= bit
+		}
+	}
+	return p
+}
+
+var specialBits = map[uint32]fs.FileMode{unix.S_ISUID: fs.ModeSetuid, unix.S_ISGID: fs.ModeSetgid, unix.S_ISVTX: fs.ModeSticky}
+
+var fileTypes = map[uint32]fs.FileMode{
+	unix.S_IFREG: 0, unix.S_IFDIR: fs.ModeDir, unix.S_IFLNK: fs.ModeSymlink, unix.S_IFIFO: fs.ModeNamedPipe,
+	unix.S_IFSOCK: fs.ModeSocket, unix.S_IFBLK: fs.ModeDevice, unix.S_IFCHR: fs.ModeDevice | fs.ModeCharDevice,
+}
+
+func fileInfo(m agentproto.FileInfo) execution.FileInfo {
+	mode, ok := fileTypes[uint32(m.Mode)&unix.S_IFMT]
+	if !ok {
+		mode = fs.ModeIrregular
+	}
+	mode |= fs.FileMode(m.Mode & 0o777)
+	for bit, f := range specialBits {
+		if uint32(m.Mode)&bit != 0 {
+			mode |= f
+		}
+	}
+	return execution.FileInfo{
+		Name: m.Name, Mode: mode, Size: m.Size, ModTime: time.Unix(0, m.ModTime), UID: int(m.UID), GID: int(m.GID), Target: m.Target,
+	}
+}

@@ -1,0 +1,99 @@
+package execution
+
+import (
+	"context"
+	"io"
+	"io/fs"
+	"time"
+)
+
+// FileView says as whom and where files of a sandbox are used.
+type FileView struct {
+	User string // user[:group] of the sandbox; empty: the sandbox's
+	// Roots are absolute directories outside which nothing is reached, whatever
+	// symbolic links are in them; none: every file that User may use.
+	Roots []string
+}
+
+// FileInfo describes a file of a sandbox.
+type FileInfo struct {
+	Name    string // the last element of its path
+	Mode    fs.FileMode
+	Size    int64
+	ModTime time.Time
+	UID     int
+	GID     int
+	Target  string // of a symbolic link
+}
+
+// WriteMode says what becomes of a file that exists.
+type WriteMode int
+
+// Write modes.
+const (
+	WriteReplace WriteMode = iota // at the end the new file takes its place, at once; links are replaced, not followed
+	WriteCreate                   // AlreadyExists
+	WriteAt                       // it is changed from WriteOptions.Offset on
+	WriteAppend                   // it is continued
+)
+
+// WriteOptions say how a file is written.
+type WriteOptions struct {
+	Mode    WriteMode
+	Offset  int64       // of WriteAt
+	Perm    fs.FileMode // of a new file; 0: 0644, or that of the replaced file
+	Parents bool        // make missing directories
+}
+
+// FileReader reads a file.
+type FileReader interface {
+	io.ReadCloser
+	// Info describes the file when it was opened.
+	Info() FileInfo
+}
+
+// FileWriter writes a file. Without Commit, Close leaves nothing of a new file.
+type FileWriter interface {
+	io.WriteCloser
+	// Commit ends the file and returns what became of it.
+	Commit(ctx context.Context) (FileInfo, error)
+}
+
+// Files are the files of a sandbox, used by the agent with the rights of a
+// process of the view's user. Paths are absolute. Files of procfs are not
+// reached, nor pipes and devices. Errors: NotFound, AlreadyExists,
+// PermissionDenied (also outside the roots), InvalidArgument, ResourceExhausted
+// (the disk is full, or another limit), Unavailable.
+type Files interface {
+	// Read reads at most length bytes from offset on; length 0: to the end.
+	Read(ctx context.Context, path string, offset, length int64) (FileReader, error)
+	Write(ctx context.Context, path string, o WriteOptions) (FileWriter, error)
+	// Stat does not follow a symbolic link at the end of the path.
+	Stat(ctx context.Context, path string) (FileInfo, error)
+	// List returns at most limit entries of a directory whose names follow after,
+	// by name, and whether there are more; limit 0, or above 1024: as many as one
+	// answer holds.
+	List(ctx context.Context, path, after string, limit int) (list []FileInfo, more bool, err error)
+	// Move renames; across file systems it copies. With replace it replaces a file
+	// or an empty directory.
+	Move(ctx context.Context, from, to string, replace bool) error
+	// Copy copies a file or a directory with its files; to must not exist.
+	Copy(ctx context.Context, from, to string) error
+	// Remove removes a file or an empty directory, recursive any directory.
+	Remove(ctx context.Context, path string, recursive bool) error
+	// Mkdir makes a directory, with parents also those above it and no error if it
+	// exists.
+	Mkdir(ctx context.Context, path string, perm fs.FileMode, parents bool) error
+	Chmod(ctx context.Context, path string, perm fs.FileMode) error
+	// Attrs returns the extended attributes of a file in the name space "user",
+	// without that prefix.
+	Attrs(ctx context.Context, path string) (map[string][]byte, error)
+	// SetAttr sets one, or without a value removes it.
+	SetAttr(ctx context.Context, path, name string, value []byte) error
+}
+
+// FileDriver is a Driver that reaches the files of sandboxes.
+type FileDriver interface {
+	// Files returns the files of a sandbox; the calls find out whether it runs.
+	Files(id string, v FileView) Files
+}

@@ -1,0 +1,85 @@
+package runsc
+
+import (
+	"context"
+	"io/fs"
+
+	"miren.dev/runtime/components/agent"
+	"miren.dev/runtime/components/execution"
+)
+
+// Files returns the files of a sandbox.
+func (d *Driver) Files(id string, v execution.FileView) execution.Files {
+	return &sandboxFiles{d, id, v}
+}
+
+var _ execution.FileDriver = (*Driver)(nil)
+
+// sandboxFiles finds the agent for each call.
+type sandboxFiles struct {
+	d  *Driver
+	id string
+	v  execution.FileView
+}
+
+func use[T any](ctx context.Context, s *sandboxFiles, f func(*agent.Files) (T, error)) (T, error) {
+	c, err := s.d.conn(ctx, s.id)
+	if err != nil {
+		var none T
+		return none, err
+	}
+	return f(c.Files(s.v))
+}
+
+func (s *sandboxFiles) change(ctx context.Context, f func(*agent.Files) error) error {
+	_, err := use(ctx, s, func(a *agent.Files) (struct{}, error) { return struct{}{}, f(a) })
+	return err
+}
+
+func (s *sandboxFiles) Read(ctx context.Context, path string, offset, length int64) (execution.FileReader, error) {
+	return use(ctx, s, func(a *agent.Files) (execution.FileReader, error) { return a.Read(ctx, path, offset, length) })
+}
+
+func (s *sandboxFiles) Write(ctx context.Context, path string, o execution.WriteOptions) (execution.FileWriter, error) {
+	return use(ctx, s, func(a *agent.Files) (execution.FileWriter, error) { return a.Write(ctx, path, o) })
+}
+
+func (s *sandboxFiles) Stat(ctx context.Context, path string) (execution.FileInfo, error) {
+	return use(ctx, s, func(a *agent.Files) (execution.FileInfo, error) { return a.Stat(ctx, path) })
+}
+
+func (s *sandboxFiles) List(ctx context.Context, path, after string, limit int) (list []execution.FileInfo, more bool, err error) {
+	err = s.change(ctx, func(a *agent.Files) (err error) {
+		list, more, err = a.List(ctx, path, after, limit)
+		return err
+	})
+	return list, more, err
+}
+
+func (s *sandboxFiles) Move(ctx context.Context, from, to string, replace bool) error {
+	return s.change(ctx, func(a *agent.Files) error { return a.Move(ctx, from, to, replace) })
+}
+
+func (s *sandboxFiles) Copy(ctx context.Context, from, to string) error {
+	return s.change(ctx, func(a *agent.Files) error { return a.Copy(ctx, from, to) })
+}
+
+func (s *sandboxFiles) Remove(ctx context.Context, path string, recursive bool) error {
+	return s.change(ctx, func(a *agent.Files) error { return a.Remove(ctx, path, recursive) })
+}
+
+func (s *sandboxFiles) Mkdir(ctx context.Context, path string, perm fs.FileMode, parents bool) error {
+	return s.change(ctx, func(a *agent.Files) error { return a.Mkdir(ctx, path, perm, parents) })
+}
+
+func (s *sandboxFiles) Chmod(ctx context.Context, path string, perm fs.FileMode) error {
+	return s.change(ctx, func(a *agent.Files) error { return a.Chmod(ctx, path, perm) })
+}
+
+func (s *sandboxFiles) Attrs(ctx context.Context, path string) (map[string][]byte, error) {
+	return use(ctx, s, func(a *agent.Files) (map[string][]byte, error) { return a.Attrs(ctx, path) })
+}
+
+func (s *sandboxFiles) SetAttr(ctx context.Context, path, name string, value []byte) error {
+	return s.change(ctx, func(a *agent.Files) error { return a.SetAttr(ctx, path, name, value) })
+}

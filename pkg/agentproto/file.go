@@ -1,0 +1,199 @@
+package agentproto
+
+// View says who works on files, and where.
+type View struct {
+	User  string   // user[:group] of the sandbox; empty: the configured one
+	Roots []string // absolute directories; none: all files
+}
+
+func (m View) append(b []byte) []byte { return putStrings(putString(b, m.User), m.Roots) }
+
+func (d *decoder) view() View { return View{User: d.string(), Roots: d.strings()} }
+
+// FileRead is what a channel of KindRead reads. Opened carries FileInfo.
+type FileRead struct {
+	View   View
+	Path   string
+	Offset int64
+	Length int64 // at most; 0: to the end
+}
+
+// Append appends the message to b.
+func (m FileRead) Append(b []byte) []byte {
+	b = putString(m.View.append(b), m.Path)
+	return putInt(putInt(b, m.Offset), m.Length)
+}
+
+// DecodeFileRead is the reverse of Append.
+func DecodeFileRead(p []byte) (FileRead, error) {
+	d := decoder{b: p}
+	m := FileRead{View: d.view(), Path: d.string(), Offset: d.int(), Length: d.int()}
+	return m, d.err()
+}
+
+// WriteMode says what becomes of a file that exists.
+type WriteMode uint64
+
+// Write modes.
+const (
+	WriteReplace WriteMode = iota // at the end the new file takes its place, at once
+	WriteCreate                   // it must not exist
+	WriteAt                       // it is changed from Offset on
+	WriteAppend                   // it is continued
+)
+
+// FileWrite is what a channel of KindWrite writes: the input. Done carries
+// FileInfo.
+type FileWrite struct {
+	View    View
+	Path    string
+	Mode    WriteMode
+	Offset  int64  // of WriteAt
+	Perm    uint64 // of a new file; 0: 0644, or as the replaced one
+	Parents bool   // make missing directories
+}
+
+// Append appends the message to b.
+func (m FileWrite) Append(b []byte) []byte {
+	b = putString(m.View.append(b), m.Path)
+	b = putInt(putUint(b, uint64(m.Mode)), m.Offset)
+	return putBool(putUint(b, m.Perm), m.Parents)
+}
+
+// DecodeFileWrite is the reverse of Append.
+func DecodeFileWrite(p []byte) (FileWrite, error) {
+	d := decoder{b: p}
+	m := FileWrite{View: d.view(), Path: d.string(), Mode: WriteMode(d.uint()), Offset: d.int(), Perm: d.uint(), Parents: d.bool()}
+	if m.Mode > WriteAppend {
+		d.fail()
+	}
+	return m, d.err()
+}
+
+// Op is what a channel of KindFile does.
+type Op uint64
+
+// Operations. Numbers are never reused.
+const (
+	OpStat    Op = 1 // the file itself, also if it is a symbolic link; Done carries FileInfos
+	OpList    Op = 2 // a directory, by name, from After on; Done carries FileInfos
+	OpMove    Op = 3 // to To; Recursive: To may be replaced
+	OpCopy    Op = 4 // to To, which does not exist; with Recursive directories too
+	OpRemove  Op = 5 // with Recursive a directory with what is in it
+	OpMkdir   Op = 6 // with Recursive its parents too, and it may exist
+	OpChmod   Op = 7 // Perm
+	OpAttrs   Op = 8 // extended attributes of users; Done carries Strings: name, value, ...
+	OpSetAttr Op = 9 // To: its name; Value, or without one its removal
+)
+
+// FileOp is what a channel of KindFile does.
+type FileOp struct {
+	View      View
+	Op        Op
+	Path      string
+	To        string
+	Perm      uint64
+	Recursive bool
+	Value     []byte
+	After     string
+	Limit     uint64
+}
+
+// Append appends the message to b.
+func (m FileOp) Append(b []byte) []byte {
+	b = putUint(m.View.append(b), uint64(m.Op))
+	b = putString(putString(b, m.Path), m.To)
+	b = putBool(putUint(b, m.Perm), m.Recursive)
+	b = putString(putBytes(b, m.Value), m.After)
+	return putUint(b, m.Limit)
+}
+
+// DecodeFileOp is the reverse of Append.
+func DecodeFileOp(p []byte) (FileOp, error) {
+	d := decoder{b: p}
+	m := FileOp{View: d.view(), Op: Op(d.uint()), Path: d.string(), To: d.string(), Perm: d.uint(), Recursive: d.bool()}
+	m.Value, m.After, m.Limit = d.bytes(), d.string(), d.uint()
+	return m, d.err()
+}
+
+// FileInfo describes a file.
+type FileInfo struct {
+	Name    string
+	Mode    uint64 // st_mode
+	Size    int64
+	ModTime int64 // unix nanoseconds
+	UID     uint64
+	GID     uint64
+	Target  string // of a symbolic link
+}
+
+// Append appends the message to b. It is followed by other fields only in a message of its own: see FileInfos.
+func (m FileInfo) Append(b []byte) []byte {
+	b = putUint(putString(b, m.Name), m.Mode)
+	b = putInt(putInt(b, m.Size), m.ModTime)
+	b = putUint(putUint(b, m.UID), m.GID)
+	return putString(b, m.Target)
+}
+
+// DecodeFileInfo is the reverse of Append.
+func DecodeFileInfo(p []byte) (FileInfo, error) {
+	d := decoder{b: p}
+	m := FileInfo{Name: d.string(), Mode: d.uint(), Size: d.int(), ModTime: d.int(), UID: d.uint(), GID: d.uint(), Target: d.string()}
+	return m, d.err()
+}
+
+// Bounds of FileInfos: entries, and bytes.
+const (
+	MaxInfos     = 1024
+	maxInfoBytes = 96 << 10
+)
+
+// FileInfos is a list of files.
+type FileInfos struct {
+	Files []FileInfo
+	More  bool // the list goes on after the last one
+}
+
+// Append appends the message to b: as many files as a frame holds.
+func (m FileInfos) Append(b []byte) []byte {
+	var list []byte
+	n := 0
+	for ; n < min(len(m.Files), MaxInfos); n++ {
+		f := m.Files[n].Append(nil)
+		if len(list)+len(f) > maxInfoBytes {
+			break
+		}
+		list = putBytes(list, f)
+	}
+	return append(putBool(b, m.More || n < len(m.Files)), list...)
+}
+
+// DecodeFileInfos is the reverse of Append.
+func DecodeFileInfos(p []byte) (FileInfos, error) {
+	d := decoder{b: p}
+	m := FileInfos{More: d.bool()}
+	for len(d.b) > 0 {
+		f, err := DecodeFileInfo(d.bytes())
+		if err != nil || len(m.Files) >= MaxInfos {
+			d.fail()
+		}
+		m.Files = append(m.Files, f)
+	}
+	if d.bad {
+		return FileInfos{}, ErrMalformed
+	}
+	return m, nil
+}
+
+// Strings is a list of strings.
+type Strings []string
+
+// Append appends the message to b.
+func (m Strings) Append(b []byte) []byte { return putStrings(b, m) }
+
+// DecodeStrings is the reverse of Append.
+func DecodeStrings(p []byte) (Strings, error) {
+	d := decoder{b: p}
+	m := Strings(d.strings())
+	return m, d.err()
+}
