@@ -65,6 +65,9 @@ func (a *agent) configure(m agentproto.Configure) agentproto.Failure {
 			return wrong(fmt.Sprintf("limit processes: %v", err))
 		}
 	}
+	if m.CPUs > 0 {
+		a.forks.jobs <- func() { seeCPUs(m.CPUs) } // before the next process
+	}
 	if m.Hostname != "" {
 		if err := c.setHostname(m.Hostname); err != nil {
 			return wrong(fmt.Sprintf("set the host name: %v", err))

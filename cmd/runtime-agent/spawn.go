@@ -45,6 +45,7 @@ type spawner struct {
 
 	limit *pidLimit // nil without a limit
 
+	cpus       int64         // that children see, at most; 0: all
 	null       int           // /dev/null of before any other process, or noInput
 	restricted chan struct{} // closed when the thread has dropped its privileges
 }
@@ -61,11 +62,30 @@ func newSpawner(kids *reaper, limit *pidLimit) *spawner {
 func (s *spawner) run() {
 	runtime.LockOSThread() // for good: the thread is not fit for anything else
 	s.err = restrictThread()
+	seeCPUs(s.cpus)
 	close(s.restricted)
 	dropHandlers()
 	for job := range s.jobs {
 		job()
 	}
+}
+
+// seeCPUs makes the children of this thread see at most n CPUs, which gVisor
+// takes for no more than that: the host's limit is what holds.
+func seeCPUs(n int64) {
+	var set unix.CPUSet
+	if n <= 0 || unix.SchedGetaffinity(0, &set) != nil {
+		return
+	}
+	for cpu := range len(set) * 64 {
+		if !set.IsSet(cpu) {
+			continue
+		}
+		if n--; n < 0 {
+			set.Clear(cpu)
+		}
+	}
+	_ = unix.SchedSetaffinity(0, &set) // they then see more
 }
 
 // dropRest drops from all threads what only a claim and restrictThread need.

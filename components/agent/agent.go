@@ -90,6 +90,8 @@ type GuestConfig struct {
 	// capability SYS_ADMIN, which Prepare then asks for and the agent drops at
 	// once, and runsc's flag in-sandbox-cgroup=v2.
 	PIDs int64
+	// CPUs is how many CPUs programs see, if > 0 and there are more.
+	CPUs int64
 	// Claimable: the agent accepts Conn.Configure. It then keeps the capability
 	// SYS_ADMIN permitted, not effective, until that, to set the host name.
 	Claimable bool

@@ -337,11 +337,15 @@ func (c *Conn) Signal(ctx context.Context, sig int) error {
 	return err
 }
 
+// CPUs returns how many CPUs programs should see with a limit in thousandths of
+// a CPU; 0 without one.
+func CPUs(millis int64) int64 { return (millis + 999) / 1000 }
+
 // Configure gives the sandbox to its user; the driver sets its other limits. It
 // may be repeated for the same claim; another one is FailedPrecondition, as is a
 // sandbox that is not claimable.
 func (c *Conn) Configure(ctx context.Context, i execution.Identity) error {
-	m := agentproto.Configure{Claim: i.Claim, Hostname: i.Hostname, Env: i.Env, WorkDir: i.WorkDir, User: i.User, PIDs: i.PIDs}
+	m := agentproto.Configure{Claim: i.Claim, Hostname: i.Hostname, Env: i.Env, WorkDir: i.WorkDir, User: i.User, PIDs: i.PIDs, CPUs: CPUs(i.CPUMillis)}
 	payload := m.Append(nil)
 	if len(payload) > agentproto.MaxFromNode {
 		return errs.New(errs.InvalidArgument, "the environment has %d bytes, which is more than %d", len(payload), agentproto.MaxFromNode)

@@ -34,7 +34,7 @@ func newToken() string {
 func (h *Hub) writeGuest(id, token, binary string, c GuestConfig) error {
 	config := agentproto.Config{
 		Token: token, Command: c.Command, Env: c.Env, WorkDir: c.WorkDir, User: c.User,
-		Start: c.Start, PIDs: c.PIDs, LogBytes: c.LogBytes, Claimable: c.Claimable, Binary: binary,
+		Start: c.Start, PIDs: c.PIDs, LogBytes: c.LogBytes, Claimable: c.Claimable, Binary: binary, CPUs: c.CPUs,
 	}.Append(nil)
 	if len(config) > agentproto.MaxConfig {
 		return errs.New(errs.InvalidArgument, "command and environment have %d bytes, which is more than %d", len(config), agentproto.MaxConfig)

@@ -79,6 +79,7 @@ func (d *Driver) guestConfig(s execution.Spec, image ocispec.ImageConfig) agent.
 		User:    cmp.Or(s.User, image.User),
 		Start:   agent.StartOnRequest,
 		PIDs:    s.PIDs,
+		CPUs:    agent.CPUs(s.CPUMillis),
 
 		Claimable: s.Idle,
 	}

@@ -74,9 +74,22 @@ func (cr *creation) setupCgroup(context.Context) (err error) {
 	}
 	return cr.d.cgroups.Create(cr.spec.ID, cgroup.Limits{
 		CPUMillis:   cr.spec.CPUMillis,
-		MemoryBytes: cr.spec.MemoryBytes,
+		MemoryBytes: cr.bootMemory(),
 		PIDs:        cr.spec.PIDs,
 	})
+}
+
+// bootMemory is the limit of memory for which a sandbox is started. runsc reads
+// the limit of the control group then, and what it finds is what programs see as
+// the size of the memory: so the group has no overhead until the agent connects.
+// A small one could not start that way, nor one that gets the memory of a
+// snapshot.
+func (cr *creation) bootMemory() int64 {
+	bytes := cr.spec.MemoryBytes
+	if bytes < 2*cgroup.Overhead || cr.snapshot != nil {
+		return bytes
+	}
+	return bytes - cgroup.Overhead
 }
 
 func (cr *creation) teardownCgroup(ctx context.Context) error {
@@ -112,6 +125,9 @@ func (cr *creation) setupConnection(ctx context.Context) (err error) {
 	}()
 	select {
 	case err := <-conn:
+		if bytes := cr.spec.MemoryBytes; err == nil && bytes != cr.bootMemory() {
+			err = cr.d.cgroups.Update(cr.spec.ID, cgroup.Limits{MemoryBytes: bytes})
+		}
 		return err
 	case <-ended:
 		cancel()

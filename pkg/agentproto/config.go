@@ -13,6 +13,7 @@ type Config struct {
 	// Claimable: the agent accepts Configure.
 	Claimable bool
 	Binary    string // file name of the agent's program on the host
+	CPUs      int64  // that programs see, at most; 0: all
 }
 
 const configMagic = 0x72746366
@@ -32,7 +33,8 @@ func (m Config) Append(b []byte) []byte {
 	b = putInt(b, m.PIDs)
 	b = putInt(b, m.LogBytes)
 	b = putBool(b, m.Claimable)
-	return putString(b, m.Binary)
+	b = putString(b, m.Binary)
+	return putInt(b, m.CPUs)
 }
 
 // DecodeConfig is the reverse of Append.
@@ -48,7 +50,7 @@ func DecodeConfig(p []byte) (Config, error) {
 	}
 	m.Start = StartMode(s)
 	m.PIDs, m.LogBytes, m.Claimable = d.int(), d.int(), d.bool()
-	m.Binary = d.string()
+	m.Binary, m.CPUs = d.string(), d.int()
 	return m, d.err()
 }
 
@@ -62,6 +64,7 @@ type Configure struct {
 	WorkDir  string   // empty: unchanged
 	User     string   // empty: unchanged
 	PIDs     int64    // 0: unchanged
+	CPUs     int64    // that programs see, at most; 0: unchanged
 }
 
 // Append appends the message to b.
@@ -71,12 +74,12 @@ func (m Configure) Append(b []byte) []byte {
 	b = putStrings(b, m.Env)
 	b = putString(b, m.WorkDir)
 	b = putString(b, m.User)
-	return putInt(b, m.PIDs)
+	return putInt(putInt(b, m.PIDs), m.CPUs)
 }
 
 // DecodeConfigure is the reverse of Append.
 func DecodeConfigure(p []byte) (Configure, error) {
 	d := decoder{b: p}
-	m := Configure{Claim: d.string(), Hostname: d.string(), Env: d.strings(), WorkDir: d.string(), User: d.string(), PIDs: d.int()}
+	m := Configure{Claim: d.string(), Hostname: d.string(), Env: d.strings(), WorkDir: d.string(), User: d.string(), PIDs: d.int(), CPUs: d.int()}
 	return m, d.err()
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -78,6 +79,33 @@ func testCPU(t *testing.T, e *Env) {
 		}
 		if used, time := after.CPU-before.CPU, after.At.Sub(before.At); used > time*35/100 {
 			t.Errorf("used %s of a CPU in %s, with a limit of 20%%", used, time)
+		}
+	})
+}
+
+// Programs decide by what they see how many threads they start and how much memory they take.
+func testLimitsAreSeen(t *testing.T, e *Env) {
+	within(t, "sandbox", func(t *testing.T) {
+		s := e.spec("seen")
+		s.Idle, s.CPUMillis, s.MemoryBytes, s.DiskBytes = true, 2000, 256<<20, 64<<20
+		e.Start(t, s)
+		seen := func() (cpus int, memory, disk, free int64) {
+			t.Helper()
+			out := e.Output(t, s.ID, guest("limits"))
+			if _, err := fmt.Sscanf(out, "cpus=%d memory=%d disk=%d free=%d", &cpus, &memory, &disk, &free); err != nil {
+				t.Fatalf("%q: %v", out, err)
+			}
+			return cpus, memory, disk, free
+		}
+		cpus, memory, disk, free := seen()
+		if cpus != min(2, runtime.NumCPU()) || memory != s.MemoryBytes || disk != s.DiskBytes || free > disk || free < disk/2 {
+			t.Errorf("%d CPUs, %d bytes of memory, %d of %d bytes of disk free", cpus, memory, free, disk)
+		}
+		if err := e.Driver.Configure(t.Context(), s.ID, execution.Identity{Claim: "c", CPUMillis: 500}); err != nil {
+			t.Fatal(err)
+		}
+		if cpus, _, _, _ := seen(); cpus != 1 {
+			t.Errorf("%d CPUs with a limit of a half", cpus)
 		}
 	})
 }

@@ -49,6 +49,7 @@ func Run(t *testing.T, e *Env) {
 		{"PIDs", testPIDs},
 		{"Disk", testDisk},
 		{"CPU", testCPU},
+		{"LimitsAreSeen", testLimitsAreSeen},
 		{"Network", testNetwork},
 		{"NoNetwork", testNoNetwork},
 		{"Egress", testEgress},

@@ -55,6 +55,7 @@ var programs = map[string]program{
 	"read":   read,
 	"signal": func(p *process) int { return 128 + p.number(2, 9) },
 	"caps":   caps,
+	"limits": limits,
 	"flood":  flood,
 }
 
@@ -282,6 +283,12 @@ func read(p *process) int {
 		return p.fail("no such file or directory")
 	}
 	fmt.Fprintf(p.stdout, "127.0.0.1\tlocalhost\n%s\t%s\n", p.box.address, p.hostname())
+	return 0
+}
+
+func limits(p *process) int {
+	s := p.box.spec
+	fmt.Fprintf(p.stdout, "cpus=%d memory=%d disk=%d free=%d\n", (cmp.Or(p.box.claim().CPUMillis, s.CPUMillis)+999)/1000, s.MemoryBytes, s.DiskBytes, s.DiskBytes)
 	return 0
 }
 

@@ -44,6 +44,25 @@ var commands = map[string]func(args []string) int{
 	"note":   note,
 	"random": random,
 	"clock":  clock,
+	"limits": limits,
+}
+
+// limits prints how many CPUs, how much memory and how large a disk programs see.
+func limits([]string) int {
+	var fs syscall.Statfs_t
+	if err := syscall.Statfs("/", &fs); err != nil {
+		return fail(err)
+	}
+	b, err := os.ReadFile("/proc/meminfo")
+	if err != nil {
+		return fail(err)
+	}
+	var memory int64
+	if _, err := fmt.Sscanf(string(b), "MemTotal: %d kB", &memory); err != nil {
+		return fail(err)
+	}
+	fmt.Printf("cpus=%d memory=%d disk=%d free=%d\n", runtime.NumCPU(), memory<<10, int64(fs.Blocks)*fs.Bsize, int64(fs.Bavail)*fs.Bsize)
+	return 0
 }
 
 func main() {
