@@ -245,12 +245,8 @@ func (c *channel) flush() {
 			if greet {
 				p = message(agentproto.TOpened, 0, c.id, o)(p)
 			}
-			if len(out) > 0 {
-				p = agentproto.AppendData(p, agentproto.TData, agentproto.Stdout, c.id, outAt, out)
-			}
-			if len(errs) > 0 {
-				p = agentproto.AppendData(p, agentproto.TData, agentproto.Stderr, c.id, errAt, errs)
-			}
+			p = appendChunks(p, agentproto.Stdout, c.id, outAt, out)
+			p = appendChunks(p, agentproto.Stderr, c.id, errAt, errs)
 			if announce {
 				p = message(agentproto.TEnd, agentproto.Stdout, c.id, agentproto.Number(c.out.size()))(p)
 			}
@@ -269,6 +265,15 @@ func (c *channel) flush() {
 			return
 		}
 	}
+}
+
+// appendChunks appends the frames of b.
+func appendChunks(p []byte, stream uint8, id uint64, at int64, b []byte) []byte {
+	for part := range slices.Chunk(b, agentproto.Chunk) {
+		p = agentproto.AppendData(p, agentproto.TData, stream, id, at, part)
+		at += int64(len(part))
+	}
+	return p
 }
 
 // finish ends the channel. The node hears of it after all output.

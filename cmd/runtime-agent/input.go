@@ -13,9 +13,8 @@ type input struct {
 
 	mu      sync.Mutex
 	more    sync.Cond // buf, eof or dropped changed
-	buf     []byte
-	used    int64 // bytes that were read
-	acked   int64 // of these, how many the node knows of
+	buf     agentproto.Ring // not read; what is before was
+	acked   int64           // how much of that the node knows of
 	eof     bool
 	dropped bool // nobody reads it: accept and discard what comes
 
@@ -27,7 +26,7 @@ type input struct {
 }
 
 func newInput(c *channel) *input {
-	in := &input{c: c}
+	in := &input{c: c, buf: agentproto.NewRing(0, agentproto.InWindow)}
 	in.more.L = &in.mu
 	return in
 }
@@ -61,17 +60,17 @@ func (in *input) add(offset int64, b []byte) bool {
 	if offset+int64(len(b)) > in.acked+agentproto.InWindow {
 		return false
 	}
-	skip := in.used + int64(len(in.buf)) - offset
+	skip := in.buf.End() - offset
 	if skip < 0 || skip >= int64(len(b)) || in.eof {
 		return true
 	}
 	b = b[skip:]
 	if in.dropped {
-		in.used += int64(len(b))
+		in.buf.Skip(in.buf.End() + int64(len(b)))
 		in.ack()
 		return true
 	}
-	in.buf = append(in.buf, b...)
+	in.buf.Add(b)
 	in.wake()
 	return true
 }
@@ -80,7 +79,7 @@ func (in *input) add(offset int64, b []byte) bool {
 func (in *input) end(offset int64) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
-	if offset != in.used+int64(len(in.buf)) {
+	if offset != in.buf.End() {
 		return // a gap, as in add
 	}
 	in.eof = true
@@ -91,18 +90,18 @@ func (in *input) end(offset int64) {
 func (in *input) position() (have, used int64) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
-	in.acked = in.used
-	return in.used + int64(len(in.buf)), in.used
+	in.acked = in.buf.Base()
+	return in.buf.End(), in.acked
 }
 
 // wake is called with mu held. The reader exists only once there is something
 // to read.
 func (in *input) wake() {
 	switch {
-	case in.reader == nil || in.dropped || len(in.buf) == 0 && !in.eof:
+	case in.reader == nil || in.dropped || in.buf.Len() == 0 && !in.eof:
 	case in.running:
 		in.more.Signal()
-	case len(in.buf) == 0 && in.lazy:
+	case in.buf.Len() == 0 && in.lazy:
 		in.dropped = true
 		in.finish()
 	default:
@@ -115,20 +114,17 @@ func (in *input) wake() {
 func (in *input) Read(b []byte) (int, error) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
-	for len(in.buf) == 0 && !in.eof && !in.dropped {
+	for in.buf.Len() == 0 && !in.eof && !in.dropped {
 		in.more.Wait()
 	}
 	switch {
 	case in.dropped:
 		return 0, io.ErrClosedPipe
-	case len(in.buf) == 0:
+	case in.buf.Len() == 0:
 		return 0, io.EOF
 	}
-	n := copy(b, in.buf)
-	in.used += int64(n)
-	if in.buf = in.buf[n:]; len(in.buf) == 0 {
-		in.buf = nil
-	}
+	n := copy(b, in.buf.At(in.buf.Base(), len(b)))
+	in.buf.Drop(in.buf.Base() + int64(n))
 	in.ack()
 	return n, nil
 }
@@ -141,8 +137,7 @@ func (in *input) drop() {
 		return
 	}
 	in.dropped = true
-	in.used += int64(len(in.buf))
-	in.buf = nil
+	in.buf.Free()
 	in.ack()
 	in.finish()
 	in.more.Signal()
@@ -159,14 +154,14 @@ func (in *input) finish() {
 // ack is called with mu held. It lets the node send more when the increase is
 // worth a frame.
 func (in *input) ack() {
-	if in.used-in.acked < agentproto.InWindow/4 {
+	if in.buf.Base()-in.acked < agentproto.InWindow/4 {
 		return
 	}
-	in.acked = in.used
+	in.acked = in.buf.Base()
 	in.c.mu.Lock()
 	l := in.c.link
 	in.c.mu.Unlock()
 	if l != nil {
-		_ = l.w.Queue(message(agentproto.TAck, agentproto.Stdin, in.c.id, agentproto.Number(in.used))) // Opened carries it again
+		_ = l.w.Queue(message(agentproto.TAck, agentproto.Stdin, in.c.id, agentproto.Number(in.acked))) // Opened carries it again
 	}
 }

@@ -117,7 +117,11 @@ func (s *stream) attach(l *link, p agentproto.Position) int64 {
 	return s.sent
 }
 
-// next returns the data to send on l, at most a chunk, and counts it as sent.
+// batch is how much of a stream is sent in one write, in bytes: few system
+// calls for much data.
+const batch = 4 * agentproto.Chunk
+
+// next returns the data to send on l, at most a batch, and counts it as sent.
 // The data stays unchanged until it is acknowledged. end reports that no data
 // follows it.
 func (s *stream) next(l *link) (b []byte, offset int64, end bool) {
@@ -135,7 +139,7 @@ func (s *stream) next(l *link) (b []byte, offset int64, end bool) {
 		s.acked = offset
 	}
 	if room := s.acked + agentproto.OutWindow - offset; room > 0 {
-		b = s.buf.At(offset, int(min(room, agentproto.Chunk)))
+		b = s.buf.At(offset, int(min(room, batch)))
 	}
 	if s.lossy {
 		b = slices.Clone(b) // it may make room for new output meanwhile

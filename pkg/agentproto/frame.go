@@ -82,7 +82,8 @@ type Reader struct {
 	r     io.Reader
 	max   int // of a payload
 	buf   []byte
-	start int // start of the unread bytes in buf
+	start int  // start of the unread bytes in buf
+	full  bool // the last read filled buf
 }
 
 // readSize is the capacity of an idle reader.
@@ -125,8 +126,11 @@ func (r *Reader) fill(n int) error {
 	for len(r.buf)-r.start < n {
 		if r.start == len(r.buf) {
 			r.start = 0
-			if cap(r.buf) > 4*Chunk { // after one large frame
+			switch {
+			case cap(r.buf) > 4*Chunk, !r.full && cap(r.buf) > readSize: // after a large frame, or much data
 				r.buf = make([]byte, 0, readSize)
+			case r.full && cap(r.buf) < 4*Chunk: // there is more to read: few system calls
+				r.buf = make([]byte, 0, 2*cap(r.buf))
 			}
 			r.buf = r.buf[:0]
 		}
@@ -141,6 +145,7 @@ func (r *Reader) fill(n int) error {
 		}
 		m, err := r.r.Read(r.buf[len(r.buf):cap(r.buf)])
 		r.buf = r.buf[:len(r.buf)+m]
+		r.full = m > 0 && len(r.buf) == cap(r.buf)
 		if err != nil && len(r.buf)-r.start < n {
 			if err == io.EOF && len(r.buf) > r.start {
 				err = io.ErrUnexpectedEOF

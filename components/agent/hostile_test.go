@@ -1,0 +1,141 @@
+package agent_test
+
+import (
+	"encoding/binary"
+	"runtime"
+	"testing"
+
+	"miren.dev/runtime/components/execution"
+	"miren.dev/runtime/pkg/agentproto"
+	"miren.dev/runtime/pkg/errs"
+	"miren.dev/runtime/testsupport/wait"
+)
+
+// data returns the payload of a data frame.
+func data(offset int64, b []byte) raw {
+	return append(binary.LittleEndian.AppendUint64(nil, uint64(offset)), b...)
+}
+
+// A program in the agent's place can end what it is asked to do, and nothing else: the node neither trusts an offset
+// nor keeps more than a window.
+func TestHostileAgent(t *testing.T) {
+	huge := int64(1) << 61
+	for _, c := range []struct {
+		name     string
+		detached bool
+		cut      bool // the node ends the connection
+		send     func(p *peer, id uint64)
+	}{
+		{"more than the window", false, true, func(p *peer, id uint64) {
+			for at := int64(0); at <= agentproto.OutWindow; at += agentproto.Chunk {
+				p.send(agentproto.TData, id, data(at, make([]byte, agentproto.Chunk)))
+			}
+		}},
+		{"a gap", false, true, func(p *peer, id uint64) { p.send(agentproto.TData, id, data(10, []byte("x"))) }},
+		{"a gap where gaps may be", true, false, func(p *peer, id uint64) {
+			p.send(agentproto.TData, id, data(huge, []byte("x")))
+			p.send(agentproto.TDone, id, agentproto.Done{Out: huge + 1, Result: agentproto.Exit{}.Append(nil)})
+		}},
+		{"the window after a gap", true, true, func(p *peer, id uint64) {
+			for at := huge; at <= huge+agentproto.OutWindow; at += agentproto.Chunk {
+				p.send(agentproto.TData, id, data(at, make([]byte, agentproto.Chunk)))
+			}
+		}},
+		{"an end before its output", false, true, func(p *peer, id uint64) {
+			p.send(agentproto.TDone, id, agentproto.Done{Out: 5, Result: agentproto.Exit{}.Append(nil)})
+		}},
+		{"an end of a stream before its output", false, true, func(p *peer, id uint64) { p.send(agentproto.TEnd, id, agentproto.Number(5)) }},
+		{"no exit", false, false, func(p *peer, id uint64) { p.send(agentproto.TDone, id, agentproto.Done{Result: []byte{255}}) }},
+		{"input that was not sent", false, false, func(p *peer, id uint64) {
+			p.send(agentproto.TAck, id, agentproto.Number(huge))
+			p.send(agentproto.TOpened, id, agentproto.Opened{In: huge, InAck: huge, Out: 0})
+			p.send(agentproto.TDone, id, agentproto.Done{Result: agentproto.Exit{}.Append(nil)})
+		}},
+		{"channels that do not exist", false, false, func(p *peer, id uint64) {
+			for i := range uint64(1000) {
+				p.send(agentproto.TData, id+1+i, data(0, []byte("x")))
+				p.send(agentproto.TOpened, id+1+i, agentproto.Opened{})
+				p.send(agentproto.TDone, id+1+i, agentproto.Done{})
+			}
+			p.send(agentproto.TDone, id, agentproto.Done{Result: agentproto.Exit{}.Append(nil)})
+		}},
+		{"a message that is cut", false, true, func(p *peer, id uint64) { p.send(agentproto.TOpened, id, raw{1, 255}) }},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			p := newPeer(t)
+			asked := make(chan uint64, 1)
+			gone := make(chan struct{})
+			go func() {
+				defer close(gone)
+				for {
+					f, err := p.r.Read()
+					if err != nil {
+						return
+					}
+					if f.Type == agentproto.TOpen {
+						asked <- f.ID
+					}
+				}
+			}()
+			conn, err := p.hub.Conn(t.Context(), id)
+			if err != nil {
+				t.Fatal(err)
+			}
+			go func() {
+				id := <-asked
+				p.send(agentproto.TOpened, id, agentproto.Opened{})
+				c.send(p, id)
+			}()
+			x, err := conn.Exec(t.Context(), execution.ExecSpec{Command: []string{"x"}, Detached: c.detached})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer x.Close()
+			if c.cut {
+				wait.Receive(t, "the end of the connection", gone)
+			} else {
+				_, _ = x.Wait(t.Context())
+				if !conn.Connected() {
+					t.Error("the connection was ended")
+				}
+			}
+		})
+	}
+}
+
+// A list that claims to be longer than its message costs no memory, and is an error.
+func TestHostileLists(t *testing.T) {
+	p := newPeer(t)
+	go func() {
+		for {
+			f, err := p.r.Read()
+			if err != nil {
+				return
+			}
+			if f.Type != agentproto.TOpen {
+				continue
+			}
+			p.send(agentproto.TDone, f.ID, agentproto.Done{Result: []byte{255, 255, 255, 255, 255, 255, 255, 255, 127, 0, 1}})
+		}
+	}()
+	conn, err := p.hub.Conn(t.Context(), id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	files := conn.Files(execution.FileView{})
+	_, err1 := conn.Processes(t.Context())
+	_, _, err2 := files.List(t.Context(), "/", "", 0)
+	_, err3 := files.Attrs(t.Context(), "/")
+	_, err4 := files.Stat(t.Context(), "/")
+	for i, err := range []error{err1, err2, err3, err4} {
+		if !errs.Is(err, errs.Internal) {
+			t.Errorf("%d: %v", i, err)
+		}
+	}
+	runtime.ReadMemStats(&after)
+	if grown := int64(after.TotalAlloc) - int64(before.TotalAlloc); grown > 8<<20 {
+		t.Errorf("%d bytes were allocated", grown)
+	}
+}
