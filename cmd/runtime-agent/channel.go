@@ -119,6 +119,15 @@ func (a *agent) begin(c *channel, m agentproto.Open) (func(), error) {
 		c.out.end()
 		c.err.end()
 		return func() { go a.writeFile(c, w) }, err
+	case agentproto.KindArchive, agentproto.KindExtract:
+		o, err := agentproto.DecodeFileOp(m.Params)
+		c.work = fileWork{c}
+		c.err.end()
+		if m.Kind == agentproto.KindArchive {
+			return func() { go a.archive(c, o) }, err
+		}
+		c.out.end()
+		return func() { go a.extract(c, o) }, err
 	case agentproto.KindFile:
 		o, err := agentproto.DecodeFileOp(m.Params)
 		o.Value = slices.Clone(o.Value) // of the connection's buffer

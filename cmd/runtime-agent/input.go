@@ -12,7 +12,7 @@ type input struct {
 	c *channel
 
 	mu      sync.Mutex
-	more    sync.Cond // buf, eof or dropped changed
+	more    sync.Cond       // buf, eof or dropped changed
 	buf     agentproto.Ring // not read; what is before was
 	acked   int64           // how much of that the node knows of
 	eof     bool

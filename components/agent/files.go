@@ -68,6 +68,34 @@ func (f *Files) Write(ctx context.Context, path string, o execution.WriteOptions
 
 type fileWriter struct{ ch *channel }
 
+// Archive is execution.Files's.
+func (f *Files) Archive(ctx context.Context, path string) (io.ReadCloser, error) {
+	m := agentproto.FileOp{View: f.v, Path: path}
+	ch, err := f.c.open(ctx, agentproto.Open{Kind: agentproto.KindArchive, Lifetime: agentproto.LifeLinger, Params: m.Append(nil)})
+	if err != nil {
+		return nil, err
+	}
+	return &fileReader{ch: ch}, nil
+}
+
+// Extract is execution.Files's.
+func (f *Files) Extract(ctx context.Context, path string) (execution.Extractor, error) {
+	m := agentproto.FileOp{View: f.v, Path: path, Recursive: true}
+	ch, err := f.c.open(ctx, agentproto.Open{Kind: agentproto.KindExtract, Lifetime: agentproto.LifeLinger, Params: m.Append(nil)})
+	if err != nil {
+		return nil, err
+	}
+	return extractor{&fileWriter{ch}}, nil
+}
+
+type extractor struct{ *fileWriter }
+
+func (x extractor) Finish(ctx context.Context) error {
+	_ = x.ch.in.Close() // it cannot fail
+	_, err := x.ch.wait(ctx)
+	return err
+}
+
 // Write fails when the file cannot be written; Commit then says why.
 func (w *fileWriter) Write(b []byte) (int, error) {
 	n, err := w.ch.in.Write(b)

@@ -59,6 +59,13 @@ type FileWriter interface {
 	Commit(ctx context.Context) (FileInfo, error)
 }
 
+// Extractor takes a tar archive.
+type Extractor interface {
+	io.WriteCloser
+	// Finish waits until everything is unpacked.
+	Finish(ctx context.Context) error
+}
+
 // Files are the files of a sandbox, used by the agent with the rights of a
 // process of the view's user. Paths are absolute. Files of procfs are not
 // reached, nor pipes and devices. Errors: NotFound, AlreadyExists,
@@ -85,6 +92,14 @@ type Files interface {
 	// exists.
 	Mkdir(ctx context.Context, path string, perm fs.FileMode, parents bool) error
 	Chmod(ctx context.Context, path string, perm fs.FileMode) error
+	// Archive returns a tar of what is in a directory, or of a file. Sockets, pipes
+	// and devices are left out.
+	Archive(ctx context.Context, path string) (io.ReadCloser, error)
+	// Extract unpacks the tar that is written into a directory, which it makes if
+	// it is missing. Entries replace files, not directories; their owner is the
+	// view's user. No entry gets outside the directory, by whatever name or link:
+	// PermissionDenied. What was unpacked before an error stays.
+	Extract(ctx context.Context, path string) (Extractor, error)
 	// Attrs returns the extended attributes of a file in the name space "user",
 	// without that prefix.
 	Attrs(ctx context.Context, path string) (map[string][]byte, error)

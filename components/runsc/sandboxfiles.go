@@ -2,6 +2,7 @@ package runsc
 
 import (
 	"context"
+	"io"
 	"io/fs"
 
 	"miren.dev/runtime/components/agent"
@@ -74,6 +75,14 @@ func (s *sandboxFiles) Mkdir(ctx context.Context, path string, perm fs.FileMode,
 
 func (s *sandboxFiles) Chmod(ctx context.Context, path string, perm fs.FileMode) error {
 	return s.change(ctx, func(a *agent.Files) error { return a.Chmod(ctx, path, perm) })
+}
+
+func (s *sandboxFiles) Archive(ctx context.Context, path string) (io.ReadCloser, error) {
+	return use(ctx, s, func(a *agent.Files) (io.ReadCloser, error) { return a.Archive(ctx, path) })
+}
+
+func (s *sandboxFiles) Extract(ctx context.Context, path string) (execution.Extractor, error) {
+	return use(ctx, s, func(a *agent.Files) (execution.Extractor, error) { return a.Extract(ctx, path) })
 }
 
 func (s *sandboxFiles) Attrs(ctx context.Context, path string) (map[string][]byte, error) {

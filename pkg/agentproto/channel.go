@@ -12,6 +12,8 @@ const (
 	KindRead      Kind = 5 // FileRead
 	KindWrite     Kind = 6 // FileWrite
 	KindFile      Kind = 7 // FileOp
+	KindArchive   Kind = 8 // FileOp: Path, as tar in the first output
+	KindExtract   Kind = 9 // FileOp: the input, a tar, into the directory Path; with Recursive it is made
 )
 
 // Streams of a channel. Input goes to the agent, the others come from it.
