@@ -18,7 +18,7 @@ import (
 // archive is the work of KindArchive: a tar of what is in a directory, or of a
 // file.
 func (a *agent) archive(c *channel, m agentproto.FileOp) {
-	f := a.asUser(m.View, func() agentproto.Failure {
+	f := a.asUserOf(a.users.long, m.View, func() agentproto.Failure {
 		dir, name, err := archiveRoot(m)
 		if err != nil {
 			return failed(m.Path, err)
@@ -146,7 +146,7 @@ func archiveFile(c *channel, t *tar.Writer, dir int, name, path string, depth in
 
 // extract is the work of KindExtract: it unpacks the input into a directory.
 func (a *agent) extract(c *channel, m agentproto.FileOp) {
-	f := a.asUser(m.View, func() agentproto.Failure {
+	f := a.asUserOf(a.users.long, m.View, func() agentproto.Failure {
 		if m.Recursive {
 			if err := makeParents(m.View, filepath.Clean(m.Path)); err != nil {
 				return failed(m.Path, err)

@@ -128,6 +128,19 @@ func (a *agent) begin(c *channel, m agentproto.Open) (func(), error) {
 		}
 		c.out.end()
 		return func() { go a.extract(c, o) }, err
+	case agentproto.KindWatch:
+		o, err := agentproto.DecodeFileOp(m.Params)
+		if err != nil {
+			return nil, err
+		}
+		c.err.end()
+		w, err := newWatch(a, c, o)
+		if err != nil {
+			c.work = fileWork{c}
+			return func() { c.fail(failed(o.Path, err)) }, nil
+		}
+		c.work = w
+		return func() { go w.run() }, nil
 	case agentproto.KindFile:
 		o, err := agentproto.DecodeFileOp(m.Params)
 		o.Value = slices.Clone(o.Value) // of the connection's buffer

@@ -18,13 +18,18 @@ type fileWork struct{ c *channel }
 func (fileWork) control(uint8, []byte) error { return nil }
 func (w fileWork) stop()                     { w.c.drop() }
 
-// asUser calls f on a thread of the user of a view.
+// asUser calls f, which does not wait for the node, on a thread of the user of a
+// view.
 func (a *agent) asUser(v agentproto.View, f func() agentproto.Failure) agentproto.Failure {
+	return a.asUserOf(a.users.short, v, f)
+}
+
+func (a *agent) asUserOf(slots chan struct{}, v agentproto.View, f func() agentproto.Failure) agentproto.Failure {
 	who, err := a.account(v.User)
 	if err != nil {
 		return agentproto.Failure{Kind: agentproto.Invalid, Message: err.Error()}
 	}
-	return a.users.do(who, f)
+	return a.users.do(slots, who, f)
 }
 
 // readFile is the work of KindRead.

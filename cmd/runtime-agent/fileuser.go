@@ -18,7 +18,9 @@ import (
 // process of its user; its real and saved user stay the agent's, so that such a
 // process cannot send it a signal.
 type fileUsers struct {
-	slots chan struct{} // one for each thread that works
+	// One for each thread that works: on short work, and on work that waits for
+	// its caller.
+	short, long chan struct{}
 
 	// gate is held for reading while a thread works, and for writing while all
 	// threads get their capabilities again.
@@ -35,19 +37,21 @@ type fileUser struct {
 	expire  *time.Timer
 }
 
-// Bounds of the threads.
+// Bounds of the threads; maxFileUsers is for either kind of work.
 const (
 	maxFileUsers  = 16
 	idleFileUsers = 4
 	fileUserIdle  = 10 * time.Second
 )
 
-func newFileUsers() *fileUsers { return &fileUsers{slots: make(chan struct{}, maxFileUsers)} }
+func newFileUsers() *fileUsers {
+	return &fileUsers{short: make(chan struct{}, maxFileUsers), long: make(chan struct{}, maxFileUsers)}
+}
 
-// do calls f on a thread of a user, and waits.
-func (u *fileUsers) do(who account, f func() agentproto.Failure) agentproto.Failure {
-	u.slots <- struct{}{}
-	defer func() { <-u.slots }()
+// do calls f on a thread of a user, and waits. slots is one of those of u.
+func (u *fileUsers) do(slots chan struct{}, who account, f func() agentproto.Failure) agentproto.Failure {
+	slots <- struct{}{}
+	defer func() { <-slots }()
 	w, err := u.get(who)
 	if err != nil {
 		return failed("become the user", err)

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"bufio"
 	"context"
 	"io"
 	"io/fs"
@@ -64,6 +65,39 @@ func (f *Files) Write(ctx context.Context, path string, o execution.WriteOptions
 		return nil, err
 	}
 	return &fileWriter{ch}, nil
+}
+
+// Watch is execution.Files's.
+func (f *Files) Watch(ctx context.Context, path string, recursive bool) (execution.Watcher, error) {
+	m := agentproto.FileOp{View: f.v, Path: path, Recursive: recursive}
+	ch, err := f.c.open(ctx, agentproto.Open{Kind: agentproto.KindWatch, Lifetime: agentproto.LifeLinger, Params: m.Append(nil)})
+	if err != nil {
+		return nil, err
+	}
+	return &fileWatcher{ch: ch, r: bufio.NewReader(ch.out)}, nil
+}
+
+type fileWatcher struct {
+	ch *channel
+	r  *bufio.Reader
+}
+
+var fileChanges = map[agentproto.FileChange]execution.FileChange{
+	agentproto.FileCreated: execution.FileCreated, agentproto.FileWritten: execution.FileWritten, agentproto.FileRemoved: execution.FileRemoved,
+	agentproto.FileAttributes: execution.FileAttributes, agentproto.FilesMissed: execution.FilesMissed,
+}
+
+func (w *fileWatcher) Next() (execution.FileEvent, error) {
+	e, err := agentproto.ReadFileEvent(w.r)
+	if err != nil {
+		return execution.FileEvent{}, err
+	}
+	return execution.FileEvent{Change: fileChanges[e.Op], Path: e.Path, Dir: e.Dir}, nil
+}
+
+func (w *fileWatcher) Close() error {
+	w.ch.close()
+	return nil
 }
 
 type fileWriter struct{ ch *channel }

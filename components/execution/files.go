@@ -66,6 +66,34 @@ type Extractor interface {
 	Finish(ctx context.Context) error
 }
 
+// FileChange is what happened to a file.
+type FileChange string
+
+// Changes of files.
+const (
+	FileCreated    FileChange = "created" // made, or moved here
+	FileWritten    FileChange = "written"
+	FileRemoved    FileChange = "removed" // removed, or moved away
+	FileAttributes FileChange = "attributes"
+	FilesMissed    FileChange = "missed" // there were more changes than could be kept: list again
+)
+
+// FileEvent is a change below a watched directory.
+type FileEvent struct {
+	Change FileChange
+	Path   string // from that directory; "." is itself
+	Dir    bool
+}
+
+// Watcher reports changes. A file in a directory that was just made may be
+// reported twice.
+type Watcher interface {
+	// Next waits for a change. io.EOF when the watched directory is gone.
+	Next() (FileEvent, error)
+	// Close ends the watch; Next then fails.
+	Close() error
+}
+
 // Files are the files of a sandbox, used by the agent with the rights of a
 // process of the view's user. Paths are absolute. Files of procfs are not
 // reached, nor pipes and devices. Errors: NotFound, AlreadyExists,
@@ -100,6 +128,9 @@ type Files interface {
 	// view's user. No entry gets outside the directory, by whatever name or link:
 	// PermissionDenied. What was unpacked before an error stays.
 	Extract(ctx context.Context, path string) (Extractor, error)
+	// Watch reports changes in a directory, recursive also in those below it, at
+	// most 4096 of them.
+	Watch(ctx context.Context, path string, recursive bool) (Watcher, error)
 	// Attrs returns the extended attributes of a file in the name space "user",
 	// without that prefix.
 	Attrs(ctx context.Context, path string) (map[string][]byte, error)

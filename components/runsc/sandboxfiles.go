@@ -85,6 +85,10 @@ func (s *sandboxFiles) Extract(ctx context.Context, path string) (execution.Extr
 	return use(ctx, s, func(a *agent.Files) (execution.Extractor, error) { return a.Extract(ctx, path) })
 }
 
+func (s *sandboxFiles) Watch(ctx context.Context, path string, recursive bool) (execution.Watcher, error) {
+	return use(ctx, s, func(a *agent.Files) (execution.Watcher, error) { return a.Watch(ctx, path, recursive) })
+}
+
 func (s *sandboxFiles) Attrs(ctx context.Context, path string) (map[string][]byte, error) {
 	return use(ctx, s, func(a *agent.Files) (map[string][]byte, error) { return a.Attrs(ctx, path) })
 }

@@ -5,15 +5,16 @@ type Kind uint64
 
 // Kinds of channels. Numbers are never reused.
 const (
-	KindProcess   Kind = 1 // Process; Opened carries ProcessInfo, Done an Exit
-	KindProcesses Kind = 2 // lists the processes; Done carries Processes
-	KindDial      Kind = 3 // Dial
-	KindActivity  Kind = 4 // Done carries Activity
-	KindRead      Kind = 5 // FileRead
-	KindWrite     Kind = 6 // FileWrite
-	KindFile      Kind = 7 // FileOp
-	KindArchive   Kind = 8 // FileOp: Path, as tar in the first output
-	KindExtract   Kind = 9 // FileOp: the input, a tar, into the directory Path; with Recursive it is made
+	KindProcess   Kind = 1  // Process; Opened carries ProcessInfo, Done an Exit
+	KindProcesses Kind = 2  // lists the processes; Done carries Processes
+	KindDial      Kind = 3  // Dial
+	KindActivity  Kind = 4  // Done carries Activity
+	KindRead      Kind = 5  // FileRead
+	KindWrite     Kind = 6  // FileWrite
+	KindFile      Kind = 7  // FileOp
+	KindArchive   Kind = 8  // FileOp: Path, as tar in the first output
+	KindExtract   Kind = 9  // FileOp: the input, a tar, into the directory Path; with Recursive it is made
+	KindWatch     Kind = 10 // FileOp: changes in the directory Path, with Recursive also below; see FileEvent
 )
 
 // Streams of a channel. Input goes to the agent, the others come from it.

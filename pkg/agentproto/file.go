@@ -1,5 +1,11 @@
 package agentproto
 
+import (
+	"bufio"
+	"encoding/binary"
+	"io"
+)
+
 // View says who works on files, and where.
 type View struct {
 	User  string   // user[:group] of the sandbox; empty: the configured one
@@ -195,5 +201,51 @@ func (m Strings) Append(b []byte) []byte { return putStrings(b, m) }
 func DecodeStrings(p []byte) (Strings, error) {
 	d := decoder{b: p}
 	m := Strings(d.strings())
+	return m, d.err()
+}
+
+// FileChange is what happened to a file.
+type FileChange uint64
+
+// Changes of files.
+const (
+	FileCreated    FileChange = 1 // made, or moved here
+	FileWritten    FileChange = 2
+	FileRemoved    FileChange = 3 // removed, or moved away
+	FileAttributes FileChange = 4
+	FilesMissed    FileChange = 5 // there were more changes than could be kept
+)
+
+// FileEvent is a change below a watched directory. The first output of a
+// channel of KindWatch is a sequence of them, each with its length before it.
+type FileEvent struct {
+	Op   FileChange
+	Path string // from the watched directory
+	Dir  bool
+}
+
+// maxFileEvent bounds an event, in bytes: a path and its fields.
+const maxFileEvent = 8 << 10
+
+// AppendTo appends the event with its length to b.
+func (m FileEvent) AppendTo(b []byte) []byte {
+	return putBytes(b, putBool(putString(putUint(nil, uint64(m.Op)), m.Path), m.Dir))
+}
+
+// ReadFileEvent reads an event with its length.
+func ReadFileEvent(r *bufio.Reader) (FileEvent, error) {
+	n, err := binary.ReadUvarint(r)
+	if err != nil {
+		return FileEvent{}, err
+	}
+	if n > maxFileEvent {
+		return FileEvent{}, ErrMalformed
+	}
+	b := make([]byte, n)
+	if _, err := io.ReadFull(r, b); err != nil {
+		return FileEvent{}, err
+	}
+	d := decoder{b: b}
+	m := FileEvent{Op: FileChange(d.uint()), Path: d.string(), Dir: d.bool()}
 	return m, d.err()
 }
