@@ -84,7 +84,27 @@ func (d *Driver) caMounts(id string, rootfs []mount.Mount) ([]specs.Mount, error
 	if err := atomicfile.Write(file, append(own, host...), 0o644, atomicfile.Volatile); err != nil {
 		return nil, errs.New(errs.FailedPrecondition, "CA bundle: %w", err)
 	}
-	return append(mounts, bind(file, systemCAPath, "ro")), nil
+	mounts = append(mounts, bind(file, systemCAPath, "ro"))
+	java, err := d.javaMount(id, rootfs, host)
+	return append(mounts, java...), err
+}
+
+// javaMount returns the mount of the image's certificates for Java with those of the host's bundle added. There is none
+// if the image has no such file, or one of another format.
+func (d *Driver) javaMount(id string, rootfs []mount.Mount, host []byte) ([]specs.Mount, error) {
+	own, err := readLayered(rootfs, javaCAPath)
+	if err != nil {
+		return nil, errs.New(errs.FailedPrecondition, "Java's certificates of the image: %w", err)
+	}
+	store, err := addToJKS(own, host)
+	if err != nil {
+		return nil, nil
+	}
+	file := d.sandboxDir(id, "cacerts")
+	if err := atomicfile.Write(file, store, 0o644, atomicfile.Volatile); err != nil {
+		return nil, errs.New(errs.FailedPrecondition, "Java's certificates: %w", err)
+	}
+	return []specs.Mount{bind(file, javaCAPath, "ro")}, nil
 }
 
 // readLayered reads a regular file of a root filesystem that is not mounted: from the
