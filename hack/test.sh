@@ -19,6 +19,9 @@ unit)
 root)
 	[ "$(id -u)" = 0 ] || { echo "these tests need root: run make test as root" >&2; exit 1; }
 	mapfile -t pkgs < <(pick "$root_re")
+	# The images for sandboxes take minutes the first time, which is not the time of a test.
+	"$go" build -o bin/test/baseimages ./components/baseimage/cmd/baseimages
+	bin/test/baseimages -dir "${RUNTIME_CACHE:-${HOME:-/root}/.cache/miren-runtime}/baseimages" -sandboxes
 	"$go" test -race -timeout 20m "${pkgs[@]}"
 	(cd components/shim && "$go" test -race ./...)
 	exec "$0" e2e

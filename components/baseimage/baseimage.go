@@ -1,6 +1,7 @@
 // Package baseimage makes base images on this machine, without any registry:
 // Debian from the host's package sources, and Go, Node.js, Python and a static
-// file server on top of it, from the registries of their ecosystems.
+// file server on top of it, from the registries of their ecosystems. The images
+// of sandboxes have a language's tools and what agents expect besides.
 //
 // An image is an OCI image layout directory, <dir>/<name>-<version>-<key>, made
 // once and never changed; it appears complete or not at all. The key is a
@@ -92,6 +93,7 @@ type recipe struct {
 	inputs  []string // all other inputs of the result
 	env     []string
 	workdir string
+	user    string // whom processes run as; empty: root
 	cmd     []string
 	make    func(ctx context.Context, b *builder) error
 }
@@ -99,6 +101,9 @@ type recipe struct {
 func (r *recipe) key() string {
 	h := sha256.New()
 	fmt.Fprintf(h, "%s\n%s %s %s\n%q\n%q %q %q\n", generation, r.name, r.version, runtime.GOARCH, r.inputs, r.env, r.workdir, r.cmd)
+	if r.user != "" {
+		fmt.Fprintf(h, "user %s\n", r.user)
+	}
 	if r.parent != nil {
 		fmt.Fprintln(h, r.parent.key())
 	}

@@ -51,7 +51,7 @@ func (s *Store) debian(release string) (*recipe, error) {
 		env:     []string{searchPath},
 		cmd:     []string{"/bin/sh"},
 		make: func(ctx context.Context, b *builder) error {
-			rootfs, err := b.bootstrap(ctx, host, debianPackages)
+			rootfs, err := b.bootstrap(ctx, host, debianPackages, nil)
 			if err != nil {
 				return err
 			}
@@ -73,28 +73,28 @@ func (s *Store) withPackages(name, version, release string, packages []string) (
 	return &recipe{
 		name: name, version: version, parent: parent, inputs: packages,
 		env: []string{searchPath}, cmd: []string{"/bin/sh"},
-		make: func(ctx context.Context, b *builder) error { return b.packages(ctx, host, packages) },
+		make: func(ctx context.Context, b *builder) error { return b.packages(ctx, host, packages, nil) },
 	}, nil
 }
 
-// packages adds a layer with packages: the files of the system with them that
-// the layers so far lack.
-func (b *builder) packages(ctx context.Context, host *host, packages []string) error {
+// packages adds a layer with packages: the files of the system with them, and
+// with what the hooks make of it, that the layers so far lack.
+func (b *builder) packages(ctx context.Context, host *host, packages, hooks []string) error {
 	have := map[string][32]byte{}
 	for _, l := range b.layers {
 		if err := scanLayer(b.blob(l.Digest), have); err != nil {
 			return errs.New(errs.Corrupt, "read layer %s: %w", l.Digest, err)
 		}
 	}
-	rootfs, err := b.bootstrap(ctx, host, append(slices.Clone(debianPackages), packages...))
+	rootfs, err := b.bootstrap(ctx, host, append(slices.Clone(debianPackages), packages...), hooks)
 	if err != nil {
 		return err
 	}
 	return b.layer(func(tw *tar.Writer) error { return copyRootfs(tw, rootfs, host, have) })
 }
 
-// bootstrap makes a root filesystem as a tar file.
-func (b *builder) bootstrap(ctx context.Context, host *host, packages []string) (string, error) {
+// bootstrap makes a root filesystem as a tar file. The hooks are options of mmdebstrap.
+func (b *builder) bootstrap(ctx context.Context, host *host, packages, hooks []string) (string, error) {
 	b.progress(fmt.Sprintf("%s: installing %s from %s %s", b.recipe.name, strings.Join(packages, ", "), host.id, host.codename))
 	out := filepath.Join(b.scratch, "rootfs.tar")
 	if tool, err := exec.LookPath("mmdebstrap"); err == nil {
@@ -102,10 +102,15 @@ func (b *builder) bootstrap(ctx context.Context, host *host, packages []string) 
 		for _, x := range excludes {
 			args = append(args, "--dpkgopt=path-exclude="+x)
 		}
-		args = append(args, "--dpkgopt=path-include=/usr/share/doc/*/copyright", host.codename, out, "-")
+		args = append(args, "--dpkgopt=path-include=/usr/share/doc/*/copyright")
+		args = append(append(args, hooks...), host.codename, out, "-")
 		return out, b.run(ctx, strings.Join(host.sources, "\n")+"\n", tool, args...)
 	}
 	tool, err := exec.LookPath("debootstrap")
+	if err == nil && len(hooks) > 0 {
+		return "", errs.New(errs.FailedPrecondition, "mmdebstrap is not installed, and debootstrap cannot make this image").
+			WithHint("run `apt-get install mmdebstrap`")
+	}
 	if err != nil {
 		return "", errs.New(errs.FailedPrecondition, "neither mmdebstrap nor debootstrap is installed").
 			WithHint("run `apt-get install mmdebstrap`")

@@ -20,6 +20,8 @@ import (
 	"github.com/opencontainers/go-digest"
 	"github.com/opencontainers/image-spec/specs-go"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"miren.dev/runtime/pkg/errs"
 )
 
 // epoch is the time of every file in images, so that the same recipe and
@@ -87,6 +89,14 @@ func (b *builder) layersAbove(img, parent *Image) error {
 	return b.takeLayers(img, len(m.Layers))
 }
 
+// dropLayer takes the last layer away again; its file stays.
+func (b *builder) dropLayer() ocispec.Descriptor {
+	last := len(b.layers) - 1
+	l := b.layers[last]
+	b.layers, b.diffIDs = b.layers[:last], b.diffIDs[:last]
+	return l
+}
+
 // read returns manifest and configuration of an image.
 func (i *Image) read() (m ocispec.Manifest, c ocispec.Image, err error) {
 	get := func(d digest.Digest, v any) error {
@@ -100,6 +110,15 @@ func (i *Image) read() (m ocispec.Manifest, c ocispec.Image, err error) {
 		err = get(m.Config.Digest, &c)
 	}
 	return m, c, err
+}
+
+// WriteArchive writes the image as an OCI archive, a tar stream of its layout.
+func (i *Image) WriteArchive(w io.Writer) error {
+	tw := tar.NewWriter(w)
+	if err := tw.AddFS(os.DirFS(i.Dir)); err != nil {
+		return errs.New(errs.Unavailable, "read image %s: %w", i.Dir, err)
+	}
+	return tw.Close()
 }
 
 // layer adds the tar stream that write produces as the next layer.
@@ -150,7 +169,7 @@ func (b *builder) finish() error {
 		Created:  &created,
 		Platform: ocispec.Platform{Architecture: runtime.GOARCH, OS: "linux"},
 		Config: ocispec.ImageConfig{
-			Env: mergeEnv(b.env, r.env), WorkingDir: r.workdir, Cmd: r.cmd,
+			User: r.user, Env: mergeEnv(b.env, r.env), WorkingDir: r.workdir, Cmd: r.cmd,
 			Labels: map[string]string{"dev.miren.runtime.base": r.name + " " + r.version},
 		},
 		RootFS: ocispec.RootFS{Type: "layers", DiffIDs: b.diffIDs},

@@ -17,8 +17,9 @@ import (
 
 // Ref names a base image that this machine can make.
 type Ref struct {
-	Name string // debian, go, go-cgo, node, python, static
-	// Version is the version in the request: "1.26", "20"; of our own image of Python also a range: "3.10-3.13"; empty: the default.
+	Name string // debian, go, go-cgo, node, python, static, sandbox
+	// Version is the version in the request: "1.26", "20"; of our own image of Python also a range: "3.10-3.13"; of
+	// sandbox one of SandboxImages; empty: the default.
 	Version string
 	// Release is the code name of the distribution's release that it is made of; empty: any.
 	Release string
@@ -34,7 +35,7 @@ func (r Ref) String() string {
 const Prefix = "runtime/"
 
 // Names that can be made here, for messages.
-const known = "debian, golang, node, python and scratch"
+const known = "debian, golang, node, python, scratch and runtime/sandbox"
 
 var leadingVersion = regexp.MustCompile(`^v?(\d+(?:\.\d+){0,2})(?:-|$)`)
 
@@ -87,6 +88,10 @@ func Lookup(name string) (Ref, error) {
 		if strings.HasPrefix(familiar, Prefix) {
 			return Ref{Name: "static"}, nil
 		}
+	case "sandbox":
+		if strings.HasPrefix(familiar, Prefix) {
+			return Ref{Name: "sandbox", Version: tag}, nil
+		}
 	case "ubuntu":
 		host, err := readHost()
 		if err == nil && host.id == "ubuntu" {
@@ -133,6 +138,8 @@ func (s *Store) recipe(ctx context.Context, ref Ref) (*recipe, error) {
 		return s.debian(ref.Release)
 	case "static":
 		return s.static()
+	case "sandbox":
+		return s.sandbox(ctx, ref.Version)
 	case "python":
 		return s.python(ctx, ref.Version, ref.Release)
 	}

@@ -17,6 +17,8 @@ func TestNamesMapToRecipes(t *testing.T) {
 		"runtime/debian":                  {Name: "debian"},
 		"runtime/go:1.26":                 {Name: "go", Version: "1.26"},
 		"runtime/static":                  {Name: "static"},
+		"runtime/sandbox":                 {Name: "sandbox"},
+		"runtime/sandbox:java":            {Name: "sandbox", Version: "java"},
 		"debian":                          {Name: "debian"},
 		"debian:latest":                   {Name: "debian"},
 		"debian:bookworm-slim":            {Name: "debian", Release: "bookworm"},
@@ -40,13 +42,64 @@ func TestNamesMapToRecipes(t *testing.T) {
 	if got, err := Lookup("node:20-alpine"); err != nil || got.Name != "node" || !strings.Contains(got.Note, "apk") {
 		t.Errorf("node:20-alpine: %+v, %v", got, err)
 	}
-	for _, name := range []string{"alpine", "alpine:3.20", "static", "nginx", "ghcr.io/x/y", "debian@sha256:" + strings.Repeat("a", 64), "someone/golang"} {
+	for _, name := range []string{"alpine", "alpine:3.20", "static", "sandbox:base", "nginx", "ghcr.io/x/y", "debian@sha256:" + strings.Repeat("a", 64), "someone/golang"} {
 		if got, err := Lookup(name); !errs.Is(err, errs.NotFound) || errs.HintOf(err) == "" {
 			t.Errorf("%s: %+v, %v (hint %q)", name, got, err, errs.HintOf(err))
 		}
 	}
 	if _, err := Lookup("UPPER CASE"); !errs.Is(err, errs.InvalidArgument) {
 		t.Errorf("bad name: %v", err)
+	}
+}
+
+func TestUnknownSandboxImageIsAnsweredWithThoseThatExist(t *testing.T) {
+	s := New(Config{Dir: t.TempDir()})
+	for name, want := range map[string]string{"runtime/sandbox:jave": "did you mean runtime/sandbox:java?", "runtime/sandbox:fortran": "rust, java"} {
+		ref, err := Lookup(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err = s.Ensure(t.Context(), ref, nil); !errs.Is(err, errs.NotFound) || !strings.Contains(errs.HintOf(err), want) {
+			t.Errorf("%s: %v (hint %q), want %q", name, err, errs.HintOf(err), want)
+		}
+	}
+}
+
+func TestSandboxImagesAreOfTheNewestRelease(t *testing.T) {
+	for own, want := range map[string]string{"debian bookworm": "trixie", "debian trixie": "trixie", "ubuntu jammy": "noble", "debian forky": ""} {
+		id, codename, _ := strings.Cut(own, " ")
+		if got := (&host{id: id, codename: codename}).newest(); got != want {
+			t.Errorf("on %s: %q, want %q", own, got, want)
+		}
+	}
+}
+
+func TestImageChangesWithWhatItIsMadeFrom(t *testing.T) {
+	seen := map[string]string{}
+	for _, i := range sandboxImages {
+		inputs, err := i.inputs()
+		if err != nil {
+			t.Fatal(err)
+		}
+		script := slices.Contains(inputs, "sandbox/"+i.name+".sh")
+		if want := slices.Contains([]string{"base", "typescript", "code-interpreter", "java"}, i.name); script != want {
+			t.Errorf("%s depends on a script: %v, want %v", i.name, script, want)
+		}
+		if !slices.Contains(inputs, "sandbox/all.sh") || !slices.Contains(inputs, "sandbox/pyc.sh") {
+			t.Errorf("%s does not depend on the scripts of all images", i.name)
+		}
+		key := (&recipe{inputs: inputs}).key()
+		if other := seen[key]; other != "" {
+			t.Errorf("%s has the inputs of %s", i.name, other)
+		}
+		seen[key] = i.name
+	}
+	if java, _ := sandboxImages[slices.IndexFunc(sandboxImages, func(i sandboxImage) bool { return i.name == "java" })].inputs(); !slices.Contains(java, "sandbox/java/usr/local/bin/java-install") {
+		t.Errorf("java does not depend on its files: %q", java)
+	}
+	root, user := &recipe{}, &recipe{user: "user"}
+	if root.key() == user.key() {
+		t.Error("the user makes no other image")
 	}
 }
 

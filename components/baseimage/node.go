@@ -35,32 +35,16 @@ type npmPackage struct {
 
 // node is Node.js from the npm package that carries its binary, and npm.
 func (s *Store) node(ctx context.Context, want string, parent *recipe) (*recipe, error) {
-	arch := map[string]string{"amd64": "x64"}[runtime.GOARCH]
-	if arch == "" {
-		arch = runtime.GOARCH
-	}
-	binary := "node-linux-" + arch
-	version, err := s.choose(ctx, npmProduct(binary), want)
-	if err != nil {
-		return nil, err
-	}
-	text, _, _ := strings.Cut(version, ".")
-	major, _ := strconv.Atoi(text)
-	npm, err := s.choose(ctx, npmProduct("npm"), strconv.Itoa(stack.NPMFor(major)))
+	nv, err := s.nodeVersions(ctx, want)
 	if err != nil {
 		return nil, err
 	}
 	return &recipe{
-		name: "node", version: version, parent: parent, inputs: []string{"npm", npm, "headers"},
-		env: []string{searchPath, "NODE_VERSION=" + version},
+		name: "node", version: nv.node, parent: parent, inputs: []string{"npm", nv.npm, "headers"},
+		env: []string{searchPath, "NODE_VERSION=" + nv.node},
 		cmd: []string{"node"},
 		make: func(ctx context.Context, b *builder) error {
-			b.progress("node: fetching Node.js " + version + " and npm " + npm)
-			nodeFile, err := b.npmDownload(ctx, binary, version)
-			if err != nil {
-				return err
-			}
-			npmFile, err := b.npmDownload(ctx, "npm", npm)
+			node, err := b.nodeDownload(ctx, nv)
 			if err != nil {
 				return err
 			}
@@ -81,32 +65,67 @@ func (s *Store) node(ctx context.Context, want string, parent *recipe) (*recipe,
 				if err := tw.WriteHeader(&tar.Header{Typeflag: tar.TypeDir, Name: "home/node/", Mode: 0o755, Uid: 1000, Gid: 1000, ModTime: epoch, Format: tar.FormatPAX}); err != nil {
 					return err
 				}
-				if err := copyTarball(tw, nodeFile, func(name string) (string, bool) {
-					if strings.HasPrefix(name, "include/node/") {
-						return "usr/local/" + name, forHeaders(name)
-					}
-					return "usr/local/bin/node", name == "bin/node"
-				}); err != nil {
-					return err
-				}
-				if err := copyTarball(tw, npmFile, func(name string) (string, bool) {
-					return "usr/local/lib/node_modules/npm/" + name, !strings.HasPrefix(name, "man/") && !strings.HasPrefix(name, "docs/")
-				}); err != nil {
-					return err
-				}
-				for _, l := range [][2]string{
-					{"usr/local/bin/npm", "../lib/node_modules/npm/bin/npm-cli.js"},
-					{"usr/local/bin/npx", "../lib/node_modules/npm/bin/npx-cli.js"},
-					{"usr/local/bin/nodejs", "node"},
-				} {
-					if err := putLink(tw, l[0], l[1]); err != nil {
-						return err
-					}
-				}
-				return nil
+				return node.copyTo(tw)
 			})
 		},
 	}, nil
+}
+
+// nodeVersions are the packages that make up an image with Node.js.
+type nodeVersions struct{ binary, node, npm string } // the package that carries the binary; versions
+
+// nodeVersions chooses the newest Node.js that want selects, and its npm.
+func (s *Store) nodeVersions(ctx context.Context, want string) (v nodeVersions, err error) {
+	arch := map[string]string{"amd64": "x64"}[runtime.GOARCH]
+	if arch == "" {
+		arch = runtime.GOARCH
+	}
+	v.binary = "node-linux-" + arch
+	if v.node, err = s.choose(ctx, npmProduct(v.binary), want); err != nil {
+		return v, err
+	}
+	text, _, _ := strings.Cut(v.node, ".")
+	major, _ := strconv.Atoi(text)
+	v.npm, err = s.choose(ctx, npmProduct("npm"), strconv.Itoa(stack.NPMFor(major)))
+	return v, err
+}
+
+// nodeFiles are the downloaded packages.
+type nodeFiles struct{ node, npm string }
+
+func (b *builder) nodeDownload(ctx context.Context, v nodeVersions) (f nodeFiles, err error) {
+	b.progress("node: fetching Node.js " + v.node + " and npm " + v.npm)
+	if f.node, err = b.npmDownload(ctx, v.binary, v.node); err == nil {
+		f.npm, err = b.npmDownload(ctx, "npm", v.npm)
+	}
+	return f, err
+}
+
+// copyTo writes Node.js and npm to /usr/local.
+func (f nodeFiles) copyTo(tw *tar.Writer) error {
+	if err := copyTarball(tw, f.node, func(name string) (string, bool) {
+		if strings.HasPrefix(name, "include/node/") {
+			return "usr/local/" + name, forHeaders(name)
+		}
+		return "usr/local/bin/node", name == "bin/node"
+	}); err != nil {
+		return err
+	}
+	if err := copyTarball(tw, f.npm, func(name string) (string, bool) {
+		return "usr/local/lib/node_modules/npm/" + name, !strings.HasPrefix(name, "man/") && !strings.HasPrefix(name, "docs/")
+	}); err != nil {
+		return err
+	}
+	for _, l := range [][2]string{
+		{"usr/local/bin/npm", "../lib/node_modules/npm/bin/npm-cli.js"},
+		{"usr/local/bin/npx", "../lib/node_modules/npm/bin/npx-cli.js"},
+		{"usr/local/bin/nodejs", "node"},
+	} {
+		if err := putLink(tw, l[0], l[1]); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // forHeaders leaves out OpenSSL's files for other processors, which are most of the headers. With the others native

@@ -1,9 +1,10 @@
 // Command baseimages makes base images before the tests that need them: the race
 // detector of tests makes compressing them take many times as long.
 //
-//	baseimages [-dir folder] [-bin folder] name...
+//	baseimages [-dir folder] [-bin folder] [-sandboxes] name...
 //
-// Names are image names of Dockerfiles. Images that do not depend on each other are made at the same time.
+// Names are image names of Dockerfiles. Images that do not depend on each other are made at the same time, as many as
+// there are processors.
 package main
 
 import (
@@ -13,6 +14,7 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"runtime"
 	"syscall"
 
 	"golang.org/x/sync/errgroup"
@@ -24,10 +26,15 @@ import (
 func main() {
 	dir := flag.String("dir", baseimage.DefaultDir, "folder of the images")
 	bin := flag.String("bin", "bin", "folder of the toolchain, with static-server")
+	sandboxes := flag.Bool("sandboxes", false, "make all images for sandboxes too")
 	flag.Parse()
+	names := flag.Args()
+	if *sandboxes {
+		names = append(names, baseimage.SandboxImages()...)
+	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	if err := run(ctx, *dir, *bin, flag.Args()); err != nil {
+	if err := run(ctx, *dir, *bin, names); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		if hint := errs.HintOf(err); hint != "" {
 			fmt.Fprintln(os.Stderr, hint)
@@ -41,6 +48,7 @@ func run(ctx context.Context, dir, bin string, names []string) error {
 		Dir: dir, BinDir: bin, Registry: baseimage.RegistryNever, Logger: slog.New(slog.NewTextHandler(os.Stderr, nil)),
 	})
 	g, ctx := errgroup.WithContext(ctx)
+	g.SetLimit(max(2, runtime.NumCPU()))
 	for _, name := range names {
 		g.Go(func() error {
 			ref, err := baseimage.Lookup(name)
