@@ -142,11 +142,13 @@ func (s *Store) recipe(ctx context.Context, ref Ref) (*recipe, error) {
 		return s.sandbox(ctx, ref.Version)
 	case "python":
 		return s.python(ctx, ref.Version, ref.Release)
+	case "node":
+		return s.node(ctx, cmp.Or(ref.Version, strconv.Itoa(stack.DefaultNode)), ref.Release)
 	}
 	var parent *recipe
 	var err error
 	switch ref.Name {
-	case "go", "node":
+	case "go":
 		parent, err = s.debian(ref.Release)
 	case "go-cgo", "c":
 		parent, err = s.withPackages("c", "1", ref.Release, cgoPackages)
@@ -156,10 +158,7 @@ func (s *Store) recipe(ctx context.Context, ref Ref) (*recipe, error) {
 	if err != nil {
 		return nil, err
 	}
-	switch ref.Name {
-	case "node":
-		return s.node(ctx, cmp.Or(ref.Version, strconv.Itoa(stack.DefaultNode)), parent)
-	case "c":
+	if ref.Name == "c" {
 		return parent, nil
 	}
 	return s.golang(ctx, ref.Name, cmp.Or(ref.Version, stack.DefaultGo), ref.Release, parent)

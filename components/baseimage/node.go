@@ -34,8 +34,17 @@ type npmPackage struct {
 }
 
 // node is Node.js from the npm package that carries its binary, and npm.
-func (s *Store) node(ctx context.Context, want string, parent *recipe) (*recipe, error) {
+func (s *Store) node(ctx context.Context, want, release string) (*recipe, error) {
 	nv, err := s.nodeVersions(ctx, want)
+	if err != nil {
+		return nil, err
+	}
+	var parent *recipe
+	if compareVersions(nv.node, "25") < 0 {
+		parent, err = s.debian(release)
+	} else { // its binary is linked with a library that the minimal system lacks
+		parent, err = s.withPackages("libatomic", "1", release, []string{"libatomic1"})
+	}
 	if err != nil {
 		return nil, err
 	}

@@ -139,6 +139,15 @@ c.execute_interactive("6 * 7", output_hook=show); m.shutdown_kernel(now=True)'`,
 	}
 }
 
+// TestNodeRunsInItsImage holds that the image has the libraries of the newest Node.js.
+func TestNodeRunsInItsImage(t *testing.T) {
+	m := newMachine(t)
+	box := newSandbox(t, m, languages.Template{Name: "node", Image: "runtime/node:26", CPUMillis: 1000, MemoryMiB: 256, DiskMiB: 64})
+	if got := box.exec(t, execution.ExecSpec{Command: []string{"node", "--version"}}, ""); !strings.HasPrefix(got, "v26.") {
+		t.Errorf("it is %q", got)
+	}
+}
+
 func TestTemplatesHaveImages(t *testing.T) {
 	images := baseimage.SandboxImages()
 	used := map[string]bool{}
