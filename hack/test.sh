@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# Runs the Go tests with the race detector: hack/test.sh unit|root|e2e.
+# Runs the Go tests with the race detector: hack/test.sh unit|root|e2e|packages.
 # unit: packages that need neither root nor the runtime's components; S3 tests
 # start the servers of hack/toolchain.sh test. root: the real
 # components, then e2e. Instances are isolated, so packages run in parallel.
+# packages: popular packages of Python and Node.js, installed and used in sandboxes.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . hack/testenv.sh
@@ -10,7 +11,7 @@ mapfile -t all < <("$go" list ./... | grep -v '/e2e$')
 
 pick() { printf '%s\n' "${all[@]}" | grep -E "$@" || true; }
 
-case ${1:?unit, root or e2e} in
+case ${1:?unit, root, e2e or packages} in
 unit)
 	"$go" test -race -tags faultpoints ./pkg/fault
 	mapfile -t pkgs < <(pick -v "$root_re")
@@ -31,8 +32,12 @@ e2e)
 	hack/build.sh --faults
 	exec "$go" test -timeout 40m -count=1 ./e2e
 	;;
+packages)
+	[ "$(id -u)" = 0 ] || { echo "these tests need root: run make test-packages as root" >&2; exit 1; }
+	exec "$go" test -tags packages -timeout 60m -count=1 -v -run TestPopularPackages ./components/baseimage
+	;;
 *)
-	echo "unknown set of tests: $1 (unit, root or e2e)" >&2
+	echo "unknown set of tests: $1 (unit, root, e2e or packages)" >&2
 	exit 2
 	;;
 esac
