@@ -44,6 +44,24 @@ type Deployment string
 // NewDeployment returns a fresh random id.
 func NewDeployment() Deployment { return Deployment(schema.NewID("dep")) }
 
+// Disk is the id of an entity of kind disk ("disk-" and 16 characters).
+type Disk string
+
+// NewDisk returns a fresh random id.
+func NewDisk() Disk { return Disk(schema.NewID("disk")) }
+
+// DiskMount is the id of an entity of kind disk_mount ("dmount-" and 16 characters).
+type DiskMount string
+
+// NewDiskMount returns a fresh random id.
+func NewDiskMount() DiskMount { return DiskMount(schema.NewID("dmount")) }
+
+// DiskSnapshot is the id of an entity of kind disk_snapshot ("dsnap-" and 16 characters).
+type DiskSnapshot string
+
+// NewDiskSnapshot returns a fresh random id.
+func NewDiskSnapshot() DiskSnapshot { return DiskSnapshot(schema.NewID("dsnap")) }
+
 // Node is the id of an entity of kind node ("node-" and 16 characters).
 type Node string
 
