@@ -1,0 +1,218 @@
+package disk
+
+import (
+	"context"
+	"time"
+
+	"miren.dev/runtime/api/core"
+	"miren.dev/runtime/api/disk"
+	"miren.dev/runtime/components/filesystem"
+	"miren.dev/runtime/domain/disks"
+	"miren.dev/runtime/domain/nodes"
+	"miren.dev/runtime/entity"
+	"miren.dev/runtime/pkg/errs"
+)
+
+// attach attaches a disk to this node, formats it if it is new, and mounts it
+// with the size that it is to have. The caller holds its lock.
+func (r *Reconciler) attach(ctx context.Context, d *disk.Disk) error {
+	takeOver, err := r.lease(ctx, d)
+	if err != nil {
+		return err
+	}
+	v, err := r.Volumes.Attach(ctx, r.store(d), d.Status.Volume, takeOver)
+	if err != nil {
+		return errs.Wrap(err, "attach")
+	}
+	before := d.Status
+	now := time.Now()
+	if d.Status.Node != r.Node || d.Status.AttachedAt == nil {
+		d.Status.Node, d.Status.AttachedAt = r.Node, &now
+	}
+	d.Status.Device = v.Device
+	if v.SizeBytes < d.Spec.SizeBytes {
+		if err := r.Volumes.Resize(ctx, d.Status.Volume, d.Spec.SizeBytes); err != nil {
+			return errs.Wrap(err, "resize the volume")
+		}
+		v.SizeBytes = d.Spec.SizeBytes
+	}
+	d.Status.Message = ""
+	if err := r.mount(ctx, d, v); err != nil {
+		return err
+	}
+	d.Status.Phase = disk.DiskPhaseReady
+	if d.Spec.Deleted {
+		d.Status.Phase = before.Phase
+	}
+	if same(before, d.Status) {
+		return nil
+	}
+	return entity.UpdateStatus(ctx, r.Store, d)
+}
+
+// same reports whether an attachment changed nothing of a status.
+func same(a, b disk.DiskStatus) bool {
+	return a.Node == b.Node && a.AttachedAt == b.AttachedAt && a.Device == b.Device && a.SizeBytes == b.SizeBytes && a.Formatted == b.Formatted &&
+		a.Phase == b.Phase && a.Message == b.Message
+}
+
+// lease makes a disk this node's. It reports whether another node had it, which
+// is down: then the volume is to be taken over.
+func (r *Reconciler) lease(ctx context.Context, d *disk.Disk) (takeOver bool, err error) {
+	switch d.Status.Node {
+	case r.Node:
+		return false, nil
+	case "":
+		d.Status.Node = r.Node
+		return false, entity.UpdateStatus(ctx, r.Store, d)
+	}
+	n, err := entity.Get[core.Node](ctx, r.Store, d.Status.Node)
+	if errs.Is(err, errs.NotFound) {
+		return true, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	if _, err := nodes.LeaseOf(ctx, r.Store, n.GetID()); err != nil && !errs.Is(err, errs.NotFound) {
+		return false, err
+	} else if err == nil || n.Status.Phase != core.NodePhaseDown {
+		return false, errs.New(errs.Unavailable, "disk %s is still attached to node %s", d.Name, n.Name).With("reason", "attached_elsewhere").
+			WithHint("it is detached when no sandbox there has it; if that node is gone for good, it counts as down after a while")
+	}
+	r.Logger.Warn("taking over a disk of a node that is down", "volume", string(d.ID), "node", string(n.ID))
+	return true, nil
+}
+
+// mount mounts the file system of an attached disk; a new disk gets one first.
+func (r *Reconciler) mount(ctx context.Context, d *disk.Disk, v Volume) error {
+	dir, kind := r.dir(d.ID), filesystem.Kind(d.Spec.FileSystem)
+	mounted, err := filesystem.Device(dir)
+	if err != nil {
+		return err
+	}
+	if mounted != "" && mounted != v.Device { // of a device that is gone
+		r.Logger.Warn("the device of a mounted disk is gone", "volume", string(d.ID), "device", mounted)
+		if err := filesystem.Abandon(dir); err != nil {
+			return err
+		}
+		mounted = ""
+	}
+	if !d.Status.Formatted {
+		// No sandbox has ever mounted it: what is on it is half a file system.
+		if err := filesystem.Unmount(dir); err != nil {
+			return err
+		}
+		if err := filesystem.Make(ctx, v.Device, kind); err != nil {
+			return errs.Wrap(err, "format")
+		}
+		if err := filesystem.Mount(v.Device, dir, kind); err != nil {
+			return err
+		}
+		if err := filesystem.Open(dir); err != nil {
+			return err
+		}
+		d.Status.Formatted, d.Status.SizeBytes = true, v.SizeBytes
+		return nil
+	}
+	grow := d.Status.SizeBytes < v.SizeBytes
+	if grow && !filesystem.GrowsMounted(kind) {
+		if err := filesystem.Unmount(dir); err != nil {
+			return err
+		}
+		mounted = ""
+		switch err := filesystem.GrowUnmounted(ctx, v.Device); {
+		case err == nil:
+			d.Status.SizeBytes = v.SizeBytes
+		case errs.Is(err, errs.FailedPrecondition): // sandboxes go on with the size that it has
+			d.Status.Message = "it is larger when no sandbox has it mounted any more: this machine cannot let a mounted ext4 grow (CAP_SYS_RESOURCE)"
+		default:
+			return errs.Wrap(err, "let the file system grow")
+		}
+		grow = false
+	}
+	if mounted == "" {
+		if err := filesystem.Mount(v.Device, dir, kind); err != nil {
+			return err
+		}
+	}
+	if grow {
+		if err := filesystem.Grow(ctx, v.Device, dir, kind); err != nil {
+			return errs.Wrap(err, "let the file system grow")
+		}
+		d.Status.SizeBytes = v.SizeBytes
+	}
+	return nil
+}
+
+// detach takes a disk away from this node. It returns when the store has every
+// write; FailedPrecondition: the disk is still in use. The caller holds its lock.
+func (r *Reconciler) detach(ctx context.Context, d *disk.Disk) error {
+	if d.Status.Node != r.Node {
+		return nil
+	}
+	dir := r.dir(d.ID)
+	if mounted, err := filesystem.Device(dir); err != nil {
+		return err
+	} else if mounted != "" {
+		if used, err := filesystem.Used(dir); err == nil {
+			d.Status.UsedBytes = &used
+		}
+	}
+	if err := filesystem.Unmount(dir); err != nil {
+		return err
+	}
+	err := r.Volumes.Detach(ctx, d.Status.Volume)
+	if errs.Is(err, errs.NotFound) {
+		// An earlier detach may have left writes in the log that the store does not
+		// have: opening the volume sends them.
+		if _, err = r.Volumes.Attach(ctx, r.store(d), d.Status.Volume, false); err == nil {
+			err = r.Volumes.Detach(ctx, d.Status.Volume)
+		}
+	}
+	if err != nil {
+		return errs.Wrap(err, "detach")
+	}
+	d.Status.Node, d.Status.Device, d.Status.AttachedAt, d.Status.Message = "", "", nil, ""
+	return entity.UpdateStatus(ctx, r.Store, d)
+}
+
+// recordUse records how much of a mounted disk is used, if that has changed by a
+// hundredth of its size.
+func (r *Reconciler) recordUse(ctx context.Context, d *disk.Disk) error {
+	used, err := filesystem.Used(r.dir(d.ID))
+	if err != nil {
+		return err
+	}
+	if old := d.Status.UsedBytes; old != nil && max(used-*old, *old-used) < d.Status.SizeBytes/100 {
+		return nil
+	}
+	d.Status.UsedBytes = &used
+	return entity.UpdateStatus(ctx, r.Store, d)
+}
+
+// mounts returns the mounts of a disk on this node, and releases those of
+// sandboxes that have ended.
+func (r *Reconciler) mounts(ctx context.Context, d *disk.Disk) ([]*disk.DiskMount, error) {
+	all, err := disks.Mounts(ctx, r.Store, d.GetID())
+	if err != nil {
+		return nil, err
+	}
+	var out []*disk.DiskMount
+	for _, m := range all {
+		if m.Spec.Node != r.Node {
+			continue
+		}
+		ended, err := r.ended(ctx, m)
+		if err != nil {
+			return nil, err
+		}
+		if !ended {
+			out = append(out, m)
+			continue
+		}
+		if err := disks.Release(ctx, r.Store, m.Spec.Sandbox); err != nil {
+			return nil, err
+		}
+	}
+	return out, nil
+}

@@ -1,0 +1,355 @@
+// Package disk makes volumes, file systems and mounts on this node match the
+// disks of the store.
+//
+//	pending -> ready -> (deleting)      a disk; a snapshot is the same
+//	      \-> failed
+//
+// In: disks, their snapshots, and disk_mounts, which say which sandbox has which
+// disk. Out: volumes in their stores, block devices of the disk daemon, file
+// systems mounted below the directory of mounts, disk.status.
+//
+// # Attachment
+//
+// disk.status.node is the lease on a disk: a node writes its id there, conditional
+// on nobody else having it, before it opens the volume. Another node takes a disk
+// over only when that node is down. The volume itself fences: each opener claims
+// the next epoch in its manifest, and the writes of an earlier one fail.
+//
+// A disk is attached and mounted while a disk_mount of this node names it. When
+// none does, the file system is unmounted and the disk daemon detaches the volume:
+// it refuses while any process uses the block device, a sandbox that still ends
+// included, and is done when the store has every write. Until then the disk stays
+// this node's, and its message says what it waits for.
+//
+// # Format
+//
+// A disk is formatted when it is made, before any sandbox can mount it, and
+// status.formatted is written before it is ready. A disk with status.formatted is
+// never formatted again; one whose volume is missing never becomes an empty one.
+//
+// Locks: one per disk, held over everything slow. A clone holds the lock of its
+// source too; sources are ready, so no cycle exists.
+package disk
+
+import (
+	"context"
+	"log/slog"
+	"path/filepath"
+	"time"
+
+	"miren.dev/runtime/api/disk"
+	"miren.dev/runtime/api/id"
+	"miren.dev/runtime/components/filesystem"
+	"miren.dev/runtime/controllers/kit"
+	"miren.dev/runtime/entity"
+	"miren.dev/runtime/pkg/errs"
+	"miren.dev/runtime/pkg/schema"
+)
+
+// busyWait is the wait before a disk that is in use is detached again, and
+// mountedCheck how often a disk that is mounted is reconciled.
+const (
+	busyWait     = 2 * time.Second
+	mountedCheck = 30 * time.Second
+)
+
+// Volume is a volume that the disk daemon has open.
+type Volume struct {
+	Device    string // block device
+	SizeBytes int64
+}
+
+// Volumes makes volumes and attaches them on this node. Each method may be
+// repeated. store is a URL; volume an id that Create or Clone returned.
+type Volumes interface {
+	// Create makes an empty volume with a name, or returns the one of that name.
+	Create(ctx context.Context, store, name string, size int64) (volume string, sizeBytes int64, err error)
+	// Clone makes a volume with the content of a snapshot, or returns the one of that name.
+	Clone(ctx context.Context, store, volume, snapshot, name string) (clone string, sizeBytes int64, err error)
+	// Attach makes a block device of a volume. FailedPrecondition: it is open elsewhere.
+	Attach(ctx context.Context, store, volume string, takeOver bool) (Volume, error)
+	// Detach returns when the store has every write and the device is gone.
+	// FailedPrecondition: the device is in use. NotFound: it is not attached.
+	Detach(ctx context.Context, volume string) error
+	// Resize makes an attached volume and its block device larger.
+	Resize(ctx context.Context, volume string, size int64) error
+	// Snapshot takes a snapshot of an attached volume, if it has none of that name.
+	Snapshot(ctx context.Context, volume, snapshot string) error
+	DeleteSnapshot(ctx context.Context, store, volume, snapshot string) error
+	// Delete deletes a volume, which is not attached, and the data that only it uses.
+	Delete(ctx context.Context, store, volume string) error
+}
+
+// Reconciler keeps the disks of one node.
+type Reconciler struct {
+	Store   entity.Store
+	Volumes Volumes
+	Node    id.Node
+	// MountDir is the directory below which file systems are mounted, and
+	// DefaultStore the URL of the store of disks that name none.
+	MountDir     string
+	DefaultStore string
+	Logger       *slog.Logger
+
+	locks locks
+}
+
+// Reconcile makes one disk match and returns after how long to reconcile it again
+// (0: only after a change).
+func (r *Reconciler) Reconcile(ctx context.Context, did schema.ID) (time.Duration, error) {
+	unlock, err := r.locks.lock(ctx, string(did))
+	if err != nil {
+		return 0, err
+	}
+	defer unlock()
+	d, err := entity.Get[disk.Disk](ctx, r.Store, did)
+	if errs.Is(err, errs.NotFound) {
+		return 0, r.forget(ctx, did)
+	}
+	if err != nil {
+		return 0, err
+	}
+	again, err := r.reconcile(ctx, d)
+	if err != nil && ctx.Err() == nil {
+		return again, r.report(ctx, d, err)
+	}
+	return again, err
+}
+
+func (r *Reconciler) reconcile(ctx context.Context, d *disk.Disk) (time.Duration, error) {
+	if d.Status.Volume == "" {
+		if d.Spec.Deleted {
+			return 0, r.erase(ctx, d)
+		}
+		if d.Status.Phase == disk.DiskPhaseFailed {
+			return 0, nil
+		}
+		if err := r.provision(ctx, d); err != nil {
+			return 0, err
+		}
+	}
+	mounts, err := r.mounts(ctx, d)
+	if err != nil {
+		return 0, err
+	}
+	if d.Status.Node != "" && d.Status.Node != r.Node && len(mounts) == 0 {
+		return 0, nil // the other node's business
+	}
+	snaps, _, err := entity.List[disk.DiskSnapshot](ctx, r.Store, entity.Where(disk.DiskSnapshotAttrDisk, d.GetID()))
+	if err != nil {
+		return 0, err
+	}
+	if len(mounts) > 0 || !d.Spec.Deleted && (d.Status.Phase == disk.DiskPhasePending || d.Spec.SizeBytes > d.Status.SizeBytes || anyPending(snaps)) {
+		if err := r.attach(ctx, d); err != nil {
+			return 0, err
+		}
+	}
+	if err := r.snapshots(ctx, d, snaps); err != nil {
+		return 0, err
+	}
+	if len(mounts) > 0 {
+		return mountedCheck, r.recordUse(ctx, d)
+	}
+	if err := r.detach(ctx, d); err != nil {
+		if errs.Is(err, errs.FailedPrecondition) { // in use: waited for
+			return busyWait, r.note(ctx, d, err)
+		}
+		return 0, err
+	}
+	if d.Spec.Deleted {
+		return 0, r.erase(ctx, d)
+	}
+	return 0, nil
+}
+
+// report records why a disk does not match. A disk that cannot be made has failed
+// unless a part of the machine or its store is unavailable.
+func (r *Reconciler) report(ctx context.Context, d *disk.Disk, cause error) error {
+	switch {
+	case errs.Is(cause, errs.Conflict), errs.Is(cause, errs.Unavailable), d.Status.Phase != disk.DiskPhasePending:
+		if err := r.note(ctx, d, cause); err != nil && !errs.Is(err, errs.NotFound) {
+			return err
+		}
+		return cause
+	}
+	d.Status.Phase, d.Status.Message = disk.DiskPhaseFailed, message(cause)
+	if err := entity.UpdateStatus(ctx, r.Store, d); err != nil {
+		return err
+	}
+	r.Logger.Error("disk cannot be made", "volume", string(d.ID), "error", cause)
+	return kit.Terminal(cause)
+}
+
+// note records the message of a disk, if it is another one.
+func (r *Reconciler) note(ctx context.Context, d *disk.Disk, cause error) error {
+	if errs.Is(cause, errs.Conflict) || d.Status.Message == message(cause) {
+		return nil
+	}
+	d.Status.Message = message(cause)
+	return entity.UpdateStatus(ctx, r.Store, d)
+}
+
+// message is an error with its hint, bounded.
+func message(err error) string {
+	text := err.Error()
+	if hint := errs.HintOf(err); hint != "" {
+		text += ". Hint: " + hint
+	}
+	const most = 1000
+	return text[:min(len(text), most)]
+}
+
+func (r *Reconciler) store(d *disk.Disk) string {
+	if d.Spec.Store != "" {
+		return d.Spec.Store
+	}
+	return r.DefaultStore
+}
+
+// dir is where a disk is mounted.
+func (r *Reconciler) dir(did schema.ID) string { return filepath.Join(r.MountDir, string(did)) }
+
+// provision makes the volume of a new disk: empty, or a clone.
+func (r *Reconciler) provision(ctx context.Context, d *disk.Disk) error {
+	var err error
+	if d.Spec.SourceDisk == "" {
+		d.Status.Volume, d.Status.SizeBytes, err = r.Volumes.Create(ctx, r.store(d), string(d.ID), d.Spec.SizeBytes)
+		if err != nil {
+			return errs.Wrap(err, "make the volume")
+		}
+		return entity.UpdateStatus(ctx, r.Store, d)
+	}
+	source, unlock, err := r.lockSource(ctx, d)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	snapshot := d.Spec.SourceSnapshot
+	if snapshot == "" {
+		snapshot = "clone-" + string(d.ID)
+		if err := r.attach(ctx, source); err != nil {
+			return errs.Wrap(err, "attach the source %s", source.Name)
+		}
+		if err := r.take(ctx, source, snapshot); err != nil {
+			return errs.Wrap(err, "snapshot of the source %s", source.Name)
+		}
+	}
+	if d.Status.Volume, d.Status.SizeBytes, err = r.Volumes.Clone(ctx, r.store(source), source.Status.Volume, snapshot, string(d.ID)); err != nil {
+		return errs.Wrap(err, "clone")
+	}
+	if d.Spec.SourceSnapshot == "" {
+		if err := r.Volumes.DeleteSnapshot(ctx, r.store(source), source.Status.Volume, snapshot); err != nil {
+			return errs.Wrap(err, "delete the temporary snapshot of the source")
+		}
+	}
+	d.Status.Formatted, d.Status.Phase, d.Status.Message = true, disk.DiskPhaseReady, "" // as its source, which is ready
+	if err := entity.UpdateStatus(ctx, r.Store, d); err != nil {
+		return err
+	}
+	mounts, err := r.mounts(ctx, source)
+	if err != nil || len(mounts) > 0 {
+		return err
+	}
+	if err := r.detach(ctx, source); err != nil {
+		r.Logger.Warn("the source of a clone is not detached yet", "volume", string(source.ID), "error", err)
+	}
+	return nil
+}
+
+// lockSource returns the disk that d is a clone of, locked.
+func (r *Reconciler) lockSource(ctx context.Context, d *disk.Disk) (*disk.Disk, func(), error) {
+	unlock, err := r.locks.lock(ctx, d.Spec.SourceDisk)
+	if err != nil {
+		return nil, nil, err
+	}
+	source, err := entity.Get[disk.Disk](ctx, r.Store, id.Disk(d.Spec.SourceDisk))
+	switch {
+	case errs.Is(err, errs.NotFound):
+		err = errs.New(errs.FailedPrecondition, "the disk %s, of which it is a clone, was deleted", d.Spec.SourceDisk)
+	case err == nil && (source.Spec.Deleted || source.Status.Phase != disk.DiskPhaseReady):
+		err = errs.New(errs.FailedPrecondition, "the disk %s, of which it is a clone, is %s", source.Name, source.Status.Phase)
+	}
+	if err != nil {
+		unlock()
+		return nil, nil, err
+	}
+	return source, unlock, nil
+}
+
+// take takes a snapshot of an attached disk, with every write that its sandboxes
+// have made so far.
+func (r *Reconciler) take(ctx context.Context, d *disk.Disk, snapshot string) error {
+	if err := filesystem.Sync(r.dir(d.ID)); err != nil {
+		return err
+	}
+	return r.Volumes.Snapshot(ctx, d.Status.Volume, snapshot)
+}
+
+func anyPending(snaps []*disk.DiskSnapshot) bool {
+	for _, s := range snaps {
+		if s.Status.Phase == disk.DiskPhasePending && !s.Spec.Deleted {
+			return true
+		}
+	}
+	return false
+}
+
+// snapshots takes and deletes the snapshots of a disk.
+func (r *Reconciler) snapshots(ctx context.Context, d *disk.Disk, snaps []*disk.DiskSnapshot) error {
+	for _, s := range snaps {
+		switch {
+		case s.Spec.Deleted:
+			if err := r.Volumes.DeleteSnapshot(ctx, r.store(d), d.Status.Volume, string(s.ID)); err != nil {
+				return errs.Wrap(err, "delete snapshot %s", s.Spec.Name)
+			}
+			if err := entity.Delete(ctx, r.Store, s); err != nil && !errs.Is(err, errs.NotFound) {
+				return err
+			}
+		case s.Status.Phase == disk.DiskPhasePending && !d.Spec.Deleted:
+			err := r.take(ctx, d, string(s.ID))
+			if errs.Is(err, errs.Unavailable) {
+				return err
+			}
+			now, size := time.Now(), d.Status.SizeBytes
+			s.Status.Phase, s.Status.TakenAt, s.Status.SizeBytes = disk.DiskPhaseReady, &now, &size
+			if err != nil {
+				s.Status.Phase, s.Status.Message, s.Status.TakenAt, s.Status.SizeBytes = disk.DiskPhaseFailed, message(err), nil, nil
+			}
+			if err := entity.UpdateStatus(ctx, r.Store, s); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// erase deletes the volume of a disk that is not attached, and then the entity.
+func (r *Reconciler) erase(ctx context.Context, d *disk.Disk) error {
+	if d.Status.Phase != disk.DiskPhaseDeleting {
+		d.Status.Phase, d.Status.Message = disk.DiskPhaseDeleting, ""
+		if err := entity.UpdateStatus(ctx, r.Store, d); err != nil {
+			return err
+		}
+	}
+	// Without a recorded volume one may exist under the name all the same.
+	volume := d.Status.Volume
+	if volume == "" {
+		volume = string(d.ID)
+	}
+	if err := r.Volumes.Delete(ctx, r.store(d), volume); err != nil && !errs.Is(err, errs.NotFound) {
+		return errs.Wrap(err, "delete the volume")
+	}
+	return entity.Delete(ctx, r.Store, d)
+}
+
+// forget unmounts and detaches what this node has of a disk without an entity. Its
+// volume stays: only a disk that says so is erased.
+func (r *Reconciler) forget(ctx context.Context, did schema.ID) error {
+	if err := filesystem.Unmount(r.dir(did)); err != nil {
+		return err
+	}
+	if err := r.Volumes.Detach(ctx, string(did)); err != nil && !errs.Is(err, errs.NotFound) {
+		return err
+	}
+	return nil
+}

@@ -1,0 +1,64 @@
+package disk
+
+import (
+	"context"
+
+	"miren.dev/runtime/api/disk"
+	"miren.dev/runtime/api/id"
+	"miren.dev/runtime/api/sandbox"
+	"miren.dev/runtime/components/execution"
+	"miren.dev/runtime/domain/disks"
+	"miren.dev/runtime/entity"
+	"miren.dev/runtime/pkg/errs"
+)
+
+// Mounts makes the disks of a sandbox of this node usable, and returns where they
+// are. The disks stay attached until Release, or until the sandbox has ended or is
+// deleted. It may be repeated. Errors: those of disks.Claim, and Unavailable while
+// a disk cannot be attached, for example because its store does not answer.
+func (r *Reconciler) Mounts(ctx context.Context, sb *sandbox.Sandbox, volumes []disks.Volume) ([]execution.Mount, error) {
+	var out []execution.Mount
+	for _, v := range volumes {
+		d, err := disks.Claim(ctx, r.Store, sb, v)
+		if err == nil {
+			err = r.use(ctx, d.GetID())
+		}
+		if err != nil {
+			return nil, errs.Wrap(err, "disk at %s", v.Path)
+		}
+		out = append(out, execution.Mount{Source: r.dir(d.ID), Target: v.Path, ReadOnly: v.ReadOnly})
+	}
+	return out, nil
+}
+
+// use attaches a disk that was claimed.
+func (r *Reconciler) use(ctx context.Context, did id.Disk) error {
+	unlock, err := r.locks.lock(ctx, string(did))
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	return entity.Retry(ctx, func() error {
+		d, err := entity.Get[disk.Disk](ctx, r.Store, did)
+		if err != nil {
+			return err
+		}
+		return r.attach(ctx, d)
+	})
+}
+
+// Release lets go of the disks of a sandbox, of which nothing is left on the
+// machine. They are detached if no other sandbox has them.
+func (r *Reconciler) Release(ctx context.Context, sb id.Sandbox) error {
+	return disks.Release(ctx, r.Store, sb)
+}
+
+// ended reports whether the sandbox of a mount has ended, or does not exist any
+// more.
+func (r *Reconciler) ended(ctx context.Context, m *disk.DiskMount) (bool, error) {
+	sb, err := entity.Get[sandbox.Sandbox](ctx, r.Store, m.Spec.Sandbox)
+	if errs.Is(err, errs.NotFound) {
+		return true, nil
+	}
+	return err == nil && sb.Status.Phase.Ended(), err
+}

@@ -1,0 +1,267 @@
+package disks
+
+import (
+	"context"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"time"
+
+	api "miren.dev/runtime/api/lsvd"
+	ctldisk "miren.dev/runtime/controllers/disk"
+	"miren.dev/runtime/lsvd"
+	"miren.dev/runtime/lsvd/catalog"
+	"miren.dev/runtime/lsvd/daemon"
+	"miren.dev/runtime/lsvd/host"
+	"miren.dev/runtime/lsvd/store"
+	"miren.dev/runtime/pkg/errs"
+	"miren.dev/runtime/pkg/instance"
+	"miren.dev/runtime/pkg/proc"
+	"miren.dev/runtime/pkg/rpc"
+)
+
+// startTimeout is how long the daemon may take to become ready.
+const startTimeout = 30 * time.Second
+
+// Volumes makes volumes, and attaches them through the disk daemon of an
+// installation, which it starts if it does not run.
+type Volumes struct {
+	Instance *instance.Instance
+	// Program is the path of the program whose command `lsvd daemon` is the daemon.
+	Program string
+	Logger  *slog.Logger
+}
+
+var _ ctldisk.Volumes = (*Volumes)(nil)
+
+// DefaultStore returns the URL of the store in the state directory.
+func (v *Volumes) DefaultStore() (string, error) {
+	return host.StoreURL(v.Instance.State("lsvd", "store"))
+}
+
+func (v *Volumes) runDir() string { return v.Instance.Socket("lsvd") }
+
+// call calls f with the daemon, which it starts if it does not run.
+func (v *Volumes) call(ctx context.Context, f func(api.DisksClient) error) error {
+	conn, err := v.connect(ctx)
+	if err != nil {
+		if err := v.start(ctx); err != nil {
+			return err
+		}
+		if conn, err = v.connect(ctx); err != nil {
+			return err
+		}
+	}
+	defer conn.Close()
+	return f(api.NewDisksClient(conn))
+}
+
+// start starts the daemon and waits until it is ready.
+func (v *Volumes) start(ctx context.Context) error {
+	ready := func(ctx context.Context) error {
+		conn, err := v.connect(ctx)
+		if err == nil {
+			conn.Close()
+		}
+		return err
+	}
+	_, err := proc.Ensure(ctx, proc.Spec{
+		Name: "the disk daemon", Path: v.Program,
+		Args:    []string{"lsvd", "daemon", "--state-dir", v.Instance.StateDir, "--run-dir", filepath.Dir(v.Instance.RunDir)},
+		LogFile: v.Instance.State("logs", "lsvd.log"), RecordFile: Record(v.runDir()), ReadyTimeout: startTimeout, Ready: ready,
+	})
+	if err != nil && ready(ctx) == nil { // a command, or the holder, has started one at the same time
+		return nil
+	}
+	return err
+}
+
+// connect returns a connection to the daemon if it answers.
+func (v *Volumes) connect(ctx context.Context) (*rpc.Client, error) {
+	sock := Socket(v.runDir())
+	if _, err := os.Stat(sock); err != nil {
+		return nil, errs.New(errs.Unavailable, "the disk daemon does not run: %w", err)
+	}
+	conn, err := rpc.NewClient("unix://"+sock, rpc.ClientOptions{RetryFor: -1})
+	if err != nil {
+		return nil, err
+	}
+	if _, err := api.NewDisksClient(conn).Status(ctx); err != nil {
+		conn.Close()
+		return nil, errs.Wrap(err, "ask the disk daemon")
+	}
+	return conn, nil
+}
+
+// Stop stops the daemon, if one runs and has no disk, and waits for its end.
+func (v *Volumes) Stop(ctx context.Context) error {
+	p, err := proc.Find(Record(v.runDir()))
+	if err != nil || p == nil {
+		return err
+	}
+	conn, err := v.connect(ctx)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	c := api.NewDisksClient(conn)
+	list, err := c.List(ctx)
+	if err != nil || len(list.Disks) > 0 {
+		return err
+	}
+	// The daemon may end before its answer is sent.
+	if err := c.Stop(ctx, &api.StopRequest{}); err != nil && !errs.Is(err, errs.Unavailable) {
+		return err
+	}
+	select {
+	case <-p.Done():
+		return nil
+	case <-ctx.Done():
+		return errs.New(errs.Unavailable, "the disk daemon (pid %d) does not end", p.PID())
+	}
+}
+
+// named returns the volume with a name, if there is one.
+func named(ctx context.Context, st store.Store, name string) (*catalog.Volume, error) {
+	v, err := catalog.Find(ctx, st, name)
+	if errs.Is(err, errs.NotFound) {
+		return nil, nil
+	}
+	return v, err
+}
+
+// ensure returns the volume with a name, or makes it.
+func ensure(ctx context.Context, url, name string, make func(store.Store) error) (volume string, size int64, err error) {
+	st, _, err := host.OpenStore(ctx, url)
+	if err != nil {
+		return "", 0, err
+	}
+	v, err := named(ctx, st, name)
+	if err != nil {
+		return "", 0, err
+	}
+	if v == nil {
+		if err := make(st); err != nil {
+			return "", 0, err
+		}
+		if v, err = catalog.Find(ctx, st, name); err != nil {
+			return "", 0, err
+		}
+	}
+	return v.ID.String(), v.Size, nil
+}
+
+// Create implements ctldisk.Volumes.
+func (v *Volumes) Create(ctx context.Context, url, name string, size int64) (string, int64, error) {
+	return ensure(ctx, url, name, func(st store.Store) error {
+		_, err := catalog.Create(ctx, st, name, size, nil)
+		return err
+	})
+}
+
+// Clone implements ctldisk.Volumes.
+func (v *Volumes) Clone(ctx context.Context, url, volume, snapshot, name string) (string, int64, error) {
+	id, err := lsvd.ParseID(volume)
+	if err != nil {
+		return "", 0, err
+	}
+	return ensure(ctx, url, name, func(st store.Store) error {
+		_, err := catalog.Clone(ctx, st, id, snapshot, name)
+		return err
+	})
+}
+
+// Attach implements ctldisk.Volumes.
+func (v *Volumes) Attach(ctx context.Context, url, volume string, takeOver bool) (out ctldisk.Volume, err error) {
+	err = v.call(ctx, func(c api.DisksClient) error {
+		r, err := c.Attach(ctx, &api.AttachRequest{Store: url, Volume: volume, Block: true, TakeOver: takeOver})
+		if err != nil {
+			return err
+		}
+		for _, f := range r.Disk.Frontends {
+			if f.Kind == daemon.KindBlock {
+				out.Device = f.Address
+			}
+		}
+		if r.Disk.SizeBytes == nil || out.Device == "" {
+			return errs.New(errs.Unavailable, "volume %s is %s: %s", volume, r.Disk.State, r.Disk.Message)
+		}
+		out.SizeBytes = *r.Disk.SizeBytes
+		return nil
+	})
+	return out, err
+}
+
+// Detach implements ctldisk.Volumes.
+func (v *Volumes) Detach(ctx context.Context, volume string) error {
+	return v.call(ctx, func(c api.DisksClient) error {
+		_, err := c.Detach(ctx, &api.DetachRequest{Volume: volume})
+		return err
+	})
+}
+
+// Resize implements ctldisk.Volumes.
+func (v *Volumes) Resize(ctx context.Context, volume string, size int64) error {
+	return v.call(ctx, func(c api.DisksClient) error {
+		return c.Resize(ctx, &api.ResizeRequest{Volume: volume, SizeBytes: size})
+	})
+}
+
+// Snapshot implements ctldisk.Volumes.
+func (v *Volumes) Snapshot(ctx context.Context, volume, snapshot string) error {
+	err := v.call(ctx, func(c api.DisksClient) error {
+		return c.Snapshot(ctx, &api.SnapshotRequest{Volume: volume, Snapshot: snapshot})
+	})
+	if errs.Is(err, errs.AlreadyExists) {
+		return nil
+	}
+	return err
+}
+
+// DeleteSnapshot implements ctldisk.Volumes.
+func (v *Volumes) DeleteSnapshot(ctx context.Context, url, volume, snapshot string) error {
+	st, _, err := host.OpenStore(ctx, url)
+	if err != nil {
+		return err
+	}
+	id, err := lsvd.ParseID(volume)
+	if err != nil {
+		return err
+	}
+	if err := lsvd.DeleteSnapshot(ctx, st, id, snapshot); err != nil && !errs.Is(err, errs.NotFound) {
+		return err
+	}
+	v.sweep(ctx, st, url)
+	return nil
+}
+
+// Delete implements ctldisk.Volumes.
+func (v *Volumes) Delete(ctx context.Context, url, volume string) error {
+	st, _, err := host.OpenStore(ctx, url)
+	if err != nil {
+		return err
+	}
+	found, err := catalog.Find(ctx, st, volume)
+	if err != nil {
+		return err
+	}
+	if err := catalog.Delete(ctx, st, found, false); err != nil {
+		return err
+	}
+	state, err := host.Open(v.Instance.State("lsvd"))
+	if err != nil {
+		return err
+	}
+	if err := state.Forget(found.ID); err != nil {
+		return err
+	}
+	v.sweep(ctx, st, url)
+	return nil
+}
+
+// sweep frees the space of what was deleted. A later one frees what it leaves.
+func (v *Volumes) sweep(ctx context.Context, st store.Store, url string) {
+	if _, _, err := lsvd.Sweep(ctx, st); err != nil {
+		v.Logger.Warn("space of deleted volumes is not free yet", "store", url, "error", err)
+	}
+}
