@@ -16,6 +16,7 @@ import (
 	"miren.dev/runtime/cli/completion"
 	"miren.dev/runtime/cli/config"
 	"miren.dev/runtime/cli/debug"
+	"miren.dev/runtime/cli/disk"
 	"miren.dev/runtime/cli/doctor"
 	"miren.dev/runtime/cli/entity"
 	"miren.dev/runtime/cli/node"
@@ -58,6 +59,7 @@ var commands = []entry{
 	{path: "route", make: route.New},
 	{path: "build", make: build.New},
 	{path: "node", make: node.New},
+	{path: "disk", make: disk.New},
 	{path: "entity", make: entity.New},
 	{path: "config", make: config.New},
 	{path: "auth", make: auth.New},

@@ -7,10 +7,12 @@ import (
 	"context"
 
 	"miren.dev/runtime/api/app"
+	"miren.dev/runtime/api/disk"
 	"miren.dev/runtime/api/history"
 	"miren.dev/runtime/api/sandbox"
 	"miren.dev/runtime/api/server"
 	"miren.dev/runtime/domain/apps"
+	"miren.dev/runtime/domain/disks"
 	"miren.dev/runtime/domain/nodes"
 	"miren.dev/runtime/domain/routes"
 	"miren.dev/runtime/domain/sandboxes"
@@ -27,11 +29,12 @@ type Deps struct {
 	Sandboxes *sandboxes.Service
 	Templates *templates.Service
 	Nodes     *nodes.Service
+	Disks     *disks.Service
 	History   entity.History
 }
 
 // Register makes s serve apps, deploys, builds, routes, sandboxes, templates,
-// nodes and the history.
+// nodes, disks and the history.
 func Register(s *rpc.Server, d Deps) {
 	app.RegisterApps(s, &appHandler{d.Apps})
 	app.RegisterDeploys(s, &deployHandler{d.Apps})
@@ -40,6 +43,7 @@ func Register(s *rpc.Server, d Deps) {
 	sandbox.RegisterSandboxes(s, &sandboxHandler{d.Sandboxes})
 	sandbox.RegisterTemplates(s, &templateHandler{d.Templates})
 	server.RegisterNodes(s, &nodeHandler{d.Nodes})
+	disk.RegisterDisks(s, &diskHandler{d.Disks})
 	history.RegisterHistory(s, History(d.History))
 }
 

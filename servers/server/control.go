@@ -17,6 +17,7 @@ import (
 	"miren.dev/runtime/api/ingress"
 	"miren.dev/runtime/controllers/build"
 	"miren.dev/runtime/controllers/deployment"
+	ctldisk "miren.dev/runtime/controllers/disk"
 	"miren.dev/runtime/controllers/kit"
 	"miren.dev/runtime/controllers/node"
 	"miren.dev/runtime/controllers/pool"
@@ -24,6 +25,7 @@ import (
 	ctlsandbox "miren.dev/runtime/controllers/sandbox"
 	"miren.dev/runtime/controllers/scheduler"
 	"miren.dev/runtime/domain/apps"
+	"miren.dev/runtime/domain/disks"
 	"miren.dev/runtime/domain/nodes"
 	"miren.dev/runtime/domain/projects"
 	"miren.dev/runtime/domain/routes"
@@ -109,6 +111,9 @@ func (c *control) controllers(nodeID id.Node) []kit.Controller {
 		(&scheduler.Reconciler{Store: c.store, Logger: log("scheduler")}).Controller(),
 		nodeSandboxes.Controller(),
 		(&ctlsandbox.Snapshots{Sandboxes: nodeSandboxes, Logger: log("snapshot")}).Controller(),
+		(&ctldisk.Reconciler{
+			Store: c.store, Volumes: c.m.volumes, Node: nodeID, MountDir: c.m.in.DiskMounts(), DefaultStore: c.m.diskStore, Logger: log("disk"),
+		}).Controller(),
 		(&node.Liveness{Store: c.store, Logger: log("node")}).Controller(),
 		(&retention.Reconciler{
 			Store: c.store, Logger: log("retention"), Config: retention.Config{
@@ -165,6 +170,7 @@ func (c *control) services(src sources) rpcserver.Deps {
 	a := &apps.Service{Store: c.store, Informers: c.informers, Sealer: c.sealer, Sources: src.Store, BuildLogs: c.m.buildLogs, Logger: c.logger}
 	return rpcserver.Deps{
 		Apps: a, Routes: &routes.Service{Store: c.store, Apps: a}, Nodes: &nodes.Service{Store: c.store}, History: c.store,
+		Disks:     &disks.Service{Store: c.store, Informers: c.informers},
 		Templates: c.templates,
 		Sandboxes: sandboxes.New(&sandboxes.Service{
 			Store: c.store, Informers: c.informers, Apps: a, Templates: c.templates, Node: ctlsandbox.LocalNode{Driver: c.m.driver}, Sealer: c.sealer,

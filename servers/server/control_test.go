@@ -127,7 +127,7 @@ func TestDebugControllers(t *testing.T) {
 	for _, s := range resp.Controllers {
 		got[s.Name], names = s, append(names, s.Name)
 	}
-	want := []string{"api", "build", "deployment", "node", "pool", "registrar", "retention", "sandbox", "sandbox-retention", "scheduler"}
+	want := []string{"api", "build", "deployment", "disk", "node", "pool", "registrar", "retention", "sandbox", "sandbox-retention", "scheduler"}
 	if !slices.Equal(names, want) {
 		t.Errorf("writers %v, want %v", names, want)
 	}

@@ -12,6 +12,7 @@ import (
 	"miren.dev/runtime/components/baseimage"
 	"miren.dev/runtime/components/buildkit"
 	"miren.dev/runtime/components/containerd"
+	"miren.dev/runtime/components/filesystem"
 	"miren.dev/runtime/components/network"
 	"miren.dev/runtime/components/network/firewall"
 	"miren.dev/runtime/components/postgres"
@@ -21,6 +22,7 @@ import (
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/instance"
 	"miren.dev/runtime/pkg/sysuser"
+	"miren.dev/runtime/servers/disks"
 )
 
 // hostBundles are the paths at which distributions keep the machine's CA
@@ -42,6 +44,8 @@ type machine struct {
 	buildkit    *buildkit.Daemon
 	bases       *baseimage.Store
 	buildLogs   *buildlog.Logs
+	volumes     *disks.Volumes
+	diskStore   string       // URL of the store of disks that name none
 	ingressUser sysuser.User // set by Run, if there is an ingress
 	// ingressError is why the ingress does not run; "" or nil: it runs, or its state is not known.
 	ingressError atomic.Pointer[string]
@@ -108,6 +112,14 @@ func newMachine(cfg *config.Config, in *instance.Instance, log *slog.Logger) (*m
 		Logger: log.With("component", "baseimage"),
 	})
 	m.buildLogs = buildlog.New(in.State("logs", "builds"), cfg.Logs.BuildBytes)
+	exe, err := os.Executable()
+	if err != nil {
+		return nil, errs.New(errs.Internal, "find this program: %w", err)
+	}
+	m.volumes = &disks.Volumes{Instance: in, Program: exe, Logger: log.With("component", "volumes")}
+	if m.diskStore, err = m.volumes.DefaultStore(); err != nil {
+		return nil, err
+	}
 	return m, nil
 }
 
@@ -185,6 +197,7 @@ func (m *machine) tearDown(ctx context.Context) error {
 	try("BuildKit", m.buildkit.Stop(ctx))
 	try("sandboxes", m.driver.Start(ctx))
 	try("sandboxes", m.driver.Shutdown(ctx))
+	try("disks", m.detachDisks(ctx))
 	m.close()
 	try("containerd", m.containerd.Stop(ctx))
 	pg, err := postgres.Attach(postgres.ConfigFor(m.in, m.logger))
@@ -193,4 +206,23 @@ func (m *machine) tearDown(ctx context.Context) error {
 		try("PostgreSQL", pg.Stop(ctx))
 	}
 	return errors.Join(all...)
+}
+
+// detachDisks detaches the disks of sandboxes, of which none runs any more, and
+// stops the disk daemon unless it serves other volumes.
+func (m *machine) detachDisks(ctx context.Context) error {
+	dir := m.in.DiskMounts()
+	entries, err := os.ReadDir(dir)
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return errs.New(errs.Unavailable, "list the mounts of disks: %w", err)
+	}
+	for _, e := range entries {
+		if err := filesystem.Unmount(filepath.Join(dir, e.Name())); err != nil {
+			return err
+		}
+		if err := m.volumes.Detach(ctx, e.Name()); err != nil && !errs.Is(err, errs.NotFound) {
+			return err
+		}
+	}
+	return m.volumes.Stop(ctx)
 }

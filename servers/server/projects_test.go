@@ -10,6 +10,7 @@ import (
 
 	"miren.dev/runtime/api/app"
 	"miren.dev/runtime/api/core"
+	"miren.dev/runtime/api/disk"
 	"miren.dev/runtime/api/history"
 	"miren.dev/runtime/api/sandbox"
 	"miren.dev/runtime/api/store"
@@ -78,6 +79,10 @@ var (
 	forCluster = answer{rule: rpc.ProjectCluster}
 	forAny     = answer{rule: rpc.ProjectAny}
 	appRequest = byApp(func(p, a string) *app.AppRequest { return &app.AppRequest{Project: p, App: a} })
+
+	snapshotRequest = byApp(func(p, a string) *disk.SnapshotDiskRequest {
+		return &disk.SnapshotDiskRequest{Project: p, Disk: a, Snapshot: "s"}
+	})
 )
 
 // answers lists every method; a new method needs an entry here.
@@ -103,6 +108,15 @@ var answers = map[string]answer{
 	"app.Routes/Delete": byApp(func(p, a string) *app.DeleteRouteRequest {
 		return &app.DeleteRouteRequest{Project: p, Host: a + ".example.com"}
 	}),
+
+	"disk.Disks/Create": byApp(func(p, a string) *disk.CreateDiskRequest { return &disk.CreateDiskRequest{Project: p, Disk: a} }),
+	"disk.Disks/Clone": byApp(func(p, a string) *disk.CloneDiskRequest {
+		return &disk.CloneDiskRequest{Project: p, Source: a, Disk: "clone"}
+	}),
+	"disk.Disks/Snapshot":       snapshotRequest,
+	"disk.Disks/DeleteSnapshot": snapshotRequest,
+	"disk.Disks/Resize":         byApp(func(p, a string) *disk.ResizeDiskRequest { return &disk.ResizeDiskRequest{Project: p, Disk: a} }),
+	"disk.Disks/Delete":         byApp(func(p, a string) *disk.DiskRequest { return &disk.DiskRequest{Project: p, Disk: a} }),
 
 	"sandbox.Sandboxes/Run": byApp(func(p, _ string) *sandbox.RunRequest { return &sandbox.RunRequest{Project: p} }),
 	"sandbox.Sandboxes/RunOnce": byApp(func(p, _ string) *sandbox.RunOnceRequest {

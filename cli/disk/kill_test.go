@@ -1,0 +1,180 @@
+package disk_test
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"miren.dev/runtime/api"
+	api_disk "miren.dev/runtime/api/disk"
+	"miren.dev/runtime/api/id"
+	"miren.dev/runtime/api/sandbox"
+	"miren.dev/runtime/components/execution"
+	"miren.dev/runtime/domain/disks"
+	"miren.dev/runtime/entity"
+	"miren.dev/runtime/entity/pgstore"
+	"miren.dev/runtime/pkg/instance"
+	"miren.dev/runtime/pkg/proc"
+	serverdisks "miren.dev/runtime/servers/disks"
+	"miren.dev/runtime/testsupport/attachtest"
+	"miren.dev/runtime/testsupport/wait"
+)
+
+// serverEnv holds the serverSpec of a process that is a server.
+const serverEnv = "DISK_TEST_SERVER"
+
+// serverSpec says what a server serves, and which sandbox it mounts a new disk for.
+type serverSpec struct {
+	URL, StateDir, RunDir string
+	Node                  id.Node
+	Sandbox               id.Sandbox
+	Disk                  id.Disk
+}
+
+// serve is a server that mounts a disk for a sandbox, says so, and goes on until
+// it is killed.
+func serve(text string) error {
+	var s serverSpec
+	if err := json.Unmarshal([]byte(text), &s); err != nil {
+		return err
+	}
+	os.Unsetenv(serverEnv) // not for the disk daemon
+	ctx := context.Background()
+	store, err := pgstore.Open(ctx, pgstore.Config{URL: s.URL, Kinds: api.Kinds()})
+	if err != nil {
+		return err
+	}
+	in, err := instance.Find(s.StateDir, s.RunDir)
+	if err != nil {
+		return err
+	}
+	ctl, informers, rt, err := control(store, in, s.Node, slog.New(slog.NewTextHandler(os.Stderr, nil)))
+	if err != nil {
+		return err
+	}
+	go func() { _ = informers.Run(ctx) }()
+	ended := make(chan error, 1)
+	go func() { ended <- rt.Run(ctx) }()
+	sb, err := entity.Get[sandbox.Sandbox](ctx, store, s.Sandbox)
+	if err != nil {
+		return err
+	}
+	for {
+		if _, err = ctl.Mounts(ctx, sb, []disks.Volume{{Disk: s.Disk, Path: "/data"}}); err == nil {
+			break
+		}
+		fmt.Fprintln(os.Stderr, err) // it is not made yet
+		select {
+		case <-time.After(50 * time.Millisecond):
+		case err := <-ended:
+			return err
+		}
+	}
+	fmt.Println("mounted")
+	return <-ended
+}
+
+// TestKillsLoseNoWrite kills the server while it makes, formats, attaches and
+// mounts a disk, then the disk daemon while a sandbox writes, and then restarts the
+// server under the running sandbox. Every file that was acknowledged is there.
+func TestKillsLoseNoWrite(t *testing.T) {
+	n := newNode(t)
+	n.stop()
+	d := api_disk.NewDisk()
+	d.Project, d.Name, d.Spec.SizeBytes = n.project, "data", size
+	if err := entity.Create(t.Context(), n.store, d); err != nil {
+		t.Fatal(err)
+	}
+	sb := n.sandbox()
+	spec, err := json.Marshal(serverSpec{
+		URL: n.url, StateDir: n.Instance.StateDir, RunDir: filepath.Dir(n.Instance.RunDir), Node: n.id, Sandbox: sb.GetID(), Disk: d.GetID(),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	rng := rand.New(rand.NewPCG(1, 13))
+	for kill, mounted := 0, false; kill < 8 && !mounted; kill++ {
+		mounted = n.killedServer(string(spec), time.Duration(rng.IntN(300*(kill+1)))*time.Millisecond)
+		t.Logf("server %d was killed; it had mounted the disk: %v", kill, mounted)
+	}
+
+	n.start()
+	var mounts []execution.Mount
+	wait.NoError(t, "the disk is mounted", func() (err error) {
+		mounts, err = n.ctl.Mounts(t.Context(), sb, []disks.Volume{{Disk: d.GetID(), Path: "/data"}})
+		return err
+	}, wait.Within(time.Minute))
+	n.ensure(sb, mounts)
+	n.guest(sb, "put", "/data/first", "before the daemon was killed")
+	p, err := proc.Find(serverdisks.Record(n.Instance.Socket("lsvd")))
+	if err != nil || p == nil {
+		t.Fatalf("the disk daemon: %v, %v", p, err)
+	}
+	if err := unix.Kill(p.PID(), unix.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	n.guest(sb, "put", "/data/second", "after it")
+	n.stop()
+	n.Restart(t)
+	n.guest(sb, "put", "/data/third", "without a server")
+	n.start()
+	n.guest(sb, "put", "/data/fourth", "with the next server")
+	n.end(sb)
+	n.detached("data")
+
+	next := n.run(disks.Volume{Disk: d.GetID(), Path: "/data"})
+	for file, want := range map[string]string{
+		"first": "before the daemon was killed", "second": "after it", "third": "without a server", "fourth": "with the next server",
+	} {
+		if got := n.guest(next, "read", "/data/"+file); got != want {
+			t.Errorf("%s has %q, not %q", file, got, want)
+		}
+	}
+	n.end(next)
+	n.detached("data")
+	n.delete("data")
+}
+
+// killedServer runs a server that is killed after a time, or soon after it has
+// mounted the disk, which it then reports.
+func (n *node) killedServer(spec string, after time.Duration) (mounted bool) {
+	n.t.Helper()
+	cmd := exec.Command(attachtest.Executable(n.t))
+	cmd.Env = append(os.Environ(), serverEnv+"="+spec)
+	cmd.Stderr = n.t.Output()
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		n.t.Fatal(err)
+	}
+	said := make(chan struct{})
+	go func() {
+		if bufio.NewScanner(out).Scan() {
+			close(said)
+		}
+	}()
+	select {
+	case <-said:
+		mounted = true
+	case <-time.After(after): // the moment is random
+	}
+	if err := cmd.Process.Kill(); err != nil {
+		n.t.Error(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- cmd.Wait() }()
+	wait.Receive(n.t, "the end of the server", ended)
+	return mounted
+}

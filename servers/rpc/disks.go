@@ -1,0 +1,51 @@
+package rpcserver
+
+import (
+	"context"
+
+	"miren.dev/runtime/api/disk"
+	"miren.dev/runtime/domain/disks"
+)
+
+// diskHandler serves disk.Disks.
+type diskHandler struct{ disks *disks.Service }
+
+func (h *diskHandler) Create(ctx context.Context, req *disk.CreateDiskRequest) (*disk.DiskResponse, error) {
+	d, err := h.disks.Create(ctx, disks.CreateRequest{
+		Project: req.Project, Name: req.Disk, SizeBytes: req.SizeBytes, Store: req.Store, FileSystem: req.FileSystem,
+	})
+	return diskResponse(d, err)
+}
+
+func (h *diskHandler) Clone(ctx context.Context, req *disk.CloneDiskRequest) (*disk.DiskResponse, error) {
+	return diskResponse(h.disks.Clone(ctx, req.Project, req.Source, req.Snapshot, req.Disk))
+}
+
+func (h *diskHandler) Snapshot(ctx context.Context, req *disk.SnapshotDiskRequest) (*disk.SnapshotResponse, error) {
+	s, err := h.disks.Snapshot(ctx, req.Project, req.Disk, req.Snapshot)
+	if err != nil {
+		return nil, err
+	}
+	rec, err := record(s)
+	return &disk.SnapshotResponse{Snapshot: rec}, err
+}
+
+func (h *diskHandler) DeleteSnapshot(ctx context.Context, req *disk.SnapshotDiskRequest) error {
+	return h.disks.DeleteSnapshot(ctx, req.Project, req.Disk, req.Snapshot)
+}
+
+func (h *diskHandler) Resize(ctx context.Context, req *disk.ResizeDiskRequest) (*disk.DiskResponse, error) {
+	return diskResponse(h.disks.Resize(ctx, req.Project, req.Disk, req.SizeBytes))
+}
+
+func (h *diskHandler) Delete(ctx context.Context, req *disk.DiskRequest) error {
+	return h.disks.Delete(ctx, req.Project, req.Disk)
+}
+
+func diskResponse(d *disk.Disk, err error) (*disk.DiskResponse, error) {
+	if err != nil {
+		return nil, err
+	}
+	rec, err := record(d)
+	return &disk.DiskResponse{Disk: rec}, err
+}
