@@ -279,7 +279,7 @@ func used(d *disk.Disk) string {
 
 // detail is a disk as `r disk show --json` prints it.
 type detail struct {
-	*disk.Disk
+	Disk      *disk.Disk           `json:"disk"`
 	Snapshots []*disk.DiskSnapshot `json:"snapshots"`
 	Mounts    []*disk.DiskMount    `json:"mounts"`
 }

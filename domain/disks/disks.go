@@ -300,7 +300,7 @@ func (s *Service) Delete(ctx context.Context, project, name string) error {
 			return err
 		}
 		if len(snaps) > 0 {
-			return refuse("has_snapshots", "disk %s has %d snapshots", name, len(snaps)).WithHint("delete them first; clones of them stay")
+			return refuse("has_snapshots", "disk %s has snapshots (%d)", name, len(snaps)).WithHint("delete them first; clones of them stay")
 		}
 		d.Spec.Deleted = true
 		return nil

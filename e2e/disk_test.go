@@ -1,0 +1,79 @@
+package e2e
+
+import (
+	"context"
+	"strings"
+	"testing"
+
+	"miren.dev/runtime/testsupport/wait"
+)
+
+// diskShown is a disk as `r disk show --json` prints it.
+type diskShown struct {
+	Disk      shownDisk
+	Snapshots []struct{ Spec struct{ Name string } }
+}
+
+type shownDisk struct {
+	Name   string
+	Status struct {
+		Phase     string
+		SizeBytes int64 `json:"size_bytes"`
+		Node      string
+	}
+}
+
+// TestDisks makes, clones, resizes and deletes disks with the commands, also while
+// the server is killed. `r server stop` leaves nothing of them on the machine.
+func TestDisks(t *testing.T) {
+	s := own(t, "disks")
+	if out := s.r(t, "", "disk", "create", "data", "--size", "64M"); !strings.Contains(out, "created data") {
+		t.Errorf("create: %s", out)
+	}
+	s.r(t, "", "disk", "snapshot", "data@monday")
+	s.r(t, "", "disk", "clone", "data@monday", "copy")
+	s.r(t, "", "disk", "resize", "copy", "128M")
+	if out := s.r(t, "", "disk", "list"); !strings.Contains(out, "data") || !strings.Contains(out, "128") {
+		t.Errorf("list: %s", out)
+	}
+	var d diskShown
+	s.json(t, &d, "disk", "show", "data")
+	if d.Disk.Name != "data" || d.Disk.Status.Phase != "ready" || d.Disk.Status.SizeBytes != 64<<20 || len(d.Snapshots) != 1 || d.Snapshots[0].Spec.Name != "monday" {
+		t.Errorf("show: %+v", d)
+	}
+	if res := s.try(t, "", "disk", "delete", "data", "--yes"); res.Code == 0 || !strings.Contains(res.Stderr, "snapshots (1)") {
+		t.Errorf("delete of a disk with a snapshot: %s", res)
+	}
+	if res := s.try(t, "", "disk", "resize", "copy", "64M"); res.Code == 0 || !strings.Contains(res.Stderr, "shrink") {
+		t.Errorf("shrink: %s", res)
+	}
+	s.r(t, "", "disk", "delete-snapshot", "data@monday")
+
+	// The server is killed while it makes a disk: the next one goes on.
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	cmd := s.command(ctx, "", "disk", "create", "late", "--size", "64M")
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	wait.For(t, "the disk is being made", func() bool {
+		return s.try(t, "", "disk", "show", "late").Code == 0
+	})
+	kill(t, s.pid(t, "server"))
+	_ = cmd.Wait() // killed with the server, or served by the next one
+	if err := s.start(); err != nil {
+		t.Fatal(err)
+	}
+	wait.For(t, "the disk is ready and detached", func() bool {
+		var d diskShown
+		s.json(t, &d, "disk", "show", "late")
+		return d.Disk.Status.Phase == "ready" && d.Disk.Status.Node == ""
+	}, wait.Within(converge))
+	for _, name := range []string{"data", "copy", "late"} {
+		s.r(t, "", "disk", "delete", name, "--yes")
+	}
+	var left []shownDisk
+	if s.json(t, &left, "disk", "list"); len(left) > 0 {
+		t.Errorf("after the deletions: %+v", left)
+	}
+}
