@@ -22,9 +22,11 @@ import (
 	"miren.dev/runtime/components/execution"
 	"miren.dev/runtime/domain/disks"
 	"miren.dev/runtime/entity"
+	"miren.dev/runtime/entity/informer"
 	"miren.dev/runtime/entity/pgstore"
 	"miren.dev/runtime/pkg/instance"
 	"miren.dev/runtime/pkg/proc"
+	"miren.dev/runtime/pkg/schema"
 	serverdisks "miren.dev/runtime/servers/disks"
 	"miren.dev/runtime/testsupport/attachtest"
 	"miren.dev/runtime/testsupport/wait"
@@ -69,16 +71,14 @@ func serve(text string) error {
 	if err != nil {
 		return err
 	}
-	for {
-		if _, err = ctl.Mounts(ctx, sb, []disks.Volume{{Disk: s.Disk, Path: "/data"}}); err == nil {
-			break
-		}
-		fmt.Fprintln(os.Stderr, err) // it is not made yet
-		select {
-		case <-time.After(50 * time.Millisecond):
-		case err := <-ended:
-			return err
-		}
+	_, err = informer.Of[api_disk.Disk](informers).Await(ctx, schema.ID(s.Disk), func(d *api_disk.Disk) (bool, error) {
+		return d.Status.Phase == api_disk.DiskPhaseReady, nil
+	})
+	if err == nil {
+		_, err = ctl.Mounts(ctx, sb, []disks.Volume{{Disk: s.Disk, Path: "/data"}})
+	}
+	if err != nil {
+		return err
 	}
 	fmt.Println("mounted")
 	return <-ended
