@@ -14,14 +14,12 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"miren.dev/runtime/components/network/cni"
 	"miren.dev/runtime/components/network/netdump"
 	"miren.dev/runtime/pkg/egress"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/fault"
 )
-
-// guestLink is the name of a sandbox's interface in its namespace.
-const guestLink = "eth0"
 
 // Attachment describes a sandbox's connection.
 type Attachment struct {
@@ -73,29 +71,66 @@ func (m *Manager) Attach(ctx context.Context, id string, o Options) (_ Attachmen
 			err = errors.Join(err, m.Detach(context.WithoutCancel(ctx), id))
 		}
 	}()
-	if o.Bridge {
-		m.mu.Lock()
-		if !m.started {
-			m.mu.Unlock()
-			return at, errs.New(errs.Unavailable, "the network of this node is not up")
-		}
-		l, err := m.newLease(id, o.Policy)
-		m.mu.Unlock()
-		if err != nil {
-			return at, err
-		}
-		at.Address = l.Address
+	if err := newNetNS(at.NetNS, raiseLoopback); err != nil {
+		return at, errs.New(errs.Unavailable, "network namespace of sandbox %s: %w", id, err)
 	}
-	fault.Point("setup", "address", fault.After)
-	if err := m.connect(id, at.Address); err != nil {
-		return at, errs.New(errs.Unavailable, "connect sandbox %s: %w", id, err)
+	if !o.Bridge {
+		return at, nil
 	}
-	if o.Bridge {
-		if err := m.permit(id, at.Address, o.Policy); err != nil {
-			return at, err
-		}
+	fault.Point("setup", "netns", fault.After)
+	if err := m.begin(id, o.Policy); err != nil {
+		return at, err
 	}
-	return at, nil
+	if at.Address, err = m.cni.Add(ctx, cni.Args{ID: id, NetNS: at.NetNS}); err != nil {
+		return at, errs.Wrap(err, "connect sandbox %s", id)
+	}
+	if err := m.addressed(id, at.Address); err != nil {
+		return at, err
+	}
+	return at, m.permit(id, at.Address, o.Policy)
+}
+
+// begin notes that a sandbox is being connected, so that Detach disconnects it
+// however far that gets.
+func (m *Manager) begin(id string, p egress.Policy) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if !m.started {
+		return errs.New(errs.Unavailable, "the network of this node is not up")
+	}
+	if m.cni.Internal() { // the plugin writes it as soon as it has chosen an address
+		m.leases[id] = lease{Policy: p}
+		return nil
+	}
+	return m.keep(id, lease{Policy: p})
+}
+
+// addressed notes the address that a sandbox got.
+func (m *Manager) addressed(id string, a netip.Addr) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	l := m.leases[id]
+	if l.Address == a {
+		return nil
+	}
+	l.Address = a
+	return m.keep(id, l)
+}
+
+func raiseLoopback() error {
+	h, err := netlink.NewHandle(unix.NETLINK_ROUTE)
+	if err != nil {
+		return err
+	}
+	defer h.Close()
+	lo, err := h.LinkByName("lo")
+	if err != nil {
+		return err
+	}
+	if err := h.LinkSetUp(lo); err != nil {
+		return fmt.Errorf("loopback: %w", err)
+	}
+	return nil
 }
 
 // permit has proxy and firewall apply a policy.
@@ -113,6 +148,7 @@ func (m *Manager) SetPolicy(_ context.Context, id string, p egress.Policy) error
 	}
 	m.mu.Lock()
 	l, leased := m.leases[id]
+	leased = leased && l.Address.IsValid()
 	if leased {
 		l.Policy = p
 		if err := m.keep(id, l); err != nil {
@@ -139,88 +175,23 @@ func (m *Manager) Recent(id string) []egress.Record {
 	return m.proxy.Recent(l.Address)
 }
 
-func (m *Manager) connect(id string, addr netip.Addr) error {
-	outside, err := netlink.NewHandle(unix.NETLINK_ROUTE)
-	if err != nil {
+// disconnect removes what connects a namespace. Its address may be given to another
+// sandbox as soon as it is, so the policy goes first; nothing runs in it any more.
+func (m *Manager) disconnect(ctx context.Context, id string, a netip.Addr) error {
+	m.proxy.Remove(a)
+	if err := m.firewall.RemoveGuest(a); err != nil {
 		return err
 	}
-	defer outside.Close()
-	return newNetNS(m.netNS(id), func() error {
-		inside, err := netlink.NewHandle(unix.NETLINK_ROUTE)
-		if err != nil {
-			return err
-		}
-		defer inside.Close()
-		lo, err := inside.LinkByName("lo")
-		if err != nil {
-			return err
-		}
-		if err := inside.LinkSetUp(lo); err != nil {
-			return fmt.Errorf("loopback: %w", err)
-		}
-		if !addr.IsValid() {
-			return nil
-		}
-		fault.Point("setup", "netns", fault.After)
-		return m.plug(outside, inside, addr)
-	})
-}
-
-// plug connects the namespace of the current thread, called inside, to the
-// bridge.
-func (m *Manager) plug(outside, inside *netlink.Handle, addr netip.Addr) error {
-	m.mu.Lock()
-	bridge, mtu, gateway, bits := m.bridge, m.mtu, m.gateway(), m.subnet.Bits()
-	m.mu.Unlock()
-	ns, err := unix.Open("/proc/thread-self/ns/net", unix.O_RDONLY|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return err
-	}
-	defer unix.Close(ns)
-	attrs := netlink.NewLinkAttrs()
-	attrs.Name, attrs.MTU, attrs.MasterIndex = m.linkName(addr), mtu, bridge
-	veth := &netlink.Veth{
-		LinkAttrs: attrs, PeerName: guestLink, PeerNamespace: netlink.NsFd(ns), PeerMTU: uint32(mtu),
-		PeerHardwareAddr: hardwareAddr(addr),
-	}
-	if err := outside.LinkAdd(veth); err != nil {
-		return fmt.Errorf("interface %s: %w", attrs.Name, err)
-	}
-	fault.Point("setup", "link", fault.After)
-	host, err := outside.LinkByName(attrs.Name)
-	if err != nil {
-		return err
-	}
-	if err := outside.LinkSetIsolated(host, true); err != nil {
-		return fmt.Errorf("isolate %s: %w", attrs.Name, err)
-	}
-	if err := outside.LinkSetUp(host); err != nil {
-		return err
-	}
-	guest, err := inside.LinkByName(guestLink)
-	if err != nil {
-		return err
-	}
-	if err := inside.AddrAdd(guest, &netlink.Addr{IPNet: ipNet(netip.PrefixFrom(addr, bits))}); err != nil {
-		return fmt.Errorf("address %s: %w", addr, err)
-	}
-	if err := inside.LinkSetUp(guest); err != nil {
-		return err
-	}
-	return inside.RouteAdd(&netlink.Route{LinkIndex: guest.Attrs().Index, Gw: gateway.AsSlice()})
+	return m.cni.Del(ctx, cni.Args{ID: id, NetNS: m.netNS(id)})
 }
 
 // Detach removes everything of a sandbox. It returns nil when nothing exists.
-func (m *Manager) Detach(_ context.Context, id string) error {
+func (m *Manager) Detach(ctx context.Context, id string) error {
 	m.mu.Lock()
 	l, leased := m.leases[id]
 	m.mu.Unlock()
 	if leased {
-		if err := removeLink(m.linkName(l.Address)); err != nil {
-			return errs.New(errs.Unavailable, "disconnect sandbox %s: %w", id, err)
-		}
-		m.proxy.Remove(l.Address)
-		if err := m.firewall.RemoveGuest(l.Address); err != nil {
+		if err := m.disconnect(ctx, id, l.Address); err != nil {
 			return errs.Wrap(err, "disconnect sandbox %s", id)
 		}
 	}
@@ -282,7 +253,9 @@ func (m *Manager) SweepLinks() error {
 	defer m.mu.Unlock()
 	wanted := map[string]bool{}
 	for _, l := range m.leases {
-		wanted[m.linkName(l.Address)] = true
+		if m.subnet.Contains(l.Address) {
+			wanted[m.linkName(l.Address)] = true
+		}
 	}
 	for _, l := range links {
 		name := l.Attrs().Name

@@ -5,6 +5,7 @@ import (
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 
+	"miren.dev/runtime/components/network/cni"
 	"miren.dev/runtime/pkg/errs"
 )
 
@@ -32,7 +33,7 @@ func (m *Manager) setCarrier(id string, on bool) error {
 		return errs.New(errs.Unavailable, "network namespace of %s: %w", id, err)
 	}
 	defer h.Close()
-	guest, err := h.LinkByName(guestLink)
+	guest, err := h.LinkByName(cni.Interface)
 	if err != nil {
 		return errs.New(errs.Unavailable, "interface of sandbox %s: %w", id, err)
 	}

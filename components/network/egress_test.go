@@ -171,6 +171,11 @@ func TestPolicyChangesWhileASandboxRuns(t *testing.T) {
 	}
 	unreached("closed")
 
+	if err := m.firewall.RemoveGuest(a.Address); err != nil {
+		t.Fatal(err)
+	}
+	unreached("unknown to the firewall")
+
 	setPolicy(t, m, "a", egress.Open()) // a claim
 	if err := errors.Join(fetch(t, a.NetNS, "good.example", site, later), echo(t, a.NetNS, plain, later)); err != nil {
 		t.Fatal(err)
@@ -220,6 +225,11 @@ func TestPolicyChangesWhileASandboxRuns(t *testing.T) {
 	}
 	setPolicy(t, m, "a", egress.Closed())
 	unreached("closed again")
+	flush(t)
+	setPolicy(t, m, "a", egress.Open()) // it makes the table again, if the server has not noticed yet
+	if err := fetch(t, a.NetNS, "good.example", site, later); err != nil {
+		t.Error(err)
+	}
 	setPolicy(t, m, "a", policy(t, "list", "203.0.113.80", ""))
 	if err := errors.Join(fetch(t, a.NetNS, "good.example", site, later), echo(t, a.NetNS, plain, later)); err != nil {
 		t.Error(err)
@@ -238,7 +248,8 @@ func TestPolicyOutlivesTheServer(t *testing.T) {
 	site, plain := netip.MustParseAddrPort("203.0.113.80:443"), netip.MustParseAddrPort("192.0.2.10:8080")
 	open := attachWith(t, m, "open", egress.Open())
 	closed := attachWith(t, m, "closed", egress.Closed())
-	listed := attachWith(t, m, "listed", policy(t, "list", "good.example 192.0.2.0/24", ""))
+	listed := attachWith(t, m, "listed", egress.Closed())
+	setPolicy(t, m, "listed", policy(t, "list", "good.example 192.0.2.0/24", ""))
 	if err := fetch(t, listed.NetNS, "good.example", site, later); err != nil {
 		t.Fatal(err)
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"miren.dev/runtime/components/network/cni"
 	"miren.dev/runtime/components/network/firewall"
 	"miren.dev/runtime/components/network/netdump"
 	"miren.dev/runtime/components/network/resolver"
@@ -304,7 +305,7 @@ func TestNoIPv6(t *testing.T) {
 		t.Fatal(err)
 	}
 	err = inside(t, a.NetNS, func() error {
-		l, err := netlink.LinkByName(guestLink)
+		l, err := netlink.LinkByName(cni.Interface)
 		if err != nil {
 			return err
 		}

@@ -16,7 +16,9 @@ import (
 
 // lease is the content of the file of a sandbox in leaseDir.
 type lease struct {
-	Address netip.Addr    `json:"address"`
+	// Address is the zero Addr until the CNI plugins have given one: they may have
+	// begun to connect the sandbox.
+	Address netip.Addr    `json:"address,omitzero"`
 	Policy  egress.Policy `json:"policy"`
 }
 
@@ -31,8 +33,8 @@ func readLease(b []byte) (l lease, err error) {
 	if err := json.Unmarshal(b, &l); err != nil {
 		return l, err
 	}
-	if !l.Address.Is4() {
-		return l, errors.New("it has no address")
+	if l.Address.IsValid() && !l.Address.Is4() {
+		return l, errors.New("its address is not of IPv4")
 	}
 	return l, l.Policy.Validate()
 }
@@ -68,19 +70,17 @@ func (m *Manager) loadLeases() error {
 			}
 			continue
 		}
-		leases[e.Name()], used[l.Address] = l, true
+		leases[e.Name()] = l
+		if l.Address.IsValid() {
+			used[l.Address] = true
+		}
 	}
 	m.leases, m.used = leases, used
 	return nil
 }
 
-// newLease gives id an address, the same one if it has one, and a policy. Callers
-// hold m.mu.
-func (m *Manager) newLease(id string, p egress.Policy) (lease, error) {
-	if l, ok := m.leases[id]; ok {
-		l.Policy = p
-		return l, m.keep(id, l)
-	}
+// freeAddress returns an address of the subnet that no sandbox has. Callers hold m.mu.
+func (m *Manager) freeAddress() (netip.Addr, error) {
 	// Search in a circle, so that an address is not reused while a peer may still know its last owner.
 	first := m.gateway().Next()
 	a := m.last
@@ -92,10 +92,9 @@ func (m *Manager) newLease(id string, p egress.Policy) (lease, error) {
 			continue
 		}
 		m.last = a
-		l := lease{Address: a, Policy: p}
-		return l, m.keep(id, l)
+		return a, nil
 	}
-	return lease{}, errs.New(errs.ResourceExhausted, "all addresses of %s are in use", m.subnet)
+	return netip.Addr{}, errs.New(errs.ResourceExhausted, "all addresses of %s are in use", m.subnet)
 }
 
 // keep writes a lease. It is not synced: a sandbox should start fast, and none
@@ -104,7 +103,10 @@ func (m *Manager) keep(id string, l lease) error {
 	if err := m.saveLease(id, l); err != nil {
 		return errs.New(errs.FailedPrecondition, "save address: %w", err)
 	}
-	m.leases[id], m.used[l.Address] = l, true
+	m.leases[id] = l
+	if l.Address.IsValid() {
+		m.used[l.Address] = true
+	}
 	return nil
 }
 
@@ -113,19 +115,50 @@ func (m *Manager) saveLease(id string, l lease) error {
 	if err != nil {
 		return err
 	}
+	b = append(b, '\n')
+	path := filepath.Join(m.leaseDir(), id)
+	if done, err := overwrite(path, b); done || err != nil {
+		return err
+	}
 	if err := os.MkdirAll(m.leaseDir(), 0o755); err != nil {
 		return err
 	}
-	f, err := atomicfile.Create(filepath.Join(m.leaseDir(), id), 0o644, atomicfile.Volatile)
+	f, err := atomicfile.Create(path, 0o644, atomicfile.Volatile)
 	if err != nil {
 		return err
 	}
 	defer f.Abort()
-	if _, err := f.Write(append(b, '\n')); err != nil {
+	if _, err := f.Write(b); err != nil {
 		return err
 	}
 	fault.Point("setup", "address", fault.Before)
 	return f.Commit()
+}
+
+// inPlace is how many bytes of a file the kernel writes whole, even if the process
+// is killed meanwhile.
+const inPlace = 4096
+
+// overwrite replaces the content of a small file that exists. ext4 writes a file
+// to disk that is renamed over another, which takes 10 ms of a claim.
+func overwrite(path string, b []byte) (done bool, _ error) {
+	f, err := os.OpenFile(path, os.O_WRONLY, 0)
+	if errors.Is(err, os.ErrNotExist) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	defer f.Close()
+	st, err := f.Stat()
+	if err != nil || max(int64(len(b)), st.Size()) > inPlace {
+		return false, err
+	}
+	if n := int(st.Size()) - len(b); n > 0 { // JSON ignores space behind it
+		b = append(b, bytes.Repeat([]byte{' '}, n)...)
+	}
+	_, err = f.Write(b)
+	return err == nil, err
 }
 
 // release frees the address of id. Callers hold m.mu.

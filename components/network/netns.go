@@ -112,6 +112,16 @@ func newNetNS(path string, inside func() error) (err error) {
 	})
 }
 
+// inNetNS calls fn in a network namespace.
+func inNetNS(ns int, fn func() error) error {
+	return onThread(func() error {
+		if err := unix.Setns(ns, unix.CLONE_NEWNET); err != nil {
+			return fmt.Errorf("enter network namespace: %w", err)
+		}
+		return fn()
+	})
+}
+
 // onThread calls fn on a thread whose network namespace it may change. It is
 // never the first thread of the process, whose namespace /proc/self and /proc/net show.
 func onThread(fn func() error) error {

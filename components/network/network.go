@@ -1,10 +1,11 @@
 // Package network connects sandboxes: one bridge and one subnet per
 // installation, one network namespace and one address per sandbox.
 //
-// It talks to the kernel by netlink instead of running CNI plugins: the bridge
-// plugin gives its host interfaces random names, which could not be found again
-// by owner, and costs several processes per sandbox, which would be most of the
-// time that a sandbox takes to start.
+// Sandboxes are connected through CNI (package cni), by a plugin of our own
+// (plugin.go) unless the site has a configuration list. Ours talks to the kernel by
+// netlink, in this process: the stock bridge plugin gives its host interfaces
+// random names, which could not be found again by owner, and costs several
+// processes per sandbox.
 //
 // Each of its objects can be found again by listing:
 //
@@ -14,6 +15,7 @@
 //	address            <run dir>/network/<sandbox id>: one address per file, with the sandbox's policy
 //	firewall           nftables tables (inet, arp) named instance.Name(""), one routing rule with the bridge's name
 //	subnet             <state dir>/network.json
+//	records of CNI     <state dir>/cni/
 //	forwarding         /run/lock/miren-runtime/forwarding.json, of all installations
 //
 // The subnet is chosen so that nothing on the machine uses it, under a lock
@@ -45,6 +47,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 
+	"miren.dev/runtime/components/network/cni"
 	"miren.dev/runtime/components/network/firewall"
 	"miren.dev/runtime/components/network/proxy"
 	"miren.dev/runtime/components/network/resolver"
@@ -74,6 +77,11 @@ type Config struct {
 	Allow []netip.Prefix
 	// Connections that one sandbox may have open; 0: there is no bound.
 	Connections int
+	// ConfList is the file of a CNI configuration list; empty: sandboxes are connected
+	// to the bridge of the installation.
+	ConfList string
+	// PluginDirs has the CNI plugins that ConfList names.
+	PluginDirs []string
 	// Record, if set, is called with what sandboxes with rules asked for, one call at a time.
 	Record func(egress.Record)
 	Logger *slog.Logger
@@ -91,6 +99,7 @@ type Manager struct {
 	subnet  netip.Prefix
 	mtu     int
 	bridge  int // index of the bridge
+	cni     *cni.Network
 	leases  map[string]lease
 	ports   firewall.Proxy // of the proxy
 	used    map[netip.Addr]bool
@@ -115,46 +124,71 @@ func New(cfg Config) *Manager {
 // Start makes subnet, bridge, firewall and forwarding, or adopts existing ones.
 // Repeating it repairs them.
 func (m *Manager) Start(ctx context.Context) error {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if err := m.loadLeases(); err != nil {
-		return err
-	}
-	unlock, err := lockHost(ctx)
+	ids, err := m.start(ctx)
 	if err != nil {
 		return err
 	}
+	if err := m.cni.Sweep(ctx, ids); err != nil {
+		m.cfg.Logger.Warn("cannot remove all that CNI plugins keep of sandboxes that are gone", "error", err)
+	}
+	// Now, rather than with the first sandbox.
+	return m.cni.Status(ctx)
+}
+
+// start returns the ids of the connected sandboxes.
+func (m *Manager) start(ctx context.Context) (ids []string, _ error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	n, err := cni.Load(cni.Config{
+		File: m.cfg.ConfList, Name: m.cfg.Instance.Name(""), PluginDirs: m.cfg.PluginDirs,
+		Dir: m.cfg.Instance.State("cni"), Plugin: plugin{m},
+	})
+	if err != nil {
+		return nil, err
+	}
+	m.cni = n
+	if err := m.loadLeases(); err != nil {
+		return nil, err
+	}
+	unlock, err := lockHost(ctx)
+	if err != nil {
+		return nil, err
+	}
 	defer unlock()
 	if m.subnet, err = m.chooseSubnet(); err != nil {
-		return err
+		return nil, err
 	}
 	if err := m.ensureNetNSDir(); err != nil {
-		return errs.New(errs.FailedPrecondition, "directory of network namespaces: %w", err)
+		return nil, errs.New(errs.FailedPrecondition, "directory of network namespaces: %w", err)
 	}
 	for id, l := range m.leases {
+		ids = append(ids, id)
+		if !l.Address.IsValid() {
+			continue
+		}
 		if err := m.permit(id, l.Address, l.Policy); err != nil {
-			return err
+			return nil, err
 		}
 	}
 	// Before the bridge, so that no packet passes it without a firewall.
 	if err := m.ensureFirewall(); err != nil {
-		return err
+		return nil, err
 	}
 	if err := m.ensureBridge(); err != nil {
-		return errs.New(errs.FailedPrecondition, "bridge %s: %w", m.cfg.Instance.Bridge(), err)
+		return nil, errs.New(errs.FailedPrecondition, "bridge %s: %w", m.cfg.Instance.Bridge(), err)
 	}
 	if m.ports.DNS, m.ports.Web, err = m.proxy.Listen(m.gateway()); err != nil {
-		return err
+		return nil, err
 	}
 	if err := m.ensureFirewall(); err != nil { // for the bridge's own settings, and the proxy
-		return err
+		return nil, err
 	}
 	if err := m.enableForwarding(); err != nil {
-		return errs.New(errs.FailedPrecondition, "enable forwarding: %w", err)
+		return nil, errs.New(errs.FailedPrecondition, "enable forwarding: %w", err)
 	}
 	m.started = true
 	m.cfg.Logger.Info("network is up", "bridge", m.cfg.Instance.Bridge(), "subnet", m.subnet.String(), "mtu", m.mtu)
-	return nil
+	return ids, nil
 }
 
 // Run checks the firewall, and repairs it, and serves the proxy, until ctx ends.

@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -416,24 +417,28 @@ func TestLeasesRunOut(t *testing.T) {
 	}
 	m := New(Config{Instance: in})
 	m.subnet = netip.MustParsePrefix("10.0.0.0/29")
+	take := func(id string) (netip.Addr, error) {
+		m.leases[id] = lease{Policy: egress.Open()}
+		return m.takeAddress(id)
+	}
 	got := map[netip.Addr]bool{}
 	for i := range 5 {
-		l, err := m.newLease(fmt.Sprint("s", i), egress.Open())
+		a, err := take(fmt.Sprint("s", i))
 		if err != nil {
 			t.Fatal(err)
 		}
-		got[l.Address] = true
+		got[a] = true
 	}
 	if len(got) != 5 || got[m.gateway()] || got[netip.MustParseAddr("10.0.0.7")] {
 		t.Errorf("addresses %v", got)
 	}
-	if _, err := m.newLease("s5", egress.Open()); !errs.Is(err, errs.ResourceExhausted) {
+	if _, err := take("s5"); !errs.Is(err, errs.ResourceExhausted) {
 		t.Errorf("sixth address: %v", err)
 	}
 	if err := m.release("s2"); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := m.newLease("s5", egress.Open()); err != nil {
+	if _, err := take("s5"); err != nil {
 		t.Error(err)
 	}
 }
@@ -475,5 +480,36 @@ func TestDamagedRecords(t *testing.T) {
 				t.Error(err)
 			}
 		})
+	}
+}
+
+// TestLeaseIsOverwritten: short, long and short content replace each other whole.
+func TestLeaseIsOverwritten(t *testing.T) {
+	in, err := instance.Open(filepath.Join(t.TempDir(), "state"), filepath.Join(t.TempDir(), "run"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := New(Config{Instance: in})
+	many := egress.Policy{Mode: egress.List}
+	for i := range egress.MaxRules {
+		r, err := egress.ParseRule(fmt.Sprintf("a-domain-with-a-name-%d.example.com", i))
+		if err != nil {
+			t.Fatal(err)
+		}
+		many.Allow = append(many.Allow, r)
+	}
+	few := egress.Policy{Mode: egress.List, Allow: many.Allow[:3]}
+	for _, p := range []egress.Policy{egress.Open(), few, egress.Closed(), many, egress.Open(), few} {
+		want := lease{Address: netip.MustParseAddr("10.88.0.7"), Policy: p}
+		if err := m.saveLease("a", want); err != nil {
+			t.Fatal(err)
+		}
+		again := New(Config{Instance: in})
+		if err := again.loadLeases(); err != nil {
+			t.Fatal(err)
+		}
+		if got := again.leases["a"]; !reflect.DeepEqual(got, want) {
+			t.Errorf("%v became %v", want, got)
+		}
 	}
 }

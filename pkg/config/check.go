@@ -22,6 +22,8 @@ var checks = map[string]func(string) error{
 	"rpc.hosts":             checkHost,
 	"network.pools":         checkNetwork,
 	"network.allow":         checkNetwork,
+	"network.conflist":      checkAbsolute,
+	"network.plugin_dirs":   checkAbsolute,
 	"ingress.http_address":  checkListen,
 	"ingress.local_domains": checkHost,
 	"metrics.address":       checkListen,

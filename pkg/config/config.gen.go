@@ -58,6 +58,8 @@ type Network struct {
 	Pools       []string // IPv4 networks from which a free subnet is chosen (CIDR); empty: built-in private ones.
 	Allow       []string // Private IPv4 networks that sandboxes and build steps may reach (CIDR), such as that of a proxy or a database. Metadata services and the machine itself stay out of reach.
 	Connections int64    // Connections that one sandbox or build step may have open to others.
+	Conflist    string   // File with a CNI configuration list by which sandboxes are connected (docs/network.md); empty: a bridge of the installation.
+	PluginDirs  []string // Directories with the CNI plugins that the conflist names; empty: cni in the toolchain's directory, and /opt/cni/bin.
 }
 
 // Ingress: HTTP from outside to apps.
@@ -154,6 +156,10 @@ var Keys = []Key{
 		field: func(c *Config) any { return &c.Network.Allow }},
 	{Path: "network.connections", Type: "int", Default: "4096", Doc: "Connections that one sandbox or build step may have open to others.", Unit: "", Min: "1", Max: "1000000",
 		field: func(c *Config) any { return &c.Network.Connections }},
+	{Path: "network.conflist", Type: "string", Default: "", Doc: "File with a CNI configuration list by which sandboxes are connected (docs/network.md); empty: a bridge of the installation.", Unit: "", Min: "", Max: "",
+		field: func(c *Config) any { return &c.Network.Conflist }},
+	{Path: "network.plugin_dirs", Type: "list", Default: "", Doc: "Directories with the CNI plugins that the conflist names; empty: cni in the toolchain's directory, and /opt/cni/bin.", Unit: "", Min: "", Max: "",
+		field: func(c *Config) any { return &c.Network.PluginDirs }},
 	{Path: "ingress.http_address", Type: "string", Default: "127.0.0.1:8080", Doc: "host:port to listen on. 0.0.0.0:80 serves the world; empty: no ingress.", Unit: "", Min: "", Max: "",
 		field: func(c *Config) any { return &c.Ingress.HTTPAddress }},
 	{Path: "ingress.user", Type: "string", Default: "runtime-ingress", Doc: "System user that the ingress process runs as, if the server is root: a name or a number. runtime-ingress is created if it is missing.", Unit: "", Min: "", Max: "",

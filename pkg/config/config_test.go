@@ -113,6 +113,8 @@ func TestMistakesAreExplained(t *testing.T) {
 		{"network:\n  pools: ['fd00::/8']", "not an IPv4 network"},
 		{"network:\n  allow: [10.0.0.1]", "c:2: network.allow: \"10.0.0.1\" is not an IPv4 network"},
 		{"network:\n  connections: 0", "below the minimum 1"},
+		{"network:\n  conflist: site.conflist", "not an absolute path"},
+		{"network:\n  plugin_dirs: [cni]", "not an absolute path"},
 		{"ca_bundle: certs.pem", "neither auto, none nor an absolute path"},
 		{"toolchain_dir: bin", "not an absolute path"},
 	} {

@@ -94,7 +94,8 @@ func newMachine(cfg *config.Config, in *instance.Instance, log *slog.Logger) (*m
 	m.driver = runsc.New(runsc.Config{
 		Instance: in, BinDir: m.binDir, Containerd: m.containerd, Images: m.images,
 		Network: network.New(network.Config{
-			Instance: in, Pools: pools, Allow: allow, Connections: int(cfg.Network.Connections), Logger: log.With("component", "network"),
+			Instance: in, Pools: pools, Allow: allow, Connections: int(cfg.Network.Connections),
+			ConfList: cfg.Network.Conflist, PluginDirs: pluginDirs(cfg, m.binDir), Logger: log.With("component", "network"),
 		}),
 		CABundle: m.caBundle, Backend: cfg.Node.SandboxBackend, Logger: log.With("component", "runsc"),
 	})
@@ -121,6 +122,14 @@ func newMachine(cfg *config.Config, in *instance.Instance, log *slog.Logger) (*m
 		return nil, err
 	}
 	return m, nil
+}
+
+// pluginDirs returns where CNI plugins are.
+func pluginDirs(cfg *config.Config, binDir string) []string {
+	if len(cfg.Network.PluginDirs) > 0 {
+		return cfg.Network.PluginDirs
+	}
+	return []string{filepath.Join(binDir, "cni"), "/opt/cni/bin"}
 }
 
 // bundle returns the path of the file with CA certificates for builds and

@@ -29,6 +29,9 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/google/nftables"
+	"github.com/mdlayher/netlink"
+
 	"miren.dev/runtime/pkg/egress"
 	"miren.dev/runtime/pkg/errs"
 )
@@ -69,11 +72,43 @@ type Firewall struct {
 	applied Config
 	content []byte // content of the applied table; nil when none was applied
 	guests  map[netip.Addr]egress.Policy
+	// conn is nil until it is used, and after an error. It is kept, because closing a
+	// netlink socket waits some 15 ms when something was deleted.
+	conn *nftables.Conn
 }
 
 // New returns a firewall without touching the machine.
 func New(logger *slog.Logger) *Firewall {
 	return &Firewall{logger: logger, guests: map[netip.Addr]egress.Policy{}}
+}
+
+// use calls fn with the connection to the kernel. Callers hold f.mu.
+func (f *Firewall) use(fn func(*nftables.Conn) error) (err error) {
+	if f.conn == nil {
+		buffer := func(c *netlink.Conn) error { return c.SetWriteBuffer(maxTransaction) }
+		if f.conn, err = nftables.New(nftables.AsLasting(), nftables.WithSockOptions(buffer)); err != nil {
+			return err
+		}
+	}
+	if err = fn(f.conn); err != nil {
+		_ = f.conn.CloseLasting() // answers may be left in it
+		f.conn = nil
+	}
+	return err
+}
+
+// apply replaces the table. Callers hold f.mu.
+func (f *Firewall) apply(c Config) error {
+	f.content = nil
+	var content []byte
+	err := f.use(func(conn *nftables.Conn) (err error) {
+		content, err = applyTable(conn, c, f.guests)
+		return err
+	})
+	if err == nil {
+		f.applied, f.content = c, content
+	}
+	return err
 }
 
 // Ensure makes gate and table match c. It replaces a table in one transaction.
@@ -91,7 +126,11 @@ func (f *Firewall) Ensure(c Config) error {
 		return errs.New(errs.FailedPrecondition, "bridge %s: %w", c.Bridge, err)
 	}
 	if f.content != nil && reflect.DeepEqual(c, f.applied) {
-		now, err := readTable(c.Table)
+		var now []byte
+		err := f.use(func(conn *nftables.Conn) (err error) {
+			now, _, err = read(conn, c.Table)
+			return err
+		})
 		if err != nil {
 			return errs.New(errs.Unavailable, "read nftables table %s: %w", c.Table, err)
 		}
@@ -100,12 +139,9 @@ func (f *Firewall) Ensure(c Config) error {
 		}
 		f.logger.Warn("another program changed the nftables table of the guests' network; restoring it", "table", c.Table)
 	}
-	f.content = nil
-	content, err := applyTable(c, f.guests)
-	if err != nil {
+	if err := f.apply(c); err != nil {
 		return errs.New(errs.FailedPrecondition, "nftables table %s: %w", c.Table, err)
 	}
-	f.applied, f.content = c, content
 	return nil
 }
 
@@ -129,7 +165,12 @@ func (f *Firewall) Remove(table, bridge string) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.content = nil
-	if err := removeTable(table); err != nil {
+	err := f.use(func(conn *nftables.Conn) error { return removeTable(conn, table) })
+	if f.conn != nil {
+		_ = f.conn.CloseLasting()
+		f.conn = nil
+	}
+	if err != nil {
 		return errs.New(errs.Unavailable, "remove nftables table %s: %w", table, err)
 	}
 	if err := removeGate(bridge); err != nil {

@@ -31,6 +31,9 @@ func (f *Firewall) RemoveGuest(a netip.Addr) error {
 // guest to be removed. Callers hold f.mu.
 func (f *Firewall) change(a netip.Addr, p *egress.Policy) error {
 	before, had := f.guests[a]
+	if !had && p == nil {
+		return nil
+	}
 	if p != nil {
 		f.guests[a] = *p
 	} else {
@@ -39,24 +42,18 @@ func (f *Firewall) change(a netip.Addr, p *egress.Policy) error {
 	if f.content == nil { // Ensure will add the guests
 		return nil
 	}
-	if err := f.changeElements(a, before, had, p); err == nil {
+	err := f.use(func(conn *nftables.Conn) error { return f.changeElements(conn, a, before, had, p) })
+	if err == nil {
 		return nil
 	}
 	// Another program changed the table, or the guest's elements.
-	f.content = nil
-	content, err := applyTable(f.applied, f.guests)
-	if err != nil {
+	if err := f.apply(f.applied); err != nil {
 		return errs.New(errs.Unavailable, "nftables table %s: %w", f.applied.Table, err)
 	}
-	f.content = content
 	return nil
 }
 
-func (f *Firewall) changeElements(a netip.Addr, before egress.Policy, had bool, p *egress.Policy) error {
-	conn, err := nftables.New()
-	if err != nil {
-		return err
-	}
+func (f *Firewall) changeElements(conn *nftables.Conn, a netip.Addr, before egress.Policy, had bool, p *egress.Policy) error {
 	s := setsOf(f.applied.Table)
 	if had {
 		if err := s.each(elementsOf(f.applied, map[netip.Addr]egress.Policy{a: before}), conn.SetDeleteElements); err != nil {

@@ -10,7 +10,6 @@ import (
 	"github.com/google/nftables"
 	"github.com/google/nftables/binaryutil"
 	"github.com/google/nftables/expr"
-	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 
 	"miren.dev/runtime/pkg/egress"
@@ -100,11 +99,7 @@ import (
 const maxTransaction = 32 << 20
 
 // applyTable replaces the tables in one transaction and returns their content in readTable's form.
-func applyTable(c Config, guests map[netip.Addr]egress.Policy) ([]byte, error) {
-	conn, err := nftables.New(nftables.WithSockOptions(func(c *netlink.Conn) error { return c.SetWriteBuffer(maxTransaction) }))
-	if err != nil {
-		return nil, err
-	}
+func applyTable(conn *nftables.Conn, c Config, guests map[netip.Addr]egress.Policy) ([]byte, error) {
 	for _, t := range tablesOf(c.Table) {
 		// Added first, so that deleting it succeeds even if it did not exist.
 		conn.AddTable(t)
@@ -125,7 +120,7 @@ func applyTable(c Config, guests map[netip.Addr]egress.Policy) ([]byte, error) {
 	if err := conn.Flush(); err != nil {
 		return nil, err
 	}
-	content, rules, err := read(c.Table)
+	content, rules, err := read(conn, c.Table)
 	if want := b.rules + arp.rules; err == nil && rules != want {
 		err = fmt.Errorf("it has %d rules of %d: another program changes it", rules, want)
 	}
@@ -280,18 +275,9 @@ func tablesOf(name string) []*nftables.Table {
 	return []*nftables.Table{{Family: nftables.TableFamilyINet, Name: name}, {Family: nftables.TableFamilyARP, Name: name}}
 }
 
-// readTable returns the content of the tables. It differs after any change, even if another program added the same
-// rules again: rules have handles.
-func readTable(name string) ([]byte, error) {
-	content, _, err := read(name)
-	return content, err
-}
-
-func read(name string) (content []byte, rules int, _ error) {
-	conn, err := nftables.New()
-	if err != nil {
-		return nil, 0, err
-	}
+// read returns the content of the tables, and how many rules they have. It differs after any change, even if another
+// program added the same rules again: rules have handles.
+func read(conn *nftables.Conn, name string) (content []byte, rules int, _ error) {
 	var b bytes.Buffer
 	for _, t := range tablesOf(name) {
 		all, err := conn.ListChainsOfTableFamily(t.Family)
@@ -336,11 +322,7 @@ func readChain(b *bytes.Buffer, conn *nftables.Conn, t *nftables.Table, c *nftab
 	return len(list), nil
 }
 
-func removeTable(name string) error {
-	conn, err := nftables.New()
-	if err != nil {
-		return err
-	}
+func removeTable(conn *nftables.Conn, name string) error {
 	for _, t := range tablesOf(name) {
 		conn.AddTable(t) // so that deleting it succeeds even if it does not exist
 		conn.DelTable(t)
