@@ -40,7 +40,8 @@ func newFaulty(t *testing.T, name string) *faulty {
 		t.Fatal(err)
 	}
 	f := &faulty{server: s, file: filepath.Join(t.TempDir(), "fault")}
-	s.exe, s.env = "runtime-faults", []string{fault.Env + "=" + f.file}
+	// Without namespaces that are made in the background, at points of no sandbox.
+	s.exe, s.env = "runtime-faults", []string{fault.Env + "=" + f.file, "RUNTIME_NETWORK_PARKED=0"}
 	s.begin(t)
 	if f.in, err = instance.Find(s.state, config.DefaultRunDir()); err != nil {
 		t.Fatal(err)

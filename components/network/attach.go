@@ -27,8 +27,8 @@ type Attachment struct {
 	Address netip.Addr // the zero Addr without a network
 }
 
-// netNS returns the path of a sandbox's network namespace, whether or not it exists.
-func (m *Manager) netNS(id string) string { return filepath.Join(m.netnsDir(), id) }
+// netNS returns the path of a network namespace, whether or not it exists.
+func (m *Manager) netNS(name string) string { return filepath.Join(m.netnsDir(), name) }
 
 // linkPrefix starts the names of the host's interfaces of our sandboxes.
 func (m *Manager) linkPrefix() string { return "rt" + m.cfg.Instance.ID + "x" }
@@ -56,7 +56,7 @@ type Options struct {
 // Attach makes the network namespace of a sandbox, connected to the bridge or
 // with loopback only. Repeated, it makes a new namespace, since a used one
 // cannot be used again. On an error it removes everything.
-func (m *Manager) Attach(ctx context.Context, id string, o Options) (_ Attachment, err error) {
+func (m *Manager) Attach(ctx context.Context, id string, o Options) (Attachment, error) {
 	if o.Bridge {
 		if err := o.Policy.Validate(); err != nil {
 			return Attachment{}, err
@@ -65,6 +65,20 @@ func (m *Manager) Attach(ctx context.Context, id string, o Options) (_ Attachmen
 	if err := m.Detach(ctx, id); err != nil {
 		return Attachment{}, err
 	}
+	if o.Bridge {
+		at, ok, err := m.take(id, o.Policy)
+		if err != nil {
+			return at, errors.Join(err, m.Detach(context.WithoutCancel(ctx), id))
+		}
+		if ok {
+			return at, nil
+		}
+	}
+	return m.connect(ctx, id, o)
+}
+
+// connect makes a namespace and connects it. On an error it removes everything.
+func (m *Manager) connect(ctx context.Context, id string, o Options) (_ Attachment, err error) {
 	at := Attachment{NetNS: m.netNS(id)}
 	defer func() {
 		if err != nil {
@@ -177,12 +191,12 @@ func (m *Manager) Recent(id string) []egress.Record {
 
 // disconnect removes what connects a namespace. Its address may be given to another
 // sandbox as soon as it is, so the policy goes first; nothing runs in it any more.
-func (m *Manager) disconnect(ctx context.Context, id string, a netip.Addr) error {
+func (m *Manager) disconnect(ctx context.Context, name string, a netip.Addr) error {
 	m.proxy.Remove(a)
 	if err := m.firewall.RemoveGuest(a); err != nil {
 		return err
 	}
-	return m.cni.Del(ctx, cni.Args{ID: id, NetNS: m.netNS(id)})
+	return m.cni.Del(ctx, cni.Args{ID: name, NetNS: m.netNS(name)})
 }
 
 // Detach removes everything of a sandbox. It returns nil when nothing exists.
@@ -191,12 +205,12 @@ func (m *Manager) Detach(ctx context.Context, id string) error {
 	l, leased := m.leases[id]
 	m.mu.Unlock()
 	if leased {
-		if err := m.disconnect(ctx, id, l.Address); err != nil {
+		if err := m.disconnect(ctx, l.name(id), l.Address); err != nil {
 			return errs.Wrap(err, "disconnect sandbox %s", id)
 		}
 	}
 	fault.Point("teardown", "link", fault.After)
-	if err := removeNetNS(m.netNS(id)); err != nil {
+	if err := removeNetNS(m.netNS(l.name(id))); err != nil {
 		return errs.New(errs.Unavailable, "disconnect sandbox %s: %w", id, err)
 	}
 	fault.Point("teardown", "netns", fault.After)
@@ -210,7 +224,7 @@ func (m *Manager) Get(id string) (Attachment, error) {
 	m.mu.Lock()
 	l, leased := m.leases[id]
 	m.mu.Unlock()
-	at := Attachment{NetNS: m.netNS(id), Address: l.Address}
+	at := Attachment{NetNS: m.netNS(l.name(id)), Address: l.Address}
 	if _, err := os.Lstat(at.NetNS); err != nil {
 		if !errors.Is(err, os.ErrNotExist) {
 			return at, errs.New(errs.Unavailable, "network namespace of %s: %w", id, err)
@@ -238,6 +252,7 @@ func (m *Manager) List() ([]string, error) {
 		ids = append(ids, id)
 	}
 	m.mu.Unlock()
+	ids = slices.DeleteFunc(ids, isParked) // of no sandbox, or of one that has a lease
 	slices.Sort(ids)
 	return slices.Compact(ids), nil
 }

@@ -40,6 +40,27 @@ func BenchmarkAttach(b *testing.B) {
 	}
 }
 
+// BenchmarkTake gives parked connections to sandboxes.
+func BenchmarkTake(b *testing.B) {
+	m := benchManager(b)
+	m.cfg.Parked = 1
+	for b.Loop() {
+		b.StopTimer()
+		if err := m.park(b.Context()); err != nil {
+			b.Fatal(err)
+		}
+		b.StartTimer()
+		if _, err := m.Attach(b.Context(), "a", Options{Bridge: true, Policy: egress.Open()}); err != nil {
+			b.Fatal(err)
+		}
+		b.StopTimer()
+		if err := m.Detach(b.Context(), "a"); err != nil {
+			b.Fatal(err)
+		}
+		b.StartTimer()
+	}
+}
+
 // BenchmarkSetPolicy opens a closed sandbox, and closes it.
 func BenchmarkSetPolicy(b *testing.B) {
 	m := benchManager(b)

@@ -96,7 +96,7 @@ func TestSitesConfigurationList(t *testing.T) {
 	}
 	s := newSite(t)
 	m := startWith(t, s.config)
-	m.runs(t)
+	stop := m.runsUntil(t)
 	newInternet(t)
 	forwarded(t)
 	open, closed := attachWith(t, m, "open", egress.Open()), attachWith(t, m, "closed", egress.Closed())
@@ -139,6 +139,7 @@ func TestSitesConfigurationList(t *testing.T) {
 	outOfReach(t, open.NetNS, other)
 
 	// A server that is restarted, also with another list, knows how each was connected.
+	stop()
 	other2 := m.cfg
 	other2.ConfList = ""
 	again := New(other2)

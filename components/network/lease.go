@@ -2,6 +2,7 @@ package network
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"net/netip"
@@ -20,6 +21,24 @@ type lease struct {
 	// begun to connect the sandbox.
 	Address netip.Addr    `json:"address,omitzero"`
 	Policy  egress.Policy `json:"policy"`
+	// Name of the namespace and the connection, if they were parked; else it is the sandbox's id.
+	Name string `json:"name,omitempty"`
+}
+
+// name returns the name of the namespace and the connection of a sandbox.
+func (l lease) name(id string) string { return cmp.Or(l.Name, id) }
+
+// connection returns the lease of the connection with this name. Callers hold m.mu.
+func (m *Manager) connection(name string) lease {
+	if l, ok := m.leases[name]; ok {
+		return l
+	}
+	for _, l := range m.leases {
+		if l.Name == name {
+			return l
+		}
+	}
+	return lease{}
 }
 
 // readLease reads the content of a file. Earlier versions wrote the address only,
@@ -73,6 +92,15 @@ func (m *Manager) loadLeases() error {
 		leases[e.Name()] = l
 		if l.Address.IsValid() {
 			used[l.Address] = true
+		}
+	}
+	for id, l := range leases {
+		// The server ended while a sandbox took it.
+		if _, ok := leases[l.Name]; ok && l.Name != id {
+			delete(leases, l.Name)
+			if err := os.Remove(filepath.Join(m.leaseDir(), l.Name)); err != nil {
+				return errs.New(errs.Unavailable, "remove address: %w", err)
+			}
 		}
 	}
 	m.leases, m.used = leases, used

@@ -11,7 +11,7 @@
 //
 //	bridge             instance.Bridge()
 //	host interface     rt<instance id>x<low 16 bits of the address in hex>
-//	network namespace  <run dir>/netns/<sandbox id>, in a mount of the directory of its own
+//	network namespace  <run dir>/netns/<sandbox id>, or <...>/parked.<random>; in a mount of the directory of its own
 //	address            <run dir>/network/<sandbox id>: one address per file, with the sandbox's policy
 //	firewall           nftables tables (inet, arp) named instance.Name(""), one routing rule with the bridge's name
 //	subnet             <state dir>/network.json
@@ -28,7 +28,9 @@
 // package proxy decides about names. Package resolver finds their name servers. A network
 // namespace serves one sandbox only: runsc takes the address off its interface.
 //
-// Lock order: Manager.mu, then the host lock, the firewall's or the proxy's.
+// Some namespaces are connected ahead (parked.go), and wait closed.
+//
+// Lock order: Manager.parking, Manager.mu, then the host lock, the firewall's or the proxy's.
 package network
 
 import (
@@ -82,6 +84,9 @@ type Config struct {
 	ConfList string
 	// PluginDirs has the CNI plugins that ConfList names.
 	PluginDirs []string
+	// Parked is how many connected namespaces wait for sandboxes, made in the
+	// background by Run; 0: each is made with its sandbox.
+	Parked int
 	// Record, if set, is called with what sandboxes with rules asked for, one call at a time.
 	Record func(egress.Record)
 	Logger *slog.Logger
@@ -93,6 +98,8 @@ type Manager struct {
 	cfg      Config
 	firewall *firewall.Firewall
 	proxy    *proxy.Proxy
+	taken    chan struct{} // has a value when there are too few parked connections
+	parking  sync.Mutex    // held while parked connections are made or removed; before mu
 
 	mu      sync.Mutex // guards the fields below
 	started bool
@@ -101,6 +108,7 @@ type Manager struct {
 	bridge  int // index of the bridge
 	cni     *cni.Network
 	leases  map[string]lease
+	parked  []string       // names of the connections that wait for a sandbox
 	ports   firewall.Proxy // of the proxy
 	used    map[netip.Addr]bool
 	last    netip.Addr // last address given out; the search continues behind it
@@ -116,7 +124,7 @@ func New(cfg Config) *Manager {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
-	m := &Manager{cfg: cfg, firewall: firewall.New(cfg.Logger), leases: map[string]lease{}, used: map[netip.Addr]bool{}}
+	m := &Manager{cfg: cfg, firewall: firewall.New(cfg.Logger), leases: map[string]lease{}, used: map[netip.Addr]bool{}, taken: make(chan struct{}, 1)}
 	m.proxy = proxy.New(proxy.Config{Servers: resolver.Ask, Reachable: m.reachable, Record: cfg.Record, Logger: cfg.Logger})
 	return m
 }
@@ -128,6 +136,10 @@ func (m *Manager) Start(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if err := m.sweepParked(ctx); err != nil {
+		return err
+	}
+	m.wantParked()
 	if err := m.cni.Sweep(ctx, ids); err != nil {
 		m.cfg.Logger.Warn("cannot remove all that CNI plugins keep of sandboxes that are gone", "error", err)
 	}
@@ -135,7 +147,7 @@ func (m *Manager) Start(ctx context.Context) error {
 	return m.cni.Status(ctx)
 }
 
-// start returns the ids of the connected sandboxes.
+// start returns the names of the connections.
 func (m *Manager) start(ctx context.Context) (ids []string, _ error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -162,7 +174,7 @@ func (m *Manager) start(ctx context.Context) (ids []string, _ error) {
 		return nil, errs.New(errs.FailedPrecondition, "directory of network namespaces: %w", err)
 	}
 	for id, l := range m.leases {
-		ids = append(ids, id)
+		ids = append(ids, l.name(id))
 		if !l.Address.IsValid() {
 			continue
 		}
@@ -195,6 +207,9 @@ func (m *Manager) start(ctx context.Context) (ids []string, _ error) {
 func (m *Manager) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return m.proxy.Run(ctx) })
+	if m.cfg.Parked > 0 {
+		g.Go(func() error { return m.refill(ctx) })
+	}
 	g.Go(func() error {
 		return firewall.Keep(ctx, m.cfg.Logger, func() error {
 			m.mu.Lock()
@@ -243,8 +258,13 @@ func (m *Manager) ensureFirewall() error {
 // Stop removes bridge, firewall and forwarding. The sandboxes must be gone.
 func (m *Manager) Stop(ctx context.Context) error {
 	m.mu.Lock()
+	m.started = false // no more are parked
+	m.mu.Unlock()
+	if err := m.sweepParked(ctx); err != nil {
+		return err
+	}
+	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.started = false
 	m.proxy.Close()
 	unlock, err := lockHost(ctx)
 	if err != nil {

@@ -124,7 +124,7 @@ func (m *Manager) plug(netNS string, bridge, mtu int, addr netip.Prefix, gateway
 // Del removes the interface; the address is free when the sandbox's lease is released.
 func (p plugin) Del(_ context.Context, a cni.Args) error {
 	p.m.mu.Lock()
-	addr := p.m.leases[a.ID].Address
+	addr := p.m.connection(a.ID).Address
 	p.m.mu.Unlock()
 	if !addr.IsValid() {
 		return nil // SweepLinks removes one without a lease
@@ -138,7 +138,7 @@ func (p plugin) Del(_ context.Context, a cni.Args) error {
 // Check returns an error if the interface or its address is not there.
 func (p plugin) Check(_ context.Context, a cni.Args, prev *current.Result) error {
 	p.m.mu.Lock()
-	addr := p.m.leases[a.ID].Address
+	addr := p.m.connection(a.ID).Address
 	bridge := p.m.bridge
 	p.m.mu.Unlock()
 	if !slices.ContainsFunc(prev.IPs, func(ip *current.IPConfig) bool { return ip.Address.IP.Equal(addr.AsSlice()) }) {

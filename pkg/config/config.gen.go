@@ -58,6 +58,7 @@ type Network struct {
 	Pools       []string // IPv4 networks from which a free subnet is chosen (CIDR); empty: built-in private ones.
 	Allow       []string // Private IPv4 networks that sandboxes and build steps may reach (CIDR), such as that of a proxy or a database. Metadata services and the machine itself stay out of reach.
 	Connections int64    // Connections that one sandbox or build step may have open to others.
+	Parked      int64    // Connected network namespaces that wait for sandboxes, so that these start some milliseconds sooner.
 	Conflist    string   // File with a CNI configuration list by which sandboxes are connected (docs/network.md); empty: a bridge of the installation.
 	PluginDirs  []string // Directories with the CNI plugins that the conflist names; empty: cni in the toolchain's directory, and /opt/cni/bin.
 }
@@ -156,6 +157,8 @@ var Keys = []Key{
 		field: func(c *Config) any { return &c.Network.Allow }},
 	{Path: "network.connections", Type: "int", Default: "4096", Doc: "Connections that one sandbox or build step may have open to others.", Unit: "", Min: "1", Max: "1000000",
 		field: func(c *Config) any { return &c.Network.Connections }},
+	{Path: "network.parked", Type: "int", Default: "4", Doc: "Connected network namespaces that wait for sandboxes, so that these start some milliseconds sooner.", Unit: "", Min: "0", Max: "64",
+		field: func(c *Config) any { return &c.Network.Parked }},
 	{Path: "network.conflist", Type: "string", Default: "", Doc: "File with a CNI configuration list by which sandboxes are connected (docs/network.md); empty: a bridge of the installation.", Unit: "", Min: "", Max: "",
 		field: func(c *Config) any { return &c.Network.Conflist }},
 	{Path: "network.plugin_dirs", Type: "list", Default: "", Doc: "Directories with the CNI plugins that the conflist names; empty: cni in the toolchain's directory, and /opt/cni/bin.", Unit: "", Min: "", Max: "",

@@ -95,7 +95,7 @@ func newMachine(cfg *config.Config, in *instance.Instance, log *slog.Logger) (*m
 		Instance: in, BinDir: m.binDir, Containerd: m.containerd, Images: m.images,
 		Network: network.New(network.Config{
 			Instance: in, Pools: pools, Allow: allow, Connections: int(cfg.Network.Connections),
-			ConfList: cfg.Network.Conflist, PluginDirs: pluginDirs(cfg, m.binDir), Logger: log.With("component", "network"),
+			Parked: int(cfg.Network.Parked), ConfList: cfg.Network.Conflist, PluginDirs: pluginDirs(cfg, m.binDir), Logger: log.With("component", "network"),
 		}),
 		CABundle: m.caBundle, Backend: cfg.Node.SandboxBackend, Logger: log.With("component", "runsc"),
 	})
