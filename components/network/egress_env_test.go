@@ -116,6 +116,22 @@ func zoneAnswer(question []byte) []byte {
 func (w *internet) serve(t *testing.T, netns string, a netip.Addr) {
 	t.Helper()
 	handler := http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		switch r.URL.Path {
+		case "/echo":
+			fmt.Fprintf(rw, "%s %s %s\n", r.URL.RawQuery, r.Header.Get("X-Forwarded-For"), r.Header.Get("User-Agent"))
+			_, _ = io.Copy(rw, r.Body)
+			return
+		case "/upgrade":
+			rw.Header().Set("Connection", "Upgrade")
+			rw.Header().Set("Upgrade", "echo")
+			rw.WriteHeader(http.StatusSwitchingProtocols)
+			c, buffered, err := http.NewResponseController(rw).Hijack()
+			if err == nil {
+				_, _ = io.Copy(c, buffered)
+				c.Close()
+			}
+			return
+		}
 		fmt.Fprintf(rw, "%s for %s", r.Context().Value(http.LocalAddrContextKey).(net.Addr), r.Host)
 	})
 	plain := &http.Server{Handler: handler}

@@ -100,6 +100,11 @@ func (w *webServer) handle(rw http.ResponseWriter, r *http.Request) {
 		http.Error(rw, err.Error(), http.StatusForbidden)
 		return
 	}
+	// The destination may answer before it has the whole request.
+	if err := http.NewResponseController(rw).EnableFullDuplex(); err != nil {
+		http.Error(rw, err.Error(), http.StatusInternalServerError)
+		return
+	}
 	(&httputil.ReverseProxy{
 		Transport: c.transport, FlushInterval: -1, ErrorLog: w.http.ErrorLog,
 		Rewrite: func(p *httputil.ProxyRequest) {

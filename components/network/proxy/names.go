@@ -84,8 +84,8 @@ func (n *names) keep(name string, e entry) {
 				delete(n.cache, other)
 			}
 		}
-		for other := range n.cache { // any
-			if len(n.cache) < maxCached {
+		for other := range n.cache { // any, and many at once, so that this is rare
+			if len(n.cache) < maxCached*7/8 {
 				break
 			}
 			delete(n.cache, other)
