@@ -38,7 +38,7 @@ type Spec struct {
 	Env          []string          // NAME=value; added to the image's
 	Hostname     string            // empty: ID
 	Network      Network
-	Egress       *egress.Policy // what it may reach by NetworkBridge; nil: egress.Open
+	Egress       *egress.Policy // what it may reach by NetworkBridge; nil: that of the snapshot, without one egress.Open
 	CPUMillis    int64
 	MemoryBytes  int64
 	PIDs         int64
@@ -276,7 +276,8 @@ type Driver interface {
 	// necessary. It is safe in any state; it returns nil when no part exists.
 	Delete(ctx context.Context, id string) error
 	// SetEgress changes what a sandbox may reach, while it runs. The policy holds
-	// from the return on, for open connections too. FailedPrecondition with NetworkNone.
+	// from the return on, for open connections too. FailedPrecondition with NetworkNone,
+	// and while the sandbox is paused.
 	SetEgress(ctx context.Context, id string, p egress.Policy) error
 	// EgressLog returns the last names that a sandbox asked for and its last connections, the oldest
 	// first, while its policy is Filtered. A restart of the server empties it.

@@ -180,6 +180,14 @@ func (m *Manager) SetPolicy(_ context.Context, id string, p egress.Policy) error
 	return m.permit(id, l.Address, p)
 }
 
+// Policy returns what a sandbox may reach; ok is false if it has no network.
+func (m *Manager) Policy(id string) (p egress.Policy, ok bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	l, ok := m.leases[id]
+	return l.Policy, ok && l.Address.IsValid()
+}
+
 // Recent returns the last questions and connections of a sandbox whose policy has
 // rules, the oldest first.
 func (m *Manager) Recent(id string) []egress.Record {

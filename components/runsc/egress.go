@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"miren.dev/runtime/pkg/egress"
+	"miren.dev/runtime/pkg/errs"
 )
 
 // SetEgress changes what a sandbox may reach.
@@ -16,7 +17,13 @@ func (d *Driver) SetEgress(ctx context.Context, id string, p egress.Policy) erro
 		return err
 	}
 	defer unlock()
-	return d.cfg.Network.SetPolicy(ctx, id, p)
+	err = d.cfg.Network.SetPolicy(ctx, id, p)
+	if errs.Is(err, errs.NotFound) {
+		if paused, e := d.pausedInstance(ctx, id); e == nil && paused != nil {
+			return errs.New(errs.FailedPrecondition, "sandbox %s is paused", id).WithHint("set its network policy when it is resumed")
+		}
+	}
+	return err
 }
 
 // EgressLog returns what a sandbox asked for.

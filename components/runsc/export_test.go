@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"miren.dev/runtime/components/execution"
+	"miren.dev/runtime/pkg/egress"
 )
 
 // Exports for the tests, which are in another package.
@@ -38,3 +39,6 @@ func (d *Driver) SetUp(ctx context.Context, s execution.Spec, n int) error {
 
 // NetworkIDs returns the sandboxes that have a network namespace or an address.
 func (d *Driver) NetworkIDs() ([]string, error) { return d.cfg.Network.List() }
+
+// Policy returns what a sandbox may reach.
+func (d *Driver) Policy(id string) (egress.Policy, bool) { return d.cfg.Network.Policy(id) }

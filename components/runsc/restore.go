@@ -1,6 +1,7 @@
 package runsc
 
 import (
+	"cmp"
 	"context"
 	"debug/buildinfo"
 	"fmt"
@@ -55,6 +56,7 @@ func inherit(s execution.Spec, r *snapshotRecord) (execution.Spec, error) {
 	}
 	s.Image, s.Command, s.Idle, s.WorkDir, s.User = of.Image, of.Command, of.Idle, of.WorkDir, of.User
 	s.PIDs, s.DiskBytes, s.ReadOnlyRoot = of.PIDs, of.DiskBytes, of.ReadOnlyRoot
+	s.Egress = cmp.Or(s.Egress, of.Egress)
 	return s, nil
 }
 

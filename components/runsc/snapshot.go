@@ -123,6 +123,9 @@ func (d *Driver) describeSnapshot(ctx context.Context, in execution.Instance, sn
 	}
 	r.ID, r.Sandbox, r.Parent, r.Spec, r.Agent = snapshot, in.ID, rec.Spec.Restore, rec.Spec, binary
 	r.Spec.Restore = ""
+	if p, ok := d.cfg.Network.Policy(in.ID); ok { // it may have been changed
+		r.Spec.Egress = &p
+	}
 	if r.RunscVersion, err = d.runscVersion(); err != nil {
 		return nil, nil, err
 	}
