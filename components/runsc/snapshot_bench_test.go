@@ -60,6 +60,9 @@ func BenchmarkSnapshot(b *testing.B) {
 		all.time(b, "bare-5-restores", func() error {
 			return five(func(i int) error { return bare.restore(fmt.Sprint("fork-", n, "-", i), snap) })
 		})
+		for i := range 5 {
+			bare.delete(b, fmt.Sprint("fork-", n, "-", i))
+		}
 		all.time(b, "5-forks", func() error {
 			return five(func(i int) error {
 				fork := s
@@ -69,7 +72,6 @@ func BenchmarkSnapshot(b *testing.B) {
 			})
 		})
 		for i := range 5 {
-			bare.delete(b, fmt.Sprint("fork-", n, "-", i))
 			if err := m.Driver.Delete(b.Context(), fmt.Sprint("fork-", n, "-", i)); err != nil {
 				b.Fatal(err)
 			}
