@@ -46,7 +46,8 @@ type Spec struct {
 	ReadOnlyRoot bool
 	StopTimeout  time.Duration
 	// Restore is the id of a snapshot from which the sandbox is made; empty: it is made from Image. Image, Command,
-	// Idle, WorkDir, User, DiskBytes and ReadOnlyRoot are then the snapshot's: here they are empty or the same.
+	// Idle, WorkDir, User, PIDs, DiskBytes and ReadOnlyRoot are then the snapshot's: here they are empty or the same.
+	// Mounts have the same targets, from any sources.
 	Restore string
 	Mounts  []Mount // directories of the host
 }

@@ -54,6 +54,11 @@ func inherit(s execution.Spec, r *snapshotRecord) (execution.Spec, error) {
 				WithHint("leave it empty: it is the snapshot's")
 		}
 	}
+	sameMount := func(a, b execution.Mount) bool { return a.Target == b.Target && a.ReadOnly == b.ReadOnly }
+	if !slices.EqualFunc(s.Mounts, of.Mounts, sameMount) {
+		return s, errs.New(errs.InvalidArgument, "sandbox %s: its mounts are not on the targets of those of snapshot %s, from which it is restored", s.ID, r.ID).
+			WithHint("name a directory for each of the %d mounts of the snapshot", len(of.Mounts))
+	}
 	s.Image, s.Command, s.Idle, s.WorkDir, s.User = of.Image, of.Command, of.Idle, of.WorkDir, of.User
 	s.PIDs, s.DiskBytes, s.ReadOnlyRoot = of.PIDs, of.DiskBytes, of.ReadOnlyRoot
 	s.Egress = cmp.Or(s.Egress, of.Egress)

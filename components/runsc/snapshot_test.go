@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -338,6 +339,31 @@ func (m machine) logText(t *testing.T, id string) (lines []string) {
 	return lines
 }
 
+// TestRestoredMounts: each restored sandbox has the directories that its specification names, on the targets of the
+// snapshot.
+func TestRestoredMounts(t *testing.T) {
+	m := machine{runsctest.New(t)}
+	e := m.Env()
+	s := m.spec("origin", "sleep")
+	s.Mounts = []execution.Mount{{Source: t.TempDir(), Target: "/data"}}
+	m.ensure(t, s)
+	e.Output(t, s.ID, guest("put", "/data/name", "origin"))
+	m.snapshot(t, s.ID, "image", true)
+	fork := execution.Spec{ID: "fork", Restore: "image", Network: execution.NetworkBridge, CPUMillis: 2000, MemoryBytes: 128 << 20}
+	fork.Mounts = []execution.Mount{{Source: t.TempDir(), Target: "/data"}}
+	if err := os.WriteFile(filepath.Join(fork.Mounts[0].Source, "name"), []byte("fork"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	m.ensure(t, fork)
+	for _, id := range []string{"origin", "fork"} {
+		if got := strings.TrimSpace(e.Output(t, id, guest("read", "/data/name"))); got != id {
+			t.Errorf("%s reads %q", id, got)
+		}
+		m.delete(t, id)
+	}
+	m.deleteSnapshots(t)
+}
+
 // TestSnapshotRefusals: what this node cannot restore is refused before anything is made.
 func TestSnapshotRefusals(t *testing.T) {
 	m := machine{runsctest.New(t)}
@@ -409,6 +435,9 @@ func TestSnapshotRefusals(t *testing.T) {
 			refused(t, s, errs.InvalidArgument, "snapshot image")
 		}
 		s := fork
+		s.Mounts = []execution.Mount{{Source: t.TempDir(), Target: "/data"}}
+		refused(t, s, errs.InvalidArgument, "mounts")
+		s = fork
 		s.Restore = "none"
 		refused(t, s, errs.NotFound, "no snapshot none")
 		s.Restore = "../image"
