@@ -119,7 +119,7 @@ func (h *Hub) listen(id, token string) error {
 	}
 	h.keeper.Do(func() { h.tasks.Go(h.boundLogs) })
 	c := newConn(h, id, token)
-	_ = os.Remove(h.socket(id, hiddenSocket)) // of a server that ended during a snapshot
+	_ = os.Remove(filepath.Join(h.dir(id), hiddenSocket)) // of a server that ended during a snapshot
 	ln, err := listenIn(h.dir(id))
 	if err != nil {
 		return errs.Wrap(err, "listen for agent of %s", id)

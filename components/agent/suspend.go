@@ -28,7 +28,7 @@ func (h *Hub) Suspend(ctx context.Context, id string) error {
 		return err
 	}
 	c.setSuspended(true)
-	if err := os.Rename(h.socket(id), h.socket(id, hiddenSocket)); err != nil {
+	if err := h.rename(id, agentproto.SocketName, hiddenSocket); err != nil {
 		c.setSuspended(false)
 		return errs.Wrap(err, "hide the socket of the agent of %s", id)
 	}
@@ -51,19 +51,16 @@ func (h *Hub) Readmit(id string) error {
 	if c := h.conn(id); c != nil {
 		c.setSuspended(false)
 	}
-	err := os.Rename(h.socket(id, hiddenSocket), h.socket(id))
+	err := h.rename(id, hiddenSocket, agentproto.SocketName)
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return errs.Wrap(err, "show the socket to the agent of %s", id)
 	}
 	return nil
 }
 
-// socket returns the path of a sandbox's socket.
-func (h *Hub) socket(id string, name ...string) string {
-	if len(name) == 0 {
-		name = []string{agentproto.SocketName}
-	}
-	return filepath.Join(append([]string{h.dir(id)}, name...)...)
+// rename gives the socket of a sandbox another name. It does not use atomicfile: no socket outlives a crash of the machine.
+func (h *Hub) rename(id, from, to string) error {
+	return os.Rename(filepath.Join(h.dir(id), from), filepath.Join(h.dir(id), to))
 }
 
 // setSuspended says whether the loss of the connection is on purpose.

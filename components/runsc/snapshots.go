@@ -160,10 +160,7 @@ func (d *Driver) DeleteSnapshot(ctx context.Context, snapshot string) error {
 
 func (d *Driver) removeSnapshot(ctx context.Context, snapshot string) error {
 	fault.Point("snapshot", "delete", fault.Before)
-	err := os.Rename(d.snapshotDir(snapshot), d.snapshotDir(oldSnapshot+snapshot))
-	if err == nil {
-		err = atomicfile.SyncDir(d.snapshotDir())
-	}
+	err := atomicfile.Rename(d.snapshotDir(snapshot), d.snapshotDir(oldSnapshot+snapshot))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return errs.New(errs.Unavailable, "delete snapshot %s: %w", snapshot, err)
 	}
