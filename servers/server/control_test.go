@@ -60,11 +60,15 @@ func TestFieldsHaveOneWriter(t *testing.T) {
 		"node writes node.status.message of registrar once its lease has lapsed and it is down",
 		"node writes node.status.phase of registrar once its lease has lapsed and it is down",
 		"node writes sandbox.status of sandbox to end it when its node stays down",
+		"pool writes sandbox.labels.runtime/counted of api to count the failure of an ended one of its own once",
 		"pool writes sandbox.spec.desired of api to stop one of its own that is too many",
 		"pool writes sandbox.spec.stop_reason of api to stop one of its own that is too many",
 		"retention writes app.status.active_deployment of deployment to clear it when that deployment was deleted",
 		"retention writes sandbox_pool.spec.replicas of deployment to retire what a rollout left behind",
 		"scheduler writes sandbox.status of sandbox while it has no node, and so no controller of one",
+		"warm-pool writes sandbox.labels.runtime/counted of api to count the failure of an ended one of its own once",
+		"warm-pool writes sandbox.spec.desired of api to stop one of its own that is too many",
+		"warm-pool writes sandbox.spec.stop_reason of api to stop one of its own that is too many",
 	}
 	if !slices.Equal(got, want) {
 		t.Errorf("exceptions:\n%s\nwant:\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
@@ -127,7 +131,7 @@ func TestDebugControllers(t *testing.T) {
 	for _, s := range resp.Controllers {
 		got[s.Name], names = s, append(names, s.Name)
 	}
-	want := []string{"api", "build", "deployment", "disk", "node", "pool", "registrar", "retention", "sandbox", "sandbox-retention", "scheduler"}
+	want := []string{"api", "build", "deployment", "disk", "node", "pool", "registrar", "retention", "sandbox", "sandbox-retention", "scheduler", "snapshot", "warm-pool"}
 	if !slices.Equal(names, want) {
 		t.Errorf("writers %v, want %v", names, want)
 	}

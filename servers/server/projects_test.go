@@ -29,6 +29,7 @@ type tenant struct {
 	build     *app.Build
 	deploy    *app.Deployment
 	sandbox   *sandbox.Sandbox
+	snapshot  *sandbox.Snapshot
 }
 
 // newTenant creates an app with everything that belongs to one, in a project.
@@ -58,6 +59,15 @@ func (e *frontEnv) newTenant(project string) *tenant {
 	create(x.deploy)
 	x.sandbox.Spec.Template.Image, x.sandbox.Status.Phase = "img", sandbox.SandboxPhaseStopped
 	create(x.sandbox)
+	n := core.NewNode()
+	n.Name, n.Spec.Arch, n.Spec.CPUMillis, n.Spec.MemoryBytes = x.app.Name, "amd64", 1000, 1<<30
+	if err := entity.Create(ctx, e.c.store, n); err != nil {
+		e.t.Fatal(err)
+	}
+	x.snapshot = sandbox.NewSnapshot()
+	x.snapshot.Spec.Sandbox, x.snapshot.Spec.Node, x.snapshot.Spec.Template.Image = x.sandbox.GetID(), n.GetID(), "img"
+	x.snapshot.Status.Phase = sandbox.SnapshotPhaseReady
+	create(x.snapshot)
 	return x
 }
 
@@ -122,6 +132,25 @@ var answers = map[string]answer{
 	"sandbox.Sandboxes/RunOnce": byApp(func(p, _ string) *sandbox.RunOnceRequest {
 		return &sandbox.RunOnceRequest{Sandbox: sandbox.RunRequest{Project: p}}
 	}),
+	"sandbox.Sandboxes/RunCode": byApp(func(p, _ string) *sandbox.RunCodeRequest {
+		return &sandbox.RunCodeRequest{Sandbox: sandbox.RunRequest{Project: p}, Language: "python", Code: []byte("1")}
+	}),
+	"sandbox.Sandboxes/Pause":    bySandbox(func(x *tenant) any { return &sandbox.PauseRequest{Sandbox: x.sandbox.GetID()} }),
+	"sandbox.Sandboxes/Resume":   bySandbox(func(x *tenant) any { return &sandbox.PauseRequest{Sandbox: x.sandbox.GetID()} }),
+	"sandbox.Sandboxes/Extend":   bySandbox(func(x *tenant) any { return &sandbox.ExtendRequest{Sandbox: x.sandbox.GetID()} }),
+	"sandbox.Sandboxes/Snapshot": bySandbox(func(x *tenant) any { return &sandbox.SnapshotRequest{Sandbox: x.sandbox.GetID()} }),
+	"sandbox.Sandboxes/Fork":     bySandbox(func(x *tenant) any { return &sandbox.ForkRequest{Sandbox: x.sandbox.GetID()} }),
+	"sandbox.Sandboxes/DeleteSnapshot": bySandbox(func(x *tenant) any {
+		return &sandbox.DeleteSnapshotRequest{Snapshot: x.snapshot.GetID()}
+	}),
+	"sandbox.Templates/List": byApp(func(p, _ string) *sandbox.TemplatesRequest { return &sandbox.TemplatesRequest{Project: p} }),
+	"sandbox.Templates/Show": byApp(func(p, a string) *sandbox.TemplateRequest {
+		return &sandbox.TemplateRequest{Project: p, Template: a}
+	}),
+	"sandbox.Templates/SetPool": byApp(func(p, a string) *sandbox.SetPoolRequest {
+		return &sandbox.SetPoolRequest{Project: p, Template: a}
+	}),
+	"sandbox.Templates/DeletePool": byApp(func(p, a string) *sandbox.PoolRequest { return &sandbox.PoolRequest{Project: p, Template: a} }),
 	"sandbox.Sandboxes/Wait": bySandbox(func(x *tenant) any {
 		return &sandbox.WaitRequest{Sandbox: x.sandbox.GetID(), Until: sandbox.WaitUntilEnded}
 	}),
@@ -167,6 +196,7 @@ var otherForms = map[string]answer{
 	"sandbox.Sandboxes/Exec": byApp(func(p, a string) *sandbox.ExecRequest {
 		return &sandbox.ExecRequest{Project: p, App: a, Command: []string{"true"}}
 	}),
+	"sandbox.Sandboxes/Fork": bySandbox(func(x *tenant) any { return &sandbox.ForkRequest{Snapshot: x.snapshot.GetID()} }),
 	"sandbox.Sandboxes/Logs": byApp(func(p, a string) *sandbox.LogsRequest { return &sandbox.LogsRequest{Project: p, App: a} }),
 	"store.Entities/Get": {rpc.ProjectHandler, func(x *tenant) any {
 		return &store.GetRequest{Kind: core.KindProject, ID: string(x.projectID)}
