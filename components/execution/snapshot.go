@@ -31,7 +31,8 @@ type SnapshotInfo struct {
 // outlives its sandbox and a restart of the machine. Ensure with Spec.Restore makes a sandbox from it.
 //
 // A restored sandbox continues where the snapshot was taken, with the specification's id, host name, address and
-// environment instead of the old ones, and with its own copy of the files. Its TCP connections are closed.
+// environment instead of the old ones, and with its own copy of the files. TCP connections to the outside are
+// closed, those inside the sandbox go on.
 type Snapshots interface {
 	// Snapshot takes a snapshot of a running sandbox under an id with the form of a sandbox's. After an error there
 	// is no snapshot and the sandbox goes on. It may be repeated: if the sandbox is Paused by this snapshot it

@@ -2,6 +2,7 @@ package runsc_test
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -362,6 +363,77 @@ func TestRestoredMounts(t *testing.T) {
 		m.delete(t, id)
 	}
 	m.deleteSnapshots(t)
+}
+
+// TestRestoredProcesses: a client attaches again to a detached process, after a resume and in a fork; a TCP connection
+// inside the sandbox goes on; a read-only root does for all of it.
+func TestRestoredProcesses(t *testing.T) {
+	m := machine{runsctest.New(t)}
+	m.CABundle = filepath.Join(t.TempDir(), "ca.pem")
+	if err := os.WriteFile(m.CABundle, []byte("certificates of the company\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	m.Restart(t)
+	s := m.spec("origin")
+	s.Command, s.Idle, s.ReadOnlyRoot, s.Network = nil, true, true, execution.NetworkNone
+	m.ensure(t, s)
+	p, err := m.Driver.Exec(t.Context(), s.ID, execution.ExecSpec{Command: []string{"/bin/guest", "count", "/tmp/count"}, Detached: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.Detach()
+	sockets, err := m.Driver.Exec(t.Context(), s.ID, execution.ExecSpec{Command: []string{"/bin/guest", "pair", "/tmp/pair"}, Detached: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	sockets.Detach()
+	m.counts(t, s.ID, 3)
+	at, _ := m.counted(t, s.ID)
+	attached := func(id string) {
+		t.Helper()
+		again, err := m.Driver.Attach(t.Context(), id, p.ID(), 0, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		line := make([]byte, len("count 1\n"))
+		if _, err := io.ReadFull(again.Stdout(), line); err != nil || string(line) != "count 1\n" {
+			t.Errorf("output of %s from its begin: %q, %v", id, line, err)
+		}
+		m.counts(t, id, at)
+		if err := again.Close(); err != nil {
+			t.Error(err)
+		}
+		before := m.sent(t, id)
+		wait.NoError(t, "the connection goes on", func() error {
+			if n := m.sent(t, id); n <= before {
+				return fmt.Errorf("%d bytes, were %d", n, before)
+			}
+			return nil
+		})
+	}
+	m.snapshot(t, s.ID, "image", false)
+	s.Restore = "image"
+	m.ensure(t, s)
+	attached(s.ID)
+	fork := execution.Spec{ID: "fork", Restore: "image", Network: execution.NetworkNone, CPUMillis: 2000, MemoryBytes: 128 << 20}
+	m.ensure(t, fork)
+	if hosts := m.Env().Output(t, "fork", guest("read", "/etc/hosts")); !strings.Contains(hosts, "fork\n") || strings.Contains(hosts, "origin") {
+		t.Errorf("hosts of the fork: %q", hosts)
+	}
+	attached("fork")
+	m.delete(t, s.ID)
+	m.delete(t, "fork")
+	m.deleteSnapshots(t)
+}
+
+// sent returns how many bytes the program "pair" has sent, -1 when its connection is closed.
+func (m machine) sent(t *testing.T, id string) int {
+	t.Helper()
+	n, err := strconv.Atoi(m.Env().Output(t, id, guest("read", "/tmp/pair")))
+	if err != nil && !errors.Is(err, strconv.ErrSyntax) { // empty while it is written
+		t.Fatal(err)
+	}
+	return n
 }
 
 // TestSnapshotRefusals: what this node cannot restore is refused before anything is made.

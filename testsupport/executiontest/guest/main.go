@@ -45,6 +45,7 @@ var commands = map[string]func(args []string) int{
 	"random": random,
 	"clock":  clock,
 	"limits": limits,
+	"pair":   pair,
 }
 
 // limits prints how many CPUs, how much memory and how large a disk programs see.

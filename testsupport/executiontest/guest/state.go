@@ -3,6 +3,7 @@ package main
 import (
 	"crypto/rand"
 	"fmt"
+	"net"
 	"os"
 	"os/signal"
 	"strings"
@@ -62,3 +63,31 @@ func random([]string) int {
 
 // clock prints the time in nanoseconds.
 func clock([]string) int { fmt.Println(time.Now().UnixNano()); return 0 }
+
+// pair PATH sends bytes over a TCP connection to itself, writes to the file how many, and at last "closed".
+func pair(args []string) int {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return fail(err)
+	}
+	out, err := net.Dial("tcp", l.Addr().String())
+	if err != nil {
+		return fail(err)
+	}
+	in, err := l.Accept()
+	if err != nil {
+		return fail(err)
+	}
+	for n := 1; ; n++ {
+		if _, err = out.Write([]byte{1}); err == nil {
+			_, err = in.Read(make([]byte, 1))
+		}
+		if err != nil {
+			n = -1
+		}
+		if werr := os.WriteFile(args[0], fmt.Append(nil, n), 0o644); werr != nil || err != nil {
+			return 0
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+}
