@@ -85,13 +85,12 @@ func (a *agent) readFile(c *channel, m agentproto.FileRead) {
 
 // fileWriter is a file that is being written.
 type fileWriter struct {
-	m        agentproto.FileWrite
-	dir      int // of the file
-	fd       int
-	name     string
-	tmp      string // name until the end; empty for a file that is changed in its place
-	perm     uint32
-	finished bool
+	m    agentproto.FileWrite
+	dir  int // of the file
+	fd   int
+	name string
+	tmp  string // name until the end; empty for a file that is changed in its place
+	perm uint32
 }
 
 // writeFile is the work of KindWrite.

@@ -48,6 +48,7 @@ func (p *process) begin() {
 		cmd.user = b.user
 	}
 	a.forks.jobs <- func() {
+		a.claims.wait()
 		if f := p.fork(cmd, m.Size); f.Kind != agentproto.OK {
 			p.c.fail(f)
 		}
