@@ -1,0 +1,129 @@
+package e2e
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"miren.dev/runtime/testsupport/wait"
+)
+
+// TestRunCode runs programs by `r run`: the first makes a sandbox of the
+// template python, later ones claim a warm one.
+func TestRunCode(t *testing.T) {
+	t.Parallel()
+	if out := shared.r(t, "", "run", "-l", "python", "print(6*7)"); out != "42\n" {
+		t.Errorf("print: %q", out)
+	}
+	dir := t.TempDir()
+	write(t, filepath.Join(dir, "main.py"), "import sys, os\nprint(sys.argv[1:], open('data/a.txt').read(), sys.stdin.read(), os.environ['SECRET'], os.getuid())\nsys.exit(3)\n")
+	if err := os.Mkdir(filepath.Join(dir, "data"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	write(t, filepath.Join(dir, "data", "a.txt"), "text")
+	cmd := shared.command(t.Context(), dir, "run", "--file", "data", "--secret", "SECRET=hush", "main.py", "one", "-two")
+	cmd.Stdin = strings.NewReader("input")
+	out, err := cmd.Output()
+	if code := cmd.ProcessState.ExitCode(); code != 3 || string(out) != "['one', '-two'] text input hush 1000\n" {
+		t.Errorf("file: exit code %d, %v, %q", code, err, out)
+	}
+	cmd = shared.command(t.Context(), "", "run", "-l", "py", "--timeout", "1s", "while True: pass")
+	if _, err := cmd.Output(); cmd.ProcessState.ExitCode() != 124 {
+		t.Errorf("timeout: exit code %d, %v", cmd.ProcessState.ExitCode(), err)
+	}
+	cmd = shared.command(t.Context(), "", "run", "-l", "cpp", "int main() { return not_there; }")
+	if out, err := cmd.CombinedOutput(); cmd.ProcessState.ExitCode() != 1 || !strings.Contains(string(out), "not_there") {
+		t.Errorf("a program that does not compile: exit code %d, %v, %s", cmd.ProcessState.ExitCode(), err, out)
+	}
+	contains(t, "template list", shared.r(t, "", "template", "list"), "python", "code-interpreter-v1")
+	contains(t, "template show", shared.r(t, "", "template", "show", "python"), "/home/user")
+	contains(t, "pool set", shared.r(t, "", "pool", "set", "python", "--min", "1", "--max", "2"), "1 to 2")
+	var sb struct {
+		ID   string `json:"id"`
+		Spec struct {
+			Origin string `json:"origin"`
+		} `json:"spec"`
+	}
+	claim := func(args ...string) {
+		t.Helper()
+		args = append([]string{"sandbox", "run", "--template", "python", "--detach", "--json", "--ttl", "10m"}, args...)
+		if err := json.Unmarshal([]byte(shared.r(t, "", args...)), &sb); err != nil {
+			t.Fatal(err)
+		}
+	}
+	wait.NoError(t, "a warm sandbox is claimed", func() error {
+		claim()
+		shared.r(t, "", "sandbox", "delete", sb.ID)
+		if sb.Spec.Origin != "pool" {
+			return fmt.Errorf("it was made by way of %s; %s", sb.Spec.Origin, shared.r(t, "", "pool", "list"))
+		}
+		return nil
+	}, wait.Within(converge), wait.Every(time.Second))
+	claim("--agent", "ada")
+	first := sb.ID
+	claim("--agent", "ada")
+	if sb.ID != first || sb.Spec.Origin != "session" {
+		t.Errorf("the agent of %s got %+v", first, sb)
+	}
+	shared.r(t, "", "sandbox", "delete", first)
+	contains(t, "pool delete", shared.r(t, "", "pool", "delete", "python"), "deleted")
+}
+
+// TestPauseSnapshotFork: a counter goes on after a pause and in forks, each with
+// files of its own, and nothing is left of the snapshots.
+func TestPauseSnapshotFork(t *testing.T) {
+	t.Parallel()
+	id := shared.run(t, "--name", "counter", "--", "sh", "-c", "i=0; while :; do i=$((i+1)); echo $i > /tmp/n; sleep 0.05; done")
+	count := func(sid string) int {
+		t.Helper()
+		n := 0
+		wait.NoError(t, "the counter of "+sid, func() error {
+			_, err := fmt.Sscan(shared.r(t, "", "sandbox", "exec", sid, "--", "cat", "/tmp/n"), &n)
+			return err
+		}, wait.Within(converge))
+		return n
+	}
+	before := count(id)
+	for range 2 {
+		contains(t, "pause", shared.r(t, "", "sandbox", "pause", id), "paused")
+		contains(t, "list", shared.r(t, "", "sandbox", "list"), "paused")
+		contains(t, "resume", shared.r(t, "", "sandbox", "resume", id), "resumed")
+		if n := count(id); n < before {
+			t.Errorf("it counts %d after a pause at %d", n, before)
+		}
+	}
+	shared.r(t, "", "sandbox", "pause", id)
+	if n := count(id); n < before { // the exec wakes it
+		t.Errorf("it counts %d after a pause at %d", n, before)
+	}
+	before = count(id)
+	snap := strings.TrimSpace(shared.r(t, "", "sandbox", "snapshot", id, "--name", "counted"))
+	contains(t, "snapshot list", shared.r(t, "", "snapshot", "list"), snap, "ready")
+	forks := strings.Fields(shared.r(t, "", "sandbox", "fork", "counted", "--count", "2", "-e", "SEED=2"))
+	forks = append(forks, strings.Fields(shared.r(t, "", "sandbox", "fork", id))...)
+	if len(forks) != 3 {
+		t.Fatalf("forks %q", forks)
+	}
+	names := map[string]bool{}
+	for _, f := range forks {
+		if n := count(f); n < before {
+			t.Errorf("fork %s counts %d, its origin %d", f, n, before)
+		}
+		names[strings.TrimSpace(shared.r(t, "", "sandbox", "exec", f, "--", "hostname"))] = true
+	}
+	if len(names) != 3 {
+		t.Errorf("host names %v", names)
+	}
+	contains(t, "env of a fork", shared.r(t, "", "sandbox", "exec", forks[0], "--", "sh", "-c", "echo $SEED"), "2")
+	contains(t, "snapshot delete", shared.r(t, "", "snapshot", "delete", "counted"), "deleted")
+	contains(t, "extend", shared.r(t, "", "sandbox", "extend", id, "--ttl", "1s"), "extended")
+	contains(t, "the end", shared.ended(t, id), `"ttl"`)
+	for _, f := range forks {
+		contains(t, "a fork after the end of its origin", shared.r(t, "", "sandbox", "exec", f, "--", "echo", "here"), "here")
+		shared.r(t, "", "sandbox", "delete", f)
+	}
+}
