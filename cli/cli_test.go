@@ -128,6 +128,8 @@ func TestNames(t *testing.T) {
 		{[]string{"run", "."}, exit.Usage, ". is not a file"},
 		{[]string{"run", "-"}, exit.Usage, "--language"},
 		{[]string{"run", "-l", "python", "--file", "no-such-file", "print()"}, exit.Usage, "no-such-file"},
+		{[]string{"sandbox", "egress", "set", "sb-abcd"}, exit.Usage, "--allow"},
+		{[]string{"sandbox", "run", "-v", "data", "--", "true"}, exit.Usage, "DISK:/PATH"},
 		{[]string{"pool", "delete", "ruby"}, exit.Failed, "no warm pool"},
 		{[]string{"app", "env", "set", "-a", "shop", "SURELY_NOT_SET"}, exit.Usage, "SURELY_NOT_SET=VALUE"},
 		{[]string{"completion", "tcsh"}, exit.Usage, "bash, zsh or fish"},
@@ -249,12 +251,13 @@ func TestRunCode(t *testing.T) {
 	if err := os.Chmod(filepath.Join(dir, "data/b/c.sh"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if out := ok(t, "run", "-l", "py", "--memory", "64MB", "--timeout", "5s", "--agent", "ada", "-e", "A=b", "print(1)", "-x", "y"); out != "print(1)" {
+	if out := ok(t, "run", "-l", "py", "--memory", "64MB", "--timeout", "5s", "--agent", "ada", "-v", "data:/data:ro", "--egress", "none", "-e", "A=b", "print(1)", "-x", "y"); out != "print(1)" {
 		t.Errorf("code: %q", out)
 	}
 	req := f.programs[0]
 	if req.Language != "py" || req.File != "" || strings.Join(req.Args, " ") != "-x y" || *req.Timeout != 5*time.Second || !*req.Keep || !*req.Stdin ||
-		*req.Sandbox.MemoryBytes != 64<<20 || req.Sandbox.Agent != "ada" || req.Sandbox.Env["A"] != "b" {
+		*req.Sandbox.MemoryBytes != 64<<20 || req.Sandbox.Agent != "ada" || req.Sandbox.Egress.Mode != sandbox.EgressModeNone ||
+		req.Sandbox.Volumes[0].Disk != "data" || req.Sandbox.Volumes[0].Path != "/data" || !*req.Sandbox.Volumes[0].ReadOnly || req.Sandbox.Env["A"] != "b" {
 		t.Errorf("code: %+v", req)
 	}
 	if out := ok(t, "run", "-f", filepath.Join(dir, "data")+":in", filepath.Join(dir, "main.py")); out != "print(2)" {
@@ -281,6 +284,9 @@ func TestPauseAndFork(t *testing.T) {
 	contains(t, ok(t, "sandbox", "resume", "box"), "resumed "+sid)
 	contains(t, ok(t, "sandbox", "extend", "box", "--ttl", "2h"), "extended "+sid)
 	contains(t, ok(t, "sandbox", "show", "box", "--json"), `"ttl": "2h0m0s"`)
+	contains(t, ok(t, "sandbox", "egress", "set", "box", "--allow", "pypi.org", "--deny", "10.0.0.0/8"), sid)
+	contains(t, ok(t, "sandbox", "show", "box", "--json"), `"mode": "list"`, "pypi.org")
+	contains(t, ok(t, "sandbox", "egress", "log", "box"), "pypi.org", "permitted", "refused", "no rule")
 	snap := strings.TrimSpace(ok(t, "sandbox", "snapshot", "box", "--name", "before"))
 	contains(t, ok(t, "snapshot", "list"), snap, "before")
 	if out := ok(t, "sandbox", "fork", "before", "-n", "2"); out != "sb-fork0\nsb-fork1\n" {

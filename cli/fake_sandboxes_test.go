@@ -107,6 +107,14 @@ func (f fakeSandboxes) Resume(ctx context.Context, req *sandbox.PauseRequest) (*
 	return f.change(ctx, req.Sandbox, func(s *sandbox.Sandbox) { s.Spec.Desired = sandbox.DesiredStateRunning })
 }
 
+func (f fakeSandboxes) SetEgress(ctx context.Context, req *sandbox.EgressRequest) (*sandbox.SandboxResponse, error) {
+	return f.change(ctx, req.Sandbox, func(s *sandbox.Sandbox) { s.Spec.Template.Egress = &req.Egress })
+}
+
+func (f fakeSandboxes) EgressLog(context.Context, *sandbox.SandboxRequest) (*sandbox.EgressLogResponse, error) {
+	return &sandbox.EgressLogResponse{Records: []sandbox.EgressRecord{{Protocol: "dns", Name: "pypi.org", Permitted: true}, {Protocol: "tls", Name: "example.com", Why: "no rule"}}}, nil
+}
+
 func (f fakeSandboxes) Extend(ctx context.Context, req *sandbox.ExtendRequest) (*sandbox.SandboxResponse, error) {
 	return f.change(ctx, req.Sandbox, func(s *sandbox.Sandbox) { s.Spec.TTL = req.TTL })
 }

@@ -37,6 +37,32 @@ func (e WaitUntil) Valid() bool {
 // Choices lists the values in the order of their declaration.
 func (WaitUntil) Choices() []string { return []string{"running", "paused", "ready", "ended"} }
 
+// VolumeRequest: A disk to mount in a sandbox.
+type VolumeRequest struct {
+	// Name of the disk.
+	Disk string `cbor:"1,keyasint" json:"disk" schema:"required"`
+	// Absolute path inside.
+	Path string `cbor:"2,keyasint" json:"path" schema:"required"`
+	// It cannot be written there.
+	ReadOnly *bool `cbor:"3,keyasint,omitempty" json:"read_only,omitempty"`
+}
+
+// MarshalJSON renders x; durations are strings, secrets are redacted.
+func (x VolumeRequest) MarshalJSON() ([]byte, error) { return schema.EncodeJSON(&x) }
+
+// UnmarshalJSON decodes x; unknown fields are errors, missing ones get their defaults.
+func (x *VolumeRequest) UnmarshalJSON(b []byte) error { return schema.DecodeJSON(b, x) }
+
+// Validate reports every field that breaks its rules, as one error of class
+// invalid_argument.
+func (x *VolumeRequest) Validate() error { return schema.Validate(x) }
+
+// ValidateFields is Validate below the path that v is at.
+func (x *VolumeRequest) ValidateFields(v *schema.Validator) {
+	v.Required("disk", x.Disk != "")
+	v.Required("path", x.Path != "")
+}
+
 // RunRequest: Describes a sandbox to create. It has an image, or is like the sandboxes of
 // an app.
 type RunRequest struct {
@@ -77,6 +103,10 @@ type RunRequest struct {
 	DiskBytes *int64 `cbor:"15,keyasint,omitempty" json:"disk_bytes,omitempty"`
 	// Network; absent: bridge.
 	Network NetworkMode `cbor:"16,keyasint,omitempty" json:"network,omitempty"`
+	// What it may reach; absent: all that the node's firewall permits.
+	Egress *Egress `cbor:"21,keyasint,omitempty" json:"egress,omitempty"`
+	// Disks to mount in it.
+	Volumes []VolumeRequest `cbor:"22,keyasint,omitempty" json:"volumes,omitempty"`
 	// Ends this long after it began to run; absent: never.
 	TTL *time.Duration `cbor:"17,keyasint,omitempty" json:"ttl,omitempty"`
 	// Time between SIGTERM and SIGKILL; absent: the default.
@@ -121,6 +151,12 @@ func (x *RunRequest) ValidateFields(v *schema.Validator) {
 	}
 	if x.Network != "" {
 		schema.CheckEnum(v, "network", x.Network)
+	}
+	if x.Egress != nil {
+		v.In("egress", x.Egress)
+	}
+	for i := range x.Volumes {
+		v.InElem("volumes", i, &x.Volumes[i])
 	}
 	if x.TTL != nil {
 		schema.CheckMin(v, "ttl", *x.TTL, 1*time.Second)
@@ -941,6 +977,105 @@ func (x *DeleteSnapshotRequest) ValidateFields(v *schema.Validator) {
 	}
 }
 
+// EgressRequest: Changes what a sandbox may reach.
+type EgressRequest struct {
+	// The sandbox.
+	Sandbox id.Sandbox `cbor:"1,keyasint" json:"sandbox" schema:"required"`
+	// What it may reach from now on.
+	Egress Egress `cbor:"2,keyasint" json:"egress" schema:"required"`
+}
+
+// SetDefaults sets every field that has a default.
+func (x *EgressRequest) SetDefaults() {
+	x.Egress.SetDefaults()
+}
+
+// UnmarshalCBOR decodes x; fields that are missing get their defaults.
+func (x *EgressRequest) UnmarshalCBOR(b []byte) error {
+	type plain EgressRequest
+	*x = EgressRequest{}
+	x.SetDefaults()
+	return schema.Unmarshal(b, (*plain)(x))
+}
+
+// MarshalJSON renders x; durations are strings, secrets are redacted.
+func (x EgressRequest) MarshalJSON() ([]byte, error) { return schema.EncodeJSON(&x) }
+
+// UnmarshalJSON decodes x; unknown fields are errors, missing ones get their defaults.
+func (x *EgressRequest) UnmarshalJSON(b []byte) error { return schema.DecodeJSON(b, x) }
+
+// Validate reports every field that breaks its rules, as one error of class
+// invalid_argument.
+func (x *EgressRequest) Validate() error { return schema.Validate(x) }
+
+// ValidateFields is Validate below the path that v is at.
+func (x *EgressRequest) ValidateFields(v *schema.Validator) {
+	v.Required("sandbox", x.Sandbox != "")
+	if x.Sandbox != "" {
+		v.Ref("sandbox", string(x.Sandbox))
+	}
+	v.In("egress", &x.Egress)
+}
+
+// EgressLogResponse: Names that a sandbox asked for and its connections, the oldest
+// first; only of sandboxes whose policy has rules.
+type EgressLogResponse struct {
+	// The last ones that the node keeps in memory.
+	Records []EgressRecord `cbor:"1,keyasint,omitempty" json:"records,omitempty"`
+}
+
+// MarshalJSON renders x; durations are strings, secrets are redacted.
+func (x EgressLogResponse) MarshalJSON() ([]byte, error) { return schema.EncodeJSON(&x) }
+
+// UnmarshalJSON decodes x; unknown fields are errors, missing ones get their defaults.
+func (x *EgressLogResponse) UnmarshalJSON(b []byte) error { return schema.DecodeJSON(b, x) }
+
+// Validate reports every field that breaks its rules, as one error of class
+// invalid_argument.
+func (x *EgressLogResponse) Validate() error { return schema.Validate(x) }
+
+// ValidateFields is Validate below the path that v is at.
+func (x *EgressLogResponse) ValidateFields(v *schema.Validator) {
+	for i := range x.Records {
+		v.InElem("records", i, &x.Records[i])
+	}
+}
+
+// EgressRecord: A name that a sandbox asked for, or a connection of it. The sandbox chose
+// the name.
+type EgressRecord struct {
+	// Time.
+	At time.Time `cbor:"1,keyasint" json:"at" schema:"required"`
+	// dns, tls, http, or tcp where no name is looked for.
+	Protocol string `cbor:"2,keyasint" json:"protocol" schema:"required"`
+	// The name, if it stated one.
+	Name string `cbor:"3,keyasint,omitempty" json:"name,omitempty"`
+	// The address, of a connection.
+	Address string `cbor:"4,keyasint,omitempty" json:"address,omitempty"`
+	// The port.
+	Port *int64 `cbor:"5,keyasint,omitempty" json:"port,omitempty"`
+	// Whether the policy permitted it.
+	Permitted bool `cbor:"6,keyasint" json:"permitted" schema:"required"`
+	// Reason of a refusal, or of a failure.
+	Why string `cbor:"7,keyasint,omitempty" json:"why,omitempty"`
+}
+
+// MarshalJSON renders x; durations are strings, secrets are redacted.
+func (x EgressRecord) MarshalJSON() ([]byte, error) { return schema.EncodeJSON(&x) }
+
+// UnmarshalJSON decodes x; unknown fields are errors, missing ones get their defaults.
+func (x *EgressRecord) UnmarshalJSON(b []byte) error { return schema.DecodeJSON(b, x) }
+
+// Validate reports every field that breaks its rules, as one error of class
+// invalid_argument.
+func (x *EgressRecord) Validate() error { return schema.Validate(x) }
+
+// ValidateFields is Validate below the path that v is at.
+func (x *EgressRecord) ValidateFields(v *schema.Validator) {
+	v.Required("at", !x.At.IsZero())
+	v.Required("protocol", x.Protocol != "")
+}
+
 // ExtendRequest: Changes the end of a sandbox.
 type ExtendRequest struct {
 	// The sandbox.
@@ -1059,6 +1194,11 @@ type Sandboxes interface {
 	// DeleteSnapshot: Deletes a snapshot; sandboxes that were made from it go on. Permission:
 	// exec, in the project of snapshot.
 	DeleteSnapshot(ctx context.Context, req *DeleteSnapshotRequest) error
+	// SetEgress: Changes what a sandbox may reach, connections that are open included.
+	// Permission: exec, in the project of sandbox.
+	SetEgress(ctx context.Context, req *EgressRequest) (*SandboxResponse, error)
+	// EgressLog: Lists what a sandbox asked for. Permission: read, in the project of sandbox.
+	EgressLog(ctx context.Context, req *SandboxRequest) (*EgressLogResponse, error)
 	// Extend: Changes the end of a sandbox. Permission: exec, in the project of sandbox.
 	Extend(ctx context.Context, req *ExtendRequest) (*SandboxResponse, error)
 	// Stats: Reads what a sandbox uses. Permission: read, in the project of sandbox.
@@ -1106,6 +1246,11 @@ type SandboxesClient interface {
 	// DeleteSnapshot: Deletes a snapshot; sandboxes that were made from it go on. Permission:
 	// exec, in the project of snapshot.
 	DeleteSnapshot(ctx context.Context, req *DeleteSnapshotRequest) error
+	// SetEgress: Changes what a sandbox may reach, connections that are open included.
+	// Permission: exec, in the project of sandbox.
+	SetEgress(ctx context.Context, req *EgressRequest) (*SandboxResponse, error)
+	// EgressLog: Lists what a sandbox asked for. Permission: read, in the project of sandbox.
+	EgressLog(ctx context.Context, req *SandboxRequest) (*EgressLogResponse, error)
 	// Extend: Changes the end of a sandbox. Permission: exec, in the project of sandbox.
 	Extend(ctx context.Context, req *ExtendRequest) (*SandboxResponse, error)
 	// Stats: Reads what a sandbox uses. Permission: read, in the project of sandbox.
@@ -1211,6 +1356,22 @@ func (c clientSandboxes) Fork(ctx context.Context, req *ForkRequest) (*ForkRespo
 
 func (c clientSandboxes) DeleteSnapshot(ctx context.Context, req *DeleteSnapshotRequest) error {
 	return c.conn.Call(ctx, &methodSandboxesDeleteSnapshot.MethodInfo, req, &rpc.None{})
+}
+
+func (c clientSandboxes) SetEgress(ctx context.Context, req *EgressRequest) (*SandboxResponse, error) {
+	resp := new(SandboxResponse)
+	if err := c.conn.Call(ctx, &methodSandboxesSetEgress.MethodInfo, req, resp); err != nil {
+		return nil, err
+	}
+	return resp, nil
+}
+
+func (c clientSandboxes) EgressLog(ctx context.Context, req *SandboxRequest) (*EgressLogResponse, error) {
+	resp := new(EgressLogResponse)
+	if err := c.conn.Call(ctx, &methodSandboxesEgressLog.MethodInfo, req, resp); err != nil {
+		return nil, err
+	}
+	return resp, nil
 }
 
 func (c clientSandboxes) Extend(ctx context.Context, req *ExtendRequest) (*SandboxResponse, error) {
@@ -1509,6 +1670,44 @@ var methodSandboxesDeleteSnapshot = &rpc.Method{
 	},
 }
 
+var methodSandboxesSetEgress = &rpc.Method{
+	MethodInfo: rpc.MethodInfo{
+		Service: "sandbox.Sandboxes", Name: "SetEgress", Full: "sandbox.Sandboxes/SetEgress", Permission: "exec", Project: rpc.ProjectRequest, Idempotent: true, Stream: rpc.StreamNone, Audit: true,
+	},
+	Target: func(req any) rpc.Target {
+		r := req.(*EgressRequest)
+		return rpc.Target{Kind: "sandbox", ID: string(r.Sandbox)}
+	},
+	Subject: func(req any) rpc.Subject {
+		r := req.(*EgressRequest)
+		return rpc.Subject{Kind: "sandbox", ID: string(r.Sandbox)}
+	},
+	Unary: func(ctx context.Context, impl any, d rpc.Decoder) (any, error) {
+		req := new(EgressRequest)
+		if err := d.Decode(req); err != nil {
+			return nil, err
+		}
+		return impl.(Sandboxes).SetEgress(ctx, req)
+	},
+}
+
+var methodSandboxesEgressLog = &rpc.Method{
+	MethodInfo: rpc.MethodInfo{
+		Service: "sandbox.Sandboxes", Name: "EgressLog", Full: "sandbox.Sandboxes/EgressLog", Permission: "read", Project: rpc.ProjectRequest, Idempotent: true, Stream: rpc.StreamNone, Audit: false,
+	},
+	Target: func(req any) rpc.Target {
+		r := req.(*SandboxRequest)
+		return rpc.Target{Kind: "sandbox", ID: string(r.Sandbox)}
+	},
+	Unary: func(ctx context.Context, impl any, d rpc.Decoder) (any, error) {
+		req := new(SandboxRequest)
+		if err := d.Decode(req); err != nil {
+			return nil, err
+		}
+		return impl.(Sandboxes).EgressLog(ctx, req)
+	},
+}
+
 var methodSandboxesExtend = &rpc.Method{
 	MethodInfo: rpc.MethodInfo{
 		Service: "sandbox.Sandboxes", Name: "Extend", Full: "sandbox.Sandboxes/Extend", Permission: "exec", Project: rpc.ProjectRequest, Idempotent: true, Stream: rpc.StreamNone, Audit: true,
@@ -1562,6 +1761,8 @@ var SandboxesService = &rpc.Service{Name: "sandbox.Sandboxes", Methods: []*rpc.M
 	methodSandboxesSnapshot,
 	methodSandboxesFork,
 	methodSandboxesDeleteSnapshot,
+	methodSandboxesSetEgress,
+	methodSandboxesEgressLog,
 	methodSandboxesExtend,
 	methodSandboxesStats,
 }}

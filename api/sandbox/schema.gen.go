@@ -55,6 +55,10 @@ const (
 	MaxEnvName = 256
 	// MaxEnvValue: Longest value of an environment variable. (unit: bytes)
 	MaxEnvValue = 65536
+	// MaxRules: Most rules that permit, and most that deny, of a network policy.
+	MaxRules = 100
+	// MaxVolumes: Most volumes of a sandbox.
+	MaxVolumes = 16
 	// MaxWarm: Most warm sandboxes of one pool.
 	MaxWarm = 1000
 	// DefaultMaxWarm: Most warm sandboxes of a pool that demand made.
@@ -277,6 +281,30 @@ func (e NetworkMode) Valid() bool {
 // Choices lists the values in the order of their declaration.
 func (NetworkMode) Choices() []string { return []string{"bridge", "none"} }
 
+// EgressMode is an enum. What a sandbox may reach before rules are applied.
+type EgressMode string
+
+// Values of EgressMode.
+const (
+	EgressModeAll  EgressMode = "all"  // All that the node's firewall permits, except what deny names.
+	EgressModeList EgressMode = "list" // What allow names, except what deny names.
+	EgressModeNone EgressMode = "none" // Nothing, no names either.
+)
+
+// Valid reports whether e is one of the values.
+func (e EgressMode) Valid() bool {
+	switch e {
+	case EgressModeAll,
+		EgressModeList,
+		EgressModeNone:
+		return true
+	}
+	return false
+}
+
+// Choices lists the values in the order of their declaration.
+func (EgressMode) Choices() []string { return []string{"all", "list", "none"} }
+
 // ProbeKind is an enum. Kind of a readiness probe.
 type ProbeKind string
 
@@ -431,6 +459,88 @@ func (x *Port) ValidateFields(v *schema.Validator) {
 	schema.CheckMax(v, "number", x.Number, 65535)
 }
 
+// Egress: What a sandbox may reach on the network. A rule is a network (203.0.113.0/24),
+// an address, a domain (example.com) or its subdomains (*.example.com); deny wins.
+type Egress struct {
+	// Mode. (default all)
+	Mode EgressMode `cbor:"1,keyasint" json:"mode"`
+	// Rules, for list.
+	Allow []string `cbor:"2,keyasint,omitempty" json:"allow,omitempty"`
+	// Rules, for all and list.
+	Deny []string `cbor:"3,keyasint,omitempty" json:"deny,omitempty"`
+}
+
+// SetDefaults sets every field that has a default.
+func (x *Egress) SetDefaults() {
+	x.Mode = EgressModeAll
+}
+
+// UnmarshalCBOR decodes x; fields that are missing get their defaults.
+func (x *Egress) UnmarshalCBOR(b []byte) error {
+	type plain Egress
+	*x = Egress{}
+	x.SetDefaults()
+	return schema.Unmarshal(b, (*plain)(x))
+}
+
+// MarshalJSON renders x; durations are strings, secrets are redacted.
+func (x Egress) MarshalJSON() ([]byte, error) { return schema.EncodeJSON(&x) }
+
+// UnmarshalJSON decodes x; unknown fields are errors, missing ones get their defaults.
+func (x *Egress) UnmarshalJSON(b []byte) error { return schema.DecodeJSON(b, x) }
+
+// Validate reports every field that breaks its rules, as one error of class
+// invalid_argument.
+func (x *Egress) Validate() error { return schema.Validate(x) }
+
+// ValidateFields is Validate below the path that v is at.
+func (x *Egress) ValidateFields(v *schema.Validator) {
+	schema.CheckEnum(v, "mode", x.Mode)
+}
+
+// Volume: A disk that is mounted in a sandbox.
+type Volume struct {
+	// The disk.
+	Disk id.Disk `cbor:"1,keyasint" json:"disk" schema:"required"`
+	// Absolute path inside.
+	Path string `cbor:"2,keyasint" json:"path" schema:"required"`
+	// It cannot be written there; many sandboxes may read a disk, one may write to it.
+	// (default false)
+	ReadOnly bool `cbor:"3,keyasint" json:"read_only"`
+}
+
+// SetDefaults sets every field that has a default.
+func (x *Volume) SetDefaults() {
+	x.ReadOnly = false
+}
+
+// UnmarshalCBOR decodes x; fields that are missing get their defaults.
+func (x *Volume) UnmarshalCBOR(b []byte) error {
+	type plain Volume
+	*x = Volume{}
+	x.SetDefaults()
+	return schema.Unmarshal(b, (*plain)(x))
+}
+
+// MarshalJSON renders x; durations are strings, secrets are redacted.
+func (x Volume) MarshalJSON() ([]byte, error) { return schema.EncodeJSON(&x) }
+
+// UnmarshalJSON decodes x; unknown fields are errors, missing ones get their defaults.
+func (x *Volume) UnmarshalJSON(b []byte) error { return schema.DecodeJSON(b, x) }
+
+// Validate reports every field that breaks its rules, as one error of class
+// invalid_argument.
+func (x *Volume) Validate() error { return schema.Validate(x) }
+
+// ValidateFields is Validate below the path that v is at.
+func (x *Volume) ValidateFields(v *schema.Validator) {
+	v.Required("disk", x.Disk != "")
+	if x.Disk != "" {
+		v.Ref("disk", string(x.Disk))
+	}
+	v.Required("path", x.Path != "")
+}
+
 // SandboxTemplate: Description of a sandbox. A pool creates all of its sandboxes from one
 // template.
 type SandboxTemplate struct {
@@ -459,6 +569,10 @@ type SandboxTemplate struct {
 	Resources Resources `cbor:"9,keyasint" json:"resources" schema:"required"`
 	// Network. (default bridge)
 	Network NetworkMode `cbor:"10,keyasint" json:"network"`
+	// What it may reach; absent: all that the node's firewall permits.
+	Egress *Egress `cbor:"15,keyasint,omitempty" json:"egress,omitempty"`
+	// Disks that are mounted in it.
+	Volumes []Volume `cbor:"16,keyasint,omitempty" json:"volumes,omitempty"`
 	// Time between SIGTERM and SIGKILL. (default 10s)
 	StopTimeout time.Duration `cbor:"11,keyasint" json:"stop_timeout"`
 	// Hostname inside; empty: the sandbox's id.
@@ -512,6 +626,12 @@ func (x *SandboxTemplate) ValidateFields(v *schema.Validator) {
 	}
 	v.In("resources", &x.Resources)
 	schema.CheckEnum(v, "network", x.Network)
+	if x.Egress != nil {
+		v.In("egress", x.Egress)
+	}
+	for i := range x.Volumes {
+		v.InElem("volumes", i, &x.Volumes[i])
+	}
 	schema.CheckMin(v, "stop_timeout", x.StopTimeout, 0)
 	schema.CheckMax(v, "stop_timeout", x.StopTimeout, 10*time.Minute)
 	if x.Hostname != "" {

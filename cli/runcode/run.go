@@ -27,6 +27,7 @@ const maxBytes = 16 << 20
 type options struct {
 	*command.Env
 	exec     command.ExecFlags
+	sandbox  command.SandboxFlags
 	language string
 	template string
 	agent    string
@@ -67,6 +68,7 @@ the command line; - reads it from standard input. Warm sandboxes of the template
 	f.BoolVar(&o.keep, "keep", false, "keep the sandbox after the program has ended")
 	f.StringArrayVar(&o.secrets, "secret", nil, "secret environment variable, KEY=VALUE, or KEY for its value here")
 	o.exec.AddFlags(cmd)
+	o.sandbox.AddFlags(cmd)
 	return cmd
 }
 
@@ -114,6 +116,9 @@ func (o *options) request(args []string) (*sandbox.RunCodeRequest, error) {
 	}
 	if o.wait > 0 {
 		req.StartTimeout = &o.wait
+	}
+	if err := o.sandbox.Apply(&req.Sandbox); err != nil {
+		return nil, err
 	}
 	if err := req.Validate(); err != nil {
 		return nil, exit.With(exit.Usage, err)

@@ -16,6 +16,7 @@ import (
 type runOptions struct {
 	*command.Env
 	exec    command.ExecFlags
+	sandbox command.SandboxFlags
 	image   string
 	from    string // template
 	agent   string
@@ -65,6 +66,7 @@ unchanged. With --detach the command becomes the main process of a sandbox that 
 	f.StringArrayVar(&o.secrets, "secret", nil, "secret environment variable, KEY=VALUE, or KEY for its value here")
 	f.StringToStringVarP(&o.labels, "label", "l", nil, "label, key=value")
 	o.exec.AddFlags(cmd)
+	o.sandbox.AddFlags(cmd)
 	_ = cmd.RegisterFlagCompletionFunc("network", func(*cobra.Command, []string, string) ([]cobra.Completion, cobra.ShellCompDirective) {
 		return []string{"bridge", "none"}, cobra.ShellCompDirectiveNoFileComp
 	}) // fails only for flags that do not exist
@@ -105,6 +107,9 @@ func (o *runOptions) request(argv []string) (*sandbox.RunRequest, error) {
 	}
 	if o.ttl > 0 {
 		req.TTL = &o.ttl
+	}
+	if err := o.sandbox.Apply(req); err != nil {
+		return nil, err
 	}
 	if err := req.Validate(); err != nil {
 		return nil, exit.With(exit.Usage, err)

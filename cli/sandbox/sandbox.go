@@ -24,7 +24,7 @@ import (
 // New makes the commands.
 func New(e *command.Env) *cobra.Command {
 	return command.Group("sandbox", "Run and control sandboxes", newRun(e), newList(e), newShow(e), newExec(e), newLogs(e), newStop(e), newDelete(e),
-		newPause(e), newResume(e), newSnapshot(e), newFork(e), newExtend(e))
+		newPause(e), newResume(e), newSnapshot(e), newFork(e), newExtend(e), newEgress(e))
 }
 
 func client(ctx context.Context, e *command.Env) (sandbox.SandboxesClient, error) {

@@ -153,10 +153,16 @@ func (r *Reconciler) remove(ctx context.Context, sid string) (time.Duration, err
 func (r *Reconciler) clear(ctx context.Context, sb *sandbox.Sandbox) (time.Duration, error) {
 	r.work.forget(string(sb.ID))
 	wait, err := r.delete(ctx, string(sb.ID))
-	if wait == 0 && err == nil && sb.Status.Saved != "" {
+	if wait != 0 || err != nil {
+		return wait, err
+	}
+	if sb.Status.Saved != "" {
 		r.forgetSaved(ctx, sb.Status.Saved)
 	}
-	return wait, err
+	if len(sb.Spec.Template.Volumes) > 0 {
+		return 0, r.Disks.Release(ctx, sb.GetID())
+	}
+	return 0, nil
 }
 
 // delete removes a sandbox from the machine if the driver has any part of it.

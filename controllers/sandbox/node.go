@@ -7,6 +7,7 @@ import (
 	"miren.dev/runtime/api/sandbox"
 	"miren.dev/runtime/components/execution"
 	"miren.dev/runtime/domain/sandboxes"
+	"miren.dev/runtime/pkg/egress"
 )
 
 // LocalNode serves the operations on sandboxes from the driver on this machine.
@@ -21,9 +22,30 @@ func (n LocalNode) Exec(ctx context.Context, sid id.Sandbox, spec sandboxes.Exec
 	})
 }
 
-// Configure gives a warm sandbox to its claim.
+// Configure gives a warm sandbox to its claim, and opens its network.
 func (n LocalNode) Configure(ctx context.Context, sid id.Sandbox, c sandboxes.Identity) error {
-	return n.Driver.Configure(ctx, string(sid), execution.Identity(c))
+	return configure(ctx, n.Driver, string(sid), c)
+}
+
+func configure(ctx context.Context, d execution.Driver, sid string, c sandboxes.Identity) error {
+	err := d.Configure(ctx, sid, execution.Identity{
+		Claim: c.Claim, Hostname: c.Hostname, Env: c.Env, WorkDir: c.WorkDir, User: c.User,
+		CPUMillis: c.CPUMillis, MemoryBytes: c.MemoryBytes, PIDs: c.PIDs,
+	})
+	if err != nil {
+		return err
+	}
+	return d.SetEgress(ctx, sid, c.Egress)
+}
+
+// SetEgress changes what a sandbox may reach.
+func (n LocalNode) SetEgress(ctx context.Context, sid id.Sandbox, p egress.Policy) error {
+	return n.Driver.SetEgress(ctx, string(sid), p)
+}
+
+// EgressLog returns what a sandbox asked for lately.
+func (n LocalNode) EgressLog(ctx context.Context, sid id.Sandbox) ([]sandboxes.EgressRecord, error) {
+	return n.Driver.EgressLog(ctx, string(sid))
 }
 
 // Logs calls emit with each line that q selects.

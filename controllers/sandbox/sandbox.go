@@ -35,6 +35,7 @@ import (
 	"miren.dev/runtime/api/id"
 	"miren.dev/runtime/api/sandbox"
 	"miren.dev/runtime/components/execution"
+	"miren.dev/runtime/domain/disks"
 	"miren.dev/runtime/domain/sandboxes"
 	"miren.dev/runtime/entity"
 	"miren.dev/runtime/pkg/errs"
@@ -59,6 +60,7 @@ type Reconciler struct {
 	Node   id.Node
 	Sealer *schema.Sealer // opens sealed secrets
 	Logger *slog.Logger
+	Disks  Disks            // nil: sandboxes have no volumes
 	Probe  Prober           // nil: over the network
 	Now    func() time.Time // nil: time.Now
 	Booted func() time.Time // when the machine started; nil: ask the kernel
@@ -67,6 +69,22 @@ type Reconciler struct {
 	Stopped time.Time
 
 	work workTracker
+}
+
+// Disks makes the disks of sandboxes usable on this node; controllers/disk does.
+type Disks interface {
+	// Mounts returns where the disks of a sandbox are. It may be repeated.
+	Mounts(ctx context.Context, sb *sandbox.Sandbox, volumes []disks.Volume) ([]execution.Mount, error)
+	// Release lets go of the disks of a sandbox of which nothing is left.
+	Release(ctx context.Context, sb id.Sandbox) error
+}
+
+func volumes(sb *sandbox.Sandbox) []disks.Volume {
+	var out []disks.Volume
+	for _, v := range sb.Spec.Template.Volumes {
+		out = append(out, disks.Volume{Disk: v.Disk, Path: v.Path, ReadOnly: v.ReadOnly})
+	}
+	return out
 }
 
 func (r *Reconciler) now() time.Time {
@@ -149,6 +167,9 @@ func (r *Reconciler) create(ctx context.Context, sb *sandbox.Sandbox) (time.Dura
 		}
 	}
 	spec, err := r.spec(sb)
+	if err == nil && len(sb.Spec.Template.Volumes) > 0 {
+		spec.Mounts, err = r.Disks.Mounts(ctx, sb, volumes(sb))
+	}
 	var inst execution.Instance
 	if err == nil {
 		inst, err = r.Driver.Ensure(ctx, spec)
@@ -210,6 +231,10 @@ func (r *Reconciler) spec(sb *sandbox.Sandbox) (execution.Spec, error) {
 	if err != nil {
 		return execution.Spec{}, err
 	}
+	policy, err := sandboxes.Egress(sb)
+	if err != nil {
+		return execution.Spec{}, err
+	}
 	network := execution.NetworkBridge
 	if t.Network == sandbox.NetworkModeNone {
 		network = execution.NetworkNone
@@ -218,7 +243,7 @@ func (r *Reconciler) spec(sb *sandbox.Sandbox) (execution.Spec, error) {
 		ID: string(sb.ID), Labels: map[string]string{"name": sb.Name, "project": string(sb.Project), "app": string(sb.Spec.App)},
 		Image: t.Image, Command: t.Command, Idle: t.Idle, WorkDir: t.Workdir, User: t.User, Env: env, Hostname: t.Hostname, Network: network,
 		CPUMillis: t.Resources.CPUMillis, MemoryBytes: t.Resources.MemoryBytes, PIDs: t.Resources.PIDs, DiskBytes: t.Resources.DiskBytes,
-		StopTimeout: t.StopTimeout, Restore: cmp.Or(sb.Status.Saved, sb.Spec.Restore),
+		StopTimeout: t.StopTimeout, Egress: &policy, Restore: cmp.Or(sb.Status.Saved, sb.Spec.Restore),
 	}, nil
 }
 
@@ -277,7 +302,7 @@ func (r *Reconciler) configure(ctx context.Context, sb *sandbox.Sandbox) error {
 	if err != nil {
 		return err
 	}
-	if err := r.Driver.Configure(ctx, string(sb.ID), execution.Identity(c)); err != nil {
+	if err := configure(ctx, r.Driver, string(sb.ID), c); err != nil {
 		return errs.Wrap(err, "configure the claimed sandbox")
 	}
 	r.work.setConfigured(string(sb.ID))

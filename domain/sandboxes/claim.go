@@ -134,7 +134,7 @@ func (s *Service) claim(ctx context.Context, sb *sandbox.Sandbox, t *sandbox.Tem
 // serves reports whether a warm sandbox can be what sb describes.
 func serves(warm, sb *sandbox.Sandbox) bool {
 	a, b := &warm.Spec.Template, &sb.Spec.Template
-	return warm.Spec.TemplateVersion == sb.Spec.TemplateVersion && a.Image == b.Image && len(b.Command) == 0 && b.Idle &&
+	return warm.Spec.TemplateVersion == sb.Spec.TemplateVersion && a.Image == b.Image && len(b.Command) == 0 && b.Idle && len(b.Volumes) == 0 &&
 		a.Network == b.Network && a.Hostname == b.Hostname &&
 		b.Resources.CPUMillis <= a.Resources.CPUMillis && b.Resources.MemoryBytes <= a.Resources.MemoryBytes &&
 		b.Resources.PIDs <= a.Resources.PIDs && b.Resources.DiskBytes == a.Resources.DiskBytes
@@ -215,9 +215,14 @@ func IdentityOf(sb *sandbox.Sandbox, sealer *schema.Sealer) (Identity, error) {
 		return Identity{}, err
 	}
 	t := &sb.Spec.Template
+	policy, err := Egress(sb)
+	if err != nil {
+		return Identity{}, err
+	}
 	return Identity{
 		Claim: sb.Spec.Claim, Hostname: cmp.Or(t.Hostname, string(sb.ID)), Env: env, WorkDir: t.Workdir, User: t.User,
 		CPUMillis: t.Resources.CPUMillis, MemoryBytes: t.Resources.MemoryBytes, PIDs: t.Resources.PIDs,
+		Egress: policy,
 	}, nil
 }
 

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"maps"
+	"path"
 	"runtime"
 	"slices"
 	"time"
@@ -39,8 +40,17 @@ type CreateRequest struct {
 	PIDs        int64
 	DiskBytes   int64
 	Network     sandbox.NetworkMode
+	Egress      *sandbox.Egress // what it may reach; nil: all that the firewall permits
+	Volumes     []Volume
 	TTL         time.Duration // the sandbox ends this long after it began to run
 	StopTimeout *time.Duration
+}
+
+// Volume is a disk to mount in a sandbox.
+type Volume struct {
+	Disk     string // its name
+	Path     string // in the sandbox, absolute
+	ReadOnly bool
 }
 
 // Create creates a sandbox without a sandbox pool and returns at once; see
@@ -79,10 +89,41 @@ func (s *Service) prepare(ctx context.Context, project string, req CreateRequest
 	if err := s.override(&sb.Spec.Template, &req); err != nil {
 		return nil, nil, err
 	}
+	if err := s.connect(ctx, project, sb, &req); err != nil {
+		return nil, nil, err
+	}
 	if req.TTL > 0 {
 		sb.Spec.TTL = &req.TTL
 	}
 	return sb, made, nil
+}
+
+// connect sets the network policy and the volumes of a sandbox.
+func (s *Service) connect(ctx context.Context, project string, sb *sandbox.Sandbox, req *CreateRequest) error {
+	t := &sb.Spec.Template
+	if req.Egress != nil {
+		if _, err := policyOf(req.Egress); err != nil {
+			return err
+		}
+		t.Egress = req.Egress
+	}
+	if len(req.Volumes) > sandbox.MaxVolumes {
+		return errs.New(errs.InvalidArgument, "%d volumes, at most %d are possible", len(req.Volumes), sandbox.MaxVolumes)
+	}
+	for _, v := range req.Volumes {
+		if !path.IsAbs(v.Path) || path.Clean(v.Path) != v.Path || v.Path == "/" {
+			return errs.New(errs.InvalidArgument, "volume %s: %q is not an absolute path below /", v.Disk, v.Path)
+		}
+		d, err := s.Disks.Find(ctx, project, v.Disk)
+		if err != nil {
+			return err
+		}
+		if d.Status.Node != "" {
+			sb.Spec.OnlyNode = d.Status.Node
+		}
+		t.Volumes = append(t.Volumes, sandbox.Volume{Disk: d.GetID(), Path: v.Path, ReadOnly: v.ReadOnly})
+	}
+	return nil
 }
 
 // describe sets what sb is made of: an image, a template (which it returns), or

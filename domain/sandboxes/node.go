@@ -7,6 +7,7 @@ import (
 
 	"miren.dev/runtime/api/id"
 	"miren.dev/runtime/api/sandbox"
+	"miren.dev/runtime/pkg/egress"
 )
 
 // Node is the interface of operations to the machine that runs a sandbox.
@@ -19,11 +20,19 @@ type Node interface {
 	// Configure gives a warm sandbox to its claim. It may be repeated.
 	// FailedPrecondition for a sandbox that another claim has.
 	Configure(ctx context.Context, sid id.Sandbox, c Identity) error
+	// SetEgress changes what a sandbox may reach.
+	SetEgress(ctx context.Context, sid id.Sandbox, p egress.Policy) error
+	// EgressLog returns what a sandbox asked for lately, the oldest first.
+	EgressLog(ctx context.Context, sid id.Sandbox) ([]EgressRecord, error)
 	// Logs calls emit with each line that q selects. It works on sandboxes that
 	// have ended or were deleted, while their logs are kept.
 	Logs(ctx context.Context, sid id.Sandbox, q LogQuery, emit func(LogLine) error) error
 	Stats(ctx context.Context, sid id.Sandbox) (sandbox.Stats, error)
 }
+
+// EgressRecord is a name that a sandbox asked for, or a connection of it. The
+// sandbox chose the name.
+type EgressRecord = egress.Record
 
 // Identity is what a claim gives a warm sandbox. Limits are at most those that
 // it was made with; empty fields leave what it has.
@@ -36,6 +45,7 @@ type Identity struct {
 	CPUMillis   int64
 	MemoryBytes int64
 	PIDs        int64
+	Egress      egress.Policy
 }
 
 // ExecSpec is a process to run beside the main one. An empty field takes the

@@ -93,6 +93,12 @@ func (s *Service) snapshot(ctx context.Context, sid id.Sandbox, set func(*sandbo
 	if sb.Status.Phase.Ended() {
 		return nil, errEnded(sb)
 	}
+	for _, v := range sb.Spec.Template.Volumes {
+		if !v.ReadOnly {
+			return nil, errs.New(errs.FailedPrecondition, "sandbox %s writes to a disk at %s, which its forks could not", sid, v.Path).
+				WithHint("pause it instead, or mount the disk read-only")
+		}
+	}
 	if sb.Status.Phase != sandbox.SandboxPhaseRunning {
 		return nil, errs.New(errs.FailedPrecondition, "sandbox %s does not run: it is %s", sid, sb.Status.Phase).
 			WithHint("a snapshot is taken of a running sandbox")

@@ -6,6 +6,7 @@ import (
 
 	"miren.dev/runtime/api/sandbox"
 	"miren.dev/runtime/domain/apps"
+	"miren.dev/runtime/domain/disks"
 	"miren.dev/runtime/domain/templates"
 	"miren.dev/runtime/entity"
 	"miren.dev/runtime/entity/informer"
@@ -20,6 +21,7 @@ type Service struct {
 	Informers *informer.Set // informers of Store, for Wait, Exec and Logs
 	Apps      *apps.Service
 	Templates *templates.Service
+	Disks     *disks.Service
 	Node      Node           // the machine that runs the sandboxes
 	Sealer    *schema.Sealer // seals secret variables
 	// Image resolves a user's name of an image (a base image, a reference) to a

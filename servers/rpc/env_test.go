@@ -24,6 +24,7 @@ import (
 	"miren.dev/runtime/controllers/kit/kittest"
 	controller "miren.dev/runtime/controllers/sandbox"
 	"miren.dev/runtime/domain/apps"
+	"miren.dev/runtime/domain/disks"
 	"miren.dev/runtime/domain/nodes"
 	"miren.dev/runtime/domain/projects"
 	"miren.dev/runtime/domain/routes"
@@ -148,7 +149,7 @@ func newEnv(t *testing.T) *env {
 		Apps: svc, Routes: &routes.Service{Store: held, Apps: svc}, Nodes: &nodes.Service{Store: held},
 		Templates: tpl,
 		Sandboxes: sandboxes.New(&sandboxes.Service{
-			Store: held, Informers: informers, Apps: svc, Templates: tpl, Node: controller.LocalNode{Driver: e.machine.Driver()}, Sealer: sealer,
+			Store: held, Informers: informers, Apps: svc, Templates: tpl, Disks: &disks.Service{Store: held, Informers: informers}, Node: controller.LocalNode{Driver: e.machine.Driver()}, Sealer: sealer,
 			Image: image, Logger: log,
 		}),
 	})

@@ -7,6 +7,7 @@ import (
 
 	"miren.dev/runtime/api/sandbox"
 	"miren.dev/runtime/entity"
+	"miren.dev/runtime/pkg/egress"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/testsupport/wait"
 )
@@ -157,4 +158,60 @@ func TestExtend(t *testing.T) {
 	if got, err = entity.Decode[sandbox.Sandbox](&resp.Sandbox); err != nil || got.Spec.TTL != nil {
 		t.Errorf("%v, %v", got.Spec.TTL, err)
 	}
+}
+
+func TestNetworkPolicy(t *testing.T) {
+	e := newEnv(t)
+	resp, err := e.sandboxes.Run(e.ctx(), &sandbox.RunRequest{
+		Image: "image", Command: []string{"/bin/guest", "sleep"}, Egress: &sandbox.Egress{Mode: sandbox.EgressModeList, Allow: []string{"pypi.org"}},
+	})
+	e.must(err)
+	sb, err := entity.Decode[sandbox.Sandbox](&resp.Sandbox)
+	e.must(err)
+	e.place(sb)
+	e.until(sb, sandbox.WaitUntilRunning)
+	mode := func() egress.Mode {
+		spec, _ := e.machine.Spec(string(sb.ID))
+		if spec.Egress == nil {
+			return ""
+		}
+		return spec.Egress.Mode
+	}
+	if m := mode(); m != egress.List {
+		t.Errorf("made with %q", m)
+	}
+	_, err = e.sandboxes.SetEgress(e.ctx(), &sandbox.EgressRequest{Sandbox: sb.GetID(), Egress: sandbox.Egress{Mode: sandbox.EgressModeNone}})
+	e.must(err)
+	if m := mode(); m != egress.None {
+		t.Errorf("changed to %q", m)
+	}
+	for _, bad := range []sandbox.Egress{
+		{Mode: sandbox.EgressModeList, Allow: []string{"no domain"}}, {Mode: sandbox.EgressModeAll, Allow: []string{"pypi.org"}},
+		{Mode: sandbox.EgressModeAll, Deny: []string{"10.0.0.0/99"}},
+	} {
+		_, err = e.sandboxes.SetEgress(e.ctx(), &sandbox.EgressRequest{Sandbox: sb.GetID(), Egress: bad})
+		e.class("a bad rule", err, errs.InvalidArgument)
+		_, err = e.sandboxes.Run(e.ctx(), &sandbox.RunRequest{Image: "image", Egress: &bad})
+		e.class("a bad rule at the start", err, errs.InvalidArgument)
+	}
+	// A warm sandbox reaches nothing until it is claimed.
+	_, warm := e.pool(1)
+	if spec, _ := e.machine.Spec(string(warm[0].ID)); spec.Egress == nil || spec.Egress.Mode != egress.None {
+		t.Errorf("a warm sandbox has the policy %+v", spec.Egress)
+	}
+	_, err = e.sandboxes.SetEgress(e.ctx(), &sandbox.EgressRequest{Sandbox: warm[0].GetID(), Egress: sandbox.Egress{Mode: sandbox.EgressModeAll}})
+	e.class("a warm one", err, errs.FailedPrecondition)
+	if sb = e.claim(sandbox.RunRequest{}); sb.ID != warm[0].ID || mode() != egress.All {
+		t.Errorf("claimed %s with the policy %q", sb.ID, mode())
+	}
+}
+
+func TestVolumesAreChecked(t *testing.T) {
+	e := newEnv(t)
+	for _, v := range []sandbox.VolumeRequest{{Disk: "data", Path: "data"}, {Disk: "data", Path: "/"}, {Disk: "data", Path: "/a/../b"}} {
+		_, err := e.sandboxes.Run(e.ctx(), &sandbox.RunRequest{Image: "image", Volumes: []sandbox.VolumeRequest{v}})
+		e.class(v.Path, err, errs.InvalidArgument)
+	}
+	_, err := e.sandboxes.Run(e.ctx(), &sandbox.RunRequest{Image: "image", Volumes: []sandbox.VolumeRequest{{Disk: "data", Path: "/data"}}})
+	e.class("no such disk", err, errs.NotFound)
 }

@@ -20,11 +20,15 @@ func (h *sandboxHandler) Run(ctx context.Context, req *sandbox.RunRequest) (*san
 }
 
 func createRequest(req *sandbox.RunRequest) sandboxes.CreateRequest {
+	var volumes []sandboxes.Volume
+	for _, v := range req.Volumes {
+		volumes = append(volumes, sandboxes.Volume{Disk: v.Disk, Path: v.Path, ReadOnly: value(v.ReadOnly)})
+	}
 	return sandboxes.CreateRequest{
 		Name: req.Name, Labels: req.Labels, Image: req.Image, Template: req.Template, Agent: req.Agent, App: req.App, Service: req.Service, Command: req.Command,
 		Workdir: req.Workdir, User: req.User, Env: req.Env, EnvSecret: req.EnvSecret, CPUMillis: value(req.CPUMillis),
 		MemoryBytes: value(req.MemoryBytes), PIDs: value(req.PIDs), DiskBytes: value(req.DiskBytes), Network: req.Network,
-		TTL: value(req.TTL), StopTimeout: req.StopTimeout,
+		TTL: value(req.TTL), StopTimeout: req.StopTimeout, Egress: req.Egress, Volumes: volumes,
 	}
 }
 
@@ -117,4 +121,26 @@ func (h *sandboxHandler) Fork(ctx context.Context, req *sandbox.ForkRequest) (*s
 // Extend changes the end of a sandbox.
 func (h *sandboxHandler) Extend(ctx context.Context, req *sandbox.ExtendRequest) (*sandbox.SandboxResponse, error) {
 	return sandboxResponse(h.sandboxes.Extend(ctx, req.Sandbox, value(req.TTL)))
+}
+
+// SetEgress changes what a sandbox may reach.
+func (h *sandboxHandler) SetEgress(ctx context.Context, req *sandbox.EgressRequest) (*sandbox.SandboxResponse, error) {
+	return sandboxResponse(h.sandboxes.SetEgress(ctx, req.Sandbox, req.Egress))
+}
+
+// EgressLog lists what a sandbox asked for.
+func (h *sandboxHandler) EgressLog(ctx context.Context, req *sandbox.SandboxRequest) (*sandbox.EgressLogResponse, error) {
+	records, err := h.sandboxes.EgressLog(ctx, req.Sandbox)
+	if err != nil {
+		return nil, err
+	}
+	resp := &sandbox.EgressLogResponse{}
+	for _, r := range records {
+		out := sandbox.EgressRecord{At: r.Time, Protocol: r.Protocol, Name: r.Name, Permitted: r.Allowed, Why: r.Reason, Port: optional(int64(r.Port))}
+		if r.Address.IsValid() {
+			out.Address = r.Address.String()
+		}
+		resp.Records = append(resp.Records, out)
+	}
+	return resp, nil
 }

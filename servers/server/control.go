@@ -95,8 +95,11 @@ func newControl(cfg *config.Config, m *machine, store *pgstore.Store, sources bu
 func (c *control) controllers(nodeID id.Node) []kit.Controller {
 	log := func(name string) *slog.Logger { return c.logger.With("controller", name) }
 	keep := c.cfg.Retention
+	nodeDisks := &ctldisk.Reconciler{
+		Store: c.store, Volumes: c.m.volumes, Node: nodeID, MountDir: c.m.in.DiskMounts(), DefaultStore: c.m.diskStore, Logger: log("disk"),
+	}
 	nodeSandboxes := &ctlsandbox.Reconciler{
-		Store: c.store, Driver: c.m.driver, Node: nodeID, Sealer: c.sealer, Stopped: lastStopped(c.m.in), Logger: log("sandbox"),
+		Disks: nodeDisks, Store: c.store, Driver: c.m.driver, Node: nodeID, Sealer: c.sealer, Stopped: lastStopped(c.m.in), Logger: log("sandbox"),
 	}
 	return []kit.Controller{
 		c.builds.Controller(),
@@ -111,9 +114,7 @@ func (c *control) controllers(nodeID id.Node) []kit.Controller {
 		(&scheduler.Reconciler{Store: c.store, Logger: log("scheduler")}).Controller(),
 		nodeSandboxes.Controller(),
 		(&ctlsandbox.Snapshots{Sandboxes: nodeSandboxes, Logger: log("snapshot")}).Controller(),
-		(&ctldisk.Reconciler{
-			Store: c.store, Volumes: c.m.volumes, Node: nodeID, MountDir: c.m.in.DiskMounts(), DefaultStore: c.m.diskStore, Logger: log("disk"),
-		}).Controller(),
+		nodeDisks.Controller(),
 		(&node.Liveness{Store: c.store, Logger: log("node")}).Controller(),
 		(&retention.Reconciler{
 			Store: c.store, Logger: log("retention"), Config: retention.Config{
@@ -167,13 +168,14 @@ func (c *control) appURL(a *app.App) string {
 
 // services are the operations that the surfaces offer.
 func (c *control) services(src sources) rpcserver.Deps {
+	d := &disks.Service{Store: c.store, Informers: c.informers}
 	a := &apps.Service{Store: c.store, Informers: c.informers, Sealer: c.sealer, Sources: src.Store, BuildLogs: c.m.buildLogs, Logger: c.logger}
 	return rpcserver.Deps{
 		Apps: a, Routes: &routes.Service{Store: c.store, Apps: a}, Nodes: &nodes.Service{Store: c.store}, History: c.store,
-		Disks:     &disks.Service{Store: c.store, Informers: c.informers},
+		Disks:     d,
 		Templates: c.templates,
 		Sandboxes: sandboxes.New(&sandboxes.Service{
-			Store: c.store, Informers: c.informers, Apps: a, Templates: c.templates, Node: ctlsandbox.LocalNode{Driver: c.m.driver}, Sealer: c.sealer,
+			Store: c.store, Informers: c.informers, Apps: a, Templates: c.templates, Disks: d, Node: ctlsandbox.LocalNode{Driver: c.m.driver}, Sealer: c.sealer,
 			Image: c.images.Resolve, Logger: c.logger, Demand: c.demand,
 		}),
 	}

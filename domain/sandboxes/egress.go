@@ -1,0 +1,64 @@
+package sandboxes
+
+import (
+	"context"
+
+	"miren.dev/runtime/api/id"
+	"miren.dev/runtime/api/sandbox"
+	"miren.dev/runtime/entity"
+	"miren.dev/runtime/pkg/egress"
+	"miren.dev/runtime/pkg/errs"
+)
+
+// Egress returns what a sandbox may reach: nothing while it waits in a warm
+// pool, then what its template says. InvalidArgument for a rule that is none.
+func Egress(sb *sandbox.Sandbox) (egress.Policy, error) {
+	switch e := sb.Spec.Template.Egress; {
+	case sb.Spec.WarmPool != "":
+		return egress.Closed(), nil
+	case e == nil:
+		return egress.Open(), nil
+	default:
+		return policyOf(e)
+	}
+}
+
+func policyOf(e *sandbox.Egress) (egress.Policy, error) {
+	if len(e.Allow) > sandbox.MaxRules || len(e.Deny) > sandbox.MaxRules {
+		return egress.Policy{}, errs.New(errs.InvalidArgument, "a network policy has at most %d rules that permit, and as many that deny", sandbox.MaxRules)
+	}
+	return egress.Parse(string(e.Mode), e.Allow, e.Deny)
+}
+
+// SetEgress changes what a sandbox may reach, at once. Errors: InvalidArgument
+// for a rule that is none; FailedPrecondition if the sandbox has ended or waits
+// in a warm pool.
+func (s *Service) SetEgress(ctx context.Context, sid id.Sandbox, e sandbox.Egress) (*sandbox.Sandbox, error) {
+	policy, err := policyOf(&e)
+	if err != nil {
+		return nil, err
+	}
+	sb, err := entity.ModifySpec(ctx, s.Store, sid, func(sb *sandbox.Sandbox) error {
+		switch {
+		case sb.Status.Phase.Ended():
+			return errEnded(sb)
+		case sb.Spec.WarmPool != "":
+			return errs.New(errs.FailedPrecondition, "sandbox %s waits in a warm pool, where it reaches nothing", sid)
+		}
+		sb.Spec.Template.Egress = &e
+		return nil
+	})
+	if err != nil || sb.Status.Phase != sandbox.SandboxPhaseRunning {
+		return sb, err // its node applies the policy when it starts
+	}
+	return sb, s.Node.SetEgress(ctx, sid, policy)
+}
+
+// EgressLog returns the names that a sandbox asked for lately and its
+// connections, the oldest first. It is empty unless its policy has rules.
+func (s *Service) EgressLog(ctx context.Context, sid id.Sandbox) ([]EgressRecord, error) {
+	if _, err := entity.Get[sandbox.Sandbox](ctx, s.Store, sid); err != nil {
+		return nil, err
+	}
+	return s.Node.EgressLog(ctx, sid)
+}
