@@ -109,6 +109,10 @@ type RunRequest struct {
 	Volumes []VolumeRequest `cbor:"22,keyasint,omitempty" json:"volumes,omitempty"`
 	// Ends this long after it began to run; absent: never.
 	TTL *time.Duration `cbor:"17,keyasint,omitempty" json:"ttl,omitempty"`
+	// Time without use after which on_idle happens; absent: never.
+	IdleTimeout *time.Duration `cbor:"23,keyasint,omitempty" json:"idle_timeout,omitempty"`
+	// What happens then; absent: it ends.
+	OnIdle IdleAction `cbor:"24,keyasint,omitempty" json:"on_idle,omitempty"`
 	// Time between SIGTERM and SIGKILL; absent: the default.
 	StopTimeout *time.Duration `cbor:"18,keyasint,omitempty" json:"stop_timeout,omitempty"`
 }
@@ -160,6 +164,12 @@ func (x *RunRequest) ValidateFields(v *schema.Validator) {
 	}
 	if x.TTL != nil {
 		schema.CheckMin(v, "ttl", *x.TTL, 1*time.Second)
+	}
+	if x.IdleTimeout != nil {
+		schema.CheckMin(v, "idle_timeout", *x.IdleTimeout, 1*time.Second)
+	}
+	if x.OnIdle != "" {
+		schema.CheckEnum(v, "on_idle", x.OnIdle)
 	}
 	if x.StopTimeout != nil {
 		schema.CheckMin(v, "stop_timeout", *x.StopTimeout, 0)

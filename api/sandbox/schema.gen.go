@@ -281,6 +281,28 @@ func (e NetworkMode) Valid() bool {
 // Choices lists the values in the order of their declaration.
 func (NetworkMode) Choices() []string { return []string{"bridge", "none"} }
 
+// IdleAction is an enum. What becomes of a sandbox that was not used for its idle time.
+type IdleAction string
+
+// Values of IdleAction.
+const (
+	IdleActionStop  IdleAction = "stop"  // It ends, with reason idle.
+	IdleActionPause IdleAction = "pause" // It is paused; its next exec continues it.
+)
+
+// Valid reports whether e is one of the values.
+func (e IdleAction) Valid() bool {
+	switch e {
+	case IdleActionStop,
+		IdleActionPause:
+		return true
+	}
+	return false
+}
+
+// Choices lists the values in the order of their declaration.
+func (IdleAction) Choices() []string { return []string{"stop", "pause"} }
+
 // EgressMode is an enum. What a sandbox may reach before rules are applied.
 type EgressMode string
 
@@ -1694,6 +1716,11 @@ type SandboxSpec struct {
 	StopReason EndReason `cbor:"7,keyasint,omitempty" json:"stop_reason,omitempty"`
 	// Ends this long after it was claimed, or began to run if it was not; absent: never.
 	TTL *time.Duration `cbor:"8,keyasint,omitempty" json:"ttl,omitempty"`
+	// Idle time: without a process that was executed, a connection or an open file for this
+	// long, on_idle happens; absent: never.
+	IdleTimeout *time.Duration `cbor:"18,keyasint,omitempty" json:"idle_timeout,omitempty"`
+	// What happens after the idle time. (default stop)
+	OnIdle IdleAction `cbor:"19,keyasint" json:"on_idle"`
 	// What it is made of, with what its claim added.
 	Template SandboxTemplate `cbor:"9,keyasint" json:"template" schema:"required"`
 	// The version of a template that it was made of.
@@ -1717,6 +1744,7 @@ type SandboxSpec struct {
 // SetDefaults sets every field that has a default.
 func (x *SandboxSpec) SetDefaults() {
 	x.Desired = DesiredStateRunning
+	x.OnIdle = IdleActionStop
 	x.Template.SetDefaults()
 }
 
@@ -1759,6 +1787,10 @@ func (x *SandboxSpec) ValidateFields(v *schema.Validator) {
 	if x.TTL != nil {
 		schema.CheckMin(v, "ttl", *x.TTL, 1*time.Second)
 	}
+	if x.IdleTimeout != nil {
+		schema.CheckMin(v, "idle_timeout", *x.IdleTimeout, 1*time.Second)
+	}
+	schema.CheckEnum(v, "on_idle", x.OnIdle)
 	v.In("template", &x.Template)
 	if x.TemplateVersion != "" {
 		v.Ref("template_version", string(x.TemplateVersion))
@@ -1865,6 +1897,8 @@ const (
 	SandboxAttrDesired         = "spec.desired"
 	SandboxAttrStopReason      = "spec.stop_reason"
 	SandboxAttrTTL             = "spec.ttl"
+	SandboxAttrIdleTimeout     = "spec.idle_timeout"
+	SandboxAttrOnIdle          = "spec.on_idle"
 	SandboxAttrTemplate        = "spec.template"
 	SandboxAttrTemplateVersion = "spec.template_version"
 	SandboxAttrWarmPool        = "spec.warm_pool"
@@ -1983,6 +2017,8 @@ var SandboxKind = &schema.Kind{
 		{Path: "spec.desired", Number: 6, Type: "enum desired_state", Doc: "Desired state.", Default: "running", Choices: []string{"running", "paused", "stopped"}},
 		{Path: "spec.stop_reason", Number: 7, Type: "enum end_reason", Doc: "Reason for which it must stop.", Choices: []string{"exit", "oom", "ttl", "idle", "user", "node", "crash", "setup"}},
 		{Path: "spec.ttl", Number: 8, Type: "duration", Doc: "Ends this long after it was claimed, or began to run if it was not; absent: never."},
+		{Path: "spec.idle_timeout", Number: 18, Type: "duration", Doc: "Idle time: without a process that was executed, a connection or an open file for this long, on_idle happens; absent: never."},
+		{Path: "spec.on_idle", Number: 19, Type: "enum idle_action", Doc: "What happens after the idle time.", Default: "stop", Choices: []string{"stop", "pause"}},
 		{Path: "spec.template", Number: 9, Type: "component sandbox_template", Doc: "What it is made of, with what its claim added.", Required: true},
 		{Path: "spec.template_version", Number: 10, Type: "ref template_version", Doc: "The version of a template that it was made of.", Indexed: true},
 		{Path: "spec.warm_pool", Number: 11, Type: "ref warm_pool", Doc: "The pool in which it waits to be claimed; absent from its claim on.", Indexed: true},

@@ -2,6 +2,7 @@ package command
 
 import (
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -44,18 +45,31 @@ func (f *EgressFlags) Policy() *sandbox.Egress {
 // SandboxFlags are the flags of commands that make a sandbox.
 type SandboxFlags struct {
 	EgressFlags
-	Volumes []string
+	Volumes     []string
+	IdleTimeout time.Duration
+	AutoPause   bool
 }
 
 // AddFlags defines the flags.
 func (f *SandboxFlags) AddFlags(cmd *cobra.Command) {
 	f.EgressFlags.AddFlags(cmd)
 	cmd.Flags().StringArrayVarP(&f.Volumes, "volume", "v", nil, "disk to mount, DISK:PATH or DISK:PATH:ro")
+	cmd.Flags().DurationVar(&f.IdleTimeout, "idle-timeout", 0, "stop it after this time without an exec, a connection or an open file")
+	cmd.Flags().BoolVar(&f.AutoPause, "auto-pause", false, "with --idle-timeout: pause it instead; its next exec continues it")
 }
 
 // Apply sets what the flags say in a request.
 func (f *SandboxFlags) Apply(req *sandbox.RunRequest) error {
 	req.Egress = f.Policy()
+	if f.AutoPause && f.IdleTimeout == 0 {
+		return exit.Usagef("--auto-pause needs --idle-timeout")
+	}
+	if f.IdleTimeout > 0 {
+		req.IdleTimeout = &f.IdleTimeout
+	}
+	if f.AutoPause {
+		req.OnIdle = sandbox.IdleActionPause
+	}
 	for _, v := range f.Volumes {
 		name, path, ok := strings.Cut(v, ":")
 		path, readOnly := strings.CutSuffix(path, ":ro")

@@ -129,14 +129,24 @@ func (r *Reconciler) Reconcile(ctx context.Context, pid schema.ID) (time.Duratio
 		}
 		ops = append(ops, op)
 	}
-	if len(ops) > 0 {
-		fault.Point("pool", "write", fault.Before)
-		if _, err := r.Store.Txn(ctx, entity.TxnRequest{Ops: ops}); err != nil {
-			return 0, entity.AsConflict(err)
-		}
-		fault.Point("pool", "write", fault.After)
+	if err := write(ctx, r.Store, "pool", ops); err != nil {
+		return 0, err
 	}
 	return again, deleteEnded(ctx, r.Store, surplus[:min(len(surplus), maxAtOnce)])
+}
+
+// write applies operations, if there are any, between the fault points of a
+// name.
+func write(ctx context.Context, s entity.Store, name string, ops []entity.Op) error {
+	if len(ops) == 0 {
+		return nil
+	}
+	fault.Point(name, "write", fault.Before)
+	if _, err := s.Txn(ctx, entity.TxnRequest{Ops: ops}); err != nil {
+		return entity.AsConflict(err)
+	}
+	fault.Point(name, "write", fault.After)
+	return nil
 }
 
 // account sets the counters and the back-off of p. It returns the ended

@@ -15,7 +15,6 @@ import (
 	"miren.dev/runtime/entity"
 	"miren.dev/runtime/entity/informer"
 	"miren.dev/runtime/pkg/errs"
-	"miren.dev/runtime/pkg/fault"
 	"miren.dev/runtime/pkg/schema"
 )
 
@@ -174,12 +173,8 @@ func (r *Warm) Reconcile(ctx context.Context, pid schema.ID) (time.Duration, err
 		}
 		ops = append(ops, op)
 	}
-	if len(ops) > 0 {
-		fault.Point("warm", "write", fault.Before)
-		if _, err := r.Store.Txn(ctx, entity.TxnRequest{Ops: ops}); err != nil {
-			return 0, entity.AsConflict(err)
-		}
-		fault.Point("warm", "write", fault.After)
+	if err := write(ctx, r.Store, "warm", ops); err != nil {
+		return 0, err
 	}
 	surplus := surplusEnded(members.Ended)
 	return again, deleteEnded(ctx, r.Store, surplus[:min(len(surplus), maxAtOnce)])

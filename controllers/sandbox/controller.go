@@ -26,7 +26,9 @@ func (r *Reconciler) Controller() kit.Controller {
 		Name: "sandbox", Kind: sandbox.SandboxKind, Filter: r.Mine, Workers: workers, Resync: time.Minute,
 		Reconcile: r.Reconcile,
 		Watches:   []kit.Source{kit.Func(r.watchDriver)},
-		Access:    kit.Access{Owns: kit.Fields(sandbox.SandboxKind, "status")},
+		Access: kit.Access{Owns: kit.Fields(sandbox.SandboxKind, "status"), Shares: []kit.Share{{
+			Field: kit.Field{Kind: sandbox.SandboxKind, Path: "spec.desired"}, Owner: "api", Why: "to pause an idle one", When: pausesIdle,
+		}}},
 	}
 }
 

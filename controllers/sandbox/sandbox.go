@@ -198,6 +198,7 @@ func (r *Reconciler) create(ctx context.Context, sb *sandbox.Sandbox) (time.Dura
 	}
 	r.forgetSaved(ctx, saved)
 	r.work.forget(string(sb.ID))
+	r.work.awakeSince(string(sb.ID), r.now())
 	r.Logger.Info("sandbox runs", "sandbox", string(sb.ID), "address", inst.Address)
 	return r.running(ctx, sb)
 }
@@ -268,7 +269,11 @@ func (r *Reconciler) running(ctx context.Context, sb *sandbox.Sandbox) (time.Dur
 	if err := r.configure(ctx, sb); err != nil {
 		return 0, err
 	}
-	again := r.untilTTL(sb)
+	again, acted, err := r.idle(ctx, sb)
+	if acted || err != nil {
+		return again, err
+	}
+	again = earlier(r.untilTTL(sb), again)
 	if !probed(sb) {
 		return again, nil
 	}

@@ -40,6 +40,7 @@ type workTracker struct {
 	probeAt    map[string]time.Time // time of the next probe
 	misses     map[string]int       // probes in a row that failed, of a ready sandbox
 	claimed    map[string]bool      // whether its node gave it to its claim
+	awake      map[string]time.Time // since when it runs, as far as this server knows
 }
 
 // begin counts one more piece of work of kind w, if the limit allows it.
@@ -67,6 +68,19 @@ func (t *workTracker) forget(id string) {
 	delete(t.probeAt, id)
 	delete(t.misses, id)
 	delete(t.claimed, id)
+	delete(t.awake, id)
+}
+
+// awakeSince returns since when a sandbox runs: now, at the first call after it
+// was started or resumed, or after this server was started.
+func (t *workTracker) awakeSince(id string, now time.Time) time.Time {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if at, ok := t.awake[id]; ok {
+		return at
+	}
+	put(&t.awake, id, now)
+	return now
 }
 
 // configured reports whether the sandbox was given to its claim.

@@ -148,6 +148,7 @@ func (s *Service) take(ctx context.Context, warm, sb *sandbox.Sandbox) (*sandbox
 	now := time.Now()
 	c.Name, c.Labels, c.Lease = sb.Name, maps.Clone(sb.Labels), sb.Lease
 	c.Spec.WarmPool, c.Spec.Claim, c.Spec.ClaimedAt = "", string(schema.NewID("claim")), &now
+	c.Spec.IdleTimeout, c.Spec.OnIdle = sb.Spec.IdleTimeout, sb.Spec.OnIdle
 	c.Spec.TTL, c.Spec.Agent, c.Spec.Origin = sb.Spec.TTL, sb.Spec.Agent, sandbox.SandboxOriginPool
 	c.Spec.Template = sb.Spec.Template
 	fault.Point("claim", "take", fault.Before)

@@ -43,6 +43,8 @@ type CreateRequest struct {
 	Egress      *sandbox.Egress // what it may reach; nil: all that the firewall permits
 	Volumes     []Volume
 	TTL         time.Duration // the sandbox ends this long after it began to run
+	IdleTimeout time.Duration // time without use after which OnIdle happens; 0: never
+	OnIdle      sandbox.IdleAction
 	StopTimeout *time.Duration
 }
 
@@ -95,6 +97,10 @@ func (s *Service) prepare(ctx context.Context, project string, req CreateRequest
 	if req.TTL > 0 {
 		sb.Spec.TTL = &req.TTL
 	}
+	if req.IdleTimeout > 0 {
+		sb.Spec.IdleTimeout = &req.IdleTimeout
+	}
+	sb.Spec.OnIdle = cmp.Or(req.OnIdle, sb.Spec.OnIdle)
 	return sb, made, nil
 }
 

@@ -29,7 +29,7 @@ func Access() (name string, a kit.Access) {
 			kit.Fields(app.RouteKind, "spec"), kit.Fields(core.ClientCertificateKind, "spec"), kit.Fields(core.NodeKind, "spec.cordoned"),
 			kit.Fields(disk.DiskKind, "spec"), kit.Fields(disk.DiskSnapshotKind, "spec"),
 			kit.Fields(sandbox.TemplateKind, "spec", "status"), kit.Fields(sandbox.TemplateVersionKind, "status"), kit.Fields(sandbox.WarmPoolKind, "spec"),
-			kit.Fields(sandbox.SandboxKind, "spec.desired", "spec.stop_reason", "lease", "name", "labels", "spec.ttl", "spec.template", "spec.warm_pool", "spec.claim",
+			kit.Fields(sandbox.SandboxKind, "spec.desired", "spec.stop_reason", "lease", "name", "labels", "spec.ttl", "spec.idle_timeout", "spec.on_idle", "spec.template", "spec.warm_pool", "spec.claim",
 				"spec.claimed_at", "spec.agent", "spec.origin")),
 		Shares: []kit.Share{{
 			Field: kit.Field{Kind: app.AppKind, Path: "status.active_deployment"}, Owner: "deployment",

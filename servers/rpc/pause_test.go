@@ -215,3 +215,41 @@ func TestVolumesAreChecked(t *testing.T) {
 	_, err := e.sandboxes.Run(e.ctx(), &sandbox.RunRequest{Image: "image", Volumes: []sandbox.VolumeRequest{{Disk: "data", Path: "/data"}}})
 	e.class("no such disk", err, errs.NotFound)
 }
+
+func TestIdleSandboxes(t *testing.T) {
+	e := newEnv(t)
+	start := func(action sandbox.IdleAction) *sandbox.Sandbox {
+		resp, err := e.sandboxes.Run(e.ctx(), &sandbox.RunRequest{
+			Image: "image", Command: []string{"/bin/guest", "sleep"}, IdleTimeout: ptr(time.Second), OnIdle: action,
+		})
+		e.must(err)
+		sb, err := entity.Decode[sandbox.Sandbox](&resp.Sandbox)
+		e.must(err)
+		e.place(sb)
+		return sb
+	}
+	stopped, paused, busy := start(""), start(sandbox.IdleActionPause), start("")
+	e.until(busy, sandbox.WaitUntilRunning)
+	st, err := e.sandboxes.Exec(e.ctx(), &sandbox.ExecRequest{Sandbox: busy.GetID(), Command: []string{"/bin/guest", "sleep"}})
+	e.must(err)
+	defer st.Close()
+	if sb := e.until(stopped, sandbox.WaitUntilEnded); sb.Status.Reason != sandbox.EndReasonIdle {
+		t.Errorf("ended by %s: %s", sb.Status.Reason, sb.Status.Message)
+	}
+	if sb := e.until(paused, sandbox.WaitUntilPaused); sb.Status.Phase != sandbox.SandboxPhasePaused || sb.Spec.Desired != sandbox.DesiredStatePaused {
+		t.Errorf("%s: %s", sb.Status.Phase, sb.Status.Message)
+	}
+	// An exec wakes it, and it is paused again afterwards.
+	wake, err := e.sandboxes.Exec(e.ctx(), &sandbox.ExecRequest{Sandbox: paused.GetID(), Command: []string{"/bin/guest", "exit", "0"}})
+	e.must(err)
+	if _, err := all(wake); err != nil {
+		t.Error(err)
+	}
+	wait.For(t, "it is paused a second time", func() bool {
+		sb, err := entity.Get[sandbox.Sandbox](e.ctx(), e.store.Store, paused.ID)
+		return err == nil && sb.Status.Phase == sandbox.SandboxPhasePaused && sb.Status.Pauses == 2
+	})
+	if sb, err := entity.Get[sandbox.Sandbox](e.ctx(), e.store.Store, busy.ID); err != nil || sb.Status.Phase != sandbox.SandboxPhaseRunning {
+		t.Errorf("a sandbox in use: %+v, %v", sb.Status, err)
+	}
+}

@@ -65,6 +65,7 @@ func TestFieldsHaveOneWriter(t *testing.T) {
 		"pool writes sandbox.spec.stop_reason of api to stop one of its own that is too many",
 		"retention writes app.status.active_deployment of deployment to clear it when that deployment was deleted",
 		"retention writes sandbox_pool.spec.replicas of deployment to retire what a rollout left behind",
+		"sandbox writes sandbox.spec.desired of api to pause an idle one",
 		"scheduler writes sandbox.status of sandbox while it has no node, and so no controller of one",
 		"warm-pool writes sandbox.labels.runtime/counted of api to count the failure of an ended one of its own once",
 		"warm-pool writes sandbox.spec.desired of api to stop one of its own that is too many",

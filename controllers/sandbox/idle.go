@@ -1,0 +1,65 @@
+package sandbox
+
+import (
+	"context"
+	"time"
+
+	"miren.dev/runtime/api/sandbox"
+	"miren.dev/runtime/entity"
+	"miren.dev/runtime/pkg/errs"
+	"miren.dev/runtime/pkg/schema"
+)
+
+const (
+	// busyCheck is the time between looks at a sandbox that is in use.
+	busyCheck = 15 * time.Second
+	// unknownCheck is the time after which the use of a sandbox is asked again
+	// if its agent did not answer.
+	unknownCheck = 5 * time.Second
+)
+
+// idle stops or pauses a sandbox that was not used for its idle time. It
+// returns the time until it may be idle (0: never), and whether it acted.
+func (r *Reconciler) idle(ctx context.Context, sb *sandbox.Sandbox) (again time.Duration, acted bool, err error) {
+	if sb.Spec.IdleTimeout == nil || sb.Spec.WarmPool != "" {
+		return 0, false, nil
+	}
+	limit := *sb.Spec.IdleTimeout
+	a, err := r.Driver.Activity(ctx, string(sb.ID))
+	if err != nil {
+		if ctx.Err() == nil {
+			r.Logger.Debug("the use of a sandbox is not known", "sandbox", string(sb.ID), "error", err)
+		}
+		return unknownCheck, false, ctx.Err() // unknown is not idle
+	}
+	if a.Processes > 0 || a.Connections > 0 {
+		return min(limit, busyCheck), false, nil
+	}
+	now := r.now()
+	since := min(a.Idle, now.Sub(begun(sb)), now.Sub(r.work.awakeSince(string(sb.ID), now)))
+	if since < limit {
+		return max(limit-since, time.Millisecond), false, nil
+	}
+	if sb.Spec.OnIdle != sandbox.IdleActionPause {
+		r.Logger.Info("sandbox is idle, it is stopped", "sandbox", string(sb.ID), "idle", since)
+		again, err = r.stop(ctx, sb, sandbox.EndReasonIdle)
+		return again, true, err
+	}
+	r.Logger.Info("sandbox is idle, it is paused", "sandbox", string(sb.ID), "idle", since)
+	_, err = entity.ModifySpec(ctx, r.Store, sb.ID, func(now *sandbox.Sandbox) error {
+		if now.SpecRevision != sb.SpecRevision {
+			return errs.New(errs.Conflict, "sandbox %s has changed", sb.ID) // it may be wanted again
+		}
+		now.Spec.Desired = sandbox.DesiredStatePaused
+		return nil
+	})
+	return 0, true, err
+}
+
+// pausesIdle is the condition under which the controller writes what users want
+// of a sandbox.
+func pausesIdle(before, after schema.Object) bool {
+	b, a := before.(*sandbox.Sandbox), after.(*sandbox.Sandbox)
+	return b.Spec.IdleTimeout != nil && b.Spec.OnIdle == sandbox.IdleActionPause && b.Spec.Desired == sandbox.DesiredStateRunning &&
+		a.Spec.Desired == sandbox.DesiredStatePaused
+}
