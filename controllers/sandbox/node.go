@@ -19,6 +19,7 @@ var _ sandboxes.Node = LocalNode{}
 func (n LocalNode) Exec(ctx context.Context, sid id.Sandbox, spec sandboxes.ExecSpec) (sandboxes.Process, error) {
 	return n.Driver.Exec(ctx, string(sid), execution.ExecSpec{
 		Command: spec.Command, Env: spec.Env, WorkDir: spec.WorkDir, User: spec.User, TTY: spec.TTY, Rows: spec.Rows, Cols: spec.Cols,
+		NoInput: spec.NoInput,
 	})
 }
 

@@ -33,6 +33,7 @@ type ExecRequest struct {
 	User       string
 	TTY        bool
 	Rows, Cols uint16 // size of the terminal
+	NoInput    bool   // its input is /dev/null
 
 	// Note, if set, is called with the reason if the sandbox ended and the
 	// process with it.
@@ -56,7 +57,7 @@ func (s *Service) Exec(ctx context.Context, req ExecRequest) (id.Sandbox, Proces
 	if err != nil {
 		return "", nil, err
 	}
-	spec := ExecSpec{Command: req.Command, Env: pairs(req.Env), WorkDir: req.Workdir, User: req.User, TTY: req.TTY, Rows: req.Rows, Cols: req.Cols}
+	spec := ExecSpec{Command: req.Command, Env: pairs(req.Env), WorkDir: req.Workdir, User: req.User, TTY: req.TTY, Rows: req.Rows, Cols: req.Cols, NoInput: req.NoInput}
 	p, err := s.start(ctx, sid, spec, req.Note)
 	return sid, p, err
 }

@@ -58,6 +58,7 @@ type ExecSpec struct {
 	TTY     bool
 	Rows    uint16 // size of the terminal
 	Cols    uint16
+	NoInput bool // its input is /dev/null, which starts it faster; not with TTY
 }
 
 // Process is a running process. With a terminal, Stdout carries everything.

@@ -78,6 +78,7 @@ func (s *Service) RunCode(ctx context.Context, project string, req RunCodeReques
 	lang.File = files[0].Path
 	spec := ExecSpec{
 		Command: commandOf(lang, sb.Spec.Template.Workdir, req.Args), Env: pairs(lang.Env), TTY: req.TTY, Rows: req.Rows, Cols: req.Cols,
+		NoInput: req.NoInput,
 	}
 	p, err := s.start(ctx, sid, spec, req.Note)
 	if err != nil {

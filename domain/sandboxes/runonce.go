@@ -32,6 +32,7 @@ type RunOnceRequest struct {
 
 	TTY          bool
 	Rows, Cols   uint16        // size of the terminal
+	NoInput      bool          // its input is /dev/null
 	Keep         bool          // keep the sandbox after the process has ended
 	StartTimeout time.Duration // time within which it must run; 0: a minute
 	// Note, if set, is called with messages for the user: why the sandbox does
@@ -58,7 +59,7 @@ func (s *Service) RunOnce(ctx context.Context, project string, req RunOnceReques
 	if err != nil {
 		return "", nil, err
 	}
-	p, err := s.start(ctx, sb.GetID(), ExecSpec{Command: command, TTY: req.TTY, Rows: req.Rows, Cols: req.Cols}, req.Note)
+	p, err := s.start(ctx, sb.GetID(), ExecSpec{Command: command, TTY: req.TTY, Rows: req.Rows, Cols: req.Cols, NoInput: req.NoInput}, req.Note)
 	if err != nil {
 		end()
 		return sb.GetID(), nil, err

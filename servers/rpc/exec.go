@@ -26,7 +26,7 @@ func (h *sandboxHandler) Exec(ctx context.Context, req *sandbox.ExecRequest, st 
 	sid, p, err := h.sandboxes.Exec(ctx, sandboxes.ExecRequest{
 		Sandbox: req.Sandbox, Project: req.Project, App: req.App, Service: req.Service, Command: req.Command, Env: req.Env,
 		Workdir: req.Workdir, User: req.User, TTY: value(req.TTY), Rows: uint16(value(req.Rows)), Cols: uint16(value(req.Cols)),
-		Note: out.note,
+		NoInput: noInput(req.Stdin, req.TTY), Note: out.note,
 	})
 	if sid != "" {
 		rpc.SetSubjects(ctx, rpc.Subject{Kind: sandbox.KindSandbox, ID: string(sid)})
@@ -39,7 +39,7 @@ func (h *sandboxHandler) RunOnce(ctx context.Context, req *sandbox.RunOnceReques
 	out := &output{st: st}
 	sid, p, err := h.sandboxes.RunOnce(ctx, req.Sandbox.Project, sandboxes.RunOnceRequest{
 		CreateRequest: createRequest(&req.Sandbox), TTY: value(req.TTY), Rows: uint16(value(req.Rows)), Cols: uint16(value(req.Cols)),
-		Keep: value(req.Keep), StartTimeout: value(req.StartTimeout), Note: out.note,
+		Keep: value(req.Keep), StartTimeout: value(req.StartTimeout), NoInput: noInput(req.Stdin, req.TTY), Note: out.note,
 	})
 	if sid != "" {
 		rpc.SetSubjects(ctx, rpc.Subject{Kind: sandbox.KindSandbox, ID: string(sid)})
@@ -53,7 +53,7 @@ func (h *sandboxHandler) RunCode(ctx context.Context, req *sandbox.RunCodeReques
 	r := sandboxes.RunCodeRequest{
 		RunOnceRequest: sandboxes.RunOnceRequest{
 			CreateRequest: createRequest(&req.Sandbox), TTY: value(req.TTY), Rows: uint16(value(req.Rows)), Cols: uint16(value(req.Cols)),
-			Keep: value(req.Keep), StartTimeout: value(req.StartTimeout), Note: out.note,
+			Keep: value(req.Keep), StartTimeout: value(req.StartTimeout), NoInput: noInput(req.Stdin, req.TTY), Note: out.note,
 		},
 		Language: req.Language, Code: req.Code, File: req.File, Args: req.Args, Timeout: value(req.Timeout),
 	}
@@ -66,6 +66,9 @@ func (h *sandboxHandler) RunCode(ctx context.Context, req *sandbox.RunCodeReques
 	}
 	return attach(ctx, out, sid, p, err, value(req.Stdin), value(req.TTY))
 }
+
+// noInput reports whether a process gets no input from the caller.
+func noInput(stdin, tty *bool) bool { return !value(stdin) && !value(tty) }
 
 // attach copies the streams of a process, or reports err, for which there is no process.
 func attach(ctx context.Context, out *output, sid id.Sandbox, p sandboxes.Process, err error, stdin, tty bool) error {
