@@ -46,6 +46,9 @@ type CreateRequest struct {
 	IdleTimeout time.Duration // time without use after which OnIdle happens; 0: never
 	OnIdle      sandbox.IdleAction
 	StopTimeout *time.Duration
+	// Note, if set, is called with messages for the user: why the sandbox does
+	// not run yet, or why it ended and its process with it.
+	Note func(text string)
 }
 
 // Volume is a disk to mount in a sandbox.
@@ -166,6 +169,9 @@ func (s *Service) describe(ctx context.Context, project string, sb *sandbox.Sand
 	of, v, err := s.Templates.Find(ctx, sb.Project, req.Template)
 	if err != nil {
 		return nil, err
+	}
+	if v.Status.Image == "" && req.Note != nil {
+		req.Note("waiting: the image of template " + of.Name + " is being made, which takes minutes the first time")
 	}
 	image, err := s.Templates.Image(ctx, v)
 	if err != nil {

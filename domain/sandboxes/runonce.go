@@ -35,9 +35,6 @@ type RunOnceRequest struct {
 	NoInput      bool          // its input is /dev/null
 	Keep         bool          // keep the sandbox after the process has ended
 	StartTimeout time.Duration // time within which it must run; 0: a minute
-	// Note, if set, is called with messages for the user: why the sandbox does
-	// not run yet, or why it ended and the process with it.
-	Note func(text string)
 }
 
 // RunOnce creates a sandbox, starts a process in it as soon as the sandbox

@@ -38,8 +38,8 @@ func (h *sandboxHandler) Exec(ctx context.Context, req *sandbox.ExecRequest, st 
 func (h *sandboxHandler) RunOnce(ctx context.Context, req *sandbox.RunOnceRequest, st execStream) error {
 	out := &output{st: st}
 	sid, p, err := h.sandboxes.RunOnce(ctx, req.Sandbox.Project, sandboxes.RunOnceRequest{
-		CreateRequest: createRequest(&req.Sandbox), TTY: value(req.TTY), Rows: uint16(value(req.Rows)), Cols: uint16(value(req.Cols)),
-		Keep: value(req.Keep), StartTimeout: value(req.StartTimeout), NoInput: noInput(req.Stdin, req.TTY), Note: out.note,
+		CreateRequest: withNote(createRequest(&req.Sandbox), out), TTY: value(req.TTY), Rows: uint16(value(req.Rows)), Cols: uint16(value(req.Cols)),
+		Keep: value(req.Keep), StartTimeout: value(req.StartTimeout), NoInput: noInput(req.Stdin, req.TTY),
 	})
 	if sid != "" {
 		rpc.SetSubjects(ctx, rpc.Subject{Kind: sandbox.KindSandbox, ID: string(sid)})
@@ -52,8 +52,8 @@ func (h *sandboxHandler) RunCode(ctx context.Context, req *sandbox.RunCodeReques
 	out := &output{st: st}
 	r := sandboxes.RunCodeRequest{
 		RunOnceRequest: sandboxes.RunOnceRequest{
-			CreateRequest: createRequest(&req.Sandbox), TTY: value(req.TTY), Rows: uint16(value(req.Rows)), Cols: uint16(value(req.Cols)),
-			Keep: value(req.Keep), StartTimeout: value(req.StartTimeout), NoInput: noInput(req.Stdin, req.TTY), Note: out.note,
+			CreateRequest: withNote(createRequest(&req.Sandbox), out), TTY: value(req.TTY), Rows: uint16(value(req.Rows)), Cols: uint16(value(req.Cols)),
+			Keep: value(req.Keep), StartTimeout: value(req.StartTimeout), NoInput: noInput(req.Stdin, req.TTY),
 		},
 		Language: req.Language, Code: req.Code, File: req.File, Args: req.Args, Timeout: value(req.Timeout),
 	}
@@ -65,6 +65,12 @@ func (h *sandboxHandler) RunCode(ctx context.Context, req *sandbox.RunCodeReques
 		rpc.SetSubjects(ctx, rpc.Subject{Kind: sandbox.KindSandbox, ID: string(sid)})
 	}
 	return attach(ctx, out, sid, p, err, value(req.Stdin), value(req.TTY))
+}
+
+// withNote makes messages for the user part of the output.
+func withNote(req sandboxes.CreateRequest, out *output) sandboxes.CreateRequest {
+	req.Note = out.note
+	return req
 }
 
 // noInput reports whether a process gets no input from the caller.

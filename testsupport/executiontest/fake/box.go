@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"miren.dev/runtime/components/execution"
@@ -14,7 +15,7 @@ import (
 // box is a sandbox.
 type box struct {
 	m       *Machine
-	spec    execution.Spec
+	made    atomic.Pointer[execution.Spec] // never changed, only replaced
 	address string
 	started time.Time
 	out     *log
@@ -36,13 +37,18 @@ type box struct {
 }
 
 func newBox(m *Machine, s execution.Spec) *box {
-	return &box{m: m, spec: s, started: time.Now(), last: time.Now(), done: make(chan struct{}), execs: map[*process]bool{}, listed: map[*process]bool{}, ports: map[int]io.Closer{}, cpu: time.Millisecond}
+	b := &box{m: m, started: time.Now(), last: time.Now(), done: make(chan struct{}), execs: map[*process]bool{}, listed: map[*process]bool{}, ports: map[int]io.Closer{}, cpu: time.Millisecond}
+	b.made.Store(&s)
+	return b
 }
+
+// spec returns the specification as it is now.
+func (b *box) spec() *execution.Spec { return b.made.Load() }
 
 func (b *box) instance() execution.Instance {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	in := execution.Instance{ID: b.spec.ID, Phase: execution.Running, Address: b.address, StartedAt: b.started}
+	in := execution.Instance{ID: b.spec().ID, Phase: execution.Running, Address: b.address, StartedAt: b.started}
 	switch {
 	case b.exit != nil:
 		e := *b.exit
@@ -55,16 +61,16 @@ func (b *box) instance() execution.Instance {
 
 // start runs the main process.
 func (b *box) start() {
-	command := b.spec.Command
+	command := b.spec().Command
 	if len(command) == 0 {
 		command = []string{"/bin/guest", "sleep"}
 	}
-	p := newProcess(b, command, b.spec.WorkDir, b.spec.User, nil)
+	p := newProcess(b, command, b.spec().WorkDir, b.spec().User, nil)
 	p.in.close(io.EOF)
 	p.stdout, p.stderr = &lineWriter{log: b.out, stream: "stdout"}, &lineWriter{log: b.out, stream: "stderr"}
 	b.main = p
 	run, code := p.program()
-	if b.spec.Idle {
+	if b.spec().Idle {
 		run = idle
 	}
 	if run == nil {
@@ -108,7 +114,7 @@ func (b *box) end(e execution.Exit) {
 		p.signal(9)
 	}
 	b.out.end()
-	b.m.notify(b.spec.ID)
+	b.m.notify(b.spec().ID)
 }
 
 func (b *box) used() {
@@ -124,10 +130,10 @@ func (b *box) claim() execution.Identity {
 }
 
 // processes is the limit of processes.
-func (b *box) processes() int { return int(cmp.Or(b.claim().PIDs, b.spec.PIDs)) }
+func (b *box) processes() int { return int(cmp.Or(b.claim().PIDs, b.spec().PIDs)) }
 
 // memory is the limit of memory, in bytes.
-func (b *box) memory() int64 { return cmp.Or(b.claim().MemoryBytes, b.spec.MemoryBytes) }
+func (b *box) memory() int64 { return cmp.Or(b.claim().MemoryBytes, b.spec().MemoryBytes) }
 
 func (b *box) kill(code int) {
 	b.end(execution.Exit{Cause: execution.CauseExit, Code: code, At: time.Now(), Message: "killed"})

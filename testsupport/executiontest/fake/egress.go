@@ -18,12 +18,14 @@ func (d *Driver) SetEgress(_ context.Context, id string, p egress.Policy) error 
 		if b == nil {
 			return gone(id)
 		}
-		if b.spec.Network == execution.NetworkNone {
+		if b.spec().Network == execution.NetworkNone {
 			return errs.New(errs.FailedPrecondition, "sandbox %s has no network", id)
 		}
 		b.mu.Lock()
 		defer b.mu.Unlock()
-		b.spec.Egress = &p
+		s := *b.spec()
+		s.Egress = &p
+		b.made.Store(&s)
 		return nil
 	})
 }

@@ -94,9 +94,7 @@ func (m *Machine) Spec(id string) (execution.Spec, bool) {
 	if b == nil {
 		return execution.Spec{}, false
 	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.spec, true
+	return *b.spec(), true
 }
 
 // Processes returns how many processes run in a sandbox beside the main one.
@@ -409,12 +407,12 @@ func (d *Driver) Configure(_ context.Context, id string, i execution.Identity) e
 		if b == nil {
 			return gone(id)
 		}
-		if err := i.CheckLimits(b.spec); err != nil {
+		if err := i.CheckLimits(*b.spec()); err != nil {
 			return err
 		}
 		b.mu.Lock()
 		defer b.mu.Unlock()
-		if b.exit != nil || !b.spec.Idle || b.claimed.Claim != "" && b.claimed.Claim != i.Claim {
+		if b.exit != nil || !b.spec().Idle || b.claimed.Claim != "" && b.claimed.Claim != i.Claim {
 			return errs.New(errs.FailedPrecondition, "sandbox %s cannot be claimed", id)
 		}
 		b.claimed = i

@@ -132,7 +132,7 @@ func (p *process) Wait(ctx context.Context) (int, error) {
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		if p.oom { // kills the kernel and the agent too, so that no one can report how it ended
-			return 0, errs.New(errs.Unavailable, "the agent of sandbox %s is not connected", p.box.spec.ID)
+			return 0, errs.New(errs.Unavailable, "the agent of sandbox %s is not connected", p.box.spec().ID)
 		}
 		return p.code, nil
 	case <-ctx.Done():

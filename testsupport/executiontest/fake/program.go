@@ -88,7 +88,7 @@ func (p *process) wait(d time.Duration) bool {
 
 func env(p *process) int {
 	all := map[string]string{"PATH": "/bin", "FROM": "image"}
-	for _, list := range [][]string{p.box.spec.Env, p.box.claim().Env, p.env} {
+	for _, list := range [][]string{p.box.spec().Env, p.box.claim().Env, p.env} {
 		for _, kv := range list {
 			k, v, _ := strings.Cut(kv, "=")
 			all[k] = v
@@ -101,19 +101,19 @@ func env(p *process) int {
 }
 
 func (p *process) hostname() string {
-	return cmp.Or(p.box.claim().Hostname, p.box.spec.Hostname, p.box.spec.ID)
+	return cmp.Or(p.box.claim().Hostname, p.box.spec().Hostname, p.box.spec().ID)
 }
 
 func id(p *process) int {
 	uid := 0
-	if u := cmp.Or(p.user, p.box.claim().User, p.box.spec.User); strings.HasPrefix(u, "app") || strings.HasPrefix(u, "1000") {
+	if u := cmp.Or(p.user, p.box.claim().User, p.box.spec().User); strings.HasPrefix(u, "app") || strings.HasPrefix(u, "1000") {
 		uid = 1000
 	}
 	p.box.mu.Lock()
 	p.box.pid++
 	pid := p.box.pid
 	p.box.mu.Unlock()
-	fmt.Fprintf(p.stdout, "uid=%d gid=%d dir=%s host=%s pid=%d\n", uid, uid, cmp.Or(p.dir, p.box.claim().WorkDir, p.box.spec.WorkDir, "/home/app"), p.hostname(), pid)
+	fmt.Fprintf(p.stdout, "uid=%d gid=%d dir=%s host=%s pid=%d\n", uid, uid, cmp.Or(p.dir, p.box.claim().WorkDir, p.box.spec().WorkDir, "/home/app"), p.hostname(), pid)
 	return 0
 }
 
@@ -191,7 +191,7 @@ func spin(p *process) int {
 	p.wait(d)
 	p.box.mu.Lock()
 	defer p.box.mu.Unlock()
-	p.box.cpu += d * time.Duration(min(1000, p.box.spec.CPUMillis)) / 1000
+	p.box.cpu += d * time.Duration(min(1000, p.box.spec().CPUMillis)) / 1000
 	return 0
 }
 
@@ -265,12 +265,12 @@ func get(p *process) int {
 func write(p *process) int {
 	n := int64(p.number(3, 1))
 	b := p.box
-	if b.spec.ReadOnlyRoot && !strings.HasPrefix(p.args[2], "/tmp/") {
+	if b.spec().ReadOnlyRoot && !strings.HasPrefix(p.args[2], "/tmp/") {
 		return p.fail("read-only file system")
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.spec.DiskBytes > 0 && (b.written+n)<<20 > b.spec.DiskBytes {
+	if b.spec().DiskBytes > 0 && (b.written+n)<<20 > b.spec().DiskBytes {
 		return p.fail("no space left on device")
 	}
 	b.written += n
@@ -287,7 +287,7 @@ func read(p *process) int {
 }
 
 func limits(p *process) int {
-	s := p.box.spec
+	s := p.box.spec()
 	fmt.Fprintf(p.stdout, "cpus=%d memory=%d disk=%d free=%d\n", (cmp.Or(p.box.claim().CPUMillis, s.CPUMillis)+999)/1000, s.MemoryBytes, s.DiskBytes, s.DiskBytes)
 	return 0
 }

@@ -47,10 +47,10 @@ func (d *Driver) snapshot(ctx context.Context, id, snapshot string, o execution.
 	case taken:
 		return info, errs.New(errs.AlreadyExists, "there is a snapshot %s already", snapshot)
 	}
-	spec := b.spec
+	spec := *b.spec()
 	spec.Env, spec.Restore = nil, ""
 	info = execution.SnapshotInfo{
-		ID: snapshot, Sandbox: id, Parent: b.spec.Restore, Spec: spec, Bytes: 1 << 20,
+		ID: snapshot, Sandbox: id, Parent: b.spec().Restore, Spec: spec, Bytes: 1 << 20,
 		RunscVersion: "fake", Agent: "fake", CPUFeatures: []string{"fake"}, CreatedAt: time.Now(),
 	}
 	d.m.snapshots[snapshot] = info
@@ -110,5 +110,6 @@ func (m *Machine) restored(s execution.Spec) (execution.Spec, error) {
 func (b *box) resume(s execution.Spec, address string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.spec, b.address, b.paused = s, address, ""
+	b.made.Store(&s)
+	b.address, b.paused = address, ""
 }
