@@ -121,7 +121,7 @@ func (h *Hub) copyBinary() error {
 }
 
 func (h *Hub) writeBinary(name string, from io.Reader) error {
-	if err := os.MkdirAll(h.c.AgentDir, 0o755); err != nil {
+	if err := os.MkdirAll(h.c.AgentDir, 0o700); err != nil {
 		return err
 	}
 	f, err := atomicfile.Create(h.binary(name), 0o555)
