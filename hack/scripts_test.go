@@ -3,11 +3,12 @@ package hack
 
 import (
 	"errors"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"miren.dev/runtime/testsupport/need"
 )
 
 // script runs a script of this directory and returns its output and exit code.
@@ -94,9 +95,7 @@ func netns(t *testing.T, name string) {
 }
 
 func TestCleanCheckFindsWhatIsNewAndOfNoOther(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("needs root to make network namespaces")
-	}
+	need.Root(t)
 	note := filepath.Join(t.TempDir(), "note")
 	check := func(when string) (string, int) {
 		t.Helper()

@@ -19,6 +19,7 @@ import (
 	"miren.dev/runtime/cli/console"
 	"miren.dev/runtime/cli/exit"
 	"miren.dev/runtime/cli/machine"
+	"miren.dev/runtime/testsupport/need"
 	"miren.dev/runtime/testsupport/wait"
 )
 
@@ -89,12 +90,6 @@ func nbdcopy(t *testing.T, args ...string) {
 	}
 }
 
-func needNBD(t *testing.T) {
-	if _, err := exec.LookPath("nbdcopy"); err != nil {
-		t.Skip("nbdcopy is not installed (package libnbd-bin)")
-	}
-}
-
 func random(t *testing.T, file string, n int64) []byte {
 	t.Helper()
 	b := make([]byte, n)
@@ -117,7 +112,7 @@ func uriOf(t *testing.T, volume string) string {
 // TestKill kills the daemon while one disk is written and another is idle: the
 // next daemon has both, with every acknowledged write.
 func TestKill(t *testing.T) {
-	needNBD(t)
+	need.Tools(t, "nbdcopy")
 	dir := withDaemon(t)
 	const size = 32 << 20
 	one, two := random(t, filepath.Join(dir, "one"), size), random(t, filepath.Join(dir, "two"), size)

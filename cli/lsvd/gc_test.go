@@ -6,13 +6,15 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+
+	"miren.dev/runtime/testsupport/need"
 )
 
 // TestGCOfClones: two clones overwrite most of their shared data. The daemon,
 // and a command without it, free the data that neither uses any more, and store
 // shared data once.
 func TestGCOfClones(t *testing.T) {
-	needNBD(t)
+	need.Tools(t, "nbdcopy")
 	for _, attached := range []bool{true, false} {
 		name := "closed"
 		if attached {

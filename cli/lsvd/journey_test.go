@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"miren.dev/runtime/cli/exit"
+	"miren.dev/runtime/testsupport/need"
 )
 
 // image makes a sparse image: data, a hole, data, zeros, and an end that is not
@@ -88,9 +89,7 @@ func TestImportExport(t *testing.T) {
 		t.Errorf("something is left: %+v", list)
 	}
 	objects(t, filepath.Join(dir, "state", "lsvd", "store"), true)
-	if _, err := exec.LookPath("qemu-img"); err != nil {
-		t.Skip("qemu-img is not installed (package qemu-utils)")
-	}
+	need.Tools(t, "qemu-img")
 	ok(t, "export", "data", file("data.qcow2"))
 	ok(t, "import", file("data.qcow2"), "again")
 	ok(t, "export", "again", file("again"))

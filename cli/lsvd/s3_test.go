@@ -6,13 +6,14 @@ import (
 
 	"miren.dev/runtime/cli/exit"
 	"miren.dev/runtime/lsvd/store/s3/s3test"
+	"miren.dev/runtime/testsupport/need"
 	"miren.dev/runtime/testsupport/wait"
 )
 
 // TestS3 attaches an encrypted volume and a plain one in a bucket, with the
 // disk cache, and moves them to another machine.
 func TestS3(t *testing.T) {
-	needNBD(t)
+	need.Tools(t, "nbdcopy")
 	server := s3test.Start(t, "versitygw")
 	dir := withDaemon(t)
 	file := func(name string) string { return filepath.Join(dir, name) }

@@ -10,15 +10,14 @@ import (
 
 	"miren.dev/runtime/components/agent"
 	"miren.dev/runtime/pkg/agentproto"
+	"miren.dev/runtime/testsupport/need"
 	"miren.dev/runtime/testsupport/wait"
 )
 
 // TestLogExceedsItsBound: a program in place of the agent may write where the
 // agent does; its sandbox is ended when it writes more than the agent would.
 func TestLogExceedsItsBound(t *testing.T) {
-	if os.Getuid() != 0 {
-		t.Skip("needs root")
-	}
+	need.Root(t)
 	var searched atomic.Int64 // when the hub last looked for deleted files
 	const bytes = 1 << 20     // of the log; the bound is 3 MiB
 	write := func(t *testing.T, f *os.File, megabytes int) {

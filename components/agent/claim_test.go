@@ -12,6 +12,7 @@ import (
 	"miren.dev/runtime/components/execution"
 	"miren.dev/runtime/pkg/agentproto"
 	"miren.dev/runtime/pkg/errs"
+	"miren.dev/runtime/testsupport/need"
 	"miren.dev/runtime/testsupport/wait"
 )
 
@@ -80,9 +81,7 @@ type peer struct {
 // newPeer returns one that has been accepted.
 func newPeer(t *testing.T) *peer {
 	t.Helper()
-	if os.Getuid() != 0 {
-		t.Skip("needs root")
-	}
+	need.Root(t)
 	config := agent.HubConfig{Dir: filepath.Join(t.TempDir(), "agents"), LogDir: filepath.Join(t.TempDir(), "logs"), AgentPath: built.agent, AgentDir: t.TempDir()}
 	p := &peer{t: t, hub: agent.NewHub(config)}
 	t.Cleanup(func() { p.hub.Close() })

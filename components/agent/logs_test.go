@@ -15,6 +15,7 @@ import (
 	"miren.dev/runtime/components/execution"
 	"miren.dev/runtime/pkg/agentproto"
 	"miren.dev/runtime/pkg/errs"
+	"miren.dev/runtime/testsupport/need"
 	"miren.dev/runtime/testsupport/wait"
 )
 
@@ -142,9 +143,7 @@ func TestFollowStops(t *testing.T) {
 // A log directory may hold arbitrary files: its writer is not trusted.
 func TestHostileLogs(t *testing.T) {
 	c := agent.HubConfig{Dir: filepath.Join(t.TempDir(), "agents"), LogDir: filepath.Join(t.TempDir(), "logs"), AgentPath: built.agent, AgentDir: t.TempDir()}
-	if os.Getuid() != 0 {
-		t.Skip("needs root")
-	}
+	need.Root(t)
 	hub := agent.NewHub(c)
 	defer hub.Close()
 	if _, err := hub.Prepare(id, agent.GuestConfig{LogBytes: 1 << 20}); err != nil {

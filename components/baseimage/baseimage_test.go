@@ -9,12 +9,11 @@ import (
 	"testing"
 
 	"miren.dev/runtime/testsupport/baseimages"
+	"miren.dev/runtime/testsupport/need"
 )
 
 func TestEnsureMakesEveryRecipe(t *testing.T) {
-	if os.Getuid() != 0 {
-		t.Skip("needs root: package managers make root filesystems")
-	}
+	need.Root(t)
 	names := []string{"runtime/debian", "runtime/go:1.26", "node:22-slim", "python:3", "golang:1.26"}
 	baseimages.Make(t, names...)
 	s := New(Config{Dir: baseimages.Dir(t)})

@@ -22,14 +22,13 @@ import (
 	"miren.dev/runtime/testsupport/baseimages"
 	"miren.dev/runtime/testsupport/checkout"
 	"miren.dev/runtime/testsupport/leakcheck"
+	"miren.dev/runtime/testsupport/need"
 )
 
 // binDir is the directory of the toolchain. The test is skipped where it cannot run.
 func binDir(t *testing.T) string {
 	t.Helper()
-	if os.Getuid() != 0 {
-		t.Skip("needs root: containerd mounts and makes namespaces")
-	}
+	need.Root(t)
 	return checkout.Toolchain(t, "containerd", "buildkitd", "runsc", "containerd-shim-runsc-v1", "cni/bridge", "cni/host-local")
 }
 

@@ -8,14 +8,13 @@ import (
 	"github.com/google/nftables"
 
 	"miren.dev/runtime/testsupport/leakcheck"
+	"miren.dev/runtime/testsupport/need"
 )
 
 // TestNetworkIsRepaired: the tables of build steps are made again after a flush,
 // and the table of an earlier version goes. The check for leaks is the end of the test.
 func TestNetworkIsRepaired(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("needs root")
-	}
+	need.Root(t)
 	d := New(Config{Instance: leakcheck.Installation(t), Logger: slog.New(slog.NewTextHandler(t.Output(), nil))})
 	t.Cleanup(func() {
 		if err := d.removeNetwork(); err != nil {

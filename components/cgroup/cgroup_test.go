@@ -14,16 +14,15 @@ import (
 	"testing"
 
 	"miren.dev/runtime/pkg/errs"
+	"miren.dev/runtime/testsupport/need"
 )
 
 func newManager(t *testing.T) *Manager {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("needs root")
-	}
+	need.Root(t)
 	m := New(fmt.Sprintf("rt-cgrouptest-%d", os.Getpid()))
 	if err := m.detect(); err != nil {
-		t.Skip(err)
+		need.Missing(t, err)
 	}
 	t.Cleanup(func() {
 		ids, err := m.List()

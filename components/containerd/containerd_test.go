@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"fmt"
-	"os"
 	"testing"
 
 	"github.com/containerd/containerd/v2/core/leases"
@@ -16,14 +15,13 @@ import (
 	"miren.dev/runtime/testsupport/checkout"
 	"miren.dev/runtime/testsupport/executiontest"
 	"miren.dev/runtime/testsupport/leakcheck"
+	"miren.dev/runtime/testsupport/need"
 	"miren.dev/runtime/testsupport/wait"
 )
 
 func config(t *testing.T) containerd.Config {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("needs root")
-	}
+	need.Root(t)
 	bin := checkout.Toolchain(t, "containerd")
 	return containerd.Config{Instance: leakcheck.Installation(t), BinDir: bin}
 }

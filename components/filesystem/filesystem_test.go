@@ -9,6 +9,7 @@ import (
 
 	"miren.dev/runtime/components/filesystem"
 	"miren.dev/runtime/pkg/errs"
+	"miren.dev/runtime/testsupport/need"
 	"miren.dev/runtime/testsupport/private"
 )
 
@@ -16,14 +17,10 @@ func TestMain(m *testing.M) { os.Exit(private.Main(m)) }
 
 // TestFileSystems makes, mounts, grows and unmounts each kind on a loop device.
 func TestFileSystems(t *testing.T) {
-	if os.Getuid() != 0 {
-		t.Skip("needs root")
-	}
+	need.Root(t)
 	for kind, size := range map[filesystem.Kind]int64{filesystem.Ext4: 32 << 20, filesystem.XFS: 320 << 20} {
 		t.Run(string(kind), func(t *testing.T) {
-			if _, err := exec.LookPath("mkfs." + string(kind)); err != nil {
-				t.Skip(err)
-			}
+			need.Tools(t, "mkfs."+string(kind))
 			image, dir := filepath.Join(t.TempDir(), "image"), filepath.Join(t.TempDir(), "mnt")
 			if err := os.WriteFile(image, nil, 0o600); err != nil {
 				t.Fatal(err)

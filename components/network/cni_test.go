@@ -17,6 +17,7 @@ import (
 	"miren.dev/runtime/pkg/egress"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/testsupport/checkout"
+	"miren.dev/runtime/testsupport/need"
 	"miren.dev/runtime/testsupport/private"
 )
 
@@ -281,9 +282,7 @@ func TestCheck(t *testing.T) {
 }
 
 func TestConfigurationListsThatMakeNoSense(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("needs root")
-	}
+	need.Root(t)
 	for _, c := range []struct{ list, want string }{
 		{`{`, "error parsing"},
 		{`{"cniVersion": "1.1.0", "plugins": [{"type": "runtime"}]}`, "no name"},

@@ -22,6 +22,7 @@ import (
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/instance"
 	"miren.dev/runtime/testsupport/leakcheck"
+	"miren.dev/runtime/testsupport/need"
 )
 
 // start brings a network up that is taken down, and checked for leaks, when the test ends.
@@ -32,9 +33,7 @@ func start(t *testing.T) *Manager {
 
 func startWith(t *testing.T, c Config) *Manager {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("needs root")
-	}
+	need.Root(t)
 	c.Instance = leakcheck.Installation(t)
 	m := New(c)
 	t.Cleanup(func() {

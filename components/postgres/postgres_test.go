@@ -18,13 +18,14 @@ import (
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/proc"
 	"miren.dev/runtime/testsupport/leakcheck"
+	"miren.dev/runtime/testsupport/need"
 	"miren.dev/runtime/testsupport/wait"
 )
 
 func needBinaries(t *testing.T) {
 	t.Helper()
 	if len(installed(t.Context(), "")) == 0 {
-		t.Skip("no PostgreSQL server binaries are installed")
+		need.Missing(t, "no PostgreSQL server binaries are installed")
 	}
 }
 
@@ -130,9 +131,7 @@ func TestStartAdoptStop(t *testing.T) {
 }
 
 func TestOtherUsersAreRefused(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("needs root to be another user")
-	}
+	need.Root(t)
 	cfg := config(t)
 	s := start(t, cfg)
 	bin, err := findBinaries(t.Context(), "", cfg.data())
@@ -270,9 +269,7 @@ func TestOtherMajorVersion(t *testing.T) {
 }
 
 func TestUnreachableDirectory(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("needs root")
-	}
+	need.Root(t)
 	cfg := config(t)
 	top := filepath.Dir(cfg.Dir)
 	if err := os.Chmod(top, 0o700); err != nil {

@@ -8,13 +8,13 @@ import (
 
 	"github.com/containerd/containerd/v2/core/mount"
 	"golang.org/x/sys/unix"
+
+	"miren.dev/runtime/testsupport/need"
 )
 
 // TestReadLayered compares what is read of layers with what an overlay of them shows.
 func TestReadLayered(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("needs root: mounts an overlay")
-	}
+	need.Root(t)
 	const path = "/etc/ssl/x"
 	file := func(content string) func(t *testing.T, dir string) {
 		return func(t *testing.T, dir string) {

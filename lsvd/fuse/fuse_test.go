@@ -22,6 +22,7 @@ import (
 	"miren.dev/runtime/lsvd/vfs"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/proc"
+	"miren.dev/runtime/testsupport/need"
 	"miren.dev/runtime/testsupport/wait"
 )
 
@@ -121,11 +122,9 @@ func (m *memory) counts() (trims, zeros, flushes int) {
 
 func needFUSE(t *testing.T) {
 	t.Helper()
-	if os.Getuid() != 0 {
-		t.Skip("mounting needs root")
-	}
+	need.Root(t)
 	if _, err := os.Stat("/dev/fuse"); err != nil {
-		t.Skip("no /dev/fuse here")
+		need.Missing(t, "no /dev/fuse")
 	}
 }
 

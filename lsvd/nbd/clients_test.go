@@ -20,6 +20,7 @@ import (
 	"miren.dev/runtime/lsvd/nbd"
 	"miren.dev/runtime/lsvd/store"
 	"miren.dev/runtime/lsvd/vfs"
+	"miren.dev/runtime/testsupport/need"
 )
 
 var discard = slog.New(slog.DiscardHandler)
@@ -27,14 +28,7 @@ var discard = slog.New(slog.DiscardHandler)
 // needClients skips a test without the programs of hack/packages.sh's group test.
 func needClients(t *testing.T, names ...string) {
 	t.Helper()
-	for _, n := range names {
-		if _, err := exec.LookPath(n); err != nil {
-			if os.Getenv("CI") != "" {
-				t.Fatalf("%s is not installed: run hack/packages.sh test", n)
-			}
-			t.Skipf("%s is not installed: run hack/packages.sh test", n)
-		}
-	}
+	need.Tools(t, names...)
 }
 
 // runClient runs a client and returns what it printed on its standard output.

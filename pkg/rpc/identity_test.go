@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"miren.dev/runtime/pkg/errs"
+	"miren.dev/runtime/testsupport/need"
 )
 
 // TestDenyByDefault calls every method without credentials: only the public
@@ -96,9 +97,7 @@ func TestSocketCredentials(t *testing.T) {
 	if _, err := call(t, r.dial(t), mWrite, &echoMsg{}); err != nil {
 		t.Errorf("the server's own user: %v", err)
 	}
-	if os.Geteuid() != 0 {
-		t.Skip("needs root to become another user")
-	}
+	need.Root(t)
 	dir, err := os.MkdirTemp("", "rpc") // a directory that other users may enter
 	if err != nil {
 		t.Fatal(err)

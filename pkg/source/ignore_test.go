@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"miren.dev/runtime/testsupport/need"
 )
 
 // tree writes files; a path that ends in / is a folder, "a -> b" a link.
@@ -147,10 +149,7 @@ func FuzzGitignore(f *testing.F) {
 
 // TestIgnoreRulesLikeGit compares with git itself, on names that our own defaults do not touch.
 func TestIgnoreRulesLikeGit(t *testing.T) {
-	git, err := exec.LookPath("git")
-	if err != nil {
-		t.Skip("needs git to compare with")
-	}
+	need.Tools(t, "git")
 	patterns := []string{"a", "/a", "a/", "*.x", "!b.x", "b/*", "!b/a", "**/c", "c/**", "a/**/c", "a*c", "[ab].x", "[!a].x", "?.x", "/b/a.x", "!/b/", "b/**/", "\\a", "*", "!*/", "a**c", "**", "!**/a.x", "[a-b]/c", "[]a].x", "[^a].x"}
 	names := []string{"a", "b.x", "a.x", "c/a", "b/a", "b/a.x", "b/c/a", "a.d/c", "b/a.d/b.x", "c.x", "axc", "b/].x"}
 	random := rand.New(rand.NewPCG(1, 2))
@@ -168,10 +167,10 @@ func TestIgnoreRulesLikeGit(t *testing.T) {
 			files[n] = ""
 		}
 		dir := tree(t, files)
-		if out, err := exec.Command(git, "-C", dir, "init", "-q").CombinedOutput(); err != nil {
+		if out, err := exec.Command("git", "-C", dir, "init", "-q").CombinedOutput(); err != nil {
 			t.Fatalf("%v: %s", err, out)
 		}
-		cmd := exec.Command(git, "-C", dir, "ls-files", "-z", "--others", "--exclude-standard")
+		cmd := exec.Command("git", "-C", dir, "ls-files", "-z", "--others", "--exclude-standard")
 		cmd.Env = append(os.Environ(), "GIT_CONFIG_GLOBAL=/dev/null", "GIT_CONFIG_SYSTEM=/dev/null")
 		out, err := cmd.Output()
 		if err != nil {

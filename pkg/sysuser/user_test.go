@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"miren.dev/runtime/pkg/errs"
+	"miren.dev/runtime/testsupport/need"
 )
 
 // becomeEnv makes the test binary a process that becomes a user and then says
@@ -73,9 +74,7 @@ func becomeAndTell(v string) error {
 
 func needsRoot(t *testing.T) {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("needs root")
-	}
+	need.Root(t)
 }
 
 func TestBecomeLeavesNoThreadWithPrivileges(t *testing.T) {

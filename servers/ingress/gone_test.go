@@ -5,13 +5,14 @@ import (
 	"errors"
 	"io"
 	"net"
-	"os"
 	"os/exec"
 	"runtime"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"miren.dev/runtime/testsupport/need"
 )
 
 // connect connects to a listener as the ingress does. The connection is swept
@@ -57,9 +58,7 @@ func connect(ctx context.Context, t *testing.T, l net.Listener) (*upConn, net.Co
 // nothing and answers nothing. A waiting client still gets an error, also when
 // the sandbox had acknowledged the whole request.
 func TestSandboxGone(t *testing.T) {
-	if os.Getuid() != 0 {
-		t.Skip("a network namespace needs root")
-	}
+	need.Root(t)
 	for _, sent := range []bool{true, false} {
 		name := "waiting"
 		if sent {

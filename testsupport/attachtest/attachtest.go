@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"os"
-	"os/exec"
 	"strings"
 	"testing"
 	"time"
@@ -14,30 +13,19 @@ import (
 	"miren.dev/runtime/lsvd/attach"
 	"miren.dev/runtime/lsvd/holder"
 	"miren.dev/runtime/pkg/errs"
+	"miren.dev/runtime/testsupport/need"
 )
 
-// Need skips the test unless it runs as root. Without FUSE or one of the tools it
-// skips the test too, unless RUNTIME_TEST_ALL is set, as hack/test.sh does: then
-// the test fails.
+// Need is for tests that attach disks and run the named programs.
 func Need(t testing.TB, tools ...string) {
 	t.Helper()
-	if os.Getuid() != 0 {
-		t.Skip("attaching needs root")
-	}
-	missing := t.Skip
-	if os.Getenv("RUNTIME_TEST_ALL") != "" {
-		missing = t.Fatal
-	}
+	need.Root(t)
 	for _, s := range attach.Detect() {
 		if s.Kind == attach.FUSE && s.Err != nil {
-			missing(s.Err)
+			need.Missing(t, s.Err)
 		}
 	}
-	for _, tool := range tools {
-		if _, err := exec.LookPath(tool); err != nil {
-			missing(err)
-		}
-	}
+	need.Tools(t, tools...)
 }
 
 // Executable returns the path of the test binary.

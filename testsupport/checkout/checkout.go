@@ -6,6 +6,8 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+
+	"miren.dev/runtime/testsupport/need"
 )
 
 // Root returns the checkout's directory: the nearest one at or above the
@@ -30,7 +32,7 @@ func Root(t testing.TB) string {
 
 // Toolchain returns the directory of the built toolchain, which has the named
 // binaries: $RUNTIME_BIN, or bin/ of the checkout. A test without them is
-// skipped, unless RUNTIME_TEST_ALL is set, as hack/test.sh does: then it fails.
+// skipped or fails (package need).
 func Toolchain(t testing.TB, binaries ...string) string {
 	t.Helper()
 	dir := os.Getenv("RUNTIME_BIN")
@@ -39,10 +41,7 @@ func Toolchain(t testing.TB, binaries ...string) string {
 	}
 	for _, b := range binaries {
 		if _, err := os.Stat(filepath.Join(dir, b)); err != nil {
-			if os.Getenv("RUNTIME_TEST_ALL") != "" {
-				t.Fatalf("the toolchain is not built: %v", err)
-			}
-			t.Skipf("needs the toolchain (make toolchain): %v", err)
+			need.Missing(t, "needs the toolchain (make toolchain):", err)
 		}
 	}
 	return dir

@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"miren.dev/runtime/pkg/instance"
+	"miren.dev/runtime/testsupport/need"
 )
 
 // killed is set in the process that TestInstallation kills.
@@ -97,9 +98,7 @@ func makeOneOfEach(in *instance.Instance) error {
 }
 
 func TestInstallation(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("needs root")
-	}
+	need.Root(t)
 	exe, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)

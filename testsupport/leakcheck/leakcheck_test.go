@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"miren.dev/runtime/testsupport/need"
 )
 
 func TestHasWord(t *testing.T) {
@@ -27,9 +29,7 @@ func TestHasWord(t *testing.T) {
 }
 
 func TestList(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("needs root")
-	}
+	need.Root(t)
 	in := Installation(t)
 	if left, err := List(in); err != nil || len(left) > 0 {
 		t.Fatalf("a new installation has %v, %v", left, err)

@@ -7,15 +7,15 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"miren.dev/runtime/testsupport/need"
 )
 
 func TestMain(m *testing.M) { os.Exit(Main(m)) }
 
 // TestMainHidesMounts looks for a mount of this process in the one that started it.
 func TestMainHidesMounts(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("needs root")
-	}
+	need.Root(t)
 	dir := t.TempDir()
 	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, ""); err != nil {
 		t.Fatal(err)

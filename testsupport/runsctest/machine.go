@@ -22,6 +22,7 @@ import (
 	"miren.dev/runtime/testsupport/checkout"
 	"miren.dev/runtime/testsupport/executiontest"
 	"miren.dev/runtime/testsupport/leakcheck"
+	"miren.dev/runtime/testsupport/need"
 )
 
 // Machine is an installation for tests.
@@ -67,9 +68,7 @@ func New(t testing.TB) *Machine {
 // NewWith is New with another backend of the driver.
 func NewWith(t testing.TB, backend string) *Machine {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("needs root")
-	}
+	need.Root(t)
 	bin := Toolchain(t)
 	in := leakcheck.Installation(t)
 	level := slog.LevelWarn

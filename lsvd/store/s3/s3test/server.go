@@ -26,6 +26,7 @@ import (
 	awss3 "github.com/aws/aws-sdk-go-v2/service/s3"
 
 	"miren.dev/runtime/lsvd/store/s3"
+	"miren.dev/runtime/testsupport/need"
 	"miren.dev/runtime/testsupport/wait"
 )
 
@@ -72,7 +73,7 @@ func Start(t testing.TB, name string) *Server {
 	k := kinds[name]
 	path, err := exec.LookPath(k.binary)
 	if err != nil {
-		t.Skipf("%s is not built: run hack/toolchain.sh test and put bin/ on the PATH", k.binary)
+		need.Missing(t, k.binary, "is not built: run hack/toolchain.sh test and put bin/ on the PATH")
 	}
 	s := &Server{Dir: t.TempDir(), Credentials: filepath.Join(t.TempDir(), "credentials")}
 	text := fmt.Sprintf("[default]\naws_access_key_id = %s\naws_secret_access_key = %s\n", AccessKey, SecretKey)
