@@ -2,7 +2,6 @@ package lsvd_test
 
 import (
 	"bytes"
-	"context"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -12,26 +11,15 @@ import (
 
 	"miren.dev/runtime/cli/exit"
 	"miren.dev/runtime/lsvd/attach"
+	"miren.dev/runtime/testsupport/attachtest"
+	"miren.dev/runtime/testsupport/need"
 )
 
-// blockMachine is a machine that may attach block devices. It first removes
-// what a crashed run left under its name.
+// blockMachine is a machine that may attach block devices.
 func blockMachine(t *testing.T) string {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("block devices need root")
-	}
-	for _, s := range attach.Detect() {
-		if s.Kind == attach.FUSE && s.Err != nil {
-			t.Skipf("this machine cannot make block devices: %v", s.Err)
-		}
-	}
-	owner := "test-cli-lsvd-" + t.Name()
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-	defer cancel()
-	if _, err := attach.Sweep(ctx, owner, func(string) bool { return false }); err != nil {
-		t.Fatal(err)
-	}
+	attachtest.Need(t)
+	owner := attachtest.Owner(t)
 	dir := newState(t)
 	state := filepath.Join(dir, "state", "lsvd")
 	if err := os.MkdirAll(state, 0o700); err != nil {
@@ -101,9 +89,7 @@ func write(t *testing.T, file string, b []byte) {
 // TestJourney follows a user's first disk from its creation to its deletion,
 // with a file system on it.
 func TestJourney(t *testing.T) {
-	if _, err := exec.LookPath("mkfs.ext4"); err != nil {
-		t.Skip("mkfs.ext4 is not installed (package e2fsprogs)")
-	}
+	need.Tools(t, "mkfs.ext4")
 	dir := blockMachine(t)
 	ok(t, "create", "data", "--size", "256M")
 	device := strings.TrimSpace(ok(t, "attach", "data"))
@@ -163,7 +149,11 @@ func TestJourney(t *testing.T) {
 	tool(t, "e2fsck", "-fn", device)
 	ok(t, "detach", "data")
 	ok(t, "detach", "copy")
-	if left, err := attach.List("test-cli-lsvd-" + t.Name()); err != nil || len(left) > 0 {
+	id, err := os.ReadFile(filepath.Join(dir, "state", "lsvd", "id"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if left, err := attach.List(strings.TrimSpace(string(id))); err != nil || len(left) > 0 {
 		t.Errorf("after detach: %+v %v", left, err)
 	}
 

@@ -20,6 +20,8 @@ import (
 
 	"miren.dev/runtime/lsvd/attach"
 	"miren.dev/runtime/lsvd/store/s3/s3test"
+	"miren.dev/runtime/testsupport/attachtest"
+	"miren.dev/runtime/testsupport/need"
 )
 
 // host is a separate machine: its commands and its daemon are processes with
@@ -30,8 +32,8 @@ type host struct {
 	block bool // it can attach block devices
 }
 
-// newHost makes a machine that uses a store. It first removes what a crashed
-// run of the machine left, and everything when the test ends.
+// newHost makes a machine that uses a store. At the end of the test it removes
+// everything of the machine.
 func newHost(t *testing.T, name, store string) *host {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "rt-lsvd-") // short enough for a socket
@@ -55,13 +57,7 @@ func newHost(t *testing.T, name, store string) *host {
 	if !h.block {
 		return h
 	}
-	owner := strings.ReplaceAll("test-cli-lsvd-"+t.Name()+"-"+name, "/", "-")
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
-	if _, err := attach.Sweep(ctx, owner, func(string) bool { return false }); err != nil {
-		t.Fatal(err)
-	}
-	write(t, h.state("id"), []byte(owner+"\n"))
+	write(t, h.state("id"), []byte(attachtest.Owner(t, name)+"\n"))
 	return h
 }
 
@@ -224,9 +220,7 @@ func (r *ring) found() string { return filepath.Join(r.dir, "found") }
 // the store is whole, and is what the winner found and wrote; what it found is
 // a prefix of what the other wrote. A loser that only reads notices by itself.
 func TestTwoHosts(t *testing.T) {
-	if _, err := exec.LookPath("nbdsh"); err != nil {
-		t.Skip("nbdsh is not installed (package libnbd-bin)")
-	}
+	need.Tools(t, "nbdsh")
 	defer readerLoses(t)() // a while until the loser notices
 	for _, kind := range []string{"directory", "minio"} {
 		for _, when := range []string{"together", "later"} {

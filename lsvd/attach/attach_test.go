@@ -86,31 +86,10 @@ func (c *counted) Trim(ctx context.Context, off, n int64, flags lsvd.Flags) erro
 	return c.Disk.Trim(ctx, off, n, flags)
 }
 
-// owner names what this test makes, so that a later run can sweep it, and
-// returns a directory for mounts.
+// owner returns a name for the attachments of this test, and a directory for mounts.
 func owner(t *testing.T) (name, dir string) {
-	dir = t.TempDir() // removed after the sweep
-	// Another run of these tests would sweep what this one has.
-	lock, err := unix.Open("/dev/fuse", unix.O_RDONLY|unix.O_CLOEXEC, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { unix.Close(lock) })
-	for err = unix.EINTR; errors.Is(err, unix.EINTR); {
-		err = unix.Flock(lock, unix.LOCK_EX)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	name = strings.ReplaceAll(t.Name(), "/", "-")
-	sweep := func() {
-		if _, err := attach.Sweep(context.Background(), name, func(string) bool { return false }); err != nil {
-			t.Error(err)
-		}
-	}
-	sweep()
-	t.Cleanup(sweep)
-	return name, dir
+	dir = t.TempDir() // removed after the attachments
+	return attachtest.Owner(t), dir
 }
 
 func mount(t *testing.T, device string, args ...string) string {

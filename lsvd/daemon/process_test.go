@@ -8,7 +8,6 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
-	"path"
 	"path/filepath"
 	"syscall"
 	"testing"
@@ -127,18 +126,13 @@ type machine struct {
 func newMachine(t *testing.T, patience time.Duration) *machine {
 	t.Helper()
 	attachtest.Need(t)
-	m := &machine{dir: t.TempDir(), owner: fmt.Sprintf("test-%s-%d", path.Base(t.Name()), os.Getpid())}
+	m := &machine{dir: t.TempDir(), owner: attachtest.Owner(t)}
 	if err := os.MkdirAll(filepath.Join(m.dir, "state"), 0o700); err != nil {
 		t.Fatal(err)
 	}
 	if err := os.WriteFile(filepath.Join(m.dir, "state", "id"), []byte(m.owner+"\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() {
-		if _, err := attach.Sweep(context.Background(), m.owner, func(string) bool { return false }); err != nil {
-			t.Error(err)
-		}
-	})
 	m.held = attachtest.Holder(t, m.dir, keepEnv+"="+m.dir, patienceEnv+"="+patience.String())
 	return m
 }
