@@ -22,6 +22,8 @@ import (
 	"miren.dev/runtime/components/agent"
 	"miren.dev/runtime/components/execution"
 	"miren.dev/runtime/pkg/agentproto"
+	"miren.dev/runtime/testsupport/need"
+	"miren.dev/runtime/testsupport/private"
 	"miren.dev/runtime/testsupport/wait"
 )
 
@@ -31,19 +33,27 @@ var built struct{ agent, checked, tool, runsc string }
 
 var raceDetector bool
 
-func TestMain(m *testing.M) {
+// TestMain gives the tests mounts of their own: runsc makes one, which a killed test would leave on the machine.
+func TestMain(m *testing.M) { os.Exit(private.Main(suite{m})) }
+
+// suite builds the programs before it runs the tests.
+type suite struct{ *testing.M }
+
+// Run returns the exit code.
+func (s suite) Run() int {
 	dir, err := os.MkdirTemp("", "agent-test-")
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
+		return 1
 	}
+	defer os.RemoveAll(dir)
 	built.agent, built.tool = filepath.Join(dir, "runtime-agent"), filepath.Join(dir, "tool")
 	for out, pkg := range map[string]string{built.agent: "../../cmd/runtime-agent", built.tool: "./testdata/tool"} {
 		c := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w", "-o", out, pkg)
 		c.Env = append(os.Environ(), "CGO_ENABLED=0")
 		if b, err := c.CombinedOutput(); err != nil {
 			fmt.Fprintf(os.Stderr, "build %s: %v\n%s", pkg, err, b)
-			os.Exit(1)
+			return 1
 		}
 	}
 	built.checked = built.agent
@@ -51,16 +61,14 @@ func TestMain(m *testing.M) {
 		built.checked = filepath.Join(dir, "runtime-agent-race")
 		if b, err := exec.Command("go", "build", "-race", "-o", built.checked, "../../cmd/runtime-agent").CombinedOutput(); err != nil {
 			fmt.Fprintf(os.Stderr, "build agent with race detector: %v\n%s", err, b)
-			os.Exit(1)
+			return 1
 		}
 	}
 	built.runsc, _ = filepath.Abs("../../bin/runsc")
 	if _, err := os.Stat(built.runsc); err != nil {
 		built.runsc, _ = exec.LookPath("runsc")
 	}
-	code := m.Run()
-	os.RemoveAll(dir)
-	os.Exit(code)
+	return s.M.Run()
 }
 
 // environment is a kind of sandbox that the tests run in.
@@ -87,11 +95,9 @@ func everywhere(t *testing.T, test func(t *testing.T, e environment)) {
 }
 
 func (e *environment) need(t testing.TB) {
-	if os.Getuid() != 0 {
-		t.Skip("needs root")
-	}
+	need.Root(t)
 	if e.name == "runsc" && built.runsc == "" {
-		t.Skip("needs runsc: neither bin/runsc nor in PATH")
+		need.Missing(t, "runsc is neither in bin nor on the PATH: run hack/toolchain.sh")
 	}
 }
 
@@ -275,7 +281,7 @@ func startGvisor(t testing.TB, gs agent.Guest) *guest {
 		g.destroy()
 		<-g.done
 		_ = exec.Command(built.runsc, append(flags, "delete", "-force", id)...).Run() // run has deleted it
-		_ = syscall.Unmount(filepath.Join(state, "null-netns"), syscall.MNT_DETACH)
+		_ = syscall.Unmount(filepath.Join(state, "null-netns"), syscall.MNT_DETACH)   // or the directory cannot be removed
 		if t.Failed() {
 			t.Logf("runsc: %s", g.log)
 		}

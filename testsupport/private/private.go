@@ -17,6 +17,8 @@ import (
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"miren.dev/runtime/testsupport/need"
 )
 
 const (
@@ -39,9 +41,7 @@ const margin = 5 * time.Second
 // there, and the one interface is the loopback.
 func Run(t *testing.T) bool {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("needs root")
-	}
+	need.Root(t)
 	if os.Getenv(inside) == t.Name() {
 		if err := enter(); err != nil {
 			t.Fatal(err)
@@ -75,11 +75,11 @@ func Run(t *testing.T) bool {
 	return false
 }
 
-// Main runs the tests of a package, from its TestMain, in a process with mounts of
+// Main runs the tests of a package, m of its TestMain, in a process with mounts of
 // its own, and returns the exit code. So no sandbox that other tests start meanwhile
 // sees their mounts: gVisor's processes keep, until they end, every mount from
 // before their start, and its device stays in use.
-func Main(m *testing.M) int {
+func Main(m interface{ Run() int }) int {
 	if os.Geteuid() != 0 || os.Getenv(ownMounts) != "" {
 		return m.Run()
 	}
