@@ -22,12 +22,10 @@ type fileUsers struct {
 	// its caller.
 	short, long chan struct{}
 
-	// gate is held for reading while a thread works, and for writing while all
-	// threads get their capabilities again.
-	gate sync.RWMutex
-
-	mu   sync.Mutex
-	idle []*fileUser
+	mu      sync.Mutex // also held by whileIdle's function
+	working int        // threads that work
+	rested  sync.Cond  // working became 0
+	idle    []*fileUser
 }
 
 // fileUser is one of the threads.
@@ -45,7 +43,28 @@ const (
 )
 
 func newFileUsers() *fileUsers {
-	return &fileUsers{short: make(chan struct{}, maxFileUsers), long: make(chan struct{}, maxFileUsers)}
+	u := &fileUsers{short: make(chan struct{}, maxFileUsers), long: make(chan struct{}, maxFileUsers)}
+	u.rested.L = &u.mu
+	return u
+}
+
+// whileIdle calls f when no thread works. None begins before f returns; threads may begin while whileIdle waits.
+func (u *fileUsers) whileIdle(f func()) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	for u.working > 0 {
+		u.rested.Wait()
+	}
+	f()
+}
+
+// count adds n to the number of threads that work.
+func (u *fileUsers) count(n int) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.working += n; u.working == 0 {
+		u.rested.Broadcast()
+	}
 }
 
 // do calls f on a thread of a user, and waits. slots is one of those of u.
@@ -60,8 +79,8 @@ func (u *fileUsers) do(slots chan struct{}, who account, f func() agentproto.Fai
 	done := make(chan struct{})
 	w.jobs <- func() {
 		defer close(done)
-		u.gate.RLock()
-		defer u.gate.RUnlock()
+		u.count(1)
+		defer u.count(-1)
 		if err := noCapabilities(); err != nil { // they may have been given again
 			result = failed("drop capabilities", err)
 			return

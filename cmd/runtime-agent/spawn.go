@@ -8,7 +8,6 @@ import (
 	"runtime"
 	"strings"
 	"syscall"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -88,17 +87,13 @@ func seeCPUs(n int64) {
 	_ = unix.SchedSetaffinity(0, &set) // they then see more
 }
 
-// dropRest drops from all threads what only a claim and restrictThread need.
+// dropRest drops from all threads the capabilities that only a claim and restrictThread need.
 func (a *agent) dropRest() {
 	<-a.forks.restricted
 	if a.forks.err != nil {
 		return
 	}
-	for !a.users.gate.TryLock() { // Lock would make those that follow wait for long work
-		time.Sleep(10 * time.Millisecond)
-	}
-	defer a.users.gate.Unlock()
-	_ = changeCapabilities(onlyForChildren) // the agent serves on
+	a.users.whileIdle(func() { _ = changeCapabilities(onlyForChildren) }) // the agent serves on
 }
 
 // start starts c and returns its pid. ended is called once, and must not block.
