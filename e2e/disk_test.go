@@ -49,7 +49,7 @@ func TestDisks(t *testing.T) {
 	}
 	s.r(t, "", "disk", "delete-snapshot", "data@monday")
 
-	// The server is killed while it makes a disk: the next one goes on.
+	// The server is killed while it makes a disk: the next one completes it.
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	cmd := s.command(ctx, "", "disk", "create", "late", "--size", "64M")

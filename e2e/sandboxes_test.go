@@ -73,7 +73,7 @@ func TestRunCode(t *testing.T) {
 	contains(t, "pool delete", shared.r(t, "", "pool", "delete", "python"), "deleted")
 }
 
-// TestPauseSnapshotFork: a counter goes on after a pause and in forks, each with
+// TestPauseSnapshotFork: a counter continues after a pause and in forks, each with
 // files of its own, and nothing is left of the snapshots.
 func TestPauseSnapshotFork(t *testing.T) {
 	t.Parallel()

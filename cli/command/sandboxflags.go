@@ -10,7 +10,7 @@ import (
 	"miren.dev/runtime/cli/exit"
 )
 
-// EgressFlags are the flags that say what a sandbox may reach.
+// EgressFlags are the flags of a sandbox's network policy.
 type EgressFlags struct {
 	Mode        string
 	Allow, Deny []string
@@ -26,7 +26,7 @@ func (f *EgressFlags) AddFlags(cmd *cobra.Command) {
 	}) // fails only for flags that do not exist
 }
 
-// Policy returns what the flags say; nil if they say nothing.
+// Policy returns the policy of the flags; nil without flags.
 func (f *EgressFlags) Policy() *sandbox.Egress {
 	if f.Mode == "" && len(f.Allow) == 0 && len(f.Deny) == 0 {
 		return nil
@@ -58,7 +58,7 @@ func (f *SandboxFlags) AddFlags(cmd *cobra.Command) {
 	cmd.Flags().BoolVar(&f.AutoPause, "auto-pause", false, "with --idle-timeout: pause it instead; its next exec continues it")
 }
 
-// Apply sets what the flags say in a request.
+// Apply sets the policy of the flags in a request.
 func (f *SandboxFlags) Apply(req *sandbox.RunRequest) error {
 	req.Egress = f.Policy()
 	if f.AutoPause && f.IdleTimeout == 0 {

@@ -35,7 +35,7 @@ func client(ctx context.Context, e *command.Env) (disk.DisksClient, error) {
 	return disk.NewDisksClient(c), nil
 }
 
-// done prints the disk of a response, or a line that says what was done.
+// done prints the disk of a response, or a line about the change.
 func done(e *command.Env, resp *disk.DiskResponse, err error, verb string) error {
 	if err != nil {
 		return err

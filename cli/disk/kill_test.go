@@ -35,7 +35,7 @@ import (
 // serverEnv holds the serverSpec of a process that is a server.
 const serverEnv = "DISK_TEST_SERVER"
 
-// serverSpec says what a server serves, and which sandbox it mounts a new disk for.
+// serverSpec has the instance that a server serves, and the sandbox for which it mounts a new disk.
 type serverSpec struct {
 	URL, StateDir, RunDir string
 	Node                  id.Node

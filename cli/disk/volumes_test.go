@@ -99,8 +99,8 @@ func newNode(t *testing.T) *node {
 }
 
 // stopDaemon ends the disk daemon, which must have nothing attached. After a
-// failure it takes away what is left: a daemon that is killed while it is the last
-// process with these mounts waits for itself in the kernel.
+// failed test it removes the remaining mounts: a daemon that is killed while it is
+// the last process with them waits for itself in the kernel.
 func (n *node) stopDaemon() {
 	if n.t.Failed() {
 		left, _ := filepath.Glob(n.Instance.DiskMounts() + "/*") // the pattern is well formed
@@ -149,7 +149,7 @@ func (n *node) start() {
 	}
 }
 
-// control puts together what the server has for disks.
+// control makes the server's parts for disks.
 func control(store entity.Store, in *instance.Instance, nid id.Node, logger *slog.Logger) (*disk.Reconciler, *informer.Set, *kit.Runtime, error) {
 	exe, err := os.Executable()
 	if err != nil {

@@ -20,7 +20,7 @@ import (
 	"miren.dev/runtime/cli/exit"
 )
 
-// maxBytes bounds what is read for a program and its files, in bytes. The
+// maxBytes bounds a program and its files together, in bytes. The
 // server has a lower bound.
 const maxBytes = 16 << 20
 
@@ -55,7 +55,7 @@ the command line; - reads it from standard input. Warm sandboxes of the template
 		RunE:    func(cmd *cobra.Command, args []string) error { return o.run(cmd.Context(), args) },
 	}
 	f := cmd.Flags()
-	f.SetInterspersed(false) // what follows the program are its arguments
+	f.SetInterspersed(false) // the program's arguments follow it
 	f.StringVarP(&o.language, "language", "l", "", "language: python, javascript, typescript, go, rust, java, cpp, csharp, shell")
 	f.StringVar(&o.template, "template", "", "template instead of the language's; NAME, NAME:TAG or NAME:NUMBER")
 	f.StringVar(&o.agent, "agent", "", "name of the agent, whose sandbox is used again; implies --keep")

@@ -67,7 +67,7 @@ func newExtend(e *command.Env) *cobra.Command {
 	return cmd
 }
 
-// change calls the server for a sandbox and says what was done.
+// change calls the server for a sandbox and prints the change.
 func change(ctx context.Context, e *command.Env, name, done string, call func(context.Context, sandbox.SandboxesClient, *sandbox.Sandbox) (*sandbox.SandboxResponse, error)) error {
 	c, err := client(ctx, e)
 	if err != nil {

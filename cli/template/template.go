@@ -1,4 +1,4 @@
-// Package template has `r template`: what sandboxes are made of, by name.
+// Package template has `r template`: named descriptions of sandboxes.
 package template
 
 import (

@@ -15,7 +15,7 @@ import (
 	"miren.dev/runtime/pkg/agentproto"
 )
 
-// archive is the work of KindArchive: a tar of what is in a directory, or of a
+// archive is the work of KindArchive: a tar of a directory's contents, or of a
 // file.
 func (a *agent) archive(c *channel, m agentproto.FileOp) {
 	f := a.asUserOf(a.users.long, m.View, func() agentproto.Failure {
@@ -200,8 +200,8 @@ func (a *agent) extract(c *channel, m agentproto.FileOp) {
 }
 
 // extraction unpacks an archive. An entry is made below the root without
-// following a link, also one that the archive itself made, and takes the place
-// of what was there.
+// following a link, also one that the archive itself made, and replaces
+// the previous file.
 type extraction struct {
 	root place
 	dirs []*tar.Header // to be given their modes at the end

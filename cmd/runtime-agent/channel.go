@@ -34,7 +34,7 @@ type channel struct {
 	late     *time.Timer // sends Opened when no output comes
 	done     *agentproto.Done
 	endedAt  time.Time
-	closed   bool        // nobody wants it any more
+	closed   bool        // the node and the sandbox have ended it
 	lingerer *time.Timer // closes it when the node does not attach
 }
 
@@ -224,7 +224,7 @@ func (c *channel) ready(info []byte, wait bool) {
 }
 
 // flush sends what the node does not have yet: that the channel is open, its
-// output, its end. What is there goes in one write.
+// output, its end. One write has all pending frames.
 func (c *channel) flush() {
 	c.sendMu.Lock()
 	defer c.sendMu.Unlock()
@@ -413,7 +413,7 @@ func (c *channel) drop() {
 	c.in.drop()
 }
 
-// isClosed reports that nobody wants the channel any more.
+// isClosed reports whether the channel is closed.
 func (c *channel) isClosed() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()

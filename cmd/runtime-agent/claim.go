@@ -14,7 +14,7 @@ import (
 	"miren.dev/runtime/pkg/agentproto"
 )
 
-// base is what processes get unless their request says otherwise.
+// base has the defaults of processes.
 type base struct {
 	env       []string // not changed once it is here
 	dir, user string
@@ -39,7 +39,7 @@ func (c *claims) current() base {
 	return c.base
 }
 
-// replace sets what a restored sandbox has in place of its claim and of the configuration in the snapshot.
+// replace sets the configuration of a restored sandbox, in place of the snapshot's and of its claim.
 func (c *claims) replace(b base) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -246,7 +246,7 @@ func copyBytes(c *channel, r, w int) error {
 	return errAborted
 }
 
-// remove removes a name, and with recursive what is in it.
+// remove removes a name, and with recursive its contents.
 func remove(c *channel, dir int, name string, recursive bool, depth int) error {
 	err := unix.Unlinkat(dir, name, 0)
 	if err != unix.EISDIR && err != unix.EPERM {

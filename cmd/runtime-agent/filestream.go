@@ -228,7 +228,7 @@ func (w *fileWriter) commit() (agentproto.FileInfo, error) {
 	return infoOf(filepath.Base(w.m.Path), st), err
 }
 
-// abort removes what is not in its place.
+// abort removes the temporary file.
 func (w *fileWriter) abort() {
 	if w.tmp != "" {
 		_ = unix.Unlinkat(w.dir, w.tmp, 0) // its user may have removed it

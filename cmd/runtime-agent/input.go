@@ -13,10 +13,10 @@ type input struct {
 
 	mu      sync.Mutex
 	more    sync.Cond       // buf, eof or dropped changed
-	buf     agentproto.Ring // not read; what is before was
+	buf     agentproto.Ring // input that is not read yet
 	acked   int64           // how much of that the node knows of
 	eof     bool
-	dropped bool // nobody reads it: accept and discard what comes
+	dropped bool // its reader has gone: accept and discard input
 
 	reader   func() // reads until an error; nil before there is one
 	closer   func() // called once, when the input is dropped
@@ -31,7 +31,7 @@ func newInput(c *channel) *input {
 	return in
 }
 
-// serve sets what uses the input. reader is started when there is something to
+// serve sets the user of the input. reader is started when there is something to
 // read; closer makes it stop. With lazy it is not started for an empty input.
 func (in *input) serve(reader, closer func(), lazy bool) {
 	in.mu.Lock()
@@ -129,7 +129,7 @@ func (in *input) Read(b []byte) (int, error) {
 	return n, nil
 }
 
-// drop records that nobody reads any more.
+// drop records that the reader has gone.
 func (in *input) drop() {
 	in.mu.Lock()
 	defer in.mu.Unlock()

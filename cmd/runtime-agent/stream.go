@@ -23,7 +23,7 @@ type stream struct {
 	sent    int64 // offset after what was sent on link
 	link    *link
 	ended   bool  // no data follows buf
-	dropped bool  // no reader is left
+	dropped bool  // its reader has gone
 	told    *link // the connection on which the end was announced
 }
 

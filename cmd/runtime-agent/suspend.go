@@ -83,7 +83,7 @@ func (a *agent) resume() {
 }
 
 // detach makes the channel independent of its connection and of its linger time, until the node attaches to it again.
-// Short work ends, since nobody asks for it again.
+// A channel that cannot be attached again is closed.
 func (c *channel) detach() {
 	c.mu.Lock()
 	defer c.mu.Unlock()

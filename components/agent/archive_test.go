@@ -138,7 +138,7 @@ func TestArchivesAreConfined(t *testing.T) {
 				t.Errorf("%s: %v", name, err)
 			}
 		}
-		// What is there is replaced, not followed.
+		// An existing link is replaced, not followed.
 		b := pack(t, link("x", "../out/file"), file("x"))
 		if err := f.extract(x, f.dir+"/in", b); err != nil {
 			t.Errorf("a file in place of a link: %v", err)

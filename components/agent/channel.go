@@ -55,8 +55,8 @@ func (c *Conn) open(ctx context.Context, m agentproto.Open) (*channel, error) {
 	return ch, nil
 }
 
-// attach continues a channel of an earlier hub, or takes it from whoever has
-// it. Output is read from the given offsets, or from where the agent still has
+// attach continues a channel of an earlier hub, or takes it from its present
+// caller. Output is read from the given offsets, or from where the agent still has
 // it. NotFound if the agent does not know the channel (any more).
 func (c *Conn) attach(ctx context.Context, id uint64, stdout, stderr int64) (*channel, error) {
 	if stdout < 0 || stderr < 0 {

@@ -99,7 +99,7 @@ func TestDetachedProcess(t *testing.T) {
 	})
 }
 
-// Nobody reads a detached process, which goes on. The end of its output is kept.
+// A detached process runs on without a reader. The end of its output is kept.
 func TestDetachedProcessNeverWaits(t *testing.T) {
 	everywhere(t, func(t *testing.T, e environment) {
 		f := newFixture(t, e, agent.GuestConfig{})
@@ -113,7 +113,7 @@ func TestDetachedProcessNeverWaits(t *testing.T) {
 		if total := int64(lines*16 + 4); err != nil || at+int64(len(out)) != total || !strings.HasSuffix(string(out), "abcde\nend\n") || at < total-256<<10 {
 			t.Errorf("from %d of %d: %d bytes, %v", at, total, len(out), err)
 		}
-		// A slow reader: it does not stop the process, but what it gets has its right offset.
+		// A slow reader does not stop the process, and gets output with its right offset.
 		id = f.detach("/bin/sh", "-c", fmt.Sprintf("read -r x; yes 0123456789abcde | head -n %d; echo end", lines))
 		p = f.attach(id, 0)
 		if _, err := io.WriteString(p.Stdin(), "go\n"); err != nil {
@@ -186,7 +186,7 @@ func TestNoInput(t *testing.T) {
 	})
 }
 
-// What the test leaves would be a process of init.
+// Processes that the test leaves would be children of init.
 func TestHarnessLeavesNoProcess(t *testing.T) {
 	e := asProcess
 	e.need(t)

@@ -228,7 +228,7 @@ func TestFileOperations(t *testing.T) {
 	})
 }
 
-// What a user may not do, its files may not, and what is outside the roots is not reached by any trick.
+// File calls have the rights of their user, and no trick reaches a file outside the roots.
 func TestFilesAreConfined(t *testing.T) {
 	withFiles(t, func(t *testing.T, f *filesFixture) {
 		script := `cd ` + f.dir + ` && mkdir -m 777 in out secret && echo hidden >out/file && echo private >secret/file && chmod 700 secret &&
@@ -285,7 +285,7 @@ func TestFilesAreConfined(t *testing.T) {
 		denied("remove a root", root.Remove(ctx, f.dir+"/in", true))
 		denied("remove through a link", root.Remove(ctx, f.dir+"/in/up/file", true))
 		denied("mode through a link", root.Chmod(ctx, f.dir+"/in/uplink", 0o777))
-		// A link is the file itself for what does not open it.
+		// Calls that do not open a file apply to a link itself.
 		if i, err := root.Stat(ctx, f.dir+"/in/uplink"); err != nil || i.Mode.Type() != fs.ModeSymlink {
 			t.Errorf("%+v %v", i, err)
 		}

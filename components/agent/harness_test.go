@@ -180,7 +180,7 @@ func startProcess(t testing.TB, gs agent.Guest) *guest {
 	return g
 }
 
-// killTree kills an agent that is no PID 1, and what it has started, which would outlive it.
+// killTree kills an agent that is no PID 1, and its processes, which would outlive it.
 func killTree(pid int) {
 	if syscall.Kill(pid, syscall.SIGSTOP) != nil {
 		return // it has ended, and everything with it

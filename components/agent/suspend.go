@@ -88,7 +88,7 @@ func (c *Conn) disconnect(ctx context.Context) error {
 	}
 }
 
-// Identify gives a restored sandbox its identity and lets its log go on. The log goes on after an error too.
+// Identify gives a restored sandbox its identity and continues its log, also after an error.
 func (c *Conn) Identify(ctx context.Context, files []IdentityFile) error {
 	_, err := c.call(ctx, agentproto.TIdentify, agentproto.Identity{Files: files})
 	return err

@@ -101,7 +101,7 @@ func TestLanguagesRunInSandboxes(t *testing.T) {
 	}
 }
 
-// TestTemplatesHaveTheToolsOfAgents runs what agents run, as the user of the template.
+// TestTemplatesHaveTheToolsOfAgents runs the tools of agents, as the user of the template.
 func TestTemplatesHaveTheToolsOfAgents(t *testing.T) {
 	m := newMachine(t)
 	const base, code = "base", "code-interpreter-v1"
@@ -221,7 +221,7 @@ func importImage(t *testing.T, m *runsctest.Machine, name string) string {
 	return stored
 }
 
-// execute writes code, compiles it and runs it. It returns what the program prints.
+// execute writes code, compiles it and runs it. It returns the program's output.
 func (b *sandbox) execute(t *testing.T, l languages.Language, dir, code string) string {
 	t.Helper()
 	b.write(t, l, dir, code)
@@ -261,7 +261,7 @@ func (b *sandbox) exec(t *testing.T, x execution.ExecSpec, input string) string 
 	return out
 }
 
-// try is exec for a command that may fail. The error has what it wrote.
+// try is exec for a command that may fail. The error has its output.
 func (b *sandbox) try(t *testing.T, x execution.ExecSpec, input string) (string, error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)

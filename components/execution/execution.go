@@ -61,7 +61,7 @@ type Mount struct {
 	ReadOnly bool
 }
 
-// Identity is what a claim gives to a sandbox that was made with Spec.Idle
+// Identity is the configuration that a claim gives to a sandbox made with Spec.Idle
 // before anybody needed it.
 type Identity struct {
 	Claim    string   // names the claim; 1-63 bytes

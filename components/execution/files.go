@@ -26,7 +26,7 @@ type FileInfo struct {
 	Target  string // of a symbolic link
 }
 
-// WriteMode says what becomes of a file that exists.
+// WriteMode says how an existing file is treated.
 type WriteMode int
 
 // Write modes.
@@ -55,7 +55,7 @@ type FileReader interface {
 // FileWriter writes a file. Without Commit, Close leaves nothing of a new file.
 type FileWriter interface {
 	io.WriteCloser
-	// Commit ends the file and returns what became of it.
+	// Commit ends the file and describes it.
 	Commit(ctx context.Context) (FileInfo, error)
 }
 
@@ -66,7 +66,7 @@ type Extractor interface {
 	Finish(ctx context.Context) error
 }
 
-// FileChange is what happened to a file.
+// FileChange is the kind of a change.
 type FileChange string
 
 // Changes of files.
@@ -120,13 +120,13 @@ type Files interface {
 	// exists.
 	Mkdir(ctx context.Context, path string, perm fs.FileMode, parents bool) error
 	Chmod(ctx context.Context, path string, perm fs.FileMode) error
-	// Archive returns a tar of what is in a directory, or of a file. Sockets, pipes
+	// Archive returns a tar of a directory's contents, or of a file. Sockets, pipes
 	// and devices are left out.
 	Archive(ctx context.Context, path string) (io.ReadCloser, error)
 	// Extract unpacks the tar that is written into a directory, which it makes if
 	// it is missing. Entries replace files, not directories; their owner is the
 	// view's user. No entry gets outside the directory, by whatever name or link:
-	// PermissionDenied. What was unpacked before an error stays.
+	// PermissionDenied. Files that were unpacked before an error stay.
 	Extract(ctx context.Context, path string) (Extractor, error)
 	// Watch reports changes in a directory, recursive also in those below it, at
 	// most 4096 of them.

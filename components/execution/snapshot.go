@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// SnapshotOptions say what becomes of the sandbox.
+// SnapshotOptions say whether the sandbox continues.
 type SnapshotOptions struct {
 	// Leave lets the sandbox go on after the snapshot. Otherwise the sandbox is Paused when Snapshot returns: nothing leaves
 	// it any more, and its processes end.

@@ -45,7 +45,7 @@ func GrowUnmounted(ctx context.Context, device string) error {
 		return errs.New(errs.Unavailable, "open %s: %w", device, err)
 	}
 	_ = unix.Close(fd) // nothing was written
-	// resize2fs asks for a check first; -p repairs what is safe to repair.
+	// resize2fs asks for a check first; -p makes safe repairs.
 	if err := run(ctx, "e2fsck", "-f", "-p", device); err != nil {
 		return err
 	}

@@ -197,7 +197,7 @@ func (m *Manager) Recent(id string) []egress.Record {
 	return m.proxy.Recent(l.Address)
 }
 
-// disconnect removes what connects a namespace. Its address may be given to another
+// disconnect removes the devices and rules of a namespace. Its address may be given to another
 // sandbox as soon as it is, so the policy goes first; nothing runs in it any more.
 func (m *Manager) disconnect(ctx context.Context, name string, a netip.Addr) error {
 	m.proxy.Remove(a)

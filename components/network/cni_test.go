@@ -114,7 +114,7 @@ func TestSitesConfigurationList(t *testing.T) {
 		t.Errorf("Get = %v, %v, want %v", got, err, open)
 	}
 
-	// What is enforced by address.
+	// Rules that are enforced by address.
 	good, other := netip.MustParseAddrPort("203.0.113.80:443"), netip.MustParseAddrPort("203.0.113.82:8080")
 	inNet := netip.MustParseAddrPort("192.0.2.10:8080")
 	if err := errors.Join(fetch(t, open.NetNS, "good.example", good, later), echo(t, open.NetNS, other, later)); err != nil {
@@ -182,7 +182,7 @@ func TestPublishedPortOfASite(t *testing.T) {
 	}
 }
 
-// TestInterruptedCommands: wherever a server ended, the next one removes what its plugins made.
+// TestInterruptedCommands: wherever a server ended, the next one removes the objects of its plugins.
 func TestInterruptedCommands(t *testing.T) {
 	if !private.Run(t) {
 		return
@@ -229,7 +229,7 @@ func TestInterruptedCommands(t *testing.T) {
 	}
 	s.empty(t)
 
-	// The machine is restarted: what is below /run is gone, and what plugins keep elsewhere is not.
+	// The machine is restarted: files below /run are gone, and those that plugins keep elsewhere are not.
 	s.plugin(t, "second", `if [ "$CNI_COMMAND" = ADD ]; then sed 's/.*"prevResult"://; s/,"type":.*$//'; fi`)
 	if _, err := again.Attach(t.Context(), "c", Options{Bridge: true, Policy: egress.Open()}); err != nil {
 		t.Fatal(err)
@@ -247,7 +247,7 @@ func TestInterruptedCommands(t *testing.T) {
 	m.leases = nil // for the clean-up
 }
 
-// TestCheck: the command CHECK sees what is missing, for our plugin and the stock one.
+// TestCheck: the command CHECK reports missing objects, for our plugin and the stock one.
 func TestCheck(t *testing.T) {
 	if !private.Run(t) {
 		return

@@ -31,7 +31,7 @@ type internet struct {
 	asked atomic.Int64 // questions to the name server
 }
 
-// zone is what the name server knows.
+// zone has the records of the name server.
 var zone = map[string][]string{
 	"good.example.":       {"203.0.113.80"},
 	"www.good.example.":   {"203.0.113.81"},

@@ -33,7 +33,7 @@ func TestEgressPolicies(t *testing.T) {
 		"names":  policy(t, "list", "good.example *.good.example two.example", "evil.good.example"),
 		"nets":   policy(t, "list", "192.0.2.0/24 203.0.113.82", "192.0.2.66"),
 		"deny":   policy(t, "all", "", "other.example 192.0.2.0/24"),
-		// What the firewall closes is not opened by a policy.
+		// A policy does not open an address that the firewall closes.
 		"inward": policy(t, "list", "private.example metadata.example machine.example neighbour.example 10.0.0.0/8 169.254.0.0/16 198.51.100.1", ""),
 	}
 	guests := map[string]Attachment{}
@@ -236,7 +236,7 @@ func TestPolicyChangesWhileASandboxRuns(t *testing.T) {
 	}
 }
 
-// TestPolicyOutlivesTheServer: the table goes on without a server, and the next one knows all policies.
+// TestPolicyOutlivesTheServer: the table is enforced without a server, and the next one knows all policies.
 // Without the proxy, guests with rules reach no name and no web server, and the others all they did.
 func TestPolicyOutlivesTheServer(t *testing.T) {
 	if !private.Run(t) {
@@ -304,7 +304,7 @@ func TestPolicyOutlivesTheServer(t *testing.T) {
 	}
 }
 
-// TestEgressLog: what a guest with rules asked for is recorded, with the verdict.
+// TestEgressLog: requests of a guest with rules are recorded, with the verdict.
 func TestEgressLog(t *testing.T) {
 	if !private.Run(t) {
 		return

@@ -87,7 +87,7 @@ type Config struct {
 	// Parked is how many connected namespaces wait for sandboxes, made in the
 	// background by Run; 0: each is made with its sandbox.
 	Parked int
-	// Record, if set, is called with what sandboxes with rules asked for, one call at a time.
+	// Record, if set, is called with the requests of sandboxes with rules, one call at a time.
 	Record func(egress.Record)
 	Logger *slog.Logger
 }

@@ -107,7 +107,7 @@ func (m *Manager) park(ctx context.Context) error {
 	return nil
 }
 
-// sweepParked removes all parked connections, and what is left of some.
+// sweepParked removes all parked connections, incomplete ones too.
 func (m *Manager) sweepParked(ctx context.Context) error {
 	m.parking.Lock()
 	defer m.parking.Unlock()

@@ -77,7 +77,7 @@ func TestHTTPThroughTheProxy(t *testing.T) {
 		}
 	}
 
-	// What is not HTTP, and TLS without a name.
+	// Protocols other than HTTP, and TLS without a name.
 	for _, first := range [][]byte{bytes.Repeat([]byte("x"), 100), {0x16, 3, 1, 0, 5}, []byte("GET / HTTP/1.1\r\nHost: good.example\r\n\r\n")} {
 		c, err := dialFrom(t, a.NetNS, netip.AddrPortFrom(site.Addr(), 443), later)
 		if err != nil {

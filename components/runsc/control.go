@@ -87,7 +87,7 @@ type saveOptions struct {
 	Resume bool
 }
 
-// save has a sentry write the image of its sandbox to a new directory. The sandbox goes on, also after an error.
+// save has a sentry write the image of its sandbox to a new directory. The sandbox keeps running, also after an error.
 func save(ctx context.Context, socket, dir string) error {
 	var files []*os.File
 	defer func() {

@@ -7,7 +7,7 @@ import (
 	"miren.dev/runtime/pkg/errs"
 )
 
-// SetEgress changes what a sandbox may reach.
+// SetEgress changes a sandbox's network policy.
 func (d *Driver) SetEgress(ctx context.Context, id string, p egress.Policy) error {
 	if err := checkID(id); err != nil {
 		return err
@@ -26,7 +26,7 @@ func (d *Driver) SetEgress(ctx context.Context, id string, p egress.Policy) erro
 	return err
 }
 
-// EgressLog returns what a sandbox asked for.
+// EgressLog returns a sandbox's requests and connections.
 func (d *Driver) EgressLog(_ context.Context, id string) ([]egress.Record, error) {
 	if err := checkID(id); err != nil {
 		return nil, err

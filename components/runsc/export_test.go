@@ -40,5 +40,5 @@ func (d *Driver) SetUp(ctx context.Context, s execution.Spec, n int) error {
 // NetworkIDs returns the sandboxes that have a network namespace or an address.
 func (d *Driver) NetworkIDs() ([]string, error) { return d.cfg.Network.List() }
 
-// Policy returns what a sandbox may reach.
+// Policy returns a sandbox's network policy.
 func (d *Driver) Policy(id string) (egress.Policy, bool) { return d.cfg.Network.Policy(id) }

@@ -40,7 +40,7 @@ func (d *Driver) Snapshot(ctx context.Context, id, snapshot string, o execution.
 		unlock()
 		return info, err
 	}
-	// Nobody waits for the rest: nothing leaves the sandbox any more, and what is done with it next waits for the lock.
+	// The caller need not wait for the rest: no packet leaves the sandbox, and the next operation on it waits for the lock.
 	d.background.Go(func() {
 		defer unlock()
 		if err := d.finishPause(context.WithoutCancel(ctx), id); err != nil {
@@ -133,7 +133,7 @@ func (d *Driver) describeSnapshot(ctx context.Context, in execution.Instance, sn
 	return r, b, err
 }
 
-// takeSnapshot takes and publishes a snapshot. After an error nothing of it is left and the sandbox goes on.
+// takeSnapshot takes and publishes a snapshot. After an error it removes its files and the sandbox keeps running.
 func (d *Driver) takeSnapshot(ctx context.Context, r *snapshotRecord, b backend, o execution.SnapshotOptions) (err error) {
 	id, dir := r.Sandbox, d.snapshotDir(newSnapshot+r.ID)
 	defer func() {
@@ -161,7 +161,7 @@ func (d *Driver) takeSnapshot(ctx context.Context, r *snapshotRecord, b backend,
 	}
 	fault.Point("snapshot", "suspend", fault.After)
 	if !o.Leave {
-		// The sandbox goes on from its last instruction in the snapshot to its end: no packet of that time may leave,
+		// The sandbox runs from its last instruction in the snapshot to its end: no packet of that time may leave,
 		// which would be sent again after the pause.
 		if err := d.cfg.Network.Cut(id); err != nil {
 			return err

@@ -15,7 +15,7 @@ import (
 	"miren.dev/runtime/testsupport/runsctest"
 )
 
-// samples are durations by what was measured.
+// samples are durations by name of the measurement.
 type samples map[string][]time.Duration
 
 func (s samples) time(b *testing.B, what string, f func() error) {

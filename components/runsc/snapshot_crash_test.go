@@ -95,7 +95,7 @@ func TestServerKilledInSnapshot(t *testing.T) {
 		m.counts(t, s.ID, 5)
 		before, _ = m.counted(t, s.ID)
 	}
-	// whole checks that the sandbox goes on, by a resume if it is paused.
+	// whole checks that the sandbox runs, by a resume if it is paused.
 	whole := func(t *testing.T) {
 		t.Helper()
 		in, err := m.Driver.Get(t.Context(), s.ID)

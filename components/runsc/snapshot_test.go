@@ -142,7 +142,7 @@ func TestPauseLosesNothing(t *testing.T) {
 	m.deleteSnapshots(t)
 }
 
-// TestForksAreApart makes five sandboxes from one that goes on.
+// TestForksAreApart makes five sandboxes from one that keeps running.
 func TestForksAreApart(t *testing.T) {
 	m := machine{runsctest.New(t)}
 	e := m.Env()
@@ -162,7 +162,7 @@ func TestForksAreApart(t *testing.T) {
 		t.Errorf("snapshot: %+v", info)
 	}
 	m.counts(t, "origin", at)
-	// A process of a client goes on in the sandbox that does, with its connection.
+	// A process of a client keeps its connection in the sandbox that keeps running.
 	if _, err := io.WriteString(watch.Stdin(), "still here"); err != nil {
 		t.Error(err)
 	}
@@ -268,7 +268,7 @@ func (m machine) token(t *testing.T, id string) string {
 	return c.Token
 }
 
-// TestPausedPrograms: programs of a paused sandbox go on, a server in it answers at the new address, and its log goes on.
+// TestPausedPrograms: after a resume programs and the log continue, and a server in the sandbox answers at the new address.
 func TestPausedPrograms(t *testing.T) {
 	m := machine{runsctest.New(t)}
 	e := m.Env()
@@ -436,7 +436,7 @@ func (m machine) sent(t *testing.T, id string) int {
 	return n
 }
 
-// TestSnapshotRefusals: what this node cannot restore is refused before anything is made.
+// TestSnapshotRefusals: a snapshot that this node cannot restore is refused before anything is made.
 func TestSnapshotRefusals(t *testing.T) {
 	m := machine{runsctest.New(t)}
 	m.ensure(t, m.spec("origin", "sleep"))

@@ -30,7 +30,7 @@ import (
 //
 // A snapshot is published by renaming its directory, which also pauses its sandbox if it is not to go on: the file in
 // paused/ is there before, and means nothing without the snapshot. The file in the sandbox's directory is there from before
-// the sandbox is disturbed until it goes on or is gone.
+// the sandbox is disturbed until it continues or is gone.
 
 // Prefixes of directories that are no snapshots.
 const (
@@ -43,7 +43,7 @@ const (
 	snapshotFile = "snapshot" // in the sandbox's directory
 )
 
-// snapshotRecord is what is known about a snapshot.
+// snapshotRecord describes a snapshot.
 type snapshotRecord struct {
 	execution.SnapshotInfo
 	// ShmBytes is the size of the sandbox's /dev/shm, which no restore can change.
@@ -282,7 +282,7 @@ func (d *Driver) recoverSnapshots(ctx context.Context) error {
 	return errors.Join(d.recoverPaused(ctx), d.recoverRunning())
 }
 
-// recoverPaused removes what is left of sandboxes that are paused.
+// recoverPaused removes the processes and mounts of sandboxes that are paused.
 func (d *Driver) recoverPaused(ctx context.Context) error {
 	paused, err := d.pausedIDs()
 	if err != nil || len(paused) == 0 {

@@ -98,7 +98,7 @@ func (r *Reconciler) mount(ctx context.Context, d *disk.Disk, v Volume) error {
 		mounted = ""
 	}
 	if !d.Status.Formatted {
-		// No sandbox has ever mounted it: what is on it is half a file system.
+		// No sandbox has ever mounted it: it has half a file system.
 		if err := filesystem.Unmount(dir); err != nil {
 			return err
 		}

@@ -66,7 +66,7 @@ type locks struct {
 	held map[string]chan struct{}
 }
 
-// lock returns when the caller alone has the lock of a disk, and what releases it.
+// lock returns when the caller alone has the lock of a disk, with a function that releases it.
 func (l *locks) lock(ctx context.Context, key string) (unlock func(), err error) {
 	for {
 		l.mu.Lock()

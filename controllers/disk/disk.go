@@ -11,7 +11,7 @@
 // # Attachment
 //
 // disk.status.node is the lease on a disk: a node writes its id there, conditional
-// on nobody else having it, before it opens the volume. Another node takes a disk
+// on no other node's id, before it opens the volume. Another node takes a disk
 // over only when that node is down. The volume itself fences: each opener claims
 // the next epoch in its manifest, and the writes of an earlier one fail.
 //
@@ -19,7 +19,7 @@
 // none does, the file system is unmounted and the disk daemon detaches the volume:
 // it refuses while any process uses the block device, a sandbox that still ends
 // included, and is done when the store has every write. Until then the disk stays
-// this node's, and its message says what it waits for.
+// this node's, and its message has the reason.
 //
 // # Format
 //
@@ -342,7 +342,7 @@ func (r *Reconciler) erase(ctx context.Context, d *disk.Disk) error {
 	return entity.Delete(ctx, r.Store, d)
 }
 
-// forget unmounts and detaches what this node has of a disk without an entity. Its
+// forget unmounts and detaches a disk without an entity. Its
 // volume stays: only a disk that says so is erased.
 func (r *Reconciler) forget(ctx context.Context, did schema.ID) error {
 	if err := filesystem.Unmount(r.dir(did)); err != nil {

@@ -47,8 +47,8 @@ func (r *Reconciler) use(ctx context.Context, did id.Disk) error {
 	})
 }
 
-// Release lets go of the disks of a sandbox, of which nothing is left on the
-// machine. They are detached if no other sandbox has them.
+// Release detaches the disks of a sandbox that the driver has deleted, except
+// those that other sandboxes use.
 func (r *Reconciler) Release(ctx context.Context, sb id.Sandbox) error {
 	return disks.Release(ctx, r.Store, sb)
 }

@@ -191,7 +191,7 @@ func (r *Warm) target(ctx context.Context, p *sandbox.WarmPool, have int, now ti
 	if peak > 0 {
 		again = max(time.Millisecond, expires.Add(p.Spec.Idle).Sub(now))
 	}
-	// Demand before the start of this process is not known: what is there stays.
+	// Demand before the start of this process is not known: the existing ones stay.
 	if until := r.started.Add(p.Spec.Idle).Sub(now); until > 0 && have > wanted {
 		wanted, again = have, soonest(again, until)
 	}

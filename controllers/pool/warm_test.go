@@ -138,7 +138,7 @@ func TestWarmPoolFollowsDemand(t *testing.T) {
 		t.Errorf("made of %+v", sb.Spec)
 	}
 	// The first server may have known of demand that this one does not: it keeps
-	// what is there for the idle time, then the minimum.
+	// the existing sandboxes for the idle time, then the minimum.
 	f.later(2 * time.Minute)
 	again := f.reconcile()
 	if m := f.members(); len(m.Live) != 1 || len(m.Stopping) != 4 || again != 0 {

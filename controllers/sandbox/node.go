@@ -39,12 +39,12 @@ func configure(ctx context.Context, d execution.Driver, sid string, c sandboxes.
 	return d.SetEgress(ctx, sid, c.Egress)
 }
 
-// SetEgress changes what a sandbox may reach.
+// SetEgress changes a sandbox's network policy.
 func (n LocalNode) SetEgress(ctx context.Context, sid id.Sandbox, p egress.Policy) error {
 	return n.Driver.SetEgress(ctx, string(sid), p)
 }
 
-// EgressLog returns what a sandbox asked for lately.
+// EgressLog returns a sandbox's last requests and connections.
 func (n LocalNode) EgressLog(ctx context.Context, sid id.Sandbox) ([]sandboxes.EgressRecord, error) {
 	return n.Driver.EgressLog(ctx, string(sid))
 }

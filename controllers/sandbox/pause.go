@@ -13,7 +13,7 @@ import (
 	"miren.dev/runtime/pkg/schema"
 )
 
-// savedName returns the driver's name for what the nth pause of a sandbox saves.
+// savedName returns the driver's name for the snapshot of a sandbox's nth pause.
 func savedName(sid schema.ID, n int64) string { return fmt.Sprintf("%s-p%d", sid, n) }
 
 // savedOf returns the sandbox of a name that savedName made.
@@ -94,7 +94,7 @@ func (r *Reconciler) notResumed(ctx context.Context, sb *sandbox.Sandbox, cause 
 	return 0, cause
 }
 
-// forgetSaved deletes what the last pause of a sandbox saved, now that it runs
+// forgetSaved deletes the snapshot of a sandbox's last pause, now that it runs
 // again. What remains after a failure is swept.
 func (r *Reconciler) forgetSaved(ctx context.Context, name string) {
 	if name == "" {
@@ -105,7 +105,7 @@ func (r *Reconciler) forgetSaved(ctx context.Context, name string) {
 	}
 }
 
-// sweepSaved deletes what a pause saved if no sandbox needs it any more.
+// sweepSaved deletes the snapshots of pauses that no sandbox needs.
 func (r *Reconciler) sweepSaved(ctx context.Context, name string, sid schema.ID) error {
 	sb, err := entity.Get[sandbox.Sandbox](ctx, r.Store, sid)
 	switch {

@@ -75,7 +75,7 @@ type Reconciler struct {
 type Disks interface {
 	// Mounts returns where the disks of a sandbox are. It may be repeated.
 	Mounts(ctx context.Context, sb *sandbox.Sandbox, volumes []disks.Volume) ([]execution.Mount, error)
-	// Release lets go of the disks of a sandbox of which nothing is left.
+	// Release detaches the disks of a deleted sandbox that no other one uses.
 	Release(ctx context.Context, sb id.Sandbox) error
 }
 

@@ -15,8 +15,8 @@ import (
 	"miren.dev/runtime/pkg/schema"
 )
 
-// Snapshots takes the snapshots of the sandboxes of one node, and deletes what
-// no entity wants any more.
+// Snapshots takes the snapshots of the sandboxes of one node, and deletes those
+// without an entity.
 type Snapshots struct {
 	Sandboxes *Reconciler // of the same node
 	Logger    *slog.Logger

@@ -44,7 +44,7 @@ type Template struct {
 	Start     []string `yaml:"start"`      // command that runs before a sandbox counts as warm; empty: none
 	CPUMillis int64    `yaml:"cpu_millis"` // thousandths of a processor
 	MemoryMiB int64    `yaml:"memory_mib"`
-	DiskMiB   int64    `yaml:"disk_mib"` // what a sandbox may write
+	DiskMiB   int64    `yaml:"disk_mib"` // a sandbox may write so much
 }
 
 //go:embed languages.yml

@@ -183,7 +183,7 @@ func (s *Service) describe(ctx context.Context, project string, sb *sandbox.Sand
 	return of, nil
 }
 
-// OfVersion returns what a sandbox of a version of a template is made of.
+// OfVersion returns the description of a sandbox of a template's version.
 func OfVersion(v *sandbox.TemplateVersion, image string) sandbox.SandboxTemplate {
 	t := sandbox.NewSandbox().Spec.Template
 	t.Image, t.Arch, t.Idle = image, runtime.GOARCH, true // the server makes images for its own machine

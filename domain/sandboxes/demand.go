@@ -102,7 +102,7 @@ func (d *Demand) Last(pool id.WarmPool) time.Time {
 	return time.Time{}
 }
 
-// Forget removes what is known about a pool that does not exist any more.
+// Forget removes the state of a deleted pool.
 func (d *Demand) Forget(pool id.WarmPool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -61,7 +61,7 @@ type keyedLock struct {
 	users int
 }
 
-// lock locks a key and returns what unlocks it.
+// lock locks a key and returns a function that unlocks it.
 func (k *keyed) lock(key string) (unlock func()) {
 	k.mu.Lock()
 	if k.locks == nil {

@@ -20,9 +20,9 @@ type Node interface {
 	// Configure gives a warm sandbox to its claim. It may be repeated.
 	// FailedPrecondition for a sandbox that another claim has.
 	Configure(ctx context.Context, sid id.Sandbox, c Identity) error
-	// SetEgress changes what a sandbox may reach.
+	// SetEgress changes a sandbox's network policy.
 	SetEgress(ctx context.Context, sid id.Sandbox, p egress.Policy) error
-	// EgressLog returns what a sandbox asked for lately, the oldest first.
+	// EgressLog returns a sandbox's last requests and connections, the oldest first.
 	EgressLog(ctx context.Context, sid id.Sandbox) ([]EgressRecord, error)
 	// Logs calls emit with each line that q selects. It works on sandboxes that
 	// have ended or were deleted, while their logs are kept.
@@ -35,7 +35,7 @@ type Node interface {
 type EgressRecord = egress.Record
 
 // Identity is what a claim gives a warm sandbox. Limits are at most those that
-// it was made with; empty fields leave what it has.
+// it was made with; empty fields change nothing.
 type Identity struct {
 	Claim       string // names the claim
 	Hostname    string

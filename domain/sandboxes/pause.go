@@ -26,7 +26,7 @@ func (s *Service) Pause(ctx context.Context, sid id.Sandbox) (*sandbox.Sandbox, 
 	return s.want(ctx, sid, sandbox.DesiredStatePaused)
 }
 
-// Resume asks that a paused sandbox goes on; see Wait. It returns at once.
+// Resume asks that a paused sandbox continues; see Wait. It returns at once.
 // FailedPrecondition if the sandbox has ended.
 func (s *Service) Resume(ctx context.Context, sid id.Sandbox) (*sandbox.Sandbox, error) {
 	return s.want(ctx, sid, sandbox.DesiredStateRunning)

@@ -11,7 +11,7 @@ import (
 	"miren.dev/runtime/pkg/schema"
 )
 
-// PoolSettings are the settings of a warm pool; nil keeps what it has.
+// PoolSettings are the settings of a warm pool; nil changes nothing.
 type PoolSettings struct {
 	Min, Max *int64
 	Idle     *time.Duration

@@ -16,7 +16,7 @@ func (m View) append(b []byte) []byte { return putStrings(putString(b, m.User), 
 
 func (d *decoder) view() View { return View{User: d.string(), Roots: d.strings()} }
 
-// FileRead is what a channel of KindRead reads. Opened carries FileInfo.
+// FileRead is the request of a channel of KindRead. Opened carries FileInfo.
 type FileRead struct {
 	View   View
 	Path   string
@@ -37,7 +37,7 @@ func DecodeFileRead(p []byte) (FileRead, error) {
 	return m, d.err()
 }
 
-// WriteMode says what becomes of a file that exists.
+// WriteMode says how an existing file is treated.
 type WriteMode uint64
 
 // Write modes.
@@ -48,7 +48,7 @@ const (
 	WriteAppend                   // it is continued
 )
 
-// FileWrite is what a channel of KindWrite writes: the input. Done carries
+// FileWrite is the request of a channel of KindWrite, whose input is written. Done carries
 // FileInfo.
 type FileWrite struct {
 	View    View
@@ -76,7 +76,7 @@ func DecodeFileWrite(p []byte) (FileWrite, error) {
 	return m, d.err()
 }
 
-// Op is what a channel of KindFile does.
+// Op is an operation of a channel of KindFile.
 type Op uint64
 
 // Operations. Numbers are never reused.
@@ -85,14 +85,14 @@ const (
 	OpList    Op = 2 // a directory, by name, from After on; Done carries FileInfos
 	OpMove    Op = 3 // to To; Recursive: To may be replaced
 	OpCopy    Op = 4 // to To, which does not exist; with Recursive directories too
-	OpRemove  Op = 5 // with Recursive a directory with what is in it
+	OpRemove  Op = 5 // with Recursive a directory with its contents
 	OpMkdir   Op = 6 // with Recursive its parents too, and it may exist
 	OpChmod   Op = 7 // Perm
 	OpAttrs   Op = 8 // extended attributes of users; Done carries Strings: name, value, ...
 	OpSetAttr Op = 9 // To: its name; Value, or without one its removal
 )
 
-// FileOp is what a channel of KindFile does.
+// FileOp is the request of a channel of KindFile.
 type FileOp struct {
 	View      View
 	Op        Op
@@ -157,7 +157,7 @@ const (
 // FileInfos is a list of files.
 type FileInfos struct {
 	Files []FileInfo
-	More  bool // the list goes on after the last one
+	More  bool // more entries follow the last one
 }
 
 // Append appends the message to b: as many files as a frame holds.
@@ -204,7 +204,7 @@ func DecodeStrings(p []byte) (Strings, error) {
 	return m, d.err()
 }
 
-// FileChange is what happened to a file.
+// FileChange is the kind of a change.
 type FileChange uint64
 
 // Changes of files.

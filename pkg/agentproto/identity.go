@@ -5,7 +5,7 @@ package agentproto
 // dialed until the snapshot is done. An agent that afterwards finds the token that it had before just goes on. One that
 // finds another token is in a restored sandbox: it writes no log until the node has sent TIdentify.
 
-// Identity is what a restored sandbox has in place of that of the sandbox in the snapshot.
+// Identity is the identity of a restored sandbox, in place of the snapshot's.
 type Identity struct {
 	Files []IdentityFile
 }

@@ -1,6 +1,6 @@
 package agentproto
 
-// Dial is what a channel of KindDial connects to: a TCP port of the sandbox, on
+// Dial is the request of a channel of KindDial: a TCP port of the sandbox, on
 // any of its addresses. The input and the first output are the connection's.
 type Dial struct{ Port uint64 }
 

@@ -1,6 +1,6 @@
 package agentproto
 
-// Process is what a channel of KindProcess runs.
+// Process is the request of a channel of KindProcess.
 type Process struct {
 	Command []string
 	Env     []string // added to the variables of the configuration
@@ -59,7 +59,7 @@ func DecodeSize(p []byte) (Size, error) {
 	return m, d.err()
 }
 
-// ProcessInfo is what the agent knows of a process.
+// ProcessInfo describes a process.
 type ProcessInfo struct {
 	ID        uint64 // of the channel
 	PID       int64

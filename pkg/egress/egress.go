@@ -1,4 +1,4 @@
-// Package egress says what a sandbox may reach on the network: nothing, all
+// Package egress has the network policies of sandboxes: nothing, all
 // that the node's firewall lets sandboxes reach, or a list of networks and
 // domains. A policy never opens what that firewall closes: the machine itself,
 // other sandboxes, private, link-local and shared networks, metadata services.
@@ -21,7 +21,7 @@ import (
 	"miren.dev/runtime/pkg/errs"
 )
 
-// Mode is what a policy permits before its rules are applied.
+// Mode says which connections a policy permits before its rules are applied.
 type Mode string
 
 // Modes.
@@ -95,7 +95,7 @@ func (p Policy) Resolves(name string) bool {
 	return p.Mode == All && !names(p.Deny, name) || p.Mode == List && names(p.Allow, name) && !names(p.Deny, name)
 }
 
-// Verdict is what a policy says about a connection.
+// Verdict is the decision of a policy on a connection.
 type Verdict int
 
 // Verdicts.

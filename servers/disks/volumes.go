@@ -259,7 +259,7 @@ func (v *Volumes) Delete(ctx context.Context, url, volume string) error {
 	return nil
 }
 
-// sweep frees the space of what was deleted. A later one frees what it leaves.
+// sweep frees the space of deleted volumes. After an error a later one frees the rest.
 func (v *Volumes) sweep(ctx context.Context, st store.Store, url string) {
 	if _, _, err := lsvd.Sweep(ctx, st); err != nil {
 		v.Logger.Warn("space of deleted volumes is not free yet", "store", url, "error", err)

@@ -124,12 +124,12 @@ func (h *sandboxHandler) Extend(ctx context.Context, req *sandbox.ExtendRequest)
 	return sandboxResponse(h.sandboxes.Extend(ctx, req.Sandbox, value(req.TTL)))
 }
 
-// SetEgress changes what a sandbox may reach.
+// SetEgress changes a sandbox's network policy.
 func (h *sandboxHandler) SetEgress(ctx context.Context, req *sandbox.EgressRequest) (*sandbox.SandboxResponse, error) {
 	return sandboxResponse(h.sandboxes.SetEgress(ctx, req.Sandbox, req.Egress))
 }
 
-// EgressLog lists what a sandbox asked for.
+// EgressLog lists a sandbox's requests and connections.
 func (h *sandboxHandler) EgressLog(ctx context.Context, req *sandbox.SandboxRequest) (*sandbox.EgressLogResponse, error) {
 	records, err := h.sandboxes.EgressLog(ctx, req.Sandbox)
 	if err != nil {

@@ -1,4 +1,4 @@
-// Package attachtest is what tests of attached disks share: the check that the
+// Package attachtest helps tests of attached disks: the check that the
 // machine can attach disks, and a holder.
 package attachtest
 

@@ -1,13 +1,13 @@
 // Package cni connects sandboxes to a network that a CNI configuration list
 // describes. Plugins are programs that libcni runs, except one, the plugin of
 // type "runtime", which is a part of this process: it starts no program, so it
-// costs no more than what it does.
+// costs no more than its work.
 //
 // The network is named after the installation, so that plugins which keep state
 // by network (host-local keeps addresses) never remove that of other
-// installations and programs. What was connected is recorded in a directory that
+// installations and programs. Connections are recorded in a directory that
 // outlives a restart of the machine, as some plugins' state does; Sweep disconnects
-// what should not be there.
+// those that no sandbox has.
 package cni
 
 import (
@@ -38,9 +38,9 @@ const timeout = 60 * time.Second
 // defaultList is used if a site has none of its own.
 const defaultList = `{"cniVersion": "1.1.0", "name": "runtime", "plugins": [{"type": "runtime"}]}`
 
-// Args are what a plugin is asked for.
+// Args are the arguments of a plugin.
 type Args struct {
-	ID    string // of what is connected; unique
+	ID    string // of the connection; unique
 	NetNS string // path of its network namespace; may be missing or gone for Del
 }
 
@@ -49,7 +49,7 @@ type Plugin interface {
 	Add(ctx context.Context, a Args) (*current.Result, error)
 	// Del succeeds if there is nothing to disconnect.
 	Del(ctx context.Context, a Args) error
-	// Check returns an error if what prev says is not so.
+	// Check returns an error if the machine differs from prev.
 	Check(ctx context.Context, a Args, prev *current.Result) error
 }
 
@@ -58,7 +58,7 @@ type Config struct {
 	File       string   // of the configuration list; empty: the plugin runtime alone
 	Name       string   // of the installation
 	PluginDirs []string // where plugins are, in order
-	Dir        string   // for records of what is connected
+	Dir        string   // for records of connections
 	Plugin     Plugin
 }
 
@@ -232,7 +232,7 @@ func explain(what string, err error) error {
 	return errs.New(class, "CNI %s: %w", what, err)
 }
 
-// clip shortens what a plugin wrote.
+// clip shortens the output of a plugin.
 func clip(b []byte) string {
 	const longest = 2 << 10
 	s := strings.TrimSpace(string(b))

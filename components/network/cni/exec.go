@@ -22,7 +22,7 @@ import (
 	"miren.dev/runtime/pkg/errs"
 )
 
-// maxOutput bounds what a plugin writes.
+// maxOutput bounds the output of a plugin.
 const maxOutput = 1 << 20
 
 // executor is libcni's way to run plugins.
@@ -82,7 +82,7 @@ func pluginEnv(environ []string) []string {
 	return env
 }
 
-// pluginError says which plugin failed, with what it said.
+// pluginError names the failed plugin, with its message.
 func pluginError(name string, err error, stdout, stderr []byte) error {
 	said := &types.Error{}
 	if json.Unmarshal(stdout, said) != nil || said.Msg == "" {
@@ -136,7 +136,7 @@ func (e *executor) call(ctx context.Context, conf []byte, environ []string) ([]b
 			return nil, fmt.Errorf("%s: previous result: %w", Type, err)
 		}
 		return nil, e.plugin.Check(ctx, a, prev)
-	case "GC", "STATUS": // what it made is found without CNI
+	case "GC", "STATUS": // its objects are found without CNI
 		return nil, nil
 	case "VERSION":
 		return json.Marshal(version.All)

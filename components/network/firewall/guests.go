@@ -20,7 +20,7 @@ func (f *Firewall) SetGuest(a netip.Addr, p egress.Policy) error {
 	return f.change(a, &p)
 }
 
-// RemoveGuest forgets a guest. What uses its address on the bridge then reaches nothing.
+// RemoveGuest forgets a guest. Its address on the bridge then reaches nothing.
 func (f *Firewall) RemoveGuest(a netip.Addr) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()

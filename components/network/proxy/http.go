@@ -39,7 +39,7 @@ func newWebServer(p *Proxy) *webServer {
 		ReadHeaderTimeout: helloTimeout, IdleTimeout: httpIdle, MaxHeaderBytes: maxHeader,
 		ConnContext: func(ctx context.Context, c net.Conn) context.Context { return context.WithValue(ctx, connKey{}, c) },
 		Handler:     http.HandlerFunc(w.handle),
-		ErrorLog:    log.New(io.Discard, "", 0), // what guests do wrong
+		ErrorLog:    log.New(io.Discard, "", 0), // it has the errors of guests
 	}
 	return w
 }

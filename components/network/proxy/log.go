@@ -50,7 +50,7 @@ func (l *accessLog) deliver(ctx context.Context) {
 	}
 }
 
-// record keeps and hands on what a guest asked for.
+// record keeps a request of a guest and reports it.
 func (p *Proxy) record(guest netip.Addr, r egress.Record) {
 	r.Time, r.Name = time.Now(), printable(r.Name)
 	p.mu.Lock()

@@ -36,7 +36,7 @@ type names struct {
 	cache map[string]entry
 }
 
-// entry is what is known of a name.
+// entry has the answers for a name.
 type entry struct {
 	addresses []netip.Addr
 	missing   bool // there is no such name

@@ -42,7 +42,7 @@ type Config struct {
 	// Reachable reports whether the firewall lets guests reach an address. The proxy
 	// connects to no other address.
 	Reachable func(netip.Addr) bool
-	// Record, if set, is called with what guests asked for, one call at a time.
+	// Record, if set, is called with the requests of guests, one call at a time.
 	Record func(egress.Record)
 	Logger *slog.Logger
 }

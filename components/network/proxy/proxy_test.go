@@ -54,7 +54,7 @@ func TestServerFailure(t *testing.T) {
 		t.Error("an unknown guest gets an answer")
 	}
 	if p.belongs(t.Context(), guestAddress, "example.com", netip.MustParseAddr("203.0.113.1")) {
-		t.Error("an address belongs to a name that nobody knows")
+		t.Error("an address belongs to a name without answers")
 	}
 }
 
@@ -114,7 +114,7 @@ func TestRecordsAreCountedWhenTheyAreTooMany(t *testing.T) {
 	}
 }
 
-// clientHello returns what a TLS client sends first.
+// clientHello returns a TLS client's first message.
 func clientHello(t testing.TB, name string) []byte {
 	t.Helper()
 	client, server := net.Pipe()
@@ -198,7 +198,7 @@ func FuzzAnswer(f *testing.F) {
 	})
 }
 
-// TestAnswersOfOthers: what does not answer the question is not taken for an answer.
+// TestAnswersOfOthers: an answer to another question is refused.
 func TestAnswersOfOthers(t *testing.T) {
 	q := dnsmessage.Question{Name: dnsmessage.MustNewName("example.com."), Type: dnsmessage.TypeA, Class: dnsmessage.ClassINET}
 	other := q

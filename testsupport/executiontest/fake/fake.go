@@ -420,7 +420,7 @@ func (d *Driver) Configure(_ context.Context, id string, i execution.Identity) e
 	})
 }
 
-// Claim returns what Configure gave a sandbox.
+// Claim returns the identity that Configure gave a sandbox.
 func (m *Machine) Claim(id string) execution.Identity {
 	b := m.box(id)
 	if b == nil {
