@@ -109,6 +109,19 @@ func snapshotArg(e *command.Env, arg string) (*disk.SnapshotDiskRequest, error) 
 	return &disk.SnapshotDiskRequest{Project: e.Project(), Disk: name, Snapshot: snapshot}, nil
 }
 
+// onSnapshot calls the server about the snapshot that an argument names.
+func onSnapshot(ctx context.Context, e *command.Env, arg string, call func(disk.DisksClient, *disk.SnapshotDiskRequest) error) error {
+	req, err := snapshotArg(e, arg)
+	if err != nil {
+		return err
+	}
+	c, err := client(ctx, e)
+	if err != nil {
+		return err
+	}
+	return call(c, req)
+}
+
 func newSnapshot(e *command.Env) *cobra.Command {
 	return &cobra.Command{
 		Use:     "snapshot DISK@SNAPSHOT",
@@ -117,27 +130,21 @@ func newSnapshot(e *command.Env) *cobra.Command {
 		Example: "  r disk snapshot data@monday",
 		Args:    command.Args(1, 1, "DISK@SNAPSHOT"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			req, err := snapshotArg(e, args[0])
-			if err != nil {
-				return err
-			}
-			c, err := client(cmd.Context(), e)
-			if err != nil {
-				return err
-			}
-			resp, err := c.Snapshot(cmd.Context(), req)
-			if err != nil {
-				return err
-			}
-			s, err := entity.Decode[disk.DiskSnapshot](&resp.Snapshot)
-			if err != nil {
-				return err
-			}
-			if e.JSON {
-				return e.PrintJSON(s)
-			}
-			e.Printf("%s took %s\n", e.Paint(console.Green, "✓"), args[0])
-			return nil
+			return onSnapshot(cmd.Context(), e, args[0], func(c disk.DisksClient, req *disk.SnapshotDiskRequest) error {
+				resp, err := c.Snapshot(cmd.Context(), req)
+				if err != nil {
+					return err
+				}
+				s, err := entity.Decode[disk.DiskSnapshot](&resp.Snapshot)
+				if err != nil {
+					return err
+				}
+				if e.JSON {
+					return e.PrintJSON(s)
+				}
+				e.Printf("%s took %s\n", e.Paint(console.Green, "✓"), args[0])
+				return nil
+			})
 		},
 	}
 }
@@ -149,18 +156,12 @@ func newDeleteSnapshot(e *command.Env) *cobra.Command {
 		Long:  "Deletes a snapshot, and the data that only it uses. Clones of it stay.",
 		Args:  command.Args(1, 1, "DISK@SNAPSHOT"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			req, err := snapshotArg(e, args[0])
-			if err != nil {
-				return err
-			}
-			c, err := client(cmd.Context(), e)
-			if err != nil {
-				return err
-			}
-			if err := c.DeleteSnapshot(cmd.Context(), req); err != nil {
-				return err
-			}
-			return deleted(e, args[0])
+			return onSnapshot(cmd.Context(), e, args[0], func(c disk.DisksClient, req *disk.SnapshotDiskRequest) error {
+				if err := c.DeleteSnapshot(cmd.Context(), req); err != nil {
+					return err
+				}
+				return deleted(e, args[0])
+			})
 		},
 	}
 }
