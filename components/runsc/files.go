@@ -13,9 +13,9 @@ import (
 	"miren.dev/runtime/pkg/errs"
 )
 
-// setupFiles makes the sandbox's directory, and writes the files of /etc that
-// say where the sandbox is. They are in its root filesystem, not mounts of
-// files of the host, so that what the guest writes to them counts as its disk.
+// setupFiles makes the sandbox's directory and /tmp, and writes the files of
+// /etc that say where the sandbox is. They are in its root filesystem, not
+// mounts of files of the host, so that all writes to them count as its disk.
 func (cr *creation) setupFiles(context.Context) (err error) {
 	if err := os.MkdirAll(cr.d.sandboxDir(cr.spec.ID), 0o711); err != nil {
 		return errs.New(errs.FailedPrecondition, "directory: %w", err)
@@ -36,8 +36,23 @@ func (cr *creation) setupFiles(context.Context) (err error) {
 			return errs.New(errs.FailedPrecondition, "write /etc/%s: %w", name, err)
 		}
 	}
+	if err := setupTmp(filepath.Join(layer, "tmp")); err != nil {
+		return errs.New(errs.FailedPrecondition, "make /tmp: %w", err)
+	}
 	cr.ca, err = cr.d.caMounts(cr.spec.ID, cr.mounts)
 	return err
+}
+
+// setupTmp makes /tmp a directory of the root filesystem. gVisor mounts a file
+// system in memory on an empty one, which would count as the sandbox's memory.
+func setupTmp(dir string) error {
+	if err := os.Mkdir(dir, 0o777); err != nil && !errors.Is(err, os.ErrExist) {
+		return err
+	}
+	if err := os.Chmod(dir, 0o777|os.ModeSticky); err != nil {
+		return err
+	}
+	return writeNew(filepath.Join(dir, ".runtime"), []byte("This file keeps /tmp on the disk of the sandbox.\n"))
 }
 
 // etcFiles returns the files of /etc that say where a sandbox is, by name.
