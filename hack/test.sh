@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# Runs the Go tests with the race detector: hack/test.sh unit|root|e2e|packages.
+# Runs the Go tests with the race detector: hack/test.sh unit|root|e2e|packages|probe.
 # unit: packages that need neither root nor the runtime's components; S3 tests
 # start the servers of hack/toolchain.sh test. root: the real
 # components, then e2e. Instances are isolated, so packages run in parallel.
 # packages: popular packages of Python and Node.js, installed and used in sandboxes.
+# probe: the tests that try to escape from a sandbox, and to use up the machine.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . hack/testenv.sh
@@ -11,7 +12,7 @@ mapfile -t all < <("$go" list ./... | grep -v '/e2e$')
 
 pick() { printf '%s\n' "${all[@]}" | grep -E "$@" || true; }
 
-case ${1:?unit, root, e2e or packages} in
+case ${1:?unit, root, e2e, packages or probe} in
 unit)
 	"$go" test -race -tags faultpoints ./pkg/fault
 	mapfile -t pkgs < <(pick -v "$root_re")
@@ -36,8 +37,14 @@ packages)
 	[ "$(id -u)" = 0 ] || { echo "these tests need root: run make test-packages as root" >&2; exit 1; }
 	exec "$go" test -tags packages -timeout 60m -count=1 -v -run TestPopularPackages ./components/baseimage
 	;;
+probe)
+	[ "$(id -u)" = 0 ] || { echo "these tests need root: run make probe as root" >&2; exit 1; }
+	tests='Probes|Bombs|SeesNothingOfHost|CannotFillTheHost|OnlyItsDisks|Hostile|Confined|Protected|SocketNeedsToken|UnknownMessages|ExceedsItsBound'
+	tests+='|Destinations|NoIPv6|ConnectionLimit|ReachOnlyTheOutside|FlushedRules|EgressPolicies'
+	exec "$go" test -count=1 -v -timeout 20m -run "$tests" ./components/runsc ./components/agent ./components/network
+	;;
 *)
-	echo "unknown set of tests: $1 (unit, root, e2e or packages)" >&2
+	echo "unknown set of tests: $1 (unit, root, e2e, packages or probe)" >&2
 	exit 2
 	;;
 esac

@@ -273,6 +273,11 @@ func TestFilesAreConfined(t *testing.T) {
 			_, err = f.put(root, f.dir+p, []byte("x"), execution.WriteOptions{Mode: execution.WriteAppend})
 			denied("append to "+p, err)
 		}
+		for _, p := range []string{"/out/file", "/in/../out/file", "/in/up/file", "/in/abs/file", "/in/uplink"} {
+			if got, err := f.get(all, f.dir+p, 0, 0); err != nil || string(got) != "hidden\n" {
+				t.Errorf("without roots %s: %q, %v", p, got, err)
+			}
+		}
 		for _, p := range []string{"/out/new", "/in/up/new", "/in/abs/new", "/in/../new"} {
 			_, err := f.put(root, f.dir+p, []byte("x"), execution.WriteOptions{Parents: true})
 			denied("write "+p, err)

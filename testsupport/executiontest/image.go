@@ -22,14 +22,7 @@ import (
 // variable FROM=image. It is built from source, so that no test needs a registry.
 func Image(t testing.TB) []byte {
 	t.Helper()
-	program := filepath.Join(t.TempDir(), "guest")
-	build := exec.Command("go", "build", "-trimpath", "-ldflags=-s -w", "-o", program, "./guest")
-	build.Dir = filepath.Join(checkout.Root(t), "testsupport", "executiontest")
-	build.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux")
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("build the guest program: %v\n%s", err, out)
-	}
-	binary, err := os.ReadFile(program)
+	binary, err := os.ReadFile(Program(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -73,6 +66,19 @@ func Image(t testing.TB) []byte {
 		files = append(files, file{name: fmt.Sprintf("blobs/sha256/%s", digest.FromBytes(b).Encoded()), mode: 0o644, content: b})
 	}
 	return pack(t, files)
+}
+
+// Program builds the program in guest/ and returns its path.
+func Program(t testing.TB) string {
+	t.Helper()
+	program := filepath.Join(t.TempDir(), "guest")
+	build := exec.Command("go", "build", "-trimpath", "-ldflags=-s -w", "-o", program, "./guest")
+	build.Dir = filepath.Join(checkout.Root(t), "testsupport", "executiontest")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("build the guest program: %v\n%s", err, out)
+	}
+	return program
 }
 
 type file struct {

@@ -46,6 +46,8 @@ var commands = map[string]func(args []string) int{
 	"clock":  clock,
 	"limits": limits,
 	"pair":   pair,
+	"probe":  probe,
+	"bomb":   bomb,
 }
 
 // limits prints how many CPUs, how much memory and how large a disk programs see.
