@@ -27,7 +27,7 @@ type bare struct {
 
 func newBare(ctx context.Context, b *bench) (*bare, error) {
 	r := &bare{dir: b.scratch.path("bare"), runsc: filepath.Join(b.opt.bin, "runsc")}
-	r.rootfs = filepath.Join(r.dir, "bundle", "rootfs")
+	r.rootfs = filepath.Join(r.dir, "rootfs")
 	if err := os.MkdirAll(r.rootfs, 0o755); err != nil {
 		return nil, err
 	}
@@ -36,7 +36,7 @@ func newBare(ctx context.Context, b *bench) (*bare, error) {
 	}
 	quota, period, memory := int64(sandboxCPU*100), uint64(100_000), int64(sandboxMemMiB<<20)
 	r.spec = specs.Spec{
-		Version: specs.Version, Hostname: "bare", Root: &specs.Root{Path: "rootfs"},
+		Version: specs.Version, Hostname: "bare", Root: &specs.Root{Path: r.rootfs},
 		Process: &specs.Process{Args: trueCommand, Cwd: "/", NoNewPrivileges: true, Env: []string{"PATH=/usr/bin:/bin"}},
 		Mounts: []specs.Mount{
 			{Destination: "/proc", Type: "proc", Source: "proc"},
@@ -56,30 +56,77 @@ func newBare(ctx context.Context, b *bench) (*bare, error) {
 	return r, nil
 }
 
-// run runs the command once and returns how long runsc took.
-func (r *bare) run(ctx context.Context) (time.Duration, error) {
+// next returns the id of another container.
+func (r *bare) next() string {
 	r.rounds++
-	id := fmt.Sprintf("rt-bench-%d-%d", os.Getpid(), r.rounds)
-	r.spec.Linux.CgroupsPath = "/" + id
-	b, err := json.Marshal(&r.spec)
+	return fmt.Sprintf("rt-bench-%d-%d", os.Getpid(), r.rounds)
+}
+
+// bundle makes the bundle of a container.
+func (r *bare) bundle(id string, command ...string) (string, error) {
+	spec, process, linux := r.spec, *r.spec.Process, *r.spec.Linux
+	process.Args, linux.CgroupsPath = command, "/"+id
+	spec.Process, spec.Linux = &process, &linux
+	b, err := json.Marshal(&spec)
+	if err != nil {
+		return "", err
+	}
+	dir := filepath.Join(r.dir, "bundles", id)
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return "", err
+	}
+	return dir, os.WriteFile(filepath.Join(dir, "config.json"), b, 0o644)
+}
+
+func (r *bare) command(ctx context.Context, args ...string) error {
+	args = append([]string{"--root", filepath.Join(r.dir, "root"), "--platform=systrap", "--network=sandbox", "--overlay2=root:self,size=" + strconv.Itoa(10<<30)}, args...)
+	if err := exec.CommandContext(ctx, r.runsc, args...).Run(); err != nil { // without pipes, which a sandbox would keep open
+		return fmt.Errorf("runsc %v: %w", args, err)
+	}
+	return nil
+}
+
+// run runs the command once and returns how long runsc took.
+func (r *bare) run(ctx context.Context) (time.Duration, error) { return r.runAs(ctx, r.next()) }
+
+func (r *bare) runAs(ctx context.Context, id string) (time.Duration, error) {
+	bundle, err := r.bundle(id, trueCommand...)
 	if err != nil {
 		return 0, err
 	}
-	bundle := filepath.Join(r.dir, "bundle")
-	if err := os.WriteFile(filepath.Join(bundle, "config.json"), b, 0o644); err != nil {
-		return 0, err
-	}
-	cmd := exec.CommandContext(ctx, r.runsc, "--root", filepath.Join(r.dir, "root"), "--platform=systrap", "--network=sandbox",
-		"--overlay2=root:self,size="+strconv.Itoa(10<<30), "run", "--bundle", bundle, id)
 	began := time.Now()
-	out, err := cmd.CombinedOutput()
+	err = r.command(ctx, "run", "--bundle", bundle, id)
 	took := time.Since(began)
 	if err != nil {
-		// A runsc that is killed here leaves a sandbox.
-		_ = exec.Command(r.runsc, "--root", filepath.Join(r.dir, "root"), "delete", "--force", id).Run()
-		return 0, fmt.Errorf("runsc run: %w: %s", err, out)
+		err = errors.Join(err, r.remove(context.WithoutCancel(ctx), id)) // a killed runsc leaves a sandbox
 	}
-	return took, nil
+	return took, err
+}
+
+// start starts a container that runs on.
+func (r *bare) start(ctx context.Context, id string) error {
+	bundle, err := r.bundle(id, sleepCommand...)
+	if err != nil {
+		return err
+	}
+	return r.command(ctx, "run", "--detach", "--bundle", bundle, id)
+}
+
+// checkpoint saves a container and ends it.
+func (r *bare) checkpoint(ctx context.Context, id, image string) error {
+	return r.command(ctx, "checkpoint", "--compression=none", "--image-path", filepath.Join(r.dir, image), id)
+}
+
+func (r *bare) restore(ctx context.Context, id, image string) error {
+	bundle, err := r.bundle(id, sleepCommand...)
+	if err != nil {
+		return err
+	}
+	return r.command(ctx, "restore", "--detach", "--bundle", bundle, "--image-path", filepath.Join(r.dir, image), id)
+}
+
+func (r *bare) remove(ctx context.Context, id string) error {
+	return r.command(ctx, "delete", "--force", id)
 }
 
 // close unmounts what runsc leaves mounted.

@@ -16,49 +16,69 @@ import (
 	"miren.dev/runtime/pkg/instance"
 )
 
-// benchDriver measures the driver alone, in an installation without a server.
-func benchDriver(ctx context.Context, b *bench, n int) (err error) {
-	dir := b.scratch.path("install-driver")
+// driverInstall is an installation without a server: the driver alone.
+type driverInstall struct {
+	*runsc.Driver
+	in    *instance.Instance
+	image string
+	close func() error
+}
+
+func newDriverInstall(ctx context.Context, b *bench, name string) (_ *driverInstall, err error) {
+	dir := b.scratch.path("install-" + name)
 	in, err := instance.Open(filepath.Join(dir, "state"), filepath.Join(dir, "run"))
 	if err != nil {
-		return err
+		return nil, err
 	}
-	logFile, err := os.Create(b.scratch.path("logs", "driver.log"))
+	logFile, err := os.Create(b.scratch.path("logs", name+".log"))
 	if err != nil {
-		return err
+		return nil, err
 	}
-	defer logFile.Close()
 	log := slog.New(slog.NewTextHandler(logFile, nil))
 	ctd := containerd.New(containerd.Config{Instance: in, BinDir: b.opt.bin, Logger: log})
 	if err := ctd.Start(ctx); err != nil {
-		return err
+		return nil, errors.Join(err, logFile.Close())
 	}
 	images := containerd.NewImages(ctd)
-	d := runsc.New(runsc.Config{
+	d := &driverInstall{in: in, Driver: runsc.New(runsc.Config{
 		Instance: in, BinDir: b.opt.bin, Containerd: ctd, Images: images,
 		Network: network.New(network.Config{Instance: in, Logger: log}), Logger: log,
-	})
+	})}
 	running, cancel := context.WithCancel(ctx)
 	ended := make(chan error, 2)
 	go func() { ended <- d.Run(running) }()
 	go func() { ended <- ctd.Run(running) }()
-	defer func() {
+	d.close = func() error {
 		cleanup := context.WithoutCancel(ctx)
-		err = errors.Join(err, d.Shutdown(cleanup))
+		err := d.Shutdown(cleanup)
 		cancel()
-		err = errors.Join(err, <-ended, <-ended, d.Close(), ctd.Stop(cleanup))
-	}()
-	if err := d.Start(ctx); err != nil {
-		return err
+		return errors.Join(err, <-ended, <-ended, d.Close(), ctd.Stop(cleanup), logFile.Close())
 	}
-	image, err := importImage(ctx, b, images)
+	if err = d.Start(ctx); err == nil {
+		d.image, err = importImage(ctx, b, images)
+	}
+	if err != nil {
+		return nil, errors.Join(err, d.close())
+	}
+	return d, nil
+}
+
+// spec describes a sandbox of the measured size.
+func (d *driverInstall) spec(id string, command ...string) execution.Spec {
+	return execution.Spec{
+		ID: id, Image: d.image, Command: command, Idle: len(command) == 0, Network: execution.NetworkBridge,
+		CPUMillis: sandboxCPU, MemoryBytes: sandboxMemMiB << 20, PIDs: 1024, StopTimeout: time.Second,
+	}
+}
+
+// benchDriver measures the driver alone.
+func benchDriver(ctx context.Context, b *bench, n int) (err error) {
+	d, err := newDriverInstall(ctx, b, "driver")
 	if err != nil {
 		return err
 	}
-	spec := execution.Spec{
-		ID: "stays", Image: image, Command: []string{"sleep", "1000"}, Network: execution.NetworkBridge,
-		CPUMillis: sandboxCPU, MemoryBytes: sandboxMemMiB << 20, PIDs: 1024, StopTimeout: time.Second,
-	}
+	defer func() { err = errors.Join(err, d.close()) }()
+	spec := d.spec("stays", "sleep", "1000")
 	if _, err := d.Ensure(ctx, spec); err != nil {
 		return err
 	}

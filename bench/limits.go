@@ -22,6 +22,10 @@ var titles = map[string]struct{ title, how string }{
 	"sandbox": {"Sandboxes", "Create to first exec: `Sandboxes.Run`, `Wait` and `Exec` of `/bin/true` through RPC until its exit code is there, with network, limits,\n" +
 		"agent and logs. Peer: `runsc run` of `/bin/true` on the same root file system with the same limits and an unconnected network namespace, until it\n" +
 		"has exited. `r sandbox run` is a process of the client, from its start to its end. Execs are of `/bin/true` too, one after the other."},
+	"agents": {"Agents", "Sandboxes as agents use them, without a main process. At the node: the driver alone, with network and limits. A claim is\n" +
+		"`Driver.Configure` of a sandbox that waits. Peers: `runsc run`, `checkpoint` and `restore` of the same image with the same limits and an unconnected\n" +
+		"network namespace; `cp` on the same disk. The static program makes one system call. A busy sandbox has two loops and the limit of one processor.\n" +
+		"Through RPC: `Sandboxes.Run` with a template that has a warm pool, until the sandbox runs, and `Exec`."},
 	"deploy": {"Deploy", "One line of `examples/go-http` changed. Ours: upload, build, new sandbox, shift of the traffic, until the ingress answers with the\n" +
 		"new line. Peer: `buildctl build` of the same Dockerfile and change with the same buildkitd and caches: the build alone."},
 	"ingress": {"Ingress", "Keep-alive GETs from a lean client. Peer: a tuned `httputil.ReverseProxy` as a process of its own before the same backend (200 bytes).\n" +

@@ -29,6 +29,7 @@ var areas = []struct {
 	{"diskstate", "memory and garbage of the virtual disk", benchDiskState},
 	{"memory", "idle memory of the control plane", benchMemory},
 	{"sandbox", "create to first exec against runsc run, exec latency", benchSandbox},
+	{"agents", "claims, snapshots, forks, bursts and files of sandboxes, against runsc and cp", benchAgents},
 	{"deploy", "warm redeploy against buildctl", benchDeploy},
 	{"ingress", "requests against httputil.ReverseProxy and the sandbox itself", benchIngress},
 }
