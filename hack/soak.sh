@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs the tests of disks, and one of the store, for long, as `make test` does for short. Every seed and every failure is printed.
+# Runs the tests of disks, and one each of the store and of sandboxes, for long, as `make test` does for short. Every seed and every failure is printed.
 #
 #   hack/soak.sh                  all parts, one after the other
 #   hack/soak.sh simulation fuzz  only these
@@ -8,7 +8,7 @@
 # block device), snapshots (100 clones), trim (10 GiB), handover (100 killed daemons), database (ext4 and xfs, 100 killed
 # daemons each), store (PostgreSQL stopped for a minute with 100,000
 # entities, a deletion of 12,000), amplification (16384 blocks),
-# damage (1000 flipped bits), fuzz.
+# damage (1000 flipped bits), sandboxes (100 at once, 200 idle, 10,000 one after the other), fuzz.
 # SEEDS (10000) and FIRST (a number from the clock) choose the simulation's seeds, SOAK (10m) how long verify and each
 # fuzzer run. Needs root, bin/runtime and the toolchain with its test group: a skipped test is a failure. Logs go to LOGS (a new directory under TMPDIR).
 set -euo pipefail
@@ -68,6 +68,9 @@ handover() { run handover LSVD_HANDOVERS=100 -- -run '^TestHandover$' ./lsvd/att
 store() { run store RUNTIME_SOAK=1 -- -run '^(TestFrozenDatabase|TestDeletionOfMany)$' ./entity/pgstore; }
 database() { run database LSVD_SOAK="$soak" -- -run '^TestDatabaseOnDisk$' ./e2e; }
 amplification() { run amplification LSVD_AMPLIFICATION=16384 -- -run '^TestWriteAmplification$' ./lsvd; }
+sandboxes() {
+	run sandboxes SANDBOXES_AT_ONCE=100 SANDBOXES_IDLE=200 SANDBOXES_IN_A_ROW="${SANDBOXES:-10000}" -- -run '^TestManySandboxes$' ./components/runsc
+}
 fuzz() {
 	local f failed=0
 	while IFS=: read -r f name; do
@@ -76,7 +79,7 @@ fuzz() {
 	return $failed
 }
 
-all=(simulation metamorphic faults verify snapshots trim handover database store amplification damage fuzz)
+all=(simulation metamorphic faults verify snapshots trim handover database store amplification damage sandboxes fuzz)
 [ $# -gt 0 ] || set -- "${all[@]}"
 for part; do
 	[[ " ${all[*]} " == *" $part "* ]] || { echo "unknown part: $part (${all[*]})" >&2; exit 2; }
