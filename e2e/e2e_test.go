@@ -150,7 +150,7 @@ func (s *server) start() error {
 }
 
 // remove stops everything of the server and fails if anything is left on the
-// host; then it removes the state.
+// host; then it removes the directories.
 func (s *server) remove() error {
 	in, err := instance.Find(s.state, config.DefaultRunDir())
 	if errs.Is(err, errs.NotFound) {
@@ -170,7 +170,7 @@ func (s *server) remove() error {
 	if len(left) > 0 {
 		return fmt.Errorf("left on the host after server stop: %v", left)
 	}
-	return os.RemoveAll(s.state)
+	return errors.Join(os.RemoveAll(in.RunDir), os.RemoveAll(s.state))
 }
 
 // sweepCrashed stops the servers of a run that did not end properly.
