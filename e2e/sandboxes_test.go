@@ -73,6 +73,29 @@ func TestRunCode(t *testing.T) {
 	contains(t, "pool delete", shared.r(t, "", "pool", "delete", "python"), "deleted")
 }
 
+// TestConfinedCode: code in a second layer does less than other code in a sandbox.
+func TestConfinedCode(t *testing.T) {
+	t.Parallel()
+	const code = `
+import os
+def can(f, *a):
+    try: f(*a); return True
+    except OSError: return False
+print(open("/proc/1/comm").read().strip(), can(os.listdir, "/run/runtime/bin"), can(open, "/var/tmp/x", "w"), can(open, "x", "w"), can(open, "/tmp/x", "w"))`
+	if out := shared.r(t, "", "run", "-l", "python", code); out != "agent True True True True\n" {
+		t.Errorf("without the layer: %q", out)
+	}
+	if out := shared.r(t, "", "run", "--confine", "-l", "python", code); out != "bwrap False False True True\n" {
+		t.Errorf("in the layer: %q", out)
+	}
+	if res := shared.try(t, "", "run", "--confine", "-l", "go", "package main\nimport \"os\"\nfunc main() { os.Exit(3) }"); res.Code != 3 {
+		t.Errorf("a program that is compiled: %s", res)
+	}
+	if res := shared.try(t, "", "run", "--confine", "-l", "py", "--timeout", "2s", "while True: pass"); res.Code != 124 {
+		t.Errorf("timeout: %s", res)
+	}
+}
+
 // TestPauseSnapshotFork: a counter continues after a pause and in forks, each with
 // files of its own, and nothing is left of the snapshots.
 func TestPauseSnapshotFork(t *testing.T) {

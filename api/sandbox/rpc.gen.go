@@ -387,6 +387,9 @@ type RunCodeRequest struct {
 	StartTimeout *time.Duration `cbor:"12,keyasint,omitempty" json:"start_timeout,omitempty"`
 	// Ends the program, with exit code 124, this long after it was started; absent: never.
 	Timeout *time.Duration `cbor:"13,keyasint,omitempty" json:"timeout,omitempty"`
+	// Run the program in a second layer inside the sandbox, in which it sees no other process
+	// and writes only to the working directory and /tmp. The template must have bubblewrap.
+	Confine *bool `cbor:"14,keyasint,omitempty" json:"confine,omitempty"`
 }
 
 // MarshalJSON renders x; durations are strings, secrets are redacted.

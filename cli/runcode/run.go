@@ -39,6 +39,7 @@ type options struct {
 	timeout  time.Duration
 	wait     time.Duration
 	keep     bool
+	confine  bool
 }
 
 // New makes the command.
@@ -66,6 +67,7 @@ the command line; - reads it from standard input. Warm sandboxes of the template
 	f.DurationVar(&o.timeout, "timeout", 0, "end the program after this time, with exit code 124")
 	f.DurationVar(&o.wait, "wait", 0, "time in which the sandbox must run, 1s to 1h; default 1m")
 	f.BoolVar(&o.keep, "keep", false, "keep the sandbox after the program has ended")
+	f.BoolVar(&o.confine, "confine", false, "run the program in a second layer inside the sandbox, which writes only to its directory and /tmp")
 	f.StringArrayVar(&o.secrets, "secret", nil, "secret environment variable, KEY=VALUE, or KEY for its value here")
 	o.exec.AddFlags(cmd)
 	o.sandbox.AddFlags(cmd)
@@ -99,7 +101,7 @@ func (o *options) request(args []string) (*sandbox.RunCodeRequest, error) {
 			Project: o.Project(), Template: o.template, Agent: o.agent, Workdir: o.exec.Workdir, User: o.exec.User, Env: env, EnvSecret: secrets,
 			Network: sandbox.NetworkMode(o.network), CPUMillis: o.cpu.Ptr(), MemoryBytes: o.memory.Ptr(),
 		},
-		Language: o.language, Args: args[1:], TTY: &o.exec.TTY, Keep: &keep,
+		Language: o.language, Args: args[1:], TTY: &o.exec.TTY, Keep: &keep, Confine: &o.confine,
 	}
 	if err := o.program(req, args[0]); err != nil {
 		return nil, err

@@ -35,6 +35,7 @@ type RunCodeRequest struct {
 	Args           []string      // arguments of the program
 	Files          []InputFile   // more files
 	Timeout        time.Duration // ends the program with exit code 124; 0: never
+	Confine        bool          // in a second layer inside the sandbox, by bubblewrap
 }
 
 // InputFile is a file to put into a sandbox.
@@ -76,8 +77,12 @@ func (s *Service) RunCode(ctx context.Context, project string, req RunCodeReques
 		}
 	}
 	lang.File = files[0].Path
+	command := commandOf(lang, sb.Spec.Template.Workdir, req.Args)
+	if req.Confine {
+		command = confined(sb.Spec.Template.Workdir, command)
+	}
 	spec := ExecSpec{
-		Command: commandOf(lang, sb.Spec.Template.Workdir, req.Args), Env: pairs(lang.Env), TTY: req.TTY, Rows: req.Rows, Cols: req.Cols,
+		Command: command, Env: pairs(lang.Env), TTY: req.TTY, Rows: req.Rows, Cols: req.Cols,
 		NoInput: req.NoInput,
 	}
 	p, err := s.start(ctx, sid, spec, req.Note)

@@ -55,7 +55,7 @@ func (h *sandboxHandler) RunCode(ctx context.Context, req *sandbox.RunCodeReques
 			CreateRequest: withNote(createRequest(&req.Sandbox), out), TTY: value(req.TTY), Rows: uint16(value(req.Rows)), Cols: uint16(value(req.Cols)),
 			Keep: value(req.Keep), StartTimeout: value(req.StartTimeout), NoInput: noInput(req.Stdin, req.TTY),
 		},
-		Language: req.Language, Code: req.Code, File: req.File, Args: req.Args, Timeout: value(req.Timeout),
+		Language: req.Language, Code: req.Code, File: req.File, Args: req.Args, Timeout: value(req.Timeout), Confine: value(req.Confine),
 	}
 	for _, f := range req.Files {
 		r.Files = append(r.Files, sandboxes.InputFile{Path: f.Path, Data: f.Data, Executable: value(f.Executable)})
