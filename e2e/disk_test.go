@@ -11,7 +11,10 @@ import (
 // diskShown is a disk as `r disk show --json` prints it.
 type diskShown struct {
 	Disk      shownDisk
-	Snapshots []struct{ Spec struct{ Name string } }
+	Snapshots []struct {
+		Spec   struct{ Name string }
+		Status struct{ Phase string }
+	}
 }
 
 type shownDisk struct {
@@ -48,6 +51,14 @@ func TestDisks(t *testing.T) {
 		t.Errorf("shrink: %s", res)
 	}
 	s.r(t, "", "disk", "delete-snapshot", "data@monday")
+
+	s.r(t, "", "disk", "schedule", "data", "--every", "24h", "--keep", "2")
+	wait.For(t, "the first scheduled snapshot is ready", func() bool {
+		s.json(t, &d, "disk", "show", "data")
+		return len(d.Snapshots) == 1 && d.Snapshots[0].Status.Phase == "ready"
+	}, wait.Within(converge))
+	s.r(t, "", "disk", "schedule", "data", "--off")
+	s.r(t, "", "disk", "delete-snapshot", "data@"+d.Snapshots[0].Spec.Name)
 
 	// The server is killed while it makes a disk: the next one completes it.
 	ctx, cancel := context.WithCancel(t.Context())

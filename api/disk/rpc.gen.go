@@ -4,6 +4,7 @@ package disk
 
 import (
 	"context"
+	"time"
 
 	"miren.dev/runtime/pkg/rpc"
 	"miren.dev/runtime/pkg/schema"
@@ -143,6 +144,40 @@ func (x *ResizeDiskRequest) ValidateFields(v *schema.Validator) {
 	v.Required("disk", x.Disk != "")
 }
 
+// ScheduleDiskRequest: Describes the scheduled snapshots of a disk.
+type ScheduleDiskRequest struct {
+	// Name of the project; absent: default.
+	Project string `cbor:"1,keyasint,omitempty" json:"project,omitempty"`
+	// Name of the disk.
+	Disk string `cbor:"2,keyasint" json:"disk" schema:"required"`
+	// Time between snapshots; absent: none are taken any more, and those that exist stay.
+	Every *time.Duration `cbor:"3,keyasint,omitempty" json:"every,omitempty"`
+	// Snapshots that are kept; absent: as before.
+	Keep *int64 `cbor:"4,keyasint,omitempty" json:"keep,omitempty"`
+}
+
+// MarshalJSON renders x; durations are strings, secrets are redacted.
+func (x ScheduleDiskRequest) MarshalJSON() ([]byte, error) { return schema.EncodeJSON(&x) }
+
+// UnmarshalJSON decodes x; unknown fields are errors, missing ones get their defaults.
+func (x *ScheduleDiskRequest) UnmarshalJSON(b []byte) error { return schema.DecodeJSON(b, x) }
+
+// Validate reports every field that breaks its rules, as one error of class
+// invalid_argument.
+func (x *ScheduleDiskRequest) Validate() error { return schema.Validate(x) }
+
+// ValidateFields is Validate below the path that v is at.
+func (x *ScheduleDiskRequest) ValidateFields(v *schema.Validator) {
+	v.Required("disk", x.Disk != "")
+	if x.Every != nil {
+		schema.CheckMin(v, "every", *x.Every, 1*time.Minute)
+	}
+	if x.Keep != nil {
+		schema.CheckMin(v, "keep", *x.Keep, 1)
+		schema.CheckMax(v, "keep", *x.Keep, 1000)
+	}
+}
+
 // DiskResponse: A disk.
 type DiskResponse struct {
 	// The disk.
@@ -199,6 +234,9 @@ type Disks interface {
 	// Resize: Makes a disk and its file system larger and returns when they are. Permission:
 	// deploy, in the project of project.
 	Resize(ctx context.Context, req *ResizeDiskRequest) (*DiskResponse, error)
+	// Schedule: Says how often a snapshot of a disk is taken, and how many are kept.
+	// Permission: deploy, in the project of project.
+	Schedule(ctx context.Context, req *ScheduleDiskRequest) (*DiskResponse, error)
 	// Delete: Deletes a disk with its data and returns when it is gone. Permission: deploy,
 	// in the project of project.
 	Delete(ctx context.Context, req *DiskRequest) error
@@ -223,6 +261,9 @@ type DisksClient interface {
 	// Resize: Makes a disk and its file system larger and returns when they are. Permission:
 	// deploy, in the project of project.
 	Resize(ctx context.Context, req *ResizeDiskRequest) (*DiskResponse, error)
+	// Schedule: Says how often a snapshot of a disk is taken, and how many are kept.
+	// Permission: deploy, in the project of project.
+	Schedule(ctx context.Context, req *ScheduleDiskRequest) (*DiskResponse, error)
 	// Delete: Deletes a disk with its data and returns when it is gone. Permission: deploy,
 	// in the project of project.
 	Delete(ctx context.Context, req *DiskRequest) error
@@ -264,6 +305,14 @@ func (c clientDisks) DeleteSnapshot(ctx context.Context, req *SnapshotDiskReques
 func (c clientDisks) Resize(ctx context.Context, req *ResizeDiskRequest) (*DiskResponse, error) {
 	resp := new(DiskResponse)
 	if err := c.conn.Call(ctx, &methodDisksResize.MethodInfo, req, resp); err != nil {
+		return nil, err
+	}
+	return resp, nil
+}
+
+func (c clientDisks) Schedule(ctx context.Context, req *ScheduleDiskRequest) (*DiskResponse, error) {
+	resp := new(DiskResponse)
+	if err := c.conn.Call(ctx, &methodDisksSchedule.MethodInfo, req, resp); err != nil {
 		return nil, err
 	}
 	return resp, nil
@@ -378,6 +427,27 @@ var methodDisksResize = &rpc.Method{
 	},
 }
 
+var methodDisksSchedule = &rpc.Method{
+	MethodInfo: rpc.MethodInfo{
+		Service: "disk.Disks", Name: "Schedule", Full: "disk.Disks/Schedule", Permission: "deploy", Project: rpc.ProjectRequest, Idempotent: true, Stream: rpc.StreamNone, Audit: true,
+	},
+	Target: func(req any) rpc.Target {
+		r := req.(*ScheduleDiskRequest)
+		return rpc.Target{Project: r.Project}
+	},
+	Subject: func(req any) rpc.Subject {
+		r := req.(*ScheduleDiskRequest)
+		return rpc.Subject{Kind: "disk", ID: string(r.Disk)}
+	},
+	Unary: func(ctx context.Context, impl any, d rpc.Decoder) (any, error) {
+		req := new(ScheduleDiskRequest)
+		if err := d.Decode(req); err != nil {
+			return nil, err
+		}
+		return impl.(Disks).Schedule(ctx, req)
+	},
+}
+
 var methodDisksDelete = &rpc.Method{
 	MethodInfo: rpc.MethodInfo{
 		Service: "disk.Disks", Name: "Delete", Full: "disk.Disks/Delete", Permission: "deploy", Project: rpc.ProjectRequest, Idempotent: false, Stream: rpc.StreamNone, Audit: true,
@@ -406,6 +476,7 @@ var DisksService = &rpc.Service{Name: "disk.Disks", Methods: []*rpc.Method{
 	methodDisksSnapshot,
 	methodDisksDeleteSnapshot,
 	methodDisksResize,
+	methodDisksSchedule,
 	methodDisksDelete,
 }}
 

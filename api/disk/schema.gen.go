@@ -24,6 +24,13 @@ const (
 	SizeMultiple = 4096
 	// SnapshotPattern: Pattern of the name of a snapshot.
 	SnapshotPattern = "^[a-z0-9]([a-z0-9-]*[a-z0-9])?$"
+	// MinSnapshotEvery: Shortest time between scheduled snapshots.
+	MinSnapshotEvery = 1 * time.Minute
+	// DefaultSnapshotKeep: Scheduled snapshots that are kept if the disk does not say how
+	// many.
+	DefaultSnapshotKeep = 7
+	// MaxSnapshotKeep: Most scheduled snapshots of a disk.
+	MaxSnapshotKeep = 1000
 	// MaxPath: Longest path at which a disk is mounted. (unit: bytes)
 	MaxPath = 512
 )
@@ -109,6 +116,10 @@ type DiskSpec struct {
 	SourceDisk string `cbor:"4,keyasint,omitempty" json:"source_disk,omitempty"`
 	// Id of the snapshot of that disk; empty: the state of the disk when the clone is made.
 	SourceSnapshot string `cbor:"5,keyasint,omitempty" json:"source_snapshot,omitempty"`
+	// Time between scheduled snapshots; absent: none are taken.
+	SnapshotEvery *time.Duration `cbor:"7,keyasint,omitempty" json:"snapshot_every,omitempty"`
+	// Scheduled snapshots that are kept. (default 7)
+	SnapshotKeep int64 `cbor:"8,keyasint" json:"snapshot_keep"`
 	// It is to be deleted with its data when nothing uses it any more. (default false)
 	Deleted bool `cbor:"6,keyasint" json:"deleted"`
 }
@@ -116,6 +127,7 @@ type DiskSpec struct {
 // SetDefaults sets every field that has a default.
 func (x *DiskSpec) SetDefaults() {
 	x.FileSystem = FileSystemExt4
+	x.SnapshotKeep = 7
 	x.Deleted = false
 }
 
@@ -145,6 +157,11 @@ func (x *DiskSpec) ValidateFields(v *schema.Validator) {
 		v.MaxLen("store", len(x.Store), 2048)
 	}
 	schema.CheckEnum(v, "file_system", x.FileSystem)
+	if x.SnapshotEvery != nil {
+		schema.CheckMin(v, "snapshot_every", *x.SnapshotEvery, 1*time.Minute)
+	}
+	schema.CheckMin(v, "snapshot_keep", x.SnapshotKeep, 1)
+	schema.CheckMax(v, "snapshot_keep", x.SnapshotKeep, 1000)
 }
 
 // DiskStatus: what is known of a disk.
@@ -209,6 +226,8 @@ const (
 	DiskAttrFileSystem      = "spec.file_system"
 	DiskAttrSourceDisk      = "spec.source_disk"
 	DiskAttrSourceSnapshot  = "spec.source_snapshot"
+	DiskAttrSnapshotEvery   = "spec.snapshot_every"
+	DiskAttrSnapshotKeep    = "spec.snapshot_keep"
 	DiskAttrDeleted         = "spec.deleted"
 	DiskAttrPhase           = "status.phase"
 	DiskAttrVolume          = "status.volume"
@@ -283,6 +302,8 @@ var DiskKind = &schema.Kind{
 		{Path: "spec.file_system", Number: 3, Type: "enum file_system", Doc: "File system that it is formatted with.", Default: "ext4", Choices: []string{"ext4", "xfs"}},
 		{Path: "spec.source_disk", Number: 4, Type: "string", Doc: "Id of the disk that it is a clone of; empty: it begins empty."},
 		{Path: "spec.source_snapshot", Number: 5, Type: "string", Doc: "Id of the snapshot of that disk; empty: the state of the disk when the clone is made."},
+		{Path: "spec.snapshot_every", Number: 7, Type: "duration", Doc: "Time between scheduled snapshots; absent: none are taken."},
+		{Path: "spec.snapshot_keep", Number: 8, Type: "int", Doc: "Scheduled snapshots that are kept.", Default: "7"},
 		{Path: "spec.deleted", Number: 6, Type: "bool", Doc: "It is to be deleted with its data when nothing uses it any more.", Default: "false"},
 		{Path: "status.phase", Number: 1, Type: "enum disk_phase", Doc: "Phase.", Default: "pending", Choices: []string{"pending", "ready", "failed", "deleting"}},
 		{Path: "status.volume", Number: 2, Type: "string", Doc: "Id of its volume in the store; absent until it is made."},
@@ -345,12 +366,15 @@ type DiskSnapshotSpec struct {
 	Name string `cbor:"2,keyasint" json:"name" schema:"required"`
 	// disk + name, so that each pair exists once.
 	Key string `cbor:"3,keyasint" json:"key" schema:"required"`
+	// It was taken by the schedule of the disk, which deletes it again. (default false)
+	Scheduled bool `cbor:"5,keyasint" json:"scheduled"`
 	// It is to be deleted. (default false)
 	Deleted bool `cbor:"4,keyasint" json:"deleted"`
 }
 
 // SetDefaults sets every field that has a default.
 func (x *DiskSnapshotSpec) SetDefaults() {
+	x.Scheduled = false
 	x.Deleted = false
 }
 
@@ -433,6 +457,7 @@ const (
 	DiskSnapshotAttrDisk      = "spec.disk"
 	DiskSnapshotAttrName      = "spec.name"
 	DiskSnapshotAttrKey       = "spec.key"
+	DiskSnapshotAttrScheduled = "spec.scheduled"
 	DiskSnapshotAttrDeleted   = "spec.deleted"
 	DiskSnapshotAttrPhase     = "status.phase"
 	DiskSnapshotAttrSizeBytes = "status.size_bytes"
@@ -502,6 +527,7 @@ var DiskSnapshotKind = &schema.Kind{
 		{Path: "spec.disk", Number: 1, Type: "ref disk", Doc: "The disk.", Required: true, Indexed: true},
 		{Path: "spec.name", Number: 2, Type: "string", Doc: "Name among the snapshots of the disk.", Required: true},
 		{Path: "spec.key", Number: 3, Type: "string", Doc: "disk + name, so that each pair exists once.", Required: true, Unique: true},
+		{Path: "spec.scheduled", Number: 5, Type: "bool", Doc: "It was taken by the schedule of the disk, which deletes it again.", Default: "false"},
 		{Path: "spec.deleted", Number: 4, Type: "bool", Doc: "It is to be deleted.", Default: "false"},
 		{Path: "status.phase", Number: 1, Type: "enum disk_phase", Doc: "Phase.", Default: "pending", Choices: []string{"pending", "ready", "failed", "deleting"}},
 		{Path: "status.size_bytes", Number: 2, Type: "int", Doc: "Size of the disk when it was taken."},

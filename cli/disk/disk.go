@@ -4,6 +4,7 @@ package disk
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -24,7 +25,7 @@ import (
 // New makes the commands.
 func New(e *command.Env) *cobra.Command {
 	return command.Group("disk", "Create and manage disks that sandboxes mount",
-		newCreate(e), newList(e), newShow(e), newClone(e), newSnapshot(e), newDeleteSnapshot(e), newResize(e), newDelete(e))
+		newCreate(e), newList(e), newShow(e), newClone(e), newSnapshot(e), newDeleteSnapshot(e), newResize(e), newSchedule(e), newDelete(e))
 }
 
 func client(ctx context.Context, e *command.Env) (disk.DisksClient, error) {
@@ -197,6 +198,46 @@ func newResize(e *command.Env) *cobra.Command {
 	}
 }
 
+func newSchedule(e *command.Env) *cobra.Command {
+	var every time.Duration
+	var keep int64
+	var off bool
+	cmd := &cobra.Command{
+		Use:   "schedule DISK --every TIME|--off",
+		Short: "Take snapshots of a disk regularly",
+		Long: `Takes a snapshot of a disk every so often, named auto-YYYYMMDD-HHMMSS in UTC, and deletes the oldest of these beyond the
+number to keep. Snapshots that were taken by hand stay. --off takes no more; those that exist stay.`,
+		Example:           "  r disk schedule data --every 24h --keep 14\n  r disk schedule data --off",
+		Args:              command.Args(1, 1, "DISK"),
+		ValidArgsFunction: command.CompleteFirst(e, disk.DiskKind),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if off == (every > 0) {
+				return exit.Usagef("state either --every or --off")
+			}
+			req := &disk.ScheduleDiskRequest{Project: e.Project(), Disk: args[0]}
+			if every > 0 {
+				req.Every = &every
+			}
+			if keep > 0 {
+				req.Keep = &keep
+			}
+			if err := req.Validate(); err != nil {
+				return exit.With(exit.Usage, err)
+			}
+			c, err := client(cmd.Context(), e)
+			if err != nil {
+				return err
+			}
+			resp, err := c.Schedule(cmd.Context(), req)
+			return done(e, resp, err, "scheduled")
+		},
+	}
+	cmd.Flags().DurationVar(&every, "every", 0, "time between snapshots, at least 1m")
+	cmd.Flags().Int64Var(&keep, "keep", 0, "snapshots to keep; 7 unless stated once")
+	cmd.Flags().BoolVar(&off, "off", false, "take no more snapshots")
+	return cmd
+}
+
 func newDelete(e *command.Env) *cobra.Command {
 	var yes bool
 	cmd := &cobra.Command{
@@ -321,6 +362,9 @@ func show(ctx context.Context, e *command.Env, name string) error {
 		{"file system", string(d.Spec.FileSystem)}, {"store", cmp.Or(d.Spec.Store, "of the server")}, {"volume", d.Status.Volume}}
 	if d.Status.Node != "" {
 		rows = append(rows, []string{"node", names[d.Status.Node]}, []string{"device", d.Status.Device})
+	}
+	if d.Spec.SnapshotEvery != nil {
+		rows = append(rows, []string{"snapshots", fmt.Sprintf("every %s, the newest %d are kept", *d.Spec.SnapshotEvery, d.Spec.SnapshotKeep)})
 	}
 	if d.Status.Message != "" {
 		rows = append(rows, []string{"message", d.Status.Message})

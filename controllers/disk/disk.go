@@ -298,7 +298,7 @@ func anyPending(snaps []*disk.DiskSnapshot) bool {
 func (r *Reconciler) snapshots(ctx context.Context, d *disk.Disk, snaps []*disk.DiskSnapshot) error {
 	for _, s := range snaps {
 		switch {
-		case s.Spec.Deleted:
+		case s.Spec.Deleted, d.Spec.Deleted && s.Status.Phase == disk.DiskPhasePending:
 			if err := r.Volumes.DeleteSnapshot(ctx, r.store(d), d.Status.Volume, string(s.ID)); err != nil {
 				return errs.Wrap(err, "delete snapshot %s", s.Spec.Name)
 			}

@@ -3,6 +3,7 @@
 //	Create, Clone            a disk; they return when it can be used
 //	Snapshot, DeleteSnapshot the state of a disk at one moment
 //	Resize                   makes a disk larger
+//	Schedule                 takes snapshots regularly
 //	Delete                   deletes a disk with its data
 //	Claim, Release           which sandbox mounts which disk (mounts.go)
 //
@@ -21,6 +22,7 @@ package disks
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"miren.dev/runtime/api/disk"
 	"miren.dev/runtime/api/id"
@@ -178,8 +180,13 @@ func (s *Service) Clone(ctx context.Context, project, source, snapshot, name str
 	return s.create(ctx, d)
 }
 
-// snapshotKey makes the pair of a disk and the name of a snapshot unique.
-func snapshotKey(d *disk.Disk, name string) string { return fmt.Sprintf("%s/%s", d.ID, name) }
+// NewSnapshot returns a snapshot that is to be taken of a disk. No two snapshots
+// of a disk have the same name.
+func NewSnapshot(d *disk.Disk, name string) *disk.DiskSnapshot {
+	s := disk.NewDiskSnapshot()
+	s.Project, s.Spec.Disk, s.Spec.Name, s.Spec.Key = d.Project, d.GetID(), name, fmt.Sprintf("%s/%s", d.ID, name)
+	return s
+}
 
 // snapshot returns the named snapshot of a disk.
 func (s *Service) snapshot(ctx context.Context, d *disk.Disk, name string) (*disk.DiskSnapshot, error) {
@@ -205,8 +212,7 @@ func (s *Service) Snapshot(ctx context.Context, project, name, snapshot string) 
 	if snapshot == "" {
 		return nil, errs.New(errs.InvalidArgument, "a snapshot needs a name")
 	}
-	snap := disk.NewDiskSnapshot()
-	snap.Project, snap.Spec.Disk, snap.Spec.Name, snap.Spec.Key = d.Project, d.GetID(), snapshot, snapshotKey(d, snapshot)
+	snap := NewSnapshot(d, snapshot)
 	if err := entity.Create(ctx, s.Store, snap); err != nil {
 		return nil, err
 	}
@@ -277,6 +283,25 @@ func (s *Service) Resize(ctx context.Context, project, name string, size int64) 
 			return false, refuse("in_use", "disk %s is not larger yet: %s", name, d.Status.Message)
 		}
 		return done, nil
+	})
+}
+
+// Schedule has a snapshot of a disk taken every so often, and keeps the newest
+// ones; every 0: none any more, those that exist stay. keep 0: as many as before.
+func (s *Service) Schedule(ctx context.Context, project, name string, every time.Duration, keep int64) (*disk.Disk, error) {
+	d, err := s.Find(ctx, project, name)
+	if err != nil {
+		return nil, err
+	}
+	return entity.ModifySpec(ctx, s.Store, d.GetID(), func(d *disk.Disk) error {
+		d.Spec.SnapshotEvery = nil
+		if every > 0 {
+			d.Spec.SnapshotEvery = &every
+		}
+		if keep > 0 {
+			d.Spec.SnapshotKeep = keep
+		}
+		return nil
 	})
 }
 

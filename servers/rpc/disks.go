@@ -38,6 +38,10 @@ func (h *diskHandler) Resize(ctx context.Context, req *disk.ResizeDiskRequest) (
 	return diskResponse(h.disks.Resize(ctx, req.Project, req.Disk, req.SizeBytes))
 }
 
+func (h *diskHandler) Schedule(ctx context.Context, req *disk.ScheduleDiskRequest) (*disk.DiskResponse, error) {
+	return diskResponse(h.disks.Schedule(ctx, req.Project, req.Disk, value(req.Every), value(req.Keep)))
+}
+
 func (h *diskHandler) Delete(ctx context.Context, req *disk.DiskRequest) error {
 	return h.disks.Delete(ctx, req.Project, req.Disk)
 }

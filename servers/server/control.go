@@ -115,6 +115,7 @@ func (c *control) controllers(nodeID id.Node) []kit.Controller {
 		nodeSandboxes.Controller(),
 		(&ctlsandbox.Snapshots{Sandboxes: nodeSandboxes, Logger: log("snapshot")}).Controller(),
 		nodeDisks.Controller(),
+		(&ctldisk.Schedule{Store: c.store, Logger: log("disk-schedule")}).Controller(),
 		(&node.Liveness{Store: c.store, Logger: log("node")}).Controller(),
 		(&retention.Reconciler{
 			Store: c.store, Logger: log("retention"), Config: retention.Config{

@@ -125,6 +125,7 @@ var answers = map[string]answer{
 	}),
 	"disk.Disks/Snapshot":       snapshotRequest,
 	"disk.Disks/DeleteSnapshot": snapshotRequest,
+	"disk.Disks/Schedule":       byApp(func(p, a string) *disk.ScheduleDiskRequest { return &disk.ScheduleDiskRequest{Project: p, Disk: a} }),
 	"disk.Disks/Resize":         byApp(func(p, a string) *disk.ResizeDiskRequest { return &disk.ResizeDiskRequest{Project: p, Disk: a} }),
 	"disk.Disks/Delete":         byApp(func(p, a string) *disk.DiskRequest { return &disk.DiskRequest{Project: p, Disk: a} }),
 
