@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"reflect"
 	"runtime"
+	"slices"
 	"time"
 
 	"miren.dev/runtime/api/id"
@@ -56,7 +57,7 @@ func (r *Warm) Controller() kit.Controller {
 		Name: "warm-pool", Kind: sandbox.WarmPoolKind, Reconcile: r.Reconcile, Workers: 4,
 		Watches: []kit.Source{
 			kit.Map(func(sb *sandbox.Sandbox) []id.WarmPool {
-				if homeless(sb) {
+				if sandboxes.Homeless(sb) {
 					return keys(pools.List())
 				}
 				return kit.Key(sb.Spec.WarmPool)
@@ -94,20 +95,14 @@ func (r *Warm) now() time.Time {
 	return time.Now()
 }
 
-// homeless reports whether a sandbox waits for room that no node has.
-func homeless(sb *sandbox.Sandbox) bool {
-	return sb.Spec.WarmPool == "" && sandboxes.AwaitsPlacement(sb) && sb.Status.Message != ""
-}
-
 // pressed reports whether any sandbox waits for room.
 func (r *Warm) pressed(ctx context.Context) (bool, error) {
 	pending, err := sandboxes.Pending(ctx, r.Store)
-	for _, sb := range pending {
-		if homeless(sb) {
-			return true, nil
-		}
+	if err != nil {
+		return false, err
 	}
-	return false, err
+	paused, _, err := entity.List[sandbox.Sandbox](ctx, r.Store, entity.Where(sandbox.SandboxAttrPhase, sandbox.SandboxPhasePaused))
+	return slices.ContainsFunc(append(pending, paused...), sandboxes.Homeless), err
 }
 
 // Reconcile brings one warm pool closer to its target and returns after how

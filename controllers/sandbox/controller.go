@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"miren.dev/runtime/api/core"
 	"miren.dev/runtime/api/sandbox"
 	"miren.dev/runtime/controllers/kit"
 	"miren.dev/runtime/pkg/schema"
@@ -26,7 +27,7 @@ func (r *Reconciler) Controller() kit.Controller {
 		Name: "sandbox", Kind: sandbox.SandboxKind, Filter: r.Mine, Workers: workers, Resync: time.Minute,
 		Reconcile: r.Reconcile,
 		Watches:   []kit.Source{kit.Func(r.watchDriver)},
-		Access: kit.Access{Owns: kit.Fields(sandbox.SandboxKind, "status"), Shares: []kit.Share{{
+		Access: kit.Access{Reads: []*schema.Kind{core.NodeKind}, Owns: kit.Fields(sandbox.SandboxKind, "status"), Shares: []kit.Share{{
 			Field: kit.Field{Kind: sandbox.SandboxKind, Path: "spec.desired"}, Owner: "api", Why: "to pause an idle one", When: pausesIdle,
 		}}},
 	}

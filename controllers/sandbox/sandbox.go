@@ -160,6 +160,15 @@ func (r *Reconciler) create(ctx context.Context, sb *sandbox.Sandbox) (time.Dura
 		return busyWait, nil
 	}
 	defer release()
+	if awaitsRoom(sb) {
+		err := r.room(ctx, sb)
+		if errs.Is(err, errs.ResourceExhausted) {
+			return r.withoutRoom(ctx, sb, err)
+		}
+		if err != nil {
+			return 0, err
+		}
+	}
 	if sb.Status.Phase != sandbox.SandboxPhaseCreating {
 		sb.Status.Phase = sandbox.SandboxPhaseCreating
 		if err := r.write(ctx, sb); err != nil {

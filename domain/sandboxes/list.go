@@ -5,11 +5,13 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 
 	"miren.dev/runtime/api/app"
 	"miren.dev/runtime/api/id"
 	"miren.dev/runtime/api/sandbox"
 	"miren.dev/runtime/entity"
+	"miren.dev/runtime/pkg/errs"
 )
 
 // OfApp lists the sandboxes of an app.
@@ -44,6 +46,26 @@ func Pending(ctx context.Context, r entity.Reader) ([]*sandbox.Sandbox, error) {
 // AwaitsPlacement reports whether a sandbox waits for a node.
 func AwaitsPlacement(s *sandbox.Sandbox) bool {
 	return s.Spec.Node == "" && !s.Status.Phase.Ended()
+}
+
+// noRoom begins the message of a paused sandbox for which its node has no room.
+const noRoom = "the node has no room to resume it"
+
+// ErrNoRoom returns the error of a node that has no room to resume a sandbox.
+func ErrNoRoom(freeCPU, freeMemory, cpu, memory int64) error {
+	return errs.New(errs.ResourceExhausted, noRoom+": %d millis of CPU and %d MiB of memory are free, and it needs %d and %d",
+		max(0, freeCPU), max(0, freeMemory>>20), cpu, memory>>20).WithHint("stop or pause another sandbox")
+}
+
+// Homeless reports whether a sandbox waits for room that no node has.
+func Homeless(s *sandbox.Sandbox) bool {
+	switch {
+	case s.Spec.WarmPool != "":
+		return false
+	case s.Status.Phase == sandbox.SandboxPhasePaused:
+		return s.Spec.Desired == sandbox.DesiredStateRunning && strings.HasPrefix(s.Status.Message, noRoom)
+	}
+	return AwaitsPlacement(s) && s.Status.Message != ""
 }
 
 // ByAge orders sandboxes oldest first; those of one transaction by their ids.

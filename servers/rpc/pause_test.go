@@ -2,10 +2,13 @@ package rpcserver_test
 
 import (
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
+	"miren.dev/runtime/api/core"
 	"miren.dev/runtime/api/sandbox"
+	"miren.dev/runtime/domain/sandboxes"
 	"miren.dev/runtime/entity"
 	"miren.dev/runtime/pkg/egress"
 	"miren.dev/runtime/pkg/errs"
@@ -52,6 +55,35 @@ func TestPauseAndResume(t *testing.T) {
 		}
 		wait.For(t, "what was saved is deleted", func() bool { return len(e.snapshotNames()) == 0 })
 	}
+}
+
+// TestResumeWaitsForRoom: a paused sandbox reserves nothing, so another one may have taken its room.
+func TestResumeWaitsForRoom(t *testing.T) {
+	e := newEnv(t)
+	first := e.run("sleep")
+	e.pause(first)
+	second := e.run("sleep")
+	_, memory := second.Reserved()
+	_, err := entity.ModifySpec(e.ctx(), e.store, e.node, func(n *core.Node) error { n.Spec.MemoryBytes = memory; return nil })
+	e.must(err)
+	_, err = e.sandboxes.Resume(e.ctx(), &sandbox.PauseRequest{Sandbox: first.GetID()})
+	e.must(err)
+	get := func() *sandbox.Sandbox {
+		t.Helper()
+		sb, err := entity.Get[sandbox.Sandbox](e.ctx(), e.store, first.GetID())
+		e.must(err)
+		return sb
+	}
+	wait.For(t, "it waits for room", func() bool { return strings.Contains(get().Status.Message, "no room") })
+	if sb := get(); sb.Status.Phase != sandbox.SandboxPhasePaused || !sandboxes.Homeless(sb) {
+		t.Errorf("%+v", sb.Status)
+	}
+	_, err = e.sandboxes.Stop(e.ctx(), &sandbox.StopRequest{Sandbox: second.GetID(), Wait: ptr(true)})
+	e.must(err)
+	wait.For(t, "it runs", func() bool {
+		sb := get()
+		return sb.Status.Phase == sandbox.SandboxPhaseRunning && sb.Status.Message == ""
+	})
 }
 
 func TestExecWakesAPausedSandbox(t *testing.T) {
