@@ -96,4 +96,3 @@ func TestScheduledSnapshots(t *testing.T) {
 		t.Errorf("without a schedule: again after %s, snapshots %v", again, taken())
 	}
 }
-
