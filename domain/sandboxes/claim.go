@@ -86,7 +86,7 @@ func (s *Service) known(ctx context.Context, sb *sandbox.Sandbox) error {
 	if sb == nil || sb.Spec.Agent == "" {
 		return nil
 	}
-	_, err := informer.Of[sandbox.Sandbox](s.Informers).After(ctx, sb.ID, sb.Revision-1)
+	_, err := s.Informers.WaitRevision(ctx, sb.Revision)
 	return err
 }
 
