@@ -108,7 +108,7 @@ type once struct {
 
 // Close implements Process.
 func (o *once) Close() error {
-	defer o.end()
+	o.end() // first: the process's agent may take no message
 	return o.Process.Close()
 }
 
