@@ -84,10 +84,11 @@ func (s *Service) ephemeral(ctx context.Context, project string, req *RunOnceReq
 			return nil, nil, gerr
 		}
 		sb.Lease = lease.ID
-		end = s.keepLease(ctx, lease.ID)
+		revoke := s.keepLease(ctx, lease.ID) // a failure below returns no end
+		end = revoke
 		defer func() {
 			if err != nil {
-				end()
+				revoke()
 			}
 		}()
 	}

@@ -46,7 +46,8 @@ import (
 // gate is a store that a test can make unavailable.
 type gate struct {
 	entity.Store
-	away atomic.Bool
+	away     atomic.Bool
+	readOnly atomic.Bool
 }
 
 var errAway = errs.New(errs.Unavailable, "the store is away")
@@ -56,6 +57,13 @@ func (g *gate) Get(ctx context.Context, kind string, id schema.ID) (schema.Recor
 		return schema.Record{}, errAway
 	}
 	return g.Store.Get(ctx, kind, id)
+}
+
+func (g *gate) Txn(ctx context.Context, req entity.TxnRequest) (entity.TxnResult, error) {
+	if g.readOnly.Load() {
+		return entity.TxnResult{}, errAway
+	}
+	return g.Store.Txn(ctx, req)
 }
 
 func (g *gate) List(ctx context.Context, q entity.Query) (entity.Page, error) {

@@ -184,3 +184,14 @@ func TestRunOnceRefused(t *testing.T) {
 	}
 	e.none()
 }
+
+// TestRunOnceThatCannotBeCreated: its lease is revoked, and the caller gets the reason.
+func TestRunOnceThatCannotBeCreated(t *testing.T) {
+	e := newEnv(t)
+	e.store.readOnly.Store(true)
+	st, err := e.sandboxes.RunOnce(e.ctx(), &sandbox.RunOnceRequest{Sandbox: sandbox.RunRequest{Image: "guest", Command: []string{"/bin/guest", "echo"}}})
+	if err == nil {
+		_, err = all(st)
+	}
+	e.class("without a store that can be written", err, errs.Unavailable)
+}
