@@ -2,6 +2,7 @@ package sandbox
 
 import (
 	"context"
+	"io"
 
 	"miren.dev/runtime/api/id"
 	"miren.dev/runtime/api/sandbox"
@@ -60,4 +61,9 @@ func (n LocalNode) Logs(ctx context.Context, sid id.Sandbox, q sandboxes.LogQuer
 func (n LocalNode) Stats(ctx context.Context, sid id.Sandbox) (sandbox.Stats, error) {
 	st, err := n.Driver.Stats(ctx, string(sid))
 	return sandbox.Stats{At: st.At, CPU: st.CPU, MemoryBytes: st.MemoryBytes, PIDs: st.PIDs}, err
+}
+
+// Dial connects to a TCP port inside a sandbox.
+func (n LocalNode) Dial(ctx context.Context, sid id.Sandbox, port int) (io.ReadWriteCloser, error) {
+	return n.Driver.Dial(ctx, string(sid), port)
 }

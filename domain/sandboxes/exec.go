@@ -81,23 +81,33 @@ func (s *Service) execTarget(ctx context.Context, req *ExecRequest) (id.Sandbox,
 		}
 		return sb.GetID(), nil
 	}
-	// A sandbox that runs, or ran a moment ago, needs no look at the store.
-	sb := informer.Of[sandbox.Sandbox](s.Informers).Get(schema.ID(req.Sandbox))
+	sb, err := s.Running(ctx, req.Sandbox)
+	if err != nil {
+		return "", err
+	}
+	return sb.GetID(), nil
+}
+
+// Running returns a sandbox when it runs. It resumes a paused one.
+// FailedPrecondition if it has ended.
+func (s *Service) Running(ctx context.Context, sid id.Sandbox) (*sandbox.Sandbox, error) {
+	// A sandbox that runs, or ran a moment ago, needs no read of the store.
+	sb := informer.Of[sandbox.Sandbox](s.Informers).Get(schema.ID(sid))
 	if sb == nil || !reached(sb, sandbox.WaitUntilRunning) || sb.Spec.Desired == sandbox.DesiredStatePaused {
-		if sb, err := entity.Get[sandbox.Sandbox](ctx, s.Store, req.Sandbox); err != nil {
-			return "", err
+		if sb, err := entity.Get[sandbox.Sandbox](ctx, s.Store, sid); err != nil {
+			return nil, err
 		} else if err := s.awake(ctx, sb); err != nil {
-			return "", err
+			return nil, err
 		}
 		var err error
-		if sb, err = s.Wait(ctx, req.Sandbox, sandbox.WaitUntilRunning); err != nil {
-			return "", err
+		if sb, err = s.Wait(ctx, sid, sandbox.WaitUntilRunning); err != nil {
+			return nil, err
 		}
 	}
 	if sb.Status.Phase.Ended() {
-		return "", errEnded(sb)
+		return nil, errEnded(sb)
 	}
-	return sb.GetID(), nil
+	return sb, nil
 }
 
 // ready returns a ready sandbox of a service of an app's active version.

@@ -28,6 +28,9 @@ type Node interface {
 	// have ended or were deleted, while their logs are kept.
 	Logs(ctx context.Context, sid id.Sandbox, q LogQuery, emit func(LogLine) error) error
 	Stats(ctx context.Context, sid id.Sandbox) (sandbox.Stats, error)
+	// Dial connects to a TCP port inside the sandbox, on its loopback too.
+	// FailedPrecondition if nothing listens there.
+	Dial(ctx context.Context, sid id.Sandbox, port int) (io.ReadWriteCloser, error)
 }
 
 // EgressRecord is a name that a sandbox asked for, or a connection of it. The
