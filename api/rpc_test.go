@@ -5,6 +5,7 @@ import (
 
 	"miren.dev/runtime/api/app"
 	"miren.dev/runtime/api/history"
+	"miren.dev/runtime/api/interpreter"
 	"miren.dev/runtime/api/lsvd"
 	"miren.dev/runtime/api/sandbox"
 	"miren.dev/runtime/api/server"
@@ -22,7 +23,7 @@ func TestEveryMethodIsDenied(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer srv.Close()
-	for _, domain := range [][]*rpc.Service{app.Services, history.Services, lsvd.Services, sandbox.Services, server.Services, store.Services} {
+	for _, domain := range [][]*rpc.Service{app.Services, history.Services, interpreter.Services, lsvd.Services, sandbox.Services, server.Services, store.Services} {
 		for _, s := range domain {
 			srv.Register(s, nil)
 		}
