@@ -18,6 +18,7 @@ import (
 	"miren.dev/runtime/api/app"
 	"miren.dev/runtime/api/core"
 	"miren.dev/runtime/api/history"
+	"miren.dev/runtime/api/interpreter"
 	"miren.dev/runtime/api/sandbox"
 	"miren.dev/runtime/api/server"
 	"miren.dev/runtime/api/store"
@@ -134,6 +135,7 @@ func (f *fake) serveOn(l net.Listener, cfg *tls.Config) (stop func()) {
 	app.RegisterRoutes(srv, fakeRoutes{f})
 	sandbox.RegisterSandboxes(srv, fakeSandboxes{f})
 	sandbox.RegisterTemplates(srv, fakeTemplates{f})
+	interpreter.RegisterInterpreter(srv, fakeInterpreter{f})
 	done := make(chan error, 1)
 	go func() { done <- srv.Serve(l) }()
 	var once sync.Once

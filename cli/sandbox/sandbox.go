@@ -15,6 +15,7 @@ import (
 	"miren.dev/runtime/cli/attach"
 	"miren.dev/runtime/cli/command"
 	"miren.dev/runtime/cli/console"
+	"miren.dev/runtime/cli/interpreter"
 	"miren.dev/runtime/cli/logview"
 	"miren.dev/runtime/entity"
 	"miren.dev/runtime/pkg/errs"
@@ -24,7 +25,8 @@ import (
 // New makes the commands.
 func New(e *command.Env) *cobra.Command {
 	return command.Group("sandbox", "Run and control sandboxes", newRun(e), newList(e), newShow(e), newExec(e), newLogs(e), newStop(e), newDelete(e),
-		newPause(e), newResume(e), newSnapshot(e), newFork(e), newExtend(e), newEgress(e))
+		newPause(e), newResume(e), newSnapshot(e), newFork(e), newExtend(e), newEgress(e),
+		interpreter.NewCode(e), interpreter.NewContext(e))
 }
 
 func client(ctx context.Context, e *command.Env) (sandbox.SandboxesClient, error) {

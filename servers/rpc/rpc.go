@@ -9,10 +9,12 @@ import (
 	"miren.dev/runtime/api/app"
 	"miren.dev/runtime/api/disk"
 	"miren.dev/runtime/api/history"
+	"miren.dev/runtime/api/interpreter"
 	"miren.dev/runtime/api/sandbox"
 	"miren.dev/runtime/api/server"
 	"miren.dev/runtime/domain/apps"
 	"miren.dev/runtime/domain/disks"
+	domaininterpreter "miren.dev/runtime/domain/interpreter"
 	"miren.dev/runtime/domain/nodes"
 	"miren.dev/runtime/domain/routes"
 	"miren.dev/runtime/domain/sandboxes"
@@ -33,8 +35,8 @@ type Deps struct {
 	History   entity.History
 }
 
-// Register makes s serve apps, deploys, builds, routes, sandboxes, templates,
-// nodes, disks and the history.
+// Register makes s serve apps, deploys, builds, routes, sandboxes, their
+// interpreter, templates, nodes, disks and the history.
 func Register(s *rpc.Server, d Deps) {
 	app.RegisterApps(s, &appHandler{d.Apps})
 	app.RegisterDeploys(s, &deployHandler{d.Apps})
@@ -42,6 +44,9 @@ func Register(s *rpc.Server, d Deps) {
 	app.RegisterRoutes(s, &routeHandler{d.Routes})
 	sandbox.RegisterSandboxes(s, &sandboxHandler{d.Sandboxes})
 	sandbox.RegisterTemplates(s, &templateHandler{d.Templates})
+	interpreter.RegisterInterpreter(s, &interpreterHandler{&domaininterpreter.Service{
+		Running: d.Sandboxes.Running, Node: d.Sandboxes.Node, Sealer: d.Sandboxes.Sealer,
+	}})
 	server.RegisterNodes(s, &nodeHandler{d.Nodes})
 	disk.RegisterDisks(s, &diskHandler{d.Disks})
 	history.RegisterHistory(s, History(d.History))

@@ -12,6 +12,7 @@ import (
 	"miren.dev/runtime/api/core"
 	"miren.dev/runtime/api/disk"
 	"miren.dev/runtime/api/history"
+	"miren.dev/runtime/api/interpreter"
 	"miren.dev/runtime/api/sandbox"
 	"miren.dev/runtime/api/store"
 	"miren.dev/runtime/domain/projects"
@@ -95,6 +96,10 @@ var (
 	})
 )
 
+var contextRequest = bySandbox(func(x *tenant) any {
+	return &interpreter.ContextRequest{Sandbox: x.sandbox.GetID(), Context: "python"}
+})
+
 // answers lists every method; a new method needs an entry here.
 var answers = map[string]answer{
 	"app.Apps/Create":   appRequest,
@@ -148,6 +153,13 @@ var answers = map[string]answer{
 	"sandbox.Sandboxes/DeleteSnapshot": bySandbox(func(x *tenant) any {
 		return &sandbox.DeleteSnapshotRequest{Snapshot: x.snapshot.GetID()}
 	}),
+	"interpreter.Interpreter/Run":       bySandbox(func(x *tenant) any { return &interpreter.RunRequest{Sandbox: x.sandbox.GetID(), Code: "1"} }),
+	"interpreter.Interpreter/Create":    bySandbox(func(x *tenant) any { return &interpreter.CreateContextRequest{Sandbox: x.sandbox.GetID()} }),
+	"interpreter.Interpreter/List":      bySandbox(func(x *tenant) any { return &interpreter.ContextsRequest{Sandbox: x.sandbox.GetID()} }),
+	"interpreter.Interpreter/Interrupt": contextRequest,
+	"interpreter.Interpreter/Restart":   contextRequest,
+	"interpreter.Interpreter/Delete":    contextRequest,
+
 	"sandbox.Templates/List": byApp(func(p, _ string) *sandbox.TemplatesRequest { return &sandbox.TemplatesRequest{Project: p} }),
 	"sandbox.Templates/Show": byApp(func(p, a string) *sandbox.TemplateRequest {
 		return &sandbox.TemplateRequest{Project: p, Template: a}
