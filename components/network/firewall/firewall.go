@@ -21,6 +21,7 @@
 package firewall
 
 import (
+	"bytes"
 	"errors"
 	"log/slog"
 	"net/netip"
@@ -70,7 +71,7 @@ type Firewall struct {
 
 	mu      sync.Mutex
 	applied Config
-	content []byte // content of the applied table; nil when none was applied
+	tables  tables // as applied
 	guests  map[netip.Addr]egress.Policy
 	// conn is nil until it is used, and after an error. It is kept, because closing a
 	// netlink socket waits some 15 ms when something was deleted.
@@ -99,14 +100,14 @@ func (f *Firewall) use(fn func(*nftables.Conn) error) (err error) {
 
 // apply replaces the table. Callers hold f.mu.
 func (f *Firewall) apply(c Config) error {
-	f.content = nil
-	var content []byte
+	f.tables = tables{}
+	var applied tables
 	err := f.use(func(conn *nftables.Conn) (err error) {
-		content, err = applyTable(conn, c, f.guests)
+		applied, err = applyTable(conn, c, f.guests)
 		return err
 	})
 	if err == nil {
-		f.applied, f.content = c, content
+		f.applied, f.tables = c, applied
 	}
 	return err
 }
@@ -119,25 +120,26 @@ func (f *Firewall) Ensure(c Config) error {
 	if err != nil {
 		return errs.New(errs.FailedPrecondition, "routing rule of bridge %s: %w", c.Bridge, err)
 	}
-	if repaired && f.content != nil {
+	if repaired && f.tables.content != nil {
 		f.logger.Warn("another program removed the routing rule of the guests' network; restored it", "bridge", c.Bridge)
 	}
 	if err := routeLoopback(c); err != nil {
 		return errs.New(errs.FailedPrecondition, "bridge %s: %w", c.Bridge, err)
 	}
-	if f.content != nil && reflect.DeepEqual(c, f.applied) {
+	if f.tables.content != nil && reflect.DeepEqual(c, f.applied) {
 		var now []byte
 		err := f.use(func(conn *nftables.Conn) (err error) {
-			now, _, err = read(conn, c.Table)
+			now, _, err = read(conn, f.tables.chains...)
 			return err
 		})
-		if err != nil {
-			return errs.New(errs.Unavailable, "read nftables table %s: %w", c.Table, err)
-		}
-		if string(now) == string(f.content) {
+		if err == nil && bytes.Equal(now, f.tables.content) {
 			return nil
 		}
-		f.logger.Warn("another program changed the nftables table of the guests' network; restoring it", "table", c.Table)
+		logger := f.logger.With("table", c.Table)
+		if err != nil { // such as a missing chain
+			logger = logger.With("error", err)
+		}
+		logger.Warn("another program changed the nftables table of the guests' network; restoring it")
 	}
 	if err := f.apply(c); err != nil {
 		return errs.New(errs.FailedPrecondition, "nftables table %s: %w", c.Table, err)
@@ -164,7 +166,7 @@ func routeLoopback(c Config) error {
 func (f *Firewall) Remove(table, bridge string) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.content = nil
+	f.tables = tables{}
 	err := f.use(func(conn *nftables.Conn) error { return removeTable(conn, table) })
 	if f.conn != nil {
 		_ = f.conn.CloseLasting()

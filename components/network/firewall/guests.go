@@ -39,7 +39,7 @@ func (f *Firewall) change(a netip.Addr, p *egress.Policy) error {
 	} else {
 		delete(f.guests, a)
 	}
-	if f.content == nil { // Ensure will add the guests
+	if f.tables.content == nil { // Ensure will add the guests
 		return nil
 	}
 	err := f.use(func(conn *nftables.Conn) error { return f.changeElements(conn, a, before, had, p) })

@@ -2,7 +2,6 @@ package firewall
 
 import (
 	"bytes"
-	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -98,8 +97,14 @@ import (
 // with 256 networks each.
 const maxTransaction = 32 << 20
 
-// applyTable replaces the tables in one transaction and returns their content in readTable's form.
-func applyTable(conn *nftables.Conn, c Config, guests map[netip.Addr]egress.Policy) ([]byte, error) {
+// tables are the two applied tables.
+type tables struct {
+	chains  [][]*nftables.Chain // of each
+	content []byte              // see read; nil: nothing is applied
+}
+
+// applyTable replaces the tables in one transaction.
+func applyTable(conn *nftables.Conn, c Config, guests map[netip.Addr]egress.Policy) (tables, error) {
 	for _, t := range tablesOf(c.Table) {
 		// Added first, so that deleting it succeeds even if it did not exist.
 		conn.AddTable(t)
@@ -108,7 +113,7 @@ func applyTable(conn *nftables.Conn, c Config, guests map[netip.Addr]egress.Poli
 	}
 	b := builder{conn: conn, table: tablesOf(c.Table)[0]}
 	if err := b.guests(c, guests); err != nil {
-		return nil, err
+		return tables{}, err
 	}
 	b.forward(c)
 	b.redirect(c)
@@ -118,13 +123,13 @@ func applyTable(conn *nftables.Conn, c Config, guests map[netip.Addr]egress.Poli
 	arp := builder{conn: conn, table: tablesOf(c.Table)[1]}
 	arp.chain("guests", nftables.ChainTypeFilter, nftables.ChainHookRef(arpInput), nftables.ChainPriorityFilter)(fromBridge(c), setMark())
 	if err := conn.Flush(); err != nil {
-		return nil, err
+		return tables{}, err
 	}
-	content, rules, err := read(conn, c.Table)
+	content, rules, err := read(conn, b.chains, arp.chains)
 	if want := b.rules + arp.rules; err == nil && rules != want {
 		err = fmt.Errorf("it has %d rules of %d: another program changes it", rules, want)
 	}
-	return content, err
+	return tables{chains: [][]*nftables.Chain{b.chains, arp.chains}, content: content}, err
 }
 
 // guests adds the chains that a guest's packets pass first, each behind the chains
@@ -248,9 +253,10 @@ func (b *builder) redirect(c Config) {
 
 // builder adds chains and rules to a table.
 type builder struct {
-	conn  *nftables.Conn
-	table *nftables.Table
-	rules int
+	conn   *nftables.Conn
+	table  *nftables.Table
+	chains []*nftables.Chain // in the order of their addition
+	rules  int
 }
 
 // chain adds a chain and returns a function that adds a rule to it.
@@ -261,6 +267,7 @@ func (b *builder) chain(name string, typ nftables.ChainType, hook *nftables.Chai
 		c.Type, c.Hooknum, c.Priority, c.Policy = typ, hook, priority, &accept
 	}
 	b.conn.AddChain(c)
+	b.chains = append(b.chains, c)
 	return func(parts ...[]expr.Any) {
 		b.rules++
 		b.conn.AddRule(&nftables.Rule{Table: b.table, Chain: c, Exprs: slices.Concat(parts...)})
@@ -275,21 +282,23 @@ func tablesOf(name string) []*nftables.Table {
 	return []*nftables.Table{{Family: nftables.TableFamilyINet, Name: name}, {Family: nftables.TableFamilyARP, Name: name}}
 }
 
-// read returns the content of the tables, and how many rules they have. It differs after any change, even if another
-// program added the same rules again: rules have handles.
-func read(conn *nftables.Conn, name string) (content []byte, rules int, _ error) {
+// read returns the content of tables with these chains, and how many rules they have. The content differs after any
+// change, even if another program added the same rules again: rules have handles. An error may mean that a chain is
+// missing.
+//
+// It asks for each table and chain by its name. The kernel lists all chains of the machine in several messages, between
+// which other programs may add and delete theirs: then the list has some chains twice, and others not at all.
+func read(conn *nftables.Conn, chains ...[]*nftables.Chain) (content []byte, rules int, _ error) {
 	var b bytes.Buffer
-	for _, t := range tablesOf(name) {
-		all, err := conn.ListChainsOfTableFamily(t.Family)
+	for _, of := range chains {
+		t, err := conn.ListTableOfFamily(of[0].Table.Name, of[0].Table.Family)
 		if err != nil {
-			return nil, 0, fmt.Errorf("list chains: %w", err)
+			return nil, 0, fmt.Errorf("table %s: %w", of[0].Table.Name, err)
 		}
-		slices.SortFunc(all, func(a, b *nftables.Chain) int { return cmp.Compare(a.Name, b.Name) })
-		for _, c := range all {
-			if c.Table.Name != name {
-				continue
-			}
-			n, err := readChain(&b, conn, t, c)
+		// Use is the number of chains and sets, also of those that others added.
+		fmt.Fprintf(&b, "%d %d %d\n", t.Family, t.Use, t.Flags)
+		for _, c := range of {
+			n, err := readChain(&b, conn, c)
 			if err != nil {
 				return nil, 0, fmt.Errorf("chain %s: %w", c.Name, err)
 			}
@@ -299,8 +308,13 @@ func read(conn *nftables.Conn, name string) (content []byte, rules int, _ error)
 	return b.Bytes(), rules, nil
 }
 
-func readChain(b *bytes.Buffer, conn *nftables.Conn, t *nftables.Table, c *nftables.Chain) (rules int, _ error) {
-	fmt.Fprintf(b, "%d %s %s", t.Family, c.Name, c.Type)
+func readChain(b *bytes.Buffer, conn *nftables.Conn, c *nftables.Chain) (rules int, _ error) {
+	t := c.Table
+	c, err := conn.ListChain(t, c.Name)
+	if err != nil {
+		return 0, err
+	}
+	fmt.Fprintf(b, "%s %s", c.Name, c.Type)
 	if c.Hooknum != nil && c.Priority != nil && c.Policy != nil {
 		fmt.Fprintf(b, " %d %d %d", *c.Hooknum, *c.Priority, *c.Policy)
 	}
