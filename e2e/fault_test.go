@@ -105,7 +105,7 @@ func kill(t *testing.T, pid int) {
 		t.Fatalf("kill %d: %v", pid, err)
 	}
 	wait.NoError(t, fmt.Sprintf("process %d is gone", pid), func() error {
-		if b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid)); err == nil && !strings.Contains(string(b), ") Z ") {
+		if !ended(pid) {
 			return fmt.Errorf("process %d is still there", pid)
 		}
 		return nil

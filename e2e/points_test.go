@@ -116,7 +116,7 @@ func (f *faulty) killedAt(t *testing.T, point string, what func()) {
 		if _, err := os.Stat(f.file + ".hit"); err != nil {
 			return fmt.Errorf("the server does not get to %s", point)
 		}
-		if b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid)); err == nil && !strings.Contains(string(b), ") Z ") {
+		if !ended(pid) {
 			return fmt.Errorf("process %d got to %s and is still there", pid, point)
 		}
 		return nil
@@ -124,6 +124,17 @@ func (f *faulty) killedAt(t *testing.T, point string, what func()) {
 	if err := f.start(); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// ended reports whether a process has ended with all of its threads. A process
+// whose first thread is a zombie may have others that still hold its files.
+func ended(pid int) bool {
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return true
+	}
+	threads, _ := os.ReadDir(fmt.Sprintf("/proc/%d/task", pid))
+	return strings.Contains(string(b), ") Z ") && len(threads) <= 1
 }
 
 var (
