@@ -18,6 +18,7 @@ import (
 	"miren.dev/runtime/domain/interpreter"
 	"miren.dev/runtime/domain/sandboxes"
 	"miren.dev/runtime/pkg/errs"
+	"miren.dev/runtime/testsupport/wait"
 )
 
 // guest is a sandbox whose server is the test: it gets the request and may
@@ -66,7 +67,7 @@ func says(text string) func(string, net.Conn) {
 // run executes code and returns its events.
 func run(t *testing.T, s *interpreter.Service, req interpreter.RunRequest) (events []*api.RunEvent, err error) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*wait.Limit)
 	defer cancel()
 	err = s.Run(ctx, req, func(e *api.RunEvent) error {
 		events = append(events, e)
