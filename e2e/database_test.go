@@ -20,6 +20,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"miren.dev/runtime/pkg/config"
+	"miren.dev/runtime/pkg/instance"
 	"miren.dev/runtime/testsupport/wait"
 )
 
@@ -71,7 +73,12 @@ func startDiskDaemon(t *testing.T, s *server) *diskDaemon {
 		if t.Failed() {
 			t.Logf("the daemon said:\n%s", d.log)
 		}
-		if err := os.RemoveAll(s.state); err != nil {
+		in, err := instance.Find(s.state, config.DefaultRunDir())
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		if err := errors.Join(os.RemoveAll(in.RunDir), os.RemoveAll(s.state)); err != nil {
 			t.Error(err)
 		}
 	})
