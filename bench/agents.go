@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"miren.dev/runtime/components/execution"
+	"miren.dev/runtime/pkg/sandboxfs"
 )
 
 // Goals of agents' sandboxes: milliseconds, or ratios to bare runsc.
@@ -57,7 +58,7 @@ func benchStatic(ctx context.Context, b *bench, d *driverInstall, _ *bare) error
 	if _, err := d.Ensure(ctx, s); err != nil {
 		return err
 	}
-	w, err := d.Files(s.ID, execution.FileView{User: "root"}).Write(ctx, staticPath, execution.WriteOptions{Perm: 0o755})
+	w, err := d.Files(s.ID, sandboxfs.View{User: "root"}).Write(ctx, staticPath, sandboxfs.WriteOptions{Perm: 0o755})
 	if err != nil {
 		return err
 	}
@@ -192,7 +193,7 @@ func benchCopy(ctx context.Context, b *bench, d *driverInstall, _ *bare) error {
 	if _, err := d.Ensure(ctx, s); err != nil {
 		return err
 	}
-	files := d.Files(s.ID, execution.FileView{User: "root"})
+	files := d.Files(s.ID, sandboxfs.View{User: "root"})
 	from, to := b.scratch.path("copy", "from"), b.scratch.path("copy", "to")
 	if err := writeNoise(from, copyBytes); err != nil {
 		return err
@@ -214,7 +215,7 @@ func benchCopy(ctx context.Context, b *bench, d *driverInstall, _ *bare) error {
 		}
 		defer f.Close()
 		began := time.Now()
-		w, err := files.Write(ctx, "/root/copy", execution.WriteOptions{})
+		w, err := files.Write(ctx, "/root/copy", sandboxfs.WriteOptions{})
 		if err != nil {
 			return nil, err
 		}

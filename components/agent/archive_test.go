@@ -9,9 +9,10 @@ import (
 
 	"miren.dev/runtime/components/execution"
 	"miren.dev/runtime/pkg/errs"
+	"miren.dev/runtime/pkg/sandboxfs"
 )
 
-func (f *filesFixture) extract(x execution.Files, path string, archive []byte) error {
+func (f *filesFixture) extract(x sandboxfs.FS, path string, archive []byte) error {
 	f.t.Helper()
 	w, err := x.Extract(f.ctx(), path)
 	if err != nil {
@@ -54,7 +55,7 @@ func pack(t *testing.T, entries ...tar.Header) []byte {
 
 func TestArchiveRoundTrip(t *testing.T) {
 	withFiles(t, func(t *testing.T, f *filesFixture) {
-		x := f.files(execution.FileView{User: "1234:1234"})
+		x := f.files(sandboxfs.View{User: "1234:1234"})
 		script := "cd " + f.dir + " && mkdir -p a/b/empty && head -c 3000000 /dev/urandom >a/big && echo text >a/b/text && chmod 750 a/b && chmod 600 a/b/text && ln -s b/text a/link && mkfifo a/pipe && : >a/nothing"
 		if r := f.exec(execution.ExecSpec{Command: []string{"/bin/sh", "-c", script}, User: "1234:1234"}); r.code != 0 {
 			t.Fatal(r)
@@ -110,7 +111,7 @@ func TestArchiveRoundTrip(t *testing.T) {
 
 func TestArchivesAreConfined(t *testing.T) {
 	withFiles(t, func(t *testing.T, f *filesFixture) {
-		x := f.files(execution.FileView{User: "1234:1234"})
+		x := f.files(sandboxfs.View{User: "1234:1234"})
 		setup := "cd " + f.dir + " && mkdir -m 777 in out && echo kept >out/file && chmod 666 out/file && ln -s ../out in/there"
 		if r := f.exec(execution.ExecSpec{Command: []string{"/bin/sh", "-c", setup}, User: "1234:1234"}); r.code != 0 {
 			t.Fatal(r)
@@ -151,7 +152,7 @@ func TestArchivesAreConfined(t *testing.T) {
 				t.Errorf("an entry of type %c: %v", kind, err)
 			}
 		}
-		root := f.files(execution.FileView{User: "1234", Roots: []string{f.dir + "/in"}})
+		root := f.files(sandboxfs.View{User: "1234", Roots: []string{f.dir + "/in"}})
 		if err := f.extract(root, f.dir+"/in/there", pack(t, file("file"))); !errs.Is(err, errs.PermissionDenied) {
 			t.Errorf("outside the roots: %v", err)
 		}

@@ -9,26 +9,26 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"miren.dev/runtime/components/execution"
 	"miren.dev/runtime/pkg/agentproto"
 	"miren.dev/runtime/pkg/errs"
+	"miren.dev/runtime/pkg/sandboxfs"
 )
 
 // Files are the files of the sandbox.
-func (c *Conn) Files(v execution.FileView) *Files {
+func (c *Conn) Files(v sandboxfs.View) *Files {
 	return &Files{c: c, v: agentproto.View{User: v.User, Roots: v.Roots}}
 }
 
-// Files implements execution.Files.
+// Files implements sandboxfs.FS.
 type Files struct {
 	c *Conn
 	v agentproto.View
 }
 
-var _ execution.Files = (*Files)(nil)
+var _ sandboxfs.FS = (*Files)(nil)
 
-// Read is execution.Files's.
-func (f *Files) Read(ctx context.Context, path string, offset, length int64) (execution.FileReader, error) {
+// Read is sandboxfs.FS's.
+func (f *Files) Read(ctx context.Context, path string, offset, length int64) (sandboxfs.Reader, error) {
 	m := agentproto.FileRead{View: f.v, Path: path, Offset: offset, Length: length}
 	ch, err := f.c.open(ctx, agentproto.Open{Kind: agentproto.KindRead, Lifetime: agentproto.LifeLinger, Params: m.Append(nil)})
 	if err != nil {
@@ -44,10 +44,10 @@ func (f *Files) Read(ctx context.Context, path string, offset, length int64) (ex
 
 type fileReader struct {
 	ch   *channel
-	info execution.FileInfo
+	info sandboxfs.Info
 }
 
-func (r *fileReader) Info() execution.FileInfo   { return r.info }
+func (r *fileReader) Info() sandboxfs.Info       { return r.info }
 func (r *fileReader) Read(b []byte) (int, error) { return r.ch.out.Read(b) }
 
 func (r *fileReader) Close() error {
@@ -55,8 +55,8 @@ func (r *fileReader) Close() error {
 	return nil
 }
 
-// Write is execution.Files's.
-func (f *Files) Write(ctx context.Context, path string, o execution.WriteOptions) (execution.FileWriter, error) {
+// Write is sandboxfs.FS's.
+func (f *Files) Write(ctx context.Context, path string, o sandboxfs.WriteOptions) (sandboxfs.Writer, error) {
 	m := agentproto.FileWrite{
 		View: f.v, Path: path, Mode: agentproto.WriteMode(o.Mode), Offset: o.Offset, Perm: uint64(permOf(o.Perm)), Parents: o.Parents,
 	}
@@ -67,8 +67,8 @@ func (f *Files) Write(ctx context.Context, path string, o execution.WriteOptions
 	return &fileWriter{ch}, nil
 }
 
-// Watch is execution.Files's.
-func (f *Files) Watch(ctx context.Context, path string, recursive bool) (execution.Watcher, error) {
+// Watch is sandboxfs.FS's.
+func (f *Files) Watch(ctx context.Context, path string, recursive bool) (sandboxfs.Watcher, error) {
 	m := agentproto.FileOp{View: f.v, Path: path, Recursive: recursive}
 	ch, err := f.c.open(ctx, agentproto.Open{Kind: agentproto.KindWatch, Lifetime: agentproto.LifeLinger, Params: m.Append(nil)})
 	if err != nil {
@@ -82,17 +82,17 @@ type fileWatcher struct {
 	r  *bufio.Reader
 }
 
-var fileChanges = map[agentproto.FileChange]execution.FileChange{
-	agentproto.FileCreated: execution.FileCreated, agentproto.FileWritten: execution.FileWritten, agentproto.FileRemoved: execution.FileRemoved,
-	agentproto.FileAttributes: execution.FileAttributes, agentproto.FilesMissed: execution.FilesMissed,
+var fileChanges = map[agentproto.FileChange]sandboxfs.Change{
+	agentproto.FileCreated: sandboxfs.Created, agentproto.FileWritten: sandboxfs.Written, agentproto.FileRemoved: sandboxfs.Removed,
+	agentproto.FileAttributes: sandboxfs.Attributes, agentproto.FilesMissed: sandboxfs.Missed,
 }
 
-func (w *fileWatcher) Next() (execution.FileEvent, error) {
+func (w *fileWatcher) Next() (sandboxfs.Event, error) {
 	e, err := agentproto.ReadFileEvent(w.r)
 	if err != nil {
-		return execution.FileEvent{}, err
+		return sandboxfs.Event{}, err
 	}
-	return execution.FileEvent{Change: fileChanges[e.Op], Path: e.Path, Dir: e.Dir}, nil
+	return sandboxfs.Event{Change: fileChanges[e.Op], Path: e.Path, Dir: e.Dir}, nil
 }
 
 func (w *fileWatcher) Close() error {
@@ -102,7 +102,7 @@ func (w *fileWatcher) Close() error {
 
 type fileWriter struct{ ch *channel }
 
-// Archive is execution.Files's.
+// Archive is sandboxfs.FS's.
 func (f *Files) Archive(ctx context.Context, path string) (io.ReadCloser, error) {
 	m := agentproto.FileOp{View: f.v, Path: path}
 	ch, err := f.c.open(ctx, agentproto.Open{Kind: agentproto.KindArchive, Lifetime: agentproto.LifeLinger, Params: m.Append(nil)})
@@ -112,8 +112,8 @@ func (f *Files) Archive(ctx context.Context, path string) (io.ReadCloser, error)
 	return &fileReader{ch: ch}, nil
 }
 
-// Extract is execution.Files's.
-func (f *Files) Extract(ctx context.Context, path string) (execution.Extractor, error) {
+// Extract is sandboxfs.FS's.
+func (f *Files) Extract(ctx context.Context, path string) (sandboxfs.Extractor, error) {
 	m := agentproto.FileOp{View: f.v, Path: path, Recursive: true}
 	ch, err := f.c.open(ctx, agentproto.Open{Kind: agentproto.KindExtract, Lifetime: agentproto.LifeLinger, Params: m.Append(nil)})
 	if err != nil {
@@ -145,15 +145,15 @@ func (w *fileWriter) Write(b []byte) (int, error) {
 	return n, err
 }
 
-func (w *fileWriter) Commit(ctx context.Context) (execution.FileInfo, error) {
+func (w *fileWriter) Commit(ctx context.Context) (sandboxfs.Info, error) {
 	_ = w.ch.in.Close() // it cannot fail
 	b, err := w.ch.wait(ctx)
 	if err != nil {
-		return execution.FileInfo{}, err
+		return sandboxfs.Info{}, err
 	}
 	info, err := agentproto.DecodeFileInfo(b)
 	if err != nil {
-		return execution.FileInfo{}, errs.New(errs.Internal, "description of a file of %s: %w", w.ch.c.id, err)
+		return sandboxfs.Info{}, errs.New(errs.Internal, "description of a file of %s: %w", w.ch.c.id, err)
 	}
 	return fileInfo(info), nil
 }
@@ -180,59 +180,59 @@ func (f *Files) infos(ctx context.Context, m agentproto.FileOp) (agentproto.File
 	return l, nil
 }
 
-// Stat is execution.Files's.
-func (f *Files) Stat(ctx context.Context, path string) (execution.FileInfo, error) {
+// Stat is sandboxfs.FS's.
+func (f *Files) Stat(ctx context.Context, path string) (sandboxfs.Info, error) {
 	l, err := f.infos(ctx, agentproto.FileOp{Op: agentproto.OpStat, Path: path})
 	if err != nil {
-		return execution.FileInfo{}, err
+		return sandboxfs.Info{}, err
 	}
 	if len(l.Files) != 1 {
-		return execution.FileInfo{}, errs.New(errs.Internal, "description of a file of %s: %d of them", f.c.id, len(l.Files))
+		return sandboxfs.Info{}, errs.New(errs.Internal, "description of a file of %s: %d of them", f.c.id, len(l.Files))
 	}
 	return fileInfo(l.Files[0]), nil
 }
 
-// List is execution.Files's.
-func (f *Files) List(ctx context.Context, path, after string, limit int) ([]execution.FileInfo, bool, error) {
+// List is sandboxfs.FS's.
+func (f *Files) List(ctx context.Context, path, after string, limit int) ([]sandboxfs.Info, bool, error) {
 	l, err := f.infos(ctx, agentproto.FileOp{Op: agentproto.OpList, Path: path, After: after, Limit: uint64(max(0, limit))})
-	var list []execution.FileInfo
+	var list []sandboxfs.Info
 	for _, i := range l.Files {
 		list = append(list, fileInfo(i))
 	}
 	return list, l.More, err
 }
 
-// Move is execution.Files's.
+// Move is sandboxfs.FS's.
 func (f *Files) Move(ctx context.Context, from, to string, replace bool) error {
 	_, err := f.do(ctx, agentproto.FileOp{Op: agentproto.OpMove, Path: from, To: to, Recursive: replace})
 	return err
 }
 
-// Copy is execution.Files's.
+// Copy is sandboxfs.FS's.
 func (f *Files) Copy(ctx context.Context, from, to string) error {
 	_, err := f.do(ctx, agentproto.FileOp{Op: agentproto.OpCopy, Path: from, To: to, Recursive: true})
 	return err
 }
 
-// Remove is execution.Files's.
+// Remove is sandboxfs.FS's.
 func (f *Files) Remove(ctx context.Context, path string, recursive bool) error {
 	_, err := f.do(ctx, agentproto.FileOp{Op: agentproto.OpRemove, Path: path, Recursive: recursive})
 	return err
 }
 
-// Mkdir is execution.Files's.
+// Mkdir is sandboxfs.FS's.
 func (f *Files) Mkdir(ctx context.Context, path string, perm fs.FileMode, parents bool) error {
 	_, err := f.do(ctx, agentproto.FileOp{Op: agentproto.OpMkdir, Path: path, Perm: uint64(permOf(perm)), Recursive: parents})
 	return err
 }
 
-// Chmod is execution.Files's.
+// Chmod is sandboxfs.FS's.
 func (f *Files) Chmod(ctx context.Context, path string, perm fs.FileMode) error {
 	_, err := f.do(ctx, agentproto.FileOp{Op: agentproto.OpChmod, Path: path, Perm: uint64(permOf(perm))})
 	return err
 }
 
-// Attrs is execution.Files's.
+// Attrs is sandboxfs.FS's.
 func (f *Files) Attrs(ctx context.Context, path string) (map[string][]byte, error) {
 	b, err := f.do(ctx, agentproto.FileOp{Op: agentproto.OpAttrs, Path: path})
 	if err != nil {
@@ -249,7 +249,7 @@ func (f *Files) Attrs(ctx context.Context, path string) (map[string][]byte, erro
 	return attrs, nil
 }
 
-// SetAttr is execution.Files's.
+// SetAttr is sandboxfs.FS's.
 func (f *Files) SetAttr(ctx context.Context, path, name string, value []byte) error {
 	_, err := f.do(ctx, agentproto.FileOp{Op: agentproto.OpSetAttr, Path: path, To: name, Value: value})
 	return err
@@ -273,7 +273,7 @@ var fileTypes = map[uint32]fs.FileMode{
 	unix.S_IFSOCK: fs.ModeSocket, unix.S_IFBLK: fs.ModeDevice, unix.S_IFCHR: fs.ModeDevice | fs.ModeCharDevice,
 }
 
-func fileInfo(m agentproto.FileInfo) execution.FileInfo {
+func fileInfo(m agentproto.FileInfo) sandboxfs.Info {
 	mode, ok := fileTypes[uint32(m.Mode)&unix.S_IFMT]
 	if !ok {
 		mode = fs.ModeIrregular
@@ -284,7 +284,7 @@ func fileInfo(m agentproto.FileInfo) execution.FileInfo {
 			mode |= f
 		}
 	}
-	return execution.FileInfo{
+	return sandboxfs.Info{
 		Name: m.Name, Mode: mode, Size: m.Size, ModTime: time.Unix(0, m.ModTime), UID: int(m.UID), GID: int(m.GID), Target: m.Target,
 	}
 }

@@ -15,6 +15,7 @@ import (
 	"miren.dev/runtime/components/agent"
 	"miren.dev/runtime/components/execution"
 	"miren.dev/runtime/pkg/errs"
+	"miren.dev/runtime/pkg/sandboxfs"
 	"miren.dev/runtime/testsupport/wait"
 )
 
@@ -36,22 +37,22 @@ func withFiles(t *testing.T, test func(t *testing.T, f *filesFixture)) {
 	})
 }
 
-func (f *filesFixture) files(v execution.FileView) *agent.Files { return f.conn.Files(v) }
+func (f *filesFixture) files(v sandboxfs.View) *agent.Files { return f.conn.Files(v) }
 
-func (f *filesFixture) put(x execution.Files, path string, content []byte, o execution.WriteOptions) (execution.FileInfo, error) {
+func (f *filesFixture) put(x sandboxfs.FS, path string, content []byte, o sandboxfs.WriteOptions) (sandboxfs.Info, error) {
 	f.t.Helper()
 	w, err := x.Write(f.ctx(), path, o)
 	if err != nil {
-		return execution.FileInfo{}, err
+		return sandboxfs.Info{}, err
 	}
 	defer w.Close()
 	if _, err := w.Write(content); err != nil {
-		return execution.FileInfo{}, err
+		return sandboxfs.Info{}, err
 	}
 	return w.Commit(f.ctx())
 }
 
-func (f *filesFixture) get(x execution.Files, path string, offset, length int64) ([]byte, error) {
+func (f *filesFixture) get(x sandboxfs.FS, path string, offset, length int64) ([]byte, error) {
 	f.t.Helper()
 	r, err := x.Read(f.ctx(), path, offset, length)
 	if err != nil {
@@ -63,14 +64,14 @@ func (f *filesFixture) get(x execution.Files, path string, offset, length int64)
 
 func TestFileRoundTrip(t *testing.T) {
 	withFiles(t, func(t *testing.T, f *filesFixture) {
-		x := f.files(execution.FileView{User: "1234:1234"})
+		x := f.files(sandboxfs.View{User: "1234:1234"})
 		path := f.dir + "/a/b/file"
 		data := make([]byte, 3<<20+17)
 		_, _ = rand.Read(data) // never fails
-		if _, err := f.put(x, path, data, execution.WriteOptions{}); !errs.Is(err, errs.NotFound) {
+		if _, err := f.put(x, path, data, sandboxfs.WriteOptions{}); !errs.Is(err, errs.NotFound) {
 			t.Errorf("without its directory: %v", err)
 		}
-		i, err := f.put(x, path, data, execution.WriteOptions{Parents: true, Perm: 0o640})
+		i, err := f.put(x, path, data, sandboxfs.WriteOptions{Parents: true, Perm: 0o640})
 		if err != nil || i.Name != "file" || i.Size != int64(len(data)) || i.Mode != 0o640 || i.UID != 1234 || time.Since(i.ModTime).Abs() > wait.Limit {
 			t.Errorf("written as %+v, %v", i, err)
 		}
@@ -85,7 +86,7 @@ func TestFileRoundTrip(t *testing.T) {
 			}
 		}
 		// A new file takes the place of the old one at once, with its permissions.
-		w, err := x.Write(f.ctx(), path, execution.WriteOptions{})
+		w, err := x.Write(f.ctx(), path, sandboxfs.WriteOptions{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -98,7 +99,7 @@ func TestFileRoundTrip(t *testing.T) {
 		if i, err = w.Commit(f.ctx()); err != nil || i.Mode != 0o640 {
 			t.Errorf("replaced by %+v, %v", i, err)
 		}
-		w, err = x.Write(f.ctx(), path, execution.WriteOptions{})
+		w, err = x.Write(f.ctx(), path, sandboxfs.WriteOptions{})
 		if err == nil {
 			_, err = io.WriteString(w, "given up")
 		}
@@ -107,19 +108,19 @@ func TestFileRoundTrip(t *testing.T) {
 		}
 		w.Close()
 		wait.For(t, "nothing of it is left", func() bool { l, _, err := x.List(f.ctx(), f.dir+"/a/b", "", 0); return err == nil && len(l) == 1 })
-		if _, err := f.put(x, path, []byte("x"), execution.WriteOptions{Mode: execution.WriteCreate}); !errs.Is(err, errs.AlreadyExists) {
+		if _, err := f.put(x, path, []byte("x"), sandboxfs.WriteOptions{Mode: sandboxfs.WriteCreate}); !errs.Is(err, errs.AlreadyExists) {
 			t.Errorf("create again: %v", err)
 		}
-		if _, err := f.put(x, path, []byte("XY"), execution.WriteOptions{Mode: execution.WriteAt, Offset: 1}); err != nil {
+		if _, err := f.put(x, path, []byte("XY"), sandboxfs.WriteOptions{Mode: sandboxfs.WriteAt, Offset: 1}); err != nil {
 			t.Error(err)
 		}
-		if _, err := f.put(x, path, []byte(" end"), execution.WriteOptions{Mode: execution.WriteAppend}); err != nil {
+		if _, err := f.put(x, path, []byte(" end"), sandboxfs.WriteOptions{Mode: sandboxfs.WriteAppend}); err != nil {
 			t.Error(err)
 		}
 		if got, err := f.get(x, path, 0, 0); err != nil || string(got) != "nXY end" {
 			t.Errorf("%q, %v", got, err)
 		}
-		if _, err := f.put(x, f.dir+"/empty", nil, execution.WriteOptions{}); err != nil {
+		if _, err := f.put(x, f.dir+"/empty", nil, sandboxfs.WriteOptions{}); err != nil {
 			t.Error(err)
 		}
 		if got, err := f.get(x, f.dir+"/empty", 0, 0); err != nil || len(got) != 0 {
@@ -130,7 +131,7 @@ func TestFileRoundTrip(t *testing.T) {
 
 func TestFileOperations(t *testing.T) {
 	withFiles(t, func(t *testing.T, f *filesFixture) {
-		x, at := f.files(execution.FileView{User: "1234"}), func(p string) string { return f.dir + "/" + p }
+		x, at := f.files(sandboxfs.View{User: "1234"}), func(p string) string { return f.dir + "/" + p }
 		ok := func(err error) {
 			t.Helper()
 			if err != nil {
@@ -150,7 +151,7 @@ func TestFileOperations(t *testing.T) {
 		ok(x.Mkdir(ctx, at("d/e/f"), 0, true))
 		ok(x.Mkdir(ctx, at("d/e/f"), 0, true))
 		for _, n := range []string{"d/1", "d/2", "d/3", "d/e/4"} {
-			_, err := f.put(x, at(n), []byte(n), execution.WriteOptions{})
+			_, err := f.put(x, at(n), []byte(n), sandboxfs.WriteOptions{})
 			ok(err)
 		}
 		if r := f.exec(execution.ExecSpec{Command: []string{"ln", "-s", "1", at("d/link")}, User: "1234"}); r.code != 0 {
@@ -171,7 +172,7 @@ func TestFileOperations(t *testing.T) {
 			t.Helper()
 			var names []string
 			for after, more := "", true; more; {
-				var l []execution.FileInfo
+				var l []sandboxfs.Info
 				if l, more, err = x.List(ctx, path, after, 2); err != nil || len(l) > 2 {
 					t.Fatalf("%+v, %v", l, err)
 				}
@@ -223,7 +224,7 @@ func TestFileOperations(t *testing.T) {
 			_, err := x.Stat(ctx, bad)
 			class(err, errs.InvalidArgument)
 		}
-		_, err = f.files(execution.FileView{User: "nobody-knows"}).Stat(ctx, "/")
+		_, err = f.files(sandboxfs.View{User: "nobody-knows"}).Stat(ctx, "/")
 		class(err, errs.InvalidArgument)
 	})
 }
@@ -243,14 +244,14 @@ func TestFilesAreConfined(t *testing.T) {
 				t.Errorf("%s: %v", what, err)
 			}
 		}
-		all := f.files(execution.FileView{User: "1234:1234"})
-		root := f.files(execution.FileView{User: "1234:1234", Roots: []string{f.dir + "/in", f.dir + "/none"}})
+		all := f.files(sandboxfs.View{User: "1234:1234"})
+		root := f.files(sandboxfs.View{User: "1234:1234", Roots: []string{f.dir + "/in", f.dir + "/none"}})
 		ctx := f.ctx()
 		_, err := f.get(all, f.dir+"/secret/file", 0, 0)
 		denied("a file of another user", err)
-		_, err = f.put(all, "/etc/passwd", []byte("x"), execution.WriteOptions{})
+		_, err = f.put(all, "/etc/passwd", []byte("x"), sandboxfs.WriteOptions{})
 		denied("a file of root", err)
-		_, err = f.put(all, "/etc/passwd", []byte("x"), execution.WriteOptions{Mode: execution.WriteAppend})
+		_, err = f.put(all, "/etc/passwd", []byte("x"), sandboxfs.WriteOptions{Mode: sandboxfs.WriteAppend})
 		denied("a file of root that is continued", err)
 		denied("a directory of root", all.Mkdir(ctx, "/etc/new", 0, false))
 		denied("the mode of a file of another user", all.Chmod(ctx, f.dir+"/out/file", 0o777))
@@ -262,7 +263,7 @@ func TestFilesAreConfined(t *testing.T) {
 		for _, p := range []string{"/proc/self/mem", "/proc/self/environ", "/proc/1/maps", f.dir + "/in/mem", f.dir + "/in/fds/0", "/proc/self/fd/1", "/proc/self/root/etc/passwd", "/proc/thread-self/cwd/x"} {
 			_, err := f.get(all, p, 0, 0)
 			denied("read "+p, err)
-			_, err = f.put(all, p, []byte("x"), execution.WriteOptions{Mode: execution.WriteAt})
+			_, err = f.put(all, p, []byte("x"), sandboxfs.WriteOptions{Mode: sandboxfs.WriteAt})
 			if !errs.Is(err, errs.PermissionDenied) && !errs.Is(err, errs.InvalidArgument) {
 				t.Errorf("write %s: %v", p, err)
 			}
@@ -270,7 +271,7 @@ func TestFilesAreConfined(t *testing.T) {
 		for _, p := range []string{"/out/file", "/in/../out/file", "/in/up/file", "/in/abs/file", "/in/uplink", "/in/mem", "/in/fds/0", "/in/up/../../secret/file", "/inside", "/in/loop"} {
 			_, err := f.get(root, f.dir+p, 0, 0)
 			denied("read "+p, err)
-			_, err = f.put(root, f.dir+p, []byte("x"), execution.WriteOptions{Mode: execution.WriteAppend})
+			_, err = f.put(root, f.dir+p, []byte("x"), sandboxfs.WriteOptions{Mode: sandboxfs.WriteAppend})
 			denied("append to "+p, err)
 		}
 		for _, p := range []string{"/out/file", "/in/../out/file", "/in/up/file", "/in/abs/file", "/in/uplink"} {
@@ -279,7 +280,7 @@ func TestFilesAreConfined(t *testing.T) {
 			}
 		}
 		for _, p := range []string{"/out/new", "/in/up/new", "/in/abs/new", "/in/../new"} {
-			_, err := f.put(root, f.dir+p, []byte("x"), execution.WriteOptions{Parents: true})
+			_, err := f.put(root, f.dir+p, []byte("x"), sandboxfs.WriteOptions{Parents: true})
 			denied("write "+p, err)
 			denied("make "+p, root.Mkdir(ctx, f.dir+p, 0, true))
 			denied("copy to "+p, root.Copy(ctx, f.dir+"/in/file", f.dir+p))
@@ -310,8 +311,8 @@ func TestFilesAreConfined(t *testing.T) {
 		if r := f.sh("cat " + f.dir + "/out/file; ls " + f.dir + "/out"); r.out != "hidden\nfile\n" {
 			t.Errorf("outside the roots: %q", r.out)
 		}
-		f.files(execution.FileView{User: "root"})
-		if _, err := f.get(f.files(execution.FileView{}), f.dir+"/secret/file", 0, 0); err != nil {
+		f.files(sandboxfs.View{User: "root"})
+		if _, err := f.get(f.files(sandboxfs.View{}), f.dir+"/secret/file", 0, 0); err != nil {
 			t.Errorf("root: %v", err)
 		}
 	})
@@ -322,7 +323,7 @@ func TestFileThreadsAreProtected(t *testing.T) {
 	e := inGvisor
 	e.need(t)
 	f := newFixture(t, e, agent.GuestConfig{Claimable: true, PIDs: 100})
-	x := f.conn.Files(execution.FileView{User: "app"})
+	x := f.conn.Files(sandboxfs.View{User: "app"})
 	for range 8 { // several threads
 		if _, err := x.Stat(f.ctx(), "/tmp"); err != nil {
 			t.Fatal(err)

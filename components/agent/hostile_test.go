@@ -8,6 +8,7 @@ import (
 	"miren.dev/runtime/components/execution"
 	"miren.dev/runtime/pkg/agentproto"
 	"miren.dev/runtime/pkg/errs"
+	"miren.dev/runtime/pkg/sandboxfs"
 	"miren.dev/runtime/testsupport/wait"
 )
 
@@ -124,7 +125,7 @@ func TestHostileLists(t *testing.T) {
 	}
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
-	files := conn.Files(execution.FileView{})
+	files := conn.Files(sandboxfs.View{})
 	_, err1 := conn.Processes(t.Context())
 	_, _, err2 := files.List(t.Context(), "/", "", 0)
 	_, err3 := files.Attrs(t.Context(), "/")

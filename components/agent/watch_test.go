@@ -6,12 +6,13 @@ import (
 
 	"miren.dev/runtime/components/execution"
 	"miren.dev/runtime/pkg/errs"
+	"miren.dev/runtime/pkg/sandboxfs"
 	"miren.dev/runtime/testsupport/wait"
 )
 
 func TestWatch(t *testing.T) {
 	withFiles(t, func(t *testing.T, f *filesFixture) {
-		x := f.files(execution.FileView{User: "1234"})
+		x := f.files(sandboxfs.View{User: "1234"})
 		as := func(script string) {
 			t.Helper()
 			r := f.exec(execution.ExecSpec{Command: []string{"/bin/sh", "-c", "cd " + f.dir + " && " + script}, User: "1234"})
@@ -25,7 +26,7 @@ func TestWatch(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer w.Close()
-		events := make(chan execution.FileEvent, 100)
+		events := make(chan sandboxfs.Event, 100)
 		ended := make(chan error, 1)
 		go func() {
 			for {
@@ -37,25 +38,25 @@ func TestWatch(t *testing.T) {
 				events <- e
 			}
 		}()
-		expect := func(script string, want ...execution.FileEvent) {
+		expect := func(script string, want ...sandboxfs.Event) {
 			t.Helper()
 			as(script)
 			for _, e := range want {
-				for got := (execution.FileEvent{}); got != e; {
+				for got := (sandboxfs.Event{}); got != e; {
 					got = wait.Receive(t, string(e.Change)+" "+e.Path+" after "+script, events)
 				}
 			}
 		}
-		expect("echo x >d/new", execution.FileEvent{Change: "created", Path: "new"}, execution.FileEvent{Change: "written", Path: "new"})
-		expect("echo y >>d/sub/deep", execution.FileEvent{Change: "created", Path: "sub/deep"}, execution.FileEvent{Change: "written", Path: "sub/deep"})
-		expect("chmod 600 d/new", execution.FileEvent{Change: "attributes", Path: "new"})
-		expect("mkdir -p d/a/b/c && echo x >d/a/b/c/file", execution.FileEvent{Change: "created", Path: "a", Dir: true}, execution.FileEvent{Change: "created", Path: "a/b/c/file"})
-		expect("echo x >>d/a/b/c/file", execution.FileEvent{Change: "written", Path: "a/b/c/file"})
-		expect("rm d/new", execution.FileEvent{Change: "removed", Path: "new"})
-		expect("mv d/a out/a", execution.FileEvent{Change: "removed", Path: "a", Dir: true})
+		expect("echo x >d/new", sandboxfs.Event{Change: "created", Path: "new"}, sandboxfs.Event{Change: "written", Path: "new"})
+		expect("echo y >>d/sub/deep", sandboxfs.Event{Change: "created", Path: "sub/deep"}, sandboxfs.Event{Change: "written", Path: "sub/deep"})
+		expect("chmod 600 d/new", sandboxfs.Event{Change: "attributes", Path: "new"})
+		expect("mkdir -p d/a/b/c && echo x >d/a/b/c/file", sandboxfs.Event{Change: "created", Path: "a", Dir: true}, sandboxfs.Event{Change: "created", Path: "a/b/c/file"})
+		expect("echo x >>d/a/b/c/file", sandboxfs.Event{Change: "written", Path: "a/b/c/file"})
+		expect("rm d/new", sandboxfs.Event{Change: "removed", Path: "new"})
+		expect("mv d/a out/a", sandboxfs.Event{Change: "removed", Path: "a", Dir: true})
 		as("echo x >out/a/b/c/file2")
-		expect("mv out/a d/back", execution.FileEvent{Change: "created", Path: "back", Dir: true}, execution.FileEvent{Change: "created", Path: "back/b/c/file2"})
-		expect("rm -r d", execution.FileEvent{Change: "removed", Path: ".", Dir: true})
+		expect("mv out/a d/back", sandboxfs.Event{Change: "created", Path: "back", Dir: true}, sandboxfs.Event{Change: "created", Path: "back/b/c/file2"})
+		expect("rm -r d", sandboxfs.Event{Change: "removed", Path: ".", Dir: true})
 		if err := wait.Receive(t, "the end of the watch", ended); err != io.EOF {
 			t.Errorf("the directory is gone: %v", err)
 		}
@@ -83,7 +84,7 @@ func TestWatch(t *testing.T) {
 		if _, err := x.Watch(f.ctx(), f.dir+"/closed", false); !errs.Is(err, errs.PermissionDenied) {
 			t.Errorf("%v", err)
 		}
-		root := f.files(execution.FileView{User: "1234", Roots: []string{f.dir}})
+		root := f.files(sandboxfs.View{User: "1234", Roots: []string{f.dir}})
 		if _, err := root.Watch(f.ctx(), f.dir+"/link/etc", true); !errs.Is(err, errs.PermissionDenied) {
 			t.Errorf("outside the roots: %v", err)
 		}

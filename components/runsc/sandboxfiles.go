@@ -7,10 +7,11 @@ import (
 
 	"miren.dev/runtime/components/agent"
 	"miren.dev/runtime/components/execution"
+	"miren.dev/runtime/pkg/sandboxfs"
 )
 
 // Files returns the files of a sandbox.
-func (d *Driver) Files(id string, v execution.FileView) execution.Files {
+func (d *Driver) Files(id string, v sandboxfs.View) sandboxfs.FS {
 	return &sandboxFiles{d, id, v}
 }
 
@@ -20,7 +21,7 @@ var _ execution.FileDriver = (*Driver)(nil)
 type sandboxFiles struct {
 	d  *Driver
 	id string
-	v  execution.FileView
+	v  sandboxfs.View
 }
 
 func use[T any](ctx context.Context, s *sandboxFiles, f func(*agent.Files) (T, error)) (T, error) {
@@ -37,19 +38,19 @@ func (s *sandboxFiles) change(ctx context.Context, f func(*agent.Files) error) e
 	return err
 }
 
-func (s *sandboxFiles) Read(ctx context.Context, path string, offset, length int64) (execution.FileReader, error) {
-	return use(ctx, s, func(a *agent.Files) (execution.FileReader, error) { return a.Read(ctx, path, offset, length) })
+func (s *sandboxFiles) Read(ctx context.Context, path string, offset, length int64) (sandboxfs.Reader, error) {
+	return use(ctx, s, func(a *agent.Files) (sandboxfs.Reader, error) { return a.Read(ctx, path, offset, length) })
 }
 
-func (s *sandboxFiles) Write(ctx context.Context, path string, o execution.WriteOptions) (execution.FileWriter, error) {
-	return use(ctx, s, func(a *agent.Files) (execution.FileWriter, error) { return a.Write(ctx, path, o) })
+func (s *sandboxFiles) Write(ctx context.Context, path string, o sandboxfs.WriteOptions) (sandboxfs.Writer, error) {
+	return use(ctx, s, func(a *agent.Files) (sandboxfs.Writer, error) { return a.Write(ctx, path, o) })
 }
 
-func (s *sandboxFiles) Stat(ctx context.Context, path string) (execution.FileInfo, error) {
-	return use(ctx, s, func(a *agent.Files) (execution.FileInfo, error) { return a.Stat(ctx, path) })
+func (s *sandboxFiles) Stat(ctx context.Context, path string) (sandboxfs.Info, error) {
+	return use(ctx, s, func(a *agent.Files) (sandboxfs.Info, error) { return a.Stat(ctx, path) })
 }
 
-func (s *sandboxFiles) List(ctx context.Context, path, after string, limit int) (list []execution.FileInfo, more bool, err error) {
+func (s *sandboxFiles) List(ctx context.Context, path, after string, limit int) (list []sandboxfs.Info, more bool, err error) {
 	err = s.change(ctx, func(a *agent.Files) (err error) {
 		list, more, err = a.List(ctx, path, after, limit)
 		return err
@@ -81,12 +82,12 @@ func (s *sandboxFiles) Archive(ctx context.Context, path string) (io.ReadCloser,
 	return use(ctx, s, func(a *agent.Files) (io.ReadCloser, error) { return a.Archive(ctx, path) })
 }
 
-func (s *sandboxFiles) Extract(ctx context.Context, path string) (execution.Extractor, error) {
-	return use(ctx, s, func(a *agent.Files) (execution.Extractor, error) { return a.Extract(ctx, path) })
+func (s *sandboxFiles) Extract(ctx context.Context, path string) (sandboxfs.Extractor, error) {
+	return use(ctx, s, func(a *agent.Files) (sandboxfs.Extractor, error) { return a.Extract(ctx, path) })
 }
 
-func (s *sandboxFiles) Watch(ctx context.Context, path string, recursive bool) (execution.Watcher, error) {
-	return use(ctx, s, func(a *agent.Files) (execution.Watcher, error) { return a.Watch(ctx, path, recursive) })
+func (s *sandboxFiles) Watch(ctx context.Context, path string, recursive bool) (sandboxfs.Watcher, error) {
+	return use(ctx, s, func(a *agent.Files) (sandboxfs.Watcher, error) { return a.Watch(ctx, path, recursive) })
 }
 
 func (s *sandboxFiles) Attrs(ctx context.Context, path string) (map[string][]byte, error) {

@@ -7,6 +7,7 @@ import (
 
 	"miren.dev/runtime/components/execution"
 	"miren.dev/runtime/pkg/errs"
+	"miren.dev/runtime/pkg/sandboxfs"
 	"miren.dev/runtime/testsupport/wait"
 )
 
@@ -20,9 +21,9 @@ func testFiles(t *testing.T, e *Env) {
 		s := e.spec("files")
 		s.Idle, s.DiskBytes, s.User = true, 16<<20, "app"
 		e.Start(t, s)
-		f := d.Files(s.ID, execution.FileView{})
+		f := d.Files(s.ID, sandboxfs.View{})
 		put := func(path string, content []byte) error {
-			w, err := f.Write(t.Context(), path, execution.WriteOptions{})
+			w, err := f.Write(t.Context(), path, sandboxfs.WriteOptions{})
 			if err != nil {
 				return err
 			}
@@ -57,7 +58,7 @@ func testFiles(t *testing.T, e *Env) {
 		if l, more, err := f.List(t.Context(), "/home/app", "", 0); len(l) != 2 || more || err != nil {
 			t.Errorf("%+v, %v, %v", l, more, err)
 		}
-		if _, err := d.Files("unknown", execution.FileView{}).Stat(t.Context(), "/"); !errs.Is(err, errs.NotFound) {
+		if _, err := d.Files("unknown", sandboxfs.View{}).Stat(t.Context(), "/"); !errs.Is(err, errs.NotFound) {
 			t.Errorf("of no sandbox: %v", err)
 		}
 	})
