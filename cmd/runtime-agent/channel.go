@@ -110,17 +110,19 @@ func (a *agent) begin(c *channel, m agentproto.Open) (func(), error) {
 		return p.begin, nil
 	case agentproto.KindRead:
 		r, err := agentproto.DecodeFileRead(m.Params)
+		r.Path = a.absolute(r.Path)
 		c.work = fileWork{c}
 		c.err.end()
 		return func() { go a.readFile(c, r) }, err
 	case agentproto.KindWrite:
 		w, err := agentproto.DecodeFileWrite(m.Params)
+		w.Path = a.absolute(w.Path)
 		c.work = fileWork{c}
 		c.out.end()
 		c.err.end()
 		return func() { go a.writeFile(c, w) }, err
 	case agentproto.KindArchive, agentproto.KindExtract:
-		o, err := agentproto.DecodeFileOp(m.Params)
+		o, err := a.decodeFileOp(m.Params)
 		c.work = fileWork{c}
 		c.err.end()
 		if m.Kind == agentproto.KindArchive {
@@ -129,7 +131,7 @@ func (a *agent) begin(c *channel, m agentproto.Open) (func(), error) {
 		c.out.end()
 		return func() { go a.extract(c, o) }, err
 	case agentproto.KindWatch:
-		o, err := agentproto.DecodeFileOp(m.Params)
+		o, err := a.decodeFileOp(m.Params)
 		if err != nil {
 			return nil, err
 		}
@@ -142,7 +144,7 @@ func (a *agent) begin(c *channel, m agentproto.Open) (func(), error) {
 		c.work = w
 		return func() { go w.run() }, nil
 	case agentproto.KindFile:
-		o, err := agentproto.DecodeFileOp(m.Params)
+		o, err := a.decodeFileOp(m.Params)
 		o.Value = slices.Clone(o.Value) // of the connection's buffer
 		return c.answer(func() (d agentproto.Done) {
 			f := a.asUser(o.View, func() agentproto.Failure { d = fileOp(c, o); return agentproto.Failure{} })

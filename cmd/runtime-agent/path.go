@@ -22,6 +22,25 @@ var (
 	errKind    = errors.New("it is no ordinary file")
 )
 
+// absolute returns a path from the working directory of the sandbox, without
+// resolving a link. An empty path stays empty, which is invalid.
+func (a *agent) absolute(path string) string {
+	if path == "" || filepath.IsAbs(path) {
+		return path
+	}
+	return filepath.Join("/", a.claims.current().dir, path)
+}
+
+// decodeFileOp reads an operation, whose paths it makes absolute.
+func (a *agent) decodeFileOp(params []byte) (agentproto.FileOp, error) {
+	o, err := agentproto.DecodeFileOp(params)
+	o.Path = a.absolute(o.Path)
+	if o.Op == agentproto.OpMove || o.Op == agentproto.OpCopy {
+		o.To = a.absolute(o.To)
+	}
+	return o, err
+}
+
 // place is a path below a root: a descriptor, or AT_FDCWD for an absolute path.
 type place struct {
 	root int

@@ -28,7 +28,7 @@ type filesFixture struct {
 
 func withFiles(t *testing.T, test func(t *testing.T, f *filesFixture)) {
 	everywhere(t, func(t *testing.T, e environment) {
-		f := &filesFixture{newFixture(t, e, agent.GuestConfig{}), e, "/tmp/agent-files-" + fmt.Sprint(time.Now().UnixNano())}
+		f := &filesFixture{newFixture(t, e, agent.GuestConfig{WorkDir: "/tmp"}), e, "/tmp/agent-files-" + fmt.Sprint(time.Now().UnixNano())}
 		t.Cleanup(func() { os.RemoveAll(f.dir) }) // where the sandbox is a process
 		if r := f.sh("mkdir -m 777 " + f.dir); r.code != 0 {
 			t.Fatal(r)
@@ -220,7 +220,16 @@ func TestFileOperations(t *testing.T) {
 		if got := list(f.dir); got != "copy" {
 			t.Errorf("left: %s", got)
 		}
-		for _, bad := range []string{"", "relative", "/a\x00b"} {
+		// A relative path is below the working directory, which is /tmp.
+		rel := strings.TrimPrefix(f.dir, "/tmp/")
+		ok(x.Move(ctx, rel+"/copy", rel+"/again", false))
+		ok(x.Copy(ctx, at("again"), rel+"/copy"))
+		if got := list(rel); got != "again copy" {
+			t.Errorf("by a relative path: %s", got)
+		}
+		_, err = f.files(sandboxfs.View{Roots: []string{"/tmp"}}).Stat(ctx, "../etc")
+		class(err, errs.PermissionDenied)
+		for _, bad := range []string{"", "a\x00b", "/a\x00b"} {
 			_, err := x.Stat(ctx, bad)
 			class(err, errs.InvalidArgument)
 		}

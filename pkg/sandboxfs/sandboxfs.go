@@ -98,7 +98,8 @@ type Watcher interface {
 }
 
 // FS is the files of a sandbox, which its agent uses with the rights of a
-// process of the view's user. Paths are absolute. Files of procfs are not reached, nor pipes and devices. Errors:
+// process of the view's user. A relative path is below the working directory of
+// the sandbox. Files of procfs are not reached, nor pipes and devices. Errors:
 // NotFound, AlreadyExists, PermissionDenied (also outside the roots),
 // InvalidArgument, ResourceExhausted (the disk is full, or another limit),
 // Unavailable.
