@@ -37,6 +37,88 @@ func (e WaitUntil) Valid() bool {
 // Choices lists the values in the order of their declaration.
 func (WaitUntil) Choices() []string { return []string{"running", "paused", "ready", "ended"} }
 
+// FileType is an enum. Type of a file.
+type FileType string
+
+// Values of FileType.
+const (
+	FileTypeFile      FileType = "file"      // Regular file.
+	FileTypeDirectory FileType = "directory" // Directory.
+	FileTypeSymlink   FileType = "symlink"   // Symbolic link.
+	FileTypeOther     FileType = "other"     // Pipe, socket or device.
+)
+
+// Valid reports whether e is one of the values.
+func (e FileType) Valid() bool {
+	switch e {
+	case FileTypeFile,
+		FileTypeDirectory,
+		FileTypeSymlink,
+		FileTypeOther:
+		return true
+	}
+	return false
+}
+
+// Choices lists the values in the order of their declaration.
+func (FileType) Choices() []string { return []string{"file", "directory", "symlink", "other"} }
+
+// WriteMode is an enum. What happens to a file that exists.
+type WriteMode string
+
+// Values of WriteMode.
+const (
+	WriteModeReplace WriteMode = "replace" // The new file takes its place when it is complete, with the permissions of the old one.
+	WriteModeCreate  WriteMode = "create"  // The call fails with already_exists.
+	WriteModeAt      WriteMode = "at"      // Its content is changed from an offset on.
+	WriteModeAppend  WriteMode = "append"  // The content is added at its end.
+)
+
+// Valid reports whether e is one of the values.
+func (e WriteMode) Valid() bool {
+	switch e {
+	case WriteModeReplace,
+		WriteModeCreate,
+		WriteModeAt,
+		WriteModeAppend:
+		return true
+	}
+	return false
+}
+
+// Choices lists the values in the order of their declaration.
+func (WriteMode) Choices() []string { return []string{"replace", "create", "at", "append"} }
+
+// FileChange is an enum. What happened to a file.
+type FileChange string
+
+// Values of FileChange.
+const (
+	FileChangeCreated    FileChange = "created"    // It was made, or moved here.
+	FileChangeWritten    FileChange = "written"    // Its content changed.
+	FileChangeRemoved    FileChange = "removed"    // It was removed, or moved away.
+	FileChangeAttributes FileChange = "attributes" // Its permissions or times changed.
+	FileChangeMissed     FileChange = "missed"     // There were more changes than could be kept.
+)
+
+// Valid reports whether e is one of the values.
+func (e FileChange) Valid() bool {
+	switch e {
+	case FileChangeCreated,
+		FileChangeWritten,
+		FileChangeRemoved,
+		FileChangeAttributes,
+		FileChangeMissed:
+		return true
+	}
+	return false
+}
+
+// Choices lists the values in the order of their declaration.
+func (FileChange) Choices() []string {
+	return []string{"created", "written", "removed", "attributes", "missed"}
+}
+
 // VolumeRequest: A disk to mount in a sandbox.
 type VolumeRequest struct {
 	// Name of the disk.
@@ -1142,6 +1224,545 @@ func (x *SandboxRequest) ValidateFields(v *schema.Validator) {
 	}
 }
 
+// FileRequest: Names a file of a sandbox.
+type FileRequest struct {
+	// The sandbox.
+	Sandbox id.Sandbox `cbor:"1,keyasint" json:"sandbox" schema:"required"`
+	// Path; a relative one is below the working directory.
+	Path string `cbor:"2,keyasint" json:"path" schema:"required"`
+	// User whose permissions hold, by name or uid[:gid]; absent: the sandbox's.
+	User string `cbor:"3,keyasint,omitempty" json:"user,omitempty"`
+}
+
+// MarshalJSON renders x; durations are strings, secrets are redacted.
+func (x FileRequest) MarshalJSON() ([]byte, error) { return schema.EncodeJSON(&x) }
+
+// UnmarshalJSON decodes x; unknown fields are errors, missing ones get their defaults.
+func (x *FileRequest) UnmarshalJSON(b []byte) error { return schema.DecodeJSON(b, x) }
+
+// Validate reports every field that breaks its rules, as one error of class
+// invalid_argument.
+func (x *FileRequest) Validate() error { return schema.Validate(x) }
+
+// ValidateFields is Validate below the path that v is at.
+func (x *FileRequest) ValidateFields(v *schema.Validator) {
+	v.Required("sandbox", x.Sandbox != "")
+	if x.Sandbox != "" {
+		v.Ref("sandbox", string(x.Sandbox))
+	}
+	v.Required("path", x.Path != "")
+	if x.Path != "" {
+		v.MaxLen("path", len(x.Path), 4095)
+	}
+	if x.User != "" {
+		v.MaxLen("user", len(x.User), 256)
+	}
+}
+
+// FileInfo: Describes a file of a sandbox.
+type FileInfo struct {
+	// Last element of its path.
+	Name string `cbor:"1,keyasint" json:"name" schema:"required"`
+	// Type.
+	Type FileType `cbor:"2,keyasint" json:"type" schema:"required"`
+	// Permission bits, with those for setuid, setgid and sticky, as in chmod.
+	Mode int64 `cbor:"3,keyasint" json:"mode" schema:"required"`
+	// Size. (unit: bytes)
+	SizeBytes int64 `cbor:"4,keyasint" json:"size_bytes" schema:"required"`
+	// Time of the last change of its content.
+	ModifiedAt time.Time `cbor:"5,keyasint" json:"modified_at" schema:"required"`
+	// Number of the owner.
+	UID int64 `cbor:"6,keyasint" json:"uid" schema:"required"`
+	// Number of the group.
+	GID int64 `cbor:"7,keyasint" json:"gid" schema:"required"`
+	// Target of a symbolic link.
+	Target string `cbor:"8,keyasint,omitempty" json:"target,omitempty"`
+}
+
+// MarshalJSON renders x; durations are strings, secrets are redacted.
+func (x FileInfo) MarshalJSON() ([]byte, error) { return schema.EncodeJSON(&x) }
+
+// UnmarshalJSON decodes x; unknown fields are errors, missing ones get their defaults.
+func (x *FileInfo) UnmarshalJSON(b []byte) error { return schema.DecodeJSON(b, x) }
+
+// Validate reports every field that breaks its rules, as one error of class
+// invalid_argument.
+func (x *FileInfo) Validate() error { return schema.Validate(x) }
+
+// ValidateFields is Validate below the path that v is at.
+func (x *FileInfo) ValidateFields(v *schema.Validator) {
+	v.Required("name", x.Name != "")
+	v.Required("type", x.Type != "")
+	if x.Type != "" {
+		schema.CheckEnum(v, "type", x.Type)
+	}
+	v.Required("modified_at", !x.ModifiedAt.IsZero())
+}
+
+// ListFilesRequest: Selects entries of a directory.
+type ListFilesRequest struct {
+	// The sandbox.
+	Sandbox id.Sandbox `cbor:"1,keyasint" json:"sandbox" schema:"required"`
+	// Path; a relative one is below the working directory.
+	Path string `cbor:"2,keyasint" json:"path" schema:"required"`
+	// User whose permissions hold, by name or uid[:gid]; absent: the sandbox's.
+	User string `cbor:"3,keyasint,omitempty" json:"user,omitempty"`
+	// Only names after this one.
+	After string `cbor:"4,keyasint,omitempty" json:"after,omitempty"`
+	// Entries of one answer, at most; absent: 1024.
+	Limit *int64 `cbor:"5,keyasint,omitempty" json:"limit,omitempty"`
+}
+
+// MarshalJSON renders x; durations are strings, secrets are redacted.
+func (x ListFilesRequest) MarshalJSON() ([]byte, error) { return schema.EncodeJSON(&x) }
+
+// UnmarshalJSON decodes x; unknown fields are errors, missing ones get their defaults.
+func (x *ListFilesRequest) UnmarshalJSON(b []byte) error { return schema.DecodeJSON(b, x) }
+
+// Validate reports every field that breaks its rules, as one error of class
+// invalid_argument.
+func (x *ListFilesRequest) Validate() error { return schema.Validate(x) }
+
+// ValidateFields is Validate below the path that v is at.
+func (x *ListFilesRequest) ValidateFields(v *schema.Validator) {
+	v.Required("sandbox", x.Sandbox != "")
+	if x.Sandbox != "" {
+		v.Ref("sandbox", string(x.Sandbox))
+	}
+	v.Required("path", x.Path != "")
+	if x.Path != "" {
+		v.MaxLen("path", len(x.Path), 4095)
+	}
+	if x.User != "" {
+		v.MaxLen("user", len(x.User), 256)
+	}
+	if x.After != "" {
+		v.MaxLen("after", len(x.After), 255)
+	}
+	if x.Limit != nil {
+		schema.CheckMin(v, "limit", *x.Limit, 1)
+		schema.CheckMax(v, "limit", *x.Limit, 1024)
+	}
+}
+
+// ListFilesResponse: Entries of a directory.
+type ListFilesResponse struct {
+	// The entries, by name.
+	Files []FileInfo `cbor:"1,keyasint,omitempty" json:"files,omitempty"`
+	// There are more entries after the last one.
+	More bool `cbor:"2,keyasint" json:"more" schema:"required"`
+}
+
+// MarshalJSON renders x; durations are strings, secrets are redacted.
+func (x ListFilesResponse) MarshalJSON() ([]byte, error) { return schema.EncodeJSON(&x) }
+
+// UnmarshalJSON decodes x; unknown fields are errors, missing ones get their defaults.
+func (x *ListFilesResponse) UnmarshalJSON(b []byte) error { return schema.DecodeJSON(b, x) }
+
+// Validate reports every field that breaks its rules, as one error of class
+// invalid_argument.
+func (x *ListFilesResponse) Validate() error { return schema.Validate(x) }
+
+// ValidateFields is Validate below the path that v is at.
+func (x *ListFilesResponse) ValidateFields(v *schema.Validator) {
+	for i := range x.Files {
+		v.InElem("files", i, &x.Files[i])
+	}
+}
+
+// ReadFileRequest: Reads a file of a sandbox.
+type ReadFileRequest struct {
+	// The sandbox.
+	Sandbox id.Sandbox `cbor:"1,keyasint" json:"sandbox" schema:"required"`
+	// Path; a relative one is below the working directory.
+	Path string `cbor:"2,keyasint" json:"path" schema:"required"`
+	// User whose permissions hold, by name or uid[:gid]; absent: the sandbox's.
+	User string `cbor:"3,keyasint,omitempty" json:"user,omitempty"`
+	// Position of the first byte; absent: 0. (unit: bytes)
+	Offset *int64 `cbor:"4,keyasint,omitempty" json:"offset,omitempty"`
+	// Bytes to read, at most; absent: all to the end. (unit: bytes)
+	Length *int64 `cbor:"5,keyasint,omitempty" json:"length,omitempty"`
+}
+
+// MarshalJSON renders x; durations are strings, secrets are redacted.
+func (x ReadFileRequest) MarshalJSON() ([]byte, error) { return schema.EncodeJSON(&x) }
+
+// UnmarshalJSON decodes x; unknown fields are errors, missing ones get their defaults.
+func (x *ReadFileRequest) UnmarshalJSON(b []byte) error { return schema.DecodeJSON(b, x) }
+
+// Validate reports every field that breaks its rules, as one error of class
+// invalid_argument.
+func (x *ReadFileRequest) Validate() error { return schema.Validate(x) }
+
+// ValidateFields is Validate below the path that v is at.
+func (x *ReadFileRequest) ValidateFields(v *schema.Validator) {
+	v.Required("sandbox", x.Sandbox != "")
+	if x.Sandbox != "" {
+		v.Ref("sandbox", string(x.Sandbox))
+	}
+	v.Required("path", x.Path != "")
+	if x.Path != "" {
+		v.MaxLen("path", len(x.Path), 4095)
+	}
+	if x.User != "" {
+		v.MaxLen("user", len(x.User), 256)
+	}
+	if x.Offset != nil {
+		schema.CheckMin(v, "offset", *x.Offset, 0)
+	}
+	if x.Length != nil {
+		schema.CheckMin(v, "length", *x.Length, 1)
+	}
+}
+
+// ReadFileOutput: A part of a file. One of the fields is set.
+type ReadFileOutput struct {
+	// The file when it was opened. The first message.
+	Info *FileInfo `cbor:"1,keyasint,omitempty" json:"info,omitempty"`
+	// The next bytes.
+	Data []byte `cbor:"2,keyasint,omitempty" json:"data,omitempty"`
+}
+
+// MarshalJSON renders x; durations are strings, secrets are redacted.
+func (x ReadFileOutput) MarshalJSON() ([]byte, error) { return schema.EncodeJSON(&x) }
+
+// UnmarshalJSON decodes x; unknown fields are errors, missing ones get their defaults.
+func (x *ReadFileOutput) UnmarshalJSON(b []byte) error { return schema.DecodeJSON(b, x) }
+
+// Validate reports every field that breaks its rules, as one error of class
+// invalid_argument.
+func (x *ReadFileOutput) Validate() error { return schema.Validate(x) }
+
+// ValidateFields is Validate below the path that v is at.
+func (x *ReadFileOutput) ValidateFields(v *schema.Validator) {
+	if x.Info != nil {
+		v.In("info", x.Info)
+	}
+}
+
+// WriteFileRequest: Writes a file of a sandbox. The content follows as bytes; a call that
+// ends before the stream does leaves no new file.
+type WriteFileRequest struct {
+	// The sandbox.
+	Sandbox id.Sandbox `cbor:"1,keyasint" json:"sandbox" schema:"required"`
+	// Path; a relative one is below the working directory.
+	Path string `cbor:"2,keyasint" json:"path" schema:"required"`
+	// User whose permissions hold, by name or uid[:gid]; absent: the sandbox's.
+	User string `cbor:"3,keyasint,omitempty" json:"user,omitempty"`
+	// What happens to a file that exists; absent: replace.
+	Write WriteMode `cbor:"4,keyasint,omitempty" json:"write,omitempty"`
+	// With at: position of the first byte. (unit: bytes)
+	Offset *int64 `cbor:"5,keyasint,omitempty" json:"offset,omitempty"`
+	// Permission bits of a new file; absent: 0644, or those of the replaced file.
+	Mode *int64 `cbor:"6,keyasint,omitempty" json:"mode,omitempty"`
+	// Missing directories are made.
+	Parents *bool `cbor:"7,keyasint,omitempty" json:"parents,omitempty"`
+}
+
+// MarshalJSON renders x; durations are strings, secrets are redacted.
+func (x WriteFileRequest) MarshalJSON() ([]byte, error) { return schema.EncodeJSON(&x) }
+
+// UnmarshalJSON decodes x; unknown fields are errors, missing ones get their defaults.
+func (x *WriteFileRequest) UnmarshalJSON(b []byte) error { return schema.DecodeJSON(b, x) }
+
+// Validate reports every field that breaks its rules, as one error of class
+// invalid_argument.
+func (x *WriteFileRequest) Validate() error { return schema.Validate(x) }
+
+// ValidateFields is Validate below the path that v is at.
+func (x *WriteFileRequest) ValidateFields(v *schema.Validator) {
+	v.Required("sandbox", x.Sandbox != "")
+	if x.Sandbox != "" {
+		v.Ref("sandbox", string(x.Sandbox))
+	}
+	v.Required("path", x.Path != "")
+	if x.Path != "" {
+		v.MaxLen("path", len(x.Path), 4095)
+	}
+	if x.User != "" {
+		v.MaxLen("user", len(x.User), 256)
+	}
+	if x.Write != "" {
+		schema.CheckEnum(v, "write", x.Write)
+	}
+	if x.Offset != nil {
+		schema.CheckMin(v, "offset", *x.Offset, 0)
+	}
+	if x.Mode != nil {
+		schema.CheckMin(v, "mode", *x.Mode, 0)
+		schema.CheckMax(v, "mode", *x.Mode, 4095)
+	}
+}
+
+// MakeDirectoryRequest: Makes a directory in a sandbox.
+type MakeDirectoryRequest struct {
+	// The sandbox.
+	Sandbox id.Sandbox `cbor:"1,keyasint" json:"sandbox" schema:"required"`
+	// Path; a relative one is below the working directory.
+	Path string `cbor:"2,keyasint" json:"path" schema:"required"`
+	// User whose permissions hold, by name or uid[:gid]; absent: the sandbox's.
+	User string `cbor:"3,keyasint,omitempty" json:"user,omitempty"`
+	// Permission bits; absent: 0755.
+	Mode *int64 `cbor:"4,keyasint,omitempty" json:"mode,omitempty"`
+	// Missing directories above it are made too, and it may exist.
+	Parents *bool `cbor:"5,keyasint,omitempty" json:"parents,omitempty"`
+}
+
+// MarshalJSON renders x; durations are strings, secrets are redacted.
+func (x MakeDirectoryRequest) MarshalJSON() ([]byte, error) { return schema.EncodeJSON(&x) }
+
+// UnmarshalJSON decodes x; unknown fields are errors, missing ones get their defaults.
+func (x *MakeDirectoryRequest) UnmarshalJSON(b []byte) error { return schema.DecodeJSON(b, x) }
+
+// Validate reports every field that breaks its rules, as one error of class
+// invalid_argument.
+func (x *MakeDirectoryRequest) Validate() error { return schema.Validate(x) }
+
+// ValidateFields is Validate below the path that v is at.
+func (x *MakeDirectoryRequest) ValidateFields(v *schema.Validator) {
+	v.Required("sandbox", x.Sandbox != "")
+	if x.Sandbox != "" {
+		v.Ref("sandbox", string(x.Sandbox))
+	}
+	v.Required("path", x.Path != "")
+	if x.Path != "" {
+		v.MaxLen("path", len(x.Path), 4095)
+	}
+	if x.User != "" {
+		v.MaxLen("user", len(x.User), 256)
+	}
+	if x.Mode != nil {
+		schema.CheckMin(v, "mode", *x.Mode, 0)
+		schema.CheckMax(v, "mode", *x.Mode, 4095)
+	}
+}
+
+// RemoveFileRequest: Removes a file or directory of a sandbox.
+type RemoveFileRequest struct {
+	// The sandbox.
+	Sandbox id.Sandbox `cbor:"1,keyasint" json:"sandbox" schema:"required"`
+	// Path; a relative one is below the working directory.
+	Path string `cbor:"2,keyasint" json:"path" schema:"required"`
+	// User whose permissions hold, by name or uid[:gid]; absent: the sandbox's.
+	User string `cbor:"3,keyasint,omitempty" json:"user,omitempty"`
+	// A directory is removed with everything in it.
+	Recursive *bool `cbor:"4,keyasint,omitempty" json:"recursive,omitempty"`
+}
+
+// MarshalJSON renders x; durations are strings, secrets are redacted.
+func (x RemoveFileRequest) MarshalJSON() ([]byte, error) { return schema.EncodeJSON(&x) }
+
+// UnmarshalJSON decodes x; unknown fields are errors, missing ones get their defaults.
+func (x *RemoveFileRequest) UnmarshalJSON(b []byte) error { return schema.DecodeJSON(b, x) }
+
+// Validate reports every field that breaks its rules, as one error of class
+// invalid_argument.
+func (x *RemoveFileRequest) Validate() error { return schema.Validate(x) }
+
+// ValidateFields is Validate below the path that v is at.
+func (x *RemoveFileRequest) ValidateFields(v *schema.Validator) {
+	v.Required("sandbox", x.Sandbox != "")
+	if x.Sandbox != "" {
+		v.Ref("sandbox", string(x.Sandbox))
+	}
+	v.Required("path", x.Path != "")
+	if x.Path != "" {
+		v.MaxLen("path", len(x.Path), 4095)
+	}
+	if x.User != "" {
+		v.MaxLen("user", len(x.User), 256)
+	}
+}
+
+// CopyFileRequest: Copies a file or directory within a sandbox.
+type CopyFileRequest struct {
+	// The sandbox.
+	Sandbox id.Sandbox `cbor:"1,keyasint" json:"sandbox" schema:"required"`
+	// Path; a relative one is below the working directory.
+	Path string `cbor:"2,keyasint" json:"path" schema:"required"`
+	// New path, which does not exist.
+	To string `cbor:"3,keyasint" json:"to" schema:"required"`
+	// User whose permissions hold, by name or uid[:gid]; absent: the sandbox's.
+	User string `cbor:"4,keyasint,omitempty" json:"user,omitempty"`
+}
+
+// MarshalJSON renders x; durations are strings, secrets are redacted.
+func (x CopyFileRequest) MarshalJSON() ([]byte, error) { return schema.EncodeJSON(&x) }
+
+// UnmarshalJSON decodes x; unknown fields are errors, missing ones get their defaults.
+func (x *CopyFileRequest) UnmarshalJSON(b []byte) error { return schema.DecodeJSON(b, x) }
+
+// Validate reports every field that breaks its rules, as one error of class
+// invalid_argument.
+func (x *CopyFileRequest) Validate() error { return schema.Validate(x) }
+
+// ValidateFields is Validate below the path that v is at.
+func (x *CopyFileRequest) ValidateFields(v *schema.Validator) {
+	v.Required("sandbox", x.Sandbox != "")
+	if x.Sandbox != "" {
+		v.Ref("sandbox", string(x.Sandbox))
+	}
+	v.Required("path", x.Path != "")
+	if x.Path != "" {
+		v.MaxLen("path", len(x.Path), 4095)
+	}
+	v.Required("to", x.To != "")
+	if x.To != "" {
+		v.MaxLen("to", len(x.To), 4095)
+	}
+	if x.User != "" {
+		v.MaxLen("user", len(x.User), 256)
+	}
+}
+
+// MoveFileRequest: Moves a file or directory within a sandbox.
+type MoveFileRequest struct {
+	// The sandbox.
+	Sandbox id.Sandbox `cbor:"1,keyasint" json:"sandbox" schema:"required"`
+	// Path; a relative one is below the working directory.
+	Path string `cbor:"2,keyasint" json:"path" schema:"required"`
+	// New path.
+	To string `cbor:"3,keyasint" json:"to" schema:"required"`
+	// User whose permissions hold, by name or uid[:gid]; absent: the sandbox's.
+	User string `cbor:"4,keyasint,omitempty" json:"user,omitempty"`
+	// A file or an empty directory at the new path is replaced.
+	Replace *bool `cbor:"5,keyasint,omitempty" json:"replace,omitempty"`
+}
+
+// MarshalJSON renders x; durations are strings, secrets are redacted.
+func (x MoveFileRequest) MarshalJSON() ([]byte, error) { return schema.EncodeJSON(&x) }
+
+// UnmarshalJSON decodes x; unknown fields are errors, missing ones get their defaults.
+func (x *MoveFileRequest) UnmarshalJSON(b []byte) error { return schema.DecodeJSON(b, x) }
+
+// Validate reports every field that breaks its rules, as one error of class
+// invalid_argument.
+func (x *MoveFileRequest) Validate() error { return schema.Validate(x) }
+
+// ValidateFields is Validate below the path that v is at.
+func (x *MoveFileRequest) ValidateFields(v *schema.Validator) {
+	v.Required("sandbox", x.Sandbox != "")
+	if x.Sandbox != "" {
+		v.Ref("sandbox", string(x.Sandbox))
+	}
+	v.Required("path", x.Path != "")
+	if x.Path != "" {
+		v.MaxLen("path", len(x.Path), 4095)
+	}
+	v.Required("to", x.To != "")
+	if x.To != "" {
+		v.MaxLen("to", len(x.To), 4095)
+	}
+	if x.User != "" {
+		v.MaxLen("user", len(x.User), 256)
+	}
+}
+
+// ChangeModeRequest: Changes the permissions of a file of a sandbox.
+type ChangeModeRequest struct {
+	// The sandbox.
+	Sandbox id.Sandbox `cbor:"1,keyasint" json:"sandbox" schema:"required"`
+	// Path; a relative one is below the working directory.
+	Path string `cbor:"2,keyasint" json:"path" schema:"required"`
+	// User whose permissions hold, by name or uid[:gid]; absent: the sandbox's.
+	User string `cbor:"3,keyasint,omitempty" json:"user,omitempty"`
+	// Permission bits.
+	Mode int64 `cbor:"4,keyasint" json:"mode" schema:"required"`
+}
+
+// MarshalJSON renders x; durations are strings, secrets are redacted.
+func (x ChangeModeRequest) MarshalJSON() ([]byte, error) { return schema.EncodeJSON(&x) }
+
+// UnmarshalJSON decodes x; unknown fields are errors, missing ones get their defaults.
+func (x *ChangeModeRequest) UnmarshalJSON(b []byte) error { return schema.DecodeJSON(b, x) }
+
+// Validate reports every field that breaks its rules, as one error of class
+// invalid_argument.
+func (x *ChangeModeRequest) Validate() error { return schema.Validate(x) }
+
+// ValidateFields is Validate below the path that v is at.
+func (x *ChangeModeRequest) ValidateFields(v *schema.Validator) {
+	v.Required("sandbox", x.Sandbox != "")
+	if x.Sandbox != "" {
+		v.Ref("sandbox", string(x.Sandbox))
+	}
+	v.Required("path", x.Path != "")
+	if x.Path != "" {
+		v.MaxLen("path", len(x.Path), 4095)
+	}
+	if x.User != "" {
+		v.MaxLen("user", len(x.User), 256)
+	}
+	schema.CheckMin(v, "mode", x.Mode, 0)
+	schema.CheckMax(v, "mode", x.Mode, 4095)
+}
+
+// WatchFilesRequest: Watches a directory of a sandbox.
+type WatchFilesRequest struct {
+	// The sandbox.
+	Sandbox id.Sandbox `cbor:"1,keyasint" json:"sandbox" schema:"required"`
+	// Path; a relative one is below the working directory.
+	Path string `cbor:"2,keyasint" json:"path" schema:"required"`
+	// User whose permissions hold, by name or uid[:gid]; absent: the sandbox's.
+	User string `cbor:"3,keyasint,omitempty" json:"user,omitempty"`
+	// Directories below it are watched too, at most 4096.
+	Recursive *bool `cbor:"4,keyasint,omitempty" json:"recursive,omitempty"`
+}
+
+// MarshalJSON renders x; durations are strings, secrets are redacted.
+func (x WatchFilesRequest) MarshalJSON() ([]byte, error) { return schema.EncodeJSON(&x) }
+
+// UnmarshalJSON decodes x; unknown fields are errors, missing ones get their defaults.
+func (x *WatchFilesRequest) UnmarshalJSON(b []byte) error { return schema.DecodeJSON(b, x) }
+
+// Validate reports every field that breaks its rules, as one error of class
+// invalid_argument.
+func (x *WatchFilesRequest) Validate() error { return schema.Validate(x) }
+
+// ValidateFields is Validate below the path that v is at.
+func (x *WatchFilesRequest) ValidateFields(v *schema.Validator) {
+	v.Required("sandbox", x.Sandbox != "")
+	if x.Sandbox != "" {
+		v.Ref("sandbox", string(x.Sandbox))
+	}
+	v.Required("path", x.Path != "")
+	if x.Path != "" {
+		v.MaxLen("path", len(x.Path), 4095)
+	}
+	if x.User != "" {
+		v.MaxLen("user", len(x.User), 256)
+	}
+}
+
+// FileEvent: A change below a watched directory.
+type FileEvent struct {
+	// The watch has begun. The first message, without a change.
+	Started *bool `cbor:"1,keyasint,omitempty" json:"started,omitempty"`
+	// What happened.
+	Change FileChange `cbor:"2,keyasint,omitempty" json:"change,omitempty"`
+	// Path from the watched directory; "." is the directory itself.
+	Path string `cbor:"3,keyasint,omitempty" json:"path,omitempty"`
+	// It is a directory.
+	Directory *bool `cbor:"4,keyasint,omitempty" json:"directory,omitempty"`
+}
+
+// MarshalJSON renders x; durations are strings, secrets are redacted.
+func (x FileEvent) MarshalJSON() ([]byte, error) { return schema.EncodeJSON(&x) }
+
+// UnmarshalJSON decodes x; unknown fields are errors, missing ones get their defaults.
+func (x *FileEvent) UnmarshalJSON(b []byte) error { return schema.DecodeJSON(b, x) }
+
+// Validate reports every field that breaks its rules, as one error of class
+// invalid_argument.
+func (x *FileEvent) Validate() error { return schema.Validate(x) }
+
+// ValidateFields is Validate below the path that v is at.
+func (x *FileEvent) ValidateFields(v *schema.Validator) {
+	if x.Change != "" {
+		schema.CheckEnum(v, "change", x.Change)
+	}
+}
+
 // Stats: One reading of a sandbox's resource use.
 type Stats struct {
 	// Time of the reading.
@@ -1780,6 +2401,419 @@ var SandboxesService = &rpc.Service{Name: "sandbox.Sandboxes", Methods: []*rpc.M
 	methodSandboxesStats,
 }}
 
+// Files is what serves the service. Reads and changes files of running sandboxes; paused
+// ones are resumed.
+type Files interface {
+	// Stat: Describes a file, or the symbolic link itself. Permission: exec, in the project
+	// of sandbox.
+	Stat(ctx context.Context, req *FileRequest) (*FileInfo, error)
+	// List: Lists a directory. Permission: exec, in the project of sandbox.
+	List(ctx context.Context, req *ListFilesRequest) (*ListFilesResponse, error)
+	// Read: Sends the content of a file, or of a range of it. Permission: exec, in the
+	// project of sandbox.
+	Read(ctx context.Context, req *ReadFileRequest, s rpc.ServerStream[rpc.None, ReadFileOutput]) error
+	// Write: Writes a file and returns its description when it is complete. Permission: exec,
+	// in the project of sandbox.
+	Write(ctx context.Context, req *WriteFileRequest, s rpc.ServerStream[rpc.Bytes, FileInfo]) error
+	// MakeDirectory: Makes a directory. Permission: exec, in the project of sandbox.
+	MakeDirectory(ctx context.Context, req *MakeDirectoryRequest) error
+	// Remove: Removes a file or directory. Permission: exec, in the project of sandbox.
+	Remove(ctx context.Context, req *RemoveFileRequest) error
+	// Move: Moves a file or directory. Permission: exec, in the project of sandbox.
+	Move(ctx context.Context, req *MoveFileRequest) error
+	// Copy: Copies a file or directory to a path that does not exist. Permission: exec, in
+	// the project of sandbox.
+	Copy(ctx context.Context, req *CopyFileRequest) error
+	// ChangeMode: Changes the permissions of a file. Permission: exec, in the project of
+	// sandbox.
+	ChangeMode(ctx context.Context, req *ChangeModeRequest) error
+	// Watch: Sends the changes in a directory until the directory is removed. Permission:
+	// exec, in the project of sandbox.
+	Watch(ctx context.Context, req *WatchFilesRequest, s rpc.ServerStream[rpc.None, FileEvent]) error
+	// Archive: Sends a tar archive of the contents of a directory, or of a file. Permission:
+	// exec, in the project of sandbox.
+	Archive(ctx context.Context, req *FileRequest, s rpc.ServerStream[rpc.None, rpc.Bytes]) error
+	// Extract: Unpacks a tar archive into a directory, which is made if it is missing, and
+	// ends when all of it is unpacked. Permission: exec, in the project of sandbox.
+	Extract(ctx context.Context, req *FileRequest, s rpc.ServerStream[rpc.Bytes, rpc.None]) error
+}
+
+// RegisterFiles makes s serve impl.
+func RegisterFiles(s *rpc.Server, impl Files) { s.Register(FilesService, impl) }
+
+// FilesClient is what calls the service.
+type FilesClient interface {
+	// Stat: Describes a file, or the symbolic link itself. Permission: exec, in the project
+	// of sandbox.
+	Stat(ctx context.Context, req *FileRequest) (*FileInfo, error)
+	// List: Lists a directory. Permission: exec, in the project of sandbox.
+	List(ctx context.Context, req *ListFilesRequest) (*ListFilesResponse, error)
+	// Read: Sends the content of a file, or of a range of it. Permission: exec, in the
+	// project of sandbox.
+	Read(ctx context.Context, req *ReadFileRequest) (rpc.ClientStream[rpc.None, ReadFileOutput], error)
+	// Write: Writes a file and returns its description when it is complete. Permission: exec,
+	// in the project of sandbox.
+	Write(ctx context.Context, req *WriteFileRequest) (rpc.ClientStream[rpc.Bytes, FileInfo], error)
+	// MakeDirectory: Makes a directory. Permission: exec, in the project of sandbox.
+	MakeDirectory(ctx context.Context, req *MakeDirectoryRequest) error
+	// Remove: Removes a file or directory. Permission: exec, in the project of sandbox.
+	Remove(ctx context.Context, req *RemoveFileRequest) error
+	// Move: Moves a file or directory. Permission: exec, in the project of sandbox.
+	Move(ctx context.Context, req *MoveFileRequest) error
+	// Copy: Copies a file or directory to a path that does not exist. Permission: exec, in
+	// the project of sandbox.
+	Copy(ctx context.Context, req *CopyFileRequest) error
+	// ChangeMode: Changes the permissions of a file. Permission: exec, in the project of
+	// sandbox.
+	ChangeMode(ctx context.Context, req *ChangeModeRequest) error
+	// Watch: Sends the changes in a directory until the directory is removed. Permission:
+	// exec, in the project of sandbox.
+	Watch(ctx context.Context, req *WatchFilesRequest) (rpc.ClientStream[rpc.None, FileEvent], error)
+	// Archive: Sends a tar archive of the contents of a directory, or of a file. Permission:
+	// exec, in the project of sandbox.
+	Archive(ctx context.Context, req *FileRequest) (rpc.ClientStream[rpc.None, rpc.Bytes], error)
+	// Extract: Unpacks a tar archive into a directory, which is made if it is missing, and
+	// ends when all of it is unpacked. Permission: exec, in the project of sandbox.
+	Extract(ctx context.Context, req *FileRequest) (rpc.ClientStream[rpc.Bytes, rpc.None], error)
+}
+
+type clientFiles struct{ conn rpc.Conn }
+
+// NewFilesClient makes a client that calls through c.
+func NewFilesClient(c rpc.Conn) FilesClient { return clientFiles{c} }
+
+func (c clientFiles) Stat(ctx context.Context, req *FileRequest) (*FileInfo, error) {
+	resp := new(FileInfo)
+	if err := c.conn.Call(ctx, &methodFilesStat.MethodInfo, req, resp); err != nil {
+		return nil, err
+	}
+	return resp, nil
+}
+
+func (c clientFiles) List(ctx context.Context, req *ListFilesRequest) (*ListFilesResponse, error) {
+	resp := new(ListFilesResponse)
+	if err := c.conn.Call(ctx, &methodFilesList.MethodInfo, req, resp); err != nil {
+		return nil, err
+	}
+	return resp, nil
+}
+
+func (c clientFiles) Read(ctx context.Context, req *ReadFileRequest) (rpc.ClientStream[rpc.None, ReadFileOutput], error) {
+	s, err := c.conn.Open(ctx, &methodFilesRead.MethodInfo, req)
+	if err != nil {
+		return nil, err
+	}
+	return rpc.NewClientStream[rpc.None, ReadFileOutput](s), nil
+}
+
+func (c clientFiles) Write(ctx context.Context, req *WriteFileRequest) (rpc.ClientStream[rpc.Bytes, FileInfo], error) {
+	s, err := c.conn.Open(ctx, &methodFilesWrite.MethodInfo, req)
+	if err != nil {
+		return nil, err
+	}
+	return rpc.NewClientStream[rpc.Bytes, FileInfo](s), nil
+}
+
+func (c clientFiles) MakeDirectory(ctx context.Context, req *MakeDirectoryRequest) error {
+	return c.conn.Call(ctx, &methodFilesMakeDirectory.MethodInfo, req, &rpc.None{})
+}
+
+func (c clientFiles) Remove(ctx context.Context, req *RemoveFileRequest) error {
+	return c.conn.Call(ctx, &methodFilesRemove.MethodInfo, req, &rpc.None{})
+}
+
+func (c clientFiles) Move(ctx context.Context, req *MoveFileRequest) error {
+	return c.conn.Call(ctx, &methodFilesMove.MethodInfo, req, &rpc.None{})
+}
+
+func (c clientFiles) Copy(ctx context.Context, req *CopyFileRequest) error {
+	return c.conn.Call(ctx, &methodFilesCopy.MethodInfo, req, &rpc.None{})
+}
+
+func (c clientFiles) ChangeMode(ctx context.Context, req *ChangeModeRequest) error {
+	return c.conn.Call(ctx, &methodFilesChangeMode.MethodInfo, req, &rpc.None{})
+}
+
+func (c clientFiles) Watch(ctx context.Context, req *WatchFilesRequest) (rpc.ClientStream[rpc.None, FileEvent], error) {
+	s, err := c.conn.Open(ctx, &methodFilesWatch.MethodInfo, req)
+	if err != nil {
+		return nil, err
+	}
+	return rpc.NewClientStream[rpc.None, FileEvent](s), nil
+}
+
+func (c clientFiles) Archive(ctx context.Context, req *FileRequest) (rpc.ClientStream[rpc.None, rpc.Bytes], error) {
+	s, err := c.conn.Open(ctx, &methodFilesArchive.MethodInfo, req)
+	if err != nil {
+		return nil, err
+	}
+	return rpc.NewClientStream[rpc.None, rpc.Bytes](s), nil
+}
+
+func (c clientFiles) Extract(ctx context.Context, req *FileRequest) (rpc.ClientStream[rpc.Bytes, rpc.None], error) {
+	s, err := c.conn.Open(ctx, &methodFilesExtract.MethodInfo, req)
+	if err != nil {
+		return nil, err
+	}
+	return rpc.NewClientStream[rpc.Bytes, rpc.None](s), nil
+}
+
+var methodFilesStat = &rpc.Method{
+	MethodInfo: rpc.MethodInfo{
+		Service: "sandbox.Files", Name: "Stat", Full: "sandbox.Files/Stat", Permission: "exec", Project: rpc.ProjectRequest, Idempotent: true, Stream: rpc.StreamNone, Audit: false,
+	},
+	Target: func(req any) rpc.Target {
+		r := req.(*FileRequest)
+		return rpc.Target{Kind: "sandbox", ID: string(r.Sandbox)}
+	},
+	Unary: func(ctx context.Context, impl any, d rpc.Decoder) (any, error) {
+		req := new(FileRequest)
+		if err := d.Decode(req); err != nil {
+			return nil, err
+		}
+		return impl.(Files).Stat(ctx, req)
+	},
+}
+
+var methodFilesList = &rpc.Method{
+	MethodInfo: rpc.MethodInfo{
+		Service: "sandbox.Files", Name: "List", Full: "sandbox.Files/List", Permission: "exec", Project: rpc.ProjectRequest, Idempotent: true, Stream: rpc.StreamNone, Audit: false,
+	},
+	Target: func(req any) rpc.Target {
+		r := req.(*ListFilesRequest)
+		return rpc.Target{Kind: "sandbox", ID: string(r.Sandbox)}
+	},
+	Unary: func(ctx context.Context, impl any, d rpc.Decoder) (any, error) {
+		req := new(ListFilesRequest)
+		if err := d.Decode(req); err != nil {
+			return nil, err
+		}
+		return impl.(Files).List(ctx, req)
+	},
+}
+
+var methodFilesRead = &rpc.Method{
+	MethodInfo: rpc.MethodInfo{
+		Service: "sandbox.Files", Name: "Read", Full: "sandbox.Files/Read", Permission: "exec", Project: rpc.ProjectRequest, Idempotent: false, Stream: rpc.StreamServer, Audit: true,
+	},
+	Target: func(req any) rpc.Target {
+		r := req.(*ReadFileRequest)
+		return rpc.Target{Kind: "sandbox", ID: string(r.Sandbox)}
+	},
+	Subject: func(req any) rpc.Subject {
+		r := req.(*ReadFileRequest)
+		return rpc.Subject{Kind: "sandbox", ID: string(r.Sandbox)}
+	},
+	Streaming: func(ctx context.Context, impl any, d rpc.Decoder, s rpc.Stream) error {
+		req := new(ReadFileRequest)
+		if err := d.Decode(req); err != nil {
+			return err
+		}
+		return impl.(Files).Read(ctx, req, rpc.NewServerStream[rpc.None, ReadFileOutput](s))
+	},
+}
+
+var methodFilesWrite = &rpc.Method{
+	MethodInfo: rpc.MethodInfo{
+		Service: "sandbox.Files", Name: "Write", Full: "sandbox.Files/Write", Permission: "exec", Project: rpc.ProjectRequest, Idempotent: false, Stream: rpc.StreamBidi, Audit: true,
+	},
+	Target: func(req any) rpc.Target {
+		r := req.(*WriteFileRequest)
+		return rpc.Target{Kind: "sandbox", ID: string(r.Sandbox)}
+	},
+	Subject: func(req any) rpc.Subject {
+		r := req.(*WriteFileRequest)
+		return rpc.Subject{Kind: "sandbox", ID: string(r.Sandbox)}
+	},
+	Streaming: func(ctx context.Context, impl any, d rpc.Decoder, s rpc.Stream) error {
+		req := new(WriteFileRequest)
+		if err := d.Decode(req); err != nil {
+			return err
+		}
+		return impl.(Files).Write(ctx, req, rpc.NewServerStream[rpc.Bytes, FileInfo](s))
+	},
+}
+
+var methodFilesMakeDirectory = &rpc.Method{
+	MethodInfo: rpc.MethodInfo{
+		Service: "sandbox.Files", Name: "MakeDirectory", Full: "sandbox.Files/MakeDirectory", Permission: "exec", Project: rpc.ProjectRequest, Idempotent: false, Stream: rpc.StreamNone, Audit: true,
+	},
+	Target: func(req any) rpc.Target {
+		r := req.(*MakeDirectoryRequest)
+		return rpc.Target{Kind: "sandbox", ID: string(r.Sandbox)}
+	},
+	Subject: func(req any) rpc.Subject {
+		r := req.(*MakeDirectoryRequest)
+		return rpc.Subject{Kind: "sandbox", ID: string(r.Sandbox)}
+	},
+	Unary: func(ctx context.Context, impl any, d rpc.Decoder) (any, error) {
+		req := new(MakeDirectoryRequest)
+		if err := d.Decode(req); err != nil {
+			return nil, err
+		}
+		return rpc.None{}, impl.(Files).MakeDirectory(ctx, req)
+	},
+}
+
+var methodFilesRemove = &rpc.Method{
+	MethodInfo: rpc.MethodInfo{
+		Service: "sandbox.Files", Name: "Remove", Full: "sandbox.Files/Remove", Permission: "exec", Project: rpc.ProjectRequest, Idempotent: false, Stream: rpc.StreamNone, Audit: true,
+	},
+	Target: func(req any) rpc.Target {
+		r := req.(*RemoveFileRequest)
+		return rpc.Target{Kind: "sandbox", ID: string(r.Sandbox)}
+	},
+	Subject: func(req any) rpc.Subject {
+		r := req.(*RemoveFileRequest)
+		return rpc.Subject{Kind: "sandbox", ID: string(r.Sandbox)}
+	},
+	Unary: func(ctx context.Context, impl any, d rpc.Decoder) (any, error) {
+		req := new(RemoveFileRequest)
+		if err := d.Decode(req); err != nil {
+			return nil, err
+		}
+		return rpc.None{}, impl.(Files).Remove(ctx, req)
+	},
+}
+
+var methodFilesMove = &rpc.Method{
+	MethodInfo: rpc.MethodInfo{
+		Service: "sandbox.Files", Name: "Move", Full: "sandbox.Files/Move", Permission: "exec", Project: rpc.ProjectRequest, Idempotent: false, Stream: rpc.StreamNone, Audit: true,
+	},
+	Target: func(req any) rpc.Target {
+		r := req.(*MoveFileRequest)
+		return rpc.Target{Kind: "sandbox", ID: string(r.Sandbox)}
+	},
+	Subject: func(req any) rpc.Subject {
+		r := req.(*MoveFileRequest)
+		return rpc.Subject{Kind: "sandbox", ID: string(r.Sandbox)}
+	},
+	Unary: func(ctx context.Context, impl any, d rpc.Decoder) (any, error) {
+		req := new(MoveFileRequest)
+		if err := d.Decode(req); err != nil {
+			return nil, err
+		}
+		return rpc.None{}, impl.(Files).Move(ctx, req)
+	},
+}
+
+var methodFilesCopy = &rpc.Method{
+	MethodInfo: rpc.MethodInfo{
+		Service: "sandbox.Files", Name: "Copy", Full: "sandbox.Files/Copy", Permission: "exec", Project: rpc.ProjectRequest, Idempotent: false, Stream: rpc.StreamNone, Audit: true,
+	},
+	Target: func(req any) rpc.Target {
+		r := req.(*CopyFileRequest)
+		return rpc.Target{Kind: "sandbox", ID: string(r.Sandbox)}
+	},
+	Subject: func(req any) rpc.Subject {
+		r := req.(*CopyFileRequest)
+		return rpc.Subject{Kind: "sandbox", ID: string(r.Sandbox)}
+	},
+	Unary: func(ctx context.Context, impl any, d rpc.Decoder) (any, error) {
+		req := new(CopyFileRequest)
+		if err := d.Decode(req); err != nil {
+			return nil, err
+		}
+		return rpc.None{}, impl.(Files).Copy(ctx, req)
+	},
+}
+
+var methodFilesChangeMode = &rpc.Method{
+	MethodInfo: rpc.MethodInfo{
+		Service: "sandbox.Files", Name: "ChangeMode", Full: "sandbox.Files/ChangeMode", Permission: "exec", Project: rpc.ProjectRequest, Idempotent: true, Stream: rpc.StreamNone, Audit: true,
+	},
+	Target: func(req any) rpc.Target {
+		r := req.(*ChangeModeRequest)
+		return rpc.Target{Kind: "sandbox", ID: string(r.Sandbox)}
+	},
+	Subject: func(req any) rpc.Subject {
+		r := req.(*ChangeModeRequest)
+		return rpc.Subject{Kind: "sandbox", ID: string(r.Sandbox)}
+	},
+	Unary: func(ctx context.Context, impl any, d rpc.Decoder) (any, error) {
+		req := new(ChangeModeRequest)
+		if err := d.Decode(req); err != nil {
+			return nil, err
+		}
+		return rpc.None{}, impl.(Files).ChangeMode(ctx, req)
+	},
+}
+
+var methodFilesWatch = &rpc.Method{
+	MethodInfo: rpc.MethodInfo{
+		Service: "sandbox.Files", Name: "Watch", Full: "sandbox.Files/Watch", Permission: "exec", Project: rpc.ProjectRequest, Idempotent: false, Stream: rpc.StreamServer, Audit: false,
+	},
+	Target: func(req any) rpc.Target {
+		r := req.(*WatchFilesRequest)
+		return rpc.Target{Kind: "sandbox", ID: string(r.Sandbox)}
+	},
+	Streaming: func(ctx context.Context, impl any, d rpc.Decoder, s rpc.Stream) error {
+		req := new(WatchFilesRequest)
+		if err := d.Decode(req); err != nil {
+			return err
+		}
+		return impl.(Files).Watch(ctx, req, rpc.NewServerStream[rpc.None, FileEvent](s))
+	},
+}
+
+var methodFilesArchive = &rpc.Method{
+	MethodInfo: rpc.MethodInfo{
+		Service: "sandbox.Files", Name: "Archive", Full: "sandbox.Files/Archive", Permission: "exec", Project: rpc.ProjectRequest, Idempotent: false, Stream: rpc.StreamServer, Audit: true,
+	},
+	Target: func(req any) rpc.Target {
+		r := req.(*FileRequest)
+		return rpc.Target{Kind: "sandbox", ID: string(r.Sandbox)}
+	},
+	Subject: func(req any) rpc.Subject {
+		r := req.(*FileRequest)
+		return rpc.Subject{Kind: "sandbox", ID: string(r.Sandbox)}
+	},
+	Streaming: func(ctx context.Context, impl any, d rpc.Decoder, s rpc.Stream) error {
+		req := new(FileRequest)
+		if err := d.Decode(req); err != nil {
+			return err
+		}
+		return impl.(Files).Archive(ctx, req, rpc.NewServerStream[rpc.None, rpc.Bytes](s))
+	},
+}
+
+var methodFilesExtract = &rpc.Method{
+	MethodInfo: rpc.MethodInfo{
+		Service: "sandbox.Files", Name: "Extract", Full: "sandbox.Files/Extract", Permission: "exec", Project: rpc.ProjectRequest, Idempotent: false, Stream: rpc.StreamClient, Audit: true,
+	},
+	Target: func(req any) rpc.Target {
+		r := req.(*FileRequest)
+		return rpc.Target{Kind: "sandbox", ID: string(r.Sandbox)}
+	},
+	Subject: func(req any) rpc.Subject {
+		r := req.(*FileRequest)
+		return rpc.Subject{Kind: "sandbox", ID: string(r.Sandbox)}
+	},
+	Streaming: func(ctx context.Context, impl any, d rpc.Decoder, s rpc.Stream) error {
+		req := new(FileRequest)
+		if err := d.Decode(req); err != nil {
+			return err
+		}
+		return impl.(Files).Extract(ctx, req, rpc.NewServerStream[rpc.Bytes, rpc.None](s))
+	},
+}
+
+// FilesService is the table of the service.
+var FilesService = &rpc.Service{Name: "sandbox.Files", Methods: []*rpc.Method{
+	methodFilesStat,
+	methodFilesList,
+	methodFilesRead,
+	methodFilesWrite,
+	methodFilesMakeDirectory,
+	methodFilesRemove,
+	methodFilesMove,
+	methodFilesCopy,
+	methodFilesChangeMode,
+	methodFilesWatch,
+	methodFilesArchive,
+	methodFilesExtract,
+}}
+
 // Templates is what serves the service. Templates, and the warm pools that keep sandboxes
 // of them.
 type Templates interface {
@@ -1936,5 +2970,6 @@ var TemplatesService = &rpc.Service{Name: "sandbox.Templates", Methods: []*rpc.M
 // Services are the services of this package.
 var Services = []*rpc.Service{
 	SandboxesService,
+	FilesService,
 	TemplatesService,
 }

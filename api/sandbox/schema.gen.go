@@ -59,6 +59,8 @@ const (
 	MaxRules = 100
 	// MaxVolumes: Most volumes of a sandbox.
 	MaxVolumes = 16
+	// MaxFilePath: Longest path of a file of a sandbox. (unit: bytes)
+	MaxFilePath = 4095
 	// MaxWarm: Most warm sandboxes of one pool.
 	MaxWarm = 1000
 	// DefaultMaxWarm: Most warm sandboxes of a pool that demand made.

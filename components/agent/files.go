@@ -58,7 +58,7 @@ func (r *fileReader) Close() error {
 // Write is sandboxfs.FS's.
 func (f *Files) Write(ctx context.Context, path string, o sandboxfs.WriteOptions) (sandboxfs.Writer, error) {
 	m := agentproto.FileWrite{
-		View: f.v, Path: path, Mode: agentproto.WriteMode(o.Mode), Offset: o.Offset, Perm: uint64(permOf(o.Perm)), Parents: o.Parents,
+		View: f.v, Path: path, Mode: agentproto.WriteMode(o.Mode), Offset: o.Offset, Perm: uint64(sandboxfs.Bits(o.Perm)), Parents: o.Parents,
 	}
 	ch, err := f.c.open(ctx, agentproto.Open{Kind: agentproto.KindWrite, Lifetime: agentproto.LifeLinger, Params: m.Append(nil)})
 	if err != nil {
@@ -222,13 +222,13 @@ func (f *Files) Remove(ctx context.Context, path string, recursive bool) error {
 
 // Mkdir is sandboxfs.FS's.
 func (f *Files) Mkdir(ctx context.Context, path string, perm fs.FileMode, parents bool) error {
-	_, err := f.do(ctx, agentproto.FileOp{Op: agentproto.OpMkdir, Path: path, Perm: uint64(permOf(perm)), Recursive: parents})
+	_, err := f.do(ctx, agentproto.FileOp{Op: agentproto.OpMkdir, Path: path, Perm: uint64(sandboxfs.Bits(perm)), Recursive: parents})
 	return err
 }
 
 // Chmod is sandboxfs.FS's.
 func (f *Files) Chmod(ctx context.Context, path string, perm fs.FileMode) error {
-	_, err := f.do(ctx, agentproto.FileOp{Op: agentproto.OpChmod, Path: path, Perm: uint64(permOf(perm))})
+	_, err := f.do(ctx, agentproto.FileOp{Op: agentproto.OpChmod, Path: path, Perm: uint64(sandboxfs.Bits(perm))})
 	return err
 }
 
@@ -255,19 +255,6 @@ func (f *Files) SetAttr(ctx context.Context, path, name string, value []byte) er
 	return err
 }
 
-// permOf returns the permission bits of a mode for chmod.
-func permOf(m fs.FileMode) uint32 {
-	p := uint32(m.Perm())
-	for bit, f := range specialBits {
-		if m&f != 0 {
-			p |= bit
-		}
-	}
-	return p
-}
-
-var specialBits = map[uint32]fs.FileMode{unix.S_ISUID: fs.ModeSetuid, unix.S_ISGID: fs.ModeSetgid, unix.S_ISVTX: fs.ModeSticky}
-
 var fileTypes = map[uint32]fs.FileMode{
 	unix.S_IFREG: 0, unix.S_IFDIR: fs.ModeDir, unix.S_IFLNK: fs.ModeSymlink, unix.S_IFIFO: fs.ModeNamedPipe,
 	unix.S_IFSOCK: fs.ModeSocket, unix.S_IFBLK: fs.ModeDevice, unix.S_IFCHR: fs.ModeDevice | fs.ModeCharDevice,
@@ -278,12 +265,7 @@ func fileInfo(m agentproto.FileInfo) sandboxfs.Info {
 	if !ok {
 		mode = fs.ModeIrregular
 	}
-	mode |= fs.FileMode(m.Mode & 0o777)
-	for bit, f := range specialBits {
-		if uint32(m.Mode)&bit != 0 {
-			mode |= f
-		}
-	}
+	mode |= sandboxfs.Perm(uint32(m.Mode))
 	return sandboxfs.Info{
 		Name: m.Name, Mode: mode, Size: m.Size, ModTime: time.Unix(0, m.ModTime), UID: int(m.UID), GID: int(m.GID), Target: m.Target,
 	}

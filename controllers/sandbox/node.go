@@ -9,10 +9,14 @@ import (
 	"miren.dev/runtime/components/execution"
 	"miren.dev/runtime/domain/sandboxes"
 	"miren.dev/runtime/pkg/egress"
+	"miren.dev/runtime/pkg/sandboxfs"
 )
 
 // LocalNode serves the operations on sandboxes from the driver on this machine.
-type LocalNode struct{ Driver execution.Driver }
+type LocalNode struct {
+	Driver     execution.Driver
+	FileDriver execution.FileDriver // the same, as far as files go
+}
 
 var _ sandboxes.Node = LocalNode{}
 
@@ -66,4 +70,9 @@ func (n LocalNode) Stats(ctx context.Context, sid id.Sandbox) (sandbox.Stats, er
 // Dial connects to a TCP port inside a sandbox.
 func (n LocalNode) Dial(ctx context.Context, sid id.Sandbox, port int) (io.ReadWriteCloser, error) {
 	return n.Driver.Dial(ctx, string(sid), port)
+}
+
+// Files returns the files of a sandbox.
+func (n LocalNode) Files(sid id.Sandbox, v sandboxfs.View) sandboxfs.FS {
+	return n.FileDriver.Files(string(sid), v)
 }

@@ -8,6 +8,7 @@
 //	Wait          until a sandbox runs, is ready, or has ended
 //	Stop, Delete  its end
 //	Exec          a process in it
+//	Files         its files
 //	RunOnce       a process in a new one, which goes with it
 //	RunCode       a program in a new one of its language's template
 //	Pause, Resume, Snapshot, Fork, Extend

@@ -8,6 +8,7 @@ import (
 	"miren.dev/runtime/api/id"
 	"miren.dev/runtime/api/sandbox"
 	"miren.dev/runtime/pkg/egress"
+	"miren.dev/runtime/pkg/sandboxfs"
 )
 
 // Node is the interface of operations to the machine that runs a sandbox.
@@ -31,6 +32,8 @@ type Node interface {
 	// Dial connects to a TCP port inside the sandbox, on its loopback too.
 	// FailedPrecondition if nothing listens there.
 	Dial(ctx context.Context, sid id.Sandbox, port int) (io.ReadWriteCloser, error)
+	// Files returns the files of a sandbox; the calls find out whether it runs.
+	Files(sid id.Sandbox, v sandboxfs.View) sandboxfs.FS
 }
 
 // EgressRecord is a name that a sandbox asked for, or a connection of it. The

@@ -29,6 +29,31 @@ type Info struct {
 	Target  string // of a symbolic link
 }
 
+// Bits returns the permission bits of a mode as chmod has them, with those for
+// setuid, setgid and sticky.
+func Bits(m fs.FileMode) uint32 {
+	p := uint32(m.Perm())
+	for bit, f := range special {
+		if m&f != 0 {
+			p |= bit
+		}
+	}
+	return p
+}
+
+// Perm is the reverse of Bits. Other bits are ignored.
+func Perm(bits uint32) fs.FileMode {
+	m := fs.FileMode(bits & 0o777)
+	for bit, f := range special {
+		if bits&bit != 0 {
+			m |= f
+		}
+	}
+	return m
+}
+
+var special = map[uint32]fs.FileMode{0o4000: fs.ModeSetuid, 0o2000: fs.ModeSetgid, 0o1000: fs.ModeSticky}
+
 // WriteMode says how an existing file is treated.
 type WriteMode int
 

@@ -111,6 +111,8 @@ type env struct {
 	sandboxes sandbox.SandboxesClient
 	nodes     server.NodesClient
 	templates sandbox.TemplatesClient
+	fileCalls sandbox.FilesClient
+	files     string // directory with the files of every sandbox
 }
 
 func newEnv(t *testing.T) *env {
@@ -120,7 +122,7 @@ func newEnv(t *testing.T) *env {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { os.RemoveAll(dir) })
-	e := &env{T: t, store: &gate{Store: pgtest.Store(t, api.Kinds()...)}, machine: fake.NewMachine(), buildLogs: buildlog.New(filepath.Join(dir, "builds"), 0)}
+	e := &env{T: t, store: &gate{Store: pgtest.Store(t, api.Kinds()...)}, machine: fake.NewMachine(), buildLogs: buildlog.New(filepath.Join(dir, "builds"), 0), files: t.TempDir()}
 	log := slog.New(slog.DiscardHandler)
 	if os.Getenv("VERBOSE") != "" {
 		log = slog.New(slog.NewTextHandler(t.Output(), nil))
@@ -157,7 +159,7 @@ func newEnv(t *testing.T) *env {
 		Apps: svc, Routes: &routes.Service{Store: held, Apps: svc}, Nodes: &nodes.Service{Store: held},
 		Templates: tpl,
 		Sandboxes: sandboxes.New(&sandboxes.Service{
-			Store: held, Informers: informers, Apps: svc, Templates: tpl, Disks: &disks.Service{Store: held, Informers: informers}, Node: controller.LocalNode{Driver: e.machine.Driver()}, Sealer: sealer,
+			Store: held, Informers: informers, Apps: svc, Templates: tpl, Disks: &disks.Service{Store: held, Informers: informers}, Node: controller.LocalNode{Driver: e.machine.Driver(), FileDriver: hostFiles(e.files)}, Sealer: sealer,
 			Image: image, Logger: log,
 		}),
 	})
@@ -189,6 +191,7 @@ func newEnv(t *testing.T) *env {
 	c := e.dial(socket)
 	e.apps, e.deploys, e.builds, e.routes = app.NewAppsClient(c), app.NewDeploysClient(c), app.NewBuildsClient(c), app.NewRoutesClient(c)
 	e.templates = sandbox.NewTemplatesClient(c)
+	e.fileCalls = sandbox.NewFilesClient(c)
 	e.sandboxes, e.nodes = sandbox.NewSandboxesClient(c), server.NewNodesClient(c)
 	return e
 }

@@ -35,7 +35,7 @@ type Deps struct {
 	History   entity.History
 }
 
-// Register makes s serve apps, deploys, builds, routes, sandboxes, their
+// Register makes s serve apps, deploys, builds, routes, sandboxes, their files and
 // interpreter, templates, nodes, disks and the history.
 func Register(s *rpc.Server, d Deps) {
 	app.RegisterApps(s, &appHandler{d.Apps})
@@ -43,6 +43,7 @@ func Register(s *rpc.Server, d Deps) {
 	app.RegisterBuilds(s, &buildHandler{d.Apps})
 	app.RegisterRoutes(s, &routeHandler{d.Routes})
 	sandbox.RegisterSandboxes(s, &sandboxHandler{d.Sandboxes})
+	sandbox.RegisterFiles(s, &fileHandler{d.Sandboxes})
 	sandbox.RegisterTemplates(s, &templateHandler{d.Templates})
 	interpreter.RegisterInterpreter(s, &interpreterHandler{&domaininterpreter.Service{
 		Running: d.Sandboxes.Running, Node: d.Sandboxes.Node, Sealer: d.Sandboxes.Sealer,

@@ -176,7 +176,7 @@ func (c *control) services(src sources) rpcserver.Deps {
 		Disks:     d,
 		Templates: c.templates,
 		Sandboxes: sandboxes.New(&sandboxes.Service{
-			Store: c.store, Informers: c.informers, Apps: a, Templates: c.templates, Disks: d, Node: ctlsandbox.LocalNode{Driver: c.m.driver}, Sealer: c.sealer,
+			Store: c.store, Informers: c.informers, Apps: a, Templates: c.templates, Disks: d, Node: ctlsandbox.LocalNode{Driver: c.m.driver, FileDriver: c.m.driver}, Sealer: c.sealer,
 			Image: c.images.Resolve, Logger: c.logger, Demand: c.demand,
 		}),
 	}

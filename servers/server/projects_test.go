@@ -91,6 +91,7 @@ var (
 	forAny     = answer{rule: rpc.ProjectAny}
 	appRequest = byApp(func(p, a string) *app.AppRequest { return &app.AppRequest{Project: p, App: a} })
 
+	fileRequest     = bySandbox(func(x *tenant) any { return &sandbox.FileRequest{Sandbox: x.sandbox.GetID(), Path: "/"} })
 	snapshotRequest = byApp(func(p, a string) *disk.SnapshotDiskRequest {
 		return &disk.SnapshotDiskRequest{Project: p, Disk: a, Snapshot: "s"}
 	})
@@ -178,6 +179,19 @@ var answers = map[string]answer{
 	"sandbox.Sandboxes/Stop":   bySandbox(func(x *tenant) any { return &sandbox.StopRequest{Sandbox: x.sandbox.GetID()} }),
 	"sandbox.Sandboxes/Delete": bySandbox(func(x *tenant) any { return &sandbox.SandboxRequest{Sandbox: x.sandbox.GetID()} }),
 	"sandbox.Sandboxes/Stats":  bySandbox(func(x *tenant) any { return &sandbox.SandboxRequest{Sandbox: x.sandbox.GetID()} }),
+
+	"sandbox.Files/Stat":          fileRequest,
+	"sandbox.Files/Archive":       fileRequest,
+	"sandbox.Files/Extract":       fileRequest,
+	"sandbox.Files/List":          bySandbox(func(x *tenant) any { return &sandbox.ListFilesRequest{Sandbox: x.sandbox.GetID(), Path: "/"} }),
+	"sandbox.Files/Read":          bySandbox(func(x *tenant) any { return &sandbox.ReadFileRequest{Sandbox: x.sandbox.GetID(), Path: "/"} }),
+	"sandbox.Files/Write":         bySandbox(func(x *tenant) any { return &sandbox.WriteFileRequest{Sandbox: x.sandbox.GetID(), Path: "/"} }),
+	"sandbox.Files/MakeDirectory": bySandbox(func(x *tenant) any { return &sandbox.MakeDirectoryRequest{Sandbox: x.sandbox.GetID(), Path: "/"} }),
+	"sandbox.Files/Remove":        bySandbox(func(x *tenant) any { return &sandbox.RemoveFileRequest{Sandbox: x.sandbox.GetID(), Path: "/"} }),
+	"sandbox.Files/Move":          bySandbox(func(x *tenant) any { return &sandbox.MoveFileRequest{Sandbox: x.sandbox.GetID(), Path: "/a", To: "/b"} }),
+	"sandbox.Files/Copy":          bySandbox(func(x *tenant) any { return &sandbox.CopyFileRequest{Sandbox: x.sandbox.GetID(), Path: "/a", To: "/b"} }),
+	"sandbox.Files/ChangeMode":    bySandbox(func(x *tenant) any { return &sandbox.ChangeModeRequest{Sandbox: x.sandbox.GetID(), Path: "/"} }),
+	"sandbox.Files/Watch":         bySandbox(func(x *tenant) any { return &sandbox.WatchFilesRequest{Sandbox: x.sandbox.GetID(), Path: "/"} }),
 
 	"history.History/List": {rpc.ProjectHandler, func(x *tenant) any {
 		return &history.ListRequest{Project: x.project, Stream: history.StreamAudit, Limit: 1}

@@ -1,0 +1,266 @@
+package rpcserver
+
+import (
+	"context"
+	"io"
+	"io/fs"
+
+	"miren.dev/runtime/api/id"
+	"miren.dev/runtime/api/sandbox"
+	"miren.dev/runtime/domain/sandboxes"
+	"miren.dev/runtime/pkg/errs"
+	"miren.dev/runtime/pkg/rpc"
+	"miren.dev/runtime/pkg/sandboxfs"
+)
+
+// fileChunk bounds the bytes of a file in one message.
+const fileChunk = 128 << 10
+
+// fileHandler serves sandbox.Files.
+type fileHandler struct{ sandboxes *sandboxes.Service }
+
+// fileError returns an error of a file. PermissionDenied is about a user of the
+// sandbox. For the caller of RPC that class means that the call itself was refused.
+func fileError(err error) error {
+	if errs.Is(err, errs.PermissionDenied) {
+		return errs.New(errs.FailedPrecondition, "the sandbox does not permit it: %s", err)
+	}
+	return err
+}
+
+func fileInfo(i sandboxfs.Info) sandbox.FileInfo {
+	return sandbox.FileInfo{
+		Name: i.Name, Type: fileType(i.Mode), Mode: int64(sandboxfs.Bits(i.Mode)), SizeBytes: i.Size, ModifiedAt: i.ModTime,
+		UID: int64(i.UID), GID: int64(i.GID), Target: i.Target,
+	}
+}
+
+func fileType(m fs.FileMode) sandbox.FileType {
+	switch m.Type() {
+	case 0:
+		return sandbox.FileTypeFile
+	case fs.ModeDir:
+		return sandbox.FileTypeDirectory
+	case fs.ModeSymlink:
+		return sandbox.FileTypeSymlink
+	}
+	return sandbox.FileTypeOther
+}
+
+// Stat describes a file.
+func (h *fileHandler) Stat(ctx context.Context, req *sandbox.FileRequest) (*sandbox.FileInfo, error) {
+	f, err := h.sandboxes.Files(ctx, req.Sandbox, req.User)
+	if err != nil {
+		return nil, err
+	}
+	i, err := f.Stat(ctx, req.Path)
+	if err != nil {
+		return nil, fileError(err)
+	}
+	info := fileInfo(i)
+	return &info, nil
+}
+
+// List lists a directory.
+func (h *fileHandler) List(ctx context.Context, req *sandbox.ListFilesRequest) (*sandbox.ListFilesResponse, error) {
+	f, err := h.sandboxes.Files(ctx, req.Sandbox, req.User)
+	if err != nil {
+		return nil, err
+	}
+	list, more, err := f.List(ctx, req.Path, req.After, int(value(req.Limit)))
+	if err != nil {
+		return nil, fileError(err)
+	}
+	resp := &sandbox.ListFilesResponse{More: more}
+	for _, i := range list {
+		resp.Files = append(resp.Files, fileInfo(i))
+	}
+	return resp, nil
+}
+
+// Read sends the content of a file.
+func (h *fileHandler) Read(ctx context.Context, req *sandbox.ReadFileRequest, st rpc.ServerStream[rpc.None, sandbox.ReadFileOutput]) error {
+	f, err := h.sandboxes.Files(ctx, req.Sandbox, req.User)
+	if err != nil {
+		return err
+	}
+	r, err := f.Read(ctx, req.Path, value(req.Offset), value(req.Length))
+	if err != nil {
+		return fileError(err)
+	}
+	defer closing(ctx, r)()
+	info := fileInfo(r.Info())
+	if err := st.Send(&sandbox.ReadFileOutput{Info: &info}); err != nil {
+		return err
+	}
+	return ended(ctx, sendAll(r, func(b []byte) error { return st.Send(&sandbox.ReadFileOutput{Data: b}) }))
+}
+
+// sendAll calls send with the bytes of r until its end.
+func sendAll(r io.Reader, send func([]byte) error) error {
+	buf := make([]byte, fileChunk)
+	for {
+		n, err := r.Read(buf)
+		if n > 0 {
+			if err := send(buf[:n]); err != nil {
+				return err
+			}
+		}
+		if err == io.EOF {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// closing closes c when the call ends or is canceled, since its reads and writes
+// wait for the sandbox.
+func closing(ctx context.Context, c io.Closer) func() {
+	stop := context.AfterFunc(ctx, func() { _ = c.Close() })
+	return func() {
+		stop()
+		_ = c.Close() // a file that was not committed is removed
+	}
+}
+
+// ended returns the error of a call that moves the content of files: its
+// cancellation, which closed the file, or err.
+func ended(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	return fileError(err)
+}
+
+var writeModes = map[sandbox.WriteMode]sandboxfs.WriteMode{
+	sandbox.WriteModeCreate: sandboxfs.WriteCreate, sandbox.WriteModeAt: sandboxfs.WriteAt, sandbox.WriteModeAppend: sandboxfs.WriteAppend,
+}
+
+// Write writes a file from the bytes of the caller. A canceled call leaves no
+// new file.
+func (h *fileHandler) Write(ctx context.Context, req *sandbox.WriteFileRequest, st rpc.ServerStream[rpc.Bytes, sandbox.FileInfo]) error {
+	f, err := h.sandboxes.Files(ctx, req.Sandbox, req.User)
+	if err != nil {
+		return err
+	}
+	w, err := f.Write(ctx, req.Path, sandboxfs.WriteOptions{
+		Mode: writeModes[req.Write], Offset: value(req.Offset), Perm: sandboxfs.Perm(uint32(value(req.Mode))), Parents: value(req.Parents),
+	})
+	if err != nil {
+		return fileError(err)
+	}
+	defer closing(ctx, w)()
+	if _, err := io.CopyBuffer(w, st.Reader(), make([]byte, fileChunk)); err != nil {
+		return ended(ctx, err)
+	}
+	i, err := w.Commit(ctx)
+	if err != nil {
+		return fileError(err)
+	}
+	info := fileInfo(i)
+	return st.Send(&info)
+}
+
+// change carries out an operation on files that answers nothing.
+func (h *fileHandler) change(ctx context.Context, sid id.Sandbox, user string, op func(sandboxfs.FS) error) error {
+	f, err := h.sandboxes.Files(ctx, sid, user)
+	if err != nil {
+		return err
+	}
+	return fileError(op(f))
+}
+
+// MakeDirectory makes a directory.
+func (h *fileHandler) MakeDirectory(ctx context.Context, req *sandbox.MakeDirectoryRequest) error {
+	return h.change(ctx, req.Sandbox, req.User, func(f sandboxfs.FS) error {
+		return f.Mkdir(ctx, req.Path, sandboxfs.Perm(uint32(value(req.Mode))), value(req.Parents))
+	})
+}
+
+// Remove removes a file or directory.
+func (h *fileHandler) Remove(ctx context.Context, req *sandbox.RemoveFileRequest) error {
+	return h.change(ctx, req.Sandbox, req.User, func(f sandboxfs.FS) error { return f.Remove(ctx, req.Path, value(req.Recursive)) })
+}
+
+// Move moves a file or directory.
+func (h *fileHandler) Move(ctx context.Context, req *sandbox.MoveFileRequest) error {
+	return h.change(ctx, req.Sandbox, req.User, func(f sandboxfs.FS) error { return f.Move(ctx, req.Path, req.To, value(req.Replace)) })
+}
+
+// Copy copies a file or directory.
+func (h *fileHandler) Copy(ctx context.Context, req *sandbox.CopyFileRequest) error {
+	return h.change(ctx, req.Sandbox, req.User, func(f sandboxfs.FS) error { return f.Copy(ctx, req.Path, req.To) })
+}
+
+// ChangeMode changes the permissions of a file.
+func (h *fileHandler) ChangeMode(ctx context.Context, req *sandbox.ChangeModeRequest) error {
+	return h.change(ctx, req.Sandbox, req.User, func(f sandboxfs.FS) error { return f.Chmod(ctx, req.Path, sandboxfs.Perm(uint32(req.Mode))) })
+}
+
+var fileChanges = map[sandboxfs.Change]sandbox.FileChange{
+	sandboxfs.Created: sandbox.FileChangeCreated, sandboxfs.Written: sandbox.FileChangeWritten, sandboxfs.Removed: sandbox.FileChangeRemoved,
+	sandboxfs.Attributes: sandbox.FileChangeAttributes, sandboxfs.Missed: sandbox.FileChangeMissed,
+}
+
+// Watch sends the changes in a directory.
+func (h *fileHandler) Watch(ctx context.Context, req *sandbox.WatchFilesRequest, st rpc.ServerStream[rpc.None, sandbox.FileEvent]) error {
+	f, err := h.sandboxes.Files(ctx, req.Sandbox, req.User)
+	if err != nil {
+		return err
+	}
+	w, err := f.Watch(ctx, req.Path, value(req.Recursive))
+	if err != nil {
+		return fileError(err)
+	}
+	defer closing(ctx, w)()
+	yes := true
+	if err := st.Send(&sandbox.FileEvent{Started: &yes}); err != nil {
+		return err
+	}
+	for {
+		e, err := w.Next()
+		if err == io.EOF {
+			return nil
+		}
+		if err != nil {
+			return ended(ctx, err)
+		}
+		if err := st.Send(&sandbox.FileEvent{Change: fileChanges[e.Change], Path: e.Path, Directory: optional(e.Dir)}); err != nil {
+			return err
+		}
+	}
+}
+
+// Archive sends a tar archive of a directory or a file.
+func (h *fileHandler) Archive(ctx context.Context, req *sandbox.FileRequest, st rpc.ServerStream[rpc.None, rpc.Bytes]) error {
+	f, err := h.sandboxes.Files(ctx, req.Sandbox, req.User)
+	if err != nil {
+		return err
+	}
+	r, err := f.Archive(ctx, req.Path)
+	if err != nil {
+		return fileError(err)
+	}
+	defer closing(ctx, r)()
+	_, err = io.CopyBuffer(st.Writer(), r, make([]byte, fileChunk))
+	return ended(ctx, err)
+}
+
+// Extract unpacks the tar archive of the caller into a directory.
+func (h *fileHandler) Extract(ctx context.Context, req *sandbox.FileRequest, st rpc.ServerStream[rpc.Bytes, rpc.None]) error {
+	f, err := h.sandboxes.Files(ctx, req.Sandbox, req.User)
+	if err != nil {
+		return err
+	}
+	x, err := f.Extract(ctx, req.Path)
+	if err != nil {
+		return fileError(err)
+	}
+	defer closing(ctx, x)()
+	if _, err := io.CopyBuffer(x, st.Reader(), make([]byte, fileChunk)); err != nil {
+		return ended(ctx, err)
+	}
+	return fileError(x.Finish(ctx))
+}
