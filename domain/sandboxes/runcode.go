@@ -1,10 +1,9 @@
 package sandboxes
 
 import (
-	"bytes"
 	"cmp"
 	"context"
-	"io"
+	"io/fs"
 	"path"
 	"slices"
 	"strings"
@@ -13,6 +12,7 @@ import (
 	"miren.dev/runtime/api/id"
 	"miren.dev/runtime/domain/languages"
 	"miren.dev/runtime/pkg/errs"
+	"miren.dev/runtime/pkg/sandboxfs"
 )
 
 const (
@@ -70,8 +70,9 @@ func (s *Service) RunCode(ctx context.Context, project string, req RunCodeReques
 		return "", nil, err
 	}
 	sid := sb.GetID()
+	to := s.Node.Files(sid, sandboxfs.View{})
 	for _, f := range files {
-		if err := s.putFile(ctx, sid, f); err != nil {
+		if err := putFile(ctx, to, f); err != nil {
 			end()
 			return sid, nil, err
 		}
@@ -124,7 +125,7 @@ func inputs(lang languages.Language, req *RunCodeRequest) ([]InputFile, error) {
 		}
 		if total += len(f.Data); total > maxInput {
 			return nil, errs.New(errs.InvalidArgument, "the program and its files have more than %d MiB", maxInput>>20).
-				WithHint("`r sandbox run --keep` a sandbox and copy them into it")
+				WithHint("`r sandbox create` a sandbox, `r sandbox cp` them into it, and `r sandbox exec` the program")
 		}
 	}
 	return files, nil
@@ -167,39 +168,20 @@ func quote(argv []string) string {
 }
 
 // putFile writes a file in a sandbox.
-func (s *Service) putFile(ctx context.Context, sid id.Sandbox, f InputFile) error {
-	mode := "644"
+func putFile(ctx context.Context, files sandboxfs.FS, f InputFile) error {
+	perm := fs.FileMode(0o644)
 	if f.Executable {
-		mode = "755"
+		perm = 0o755
 	}
-	p, err := s.Node.Exec(ctx, sid, ExecSpec{
-		Command: []string{"/bin/sh", "-c", `mkdir -p -- "$1" && cat > "$2" && chmod "$3" -- "$2"`, "sh", path.Dir(f.Path), f.Path, mode},
-	})
+	w, err := files.Write(ctx, f.Path, sandboxfs.WriteOptions{Perm: perm, Parents: true})
 	if err != nil {
-		return err
+		return errs.Wrap(err, "write %s in the sandbox", f.Path)
 	}
-	defer p.Close()
-	var said bytes.Buffer
-	done := make(chan error, 1)
-	go func() {
-		_, err := io.Copy(p.Stdin(), bytes.NewReader(f.Data))
-		if cerr := p.Stdin().Close(); err == nil {
-			err = cerr
-		}
-		done <- err
-	}()
-	_, _ = io.Copy(&said, io.LimitReader(p.Stderr(), 1000)) // Wait returns the failure
-	code, err := p.Wait(ctx)
-	if werr := <-done; err == nil && code == 0 {
-		err = werr
+	defer w.Close()
+	if _, err = w.Write(f.Data); err == nil {
+		_, err = w.Commit(ctx)
 	}
-	if err != nil {
-		return errs.Wrap(err, "write %s", f.Path)
-	}
-	if code != 0 {
-		return errs.New(errs.FailedPrecondition, "cannot write %s in the sandbox: %s", f.Path, strings.TrimSpace(said.String()))
-	}
-	return nil
+	return errs.Wrap(err, "write %s in the sandbox", f.Path)
 }
 
 // timed is a process that ends when its time is over.

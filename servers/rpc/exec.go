@@ -64,7 +64,7 @@ func (h *sandboxHandler) RunCode(ctx context.Context, req *sandbox.RunCodeReques
 	if sid != "" {
 		rpc.SetSubjects(ctx, rpc.Subject{Kind: sandbox.KindSandbox, ID: string(sid)})
 	}
-	return attach(ctx, out, sid, p, err, value(req.Stdin), value(req.TTY))
+	return attach(ctx, out, sid, p, fileError(err), value(req.Stdin), value(req.TTY))
 }
 
 // withNote makes messages for the user part of the output.

@@ -348,3 +348,25 @@ func TestFilesOfAPausedSandbox(t *testing.T) {
 	_, err = e.put(&sandbox.WriteFileRequest{Sandbox: sb.GetID(), Path: "file"}, []byte("text"))
 	e.class("ended", err, errs.FailedPrecondition)
 }
+
+// The files of a program reach its sandbox without a shell, which the simulated
+// machine does not have.
+func TestRunCodeWritesItsFiles(t *testing.T) {
+	e := newEnv(t)
+	e.pool(1)
+	st, err := e.sandboxes.RunCode(e.ctx(), &sandbox.RunCodeRequest{
+		Language: "python", Code: []byte("print(1)"), Files: []sandbox.InputFile{{Path: "data.txt", Data: []byte("text"), Executable: ptr(true)}},
+	})
+	e.must(err)
+	defer st.Close()
+	// There is no python3.
+	if _, code, err := notes(st); err != nil || code != 127 {
+		t.Errorf("%d, %v", code, err)
+	}
+	for name, want := range map[string]string{"main.py": "print(1)", "data.txt": "text"} {
+		if b, err := os.ReadFile(filepath.Join(e.files, name)); err != nil || string(b) != want {
+			t.Errorf("%s: %q, %v", name, b, err)
+		}
+	}
+	e.none()
+}
