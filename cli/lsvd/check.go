@@ -67,9 +67,9 @@ func (o *checkOptions) run(ctx context.Context, arg string) error {
 	if err != nil {
 		return err
 	}
-	p := newProgress(o.Console, "check "+v.Label(), false)
-	r, err := lsvd.Check(ctx, st, v.ID, key, !o.shallow, p.set)
-	p.end()
+	p := o.Progress("check "+v.Label(), false)
+	r, err := lsvd.Check(ctx, st, v.ID, key, !o.shallow, p.Set)
+	p.End()
 	if err != nil {
 		return err
 	}

@@ -85,9 +85,9 @@ func (o *exportOptions) run(ctx context.Context, arg, path string) error {
 	if err != nil {
 		return err
 	}
-	p := newProgress(o.Console, "export "+arg, true)
-	if path == "-" && p.live != nil {
-		p.live = nil // standard output is the image
+	p := o.Progress("export "+arg, true)
+	if path == "-" {
+		p.NoBar() // standard output is the image
 	}
 	var size, data int64
 	err = o.frozen(ctx, st, url, v, snap, func(d *host.Disk) error {
@@ -98,11 +98,11 @@ func (o *exportOptions) run(ctx context.Context, arg, path string) error {
 		}
 		data = total
 		if path == "-" {
-			return streamOut(ctx, d, o.Out, func(done int64) { p.set(done, size) })
+			return streamOut(ctx, d, o.Out, func(done int64) { p.Set(done, size) })
 		}
 		return o.write(ctx, d, path, format, parts, total, p)
 	})
-	took := p.end()
+	took := p.End()
 	if err != nil || path == "-" {
 		return err
 	}
@@ -144,13 +144,13 @@ func (o *exportOptions) frozen(ctx context.Context, st store.Store, url string, 
 
 // write writes the image to a temporary file in path's directory, and renames
 // it to path when it is complete.
-func (o *exportOptions) write(ctx context.Context, d *host.Disk, path, format string, parts []lsvd.Range, total int64, p *progress) (err error) {
+func (o *exportOptions) write(ctx context.Context, d *host.Disk, path, format string, parts []lsvd.Range, total int64, p *console.Progress) (err error) {
 	f, err := atomicfile.Create(path, 0o600)
 	if err != nil {
 		return errs.Wrap(err, "export")
 	}
 	defer f.Abort()
-	told := func(done int64) { p.set(done, total) }
+	told := func(done int64) { p.Set(done, total) }
 	if format == "raw" {
 		if err = f.Truncate(d.Size()); err == nil {
 			err = copyOut(ctx, d, f.File, parts, told)

@@ -97,9 +97,9 @@ func (o *importOptions) run(ctx context.Context, path, name string) error {
 	if err != nil {
 		return err
 	}
-	p := newProgress(o.Console, "import "+name, true)
+	p := o.Progress("import "+name, true)
 	id, err := catalog.Make(ctx, st, name, func(id lsvd.ID) error { return o.fill(ctx, st, url, id, size, key, img, p) })
-	took := p.end()
+	took := p.End()
 	if err != nil {
 		return err
 	}
@@ -170,7 +170,7 @@ func (o *importOptions) openImage(ctx context.Context, path string) (*image, err
 }
 
 // fill makes the volume and copies the image to it. After an error it removes the volume.
-func (o *importOptions) fill(ctx context.Context, st store.Store, url string, id lsvd.ID, size int64, key []byte, img *image, p *progress) (err error) {
+func (o *importOptions) fill(ctx context.Context, st store.Store, url string, id lsvd.ID, size int64, key []byte, img *image, p *console.Progress) (err error) {
 	if err := lsvd.Create(ctx, st, id, size, key); err != nil {
 		return err
 	}
@@ -203,7 +203,7 @@ func (o *importOptions) fill(ctx context.Context, st store.Store, url string, id
 	if total == 0 {
 		total = size
 	}
-	told := func(done int64) { p.set(done, total) }
+	told := func(done int64) { p.Set(done, total) }
 	switch {
 	case img.stream != nil:
 		err = copyStream(ctx, d, img.stream, told)
@@ -223,16 +223,19 @@ func (o *importOptions) fill(ctx context.Context, st store.Store, url string, id
 	if err != nil {
 		return err
 	}
-	p.phase("send " + strings.TrimPrefix(p.what, "import "))
+	p.Phase("send " + strings.TrimPrefix(p.What(), "import "))
 	return drain(ctx, d, p)
 }
+
+// progressInterval is how often the progress of an import is read.
+const progressInterval = 100 * time.Millisecond
 
 // follow calls f periodically until the caller calls stop.
 func follow(f func()) (stop func()) {
 	done, quit := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(done)
-		t := time.NewTicker(drawInterval)
+		t := time.NewTicker(progressInterval)
 		defer t.Stop()
 		for {
 			select {
@@ -247,9 +250,9 @@ func follow(f func()) (stop func()) {
 }
 
 // drain waits until the store has all data, without a time limit.
-func drain(ctx context.Context, d *host.Disk, p *progress) error {
+func drain(ctx context.Context, d *host.Disk, p *console.Progress) error {
 	all := d.Stats().UnsentBytes
-	stop := follow(func() { p.set(all-d.Stats().UnsentBytes, all) })
+	stop := follow(func() { p.Set(all-d.Stats().UnsentBytes, all) })
 	defer stop()
 	return d.Drain(ctx)
 }
