@@ -54,6 +54,7 @@ type fake struct {
 	envs     []*app.SetEnvRequest
 	runs     []*sandbox.RunRequest
 	programs []*sandbox.RunCodeRequest
+	files    *fakeFiles
 	// The script of a deployment, set by the test.
 	script func(ctx context.Context, f *fake, d *app.Deployment, send func(*app.DeployEvent) error) error
 	// held makes Deploy answer that another deployment is under way.
@@ -66,7 +67,7 @@ type fake struct {
 
 func newFake(t *testing.T) *fake {
 	t.Helper()
-	f := &fake{t: t, store: pgtest.Store(t, api.Kinds()...), sources: source.NewStore(source.StoreConfig{Dir: t.TempDir()})}
+	f := &fake{t: t, store: pgtest.Store(t, api.Kinds()...), sources: source.NewStore(source.StoreConfig{Dir: t.TempDir()}), files: newFakeFiles()}
 	f.status = server.StatusResponse{Instance: "abcd1234", Version: "1.2.3", StartedAt: time.Now(), Ready: true}
 	p := &core.Project{Meta: schema.Meta{ID: "proj-default", Name: "default"}}
 	f.create(p)
@@ -134,6 +135,7 @@ func (f *fake) serveOn(l net.Listener, cfg *tls.Config) (stop func()) {
 	app.RegisterBuilds(srv, fakeBuilds{f})
 	app.RegisterRoutes(srv, fakeRoutes{f})
 	sandbox.RegisterSandboxes(srv, fakeSandboxes{f})
+	sandbox.RegisterFiles(srv, f.files)
 	sandbox.RegisterTemplates(srv, fakeTemplates{f})
 	interpreter.RegisterInterpreter(srv, fakeInterpreter{f})
 	done := make(chan error, 1)

@@ -156,6 +156,9 @@ type RunRequest struct {
 	Labels map[string]string `cbor:"3,keyasint,omitempty" json:"labels,omitempty"`
 	// Image reference.
 	Image string `cbor:"4,keyasint,omitempty" json:"image,omitempty"`
+	// It has no main process, whatever its image or app states; with template this is so
+	// unless command is stated.
+	Idle *bool `cbor:"25,keyasint,omitempty" json:"idle,omitempty"`
 	// Name of a template, name:tag or name:number: image, user and limits of that version,
 	// and a warm sandbox if there is one.
 	Template string `cbor:"19,keyasint,omitempty" json:"template,omitempty"`
@@ -335,6 +338,12 @@ type ExecRequest struct {
 	Cols *int64 `cbor:"11,keyasint,omitempty" json:"cols,omitempty"`
 	// The caller will send input; otherwise the process gets an empty one.
 	Stdin *bool `cbor:"12,keyasint,omitempty" json:"stdin,omitempty"`
+	// It goes on when the call ends before it does, and attach continues it. Its output never
+	// makes it wait; the last 256 KiB of each stream are kept, and for an hour after its end,
+	// with its exit code; but not an end that a call with stdin has reported.
+	Detached *bool `cbor:"13,keyasint,omitempty" json:"detached,omitempty"`
+	// A name of the process for processes.
+	Tag string `cbor:"14,keyasint,omitempty" json:"tag,omitempty"`
 }
 
 // MarshalJSON renders x; durations are strings, secrets are redacted.
@@ -364,6 +373,160 @@ func (x *ExecRequest) ValidateFields(v *schema.Validator) {
 		schema.CheckMin(v, "cols", *x.Cols, 0)
 		schema.CheckMax(v, "cols", *x.Cols, 65535)
 	}
+	if x.Tag != "" {
+		v.MaxLen("tag", len(x.Tag), 64)
+	}
+}
+
+// AttachRequest: Continues a detached process.
+type AttachRequest struct {
+	// The sandbox.
+	Sandbox id.Sandbox `cbor:"1,keyasint" json:"sandbox" schema:"required"`
+	// Id of the process in its sandbox.
+	Process string `cbor:"2,keyasint" json:"process" schema:"required"`
+	// Size of the caller's terminal; absent: unchanged.
+	Rows *int64 `cbor:"3,keyasint,omitempty" json:"rows,omitempty"`
+	// Size of the caller's terminal; absent: unchanged.
+	Cols *int64 `cbor:"4,keyasint,omitempty" json:"cols,omitempty"`
+}
+
+// MarshalJSON renders x; durations are strings, secrets are redacted.
+func (x AttachRequest) MarshalJSON() ([]byte, error) { return schema.EncodeJSON(&x) }
+
+// UnmarshalJSON decodes x; unknown fields are errors, missing ones get their defaults.
+func (x *AttachRequest) UnmarshalJSON(b []byte) error { return schema.DecodeJSON(b, x) }
+
+// Validate reports every field that breaks its rules, as one error of class
+// invalid_argument.
+func (x *AttachRequest) Validate() error { return schema.Validate(x) }
+
+// ValidateFields is Validate below the path that v is at.
+func (x *AttachRequest) ValidateFields(v *schema.Validator) {
+	v.Required("sandbox", x.Sandbox != "")
+	if x.Sandbox != "" {
+		v.Ref("sandbox", string(x.Sandbox))
+	}
+	v.Required("process", x.Process != "")
+	if x.Process != "" {
+		v.MaxLen("process", len(x.Process), 64)
+	}
+	if x.Rows != nil {
+		schema.CheckMin(v, "rows", *x.Rows, 0)
+		schema.CheckMax(v, "rows", *x.Rows, 65535)
+	}
+	if x.Cols != nil {
+		schema.CheckMin(v, "cols", *x.Cols, 0)
+		schema.CheckMax(v, "cols", *x.Cols, 65535)
+	}
+}
+
+// ProcessesResponse: Processes of a sandbox.
+type ProcessesResponse struct {
+	// Processes beside the main one that run, and detached ones that have ended, the latest
+	// first, at most 128.
+	Processes []Process `cbor:"1,keyasint,omitempty" json:"processes,omitempty"`
+}
+
+// MarshalJSON renders x; durations are strings, secrets are redacted.
+func (x ProcessesResponse) MarshalJSON() ([]byte, error) { return schema.EncodeJSON(&x) }
+
+// UnmarshalJSON decodes x; unknown fields are errors, missing ones get their defaults.
+func (x *ProcessesResponse) UnmarshalJSON(b []byte) error { return schema.DecodeJSON(b, x) }
+
+// Validate reports every field that breaks its rules, as one error of class
+// invalid_argument.
+func (x *ProcessesResponse) Validate() error { return schema.Validate(x) }
+
+// ValidateFields is Validate below the path that v is at.
+func (x *ProcessesResponse) ValidateFields(v *schema.Validator) {
+	for i := range x.Processes {
+		v.InElem("processes", i, &x.Processes[i])
+	}
+}
+
+// Process: A process beside the main one.
+type Process struct {
+	// Names it in its sandbox.
+	ID string `cbor:"1,keyasint" json:"id" schema:"required"`
+	// Its number inside.
+	PID int64 `cbor:"2,keyasint" json:"pid" schema:"required"`
+	// Command line, cut after 512 bytes.
+	Command []string `cbor:"3,keyasint,omitempty" json:"command,omitempty"`
+	// Its name.
+	Tag string `cbor:"4,keyasint,omitempty" json:"tag,omitempty"`
+	// Start.
+	StartedAt time.Time `cbor:"5,keyasint" json:"started_at" schema:"required"`
+	// It runs on a terminal.
+	TTY *bool `cbor:"6,keyasint,omitempty" json:"tty,omitempty"`
+	// It goes on without a caller.
+	Detached *bool `cbor:"7,keyasint,omitempty" json:"detached,omitempty"`
+	// It has ended with this code (128+n for signal n); absent: it runs.
+	ExitCode *int64 `cbor:"8,keyasint,omitempty" json:"exit_code,omitempty"`
+}
+
+// MarshalJSON renders x; durations are strings, secrets are redacted.
+func (x Process) MarshalJSON() ([]byte, error) { return schema.EncodeJSON(&x) }
+
+// UnmarshalJSON decodes x; unknown fields are errors, missing ones get their defaults.
+func (x *Process) UnmarshalJSON(b []byte) error { return schema.DecodeJSON(b, x) }
+
+// Validate reports every field that breaks its rules, as one error of class
+// invalid_argument.
+func (x *Process) Validate() error { return schema.Validate(x) }
+
+// ValidateFields is Validate below the path that v is at.
+func (x *Process) ValidateFields(v *schema.Validator) {
+	v.Required("id", x.ID != "")
+	v.Required("started_at", !x.StartedAt.IsZero())
+}
+
+// PortsResponse: Ports of a sandbox.
+type PortsResponse struct {
+	// TCP ports on which its processes listen, in order.
+	Ports []int64 `cbor:"1,keyasint,omitempty" json:"ports,omitempty"`
+}
+
+// MarshalJSON renders x; durations are strings, secrets are redacted.
+func (x PortsResponse) MarshalJSON() ([]byte, error) { return schema.EncodeJSON(&x) }
+
+// UnmarshalJSON decodes x; unknown fields are errors, missing ones get their defaults.
+func (x *PortsResponse) UnmarshalJSON(b []byte) error { return schema.DecodeJSON(b, x) }
+
+// Validate reports every field that breaks its rules, as one error of class
+// invalid_argument.
+func (x *PortsResponse) Validate() error { return schema.Validate(x) }
+
+// ValidateFields is Validate below the path that v is at.
+func (x *PortsResponse) ValidateFields(v *schema.Validator) {
+}
+
+// DialRequest: Connects to a TCP port of a sandbox, on whatever address a process
+// listens. The bytes of both directions follow.
+type DialRequest struct {
+	// The sandbox.
+	Sandbox id.Sandbox `cbor:"1,keyasint" json:"sandbox" schema:"required"`
+	// The port.
+	Port int64 `cbor:"2,keyasint" json:"port" schema:"required"`
+}
+
+// MarshalJSON renders x; durations are strings, secrets are redacted.
+func (x DialRequest) MarshalJSON() ([]byte, error) { return schema.EncodeJSON(&x) }
+
+// UnmarshalJSON decodes x; unknown fields are errors, missing ones get their defaults.
+func (x *DialRequest) UnmarshalJSON(b []byte) error { return schema.DecodeJSON(b, x) }
+
+// Validate reports every field that breaks its rules, as one error of class
+// invalid_argument.
+func (x *DialRequest) Validate() error { return schema.Validate(x) }
+
+// ValidateFields is Validate below the path that v is at.
+func (x *DialRequest) ValidateFields(v *schema.Validator) {
+	v.Required("sandbox", x.Sandbox != "")
+	if x.Sandbox != "" {
+		v.Ref("sandbox", string(x.Sandbox))
+	}
+	schema.CheckMin(v, "port", x.Port, 1)
+	schema.CheckMax(v, "port", x.Port, 65535)
 }
 
 // RunOnceRequest: Runs a command in a new sandbox, which is deleted when the command has
@@ -383,6 +546,9 @@ type RunOnceRequest struct {
 	Keep *bool `cbor:"6,keyasint,omitempty" json:"keep,omitempty"`
 	// Time until the sandbox must run; absent: a minute.
 	StartTimeout *time.Duration `cbor:"7,keyasint,omitempty" json:"start_timeout,omitempty"`
+	// Paths of files and directories that are sent when the command has ended, before its
+	// exit code; relative ones are below the working directory.
+	Outputs []string `cbor:"8,keyasint,omitempty" json:"outputs,omitempty"`
 }
 
 // MarshalJSON renders x; durations are strings, secrets are redacted.
@@ -410,6 +576,7 @@ func (x *RunOnceRequest) ValidateFields(v *schema.Validator) {
 		schema.CheckMin(v, "start_timeout", *x.StartTimeout, 1*time.Second)
 		schema.CheckMax(v, "start_timeout", *x.StartTimeout, 1*time.Hour)
 	}
+	v.MaxLen("outputs", len(x.Outputs), 100)
 }
 
 // InputFile: A file to put into a sandbox.
@@ -472,6 +639,9 @@ type RunCodeRequest struct {
 	// Run the program in a second layer inside the sandbox, in which it sees no other process
 	// and writes only to the working directory and /tmp. The template must have bubblewrap.
 	Confine *bool `cbor:"14,keyasint,omitempty" json:"confine,omitempty"`
+	// Paths of files and directories that are sent when the program has ended, before its
+	// exit code; relative ones are below the working directory.
+	Outputs []string `cbor:"15,keyasint,omitempty" json:"outputs,omitempty"`
 }
 
 // MarshalJSON renders x; durations are strings, secrets are redacted.
@@ -506,6 +676,7 @@ func (x *RunCodeRequest) ValidateFields(v *schema.Validator) {
 	if x.Timeout != nil {
 		schema.CheckMin(v, "timeout", *x.Timeout, 1*time.Second)
 	}
+	v.MaxLen("outputs", len(x.Outputs), 100)
 }
 
 // TemplatesRequest: Selects a project.
@@ -743,6 +914,8 @@ func (x *ExecInput) ValidateFields(v *schema.Validator) {
 type ExecOutput struct {
 	// The process runs in this sandbox. The first message, except for notes.
 	Started id.Sandbox `cbor:"1,keyasint,omitempty" json:"started,omitempty"`
+	// With started: its id in the sandbox.
+	Process string `cbor:"6,keyasint,omitempty" json:"process,omitempty"`
 	// Output.
 	Stdout []byte `cbor:"2,keyasint,omitempty" json:"stdout,omitempty"`
 	// Error output.
@@ -750,6 +923,8 @@ type ExecOutput struct {
 	// For the user: why the sandbox does not run yet, or why it ended and the process with
 	// it.
 	Note string `cbor:"5,keyasint,omitempty" json:"note,omitempty"`
+	// A part of an output.
+	Output *OutputData `cbor:"7,keyasint,omitempty" json:"output,omitempty"`
 	// The process has ended with this code (128+n for signal n). The last message.
 	ExitCode *int64 `cbor:"4,keyasint,omitempty" json:"exit_code,omitempty"`
 }
@@ -768,6 +943,39 @@ func (x *ExecOutput) Validate() error { return schema.Validate(x) }
 func (x *ExecOutput) ValidateFields(v *schema.Validator) {
 	if x.Started != "" {
 		v.Ref("started", string(x.Started))
+	}
+	if x.Output != nil {
+		v.In("output", x.Output)
+	}
+}
+
+// OutputData: A part of an output of a program: info first, then data to the end. A
+// directory is a tar archive of its contents.
+type OutputData struct {
+	// Index of its path in the request, from 0; in order.
+	Index int64 `cbor:"1,keyasint" json:"index" schema:"required"`
+	// The file or directory.
+	Info *FileInfo `cbor:"2,keyasint,omitempty" json:"info,omitempty"`
+	// The next bytes.
+	Data []byte `cbor:"3,keyasint,omitempty" json:"data,omitempty"`
+	// Why it could not be sent, or not all of it. The last part.
+	Error string `cbor:"4,keyasint,omitempty" json:"error,omitempty"`
+}
+
+// MarshalJSON renders x; durations are strings, secrets are redacted.
+func (x OutputData) MarshalJSON() ([]byte, error) { return schema.EncodeJSON(&x) }
+
+// UnmarshalJSON decodes x; unknown fields are errors, missing ones get their defaults.
+func (x *OutputData) UnmarshalJSON(b []byte) error { return schema.DecodeJSON(b, x) }
+
+// Validate reports every field that breaks its rules, as one error of class
+// invalid_argument.
+func (x *OutputData) Validate() error { return schema.Validate(x) }
+
+// ValidateFields is Validate below the path that v is at.
+func (x *OutputData) ValidateFields(v *schema.Validator) {
+	if x.Info != nil {
+		v.In("info", x.Info)
 	}
 }
 
@@ -1807,6 +2015,18 @@ type Sandboxes interface {
 	// Exec: Runs a process with its input and output. Permission: exec, in the project of
 	// sandbox, else project.
 	Exec(ctx context.Context, req *ExecRequest, s rpc.ServerStream[ExecInput, ExecOutput]) error
+	// Attach: Continues a detached process with its output, as far as it was kept, and its
+	// input. Another caller loses it. Permission: exec, in the project of sandbox.
+	Attach(ctx context.Context, req *AttachRequest, s rpc.ServerStream[ExecInput, ExecOutput]) error
+	// Processes: Lists the processes of a sandbox beside the main one. Permission: read, in
+	// the project of sandbox.
+	Processes(ctx context.Context, req *SandboxRequest) (*ProcessesResponse, error)
+	// Ports: Lists the TCP ports on which processes of a sandbox listen. Permission: read, in
+	// the project of sandbox.
+	Ports(ctx context.Context, req *SandboxRequest) (*PortsResponse, error)
+	// Dial: Connects to a TCP port of a sandbox. The call ends when the process has ended its
+	// side. Permission: exec, in the project of sandbox.
+	Dial(ctx context.Context, req *DialRequest, s rpc.ServerStream[rpc.Bytes, rpc.Bytes]) error
 	// Logs: Sends output. Permission: read, in the project of sandbox, else project.
 	Logs(ctx context.Context, req *LogsRequest, s rpc.ServerStream[rpc.None, LogBatch]) error
 	// Stop: Stops a sandbox. Permission: exec, in the project of sandbox.
@@ -1859,6 +2079,18 @@ type SandboxesClient interface {
 	// Exec: Runs a process with its input and output. Permission: exec, in the project of
 	// sandbox, else project.
 	Exec(ctx context.Context, req *ExecRequest) (rpc.ClientStream[ExecInput, ExecOutput], error)
+	// Attach: Continues a detached process with its output, as far as it was kept, and its
+	// input. Another caller loses it. Permission: exec, in the project of sandbox.
+	Attach(ctx context.Context, req *AttachRequest) (rpc.ClientStream[ExecInput, ExecOutput], error)
+	// Processes: Lists the processes of a sandbox beside the main one. Permission: read, in
+	// the project of sandbox.
+	Processes(ctx context.Context, req *SandboxRequest) (*ProcessesResponse, error)
+	// Ports: Lists the TCP ports on which processes of a sandbox listen. Permission: read, in
+	// the project of sandbox.
+	Ports(ctx context.Context, req *SandboxRequest) (*PortsResponse, error)
+	// Dial: Connects to a TCP port of a sandbox. The call ends when the process has ended its
+	// side. Permission: exec, in the project of sandbox.
+	Dial(ctx context.Context, req *DialRequest) (rpc.ClientStream[rpc.Bytes, rpc.Bytes], error)
 	// Logs: Sends output. Permission: read, in the project of sandbox, else project.
 	Logs(ctx context.Context, req *LogsRequest) (rpc.ClientStream[rpc.None, LogBatch], error)
 	// Stop: Stops a sandbox. Permission: exec, in the project of sandbox.
@@ -1934,6 +2166,38 @@ func (c clientSandboxes) Exec(ctx context.Context, req *ExecRequest) (rpc.Client
 		return nil, err
 	}
 	return rpc.NewClientStream[ExecInput, ExecOutput](s), nil
+}
+
+func (c clientSandboxes) Attach(ctx context.Context, req *AttachRequest) (rpc.ClientStream[ExecInput, ExecOutput], error) {
+	s, err := c.conn.Open(ctx, &methodSandboxesAttach.MethodInfo, req)
+	if err != nil {
+		return nil, err
+	}
+	return rpc.NewClientStream[ExecInput, ExecOutput](s), nil
+}
+
+func (c clientSandboxes) Processes(ctx context.Context, req *SandboxRequest) (*ProcessesResponse, error) {
+	resp := new(ProcessesResponse)
+	if err := c.conn.Call(ctx, &methodSandboxesProcesses.MethodInfo, req, resp); err != nil {
+		return nil, err
+	}
+	return resp, nil
+}
+
+func (c clientSandboxes) Ports(ctx context.Context, req *SandboxRequest) (*PortsResponse, error) {
+	resp := new(PortsResponse)
+	if err := c.conn.Call(ctx, &methodSandboxesPorts.MethodInfo, req, resp); err != nil {
+		return nil, err
+	}
+	return resp, nil
+}
+
+func (c clientSandboxes) Dial(ctx context.Context, req *DialRequest) (rpc.ClientStream[rpc.Bytes, rpc.Bytes], error) {
+	s, err := c.conn.Open(ctx, &methodSandboxesDial.MethodInfo, req)
+	if err != nil {
+		return nil, err
+	}
+	return rpc.NewClientStream[rpc.Bytes, rpc.Bytes](s), nil
 }
 
 func (c clientSandboxes) Logs(ctx context.Context, req *LogsRequest) (rpc.ClientStream[rpc.None, LogBatch], error) {
@@ -2128,6 +2392,82 @@ var methodSandboxesExec = &rpc.Method{
 			return err
 		}
 		return impl.(Sandboxes).Exec(ctx, req, rpc.NewServerStream[ExecInput, ExecOutput](s))
+	},
+}
+
+var methodSandboxesAttach = &rpc.Method{
+	MethodInfo: rpc.MethodInfo{
+		Service: "sandbox.Sandboxes", Name: "Attach", Full: "sandbox.Sandboxes/Attach", Permission: "exec", Project: rpc.ProjectRequest, Idempotent: false, Stream: rpc.StreamBidi, Audit: true,
+	},
+	Target: func(req any) rpc.Target {
+		r := req.(*AttachRequest)
+		return rpc.Target{Kind: "sandbox", ID: string(r.Sandbox)}
+	},
+	Subject: func(req any) rpc.Subject {
+		r := req.(*AttachRequest)
+		return rpc.Subject{Kind: "sandbox", ID: string(r.Sandbox)}
+	},
+	Streaming: func(ctx context.Context, impl any, d rpc.Decoder, s rpc.Stream) error {
+		req := new(AttachRequest)
+		if err := d.Decode(req); err != nil {
+			return err
+		}
+		return impl.(Sandboxes).Attach(ctx, req, rpc.NewServerStream[ExecInput, ExecOutput](s))
+	},
+}
+
+var methodSandboxesProcesses = &rpc.Method{
+	MethodInfo: rpc.MethodInfo{
+		Service: "sandbox.Sandboxes", Name: "Processes", Full: "sandbox.Sandboxes/Processes", Permission: "read", Project: rpc.ProjectRequest, Idempotent: true, Stream: rpc.StreamNone, Audit: false,
+	},
+	Target: func(req any) rpc.Target {
+		r := req.(*SandboxRequest)
+		return rpc.Target{Kind: "sandbox", ID: string(r.Sandbox)}
+	},
+	Unary: func(ctx context.Context, impl any, d rpc.Decoder) (any, error) {
+		req := new(SandboxRequest)
+		if err := d.Decode(req); err != nil {
+			return nil, err
+		}
+		return impl.(Sandboxes).Processes(ctx, req)
+	},
+}
+
+var methodSandboxesPorts = &rpc.Method{
+	MethodInfo: rpc.MethodInfo{
+		Service: "sandbox.Sandboxes", Name: "Ports", Full: "sandbox.Sandboxes/Ports", Permission: "read", Project: rpc.ProjectRequest, Idempotent: true, Stream: rpc.StreamNone, Audit: false,
+	},
+	Target: func(req any) rpc.Target {
+		r := req.(*SandboxRequest)
+		return rpc.Target{Kind: "sandbox", ID: string(r.Sandbox)}
+	},
+	Unary: func(ctx context.Context, impl any, d rpc.Decoder) (any, error) {
+		req := new(SandboxRequest)
+		if err := d.Decode(req); err != nil {
+			return nil, err
+		}
+		return impl.(Sandboxes).Ports(ctx, req)
+	},
+}
+
+var methodSandboxesDial = &rpc.Method{
+	MethodInfo: rpc.MethodInfo{
+		Service: "sandbox.Sandboxes", Name: "Dial", Full: "sandbox.Sandboxes/Dial", Permission: "exec", Project: rpc.ProjectRequest, Idempotent: false, Stream: rpc.StreamBidi, Audit: true,
+	},
+	Target: func(req any) rpc.Target {
+		r := req.(*DialRequest)
+		return rpc.Target{Kind: "sandbox", ID: string(r.Sandbox)}
+	},
+	Subject: func(req any) rpc.Subject {
+		r := req.(*DialRequest)
+		return rpc.Subject{Kind: "sandbox", ID: string(r.Sandbox)}
+	},
+	Streaming: func(ctx context.Context, impl any, d rpc.Decoder, s rpc.Stream) error {
+		req := new(DialRequest)
+		if err := d.Decode(req); err != nil {
+			return err
+		}
+		return impl.(Sandboxes).Dial(ctx, req, rpc.NewServerStream[rpc.Bytes, rpc.Bytes](s))
 	},
 }
 
@@ -2387,6 +2727,10 @@ var SandboxesService = &rpc.Service{Name: "sandbox.Sandboxes", Methods: []*rpc.M
 	methodSandboxesRunOnce,
 	methodSandboxesRunCode,
 	methodSandboxesExec,
+	methodSandboxesAttach,
+	methodSandboxesProcesses,
+	methodSandboxesPorts,
+	methodSandboxesDial,
 	methodSandboxesLogs,
 	methodSandboxesStop,
 	methodSandboxesDelete,

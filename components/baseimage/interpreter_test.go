@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"image/png"
-	"io"
 	"slices"
 	"strings"
 	"testing"
@@ -28,7 +27,7 @@ import (
 // node is the machine of a test for the interpreter.
 type node struct{ driver execution.Driver }
 
-func (n node) Dial(ctx context.Context, sid id.Sandbox, port int) (io.ReadWriteCloser, error) {
+func (n node) Dial(ctx context.Context, sid id.Sandbox, port int) (sandboxes.Conn, error) {
 	return n.driver.Dial(ctx, string(sid), port)
 }
 

@@ -2,7 +2,6 @@ package sandbox
 
 import (
 	"context"
-	"io"
 
 	"miren.dev/runtime/api/id"
 	"miren.dev/runtime/api/sandbox"
@@ -24,8 +23,43 @@ var _ sandboxes.Node = LocalNode{}
 func (n LocalNode) Exec(ctx context.Context, sid id.Sandbox, spec sandboxes.ExecSpec) (sandboxes.Process, error) {
 	return n.Driver.Exec(ctx, string(sid), execution.ExecSpec{
 		Command: spec.Command, Env: spec.Env, WorkDir: spec.WorkDir, User: spec.User, TTY: spec.TTY, Rows: spec.Rows, Cols: spec.Cols,
-		NoInput: spec.NoInput,
+		NoInput: spec.NoInput, Detached: spec.Detached, Tag: spec.Tag,
 	})
+}
+
+// Attach continues a detached process.
+func (n LocalNode) Attach(ctx context.Context, sid id.Sandbox, process string) (sandboxes.Process, error) {
+	return n.Driver.Attach(ctx, string(sid), process, 0, 0)
+}
+
+// Processes lists the processes beside the main one.
+func (n LocalNode) Processes(ctx context.Context, sid id.Sandbox) ([]sandbox.Process, error) {
+	list, err := n.Driver.Processes(ctx, string(sid))
+	var out []sandbox.Process
+	for _, p := range list {
+		x := sandbox.Process{ID: p.ID, PID: int64(p.PID), Command: p.Command, Tag: p.Tag, StartedAt: p.StartedAt, TTY: &p.TTY, Detached: &p.Detached}
+		if p.Exit != nil {
+			code := int64(p.Exit.Code)
+			x.ExitCode = &code
+		}
+		out = append(out, x)
+	}
+	return out, err
+}
+
+// Ports lists the TCP ports on which processes listen.
+func (n LocalNode) Ports(ctx context.Context, sid id.Sandbox) ([]int64, error) {
+	list, err := n.Driver.Listening(ctx, string(sid))
+	var out []int64
+	for _, p := range list {
+		out = append(out, int64(p))
+	}
+	return out, err
+}
+
+// Dial connects to a TCP port.
+func (n LocalNode) Dial(ctx context.Context, sid id.Sandbox, port int) (sandboxes.Conn, error) {
+	return n.Driver.Dial(ctx, string(sid), port)
 }
 
 // Configure gives a warm sandbox to its claim, and opens its network.
@@ -65,11 +99,6 @@ func (n LocalNode) Logs(ctx context.Context, sid id.Sandbox, q sandboxes.LogQuer
 func (n LocalNode) Stats(ctx context.Context, sid id.Sandbox) (sandbox.Stats, error) {
 	st, err := n.Driver.Stats(ctx, string(sid))
 	return sandbox.Stats{At: st.At, CPU: st.CPU, MemoryBytes: st.MemoryBytes, PIDs: st.PIDs}, err
-}
-
-// Dial connects to a TCP port inside a sandbox.
-func (n LocalNode) Dial(ctx context.Context, sid id.Sandbox, port int) (io.ReadWriteCloser, error) {
-	return n.Driver.Dial(ctx, string(sid), port)
 }
 
 // Files returns the files of a sandbox.

@@ -11,7 +11,6 @@ package interpreter
 
 import (
 	"context"
-	"io"
 	"slices"
 	"strings"
 	"time"
@@ -43,7 +42,7 @@ type Service struct {
 // Node is the interface to the machine that runs the sandboxes: part of
 // sandboxes.Node.
 type Node interface {
-	Dial(ctx context.Context, sid id.Sandbox, port int) (io.ReadWriteCloser, error)
+	Dial(ctx context.Context, sid id.Sandbox, port int) (sandboxes.Conn, error)
 	Exec(ctx context.Context, sid id.Sandbox, spec sandboxes.ExecSpec) (sandboxes.Process, error)
 }
 

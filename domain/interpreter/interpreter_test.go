@@ -30,7 +30,12 @@ type guest struct {
 	ended  chan struct{} // closed when the answer has returned
 }
 
-func (g *guest) Dial(context.Context, id.Sandbox, int) (io.ReadWriteCloser, error) {
+// pipe is one side of a connection.
+type pipe struct{ net.Conn }
+
+func (p pipe) CloseWrite() error { return p.Close() }
+
+func (g *guest) Dial(context.Context, id.Sandbox, int) (sandboxes.Conn, error) {
 	ours, theirs := net.Pipe()
 	go func() {
 		defer close(g.ended)
@@ -42,7 +47,7 @@ func (g *guest) Dial(context.Context, id.Sandbox, int) (io.ReadWriteCloser, erro
 		}
 		g.answer(line, theirs)
 	}()
-	return ours, nil
+	return pipe{ours}, nil
 }
 
 // serviceOf returns a service whose sandboxes have the given server.

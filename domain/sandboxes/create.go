@@ -29,6 +29,7 @@ type CreateRequest struct {
 	Agent    string // with Template: names the agent, which gets the sandbox that it has
 	App      string // name of an app: image, environment and secrets of its active version
 	Service  string // with App: the service whose settings apply; "": app.DefaultService
+	Idle     bool   // it has no main process, whatever its image or app states; not with Command
 
 	Command     []string
 	Workdir     string
@@ -77,6 +78,9 @@ func (s *Service) Create(ctx context.Context, project string, req CreateRequest)
 func (s *Service) prepare(ctx context.Context, project string, req CreateRequest) (*sandbox.Sandbox, *sandbox.Template, error) {
 	if err := errors.Join(checkCommand(req.Command), checkEnv("env", req.Env), checkEnv("env_secret", req.EnvSecret)); err != nil {
 		return nil, nil, errs.New(errs.InvalidArgument, "%w", err)
+	}
+	if req.Idle && len(req.Command) > 0 {
+		return nil, nil, errs.New(errs.InvalidArgument, "a sandbox with a command is not idle")
 	}
 	if req.Agent != "" && req.Template == "" {
 		return nil, nil, errs.New(errs.InvalidArgument, "an agent needs a template: its session is a sandbox of that")
@@ -216,6 +220,9 @@ func (s *Service) templateOf(ctx context.Context, project, name, service string)
 func (s *Service) override(t *sandbox.SandboxTemplate, req *CreateRequest) error {
 	if len(req.Command) > 0 {
 		t.Command = req.Command
+	}
+	if req.Idle {
+		t.Command, t.Idle = nil, true
 	}
 	t.Workdir = cmp.Or(req.Workdir, t.Workdir)
 	t.User = cmp.Or(req.User, t.User)

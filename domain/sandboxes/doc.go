@@ -8,12 +8,14 @@
 //	Wait          until a sandbox runs, is ready, or has ended
 //	Stop, Delete  its end
 //	Exec          a process in it
+//	Attach        a process that goes on without a caller, again
 //	Files         its files
+//	Dial          a connection to a port of it
 //	RunOnce       a process in a new one, which goes with it
 //	RunCode       a program in a new one of its language's template
 //	Pause, Resume, Snapshot, Fork, Extend
 //	Logs          the output of its main process, or of all sandboxes of an app
-//	Stats         its resource use
+//	Stats, Processes, Ports
 //
 // Queries and rules that need no more than a Reader, for controllers too:
 //

@@ -34,6 +34,8 @@ type ExecRequest struct {
 	TTY        bool
 	Rows, Cols uint16 // size of the terminal
 	NoInput    bool   // its input is /dev/null
+	Detached   bool   // it goes on without its caller
+	Tag        string // its name in the list of processes
 
 	// Note, if set, is called with the reason if the sandbox ended and the
 	// process with it.
@@ -57,7 +59,7 @@ func (s *Service) Exec(ctx context.Context, req ExecRequest) (id.Sandbox, Proces
 	if err != nil {
 		return "", nil, err
 	}
-	spec := ExecSpec{Command: req.Command, Env: pairs(req.Env), WorkDir: req.Workdir, User: req.User, TTY: req.TTY, Rows: req.Rows, Cols: req.Cols, NoInput: req.NoInput}
+	spec := ExecSpec{Command: req.Command, Env: pairs(req.Env), WorkDir: req.Workdir, User: req.User, TTY: req.TTY, Rows: req.Rows, Cols: req.Cols, NoInput: req.NoInput, Detached: req.Detached, Tag: req.Tag}
 	p, err := s.start(ctx, sid, spec, req.Note)
 	return sid, p, err
 }

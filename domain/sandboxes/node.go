@@ -29,11 +29,26 @@ type Node interface {
 	// have ended or were deleted, while their logs are kept.
 	Logs(ctx context.Context, sid id.Sandbox, q LogQuery, emit func(LogLine) error) error
 	Stats(ctx context.Context, sid id.Sandbox) (sandbox.Stats, error)
-	// Dial connects to a TCP port inside the sandbox, on its loopback too.
-	// FailedPrecondition if nothing listens there.
-	Dial(ctx context.Context, sid id.Sandbox, port int) (io.ReadWriteCloser, error)
 	// Files returns the files of a sandbox; the calls find out whether it runs.
 	Files(sid id.Sandbox, v sandboxfs.View) sandboxfs.FS
+	// Processes returns the processes beside the main one that run, and detached
+	// ones that have ended, the latest first, at most 128.
+	Processes(ctx context.Context, sid id.Sandbox) ([]sandbox.Process, error)
+	// Attach continues a detached process with the output that is kept; another
+	// caller loses it. NotFound if the sandbox does not know the process.
+	Attach(ctx context.Context, sid id.Sandbox, process string) (Process, error)
+	// Ports returns the TCP ports on which processes listen, in order.
+	Ports(ctx context.Context, sid id.Sandbox) ([]int64, error)
+	// Dial connects to a TCP port inside the sandbox, on its loopback too.
+	// FailedPrecondition if no process listens on it.
+	Dial(ctx context.Context, sid id.Sandbox, port int) (Conn, error)
+}
+
+// Conn is a connection to a port of a sandbox.
+type Conn interface {
+	io.ReadWriteCloser
+	// CloseWrite ends what is sent, as shutdown does.
+	CloseWrite() error
 }
 
 // EgressRecord is a name that a sandbox asked for, or a connection of it. The
@@ -65,10 +80,15 @@ type ExecSpec struct {
 	Rows    uint16 // size of the terminal
 	Cols    uint16
 	NoInput bool // its input is /dev/null, which starts it faster; not with TTY
+	// Detached: it goes on when its caller detaches, or is gone. Its output never
+	// makes it wait; the last 256 KiB of each stream are kept.
+	Detached bool
+	Tag      string // for Processes; at most 64 bytes
 }
 
 // Process is a running process. With a terminal, Stdout carries everything.
 type Process interface {
+	ID() string // names it in its sandbox
 	Stdin() io.WriteCloser
 	Stdout() io.Reader
 	Stderr() io.Reader
@@ -79,6 +99,8 @@ type Process interface {
 	Wait(ctx context.Context) (int, error)
 	// Close closes the streams and kills the process.
 	Close() error
+	// Detach leaves a detached process running, for Attach, and closes any other.
+	Detach()
 }
 
 // LogQuery selects lines of a sandbox's log.

@@ -68,12 +68,12 @@ func (s *Service) RunOnce(ctx context.Context, project string, req RunOnceReques
 // deletes it, unless the request keeps it. If this server is killed, it is
 // deleted when its lease lapses.
 func (s *Service) ephemeral(ctx context.Context, project string, req *RunOnceRequest) (_ *sandbox.Sandbox, end func(), err error) {
+	req.Idle = true
 	sb, of, err := s.prepare(ctx, project, req.CreateRequest)
 	if err != nil {
 		return nil, nil, err
 	}
 	t := &sb.Spec.Template
-	t.Command, t.Idle = nil, true
 	if req.StopTimeout == nil && !req.Keep {
 		t.StopTimeout = onceStop
 	}

@@ -26,12 +26,24 @@ func (h *sandboxHandler) Exec(ctx context.Context, req *sandbox.ExecRequest, st 
 	sid, p, err := h.sandboxes.Exec(ctx, sandboxes.ExecRequest{
 		Sandbox: req.Sandbox, Project: req.Project, App: req.App, Service: req.Service, Command: req.Command, Env: req.Env,
 		Workdir: req.Workdir, User: req.User, TTY: value(req.TTY), Rows: uint16(value(req.Rows)), Cols: uint16(value(req.Cols)),
-		NoInput: noInput(req.Stdin, req.TTY), Note: out.note,
+		NoInput: noInput(req.Stdin, req.TTY), Detached: value(req.Detached), Tag: req.Tag, Note: out.note,
 	})
 	if sid != "" {
 		rpc.SetSubjects(ctx, rpc.Subject{Kind: sandbox.KindSandbox, ID: string(sid)})
 	}
-	return attach(ctx, out, sid, p, err, value(req.Stdin), value(req.TTY))
+	return attach(ctx, out, sid, p, err, streams{
+		stdin: value(req.Stdin), tty: value(req.TTY), detached: value(req.Detached), keep: !value(req.Stdin),
+	})
+}
+
+// Attach continues a detached process as Exec runs one.
+func (h *sandboxHandler) Attach(ctx context.Context, req *sandbox.AttachRequest, st execStream) error {
+	out := &output{st: st}
+	p, err := h.sandboxes.Attach(ctx, req.Sandbox, req.Process, out.note)
+	if err == nil && value(req.Rows) > 0 && value(req.Cols) > 0 {
+		_ = p.Resize(ctx, uint16(*req.Rows), uint16(*req.Cols)) // a process that has ended has no terminal
+	}
+	return attach(ctx, out, req.Sandbox, p, err, streams{stdin: true, detached: true})
 }
 
 // RunOnce runs a process in a new sandbox as Exec does.
@@ -44,7 +56,10 @@ func (h *sandboxHandler) RunOnce(ctx context.Context, req *sandbox.RunOnceReques
 	if sid != "" {
 		rpc.SetSubjects(ctx, rpc.Subject{Kind: sandbox.KindSandbox, ID: string(sid)})
 	}
-	return attach(ctx, out, sid, p, err, value(req.Stdin), value(req.TTY))
+	return attach(ctx, out, sid, p, err, streams{
+		stdin: value(req.Stdin), tty: value(req.TTY),
+		ended: func() error { return h.sendOutputs(ctx, sid, req.Outputs, out) },
+	})
 }
 
 // RunCode runs a program in a new sandbox as Exec runs a process.
@@ -64,7 +79,51 @@ func (h *sandboxHandler) RunCode(ctx context.Context, req *sandbox.RunCodeReques
 	if sid != "" {
 		rpc.SetSubjects(ctx, rpc.Subject{Kind: sandbox.KindSandbox, ID: string(sid)})
 	}
-	return attach(ctx, out, sid, p, fileError(err), value(req.Stdin), value(req.TTY))
+	return attach(ctx, out, sid, p, fileError(err), streams{
+		stdin: value(req.Stdin), tty: value(req.TTY),
+		ended: func() error { return h.sendOutputs(ctx, sid, req.Outputs, out) },
+	})
+}
+
+// sendOutputs sends files and directories of a sandbox. An output that cannot be
+// read does not end the call: the caller gets the reason.
+func (h *sandboxHandler) sendOutputs(ctx context.Context, sid id.Sandbox, paths []string, out *output) error {
+	for i, path := range paths {
+		index := int64(i)
+		var sendErr error
+		send := func(d sandbox.OutputData) error {
+			d.Index = index
+			sendErr = out.send(&sandbox.ExecOutput{Output: &d})
+			return sendErr
+		}
+		err := h.sendOutput(ctx, sid, path, send)
+		if sendErr != nil {
+			return sendErr
+		}
+		if err != nil {
+			if err := send(sandbox.OutputData{Error: err.Error()}); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func (h *sandboxHandler) sendOutput(ctx context.Context, sid id.Sandbox, path string, send func(sandbox.OutputData) error) error {
+	files, err := h.sandboxes.Files(ctx, sid, "")
+	if err != nil {
+		return err
+	}
+	i, r, err := sandboxes.Open(ctx, files, path)
+	if err != nil {
+		return err
+	}
+	defer closing(ctx, r)()
+	info := fileInfo(i)
+	if err := send(sandbox.OutputData{Info: &info}); err != nil {
+		return err
+	}
+	return sendAll(r, func(b []byte) error { return send(sandbox.OutputData{Data: b}) })
 }
 
 // withNote makes messages for the user part of the output.
@@ -76,21 +135,41 @@ func withNote(req sandboxes.CreateRequest, out *output) sandboxes.CreateRequest 
 // noInput reports whether a process gets no input from the caller.
 func noInput(stdin, tty *bool) bool { return !value(stdin) && !value(tty) }
 
+// streams says which streams of a process are copied, and how.
+type streams struct {
+	stdin    bool // the caller sends input
+	tty      bool // stdout carries everything
+	detached bool // the process goes on when the call ends before it does
+	// keep: a detached process that ends during the call stays listed with its
+	// exit code, since its caller may have left after the start.
+	keep bool
+	// ended, if set, is called when the process has ended, before its exit code is sent.
+	ended func() error
+}
+
 // attach copies the streams of a process, or reports err, for which there is no process.
-func attach(ctx context.Context, out *output, sid id.Sandbox, p sandboxes.Process, err error, stdin, tty bool) error {
+func attach(ctx context.Context, out *output, sid id.Sandbox, p sandboxes.Process, err error, s streams) error {
 	if code, ok := sandboxes.ExitCode(err); ok {
 		return sendNotStarted(out, sid, err, code)
 	}
 	if err != nil {
 		return err
 	}
-	defer p.Close()
-	if !stdin {
+	leave := func() { _ = p.Close() }
+	if s.detached {
+		leave = p.Detach
+	}
+	defer func() { leave() }()
+	if !s.stdin && !s.detached { // that of a detached process stays open for its next caller
 		if err := p.Stdin().Close(); err != nil {
 			return err
 		}
 	}
-	return copyStreams(ctx, sid, p, tty, out)
+	err = copyStreams(ctx, sid, p, s, leave, out)
+	if err == nil && !s.keep { // the caller has the exit code, so the sandbox need not keep it
+		leave = func() { _ = p.Close() }
+	}
+	return err
 }
 
 // sendNotStarted answers like a shell whose command cannot be run: the reason
@@ -105,27 +184,28 @@ func sendNotStarted(out *output, sid id.Sandbox, err error, code int64) error {
 }
 
 // copyStreams copies the streams of p until it has ended and all output was sent.
-func copyStreams(ctx context.Context, sid id.Sandbox, p sandboxes.Process, tty bool, out *output) error {
+// It calls leave when the call ends before that.
+func copyStreams(ctx context.Context, sid id.Sandbox, p sandboxes.Process, s streams, leave func(), out *output) error {
 	// The reads below wait for the process, not for the call.
-	stop := context.AfterFunc(ctx, func() { _ = p.Close() })
+	stop := context.AfterFunc(ctx, leave)
 	defer stop()
-	if err := out.send(&sandbox.ExecOutput{Started: sid}); err != nil {
+	if err := out.send(&sandbox.ExecOutput{Started: sid, Process: p.ID()}); err != nil {
 		return err
 	}
 	// This goroutine ends with the call, which alone makes Recv return.
-	go input(ctx, out.st, p)
+	go input(ctx, out.st, p, s.detached)
 	var g errgroup.Group
 	pump := func(r io.Reader, wrap func([]byte) *sandbox.ExecOutput) {
 		g.Go(func() error {
 			err := out.copy(r, wrap)
 			if err != nil {
-				_ = p.Close() // so that the other stream ends too
+				leave() // so that the other stream ends too
 			}
 			return err
 		})
 	}
 	pump(p.Stdout(), func(b []byte) *sandbox.ExecOutput { return &sandbox.ExecOutput{Stdout: b} })
-	if !tty {
+	if !s.tty {
 		pump(p.Stderr(), func(b []byte) *sandbox.ExecOutput { return &sandbox.ExecOutput{Stderr: b} })
 	}
 	err := g.Wait()
@@ -138,6 +218,11 @@ func copyStreams(ctx context.Context, sid id.Sandbox, p sandboxes.Process, tty b
 	}
 	if err != nil {
 		return err
+	}
+	if s.ended != nil {
+		if err := s.ended(); err != nil {
+			return err
+		}
 	}
 	c := int64(code)
 	return out.send(&sandbox.ExecOutput{ExitCode: &c})
@@ -177,9 +262,12 @@ func (o *output) copy(r io.Reader, wrap func([]byte) *sandbox.ExecOutput) error 
 }
 
 // input feeds the process until the caller ends its stream, or the call ends. A
-// failure here shows in the exit of the process.
-func input(ctx context.Context, st execStream, p sandboxes.Process) {
-	defer p.Stdin().Close()
+// failure here shows in the exit of the process. The input of a detached process
+// stays open for the next caller.
+func input(ctx context.Context, st execStream, p sandboxes.Process, detached bool) {
+	if !detached {
+		defer p.Stdin().Close()
+	}
 	for {
 		m, err := st.Recv()
 		if err != nil {

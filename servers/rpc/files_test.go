@@ -88,6 +88,10 @@ func (f *hostFS) Read(_ context.Context, path string, offset, length int64) (san
 	if err != nil {
 		return nil, hostError(err)
 	}
+	if i, err := file.Stat(); err != nil || i.IsDir() {
+		file.Close()
+		return nil, errs.New(errs.InvalidArgument, "%s: is a directory", path)
+	}
 	if length == 0 {
 		length = 1 << 40
 	}

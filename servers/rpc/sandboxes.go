@@ -2,6 +2,7 @@ package rpcserver
 
 import (
 	"context"
+	"io"
 
 	"miren.dev/runtime/api/sandbox"
 	"miren.dev/runtime/domain/sandboxes"
@@ -25,7 +26,7 @@ func createRequest(req *sandbox.RunRequest) sandboxes.CreateRequest {
 		volumes = append(volumes, sandboxes.Volume{Disk: v.Disk, Path: v.Path, ReadOnly: value(v.ReadOnly)})
 	}
 	return sandboxes.CreateRequest{
-		Name: req.Name, Labels: req.Labels, Image: req.Image, Template: req.Template, Agent: req.Agent, App: req.App, Service: req.Service, Command: req.Command,
+		Name: req.Name, Labels: req.Labels, Image: req.Image, Idle: value(req.Idle), Template: req.Template, Agent: req.Agent, App: req.App, Service: req.Service, Command: req.Command,
 		Workdir: req.Workdir, User: req.User, Env: req.Env, EnvSecret: req.EnvSecret, CPUMillis: value(req.CPUMillis),
 		MemoryBytes: value(req.MemoryBytes), PIDs: value(req.PIDs), DiskBytes: value(req.DiskBytes), Network: req.Network,
 		TTL: value(req.TTL), StopTimeout: req.StopTimeout, IdleTimeout: value(req.IdleTimeout), OnIdle: req.OnIdle,
@@ -59,6 +60,39 @@ func (h *sandboxHandler) Delete(ctx context.Context, req *sandbox.SandboxRequest
 
 func (h *sandboxHandler) Stats(ctx context.Context, req *sandbox.SandboxRequest) (*sandbox.Stats, error) {
 	return h.sandboxes.Stats(ctx, req.Sandbox)
+}
+
+// Processes lists the processes of a sandbox beside the main one.
+func (h *sandboxHandler) Processes(ctx context.Context, req *sandbox.SandboxRequest) (*sandbox.ProcessesResponse, error) {
+	list, err := h.sandboxes.Processes(ctx, req.Sandbox)
+	return &sandbox.ProcessesResponse{Processes: list}, err
+}
+
+// Ports lists the ports on which processes of a sandbox listen.
+func (h *sandboxHandler) Ports(ctx context.Context, req *sandbox.SandboxRequest) (*sandbox.PortsResponse, error) {
+	ports, err := h.sandboxes.Ports(ctx, req.Sandbox)
+	return &sandbox.PortsResponse{Ports: ports}, err
+}
+
+// Dial connects the streams of the call with a port of a sandbox, until the
+// process there has ended its side.
+func (h *sandboxHandler) Dial(ctx context.Context, req *sandbox.DialRequest, st rpc.ServerStream[rpc.Bytes, rpc.Bytes]) error {
+	c, err := h.sandboxes.Dial(ctx, req.Sandbox, int(req.Port))
+	if err != nil {
+		return err
+	}
+	defer closing(ctx, c)()
+	// This goroutine ends with the call, which alone makes a read of its stream return.
+	go func() {
+		if _, err := io.Copy(c, st.Reader()); err == nil {
+			_ = c.CloseWrite() // a connection that is lost shows in the read below
+		}
+	}()
+	_, err = io.Copy(st.Writer(), c)
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	return err
 }
 
 // Logs sends the output of a sandbox, or of all sandboxes of an app.

@@ -57,6 +57,19 @@ func TestSandboxLife(t *testing.T) {
 	e.class("delete again", e.sandboxes.Delete(e.ctx(), &sandbox.SandboxRequest{Sandbox: sb.GetID()}), errs.NotFound)
 }
 
+func TestRunIdle(t *testing.T) {
+	e := newEnv(t)
+	resp, err := e.sandboxes.Run(e.ctx(), &sandbox.RunRequest{Image: "image", Idle: ptr(true)})
+	e.must(err)
+	sb, err := entity.Decode[sandbox.Sandbox](&resp.Sandbox)
+	e.must(err)
+	e.place(sb)
+	e.until(sb, sandbox.WaitUntilRunning)
+	if spec, _ := e.machine.Spec(string(sb.ID)); !spec.Idle || len(spec.Command) > 0 {
+		t.Errorf("%+v", spec)
+	}
+}
+
 func TestWait(t *testing.T) {
 	e := newEnv(t)
 	sb := e.sandbox("sleep")
@@ -90,6 +103,7 @@ func TestRunRefused(t *testing.T) {
 		"name":       {Image: "image", Name: "../up"},
 		"label":      {Image: "image", Labels: map[string]string{"": "x"}},
 		"network":    {Image: "image", Network: "host"},
+		"idle":       {Image: "image", Idle: ptr(true), Command: []string{"/bin/guest", "sleep"}},
 		"stop early": {Image: "image", StopTimeout: ptr(-time.Second)},
 	} {
 		_, err := e.sandboxes.Run(e.ctx(), req)
