@@ -235,33 +235,7 @@ func (o *forkOptions) print(_ context.Context, list []*sandbox.Snapshot) error {
 }
 
 func newDeleteSnapshot(e *command.Env) *cobra.Command {
-	return &cobra.Command{
-		Use:               "delete ID...",
-		Aliases:           []string{"rm"},
-		Short:             "Delete snapshots",
-		Args:              command.Args(1, -1, "ID"),
-		ValidArgsFunction: command.CompleteFirst(e, sandbox.SnapshotKind),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			c, err := client(cmd.Context(), e)
-			if err != nil {
-				return err
-			}
-			for _, name := range args {
-				s, err := command.Find[sandbox.Snapshot](cmd.Context(), e, name)
-				if err != nil {
-					return err
-				}
-				if err := c.DeleteSnapshot(cmd.Context(), &sandbox.DeleteSnapshotRequest{Snapshot: s.GetID()}); err != nil {
-					return err
-				}
-				if e.JSON {
-					if err := e.PrintJSONLine(map[string]string{"event": "deleted", "id": string(s.ID)}); err != nil {
-						return err
-					}
-				}
-				e.Printf("deleted %s\n", s.ID)
-			}
-			return nil
-		},
-	}
+	return newDeleteEach(e, "Delete snapshots", func(ctx context.Context, c sandbox.SandboxesClient, s *sandbox.Snapshot) error {
+		return c.DeleteSnapshot(ctx, &sandbox.DeleteSnapshotRequest{Snapshot: s.GetID()})
+	})
 }

@@ -326,35 +326,41 @@ func (o *stopOptions) run(ctx context.Context, names []string) error {
 }
 
 func newDelete(e *command.Env) *cobra.Command {
+	return newDeleteEach(e, "Delete sandboxes, stopping those that run", func(ctx context.Context, c sandbox.SandboxesClient, s *sandbox.Sandbox) error {
+		return c.Delete(ctx, &sandbox.SandboxRequest{Sandbox: s.GetID()})
+	})
+}
+
+// newDeleteEach makes a command that deletes entities by their names or ids, one
+// after the other, until one cannot be deleted.
+func newDeleteEach[T any, P entity.ObjectPtr[T]](e *command.Env, short string, remove func(context.Context, sandbox.SandboxesClient, P) error) *cobra.Command {
 	return &cobra.Command{
 		Use:               "delete ID...",
 		Aliases:           []string{"rm"},
-		Short:             "Delete sandboxes, stopping those that run",
+		Short:             short,
 		Args:              command.Args(1, -1, "ID"),
-		ValidArgsFunction: command.CompleteFirst(e, sandbox.SandboxKind),
-		RunE:              func(cmd *cobra.Command, args []string) error { return remove(cmd.Context(), e, args) },
-	}
-}
-
-func remove(ctx context.Context, e *command.Env, names []string) error {
-	c, err := client(ctx, e)
-	if err != nil {
-		return err
-	}
-	for _, name := range names {
-		s, err := find(ctx, e, name)
-		if err != nil {
-			return err
-		}
-		if err := c.Delete(ctx, &sandbox.SandboxRequest{Sandbox: s.GetID()}); err != nil {
-			return err
-		}
-		if e.JSON {
-			if err := e.PrintJSONLine(map[string]string{"event": "deleted", "id": string(s.ID)}); err != nil {
+		ValidArgsFunction: command.CompleteFirst(e, P(new(T)).EntityKind()),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, err := client(cmd.Context(), e)
+			if err != nil {
 				return err
 			}
-		}
-		e.Printf("deleted %s\n", s.ID)
+			for _, name := range args {
+				o, err := command.Find[T, P](cmd.Context(), e, name)
+				if err != nil {
+					return err
+				}
+				if err := remove(cmd.Context(), c, o); err != nil {
+					return err
+				}
+				if e.JSON {
+					if err := e.PrintJSONLine(map[string]string{"event": "deleted", "id": string(o.GetMeta().ID)}); err != nil {
+						return err
+					}
+				}
+				e.Printf("deleted %s\n", o.GetMeta().ID)
+			}
+			return nil
+		},
 	}
-	return nil
 }
