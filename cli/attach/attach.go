@@ -34,6 +34,7 @@ type attachment struct {
 	c          *console.Console
 	tty, stdin bool
 	starting   *starting // shows the start; nil for an existing sandbox
+	receive    func(*sandbox.OutputData)
 	stream     stream
 	mu         sync.Mutex  // guards Send
 	running    atomic.Bool // the process was started
@@ -58,9 +59,10 @@ func Run(ctx context.Context, c *console.Console, client sandbox.SandboxesClient
 }
 
 // RunOnce runs a process in a new sandbox as Run does, and shows the start of
-// the sandbox. Until the sandbox runs, the first interrupt ends the call.
-func RunOnce(ctx context.Context, c *console.Console, client sandbox.SandboxesClient, req *sandbox.RunOnceRequest) (int, error) {
-	s := &attachment{c: c, tty: isSet(req.TTY), stdin: isSet(req.Stdin)}
+// the sandbox. Until the sandbox runs, the first interrupt ends the call. receive
+// is called with the parts of the command's outputs.
+func RunOnce(ctx context.Context, c *console.Console, client sandbox.SandboxesClient, req *sandbox.RunOnceRequest, receive func(*sandbox.OutputData)) (int, error) {
+	s := &attachment{c: c, tty: isSet(req.TTY), stdin: isSet(req.Stdin), receive: receive}
 	req.Cols, req.Rows = s.size()
 	s.starting = showStart(c)
 	defer s.starting.end()
@@ -68,8 +70,8 @@ func RunOnce(ctx context.Context, c *console.Console, client sandbox.SandboxesCl
 }
 
 // RunCode runs a program in a new sandbox as RunOnce runs a process.
-func RunCode(ctx context.Context, c *console.Console, client sandbox.SandboxesClient, req *sandbox.RunCodeRequest) (int, error) {
-	s := &attachment{c: c, tty: isSet(req.TTY), stdin: isSet(req.Stdin)}
+func RunCode(ctx context.Context, c *console.Console, client sandbox.SandboxesClient, req *sandbox.RunCodeRequest, receive func(*sandbox.OutputData)) (int, error) {
+	s := &attachment{c: c, tty: isSet(req.TTY), stdin: isSet(req.Stdin), receive: receive}
 	req.Cols, req.Rows = s.size()
 	s.starting = showStart(c)
 	defer s.starting.end()
@@ -208,6 +210,9 @@ func (s *attachment) output() (int, error) {
 			if _, err := out.w.Write(out.b); err != nil {
 				return 0, errs.New(errs.Unavailable, "write the output: %w", err)
 			}
+		}
+		if m.Output != nil && s.receive != nil {
+			s.receive(m.Output)
 		}
 		if m.ExitCode != nil {
 			return int(*m.ExitCode), nil

@@ -18,6 +18,7 @@ import (
 	"miren.dev/runtime/cli/attach"
 	"miren.dev/runtime/cli/command"
 	"miren.dev/runtime/cli/exit"
+	"miren.dev/runtime/cli/transfer"
 )
 
 // maxBytes bounds a program and its files together, in bytes. The
@@ -32,6 +33,7 @@ type options struct {
 	template string
 	agent    string
 	files    []string
+	out      []string
 	memory   command.Bytes
 	cpu      command.CPU
 	secrets  []string
@@ -50,8 +52,9 @@ func New(e *command.Env) *cobra.Command {
 		Short: "Run a program in a new sandbox",
 		Long: `Runs a program in a new sandbox of its language's template, returns its exit code, and deletes the sandbox. Input and
 output pass through unchanged. The program is a file, whose extension tells the language, or with --language code on
-the command line; - reads it from standard input. Warm sandboxes of the template make it quick.`,
-		Example: "  r run -l python 'print(6*7)'\n  r run main.go\n  r run -l js --file data.json 'console.log(require(\"./data.json\"))'\n  echo 'echo hello' | r run -l sh -",
+the command line; - reads it from standard input. --out copies out files that it made, also when it failed. Warm
+sandboxes of the template make it quick.`,
+		Example: "  r run -l python 'print(6*7)'\n  r run main.go\n  r run --out plot.png plot.py\n  r run -l js --file data.json 'console.log(require(\"./data.json\"))'\n  echo 'echo hello' | r run -l sh -",
 		Args:    command.Args(1, -1, "FILE"),
 		RunE:    func(cmd *cobra.Command, args []string) error { return o.run(cmd.Context(), args) },
 	}
@@ -61,6 +64,7 @@ the command line; - reads it from standard input. Warm sandboxes of the template
 	f.StringVar(&o.template, "template", "", "template instead of the language's; NAME, NAME:TAG or NAME:NUMBER")
 	f.StringVar(&o.agent, "agent", "", "name of the agent, whose sandbox is used again; implies --keep")
 	f.StringArrayVarP(&o.files, "file", "f", nil, "more files for the working directory: PATH, or PATH:DESTINATION")
+	f.StringArrayVarP(&o.out, "out", "o", nil, "files and folders to copy out when the program has ended: PATH, or PATH:DESTINATION")
 	f.Var(&o.memory, "memory", "memory limit: 512MB, 2GiB")
 	f.Var(&o.cpu, "cpu", "CPU limit: 0.5, 2, 500m")
 	f.StringVar(&o.network, "network", "", "network: bridge or none")
@@ -83,7 +87,10 @@ func (o *options) run(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	return attach.Code(attach.RunCode(ctx, o.Console, sandbox.NewSandboxesClient(c), req))
+	out := transfer.NewOutputs(o.out)
+	req.Outputs = out.Paths
+	code, err := attach.RunCode(ctx, o.Console, sandbox.NewSandboxesClient(c), req, out.Receive)
+	return attach.Code(out.Finish(o.Console, code, err))
 }
 
 func (o *options) request(args []string) (*sandbox.RunCodeRequest, error) {

@@ -10,6 +10,7 @@ import (
 	"miren.dev/runtime/cli/attach"
 	"miren.dev/runtime/cli/command"
 	"miren.dev/runtime/cli/exit"
+	"miren.dev/runtime/cli/transfer"
 	"miren.dev/runtime/entity"
 )
 
@@ -32,6 +33,7 @@ type runOptions struct {
 	detach  bool
 	keep    bool
 	wait    time.Duration
+	out     []string
 	secrets []string
 	labels  map[string]string
 }
@@ -63,6 +65,7 @@ unchanged. With --detach the command becomes the main process of a sandbox that 
 	f.BoolVar(&o.detach, "detach", false, "leave it running and print its id")
 	f.BoolVar(&o.keep, "keep", false, "keep the sandbox after the command has ended")
 	f.DurationVar(&o.wait, "wait", 0, "time in which the sandbox must run, 1s to 1h; default 1m")
+	f.StringArrayVarP(&o.out, "out", "o", nil, "files and folders to copy out when the command has ended: PATH, or PATH:DESTINATION")
 	f.StringArrayVar(&o.secrets, "secret", nil, "secret environment variable, KEY=VALUE, or KEY for its value here")
 	f.StringToStringVarP(&o.labels, "label", "l", nil, "label, key=value")
 	o.exec.AddFlags(cmd)
@@ -85,6 +88,9 @@ func (o *runOptions) request(argv []string) (*sandbox.RunRequest, error) {
 	}
 	if !o.detach && len(argv) == 0 {
 		return nil, exit.Usagef("no command is given; put it after --, or run the image's own with --detach")
+	}
+	if o.detach && len(o.out) > 0 {
+		return nil, exit.Usagef("--out and --detach exclude each other: `r sandbox cp` copies files out later")
 	}
 	if o.detach && o.exec.TTY {
 		return nil, exit.Usagef("--tty and --detach exclude each other")
@@ -134,7 +140,10 @@ func (o *runOptions) run(ctx context.Context, argv []string) error {
 	if o.wait > 0 {
 		once.StartTimeout = &o.wait
 	}
-	return attach.Code(attach.RunOnce(ctx, o.Console, c, once))
+	out := transfer.NewOutputs(o.out)
+	once.Outputs = out.Paths
+	code, err := attach.RunOnce(ctx, o.Console, c, once, out.Receive)
+	return attach.Code(out.Finish(o.Console, code, err))
 }
 
 // detached creates a sandbox that stays and prints its id.

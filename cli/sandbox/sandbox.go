@@ -26,6 +26,7 @@ import (
 func New(e *command.Env) *cobra.Command {
 	return command.Group("sandbox", "Run and control sandboxes", newRun(e), newList(e), newShow(e), newExec(e), newLogs(e), newStop(e), newDelete(e),
 		newPause(e), newResume(e), newSnapshot(e), newFork(e), newExtend(e), newEgress(e),
+		newCopy(e), newFiles(e),
 		interpreter.NewCode(e), interpreter.NewContext(e))
 }
 
@@ -51,6 +52,7 @@ type listOptions struct {
 func newList(e *command.Env) *cobra.Command {
 	o := &listOptions{Env: e}
 	cmd := command.List(e, "List the sandboxes", []string{sandbox.KindSandbox}, o.load, o.print)
+	cmd.Aliases = nil // ls lists files
 	cmd.Flags().StringVarP(&o.app, "app", "a", "", "only sandboxes of this app")
 	cmd.Flags().BoolVar(&o.all, "all", false, "also sandboxes that have ended")
 	cmd.Flags().BoolVar(&o.wide, "wide", false, "print more columns")
