@@ -160,8 +160,14 @@ func (f *fakeFiles) Extract(_ context.Context, req *sandbox.FileRequest, s rpc.S
 	}
 }
 
-// Attach continues the process p1, which prints its input.
+// Attach continues the process p1, which ends, or p0, whose connection is lost.
 func (f fakeSandboxes) Attach(ctx context.Context, req *sandbox.AttachRequest, s rpc.ServerStream[sandbox.ExecInput, sandbox.ExecOutput]) error {
+	if req.Process == "p0" {
+		if err := s.Send(&sandbox.ExecOutput{Started: req.Sandbox, Process: req.Process}); err != nil {
+			return err
+		}
+		return errs.New(errs.Unavailable, "the connection was lost")
+	}
 	if req.Process != "p1" {
 		return errs.New(errs.NotFound, "no process %s", req.Process)
 	}
@@ -173,6 +179,7 @@ func (f fakeSandboxes) Processes(context.Context, *sandbox.SandboxRequest) (*san
 	return &sandbox.ProcessesResponse{Processes: []sandbox.Process{
 		{ID: "p2", PID: 12, Command: []string{"make", "all"}, StartedAt: time.Now(), Detached: &yes, ExitCode: &code},
 		{ID: "p1", PID: 11, Command: []string{"bash", "-l"}, StartedAt: time.Now(), Detached: &yes},
+		{ID: "p0", PID: 10, Command: []string{"sleep", "9"}, StartedAt: time.Now(), Detached: &yes},
 	}}, nil
 }
 
@@ -180,15 +187,27 @@ func (f fakeSandboxes) Ports(context.Context, *sandbox.SandboxRequest) (*sandbox
 	return &sandbox.PortsResponse{Ports: []int64{80, 8080}}, nil
 }
 
-// Dial answers with what it gets, after its end.
+// Dial answers with what it gets, after its end. Of a connection that begins with
+// "reset" it reports the begin and the end.
 func (f fakeSandboxes) Dial(_ context.Context, req *sandbox.DialRequest, s rpc.ServerStream[rpc.Bytes, rpc.Bytes]) error {
 	if req.Port != 8080 {
 		return errs.New(errs.FailedPrecondition, "nothing listens on port %d", req.Port)
 	}
-	b, err := io.ReadAll(s.Reader())
+	b := make([]byte, len("reset"))
+	if _, err := io.ReadFull(s.Reader(), b); err != nil {
+		return err
+	}
+	reset := string(b) == "reset"
+	if reset {
+		f.dialed <- struct{}{}
+	}
+	rest, err := io.ReadAll(s.Reader())
+	if reset {
+		f.lost <- err
+	}
 	if err != nil {
 		return err
 	}
-	_, err = s.Writer().Write(append([]byte("echo "), b...))
+	_, err = s.Writer().Write(slices.Concat([]byte("echo "), b, rest))
 	return err
 }

@@ -55,6 +55,8 @@ type fake struct {
 	runs     []*sandbox.RunRequest
 	programs []*sandbox.RunCodeRequest
 	files    *fakeFiles
+	dialed   chan struct{} // a connection that begins with "reset" has begun
+	lost     chan error    // it has ended
 	// The script of a deployment, set by the test.
 	script func(ctx context.Context, f *fake, d *app.Deployment, send func(*app.DeployEvent) error) error
 	// held makes Deploy answer that another deployment is under way.
@@ -67,7 +69,7 @@ type fake struct {
 
 func newFake(t *testing.T) *fake {
 	t.Helper()
-	f := &fake{t: t, store: pgtest.Store(t, api.Kinds()...), sources: source.NewStore(source.StoreConfig{Dir: t.TempDir()}), files: newFakeFiles()}
+	f := &fake{t: t, store: pgtest.Store(t, api.Kinds()...), sources: source.NewStore(source.StoreConfig{Dir: t.TempDir()}), files: newFakeFiles(), dialed: make(chan struct{}, 1), lost: make(chan error, 1)}
 	f.status = server.StatusResponse{Instance: "abcd1234", Version: "1.2.3", StartedAt: time.Now(), Ready: true}
 	p := &core.Project{Meta: schema.Meta{ID: "proj-default", Name: "default"}}
 	f.create(p)

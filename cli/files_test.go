@@ -1,12 +1,17 @@
 package cli_test
 
 import (
+	"context"
+	"io"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	"miren.dev/runtime/cli/exit"
+	"miren.dev/runtime/pkg/errs"
+	"miren.dev/runtime/testsupport/wait"
 )
 
 // withSandbox makes a server with a sandbox, and a directory of this machine.
@@ -95,4 +100,100 @@ func TestSandboxFilesAreListed(t *testing.T) {
 	if r := run(t, false, "", "sandbox", "ls"); r.code != exit.Usage || !strings.Contains(r.err, "r sandbox list") {
 		t.Errorf("%+v", r)
 	}
+}
+
+func TestSandboxProcesses(t *testing.T) {
+	f, _ := withSandbox(t)
+	contains(t, ok(t, "sandbox", "ps", "sb-abc"), "p1\t11\trunning\tdetached\t", "p2\t12\texit 3\t", "make all")
+	contains(t, ok(t, "sandbox", "ps", "sb-abc", "--json"), `"exit_code": 3`)
+	for _, args := range [][]string{{"sb-abc"}, {"sb-abc", "p1"}} { // the latest that runs, and by its id
+		if r := run(t, false, "", append([]string{"sandbox", "attach"}, args...)...); r.code != 7 || r.out != "out\n" {
+			t.Errorf("attach %q: %+v", args, r)
+		}
+	}
+	if r := run(t, false, "", "sandbox", "attach", "sb-abc", "p9"); r.code != exit.Failed || !strings.Contains(r.err, "r sandbox ps") {
+		t.Errorf("%+v", r)
+	}
+	if r := run(t, false, "", "sandbox", "attach", "sb-abc", "p0"); !strings.Contains(r.err, "`r sandbox attach sb-abcdef0123456789 p0` continues it") {
+		t.Errorf("%+v", r)
+	}
+	contains(t, ok(t, "sandbox", "metrics", "sb-abc"), "1.5s\t20 MiB of 512 MiB\t4")
+	contains(t, ok(t, "sandbox", "metrics", "sb-abc", "--json"), `"pids":4`)
+	sid := strings.TrimSpace(ok(t, "sandbox", "create", "--image", "debian", "--name", "box", "--ttl", "1h", "-e", "A=b", "-w", "/srv"))
+	if r := f.runs[len(f.runs)-1]; r.Idle == nil || !*r.Idle || r.Env["A"] != "b" || r.Workdir != "/srv" || len(r.Command) > 0 {
+		t.Errorf("%+v", r)
+	}
+	contains(t, ok(t, "sandbox", "create", "--wait", "0", "--json"), `"id": "sb-`)
+	contains(t, ok(t, "sandbox", "list"), sid, "box")
+}
+
+func TestSandboxForward(t *testing.T) {
+	f, _ := withSandbox(t)
+	if out := ok(t, "sandbox", "ports", "sb-abc"); out != "80\n8080\n" {
+		t.Errorf("ports: %q", out)
+	}
+	if out := ok(t, "sandbox", "ports", "sb-abc", "--json"); !strings.Contains(out, "8080") {
+		t.Errorf("ports: %q", out)
+	}
+	for _, bad := range []string{"x", "0", "80:", "1:70000", "-1:80"} {
+		if r := run(t, false, "", "sandbox", "forward", "sb-abc", "--", "0:8080", bad); r.code != exit.Usage {
+			t.Errorf("%q: %+v", bad, r)
+		}
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	out, done := &lineWriter{lines: make(chan string, 10)}, make(chan error, 1)
+	go func() { done <- runWith(ctx, out, "sandbox", "forward", "sb-abc", "0:8080", "0:81") }()
+	ask := func(line, words string) string {
+		t.Helper()
+		address, _, _ := strings.Cut(line, " ")
+		c, err := net.Dial("tcp", address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		if words != "" {
+			if _, err := io.WriteString(c, words); err != nil {
+				t.Fatal(err)
+			}
+			if err := c.(*net.TCPConn).CloseWrite(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		b, err := io.ReadAll(c)
+		if err != nil {
+			t.Error(err)
+		}
+		return string(b)
+	}
+	good, bad := out.next(t), out.next(t)
+	if got := ask(good, "words"); got != "echo words" {
+		t.Errorf("%s: %q", good, got)
+	}
+	if got := ask(bad, ""); got != "" {
+		t.Errorf("%s: %q", bad, got)
+	}
+	if line := out.next(t); !strings.Contains(line, "nothing listens on port 81") {
+		t.Errorf("%q", line)
+	}
+	// A connection that is reset here ends there too.
+	address, _, _ := strings.Cut(good, " ")
+	c, err := net.Dial("tcp", address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.(*net.TCPConn).SetLinger(0); err != nil {
+		t.Error(err)
+	}
+	if _, err := io.WriteString(c, "reset"); err != nil {
+		t.Error(err)
+	}
+	wait.Receive(t, "the connection at the sandbox", f.dialed)
+	if err := c.Close(); err != nil {
+		t.Error(err)
+	}
+	if err := wait.Receive(t, "the end of the connection", f.lost); !errs.Is(err, errs.Canceled) {
+		t.Errorf("%v", err)
+	}
+	cancel()
+	wait.Receive(t, "the end of the command", done)
 }

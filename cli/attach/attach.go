@@ -13,9 +13,11 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"golang.org/x/term"
 
+	"miren.dev/runtime/api/id"
 	"miren.dev/runtime/api/sandbox"
 	"miren.dev/runtime/cli/console"
 	"miren.dev/runtime/cli/exit"
@@ -38,6 +40,10 @@ type attachment struct {
 	stream     stream
 	mu         sync.Mutex  // guards Send
 	running    atomic.Bool // the process was started
+	detached   atomic.Bool // the user left a detached process
+	keys       *detachKeys // the keys with which the user leaves it; nil for any other process
+	sandbox    id.Sandbox  // of the process; set by output, as is process
+	process    string      // its id
 	restore    func()      // restores the terminal; nil before raw mode
 }
 
@@ -51,11 +57,22 @@ func (s *attachment) send(m *sandbox.ExecInput) error {
 }
 
 // Run runs a process and returns its exit code. A signal does not end it but
-// goes to the process; the third interrupt ends it.
+// goes to the process; the third interrupt ends it. On a terminal the user can
+// leave a detached process by its keys.
 func Run(ctx context.Context, c *console.Console, client sandbox.SandboxesClient, req *sandbox.ExecRequest) (int, error) {
 	s := &attachment{c: c, tty: isSet(req.TTY), stdin: isSet(req.Stdin)}
 	req.Cols, req.Rows = s.size()
+	if isSet(req.Detached) {
+		s.keys = &detachKeys{}
+	}
 	return s.run(ctx, func(ctx context.Context) (stream, error) { return client.Exec(ctx, req) })
+}
+
+// Attach continues a detached process as Run runs one.
+func Attach(ctx context.Context, c *console.Console, client sandbox.SandboxesClient, req *sandbox.AttachRequest, tty bool) (int, error) {
+	s := &attachment{c: c, tty: tty, stdin: true, keys: &detachKeys{}}
+	req.Cols, req.Rows = s.size()
+	return s.run(ctx, func(ctx context.Context) (stream, error) { return client.Attach(ctx, req) })
 }
 
 // RunOnce runs a process in a new sandbox as Run does, and shows the start of
@@ -117,8 +134,15 @@ func (s *attachment) run(ctx context.Context, open func(context.Context) (stream
 		}
 	}()
 	code, err := s.output()
+	if s.detached.Load() {
+		s.note("\r\ndetached from process " + s.process)
+		return 0, nil
+	}
 	if cause := context.Cause(ctx); cause != nil && err != nil {
 		return 0, exit.With(exit.Interrupted, nil)
+	}
+	if errs.Is(err, errs.Unavailable) && s.keys != nil && s.process != "" {
+		err = errs.New(errs.Unavailable, "%w", err).WithHint("the process goes on: `r sandbox attach %s %s` continues it", s.sandbox, s.process)
 	}
 	return code, err
 }
@@ -145,17 +169,34 @@ func (s *attachment) input() {
 	buf := make([]byte, chunk)
 	for {
 		n, err := s.c.In.Read(buf)
+		leave := false
+		if s.keys != nil && s.tty {
+			n, leave = s.keys.find(buf[:n], time.Now())
+		}
 		if n > 0 {
 			if s.send(&sandbox.ExecInput{Stdin: append([]byte(nil), buf[:n]...)}) != nil {
 				return // the call has ended; output returns the error
 			}
 		}
+		if leave {
+			s.leave()
+			return
+		}
 		if err != nil {
+			if s.keys != nil {
+				return // the input of a detached process stays open for the next caller
+			}
 			yes := true
 			_ = s.send(&sandbox.ExecInput{CloseStdin: &yes}) // the call has ended; output returns the error
 			return
 		}
 	}
+}
+
+// leave ends the call; output returns. The detached process goes on.
+func (s *attachment) leave() {
+	s.detached.Store(true)
+	_ = s.stream.Close() // it never fails
 }
 
 // signals forwards signals and the size of the terminal.
@@ -167,6 +208,10 @@ func (s *attachment) signals(ch, resized <-chan os.Signal, stop <-chan struct{},
 			cols, rows := size(s.c)
 			_ = s.send(&sandbox.ExecInput{Resize: &sandbox.TerminalSize{Rows: rows, Cols: cols}}) // output returns the error
 		case sig := <-ch:
+			if s.keys != nil && s.tty && sig != os.Interrupt { // the terminal is gone, for example
+				s.leave()
+				return
+			}
 			if sig == os.Interrupt {
 				if interrupts++; interrupts == maxInterrupts || !s.running.Load() {
 					cancel(errs.New(errs.Canceled, "interrupted"))
@@ -193,6 +238,7 @@ func (s *attachment) output() (int, error) {
 			return 0, err
 		}
 		if m.Started != "" {
+			s.sandbox, s.process = m.Started, m.Process
 			if err := s.begin(); err != nil {
 				return 0, err
 			}

@@ -10,22 +10,32 @@ import (
 	"miren.dev/runtime/cli/exit"
 )
 
-// ExecFlags are the flags of commands that run a process in a sandbox.
-type ExecFlags struct {
-	TTY     bool
-	NoStdin bool
+// ProcessFlags are the flags for the surroundings of a process.
+type ProcessFlags struct {
 	Env     []string
 	Workdir string
 	User    string
 }
 
 // AddFlags defines the flags.
-func (f *ExecFlags) AddFlags(cmd *cobra.Command) {
-	cmd.Flags().BoolVarP(&f.TTY, "tty", "t", false, "run it on a terminal")
-	cmd.Flags().BoolVar(&f.NoStdin, "no-stdin", false, "do not send standard input")
+func (f *ProcessFlags) AddFlags(cmd *cobra.Command) {
 	cmd.Flags().StringArrayVarP(&f.Env, "env", "e", nil, "environment variable, KEY=VALUE, or KEY for its value here")
 	cmd.Flags().StringVarP(&f.Workdir, "workdir", "w", "", "working directory")
 	cmd.Flags().StringVarP(&f.User, "user", "u", "", "user, by name or uid[:gid]")
+}
+
+// ExecFlags are the flags of commands that run a process in a sandbox.
+type ExecFlags struct {
+	ProcessFlags
+	TTY     bool
+	NoStdin bool
+}
+
+// AddFlags defines the flags.
+func (f *ExecFlags) AddFlags(cmd *cobra.Command) {
+	cmd.Flags().BoolVarP(&f.TTY, "tty", "t", false, "run it on a terminal")
+	cmd.Flags().BoolVar(&f.NoStdin, "no-stdin", false, "do not send standard input")
+	f.ProcessFlags.AddFlags(cmd)
 }
 
 // Request describes the process.

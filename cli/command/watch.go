@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"miren.dev/runtime/cli/exit"
 	"miren.dev/runtime/entity"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/schema"
@@ -68,6 +69,43 @@ func (e *Env) Watch(ctx context.Context, watch bool, kinds []string, draw func(c
 				return err
 			}
 		default:
+		}
+	}
+}
+
+// Repeat reads and prints, and with again once more on an empty screen after every
+// interval, until ctx ends or an error other than Unavailable.
+func (e *Env) Repeat(ctx context.Context, again bool, interval time.Duration, read func(ctx context.Context) (show func() error, err error)) error {
+	if !again {
+		show, err := read(ctx)
+		if err != nil {
+			return err
+		}
+		return show()
+	}
+	if interval <= 0 {
+		return exit.Usagef("the interval is not above 0")
+	}
+	tick := time.NewTicker(interval)
+	defer tick.Stop()
+	for {
+		show, err := read(ctx)
+		if errs.Is(err, errs.Unavailable) {
+			e.Notef("the server cannot be reached; waiting for it\n")
+		} else if err != nil {
+			return err
+		} else {
+			if !e.JSON {
+				e.Clear()
+			}
+			if err := show(); err != nil {
+				return err
+			}
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return ctx.Err()
 		}
 	}
 }

@@ -16,26 +16,12 @@ import (
 
 type runOptions struct {
 	*command.Env
-	exec    command.ExecFlags
-	sandbox command.SandboxFlags
-	image   string
-	from    string // template
-	agent   string
-	app     string
-	service string
-	name    string
-	memory  command.Bytes
-	disk    command.Bytes
-	cpu     command.CPU
-	pids    int64
-	network string
-	ttl     time.Duration
-	detach  bool
-	keep    bool
-	wait    time.Duration
-	out     []string
-	secrets []string
-	labels  map[string]string
+	createFlags
+	exec   command.ExecFlags
+	detach bool
+	keep   bool
+	wait   time.Duration
+	out    []string
 }
 
 func newRun(e *command.Env) *cobra.Command {
@@ -49,40 +35,17 @@ unchanged. With --detach the command becomes the main process of a sandbox that 
 		Args:    command.Args(0, -1, "COMMAND"),
 		RunE:    func(cmd *cobra.Command, args []string) error { return o.run(cmd.Context(), args) },
 	}
+	o.createFlags.AddFlags(cmd)
 	f := cmd.Flags()
-	f.StringVarP(&o.image, "image", "i", "", "image: debian (default without --app and --template), python, node, golang, or a reference in a registry")
-	f.StringVar(&o.from, "template", "", "template: NAME, NAME:TAG or NAME:NUMBER; a warm sandbox of it serves if there is one")
-	f.StringVar(&o.agent, "agent", "", "with --template: name of the agent, which gets the sandbox that it has; implies --keep")
-	f.StringVarP(&o.app, "app", "a", "", "use the image, environment and secrets of this app")
-	f.StringVarP(&o.service, "service", "s", "", "with --app: service of the app; default web")
-	f.StringVar(&o.name, "name", "", "name of the sandbox")
-	f.Var(&o.memory, "memory", "memory limit: 512MB, 2GiB")
-	f.Var(&o.cpu, "cpu", "CPU limit: 0.5, 2, 500m")
-	f.Var(&o.disk, "disk", "limit of written bytes: 1GiB")
-	f.Int64Var(&o.pids, "pids", 0, "limit of processes")
-	f.StringVar(&o.network, "network", "", "network: bridge or none")
-	f.DurationVar(&o.ttl, "ttl", 0, "lifetime, after which it is stopped")
 	f.BoolVar(&o.detach, "detach", false, "leave it running and print its id")
 	f.BoolVar(&o.keep, "keep", false, "keep the sandbox after the command has ended")
 	f.DurationVar(&o.wait, "wait", 0, "time in which the sandbox must run, 1s to 1h; default 1m")
 	f.StringArrayVarP(&o.out, "out", "o", nil, "files and folders to copy out when the command has ended: PATH, or PATH:DESTINATION")
-	f.StringArrayVar(&o.secrets, "secret", nil, "secret environment variable, KEY=VALUE, or KEY for its value here")
-	f.StringToStringVarP(&o.labels, "label", "l", nil, "label, key=value")
 	o.exec.AddFlags(cmd)
-	o.sandbox.AddFlags(cmd)
-	_ = cmd.RegisterFlagCompletionFunc("network", func(*cobra.Command, []string, string) ([]cobra.Completion, cobra.ShellCompDirective) {
-		return []string{"bridge", "none"}, cobra.ShellCompDirectiveNoFileComp
-	}) // fails only for flags that do not exist
 	return cmd
 }
 
-// defaultImage is the image without --image and --app.
-const defaultImage = "debian"
-
 func (o *runOptions) request(argv []string) (*sandbox.RunRequest, error) {
-	if o.image == "" && o.app == "" && o.from == "" {
-		o.image = defaultImage
-	}
 	if o.agent != "" {
 		o.keep = true
 	}
@@ -99,28 +62,7 @@ func (o *runOptions) request(argv []string) (*sandbox.RunRequest, error) {
 	if err != nil {
 		return nil, err
 	}
-	secrets, err := command.ParseEnv(o.secrets)
-	if err != nil {
-		return nil, err
-	}
-	req := &sandbox.RunRequest{
-		Project: o.Project(), Name: o.name, Labels: o.labels, Image: o.image, Template: o.from, Agent: o.agent, App: o.app, Service: o.service, Command: argv,
-		Workdir: o.exec.Workdir, User: o.exec.User, Env: env, EnvSecret: secrets, Network: sandbox.NetworkMode(o.network),
-		CPUMillis: o.cpu.Ptr(), MemoryBytes: o.memory.Ptr(), DiskBytes: o.disk.Ptr(),
-	}
-	if o.pids > 0 {
-		req.PIDs = &o.pids
-	}
-	if o.ttl > 0 {
-		req.TTL = &o.ttl
-	}
-	if err := o.sandbox.Apply(req); err != nil {
-		return nil, err
-	}
-	if err := req.Validate(); err != nil {
-		return nil, exit.With(exit.Usage, err)
-	}
-	return req, nil
+	return o.createFlags.request(o.Env, &sandbox.RunRequest{Command: argv, Workdir: o.exec.Workdir, User: o.exec.User, Env: env})
 }
 
 func (o *runOptions) run(ctx context.Context, argv []string) error {
@@ -156,9 +98,14 @@ func (o *runOptions) detached(ctx context.Context, c sandbox.SandboxesClient, re
 	if err != nil {
 		return err
 	}
-	if o.JSON {
-		return o.PrintJSON(s)
+	return printCreated(o.Env, s)
+}
+
+// printCreated prints a new sandbox: its id for people.
+func printCreated(e *command.Env, s *sandbox.Sandbox) error {
+	if e.JSON {
+		return e.PrintJSON(s)
 	}
-	o.Printf("%s\n", s.ID)
+	e.Printf("%s\n", s.ID)
 	return nil
 }

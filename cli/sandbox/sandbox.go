@@ -25,8 +25,8 @@ import (
 // New makes the commands.
 func New(e *command.Env) *cobra.Command {
 	return command.Group("sandbox", "Run and control sandboxes", newRun(e), newList(e), newShow(e), newExec(e), newLogs(e), newStop(e), newDelete(e),
-		newPause(e), newResume(e), newSnapshot(e), newFork(e), newExtend(e), newEgress(e),
-		newCopy(e), newFiles(e),
+		newPause(e), newResume(e), newSnapshot(e), newFork(e), newExtend(e), newEgress(e), newCopy(e), newFiles(e),
+		newCreate(e), newConnect(e), newAttach(e), newProcesses(e), newMetrics(e), newPorts(e), newForward(e),
 		interpreter.NewCode(e), interpreter.NewContext(e))
 }
 
@@ -89,7 +89,7 @@ func (o *listOptions) print(ctx context.Context, list []*sandbox.Sandbox) error 
 	}
 	var rows [][]string
 	for _, s := range list {
-		row := []string{string(s.ID), s.Name, o.state(s), names[s.Spec.App], s.Spec.Service, s.Status.Address, reason(s), schema.CellAge(s.CreatedAt, time.Now())}
+		row := []string{string(s.ID), s.Name, State(o.Console, s), names[s.Spec.App], s.Spec.Service, s.Status.Address, reason(s), schema.CellAge(s.CreatedAt, time.Now())}
 		if o.wide {
 			row = append(row, s.Spec.Agent, origin(s), string(s.Spec.Node), s.Spec.Template.Image)
 		}
@@ -103,9 +103,8 @@ func (o *listOptions) print(ctx context.Context, list []*sandbox.Sandbox) error 
 	return nil
 }
 
-func (o *listOptions) state(s *sandbox.Sandbox) string { return state(o.Console, s) }
-
-func state(c *console.Console, s *sandbox.Sandbox) string {
+// State returns the state of a sandbox for a table.
+func State(c *console.Console, s *sandbox.Sandbox) string {
 	switch s.Status.Phase {
 	case sandbox.SandboxPhaseRunning:
 		if s.Status.Ready {
@@ -175,7 +174,7 @@ func show(ctx context.Context, e *command.Env, name string) error {
 	t := &s.Spec.Template
 	line("id", string(s.ID))
 	line("name", s.Name)
-	line("state", state(e.Console, s))
+	line("state", State(e.Console, s))
 	line("reason", reason(s))
 	line("message", s.Status.Message)
 	line("address", s.Status.Address)
@@ -203,21 +202,24 @@ func show(ctx context.Context, e *command.Env, name string) error {
 
 type execOptions struct {
 	*command.Env
-	exec command.ExecFlags
+	exec   command.ExecFlags
+	detach bool
 }
 
 func newExec(e *command.Env) *cobra.Command {
 	o := &execOptions{Env: e}
 	cmd := &cobra.Command{
-		Use:               "exec ID -- COMMAND...",
-		Short:             "Run a command in a sandbox",
-		Long:              "Runs a command in a sandbox and returns its exit code. Input and output pass through unchanged.",
-		Example:           "  r sandbox exec -t sb-4k2j -- bash\n  tar c . | r sandbox exec sb-4k2j -- tar x -C /tmp",
+		Use:   "exec ID -- COMMAND...",
+		Short: "Run a command in a sandbox",
+		Long: `Runs a command in a sandbox and returns its exit code. Input and output pass through unchanged. With --detach the command
+goes on without r, which prints its id: r sandbox attach continues it.`,
+		Example:           "  r sandbox exec -t sb-4k2j -- bash\n  r sandbox exec --detach sb-4k2j -- make all\n  tar c . | r sandbox exec sb-4k2j -- tar x -C /tmp",
 		Args:              command.Args(2, -1, "ID", "COMMAND"),
 		ValidArgsFunction: command.CompleteFirst(e, sandbox.SandboxKind),
 		RunE:              func(cmd *cobra.Command, args []string) error { return o.run(cmd.Context(), args[0], args[1:]) },
 	}
 	o.exec.AddFlags(cmd)
+	cmd.Flags().BoolVar(&o.detach, "detach", false, "leave it running and print its id")
 	cmd.Flags().SetInterspersed(true)
 	return cmd
 }
@@ -235,6 +237,9 @@ func (o *execOptions) run(ctx context.Context, name string, argv []string) error
 	c, err := client(ctx, o.Env)
 	if err != nil {
 		return err
+	}
+	if o.detach {
+		return o.start(ctx, c, req)
 	}
 	return attach.Code(attach.Run(ctx, o.Console, c, req))
 }
