@@ -26,6 +26,7 @@ import (
 	"miren.dev/runtime/cli/sandbox"
 	"miren.dev/runtime/cli/server"
 	"miren.dev/runtime/cli/template"
+	"miren.dev/runtime/cli/top"
 	"miren.dev/runtime/cli/version"
 )
 
@@ -59,6 +60,7 @@ var commands = []entry{
 	{path: "route", make: route.New},
 	{path: "build", make: build.New},
 	{path: "node", make: node.New},
+	{path: "top", make: top.New},
 	{path: "disk", make: disk.New},
 	{path: "entity", make: entity.New},
 	{path: "config", make: config.New},

@@ -119,6 +119,8 @@ func TestSandboxProcesses(t *testing.T) {
 	}
 	contains(t, ok(t, "sandbox", "metrics", "sb-abc"), "1.5s\t20 MiB of 512 MiB\t4")
 	contains(t, ok(t, "sandbox", "metrics", "sb-abc", "--json"), `"pids":4`)
+	contains(t, ok(t, "top"), "sb-abcdef0123456789", "20 MiB of 512 MiB")
+	contains(t, ok(t, "top", "--json"), `"sandboxes": [`, `"memory_bytes": 20971520`)
 	sid := strings.TrimSpace(ok(t, "sandbox", "create", "--image", "debian", "--name", "box", "--ttl", "1h", "-e", "A=b", "-w", "/srv"))
 	if r := f.runs[len(f.runs)-1]; r.Idle == nil || !*r.Idle || r.Env["A"] != "b" || r.Workdir != "/srv" || len(r.Command) > 0 {
 		t.Errorf("%+v", r)

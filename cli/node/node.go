@@ -36,7 +36,7 @@ func newList(e *command.Env) *cobra.Command {
 		if err != nil {
 			return err
 		}
-		table(e, nodes, reserved(all))
+		Table(e, nodes, all)
 		return nil
 	})
 }
@@ -57,7 +57,9 @@ func reserved(all []*sandbox.Sandbox) map[id.Node]usage {
 	return by
 }
 
-func table(e *command.Env, nodes []*core.Node, by map[id.Node]usage) {
+// Table prints nodes and what the sandboxes reserve on each.
+func Table(e *command.Env, nodes []*core.Node, all []*sandbox.Sandbox) {
+	by := reserved(all)
 	var rows [][]string
 	for _, n := range nodes {
 		phase := e.Paint(console.Yellow, string(n.Status.Phase))
