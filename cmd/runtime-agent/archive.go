@@ -157,7 +157,7 @@ func (a *agent) extract(c *channel, m agentproto.FileOp) {
 			return failed(m.Path, err)
 		}
 		defer unix.Close(dir)
-		c.in.direct()
+		c.in.direct(0)
 		c.ready(nil, false)
 		t := tar.NewReader(bufio.NewReaderSize(c.in, batch))
 		x := extraction{root: place{root: dir, how: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS}}

@@ -107,7 +107,11 @@ func (a *agent) writeFile(c *channel, m agentproto.FileWrite) {
 		c.fail(f)
 		return
 	}
-	c.in.direct()
+	batch := 0
+	if w.tmp != "" { // nothing of the file is seen before its end
+		batch = agentproto.InWindow / 2
+	}
+	c.in.direct(batch)
 	c.ready(nil, false)
 	err := w.copy(c.in)
 	var info agentproto.FileInfo

@@ -22,6 +22,7 @@ type input struct {
 	closer   func() // called once, when the input is dropped
 	lazy     bool   // an input without data needs no reader, only the closer
 	running  bool   // reader was started
+	batch    int    // Read waits for so many bytes, or the end: fewer switches between threads
 	finished bool   // closer was called
 }
 
@@ -45,10 +46,11 @@ func (in *input) serve(reader, closer func(), lazy bool) {
 }
 
 // direct says that a goroutine of the work reads the input already.
-func (in *input) direct() {
+// Its reads wait for batch bytes, which are at most half a window.
+func (in *input) direct(batch int) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
-	in.reader, in.running = func() {}, true
+	in.reader, in.running, in.batch = func() {}, true, batch
 }
 
 // add accepts data at offset. It skips bytes that it has, and ignores data
@@ -100,7 +102,9 @@ func (in *input) wake() {
 	switch {
 	case in.reader == nil || in.dropped || in.buf.Len() == 0 && !in.eof:
 	case in.running:
-		in.more.Signal()
+		if in.buf.Len() >= in.batch || in.eof {
+			in.more.Signal()
+		}
 	case in.buf.Len() == 0 && in.lazy:
 		in.dropped = true
 		in.finish()
@@ -114,7 +118,7 @@ func (in *input) wake() {
 func (in *input) Read(b []byte) (int, error) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
-	for in.buf.Len() == 0 && !in.eof && !in.dropped {
+	for in.buf.Len() < max(1, in.batch) && !in.eof && !in.dropped {
 		in.more.Wait()
 	}
 	switch {

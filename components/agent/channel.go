@@ -209,6 +209,7 @@ func (ch *channel) hasOpened(s *connection, m agentproto.Opened) {
 	}
 	ch.out.begin(m.Out)
 	ch.err.begin(m.Err)
+	ch.in.resume(s, m.In, m.InAck) // before the caller may write
 	ch.mu.Lock()
 	first := !ch.begun
 	ch.stale = false
@@ -217,7 +218,6 @@ func (ch *channel) hasOpened(s *connection, m agentproto.Opened) {
 		close(ch.opened)
 	}
 	ch.mu.Unlock()
-	ch.in.resume(s, m.In, m.InAck)
 }
 
 func (ch *channel) hasEnded(s *connection, m agentproto.Done) error {

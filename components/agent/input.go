@@ -3,6 +3,7 @@ package agent
 import (
 	"io"
 	"os"
+	"slices"
 	"sync"
 	"time"
 
@@ -15,17 +16,16 @@ type input struct {
 	ch *channel
 
 	mu      sync.Mutex
-	room    sync.Cond // used grew, or over was set
-	buf     []byte    // not acknowledged
-	used    int64     // offset of buf; the agent has used the bytes before
-	unknown bool      // the agent says where the input stands
-	closed  bool      // closed by its writer
-	over    bool      // the agent reads no more
-	limit   deadline  // of Write
+	room    sync.Cond       // buf has room, or closed or over was set
+	buf     agentproto.Ring // bytes that the agent has not used
+	unknown bool            // the agent says where the input stands
+	closed  bool            // closed by its writer
+	over    bool            // the agent reads no more
+	limit   deadline        // of Write
 }
 
 func newInput(ch *channel) *input {
-	in := &input{ch: ch}
+	in := &input{ch: ch, buf: agentproto.NewRing(0, agentproto.InWindow)}
 	in.room.L = &in.mu
 	return in
 }
@@ -35,7 +35,7 @@ func (in *input) Write(b []byte) (int, error) {
 	n := 0
 	for n < len(b) {
 		in.mu.Lock()
-		for !in.over && !in.closed && !in.limit.passed && len(in.buf) >= agentproto.InWindow {
+		for !in.over && !in.closed && !in.limit.passed && in.buf.Room() == 0 {
 			in.room.Wait()
 		}
 		if in.limit.passed {
@@ -46,14 +46,18 @@ func (in *input) Write(b []byte) (int, error) {
 			in.mu.Unlock()
 			return n, io.ErrClosedPipe
 		}
-		at := in.used + int64(len(in.buf))
-		part := b[n:min(len(b), n+agentproto.Chunk, n+agentproto.InWindow-len(in.buf))]
-		in.buf = append(in.buf, part...)
+		at := in.buf.End()
+		part := b[n:min(len(b), n+in.buf.Room())]
+		in.buf.Add(part)
 		n += len(part)
 		// Sent under mu, to keep the order; resume does the same for repeated
-		// bytes.
+		// bytes. One write has all frames.
 		in.ch.send(func(f []byte) []byte {
-			return agentproto.AppendData(f, agentproto.TData, agentproto.Stdin, in.ch.id, at, part)
+			for data := range slices.Chunk(part, agentproto.Chunk) {
+				f = agentproto.AppendData(f, agentproto.TData, agentproto.Stdin, in.ch.id, at, data)
+				at += int64(len(data))
+			}
+			return f
 		})
 		in.mu.Unlock()
 	}
@@ -69,7 +73,7 @@ func (in *input) Close() error {
 	}
 	in.closed = true
 	in.room.Broadcast()
-	in.ch.send(frame(agentproto.TEnd, 0, in.ch.id, agentproto.Number(in.used+int64(len(in.buf)))))
+	in.ch.send(frame(agentproto.TEnd, 0, in.ch.id, agentproto.Number(in.buf.End())))
 	return nil
 }
 
@@ -89,13 +93,11 @@ func (in *input) ack(used int64) {
 
 // acknowledge is called with mu held.
 func (in *input) acknowledge(used int64) {
-	n := min(used-in.used, int64(len(in.buf)))
-	if n <= 0 {
+	if !in.buf.Drop(used) {
 		return
 	}
-	in.used += n
-	if in.buf = in.buf[n:]; len(in.buf) == 0 {
-		in.buf = nil
+	if in.buf.Len() == 0 {
+		in.buf.Free()
 	}
 	in.room.Broadcast()
 }
@@ -105,14 +107,13 @@ func (in *input) resume(s *connection, have, used int64) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	if in.unknown {
-		in.unknown, in.used = false, have
+		in.unknown = false
+		in.buf.Skip(have)
 		return
 	}
 	in.acknowledge(used)
-	at := max(have, in.used)
-	rest := in.buf[min(at-in.used, int64(len(in.buf))):]
-	for len(rest) > 0 {
-		part := rest[:min(len(rest), agentproto.Chunk)]
+	at := max(have, in.buf.Base())
+	for part := in.buf.At(at, agentproto.Chunk); len(part) > 0; part = in.buf.At(at, agentproto.Chunk) {
 		err := s.w.Queue(func(f []byte) []byte {
 			return agentproto.AppendData(f, agentproto.TData, agentproto.Stdin, in.ch.id, at, part)
 		})
@@ -120,10 +121,9 @@ func (in *input) resume(s *connection, have, used int64) {
 			return
 		}
 		at += int64(len(part))
-		rest = rest[len(part):]
 	}
 	if in.closed {
-		_ = s.w.Queue(frame(agentproto.TEnd, 0, in.ch.id, agentproto.Number(in.used+int64(len(in.buf))))) // resumed again
+		_ = s.w.Queue(frame(agentproto.TEnd, 0, in.ch.id, agentproto.Number(in.buf.End()))) // resumed again
 	}
 }
 
@@ -131,6 +131,7 @@ func (in *input) resume(s *connection, have, used int64) {
 func (in *input) fail() {
 	in.mu.Lock()
 	defer in.mu.Unlock()
-	in.over, in.buf = true, nil
+	in.over = true
+	in.buf.Free()
 	in.room.Broadcast()
 }

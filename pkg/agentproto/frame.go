@@ -135,13 +135,11 @@ func (r *Reader) fill(n int) error {
 			r.buf = r.buf[:0]
 		}
 		if cap(r.buf)-r.start < n {
-			size := cap(r.buf)
-			if size < n {
-				size = max(n, 2*size)
+			to := r.buf[:0] // payloads of earlier frames are used no more
+			if cap(to) < n {
+				to = make([]byte, 0, max(n, 2*cap(to)))
 			}
-			grown := make([]byte, len(r.buf)-r.start, size)
-			copy(grown, r.buf[r.start:])
-			r.buf, r.start = grown, 0
+			r.buf, r.start = append(to, r.buf[r.start:]...), 0
 		}
 		m, err := r.r.Read(r.buf[len(r.buf):cap(r.buf)])
 		r.buf = r.buf[:len(r.buf)+m]
