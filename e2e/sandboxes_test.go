@@ -105,8 +105,11 @@ func TestPauseSnapshotFork(t *testing.T) {
 		t.Helper()
 		n := 0
 		wait.NoError(t, "the counter of "+sid, func() error {
-			_, err := fmt.Sscan(shared.r(t, "", "sandbox", "exec", sid, "--", "cat", "/tmp/n"), &n)
-			return err
+			res := shared.try(t, "", "sandbox", "exec", sid, "--", "cat", "/tmp/n") // it may not be written yet
+			if _, err := fmt.Sscan(res.Stdout, &n); err != nil {
+				return fmt.Errorf("%w: %s", err, res)
+			}
+			return nil
 		}, wait.Within(converge))
 		return n
 	}
