@@ -62,6 +62,12 @@ type DiskSnapshot string
 // NewDiskSnapshot returns a fresh random id.
 func NewDiskSnapshot() DiskSnapshot { return DiskSnapshot(schema.NewID("dsnap")) }
 
+// Execution is the id of an entity of kind execution ("exec-" and 16 characters).
+type Execution string
+
+// NewExecution returns a fresh random id.
+func NewExecution() Execution { return Execution(schema.NewID("exec")) }
+
 // Node is the id of an entity of kind node ("node-" and 16 characters).
 type Node string
 

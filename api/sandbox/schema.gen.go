@@ -1741,6 +1741,8 @@ type SandboxSpec struct {
 	Agent string `cbor:"14,keyasint,omitempty" json:"agent,omitempty"`
 	// Way by which the request got it.
 	Origin SandboxOrigin `cbor:"15,keyasint,omitempty" json:"origin,omitempty"`
+	// The execution for which it was made, and with which it is deleted.
+	Execution id.Execution `cbor:"20,keyasint,omitempty" json:"execution,omitempty"`
 }
 
 // SetDefaults sets every field that has a default.
@@ -1814,6 +1816,9 @@ func (x *SandboxSpec) ValidateFields(v *schema.Validator) {
 	}
 	if x.Origin != "" {
 		schema.CheckEnum(v, "origin", x.Origin)
+	}
+	if x.Execution != "" {
+		v.Ref("execution", string(x.Execution))
 	}
 }
 
@@ -1910,6 +1915,7 @@ const (
 	SandboxAttrOnlyNode        = "spec.only_node"
 	SandboxAttrAgent           = "spec.agent"
 	SandboxAttrOrigin          = "spec.origin"
+	SandboxAttrExecution       = "spec.execution"
 	SandboxAttrPhase           = "status.phase"
 	SandboxAttrReady           = "status.ready"
 	SandboxAttrAddress         = "status.address"
@@ -1991,6 +1997,10 @@ func (o *Sandbox) Extract(e *schema.Extracted) {
 	if o.Spec.Agent != "" {
 		e.AddIndex("spec.agent", schema.EncodeIndexString(o.Spec.Agent))
 	}
+	if o.Spec.Execution != "" {
+		e.AddIndex("spec.execution", schema.EncodeIndexString(string(o.Spec.Execution)))
+		e.AddRef("spec.execution", "execution", schema.ID(o.Spec.Execution), schema.Cascade)
+	}
 	e.AddIndex("status.phase", schema.EncodeIndexString(string(o.Status.Phase)))
 }
 
@@ -2030,6 +2040,7 @@ var SandboxKind = &schema.Kind{
 		{Path: "spec.only_node", Number: 17, Type: "ref node", Doc: "The one node on which it can run; absent: any."},
 		{Path: "spec.agent", Number: 14, Type: "string", Doc: "The agent whose session it serves, as the caller named it.", Indexed: true},
 		{Path: "spec.origin", Number: 15, Type: "enum sandbox_origin", Doc: "Way by which the request got it.", Choices: []string{"session", "pool", "cold"}},
+		{Path: "spec.execution", Number: 20, Type: "ref execution", Doc: "The execution for which it was made, and with which it is deleted.", Indexed: true},
 		{Path: "status.phase", Number: 1, Type: "enum sandbox_phase", Doc: "Phase.", Default: "pending", Indexed: true, Choices: []string{"pending", "scheduled", "creating", "running", "pausing", "paused", "stopping", "stopped", "failed"}},
 		{Path: "status.ready", Number: 2, Type: "bool", Doc: "Whether its probe passes.", Default: "false"},
 		{Path: "status.address", Number: 3, Type: "string", Doc: "Its IPv4 address while it has one."},

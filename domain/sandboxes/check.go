@@ -1,10 +1,12 @@
 package sandboxes
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 
 	"miren.dev/runtime/api/sandbox"
+	"miren.dev/runtime/pkg/errs"
 )
 
 // checkCommand returns an error for a command with which no process can be
@@ -18,6 +20,15 @@ func checkCommand(args []string) error {
 		if total += len(a) + 1; total > sandbox.MaxCommand {
 			return fmt.Errorf("the command is longer than %d bytes", sandbox.MaxCommand)
 		}
+	}
+	return nil
+}
+
+// CheckProcess returns InvalidArgument for a command line or variables with which
+// no process can be started.
+func CheckProcess(command []string, env map[string]string) error {
+	if err := errors.Join(checkCommand(command), checkEnv("env", env)); err != nil {
+		return errs.New(errs.InvalidArgument, "%w", err)
 	}
 	return nil
 }

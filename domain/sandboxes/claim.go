@@ -150,7 +150,7 @@ func (s *Service) take(ctx context.Context, warm, sb *sandbox.Sandbox) (*sandbox
 	c.Spec.WarmPool, c.Spec.Claim, c.Spec.ClaimedAt = "", string(schema.NewID("claim")), &now
 	c.Spec.IdleTimeout, c.Spec.OnIdle = sb.Spec.IdleTimeout, sb.Spec.OnIdle
 	c.Spec.TTL, c.Spec.Agent, c.Spec.Origin = sb.Spec.TTL, sb.Spec.Agent, sandbox.SandboxOriginPool
-	c.Spec.Template = sb.Spec.Template
+	c.Spec.Template, c.Spec.Execution = sb.Spec.Template, sb.Spec.Execution
 	fault.Point("claim", "take", fault.Before)
 	if err := entity.UpdateSpec(ctx, s.Store, c); err != nil {
 		return nil, err

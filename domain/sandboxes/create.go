@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"miren.dev/runtime/api/app"
+	"miren.dev/runtime/api/id"
 	"miren.dev/runtime/api/sandbox"
 	"miren.dev/runtime/domain/apps"
 	"miren.dev/runtime/domain/projects"
@@ -47,6 +48,7 @@ type CreateRequest struct {
 	IdleTimeout time.Duration // time without use after which OnIdle happens; 0: never
 	OnIdle      sandbox.IdleAction
 	StopTimeout *time.Duration
+	Execution   id.Execution // the execution that it is made for, and with which it is deleted
 	// Note, if set, is called with messages for the user: why the sandbox does
 	// not run yet, or why it ended and its process with it.
 	Note func(text string)
@@ -90,7 +92,7 @@ func (s *Service) prepare(ctx context.Context, project string, req CreateRequest
 		return nil, nil, err
 	}
 	sb := sandbox.NewSandbox()
-	sb.Project, sb.Name, sb.Labels = pid, req.Name, req.Labels
+	sb.Project, sb.Name, sb.Labels, sb.Spec.Execution = pid, req.Name, req.Labels, req.Execution
 	made, err := s.describe(ctx, project, sb, &req)
 	if err != nil {
 		return nil, nil, err

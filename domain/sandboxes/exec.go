@@ -3,7 +3,6 @@ package sandboxes
 import (
 	"cmp"
 	"context"
-	"errors"
 	"strconv"
 
 	"miren.dev/runtime/api/app"
@@ -52,8 +51,8 @@ func (s *Service) Exec(ctx context.Context, req ExecRequest) (id.Sandbox, Proces
 	if len(req.Command) == 0 {
 		return "", nil, errs.New(errs.InvalidArgument, "there is no command to execute")
 	}
-	if err := errors.Join(checkCommand(req.Command), checkEnv("env", req.Env)); err != nil {
-		return "", nil, errs.New(errs.InvalidArgument, "%w", err)
+	if err := CheckProcess(req.Command, req.Env); err != nil {
+		return "", nil, err
 	}
 	sid, err := s.execTarget(ctx, &req)
 	if err != nil {

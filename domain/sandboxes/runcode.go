@@ -10,7 +10,9 @@ import (
 	"time"
 
 	"miren.dev/runtime/api/id"
+	"miren.dev/runtime/api/sandbox"
 	"miren.dev/runtime/domain/languages"
+	"miren.dev/runtime/entity"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/sandboxfs"
 )
@@ -26,9 +28,11 @@ const (
 )
 
 // RunCodeRequest is a program to run in a new sandbox of its language's
-// template.
+// template, or in one that exists.
 type RunCodeRequest struct {
 	RunOnceRequest               // Command, Image and App are empty; Template replaces the language's
+	Sandbox        id.Sandbox    // runs in this one, which stays, as User; "": a new one
+	Dir            string        // of the program, below the working directory; "": that itself
 	Language       string        // name or alias; "": that of File's extension
 	Code           []byte        // the program
 	File           string        // name of its file; "": the language's
@@ -51,21 +55,17 @@ type InputFile struct {
 // InvalidArgument for an unknown language, and for files that are too large or
 // whose paths lead out of the working directory.
 func (s *Service) RunCode(ctx context.Context, project string, req RunCodeRequest) (id.Sandbox, Process, error) {
-	lang, err := languageOf(&req)
-	if err != nil {
-		return "", nil, err
-	}
 	if req.Image != "" || req.App != "" || len(req.Command) > 0 {
 		return "", nil, errs.New(errs.InvalidArgument, "code runs in a sandbox of a template: image, app and command cannot be stated")
 	}
-	if req.Template == "" {
-		req.Template = lang.Template
-	}
-	files, err := inputs(lang, &req)
+	lang, files, err := req.check()
 	if err != nil {
 		return "", nil, err
 	}
-	sb, end, err := s.ephemeral(ctx, project, &req.RunOnceRequest)
+	if req.Template == "" && req.Sandbox == "" {
+		req.Template = lang.Template
+	}
+	sb, end, err := s.codeSandbox(ctx, project, &req)
 	if err != nil {
 		return "", nil, err
 	}
@@ -78,13 +78,15 @@ func (s *Service) RunCode(ctx context.Context, project string, req RunCodeReques
 		}
 	}
 	lang.File = files[0].Path
-	command := commandOf(lang, sb.Spec.Template.Workdir, req.Args)
+	command := commandOf(lang, path.Join(sb.Spec.Template.Workdir, req.Dir), req.Args)
 	if req.Confine {
 		command = confined(sb.Spec.Template.Workdir, command)
 	}
 	spec := ExecSpec{
-		Command: command, Env: pairs(lang.Env), TTY: req.TTY, Rows: req.Rows, Cols: req.Cols,
-		NoInput: req.NoInput,
+		Command: command, Env: pairs(merge(lang.Env, req.ProcessEnv)), TTY: req.TTY, Rows: req.Rows, Cols: req.Cols, NoInput: req.NoInput,
+	}
+	if req.Sandbox != "" || req.Agent != "" { // it may be older than the request
+		spec.User = req.User
 	}
 	p, err := s.start(ctx, sid, spec, req.Note)
 	if err != nil {
@@ -95,6 +97,37 @@ func (s *Service) RunCode(ctx context.Context, project string, req RunCodeReques
 		p = withTimeout(p, req.Timeout, req.Note)
 	}
 	return sid, &once{Process: p, end: end}, nil
+}
+
+// codeSandbox returns the sandbox for a program; end deletes a new one.
+func (s *Service) codeSandbox(ctx context.Context, project string, req *RunCodeRequest) (sb *sandbox.Sandbox, end func(), err error) {
+	if req.Sandbox == "" {
+		return s.ephemeral(ctx, project, &req.RunOnceRequest)
+	}
+	if _, err := s.execTarget(ctx, &ExecRequest{Sandbox: req.Sandbox}); err != nil {
+		return nil, nil, err
+	}
+	sb, err = entity.Get[sandbox.Sandbox](ctx, s.Store, req.Sandbox)
+	return sb, func() {}, err
+}
+
+// Check returns the language of a program. InvalidArgument for a program that
+// cannot run.
+func (req *RunCodeRequest) Check() (languages.Language, error) {
+	lang, _, err := req.check()
+	return lang, err
+}
+
+func (req *RunCodeRequest) check() (languages.Language, []InputFile, error) {
+	lang, err := languageOf(req)
+	if err != nil {
+		return lang, nil, err
+	}
+	if err := CheckProcess(req.Args, req.ProcessEnv); err != nil {
+		return lang, nil, err
+	}
+	files, err := inputs(lang, req)
+	return lang, files, err
 }
 
 // languageOf returns the language of a program.
@@ -111,10 +144,7 @@ func inputs(lang languages.Language, req *RunCodeRequest) ([]InputFile, error) {
 	if name != path.Base(name) || name == "." || name == ".." || strings.ContainsRune(name, 0) {
 		return nil, errs.New(errs.InvalidArgument, "%q is not the name of a file", name)
 	}
-	if err := checkCommand(req.Args); err != nil {
-		return nil, errs.New(errs.InvalidArgument, "%w", err)
-	}
-	files := append([]InputFile{{Path: name, Data: req.Code}}, req.Files...)
+	files := append([]InputFile{{Path: path.Join(req.Dir, name), Data: req.Code}}, req.Files...)
 	if len(files) > maxInputFiles {
 		return nil, errs.New(errs.InvalidArgument, "%d files, at most %d are possible", len(files), maxInputFiles)
 	}

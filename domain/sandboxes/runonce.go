@@ -30,6 +30,7 @@ const (
 type RunOnceRequest struct {
 	CreateRequest // Command runs without a main process beside it
 
+	ProcessEnv   map[string]string // variables of the process, not of its sandbox
 	TTY          bool
 	Rows, Cols   uint16        // size of the terminal
 	NoInput      bool          // its input is /dev/null
@@ -40,23 +41,27 @@ type RunOnceRequest struct {
 // RunOnce creates a sandbox, starts a process in it as soon as the sandbox
 // runs, and returns both. The caller closes the process; Close also deletes the
 // sandbox, without waiting for the deletion. If this server is killed, the
-// sandbox is deleted when its lease lapses. Errors: those of Create and Exec;
+// sandbox is deleted when its lease lapses; that of an execution has no lease, and
+// stays for the controller of executions. Errors: those of Create and Exec;
 // ResourceExhausted if no node had room in time; FailedPrecondition if the
 // sandbox could not be set up.
 func (s *Service) RunOnce(ctx context.Context, project string, req RunOnceRequest) (id.Sandbox, Process, error) {
 	if len(req.Command) == 0 {
 		return "", nil, errs.New(errs.InvalidArgument, "there is no command to run")
 	}
-	if err := checkCommand(req.Command); err != nil {
-		return "", nil, errs.New(errs.InvalidArgument, "%w", err)
+	if err := CheckProcess(req.Command, req.ProcessEnv); err != nil {
+		return "", nil, err
 	}
-	command := req.Command
+	spec := ExecSpec{Command: req.Command, Env: pairs(req.ProcessEnv), TTY: req.TTY, Rows: req.Rows, Cols: req.Cols, NoInput: req.NoInput}
+	if req.Agent != "" { // its sandbox may be older than the request
+		spec.WorkDir, spec.User = req.Workdir, req.User
+	}
 	req.Command = nil
 	sb, end, err := s.ephemeral(ctx, project, &req)
 	if err != nil {
 		return "", nil, err
 	}
-	p, err := s.start(ctx, sb.GetID(), ExecSpec{Command: command, TTY: req.TTY, Rows: req.Rows, Cols: req.Cols, NoInput: req.NoInput}, req.Note)
+	p, err := s.start(ctx, sb.GetID(), spec, req.Note)
 	if err != nil {
 		end()
 		return sb.GetID(), nil, err
@@ -65,8 +70,7 @@ func (s *Service) RunOnce(ctx context.Context, project string, req RunOnceReques
 }
 
 // ephemeral returns a new sandbox without a main process, which runs. end
-// deletes it, unless the request keeps it. If this server is killed, it is
-// deleted when its lease lapses.
+// deletes it, unless the request keeps it.
 func (s *Service) ephemeral(ctx context.Context, project string, req *RunOnceRequest) (_ *sandbox.Sandbox, end func(), err error) {
 	req.Idle = true
 	sb, of, err := s.prepare(ctx, project, req.CreateRequest)
@@ -77,28 +81,33 @@ func (s *Service) ephemeral(ctx context.Context, project string, req *RunOnceReq
 	if req.StopTimeout == nil && !req.Keep {
 		t.StopTimeout = onceStop
 	}
-	end = func() {}
-	if !req.Keep {
-		lease, gerr := s.Store.Grant(ctx, onceLease)
-		if gerr != nil {
-			return nil, nil, gerr
+	remove := func() {}
+	switch {
+	case req.Keep:
+	case req.Execution != "": // its owner, which outlives this server
+		remove = func() { s.deleteOnce(ctx, sb.GetID()) }
+	default:
+		lease, err := s.Store.Grant(ctx, onceLease)
+		if err != nil {
+			return nil, nil, err
 		}
 		sb.Lease = lease.ID
-		revoke := s.keepLease(ctx, lease.ID) // a failure below returns no end
-		end = revoke
-		defer func() {
-			if err != nil {
-				revoke()
-			}
-		}()
+		remove = s.keepLease(ctx, lease.ID)
 	}
-	if sb, err = s.place(ctx, sb, of); err != nil {
+	defer func() {
+		if err != nil {
+			remove()
+		}
+	}()
+	placed, err := s.place(ctx, sb, of)
+	if err != nil {
 		return nil, nil, err
 	}
+	sb = placed
 	if reached(sb, sandbox.WaitUntilRunning) {
-		return sb, end, nil
+		return sb, remove, nil
 	}
-	return sb, end, s.awaitStart(ctx, sb.GetID(), cmp.Or(req.StartTimeout, defaultStart), req.Note)
+	return sb, remove, s.awaitStart(ctx, sb.GetID(), cmp.Or(req.StartTimeout, defaultStart), req.Note)
 }
 
 // once is a process whose sandbox is deleted with it.
@@ -111,6 +120,18 @@ type once struct {
 func (o *once) Close() error {
 	o.end() // first: the process's agent may take no message
 	return o.Process.Close()
+}
+
+// deleteOnce deletes the sandbox of an execution, if it was made.
+func (s *Service) deleteOnce(ctx context.Context, sid id.Sandbox) {
+	if sid == "" {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), endTimeout)
+	defer cancel()
+	if err := s.Delete(ctx, sid); err != nil && !errs.Is(err, errs.NotFound) {
+		s.Logger.Warn("delete the sandbox of an execution; the end of the execution will", "sandbox", string(sid), "error", err)
+	}
 }
 
 // keepLease renews a lease until end is called. end revokes the lease, which deletes
