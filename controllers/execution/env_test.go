@@ -274,6 +274,8 @@ func (u until) Read([]byte) (int, error) { <-u.p.done; return 0, io.EOF }
 func (p *process) Stdin() io.WriteCloser                        { return discard{io.Discard} }
 func (p *process) Stdout() io.Reader                            { return io.MultiReader(strings.NewReader(p.out), until{p}) }
 func (p *process) Stderr() io.Reader                            { return until{p} }
+func (p *process) Detach()                                      {}
+func (p *process) ID() string                                   { return "1" }
 func (p *process) Resize(context.Context, uint16, uint16) error { return nil }
 func (p *process) Signal(context.Context, int) error            { p.m.end(p.sid); return nil }
 

@@ -9,22 +9,23 @@ import (
 
 // Config: The whole configuration.
 type Config struct {
-	StateDir     string    // Directory of everything durable of one installation.
-	RunDir       string    // Directory of sockets; below it each installation has one of its own.
-	CacheDir     string    // Directory of base images made on this machine; shared by installations.
-	ToolchainDir string    // Directory of containerd, runsc, buildkitd and the agent; empty: the directory of this program.
-	CABundle     string    // File with CA certificates given to builds and sandboxes: auto (the machine's), none, or a path.
-	Log          Log       // Logging of the server.
-	RPC          RPC       // How clients reach the server.
-	Store        Store     // Where entities live.
-	Node         Node      // What this machine offers.
-	Network      Network   // Network of sandboxes and build steps.
-	Ingress      Ingress   // HTTP from outside to apps.
-	Build        Build     // Builds.
-	Logs         Logs      // Output of apps and builds.
-	Retention    Retention // How much of the past is kept.
-	History      History   // How long what happened is recorded.
-	Metrics      Metrics   // Prometheus metrics.
+	StateDir     string     // Directory of everything durable of one installation.
+	RunDir       string     // Directory of sockets; below it each installation has one of its own.
+	CacheDir     string     // Directory of base images made on this machine; shared by installations.
+	ToolchainDir string     // Directory of containerd, runsc, buildkitd and the agent; empty: the directory of this program.
+	CABundle     string     // File with CA certificates given to builds and sandboxes: auto (the machine's), none, or a path.
+	Log          Log        // Logging of the server.
+	RPC          RPC        // How clients reach the server.
+	Store        Store      // Where entities live.
+	Node         Node       // What this machine offers.
+	Network      Network    // Network of sandboxes and build steps.
+	Ingress      Ingress    // HTTP from outside to apps.
+	Build        Build      // Builds.
+	Logs         Logs       // Output of apps and builds.
+	Retention    Retention  // How much of the past is kept.
+	History      History    // How long what happened is recorded.
+	Executions   Executions // Submitted code.
+	Metrics      Metrics    // Prometheus metrics.
 }
 
 // Log: Logging of the server.
@@ -105,6 +106,14 @@ type History struct {
 	Audit      time.Duration // Who changed what, and was refused (r audit list).
 	Events     time.Duration // What happened to entities.
 	Executions time.Duration // Submitted code and how it ended.
+}
+
+// Executions: Submitted code (r execution).
+type Executions struct {
+	Parallel   int64  // Executions that this server runs at the same time; 0: as many as sandboxes of the default size fill half of the memory that the node gives out.
+	Queue      int64  // Executions that wait, run or ended in the last minute; more are refused.
+	StoreBytes int64  // Requests and output that are kept: above it the oldest are deleted. Requests that wait or run may have half of it; more are refused.
+	Store      string // Where requests and output are kept: a directory, or s3://BUCKET/PREFIX?PARAMETER=VALUE as for disks; empty: a directory of the state directory.
 }
 
 // Metrics: Prometheus metrics.
@@ -213,6 +222,14 @@ var Keys = []Key{
 		field: func(c *Config) any { return &c.History.Events }},
 	{Path: "history.executions", Type: "duration", Default: "336h0m0s", Doc: "Submitted code and how it ended.", Unit: "", Min: "24h0m0s", Max: "87600h0m0s",
 		field: func(c *Config) any { return &c.History.Executions }},
+	{Path: "executions.parallel", Type: "int", Default: "0", Doc: "Executions that this server runs at the same time; 0: as many as sandboxes of the default size fill half of the memory that the node gives out.", Unit: "", Min: "0", Max: "10000",
+		field: func(c *Config) any { return &c.Executions.Parallel }},
+	{Path: "executions.queue", Type: "int", Default: "10000", Doc: "Executions that wait, run or ended in the last minute; more are refused.", Unit: "", Min: "1", Max: "1000000",
+		field: func(c *Config) any { return &c.Executions.Queue }},
+	{Path: "executions.store_bytes", Type: "int", Default: "10737418240", Doc: "Requests and output that are kept: above it the oldest are deleted. Requests that wait or run may have half of it; more are refused.", Unit: "bytes", Min: "104857600", Max: "",
+		field: func(c *Config) any { return &c.Executions.StoreBytes }},
+	{Path: "executions.store", Type: "string", Default: "", Doc: "Where requests and output are kept: a directory, or s3://BUCKET/PREFIX?PARAMETER=VALUE as for disks; empty: a directory of the state directory.", Unit: "", Min: "", Max: "",
+		field: func(c *Config) any { return &c.Executions.Store }},
 	{Path: "metrics.address", Type: "string", Default: "", Doc: "host:port to serve /metrics on; empty: only on the unix socket metrics.sock in the run directory.", Unit: "", Min: "", Max: "",
 		field: func(c *Config) any { return &c.Metrics.Address }},
 }

@@ -103,6 +103,7 @@ type env struct {
 	buildLogs *buildlog.Logs
 	project   schema.ID
 	node      id.Node
+	service   *sandboxes.Service
 
 	apps      app.AppsClient
 	deploys   app.DeploysClient
@@ -155,13 +156,12 @@ func newEnv(t *testing.T) *env {
 	image := func(_ context.Context, name string) (string, error) { return name, nil }
 	tpl := templates.New(held, informers, image, log)
 	e.must(tpl.Ship(t.Context()))
+	e.service = sandboxes.New(&sandboxes.Service{
+		Store: held, Informers: informers, Apps: svc, Templates: tpl, Disks: &disks.Service{Store: held, Informers: informers}, Node: controller.LocalNode{Driver: e.machine.Driver(), FileDriver: hostFiles(e.files)}, Sealer: sealer,
+		Image: image, Logger: log,
+	})
 	rpcserver.Register(srv, rpcserver.Deps{
-		Apps: svc, Routes: &routes.Service{Store: held, Apps: svc}, Nodes: &nodes.Service{Store: held},
-		Templates: tpl,
-		Sandboxes: sandboxes.New(&sandboxes.Service{
-			Store: held, Informers: informers, Apps: svc, Templates: tpl, Disks: &disks.Service{Store: held, Informers: informers}, Node: controller.LocalNode{Driver: e.machine.Driver(), FileDriver: hostFiles(e.files)}, Sealer: sealer,
-			Image: image, Logger: log,
-		}),
+		Apps: svc, Routes: &routes.Service{Store: held, Apps: svc}, Nodes: &nodes.Service{Store: held}, Templates: tpl, Sandboxes: e.service,
 	})
 	socket := filepath.Join(dir, "s")
 	l, err := net.Listen("unix", socket)

@@ -8,12 +8,14 @@ import (
 
 	"miren.dev/runtime/api/app"
 	"miren.dev/runtime/api/disk"
+	"miren.dev/runtime/api/execution"
 	"miren.dev/runtime/api/history"
 	"miren.dev/runtime/api/interpreter"
 	"miren.dev/runtime/api/sandbox"
 	"miren.dev/runtime/api/server"
 	"miren.dev/runtime/domain/apps"
 	"miren.dev/runtime/domain/disks"
+	"miren.dev/runtime/domain/executions"
 	domaininterpreter "miren.dev/runtime/domain/interpreter"
 	"miren.dev/runtime/domain/nodes"
 	"miren.dev/runtime/domain/routes"
@@ -26,17 +28,18 @@ import (
 
 // Deps are the packages and components that the handlers call.
 type Deps struct {
-	Apps      *apps.Service
-	Routes    *routes.Service
-	Sandboxes *sandboxes.Service
-	Templates *templates.Service
-	Nodes     *nodes.Service
-	Disks     *disks.Service
-	History   entity.History
+	Apps       *apps.Service
+	Routes     *routes.Service
+	Sandboxes  *sandboxes.Service
+	Templates  *templates.Service
+	Nodes      *nodes.Service
+	Disks      *disks.Service
+	Executions *executions.Service
+	History    entity.History
 }
 
 // Register makes s serve apps, deploys, builds, routes, sandboxes, their files and
-// interpreter, templates, nodes, disks and the history.
+// interpreter, templates, nodes, disks, executions and the history.
 func Register(s *rpc.Server, d Deps) {
 	app.RegisterApps(s, &appHandler{d.Apps})
 	app.RegisterDeploys(s, &deployHandler{d.Apps})
@@ -50,6 +53,7 @@ func Register(s *rpc.Server, d Deps) {
 	}})
 	server.RegisterNodes(s, &nodeHandler{d.Nodes})
 	disk.RegisterDisks(s, &diskHandler{d.Disks})
+	execution.RegisterExecutions(s, &executionHandler{d.Executions})
 	history.RegisterHistory(s, History(d.History))
 }
 

@@ -2,11 +2,15 @@ package rpcserver_test
 
 import (
 	"context"
+	"io"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
+	"miren.dev/runtime/api/execution"
 	"miren.dev/runtime/api/sandbox"
+	"miren.dev/runtime/domain/sandboxes"
 	"miren.dev/runtime/entity"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/testsupport/wait"
@@ -113,6 +117,55 @@ func TestRunOnceEndsWithItsCaller(t *testing.T) {
 			e.none()
 		})
 	}
+}
+
+// The sandbox of an execution belongs to the execution, not to this server, and
+// knows nothing of the variables of the process.
+func TestRunOnceOfAnExecution(t *testing.T) {
+	e := newEnv(t)
+	x := execution.NewExecution()
+	x.Project, x.Spec.Objects, x.Spec.InputBytes, x.Status.NotBefore = e.project, "x", 1, time.Now()
+	e.must(entity.Create(e.ctx(), e.store.Store, x))
+	var said []byte
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		_, p, err := e.service.RunOnce(e.ctx(), "", sandboxes.RunOnceRequest{
+			CreateRequest: sandboxes.CreateRequest{Image: "image", Command: []string{"/bin/guest", "env"}, Execution: x.GetID()},
+			ProcessEnv:    map[string]string{"A": "1"},
+		})
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		defer p.Close()
+		if said, err = io.ReadAll(p.Stdout()); err != nil {
+			t.Error(err)
+		}
+	})
+	sb := e.only()
+	if sb.Lease != "" || sb.Spec.Execution != x.GetID() || len(sb.Spec.Template.Env) > 0 {
+		t.Errorf("%+v", sb)
+	}
+	e.place(sb)
+	wg.Wait()
+	if string(said) != "A=1\nFROM=image\nPATH=/bin\n" {
+		t.Errorf("variables %q", said)
+	}
+	e.none()
+
+	ctx, cancel := context.WithCancel(e.ctx())
+	wg.Go(func() {
+		_, _, err := e.service.RunOnce(ctx, "", sandboxes.RunOnceRequest{
+			CreateRequest: sandboxes.CreateRequest{Image: "image", Command: []string{"/bin/guest", "env"}, Execution: x.GetID()},
+		})
+		if err == nil {
+			t.Error("it started without a node")
+		}
+	})
+	e.only()
+	cancel() // while it waits for a node
+	wg.Wait()
+	e.none()
 }
 
 // notes returns the messages until the end.

@@ -18,6 +18,7 @@ import (
 	"miren.dev/runtime/controllers/build"
 	"miren.dev/runtime/controllers/deployment"
 	ctldisk "miren.dev/runtime/controllers/disk"
+	ctlexecution "miren.dev/runtime/controllers/execution"
 	"miren.dev/runtime/controllers/kit"
 	"miren.dev/runtime/controllers/node"
 	"miren.dev/runtime/controllers/pool"
@@ -26,6 +27,7 @@ import (
 	"miren.dev/runtime/controllers/scheduler"
 	"miren.dev/runtime/domain/apps"
 	"miren.dev/runtime/domain/disks"
+	"miren.dev/runtime/domain/executions"
 	"miren.dev/runtime/domain/nodes"
 	"miren.dev/runtime/domain/projects"
 	"miren.dev/runtime/domain/routes"
@@ -55,6 +57,8 @@ type control struct {
 	images    *resolver
 	templates *templates.Service
 	demand    *sandboxes.Demand // of warm sandboxes: from the services to the pools
+	objects   *retention.Objects
+	deps      *rpcserver.Deps // the operations that surfaces and controllers share
 }
 
 // openStore connects to the store.
@@ -72,20 +76,25 @@ func openStore(ctx context.Context, cfg *config.Config, url string, log *slog.Lo
 	return store, nil
 }
 
-func newControl(cfg *config.Config, m *machine, store *pgstore.Store, sources build.Sources, reg prometheus.Registerer, log *slog.Logger) *control {
+func newControl(cfg *config.Config, m *machine, store *pgstore.Store, src sources, reg prometheus.Registerer, log *slog.Logger) *control {
 	c := &control{cfg: cfg, m: m, logger: log, store: store, sealer: schema.NewSealer(m.in.State("secrets.key"))}
 	c.node = &node.Registrar{
 		Store: store, Instance: m.in.ID, CPUMillis: cfg.Node.CPUMillis, MemoryBytes: cfg.Node.MemoryBytes,
 		StateDir: m.in.State(), KeepDisk: cfg.Node.KeepDiskBytes, IDFile: m.in.State("node-id"), Logger: log,
 	}
 	c.builds = &build.Reconciler{
-		Store: store, Builder: m.buildkit, Bases: m.bases, Sources: sources, Logs: m.buildLogs, TempDir: m.in.State("tmp"),
+		Store: store, Builder: m.buildkit, Bases: m.bases, Sources: src, Logs: m.buildLogs, TempDir: m.in.State("tmp"),
 		Parallel: int(cfg.Build.Parallel), Timeout: cfg.Build.Timeout, Logger: log.With("controller", "build"),
 	}
 	c.informers = informer.New(informer.Config{Reader: store, Logger: log.With("component", "informers")})
 	c.images, c.demand = &resolver{m: m}, &sandboxes.Demand{}
 	c.templates = templates.New(store, c.informers, c.images.Resolve, log)
 	c.rt = kit.New(kit.Config{Informers: c.informers, Logger: log, Registerer: reg})
+	c.objects = retention.NewObjects(&retention.Objects{
+		Objects: m.objects, Store: store, Keep: cfg.History.Executions, MaxBytes: cfg.Executions.StoreBytes, Logger: log,
+	})
+	deps := c.services(src)
+	c.deps = &deps
 	return c
 }
 
@@ -123,6 +132,10 @@ func (c *control) controllers(nodeID id.Node) []kit.Controller {
 			},
 		}).Controller(),
 		(&retention.Sandboxes{Store: c.store, Logger: log("sandbox-retention"), After: keep.Ended}).Controller(),
+		(&ctlexecution.Reconciler{
+			Store: c.store, Executions: c.deps.Executions, Sandboxes: c.deps.Sandboxes, Sealer: c.sealer, Node: nodeID,
+			Parallel: int(c.cfg.Executions.Parallel), Logger: log("execution"),
+		}).Controller(),
 	}
 }
 
@@ -169,6 +182,9 @@ func (c *control) appURL(a *app.App) string {
 
 // services are the operations that the surfaces offer.
 func (c *control) services(src sources) rpcserver.Deps {
+	if c.deps != nil {
+		return *c.deps
+	}
 	d := &disks.Service{Store: c.store, Informers: c.informers}
 	a := &apps.Service{Store: c.store, Informers: c.informers, Sealer: c.sealer, Sources: src.Store, BuildLogs: c.m.buildLogs, Logger: c.logger}
 	return rpcserver.Deps{
@@ -178,6 +194,10 @@ func (c *control) services(src sources) rpcserver.Deps {
 		Sandboxes: sandboxes.New(&sandboxes.Service{
 			Store: c.store, Informers: c.informers, Apps: a, Templates: c.templates, Disks: d, Node: ctlsandbox.LocalNode{Driver: c.m.driver, FileDriver: c.m.driver}, Sealer: c.sealer,
 			Image: c.images.Resolve, Logger: c.logger, Demand: c.demand,
+		}),
+		Executions: executions.New(&executions.Service{
+			Store: c.store, History: c.store, Informers: c.informers, Objects: c.objects, Templates: c.templates, Sealer: c.sealer,
+			MaxQueued: int(c.cfg.Executions.Queue), MaxBytes: c.cfg.Executions.StoreBytes / 2,
 		}),
 	}
 }

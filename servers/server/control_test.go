@@ -57,6 +57,8 @@ func TestFieldsHaveOneWriter(t *testing.T) {
 		"deployment writes sandbox.spec.desired of api to stop the release command of a version that will not serve",
 		"deployment writes sandbox.spec.stop_reason of api to stop the release command of a version that will not serve",
 		"disk-schedule writes disk_snapshot.spec.deleted of api to delete an old one that it has taken",
+		"execution writes sandbox.spec.desired of api to stop the sandbox of an attempt whose server was killed",
+		"execution writes sandbox.spec.stop_reason of api to stop the sandbox of an attempt whose server was killed",
 		"node writes node.status.down_since of registrar once its lease has lapsed and it is down",
 		"node writes node.status.message of registrar once its lease has lapsed and it is down",
 		"node writes node.status.phase of registrar once its lease has lapsed and it is down",
@@ -133,7 +135,7 @@ func TestDebugControllers(t *testing.T) {
 	for _, s := range resp.Controllers {
 		got[s.Name], names = s, append(names, s.Name)
 	}
-	want := []string{"api", "build", "deployment", "disk", "disk-schedule", "node", "pool", "registrar", "retention", "sandbox", "sandbox-retention", "scheduler", "snapshot", "warm-pool"}
+	want := []string{"api", "build", "deployment", "disk", "disk-schedule", "execution", "node", "pool", "registrar", "retention", "sandbox", "sandbox-retention", "scheduler", "snapshot", "warm-pool"}
 	if !slices.Equal(names, want) {
 		t.Errorf("writers %v, want %v", names, want)
 	}

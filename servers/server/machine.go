@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -46,6 +47,7 @@ type machine struct {
 	buildLogs   *buildlog.Logs
 	volumes     *disks.Volumes
 	diskStore   string       // URL of the store of disks that name none
+	objects     *objects     // of executions
 	ingressUser sysuser.User // set by Run, if there is an ingress
 	// ingressError is why the ingress does not run; "" or nil: it runs, or its state is not known.
 	ingressError atomic.Pointer[string]
@@ -119,6 +121,9 @@ func newMachine(cfg *config.Config, in *instance.Instance, log *slog.Logger) (*m
 	}
 	m.volumes = &disks.Volumes{Instance: in, Program: exe, Logger: log.With("component", "volumes")}
 	if m.diskStore, err = m.volumes.DefaultStore(); err != nil {
+		return nil, err
+	}
+	if m.objects, err = newObjects(cmp.Or(cfg.Executions.Store, in.State("executions")), in.ID); err != nil {
 		return nil, err
 	}
 	return m, nil

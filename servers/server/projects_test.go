@@ -11,6 +11,7 @@ import (
 	"miren.dev/runtime/api/app"
 	"miren.dev/runtime/api/core"
 	"miren.dev/runtime/api/disk"
+	"miren.dev/runtime/api/execution"
 	"miren.dev/runtime/api/history"
 	"miren.dev/runtime/api/interpreter"
 	"miren.dev/runtime/api/sandbox"
@@ -91,7 +92,11 @@ var (
 	forAny     = answer{rule: rpc.ProjectAny}
 	appRequest = byApp(func(p, a string) *app.AppRequest { return &app.AppRequest{Project: p, App: a} })
 
-	fileRequest     = bySandbox(func(x *tenant) any { return &sandbox.FileRequest{Sandbox: x.sandbox.GetID(), Path: "/"} })
+	fileRequest      = bySandbox(func(x *tenant) any { return &sandbox.FileRequest{Sandbox: x.sandbox.GetID(), Path: "/"} })
+	executionRequest = byApp(func(p, a string) *execution.ExecutionRequest {
+		return &execution.ExecutionRequest{Project: p, Execution: a}
+	})
+
 	snapshotRequest = byApp(func(p, a string) *disk.SnapshotDiskRequest {
 		return &disk.SnapshotDiskRequest{Project: p, Disk: a, Snapshot: "s"}
 	})
@@ -196,6 +201,21 @@ var answers = map[string]answer{
 	"sandbox.Files/Copy":          bySandbox(func(x *tenant) any { return &sandbox.CopyFileRequest{Sandbox: x.sandbox.GetID(), Path: "/a", To: "/b"} }),
 	"sandbox.Files/ChangeMode":    bySandbox(func(x *tenant) any { return &sandbox.ChangeModeRequest{Sandbox: x.sandbox.GetID(), Path: "/"} }),
 	"sandbox.Files/Watch":         bySandbox(func(x *tenant) any { return &sandbox.WatchFilesRequest{Sandbox: x.sandbox.GetID(), Path: "/"} }),
+
+	"execution.Executions/Submit": byApp(func(p, _ string) *execution.SubmitRequest { return &execution.SubmitRequest{Project: p} }),
+	"execution.Executions/SubmitBatch": byApp(func(p, _ string) *execution.SubmitBatchRequest {
+		return &execution.SubmitBatchRequest{Project: p, Executions: []execution.SubmitRequest{{Language: "python"}}}
+	}),
+	"execution.Executions/Get":  executionRequest,
+	"execution.Executions/List": byApp(func(p, _ string) *execution.ListRequest { return &execution.ListRequest{Project: p, Limit: 1} }),
+	"execution.Executions/Wait": executionRequest,
+	"execution.Executions/Result": byApp(func(p, a string) *execution.ResultRequest {
+		return &execution.ResultRequest{Project: p, Execution: a}
+	}),
+	"execution.Executions/Logs": byApp(func(p, a string) *execution.LogsRequest { return &execution.LogsRequest{Project: p, Execution: a} }),
+	"execution.Executions/Cancel": byApp(func(p, a string) *execution.CancelRequest {
+		return &execution.CancelRequest{Project: p, Execution: a}
+	}),
 
 	"history.History/List": {rpc.ProjectHandler, func(x *tenant) any {
 		return &history.ListRequest{Project: x.project, Stream: history.StreamAudit, Limit: 1}
