@@ -19,6 +19,7 @@ import (
 	"miren.dev/runtime/cli/disk"
 	"miren.dev/runtime/cli/doctor"
 	"miren.dev/runtime/cli/entity"
+	"miren.dev/runtime/cli/execution"
 	"miren.dev/runtime/cli/node"
 	"miren.dev/runtime/cli/pool"
 	"miren.dev/runtime/cli/route"
@@ -53,6 +54,7 @@ var commands = []entry{
 	{path: "logs", make: app.NewLogs},
 	{path: "env", make: app.NewEnv},
 	{path: "run", make: runcode.New},
+	{path: "execution", make: execution.New},
 	{path: "sandbox", make: sandbox.New},
 	{path: "snapshot", make: sandbox.NewSnapshots},
 	{path: "template", make: template.New},

@@ -17,6 +17,7 @@ import (
 	"miren.dev/runtime/api"
 	"miren.dev/runtime/api/app"
 	"miren.dev/runtime/api/core"
+	"miren.dev/runtime/api/execution"
 	"miren.dev/runtime/api/history"
 	"miren.dev/runtime/api/interpreter"
 	"miren.dev/runtime/api/sandbox"
@@ -140,6 +141,7 @@ func (f *fake) serveOn(l net.Listener, cfg *tls.Config) (stop func()) {
 	sandbox.RegisterFiles(srv, f.files)
 	sandbox.RegisterTemplates(srv, fakeTemplates{f})
 	interpreter.RegisterInterpreter(srv, fakeInterpreter{f})
+	execution.RegisterExecutions(srv, newFakeExecutions(f))
 	done := make(chan error, 1)
 	go func() { done <- srv.Serve(l) }()
 	var once sync.Once

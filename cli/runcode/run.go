@@ -110,14 +110,14 @@ func (o *options) request(args []string) (*sandbox.RunCodeRequest, error) {
 		},
 		Language: o.language, Args: args[1:], TTY: &o.exec.TTY, Keep: &keep, Confine: &o.confine,
 	}
-	if err := o.program(req, args[0]); err != nil {
+	if req.Code, req.File, err = Program(o.In, o.language, args[0]); err != nil {
 		return nil, err
 	}
 	if args[0] == "-" {
 		stdin = false // it was the program
 	}
 	req.Stdin = &stdin
-	if req.Files, err = inputFiles(o.files); err != nil {
+	if req.Files, err = InputFiles(o.files); err != nil {
 		return nil, err
 	}
 	if o.timeout > 0 {
@@ -135,32 +135,30 @@ func (o *options) request(args []string) (*sandbox.RunCodeRequest, error) {
 	return req, nil
 }
 
-// program sets the code of req: arg is a file, code, or - for standard input.
-func (o *options) program(req *sandbox.RunCodeRequest, arg string) error {
-	var err error
+// Program returns the code that arg names, a file, code itself, or - for standard
+// input, and the name of its file, if it has one.
+func Program(in io.Reader, language, arg string) (code []byte, file string, err error) {
 	if arg == "-" {
-		if o.language == "" {
-			return exit.Usagef("--language must say what the code on standard input is")
+		if language == "" {
+			return nil, "", exit.Usagef("--language must say what the code on standard input is")
 		}
-		req.Code, err = io.ReadAll(io.LimitReader(o.In, maxBytes+1))
-		return bounded(req.Code, "standard input", err)
+		code, err = io.ReadAll(io.LimitReader(in, maxBytes+1))
+		return code, "", bounded(code, "standard input", err)
 	}
 	info, serr := os.Stat(arg)
 	isFile := serr == nil && info.Mode().IsRegular()
 	switch {
-	case o.language != "" && !isFile:
-		req.Code = []byte(arg)
-		return nil
+	case language != "" && !isFile:
+		return []byte(arg), "", nil
 	case serr != nil && errors.Is(serr, fs.ErrNotExist):
-		return exit.Usagef("there is no file %s. For code on the command line give its language: -l python '...'. `r sandbox run -- COMMAND` runs a command", arg)
+		return nil, "", exit.Usagef("there is no file %s. For code on the command line give its language: -l python '...'. `r sandbox run -- COMMAND` runs a command", arg)
 	case serr != nil:
-		return exit.Usagef("%v", serr)
+		return nil, "", exit.Usagef("%v", serr)
 	case !isFile:
-		return exit.Usagef("%s is not a file", arg)
+		return nil, "", exit.Usagef("%s is not a file", arg)
 	}
-	req.Code, err = readFile(arg)
-	req.File = filepath.Base(arg)
-	return err
+	code, err = readFile(arg)
+	return code, filepath.Base(arg), err
 }
 
 func readFile(name string) ([]byte, error) {
@@ -183,8 +181,8 @@ func bounded(b []byte, name string, err error) error {
 	return nil
 }
 
-// inputFiles reads PATH and PATH:DESTINATION; a directory is read whole.
-func inputFiles(args []string) ([]sandbox.InputFile, error) {
+// InputFiles reads PATH and PATH:DESTINATION; a directory is read whole.
+func InputFiles(args []string) ([]sandbox.InputFile, error) {
 	var out []sandbox.InputFile
 	for _, arg := range args {
 		local, dest, ok := strings.Cut(arg, ":")
