@@ -337,6 +337,7 @@ const (
 	ProbeKindNone ProbeKind = "none" // Ready as soon as the process runs.
 	ProbeKindTCP  ProbeKind = "tcp"  // Ready when the port accepts a connection.
 	ProbeKindHTTP ProbeKind = "http" // Ready when GET path answers with a status below 400.
+	ProbeKindExec ProbeKind = "exec" // Ready when command, executed in the sandbox, exits with 0.
 )
 
 // Valid reports whether e is one of the values.
@@ -344,14 +345,15 @@ func (e ProbeKind) Valid() bool {
 	switch e {
 	case ProbeKindNone,
 		ProbeKindTCP,
-		ProbeKindHTTP:
+		ProbeKindHTTP,
+		ProbeKindExec:
 		return true
 	}
 	return false
 }
 
 // Choices lists the values in the order of their declaration.
-func (ProbeKind) Choices() []string { return []string{"none", "tcp", "http"} }
+func (ProbeKind) Choices() []string { return []string{"none", "tcp", "http", "exec"} }
 
 // Resources: Limits of a sandbox. The host's cgroups enforce them, and gVisor the number
 // of processes.
@@ -413,6 +415,8 @@ type Probe struct {
 	Port int64 `cbor:"2,keyasint" json:"port"`
 	// For http. (default /)
 	Path string `cbor:"3,keyasint" json:"path"`
+	// For exec.
+	Command []string `cbor:"7,keyasint,omitempty" json:"command,omitempty"`
 	// Time between attempts. (default 250ms)
 	Interval time.Duration `cbor:"4,keyasint" json:"interval"`
 	// Time for one attempt. (default 2s)
@@ -577,6 +581,10 @@ type SandboxTemplate struct {
 	// No main process, whatever command and image say: it lives until it is stopped, and what
 	// runs in it is executed. (default false)
 	Idle bool `cbor:"13,keyasint" json:"idle"`
+	// Command that is executed once, beside any main process, as soon as the sandbox runs.
+	// The sandbox is ready when its probe passes; it fails if the command fails before, or
+	// the deadline is over.
+	Start []string `cbor:"17,keyasint,omitempty" json:"start,omitempty"`
 	// Working directory; empty: the image's.
 	Workdir string `cbor:"3,keyasint,omitempty" json:"workdir,omitempty"`
 	// User (name or uid[:gid]) of the processes; empty: the image's.
@@ -846,6 +854,10 @@ type TemplateVersionSpec struct {
 	User string `cbor:"5,keyasint,omitempty" json:"user,omitempty"`
 	// Environment variables.
 	Env map[string]string `cbor:"6,keyasint,omitempty" json:"env,omitempty"`
+	// Command that runs in every sandbox from its start on, for example a server.
+	Start []string `cbor:"8,keyasint,omitempty" json:"start,omitempty"`
+	// Check that passes when the start command is ready; absent: as soon as it was started.
+	Ready *Probe `cbor:"9,keyasint,omitempty" json:"ready,omitempty"`
 	// Default limits.
 	Resources Resources `cbor:"7,keyasint" json:"resources" schema:"required"`
 }
@@ -882,6 +894,9 @@ func (x *TemplateVersionSpec) ValidateFields(v *schema.Validator) {
 	schema.CheckMin(v, "number", x.Number, 1)
 	for k := range x.Env {
 		v.MapKey("env", k)
+	}
+	if x.Ready != nil {
+		v.In("ready", x.Ready)
 	}
 	v.In("resources", &x.Resources)
 }
@@ -932,6 +947,8 @@ const (
 	TemplateVersionAttrWorkdir   = "spec.workdir"
 	TemplateVersionAttrUser      = "spec.user"
 	TemplateVersionAttrEnv       = "spec.env"
+	TemplateVersionAttrStart     = "spec.start"
+	TemplateVersionAttrReady     = "spec.ready"
 	TemplateVersionAttrResources = "spec.resources"
 	TemplateVersionAttrPhase     = "status.phase"
 	TemplateVersionAttrImage     = "status.image"
@@ -1000,6 +1017,8 @@ var TemplateVersionKind = &schema.Kind{
 		{Path: "spec.workdir", Number: 4, Type: "string", Doc: "Working directory; empty: the image's."},
 		{Path: "spec.user", Number: 5, Type: "string", Doc: "User of the processes; empty: the image's."},
 		{Path: "spec.env", Number: 6, Type: "map of string", Doc: "Environment variables."},
+		{Path: "spec.start", Number: 8, Type: "list of string", Doc: "Command that runs in every sandbox from its start on, for example a server."},
+		{Path: "spec.ready", Number: 9, Type: "component probe", Doc: "Check that passes when the start command is ready; absent: as soon as it was started."},
 		{Path: "spec.resources", Number: 7, Type: "component resources", Doc: "Default limits.", Required: true},
 		{Path: "status.phase", Number: 1, Type: "enum template_phase", Doc: "Phase.", Default: "pending", Choices: []string{"pending", "ready", "failed"}},
 		{Path: "status.image", Number: 2, Type: "string", Doc: "Reference with digest of its image."},

@@ -26,6 +26,9 @@ func (r *Reconciler) idle(ctx context.Context, sb *sandbox.Sandbox) (again time.
 	}
 	limit := *sb.Spec.IdleTimeout
 	a, err := r.Driver.Activity(ctx, string(sb.ID))
+	if err == nil {
+		a.Processes, err = r.usedProcesses(ctx, sb, a.Processes)
+	}
 	if err != nil {
 		if ctx.Err() == nil {
 			r.Logger.Debug("the use of a sandbox is not known", "sandbox", string(sb.ID), "error", err)

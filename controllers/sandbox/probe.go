@@ -35,6 +35,12 @@ func probed(sb *sandbox.Sandbox) bool {
 	return p != nil && p.Kind != sandbox.ProbeKindNone
 }
 
+// settled reports whether a sandbox with a start command is its owner's, in
+// which nothing is probed once it was ready.
+func settled(sb *sandbox.Sandbox) bool {
+	return hasStart(sb) && sb.Status.Ready && sb.Spec.WarmPool == ""
+}
+
 // probe probes once if a probe is due, and records a new outcome. It returns
 // the time until the next probe.
 func (r *Reconciler) probe(ctx context.Context, sb *sandbox.Sandbox) (time.Duration, error) {
@@ -67,11 +73,14 @@ func (r *Reconciler) attempt(ctx context.Context, sb *sandbox.Sandbox) error {
 	if p.Port == 0 && len(sb.Spec.Template.Ports) > 0 {
 		p.Port = sb.Spec.Template.Ports[0].Number
 	}
+	ctx, cancel := context.WithTimeout(ctx, min(p.Timeout, maxTimeout))
+	defer cancel()
+	if hasStart(sb) || p.Kind == sandbox.ProbeKindExec {
+		return r.probeInside(ctx, sb, p)
+	}
 	if p.Port == 0 {
 		return errs.New(errs.InvalidArgument, "its probe has no port")
 	}
-	ctx, cancel := context.WithTimeout(ctx, min(p.Timeout, maxTimeout))
-	defer cancel()
 	if sb.Status.Address == "" {
 		return r.probeListening(ctx, sb, p)
 	}
@@ -124,6 +133,9 @@ func (r *Reconciler) missed(ctx context.Context, sb *sandbox.Sandbox, message st
 	if r.work.addMiss(sid) < readyMisses {
 		return r.work.probeAfter(sid, now, readyEvery), nil
 	}
+	if hasStart(sb) { // it waits in a pool, which replaces it
+		return 0, r.notStarted(ctx, sb, "does not answer any more: "+message)
+	}
 	sb.Status.Ready, sb.Status.Message = false, "it does not answer any more: "+message
 	r.listening(ctx, sb)
 	if err := entity.UpdateStatus(ctx, r.Store, sb); err != nil {
@@ -139,6 +151,9 @@ func (r *Reconciler) notYet(ctx context.Context, sb *sandbox.Sandbox, message st
 	sid, now := string(sb.ID), r.now()
 	age := r.age(sb)
 	late := age >= sb.Spec.Template.Probe.Deadline && !sb.Status.Overdue && sb.Status.ReadyAt == nil
+	if late && hasStart(sb) {
+		return 0, r.notStarted(ctx, sb, fmt.Sprintf("was not ready within %s: %s", sb.Spec.Template.Probe.Deadline, message))
+	}
 	wait := r.work.probeAfter(sid, now, r.interval(sb))
 	if !late && (age < reportEvery || !r.work.mayReport(sid, now, min(max(age/4, reportEvery), slowReport))) {
 		return wait, nil

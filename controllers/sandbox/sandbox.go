@@ -199,7 +199,7 @@ func (r *Reconciler) create(ctx context.Context, sb *sandbox.Sandbox) (time.Dura
 	}
 	saved := sb.Status.Saved
 	sb.Status.Phase, sb.Status.Address, sb.Status.Message, sb.Status.Saved = sandbox.SandboxPhaseRunning, inst.Address, "", ""
-	if !probed(sb) {
+	if !probed(sb) && (!hasStart(sb) || sb.Status.ReadyAt != nil) {
 		sb.Status.Ready, sb.Status.ReadyAt = true, sb.Status.StartedAt
 	}
 	if err := r.write(ctx, sb); err != nil {
@@ -278,12 +278,17 @@ func (r *Reconciler) running(ctx context.Context, sb *sandbox.Sandbox) (time.Dur
 	if err := r.configure(ctx, sb); err != nil {
 		return 0, err
 	}
+	if hasStart(sb) && sb.Status.ReadyAt == nil {
+		if done, err := r.start(ctx, sb); done || err != nil {
+			return 0, err
+		}
+	}
 	again, acted, err := r.idle(ctx, sb)
 	if acted || err != nil {
 		return again, err
 	}
 	again = earlier(r.untilTTL(sb), again)
-	if !probed(sb) {
+	if !probed(sb) || settled(sb) {
 		return again, nil
 	}
 	wait, err := r.probe(ctx, sb)

@@ -9,6 +9,7 @@ import (
 	"path"
 	"slices"
 	"strings"
+	"time"
 
 	"go.yaml.in/yaml/v3"
 
@@ -41,10 +42,19 @@ type Template struct {
 	Image     string   `yaml:"image"`      // reference that components/baseimage understands
 	User      string   `yaml:"user"`       // whom processes run as
 	WorkDir   string   `yaml:"workdir"`    // where they start
-	Start     []string `yaml:"start"`      // command that runs before a sandbox counts as warm; empty: none
+	Start     []string `yaml:"start"`      // command that runs in every sandbox from its start on; empty: none
+	Ready     *Ready   `yaml:"ready"`      // check that passes when the start command is ready; nil: as soon as it was started
 	CPUMillis int64    `yaml:"cpu_millis"` // thousandths of a processor
 	MemoryMiB int64    `yaml:"memory_mib"`
 	DiskMiB   int64    `yaml:"disk_mib"` // a sandbox may write so much
+}
+
+// Ready is a check of one kind: a command, an HTTP path of a port, or the port.
+type Ready struct {
+	Port    int64         `yaml:"port"`
+	Path    string        `yaml:"path"`    // answers GET with a status below 400
+	Command []string      `yaml:"command"` // exits with 0
+	Timeout time.Duration `yaml:"timeout"` // longest time to the first success; 0: 60 s
 }
 
 //go:embed languages.yml

@@ -216,6 +216,9 @@ func forkOf(from *sandbox.Snapshot, req *ForkRequest) *sandbox.Sandbox {
 	sb.Spec.Restore, sb.Spec.OnlyNode = string(from.ID), from.Spec.Node
 	sb.Spec.Template, sb.Spec.TemplateVersion = schema.Copy(from.Spec.Template), from.Spec.TemplateVersion
 	sb.Spec.Template.Hostname = ""
+	if len(sb.Spec.Template.Start) > 0 {
+		sb.Spec.Template.Start, sb.Spec.Template.Probe = nil, nil // what it started is in the memory
+	}
 	if len(req.Env) > 0 {
 		sb.Spec.Template.Env = merge(sb.Spec.Template.Env, req.Env)
 	}

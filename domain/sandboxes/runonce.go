@@ -107,7 +107,16 @@ func (s *Service) ephemeral(ctx context.Context, project string, req *RunOnceReq
 	if reached(sb, sandbox.WaitUntilRunning) {
 		return sb, remove, nil
 	}
-	return sb, remove, s.awaitStart(ctx, sb.GetID(), cmp.Or(req.StartTimeout, defaultStart), req.Note)
+	return sb, remove, s.awaitStart(ctx, sb.GetID(), cmp.Or(req.StartTimeout, startTimeout(sb)), req.Note)
+}
+
+// startTimeout returns how long the start of a sandbox may take, that of its
+// start command included.
+func startTimeout(sb *sandbox.Sandbox) time.Duration {
+	if p := sb.Spec.Template.Probe; p != nil && len(sb.Spec.Template.Start) > 0 {
+		return defaultStart + p.Deadline
+	}
+	return defaultStart
 }
 
 // once is a process whose sandbox is deleted with it.

@@ -17,13 +17,15 @@ func (s *Service) Wait(ctx context.Context, sid id.Sandbox, until sandbox.WaitUn
 	})
 }
 
+// reached reports whether a sandbox has reached a state, or has ended. One with
+// a start command runs, for its users, when that is ready.
 func reached(sb *sandbox.Sandbox, until sandbox.WaitUntil) bool {
 	if sb.Status.Phase.Ended() {
 		return true
 	}
 	switch until {
 	case sandbox.WaitUntilRunning:
-		return sb.Status.Phase == sandbox.SandboxPhaseRunning
+		return sb.Status.Phase == sandbox.SandboxPhaseRunning && (len(sb.Spec.Template.Start) == 0 || sb.Status.ReadyAt != nil)
 	case sandbox.WaitUntilPaused:
 		return sb.Status.Phase == sandbox.SandboxPhasePaused
 	case sandbox.WaitUntilReady:

@@ -35,6 +35,11 @@ func (s *Service) ship(ctx context.Context, project schema.ID, d languages.Templ
 	v := sandbox.NewTemplateVersion()
 	v.Project = project
 	v.Spec.Base, v.Spec.Workdir, v.Spec.User = d.Image, d.WorkDir, d.User
+	v.Spec.Start = d.Start
+	var err error
+	if v.Spec.Ready, err = (*Ready)(d.Ready).probe(d.Start); err != nil {
+		return err
+	}
 	v.Spec.Resources.CPUMillis, v.Spec.Resources.MemoryBytes, v.Spec.Resources.DiskBytes = d.CPUMillis, d.MemoryMiB<<20, d.DiskMiB<<20
 	t, err := entity.ByName[sandbox.Template](ctx, s.Store, project, d.Name)
 	if errs.Is(err, errs.NotFound) {
