@@ -42,7 +42,7 @@ func (s *Service) DeploySource(ctx context.Context, project, name string, create
 			return nil, err
 		}
 	}
-	if err := s.checkUploaded(req.Source); err != nil {
+	if err := s.Sources.CheckUploaded(req.Source); err != nil {
 		return nil, err
 	}
 	find := s.Find
@@ -55,27 +55,6 @@ func (s *Service) DeploySource(ctx context.Context, project, name string, create
 	}
 	req.Kind = app.RolloutKindDeploy
 	return s.Deploy(ctx, a, req)
-}
-
-// checkUploaded fails unless all of a source was uploaded.
-func (s *Service) checkUploaded(digest source.Digest) error {
-	m, err := s.Sources.Manifest(digest)
-	if err != nil {
-		return errs.Wrap(err, "source")
-	}
-	b, err := m.Encode()
-	if err != nil {
-		return errs.Wrap(err, "source")
-	}
-	_, missing, err := s.Sources.Missing(b)
-	if err != nil {
-		return errs.Wrap(err, "source")
-	}
-	if len(missing) > 0 {
-		return errs.New(errs.FailedPrecondition, "%d contents of source %s were not uploaded", len(missing), digest).
-			WithHint("deploy again; what is there already is not sent again")
-	}
-	return nil
 }
 
 // Deploy accepts a rollout of an app: it writes build, deployment and lease

@@ -68,6 +68,28 @@ func (s *Store) makeDirs(more ...string) error {
 	return nil
 }
 
+// CheckUploaded fails unless all of a source was uploaded: NotFound, or
+// FailedPrecondition if contents of it are missing.
+func (s *Store) CheckUploaded(digest Digest) error {
+	m, err := s.Manifest(digest)
+	if err != nil {
+		return errs.Wrap(err, "source")
+	}
+	b, err := m.Encode()
+	if err != nil {
+		return errs.Wrap(err, "source")
+	}
+	_, missing, err := s.Missing(b)
+	if err != nil {
+		return errs.Wrap(err, "source")
+	}
+	if len(missing) > 0 {
+		return errs.New(errs.FailedPrecondition, "%d contents of source %s were not uploaded", len(missing), digest).
+			WithHint("send it again; the contents that the server has are not sent again")
+	}
+	return nil
+}
+
 // Missing stores the encoded manifest and returns its digest and the contents
 // that the store lacks, each once, in the order of the manifest.
 func (s *Store) Missing(encoded []byte) (Digest, []Digest, error) {
