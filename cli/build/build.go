@@ -3,8 +3,6 @@ package build
 
 import (
 	"context"
-	"errors"
-	"io"
 	"slices"
 	"strings"
 	"time"
@@ -16,7 +14,6 @@ import (
 	"miren.dev/runtime/cli/command"
 	"miren.dev/runtime/cli/rollout"
 	"miren.dev/runtime/entity"
-	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/schema"
 )
 
@@ -90,48 +87,10 @@ func newLogs(e *command.Env) *cobra.Command {
 	return cmd
 }
 
-// retryInterval is the pause between attempts to reach the server again.
-const retryInterval = time.Second
-
 func (o *logsOptions) run(ctx context.Context, name string) error {
 	b, err := command.Find[app.Build](ctx, o.Env, name)
 	if err != nil {
 		return err
 	}
-	c, err := o.Connect(ctx)
-	if err != nil {
-		return err
-	}
-	req := &app.BuildLogsRequest{Build: b.GetID(), Follow: &o.follow}
-	v := rollout.NewLines(o.Console, time.Now)
-	for {
-		err := o.once(ctx, app.NewBuildsClient(c), req, v)
-		if !o.follow || !errs.Is(err, errs.Unavailable) {
-			return err
-		}
-		select {
-		case <-time.After(retryInterval):
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-	}
-}
-
-func (o *logsOptions) once(ctx context.Context, c app.BuildsClient, req *app.BuildLogsRequest, v rollout.View) error {
-	s, err := c.Logs(ctx, req)
-	if err != nil {
-		return err
-	}
-	defer s.Close()
-	for {
-		l, err := s.Recv()
-		if errors.Is(err, io.EOF) {
-			return nil
-		}
-		if err != nil {
-			return err
-		}
-		req.Offset = &l.Offset
-		v.Build(&l.Event)
-	}
+	return rollout.BuildLog(ctx, o.Env, rollout.NewLines(o.Console, time.Now), b.GetID(), o.follow)
 }
