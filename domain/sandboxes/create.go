@@ -78,7 +78,7 @@ func (s *Service) Create(ctx context.Context, project string, req CreateRequest)
 // prepare returns the sandbox that Create creates, and its template if it is
 // made of one.
 func (s *Service) prepare(ctx context.Context, project string, req CreateRequest) (*sandbox.Sandbox, *sandbox.Template, error) {
-	if err := errors.Join(checkCommand(req.Command), checkEnv("env", req.Env), checkEnv("env_secret", req.EnvSecret)); err != nil {
+	if err := errors.Join(sandbox.CheckCommand(req.Command), sandbox.CheckEnv("env", req.Env), sandbox.CheckEnv("env_secret", req.EnvSecret)); err != nil {
 		return nil, nil, errs.New(errs.InvalidArgument, "%w", err)
 	}
 	if req.Idle && len(req.Command) > 0 {

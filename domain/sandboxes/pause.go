@@ -147,7 +147,7 @@ type ForkRequest struct {
 // start, those that do are deleted again. Errors: those of Snapshot;
 // ResourceExhausted if the node had no room.
 func (s *Service) Fork(ctx context.Context, req ForkRequest) (_ []*sandbox.Sandbox, err error) {
-	if err := checkEnv("env", req.Env); err != nil {
+	if err := sandbox.CheckEnv("env", req.Env); err != nil {
 		return nil, errs.New(errs.InvalidArgument, "%w", err)
 	}
 	if (req.Sandbox == "") == (req.Snapshot == "") {
