@@ -55,6 +55,8 @@ func project(t *testing.T, s entity.Store) schema.ID {
 	return p.ID
 }
 
+const appImages = "runtime.local/app-"
+
 func TestImagesThatNobodyNames(t *testing.T) {
 	s := pgtest.Store(t, api.Kinds()...)
 	pid := project(t, s)
@@ -68,18 +70,61 @@ func TestImagesThatNobodyNames(t *testing.T) {
 	web.Name = "web"
 	v := app.NewAppVersion()
 	v.Project, v.Name = pid, "shop-v1"
-	v.Spec.App, v.Spec.Number, v.Spec.Image, v.Spec.Services = a.GetID(), 1, imagePrefix+"a@sha256:1", []app.Service{web}
+	v.Spec.App, v.Spec.Number, v.Spec.Image, v.Spec.Services = a.GetID(), 1, appImages+"a@sha256:1", []app.Service{web}
 	if err := entity.Create(t.Context(), s, v); err != nil {
 		t.Fatal(err)
 	}
-	st := &images{refs: []string{imagePrefix + "a@sha256:1", imagePrefix + "a@sha256:2", "runtime.local/base/debian@sha256:3"}}
+	st := &images{refs: []string{appImages + "a@sha256:1", appImages + "a@sha256:2", "runtime.local/base/debian@sha256:3"}}
 	c := &Images{Store: unreadable{s}, Images: st, Logger: slog.New(slog.DiscardHandler)}
 	if n, err := c.Collect(t.Context()); n != 0 || !errs.Is(err, errs.Unavailable) || len(st.refs) != 3 {
 		t.Fatalf("with an unreadable store: %d deleted, %v, left %v", n, err, st.refs)
 	}
 	c.Store = s
-	if n, err := c.Collect(t.Context()); n != 1 || err != nil || slices.Contains(st.refs, imagePrefix+"a@sha256:2") {
+	if n, err := c.Collect(t.Context()); n != 1 || err != nil || slices.Contains(st.refs, appImages+"a@sha256:2") {
 		t.Fatalf("%d deleted, %v, left %v", n, err, st.refs)
+	}
+}
+
+// The image of a template stays while a version, a sandbox or a snapshot names
+// it.
+func TestImagesOfTemplates(t *testing.T) {
+	s := pgtest.Store(t, api.Kinds()...)
+	pid := project(t, s)
+	create := func(o schema.Object) {
+		t.Helper()
+		o.GetMeta().Project = pid
+		if err := entity.Create(t.Context(), s, o); err != nil {
+			t.Fatal(err)
+		}
+	}
+	const of = "runtime.local/tpl-a@sha256:"
+	tpl := sandbox.NewTemplate()
+	tpl.Name = "shop"
+	create(tpl)
+	v := sandbox.NewTemplateVersion()
+	v.Spec.Template, v.Spec.Number, v.Status.Image = tpl.GetID(), 1, of+"1"
+	create(v)
+	sb := sandbox.NewSandbox()
+	sb.Spec.Template.Image = of + "2"
+	create(sb)
+	n := core.NewNode()
+	n.Name, n.Spec.Arch, n.Spec.CPUMillis, n.Spec.MemoryBytes = "n", "amd64", 1000, 1<<30
+	if err := entity.Create(t.Context(), s, n); err != nil {
+		t.Fatal(err)
+	}
+	snap := sandbox.NewSnapshot()
+	snap.Spec.Node, snap.Spec.Template.Image = n.GetID(), of+"3"
+	create(snap)
+	st := &images{refs: []string{of + "1", of + "2", of + "3", of + "4"}}
+	c := &Images{Store: s, Images: st, Logger: slog.New(slog.DiscardHandler)}
+	if n, err := c.Collect(t.Context()); n != 1 || err != nil || !slices.Equal(st.refs, []string{of + "1", of + "2", of + "3"}) {
+		t.Fatalf("%d deleted, %v, left %v", n, err, st.refs)
+	}
+	if err := entity.Delete(t.Context(), s, tpl); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := c.Collect(t.Context()); n != 1 || err != nil || !slices.Equal(st.refs, []string{of + "2", of + "3"}) {
+		t.Fatalf("after the template: %d deleted, %v, left %v", n, err, st.refs)
 	}
 }
 

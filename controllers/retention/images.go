@@ -3,6 +3,7 @@ package retention
 import (
 	"context"
 	"log/slog"
+	"slices"
 	"strings"
 	"time"
 
@@ -19,9 +20,9 @@ type ImageStore interface {
 	Delete(ctx context.Context, ref string) error
 }
 
-// imagePrefix begins the names of images that builds make. Collect touches no
-// other image.
-const imagePrefix = "runtime.local/app-"
+// imagePrefixes begin the names of images that builds make, for apps and
+// templates. Collect touches no other image.
+var imagePrefixes = []string{"runtime.local/" + app.AppKind.Prefix + "-", "runtime.local/" + sandbox.TemplateKind.Prefix + "-"}
 
 const (
 	// imagesEvery is how often unused images are collected.
@@ -30,7 +31,8 @@ const (
 	youngImage = 10 * time.Minute
 )
 
-// Images deletes images of builds that no version, build or sandbox names any more.
+// Images deletes images of builds that no version, build, sandbox or snapshot
+// names.
 type Images struct {
 	Store  entity.Reader
 	Images ImageStore
@@ -71,7 +73,8 @@ func (r *Images) Collect(ctx context.Context) (int, error) {
 	}
 	n := 0
 	for _, img := range images {
-		if !strings.HasPrefix(img.Ref, imagePrefix) || used[img.Ref] || now.Sub(img.CreatedAt) < youngImage {
+		ours := slices.ContainsFunc(imagePrefixes, func(p string) bool { return strings.HasPrefix(img.Ref, p) })
+		if !ours || used[img.Ref] || now.Sub(img.CreatedAt) < youngImage {
 			continue
 		}
 		if err := r.Images.Delete(ctx, img.Ref); err != nil {
@@ -91,6 +94,13 @@ func (r *Images) used(ctx context.Context) (map[string]bool, error) {
 	}
 	for _, v := range versions {
 		used[v.Spec.Image] = true
+	}
+	built, _, err := entity.List[sandbox.TemplateVersion](ctx, r.Store, entity.Query{})
+	if err != nil {
+		return nil, err
+	}
+	for _, v := range built {
+		used[v.Status.Image] = true
 	}
 	builds, _, err := entity.List[app.Build](ctx, r.Store, entity.Query{})
 	if err != nil {
@@ -116,6 +126,13 @@ func (r *Images) used(ctx context.Context) (map[string]bool, error) {
 	}
 	for _, sb := range sandboxes {
 		used[sb.Spec.Template.Image] = true
+	}
+	snapshots, _, err := entity.List[sandbox.Snapshot](ctx, r.Store, entity.Query{})
+	if err != nil {
+		return nil, err
+	}
+	for _, s := range snapshots {
+		used[s.Spec.Template.Image] = true
 	}
 	return used, nil
 }
