@@ -5,8 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 	"time"
 
+	"miren.dev/runtime/api/app"
 	"miren.dev/runtime/api/core"
 	"miren.dev/runtime/api/id"
 	"miren.dev/runtime/api/sandbox"
@@ -33,9 +35,55 @@ func (f fakeTemplates) List(context.Context, *sandbox.TemplatesRequest) (*sandbo
 	return &sandbox.TemplatesResponse{Templates: []schema.Record{*record(t)}}, nil
 }
 
-func (f fakeTemplates) Show(context.Context, *sandbox.TemplateRequest) (*sandbox.TemplateResponse, error) {
+func (f fakeTemplates) Show(_ context.Context, req *sandbox.TemplateRequest) (*sandbox.TemplateResponse, error) {
 	t, v := f.template()
-	return &sandbox.TemplateResponse{Template: *record(t), Selected: *record(v), Versions: []schema.Record{*record(v)}}, nil
+	if name, _, _ := strings.Cut(req.Template, ":"); name != t.Name {
+		return f.built(name)
+	}
+	return &sandbox.TemplateResponse{Template: *record(t), Selected: record(v), Versions: []schema.Record{*record(v)}}, nil
+}
+
+// built is a template whose version 3 was built, or was not.
+func (f fakeTemplates) built(name string) (*sandbox.TemplateResponse, error) {
+	t, v := f.template()
+	t.Name, t.Spec.Tags = name, map[string]int64{"latest": 3, "beta": 3}
+	v.Spec.Number, v.Spec.Base, v.Status.Phase, v.Status.Bytes = 3, "", sandbox.TemplatePhaseReady, 5<<20
+	b := app.NewBuild()
+	b.ID, b.Project, b.Spec.TemplateVersion = "bld-1", f.project, v.GetID()
+	if name == "broken" {
+		v.Status.Phase, v.Status.Message = sandbox.TemplatePhaseFailed, "RUN make: exit code 2"
+		b.Status.Hint = "mend the Makefile"
+	}
+	return &sandbox.TemplateResponse{
+		Template: *record(t), Selected: record(v), Versions: []schema.Record{*record(v)}, Builds: []schema.Record{*record(b)},
+	}, nil
+}
+
+func (f fakeTemplates) Build(_ context.Context, req *sandbox.BuildTemplateRequest) (*sandbox.BuildTemplateResponse, error) {
+	f.mu.Lock()
+	f.templateBuilds = append(f.templateBuilds, req)
+	f.mu.Unlock()
+	resp, err := f.built(req.Name)
+	return &sandbox.BuildTemplateResponse{Template: resp.Template, Version: *resp.Selected, Build: resp.Builds[0]}, err
+}
+
+func (f fakeTemplates) Wait(ctx context.Context, req *sandbox.TemplateRequest) (*sandbox.TemplateResponse, error) {
+	return f.Show(ctx, req)
+}
+
+func (f fakeTemplates) Tag(ctx context.Context, req *sandbox.TagTemplateRequest) (*sandbox.TemplateResponse, error) {
+	f.note(fmt.Sprintf("tag %s %s %v", req.Template, req.Tag, *req.Remove))
+	return f.Show(ctx, &sandbox.TemplateRequest{Template: req.Template})
+}
+
+func (f fakeTemplates) Alias(ctx context.Context, req *sandbox.AliasTemplateRequest) (*sandbox.TemplateResponse, error) {
+	f.note(fmt.Sprintf("alias %s %s %v", req.Template, req.Alias, *req.Remove))
+	return f.Show(ctx, &sandbox.TemplateRequest{Template: req.Template})
+}
+
+func (f fakeTemplates) Delete(_ context.Context, req *sandbox.TemplateRequest) error {
+	f.note("delete template " + req.Template)
+	return nil
 }
 
 func (f fakeTemplates) SetPool(_ context.Context, req *sandbox.SetPoolRequest) (*sandbox.PoolResponse, error) {

@@ -58,6 +58,8 @@ type fake struct {
 	files    *fakeFiles
 	dialed   chan struct{} // a connection that begins with "reset" has begun
 	lost     chan error    // it has ended
+
+	templateBuilds []*sandbox.BuildTemplateRequest
 	// The script of a deployment, set by the test.
 	script func(ctx context.Context, f *fake, d *app.Deployment, send func(*app.DeployEvent) error) error
 	// held makes Deploy answer that another deployment is under way.

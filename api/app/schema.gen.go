@@ -841,7 +841,7 @@ var AppVersionKind = &schema.Kind{
 	},
 }
 
-// Build: One build of an image from source.
+// Build: One build of an image, for an app or a version of a template.
 type Build struct {
 	schema.Meta
 	Spec   BuildSpec   `json:"spec"`
@@ -851,9 +851,17 @@ type Build struct {
 // BuildSpec: what is wanted of a build.
 type BuildSpec struct {
 	// For which app.
-	App id.App `cbor:"1,keyasint" json:"app" schema:"required"`
-	// Digest of the uploaded source manifest.
-	Source string `cbor:"2,keyasint" json:"source" schema:"required"`
+	App id.App `cbor:"1,keyasint,omitempty" json:"app,omitempty"`
+	// For which version of a template.
+	TemplateVersion id.TemplateVersion `cbor:"6,keyasint,omitempty" json:"template_version,omitempty"`
+	// Digest of the uploaded source manifest; absent: no files.
+	Source string `cbor:"2,keyasint,omitempty" json:"source,omitempty"`
+	// For a template: path of the Dockerfile in the source.
+	Dockerfile string `cbor:"7,keyasint,omitempty" json:"dockerfile,omitempty"`
+	// For a template: text of the Dockerfile.
+	Instructions string `cbor:"8,keyasint,omitempty" json:"instructions,omitempty"`
+	// For a template: name of the image that is taken as it is.
+	Image string `cbor:"9,keyasint,omitempty" json:"image,omitempty"`
 	// The user cancelled it. (default false)
 	Cancel bool `cbor:"3,keyasint" json:"cancel"`
 	// Do not reuse earlier results. (default false)
@@ -889,11 +897,15 @@ func (x *BuildSpec) Validate() error { return schema.Validate(x) }
 
 // ValidateFields is Validate below the path that v is at.
 func (x *BuildSpec) ValidateFields(v *schema.Validator) {
-	v.Required("app", x.App != "")
 	if x.App != "" {
 		v.Ref("app", string(x.App))
 	}
-	v.Required("source", x.Source != "")
+	if x.TemplateVersion != "" {
+		v.Ref("template_version", string(x.TemplateVersion))
+	}
+	if x.Instructions != "" {
+		v.MaxLen("instructions", len(x.Instructions), 262144)
+	}
 }
 
 // BuildStatus: what is known of a build.
@@ -967,25 +979,29 @@ func (x *BuildStatus) ValidateFields(v *schema.Validator) {
 
 // Attributes of Build.
 const (
-	BuildAttrApp       = "spec.app"
-	BuildAttrSource    = "spec.source"
-	BuildAttrCancel    = "spec.cancel"
-	BuildAttrNoCache   = "spec.no_cache"
-	BuildAttrStack     = "spec.stack"
-	BuildAttrPhase     = "status.phase"
-	BuildAttrPlan      = "status.plan"
-	BuildAttrPlanSteps = "status.plan_steps"
-	BuildAttrWarnings  = "status.warnings"
-	BuildAttrRelease   = "status.release"
-	BuildAttrImage     = "status.image"
-	BuildAttrServices  = "status.services"
-	BuildAttrEnv       = "status.env"
-	BuildAttrReason    = "status.reason"
-	BuildAttrMessage   = "status.message"
-	BuildAttrHint      = "status.hint"
-	BuildAttrLogTail   = "status.log_tail"
-	BuildAttrStartedAt = "status.started_at"
-	BuildAttrEndedAt   = "status.ended_at"
+	BuildAttrApp             = "spec.app"
+	BuildAttrTemplateVersion = "spec.template_version"
+	BuildAttrSource          = "spec.source"
+	BuildAttrDockerfile      = "spec.dockerfile"
+	BuildAttrInstructions    = "spec.instructions"
+	BuildAttrImage           = "spec.image"
+	BuildAttrCancel          = "spec.cancel"
+	BuildAttrNoCache         = "spec.no_cache"
+	BuildAttrStack           = "spec.stack"
+	BuildAttrPhase           = "status.phase"
+	BuildAttrPlan            = "status.plan"
+	BuildAttrPlanSteps       = "status.plan_steps"
+	BuildAttrWarnings        = "status.warnings"
+	BuildAttrRelease         = "status.release"
+	BuildAttrStatusImage     = "status.image"
+	BuildAttrServices        = "status.services"
+	BuildAttrEnv             = "status.env"
+	BuildAttrReason          = "status.reason"
+	BuildAttrMessage         = "status.message"
+	BuildAttrHint            = "status.hint"
+	BuildAttrLogTail         = "status.log_tail"
+	BuildAttrStartedAt       = "status.started_at"
+	BuildAttrEndedAt         = "status.ended_at"
 )
 
 // NewBuild returns a build with every default applied.
@@ -1026,13 +1042,17 @@ func (o *Build) Extract(e *schema.Extracted) {
 		e.AddIndex("spec.app", schema.EncodeIndexString(string(o.Spec.App)))
 		e.AddRef("spec.app", "app", schema.ID(o.Spec.App), schema.Cascade)
 	}
+	if o.Spec.TemplateVersion != "" {
+		e.AddIndex("spec.template_version", schema.EncodeIndexString(string(o.Spec.TemplateVersion)))
+		e.AddRef("spec.template_version", "template_version", schema.ID(o.Spec.TemplateVersion), schema.Cascade)
+	}
 	e.AddIndex("status.phase", schema.EncodeIndexString(string(o.Status.Phase)))
 }
 
 // BuildKind describes the kind build.
 var BuildKind = &schema.Kind{
 	Name: "build", Plural: "builds", Prefix: "bld", Domain: "app",
-	Doc:   "One build of an image from source.",
+	Doc:   "One build of an image, for an app or a version of a template.",
 	Scope: schema.ScopeProject,
 	New:   func() schema.Object { return NewBuild() },
 	Decode: func(r *schema.Record) (schema.Object, error) {
@@ -1045,8 +1065,12 @@ var BuildKind = &schema.Kind{
 	Encode:  schema.EncodeObject,
 	Extract: func(r *schema.Record) (schema.Extracted, error) { return schema.ExtractRecord(r, NewBuild()) },
 	Attrs: []schema.Attr{
-		{Path: "spec.app", Number: 1, Type: "ref app", Doc: "For which app.", Required: true, Indexed: true},
-		{Path: "spec.source", Number: 2, Type: "string", Doc: "Digest of the uploaded source manifest.", Required: true},
+		{Path: "spec.app", Number: 1, Type: "ref app", Doc: "For which app.", Indexed: true},
+		{Path: "spec.template_version", Number: 6, Type: "ref template_version", Doc: "For which version of a template.", Indexed: true},
+		{Path: "spec.source", Number: 2, Type: "string", Doc: "Digest of the uploaded source manifest; absent: no files."},
+		{Path: "spec.dockerfile", Number: 7, Type: "string", Doc: "For a template: path of the Dockerfile in the source."},
+		{Path: "spec.instructions", Number: 8, Type: "string", Doc: "For a template: text of the Dockerfile."},
+		{Path: "spec.image", Number: 9, Type: "string", Doc: "For a template: name of the image that is taken as it is."},
 		{Path: "spec.cancel", Number: 3, Type: "bool", Doc: "The user cancelled it.", Default: "false"},
 		{Path: "spec.no_cache", Number: 4, Type: "bool", Doc: "Do not reuse earlier results.", Default: "false"},
 		{Path: "spec.stack", Number: 5, Type: "string", Doc: "Stack to build it with: go, node, python, static, dockerfile; absent: what app.toml says or is detected."},

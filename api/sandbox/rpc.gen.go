@@ -746,10 +746,12 @@ func (x *TemplateRequest) ValidateFields(v *schema.Validator) {
 type TemplateResponse struct {
 	// The template.
 	Template schema.Record `cbor:"1,keyasint" json:"template" schema:"required"`
-	// The version that the name selects.
-	Selected schema.Record `cbor:"2,keyasint" json:"selected" schema:"required"`
+	// The version that the name selects; absent: none is ready.
+	Selected *schema.Record `cbor:"2,keyasint,omitempty" json:"selected,omitempty"`
 	// All versions, newest first.
 	Versions []schema.Record `cbor:"3,keyasint,omitempty" json:"versions,omitempty"`
+	// The builds of those that are built.
+	Builds []schema.Record `cbor:"4,keyasint,omitempty" json:"builds,omitempty"`
 }
 
 // MarshalJSON renders x; durations are strings, secrets are redacted.
@@ -764,6 +766,199 @@ func (x *TemplateResponse) Validate() error { return schema.Validate(x) }
 
 // ValidateFields is Validate below the path that v is at.
 func (x *TemplateResponse) ValidateFields(v *schema.Validator) {
+}
+
+// TemplateReady: When the start command of a template is ready: a command exits with 0,
+// GET of a path of a port answers below 400, or the port accepts connections.
+type TemplateReady struct {
+	// Port.
+	Port *int64 `cbor:"1,keyasint,omitempty" json:"port,omitempty"`
+	// Path.
+	Path string `cbor:"2,keyasint,omitempty" json:"path,omitempty"`
+	// Command.
+	Command []string `cbor:"3,keyasint,omitempty" json:"command,omitempty"`
+	// Longest time until it is ready; absent: a minute.
+	Timeout *time.Duration `cbor:"4,keyasint,omitempty" json:"timeout,omitempty"`
+}
+
+// MarshalJSON renders x; durations are strings, secrets are redacted.
+func (x TemplateReady) MarshalJSON() ([]byte, error) { return schema.EncodeJSON(&x) }
+
+// UnmarshalJSON decodes x; unknown fields are errors, missing ones get their defaults.
+func (x *TemplateReady) UnmarshalJSON(b []byte) error { return schema.DecodeJSON(b, x) }
+
+// Validate reports every field that breaks its rules, as one error of class
+// invalid_argument.
+func (x *TemplateReady) Validate() error { return schema.Validate(x) }
+
+// ValidateFields is Validate below the path that v is at.
+func (x *TemplateReady) ValidateFields(v *schema.Validator) {
+	if x.Port != nil {
+		schema.CheckMin(v, "port", *x.Port, 1)
+		schema.CheckMax(v, "port", *x.Port, 65535)
+	}
+	if x.Timeout != nil {
+		schema.CheckMin(v, "timeout", *x.Timeout, 1*time.Second)
+	}
+}
+
+// BuildTemplateRequest: Describes a new version of a template. It is made of a
+// Dockerfile, of steps, or of an image.
+type BuildTemplateRequest struct {
+	// Name of the project; absent: default.
+	Project string `cbor:"1,keyasint,omitempty" json:"project,omitempty"`
+	// Name of the template, which is created if it does not exist.
+	Name string `cbor:"2,keyasint" json:"name" schema:"required"`
+	// Description for people; absent: as it is.
+	Title string `cbor:"3,keyasint,omitempty" json:"title,omitempty"`
+	// Digest of the source, which Deploys.Upload uploaded; absent: no files.
+	Source string `cbor:"4,keyasint,omitempty" json:"source,omitempty"`
+	// Path of the Dockerfile in the source.
+	Dockerfile string `cbor:"5,keyasint,omitempty" json:"dockerfile,omitempty"`
+	// Steps.
+	Steps []BuildStep `cbor:"6,keyasint,omitempty" json:"steps,omitempty"`
+	// Name of an image: a base image, or one that a build of the project made, with its
+	// digest.
+	Image string `cbor:"7,keyasint,omitempty" json:"image,omitempty"`
+	// Do not reuse earlier results.
+	NoCache *bool `cbor:"8,keyasint,omitempty" json:"no_cache,omitempty"`
+	// Tags that it gets when it is built; absent: latest.
+	Tags []string `cbor:"9,keyasint,omitempty" json:"tags,omitempty"`
+	// Other names of the template.
+	Aliases []string `cbor:"10,keyasint,omitempty" json:"aliases,omitempty"`
+	// Command that runs in every sandbox from its start on.
+	Start []string `cbor:"11,keyasint,omitempty" json:"start,omitempty"`
+	// When the start command is ready; absent: as soon as it was started.
+	Ready *TemplateReady `cbor:"12,keyasint,omitempty" json:"ready,omitempty"`
+	// Environment variables of its sandboxes.
+	Env map[string]string `cbor:"13,keyasint,omitempty" json:"env,omitempty"`
+	// User of the processes; absent: the image's.
+	User string `cbor:"14,keyasint,omitempty" json:"user,omitempty"`
+	// Working directory; absent: the image's.
+	Workdir string `cbor:"15,keyasint,omitempty" json:"workdir,omitempty"`
+	// CPU of its sandboxes. (unit: thousandths of a CPU)
+	CPUMillis *int64 `cbor:"16,keyasint,omitempty" json:"cpu_millis,omitempty"`
+	// Memory of its sandboxes. (unit: bytes)
+	MemoryBytes *int64 `cbor:"17,keyasint,omitempty" json:"memory_bytes,omitempty"`
+	// Disk space of its sandboxes. (unit: bytes)
+	DiskBytes *int64 `cbor:"18,keyasint,omitempty" json:"disk_bytes,omitempty"`
+}
+
+// MarshalJSON renders x; durations are strings, secrets are redacted.
+func (x BuildTemplateRequest) MarshalJSON() ([]byte, error) { return schema.EncodeJSON(&x) }
+
+// UnmarshalJSON decodes x; unknown fields are errors, missing ones get their defaults.
+func (x *BuildTemplateRequest) UnmarshalJSON(b []byte) error { return schema.DecodeJSON(b, x) }
+
+// Validate reports every field that breaks its rules, as one error of class
+// invalid_argument.
+func (x *BuildTemplateRequest) Validate() error { return schema.Validate(x) }
+
+// ValidateFields is Validate below the path that v is at.
+func (x *BuildTemplateRequest) ValidateFields(v *schema.Validator) {
+	v.Required("name", x.Name != "")
+	if x.Title != "" {
+		v.MaxLen("title", len(x.Title), 200)
+	}
+	for i := range x.Steps {
+		v.InElem("steps", i, &x.Steps[i])
+	}
+	if x.Ready != nil {
+		v.In("ready", x.Ready)
+	}
+	for k := range x.Env {
+		v.MapKey("env", k)
+	}
+	if x.CPUMillis != nil {
+		schema.CheckMin(v, "cpu_millis", *x.CPUMillis, 10)
+		schema.CheckMax(v, "cpu_millis", *x.CPUMillis, 1024000)
+	}
+	if x.MemoryBytes != nil {
+		schema.CheckMin(v, "memory_bytes", *x.MemoryBytes, 33554432)
+	}
+	if x.DiskBytes != nil {
+		schema.CheckMin(v, "disk_bytes", *x.DiskBytes, 1048576)
+	}
+}
+
+// BuildTemplateResponse: The version that is built.
+type BuildTemplateResponse struct {
+	// The template.
+	Template schema.Record `cbor:"1,keyasint" json:"template" schema:"required"`
+	// The version.
+	Version schema.Record `cbor:"2,keyasint" json:"version" schema:"required"`
+	// Its build, which Builds.Logs follows.
+	Build schema.Record `cbor:"3,keyasint" json:"build" schema:"required"`
+}
+
+// MarshalJSON renders x; durations are strings, secrets are redacted.
+func (x BuildTemplateResponse) MarshalJSON() ([]byte, error) { return schema.EncodeJSON(&x) }
+
+// UnmarshalJSON decodes x; unknown fields are errors, missing ones get their defaults.
+func (x *BuildTemplateResponse) UnmarshalJSON(b []byte) error { return schema.DecodeJSON(b, x) }
+
+// Validate reports every field that breaks its rules, as one error of class
+// invalid_argument.
+func (x *BuildTemplateResponse) Validate() error { return schema.Validate(x) }
+
+// ValidateFields is Validate below the path that v is at.
+func (x *BuildTemplateResponse) ValidateFields(v *schema.Validator) {
+}
+
+// TagTemplateRequest: Sets or removes a tag of a template.
+type TagTemplateRequest struct {
+	// Name of the project; absent: default.
+	Project string `cbor:"1,keyasint,omitempty" json:"project,omitempty"`
+	// NAME:NUMBER or NAME:TAG; to remove a tag, NAME.
+	Template string `cbor:"2,keyasint" json:"template" schema:"required"`
+	// The tag.
+	Tag string `cbor:"3,keyasint" json:"tag" schema:"required"`
+	// Remove it.
+	Remove *bool `cbor:"4,keyasint,omitempty" json:"remove,omitempty"`
+}
+
+// MarshalJSON renders x; durations are strings, secrets are redacted.
+func (x TagTemplateRequest) MarshalJSON() ([]byte, error) { return schema.EncodeJSON(&x) }
+
+// UnmarshalJSON decodes x; unknown fields are errors, missing ones get their defaults.
+func (x *TagTemplateRequest) UnmarshalJSON(b []byte) error { return schema.DecodeJSON(b, x) }
+
+// Validate reports every field that breaks its rules, as one error of class
+// invalid_argument.
+func (x *TagTemplateRequest) Validate() error { return schema.Validate(x) }
+
+// ValidateFields is Validate below the path that v is at.
+func (x *TagTemplateRequest) ValidateFields(v *schema.Validator) {
+	v.Required("template", x.Template != "")
+	v.Required("tag", x.Tag != "")
+}
+
+// AliasTemplateRequest: Sets or removes an alias of a template.
+type AliasTemplateRequest struct {
+	// Name of the project; absent: default.
+	Project string `cbor:"1,keyasint,omitempty" json:"project,omitempty"`
+	// Name of the template.
+	Template string `cbor:"2,keyasint" json:"template" schema:"required"`
+	// The alias.
+	Alias string `cbor:"3,keyasint" json:"alias" schema:"required"`
+	// Remove it.
+	Remove *bool `cbor:"4,keyasint,omitempty" json:"remove,omitempty"`
+}
+
+// MarshalJSON renders x; durations are strings, secrets are redacted.
+func (x AliasTemplateRequest) MarshalJSON() ([]byte, error) { return schema.EncodeJSON(&x) }
+
+// UnmarshalJSON decodes x; unknown fields are errors, missing ones get their defaults.
+func (x *AliasTemplateRequest) UnmarshalJSON(b []byte) error { return schema.DecodeJSON(b, x) }
+
+// Validate reports every field that breaks its rules, as one error of class
+// invalid_argument.
+func (x *AliasTemplateRequest) Validate() error { return schema.Validate(x) }
+
+// ValidateFields is Validate below the path that v is at.
+func (x *AliasTemplateRequest) ValidateFields(v *schema.Validator) {
+	v.Required("template", x.Template != "")
+	v.Required("alias", x.Alias != "")
 }
 
 // SetPoolRequest: Describes the warm pool of a template; absent fields keep what they
@@ -3167,6 +3362,21 @@ type Templates interface {
 	// Show: Returns a template with its versions. Permission: read, in the project of
 	// project.
 	Show(ctx context.Context, req *TemplateRequest) (*TemplateResponse, error)
+	// Build: Begins to build a new version of a template, and returns. Permission: deploy, in
+	// the project of project.
+	Build(ctx context.Context, req *BuildTemplateRequest) (*BuildTemplateResponse, error)
+	// Wait: Waits until the version that a name selects is built, or was not. Permission:
+	// read, in the project of project.
+	Wait(ctx context.Context, req *TemplateRequest) (*TemplateResponse, error)
+	// Tag: Sets or removes a tag, which selects a version. Permission: deploy, in the project
+	// of project.
+	Tag(ctx context.Context, req *TagTemplateRequest) (*TemplateResponse, error)
+	// Alias: Sets or removes another name of a template. Permission: deploy, in the project
+	// of project.
+	Alias(ctx context.Context, req *AliasTemplateRequest) (*TemplateResponse, error)
+	// Delete: Deletes a template, or one version of it. Sandboxes that were made of it go on.
+	// Permission: deploy, in the project of project.
+	Delete(ctx context.Context, req *TemplateRequest) error
 	// SetPool: Makes or changes the warm pool of a template. Permission: exec, in the project
 	// of project.
 	SetPool(ctx context.Context, req *SetPoolRequest) (*PoolResponse, error)
@@ -3186,6 +3396,21 @@ type TemplatesClient interface {
 	// Show: Returns a template with its versions. Permission: read, in the project of
 	// project.
 	Show(ctx context.Context, req *TemplateRequest) (*TemplateResponse, error)
+	// Build: Begins to build a new version of a template, and returns. Permission: deploy, in
+	// the project of project.
+	Build(ctx context.Context, req *BuildTemplateRequest) (*BuildTemplateResponse, error)
+	// Wait: Waits until the version that a name selects is built, or was not. Permission:
+	// read, in the project of project.
+	Wait(ctx context.Context, req *TemplateRequest) (*TemplateResponse, error)
+	// Tag: Sets or removes a tag, which selects a version. Permission: deploy, in the project
+	// of project.
+	Tag(ctx context.Context, req *TagTemplateRequest) (*TemplateResponse, error)
+	// Alias: Sets or removes another name of a template. Permission: deploy, in the project
+	// of project.
+	Alias(ctx context.Context, req *AliasTemplateRequest) (*TemplateResponse, error)
+	// Delete: Deletes a template, or one version of it. Sandboxes that were made of it go on.
+	// Permission: deploy, in the project of project.
+	Delete(ctx context.Context, req *TemplateRequest) error
 	// SetPool: Makes or changes the warm pool of a template. Permission: exec, in the project
 	// of project.
 	SetPool(ctx context.Context, req *SetPoolRequest) (*PoolResponse, error)
@@ -3213,6 +3438,42 @@ func (c clientTemplates) Show(ctx context.Context, req *TemplateRequest) (*Templ
 		return nil, err
 	}
 	return resp, nil
+}
+
+func (c clientTemplates) Build(ctx context.Context, req *BuildTemplateRequest) (*BuildTemplateResponse, error) {
+	resp := new(BuildTemplateResponse)
+	if err := c.conn.Call(ctx, &methodTemplatesBuild.MethodInfo, req, resp); err != nil {
+		return nil, err
+	}
+	return resp, nil
+}
+
+func (c clientTemplates) Wait(ctx context.Context, req *TemplateRequest) (*TemplateResponse, error) {
+	resp := new(TemplateResponse)
+	if err := c.conn.Call(ctx, &methodTemplatesWait.MethodInfo, req, resp); err != nil {
+		return nil, err
+	}
+	return resp, nil
+}
+
+func (c clientTemplates) Tag(ctx context.Context, req *TagTemplateRequest) (*TemplateResponse, error) {
+	resp := new(TemplateResponse)
+	if err := c.conn.Call(ctx, &methodTemplatesTag.MethodInfo, req, resp); err != nil {
+		return nil, err
+	}
+	return resp, nil
+}
+
+func (c clientTemplates) Alias(ctx context.Context, req *AliasTemplateRequest) (*TemplateResponse, error) {
+	resp := new(TemplateResponse)
+	if err := c.conn.Call(ctx, &methodTemplatesAlias.MethodInfo, req, resp); err != nil {
+		return nil, err
+	}
+	return resp, nil
+}
+
+func (c clientTemplates) Delete(ctx context.Context, req *TemplateRequest) error {
+	return c.conn.Call(ctx, &methodTemplatesDelete.MethodInfo, req, &rpc.None{})
 }
 
 func (c clientTemplates) SetPool(ctx context.Context, req *SetPoolRequest) (*PoolResponse, error) {
@@ -3258,6 +3519,107 @@ var methodTemplatesShow = &rpc.Method{
 			return nil, err
 		}
 		return impl.(Templates).Show(ctx, req)
+	},
+}
+
+var methodTemplatesBuild = &rpc.Method{
+	MethodInfo: rpc.MethodInfo{
+		Service: "sandbox.Templates", Name: "Build", Full: "sandbox.Templates/Build", Permission: "deploy", Project: rpc.ProjectRequest, Idempotent: false, Stream: rpc.StreamNone, Audit: true,
+	},
+	Target: func(req any) rpc.Target {
+		r := req.(*BuildTemplateRequest)
+		return rpc.Target{Project: r.Project}
+	},
+	Subject: func(req any) rpc.Subject {
+		r := req.(*BuildTemplateRequest)
+		return rpc.Subject{Kind: "template", ID: string(r.Name)}
+	},
+	Unary: func(ctx context.Context, impl any, d rpc.Decoder) (any, error) {
+		req := new(BuildTemplateRequest)
+		if err := d.Decode(req); err != nil {
+			return nil, err
+		}
+		return impl.(Templates).Build(ctx, req)
+	},
+}
+
+var methodTemplatesWait = &rpc.Method{
+	MethodInfo: rpc.MethodInfo{
+		Service: "sandbox.Templates", Name: "Wait", Full: "sandbox.Templates/Wait", Permission: "read", Project: rpc.ProjectRequest, Idempotent: true, Stream: rpc.StreamNone, Audit: false,
+	},
+	Target: func(req any) rpc.Target {
+		r := req.(*TemplateRequest)
+		return rpc.Target{Project: r.Project}
+	},
+	Unary: func(ctx context.Context, impl any, d rpc.Decoder) (any, error) {
+		req := new(TemplateRequest)
+		if err := d.Decode(req); err != nil {
+			return nil, err
+		}
+		return impl.(Templates).Wait(ctx, req)
+	},
+}
+
+var methodTemplatesTag = &rpc.Method{
+	MethodInfo: rpc.MethodInfo{
+		Service: "sandbox.Templates", Name: "Tag", Full: "sandbox.Templates/Tag", Permission: "deploy", Project: rpc.ProjectRequest, Idempotent: true, Stream: rpc.StreamNone, Audit: true,
+	},
+	Target: func(req any) rpc.Target {
+		r := req.(*TagTemplateRequest)
+		return rpc.Target{Project: r.Project}
+	},
+	Subject: func(req any) rpc.Subject {
+		r := req.(*TagTemplateRequest)
+		return rpc.Subject{Kind: "template", ID: string(r.Template)}
+	},
+	Unary: func(ctx context.Context, impl any, d rpc.Decoder) (any, error) {
+		req := new(TagTemplateRequest)
+		if err := d.Decode(req); err != nil {
+			return nil, err
+		}
+		return impl.(Templates).Tag(ctx, req)
+	},
+}
+
+var methodTemplatesAlias = &rpc.Method{
+	MethodInfo: rpc.MethodInfo{
+		Service: "sandbox.Templates", Name: "Alias", Full: "sandbox.Templates/Alias", Permission: "deploy", Project: rpc.ProjectRequest, Idempotent: true, Stream: rpc.StreamNone, Audit: true,
+	},
+	Target: func(req any) rpc.Target {
+		r := req.(*AliasTemplateRequest)
+		return rpc.Target{Project: r.Project}
+	},
+	Subject: func(req any) rpc.Subject {
+		r := req.(*AliasTemplateRequest)
+		return rpc.Subject{Kind: "template", ID: string(r.Template)}
+	},
+	Unary: func(ctx context.Context, impl any, d rpc.Decoder) (any, error) {
+		req := new(AliasTemplateRequest)
+		if err := d.Decode(req); err != nil {
+			return nil, err
+		}
+		return impl.(Templates).Alias(ctx, req)
+	},
+}
+
+var methodTemplatesDelete = &rpc.Method{
+	MethodInfo: rpc.MethodInfo{
+		Service: "sandbox.Templates", Name: "Delete", Full: "sandbox.Templates/Delete", Permission: "deploy", Project: rpc.ProjectRequest, Idempotent: false, Stream: rpc.StreamNone, Audit: true,
+	},
+	Target: func(req any) rpc.Target {
+		r := req.(*TemplateRequest)
+		return rpc.Target{Project: r.Project}
+	},
+	Subject: func(req any) rpc.Subject {
+		r := req.(*TemplateRequest)
+		return rpc.Subject{Kind: "template", ID: string(r.Template)}
+	},
+	Unary: func(ctx context.Context, impl any, d rpc.Decoder) (any, error) {
+		req := new(TemplateRequest)
+		if err := d.Decode(req); err != nil {
+			return nil, err
+		}
+		return rpc.None{}, impl.(Templates).Delete(ctx, req)
 	},
 }
 
@@ -3307,6 +3669,11 @@ var methodTemplatesDeletePool = &rpc.Method{
 var TemplatesService = &rpc.Service{Name: "sandbox.Templates", Methods: []*rpc.Method{
 	methodTemplatesList,
 	methodTemplatesShow,
+	methodTemplatesBuild,
+	methodTemplatesWait,
+	methodTemplatesTag,
+	methodTemplatesAlias,
+	methodTemplatesDelete,
 	methodTemplatesSetPool,
 	methodTemplatesDeletePool,
 }}

@@ -61,6 +61,16 @@ const (
 	MaxVolumes = 16
 	// MaxFilePath: Longest path of a file of a sandbox. (unit: bytes)
 	MaxFilePath = 4095
+	// MaxTemplateName: Longest name, alias or tag of a template. (unit: bytes)
+	MaxTemplateName = 63
+	// MaxTemplateTags: Most tags, and most aliases, of a template.
+	MaxTemplateTags = 100
+	// MaxSteps: Most steps of the build of a template.
+	MaxSteps = 200
+	// MaxInstructions: Longest Dockerfile that steps or a request make. (unit: bytes)
+	MaxInstructions = 262144
+	// TemplateNamePattern: Pattern of the name, an alias or a tag of a template.
+	TemplateNamePattern = "^[a-z0-9][a-z0-9._-]*$"
 	// MaxWarm: Most warm sandboxes of one pool.
 	MaxWarm = 1000
 	// DefaultMaxWarm: Most warm sandboxes of a pool that demand made.
@@ -213,20 +223,56 @@ func (e SnapshotPhase) Valid() bool {
 // Choices lists the values in the order of their declaration.
 func (SnapshotPhase) Choices() []string { return []string{"pending", "ready", "failed"} }
 
+// BuildStepKind is an enum. Kind of a step of the build of a template.
+type BuildStepKind string
+
+// Values of BuildStepKind.
+const (
+	BuildStepKindFrom         BuildStepKind = "from"          // It begins from the image that its argument names. The first step.
+	BuildStepKindFromTemplate BuildStepKind = "from_template" // It begins from the template that its argument names. The first step; without either it is base.
+	BuildStepKindRun          BuildStepKind = "run"           // It runs a command by /bin/sh: the command, and the user if it is another.
+	BuildStepKindCopy         BuildStepKind = "copy"          // It copies a file or folder of the source: its path there, its path in the image, the owner, the mode.
+	BuildStepKindEnv          BuildStepKind = "env"           // It sets variables: names and values in turn.
+	BuildStepKindUser         BuildStepKind = "user"          // It sets the user of the steps after it and of sandboxes.
+	BuildStepKindWorkdir      BuildStepKind = "workdir"       // It sets the working directory of the steps after it and of sandboxes.
+)
+
+// Valid reports whether e is one of the values.
+func (e BuildStepKind) Valid() bool {
+	switch e {
+	case BuildStepKindFrom,
+		BuildStepKindFromTemplate,
+		BuildStepKindRun,
+		BuildStepKindCopy,
+		BuildStepKindEnv,
+		BuildStepKindUser,
+		BuildStepKindWorkdir:
+		return true
+	}
+	return false
+}
+
+// Choices lists the values in the order of their declaration.
+func (BuildStepKind) Choices() []string {
+	return []string{"from", "from_template", "run", "copy", "env", "user", "workdir"}
+}
+
 // TemplatePhase is an enum. Phase of a version of a template.
 type TemplatePhase string
 
 // Values of TemplatePhase.
 const (
-	TemplatePhasePending TemplatePhase = "pending" // Its image is not made yet; the first sandbox makes it.
-	TemplatePhaseReady   TemplatePhase = "ready"   // Its image exists.
-	TemplatePhaseFailed  TemplatePhase = "failed"  // Its image could not be made; message says why.
+	TemplatePhasePending  TemplatePhase = "pending"  // Its image is not made yet; the first sandbox makes it.
+	TemplatePhaseBuilding TemplatePhase = "building" // Its image is being built.
+	TemplatePhaseReady    TemplatePhase = "ready"    // Its image exists.
+	TemplatePhaseFailed   TemplatePhase = "failed"   // Its image could not be made; message says why.
 )
 
 // Valid reports whether e is one of the values.
 func (e TemplatePhase) Valid() bool {
 	switch e {
 	case TemplatePhasePending,
+		TemplatePhaseBuilding,
 		TemplatePhaseReady,
 		TemplatePhaseFailed:
 		return true
@@ -235,7 +281,7 @@ func (e TemplatePhase) Valid() bool {
 }
 
 // Choices lists the values in the order of their declaration.
-func (TemplatePhase) Choices() []string { return []string{"pending", "ready", "failed"} }
+func (TemplatePhase) Choices() []string { return []string{"pending", "building", "ready", "failed"} }
 
 // DesiredState is an enum. Desired state of a sandbox.
 type DesiredState string
@@ -569,6 +615,33 @@ func (x *Volume) ValidateFields(v *schema.Validator) {
 	v.Required("path", x.Path != "")
 }
 
+// BuildStep: One step of the build of a template.
+type BuildStep struct {
+	// Kind.
+	Kind BuildStepKind `cbor:"1,keyasint" json:"kind" schema:"required"`
+	// Arguments.
+	Args []string `cbor:"2,keyasint,omitempty" json:"args,omitempty" schema:"required"`
+}
+
+// MarshalJSON renders x; durations are strings, secrets are redacted.
+func (x BuildStep) MarshalJSON() ([]byte, error) { return schema.EncodeJSON(&x) }
+
+// UnmarshalJSON decodes x; unknown fields are errors, missing ones get their defaults.
+func (x *BuildStep) UnmarshalJSON(b []byte) error { return schema.DecodeJSON(b, x) }
+
+// Validate reports every field that breaks its rules, as one error of class
+// invalid_argument.
+func (x *BuildStep) Validate() error { return schema.Validate(x) }
+
+// ValidateFields is Validate below the path that v is at.
+func (x *BuildStep) ValidateFields(v *schema.Validator) {
+	v.Required("kind", x.Kind != "")
+	if x.Kind != "" {
+		schema.CheckEnum(v, "kind", x.Kind)
+	}
+	v.Required("args", len(x.Args) > 0)
+}
+
 // SandboxTemplate: Description of a sandbox. A pool creates all of its sandboxes from one
 // template.
 type SandboxTemplate struct {
@@ -685,7 +758,8 @@ type TemplateSpec struct {
 	Title string `cbor:"1,keyasint,omitempty" json:"title,omitempty"`
 	// Other names of it.
 	Aliases []string `cbor:"2,keyasint,omitempty" json:"aliases,omitempty"`
-	// Versions by tag: name:tag selects one.
+	// Versions by tag: name:tag selects one. The name alone selects the tag latest, without
+	// that the newest version that is ready.
 	Tags map[string]int64 `cbor:"3,keyasint,omitempty" json:"tags,omitempty"`
 }
 
@@ -813,7 +887,7 @@ var TemplateKind = &schema.Kind{
 	Attrs: []schema.Attr{
 		{Path: "spec.title", Number: 1, Type: "string", Doc: "Description for people."},
 		{Path: "spec.aliases", Number: 2, Type: "list of string", Doc: "Other names of it."},
-		{Path: "spec.tags", Number: 3, Type: "map of int", Doc: "Versions by tag: name:tag selects one."},
+		{Path: "spec.tags", Number: 3, Type: "map of int", Doc: "Versions by tag: name:tag selects one. The name alone selects the tag latest, without that the newest version that is ready."},
 		{Path: "status.version", Number: 1, Type: "ref template_version", Doc: "The version that its name alone selects."},
 		{Path: "status.number", Number: 2, Type: "int", Doc: "Number of its newest version.", Default: "0"},
 	},
@@ -846,8 +920,10 @@ type TemplateVersionSpec struct {
 	Template id.Template `cbor:"1,keyasint" json:"template" schema:"required"`
 	// 1, 2, ...
 	Number int64 `cbor:"2,keyasint" json:"number" schema:"required"`
-	// Name of the image that it is: a base image, or a reference.
+	// Name of the base image that it is, which the first sandbox makes; absent: it is built.
 	Base string `cbor:"3,keyasint,omitempty" json:"base,omitempty"`
+	// Tags that it gets when it is built; empty: latest.
+	Tags []string `cbor:"10,keyasint,omitempty" json:"tags,omitempty"`
 	// Working directory; empty: the image's.
 	Workdir string `cbor:"4,keyasint,omitempty" json:"workdir,omitempty"`
 	// User of the processes; empty: the image's.
@@ -907,6 +983,8 @@ type TemplateVersionStatus struct {
 	Phase TemplatePhase `cbor:"1,keyasint" json:"phase"`
 	// Reference with digest of its image.
 	Image string `cbor:"2,keyasint,omitempty" json:"image,omitempty"`
+	// Size of its image, compressed. (unit: bytes; default 0)
+	Bytes int64 `cbor:"4,keyasint" json:"bytes"`
 	// Reason of a failure.
 	Message string `cbor:"3,keyasint,omitempty" json:"message,omitempty"`
 }
@@ -914,6 +992,7 @@ type TemplateVersionStatus struct {
 // SetDefaults sets every field that has a default.
 func (x *TemplateVersionStatus) SetDefaults() {
 	x.Phase = TemplatePhasePending
+	x.Bytes = 0
 }
 
 // UnmarshalCBOR decodes x; fields that are missing get their defaults.
@@ -944,6 +1023,7 @@ const (
 	TemplateVersionAttrTemplate  = "spec.template"
 	TemplateVersionAttrNumber    = "spec.number"
 	TemplateVersionAttrBase      = "spec.base"
+	TemplateVersionAttrTags      = "spec.tags"
 	TemplateVersionAttrWorkdir   = "spec.workdir"
 	TemplateVersionAttrUser      = "spec.user"
 	TemplateVersionAttrEnv       = "spec.env"
@@ -952,6 +1032,7 @@ const (
 	TemplateVersionAttrResources = "spec.resources"
 	TemplateVersionAttrPhase     = "status.phase"
 	TemplateVersionAttrImage     = "status.image"
+	TemplateVersionAttrBytes     = "status.bytes"
 	TemplateVersionAttrMessage   = "status.message"
 )
 
@@ -1013,15 +1094,17 @@ var TemplateVersionKind = &schema.Kind{
 	Attrs: []schema.Attr{
 		{Path: "spec.template", Number: 1, Type: "ref template", Doc: "The template.", Required: true, Indexed: true},
 		{Path: "spec.number", Number: 2, Type: "int", Doc: "1, 2, ...", Required: true},
-		{Path: "spec.base", Number: 3, Type: "string", Doc: "Name of the image that it is: a base image, or a reference."},
+		{Path: "spec.base", Number: 3, Type: "string", Doc: "Name of the base image that it is, which the first sandbox makes; absent: it is built."},
+		{Path: "spec.tags", Number: 10, Type: "list of string", Doc: "Tags that it gets when it is built; empty: latest."},
 		{Path: "spec.workdir", Number: 4, Type: "string", Doc: "Working directory; empty: the image's."},
 		{Path: "spec.user", Number: 5, Type: "string", Doc: "User of the processes; empty: the image's."},
 		{Path: "spec.env", Number: 6, Type: "map of string", Doc: "Environment variables."},
 		{Path: "spec.start", Number: 8, Type: "list of string", Doc: "Command that runs in every sandbox from its start on, for example a server."},
 		{Path: "spec.ready", Number: 9, Type: "component probe", Doc: "Check that passes when the start command is ready; absent: as soon as it was started."},
 		{Path: "spec.resources", Number: 7, Type: "component resources", Doc: "Default limits.", Required: true},
-		{Path: "status.phase", Number: 1, Type: "enum template_phase", Doc: "Phase.", Default: "pending", Choices: []string{"pending", "ready", "failed"}},
+		{Path: "status.phase", Number: 1, Type: "enum template_phase", Doc: "Phase.", Default: "pending", Choices: []string{"pending", "building", "ready", "failed"}},
 		{Path: "status.image", Number: 2, Type: "string", Doc: "Reference with digest of its image."},
+		{Path: "status.bytes", Number: 4, Type: "int", Doc: "Size of its image, compressed.", Default: "0"},
 		{Path: "status.message", Number: 3, Type: "string", Doc: "Reason of a failure."},
 	},
 	Columns: []schema.Column{

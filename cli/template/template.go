@@ -3,6 +3,7 @@ package template
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -94,13 +95,19 @@ func show(ctx context.Context, e *command.Env, name string) error {
 	if err != nil {
 		return err
 	}
+	return print(e, resp)
+}
+
+func print(e *command.Env, resp *sandbox.TemplateResponse) error {
 	t, err := entity.Decode[sandbox.Template](&resp.Template)
 	if err != nil {
 		return err
 	}
-	v, err := entity.Decode[sandbox.TemplateVersion](&resp.Selected)
-	if err != nil {
-		return err
+	var v *sandbox.TemplateVersion
+	if resp.Selected != nil {
+		if v, err = entity.Decode[sandbox.TemplateVersion](resp.Selected); err != nil {
+			return err
+		}
 	}
 	versions, err := decode[sandbox.TemplateVersion](resp.Versions)
 	if err != nil {
@@ -117,16 +124,9 @@ func show(ctx context.Context, e *command.Env, name string) error {
 	line("name", t.Name)
 	line("title", t.Spec.Title)
 	line("aliases", strings.Join(t.Spec.Aliases, ", "))
-	line("version", schema.Cell(v.Spec.Number))
-	line("state", string(v.Status.Phase))
-	line("message", v.Status.Message)
-	line("base", v.Spec.Base)
-	line("image", v.Status.Image)
-	line("user", v.Spec.User)
-	line("workdir", v.Spec.Workdir)
-	r := v.Spec.Resources
-	line("limits", schema.CellMillis(r.CPUMillis)+" CPU, "+schema.CellBytes(r.MemoryBytes)+" memory, "+schema.Cell(r.PIDs)+" processes, "+
-		schema.CellBytes(r.DiskBytes)+" disk")
+	if v != nil {
+		printVersion(line, v)
+	}
 	tags := map[int64][]string{}
 	for tag, n := range t.Spec.Tags {
 		tags[n] = append(tags[n], tag)
@@ -134,8 +134,44 @@ func show(ctx context.Context, e *command.Env, name string) error {
 	var rows [][]string
 	for _, v := range versions {
 		slices.Sort(tags[v.Spec.Number])
-		rows = append(rows, []string{schema.Cell(v.Spec.Number), string(v.Status.Phase), strings.Join(tags[v.Spec.Number], ", "), schema.CellAge(v.CreatedAt, time.Now())})
+		size := ""
+		if v.Status.Bytes > 0 {
+			size = schema.CellBytes(v.Status.Bytes)
+		}
+		rows = append(rows, []string{
+			schema.Cell(v.Spec.Number), string(v.Status.Phase), strings.Join(tags[v.Spec.Number], ", "), size, schema.CellAge(v.CreatedAt, time.Now()),
+			strings.SplitN(v.Status.Message, "\n", 2)[0],
+		})
 	}
-	e.Table([]string{"NUMBER", "STATE", "TAGS", "AGE"}, rows)
+	e.Table([]string{"NUMBER", "STATE", "TAGS", "SIZE", "AGE", "MESSAGE"}, rows)
 	return nil
+}
+
+// printVersion prints the version that a name selects.
+func printVersion(line func(name, value string), v *sandbox.TemplateVersion) {
+	line("version", schema.Cell(v.Spec.Number))
+	line("state", string(v.Status.Phase))
+	line("message", v.Status.Message)
+	line("base", v.Spec.Base)
+	line("image", v.Status.Image)
+	line("user", v.Spec.User)
+	line("workdir", v.Spec.Workdir)
+	line("start", strings.Join(v.Spec.Start, " "))
+	if p := v.Spec.Ready; p != nil {
+		line("ready", ready(p))
+	}
+	r := v.Spec.Resources
+	line("limits", schema.CellMillis(r.CPUMillis)+" CPU, "+schema.CellBytes(r.MemoryBytes)+" memory, "+schema.Cell(r.PIDs)+" processes, "+
+		schema.CellBytes(r.DiskBytes)+" disk")
+}
+
+func ready(p *sandbox.Probe) string {
+	what := fmt.Sprintf("port %d", p.Port)
+	switch p.Kind {
+	case sandbox.ProbeKindHTTP:
+		what += " answers GET " + p.Path
+	case sandbox.ProbeKindExec:
+		what = strings.Join(p.Command, " ") + " exits with 0"
+	}
+	return what + ", within " + p.Deadline.String()
 }

@@ -24,8 +24,9 @@ import (
 
 // Base is an image on this machine that stands for a name in a Dockerfile.
 type Base struct {
-	Dir    string // OCI image layout
-	Digest string // of the manifest
+	Dir    string        // OCI image layout
+	Store  content.Store // has the image, if Dir is empty
+	Digest string        // of the manifest
 }
 
 // Request is one image to build.
@@ -218,7 +219,10 @@ func (d *Daemon) solveOptions(req Request) (client.SolveOpt, map[string]string, 
 	stores := map[string]content.Store{}
 	for ref, b := range req.Bases {
 		id := basesStore + "-" + strings.TrimPrefix(b.Digest, "sha256:")
-		stores[id] = layoutStore{b.Dir}
+		stores[id] = b.Store
+		if b.Dir != "" {
+			stores[id] = layoutStore{b.Dir}
+		}
 		attrs["context:"+contextName(ref)] = "oci-layout://" + id + "@" + b.Digest
 	}
 	opt.OCIStores = stores

@@ -300,6 +300,23 @@ type Record struct {
 	CreatedAt time.Time
 }
 
+// Content returns the store that has the contents of an image, which is found
+// by its exact name, name@digest. NotFound if there is no such image.
+func (s *Images) Content(ctx context.Context, ref string) (content.Store, error) {
+	c, err := s.daemon.Client()
+	if err != nil {
+		return nil, err
+	}
+	record, err := c.ImageService().Get(ctx, ref)
+	if err != nil {
+		return nil, Error(err, "image %s", ref)
+	}
+	if record.Target.Digest != digestOf(ref) {
+		return nil, errs.New(errs.NotFound, "image %s is %s", ref, record.Target.Digest)
+	}
+	return c.ContentStore(), nil
+}
+
 // List returns the records of the images that have all of the labels.
 func (s *Images) List(ctx context.Context, labels map[string]string) ([]Record, error) {
 	c, err := s.daemon.Client()

@@ -1,4 +1,5 @@
-// Package build reconciles builds: it makes an image of an uploaded source.
+// Package build reconciles builds: it makes an image of an uploaded source, for
+// an app or for a version of a template.
 //
 //	pending -> running -> succeeded | failed | canceled
 //
@@ -17,7 +18,10 @@ import (
 	"sync"
 	"time"
 
+	"github.com/containerd/containerd/v2/core/content"
+
 	"miren.dev/runtime/api/app"
+	"miren.dev/runtime/api/sandbox"
 	"miren.dev/runtime/components/baseimage"
 	"miren.dev/runtime/components/buildkit"
 	"miren.dev/runtime/controllers/kit"
@@ -51,10 +55,16 @@ const maxAttempts = 3
 
 // Reconciler runs builds.
 type Reconciler struct {
-	Store    entity.Store
-	Builder  Builder
-	Bases    Bases
-	Sources  Sources
+	Store   entity.Store
+	Builder Builder
+	Bases   Bases
+	Sources Sources
+	// Image resolves the name of an image to a reference of the node's image
+	// store, and makes the image if necessary. For templates.
+	Image func(ctx context.Context, name string) (string, error)
+	// Content returns the store that has an image, by its exact name. NotFound if
+	// the image does not exist.
+	Content  func(ctx context.Context, image string) (content.Store, error)
 	Logs     *buildlog.Logs
 	TempDir  string // directory for materialised sources
 	Parallel int
@@ -75,7 +85,7 @@ type Reconciler struct {
 func (r *Reconciler) Controller() kit.Controller {
 	return kit.Controller{
 		Name: "build", Kind: app.BuildKind, Reconcile: r.Reconcile, Workers: 2,
-		Access: kit.Access{Owns: kit.Fields(app.BuildKind, "status")},
+		Access: kit.Access{Reads: []*schema.Kind{app.AppKind, sandbox.TemplateKind, sandbox.TemplateVersionKind}, Owns: kit.Fields(app.BuildKind, "status")},
 	}
 }
 
@@ -226,7 +236,9 @@ func (r *Reconciler) run(j *job, b *app.Build) {
 		change = func(b *app.Build) {
 			b.Status.Phase = app.BuildPhaseSucceeded
 			b.Status.Image, b.Status.Services, b.Status.Env = out.image, out.services, out.env
-			setPlan(b, out.plan)
+			if out.plan != nil {
+				setPlan(b, out.plan)
+			}
 		}
 	case canceled:
 		change = func(b *app.Build) { b.Status.Phase = app.BuildPhaseCanceled }
@@ -332,8 +344,16 @@ func setFailure(b *app.Build, err error, late bool, timeout time.Duration) {
 		b.Status.Message = "the build took longer than " + timeout.String()
 		b.Status.Hint = "make it faster, or raise build.timeout in the server's configuration"
 	case b.Status.Hint == "" && errs.Is(err, errs.Unavailable):
-		b.Status.Hint = "`r doctor` checks the server; `r deploy` tries again"
+		b.Status.Hint = "`r doctor` checks the server; " + command(b) + " tries again"
 	}
+}
+
+// command returns the command that repeats a build.
+func command(b *app.Build) string {
+	if b.Spec.TemplateVersion != "" {
+		return "`r template build`"
+	}
+	return "`r deploy`"
 }
 
 func (r *Reconciler) finish(ctx context.Context, bid schema.ID, change func(*app.Build)) error {

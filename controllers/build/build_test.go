@@ -54,6 +54,7 @@ type fixture struct {
 	temp  string
 	do    func(ctx context.Context, attempt int64) error // the behaviour of the builder
 	files map[string]string                              // further files of the source
+	links map[string]string                              // symbolic links of the source, and where they lead
 	asked atomic.Pointer[buildkit.Request]               // the last request
 	calls atomic.Int64
 }
@@ -101,6 +102,11 @@ func (f *fixture) Materialize(_ context.Context, _, dir string) error {
 	}
 	for name, text := range f.files {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
+			return err
+		}
+	}
+	for name, to := range f.links {
+		if err := os.Symlink(to, filepath.Join(dir, name)); err != nil {
 			return err
 		}
 	}

@@ -15,6 +15,7 @@ import (
 	"miren.dev/runtime/pkg/appconfig"
 	"miren.dev/runtime/pkg/buildlog"
 	"miren.dev/runtime/pkg/errs"
+	"miren.dev/runtime/pkg/schema"
 	"miren.dev/runtime/pkg/stack"
 )
 
@@ -42,11 +43,19 @@ func (r *Reconciler) build(ctx context.Context, b *app.Build) (*outcome, error) 
 	}
 	defer os.RemoveAll(tmp)
 	dir := filepath.Join(tmp, "source")
-	if err := r.Sources.Materialize(ctx, b.Spec.Source, dir); err != nil {
+	if b.Spec.Source == "" {
+		err = os.Mkdir(dir, 0o700)
+	} else {
+		err = r.Sources.Materialize(ctx, b.Spec.Source, dir)
+	}
+	if err != nil {
 		if errs.Is(err, errs.NotFound) {
-			err = errs.New(errs.NotFound, "%w", err).WithHint("deploy again: `r deploy` uploads what is missing")
+			err = errs.New(errs.NotFound, "%w", err).WithHint("%s again: it uploads what is missing", command(b))
 		}
 		return nil, because(app.FailureReasonSource, errs.Wrap(err, "read the uploaded source"))
+	}
+	if b.Spec.TemplateVersion != "" {
+		return r.template(ctx, b, dir, log)
 	}
 	cfg, err := appconfig.Load(os.DirFS(dir))
 	if err != nil {
@@ -60,29 +69,36 @@ func (r *Reconciler) build(ctx context.Context, b *app.Build) (*outcome, error) 
 		return nil, because(app.FailureReasonPlan, err)
 	}
 	r.show(ctx, b, plan, log)
-	bases, err := r.bases(ctx, plan, log)
+	bases, err := r.bases(ctx, b.Project, plan, log)
 	if err != nil {
 		return nil, because(app.FailureReasonImage, offer(plan, err))
 	}
 	req := buildkit.Request{
-		ContextDir: dir, Dockerfile: plan.Dockerfile, ImageName: "runtime.local/" + string(b.Spec.App), Bases: bases,
+		ContextDir: dir, Dockerfile: plan.Dockerfile, ImageName: localImages + string(b.Spec.App), Bases: bases,
 		CacheScope: string(b.Project), ContextKey: string(b.Spec.App), Args: cfg.Build.Args, Target: cfg.Build.Target, NoCache: b.Spec.NoCache,
 	}
+	res, err := r.image(ctx, req, log)
+	if err != nil {
+		return nil, offer(plan, err)
+	}
+	out := &outcome{image: res.Image, services: services(plan), env: plan.Env, plan: plan}
+	if len(out.services) == 0 {
+		return nil, because(app.FailureReasonPlan, errs.New(errs.InvalidArgument, "the source has no service to run").
+			WithHint("say what runs in Procfile (web: ...) or in [services.web] of app.toml"))
+	}
+	return out, nil
+}
+
+// image has the builder build an image, and tries again when the builder goes
+// away.
+func (r *Reconciler) image(ctx context.Context, req buildkit.Request, log *buildlog.Writer) (*buildkit.Result, error) {
 	for attempt := 1; ; attempt++ {
 		res, err := r.Builder.Build(ctx, req, func(e buildlog.Event) { log.Add(e) })
-		if err == nil {
-			out := &outcome{image: res.Image, services: services(plan), env: plan.Env, plan: plan}
-			if len(out.services) == 0 {
-				return nil, because(app.FailureReasonPlan, errs.New(errs.InvalidArgument, "the source has no service to run").
-					WithHint("say what runs in Procfile (web: ...) or in [services.web] of app.toml"))
-			}
-			return out, nil
+		if err == nil || !errs.Is(err, errs.Unavailable) {
+			return res, err
 		}
-		if !errs.Is(err, errs.Unavailable) || attempt == maxAttempts || ctx.Err() != nil {
-			if errs.Is(err, errs.Unavailable) {
-				return nil, because(app.FailureReasonInternal, err)
-			}
-			return nil, offer(plan, err)
+		if attempt == maxAttempts || ctx.Err() != nil {
+			return nil, because(app.FailureReasonInternal, err)
 		}
 		say(log, "the builder went away (%v); trying again", err)
 	}
@@ -117,10 +133,24 @@ func offer(plan *stack.Plan, err error) error {
 	return errs.New(errs.ClassOf(err), "%w", err).WithHint("%s", strings.TrimSpace(errs.HintOf(err)+"\n"+hint))
 }
 
-// bases makes the base images that the plan begins from, as far as this machine can make them. The plan then names
-// their versions, and how they differ from the requested names.
-func (r *Reconciler) bases(ctx context.Context, plan *stack.Plan, log *buildlog.Writer) (map[string]buildkit.Base, error) {
-	images, notes, err := r.Bases.Resolve(ctx, plan.Bases, func(line string) { say(log, "%s", line) })
+// bases makes the base images that the plan begins from, as far as this machine can make them, and finds those that
+// builds of the project made. The plan then names their versions, and how they differ from the requested names.
+func (r *Reconciler) bases(ctx context.Context, project schema.ID, plan *stack.Plan, log *buildlog.Writer) (map[string]buildkit.Base, error) {
+	bases := map[string]buildkit.Base{}
+	var names []string
+	for _, name := range plan.Bases {
+		if !built(name) {
+			names = append(names, name)
+			continue
+		}
+		store, err := r.ownImage(ctx, project, name)
+		if err != nil {
+			return nil, err
+		}
+		_, digest, _ := strings.Cut(name, "@")
+		bases[name] = buildkit.Base{Store: store, Digest: digest}
+	}
+	images, notes, err := r.Bases.Resolve(ctx, names, func(line string) { say(log, "%s", line) })
 	if err != nil {
 		return nil, errs.Wrap(err, "base images")
 	}
@@ -128,7 +158,6 @@ func (r *Reconciler) bases(ctx context.Context, plan *stack.Plan, log *buildlog.
 		say(log, "warning: %s", note)
 	}
 	plan.Warnings = append(plan.Warnings, notes...)
-	bases := map[string]buildkit.Base{}
 	for _, name := range slices.Sorted(maps.Keys(images)) {
 		img := images[name]
 		bases[name] = buildkit.Base{Dir: img.Dir, Digest: img.Digest}

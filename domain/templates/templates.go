@@ -5,6 +5,9 @@
 //	Service.Image     the image of a version, which the first call makes
 //	Service.List      the templates that a project can use
 //	Service.Versions  the versions of a template
+//	Service.Build     a new version, from a Dockerfile, steps or an image
+//	Service.Settle    the end of its build
+//	Service.Tag, Untag, Alias, Delete
 //	Service.SetPool, DeletePool  the warm pool of a template in a project
 //	Service.Ship      the templates that come with the system
 //
@@ -28,6 +31,7 @@ import (
 	"miren.dev/runtime/entity/informer"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/schema"
+	"miren.dev/runtime/pkg/source"
 	"miren.dev/runtime/pkg/suggest"
 )
 
@@ -35,14 +39,22 @@ import (
 const System = "system"
 
 // Service is the operations on the templates of one store. It is safe for
-// concurrent use.
+// concurrent use. Size, Sources and Keep, for builds, are set before its first
+// use.
 type Service struct {
 	Store     entity.Store
 	Informers *informer.Set // informers of Store
 	// Resolve resolves a user's name of an image (a base image, a reference) to a
 	// reference of the node's image store, and makes the image if necessary.
 	Resolve func(ctx context.Context, name string) (string, error)
-	Logger  *slog.Logger
+	// Size returns the size of an image of the node's image store, in bytes; nil:
+	// sizes are not recorded.
+	Size    func(ctx context.Context, image string) (int64, error)
+	Sources *source.Store // store of uploaded sources
+	// Keep is how many versions of a template stay when another was built, besides
+	// those with a tag and the selected one; 0: all.
+	Keep   int
+	Logger *slog.Logger
 
 	mu     sync.Mutex
 	making map[id.TemplateVersion]*sync.Mutex // one maker of an image at a time
@@ -79,6 +91,21 @@ func (s *Service) Find(ctx context.Context, project schema.ID, name string) (*sa
 	return t, v, err
 }
 
+// Describe returns the template that name selects as it is stored, and the
+// version, nil if the name alone selects none yet.
+func (s *Service) Describe(ctx context.Context, project schema.ID, name string) (*sandbox.Template, *sandbox.TemplateVersion, error) {
+	base, selector, _ := strings.Cut(name, ":")
+	t, err := s.named(ctx, project, base)
+	if err != nil {
+		return nil, nil, err
+	}
+	if t, err = entity.Get[sandbox.Template](ctx, s.Store, t.ID); err != nil || selector == "" && t.Status.Version == "" {
+		return t, nil, err
+	}
+	v, err := s.version(ctx, t, selector)
+	return t, v, err
+}
+
 // named returns the template of a name: the project's, or that of System.
 func (s *Service) named(ctx context.Context, project schema.ID, name string) (*sandbox.Template, error) {
 	system, err := projects.Find(ctx, s.Store, System)
@@ -86,8 +113,8 @@ func (s *Service) named(ctx context.Context, project schema.ID, name string) (*s
 		return nil, err
 	}
 	for _, p := range []schema.ID{project, system} {
-		if list := informer.Of[sandbox.Template](s.Informers).ByIndex(indexNames, nameKey(p, name)); len(list) > 0 {
-			return list[0], nil
+		if t := first(informer.Of[sandbox.Template](s.Informers).ByIndex(indexNames, nameKey(p, name)), name); t != nil {
+			return t, nil
 		}
 	}
 	// The informer may not have a new one yet.
@@ -95,11 +122,11 @@ func (s *Service) named(ctx context.Context, project schema.ID, name string) (*s
 	if err != nil {
 		return nil, err
 	}
+	if t := first(all, name); t != nil {
+		return t, nil
+	}
 	var known []string
 	for _, t := range all {
-		if t.Name == name || slices.Contains(t.Spec.Aliases, name) {
-			return t, nil
-		}
 		known = append(append(known, t.Name), t.Spec.Aliases...)
 	}
 	e := errs.New(errs.NotFound, "template %q does not exist", name)
@@ -107,6 +134,22 @@ func (s *Service) named(ctx context.Context, project schema.ID, name string) (*s
 		return nil, e.WithHint("did you mean %s? `r template list` lists all", near)
 	}
 	return nil, e.WithHint("`r template list` lists those that do")
+}
+
+// first returns the template of list that has the name, else the oldest that has
+// it as an alias, nil if there is none. Two have the same alias only if requests
+// at the same time gave it to both.
+func first(list []*sandbox.Template, name string) *sandbox.Template {
+	var found *sandbox.Template
+	for _, t := range list {
+		if t.Name == name {
+			return t
+		}
+		if slices.Contains(t.Spec.Aliases, name) && (found == nil || t.CreatedAt.Before(found.CreatedAt)) {
+			found = t
+		}
+	}
+	return found
 }
 
 // version returns the version of t that a selector names: a tag, a number, or
@@ -121,10 +164,10 @@ func (s *Service) version(ctx context.Context, t *sandbox.Template, selector str
 		}
 		return entity.Get[sandbox.TemplateVersion](ctx, s.Store, t.Status.Version)
 	}
-	number, ok := t.Spec.Tags[selector]
+	n, ok := t.Spec.Tags[selector]
 	if !ok {
 		var err error
-		if number, err = strconv.ParseInt(strings.TrimPrefix(selector, "v"), 10, 64); err != nil {
+		if n, err = strconv.ParseInt(strings.TrimPrefix(selector, "v"), 10, 64); err != nil {
 			return nil, errs.New(errs.NotFound, "template %s has no tag %q", t.Name, selector).WithHint("`r template show %s` shows its tags and versions", t.Name)
 		}
 	}
@@ -132,9 +175,9 @@ func (s *Service) version(ctx context.Context, t *sandbox.Template, selector str
 	if err != nil {
 		return nil, err
 	}
-	i := slices.IndexFunc(versions, func(v *sandbox.TemplateVersion) bool { return v.Spec.Number == number })
+	i := slices.IndexFunc(versions, func(v *sandbox.TemplateVersion) bool { return v.Spec.Number == n })
 	if i < 0 {
-		return nil, errs.New(errs.NotFound, "template %s has no version %d", t.Name, number).WithHint("`r template show %s` shows its tags and versions", t.Name)
+		return nil, errs.New(errs.NotFound, "template %s has no version %d", t.Name, n).WithHint("`r template show %s` shows its tags and versions", t.Name)
 	}
 	return versions[i], nil
 }
@@ -178,10 +221,14 @@ func sorted(list []*sandbox.Template) []*sandbox.Template {
 }
 
 // Image returns the reference of a version's image. The first call of a version
-// makes the image, which may take minutes.
+// of a base image makes it, which may take minutes. FailedPrecondition for a
+// version that is not built.
 func (s *Service) Image(ctx context.Context, v *sandbox.TemplateVersion) (string, error) {
 	if v.Status.Image != "" {
 		return v.Status.Image, nil
+	}
+	if !usable(v) {
+		return "", unusable(v)
 	}
 	s.mu.Lock()
 	making := s.making[v.GetID()]
@@ -200,11 +247,15 @@ func (s *Service) Image(ctx context.Context, v *sandbox.TemplateVersion) (string
 		return v.Status.Image, nil
 	}
 	image, err := s.Resolve(ctx, v.Spec.Base)
+	var size int64
+	if err == nil {
+		size, err = s.size(ctx, image)
+	}
 	if ctx.Err() != nil {
 		return "", ctx.Err()
 	}
 	_, serr := entity.ModifyStatus(ctx, s.Store, v.ID, func(v *sandbox.TemplateVersion) error {
-		v.Status.Phase, v.Status.Image, v.Status.Message = sandbox.TemplatePhaseReady, image, ""
+		v.Status.Phase, v.Status.Image, v.Status.Bytes, v.Status.Message = sandbox.TemplatePhaseReady, image, size, ""
 		if err != nil {
 			v.Status.Phase, v.Status.Message = sandbox.TemplatePhaseFailed, err.Error()
 		}
@@ -214,4 +265,11 @@ func (s *Service) Image(ctx context.Context, v *sandbox.TemplateVersion) (string
 		return "", errs.Wrap(err, "make the image of the template")
 	}
 	return image, serr
+}
+
+func (s *Service) size(ctx context.Context, image string) (int64, error) {
+	if s.Size == nil {
+		return 0, nil
+	}
+	return s.Size(ctx, image)
 }

@@ -95,7 +95,7 @@ type Logs struct {
 
 // Retention: How much of the past is kept, per app.
 type Retention struct {
-	Versions    int64         // Versions that can be rolled back to.
+	Versions    int64         // Versions that can be rolled back to; of a template, versions besides those with a tag.
 	Deployments int64         // Deployments in the history.
 	Builds      int64         // Builds and their logs.
 	Ended       time.Duration // How long sandboxes that ended, and their logs, are kept.
@@ -208,7 +208,7 @@ var Keys = []Key{
 		field: func(c *Config) any { return &c.Logs.SandboxBytes }},
 	{Path: "logs.build_bytes", Type: "int", Default: "16777216", Doc: "Output kept per build.", Unit: "bytes", Min: "65536", Max: "",
 		field: func(c *Config) any { return &c.Logs.BuildBytes }},
-	{Path: "retention.versions", Type: "int", Default: "20", Doc: "Versions that can be rolled back to.", Unit: "", Min: "1", Max: "",
+	{Path: "retention.versions", Type: "int", Default: "20", Doc: "Versions that can be rolled back to; of a template, versions besides those with a tag.", Unit: "", Min: "1", Max: "",
 		field: func(c *Config) any { return &c.Retention.Versions }},
 	{Path: "retention.deployments", Type: "int", Default: "100", Doc: "Deployments in the history.", Unit: "", Min: "1", Max: "",
 		field: func(c *Config) any { return &c.Retention.Deployments }},

@@ -59,6 +59,16 @@ func planDockerfile(s *source, p *Plan) error {
 	return nil
 }
 
+// Bases returns the images that a Dockerfile begins from or copies from, as
+// written there.
+func Bases(dockerfile string) ([]string, error) {
+	d, err := parseDockerfile(dockerfile, nil, "")
+	if err != nil {
+		return nil, err
+	}
+	return d.bases, nil
+}
+
 // parsed is what matters of a Dockerfile.
 type parsed struct {
 	bases   []string

@@ -24,7 +24,8 @@ func Access() (name string, a kit.Access) {
 			sandbox.TemplateKind, sandbox.TemplateVersionKind, sandbox.WarmPoolKind, sandbox.SnapshotKind,
 			disk.DiskKind, disk.DiskSnapshotKind, execution.ExecutionKind,
 		},
-		Deletes: []*schema.Kind{core.ClientCertificateKind, app.AppKind, app.RouteKind, sandbox.SandboxKind, sandbox.WarmPoolKind, sandbox.SnapshotKind},
+		Deletes: []*schema.Kind{core.ClientCertificateKind, app.AppKind, app.RouteKind, sandbox.SandboxKind, sandbox.WarmPoolKind, sandbox.SnapshotKind,
+			sandbox.TemplateKind, sandbox.TemplateVersionKind},
 		Owns: slices.Concat(
 			kit.Fields(app.AppKind, "spec.env", "spec.secrets"), kit.Fields(app.DeploymentKind, "spec.cancel"),
 			kit.Fields(app.RouteKind, "spec"), kit.Fields(core.ClientCertificateKind, "spec"), kit.Fields(core.NodeKind, "spec.cordoned"),

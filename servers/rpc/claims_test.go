@@ -170,7 +170,7 @@ func TestTemplates(t *testing.T) {
 	for _, name := range []string{"python", "python:1"} {
 		show, err := e.templates.Show(e.ctx(), &sandbox.TemplateRequest{Template: name})
 		e.must(err)
-		if v, err := entity.Decode[sandbox.TemplateVersion](&show.Selected); err != nil || v.Spec.Number != 1 || len(show.Versions) != 1 {
+		if v, err := entity.Decode[sandbox.TemplateVersion](show.Selected); err != nil || v.Spec.Number != 1 || len(show.Versions) != 1 {
 			t.Errorf("%s: %+v, %d versions, %v", name, v, len(show.Versions), err)
 		}
 	}

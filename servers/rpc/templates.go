@@ -3,11 +3,13 @@ package rpcserver
 import (
 	"context"
 
+	"miren.dev/runtime/api/app"
 	"miren.dev/runtime/api/sandbox"
 	"miren.dev/runtime/domain/projects"
 	"miren.dev/runtime/domain/templates"
 	"miren.dev/runtime/pkg/rpc"
 	"miren.dev/runtime/pkg/schema"
+	"miren.dev/runtime/pkg/source"
 )
 
 // templateHandler serves sandbox.Templates.
@@ -27,11 +29,15 @@ func (h *templateHandler) List(ctx context.Context, req *sandbox.TemplatesReques
 }
 
 func (h *templateHandler) Show(ctx context.Context, req *sandbox.TemplateRequest) (*sandbox.TemplateResponse, error) {
-	pid, err := projects.Find(ctx, h.templates.Store, req.Project)
+	return h.show(ctx, req.Project, req.Template)
+}
+
+func (h *templateHandler) show(ctx context.Context, project, name string) (*sandbox.TemplateResponse, error) {
+	pid, err := projects.Find(ctx, h.templates.Store, project)
 	if err != nil {
 		return nil, err
 	}
-	t, v, err := h.templates.Find(ctx, pid, req.Template)
+	t, v, err := h.templates.Describe(ctx, pid, name)
 	if err != nil {
 		return nil, err
 	}
@@ -39,15 +45,92 @@ func (h *templateHandler) Show(ctx context.Context, req *sandbox.TemplateRequest
 	if err != nil {
 		return nil, err
 	}
+	var builds []*app.Build
+	for _, v := range versions {
+		of, err := templates.Builds(ctx, h.templates.Store, v)
+		if err != nil {
+			return nil, err
+		}
+		builds = append(builds, of...)
+	}
 	resp := &sandbox.TemplateResponse{}
 	if resp.Template, err = record(t); err != nil {
 		return nil, err
 	}
-	if resp.Selected, err = record(v); err != nil {
+	if v != nil {
+		rec, err := record(v)
+		if err != nil {
+			return nil, err
+		}
+		resp.Selected = &rec
+	}
+	if resp.Versions, err = recordsOf(versions); err != nil {
 		return nil, err
 	}
-	resp.Versions, err = recordsOf(versions)
+	resp.Builds, err = recordsOf(builds)
 	return resp, err
+}
+
+func (h *templateHandler) Build(ctx context.Context, req *sandbox.BuildTemplateRequest) (*sandbox.BuildTemplateResponse, error) {
+	r := templates.BuildRequest{
+		Title: req.Title, Dockerfile: req.Dockerfile, Steps: req.Steps, Image: req.Image, NoCache: value(req.NoCache), Tags: req.Tags, Aliases: req.Aliases,
+		Start: req.Start, Env: req.Env, User: req.User, Workdir: req.Workdir,
+		CPUMillis: value(req.CPUMillis), MemoryBytes: value(req.MemoryBytes), DiskBytes: value(req.DiskBytes),
+	}
+	if req.Ready != nil {
+		r.Ready = &templates.Ready{Port: value(req.Ready.Port), Path: req.Ready.Path, Command: req.Ready.Command, Timeout: value(req.Ready.Timeout)}
+	}
+	if req.Source != "" {
+		var err error
+		if r.Source, err = source.ParseDigest(req.Source); err != nil {
+			return nil, err
+		}
+	}
+	b, err := h.templates.Build(ctx, req.Project, req.Name, r)
+	if err != nil {
+		return nil, err
+	}
+	rpc.SetSubjects(ctx, rpc.Subject{Kind: sandbox.KindTemplate, ID: string(b.Template.ID)})
+	resp := &sandbox.BuildTemplateResponse{}
+	if resp.Template, err = record(b.Template); err != nil {
+		return nil, err
+	}
+	if resp.Version, err = record(b.Version); err != nil {
+		return nil, err
+	}
+	resp.Build, err = record(b.Build)
+	return resp, err
+}
+
+func (h *templateHandler) Wait(ctx context.Context, req *sandbox.TemplateRequest) (*sandbox.TemplateResponse, error) {
+	if err := h.templates.Wait(ctx, req.Project, req.Template); err != nil {
+		return nil, err
+	}
+	return h.show(ctx, req.Project, req.Template)
+}
+
+func (h *templateHandler) Tag(ctx context.Context, req *sandbox.TagTemplateRequest) (*sandbox.TemplateResponse, error) {
+	set := h.templates.Tag
+	if value(req.Remove) {
+		set = h.templates.Untag
+	}
+	t, err := set(ctx, req.Project, req.Template, req.Tag)
+	if err != nil {
+		return nil, err
+	}
+	return h.show(ctx, req.Project, t.Name)
+}
+
+func (h *templateHandler) Alias(ctx context.Context, req *sandbox.AliasTemplateRequest) (*sandbox.TemplateResponse, error) {
+	t, err := h.templates.Alias(ctx, req.Project, req.Template, req.Alias, value(req.Remove))
+	if err != nil {
+		return nil, err
+	}
+	return h.show(ctx, req.Project, t.Name)
+}
+
+func (h *templateHandler) Delete(ctx context.Context, req *sandbox.TemplateRequest) error {
+	return h.templates.Delete(ctx, req.Project, req.Template)
 }
 
 func (h *templateHandler) SetPool(ctx context.Context, req *sandbox.SetPoolRequest) (*sandbox.PoolResponse, error) {

@@ -25,6 +25,7 @@ import (
 	"miren.dev/runtime/controllers/retention"
 	ctlsandbox "miren.dev/runtime/controllers/sandbox"
 	"miren.dev/runtime/controllers/scheduler"
+	"miren.dev/runtime/controllers/template"
 	"miren.dev/runtime/domain/apps"
 	"miren.dev/runtime/domain/disks"
 	"miren.dev/runtime/domain/executions"
@@ -84,11 +85,13 @@ func newControl(cfg *config.Config, m *machine, store *pgstore.Store, src source
 	}
 	c.builds = &build.Reconciler{
 		Store: store, Builder: m.buildkit, Bases: m.bases, Sources: src, Logs: m.buildLogs, TempDir: m.in.State("tmp"),
-		Parallel: int(cfg.Build.Parallel), Timeout: cfg.Build.Timeout, Logger: log.With("controller", "build"),
+		Parallel: int(cfg.Build.Parallel), Timeout: cfg.Build.Timeout, Logger: log.With("controller", "build"), Content: m.images.Content,
 	}
 	c.informers = informer.New(informer.Config{Reader: store, Logger: log.With("component", "informers")})
 	c.images, c.demand = &resolver{m: m}, &sandboxes.Demand{}
 	c.templates = templates.New(store, c.informers, c.images.Resolve, log)
+	c.templates.Size, c.templates.Sources, c.templates.Keep = c.images.Size, src.Store, int(cfg.Retention.Versions)
+	c.builds.Image = c.images.Resolve
 	c.rt = kit.New(kit.Config{Informers: c.informers, Logger: log, Registerer: reg})
 	c.objects = retention.NewObjects(&retention.Objects{
 		Objects: m.objects, Store: store, Keep: cfg.History.Executions, MaxBytes: cfg.Executions.StoreBytes, Logger: log,
@@ -116,6 +119,7 @@ func (c *control) controllers(nodeID id.Node) []kit.Controller {
 			Store: c.store, Informers: c.informers, Drainer: c.drainer(), URL: c.appURL, DrainTimeout: c.cfg.Ingress.DrainTimeout,
 			Logger: log("deployment"),
 		}).Controller(),
+		(&template.Reconciler{Templates: c.templates}).Controller(),
 		(&pool.Reconciler{Store: c.store, Logger: log("pool")}).Controller(),
 		(&pool.Warm{
 			Store: c.store, Informers: c.informers, Templates: c.templates, Demand: c.demand, Logger: log("warm-pool"),

@@ -70,6 +70,9 @@ func TestFieldsHaveOneWriter(t *testing.T) {
 		"retention writes sandbox_pool.spec.replicas of deployment to retire what a rollout left behind",
 		"sandbox writes sandbox.spec.desired of api to pause an idle one",
 		"scheduler writes sandbox.status of sandbox while it has no node, and so no controller of one",
+		"template writes template.spec.tags of api to select the version that was built",
+		"template writes template.status.version of api to select the version that was built",
+		"template writes template_version.status of api to record how its build ended",
 		"warm-pool writes sandbox.labels.runtime/counted of api to count the failure of an ended one of its own once",
 		"warm-pool writes sandbox.spec.desired of api to stop one of its own that is too many",
 		"warm-pool writes sandbox.spec.stop_reason of api to stop one of its own that is too many",
@@ -135,7 +138,7 @@ func TestDebugControllers(t *testing.T) {
 	for _, s := range resp.Controllers {
 		got[s.Name], names = s, append(names, s.Name)
 	}
-	want := []string{"api", "build", "deployment", "disk", "disk-schedule", "execution", "node", "pool", "registrar", "retention", "sandbox", "sandbox-retention", "scheduler", "snapshot", "warm-pool"}
+	want := []string{"api", "build", "deployment", "disk", "disk-schedule", "execution", "node", "pool", "registrar", "retention", "sandbox", "sandbox-retention", "scheduler", "snapshot", "template", "warm-pool"}
 	if !slices.Equal(names, want) {
 		t.Errorf("writers %v, want %v", names, want)
 	}

@@ -60,6 +60,15 @@ func (r *resolver) Resolve(ctx context.Context, name string) (string, error) {
 	return r.m.images.Import(ctx, pr, "runtime.local/base/"+img.Name+":"+img.Version, map[string]string{labelBase: strings.TrimPrefix(img.Digest, "sha256:")})
 }
 
+// Size returns the size of an image of the image store, compressed, in bytes.
+func (r *resolver) Size(ctx context.Context, ref string) (int64, error) {
+	img, err := r.m.images.Resolve(ctx, ref)
+	if err != nil {
+		return 0, err
+	}
+	return img.Size, nil
+}
+
 // tarDir writes the files below dir as a tar stream.
 func tarDir(w io.Writer, dir string) error {
 	tw := tar.NewWriter(w)

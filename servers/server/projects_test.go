@@ -170,6 +170,21 @@ var answers = map[string]answer{
 	"sandbox.Templates/Show": byApp(func(p, a string) *sandbox.TemplateRequest {
 		return &sandbox.TemplateRequest{Project: p, Template: a}
 	}),
+	"sandbox.Templates/Build": byApp(func(p, a string) *sandbox.BuildTemplateRequest {
+		return &sandbox.BuildTemplateRequest{Project: p, Name: a, Image: "runtime/sandbox:base"}
+	}),
+	"sandbox.Templates/Wait": byApp(func(p, a string) *sandbox.TemplateRequest {
+		return &sandbox.TemplateRequest{Project: p, Template: a}
+	}),
+	"sandbox.Templates/Tag": byApp(func(p, a string) *sandbox.TagTemplateRequest {
+		return &sandbox.TagTemplateRequest{Project: p, Template: a + ":1", Tag: "latest"}
+	}),
+	"sandbox.Templates/Alias": byApp(func(p, a string) *sandbox.AliasTemplateRequest {
+		return &sandbox.AliasTemplateRequest{Project: p, Template: a, Alias: "b"}
+	}),
+	"sandbox.Templates/Delete": byApp(func(p, a string) *sandbox.TemplateRequest {
+		return &sandbox.TemplateRequest{Project: p, Template: a}
+	}),
 	"sandbox.Templates/SetPool": byApp(func(p, a string) *sandbox.SetPoolRequest {
 		return &sandbox.SetPoolRequest{Project: p, Template: a}
 	}),

@@ -1,0 +1,128 @@
+package build
+
+import (
+	"context"
+	"errors"
+	"io"
+	"io/fs"
+	"os"
+	"strings"
+
+	"github.com/containerd/containerd/v2/core/content"
+
+	"miren.dev/runtime/api/app"
+	"miren.dev/runtime/api/sandbox"
+	"miren.dev/runtime/components/buildkit"
+	"miren.dev/runtime/entity"
+	"miren.dev/runtime/pkg/buildlog"
+	"miren.dev/runtime/pkg/errs"
+	"miren.dev/runtime/pkg/schema"
+	"miren.dev/runtime/pkg/stack"
+)
+
+// maxDockerfile bounds a Dockerfile of a template, in bytes.
+const maxDockerfile = 1 << 20
+
+// template makes the image of a version of a template: of a Dockerfile, or one
+// that exists already. dir has the files of the source.
+func (r *Reconciler) template(ctx context.Context, b *app.Build, dir string, log *buildlog.Writer) (*outcome, error) {
+	if b.Spec.Image != "" {
+		image, err := r.existing(ctx, b.Project, b.Spec.Image, log)
+		return &outcome{image: image}, because(app.FailureReasonImage, err)
+	}
+	v, err := entity.Get[sandbox.TemplateVersion](ctx, r.Store, b.Spec.TemplateVersion)
+	if err != nil {
+		return nil, because(app.FailureReasonInternal, err)
+	}
+	plan := &stack.Plan{Stack: "dockerfile", Dockerfile: b.Spec.Instructions}
+	if b.Spec.Dockerfile != "" {
+		if plan.Dockerfile, err = readDockerfile(dir, b.Spec.Dockerfile); err != nil {
+			return nil, because(app.FailureReasonSource, err)
+		}
+	}
+	if plan.Bases, err = stack.Bases(plan.Dockerfile); err != nil {
+		return nil, because(app.FailureReasonPlan, errs.New(errs.InvalidArgument, "Dockerfile: %w", err))
+	}
+	bases, err := r.bases(ctx, b.Project, plan, log)
+	if err != nil {
+		return nil, because(app.FailureReasonImage, err)
+	}
+	res, err := r.image(ctx, buildkit.Request{
+		ContextDir: dir, Dockerfile: plan.Dockerfile, ImageName: localImages + string(v.Spec.Template), Bases: bases,
+		CacheScope: string(b.Project), ContextKey: string(v.Spec.Template), NoCache: b.Spec.NoCache,
+	}, log)
+	if err != nil {
+		return nil, err
+	}
+	return &outcome{image: res.Image, plan: plan}, nil
+}
+
+// existing returns the reference of an image that a build of the project made,
+// or of a base image, which it makes if necessary.
+func (r *Reconciler) existing(ctx context.Context, project schema.ID, name string, log *buildlog.Writer) (string, error) {
+	if built(name) {
+		_, err := r.ownImage(ctx, project, name)
+		return name, err
+	}
+	if strings.Contains(name, "@") { // the image store would look for the digest alone
+		return "", errs.New(errs.NotFound, "image %s does not exist", name).WithHint("name a base image, or an image of the project as `r template show NAME` prints it")
+	}
+	// For the progress; Image then finds it made.
+	if _, _, err := r.Bases.Resolve(ctx, []string{name}, func(line string) { say(log, "%s", line) }); err != nil {
+		return "", err
+	}
+	image, err := r.Image(ctx, name)
+	if err == nil {
+		say(log, "%s is %s", name, image)
+	}
+	return image, err
+}
+
+// localImages begins the names of the images that builds make, which no
+// registry has. The rest is the id of the app or template, "@" and the digest.
+const localImages = "runtime.local/"
+
+// built reports whether an image is one that a build made.
+func built(image string) bool {
+	rest, ok := strings.CutPrefix(image, localImages)
+	return ok && (strings.HasPrefix(rest, app.AppKind.Prefix+"-") || strings.HasPrefix(rest, sandbox.TemplateKind.Prefix+"-"))
+}
+
+// ownImage returns the store of an image that a build made. NotFound if it was a
+// build of another project, or the image does not exist.
+func (r *Reconciler) ownImage(ctx context.Context, project schema.ID, image string) (content.Store, error) {
+	name, _, _ := strings.Cut(strings.TrimPrefix(image, localImages), "@")
+	kind := sandbox.TemplateKind
+	if strings.HasPrefix(name, app.AppKind.Prefix+"-") {
+		kind = app.AppKind
+	}
+	rec, err := r.Store.Get(ctx, kind.Name, schema.ID(name))
+	if err != nil && !errs.Is(err, errs.NotFound) {
+		return nil, err
+	}
+	if err != nil || rec.Project != project {
+		return nil, errs.New(errs.NotFound, "the project has no image %s", image).WithHint("`r template show NAME` prints the image of a template")
+	}
+	return r.Content(ctx, image)
+}
+
+// readDockerfile reads a Dockerfile of the source in dir, which may not lead
+// out of it.
+func readDockerfile(dir, name string) (string, error) {
+	f, err := os.OpenInRoot(dir, name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return "", errs.New(errs.InvalidArgument, "the source has no %s", name).WithHint("say where it is with --file; is it ignored by .gitignore?")
+	}
+	if err != nil {
+		return "", errs.New(errs.InvalidArgument, "Dockerfile: %w", err)
+	}
+	defer f.Close()
+	b, err := io.ReadAll(io.LimitReader(f, maxDockerfile+1))
+	if err == nil && len(b) > maxDockerfile {
+		err = errs.New(errs.InvalidArgument, "it has more than %d MiB", maxDockerfile>>20)
+	}
+	if err != nil {
+		return "", errs.New(errs.InvalidArgument, "%s: %w", name, err)
+	}
+	return string(b), nil
+}
