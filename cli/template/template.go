@@ -19,7 +19,7 @@ import (
 
 // New makes the commands.
 func New(e *command.Env) *cobra.Command {
-	return command.Group("template", "Templates of sandboxes", newList(e), newShow(e))
+	return command.Group("template", "Templates of sandboxes", newList(e), newShow(e), newBuild(e), newLogs(e), newTag(e), newAlias(e), newDelete(e))
 }
 
 func client(ctx context.Context, e *command.Env) (sandbox.TemplatesClient, error) {
@@ -97,6 +97,9 @@ func show(ctx context.Context, e *command.Env, name string) error {
 	}
 	return print(e, resp)
 }
+
+// named reports whether the name of a template says which version is meant.
+func named(name string) bool { return strings.Contains(name, ":") }
 
 func print(e *command.Env, resp *sandbox.TemplateResponse) error {
 	t, err := entity.Decode[sandbox.Template](&resp.Template)
