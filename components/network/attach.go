@@ -188,6 +188,10 @@ func (m *Manager) Policy(id string) (p egress.Policy, ok bool) {
 	return l.Policy, ok && l.Address.IsValid()
 }
 
+// Authority returns the certificate, as PEM, that a sandbox must trust whose policy
+// injects secrets.
+func (m *Manager) Authority() ([]byte, error) { return m.proxy.Certificate() }
+
 // Recent returns the last questions and connections of a sandbox whose policy has
 // rules, the oldest first.
 func (m *Manager) Recent(id string) []egress.Record {

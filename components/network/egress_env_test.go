@@ -2,7 +2,9 @@ package network
 
 import (
 	"context"
+	"crypto/sha256"
 	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
@@ -28,12 +30,14 @@ import (
 // server of this machine. It is for tests in a namespace of their own.
 type internet struct {
 	place
-	asked atomic.Int64 // questions to the name server
+	asked atomic.Int64      // questions to the name server
+	cert  *x509.Certificate // of the TLS servers
 }
 
 // zone has the records of the name server.
 var zone = map[string][]string{
 	"good.example.":       {"203.0.113.80"},
+	"example.com.":        {"203.0.113.80"}, // the certificate of the servers is for this name
 	"www.good.example.":   {"203.0.113.81"},
 	"other.example.":      {"203.0.113.82"},
 	"two.example.":        {"203.0.113.80", "203.0.113.83"},
@@ -121,6 +125,9 @@ func (w *internet) serve(t *testing.T, netns string, a netip.Addr) {
 			fmt.Fprintf(rw, "%s %s %s\n", r.URL.RawQuery, r.Header.Get("X-Forwarded-For"), r.Header.Get("User-Agent"))
 			_, _ = io.Copy(rw, r.Body)
 			return
+		case "/authorization":
+			fmt.Fprintf(rw, "%x", sha256.Sum256([]byte(r.Header.Get("Authorization"))))
+			return
 		case "/upgrade":
 			rw.Header().Set("Connection", "Upgrade")
 			rw.Header().Set("Upgrade", "echo")
@@ -138,6 +145,7 @@ func (w *internet) serve(t *testing.T, netns string, a netip.Addr) {
 	go func() { _ = plain.Serve(listenAt(t, netns, netip.AddrPortFrom(a, 80))) }()
 	secure := &httptest.Server{Listener: listenAt(t, netns, netip.AddrPortFrom(a, 443)), Config: &http.Server{Handler: handler}}
 	secure.StartTLS()
+	w.cert = secure.Certificate()
 	t.Cleanup(func() { plain.Close(); secure.Close() })
 	echo := listenAt(t, netns, netip.AddrPortFrom(a, 8080))
 	go func() {

@@ -16,6 +16,7 @@
 //	firewall           nftables tables (inet, arp) named instance.Name(""), one routing rule with the bridge's name
 //	subnet             <state dir>/network.json
 //	records of CNI     <state dir>/cni/
+//	authority          <state dir>/egress-ca.pem, certificate and key, from the first secret that is injected on
 //	forwarding         /run/lock/miren-runtime/forwarding.json, of all installations
 //
 // The subnet is chosen so that nothing on the machine uses it, under a lock
@@ -89,6 +90,12 @@ type Config struct {
 	Parked int
 	// Record, if set, is called with the requests of sandboxes with rules, one call at a time.
 	Record func(egress.Record)
+	// Secret returns the value of the secret that an egress.Injection names; NotFound
+	// if it was deleted.
+	Secret func(ctx context.Context, reference string) (string, error)
+	// Roots is a file of certificates by which servers may be verified that get a
+	// secret, besides those of the machine; empty: none.
+	Roots  string
 	Logger *slog.Logger
 }
 
@@ -125,7 +132,10 @@ func New(cfg Config) *Manager {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
 	m := &Manager{cfg: cfg, firewall: firewall.New(cfg.Logger), leases: map[string]lease{}, used: map[netip.Addr]bool{}, taken: make(chan struct{}, 1)}
-	m.proxy = proxy.New(proxy.Config{Servers: resolver.Ask, Reachable: m.reachable, Record: cfg.Record, Logger: cfg.Logger})
+	m.proxy = proxy.New(proxy.Config{
+		Servers: resolver.Ask, Reachable: m.reachable, Record: cfg.Record, Secret: cfg.Secret, Roots: cfg.Roots, Logger: cfg.Logger,
+		Authority: cfg.Instance.State("egress-ca.pem"),
+	})
 	return m
 }
 

@@ -397,7 +397,7 @@ func TestFreeSubnet(t *testing.T) {
 }
 
 func TestFilesNameHostAndResolver(t *testing.T) {
-	m := New(Config{})
+	m := New(Config{Instance: &instance.Instance{StateDir: t.TempDir()}})
 	m.resolver.Servers = []netip.Addr{netip.MustParseAddr("10.88.0.1")}
 	f := m.Files("web-1", netip.MustParseAddr("10.88.0.7"))
 	if !strings.Contains(string(f.Hosts), "10.88.0.7\tweb-1\n") || string(f.Hostname) != "web-1\n" || string(f.ResolvConf) != "nameserver 10.88.0.1\n" {

@@ -11,6 +11,9 @@
 // whatever its protocol and port. A domain is matched by the name that a sandbox
 // asks the name server for, and by the name in a TLS handshake (port 443) or an
 // HTTP request (port 80): an allowed domain opens those two TCP ports only.
+//
+// An Injection has the proxy add a secret to the requests to a host, which the
+// policy then permits at port 443 without a rule in Allow.
 package egress
 
 import (
@@ -39,9 +42,10 @@ const MaxRules = 256
 
 // Policy of a sandbox. Policies are not changed once made.
 type Policy struct {
-	Mode  Mode   `json:"mode"`
-	Allow []Rule `json:"allow,omitempty"` // for List only
-	Deny  []Rule `json:"deny,omitempty"`  // for All and List
+	Mode   Mode        `json:"mode"`
+	Allow  []Rule      `json:"allow,omitempty"`  // for List only
+	Deny   []Rule      `json:"deny,omitempty"`   // for All and List
+	Inject []Injection `json:"inject,omitempty"` // for All and List
 }
 
 // Open is the policy of a sandbox for which none was set.
@@ -51,8 +55,8 @@ func Open() Policy { return Policy{Mode: All} }
 func Closed() Policy { return Policy{Mode: None} }
 
 // Parse makes a policy of the texts of its rules. InvalidArgument says which text is wrong.
-func Parse(mode string, allow, deny []string) (Policy, error) {
-	p := Policy{Mode: Mode(mode)}
+func Parse(mode string, allow, deny []string, inject ...Injection) (Policy, error) {
+	p := Policy{Mode: Mode(mode), Inject: inject}
 	for _, l := range []struct {
 		name  string
 		texts []string
@@ -76,23 +80,31 @@ func (p Policy) Validate() error {
 		return errs.New(errs.InvalidArgument, "network policy %q is none of %q", p.Mode, Modes)
 	case len(p.Allow) > MaxRules || len(p.Deny) > MaxRules:
 		return errs.New(errs.InvalidArgument, "network policy: %d networks and domains are allowed and %d denied, of at most %d each", len(p.Allow), len(p.Deny), MaxRules)
-	case p.Mode == None && len(p.Allow)+len(p.Deny) > 0:
+	case len(p.Inject) > MaxInjections:
+		return errs.New(errs.InvalidArgument, "network policy: %d secrets are injected, of at most %d", len(p.Inject), MaxInjections)
+	case p.Mode == None && len(p.Allow)+len(p.Deny)+len(p.Inject) > 0:
 		return errs.New(errs.InvalidArgument, "network policy none has no rules").WithHint("use the policy list to allow some networks or domains")
 	case p.Mode == All && len(p.Allow) > 0:
 		return errs.New(errs.InvalidArgument, "network policy all has nothing to allow").WithHint("use the policy list, or deny what must not be reached")
-	case p.Mode == List && len(p.Allow) == 0:
+	case p.Mode == List && len(p.Allow)+len(p.Inject) == 0:
 		return errs.New(errs.InvalidArgument, "network policy list allows nothing").WithHint("allow a network or a domain, or use the policy none")
 	}
-	return nil
+	return p.validateInjections()
 }
 
-// Filtered reports whether a policy permits some destinations and not others.
-func (p Policy) Filtered() bool { return p.Mode == List || p.Mode == All && len(p.Deny) > 0 }
+// Filtered reports whether the proxy must see the names of connections: the
+// policy permits some destinations and not others, or injects secrets.
+func (p Policy) Filtered() bool {
+	return p.Mode == List || p.Mode == All && len(p.Deny)+len(p.Inject) > 0
+}
 
 // Resolves reports whether a name may be asked for.
 func (p Policy) Resolves(name string) bool {
 	name = Canonical(name)
-	return p.Mode == All && !names(p.Deny, name) || p.Mode == List && names(p.Allow, name) && !names(p.Deny, name)
+	if names(p.Deny, name) {
+		return false
+	}
+	return p.Mode == All || p.Mode == List && (names(p.Allow, name) || slices.ContainsFunc(p.Inject, func(i Injection) bool { return i.Host.matches(name) }))
 }
 
 // Verdict is the decision of a policy on a connection.
@@ -116,11 +128,14 @@ func (v Verdict) String() string {
 
 // Decide returns the verdict on a connection to an address, and to a name that
 // the client sent there; "" if it sent none.
-func (p Policy) Decide(name string, a netip.Addr) Verdict {
+func (p Policy) Decide(name string, to netip.AddrPort) Verdict {
 	name = Canonical(name)
+	a := to.Addr()
 	switch {
 	case p.Mode != All && p.Mode != List, contains(p.Deny, a), name != "" && names(p.Deny, name):
 		return Denied
+	case len(p.Injections(name, to.Port())) > 0:
+		return ByName // whatever else permits it: no other address gets the secret
 	case p.Mode == All:
 		return ByNone
 	case contains(p.Allow, a):
@@ -131,10 +146,10 @@ func (p Policy) Decide(name string, a netip.Addr) Verdict {
 	return Denied
 }
 
-// DeniesNames reports whether a name can make a difference to a connection that
+// NeedsNames reports whether a name can make a difference to a connection that
 // is permitted without one.
-func (p Policy) DeniesNames() bool {
-	return slices.ContainsFunc(p.Deny, func(r Rule) bool { return r.domain != "" })
+func (p Policy) NeedsNames() bool {
+	return len(p.Inject) > 0 || slices.ContainsFunc(p.Deny, func(r Rule) bool { return r.domain != "" })
 }
 
 // Networks returns the networks of rules, without those within others.

@@ -95,11 +95,102 @@ func TestDecisions(t *testing.T) {
 		{Closed(), "example.com", "192.0.2.1", Denied, false},
 		{Policy{}, "example.com", "192.0.2.1", Denied, false},
 	} {
-		if got := c.policy.Decide(c.name, netip.MustParseAddr(c.addr)); got != c.want {
+		if got := c.policy.Decide(c.name, netip.AddrPortFrom(netip.MustParseAddr(c.addr), PortHTTPS)); got != c.want {
 			t.Errorf("%v: Decide(%q, %s) = %d, want %d", c.policy, c.name, c.addr, got, c.want)
 		}
 		if got := c.policy.Resolves(c.name); got != c.resolves {
 			t.Errorf("%v: Resolves(%q) = %v", c.policy, c.name, got)
+		}
+	}
+}
+
+func injection(t *testing.T, host string) Injection {
+	t.Helper()
+	r, err := ParseRule(host)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return Injection{Host: r, Secret: "proj/key", Header: DefaultHeader, Format: DefaultFormat}
+}
+
+// TestInjections: a rule permits its host at port 443, and no other rule than one
+// that denies it changes that the address must be the host's.
+func TestInjections(t *testing.T) {
+	plain := injection(t, "plain.example")
+	plain.Plain = true
+	list, err := Parse("list", nil, []string{"denied.example", "203.0.113.0/24"},
+		injection(t, "api.example"), injection(t, "*.api.example"), plain, injection(t, "denied.example"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := Policy{Mode: All, Inject: []Injection{injection(t, "api.example")}}
+	for _, c := range []struct {
+		policy     Policy
+		name, to   string
+		want       Verdict
+		injected   int
+		resolves   bool
+		terminates bool
+	}{
+		{list, "API.example.", "192.0.2.1:443", ByName, 1, true, true},
+		{list, "a.api.example", "192.0.2.1:443", ByName, 1, true, true},
+		{list, "api.example", "192.0.2.1:80", Denied, 0, true, false},
+		{list, "api.example", "203.0.113.1:443", Denied, 1, true, true},
+		{list, "plain.example", "192.0.2.1:80", ByName, 1, true, false},
+		{list, "plain.example", "192.0.2.1:443", ByName, 1, true, true},
+		{list, "denied.example", "192.0.2.1:443", Denied, 1, false, true},
+		{list, "other.example", "192.0.2.1:443", Denied, 0, false, false},
+		{list, "", "192.0.2.1:443", Denied, 0, false, false},
+		{all, "api.example", "192.0.2.1:443", ByName, 1, true, true},
+		{all, "api.example", "192.0.2.1:80", ByNone, 0, true, false},
+		{all, "other.example", "192.0.2.1:443", ByNone, 0, true, false},
+	} {
+		to := netip.MustParseAddrPort(c.to)
+		if got := c.policy.Decide(c.name, to); got != c.want {
+			t.Errorf("Decide(%q, %s) = %d, want %d", c.name, to, got, c.want)
+		}
+		if got := len(c.policy.Injections(c.name, to.Port())); got != c.injected || c.policy.Terminates(c.name, to.Port()) != c.terminates {
+			t.Errorf("%d secrets for %q at %s, want %d", got, c.name, to, c.injected)
+		}
+		if c.name != "" && c.policy.Resolves(c.name) != c.resolves {
+			t.Errorf("Resolves(%q) = %v", c.name, !c.resolves)
+		}
+	}
+	if !all.Filtered() || !all.NeedsNames() || Open().NeedsNames() {
+		t.Error("the proxy does not see the connections that get a secret")
+	}
+	// The rule for the name itself comes last, and so replaces the other's header.
+	both := Policy{Mode: All, Inject: []Injection{injection(t, "a.api.example"), injection(t, "*.api.example")}}
+	if got := both.Injections("a.api.example", PortHTTPS); len(got) != 2 || got[1].Host.String() != "a.api.example" {
+		t.Errorf("%v", got)
+	}
+	for _, c := range []struct{ secret, want string }{{"v", "Bearer v"}, {"", ""}, {"a\nb", ""}, {"a{}b", "Bearer a{}b"}} {
+		got, err := injection(t, "api.example").Value(c.secret)
+		if got != c.want || (err == nil) != (c.want != "") || err != nil && c.secret != "" && strings.Contains(err.Error(), c.secret) {
+			t.Errorf("Value(%q) = %q, %v", c.secret, got, err)
+		}
+	}
+}
+
+func TestInjectionsThatMakeNoSense(t *testing.T) {
+	for want, change := range map[string]func(*Policy, *Injection){
+		"no rules":         func(p *Policy, _ *Injection) { p.Mode = None },
+		"not a domain":     func(_ *Policy, i *Injection) { i.Host, _ = ParseRule("192.0.2.1") },
+		"no secret":        func(_ *Policy, i *Injection) { i.Secret = "" },
+		"name of a header": func(_ *Policy, i *Injection) { i.Header = "Two Words" },
+		"how requests are": func(_ *Policy, i *Injection) { i.Header = "host" },
+		"0 times":          func(_ *Policy, i *Injection) { i.Format = "Bearer" },
+		"2 times":          func(_ *Policy, i *Injection) { i.Format = "{} {}" },
+		"control":          func(_ *Policy, i *Injection) { i.Format = "{}\r\nX: y" },
+		"two secrets":      func(p *Policy, i *Injection) { p.Inject = append(p.Inject, *i) },
+		"at most 100":      func(p *Policy, i *Injection) { p.Inject = make([]Injection, MaxInjections) },
+	} {
+		i := injection(t, "api.example")
+		p := Policy{Mode: List}
+		change(&p, &i)
+		p.Inject = append(p.Inject, i)
+		if err := p.Validate(); !errs.Is(err, errs.InvalidArgument) || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, want %q", err, want)
 		}
 	}
 }
@@ -128,7 +219,7 @@ func TestPoliciesThatMakeNoSense(t *testing.T) {
 }
 
 func TestPoliciesAsJSON(t *testing.T) {
-	for _, p := range []Policy{Open(), Closed(), parse(t, "list", "*.example.com 203.0.113.0/24", "10.0.0.0/8 a.example.com")} {
+	for _, p := range []Policy{Open(), Closed(), parse(t, "list", "*.example.com 203.0.113.0/24", "10.0.0.0/8 a.example.com"), {Mode: List, Inject: []Injection{injection(t, "*.example.com")}}} {
 		b, err := json.Marshal(p)
 		if err != nil {
 			t.Fatal(err)

@@ -6,6 +6,8 @@
 //	        and "no such name" for all others. Only addresses of IPv4 are answered.
 //	TLS     The name in the ClientHello decides. The bytes are then passed on unread.
 //	HTTP    The host of each request decides.
+//	HTTPS   Where the policy injects a secret, the proxy ends the TLS with a certificate of its own authority and
+//	        passes the requests on with the secret (inject.go). All other TLS stays closed to it.
 //
 // A permitted name opens only addresses that it has: those with which a guest's
 // question was answered, or with which it would be answered now. So a guest that
@@ -44,6 +46,15 @@ type Config struct {
 	Reachable func(netip.Addr) bool
 	// Record, if set, is called with the requests of guests, one call at a time.
 	Record func(egress.Record)
+	// Secret returns the value of the secret that an egress.Injection names; NotFound
+	// if it was deleted. It is called for each request. nil: there are no secrets.
+	Secret func(ctx context.Context, reference string) (string, error)
+	// Authority is the file of the authority whose certificates guests see where a
+	// secret is injected. It is made at first use.
+	Authority string
+	// Roots is a file of certificates by which servers may be verified that get a
+	// secret, besides those of the machine; empty: none.
+	Roots  string
 	Logger *slog.Logger
 }
 
@@ -53,6 +64,8 @@ type Proxy struct {
 	names *names
 	log   *accessLog
 	web   *webServer
+	ca    *authority
+	roots roots
 
 	mu     sync.Mutex // guards the fields below, and the guests
 	guests map[netip.Addr]*guest
@@ -88,7 +101,7 @@ func New(cfg Config) *Proxy {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
-	p := &Proxy{cfg: cfg, names: newNames(cfg.Servers), guests: map[netip.Addr]*guest{}, log: newAccessLog(cfg.Record)}
+	p := &Proxy{cfg: cfg, names: newNames(cfg.Servers), guests: map[netip.Addr]*guest{}, log: newAccessLog(cfg.Record), ca: &authority{path: cfg.Authority}, roots: roots{path: cfg.Roots}}
 	p.web = newWebServer(p)
 	return p
 }
@@ -204,7 +217,7 @@ func (p *Proxy) Set(a netip.Addr, id string, policy egress.Policy) {
 	g.policy = policy
 	for c := range g.conns {
 		// One that is not connected yet is decided about later.
-		if c.far != nil && policy.Decide(c.name, c.to.Addr()) == egress.Denied {
+		if len(c.far) > 0 && (policy.Decide(c.name, c.to) == egress.Denied || policy.Terminates(c.name, c.to.Port()) != c.terminated) {
 			c.close()
 		}
 	}
@@ -283,16 +296,32 @@ type conn struct {
 	guest netip.Addr
 	to    netip.AddrPort // where the guest meant to connect
 
-	name string   // that the guest sent; Proxy.mu guards it
-	far  net.Conn // to the destination; Proxy.mu guards it
-	once sync.Once
-	done chan struct{} // closed by close
+	name       string                // that the guest sent; Proxy.mu guards it
+	terminated bool                  // the proxy has ended its TLS; Proxy.mu guards it
+	far        map[*farConn]struct{} // to the destination; Proxy.mu guards it
+	once       sync.Once
+	done       chan struct{} // closed by close
+}
+
+// farConn is a connection to the destination of a guest's.
+type farConn struct {
+	*net.TCPConn
+	proxy *Proxy
+	of    *conn
+}
+
+// Close closes and forgets the connection.
+func (f *farConn) Close() error {
+	f.proxy.mu.Lock()
+	defer f.proxy.mu.Unlock()
+	delete(f.of.far, f)
+	return f.TCPConn.Close()
 }
 
 // open returns a connection from a guest, nil if it may have no other one.
 func (p *Proxy) open(tcp *net.TCPConn) *conn {
 	from := tcp.RemoteAddr().(*net.TCPAddr).AddrPort().Addr().Unmap()
-	c := &conn{TCPConn: tcp, guest: from, done: make(chan struct{})}
+	c := &conn{TCPConn: tcp, guest: from, far: map[*farConn]struct{}{}, done: make(chan struct{})}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	g := p.guests[from]
@@ -319,8 +348,8 @@ func (c *conn) close() {
 		close(c.done)
 		_ = c.TCPConn.SetLinger(0) // a reset: the guest sees that it did not end well
 		c.TCPConn.Close()
-		if c.far != nil {
-			c.far.Close()
+		for f := range c.far {
+			_ = f.TCPConn.Close()
 		}
 	})
 }

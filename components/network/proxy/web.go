@@ -34,12 +34,13 @@ func (p *Proxy) relay(ctx context.Context, c *conn) {
 	switch {
 	case !ok:
 		return
-	case policy.Decide("", to.Addr()) != egress.Denied && !policy.DeniesNames():
+	case policy.Decide("", to) != egress.Denied && !policy.NeedsNames():
 		p.pass(ctx, c, egress.Record{Protocol: "tcp"}, nil)
-	case to.Port() == 443:
+	case to.Port() == egress.PortHTTPS:
 		p.relayTLS(ctx, c)
 	default:
-		p.web.take(c)
+		wc := p.newWebConn(c, "")
+		p.web.take(wc, wc)
 	}
 }
 
@@ -51,6 +52,10 @@ func (p *Proxy) relayTLS(ctx context.Context, c *conn) {
 	r := egress.Record{Protocol: "tls", Name: name}
 	if !isTLS {
 		r.Protocol = "tcp"
+	}
+	if _, policy, ok := p.policyOf(c.guest); ok && policy.Terminates(name, c.to.Port()) {
+		p.terminate(ctx, c, name, hello)
+		return
 	}
 	p.pass(ctx, c, r, hello)
 }
@@ -97,16 +102,16 @@ func (p *Proxy) pass(ctx context.Context, c *conn, r egress.Record, first []byte
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		copyHalf(far.(*net.TCPConn), c.TCPConn)
+		copyHalf(far.TCPConn, c.TCPConn)
 	}()
-	copyHalf(c.TCPConn, far.(*net.TCPConn))
+	copyHalf(c.TCPConn, far.TCPConn)
 	<-ended
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	c.once.Do(func() { // it ended by itself: no reset
 		close(c.done)
 		c.TCPConn.Close()
-		far.Close()
+		far.TCPConn.Close()
 	})
 }
 
@@ -132,7 +137,7 @@ func reason(err error) string {
 
 // connect decides about a connection, for the name that the guest sent, and
 // connects to its destination. PermissionDenied if the policy does not permit it.
-func (p *Proxy) connect(ctx context.Context, c *conn, name string) (net.Conn, error) {
+func (p *Proxy) connect(ctx context.Context, c *conn, name string) (*farConn, error) {
 	if err := p.permit(ctx, c, name); err != nil {
 		return nil, err
 	}
@@ -152,7 +157,7 @@ func (p *Proxy) connect(ctx context.Context, c *conn, name string) (net.Conn, er
 		case <-ctx.Done():
 		}
 	}()
-	far, err := d.DialContext(ctx, "tcp4", c.to.String())
+	dialed, err := d.DialContext(ctx, "tcp4", c.to.String())
 	if err != nil {
 		var e *errs.Error
 		if errors.As(err, &e) {
@@ -168,11 +173,12 @@ func (p *Proxy) connect(ctx context.Context, c *conn, name string) (net.Conn, er
 		g = nil
 	default:
 	}
-	if g == nil || g.policy.Decide(name, c.to.Addr()) == egress.Denied { // by now
-		far.Close()
+	if g == nil || g.policy.Decide(name, c.to) == egress.Denied || g.policy.Terminates(name, c.to.Port()) != c.terminated { // by now
+		dialed.Close()
 		return nil, errs.New(errs.PermissionDenied, "the network policy of the sandbox was changed")
 	}
-	c.far = far
+	far := &farConn{TCPConn: dialed.(*net.TCPConn), proxy: p, of: c}
+	c.far[far] = struct{}{}
 	return far, nil
 }
 
@@ -183,7 +189,7 @@ func (p *Proxy) permit(ctx context.Context, c *conn, name string) error {
 	g := p.guests[c.guest]
 	verdict := egress.Denied
 	if g != nil {
-		verdict = g.policy.Decide(name, c.to.Addr())
+		verdict = g.policy.Decide(name, c.to)
 	}
 	p.mu.Unlock()
 	what := name
