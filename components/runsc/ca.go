@@ -1,6 +1,7 @@
 package runsc
 
 import (
+	"bytes"
 	"errors"
 	"io"
 	"io/fs"
@@ -13,10 +14,11 @@ import (
 	"golang.org/x/sys/unix"
 
 	"miren.dev/runtime/pkg/atomicfile"
+	"miren.dev/runtime/pkg/egress"
 	"miren.dev/runtime/pkg/errs"
 )
 
-// Where the CA bundle of the host is inside sandboxes.
+// Where the certificates of authorities are inside sandboxes.
 const (
 	caPath       = "/run/runtime/ca-certificates.crt"
 	aptPath      = "/run/runtime/apt.conf"
@@ -59,13 +61,41 @@ func (d *Driver) writeCA() error {
 	return atomicfile.Write(d.aptFile(), []byte(aptConf), 0o644, atomicfile.Volatile)
 }
 
+// Files of a sandbox's directory with certificates of authorities. Each sandbox has its
+// own, so that the authority of the egress proxy can be added while it runs.
+const (
+	bundleFile = "ca-bundle.crt"       // mounted at caPath
+	systemFile = "ca-certificates.crt" // mounted at systemCAPath, if the image has a bundle
+	javaFile   = "cacerts"             // mounted at javaCAPath, if the image has Java
+)
+
 // caMounts returns the mounts by which a sandbox gets the host's CA bundle: as a file of
 // its own, and where the image has a bundle, that one followed by the host's in its place.
-func (d *Driver) caMounts(id string, rootfs []mount.Mount) ([]specs.Mount, error) {
+// With a policy that injects secrets the proxy's authority is one of the host's.
+func (d *Driver) caMounts(id string, rootfs []mount.Mount, policy *egress.Policy) ([]specs.Mount, error) {
+	injects := policy != nil && len(policy.Inject) > 0
 	if d.cfg.CABundle == "" {
+		if injects {
+			return nil, errNoBundle
+		}
 		return nil, nil
 	}
-	mounts := []specs.Mount{bind(d.cfg.CABundle, caPath, "ro"), bind(d.aptFile(), aptPath, "ro")}
+	host, err := os.ReadFile(d.cfg.CABundle)
+	if err != nil {
+		return nil, errs.New(errs.FailedPrecondition, "CA bundle: %w", err)
+	}
+	if injects {
+		authority, err := d.cfg.Network.Authority()
+		if err != nil {
+			return nil, err
+		}
+		host = joinPEM(host, authority)
+	}
+	file := d.sandboxDir(id, bundleFile)
+	if err := atomicfile.Write(file, host, 0o644, atomicfile.Volatile); err != nil {
+		return nil, errs.New(errs.FailedPrecondition, "CA bundle: %w", err)
+	}
+	mounts := []specs.Mount{bind(file, caPath, "ro"), bind(d.aptFile(), aptPath, "ro")}
 	own, err := readLayered(rootfs, systemCAPath)
 	if err != nil {
 		return nil, errs.New(errs.FailedPrecondition, "CA bundle of the image: %w", err)
@@ -73,20 +103,83 @@ func (d *Driver) caMounts(id string, rootfs []mount.Mount) ([]specs.Mount, error
 	if own == nil { // nothing in the image would look for one there
 		return mounts, nil
 	}
-	host, err := os.ReadFile(d.cfg.CABundle)
-	if err != nil {
-		return nil, errs.New(errs.FailedPrecondition, "CA bundle: %w", err)
-	}
-	if len(own) > 0 && own[len(own)-1] != '\n' {
-		own = append(own, '\n')
-	}
-	file := d.sandboxDir(id, "ca-certificates.crt")
-	if err := atomicfile.Write(file, append(own, host...), 0o644, atomicfile.Volatile); err != nil {
+	file = d.sandboxDir(id, systemFile)
+	if err := atomicfile.Write(file, joinPEM(own, host), 0o644, atomicfile.Volatile); err != nil {
 		return nil, errs.New(errs.FailedPrecondition, "CA bundle: %w", err)
 	}
 	mounts = append(mounts, bind(file, systemCAPath, "ro"))
 	java, err := d.javaMount(id, rootfs, host)
 	return append(mounts, java...), err
+}
+
+// errNoBundle: there is no file to which the authority of the egress proxy could be added.
+var errNoBundle = errs.New(errs.FailedPrecondition, "sandboxes of this server get no certificates (ca_bundle: none), so they cannot trust the proxy that injects secrets").
+	WithHint("set ca_bundle to auto or to a file, and create the sandbox anew")
+
+// trustAuthority adds the authority of the egress proxy to the certificates of a sandbox
+// that runs. It may be repeated. The sandbox keeps it until it ends.
+func (d *Driver) trustAuthority(id string) error {
+	if d.cfg.CABundle == "" {
+		return errNoBundle
+	}
+	authority, err := d.cfg.Network.Authority()
+	if err != nil {
+		return err
+	}
+	for _, f := range []struct {
+		name     string
+		required bool
+		add      func(b, authority []byte) ([]byte, error)
+	}{
+		{bundleFile, true, addPEM}, {systemFile, false, addPEM}, {javaFile, false, addToJKS},
+	} {
+		file := d.sandboxDir(id, f.name)
+		b, err := os.ReadFile(file)
+		if errors.Is(err, fs.ErrNotExist) && f.required {
+			return errs.New(errs.FailedPrecondition, "sandbox %s was made by a version without injected secrets", id).WithHint("create it anew")
+		}
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		var with []byte
+		if err == nil {
+			with, err = f.add(b, authority)
+		}
+		if err == nil && !bytes.Equal(with, b) {
+			err = overwrite(file, with)
+		}
+		if err != nil {
+			return errs.New(errs.FailedPrecondition, "certificates of sandbox %s: %w", id, err)
+		}
+	}
+	return nil
+}
+
+// overwrite replaces the content of a file that is mounted in a sandbox: another file in
+// its place would not be seen there. The content never becomes shorter.
+func overwrite(file string, b []byte) error {
+	f, err := os.OpenFile(file, os.O_WRONLY, 0)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(b)
+	return errors.Join(err, f.Close())
+}
+
+// addPEM returns a bundle with a certificate, once.
+func addPEM(bundle, certificate []byte) ([]byte, error) {
+	if bytes.Contains(bundle, certificate) {
+		return bundle, nil
+	}
+	return joinPEM(bundle, certificate), nil
+}
+
+// joinPEM returns one bundle followed by another.
+func joinPEM(a, b []byte) []byte {
+	if len(a) > 0 && a[len(a)-1] != '\n' {
+		a = append(a, '\n')
+	}
+	return append(a, b...)
 }
 
 // javaMount returns the mount of the image's certificates for Java with those of the host's bundle added. There is none
@@ -100,7 +193,7 @@ func (d *Driver) javaMount(id string, rootfs []mount.Mount, host []byte) ([]spec
 	if err != nil {
 		return nil, nil
 	}
-	file := d.sandboxDir(id, "cacerts")
+	file := d.sandboxDir(id, javaFile)
 	if err := atomicfile.Write(file, store, 0o644, atomicfile.Volatile); err != nil {
 		return nil, errs.New(errs.FailedPrecondition, "Java's certificates: %w", err)
 	}

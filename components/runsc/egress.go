@@ -7,7 +7,8 @@ import (
 	"miren.dev/runtime/pkg/errs"
 )
 
-// SetEgress changes a sandbox's network policy.
+// SetEgress changes a sandbox's network policy. If it injects secrets, the sandbox
+// trusts the proxy's authority first.
 func (d *Driver) SetEgress(ctx context.Context, id string, p egress.Policy) error {
 	if err := checkID(id); err != nil {
 		return err
@@ -17,7 +18,14 @@ func (d *Driver) SetEgress(ctx context.Context, id string, p egress.Policy) erro
 		return err
 	}
 	defer unlock()
-	err = d.cfg.Network.SetPolicy(ctx, id, p)
+	if len(p.Inject) > 0 {
+		if _, err = d.cfg.Network.Get(id); err == nil {
+			err = d.trustAuthority(id)
+		}
+	}
+	if err == nil {
+		err = d.cfg.Network.SetPolicy(ctx, id, p)
+	}
 	if errs.Is(err, errs.NotFound) {
 		if paused, e := d.pausedInstance(ctx, id); e == nil && paused != nil {
 			return errs.New(errs.FailedPrecondition, "sandbox %s is paused", id).WithHint("set its network policy when it is resumed")

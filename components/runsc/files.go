@@ -39,7 +39,7 @@ func (cr *creation) setupFiles(context.Context) (err error) {
 	if err := setupTmp(filepath.Join(layer, "tmp")); err != nil {
 		return errs.New(errs.FailedPrecondition, "make /tmp: %w", err)
 	}
-	cr.ca, err = cr.d.caMounts(cr.spec.ID, cr.mounts)
+	cr.ca, err = cr.d.caMounts(cr.spec.ID, cr.mounts, cr.spec.Egress)
 	return err
 }
 
