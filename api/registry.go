@@ -11,6 +11,7 @@ import (
 	"miren.dev/runtime/api/disk"
 	"miren.dev/runtime/api/execution"
 	"miren.dev/runtime/api/sandbox"
+	"miren.dev/runtime/api/secret"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/schema"
 	"miren.dev/runtime/pkg/suggest"
@@ -19,7 +20,7 @@ import (
 // Kinds returns every kind, by name. The descriptors are shared; do not
 // change them.
 func Kinds() []*schema.Kind {
-	all := slices.Concat(core.Kinds, sandbox.Kinds, app.Kinds, disk.Kinds, execution.Kinds)
+	all := slices.Concat(core.Kinds, sandbox.Kinds, app.Kinds, disk.Kinds, execution.Kinds, secret.Kinds)
 	slices.SortFunc(all, func(a, b *schema.Kind) int { return strings.Compare(a.Name, b.Name) })
 	return all
 }

@@ -8,6 +8,7 @@ import (
 	"miren.dev/runtime/api/interpreter"
 	"miren.dev/runtime/api/lsvd"
 	"miren.dev/runtime/api/sandbox"
+	"miren.dev/runtime/api/secret"
 	"miren.dev/runtime/api/server"
 	"miren.dev/runtime/api/store"
 	"miren.dev/runtime/pkg/errs"
@@ -23,7 +24,7 @@ func TestEveryMethodIsDenied(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer srv.Close()
-	for _, domain := range [][]*rpc.Service{app.Services, history.Services, interpreter.Services, lsvd.Services, sandbox.Services, server.Services, store.Services} {
+	for _, domain := range [][]*rpc.Service{app.Services, history.Services, interpreter.Services, lsvd.Services, sandbox.Services, secret.Services, server.Services, store.Services} {
 		for _, s := range domain {
 			srv.Register(s, nil)
 		}

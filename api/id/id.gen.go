@@ -104,6 +104,12 @@ type SandboxPool string
 // NewSandboxPool returns a fresh random id.
 func NewSandboxPool() SandboxPool { return SandboxPool(schema.NewID("pool")) }
 
+// Secret is the id of an entity of kind secret ("sec-" and 16 characters).
+type Secret string
+
+// NewSecret returns a fresh random id.
+func NewSecret() Secret { return Secret(schema.NewID("sec")) }
+
 // Snapshot is the id of an entity of kind snapshot ("snap-" and 16 characters).
 type Snapshot string
 

@@ -1544,7 +1544,7 @@ func (x *EgressLogResponse) ValidateFields(v *schema.Validator) {
 type EgressRecord struct {
 	// Time.
 	At time.Time `cbor:"1,keyasint" json:"at" schema:"required"`
-	// dns, tls, http, or tcp where no name is looked for.
+	// dns, tls, http, https (with a secret), or tcp where no name is looked for.
 	Protocol string `cbor:"2,keyasint" json:"protocol" schema:"required"`
 	// The name, if it stated one.
 	Name string `cbor:"3,keyasint,omitempty" json:"name,omitempty"`
@@ -1556,6 +1556,8 @@ type EgressRecord struct {
 	Permitted bool `cbor:"6,keyasint" json:"permitted" schema:"required"`
 	// Reason of a refusal, or of a failure.
 	Why string `cbor:"7,keyasint,omitempty" json:"why,omitempty"`
+	// Names of the secrets that were added, with commas between them.
+	Secret string `cbor:"8,keyasint,omitempty" json:"secret,omitempty"`
 }
 
 // MarshalJSON renders x; durations are strings, secrets are redacted.

@@ -542,6 +542,9 @@ type Egress struct {
 	Allow []string `cbor:"2,keyasint,omitempty" json:"allow,omitempty"`
 	// Rules, for all and list.
 	Deny []string `cbor:"3,keyasint,omitempty" json:"deny,omitempty"`
+	// Secrets that the egress proxy adds to requests, for all and list. Their hosts are
+	// permitted at port 443.
+	Inject []Injection `cbor:"4,keyasint,omitempty" json:"inject,omitempty"`
 }
 
 // SetDefaults sets every field that has a default.
@@ -570,6 +573,66 @@ func (x *Egress) Validate() error { return schema.Validate(x) }
 // ValidateFields is Validate below the path that v is at.
 func (x *Egress) ValidateFields(v *schema.Validator) {
 	schema.CheckEnum(v, "mode", x.Mode)
+	for i := range x.Inject {
+		v.InElem("inject", i, &x.Inject[i])
+	}
+}
+
+// Injection: A secret that the egress proxy puts into a header of each request to a host.
+// The sandbox never has its value.
+type Injection struct {
+	// Name of a secret of the sandbox's project.
+	Secret string `cbor:"1,keyasint" json:"secret" schema:"required"`
+	// A domain (api.example.com), or the subdomains of one (*.example.com).
+	Host string `cbor:"2,keyasint" json:"host" schema:"required"`
+	// Name of the header, which replaces the one that the sandbox sends; empty:
+	// Authorization.
+	Header string `cbor:"3,keyasint,omitempty" json:"header,omitempty"`
+	// Value of the header, with {} for the secret's; empty: Bearer {}.
+	Format string `cbor:"4,keyasint,omitempty" json:"format,omitempty"`
+	// Requests by plain HTTP (port 80) get it too, readable on the way. (default false)
+	PlainHTTP bool `cbor:"5,keyasint" json:"plain_http"`
+}
+
+// SetDefaults sets every field that has a default.
+func (x *Injection) SetDefaults() {
+	x.PlainHTTP = false
+}
+
+// UnmarshalCBOR decodes x; fields that are missing get their defaults.
+func (x *Injection) UnmarshalCBOR(b []byte) error {
+	type plain Injection
+	*x = Injection{}
+	x.SetDefaults()
+	return schema.Unmarshal(b, (*plain)(x))
+}
+
+// MarshalJSON renders x; durations are strings, secrets are redacted.
+func (x Injection) MarshalJSON() ([]byte, error) { return schema.EncodeJSON(&x) }
+
+// UnmarshalJSON decodes x; unknown fields are errors, missing ones get their defaults.
+func (x *Injection) UnmarshalJSON(b []byte) error { return schema.DecodeJSON(b, x) }
+
+// Validate reports every field that breaks its rules, as one error of class
+// invalid_argument.
+func (x *Injection) Validate() error { return schema.Validate(x) }
+
+// ValidateFields is Validate below the path that v is at.
+func (x *Injection) ValidateFields(v *schema.Validator) {
+	v.Required("secret", x.Secret != "")
+	if x.Secret != "" {
+		v.MaxLen("secret", len(x.Secret), 63)
+	}
+	v.Required("host", x.Host != "")
+	if x.Host != "" {
+		v.MaxLen("host", len(x.Host), 255)
+	}
+	if x.Header != "" {
+		v.MaxLen("header", len(x.Header), 128)
+	}
+	if x.Format != "" {
+		v.MaxLen("format", len(x.Format), 1024)
+	}
 }
 
 // Volume: A disk that is mounted in a sandbox.

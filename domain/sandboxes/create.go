@@ -117,7 +117,7 @@ func (s *Service) prepare(ctx context.Context, project string, req CreateRequest
 func (s *Service) connect(ctx context.Context, project string, sb *sandbox.Sandbox, req *CreateRequest) error {
 	t := &sb.Spec.Template
 	if req.Egress != nil {
-		if _, err := policyOf(req.Egress); err != nil {
+		if _, err := s.checkEgress(ctx, sb.Project, req.Egress); err != nil {
 			return err
 		}
 		t.Egress = req.Egress

@@ -1,13 +1,17 @@
 package sandboxes
 
 import (
+	"cmp"
 	"context"
+	"net/http"
 
 	"miren.dev/runtime/api/id"
 	"miren.dev/runtime/api/sandbox"
+	"miren.dev/runtime/domain/secrets"
 	"miren.dev/runtime/entity"
 	"miren.dev/runtime/pkg/egress"
 	"miren.dev/runtime/pkg/errs"
+	"miren.dev/runtime/pkg/schema"
 )
 
 // Egress returns what a sandbox may reach: nothing while it waits in a warm
@@ -19,26 +23,56 @@ func Egress(sb *sandbox.Sandbox) (egress.Policy, error) {
 	case e == nil:
 		return egress.Open(), nil
 	default:
-		return policyOf(e)
+		return policyOf(sb.Project, e)
 	}
 }
 
-func policyOf(e *sandbox.Egress) (egress.Policy, error) {
+func policyOf(project schema.ID, e *sandbox.Egress) (egress.Policy, error) {
 	if len(e.Allow) > sandbox.MaxRules || len(e.Deny) > sandbox.MaxRules {
 		return egress.Policy{}, errs.New(errs.InvalidArgument, "a network policy has at most %d rules that permit, and as many that deny", sandbox.MaxRules)
 	}
-	return egress.Parse(string(e.Mode), e.Allow, e.Deny)
+	var inject []egress.Injection
+	for _, i := range e.Inject {
+		host, err := egress.ParseRule(i.Host)
+		if err != nil {
+			return egress.Policy{}, errs.Wrap(err, "host of secret %s", i.Secret)
+		}
+		inject = append(inject, egress.Injection{
+			Host: host, Secret: secrets.Reference(project, i.Secret), Plain: i.PlainHTTP,
+			Header: http.CanonicalHeaderKey(cmp.Or(i.Header, egress.DefaultHeader)), Format: cmp.Or(i.Format, egress.DefaultFormat),
+		})
+	}
+	return egress.Parse(string(e.Mode), e.Allow, e.Deny, inject...)
+}
+
+// checkEgress returns the policy that a user asks for. InvalidArgument for a rule
+// that is none, NotFound for a secret that the project does not have.
+func (s *Service) checkEgress(ctx context.Context, project schema.ID, e *sandbox.Egress) (egress.Policy, error) {
+	p, err := policyOf(project, e)
+	if err != nil {
+		return p, err
+	}
+	for _, i := range e.Inject {
+		if _, err := s.Secrets.Find(ctx, project, i.Secret); err != nil {
+			return p, err
+		}
+	}
+	return p, nil
 }
 
 // SetEgress changes what a sandbox may reach, at once. Errors: InvalidArgument
-// for a rule that is none; FailedPrecondition if the sandbox has ended or waits
-// in a warm pool.
+// for a rule that is none; NotFound for a secret that its project does not have;
+// FailedPrecondition if the sandbox has ended or waits in a warm pool.
 func (s *Service) SetEgress(ctx context.Context, sid id.Sandbox, e sandbox.Egress) (*sandbox.Sandbox, error) {
-	policy, err := policyOf(&e)
+	sb, err := entity.Get[sandbox.Sandbox](ctx, s.Store, sid)
 	if err != nil {
 		return nil, err
 	}
-	sb, err := entity.ModifySpec(ctx, s.Store, sid, func(sb *sandbox.Sandbox) error {
+	policy, err := s.checkEgress(ctx, sb.Project, &e)
+	if err != nil {
+		return nil, err
+	}
+	sb, err = entity.ModifySpec(ctx, s.Store, sid, func(sb *sandbox.Sandbox) error {
 		switch {
 		case sb.Status.Phase.Ended():
 			return errEnded(sb)

@@ -7,6 +7,7 @@ import (
 	"miren.dev/runtime/api/sandbox"
 	"miren.dev/runtime/domain/apps"
 	"miren.dev/runtime/domain/disks"
+	"miren.dev/runtime/domain/secrets"
 	"miren.dev/runtime/domain/templates"
 	"miren.dev/runtime/entity"
 	"miren.dev/runtime/entity/informer"
@@ -22,6 +23,7 @@ type Service struct {
 	Apps      *apps.Service
 	Templates *templates.Service
 	Disks     *disks.Service
+	Secrets   *secrets.Service
 	Node      Node           // the machine that runs the sandboxes
 	Sealer    *schema.Sealer // seals secret variables
 	// Image resolves a user's name of an image (a base image, a reference) to a

@@ -12,6 +12,7 @@ import (
 	"miren.dev/runtime/api/history"
 	"miren.dev/runtime/api/interpreter"
 	"miren.dev/runtime/api/sandbox"
+	"miren.dev/runtime/api/secret"
 	"miren.dev/runtime/api/server"
 	"miren.dev/runtime/domain/apps"
 	"miren.dev/runtime/domain/disks"
@@ -20,6 +21,7 @@ import (
 	"miren.dev/runtime/domain/nodes"
 	"miren.dev/runtime/domain/routes"
 	"miren.dev/runtime/domain/sandboxes"
+	"miren.dev/runtime/domain/secrets"
 	"miren.dev/runtime/domain/templates"
 	"miren.dev/runtime/entity"
 	"miren.dev/runtime/pkg/rpc"
@@ -35,11 +37,13 @@ type Deps struct {
 	Nodes      *nodes.Service
 	Disks      *disks.Service
 	Executions *executions.Service
+	Secrets    *secrets.Service
 	History    entity.History
 }
 
 // Register makes s serve apps, deploys, builds, routes, sandboxes, their files and
-// interpreter, templates, nodes, disks, executions and the history.
+// interpreter, templates, nodes, disks, executions, secrets and
+// the history.
 func Register(s *rpc.Server, d Deps) {
 	app.RegisterApps(s, &appHandler{d.Apps})
 	app.RegisterDeploys(s, &deployHandler{d.Apps})
@@ -54,6 +58,7 @@ func Register(s *rpc.Server, d Deps) {
 	server.RegisterNodes(s, &nodeHandler{d.Nodes})
 	disk.RegisterDisks(s, &diskHandler{d.Disks})
 	execution.RegisterExecutions(s, &executionHandler{d.Executions})
+	secret.RegisterSecrets(s, &secretHandler{d.Secrets})
 	history.RegisterHistory(s, History(d.History))
 }
 

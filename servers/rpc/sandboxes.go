@@ -171,7 +171,7 @@ func (h *sandboxHandler) EgressLog(ctx context.Context, req *sandbox.SandboxRequ
 	}
 	resp := &sandbox.EgressLogResponse{}
 	for _, r := range records {
-		out := sandbox.EgressRecord{At: r.Time, Protocol: r.Protocol, Name: r.Name, Permitted: r.Allowed, Why: r.Reason, Port: optional(int64(r.Port))}
+		out := sandbox.EgressRecord{At: r.Time, Protocol: r.Protocol, Name: r.Name, Permitted: r.Allowed, Why: r.Reason, Secret: r.Secret, Port: optional(int64(r.Port))}
 		if r.Address.IsValid() {
 			out.Address = r.Address.String()
 		}

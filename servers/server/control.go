@@ -33,6 +33,7 @@ import (
 	"miren.dev/runtime/domain/projects"
 	"miren.dev/runtime/domain/routes"
 	"miren.dev/runtime/domain/sandboxes"
+	"miren.dev/runtime/domain/secrets"
 	"miren.dev/runtime/domain/templates"
 	"miren.dev/runtime/entity"
 	"miren.dev/runtime/entity/informer"
@@ -57,6 +58,7 @@ type control struct {
 	rt        *kit.Runtime
 	images    *resolver
 	templates *templates.Service
+	secrets   *secrets.Service
 	demand    *sandboxes.Demand // of warm sandboxes: from the services to the pools
 	objects   *retention.Objects
 	deps      *rpcserver.Deps // the operations that surfaces and controllers share
@@ -88,6 +90,8 @@ func newControl(cfg *config.Config, m *machine, store *pgstore.Store, src source
 		Parallel: int(cfg.Build.Parallel), Timeout: cfg.Build.Timeout, Logger: log.With("controller", "build"), Content: m.images.Content,
 	}
 	c.informers = informer.New(informer.Config{Reader: store, Logger: log.With("component", "informers")})
+	c.secrets = &secrets.Service{Store: store, Sealer: c.sealer}
+	c.m.secrets.Store(c.secrets)
 	c.images, c.demand = &resolver{m: m}, &sandboxes.Demand{}
 	c.templates = templates.New(store, c.informers, c.images.Resolve, log)
 	c.templates.Size, c.templates.Sources, c.templates.Keep = c.images.Size, src.Store, int(cfg.Retention.Versions)
@@ -194,9 +198,10 @@ func (c *control) services(src sources) rpcserver.Deps {
 	return rpcserver.Deps{
 		Apps: a, Routes: &routes.Service{Store: c.store, Apps: a}, Nodes: &nodes.Service{Store: c.store}, History: c.store,
 		Disks:     d,
+		Secrets:   c.secrets,
 		Templates: c.templates,
 		Sandboxes: sandboxes.New(&sandboxes.Service{
-			Store: c.store, Informers: c.informers, Apps: a, Templates: c.templates, Disks: d, Node: ctlsandbox.LocalNode{Driver: c.m.driver, FileDriver: c.m.driver}, Sealer: c.sealer,
+			Store: c.store, Informers: c.informers, Apps: a, Templates: c.templates, Disks: d, Secrets: c.secrets, Node: ctlsandbox.LocalNode{Driver: c.m.driver, FileDriver: c.m.driver}, Sealer: c.sealer,
 			Image: c.images.Resolve, Logger: c.logger, Demand: c.demand,
 		}),
 		Executions: executions.New(&executions.Service{

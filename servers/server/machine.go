@@ -18,6 +18,7 @@ import (
 	"miren.dev/runtime/components/network/firewall"
 	"miren.dev/runtime/components/postgres"
 	"miren.dev/runtime/components/runsc"
+	"miren.dev/runtime/domain/secrets"
 	"miren.dev/runtime/pkg/buildlog"
 	"miren.dev/runtime/pkg/config"
 	"miren.dev/runtime/pkg/errs"
@@ -51,6 +52,8 @@ type machine struct {
 	ingressUser sysuser.User // set by Run, if there is an ingress
 	// ingressError is why the ingress does not run; "" or nil: it runs, or its state is not known.
 	ingressError atomic.Pointer[string]
+	// secrets of the store, which the control plane opens after the machine was made.
+	secrets atomic.Pointer[secrets.Service]
 }
 
 func newMachine(cfg *config.Config, in *instance.Instance, log *slog.Logger) (*machine, error) {
@@ -97,7 +100,8 @@ func newMachine(cfg *config.Config, in *instance.Instance, log *slog.Logger) (*m
 		Instance: in, BinDir: m.binDir, Containerd: m.containerd, Images: m.images,
 		Network: network.New(network.Config{
 			Instance: in, Pools: pools, Allow: allow, Connections: int(cfg.Network.Connections),
-			Parked: int(cfg.Network.Parked), ConfList: cfg.Network.Conflist, PluginDirs: pluginDirs(cfg, m.binDir), Logger: log.With("component", "network"),
+			Parked: int(cfg.Network.Parked), ConfList: cfg.Network.Conflist, PluginDirs: pluginDirs(cfg, m.binDir),
+			Secret: m.secret, Roots: m.caBundle, Logger: log.With("component", "network"),
 		}),
 		CABundle: m.caBundle, Backend: cfg.Node.SandboxBackend, Logger: log.With("component", "runsc"),
 	})
@@ -127,6 +131,15 @@ func newMachine(cfg *config.Config, in *instance.Instance, log *slog.Logger) (*m
 		return nil, err
 	}
 	return m, nil
+}
+
+// secret returns the value that the egress proxy adds to a request.
+func (m *machine) secret(ctx context.Context, reference string) (string, error) {
+	s := m.secrets.Load()
+	if s == nil {
+		return "", errs.New(errs.Unavailable, "the server is starting")
+	}
+	return s.Value(ctx, reference)
 }
 
 // pluginDirs returns where CNI plugins are.

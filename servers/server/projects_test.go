@@ -15,6 +15,7 @@ import (
 	"miren.dev/runtime/api/history"
 	"miren.dev/runtime/api/interpreter"
 	"miren.dev/runtime/api/sandbox"
+	"miren.dev/runtime/api/secret"
 	"miren.dev/runtime/api/store"
 	"miren.dev/runtime/domain/projects"
 	"miren.dev/runtime/entity"
@@ -139,6 +140,11 @@ var answers = map[string]answer{
 	"disk.Disks/Schedule":       byApp(func(p, a string) *disk.ScheduleDiskRequest { return &disk.ScheduleDiskRequest{Project: p, Disk: a} }),
 	"disk.Disks/Resize":         byApp(func(p, a string) *disk.ResizeDiskRequest { return &disk.ResizeDiskRequest{Project: p, Disk: a} }),
 	"disk.Disks/Delete":         byApp(func(p, a string) *disk.DiskRequest { return &disk.DiskRequest{Project: p, Disk: a} }),
+
+	"secret.Secrets/Set": byApp(func(p, a string) *secret.SetSecretRequest {
+		return &secret.SetSecretRequest{Project: p, Secret: a, Value: "value"}
+	}),
+	"secret.Secrets/Delete": byApp(func(p, a string) *secret.SecretRequest { return &secret.SecretRequest{Project: p, Secret: a} }),
 
 	"sandbox.Sandboxes/Run": byApp(func(p, _ string) *sandbox.RunRequest { return &sandbox.RunRequest{Project: p} }),
 	"sandbox.Sandboxes/RunOnce": byApp(func(p, _ string) *sandbox.RunOnceRequest {
