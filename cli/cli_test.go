@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"reflect"
 	"regexp"
 	"strings"
 	"testing"
@@ -273,6 +274,40 @@ func TestRunCode(t *testing.T) {
 	}
 	if r := run(t, false, "echo hi", "run", "-l", "sh", "-"); r.code != 0 || r.out != "echo hi" || *f.programs[2].Stdin {
 		t.Errorf("standard input: %+v, %+v", r, f.programs[2])
+	}
+}
+
+// TestInjectedSecrets: what follows --inject-secret is about that secret, and no output has a value.
+func TestInjectedSecrets(t *testing.T) {
+	f := newFake(t)
+	f.shop()
+	t.Setenv("OPENAI", "from-env")
+	if r := run(t, false, "the-value\n", "secret", "set", "openai"); r.code != 0 || strings.Contains(r.out+r.err, "the-value") {
+		t.Errorf("%+v", r)
+	}
+	contains(t, ok(t, "secret", "set", "other", "--from-env", "OPENAI"), "other")
+	list := ok(t, "secret", "list") + ok(t, "secret", "list", "--json") + ok(t, "entity", "get", "secret", "openai", "--json")
+	if contains(t, list, "openai", "other", "[secret]"); strings.Contains(list, "the-value") || strings.Contains(list, "from-env") {
+		t.Error(list)
+	}
+	ok(t, "run", "-l", "py", "--inject-secret", "openai", "--host", "api.openai.com", "--host", "*.example.com",
+		"--inject-secret", "other", "--host", "example.org", "--header", "X-Api-Key: {}", "--plain-http", "1")
+	got := f.programs[0].Sandbox.Egress
+	want := []sandbox.Injection{
+		{Secret: "openai", Host: "api.openai.com"}, {Secret: "openai", Host: "*.example.com"},
+		{Secret: "other", Host: "example.org", Header: "X-Api-Key", Format: "{}", PlainHTTP: true},
+	}
+	if got.Mode != sandbox.EgressModeAll || !reflect.DeepEqual(got.Inject, want) {
+		t.Errorf("%+v", got)
+	}
+	for _, args := range [][]string{{"--host", "a.example"}, {"--inject-secret", "a"}, {"--inject-secret", "a", "--host", "b", "--header", "X"}} {
+		if r := run(t, false, "", append([]string{"sandbox", "egress", "set", "sb-1"}, args...)...); r.code != exit.Usage {
+			t.Errorf("%q: %+v", args, r)
+		}
+	}
+	contains(t, ok(t, "secret", "delete", "openai"), "deleted")
+	if r := run(t, false, "", "secret", "delete", "openai"); r.code == 0 {
+		t.Errorf("%+v", r)
 	}
 }
 

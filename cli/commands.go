@@ -25,6 +25,7 @@ import (
 	"miren.dev/runtime/cli/route"
 	"miren.dev/runtime/cli/runcode"
 	"miren.dev/runtime/cli/sandbox"
+	"miren.dev/runtime/cli/secret"
 	"miren.dev/runtime/cli/server"
 	"miren.dev/runtime/cli/template"
 	"miren.dev/runtime/cli/top"
@@ -57,6 +58,7 @@ var commands = []entry{
 	{path: "execution", make: execution.New},
 	{path: "sandbox", make: sandbox.New},
 	{path: "snapshot", make: sandbox.NewSnapshots},
+	{path: "secret", make: secret.New},
 	{path: "template", make: template.New},
 	{path: "pool", make: pool.New},
 	{path: "route", make: route.New},

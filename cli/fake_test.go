@@ -21,11 +21,13 @@ import (
 	"miren.dev/runtime/api/history"
 	"miren.dev/runtime/api/interpreter"
 	"miren.dev/runtime/api/sandbox"
+	"miren.dev/runtime/api/secret"
 	"miren.dev/runtime/api/server"
 	"miren.dev/runtime/api/store"
 	"miren.dev/runtime/cli"
 	"miren.dev/runtime/cli/console"
 	"miren.dev/runtime/domain/identities"
+	"miren.dev/runtime/domain/secrets"
 	"miren.dev/runtime/entity"
 	"miren.dev/runtime/entity/pgstore"
 	"miren.dev/runtime/entity/remote"
@@ -131,6 +133,7 @@ func (f *fake) serveOn(l net.Listener, cfg *tls.Config) (stop func()) {
 		f.t.Fatal(err)
 	}
 	history.RegisterHistory(srv, rpcserver.History(f.store))
+	secret.RegisterSecrets(srv, rpcserver.Secrets(&secrets.Service{Store: f.store, Sealer: schema.NewSealer(filepath.Join(f.t.TempDir(), "key"))}))
 	store.RegisterEntities(srv, remote.NewServer(f.store, api.Kinds()))
 	server.RegisterServer(srv, fakeServer{f})
 	server.RegisterNodes(srv, fakeNodes{f})

@@ -1,6 +1,8 @@
 package command
 
 import (
+	"errors"
+	"strconv"
 	"strings"
 	"time"
 
@@ -14,6 +16,7 @@ import (
 type EgressFlags struct {
 	Mode        string
 	Allow, Deny []string
+	Inject      []sandbox.Injection
 }
 
 // AddFlags defines the flags.
@@ -21,17 +24,85 @@ func (f *EgressFlags) AddFlags(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&f.Mode, "egress", "", "what it may reach: all, list or none; default all, and list with --allow")
 	cmd.Flags().StringArrayVar(&f.Allow, "allow", nil, "with list: a network, an address, a domain or *.DOMAIN that it may reach")
 	cmd.Flags().StringArrayVar(&f.Deny, "deny", nil, "a network, an address, a domain or *.DOMAIN that it may not reach")
+	cmd.Flags().Var(ruleFlag{"name", f.injectSecret}, "inject-secret", "secret that the proxy adds to its requests to --host, and that it never has")
+	cmd.Flags().Var(ruleFlag{"host", f.injectHost}, "host", "with --inject-secret, after it: host of the requests, or *.DOMAIN")
+	cmd.Flags().Var(ruleFlag{"header", f.injectHeader}, "header", "with --inject-secret, after it: header with {} for the secret; default 'Authorization: Bearer {}'")
+	cmd.Flags().Var(ruleFlag{"bool", f.injectPlain}, "plain-http", "with --inject-secret, after it: add it to requests by plain HTTP too")
+	cmd.Flags().Lookup("plain-http").NoOptDefVal = "true"
 	_ = cmd.RegisterFlagCompletionFunc("egress", func(*cobra.Command, []string, string) ([]cobra.Completion, cobra.ShellCompDirective) {
 		return []string{"all", "list", "none"}, cobra.ShellCompDirectiveNoFileComp
 	}) // fails only for flags that do not exist
 }
 
-// Policy returns the policy of the flags; nil without flags.
-func (f *EgressFlags) Policy() *sandbox.Egress {
-	if f.Mode == "" && len(f.Allow) == 0 && len(f.Deny) == 0 {
-		return nil
+// ruleFlag is a flag that begins a rule, or says more about the last one.
+type ruleFlag struct {
+	typ string
+	set func(string) error
+}
+
+// String, Set and Type implement pflag.Value.
+func (ruleFlag) String() string       { return "" }
+func (r ruleFlag) Set(s string) error { return r.set(s) }
+func (r ruleFlag) Type() string       { return r.typ }
+
+func (f *EgressFlags) injectSecret(name string) error {
+	f.Inject = append(f.Inject, sandbox.Injection{Secret: name})
+	return nil
+}
+
+// injected returns the rule of the last --inject-secret.
+func (f *EgressFlags) injected() (*sandbox.Injection, error) {
+	if len(f.Inject) == 0 {
+		return nil, errors.New("it follows the --inject-secret that it is for")
 	}
-	e := &sandbox.Egress{Mode: sandbox.EgressMode(f.Mode), Allow: f.Allow, Deny: f.Deny}
+	return &f.Inject[len(f.Inject)-1], nil
+}
+
+func (f *EgressFlags) injectHost(host string) error {
+	i, err := f.injected()
+	if err != nil {
+		return err
+	}
+	if i.Host != "" { // one more host of the same secret
+		f.Inject = append(f.Inject, *i)
+		i = &f.Inject[len(f.Inject)-1]
+	}
+	i.Host = host
+	return nil
+}
+
+func (f *EgressFlags) injectHeader(header string) error {
+	i, err := f.injected()
+	if err != nil {
+		return err
+	}
+	name, value, ok := strings.Cut(header, ":")
+	if !ok || !strings.Contains(value, "{}") {
+		return errors.New("write it like 'Authorization: Bearer {}'")
+	}
+	i.Header, i.Format = strings.TrimSpace(name), strings.TrimSpace(value)
+	return nil
+}
+
+func (f *EgressFlags) injectPlain(s string) error {
+	i, err := f.injected()
+	if err == nil {
+		i.PlainHTTP, err = strconv.ParseBool(s)
+	}
+	return err
+}
+
+// Policy returns the policy of the flags; nil without flags.
+func (f *EgressFlags) Policy() (*sandbox.Egress, error) {
+	if f.Mode == "" && len(f.Allow) == 0 && len(f.Deny) == 0 && len(f.Inject) == 0 {
+		return nil, nil
+	}
+	for _, i := range f.Inject {
+		if i.Host == "" {
+			return nil, exit.Usagef("--inject-secret %s: say for which host it is with --host", i.Secret)
+		}
+	}
+	e := &sandbox.Egress{Mode: sandbox.EgressMode(f.Mode), Allow: f.Allow, Deny: f.Deny, Inject: f.Inject}
 	switch {
 	case f.Mode != "":
 	case len(f.Allow) > 0:
@@ -39,7 +110,7 @@ func (f *EgressFlags) Policy() *sandbox.Egress {
 	default:
 		e.Mode = sandbox.EgressModeAll
 	}
-	return e
+	return e, nil
 }
 
 // SandboxFlags are the flags of commands that make a sandbox.
@@ -60,7 +131,11 @@ func (f *SandboxFlags) AddFlags(cmd *cobra.Command) {
 
 // Apply sets the policy of the flags in a request.
 func (f *SandboxFlags) Apply(req *sandbox.RunRequest) error {
-	req.Egress = f.Policy()
+	policy, err := f.Policy()
+	if err != nil {
+		return err
+	}
+	req.Egress = policy
 	if f.AutoPause && f.IdleTimeout == 0 {
 		return exit.Usagef("--auto-pause needs --idle-timeout")
 	}

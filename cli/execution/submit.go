@@ -187,10 +187,14 @@ func (o *submitOptions) request(args []string, isCommand bool) (*execution.Submi
 	if err != nil {
 		return nil, err
 	}
+	egress, err := o.egress.Policy()
+	if err != nil {
+		return nil, err
+	}
 	req := &execution.SubmitRequest{
 		Project: o.Project(), Language: o.language, Template: o.template, Image: o.image, Sandbox: id.Sandbox(o.sandbox), Agent: o.agent,
 		Workdir: o.exec.Workdir, User: o.exec.User, Env: env, EnvSecret: secrets, CPUMillis: o.cpu.Ptr(), MemoryBytes: o.memory.Ptr(),
-		Network: sandbox.NetworkMode(o.network), Egress: o.egress.Policy(), Priority: &o.priority, Key: o.key, Confine: &o.confine,
+		Network: sandbox.NetworkMode(o.network), Egress: egress, Priority: &o.priority, Key: o.key, Confine: &o.confine,
 		Retry: &execution.Retry{Attempts: o.attempts, Delay: o.delay},
 	}
 	for _, on := range o.retryOn {

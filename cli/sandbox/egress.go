@@ -23,14 +23,18 @@ func newEgressSet(e *command.Env) *cobra.Command {
 		Use:   "set ID",
 		Short: "Change what a sandbox may reach",
 		Long: `Changes what a sandbox may reach, at once, connections that are open included. A rule is a network, an address, a domain
-or the subdomains of one (*.example.com). A domain opens the ports 80 and 443. --deny wins over --allow.`,
-		Example:           "  r sandbox egress set sb-4k2j --allow pypi.org --allow '*.pythonhosted.org'\n  r sandbox egress set sb-4k2j --egress none",
+or the subdomains of one (*.example.com). A domain opens the ports 80 and 443. --deny wins over --allow. What was set before, secrets that
+are injected included, is replaced by what the flags say.`,
+		Example:           "  r sandbox egress set sb-4k2j --allow pypi.org --allow '*.pythonhosted.org'\n  r sandbox egress set sb-4k2j --egress none\n  r sandbox egress set sb-4k2j --egress list --inject-secret openai --host api.openai.com",
 		Args:              command.Args(1, 1, "ID"),
 		ValidArgsFunction: command.CompleteFirst(e, sandbox.SandboxKind),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			policy := f.Policy()
+			policy, err := f.Policy()
+			if err != nil {
+				return err
+			}
 			if policy == nil {
-				return exit.Usagef("say what it may reach: --egress, --allow or --deny")
+				return exit.Usagef("say what it may reach: --egress, --allow, --deny or --inject-secret")
 			}
 			return change(cmd.Context(), e, args[0], "changed what is reached by", func(ctx context.Context, c sandbox.SandboxesClient, s *sandbox.Sandbox) (*sandbox.SandboxResponse, error) {
 				return c.SetEgress(ctx, &sandbox.EgressRequest{Sandbox: s.GetID(), Egress: *policy})
@@ -79,8 +83,8 @@ func egressLog(ctx context.Context, e *command.Env, name string) error {
 		if r.Port != nil {
 			port = schema.Cell(*r.Port)
 		}
-		rows = append(rows, []string{r.At.Local().Format(time.TimeOnly), r.Protocol, r.Name, r.Address, port, verdict, r.Why})
+		rows = append(rows, []string{r.At.Local().Format(time.TimeOnly), r.Protocol, r.Name, r.Address, port, verdict, r.Secret, r.Why})
 	}
-	e.Table([]string{"TIME", "PROTOCOL", "NAME", "ADDRESS", "PORT", "VERDICT", "WHY"}, rows)
+	e.Table([]string{"TIME", "PROTOCOL", "NAME", "ADDRESS", "PORT", "VERDICT", "SECRET", "WHY"}, rows)
 	return nil
 }

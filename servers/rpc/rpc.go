@@ -58,7 +58,7 @@ func Register(s *rpc.Server, d Deps) {
 	server.RegisterNodes(s, &nodeHandler{d.Nodes})
 	disk.RegisterDisks(s, &diskHandler{d.Disks})
 	execution.RegisterExecutions(s, &executionHandler{d.Executions})
-	secret.RegisterSecrets(s, &secretHandler{d.Secrets})
+	secret.RegisterSecrets(s, Secrets(d.Secrets))
 	history.RegisterHistory(s, History(d.History))
 }
 

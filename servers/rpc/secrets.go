@@ -10,6 +10,9 @@ import (
 // secretHandler serves secret.Secrets.
 type secretHandler struct{ secrets *secrets.Service }
 
+// Secrets serves s to its callers.
+func Secrets(s *secrets.Service) secret.Secrets { return &secretHandler{s} }
+
 func (h *secretHandler) Set(ctx context.Context, req *secret.SetSecretRequest) (*secret.SecretResponse, error) {
 	sec, err := h.secrets.Set(ctx, req.Project, req.Secret, req.Value)
 	if err != nil {

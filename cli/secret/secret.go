@@ -1,0 +1,140 @@
+// Package secret has `r secret`: values that the egress proxy adds to requests of
+// sandboxes.
+package secret
+
+import (
+	"cmp"
+	"context"
+	"io"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+
+	"miren.dev/runtime/api/secret"
+	"miren.dev/runtime/cli/command"
+	"miren.dev/runtime/cli/console"
+	"miren.dev/runtime/cli/exit"
+	"miren.dev/runtime/entity"
+	"miren.dev/runtime/pkg/schema"
+)
+
+// New makes the commands.
+func New(e *command.Env) *cobra.Command {
+	return command.Group("secret", "Secrets that sandboxes use without having them", newSet(e), newList(e), newDelete(e))
+}
+
+func client(ctx context.Context, e *command.Env) (secret.SecretsClient, error) {
+	c, err := e.Connect(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return secret.NewSecretsClient(c), nil
+}
+
+func newSet(e *command.Env) *cobra.Command {
+	var from string
+	cmd := &cobra.Command{
+		Use:   "set NAME",
+		Short: "Set a secret",
+		Long: `Sets a secret of the project to what the input has, without the end of its last line. The server encrypts it, and shows it
+to nobody. A change counts for the next request that the secret is added to (r sandbox run --inject-secret).`,
+		Example: "  r secret set openai < key.txt\n  r secret set openai --from-env OPENAI_API_KEY",
+		Args:    command.Args(1, 1, "NAME"),
+		RunE:    func(cmd *cobra.Command, args []string) error { return set(cmd.Context(), e, args[0], from) },
+	}
+	cmd.Flags().StringVar(&from, "from-env", "", "environment variable to take the value from")
+	return cmd
+}
+
+func set(ctx context.Context, e *command.Env, name, from string) error {
+	value, err := read(e, from)
+	if err != nil {
+		return err
+	}
+	c, err := client(ctx, e)
+	if err != nil {
+		return err
+	}
+	resp, err := c.Set(ctx, &secret.SetSecretRequest{Project: e.Project(), Secret: name, Value: value})
+	if err != nil {
+		return err
+	}
+	s, err := entity.Decode[secret.Secret](&resp.Secret)
+	if err != nil {
+		return err
+	}
+	if e.JSON {
+		return e.PrintJSON(s)
+	}
+	e.Printf("%s set the secret %s\n", e.Paint(console.Green, "✓"), s.Name)
+	return nil
+}
+
+// read returns the value from an environment variable, or from the input, on a
+// terminal without showing it.
+func read(e *command.Env, from string) (string, error) {
+	if from != "" {
+		value, ok := os.LookupEnv(from)
+		if !ok {
+			return "", exit.Usagef("%s is not set in this environment", from)
+		}
+		return value, nil
+	}
+	if e.InTerminal {
+		e.Notef("value: ")
+		b, err := term.ReadPassword(int(os.Stdin.Fd()))
+		e.Notef("\n")
+		return string(b), err
+	}
+	b, err := io.ReadAll(io.LimitReader(e.In, secret.MaxValue+2))
+	return strings.TrimSuffix(strings.TrimSuffix(string(b), "\n"), "\r"), err
+}
+
+func newList(e *command.Env) *cobra.Command {
+	load := func(ctx context.Context) ([]*secret.Secret, error) {
+		all, _, err := command.All[secret.Secret](ctx, e, entity.Query{})
+		slices.SortFunc(all, func(a, b *secret.Secret) int { return cmp.Compare(a.Name, b.Name) })
+		return all, err
+	}
+	return command.List(e, "List the names of the secrets", []string{secret.KindSecret}, load, func(_ context.Context, all []*secret.Secret) error {
+		if len(all) == 0 && e.Terminal {
+			e.Notef("there are no secrets: r secret set makes one\n")
+			return nil
+		}
+		var rows [][]string
+		for _, s := range all {
+			rows = append(rows, []string{s.Name, schema.CellAge(s.Spec.ChangedAt, time.Now()), schema.CellAge(s.CreatedAt, time.Now())})
+		}
+		e.Table([]string{"NAME", "CHANGED", "AGE"}, rows)
+		return nil
+	})
+}
+
+func newDelete(e *command.Env) *cobra.Command {
+	return &cobra.Command{
+		Use:               "delete NAME",
+		Aliases:           []string{"rm"},
+		Short:             "Delete a secret",
+		Long:              "Deletes a secret. From then on requests of sandboxes to which it would be added are refused.",
+		Args:              command.Args(1, 1, "NAME"),
+		ValidArgsFunction: command.CompleteFirst(e, secret.SecretKind),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, err := client(cmd.Context(), e)
+			if err != nil {
+				return err
+			}
+			if err := c.Delete(cmd.Context(), &secret.SecretRequest{Project: e.Project(), Secret: args[0]}); err != nil {
+				return err
+			}
+			if e.JSON {
+				return e.PrintJSON(map[string]string{"deleted": args[0]})
+			}
+			e.Printf("%s deleted the secret %s\n", e.Paint(console.Green, "✓"), args[0])
+			return nil
+		},
+	}
+}
