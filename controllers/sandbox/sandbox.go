@@ -278,6 +278,9 @@ func (r *Reconciler) running(ctx context.Context, sb *sandbox.Sandbox) (time.Dur
 	if err := r.configure(ctx, sb); err != nil {
 		return 0, err
 	}
+	if err := r.permit(ctx, sb); err != nil {
+		return 0, err
+	}
 	if hasStart(sb) && sb.Status.ReadyAt == nil {
 		if done, err := r.start(ctx, sb); done || err != nil {
 			return 0, err
@@ -326,6 +329,28 @@ func (r *Reconciler) configure(ctx context.Context, sb *sandbox.Sandbox) error {
 	}
 	r.work.setConfigured(string(sb.ID))
 	return nil
+}
+
+// permit tells the node the network policy of a sandbox after each change: one
+// may have been stored while the sandbox was set up, or by a server that ended
+// before it told the node.
+func (r *Reconciler) permit(ctx context.Context, sb *sandbox.Sandbox) error {
+	id, e := string(sb.ID), sb.Spec.Template.Egress
+	if e == nil || sb.Spec.WarmPool != "" || sb.Spec.Template.Network == sandbox.NetworkModeNone || r.work.permitted(id, e) {
+		return nil
+	}
+	policy, err := sandboxes.Egress(sb)
+	if err == nil {
+		err = r.Driver.SetEgress(ctx, id, policy)
+	}
+	if errs.Is(err, errs.InvalidArgument) || errs.Is(err, errs.FailedPrecondition) { // it stays so
+		r.Logger.Warn("the network policy of a sandbox cannot be applied", "sandbox", id, "error", err)
+		err = nil
+	}
+	if err == nil {
+		r.work.setPermitted(id, e)
+	}
+	return err
 }
 
 func earlier(a, b time.Duration) time.Duration {

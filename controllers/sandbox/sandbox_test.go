@@ -10,6 +10,7 @@ import (
 	api_sandbox "miren.dev/runtime/api/sandbox"
 	"miren.dev/runtime/components/execution"
 	"miren.dev/runtime/entity"
+	"miren.dev/runtime/pkg/egress"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/schema"
 )
@@ -39,6 +40,38 @@ func TestSetUp(t *testing.T) {
 			t.Errorf("again after %s, revision %d, was %d", again, got.Revision, before)
 		}
 	}
+}
+
+// TestPolicyOfARunningSandbox: the node gets a network policy that was stored
+// while it set the sandbox up, or by a server that ended then.
+func TestPolicyOfARunningSandbox(t *testing.T) {
+	e := newEnv(t)
+	sb := e.add(func(sb *Sandbox) { sb.Spec.Template.Egress = &api_sandbox.Egress{Mode: api_sandbox.EgressModeAll} }, "sleep")
+	store := func(mode api_sandbox.EgressMode) {
+		_, err := entity.ModifySpec(t.Context(), e.store, sb.ID, func(sb *Sandbox) error {
+			sb.Spec.Template.Egress = &api_sandbox.Egress{Mode: mode}
+			return nil
+		})
+		e.must(err)
+	}
+	e.machine.SetHook(func(op, _ string, after bool) error {
+		if op == "Ensure" && after {
+			store(api_sandbox.EgressModeNone)
+		}
+		return nil
+	})
+	e.step(sb)
+	e.machine.SetHook(nil)
+	applied := func(want egress.Mode) {
+		t.Helper()
+		e.step(sb)
+		if spec, _ := e.machine.Spec(string(sb.ID)); spec.Egress.Mode != want {
+			t.Errorf("the node applies %s, want %s", spec.Egress.Mode, want)
+		}
+	}
+	applied(egress.None)
+	store(api_sandbox.EgressModeAll)
+	applied(egress.All)
 }
 
 func TestSetUpFails(t *testing.T) {

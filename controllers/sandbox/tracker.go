@@ -1,8 +1,11 @@
 package sandbox
 
 import (
+	"reflect"
 	"sync"
 	"time"
+
+	"miren.dev/runtime/api/sandbox"
 )
 
 // work is a kind of work that takes long.
@@ -35,12 +38,13 @@ const busyWait = 100 * time.Millisecond
 type workTracker struct {
 	mu         sync.Mutex
 	running    [kinds]int
-	setupSince map[string]time.Time // when the first set-up began
-	reportedAt map[string]time.Time // when a message was last recorded
-	probeAt    map[string]time.Time // time of the next probe
-	misses     map[string]int       // probes in a row that failed, of a ready sandbox
-	claimed    map[string]bool      // whether its node gave it to its claim
-	awake      map[string]time.Time // since when it runs, as far as this server knows
+	setupSince map[string]time.Time       // when the first set-up began
+	reportedAt map[string]time.Time       // when a message was last recorded
+	probeAt    map[string]time.Time       // time of the next probe
+	misses     map[string]int             // probes in a row that failed, of a ready sandbox
+	claimed    map[string]bool            // whether its node gave it to its claim
+	awake      map[string]time.Time       // since when it runs, as far as this server knows
+	egress     map[string]*sandbox.Egress // network policy that its node applies
 }
 
 // begin counts one more piece of work of kind w, if the limit allows it.
@@ -69,6 +73,7 @@ func (t *workTracker) forget(id string) {
 	delete(t.misses, id)
 	delete(t.claimed, id)
 	delete(t.awake, id)
+	delete(t.egress, id)
 }
 
 // awakeSince returns since when a sandbox runs: now, at the first call after it
@@ -95,6 +100,20 @@ func (t *workTracker) setConfigured(id string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	put(&t.claimed, id, true)
+}
+
+// permitted reports whether the node was told a sandbox's network policy.
+func (t *workTracker) permitted(id string, e *sandbox.Egress) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return reflect.DeepEqual(t.egress[id], e)
+}
+
+// setPermitted records that the node was told the policy.
+func (t *workTracker) setPermitted(id string, e *sandbox.Egress) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	put(&t.egress, id, e)
 }
 
 // firstSetup returns when the first set-up of id began: now, at the first call.
