@@ -18,10 +18,11 @@ const (
 	StreamAudit     Stream = "audit"     // calls that change something, and refused ones
 	StreamEvent     Stream = "event"     // what happened to an entity
 	StreamExecution Stream = "execution" // submitted code and how it ended
+	StreamEgress    Stream = "egress"    // what sandboxes asked for on the network
 )
 
 // Streams are all of them.
-var Streams = []Stream{StreamAudit, StreamEvent, StreamExecution}
+var Streams = []Stream{StreamAudit, StreamEvent, StreamExecution, StreamEgress}
 
 // Bounds of a HistoryRecord.
 const (

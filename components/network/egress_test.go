@@ -1,6 +1,7 @@
 package network
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -310,7 +311,7 @@ func TestEgressLog(t *testing.T) {
 		return
 	}
 	delivered := make(chan egress.Record, 100)
-	m := startWith(t, Config{Record: func(r egress.Record) { delivered <- r }})
+	m := startWith(t, Config{Record: func(_ context.Context, r egress.Record) { delivered <- r }})
 	m.runs(t)
 	newInternet(t)
 	a := attachWith(t, m, "a", policy(t, "list", "good.example 192.0.2.10", ""))

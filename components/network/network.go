@@ -89,7 +89,8 @@ type Config struct {
 	// background by Run; 0: each is made with its sandbox.
 	Parked int
 	// Record, if set, is called with the requests of sandboxes with rules, one call at a time.
-	Record func(egress.Record)
+	// Its context ends with Run.
+	Record func(context.Context, egress.Record)
 	// Secret returns the value of the secret that an egress.Injection names; NotFound
 	// if it was deleted.
 	Secret func(ctx context.Context, reference string) (string, error)

@@ -29,7 +29,7 @@ const (
 // DefaultKeepHistory is how long records are kept of streams that
 // Config.KeepHistory does not name.
 var DefaultKeepHistory = map[entity.Stream]time.Duration{
-	entity.StreamAudit: 90 * day, entity.StreamEvent: 14 * day, entity.StreamExecution: 14 * day,
+	entity.StreamAudit: 90 * day, entity.StreamEvent: 14 * day, entity.StreamExecution: 14 * day, entity.StreamEgress: 14 * day,
 }
 
 // rotate keeps the history within its retention until ctx ends.

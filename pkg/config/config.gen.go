@@ -106,6 +106,7 @@ type History struct {
 	Audit      time.Duration // Who changed what, and was refused (r audit list).
 	Events     time.Duration // What happened to entities.
 	Executions time.Duration // Submitted code and how it ended.
+	Egress     time.Duration // What sandboxes asked for on the network (r sandbox egress log --all).
 }
 
 // Executions: Submitted code (r execution).
@@ -222,6 +223,8 @@ var Keys = []Key{
 		field: func(c *Config) any { return &c.History.Events }},
 	{Path: "history.executions", Type: "duration", Default: "336h0m0s", Doc: "Submitted code and how it ended.", Unit: "", Min: "24h0m0s", Max: "87600h0m0s",
 		field: func(c *Config) any { return &c.History.Executions }},
+	{Path: "history.egress", Type: "duration", Default: "336h0m0s", Doc: "What sandboxes asked for on the network (r sandbox egress log --all).", Unit: "", Min: "24h0m0s", Max: "87600h0m0s",
+		field: func(c *Config) any { return &c.History.Egress }},
 	{Path: "executions.parallel", Type: "int", Default: "0", Doc: "Executions that this server runs at the same time; 0: as many as sandboxes of the default size fill half of the memory that the node gives out.", Unit: "", Min: "0", Max: "10000",
 		field: func(c *Config) any { return &c.Executions.Parallel }},
 	{Path: "executions.queue", Type: "int", Default: "10000", Doc: "Executions that wait, run or ended in the last minute; more are refused.", Unit: "", Min: "1", Max: "1000000",

@@ -14,6 +14,7 @@ import (
 	"miren.dev/runtime/api"
 	"miren.dev/runtime/api/app"
 	"miren.dev/runtime/api/id"
+	"miren.dev/runtime/api/sandbox"
 	"miren.dev/runtime/api/ingress"
 	"miren.dev/runtime/controllers/build"
 	"miren.dev/runtime/controllers/deployment"
@@ -28,6 +29,7 @@ import (
 	"miren.dev/runtime/controllers/template"
 	"miren.dev/runtime/domain/apps"
 	"miren.dev/runtime/domain/disks"
+	"miren.dev/runtime/domain/egresslog"
 	"miren.dev/runtime/domain/executions"
 	"miren.dev/runtime/domain/nodes"
 	"miren.dev/runtime/domain/projects"
@@ -59,6 +61,7 @@ type control struct {
 	images    *resolver
 	templates *templates.Service
 	secrets   *secrets.Service
+	egressLog *egresslog.Recorder
 	demand    *sandboxes.Demand // of warm sandboxes: from the services to the pools
 	objects   *retention.Objects
 	deps      *rpcserver.Deps // the operations that surfaces and controllers share
@@ -70,7 +73,7 @@ func openStore(ctx context.Context, cfg *config.Config, url string, log *slog.Lo
 	store, err := pgstore.Open(ctx, pgstore.Config{
 		URL: url, Kinds: api.Kinds(), Logger: log.With("component", "store"), KeepRevisions: cfg.Store.KeepRevisions,
 		KeepHistory: map[entity.Stream]time.Duration{
-			entity.StreamAudit: keep.Audit, entity.StreamEvent: keep.Events, entity.StreamExecution: keep.Executions,
+			entity.StreamAudit: keep.Audit, entity.StreamEvent: keep.Events, entity.StreamExecution: keep.Executions, entity.StreamEgress: keep.Egress,
 		},
 	})
 	if err != nil {
@@ -92,6 +95,10 @@ func newControl(cfg *config.Config, m *machine, store *pgstore.Store, src source
 	c.informers = informer.New(informer.Config{Reader: store, Logger: log.With("component", "informers")})
 	c.secrets = &secrets.Service{Store: store, Sealer: c.sealer}
 	c.m.secrets.Store(c.secrets)
+	c.egressLog = egresslog.New(store, func(ctx context.Context, sid string) (string, error) {
+		return projects.Of(ctx, store, sandbox.KindSandbox, schema.ID(sid))
+	}, log.With("component", "egress log"))
+	c.m.egressLog.Store(c.egressLog)
 	c.images, c.demand = &resolver{m: m}, &sandboxes.Demand{}
 	c.templates = templates.New(store, c.informers, c.images.Resolve, log)
 	c.templates.Size, c.templates.Sources, c.templates.Keep = c.images.Size, src.Store, int(cfg.Retention.Versions)

@@ -87,6 +87,7 @@ func Run(ctx context.Context, cfg *config.Config, log *slog.Logger) error {
 	g.Go(func() error { return (&retention.Images{Store: store, Images: m.images, Logger: log}).Run(ctx) })
 	g.Go(func() error { return c.objects.Run(ctx) })
 	g.Go(func() error { return c.informers.Run(ctx) })
+	g.Go(func() error { return c.egressLog.Run(ctx) })
 	g.Go(func() error {
 		defer c.builds.Stop()
 		return c.rt.Run(ctx)

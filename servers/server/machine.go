@@ -18,9 +18,11 @@ import (
 	"miren.dev/runtime/components/network/firewall"
 	"miren.dev/runtime/components/postgres"
 	"miren.dev/runtime/components/runsc"
+	"miren.dev/runtime/domain/egresslog"
 	"miren.dev/runtime/domain/secrets"
 	"miren.dev/runtime/pkg/buildlog"
 	"miren.dev/runtime/pkg/config"
+	"miren.dev/runtime/pkg/egress"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/instance"
 	"miren.dev/runtime/pkg/sysuser"
@@ -54,6 +56,8 @@ type machine struct {
 	ingressError atomic.Pointer[string]
 	// secrets of the store, which the control plane opens after the machine was made.
 	secrets atomic.Pointer[secrets.Service]
+	// egressLog keeps what sandboxes asked for on the network; nil until then.
+	egressLog atomic.Pointer[egresslog.Recorder]
 }
 
 func newMachine(cfg *config.Config, in *instance.Instance, log *slog.Logger) (*machine, error) {
@@ -101,7 +105,7 @@ func newMachine(cfg *config.Config, in *instance.Instance, log *slog.Logger) (*m
 		Network: network.New(network.Config{
 			Instance: in, Pools: pools, Allow: allow, Connections: int(cfg.Network.Connections),
 			Parked: int(cfg.Network.Parked), ConfList: cfg.Network.Conflist, PluginDirs: pluginDirs(cfg, m.binDir),
-			Secret: m.secret, Roots: m.caBundle, Logger: log.With("component", "network"),
+			Secret: m.secret, Record: m.recordEgress, Roots: m.caBundle, Logger: log.With("component", "network"),
 		}),
 		CABundle: m.caBundle, Backend: cfg.Node.SandboxBackend, Logger: log.With("component", "runsc"),
 	})
@@ -140,6 +144,13 @@ func (m *machine) secret(ctx context.Context, reference string) (string, error) 
 		return "", errs.New(errs.Unavailable, "the server is starting")
 	}
 	return s.Value(ctx, reference)
+}
+
+// recordEgress keeps a request of a sandbox.
+func (m *machine) recordEgress(ctx context.Context, r egress.Record) {
+	if log := m.egressLog.Load(); log != nil {
+		log.Add(ctx, r)
+	}
 }
 
 // pluginDirs returns where CNI plugins are.

@@ -17,12 +17,12 @@ const queued = 1024
 
 // accessLog hands records on without ever making a guest wait.
 type accessLog struct {
-	deliverTo func(egress.Record)
+	deliverTo func(context.Context, egress.Record)
 	queue     chan egress.Record
 	missed    atomic.Int64
 }
 
-func newAccessLog(to func(egress.Record)) *accessLog {
+func newAccessLog(to func(context.Context, egress.Record)) *accessLog {
 	return &accessLog{deliverTo: to, queue: make(chan egress.Record, queued)}
 }
 
@@ -45,7 +45,7 @@ func (l *accessLog) deliver(ctx context.Context) {
 			return
 		case r := <-l.queue:
 			r.Missed = l.missed.Swap(0)
-			l.deliverTo(r)
+			l.deliverTo(ctx, r)
 		}
 	}
 }

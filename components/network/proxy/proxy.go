@@ -45,7 +45,8 @@ type Config struct {
 	// connects to no other address.
 	Reachable func(netip.Addr) bool
 	// Record, if set, is called with the requests of guests, one call at a time.
-	Record func(egress.Record)
+	// Its context ends with Run.
+	Record func(context.Context, egress.Record)
 	// Secret returns the value of the secret that an egress.Injection names; NotFound
 	// if it was deleted. It is called for each request. nil: there are no secrets.
 	Secret func(ctx context.Context, reference string) (string, error)

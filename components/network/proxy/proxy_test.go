@@ -91,7 +91,7 @@ func TestMemoryOfAGuest(t *testing.T) {
 func TestRecordsAreCountedWhenTheyAreTooMany(t *testing.T) {
 	got := make(chan egress.Record)
 	p := newProxy(t, "example.com")
-	p.log = newAccessLog(func(r egress.Record) { got <- r })
+	p.log = newAccessLog(func(_ context.Context, r egress.Record) { got <- r })
 	for range queued + 10 {
 		p.record(guestAddress, egress.Record{Protocol: "dns"})
 	}
