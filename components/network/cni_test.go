@@ -97,8 +97,8 @@ func TestSitesConfigurationList(t *testing.T) {
 	}
 	s := newSite(t)
 	m := startWith(t, s.config)
-	stop := m.runsUntil(t)
 	newInternet(t)
+	stop := m.runsUntil(t)
 	forwarded(t)
 	open, closed := attachWith(t, m, "open", egress.Open()), attachWith(t, m, "closed", egress.Closed())
 	listed := attachWith(t, m, "listed", policy(t, "list", "good.example 192.0.2.0/24", ""))

@@ -26,8 +26,8 @@ func TestEgressPolicies(t *testing.T) {
 		return
 	}
 	m := start(t)
-	m.runs(t)
 	newInternet(t)
+	m.runs(t)
 	policies := map[string]egress.Policy{
 		"open":   egress.Open(),
 		"closed": egress.Closed(),
@@ -105,8 +105,8 @@ func TestNamesThatAPolicyPermits(t *testing.T) {
 		return
 	}
 	m := start(t)
-	m.runs(t)
 	w := newInternet(t)
+	m.runs(t)
 	listed := attachWith(t, m, "listed", policy(t, "list", "good.example *.example", "evil.good.example"))
 	closed := attachWith(t, m, "closed", egress.Closed())
 	servers := []netip.AddrPort{
@@ -155,8 +155,8 @@ func TestPolicyChangesWhileASandboxRuns(t *testing.T) {
 		return
 	}
 	m := start(t)
-	m.runs(t)
 	newInternet(t)
+	m.runs(t)
 	a := attachWith(t, m, "a", egress.Closed())
 	site, plain := netip.MustParseAddrPort("203.0.113.80:443"), netip.MustParseAddrPort("203.0.113.80:8080")
 	unreached := func(when string) {
@@ -244,8 +244,8 @@ func TestPolicyOutlivesTheServer(t *testing.T) {
 		return
 	}
 	m := start(t)
-	stop := m.runsUntil(t)
 	newInternet(t)
+	stop := m.runsUntil(t)
 	site, plain := netip.MustParseAddrPort("203.0.113.80:443"), netip.MustParseAddrPort("192.0.2.10:8080")
 	open := attachWith(t, m, "open", egress.Open())
 	closed := attachWith(t, m, "closed", egress.Closed())
@@ -312,8 +312,8 @@ func TestEgressLog(t *testing.T) {
 	}
 	delivered := make(chan egress.Record, 100)
 	m := startWith(t, Config{Record: func(_ context.Context, r egress.Record) { delivered <- r }})
-	m.runs(t)
 	newInternet(t)
+	m.runs(t)
 	a := attachWith(t, m, "a", policy(t, "list", "good.example 192.0.2.10", ""))
 	_, _ = resolve(t, a.NetNS, "good.example", netip.AddrPortFrom(m.gateway(), 53), dnsmessage.TypeA, later)
 	_, _ = resolve(t, a.NetNS, "other.example", netip.AddrPortFrom(m.gateway(), 53), dnsmessage.TypeA, later)

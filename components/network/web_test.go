@@ -21,8 +21,8 @@ func TestHTTPThroughTheProxy(t *testing.T) {
 		return
 	}
 	m := start(t)
-	m.runs(t)
 	newInternet(t)
+	m.runs(t)
 	a := attachWith(t, m, "a", policy(t, "list", "good.example", ""))
 	site := netip.MustParseAddrPort("203.0.113.80:80")
 	dial := func() net.Conn {
