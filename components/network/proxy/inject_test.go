@@ -35,10 +35,9 @@ type injector struct {
 	t      *testing.T
 	server *httptest.Server
 
-	mu      sync.Mutex
-	value   string // of the secret; "": it was deleted
-	asked   []*http.Request
-	records []egress.Record
+	mu    sync.Mutex
+	value string // of the secret; "": it was deleted
+	asked []*http.Request
 }
 
 func rule(t testing.TB, host string) egress.Injection {
