@@ -108,7 +108,7 @@ sys.exit(3)
 		}
 	}
 	if out := submit("--sandbox", box, "--wait", "--", "sh", "-c", "ls -A .executions; cat kept"); out != "1" {
-		t.Errorf("what is left in the sandbox: %q", out)
+		t.Errorf("files that remain in the sandbox: %q", out)
 	}
 
 	// Idempotency keys.

@@ -40,8 +40,8 @@ func newSet(e *command.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "set NAME",
 		Short: "Set a secret",
-		Long: `Sets a secret of the project to what the input has, without the end of its last line. The server encrypts it, and shows it
-to nobody. A change counts for the next request that the secret is added to (r sandbox run --inject-secret).`,
+		Long: `Sets a secret of the project to the input, without the line break at its end. The server encrypts it, and never shows it.
+A change counts for the next request that the secret is added to (r sandbox run --inject-secret).`,
 		Example: "  r secret set openai < key.txt\n  r secret set openai --from-env OPENAI_API_KEY",
 		Args:    command.Args(1, 1, "NAME"),
 		RunE:    func(cmd *cobra.Command, args []string) error { return set(cmd.Context(), e, args[0], from) },

@@ -173,7 +173,7 @@ func (a *agent) extract(c *channel, m agentproto.FileOp) {
 				err = errAborted
 			}
 			if errors.Is(err, tar.ErrHeader) || errors.Is(err, io.ErrUnexpectedEOF) {
-				return agentproto.Failure{Kind: agentproto.Invalid, Message: "what was sent is no complete tar archive"}
+				return agentproto.Failure{Kind: agentproto.Invalid, Message: "the archive is not a complete tar file"}
 			}
 			if err != nil {
 				name := m.Path

@@ -335,7 +335,7 @@ func (a *attempt) ended(sid id.Sandbox, code int, err error) ending {
 }
 
 // measure reads what the sandbox uses until the returned function is called,
-// which returns what was used since.
+// which returns the use since then.
 func (a *attempt) measure(sid id.Sandbox) func() (cpu *time.Duration, memory *int64) {
 	ctx, cancel := context.WithCancel(a.ctx)
 	var mu sync.Mutex

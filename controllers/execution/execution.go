@@ -173,7 +173,7 @@ func (r *Reconciler) write(ctx context.Context, name string, e *execution.Execut
 	return nil
 }
 
-// recover ends an attempt that no process makes any more. First it takes the
+// recover ends an attempt of a server that has ended. First it takes the
 // attempt from its server; then it waits until the sandboxes have ended.
 func (r *Reconciler) recover(ctx context.Context, e *execution.Execution) (time.Duration, error) {
 	if e.Status.Server != "" {

@@ -134,9 +134,9 @@ func (r *Reconciler) missed(ctx context.Context, sb *sandbox.Sandbox, message st
 		return r.work.probeAfter(sid, now, readyEvery), nil
 	}
 	if hasStart(sb) { // it waits in a pool, which replaces it
-		return 0, r.notStarted(ctx, sb, "does not answer any more: "+message)
+		return 0, r.notStarted(ctx, sb, "no longer answers: "+message)
 	}
-	sb.Status.Ready, sb.Status.Message = false, "it does not answer any more: "+message
+	sb.Status.Ready, sb.Status.Message = false, "it no longer answers: "+message
 	r.listening(ctx, sb)
 	if err := entity.UpdateStatus(ctx, r.Store, sb); err != nil {
 		return 0, err
@@ -159,7 +159,7 @@ func (r *Reconciler) notYet(ctx context.Context, sb *sandbox.Sandbox, message st
 		return wait, nil
 	}
 	if sb.Status.ReadyAt != nil {
-		message = "it does not answer any more: " + message
+		message = "it no longer answers: " + message
 	}
 	changed := late || sb.Status.Message != message
 	sb.Status.Message = message

@@ -244,7 +244,7 @@ func TestStartCommandDiesInAPool(t *testing.T) {
 				}
 				return
 			}
-			if st.Phase != api_sandbox.SandboxPhaseFailed || !strings.Contains(st.Message, "does not answer any more: nothing listens on port 8080") {
+			if st.Phase != api_sandbox.SandboxPhaseFailed || !strings.Contains(st.Message, "no longer answers: nothing listens on port 8080") {
 				t.Errorf("%+v", st)
 			}
 		})

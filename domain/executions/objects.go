@@ -81,7 +81,7 @@ func WriteOutput(ctx context.Context, o Objects, e *execution.Execution, out *Ou
 // requestKey is the key of the request of an execution.
 func requestKey(e *execution.Execution) string { return e.Spec.Objects + "/request" }
 
-// ReadRequest returns what was submitted, without secrets.
+// ReadRequest returns the request of an execution, without secrets.
 func ReadRequest(ctx context.Context, o Objects, e *execution.Execution) (*execution.SubmitRequest, error) {
 	var req execution.SubmitRequest
 	return &req, read(ctx, o, requestKey(e), &req)

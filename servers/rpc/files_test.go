@@ -152,11 +152,11 @@ func (x *hostExtractor) Finish(context.Context) error {
 			return nil
 		}
 		if err != nil {
-			return errs.New(errs.InvalidArgument, "what was sent is no complete tar archive")
+			return errs.New(errs.InvalidArgument, "the archive is not a complete tar file")
 		}
 		b, err := io.ReadAll(r)
 		if err == io.ErrUnexpectedEOF {
-			return errs.New(errs.InvalidArgument, "what was sent is no complete tar archive")
+			return errs.New(errs.InvalidArgument, "the archive is not a complete tar file")
 		}
 		if err == nil {
 			err = os.WriteFile(filepath.Join(x.dir, h.Name), b, 0o644)

@@ -383,7 +383,7 @@ func TestInjectionChanges(t *testing.T) {
 	www.Header, www.Format = "X-Api-Key", "{}"
 	x.set(egress.Policy{Mode: egress.List, Inject: []egress.Injection{www}})
 	if _, err := c.Do(request(t, http.MethodGet, "https://example.com/")); err == nil || len(x.asked) != before {
-		t.Errorf("a host without a rule any more: %v, %d requests", err, len(x.asked)-before)
+		t.Errorf("a host whose rule was removed: %v, %d requests", err, len(x.asked)-before)
 	}
 	if status, _ := x.do(c, request(t, http.MethodGet, "https://www.example.com/")); status != http.StatusBadGateway { // its certificate is for example.com and *.example.com
 		if got := x.last().Header.Get("X-Api-Key"); status != 200 || got != secretValue || x.last().Header.Get("Authorization") != "" {
