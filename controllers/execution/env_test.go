@@ -39,6 +39,7 @@ type env struct {
 	objects *objects
 	project schema.ID
 	node    id.Node
+	result  string // that programs leave; set before the first server starts
 
 	mu        sync.Mutex
 	processes map[id.Sandbox]*process // those that run
@@ -205,45 +206,71 @@ type machine struct {
 func (m *machine) dead() bool { return m.server != nil && m.server.alive() != nil }
 
 // RunCode starts a process whose program says what it does: "exit N", "hang",
-// "broken TEXT" (it cannot be started), and whose argument it prints.
+// "broken TEXT" (it cannot be started), and whose arguments it prints.
 func (m *machine) RunCode(ctx context.Context, _ string, req sandboxes.RunCodeRequest) (id.Sandbox, sandboxes.Process, error) {
+	return m.run(ctx, req.Execution, append([]string{string(req.Code)}, req.Args...))
+}
+
+// RunOnce starts the process of a command, which is a program as RunCode has it.
+func (m *machine) RunOnce(ctx context.Context, _ string, req sandboxes.RunOnceRequest) (id.Sandbox, sandboxes.Process, error) {
+	return m.run(ctx, req.Execution, req.Command)
+}
+
+func (m *machine) run(ctx context.Context, of id.Execution, command []string) (id.Sandbox, sandboxes.Process, error) {
 	if m.dead() {
 		return "", nil, errDead
 	}
-	code := string(req.Code)
-	if why, ok := strings.CutPrefix(code, "broken"); ok {
+	if why, ok := strings.CutPrefix(command[0], "broken"); ok {
 		return "", nil, errs.New(errs.ResourceExhausted, "no room%s", why)
 	}
 	sb := sandbox.NewSandbox()
-	sb.Project, sb.Spec.Execution, sb.Spec.Template.Image, sb.Spec.Node = m.project, req.Execution, "image", m.node
+	sb.Project, sb.Spec.Execution, sb.Spec.Template.Image, sb.Spec.Node = m.project, of, "image", m.node
 	sb.Status.Phase = sandbox.SandboxPhaseRunning
 	if err := entity.Create(ctx, m.store, sb); err != nil {
 		return "", nil, err
 	}
-	p := &process{m: m, sid: sb.GetID(), execution: req.Execution, done: make(chan struct{}), out: strings.Join(req.Args, " ")}
+	p := m.process(sb.GetID(), command)
+	p.execution = of
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, o := range m.processes {
-		if o.execution == req.Execution {
-			m.Errorf("%s runs twice at the same time", req.Execution)
+		if o.execution == of {
+			m.Errorf("%s runs twice at the same time", of)
 		}
 	}
 	m.order = append(m.order, p.out)
-	m.processes[p.sid] = p
-	var exit int
-	if n, _ := fmt.Sscanf(code, "exit %d", &exit); n == 1 {
-		delete(m.processes, p.sid)
-		p.exit(exit)
+	if !p.ended() {
+		m.processes[p.sid] = p
 	}
 	return p.sid, p, nil
 }
 
-func (m *machine) RunOnce(context.Context, string, sandboxes.RunOnceRequest) (id.Sandbox, sandboxes.Process, error) {
-	return "", nil, errs.New(errs.Unimplemented, "no commands")
+// Exec starts a process in a sandbox that stays. The shell that reads the result
+// prints that of the machine.
+func (m *machine) Exec(ctx context.Context, req sandboxes.ExecRequest) (id.Sandbox, sandboxes.Process, error) {
+	if m.dead() {
+		return "", nil, errDead
+	}
+	if _, err := entity.Get[sandbox.Sandbox](ctx, m.store, req.Sandbox); err != nil {
+		return "", nil, err
+	}
+	command := req.Command
+	if command[0] == "/bin/sh" {
+		command = []string{"exit 0", m.result}
+	}
+	p := m.process(req.Sandbox, command)
+	p.stays = true
+	return p.sid, p, nil
 }
 
-func (m *machine) Exec(context.Context, sandboxes.ExecRequest) (id.Sandbox, sandboxes.Process, error) {
-	return "", nil, errs.New(errs.Unimplemented, "no commands")
+// process returns the process of a command, which has ended if it is "exit N".
+func (m *machine) process(sid id.Sandbox, command []string) *process {
+	p := &process{m: m, sid: sid, done: make(chan struct{}), out: strings.Join(command[1:], " ")}
+	var exit int
+	if n, _ := fmt.Sscanf(command[0], "exit %d", &exit); n == 1 {
+		p.exit(exit)
+	}
+	return p
 }
 
 func (m *machine) Stats(context.Context, id.Sandbox) (*sandbox.Stats, error) {
@@ -255,12 +282,22 @@ type process struct {
 	sid       id.Sandbox
 	execution id.Execution
 	out       string
+	stays     bool // its sandbox outlives it
 	once      sync.Once
 	code      int
 	done      chan struct{}
 }
 
 func (p *process) exit(code int) { p.once.Do(func() { p.code = code; close(p.done) }) }
+
+func (p *process) ended() bool {
+	select {
+	case <-p.done:
+		return true
+	default:
+		return false
+	}
+}
 
 type discard struct{ io.Writer }
 
@@ -293,6 +330,10 @@ func (p *process) Wait(ctx context.Context) (int, error) {
 func (p *process) Close() error {
 	if p.m.dead() {
 		p.once.Do(func() { close(p.done) })
+		return nil
+	}
+	if p.stays {
+		p.exit(137)
 		return nil
 	}
 	p.m.end(p.sid)

@@ -12,6 +12,8 @@ import (
 
 	"miren.dev/runtime/api/core"
 	"miren.dev/runtime/api/execution"
+	"miren.dev/runtime/api/id"
+	"miren.dev/runtime/api/sandbox"
 	"miren.dev/runtime/entity"
 	"miren.dev/runtime/entity/informer"
 	"miren.dev/runtime/pkg/errs"
@@ -34,6 +36,38 @@ func TestRunsToItsEnd(t *testing.T) {
 		if _, out, err := s.executions.Result(t.Context(), "", x.GetID(), 0); err != nil || string(out.Stdout) != "printed" {
 			t.Errorf("%s: output %+v, %v", code, out, err)
 		}
+	}
+	e.clean()
+}
+
+// A command runs in a new sandbox, or in one that stays. Its result is that of the
+// file that it wrote.
+func TestCommandsRunToTheirEnd(t *testing.T) {
+	e := newEnv(t)
+	e.result = "42"
+	s := e.start(4, nil)
+	stays := sandbox.NewSandbox()
+	stays.Project, stays.Spec.Template.Image, stays.Spec.Node, stays.Status.Phase = e.project, "image", e.node, sandbox.SandboxPhaseRunning
+	if err := entity.Create(t.Context(), e.store, stays); err != nil {
+		t.Fatal(err)
+	}
+	for where, in := range map[string]id.Sandbox{"a new sandbox": "", "one that stays": stays.GetID()} {
+		x := s.submit("", func(r *execution.SubmitRequest) {
+			r.Language, r.Code, r.Command, r.Sandbox = "", nil, []string{"exit 3", "printed"}, in
+			if in == "" {
+				r.Template = "python"
+			}
+		})
+		st := s.wait(x).Status
+		if st.Outcome != execution.OutcomeFailed || st.ExitCode == nil || *st.ExitCode != 3 || len(st.Attempts) != 1 {
+			t.Errorf("in %s: %+v", where, st)
+		}
+		if _, out, err := s.executions.Result(t.Context(), "", x.GetID(), 0); err != nil || string(out.Stdout) != "printed" || string(out.Result) != "42" {
+			t.Errorf("in %s: output %+v, %v", where, out, err)
+		}
+	}
+	if err := entity.Remove[sandbox.Sandbox](t.Context(), e.store, stays.GetID()); err != nil {
+		t.Errorf("the sandbox that stays: %v", err)
 	}
 	e.clean()
 }
