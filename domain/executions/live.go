@@ -71,8 +71,8 @@ func (l *Live) next(ctx context.Context, stdout, stderr int) (Output, bool, erro
 	}
 }
 
-// Stdout and Stderr keep what is written to them, up to the bound, and take all
-// of it.
+// Stdout and Stderr keep output up to the bound. They discard the rest without an
+// error, so that the program can go on.
 func (l *Live) Stdout() io.Writer { return capture{l, &l.out.Stdout, &l.out.StdoutTruncated} }
 func (l *Live) Stderr() io.Writer { return capture{l, &l.out.Stderr, &l.out.StderrTruncated} }
 
