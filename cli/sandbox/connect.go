@@ -79,11 +79,7 @@ Without PROCESS it continues the latest one that runs. Another terminal that has
 }
 
 func attachTo(ctx context.Context, e *command.Env, name, process string) error {
-	s, err := find(ctx, e, name)
-	if err != nil {
-		return err
-	}
-	c, err := client(ctx, e)
+	s, c, err := target(ctx, e, name)
 	if err != nil {
 		return err
 	}
@@ -169,11 +165,7 @@ have ended. Processes that its main process started are not among them.`,
 }
 
 func processes(ctx context.Context, e *command.Env, name string) error {
-	s, err := find(ctx, e, name)
-	if err != nil {
-		return err
-	}
-	c, err := client(ctx, e)
+	s, c, err := target(ctx, e, name)
 	if err != nil {
 		return err
 	}

@@ -110,6 +110,15 @@ It stays until it is deleted, or until --ttl or --idle-timeout end it.`,
 	return cmd
 }
 
+// create creates a sandbox, or claims a warm one.
+func create(ctx context.Context, c sandbox.SandboxesClient, req *sandbox.RunRequest) (*sandbox.Sandbox, error) {
+	resp, err := c.Run(ctx, req)
+	if err != nil {
+		return nil, err
+	}
+	return entity.Decode[sandbox.Sandbox](&resp.Sandbox)
+}
+
 func (o *createOptions) run(ctx context.Context) error {
 	env, err := command.ParseEnv(o.process.Env)
 	if err != nil {
@@ -124,11 +133,7 @@ func (o *createOptions) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	resp, err := c.Run(ctx, req)
-	if err != nil {
-		return err
-	}
-	s, err := entity.Decode[sandbox.Sandbox](&resp.Sandbox)
+	s, err := create(ctx, c, req)
 	if err != nil {
 		return err
 	}

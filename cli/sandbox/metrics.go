@@ -34,11 +34,7 @@ func newMetrics(e *command.Env) *cobra.Command {
 }
 
 func (o *metricsOptions) run(ctx context.Context, name string) error {
-	s, err := find(ctx, o.Env, name)
-	if err != nil {
-		return err
-	}
-	c, err := client(ctx, o.Env)
+	s, c, err := target(ctx, o.Env, name)
 	if err != nil {
 		return err
 	}

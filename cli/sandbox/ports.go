@@ -29,11 +29,7 @@ func newPorts(e *command.Env) *cobra.Command {
 }
 
 func ports(ctx context.Context, e *command.Env, name string) error {
-	s, err := find(ctx, e, name)
-	if err != nil {
-		return err
-	}
-	c, err := client(ctx, e)
+	s, c, err := target(ctx, e, name)
 	if err != nil {
 		return err
 	}
@@ -90,11 +86,7 @@ func parseForward(arg string) (local string, port int64, err error) {
 }
 
 func forward(ctx context.Context, e *command.Env, name string, args []string) error {
-	s, err := find(ctx, e, name)
-	if err != nil {
-		return err
-	}
-	c, err := client(ctx, e)
+	s, c, err := target(ctx, e, name)
 	if err != nil {
 		return err
 	}

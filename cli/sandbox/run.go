@@ -11,7 +11,6 @@ import (
 	"miren.dev/runtime/cli/command"
 	"miren.dev/runtime/cli/exit"
 	"miren.dev/runtime/cli/transfer"
-	"miren.dev/runtime/entity"
 )
 
 type runOptions struct {
@@ -90,11 +89,7 @@ func (o *runOptions) run(ctx context.Context, argv []string) error {
 
 // detached creates a sandbox that stays and prints its id.
 func (o *runOptions) detached(ctx context.Context, c sandbox.SandboxesClient, req *sandbox.RunRequest) error {
-	resp, err := c.Run(ctx, req)
-	if err != nil {
-		return err
-	}
-	s, err := entity.Decode[sandbox.Sandbox](&resp.Sandbox)
+	s, err := create(ctx, c, req)
 	if err != nil {
 		return err
 	}

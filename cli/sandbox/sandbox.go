@@ -42,6 +42,16 @@ func find(ctx context.Context, e *command.Env, nameOrID string) (*sandbox.Sandbo
 	return command.Find[sandbox.Sandbox](ctx, e, nameOrID)
 }
 
+// target returns a sandbox by its name or id, and the client for it.
+func target(ctx context.Context, e *command.Env, nameOrID string) (*sandbox.Sandbox, sandbox.SandboxesClient, error) {
+	s, err := find(ctx, e, nameOrID)
+	if err != nil {
+		return nil, nil, err
+	}
+	c, err := client(ctx, e)
+	return s, c, err
+}
+
 type listOptions struct {
 	*command.Env
 	app  string
@@ -148,11 +158,7 @@ func newShow(e *command.Env) *cobra.Command {
 }
 
 func show(ctx context.Context, e *command.Env, name string) error {
-	s, err := find(ctx, e, name)
-	if err != nil {
-		return err
-	}
-	c, err := client(ctx, e)
+	s, c, err := target(ctx, e, name)
 	if err != nil {
 		return err
 	}
