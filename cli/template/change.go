@@ -29,11 +29,7 @@ func newLogs(e *command.Env) *cobra.Command {
 }
 
 func logs(ctx context.Context, e *command.Env, name string, follow bool) error {
-	c, err := client(ctx, e)
-	if err != nil {
-		return err
-	}
-	resp, err := c.Show(ctx, &sandbox.TemplateRequest{Project: e.Project(), Template: name})
+	resp, err := get(ctx, e, name)
 	if err != nil {
 		return err
 	}

@@ -86,12 +86,17 @@ func newShow(e *command.Env) *cobra.Command {
 	}
 }
 
-func show(ctx context.Context, e *command.Env, name string) error {
+// get returns a template with its versions.
+func get(ctx context.Context, e *command.Env, name string) (*sandbox.TemplateResponse, error) {
 	c, err := client(ctx, e)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	resp, err := c.Show(ctx, &sandbox.TemplateRequest{Project: e.Project(), Template: name})
+	return c.Show(ctx, &sandbox.TemplateRequest{Project: e.Project(), Template: name})
+}
+
+func show(ctx context.Context, e *command.Env, name string) error {
+	resp, err := get(ctx, e, name)
 	if err != nil {
 		return err
 	}
