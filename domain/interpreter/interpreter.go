@@ -70,7 +70,7 @@ func (s *Service) Run(ctx context.Context, req RunRequest, emit func(*interprete
 	if len(req.Code) > maxCode {
 		return errs.New(errs.InvalidArgument, "the code has more than %d MiB", maxCode>>20).WithHint("put data into a file of the sandbox")
 	}
-	if err := checkEnv(req.Env); err != nil {
+	if err := sandboxes.CheckProcess(nil, req.Env); err != nil {
 		return err
 	}
 	sb, err := s.Running(ctx, req.Sandbox)
@@ -105,16 +105,6 @@ func languageOf(name, in string) (*languages.Language, error) {
 	return &lang, nil
 }
 
-// checkEnv checks variables of an execution or of a context.
-func checkEnv(env map[string]string) error {
-	for name, value := range env {
-		if name == "" || strings.ContainsAny(name, "=\x00") || strings.IndexByte(value, 0) >= 0 {
-			return errs.New(errs.InvalidArgument, "%q cannot be an environment variable", name)
-		}
-	}
-	return nil
-}
-
 // CreateRequest describes a context.
 type CreateRequest struct {
 	Sandbox  id.Sandbox
@@ -133,7 +123,7 @@ func (s *Service) Create(ctx context.Context, req CreateRequest) (*interpreter.C
 	if !slices.Contains(kept, lang.Name) {
 		return nil, errs.New(errs.InvalidArgument, "%s has no contexts", lang.Title).WithHint("contexts are of %s", strings.Join(kept, ", "))
 	}
-	if err := checkEnv(req.Env); err != nil {
+	if err := sandboxes.CheckProcess(nil, req.Env); err != nil {
 		return nil, err
 	}
 	sb, err := s.Running(ctx, req.Sandbox)
