@@ -4,6 +4,7 @@
 package instance
 
 import (
+	"cmp"
 	"crypto/rand"
 	"errors"
 	"fmt"
@@ -140,14 +141,12 @@ func (in *Instance) Lock() error {
 		if errors.Is(err, unix.EWOULDBLOCK) {
 			holder := make([]byte, 32)
 			n, _ := f.ReadAt(holder, 0)
-			return errs.New(errs.FailedPrecondition, "another server (pid %s) is running on %s", strings.TrimSpace(string(holder[:n])), in.StateDir).
+			return errs.New(errs.FailedPrecondition, "another server (pid %s) is running on %s", cmp.Or(strings.TrimSpace(string(holder[:n])), "unknown"), in.StateDir).
 				WithHint("stop it with `r server stop`, or choose another --state-dir")
 		}
 		return errs.New(errs.Unavailable, "lock %s: %w", f.Name(), err)
 	}
-	if err := f.Truncate(0); err == nil {
-		_, _ = f.WriteAt(fmt.Appendf(nil, "%d\n", os.Getpid()), 0) // the pid is only for the message above
-	}
+	_, _ = f.WriteAt(fmt.Appendf(nil, "%-10d\n", os.Getpid()), 0) // for the message above; one write, so that no reader sees a part of it
 	in.lock = f
 	return nil
 }
