@@ -150,17 +150,21 @@ func (term *terminal) text() string {
 	return string(term.out)
 }
 
-// wait waits for a text after the text that earlier waits have found.
-func (term *terminal) wait(t *testing.T, text string) {
+// wait waits for texts, in any order, after those that earlier waits have found.
+func (term *terminal) wait(t *testing.T, texts ...string) {
 	t.Helper()
-	wait.NoError(t, fmt.Sprintf("%q in the terminal", text), func() error {
+	wait.NoError(t, fmt.Sprintf("%q in the terminal", texts), func() error {
 		term.mu.Lock()
 		defer term.mu.Unlock()
-		i := bytes.Index(term.out[term.seen:], []byte(text))
-		if i < 0 {
-			return fmt.Errorf("the terminal does not show %q", text)
+		end := term.seen
+		for _, text := range texts {
+			i := bytes.Index(term.out[term.seen:], []byte(text))
+			if i < 0 {
+				return fmt.Errorf("the terminal does not show %q", text)
+			}
+			end = max(end, term.seen+i+len(text))
 		}
-		term.seen += i + len(text)
+		term.seen = end
 		return nil
 	}, wait.Within(rebuild))
 }
@@ -303,8 +307,7 @@ func TestDevRestartsOnEditWhileAppsAnswer(t *testing.T) {
 	source := filepath.Join(d.checkout, "servers", "server", "daemon.go")
 	began := time.Now()
 	edit(t, source, `"server runs"`, `"the edited server runs"`)
-	term.wait(t, "the edited server runs")
-	term.wait(t, "dev: server runs")
+	term.wait(t, "the edited server runs", "dev: server runs") // two processes print them
 	t.Logf("edit to ready: %s", time.Since(began).Round(100*time.Millisecond))
 	edited := d.pid(t)
 	if edited == pid {
