@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"miren.dev/runtime/api/app"
+	"miren.dev/runtime/api/core"
 	"miren.dev/runtime/api/history"
 	"miren.dev/runtime/api/interpreter"
 	"miren.dev/runtime/api/lsvd"
@@ -24,7 +25,7 @@ func TestEveryMethodIsDenied(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer srv.Close()
-	for _, domain := range [][]*rpc.Service{app.Services, history.Services, interpreter.Services, lsvd.Services, sandbox.Services, secret.Services, server.Services, store.Services} {
+	for _, domain := range [][]*rpc.Service{app.Services, core.Services, history.Services, interpreter.Services, lsvd.Services, sandbox.Services, secret.Services, server.Services, store.Services} {
 		for _, s := range domain {
 			srv.Register(s, nil)
 		}

@@ -186,12 +186,13 @@ const (
 	FailureReasonPlan      FailureReason = "plan"      // No way to build this source was found.
 	FailureReasonBuild     FailureReason = "build"     // The build failed.
 	FailureReasonImage     FailureReason = "image"     // The image cannot be used.
-	FailureReasonCapacity  FailureReason = "capacity"  // No node has room.
+	FailureReasonCapacity  FailureReason = "capacity"  // No node has room, or the quota of the project has none.
 	FailureReasonCrash     FailureReason = "crash"     // The process ended before it was ready.
 	FailureReasonOOM       FailureReason = "oom"       // It used more memory than its limit.
 	FailureReasonPort      FailureReason = "port"      // The process runs, but does not listen on the expected port.
 	FailureReasonUnhealthy FailureReason = "unhealthy" // It listens, but its probe never passed.
 	FailureReasonTimeout   FailureReason = "timeout"   // It took longer than allowed.
+	FailureReasonVolume    FailureReason = "volume"    // A disk that it mounts cannot be used.
 	FailureReasonLease     FailureReason = "lease"     // Another deployment took over.
 	FailureReasonInternal  FailureReason = "internal"  // A fault of runtime itself.
 )
@@ -209,6 +210,7 @@ func (e FailureReason) Valid() bool {
 		FailureReasonPort,
 		FailureReasonUnhealthy,
 		FailureReasonTimeout,
+		FailureReasonVolume,
 		FailureReasonLease,
 		FailureReasonInternal:
 		return true
@@ -218,7 +220,7 @@ func (e FailureReason) Valid() bool {
 
 // Choices lists the values in the order of their declaration.
 func (FailureReason) Choices() []string {
-	return []string{"source", "plan", "build", "image", "capacity", "crash", "oom", "port", "unhealthy", "timeout", "lease", "internal"}
+	return []string{"source", "plan", "build", "image", "capacity", "crash", "oom", "port", "unhealthy", "timeout", "volume", "lease", "internal"}
 }
 
 // YieldedPool: A pool that has fewer sandboxes for the time of a rollout.
@@ -227,6 +229,8 @@ type YieldedPool struct {
 	Pool id.SandboxPool `cbor:"1,keyasint" json:"pool" schema:"required"`
 	// Its number of sandboxes before.
 	Replicas int64 `cbor:"2,keyasint" json:"replicas" schema:"required"`
+	// Name of the disk for which its sandbox was stopped; absent: it gave room.
+	Disk string `cbor:"3,keyasint,omitempty" json:"disk,omitempty"`
 }
 
 // MarshalJSON renders x; durations are strings, secrets are redacted.
@@ -246,6 +250,51 @@ func (x *YieldedPool) ValidateFields(v *schema.Validator) {
 		v.Ref("pool", string(x.Pool))
 	}
 	schema.CheckMin(v, "replicas", x.Replicas, 1)
+}
+
+// Volume: A disk that the sandboxes of a service mount.
+type Volume struct {
+	// Name of the disk.
+	Disk string `cbor:"1,keyasint" json:"disk" schema:"required"`
+	// Absolute path at which it is mounted.
+	Path string `cbor:"2,keyasint" json:"path" schema:"required"`
+	// Size with which a deployment creates it if it does not exist; absent: it must exist.
+	// (unit: bytes)
+	SizeBytes *int64 `cbor:"3,keyasint,omitempty" json:"size_bytes,omitempty"`
+	// They cannot write to it; absent: the service has one sandbox at a time. (default false)
+	ReadOnly bool `cbor:"4,keyasint" json:"read_only"`
+}
+
+// SetDefaults sets every field that has a default.
+func (x *Volume) SetDefaults() {
+	x.ReadOnly = false
+}
+
+// UnmarshalCBOR decodes x; fields that are missing get their defaults.
+func (x *Volume) UnmarshalCBOR(b []byte) error {
+	type plain Volume
+	*x = Volume{}
+	x.SetDefaults()
+	return schema.Unmarshal(b, (*plain)(x))
+}
+
+// MarshalJSON renders x; durations are strings, secrets are redacted.
+func (x Volume) MarshalJSON() ([]byte, error) { return schema.EncodeJSON(&x) }
+
+// UnmarshalJSON decodes x; unknown fields are errors, missing ones get their defaults.
+func (x *Volume) UnmarshalJSON(b []byte) error { return schema.DecodeJSON(b, x) }
+
+// Validate reports every field that breaks its rules, as one error of class
+// invalid_argument.
+func (x *Volume) Validate() error { return schema.Validate(x) }
+
+// ValidateFields is Validate below the path that v is at.
+func (x *Volume) ValidateFields(v *schema.Validator) {
+	v.Required("disk", x.Disk != "")
+	v.Required("path", x.Path != "")
+	if x.Path != "" {
+		v.MaxLen("path", len(x.Path), 512)
+	}
 }
 
 // Service: A process type of an app.
@@ -273,6 +322,8 @@ type Service struct {
 	Env map[string]string `cbor:"10,keyasint,omitempty" json:"env,omitempty"`
 	// Time between SIGTERM and SIGKILL. (default 10s)
 	StopTimeout time.Duration `cbor:"11,keyasint" json:"stop_timeout"`
+	// Disks that it mounts.
+	Volumes []Volume `cbor:"12,keyasint,omitempty" json:"volumes,omitempty"`
 }
 
 // SetDefaults sets every field that has a default.
@@ -328,6 +379,9 @@ func (x *Service) ValidateFields(v *schema.Validator) {
 	}
 	schema.CheckMin(v, "stop_timeout", x.StopTimeout, 0)
 	schema.CheckMax(v, "stop_timeout", x.StopTimeout, 10*time.Minute)
+	for i := range x.Volumes {
+		v.InElem("volumes", i, &x.Volumes[i])
+	}
 }
 
 // Step: One step of a deployment or build.
@@ -1082,7 +1136,7 @@ var BuildKind = &schema.Kind{
 		{Path: "status.image", Number: 4, Type: "string", Doc: "Image reference with digest."},
 		{Path: "status.services", Number: 5, Type: "list of component service", Doc: "Services found in the source (app.toml, Procfile, detection)."},
 		{Path: "status.env", Number: 6, Type: "map of string", Doc: "Environment found in the source's app.toml."},
-		{Path: "status.reason", Number: 12, Type: "enum failure_reason", Doc: "Class of its failure.", Choices: []string{"source", "plan", "build", "image", "capacity", "crash", "oom", "port", "unhealthy", "timeout", "lease", "internal"}},
+		{Path: "status.reason", Number: 12, Type: "enum failure_reason", Doc: "Class of its failure.", Choices: []string{"source", "plan", "build", "image", "capacity", "crash", "oom", "port", "unhealthy", "timeout", "volume", "lease", "internal"}},
 		{Path: "status.message", Number: 7, Type: "string", Doc: "Reason of its failure."},
 		{Path: "status.hint", Number: 8, Type: "string", Doc: "Advice for the user."},
 		{Path: "status.log_tail", Number: 9, Type: "list of string", Doc: "Last lines when it failed."},
@@ -1198,10 +1252,10 @@ type DeploymentStatus struct {
 	Previous id.AppVersion `cbor:"4,keyasint,omitempty" json:"previous,omitempty"`
 	// Its failure.
 	Failure *Failure `cbor:"5,keyasint,omitempty" json:"failure,omitempty"`
-	// Pools of the version that served before that gave room to the new one, as no node had
-	// room for both.
+	// Pools of the version that served before that gave up sandboxes for the new one: no node
+	// had room for both, or both write to a disk.
 	Yielded []YieldedPool `cbor:"9,keyasint,omitempty" json:"yielded,omitempty"`
-	// Time at which the last of them gave room.
+	// Time at which the last of them gave up a sandbox.
 	YieldedAt *time.Time `cbor:"10,keyasint,omitempty" json:"yielded_at,omitempty"`
 	// URL of the app.
 	URL string `cbor:"6,keyasint,omitempty" json:"url,omitempty"`
@@ -1359,8 +1413,8 @@ var DeploymentKind = &schema.Kind{
 		{Path: "status.version", Number: 3, Type: "ref app_version", Doc: "The version it rolls out."},
 		{Path: "status.previous", Number: 4, Type: "ref app_version", Doc: "The version that served before."},
 		{Path: "status.failure", Number: 5, Type: "component failure", Doc: "Its failure."},
-		{Path: "status.yielded", Number: 9, Type: "list of component yielded_pool", Doc: "Pools of the version that served before that gave room to the new one, as no node had room for both."},
-		{Path: "status.yielded_at", Number: 10, Type: "time", Doc: "Time at which the last of them gave room."},
+		{Path: "status.yielded", Number: 9, Type: "list of component yielded_pool", Doc: "Pools of the version that served before that gave up sandboxes for the new one: no node had room for both, or both write to a disk."},
+		{Path: "status.yielded_at", Number: 10, Type: "time", Doc: "Time at which the last of them gave up a sandbox."},
 		{Path: "status.url", Number: 6, Type: "string", Doc: "URL of the app."},
 		{Path: "status.started_at", Number: 7, Type: "time", Doc: "Time at which the server accepted it."},
 		{Path: "status.ended_at", Number: 8, Type: "time", Doc: "Time of its end."},

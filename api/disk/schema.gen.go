@@ -31,8 +31,8 @@ const (
 	DefaultSnapshotKeep = 7
 	// MaxSnapshotKeep: Most scheduled snapshots of a disk.
 	MaxSnapshotKeep = 1000
-	// MaxPath: Longest path at which a disk is mounted. (unit: bytes)
-	MaxPath = 512
+	// MaxMountPath: Longest path at which a disk is mounted. (unit: bytes)
+	MaxMountPath = 512
 )
 
 // Names of the kinds.

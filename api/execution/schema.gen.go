@@ -391,7 +391,7 @@ type ExecutionStatus struct {
 	Outcome Outcome `cbor:"10,keyasint,omitempty" json:"outcome,omitempty"`
 	// Exit code of the last attempt; 128+n for signal n, 124 after a timeout.
 	ExitCode *int64 `cbor:"11,keyasint,omitempty" json:"exit_code,omitempty"`
-	// Reason of the outcome.
+	// Reason of the outcome, or of its wait for a quota.
 	Message string `cbor:"12,keyasint,omitempty" json:"message,omitempty"`
 	// What the last attempt took.
 	Metrics *Metrics `cbor:"13,keyasint,omitempty" json:"metrics,omitempty"`
@@ -575,7 +575,7 @@ var ExecutionKind = &schema.Kind{
 		{Path: "status.ended_at", Number: 9, Type: "time", Doc: "Time at which it ended."},
 		{Path: "status.outcome", Number: 10, Type: "enum outcome", Doc: "How it ended.", Choices: []string{"succeeded", "failed", "timeout", "oom", "sandbox", "setup", "interrupted", "cancelled"}},
 		{Path: "status.exit_code", Number: 11, Type: "int", Doc: "Exit code of the last attempt; 128+n for signal n, 124 after a timeout."},
-		{Path: "status.message", Number: 12, Type: "string", Doc: "Reason of the outcome."},
+		{Path: "status.message", Number: 12, Type: "string", Doc: "Reason of the outcome, or of its wait for a quota."},
 		{Path: "status.metrics", Number: 13, Type: "component metrics", Doc: "What the last attempt took."},
 		{Path: "status.attempts", Number: 14, Type: "list of component attempt", Doc: "Attempts that ended, the first one first."},
 	},

@@ -8,6 +8,12 @@ import (
 	"miren.dev/runtime/pkg/schema"
 )
 
+// APIKey is the id of an entity of kind api_key ("key-" and 16 characters).
+type APIKey string
+
+// NewAPIKey returns a fresh random id.
+func NewAPIKey() APIKey { return APIKey(schema.NewID("key")) }
+
 // App is the id of an entity of kind app ("app-" and 16 characters).
 type App string
 
@@ -115,6 +121,12 @@ type Snapshot string
 
 // NewSnapshot returns a fresh random id.
 func NewSnapshot() Snapshot { return Snapshot(schema.NewID("snap")) }
+
+// SSHKey is the id of an entity of kind ssh_key ("sshk-" and 16 characters).
+type SSHKey string
+
+// NewSSHKey returns a fresh random id.
+func NewSSHKey() SSHKey { return SSHKey(schema.NewID("sshk")) }
 
 // Template is the id of an entity of kind template ("tpl-" and 16 characters).
 type Template string

@@ -186,6 +186,14 @@ type RunRequest struct {
 	PIDs *int64 `cbor:"14,keyasint,omitempty" json:"pids,omitempty"`
 	// Bytes it may write; absent: the default. (unit: bytes)
 	DiskBytes *int64 `cbor:"15,keyasint,omitempty" json:"disk_bytes,omitempty"`
+	// Files that its root filesystem may have beside the image's; absent: the default.
+	DiskFiles *int64 `cbor:"26,keyasint,omitempty" json:"disk_files,omitempty"`
+	// Files that one process may have open; absent: the default.
+	OpenFiles *int64 `cbor:"27,keyasint,omitempty" json:"open_files,omitempty"`
+	// Largest file; absent: the default. (unit: bytes)
+	FileBytes *int64 `cbor:"28,keyasint,omitempty" json:"file_bytes,omitempty"`
+	// Bandwidth of its network, each way; absent: the default. (unit: bytes per second)
+	BandwidthBytes *int64 `cbor:"29,keyasint,omitempty" json:"bandwidth_bytes,omitempty"`
 	// Network; absent: bridge.
 	Network NetworkMode `cbor:"16,keyasint,omitempty" json:"network,omitempty"`
 	// What it may reach; absent: all that the node's firewall permits.
@@ -237,6 +245,20 @@ func (x *RunRequest) ValidateFields(v *schema.Validator) {
 	}
 	if x.DiskBytes != nil {
 		schema.CheckMin(v, "disk_bytes", *x.DiskBytes, 1048576)
+	}
+	if x.DiskFiles != nil {
+		schema.CheckMin(v, "disk_files", *x.DiskFiles, 1024)
+	}
+	if x.OpenFiles != nil {
+		schema.CheckMin(v, "open_files", *x.OpenFiles, 256)
+		schema.CheckMax(v, "open_files", *x.OpenFiles, 1048576)
+	}
+	if x.FileBytes != nil {
+		schema.CheckMin(v, "file_bytes", *x.FileBytes, 16777216)
+	}
+	if x.BandwidthBytes != nil {
+		schema.CheckMin(v, "bandwidth_bytes", *x.BandwidthBytes, 10000)
+		schema.CheckMax(v, "bandwidth_bytes", *x.BandwidthBytes, 12500000000)
 	}
 	if x.Network != "" {
 		schema.CheckEnum(v, "network", x.Network)
@@ -1111,6 +1133,8 @@ type ExecOutput struct {
 	Started id.Sandbox `cbor:"1,keyasint,omitempty" json:"started,omitempty"`
 	// With started: its id in the sandbox.
 	Process string `cbor:"6,keyasint,omitempty" json:"process,omitempty"`
+	// With started: its number inside.
+	PID *int64 `cbor:"8,keyasint,omitempty" json:"pid,omitempty"`
 	// Output.
 	Stdout []byte `cbor:"2,keyasint,omitempty" json:"stdout,omitempty"`
 	// Error output.

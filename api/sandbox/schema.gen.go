@@ -41,6 +41,27 @@ const (
 	DefaultPIDs = 1024
 	// MinDiskBytes: Least disk space of a sandbox. (unit: bytes)
 	MinDiskBytes = 1048576
+	// MinDiskFiles: Least files of a sandbox.
+	MinDiskFiles = 1024
+	// DefaultDiskFiles: Files of a sandbox.
+	DefaultDiskFiles = 524288
+	// MinOpenFiles: Least open files of a process.
+	MinOpenFiles = 256
+	// MaxOpenFiles: Most open files of a process.
+	MaxOpenFiles = 1048576
+	// DefaultOpenFiles: Open files of a process.
+	DefaultOpenFiles = 65536
+	// MinFileBytes: Least size that a file of a sandbox can get; its own log needs some of
+	// it. (unit: bytes)
+	MinFileBytes = 16777216
+	// DefaultFileBytes: Largest file of a sandbox. (unit: bytes)
+	DefaultFileBytes = 1099511627776
+	// MinBandwidthBytes: Least bandwidth of a sandbox. (unit: bytes per second)
+	MinBandwidthBytes = 10000
+	// MaxBandwidthBytes: Most bandwidth of a sandbox. (unit: bytes per second)
+	MaxBandwidthBytes = 12500000000
+	// DefaultBandwidthBytes: Bandwidth of a sandbox. (unit: bytes per second)
+	DefaultBandwidthBytes = 125000000
 	// MinTTL: Shortest time to live of a sandbox.
 	MinTTL = 1 * time.Second
 	// DefaultStopTimeout: Time between SIGTERM and SIGKILL.
@@ -401,8 +422,8 @@ func (e ProbeKind) Valid() bool {
 // Choices lists the values in the order of their declaration.
 func (ProbeKind) Choices() []string { return []string{"none", "tcp", "http", "exec"} }
 
-// Resources: Limits of a sandbox. The host's cgroups enforce them, and gVisor the number
-// of processes.
+// Resources: Limits of a sandbox. The host's control groups enforce CPU and memory, its
+// network devices the bandwidth, gVisor the rest.
 type Resources struct {
 	// CPU limit, and what is reserved of the CPU that the node gives out, which is more than
 	// it has. (unit: thousandths of a CPU; default 1000)
@@ -415,6 +436,18 @@ type Resources struct {
 	// Bytes that may be written to its own root filesystem. (unit: bytes; default
 	// 10737418240)
 	DiskBytes int64 `cbor:"4,keyasint" json:"disk_bytes"`
+	// Files, directories and links that its own root filesystem may have beside those of the
+	// image. (default 524288)
+	DiskFiles int64 `cbor:"5,keyasint" json:"disk_files"`
+	// Files, sockets and pipes that one process may have open (RLIMIT_NOFILE). (default
+	// 65536)
+	OpenFiles int64 `cbor:"6,keyasint" json:"open_files"`
+	// Largest file that a process can write, holes included (RLIMIT_FSIZE). (unit: bytes;
+	// default 1099511627776)
+	FileBytes int64 `cbor:"7,keyasint" json:"file_bytes"`
+	// What it may send to the network, and what it may get from there. (unit: bytes per
+	// second; default 125000000)
+	BandwidthBytes int64 `cbor:"8,keyasint" json:"bandwidth_bytes"`
 }
 
 // SetDefaults sets every field that has a default.
@@ -423,6 +456,10 @@ func (x *Resources) SetDefaults() {
 	x.MemoryBytes = 536870912
 	x.PIDs = 1024
 	x.DiskBytes = 10737418240
+	x.DiskFiles = 524288
+	x.OpenFiles = 65536
+	x.FileBytes = 1099511627776
+	x.BandwidthBytes = 125000000
 }
 
 // UnmarshalCBOR decodes x; fields that are missing get their defaults.
@@ -451,6 +488,12 @@ func (x *Resources) ValidateFields(v *schema.Validator) {
 	schema.CheckMin(v, "pids", x.PIDs, 1)
 	schema.CheckMax(v, "pids", x.PIDs, 65536)
 	schema.CheckMin(v, "disk_bytes", x.DiskBytes, 1048576)
+	schema.CheckMin(v, "disk_files", x.DiskFiles, 1024)
+	schema.CheckMin(v, "open_files", x.OpenFiles, 256)
+	schema.CheckMax(v, "open_files", x.OpenFiles, 1048576)
+	schema.CheckMin(v, "file_bytes", x.FileBytes, 16777216)
+	schema.CheckMin(v, "bandwidth_bytes", x.BandwidthBytes, 10000)
+	schema.CheckMax(v, "bandwidth_bytes", x.BandwidthBytes, 12500000000)
 }
 
 // Probe: Readiness probe of a sandbox.

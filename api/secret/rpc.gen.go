@@ -17,6 +17,9 @@ type SetSecretRequest struct {
 	Secret string `cbor:"2,keyasint" json:"secret" schema:"required"`
 	// Value; it is sealed before it is stored.
 	Value string `cbor:"3,keyasint" json:"value" schema:"required"`
+	// Hosts whose requests may get it: domains (api.example.com), and the subdomains of one
+	// (*.example.org); at least one. They replace those of the value before.
+	Hosts []string `cbor:"4,keyasint,omitempty" json:"hosts,omitempty" schema:"required"`
 }
 
 // MarshalJSON renders x; durations are strings, secrets are redacted.
@@ -33,6 +36,7 @@ func (x *SetSecretRequest) Validate() error { return schema.Validate(x) }
 func (x *SetSecretRequest) ValidateFields(v *schema.Validator) {
 	v.Required("secret", x.Secret != "")
 	v.Required("value", x.Value != "")
+	v.Required("hosts", len(x.Hosts) > 0)
 }
 
 // SecretRequest: Names a secret.
@@ -80,8 +84,8 @@ func (x *SecretResponse) ValidateFields(v *schema.Validator) {
 
 // Secrets is what serves the service. Sets and deletes secrets.
 type Secrets interface {
-	// Set: Makes a secret, or replaces its value, which counts for the next request that it
-	// is added to. Permission: deploy, in the project of project.
+	// Set: Makes a secret, or replaces its value and hosts, which counts for the next request
+	// that it is added to. Permission: deploy, in the project of project.
 	Set(ctx context.Context, req *SetSecretRequest) (*SecretResponse, error)
 	// Delete: Deletes a secret. Requests to which it would be added are refused from then on.
 	// Permission: deploy, in the project of project.
@@ -93,8 +97,8 @@ func RegisterSecrets(s *rpc.Server, impl Secrets) { s.Register(SecretsService, i
 
 // SecretsClient is what calls the service.
 type SecretsClient interface {
-	// Set: Makes a secret, or replaces its value, which counts for the next request that it
-	// is added to. Permission: deploy, in the project of project.
+	// Set: Makes a secret, or replaces its value and hosts, which counts for the next request
+	// that it is added to. Permission: deploy, in the project of project.
 	Set(ctx context.Context, req *SetSecretRequest) (*SecretResponse, error)
 	// Delete: Deletes a secret. Requests to which it would be added are refused from then on.
 	// Permission: deploy, in the project of project.

@@ -15,6 +15,8 @@ import (
 const (
 	// MaxValue: Longest value of a secret. (unit: bytes)
 	MaxValue = 8192
+	// MaxHosts: Most hosts of a secret.
+	MaxHosts = 100
 )
 
 // Names of the kinds.
@@ -41,6 +43,9 @@ type SecretSpec struct {
 	Value schema.Secret `cbor:"1,keyasint" json:"value" schema:"required"`
 	// Time at which the value was set.
 	ChangedAt time.Time `cbor:"2,keyasint" json:"changed_at" schema:"required"`
+	// Hosts whose requests may get it: domains (api.example.com), and the subdomains of one
+	// (*.example.org). They were set with the value.
+	Hosts []string `cbor:"3,keyasint,omitempty" json:"hosts,omitempty"`
 }
 
 // MarshalJSON renders x; durations are strings, secrets are redacted.
@@ -84,6 +89,7 @@ func (x *SecretStatus) ValidateFields(v *schema.Validator) {
 const (
 	SecretAttrValue     = "spec.value"
 	SecretAttrChangedAt = "spec.changed_at"
+	SecretAttrHosts     = "spec.hosts"
 )
 
 // NewSecret returns a secret with every default applied.
@@ -138,8 +144,13 @@ var SecretKind = &schema.Kind{
 	Attrs: []schema.Attr{
 		{Path: "spec.value", Number: 1, Type: "secret", Doc: "Its value, encrypted.", Required: true},
 		{Path: "spec.changed_at", Number: 2, Type: "time", Doc: "Time at which the value was set.", Required: true},
+		{Path: "spec.hosts", Number: 3, Type: "list of string", Doc: "Hosts whose requests may get it: domains (api.example.com), and the subdomains of one (*.example.org). They were set with the value."},
 	},
 	Columns: []schema.Column{
+		{Title: "HOSTS", Value: func(obj schema.Object, _ time.Time) string {
+			o := obj.(*Secret)
+			return schema.Cell(o.Spec.Hosts)
+		}},
 		{Title: "CHANGED", Value: func(obj schema.Object, now time.Time) string {
 			o := obj.(*Secret)
 			return schema.CellAge(o.Spec.ChangedAt, now)

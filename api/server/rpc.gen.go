@@ -9,6 +9,7 @@ import (
 	"regexp"
 	"time"
 
+	"miren.dev/runtime/api/id"
 	"miren.dev/runtime/pkg/rpc"
 	"miren.dev/runtime/pkg/schema"
 )
@@ -145,10 +146,14 @@ type StatusResponse struct {
 	Node string `cbor:"7,keyasint,omitempty" json:"node,omitempty"`
 	// Addresses of the RPC server.
 	RPCAddresses []string `cbor:"8,keyasint,omitempty" json:"rpc_addresses,omitempty"`
+	// Address of the SSH server; absent: none.
+	SSHAddress string `cbor:"12,keyasint,omitempty" json:"ssh_address,omitempty"`
 	// Addresses of the ingress.
 	IngressAddresses []string `cbor:"9,keyasint,omitempty" json:"ingress_addresses,omitempty"`
 	// Its parts.
 	Components []ComponentStatus `cbor:"10,keyasint,omitempty" json:"components,omitempty"`
+	// URL of the HTTP API; absent: it is not served.
+	APIAddress string `cbor:"11,keyasint,omitempty" json:"api_address,omitempty"`
 }
 
 // MarshalJSON renders x; durations are strings, secrets are redacted.
@@ -248,8 +253,8 @@ func (x *DoctorResponse) ValidateFields(v *schema.Validator) {
 type IssueIdentityRequest struct {
 	// User or program that will use it.
 	Name string `cbor:"1,keyasint" json:"name" schema:"required"`
-	// Roles: admin, deployer, viewer; bound to a project as deployer@PROJECT, else in all
-	// projects.
+	// Roles: admin, deployer, agent, viewer; bound to a project as deployer@PROJECT, else in
+	// all projects.
 	Roles []string `cbor:"2,keyasint,omitempty" json:"roles,omitempty" schema:"required"`
 	// Validity; absent: a year.
 	TTL *time.Duration `cbor:"3,keyasint,omitempty" json:"ttl,omitempty"`
@@ -356,6 +361,211 @@ func (x *RevokeIdentityResponse) Validate() error { return schema.Validate(x) }
 
 // ValidateFields is Validate below the path that v is at.
 func (x *RevokeIdentityResponse) ValidateFields(v *schema.Validator) {
+}
+
+// AddSSHKeyRequest: Permits the owner of an SSH key to log in to sandboxes.
+type AddSSHKeyRequest struct {
+	// User or program that has the key.
+	Name string `cbor:"1,keyasint" json:"name" schema:"required"`
+	// The public key, as in a .pub file.
+	PublicKey string `cbor:"2,keyasint" json:"public_key" schema:"required"`
+	// Roles, as of a client certificate; deployer@PROJECT permits SSH to the sandboxes of a
+	// project.
+	Roles []string `cbor:"3,keyasint,omitempty" json:"roles,omitempty" schema:"required"`
+	// Project in which names of sandboxes are looked up; absent: default.
+	Project string `cbor:"4,keyasint,omitempty" json:"project,omitempty"`
+	// Validity; absent: a year.
+	TTL *time.Duration `cbor:"5,keyasint,omitempty" json:"ttl,omitempty"`
+}
+
+// MarshalJSON renders x; durations are strings, secrets are redacted.
+func (x AddSSHKeyRequest) MarshalJSON() ([]byte, error) { return schema.EncodeJSON(&x) }
+
+// UnmarshalJSON decodes x; unknown fields are errors, missing ones get their defaults.
+func (x *AddSSHKeyRequest) UnmarshalJSON(b []byte) error { return schema.DecodeJSON(b, x) }
+
+var patternAddSSHKeyRequestName = regexp.MustCompile("^[A-Za-z0-9][A-Za-z0-9._@-]{0,62}$")
+
+// Validate reports every field that breaks its rules, as one error of class
+// invalid_argument.
+func (x *AddSSHKeyRequest) Validate() error { return schema.Validate(x) }
+
+// ValidateFields is Validate below the path that v is at.
+func (x *AddSSHKeyRequest) ValidateFields(v *schema.Validator) {
+	v.Required("name", x.Name != "")
+	if x.Name != "" {
+		v.Pattern("name", x.Name, patternAddSSHKeyRequestName)
+	}
+	v.Required("public_key", x.PublicKey != "")
+	if x.PublicKey != "" {
+		v.MaxLen("public_key", len(x.PublicKey), 8192)
+	}
+	v.Required("roles", len(x.Roles) > 0)
+	v.MaxLen("roles", len(x.Roles), 16)
+	if x.Project != "" {
+		v.MaxLen("project", len(x.Project), 64)
+	}
+	if x.TTL != nil {
+		schema.CheckMin(v, "ttl", *x.TTL, 1*time.Minute)
+	}
+}
+
+// SSHKeyResponse: An SSH key.
+type SSHKeyResponse struct {
+	// The key.
+	Key schema.Record `cbor:"1,keyasint" json:"key" schema:"required"`
+}
+
+// MarshalJSON renders x; durations are strings, secrets are redacted.
+func (x SSHKeyResponse) MarshalJSON() ([]byte, error) { return schema.EncodeJSON(&x) }
+
+// UnmarshalJSON decodes x; unknown fields are errors, missing ones get their defaults.
+func (x *SSHKeyResponse) UnmarshalJSON(b []byte) error { return schema.DecodeJSON(b, x) }
+
+// Validate reports every field that breaks its rules, as one error of class
+// invalid_argument.
+func (x *SSHKeyResponse) Validate() error { return schema.Validate(x) }
+
+// ValidateFields is Validate below the path that v is at.
+func (x *SSHKeyResponse) ValidateFields(v *schema.Validator) {
+}
+
+// DeleteSSHKeyRequest: Names an SSH key.
+type DeleteSSHKeyRequest struct {
+	// Its id, or its fingerprint.
+	Key string `cbor:"1,keyasint" json:"key" schema:"required"`
+}
+
+// MarshalJSON renders x; durations are strings, secrets are redacted.
+func (x DeleteSSHKeyRequest) MarshalJSON() ([]byte, error) { return schema.EncodeJSON(&x) }
+
+// UnmarshalJSON decodes x; unknown fields are errors, missing ones get their defaults.
+func (x *DeleteSSHKeyRequest) UnmarshalJSON(b []byte) error { return schema.DecodeJSON(b, x) }
+
+// Validate reports every field that breaks its rules, as one error of class
+// invalid_argument.
+func (x *DeleteSSHKeyRequest) Validate() error { return schema.Validate(x) }
+
+// ValidateFields is Validate below the path that v is at.
+func (x *DeleteSSHKeyRequest) ValidateFields(v *schema.Validator) {
+	v.Required("key", x.Key != "")
+	if x.Key != "" {
+		v.MaxLen("key", len(x.Key), 128)
+	}
+}
+
+// IssueSSHCertificateRequest: Requests a certificate with which the caller's SSH client
+// can log in to one sandbox.
+type IssueSSHCertificateRequest struct {
+	// The sandbox.
+	Sandbox id.Sandbox `cbor:"1,keyasint" json:"sandbox" schema:"required"`
+	// Public key of the caller's SSH client, as in a .pub file.
+	PublicKey string `cbor:"2,keyasint" json:"public_key" schema:"required"`
+	// Time in which it can log in; absent: ten minutes. A connection may last longer.
+	TTL *time.Duration `cbor:"3,keyasint,omitempty" json:"ttl,omitempty"`
+}
+
+// MarshalJSON renders x; durations are strings, secrets are redacted.
+func (x IssueSSHCertificateRequest) MarshalJSON() ([]byte, error) { return schema.EncodeJSON(&x) }
+
+// UnmarshalJSON decodes x; unknown fields are errors, missing ones get their defaults.
+func (x *IssueSSHCertificateRequest) UnmarshalJSON(b []byte) error { return schema.DecodeJSON(b, x) }
+
+// Validate reports every field that breaks its rules, as one error of class
+// invalid_argument.
+func (x *IssueSSHCertificateRequest) Validate() error { return schema.Validate(x) }
+
+// ValidateFields is Validate below the path that v is at.
+func (x *IssueSSHCertificateRequest) ValidateFields(v *schema.Validator) {
+	v.Required("sandbox", x.Sandbox != "")
+	if x.Sandbox != "" {
+		v.Ref("sandbox", string(x.Sandbox))
+	}
+	v.Required("public_key", x.PublicKey != "")
+	if x.PublicKey != "" {
+		v.MaxLen("public_key", len(x.PublicKey), 8192)
+	}
+	if x.TTL != nil {
+		schema.CheckMin(v, "ttl", *x.TTL, 1*time.Minute)
+		schema.CheckMax(v, "ttl", *x.TTL, 1*time.Hour)
+	}
+}
+
+// IssueSSHCertificateResponse: A certificate and what is needed to use it.
+type IssueSSHCertificateResponse struct {
+	// The certificate, as in a -cert.pub file.
+	Certificate string `cbor:"1,keyasint" json:"certificate" schema:"required"`
+	// Time of its expiry.
+	ExpiresAt time.Time `cbor:"2,keyasint" json:"expires_at" schema:"required"`
+	// Public keys of the SSH server, as in a .pub file.
+	HostKeys []string `cbor:"3,keyasint,omitempty" json:"host_keys,omitempty"`
+	// host:port on which the SSH server listens.
+	Address string `cbor:"4,keyasint" json:"address" schema:"required"`
+	// Id of the installation, under which the client can keep the host keys.
+	Instance string `cbor:"5,keyasint" json:"instance" schema:"required"`
+}
+
+// MarshalJSON renders x; durations are strings, secrets are redacted.
+func (x IssueSSHCertificateResponse) MarshalJSON() ([]byte, error) { return schema.EncodeJSON(&x) }
+
+// UnmarshalJSON decodes x; unknown fields are errors, missing ones get their defaults.
+func (x *IssueSSHCertificateResponse) UnmarshalJSON(b []byte) error { return schema.DecodeJSON(b, x) }
+
+// Validate reports every field that breaks its rules, as one error of class
+// invalid_argument.
+func (x *IssueSSHCertificateResponse) Validate() error { return schema.Validate(x) }
+
+// ValidateFields is Validate below the path that v is at.
+func (x *IssueSSHCertificateResponse) ValidateFields(v *schema.Validator) {
+	v.Required("certificate", x.Certificate != "")
+	v.Required("expires_at", !x.ExpiresAt.IsZero())
+	v.Required("address", x.Address != "")
+	v.Required("instance", x.Instance != "")
+}
+
+// SSHConnectRequest: Begins a connection of an SSH client.
+type SSHConnectRequest struct {
+	// The sandbox.
+	Sandbox id.Sandbox `cbor:"1,keyasint" json:"sandbox" schema:"required"`
+}
+
+// MarshalJSON renders x; durations are strings, secrets are redacted.
+func (x SSHConnectRequest) MarshalJSON() ([]byte, error) { return schema.EncodeJSON(&x) }
+
+// UnmarshalJSON decodes x; unknown fields are errors, missing ones get their defaults.
+func (x *SSHConnectRequest) UnmarshalJSON(b []byte) error { return schema.DecodeJSON(b, x) }
+
+// Validate reports every field that breaks its rules, as one error of class
+// invalid_argument.
+func (x *SSHConnectRequest) Validate() error { return schema.Validate(x) }
+
+// ValidateFields is Validate below the path that v is at.
+func (x *SSHConnectRequest) ValidateFields(v *schema.Validator) {
+	v.Required("sandbox", x.Sandbox != "")
+	if x.Sandbox != "" {
+		v.Ref("sandbox", string(x.Sandbox))
+	}
+}
+
+// SSHConnection: The connection is permitted.
+type SSHConnection struct {
+	// Time of its begin.
+	At time.Time `cbor:"1,keyasint" json:"at" schema:"required"`
+}
+
+// MarshalJSON renders x; durations are strings, secrets are redacted.
+func (x SSHConnection) MarshalJSON() ([]byte, error) { return schema.EncodeJSON(&x) }
+
+// UnmarshalJSON decodes x; unknown fields are errors, missing ones get their defaults.
+func (x *SSHConnection) UnmarshalJSON(b []byte) error { return schema.DecodeJSON(b, x) }
+
+// Validate reports every field that breaks its rules, as one error of class
+// invalid_argument.
+func (x *SSHConnection) Validate() error { return schema.Validate(x) }
+
+// ValidateFields is Validate below the path that v is at.
+func (x *SSHConnection) ValidateFields(v *schema.Validator) {
+	v.Required("at", !x.At.IsZero())
 }
 
 // NodeRequest: Names a node.
@@ -758,6 +968,164 @@ var ServerService = &rpc.Service{Name: "server.Server", Methods: []*rpc.Method{
 	methodServerRevokeIdentity,
 }}
 
+// SSH is what serves the service. SSH to sandboxes.
+type SSH interface {
+	// AddKey: Permits the owner of a key to log in to sandboxes. Permission: admin, in all
+	// projects.
+	AddKey(ctx context.Context, req *AddSSHKeyRequest) (*SSHKeyResponse, error)
+	// DeleteKey: Refuses a key from now on, and closes the connections that were opened with
+	// it. Permission: admin, in all projects.
+	DeleteKey(ctx context.Context, req *DeleteSSHKeyRequest) (*SSHKeyResponse, error)
+	// IssueCertificate: Makes a certificate with which the caller's SSH client can log in to
+	// one sandbox, with the caller's roles. Permission: exec, in the project of sandbox.
+	IssueCertificate(ctx context.Context, req *IssueSSHCertificateRequest) (*IssueSSHCertificateResponse, error)
+	// Connect: Records and permits a connection of an SSH client. It lasts as long as the
+	// call; the gateway makes the call for the client. Permission: exec, in the project of
+	// sandbox.
+	Connect(ctx context.Context, req *SSHConnectRequest, s rpc.ServerStream[rpc.None, SSHConnection]) error
+}
+
+// RegisterSSH makes s serve impl.
+func RegisterSSH(s *rpc.Server, impl SSH) { s.Register(SSHService, impl) }
+
+// SSHClient is what calls the service.
+type SSHClient interface {
+	// AddKey: Permits the owner of a key to log in to sandboxes. Permission: admin, in all
+	// projects.
+	AddKey(ctx context.Context, req *AddSSHKeyRequest) (*SSHKeyResponse, error)
+	// DeleteKey: Refuses a key from now on, and closes the connections that were opened with
+	// it. Permission: admin, in all projects.
+	DeleteKey(ctx context.Context, req *DeleteSSHKeyRequest) (*SSHKeyResponse, error)
+	// IssueCertificate: Makes a certificate with which the caller's SSH client can log in to
+	// one sandbox, with the caller's roles. Permission: exec, in the project of sandbox.
+	IssueCertificate(ctx context.Context, req *IssueSSHCertificateRequest) (*IssueSSHCertificateResponse, error)
+	// Connect: Records and permits a connection of an SSH client. It lasts as long as the
+	// call; the gateway makes the call for the client. Permission: exec, in the project of
+	// sandbox.
+	Connect(ctx context.Context, req *SSHConnectRequest) (rpc.ClientStream[rpc.None, SSHConnection], error)
+}
+
+type clientSSH struct{ conn rpc.Conn }
+
+// NewSSHClient makes a client that calls through c.
+func NewSSHClient(c rpc.Conn) SSHClient { return clientSSH{c} }
+
+func (c clientSSH) AddKey(ctx context.Context, req *AddSSHKeyRequest) (*SSHKeyResponse, error) {
+	resp := new(SSHKeyResponse)
+	if err := c.conn.Call(ctx, &methodSSHAddKey.MethodInfo, req, resp); err != nil {
+		return nil, err
+	}
+	return resp, nil
+}
+
+func (c clientSSH) DeleteKey(ctx context.Context, req *DeleteSSHKeyRequest) (*SSHKeyResponse, error) {
+	resp := new(SSHKeyResponse)
+	if err := c.conn.Call(ctx, &methodSSHDeleteKey.MethodInfo, req, resp); err != nil {
+		return nil, err
+	}
+	return resp, nil
+}
+
+func (c clientSSH) IssueCertificate(ctx context.Context, req *IssueSSHCertificateRequest) (*IssueSSHCertificateResponse, error) {
+	resp := new(IssueSSHCertificateResponse)
+	if err := c.conn.Call(ctx, &methodSSHIssueCertificate.MethodInfo, req, resp); err != nil {
+		return nil, err
+	}
+	return resp, nil
+}
+
+func (c clientSSH) Connect(ctx context.Context, req *SSHConnectRequest) (rpc.ClientStream[rpc.None, SSHConnection], error) {
+	s, err := c.conn.Open(ctx, &methodSSHConnect.MethodInfo, req)
+	if err != nil {
+		return nil, err
+	}
+	return rpc.NewClientStream[rpc.None, SSHConnection](s), nil
+}
+
+var methodSSHAddKey = &rpc.Method{
+	MethodInfo: rpc.MethodInfo{
+		Service: "server.SSH", Name: "AddKey", Full: "server.SSH/AddKey", Permission: "admin", Project: rpc.ProjectCluster, Idempotent: false, Stream: rpc.StreamNone, Audit: true,
+	},
+	Subject: func(req any) rpc.Subject {
+		r := req.(*AddSSHKeyRequest)
+		return rpc.Subject{Kind: "ssh_key", ID: string(r.Name)}
+	},
+	Unary: func(ctx context.Context, impl any, d rpc.Decoder) (any, error) {
+		req := new(AddSSHKeyRequest)
+		if err := d.Decode(req); err != nil {
+			return nil, err
+		}
+		return impl.(SSH).AddKey(ctx, req)
+	},
+}
+
+var methodSSHDeleteKey = &rpc.Method{
+	MethodInfo: rpc.MethodInfo{
+		Service: "server.SSH", Name: "DeleteKey", Full: "server.SSH/DeleteKey", Permission: "admin", Project: rpc.ProjectCluster, Idempotent: false, Stream: rpc.StreamNone, Audit: true,
+	},
+	Subject: func(req any) rpc.Subject {
+		r := req.(*DeleteSSHKeyRequest)
+		return rpc.Subject{Kind: "ssh_key", ID: string(r.Key)}
+	},
+	Unary: func(ctx context.Context, impl any, d rpc.Decoder) (any, error) {
+		req := new(DeleteSSHKeyRequest)
+		if err := d.Decode(req); err != nil {
+			return nil, err
+		}
+		return impl.(SSH).DeleteKey(ctx, req)
+	},
+}
+
+var methodSSHIssueCertificate = &rpc.Method{
+	MethodInfo: rpc.MethodInfo{
+		Service: "server.SSH", Name: "IssueCertificate", Full: "server.SSH/IssueCertificate", Permission: "exec", Project: rpc.ProjectRequest, Idempotent: false, Stream: rpc.StreamNone, Audit: true,
+	},
+	Target: func(req any) rpc.Target {
+		r := req.(*IssueSSHCertificateRequest)
+		return rpc.Target{Kind: "sandbox", ID: string(r.Sandbox)}
+	},
+	Subject: func(req any) rpc.Subject {
+		r := req.(*IssueSSHCertificateRequest)
+		return rpc.Subject{Kind: "sandbox", ID: string(r.Sandbox)}
+	},
+	Unary: func(ctx context.Context, impl any, d rpc.Decoder) (any, error) {
+		req := new(IssueSSHCertificateRequest)
+		if err := d.Decode(req); err != nil {
+			return nil, err
+		}
+		return impl.(SSH).IssueCertificate(ctx, req)
+	},
+}
+
+var methodSSHConnect = &rpc.Method{
+	MethodInfo: rpc.MethodInfo{
+		Service: "server.SSH", Name: "Connect", Full: "server.SSH/Connect", Permission: "exec", Project: rpc.ProjectRequest, Idempotent: false, Stream: rpc.StreamServer, Audit: true,
+	},
+	Target: func(req any) rpc.Target {
+		r := req.(*SSHConnectRequest)
+		return rpc.Target{Kind: "sandbox", ID: string(r.Sandbox)}
+	},
+	Subject: func(req any) rpc.Subject {
+		r := req.(*SSHConnectRequest)
+		return rpc.Subject{Kind: "sandbox", ID: string(r.Sandbox)}
+	},
+	Streaming: func(ctx context.Context, impl any, d rpc.Decoder, s rpc.Stream) error {
+		req := new(SSHConnectRequest)
+		if err := d.Decode(req); err != nil {
+			return err
+		}
+		return impl.(SSH).Connect(ctx, req, rpc.NewServerStream[rpc.None, SSHConnection](s))
+	},
+}
+
+// SSHService is the table of the service.
+var SSHService = &rpc.Service{Name: "server.SSH", Methods: []*rpc.Method{
+	methodSSHAddKey,
+	methodSSHDeleteKey,
+	methodSSHIssueCertificate,
+	methodSSHConnect,
+}}
+
 // Nodes is what serves the service. Machines that run sandboxes.
 type Nodes interface {
 	// Cordon: Places no new sandboxes on a node. Permission: admin, in all projects.
@@ -889,6 +1257,7 @@ var DebugService = &rpc.Service{Name: "server.Debug", Methods: []*rpc.Method{
 // Services are the services of this package.
 var Services = []*rpc.Service{
 	ServerService,
+	SSHService,
 	NodesService,
 	DebugService,
 }
