@@ -74,7 +74,15 @@ const (
 	ConfigName  = "config"     // in GuestDir
 	SocketName  = "agent.sock" // in GuestDir
 	ExitName    = "exit"       // in GuestLog
+
+	// GuestGeneration says to programs whether they continue from a snapshot: a number, a space, 32 hexadecimal digits
+	// and a line feed. Both differ after each restore. It is absent while a snapshot is taken and until a restored
+	// sandbox has its identity.
+	GuestGeneration = "/dev/runtime/generation"
 )
+
+// HostnameFlag is the first of two arguments of an agent that only sets the host name.
+const HostnameFlag = "-hostname"
 
 // VaultUID is the user and group of the agent, which own GuestDir and
 // GuestLog. No other process may run as it, so that only the agent gets in.

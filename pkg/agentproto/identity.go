@@ -8,6 +8,9 @@ package agentproto
 // Identity is the identity of a restored sandbox, in place of the snapshot's.
 type Identity struct {
 	Files []IdentityFile
+	// Hostname is that of the sandbox's specification. If the kernel has another, which a claim has set, the answer is
+	// Denied. Agents of earlier versions ignore it.
+	Hostname string
 }
 
 // IdentityFile is a file with lines that say where the sandbox is. The agent removes those that are in Old and not in
@@ -27,7 +30,7 @@ func (m Identity) Append(b []byte) []byte {
 	for _, f := range m.Files {
 		b = putString(putString(putString(b, f.Path), f.Old), f.New)
 	}
-	return b
+	return putString(b, m.Hostname)
 }
 
 // DecodeIdentity is the reverse of Append.
@@ -41,5 +44,6 @@ func DecodeIdentity(p []byte) (Identity, error) {
 	for range n {
 		m.Files = append(m.Files, IdentityFile{Path: d.string(), Old: d.string(), New: d.string()})
 	}
+	m.Hostname = d.string()
 	return m, d.err()
 }

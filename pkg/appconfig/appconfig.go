@@ -31,6 +31,11 @@
 //	stop_timeout = "10s"
 //	env = { WORKERS = "4" }
 //
+//	[services.web.volumes.shop-data] # the name of a disk
+//	path = "/data"                   # where it is mounted
+//	size = "10GB"                    # it is created with this size if it does not exist
+//	read_only = false                # true: any number of sandboxes may mount it
+//
 // An unknown key is an error with its line and the key that may have been
 // meant. A Procfile adds the services that app.toml does not name, the
 // command of those that have none there, and the release command ("release: ...") unless app.toml has one.
@@ -100,6 +105,26 @@ type Service struct {
 	PIDs           *int64
 	StopTimeout    *time.Duration
 	Env            map[string]string
+	Volumes        []Volume // by name of the disk
+}
+
+// Volume is a disk that the sandboxes of a service mount.
+type Volume struct {
+	Disk      string // its name
+	Path      string // where it is mounted; absolute
+	SizeBytes *int64 // size with which it is created if it does not exist; nil: it must exist
+	ReadOnly  bool
+}
+
+// Writes returns the name of a disk that the service writes to, "" if there is
+// none. Such a service has at most one sandbox at a time.
+func (s *Service) Writes() string {
+	for _, v := range s.Volumes {
+		if !v.ReadOnly {
+			return v.Disk
+		}
+	}
+	return ""
 }
 
 // Service returns the service of a name, or nil.

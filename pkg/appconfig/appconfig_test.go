@@ -106,6 +106,22 @@ func TestMistakesAreExplained(t *testing.T) {
 		{"variable name", "[env]\n\"A-B\" = \"x\"\n", "cannot be the name of a variable", ""},
 		{"variable value", "[env]\nA = [1]\n", "env.A must be a string, not a list", ""},
 		{"table", "services = 3\n", "must be a table", ""},
+		{"volumes", "[services.web]\nvolumes = 3\n", "app.toml:2: services.web.volumes must be a table", ""},
+		{"volume without a path", "[services.web.volumes.data]\nsize = \"1GB\"\n", "app.toml:1: services.web.volumes.data needs path", ""},
+		{"relative path of a volume", "[services.web.volumes.data]\npath = \"data\"\n", "must be an absolute path", ""},
+		{"root as a volume", "[services.web.volumes.data]\npath = \"/\"\n", "must be an absolute path", ""},
+		{"unclean path of a volume", "[services.web.volumes.data]\npath = \"/a/../etc\"\n", "must be an absolute path", ""},
+		{"two volumes at a path", "[services.web.volumes]\na = { path = \"/x\" }\nb = { path = \"/x\" }\n", "app.toml:3: services.web.volumes.b.path is /x, where the disk a", ""},
+		{"name of a disk", "[services.web.volumes.Data]\npath = \"/data\"\n", `disk "Data" must be`, ""},
+		{"size of a disk", "[services.web.volumes.data]\npath = \"/data\"\nsize = \"big\"\n", "app.toml:3: services.web.volumes.data.size must be a size", ""},
+		{"size of a disk that is too small", "[services.web.volumes.data]\npath = \"/data\"\nsize = \"1MB\"\n", "between 16MiB and 16TiB", ""},
+		{"size of a disk that is no multiple", "[services.web.volumes.data]\npath = \"/data\"\nsize = 100000001\n", "multiple of 4096", ""},
+		{"key of a volume", "[services.web.volumes.data]\npath = \"/data\"\nreadonly = true\n", `unknown key "services.web.volumes.data.readonly"`, `did you mean "services.web.volumes.data.read_only"?`},
+		{"read_only", "[services.web.volumes.data]\npath = \"/data\"\nread_only = 1\n", "must be true or false, not an integer", ""},
+		{"more than one writer", "[services.web]\nreplicas = 2\n[services.web.volumes.data]\npath = \"/data\"\n",
+			"app.toml:2: services.web.replicas is 2, but the service writes to the disk data", "read_only = true in [services.web.volumes.data]"},
+		{"two services that write", "[services.a.volumes.data]\npath = \"/a\"\n[services.b.volumes.data]\npath = \"/b\"\n",
+			"app.toml:3: service b writes to the disk data, as does service a", ""},
 		{"service", "[services]\nweb = 3\n", "must be a table", ""},
 	}
 	for _, tt := range tests {
@@ -115,6 +131,22 @@ func TestMistakesAreExplained(t *testing.T) {
 				t.Errorf("got %v\nhint %q", err, errs.HintOf(err))
 			}
 		})
+	}
+}
+
+// TestVolumes: a service names disks; those that only read one may be many.
+func TestVolumes(t *testing.T) {
+	c, err := Parse("app.toml", "[services.web]\nreplicas = 1\n[services.web.volumes.shop-data]\npath = \"/data\"\nsize = \"10GB\"\n"+
+		"[services.reader]\nreplicas = 3\nvolumes = { shop-data = { path = \"/in\", read_only = true }, models = { path = \"/models\", read_only = true } }\n")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []Service{
+		{Name: "web", Replicas: ptr(int64(1)), Volumes: []Volume{{Disk: "shop-data", Path: "/data", SizeBytes: ptr(int64(10 << 30))}}},
+		{Name: "reader", Replicas: ptr(int64(3)), Volumes: []Volume{{Disk: "models", Path: "/models", ReadOnly: true}, {Disk: "shop-data", Path: "/in", ReadOnly: true}}},
+	}
+	if d := cmp.Diff(want, c.Services); d != "" {
+		t.Error(d)
 	}
 }
 

@@ -21,6 +21,14 @@ const (
 	DefaultPort = 8080
 	// MaxHealthDeadline: Longest health_deadline that app.toml may state.
 	MaxHealthDeadline = 1 * time.Hour
+	// MinSize: Smallest disk. (unit: bytes)
+	MinSize = 16777216
+	// MaxSize: Largest disk. (unit: bytes)
+	MaxSize = 17592186044416
+	// SizeMultiple: Sizes are multiples of this. (unit: bytes)
+	SizeMultiple = 4096
+	// MaxMountPath: Longest path at which a disk is mounted. (unit: bytes)
+	MaxMountPath = 512
 	// MaxPort: Highest port.
 	MaxPort = 65535
 	// MaxReplicas: Most sandboxes of one pool.
@@ -37,6 +45,8 @@ const (
 	MaxPIDs = 65536
 	// MaxStopTimeout: Longest time between SIGTERM and SIGKILL.
 	MaxStopTimeout = 10 * time.Minute
+	// MaxVolumes: Most volumes of a sandbox.
+	MaxVolumes = 16
 	// EnvNamePattern: Pattern of the name of an app's environment variable.
 	EnvNamePattern = "^[A-Za-z_][A-Za-z0-9_]*$"
 )

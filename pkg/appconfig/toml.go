@@ -69,6 +69,7 @@ func Parse(file, text string) (*Config, error) {
 				p.service(key+"."+name, v.(map[string]any)[name], &s)
 				c.Services = append(c.Services, s)
 			}
+			p.writers(key, c.Services)
 		},
 	})
 	if p.err != nil {
@@ -92,7 +93,13 @@ func (p *parser) service(key string, v any, s *Service) {
 		"pids":            p.integer(&s.PIDs, 1, MaxPIDs),
 		"stop_timeout":    p.duration(&s.StopTimeout, 0, MaxStopTimeout),
 		"env":             p.env(&s.Env),
+		"volumes":         p.volumes(&s.Volumes),
 	})(key, v)
+	if d := s.Writes(); d != "" && s.Replicas != nil && *s.Replicas > 1 {
+		at := key + ".replicas"
+		p.keep(p.line(at), errs.New(errs.InvalidArgument, "%s%s is %d, but the service writes to the disk %s, which one sandbox at a time can do",
+			p.prefix(at), at, *s.Replicas, d).WithHint("set replicas = 1, or read_only = true in [%s.volumes.%s]", key, d))
+	}
 }
 
 // order returns the names of the services in the order of the file.

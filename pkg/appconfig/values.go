@@ -212,13 +212,7 @@ func cpuMillis(v any) (int64, bool) {
 
 func (p *parser) memory(to **int64) func(string, any) {
 	return func(key string, v any) {
-		n, ok := int64(0), false
-		switch v := v.(type) {
-		case int64:
-			n, ok = v, true
-		case string:
-			n, ok = ParseBytes(v)
-		}
+		n, ok := bytes(v)
 		switch {
 		case !ok:
 			p.fail(key, `%s must be an amount of memory such as "512MB" or "1GiB"`, key)
@@ -228,6 +222,17 @@ func (p *parser) memory(to **int64) func(string, any) {
 			*to = &n
 		}
 	}
+}
+
+// bytes reads a number of bytes: an integer, or a string as ParseBytes reads it.
+func bytes(v any) (int64, bool) {
+	switch v := v.(type) {
+	case int64:
+		return v, true
+	case string:
+		return ParseBytes(v)
+	}
+	return 0, false
 }
 
 var byteUnits = []struct {

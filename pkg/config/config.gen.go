@@ -16,6 +16,9 @@ type Config struct {
 	CABundle     string     // File with CA certificates given to builds and sandboxes: auto (the machine's), none, or a path.
 	Log          Log        // Logging of the server.
 	RPC          RPC        // How clients reach the server.
+	API          API        // The HTTP API for programs.
+	MCP          MCP        // Sandboxes for agents, by MCP at /mcp of the HTTP API.
+	SSH          SSH        // SSH to sandboxes.
 	Store        Store      // Where entities live.
 	Node         Node       // What this machine offers.
 	Network      Network    // Network of sandboxes and build steps.
@@ -25,6 +28,7 @@ type Config struct {
 	Retention    Retention  // How much of the past is kept.
 	History      History    // How long what happened is recorded.
 	Executions   Executions // Submitted code.
+	Quota        Quota      // Quota of new projects.
 	Metrics      Metrics    // Prometheus metrics.
 }
 
@@ -38,6 +42,25 @@ type Log struct {
 type RPC struct {
 	Address string   // host:port to listen on with TLS, for clients with a certificate (r auth generate); empty: none.
 	Hosts   []string // Further host names and addresses that the server's certificate is valid for.
+}
+
+// API: The HTTP API for programs, which send an API key (r key create).
+type API struct {
+	Address string // host:port to listen on; empty: none. Without tls, others than this machine must reach it through a proxy that has TLS.
+	TLS     bool   // Serve HTTPS, with the certificate of the RPC server, which the installation's authority signs.
+}
+
+// MCP: Sandboxes for agents, by the Model Context Protocol at /mcp of the HTTP API.
+type MCP struct {
+	Tools     []string      // Tools that agents get, by their names or those of their groups; empty: all.
+	NoNetwork bool          // Refuse sandboxes that reach a network.
+	Keep      bool          // Sandboxes stay when the session that made them ends, and are paused when they are idle.
+	Idle      time.Duration // Time without use after which a sandbox or a session ends.
+}
+
+// SSH: SSH to sandboxes.
+type SSH struct {
+	Address string // host:port to listen on for SSH clients (r ssh, ssh SANDBOX@HOST); empty: none.
 }
 
 // Store: Where entities live.
@@ -117,6 +140,16 @@ type Executions struct {
 	Store      string // Where requests and output are kept: a directory, or s3://BUCKET/PREFIX?PARAMETER=VALUE as for disks; empty: a directory of the state directory.
 }
 
+// Quota: Quota of new projects, the default project of a new installation included (r quota set changes that of a project). 0: unlimited.
+type Quota struct {
+	Sandboxes     int64 // Sandboxes that run or start at the same time.
+	CPUMillis     int64 // CPU limits of these sandboxes together.
+	MemoryBytes   int64 // Memory limits of these sandboxes together.
+	DiskBytes     int64 // Root disks of sandboxes, paused ones included, and disks.
+	Executions    int64 // Executions that wait or run.
+	SnapshotBytes int64 // Snapshots of sandboxes.
+}
+
 // Metrics: Prometheus metrics.
 type Metrics struct {
 	Address string // host:port to serve /metrics on; empty: only on the unix socket metrics.sock in the run directory.
@@ -147,6 +180,20 @@ var Keys = []Key{
 		field: func(c *Config) any { return &c.RPC.Address }},
 	{Path: "rpc.hosts", Type: "list", Default: "", Doc: "Further host names and addresses that the server's certificate is valid for.", Unit: "", Min: "", Max: "",
 		field: func(c *Config) any { return &c.RPC.Hosts }},
+	{Path: "api.address", Type: "string", Default: "", Doc: "host:port to listen on; empty: none. Without tls, others than this machine must reach it through a proxy that has TLS.", Unit: "", Min: "", Max: "",
+		field: func(c *Config) any { return &c.API.Address }},
+	{Path: "api.tls", Type: "bool", Default: "false", Doc: "Serve HTTPS, with the certificate of the RPC server, which the installation's authority signs.", Unit: "", Min: "", Max: "",
+		field: func(c *Config) any { return &c.API.TLS }},
+	{Path: "mcp.tools", Type: "list", Default: "", Doc: "Tools that agents get, by their names or those of their groups; empty: all.", Unit: "", Min: "", Max: "",
+		field: func(c *Config) any { return &c.MCP.Tools }},
+	{Path: "mcp.no_network", Type: "bool", Default: "false", Doc: "Refuse sandboxes that reach a network.", Unit: "", Min: "", Max: "",
+		field: func(c *Config) any { return &c.MCP.NoNetwork }},
+	{Path: "mcp.keep", Type: "bool", Default: "false", Doc: "Sandboxes stay when the session that made them ends, and are paused when they are idle.", Unit: "", Min: "", Max: "",
+		field: func(c *Config) any { return &c.MCP.Keep }},
+	{Path: "mcp.idle", Type: "duration", Default: "30m0s", Doc: "Time without use after which a sandbox or a session ends.", Unit: "", Min: "1s", Max: "",
+		field: func(c *Config) any { return &c.MCP.Idle }},
+	{Path: "ssh.address", Type: "string", Default: "", Doc: "host:port to listen on for SSH clients (r ssh, ssh SANDBOX@HOST); empty: none.", Unit: "", Min: "", Max: "",
+		field: func(c *Config) any { return &c.SSH.Address }},
 	{Path: "store.url", Type: "string", Default: "", Doc: "PostgreSQL to use; empty: a private one, started by the server.", Unit: "", Min: "", Max: "",
 		Pattern: regexp.MustCompile("^(postgres|postgresql)://"),
 		field:   func(c *Config) any { return &c.Store.URL }},
@@ -233,6 +280,18 @@ var Keys = []Key{
 		field: func(c *Config) any { return &c.Executions.StoreBytes }},
 	{Path: "executions.store", Type: "string", Default: "", Doc: "Where requests and output are kept: a directory, or s3://BUCKET/PREFIX?PARAMETER=VALUE as for disks; empty: a directory of the state directory.", Unit: "", Min: "", Max: "",
 		field: func(c *Config) any { return &c.Executions.Store }},
+	{Path: "quota.sandboxes", Type: "int", Default: "0", Doc: "Sandboxes that run or start at the same time.", Unit: "", Min: "0", Max: "",
+		field: func(c *Config) any { return &c.Quota.Sandboxes }},
+	{Path: "quota.cpu_millis", Type: "int", Default: "0", Doc: "CPU limits of these sandboxes together.", Unit: "thousandths of a CPU", Min: "0", Max: "",
+		field: func(c *Config) any { return &c.Quota.CPUMillis }},
+	{Path: "quota.memory_bytes", Type: "int", Default: "0", Doc: "Memory limits of these sandboxes together.", Unit: "bytes", Min: "0", Max: "",
+		field: func(c *Config) any { return &c.Quota.MemoryBytes }},
+	{Path: "quota.disk_bytes", Type: "int", Default: "0", Doc: "Root disks of sandboxes, paused ones included, and disks.", Unit: "bytes", Min: "0", Max: "",
+		field: func(c *Config) any { return &c.Quota.DiskBytes }},
+	{Path: "quota.executions", Type: "int", Default: "0", Doc: "Executions that wait or run.", Unit: "", Min: "0", Max: "",
+		field: func(c *Config) any { return &c.Quota.Executions }},
+	{Path: "quota.snapshot_bytes", Type: "int", Default: "0", Doc: "Snapshots of sandboxes.", Unit: "bytes", Min: "0", Max: "",
+		field: func(c *Config) any { return &c.Quota.SnapshotBytes }},
 	{Path: "metrics.address", Type: "string", Default: "", Doc: "host:port to serve /metrics on; empty: only on the unix socket metrics.sock in the run directory.", Unit: "", Min: "", Max: "",
 		field: func(c *Config) any { return &c.Metrics.Address }},
 }

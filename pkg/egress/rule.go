@@ -93,6 +93,28 @@ func (r *Rule) UnmarshalText(b []byte) (err error) {
 	return err
 }
 
+// Covers reports whether every name that o matches is one that r matches. A rule
+// for a network covers nothing.
+func (r Rule) Covers(o Rule) bool {
+	if r.domain == "" || o.domain == "" {
+		return false
+	}
+	if r.below {
+		return strings.HasSuffix(o.domain, "."+r.domain) || o.below && o.domain == r.domain
+	}
+	return r == o
+}
+
+// ParseDomain parses a domain, or the names below one; InvalidArgument.
+func ParseDomain(s string) (Rule, error) {
+	r, err := ParseRule(s)
+	if err == nil && r.domain == "" {
+		err = errs.New(errs.InvalidArgument, "%q is not a domain", s).
+			WithHint("name a host like api.example.com; the certificate of a host is for its name")
+	}
+	return r, err
+}
+
 func (r Rule) matches(name string) bool {
 	if r.domain == "" {
 		return false

@@ -19,7 +19,7 @@ type Subject struct {
 // Peer is where a call comes from.
 type Peer struct {
 	Class   string // "local", "certified" or "anonymous"
-	Address string // without port; empty: a unix socket
+	Address string // without port; empty: a unix socket. With class local: of the peer for which LocalFor calls
 }
 
 // AuditCall is what an Auditor is told of a call.

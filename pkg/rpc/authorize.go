@@ -60,9 +60,10 @@ const RoleAdmin = "admin"
 // project ("deployer@shop"); otherwise it holds in all.
 type Roles map[string][]string
 
-// DefaultRoles are the roles of certificates that runtime issues.
+// DefaultRoles are the roles of certificates and API keys that runtime issues.
 var DefaultRoles = Roles{
 	"viewer":   {"read"},
+	"agent":    {"read", "exec"},
 	"deployer": {"read", "deploy", "exec"},
 	"ingress":  {"store.Entities/Get", "store.Entities/List", "store.Entities/Watch"},
 }
@@ -100,8 +101,9 @@ func (r Roles) Authorize(_ context.Context, id Identity, m MethodInfo) (Grant, e
 	if len(g.Projects) > 0 {
 		return g, nil
 	}
+	noun, command := id.credential()
 	return Grant{}, errs.New(errs.PermissionDenied, "%s may not call %s: it needs the permission %q", id.Name, m.Full, m.Permission).
-		WithHint("ask for a certificate with another role (`r auth generate --role`)").With("permission", m.Permission)
+		WithHint("ask for a %s with another role (`%s --role`)", noun, command).With("permission", m.Permission)
 }
 
 // authorize decides as far as it can without the request.
@@ -146,6 +148,9 @@ func (sc *serverCall) authorizeTarget(req any) error {
 // caller has no role for it.
 func DeniedProject(ctx context.Context) error {
 	id := IdentityFrom(ctx)
-	return errs.New(errs.PermissionDenied, "%s may do this only in the projects %s", id.Name, strings.Join(GrantFrom(ctx).Projects, ", ")).
-		WithHint("name the project with --project, or ask for a certificate with a role in this one (`r auth generate --role ROLE@PROJECT`)")
+	err := errs.New(errs.PermissionDenied, "%s may do this only in the projects %s", id.Name, strings.Join(GrantFrom(ctx).Projects, ", "))
+	if id.How == HowKey {
+		return err.WithHint("use a key of the other project (`r key create --project`)")
+	}
+	return err.WithHint("name the project with --project, or ask for a certificate with a role in this one (`r auth generate --role ROLE@PROJECT`)")
 }

@@ -9,15 +9,28 @@ import (
 // Identity is the authenticated peer of a connection. The zero Identity is
 // anonymous.
 type Identity struct {
-	Name  string   // common name of the certificate, or "uid:1000"
+	Name  string   // common name of the certificate, "uid:1000", or "key:shop/ci"
 	Roles []string // organisations of the certificate; "admin" for root on the unix socket. "deployer@shop" holds in the project shop only
-	How   string   // "certificate", "socket", "process"; empty: anonymous
+	How   string   // "certificate", "socket", "process", HowKey; empty: anonymous
 	// Serial is the serial number of the certificate in lower-case hexadecimal
 	// digits; empty without one.
 	Serial string
-	// Expires is when the certificate does: its connections end then. Zero without
-	// one.
+	// Key is the id of the API key; empty without one.
+	Key string
+	// Expires is when the certificate or key does: its connections end then. Zero
+	// for never.
 	Expires time.Time
+}
+
+// HowKey is Identity.How of the holder of an API key.
+const HowKey = "key"
+
+// credential returns what proves the identity, and the command that makes another.
+func (i Identity) credential() (noun, command string) {
+	if i.How == HowKey {
+		return "API key", "r key create"
+	}
+	return "certificate", "r auth generate"
 }
 
 // known reports whether the caller is not anonymous.

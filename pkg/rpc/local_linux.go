@@ -12,14 +12,26 @@ import (
 
 // Local returns a client within the process with the given identity. Its calls
 // go through the same codec, permissions and flow control as calls from
-// outside.
-func (s *Server) Local(id Identity) *Client {
+// outside, and fail when ServerOptions.Refuse refuses the identity.
+func (s *Server) Local(id Identity) *Client { return s.LocalFor(id, nil) }
+
+// LocalFor is Local for a peer at an address, which the audit records: a server
+// of another protocol calls for it.
+func (s *Server) LocalFor(id Identity, from net.Addr) *Client {
 	cl := newClient(ClientOptions{RetryFor: -1}.withDefaults())
 	cl.target = target{network: "local", address: "in process"}
 	cl.dialer = func(context.Context) (*conn, error) {
+		if s.opts.Refuse != nil {
+			if err := s.opts.Refuse(id); err != nil {
+				return nil, err
+			}
+		}
 		near, far, err := socketPair()
 		if err != nil {
 			return nil, errs.New(errs.Unavailable, "connect in process: %w", err)
+		}
+		if from != nil {
+			far = fromAddr{far, from}
 		}
 		if !s.adopt(far, classLocal, func(net.Conn) (net.Conn, Identity, error) { return far, id, nil }) {
 			_ = near.Close()
@@ -34,6 +46,14 @@ func (s *Server) Local(id Identity) *Client {
 	}
 	return cl
 }
+
+// fromAddr is a connection for a peer at another address.
+type fromAddr struct {
+	net.Conn
+	from net.Addr
+}
+
+func (c fromAddr) RemoteAddr() net.Addr { return c.from }
 
 // socketPair returns two connected sockets.
 func socketPair() (a, b net.Conn, err error) {

@@ -58,7 +58,7 @@ func (c *conn) closeRefused(err error) {
 // the clock, which may be set, or stand still while the machine does.
 const expiryCheck = time.Minute
 
-// closeExpired waits until the certificate of the connection has expired, and then
+// closeExpired waits until the certificate or key of the connection has expired, and then
 // closes the connection as Recheck does.
 func (c *conn) closeExpired(id Identity) {
 	for left := time.Until(id.Expires); left > 0; left = time.Until(id.Expires) {
@@ -70,8 +70,9 @@ func (c *conn) closeExpired(id Identity) {
 			return
 		}
 	}
-	err := errs.New(errs.Unauthenticated, "the certificate of %s has expired", id.Name).
-		WithHint("ask for a new one (`r auth generate`)").With("serial", id.Serial)
+	noun, command := id.credential()
+	err := errs.New(errs.Unauthenticated, "the %s of %s has expired", noun, id.Name).
+		WithHint("ask for a new one (`%s`)", command).With("serial", id.Serial)
 	c.refuse(err)
 	c.closeRefused(err)
 }

@@ -54,6 +54,9 @@ func (s *source) services(p *Plan) error {
 		if svc.Port != nil && *svc.Port > 0 {
 			p.because("service %s listens on port %d, which PORT tells it", svc.Name, *svc.Port)
 		}
+		for _, v := range svc.Volumes {
+			p.because("service %s mounts the disk %s at %s", svc.Name, v.Disk, v.Path)
+		}
 		if svc.Name != appconfig.DefaultService && len(svc.Command) == 0 {
 			return errs.New(errs.InvalidArgument, "service %s has no command", svc.Name).
 				WithHint("set command in [services.%s] of %s", svc.Name, s.cfg.File)

@@ -1,0 +1,95 @@
+package appconfig
+
+import (
+	"maps"
+	"path"
+	"slices"
+
+	"miren.dev/runtime/pkg/schema"
+)
+
+// volumes reads the volumes of a service: a table for each disk, by its name.
+func (p *parser) volumes(to *[]Volume) func(string, any) {
+	return func(key string, v any) {
+		m, ok := v.(map[string]any)
+		if !ok {
+			p.fail(key, "%s must be a table: [%s.NAME-OF-A-DISK]", key, key)
+			return
+		}
+		if len(m) > MaxVolumes {
+			p.fail(key, "%s has %d disks, but must have at most %d", key, len(m), MaxVolumes)
+		}
+		paths := map[string]string{}
+		for _, name := range slices.Sorted(maps.Keys(m)) {
+			at := key + "." + name
+			if !schema.ValidName(name) {
+				p.fail(at, "disk %q must be lower-case letters, digits and dashes, not beginning or ending with a dash, at most %d", name, schema.MaxName)
+			}
+			d := Volume{Disk: name}
+			p.table(table{
+				"path":      p.mountPath(&d.Path),
+				"size":      p.diskSize(&d.SizeBytes),
+				"read_only": p.boolean(&d.ReadOnly),
+			})(at, m[name])
+			if other, taken := paths[d.Path]; d.Path == "" {
+				p.fail(at, `%s needs path, where it is mounted, such as "/data"`, at)
+			} else if taken {
+				p.fail(at+".path", "%s.path is %s, where the disk %s is mounted already", at, d.Path, other)
+			}
+			paths[d.Path] = name
+			*to = append(*to, d)
+		}
+	}
+}
+
+// writers refuses two services that write to the same disk.
+func (p *parser) writers(key string, services []Service) {
+	by := map[string]string{}
+	for _, s := range services {
+		for _, v := range s.Volumes {
+			if v.ReadOnly {
+				continue
+			}
+			if other, taken := by[v.Disk]; taken {
+				at := key + "." + s.Name + ".volumes." + v.Disk
+				p.fail(at, "service %s writes to the disk %s, as does service %s: set read_only = true for one of them", s.Name, v.Disk, other)
+			}
+			by[v.Disk] = s.Name
+		}
+	}
+}
+
+func (p *parser) mountPath(to *string) func(string, any) {
+	return func(key string, v any) {
+		p.text(to)(key, v)
+		if *to != "" && (!path.IsAbs(*to) || path.Clean(*to) != *to || *to == "/" || len(*to) > MaxMountPath) {
+			p.fail(key, "%s %q must be an absolute path below /, without . and .., at most %d bytes", key, *to, MaxMountPath)
+		}
+	}
+}
+
+func (p *parser) diskSize(to **int64) func(string, any) {
+	return func(key string, v any) {
+		n, ok := bytes(v)
+		switch {
+		case !ok:
+			p.fail(key, `%s must be a size such as "10GB"`, key)
+		case n < MinSize || n > MaxSize:
+			p.fail(key, "%s is %d bytes, but must be between %dMiB and %dTiB", key, n, MinSize>>20, int64(MaxSize)>>40)
+		case n%SizeMultiple != 0:
+			p.fail(key, "%s is %d bytes, but must be a multiple of %d", key, n, SizeMultiple)
+		default:
+			*to = &n
+		}
+	}
+}
+
+func (p *parser) boolean(to *bool) func(string, any) {
+	return func(key string, v any) {
+		b, ok := v.(bool)
+		if !ok {
+			p.fail(key, "%s must be true or false, not %s", key, typeName(v))
+		}
+		*to = b
+	}
+}

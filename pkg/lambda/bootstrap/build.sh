@@ -1,0 +1,19 @@
+# Compiles a handler and runs it: build.sh DIR function|main. A function is compiled together with its bootstrap; a
+# program that calls lambda.Start gets AWS Lambda's runtime interface.
+set -e
+here=$(cd "$1" && pwd)
+[ -e go.mod ] || printf 'module handler\n\ngo 1.24\n' >go.mod
+if [ "$2" = function ]; then
+	cp "$here/bootstrap.go.txt" ./zz_sandbox_run.go
+fi
+if ! go build -o "$here/handler" . >"$here/build.log" 2>&1; then
+	cat "$here/build.log" >&2
+	printf '{"outcome":"syntax","error":{"errorMessage":"go build failed","errorType":"Runtime.BuildFailed","stackTrace":[]}}' >"$here/result.json"
+	exit 0
+fi
+if [ "$2" = function ]; then
+	exec "$here/handler" "$here"
+fi
+cp "$here/runtime.go.txt" "$here/runtime.go"
+go build -o "$here/runtime" "$here/runtime.go"
+exec "$here/runtime" "$here" "$here/handler"
