@@ -39,6 +39,7 @@ type agent struct {
 	ended chan agentproto.Exit          // end of the main process, once its output is spooled
 
 	claims   claims
+	gen      generation
 	began    time.Time
 	lastUsed atomic.Int64 // nanoseconds from began
 
@@ -67,6 +68,7 @@ func newAgent(dir string, c agentproto.Config, sp *spool, limit *pidLimit) *agen
 
 // run returns when the main process has ended, or is never going to start.
 func (a *agent) run(signals <-chan os.Signal) {
+	a.gen.begin()
 	go a.kids.run()
 	go a.forks.run()
 	if a.config.Start == agentproto.StartAtOnce {

@@ -31,6 +31,8 @@ type claims struct {
 	mu   sync.Mutex
 	id   string // of the claim; empty before
 	base base
+	// renamed is the host name before and since the claim, in the files of /etc too.
+	renamed struct{ from, to string }
 }
 
 func (c *claims) current() base {
@@ -89,6 +91,41 @@ func (a *agent) configure(m agentproto.Configure) agentproto.Failure {
 	return agentproto.Failure{}
 }
 
+// identify returns the host name and the files of a restored sandbox's identity. Those of the sandbox that was claimed
+// have the claim's name, as the lines to remove have in any sandbox.
+func (c *claims) identify(m agentproto.Identity) (hostname string, files []agentproto.IdentityFile) {
+	c.wait() // they may have been under way when the snapshot was taken
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	from, to := c.renamed.from, c.renamed.to
+	if from == to {
+		return m.Hostname, m.Files
+	}
+	same := m.Hostname == from
+	hostname = m.Hostname
+	if same {
+		hostname = to
+	} else {
+		c.renamed.from, c.renamed.to = "", "" // no later identity has it
+	}
+	for _, f := range m.Files {
+		f.Old = renameLines(f.Old, from, to)
+		if same {
+			f.New = renameLines(f.New, from, to)
+		}
+		files = append(files, f)
+	}
+	return hostname, files
+}
+
+// renameLines replaces a name in lines of /etc/hostname or /etc/hosts.
+func renameLines(lines, from, to string) string {
+	if lines == from+"\n" {
+		return to + "\n"
+	}
+	return string(renameHost([]byte(lines), from, to))
+}
+
 // wait waits for the files of a claim.
 func (c *claims) wait() {
 	c.files.Lock()
@@ -108,6 +145,9 @@ func (c *claims) setHostname(name string) error {
 	if err := withAdmin(func() error { return unix.Sethostname([]byte(name)) }); err != nil {
 		return err
 	}
+	c.mu.Lock()
+	c.renamed.from, c.renamed.to = old, name
+	c.mu.Unlock()
 	c.files.Lock()
 	go func() {
 		defer c.files.Unlock()

@@ -5,7 +5,9 @@
 // the language and the file formats.
 //
 //	runtime-agent [directory of the configuration [directory of the log]]
+//	runtime-agent -hostname NAME
 //
+// The second form sets the host name of a restored sandbox, and ends.
 // It runs as a user of its own with few capabilities. Every child is started from one
 // thread that has an empty bounding set and no_new_privs, so that a child has
 // none whatever its user is. The agent must stay small: a sandbox pays for its memory
@@ -23,6 +25,8 @@ import (
 	"runtime"
 	"runtime/debug"
 
+	"golang.org/x/sys/unix"
+
 	"miren.dev/runtime/pkg/agentproto"
 )
 
@@ -31,6 +35,12 @@ const exitAgentFailed = 125
 
 func main() {
 	debug.SetMemoryLimit(48 << 20)
+	if len(os.Args) == 3 && os.Args[1] == agentproto.HostnameFlag {
+		if err := unix.Sethostname([]byte(os.Args[2])); err != nil {
+			os.Exit(1)
+		}
+		return
+	}
 	dir, logDir := agentproto.GuestDir, agentproto.GuestLog
 	if len(os.Args) > 1 {
 		dir = os.Args[1]

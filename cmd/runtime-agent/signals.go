@@ -12,9 +12,10 @@ import (
 // forwarded are the signals that the agent passes on to the main process.
 var forwarded = []os.Signal{syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2}
 
-// needed are the other signals that Go's runtime must handle: those of its own faults and of broken connections. With
+// needed are the other signals that Go's runtime must handle: those of its own faults, of broken connections, and of
+// files that exceed the limit of their size, whose writer then gets an error. With
 // 32 and 33 the runtime makes all threads perform a system call; it does not give them up.
-var needed = []os.Signal{syscall.SIGSEGV, syscall.SIGBUS, syscall.SIGFPE, syscall.SIGPIPE, syscall.SIGKILL, syscall.SIGSTOP, syscall.Signal(32), syscall.Signal(33)}
+var needed = []os.Signal{syscall.SIGSEGV, syscall.SIGBUS, syscall.SIGFPE, syscall.SIGPIPE, syscall.SIGXFSZ, syscall.SIGKILL, syscall.SIGSTOP, syscall.Signal(32), syscall.Signal(33)}
 
 // numSignals is one more than the largest signal.
 const numSignals = 65
@@ -23,6 +24,7 @@ const numSignals = 65
 func listen() <-chan os.Signal {
 	signals := make(chan os.Signal, 16)
 	signal.Notify(signals, forwarded...)
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGXFSZ) // its default would end this process
 	return signals
 }
 

@@ -22,6 +22,7 @@ func (a *agent) suspend() {
 		c.detach()
 	}
 	a.spool.hold()
+	a.gen.hide()
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.suspended, a.suspendedAt = a.token, time.Now()
@@ -52,6 +53,7 @@ func (a *agent) connected(c agentproto.Config) {
 		return
 	}
 	a.resume()
+	a.gen.show()
 	for _, c := range a.channels.all() {
 		c.mu.Lock()
 		c.startLinger()
@@ -60,15 +62,20 @@ func (a *agent) connected(c agentproto.Config) {
 }
 
 // identify gives a restored sandbox its own identity. Channels of the sandbox in the snapshot go on until the node attaches
-// to them and leaves again.
+// to them and leaves again. Denied: the node has to set the host name and to repeat the request.
 func (a *agent) identify(m agentproto.Identity) agentproto.Failure {
 	a.resume()
 	var failure agentproto.Failure
-	for _, f := range m.Files {
+	hostname, files := a.claims.identify(m)
+	for _, f := range files {
 		if err := replaceIdentity(f); err != nil {
 			failure = agentproto.Failure{Kind: agentproto.Wrong, Message: fmt.Sprintf("%s: %v", f.Path, err)}
 		}
 	}
+	if now, err := os.Hostname(); err == nil && hostname != "" && now != hostname {
+		return agentproto.Failure{Kind: agentproto.Denied, Message: fmt.Sprintf("the host name is %s", now)}
+	}
+	a.gen.next() // last: programs that wait for it find the new identity
 	return failure
 }
 

@@ -90,6 +90,15 @@ func processID(id uint64) string { return strconv.FormatUint(id, 16) }
 // ID names the process within its sandbox, for Attach.
 func (p *Process) ID() string { return processID(p.ch.id) }
 
+// PID is the number of the process in the sandbox, as the agent says; 0 if what
+// it says is malformed.
+func (p *Process) PID() int {
+	p.ch.mu.Lock()
+	defer p.ch.mu.Unlock()
+	info, _ := agentproto.DecodeProcessInfo(p.ch.info)
+	return int(info.PID)
+}
+
 // Stdin is the input of the process; closing it ends the input.
 func (p *Process) Stdin() io.WriteCloser { return p.ch.in }
 

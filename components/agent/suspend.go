@@ -13,6 +13,9 @@ import (
 // hiddenSocket is the name of the socket while a snapshot is taken, where no agent finds it.
 const hiddenSocket = agentproto.SocketName + ".hidden"
 
+// Identity is the identity of a restored sandbox.
+type Identity = agentproto.Identity
+
 // IdentityFile is a file of the guest with lines that say where the sandbox is.
 type IdentityFile = agentproto.IdentityFile
 
@@ -88,8 +91,9 @@ func (c *Conn) disconnect(ctx context.Context) error {
 	}
 }
 
-// Identify gives a restored sandbox its identity and continues its log, also after an error.
-func (c *Conn) Identify(ctx context.Context, files []IdentityFile) error {
-	_, err := c.call(ctx, agentproto.TIdentify, agentproto.Identity{Files: files})
+// Identify gives a restored sandbox its identity and continues its log, also after an error. PermissionDenied: its kernel
+// has another host name. The caller changes that and repeats Identify.
+func (c *Conn) Identify(ctx context.Context, i Identity) error {
+	_, err := c.call(ctx, agentproto.TIdentify, i)
 	return err
 }

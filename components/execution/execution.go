@@ -43,10 +43,14 @@ type Spec struct {
 	MemoryBytes  int64
 	PIDs         int64
 	DiskBytes    int64 // 0: the driver's default
+	DiskFiles    int64 // files made on the root file system; 0: the memory alone bounds them
+	OpenFiles    int64 // of one process; 0: the driver's default
+	FileBytes    int64 // of one file; 0: the disk alone bounds it
+	Bandwidth    int64 // bytes per second by NetworkBridge, each way; 0: no limit
 	ReadOnlyRoot bool
 	StopTimeout  time.Duration
 	// Restore is the id of a snapshot from which the sandbox is made; empty: it is made from Image. Image, Command,
-	// Idle, WorkDir, User, PIDs, DiskBytes and ReadOnlyRoot are then the snapshot's: here they are empty or the same.
+	// Idle, WorkDir, User, PIDs, DiskBytes, DiskFiles, OpenFiles, FileBytes and ReadOnlyRoot are then the snapshot's: here they are empty or the same.
 	// Mounts have the same targets, from any sources.
 	Restore string
 	Mounts  []Mount // directories of the host
@@ -199,6 +203,8 @@ type ProcessInfo struct {
 type Process interface {
 	// ID names the process within its sandbox.
 	ID() string
+	// PID is its number in the sandbox.
+	PID() int
 	Stdin() io.WriteCloser
 	Stdout() io.Reader
 	Stderr() io.Reader

@@ -51,6 +51,10 @@ func hardwareAddr(a netip.Addr) net.HardwareAddr {
 type Options struct {
 	Bridge bool          // otherwise the sandbox has loopback only
 	Policy egress.Policy // what it may reach by the bridge
+	// Bandwidth is how many bytes per second it may send, and how many it may get; 0: no
+	// limit. Of an interface that a site's CNI plugins made, and that is no veth, only what
+	// is sent is limited.
+	Bandwidth int64
 }
 
 // Attach makes the network namespace of a sandbox, connected to the bridge or
@@ -67,6 +71,9 @@ func (m *Manager) Attach(ctx context.Context, id string, o Options) (Attachment,
 	}
 	if o.Bridge {
 		at, ok, err := m.take(id, o.Policy)
+		if ok && err == nil {
+			err = limit(at.NetNS, o.Bandwidth)
+		}
 		if err != nil {
 			return at, errors.Join(err, m.Detach(context.WithoutCancel(ctx), id))
 		}
@@ -99,6 +106,9 @@ func (m *Manager) connect(ctx context.Context, id string, o Options) (_ Attachme
 		return at, errs.Wrap(err, "connect sandbox %s", id)
 	}
 	if err := m.addressed(id, at.Address); err != nil {
+		return at, err
+	}
+	if err := limit(at.NetNS, o.Bandwidth); err != nil {
 		return at, err
 	}
 	return at, m.permit(id, at.Address, o.Policy)

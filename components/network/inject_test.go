@@ -32,8 +32,8 @@ func TestInjectedSecrets(t *testing.T) {
 	}
 	const value = "the-value"
 	roots := filepath.Join(t.TempDir(), "roots.pem")
-	m := startWith(t, Config{Roots: roots, Secret: func(_ context.Context, reference string) (string, error) {
-		if reference != "proj-1/api" {
+	m := startWith(t, Config{Roots: roots, Secret: func(_ context.Context, reference, host string) (string, error) {
+		if reference != "proj-1/api" || host != "example.com" {
 			return "", errs.New(errs.NotFound, "no secret %s", reference)
 		}
 		return value, nil

@@ -91,9 +91,10 @@ type Config struct {
 	// Record, if set, is called with the requests of sandboxes with rules, one call at a time.
 	// Its context ends with Run.
 	Record func(context.Context, egress.Record)
-	// Secret returns the value of the secret that an egress.Injection names; NotFound
+	// Secret returns the value of the secret that an egress.Injection names, for a request
+	// to a host; PermissionDenied if it may not be sent there, NotFound
 	// if it was deleted.
-	Secret func(ctx context.Context, reference string) (string, error)
+	Secret func(ctx context.Context, reference, host string) (string, error)
 	// Roots is a file of certificates by which servers may be verified that get a
 	// secret, besides those of the machine; empty: none.
 	Roots  string

@@ -17,7 +17,7 @@ const (
 
 // backend runs sandboxes. Their network, control group, root filesystem, agent and
 // files exist already; these are the same for all backends. Each method may be
-// repeated.
+// repeated, but freeze and thaw.
 type backend interface {
 	// start adopts the sandboxes that run, before any other method is called.
 	start(ctx context.Context) error
@@ -32,6 +32,12 @@ type backend interface {
 	// save writes the image of a running sandbox to a new directory. The sandbox goes
 	// on, also after an error.
 	save(ctx context.Context, id, dir string) error
+	// freeze stops the processes of a running sandbox, which save does not start again;
+	// thaw does, once for each freeze: repeated, it ends the sandbox.
+	freeze(ctx context.Context, id string) error
+	thaw(ctx context.Context, id string) error
+	// setHostname sets the host name of a running sandbox.
+	setHostname(ctx context.Context, id, name string) error
 	// remove kills a sandbox and removes the backend's files of it. For a sandbox of
 	// another backend it does nothing.
 	remove(ctx context.Context, id string) error

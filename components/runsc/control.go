@@ -12,13 +12,14 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"miren.dev/runtime/pkg/agentproto"
 	"miren.dev/runtime/pkg/errs"
 )
 
-// sentryCall calls a method of the sentry's control server and passes it files. `runsc checkpoint` would do no more, and
-// take the time of a start of runsc. The protocol is that of the pinned runsc: one JSON object per request and answer,
-// the files beside its first byte.
-func sentryCall(ctx context.Context, socket, method string, arg any, files ...*os.File) error {
+// sentryCall calls a method of the sentry's control server, passes it files, and decodes its result unless that is nil.
+// `runsc checkpoint` would do no more, and take the time of a start of runsc. The protocol is that of the pinned runsc: one
+// JSON object per request and answer, the files beside its first byte.
+func sentryCall(ctx context.Context, socket, method string, arg, result any, files ...*os.File) error {
 	conn, err := dialSentry(ctx, socket)
 	if err != nil {
 		return err
@@ -43,7 +44,9 @@ func sentryCall(ctx context.Context, socket, method string, arg any, files ...*o
 	var answer struct {
 		Success bool   `json:"success"`
 		Err     string `json:"err"`
+		Result  any    `json:"result"`
 	}
+	answer.Result = result
 	if err := json.NewDecoder(conn).Decode(&answer); err != nil {
 		if ctx.Err() != nil {
 			return errs.New(errs.DeadlineExceeded, "%s: the sandbox's kernel does not answer: %w", method, ctx.Err())
@@ -107,7 +110,7 @@ func save(ctx context.Context, socket, dir string) error {
 		HavePagesFile: true,
 		Resume:        true,
 	}
-	err := sentryCall(ctx, socket, "containerManager.Checkpoint", o, files...)
+	err := sentryCall(ctx, socket, "containerManager.Checkpoint", o, nil, files...)
 	if err != nil {
 		// After a failure this sentry leaves one of the files open: deleting it would not free its space.
 		for _, f := range files {
@@ -115,4 +118,39 @@ func save(ctx context.Context, socket, dir string) error {
 		}
 	}
 	return err
+}
+
+// setHostname has a sentry run the agent once more, as a process that may do nothing but set the host name. Neither the
+// agent nor another process of the sandbox has that capability after a claim.
+func setHostname(ctx context.Context, socket, container, name string) error {
+	const admin = 1 << unix.CAP_SYS_ADMIN
+	type capabilities struct{ PermittedCaps, InheritableCaps, EffectiveCaps, BoundingCaps, AmbientCaps uint64 }
+	args := struct {
+		Filename         string   `json:"filename"`
+		Argv             []string `json:"argv"`
+		Envv             []string `json:"envv"`
+		WorkingDirectory string   `json:"wd"`
+		KUID, KGID       uint32
+		NoNewPrivileges  bool
+		Capabilities     capabilities
+		ContainerID      string
+	}{
+		Filename: agentproto.GuestBinary, Argv: []string{agentproto.GuestBinary, agentproto.HostnameFlag, name}, Envv: []string{}, WorkingDirectory: "/",
+		KUID: agentproto.VaultUID, KGID: agentproto.VaultUID, NoNewPrivileges: true, Capabilities: capabilities{admin, admin, admin, admin, admin}, ContainerID: container,
+	}
+	wait := struct {
+		PID int32
+		CID string
+	}{CID: container}
+	if err := sentryCall(ctx, socket, "containerManager.ExecuteAsync", args, &wait.PID); err != nil {
+		return err
+	}
+	var status uint32
+	if err := sentryCall(ctx, socket, "containerManager.WaitPID", wait, &status); err != nil {
+		return err
+	}
+	if status != 0 {
+		return errs.New(errs.Internal, "set the host name of the restored sandbox: exit status %d", status>>8)
+	}
+	return nil
 }

@@ -299,7 +299,23 @@ func (b *directBackend) ended(ctx context.Context, id string) (<-chan struct{}, 
 func (b *directBackend) canSnapshot() error { return nil }
 
 func (b *directBackend) save(ctx context.Context, id, dir string) error {
-	return save(ctx, filepath.Join(b.runscDir(), "runsc-"+taskID(id)+".sock"), dir)
+	return save(ctx, b.controlSocket(id), dir)
+}
+
+func (b *directBackend) freeze(ctx context.Context, id string) error {
+	return sentryCall(ctx, b.controlSocket(id), "containerManager.Pause", struct{}{}, nil)
+}
+
+func (b *directBackend) thaw(ctx context.Context, id string) error {
+	return sentryCall(ctx, b.controlSocket(id), "containerManager.Resume", struct{}{}, nil)
+}
+
+func (b *directBackend) setHostname(ctx context.Context, id, name string) error {
+	return setHostname(ctx, b.controlSocket(id), taskID(id), name)
+}
+
+func (b *directBackend) controlSocket(id string) string {
+	return filepath.Join(b.runscDir(), "runsc-"+taskID(id)+".sock")
 }
 
 // killTimeout bounds how long killed processes may take to end.

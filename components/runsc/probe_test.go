@@ -120,7 +120,7 @@ func start(t *testing.T, e *executiontest.Env, id string, command ...string) exe
 	t.Helper()
 	return e.Start(t, execution.Spec{
 		ID: id, Image: e.Image, Command: append([]string{"/bin/guest"}, command...), Network: execution.NetworkBridge,
-		CPUMillis: 500, MemoryBytes: 128 << 20, PIDs: 64, DiskBytes: 16 << 20,
+		CPUMillis: 500, MemoryBytes: 128 << 20, PIDs: 64, DiskBytes: 16 << 20, DiskFiles: 10_000, OpenFiles: 1024, FileBytes: 16 << 20, Bandwidth: 10 << 20,
 	})
 }
 
@@ -150,7 +150,7 @@ func TestBombs(t *testing.T) {
 	start(t, e, "neighbour", "sleep")
 	quiet := execTimes(t, e, 40)
 	const length = 3 * time.Second
-	for _, kind := range []string{"processes", "threads", "memory", "disk", "files", "output", "cpu"} {
+	for _, kind := range []string{"processes", "threads", "memory", "disk", "files", "opened", "output", "cpu"} {
 		t.Run(kind, func(t *testing.T) {
 			before := size(t, m.Instance.RunDir) + size(t, m.Instance.StateDir)
 			start(t, e, "bomber", "bomb", kind, strconv.Itoa(int(length.Seconds())))

@@ -47,6 +47,10 @@ func inherit(s execution.Spec, r *snapshotRecord) (execution.Spec, error) {
 		{"user", s.User == "" || s.User == of.User},
 		{"processes", s.PIDs == 0 || s.PIDs == of.PIDs},
 		{"disk", s.DiskBytes == 0 || s.DiskBytes == of.DiskBytes},
+		// A snapshot of an earlier version has none of these limits.
+		{"number of files", s.DiskFiles == 0 || of.DiskFiles == 0 || s.DiskFiles == of.DiskFiles},
+		{"number of open files", s.OpenFiles == 0 || of.OpenFiles == 0 || s.OpenFiles == of.OpenFiles},
+		{"size of files", s.FileBytes == 0 || of.FileBytes == 0 || s.FileBytes == of.FileBytes},
 		{"read-only root", !s.ReadOnlyRoot || of.ReadOnlyRoot},
 	} {
 		if !f.same {
@@ -61,6 +65,7 @@ func inherit(s execution.Spec, r *snapshotRecord) (execution.Spec, error) {
 	}
 	s.Image, s.Command, s.Idle, s.WorkDir, s.User = of.Image, of.Command, of.Idle, of.WorkDir, of.User
 	s.PIDs, s.DiskBytes, s.ReadOnlyRoot = of.PIDs, of.DiskBytes, of.ReadOnlyRoot
+	s.DiskFiles, s.OpenFiles, s.FileBytes = of.DiskFiles, of.OpenFiles, of.FileBytes
 	s.Egress = cmp.Or(s.Egress, of.Egress)
 	return s, nil
 }
@@ -106,23 +111,41 @@ func (d *Driver) runscVersion() (string, error) {
 	return fmt.Sprintf("%s %s", info.Main.Version, info.GoVersion), nil
 }
 
-// setupIdentity gives a restored sandbox its own identity. Its host name came with its specification, its token and its
-// environment with the configuration of its agent; entropy and clocks are the host's.
+// setupIdentity gives a restored sandbox its own identity. Its host name came with its specification, unless a claim had
+// set the snapshot's; its token and its environment came with the configuration of its agent; entropy and clocks are the
+// host's.
 func (cr *creation) setupIdentity(ctx context.Context) error {
 	if cr.snapshot == nil {
 		return nil
 	}
 	now := etcFiles(cr.d.cfg.Network.Files(hostname(cr.spec), cr.network.Address))
-	var files []agent.IdentityFile
+	identity := agent.Identity{Hostname: hostname(cr.spec)}
 	for name, content := range now {
 		path := "/etc/" + name
-		files = append(files, agent.IdentityFile{Path: path, Old: cr.snapshot.Files[path], New: string(content)})
+		identity.Files = append(identity.Files, agent.IdentityFile{Path: path, Old: cr.snapshot.Files[path], New: string(content)})
 	}
-	err := cr.conn.Identify(ctx, files)
+	err := cr.conn.Identify(ctx, identity)
+	if errs.Is(err, errs.PermissionDenied) {
+		if err = cr.backend.setHostname(ctx, cr.spec.ID, identity.Hostname); err == nil {
+			err = cr.conn.Identify(ctx, identity)
+		}
+	}
 	if errs.Is(err, errs.FailedPrecondition) {
 		// A full disk must not keep a sandbox from being resumed.
 		cr.d.logger.Warn("a restored sandbox keeps a file of /etc of the sandbox in the snapshot", "sandbox", cr.spec.ID, "error", err)
 		return nil
 	}
-	return err
+	return cr.unlessEnded(err)
+}
+
+// unlessEnded returns nil if the restored sandbox has ended: a main process that ended while it was suspended ends its
+// sandbox as soon as that has its log again.
+func (cr *creation) unlessEnded(err error) error {
+	if err == nil || cr.snapshot == nil {
+		return err
+	}
+	if _, none := cr.d.hub.Exit(cr.spec.ID); none != nil {
+		return err
+	}
+	return nil
 }

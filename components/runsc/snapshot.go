@@ -135,8 +135,11 @@ func (d *Driver) describeSnapshot(ctx context.Context, in execution.Instance, sn
 
 // takeSnapshot takes and publishes a snapshot. After an error it removes its files and the sandbox keeps running.
 func (d *Driver) takeSnapshot(ctx context.Context, r *snapshotRecord, b backend, o execution.SnapshotOptions) (err error) {
-	id, dir := r.Sandbox, d.snapshotDir(newSnapshot+r.ID)
+	id, dir, frozen := r.Sandbox, d.snapshotDir(newSnapshot+r.ID), false
 	defer func() {
+		if err != nil && frozen {
+			err = errors.Join(err, d.thaw(ctx, id, b))
+		}
 		if err != nil {
 			err = errors.Join(d.explainSave(err), d.abandonSnapshot(id, r.ID))
 		}
@@ -164,6 +167,9 @@ func (d *Driver) takeSnapshot(ctx context.Context, r *snapshotRecord, b backend,
 		// The sandbox runs from its last instruction in the snapshot to its end: no packet of that time may leave,
 		// which would be sent again after the pause.
 		if err := d.cfg.Network.Cut(id); err != nil {
+			return err
+		}
+		if frozen, err = d.freeze(ctx, r.Spec, b); err != nil {
 			return err
 		}
 	}

@@ -16,6 +16,7 @@ import (
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/fault"
 	"miren.dev/runtime/testsupport/checkout"
+	"miren.dev/runtime/testsupport/private"
 	"miren.dev/runtime/testsupport/runsctest"
 	"miren.dev/runtime/testsupport/wait"
 )
@@ -87,6 +88,7 @@ func TestServerKilledInSnapshot(t *testing.T) {
 	m := machine{runsctest.New(t)}
 	a := newActor(t, m)
 	s := m.spec("killed", "count", "/tmp/count")
+	s.Mounts = []execution.Mount{{Source: t.TempDir(), Target: "/data"}} // so that a pause stops it
 	before := 0
 	fresh := func(t *testing.T) {
 		t.Helper()
@@ -216,4 +218,73 @@ func TestServerKilledInSnapshot(t *testing.T) {
 		}
 		clean(t)
 	})
+}
+
+// TestPausedSandboxOutlivesPowerLoss: a paused sandbox stays paused and is whole when the machine stops at the moment at
+// which the pause is reported, and of its disk only what was synced is left. The machine's own restart is not shown: the
+// disk is a file that is copied then, and the boot id another one.
+func TestPausedSandboxOutlivesPowerLoss(t *testing.T) {
+	if !private.Run(t) { // it changes the boot id
+		return
+	}
+	m := machine{runsctest.New(t)}
+	dir, mnt := t.TempDir(), t.TempDir()
+	disk, synced, boot := filepath.Join(dir, "disk"), filepath.Join(dir, "synced"), filepath.Join(dir, "boot")
+	command(t, "truncate", "-s", "512M", disk)
+	command(t, "mkfs.ext4", "-q", "-F", disk)
+	attach := func(image string) {
+		t.Helper()
+		command(t, "mount", "-o", "loop,commit=300", image, mnt)
+		for _, name := range []string{"snapshots", "paused"} {
+			if err := os.MkdirAll(filepath.Join(mnt, name), 0o700); err != nil {
+				t.Fatal(err)
+			}
+			command(t, "mount", "--bind", filepath.Join(mnt, name), m.Instance.State(name))
+		}
+	}
+	detach := func() { command(t, "umount", m.Instance.State("snapshots"), m.Instance.State("paused"), mnt) }
+	attach(disk)
+	s := m.spec("paused", "count", "/tmp/count")
+	m.ensure(t, s)
+	m.counts(t, s.ID, 3)
+	before, _ := m.counted(t, s.ID)
+	m.ensure(t, m.spec("running", "sleep"))
+	command(t, "sync", "-f", mnt) // of the file system, so that only the snapshot is at stake
+	m.snapshot(t, s.ID, "image", false)
+	command(t, "cp", "--sparse=always", disk, synced)
+
+	wait.NoError(t, "the processes of the paused sandbox end", func() error {
+		if pids, err := m.Driver.PIDs(s.ID); err != nil || len(pids) > 0 {
+			return fmt.Errorf("%v, %v", pids, err)
+		}
+		return nil
+	})
+	m.Stop()
+	if err := m.Driver.Close(); err != nil {
+		t.Error(err)
+	}
+	kill(t, m.sentryPID(t, "running"))
+	detach()
+	attach(synced)
+	defer detach()
+	if err := os.WriteFile(boot, []byte("11111111-2222-3333-4444-555555555555\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	command(t, "mount", "--bind", boot, "/proc/sys/kernel/random/boot_id")
+	defer func() { command(t, "umount", "/proc/sys/kernel/random/boot_id") }() // containerd was started in the earlier boot
+	m.Start(t)
+
+	in, err := m.Driver.Get(t.Context(), s.ID)
+	if err != nil || in.Phase != execution.Paused || in.Snapshot != "image" {
+		t.Fatalf("Get of the paused sandbox = %+v, %v", in, err)
+	}
+	if in, err := m.Driver.Get(t.Context(), "running"); err != nil || in.Phase != execution.Exited || in.Exit == nil || in.Exit.Cause != execution.CauseCrash {
+		t.Errorf("Get of the one that ran = %+v, %v", in, err)
+	}
+	s.Restore = "image"
+	m.ensure(t, s)
+	m.counts(t, s.ID, before)
+	m.delete(t, s.ID)
+	m.delete(t, "running")
+	m.deleteSnapshots(t)
 }

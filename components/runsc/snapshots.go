@@ -27,6 +27,7 @@ import (
 //	<state dir>/snapshots/.old-<snapshot>/        being deleted
 //	<state dir>/paused/<sandbox>                  the id of the snapshot that the sandbox is in
 //	<run dir>/sandboxes/<sandbox>/snapshot        the id of the snapshot that is being taken
+//	<run dir>/sandboxes/<sandbox>/frozen          there while its kernel may be stopped for that
 //
 // A snapshot is published by renaming its directory, which also pauses its sandbox if it is not to go on: the file in
 // paused/ is there before, and means nothing without the snapshot. The file in the sandbox's directory is there from before
@@ -279,7 +280,7 @@ func (d *Driver) recoverSnapshots(ctx context.Context) error {
 		// containerd may have been started this moment; sandboxes that run do not wait for it.
 		d.logger.Warn("images of deleted snapshots are kept until the next start", "error", err)
 	}
-	return errors.Join(d.recoverPaused(ctx), d.recoverRunning())
+	return errors.Join(d.recoverPaused(ctx), d.recoverRunning(ctx))
 }
 
 // recoverPaused removes the processes and mounts of sandboxes that are paused.
@@ -321,7 +322,7 @@ func (d *Driver) recoverPaused(ctx context.Context) error {
 }
 
 // recoverRunning lets the sandboxes go on whose snapshot was not published. Their agents come back by themselves.
-func (d *Driver) recoverRunning() error {
+func (d *Driver) recoverRunning(ctx context.Context) error {
 	ids, err := dirNames(d.sandboxDir())
 	if err != nil {
 		return err
@@ -333,9 +334,18 @@ func (d *Driver) recoverRunning() error {
 		if snapshot, err := d.pausedIn(id); err != nil || snapshot != "" {
 			continue // its removal has failed: it stays paused, and the next Ensure or Delete removes the rest
 		}
-		if err := d.proceed(id); err != nil {
-			d.logger.Error("cannot let a sandbox go on after an interrupted snapshot", "sandbox", id, "error", err)
+		unlock, err := d.locks.lock(ctx, id)
+		if err != nil {
+			return err
 		}
+		err = d.proceed(id)
+		// The start of the server does not wait for agents; what uses the sandbox does.
+		d.background.Go(func() {
+			defer unlock()
+			if err := errors.Join(err, d.recoverFrozen(context.WithoutCancel(ctx), id)); err != nil {
+				d.logger.Error("cannot let a sandbox go on after an interrupted snapshot", "sandbox", id, "error", err)
+			}
+		})
 	}
 	return nil
 }

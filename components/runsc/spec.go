@@ -24,8 +24,9 @@ const runtimeName = "io.containerd.runsc-launch.v1"
 // optionsType is the type of the runtime options that our shim reads.
 const optionsType = "io.containerd.runsc.v1.options"
 
-// maxOpenFiles is the guest's limit, which is the sentry's business and no one else's.
-const maxOpenFiles = 1 << 20
+// defaultOpenFiles is the limit of open files of one process. They are files of
+// the sentry's, whose memory bounds all of them together.
+const defaultOpenFiles = 1 << 16
 
 // runscFlags are runsc's flags for all sandboxes.
 var runscFlags = map[string]string{
@@ -94,10 +95,6 @@ func envName(e string) string {
 // drops its extra privileges before it runs another program.
 func (cr *creation) ociSpec() *specs.Spec {
 	s := cr.spec
-	disk := s.DiskBytes
-	if disk <= 0 {
-		disk = DefaultDiskBytes
-	}
 	spec := &specs.Spec{
 		Version:  specs.Version,
 		Hostname: hostname(s),
@@ -115,17 +112,14 @@ func (cr *creation) ociSpec() *specs.Spec {
 				Inheritable: cr.guest.Capabilities,
 				Ambient:     cr.guest.Capabilities, // the agent does not run as root
 			},
-			Rlimits: []specs.POSIXRlimit{
-				{Type: "RLIMIT_NOFILE", Soft: 65536, Hard: maxOpenFiles},
-				{Type: "RLIMIT_CORE"},
-			},
+			Rlimits: rlimits(s),
 		},
 		Annotations: map[string]string{
 			// An annotation of our shim: one runsc command instead of two; the
 			// agent waits for us anyway.
 			"dev.miren.runtime/start":  "create",
 			"dev.miren.runtime/join":   cr.helpers,
-			"dev.gvisor.flag.overlay2": "root:self,size=" + strconv.FormatInt(disk, 10),
+			"dev.gvisor.flag.overlay2": "root:self,size=" + overlaySize(s),
 		},
 		Mounts: []specs.Mount{
 			{Destination: "/proc", Type: "proc", Source: "proc", Options: []string{"nosuid", "noexec", "nodev"}},
@@ -169,6 +163,30 @@ func (cr *creation) ociSpec() *specs.Spec {
 		spec.Mounts = append(spec.Mounts, bind(m.Source, m.Target, mode))
 	}
 	return spec
+}
+
+// overlaySize is the size of the layer that a sandbox writes to: bytes, and files
+// (an addition of hack/toolchain/runsc/build.sh).
+func overlaySize(s execution.Spec) string {
+	disk := s.DiskBytes
+	if disk <= 0 {
+		disk = DefaultDiskBytes
+	}
+	size := strconv.FormatInt(disk, 10)
+	if s.DiskFiles > 0 {
+		size += "/" + strconv.FormatInt(s.DiskFiles, 10)
+	}
+	return size
+}
+
+// rlimits are the limits of each process, which the agent hands down to all others.
+func rlimits(s execution.Spec) []specs.POSIXRlimit {
+	open := uint64(cmp.Or(s.OpenFiles, defaultOpenFiles))
+	limits := []specs.POSIXRlimit{{Type: "RLIMIT_NOFILE", Soft: open, Hard: open}, {Type: "RLIMIT_CORE"}}
+	if size := uint64(s.FileBytes); size > 0 {
+		limits = append(limits, specs.POSIXRlimit{Type: "RLIMIT_FSIZE", Soft: size, Hard: size})
+	}
+	return limits
 }
 
 func bind(source, target, mode string) specs.Mount {

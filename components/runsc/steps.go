@@ -56,7 +56,7 @@ func (cr *creation) steps() []step {
 }
 
 func (cr *creation) setupNetwork(ctx context.Context) (err error) {
-	o := network.Options{Bridge: cr.spec.Network == execution.NetworkBridge, Policy: egress.Open()}
+	o := network.Options{Bridge: cr.spec.Network == execution.NetworkBridge, Policy: egress.Open(), Bandwidth: cr.spec.Bandwidth}
 	if cr.spec.Egress != nil {
 		o.Policy = *cr.spec.Egress
 	}
@@ -138,11 +138,14 @@ func (cr *creation) setupConnection(ctx context.Context) (err error) {
 
 func (cr *creation) setupMain(ctx context.Context) error {
 	if !cr.spec.Idle {
-		if err := cr.conn.StartMain(ctx); err != nil && errs.Detail(err, "exit_code") == "" {
+		err := cr.conn.StartMain(ctx)
+		if errs.Detail(err, "exit_code") != "" {
+			err = nil // a command that cannot be started ends the sandbox like any other command: it counts as started
+		}
+		if err = cr.unlessEnded(err); err != nil {
 			return err
 		}
 	}
-	// A command that cannot be started ends the sandbox like any other command: it counts as started.
 	if err := cr.d.markStarted(cr.spec.ID, time.Now()); err != nil {
 		return err
 	}

@@ -78,6 +78,12 @@ func (b *taskBackend) canSnapshot() error {
 
 func (b *taskBackend) save(context.Context, string, string) error { return b.canSnapshot() }
 
+func (b *taskBackend) freeze(context.Context, string) error { return b.canSnapshot() }
+
+func (b *taskBackend) thaw(context.Context, string) error { return b.canSnapshot() }
+
+func (b *taskBackend) setHostname(context.Context, string, string) error { return b.canSnapshot() }
+
 // remove kills the sandbox, has containerd delete its task and removes what that may
 // have left.
 func (b *taskBackend) remove(ctx context.Context, id string) error {

@@ -69,6 +69,9 @@ func testDetached(t *testing.T, e *Env) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		if first.PID() != listed(long).PID {
+			t.Errorf("number %d, listed as %d", first.PID(), listed(long).PID)
+		}
 		second, err := e.Driver.Attach(t.Context(), s.ID, long, 0, 0)
 		if err != nil {
 			t.Fatal(err)

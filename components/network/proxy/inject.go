@@ -33,7 +33,7 @@ func (h headers) secrets() string {
 }
 
 // headersFor returns the headers to add to a request for a name. PermissionDenied
-// if a secret was deleted, or the policy no longer has one for a connection whose
+// if a secret was deleted or may not be sent there, or the policy no longer has one for a connection whose
 // TLS was ended for that.
 func (p *Proxy) headersFor(ctx context.Context, c *webConn, name string) (headers, error) {
 	_, policy, ok := p.policyOf(c.guest)
@@ -47,10 +47,12 @@ func (p *Proxy) headersFor(ctx context.Context, c *webConn, name string) (header
 	var added headers
 	for _, r := range rules {
 		secret := path.Base(r.Secret)
-		value, err := p.secret(ctx, r)
+		value, err := p.secret(ctx, r, name)
 		switch {
 		case errs.Is(err, errs.NotFound):
 			return nil, errs.New(errs.PermissionDenied, "the secret %s for %s does not exist", secret, printable(name))
+		case errs.Is(err, errs.PermissionDenied):
+			return nil, errs.New(errs.PermissionDenied, "the secret %s may not be sent to %s", secret, printable(name))
 		case err != nil:
 			p.cfg.Logger.Warn("cannot inject a secret", "secret", secret, "error", err)
 			return nil, errs.New(errs.Unavailable, "the secret %s for %s cannot be used; the log of the server says why", secret, printable(name))
@@ -60,12 +62,12 @@ func (p *Proxy) headersFor(ctx context.Context, c *webConn, name string) (header
 	return added, nil
 }
 
-// secret returns the value of the header of a rule.
-func (p *Proxy) secret(ctx context.Context, r egress.Injection) (string, error) {
+// secret returns the value of the header of a rule, for a request to a host.
+func (p *Proxy) secret(ctx context.Context, r egress.Injection, host string) (string, error) {
 	if p.cfg.Secret == nil {
 		return "", errs.New(errs.FailedPrecondition, "this proxy has no secrets")
 	}
-	v, err := p.cfg.Secret(ctx, r.Secret)
+	v, err := p.cfg.Secret(ctx, r.Secret, egress.Canonical(host))
 	if err != nil {
 		return "", err
 	}

@@ -37,6 +37,7 @@ type injector struct {
 
 	mu    sync.Mutex
 	value string // of the secret; "": it was deleted
+	host  string // to which it may be sent; "": to all
 	asked []*http.Request
 }
 
@@ -99,11 +100,14 @@ func (x *injector) set(p egress.Policy) {
 	}
 }
 
-func (x *injector) secret(_ context.Context, reference string) (string, error) {
+func (x *injector) secret(_ context.Context, reference, host string) (string, error) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if reference != "proj-1/openai" || x.value == "" {
 		return "", errs.New(errs.NotFound, "no secret")
+	}
+	if x.host != "" && x.host != host {
+		return "", errs.New(errs.PermissionDenied, "not for %s", host)
 	}
 	return x.value, nil
 }
@@ -112,6 +116,12 @@ func (x *injector) setValue(v string) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	x.value = v
+}
+
+func (x *injector) setHost(host string) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.host = host
 }
 
 // answer is the server: it keeps the request, and answers without its headers.
@@ -379,6 +389,11 @@ func TestInjectionChanges(t *testing.T) {
 		}
 	}
 	x.setValue(secretValue)
+	x.setHost("other.example")
+	if status, body := x.do(c, request(t, http.MethodGet, "https://example.com/")); status != http.StatusForbidden || !strings.Contains(body, "openai") {
+		t.Errorf("with a secret for another host: %d %s", status, body)
+	}
+	x.setHost("")
 	www := rule(t, "*.example.com")
 	www.Header, www.Format = "X-Api-Key", "{}"
 	x.set(egress.Policy{Mode: egress.List, Inject: []egress.Injection{www}})

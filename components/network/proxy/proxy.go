@@ -47,9 +47,10 @@ type Config struct {
 	// Record, if set, is called with the requests of guests, one call at a time.
 	// Its context ends with Run.
 	Record func(context.Context, egress.Record)
-	// Secret returns the value of the secret that an egress.Injection names; NotFound
+	// Secret returns the value of the secret that an egress.Injection names, for a request
+	// to a host; PermissionDenied if it may not be sent there, NotFound
 	// if it was deleted. It is called for each request. nil: there are no secrets.
-	Secret func(ctx context.Context, reference string) (string, error)
+	Secret func(ctx context.Context, reference, host string) (string, error)
 	// Authority is the file of the authority whose certificates guests see where a
 	// secret is injected. It is made at first use.
 	Authority string

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Builds runsc with its seccomp programs compiled ahead, and the sidecars that it looks for beside itself:
+# Builds runsc with its seccomp programs compiled ahead, with a limit of files, and the sidecars that it looks for beside itself:
 #
 #   hack/toolchain/runsc/build.sh GO MODULE OUT LDFLAGS
 #
@@ -34,6 +34,12 @@ hook() { # PACKAGE LINE
 }
 hook runsc/boot/filter/config 'opts, err := optionsToPrecompile()'
 hook runsc/fsgofer/filter/config 'opts := optionsToPrecompile()'
+
+# The size of the upper layer may name a number of files too: BYTES/FILES. The layer, a tmpfs, can be bounded in both.
+upper=$work/gvisor/runsc/boot/vfs.go
+size='Data += "size=" + mountConf.Size'
+[ "$(grep -cF "$size" "$upper")" = 1 ] || { echo "runsc/boot of this gVisor is not as expected" >&2; exit 1; }
+sed -i "s|$size|Data += \"size=\" + strings.Replace(mountConf.Size, \"/\", \",nr_inodes=\", 1)|" "$upper"
 
 build() { CGO_ENABLED=0 "$go" build -modfile "$work/go.mod" -trimpath -buildvcs=false "$@"; }
 build -tags precompile -o "$work/precompile" ./precompile

@@ -105,6 +105,9 @@ func (p *process) dies() int {
 
 func (p *process) ID() string { return p.id }
 
+// PID implements execution.Process.
+func (p *process) PID() int { return p.number64 }
+
 // Detach closes a process that is not detached.
 func (p *process) Detach() { _ = p.Close() }
 

@@ -102,6 +102,7 @@ func (m *Machine) restored(s execution.Spec) (execution.Spec, error) {
 	}
 	of := info.Spec
 	s.Image, s.Command, s.Idle, s.WorkDir, s.User = of.Image, of.Command, of.Idle, of.WorkDir, of.User
+	s.DiskFiles, s.OpenFiles, s.FileBytes = of.DiskFiles, of.OpenFiles, of.FileBytes
 	s.DiskBytes, s.ReadOnlyRoot = of.DiskBytes, of.ReadOnlyRoot
 	return s, nil
 }

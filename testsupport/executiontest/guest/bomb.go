@@ -19,6 +19,7 @@ var bombs = map[string]func(end time.Time) error{
 	"memory":    memoryBomb,
 	"disk":      diskBomb,
 	"files":     fileBomb,
+	"opened":    openBomb,
 	"output":    outputBomb,
 	"cpu":       cpuBomb,
 }
@@ -104,6 +105,25 @@ func fileBomb(end time.Time) error {
 	}
 	fmt.Println("made", n, "files:", err)
 	return os.RemoveAll(dir)
+}
+
+// openBomb opens as many files as it can, in as many processes, and prints how many there were in this one.
+func openBomb(end time.Time) error {
+	var all []*os.File
+	var err error
+	for err == nil && time.Now().Before(end) {
+		var f *os.File
+		if f, err = os.Open("/proc/self/exe"); err == nil {
+			all = append(all, f)
+		}
+	}
+	fmt.Println("opened", len(all), "files:", err)
+	for _, f := range all[:min(len(all), 16)] { // to start a process takes some
+		f.Close()
+	}
+	forked := forkBomb(end)
+	runtime.KeepAlive(all)
+	return forked
 }
 
 func outputBomb(end time.Time) error {

@@ -48,6 +48,17 @@ var commands = map[string]func(args []string) int{
 	"pair":   pair,
 	"probe":  probe,
 	"bomb":   bomb,
+	"fill":   fill,
+	"hole":   hole,
+
+	"generations":   generations,
+	"lookup":        lookup,
+	"end-suspended": endSuspended,
+	"hold":          hold,
+	"try-lock":      tryLock,
+	"stream":        stream,
+	"clocks":        clocks,
+	"line-up":       lineUp,
 }
 
 // limits prints how many CPUs, how much memory and how large a disk programs see.
@@ -226,6 +237,8 @@ func serve(args []string) int {
 	mux := http.NewServeMux()
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) { fmt.Fprintln(w, "hello", r.URL.Path) })
 	mux.HandleFunc("/crash", func(http.ResponseWriter, *http.Request) { os.Exit(3) })
+	mux.HandleFunc("/discard", func(_ http.ResponseWriter, r *http.Request) { _, _ = io.Copy(io.Discard, r.Body) })
+	mux.HandleFunc("/zeros", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(make([]byte, 1<<20)) })
 	fmt.Println("serving", port)
 	return fail(http.ListenAndServe(fmt.Sprintf(":%d", port), mux))
 }
