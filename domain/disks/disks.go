@@ -6,11 +6,12 @@
 //	Schedule                 takes snapshots regularly
 //	Delete                   deletes a disk with its data
 //	Claim, Release           which sandbox mounts which disk (mounts.go)
+//	Ensure                   a disk that an app names
 //
 // They change entities; the disk controller of a node makes volumes, file systems
 // and mounts match. A refusal is an error with the detail "reason":
 //
-//	in_use              sandboxes have the disk mounted
+//	in_use              sandboxes have the disk mounted, or apps use it
 //	has_snapshots       snapshots of the disk exist
 //	shrink              a disk only grows
 //	deleted             the disk is being deleted
@@ -22,10 +23,13 @@ package disks
 import (
 	"context"
 	"fmt"
+	"strings"
 	"time"
 
+	"miren.dev/runtime/api/app"
 	"miren.dev/runtime/api/disk"
 	"miren.dev/runtime/api/id"
+	"miren.dev/runtime/api/sandbox"
 	"miren.dev/runtime/domain/projects"
 	"miren.dev/runtime/entity"
 	"miren.dev/runtime/entity/informer"
@@ -108,6 +112,26 @@ func (s *Service) Create(ctx context.Context, req CreateRequest) (*disk.Disk, er
 		d.Spec.FileSystem = req.FileSystem
 	}
 	return s.create(ctx, d)
+}
+
+// Ensure returns the named disk of a project. If there is none and size is not
+// nil, it creates one with that size, which cannot be used yet. NotFound if there
+// is none and size is nil.
+func Ensure(ctx context.Context, s entity.Store, project schema.ID, name string, size *int64) (*disk.Disk, error) {
+	d, err := entity.ByName[disk.Disk](ctx, s, project, name)
+	if !errs.Is(err, errs.NotFound) || size == nil {
+		return d, err
+	}
+	d = disk.NewDisk()
+	d.Project, d.Name, d.Spec.SizeBytes = project, name, *size
+	if err := checkSize(d.Spec.SizeBytes, d.Spec.FileSystem); err != nil {
+		return nil, err
+	}
+	err = entity.Create(ctx, s, d)
+	if errs.Is(err, errs.AlreadyExists) {
+		return entity.ByName[disk.Disk](ctx, s, project, name)
+	}
+	return d, err
 }
 
 // checkSize refuses sizes that a disk cannot have.
@@ -306,13 +330,21 @@ func (s *Service) Schedule(ctx context.Context, project, name string, every time
 }
 
 // Delete deletes a disk with its data, and returns when it is gone. It refuses
-// while sandboxes have the disk mounted or snapshots of it exist.
+// while sandboxes have the disk mounted, apps use it, or snapshots of it exist.
 func (s *Service) Delete(ctx context.Context, project, name string) error {
 	d, err := s.Find(ctx, project, name)
 	if err != nil {
 		return err
 	}
 	d, err = entity.ModifySpec(ctx, s.Store, d.GetID(), func(d *disk.Disk) error {
+		users, err := s.users(ctx, d)
+		if err != nil {
+			return err
+		}
+		if len(users) > 0 {
+			return refuse("in_use", "disk %s is used by app %s", name, strings.Join(users, ", ")).
+				WithHint("deploy the app without the disk, or delete it: `r app delete %s`", users[0])
+		}
 		mounts, _, err := entity.List[disk.DiskMount](ctx, s.Store, entity.Where(disk.DiskMountAttrDisk, d.GetID()))
 		if err != nil {
 			return err
@@ -335,6 +367,16 @@ func (s *Service) Delete(ctx context.Context, project, name string) error {
 	}
 	_, err = informer.Of[disk.Disk](s.Informers).Await(ctx, schema.ID(d.ID), func(*disk.Disk) (bool, error) { return false, nil })
 	return gone(err)
+}
+
+// users returns the names of the apps that use a disk.
+func (s *Service) users(ctx context.Context, d *disk.Disk) ([]string, error) {
+	apps, _, err := entity.List[app.App](ctx, s.Store, entity.Query{Project: d.Project})
+	if err != nil {
+		return nil, err
+	}
+	pools, _, err := entity.List[sandbox.SandboxPool](ctx, s.Store, entity.Query{Project: d.Project})
+	return app.DiskUsers(d.GetID(), apps, pools), err
 }
 
 // Mounts returns the mounts of a disk.

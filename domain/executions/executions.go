@@ -42,6 +42,9 @@ type Service struct {
 	Sealer    *schema.Sealer // seals secret variables
 	MaxQueued int            // most executions in the store; 0: unbounded
 	MaxBytes  int64          // most bytes of their requests; 0: unbounded
+	// Quota returns the error with which Store would refuse operations; nil: there
+	// are no quotas.
+	Quota func(ctx context.Context, ops []entity.Op) error
 
 	inputBytes atomic.Int64 // of the requests of the executions in the store
 	live       sync.Map     // id.Execution to *Live, of attempts under way in this process

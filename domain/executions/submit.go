@@ -45,7 +45,7 @@ const maxSummary = 200
 // it. With a key that was used before it returns that execution, unless the
 // request is another one: AlreadyExists. Errors: InvalidArgument for what cannot
 // run; NotFound for a sandbox or template that does not exist; ResourceExhausted
-// if too many wait.
+// if too many wait, or the quota of the project has no room for it.
 func (s *Service) Submit(ctx context.Context, req *execution.SubmitRequest, actor string) (*execution.Execution, error) {
 	pid, err := projects.Find(ctx, s.Store, req.Project)
 	if err != nil {
@@ -167,6 +167,11 @@ func (s *Service) writeRequests(ctx context.Context, list []*execution.Execution
 	}
 	if err := s.admit(len(list), size); err != nil {
 		return nil, err
+	}
+	if s.Quota != nil { // before the requests are written
+		if err := s.Quota(ctx, ops); err != nil {
+			return nil, err
+		}
 	}
 	g, gctx := errgroup.WithContext(ctx)
 	g.SetLimit(parallelWrites)

@@ -150,3 +150,23 @@ func (l Language) Expand(command []string, dir string) []string {
 	}
 	return out
 }
+
+// Command returns the command that compiles the program in the directory dir,
+// where the language has a compiler, and runs it with arguments. Its exit code is
+// the compiler's if that fails.
+func (l Language) Command(dir string, args []string) []string {
+	run := append(l.Expand(l.Run, dir), args...)
+	if len(l.Compile) == 0 {
+		return run
+	}
+	return append([]string{"/bin/sh", "-c", quote(l.Expand(l.Compile, dir)) + ` && exec "$@"`, "sh"}, run...)
+}
+
+// quote returns a command line for a shell.
+func quote(argv []string) string {
+	words := make([]string, len(argv))
+	for i, a := range argv {
+		words[i] = "'" + strings.ReplaceAll(a, "'", `'\''`) + "'"
+	}
+	return strings.Join(words, " ")
+}

@@ -49,14 +49,17 @@ func Of(ctx context.Context, r entity.Reader, kind string, id schema.ID) (string
 	return p.Name, nil
 }
 
-// Ensure creates the named project unless it exists.
-func Ensure(ctx context.Context, s entity.Store, name string) error {
+// Ensure creates the named project unless it exists; set completes a new one.
+func Ensure(ctx context.Context, s entity.Store, name string, set ...func(*core.Project)) error {
 	_, err := Find(ctx, s, name)
 	if !errs.Is(err, errs.NotFound) {
 		return err
 	}
 	p := core.NewProject()
 	p.Name = name
+	for _, f := range set {
+		f(p)
+	}
 	err = entity.Create(ctx, s, p)
 	if errs.Is(err, errs.AlreadyExists) {
 		return nil

@@ -137,7 +137,9 @@ func serves(warm, sb *sandbox.Sandbox) bool {
 	return warm.Spec.TemplateVersion == sb.Spec.TemplateVersion && a.Image == b.Image && len(b.Command) == 0 && b.Idle && len(b.Volumes) == 0 &&
 		a.Network == b.Network && a.Hostname == b.Hostname &&
 		b.Resources.CPUMillis <= a.Resources.CPUMillis && b.Resources.MemoryBytes <= a.Resources.MemoryBytes &&
-		b.Resources.PIDs <= a.Resources.PIDs && b.Resources.DiskBytes == a.Resources.DiskBytes
+		b.Resources.PIDs <= a.Resources.PIDs && b.Resources.DiskBytes == a.Resources.DiskBytes &&
+		b.Resources.DiskFiles == a.Resources.DiskFiles && b.Resources.OpenFiles == a.Resources.OpenFiles &&
+		b.Resources.FileBytes == a.Resources.FileBytes && b.Resources.BandwidthBytes == a.Resources.BandwidthBytes
 }
 
 // take makes a warm sandbox that of the request: one conditional transaction

@@ -41,6 +41,10 @@ type CreateRequest struct {
 	MemoryBytes int64
 	PIDs        int64
 	DiskBytes   int64
+	DiskFiles   int64
+	OpenFiles   int64
+	FileBytes   int64
+	Bandwidth   int64 // bytes per second, each way
 	Network     sandbox.NetworkMode
 	Egress      *sandbox.Egress // what it may reach; nil: all that the firewall permits
 	Volumes     []Volume
@@ -235,6 +239,10 @@ func (s *Service) override(t *sandbox.SandboxTemplate, req *CreateRequest) error
 	r.MemoryBytes = cmp.Or(req.MemoryBytes, r.MemoryBytes)
 	r.PIDs = cmp.Or(req.PIDs, r.PIDs)
 	r.DiskBytes = cmp.Or(req.DiskBytes, r.DiskBytes)
+	r.DiskFiles = cmp.Or(req.DiskFiles, r.DiskFiles)
+	r.OpenFiles = cmp.Or(req.OpenFiles, r.OpenFiles)
+	r.FileBytes = cmp.Or(req.FileBytes, r.FileBytes)
+	r.BandwidthBytes = cmp.Or(req.Bandwidth, r.BandwidthBytes)
 	if req.StopTimeout != nil {
 		t.StopTimeout = *req.StopTimeout
 	}

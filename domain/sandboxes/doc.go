@@ -23,6 +23,7 @@
 //	ByAge                             their order
 //	Classify                          a pool's sandboxes by what became of them
 //	EndedUnexpectedly, LabelCounted   which ends count as failures
+//	Writes                            whether sandboxes of a template write to a disk
 //
 // What an operation needs from the machine that runs a sandbox it asks a [Node].
 package sandboxes

@@ -46,14 +46,15 @@ func policyOf(project schema.ID, e *sandbox.Egress) (egress.Policy, error) {
 }
 
 // checkEgress returns the policy that a user asks for. InvalidArgument for a rule
-// that is none, NotFound for a secret that the project does not have.
+// that is none, NotFound for a secret that the project does not have, PermissionDenied for
+// one that may not be sent to the host.
 func (s *Service) checkEgress(ctx context.Context, project schema.ID, e *sandbox.Egress) (egress.Policy, error) {
 	p, err := policyOf(project, e)
 	if err != nil {
 		return p, err
 	}
-	for _, i := range e.Inject {
-		if _, err := s.Secrets.Find(ctx, project, i.Secret); err != nil {
+	for n, i := range e.Inject {
+		if err := s.Secrets.Permit(ctx, project, i.Secret, p.Inject[n].Host); err != nil {
 			return p, err
 		}
 	}
@@ -61,7 +62,8 @@ func (s *Service) checkEgress(ctx context.Context, project schema.ID, e *sandbox
 }
 
 // SetEgress changes what a sandbox may reach, at once. Errors: InvalidArgument
-// for a rule that is none; NotFound for a secret that its project does not have;
+// for a rule that is none; NotFound for a secret that its project does not have,
+// PermissionDenied for one that may not be sent to the host;
 // FailedPrecondition if the sandbox has ended or waits in a warm pool.
 func (s *Service) SetEgress(ctx context.Context, sid id.Sandbox, e sandbox.Egress) (*sandbox.Sandbox, error) {
 	sb, err := entity.Get[sandbox.Sandbox](ctx, s.Store, sid)

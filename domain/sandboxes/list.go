@@ -43,6 +43,11 @@ func Pending(ctx context.Context, r entity.Reader) ([]*sandbox.Sandbox, error) {
 	return list, err
 }
 
+// Writes reports whether sandboxes of a template write to a disk.
+func Writes(t *sandbox.SandboxTemplate, d id.Disk) bool {
+	return slices.ContainsFunc(t.Volumes, func(v sandbox.Volume) bool { return v.Disk == d && !v.ReadOnly })
+}
+
 // AwaitsPlacement reports whether a sandbox waits for a node.
 func AwaitsPlacement(s *sandbox.Sandbox) bool {
 	return s.Spec.Node == "" && !s.Status.Phase.Ended()

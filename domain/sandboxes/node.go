@@ -89,6 +89,7 @@ type ExecSpec struct {
 // Process is a running process. With a terminal, Stdout carries everything.
 type Process interface {
 	ID() string // names it in its sandbox
+	PID() int   // its number in the sandbox
 	Stdin() io.WriteCloser
 	Stdout() io.Reader
 	Stderr() io.Reader

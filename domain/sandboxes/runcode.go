@@ -78,7 +78,7 @@ func (s *Service) RunCode(ctx context.Context, project string, req RunCodeReques
 		}
 	}
 	lang.File = files[0].Path
-	command := commandOf(lang, path.Join(sb.Spec.Template.Workdir, req.Dir), req.Args)
+	command := lang.Command(path.Join(sb.Spec.Template.Workdir, req.Dir), req.Args)
 	if req.Confine {
 		command = confined(sb.Spec.Template.Workdir, command)
 	}
@@ -161,17 +161,6 @@ func inputs(lang languages.Language, req *RunCodeRequest) ([]InputFile, error) {
 	return files, nil
 }
 
-// commandOf returns the command that compiles a program, where its language has
-// a compiler, and runs it.
-func commandOf(lang languages.Language, dir string, args []string) []string {
-	run := append(lang.Expand(lang.Run, dir), args...)
-	if len(lang.Compile) == 0 {
-		return run
-	}
-	// The shell's exit code is the compiler's if that fails.
-	return append([]string{"/bin/sh", "-c", quote(lang.Expand(lang.Compile, dir)) + ` && exec "$@"`, "sh"}, run...)
-}
-
 // pairs returns variables as NAME=value, in order.
 func pairs(env map[string]string) []string {
 	out := make([]string, 0, len(env))
@@ -186,15 +175,6 @@ func pairs(env map[string]string) []string {
 func localPath(p string) bool {
 	clean := path.Clean(p)
 	return clean != "." && clean != ".." && !strings.HasPrefix(clean, "../")
-}
-
-// quote returns a command line for a shell.
-func quote(argv []string) string {
-	words := make([]string, len(argv))
-	for i, a := range argv {
-		words[i] = "'" + strings.ReplaceAll(a, "'", `'\''`) + "'"
-	}
-	return strings.Join(words, " ")
 }
 
 // putFile writes a file in a sandbox.

@@ -1,0 +1,225 @@
+// Package keys has the API keys of an installation. A program sends its key with
+// each request to the HTTP API; the key gives it roles in one project.
+//
+//	Create, Delete  what users do
+//	Authenticate    the identity of a key
+//	Check           whether an identity still has its key
+//	Follow, Run     keep the keys in memory, and write when they were used
+//
+// A key is 256 random bits. The store has its SHA-256, encrypted, and so cannot
+// give a key away.
+package keys
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/hex"
+	"log/slog"
+	"slices"
+	"time"
+
+	"miren.dev/runtime/api/core"
+	"miren.dev/runtime/domain/projects"
+	"miren.dev/runtime/entity"
+	"miren.dev/runtime/entity/informer"
+	"miren.dev/runtime/pkg/errs"
+	"miren.dev/runtime/pkg/rpc"
+	"miren.dev/runtime/pkg/schema"
+)
+
+// Prefix begins every key. Clients of E2B accept only keys that begin so and go
+// on with hexadecimal digits.
+const Prefix = "e2b_"
+
+// DefaultRole is the role of a key for which none is asked.
+const DefaultRole = "agent"
+
+// writeInterval is the least time between two writes of when a key was used.
+const writeInterval = time.Minute
+
+// Service is the operations on the API keys of one store. It is safe for
+// concurrent use.
+type Service struct {
+	store  entity.Store
+	logger *slog.Logger
+	table  *table
+	synced func() bool // whether every key of the store was read
+	ended  func()
+}
+
+// New returns a Service that knows of no key yet. ended is called after a key
+// was deleted or changed, so that connections with its old identity are closed.
+func New(store entity.Store, sealer *schema.Sealer, ended func(), log *slog.Logger) *Service {
+	return &Service{store: store, logger: log, table: newTable(sealer), synced: func() bool { return false }, ended: ended}
+}
+
+// Follow keeps the keys in memory from now on; it must be called before set runs.
+func (s *Service) Follow(set *informer.Set) {
+	s.synced = func() bool { return set.Status().Synced }
+	informer.Of[core.APIKey](set).Handle(func(ch informer.Change[*core.APIKey]) {
+		if ch.New == nil {
+			s.table.remove(ch.Old.GetID())
+			s.ended()
+			return
+		}
+		s.put(ch.New)
+	})
+}
+
+// put takes a key into the table. One that cannot be opened is refused from then on.
+func (s *Service) put(k *core.APIKey) {
+	changed, err := s.table.put(k)
+	if err != nil {
+		s.logger.Error("an API key cannot be used", "key", string(k.ID), "error", err)
+	}
+	if changed {
+		s.ended()
+	}
+}
+
+// Request describes a key to create.
+type Request struct {
+	Project string   // name; "": the default project
+	Name    string   // unique in the project
+	Roles   []string // names of roles; none: DefaultRole
+	TTL     time.Duration
+	By      string // identity that asks for it
+}
+
+// Create makes a key and returns it with its secret, which is kept nowhere.
+// AlreadyExists if the project has a key of that name.
+func (s *Service) Create(ctx context.Context, req Request) (*core.APIKey, string, error) {
+	pid, err := projects.Find(ctx, s.store, req.Project)
+	if err != nil {
+		return nil, "", err
+	}
+	project := req.Project
+	if project == "" {
+		project = projects.Default
+	}
+	roles, err := boundRoles(req.Roles, project)
+	if err != nil {
+		return nil, "", err
+	}
+	secret := Prefix + newSecret()
+	sealed, err := s.table.sealer.Seal(hexHash(secret))
+	if err != nil {
+		return nil, "", err
+	}
+	k := core.NewAPIKey()
+	k.Project, k.Name = pid, req.Name
+	k.Spec = core.APIKeySpec{Hash: sealed, Roles: roles, CreatedBy: req.By}
+	if req.TTL != 0 {
+		end := time.Now().Add(req.TTL).UTC().Truncate(time.Millisecond)
+		k.Spec.ExpiresAt = &end
+	}
+	err = entity.Create(ctx, s.store, k)
+	if errs.Is(err, errs.AlreadyExists) {
+		return nil, "", errs.New(errs.AlreadyExists, "project %s has a key %q", project, req.Name).
+			WithHint("choose another name, or delete that one (`r key delete %s`)", req.Name)
+	}
+	if err != nil {
+		return nil, "", err
+	}
+	s.put(k)
+	return k, secret, nil
+}
+
+// boundRoles binds roles to a project. InvalidArgument for an unknown role, and
+// for one of another project.
+func boundRoles(roles []string, project string) ([]string, error) {
+	if len(roles) == 0 {
+		roles = []string{DefaultRole}
+	}
+	var bound []string
+	for _, r := range roles {
+		name, of, isBound := rpc.SplitRole(r)
+		switch {
+		case isBound && of != project:
+			return nil, errs.New(errs.InvalidArgument, "role %q is not of project %s, to which the key belongs", r, project).
+				WithHint("make a key in each project; a certificate (`r auth generate`) may have roles in several")
+		case !slices.Contains(rpc.DefaultRoles.Names(), name):
+			return nil, errs.New(errs.InvalidArgument, "there is no role %q", name).WithHint("roles are %v", rpc.DefaultRoles.Names())
+		}
+		bound = append(bound, name+"@"+project)
+	}
+	return bound, nil
+}
+
+func newSecret() string {
+	var b [32]byte
+	_, _ = rand.Read(b[:]) // never fails
+	return hex.EncodeToString(b[:])
+}
+
+func hexHash(secret string) string {
+	h := sha256.Sum256([]byte(secret))
+	return hex.EncodeToString(h[:])
+}
+
+// Delete deletes a key. This server refuses it when Delete returns, others when
+// they learn of it. NotFound if the project has no key of that name.
+func (s *Service) Delete(ctx context.Context, project, name string) error {
+	pid, err := projects.Find(ctx, s.store, project)
+	if err != nil {
+		return err
+	}
+	k, err := entity.ByName[core.APIKey](ctx, s.store, pid, name)
+	if errs.Is(err, errs.NotFound) {
+		return errs.New(errs.NotFound, "there is no key %q", name).WithHint("`r key list` lists the keys of the project")
+	}
+	if err != nil {
+		return err
+	}
+	if err := entity.Remove[core.APIKey](ctx, s.store, k.GetID()); err != nil {
+		return err
+	}
+	s.table.remove(k.GetID())
+	s.ended()
+	return nil
+}
+
+// Authenticate returns the identity of a key. Unauthenticated for a key that is
+// unknown, deleted or expired; Unavailable if the keys were not read yet.
+func (s *Service) Authenticate(_ context.Context, key string) (rpc.Identity, error) {
+	id, known, err := s.table.authenticate(sha256.Sum256([]byte(key)), time.Now())
+	if !known && !s.synced() {
+		return rpc.Identity{}, errs.New(errs.Unavailable, "the server has not read its API keys yet").WithHint("try again")
+	}
+	return id, err
+}
+
+// Check returns an error of class Unauthenticated if an identity that Authenticate
+// returned is no longer that of its key.
+func (s *Service) Check(id rpc.Identity) error { return s.table.check(id) }
+
+// Run writes when keys were last used, until ctx ends. Each key is written at
+// most once a minute.
+func (s *Service) Run(ctx context.Context) error {
+	tick := time.NewTicker(writeInterval)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+			s.writeUses(ctx)
+		}
+	}
+}
+
+// writeUses writes the uses since the last call.
+func (s *Service) writeUses(ctx context.Context) {
+	for id, used := range s.table.takeUses() {
+		_, err := entity.ModifyStatus(ctx, s.store, id, func(k *core.APIKey) error {
+			if last := k.Status.LastUsed; last == nil || last.Before(used) {
+				k.Status.LastUsed = &used
+			}
+			return nil
+		})
+		if err != nil && !errs.Is(err, errs.NotFound) && ctx.Err() == nil {
+			s.logger.Warn("the last use of an API key is not recorded", "key", string(id), "error", err)
+		}
+	}
+}

@@ -1,0 +1,163 @@
+package keys
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"miren.dev/runtime/api/core"
+	"miren.dev/runtime/api/id"
+	"miren.dev/runtime/pkg/errs"
+	"miren.dev/runtime/pkg/rpc"
+	"miren.dev/runtime/pkg/schema"
+)
+
+// keepDeleted is how long a deleted key is remembered, far longer than a change
+// takes to arrive.
+const keepDeleted = time.Hour
+
+type hash = [sha256.Size]byte
+
+// row is a key in memory.
+type row struct {
+	hash     hash
+	sealed   schema.Secret
+	identity rpc.Identity
+}
+
+// table holds the keys in memory. It is safe for concurrent use.
+type table struct {
+	sealer *schema.Sealer
+
+	mu      sync.RWMutex
+	byHash  map[hash]id.APIKey
+	rows    map[id.APIKey]row
+	deleted map[id.APIKey]time.Time // recently deleted keys: an older state that arrives late brings none of them back
+	uses    map[id.APIKey]time.Time
+}
+
+func newTable(sealer *schema.Sealer) *table {
+	return &table{sealer: sealer, byHash: map[hash]id.APIKey{}, rows: map[id.APIKey]row{}, deleted: map[id.APIKey]time.Time{}, uses: map[id.APIKey]time.Time{}}
+}
+
+// put takes the state of a key, and reports whether an earlier identity of it is
+// void now. On an error the key has no row any more.
+func (t *table) put(k *core.APIKey) (changed bool, err error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	kid := k.GetID()
+	if _, ok := t.deleted[kid]; ok {
+		return false, nil
+	}
+	old, known := t.rows[kid]
+	r := row{hash: old.hash, sealed: k.Spec.Hash, identity: identityOf(k)}
+	if !known || !old.sealed.Equal(r.sealed) {
+		if r.hash, err = t.open(r.sealed); err != nil {
+			t.dropLocked(kid)
+			return known, err
+		}
+	}
+	if known && old.hash != r.hash {
+		delete(t.byHash, old.hash)
+	}
+	t.rows[kid], t.byHash[r.hash] = r, kid
+	return known && !same(old, r), nil
+}
+
+func (t *table) open(sealed schema.Secret) (hash, error) {
+	text, err := t.sealer.Open(sealed)
+	if err != nil {
+		return hash{}, err
+	}
+	b, err := hex.DecodeString(text)
+	if err != nil || len(b) != sha256.Size {
+		return hash{}, errs.New(errs.Corrupt, "the hash of the key is not one of SHA-256").WithHint("delete the key, and make another")
+	}
+	return hash(b), nil
+}
+
+// same reports whether two states of a key give the same identity to the same secret.
+func same(a, b row) bool {
+	x, y := a.identity, b.identity
+	return a.hash == b.hash && x.Name == y.Name && slices.Equal(x.Roles, y.Roles) && x.Expires.Equal(y.Expires)
+}
+
+// identityOf returns the identity of a key.
+func identityOf(k *core.APIKey) rpc.Identity {
+	i := rpc.Identity{Name: "key:" + k.Name, Roles: k.Spec.Roles, How: rpc.HowKey, Key: string(k.ID)}
+	if len(k.Spec.Roles) > 0 {
+		if _, project, bound := rpc.SplitRole(k.Spec.Roles[0]); bound {
+			i.Name = "key:" + project + "/" + k.Name
+		}
+	}
+	if e := k.Spec.ExpiresAt; e != nil {
+		i.Expires = *e
+	}
+	return i
+}
+
+// remove drops a key that was deleted.
+func (t *table) remove(kid id.APIKey) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	now := time.Now()
+	maps.DeleteFunc(t.deleted, func(_ id.APIKey, at time.Time) bool { return now.Sub(at) > keepDeleted })
+	t.deleted[kid] = now
+	t.dropLocked(kid)
+}
+
+func (t *table) dropLocked(kid id.APIKey) {
+	delete(t.byHash, t.rows[kid].hash)
+	delete(t.rows, kid)
+	delete(t.uses, kid)
+}
+
+// authenticate returns the identity of the key with a hash, and notes its use.
+func (t *table) authenticate(h hash, now time.Time) (i rpc.Identity, known bool, err error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	kid, ok := t.byHash[h]
+	if !ok {
+		return i, false, errs.New(errs.Unauthenticated, "the API key is not known").
+			WithHint("it is wrong, or was deleted; an administrator makes one with `r key create`")
+	}
+	i = t.rows[kid].identity
+	if err := expired(i, now); err != nil {
+		return rpc.Identity{}, true, err
+	}
+	t.uses[kid] = now.UTC().Truncate(time.Millisecond)
+	i.Roles = slices.Clone(i.Roles)
+	return i, true, nil
+}
+
+func expired(i rpc.Identity, now time.Time) error {
+	if i.Expires.IsZero() || now.Before(i.Expires) {
+		return nil
+	}
+	return errs.New(errs.Unauthenticated, "the API key %s has expired", i.Name).
+		WithHint("an administrator makes another with `r key create`")
+}
+
+// check returns an error if the key of an identity does not give it any more.
+func (t *table) check(i rpc.Identity) error {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	r, ok := t.rows[id.APIKey(i.Key)]
+	if !ok || r.identity.Name != i.Name || !slices.Equal(r.identity.Roles, i.Roles) {
+		return errs.New(errs.Unauthenticated, "the API key %s was deleted or changed", i.Name).
+			WithHint("an administrator makes another with `r key create`")
+	}
+	return expired(r.identity, time.Now())
+}
+
+// takeUses returns when keys were last used since the last call.
+func (t *table) takeUses() map[id.APIKey]time.Time {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	uses := t.uses
+	t.uses = map[id.APIKey]time.Time{}
+	return uses
+}

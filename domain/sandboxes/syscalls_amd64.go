@@ -1,0 +1,5 @@
+package sandboxes
+
+import "golang.org/x/sys/unix"
+
+const auditArch = unix.AUDIT_ARCH_X86_64
