@@ -187,6 +187,9 @@ func services(plan *stack.Plan) []app.Service {
 		set(&s.MemoryBytes, in.MemoryBytes)
 		set(&s.PIDs, in.PIDs)
 		set(&s.StopTimeout, in.StopTimeout)
+		for _, v := range in.Volumes {
+			s.Volumes = append(s.Volumes, app.Volume{Disk: v.Disk, Path: v.Path, SizeBytes: v.SizeBytes, ReadOnly: v.ReadOnly})
+		}
 		out = append(out, s)
 	}
 	return out

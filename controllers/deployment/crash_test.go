@@ -130,17 +130,27 @@ func TestDiesAfterEveryWrite(t *testing.T) {
 			}
 			return d
 		}, app.DeploymentPhaseCanceled, ""},
+		{"disk", func(e *env, name string) *app.Deployment {
+			return e.deploy(name, e.source("ok", "web@data=ok", "worker=ok"))
+		}, app.DeploymentPhaseSucceeded, ""},
+		{"crash with a disk", func(e *env, name string) *app.Deployment {
+			return e.deploy(name, e.source("ok", "web@data=crash"))
+		}, app.DeploymentPhaseFailed, app.FailureReasonCrash},
 		{"bad build", func(e *env, name string) *app.Deployment {
 			return e.deploy(name, e.source("fail", "web=ok"))
 		}, app.DeploymentPhaseFailed, app.FailureReasonBuild},
+		{"beyond the quota", func(e *env, name string) *app.Deployment {
+			return e.deploy(name, e.source("ok", "web=ok", "many=ok"))
+		}, app.DeploymentPhaseFailed, app.FailureReasonCapacity},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
 			e := newEnv(t)
 			const name = "shop"
 			stop := e.control(e.store)
-			e.succeed(e.deploy(name, e.source("ok", "web=ok")))
+			e.succeed(e.deploy(name, e.source("ok", "web@data=ok")))
 			before := e.settled(name).Status.ActiveVersion
+			e.limit(6)
 			stop()
 			for n := 1; ; n += step {
 				d := tc.begin(e, name)

@@ -4,9 +4,14 @@
 //	pending -> building -> starting -> shifting -> draining -> succeeded
 //	                 \          \ -> failed | canceled
 //
-// In: deployment, build, and the pools and sandboxes of the new version. Out:
-// app_version, sandbox pools, the sandbox of the release command, app.status,
+// In: deployment, build, disks, and the pools and sandboxes of the new version. Out:
+// app_version, new disks, sandbox pools, the sandbox of the release command, app.status,
 // deployment.status.
+//
+// A service that writes to a disk has one sandbox at a time. Its pool is created
+// last, after the pool of the version before was set to no sandboxes and those have
+// ended (volumes.go). If the new version fails, the end of the deployment restores
+// that pool in the same transaction.
 //
 // The right to change an app is its deploy_lease, an entity bound to a store lease
 // that the reconciler renews. Every step that others see is one transaction that
@@ -24,6 +29,7 @@ import (
 	"time"
 
 	"miren.dev/runtime/api/app"
+	"miren.dev/runtime/api/disk"
 	"miren.dev/runtime/api/id"
 	"miren.dev/runtime/api/ingress"
 	"miren.dev/runtime/api/sandbox"
@@ -55,12 +61,15 @@ type Drainer interface {
 
 // Reconciler takes deployments to their end.
 type Reconciler struct {
-	Store     entity.Store
+	Store     entity.Store  // within quotas
 	Informers *informer.Set // used by Controller
 	Drainer   Drainer       // nil: there is no ingress to wait for
 	Logger    *slog.Logger
 	// URL returns the URL of an app, "" if it has none.
 	URL func(a *app.App) string
+	// Quota returns the error with which Store would refuse operations; nil: there
+	// are no quotas.
+	Quota func(ctx context.Context, ops []entity.Op) error
 	// DrainTimeout bounds the wait for requests to the old version.
 	DrainTimeout time.Duration
 	// Now is the clock; nil: time.Now.
@@ -86,8 +95,8 @@ func (r *Reconciler) Controller() kit.Controller {
 			kit.Map(func(p *sandbox.SandboxPool) []id.Deployment { return active(p.Spec.App) }),
 		},
 		Access: kit.Access{
-			Reads:   []*schema.Kind{app.AppKind, app.AppVersionKind, app.DeployLeaseKind},
-			Creates: []*schema.Kind{app.AppVersionKind, sandbox.SandboxPoolKind, sandbox.SandboxKind},
+			Reads:   []*schema.Kind{app.AppKind, app.AppVersionKind, app.DeployLeaseKind, disk.DiskKind, disk.DiskMountKind},
+			Creates: []*schema.Kind{app.AppVersionKind, sandbox.SandboxPoolKind, sandbox.SandboxKind, disk.DiskKind},
 			Deletes: []*schema.Kind{app.DeployLeaseKind},
 			Owns: slices.Concat(
 				kit.Fields(app.DeploymentKind, "status"), kit.Fields(app.AppKind, "spec.version_counter", "status"),

@@ -17,6 +17,7 @@ import (
 	"miren.dev/runtime/api"
 	"miren.dev/runtime/api/app"
 	"miren.dev/runtime/api/core"
+	"miren.dev/runtime/api/disk"
 	"miren.dev/runtime/api/id"
 	"miren.dev/runtime/api/ingress"
 	"miren.dev/runtime/api/sandbox"
@@ -30,7 +31,9 @@ import (
 	"miren.dev/runtime/controllers/retention"
 	"miren.dev/runtime/controllers/scheduler"
 	"miren.dev/runtime/domain/apps"
+	"miren.dev/runtime/domain/disks"
 	"miren.dev/runtime/domain/projects"
+	"miren.dev/runtime/domain/quotas"
 	"miren.dev/runtime/entity"
 	"miren.dev/runtime/entity/informer"
 	"miren.dev/runtime/pkg/buildlog"
@@ -60,6 +63,7 @@ type env struct {
 	port      atomic.Pointer[string] // port of the ingress, with a colon
 	bad       atomic.Pointer[string] // a violation of an invariant
 	retained  retention.Config
+	quotas    *quotas.Store // of the last control plane
 }
 
 func newEnv(t *testing.T) *env {
@@ -99,11 +103,12 @@ func (e *env) control(s entity.Store) (stop func()) {
 		Builder: &builder{e}, Bases: bases{}, Sources: e.sources, Logs: e.logs, TempDir: e.temp, Parallel: 4, Timeout: time.Minute, Logger: e.logger,
 	}
 	builds.Store = kittest.Hold(e, s, builds.Controller())
-	deps := &deployment.Reconciler{Informers: set, Drainer: e.drainer, Logger: e.logger, DrainTimeout: 2 * time.Minute, Now: e.now,
+	e.quotas = quotas.New(s, set)
+	deps := &deployment.Reconciler{Quota: e.quotas.Check, Informers: set, Drainer: e.drainer, Logger: e.logger, DrainTimeout: 2 * time.Minute, Now: e.now,
 		URL: func(a *app.App) string { return "http://" + a.Name + ".localhost" + *e.port.Load() + "/" }}
-	deps.Store = kittest.Hold(e, &slowList{s, e}, deps.Controller())
+	deps.Store = kittest.Hold(e, &slowList{e.quotas, e}, deps.Controller())
 	pools := &pool.Reconciler{Logger: e.logger, Now: e.now}
-	pools.Store = kittest.Hold(e, s, pools.Controller())
+	pools.Store = kittest.Hold(e, e.quotas, pools.Controller())
 	schedules := &scheduler.Reconciler{Logger: e.logger}
 	schedules.Store = kittest.Hold(e, s, schedules.Controller())
 	keeper := &retention.Reconciler{Logger: e.logger, Now: e.now, Config: e.retained}
@@ -111,6 +116,7 @@ func (e *env) control(s entity.Store) (stop func()) {
 	all := []kit.Controller{
 		builds.Controller(), deps.Controller(), pools.Controller(), schedules.Controller(), keeper.Controller(),
 		{Name: "sandbox", Kind: sandbox.SandboxKind, Reconcile: (&node{e, s}).Reconcile, Workers: 4},
+		{Name: "disk", Kind: disk.DiskKind, Reconcile: (&node{e, s}).disk},
 	}
 	for i := range all {
 		all[i].Backoff = kit.Backoff{Base: 5 * time.Millisecond}
@@ -144,7 +150,7 @@ func (s *slowList) List(ctx context.Context, q entity.Query) (entity.Page, error
 //
 //	SIM=ok crash oom setup deaf(listens elsewhere) mute(listens nowhere) sick(never healthy)
 //	    gate(ready when the gate is open) slow(crashes when the gate is open)
-//	    early(listens elsewhere until the gate is open)
+//	    early(listens elsewhere until the gate is open) stuck(does not stop)
 //
 // For a release command it is in its first argument: ok crash oom setup gate(ends
 // well when the gate is open).
@@ -158,6 +164,9 @@ func (n *node) Reconcile(ctx context.Context, sid schema.ID) (time.Duration, err
 	if errs.Is(err, errs.NotFound) {
 		return 0, nil
 	}
+	if err == nil && sb.Status.Phase.Ended() && len(sb.Spec.Template.Volumes) > 0 {
+		return 0, disks.Release(ctx, n.s, sb.GetID())
+	}
 	if err != nil || sb.Status.Phase.Ended() || sb.Spec.Node == "" {
 		return 0, err
 	}
@@ -166,6 +175,10 @@ func (n *node) Reconcile(ctx context.Context, sid schema.ID) (time.Duration, err
 	end := func(phase sandbox.SandboxPhase, reason sandbox.EndReason) (time.Duration, error) {
 		st.Phase, st.Reason, st.EndedAt, st.Ready, st.Address = phase, reason, &now, false, ""
 		return 0, entity.UpdateStatus(ctx, n.s, sb)
+	}
+	sim := sb.Spec.Template.Env["SIM"]
+	if sb.Spec.Desired == sandbox.DesiredStateStopped && sim == "stuck" && !n.env.gate.Load() {
+		return 10 * time.Millisecond, nil
 	}
 	if sb.Spec.Desired == sandbox.DesiredStateStopped {
 		if a, err := entity.Get[app.App](ctx, n.env.store, sb.Spec.App); err == nil && a.Status.ActiveVersion == sb.Spec.AppVersion {
@@ -176,7 +189,6 @@ func (n *node) Reconcile(ctx context.Context, sid schema.ID) (time.Duration, err
 		}
 		return end(sandbox.SandboxPhaseStopped, sb.Spec.StopReason)
 	}
-	sim := sb.Spec.Template.Env["SIM"]
 	release := sb.Spec.Service == apps.ReleaseService
 	if release {
 		sim = sb.Spec.Template.Command[0]
@@ -185,6 +197,14 @@ func (n *node) Reconcile(ctx context.Context, sid schema.ID) (time.Duration, err
 		if sim == "setup" {
 			st.Message = "no space left on device"
 			return end(sandbox.SandboxPhaseFailed, sandbox.EndReasonSetup)
+		}
+		for _, v := range sb.Spec.Template.Volumes {
+			if _, err := disks.Claim(ctx, n.s, sb, disks.Volume{Disk: v.Disk, Path: v.Path, ReadOnly: v.ReadOnly}); errs.Is(err, errs.FailedPrecondition) {
+				st.Message = err.Error()
+				return end(sandbox.SandboxPhaseFailed, sandbox.EndReasonSetup)
+			} else if err != nil {
+				return 0, err
+			}
 		}
 		started := now
 		if sb.Spec.Template.Probe == nil {
@@ -240,6 +260,22 @@ func (n *node) Reconcile(ctx context.Context, sid schema.ID) (time.Duration, err
 	return 0, entity.UpdateStatus(ctx, n.s, sb)
 }
 
+// disk plays the disk controller. A disk named bad cannot be made.
+func (n *node) disk(ctx context.Context, did schema.ID) (time.Duration, error) {
+	d, err := entity.Get[disk.Disk](ctx, n.s, did)
+	if errs.Is(err, errs.NotFound) {
+		return 0, nil
+	}
+	if err != nil || d.Status.Phase != disk.DiskPhasePending {
+		return 0, err
+	}
+	d.Status.Phase, d.Status.Volume = disk.DiskPhaseReady, "v"
+	if d.Name == "bad" {
+		d.Status.Phase, d.Status.Message = disk.DiskPhaseFailed, "the store refuses the volume"
+	}
+	return 0, entity.UpdateStatus(ctx, n.s, d)
+}
+
 // sources are uploaded sources: files by digest.
 type sources struct {
 	mu    sync.Mutex
@@ -278,7 +314,8 @@ func (s *sources) Materialize(_ context.Context, digest, dir string) error {
 }
 
 // source makes a source of the services, each "name=SIM", and returns its digest.
-// "release=SIM" is a release command.
+// "release=SIM" is a release command. A service "name@disk" writes to a disk, one
+// "name<disk" reads it. A deployment creates disks, except the one named absent.
 func (e *env) source(how string, services ...string) string {
 	var b strings.Builder
 	top := ""
@@ -288,6 +325,8 @@ func (e *env) source(how string, services ...string) string {
 			top = fmt.Sprintf("release = [%q]\n", sim)
 			continue
 		}
+		name, written, _ := strings.Cut(name, "@")
+		name, read, _ := strings.Cut(name, "<")
 		fmt.Fprintf(&b, "[services.%s]\ncommand = \"run\"\nenv = { SIM = %q }\n", name, sim)
 		if sim == "sick" {
 			b.WriteString("health_path = \"/healthz\"\n")
@@ -300,6 +339,12 @@ func (e *env) source(how string, services ...string) string {
 		}
 		if name == "huge" {
 			b.WriteString("memory = \"900GB\"\nreplicas = 3\n")
+		}
+		if d := written + read; d != "" {
+			fmt.Fprintf(&b, "[services.%s.volumes.%s]\npath = \"/data\"\nread_only = %t\n", name, d, read != "")
+			if d != "absent" {
+				b.WriteString("size = \"64MB\"\n")
+			}
 		}
 	}
 	digest := fmt.Sprintf("src-%d", e.sources.count()+1)

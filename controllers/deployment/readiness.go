@@ -32,12 +32,14 @@ const (
 
 // readiness is the progress of the services of a version, or of one of them.
 type readiness struct {
-	ready   bool
-	missing []*app.Service // the service has no pool
-	message string
-	crowded string        // a service that no node has room for
-	again   time.Duration // time until the next assessment
-	failure *app.Failure  // the reason why the version will never be ready
+	ready      bool
+	readySoFar bool           // all services that have a pool are ready
+	missing    []*app.Service // the service has no pool
+	writing    []*app.Service // the same, of services that write to disks
+	message    string
+	crowded    string        // a service that no node has room for
+	again      time.Duration // time until the next assessment
+	failure    *app.Failure  // the reason why the version will never be ready
 }
 
 // assessReadiness reads the pools of a version and their sandboxes.
@@ -56,7 +58,11 @@ func (r *rollout) assessReadiness(ctx context.Context, ver *app.AppVersion) (*re
 	for i := range ver.Spec.Services {
 		svc := &ver.Spec.Services[i]
 		k := slices.IndexFunc(pools, func(p *sandbox.SandboxPool) bool { return p.Spec.Service == svc.Name })
-		if k < 0 {
+		switch {
+		case k < 0 && writes(svc):
+			st.writing = append(st.writing, svc)
+			continue
+		case k < 0:
 			st.missing = append(st.missing, svc)
 			continue
 		}
@@ -78,6 +84,7 @@ func (r *rollout) assessReadiness(ctx context.Context, ver *app.AppVersion) (*re
 		}
 	}
 	st.ready = ready == len(ver.Spec.Services)
+	st.readySoFar = ready+len(st.missing)+len(st.writing) == len(ver.Spec.Services)
 	st.message = fmt.Sprintf("v%d: %d of %d services ready", ver.Spec.Number, ready, len(ver.Spec.Services))
 	if len(waiting) > 0 {
 		st.message += "; " + strings.Join(waiting, "; ")

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"miren.dev/runtime/api/app"
+	"miren.dev/runtime/api/disk"
 	"miren.dev/runtime/api/ingress"
 	"miren.dev/runtime/api/sandbox"
 	"miren.dev/runtime/domain/apps"
@@ -99,9 +100,27 @@ func (r *rollout) build(ctx context.Context) (time.Duration, error) {
 	return poll, nil
 }
 
+// pointers returns pointers to the elements of a list.
+func pointers[T any](list []T) []*T {
+	out := make([]*T, len(list))
+	for i := range list {
+		out[i] = &list[i]
+	}
+	return out
+}
+
 // createVersion numbers and stores the version and enters the next phase in one
 // transaction.
 func (r *rollout) createVersion(ctx context.Context, spec app.AppVersionSpec) (time.Duration, error) {
+	beside := slices.DeleteFunc(pointers(spec.Services), writes) // the others replace sandboxes
+	failure, err := r.checkQuota(ctx, &app.AppVersion{Spec: spec}, beside)
+	if err != nil {
+		return 0, err
+	}
+	if failure != nil { // before the release command changes anything
+		r.step("start", "")
+		return 0, r.fail(ctx, *failure)
+	}
 	for attempt := 1; ; attempt++ {
 		r.app.Spec.VersionCounter++
 		spec.Number = r.app.Spec.VersionCounter
@@ -130,6 +149,10 @@ func (r *rollout) createVersion(ctx context.Context, spec app.AppVersionSpec) (t
 		if errs.Is(err, errs.AlreadyExists) && attempt < maxTaken {
 			continue // an entity made by hand has that name
 		}
+		if f := overQuota(err); f != nil { // for the release command
+			r.dep.Status.Version = ""
+			return 0, r.fail(ctx, *f)
+		}
 		return poll, err
 	}
 }
@@ -144,7 +167,8 @@ func (r *rollout) version(ctx context.Context) (*app.AppVersion, *app.Failure, e
 }
 
 // start waits for the end of the release command, if there is one, brings up the
-// pools of the new version and waits until each is ready.
+// pools of the new version and waits until each is ready. Services that write to
+// disks come last: the old version stops for them.
 func (r *rollout) start(ctx context.Context) (time.Duration, error) {
 	ver, failure, err := r.version(ctx)
 	if err != nil {
@@ -168,13 +192,22 @@ func (r *rollout) start(ctx context.Context) (time.Duration, error) {
 	case st.failure != nil:
 		return 0, r.fail(ctx, *st.failure)
 	case len(st.missing) > 0:
-		return poll, r.createPools(ctx, ver, st.missing)
+		failure, err := r.checkQuota(ctx, ver, st.missing)
+		if err != nil {
+			return 0, err
+		}
+		if failure != nil {
+			return 0, r.fail(ctx, *failure)
+		}
+		return r.startServices(ctx, ver, st.missing)
 	case st.crowded != "":
 		yielded, err := r.makeRoom(ctx, st.crowded)
 		if err != nil || yielded {
 			return poll, err
 		}
 		return st.again, r.report(ctx, r.withRoomNote(st.message))
+	case len(st.writing) > 0 && st.readySoFar:
+		return r.startServices(ctx, ver, st.writing)
 	case !st.ready:
 		return st.again, r.report(ctx, r.withRoomNote(st.message))
 	}
@@ -188,14 +221,26 @@ func (r *rollout) start(ctx context.Context) (time.Duration, error) {
 	return time.Millisecond, r.enter(ctx, app.DeploymentPhaseShifting, op)
 }
 
-func (r *rollout) createPools(ctx context.Context, ver *app.AppVersion, services []*app.Service) error {
+// createPools creates the pools of services, in which sandboxes mount the disks by
+// name. The time that they have to become ready begins.
+func (r *rollout) createPools(ctx context.Context, ver *app.AppVersion, services []*app.Service, disks map[string]*disk.Disk) error {
 	check, err := entity.CheckOp(r.lease)
 	if err != nil {
 		return err
 	}
-	ops := []entity.Op{check}
+	began := slices.Clone(r.dep.Status.Steps)
+	r.step("start", fmt.Sprintf("v%d", ver.Spec.Number))
+	status, err := entity.UpdateStatusOp(r.dep)
+	if err != nil {
+		return err
+	}
+	ops := []entity.Op{check, status}
 	for _, svc := range services {
-		op, err := entity.CreateOp(apps.PoolFor(r.app, ver, svc))
+		p := apps.PoolFor(r.app, ver, svc)
+		for _, v := range svc.Volumes {
+			p.Spec.Template.Volumes = append(p.Spec.Template.Volumes, sandbox.Volume{Disk: disks[v.Disk].GetID(), Path: v.Path, ReadOnly: v.ReadOnly})
+		}
+		op, err := entity.CreateOp(p)
 		if err != nil {
 			return err
 		}
@@ -204,6 +249,9 @@ func (r *rollout) createPools(ctx context.Context, ver *app.AppVersion, services
 	fault.Point("deployment", "pools", fault.Before)
 	_, err = r.Store.Txn(ctx, entity.TxnRequest{Ops: ops})
 	fault.Point("deployment", "pools", fault.After)
+	if err != nil {
+		r.dep.Status.Steps = began // since when it fails counts
+	}
 	return err
 }
 

@@ -31,7 +31,7 @@ func (r *rollout) crowdedSince(started time.Time) time.Time {
 
 // withRoomNote adds to a message that the old version makes room.
 func (r *rollout) withRoomNote(message string) string {
-	if len(r.dep.Status.Yielded) == 0 {
+	if !slices.ContainsFunc(r.dep.Status.Yielded, func(y app.YieldedPool) bool { return y.Disk == "" }) {
 		return message
 	}
 	return message + "; no node has room for both versions, so sandboxes are replaced one at a time"
@@ -69,26 +69,36 @@ func (r *rollout) makeRoom(ctx context.Context, service string) (bool, error) {
 	}
 	r.dep.Status.YieldedAt = &now
 	from.Spec.Replicas--
-	check, err := entity.CheckOp(r.lease)
-	if err != nil {
+	if err := r.yield(ctx, from); err != nil {
 		return false, err
-	}
-	fewer, err := entity.UpdateSpecOp(from)
-	if err != nil {
-		return false, err
-	}
-	status, err := entity.UpdateStatusOp(r.dep)
-	if err != nil {
-		return false, err
-	}
-	fault.Point("deployment", "yield", fault.Before)
-	_, err = r.Store.Txn(ctx, entity.TxnRequest{Ops: []entity.Op{check, fewer, status}})
-	fault.Point("deployment", "yield", fault.After)
-	if err != nil {
-		return false, entity.AsConflict(err)
 	}
 	r.Logger.Info("no room for a sandbox of the new version; stopping one of the active version", "deployment", r.dep.ID, "pool", from.ID, "left", from.Spec.Replicas)
 	return true, nil
+}
+
+// yield writes the smaller pools of the old version, together with the record from
+// which giveBack restores them.
+func (r *rollout) yield(ctx context.Context, pools ...*sandbox.SandboxPool) error {
+	check, err := entity.CheckOp(r.lease)
+	if err != nil {
+		return err
+	}
+	status, err := entity.UpdateStatusOp(r.dep)
+	if err != nil {
+		return err
+	}
+	ops := []entity.Op{check, status}
+	for _, p := range pools {
+		op, err := entity.UpdateSpecOp(p)
+		if err != nil {
+			return err
+		}
+		ops = append(ops, op)
+	}
+	fault.Point("deployment", "yield", fault.Before)
+	_, err = r.Store.Txn(ctx, entity.TxnRequest{Ops: ops})
+	fault.Point("deployment", "yield", fault.After)
+	return entity.AsConflict(err)
 }
 
 // yieldsBefore reports whether to stop a sandbox of a rather than of b: prefer the
@@ -101,21 +111,26 @@ func yieldsBefore(a, b *sandbox.SandboxPool, service string) bool {
 }
 
 // giveBack returns the operations that restore the sandboxes that the active
-// version gave up.
+// version gave up, also to a deployment that lost its lease to this one.
 func (r *rollout) giveBack(ctx context.Context) ([]entity.Op, error) {
+	ver, err := get[app.AppVersion](ctx, r.Store, r.app.Status.ActiveVersion)
+	if errs.Is(err, errs.NotFound) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	pools, err := apps.Pools(ctx, r.Store, r.app.GetID())
+	if err != nil {
+		return nil, err
+	}
 	var ops []entity.Op
-	for _, y := range r.dep.Status.Yielded {
-		p, err := entity.Get[sandbox.SandboxPool](ctx, r.Store, y.Pool)
-		if errs.Is(err, errs.NotFound) {
+	for _, p := range apps.PoolsOfVersion(pools, ver.GetID()) {
+		i := slices.IndexFunc(ver.Spec.Services, func(s app.Service) bool { return s.Name == p.Spec.Service })
+		if i < 0 || p.Spec.Replicas >= ver.Spec.Services[i].Replicas {
 			continue
 		}
-		if err != nil {
-			return nil, err
-		}
-		if p.Spec.AppVersion != r.app.Status.ActiveVersion || p.Spec.Replicas >= y.Replicas {
-			continue
-		}
-		p.Spec.Replicas = y.Replicas
+		p.Spec.Replicas = ver.Spec.Services[i].Replicas
 		op, err := entity.UpdateSpecOp(p)
 		if err != nil {
 			return nil, err

@@ -18,6 +18,7 @@ import (
 	"miren.dev/runtime/api/id"
 	"miren.dev/runtime/api/sandbox"
 	"miren.dev/runtime/domain/executions"
+	"miren.dev/runtime/domain/quotas"
 	"miren.dev/runtime/domain/sandboxes"
 	"miren.dev/runtime/entity"
 	"miren.dev/runtime/pkg/errs"
@@ -61,6 +62,7 @@ type ending struct {
 	message   string
 	result    string        // key of the object with the output; "": there is none
 	permanent bool          // another attempt would end in the same way
+	refused   bool          // the quota has no room for it now: it was no attempt
 	delay     time.Duration // least time before another attempt
 }
 
@@ -297,7 +299,7 @@ func (a *attempt) notStarted(err error) ending {
 	if code, ok := sandboxes.ExitCode(err); ok {
 		return ending{outcome: execution.OutcomeFailed, exitCode: &code, message: message(err)}
 	}
-	return ending{outcome: execution.OutcomeSetup, message: message(err), permanent: errs.Is(err, errs.InvalidArgument) || errs.Is(err, errs.NotFound)}
+	return ending{outcome: execution.OutcomeSetup, message: message(err), refused: quotas.Refused(err), permanent: errs.Is(err, errs.InvalidArgument) || errs.Is(err, errs.NotFound)}
 }
 
 // ended returns the ending of a program that ended with an exit code, or whose

@@ -111,7 +111,7 @@ func (r *Reconciler) begin(ctx context.Context, e *execution.Execution) (*attemp
 	now := time.Now()
 	st := &e.Status
 	st.Phase, st.Attempt, st.Node, st.Server, st.BegunAt = execution.PhaseRunning, st.Attempt+1, r.Node, r.server, &now
-	st.Sandbox, st.StartedAt = "", nil
+	st.Sandbox, st.StartedAt, st.Message = "", nil, ""
 	st.Metrics = &execution.Metrics{Queue: max(0, now.Sub(st.NotBefore))}
 	if err := r.write(ctx, "begin", e); err != nil {
 		r.forget(a)

@@ -14,15 +14,33 @@ import (
 // request says others.
 var retried = []execution.Outcome{execution.OutcomeInterrupted, execution.OutcomeSetup}
 
+// Bounds of the time after which an execution that met a quota tries again.
+const (
+	minQuotaDelay = time.Second
+	maxQuotaDelay = 30 * time.Second
+)
+
+// quotaDelay returns that time by the age of the execution: many that wait for
+// long do not keep the queue busy.
+func quotaDelay(age time.Duration) time.Duration {
+	return min(max(age/4, minQuotaDelay), maxQuotaDelay)
+}
+
 // maxMessage bounds the reason of an outcome, in bytes.
 const maxMessage = 1000
 
 // end records the end of an attempt, or of an execution that made none: in one
-// write either another attempt is due, or the execution has ended.
+// write either another attempt is due, or the execution has ended. An attempt that
+// a quota refused is made again, and does not count.
 func (r *Reconciler) end(ctx context.Context, e *execution.Execution, end ending) error {
 	now := time.Now()
 	end.message = text.Cut(strings.ToValidUTF8(end.message, "\uFFFD"), maxMessage) // parts of it come from the sandbox
 	st := &e.Status
+	if end.refused {
+		st.Phase, st.Attempt, st.Node, st.Server, st.Message = execution.PhaseWaiting, st.Attempt-1, "", "", end.message
+		st.NotBefore, st.BegunAt, st.Metrics = now.Add(quotaDelay(now.Sub(e.CreatedAt))), nil, nil
+		return r.write(ctx, "refused", e)
+	}
 	if st.Phase == execution.PhaseRunning {
 		st.Attempts = append(st.Attempts, execution.Attempt{
 			Number: st.Attempt, Outcome: end.outcome, ExitCode: end.exitCode, Message: end.message, Sandbox: st.Sandbox, Result: end.result, StartedAt: st.StartedAt, EndedAt: now,

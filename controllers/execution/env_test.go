@@ -21,6 +21,7 @@ import (
 	"miren.dev/runtime/controllers/kit/kittest"
 	"miren.dev/runtime/domain/executions"
 	"miren.dev/runtime/domain/projects"
+	"miren.dev/runtime/domain/quotas"
 	"miren.dev/runtime/domain/sandboxes"
 	"miren.dev/runtime/domain/templates"
 	"miren.dev/runtime/entity"
@@ -120,6 +121,7 @@ func (o *objects) List(context.Context) iter.Seq2[executions.Object, error] { re
 type server struct {
 	*env
 	executions *executions.Service
+	quotas     *quotas.Store
 	stop       func() // as a restart does
 }
 
@@ -143,8 +145,9 @@ func (e *env) start(parallel int, m *mortal) *server {
 	}
 	informers := informer.New(informer.Config{Reader: e.store})
 	s := e.service(st, history, informers)
+	s.quotas = quotas.New(e.store, informers)
 	r := &Reconciler{
-		Store: st, Executions: s.executions, Sandboxes: &machine{e, m}, Sealer: s.executions.Sealer, Node: e.node, Parallel: parallel, Linger: time.Millisecond,
+		Store: st, Executions: s.executions, Sandboxes: &machine{e, m, s.quotas}, Sealer: s.executions.Sealer, Node: e.node, Parallel: parallel, Linger: time.Millisecond,
 		Logger: slog.New(slog.NewTextHandler(e.Output(), nil)),
 	}
 	c := r.Controller()
@@ -200,7 +203,8 @@ func (e *env) end(sid id.Sandbox) {
 // machine is the Sandboxes of one server.
 type machine struct {
 	*env
-	server *mortal // nil: never dies
+	server *mortal       // nil: never dies
+	quotas *quotas.Store // in which sandboxes are made
 }
 
 func (m *machine) dead() bool { return m.server != nil && m.server.alive() != nil }
@@ -226,7 +230,7 @@ func (m *machine) run(ctx context.Context, of id.Execution, command []string) (i
 	sb := sandbox.NewSandbox()
 	sb.Project, sb.Spec.Execution, sb.Spec.Template.Image, sb.Spec.Node = m.project, of, "image", m.node
 	sb.Status.Phase = sandbox.SandboxPhaseRunning
-	if err := entity.Create(ctx, m.store, sb); err != nil {
+	if err := entity.Create(ctx, m.quotas, sb); err != nil {
 		return "", nil, err
 	}
 	p := m.process(sb.GetID(), command)
@@ -313,6 +317,7 @@ func (p *process) Stdout() io.Reader                            { return io.Mult
 func (p *process) Stderr() io.Reader                            { return until{p} }
 func (p *process) Detach()                                      {}
 func (p *process) ID() string                                   { return "1" }
+func (p *process) PID() int                                     { return 1 }
 func (p *process) Resize(context.Context, uint16, uint16) error { return nil }
 func (p *process) Signal(context.Context, int) error            { p.m.end(p.sid); return nil }
 

@@ -4,11 +4,17 @@
 // number, and deletes old ended ones. Warm does so for the warm pools of
 // templates, whose wanted number follows demand.
 //
+// A pool creates as many sandboxes as the quota of its project permits, and the
+// others later.
+//
 // In: sandbox_pool.spec or warm_pool.spec, the sandboxes that reference the
 // pool, and for a warm pool its template and demand. Out: sandbox entities
 // (created, told to stop, deleted) and the pool's status.
 // A sandbox is created in one transaction with the pool's counter, so a crash
 // in the middle neither loses nor doubles one.
+//
+// A pool whose sandboxes write to a disk makes the next one when no other sandbox
+// of the app does, and the last one has released the disk.
 package pool
 
 import (
@@ -21,9 +27,11 @@ import (
 	"strconv"
 	"time"
 
+	"miren.dev/runtime/api/disk"
 	"miren.dev/runtime/api/id"
 	"miren.dev/runtime/api/sandbox"
 	"miren.dev/runtime/controllers/kit"
+	"miren.dev/runtime/domain/quotas"
 	"miren.dev/runtime/domain/sandboxes"
 	"miren.dev/runtime/entity"
 	"miren.dev/runtime/pkg/errs"
@@ -44,11 +52,17 @@ const (
 	// deletes. The rest waits for the next reconciliation, which follows at
 	// once.
 	maxAtOnce = 100
+	// diskPoll is how often a pool reads whether a disk that its next sandbox
+	// writes to is free.
+	diskPoll = 200 * time.Millisecond
+	// quotaRetry is the time after which a pool that met the quota of its project
+	// tries again.
+	quotaRetry = 5 * time.Second
 )
 
 // Reconciler keeps the wanted number of sandboxes of each pool.
 type Reconciler struct {
-	Store  entity.Store
+	Store  entity.Store // within quotas
 	Logger *slog.Logger
 	// Now is the clock; nil: time.Now.
 	Now func() time.Time
@@ -60,6 +74,7 @@ func (r *Reconciler) Controller() kit.Controller {
 		Name: "pool", Kind: sandbox.SandboxPoolKind, Reconcile: r.Reconcile, Workers: 4,
 		Watches: []kit.Source{kit.Map(func(sb *sandbox.Sandbox) []id.SandboxPool { return kit.Key(sb.Spec.Pool) })},
 		Access: kit.Access{
+			Reads:   []*schema.Kind{disk.DiskMountKind},
 			Creates: []*schema.Kind{sandbox.SandboxKind},
 			Deletes: []*schema.Kind{sandbox.SandboxKind},
 			Owns:    kit.Fields(sandbox.SandboxPoolKind, "status"),
@@ -109,30 +124,59 @@ func (r *Reconciler) Reconcile(ctx context.Context, pid schema.ID) (time.Duratio
 		return 0, err
 	}
 	ops = append(ops, more...)
-	missing := int(p.Spec.Replicas) - len(members.Live)
+	missing := max(0, int(p.Spec.Replicas)-len(members.Live))
 	if missing > 0 && p.Status.NextStart != nil && now().Before(*p.Status.NextStart) {
 		missing, again = 0, earlier(again, p.Status.NextStart.Sub(now()))
+	}
+	held := ""
+	if missing > 0 {
+		if held, err = r.heldDisk(ctx, p); err != nil {
+			return 0, err
+		}
+		if held != "" {
+			missing, again = 0, earlier(again, diskPoll)
+		}
+	}
+	if p.Status.Failures == 0 {
+		p.Status.Message = held
 	}
 	if max(missing, excess, len(counted), len(surplus)) >= maxAtOnce {
 		missing, again = min(missing, maxAtOnce), time.Millisecond
 	}
-	if missing > 0 {
-		if more, err = create(p, missing); err != nil {
-			return 0, err
-		}
-		ops = append(ops, more...)
-	}
-	if !reflect.DeepEqual(before, p.Status) {
-		op, err := entity.UpdateStatusOp(p)
-		if err != nil {
-			return 0, err
-		}
-		ops = append(ops, op)
-	}
-	if err := write(ctx, r.Store, "pool", ops); err != nil {
+	full, err := r.fill(ctx, p, before, ops, missing)
+	if err != nil {
 		return 0, err
 	}
+	if full {
+		again = earlier(again, quotaRetry)
+	}
 	return again, deleteEnded(ctx, r.Store, surplus[:min(len(surplus), maxAtOnce)])
+}
+
+// fill applies operations, and with them creates n sandboxes of p, or as many of
+// them as the quota of the project permits. full reports that it permits no more.
+// before is the status of p in the store.
+func (r *Reconciler) fill(ctx context.Context, p *sandbox.SandboxPool, before sandbox.SandboxPoolStatus, ops []entity.Op, n int) (full bool, err error) {
+	status := p.Status
+	for ; ; n /= 2 {
+		more, err := create(p, n)
+		if err != nil {
+			return false, err
+		}
+		if !reflect.DeepEqual(before, p.Status) {
+			op, err := entity.UpdateStatusOp(p)
+			if err != nil {
+				return false, err
+			}
+			more = append(more, op)
+		}
+		err = write(ctx, r.Store, "pool", slices.Concat(ops, more))
+		if !quotas.Refused(err) || n == 0 {
+			return full, err
+		}
+		full, status.Message = true, err.Error()
+		p.Status = status
+	}
 }
 
 // write applies operations, if there are any, between the fault points of a

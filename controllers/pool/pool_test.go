@@ -3,13 +3,17 @@ package pool
 import (
 	"context"
 	"log/slog"
+	"strings"
 	"testing"
 	"time"
 
 	"miren.dev/runtime/api"
+	"miren.dev/runtime/api/app"
 	"miren.dev/runtime/api/core"
+	"miren.dev/runtime/api/disk"
 	"miren.dev/runtime/api/sandbox"
 	"miren.dev/runtime/controllers/kit/kittest"
+	"miren.dev/runtime/domain/disks"
 	"miren.dev/runtime/domain/sandboxes"
 	"miren.dev/runtime/entity"
 	"miren.dev/runtime/testsupport/pgtest"
@@ -246,5 +250,62 @@ func TestGone(t *testing.T) {
 	}
 	if n := len(f.members().Live); n != 0 {
 		t.Errorf("%d sandboxes outlive their pool", n)
+	}
+}
+
+// TestDiskHasOneWriter: the next sandbox that writes to a disk is made after the one
+// before has ended and released it, and not while another pool of the app has one.
+func TestDiskHasOneWriter(t *testing.T) {
+	f := setup(t, 0)
+	a := app.NewApp()
+	a.Project, a.Name = f.pool.Project, "shop"
+	f.must(entity.Create(t.Context(), f.store, a))
+	n := core.NewNode()
+	n.Name, n.Spec.Arch, n.Spec.CPUMillis, n.Spec.MemoryBytes = "n", "amd64", 1000, 1<<30
+	f.must(entity.Create(t.Context(), f.store, n))
+	d := disk.NewDisk()
+	d.Project, d.Name, d.Spec.SizeBytes = f.pool.Project, "data", disk.MinSize
+	f.must(entity.Create(t.Context(), f.store, d))
+	d.Status.Phase = disk.DiskPhaseReady
+	f.must(entity.UpdateStatus(t.Context(), f.store, d))
+	newPool := func(name string) *sandbox.SandboxPool {
+		p := sandbox.NewSandboxPool()
+		p.Project, p.Name, p.Spec.App, p.Spec.Template.Image = f.pool.Project, name, a.GetID(), "img"
+		p.Spec.Template.Volumes = []sandbox.Volume{{Disk: d.GetID(), Path: "/data"}}
+		f.must(entity.Create(t.Context(), f.store, p))
+		return p
+	}
+	other := newPool("other")
+	f.pool = newPool("mine")
+	f.reconcile()
+	first := f.members().Live[0]
+	first.Spec.Node = n.GetID()
+	f.must(entity.UpdateSpec(t.Context(), f.store, first))
+	f.ready(first)
+	_, err := disks.Claim(t.Context(), f.store, first, disks.Volume{Disk: d.GetID(), Path: "/data"})
+	f.must(err)
+
+	held := func(why string) {
+		t.Helper()
+		if again := f.reconcile(); again != diskPoll {
+			t.Errorf("looks again after %s", again)
+		}
+		if m := f.members(); len(m.Live) > 0 || !strings.Contains(f.pool.Status.Message, why) {
+			t.Errorf("%d live, message %q, want %q", len(m.Live), f.pool.Status.Message, why)
+		}
+	}
+	first.Spec.Desired = sandbox.DesiredStateStopped
+	f.must(entity.UpdateSpec(t.Context(), f.store, first))
+	held("has ended")
+	mine := f.pool
+	f.pool = other
+	held("has ended")
+	f.pool = mine
+	f.end(first, sandbox.EndReasonUser)
+	held("has released")
+	f.must(disks.Release(t.Context(), f.store, first.GetID()))
+	f.reconcile()
+	if m := f.members(); len(m.Live) != 1 || f.pool.Status.Message != "" {
+		t.Errorf("%d live, message %q", len(m.Live), f.pool.Status.Message)
 	}
 }

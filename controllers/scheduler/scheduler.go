@@ -23,7 +23,7 @@
 //  3. of these the one with the smallest id.
 //
 // The answer does not depend on the order in which nodes and sandboxes are
-// given.
+// given. A sandbox that mounts a disk goes to the node of the others that do.
 package scheduler
 
 import (
@@ -93,7 +93,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, _ schema.ID) (time.Duration,
 	if len(pending) == 0 {
 		return 0, nil
 	}
-	plan, err := r.plan(ctx)
+	plan, attached, err := r.plan(ctx)
 	if err != nil {
 		return 0, err
 	}
@@ -107,7 +107,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, _ schema.ID) (time.Duration,
 			}
 			continue
 		}
-		node, err := plan.Place(reservation(s))
+		node, err := plan.Place(attached.bind(reservation(s), s))
 		if err != nil {
 			waiting = true
 			if err := r.reportWait(ctx, s, err); err != nil && failed == nil {
@@ -120,7 +120,9 @@ func (r *Reconciler) Reconcile(ctx context.Context, _ schema.ID) (time.Duration,
 			if failed == nil {
 				failed = err
 			}
+			continue
 		}
+		attached.add(s)
 	}
 	if failed != nil {
 		return 0, failed
@@ -131,11 +133,30 @@ func (r *Reconciler) Reconcile(ctx context.Context, _ schema.ID) (time.Duration,
 	return 0, nil
 }
 
-// plan reads all nodes and reservations.
-func (r *Reconciler) plan(ctx context.Context) (*Plan, error) {
+// attachments are the nodes of the disks that placed sandboxes mount. A disk is
+// attached to one node at a time.
+type attachments map[id.Disk]id.Node
+
+// add records the disks of a sandbox that is placed and has not ended.
+func (a attachments) add(s *sandbox.Sandbox) {
+	for _, v := range s.Spec.Template.Volumes {
+		a[v.Disk] = s.Spec.Node
+	}
+}
+
+// bind binds a request to the node of its disks.
+func (a attachments) bind(request Sandbox, s *sandbox.Sandbox) Sandbox {
+	for _, v := range s.Spec.Template.Volumes {
+		request.Only = cmp.Or(request.Only, string(a[v.Disk]))
+	}
+	return request
+}
+
+// plan reads all nodes, reservations and attachments of disks.
+func (r *Reconciler) plan(ctx context.Context) (*Plan, attachments, error) {
 	nodes, _, err := entity.List[core.Node](ctx, r.Store, entity.Query{})
 	if err != nil {
-		return nil, errs.Wrap(err, "list nodes")
+		return nil, nil, errs.Wrap(err, "list nodes")
 	}
 	var list []Node
 	for _, n := range nodes {
@@ -144,17 +165,18 @@ func (r *Reconciler) plan(ctx context.Context) (*Plan, error) {
 			Capacity: Resources{CPUMillis: n.Spec.CPUMillis, MemoryBytes: n.Spec.MemoryBytes},
 			DiskFull: n.Status.DiskFull, DiskFree: value(n.Status.DiskFreeBytes)})
 	}
-	plan := NewPlan(list)
+	plan, attached := NewPlan(list), attachments{}
 	all, _, err := entity.List[sandbox.Sandbox](ctx, r.Store, entity.Query{})
 	if err != nil {
-		return nil, errs.Wrap(err, "list sandboxes")
+		return nil, nil, errs.Wrap(err, "list sandboxes")
 	}
 	for _, s := range all {
 		if s.Spec.Node != "" && !s.Status.Phase.Ended() {
 			plan.Add(string(s.Spec.Node), reservation(s))
+			attached.add(s)
 		}
 	}
-	return plan, nil
+	return plan, attached, nil
 }
 
 func reservation(s *sandbox.Sandbox) Sandbox {

@@ -8,6 +8,7 @@ import (
 
 	"miren.dev/runtime/api"
 	"miren.dev/runtime/api/core"
+	"miren.dev/runtime/api/disk"
 	"miren.dev/runtime/api/sandbox"
 	"miren.dev/runtime/controllers/kit"
 	"miren.dev/runtime/controllers/kit/kittest"
@@ -176,4 +177,35 @@ func TestStoppedAndCordoned(t *testing.T) {
 		t.Fatal(err)
 	}
 	wait.For(f, "it is placed", func() bool { return f.get(waits).Spec.Node == cordoned.GetID() })
+}
+
+// TestDiskKeepsSandboxesTogether: a pool's sandboxes that mount a disk share a node
+// though they would be spread, as a disk is attached to one node at a time.
+func TestDiskKeepsSandboxesTogether(t *testing.T) {
+	f := setup(t)
+	f.node("a", 8000, 64*gib)
+	f.node("b", 8000, 64*gib)
+	d := disk.NewDisk()
+	d.Project, d.Name, d.Spec.SizeBytes = f.project, "data", disk.MinSize
+	f.create(d)
+	p := sandbox.NewSandboxPool()
+	p.Project, p.Spec.Template.Image = f.project, "img@sha256:0"
+	f.create(p)
+	member := func() *sandbox.Sandbox {
+		s := sandbox.NewSandbox()
+		s.Project, s.Spec.Pool, s.Spec.Template.Image = f.project, p.GetID(), "img@sha256:0"
+		s.Spec.Template.Volumes = []sandbox.Volume{{Disk: d.GetID(), Path: "/data", ReadOnly: true}}
+		f.create(s)
+		return s
+	}
+	all := []*sandbox.Sandbox{member(), member()} // decided together
+	f.run()
+	wait.For(f, "both are placed", func() bool { return f.get(all[0]).Spec.Node != "" && f.get(all[1]).Spec.Node != "" })
+	all = append(all, member())
+	wait.For(f, "the third is placed", func() bool { return f.get(all[2]).Spec.Node != "" })
+	for _, s := range all {
+		if got, want := f.get(s).Spec.Node, f.get(all[0]).Spec.Node; got != want {
+			t.Errorf("sandbox %s is on %s, want %s", s.ID, got, want)
+		}
+	}
 }
