@@ -11,5 +11,5 @@ import (
 )
 
 func main() {
-	os.Exit(cli.Main(os.Args[1:], console.Std(), machine.Commands))
+	os.Exit(cli.Main(cli.Args(os.Args), console.Std(), machine.Commands))
 }

@@ -52,7 +52,7 @@ func TestAttach(t *testing.T) {
 		t.Fatalf("listed as %+v", p)
 	}
 	first := e.attach(sb, long)
-	if m, err := first.Recv(); err != nil || m.Process != long {
+	if m, err := first.Recv(); err != nil || m.Process != long || m.PID == nil || *m.PID != e.process(sb, long).PID {
 		t.Fatal(m, err)
 	}
 	// A second caller gets the process, from its first output on.

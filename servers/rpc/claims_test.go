@@ -105,6 +105,10 @@ func TestClaimIsColdWhereAWarmSandboxCannotServe(t *testing.T) {
 		"more memory": {MemoryBytes: ptr(int64(8 << 30))},
 		"a command":   {Command: []string{"/bin/guest", "sleep"}},
 		"no network":  {Network: sandbox.NetworkModeNone},
+		"fewer files": {DiskFiles: ptr(int64(2000))},
+		"fewer open":  {OpenFiles: ptr(int64(512))},
+		"small files": {FileBytes: ptr(int64(32 << 20))},
+		"bandwidth":   {BandwidthBytes: ptr(int64(100_000))},
 	} {
 		if sb := e.claim(req); sb.Spec.Origin != sandbox.SandboxOriginCold {
 			t.Errorf("%s: %+v", name, sb.Spec)

@@ -27,6 +27,7 @@ import (
 	"miren.dev/runtime/domain/disks"
 	"miren.dev/runtime/domain/nodes"
 	"miren.dev/runtime/domain/projects"
+	"miren.dev/runtime/domain/quotas"
 	"miren.dev/runtime/domain/routes"
 	"miren.dev/runtime/domain/sandboxes"
 	"miren.dev/runtime/domain/templates"
@@ -113,6 +114,7 @@ type env struct {
 	nodes     server.NodesClient
 	templates sandbox.TemplatesClient
 	fileCalls sandbox.FilesClient
+	quotas    core.QuotasClient
 	files     string // directory with the files of every sandbox
 }
 
@@ -148,7 +150,8 @@ func newEnv(t *testing.T) *env {
 	srv, err := rpc.NewServer(rpc.ServerOptions{Logger: log})
 	e.must(err)
 	name, access := rpcserver.Access()
-	held := kittest.HoldWriter(t, e.store, name, access)
+	quota := quotas.New(e.store, informers)
+	held := kittest.HoldWriter(t, quota, name, access)
 	svc := &apps.Service{
 		Store: held, Informers: informers, Sealer: sealer, Sources: source.NewStore(source.StoreConfig{Dir: filepath.Join(dir, "sources")}),
 		BuildLogs: e.buildLogs, Logger: log,
@@ -161,7 +164,7 @@ func newEnv(t *testing.T) *env {
 		Image: image, Logger: log,
 	})
 	rpcserver.Register(srv, rpcserver.Deps{
-		Apps: svc, Routes: &routes.Service{Store: held, Apps: svc}, Nodes: &nodes.Service{Store: held}, Templates: tpl, Sandboxes: e.service,
+		Apps: svc, Routes: &routes.Service{Store: held, Apps: svc}, Nodes: &nodes.Service{Store: held}, Templates: tpl, Sandboxes: e.service, Quotas: quota,
 	})
 	socket := filepath.Join(dir, "s")
 	l, err := net.Listen("unix", socket)
@@ -191,7 +194,7 @@ func newEnv(t *testing.T) *env {
 	c := e.dial(socket)
 	e.apps, e.deploys, e.builds, e.routes = app.NewAppsClient(c), app.NewDeploysClient(c), app.NewBuildsClient(c), app.NewRoutesClient(c)
 	e.templates = sandbox.NewTemplatesClient(c)
-	e.fileCalls = sandbox.NewFilesClient(c)
+	e.fileCalls, e.quotas = sandbox.NewFilesClient(c), core.NewQuotasClient(c)
 	e.sandboxes, e.nodes = sandbox.NewSandboxesClient(c), server.NewNodesClient(c)
 	return e
 }

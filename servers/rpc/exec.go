@@ -189,7 +189,7 @@ func copyStreams(ctx context.Context, sid id.Sandbox, p sandboxes.Process, s str
 	// The reads below wait for the process, not for the call.
 	stop := context.AfterFunc(ctx, leave)
 	defer stop()
-	if err := out.send(&sandbox.ExecOutput{Started: sid, Process: p.ID()}); err != nil {
+	if err := out.send(&sandbox.ExecOutput{Started: sid, Process: p.ID(), PID: optional(int64(p.PID()))}); err != nil {
 		return err
 	}
 	// This goroutine ends with the call, which alone makes Recv return.

@@ -7,6 +7,7 @@ import (
 	"context"
 
 	"miren.dev/runtime/api/app"
+	"miren.dev/runtime/api/core"
 	"miren.dev/runtime/api/disk"
 	"miren.dev/runtime/api/execution"
 	"miren.dev/runtime/api/history"
@@ -19,6 +20,7 @@ import (
 	"miren.dev/runtime/domain/executions"
 	domaininterpreter "miren.dev/runtime/domain/interpreter"
 	"miren.dev/runtime/domain/nodes"
+	"miren.dev/runtime/domain/quotas"
 	"miren.dev/runtime/domain/routes"
 	"miren.dev/runtime/domain/sandboxes"
 	"miren.dev/runtime/domain/secrets"
@@ -38,11 +40,12 @@ type Deps struct {
 	Disks      *disks.Service
 	Executions *executions.Service
 	Secrets    *secrets.Service
+	Quotas     *quotas.Store
 	History    entity.History
 }
 
 // Register makes s serve apps, deploys, builds, routes, sandboxes, their files and
-// interpreter, templates, nodes, disks, executions, secrets and
+// interpreter, templates, nodes, disks, executions, secrets, quotas and
 // the history.
 func Register(s *rpc.Server, d Deps) {
 	app.RegisterApps(s, &appHandler{d.Apps})
@@ -59,6 +62,7 @@ func Register(s *rpc.Server, d Deps) {
 	disk.RegisterDisks(s, &diskHandler{d.Disks})
 	execution.RegisterExecutions(s, &executionHandler{d.Executions})
 	secret.RegisterSecrets(s, Secrets(d.Secrets))
+	core.RegisterQuotas(s, Quotas(d.Quotas))
 	history.RegisterHistory(s, History(d.History))
 }
 

@@ -29,6 +29,7 @@ func createRequest(req *sandbox.RunRequest) sandboxes.CreateRequest {
 		Name: req.Name, Labels: req.Labels, Image: req.Image, Idle: value(req.Idle), Template: req.Template, Agent: req.Agent, App: req.App, Service: req.Service, Command: req.Command,
 		Workdir: req.Workdir, User: req.User, Env: req.Env, EnvSecret: req.EnvSecret, CPUMillis: value(req.CPUMillis),
 		MemoryBytes: value(req.MemoryBytes), PIDs: value(req.PIDs), DiskBytes: value(req.DiskBytes), Network: req.Network,
+		DiskFiles: value(req.DiskFiles), OpenFiles: value(req.OpenFiles), FileBytes: value(req.FileBytes), Bandwidth: value(req.BandwidthBytes),
 		TTL: value(req.TTL), StopTimeout: req.StopTimeout, IdleTimeout: value(req.IdleTimeout), OnIdle: req.OnIdle,
 		Egress: req.Egress, Volumes: volumes,
 	}

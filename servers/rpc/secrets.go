@@ -14,7 +14,7 @@ type secretHandler struct{ secrets *secrets.Service }
 func Secrets(s *secrets.Service) secret.Secrets { return &secretHandler{s} }
 
 func (h *secretHandler) Set(ctx context.Context, req *secret.SetSecretRequest) (*secret.SecretResponse, error) {
-	sec, err := h.secrets.Set(ctx, req.Project, req.Secret, req.Value)
+	sec, err := h.secrets.Set(ctx, req.Project, req.Secret, req.Value, req.Hosts)
 	if err != nil {
 		return nil, err
 	}

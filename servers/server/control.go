@@ -13,6 +13,7 @@ import (
 
 	"miren.dev/runtime/api"
 	"miren.dev/runtime/api/app"
+	"miren.dev/runtime/api/core"
 	"miren.dev/runtime/api/id"
 	"miren.dev/runtime/api/ingress"
 	"miren.dev/runtime/api/sandbox"
@@ -33,6 +34,7 @@ import (
 	"miren.dev/runtime/domain/executions"
 	"miren.dev/runtime/domain/nodes"
 	"miren.dev/runtime/domain/projects"
+	"miren.dev/runtime/domain/quotas"
 	"miren.dev/runtime/domain/routes"
 	"miren.dev/runtime/domain/sandboxes"
 	"miren.dev/runtime/domain/secrets"
@@ -60,6 +62,7 @@ type control struct {
 	rt        *kit.Runtime
 	images    *resolver
 	templates *templates.Service
+	quotas    *quotas.Store // store, for what makes sandboxes, disks and executions
 	secrets   *secrets.Service
 	egressLog *egresslog.Recorder
 	demand    *sandboxes.Demand // of warm sandboxes: from the services to the pools
@@ -93,6 +96,7 @@ func newControl(cfg *config.Config, m *machine, store *pgstore.Store, src source
 		Parallel: int(cfg.Build.Parallel), Timeout: cfg.Build.Timeout, Logger: log.With("controller", "build"), Content: m.images.Content,
 	}
 	c.informers = informer.New(informer.Config{Reader: store, Logger: log.With("component", "informers")})
+	c.quotas = quotas.New(store, c.informers)
 	c.secrets = &secrets.Service{Store: store, Sealer: c.sealer}
 	c.m.secrets.Store(c.secrets)
 	c.egressLog = egresslog.New(store, func(ctx context.Context, sid string) (string, error) {
@@ -127,11 +131,11 @@ func (c *control) controllers(nodeID id.Node) []kit.Controller {
 	return []kit.Controller{
 		c.builds.Controller(),
 		(&deployment.Reconciler{
-			Store: c.store, Informers: c.informers, Drainer: c.drainer(), URL: c.appURL, DrainTimeout: c.cfg.Ingress.DrainTimeout,
+			Store: c.quotas, Quota: c.quotas.Check, Informers: c.informers, Drainer: c.drainer(), URL: c.appURL, DrainTimeout: c.cfg.Ingress.DrainTimeout,
 			Logger: log("deployment"),
 		}).Controller(),
 		(&template.Reconciler{Templates: c.templates}).Controller(),
-		(&pool.Reconciler{Store: c.store, Logger: log("pool")}).Controller(),
+		(&pool.Reconciler{Store: c.quotas, Logger: log("pool")}).Controller(),
 		(&pool.Warm{
 			Store: c.store, Informers: c.informers, Templates: c.templates, Demand: c.demand, Logger: log("warm-pool"),
 		}).Controller(),
@@ -163,6 +167,7 @@ func (c *control) addControllers(nodeID id.Node) error {
 	}
 	c.rt.Declare(node.Registration())
 	c.rt.Declare(rpcserver.Access())
+	c.rt.Declare("quota", kit.Access{Owns: kit.Fields(core.ProjectKind, "status")})
 	return c.rt.Check()
 }
 
@@ -200,28 +205,38 @@ func (c *control) services(src sources) rpcserver.Deps {
 	if c.deps != nil {
 		return *c.deps
 	}
-	d := &disks.Service{Store: c.store, Informers: c.informers}
+	d := &disks.Service{Store: c.quotas, Informers: c.informers}
 	a := &apps.Service{Store: c.store, Informers: c.informers, Sealer: c.sealer, Sources: src.Store, BuildLogs: c.m.buildLogs, Logger: c.logger}
 	return rpcserver.Deps{
 		Apps: a, Routes: &routes.Service{Store: c.store, Apps: a}, Nodes: &nodes.Service{Store: c.store}, History: c.store,
 		Disks:     d,
 		Secrets:   c.secrets,
+		Quotas:    c.quotas,
 		Templates: c.templates,
 		Sandboxes: sandboxes.New(&sandboxes.Service{
-			Store: c.store, Informers: c.informers, Apps: a, Templates: c.templates, Disks: d, Secrets: c.secrets, Node: ctlsandbox.LocalNode{Driver: c.m.driver, FileDriver: c.m.driver}, Sealer: c.sealer,
+			Store: c.quotas, Informers: c.informers, Apps: a, Templates: c.templates, Disks: d, Secrets: c.secrets, Node: ctlsandbox.LocalNode{Driver: c.m.driver, FileDriver: c.m.driver}, Sealer: c.sealer,
 			Image: c.images.Resolve, Logger: c.logger, Demand: c.demand,
 		}),
 		Executions: executions.New(&executions.Service{
-			Store: c.store, History: c.store, Informers: c.informers, Objects: c.objects, Templates: c.templates, Sealer: c.sealer,
+			Store: c.quotas, Quota: c.quotas.Check, History: c.store, Informers: c.informers, Objects: c.objects, Templates: c.templates, Sealer: c.sealer,
 			MaxQueued: int(c.cfg.Executions.Queue), MaxBytes: c.cfg.Executions.StoreBytes / 2,
 		}),
 	}
 }
 
+// newProject gives a new project the quota that the configuration states.
+func (c *control) newProject(p *core.Project) {
+	q := c.cfg.Quota
+	p.Spec.Quota = quotas.Of(map[core.QuotaResource]int64{
+		core.QuotaResourceSandboxes: q.Sandboxes, core.QuotaResourceCPUMillis: q.CPUMillis, core.QuotaResourceMemoryBytes: q.MemoryBytes,
+		core.QuotaResourceDiskBytes: q.DiskBytes, core.QuotaResourceExecutions: q.Executions, core.QuotaResourceSnapshotBytes: q.SnapshotBytes,
+	})
+}
+
 // prepare creates the default project and the shipped templates, and registers
 // this node.
 func (c *control) prepare(ctx context.Context) (id.Node, error) {
-	if err := projects.Ensure(ctx, c.store, projects.Default); err != nil {
+	if err := projects.Ensure(ctx, c.store, projects.Default, c.newProject); err != nil {
 		return "", errs.Wrap(err, "default project")
 	}
 	if err := c.templates.Ship(ctx); err != nil {

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"miren.dev/runtime/api"
+	"miren.dev/runtime/api/core"
 	"miren.dev/runtime/api/server"
 	"miren.dev/runtime/controllers/kit"
 	"miren.dev/runtime/pkg/config"
@@ -125,6 +126,20 @@ func TestStatusHasAnOwner(t *testing.T) {
 	}
 }
 
+// TestNewProjectsHaveTheQuotaOfTheConfiguration: 0 means unlimited.
+func TestNewProjectsHaveTheQuotaOfTheConfiguration(t *testing.T) {
+	p := core.NewProject()
+	c := &control{cfg: &config.Config{}}
+	if c.newProject(p); p.Spec.Quota != nil {
+		t.Errorf("%+v", p.Spec.Quota)
+	}
+	c.cfg.Quota = config.Quota{Sandboxes: 1, CPUMillis: 2, MemoryBytes: 3, DiskBytes: 4, SnapshotBytes: 6}
+	c.newProject(p)
+	if q := p.Spec.Quota; *q.Sandboxes != 1 || *q.CPUMillis != 2 || *q.MemoryBytes != 3 || *q.DiskBytes != 4 || q.Executions != nil || *q.SnapshotBytes != 6 {
+		t.Errorf("%+v", q)
+	}
+}
+
 // TestDebugControllers: the served graph has every controller with its
 // declarations.
 func TestDebugControllers(t *testing.T) {
@@ -138,7 +153,7 @@ func TestDebugControllers(t *testing.T) {
 	for _, s := range resp.Controllers {
 		got[s.Name], names = s, append(names, s.Name)
 	}
-	want := []string{"api", "build", "deployment", "disk", "disk-schedule", "execution", "node", "pool", "registrar", "retention", "sandbox", "sandbox-retention", "scheduler", "snapshot", "template", "warm-pool"}
+	want := []string{"api", "build", "deployment", "disk", "disk-schedule", "execution", "node", "pool", "quota", "registrar", "retention", "sandbox", "sandbox-retention", "scheduler", "snapshot", "template", "warm-pool"}
 	if !slices.Equal(names, want) {
 		t.Errorf("writers %v, want %v", names, want)
 	}

@@ -9,16 +9,23 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"miren.dev/runtime/api"
+	kinds "miren.dev/runtime/api"
+	"miren.dev/runtime/api/core"
 	"miren.dev/runtime/api/server"
 	"miren.dev/runtime/api/store"
 	"miren.dev/runtime/domain/audit"
 	"miren.dev/runtime/domain/identities"
+	"miren.dev/runtime/domain/keys"
+	"miren.dev/runtime/domain/sshkeys"
 	"miren.dev/runtime/entity/remote"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/rpc"
 	"miren.dev/runtime/pkg/rpc/identity"
+	"miren.dev/runtime/servers/api"
+	"miren.dev/runtime/servers/e2b"
+	mcpserver "miren.dev/runtime/servers/mcp"
 	rpcserver "miren.dev/runtime/servers/rpc"
+	sshserver "miren.dev/runtime/servers/ssh"
 )
 
 // SocketName is the name of the RPC socket in the run directory.
@@ -44,32 +51,58 @@ type front struct {
 
 	identities  *identities.Service
 	revocations *identities.Revocations
+	keys        *keys.Service
+	api         *api.Server
+	mcp         *mcpserver.Handler
+	e2b         *e2b.Server
+	apiAddress  atomic.Pointer[string]
 	audit       *audit.Recorder
+
+	sshKeys    *sshkeys.Index
+	sshPrivate *sshserver.Authority
+	sshAddress atomic.Pointer[string] // address of the SSH listener; nil: none
 }
 
 func newFront(c *control, src sources, stop context.CancelFunc) (*front, error) {
 	f := &front{
 		c: c, stop: stop, started: time.Now(), identities: &identities.Service{Store: c.store}, revocations: identities.NewRevocations(),
+		sshKeys: sshkeys.NewIndex(),
 	}
 	var err error
 	if f.ca, err = identity.Open(c.m.in.State("pki")); err != nil {
+		return nil, err
+	}
+	if f.sshPrivate, err = sshserver.OpenAuthority(c.m.in.State("ssh")); err != nil {
 		return nil, err
 	}
 	tlsConfig, err := f.ca.ServerTLS(f.hosts()...)
 	if err != nil {
 		return nil, err
 	}
+	f.keys = keys.New(c.store, c.sealer, func() { f.rpc.Recheck() }, c.logger.With("component", "API keys"))
 	f.audit = audit.NewRecorder(c.store, f.projectOf, c.logger.With("component", "audit"))
 	if f.rpc, err = rpc.NewServer(rpc.ServerOptions{
 		TLS: tlsConfig, Refuse: f.refuse, ProjectOf: f.projectOf, Auditor: f.audit, Logger: c.logger.With("component", "rpc"),
 	}); err != nil {
 		return nil, err
 	}
-	store.RegisterEntities(f.rpc, rpcserver.Entities(remote.NewServer(c.store, api.Kinds()), c.store))
+	store.RegisterEntities(f.rpc, rpcserver.Entities(remote.NewServer(c.store, kinds.Kinds()), c.store))
 	rpcserver.Register(f.rpc, c.services(src))
+	core.RegisterKeys(f.rpc, rpcserver.Keys(f.keys))
 	server.RegisterServer(f.rpc, f)
 	server.RegisterDebug(f.rpc, &debug{c})
+	server.RegisterSSH(f.rpc, &sshHandler{f})
 	f.followRevocations()
+	f.keys.Follow(c.informers)
+	f.api = f.newAPI(tlsConfig)
+	if f.mcp, err = f.newMCP(); err != nil {
+		return nil, err
+	}
+	f.api.Handle("/mcp", f.mcp)
+	if f.e2b, err = f.newE2B(); err != nil {
+		return nil, err
+	}
+	f.followSSHKeys()
 	return f, nil
 }
 
@@ -79,8 +112,10 @@ func (f *front) hosts() []string {
 	if h, err := os.Hostname(); err == nil {
 		hosts = append(hosts, h)
 	}
-	if h, _, err := net.SplitHostPort(f.c.cfg.RPC.Address); err == nil && h != "" {
-		hosts = append(hosts, h)
+	for _, a := range []string{f.c.cfg.RPC.Address, f.c.cfg.API.Address} {
+		if h, _, err := net.SplitHostPort(a); err == nil && h != "" {
+			hosts = append(hosts, h)
+		}
 	}
 	return hosts
 }
@@ -111,12 +146,21 @@ func (f *front) run(ctx context.Context) error {
 		unix.Close()
 		return err
 	}
+	httpAPI, err := f.listenAPI()
+	if err != nil {
+		unix.Close()
+		ingress.Close()
+		return err
+	}
 	listeners := []net.Listener{unix}
 	if a := f.c.cfg.RPC.Address; a != "" {
 		l, err := net.Listen("tcp", a)
 		if err != nil {
 			unix.Close()
 			ingress.Close()
+			if httpAPI != nil {
+				httpAPI.Close()
+			}
 			return errs.New(errs.FailedPrecondition, "rpc.address: %w", err)
 		}
 		bound := l.Addr().String()
@@ -124,6 +168,17 @@ func (f *front) run(ctx context.Context) error {
 		listeners = append(listeners, l)
 	}
 	g, gctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return f.keys.Run(gctx) })
+	if httpAPI != nil {
+		g.Go(func() error {
+			defer f.e2b.Close()
+			return f.api.Serve(gctx, httpAPI)
+		})
+		g.Go(func() error {
+			<-gctx.Done()
+			return f.mcp.Close()
+		})
+	}
 	g.Go(func() error { return f.rpc.ServeAs(ingress, ingressIdentity) })
 	for i, l := range listeners {
 		g.Go(func() error {
@@ -139,6 +194,9 @@ func (f *front) run(ctx context.Context) error {
 			}
 			return f.rpc.Serve(l)
 		})
+	}
+	if f.c.cfg.SSH.Address != "" {
+		g.Go(func() error { return f.serveSSH(gctx) })
 	}
 	g.Go(func() error {
 		<-gctx.Done()

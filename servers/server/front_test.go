@@ -8,6 +8,7 @@ import (
 
 	"miren.dev/runtime/api"
 	"miren.dev/runtime/controllers/kit"
+	"miren.dev/runtime/domain/quotas"
 	"miren.dev/runtime/domain/templates"
 	"miren.dev/runtime/entity/informer"
 	"miren.dev/runtime/pkg/buildlog"
@@ -46,6 +47,7 @@ func newFrontEnv(t *testing.T) *frontEnv {
 		cfg: cfg, logger: log, store: store, sealer: sealer,
 		m: &machine{cfg: cfg, in: in, logger: log, buildLogs: buildlog.New(in.State("logs"), 0)}, informers: informer.New(informer.Config{Reader: store}),
 	}
+	c.quotas = quotas.New(store, c.informers)
 	c.images = &resolver{m: c.m}
 	c.templates = templates.New(store, c.informers, c.images.Resolve, log)
 	c.rt = kit.New(kit.Config{Informers: c.informers})

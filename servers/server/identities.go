@@ -14,6 +14,7 @@ import (
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/rpc"
 	"miren.dev/runtime/pkg/schema"
+	sshserver "miren.dev/runtime/servers/ssh"
 )
 
 // followRevocations keeps the revoked certificates in memory, and closes the
@@ -28,10 +29,16 @@ func (f *front) followRevocations() {
 
 // refuse returns the error for an identity that has no access any more.
 func (f *front) refuse(id rpc.Identity) error {
-	if id.Serial == "" {
-		return nil
+	switch {
+	case id.How == sshserver.HowKey:
+		_, err := f.sshKeys.Find(id.Serial)
+		return err
+	case id.Key != "":
+		return f.keys.Check(id)
+	case id.Serial != "":
+		return f.revocations.Check(id.Name, id.Serial)
 	}
-	return f.revocations.Check(id.Name, id.Serial)
+	return nil
 }
 
 // projectOf returns the name of the project that a request concerns.

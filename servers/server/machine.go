@@ -137,13 +137,13 @@ func newMachine(cfg *config.Config, in *instance.Instance, log *slog.Logger) (*m
 	return m, nil
 }
 
-// secret returns the value that the egress proxy adds to a request.
-func (m *machine) secret(ctx context.Context, reference string) (string, error) {
+// secret returns the value that the egress proxy adds to a request to a host.
+func (m *machine) secret(ctx context.Context, reference, host string) (string, error) {
 	s := m.secrets.Load()
 	if s == nil {
 		return "", errs.New(errs.Unavailable, "the server is starting")
 	}
-	return s.Value(ctx, reference)
+	return s.Value(ctx, reference, host)
 }
 
 // recordEgress keeps a request of a sandbox.

@@ -17,6 +17,7 @@ var reach = map[string][]string{
 	"":               nil, // a certificate without a known role
 	"viewer":         {"read"},
 	"ingress":        {"store.Entities/Get", "store.Entities/List", "store.Entities/Watch"},
+	"agent":          {"read", "exec"},
 	"deployer":       {"read", "deploy", "exec"},
 	rpc.RoleAdmin:    {"read", "deploy", "exec", "write", "admin"},
 	"viewer,unknown": {"read"},

@@ -16,6 +16,7 @@ import (
 	"miren.dev/runtime/api/interpreter"
 	"miren.dev/runtime/api/sandbox"
 	"miren.dev/runtime/api/secret"
+	"miren.dev/runtime/api/server"
 	"miren.dev/runtime/api/store"
 	"miren.dev/runtime/domain/projects"
 	"miren.dev/runtime/entity"
@@ -131,6 +132,9 @@ var answers = map[string]answer{
 		return &app.DeleteRouteRequest{Project: p, Host: a + ".example.com"}
 	}),
 
+	"core.Keys/Create": byApp(func(p, a string) *core.CreateKeyRequest { return &core.CreateKeyRequest{Project: p, Name: a} }),
+	"core.Keys/Delete": byApp(func(p, a string) *core.KeyRequest { return &core.KeyRequest{Project: p, Name: a} }),
+
 	"disk.Disks/Create": byApp(func(p, a string) *disk.CreateDiskRequest { return &disk.CreateDiskRequest{Project: p, Disk: a} }),
 	"disk.Disks/Clone": byApp(func(p, a string) *disk.CloneDiskRequest {
 		return &disk.CloneDiskRequest{Project: p, Source: a, Disk: "clone"}
@@ -142,9 +146,12 @@ var answers = map[string]answer{
 	"disk.Disks/Delete":         byApp(func(p, a string) *disk.DiskRequest { return &disk.DiskRequest{Project: p, Disk: a} }),
 
 	"secret.Secrets/Set": byApp(func(p, a string) *secret.SetSecretRequest {
-		return &secret.SetSecretRequest{Project: p, Secret: a, Value: "value"}
+		return &secret.SetSecretRequest{Project: p, Secret: a, Value: "value", Hosts: []string{"api.example"}}
 	}),
 	"secret.Secrets/Delete": byApp(func(p, a string) *secret.SecretRequest { return &secret.SecretRequest{Project: p, Secret: a} }),
+
+	"core.Quotas/Show": byApp(func(p, _ string) *core.QuotaRequest { return &core.QuotaRequest{Project: p} }),
+	"core.Quotas/Set":  forCluster,
 
 	"sandbox.Sandboxes/Run": byApp(func(p, _ string) *sandbox.RunRequest { return &sandbox.RunRequest{Project: p} }),
 	"sandbox.Sandboxes/RunOnce": byApp(func(p, _ string) *sandbox.RunOnceRequest {
@@ -247,9 +254,15 @@ var answers = map[string]answer{
 	"server.Server/Doctor":         forCluster,
 	"server.Server/IssueIdentity":  forCluster,
 	"server.Server/RevokeIdentity": forCluster,
-	"server.Nodes/Cordon":          forCluster,
-	"server.Nodes/Uncordon":        forCluster,
-	"server.Debug/Controllers":     forCluster,
+	"server.SSH/AddKey":            forCluster,
+	"server.SSH/DeleteKey":         forCluster,
+	"server.SSH/IssueCertificate": bySandbox(func(x *tenant) any {
+		return &server.IssueSSHCertificateRequest{Sandbox: x.sandbox.GetID(), PublicKey: "none"}
+	}),
+	"server.SSH/Connect":       bySandbox(func(x *tenant) any { return &server.SSHConnectRequest{Sandbox: x.sandbox.GetID()} }),
+	"server.Nodes/Cordon":      forCluster,
+	"server.Nodes/Uncordon":    forCluster,
+	"server.Debug/Controllers": forCluster,
 
 	"store.Entities/Kinds": forAny,
 	"store.Entities/Get": {rpc.ProjectHandler, func(x *tenant) any {
@@ -310,7 +323,7 @@ func TestEveryMethodKeepsToProjects(t *testing.T) {
 	const own, other = "own", "other"
 	foreign := e.newTenant(other)
 	clients := map[string]*rpc.Client{"": e.dial(nil, nil)}
-	for _, role := range []string{"viewer", "deployer", rpc.RoleAdmin} {
+	for _, role := range []string{"viewer", "agent", "deployer", rpc.RoleAdmin} {
 		e.newTenant(own)
 		clients[role] = e.holder(e.issue(e.root(), "holder", role+"@"+own))
 	}

@@ -74,6 +74,16 @@ func (f *front) Status(ctx context.Context) (*server.StatusResponse, error) {
 	if a := f.address.Load(); a != nil {
 		resp.RPCAddresses = append(resp.RPCAddresses, *a)
 	}
+	if a := f.apiAddress.Load(); a != nil {
+		scheme := "http"
+		if f.c.cfg.API.TLS {
+			scheme = "https"
+		}
+		resp.APIAddress = scheme + "://" + *a
+	}
+	if a := f.sshAddress.Load(); a != nil {
+		resp.SSHAddress = *a
+	}
 	if st, err := (ingress.Client{Socket: in.Socket("ingress.sock")}).Status(ctx); err == nil {
 		resp.IngressAddresses = st.Addresses
 	}

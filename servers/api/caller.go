@@ -1,0 +1,143 @@
+package api
+
+import (
+	"context"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+
+	"miren.dev/runtime/pkg/errs"
+	"miren.dev/runtime/pkg/rpc"
+)
+
+// Limits of the RPC clients that callers share, one for each identity.
+const (
+	maxClients = 512 // the RPC server has 1024 connections for these and the unix socket
+	clientIdle = time.Minute
+)
+
+// Caller is the authenticated caller of a request.
+type Caller struct {
+	Identity rpc.Identity
+	Client   *rpc.Client // makes calls with the identity; shared, so it is not closed
+	s        *shared
+	owner    *clients
+}
+
+// Release says that the caller's calls have ended.
+func (c *Caller) Release() { c.owner.release(c.s) }
+
+// Project returns the project of the key, the one project in which it has roles.
+func (c *Caller) Project() string {
+	for _, r := range c.Identity.Roles {
+		if _, project, bound := rpc.SplitRole(r); bound {
+			return project
+		}
+	}
+	return ""
+}
+
+// Key returns the API key of a request, from Authorization: Bearer or X-API-Key;
+// "" for none.
+func Key(r *http.Request) string {
+	if k := r.Header.Get("X-API-Key"); k != "" {
+		return k
+	}
+	scheme, token, _ := strings.Cut(r.Header.Get("Authorization"), " ")
+	if !strings.EqualFold(scheme, "Bearer") {
+		return ""
+	}
+	return strings.TrimSpace(token)
+}
+
+// Authenticate returns the caller with an API key, who must be released.
+// Unauthenticated without a valid key.
+func (s *Server) Authenticate(ctx context.Context, key string) (*Caller, error) {
+	if key == "" {
+		return nil, errs.New(errs.Unauthenticated, "the request has no API key").
+			WithHint("send one in the header X-API-Key or Authorization: Bearer; `r key create` makes one")
+	}
+	id, err := s.cfg.Authenticate(ctx, key)
+	if err != nil {
+		return nil, err
+	}
+	sh, err := s.clients.acquire(id)
+	if err != nil {
+		return nil, err
+	}
+	return &Caller{Identity: id, Client: sh.client, s: sh, owner: s.clients}, nil
+}
+
+// shared is the RPC client of an identity. The owner's mutex guards it.
+type shared struct {
+	client *rpc.Client
+	key    string
+	users  int
+	idle   time.Time // since when it has no users
+}
+
+// clients are the RPC clients of the callers, one for each identity.
+type clients struct {
+	local func(rpc.Identity) *rpc.Client
+
+	mu  sync.Mutex
+	all map[string]*shared
+}
+
+func newClients(local func(rpc.Identity) *rpc.Client) *clients {
+	return &clients{local: local, all: map[string]*shared{}}
+}
+
+// acquire returns the client of an identity. ResourceExhausted if too many
+// identities make calls.
+func (s *clients) acquire(id rpc.Identity) (*shared, error) {
+	key := strings.Join(append([]string{id.Key, id.Name, id.Expires.String()}, id.Roles...), "\x00")
+	var idle []*shared
+	defer func() {
+		for _, old := range idle {
+			old.client.Close()
+		}
+	}()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	sh := s.all[key]
+	if sh == nil {
+		if idle = s.takeIdleLocked(len(s.all) >= maxClients); len(s.all) >= maxClients {
+			return nil, errs.New(errs.ResourceExhausted, "more than %d API keys make calls now", maxClients).WithHint("try again")
+		}
+		sh = &shared{client: s.local(id), key: key}
+		s.all[key] = sh
+	}
+	sh.users++
+	return sh, nil
+}
+
+// takeIdleLocked removes the clients that were idle for long, or all idle ones.
+func (s *clients) takeIdleLocked(all bool) []*shared {
+	var idle []*shared
+	for key, sh := range s.all {
+		if sh.users == 0 && (all || time.Since(sh.idle) > clientIdle) {
+			idle = append(idle, sh)
+			delete(s.all, key)
+		}
+	}
+	return idle
+}
+
+func (s *clients) release(sh *shared) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	sh.users--
+	sh.idle = time.Now()
+}
+
+// close closes every client; calls under way fail.
+func (s *clients) close() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for key, sh := range s.all {
+		sh.client.Close()
+		delete(s.all, key)
+	}
+}

@@ -1,0 +1,200 @@
+// Package e2b serves E2B's protocol, so that its published SDKs work without
+// changes: the control plane, the agent of each sandbox (envd), and the code
+// interpreter, all on one port. It translates to RPC and keeps nothing but the
+// processes and watches that are open.
+//
+//	request without a sandbox      control plane, by API key (control.go, ...)
+//	E2b-Sandbox-Port: 49983        envd: processes, files (process.go, ...)
+//	E2b-Sandbox-Port: 49999        code interpreter (interpreter.go)
+//
+// A sandbox is named by the header E2b-Sandbox-Id, or by the host name
+// <port>-<id>.<domain>. E2B's ids have no hyphen: sb-4k2j... is sb4k2j... here.
+//
+// envd's callers have no API key but the token of a sandbox. It is a keyed hash
+// of the sandbox's id, so nothing is stored for it, and it opens that sandbox
+// only.
+package e2b
+
+import (
+	"context"
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/hex"
+	"log/slog"
+	"net"
+	"net/http"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+
+	"miren.dev/runtime/api/id"
+	"miren.dev/runtime/api/interpreter"
+	"miren.dev/runtime/api/sandbox"
+	"miren.dev/runtime/entity"
+	"miren.dev/runtime/entity/remote"
+	"miren.dev/runtime/pkg/errs"
+	"miren.dev/runtime/pkg/rpc"
+)
+
+// envdVersion is the version of E2B's agent whose features are served. From
+// 0.6.2 on clients expect metadata of files.
+const envdVersion = "0.5.7"
+
+// Ports by which clients name the services of a sandbox.
+const (
+	envdPort        = "49983"
+	interpreterPort = "49999"
+)
+
+// GuestIdentity is the identity of Config.Guest.
+var GuestIdentity = rpc.Identity{Name: "e2b", Roles: []string{"agent"}, How: "process"}
+
+// Caller is an authenticated caller.
+type Caller struct {
+	Conn    rpc.Conn // makes its calls
+	Project string   // in which its sandboxes are made; "": the default
+	Release func()
+}
+
+// Config is what a Server needs.
+type Config struct {
+	// Authenticate returns the caller with an API key, who is released after the
+	// call; Unauthenticated if the key is not valid.
+	Authenticate func(ctx context.Context, key string) (*Caller, error)
+	// Guest makes the calls of those that have the token of a sandbox. It may work
+	// in every project, and makes no call but for that sandbox.
+	Guest rpc.Conn
+	// Key is a secret of the installation, of at least 32 bytes. The tokens of
+	// sandboxes are made with it.
+	Key    []byte
+	Logger *slog.Logger
+}
+
+// Server serves E2B's protocol.
+type Server struct {
+	cfg       Config
+	ctx       context.Context // ends with Close
+	stop      context.CancelFunc
+	guests    *caller
+	control   *http.ServeMux
+	envd      *http.ServeMux
+	interp    *http.ServeMux
+	processes processes
+	watchers  watchers
+	owners    owners
+	running   sync.WaitGroup
+}
+
+// New returns a server. Close ends it.
+func New(cfg Config) (*Server, error) {
+	if len(cfg.Key) < sha256.Size {
+		return nil, errs.New(errs.InvalidArgument, "the key for tokens of sandboxes has %d bytes, and needs %d", len(cfg.Key), sha256.Size)
+	}
+	s := &Server{cfg: cfg, guests: newCaller(cfg.Guest, "")}
+	s.ctx, s.stop = context.WithCancel(context.Background())
+	s.control, s.envd, s.interp = s.controlRoutes(), s.envdRoutes(), s.interpreterRoutes()
+	return s, nil
+}
+
+// Close ends the processes that clients started, and watches, and waits.
+func (s *Server) Close() {
+	s.stop()
+	s.running.Wait()
+}
+
+// ServeHTTP implements http.Handler.
+func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	port, name := target(r)
+	switch {
+	case name != "" && port == envdPort:
+		s.envd.ServeHTTP(w, r)
+	case name != "" && port == interpreterPort:
+		s.interp.ServeHTTP(w, r)
+	case name != "":
+		s.servePort(w, r, port, name)
+	case r.URL.Path == "/files": // a signed URL names no sandbox
+		s.envd.ServeHTTP(w, r)
+	default:
+		s.control.ServeHTTP(w, r)
+	}
+}
+
+// roots are the first elements of the paths of E2B's control plane.
+var roots = []string{"sandboxes", "v2", "v3", "templates", "snapshots", "volumes", "volumecontent", "secrets", "api-keys", "teams", "events", "files"}
+
+// Matches reports whether a request is for E2B's protocol: it names a sandbox, or
+// has a path of the control plane.
+func Matches(r *http.Request) bool {
+	if _, name := target(r); name != "" {
+		return true
+	}
+	root, _, _ := strings.Cut(strings.TrimPrefix(r.URL.Path, "/"), "/")
+	return slices.Contains(roots, root)
+}
+
+var hostRE = regexp.MustCompile(`^([0-9]{1,5})-(sb[0-9a-z]{16})\.`)
+
+// target returns the port and the sandbox that a request is for; empty if it is
+// for the control plane.
+func target(r *http.Request) (port, name string) {
+	if name := r.Header.Get("E2b-Sandbox-Id"); name != "" {
+		return r.Header.Get("E2b-Sandbox-Port"), name
+	}
+	host := r.Host
+	if h, _, err := net.SplitHostPort(host); err == nil {
+		host = h
+	}
+	if m := hostRE.FindStringSubmatch(host + "."); m != nil {
+		return m[1], m[2]
+	}
+	return "", ""
+}
+
+// caller makes calls with one identity.
+type caller struct {
+	sandboxes   sandbox.SandboxesClient
+	files       sandbox.FilesClient
+	interpreter interpreter.InterpreterClient
+	store       entity.Reader
+	project     string // in which its sandboxes are made; "": the default
+}
+
+func newCaller(c rpc.Conn, project string) *caller {
+	return &caller{
+		sandboxes: sandbox.NewSandboxesClient(c), files: sandbox.NewFilesClient(c), interpreter: interpreter.NewInterpreterClient(c),
+		store: remote.New(c), project: project,
+	}
+}
+
+const idPrefix = "sb-"
+
+// publicID returns the id of a sandbox as E2B's clients know it.
+func publicID[T ~string](sid T) string { return strings.Replace(string(sid), "-", "", 1) }
+
+// sandboxID is the reverse of publicID.
+func sandboxID(name string) id.Sandbox {
+	rest, ok := strings.CutPrefix(name, strings.TrimSuffix(idPrefix, "-"))
+	if !ok {
+		return id.Sandbox(name) // exists nowhere
+	}
+	return id.Sandbox(idPrefix + rest)
+}
+
+// Uses of a token.
+const (
+	useEnvd    = "e2b envd"
+	useTraffic = "e2b traffic"
+)
+
+// token returns the token of a sandbox for a use.
+func (s *Server) token(use string, sid id.Sandbox) string {
+	h := hmac.New(sha256.New, s.cfg.Key)
+	h.Write([]byte(use + "\x00" + string(sid)))
+	return hex.EncodeToString(h.Sum(nil))
+}
+
+// holds reports whether a token is that of a sandbox.
+func (s *Server) holds(token, use string, sid id.Sandbox) bool {
+	return hmac.Equal([]byte(token), []byte(s.token(use, sid)))
+}

@@ -1,0 +1,128 @@
+package e2b
+
+import (
+	"maps"
+	"net/http/httptest"
+	"net/url"
+	"reflect"
+	"strings"
+	"testing"
+
+	"miren.dev/runtime/api/id"
+	"miren.dev/runtime/api/sandbox"
+	"miren.dev/runtime/pkg/errs"
+)
+
+func newServer(t *testing.T) *Server {
+	t.Helper()
+	s, err := New(Config{Key: []byte(strings.Repeat("k", 32))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.Close)
+	return s
+}
+
+func TestTokenOpensItsSandboxOnly(t *testing.T) {
+	s := newServer(t)
+	const a, b = id.Sandbox("sb-aaaaaaaaaaaaaaaa"), id.Sandbox("sb-bbbbbbbbbbbbbbbb")
+	if !s.holds(s.token(useEnvd, a), useEnvd, a) {
+		t.Error("the token of a sandbox is refused")
+	}
+	for _, token := range []string{"", s.token(useEnvd, b), s.token(useTraffic, a), strings.ToUpper(s.token(useEnvd, a))} {
+		if s.holds(token, useEnvd, a) {
+			t.Errorf("token %q is accepted", token)
+		}
+	}
+	if _, err := New(Config{Key: []byte("short")}); !errs.Is(err, errs.InvalidArgument) {
+		t.Errorf("a short key: %v", err)
+	}
+}
+
+func TestEveryCallOfEnvdNeedsTheToken(t *testing.T) {
+	s := newServer(t)
+	for _, path := range []string{
+		"/process.Process/Start", "/process.Process/Connect", "/process.Process/List", "/process.Process/SendInput", "/process.Process/CloseStdin",
+		"/process.Process/SendSignal", "/process.Process/Update", "/filesystem.Filesystem/Stat", "/filesystem.Filesystem/ListDir",
+		"/filesystem.Filesystem/MakeDir", "/filesystem.Filesystem/Move", "/filesystem.Filesystem/Remove", "/filesystem.Filesystem/WatchDir",
+		"/filesystem.Filesystem/CreateWatcher", "/filesystem.Filesystem/GetWatcherEvents", "/filesystem.Filesystem/RemoveWatcher", "/files",
+	} {
+		r := httptest.NewRequest("POST", path, strings.NewReader("{}"))
+		r.Header.Set("E2b-Sandbox-Id", "sbaaaaaaaaaaaaaaaa")
+		r.Header.Set("E2b-Sandbox-Port", envdPort)
+		r.Header.Set("Content-Type", "application/connect+json")
+		r.Header.Set("X-Access-Token", s.token(useEnvd, "sb-bbbbbbbbbbbbbbbb"))
+		w := httptest.NewRecorder()
+		s.ServeHTTP(w, r)
+		if w.Code != 401 {
+			t.Errorf("%s: %d %s", path, w.Code, w.Body)
+		}
+	}
+	for _, c := range []struct{ port, method, path string }{{interpreterPort, "POST", "/execute"}, {interpreterPort, "GET", "/contexts"}, {"3000", "GET", "/"}} {
+		r := httptest.NewRequest(c.method, c.path, strings.NewReader("{}"))
+		r.Host = c.port + "-sbaaaaaaaaaaaaaaaa.example.com"
+		w := httptest.NewRecorder()
+		s.ServeHTTP(w, r)
+		if w.Code != 401 {
+			t.Errorf("%s: %d %s", c.path, w.Code, w.Body)
+		}
+	}
+}
+
+func TestMatches(t *testing.T) {
+	for target, want := range map[string]bool{
+		"http://h/v2/sandboxes": true, "http://h/sandboxes/x": true, "http://h/files?path=a": true, "http://h/api/v1/sessions": false, "http://h/healthz": false,
+		"http://49983-sbaaaaaaaaaaaaaaaa.h:80/health": true, "http://shop.example.com/": false,
+	} {
+		if got := Matches(httptest.NewRequest("GET", target, nil)); got != want {
+			t.Errorf("%s: %v", target, got)
+		}
+	}
+}
+
+func TestIDs(t *testing.T) {
+	if got := sandboxID(publicID(id.Sandbox("sb-0123456789abcdef"))); got != "sb-0123456789abcdef" {
+		t.Error(got)
+	}
+}
+
+func TestMetadataIsKeptInLabels(t *testing.T) {
+	metadata := map[string]string{"plain": "x", "userId": "Äbc 1", "a b/c": "", "": "empty", "ü": "1"}
+	labels := labelsOf(metadata)
+	if labels["e2b/metadata/plain"] != "x" || !maps.Equal(metadataOf(labels), metadata) {
+		t.Errorf("%v in labels %v", metadataOf(labels), labels)
+	}
+}
+
+func TestMetadataOfAList(t *testing.T) {
+	// As the SDK encodes it: each key and value, and then the whole.
+	inner := url.Values{url.PathEscape("user Id"): {url.PathEscape("a&b=c")}}.Encode()
+	labels, err := selected(url.Values{"metadata": {inner}, "template": {"base"}})
+	want := map[string]string{labelOf("user Id"): "a&b=c", labelTemplate: "base"}
+	if err != nil || !maps.Equal(labels, want) {
+		t.Errorf("%v, %v", labels, err)
+	}
+}
+
+func TestNetwork(t *testing.T) {
+	no := false
+	for _, c := range []struct {
+		n        *network
+		internet *bool
+		want     *sandbox.Egress
+	}{
+		{nil, nil, nil},
+		{nil, &no, &sandbox.Egress{Mode: sandbox.EgressModeNone}},
+		{&network{AllowInternet: &no}, nil, &sandbox.Egress{Mode: sandbox.EgressModeNone}},
+		{&network{DenyOut: []string{"192.0.2.1"}}, nil, &sandbox.Egress{Mode: sandbox.EgressModeAll, Deny: []string{"192.0.2.1"}}},
+		{&network{DenyOut: []string{allTraffic}, AllowOut: []string{"pypi.org"}}, nil, &sandbox.Egress{Mode: sandbox.EgressModeList, Allow: []string{"pypi.org"}}},
+	} {
+		if got, err := c.n.egress(c.internet); err != nil || !reflect.DeepEqual(got, c.want) {
+			t.Errorf("%+v: %+v, %v", c.n, got, err)
+		}
+	}
+	// E2B lets allow win, the firewall deny.
+	if _, err := (&network{DenyOut: []string{"192.0.2.0/24"}, AllowOut: []string{"192.0.2.1"}}).egress(nil); !errs.Is(err, errs.Unimplemented) {
+		t.Errorf("a hole in what is denied: %v", err)
+	}
+}

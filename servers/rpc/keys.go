@@ -1,0 +1,29 @@
+package rpcserver
+
+import (
+	"context"
+
+	"miren.dev/runtime/api/core"
+	"miren.dev/runtime/domain/keys"
+)
+
+// keyHandler serves core.Keys.
+type keyHandler struct{ keys *keys.Service }
+
+// Keys serves s to its callers.
+func Keys(s *keys.Service) core.Keys { return &keyHandler{s} }
+
+func (h *keyHandler) Create(ctx context.Context, req *core.CreateKeyRequest) (*core.CreateKeyResponse, error) {
+	k, secret, err := h.keys.Create(ctx, keys.Request{
+		Project: req.Project, Name: req.Name, Roles: req.Roles, TTL: value(req.TTL), By: caller(ctx),
+	})
+	if err != nil {
+		return nil, err
+	}
+	rec, err := record(k)
+	return &core.CreateKeyResponse{Key: rec, Secret: secret}, err
+}
+
+func (h *keyHandler) Delete(ctx context.Context, req *core.KeyRequest) error {
+	return h.keys.Delete(ctx, req.Project, req.Name)
+}

@@ -1,0 +1,50 @@
+package server
+
+import (
+	"crypto/tls"
+	"net"
+
+	"miren.dev/runtime/pkg/errs"
+	"miren.dev/runtime/servers/api"
+	"miren.dev/runtime/servers/rest"
+)
+
+// newAPI returns the HTTP API with every face.
+func (f *front) newAPI(cert *tls.Config) *api.Server {
+	cfg := api.Config{
+		Authenticate: f.keys.Authenticate, Local: f.rpc.Local, Ready: f.ready, Logger: f.c.logger.With("component", "http api"),
+	}
+	if f.c.cfg.API.TLS {
+		cfg.TLS = cert
+	}
+	s := api.New(cfg)
+	rest.Mount(s)
+	return s
+}
+
+// ready returns why the server cannot do its work now.
+func (f *front) ready() error {
+	st := f.c.informers.Status()
+	if !st.Synced {
+		return errs.New(errs.Unavailable, "the server has not read its store yet")
+	}
+	return st.Err
+}
+
+// listenAPI opens the listener of the HTTP API; nil if none is configured.
+func (f *front) listenAPI() (net.Listener, error) {
+	a := f.c.cfg.API.Address
+	if a == "" {
+		return nil, nil
+	}
+	l, err := net.Listen("tcp", a)
+	if err != nil {
+		return nil, errs.New(errs.FailedPrecondition, "api.address: %w", err).WithHint("choose another address (--api-address)")
+	}
+	bound := l.Addr().String()
+	f.apiAddress.Store(&bound)
+	if host, _, err := net.SplitHostPort(bound); err == nil && !f.c.cfg.API.TLS && !net.ParseIP(host).IsLoopback() {
+		f.c.logger.Warn("the HTTP API listens on the network without TLS: keys can be read on the way", "address", bound)
+	}
+	return l, nil
+}

@@ -1,0 +1,195 @@
+package server
+
+import (
+	"encoding/json"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"testing"
+
+	"miren.dev/runtime/api/core"
+	"miren.dev/runtime/api/execution"
+	"miren.dev/runtime/entity"
+	"miren.dev/runtime/servers/rest"
+)
+
+// restEnv is the server's real HTTP API.
+type restEnv struct {
+	*frontEnv
+	url string
+}
+
+func newRestEnv(t *testing.T) *restEnv {
+	t.Helper()
+	e := newFrontEnv(t)
+	srv := httptest.NewServer(e.f.api)
+	t.Cleanup(srv.Close)
+	return &restEnv{e, srv.URL}
+}
+
+// key makes a key of a project.
+func (e *restEnv) key(project, role string) string {
+	e.t.Helper()
+	resp, err := core.NewKeysClient(e.root()).Create(e.t.Context(), &core.CreateKeyRequest{Project: project, Name: "k-" + role, Roles: []string{role}})
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	return resp.Secret
+}
+
+// do makes a request with a key, "" for none.
+func (e *restEnv) do(method, path, key, body string) (*http.Response, string) {
+	e.t.Helper()
+	req, err := http.NewRequestWithContext(e.t.Context(), method, e.url+path, strings.NewReader(body))
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	req.Header.Set("Content-Type", "application/json")
+	if key != "" {
+		req.Header.Set("X-API-Key", key)
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	b, err := io.ReadAll(resp.Body)
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	return resp, string(b)
+}
+
+// operations returns the operations of the served OpenAPI document, by method
+// and path.
+func (e *restEnv) operations() []string {
+	e.t.Helper()
+	resp, text := e.do(http.MethodGet, rest.Prefix+"/openapi.json", "", "")
+	var doc struct {
+		OpenAPI string
+		Paths   map[string]map[string]any
+	}
+	if err := json.Unmarshal([]byte(text), &doc); err != nil || resp.StatusCode != http.StatusOK || doc.OpenAPI != "3.1.0" {
+		e.t.Fatalf("%d, %v: %.200s", resp.StatusCode, err, text)
+	}
+	var all []string
+	for path, item := range doc.Paths {
+		for method := range item {
+			all = append(all, strings.ToUpper(method)+" "+path)
+		}
+	}
+	return all
+}
+
+// ofTheProject are the operations whose request names no entity: they concern
+// the project of the key.
+var ofTheProject = []string{
+	"POST /sessions", "GET /sessions", "POST /executions", "GET /executions", "GET /templates", "GET /templates/{name}",
+}
+
+// restBodies are valid bodies of the operations that need one.
+var restBodies = map[string]string{
+	"POST /sessions":               `{"template": "none"}`,
+	"POST /sessions/{id}/extend":   `{}`,
+	"POST /sessions/{id}/commands": `{"command": ["true"]}`,
+	"POST /sessions/{id}/execute":  `{"command": ["true"]}`,
+	"POST /executions":             `{"command": ["true"]}`,
+}
+
+// TestEveryRESTOperationNeedsItsProject calls each operation of the OpenAPI
+// document without a key, with a wrong one, and with one of another project.
+func TestEveryRESTOperationNeedsItsProject(t *testing.T) {
+	e := newRestEnv(t)
+	own, foreign := e.newTenant("own"), e.newTenant("foreign")
+	x := execution.NewExecution()
+	x.Project, x.Spec.Objects, x.Status.NotBefore = own.projectID, "o", own.sandbox.CreatedAt
+	if err := entity.Create(t.Context(), e.c.store, x); err != nil {
+		t.Fatal(err)
+	}
+	key, viewer := e.key("foreign", "admin"), e.key("own", "viewer")
+	ops := e.operations()
+	if len(ops) < 20 {
+		t.Fatalf("only %d operations", len(ops))
+	}
+	for _, name := range ops {
+		method, path, _ := strings.Cut(name, " ")
+		for _, id := range []string{string(own.sandbox.ID), string(x.ID)} {
+			if strings.HasPrefix(path, "/executions/") && id != string(x.ID) {
+				continue
+			}
+			url := rest.Prefix + strings.ReplaceAll(strings.ReplaceAll(path, "{id}", id), "{name}", "none")
+			if strings.Contains(path, "/files") {
+				url += "?path=a"
+			}
+			for _, k := range []string{"", "e2b_00"} {
+				resp, text := e.do(method, url, k, restBodies[name])
+				// The keys of this server are read by no watch, so it cannot say that one is unknown.
+				if want := resp.StatusCode == http.StatusUnauthorized || k != "" && resp.StatusCode == http.StatusServiceUnavailable; !want ||
+					resp.Header.Get("Content-Type") != "application/problem+json" {
+					t.Errorf("%s with the key %q: %d, %s", name, k, resp.StatusCode, text)
+				}
+			}
+			resp, text := e.do(method, url, key, restBodies[name])
+			if slices.Contains(ofTheProject, name) {
+				if strings.Contains(text, string(own.sandbox.ID)) || strings.Contains(text, string(x.ID)) || resp.StatusCode == http.StatusUnauthorized {
+					t.Errorf("%s: %d, %s", name, resp.StatusCode, text)
+				}
+				continue
+			}
+			// An ephemeral session cannot do what only a persistent one can, whosever it is.
+			conflict := resp.StatusCode == http.StatusConflict && id == string(x.ID) && strings.Contains(text, "is ephemeral")
+			if resp.StatusCode != http.StatusForbidden && resp.StatusCode != http.StatusNotFound && !conflict {
+				t.Errorf("%s of another project: %d, %s", name, resp.StatusCode, text)
+			}
+			if method != http.MethodGet && !slices.Contains(ofTheProject, name) {
+				if resp, text := e.do(method, url, viewer, restBodies[name]); resp.StatusCode != http.StatusForbidden && !(resp.StatusCode == http.StatusConflict && conflict) {
+					t.Errorf("%s by a viewer: %d, %s", name, resp.StatusCode, text)
+				}
+			}
+		}
+	}
+	if resp, text := e.do(http.MethodGet, rest.Prefix+"/sessions/"+string(own.sandbox.ID), viewer, ""); resp.StatusCode != http.StatusOK {
+		t.Errorf("a viewer of the project: %d, %s", resp.StatusCode, text)
+	}
+	if resp, text := e.do(http.MethodGet, rest.Prefix+"/sessions", key, ""); resp.StatusCode != http.StatusOK || !strings.Contains(text, string(foreign.sandbox.ID)) {
+		t.Errorf("the sessions of the key's project: %d, %s", resp.StatusCode, text)
+	}
+}
+
+// TestRESTProblems: bad input is refused with a problem that says what to do.
+func TestRESTProblems(t *testing.T) {
+	e := newRestEnv(t)
+	e.newTenant("own")
+	key := e.key("own", "agent")
+	for _, c := range []struct {
+		method, path, body string
+		status             int
+		want               string
+	}{
+		{"POST", "/sessions", `{"template": 1}`, 422, `"location":"body.template"`},
+		{"POST", "/sessions", `{"templat": "python"}`, 422, "templat"},
+		{"POST", "/sessions", `{`, 400, "invalid_argument"},
+		{"POST", "/sessions", `{"mode": "ephemeral"}`, 400, "execute belongs"},
+		{"POST", "/sessions", `{"template": "nowhere"}`, 404, "not_found"},
+		{"POST", "/executions", `{}`, 400, "either code or command"},
+		{"GET", "/sessions/sb-zzzzzzzz", "", 404, "not_found"},
+		{"GET", "/sessions/x", "", 422, "path.id"},
+		{"GET", "/sessions?limit=0", "", 422, "query.limit"},
+		{"GET", "/sessions?label=x", "", 400, "KEY=VALUE"},
+		{"GET", "/sessions?cursor=x", "", 400, "cursor"},
+		{"GET", "/executions/exec-zzzzzzzz", "", 404, "not_found"},
+		{"GET", "/templates/nowhere", "", 404, "not_found"},
+	} {
+		resp, text := e.do(c.method, rest.Prefix+c.path, key, c.body)
+		var p rest.Problem
+		if err := json.Unmarshal([]byte(text), &p); err != nil || resp.StatusCode != c.status || p.Status != c.status || !strings.Contains(text, c.want) ||
+			p.Detail == "" || resp.Header.Get("Content-Type") != "application/problem+json" {
+			t.Errorf("%s %s %s: %d, %s", c.method, c.path, c.body, resp.StatusCode, text)
+		}
+	}
+	if resp, _ := e.do("GET", rest.Prefix+"/sessions", "", ""); resp.Header.Get("WWW-Authenticate") == "" {
+		t.Error("no WWW-Authenticate")
+	}
+}

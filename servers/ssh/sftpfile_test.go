@@ -1,0 +1,122 @@
+package sshserver
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"math/rand/v2"
+	"testing"
+
+	"miren.dev/runtime/api/sandbox"
+	"miren.dev/runtime/pkg/rpc"
+)
+
+// memory is a file in memory behind the RPC interface, which counts the calls.
+type memory struct {
+	sandbox.FilesClient
+	data  []byte
+	calls int
+}
+
+func (m *memory) Write(_ context.Context, req *sandbox.WriteFileRequest) (rpc.ClientStream[rpc.Bytes, sandbox.FileInfo], error) {
+	m.calls++
+	return &writing{m: m, pos: *req.Offset}, nil
+}
+
+func (m *memory) Read(_ context.Context, req *sandbox.ReadFileRequest) (rpc.ClientStream[rpc.None, sandbox.ReadFileOutput], error) {
+	m.calls++
+	return &reading{m: m, pos: *req.Offset}, nil
+}
+
+type writing struct {
+	rpc.ClientStream[rpc.Bytes, sandbox.FileInfo]
+	m   *memory
+	pos int64
+}
+
+func (w *writing) Writer() io.Writer                { return w }
+func (w *writing) CloseSend() error                 { return nil }
+func (w *writing) Close() error                     { return nil }
+func (w *writing) Recv() (*sandbox.FileInfo, error) { return &sandbox.FileInfo{}, nil }
+
+func (w *writing) Write(b []byte) (int, error) {
+	if end := int(w.pos) + len(b); end > len(w.m.data) {
+		w.m.data = append(w.m.data, make([]byte, end-len(w.m.data))...)
+	}
+	copy(w.m.data[w.pos:], b)
+	w.pos += int64(len(b))
+	return len(b), nil
+}
+
+type reading struct {
+	rpc.ClientStream[rpc.None, sandbox.ReadFileOutput]
+	m   *memory
+	pos int64
+}
+
+func (r *reading) Close() error { return nil }
+
+func (r *reading) Recv() (*sandbox.ReadFileOutput, error) {
+	if r.pos >= int64(len(r.m.data)) {
+		return nil, io.EOF
+	}
+	b := r.m.data[r.pos:min(r.pos+100_000, int64(len(r.m.data)))]
+	r.pos += int64(len(b))
+	return &sandbox.ReadFileOutput{Data: b}, nil
+}
+
+// TestSFTPRequestsMayComeOutOfOrder: requests that come about in order are one
+// call; any order gives the same content.
+func TestSFTPRequestsMayComeOutOfOrder(t *testing.T) {
+	rng := rand.New(rand.NewPCG(1, 2))
+	data := make([]byte, 20<<20+5)
+	for i := range data {
+		data[i] = byte(rng.Uint32())
+	}
+	const size = 32 << 10
+	for name, around := range map[string]int{"in order": 1, "about in order": 8, "in any order": 1 << 20} {
+		var offsets []int
+		for o := 0; o < len(data); o += size {
+			offsets = append(offsets, o)
+		}
+		for from := 0; from < len(offsets); from += around {
+			group := offsets[from:min(from+around, len(offsets))]
+			rng.Shuffle(len(group), func(i, j int) { group[i], group[j] = group[j], group[i] })
+		}
+		m := &memory{}
+		f := &sftpFiles{ctx: t.Context(), files: m}
+		w := &writer{f: f}
+		for _, o := range offsets {
+			if _, err := w.WriteAt(data[o:min(o+size, len(data))], int64(o)); err != nil {
+				t.Fatal(err)
+			}
+			if w.size > window+size {
+				t.Fatalf("%d bytes wait", w.size)
+			}
+		}
+		if err := w.Close(); err != nil || !bytes.Equal(m.data, data) {
+			t.Errorf("written %s: %d of %d bytes, %v", name, len(m.data), len(data), err)
+		}
+		if m.calls > 1 && around < 100 {
+			t.Errorf("written %s with %d calls", name, m.calls)
+		}
+		m.calls = 0
+		r := &reader{f: f}
+		for _, o := range offsets {
+			b := make([]byte, size)
+			n, err := r.ReadAt(b, int64(o))
+			if want := data[o:min(o+size, len(data))]; !bytes.Equal(b[:n], want) || (err == io.EOF) != (n < size) {
+				t.Fatalf("read %s at %d: %d bytes, %v", name, o, n, err)
+			}
+			if len(r.buf) > 3*window {
+				t.Fatalf("%d bytes are kept", len(r.buf))
+			}
+		}
+		if m.calls > 1 && around < 100 {
+			t.Errorf("read %s with %d calls", name, m.calls)
+		}
+		if n, err := r.ReadAt(make([]byte, 1), int64(len(data))); n != 0 || err != io.EOF {
+			t.Errorf("at the end: %d, %v", n, err)
+		}
+	}
+}
