@@ -15,6 +15,7 @@ import (
 
 	"miren.dev/runtime/api/app"
 	"miren.dev/runtime/api/core"
+	"miren.dev/runtime/api/disk"
 	"miren.dev/runtime/api/id"
 	"miren.dev/runtime/api/sandbox"
 	"miren.dev/runtime/cli/command"
@@ -69,10 +70,12 @@ func TestReading(t *testing.T) {
 	n.Spec.Arch, n.Spec.CPUMillis, n.Spec.MemoryBytes = "amd64", 4000, 8<<30
 	n.Status.Phase = core.NodePhaseReady
 	f.create(n)
+	ok(t, "quota", "set", "--sandboxes", "4", "--cpu", "2.5", "--memory", "8GiB", "--executions", "0")
 	for _, c := range []struct {
 		name string
 		args []string
 	}{
+		{"quota-show", []string{"quota", "show"}},
 		{"app-list", []string{"app", "list"}},
 		{"app-show", []string{"app", "show", "shop"}},
 		{"app-status", []string{"app", "status", "shop"}},
@@ -192,6 +195,25 @@ func TestEntityPut(t *testing.T) {
 	}
 }
 
+// TestDisksOfApps: the list of disks names the apps that use them, and the deletion of
+// an app names the disks that stay.
+func TestDisksOfApps(t *testing.T) {
+	f := newFake(t)
+	a := f.shop()
+	d := disk.NewDisk()
+	d.Project, d.Name, d.Spec.SizeBytes = f.project, "shop-data", disk.MinSize
+	f.create(d)
+	p := sandbox.NewSandboxPool()
+	p.Spec.App, p.Spec.AppVersion, p.Spec.Service, p.Spec.Replicas = a.GetID(), a.Status.ActiveVersion, "db", 1
+	p.Spec.Template.Image, p.Spec.Template.Volumes = "img@sha256:1", []sandbox.Volume{{Disk: d.GetID(), Path: "/data"}}
+	f.create(p)
+	if out := ok(t, "disk", "list"); !regexp.MustCompile(`shop-data.*\bshop\b`).MatchString(out) {
+		t.Errorf("disk list: %s", out)
+	}
+	contains(t, ok(t, "disk", "show", "shop-data", "--json"), `"apps"`, `"shop"`)
+	contains(t, ok(t, "app", "delete", "shop", "--yes"), "deleted shop", "its disk shop-data stays", "r disk delete shop-data")
+}
+
 func TestEntityWatch(t *testing.T) {
 	f := newFake(t)
 	f.shop()
@@ -277,15 +299,40 @@ func TestRunCode(t *testing.T) {
 	}
 }
 
+func TestQuota(t *testing.T) {
+	f := newFake(t)
+	contains(t, ok(t, "quota", "set", "--disk", "100GiB", "--snapshots", "5GiB"), "100 GiB", "5 GiB", "unlimited")
+	contains(t, ok(t, "quota", "set", "--disk", "unlimited", "--sandboxes", "0", "--json"), `"snapshot_bytes"`)
+	p, err := entity.Get[core.Project](t.Context(), f.store, f.project)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if q := p.Spec.Quota; q == nil || q.DiskBytes != nil || *q.SnapshotBytes != 5<<30 || q.Sandboxes == nil || *q.Sandboxes != 0 {
+		t.Errorf("%+v", q)
+	}
+	for _, args := range [][]string{{}, {"--cpu", "many"}, {"--memory", "-1"}, {"--sandboxes", "-1"}, {"--fish", "1"}} {
+		if r := run(t, false, "", append([]string{"quota", "set"}, args...)...); r.code != exit.Usage {
+			t.Errorf("%q: %+v", args, r)
+		}
+	}
+	if r := run(t, false, "", "quota", "show", "--project", "none"); r.code == 0 || !strings.Contains(r.err, "none") {
+		t.Errorf("%+v", r)
+	}
+}
+
 // TestInjectedSecrets: what follows --inject-secret is about that secret, and no output has a value.
 func TestInjectedSecrets(t *testing.T) {
 	f := newFake(t)
 	f.shop()
 	t.Setenv("OPENAI", "from-env")
-	if r := run(t, false, "the-value\n", "secret", "set", "openai"); r.code != 0 || strings.Contains(r.out+r.err, "the-value") {
+	if r := run(t, false, "the-value\n", "secret", "set", "openai", "--hosts", "api.openai.com,*.example.com"); r.code != 0 || strings.Contains(r.out+r.err, "the-value") {
 		t.Errorf("%+v", r)
 	}
-	contains(t, ok(t, "secret", "set", "other", "--from-env", "OPENAI"), "other")
+	if r := run(t, false, "the-value\n", "secret", "set", "openai"); r.code != exit.Usage {
+		t.Errorf("without hosts: %+v", r)
+	}
+	contains(t, ok(t, "secret", "set", "other", "--from-env", "OPENAI", "--hosts", "Example.org"), "other", "for example.org")
+	contains(t, ok(t, "secret", "list"), "*.example.com,api.openai.com")
 	list := ok(t, "secret", "list") + ok(t, "secret", "list", "--json") + ok(t, "entity", "get", "secret", "openai", "--json")
 	if contains(t, list, "openai", "other", "[secret]"); strings.Contains(list, "the-value") || strings.Contains(list, "from-env") {
 		t.Error(list)

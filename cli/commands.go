@@ -20,13 +20,18 @@ import (
 	"miren.dev/runtime/cli/doctor"
 	"miren.dev/runtime/cli/entity"
 	"miren.dev/runtime/cli/execution"
+	"miren.dev/runtime/cli/key"
+	"miren.dev/runtime/cli/mcp"
 	"miren.dev/runtime/cli/node"
 	"miren.dev/runtime/cli/pool"
+	"miren.dev/runtime/cli/quota"
 	"miren.dev/runtime/cli/route"
 	"miren.dev/runtime/cli/runcode"
 	"miren.dev/runtime/cli/sandbox"
+	"miren.dev/runtime/cli/sandboxrun"
 	"miren.dev/runtime/cli/secret"
 	"miren.dev/runtime/cli/server"
+	"miren.dev/runtime/cli/ssh"
 	"miren.dev/runtime/cli/template"
 	"miren.dev/runtime/cli/top"
 	"miren.dev/runtime/cli/version"
@@ -55,10 +60,15 @@ var commands = []entry{
 	{path: "logs", make: app.NewLogs},
 	{path: "env", make: app.NewEnv},
 	{path: "run", make: runcode.New},
+	{path: "sandbox-run", make: sandboxrun.New},
 	{path: "execution", make: execution.New},
 	{path: "sandbox", make: sandbox.New},
+	{path: "ssh", make: ssh.New},
+	{path: "ssh-config", make: ssh.NewConfig},
 	{path: "snapshot", make: sandbox.NewSnapshots},
 	{path: "secret", make: secret.New},
+	{path: "quota", make: quota.New},
+	{path: "mcp", make: mcp.New},
 	{path: "template", make: template.New},
 	{path: "pool", make: pool.New},
 	{path: "route", make: route.New},
@@ -69,6 +79,7 @@ var commands = []entry{
 	{path: "entity", make: entity.New},
 	{path: "config", make: config.New},
 	{path: "auth", make: auth.New},
+	{path: "key", make: key.New},
 	{path: "audit", make: audit.New},
 	{path: "debug", make: debug.New},
 	{path: "cluster", make: cluster.New},

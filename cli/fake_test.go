@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/tls"
 	"flag"
+	"log/slog"
 	"net"
 	"os"
 	"path/filepath"
@@ -27,8 +28,11 @@ import (
 	"miren.dev/runtime/cli"
 	"miren.dev/runtime/cli/console"
 	"miren.dev/runtime/domain/identities"
+	"miren.dev/runtime/domain/keys"
+	"miren.dev/runtime/domain/quotas"
 	"miren.dev/runtime/domain/secrets"
 	"miren.dev/runtime/entity"
+	"miren.dev/runtime/entity/informer"
 	"miren.dev/runtime/entity/pgstore"
 	"miren.dev/runtime/entity/remote"
 	"miren.dev/runtime/pkg/errs"
@@ -132,8 +136,12 @@ func (f *fake) serveOn(l net.Listener, cfg *tls.Config) (stop func()) {
 	if err != nil {
 		f.t.Fatal(err)
 	}
+	sealer := schema.NewSealer(filepath.Join(f.t.TempDir(), "key"))
+	core.RegisterKeys(srv, rpcserver.Keys(keys.New(f.store, sealer, func() {}, slog.New(slog.DiscardHandler))))
 	history.RegisterHistory(srv, rpcserver.History(f.store))
-	secret.RegisterSecrets(srv, rpcserver.Secrets(&secrets.Service{Store: f.store, Sealer: schema.NewSealer(filepath.Join(f.t.TempDir(), "key"))}))
+	secret.RegisterSecrets(srv, rpcserver.Secrets(&secrets.Service{Store: f.store, Sealer: sealer}))
+	set := informer.New(informer.Config{Reader: f.store})
+	core.RegisterQuotas(srv, rpcserver.Quotas(quotas.New(f.store, set)))
 	store.RegisterEntities(srv, remote.NewServer(f.store, api.Kinds()))
 	server.RegisterServer(srv, fakeServer{f})
 	server.RegisterNodes(srv, fakeNodes{f})
@@ -149,9 +157,14 @@ func (f *fake) serveOn(l net.Listener, cfg *tls.Config) (stop func()) {
 	execution.RegisterExecutions(srv, newFakeExecutions(f))
 	done := make(chan error, 1)
 	go func() { done <- srv.Serve(l) }()
+	ctx, cancel := context.WithCancel(context.Background())
+	var informers sync.WaitGroup
+	informers.Go(func() { _ = set.Run(ctx) })
 	var once sync.Once
 	stop = func() {
 		once.Do(func() {
+			cancel()
+			informers.Wait()
 			srv.Close()
 			if err := <-done; err != nil {
 				f.t.Error(err)

@@ -13,7 +13,9 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"runtime/debug"
+	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -24,8 +26,19 @@ import (
 	"miren.dev/runtime/cli/console"
 	"miren.dev/runtime/cli/exit"
 	"miren.dev/runtime/cli/handover"
+	"miren.dev/runtime/cli/sandboxrun"
 	"miren.dev/runtime/pkg/errs"
 )
+
+// Args returns the arguments of Main for those of the process: a program with the
+// name of `sandbox-run` is that command.
+func Args(argv []string) []string {
+	name := strings.TrimSuffix(filepath.Base(argv[0]), ".exe")
+	if name == sandboxrun.Name {
+		return append([]string{name}, argv[1:]...)
+	}
+	return argv[1:]
+}
 
 // Main runs the command that args (without the program's name) request and
 // returns the exit code. m has the commands that need the machine of a server;

@@ -2,12 +2,15 @@ package app
 
 import (
 	"context"
+	"slices"
 
 	"github.com/spf13/cobra"
 
 	"miren.dev/runtime/api/app"
+	"miren.dev/runtime/api/disk"
 	"miren.dev/runtime/cli/command"
 	"miren.dev/runtime/cli/console"
+	clidisk "miren.dev/runtime/cli/disk"
 	"miren.dev/runtime/entity"
 )
 
@@ -122,7 +125,7 @@ func newDelete(e *command.Env) *cobra.Command {
 	o := &changeOptions{appOptions: appOptions{Env: e}}
 	cmd := &cobra.Command{
 		Use:               "delete APP",
-		Short:             "Delete an app with its versions, routes and history",
+		Short:             "Delete an app with its versions, routes and history; its disks stay",
 		Args:              command.Args(1, 1, "APP"),
 		ValidArgsFunction: completeApps(e),
 		RunE:              func(cmd *cobra.Command, args []string) error { return o.delete(cmd.Context(), args[0]) },
@@ -133,6 +136,10 @@ func newDelete(e *command.Env) *cobra.Command {
 
 func (o *changeOptions) delete(ctx context.Context, name string) error {
 	if _, err := find(ctx, o.Env, name); err != nil {
+		return err
+	}
+	kept, err := disksOf(ctx, o.Env, name)
+	if err != nil {
 		return err
 	}
 	if !o.yes {
@@ -153,8 +160,31 @@ func (o *changeOptions) delete(ctx context.Context, name string) error {
 		return err
 	}
 	if o.JSON {
-		return o.PrintJSON(map[string]string{"deleted": name})
+		return o.PrintJSON(map[string]any{"deleted": name, "kept_disks": kept})
 	}
 	o.Printf("%s deleted %s\n", o.Paint(console.Green, "✓"), name)
+	for _, d := range kept {
+		o.Printf("  its disk %s stays, with its data: `r disk delete %s` deletes it\n", d, d)
+	}
 	return nil
+}
+
+// disksOf returns the names of the disks that an app uses.
+func disksOf(ctx context.Context, e *command.Env, name string) ([]string, error) {
+	all, _, err := command.All[disk.Disk](ctx, e, entity.Query{})
+	if err != nil {
+		return nil, err
+	}
+	users, err := clidisk.Users(ctx, e, all)
+	if err != nil {
+		return nil, err
+	}
+	names := []string{}
+	for _, d := range all {
+		if slices.Contains(users[d.GetID()], name) {
+			names = append(names, d.Name)
+		}
+	}
+	slices.Sort(names)
+	return names, nil
 }

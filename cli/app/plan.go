@@ -55,14 +55,26 @@ type planService struct {
 	PIDs           *int64            `json:"pids,omitempty"`
 	StopTimeout    string            `json:"stop_timeout,omitempty"`
 	Env            map[string]string `json:"env,omitempty"`
+	Volumes        []planVolume      `json:"volumes,omitempty"`
+}
+
+type planVolume struct {
+	Disk      string `json:"disk"`
+	Path      string `json:"path"`
+	SizeBytes *int64 `json:"size_bytes,omitempty"`
+	ReadOnly  bool   `json:"read_only"`
 }
 
 func planServices(services []appconfig.Service) []planService {
 	list := []planService{}
 	for _, s := range services {
+		var volumes []planVolume
+		for _, v := range s.Volumes {
+			volumes = append(volumes, planVolume(v))
+		}
 		list = append(list, planService{
 			Name: s.Name, Command: s.Command, Port: s.Port, Replicas: s.Replicas, HealthPath: s.HealthPath, HealthDeadline: text(s.HealthDeadline),
-			CPUMillis: s.CPUMillis, MemoryBytes: s.MemoryBytes, PIDs: s.PIDs, StopTimeout: text(s.StopTimeout), Env: s.Env,
+			CPUMillis: s.CPUMillis, MemoryBytes: s.MemoryBytes, PIDs: s.PIDs, StopTimeout: text(s.StopTimeout), Env: s.Env, Volumes: volumes,
 		})
 	}
 	return list

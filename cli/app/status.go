@@ -143,6 +143,13 @@ func (d *detail) printVersion(c *console.Console) {
 		if len(s.Command) > 0 {
 			c.Printf("           %s\n", c.Paint(console.Dim, strings.Join(s.Command, " ")))
 		}
+		for _, v := range s.Volumes {
+			mode := ""
+			if v.ReadOnly {
+				mode = " (read-only)"
+			}
+			c.Printf("           disk %s at %s%s\n", v.Disk, v.Path, mode)
+		}
 	}
 	env := maps.Clone(v.Spec.SourceEnv)
 	if env == nil {

@@ -53,14 +53,14 @@ func newGenerate(e *command.Env) *cobra.Command {
 	}
 	f := cmd.Flags()
 	f.StringVar(&o.name, "name", "", "name of the user or program that will use it")
-	f.StringSliceVar(&o.roles, "role", []string{"admin"}, "role: admin, deployer or viewer, in all projects, or in one as ROLE@PROJECT; repeat for several")
+	f.StringSliceVar(&o.roles, "role", []string{"admin"}, "role: admin, deployer, agent or viewer, in all projects, or in one as ROLE@PROJECT; repeat for several")
 	f.DurationVar(&o.ttl, "ttl", 0, "validity; default a year")
 	f.StringVar(&o.address, "address", "", "host:port at which clients reach the server; default: the address that the server reports")
 	f.StringVar(&o.cluster, "as", "", "name of the cluster in the configuration; default: the host")
 	f.StringVarP(&o.file, "file", "f", "", "write to this new file instead, - for standard output")
 	f.BoolVar(&o.use, "use", false, "make it the current cluster")
 	_ = cmd.RegisterFlagCompletionFunc("role", func(*cobra.Command, []string, string) ([]cobra.Completion, cobra.ShellCompDirective) {
-		return []string{"admin", "deployer", "viewer"}, cobra.ShellCompDirectiveNoFileComp
+		return []string{"admin", "deployer", "agent", "viewer"}, cobra.ShellCompDirectiveNoFileComp
 	}) // fails only for flags that do not exist
 	return cmd
 }

@@ -5,6 +5,7 @@ import (
 	"strconv"
 	"strings"
 
+	"miren.dev/runtime/api/sandbox"
 	"miren.dev/runtime/pkg/appconfig"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/schema"
@@ -79,4 +80,11 @@ func (c *CPU) Ptr() *int64 {
 	}
 	n := int64(*c)
 	return &n
+}
+
+// Limits describes the limits of a sandbox.
+func Limits(r sandbox.Resources) string {
+	return schema.CellMillis(r.CPUMillis) + " CPU, " + schema.CellBytes(r.MemoryBytes) + " memory, " + schema.Cell(r.PIDs) + " processes, " +
+		schema.CellBytes(r.DiskBytes) + " disk for " + schema.Cell(r.DiskFiles) + " files of up to " + schema.CellBytes(r.FileBytes) + ", " +
+		schema.Cell(r.OpenFiles) + " open files, " + schema.CellBytes(r.BandwidthBytes) + "/s network"
 }

@@ -11,9 +11,11 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"miren.dev/runtime/api/app"
 	"miren.dev/runtime/api/core"
 	"miren.dev/runtime/api/disk"
 	"miren.dev/runtime/api/id"
+	"miren.dev/runtime/api/sandbox"
 	"miren.dev/runtime/cli/command"
 	"miren.dev/runtime/cli/console"
 	"miren.dev/runtime/cli/exit"
@@ -244,7 +246,7 @@ func newDelete(e *command.Env) *cobra.Command {
 		Use:               "delete DISK",
 		Aliases:           []string{"rm"},
 		Short:             "Delete a disk with its data",
-		Long:              "Deletes a disk permanently. It refuses while a sandbox has the disk mounted, or snapshots of it exist. Clones stay.",
+		Long:              "Deletes a disk permanently. It refuses while a sandbox has the disk mounted, an app uses it, or snapshots of it exist. Clones stay.",
 		Args:              command.Args(1, 1, "DISK"),
 		ValidArgsFunction: command.CompleteFirst(e, disk.DiskKind),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -282,14 +284,35 @@ func newList(e *command.Env) *cobra.Command {
 		if err != nil {
 			return err
 		}
+		users, err := Users(ctx, e, all)
+		if err != nil {
+			return err
+		}
 		var rows [][]string
 		for _, d := range all {
-			rows = append(rows, []string{d.Name, phase(e, d), schema.CellBytes(d.Spec.SizeBytes), used(d), names[d.Status.Node], string(d.Spec.FileSystem),
-				d.Status.Message, schema.CellAge(d.CreatedAt, time.Now())})
+			rows = append(rows, []string{d.Name, phase(e, d), schema.CellBytes(d.Spec.SizeBytes), used(d), strings.Join(users[d.GetID()], ", "), names[d.Status.Node],
+				string(d.Spec.FileSystem), d.Status.Message, schema.CellAge(d.CreatedAt, time.Now())})
 		}
-		e.Table([]string{"DISK", "STATE", "SIZE", "USED", "NODE", "FILE SYSTEM", "MESSAGE", "AGE"}, rows)
+		e.Table([]string{"DISK", "STATE", "SIZE", "USED", "APPS", "NODE", "FILE SYSTEM", "MESSAGE", "AGE"}, rows)
 		return nil
 	})
+}
+
+// Users returns the names of the apps that use disks, by disk.
+func Users(ctx context.Context, e *command.Env, disks []*disk.Disk) (map[id.Disk][]string, error) {
+	apps, _, err := command.All[app.App](ctx, e, entity.Query{})
+	if err != nil {
+		return nil, err
+	}
+	pools, _, err := command.All[sandbox.SandboxPool](ctx, e, entity.Query{})
+	if err != nil {
+		return nil, err
+	}
+	users := map[id.Disk][]string{}
+	for _, d := range disks {
+		users[d.GetID()] = app.DiskUsers(d.GetID(), apps, pools)
+	}
+	return users, nil
 }
 
 // nodeNames returns the names of the nodes by id.
@@ -324,12 +347,13 @@ type detail struct {
 	Disk      *disk.Disk           `json:"disk"`
 	Snapshots []*disk.DiskSnapshot `json:"snapshots"`
 	Mounts    []*disk.DiskMount    `json:"mounts"`
+	Apps      []string             `json:"apps"` // names of those that use it
 }
 
 func newShow(e *command.Env) *cobra.Command {
 	return &cobra.Command{
 		Use:               "show DISK",
-		Short:             "Show a disk, its snapshots, and the sandboxes that mount it",
+		Short:             "Show a disk, its snapshots, and the apps and sandboxes that use it",
 		Args:              command.Args(1, 1, "DISK"),
 		ValidArgsFunction: command.CompleteFirst(e, disk.DiskKind),
 		RunE:              func(cmd *cobra.Command, args []string) error { return show(cmd.Context(), e, args[0]) },
@@ -341,7 +365,7 @@ func show(ctx context.Context, e *command.Env, name string) error {
 	if err != nil {
 		return err
 	}
-	x := detail{Disk: d, Snapshots: []*disk.DiskSnapshot{}, Mounts: []*disk.DiskMount{}}
+	x := detail{Disk: d, Snapshots: []*disk.DiskSnapshot{}, Mounts: []*disk.DiskMount{}, Apps: []string{}}
 	snaps, _, err := command.All[disk.DiskSnapshot](ctx, e, entity.Where(disk.DiskSnapshotAttrDisk, d.GetID()))
 	if err != nil {
 		return err
@@ -350,7 +374,11 @@ func show(ctx context.Context, e *command.Env, name string) error {
 	if err != nil {
 		return err
 	}
-	x.Snapshots, x.Mounts = append(x.Snapshots, snaps...), append(x.Mounts, mounts...)
+	users, err := Users(ctx, e, []*disk.Disk{d})
+	if err != nil {
+		return err
+	}
+	x.Snapshots, x.Mounts, x.Apps = append(x.Snapshots, snaps...), append(x.Mounts, mounts...), append(x.Apps, users[d.GetID()]...)
 	if e.JSON {
 		return e.PrintJSON(x)
 	}
@@ -368,6 +396,9 @@ func show(ctx context.Context, e *command.Env, name string) error {
 	}
 	if d.Status.Message != "" {
 		rows = append(rows, []string{"message", d.Status.Message})
+	}
+	for _, a := range x.Apps {
+		rows = append(rows, []string{"app", a})
 	}
 	for _, m := range x.Mounts {
 		mode := "read-write"

@@ -26,6 +26,11 @@ type createFlags struct {
 	disk    command.Bytes
 	cpu     command.CPU
 	pids    int64
+
+	files, openFiles int64
+	fileSize         command.Bytes
+	bandwidth        command.Bytes
+
 	network string
 	ttl     time.Duration
 	secrets []string
@@ -45,6 +50,10 @@ func (o *createFlags) AddFlags(cmd *cobra.Command) {
 	f.Var(&o.cpu, "cpu", "CPU limit: 0.5, 2, 500m")
 	f.Var(&o.disk, "disk", "limit of written bytes: 1GiB")
 	f.Int64Var(&o.pids, "pids", 0, "limit of processes")
+	f.Int64Var(&o.files, "limit-files", 0, "limit of files that are made on its disk")
+	f.Int64Var(&o.openFiles, "limit-open-files", 0, "limit of files that a process has open")
+	f.Var(&o.fileSize, "limit-file-size", "limit of the size of a file: 1GiB")
+	f.Var(&o.bandwidth, "limit-bandwidth", "limit of what is sent in a second, and of what is received: 10MB")
 	f.StringVar(&o.network, "network", "", "network: bridge or none")
 	f.DurationVar(&o.ttl, "ttl", 0, "lifetime, after which it is stopped")
 	f.StringArrayVar(&o.secrets, "secret", nil, "secret environment variable, KEY=VALUE, or KEY for its value here")
@@ -71,8 +80,11 @@ func (o *createFlags) request(e *command.Env, req *sandbox.RunRequest) (*sandbox
 	req.Image, req.Template, req.Agent, req.App, req.Service = o.image, o.from, o.agent, o.app, o.service
 	req.Network, req.CPUMillis = sandbox.NetworkMode(o.network), o.cpu.Ptr()
 	req.MemoryBytes, req.DiskBytes = o.memory.Ptr(), o.disk.Ptr()
-	if o.pids > 0 {
-		req.PIDs = &o.pids
+	req.FileBytes, req.BandwidthBytes = o.fileSize.Ptr(), o.bandwidth.Ptr()
+	for to, n := range map[**int64]*int64{&req.PIDs: &o.pids, &req.DiskFiles: &o.files, &req.OpenFiles: &o.openFiles} {
+		if *n > 0 {
+			*to = n
+		}
 	}
 	if o.ttl > 0 {
 		req.TTL = &o.ttl

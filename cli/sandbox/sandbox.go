@@ -189,8 +189,7 @@ func show(ctx context.Context, e *command.Env, name string) error {
 	line("origin", origin(s))
 	line("image", t.Image)
 	line("command", strings.Join(t.Command, " "))
-	line("limits", schema.CellMillis(t.Resources.CPUMillis)+" CPU, "+schema.CellBytes(t.Resources.MemoryBytes)+" memory, "+
-		schema.Cell(t.Resources.PIDs)+" processes, "+schema.CellBytes(t.Resources.DiskBytes)+" disk")
+	line("limits", command.Limits(t.Resources))
 	line("network", string(t.Network))
 	if stats != nil {
 		line("uses", schema.CellBytes(stats.MemoryBytes)+" memory, "+stats.CPU.Round(time.Millisecond).String()+" CPU time, "+schema.Cell(stats.PIDs)+" processes")

@@ -37,20 +37,26 @@ func client(ctx context.Context, e *command.Env) (secret.SecretsClient, error) {
 
 func newSet(e *command.Env) *cobra.Command {
 	var from string
+	var hosts []string
 	cmd := &cobra.Command{
 		Use:   "set NAME",
 		Short: "Set a secret",
 		Long: `Sets a secret of the project to the input, without the line break at its end. The server encrypts it, and never shows it.
-A change counts for the next request that the secret is added to (r sandbox run --inject-secret).`,
-		Example: "  r secret set openai < key.txt\n  r secret set openai --from-env OPENAI_API_KEY",
+Only requests to its hosts can get it; to change them, set the value again with them. A change counts for the next request
+that the secret is added to (r sandbox run --inject-secret).`,
+		Example: "  r secret set openai --hosts api.openai.com < key.txt\n  r secret set maps --hosts maps.example.com,'*.example.org' --from-env MAPS_KEY",
 		Args:    command.Args(1, 1, "NAME"),
-		RunE:    func(cmd *cobra.Command, args []string) error { return set(cmd.Context(), e, args[0], from) },
+		RunE:    func(cmd *cobra.Command, args []string) error { return set(cmd.Context(), e, args[0], from, hosts) },
 	}
 	cmd.Flags().StringVar(&from, "from-env", "", "environment variable to take the value from")
+	cmd.Flags().StringSliceVar(&hosts, "hosts", nil, "hosts whose requests may get it, or *.DOMAIN")
 	return cmd
 }
 
-func set(ctx context.Context, e *command.Env, name, from string) error {
+func set(ctx context.Context, e *command.Env, name, from string, hosts []string) error {
+	if len(hosts) == 0 {
+		return exit.Usagef("say for which hosts it is: --hosts api.example.com,'*.example.org'")
+	}
 	value, err := read(e, from)
 	if err != nil {
 		return err
@@ -59,7 +65,7 @@ func set(ctx context.Context, e *command.Env, name, from string) error {
 	if err != nil {
 		return err
 	}
-	resp, err := c.Set(ctx, &secret.SetSecretRequest{Project: e.Project(), Secret: name, Value: value})
+	resp, err := c.Set(ctx, &secret.SetSecretRequest{Project: e.Project(), Secret: name, Value: value, Hosts: hosts})
 	if err != nil {
 		return err
 	}
@@ -70,7 +76,7 @@ func set(ctx context.Context, e *command.Env, name, from string) error {
 	if e.JSON {
 		return e.PrintJSON(s)
 	}
-	e.Printf("%s set the secret %s\n", e.Paint(console.Green, "✓"), s.Name)
+	e.Printf("%s set the secret %s for %s\n", e.Paint(console.Green, "✓"), s.Name, strings.Join(s.Spec.Hosts, ", "))
 	return nil
 }
 
@@ -107,9 +113,9 @@ func newList(e *command.Env) *cobra.Command {
 		}
 		var rows [][]string
 		for _, s := range all {
-			rows = append(rows, []string{s.Name, schema.CellAge(s.Spec.ChangedAt, time.Now()), schema.CellAge(s.CreatedAt, time.Now())})
+			rows = append(rows, []string{s.Name, strings.Join(s.Spec.Hosts, ","), schema.CellAge(s.Spec.ChangedAt, time.Now()), schema.CellAge(s.CreatedAt, time.Now())})
 		}
-		e.Table([]string{"NAME", "CHANGED", "AGE"}, rows)
+		e.Table([]string{"NAME", "HOSTS", "CHANGED", "AGE"}, rows)
 		return nil
 	})
 }

@@ -75,6 +75,8 @@ func (o *statusOptions) print(st *server.StatusResponse) {
 	for _, a := range st.RPCAddresses {
 		line("rpc", a)
 	}
+	line("http api", st.APIAddress)
+	line("ssh", st.SSHAddress)
 	for _, a := range st.IngressAddresses {
 		line("ingress", a)
 	}

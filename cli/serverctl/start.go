@@ -169,6 +169,9 @@ func (o *startOptions) ready(cfg *config.Config, st *server.StatusResponse, alre
 	if cfg.RPC.Address != "" {
 		o.Printf("  network  %s (clients need a certificate: r auth generate)\n", cfg.RPC.Address)
 	}
+	if st.APIAddress != "" {
+		o.Printf("  http api %s (programs need a key: r key create)\n", st.APIAddress)
+	}
 	if a := cfg.Ingress.HTTPAddress; a != "" {
 		domain := "localhost"
 		if len(cfg.Ingress.LocalDomains) > 0 {

@@ -169,8 +169,7 @@ func printVersion(line func(name, value string), v *sandbox.TemplateVersion) {
 		line("ready", ready(p))
 	}
 	r := v.Spec.Resources
-	line("limits", schema.CellMillis(r.CPUMillis)+" CPU, "+schema.CellBytes(r.MemoryBytes)+" memory, "+schema.Cell(r.PIDs)+" processes, "+
-		schema.CellBytes(r.DiskBytes)+" disk")
+	line("limits", command.Limits(r))
 }
 
 func ready(p *sandbox.Probe) string {

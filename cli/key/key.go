@@ -1,0 +1,149 @@
+// Package key has `r key`: the API keys by which programs call the HTTP API.
+package key
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"miren.dev/runtime/api/core"
+	"miren.dev/runtime/cli/command"
+	"miren.dev/runtime/cli/console"
+	"miren.dev/runtime/cli/exit"
+	"miren.dev/runtime/entity"
+	"miren.dev/runtime/pkg/schema"
+)
+
+// New makes the commands.
+func New(e *command.Env) *cobra.Command {
+	return command.Group("key", "API keys for programs that call the HTTP API", newCreate(e), newList(e), newDelete(e))
+}
+
+func client(ctx context.Context, e *command.Env) (core.KeysClient, error) {
+	c, err := e.Connect(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return core.NewKeysClient(c), nil
+}
+
+type createOptions struct {
+	*command.Env
+	roles   []string
+	expires time.Duration
+}
+
+func newCreate(e *command.Env) *cobra.Command {
+	o := &createOptions{Env: e}
+	cmd := &cobra.Command{
+		Use:   "create NAME",
+		Short: "Make an API key",
+		Long: `Makes an API key of the project and prints it. It is shown this once: the server keeps only a hash of it. In a pipe it is
+printed alone. A key gives its roles in its project and nowhere else. The role agent works with sandboxes, their files and
+executions; deployer also deploys, builds templates and sets secrets; viewer reads; admin makes keys too.`,
+		Example: "  r key create ci\n  E2B_API_KEY=$(r key create ci --project shop --role deployer --expires 720h)",
+		Args:    command.Args(1, 1, "NAME"),
+		RunE:    func(cmd *cobra.Command, args []string) error { return o.run(cmd.Context(), args[0]) },
+	}
+	f := cmd.Flags()
+	f.StringSliceVar(&o.roles, "role", []string{"agent"}, "role in the project: agent, viewer, deployer or admin; repeat for several")
+	f.DurationVar(&o.expires, "expires", 0, "validity; default until it is deleted")
+	_ = cmd.RegisterFlagCompletionFunc("role", func(*cobra.Command, []string, string) ([]cobra.Completion, cobra.ShellCompDirective) {
+		return []string{"agent", "viewer", "deployer", "admin"}, cobra.ShellCompDirectiveNoFileComp
+	}) // fails only for flags that do not exist
+	return cmd
+}
+
+func (o *createOptions) run(ctx context.Context, name string) error {
+	req := &core.CreateKeyRequest{Project: o.Project(), Name: name, Roles: o.roles}
+	if o.expires != 0 {
+		req.TTL = &o.expires
+	}
+	if err := req.Validate(); err != nil {
+		return exit.With(exit.Usage, err)
+	}
+	c, err := client(ctx, o.Env)
+	if err != nil {
+		return err
+	}
+	req.Project = o.Project() // that of the cluster is known only now
+	resp, err := c.Create(ctx, req)
+	if err != nil {
+		return err
+	}
+	k, err := entity.Decode[core.APIKey](&resp.Key)
+	if err != nil {
+		return err
+	}
+	if o.JSON {
+		return o.PrintJSON(map[string]any{"name": k.Name, "key": resp.Secret, "roles": k.Spec.Roles, "expires_at": k.Spec.ExpiresAt})
+	}
+	o.Notef("%s made the key %s (%s), %s; it is not shown again\n", o.Paint(console.Green, "✓"), k.Name, strings.Join(k.Spec.Roles, ", "), state(o.Env, k))
+	o.Printf("%s\n", resp.Secret)
+	return nil
+}
+
+func newList(e *command.Env) *cobra.Command {
+	load := func(ctx context.Context) ([]*core.APIKey, error) {
+		all, _, err := command.All[core.APIKey](ctx, e, entity.Query{})
+		slices.SortFunc(all, func(a, b *core.APIKey) int { return cmp.Compare(a.Name, b.Name) })
+		return all, err
+	}
+	return command.List(e, "List the API keys of the project", []string{core.KindAPIKey}, load, func(_ context.Context, all []*core.APIKey) error {
+		if len(all) == 0 && e.Terminal {
+			e.Notef("there are no API keys: r key create makes one\n")
+			return nil
+		}
+		var rows [][]string
+		for _, k := range all {
+			used := "never"
+			if k.Status.LastUsed != nil {
+				used = schema.CellAge(*k.Status.LastUsed, time.Now())
+			}
+			rows = append(rows, []string{k.Name, strings.Join(k.Spec.Roles, ", "), state(e, k), used, k.Spec.CreatedBy, schema.CellAge(k.CreatedAt, time.Now())})
+		}
+		e.Table([]string{"NAME", "ROLES", "STATE", "LAST USED", "CREATED BY", "AGE"}, rows)
+		return nil
+	})
+}
+
+// state says until when a key is valid.
+func state(e *command.Env, k *core.APIKey) string {
+	switch end := k.Spec.ExpiresAt; {
+	case end == nil:
+		return "valid until it is deleted"
+	case end.Before(time.Now()):
+		return e.Paint(console.Yellow, "expired "+end.Format(time.DateOnly))
+	default:
+		return "valid until " + end.Format(time.DateOnly)
+	}
+}
+
+func newDelete(e *command.Env) *cobra.Command {
+	return &cobra.Command{
+		Use:               "delete NAME",
+		Aliases:           []string{"rm"},
+		Short:             "Delete an API key",
+		Long:              "Deletes an API key. The server refuses it at once, and ends the calls that are made with it.",
+		Args:              command.Args(1, 1, "NAME"),
+		ValidArgsFunction: command.CompleteFirst(e, core.APIKeyKind),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, err := client(cmd.Context(), e)
+			if err != nil {
+				return err
+			}
+			if err := c.Delete(cmd.Context(), &core.KeyRequest{Project: e.Project(), Name: args[0]}); err != nil {
+				return err
+			}
+			if e.JSON {
+				return e.PrintJSON(map[string]string{"deleted": args[0]})
+			}
+			e.Printf("%s deleted the key %s\n", e.Paint(console.Green, "✓"), args[0])
+			return nil
+		},
+	}
+}

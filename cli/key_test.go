@@ -1,0 +1,46 @@
+package cli_test
+
+import (
+	"encoding/json"
+	"regexp"
+	"strings"
+	"testing"
+
+	"miren.dev/runtime/cli/exit"
+)
+
+// TestKeys: a key is printed once, alone in a pipe, and in no list.
+func TestKeys(t *testing.T) {
+	newFake(t)
+	shape := regexp.MustCompile(`^e2b_[0-9a-f]{64}\n$`)
+	out := ok(t, "key", "create", "ci")
+	if !shape.MatchString(out) {
+		t.Fatalf("%q", out)
+	}
+	var made struct{ Name, Key string }
+	if err := json.Unmarshal([]byte(ok(t, "key", "create", "deploys", "--role", "deployer", "--expires", "1h", "--json")), &made); err != nil {
+		t.Fatal(err)
+	}
+	if made.Name != "deploys" || !shape.MatchString(made.Key+"\n") {
+		t.Errorf("%+v", made)
+	}
+	list := ok(t, "key", "list") + ok(t, "key", "list", "--json") + ok(t, "entity", "get", "api_key", "ci", "--json")
+	contains(t, list, "ci", "agent@default", "deploys", "deployer@default", "never", "[secret]")
+	for _, secret := range []string{strings.TrimSpace(out), made.Key} {
+		if strings.Contains(list, secret[4:]) {
+			t.Error("a list has the key")
+		}
+	}
+	for _, args := range [][]string{{"create", "Bad_Name"}, {"create", "a", "--expires", "1s"}} {
+		if r := run(t, false, "", append([]string{"key"}, args...)...); r.code != exit.Usage {
+			t.Errorf("%q: %+v", args, r)
+		}
+	}
+	if r := run(t, false, "", "key", "create", "a", "--role", "agent@shop"); r.code == 0 || !strings.Contains(r.err, "agent@shop") {
+		t.Errorf("%+v", r)
+	}
+	contains(t, ok(t, "key", "delete", "ci"), "deleted the key ci")
+	if r := run(t, false, "", "key", "delete", "ci"); r.code == 0 {
+		t.Errorf("%+v", r)
+	}
+}
