@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"context"
+	"fmt"
 	"strings"
 	"testing"
 
@@ -87,4 +88,63 @@ func TestDisks(t *testing.T) {
 	if s.json(t, &left, "disk", "list"); len(left) > 0 {
 		t.Errorf("after the deletions: %+v", left)
 	}
+}
+
+// TestForksAndDisks: a sandbox that writes to a disk is paused with an open file on it, and writes on after the resume. It
+// has no forks; one that reads a disk has, and they read it too.
+func TestForksAndDisks(t *testing.T) {
+	t.Parallel()
+	const disk = "of-forks"
+	shared.r(t, "", "disk", "create", disk, "--size", "64M")
+	writer := shared.run(t, "--volume", disk+":/data", "--", "sh", "-c", "exec >>/data/log; i=0; while :; do i=$((i+1)); echo $i; sleep 0.05; done")
+	lines := func() []string {
+		return strings.Fields(shared.r(t, "", "sandbox", "exec", writer, "--", "cat", "/data/log"))
+	}
+	written := func(more int) (all []string) {
+		t.Helper()
+		wait.NoError(t, "the sandbox writes to its disk", func() error {
+			if all = lines(); len(all) <= more {
+				return fmt.Errorf("%d lines, not more than %d", len(all), more)
+			}
+			return nil
+		})
+		return all
+	}
+	before := written(3)
+	for _, command := range []string{"snapshot", "fork"} {
+		if res := shared.try(t, "", "sandbox", command, writer); res.Code == 0 || !strings.Contains(res.Stderr, "writes to a disk at /data") {
+			t.Errorf("%s of a sandbox that writes to a disk: %s", command, res)
+		}
+	}
+	shared.r(t, "", "sandbox", "pause", writer)
+	shared.r(t, "", "sandbox", "resume", writer)
+	for i, line := range written(len(before) + 3) {
+		if line != fmt.Sprint(i+1) {
+			t.Fatalf("line %d is %s", i+1, line)
+		}
+	}
+	shared.r(t, "", "sandbox", "delete", writer)
+
+	reader := shared.run(t, "--volume", disk+":/data:ro", "--", "sleep", "600")
+	shared.r(t, "", "sandbox", "exec", reader, "--", "true") // which waits until it runs
+	ids := append(strings.Fields(shared.r(t, "", "sandbox", "fork", reader, "--count", "2")), reader)
+	var logs []string
+	for _, id := range ids {
+		logs = append(logs, shared.r(t, "", "sandbox", "exec", id, "--", "cat", "/data/log"))
+		if res := shared.try(t, "", "sandbox", "exec", id, "--", "touch", "/data/new"); res.Code == 0 {
+			t.Errorf("%s writes to a disk that it only reads", id)
+		}
+	}
+	if len(logs) != 3 || logs[0] != logs[2] || logs[1] != logs[2] || len(logs[2]) == 0 {
+		t.Errorf("a reader and its forks read %q", logs)
+	}
+	for _, id := range ids {
+		shared.r(t, "", "sandbox", "delete", id)
+	}
+	wait.NoError(t, "the disk is free", func() error {
+		if res := shared.try(t, "", "disk", "delete", disk, "--yes"); res.Code != 0 {
+			return fmt.Errorf("%s", res)
+		}
+		return nil
+	}, wait.Within(converge))
 }

@@ -67,7 +67,7 @@ func run(m *testing.M) (code int) {
 		fmt.Fprintln(os.Stderr, "e2e: sweep of an earlier run:", err)
 		return 1
 	}
-	if shared, err = newServer("shared"); err == nil {
+	if shared, err = newServer("shared", "--ssh-address", "127.0.0.1:0"); err == nil {
 		err = shared.start()
 	}
 	code = 1
@@ -98,6 +98,7 @@ type server struct {
 	name  string
 	state string
 	port  int // address of the ingress
+	api   int // address of the HTTP API
 	extra []string
 	exe   string   // name of the program in bin; "": r
 	env   []string // variables besides the usual ones
@@ -109,7 +110,9 @@ func newServer(name string, flags ...string) (*server, error) {
 		return s, err
 	}
 	var err error
-	s.port, err = freePort()
+	if s.port, err = freePort(); err == nil {
+		s.api, err = freePort()
+	}
 	return s, err
 }
 
@@ -142,7 +145,8 @@ func freePort() (int, error) {
 
 func (s *server) start() error {
 	out, err := s.command(context.Background(), "", append([]string{"server", "start",
-		"--ingress-http-address", fmt.Sprintf("127.0.0.1:%d", s.port)}, s.extra...)...).CombinedOutput()
+		"--ingress-http-address", fmt.Sprintf("127.0.0.1:%d", s.port),
+		"--api-address", fmt.Sprintf("127.0.0.1:%d", s.api)}, s.extra...)...).CombinedOutput()
 	if err != nil {
 		return fmt.Errorf("server start: %w\n%s", err, out)
 	}

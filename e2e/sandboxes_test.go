@@ -78,15 +78,15 @@ func TestRunCode(t *testing.T) {
 func TestConfinedCode(t *testing.T) {
 	t.Parallel()
 	const code = `
-import os
+import ctypes, os
 def can(f, *a):
     try: f(*a); return True
     except OSError: return False
-print(open("/proc/1/comm").read().strip(), can(os.listdir, "/run/runtime/bin"), can(open, "/var/tmp/x", "w"), can(open, "x", "w"), can(open, "/tmp/x", "w"))`
-	if out := shared.r(t, "", "run", "-l", "python", code); out != "agent True True True True\n" {
+print(open("/proc/1/comm").read().strip(), can(os.listdir, "/run/runtime/bin"), can(open, "/var/tmp/x", "w"), can(open, "x", "w"), can(open, "/tmp/x", "w"), ctypes.CDLL(None).unshare(0x10000000) == 0)`
+	if out := shared.r(t, "", "run", "-l", "python", code); out != "agent True True True True True\n" {
 		t.Errorf("without the layer: %q", out)
 	}
-	if out := shared.r(t, "", "run", "--confine", "-l", "python", code); out != "bwrap False False True True\n" {
+	if out := shared.r(t, "", "run", "--confine", "-l", "python", code); out != "bwrap False False True True False\n" {
 		t.Errorf("in the layer: %q", out)
 	}
 	if res := shared.try(t, "", "run", "--confine", "-l", "go", "package main\nimport \"os\"\nfunc main() { os.Exit(3) }"); res.Code != 3 {
@@ -135,15 +135,18 @@ func TestPauseSnapshotFork(t *testing.T) {
 	if len(forks) != 3 {
 		t.Fatalf("forks %q", forks)
 	}
-	names := map[string]bool{}
+	generations := map[string]bool{}
 	for _, f := range forks {
 		if n := count(f); n < before {
 			t.Errorf("fork %s counts %d, its origin %d", f, n, before)
 		}
-		names[strings.TrimSpace(shared.r(t, "", "sandbox", "exec", f, "--", "hostname"))] = true
+		if name := strings.TrimSpace(shared.r(t, "", "sandbox", "exec", f, "--", "hostname")); name != f {
+			t.Errorf("fork %s has the host name %s", f, name)
+		}
+		generations[shared.r(t, "", "sandbox", "exec", f, "--", "cat", "/dev/runtime/generation")] = true
 	}
-	if len(names) != 3 {
-		t.Errorf("host names %v", names)
+	if len(generations) != 3 {
+		t.Errorf("generations %v", generations)
 	}
 	contains(t, "env of a fork", shared.r(t, "", "sandbox", "exec", forks[0], "--", "sh", "-c", "echo $SEED"), "2")
 	contains(t, "snapshot delete", shared.r(t, "", "snapshot", "delete", "counted"), "deleted")

@@ -64,9 +64,12 @@ func TestInjectedSecrets(t *testing.T) {
 	}
 
 	t.Setenv("API_KEY", value)
-	s.r(t, "", "secret", "set", "api", "--from-env", "API_KEY")
+	s.r(t, "", "secret", "set", "api", "--from-env", "API_KEY", "--hosts", host)
 	if res := s.try(t, "", "sandbox", "run", "--image", "debian", "--inject-secret", "other", "--host", host, "--", "true"); res.Code == 0 || !strings.Contains(res.Stderr, "other") {
 		t.Errorf("a secret that does not exist: %s", res)
+	}
+	if res := s.try(t, "", "sandbox", "run", "--image", "debian", "--inject-secret", "api", "--host", "evil."+host, "--", "true"); res.Code == 0 || !strings.Contains(res.Stderr, "not for evil."+host) {
+		t.Errorf("a host that the secret is not for: %s", res)
 	}
 	sid := s.run(t, "--egress", "list", "--inject-secret", "api", "--host", host, "--", "sleep", "600")
 	request := "printf 'GET / HTTP/1.1\\r\\nHost: " + host + "\\r\\nAuthorization: Bearer placeholder\\r\\nConnection: close\\r\\n\\r\\n' | " +
@@ -107,6 +110,8 @@ func TestInjectedSecrets(t *testing.T) {
 		t.Errorf("without the rule: %s", out)
 	}
 
+	s.r(t, "", "secret", "set", "api", "--from-env", "API_KEY", "--hosts", "other."+host)
+	contains(t, "when the secret is for another host", ask(sid), "403 Forbidden", "may not be sent")
 	s.r(t, "", "secret", "delete", "api")
 	for _, sid := range []string{sid, fork} {
 		contains(t, "after the deletion of the secret", ask(sid), "403 Forbidden", "the secret api")

@@ -64,8 +64,12 @@ group() {
 		need nbdkit has nbdkit
 		need openssh-client has ssh
 		need procps has pgrep
+		# For the tools of hack/rest-clients.sh.
+		need jq has jq
 		need python3-libnbd has nbdsh
+		need python3-venv python3 -c 'import ensurepip, venv'
 		need qemu-utils has qemu-io
+		need rsync has rsync
 		need tmux has tmux
 		need xfsprogs has mkfs.xfs
 		;;

@@ -1,0 +1,81 @@
+package e2e
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// post sends a body to an app.
+func (s *server) post(t *testing.T, app, body string) {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, fmt.Sprintf("http://127.0.0.1:%d/", s.port), strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Host = app + ".localhost"
+	resp, err := client.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	if answer, err := io.ReadAll(resp.Body); err != nil || resp.StatusCode != http.StatusOK {
+		t.Fatalf("POST to %s: %d %s %v", app, resp.StatusCode, answer, err)
+	}
+}
+
+// TestAppKeepsItsDisk deploys an app that writes to its disk. The data are there
+// after a new version, a version that fails, a restart, a rollback, the stop of a
+// sandbox and the deletion of the app. Requests that come between two versions are answered.
+func TestAppKeepsItsDisk(t *testing.T) {
+	const name, disk = "notes", "go-notes-data"
+	s, dir := own(t, "appdisk"), copyExample(t, "go-notes")
+	main := filepath.Join(dir, "main.go")
+	s.r(t, dir, "app", "deploy", "--app", name)
+	s.post(t, name, "first")
+	s.answers(t, name, "/", "v1\nfirst")
+
+	stop := s.watchApp(name)
+	edit(t, main, `"v1"`, `"v2"`)
+	s.r(t, dir, "app", "deploy", "--app", name)
+	s.answers(t, name, "/", "v2\nfirst")
+	s.post(t, name, "second")
+
+	edit(t, main, "mux := http.NewServeMux()", "mux := http.NewServeMux()\n\tif version != \"\" {\n\t\tpanic(\"broken\")\n\t}")
+	if res := s.try(t, dir, "app", "deploy", "--app", name); res.Code == 0 {
+		t.Fatalf("a version that crashes: %s", res)
+	}
+	s.answers(t, name, "/", "v2\nfirst\nsecond")
+
+	s.r(t, "", "app", "restart", name)
+	s.answers(t, name, "/", "v2\nfirst\nsecond")
+	s.r(t, "", "app", "rollback", name, "--to", "v1")
+	s.answers(t, name, "/", "v1\nfirst\nsecond")
+	if failed, all := stop(); failed > 0 || all == 0 {
+		t.Errorf("%d of %d requests failed", failed, all)
+	}
+
+	var sandboxes []struct{ ID string }
+	if s.json(t, &sandboxes, "sandbox", "list", "--app", name); len(sandboxes) != 1 {
+		t.Fatalf("%d sandboxes", len(sandboxes))
+	}
+	s.r(t, "", "sandbox", "stop", sandboxes[0].ID)
+	s.answers(t, name, "/", "v1\nfirst\nsecond")
+
+	if out := s.r(t, "", "disk", "list"); !strings.Contains(out, disk) || !strings.Contains(out, name) {
+		t.Errorf("disk list: %s", out)
+	}
+	if res := s.try(t, "", "disk", "delete", disk, "--yes"); res.Code == 0 || !strings.Contains(res.Stderr, "used by app "+name) {
+		t.Errorf("deletion of a disk that an app uses: %s", res)
+	}
+	if out := s.r(t, "", "app", "delete", name, "--yes"); !strings.Contains(out, "disk "+disk+" stays") {
+		t.Errorf("app delete: %s", out)
+	}
+	s.r(t, dir, "app", "deploy", "--app", "again", "--dir", copyExample(t, "go-notes"))
+	s.answers(t, "again", "/", "v1\nfirst\nsecond")
+	s.r(t, "", "app", "delete", "again", "--yes")
+	s.r(t, "", "disk", "delete", disk, "--yes")
+}

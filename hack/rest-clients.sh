@@ -1,0 +1,29 @@
+#!/usr/bin/env bash
+# Installs the foreign tools of the tests of the REST face, and prints the directory with their programs: a validator of
+# OpenAPI documents and a property-based tester of HTTP APIs. They are installed with pip, as
+# e2e/testdata/rest/requirements.txt has them, into ${RUNTIME_CACHE:-~/.cache/miren-runtime}/rest-clients, once for each
+# list.
+set -euo pipefail
+cd "$(dirname "$0")/../e2e/testdata/rest"
+cache=${RUNTIME_CACHE:-${XDG_CACHE_HOME:-${HOME:-/root}/.cache}/miren-runtime}/rest-clients
+
+die() {
+	printf 'rest-clients.sh: %s\n' "$*" >&2
+	exit 1
+}
+
+key=$(sha256sum requirements.txt | cut -c1-20)
+env=$cache/env-$key
+if [ ! -e "$env/complete" ]; then
+	command -v python3 >/dev/null || die "python3 is not installed"
+	mkdir -p "$cache"
+	exec 9>"$cache/lock"
+	flock 9
+	if [ ! -e "$env/complete" ]; then
+		rm -rf "$env" # of an installation that did not end; such an environment cannot be moved
+		python3 -m venv "$env" || die "python3 has no module venv: install python3-venv"
+		"$env/bin/pip" install --quiet --disable-pip-version-check --requirement requirements.txt >&2
+		touch "$env/complete"
+	fi
+fi
+printf '%s\n' "$env/bin"
