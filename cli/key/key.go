@@ -15,20 +15,13 @@ import (
 	"miren.dev/runtime/cli/console"
 	"miren.dev/runtime/cli/exit"
 	"miren.dev/runtime/entity"
+	"miren.dev/runtime/pkg/rpc"
 	"miren.dev/runtime/pkg/schema"
 )
 
 // New makes the commands.
 func New(e *command.Env) *cobra.Command {
 	return command.Group("key", "API keys for programs that call the HTTP API", newCreate(e), newList(e), newDelete(e))
-}
-
-func client(ctx context.Context, e *command.Env) (core.KeysClient, error) {
-	c, err := e.Connect(ctx)
-	if err != nil {
-		return nil, err
-	}
-	return core.NewKeysClient(c), nil
 }
 
 type createOptions struct {
@@ -66,12 +59,12 @@ func (o *createOptions) run(ctx context.Context, name string) error {
 	if err := req.Validate(); err != nil {
 		return exit.With(exit.Usage, err)
 	}
-	c, err := client(ctx, o.Env)
+	c, err := o.Env.Connect(ctx)
 	if err != nil {
 		return err
 	}
 	req.Project = o.Project() // that of the cluster is known only now
-	resp, err := c.Create(ctx, req)
+	resp, err := core.NewKeysClient(c).Create(ctx, req)
 	if err != nil {
 		return err
 	}
@@ -124,26 +117,9 @@ func state(e *command.Env, k *core.APIKey) string {
 }
 
 func newDelete(e *command.Env) *cobra.Command {
-	return &cobra.Command{
-		Use:               "delete NAME",
-		Aliases:           []string{"rm"},
-		Short:             "Delete an API key",
-		Long:              "Deletes an API key. The server refuses it at once, and ends the calls that are made with it.",
-		Args:              command.Args(1, 1, "NAME"),
-		ValidArgsFunction: command.CompleteFirst(e, core.APIKeyKind),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			c, err := client(cmd.Context(), e)
-			if err != nil {
-				return err
-			}
-			if err := c.Delete(cmd.Context(), &core.KeyRequest{Project: e.Project(), Name: args[0]}); err != nil {
-				return err
-			}
-			if e.JSON {
-				return e.PrintJSON(map[string]string{"deleted": args[0]})
-			}
-			e.Printf("%s deleted the key %s\n", e.Paint(console.Green, "✓"), args[0])
-			return nil
-		},
-	}
+	return command.Delete(e, core.APIKeyKind, "key", "Delete an API key",
+		"Deletes an API key. The server refuses it at once, and ends the calls that are made with it.",
+		func(ctx context.Context, c *rpc.Client, name string) error {
+			return core.NewKeysClient(c).Delete(ctx, &core.KeyRequest{Project: e.Project(), Name: name})
+		})
 }

@@ -19,20 +19,13 @@ import (
 	"miren.dev/runtime/cli/console"
 	"miren.dev/runtime/cli/exit"
 	"miren.dev/runtime/entity"
+	"miren.dev/runtime/pkg/rpc"
 	"miren.dev/runtime/pkg/schema"
 )
 
 // New makes the commands.
 func New(e *command.Env) *cobra.Command {
 	return command.Group("secret", "Secrets that sandboxes use without having them", newSet(e), newList(e), newDelete(e))
-}
-
-func client(ctx context.Context, e *command.Env) (secret.SecretsClient, error) {
-	c, err := e.Connect(ctx)
-	if err != nil {
-		return nil, err
-	}
-	return secret.NewSecretsClient(c), nil
 }
 
 func newSet(e *command.Env) *cobra.Command {
@@ -61,11 +54,11 @@ func set(ctx context.Context, e *command.Env, name, from string, hosts []string)
 	if err != nil {
 		return err
 	}
-	c, err := client(ctx, e)
+	c, err := e.Connect(ctx)
 	if err != nil {
 		return err
 	}
-	resp, err := c.Set(ctx, &secret.SetSecretRequest{Project: e.Project(), Secret: name, Value: value, Hosts: hosts})
+	resp, err := secret.NewSecretsClient(c).Set(ctx, &secret.SetSecretRequest{Project: e.Project(), Secret: name, Value: value, Hosts: hosts})
 	if err != nil {
 		return err
 	}
@@ -121,26 +114,9 @@ func newList(e *command.Env) *cobra.Command {
 }
 
 func newDelete(e *command.Env) *cobra.Command {
-	return &cobra.Command{
-		Use:               "delete NAME",
-		Aliases:           []string{"rm"},
-		Short:             "Delete a secret",
-		Long:              "Deletes a secret. From then on requests of sandboxes to which it would be added are refused.",
-		Args:              command.Args(1, 1, "NAME"),
-		ValidArgsFunction: command.CompleteFirst(e, secret.SecretKind),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			c, err := client(cmd.Context(), e)
-			if err != nil {
-				return err
-			}
-			if err := c.Delete(cmd.Context(), &secret.SecretRequest{Project: e.Project(), Secret: args[0]}); err != nil {
-				return err
-			}
-			if e.JSON {
-				return e.PrintJSON(map[string]string{"deleted": args[0]})
-			}
-			e.Printf("%s deleted the secret %s\n", e.Paint(console.Green, "✓"), args[0])
-			return nil
-		},
-	}
+	return command.Delete(e, secret.SecretKind, "secret", "Delete a secret",
+		"Deletes a secret. From then on requests of sandboxes to which it would be added are refused.",
+		func(ctx context.Context, c *rpc.Client, name string) error {
+			return secret.NewSecretsClient(c).Delete(ctx, &secret.SecretRequest{Project: e.Project(), Secret: name})
+		})
 }
