@@ -91,14 +91,11 @@ func (s *Server) pause(ctx context.Context, c *caller, w http.ResponseWriter, r 
 	if stateOf(sb) == statePaused {
 		return 0, nil, errs.New(errs.Conflict, "sandbox %s is paused already", publicID(sb.ID))
 	}
-	if err := c.extend(ctx, sb.GetID(), 0); err != nil {
-		return 0, nil, err
-	}
 	yes := true
 	if _, err := c.sandboxes.Pause(ctx, &sandbox.PauseRequest{Sandbox: sb.GetID(), Wait: &yes}); err != nil {
 		return 0, nil, err
 	}
-	return http.StatusNoContent, nil, nil
+	return http.StatusNoContent, nil, c.extend(ctx, sb.GetID(), 0)
 }
 
 // wake continues a paused sandbox, which from then on has its time to live again.
