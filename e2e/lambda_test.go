@@ -17,8 +17,8 @@ def handler(event, context):
     if event.get("fail"):
         raise ValueError("bad " + event["fail"])
     if event.get("hang"):
-        import time
-        time.sleep(60)
+        import threading
+        threading.Event().wait()
     if event.get("exit"):
         os._exit(7)
     if event.get("raw"):
