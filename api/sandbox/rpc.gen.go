@@ -1420,6 +1420,10 @@ type ForkRequest struct {
 	Env map[string]string `cbor:"5,keyasint,omitempty" json:"env,omitempty"`
 	// Each ends this long after it began to run; absent: never.
 	TTL *time.Duration `cbor:"6,keyasint,omitempty" json:"ttl,omitempty"`
+	// Time without use after which on_idle happens to each; absent: never.
+	IdleTimeout *time.Duration `cbor:"7,keyasint,omitempty" json:"idle_timeout,omitempty"`
+	// What happens then; absent: it ends.
+	OnIdle IdleAction `cbor:"8,keyasint,omitempty" json:"on_idle,omitempty"`
 }
 
 // MarshalJSON renders x; durations are strings, secrets are redacted.
@@ -1452,6 +1456,12 @@ func (x *ForkRequest) ValidateFields(v *schema.Validator) {
 	}
 	if x.TTL != nil {
 		schema.CheckMin(v, "ttl", *x.TTL, 1*time.Second)
+	}
+	if x.IdleTimeout != nil {
+		schema.CheckMin(v, "idle_timeout", *x.IdleTimeout, 1*time.Second)
+	}
+	if x.OnIdle != "" {
+		schema.CheckEnum(v, "on_idle", x.OnIdle)
 	}
 }
 

@@ -140,7 +140,10 @@ type ForkRequest struct {
 	Labels   map[string]string
 	Env      map[string]string // of processes that are started from then on
 	TTL      time.Duration     // of each; 0: never
-	Note     func(text string)
+	// IdleTimeout is the time without use after which OnIdle happens to each; 0: never.
+	IdleTimeout time.Duration
+	OnIdle      sandbox.IdleAction // empty: it ends
+	Note        func(text string)
 }
 
 // Fork makes sandboxes and returns them when all of them run. If one does not
@@ -225,5 +228,9 @@ func forkOf(from *sandbox.Snapshot, req *ForkRequest) *sandbox.Sandbox {
 	if req.TTL > 0 {
 		sb.Spec.TTL = &req.TTL
 	}
+	if req.IdleTimeout > 0 {
+		sb.Spec.IdleTimeout = &req.IdleTimeout
+	}
+	sb.Spec.OnIdle = cmp.Or(req.OnIdle, sb.Spec.OnIdle)
 	return sb
 }

@@ -177,11 +177,16 @@ func (s *session) request(in networkInput) (sandbox.RunRequest, error) {
 	if err != nil {
 		return sandbox.RunRequest{}, err
 	}
-	req := sandbox.RunRequest{Project: s.Project, Labels: map[string]string{label: s.name}, Egress: egress, IdleTimeout: &s.Idle}
-	if s.Keep {
-		req.OnIdle = sandbox.IdleActionPause
-	}
+	req := sandbox.RunRequest{Project: s.Project, Labels: map[string]string{label: s.name}, Egress: egress, IdleTimeout: &s.Idle, OnIdle: s.onIdle()}
 	return req, nil
+}
+
+// onIdle is what happens to sandboxes of the session that nobody uses.
+func (s *session) onIdle() sandbox.IdleAction {
+	if s.Keep {
+		return sandbox.IdleActionPause
+	}
+	return sandbox.IdleActionStop
 }
 
 func (s *session) createSandbox(ctx context.Context, c *call, in *createInput) (*sandboxOutput, error) {

@@ -79,7 +79,7 @@ type forkInput struct {
 }
 
 func (s *session) forkSandbox(ctx context.Context, c *call, in *forkInput) (*listOutput, error) {
-	req := &sandbox.ForkRequest{Labels: map[string]string{label: s.name}, Env: in.Env, Count: new(cmp.Or(in.Count, 1))}
+	req := &sandbox.ForkRequest{Labels: map[string]string{label: s.name}, Env: in.Env, Count: new(cmp.Or(in.Count, 1)), IdleTimeout: &s.Idle, OnIdle: s.onIdle()}
 	switch {
 	case (in.Sandbox == "") == (in.Snapshot == ""):
 		return nil, errs.New(errs.InvalidArgument, "give either sandbox or snapshot")

@@ -145,7 +145,7 @@ func TestSnapshotAndFork(t *testing.T) {
 	}()
 	var ids []string
 	for _, req := range []*sandbox.ForkRequest{
-		{Snapshot: snap.GetID(), Count: ptr(int64(3)), Env: map[string]string{"A": "1"}, TTL: ptr(time.Hour)},
+		{Snapshot: snap.GetID(), Count: ptr(int64(3)), Env: map[string]string{"A": "1"}, TTL: ptr(time.Hour), IdleTimeout: ptr(time.Minute), OnIdle: sandbox.IdleActionPause},
 		{Sandbox: sb.GetID(), Count: ptr(int64(2))},
 	} {
 		resp, err := e.sandboxes.Fork(e.ctx(), req)
@@ -155,6 +155,9 @@ func TestSnapshotAndFork(t *testing.T) {
 			e.must(err)
 			if f.Status.Phase != sandbox.SandboxPhaseRunning || f.Spec.Restore == "" || slices.Contains(ids, string(f.ID)) {
 				t.Errorf("%+v", f)
+			}
+			if timed := f.Spec.IdleTimeout != nil && *f.Spec.IdleTimeout == time.Minute && f.Spec.OnIdle == sandbox.IdleActionPause; timed != (req.TTL != nil) {
+				t.Errorf("idle time-out %v, then %s", f.Spec.IdleTimeout, f.Spec.OnIdle)
 			}
 			ids = append(ids, string(f.ID))
 		}

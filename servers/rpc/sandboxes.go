@@ -146,6 +146,7 @@ func (h *sandboxHandler) DeleteSnapshot(ctx context.Context, req *sandbox.Delete
 func (h *sandboxHandler) Fork(ctx context.Context, req *sandbox.ForkRequest) (*sandbox.ForkResponse, error) {
 	forks, err := h.sandboxes.Fork(ctx, sandboxes.ForkRequest{
 		Sandbox: req.Sandbox, Snapshot: req.Snapshot, Count: int(value(req.Count)), Labels: req.Labels, Env: req.Env, TTL: value(req.TTL),
+		IdleTimeout: value(req.IdleTimeout), OnIdle: req.OnIdle,
 	})
 	if err != nil {
 		return nil, err
