@@ -12,6 +12,7 @@ import (
 
 	"miren.dev/runtime/api/app"
 	"miren.dev/runtime/components/buildkit"
+	"miren.dev/runtime/domain/images"
 	"miren.dev/runtime/pkg/appconfig"
 	"miren.dev/runtime/pkg/buildlog"
 	"miren.dev/runtime/pkg/errs"
@@ -74,7 +75,7 @@ func (r *Reconciler) build(ctx context.Context, b *app.Build) (*outcome, error) 
 		return nil, because(app.FailureReasonImage, offer(plan, err))
 	}
 	req := buildkit.Request{
-		ContextDir: dir, Dockerfile: plan.Dockerfile, ImageName: localImages + string(b.Spec.App), Bases: bases,
+		ContextDir: dir, Dockerfile: plan.Dockerfile, ImageName: images.Name(b.Spec.App), Bases: bases,
 		CacheScope: string(b.Project), ContextKey: string(b.Spec.App), Args: cfg.Build.Args, Target: cfg.Build.Target, NoCache: b.Spec.NoCache,
 	}
 	res, err := r.image(ctx, req, log)
@@ -139,7 +140,7 @@ func (r *Reconciler) bases(ctx context.Context, project schema.ID, plan *stack.P
 	bases := map[string]buildkit.Base{}
 	var names []string
 	for _, name := range plan.Bases {
-		if !built(name) {
+		if !images.Built(name) {
 			names = append(names, name)
 			continue
 		}

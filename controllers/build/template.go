@@ -6,13 +6,13 @@ import (
 	"io"
 	"io/fs"
 	"os"
-	"strings"
 
 	"github.com/containerd/containerd/v2/core/content"
 
 	"miren.dev/runtime/api/app"
 	"miren.dev/runtime/api/sandbox"
 	"miren.dev/runtime/components/buildkit"
+	"miren.dev/runtime/domain/images"
 	"miren.dev/runtime/entity"
 	"miren.dev/runtime/pkg/buildlog"
 	"miren.dev/runtime/pkg/errs"
@@ -48,7 +48,7 @@ func (r *Reconciler) template(ctx context.Context, b *app.Build, dir string, log
 		return nil, because(app.FailureReasonImage, err)
 	}
 	res, err := r.image(ctx, buildkit.Request{
-		ContextDir: dir, Dockerfile: plan.Dockerfile, ImageName: localImages + string(v.Spec.Template), Bases: bases,
+		ContextDir: dir, Dockerfile: plan.Dockerfile, ImageName: images.Name(v.Spec.Template), Bases: bases,
 		CacheScope: string(b.Project), ContextKey: string(v.Spec.Template), NoCache: b.Spec.NoCache,
 	}, log)
 	if err != nil {
@@ -60,12 +60,12 @@ func (r *Reconciler) template(ctx context.Context, b *app.Build, dir string, log
 // existing returns the reference of an image that a build of the project made,
 // or of a base image, which it makes if necessary.
 func (r *Reconciler) existing(ctx context.Context, project schema.ID, name string, log *buildlog.Writer) (string, error) {
-	if built(name) {
+	if images.Built(name) {
 		_, err := r.ownImage(ctx, project, name)
 		return name, err
 	}
-	if strings.Contains(name, "@") { // the image store would look for the digest alone
-		return "", errs.New(errs.NotFound, "image %s does not exist", name).WithHint("name a base image, or an image of the project as `r template show NAME` prints it")
+	if err := images.Check(ctx, r.Store, project, name); err != nil {
+		return "", err
 	}
 	// For the progress; Image then finds it made.
 	if _, _, err := r.Bases.Resolve(ctx, []string{name}, func(line string) { say(log, "%s", line) }); err != nil {
@@ -78,30 +78,11 @@ func (r *Reconciler) existing(ctx context.Context, project schema.ID, name strin
 	return image, err
 }
 
-// localImages begins the names of the images that builds make, which no
-// registry has. The rest is the id of the app or template, "@" and the digest.
-const localImages = "runtime.local/"
-
-// built reports whether an image is one that a build made.
-func built(image string) bool {
-	rest, ok := strings.CutPrefix(image, localImages)
-	return ok && (strings.HasPrefix(rest, app.AppKind.Prefix+"-") || strings.HasPrefix(rest, sandbox.TemplateKind.Prefix+"-"))
-}
-
 // ownImage returns the store of an image that a build made. NotFound if it was a
 // build of another project, or the image does not exist.
 func (r *Reconciler) ownImage(ctx context.Context, project schema.ID, image string) (content.Store, error) {
-	name, _, _ := strings.Cut(strings.TrimPrefix(image, localImages), "@")
-	kind := sandbox.TemplateKind
-	if strings.HasPrefix(name, app.AppKind.Prefix+"-") {
-		kind = app.AppKind
-	}
-	rec, err := r.Store.Get(ctx, kind.Name, schema.ID(name))
-	if err != nil && !errs.Is(err, errs.NotFound) {
+	if err := images.Check(ctx, r.Store, project, image); err != nil {
 		return nil, err
-	}
-	if err != nil || rec.Project != project {
-		return nil, errs.New(errs.NotFound, "the project has no image %s", image).WithHint("`r template show NAME` prints the image of a template")
 	}
 	return r.Content(ctx, image)
 }

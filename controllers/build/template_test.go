@@ -12,6 +12,7 @@ import (
 	"miren.dev/runtime/api/app"
 	"miren.dev/runtime/api/core"
 	"miren.dev/runtime/api/sandbox"
+	"miren.dev/runtime/domain/images"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/schema"
 )
@@ -25,7 +26,7 @@ func (f *fixture) template(project schema.ID) (v *sandbox.TemplateVersion, image
 	v = sandbox.NewTemplateVersion()
 	v.Project, v.Spec.Template, v.Spec.Number = project, t.GetID(), 1
 	f.create(v)
-	return v, localImages + string(t.ID) + "@sha256:" + strings.Repeat("1", 64)
+	return v, images.Name(t.ID) + "@sha256:" + strings.Repeat("1", 64)
 }
 
 // ofTemplate runs the build of a version to its end.
@@ -56,7 +57,7 @@ func TestTemplateOfADockerfile(t *testing.T) {
 	f.files = map[string]string{"Dockerfile.dev": "FROM " + image + "\nCOPY --from=debian /a /b\n"}
 	b := f.ofTemplate(v, app.BuildPhaseSucceeded, func(s *app.BuildSpec) { s.Source, s.Dockerfile = "src", "Dockerfile.dev" })
 	req := f.asked.Load()
-	if b.Status.Image == "" || req.Dockerfile != f.files["Dockerfile.dev"] || req.ImageName != localImages+string(v.Spec.Template) || req.CacheScope != string(v.Project) {
+	if b.Status.Image == "" || req.Dockerfile != f.files["Dockerfile.dev"] || req.ImageName != images.Name(v.Spec.Template) || req.CacheScope != string(v.Project) {
 		t.Errorf("%+v; %+v", b.Status, req)
 	}
 	if len(req.Bases) != 2 || req.Bases[image].Digest != "sha256:"+strings.Repeat("1", 64) || req.Bases["debian"].Dir != "/base" {
@@ -104,8 +105,8 @@ func TestTemplateRefusals(t *testing.T) {
 		says   string
 	}{
 		"image of another project":         {app.BuildSpec{Image: theirs}, app.FailureReasonImage, "project has no image"},
-		"its digest under a name":          {app.BuildSpec{Image: "debian" + digest}, app.FailureReasonImage, "does not exist"},
-		"its digest under an unknown name": {app.BuildSpec{Image: localImages + "tpl-unknown" + digest}, app.FailureReasonImage, "project has no image"},
+		"its digest under a name":          {app.BuildSpec{Image: "debian" + digest}, app.FailureReasonImage, "project has no image"},
+		"its digest under an unknown name": {app.BuildSpec{Image: images.Name("tpl-unknown") + digest}, app.FailureReasonImage, "project has no image"},
 		"FROM another project":             {app.BuildSpec{Instructions: "FROM " + theirs + "\n"}, app.FailureReasonImage, "project has no image"},
 		"COPY --from another project":      {app.BuildSpec{Instructions: "FROM debian\nCOPY --from=" + theirs + " /a /a\n"}, app.FailureReasonImage, "project has no image"},
 		"an image that was deleted":        {app.BuildSpec{Instructions: "FROM " + strings.ReplaceAll(own, "1", "2") + "\n"}, app.FailureReasonImage, "image"},

@@ -19,10 +19,10 @@ import (
 	"miren.dev/runtime/testsupport/pgtest"
 )
 
-// images is an ImageStore in memory.
-type images struct{ refs []string }
+// imageStore is an ImageStore in memory.
+type imageStore struct{ refs []string }
 
-func (s *images) List(context.Context, map[string]string) ([]containerd.Record, error) {
+func (s *imageStore) List(context.Context, map[string]string) ([]containerd.Record, error) {
 	var out []containerd.Record
 	for _, r := range s.refs {
 		out = append(out, containerd.Record{Ref: r, CreatedAt: time.Now().Add(-2 * time.Hour)})
@@ -30,7 +30,7 @@ func (s *images) List(context.Context, map[string]string) ([]containerd.Record, 
 	return out, nil
 }
 
-func (s *images) Delete(_ context.Context, ref string) error {
+func (s *imageStore) Delete(_ context.Context, ref string) error {
 	s.refs = slices.DeleteFunc(s.refs, func(r string) bool { return r == ref })
 	return nil
 }
@@ -74,7 +74,7 @@ func TestImagesThatNobodyNames(t *testing.T) {
 	if err := entity.Create(t.Context(), s, v); err != nil {
 		t.Fatal(err)
 	}
-	st := &images{refs: []string{appImages + "a@sha256:1", appImages + "a@sha256:2", "runtime.local/base/debian@sha256:3"}}
+	st := &imageStore{refs: []string{appImages + "a@sha256:1", appImages + "a@sha256:2", "runtime.local/base/debian@sha256:3"}}
 	c := &Images{Store: unreadable{s}, Images: st, Logger: slog.New(slog.DiscardHandler)}
 	if n, err := c.Collect(t.Context()); n != 0 || !errs.Is(err, errs.Unavailable) || len(st.refs) != 3 {
 		t.Fatalf("with an unreadable store: %d deleted, %v, left %v", n, err, st.refs)
@@ -115,7 +115,7 @@ func TestImagesOfTemplates(t *testing.T) {
 	snap := sandbox.NewSnapshot()
 	snap.Spec.Node, snap.Spec.Template.Image = n.GetID(), of+"3"
 	create(snap)
-	st := &images{refs: []string{of + "1", of + "2", of + "3", of + "4"}}
+	st := &imageStore{refs: []string{of + "1", of + "2", of + "3", of + "4"}}
 	c := &Images{Store: s, Images: st, Logger: slog.New(slog.DiscardHandler)}
 	if n, err := c.Collect(t.Context()); n != 1 || err != nil || !slices.Equal(st.refs, []string{of + "1", of + "2", of + "3"}) {
 		t.Fatalf("%d deleted, %v, left %v", n, err, st.refs)

@@ -3,13 +3,12 @@ package retention
 import (
 	"context"
 	"log/slog"
-	"slices"
-	"strings"
 	"time"
 
 	"miren.dev/runtime/api/app"
 	"miren.dev/runtime/api/sandbox"
 	"miren.dev/runtime/components/containerd"
+	"miren.dev/runtime/domain/images"
 	"miren.dev/runtime/entity"
 	"miren.dev/runtime/pkg/errs"
 )
@@ -19,10 +18,6 @@ type ImageStore interface {
 	List(ctx context.Context, labels map[string]string) ([]containerd.Record, error)
 	Delete(ctx context.Context, ref string) error
 }
-
-// imagePrefixes begin the names of images that builds make, for apps and
-// templates. Collect touches no other image.
-var imagePrefixes = []string{"runtime.local/" + app.AppKind.Prefix + "-", "runtime.local/" + sandbox.TemplateKind.Prefix + "-"}
 
 const (
 	// imagesEvery is how often unused images are collected.
@@ -59,7 +54,7 @@ func (r *Images) Run(ctx context.Context) error {
 // Collect deletes unused images and returns their number. It deletes nothing unless it could read every entity that may
 // name an image. It reads these entities after the images, so that it sees an entity that names an image meanwhile.
 func (r *Images) Collect(ctx context.Context) (int, error) {
-	images, err := r.Images.List(ctx, nil)
+	all, err := r.Images.List(ctx, nil)
 	if err != nil {
 		return 0, err
 	}
@@ -72,8 +67,8 @@ func (r *Images) Collect(ctx context.Context) (int, error) {
 		now = r.Now()
 	}
 	n := 0
-	for _, img := range images {
-		ours := slices.ContainsFunc(imagePrefixes, func(p string) bool { return strings.HasPrefix(img.Ref, p) })
+	for _, img := range all {
+		ours := images.Built(img.Ref) // no other image is touched
 		if !ours || used[img.Ref] || now.Sub(img.CreatedAt) < youngImage {
 			continue
 		}

@@ -14,6 +14,7 @@ import (
 	"miren.dev/runtime/api/id"
 	"miren.dev/runtime/api/sandbox"
 	"miren.dev/runtime/domain/apps"
+	"miren.dev/runtime/domain/images"
 	"miren.dev/runtime/domain/projects"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/schema"
@@ -166,6 +167,9 @@ func (s *Service) describe(ctx context.Context, project string, sb *sandbox.Sand
 		*t = *like
 		return nil, nil
 	case req.Image != "":
+		if err := images.Check(ctx, s.Store, sb.Project, req.Image); err != nil {
+			return nil, err
+		}
 		image, err := s.Image(ctx, req.Image)
 		if err != nil {
 			return nil, err

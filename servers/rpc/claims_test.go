@@ -7,7 +7,10 @@ import (
 	"testing"
 	"time"
 
+	"miren.dev/runtime/api/app"
+	"miren.dev/runtime/api/core"
 	"miren.dev/runtime/api/sandbox"
+	"miren.dev/runtime/domain/images"
 	"miren.dev/runtime/domain/projects"
 	"miren.dev/runtime/domain/sandboxes"
 	"miren.dev/runtime/domain/templates"
@@ -206,4 +209,26 @@ func TestPoolIsMadeByTheFirstRequest(t *testing.T) {
 	_, err = e.templates.SetPool(e.ctx(), &sandbox.SetPoolRequest{Template: "python", Max: ptr(int64(0))})
 	e.must(err)
 	e.must(e.templates.DeletePool(e.ctx(), &sandbox.PoolRequest{Template: "python"}))
+}
+
+// A digest names an image of the store, whose builds are of all projects.
+func TestImagesOfOtherProjects(t *testing.T) {
+	e := newEnv(t)
+	other := core.NewProject()
+	other.Name = "other"
+	e.create(other)
+	theirs, own := app.NewApp(), app.NewApp()
+	theirs.Project, theirs.Name, own.Name = other.ID, "shop", "shop"
+	e.must(entity.Create(e.Context(), e.store.Store, theirs))
+	e.create(own)
+	digest := "@sha256:" + strings.Repeat("1", 64)
+	for _, image := range []string{
+		images.Name(theirs.ID) + digest, images.Name(theirs.ID), images.Name("app-unknown") + digest, "debian" + digest, "runtime.local/base/debian:13" + digest,
+		"runtime.local/snapshot-" + string(theirs.ID) + digest,
+	} {
+		_, err := e.sandboxes.Run(e.ctx(), &sandbox.RunRequest{Image: image})
+		e.class(image, err, errs.NotFound)
+	}
+	_, err := e.sandboxes.Run(e.ctx(), &sandbox.RunRequest{Image: images.Name(own.ID) + digest})
+	e.must(err)
 }

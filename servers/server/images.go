@@ -28,11 +28,8 @@ type resolver struct {
 // name and imports it.
 func (r *resolver) Resolve(ctx context.Context, name string) (string, error) {
 	if strings.Contains(name, "@sha256:") {
-		img, err := r.m.images.Resolve(ctx, name)
-		if err != nil {
-			return "", err
-		}
-		return img.Ref, nil
+		_, err := r.m.images.Content(ctx, name) // by the exact name, from which the caller concluded whose image it is
+		return name, err
 	}
 	ref, err := baseimage.Lookup(name)
 	if errs.Is(err, errs.NotFound) {
