@@ -69,6 +69,26 @@ func (s *Service) Extend(ctx context.Context, sid id.Sandbox, ttl time.Duration)
 	})
 }
 
+// SetIdle changes the time without use after which action happens to a sandbox;
+// 0: never. Without action it stays as it is. FailedPrecondition if the sandbox
+// has ended or is of a pool.
+func (s *Service) SetIdle(ctx context.Context, sid id.Sandbox, timeout time.Duration, action sandbox.IdleAction) (*sandbox.Sandbox, error) {
+	return entity.ModifySpec(ctx, s.Store, sid, func(sb *sandbox.Sandbox) error {
+		switch {
+		case sb.Status.Phase.Ended() || sb.Spec.Desired == sandbox.DesiredStateStopped:
+			return errEnded(sb)
+		case sb.Spec.WarmPool != "" || sb.Spec.Pool != "":
+			return errs.New(errs.FailedPrecondition, "sandbox %s is of a pool, which decides whether it runs", sid)
+		}
+		sb.Spec.IdleTimeout = nil
+		if timeout > 0 {
+			sb.Spec.IdleTimeout = &timeout
+		}
+		sb.Spec.OnIdle = cmp.Or(action, sb.Spec.OnIdle)
+		return nil
+	})
+}
+
 // awake resumes a sandbox that is paused, so that it can be used.
 func (s *Service) awake(ctx context.Context, sb *sandbox.Sandbox) error {
 	if sb.Spec.Desired != sandbox.DesiredStatePaused {

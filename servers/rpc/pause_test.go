@@ -274,6 +274,15 @@ func TestIdleSandboxes(t *testing.T) {
 	if sb := e.until(paused, sandbox.WaitUntilPaused); sb.Status.Phase != sandbox.SandboxPhasePaused || sb.Spec.Desired != sandbox.DesiredStatePaused {
 		t.Errorf("%s: %s", sb.Status.Phase, sb.Status.Message)
 	}
+	// One without an idle time gets it later, and one that ended does not.
+	late := e.run("sleep")
+	_, err = e.sandboxes.SetIdle(e.ctx(), &sandbox.IdleRequest{Sandbox: late.GetID(), IdleTimeout: ptr(time.Second)})
+	e.must(err)
+	if sb := e.until(late, sandbox.WaitUntilEnded); sb.Status.Reason != sandbox.EndReasonIdle {
+		t.Errorf("ended by %s: %s", sb.Status.Reason, sb.Status.Message)
+	}
+	_, err = e.sandboxes.SetIdle(e.ctx(), &sandbox.IdleRequest{Sandbox: late.GetID()})
+	e.class("the idle time of an ended sandbox", err, errs.FailedPrecondition)
 	// An exec wakes it, and it is paused again afterwards.
 	wake, err := e.sandboxes.Exec(e.ctx(), &sandbox.ExecRequest{Sandbox: paused.GetID(), Command: []string{"/bin/guest", "exit", "0"}})
 	e.must(err)

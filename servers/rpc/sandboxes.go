@@ -160,6 +160,11 @@ func (h *sandboxHandler) Extend(ctx context.Context, req *sandbox.ExtendRequest)
 	return sandboxResponse(h.sandboxes.Extend(ctx, req.Sandbox, value(req.TTL)))
 }
 
+// SetIdle changes the idle time of a sandbox.
+func (h *sandboxHandler) SetIdle(ctx context.Context, req *sandbox.IdleRequest) (*sandbox.SandboxResponse, error) {
+	return sandboxResponse(h.sandboxes.SetIdle(ctx, req.Sandbox, value(req.IdleTimeout), req.OnIdle))
+}
+
 // SetEgress changes a sandbox's network policy.
 func (h *sandboxHandler) SetEgress(ctx context.Context, req *sandbox.EgressRequest) (*sandbox.SandboxResponse, error) {
 	return sandboxResponse(h.sandboxes.SetEgress(ctx, req.Sandbox, req.Egress))
