@@ -62,12 +62,7 @@ func sessionOf(sb *sandbox.Sandbox) Session {
 		ID: string(sb.ID), Mode: modePersistent, Name: sb.Name, State: sessionState(st.Phase), Agent: sb.Spec.Agent, Image: t.Image,
 		Origin: string(sb.Spec.Origin), Reason: string(st.Reason), Message: st.Message, CreatedAt: sb.CreatedAt, StartedAt: st.StartedAt, EndedAt: st.EndedAt,
 		CPUMillis: t.Resources.CPUMillis, MemoryBytes: t.Resources.MemoryBytes, DiskBytes: t.Resources.DiskBytes,
-		IdleTimeoutSeconds: inSeconds(sb.Spec.IdleTimeout), ExitCode: st.ExitCode, Labels: map[string]string{},
-	}
-	for k, v := range sb.Labels {
-		if k != labelKey && k != labelRequest {
-			s.Labels[k] = v
-		}
+		IdleTimeoutSeconds: inSeconds(sb.Spec.IdleTimeout), OnIdle: string(sb.Spec.OnIdle), ExitCode: st.ExitCode, Labels: visibleLabels(sb.Labels),
 	}
 	begin := sb.Spec.ClaimedAt
 	if begin == nil {
@@ -78,6 +73,17 @@ func sessionOf(sb *sandbox.Sandbox) Session {
 		s.ExpiresAt = &end
 	}
 	return s
+}
+
+// visibleLabels returns the labels without those of idempotency keys.
+func visibleLabels(labels map[string]string) map[string]string {
+	out := map[string]string{}
+	for k, v := range labels {
+		if k != labelKey && k != labelRequest {
+			out[k] = v
+		}
+	}
+	return out
 }
 
 // ephemeralOf returns the session that an execution is.

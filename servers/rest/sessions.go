@@ -39,6 +39,7 @@ type Session struct {
 	MemoryBytes        int64             `json:"memory_bytes,omitempty" doc:"Memory."`
 	DiskBytes          int64             `json:"disk_bytes,omitempty" doc:"Bytes that it may write."`
 	IdleTimeoutSeconds *int64            `json:"idle_timeout_seconds,omitempty" doc:"Time without use after which on_idle happens."`
+	OnIdle             string            `json:"on_idle,omitempty" enum:"stop,pause" doc:"What happens then."`
 	CreatedAt          time.Time         `json:"created_at" doc:"Time of its creation."`
 	StartedAt          *time.Time        `json:"started_at,omitempty" doc:"Time of its start."`
 	ExpiresAt          *time.Time        `json:"expires_at,omitempty" doc:"Time at which it ends; absent: it has no time to live, or has not begun."`
@@ -224,18 +225,13 @@ type SessionPage struct {
 }
 
 func listSessions(ctx context.Context, in *listSessionsInput) (*body[SessionPage], error) {
-	q := entity.Query{Kind: sandbox.KindSandbox, Name: in.Name, Limit: in.Limit, Cursor: in.Cursor}
-	for _, l := range in.Label {
-		k, v, ok := strings.Cut(l, "=")
-		if !ok {
-			return nil, errs.New(errs.InvalidArgument, "label %q is not KEY=VALUE", l)
-		}
-		if q.Labels == nil {
-			q.Labels = map[string]string{}
-		}
-		q.Labels[k] = v
+	labels, err := selectedLabels(in.Label)
+	if err != nil {
+		return nil, err
 	}
-	page, err := remote.New(callerFrom(ctx).Client).List(ctx, q)
+	page, err := remote.New(callerFrom(ctx).Client).List(ctx, entity.Query{
+		Kind: sandbox.KindSandbox, Name: in.Name, Labels: labels, Limit: in.Limit, Cursor: in.Cursor,
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -247,8 +243,7 @@ func listSessions(ctx context.Context, in *listSessionsInput) (*body[SessionPage
 		}
 		s := sessionOf(sb)
 		// Those of apps and of executions, and those that wait in a pool, are no sessions.
-		if sb.Spec.Pool != "" || sb.Spec.App != "" || sb.Spec.WarmPool != "" || sb.Spec.Execution != "" ||
-			in.State != "" && s.State != in.State || in.Agent != "" && s.Agent != in.Agent {
+		if purposeOf(sb) != forSession || in.State != "" && s.State != in.State || in.Agent != "" && s.Agent != in.Agent {
 			continue
 		}
 		out.Sessions = append(out.Sessions, s)

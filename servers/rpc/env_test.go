@@ -20,6 +20,7 @@ import (
 	"miren.dev/runtime/api/id"
 	"miren.dev/runtime/api/sandbox"
 	"miren.dev/runtime/api/server"
+	"miren.dev/runtime/api/store"
 	"miren.dev/runtime/controllers/kit"
 	"miren.dev/runtime/controllers/kit/kittest"
 	controller "miren.dev/runtime/controllers/sandbox"
@@ -33,6 +34,7 @@ import (
 	"miren.dev/runtime/domain/templates"
 	"miren.dev/runtime/entity"
 	"miren.dev/runtime/entity/informer"
+	"miren.dev/runtime/entity/remote"
 	"miren.dev/runtime/pkg/buildlog"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/rpc"
@@ -116,6 +118,7 @@ type env struct {
 	fileCalls sandbox.FilesClient
 	quotas    core.QuotasClient
 	files     string // directory with the files of every sandbox
+	rpc       *rpc.Server
 }
 
 func newEnv(t *testing.T) *env {
@@ -166,6 +169,8 @@ func newEnv(t *testing.T) *env {
 	rpcserver.Register(srv, rpcserver.Deps{
 		Apps: svc, Routes: &routes.Service{Store: held, Apps: svc}, Nodes: &nodes.Service{Store: held}, Templates: tpl, Sandboxes: e.service, Quotas: quota,
 	})
+	store.RegisterEntities(srv, remote.NewServer(e.store, api.Kinds()))
+	e.rpc = srv
 	socket := filepath.Join(dir, "s")
 	l, err := net.Listen("unix", socket)
 	e.must(err)

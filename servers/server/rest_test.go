@@ -5,6 +5,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -89,6 +90,22 @@ var ofTheProject = []string{
 	"POST /sessions", "GET /sessions", "POST /executions", "GET /executions", "GET /templates", "GET /templates/{name}",
 }
 
+// pathParameters are the parts of a path, other than the id, that a request states.
+var pathParameters = regexp.MustCompile(`\{[a-z]+\}`)
+
+// idsIn returns the ids of a tenant that the path of an operation may have.
+func idsIn(path string, x *tenant, e *execution.Execution) []string {
+	switch {
+	case strings.HasPrefix(path, "/executions/"):
+		return []string{string(e.ID)}
+	case strings.HasPrefix(path, "/snapshots/"):
+		return []string{string(x.snapshot.ID)}
+	case strings.HasPrefix(path, "/containers/"):
+		return []string{string(x.sandbox.ID)}
+	}
+	return []string{string(x.sandbox.ID), string(e.ID)}
+}
+
 // restBodies are valid bodies of the operations that need one.
 var restBodies = map[string]string{
 	"POST /sessions":               `{"template": "none"}`,
@@ -115,11 +132,8 @@ func TestEveryRESTOperationNeedsItsProject(t *testing.T) {
 	}
 	for _, name := range ops {
 		method, path, _ := strings.Cut(name, " ")
-		for _, id := range []string{string(own.sandbox.ID), string(x.ID)} {
-			if strings.HasPrefix(path, "/executions/") && id != string(x.ID) {
-				continue
-			}
-			url := rest.Prefix + strings.ReplaceAll(strings.ReplaceAll(path, "{id}", id), "{name}", "none")
+		for _, id := range idsIn(path, own, x) {
+			url := rest.Prefix + pathParameters.ReplaceAllString(strings.ReplaceAll(path, "{id}", id), "1")
 			if strings.Contains(path, "/files") {
 				url += "?path=a"
 			}
@@ -133,8 +147,14 @@ func TestEveryRESTOperationNeedsItsProject(t *testing.T) {
 			}
 			resp, text := e.do(method, url, key, restBodies[name])
 			if slices.Contains(ofTheProject, name) {
-				if strings.Contains(text, string(own.sandbox.ID)) || strings.Contains(text, string(x.ID)) || resp.StatusCode == http.StatusUnauthorized {
+				if strings.Contains(text, string(own.sandbox.ID)) || strings.Contains(text, string(x.ID)) || strings.Contains(text, string(own.snapshot.ID)) ||
+					resp.StatusCode == http.StatusUnauthorized {
 					t.Errorf("%s: %d, %s", name, resp.StatusCode, text)
+				}
+				if method != http.MethodGet {
+					if resp, text := e.do(method, url, viewer, restBodies[name]); resp.StatusCode != http.StatusForbidden {
+						t.Errorf("%s by a viewer: %d, %s", name, resp.StatusCode, text)
+					}
 				}
 				continue
 			}
@@ -143,7 +163,7 @@ func TestEveryRESTOperationNeedsItsProject(t *testing.T) {
 			if resp.StatusCode != http.StatusForbidden && resp.StatusCode != http.StatusNotFound && !conflict {
 				t.Errorf("%s of another project: %d, %s", name, resp.StatusCode, text)
 			}
-			if method != http.MethodGet && !slices.Contains(ofTheProject, name) {
+			if method != http.MethodGet {
 				if resp, text := e.do(method, url, viewer, restBodies[name]); resp.StatusCode != http.StatusForbidden && !(resp.StatusCode == http.StatusConflict && conflict) {
 					t.Errorf("%s by a viewer: %d, %s", name, resp.StatusCode, text)
 				}

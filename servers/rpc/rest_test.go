@@ -1,0 +1,108 @@
+package rpcserver_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"miren.dev/runtime/api/sandbox"
+	"miren.dev/runtime/pkg/rpc"
+	"miren.dev/runtime/servers/api"
+	"miren.dev/runtime/servers/rest"
+)
+
+// restEnv is the REST API over the handlers of this package and the simulated
+// machine.
+type restEnv struct {
+	*env
+	url string
+}
+
+func newRESTEnv(t *testing.T) *restEnv {
+	t.Helper()
+	e := newEnv(t)
+	s := api.New(api.Config{
+		Authenticate: func(_ context.Context, key string) (rpc.Identity, error) {
+			return rpc.Identity{Name: key, Roles: []string{rpc.RoleAdmin, "agent@default"}, How: rpc.HowKey, Key: key}, nil
+		},
+		Local: e.rpc.Local, Ready: func() error { return nil }, Logger: slog.New(slog.DiscardHandler),
+	})
+	rest.Mount(s)
+	srv := httptest.NewServer(s)
+	t.Cleanup(srv.Close)
+	return &restEnv{e, srv.URL + rest.Prefix}
+}
+
+// call makes a request, whose answer must have the status, and decodes the
+// answer into out.
+func (e *restEnv) call(method, path, body string, status int, out any) {
+	e.Helper()
+	req, err := http.NewRequestWithContext(e.ctx(), method, e.url+path, strings.NewReader(body))
+	e.must(err)
+	req.Header.Set("X-API-Key", "key")
+	req.Header.Set("Content-Type", "application/json")
+	resp, err := http.DefaultClient.Do(req)
+	e.must(err)
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	e.must(err)
+	if resp.StatusCode != status {
+		e.Fatalf("%s %s: %d, %s", method, path, resp.StatusCode, text)
+	}
+	if out != nil {
+		if err := json.Unmarshal(text, out); err != nil {
+			e.Fatalf("%s %s: %v: %s", method, path, err, text)
+		}
+	}
+}
+
+// TestRESTLogs: the log of a container comes in pages, or its end alone.
+func TestRESTLogs(t *testing.T) {
+	e := newRESTEnv(t)
+	sb := e.run("lines", "6")
+	e.until(sb, sandbox.WaitUntilEnded)
+	get := func(query string) rest.LogPage {
+		t.Helper()
+		var p rest.LogPage
+		e.call(http.MethodGet, "/containers/"+string(sb.ID)+"/logs"+query, "", http.StatusOK, &p)
+		return p
+	}
+	first := get("?limit=4")
+	if len(first.Lines) != 4 || !first.More || first.Lines[0].Text != "line 0" || first.Lines[0].Stream != "stdout" || first.Lines[1].Stream != "stderr" {
+		t.Errorf("%+v", first)
+	}
+	if p := get(fmt.Sprintf("?after=%d", first.Next)); len(p.Lines) != 2 || p.More || p.Lines[0].Text != "line 4" {
+		t.Errorf("%+v", p)
+	} else if p = get(fmt.Sprintf("?after=%d", p.Next)); len(p.Lines) != 0 || p.Next == 0 {
+		t.Errorf("after the end: %+v", p)
+	}
+	if p := get("?tail=1"); len(p.Lines) != 1 || p.Lines[0].Text != "line 5" {
+		t.Errorf("%+v", p)
+	}
+}
+
+// TestRESTIdle: a session that gets an idle time is paused after it, and goes on
+// when it is resumed without one.
+func TestRESTIdle(t *testing.T) {
+	e := newRESTEnv(t)
+	sb := e.run("sleep")
+	var s rest.Session
+	path := "/sessions/" + string(sb.ID)
+	e.call(http.MethodPut, path+"/idle", `{"idle_timeout_seconds": 1, "on_idle": "pause"}`, http.StatusOK, &s)
+	if s.IdleTimeoutSeconds == nil || *s.IdleTimeoutSeconds != 1 || s.OnIdle != "pause" {
+		t.Errorf("%+v", s)
+	}
+	e.until(sb, sandbox.WaitUntilPaused)
+	e.call(http.MethodPut, path+"/idle", `{}`, http.StatusOK, &s)
+	s = rest.Session{}
+	e.call(http.MethodPost, path+"/resume", "", http.StatusOK, &s)
+	if s.IdleTimeoutSeconds != nil || s.State != "running" {
+		t.Errorf("%+v", s)
+	}
+}
