@@ -66,6 +66,7 @@ func New(s *api.Server, mux *http.ServeMux) huma.API {
 	registerFiles(a)
 	registerTemplates(a)
 	registerContainers(a)
+	registerSnapshots(a)
 	return a
 }
 

@@ -114,20 +114,14 @@ func TestEndOfAPausedSandbox(t *testing.T) {
 	e.class("pause", err, errs.FailedPrecondition)
 }
 
-func TestSnapshotAndFork(t *testing.T) {
-	e := newEnv(t)
-	sb := e.run("sleep")
-	resp, err := e.sandboxes.Snapshot(e.ctx(), &sandbox.SnapshotRequest{Sandbox: sb.GetID(), Name: "before"})
-	e.must(err)
-	snap, err := entity.Decode[sandbox.Snapshot](&resp.Snapshot)
-	if err != nil || snap.Name != "before" || snap.Status.Phase != sandbox.SnapshotPhaseReady || snap.Status.Bytes == 0 || snap.Spec.Sandbox != sb.GetID() {
-		t.Fatalf("%+v, %v", snap, err)
-	}
+// placeForks does the scheduler's part for n forks, and closes what it returns
+// when it has placed them.
+func (e *env) placeForks(n int) <-chan struct{} {
 	done := make(chan struct{})
-	go func() { // the scheduler's part
+	go func() {
 		defer close(done)
 		placed := map[string]bool{}
-		wait.For(t, "five forks", func() bool {
+		wait.For(e.T, "the forks", func() bool {
 			list, _, err := entity.List[sandbox.Sandbox](e.ctx(), e.store.Store, entity.Query{})
 			if err != nil {
 				return false
@@ -140,9 +134,22 @@ func TestSnapshotAndFork(t *testing.T) {
 					}
 				}
 			}
-			return len(placed) == 5
+			return len(placed) == n
 		})
 	}()
+	return done
+}
+
+func TestSnapshotAndFork(t *testing.T) {
+	e := newEnv(t)
+	sb := e.run("sleep")
+	resp, err := e.sandboxes.Snapshot(e.ctx(), &sandbox.SnapshotRequest{Sandbox: sb.GetID(), Name: "before"})
+	e.must(err)
+	snap, err := entity.Decode[sandbox.Snapshot](&resp.Snapshot)
+	if err != nil || snap.Name != "before" || snap.Status.Phase != sandbox.SnapshotPhaseReady || snap.Status.Bytes == 0 || snap.Spec.Sandbox != sb.GetID() {
+		t.Fatalf("%+v, %v", snap, err)
+	}
+	placed := e.placeForks(5)
 	var ids []string
 	for _, req := range []*sandbox.ForkRequest{
 		{Snapshot: snap.GetID(), Count: ptr(int64(3)), Env: map[string]string{"A": "1"}, TTL: ptr(time.Hour), IdleTimeout: ptr(time.Minute), OnIdle: sandbox.IdleActionPause},
@@ -162,7 +169,7 @@ func TestSnapshotAndFork(t *testing.T) {
 			ids = append(ids, string(f.ID))
 		}
 	}
-	<-done
+	<-placed
 	if len(ids) != 5 {
 		t.Fatalf("%d forks", len(ids))
 	}

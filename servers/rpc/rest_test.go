@@ -106,3 +106,31 @@ func TestRESTIdle(t *testing.T) {
 		t.Errorf("%+v", s)
 	}
 }
+
+// TestRESTSnapshotsAndForks: sessions go on from a snapshot, and from a session.
+func TestRESTSnapshotsAndForks(t *testing.T) {
+	e := newRESTEnv(t)
+	sb := e.run("sleep")
+	var snap rest.Snapshot
+	e.call(http.MethodPost, "/sessions/"+string(sb.ID)+"/snapshots", `{"name": "before", "labels": {"step": "1"}}`, http.StatusCreated, &snap)
+	if snap.Name != "before" || snap.State != "ready" || snap.Session != string(sb.ID) || snap.Bytes == 0 || snap.Labels["step"] != "1" {
+		t.Errorf("%+v", snap)
+	}
+	e.call(http.MethodPost, "/sessions/"+string(sb.ID)+"/snapshots", `{"name": "before"}`, http.StatusConflict, nil)
+	for path, count := range map[string]int{"/snapshots/" + snap.ID: 2, "/sessions/" + string(sb.ID): 1} {
+		placed := e.placeForks(count)
+		var forks rest.ForkResult
+		e.call(http.MethodPost, path+"/forks", fmt.Sprintf(`{"count": %d, "labels": {"fork": "1"}, "ttl_seconds": 60}`, count), http.StatusCreated, &forks)
+		<-placed
+		if len(forks.Sessions) != count {
+			t.Fatalf("%s: %+v", path, forks)
+		}
+		for _, s := range forks.Sessions {
+			if s.State != "running" || s.ID == string(sb.ID) || s.Labels["fork"] != "1" || s.ExpiresAt == nil {
+				t.Errorf("%s: %+v", path, s)
+			}
+		}
+	}
+	e.call(http.MethodDelete, "/snapshots/"+snap.ID, "", http.StatusNoContent, nil)
+	e.call(http.MethodPost, "/snapshots/"+snap.ID+"/forks", `{}`, http.StatusNotFound, nil)
+}

@@ -13,9 +13,12 @@ import (
 )
 
 func init() {
-	ofTheProject = append(ofTheProject, "GET /containers")
+	ofTheProject = append(ofTheProject, "GET /containers", "GET /snapshots")
 	maps.Copy(restBodies, map[string]string{
-		"PUT /sessions/{id}/idle": `{}`,
+		"PUT /sessions/{id}/idle":       `{}`,
+		"POST /sessions/{id}/snapshots": `{}`,
+		"POST /sessions/{id}/forks":     `{}`,
+		"POST /snapshots/{id}/forks":    `{}`,
 	})
 }
 
@@ -77,4 +80,24 @@ func TestContainersAreAllSandboxes(t *testing.T) {
 	if got := listed(e.must(http.MethodGet, "/sessions", key, "", http.StatusOK), "sessions", "id"); len(got) != 1 || got[0] != string(own.sandbox.ID) {
 		t.Errorf("sessions: %v", got)
 	}
+}
+
+// TestSnapshotsOfTheProject: listed by session and label, shown, and deleted.
+func TestSnapshotsOfTheProject(t *testing.T) {
+	e := newRestEnv(t)
+	own, foreign := e.newTenant("own"), e.newTenant("foreign")
+	key := e.key("own", "agent")
+	path := "/snapshots/" + string(own.snapshot.ID)
+	for query, want := range map[string]int{
+		"": 1, "?session=" + string(own.sandbox.ID): 1, "?session=" + string(foreign.sandbox.ID): 0, "?label=a=b": 0, "?name=x": 0,
+	} {
+		if got := listed(e.must(http.MethodGet, "/snapshots"+query, key, "", http.StatusOK), "snapshots", "id"); len(got) != want || want == 1 && got[0] != string(own.snapshot.ID) {
+			t.Errorf("%s: %v", query, got)
+		}
+	}
+	if got := e.must(http.MethodGet, path, key, "", http.StatusOK); got["session"] != string(own.sandbox.ID) || got["state"] != "ready" {
+		t.Errorf("%v", got)
+	}
+	e.must(http.MethodDelete, path, key, "", http.StatusNoContent)
+	e.must(http.MethodGet, path, key, "", http.StatusNotFound)
 }
