@@ -26,8 +26,13 @@ const (
 // WritePack writes the contents to a pack. It calls progress, if not nil, with
 // the number of bytes written since the last call.
 func (t *Tree) WritePack(ctx context.Context, w io.Writer, digests []Digest, progress func(n int64)) error {
+	return writePack(ctx, w, digests, func(z io.Writer, d Digest) error { return t.packOne(z, d, progress) })
+}
+
+// writePack writes a pack whose contents one writes.
+func writePack(ctx context.Context, w io.Writer, digests []Digest, one func(io.Writer, Digest) error) error {
 	if _, err := io.WriteString(w, packMagic); err != nil {
-		return errs.New(errs.Unavailable, "send source: %w", err)
+		return sendError(err)
 	}
 	z, err := zstd.NewWriter(w, zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithWindowSize(1<<20), zstd.WithEncoderConcurrency(1))
 	if err != nil {
@@ -38,7 +43,7 @@ func (t *Tree) WritePack(ctx context.Context, w io.Writer, digests []Digest, pro
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		if err := t.packOne(z, d, progress); err != nil {
+		if err := one(z, d); err != nil {
 			return err
 		}
 	}
@@ -46,12 +51,24 @@ func (t *Tree) WritePack(ctx context.Context, w io.Writer, digests []Digest, pro
 	end[0] = frameEnd
 	binary.BigEndian.PutUint64(end[1:], uint64(len(digests)))
 	if _, err := z.Write(end[:]); err != nil {
-		return errs.New(errs.Unavailable, "send source: %w", err)
+		return sendError(err)
 	}
 	if err := z.Close(); err != nil {
-		return errs.New(errs.Unavailable, "send source: %w", err)
+		return sendError(err)
 	}
 	return nil
+}
+
+func sendError(err error) error { return errs.New(errs.Unavailable, "send source: %w", err) }
+
+// frameHead returns what precedes a content in a pack.
+func frameHead(d Digest, size int64) (head [41]byte, err error) {
+	head[0] = frameContent
+	if n, err := hex.Decode(head[1:33], []byte(d)); err != nil || n != 32 {
+		return head, errs.New(errs.InvalidArgument, "digest %q", d)
+	}
+	binary.BigEndian.PutUint64(head[33:], uint64(size))
+	return head, nil
 }
 
 func (t *Tree) packOne(w io.Writer, d Digest, progress func(int64)) error {
@@ -62,21 +79,19 @@ func (t *Tree) packOne(w io.Writer, d Digest, progress func(int64)) error {
 	defer f.Close()
 	info, err := f.Stat()
 	if err != nil {
-		return errs.New(errs.Unavailable, "send source: %w", err)
+		return sendError(err)
 	}
-	var head [41]byte
-	head[0] = frameContent
-	if n, err := hex.Decode(head[1:33], []byte(d)); err != nil || n != 32 {
-		return errs.New(errs.InvalidArgument, "digest %q", d)
+	head, err := frameHead(d, info.Size())
+	if err != nil {
+		return err
 	}
-	binary.BigEndian.PutUint64(head[33:], uint64(info.Size()))
 	if _, err := w.Write(head[:]); err != nil {
-		return errs.New(errs.Unavailable, "send source: %w", err)
+		return sendError(err)
 	}
 	h := sha256.New()
 	n, err := io.Copy(io.MultiWriter(w, h), io.LimitReader(f, info.Size()))
 	if err != nil {
-		return errs.New(errs.Unavailable, "send source: %w", err)
+		return sendError(err)
 	}
 	if n != info.Size() || !bytes.Equal(h.Sum(nil), head[1:33]) {
 		return errs.New(errs.Conflict, "%s changed while it was sent", t.paths[d]).WithHint("try again")
