@@ -24,6 +24,7 @@ const TagLatest = "latest"
 // BuildRequest describes a version of a template. It is made of one of
 // Dockerfile, Steps and Image.
 type BuildRequest struct {
+	New        bool // AlreadyExists if the template exists
 	Title      string
 	Source     source.Digest // of the files; "": none
 	Dockerfile string        // path in the source
@@ -199,6 +200,8 @@ func (s *Service) forBuild(ctx context.Context, project schema.ID, name string, 
 		t = sandbox.NewTemplate()
 		t.Project, t.Name = project, name
 		err = s.checkFree(ctx, project, name)
+	} else if err == nil && req.New {
+		err = errs.New(errs.AlreadyExists, "template %s exists already", name).WithHint("build a new version of it, or choose another name")
 	}
 	if err != nil {
 		return nil, err
