@@ -65,6 +65,7 @@ func New(s *api.Server, mux *http.ServeMux) huma.API {
 	registerExecutions(a)
 	registerFiles(a)
 	registerTemplates(a)
+	registerBuilds(a)
 	registerContainers(a)
 	registerSnapshots(a)
 	return a

@@ -30,7 +30,8 @@ type TemplateList struct {
 	Templates []Template `json:"templates" doc:"Those of the project, and those that come with the system, by name."`
 }
 
-type templateInput struct {
+// TemplateInput names a template or a version of it.
+type TemplateInput struct {
 	Name string `path:"name" maxLength:"200" doc:"NAME, NAME:TAG or NAME:NUMBER." example:"python"`
 }
 
@@ -58,16 +59,4 @@ func listTemplates(ctx context.Context, _ *struct{}) (*body[TemplateList], error
 		out.Templates = append(out.Templates, templateOf(t))
 	}
 	return &body[TemplateList]{out}, nil
-}
-
-func getTemplate(ctx context.Context, in *templateInput) (*body[Template], error) {
-	resp, err := templates(ctx).Show(ctx, &sandbox.TemplateRequest{Project: callerFrom(ctx).Project(), Template: in.Name})
-	if err != nil {
-		return nil, err
-	}
-	t, err := entity.Decode[sandbox.Template](&resp.Template)
-	if err != nil {
-		return nil, err
-	}
-	return &body[Template]{templateOf(t)}, nil
 }

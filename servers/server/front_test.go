@@ -51,7 +51,9 @@ func newFrontEnv(t *testing.T) *frontEnv {
 	c.images = &resolver{m: c.m}
 	c.templates = templates.New(store, c.informers, c.images.Resolve, log)
 	c.rt = kit.New(kit.Config{Informers: c.informers})
-	f, err := newFront(c, openSources(cfg, in, log), func() {})
+	sources := openSources(cfg, in, log)
+	c.templates.Sources = sources.Store
+	f, err := newFront(c, sources, func() {})
 	if err != nil {
 		t.Fatal(err)
 	}

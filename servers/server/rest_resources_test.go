@@ -2,23 +2,36 @@ package server
 
 import (
 	"encoding/json"
+	"fmt"
 	"maps"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 
+	"miren.dev/runtime/api/app"
 	"miren.dev/runtime/api/sandbox"
 	"miren.dev/runtime/entity"
+	"miren.dev/runtime/pkg/buildlog"
 	"miren.dev/runtime/servers/rest"
 )
 
 func init() {
-	ofTheProject = append(ofTheProject, "GET /containers", "GET /snapshots")
+	ofTheProject = append(ofTheProject,
+		"GET /containers", "GET /snapshots",
+		"POST /templates", "PUT /templates/{name}", "DELETE /templates/{name}", "GET /templates/{name}/logs", "PUT /templates/{name}/tags/{tag}",
+		"DELETE /templates/{name}/tags/{tag}", "POST /templates/{name}/rollback",
+	)
 	maps.Copy(restBodies, map[string]string{
 		"PUT /sessions/{id}/idle":       `{}`,
 		"POST /sessions/{id}/snapshots": `{}`,
 		"POST /sessions/{id}/forks":     `{}`,
 		"POST /snapshots/{id}/forks":    `{}`,
+
+		"POST /templates":                  `{"name": "none", "image": "runtime/sandbox:base"}`,
+		"PUT /templates/{name}":            `{"image": "runtime/sandbox:base"}`,
+		"PUT /templates/{name}/tags/{tag}": `{"version": "1"}`,
+		"POST /templates/{name}/rollback":  `{"version": "1"}`,
 	})
 }
 
@@ -100,4 +113,90 @@ func TestSnapshotsOfTheProject(t *testing.T) {
 	}
 	e.must(http.MethodDelete, path, key, "", http.StatusNoContent)
 	e.must(http.MethodGet, path, key, "", http.StatusNotFound)
+}
+
+// TestTemplatesOverREST: a template is built of a Dockerfile with files, gets
+// another version, tags and a rollback, and is deleted.
+func TestTemplatesOverREST(t *testing.T) {
+	e := newRestEnv(t)
+	own := e.newTenant("own")
+	if err := e.c.templates.Ship(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	key := e.key("own", "deployer")
+	dockerfile := `"dockerfile": "FROM runtime/sandbox:base\nCOPY a /a\n", "files": [{"path": "a", "data": "YQ=="}]`
+	v := e.must(http.MethodPost, "/templates", key, `{"name": "shop", "title": "Shop", `+dockerfile+`}`, http.StatusAccepted)
+	if v["template"] != "shop" || v["number"] != 1.0 || v["state"] != "building" {
+		t.Errorf("%v", v)
+	}
+	e.must(http.MethodPost, "/templates", key, `{"name": "shop", `+dockerfile+`}`, http.StatusConflict)
+	e.must(http.MethodPost, "/templates", key, `{"name": "python", "image": "debian"}`, http.StatusConflict)
+	e.must(http.MethodPut, "/templates/shop", key, `{`+dockerfile+`, "image": "debian"}`, http.StatusBadRequest)
+	e.must(http.MethodPut, "/templates/shop", key, `{"dockerfile": "FROM x", "files": [{"path": "Dockerfile", "data": "YQ=="}]}`, http.StatusBadRequest)
+	e.must(http.MethodPut, "/templates/shop", key, `{"dockerfile": "FROM x", "files": [{"path": "../a", "data": "YQ=="}]}`, http.StatusBadRequest)
+	v = e.must(http.MethodPut, "/templates/shop", key, `{"steps": [{"kind": "from", "args": ["debian"]}, {"kind": "run", "args": ["true"]}]}`, http.StatusAccepted)
+	if v["number"] != 2.0 {
+		t.Errorf("%v", v)
+	}
+	e.must(http.MethodPost, "/templates/shop/rollback", key, `{}`, http.StatusConflict) // no version is ready
+	versions, _, err := entity.List[sandbox.TemplateVersion](t.Context(), e.c.store, entity.Query{Project: own.projectID})
+	if err != nil || len(versions) != 2 {
+		t.Fatal(versions, err)
+	}
+	for _, v := range versions {
+		v.Status.Phase, v.Status.Image = sandbox.TemplatePhaseReady, "img"
+		if err := entity.UpdateStatus(t.Context(), e.c.store, v); err != nil {
+			t.Fatal(err)
+		}
+	}
+	selected := func(d map[string]any) any {
+		t.Helper()
+		s, ok := d["selected"].(map[string]any)
+		if !ok {
+			t.Fatalf("none is selected: %v", d)
+		}
+		return s["number"]
+	}
+	if d := e.must(http.MethodPut, "/templates/shop/tags/latest", key, `{"version": "2"}`, http.StatusOK); selected(d) != 2.0 || len(d["versions"].([]any)) != 2 || d["title"] != "Shop" {
+		t.Errorf("%v", d)
+	}
+	if d := e.must(http.MethodPost, "/templates/shop/rollback", key, `{}`, http.StatusOK); selected(d) != 1.0 {
+		t.Errorf("%v", d)
+	}
+	e.must(http.MethodPost, "/templates/shop/rollback", key, `{}`, http.StatusConflict)
+	if d := e.must(http.MethodPut, "/templates/shop/tags/beta", key, `{"version": "2"}`, http.StatusOK); d["tags"].(map[string]any)["beta"] != 2.0 {
+		t.Errorf("%v", d)
+	}
+	if d := e.must(http.MethodDelete, "/templates/shop/tags/beta", key, "", http.StatusOK); d["tags"].(map[string]any)["beta"] != nil {
+		t.Errorf("%v", d)
+	}
+	if l := e.must(http.MethodGet, "/templates/shop/logs", key, "", http.StatusOK); l["version"] != 2.0 || l["state"] != "pending" {
+		t.Errorf("%v", l)
+	}
+	builds, _, err := entity.List[app.Build](t.Context(), e.c.store, entity.Where(app.BuildAttrTemplateVersion, versions[0].ID))
+	if err != nil || len(builds) != 1 {
+		t.Fatal(builds, err)
+	}
+	w, err := e.c.m.buildLogs.Start(string(builds[0].ID))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, text := range []string{"one", "two", "three"} {
+		w.Add(buildlog.Event{Kind: "log", Text: text})
+	}
+	w.Finish()
+	path := fmt.Sprintf("/templates/shop:%d/logs", versions[0].Spec.Number)
+	page := e.must(http.MethodGet, path+"?limit=2", key, "", http.StatusOK)
+	if got := listed(page, "lines", "text"); !slices.Equal(got, []string{"one", "two"}) || page["more"] != true {
+		t.Errorf("%v", page)
+	}
+	page = e.must(http.MethodGet, path+fmt.Sprintf("?after=%v", int64(page["next"].(float64))), key, "", http.StatusOK)
+	if got := listed(page, "lines", "text"); !slices.Equal(got, []string{"three"}) || page["more"] != false {
+		t.Errorf("%v", page)
+	}
+	e.must(http.MethodGet, "/templates/python/logs", key, "", http.StatusNotFound)
+	e.must(http.MethodDelete, "/templates/shop:2", key, "", http.StatusNoContent)
+	e.must(http.MethodDelete, "/templates/shop", key, "", http.StatusNoContent)
+	e.must(http.MethodGet, "/templates/shop", key, "", http.StatusNotFound)
+	e.must(http.MethodDelete, "/templates/python", key, "", http.StatusConflict)
 }
