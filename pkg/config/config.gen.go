@@ -48,6 +48,8 @@ type RPC struct {
 type API struct {
 	Address string // host:port to listen on; empty: none. Without tls, others than this machine must reach it through a proxy that has TLS.
 	TLS     bool   // Serve HTTPS, with the certificate of the RPC server, which the installation's authority signs.
+	Rate    int64  // Requests that a key may make; also those without a valid key from an address; 0: no limit. Further ones are answered with status 429.
+	Burst   int64  // Requests that it may make at once after a pause.
 }
 
 // MCP: Sandboxes for agents, by the Model Context Protocol at /mcp of the HTTP API.
@@ -184,6 +186,10 @@ var Keys = []Key{
 		field: func(c *Config) any { return &c.API.Address }},
 	{Path: "api.tls", Type: "bool", Default: "false", Doc: "Serve HTTPS, with the certificate of the RPC server, which the installation's authority signs.", Unit: "", Min: "", Max: "",
 		field: func(c *Config) any { return &c.API.TLS }},
+	{Path: "api.rate", Type: "int", Default: "200", Doc: "Requests that a key may make; also those without a valid key from an address; 0: no limit. Further ones are answered with status 429.", Unit: "requests per second", Min: "0", Max: "1000000",
+		field: func(c *Config) any { return &c.API.Rate }},
+	{Path: "api.burst", Type: "int", Default: "1000", Doc: "Requests that it may make at once after a pause.", Unit: "", Min: "1", Max: "1000000",
+		field: func(c *Config) any { return &c.API.Burst }},
 	{Path: "mcp.tools", Type: "list", Default: "", Doc: "Tools that agents get, by their names or those of their groups; empty: all.", Unit: "", Min: "", Max: "",
 		field: func(c *Config) any { return &c.MCP.Tools }},
 	{Path: "mcp.no_network", Type: "bool", Default: "false", Doc: "Refuse sandboxes that reach a network.", Unit: "", Min: "", Max: "",

@@ -3,8 +3,9 @@
 //
 //	Server        listener, limits, /healthz and /readyz
 //	Handle        mounts a face below a path; Intercept, by a property of requests
+//	              (each with the rate limit of its callers, and metrics)
 //	Authenticate  the caller of a request, by its API key
-//	Status        the HTTP status of an error
+//	Status        the HTTP status of an error; WriteProblem, an answer with it
 //
 // A face is a client of the server's RPC interface: Caller.Client makes calls
 // with the identity of the key, so that permissions, projects and the audit
@@ -20,6 +21,7 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/net/netutil"
 	"golang.org/x/sync/errgroup"
 
@@ -40,7 +42,7 @@ const (
 	shutdownGrace = 5 * time.Second
 )
 
-// Config configures a Server. All fields but TLS are required.
+// Config configures a Server. All fields but TLS, Rate and Metrics are required.
 type Config struct {
 	// Authenticate returns the identity of an API key.
 	Authenticate func(ctx context.Context, key string) (rpc.Identity, error)
@@ -50,6 +52,10 @@ type Config struct {
 	Ready  func() error
 	TLS    *tls.Config // nil: plain HTTP
 	Logger *slog.Logger
+	// Rate is how many requests per second a key, or an address without a valid
+	// one, may make; 0: no limit. Burst is how many it may make at once.
+	Rate, Burst int64
+	Metrics     prometheus.Registerer // nil: none
 }
 
 // Server serves the HTTP faces.
@@ -58,6 +64,8 @@ type Server struct {
 	mux     *http.ServeMux
 	special []intercept
 	clients *clients
+	limiter *limiter // nil: no limit
+	metrics *metrics
 }
 
 type intercept struct {
@@ -67,7 +75,9 @@ type intercept struct {
 
 // New returns a Server without faces.
 func New(cfg Config) *Server {
-	s := &Server{cfg: cfg, mux: http.NewServeMux(), clients: newClients(cfg.Local)}
+	s := &Server{
+		cfg: cfg, mux: http.NewServeMux(), clients: newClients(cfg.Local), limiter: newLimiter(cfg.Rate, cfg.Burst, time.Now), metrics: newMetrics(cfg.Metrics),
+	}
 	s.mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { plain(w, http.StatusOK, "ok\n") })
 	s.mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
 		if err := cfg.Ready(); err != nil {
@@ -86,13 +96,15 @@ func plain(w http.ResponseWriter, status int, text string) {
 }
 
 // Handle mounts a face at a pattern of http.ServeMux. It authenticates its
-// callers itself (Authenticate). Call it before Serve.
-func (s *Server) Handle(pattern string, h http.Handler) { s.mux.Handle(pattern, h) }
+// callers itself (Authenticate). Metrics have its name. Call it before Serve.
+func (s *Server) Handle(name, pattern string, h http.Handler) {
+	s.mux.Handle(pattern, &face{s, name, h})
+}
 
 // Intercept gives h every request for which match is true, whatever its path,
 // before the patterns of Handle; earlier calls come first. Call it before Serve.
-func (s *Server) Intercept(match func(*http.Request) bool, h http.Handler) {
-	s.special = append(s.special, intercept{match, h})
+func (s *Server) Intercept(name string, match func(*http.Request) bool, h http.Handler) {
+	s.special = append(s.special, intercept{match, &face{s, name, h}})
 }
 
 // ServeHTTP implements http.Handler.

@@ -103,8 +103,8 @@ func TestRequestsReachTheirFace(t *testing.T) {
 		return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { plain(w, 200, s) })
 	}
 	e := newEnv(t, func(s *Server) {
-		s.Handle("GET /sandboxes", say("control plane"))
-		s.Intercept(func(r *http.Request) bool { return r.Header.Get("E2b-Sandbox-Id") != "" }, say("sandbox"))
+		s.Handle("control", "GET /sandboxes", say("control plane"))
+		s.Intercept("sandbox", func(r *http.Request) bool { return r.Header.Get("E2b-Sandbox-Id") != "" }, say("sandbox"))
 	})
 	if _, got := e.get(t, "/sandboxes"); got != "control plane" {
 		t.Error(got)
@@ -178,12 +178,12 @@ func TestKeyOfARequest(t *testing.T) {
 func TestRequestsUnderWayEndAtTheStop(t *testing.T) {
 	entered, release, cancelled := make(chan struct{}, 2), make(chan struct{}), make(chan struct{})
 	e := newEnv(t, func(s *Server) {
-		s.Handle("/quick", http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		s.Handle("test", "/quick", http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 			entered <- struct{}{}
 			<-release
 			plain(w, 200, "done")
 		}))
-		s.Handle("/endless", http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		s.Handle("test", "/endless", http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 			entered <- struct{}{}
 			<-r.Context().Done()
 			close(cancelled)

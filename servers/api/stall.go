@@ -33,7 +33,16 @@ func (s *stallReader) Read(p []byte) (int, error) {
 
 type stallWriter struct {
 	http.ResponseWriter
-	rc *http.ResponseController
+	rc     *http.ResponseController
+	status int // of the answer; 0: none was stated
+}
+
+// WriteHeader notes the status of the answer.
+func (s *stallWriter) WriteHeader(status int) {
+	if s.status < http.StatusOK { // the last of informational ones and the one after them
+		s.status = status
+	}
+	s.ResponseWriter.WriteHeader(status)
 }
 
 // Write sets the deadline for itself only: with HTTP/2 one that passes ends the

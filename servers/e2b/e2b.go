@@ -120,6 +120,15 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
+// Subject names the sandbox whose token a request has, "" for none: the rate
+// limit of the listener counts the requests with each.
+func (s *Server) Subject(r *http.Request) string {
+	if _, name := target(r); name != "" && s.holds(r.Header.Get("X-Access-Token"), useEnvd, sandboxID(name)) {
+		return name
+	}
+	return ""
+}
+
 // roots are the first elements of the paths of E2B's control plane.
 var roots = []string{"sandboxes", "v2", "v3", "templates", "snapshots", "volumes", "volumecontent", "secrets", "api-keys", "teams", "events", "files"}
 

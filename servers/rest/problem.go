@@ -11,20 +11,9 @@ import (
 	"miren.dev/runtime/servers/api"
 )
 
-// retryAfter is what clients are told to wait for before they repeat a request
-// that the server had no room for, in seconds.
-const retryAfter = "1"
-
-const problemType = "application/problem+json"
-
 // Problem is an error in the form of RFC 9457.
 type Problem struct {
-	Type   string              `json:"type" doc:"urn:runtime:error: and the class of the error."`
-	Title  string              `json:"title" doc:"Text of the status."`
-	Status int                 `json:"status" doc:"HTTP status."`
-	Detail string              `json:"detail" doc:"What happened."`
-	Class  string              `json:"class" doc:"Class of the error, such as not_found." example:"not_found"`
-	Hint   string              `json:"hint,omitempty" doc:"What to do next."`
+	api.Problem
 	Errors []*huma.ErrorDetail `json:"errors,omitempty" doc:"Parts of the request that are wrong."`
 }
 
@@ -35,25 +24,7 @@ func (p *Problem) Error() string { return p.Detail }
 func (p *Problem) GetStatus() int { return p.Status }
 
 // ContentType implements huma.ContentTypeFilter.
-func (p *Problem) ContentType(string) string { return problemType }
-
-// GetHeaders implements huma.HeadersError.
-func (p *Problem) GetHeaders() http.Header {
-	h := http.Header{}
-	switch p.Status {
-	case http.StatusUnauthorized:
-		h.Set("WWW-Authenticate", `Bearer realm="runtime"`)
-	case http.StatusTooManyRequests, http.StatusServiceUnavailable:
-		h.Set("Retry-After", retryAfter)
-	}
-	return h
-}
-
-func newProblem(status int, class errs.Class, detail, hint string) *Problem {
-	return &Problem{
-		Type: "urn:runtime:error:" + string(class), Title: http.StatusText(status), Status: status, Detail: detail, Class: string(class), Hint: hint,
-	}
-}
+func (p *Problem) ContentType(string) string { return api.ProblemType }
 
 // problemOf returns the problem for an error.
 func problemOf(err error) *Problem {
@@ -61,7 +32,7 @@ func problemOf(err error) *Problem {
 	if errors.As(err, &p) {
 		return p
 	}
-	return newProblem(api.Status(err), errs.ClassOf(err), err.Error(), errs.HintOf(err))
+	return &Problem{Problem: api.ProblemOf(err)}
 }
 
 // classes are the classes of the errors that huma finds itself.
@@ -77,7 +48,7 @@ func init() {
 		if !ok {
 			class = errs.InvalidArgument
 		}
-		p := newProblem(status, class, msg, "")
+		p := &Problem{Problem: api.NewProblem(status, class, msg, "")}
 		for _, d := range details {
 			var e huma.ErrorDetailer
 			switch {

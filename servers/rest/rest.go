@@ -35,7 +35,7 @@ func callerFrom(ctx context.Context) *api.Caller { return ctx.Value(contextKey{}
 func Mount(s *api.Server) {
 	mux := http.NewServeMux()
 	New(s, mux)
-	s.Handle(Prefix+"/", mux)
+	s.Handle("rest", Prefix+"/", mux)
 }
 
 // New registers every operation on a mux and returns the API, whose OpenAPI
@@ -107,10 +107,10 @@ func register[I, O any](a huma.API, o huma.Operation, h func(context.Context, *I
 	if o.Responses == nil {
 		o.Responses = map[string]*huma.Response{}
 	}
-	o.Responses["default"] = &huma.Response{Description: "Error", Content: map[string]*huma.MediaType{problemType: problem}}
+	o.Responses["default"] = &huma.Response{Description: "Error", Content: map[string]*huma.MediaType{api.ProblemType: problem}}
 	// A request that is no HTTP is refused by the HTTP server, as text.
 	o.Responses["400"] = &huma.Response{Description: "Bad Request", Content: map[string]*huma.MediaType{
-		problemType: problem, "text/plain": {Schema: &huma.Schema{Type: huma.TypeString}},
+		api.ProblemType: problem, "text/plain": {Schema: &huma.Schema{Type: huma.TypeString}},
 	}}
 	huma.Register(a, o, func(ctx context.Context, in *I) (*O, error) {
 		out, err := h(ctx, in)

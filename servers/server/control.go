@@ -67,7 +67,8 @@ type control struct {
 	egressLog *egresslog.Recorder
 	demand    *sandboxes.Demand // of warm sandboxes: from the services to the pools
 	objects   *retention.Objects
-	deps      *rpcserver.Deps // the operations that surfaces and controllers share
+	metrics   prometheus.Registerer // nil: none
+	deps      *rpcserver.Deps       // the operations that surfaces and controllers share
 }
 
 // openStore connects to the store.
@@ -86,7 +87,7 @@ func openStore(ctx context.Context, cfg *config.Config, url string, log *slog.Lo
 }
 
 func newControl(cfg *config.Config, m *machine, store *pgstore.Store, src sources, reg prometheus.Registerer, log *slog.Logger) *control {
-	c := &control{cfg: cfg, m: m, logger: log, store: store, sealer: schema.NewSealer(m.in.State("secrets.key"))}
+	c := &control{cfg: cfg, m: m, logger: log, store: store, sealer: schema.NewSealer(m.in.State("secrets.key")), metrics: reg}
 	c.node = &node.Registrar{
 		Store: store, Instance: m.in.ID, CPUMillis: cfg.Node.CPUMillis, MemoryBytes: cfg.Node.MemoryBytes,
 		StateDir: m.in.State(), KeepDisk: cfg.Node.KeepDiskBytes, IDFile: m.in.State("node-id"), Logger: log,

@@ -30,7 +30,7 @@ func (f *front) newE2B() (*e2b.Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	f.api.Intercept(e2b.Matches, s)
+	f.api.Intercept("e2b", e2b.Matches, s)
 	return s, nil
 }
 

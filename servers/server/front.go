@@ -98,7 +98,7 @@ func newFront(c *control, src sources, stop context.CancelFunc) (*front, error) 
 	if f.mcp, err = f.newMCP(); err != nil {
 		return nil, err
 	}
-	f.api.Handle("/mcp", f.mcp)
+	f.api.Handle("mcp", "/mcp", f.mcp)
 	if f.e2b, err = f.newE2B(); err != nil {
 		return nil, err
 	}

@@ -28,7 +28,8 @@ type frontEnv struct {
 	address string // address of its TLS listener
 }
 
-func newFrontEnv(t *testing.T) *frontEnv {
+// newFrontEnv makes a front with an empty configuration, which change may alter.
+func newFrontEnv(t *testing.T, change ...func(*config.Config)) *frontEnv {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "rt-daemon-")
 	if err != nil {
@@ -41,6 +42,9 @@ func newFrontEnv(t *testing.T) *frontEnv {
 	}
 	log := slog.New(slog.DiscardHandler)
 	cfg := &config.Config{StateDir: in.StateDir}
+	for _, c := range change {
+		c(cfg)
+	}
 	store := pgtest.Store(t, api.Kinds()...)
 	sealer := schema.NewSealer(in.State("secrets.key"))
 	c := &control{

@@ -13,6 +13,7 @@ import (
 	"miren.dev/runtime/api/core"
 	"miren.dev/runtime/api/execution"
 	"miren.dev/runtime/entity"
+	"miren.dev/runtime/pkg/config"
 	"miren.dev/runtime/servers/rest"
 )
 
@@ -22,9 +23,9 @@ type restEnv struct {
 	url string
 }
 
-func newRestEnv(t *testing.T) *restEnv {
+func newRestEnv(t *testing.T, change ...func(*config.Config)) *restEnv {
 	t.Helper()
-	e := newFrontEnv(t)
+	e := newFrontEnv(t, change...)
 	srv := httptest.NewServer(e.f.api)
 	t.Cleanup(srv.Close)
 	return &restEnv{e, srv.URL}
@@ -211,5 +212,23 @@ func TestRESTProblems(t *testing.T) {
 	}
 	if resp, _ := e.do("GET", rest.Prefix+"/sessions", "", ""); resp.Header.Get("WWW-Authenticate") == "" {
 		t.Error("no WWW-Authenticate")
+	}
+}
+
+// TestEveryFaceHasTheRateLimit: each face of the listener answers the request
+// that is too much with the same problem.
+func TestEveryFaceHasTheRateLimit(t *testing.T) {
+	e := newRestEnv(t, func(c *config.Config) { c.API.Rate, c.API.Burst = 1, 1 })
+	e.newTenant("own")
+	for face, path := range map[string]string{"viewer": rest.Prefix + "/templates", "agent": "/sandboxes", "admin": "/mcp"} {
+		key := e.key("own", face)
+		if resp, text := e.do(http.MethodGet, path, key, ""); resp.StatusCode == http.StatusTooManyRequests {
+			t.Errorf("%s: the first request: %s", path, text)
+		}
+		resp, text := e.do(http.MethodGet, path, key, "")
+		if resp.StatusCode != http.StatusTooManyRequests || resp.Header.Get("Retry-After") != "1" ||
+			resp.Header.Get("Content-Type") != "application/problem+json" || !strings.Contains(text, `"class":"resource_exhausted"`) {
+			t.Errorf("%s: %d, %v, %s", path, resp.StatusCode, resp.Header, text)
+		}
 	}
 }
