@@ -475,6 +475,8 @@ type Output struct {
 	Stdout []byte `cbor:"1,keyasint,omitempty" json:"stdout,omitempty"`
 	// Error output.
 	Stderr []byte `cbor:"2,keyasint,omitempty" json:"stderr,omitempty"`
+	// Number of the attempt.
+	Attempt *int64 `cbor:"4,keyasint,omitempty" json:"attempt,omitempty"`
 	// For the user: the output so far belongs to an attempt that another one follows, or is
 	// not complete.
 	Note string `cbor:"3,keyasint,omitempty" json:"note,omitempty"`

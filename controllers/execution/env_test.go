@@ -294,6 +294,8 @@ type process struct {
 
 func (p *process) exit(code int) { p.once.Do(func() { p.code = code; close(p.done) }) }
 
+func (p *process) Offsets() (stdout, stderr int64) { return 0, 0 }
+
 func (p *process) ended() bool {
 	select {
 	case <-p.done:

@@ -27,9 +27,9 @@ func (n LocalNode) Exec(ctx context.Context, sid id.Sandbox, spec sandboxes.Exec
 	})
 }
 
-// Attach continues a detached process.
-func (n LocalNode) Attach(ctx context.Context, sid id.Sandbox, process string) (sandboxes.Process, error) {
-	return n.Driver.Attach(ctx, string(sid), process, 0, 0)
+// Attach continues a detached process, with its output from some offsets on.
+func (n LocalNode) Attach(ctx context.Context, sid id.Sandbox, process string, stdout, stderr int64) (sandboxes.Process, error) {
+	return n.Driver.Attach(ctx, string(sid), process, stdout, stderr)
 }
 
 // Processes lists the processes beside the main one.

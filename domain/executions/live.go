@@ -173,13 +173,13 @@ func (p *printer) print(attempt int64, out *Output, ended bool) error {
 	}
 	if b := out.Stdout[min(p.stdout, len(out.Stdout)):]; len(b) > 0 {
 		p.stdout += len(b)
-		if err := p.emit(&execution.Output{Stdout: b}); err != nil {
+		if err := p.emit(&execution.Output{Attempt: &attempt, Stdout: b}); err != nil {
 			return err
 		}
 	}
 	if b := out.Stderr[min(p.stderr, len(out.Stderr)):]; len(b) > 0 {
 		p.stderr += len(b)
-		if err := p.emit(&execution.Output{Stderr: b}); err != nil {
+		if err := p.emit(&execution.Output{Attempt: &attempt, Stderr: b}); err != nil {
 			return err
 		}
 	}

@@ -36,7 +36,7 @@ type Node interface {
 	Processes(ctx context.Context, sid id.Sandbox) ([]sandbox.Process, error)
 	// Attach continues a detached process with the output that is kept; another
 	// caller loses it. NotFound if the sandbox does not know the process.
-	Attach(ctx context.Context, sid id.Sandbox, process string) (Process, error)
+	Attach(ctx context.Context, sid id.Sandbox, process string, stdout, stderr int64) (Process, error)
 	// Ports returns the TCP ports on which processes listen, in order.
 	Ports(ctx context.Context, sid id.Sandbox) ([]int64, error)
 	// Dial connects to a TCP port inside the sandbox, on its loopback too.
@@ -93,6 +93,9 @@ type Process interface {
 	Stdin() io.WriteCloser
 	Stdout() io.Reader
 	Stderr() io.Reader
+	// Offsets returns how many bytes of each stream came before the next one that
+	// is read. They jump where output of a detached process was not kept.
+	Offsets() (stdout, stderr int64)
 	Resize(ctx context.Context, rows, cols uint16) error
 	Signal(ctx context.Context, signal int) error
 	// Wait blocks until the process has ended and its output was read or

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"miren.dev/runtime/api/id"
 	"miren.dev/runtime/api/sandbox"
 	"miren.dev/runtime/pkg/errs"
 )
@@ -23,12 +24,14 @@ type Command struct {
 	Workdir        string            `json:"workdir,omitempty" maxLength:"4095" doc:"Working directory; absent: that of the session."`
 	User           string            `json:"user,omitempty" maxLength:"256" doc:"User; absent: that of the session."`
 	Stdin          string            `json:"stdin,omitempty" maxLength:"1048576" doc:"Standard input."`
-	TimeoutSeconds int64             `json:"timeout_seconds,omitempty" minimum:"1" maximum:"3600" default:"300" doc:"The command is ended after this time, with exit code 124."`
+	TimeoutSeconds int64             `json:"timeout_seconds,omitempty" minimum:"1" maximum:"3600" default:"300" doc:"The command is ended after this time, with exit code 124; not one in the background."`
+	Background     bool              `json:"background,omitempty" doc:"The answer comes at the start, and has the id for the stream of the output; without stdin."`
 }
 
 // CommandResult is how a command ended.
 type CommandResult struct {
-	ExitCode  int64  `json:"exit_code" doc:"Exit code; 128+n for signal n, 124 if the time was over."`
+	ID        string `json:"id,omitempty" doc:"Id of a command in the background, of which nothing else is known yet."`
+	ExitCode  *int64 `json:"exit_code,omitempty" doc:"Exit code; 128+n for signal n, 124 if the time was over."`
 	Stdout    string `json:"stdout" doc:"Output. Bytes that are not UTF-8 are replaced."`
 	Stderr    string `json:"stderr" doc:"Error output. Bytes that are not UTF-8 are replaced."`
 	Truncated bool   `json:"truncated,omitempty" doc:"There was more than a MiB of one of them; the rest was dropped."`
@@ -62,6 +65,9 @@ func runCommand(ctx context.Context, in *commandInput) (*body[CommandResult], er
 		return nil, err
 	}
 	b := &in.Body
+	if b.Background {
+		return startCommand(ctx, sid, b)
+	}
 	cctx, cancel := context.WithTimeout(ctx, time.Duration(b.TimeoutSeconds)*time.Second)
 	defer cancel()
 	st, err := sandboxes(ctx).Exec(cctx, &sandbox.ExecRequest{
@@ -96,8 +102,56 @@ func runCommand(ctx context.Context, in *commandInput) (*body[CommandResult], er
 		return nil, err
 	}
 	return &body[CommandResult]{CommandResult{
-		ExitCode: code, Stdout: stdout.text(), Stderr: stderr.text(), Truncated: stdout.truncated || stderr.truncated, TimedOut: timedOut,
+		ExitCode: &code, Stdout: stdout.text(), Stderr: stderr.text(), Truncated: stdout.truncated || stderr.truncated, TimedOut: timedOut,
 	}}, nil
+}
+
+// startCommand starts a command that goes on without its caller.
+func startCommand(ctx context.Context, sid id.Sandbox, b *Command) (*body[CommandResult], error) {
+	if b.Stdin != "" {
+		return nil, errs.New(errs.InvalidArgument, "a command in the background has no stdin").WithHint("write a file, and have the command read that")
+	}
+	cctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	st, err := sandboxes(ctx).Exec(cctx, &sandbox.ExecRequest{
+		Sandbox: sid, Command: b.Command, Env: b.Env, Workdir: b.Workdir, User: b.User, Detached: optional(true),
+	})
+	if err != nil {
+		return nil, err
+	}
+	defer st.Close()
+	out := CommandResult{}
+	for out.ID == "" {
+		m, err := st.Recv()
+		switch {
+		case err != nil:
+			return nil, err
+		case m.Started != "" && m.Process == "": // it could not be started, and this call alone knows why
+			return commandEnd(st)
+		}
+		out.ID = m.Process
+	}
+	return &body[CommandResult]{out}, nil
+}
+
+// commandEnd returns the rest of the output of a command, and its end.
+func commandEnd(st interface {
+	Recv() (*sandbox.ExecOutput, error)
+}) (*body[CommandResult], error) {
+	var stdout, stderr output
+	for {
+		m, err := st.Recv()
+		if err != nil {
+			return nil, err
+		}
+		stdout.add(m.Stdout)
+		stderr.add(m.Stderr)
+		if m.ExitCode != nil {
+			return &body[CommandResult]{CommandResult{
+				ExitCode: m.ExitCode, Stdout: stdout.text(), Stderr: stderr.text(), Truncated: stdout.truncated || stderr.truncated,
+			}}, nil
+		}
+	}
 }
 
 // sendInput sends the input of a command in parts. An error ends it: the call

@@ -3,7 +3,9 @@ package rest
 import (
 	"context"
 	"encoding/base64"
+	"encoding/json"
 	"net/http"
+	"reflect"
 	"strings"
 	"time"
 
@@ -104,7 +106,9 @@ type executeInput struct {
 	SessionInput
 	Key         string `header:"Idempotency-Key" maxLength:"200" doc:"Names the submission: another one with the key and the same body gets the execution of the first."`
 	WaitSeconds int64  `query:"wait" minimum:"0" maximum:"300" default:"0" doc:"Longest time until the execution has ended, in seconds. Then it is returned as it is."`
-	Body        Execute
+	Accept      string `header:"Accept" maxLength:"1000" doc:"text/event-stream: the answer is the stream of the execution."`
+	ResultQuery
+	Body Execute
 }
 
 // Submission describes an execution with a sandbox of its own.
@@ -129,7 +133,11 @@ type ExecutionInput struct {
 
 func registerExecutions(a huma.API) {
 	const tag = "executions"
-	register(a, op(http.MethodPost, "/sessions/{id}/execute", "execute-in-session", tag, "Execute code or a command in a persistent session"), executeInSession)
+	register(a, op(http.MethodPost, "/sessions/{id}/execute", "execute-in-session", tag, "Execute code or a command in a persistent session",
+		answers(map[string]*huma.MediaType{
+			"application/json": {Schema: a.OpenAPI().Components.Schemas.Schema(reflect.TypeFor[Execution](), true, "Execution")},
+			eventStream:        events(a, executionEvents),
+		})), executeInSession)
 	register(a, op(http.MethodGet, "/sessions/{id}/status", "get-session-status", tag, "Get the state of a session and of its last execution"), sessionStatus)
 	register(a, op(http.MethodGet, "/sessions/{id}/result", "get-session-result", tag, "Get what the last execution of a session left"), sessionResult)
 	register(a, op(http.MethodPost, "/executions", "submit-execution", tag, "Execute code or a command in a sandbox of its own", status(http.StatusCreated)), submitExecution)
@@ -177,7 +185,7 @@ func submit(ctx context.Context, req *execution.SubmitRequest, wait int64) (*exe
 	return ended, err
 }
 
-func executeInSession(ctx context.Context, in *executeInput) (*body[Execution], error) {
+func executeInSession(ctx context.Context, in *executeInput) (*huma.StreamResponse, error) {
 	sid, err := in.persistent()
 	if err != nil {
 		return nil, err
@@ -187,7 +195,17 @@ func executeInSession(ctx context.Context, in *executeInput) (*body[Execution], 
 		return nil, err
 	}
 	req.Sandbox = sid
-	return executionAnswer(submit(ctx, req, in.WaitSeconds))
+	if wantsEvents(in.Accept) {
+		in.WaitSeconds = 0
+	}
+	e, err := submit(ctx, req, in.WaitSeconds)
+	if err != nil {
+		return nil, err
+	}
+	if wantsEvents(in.Accept) {
+		return &huma.StreamResponse{Body: streamed(executionSource(e, &ResumeInput{ResultQuery: in.ResultQuery}))}, nil
+	}
+	return jsonAnswer(executionOf(e)), nil
 }
 
 func submitExecution(ctx context.Context, in *submitInput) (*body[Execution], error) {
@@ -207,6 +225,15 @@ func cancelExecution(ctx context.Context, in *ExecutionInput) (*body[Execution],
 	return executionAnswer(decodeExecution(executions(ctx).Cancel(ctx, &execution.CancelRequest{
 		Project: callerFrom(ctx).Project(), Execution: in.ID, Wait: optional(true),
 	})))
+}
+
+// jsonAnswer answers with JSON where another request gets a stream.
+func jsonAnswer(v any) *huma.StreamResponse {
+	return &huma.StreamResponse{Body: func(c huma.Context) {
+		c.SetHeader("Content-Type", "application/json")
+		c.SetStatus(http.StatusOK)
+		_ = json.NewEncoder(c.BodyWriter()).Encode(v) // the client may have gone
+	}}
 }
 
 type listExecutionsInput struct {

@@ -63,6 +63,7 @@ func New(s *api.Server, mux *http.ServeMux) huma.API {
 	a.UseMiddleware(authenticate(s))
 	registerSessions(a)
 	registerExecutions(a)
+	registerStreams(a)
 	registerFiles(a)
 	registerTemplates(a)
 	registerBuilds(a)

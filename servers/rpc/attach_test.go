@@ -71,6 +71,25 @@ func TestAttach(t *testing.T) {
 	if got, err := e.result(e.attach(sb, short)); err != nil || got.stdout != "hi\n" || got.code != 0 {
 		t.Errorf("%+v, %v", got, err)
 	}
+	// One caller reads from an offset on, and leaves the end to others.
+	kept := e.detached(sb, "echo", "hello")
+	wait.For(t, "it ends", func() bool { p := e.process(sb, kept); return p != nil && p.ExitCode != nil })
+	for range 2 {
+		st, err := e.sandboxes.Attach(e.ctx(), &sandbox.AttachRequest{Sandbox: sb, Process: kept, StdoutOffset: ptr(int64(2)), Keep: ptr(true)})
+		e.must(err)
+		var text string
+		for m, err := st.Recv(); err == nil; m, err = st.Recv() {
+			if text += string(m.Stdout); m.Stdout != nil && (m.Offset == nil || *m.Offset != 2) {
+				t.Errorf("%+v", m)
+			}
+			if m.ExitCode != nil && *m.ExitCode != 0 {
+				t.Errorf("%+v", m)
+			}
+		}
+		if text != "llo\n" {
+			t.Errorf("%q", text)
+		}
+	}
 	// The input of a process on a terminal stays open for its next caller.
 	st := e.exec(e.ctx(), &sandbox.ExecRequest{Sandbox: sb, Command: []string{"/bin/guest", "cat"}, Detached: ptr(true), TTY: ptr(true)})
 	m, err := st.Recv()

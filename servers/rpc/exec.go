@@ -39,11 +39,11 @@ func (h *sandboxHandler) Exec(ctx context.Context, req *sandbox.ExecRequest, st 
 // Attach continues a detached process as Exec runs one.
 func (h *sandboxHandler) Attach(ctx context.Context, req *sandbox.AttachRequest, st execStream) error {
 	out := &output{st: st}
-	p, err := h.sandboxes.Attach(ctx, req.Sandbox, req.Process, out.note)
+	p, err := h.sandboxes.Attach(ctx, req.Sandbox, req.Process, value(req.StdoutOffset), value(req.StderrOffset), out.note)
 	if err == nil && value(req.Rows) > 0 && value(req.Cols) > 0 {
 		_ = p.Resize(ctx, uint16(*req.Rows), uint16(*req.Cols)) // a process that has ended has no terminal
 	}
-	return attach(ctx, out, req.Sandbox, p, err, streams{stdin: true, detached: true})
+	return attach(ctx, out, req.Sandbox, p, err, streams{stdin: true, detached: true, keep: value(req.Keep), offsets: true})
 }
 
 // RunOnce runs a process in a new sandbox as Exec does.
@@ -143,6 +143,8 @@ type streams struct {
 	// keep: a detached process that ends during the call stays listed with its
 	// exit code, since its caller may have left after the start.
 	keep bool
+	// offsets: output is sent with its offset.
+	offsets bool
 	// ended, if set, is called when the process has ended, before its exit code is sent.
 	ended func() error
 }
@@ -195,18 +197,25 @@ func copyStreams(ctx context.Context, sid id.Sandbox, p sandboxes.Process, s str
 	// This goroutine ends with the call, which alone makes Recv return.
 	go input(ctx, out.st, p, s.detached)
 	var g errgroup.Group
-	pump := func(r io.Reader, wrap func([]byte) *sandbox.ExecOutput) {
+	pump := func(r io.Reader, next func() int64, wrap func([]byte) *sandbox.ExecOutput) {
 		g.Go(func() error {
-			err := out.copy(r, wrap)
+			err := out.copy(r, func(b []byte) *sandbox.ExecOutput {
+				m := wrap(b)
+				if s.offsets {
+					at := next() - int64(len(b))
+					m.Offset = &at
+				}
+				return m
+			})
 			if err != nil {
 				leave() // so that the other stream ends too
 			}
 			return err
 		})
 	}
-	pump(p.Stdout(), func(b []byte) *sandbox.ExecOutput { return &sandbox.ExecOutput{Stdout: b} })
+	pump(p.Stdout(), func() int64 { n, _ := p.Offsets(); return n }, func(b []byte) *sandbox.ExecOutput { return &sandbox.ExecOutput{Stdout: b} })
 	if !s.tty {
-		pump(p.Stderr(), func(b []byte) *sandbox.ExecOutput { return &sandbox.ExecOutput{Stderr: b} })
+		pump(p.Stderr(), func() int64 { _, n := p.Offsets(); return n }, func(b []byte) *sandbox.ExecOutput { return &sandbox.ExecOutput{Stderr: b} })
 	}
 	err := g.Wait()
 	var code int
