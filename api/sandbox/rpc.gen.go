@@ -410,6 +410,12 @@ type AttachRequest struct {
 	Rows *int64 `cbor:"3,keyasint,omitempty" json:"rows,omitempty"`
 	// Size of the caller's terminal; absent: unchanged.
 	Cols *int64 `cbor:"4,keyasint,omitempty" json:"cols,omitempty"`
+	// Output before this position is left out; absent: none. (unit: bytes)
+	StdoutOffset *int64 `cbor:"5,keyasint,omitempty" json:"stdout_offset,omitempty"`
+	// Error output before this position is left out; absent: none. (unit: bytes)
+	StderrOffset *int64 `cbor:"6,keyasint,omitempty" json:"stderr_offset,omitempty"`
+	// Its end stays known to later calls, also when this call has reported it.
+	Keep *bool `cbor:"7,keyasint,omitempty" json:"keep,omitempty"`
 }
 
 // MarshalJSON renders x; durations are strings, secrets are redacted.
@@ -439,6 +445,12 @@ func (x *AttachRequest) ValidateFields(v *schema.Validator) {
 	if x.Cols != nil {
 		schema.CheckMin(v, "cols", *x.Cols, 0)
 		schema.CheckMax(v, "cols", *x.Cols, 65535)
+	}
+	if x.StdoutOffset != nil {
+		schema.CheckMin(v, "stdout_offset", *x.StdoutOffset, 0)
+	}
+	if x.StderrOffset != nil {
+		schema.CheckMin(v, "stderr_offset", *x.StderrOffset, 0)
 	}
 }
 
@@ -831,6 +843,8 @@ type BuildTemplateRequest struct {
 	Project string `cbor:"1,keyasint,omitempty" json:"project,omitempty"`
 	// Name of the template, which is created if it does not exist.
 	Name string `cbor:"2,keyasint" json:"name" schema:"required"`
+	// A template that exists fails the call with already_exists.
+	New *bool `cbor:"19,keyasint,omitempty" json:"new,omitempty"`
 	// Description for people; absent: as it is.
 	Title string `cbor:"3,keyasint,omitempty" json:"title,omitempty"`
 	// Digest of the source, which Deploys.Upload uploaded; absent: no files.
@@ -1139,6 +1153,9 @@ type ExecOutput struct {
 	Stdout []byte `cbor:"2,keyasint,omitempty" json:"stdout,omitempty"`
 	// Error output.
 	Stderr []byte `cbor:"3,keyasint,omitempty" json:"stderr,omitempty"`
+	// With stdout or stderr of attach: its position in that output; it jumps where output was
+	// not kept. (unit: bytes)
+	Offset *int64 `cbor:"9,keyasint,omitempty" json:"offset,omitempty"`
 	// For the user: why the sandbox does not run yet, or why it ended and the process with
 	// it.
 	Note string `cbor:"5,keyasint,omitempty" json:"note,omitempty"`
@@ -1636,6 +1653,40 @@ func (x *ExtendRequest) ValidateFields(v *schema.Validator) {
 	}
 	if x.TTL != nil {
 		schema.CheckMin(v, "ttl", *x.TTL, 1*time.Second)
+	}
+}
+
+// IdleRequest: Changes what happens to a sandbox that is not used.
+type IdleRequest struct {
+	// The sandbox.
+	Sandbox id.Sandbox `cbor:"1,keyasint" json:"sandbox" schema:"required"`
+	// Time without use after which on_idle happens; absent: never.
+	IdleTimeout *time.Duration `cbor:"2,keyasint,omitempty" json:"idle_timeout,omitempty"`
+	// What happens then; absent: as before.
+	OnIdle IdleAction `cbor:"3,keyasint,omitempty" json:"on_idle,omitempty"`
+}
+
+// MarshalJSON renders x; durations are strings, secrets are redacted.
+func (x IdleRequest) MarshalJSON() ([]byte, error) { return schema.EncodeJSON(&x) }
+
+// UnmarshalJSON decodes x; unknown fields are errors, missing ones get their defaults.
+func (x *IdleRequest) UnmarshalJSON(b []byte) error { return schema.DecodeJSON(b, x) }
+
+// Validate reports every field that breaks its rules, as one error of class
+// invalid_argument.
+func (x *IdleRequest) Validate() error { return schema.Validate(x) }
+
+// ValidateFields is Validate below the path that v is at.
+func (x *IdleRequest) ValidateFields(v *schema.Validator) {
+	v.Required("sandbox", x.Sandbox != "")
+	if x.Sandbox != "" {
+		v.Ref("sandbox", string(x.Sandbox))
+	}
+	if x.IdleTimeout != nil {
+		schema.CheckMin(v, "idle_timeout", *x.IdleTimeout, 1*time.Second)
+	}
+	if x.OnIdle != "" {
+		schema.CheckEnum(v, "on_idle", x.OnIdle)
 	}
 }
 
@@ -2286,6 +2337,9 @@ type Sandboxes interface {
 	EgressLog(ctx context.Context, req *SandboxRequest) (*EgressLogResponse, error)
 	// Extend: Changes the end of a sandbox. Permission: exec, in the project of sandbox.
 	Extend(ctx context.Context, req *ExtendRequest) (*SandboxResponse, error)
+	// SetIdle: Changes the idle time of a sandbox. Permission: exec, in the project of
+	// sandbox.
+	SetIdle(ctx context.Context, req *IdleRequest) (*SandboxResponse, error)
 	// Stats: Reads what a sandbox uses. Permission: read, in the project of sandbox.
 	Stats(ctx context.Context, req *SandboxRequest) (*Stats, error)
 }
@@ -2350,6 +2404,9 @@ type SandboxesClient interface {
 	EgressLog(ctx context.Context, req *SandboxRequest) (*EgressLogResponse, error)
 	// Extend: Changes the end of a sandbox. Permission: exec, in the project of sandbox.
 	Extend(ctx context.Context, req *ExtendRequest) (*SandboxResponse, error)
+	// SetIdle: Changes the idle time of a sandbox. Permission: exec, in the project of
+	// sandbox.
+	SetIdle(ctx context.Context, req *IdleRequest) (*SandboxResponse, error)
 	// Stats: Reads what a sandbox uses. Permission: read, in the project of sandbox.
 	Stats(ctx context.Context, req *SandboxRequest) (*Stats, error)
 }
@@ -2506,6 +2563,14 @@ func (c clientSandboxes) EgressLog(ctx context.Context, req *SandboxRequest) (*E
 func (c clientSandboxes) Extend(ctx context.Context, req *ExtendRequest) (*SandboxResponse, error) {
 	resp := new(SandboxResponse)
 	if err := c.conn.Call(ctx, &methodSandboxesExtend.MethodInfo, req, resp); err != nil {
+		return nil, err
+	}
+	return resp, nil
+}
+
+func (c clientSandboxes) SetIdle(ctx context.Context, req *IdleRequest) (*SandboxResponse, error) {
+	resp := new(SandboxResponse)
+	if err := c.conn.Call(ctx, &methodSandboxesSetIdle.MethodInfo, req, resp); err != nil {
 		return nil, err
 	}
 	return resp, nil
@@ -2934,6 +2999,27 @@ var methodSandboxesExtend = &rpc.Method{
 	},
 }
 
+var methodSandboxesSetIdle = &rpc.Method{
+	MethodInfo: rpc.MethodInfo{
+		Service: "sandbox.Sandboxes", Name: "SetIdle", Full: "sandbox.Sandboxes/SetIdle", Permission: "exec", Project: rpc.ProjectRequest, Idempotent: true, Stream: rpc.StreamNone, Audit: true,
+	},
+	Target: func(req any) rpc.Target {
+		r := req.(*IdleRequest)
+		return rpc.Target{Kind: "sandbox", ID: string(r.Sandbox)}
+	},
+	Subject: func(req any) rpc.Subject {
+		r := req.(*IdleRequest)
+		return rpc.Subject{Kind: "sandbox", ID: string(r.Sandbox)}
+	},
+	Unary: func(ctx context.Context, impl any, d rpc.Decoder) (any, error) {
+		req := new(IdleRequest)
+		if err := d.Decode(req); err != nil {
+			return nil, err
+		}
+		return impl.(Sandboxes).SetIdle(ctx, req)
+	},
+}
+
 var methodSandboxesStats = &rpc.Method{
 	MethodInfo: rpc.MethodInfo{
 		Service: "sandbox.Sandboxes", Name: "Stats", Full: "sandbox.Sandboxes/Stats", Permission: "read", Project: rpc.ProjectRequest, Idempotent: true, Stream: rpc.StreamNone, Audit: false,
@@ -2973,6 +3059,7 @@ var SandboxesService = &rpc.Service{Name: "sandbox.Sandboxes", Methods: []*rpc.M
 	methodSandboxesSetEgress,
 	methodSandboxesEgressLog,
 	methodSandboxesExtend,
+	methodSandboxesSetIdle,
 	methodSandboxesStats,
 }}
 

@@ -15,6 +15,7 @@ import (
 	"bytes"
 	"cmp"
 	"crypto/rand"
+	"crypto/sha256"
 	"embed"
 	"encoding/hex"
 	"encoding/json"
@@ -45,7 +46,8 @@ const (
 // dir is the folder of the bootstrap, below the working directory of the sandbox.
 const dir = ".sandbox-run"
 
-// ResultPath is the file with the result, below the working directory.
+// ResultPath is the file with the result, below the working directory. An
+// execution has it in the file that EXECUTION_RESULT names.
 const ResultPath = dir + "/result.json"
 
 //go:embed bootstrap
@@ -61,6 +63,10 @@ type Invocation struct {
 	Timeout time.Duration   // 0: DefaultTimeout
 	Memory  int64           // limit that the context tells, in bytes; 0: 512 MiB
 	Layers  []string        // directories of layers, below the working directory
+	// Key makes the program the same for the same invocation with the key: its
+	// request id is made of it. It also has a folder of its own, so that others may
+	// run in the sandbox at the same time. "": random, and without such a folder.
+	Key string
 }
 
 // Program is an invocation as a program of a sandbox.
@@ -127,9 +133,13 @@ func New(in Invocation) (*Program, error) {
 	if in.Handler != "" {
 		functions = []string{functionOf(in.Handler)}
 	}
+	requestID, dir := newRequestID(in.Key), dir
+	if in.Key != "" {
+		dir += "/" + requestID
+	}
 	p := &Program{
 		Language: lang.name, Template: lang.template, File: "_sandbox_run" + path.Ext(lang.bootstrap), Args: []string{dir},
-		Files: map[string][]byte{in.File: in.Code}, RequestID: newRequestID(),
+		Files: map[string][]byte{in.File: in.Code}, RequestID: requestID,
 	}
 	if path.Ext(in.File) == ".go" {
 		f, err := goHandler(in.File, in.Code, functions)
@@ -180,10 +190,14 @@ func functionOf(handler string) string { return handler[strings.LastIndexByte(ha
 // context returns the fields of the context as Python names them.
 func (in *Invocation) context(requestID string) (map[string]any, error) {
 	name := strings.TrimSuffix(in.File, path.Ext(in.File))
+	day := time.Now().UTC().Format("2006/01/02/")
+	if in.Key != "" {
+		day = ""
+	}
 	c := map[string]any{
 		"function_name": name, "function_version": "$LATEST", "memory_limit_in_mb": fmt.Sprint(in.Memory >> 20),
 		"invoked_function_arn": "arn:aws:lambda:us-east-1:000000000000:function:" + name, "aws_request_id": requestID,
-		"log_group_name": "/aws/lambda/" + name, "log_stream_name": time.Now().UTC().Format("2006/01/02") + "/[$LATEST]" + requestID,
+		"log_group_name": "/aws/lambda/" + name, "log_stream_name": day + "[$LATEST]" + requestID,
 	}
 	if in.Context == nil {
 		return c, nil
@@ -260,10 +274,14 @@ func goHandler(file string, code []byte, functions []string) (string, error) {
 		cmp.Or(strings.Join(slices.Sorted(maps.Keys(has)), ", "), "none"))
 }
 
-// newRequestID returns a random UUID.
-func newRequestID() string {
+// newRequestID returns the UUID that a key has, or a random one.
+func newRequestID(key string) string {
 	var b [16]byte
 	_, _ = rand.Read(b[:])
+	if key != "" {
+		h := sha256.Sum256([]byte(key))
+		copy(b[:], h[:])
+	}
 	b[6], b[8] = b[6]&0x0f|0x40, b[8]&0x3f|0x80
 	h := hex.EncodeToString(b[:])
 	return h[:8] + "-" + h[8:12] + "-" + h[12:16] + "-" + h[16:20] + "-" + h[20:]

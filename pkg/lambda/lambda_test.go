@@ -3,6 +3,7 @@ package lambda_test
 import (
 	"encoding/json"
 	"errors"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -31,6 +32,26 @@ func TestContextOfALanguage(t *testing.T) {
 		if p.Env["AWS_LAMBDA_FUNCTION_MEMORY_SIZE"] != "256" || p.Env["_HANDLER"] != strings.TrimSuffix(file, file[strings.Index(file, "."):])+".main" {
 			t.Errorf("%v", p.Env)
 		}
+	}
+}
+
+// An invocation with a key is the same program each time, in a folder of its own.
+func TestInvocationWithAKey(t *testing.T) {
+	programs := map[string]*lambda.Program{}
+	for _, key := range []string{"a", "a", "b"} {
+		p, err := lambda.New(lambda.Invocation{File: "app.py", Key: key})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if old := programs[key]; old != nil && !reflect.DeepEqual(old, p) {
+			t.Errorf("%v\n%v", old, p)
+		}
+		if programs[key] = p; p.Args[0] != ".sandbox-run/"+p.RequestID || p.Files[p.Args[0]+"/request.json"] == nil {
+			t.Errorf("%q", p.Args)
+		}
+	}
+	if programs["a"].RequestID == programs["b"].RequestID {
+		t.Error("two keys have the same request id")
 	}
 }
 

@@ -55,6 +55,17 @@ func sessionState(p sandbox.SandboxPhase) string {
 	return string(p) // running, pausing, paused, failed
 }
 
+// visibleLabels returns the labels that clients set.
+func visibleLabels(labels map[string]string) map[string]string {
+	out := map[string]string{}
+	for k, v := range labels {
+		if k != labelKey && k != labelRequest && k != labelHandler {
+			out[k] = v
+		}
+	}
+	return out
+}
+
 // sessionOf returns the session that a sandbox is.
 func sessionOf(sb *sandbox.Sandbox) Session {
 	t, st := &sb.Spec.Template, &sb.Status
@@ -75,22 +86,11 @@ func sessionOf(sb *sandbox.Sandbox) Session {
 	return s
 }
 
-// visibleLabels returns the labels without those of idempotency keys.
-func visibleLabels(labels map[string]string) map[string]string {
-	out := map[string]string{}
-	for k, v := range labels {
-		if k != labelKey && k != labelRequest {
-			out[k] = v
-		}
-	}
-	return out
-}
-
 // ephemeralOf returns the session that an execution is.
 func ephemeralOf(e *execution.Execution) Session {
 	s := Session{
 		ID: string(e.ID), Mode: modeEphemeral, Agent: e.Spec.Agent, Reason: string(e.Status.Outcome), Message: e.Status.Message, CreatedAt: e.CreatedAt,
-		StartedAt: e.Status.StartedAt, EndedAt: e.Status.EndedAt, ExitCode: e.Status.ExitCode, Labels: e.Labels, State: "creating",
+		StartedAt: e.Status.StartedAt, EndedAt: e.Status.EndedAt, ExitCode: e.Status.ExitCode, Labels: visibleLabels(e.Labels), State: "creating",
 	}
 	switch e.Status.Phase {
 	case execution.PhaseRunning:
@@ -105,7 +105,7 @@ func ephemeralOf(e *execution.Execution) Session {
 func executionOf(e *execution.Execution) Execution {
 	x := Execution{
 		ID: string(e.ID), Session: e.Spec.Sandbox, Language: e.Spec.Language, State: string(e.Status.Phase), Outcome: string(e.Status.Outcome),
-		ExitCode: e.Status.ExitCode, Message: e.Status.Message, Attempt: e.Status.Attempt, Labels: e.Labels, Batch: e.Spec.Batch,
+		ExitCode: e.Status.ExitCode, Message: e.Status.Message, Attempt: e.Status.Attempt, Labels: visibleLabels(e.Labels), Batch: e.Spec.Batch,
 		CreatedAt: e.CreatedAt, StartedAt: e.Status.StartedAt, EndedAt: e.Status.EndedAt,
 	}
 	if m := e.Status.Metrics; m != nil {

@@ -1,9 +1,11 @@
 package rest
 
 import (
+	"cmp"
 	"context"
 	"encoding/base64"
 	"encoding/json"
+	"maps"
 	"net/http"
 	"reflect"
 	"strings"
@@ -26,6 +28,7 @@ type Execute struct {
 	File           string            `json:"file,omitempty" maxLength:"255" doc:"Name of the program's file; absent: the language's."`
 	Args           []string          `json:"args,omitempty" maxItems:"4096" doc:"Arguments of the program."`
 	Command        []string          `json:"command,omitempty" maxItems:"4096" doc:"Command line; absent with code."`
+	Handler        *Handler          `json:"handler,omitempty" doc:"A handler for AWS Lambda to invoke once, in place of code and command."`
 	Files          []InputFile       `json:"files,omitempty" maxItems:"1000" doc:"More files; at most 8 MiB together with code and stdin."`
 	Stdin          string            `json:"stdin,omitempty" maxLength:"8388608" doc:"Standard input."`
 	Env            map[string]string `json:"env,omitempty" doc:"Environment variables of the program."`
@@ -44,8 +47,17 @@ type InputFile struct {
 }
 
 func (x *Execute) request(project, key string) (*execution.SubmitRequest, error) {
-	if (x.Code == "") == (len(x.Command) == 0) {
-		return nil, errs.New(errs.InvalidArgument, "an execution has either code or command")
+	n := 0
+	for _, has := range []bool{x.Code != "", len(x.Command) > 0, x.Handler != nil} {
+		if has {
+			n++
+		}
+	}
+	if n != 1 {
+		return nil, errs.New(errs.InvalidArgument, "an execution has either code or command or a handler")
+	}
+	if x.Handler != nil && x.Language+x.File != "" || x.Handler != nil && len(x.Args) > 0 {
+		return nil, errs.New(errs.InvalidArgument, "language, file and args belong to code, not to a handler")
 	}
 	req := &execution.SubmitRequest{
 		Project: project, Key: key, Language: x.Language, File: x.File, Args: x.Args, Command: x.Command, Env: x.Env, Workdir: x.Workdir, User: x.User,
@@ -60,7 +72,22 @@ func (x *Execute) request(project, key string) (*execution.SubmitRequest, error)
 	for _, f := range x.Files {
 		req.Files = append(req.Files, execution.InputFile{Path: f.Path, Data: f.Data, Executable: optional(f.Executable)})
 	}
+	if x.Handler != nil {
+		if err := x.Handler.program(req, x.TimeoutSeconds, key); err != nil {
+			return nil, err
+		}
+	}
 	return req, nil
+}
+
+// merged returns the labels of the face and those of the request.
+func merged(own, more map[string]string) map[string]string {
+	out := maps.Clone(more)
+	if out == nil {
+		out = map[string]string{}
+	}
+	maps.Copy(out, own)
+	return out
 }
 
 // Execution is submitted code, and how it ended.
@@ -92,14 +119,15 @@ type Metrics struct {
 
 // ExecutionResult is what an attempt left.
 type ExecutionResult struct {
-	Execution       Execution `json:"execution" doc:"The execution."`
-	Encoding        string    `json:"encoding" enum:"text,base64" doc:"Of stdout, stderr and result."`
-	Stdout          string    `json:"stdout" doc:"Standard output, its first MiB."`
-	Stderr          string    `json:"stderr" doc:"Error output, its first MiB."`
-	Result          *string   `json:"result,omitempty" doc:"What the program wrote to the file that EXECUTION_RESULT names."`
-	StdoutTruncated bool      `json:"stdout_truncated,omitempty" doc:"There was more standard output."`
-	StderrTruncated bool      `json:"stderr_truncated,omitempty" doc:"There was more error output."`
-	ResultTruncated bool      `json:"result_truncated,omitempty" doc:"There was more than a MiB of the result."`
+	Execution       Execution      `json:"execution" doc:"The execution."`
+	Encoding        string         `json:"encoding" enum:"text,base64" doc:"Of stdout, stderr and result."`
+	Stdout          string         `json:"stdout" doc:"Standard output, its first MiB."`
+	Stderr          string         `json:"stderr" doc:"Error output, its first MiB."`
+	Handler         *HandlerResult `json:"handler,omitempty" doc:"Of an invocation of a handler: how it ended."`
+	Result          *string        `json:"result,omitempty" doc:"What the program wrote to the file that EXECUTION_RESULT names."`
+	StdoutTruncated bool           `json:"stdout_truncated,omitempty" doc:"There was more standard output."`
+	StderrTruncated bool           `json:"stderr_truncated,omitempty" doc:"There was more error output."`
+	ResultTruncated bool           `json:"result_truncated,omitempty" doc:"There was more than a MiB of the result."`
 }
 
 type executeInput struct {
@@ -194,7 +222,7 @@ func executeInSession(ctx context.Context, in *executeInput) (*huma.StreamRespon
 	if err != nil {
 		return nil, err
 	}
-	req.Sandbox = sid
+	req.Sandbox, req.Template = sid, "" // the session has its own
 	if wantsEvents(in.Accept) {
 		in.WaitSeconds = 0
 	}
@@ -213,7 +241,7 @@ func submitExecution(ctx context.Context, in *submitInput) (*body[Execution], er
 	if err != nil {
 		return nil, err
 	}
-	req.Template, req.Image, req.Labels, req.EnvSecret = in.Body.Template, in.Body.Image, in.Body.Labels, in.Body.EnvSecret
+	req.Template, req.Image, req.Labels, req.EnvSecret = cmp.Or(in.Body.Template, req.Template), in.Body.Image, merged(req.Labels, in.Body.Labels), in.Body.EnvSecret
 	return executionAnswer(submit(ctx, req, in.WaitSeconds))
 }
 
@@ -303,6 +331,7 @@ func resultOf(ctx context.Context, eid, encoding string) (*body[ExecutionResult]
 	if resp.Result != nil {
 		r.Result = optional(text(resp.Result))
 	}
+	r.Handler = handlerResult(e, resp.Result)
 	return &body[ExecutionResult]{r}, nil
 }
 

@@ -1,6 +1,7 @@
 package rest
 
 import (
+	"cmp"
 	"context"
 	"net/http"
 	"strings"
@@ -154,7 +155,7 @@ func createEphemeral(ctx context.Context, in *createSessionInput) (*created, err
 	if err != nil {
 		return nil, err
 	}
-	req.Template, req.Image, req.Agent, req.Labels = b.Template, b.Image, b.Agent, b.Labels
+	req.Template, req.Image, req.Agent, req.Labels = cmp.Or(b.Template, req.Template), b.Image, b.Agent, merged(req.Labels, b.Labels)
 	req.CPUMillis, req.MemoryBytes, req.Network, req.Egress = b.CPUMillis, b.MemoryBytes, sandbox.NetworkMode(b.Network), b.Egress.policy()
 	for k, v := range b.Env {
 		if req.Env == nil {

@@ -56,12 +56,12 @@ type EndEvent struct {
 	ExitCode int64 `json:"exit_code" doc:"Exit code; 128+n for signal n."`
 }
 
-// source produces the events of a stream by calling emit, until its end or that
+// eventSource produces the events of a stream by calling emit, until its end or that
 // of ctx.
-type source func(ctx context.Context, emit func(event)) error
+type eventSource func(ctx context.Context, emit func(event)) error
 
 // streamed answers with the events of a source. An error is the last event.
-func streamed(src source) func(huma.Context) {
+func streamed(src eventSource) func(huma.Context) {
 	return func(c huma.Context) {
 		_, w := humago.Unwrap(c)
 		c.SetHeader("Content-Type", eventStream)
@@ -74,7 +74,7 @@ func streamed(src source) func(huma.Context) {
 
 // stream writes events until the source ends or the client goes, and waits for
 // the source.
-func stream(ctx context.Context, w io.Writer, flush func() error, beat time.Duration, src source) {
+func stream(ctx context.Context, w io.Writer, flush func() error, beat time.Duration, src eventSource) {
 	ctx, cancel := context.WithCancel(ctx)
 	events := make(chan event)
 	go func() {

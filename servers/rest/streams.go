@@ -95,7 +95,7 @@ func streamExecution(ctx context.Context, in *executionStreamInput) (*huma.Strea
 
 // executionSource produces the events of an execution: its state and each change
 // of it, output, and its end.
-func executionSource(e *execution.Execution, in *ResumeInput) source {
+func executionSource(e *execution.Execution, in *ResumeInput) eventSource {
 	return func(ctx context.Context, emit func(event)) error {
 		emit(event{name: eventStatus, data: executionOf(e)})
 		ctx, cancel := context.WithCancel(ctx)

@@ -1,4 +1,5 @@
-// Runs one invocation of a handler as AWS Lambda does. Reads DIR/request.json and writes DIR/result.json.
+// Runs one invocation of a handler as AWS Lambda does. Reads DIR/request.json and writes DIR/result.json, or
+// the file that EXECUTION_RESULT names.
 'use strict';
 const fs = require('fs');
 const path = require('path');
@@ -14,7 +15,7 @@ const since = (began) => Number(process.hrtime.bigint() - began) / 1e6;
 function finish(outcome) {
   result.outcome = outcome;
   result.max_memory_kb = process.resourceUsage().maxRSS;
-  const file = path.join(here, 'result.json');
+  const file = process.env.EXECUTION_RESULT || path.join(here, 'result.json');
   fs.writeFileSync(file + '.new', JSON.stringify(result));
   fs.renameSync(file + '.new', file);
   // Output to pipes is written before the exit.

@@ -1,4 +1,5 @@
-# Runs one invocation of a handler as AWS Lambda does. Reads DIR/request.json and writes DIR/result.json.
+# Runs one invocation of a handler as AWS Lambda does. Reads DIR/request.json and writes DIR/result.json, or
+# the file that EXECUTION_RESULT names.
 import importlib.util
 import json
 import os
@@ -53,7 +54,7 @@ def finish(outcome):
     result["max_memory_kb"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     sys.stdout.flush()
     sys.stderr.flush()
-    path = os.path.join(here, "result.json")
+    path = os.environ.get("EXECUTION_RESULT") or os.path.join(here, "result.json")
     with open(path + ".new", "w") as f:
         json.dump(result, f)
     os.rename(path + ".new", path)

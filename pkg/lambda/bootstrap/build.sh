@@ -8,7 +8,7 @@ if [ "$2" = function ]; then
 fi
 if ! go build -o "$here/handler" . >"$here/build.log" 2>&1; then
 	cat "$here/build.log" >&2
-	printf '{"outcome":"syntax","error":{"errorMessage":"go build failed","errorType":"Runtime.BuildFailed","stackTrace":[]}}' >"$here/result.json"
+	printf '{"outcome":"syntax","error":{"errorMessage":"go build failed","errorType":"Runtime.BuildFailed","stackTrace":[]}}' >"${EXECUTION_RESULT:-$here/result.json}"
 	exit 0
 fi
 if [ "$2" = function ]; then
