@@ -8,6 +8,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"miren.dev/runtime/entity/eval"
 	"miren.dev/runtime/pkg/errs"
 )
 
@@ -50,9 +51,9 @@ func (s *Store) Compact(ctx context.Context, keepFor time.Duration, keepRevision
 			return err
 		}
 	}
-	cut := max(old, rev-keepRevisions) - prevMargin
-	if first := cut / partitionSize * partitionSize; cut > 0 && first > 0 && first+prevMargin > floor {
-		floor = first + prevMargin
+	cut := max(old, rev-keepRevisions) - eval.PrevMargin
+	if first := cut / partitionSize * partitionSize; cut > 0 && first > 0 && first+eval.PrevMargin > floor {
+		floor = first + eval.PrevMargin
 		// Publish the floor before dropping anything: readers check it after
 		// they have read.
 		if _, err := s.pool.Exec(ctx, `update compaction set floor = greatest(floor, $1)`, floor); err != nil {
@@ -60,7 +61,7 @@ func (s *Store) Compact(ctx context.Context, keepFor time.Duration, keepRevision
 		}
 	}
 	s.metrics.floor.Set(float64(floor))
-	return s.dropPartitions(ctx, (floor-prevMargin)/partitionSize)
+	return s.dropPartitions(ctx, (floor-eval.PrevMargin)/partitionSize)
 }
 
 // dropPartitions drops the partitions below number n. While a reader uses the

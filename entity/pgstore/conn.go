@@ -8,6 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"miren.dev/runtime/entity/eval"
 	"miren.dev/runtime/pkg/errs"
 )
 
@@ -82,15 +83,15 @@ func (b *batcher) abort(err error) error {
 // the counter row waits for the attempt to end, should it still be running. It
 // returns the outcome if the commit took effect, nil and no error if it did
 // not, and an error of unknown outcome if it cannot find out in time.
-func (b *batcher) resolve(amb *ambiguous, began time.Time) (*outcome, error) {
+func (b *batcher) resolve(amb *ambiguous, began time.Time) (*eval.Outcome, error) {
 	b.s.logger.Warn("connection lost while committing, finding out what happened", "error", amb.err)
 	b.s.metrics.ambiguous.Inc()
-	if amb.out.first == 0 {
+	if amb.out.First == 0 {
 		return nil, nil // the attempt changed nothing durable: repeat it
 	}
 	pause := retryPause
 	for {
-		committed, err := b.committed(amb.out)
+		committed, err := b.committed(amb)
 		if err == nil {
 			if committed {
 				return amb.out, nil
@@ -98,7 +99,7 @@ func (b *batcher) resolve(amb *ambiguous, began time.Time) (*outcome, error) {
 			return nil, nil
 		}
 		if time.Since(began) > b.s.cfg.RetryFor || b.s.isClosing() {
-			return nil, unknownOutcome(errors.Join(amb.err, err))
+			return nil, eval.UnknownOutcome(errors.Join(amb.err, err))
 		}
 		select {
 		case <-b.s.closing:
@@ -108,7 +109,7 @@ func (b *batcher) resolve(amb *ambiguous, began time.Time) (*outcome, error) {
 	}
 }
 
-func (b *batcher) committed(out *outcome) (bool, error) {
+func (b *batcher) committed(amb *ambiguous) (bool, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), b.s.cfg.Attempt)
 	defer cancel()
 	if err := b.connect(ctx); err != nil {
@@ -118,7 +119,7 @@ func (b *batcher) committed(out *outcome) (bool, error) {
 	w := &pgx.Batch{}
 	w.Queue(sqlBegin)
 	w.Queue(sqlLock)
-	w.Queue(`select exists (select from log where revision = $1 and batch = $2)`, int64(out.first), out.tag).
+	w.Queue(`select exists (select from log where revision = $1 and batch = $2)`, int64(amb.out.First), amb.tag).
 		QueryRow(func(r pgx.Row) error { return r.Scan(&found) })
 	w.Queue("rollback")
 	if err := b.conn.SendBatch(ctx, w).Close(); err != nil {
@@ -146,7 +147,7 @@ func retryRead[T any](ctx context.Context, s *Store, doing string, read func(con
 		case <-ctx.Done():
 			return v, err // Unavailable says more than Canceled
 		case <-s.closing:
-			return v, errClosed()
+			return v, eval.ErrClosed()
 		case <-time.After(pause):
 		}
 		pause = min(2*pause, maxRetryPause)

@@ -8,6 +8,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"miren.dev/runtime/entity"
+	"miren.dev/runtime/entity/eval"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/schema"
 )
@@ -63,21 +64,21 @@ func (s *Store) Append(ctx context.Context, records ...entity.HistoryRecord) err
 	case <-ctx.Done():
 		return callError(ctx, ctx.Err(), "append to the history")
 	case <-late.C:
-		return s.errQueue()
+		return eval.ErrQueue(s.cfg.RetryFor)
 	case <-s.closing:
-		return errClosed()
+		return eval.ErrClosed()
 	}
 	select {
 	case err := <-a.done:
 		return err
 	case <-ctx.Done():
-		return unknownOutcome(ctx.Err())
+		return eval.UnknownOutcome(ctx.Err())
 	case <-s.appenderDone:
 		select {
 		case err := <-a.done:
 			return err
 		default:
-			return errClosed()
+			return eval.ErrClosed()
 		}
 	}
 }
@@ -161,7 +162,7 @@ func (a *appender) write(batch []*appending) error {
 			// A statement that is still under way must not count for the next batch.
 			a.id, a.seq = "", 0
 			if unknown {
-				return unknownOutcome(err)
+				return eval.UnknownOutcome(err)
 			}
 			return err
 		}

@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"miren.dev/runtime/entity"
+	"miren.dev/runtime/entity/eval"
 	"miren.dev/runtime/pkg/errs"
 )
 
@@ -58,7 +59,7 @@ func (s *Store) Records(ctx context.Context, q entity.HistoryQuery) (entity.Hist
 		if len(records) > q.Limit {
 			page.Records = records[:q.Limit:q.Limit]
 			last := &records[q.Limit-1]
-			b, err := encMode.Marshal(historyCursor{At: last.Time.UnixMicro(), ID: last.ID})
+			b, err := eval.EncMode.Marshal(historyCursor{At: last.Time.UnixMicro(), ID: last.ID})
 			if err != nil {
 				return entity.HistoryPage{}, err
 			}
@@ -75,7 +76,7 @@ func checkHistoryQuery(q *entity.HistoryQuery) (historyCursor, error) {
 		return from, errs.New(errs.InvalidArgument, "there is no history %q", q.Stream).WithHint("histories are %v", entity.Streams)
 	}
 	for _, v := range append([]string{q.Actor, q.SubjectKind, q.SubjectID, q.Action}, q.Projects...) {
-		if !storable(v) {
+		if !eval.Storable(v) {
 			return from, errs.New(errs.InvalidArgument, "%q is not text", v)
 		}
 	}
@@ -87,7 +88,7 @@ func checkHistoryQuery(q *entity.HistoryQuery) (historyCursor, error) {
 	}
 	if q.Cursor != "" {
 		b, err := base64.RawURLEncoding.DecodeString(q.Cursor)
-		if err != nil || decMode.Unmarshal(b, &from) != nil || from.ID == "" || !storable(from.ID) {
+		if err != nil || eval.DecMode.Unmarshal(b, &from) != nil || from.ID == "" || !eval.Storable(from.ID) {
 			return from, errs.New(errs.InvalidArgument, "this cursor is not of a list of history")
 		}
 	}

@@ -1,13 +1,12 @@
 package pgstore
 
 import (
-	"bytes"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"miren.dev/runtime/entity"
+	"miren.dev/runtime/entity/eval"
 	"miren.dev/runtime/pkg/schema"
 )
 
@@ -42,17 +41,12 @@ func (e *entry) indexed() []schema.IndexEntry {
 	v := e.values
 	if v.kind != nil {
 		v.once.Do(func() {
-			if ext, err := extract(v.kind, e.rec); err == nil {
+			if ext, err := eval.Extract(v.kind, e.rec); err == nil {
 				v.list = ext.Index
 			}
 		})
 	}
 	return v.list
-}
-
-// hasValue reports whether list has this value for the attribute.
-func hasValue(list []schema.IndexEntry, attr string, value []byte) bool {
-	return slices.ContainsFunc(list, func(x schema.IndexEntry) bool { return x.Attr == attr && bytes.Equal(x.Value, value) })
 }
 
 // ring holds the newest changes of one kind, or of all ("").
@@ -287,24 +281,24 @@ func (h *hub) feed(epoch string, from, to schema.Revision, entries []entry) bool
 }
 
 // publish feeds the changes that this store has just committed.
-func (h *hub) publish(out *outcome) {
-	if out.first == 0 {
+func (h *hub) publish(out *eval.Outcome) {
+	if out.First == 0 {
 		return
 	}
 	var entries []entry
-	for _, a := range out.accepted {
-		for _, c := range a.d.changes {
-			if c.new == nil {
-				entries = append(entries, deleted(c.old.rec, len(c.old.raw), a.revision, &values{list: c.old.ext.Index}))
+	for _, a := range out.Accepted {
+		for _, c := range a.Draft.Changes {
+			if c.New == nil {
+				entries = append(entries, deleted(c.Old.Rec, len(c.Old.Raw), a.Revision, &values{list: c.Old.Ext.Index}))
 				continue
 			}
 			entries = append(entries, entry{
-				rev: a.revision, typ: entity.EventPut, rec: c.new.rec, size: len(c.new.raw),
-				values: &values{list: c.new.ext.Index}, departed: c.departed,
+				rev: a.Revision, typ: entity.EventPut, rec: c.New.Rec, size: len(c.New.Raw),
+				values: &values{list: c.New.Ext.Index}, departed: c.Departed,
 			})
 		}
 	}
-	if !h.feed(out.epoch, out.first, out.last, entries) {
+	if !h.feed(out.Epoch, out.First, out.Last, entries) {
 		h.wakeTailer()
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"miren.dev/runtime/entity"
+	"miren.dev/runtime/entity/eval"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/schema"
 )
@@ -55,7 +56,7 @@ func (s *Store) Grant(ctx context.Context, ttl time.Duration) (entity.Lease, err
 func (s *Store) KeepAlive(ctx context.Context, id schema.LeaseID) (entity.Lease, error) {
 	return retryRead(ctx, s, "renew lease", func(ctx context.Context) (entity.Lease, error) {
 		l := entity.Lease{ID: id}
-		if !validID.MatchString(string(id)) {
+		if !eval.ValidID.MatchString(string(id)) {
 			return l, errLapsed(id)
 		}
 		// A crash of the database may lose a renewal without harm, since every
@@ -86,10 +87,10 @@ func (s *Store) KeepAlive(ctx context.Context, id schema.LeaseID) (entity.Lease,
 
 // Revoke implements entity.Store. NotFound if there is no such lease.
 func (s *Store) Revoke(ctx context.Context, id schema.LeaseID) error {
-	if !validID.MatchString(string(id)) {
+	if !eval.ValidID.MatchString(string(id)) {
 		return errLapsed(id)
 	}
-	_, err := s.submit(ctx, &txn{endLease: id})
+	_, err := s.queue.Submit(ctx, &eval.Txn{EndLease: id})
 	return err
 }
 
@@ -164,7 +165,7 @@ func (e *expirer) turn(ctx context.Context) error {
 
 // end ends one lease.
 func (e *expirer) end(ctx context.Context, id string) {
-	_, err := e.s.submit(ctx, &txn{endLease: schema.LeaseID(id), onlyLapsed: true})
+	_, err := e.s.queue.Submit(ctx, &eval.Txn{EndLease: schema.LeaseID(id), OnlyLapsed: true})
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	delete(e.ending, id)

@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"miren.dev/runtime/entity"
+	"miren.dev/runtime/entity/eval"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/schema"
 )
@@ -37,7 +38,7 @@ type cursor struct {
 // List implements entity.Reader. Later pages show the store as it was at the
 // revision of the first: changes since then are undone from the log.
 func (s *Store) List(ctx context.Context, q entity.Query) (entity.Page, error) {
-	kind, err := s.kind(q.Kind)
+	kind, err := s.eval.Kind(q.Kind)
 	if err != nil {
 		return entity.Page{}, err
 	}
@@ -53,7 +54,7 @@ func (s *Store) List(ctx context.Context, q entity.Query) (entity.Page, error) {
 	}
 	if q.Cursor != "" {
 		b, err := base64.RawURLEncoding.DecodeString(q.Cursor)
-		if err != nil || decMode.Unmarshal(b, &l.from) != nil || l.from.Query != l.hash {
+		if err != nil || eval.DecMode.Unmarshal(b, &l.from) != nil || l.from.Query != l.hash {
 			return entity.Page{}, errs.New(errs.InvalidArgument, "this cursor is not of this query")
 		}
 	}
@@ -64,16 +65,16 @@ func checkQuery(q *entity.Query) error {
 	if q.Limit < 0 {
 		return errs.New(errs.InvalidArgument, "a negative limit")
 	}
-	if !storable(string(q.Project)) {
+	if !eval.Storable(string(q.Project)) {
 		return errs.New(errs.InvalidArgument, "%q is not the id of a project", q.Project)
 	}
 	for name := range q.Labels {
-		if name == "" || !storable(name) {
+		if name == "" || !eval.Storable(name) {
 			return errs.New(errs.InvalidArgument, "%q is not a label", name)
 		}
 	}
 	for _, m := range q.Index {
-		if m.Op < entity.IndexEq || m.Op > entity.IndexRange || !storable(m.Attr) {
+		if m.Op < entity.IndexEq || m.Op > entity.IndexRange || !eval.Storable(m.Attr) {
 			return errs.New(errs.InvalidArgument, "comparison %d of attribute %q is unknown", m.Op, m.Attr)
 		}
 	}
@@ -163,7 +164,7 @@ func (l *listing) page(ctx context.Context) (entity.Page, error) {
 				continue // read all rows; there is at most one more, or the page is too large
 			}
 			size, at = size+len(raw), value
-			rec, err := decodeRecord(raw)
+			rec, err := eval.DecodeRecord(raw)
 			if err != nil {
 				return err
 			}
@@ -184,10 +185,10 @@ func (l *listing) page(ctx context.Context) (entity.Page, error) {
 	if !first {
 		token = schema.Token{Epoch: l.from.Epoch, Revision: schema.Revision(l.from.Revision)}
 		if token.Epoch != epochAfter || token.Epoch != epoch {
-			return entity.Page{}, compacted(token, "the store began a new epoch")
+			return entity.Page{}, eval.Compacted(token, "the store began a new epoch")
 		}
 		if l.from.Revision < floor {
-			return entity.Page{}, compacted(token, "the log was compacted")
+			return entity.Page{}, eval.Compacted(token, "the log was compacted")
 		}
 	}
 	// Where current is cut off, undone changes count only up to there.
@@ -222,7 +223,7 @@ func (l *listing) page(ctx context.Context) (entity.Page, error) {
 		page.Records[i] = items[i].rec
 	}
 	if full {
-		c, err := encMode.Marshal(&cursor{token.Epoch, int64(token.Revision), string(last.rec.ID), l.hash, last.value})
+		c, err := eval.EncMode.Marshal(&cursor{token.Epoch, int64(token.Revision), string(last.rec.ID), l.hash, last.value})
 		if err != nil {
 			return entity.Page{}, errs.New(errs.Internal, "encode cursor: %w", err)
 		}
@@ -263,7 +264,7 @@ func (l *listing) sql(first bool) (string, []any) {
 		sb.WriteString(` and e.project = ` + arg(string(l.q.Project)))
 	}
 	if l.q.Name != "" {
-		sb.WriteString(` and e.id in (select u.id from entity_unique u where u.kind = $1 and u.attr = '` + attrName + `' and u.value = ` + arg([]byte(l.q.Name)))
+		sb.WriteString(` and e.id in (select u.id from entity_unique u where u.kind = $1 and u.attr = '` + eval.AttrName + `' and u.value = ` + arg([]byte(l.q.Name)))
 		if l.q.Project != "" {
 			sb.WriteString(` and u.scope = ` + arg(string(l.q.Project)))
 		}
@@ -330,7 +331,7 @@ func (l *listing) queuePast(b *pgx.Batch, out *[]item) {
 				// read later, has passed the listing.
 				continue
 			}
-			rec, err := decodeRecord(raw)
+			rec, err := eval.DecodeRecord(raw)
 			if err != nil {
 				return err
 			}
@@ -352,7 +353,7 @@ func (l *listing) filter(items []item) ([]item, error) {
 			continue
 		}
 		if len(l.q.Index) > 0 || l.by != nil {
-			ext, err := extract(l.kind, &it.rec)
+			ext, err := eval.Extract(l.kind, &it.rec)
 			if err != nil {
 				bad = errs.New(errs.Corrupt, "stored %s %s is not valid: %w", it.rec.Kind, it.rec.ID, err)
 				continue

@@ -5,6 +5,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"miren.dev/runtime/entity/eval"
 	"miren.dev/runtime/pkg/schema"
 )
 
@@ -45,122 +46,122 @@ type loader struct {
 }
 
 // queue adds statements for everything that v misses, and empties the list.
-func (l *loader) queue(v *view) {
-	w := v.missing
-	v.missing = wants{}
-	if len(w.objects) > 0 {
-		kinds, ids := make([]string, 0, len(w.objects)), make([]string, 0, len(w.objects))
-		for k := range w.objects {
-			kinds, ids = append(kinds, k.kind), append(ids, k.id)
-			delete(w.exists, k)
+func (l *loader) queue(v *eval.View) {
+	w := v.Missing
+	v.Missing = eval.Wants{}
+	if len(w.Objects) > 0 {
+		kinds, ids := make([]string, 0, len(w.Objects)), make([]string, 0, len(w.Objects))
+		for k := range w.Objects {
+			kinds, ids = append(kinds, k.Kind), append(ids, k.ID)
+			delete(w.Exists, k)
 		}
 		l.query(sqlLoadObjects, []any{kinds, ids}, func(rows pgx.Rows) error {
-			var k key
+			var k eval.Key
 			var raw []byte
-			if err := rows.Scan(&k.kind, &k.id, &raw); err != nil {
+			if err := rows.Scan(&k.Kind, &k.ID, &raw); err != nil {
 				return err
 			}
-			o, err := decodeObject(raw)
-			v.objects[k] = o
+			o, err := eval.DecodeObject(raw)
+			v.Objects[k] = o
 			return err
 		})
-		for k := range w.objects {
-			v.objects[k] = nil // unless a row says otherwise
+		for k := range w.Objects {
+			v.Objects[k] = nil // unless a row says otherwise
 		}
 	}
-	if len(w.exists) > 0 {
-		kinds, ids := make([]string, 0, len(w.exists)), make([]string, 0, len(w.exists))
-		for k := range w.exists {
-			kinds, ids = append(kinds, k.kind), append(ids, k.id)
-			v.exists[k] = false
+	if len(w.Exists) > 0 {
+		kinds, ids := make([]string, 0, len(w.Exists)), make([]string, 0, len(w.Exists))
+		for k := range w.Exists {
+			kinds, ids = append(kinds, k.Kind), append(ids, k.ID)
+			v.Exists[k] = false
 		}
 		l.query(sqlLoadExists, []any{kinds, ids}, func(rows pgx.Rows) error {
-			var k key
-			err := rows.Scan(&k.kind, &k.id)
-			v.exists[k] = true
+			var k eval.Key
+			err := rows.Scan(&k.Kind, &k.ID)
+			v.Exists[k] = true
 			return err
 		})
 	}
-	if n := len(w.owners); n > 0 {
+	if n := len(w.Owners); n > 0 {
 		var u columns4
 		u.grow(n)
-		for k := range w.owners {
+		for k := range w.Owners {
 			u.add(k)
-			v.owners[k] = ""
+			v.Owners[k] = ""
 		}
 		l.query(sqlLoadOwners, []any{u.kind, u.attr, u.value, u.scope}, func(rows pgx.Rows) error {
-			var u uniqueKey
+			var u eval.UniqueKey
 			var value []byte
 			var id string
-			err := rows.Scan(&u.kind, &u.attr, &value, &u.scope, &id)
-			u.value = string(value)
-			v.owners[u] = id
+			err := rows.Scan(&u.Kind, &u.Attr, &value, &u.Scope, &id)
+			u.Value = string(value)
+			v.Owners[u] = id
 			return err
 		})
 	}
-	if len(w.referrers) > 0 {
-		kinds, ids := make([]string, 0, len(w.referrers)), make([]string, 0, len(w.referrers))
-		for k := range w.referrers {
-			kinds, ids = append(kinds, k.kind), append(ids, k.id)
-			v.referrers[k] = &referrers{refs: map[refID]schema.OnDelete{}}
+	if len(w.Referrers) > 0 {
+		kinds, ids := make([]string, 0, len(w.Referrers)), make([]string, 0, len(w.Referrers))
+		for k := range w.Referrers {
+			kinds, ids = append(kinds, k.Kind), append(ids, k.ID)
+			v.Referrers[k] = &eval.Referrers{Refs: map[eval.RefID]schema.OnDelete{}}
 		}
 		rowsLoaded := 0
-		l.query(sqlLoadRefs, []any{kinds, ids, v.maxCascade + 1, maxRefs}, func(rows pgx.Rows) error {
-			var target key
-			var r refID
+		l.query(sqlLoadRefs, []any{kinds, ids, v.MaxCascade + 1, maxRefs}, func(rows pgx.Rows) error {
+			var target eval.Key
+			var r eval.RefID
 			var policy string
-			err := rows.Scan(&target.kind, &target.id, &r.from.kind, &r.from.id, &r.attr, &policy)
+			err := rows.Scan(&target.Kind, &target.ID, &r.From.Kind, &r.From.ID, &r.Attr, &policy)
 			if err != nil {
 				return err
 			}
-			to := v.referrers[target]
-			to.refs[r] = schema.OnDelete(policy)
-			to.more = len(to.refs) > v.maxCascade
+			to := v.Referrers[target]
+			to.Refs[r] = schema.OnDelete(policy)
+			to.More = len(to.Refs) > v.MaxCascade
 			if rowsLoaded++; rowsLoaded == maxRefs { // the result may be incomplete for each of them
-				for k := range w.referrers {
-					v.referrers[k].more = true
+				for k := range w.Referrers {
+					v.Referrers[k].More = true
 				}
 			}
 			return nil
 		})
 	}
-	if len(w.members) > 0 {
-		ids := make([]string, 0, len(w.members))
-		for id := range w.members {
+	if len(w.Members) > 0 {
+		ids := make([]string, 0, len(w.Members))
+		for id := range w.Members {
 			ids = append(ids, string(id))
-			v.members[id] = &members{}
+			v.Members[id] = &eval.Members{}
 		}
-		l.query(sqlLoadMembers, []any{ids, v.maxCascade + 1}, func(rows pgx.Rows) error {
+		l.query(sqlLoadMembers, []any{ids, v.MaxCascade + 1}, func(rows pgx.Rows) error {
 			var id string
-			var k key
-			if err := rows.Scan(&id, &k.kind, &k.id); err != nil {
+			var k eval.Key
+			if err := rows.Scan(&id, &k.Kind, &k.ID); err != nil {
 				return err
 			}
-			m := v.members[schema.LeaseID(id)]
-			m.keys = append(m.keys, k)
-			m.more = len(m.keys) > v.maxCascade
+			m := v.Members[schema.LeaseID(id)]
+			m.Keys = append(m.Keys, k)
+			m.More = len(m.Keys) > v.MaxCascade
 			return nil
 		})
 	}
-	for id := range w.projects {
-		v.projects[id] = nil
+	for id := range w.Projects {
+		v.Projects[id] = nil
 		l.query(sqlLoadProject, []any{[]string{id}, projectSample}, func(rows pgx.Rows) error {
-			var k key
-			err := rows.Scan(&id, &k.kind, &k.id)
-			v.projects[id] = append(v.projects[id], k)
+			var k eval.Key
+			err := rows.Scan(&id, &k.Kind, &k.ID)
+			v.Projects[id] = append(v.Projects[id], k)
 			return err
 		})
 	}
-	l.queueLeases(v, w.ending, sqlLockLeases)
-	for id := range w.ending {
-		delete(w.leases, id)
+	l.queueLeases(v, w.Ending, sqlLockLeases)
+	for id := range w.Ending {
+		delete(w.Leases, id)
 	}
-	l.queueLeases(v, w.leases, sqlLoadLeases)
-	if len(w.replies) > 0 {
-		ids := make([]string, 0, len(w.replies))
-		for id := range w.replies {
+	l.queueLeases(v, w.Leases, sqlLoadLeases)
+	if len(w.Replies) > 0 {
+		ids := make([]string, 0, len(w.Replies))
+		for id := range w.Replies {
 			ids = append(ids, id)
-			v.replies[id] = nil
+			v.Replies[id] = nil
 		}
 		l.query(sqlLoadReplies, []any{ids}, func(rows pgx.Rows) error {
 			var id string
@@ -170,38 +171,38 @@ func (l *loader) queue(v *view) {
 			if err := rows.Scan(&id, &hash, &rev, &typ, &raw); err != nil {
 				return err
 			}
-			rec, err := decodeRecord(raw)
+			rec, err := eval.DecodeRecord(raw)
 			if err != nil {
 				return err
 			}
-			if typ == logDelete {
+			if typ == eval.LogDelete {
 				rec.Revision = schema.Revision(rev)
 			}
-			r := v.replies[id]
+			r := v.Replies[id]
 			if r == nil {
-				r = &reply{hash: hash, revision: schema.Revision(rev), records: map[key]*schema.Record{}}
-				v.replies[id] = r
+				r = &eval.Reply{Hash: hash, Revision: schema.Revision(rev), Records: map[eval.Key]*schema.Record{}}
+				v.Replies[id] = r
 			}
-			r.records[keyOf(rec)] = rec
+			r.Records[eval.KeyOf(rec)] = rec
 			return nil
 		})
 	}
 }
 
-func (l *loader) queueLeases(v *view, set map[schema.LeaseID]struct{}, sql string) {
+func (l *loader) queueLeases(v *eval.View, set map[schema.LeaseID]struct{}, sql string) {
 	if len(set) == 0 {
 		return
 	}
 	ids := make([]string, 0, len(set))
 	for id := range set {
 		ids = append(ids, string(id))
-		v.leases[id] = leaseState{}
+		v.Leases[id] = eval.LeaseState{}
 	}
 	l.query(sql, []any{ids}, func(rows pgx.Rows) error {
 		var id string
-		st := leaseState{exists: true}
-		err := rows.Scan(&id, &st.lapsed, &st.ended)
-		v.leases[schema.LeaseID(id)] = st
+		st := eval.LeaseState{Exists: true}
+		err := rows.Scan(&id, &st.Lapsed, &st.Ended)
+		v.Leases[schema.LeaseID(id)] = st
 		return err
 	})
 }
@@ -235,6 +236,6 @@ func (c *columns4) grow(n int) {
 	c.kind, c.attr, c.scope, c.value = make([]string, 0, n), make([]string, 0, n), make([]string, 0, n), make([][]byte, 0, n)
 }
 
-func (c *columns4) add(u uniqueKey) {
-	c.kind, c.attr, c.scope, c.value = append(c.kind, u.kind), append(c.attr, u.attr), append(c.scope, u.scope), append(c.value, []byte(u.value))
+func (c *columns4) add(u eval.UniqueKey) {
+	c.kind, c.attr, c.scope, c.value = append(c.kind, u.Kind), append(c.attr, u.Attr), append(c.scope, u.Scope), append(c.value, []byte(u.Value))
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"miren.dev/runtime/entity/eval"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/schema"
 )
@@ -82,19 +83,19 @@ func (s *Store) reindexKind(ctx context.Context, tx pgx.Tx, k *schema.Kind) erro
 		if len(raws) == 0 {
 			break
 		}
-		v := newView(s.cfg.MaxCascade)
+		v := s.eval.NewView()
 		for _, raw := range raws {
-			o, err := decodeObject(raw)
+			o, err := eval.DecodeObject(raw)
 			if err != nil {
 				return err
 			}
-			s.extractOld(k, o)
-			key := keyOf(o.rec)
-			v.origin[key], v.objects[key] = nil, o
-			after = key.id
+			s.eval.ExtractOld(k, o)
+			key := eval.KeyOf(o.Rec)
+			v.Origin[key], v.Objects[key] = nil, o
+			after = key.ID
 		}
 		b := &pgx.Batch{}
-		queueKeys(b, v)
+		queueKeys(b, v.KeyDiff())
 		if b.Len() > 0 {
 			if err := tx.SendBatch(ctx, b).Close(); err != nil {
 				return err

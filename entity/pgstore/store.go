@@ -6,15 +6,12 @@
 // transaction each (batch.go). It locks the counter row first, which orders
 // all writers of all servers, loads what the batch's decisions depend on
 // (load.go), decides transaction by transaction in memory on a view of that
-// state (eval.go, view.go), and writes the accepted ones together with
+// state (entity/eval), and writes the accepted ones together with
 // indexes, unique keys, references and the change log (write.go): two round
 // trips for most batches, also for a batch of one. Each accepted transaction
 // gets the next revision; a rejected one gets none and affects no other. After a
 // connection is lost while committing, the batch's tag in the log tells
 // whether it was committed (conn.go).
-//
-// A deletion follows references to what it deletes (delete.go). A large one is
-// applied in several transactions; chunk.go describes the states in between.
 //
 // # Watching
 //
@@ -26,7 +23,7 @@
 //
 // # Tables
 //
-// See migrations/. Format of a record: record.go. The log is partitioned by
+// See migrations/. Format of a record: entity/eval/record.go. The log is partitioned by
 // revision, partitionSize each. The tables live in the schema "runtime", and
 // nothing else may write to them.
 //
@@ -66,6 +63,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"miren.dev/runtime/entity"
+	"miren.dev/runtime/entity/eval"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/schema"
 )
@@ -108,10 +106,10 @@ type Config struct {
 type Store struct {
 	cfg        Config
 	logger     *slog.Logger
-	kinds      map[string]*schema.Kind
+	eval       *eval.Evaluator
 	connConfig *pgx.ConnConfig
 	pool       *pgxpool.Pool
-	queue      chan *txn
+	queue      *eval.Queue
 	batcher    *batcher
 	appends    chan *appending
 	hub        *hub
@@ -127,27 +125,25 @@ type Store struct {
 
 var _ entity.Store = (*Store)(nil)
 
-// queueSize is how many transactions may wait, and how many appends; further
-// ones wait in Txn and Append.
-const queueSize = 1024
+// appendQueue is how many appends may wait; further ones wait in Append.
+const appendQueue = 1024
 
 // Open connects to the database, migrates it and starts the store's
 // background work, until Close.
 func Open(ctx context.Context, cfg Config) (*Store, error) {
 	cfg.setDefaults()
 	s := &Store{
-		cfg: cfg, logger: cfg.Logger, kinds: map[string]*schema.Kind{}, queue: make(chan *txn, queueSize),
-		appends: make(chan *appending, queueSize), metrics: newMetrics(),
+		cfg: cfg, logger: cfg.Logger,
+		appends: make(chan *appending, appendQueue), metrics: newMetrics(),
 		closing: make(chan struct{}), batcherDone: make(chan struct{}), appenderDone: make(chan struct{}),
 	}
 	s.hub = newHub(cfg.RingEvents, ringBytes, s.metrics.wakes.Inc)
 	s.batcher = &batcher{s: s}
-	for _, k := range cfg.Kinds {
-		if _, twice := s.kinds[k.Name]; twice {
-			return nil, errs.New(errs.InvalidArgument, "kind %s is registered twice", k.Name)
-		}
-		s.kinds[k.Name] = k
+	var err error
+	if s.eval, err = eval.New(eval.Config{Kinds: cfg.Kinds, Logger: cfg.Logger, MaxCascade: cfg.MaxCascade, Attempt: cfg.Attempt}); err != nil {
+		return nil, err
 	}
+	s.queue = eval.NewQueue(eval.QueueConfig{RetryFor: cfg.RetryFor, CheckClosure: s.checkClosure, Closing: s.closing, Done: s.batcherDone})
 	pc, err := pgxpool.ParseConfig(cfg.URL)
 	if err != nil {
 		return nil, errs.New(errs.InvalidArgument, "store URL: %w", err)
@@ -255,25 +251,34 @@ func (s *Store) Ping(ctx context.Context) error {
 
 // Get implements entity.Reader.
 func (s *Store) Get(ctx context.Context, kind string, id schema.ID) (schema.Record, error) {
-	if _, err := s.kind(kind); err != nil {
+	if _, err := s.eval.Kind(kind); err != nil {
 		return schema.Record{}, err
 	}
-	k := key{kind, string(id)}
-	if !validID.MatchString(k.id) {
-		return schema.Record{}, notFound(k)
+	k := eval.Key{Kind: kind, ID: string(id)}
+	if !eval.ValidID.MatchString(k.ID) {
+		return schema.Record{}, eval.NotFound(k)
 	}
 	rec, err := retryRead(ctx, s, "get "+kind, func(ctx context.Context) (*schema.Record, error) {
 		var raw []byte
-		if err := s.pool.QueryRow(ctx, `select record from entity where kind = $1 and id = $2`, k.kind, k.id).Scan(&raw); err != nil {
+		if err := s.pool.QueryRow(ctx, `select record from entity where kind = $1 and id = $2`, k.Kind, k.ID).Scan(&raw); err != nil {
 			if err == pgx.ErrNoRows {
-				return nil, notFound(k)
+				return nil, eval.NotFound(k)
 			}
 			return nil, err
 		}
-		return decodeRecord(raw)
+		return eval.DecodeRecord(raw)
 	})
 	if err != nil {
 		return schema.Record{}, err
 	}
 	return *rec, nil
+}
+
+// Txn implements entity.Store.
+func (s *Store) Txn(ctx context.Context, req entity.TxnRequest) (entity.TxnResult, error) {
+	t, err := s.eval.Prepare(req)
+	if err != nil {
+		return entity.TxnResult{}, err
+	}
+	return s.queue.Submit(ctx, t)
 }

@@ -7,6 +7,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"miren.dev/runtime/entity"
+	"miren.dev/runtime/entity/eval"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/schema"
 )
@@ -195,17 +196,17 @@ func (s *Store) readLogPage(ctx context.Context, epoch string, from, to schema.R
 			if err := rows.Scan(&rev, &typ, &raw, &departed); err != nil {
 				return err
 			}
-			rec, err := decodeRecord(raw)
+			rec, err := eval.DecodeRecord(raw)
 			if err != nil {
 				return err
 			}
-			v := &values{kind: s.kinds[rec.Kind]}
-			if typ == logDelete {
+			v := &values{kind: s.eval.Kinds[rec.Kind]}
+			if typ == eval.LogDelete {
 				entries = append(entries, deleted(rec, len(raw), schema.Revision(rev), v))
 				continue
 			}
 			e := entry{rev: schema.Revision(rev), typ: entity.EventPut, rec: rec, size: len(raw), values: v}
-			if e.departed, err = decodeValues(departed); err != nil {
+			if e.departed, err = eval.DecodeValues(departed); err != nil {
 				return err
 			}
 			entries = append(entries, e)
@@ -225,10 +226,10 @@ func (s *Store) readLogPage(ctx context.Context, epoch string, from, to schema.R
 		return nil, err
 	}
 	if now != epoch {
-		return nil, compacted(schema.Token{Epoch: epoch, Revision: from}, "the store began a new epoch")
+		return nil, eval.Compacted(schema.Token{Epoch: epoch, Revision: from}, "the store began a new epoch")
 	}
 	if from < schema.Revision(floor) {
-		return nil, compacted(schema.Token{Epoch: epoch, Revision: from}, "the log was compacted")
+		return nil, eval.Compacted(schema.Token{Epoch: epoch, Revision: from}, "the log was compacted")
 	}
 	return entries, nil
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"miren.dev/runtime/entity"
+	"miren.dev/runtime/entity/eval"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/schema"
 )
@@ -45,7 +46,7 @@ func (s *Store) Watch(ctx context.Context, q entity.WatchQuery) (entity.Watch, e
 		epoch = h.epoch
 		h.mu.Unlock()
 		if q.From.Epoch != epoch {
-			return nil, compacted(q.From, "the store began a new epoch")
+			return nil, eval.Compacted(q.From, "the store began a new epoch")
 		}
 		fallthrough
 	default:
@@ -67,7 +68,7 @@ func (s *Store) Watch(ctx context.Context, q entity.WatchQuery) (entity.Watch, e
 
 func (s *Store) checkWatch(q *entity.WatchQuery) error {
 	for _, k := range q.Kinds {
-		if _, err := s.kind(k); err != nil {
+		if _, err := s.eval.Kind(k); err != nil {
 			return err
 		}
 	}
@@ -100,11 +101,11 @@ func (s *Store) checkPosition(ctx context.Context, kind string, t schema.Token) 
 		}
 		switch {
 		case epoch != t.Epoch:
-			return struct{}{}, compacted(t, "the store began a new epoch")
+			return struct{}{}, eval.Compacted(t, "the store began a new epoch")
 		case t.Revision > schema.Revision(rev):
-			return struct{}{}, compacted(t, "the store has not got that far")
+			return struct{}{}, eval.Compacted(t, "the store has not got that far")
 		case t.Revision < schema.Revision(floor):
-			return struct{}{}, compacted(t, "the log was compacted")
+			return struct{}{}, eval.Compacted(t, "the log was compacted")
 		}
 		return struct{}{}, nil
 	})
@@ -142,9 +143,9 @@ func (w *watch) wants(e *entry) entity.EventType {
 		q.Project != "" && e.rec.Project != q.Project,
 		len(q.IDs) > 0 && !slices.Contains(q.IDs, e.rec.ID):
 		return 0
-	case q.Select == nil, hasValue(e.indexed(), q.Select.Attr, q.Select.Value):
+	case q.Select == nil, eval.HasValue(e.indexed(), q.Select.Attr, q.Select.Value):
 		return e.typ
-	case hasValue(e.departed, q.Select.Attr, q.Select.Value):
+	case eval.HasValue(e.departed, q.Select.Attr, q.Select.Value):
 		return entity.EventLeave
 	}
 	return 0
@@ -214,11 +215,11 @@ func (w *watch) available(ctx context.Context) (evs []entity.Event, reset <-chan
 	h.mu.Lock()
 	if h.closed {
 		h.mu.Unlock()
-		return nil, nil, errClosed()
+		return nil, nil, eval.ErrClosed()
 	}
 	if h.epoch != w.epoch {
 		h.mu.Unlock()
-		return nil, nil, compacted(w.token(), "the store began a new epoch")
+		return nil, nil, eval.Compacted(w.token(), "the store began a new epoch")
 	}
 	r, from := h.ring(w.kind), w.pending
 	if from != 0 && from <= r.low {

@@ -1,4 +1,4 @@
-package pgstore
+package eval
 
 import (
 	"bytes"
@@ -25,22 +25,22 @@ const (
 // projectKind is the kind that Meta.Project refers to, if the store has it.
 const projectKind = "project"
 
-// change is what a transaction does to one entity.
-type change struct {
-	key      key
+// Change is what a transaction does to one entity.
+type Change struct {
+	key      Key
 	kind     *schema.Kind
-	old, new *object // nil: absent
+	Old, New *Object // nil: absent
 
-	departed []schema.IndexEntry // the indexed values that the change removes, if it is accepted
+	Departed []schema.IndexEntry // the indexed values that the change removes, if it is accepted
 }
 
-// draft is the effect of one transaction, if it is accepted.
-type draft struct {
-	changes    []*change // in the order of the log
-	byKey      map[key]*change
-	freed      []uniqueKey
-	taken      map[uniqueKey]string
-	checked    map[key]*schema.Record
+// Draft is the effect of one transaction, if it is accepted.
+type Draft struct {
+	Changes    []*Change // in the order of the log
+	byKey      map[Key]*Change
+	freed      []UniqueKey
+	taken      map[UniqueKey]string
+	checked    map[Key]*schema.Record
 	endedLease schema.LeaseID // the lease is deleted
 	endsLease  schema.LeaseID // the lease has ended, but has entities left
 
@@ -48,7 +48,7 @@ type draft struct {
 	// precede it.
 	partial bool
 
-	repeat *reply // the outcome of an earlier transaction with the same request id
+	repeat *Reply // the outcome of an earlier transaction with the same request id
 }
 
 // evaluate decides about t on the state v, without changing v. The error is
@@ -57,41 +57,41 @@ type draft struct {
 // Conditions are checked against the state before the transaction, references
 // and uniqueness against the state after it, so that the order of operations
 // does not matter.
-func (s *Store) evaluate(v *view, t *txn, rev schema.Revision, now time.Time) (*draft, error) {
-	id := t.req.RequestID
+func (e *Evaluator) evaluate(v *View, t *Txn, rev schema.Revision, now time.Time) (*Draft, error) {
+	id := t.Req.RequestID
 	if id == "" {
-		return s.decide(v, t, rev, now)
+		return e.decide(v, t, rev, now)
 	}
-	r, known := v.replies[id]
+	r, known := v.Replies[id]
 	if !known && t.guarded {
 		// A repeated transaction is certainly rejected, so only rejected ones
 		// need a lookup.
-		d, err := s.decide(v, t, rev, now)
+		d, err := e.decide(v, t, rev, now)
 		if err == nil || err == errMiss {
 			return d, err
 		}
 	}
 	if !known {
-		add(&v.missing.replies, id)
+		add(&v.Missing.Replies, id)
 		return nil, errMiss
 	}
 	if r == nil {
-		return s.decide(v, t, rev, now)
+		return e.decide(v, t, rev, now)
 	}
-	if !bytes.Equal(r.hash, t.hash) {
+	if !bytes.Equal(r.Hash, t.hash) {
 		return nil, errs.New(errs.InvalidArgument, "request id %q was used for another transaction", id)
 	}
-	return &draft{repeat: r}, nil
+	return &Draft{repeat: r}, nil
 }
 
 // decide is evaluate for a transaction that is not a repetition.
-func (s *Store) decide(v *view, t *txn, rev schema.Revision, now time.Time) (*draft, error) {
-	d := &draft{byKey: make(map[key]*change, len(t.req.Ops)), taken: map[uniqueKey]string{}}
-	del := &deletion{s: s, v: v, d: d, rev: rev, now: now}
+func (e *Evaluator) decide(v *View, t *Txn, rev schema.Revision, now time.Time) (*Draft, error) {
+	d := &Draft{byKey: make(map[Key]*Change, len(t.Req.Ops)), taken: map[UniqueKey]string{}}
+	del := &deletion{e: e, v: v, d: d, rev: rev, now: now}
 	var err error
-	if t.endLease != "" {
+	if t.EndLease != "" {
 		err = del.endLease(t)
-	} else if err = s.evalOps(v, t, d, rev, now); err == nil {
+	} else if err = e.evalOps(v, t, d, rev, now); err == nil {
 		err = del.all()
 	}
 	if err == errLarge && t.chunked {
@@ -102,31 +102,31 @@ func (s *Store) decide(v *view, t *txn, rev schema.Revision, now time.Time) (*dr
 	if err != nil {
 		return nil, err
 	}
-	if err := s.evalRefs(v, d); err != nil {
+	if err := e.evalRefs(v, d); err != nil {
 		return nil, err
 	}
-	if err := s.evalUnique(v, d); err != nil {
+	if err := e.evalUnique(v, d); err != nil {
 		return nil, err
 	}
 	return d, nil
 }
 
-func (d *draft) change(k key, kind *schema.Kind, old *object) *change {
+func (d *Draft) change(k Key, kind *schema.Kind, old *Object) *Change {
 	c, ok := d.byKey[k]
 	if !ok {
-		c = &change{key: k, kind: kind, old: old, new: old}
+		c = &Change{key: k, kind: kind, Old: old, New: old}
 		d.byKey[k] = c
-		d.changes = append(d.changes, c)
+		d.Changes = append(d.Changes, c)
 	}
 	return c
 }
 
 // evalOps checks the conditions and makes the new versions.
-func (s *Store) evalOps(v *view, t *txn, d *draft, rev schema.Revision, now time.Time) error {
+func (e *Evaluator) evalOps(v *View, t *Txn, d *Draft, rev schema.Revision, now time.Time) error {
 	miss := false
-	for i := range t.req.Ops {
-		op := &t.req.Ops[i]
-		k := keyOf(&op.Record)
+	for i := range t.Req.Ops {
+		op := &t.Req.Ops[i]
+		k := KeyOf(&op.Record)
 		cur, err := v.object(k)
 		if err != nil {
 			miss = true // collect the other misses too
@@ -139,27 +139,27 @@ func (s *Store) evalOps(v *view, t *txn, d *draft, rev schema.Revision, now time
 		case opCheck:
 			if cur != nil {
 				if d.checked == nil {
-					d.checked = map[key]*schema.Record{}
+					d.checked = map[Key]*schema.Record{}
 				}
-				d.checked[k] = cur.rec
+				d.checked[k] = cur.Rec
 			}
 			continue
 		case opDelete:
-			s.extractOld(t.kinds[i], cur)
-			d.change(k, t.kinds[i], cur).new = nil
+			e.ExtractOld(t.kinds[i], cur)
+			d.change(k, t.kinds[i], cur).New = nil
 			continue
 		}
 		c := d.change(k, t.kinds[i], cur)
-		rec := schema.Record{Kind: k.kind, Meta: schema.Meta{ID: op.Record.ID, Project: op.Record.Project, CreateRevision: rev, CreatedAt: now}}
-		if c.new != nil {
-			rec = *c.new.rec
+		rec := schema.Record{Kind: k.Kind, Meta: schema.Meta{ID: op.Record.ID, Project: op.Record.Project, CreateRevision: rev, CreatedAt: now}}
+		if c.New != nil {
+			rec = *c.New.Rec
 		}
 		rec.Revision, rec.UpdatedAt = rev, now
 		if op.Type == opAdd {
 			if err := applyAddition(op.Add, t.kinds[i], &rec); err != nil {
 				return err
 			}
-			c.new = &object{rec: &rec}
+			c.New = &Object{Rec: &rec}
 			continue
 		}
 		if op.Type != opUpdateStatus {
@@ -168,34 +168,34 @@ func (s *Store) evalOps(v *view, t *txn, d *draft, rev schema.Revision, now time
 		if op.Type != opUpdateSpec {
 			rec.Status, rec.StatusRevision = op.Record.Status, rev
 		}
-		c.new = &object{rec: &rec}
+		c.New = &Object{Rec: &rec}
 		// The values extracted from the submitted record are valid if the half
 		// that this operation does not write is the current one.
 		if ext := t.exts[i]; ext != nil && (op.Type == opCreate || sameInputs(&rec, &op.Record)) {
-			c.new.ext = ext
+			c.New.Ext = ext
 		}
 	}
 	if miss {
 		return errMiss
 	}
-	for _, c := range d.changes {
-		if c.new == nil {
+	for _, c := range d.Changes {
+		if c.New == nil {
 			continue
 		}
-		s.extractOld(c.kind, c.old)
-		if err := ensureExtracted(c.kind, c.new); err != nil {
+		e.ExtractOld(c.kind, c.Old)
+		if err := ensureExtracted(c.kind, c.New); err != nil {
 			return err
 		}
-		lease := c.new.rec.Lease
-		if lease == "" || c.old != nil && c.old.rec.Lease == lease {
+		lease := c.New.Rec.Lease
+		if lease == "" || c.Old != nil && c.Old.Rec.Lease == lease {
 			continue
 		}
 		l, err := v.lease(lease)
 		if err != nil {
 			return err
 		}
-		if !l.exists || l.ended {
-			return about(errs.New(errs.FailedPrecondition, "lease %s of %s %s has lapsed", lease, c.key.kind, c.key.id), c.key).With("attr", "meta.lease")
+		if !l.Exists || l.Ended {
+			return about(errs.New(errs.FailedPrecondition, "lease %s of %s %s has lapsed", lease, c.key.Kind, c.key.ID), c.key).With("attr", "meta.lease")
 		}
 	}
 	return nil
@@ -204,7 +204,7 @@ func (s *Store) evalOps(v *view, t *txn, d *draft, rev schema.Revision, now time
 // applyAddition applies an addition to rec, whose revision becomes the
 // transaction's.
 func applyAddition(add *entity.Addition, kind *schema.Kind, rec *schema.Record) error {
-	attr, k := kind.Attr(add.Attr), keyOf(rec)
+	attr, k := kind.Attr(add.Attr), KeyOf(rec)
 	sum, err := attr.AddInt(rec, add.Delta)
 	if err != nil {
 		return err
@@ -216,7 +216,7 @@ func applyAddition(add *entity.Addition, kind *schema.Kind, rec *schema.Record) 
 	}{{add.Max, add.Max != nil && sum > *add.Max, "most"}, {add.Min, add.Min != nil && sum < *add.Min, "least"}} {
 		if b.over {
 			return about(errs.New(errs.ResourceExhausted, "%s of %s %s is %d; with %+d it would be %d, and %d is the %s",
-				add.Attr, k.kind, k.id, sum-add.Delta, add.Delta, sum, *b.limit, b.word), k).
+				add.Attr, k.Kind, k.ID, sum-add.Delta, add.Delta, sum, *b.limit, b.word), k).
 				With("attr", add.Attr).With("value", strconv.FormatInt(sum-add.Delta, 10)).With("limit", strconv.FormatInt(*b.limit, 10))
 		}
 	}
@@ -247,92 +247,92 @@ func sameInputs(a, b *schema.Record) bool {
 }
 
 // ensureExtracted fills o.ext.
-func ensureExtracted(kind *schema.Kind, o *object) error {
-	if o.ext != nil {
+func ensureExtracted(kind *schema.Kind, o *Object) error {
+	if o.Ext != nil {
 		return nil
 	}
-	ext, err := extract(kind, o.rec)
+	ext, err := Extract(kind, o.Rec)
 	if err != nil {
 		return err
 	}
-	o.ext = ext
+	o.Ext = ext
 	return nil
 }
 
-// extractOld fills o.ext of a version that is about to be replaced. A version
+// ExtractOld fills o.ext of a version that is about to be replaced. A version
 // that is not valid today must still be changeable and deletable.
-func (s *Store) extractOld(kind *schema.Kind, o *object) {
+func (e *Evaluator) ExtractOld(kind *schema.Kind, o *Object) {
 	if o == nil || ensureExtracted(kind, o) == nil {
 		return
 	}
-	s.logger.Warn("stored entity is not valid", "kind", o.rec.Kind, "id", o.rec.ID, "revision", o.rec.Revision)
-	o.ext = &schema.Extracted{}
+	e.logger.Warn("stored entity is not valid", "kind", o.Rec.Kind, "id", o.Rec.ID, "revision", o.Rec.Revision)
+	o.Ext = &schema.Extracted{}
 }
 
-func checkCondition(op *entity.Op, k key, cur *object) error {
+func checkCondition(op *entity.Op, k Key, cur *Object) error {
 	if op.Type == opCreate || op.Type == opCheck && op.If == 0 {
 		if cur != nil {
-			return about(errs.New(errs.AlreadyExists, "%s %s exists already", k.kind, k.id), k).With("attr", "meta.id")
+			return about(errs.New(errs.AlreadyExists, "%s %s exists already", k.Kind, k.ID), k).With("attr", "meta.id")
 		}
 		return nil
 	}
 	if cur == nil {
-		return notFound(k)
+		return NotFound(k)
 	}
 	switch op.Type {
 	case opUpdateSpec:
-		if p := op.Record.Project; p != "" && p != cur.rec.Project {
-			return about(errs.New(errs.InvalidArgument, "the project of %s %s cannot change", k.kind, k.id), k).With("attr", "meta.project")
+		if p := op.Record.Project; p != "" && p != cur.Rec.Project {
+			return about(errs.New(errs.InvalidArgument, "the project of %s %s cannot change", k.Kind, k.ID), k).With("attr", "meta.project")
 		}
-		if cur.rec.SpecRevision != op.If {
-			return revisionChanged(k, "spec_revision", op.If, cur.rec.SpecRevision)
+		if cur.Rec.SpecRevision != op.If {
+			return revisionChanged(k, "spec_revision", op.If, cur.Rec.SpecRevision)
 		}
 	case opUpdateStatus:
-		if cur.rec.StatusRevision != op.If {
-			return revisionChanged(k, "status_revision", op.If, cur.rec.StatusRevision)
+		if cur.Rec.StatusRevision != op.If {
+			return revisionChanged(k, "status_revision", op.If, cur.Rec.StatusRevision)
 		}
 	case opAdd:
 	default:
-		if cur.rec.Revision != op.If {
-			return revisionChanged(k, "revision", op.If, cur.rec.Revision)
+		if cur.Rec.Revision != op.If {
+			return revisionChanged(k, "revision", op.If, cur.Rec.Revision)
 		}
 	}
 	return nil
 }
 
 // evalRefs checks that new references lead to existing entities.
-func (s *Store) evalRefs(v *view, d *draft) error {
-	_, haveProjects := s.kinds[projectKind]
+func (e *Evaluator) evalRefs(v *View, d *Draft) error {
+	_, haveProjects := e.Kinds[projectKind]
 	miss := false
-	check := func(c *change, target key, attr string) error {
+	check := func(c *Change, target Key, attr string) error {
 		var ok bool
 		var err error
 		if t, changed := d.byKey[target]; changed {
-			ok = t.new != nil
+			ok = t.New != nil
 		} else if ok, err = v.present(target); err != nil {
 			miss = true
 			return nil
 		}
 		if !ok {
-			return about(errs.New(errs.FailedPrecondition, "%s of %s %s: %s %q does not exist", attr, c.key.kind, c.key.id, target.kind, target.id), c.key).
+			return about(errs.New(errs.FailedPrecondition, "%s of %s %s: %s %q does not exist", attr, c.key.Kind, c.key.ID, target.Kind, target.ID), c.key).
 				With("attr", attr)
 		}
 		return nil
 	}
-	for _, c := range d.changes {
-		if c.new == nil {
+	for _, c := range d.Changes {
+		if c.New == nil {
 			continue
 		}
-		if c.old == nil && haveProjects && c.new.rec.Project != "" {
-			if err := check(c, key{projectKind, string(c.new.rec.Project)}, "meta.project"); err != nil {
+		if c.Old == nil && haveProjects && c.New.Rec.Project != "" {
+			if err := check(c, Key{projectKind, string(c.New.Rec.Project)}, "meta.project"); err != nil {
 				return err
 			}
 		}
-		for _, r := range c.new.ext.Refs {
-			if c.old != nil && slices.Contains(c.old.ext.Refs, r) {
+		for _, r := range c.New.Ext.Refs {
+			if c.Old != nil && slices.Contains(c.Old.Ext.Refs, r) {
 				continue
 			}
-			if err := check(c, key{r.Kind, string(r.ID)}, r.Attr); err != nil {
+			if err := check(c, Key{r.Kind, string(r.ID)}, r.Attr); err != nil {
 				return err
 			}
 		}
@@ -344,22 +344,22 @@ func (s *Store) evalRefs(v *view, d *draft) error {
 }
 
 // evalUnique checks that no other entity has the new names and unique values.
-func (s *Store) evalUnique(v *view, d *draft) error {
-	freed := map[uniqueKey]bool{}
-	for _, c := range d.changes {
-		if c.old == nil {
+func (e *Evaluator) evalUnique(v *View, d *Draft) error {
+	freed := map[UniqueKey]bool{}
+	for _, c := range d.Changes {
+		if c.Old == nil {
 			continue
 		}
-		for _, u := range uniques(c.old.rec, c.old.ext) {
+		for _, u := range uniques(c.Old.Rec, c.Old.Ext) {
 			freed[u] = true
 		}
 	}
 	miss := false
-	for _, c := range d.changes {
-		if c.new == nil {
+	for _, c := range d.Changes {
+		if c.New == nil {
 			continue
 		}
-		for _, u := range uniques(c.new.rec, c.new.ext) {
+		for _, u := range uniques(c.New.Rec, c.New.Ext) {
 			owner, again := d.taken[u]
 			if !again && !freed[u] {
 				var err error
@@ -368,10 +368,10 @@ func (s *Store) evalUnique(v *view, d *draft) error {
 					continue
 				}
 			}
-			if owner != "" && owner != c.key.id {
+			if owner != "" && owner != c.key.ID {
 				return errTaken(c.key, u, owner)
 			}
-			d.taken[u] = c.key.id
+			d.taken[u] = c.key.ID
 		}
 	}
 	if miss {
@@ -385,21 +385,21 @@ func (s *Store) evalUnique(v *view, d *draft) error {
 	return nil
 }
 
-func errTaken(k key, u uniqueKey, owner string) error {
-	what := u.attr
-	value := u.value
-	if u.attr == attrName {
+func errTaken(k Key, u UniqueKey, owner string) error {
+	what := u.Attr
+	value := u.Value
+	if u.Attr == AttrName {
 		what = "name"
 	}
 	if strings.ToValidUTF8(value, "") != value {
 		value = "…"
 	}
-	return about(errs.New(errs.AlreadyExists, "%s %q is taken by %s %s", what, value, k.kind, owner), k).With("attr", u.attr).With("owner", owner)
+	return about(errs.New(errs.AlreadyExists, "%s %q is taken by %s %s", what, value, k.Kind, owner), k).With("attr", u.Attr).With("owner", owner)
 }
 
-func compareKeys(a, b key) int {
-	if c := strings.Compare(a.kind, b.kind); c != 0 {
+func compareKeys(a, b Key) int {
+	if c := strings.Compare(a.Kind, b.Kind); c != 0 {
 		return c
 	}
-	return strings.Compare(a.id, b.id)
+	return strings.Compare(a.ID, b.ID)
 }

@@ -1,7 +1,6 @@
-package pgstore
+package eval
 
 import (
-	"context"
 	"crypto/sha256"
 	"encoding/binary"
 	"maps"
@@ -9,7 +8,6 @@ import (
 	"slices"
 	"strings"
 	"sync/atomic"
-	"time"
 	"unicode/utf8"
 
 	"miren.dev/runtime/entity"
@@ -28,15 +26,15 @@ const (
 	maxRequestID   = 128
 )
 
-// attrName is the attribute of names in the table of unique values; labels are
+// AttrName is the attribute of names in the table of unique values; labels are
 // indexed as entity.LabelPrefix and their name.
-const attrName = "meta.name"
+const AttrName = "meta.name"
 
-var validID = regexp.MustCompile(`^[a-z0-9][a-z0-9-]{0,63}$`)
+var ValidID = regexp.MustCompile(`^[a-z0-9][a-z0-9-]{0,63}$`)
 
-// uniqueKey names a value that only one entity may have. scope is the project,
+// UniqueKey names a value that only one entity may have. scope is the project,
 // or empty.
-type uniqueKey struct{ kind, attr, value, scope string }
+type UniqueKey struct{ Kind, Attr, Value, Scope string }
 
 // A txn goes through these states; the goroutine that moves it out of queued
 // owns it.
@@ -46,9 +44,9 @@ const (
 	abandoned
 )
 
-// txn is a client's transaction, or one that ends a lease, in the queue.
-type txn struct {
-	req   entity.TxnRequest
+// Txn is a client's transaction, or one that ends a lease, in the queue.
+type Txn struct {
+	Req   entity.TxnRequest
 	kinds []*schema.Kind      // kind of each op
 	exts  []*schema.Extracted // values extracted from each op's record as submitted; nil if not known
 	bytes int
@@ -57,10 +55,10 @@ type txn struct {
 	// keeps it from being accepted twice.
 	guarded bool
 
-	// endLease deletes the lease and its entities; if onlyLapsed, only if its
+	// EndLease deletes the lease and its entities; if onlyLapsed, only if its
 	// time is over.
-	endLease   schema.LeaseID
-	onlyLapsed bool
+	EndLease   schema.LeaseID
+	OnlyLapsed bool
 
 	// chunked: it may be applied in parts, deletions of referrers first.
 	chunked bool
@@ -71,112 +69,32 @@ type txn struct {
 	err   error
 }
 
-// Txn implements entity.Store.
-func (s *Store) Txn(ctx context.Context, req entity.TxnRequest) (entity.TxnResult, error) {
-	t, err := s.prepare(req)
-	if err != nil {
-		return entity.TxnResult{}, err
-	}
-	return s.submit(ctx, t)
-}
-
-// submit applies t and waits for its outcome. A t that changes more than one
-// database transaction should is applied in several, with other writes in
-// between.
-func (s *Store) submit(ctx context.Context, t *txn) (entity.TxnResult, error) {
-	for begun := false; ; {
-		res, err := s.submitOnce(ctx, t)
-		switch {
-		case err == errLarge:
-			if err := s.checkClosure(ctx, t); err != nil {
-				return entity.TxnResult{}, err
-			}
-		case err == errPartial:
-			begun = true
-		case begun && t.endLease != "" && errs.Is(err, errs.NotFound):
-			return res, nil // another server ended the rest
-		default:
-			return res, err
-		}
-		t = &txn{
-			req: t.req, kinds: t.kinds, exts: t.exts, bytes: t.bytes, hash: t.hash, guarded: t.guarded,
-			endLease: t.endLease, onlyLapsed: t.onlyLapsed, chunked: true,
-		}
-	}
-}
-
-// submitOnce queues t and waits until it, or a part of it, was applied.
-func (s *Store) submitOnce(ctx context.Context, t *txn) (entity.TxnResult, error) {
-	t.done = make(chan struct{})
-	if err := ctx.Err(); err != nil {
-		return entity.TxnResult{}, callError(ctx, err, "write")
-	}
-	late := time.NewTimer(s.cfg.RetryFor)
-	defer late.Stop()
-	select {
-	case s.queue <- t:
-	case <-ctx.Done():
-		return entity.TxnResult{}, callError(ctx, ctx.Err(), "write")
-	case <-late.C:
-		return entity.TxnResult{}, s.errQueue()
-	case <-s.closing:
-		return entity.TxnResult{}, errClosed()
-	}
-	for {
-		select {
-		case <-t.done:
-			return t.res, t.err
-		case <-ctx.Done():
-			if t.state.CompareAndSwap(queued, abandoned) {
-				return entity.TxnResult{}, callError(ctx, ctx.Err(), "write")
-			}
-			return entity.TxnResult{}, unknownOutcome(ctx.Err())
-		case <-late.C:
-			// The batcher ends the transactions that it has taken in time.
-			if t.state.CompareAndSwap(queued, abandoned) {
-				return entity.TxnResult{}, s.errQueue()
-			}
-		case <-s.batcherDone:
-			select {
-			case <-t.done:
-				return t.res, t.err
-			default:
-				return entity.TxnResult{}, errClosed()
-			}
-		}
-	}
-}
-
-func (s *Store) errQueue() *errs.Error {
-	return errs.New(errs.Unavailable, "the write was not begun within %s: the database is busy or does not answer", s.cfg.RetryFor)
-}
-
-func (t *txn) finish(res entity.TxnResult, err error) {
+func (t *Txn) Finish(res entity.TxnResult, err error) {
 	t.res, t.err = res, err
 	close(t.done)
 }
 
-// prepare checks the conditions that need no state.
-func (s *Store) prepare(req entity.TxnRequest) (*txn, error) {
+// Prepare checks the conditions that need no state.
+func (e *Evaluator) Prepare(req entity.TxnRequest) (*Txn, error) {
 	switch {
 	case len(req.Ops) == 0:
 		return nil, errs.New(errs.InvalidArgument, "a transaction without operations")
 	case len(req.Ops) > maxOps:
 		return nil, errs.New(errs.InvalidArgument, "a transaction of %d operations; at most %d are allowed", len(req.Ops), maxOps)
-	case len(req.RequestID) > maxRequestID || !storable(req.RequestID):
+	case len(req.RequestID) > maxRequestID || !Storable(req.RequestID):
 		return nil, errs.New(errs.InvalidArgument, "a request id is at most %d bytes of text", maxRequestID)
 	}
-	t := &txn{req: req, kinds: make([]*schema.Kind, len(req.Ops)), exts: make([]*schema.Extracted, len(req.Ops))}
-	seen := make(map[key]entity.OpType, len(req.Ops))
+	t := &Txn{Req: req, kinds: make([]*schema.Kind, len(req.Ops)), exts: make([]*schema.Extracted, len(req.Ops))}
+	seen := make(map[Key]entity.OpType, len(req.Ops))
 	for i := range req.Ops {
 		op := &req.Ops[i]
-		k := keyOf(&op.Record)
-		kind, err := s.kind(op.Record.Kind)
+		k := KeyOf(&op.Record)
+		kind, err := e.Kind(op.Record.Kind)
 		if err != nil {
 			return nil, err
 		}
-		if !validID.MatchString(k.id) || !strings.HasPrefix(k.id, kind.Prefix+"-") {
-			return nil, about(errs.New(errs.InvalidArgument, "%q is not an id of a %s", k.id, kind.Name), k).
+		if !ValidID.MatchString(k.ID) || !strings.HasPrefix(k.ID, kind.Prefix+"-") {
+			return nil, about(errs.New(errs.InvalidArgument, "%q is not an id of a %s", k.ID, kind.Name), k).
 				WithHint("ids are %s- and up to %d of a-z, 0-9 and -", kind.Prefix, 63-len(kind.Prefix))
 		}
 		switch prev, twice := seen[k]; {
@@ -186,7 +104,7 @@ func (s *Store) prepare(req entity.TxnRequest) (*txn, error) {
 			seen[k] = 0 // no third time
 		case prev == entity.OpAdd && op.Type == entity.OpAdd:
 		default:
-			return nil, about(errs.New(errs.InvalidArgument, "%s %s appears twice in one transaction", k.kind, k.id), k)
+			return nil, about(errs.New(errs.InvalidArgument, "%s %s appears twice in one transaction", k.Kind, k.ID), k)
 		}
 		t.kinds[i] = kind
 		if err := t.prepareOp(i, k); err != nil {
@@ -240,26 +158,26 @@ func hashOps(ops []entity.Op) []byte {
 	return h.Sum(nil)[:16]
 }
 
-func (t *txn) prepareOp(i int, k key) error {
-	op, kind := &t.req.Ops[i], t.kinds[i]
+func (t *Txn) prepareOp(i int, k Key) error {
+	op, kind := &t.Req.Ops[i], t.kinds[i]
 	size := len(op.Record.Spec) + len(op.Record.Status)
 	if size > maxRecordBytes {
-		return about(errs.New(errs.InvalidArgument, "%s %s has %d bytes; at most %d are allowed", k.kind, k.id, size, maxRecordBytes), k)
+		return about(errs.New(errs.InvalidArgument, "%s %s has %d bytes; at most %d are allowed", k.Kind, k.ID, size, maxRecordBytes), k)
 	}
 	t.bytes += size
 	switch op.Type {
 	case entity.OpCreate:
 		if owned := kind.Scope == schema.ScopeProject; owned && op.Record.Project == "" {
-			return about(errs.New(errs.InvalidArgument, "a %s needs a project", k.kind), k).With("attr", "meta.project")
+			return about(errs.New(errs.InvalidArgument, "a %s needs a project", k.Kind), k).With("attr", "meta.project")
 		} else if !owned && op.Record.Project != "" {
-			return about(errs.New(errs.InvalidArgument, "a %s belongs to no project", k.kind), k).With("attr", "meta.project")
-		} else if owned && !validID.MatchString(string(op.Record.Project)) {
+			return about(errs.New(errs.InvalidArgument, "a %s belongs to no project", k.Kind), k).With("attr", "meta.project")
+		} else if owned && !ValidID.MatchString(string(op.Record.Project)) {
 			return about(errs.New(errs.InvalidArgument, "%q is not the id of a project", op.Record.Project), k).With("attr", "meta.project")
 		}
 		if err := checkMeta(&op.Record, k); err != nil {
 			return err
 		}
-		ext, err := extract(kind, &op.Record)
+		ext, err := Extract(kind, &op.Record)
 		if err != nil {
 			return err
 		}
@@ -275,7 +193,7 @@ func (t *txn) prepareOp(i int, k key) error {
 		// The half that is not written may be missing or old here; the values
 		// found now count only if it turns out to be current.
 		if len(op.Record.Spec) > 0 && len(op.Record.Status) > 0 {
-			if ext, err := extract(kind, &op.Record); err == nil {
+			if ext, err := Extract(kind, &op.Record); err == nil {
 				t.exts[i] = ext
 			}
 		}
@@ -290,23 +208,23 @@ func (t *txn) prepareOp(i int, k key) error {
 	return nil
 }
 
-func checkAddition(op *entity.Op, kind *schema.Kind, k key) error {
+func checkAddition(op *entity.Op, kind *schema.Kind, k Key) error {
 	if op.Add == nil || op.If != 0 {
-		return about(errs.New(errs.InvalidArgument, "an addition to %s %s needs what to add, and no revision", k.kind, k.id), k)
+		return about(errs.New(errs.InvalidArgument, "an addition to %s %s needs what to add, and no revision", k.Kind, k.ID), k)
 	}
 	a := kind.Attr(op.Add.Attr)
 	switch {
 	case a == nil:
-		return about(errs.New(errs.InvalidArgument, "%s has no attribute %q", k.kind, op.Add.Attr), k).With("attr", op.Add.Attr)
+		return about(errs.New(errs.InvalidArgument, "%s has no attribute %q", k.Kind, op.Add.Attr), k).With("attr", op.Add.Attr)
 	case a.Type != "int":
-		return about(errs.New(errs.InvalidArgument, "%s of %s is of type %s; only to an int can be added", a.Path, k.kind, a.Type), k).With("attr", a.Path)
+		return about(errs.New(errs.InvalidArgument, "%s of %s is of type %s; only to an int can be added", a.Path, k.Kind, a.Type), k).With("attr", a.Path)
 	}
 	return nil
 }
 
-func checkMeta(r *schema.Record, k key) error {
+func checkMeta(r *schema.Record, k Key) error {
 	if len(r.Name) > maxName {
-		return about(errs.New(errs.InvalidArgument, "a name of %d bytes; at most %d are allowed", len(r.Name), maxName), k).With("attr", attrName)
+		return about(errs.New(errs.InvalidArgument, "a name of %d bytes; at most %d are allowed", len(r.Name), maxName), k).With("attr", AttrName)
 	}
 	if len(r.Labels) > maxLabels {
 		return about(errs.New(errs.InvalidArgument, "%d labels; at most %d are allowed", len(r.Labels), maxLabels), k).With("attr", "meta.labels")
@@ -315,19 +233,19 @@ func checkMeta(r *schema.Record, k key) error {
 		if name == "" || len(name) > maxName || len(v) > maxName {
 			return about(errs.New(errs.InvalidArgument, "label %q is empty or longer than %d bytes", name, maxName), k).With("attr", "meta.labels")
 		}
-		if !storable(name) {
+		if !Storable(name) {
 			return about(errs.New(errs.InvalidArgument, "label %q is not text", name), k).With("attr", "meta.labels")
 		}
 	}
-	if r.Lease != "" && !validID.MatchString(string(r.Lease)) {
+	if r.Lease != "" && !ValidID.MatchString(string(r.Lease)) {
 		return about(errs.New(errs.InvalidArgument, "%q is not the id of a lease", r.Lease), k).With("attr", "meta.lease")
 	}
 	return nil
 }
 
-// extract validates r and returns its indexed and enforced values, with names
+// Extract validates r and returns its indexed and enforced values, with names
 // and labels.
-func extract(kind *schema.Kind, r *schema.Record) (*schema.Extracted, error) {
+func Extract(kind *schema.Kind, r *schema.Record) (*schema.Extracted, error) {
 	ext, err := kind.Extract(r)
 	if err != nil {
 		var e *errs.Error
@@ -336,7 +254,7 @@ func extract(kind *schema.Kind, r *schema.Record) (*schema.Extracted, error) {
 		} else {
 			return nil, err
 		}
-		return nil, about(e, keyOf(r))
+		return nil, about(e, KeyOf(r))
 	}
 	for _, x := range ext.Index {
 		if len(x.Value) > maxIndexValue {
@@ -360,36 +278,34 @@ func extract(kind *schema.Kind, r *schema.Record) (*schema.Extracted, error) {
 	return &ext, nil
 }
 
-// storable reports whether PostgreSQL can hold s as text.
-func storable(s string) bool { return utf8.ValidString(s) && !strings.ContainsRune(s, 0) }
+// Storable reports whether PostgreSQL can hold s as text.
+func Storable(s string) bool { return utf8.ValidString(s) && !strings.ContainsRune(s, 0) }
 
 func tooLong(r *schema.Record, attr string, n int) error {
-	return about(errs.New(errs.InvalidArgument, "%s of %s %s is indexed and has %d bytes; at most %d are allowed", attr, r.Kind, r.ID, n, maxIndexValue), keyOf(r)).
+	return about(errs.New(errs.InvalidArgument, "%s of %s %s is indexed and has %d bytes; at most %d are allowed", attr, r.Kind, r.ID, n, maxIndexValue), KeyOf(r)).
 		With("attr", attr)
 }
 
 // uniques returns the unique values of a version, its name included.
-func uniques(r *schema.Record, ext *schema.Extracted) []uniqueKey {
-	out := make([]uniqueKey, 0, len(ext.Unique)+1)
+func uniques(r *schema.Record, ext *schema.Extracted) []UniqueKey {
+	out := make([]UniqueKey, 0, len(ext.Unique)+1)
 	if r.Name != "" {
-		out = append(out, uniqueKey{r.Kind, attrName, r.Name, string(r.Project)})
+		out = append(out, UniqueKey{r.Kind, AttrName, r.Name, string(r.Project)})
 	}
 	for _, u := range ext.Unique {
 		scope := string(r.Project)
 		if u.Global {
 			scope = ""
 		}
-		out = append(out, uniqueKey{r.Kind, u.Attr, string(u.Value), scope})
+		out = append(out, UniqueKey{r.Kind, u.Attr, string(u.Value), scope})
 	}
 	return out
 }
 
-func (s *Store) kind(name string) (*schema.Kind, error) {
-	k, ok := s.kinds[name]
+func (e *Evaluator) Kind(name string) (*schema.Kind, error) {
+	k, ok := e.Kinds[name]
 	if !ok {
 		return nil, errs.New(errs.InvalidArgument, "unknown kind %q", name).With("kind", name)
 	}
 	return k, nil
 }
-
-func errClosed() *errs.Error { return errs.New(errs.Unavailable, "the store is closed") }

@@ -1,4 +1,4 @@
-package pgstore
+package eval
 
 import (
 	"cmp"
@@ -31,9 +31,9 @@ var (
 
 // deletion follows the references to what a transaction deletes.
 type deletion struct {
-	s   *Store
-	v   *view
-	d   *draft
+	e   *Evaluator
+	v   *View
+	d   *Draft
 	rev schema.Revision
 	now time.Time
 
@@ -42,17 +42,17 @@ type deletion struct {
 }
 
 // endLease deletes the entities of a lease.
-func (del *deletion) endLease(t *txn) error {
-	l, err := del.v.lease(t.endLease)
+func (del *deletion) endLease(t *Txn) error {
+	l, err := del.v.lease(t.EndLease)
 	if err != nil {
-		add(&del.v.missing.ending, t.endLease)
+		add(&del.v.Missing.Ending, t.EndLease)
 		return err
 	}
-	if !l.exists || t.onlyLapsed && !l.lapsed {
-		return errs.New(errs.NotFound, "lease %s does not exist", t.endLease)
+	if !l.Exists || t.OnlyLapsed && !l.Lapsed {
+		return errs.New(errs.NotFound, "lease %s does not exist", t.EndLease)
 	}
-	del.d.endedLease = t.endLease
-	members, more, err := del.v.leaseMembers(t.endLease)
+	del.d.endedLease = t.EndLease
+	members, more, err := del.v.leaseMembers(t.EndLease)
 	if err != nil {
 		return err
 	}
@@ -81,10 +81,10 @@ func (del *deletion) all() error {
 		if err := del.loadAround(gone[i:]); err != nil {
 			return err
 		}
-		var cascade []key
+		var cascade []Key
 		for _, r := range sortedRefs(refs) {
 			if refs[r] == schema.Cascade && del.d.stillRefers(r, gone[i]) {
-				cascade = append(cascade, r.from)
+				cascade = append(cascade, r.From)
 			}
 		}
 		if err := del.deleteEach(cascade); err != nil {
@@ -100,7 +100,7 @@ func (del *deletion) all() error {
 		list := sortedRefs(refs)
 		for _, r := range list {
 			if refs[r] != schema.Clear && del.d.stillRefers(r, k) {
-				return errInUse(k, r)
+				return ErrInUse(k, r)
 			}
 		}
 		if err := del.loadAround(gone[i:]); err != nil {
@@ -115,44 +115,44 @@ func (del *deletion) all() error {
 
 // newlyDeleted returns the entities that the draft deletes, except those that it
 // returned before.
-func (del *deletion) newlyDeleted(before []key) []key {
-	for _, c := range del.d.changes[del.seen:] {
-		if c.new == nil {
+func (del *deletion) newlyDeleted(before []Key) []Key {
+	for _, c := range del.d.Changes[del.seen:] {
+		if c.New == nil {
 			before = append(before, c.key)
 		}
 	}
-	del.seen = len(del.d.changes)
+	del.seen = len(del.d.Changes)
 	return before
 }
 
-func sortedRefs(refs map[refID]schema.OnDelete) []refID {
-	out := make([]refID, 0, len(refs))
+func sortedRefs(refs map[RefID]schema.OnDelete) []RefID {
+	out := make([]RefID, 0, len(refs))
 	for r := range refs {
 		out = append(out, r)
 	}
-	slices.SortFunc(out, func(a, b refID) int { return cmp.Or(compareKeys(a.from, b.from), cmp.Compare(a.attr, b.attr)) })
+	slices.SortFunc(out, func(a, b RefID) int { return cmp.Or(compareKeys(a.From, b.From), cmp.Compare(a.Attr, b.Attr)) })
 	return out
 }
 
-func errInUse(k key, r refID) *errs.Error {
-	return about(errs.New(errs.FailedPrecondition, "%s %s is in use by %s %s (%s)", k.kind, k.id, r.from.kind, r.from.id, r.attr), k).
-		With("attr", r.attr).WithHint("delete %s %s first", r.from.kind, r.from.id)
+func ErrInUse(k Key, r RefID) *errs.Error {
+	return about(errs.New(errs.FailedPrecondition, "%s %s is in use by %s %s (%s)", k.Kind, k.ID, r.From.Kind, r.From.ID, r.Attr), k).
+		With("attr", r.Attr).WithHint("delete %s %s first", r.From.Kind, r.From.ID)
 }
 
 // stillRefers reports whether the reference r to target exists after d.
-func (d *draft) stillRefers(r refID, target key) bool {
-	c, ok := d.byKey[r.from]
+func (d *Draft) stillRefers(r RefID, target Key) bool {
+	c, ok := d.byKey[r.From]
 	if !ok {
 		return true
 	}
-	return c.new != nil && slices.ContainsFunc(c.new.ext.Refs, func(e schema.RefEntry) bool {
-		return e.Attr == r.attr && e.Kind == target.kind && string(e.ID) == target.id
+	return c.New != nil && slices.ContainsFunc(c.New.Ext.Refs, func(e schema.RefEntry) bool {
+		return e.Attr == r.Attr && e.Kind == target.Kind && string(e.ID) == target.ID
 	})
 }
 
 // load returns errMiss unless the first of keys is loaded, after recording
 // which of them to load next, with the references to them.
-func (del *deletion) load(keys []key) error {
+func (del *deletion) load(keys []Key) error {
 	missing := 0
 	for i, k := range keys {
 		if missing >= loadAhead || i > 0 && missing == 0 {
@@ -171,10 +171,10 @@ func (del *deletion) load(keys []key) error {
 // loadAround returns errMiss unless every entity is loaded that is deleted with
 // the first of keys, or that loses a reference to it. Before, it records the
 // entities to load next.
-func (del *deletion) loadAround(keys []key) error {
+func (del *deletion) loadAround(keys []Key) error {
 	missing := 0
 	for i, k := range keys {
-		if _, ok := del.v.referrers[k]; !ok || missing >= loadAhead || i > 0 && missing == 0 {
+		if _, ok := del.v.Referrers[k]; !ok || missing >= loadAhead || i > 0 && missing == 0 {
 			break
 		}
 		refs, _, err := del.v.refsTo(k)
@@ -185,7 +185,7 @@ func (del *deletion) loadAround(keys []key) error {
 			if missing >= loadAhead {
 				break
 			}
-			if policy != schema.Restrict && del.d.stillRefers(r, k) && del.want(r.from, policy == schema.Cascade) {
+			if policy != schema.Restrict && del.d.stillRefers(r, k) && del.want(r.From, policy == schema.Cascade) {
 				missing++
 			}
 		}
@@ -198,23 +198,23 @@ func (del *deletion) loadAround(keys []key) error {
 
 // want records that an entity must be loaded, with the references to it or
 // without, and reports whether any of that is missing.
-func (del *deletion) want(k key, withRefs bool) bool {
-	_, object := del.v.objects[k]
+func (del *deletion) want(k Key, withRefs bool) bool {
+	_, object := del.v.Objects[k]
 	if !object {
-		add(&del.v.missing.objects, k)
+		add(&del.v.Missing.Objects, k)
 	}
 	if !withRefs {
 		return !object
 	}
-	_, refs := del.v.referrers[k]
+	_, refs := del.v.Referrers[k]
 	if !refs {
-		add(&del.v.missing.referrers, k)
+		add(&del.v.Missing.Referrers, k)
 	}
 	return !object || !refs
 }
 
 // deleteEach adds the deletion of keys to the draft.
-func (del *deletion) deleteEach(keys []key) error {
+func (del *deletion) deleteEach(keys []Key) error {
 	for i, k := range keys {
 		if err := del.load(keys[i:]); err != nil {
 			return err
@@ -227,12 +227,12 @@ func (del *deletion) deleteEach(keys []key) error {
 }
 
 // delete adds the deletion of k, which must be loaded.
-func (del *deletion) delete(k key) error {
-	cur := del.v.objects[k]
+func (del *deletion) delete(k Key) error {
+	cur := del.v.Objects[k]
 	if cur == nil {
 		return nil
 	}
-	kind, err := del.s.knownKind(k)
+	kind, err := del.e.knownKind(k)
 	if err != nil {
 		return err
 	}
@@ -241,32 +241,32 @@ func (del *deletion) delete(k key) error {
 			return err
 		}
 	}
-	del.s.extractOld(kind, cur)
-	del.d.change(k, kind, cur).new = nil
+	del.e.ExtractOld(kind, cur)
+	del.d.change(k, kind, cur).New = nil
 	return nil
 }
 
 // count counts the change of an entity that the transaction does not name
 // toward the bounds.
-func (del *deletion) count(o *object) error {
+func (del *deletion) count(o *Object) error {
 	del.changed++
-	if del.bytes += len(o.raw); del.changed > del.s.cfg.MaxCascade || del.bytes > maxCascadeBytes {
+	if del.bytes += len(o.Raw); del.changed > del.e.maxCascade || del.bytes > maxCascadeBytes {
 		return errLarge
 	}
 	// A slow machine changes fewer, so that the attempt ends in time.
-	if del.changed > minCascade && time.Since(del.v.began) > del.s.cfg.Attempt/4 {
+	if del.changed > minCascade && time.Since(del.v.began) > del.e.attempt/4 {
 		return errLarge
 	}
 	return nil
 }
 
 // clearEach removes the references to target whose policy is clear.
-func (del *deletion) clearEach(list []refID, refs map[refID]schema.OnDelete, target key) error {
+func (del *deletion) clearEach(list []RefID, refs map[RefID]schema.OnDelete, target Key) error {
 	for _, r := range list {
 		if refs[r] != schema.Clear || !del.d.stillRefers(r, target) {
 			continue
 		}
-		if _, err := del.v.object(r.from); err != nil {
+		if _, err := del.v.object(r.From); err != nil {
 			return err
 		}
 		if err := del.clear(r, target); err != nil {
@@ -277,55 +277,55 @@ func (del *deletion) clearEach(list []refID, refs map[refID]schema.OnDelete, tar
 }
 
 // clear removes the reference r to target. The referrer must be loaded.
-func (del *deletion) clear(r refID, target key) error {
-	cur := del.v.objects[r.from]
+func (del *deletion) clear(r RefID, target Key) error {
+	cur := del.v.Objects[r.From]
 	if cur == nil {
 		return nil
 	}
-	kind, err := del.s.knownKind(r.from)
+	kind, err := del.e.knownKind(r.From)
 	if err != nil {
 		return err
 	}
-	if del.d.byKey[r.from] == nil {
+	if del.d.byKey[r.From] == nil {
 		if err := del.count(cur); err != nil {
 			return err
 		}
 	}
-	attr := kind.Attr(r.attr)
+	attr := kind.Attr(r.Attr)
 	if attr == nil {
-		return errs.New(errs.Internal, "%s has a reference %s that its kind does not describe", kind.Name, r.attr)
+		return errs.New(errs.Internal, "%s has a reference %s that its kind does not describe", kind.Name, r.Attr)
 	}
-	del.s.extractOld(kind, cur)
-	c := del.d.change(r.from, kind, cur)
-	rec := *c.new.rec
+	del.e.ExtractOld(kind, cur)
+	c := del.d.change(r.From, kind, cur)
+	rec := *c.New.Rec
 	rec.Revision, rec.UpdatedAt = del.rev, del.now
-	if err := attr.ClearRef(&rec, schema.ID(target.id)); err != nil {
+	if err := attr.ClearRef(&rec, schema.ID(target.ID)); err != nil {
 		return err
 	}
 	touch(attr, &rec)
-	o := &object{rec: &rec}
+	o := &Object{Rec: &rec}
 	if err := ensureExtracted(kind, o); err != nil {
 		// The entity is not valid today, with or without the reference.
-		return about(errs.New(errs.FailedPrecondition, "%s %s is in use by %s %s, which is not valid without %s: %w", target.kind, target.id, r.from.kind, r.from.id, r.attr, err), target).
-			With("attr", r.attr).WithHint("mend or delete %s %s first", r.from.kind, r.from.id)
+		return about(errs.New(errs.FailedPrecondition, "%s %s is in use by %s %s, which is not valid without %s: %w", target.Kind, target.ID, r.From.Kind, r.From.ID, r.Attr, err), target).
+			With("attr", r.Attr).WithHint("mend or delete %s %s first", r.From.Kind, r.From.ID)
 	}
-	c.new = o
+	c.New = o
 	return nil
 }
 
 // projects checks that deleted projects have no entities left.
 func (del *deletion) projects() error {
-	for _, c := range del.d.changes {
-		if c.new != nil || c.key.kind != projectKind {
+	for _, c := range del.d.Changes {
+		if c.New != nil || c.key.Kind != projectKind {
 			continue
 		}
-		members, err := del.v.projectMembers(c.key.id)
+		members, err := del.v.projectMembers(c.key.ID)
 		if err != nil {
 			return err
 		}
 		for _, k := range members {
-			if m, ok := del.d.byKey[k]; !ok || m.new != nil {
-				return about(errs.New(errs.FailedPrecondition, "project %s still has %s %s", c.key.id, k.kind, k.id), c.key).
+			if m, ok := del.d.byKey[k]; !ok || m.New != nil {
+				return about(errs.New(errs.FailedPrecondition, "project %s still has %s %s", c.key.ID, k.Kind, k.ID), c.key).
 					With("attr", "meta.project").WithHint("delete what the project has first")
 			}
 		}
@@ -334,10 +334,10 @@ func (del *deletion) projects() error {
 }
 
 // knownKind returns the kind of an entity that a deletion reaches.
-func (s *Store) knownKind(k key) (*schema.Kind, error) {
-	kind, err := s.kind(k.kind)
+func (e *Evaluator) knownKind(k Key) (*schema.Kind, error) {
+	kind, err := e.Kind(k.Kind)
 	if err != nil {
-		return nil, errs.New(errs.FailedPrecondition, "%s %s is of a kind that this server does not know", k.kind, k.id)
+		return nil, errs.New(errs.FailedPrecondition, "%s %s is of a kind that this server does not know", k.Kind, k.ID)
 	}
 	return kind, nil
 }

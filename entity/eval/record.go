@@ -1,4 +1,4 @@
-package pgstore
+package eval
 
 import (
 	"time"
@@ -9,16 +9,16 @@ import (
 	"miren.dev/runtime/pkg/schema"
 )
 
-// key names an entity.
-type key struct{ kind, id string }
+// Key names an entity.
+type Key struct{ Kind, ID string }
 
-func keyOf(r *schema.Record) key { return key{r.Kind, string(r.ID)} }
+func KeyOf(r *schema.Record) Key { return Key{r.Kind, string(r.ID)} }
 
-// object is one version of an entity. It is immutable and shared.
-type object struct {
-	rec *schema.Record
-	raw []byte            // encoded rec, as stored
-	ext *schema.Extracted // nil until it is needed
+// Object is one version of an entity. It is immutable and shared.
+type Object struct {
+	Rec *schema.Record
+	Raw []byte            // encoded rec, as stored
+	Ext *schema.Extracted // nil until it is needed
 }
 
 // stored is the format of a record in the database. It grows by addition.
@@ -55,15 +55,15 @@ func encodeValues(list []schema.IndexEntry) ([]byte, error) {
 	for i, x := range list {
 		out[i] = storedValue{Attr: x.Attr, Value: x.Value}
 	}
-	return encMode.Marshal(out)
+	return EncMode.Marshal(out)
 }
 
-func decodeValues(b []byte) ([]schema.IndexEntry, error) {
+func DecodeValues(b []byte) ([]schema.IndexEntry, error) {
 	if len(b) == 0 {
 		return nil, nil
 	}
 	var in []storedValue
-	if err := decMode.Unmarshal(b, &in); err != nil {
+	if err := DecMode.Unmarshal(b, &in); err != nil {
 		return nil, errs.New(errs.Corrupt, "indexed values in the log: %w", err)
 	}
 	out := make([]schema.IndexEntry, len(in))
@@ -74,8 +74,8 @@ func decodeValues(b []byte) ([]schema.IndexEntry, error) {
 }
 
 var (
-	encMode = must(cbor.EncOptions{Sort: cbor.SortNone}.EncMode())
-	decMode = must(cbor.DecOptions{MaxArrayElements: 1 << 20, MaxMapPairs: 1 << 20}.DecMode())
+	EncMode = must(cbor.EncOptions{Sort: cbor.SortNone}.EncMode())
+	DecMode = must(cbor.DecOptions{MaxArrayElements: 1 << 20, MaxMapPairs: 1 << 20}.DecMode())
 )
 
 func must[T any](v T, err error) T {
@@ -86,16 +86,16 @@ func must[T any](v T, err error) T {
 }
 
 func encodeRecord(r *schema.Record) ([]byte, error) {
-	return encMode.Marshal(&stored{
+	return EncMode.Marshal(&stored{
 		Kind: r.Kind, ID: string(r.ID), Project: string(r.Project), Name: r.Name, Labels: r.Labels, Lease: string(r.Lease),
 		Revision: int64(r.Revision), SpecRev: int64(r.SpecRevision), StatRev: int64(r.StatusRevision), CreaRev: int64(r.CreateRevision),
 		Created: r.CreatedAt.UnixMicro(), Updated: r.UpdatedAt.UnixMicro(), Spec: r.Spec, Status: r.Status,
 	})
 }
 
-func decodeRecord(b []byte) (*schema.Record, error) {
+func DecodeRecord(b []byte) (*schema.Record, error) {
 	var s stored
-	if err := decMode.Unmarshal(b, &s); err != nil {
+	if err := DecMode.Unmarshal(b, &s); err != nil {
 		return nil, errs.New(errs.Corrupt, "stored record: %w", err)
 	}
 	return &schema.Record{
@@ -109,10 +109,10 @@ func decodeRecord(b []byte) (*schema.Record, error) {
 	}, nil
 }
 
-func decodeObject(raw []byte) (*object, error) {
-	rec, err := decodeRecord(raw)
+func DecodeObject(raw []byte) (*Object, error) {
+	rec, err := DecodeRecord(raw)
 	if err != nil {
 		return nil, err
 	}
-	return &object{rec: rec, raw: raw}, nil
+	return &Object{Rec: rec, Raw: raw}, nil
 }

@@ -1,10 +1,7 @@
-package pgstore
+package eval
 
 import (
-	"context"
 	"slices"
-
-	"github.com/jackc/pgx/v5"
 
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/schema"
@@ -45,23 +42,23 @@ import (
 // chunker collects one part of a large deletion.
 type chunker struct {
 	deletion
-	named   map[key]bool // entities that the transaction names; they belong to no part
-	path    map[key]bool // the entities that are being visited
-	stuck   map[key]bool // entities that cannot be deleted in this part
+	named   map[Key]bool // entities that the transaction names; they belong to no part
+	path    map[Key]bool // the entities that are being visited
+	stuck   map[Key]bool // entities that cannot be deleted in this part
 	blocked error        // a reference that keeps one of them
 }
 
 // chunk returns a part of a deletion that is too large for one transaction.
-func (del *deletion) chunk(t *txn) (*draft, error) {
+func (del *deletion) chunk(t *Txn) (*Draft, error) {
 	c := &chunker{
-		deletion: deletion{s: del.s, v: del.v, rev: del.rev, now: del.now},
-		named:    map[key]bool{}, path: map[key]bool{}, stuck: map[key]bool{},
+		deletion: deletion{e: del.e, v: del.v, rev: del.rev, now: del.now},
+		named:    map[Key]bool{}, path: map[Key]bool{}, stuck: map[Key]bool{},
 	}
-	c.d = &draft{byKey: map[key]*change{}, taken: map[uniqueKey]string{}, partial: true}
-	var roots []key
-	for i := range t.req.Ops {
-		op := &t.req.Ops[i]
-		k := keyOf(&op.Record)
+	c.d = &Draft{byKey: map[Key]*Change{}, taken: map[UniqueKey]string{}, partial: true}
+	var roots []Key
+	for i := range t.Req.Ops {
+		op := &t.Req.Ops[i]
+		k := KeyOf(&op.Record)
 		if c.named[k] = true; op.Type == opDelete {
 			roots = append(roots, k)
 		}
@@ -74,17 +71,17 @@ func (del *deletion) chunk(t *txn) (*draft, error) {
 		return nil, err
 	}
 	switch {
-	case len(c.d.changes) > 0:
+	case len(c.d.Changes) > 0:
 		return c.d, nil
 	case c.blocked != nil:
 		return nil, c.blocked
 	}
-	return nil, errs.New(errs.FailedPrecondition, "more than %d entities would have to be deleted together: they refer to each other in circles, or to what the transaction changes", del.s.cfg.MaxCascade).
+	return nil, errs.New(errs.FailedPrecondition, "more than %d entities would have to be deleted together: they refer to each other in circles, or to what the transaction changes", del.e.maxCascade).
 		WithHint("delete some of them first")
 }
 
 // fill adds entities until the part is full; errLarge reports that.
-func (c *chunker) fill(t *txn, roots []key) error {
+func (c *chunker) fill(t *Txn, roots []Key) error {
 	for i, k := range roots {
 		if err := c.loadAround(roots[i:]); err != nil {
 			return err
@@ -93,11 +90,11 @@ func (c *chunker) fill(t *txn, roots []key) error {
 			return err
 		}
 	}
-	if t.endLease == "" {
+	if t.EndLease == "" {
 		return nil
 	}
-	c.d.endsLease = t.endLease
-	members, _, err := c.v.leaseMembers(t.endLease)
+	c.d.endsLease = t.EndLease
+	members, _, err := c.v.leaseMembers(t.EndLease)
 	if err != nil {
 		return err
 	}
@@ -111,7 +108,7 @@ func (c *chunker) fill(t *txn, roots []key) error {
 
 // remove visits the first of keys and deletes it if no remaining entity refers
 // to it. errLarge: the part is full.
-func (c *chunker) remove(keys []key) error {
+func (c *chunker) remove(keys []Key) error {
 	if err := c.load(keys); err != nil {
 		return err
 	}
@@ -127,7 +124,7 @@ func (c *chunker) remove(keys []key) error {
 
 // visit deletes the entities that go with k and clears the references to k, as
 // far as the part has room. It reports whether k itself may be deleted.
-func (c *chunker) visit(k key) (free bool, err error) {
+func (c *chunker) visit(k Key) (free bool, err error) {
 	refs, more, err := c.v.refsTo(k)
 	if err != nil {
 		return false, err
@@ -135,10 +132,10 @@ func (c *chunker) visit(k key) (free bool, err error) {
 	c.path[k] = true
 	defer delete(c.path, k)
 	list := sortedRefs(refs)
-	var cascade []key
+	var cascade []Key
 	for _, r := range list {
-		if refs[r] == schema.Cascade && c.d.stillRefers(r, k) && !c.path[r.from] && !c.named[r.from] && !c.stuck[r.from] {
-			cascade = append(cascade, r.from)
+		if refs[r] == schema.Cascade && c.d.stillRefers(r, k) && !c.path[r.From] && !c.named[r.From] && !c.stuck[r.From] {
+			cascade = append(cascade, r.From)
 		}
 	}
 	for i := range cascade {
@@ -146,7 +143,7 @@ func (c *chunker) visit(k key) (free bool, err error) {
 			return false, err
 		}
 	}
-	others := slices.DeleteFunc(slices.Clone(list), func(r refID) bool { return c.named[r.from] })
+	others := slices.DeleteFunc(slices.Clone(list), func(r RefID) bool { return c.named[r.From] })
 	if err := c.clearEach(others, refs, k); err != nil {
 		return false, err
 	}
@@ -156,15 +153,15 @@ func (c *chunker) visit(k key) (free bool, err error) {
 			continue
 		}
 		switch {
-		case c.named[r.from]:
+		case c.named[r.From]:
 			free = false
 		case refs[r] == schema.Cascade:
 			// prune decides whether entities in a circle can be deleted
 			// together.
-			free = free && c.path[r.from]
+			free = free && c.path[r.From]
 		default:
 			if free = false; c.blocked == nil {
-				c.blocked = errInUse(k, r)
+				c.blocked = ErrInUse(k, r)
 			}
 		}
 	}
@@ -179,10 +176,10 @@ func (c *chunker) visit(k key) (free bool, err error) {
 func (c *chunker) prune() error {
 	for again := true; again; {
 		again = false
-		kept := c.d.changes[:0]
-		for _, ch := range c.d.changes {
+		kept := c.d.Changes[:0]
+		for _, ch := range c.d.Changes {
 			keep := true
-			if ch.new == nil {
+			if ch.New == nil {
 				refs, _, err := c.v.refsTo(ch.key)
 				if err != nil {
 					return err
@@ -198,57 +195,7 @@ func (c *chunker) prune() error {
 				again = true
 			}
 		}
-		c.d.changes = kept
+		c.d.Changes = kept
 	}
 	return nil
-}
-
-// sqlClosure looks for a reference that restricts the deletion of an entity
-// that goes with the given ones, and whose own entity is not deleted with them.
-// The transaction may change the references of the entities that it names.
-const sqlClosure = `with recursive gone(kind, id) as (
-		select kind collate "C", id collate "C" from unnest($1::text[], $2::text[]) k(kind, id)
-		union
-		select r.kind, r.id from gone g join entity_ref r on r.target_kind = g.kind and r.target_id = g.id where r.on_delete = 'cascade'
-	)
-	select r.target_kind, r.target_id, r.kind, r.id, r.attr
-	from gone g join entity_ref r on r.target_kind = g.kind and r.target_id = g.id
-	where r.on_delete = 'restrict' and not exists (select from gone o where o.kind = r.kind and o.id = r.id)
-		and not exists (select from unnest($3::text[], $4::text[]) o(kind, id) where o.kind = r.kind and o.id = r.id)
-		and exists (select from entity e where e.kind = r.kind and e.id = r.id)
-	limit 1`
-
-// checkClosure refuses a deletion that cannot be completed before any part of
-// it is applied.
-func (s *Store) checkClosure(ctx context.Context, t *txn) error {
-	limited, cancel := context.WithTimeout(ctx, maintenanceTimeout)
-	defer cancel()
-	var kinds, ids, namedKinds, namedIDs []string
-	for i := range t.req.Ops {
-		op := &t.req.Ops[i]
-		if op.Type == opDelete {
-			kinds, ids = append(kinds, op.Record.Kind), append(ids, string(op.Record.ID))
-		}
-		namedKinds, namedIDs = append(namedKinds, op.Record.Kind), append(namedIDs, string(op.Record.ID))
-	}
-	if t.endLease != "" {
-		rows, err := s.pool.Query(limited, `select kind, id from entity where lease = $1`, string(t.endLease))
-		if err != nil {
-			return callError(ctx, err, "read the entities of a lease")
-		}
-		var kind, id string
-		if _, err := pgx.ForEachRow(rows, []any{&kind, &id}, func() error { kinds, ids = append(kinds, kind), append(ids, id); return nil }); err != nil {
-			return callError(ctx, err, "read the entities of a lease")
-		}
-	}
-	var target key
-	var r refID
-	err := s.pool.QueryRow(limited, sqlClosure, kinds, ids, namedKinds, namedIDs).Scan(&target.kind, &target.id, &r.from.kind, &r.from.id, &r.attr)
-	if err == pgx.ErrNoRows {
-		return nil
-	}
-	if err != nil {
-		return callError(ctx, err, "read what a deletion takes with it")
-	}
-	return errInUse(target, r)
 }
