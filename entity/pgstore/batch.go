@@ -92,7 +92,7 @@ func (b *batcher) commit(txns []*eval.Txn) {
 			unsure = unsure || out == nil && amb.out.First == 0
 		}
 		if err == nil {
-			b.s.hub.publish(out)
+			b.s.hub.Publish(out)
 			out.Answer(txns, unsure)
 			b.s.metrics.batch(len(txns)-len(out.Rest), time.Since(began))
 			if len(out.Rest) == 0 {

@@ -20,9 +20,7 @@ const (
 // again. Call it after the database was put back to an earlier state in a way
 // that the store cannot detect, such as by copying files.
 func (s *Store) NewEpoch(ctx context.Context) error {
-	s.hub.mu.Lock()
-	old := s.hub.epoch
-	s.hub.mu.Unlock()
+	old, _ := s.hub.Where()
 	if _, err := s.newEpoch(ctx, old); err != nil {
 		return err
 	}

@@ -15,11 +15,9 @@
 //
 // # Watching
 //
-// A server feeds its own commits to its hub of rings (hub.go). Its tailer reads
-// the commits of other servers from the log (tail.go), woken by NOTIFY and once a
-// second. The hub finds the watches of a change by their query: kinds, ids, or an
-// indexed value. Watches read the rings, or the log while they are older (watch.go).
-// Revisions are dense and commit in order, so a gap cannot be overlooked.
+// A server feeds its own commits to its hub (entity/feed). Its tailer reads the
+// commits of other servers from the log (tail.go), woken by NOTIFY and once a
+// second.
 //
 // # Tables
 //
@@ -50,7 +48,7 @@
 // # Locks
 //
 // In the database: the counter row before lease rows before everything else.
-// In memory: hub.mu is a leaf.
+// In memory: the lock of the hub is a leaf.
 package pgstore
 
 import (
@@ -64,6 +62,7 @@ import (
 
 	"miren.dev/runtime/entity"
 	"miren.dev/runtime/entity/eval"
+	"miren.dev/runtime/entity/feed"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/schema"
 )
@@ -112,7 +111,7 @@ type Store struct {
 	queue      *eval.Queue
 	batcher    *batcher
 	appends    chan *appending
-	hub        *hub
+	hub        *feed.Hub
 	metrics    *metrics
 
 	closing      chan struct{} // closed first by Close
@@ -137,12 +136,15 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 		appends: make(chan *appending, appendQueue), metrics: newMetrics(),
 		closing: make(chan struct{}), batcherDone: make(chan struct{}), appenderDone: make(chan struct{}),
 	}
-	s.hub = newHub(cfg.RingEvents, ringBytes, s.metrics.wakes.Inc)
 	s.batcher = &batcher{s: s}
 	var err error
 	if s.eval, err = eval.New(eval.Config{Kinds: cfg.Kinds, Logger: cfg.Logger, MaxCascade: cfg.MaxCascade, Attempt: cfg.Attempt}); err != nil {
 		return nil, err
 	}
+	s.hub = feed.New(feed.Config{
+		Eval: s.eval, Source: source{s}, MaxEvents: cfg.RingEvents, StaleAfter: staleAfter, Woken: s.metrics.wakes.Inc,
+		Watching: func(delta int) { s.metrics.watchers.Add(float64(delta)) },
+	})
 	s.queue = eval.NewQueue(eval.QueueConfig{RetryFor: cfg.RetryFor, CheckClosure: s.checkClosure, Closing: s.closing, Done: s.batcherDone})
 	pc, err := pgxpool.ParseConfig(cfg.URL)
 	if err != nil {
@@ -182,7 +184,6 @@ func (c *Config) setDefaults() {
 	def(&c.Attempt, 10*time.Second)
 	def(&c.KeepFor, time.Hour)
 	def(&c.KeepRevisions, 500_000)
-	def(&c.RingEvents, ringEvents)
 	def(&c.MaxCascade, 1000)
 	def(&c.ExpireInterval, 500*time.Millisecond)
 }
@@ -216,7 +217,7 @@ func (s *Store) begin(ctx context.Context) error {
 	if err := s.reindex(ctx); err != nil {
 		return err
 	}
-	s.hub.begin(epoch, schema.Revision(rev))
+	s.hub.Begin(epoch, schema.Revision(rev))
 	return nil
 }
 
@@ -228,7 +229,7 @@ func (s *Store) Close() {
 		<-s.appenderDone
 		s.cancel()
 		s.background.Wait()
-		s.hub.close()
+		s.hub.Close()
 		s.pool.Close()
 	})
 }
@@ -281,4 +282,9 @@ func (s *Store) Txn(ctx context.Context, req entity.TxnRequest) (entity.TxnResul
 		return entity.TxnResult{}, err
 	}
 	return s.queue.Submit(ctx, t)
+}
+
+// Watch implements entity.Reader.
+func (s *Store) Watch(ctx context.Context, q entity.WatchQuery) (entity.Watch, error) {
+	return s.hub.Watch(ctx, q)
 }

@@ -6,8 +6,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"miren.dev/runtime/entity"
 	"miren.dev/runtime/entity/eval"
+	"miren.dev/runtime/entity/feed"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/schema"
 )
@@ -16,8 +16,9 @@ const (
 	// pollInterval is how often the tailer reads the log without a
 	// notification.
 	pollInterval = time.Second
-	// logPage is how many log entries are read at once.
-	logPage = 2000
+	// staleAfter is the age of the tailer's last check from which on a bookmark is
+	// not sent.
+	staleAfter = 3 * pollInterval
 )
 
 // sqlReadLog reads one page of the log up to a revision; null kinds or ids
@@ -52,7 +53,7 @@ func (s *Store) tail(ctx context.Context) {
 			<-done
 			return
 		case <-hints:
-		case <-s.hub.gap:
+		case <-s.hub.Gap():
 		case <-tick.C:
 		}
 	}
@@ -109,9 +110,7 @@ func (s *Store) pollOnce(ctx context.Context) (more bool, err error) {
 	if err := s.pool.QueryRow(ctx, sqlWhere).Scan(&rev, &epoch, &origin, &server); err != nil {
 		return false, err
 	}
-	s.hub.mu.Lock()
-	last, known := s.hub.last, s.hub.epoch
-	s.hub.mu.Unlock()
+	known, last := s.hub.Where()
 	s.metrics.lag.Set(float64(max(0, schema.Revision(rev)-last)))
 	switch {
 	case origin != server:
@@ -122,7 +121,7 @@ func (s *Store) pollOnce(ctx context.Context) (more bool, err error) {
 		return true, nil
 	case epoch != known:
 		s.logger.Warn("the store began a new epoch", "epoch", epoch, "revision", rev)
-		s.hub.begin(epoch, schema.Revision(rev))
+		s.hub.Begin(epoch, schema.Revision(rev))
 		return false, nil
 	case schema.Revision(rev) < last:
 		// The batcher may have fed its commit after the query: check again
@@ -145,48 +144,64 @@ func (s *Store) pollOnce(ctx context.Context) (more bool, err error) {
 			}
 			// So far behind that the log is gone: no watch can continue.
 			s.logger.Warn("fell behind the log", "previous", last, "revision", rev)
-			s.hub.begin(epoch, schema.Revision(rev))
+			s.hub.Begin(epoch, schema.Revision(rev))
 			return false, nil
 		}
 		if err != nil {
 			return false, err
 		}
-		if len(entries) == 0 || entries[0].rev != last+1 {
+		if len(entries) == 0 || entries[0].Rev != last+1 {
 			return false, errs.New(errs.Corrupt, "the log has a gap after revision %d", last)
 		}
-		s.hub.feed(epoch, last+1, to, entries)
+		s.hub.Feed(epoch, last+1, to, entries)
 		if to < schema.Revision(rev) {
 			return true, nil
 		}
 	}
-	s.hub.mu.Lock()
-	s.hub.checked = began
-	s.hub.mu.Unlock()
+	s.hub.SetChecked(began)
 	return false, nil
 }
 
-// readLog returns the changes after from, in whole revisions, at least one if
-// there is one, and the revision up to which they are complete (to, or less if
-// the page is full). Compacted if part of them is gone.
-func (s *Store) readLog(ctx context.Context, epoch string, from, to schema.Revision, kinds []string, ids []schema.ID) ([]entry, schema.Revision, error) {
-	for limit := logPage; ; limit *= 10 {
-		entries, err := s.readLogPage(ctx, epoch, from, to, kinds, ids, limit)
-		if err != nil || len(entries) < limit {
-			return entries, to, err
-		}
-		// The last revision may continue after the page.
-		n := len(entries) - 1
-		for n > 0 && entries[n-1].rev == entries[n].rev {
-			n--
-		}
-		if n > 0 {
-			return entries[:n], entries[n].rev - 1, nil
-		}
-	}
+// source is the Store as its hub sees it.
+type source struct{ s *Store }
+
+// Poll implements feed.Source.
+func (src source) Poll(ctx context.Context) error {
+	return callError(ctx, src.s.poll(ctx), "watch")
 }
 
-func (s *Store) readLogPage(ctx context.Context, epoch string, from, to schema.Revision, kinds []string, ids []schema.ID, limit int) ([]entry, error) {
-	var entries []entry
+// Position implements feed.Source.
+func (src source) Position(ctx context.Context) (feed.Position, error) {
+	return retryRead(ctx, src.s, "watch", func(ctx context.Context) (feed.Position, error) {
+		var rev, floor int64
+		var p feed.Position
+		err := src.s.pool.QueryRow(ctx, `select s.revision, s.epoch, c.floor from store s, compaction c`).Scan(&rev, &p.Epoch, &floor)
+		p.Last, p.Floor = schema.Revision(rev), schema.Revision(floor)
+		return p, err
+	})
+}
+
+// Changes implements feed.Source.
+func (src source) Changes(ctx context.Context, epoch string, from, to schema.Revision, kinds []string, ids []schema.ID) ([]feed.Entry, schema.Revision, error) {
+	type page struct {
+		entries []feed.Entry
+		to      schema.Revision
+	}
+	p, err := retryRead(ctx, src.s, "watch", func(ctx context.Context) (page, error) {
+		entries, to, err := src.s.readLog(ctx, epoch, from, to, kinds, ids)
+		return page{entries, to}, err
+	})
+	return p.entries, p.to, err
+}
+
+// readLog returns the changes after from, and the revision up to which they are
+// complete. Compacted if part of them is gone.
+func (s *Store) readLog(ctx context.Context, epoch string, from, to schema.Revision, kinds []string, ids []schema.ID) ([]feed.Entry, schema.Revision, error) {
+	return feed.WholeRevisions(to, func(limit int) ([]feed.Entry, error) { return s.readLogPage(ctx, epoch, from, to, kinds, ids, limit) })
+}
+
+func (s *Store) readLogPage(ctx context.Context, epoch string, from, to schema.Revision, kinds []string, ids []schema.ID, limit int) ([]feed.Entry, error) {
+	var entries []feed.Entry
 	b := &pgx.Batch{}
 	b.Queue(sqlReadLog, int64(from), int64(to), orNull(kinds), orNull(ids), limit).Query(func(rows pgx.Rows) error {
 		for rows.Next() {
@@ -196,17 +211,8 @@ func (s *Store) readLogPage(ctx context.Context, epoch string, from, to schema.R
 			if err := rows.Scan(&rev, &typ, &raw, &departed); err != nil {
 				return err
 			}
-			rec, err := eval.DecodeRecord(raw)
+			e, err := s.hub.DecodeEntry(rev, typ, raw, departed)
 			if err != nil {
-				return err
-			}
-			v := &values{kind: s.eval.Kinds[rec.Kind]}
-			if typ == eval.LogDelete {
-				entries = append(entries, deleted(rec, len(raw), schema.Revision(rev), v))
-				continue
-			}
-			e := entry{rev: schema.Revision(rev), typ: entity.EventPut, rec: rec, size: len(raw), values: v}
-			if e.departed, err = eval.DecodeValues(departed); err != nil {
 				return err
 			}
 			entries = append(entries, e)

@@ -1,4 +1,4 @@
-package pgstore
+package feed
 
 import (
 	"context"
@@ -16,59 +16,49 @@ import (
 // revision with more.
 const watchBatch = 1000
 
-// staleAfter is the age of the tailer's last check from which on a bookmark is
-// not sent.
-const staleAfter = 3 * pollInterval
-
-// Watch implements entity.Store.
-func (s *Store) Watch(ctx context.Context, q entity.WatchQuery) (entity.Watch, error) {
-	if err := s.checkWatch(&q); err != nil {
+// Watch is the method of entity.Reader.
+func (h *Hub) Watch(ctx context.Context, q entity.WatchQuery) (entity.Watch, error) {
+	if err := h.checkWatch(&q); err != nil {
 		return nil, err
 	}
 	q.Kinds, q.IDs = slices.Clone(q.Kinds), slices.Clone(q.IDs)
-	w := &watch{s: s, q: q, done: make(chan struct{}), wake: make(chan struct{}, 1)}
+	w := &watch{h: h, q: q, done: make(chan struct{}), wake: make(chan struct{}, 1)}
 	if len(q.Kinds) == 1 {
 		w.kind = q.Kinds[0]
 	}
-	h := s.hub
-	h.mu.Lock()
-	epoch, last := h.epoch, h.last
-	h.mu.Unlock()
+	epoch, last := h.Where()
 	switch {
 	case q.From == (schema.Token{}):
 		w.epoch, w.pos = epoch, last
 	case q.From.Epoch != epoch:
 		// The tailer may not know the epoch yet.
-		if err := s.poll(ctx); err != nil {
-			return nil, callError(ctx, err, "watch")
+		if err := h.cfg.Source.Poll(ctx); err != nil {
+			return nil, err
 		}
-		h.mu.Lock()
-		epoch = h.epoch
-		h.mu.Unlock()
-		if q.From.Epoch != epoch {
+		if epoch, _ = h.Where(); q.From.Epoch != epoch {
 			return nil, eval.Compacted(q.From, "the store began a new epoch")
 		}
 		fallthrough
 	default:
 		w.epoch, w.pos = q.From.Epoch, q.From.Revision
-		if err := s.checkPosition(ctx, w.kind, w.token()); err != nil {
+		if err := h.checkPosition(ctx, w.kind, w.token()); err != nil {
 			return nil, err
 		}
 	}
 	w.sent = time.Now()
-	s.metrics.watchers.Inc()
+	h.cfg.Watching(1)
 	h.add(w)
 	w.close = sync.OnceFunc(func() {
 		close(w.done)
 		h.remove(w)
-		s.metrics.watchers.Dec()
+		h.cfg.Watching(-1)
 	})
 	return w, nil
 }
 
-func (s *Store) checkWatch(q *entity.WatchQuery) error {
+func (h *Hub) checkWatch(q *entity.WatchQuery) error {
 	for _, k := range q.Kinds {
-		if _, err := s.eval.Kind(k); err != nil {
+		if _, err := h.cfg.Eval.Kind(k); err != nil {
 			return err
 		}
 	}
@@ -85,37 +75,31 @@ func (s *Store) checkWatch(q *entity.WatchQuery) error {
 }
 
 // checkPosition checks that the store can continue from a position.
-func (s *Store) checkPosition(ctx context.Context, kind string, t schema.Token) error {
-	h := s.hub
+func (h *Hub) checkPosition(ctx context.Context, kind string, t schema.Token) error {
 	h.mu.Lock()
 	covered := t.Epoch == h.epoch && t.Revision <= h.last && t.Revision >= h.ring(kind).low
 	h.mu.Unlock()
 	if covered {
 		return nil
 	}
-	_, err := retryRead(ctx, s, "watch", func(ctx context.Context) (struct{}, error) {
-		var rev, floor int64
-		var epoch string
-		if err := s.pool.QueryRow(ctx, `select s.revision, s.epoch, c.floor from store s, compaction c`).Scan(&rev, &epoch, &floor); err != nil {
-			return struct{}{}, err
-		}
-		switch {
-		case epoch != t.Epoch:
-			return struct{}{}, eval.Compacted(t, "the store began a new epoch")
-		case t.Revision > schema.Revision(rev):
-			return struct{}{}, eval.Compacted(t, "the store has not got that far")
-		case t.Revision < schema.Revision(floor):
-			return struct{}{}, eval.Compacted(t, "the log was compacted")
-		}
-		return struct{}{}, nil
-	})
-	return err
+	p, err := h.cfg.Source.Position(ctx)
+	switch {
+	case err != nil:
+		return err
+	case p.Epoch != t.Epoch:
+		return eval.Compacted(t, "the store began a new epoch")
+	case t.Revision > p.Last:
+		return eval.Compacted(t, "the store has not got that far")
+	case t.Revision < p.Floor:
+		return eval.Compacted(t, "the log was compacted")
+	}
+	return nil
 }
 
 // watch is one running watch. It has no goroutine and no buffer: Next reads
 // the hub's ring, or the log while the position is older than the ring.
 type watch struct {
-	s     *Store
+	h     *Hub
 	q     entity.WatchQuery
 	kind  string // kind whose ring is read; empty: the ring of all kinds
 	done  chan struct{}
@@ -137,7 +121,7 @@ type watch struct {
 
 // wants returns the type of the event that e is for this watch, 0 if it is
 // none.
-func (w *watch) wants(e *entry) entity.EventType {
+func (w *watch) wants(e *Entry) entity.EventType {
 	switch q := &w.q; {
 	case len(q.Kinds) > 0 && !slices.Contains(q.Kinds, e.rec.Kind),
 		q.Project != "" && e.rec.Project != q.Project,
@@ -164,8 +148,8 @@ func (w *watch) Next(ctx context.Context) ([]entity.Event, error) {
 			return nil, errs.New(errs.Canceled, "the watch is closed")
 		default:
 		}
-		if err := ctx.Err(); err != nil {
-			return nil, callError(ctx, err, "watch")
+		if ctx.Err() != nil {
+			return nil, eval.ContextError(ctx, "watch")
 		}
 		if w.failed != nil {
 			return nil, w.failed
@@ -211,7 +195,7 @@ func (w *watch) wait(ctx context.Context, reset <-chan struct{}) {
 // available returns the pending events. If there are none it returns a channel
 // that ends the wait for them, besides a wake; nil: call available again.
 func (w *watch) available(ctx context.Context) (evs []entity.Event, reset <-chan struct{}, err error) {
-	h := w.s.hub
+	h := w.h
 	h.mu.Lock()
 	if h.closed {
 		h.mu.Unlock()
@@ -233,7 +217,7 @@ func (w *watch) available(ctx context.Context) (evs []entity.Event, reset <-chan
 		return evs, nil, err
 	}
 	w.live = true
-	var entries []entry
+	var entries []Entry
 	if from != 0 {
 		entries = r.after(from - 1)
 		w.pending = 0
@@ -247,16 +231,22 @@ func (w *watch) available(ctx context.Context) (evs []entity.Event, reset <-chan
 		return evs, nil, nil
 	}
 	due := w.q.Bookmarks > 0 && time.Since(w.sent) >= w.q.Bookmarks
-	if last >= w.q.From.Revision && (!w.marked || due && len(evs) == 0) && time.Since(checked) < staleAfter {
+	if last >= w.q.From.Revision && (!w.marked || due && len(evs) == 0) && !h.stale(checked) {
 		w.marked = true
 		evs = append(evs, entity.Event{Type: entity.EventBookmark, Token: w.token()})
 	}
 	return evs, reset, nil
 }
 
+// stale reports whether changes may be missing, as nobody has looked for too
+// long.
+func (h *Hub) stale(checked time.Time) bool {
+	return h.cfg.StaleAfter > 0 && time.Since(checked) >= h.cfg.StaleAfter
+}
+
 // resume makes available read from a revision on again.
 func (w *watch) resume(from schema.Revision) {
-	h := w.s.hub
+	h := w.h
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if w.pending = from; from > h.last {
@@ -266,19 +256,12 @@ func (w *watch) resume(from schema.Revision) {
 
 // catchUp reads one page of the log up to where the ring begins.
 func (w *watch) catchUp(ctx context.Context, to schema.Revision) ([]entity.Event, error) {
-	type page struct {
-		entries []entry
-		to      schema.Revision
-	}
-	p, err := retryRead(ctx, w.s, "watch", func(ctx context.Context) (page, error) {
-		entries, to, err := w.s.readLog(ctx, w.epoch, w.pos, to, w.q.Kinds, w.q.IDs)
-		return page{entries, to}, err
-	})
+	entries, to, err := w.h.cfg.Source.Changes(ctx, w.epoch, w.pos, to, w.q.Kinds, w.q.IDs)
 	if err != nil {
 		return nil, err
 	}
 	var evs []entity.Event
-	evs, w.pos = w.events(p.entries, p.to)
+	evs, w.pos = w.events(entries, to)
 	w.resume(w.pos + 1)
 	return evs, nil
 }
@@ -286,15 +269,15 @@ func (w *watch) catchUp(ctx context.Context, to schema.Revision) ([]entity.Event
 // events selects from entries, which are complete up to a revision, and returns
 // the revision that it reached: whole revisions, at most watchBatch events
 // unless a single revision has more.
-func (w *watch) events(entries []entry, to schema.Revision) ([]entity.Event, schema.Revision) {
+func (w *watch) events(entries []Entry, to schema.Revision) ([]entity.Event, schema.Revision) {
 	var evs []entity.Event
 	for i := range entries {
 		e := &entries[i]
-		if i > 0 && len(evs) >= watchBatch && entries[i-1].rev != e.rev {
-			return w.seal(evs), entries[i-1].rev
+		if i > 0 && len(evs) >= watchBatch && entries[i-1].Rev != e.Rev {
+			return w.seal(evs), entries[i-1].Rev
 		}
 		if typ := w.wants(e); typ != 0 {
-			evs = append(evs, entity.Event{Type: typ, Record: *e.rec, Token: schema.Token{Epoch: w.epoch, Revision: e.rev}})
+			evs = append(evs, entity.Event{Type: typ, Record: *e.rec, Token: schema.Token{Epoch: w.epoch, Revision: e.Rev}})
 		}
 	}
 	return w.seal(evs), to
