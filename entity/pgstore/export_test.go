@@ -1,11 +1,14 @@
 package pgstore
 
-import "miren.dev/runtime/entity"
+import (
+	"miren.dev/runtime/entity"
+	"miren.dev/runtime/entity/records"
+)
 
 // HistorySQL is the statement of a list, for tests of its plan.
 func HistorySQL(q entity.HistoryQuery, cursor string) (string, []any, error) {
 	q.Cursor = cursor
-	from, err := checkHistoryQuery(&q)
-	sql, args := historySQL(&q, from)
+	from, err := records.Check(&q)
+	sql, args := dialect.SQL(&q, from)
 	return sql, args, err
 }

@@ -9,31 +9,19 @@ import (
 
 	"miren.dev/runtime/entity"
 	"miren.dev/runtime/entity/eval"
+	"miren.dev/runtime/entity/records"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/schema"
 )
 
 var _ entity.History = (*Store)(nil)
 
-// Bounds of what one statement appends.
-const (
-	maxAppend      = 256
-	maxAppendBytes = 4 << 20
-	// maxRepairs bounds how often a batch is tried again at once after what it
-	// lacked was made: today's partition, the row of its writer.
-	maxRepairs = 10
-)
-
-// appending is one call of Append in the queue.
-type appending struct {
-	records []entity.HistoryRecord
-	ctx     context.Context // one that ended before its turn is left out
-	done    chan error      // has room for the outcome
-}
+// maxRepairs bounds how often a batch is tried again at once after what it
+// lacked was made: today's partition, the row of its writer.
+const maxRepairs = 10
 
 // appender is the one writer of the history of a Store. Only its own goroutine
-// touches it. What is queued while a batch is being written is the next one, so
-// many appends share one commit.
+// touches it.
 type appender struct {
 	s *Store
 	// id and seq number the batches in the table history_writer. A batch is applied
@@ -44,101 +32,32 @@ type appender struct {
 }
 
 // Append implements entity.History.
-func (s *Store) Append(ctx context.Context, records ...entity.HistoryRecord) error {
-	if len(records) > maxAppend {
-		return errs.New(errs.InvalidArgument, "%d history records at once; at most %d are allowed", len(records), maxAppend)
-	}
-	for i := range records {
-		if err := records[i].Validate(); err != nil {
-			return err
-		}
-	}
-	if len(records) == 0 {
-		return nil
-	}
-	a := &appending{records: records, ctx: ctx, done: make(chan error, 1)}
-	late := time.NewTimer(s.cfg.RetryFor)
-	defer late.Stop()
-	select {
-	case s.appends <- a:
-	case <-ctx.Done():
-		return callError(ctx, ctx.Err(), "append to the history")
-	case <-late.C:
-		return eval.ErrQueue(s.cfg.RetryFor)
-	case <-s.closing:
-		return eval.ErrClosed()
-	}
-	select {
-	case err := <-a.done:
-		return err
-	case <-ctx.Done():
-		return eval.UnknownOutcome(ctx.Err())
-	case <-s.appenderDone:
-		select {
-		case err := <-a.done:
-			return err
-		default:
-			return eval.ErrClosed()
-		}
-	}
+func (s *Store) Append(ctx context.Context, list ...entity.HistoryRecord) error {
+	return s.appends.Append(ctx, list)
 }
 
 // run appends what is queued until the store is closing.
 func (a *appender) run() {
 	defer close(a.s.appenderDone)
-	var carry *appending
 	for {
-		batch := []*appending{}
-		size, bytes := 0, 0
-		take := func(x *appending) bool {
-			n := 0
-			for i := range x.records {
-				n += len(x.records[i].Detail) + 200
-			}
-			if len(batch) > 0 && (size+len(x.records) > maxAppend || bytes+n > maxAppendBytes) {
-				carry = x
-				return false
-			}
-			if err := x.ctx.Err(); err != nil {
-				x.done <- callError(x.ctx, err, "append to the history")
-				return true
-			}
-			batch, size, bytes = append(batch, x), size+len(x.records), bytes+n
-			return true
-		}
-		if x := carry; x != nil {
-			carry = nil
-			take(x)
-		} else {
-			select {
-			case <-a.s.closing:
-				return
-			case x := <-a.s.appends:
-				take(x)
-			}
-		}
-		for more := true; more; {
-			select {
-			case x := <-a.s.appends:
-				more = take(x)
-			default:
-				more = false
-			}
+		batch := a.s.appends.Collect()
+		if batch == nil {
+			return
 		}
 		if len(batch) == 0 {
 			continue
 		}
 		err := a.write(batch)
 		for _, x := range batch {
-			x.done <- err
+			x.Finish(err)
 		}
 	}
 }
 
 // write makes a batch durable, trying again while the database cannot be
 // reached and there is time.
-func (a *appender) write(batch []*appending) error {
-	cols := columnsOf(batch)
+func (a *appender) write(batch []*records.Appending) error {
+	cols := records.Columns(batch)
 	began, pause := time.Now(), retryPause
 	unknown := false
 	if a.id != "" {
@@ -177,7 +96,7 @@ func (a *appender) write(batch []*appending) error {
 // attempt tries to append a batch once. sent says that the database may have
 // done it although there is an error. Neither done nor an error: try again, what
 // it lacked is there now.
-func (a *appender) attempt(cols [][]string) (done, sent bool, err error) {
+func (a *appender) attempt(cols [10][]string) (done, sent bool, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), a.s.cfg.Attempt)
 	defer cancel()
 	if a.id == "" {
@@ -223,20 +142,3 @@ const sqlAppend = `with w as (
 		returning 1
 	)
 	select (select count(*) from added), (select seq from history_writer where id = $1)`
-
-// columnsOf are the arrays of sqlAppend. Each record gets its id here.
-func columnsOf(batch []*appending) [][]string {
-	cols := make([][]string, 10)
-	for _, x := range batch {
-		for i := range x.records {
-			r := &x.records[i]
-			for c, v := range []string{
-				string(r.Stream), string(schema.NewID("rec")), r.Project, r.Actor, r.SubjectKind, r.SubjectID, r.Action, r.Outcome, r.RequestID,
-				string(r.Detail),
-			} {
-				cols[c] = append(cols[c], v)
-			}
-		}
-	}
-	return cols
-}

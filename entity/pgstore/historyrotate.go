@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"miren.dev/runtime/entity"
+	"miren.dev/runtime/entity/records"
 	"miren.dev/runtime/pkg/errs"
 )
 
@@ -25,12 +26,6 @@ const (
 	day       = 24 * time.Hour
 	dayFormat = "20060102" // in the names of partitions
 )
-
-// DefaultKeepHistory is how long records are kept of streams that
-// Config.KeepHistory does not name.
-var DefaultKeepHistory = map[entity.Stream]time.Duration{
-	entity.StreamAudit: 90 * day, entity.StreamEvent: 14 * day, entity.StreamExecution: 14 * day, entity.StreamEgress: 14 * day,
-}
 
 // rotate keeps the history within its retention until ctx ends.
 func (s *Store) rotate(ctx context.Context) {
@@ -55,10 +50,7 @@ func (s *Store) rotate(ctx context.Context) {
 func (s *Store) RotateHistory(ctx context.Context, keep map[entity.Stream]time.Duration) error {
 	steps := []func(context.Context) error{s.makeHistory, s.forgetWriters}
 	for _, stream := range entity.Streams {
-		age := keep[stream]
-		if age == 0 {
-			age = DefaultKeepHistory[stream]
-		}
+		age := records.Keep(keep, stream)
 		steps = append(steps, func(ctx context.Context) error { return s.dropHistory(ctx, stream, age) })
 	}
 	var errList []error

@@ -2,11 +2,6 @@ package pgstore
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
-	"fmt"
-	"slices"
-	"strings"
 
 	"github.com/jackc/pgx/v5"
 
@@ -17,23 +12,6 @@ import (
 
 // reindexPage is how many entities are read at once.
 const reindexPage = 500
-
-// fingerprint identifies the set of attributes that a kind has indexed or
-// enforced.
-func fingerprint(k *schema.Kind) string {
-	var lines []string
-	for _, a := range k.Attrs {
-		if a.Indexed || a.Unique || strings.HasPrefix(a.Type, "ref ") {
-			lines = append(lines, fmt.Sprintf("%s %s %v %v", a.Path, a.Type, a.Indexed, a.Unique))
-		}
-	}
-	for _, x := range k.Indexes {
-		lines = append(lines, fmt.Sprintf("%s %v", x.Attr(), x.Parts))
-	}
-	slices.Sort(lines)
-	sum := sha256.Sum256([]byte(strings.Join(lines, "\n")))
-	return hex.EncodeToString(sum[:8])
-}
 
 // reindex rebuilds the extracted values of the kinds whose indexed attributes
 // have changed since a program last opened the store, so that a newly indexed
@@ -49,7 +27,7 @@ func (s *Store) reindex(ctx context.Context) error {
 		return mapError(err, "read what is indexed")
 	}
 	for _, k := range s.cfg.Kinds {
-		if have[k.Name] == fingerprint(k) {
+		if have[k.Name] == eval.Fingerprint(k) {
 			continue
 		}
 		err := pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error { return s.reindexKind(ctx, tx, k) })
@@ -107,6 +85,6 @@ func (s *Store) reindexKind(ctx context.Context, tx pgx.Tx, k *schema.Kind) erro
 		s.logger.Info("indexed entities again", "kind", k.Name, "entities", total)
 	}
 	_, err := tx.Exec(ctx, `insert into kind_index (kind, fingerprint) values ($1, $2) on conflict (kind) do update set fingerprint = excluded.fingerprint`,
-		k.Name, fingerprint(k))
+		k.Name, eval.Fingerprint(k))
 	return err
 }

@@ -30,7 +30,7 @@
 // Append (history.go) collects concurrent appends into one statement, apart
 // from the batcher, so that neither waits for the other. Each stream has a
 // partition per day, in UTC by the database's clock; historyrotate.go makes them
-// ahead and drops them whole. Each filter of a list (historylist.go) has an index.
+// ahead and drops them whole. Each filter of a list (entity/records) has an index.
 //
 // # Leases
 //
@@ -63,6 +63,7 @@ import (
 	"miren.dev/runtime/entity"
 	"miren.dev/runtime/entity/eval"
 	"miren.dev/runtime/entity/feed"
+	"miren.dev/runtime/entity/records"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/schema"
 )
@@ -88,7 +89,7 @@ type Config struct {
 	KeepFor       time.Duration
 	KeepRevisions int64
 	// KeepHistory is how long records of each stream of the history are kept; a
-	// stream that it does not name: DefaultKeepHistory.
+	// stream that it does not name: records.DefaultKeep.
 	KeepHistory map[entity.Stream]time.Duration
 	// RingEvents is how many changes of a kind are kept in memory, which is
 	// how far a watcher may fall behind; 0: 8192.
@@ -110,7 +111,7 @@ type Store struct {
 	pool       *pgxpool.Pool
 	queue      *eval.Queue
 	batcher    *batcher
-	appends    chan *appending
+	appends    *records.Queue
 	hub        *feed.Hub
 	metrics    *metrics
 
@@ -124,16 +125,13 @@ type Store struct {
 
 var _ entity.Store = (*Store)(nil)
 
-// appendQueue is how many appends may wait; further ones wait in Append.
-const appendQueue = 1024
-
 // Open connects to the database, migrates it and starts the store's
 // background work, until Close.
 func Open(ctx context.Context, cfg Config) (*Store, error) {
 	cfg.setDefaults()
 	s := &Store{
 		cfg: cfg, logger: cfg.Logger,
-		appends: make(chan *appending, appendQueue), metrics: newMetrics(),
+		metrics: newMetrics(),
 		closing: make(chan struct{}), batcherDone: make(chan struct{}), appenderDone: make(chan struct{}),
 	}
 	s.batcher = &batcher{s: s}
@@ -146,6 +144,7 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 		Watching: func(delta int) { s.metrics.watchers.Add(float64(delta)) },
 	})
 	s.queue = eval.NewQueue(eval.QueueConfig{RetryFor: cfg.RetryFor, CheckClosure: s.checkClosure, Closing: s.closing, Done: s.batcherDone})
+	s.appends = records.NewQueue(records.QueueConfig{RetryFor: cfg.RetryFor, Closing: s.closing, Done: s.appenderDone})
 	pc, err := pgxpool.ParseConfig(cfg.URL)
 	if err != nil {
 		return nil, errs.New(errs.InvalidArgument, "store URL: %w", err)
