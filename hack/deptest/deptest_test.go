@@ -43,10 +43,16 @@ var allowed = map[string][]string{
 // indirectly.
 var forbidden = map[string][]string{
 	"api/...":             {"github.com/jackc/pgx", "github.com/containerd/containerd"},
-	"entity":              {"github.com/jackc/pgx"},
+	"entity":              {"github.com/jackc/pgx", "modernc.org/sqlite"},
+	"entity/eval":         {"github.com/jackc/pgx", "modernc.org/sqlite"},
+	"entity/feed":         {"github.com/jackc/pgx", "modernc.org/sqlite"},
+	"entity/listing":      {"github.com/jackc/pgx", "modernc.org/sqlite"},
+	"entity/records":      {"github.com/jackc/pgx", "modernc.org/sqlite"},
+	"entity/pgstore":      {"modernc.org/sqlite"},
+	"entity/sqlitestore":  {"github.com/jackc/pgx"},
 	"cmd/runtime-agent":   {"github.com/containerd/containerd", "github.com/jackc/pgx", "net/http"},
 	"lsvd/...":            {"github.com/jackc/pgx", "github.com/containerd/containerd"},
-	"domain/...":          {"github.com/jackc/pgx", "github.com/containerd/containerd"},
+	"domain/...":          {"github.com/jackc/pgx", "modernc.org/sqlite", "github.com/containerd/containerd"},
 	"servers/ingress":     {"github.com/jackc/pgx", "github.com/containerd/containerd"},
 	"controllers/kit/...": {"github.com/jackc/pgx", "github.com/containerd/containerd"},
 }
