@@ -247,21 +247,27 @@ func (c *checker) checkMap(ctx context.Context, r name.Ref) (n int64, err error)
 			return err
 		}
 		n = int64(len(b))
-		dir, _, err := manifest.DecodeDirectory(r, n, b)
-		if err != nil {
-			return err
-		}
-		for _, p := range dir.Pages {
-			if dir.Objects[p.Object] != r {
-				continue
-			}
-			if _, err := manifest.DecodePage(r, b[min(int64(p.Off), n):min(int64(p.Off)+int64(p.Len), n)]); err != nil {
-				return err
-			}
-		}
-		return nil
+		return mapIntact(r, b)
 	})
 	return n, err
+}
+
+// mapIntact checks a whole checkpoint of the map.
+func mapIntact(r name.Ref, b []byte) error {
+	n := int64(len(b))
+	dir, _, err := manifest.DecodeDirectory(r, n, b)
+	if err != nil {
+		return err
+	}
+	for _, p := range dir.Pages {
+		if dir.Objects[p.Object] != r {
+			continue
+		}
+		if _, err := manifest.DecodePage(r, b[min(int64(p.Off), n):min(int64(p.Off)+int64(p.Len), n)]); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func (c *checker) checkBoot(ctx context.Context, r name.Ref) (n int64, err error) {

@@ -3,10 +3,12 @@
 //
 //	manifests/<id>/volume                    the volume
 //	manifests/<id>/snapshots/<name>          a snapshot's manifest
+//	manifests/<id>/copying/<name>            that of a snapshot that is being copied here
 //	objects/<id>/data/<epoch>-<number>       segments of cuts, or the fence
 //	objects/<id>/gc/<epoch>-<number>         segments written by GC
 //	objects/<id>/map/<epoch>-<number>        checkpoints of the map
 //	objects/<id>/boot/<epoch>-<number>       boot lists
+//	sweeps/<random>                          a sweep that is deleting objects
 //
 // Epoch and number are 16 hexadecimal digits.
 package name
@@ -106,10 +108,11 @@ func ParseKey(key string) (r Ref, ok bool) {
 	return r, r.Kind != 0 && r.Key() == key
 }
 
-// Prefixes of all manifests and of all other objects.
+// Prefixes of all manifests, of all numbered objects and of all marks of sweeps.
 const (
 	Manifests = "manifests/"
 	Objects   = "objects/"
+	Sweeps    = "sweeps/"
 )
 
 // Prefix is the prefix of the numbered objects of a volume.
@@ -144,4 +147,13 @@ func Snapshot(v Volume, name string) (string, error) {
 		return "", errs.New(errs.InvalidArgument, "snapshot name %q: use letters, digits, '.', '_' and '-', not beginning with a dot", name)
 	}
 	return key, nil
+}
+
+// Copying is the key of the manifest of a snapshot while it is copied into the
+// store. It keeps garbage collection away from objects that have arrived.
+func Copying(v Volume, name string) (string, error) {
+	if _, err := Snapshot(v, name); err != nil {
+		return "", err
+	}
+	return Manifests + v.String() + "/copying/" + name, nil
 }

@@ -1,0 +1,449 @@
+package lsvd_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"miren.dev/runtime/lsvd"
+	"miren.dev/runtime/lsvd/store"
+	"miren.dev/runtime/lsvd/store/s3/s3test"
+	"miren.dev/runtime/pkg/errs"
+)
+
+// origin is a volume with snapshots that are copied, and what they have.
+type origin struct {
+	*volume
+	r     *rig
+	snaps map[string][]byte
+	rng   *rand.Rand
+}
+
+const copyDisk = 4 << 20
+
+func newOrigin(t *testing.T) *origin {
+	t.Helper()
+	r := newRig(t, copyDisk)
+	r.opts.CutAge, r.opts.CutBytes = time.Hour, 256<<10
+	return &origin{volume: r.volume(r.id, make([]byte, copyDisk)), r: r, snaps: map[string][]byte{}, rng: rand.New(rand.NewPCG(1, 16))}
+}
+
+// snap writes n blocks and takes a snapshot.
+func (o *origin) snap(t *testing.T, n int, name string) {
+	t.Helper()
+	o.write(t, o.rng, n)
+	if err := o.d.Snapshot(t.Context(), name); err != nil {
+		t.Fatal(err)
+	}
+	o.snaps[name] = bytes.Clone(o.model)
+}
+
+func (o *origin) copy(ctx context.Context, to store.Store, name string) (lsvd.CopyStats, error) {
+	return lsvd.Copy(ctx, o.r.st, o.id, name, to, name, nil)
+}
+
+// whole asserts that a store has the snapshot, as data and as a disk.
+func (o *origin) whole(t *testing.T, st store.Store, name string) {
+	t.Helper()
+	got := make([]byte, copyDisk)
+	var mu sync.Mutex
+	err := lsvd.ReadSnapshot(t.Context(), st, o.id, name, nil, func(off int64, data []byte) error {
+		mu.Lock()
+		defer mu.Unlock()
+		copy(got[off:], data)
+		return nil
+	})
+	if err != nil || !bytes.Equal(got, o.snaps[name]) {
+		t.Fatalf("copy %s differs from its snapshot: %v", name, err)
+	}
+	r := newRig(t, copyDisk)
+	r.st = st
+	id := lsvd.NewID()
+	if err := lsvd.Clone(t.Context(), st, o.id, name, id); err != nil {
+		t.Fatal(err)
+	}
+	v := r.volume(id, o.snaps[name])
+	v.check(t)
+	if err := v.d.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := lsvd.Delete(t.Context(), st, id); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func sweep(t *testing.T, st store.Store) {
+	t.Helper()
+	if _, _, err := lsvd.Sweep(t.Context(), st); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func keys(t *testing.T, st store.Store, prefix string) (out []string) {
+	t.Helper()
+	for i, err := range st.List(t.Context(), prefix) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		out = append(out, i.Key)
+	}
+	return out
+}
+
+// TestCopiesAreIncremental: the second copy sends only what was written since the
+// first; the deletion of one frees what no other needs.
+func TestCopiesAreIncremental(t *testing.T) {
+	t.Run("memory", func(t *testing.T) {
+		t.Parallel()
+		copies(t, &store.Mem{})
+	})
+	t.Run("minio", func(t *testing.T) {
+		t.Parallel()
+		copies(t, s3test.Start(t, "minio").Open(t, ""))
+	})
+}
+
+func copies(t *testing.T, to store.Store) {
+	ctx, o := t.Context(), newOrigin(t)
+	o.snap(t, 800, "one")
+	first, err := o.copy(ctx, to, "one")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if first.SentBytes != first.Bytes || first.SentObjects != first.Objects || first.Bytes < 1<<20 {
+		t.Errorf("the first copy: %+v", first)
+	}
+	o.snap(t, 20, "two")
+	second, err := o.copy(ctx, to, "two")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if second.SentBytes > first.Bytes/4 || second.SentObjects == 0 {
+		t.Errorf("the second copy: %+v after %+v", second, first)
+	}
+	if again, err := o.copy(ctx, to, "two"); err != nil || again.SentObjects != 0 {
+		t.Errorf("a complete copy again: %+v, %v", again, err)
+	}
+	o.whole(t, to, "one")
+	o.whole(t, to, "two")
+
+	// What becomes of the origin does not matter.
+	for _, name := range []string{"one", "two"} {
+		if err := lsvd.DeleteSnapshot(ctx, o.r.st, o.id, name); err != nil {
+			t.Fatal(err)
+		}
+	}
+	o.write(t, o.rng, 900)
+	if _, err := o.d.GC(ctx, 1); err != nil {
+		t.Fatal(err)
+	}
+	sweep(t, o.r.st)
+	before := stored(t, to)
+	if err := lsvd.DeleteCopy(ctx, to, o.id, "one"); err != nil {
+		t.Fatal(err)
+	}
+	sweep(t, to)
+	o.whole(t, to, "two")
+	if after := stored(t, to); after >= before {
+		t.Errorf("the deletion of a copy freed nothing: %d bytes of %d", after, before)
+	}
+	if err := lsvd.DeleteCopy(ctx, to, o.id, "two"); err != nil {
+		t.Fatal(err)
+	}
+	sweep(t, to)
+	for _, key := range keys(t, to, "") {
+		if !strings.HasPrefix(key, "probe/") {
+			t.Errorf("%s is left of all copies", key)
+		}
+	}
+}
+
+// TestCopyIsKilledAtEveryWrite ends a copy before and after each of its
+// operations on the other store, collects the garbage of both, and completes it.
+func TestCopyIsKilledAtEveryWrite(t *testing.T) {
+	o := newOrigin(t)
+	o.snap(t, 800, "one")
+	o.snap(t, 100, "two")
+	for _, after := range []bool{false, true} {
+		for n := int64(1); ; n++ {
+			mem := &store.Mem{}
+			if _, err := o.copy(t.Context(), mem, "one"); err != nil {
+				t.Fatal(err)
+			}
+			var ops atomic.Int64
+			killed := errs.New(errs.Internal, "killed")
+			to := &store.Fault{Store: mem, Hook: func(store.Op, string) store.Action {
+				switch k := ops.Add(1); {
+				case k < n:
+					return store.Action{}
+				case k == n && after:
+					return store.Action{After: killed}
+				}
+				return store.Action{Before: killed}
+			}}
+			_, err := o.copy(t.Context(), to, "two")
+			sweep(t, mem)
+			sweep(t, o.r.st)
+			if _, cerr := o.copy(t.Context(), mem, "two"); cerr != nil {
+				t.Fatalf("operation %d, after %v: %v", n, after, cerr)
+			}
+			o.whole(t, mem, "two")
+			o.whole(t, mem, "one")
+			if left := keys(t, mem, "manifests/"+o.id.String()+"/copying/"); len(left) > 0 {
+				t.Fatalf("operation %d: %v is left", n, left)
+			}
+			if err == nil {
+				if n < 10 {
+					t.Fatalf("a copy has %d operations", n)
+				}
+				break
+			}
+		}
+	}
+}
+
+// TestCopyResumes: what an interrupted copy has sent is not sent again, though the
+// garbage of the store was collected meanwhile.
+func TestCopyResumes(t *testing.T) {
+	ctx, o, mem := t.Context(), newOrigin(t), &store.Mem{}
+	o.snap(t, 800, "one")
+	sent := int64(0)
+	var mu sync.Mutex
+	to := &store.Fault{Store: mem, Hook: func(op store.Op, key string) store.Action {
+		mu.Lock()
+		defer mu.Unlock()
+		if op == store.OpCreate && strings.HasPrefix(key, "objects/") {
+			if sent++; sent > 5 {
+				return store.Action{Before: store.Unreachable()}
+			}
+		}
+		return store.Action{}
+	}}
+	if _, err := o.copy(ctx, to, "one"); !errs.Is(err, errs.Unavailable) {
+		t.Fatalf("a store that does not answer: %v", err)
+	}
+	sweep(t, mem)
+	st, err := o.copy(ctx, mem, "one")
+	if err != nil || st.Objects-st.SentObjects != 5 {
+		t.Errorf("the copy that completes it: %+v, %v", st, err)
+	}
+	o.whole(t, mem, "one")
+
+	// One that is given up leaves nothing.
+	o.snap(t, 300, "two")
+	sent = 0
+	if _, err := o.copy(ctx, to, "two"); !errs.Is(err, errs.Unavailable) {
+		t.Fatal(err)
+	}
+	before := len(keys(t, mem, ""))
+	if err := lsvd.DeleteCopy(ctx, mem, o.id, "two"); err != nil {
+		t.Fatal(err)
+	}
+	sweep(t, mem)
+	if after := len(keys(t, mem, "")); after >= before-5 {
+		t.Errorf("%d objects of %d are left", after, before)
+	}
+	o.whole(t, mem, "one")
+}
+
+// TestCopyWithStoreFaults copies between stores that fail, answer late, cut
+// transfers off and flip bits, until it succeeds.
+func TestCopyWithStoreFaults(t *testing.T) {
+	o := newOrigin(t)
+	o.snap(t, 600, "one")
+	first, n := lsvd.Seeds(t, 30)
+	for seed := first; seed < first+n; seed++ {
+		rng := rand.New(rand.NewPCG(uint64(seed), 3))
+		var mu sync.Mutex
+		hook := func(op store.Op, _ string) store.Action {
+			mu.Lock()
+			defer mu.Unlock()
+			if rng.IntN(100) >= 8 {
+				return store.Action{}
+			}
+			switch rng.IntN(4) {
+			case 0:
+				return store.Action{Before: store.Unreachable()}
+			case 1:
+				return store.Action{After: store.Unreachable()}
+			case 2:
+				return store.Action{Truncate: true}
+			}
+			return store.Action{Flip: 1 + rng.IntN(1<<20)}
+		}
+		mem := &store.Mem{}
+		from, to := &store.Fault{Store: o.r.st, Hook: hook}, &store.Fault{Store: mem, Hook: hook}
+		for try := 0; ; try++ {
+			_, err := lsvd.Copy(t.Context(), from, o.id, "one", to, "one", nil)
+			if err == nil {
+				break
+			}
+			if !errs.Is(err, errs.Unavailable) && !errs.Is(err, errs.Corrupt) || try == 100 {
+				t.Fatalf("seed %d: %v", seed, err)
+			}
+			// A sweep whose mark stays after a fault delays copies: that of the
+			// store itself does not fail.
+			sweep(t, mem)
+		}
+		o.whole(t, mem, "one")
+	}
+}
+
+// TestCopyOfDamage: a damaged segment is not copied, one that was damaged after its
+// arrival is replaced, and a store that has the volume itself is refused.
+func TestCopyOfDamage(t *testing.T) {
+	ctx, o, mem := t.Context(), newOrigin(t), &store.Mem{}
+	o.snap(t, 600, "one")
+	if _, err := o.copy(ctx, o.r.st, "again"); !errs.Is(err, errs.NotFound) {
+		t.Errorf("copy of a snapshot that does not exist: %v", err)
+	}
+	_, err := lsvd.Copy(ctx, o.r.st, o.id, "one", o.r.st, "again", nil)
+	if !errs.Is(err, errs.FailedPrecondition) || errs.Detail(err, "reason") != "same_store" {
+		t.Errorf("copy into its own store: %v", err)
+	}
+	segment := keys(t, o.r.st, "objects/"+o.id.String()+"/data/")[0]
+	bad := &store.Fault{Store: o.r.st, Hook: func(op store.Op, key string) store.Action {
+		if key == segment {
+			return store.Action{Flip: 5000}
+		}
+		return store.Action{}
+	}}
+	if _, err := lsvd.Copy(ctx, bad, o.id, "one", mem, "one", nil); !errs.Is(err, errs.Corrupt) {
+		t.Errorf("copy of a damaged segment: %v", err)
+	}
+	// It arrived of an interrupted copy, and then lost a bit.
+	b, _, err := o.r.st.Get(ctx, segment)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b[100] ^= 1
+	if _, err := mem.Create(ctx, segment, b); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := o.copy(ctx, mem, "one"); err != nil {
+		t.Fatal(err)
+	}
+	o.whole(t, mem, "one")
+}
+
+// TestSweepBesideCopy: a sweep that has decided to delete what a copy needs is not
+// overtaken by the copy.
+func TestSweepBesideCopy(t *testing.T) {
+	ctx, o, mem := t.Context(), newOrigin(t), &store.Mem{}
+	o.snap(t, 600, "one")
+	if _, err := o.copy(ctx, mem, "one"); err != nil {
+		t.Fatal(err)
+	}
+	if err := lsvd.DeleteCopy(ctx, mem, o.id, "one"); err != nil {
+		t.Fatal(err)
+	}
+	tries := 0
+	st := &store.Fault{Store: mem, Hook: func(op store.Op, key string) store.Action {
+		if op != store.OpDelete || !strings.HasPrefix(key, "objects/") {
+			return store.Action{}
+		}
+		return store.Action{Race: func() {
+			if _, err := o.copy(ctx, mem, "one"); !errs.Is(err, errs.Unavailable) || errs.Detail(err, "reason") != "sweeping" {
+				t.Errorf("a copy during a sweep: %v", err)
+			}
+			tries++
+		}}
+	}}
+	if n, _, err := lsvd.Sweep(ctx, st); err != nil || n != tries || tries == 0 {
+		t.Errorf("%d objects swept, %d copies tried: %v", n, tries, err)
+	}
+	if s, err := o.copy(ctx, mem, "one"); err != nil || s.SentObjects != s.Objects {
+		t.Errorf("after the sweep: %+v, %v", s, err)
+	}
+	sweep(t, mem)
+	o.whole(t, mem, "one")
+}
+
+// TestGCBesideCopy: the disk is overwritten and its garbage is collected, and both
+// stores are swept, before each object of a copy is sent.
+func TestGCBesideCopy(t *testing.T) {
+	ctx, o, mem := t.Context(), newOrigin(t), &store.Mem{}
+	o.snap(t, 600, "one")
+	var busy sync.Mutex
+	to := &store.Fault{Store: mem, Hook: func(op store.Op, key string) store.Action {
+		if op != store.OpCreate || !strings.HasPrefix(key, "objects/") {
+			return store.Action{}
+		}
+		return store.Action{Race: func() {
+			busy.Lock()
+			defer busy.Unlock()
+			o.write(t, o.rng, 50)
+			if _, err := o.d.GC(ctx, 1); err != nil {
+				t.Error(err)
+			}
+			for _, st := range []store.Store{o.r.st, mem} {
+				if _, _, err := lsvd.Sweep(ctx, st); err != nil {
+					t.Error(err)
+				}
+			}
+		}}
+	}}
+	if _, err := o.copy(ctx, to, "one"); err != nil {
+		t.Fatal(err)
+	}
+	o.whole(t, mem, "one")
+	o.check(t)
+}
+
+// TestCopyOfDeletedSnapshot: a snapshot that is deleted while it is copied is said
+// to be so, not to be damaged.
+func TestCopyOfDeletedSnapshot(t *testing.T) {
+	ctx, o, mem := t.Context(), newOrigin(t), &store.Mem{}
+	o.snap(t, 600, "one")
+	o.write(t, o.rng, 900)
+	var once sync.Once
+	to := &store.Fault{Store: mem, Hook: func(op store.Op, key string) store.Action {
+		if op != store.OpList {
+			return store.Action{}
+		}
+		return store.Action{Race: func() {
+			once.Do(func() {
+				if err := lsvd.DeleteSnapshot(ctx, o.r.st, o.id, "one"); err != nil {
+					t.Error(err)
+				}
+				if _, err := o.d.GC(ctx, 1); err != nil {
+					t.Error(err)
+				}
+			})
+		}}
+	}}
+	if _, err := o.copy(ctx, to, "one"); !errs.Is(err, errs.NotFound) || !strings.Contains(fmt.Sprint(err), "deleted while") {
+		t.Errorf("copy of a snapshot that is deleted meanwhile: %v", err)
+	}
+}
+
+// TestCopyOfEncryptedDisk: a copy needs no key, and reading it does.
+func TestCopyOfEncryptedDisk(t *testing.T) {
+	ctx, mem, r := t.Context(), &store.Mem{}, newRig(t, copyDisk)
+	r.id, r.opts.Key = lsvd.NewID(), bytes.Repeat([]byte{7}, 32)
+	if err := lsvd.Create(ctx, r.st, r.id, copyDisk, r.opts.Key); err != nil {
+		t.Fatal(err)
+	}
+	v := r.volume(r.id, make([]byte, copyDisk))
+	v.write(t, rand.New(rand.NewPCG(1, 1)), 100)
+	if err := v.d.Snapshot(ctx, "one"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := lsvd.Copy(ctx, r.st, r.id, "one", mem, "one", nil); err != nil {
+		t.Fatal(err)
+	}
+	var read atomic.Int64
+	count := func(_ int64, data []byte) error { read.Add(int64(len(data))); return nil }
+	if err := lsvd.ReadSnapshot(ctx, mem, r.id, "one", nil, count); !errs.Is(err, errs.FailedPrecondition) {
+		t.Errorf("without its key: %v", err)
+	}
+	if err := lsvd.ReadSnapshot(ctx, mem, r.id, "one", r.opts.Key, count); err != nil || read.Load() == 0 {
+		t.Errorf("with its key: %d bytes, %v", read.Load(), err)
+	}
+}
