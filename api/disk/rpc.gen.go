@@ -154,6 +154,12 @@ type ScheduleDiskRequest struct {
 	Every *time.Duration `cbor:"3,keyasint,omitempty" json:"every,omitempty"`
 	// Snapshots that are kept; absent: as before.
 	Keep *int64 `cbor:"4,keyasint,omitempty" json:"keep,omitempty"`
+	// URL of the store that each of these snapshots is copied to; absent: as before.
+	CopyTo string `cbor:"5,keyasint,omitempty" json:"copy_to,omitempty"`
+	// Copies that are kept; absent: as before.
+	CopyKeep *int64 `cbor:"6,keyasint,omitempty" json:"copy_keep,omitempty"`
+	// None is copied any more; copies that exist stay.
+	CopyOff *bool `cbor:"7,keyasint,omitempty" json:"copy_off,omitempty"`
 }
 
 // MarshalJSON renders x; durations are strings, secrets are redacted.
@@ -176,6 +182,117 @@ func (x *ScheduleDiskRequest) ValidateFields(v *schema.Validator) {
 		schema.CheckMin(v, "keep", *x.Keep, 1)
 		schema.CheckMax(v, "keep", *x.Keep, 1000)
 	}
+	if x.CopyTo != "" {
+		v.MaxLen("copy_to", len(x.CopyTo), 2048)
+	}
+	if x.CopyKeep != nil {
+		schema.CheckMin(v, "copy_keep", *x.CopyKeep, 1)
+		schema.CheckMax(v, "copy_keep", *x.CopyKeep, 1000)
+	}
+}
+
+// CopyDiskRequest: Requests a copy of a disk in another store.
+type CopyDiskRequest struct {
+	// Name of the project; absent: default.
+	Project string `cbor:"1,keyasint,omitempty" json:"project,omitempty"`
+	// Name of the disk.
+	Disk string `cbor:"2,keyasint" json:"disk" schema:"required"`
+	// Name of its snapshot to copy; absent: its present state.
+	Snapshot string `cbor:"3,keyasint,omitempty" json:"snapshot,omitempty"`
+	// URL of the other store.
+	Store string `cbor:"4,keyasint" json:"store" schema:"required"`
+}
+
+// MarshalJSON renders x; durations are strings, secrets are redacted.
+func (x CopyDiskRequest) MarshalJSON() ([]byte, error) { return schema.EncodeJSON(&x) }
+
+// UnmarshalJSON decodes x; unknown fields are errors, missing ones get their defaults.
+func (x *CopyDiskRequest) UnmarshalJSON(b []byte) error { return schema.DecodeJSON(b, x) }
+
+// Validate reports every field that breaks its rules, as one error of class
+// invalid_argument.
+func (x *CopyDiskRequest) Validate() error { return schema.Validate(x) }
+
+// ValidateFields is Validate below the path that v is at.
+func (x *CopyDiskRequest) ValidateFields(v *schema.Validator) {
+	v.Required("disk", x.Disk != "")
+	v.Required("store", x.Store != "")
+	if x.Store != "" {
+		v.MaxLen("store", len(x.Store), 2048)
+	}
+}
+
+// DeleteCopyRequest: Names a copy.
+type DeleteCopyRequest struct {
+	// Name of the project; absent: default.
+	Project string `cbor:"1,keyasint,omitempty" json:"project,omitempty"`
+	// Id of the copy.
+	Copy string `cbor:"2,keyasint" json:"copy" schema:"required"`
+}
+
+// MarshalJSON renders x; durations are strings, secrets are redacted.
+func (x DeleteCopyRequest) MarshalJSON() ([]byte, error) { return schema.EncodeJSON(&x) }
+
+// UnmarshalJSON decodes x; unknown fields are errors, missing ones get their defaults.
+func (x *DeleteCopyRequest) UnmarshalJSON(b []byte) error { return schema.DecodeJSON(b, x) }
+
+// Validate reports every field that breaks its rules, as one error of class
+// invalid_argument.
+func (x *DeleteCopyRequest) Validate() error { return schema.Validate(x) }
+
+// ValidateFields is Validate below the path that v is at.
+func (x *DeleteCopyRequest) ValidateFields(v *schema.Validator) {
+	v.Required("copy", x.Copy != "")
+}
+
+// RestoreDiskRequest: Requests a disk with the content of a copy.
+type RestoreDiskRequest struct {
+	// Name of the project; absent: default.
+	Project string `cbor:"1,keyasint,omitempty" json:"project,omitempty"`
+	// Id of the copy, or name of the disk: its newest copy.
+	Copy string `cbor:"2,keyasint" json:"copy" schema:"required"`
+	// With the name of a disk: the newest copy whose state is not newer.
+	At *time.Time `cbor:"3,keyasint,omitempty" json:"at,omitempty"`
+	// Name of the new disk.
+	Disk string `cbor:"4,keyasint" json:"disk" schema:"required"`
+	// URL of the store of the new disk; absent: a directory of the installation.
+	Store string `cbor:"5,keyasint,omitempty" json:"store,omitempty"`
+}
+
+// MarshalJSON renders x; durations are strings, secrets are redacted.
+func (x RestoreDiskRequest) MarshalJSON() ([]byte, error) { return schema.EncodeJSON(&x) }
+
+// UnmarshalJSON decodes x; unknown fields are errors, missing ones get their defaults.
+func (x *RestoreDiskRequest) UnmarshalJSON(b []byte) error { return schema.DecodeJSON(b, x) }
+
+// Validate reports every field that breaks its rules, as one error of class
+// invalid_argument.
+func (x *RestoreDiskRequest) Validate() error { return schema.Validate(x) }
+
+// ValidateFields is Validate below the path that v is at.
+func (x *RestoreDiskRequest) ValidateFields(v *schema.Validator) {
+	v.Required("copy", x.Copy != "")
+	v.Required("disk", x.Disk != "")
+}
+
+// CopyResponse: A copy.
+type CopyResponse struct {
+	// The copy.
+	Copy schema.Record `cbor:"1,keyasint" json:"copy" schema:"required"`
+}
+
+// MarshalJSON renders x; durations are strings, secrets are redacted.
+func (x CopyResponse) MarshalJSON() ([]byte, error) { return schema.EncodeJSON(&x) }
+
+// UnmarshalJSON decodes x; unknown fields are errors, missing ones get their defaults.
+func (x *CopyResponse) UnmarshalJSON(b []byte) error { return schema.DecodeJSON(b, x) }
+
+// Validate reports every field that breaks its rules, as one error of class
+// invalid_argument.
+func (x *CopyResponse) Validate() error { return schema.Validate(x) }
+
+// ValidateFields is Validate below the path that v is at.
+func (x *CopyResponse) ValidateFields(v *schema.Validator) {
 }
 
 // DiskResponse: A disk.
@@ -237,6 +354,15 @@ type Disks interface {
 	// Schedule: Says how often a snapshot of a disk is taken, and how many are kept.
 	// Permission: deploy, in the project of project.
 	Schedule(ctx context.Context, req *ScheduleDiskRequest) (*DiskResponse, error)
+	// Copy: Copies the present state of a disk or a snapshot to another store and returns
+	// when that has it. Permission: deploy, in the project of project.
+	Copy(ctx context.Context, req *CopyDiskRequest) (*CopyResponse, error)
+	// DeleteCopy: Deletes a copy, and the data that no other copy in its store needs.
+	// Permission: deploy, in the project of project.
+	DeleteCopy(ctx context.Context, req *DeleteCopyRequest) error
+	// Restore: Makes a disk with the content of a copy and returns when it can be used.
+	// Permission: deploy, in the project of project.
+	Restore(ctx context.Context, req *RestoreDiskRequest) (*DiskResponse, error)
 	// Delete: Deletes a disk with its data and returns when it is gone. Permission: deploy,
 	// in the project of project.
 	Delete(ctx context.Context, req *DiskRequest) error
@@ -264,6 +390,15 @@ type DisksClient interface {
 	// Schedule: Says how often a snapshot of a disk is taken, and how many are kept.
 	// Permission: deploy, in the project of project.
 	Schedule(ctx context.Context, req *ScheduleDiskRequest) (*DiskResponse, error)
+	// Copy: Copies the present state of a disk or a snapshot to another store and returns
+	// when that has it. Permission: deploy, in the project of project.
+	Copy(ctx context.Context, req *CopyDiskRequest) (*CopyResponse, error)
+	// DeleteCopy: Deletes a copy, and the data that no other copy in its store needs.
+	// Permission: deploy, in the project of project.
+	DeleteCopy(ctx context.Context, req *DeleteCopyRequest) error
+	// Restore: Makes a disk with the content of a copy and returns when it can be used.
+	// Permission: deploy, in the project of project.
+	Restore(ctx context.Context, req *RestoreDiskRequest) (*DiskResponse, error)
 	// Delete: Deletes a disk with its data and returns when it is gone. Permission: deploy,
 	// in the project of project.
 	Delete(ctx context.Context, req *DiskRequest) error
@@ -313,6 +448,26 @@ func (c clientDisks) Resize(ctx context.Context, req *ResizeDiskRequest) (*DiskR
 func (c clientDisks) Schedule(ctx context.Context, req *ScheduleDiskRequest) (*DiskResponse, error) {
 	resp := new(DiskResponse)
 	if err := c.conn.Call(ctx, &methodDisksSchedule.MethodInfo, req, resp); err != nil {
+		return nil, err
+	}
+	return resp, nil
+}
+
+func (c clientDisks) Copy(ctx context.Context, req *CopyDiskRequest) (*CopyResponse, error) {
+	resp := new(CopyResponse)
+	if err := c.conn.Call(ctx, &methodDisksCopy.MethodInfo, req, resp); err != nil {
+		return nil, err
+	}
+	return resp, nil
+}
+
+func (c clientDisks) DeleteCopy(ctx context.Context, req *DeleteCopyRequest) error {
+	return c.conn.Call(ctx, &methodDisksDeleteCopy.MethodInfo, req, &rpc.None{})
+}
+
+func (c clientDisks) Restore(ctx context.Context, req *RestoreDiskRequest) (*DiskResponse, error) {
+	resp := new(DiskResponse)
+	if err := c.conn.Call(ctx, &methodDisksRestore.MethodInfo, req, resp); err != nil {
 		return nil, err
 	}
 	return resp, nil
@@ -448,6 +603,69 @@ var methodDisksSchedule = &rpc.Method{
 	},
 }
 
+var methodDisksCopy = &rpc.Method{
+	MethodInfo: rpc.MethodInfo{
+		Service: "disk.Disks", Name: "Copy", Full: "disk.Disks/Copy", Permission: "deploy", Project: rpc.ProjectRequest, Idempotent: false, Stream: rpc.StreamNone, Audit: true,
+	},
+	Target: func(req any) rpc.Target {
+		r := req.(*CopyDiskRequest)
+		return rpc.Target{Project: r.Project}
+	},
+	Subject: func(req any) rpc.Subject {
+		r := req.(*CopyDiskRequest)
+		return rpc.Subject{Kind: "disk", ID: string(r.Disk)}
+	},
+	Unary: func(ctx context.Context, impl any, d rpc.Decoder) (any, error) {
+		req := new(CopyDiskRequest)
+		if err := d.Decode(req); err != nil {
+			return nil, err
+		}
+		return impl.(Disks).Copy(ctx, req)
+	},
+}
+
+var methodDisksDeleteCopy = &rpc.Method{
+	MethodInfo: rpc.MethodInfo{
+		Service: "disk.Disks", Name: "DeleteCopy", Full: "disk.Disks/DeleteCopy", Permission: "deploy", Project: rpc.ProjectRequest, Idempotent: false, Stream: rpc.StreamNone, Audit: true,
+	},
+	Target: func(req any) rpc.Target {
+		r := req.(*DeleteCopyRequest)
+		return rpc.Target{Project: r.Project}
+	},
+	Subject: func(req any) rpc.Subject {
+		r := req.(*DeleteCopyRequest)
+		return rpc.Subject{Kind: "disk_copy", ID: string(r.Copy)}
+	},
+	Unary: func(ctx context.Context, impl any, d rpc.Decoder) (any, error) {
+		req := new(DeleteCopyRequest)
+		if err := d.Decode(req); err != nil {
+			return nil, err
+		}
+		return rpc.None{}, impl.(Disks).DeleteCopy(ctx, req)
+	},
+}
+
+var methodDisksRestore = &rpc.Method{
+	MethodInfo: rpc.MethodInfo{
+		Service: "disk.Disks", Name: "Restore", Full: "disk.Disks/Restore", Permission: "deploy", Project: rpc.ProjectRequest, Idempotent: false, Stream: rpc.StreamNone, Audit: true,
+	},
+	Target: func(req any) rpc.Target {
+		r := req.(*RestoreDiskRequest)
+		return rpc.Target{Project: r.Project}
+	},
+	Subject: func(req any) rpc.Subject {
+		r := req.(*RestoreDiskRequest)
+		return rpc.Subject{Kind: "disk", ID: string(r.Disk)}
+	},
+	Unary: func(ctx context.Context, impl any, d rpc.Decoder) (any, error) {
+		req := new(RestoreDiskRequest)
+		if err := d.Decode(req); err != nil {
+			return nil, err
+		}
+		return impl.(Disks).Restore(ctx, req)
+	},
+}
+
 var methodDisksDelete = &rpc.Method{
 	MethodInfo: rpc.MethodInfo{
 		Service: "disk.Disks", Name: "Delete", Full: "disk.Disks/Delete", Permission: "deploy", Project: rpc.ProjectRequest, Idempotent: false, Stream: rpc.StreamNone, Audit: true,
@@ -477,6 +695,9 @@ var DisksService = &rpc.Service{Name: "disk.Disks", Methods: []*rpc.Method{
 	methodDisksDeleteSnapshot,
 	methodDisksResize,
 	methodDisksSchedule,
+	methodDisksCopy,
+	methodDisksDeleteCopy,
+	methodDisksRestore,
 	methodDisksDelete,
 }}
 

@@ -31,6 +31,10 @@ const (
 	DefaultSnapshotKeep = 7
 	// MaxSnapshotKeep: Most scheduled snapshots of a disk.
 	MaxSnapshotKeep = 1000
+	// DefaultCopyKeep: Scheduled copies that are kept if the disk does not say how many.
+	DefaultCopyKeep = 7
+	// MaxCopyKeep: Most scheduled copies of a disk.
+	MaxCopyKeep = 1000
 	// MaxMountPath: Longest path at which a disk is mounted. (unit: bytes)
 	MaxMountPath = 512
 )
@@ -39,6 +43,7 @@ const (
 const (
 	KindDisk         = "disk"
 	KindDiskSnapshot = "disk_snapshot"
+	KindDiskCopy     = "disk_copy"
 	KindDiskMount    = "disk_mount"
 )
 
@@ -46,6 +51,7 @@ const (
 var Kinds = []*schema.Kind{
 	DiskKind,
 	DiskSnapshotKind,
+	DiskCopyKind,
 	DiskMountKind,
 }
 
@@ -120,6 +126,12 @@ type DiskSpec struct {
 	SnapshotEvery *time.Duration `cbor:"7,keyasint,omitempty" json:"snapshot_every,omitempty"`
 	// Scheduled snapshots that are kept. (default 7)
 	SnapshotKeep int64 `cbor:"8,keyasint" json:"snapshot_keep"`
+	// Id of the disk_copy that it is restored from; empty: of none.
+	SourceCopy string `cbor:"9,keyasint,omitempty" json:"source_copy,omitempty"`
+	// URL of the store that each scheduled snapshot is copied to; empty: none is.
+	CopyTo string `cbor:"10,keyasint,omitempty" json:"copy_to,omitempty"`
+	// Scheduled copies that are kept. (default 7)
+	CopyKeep int64 `cbor:"11,keyasint" json:"copy_keep"`
 	// It is to be deleted with its data when nothing uses it any more. (default false)
 	Deleted bool `cbor:"6,keyasint" json:"deleted"`
 }
@@ -128,6 +140,7 @@ type DiskSpec struct {
 func (x *DiskSpec) SetDefaults() {
 	x.FileSystem = FileSystemExt4
 	x.SnapshotKeep = 7
+	x.CopyKeep = 7
 	x.Deleted = false
 }
 
@@ -162,6 +175,11 @@ func (x *DiskSpec) ValidateFields(v *schema.Validator) {
 	}
 	schema.CheckMin(v, "snapshot_keep", x.SnapshotKeep, 1)
 	schema.CheckMax(v, "snapshot_keep", x.SnapshotKeep, 1000)
+	if x.CopyTo != "" {
+		v.MaxLen("copy_to", len(x.CopyTo), 2048)
+	}
+	schema.CheckMin(v, "copy_keep", x.CopyKeep, 1)
+	schema.CheckMax(v, "copy_keep", x.CopyKeep, 1000)
 }
 
 // DiskStatus: what is known of a disk.
@@ -228,6 +246,9 @@ const (
 	DiskAttrSourceSnapshot  = "spec.source_snapshot"
 	DiskAttrSnapshotEvery   = "spec.snapshot_every"
 	DiskAttrSnapshotKeep    = "spec.snapshot_keep"
+	DiskAttrSourceCopy      = "spec.source_copy"
+	DiskAttrCopyTo          = "spec.copy_to"
+	DiskAttrCopyKeep        = "spec.copy_keep"
 	DiskAttrDeleted         = "spec.deleted"
 	DiskAttrPhase           = "status.phase"
 	DiskAttrVolume          = "status.volume"
@@ -304,6 +325,9 @@ var DiskKind = &schema.Kind{
 		{Path: "spec.source_snapshot", Number: 5, Type: "string", Doc: "Id of the snapshot of that disk; empty: the state of the disk when the clone is made."},
 		{Path: "spec.snapshot_every", Number: 7, Type: "duration", Doc: "Time between scheduled snapshots; absent: none are taken."},
 		{Path: "spec.snapshot_keep", Number: 8, Type: "int", Doc: "Scheduled snapshots that are kept.", Default: "7"},
+		{Path: "spec.source_copy", Number: 9, Type: "string", Doc: "Id of the disk_copy that it is restored from; empty: of none."},
+		{Path: "spec.copy_to", Number: 10, Type: "string", Doc: "URL of the store that each scheduled snapshot is copied to; empty: none is."},
+		{Path: "spec.copy_keep", Number: 11, Type: "int", Doc: "Scheduled copies that are kept.", Default: "7"},
 		{Path: "spec.deleted", Number: 6, Type: "bool", Doc: "It is to be deleted with its data when nothing uses it any more.", Default: "false"},
 		{Path: "status.phase", Number: 1, Type: "enum disk_phase", Doc: "Phase.", Default: "pending", Choices: []string{"pending", "ready", "failed", "deleting"}},
 		{Path: "status.volume", Number: 2, Type: "string", Doc: "Id of its volume in the store; absent until it is made."},
@@ -368,6 +392,8 @@ type DiskSnapshotSpec struct {
 	Key string `cbor:"3,keyasint" json:"key" schema:"required"`
 	// It was taken by the schedule of the disk, which deletes it again. (default false)
 	Scheduled bool `cbor:"5,keyasint" json:"scheduled"`
+	// Id of the disk_copy that it was taken for, which deletes it again; empty: for none.
+	Copy string `cbor:"6,keyasint,omitempty" json:"copy,omitempty"`
 	// It is to be deleted. (default false)
 	Deleted bool `cbor:"4,keyasint" json:"deleted"`
 }
@@ -458,6 +484,7 @@ const (
 	DiskSnapshotAttrName      = "spec.name"
 	DiskSnapshotAttrKey       = "spec.key"
 	DiskSnapshotAttrScheduled = "spec.scheduled"
+	DiskSnapshotAttrCopy      = "spec.copy"
 	DiskSnapshotAttrDeleted   = "spec.deleted"
 	DiskSnapshotAttrPhase     = "status.phase"
 	DiskSnapshotAttrSizeBytes = "status.size_bytes"
@@ -528,6 +555,7 @@ var DiskSnapshotKind = &schema.Kind{
 		{Path: "spec.name", Number: 2, Type: "string", Doc: "Name among the snapshots of the disk.", Required: true},
 		{Path: "spec.key", Number: 3, Type: "string", Doc: "disk + name, so that each pair exists once.", Required: true, Unique: true},
 		{Path: "spec.scheduled", Number: 5, Type: "bool", Doc: "It was taken by the schedule of the disk, which deletes it again.", Default: "false"},
+		{Path: "spec.copy", Number: 6, Type: "string", Doc: "Id of the disk_copy that it was taken for, which deletes it again; empty: for none."},
 		{Path: "spec.deleted", Number: 4, Type: "bool", Doc: "It is to be deleted.", Default: "false"},
 		{Path: "status.phase", Number: 1, Type: "enum disk_phase", Doc: "Phase.", Default: "pending", Choices: []string{"pending", "ready", "failed", "deleting"}},
 		{Path: "status.size_bytes", Number: 2, Type: "int", Doc: "Size of the disk when it was taken."},
@@ -556,6 +584,248 @@ var DiskSnapshotKind = &schema.Kind{
 		}},
 		{Title: "AGE", Value: func(obj schema.Object, now time.Time) string {
 			o := obj.(*DiskSnapshot)
+			return schema.CellAge(o.CreatedAt, now)
+		}},
+	},
+}
+
+// DiskCopy: A copy of a snapshot of a disk in another store. It outlives the disk, and
+// disks can be restored from it.
+type DiskCopy struct {
+	schema.Meta
+	Spec   DiskCopySpec   `json:"spec"`
+	Status DiskCopyStatus `json:"status"`
+}
+
+// DiskCopySpec: what is wanted of a disk_copy.
+type DiskCopySpec struct {
+	// The disk; empty once that is deleted.
+	Disk id.Disk `cbor:"1,keyasint,omitempty" json:"disk,omitempty"`
+	// Name of the disk.
+	DiskName string `cbor:"2,keyasint" json:"disk_name" schema:"required"`
+	// Id of the snapshot that is copied; empty: one is taken for the copy.
+	Snapshot string `cbor:"3,keyasint,omitempty" json:"snapshot,omitempty"`
+	// URL of the store that has the copy.
+	Store string `cbor:"4,keyasint" json:"store" schema:"required"`
+	// File system of the disk.
+	FileSystem FileSystem `cbor:"5,keyasint" json:"file_system" schema:"required"`
+	// It was made by the schedule of the disk, which deletes it again. (default false)
+	Scheduled bool `cbor:"6,keyasint" json:"scheduled"`
+	// It is to be deleted. (default false)
+	Deleted bool `cbor:"7,keyasint" json:"deleted"`
+}
+
+// SetDefaults sets every field that has a default.
+func (x *DiskCopySpec) SetDefaults() {
+	x.Scheduled = false
+	x.Deleted = false
+}
+
+// UnmarshalCBOR decodes x; fields that are missing get their defaults.
+func (x *DiskCopySpec) UnmarshalCBOR(b []byte) error {
+	type plain DiskCopySpec
+	*x = DiskCopySpec{}
+	x.SetDefaults()
+	return schema.Unmarshal(b, (*plain)(x))
+}
+
+// MarshalJSON renders x; durations are strings, secrets are redacted.
+func (x DiskCopySpec) MarshalJSON() ([]byte, error) { return schema.EncodeJSON(&x) }
+
+// UnmarshalJSON decodes x; unknown fields are errors, missing ones get their defaults.
+func (x *DiskCopySpec) UnmarshalJSON(b []byte) error { return schema.DecodeJSON(b, x) }
+
+// Validate reports every field that breaks its rules, as one error of class
+// invalid_argument.
+func (x *DiskCopySpec) Validate() error { return schema.Validate(x) }
+
+// ValidateFields is Validate below the path that v is at.
+func (x *DiskCopySpec) ValidateFields(v *schema.Validator) {
+	if x.Disk != "" {
+		v.Ref("disk", string(x.Disk))
+	}
+	v.Required("disk_name", x.DiskName != "")
+	v.Required("store", x.Store != "")
+	if x.Store != "" {
+		v.MaxLen("store", len(x.Store), 2048)
+	}
+	v.Required("file_system", x.FileSystem != "")
+	if x.FileSystem != "" {
+		schema.CheckEnum(v, "file_system", x.FileSystem)
+	}
+}
+
+// DiskCopyStatus: what is known of a disk_copy.
+type DiskCopyStatus struct {
+	// Phase. (default pending)
+	Phase DiskPhase `cbor:"1,keyasint" json:"phase"`
+	// Id of the volume in the store; absent until something of it may be there.
+	Volume string `cbor:"2,keyasint,omitempty" json:"volume,omitempty"`
+	// Size of the disk when the snapshot was taken. (unit: bytes)
+	SizeBytes *int64 `cbor:"3,keyasint,omitempty" json:"size_bytes,omitempty"`
+	// Time of the state that it has.
+	TakenAt *time.Time `cbor:"4,keyasint,omitempty" json:"taken_at,omitempty"`
+	// Time at which it was complete.
+	CopiedAt *time.Time `cbor:"5,keyasint,omitempty" json:"copied_at,omitempty"`
+	// Bytes that it takes, with what it shares with other copies. (unit: bytes)
+	DataBytes *int64 `cbor:"6,keyasint,omitempty" json:"data_bytes,omitempty"`
+	// Bytes that were sent for it. (unit: bytes)
+	SentBytes *int64 `cbor:"7,keyasint,omitempty" json:"sent_bytes,omitempty"`
+	// Reason why it is not ready.
+	Message string `cbor:"8,keyasint,omitempty" json:"message,omitempty"`
+}
+
+// SetDefaults sets every field that has a default.
+func (x *DiskCopyStatus) SetDefaults() {
+	x.Phase = DiskPhasePending
+}
+
+// UnmarshalCBOR decodes x; fields that are missing get their defaults.
+func (x *DiskCopyStatus) UnmarshalCBOR(b []byte) error {
+	type plain DiskCopyStatus
+	*x = DiskCopyStatus{}
+	x.SetDefaults()
+	return schema.Unmarshal(b, (*plain)(x))
+}
+
+// MarshalJSON renders x; durations are strings, secrets are redacted.
+func (x DiskCopyStatus) MarshalJSON() ([]byte, error) { return schema.EncodeJSON(&x) }
+
+// UnmarshalJSON decodes x; unknown fields are errors, missing ones get their defaults.
+func (x *DiskCopyStatus) UnmarshalJSON(b []byte) error { return schema.DecodeJSON(b, x) }
+
+// Validate reports every field that breaks its rules, as one error of class
+// invalid_argument.
+func (x *DiskCopyStatus) Validate() error { return schema.Validate(x) }
+
+// ValidateFields is Validate below the path that v is at.
+func (x *DiskCopyStatus) ValidateFields(v *schema.Validator) {
+	schema.CheckEnum(v, "phase", x.Phase)
+}
+
+// Attributes of DiskCopy.
+const (
+	DiskCopyAttrDisk       = "spec.disk"
+	DiskCopyAttrDiskName   = "spec.disk_name"
+	DiskCopyAttrSnapshot   = "spec.snapshot"
+	DiskCopyAttrStore      = "spec.store"
+	DiskCopyAttrFileSystem = "spec.file_system"
+	DiskCopyAttrScheduled  = "spec.scheduled"
+	DiskCopyAttrDeleted    = "spec.deleted"
+	DiskCopyAttrPhase      = "status.phase"
+	DiskCopyAttrVolume     = "status.volume"
+	DiskCopyAttrSizeBytes  = "status.size_bytes"
+	DiskCopyAttrTakenAt    = "status.taken_at"
+	DiskCopyAttrCopiedAt   = "status.copied_at"
+	DiskCopyAttrDataBytes  = "status.data_bytes"
+	DiskCopyAttrSentBytes  = "status.sent_bytes"
+	DiskCopyAttrMessage    = "status.message"
+)
+
+// NewDiskCopy returns a disk_copy with every default applied.
+func NewDiskCopy() *DiskCopy {
+	o := new(DiskCopy)
+	o.Spec.SetDefaults()
+	o.Status.SetDefaults()
+	return o
+}
+
+// GetID returns the typed id.
+func (o *DiskCopy) GetID() id.DiskCopy { return id.DiskCopy(o.ID) }
+
+// EntityKind returns DiskCopyKind.
+func (o *DiskCopy) EntityKind() *schema.Kind { return DiskCopyKind }
+
+// SpecPtr returns &o.Spec.
+func (o *DiskCopy) SpecPtr() any { return &o.Spec }
+
+// StatusPtr returns &o.Status.
+func (o *DiskCopy) StatusPtr() any { return &o.Status }
+
+// ValidateFields checks spec and status.
+func (o *DiskCopy) ValidateFields(v *schema.Validator) {
+	v.In("spec", &o.Spec)
+	v.In("status", &o.Status)
+}
+
+// MarshalJSON renders o with its kind; secrets are redacted.
+func (o DiskCopy) MarshalJSON() ([]byte, error) { return schema.EncodeObjectJSON(&o) }
+
+// UnmarshalJSON decodes o strictly; missing fields get their defaults.
+func (o *DiskCopy) UnmarshalJSON(b []byte) error { return schema.DecodeObjectJSON(b, o) }
+
+// Extract adds what the store indexes or enforces of o.
+func (o *DiskCopy) Extract(e *schema.Extracted) {
+	if o.Spec.Disk != "" {
+		e.AddIndex("spec.disk", schema.EncodeIndexString(string(o.Spec.Disk)))
+		e.AddRef("spec.disk", "disk", schema.ID(o.Spec.Disk), schema.Clear)
+	}
+	if o.Spec.DiskName != "" {
+		e.AddIndex("spec.disk_name", schema.EncodeIndexString(o.Spec.DiskName))
+	}
+}
+
+// DiskCopyKind describes the kind disk_copy.
+var DiskCopyKind = &schema.Kind{
+	Name: "disk_copy", Plural: "disk_copies", Prefix: "dcopy", Domain: "disk",
+	Doc:   "A copy of a snapshot of a disk in another store. It outlives the disk, and disks can be restored from it.",
+	Scope: schema.ScopeProject,
+	New:   func() schema.Object { return NewDiskCopy() },
+	Decode: func(r *schema.Record) (schema.Object, error) {
+		o := NewDiskCopy()
+		if err := schema.DecodeRecord(r, o); err != nil {
+			return nil, err
+		}
+		return o, nil
+	},
+	Encode:  schema.EncodeObject,
+	Extract: func(r *schema.Record) (schema.Extracted, error) { return schema.ExtractRecord(r, NewDiskCopy()) },
+	Attrs: []schema.Attr{
+		{Path: "spec.disk", Number: 1, Type: "ref disk", Doc: "The disk; empty once that is deleted.", Indexed: true},
+		{Path: "spec.disk_name", Number: 2, Type: "string", Doc: "Name of the disk.", Required: true, Indexed: true},
+		{Path: "spec.snapshot", Number: 3, Type: "string", Doc: "Id of the snapshot that is copied; empty: one is taken for the copy."},
+		{Path: "spec.store", Number: 4, Type: "string", Doc: "URL of the store that has the copy.", Required: true},
+		{Path: "spec.file_system", Number: 5, Type: "enum file_system", Doc: "File system of the disk.", Required: true, Choices: []string{"ext4", "xfs"}},
+		{Path: "spec.scheduled", Number: 6, Type: "bool", Doc: "It was made by the schedule of the disk, which deletes it again.", Default: "false"},
+		{Path: "spec.deleted", Number: 7, Type: "bool", Doc: "It is to be deleted.", Default: "false"},
+		{Path: "status.phase", Number: 1, Type: "enum disk_phase", Doc: "Phase.", Default: "pending", Choices: []string{"pending", "ready", "failed", "deleting"}},
+		{Path: "status.volume", Number: 2, Type: "string", Doc: "Id of the volume in the store; absent until something of it may be there."},
+		{Path: "status.size_bytes", Number: 3, Type: "int", Doc: "Size of the disk when the snapshot was taken."},
+		{Path: "status.taken_at", Number: 4, Type: "time", Doc: "Time of the state that it has."},
+		{Path: "status.copied_at", Number: 5, Type: "time", Doc: "Time at which it was complete."},
+		{Path: "status.data_bytes", Number: 6, Type: "int", Doc: "Bytes that it takes, with what it shares with other copies."},
+		{Path: "status.sent_bytes", Number: 7, Type: "int", Doc: "Bytes that were sent for it."},
+		{Path: "status.message", Number: 8, Type: "string", Doc: "Reason why it is not ready."},
+	},
+	Columns: []schema.Column{
+		{Title: "DISK", Value: func(obj schema.Object, _ time.Time) string {
+			o := obj.(*DiskCopy)
+			return schema.Cell(o.Spec.DiskName)
+		}},
+		{Title: "PHASE", Value: func(obj schema.Object, _ time.Time) string {
+			o := obj.(*DiskCopy)
+			return schema.Cell(o.Status.Phase)
+		}},
+		{Title: "TAKEN", Value: func(obj schema.Object, now time.Time) string {
+			o := obj.(*DiskCopy)
+			if o.Status.TakenAt == nil {
+				return ""
+			}
+			return schema.CellAge(*o.Status.TakenAt, now)
+		}},
+		{Title: "STORE", Value: func(obj schema.Object, _ time.Time) string {
+			o := obj.(*DiskCopy)
+			return schema.Cell(o.Spec.Store)
+		}},
+		{Title: "SENT", Value: func(obj schema.Object, _ time.Time) string {
+			o := obj.(*DiskCopy)
+			if o.Status.SentBytes == nil {
+				return ""
+			}
+			return schema.CellBytes(*o.Status.SentBytes)
+		}},
+		{Title: "AGE", Value: func(obj schema.Object, now time.Time) string {
+			o := obj.(*DiskCopy)
 			return schema.CellAge(o.CreatedAt, now)
 		}},
 	},

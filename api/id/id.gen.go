@@ -56,6 +56,12 @@ type Disk string
 // NewDisk returns a fresh random id.
 func NewDisk() Disk { return Disk(schema.NewID("disk")) }
 
+// DiskCopy is the id of an entity of kind disk_copy ("dcopy-" and 16 characters).
+type DiskCopy string
+
+// NewDiskCopy returns a fresh random id.
+func NewDiskCopy() DiskCopy { return DiskCopy(schema.NewID("dcopy")) }
+
 // DiskMount is the id of an entity of kind disk_mount ("dmount-" and 16 characters).
 type DiskMount string
 

@@ -27,7 +27,8 @@ import (
 // New makes the commands.
 func New(e *command.Env) *cobra.Command {
 	return command.Group("disk", "Create and manage disks that sandboxes mount",
-		newCreate(e), newList(e), newShow(e), newClone(e), newSnapshot(e), newDeleteSnapshot(e), newResize(e), newSchedule(e), newDelete(e))
+		newCreate(e), newList(e), newShow(e), newClone(e), newSnapshot(e), newDeleteSnapshot(e), newResize(e), newSchedule(e), newCopy(e), newCopies(e), newDeleteCopy(e),
+		newRestore(e), newDelete(e))
 }
 
 func client(ctx context.Context, e *command.Env) (disk.DisksClient, error) {
@@ -200,53 +201,13 @@ func newResize(e *command.Env) *cobra.Command {
 	}
 }
 
-func newSchedule(e *command.Env) *cobra.Command {
-	var every time.Duration
-	var keep int64
-	var off bool
-	cmd := &cobra.Command{
-		Use:   "schedule DISK --every TIME|--off",
-		Short: "Take snapshots of a disk regularly",
-		Long: `Takes a snapshot of a disk every so often, named auto-YYYYMMDD-HHMMSS in UTC, and deletes the oldest of these beyond the
-number to keep. Snapshots that were taken by hand stay. --off takes no more; those that exist stay.`,
-		Example:           "  r disk schedule data --every 24h --keep 14\n  r disk schedule data --off",
-		Args:              command.Args(1, 1, "DISK"),
-		ValidArgsFunction: command.CompleteFirst(e, disk.DiskKind),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			if off == (every > 0) {
-				return exit.Usagef("state either --every or --off")
-			}
-			req := &disk.ScheduleDiskRequest{Project: e.Project(), Disk: args[0]}
-			if every > 0 {
-				req.Every = &every
-			}
-			if keep > 0 {
-				req.Keep = &keep
-			}
-			if err := req.Validate(); err != nil {
-				return exit.With(exit.Usage, err)
-			}
-			c, err := client(cmd.Context(), e)
-			if err != nil {
-				return err
-			}
-			resp, err := c.Schedule(cmd.Context(), req)
-			return done(e, resp, err, "scheduled")
-		},
-	}
-	cmd.Flags().DurationVar(&every, "every", 0, "time between snapshots, at least 1m")
-	cmd.Flags().Int64Var(&keep, "keep", 0, "snapshots to keep; 7 unless stated once")
-	cmd.Flags().BoolVar(&off, "off", false, "take no more snapshots")
-	return cmd
-}
-
 func newDelete(e *command.Env) *cobra.Command {
 	var yes bool
 	cmd := &cobra.Command{
 		Use:               "delete DISK",
 		Aliases:           []string{"rm"},
 		Short:             "Delete a disk with its data",
-		Long:              "Deletes a disk permanently. It refuses while a sandbox has the disk mounted, an app uses it, or snapshots of it exist. Clones stay.",
+		Long:              "Deletes a disk permanently. It refuses while a sandbox has the disk mounted, an app uses it, or snapshots of it exist. Clones and copies stay.",
 		Args:              command.Args(1, 1, "DISK"),
 		ValidArgsFunction: command.CompleteFirst(e, disk.DiskKind),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -347,6 +308,7 @@ type detail struct {
 	Disk      *disk.Disk           `json:"disk"`
 	Snapshots []*disk.DiskSnapshot `json:"snapshots"`
 	Mounts    []*disk.DiskMount    `json:"mounts"`
+	Copies    []*disk.DiskCopy     `json:"copies"`
 	Apps      []string             `json:"apps"` // names of those that use it
 }
 
@@ -365,7 +327,7 @@ func show(ctx context.Context, e *command.Env, name string) error {
 	if err != nil {
 		return err
 	}
-	x := detail{Disk: d, Snapshots: []*disk.DiskSnapshot{}, Mounts: []*disk.DiskMount{}, Apps: []string{}}
+	x := detail{Disk: d, Snapshots: []*disk.DiskSnapshot{}, Mounts: []*disk.DiskMount{}, Copies: []*disk.DiskCopy{}, Apps: []string{}}
 	snaps, _, err := command.All[disk.DiskSnapshot](ctx, e, entity.Where(disk.DiskSnapshotAttrDisk, d.GetID()))
 	if err != nil {
 		return err
@@ -374,6 +336,11 @@ func show(ctx context.Context, e *command.Env, name string) error {
 	if err != nil {
 		return err
 	}
+	copies, _, err := command.All[disk.DiskCopy](ctx, e, entity.Where(disk.DiskCopyAttrDisk, d.GetID()))
+	if err != nil {
+		return err
+	}
+	x.Copies = append(x.Copies, copies...)
 	users, err := Users(ctx, e, []*disk.Disk{d})
 	if err != nil {
 		return err
@@ -393,6 +360,9 @@ func show(ctx context.Context, e *command.Env, name string) error {
 	}
 	if d.Spec.SnapshotEvery != nil {
 		rows = append(rows, []string{"snapshots", fmt.Sprintf("every %s, the newest %d are kept", *d.Spec.SnapshotEvery, d.Spec.SnapshotKeep)})
+		if d.Spec.CopyTo != "" {
+			rows = append(rows, []string{"copies", fmt.Sprintf("each snapshot to %s, the newest %d are kept", d.Spec.CopyTo, d.Spec.CopyKeep)})
+		}
 	}
 	if d.Status.Message != "" {
 		rows = append(rows, []string{"message", d.Status.Message})
@@ -409,6 +379,9 @@ func show(ctx context.Context, e *command.Env, name string) error {
 	}
 	for _, s := range x.Snapshots {
 		rows = append(rows, []string{"snapshot", d.Name + "@" + s.Spec.Name + " (" + string(s.Status.Phase) + ", " + schema.CellAge(s.CreatedAt, time.Now()) + " ago)"})
+	}
+	for _, c := range x.Copies {
+		rows = append(rows, []string{"copy", string(c.ID) + " in " + c.Spec.Store + " (" + string(c.Status.Phase) + ")"})
 	}
 	e.Table([]string{"", ""}, rows)
 	return nil

@@ -2,6 +2,7 @@ package disk_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -163,7 +164,8 @@ func control(store entity.Store, in *instance.Instance, nid id.Node, logger *slo
 	informers := informer.New(informer.Config{Reader: store, Logger: slog.New(slog.DiscardHandler)})
 	rt := kit.New(kit.Config{Informers: informers, Logger: logger})
 	ctl := &disk.Reconciler{Store: store, Volumes: volumes, Node: nid, MountDir: in.DiskMounts(), DefaultStore: url, Logger: logger}
-	return ctl, informers, rt, rt.Add(ctl.Controller())
+	copies := &disk.Copies{Store: store, Volumes: volumes, Node: nid, DefaultStore: url, Logger: logger}
+	return ctl, informers, rt, errors.Join(rt.Add(ctl.Controller()), rt.Add(copies.Controller()))
 }
 
 // create makes a disk.

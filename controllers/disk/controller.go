@@ -33,7 +33,7 @@ func (r *Reconciler) Controller() kit.Controller {
 			kit.Func(r.sweep),
 		},
 		Access: kit.Access{
-			Reads:   []*schema.Kind{sandbox.SandboxKind, core.NodeKind, core.NodeLeaseKind},
+			Reads:   []*schema.Kind{disk.DiskCopyKind, sandbox.SandboxKind, core.NodeKind, core.NodeLeaseKind},
 			Creates: []*schema.Kind{disk.DiskMountKind},
 			Deletes: []*schema.Kind{disk.DiskKind, disk.DiskSnapshotKind, disk.DiskMountKind},
 			Owns: append(kit.Fields(disk.DiskKind, "status"), append(kit.Fields(disk.DiskSnapshotKind, "status"),

@@ -4,8 +4,8 @@
 //	pending -> ready -> (deleting)      a disk; a snapshot is the same
 //	      \-> failed
 //
-// In: disks, their snapshots, and disk_mounts, which say which sandbox has which
-// disk. Out: volumes in their stores, block devices of the disk daemon, file
+// In: disks, their snapshots and copies, and disk_mounts, which say which sandbox
+// has which disk. Out: volumes in their stores, block devices of the disk daemon, file
 // systems mounted below the directory of mounts, disk.status.
 //
 // # Attachment
@@ -59,6 +59,12 @@ type Volume struct {
 	SizeBytes int64
 }
 
+// Copied says what a copy consists of.
+type Copied struct {
+	Bytes int64 // all that it has
+	Sent  int64 // bytes of these that were sent for it
+}
+
 // Volumes makes volumes and attaches them on this node. Each method may be
 // repeated. store is a URL; volume an id that Create or Clone returned.
 type Volumes interface {
@@ -76,6 +82,16 @@ type Volumes interface {
 	// Snapshot takes a snapshot of an attached volume, if it has none of that name.
 	Snapshot(ctx context.Context, volume, snapshot string) error
 	DeleteSnapshot(ctx context.Context, store, volume, snapshot string) error
+	// Copy copies a snapshot of a volume to the store to, where it has the name
+	// as. It sends what copies there do not have. Unavailable: repeat it later.
+	Copy(ctx context.Context, store, volume, snapshot, to, as string) (Copied, error)
+	// DeleteCopy deletes a copy, complete or not, and what no other copy in its
+	// store needs.
+	DeleteCopy(ctx context.Context, store, volume, as string) error
+	// Restore makes a volume with a name and the content of a copy, or completes
+	// the one of that name. from is the store of the copy, store that of the
+	// volume. NotFound: there is no such copy.
+	Restore(ctx context.Context, from, volume, as, store, name string) (restored string, sizeBytes int64, err error)
 	// Delete deletes a volume, which is not attached, and the data that only it uses.
 	Delete(ctx context.Context, store, volume string) error
 }
@@ -212,6 +228,9 @@ func (r *Reconciler) dir(did schema.ID) string { return filepath.Join(r.MountDir
 // provision makes the volume of a new disk: empty, or a clone.
 func (r *Reconciler) provision(ctx context.Context, d *disk.Disk) error {
 	var err error
+	if d.Spec.SourceCopy != "" {
+		return r.restore(ctx, d)
+	}
 	if d.Spec.SourceDisk == "" {
 		d.Status.Volume, d.Status.SizeBytes, err = r.Volumes.Create(ctx, r.store(d), string(d.ID), d.Spec.SizeBytes)
 		if err != nil {
@@ -254,6 +273,23 @@ func (r *Reconciler) provision(ctx context.Context, d *disk.Disk) error {
 		r.Logger.Warn("the source of a clone is not detached yet", "volume", string(source.ID), "error", err)
 	}
 	return nil
+}
+
+// restore makes the volume of a new disk from a copy.
+func (r *Reconciler) restore(ctx context.Context, d *disk.Disk) error {
+	c, err := entity.Get[disk.DiskCopy](ctx, r.Store, id.DiskCopy(d.Spec.SourceCopy))
+	if errs.Is(err, errs.NotFound) || err == nil && (c.Spec.Deleted || c.Status.Phase != disk.DiskPhaseReady) {
+		return errs.New(errs.FailedPrecondition, "the copy %s, of which it is restored, is deleted or not complete", d.Spec.SourceCopy)
+	}
+	if err != nil {
+		return err
+	}
+	d.Status.Volume, d.Status.SizeBytes, err = r.Volumes.Restore(ctx, c.Spec.Store, c.Status.Volume, string(c.ID), r.store(d), string(d.ID))
+	if err != nil {
+		return errs.Wrap(err, "restore copy %s", c.ID)
+	}
+	d.Status.Formatted, d.Status.Phase, d.Status.Message = true, disk.DiskPhaseReady, ""
+	return entity.UpdateStatus(ctx, r.Store, d)
 }
 
 // lockSource returns the disk that d is a clone of, locked.
@@ -336,7 +372,17 @@ func (r *Reconciler) erase(ctx context.Context, d *disk.Disk) error {
 	if volume == "" {
 		volume = string(d.ID)
 	}
-	if err := r.Volumes.Delete(ctx, r.store(d), volume); err != nil && !errs.Is(err, errs.NotFound) {
+	err := r.Volumes.Delete(ctx, r.store(d), volume)
+	if errs.Is(err, errs.FailedPrecondition) && d.Spec.SourceCopy != "" && d.Status.Volume == "" {
+		// A restore that was killed has left it open.
+		if _, err = r.Volumes.Attach(ctx, r.store(d), volume, false); err == nil {
+			err = r.Volumes.Detach(ctx, volume)
+		}
+		if err == nil {
+			err = r.Volumes.Delete(ctx, r.store(d), volume)
+		}
+	}
+	if err != nil && !errs.Is(err, errs.NotFound) {
 		return errs.Wrap(err, "delete the volume")
 	}
 	return entity.Delete(ctx, r.Store, d)

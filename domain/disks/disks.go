@@ -3,7 +3,9 @@
 //	Create, Clone            a disk; they return when it can be used
 //	Snapshot, DeleteSnapshot the state of a disk at one moment
 //	Resize                   makes a disk larger
-//	Schedule                 takes snapshots regularly
+//	Schedule                 takes snapshots regularly, and copies them
+//	Copy, DeleteCopy         a copy of a disk in another store (copies.go)
+//	Restore                  a disk with the content of a copy
 //	Delete                   deletes a disk with its data
 //	Claim, Release           which sandbox mounts which disk (mounts.go)
 //	Ensure                   a disk that an app names
@@ -11,7 +13,7 @@
 // They change entities; the disk controller of a node makes volumes, file systems
 // and mounts match. A refusal is an error with the detail "reason":
 //
-//	in_use              sandboxes have the disk mounted, or apps use it
+//	in_use              sandboxes have the disk mounted, apps use it, or it is being copied or restored
 //	has_snapshots       snapshots of the disk exist
 //	shrink              a disk only grows
 //	deleted             the disk is being deleted
@@ -264,6 +266,9 @@ func (s *Service) DeleteSnapshot(ctx context.Context, project, name, snapshot st
 	if err != nil {
 		return err
 	}
+	if err := s.snapshotNotCopied(ctx, d, snap); err != nil {
+		return err
+	}
 	_, err = entity.ModifySpec(ctx, s.Store, snap.GetID(), func(x *disk.DiskSnapshot) error { x.Spec.Deleted = true; return nil })
 	if err == nil {
 		_, err = informer.Of[disk.DiskSnapshot](s.Informers).Await(ctx, snap.ID, func(*disk.DiskSnapshot) (bool, error) { return false, nil })
@@ -310,27 +315,47 @@ func (s *Service) Resize(ctx context.Context, project, name string, size int64) 
 	})
 }
 
+// ScheduleRequest describes the scheduled snapshots of a disk, and their copies.
+type ScheduleRequest struct {
+	Project, Name string
+	Every         time.Duration // 0: none any more; those that exist stay
+	Keep          int64         // 0: as before
+	CopyTo        string        // URL of the store for copies; "": as before
+	CopyKeep      int64         // 0: as before
+	CopyOff       bool          // none is copied any more; copies that exist stay
+}
+
 // Schedule has a snapshot of a disk taken every so often, and keeps the newest
-// ones; every 0: none any more, those that exist stay. keep 0: as many as before.
-func (s *Service) Schedule(ctx context.Context, project, name string, every time.Duration, keep int64) (*disk.Disk, error) {
-	d, err := s.Find(ctx, project, name)
+// ones; with a store, each is copied there.
+func (s *Service) Schedule(ctx context.Context, req ScheduleRequest) (*disk.Disk, error) {
+	if req.CopyOff && req.CopyTo != "" {
+		return nil, errs.New(errs.InvalidArgument, "state either a store for copies or that there are none")
+	}
+	d, err := s.Find(ctx, req.Project, req.Name)
 	if err != nil {
 		return nil, err
 	}
 	return entity.ModifySpec(ctx, s.Store, d.GetID(), func(d *disk.Disk) error {
 		d.Spec.SnapshotEvery = nil
-		if every > 0 {
-			d.Spec.SnapshotEvery = &every
+		if req.Every > 0 {
+			d.Spec.SnapshotEvery = &req.Every
 		}
-		if keep > 0 {
-			d.Spec.SnapshotKeep = keep
+		if req.Keep > 0 {
+			d.Spec.SnapshotKeep = req.Keep
+		}
+		if req.CopyTo != "" || req.CopyOff {
+			d.Spec.CopyTo = req.CopyTo
+		}
+		if req.CopyKeep > 0 {
+			d.Spec.CopyKeep = req.CopyKeep
 		}
 		return nil
 	})
 }
 
 // Delete deletes a disk with its data, and returns when it is gone. It refuses
-// while sandboxes have the disk mounted, apps use it, or snapshots of it exist.
+// while sandboxes have the disk mounted, apps use it, it is being copied, or
+// snapshots of it exist. Copies stay.
 func (s *Service) Delete(ctx context.Context, project, name string) error {
 	d, err := s.Find(ctx, project, name)
 	if err != nil {
@@ -351,6 +376,9 @@ func (s *Service) Delete(ctx context.Context, project, name string) error {
 		}
 		if len(mounts) > 0 {
 			return refuse("in_use", "disk %s is mounted in sandbox %s", name, mounts[0].Spec.Sandbox).WithHint("stop the sandbox first")
+		}
+		if err := s.notCopied(ctx, d); err != nil {
+			return err
 		}
 		snaps, _, err := entity.List[disk.DiskSnapshot](ctx, s.Store, entity.Where(disk.DiskSnapshotAttrDisk, d.GetID()))
 		if err != nil {

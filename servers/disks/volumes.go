@@ -259,6 +259,95 @@ func (v *Volumes) Delete(ctx context.Context, url, volume string) error {
 	return nil
 }
 
+// Copy implements ctldisk.Volumes.
+func (v *Volumes) Copy(ctx context.Context, url, volume, snapshot, to, as string) (ctldisk.Copied, error) {
+	id, err := lsvd.ParseID(volume)
+	if err != nil {
+		return ctldisk.Copied{}, err
+	}
+	from, _, err := host.OpenStore(ctx, url)
+	if err != nil {
+		return ctldisk.Copied{}, err
+	}
+	other, _, err := host.OpenStore(ctx, to)
+	if err != nil {
+		return ctldisk.Copied{}, errs.Wrap(err, "store %s", to)
+	}
+	s, err := lsvd.Copy(ctx, from, id, snapshot, other, as, nil)
+	return ctldisk.Copied{Bytes: s.Bytes, Sent: s.SentBytes}, err
+}
+
+// DeleteCopy implements ctldisk.Volumes.
+func (v *Volumes) DeleteCopy(ctx context.Context, url, volume, as string) error {
+	id, err := lsvd.ParseID(volume)
+	if err != nil {
+		return err
+	}
+	st, _, err := host.OpenStore(ctx, url)
+	if err != nil {
+		return err
+	}
+	if err := lsvd.DeleteCopy(ctx, st, id, as); err != nil {
+		return err
+	}
+	v.sweep(ctx, st, url)
+	return nil
+}
+
+// maxRestoreUnsent bounds what a volume that is restored has in its log, and
+// closeTimeout how long its end waits for a store that does not answer.
+const (
+	maxRestoreUnsent = 256 << 20
+	closeTimeout     = time.Minute
+)
+
+// Restore implements ctldisk.Volumes. In the store of the copy the volume is a
+// clone, which shares the data of the copy. In another one the data is written to
+// it; a restore that was interrupted writes all of it again.
+func (v *Volumes) Restore(ctx context.Context, from, volume, as, url, name string) (string, int64, error) {
+	id, err := lsvd.ParseID(volume)
+	if err != nil {
+		return "", 0, err
+	}
+	src, fromURL, err := host.OpenStore(ctx, from)
+	if err != nil {
+		return "", 0, errs.Wrap(err, "store %s", from)
+	}
+	info, err := lsvd.InfoSnapshot(ctx, src, id, as)
+	if err != nil {
+		return "", 0, err
+	}
+	dst, toURL, err := host.OpenStore(ctx, url)
+	if err != nil {
+		return "", 0, err
+	}
+	if fromURL == toURL {
+		return v.Clone(ctx, url, volume, as, name)
+	}
+	restored, size, err := v.Create(ctx, url, name, info.Size)
+	if err != nil {
+		return "", 0, err
+	}
+	state, err := host.Open(v.Instance.State("lsvd"))
+	if err != nil {
+		return "", 0, err
+	}
+	d, err := state.Open(ctx, dst, host.Spec{Store: toURL, Volume: restored, Options: lsvd.Options{Logger: v.Logger, MaxUnsent: maxRestoreUnsent}})
+	if err != nil {
+		return "", 0, err
+	}
+	err = lsvd.ReadSnapshot(ctx, src, id, as, nil, func(off int64, data []byte) error { return d.WriteAt(ctx, data, off, 0) })
+	if err == nil {
+		err = d.Drain(ctx)
+	}
+	end, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
+	defer cancel()
+	if cerr := d.Close(end); err == nil {
+		err = cerr
+	}
+	return restored, size, err
+}
+
 // sweep frees the space of deleted volumes. After an error a later one frees the rest.
 func (v *Volumes) sweep(ctx context.Context, st store.Store, url string) {
 	if _, _, err := lsvd.Sweep(ctx, st); err != nil {

@@ -39,7 +39,26 @@ func (h *diskHandler) Resize(ctx context.Context, req *disk.ResizeDiskRequest) (
 }
 
 func (h *diskHandler) Schedule(ctx context.Context, req *disk.ScheduleDiskRequest) (*disk.DiskResponse, error) {
-	return diskResponse(h.disks.Schedule(ctx, req.Project, req.Disk, value(req.Every), value(req.Keep)))
+	return diskResponse(h.disks.Schedule(ctx, disks.ScheduleRequest{
+		Project: req.Project, Name: req.Disk, Every: value(req.Every), Keep: value(req.Keep), CopyTo: req.CopyTo, CopyKeep: value(req.CopyKeep), CopyOff: value(req.CopyOff),
+	}))
+}
+
+func (h *diskHandler) Copy(ctx context.Context, req *disk.CopyDiskRequest) (*disk.CopyResponse, error) {
+	c, err := h.disks.Copy(ctx, req.Project, req.Disk, req.Snapshot, req.Store)
+	if err != nil {
+		return nil, err
+	}
+	rec, err := record(c)
+	return &disk.CopyResponse{Copy: rec}, err
+}
+
+func (h *diskHandler) DeleteCopy(ctx context.Context, req *disk.DeleteCopyRequest) error {
+	return h.disks.DeleteCopy(ctx, req.Project, req.Copy)
+}
+
+func (h *diskHandler) Restore(ctx context.Context, req *disk.RestoreDiskRequest) (*disk.DiskResponse, error) {
+	return diskResponse(h.disks.Restore(ctx, disks.RestoreRequest{Project: req.Project, Copy: req.Copy, At: req.At, Name: req.Disk, Store: req.Store}))
 }
 
 func (h *diskHandler) Delete(ctx context.Context, req *disk.DiskRequest) error {

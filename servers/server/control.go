@@ -144,6 +144,9 @@ func (c *control) controllers(nodeID id.Node) []kit.Controller {
 		nodeSandboxes.Controller(),
 		(&ctlsandbox.Snapshots{Sandboxes: nodeSandboxes, Logger: log("snapshot")}).Controller(),
 		nodeDisks.Controller(),
+		(&ctldisk.Copies{
+			Store: c.store, Volumes: c.m.volumes, Node: nodeID, DefaultStore: c.m.diskStore, Logger: log("disk-copy"),
+		}).Controller(),
 		(&ctldisk.Schedule{Store: c.store, Logger: log("disk-schedule")}).Controller(),
 		(&node.Liveness{Store: c.store, Logger: log("node")}).Controller(),
 		(&retention.Reconciler{

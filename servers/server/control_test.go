@@ -57,6 +57,8 @@ func TestFieldsHaveOneWriter(t *testing.T) {
 		"deployment writes app.spec.secrets of api when a rollback brings back that of its version",
 		"deployment writes sandbox.spec.desired of api to stop the release command of a version that will not serve",
 		"deployment writes sandbox.spec.stop_reason of api to stop the release command of a version that will not serve",
+		"disk-copy writes disk_snapshot.spec.deleted of api to delete one that was taken for a copy",
+		"disk-schedule writes disk_copy.spec.deleted of api to delete an old one that it has made",
 		"disk-schedule writes disk_snapshot.spec.deleted of api to delete an old one that it has taken",
 		"execution writes sandbox.spec.desired of api to stop the sandbox of an attempt whose server was killed",
 		"execution writes sandbox.spec.stop_reason of api to stop the sandbox of an attempt whose server was killed",
@@ -153,7 +155,7 @@ func TestDebugControllers(t *testing.T) {
 	for _, s := range resp.Controllers {
 		got[s.Name], names = s, append(names, s.Name)
 	}
-	want := []string{"api", "build", "deployment", "disk", "disk-schedule", "execution", "node", "pool", "quota", "registrar", "retention", "sandbox", "sandbox-retention", "scheduler", "snapshot", "template", "warm-pool"}
+	want := []string{"api", "build", "deployment", "disk", "disk-copy", "disk-schedule", "execution", "node", "pool", "quota", "registrar", "retention", "sandbox", "sandbox-retention", "scheduler", "snapshot", "template", "warm-pool"}
 	if !slices.Equal(names, want) {
 		t.Errorf("writers %v, want %v", names, want)
 	}

@@ -143,7 +143,14 @@ var answers = map[string]answer{
 	"disk.Disks/DeleteSnapshot": snapshotRequest,
 	"disk.Disks/Schedule":       byApp(func(p, a string) *disk.ScheduleDiskRequest { return &disk.ScheduleDiskRequest{Project: p, Disk: a} }),
 	"disk.Disks/Resize":         byApp(func(p, a string) *disk.ResizeDiskRequest { return &disk.ResizeDiskRequest{Project: p, Disk: a} }),
-	"disk.Disks/Delete":         byApp(func(p, a string) *disk.DiskRequest { return &disk.DiskRequest{Project: p, Disk: a} }),
+	"disk.Disks/Copy": byApp(func(p, a string) *disk.CopyDiskRequest {
+		return &disk.CopyDiskRequest{Project: p, Disk: a, Store: "/none"}
+	}),
+	"disk.Disks/DeleteCopy": byApp(func(p, a string) *disk.DeleteCopyRequest { return &disk.DeleteCopyRequest{Project: p, Copy: a} }),
+	"disk.Disks/Restore": byApp(func(p, a string) *disk.RestoreDiskRequest {
+		return &disk.RestoreDiskRequest{Project: p, Copy: a, Disk: "restored"}
+	}),
+	"disk.Disks/Delete": byApp(func(p, a string) *disk.DiskRequest { return &disk.DiskRequest{Project: p, Disk: a} }),
 
 	"secret.Secrets/Set": byApp(func(p, a string) *secret.SetSecretRequest {
 		return &secret.SetSecretRequest{Project: p, Secret: a, Value: "value", Hosts: []string{"api.example"}}
