@@ -18,6 +18,7 @@ import (
 	"miren.dev/runtime/api"
 	"miren.dev/runtime/api/app"
 	"miren.dev/runtime/api/core"
+	"miren.dev/runtime/api/disk"
 	"miren.dev/runtime/api/execution"
 	"miren.dev/runtime/api/history"
 	"miren.dev/runtime/api/interpreter"
@@ -155,6 +156,7 @@ func (f *fake) serveOn(l net.Listener, cfg *tls.Config) (stop func()) {
 	sandbox.RegisterTemplates(srv, fakeTemplates{f})
 	interpreter.RegisterInterpreter(srv, fakeInterpreter{f})
 	execution.RegisterExecutions(srv, newFakeExecutions(f))
+	disk.RegisterDisks(srv, fakeDisks{f: f})
 	done := make(chan error, 1)
 	go func() { done <- srv.Serve(l) }()
 	ctx, cancel := context.WithCancel(context.Background())
