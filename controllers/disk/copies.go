@@ -17,11 +17,13 @@ import (
 	"miren.dev/runtime/pkg/schema"
 )
 
-// copyWorkers bounds how many copies are made at a time, and otherNode is how
-// often a copy that another node makes is looked at.
+// copyWorkers bounds how many copies are made at a time. snapshotWait is the wait
+// for the snapshot of a schedule that is being taken, and otherNode is how often a
+// copy that another node makes is reconciled.
 const (
-	copyWorkers = 2
-	otherNode   = time.Minute
+	copyWorkers  = 2
+	snapshotWait = time.Second
+	otherNode    = time.Minute
 )
 
 // Copies copies snapshots of disks to other stores.
@@ -83,18 +85,19 @@ func (r *Copies) Reconcile(ctx context.Context, cid schema.ID) (time.Duration, e
 	if !mine {
 		return otherNode, nil
 	}
+	var again time.Duration
 	switch {
 	case c.Spec.Deleted:
 		err = r.delete(ctx, c)
 	case c.Status.Phase == disk.DiskPhasePending:
-		err = r.copy(ctx, c, d)
+		again, err = r.copy(ctx, c, d)
 	default:
 		err = r.dropSnapshot(ctx, c)
 	}
 	if err != nil && ctx.Err() == nil {
 		err = r.report(ctx, c, err)
 	}
-	return 0, err
+	return again, err
 }
 
 // disk returns the disk of a copy, nil if it is deleted, and whether this node
@@ -157,30 +160,30 @@ func (r *Copies) report(ctx context.Context, c *disk.DiskCopy, cause error) erro
 	return kit.Terminal(cause)
 }
 
-// copy makes a copy.
-func (r *Copies) copy(ctx context.Context, c *disk.DiskCopy, d *disk.Disk) error {
+// copy makes a copy, or returns after how long its snapshot may be ready.
+func (r *Copies) copy(ctx context.Context, c *disk.DiskCopy, d *disk.Disk) (time.Duration, error) {
 	if d == nil || d.Spec.Deleted {
-		return errs.New(errs.FailedPrecondition, "the disk %s was deleted before it was copied", c.Spec.DiskName)
+		return 0, errs.New(errs.FailedPrecondition, "the disk %s was deleted before it was copied", c.Spec.DiskName)
 	}
 	snap, err := r.snapshot(ctx, c, d)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	switch snap.Status.Phase {
 	case disk.DiskPhasePending:
-		return nil // the disk's controller takes it
+		return snapshotWait, nil // the disk's controller takes it
 	case disk.DiskPhaseFailed:
-		return errs.New(errs.FailedPrecondition, "its snapshot cannot be taken: %s", snap.Status.Message)
+		return 0, errs.New(errs.FailedPrecondition, "its snapshot cannot be taken: %s", snap.Status.Message)
 	}
 	if c.Status.Volume == "" {
 		c.Status.Volume, c.Status.TakenAt, c.Status.SizeBytes = d.Status.Volume, snap.Status.TakenAt, snap.Status.SizeBytes
 		if err := entity.UpdateStatus(ctx, r.Store, c); err != nil {
-			return err
+			return 0, err
 		}
 	}
 	done, err := r.Volumes.Copy(ctx, cmp.Or(d.Spec.Store, r.DefaultStore), c.Status.Volume, string(snap.ID), c.Spec.Store, string(c.ID))
 	if err != nil {
-		return err
+		return 0, err
 	}
 	now := time.Now()
 	if r.Now != nil {
@@ -188,9 +191,9 @@ func (r *Copies) copy(ctx context.Context, c *disk.DiskCopy, d *disk.Disk) error
 	}
 	c.Status.Phase, c.Status.Message, c.Status.CopiedAt, c.Status.DataBytes, c.Status.SentBytes = disk.DiskPhaseReady, "", &now, &done.Bytes, &done.Sent
 	if err := entity.UpdateStatus(ctx, r.Store, c); err != nil {
-		return err
+		return 0, err
 	}
-	return r.dropSnapshot(ctx, c)
+	return 0, r.dropSnapshot(ctx, c)
 }
 
 // snapshot returns the snapshot that is copied; one that is missing is created.
