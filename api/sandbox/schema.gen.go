@@ -92,6 +92,8 @@ const (
 	MaxInstructions = 262144
 	// TemplateNamePattern: Pattern of the name, an alias or a tag of a template.
 	TemplateNamePattern = "^[a-z0-9][a-z0-9._-]*$"
+	// MaxPreviews: Most previews of a sandbox.
+	MaxPreviews = 100
 	// MaxWarm: Most warm sandboxes of one pool.
 	MaxWarm = 1000
 	// DefaultMaxWarm: Most warm sandboxes of a pool that demand made.
@@ -108,6 +110,7 @@ const (
 	KindTemplateVersion = "template_version"
 	KindWarmPool        = "warm_pool"
 	KindSnapshot        = "snapshot"
+	KindPreview         = "preview"
 	KindSandboxPool     = "sandbox_pool"
 	KindSandbox         = "sandbox"
 )
@@ -118,6 +121,7 @@ var Kinds = []*schema.Kind{
 	TemplateVersionKind,
 	WarmPoolKind,
 	SnapshotKind,
+	PreviewKind,
 	SandboxPoolKind,
 	SandboxKind,
 }
@@ -1674,6 +1678,179 @@ var SnapshotKind = &schema.Kind{
 		}},
 		{Title: "AGE", Value: func(obj schema.Object, now time.Time) string {
 			o := obj.(*Snapshot)
+			return schema.CellAge(o.CreatedAt, now)
+		}},
+	},
+}
+
+// Preview: A port of a sandbox at which the ingress answers, by the host name
+// <port>-<sandbox>.<domain>. Its name is the first label of that.
+type Preview struct {
+	schema.Meta
+	Spec   PreviewSpec   `json:"spec"`
+	Status PreviewStatus `json:"status"`
+}
+
+// PreviewSpec: what is wanted of a preview.
+type PreviewSpec struct {
+	// The sandbox.
+	Sandbox id.Sandbox `cbor:"1,keyasint" json:"sandbox" schema:"required"`
+	// The port; 0: every port that has no preview of its own. (default 0)
+	Port int64 `cbor:"2,keyasint" json:"port"`
+	// It answers without a token, too. (default false)
+	Public bool `cbor:"3,keyasint" json:"public"`
+	// Public key (Ed25519) by which tokens are checked.
+	Key []byte `cbor:"4,keyasint,omitempty" json:"key,omitempty" schema:"required"`
+	// It does not answer from then on; absent: as long as the sandbox exists.
+	ExpiresAt *time.Time `cbor:"5,keyasint,omitempty" json:"expires_at,omitempty"`
+}
+
+// SetDefaults sets every field that has a default.
+func (x *PreviewSpec) SetDefaults() {
+	x.Port = 0
+	x.Public = false
+}
+
+// UnmarshalCBOR decodes x; fields that are missing get their defaults.
+func (x *PreviewSpec) UnmarshalCBOR(b []byte) error {
+	type plain PreviewSpec
+	*x = PreviewSpec{}
+	x.SetDefaults()
+	return schema.Unmarshal(b, (*plain)(x))
+}
+
+// MarshalJSON renders x; durations are strings, secrets are redacted.
+func (x PreviewSpec) MarshalJSON() ([]byte, error) { return schema.EncodeJSON(&x) }
+
+// UnmarshalJSON decodes x; unknown fields are errors, missing ones get their defaults.
+func (x *PreviewSpec) UnmarshalJSON(b []byte) error { return schema.DecodeJSON(b, x) }
+
+// Validate reports every field that breaks its rules, as one error of class
+// invalid_argument.
+func (x *PreviewSpec) Validate() error { return schema.Validate(x) }
+
+// ValidateFields is Validate below the path that v is at.
+func (x *PreviewSpec) ValidateFields(v *schema.Validator) {
+	v.Required("sandbox", x.Sandbox != "")
+	if x.Sandbox != "" {
+		v.Ref("sandbox", string(x.Sandbox))
+	}
+	schema.CheckMin(v, "port", x.Port, 0)
+	schema.CheckMax(v, "port", x.Port, 65535)
+	v.Required("key", len(x.Key) > 0)
+	v.MaxLen("key", len(x.Key), 32)
+}
+
+// PreviewStatus: what is known of a preview.
+type PreviewStatus struct {
+}
+
+// MarshalJSON renders x; durations are strings, secrets are redacted.
+func (x PreviewStatus) MarshalJSON() ([]byte, error) { return schema.EncodeJSON(&x) }
+
+// UnmarshalJSON decodes x; unknown fields are errors, missing ones get their defaults.
+func (x *PreviewStatus) UnmarshalJSON(b []byte) error { return schema.DecodeJSON(b, x) }
+
+// Validate reports every field that breaks its rules, as one error of class
+// invalid_argument.
+func (x *PreviewStatus) Validate() error { return schema.Validate(x) }
+
+// ValidateFields is Validate below the path that v is at.
+func (x *PreviewStatus) ValidateFields(v *schema.Validator) {
+}
+
+// Attributes of Preview.
+const (
+	PreviewAttrSandbox   = "spec.sandbox"
+	PreviewAttrPort      = "spec.port"
+	PreviewAttrPublic    = "spec.public"
+	PreviewAttrKey       = "spec.key"
+	PreviewAttrExpiresAt = "spec.expires_at"
+)
+
+// NewPreview returns a preview with every default applied.
+func NewPreview() *Preview {
+	o := new(Preview)
+	o.Spec.SetDefaults()
+	return o
+}
+
+// GetID returns the typed id.
+func (o *Preview) GetID() id.Preview { return id.Preview(o.ID) }
+
+// EntityKind returns PreviewKind.
+func (o *Preview) EntityKind() *schema.Kind { return PreviewKind }
+
+// SpecPtr returns &o.Spec.
+func (o *Preview) SpecPtr() any { return &o.Spec }
+
+// StatusPtr returns &o.Status.
+func (o *Preview) StatusPtr() any { return &o.Status }
+
+// ValidateFields checks spec and status.
+func (o *Preview) ValidateFields(v *schema.Validator) {
+	v.In("spec", &o.Spec)
+	v.In("status", &o.Status)
+}
+
+// MarshalJSON renders o with its kind; secrets are redacted.
+func (o Preview) MarshalJSON() ([]byte, error) { return schema.EncodeObjectJSON(&o) }
+
+// UnmarshalJSON decodes o strictly; missing fields get their defaults.
+func (o *Preview) UnmarshalJSON(b []byte) error { return schema.DecodeObjectJSON(b, o) }
+
+// Extract adds what the store indexes or enforces of o.
+func (o *Preview) Extract(e *schema.Extracted) {
+	if o.Spec.Sandbox != "" {
+		e.AddIndex("spec.sandbox", schema.EncodeIndexString(string(o.Spec.Sandbox)))
+		e.AddRef("spec.sandbox", "sandbox", schema.ID(o.Spec.Sandbox), schema.Cascade)
+	}
+}
+
+// PreviewKind describes the kind preview.
+var PreviewKind = &schema.Kind{
+	Name: "preview", Plural: "previews", Prefix: "pv", Domain: "sandbox",
+	Doc:   "A port of a sandbox at which the ingress answers, by the host name <port>-<sandbox>.<domain>. Its name is the first label of that.",
+	Scope: schema.ScopeProject,
+	New:   func() schema.Object { return NewPreview() },
+	Decode: func(r *schema.Record) (schema.Object, error) {
+		o := NewPreview()
+		if err := schema.DecodeRecord(r, o); err != nil {
+			return nil, err
+		}
+		return o, nil
+	},
+	Encode:  schema.EncodeObject,
+	Extract: func(r *schema.Record) (schema.Extracted, error) { return schema.ExtractRecord(r, NewPreview()) },
+	Attrs: []schema.Attr{
+		{Path: "spec.sandbox", Number: 1, Type: "ref sandbox", Doc: "The sandbox.", Required: true, Indexed: true},
+		{Path: "spec.port", Number: 2, Type: "int", Doc: "The port; 0: every port that has no preview of its own.", Default: "0"},
+		{Path: "spec.public", Number: 3, Type: "bool", Doc: "It answers without a token, too.", Default: "false"},
+		{Path: "spec.key", Number: 4, Type: "bytes", Doc: "Public key (Ed25519) by which tokens are checked.", Required: true},
+		{Path: "spec.expires_at", Number: 5, Type: "time", Doc: "It does not answer from then on; absent: as long as the sandbox exists."},
+	},
+	Columns: []schema.Column{
+		{Title: "SANDBOX", Value: func(obj schema.Object, _ time.Time) string {
+			o := obj.(*Preview)
+			return schema.Cell(o.Spec.Sandbox)
+		}},
+		{Title: "PORT", Value: func(obj schema.Object, _ time.Time) string {
+			o := obj.(*Preview)
+			return schema.Cell(o.Spec.Port)
+		}},
+		{Title: "PUBLIC", Value: func(obj schema.Object, _ time.Time) string {
+			o := obj.(*Preview)
+			return schema.Cell(o.Spec.Public)
+		}},
+		{Title: "EXPIRES", Wide: true, Value: func(obj schema.Object, _ time.Time) string {
+			o := obj.(*Preview)
+			if o.Spec.ExpiresAt == nil {
+				return ""
+			}
+			return schema.Cell(o.Spec.ExpiresAt)
+		}},
+		{Title: "AGE", Value: func(obj schema.Object, now time.Time) string {
+			o := obj.(*Preview)
 			return schema.CellAge(o.CreatedAt, now)
 		}},
 	},

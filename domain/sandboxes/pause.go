@@ -89,6 +89,19 @@ func (s *Service) SetIdle(ctx context.Context, sid id.Sandbox, timeout time.Dura
 	})
 }
 
+// Wake resumes a sandbox if it is paused, and returns at once. FailedPrecondition
+// if it has ended.
+func (s *Service) Wake(ctx context.Context, sid id.Sandbox) error {
+	sb, err := entity.Get[sandbox.Sandbox](ctx, s.Store, sid)
+	if err != nil {
+		return err
+	}
+	if sb.Status.Phase.Ended() {
+		return errEnded(sb)
+	}
+	return s.awake(ctx, sb)
+}
+
 // awake resumes a sandbox that is paused, so that it can be used.
 func (s *Service) awake(ctx context.Context, sb *sandbox.Sandbox) error {
 	if sb.Spec.Desired != sandbox.DesiredStatePaused {

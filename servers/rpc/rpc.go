@@ -20,6 +20,7 @@ import (
 	"miren.dev/runtime/domain/executions"
 	domaininterpreter "miren.dev/runtime/domain/interpreter"
 	"miren.dev/runtime/domain/nodes"
+	"miren.dev/runtime/domain/previews"
 	"miren.dev/runtime/domain/quotas"
 	"miren.dev/runtime/domain/routes"
 	"miren.dev/runtime/domain/sandboxes"
@@ -41,11 +42,12 @@ type Deps struct {
 	Executions *executions.Service
 	Secrets    *secrets.Service
 	Quotas     *quotas.Store
+	Previews   *previews.Service
 	History    entity.History
 }
 
 // Register makes s serve apps, deploys, builds, routes, sandboxes, their files and
-// interpreter, templates, nodes, disks, executions, secrets, quotas and
+// interpreter, previews, templates, nodes, disks, executions, secrets, quotas and
 // the history.
 func Register(s *rpc.Server, d Deps) {
 	app.RegisterApps(s, &appHandler{d.Apps})
@@ -54,6 +56,7 @@ func Register(s *rpc.Server, d Deps) {
 	app.RegisterRoutes(s, &routeHandler{d.Routes})
 	sandbox.RegisterSandboxes(s, &sandboxHandler{d.Sandboxes})
 	sandbox.RegisterFiles(s, &fileHandler{d.Sandboxes})
+	sandbox.RegisterPreviews(s, Previews(d.Previews))
 	sandbox.RegisterTemplates(s, &templateHandler{d.Templates})
 	interpreter.RegisterInterpreter(s, &interpreterHandler{&domaininterpreter.Service{
 		Running: d.Sandboxes.Running, Node: d.Sandboxes.Node, Sealer: d.Sandboxes.Sealer,

@@ -186,7 +186,11 @@ func (c *control) drainer() deployment.Drainer {
 
 // appURL returns the URL of an app without a route: under the first local
 // domain.
-func (c *control) appURL(a *app.App) string {
+func (c *control) appURL(a *app.App) string { return c.localURL(a.Name) }
+
+// localURL returns the URL of a host below the first local domain; "" if there is
+// no ingress.
+func (c *control) localURL(label string) string {
 	if c.cfg.Ingress.HTTPAddress == "" {
 		return ""
 	}
@@ -199,9 +203,9 @@ func (c *control) appURL(a *app.App) string {
 		return ""
 	}
 	if port == "80" {
-		return fmt.Sprintf("http://%s.%s/", a.Name, strings.TrimPrefix(domain, "."))
+		return fmt.Sprintf("http://%s.%s/", label, strings.TrimPrefix(domain, "."))
 	}
-	return fmt.Sprintf("http://%s.%s:%s/", a.Name, strings.TrimPrefix(domain, "."), port)
+	return fmt.Sprintf("http://%s.%s:%s/", label, strings.TrimPrefix(domain, "."), port)
 }
 
 // services are the operations that the surfaces offer.

@@ -13,10 +13,6 @@ import (
 
 // newE2B returns the face for E2B's clients, and mounts it on the HTTP API.
 func (f *front) newE2B() (*e2b.Server, error) {
-	key, err := tokenKey(f.c.m.in.State("e2b.key"))
-	if err != nil {
-		return nil, err
-	}
 	s, err := e2b.New(e2b.Config{
 		Authenticate: func(ctx context.Context, key string) (*e2b.Caller, error) {
 			c, err := f.api.Authenticate(ctx, key)
@@ -25,7 +21,7 @@ func (f *front) newE2B() (*e2b.Server, error) {
 			}
 			return &e2b.Caller{Conn: c.Client, Project: c.Project(), Release: c.Release}, nil
 		},
-		Guest: f.rpc.Local(e2b.GuestIdentity), Key: key, Logger: f.c.logger.With("component", "e2b"),
+		Guest: f.rpc.Local(e2b.GuestIdentity), Key: f.tokenKey, Logger: f.c.logger.With("component", "e2b"),
 	})
 	if err != nil {
 		return nil, err

@@ -16,9 +16,11 @@ import (
 	"miren.dev/runtime/domain/audit"
 	"miren.dev/runtime/domain/identities"
 	"miren.dev/runtime/domain/keys"
+	"miren.dev/runtime/domain/previews"
 	"miren.dev/runtime/domain/sshkeys"
 	"miren.dev/runtime/entity/remote"
 	"miren.dev/runtime/pkg/errs"
+	"miren.dev/runtime/pkg/preview"
 	"miren.dev/runtime/pkg/rpc"
 	"miren.dev/runtime/pkg/rpc/identity"
 	"miren.dev/runtime/servers/api"
@@ -55,6 +57,7 @@ type front struct {
 	api         *api.Server
 	mcp         *mcpserver.Handler
 	e2b         *e2b.Server
+	tokenKey    []byte // tokens of sandboxes and previews are made with it
 	apiAddress  atomic.Pointer[string]
 	audit       *audit.Recorder
 
@@ -87,7 +90,14 @@ func newFront(c *control, src sources, stop context.CancelFunc) (*front, error) 
 		return nil, err
 	}
 	store.RegisterEntities(f.rpc, rpcserver.Entities(remote.NewServer(c.store, kinds.Kinds()), c.store))
-	rpcserver.Register(f.rpc, c.services(src))
+	deps := c.services(src)
+	if f.tokenKey, err = tokenKey(c.m.in.State("e2b.key")); err != nil {
+		return nil, err
+	}
+	deps.Previews = &previews.Service{
+		Store: c.store, Key: preview.NewKey(f.tokenKey), URL: c.localURL, WakeSandbox: deps.Sandboxes.Wake,
+	}
+	rpcserver.Register(f.rpc, deps)
 	core.RegisterKeys(f.rpc, rpcserver.Keys(f.keys))
 	server.RegisterServer(f.rpc, f)
 	server.RegisterDebug(f.rpc, &debug{c})

@@ -34,6 +34,7 @@ type tenant struct {
 	deploy    *app.Deployment
 	sandbox   *sandbox.Sandbox
 	snapshot  *sandbox.Snapshot
+	preview   *sandbox.Preview
 }
 
 // newTenant creates an app with everything that belongs to one, in a project.
@@ -72,6 +73,9 @@ func (e *frontEnv) newTenant(project string) *tenant {
 	x.snapshot.Spec.Sandbox, x.snapshot.Spec.Node, x.snapshot.Spec.Template.Image = x.sandbox.GetID(), n.GetID(), "img"
 	x.snapshot.Status.Phase = sandbox.SnapshotPhaseReady
 	create(x.snapshot)
+	x.preview = sandbox.NewPreview()
+	x.preview.Spec.Sandbox, x.preview.Spec.Key = x.sandbox.GetID(), []byte("key")
+	create(x.preview)
 	return x
 }
 
@@ -103,6 +107,8 @@ var (
 		return &disk.SnapshotDiskRequest{Project: p, Disk: a, Snapshot: "s"}
 	})
 )
+
+var previewRequest = bySandbox(func(x *tenant) any { return &sandbox.PreviewRequest{Preview: x.preview.GetID()} })
 
 var contextRequest = bySandbox(func(x *tenant) any {
 	return &interpreter.ContextRequest{Sandbox: x.sandbox.GetID(), Context: "python"}
@@ -186,6 +192,13 @@ var answers = map[string]answer{
 	"interpreter.Interpreter/Interrupt": contextRequest,
 	"interpreter.Interpreter/Restart":   contextRequest,
 	"interpreter.Interpreter/Delete":    contextRequest,
+
+	"sandbox.Previews/Create": bySandbox(func(x *tenant) any {
+		return &sandbox.CreatePreviewRequest{Sandbox: x.sandbox.GetID()}
+	}),
+	"sandbox.Previews/Sign":   bySandbox(func(x *tenant) any { return &sandbox.SignPreviewRequest{Preview: x.preview.GetID()} }),
+	"sandbox.Previews/Delete": previewRequest,
+	"sandbox.Previews/Wake":   previewRequest,
 
 	"sandbox.Templates/List": byApp(func(p, _ string) *sandbox.TemplatesRequest { return &sandbox.TemplatesRequest{Project: p} }),
 	"sandbox.Templates/Show": byApp(func(p, a string) *sandbox.TemplateRequest {
