@@ -1,9 +1,11 @@
 // Package ingress is the client of the admin interface of ingress: HTTP with
 // JSON on a unix socket that only root may open. The deployment controller
-// uses it to know when a switch of versions is complete.
+// uses it to know when a switch of versions is complete, that of sandboxes to know
+// which are in use.
 //
 //	GET /status                         Status
 //	GET /inflight?version=ID            Inflight; without version: of all
+//	GET /activity?sandbox=ID            Activity
 //	GET /synced?revision=N&wait=10s     Status, when the table has revision N; 504 if not within wait
 //
 // Errors are JSON objects with "class" (of package errs) and "message".
@@ -56,6 +58,13 @@ type Inflight struct {
 	Table     schema.Token        `json:"table"`
 }
 
+// Activity says how much a sandbox is used by its previews.
+type Activity struct {
+	Sandbox  schema.ID     `json:"sandbox"`
+	Requests int64         `json:"requests"` // requests and tunnels under way, and those that wait for the sandbox
+	Idle     time.Duration `json:"idle"`     // since the last one ended, or the ingress started, in nanoseconds
+}
+
 // Error is the body of a failed call.
 type Error struct {
 	Class   errs.Class `json:"class"`
@@ -80,6 +89,11 @@ func (c Client) Status(ctx context.Context) (Status, error) {
 // returned for the revision that switched away from it, the count only falls.
 func (c Client) Inflight(ctx context.Context, version schema.ID) (Inflight, error) {
 	return get[Inflight](ctx, c, "/inflight", url.Values{"version": {string(version)}})
+}
+
+// Activity says how much a sandbox is used by its previews.
+func (c Client) Activity(ctx context.Context, sandbox schema.ID) (Activity, error) {
+	return get[Activity](ctx, c, "/activity", url.Values{"sandbox": {string(sandbox)}})
 }
 
 // Synced waits until the table includes every change up to revision, or ctx

@@ -28,6 +28,11 @@ func (in *Ingress) adminHandler() http.Handler {
 		}
 		reply(w, out)
 	})
+	mux.HandleFunc("GET /activity", func(w http.ResponseWriter, r *http.Request) {
+		a := admin.Activity{Sandbox: schema.ID(r.FormValue("sandbox"))}
+		a.Requests, a.Idle = in.activity(a.Sandbox)
+		reply(w, a)
+	})
 	mux.HandleFunc("GET /synced", func(w http.ResponseWriter, r *http.Request) {
 		revision, err := strconv.ParseInt(r.FormValue("revision"), 10, 64)
 		if err != nil {
@@ -93,6 +98,9 @@ func (in *Ingress) status() admin.Status {
 	add("*", t.any)
 	for _, a := range t.apps {
 		s.Held += a.waiting.Load()
+	}
+	for _, g := range t.guests {
+		s.Held += g.state.waiting.Load()
 	}
 	return s
 }

@@ -245,12 +245,18 @@ type registry struct {
 	mu       sync.Mutex
 	backends map[schema.ID]*backend
 	apps     map[schema.ID]*appState
+	guests   map[schema.ID]*guestState
+	previews map[schema.ID]*previewState
+	changed  []*previewState // replaced since the last retain
 	// leaving holds replaced or removed sandboxes with requests in flight.
 	leaving map[*backend]struct{}
 }
 
 func newRegistry(dial func(context.Context, string) (net.Conn, error), m *metrics) *registry {
-	return &registry{dial: dial, metrics: m, backends: map[schema.ID]*backend{}, apps: map[schema.ID]*appState{}, leaving: map[*backend]struct{}{}}
+	return &registry{
+		dial: dial, metrics: m, backends: map[schema.ID]*backend{}, apps: map[schema.ID]*appState{},
+		guests: map[schema.ID]*guestState{}, previews: map[schema.ID]*previewState{}, leaving: map[*backend]struct{}{},
+	}
 }
 
 func (r *registry) backend(s Sandbox) *backend {
@@ -298,6 +304,7 @@ func (r *registry) retain(s *State) {
 			r.leaving[b] = struct{}{}
 		}
 	}
+	r.retainPreviews(s)
 	for id, a := range r.apps {
 		if !apps[id] {
 			delete(r.apps, id)
@@ -311,6 +318,9 @@ func (r *registry) sweep() {
 	before := time.Now().Add(-idleConnLife)
 	r.mu.Lock()
 	staying := slices.Collect(maps.Values(r.backends))
+	for _, g := range r.guests {
+		staying = slices.AppendSeq(staying, maps.Values(g.backends))
+	}
 	leaving := slices.Collect(maps.Keys(r.leaving))
 	maps.DeleteFunc(r.leaving, func(b *backend, _ struct{}) bool { return b.inflight.Load() == 0 })
 	r.mu.Unlock()
@@ -335,6 +345,11 @@ func (r *registry) inflight(version schema.ID) map[schema.ID]int64 {
 	}
 	for _, b := range r.backends {
 		count(b)
+	}
+	for _, g := range r.guests {
+		for _, b := range g.backends {
+			count(b)
+		}
 	}
 	for b := range r.leaving {
 		count(b)

@@ -1,6 +1,7 @@
 package ingress
 
 import (
+	"context"
 	"log/slog"
 	"net/netip"
 	"strings"
@@ -11,19 +12,24 @@ import (
 
 	"miren.dev/runtime/entity"
 	"miren.dev/runtime/pkg/errs"
+	"miren.dev/runtime/pkg/schema"
 )
 
 // Config of an Ingress. Zero values mean the defaults.
 type Config struct {
 	Addrs        []string // where to listen for HTTP; default 127.0.0.1:8080
-	LocalDomains []string // <app>.<domain> leads to the app without a route; default localhost
+	LocalDomains []string // <app>.<domain> leads to the app without a route, <port>-<sandbox>.<domain> to a preview; default localhost
 
-	Reader      entity.Reader // the store; nil: only the table on disk
-	TableFile   string        // where the last table is kept; empty: nowhere
-	AdminSocket string        // unix socket of the admin interface; empty: none
+	Reader entity.Reader // the store; nil: only the table on disk
+	// Wake resumes the sandbox of a preview, if it is paused, and returns without
+	// waiting for that. Nil: requests for paused sandboxes fail.
+	Wake func(ctx context.Context, preview schema.ID) error
+
+	TableFile   string // where the last table is kept; empty: nowhere
+	AdminSocket string // unix socket of the admin interface; empty: none
 
 	HoldTimeout  time.Duration // how long a request waits for a sandbox; default 30 s; negative: not at all
-	HoldLimit    int           // how many requests of one app may wait; default 1000
+	HoldLimit    int           // how many requests of one app, or of the previews of one sandbox, may wait; default 1000
 	DrainTimeout time.Duration // how long requests may continue after the stop; default 30 s; negative: not at all
 
 	MaxConnections        int           // connections of clients; default half of the files this process may open

@@ -2,6 +2,7 @@ package ingress
 
 import (
 	"context"
+	"encoding/hex"
 	"net"
 	"strconv"
 	"sync"
@@ -26,6 +27,7 @@ type follower struct {
 	apps      informer.Informer[app.App, *app.App]
 	routes    informer.Informer[app.Route, *app.Route]
 	sandboxes informer.Informer[sandbox.Sandbox, *sandbox.Sandbox]
+	previews  informer.Informer[sandbox.Preview, *sandbox.Preview]
 
 	// Used by the goroutine of the informers only.
 	changed bool // an entity changed since the table was made
@@ -37,8 +39,11 @@ type follower struct {
 	dirty chan struct{}
 }
 
-// serving is the index of the sandboxes that take requests.
-const serving = "serving"
+// Indexes of the informers.
+const (
+	serving   = "serving" // the sandboxes that take requests of apps
+	bySandbox = "sandbox" // previews by sandbox
+)
 
 func newFollower(in *Ingress) *follower {
 	f := &follower{in: in, dirty: make(chan struct{}, 1)}
@@ -54,6 +59,10 @@ func newFollower(in *Ingress) *follower {
 		}
 		return nil
 	})
+	f.previews = informer.Of[sandbox.Preview](f.informers)
+	f.previews.AddIndex(bySandbox, func(p *sandbox.Preview) []string { return []string{string(p.Spec.Sandbox)} })
+	watch(f, f.previews, previewOf)
+	watch(f, f.sandboxes, f.guestOf)
 	watch(f, f.apps, appOf)
 	watch(f, f.routes, routeOf)
 	watch(f, f.sandboxes, sandboxOf)
@@ -140,7 +149,15 @@ func (f *follower) run(ctx context.Context) error {
 func (f *follower) publish(at schema.Token) {
 	s := &State{
 		Token: at, Apps: parts(f.apps.List(), appOf), Routes: parts(f.routes.List(), routeOf),
-		Sandboxes: parts(f.sandboxes.ByIndex(serving, ""), sandboxOf),
+		Sandboxes: parts(f.sandboxes.ByIndex(serving, ""), sandboxOf), Previews: parts(f.previews.List(), previewOf),
+	}
+	seen := map[schema.ID]bool{}
+	for _, p := range s.Previews {
+		if sb := f.sandboxes.Get(p.Sandbox); sb != nil && !seen[p.Sandbox] {
+			seen[p.Sandbox] = true
+			g, _ := f.guestOf(sb)
+			s.Guests = append(s.Guests, g)
+		}
 	}
 	f.in.install(s)
 	f.mu.Lock()
@@ -182,6 +199,26 @@ func sandboxOf(sb *sandbox.Sandbox) (Sandbox, bool) {
 	}
 	return Sandbox{ID: sb.ID, App: schema.ID(sb.Spec.App), Version: schema.ID(sb.Spec.AppVersion), Service: sb.Spec.Service,
 		Address: net.JoinHostPort(sb.Status.Address, strconv.FormatInt(port, 10))}, true
+}
+
+func previewOf(p *sandbox.Preview) (Preview, bool) {
+	o := Preview{ID: p.ID, Sandbox: schema.ID(p.Spec.Sandbox), Port: p.Spec.Port, Public: p.Spec.Public, Key: hex.EncodeToString(p.Spec.Key)}
+	if at := p.Spec.ExpiresAt; at != nil {
+		o.Expires = at.UnixMilli()
+	}
+	return o, true
+}
+
+// guestOf selects the sandboxes that have previews.
+func (f *follower) guestOf(sb *sandbox.Sandbox) (Guest, bool) {
+	if len(f.previews.ByIndex(bySandbox, string(sb.ID))) == 0 {
+		return Guest{}, false
+	}
+	g := Guest{ID: sb.ID, Ended: sb.Status.Phase.Ended() || sb.Spec.Desired == sandbox.DesiredStateStopped}
+	if sb.Status.Phase == sandbox.SandboxPhaseRunning && sb.Spec.Desired == sandbox.DesiredStateRunning {
+		g.Address = sb.Status.Address
+	}
+	return g, true
 }
 
 // trim removes the fields of a sandbox that sandboxOf does not use: most of its

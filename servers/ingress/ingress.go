@@ -22,6 +22,7 @@ type Ingress struct {
 	table    atomic.Pointer[table]
 	follower *follower
 	tunnels  tunnels
+	started  time.Time
 	conns    atomic.Int64  // number of clients' connections, tunnels included
 	stopping chan struct{} // closed when requests should stop waiting
 	addrs    chan []net.Addr
@@ -36,7 +37,7 @@ func New(cfg Config) (*Ingress, error) {
 	if err != nil {
 		return nil, err
 	}
-	in := &Ingress{cfg: cfg, metrics: newMetrics(cfg.Registerer), stopping: make(chan struct{}), addrs: make(chan []net.Addr, 1)}
+	in := &Ingress{cfg: cfg, metrics: newMetrics(cfg.Registerer), stopping: make(chan struct{}), addrs: make(chan []net.Addr, 1), started: time.Now()}
 	dialer := newDialer(cfg.DialTimeout)
 	in.registry = newRegistry(func(ctx context.Context, address string) (net.Conn, error) {
 		return dialer.DialContext(ctx, "tcp", address)

@@ -17,6 +17,7 @@ type page struct {
 	Hint       string `json:"hint,omitempty"`
 	RequestID  string `json:"request_id,omitempty"`
 	retryAfter int    // seconds
+	challenge  bool   // ask for a token
 }
 
 var pageHTML = template.Must(template.New("page").Parse(`<!doctype html>
@@ -38,6 +39,9 @@ func (p *page) write(w http.ResponseWriter, r *http.Request) {
 	}
 	if p.retryAfter > 0 {
 		h.Set("Retry-After", strconv.Itoa(p.retryAfter))
+	}
+	if p.challenge {
+		h.Set("WWW-Authenticate", "Bearer")
 	}
 	accept := strings.Join(r.Header["Accept"], ",")
 	var body strings.Builder

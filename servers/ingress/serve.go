@@ -45,7 +45,12 @@ func (in *Ingress) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		x.fail(tooLarge(limit))
 		return
 	}
-	p := x.route(&app)
+	var p *page
+	if sid, port, ok := in.previewHost(normalHost(r.Host)); ok {
+		p = x.servePreview(sid, port, &app)
+	} else {
+		p = x.route(&app)
+	}
 	if p != nil {
 		x.fail(p)
 	}
@@ -168,17 +173,8 @@ type holdState struct {
 // wait blocks until a newer table is installed or, if retry is set, for at most
 // redial.
 func (h *holdState) wait(ctx context.Context, in *Ingress, app *appState, changed <-chan struct{}, retry bool) error {
-	if h.timer == nil {
-		h.timer = time.NewTimer(in.cfg.HoldTimeout)
-	}
-	if h.app != app {
-		h.leave()
-		if app.waiting.Add(1) > int64(in.cfg.HoldLimit) {
-			app.waiting.Add(-1)
-			return errHoldFull
-		}
-		app.held.Inc()
-		h.app = app
+	if err := h.enter(in, app); err != nil {
+		return err
 	}
 	var moment <-chan time.Time
 	if retry {
@@ -196,6 +192,24 @@ func (h *holdState) wait(ctx context.Context, in *Ingress, app *appState, change
 	case <-in.stopping:
 		return errHoldTimeout
 	}
+}
+
+// enter counts the request as one that waits.
+func (h *holdState) enter(in *Ingress, app *appState) error {
+	if h.timer == nil {
+		h.timer = time.NewTimer(in.cfg.HoldTimeout)
+	}
+	if h.app == app {
+		return nil
+	}
+	h.leave()
+	if app.waiting.Add(1) > int64(in.cfg.HoldLimit) {
+		app.waiting.Add(-1)
+		return errHoldFull
+	}
+	app.held.Inc()
+	h.app = app
+	return nil
 }
 
 func (h *holdState) leave() {

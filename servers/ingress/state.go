@@ -23,6 +23,8 @@ type State struct {
 	Apps      []App        `json:"apps,omitempty"`
 	Routes    []Route      `json:"routes,omitempty"`
 	Sandboxes []Sandbox    `json:"sandboxes,omitempty"`
+	Previews  []Preview    `json:"previews,omitempty"`
+	Guests    []Guest      `json:"guests,omitempty"`
 }
 
 // App is the part of an app that the ingress uses.
@@ -50,6 +52,23 @@ type Sandbox struct {
 	Version schema.ID `json:"version"`
 	Service string    `json:"service"`
 	Address string    `json:"address"` // host:port
+}
+
+// Preview is a port of a sandbox that is served.
+type Preview struct {
+	ID      schema.ID `json:"id"`
+	Sandbox schema.ID `json:"sandbox"`
+	Port    int64     `json:"port"` // 0: every port without a preview of its own
+	Public  bool      `json:"public,omitempty"`
+	Key     string    `json:"key"`               // public key of tokens, in hex
+	Expires int64     `json:"expires,omitempty"` // Unix milliseconds; 0: never
+}
+
+// Guest is a sandbox that has previews.
+type Guest struct {
+	ID      schema.ID `json:"id"`
+	Address string    `json:"address,omitempty"` // IP address; empty: it does not run now
+	Ended   bool      `json:"ended,omitempty"`
 }
 
 const stateMagic = "runtime-ingress-table 1 "

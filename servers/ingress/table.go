@@ -20,6 +20,7 @@ type table struct {
 	any      []rule
 	routes   []Route
 	apps     []*appState
+	guests   map[schema.ID]*guest    // sandboxes with previews
 	active   map[schema.ID]schema.ID // version of each app
 	changed  chan struct{}           // closed when a newer table is installed
 }
@@ -65,6 +66,7 @@ func newTable(s *State, reg *registry) *table {
 			ready[key] = append(ready[key], b)
 		}
 	}
+	t.guests = newGuests(s, reg)
 	targets := map[serviceKey]*target{}
 	targetOf := func(aid schema.ID, service string) *target {
 		a, ok := apps[aid]

@@ -8,11 +8,14 @@ import (
 	"path/filepath"
 	"time"
 
+	"miren.dev/runtime/api/id"
+	"miren.dev/runtime/api/sandbox"
 	"miren.dev/runtime/entity/remote"
 	"miren.dev/runtime/pkg/config"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/instance"
 	"miren.dev/runtime/pkg/rpc"
+	"miren.dev/runtime/pkg/schema"
 	"miren.dev/runtime/pkg/sysuser"
 	"miren.dev/runtime/servers/ingress"
 )
@@ -73,8 +76,12 @@ func Ingress(ctx context.Context, cfg *config.Config, log *slog.Logger) error {
 		return err
 	}
 	defer client.Close()
+	previews := sandbox.NewPreviewsClient(client)
 	srv, err := ingress.New(ingress.Config{
 		Addrs: []string{cfg.Ingress.HTTPAddress}, LocalDomains: cfg.Ingress.LocalDomains,
+		Wake: func(ctx context.Context, pid schema.ID) error {
+			return previews.Wake(ctx, &sandbox.PreviewRequest{Preview: id.Preview(pid)})
+		},
 		Reader: remote.New(client), TableFile: filepath.Join(dir, "table"), AdminSocket: in.Socket("ingress.sock"),
 		HoldTimeout: off(cfg.Ingress.HoldTimeout), DrainTimeout: off(cfg.Ingress.DrainTimeout), Logger: log,
 	})
