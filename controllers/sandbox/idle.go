@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"miren.dev/runtime/api/ingress"
 	"miren.dev/runtime/api/sandbox"
 	"miren.dev/runtime/entity"
 	"miren.dev/runtime/pkg/errs"
@@ -38,6 +39,10 @@ func (r *Reconciler) idle(ctx context.Context, sb *sandbox.Sandbox) (again time.
 	if a.Processes > 0 || a.Connections > 0 {
 		return min(limit, busyCheck), false, nil
 	}
+	if a.Idle, err = r.previewed(ctx, sb, a.Idle); err != nil {
+		r.Logger.Debug("the use of a sandbox's previews is not known", "sandbox", string(sb.ID), "error", err)
+		return unknownCheck, false, ctx.Err()
+	}
 	now := r.now()
 	since := min(a.Idle, now.Sub(begun(sb)), now.Sub(r.work.awakeSince(string(sb.ID), now)))
 	if since < limit {
@@ -57,6 +62,24 @@ func (r *Reconciler) idle(ctx context.Context, sb *sandbox.Sandbox) (again time.
 		return nil
 	})
 	return 0, true, err
+}
+
+// previewed returns since when a sandbox is idle, its previews included; 0 if one
+// is in use.
+func (r *Reconciler) previewed(ctx context.Context, sb *sandbox.Sandbox, idle time.Duration) (time.Duration, error) {
+	if r.Previews == nil || idle < *sb.Spec.IdleTimeout {
+		return idle, nil
+	}
+	a, err := r.Previews.Activity(ctx, sb.ID)
+	switch {
+	case ingress.Down(err):
+		return idle, nil
+	case err != nil:
+		return 0, err
+	case a.Requests > 0:
+		return 0, nil
+	}
+	return min(idle, a.Idle), nil
 }
 
 // pausesIdle is the condition under which the controller writes what users want

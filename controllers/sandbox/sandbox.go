@@ -33,6 +33,7 @@ import (
 	"time"
 
 	"miren.dev/runtime/api/id"
+	"miren.dev/runtime/api/ingress"
 	"miren.dev/runtime/api/sandbox"
 	"miren.dev/runtime/components/execution"
 	"miren.dev/runtime/domain/disks"
@@ -60,15 +61,23 @@ type Reconciler struct {
 	Node   id.Node
 	Sealer *schema.Sealer // opens sealed secrets
 	Logger *slog.Logger
-	Disks  Disks            // nil: sandboxes have no volumes
-	Probe  Prober           // nil: over the network
-	Now    func() time.Time // nil: time.Now
-	Booted func() time.Time // when the machine started; nil: ask the kernel
+	Disks  Disks // nil: sandboxes have no volumes
+	// Previews says how much sandboxes are used by their previews; nil: there are
+	// none.
+	Previews Previews
+	Probe    Prober           // nil: over the network
+	Now      func() time.Time // nil: time.Now
+	Booted   func() time.Time // when the machine started; nil: ask the kernel
 	// Stopped is when all sandboxes of this node were last stopped on purpose; the
 	// zero time: never.
 	Stopped time.Time
 
 	work workTracker
+}
+
+// Previews says how much a sandbox is used by its previews; the ingress does.
+type Previews interface {
+	Activity(ctx context.Context, sandbox schema.ID) (ingress.Activity, error)
 }
 
 // Disks makes the disks of sandboxes usable on this node; controllers/disk does.

@@ -129,6 +129,9 @@ func (c *control) controllers(nodeID id.Node) []kit.Controller {
 	nodeSandboxes := &ctlsandbox.Reconciler{
 		Disks: nodeDisks, Store: c.store, Driver: c.m.driver, Node: nodeID, Sealer: c.sealer, Stopped: lastStopped(c.m.in), Logger: log("sandbox"),
 	}
+	if c.cfg.Ingress.HTTPAddress != "" {
+		nodeSandboxes.Previews = ingress.Client{Socket: c.m.in.Socket("ingress.sock")}
+	}
 	return []kit.Controller{
 		c.builds.Controller(),
 		(&deployment.Reconciler{
