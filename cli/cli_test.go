@@ -70,6 +70,13 @@ func TestReading(t *testing.T) {
 	n.Spec.Arch, n.Spec.CPUMillis, n.Spec.MemoryBytes = "amd64", 4000, 8<<30
 	n.Status.Phase = core.NodePhaseReady
 	f.create(n)
+	open := sandbox.NewPreview()
+	open.ID, open.Name = "pv-1", "3000-sbabcdef0123456789"
+	open.Spec = sandbox.PreviewSpec{Sandbox: "sb-abcdef0123456789", Port: 3000, Public: true, Key: []byte("public key")}
+	closed := sandbox.NewPreview()
+	closed.ID, closed.Name = "pv-2", "0-sbabcdef0123456789"
+	closed.Spec = sandbox.PreviewSpec{Sandbox: "sb-abcdef0123456789", Key: []byte("public key")}
+	f.create(open, closed)
 	ok(t, "quota", "set", "--sandboxes", "4", "--cpu", "2.5", "--memory", "8GiB", "--executions", "0")
 	for _, c := range []struct {
 		name string
@@ -83,6 +90,7 @@ func TestReading(t *testing.T) {
 		{"app-env-list", []string{"app", "env", "list", "shop"}},
 		{"sandbox-list", []string{"sandbox", "list"}},
 		{"sandbox-show", []string{"sandbox", "show", "sb-abc"}},
+		{"preview-list", []string{"preview", "list"}},
 		{"route-list", []string{"route", "list"}},
 		{"node-list", []string{"node", "list"}},
 		{"debug-controllers", []string{"debug", "controllers"}},

@@ -66,6 +66,7 @@ var commands = []entry{
 	{path: "ssh", make: ssh.New},
 	{path: "ssh-config", make: ssh.NewConfig},
 	{path: "snapshot", make: sandbox.NewSnapshots},
+	{path: "preview", make: sandbox.NewPreviews},
 	{path: "secret", make: secret.New},
 	{path: "quota", make: quota.New},
 	{path: "mcp", make: mcp.New},

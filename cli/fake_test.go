@@ -30,6 +30,7 @@ import (
 	"miren.dev/runtime/cli/console"
 	"miren.dev/runtime/domain/identities"
 	"miren.dev/runtime/domain/keys"
+	"miren.dev/runtime/domain/previews"
 	"miren.dev/runtime/domain/quotas"
 	"miren.dev/runtime/domain/secrets"
 	"miren.dev/runtime/entity"
@@ -37,6 +38,7 @@ import (
 	"miren.dev/runtime/entity/pgstore"
 	"miren.dev/runtime/entity/remote"
 	"miren.dev/runtime/pkg/errs"
+	"miren.dev/runtime/pkg/preview"
 	"miren.dev/runtime/pkg/rpc"
 	"miren.dev/runtime/pkg/rpc/identity"
 	"miren.dev/runtime/pkg/schema"
@@ -153,6 +155,9 @@ func (f *fake) serveOn(l net.Listener, cfg *tls.Config) (stop func()) {
 	app.RegisterRoutes(srv, fakeRoutes{f})
 	sandbox.RegisterSandboxes(srv, fakeSandboxes{f})
 	sandbox.RegisterFiles(srv, f.files)
+	sandbox.RegisterPreviews(srv, rpcserver.Previews(&previews.Service{
+		Store: f.store, Key: preview.NewKey([]byte("secret")), URL: func(label string) string { return "http://" + label + ".localhost/" },
+	}))
 	sandbox.RegisterTemplates(srv, fakeTemplates{f})
 	interpreter.RegisterInterpreter(srv, fakeInterpreter{f})
 	execution.RegisterExecutions(srv, newFakeExecutions(f))

@@ -26,7 +26,7 @@ import (
 func New(e *command.Env) *cobra.Command {
 	return command.Group("sandbox", "Run and control sandboxes", newRun(e), newList(e), newShow(e), newExec(e), newLogs(e), newStop(e), newDelete(e),
 		newPause(e), newResume(e), newSnapshot(e), newFork(e), newExtend(e), newEgress(e), newCopy(e), newFiles(e),
-		newCreate(e), newConnect(e), newAttach(e), newProcesses(e), newMetrics(e), newPorts(e), newForward(e),
+		newCreate(e), newConnect(e), newAttach(e), newProcesses(e), newMetrics(e), newPorts(e), newForward(e), newPreview(e),
 		interpreter.NewCode(e), interpreter.NewContext(e))
 }
 
