@@ -92,6 +92,12 @@ type NodeLease string
 // NewNodeLease returns a fresh random id.
 func NewNodeLease() NodeLease { return NodeLease(schema.NewID("nlease")) }
 
+// Preview is the id of an entity of kind preview ("pv-" and 16 characters).
+type Preview string
+
+// NewPreview returns a fresh random id.
+func NewPreview() Preview { return Preview(schema.NewID("pv")) }
+
 // Project is the id of an entity of kind project ("proj-" and 16 characters).
 type Project string
 

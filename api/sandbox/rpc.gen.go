@@ -1714,6 +1714,147 @@ func (x *SandboxRequest) ValidateFields(v *schema.Validator) {
 	}
 }
 
+// CreatePreviewRequest: Describes a preview. One that the sandbox has at that port is
+// changed to it.
+type CreatePreviewRequest struct {
+	// The sandbox.
+	Sandbox id.Sandbox `cbor:"1,keyasint" json:"sandbox" schema:"required"`
+	// The port; absent or 0: every port that has no preview of its own.
+	Port *int64 `cbor:"2,keyasint,omitempty" json:"port,omitempty"`
+	// It answers without a token, too.
+	Public *bool `cbor:"3,keyasint,omitempty" json:"public,omitempty"`
+	// It answers this long; absent: as long as the sandbox exists.
+	TTL *time.Duration `cbor:"4,keyasint,omitempty" json:"ttl,omitempty"`
+}
+
+// MarshalJSON renders x; durations are strings, secrets are redacted.
+func (x CreatePreviewRequest) MarshalJSON() ([]byte, error) { return schema.EncodeJSON(&x) }
+
+// UnmarshalJSON decodes x; unknown fields are errors, missing ones get their defaults.
+func (x *CreatePreviewRequest) UnmarshalJSON(b []byte) error { return schema.DecodeJSON(b, x) }
+
+// Validate reports every field that breaks its rules, as one error of class
+// invalid_argument.
+func (x *CreatePreviewRequest) Validate() error { return schema.Validate(x) }
+
+// ValidateFields is Validate below the path that v is at.
+func (x *CreatePreviewRequest) ValidateFields(v *schema.Validator) {
+	v.Required("sandbox", x.Sandbox != "")
+	if x.Sandbox != "" {
+		v.Ref("sandbox", string(x.Sandbox))
+	}
+	if x.Port != nil {
+		schema.CheckMin(v, "port", *x.Port, 0)
+		schema.CheckMax(v, "port", *x.Port, 65535)
+	}
+	if x.TTL != nil {
+		schema.CheckMin(v, "ttl", *x.TTL, 1*time.Second)
+	}
+}
+
+// PreviewRequest: Names a preview.
+type PreviewRequest struct {
+	// The preview.
+	Preview id.Preview `cbor:"1,keyasint" json:"preview" schema:"required"`
+}
+
+// MarshalJSON renders x; durations are strings, secrets are redacted.
+func (x PreviewRequest) MarshalJSON() ([]byte, error) { return schema.EncodeJSON(&x) }
+
+// UnmarshalJSON decodes x; unknown fields are errors, missing ones get their defaults.
+func (x *PreviewRequest) UnmarshalJSON(b []byte) error { return schema.DecodeJSON(b, x) }
+
+// Validate reports every field that breaks its rules, as one error of class
+// invalid_argument.
+func (x *PreviewRequest) Validate() error { return schema.Validate(x) }
+
+// ValidateFields is Validate below the path that v is at.
+func (x *PreviewRequest) ValidateFields(v *schema.Validator) {
+	v.Required("preview", x.Preview != "")
+	if x.Preview != "" {
+		v.Ref("preview", string(x.Preview))
+	}
+}
+
+// PreviewResponse: A preview.
+type PreviewResponse struct {
+	// The preview.
+	Preview schema.Record `cbor:"1,keyasint" json:"preview" schema:"required"`
+	// Its URL, with PORT for the port if it is of every port; absent: there is no ingress.
+	URL string `cbor:"2,keyasint,omitempty" json:"url,omitempty"`
+	// Opens it, as Authorization: Bearer; absent: it is public. Deleting the preview revokes
+	// it.
+	Token string `cbor:"3,keyasint,omitempty" json:"token,omitempty"`
+}
+
+// MarshalJSON renders x; durations are strings, secrets are redacted.
+func (x PreviewResponse) MarshalJSON() ([]byte, error) { return schema.EncodeJSON(&x) }
+
+// UnmarshalJSON decodes x; unknown fields are errors, missing ones get their defaults.
+func (x *PreviewResponse) UnmarshalJSON(b []byte) error { return schema.DecodeJSON(b, x) }
+
+// Validate reports every field that breaks its rules, as one error of class
+// invalid_argument.
+func (x *PreviewResponse) Validate() error { return schema.Validate(x) }
+
+// ValidateFields is Validate below the path that v is at.
+func (x *PreviewResponse) ValidateFields(v *schema.Validator) {
+}
+
+// SignPreviewRequest: Asks for a URL that opens a preview.
+type SignPreviewRequest struct {
+	// The preview.
+	Preview id.Preview `cbor:"1,keyasint" json:"preview" schema:"required"`
+	// It is valid this long; absent: an hour.
+	TTL *time.Duration `cbor:"2,keyasint,omitempty" json:"ttl,omitempty"`
+}
+
+// MarshalJSON renders x; durations are strings, secrets are redacted.
+func (x SignPreviewRequest) MarshalJSON() ([]byte, error) { return schema.EncodeJSON(&x) }
+
+// UnmarshalJSON decodes x; unknown fields are errors, missing ones get their defaults.
+func (x *SignPreviewRequest) UnmarshalJSON(b []byte) error { return schema.DecodeJSON(b, x) }
+
+// Validate reports every field that breaks its rules, as one error of class
+// invalid_argument.
+func (x *SignPreviewRequest) Validate() error { return schema.Validate(x) }
+
+// ValidateFields is Validate below the path that v is at.
+func (x *SignPreviewRequest) ValidateFields(v *schema.Validator) {
+	v.Required("preview", x.Preview != "")
+	if x.Preview != "" {
+		v.Ref("preview", string(x.Preview))
+	}
+	if x.TTL != nil {
+		schema.CheckMin(v, "ttl", *x.TTL, 1*time.Second)
+		schema.CheckMax(v, "ttl", *x.TTL, 720*time.Hour)
+	}
+}
+
+// SignPreviewResponse: A URL that opens a preview.
+type SignPreviewResponse struct {
+	// The URL.
+	URL string `cbor:"1,keyasint" json:"url" schema:"required"`
+	// End of its validity.
+	ExpiresAt time.Time `cbor:"2,keyasint" json:"expires_at" schema:"required"`
+}
+
+// MarshalJSON renders x; durations are strings, secrets are redacted.
+func (x SignPreviewResponse) MarshalJSON() ([]byte, error) { return schema.EncodeJSON(&x) }
+
+// UnmarshalJSON decodes x; unknown fields are errors, missing ones get their defaults.
+func (x *SignPreviewResponse) UnmarshalJSON(b []byte) error { return schema.DecodeJSON(b, x) }
+
+// Validate reports every field that breaks its rules, as one error of class
+// invalid_argument.
+func (x *SignPreviewResponse) Validate() error { return schema.Validate(x) }
+
+// ValidateFields is Validate below the path that v is at.
+func (x *SignPreviewResponse) ValidateFields(v *schema.Validator) {
+	v.Required("url", x.URL != "")
+	v.Required("expires_at", !x.ExpiresAt.IsZero())
+}
+
 // FileRequest: Names a file of a sandbox.
 type FileRequest struct {
 	// The sandbox.
@@ -3476,6 +3617,161 @@ var FilesService = &rpc.Service{Name: "sandbox.Files", Methods: []*rpc.Method{
 	methodFilesExtract,
 }}
 
+// Previews is what serves the service. Makes ports of sandboxes reachable through the
+// ingress.
+type Previews interface {
+	// Create: Makes or changes a preview. Permission: exec, in the project of sandbox.
+	Create(ctx context.Context, req *CreatePreviewRequest) (*PreviewResponse, error)
+	// Sign: Returns a URL that opens a preview for a while. Permission: exec, in the project
+	// of preview.
+	Sign(ctx context.Context, req *SignPreviewRequest) (*SignPreviewResponse, error)
+	// Delete: Deletes a preview: its URL does not answer any more, and its tokens are void.
+	// Permission: exec, in the project of preview.
+	Delete(ctx context.Context, req *PreviewRequest) error
+	// Wake: Resumes the sandbox of a preview if it is paused, and returns at once. The
+	// ingress calls it. Permission: exec, in the project of preview.
+	Wake(ctx context.Context, req *PreviewRequest) error
+}
+
+// RegisterPreviews makes s serve impl.
+func RegisterPreviews(s *rpc.Server, impl Previews) { s.Register(PreviewsService, impl) }
+
+// PreviewsClient is what calls the service.
+type PreviewsClient interface {
+	// Create: Makes or changes a preview. Permission: exec, in the project of sandbox.
+	Create(ctx context.Context, req *CreatePreviewRequest) (*PreviewResponse, error)
+	// Sign: Returns a URL that opens a preview for a while. Permission: exec, in the project
+	// of preview.
+	Sign(ctx context.Context, req *SignPreviewRequest) (*SignPreviewResponse, error)
+	// Delete: Deletes a preview: its URL does not answer any more, and its tokens are void.
+	// Permission: exec, in the project of preview.
+	Delete(ctx context.Context, req *PreviewRequest) error
+	// Wake: Resumes the sandbox of a preview if it is paused, and returns at once. The
+	// ingress calls it. Permission: exec, in the project of preview.
+	Wake(ctx context.Context, req *PreviewRequest) error
+}
+
+type clientPreviews struct{ conn rpc.Conn }
+
+// NewPreviewsClient makes a client that calls through c.
+func NewPreviewsClient(c rpc.Conn) PreviewsClient { return clientPreviews{c} }
+
+func (c clientPreviews) Create(ctx context.Context, req *CreatePreviewRequest) (*PreviewResponse, error) {
+	resp := new(PreviewResponse)
+	if err := c.conn.Call(ctx, &methodPreviewsCreate.MethodInfo, req, resp); err != nil {
+		return nil, err
+	}
+	return resp, nil
+}
+
+func (c clientPreviews) Sign(ctx context.Context, req *SignPreviewRequest) (*SignPreviewResponse, error) {
+	resp := new(SignPreviewResponse)
+	if err := c.conn.Call(ctx, &methodPreviewsSign.MethodInfo, req, resp); err != nil {
+		return nil, err
+	}
+	return resp, nil
+}
+
+func (c clientPreviews) Delete(ctx context.Context, req *PreviewRequest) error {
+	return c.conn.Call(ctx, &methodPreviewsDelete.MethodInfo, req, &rpc.None{})
+}
+
+func (c clientPreviews) Wake(ctx context.Context, req *PreviewRequest) error {
+	return c.conn.Call(ctx, &methodPreviewsWake.MethodInfo, req, &rpc.None{})
+}
+
+var methodPreviewsCreate = &rpc.Method{
+	MethodInfo: rpc.MethodInfo{
+		Service: "sandbox.Previews", Name: "Create", Full: "sandbox.Previews/Create", Permission: "exec", Project: rpc.ProjectRequest, Idempotent: true, Stream: rpc.StreamNone, Audit: true,
+	},
+	Target: func(req any) rpc.Target {
+		r := req.(*CreatePreviewRequest)
+		return rpc.Target{Kind: "sandbox", ID: string(r.Sandbox)}
+	},
+	Subject: func(req any) rpc.Subject {
+		r := req.(*CreatePreviewRequest)
+		return rpc.Subject{Kind: "sandbox", ID: string(r.Sandbox)}
+	},
+	Unary: func(ctx context.Context, impl any, d rpc.Decoder) (any, error) {
+		req := new(CreatePreviewRequest)
+		if err := d.Decode(req); err != nil {
+			return nil, err
+		}
+		return impl.(Previews).Create(ctx, req)
+	},
+}
+
+var methodPreviewsSign = &rpc.Method{
+	MethodInfo: rpc.MethodInfo{
+		Service: "sandbox.Previews", Name: "Sign", Full: "sandbox.Previews/Sign", Permission: "exec", Project: rpc.ProjectRequest, Idempotent: true, Stream: rpc.StreamNone, Audit: true,
+	},
+	Target: func(req any) rpc.Target {
+		r := req.(*SignPreviewRequest)
+		return rpc.Target{Kind: "preview", ID: string(r.Preview)}
+	},
+	Subject: func(req any) rpc.Subject {
+		r := req.(*SignPreviewRequest)
+		return rpc.Subject{Kind: "preview", ID: string(r.Preview)}
+	},
+	Unary: func(ctx context.Context, impl any, d rpc.Decoder) (any, error) {
+		req := new(SignPreviewRequest)
+		if err := d.Decode(req); err != nil {
+			return nil, err
+		}
+		return impl.(Previews).Sign(ctx, req)
+	},
+}
+
+var methodPreviewsDelete = &rpc.Method{
+	MethodInfo: rpc.MethodInfo{
+		Service: "sandbox.Previews", Name: "Delete", Full: "sandbox.Previews/Delete", Permission: "exec", Project: rpc.ProjectRequest, Idempotent: true, Stream: rpc.StreamNone, Audit: true,
+	},
+	Target: func(req any) rpc.Target {
+		r := req.(*PreviewRequest)
+		return rpc.Target{Kind: "preview", ID: string(r.Preview)}
+	},
+	Subject: func(req any) rpc.Subject {
+		r := req.(*PreviewRequest)
+		return rpc.Subject{Kind: "preview", ID: string(r.Preview)}
+	},
+	Unary: func(ctx context.Context, impl any, d rpc.Decoder) (any, error) {
+		req := new(PreviewRequest)
+		if err := d.Decode(req); err != nil {
+			return nil, err
+		}
+		return rpc.None{}, impl.(Previews).Delete(ctx, req)
+	},
+}
+
+var methodPreviewsWake = &rpc.Method{
+	MethodInfo: rpc.MethodInfo{
+		Service: "sandbox.Previews", Name: "Wake", Full: "sandbox.Previews/Wake", Permission: "exec", Project: rpc.ProjectRequest, Idempotent: true, Stream: rpc.StreamNone, Audit: true,
+	},
+	Target: func(req any) rpc.Target {
+		r := req.(*PreviewRequest)
+		return rpc.Target{Kind: "preview", ID: string(r.Preview)}
+	},
+	Subject: func(req any) rpc.Subject {
+		r := req.(*PreviewRequest)
+		return rpc.Subject{Kind: "preview", ID: string(r.Preview)}
+	},
+	Unary: func(ctx context.Context, impl any, d rpc.Decoder) (any, error) {
+		req := new(PreviewRequest)
+		if err := d.Decode(req); err != nil {
+			return nil, err
+		}
+		return rpc.None{}, impl.(Previews).Wake(ctx, req)
+	},
+}
+
+// PreviewsService is the table of the service.
+var PreviewsService = &rpc.Service{Name: "sandbox.Previews", Methods: []*rpc.Method{
+	methodPreviewsCreate,
+	methodPreviewsSign,
+	methodPreviewsDelete,
+	methodPreviewsWake,
+}}
+
 // Templates is what serves the service. Templates, and the warm pools that keep sandboxes
 // of them.
 type Templates interface {
@@ -3805,5 +4101,6 @@ var TemplatesService = &rpc.Service{Name: "sandbox.Templates", Methods: []*rpc.M
 var Services = []*rpc.Service{
 	SandboxesService,
 	FilesService,
+	PreviewsService,
 	TemplatesService,
 }
