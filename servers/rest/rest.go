@@ -69,6 +69,8 @@ func New(s *api.Server, mux *http.ServeMux) huma.API {
 	registerBuilds(a)
 	registerContainers(a)
 	registerSnapshots(a)
+	registerPools(a)
+	registerVolumes(a)
 	return a
 }
 

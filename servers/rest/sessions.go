@@ -79,6 +79,7 @@ type CreateSession struct {
 	TTLSeconds         *int64            `json:"ttl_seconds,omitempty" minimum:"1" maximum:"31536000" doc:"It ends this long after its start; absent: never. Persistent only."`
 	IdleTimeoutSeconds *int64            `json:"idle_timeout_seconds,omitempty" minimum:"1" maximum:"31536000" doc:"Time without use after which on_idle happens; persistent only."`
 	OnIdle             string            `json:"on_idle,omitempty" enum:"stop,pause" doc:"What happens then; absent: stop."`
+	Volumes            []MountRequest    `json:"volumes,omitempty" maxItems:"16" doc:"Volumes to mount in it; persistent only."`
 	Execute            *Execute          `json:"execute,omitempty" doc:"Ephemeral only: what it executes."`
 }
 
@@ -135,6 +136,7 @@ func createSession(ctx context.Context, in *createSessionInput) (*created, error
 		Project: caller.Project(), Name: b.Name, Labels: b.Labels, Template: b.Template, Image: b.Image, Agent: b.Agent, Env: b.Env, EnvSecret: b.EnvSecret,
 		CPUMillis: b.CPUMillis, MemoryBytes: b.MemoryBytes, DiskBytes: b.DiskBytes, Network: sandbox.NetworkMode(b.Network), Egress: b.Egress.policy(),
 		TTL: seconds(b.TTLSeconds), IdleTimeout: seconds(b.IdleTimeoutSeconds), OnIdle: sandbox.IdleAction(b.OnIdle), Idle: optional(true),
+		Volumes: mountRequests(b.Volumes),
 	}
 	if req.Template == "" && req.Image == "" {
 		req.Image = "debian"

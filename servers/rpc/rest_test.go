@@ -134,3 +134,10 @@ func TestRESTSnapshotsAndForks(t *testing.T) {
 	e.call(http.MethodDelete, "/snapshots/"+snap.ID, "", http.StatusNoContent, nil)
 	e.call(http.MethodPost, "/snapshots/"+snap.ID+"/forks", `{}`, http.StatusNotFound, nil)
 }
+
+// TestRESTVolumesOfSessions: the volumes of a session are those that RPC gets.
+func TestRESTVolumesOfSessions(t *testing.T) {
+	e := newRESTEnv(t)
+	e.call(http.MethodPost, "/sessions", `{"image": "image", "volumes": [{"volume": "data", "path": "/data"}]}`, http.StatusNotFound, nil)
+	e.call(http.MethodPost, "/sessions", `{"image": "image", "volumes": [{"volume": "data", "path": "/a/../b"}]}`, http.StatusBadRequest, nil)
+}

@@ -10,9 +10,12 @@ import (
 	"testing"
 
 	"miren.dev/runtime/api/app"
+	"miren.dev/runtime/api/core"
+	"miren.dev/runtime/api/disk"
 	"miren.dev/runtime/api/sandbox"
 	"miren.dev/runtime/entity"
 	"miren.dev/runtime/pkg/buildlog"
+	"miren.dev/runtime/pkg/schema"
 	"miren.dev/runtime/servers/rest"
 )
 
@@ -21,6 +24,9 @@ func init() {
 		"GET /containers", "GET /snapshots",
 		"POST /templates", "PUT /templates/{name}", "DELETE /templates/{name}", "GET /templates/{name}/logs", "PUT /templates/{name}/tags/{tag}",
 		"DELETE /templates/{name}/tags/{tag}", "POST /templates/{name}/rollback",
+		"GET /pools", "GET /pools/{template}", "PUT /pools/{template}", "DELETE /pools/{template}",
+		"POST /volumes", "GET /volumes", "GET /volumes/{name}", "DELETE /volumes/{name}", "POST /volumes/{name}/resize", "POST /volumes/{name}/clones",
+		"POST /volumes/{name}/snapshots", "GET /volumes/{name}/snapshots", "DELETE /volumes/{name}/snapshots/{snapshot}",
 	)
 	maps.Copy(restBodies, map[string]string{
 		"PUT /sessions/{id}/idle":       `{}`,
@@ -32,6 +38,12 @@ func init() {
 		"PUT /templates/{name}":            `{"image": "runtime/sandbox:base"}`,
 		"PUT /templates/{name}/tags/{tag}": `{"version": "1"}`,
 		"POST /templates/{name}/rollback":  `{"version": "1"}`,
+
+		"PUT /pools/{template}":          `{"min": 1}`,
+		"POST /volumes":                  `{"name": "none", "size_bytes": 16777216, "file_system": "xfs"}`,
+		"POST /volumes/{name}/resize":    `{"size_bytes": 16777216}`,
+		"POST /volumes/{name}/clones":    `{"name": "none"}`,
+		"POST /volumes/{name}/snapshots": `{"name": "none"}`,
 	})
 }
 
@@ -199,4 +211,94 @@ func TestTemplatesOverREST(t *testing.T) {
 	e.must(http.MethodDelete, "/templates/shop", key, "", http.StatusNoContent)
 	e.must(http.MethodGet, "/templates/shop", key, "", http.StatusNotFound)
 	e.must(http.MethodDelete, "/templates/python", key, "", http.StatusConflict)
+}
+
+// TestPoolsOverREST: the pool of a template is made, changed, shown and deleted.
+func TestPoolsOverREST(t *testing.T) {
+	e := newRestEnv(t)
+	e.newTenant("own")
+	e.newTenant("foreign")
+	if err := e.c.templates.Ship(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	key, foreign := e.key("own", "agent"), e.key("foreign", "admin")
+	if p := e.must(http.MethodPut, "/pools/python", key, `{"min": 2, "max": 5}`, http.StatusOK); p["min"] != 2.0 || p["max"] != 5.0 {
+		t.Errorf("%v", p)
+	}
+	if p := e.must(http.MethodPut, "/pools/python", key, `{"idle_seconds": 60}`, http.StatusOK); p["min"] != 2.0 || p["idle_seconds"] != 60.0 {
+		t.Errorf("%v", p)
+	}
+	if p := e.must(http.MethodGet, "/pools/python", key, "", http.StatusOK); p["template"] != "python" || p["max"] != 5.0 {
+		t.Errorf("%v", p)
+	}
+	if got := listed(e.must(http.MethodGet, "/pools", key, "", http.StatusOK), "pools", "template"); !slices.Equal(got, []string{"python"}) {
+		t.Errorf("%v", got)
+	}
+	e.must(http.MethodPut, "/pools/nowhere", key, `{}`, http.StatusNotFound)
+	e.must(http.MethodGet, "/pools/python", foreign, "", http.StatusNotFound)
+	if got := listed(e.must(http.MethodGet, "/pools", foreign, "", http.StatusOK), "pools", "template"); len(got) != 0 {
+		t.Errorf("%v", got)
+	}
+	e.must(http.MethodDelete, "/pools/python", key, "", http.StatusNoContent)
+	e.must(http.MethodGet, "/pools/python", key, "", http.StatusNotFound)
+}
+
+// TestVolumesOverREST: volumes of the project are listed with their mounts and
+// snapshots, and calls about them reach the disks of the project alone.
+func TestVolumesOverREST(t *testing.T) {
+	e := newRestEnv(t)
+	own := e.newTenant("own")
+	e.newTenant("foreign")
+	key, foreign := e.key("own", "deployer"), e.key("foreign", "admin")
+	create := func(o schema.Object) {
+		t.Helper()
+		o.GetMeta().Project = own.projectID
+		if err := entity.Create(t.Context(), e.c.store, o); err != nil {
+			t.Fatal(err)
+		}
+	}
+	d := disk.NewDisk()
+	d.Name, d.Spec.SizeBytes, d.Status.SizeBytes, d.Status.Phase = "data", disk.MinSize, disk.MinSize, disk.DiskPhaseReady
+	create(d)
+	snap := disk.NewDiskSnapshot()
+	snap.Spec.Disk, snap.Spec.Name, snap.Spec.Key, snap.Status.Phase = d.GetID(), "before", string(d.ID)+"/before", disk.DiskPhaseReady
+	create(snap)
+	nodes, _, err := entity.List[core.Node](t.Context(), e.c.store, entity.Query{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := disk.NewDiskMount()
+	m.Spec.Disk, m.Spec.Sandbox, m.Spec.Node, m.Spec.Path = d.GetID(), own.sandbox.GetID(), nodes[0].GetID(), "/data"
+	create(m)
+	v := e.must(http.MethodGet, "/volumes/data", key, "", http.StatusOK)
+	if v["state"] != "ready" || v["file_system"] != "ext4" || v["size_bytes"] != float64(disk.MinSize) || !slices.Equal(listed(v, "mounts", "container"), []string{string(own.sandbox.ID)}) {
+		t.Errorf("%v", v)
+	}
+	if got := listed(e.must(http.MethodGet, "/volumes", key, "", http.StatusOK), "volumes", "name"); !slices.Equal(got, []string{"data"}) {
+		t.Errorf("%v", got)
+	}
+	if got := listed(e.must(http.MethodGet, "/volumes/data/snapshots", key, "", http.StatusOK), "snapshots", "name"); !slices.Equal(got, []string{"before"}) {
+		t.Errorf("%v", got)
+	}
+	for _, c := range []struct {
+		method, path, body string
+		status             int
+	}{
+		{"POST", "/volumes", `{"name": "data", "size_bytes": 16777216}`, http.StatusConflict},
+		{"POST", "/volumes", `{"name": "more", "size_bytes": 16777217}`, http.StatusUnprocessableEntity},
+		{"POST", "/volumes", `{"name": "more", "size_bytes": 4096}`, http.StatusUnprocessableEntity},
+		{"POST", "/volumes/data/clones", `{"name": "data"}`, http.StatusConflict},
+		{"POST", "/volumes/nowhere/clones", `{"name": "copy"}`, http.StatusNotFound},
+		{"POST", "/volumes/nowhere/resize", `{"size_bytes": 33554432}`, http.StatusNotFound},
+		{"POST", "/volumes/data/snapshots", `{"name": "before"}`, http.StatusConflict},
+		{"DELETE", "/volumes/nowhere", "", http.StatusNotFound},
+		{"DELETE", "/volumes/data/snapshots/after", "", http.StatusNotFound},
+		{"POST", "/sessions", `{"image": "debian", "volumes": [{"volume": "data", "path": "data"}]}`, http.StatusUnprocessableEntity},
+	} {
+		e.must(c.method, c.path, key, c.body, c.status)
+	}
+	for _, path := range []string{"/volumes/data", "/volumes/data/snapshots"} {
+		e.must(http.MethodGet, path, foreign, "", http.StatusNotFound)
+	}
+	e.must(http.MethodDelete, "/volumes/data", foreign, "", http.StatusNotFound)
 }
