@@ -71,6 +71,8 @@ func New(s *api.Server, mux *http.ServeMux) huma.API {
 	registerSnapshots(a)
 	registerPools(a)
 	registerVolumes(a)
+	registerPorts(a)
+	mountPorts(s, mux)
 	return a
 }
 

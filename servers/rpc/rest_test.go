@@ -8,13 +8,17 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"testing"
+
+	"github.com/coder/websocket"
 
 	"miren.dev/runtime/api/sandbox"
 	"miren.dev/runtime/pkg/rpc"
 	"miren.dev/runtime/servers/api"
 	"miren.dev/runtime/servers/rest"
+	"miren.dev/runtime/testsupport/wait"
 )
 
 // restEnv is the REST API over the handlers of this package and the simulated
@@ -140,4 +144,62 @@ func TestRESTVolumesOfSessions(t *testing.T) {
 	e := newRESTEnv(t)
 	e.call(http.MethodPost, "/sessions", `{"image": "image", "volumes": [{"volume": "data", "path": "/data"}]}`, http.StatusNotFound, nil)
 	e.call(http.MethodPost, "/sessions", `{"image": "image", "volumes": [{"volume": "data", "path": "/a/../b"}]}`, http.StatusBadRequest, nil)
+}
+
+// TestRESTPorts: a request to a port of a session reaches its process without
+// the caller's key, WebSockets too.
+func TestRESTPorts(t *testing.T) {
+	e := newRESTEnv(t)
+	sb := e.run("serve", "8082")
+	path := "/sessions/" + string(sb.ID) + "/ports"
+	wait.For(t, "it listens", func() bool {
+		var p rest.Ports
+		e.call(http.MethodGet, path, "", http.StatusOK, &p)
+		return slices.Equal(p.Ports, []int64{8082})
+	})
+	send := func(method, path string, header ...string) (int, string) {
+		t.Helper()
+		req, err := http.NewRequestWithContext(e.ctx(), method, e.url+path, strings.NewReader("body"))
+		e.must(err)
+		for i := 0; i < len(header); i += 2 {
+			req.Header.Set(header[i], header[i+1])
+		}
+		resp, err := http.DefaultClient.Do(req)
+		e.must(err)
+		defer resp.Body.Close()
+		b, err := io.ReadAll(resp.Body)
+		e.must(err)
+		return resp.StatusCode, string(b)
+	}
+	for _, header := range [][]string{{"X-API-Key", "key"}, {"Authorization", "Bearer key"}, {"X-API-Key", "key", "Authorization", "Basic own"}} {
+		status, text := send(http.MethodPut, path+"/8082/request?a=1%202", header...)
+		if status != http.StatusOK || !strings.HasPrefix(text, "PUT /request?a=1%202 HTTP/1.1") || !strings.HasSuffix(text, "body") ||
+			strings.Contains(text, "key") || strings.Contains(text, "Basic own") != (len(header) == 4) || !strings.Contains(text, "X-Forwarded-Prefix: "+rest.Prefix+path+"/8082") {
+			t.Errorf("%v: %d, %s", header, status, text)
+		}
+	}
+	for p, want := range map[string]string{"": "hello /", "/": "hello /", "/a%2Fb/c": "hello /a/b/c"} {
+		if status, text := send(http.MethodGet, path+"/8082"+p, "X-API-Key", "key"); status != http.StatusOK || text != want+"\n" {
+			t.Errorf("%q: %d, %s", p, status, text)
+		}
+	}
+	if status, text := send(http.MethodGet, path+"/8083/", "X-API-Key", "key"); status != http.StatusConflict || !strings.Contains(text, "nothing listens") {
+		t.Errorf("a port on which nothing listens: %d, %s", status, text)
+	}
+	for _, p := range []string{"/0/", "/x/", "/65536/"} {
+		if status, text := send(http.MethodGet, path+p, "X-API-Key", "key"); status != http.StatusBadRequest {
+			t.Errorf("%s: %d, %s", p, status, text)
+		}
+	}
+	ws, _, err := websocket.Dial(e.ctx(), "ws"+strings.TrimPrefix(e.url, "http")+path+"/8082/socket", &websocket.DialOptions{HTTPHeader: http.Header{"X-Api-Key": {"key"}}})
+	e.must(err)
+	defer ws.CloseNow()
+	for i := range 20 {
+		msg := strings.Repeat("x", 1+i*500)
+		e.must(ws.Write(e.ctx(), websocket.MessageText, []byte(msg)))
+		if _, b, err := ws.Read(e.ctx()); err != nil || string(b) != msg {
+			t.Fatalf("%d: %q, %v", i, b, err)
+		}
+	}
+	e.must(ws.Close(websocket.StatusNormalClosure, ""))
 }

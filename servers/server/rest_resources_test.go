@@ -302,3 +302,22 @@ func TestVolumesOverREST(t *testing.T) {
 	}
 	e.must(http.MethodDelete, "/volumes/data", foreign, "", http.StatusNotFound)
 }
+
+// TestPortsNeedTheirProject: the proxy of ports is no operation of the document,
+// and is refused to the same callers.
+func TestPortsNeedTheirProject(t *testing.T) {
+	e := newRestEnv(t)
+	own := e.newTenant("own")
+	e.newTenant("foreign")
+	path := rest.Prefix + "/sessions/" + string(own.sandbox.ID) + "/ports/80"
+	for key, want := range map[string]int{"": http.StatusUnauthorized, e.key("foreign", "admin"): http.StatusForbidden, e.key("own", "viewer"): http.StatusForbidden} {
+		for _, method := range []string{http.MethodGet, http.MethodPost, http.MethodDelete} {
+			for _, p := range []string{path, path + "/", path + "/a/b"} {
+				resp, text := e.do(method, p, key, "")
+				if resp.StatusCode != want || resp.Header.Get("Content-Type") != "application/problem+json" {
+					t.Errorf("%s %s: %d, %s", method, p, resp.StatusCode, text)
+				}
+			}
+		}
+	}
+}

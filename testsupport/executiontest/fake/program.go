@@ -6,10 +6,13 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httputil"
 	"net/url"
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/coder/websocket"
 )
 
 // program behaves as a command of the guest program and returns the exit code.
@@ -199,6 +202,31 @@ type closed func() error
 
 func (c closed) Close() error { return c() }
 
+// dump answers with the request.
+func dump(w http.ResponseWriter, r *http.Request) {
+	b, err := httputil.DumpRequest(r, true)
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	_, _ = w.Write(b) // the client may have gone
+}
+
+// echoSocket sends each message of a WebSocket back.
+func echoSocket(w http.ResponseWriter, r *http.Request) {
+	ws, err := websocket.Accept(w, r, &websocket.AcceptOptions{InsecureSkipVerify: true})
+	if err != nil {
+		return // it has answered
+	}
+	defer ws.CloseNow()
+	for {
+		typ, b, err := ws.Read(r.Context())
+		if err != nil || ws.Write(r.Context(), typ, b) != nil {
+			return
+		}
+	}
+}
+
 func serve(p *process) int {
 	port := p.number(2, 8080)
 	c := closed(func() error { return nil })
@@ -210,6 +238,8 @@ func serve(p *process) int {
 		}
 		mux := http.NewServeMux()
 		mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) { fmt.Fprintln(w, "hello", r.URL.Path) })
+		mux.HandleFunc("/request", dump)
+		mux.HandleFunc("/socket", echoSocket)
 		mux.HandleFunc("/crash", func(http.ResponseWriter, *http.Request) { ended <- 3 })
 		srv := &http.Server{Handler: mux}
 		go srv.Serve(l)
