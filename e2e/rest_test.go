@@ -23,6 +23,7 @@ func TestREST(t *testing.T) {
 	s, url := withAPI(t, "rest")
 	key := strings.TrimSpace(s.r(t, "", "key", "create", "rest"))
 	builder := strings.TrimSpace(s.r(t, "", "key", "create", "builder", "--role", "deployer"))
+	admin := strings.TrimSpace(s.r(t, "", "key", "create", "boss", "--role", "admin"))
 	doc, err := os.ReadFile("../docs/rest.md")
 	if err != nil {
 		t.Fatal(err)
@@ -32,9 +33,9 @@ func TestREST(t *testing.T) {
 		t.Fatalf("only %d examples", len(examples))
 	}
 	cmd := exec.CommandContext(t.Context(), "bash", "-c", "set -euxo pipefail\n"+strings.Join(examples, "\n"))
-	cmd.Env = append(os.Environ(), "API="+url+"/api/v1", "KEY=X-API-Key: "+key, "BUILDER_KEY="+builder, "JSON=Content-Type: application/json")
+	cmd.Env = append(os.Environ(), "API="+url+"/api/v1", "KEY=X-API-Key: "+key, "BUILDER_KEY="+builder, "ADMIN_KEY="+admin, "JSON=Content-Type: application/json")
 	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, strings.NewReplacer(key, "KEY", builder, "KEY").Replace(string(out)))
+		t.Fatalf("%v\n%s", err, strings.NewReplacer(key, "KEY", builder, "KEY", admin, "KEY").Replace(string(out)))
 	}
 	tools := restTools(t)
 	document := filepath.Join(t.TempDir(), "openapi.json")

@@ -72,6 +72,8 @@ func New(s *api.Server, mux *http.ServeMux) huma.API {
 	registerPools(a)
 	registerVolumes(a)
 	registerPorts(a)
+	registerKeys(a)
+	registerAudit(a)
 	mountPorts(s, mux)
 	return a
 }

@@ -5,9 +5,11 @@ import (
 	"fmt"
 	"maps"
 	"net/http"
+	"net/url"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"miren.dev/runtime/api/app"
 	"miren.dev/runtime/api/core"
@@ -27,8 +29,11 @@ func init() {
 		"GET /pools", "GET /pools/{template}", "PUT /pools/{template}", "DELETE /pools/{template}",
 		"POST /volumes", "GET /volumes", "GET /volumes/{name}", "DELETE /volumes/{name}", "POST /volumes/{name}/resize", "POST /volumes/{name}/clones",
 		"POST /volumes/{name}/snapshots", "GET /volumes/{name}/snapshots", "DELETE /volumes/{name}/snapshots/{snapshot}",
+		"POST /keys", "GET /keys", "DELETE /keys/{name}", "GET /audit",
 	)
 	maps.Copy(restBodies, map[string]string{
+		"POST /keys": `{"name": "none"}`,
+
 		"PUT /sessions/{id}/idle":       `{}`,
 		"POST /sessions/{id}/snapshots": `{}`,
 		"POST /sessions/{id}/forks":     `{}`,
@@ -320,4 +325,74 @@ func TestPortsNeedTheirProject(t *testing.T) {
 			}
 		}
 	}
+}
+
+// TestKeysOverREST: a key is shown once, works, is listed without its secret, and
+// is refused after its deletion. Only administrators make keys.
+func TestKeysOverREST(t *testing.T) {
+	e := newRestEnv(t)
+	e.newTenant("own")
+	e.newTenant("foreign")
+	admin, agent, foreign := e.key("own", "admin"), e.key("own", "agent"), e.key("foreign", "admin")
+	made := e.must(http.MethodPost, "/keys", admin, `{"name": "ci", "roles": ["viewer"], "ttl_seconds": 3600}`, http.StatusCreated)
+	secret, _ := made["key"].(string)
+	if len(secret) < 32 || made["name"] != "ci" || made["expires_at"] == nil || made["created_by"] != "key:own/k-admin" {
+		t.Fatalf("%v", made)
+	}
+	e.must(http.MethodGet, "/sessions", secret, "", http.StatusOK)
+	e.must(http.MethodPost, "/sessions", secret, `{}`, http.StatusForbidden)
+	e.must(http.MethodPost, "/keys", admin, `{"name": "ci"}`, http.StatusConflict)
+	e.must(http.MethodPost, "/keys", admin, `{"name": "x", "roles": ["owner"]}`, http.StatusUnprocessableEntity)
+	e.must(http.MethodPost, "/keys", agent, `{"name": "x"}`, http.StatusForbidden)
+	resp, text := e.do(http.MethodGet, rest.Prefix+"/keys", admin, "")
+	if resp.StatusCode != http.StatusOK || strings.Contains(text, secret) || !strings.Contains(text, `"roles":["viewer"]`) || !strings.Contains(text, `"name":"ci"`) {
+		t.Errorf("%d, %s", resp.StatusCode, text)
+	}
+	if got := listed(e.must(http.MethodGet, "/keys", foreign, "", http.StatusOK), "keys", "name"); slices.Contains(got, "ci") {
+		t.Errorf("another project: %v", got)
+	}
+	e.must(http.MethodDelete, "/keys/ci", foreign, "", http.StatusNotFound)
+	e.must(http.MethodDelete, "/keys/ci", agent, "", http.StatusForbidden)
+	e.must(http.MethodDelete, "/keys/ci", admin, "", http.StatusNoContent)
+	if resp, text := e.do(http.MethodGet, rest.Prefix+"/sessions", secret, ""); resp.StatusCode == http.StatusOK {
+		t.Errorf("a deleted key: %d, %s", resp.StatusCode, text)
+	}
+}
+
+// TestAuditOverREST: the calls of a key are listed by every filter and in pages,
+// in its project only.
+func TestAuditOverREST(t *testing.T) {
+	e := newRestEnv(t)
+	own := e.newTenant("own")
+	e.newTenant("foreign")
+	key, viewer, foreign := e.key("own", "agent"), e.key("own", "viewer"), e.key("foreign", "admin")
+	before := time.Now().Add(-time.Minute).UTC().Format(time.RFC3339)
+	for range 3 {
+		e.must(http.MethodPost, "/sessions/"+string(own.sandbox.ID)+"/extend", key, `{}`, http.StatusConflict)
+	}
+	e.must(http.MethodDelete, "/snapshots/"+string(own.snapshot.ID), key, "", http.StatusNoContent)
+	const extend, del = "sandbox.Sandboxes/Extend", "sandbox.Sandboxes/DeleteSnapshot"
+	for query, want := range map[string][]string{
+		"": {del, extend, extend, extend}, "&action=" + del: {del}, "&subject_kind=sandbox&subject=" + string(own.sandbox.ID): {extend, extend, extend},
+		"&since=" + before: {del, extend, extend, extend}, "&until=" + before: nil, "&action=none": nil,
+	} {
+		got := e.must(http.MethodGet, "/audit?actor=key:own/k-agent"+query, viewer, "", http.StatusOK)
+		if !slices.Equal(listed(got, "records", "action"), want) {
+			t.Errorf("%s: %v", query, got)
+		}
+	}
+	page := e.must(http.MethodGet, "/audit?actor=key:own/k-agent&limit=3", viewer, "", http.StatusOK)
+	next, _ := page["next_cursor"].(string)
+	if got := listed(page, "records", "outcome"); len(got) != 3 || got[0] != "ok" || got[1] != "failed_precondition" || next == "" {
+		t.Errorf("%v", page)
+	}
+	page = e.must(http.MethodGet, "/audit?actor=key:own/k-agent&limit=3&cursor="+url.QueryEscape(next), viewer, "", http.StatusOK)
+	if got := listed(page, "records", "action"); !slices.Equal(got, []string{extend}) || page["next_cursor"] != nil {
+		t.Errorf("%v", page)
+	}
+	if got := e.must(http.MethodGet, "/audit?actor=key:own/k-agent", foreign, "", http.StatusOK); len(got["records"].([]any)) != 0 {
+		t.Errorf("another project: %v", got)
+	}
+	e.must(http.MethodGet, "/audit?subject=x", viewer, "", http.StatusBadRequest)
+	e.must(http.MethodGet, "/audit?since=yesterday", viewer, "", http.StatusUnprocessableEntity)
 }

@@ -148,8 +148,8 @@ func TestEveryRESTOperationNeedsItsProject(t *testing.T) {
 			}
 			resp, text := e.do(method, url, key, restBodies[name])
 			if slices.Contains(ofTheProject, name) {
-				if strings.Contains(text, string(own.sandbox.ID)) || strings.Contains(text, string(x.ID)) || strings.Contains(text, string(own.snapshot.ID)) ||
-					resp.StatusCode == http.StatusUnauthorized {
+				shown := slices.ContainsFunc([]string{string(own.sandbox.ID), string(x.ID), string(own.snapshot.ID)}, func(id string) bool { return strings.Contains(text, id) })
+				if shown && name != "GET /audit" || resp.StatusCode == http.StatusUnauthorized { // the audit has ids that the caller sent
 					t.Errorf("%s: %d, %s", name, resp.StatusCode, text)
 				}
 				if method != http.MethodGet {
