@@ -50,7 +50,7 @@ const portPath = Prefix + "/sessions/{id}/ports/{port}"
 func mountPorts(s *api.Server, mux *http.ServeMux) {
 	h := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if err := servePort(s, w, r); err != nil {
-			writeProblem(humago.NewContext(&huma.Operation{}, r, w), problemOf(err))
+			api.WriteProblem(w, err)
 		}
 	})
 	mux.Handle(portPath, h)
@@ -96,7 +96,7 @@ func servePort(s *api.Server, w http.ResponseWriter, r *http.Request) error {
 		},
 		FlushInterval: -1,
 		ErrorHandler: func(w http.ResponseWriter, r *http.Request, err error) {
-			p := newProblem(http.StatusBadGateway, errs.Unavailable, "port "+r.PathValue("port")+" of session "+in.ID+" does not answer: "+err.Error(), "")
+			p := &Problem{Problem: api.NewProblem(http.StatusBadGateway, errs.Unavailable, "port "+r.PathValue("port")+" of session "+in.ID+" does not answer: "+err.Error(), "")}
 			if e := new(errs.Error); errors.As(err, &e) {
 				p = problemOf(e)
 			}
