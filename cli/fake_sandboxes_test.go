@@ -167,6 +167,10 @@ func (f fakeSandboxes) Extend(ctx context.Context, req *sandbox.ExtendRequest) (
 	return f.change(ctx, req.Sandbox, func(s *sandbox.Sandbox) { s.Spec.TTL = req.TTL })
 }
 
+func (f fakeSandboxes) SetIdle(ctx context.Context, req *sandbox.IdleRequest) (*sandbox.SandboxResponse, error) {
+	return f.change(ctx, req.Sandbox, func(s *sandbox.Sandbox) { s.Spec.IdleTimeout = req.IdleTimeout })
+}
+
 func (f fakeSandboxes) Snapshot(ctx context.Context, req *sandbox.SnapshotRequest) (*sandbox.SnapshotResponse, error) {
 	n, s := core.NewNode(), sandbox.NewSnapshot()
 	n.Name, n.Spec.Arch, n.Spec.CPUMillis, n.Spec.MemoryBytes = "keeper", "amd64", 1000, 1<<30
