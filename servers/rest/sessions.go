@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"net/http"
+	"reflect"
 	"strings"
 	"time"
 
@@ -85,8 +86,30 @@ type CreateSession struct {
 
 type createSessionInput struct {
 	Key         string `header:"Idempotency-Key" maxLength:"200" doc:"Names the request: another one with the key and the same body gets the session of the first, as long as the server keeps that."`
-	WaitSeconds int64  `query:"wait" minimum:"0" maximum:"300" default:"60" doc:"Longest time until the session runs, or has ended if it is ephemeral, in seconds. Then it is returned as it is."`
+	WaitSeconds Wait   `query:"wait" minimum:"0" maximum:"300" doc:"Longest time until the session runs, or has ended if it is ephemeral, in seconds. Then it is returned as it is."`
 	Body        CreateSession
+}
+
+// defaultWait is the Wait of a request that states none.
+const defaultWait = 60
+
+// Wait is a number of seconds in a query. The library sets a field that is 0 to
+// the default of its tag, also if the request states 0; this one stays 0.
+type Wait struct{ Seconds int64 }
+
+// Receiver implements huma.ParamWrapper.
+func (w *Wait) Receiver() reflect.Value { return reflect.ValueOf(w).Elem().Field(0) }
+
+// OnParamSet implements huma.ParamReactor.
+func (w *Wait) OnParamSet(stated bool, _ any) {
+	if !stated {
+		w.Seconds = defaultWait
+	}
+}
+
+// Schema implements huma.SchemaProvider.
+func (Wait) Schema(huma.Registry) *huma.Schema {
+	return &huma.Schema{Type: huma.TypeInteger, Format: "int64", Default: defaultWait}
 }
 
 type created struct {
@@ -145,7 +168,7 @@ func createSession(ctx context.Context, in *createSessionInput) (*created, error
 	if err != nil {
 		return nil, err
 	}
-	if sb, err = waitFor(ctx, sb, sandbox.WaitUntilRunning, in.WaitSeconds); err != nil {
+	if sb, err = waitFor(ctx, sb, sandbox.WaitUntilRunning, in.WaitSeconds.Seconds); err != nil {
 		return nil, err
 	}
 	return &created{Prefix + "/sessions/" + string(sb.ID), sessionOf(sb)}, nil
@@ -168,7 +191,7 @@ func createEphemeral(ctx context.Context, in *createSessionInput) (*created, err
 		}
 	}
 	req.EnvSecret = b.EnvSecret
-	e, err := submit(ctx, req, in.WaitSeconds)
+	e, err := submit(ctx, req, in.WaitSeconds.Seconds)
 	if err != nil {
 		return nil, err
 	}

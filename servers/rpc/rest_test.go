@@ -6,10 +6,12 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/coder/websocket"
@@ -47,10 +49,17 @@ func newRESTEnv(t *testing.T) *restEnv {
 // answer into out.
 func (e *restEnv) call(method, path, body string, status int, out any) {
 	e.Helper()
+	e.callWith(nil, method, path, body, status, out)
+}
+
+// callWith is call with more headers.
+func (e *restEnv) callWith(header http.Header, method, path, body string, status int, out any) {
+	e.Helper()
 	req, err := http.NewRequestWithContext(e.ctx(), method, e.url+path, strings.NewReader(body))
 	e.must(err)
 	req.Header.Set("X-API-Key", "key")
 	req.Header.Set("Content-Type", "application/json")
+	maps.Copy(req.Header, header)
 	resp, err := http.DefaultClient.Do(req)
 	e.must(err)
 	defer resp.Body.Close()
@@ -202,4 +211,54 @@ func TestRESTPorts(t *testing.T) {
 		}
 	}
 	e.must(ws.Close(websocket.StatusNormalClosure, ""))
+}
+
+// TestRESTIdempotency: a repeated request with the same key gets the session of
+// the first one, also at the same time; another body is refused.
+func TestRESTIdempotency(t *testing.T) {
+	e := newRESTEnv(t)
+	header := func(key string) http.Header { return http.Header{"Idempotency-Key": {key}} }
+	const body = `{"image": "image", "labels": {"team": "data"}}`
+	post := func(key, body string) string {
+		t.Helper()
+		var s rest.Session
+		e.callWith(header(key), http.MethodPost, "/sessions?wait=0", body, http.StatusCreated, &s)
+		if len(s.Labels) != 1 {
+			t.Errorf("the labels of the key are shown: %v", s.Labels)
+		}
+		return s.ID
+	}
+	ids := make([]string, 8)
+	var wg sync.WaitGroup
+	for i := range ids {
+		wg.Go(func() { ids[i] = post("order-17", body) })
+	}
+	wg.Wait()
+	if slices.Sort(ids); ids[0] == "" || ids[0] != ids[len(ids)-1] {
+		t.Fatalf("several sessions: %v", ids)
+	}
+	// Spaces and the order of fields are no difference.
+	if again := post("order-17", `{"labels": {"team":"data"},   "image": "image"}`); again != ids[0] {
+		t.Errorf("%s, want %s", again, ids[0])
+	}
+	var p rest.Problem
+	e.callWith(header("order-17"), http.MethodPost, "/sessions?wait=0", `{"image": "other", "labels": {"team": "data"}}`, http.StatusConflict, &p)
+	if p.Class != "conflict" || !strings.Contains(p.Detail, "Idempotency-Key") || p.Hint == "" {
+		t.Errorf("%+v", p)
+	}
+	if other := post("order-18", body); other == ids[0] {
+		t.Error("another key got the same session")
+	}
+	named := post("order-19", `{"image": "image", "name": "shop", "labels": {"team": "data"}}`)
+	if again := post("order-19", `{"image": "image", "name": "shop", "labels": {"team": "data"}}`); again != named {
+		t.Errorf("%s, want %s", again, named)
+	}
+	e.callWith(header("order-20"), http.MethodPost, "/sessions?wait=0", `{"image": "image", "name": "shop"}`, http.StatusConflict, &p)
+	if p.Class != "already_exists" {
+		t.Errorf("a name of another request: %+v", p)
+	}
+	var page rest.SessionPage
+	if e.call(http.MethodGet, "/sessions", "", http.StatusOK, &page); len(page.Sessions) != 3 {
+		t.Errorf("%d sessions", len(page.Sessions))
+	}
 }

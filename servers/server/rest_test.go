@@ -196,6 +196,7 @@ func TestRESTProblems(t *testing.T) {
 		{"POST", "/sessions", `{"template": "nowhere"}`, 404, "not_found"},
 		{"POST", "/executions", `{}`, 400, "either code or command"},
 		{"GET", "/sessions/sb-zzzzzzzz", "", 404, "not_found"},
+		{"POST", "/sessions?wait=301", `{"template": "nowhere"}`, 422, "query.wait"},
 		{"GET", "/sessions/x", "", 422, "path.id"},
 		{"GET", "/sessions?limit=0", "", 422, "query.limit"},
 		{"GET", "/sessions?label=x", "", 400, "KEY=VALUE"},
