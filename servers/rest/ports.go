@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/danielgtaylor/huma/v2"
-	"github.com/danielgtaylor/huma/v2/adapters/humago"
 
 	"miren.dev/runtime/api/id"
 	"miren.dev/runtime/api/sandbox"
@@ -95,12 +94,11 @@ func servePort(s *api.Server, w http.ResponseWriter, r *http.Request) error {
 			},
 		},
 		FlushInterval: -1,
-		ErrorHandler: func(w http.ResponseWriter, r *http.Request, err error) {
-			p := &Problem{Problem: api.NewProblem(http.StatusBadGateway, errs.Unavailable, "port "+r.PathValue("port")+" of session "+in.ID+" does not answer: "+err.Error(), "")}
-			if e := new(errs.Error); errors.As(err, &e) {
-				p = problemOf(e)
+		ErrorHandler: func(w http.ResponseWriter, _ *http.Request, err error) {
+			if e := new(errs.Error); !errors.As(err, &e) {
+				err = errs.New(errs.Unavailable, "port %d of session %s does not answer: %w", port, sid, err)
 			}
-			writeProblem(humago.NewContext(&huma.Operation{}, r, w), p)
+			api.WriteProblem(w, err)
 		},
 	}
 	proxy.ServeHTTP(w, r)
