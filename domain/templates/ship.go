@@ -3,6 +3,7 @@ package templates
 import (
 	"context"
 	"reflect"
+	"slices"
 
 	"miren.dev/runtime/api/sandbox"
 	"miren.dev/runtime/domain/languages"
@@ -13,8 +14,8 @@ import (
 )
 
 // Ship makes the project System and in it the templates that come with the
-// system. A template whose description has changed gets a new version.
-func (s *Service) Ship(ctx context.Context) error {
+// system, and more of the server's configuration. A template whose description has changed gets a new version.
+func (s *Service) Ship(ctx context.Context, more ...languages.Template) error {
 	if err := projects.Ensure(ctx, s.Store, System); err != nil {
 		return err
 	}
@@ -22,7 +23,7 @@ func (s *Service) Ship(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	for _, t := range languages.Templates() {
+	for _, t := range slices.Concat(languages.Templates(), more) {
 		err := entity.Retry(ctx, func() error { return s.ship(ctx, system, t) })
 		if err != nil {
 			return errs.Wrap(err, "template %s", t.Name)

@@ -10,7 +10,7 @@ import (
 	"github.com/danielgtaylor/huma/v2/adapters/humago"
 
 	"miren.dev/runtime/api/sandbox"
-	"miren.dev/runtime/pkg/errs"
+	"miren.dev/runtime/servers/api"
 )
 
 // File describes a file of a session.
@@ -121,22 +121,8 @@ func readFile(ctx context.Context, in *FileInput) (*huma.StreamResponse, error) 
 	return &huma.StreamResponse{Body: func(c huma.Context) {
 		defer st.Close()
 		c.SetHeader("Content-Type", "application/octet-stream")
-		if first.Info != nil {
-			c.SetHeader("Last-Modified", first.Info.ModifiedAt.UTC().Format(http.TimeFormat))
-		}
-		w := c.BodyWriter()
-		for m := first; ; {
-			if len(m.Data) > 0 {
-				if _, err := w.Write(m.Data); err != nil {
-					return
-				}
-			}
-			if m, err = st.Recv(); err == io.EOF {
-				return
-			} else if err != nil {
-				panic(http.ErrAbortHandler) // the client must not take a part for the whole
-			}
-		}
+		_, w := humago.Unwrap(c)
+		api.SendFile(w, first, st)
 	}}, nil
 }
 
@@ -145,35 +131,13 @@ func writeFile(ctx context.Context, in *writeInput) (*body[File], error) {
 	if err != nil {
 		return nil, err
 	}
-	wctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	st, err := files(ctx).Write(wctx, &sandbox.WriteFileRequest{
+	info, err := api.WriteFile(ctx, files(ctx), &sandbox.WriteFileRequest{
 		Sandbox: sid, Path: in.Path, User: in.User, Mode: optional(in.Mode), Parents: optional(in.Parents),
-	})
+	}, in.content)
 	if err != nil {
 		return nil, err
 	}
-	defer st.Close()
-	copied := make(chan error, 1)
-	go func() {
-		_, err := io.Copy(st.Writer(), in.content)
-		if err != nil {
-			cancel() // a part of the content makes no file
-		} else {
-			err = st.CloseSend()
-		}
-		copied <- err
-	}()
-	info, err := st.Recv()
-	cancel()
-	cerr := <-copied
-	switch {
-	case err == nil:
-		return &body[File]{fileOf(info)}, nil
-	case errs.Is(err, errs.Canceled) && cerr != nil:
-		return nil, errs.New(errs.InvalidArgument, "the content of the request ended early: %w", cerr)
-	}
-	return nil, err
+	return &body[File]{fileOf(info)}, nil
 }
 
 func removeFile(ctx context.Context, in *removeInput) (*struct{}, error) {

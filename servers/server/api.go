@@ -7,6 +7,7 @@ import (
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/servers/api"
 	"miren.dev/runtime/servers/rest"
+	"miren.dev/runtime/servers/workspace"
 )
 
 // newAPI returns the HTTP API with every face.
@@ -20,6 +21,7 @@ func (f *front) newAPI(cert *tls.Config) *api.Server {
 	}
 	s := api.New(cfg)
 	rest.Mount(s)
+	workspace.Mount(s, f.c.workspace, f.c.logger.With("component", "workspace"))
 	return s
 }
 

@@ -46,6 +46,7 @@ import (
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/schema"
 	rpcserver "miren.dev/runtime/servers/rpc"
+	"miren.dev/runtime/servers/workspace"
 )
 
 // control is the control plane over a store.
@@ -68,7 +69,8 @@ type control struct {
 	demand    *sandboxes.Demand // of warm sandboxes: from the services to the pools
 	objects   *retention.Objects
 	metrics   prometheus.Registerer // nil: none
-	deps      *rpcserver.Deps       // the operations that surfaces and controllers share
+	workspace workspace.Settings
+	deps      *rpcserver.Deps // the operations that surfaces and controllers share
 }
 
 // openStore connects to the store.
@@ -250,7 +252,7 @@ func (c *control) prepare(ctx context.Context) (id.Node, error) {
 	if err := projects.Ensure(ctx, c.store, projects.Default, c.newProject); err != nil {
 		return "", errs.Wrap(err, "default project")
 	}
-	if err := c.templates.Ship(ctx); err != nil {
+	if err := c.templates.Ship(ctx, c.workspace.Shipped()); err != nil {
 		return "", errs.Wrap(err, "shipped templates")
 	}
 	// A killed server may have left sources that it laid out for builds.

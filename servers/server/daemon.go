@@ -18,6 +18,7 @@ import (
 	"miren.dev/runtime/pkg/config"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/instance"
+	"miren.dev/runtime/servers/workspace"
 )
 
 // restartDelay is the pause before a part that failed is run again.
@@ -26,6 +27,10 @@ const restartDelay = time.Second
 // Run runs the server: it starts or adopts every part, serves until ctx ends or
 // a client asks it to stop, and leaves the data plane running.
 func Run(ctx context.Context, cfg *config.Config, log *slog.Logger) error {
+	settings, err := workspace.Load(os.Getenv)
+	if err != nil {
+		return err
+	}
 	in, err := instance.Open(cfg.StateDir, cfg.RunDir)
 	if err != nil {
 		return err
@@ -58,6 +63,7 @@ func Run(ctx context.Context, cfg *config.Config, log *slog.Logger) error {
 	reg.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), store)
 	sources := openSources(cfg, in, log)
 	c := newControl(cfg, m, store, sources, reg, log)
+	c.workspace = settings
 	nodeID, err := c.prepare(ctx)
 	if err != nil {
 		return err

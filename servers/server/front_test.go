@@ -5,6 +5,7 @@ import (
 	"net"
 	"os"
 	"testing"
+	"time"
 
 	"miren.dev/runtime/api"
 	"miren.dev/runtime/controllers/kit"
@@ -17,6 +18,7 @@ import (
 	"miren.dev/runtime/pkg/rpc"
 	"miren.dev/runtime/pkg/rpc/identity"
 	"miren.dev/runtime/pkg/schema"
+	"miren.dev/runtime/servers/workspace"
 	"miren.dev/runtime/testsupport/pgtest"
 )
 
@@ -50,6 +52,7 @@ func newFrontEnv(t *testing.T, change ...func(*config.Config)) *frontEnv {
 	c := &control{
 		cfg: cfg, logger: log, store: store, sealer: sealer,
 		m: &machine{cfg: cfg, in: in, logger: log, buildLogs: buildlog.New(in.State("logs"), 0)}, informers: informer.New(informer.Config{Reader: store}),
+		workspace: workspace.Settings{Timeout: 5 * time.Minute},
 	}
 	c.quotas = quotas.New(store, c.informers)
 	c.images = &resolver{m: c.m}

@@ -12,9 +12,11 @@ import (
 
 	"miren.dev/runtime/api/core"
 	"miren.dev/runtime/api/execution"
+	"miren.dev/runtime/api/sandbox"
 	"miren.dev/runtime/entity"
 	"miren.dev/runtime/pkg/config"
 	"miren.dev/runtime/servers/rest"
+	"miren.dev/runtime/servers/workspace"
 )
 
 // restEnv is the server's real HTTP API.
@@ -230,6 +232,85 @@ func TestEveryFaceHasTheRateLimit(t *testing.T) {
 		if resp.StatusCode != http.StatusTooManyRequests || resp.Header.Get("Retry-After") != "1" ||
 			resp.Header.Get("Content-Type") != "application/problem+json" || !strings.Contains(text, `"class":"resource_exhausted"`) {
 			t.Errorf("%s: %d, %v, %s", path, resp.StatusCode, resp.Header, text)
+		}
+	}
+}
+
+// TestWorkspaceNeedsItsProject: a session belongs to the project of its key, and
+// problems are those of REST.
+func TestWorkspaceNeedsItsProject(t *testing.T) {
+	e := newRestEnv(t)
+	own, foreign := e.newTenant("own"), e.newTenant("foreign")
+	for _, n := range []*tenant{own, foreign} {
+		sb := sandbox.NewSandbox()
+		sb.Project, sb.Name, sb.Spec.Template.Image = n.projectID, "se-a", "image"
+		sb.Labels = map[string]string{"runtime/workspace": "se", "runtime/workspace-session": "a"}
+		if err := entity.Create(t.Context(), e.c.store, sb); err != nil {
+			t.Fatal(err)
+		}
+	}
+	agent, viewer := e.key("own", "agent"), e.key("own", "viewer")
+	for _, c := range []struct {
+		method, path, key, body string
+		status                  int
+		want                    string
+	}{
+		{"GET", "/list", "", "", 401, "unauthenticated"},
+		{"GET", "/list", agent, "", 200, `"session_id":"a"`},
+		{"GET", "/nowhere", agent, "", 404, "there is no such call"},
+		{"GET", "/session/a", agent, "", 404, "there is no such call"},
+		{"POST", "/session/a%20b", agent, "", 400, "is no id of a session"},
+		{"POST", "/session/a", viewer, "", 403, "permission_denied"},
+		{"POST", "/execute/a", viewer, `{"command": "true"}`, 403, "permission_denied"},
+		{"POST", "/execute/a", agent, `{"command": 1}`, 400, "command is missing"},
+		{"POST", "/execute_code/a", agent, `{}`, 400, "code is missing"},
+		{"POST", "/execute_code/a", agent, `{`, 400, "invalid_argument"},
+		{"POST", "/execute_code/a", agent, `{"code": "1", "timeout": 301}`, 400, "up to 300"},
+		{"POST", "/execute_code/b", agent, `{"code": "1"}`, 404, `there is no session \"b\"`},
+		{"POST", "/upload/a", agent, `x`, 400, "is no name of a file"},
+		{"GET", "/download/b/x", agent, "", 404, "not_found"},
+		{"DELETE", "/session/a", viewer, "", 403, "permission_denied"},
+		{"DELETE", "/session/a", agent, "", 204, ""},
+		{"DELETE", "/session/a", agent, "", 404, "not_found"}, // that of the other project stays
+		{"GET", "/list", agent, "", 200, `"sessions":[]`},
+	} {
+		resp, text := e.do(c.method, workspace.Prefix+c.path, c.key, c.body)
+		if resp.StatusCode != c.status || !strings.Contains(text, c.want) ||
+			c.status >= 400 && resp.Header.Get("Content-Type") != "application/problem+json" {
+			t.Errorf("%s %s %s: %d, %s", c.method, c.path, c.body, resp.StatusCode, text)
+		}
+	}
+	if resp, text := e.do("GET", workspace.Prefix+"/list", e.key("foreign", "agent"), ""); resp.StatusCode != 200 || strings.Count(text, "session_id") != 1 {
+		t.Errorf("the other project: %s", text)
+	}
+}
+
+// TestProblemsOfStreams: a stream that cannot begin is a problem, whatever the
+// client accepts.
+func TestProblemsOfStreams(t *testing.T) {
+	e := newRestEnv(t)
+	own := e.newTenant("own")
+	key := e.key("own", "agent")
+	for _, path := range []string{
+		"GET /executions/exec-zzzzzzzz/stream", "GET /sessions/sb-zzzzzzzz/commands/1/stream", "POST /sessions/sb-zzzzzzzz/execute",
+		"GET /sessions/" + string(own.sandbox.ID) + "/commands/x/stream", "GET /executions/exec-zzzzzzzz/stream?encoding=x",
+	} {
+		method, path, _ := strings.Cut(path, " ")
+		req, err := http.NewRequestWithContext(t.Context(), method, e.url+rest.Prefix+path, strings.NewReader(restBodies["POST /sessions/{id}/execute"]))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for name, value := range map[string]string{"X-API-Key": key, "Accept": "text/event-stream", "Content-Type": "application/json", "Last-Event-ID": "1-2"} {
+			req.Header.Set(name, value)
+		}
+		resp, err := http.DefaultClient.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp.Body.Close()
+		if resp.StatusCode != http.StatusNotFound && resp.StatusCode != http.StatusUnprocessableEntity ||
+			resp.Header.Get("Content-Type") != "application/problem+json" {
+			t.Errorf("%s: %d, %v", path, resp.StatusCode, resp.Header)
 		}
 	}
 }
