@@ -6,7 +6,6 @@ import (
 	"strings"
 	"time"
 
-	"miren.dev/runtime/api/id"
 	"miren.dev/runtime/api/sandbox"
 	"miren.dev/runtime/pkg/errs"
 )
@@ -104,54 +103,6 @@ func runCommand(ctx context.Context, in *commandInput) (*body[CommandResult], er
 	return &body[CommandResult]{CommandResult{
 		ExitCode: &code, Stdout: stdout.text(), Stderr: stderr.text(), Truncated: stdout.truncated || stderr.truncated, TimedOut: timedOut,
 	}}, nil
-}
-
-// startCommand starts a command that goes on without its caller.
-func startCommand(ctx context.Context, sid id.Sandbox, b *Command) (*body[CommandResult], error) {
-	if b.Stdin != "" {
-		return nil, errs.New(errs.InvalidArgument, "a command in the background has no stdin").WithHint("write a file, and have the command read that")
-	}
-	cctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	st, err := sandboxes(ctx).Exec(cctx, &sandbox.ExecRequest{
-		Sandbox: sid, Command: b.Command, Env: b.Env, Workdir: b.Workdir, User: b.User, Detached: optional(true),
-	})
-	if err != nil {
-		return nil, err
-	}
-	defer st.Close()
-	out := CommandResult{}
-	for out.ID == "" {
-		m, err := st.Recv()
-		switch {
-		case err != nil:
-			return nil, err
-		case m.Started != "" && m.Process == "": // it could not be started, and this call alone knows why
-			return commandEnd(st)
-		}
-		out.ID = m.Process
-	}
-	return &body[CommandResult]{out}, nil
-}
-
-// commandEnd returns the rest of the output of a command, and its end.
-func commandEnd(st interface {
-	Recv() (*sandbox.ExecOutput, error)
-}) (*body[CommandResult], error) {
-	var stdout, stderr output
-	for {
-		m, err := st.Recv()
-		if err != nil {
-			return nil, err
-		}
-		stdout.add(m.Stdout)
-		stderr.add(m.Stderr)
-		if m.ExitCode != nil {
-			return &body[CommandResult]{CommandResult{
-				ExitCode: m.ExitCode, Stdout: stdout.text(), Stderr: stderr.text(), Truncated: stdout.truncated || stderr.truncated,
-			}}, nil
-		}
-	}
 }
 
 // sendInput sends the input of a command in parts. An error ends it: the call

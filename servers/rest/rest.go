@@ -64,6 +64,7 @@ func New(s *api.Server, mux *http.ServeMux) huma.API {
 	registerSessions(a)
 	registerExecutions(a)
 	registerStreams(a)
+	registerBackground(a)
 	registerFiles(a)
 	registerTemplates(a)
 	registerBuilds(a)

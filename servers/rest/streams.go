@@ -17,8 +17,7 @@ import (
 const statusInterval = time.Second
 
 type commandStreamInput struct {
-	SessionInput
-	Command string `path:"command" maxLength:"64" pattern:"^[0-9a-f]+$" doc:"Id of a command in the background." example:"2a"`
+	CommandInput
 	ResumeInput
 }
 
