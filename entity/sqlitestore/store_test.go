@@ -51,8 +51,8 @@ func next(t *testing.T, w entity.Watch) []entity.Event {
 	return evs
 }
 
-// exec runs a statement on the file of a store, beside the store.
-func exec(t *testing.T, path, query string) {
+// statement runs a statement on the file of a store, beside the store.
+func statement(t *testing.T, path, query string) {
 	t.Helper()
 	db, err := sql.Open("sqlite", "file:"+path+"?_pragma=busy_timeout(5000)")
 	if err == nil {
@@ -251,7 +251,7 @@ func TestRotateHistory(t *testing.T) {
 			}
 		}
 	}
-	exec(t, path, `update history set at = at - 30 * 86400000000 where rowid % 2 = 0`)
+	statement(t, path, `update history set at = at - 30 * 86400000000 where rowid % 2 = 0`)
 	if err := s.RotateHistory(t.Context(), nil); err != nil {
 		t.Fatal(err)
 	}
@@ -267,7 +267,7 @@ func TestRotateHistory(t *testing.T) {
 func TestNewerVersion(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "store.db")
 	open(t, sqlitestore.Config{Path: path}).Close()
-	exec(t, path, `pragma user_version = 1000`)
+	statement(t, path, `pragma user_version = 1000`)
 	_, err := sqlitestore.Open(t.Context(), sqlitestore.Config{Path: path, Kinds: storetest.Kinds()})
 	if !errs.Is(err, errs.FailedPrecondition) {
 		t.Errorf("%v", err)
