@@ -52,7 +52,7 @@ func TestE2B(t *testing.T) {
 			defer cancel()
 			cmd := exec.CommandContext(ctx, program, file)
 			cmd.Dir = dir
-			cmd.Env = append(os.Environ(), "E2B_API_URL="+url, "E2B_SANDBOX_URL="+url, "E2B_API_KEY="+key)
+			cmd.Env = append(os.Environ(), "E2B_API_URL="+url, "E2B_SANDBOX_URL="+url, "E2B_API_KEY="+key, fmt.Sprintf("E2B_DOMAIN=localhost:%d", shared.port))
 			if out, err := cmd.CombinedOutput(); err != nil {
 				t.Errorf("%v\n%s", err, out)
 			}

@@ -161,6 +161,9 @@ func (s *Server) create(ctx context.Context, c *caller, w http.ResponseWriter, r
 			return 0, nil, s.abandon(ctx, c, sb, err)
 		}
 	}
+	if err := c.setTraffic(ctx, sb.GetID(), q.Network); err != nil {
+		return 0, nil, s.abandon(ctx, c, sb, err)
+	}
 	return http.StatusCreated, s.described(sb), nil
 }
 
@@ -208,7 +211,7 @@ type connection struct {
 func (s *Server) described(sb *sandbox.Sandbox) connection {
 	return connection{
 		TemplateID: sb.Labels[labelTemplate], SandboxID: publicID(sb.ID), ClientID: "runtime", EnvdVersion: envdVersion,
-		EnvdAccessToken: s.token(useEnvd, sb.GetID()), TrafficAccessToken: s.token(useTraffic, sb.GetID()), Alias: sb.Labels[labelTemplate],
+		EnvdAccessToken: s.token(sb.GetID()), TrafficAccessToken: s.trafficToken(sb.GetID()), Alias: sb.Labels[labelTemplate],
 	}
 }
 

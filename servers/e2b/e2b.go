@@ -27,6 +27,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"miren.dev/runtime/api/id"
 	"miren.dev/runtime/api/interpreter"
@@ -34,6 +35,7 @@ import (
 	"miren.dev/runtime/entity"
 	"miren.dev/runtime/entity/remote"
 	"miren.dev/runtime/pkg/errs"
+	"miren.dev/runtime/pkg/preview"
 	"miren.dev/runtime/pkg/rpc"
 )
 
@@ -74,6 +76,7 @@ type Config struct {
 // Server serves E2B's protocol.
 type Server struct {
 	cfg       Config
+	previews  preview.Key
 	ctx       context.Context // ends with Close
 	stop      context.CancelFunc
 	guests    *caller
@@ -91,7 +94,7 @@ func New(cfg Config) (*Server, error) {
 	if len(cfg.Key) < sha256.Size {
 		return nil, errs.New(errs.InvalidArgument, "the key for tokens of sandboxes has %d bytes, and needs %d", len(cfg.Key), sha256.Size)
 	}
-	s := &Server{cfg: cfg, guests: newCaller(cfg.Guest, "")}
+	s := &Server{cfg: cfg, previews: preview.NewKey(cfg.Key), guests: newCaller(cfg.Guest, "")}
 	s.ctx, s.stop = context.WithCancel(context.Background())
 	s.control, s.envd, s.interp = s.controlRoutes(), s.envdRoutes(), s.interpreterRoutes()
 	return s, nil
@@ -164,6 +167,7 @@ func target(r *http.Request) (port, name string) {
 type caller struct {
 	sandboxes   sandbox.SandboxesClient
 	files       sandbox.FilesClient
+	previews    sandbox.PreviewsClient
 	interpreter interpreter.InterpreterClient
 	store       entity.Reader
 	project     string // in which its sandboxes are made; "": the default
@@ -171,7 +175,7 @@ type caller struct {
 
 func newCaller(c rpc.Conn, project string) *caller {
 	return &caller{
-		sandboxes: sandbox.NewSandboxesClient(c), files: sandbox.NewFilesClient(c), interpreter: interpreter.NewInterpreterClient(c),
+		sandboxes: sandbox.NewSandboxesClient(c), files: sandbox.NewFilesClient(c), previews: sandbox.NewPreviewsClient(c), interpreter: interpreter.NewInterpreterClient(c),
 		store: remote.New(c), project: project,
 	}
 }
@@ -190,20 +194,20 @@ func sandboxID(name string) id.Sandbox {
 	return id.Sandbox(idPrefix + rest)
 }
 
-// Uses of a token.
-const (
-	useEnvd    = "e2b envd"
-	useTraffic = "e2b traffic"
-)
-
-// token returns the token of a sandbox for a use.
-func (s *Server) token(use string, sid id.Sandbox) string {
+// token returns the token of a sandbox for envd.
+func (s *Server) token(sid id.Sandbox) string {
 	h := hmac.New(sha256.New, s.cfg.Key)
-	h.Write([]byte(use + "\x00" + string(sid)))
+	h.Write([]byte("e2b envd\x00" + string(sid)))
 	return hex.EncodeToString(h.Sum(nil))
 }
 
-// holds reports whether a token is that of a sandbox.
-func (s *Server) holds(token, use string, sid id.Sandbox) bool {
-	return hmac.Equal([]byte(token), []byte(s.token(use, sid)))
+// holds reports whether a token is that of a sandbox for envd.
+func (s *Server) holds(token string, sid id.Sandbox) bool {
+	return hmac.Equal([]byte(token), []byte(s.token(sid)))
+}
+
+// trafficToken returns the token of a sandbox for its ports. It opens its
+// previews, too.
+func (s *Server) trafficToken(sid id.Sandbox) string {
+	return s.previews.Sign(string(sid), time.Time{})
 }

@@ -26,11 +26,11 @@ func newServer(t *testing.T) *Server {
 func TestTokenOpensItsSandboxOnly(t *testing.T) {
 	s := newServer(t)
 	const a, b = id.Sandbox("sb-aaaaaaaaaaaaaaaa"), id.Sandbox("sb-bbbbbbbbbbbbbbbb")
-	if !s.holds(s.token(useEnvd, a), useEnvd, a) {
+	if !s.holds(s.token(a), a) {
 		t.Error("the token of a sandbox is refused")
 	}
-	for _, token := range []string{"", s.token(useEnvd, b), s.token(useTraffic, a), strings.ToUpper(s.token(useEnvd, a))} {
-		if s.holds(token, useEnvd, a) {
+	for _, token := range []string{"", s.token(b), s.trafficToken(a), strings.ToUpper(s.token(a))} {
+		if s.holds(token, a) {
 			t.Errorf("token %q is accepted", token)
 		}
 	}
@@ -51,7 +51,7 @@ func TestEveryCallOfEnvdNeedsTheToken(t *testing.T) {
 		r.Header.Set("E2b-Sandbox-Id", "sbaaaaaaaaaaaaaaaa")
 		r.Header.Set("E2b-Sandbox-Port", envdPort)
 		r.Header.Set("Content-Type", "application/connect+json")
-		r.Header.Set("X-Access-Token", s.token(useEnvd, "sb-bbbbbbbbbbbbbbbb"))
+		r.Header.Set("X-Access-Token", s.token("sb-bbbbbbbbbbbbbbbb"))
 		w := httptest.NewRecorder()
 		s.ServeHTTP(w, r)
 		if w.Code != 401 {

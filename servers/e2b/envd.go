@@ -15,6 +15,7 @@ import (
 	"miren.dev/runtime/api/sandbox"
 	"miren.dev/runtime/entity"
 	"miren.dev/runtime/pkg/errs"
+	"miren.dev/runtime/pkg/preview"
 	"miren.dev/runtime/pkg/rpc"
 )
 
@@ -68,7 +69,7 @@ func (s *Server) guest(r *http.Request) (*guest, error) {
 	_, name := target(r)
 	sid := sandboxID(name)
 	token := r.Header.Get("X-Access-Token")
-	if !s.holds(token, useEnvd, sid) {
+	if !s.holds(token, sid) {
 		return nil, errNoToken
 	}
 	user, _, _ := r.BasicAuth()
@@ -186,7 +187,10 @@ const trafficHeader = "E2b-Traffic-Access-Token"
 // traffic checks that a request to a port has a token of its sandbox.
 func (s *Server) traffic(r *http.Request, name string) error {
 	sid := sandboxID(name)
-	if s.holds(r.Header.Get(trafficHeader), useTraffic, sid) || s.holds(r.Header.Get("X-Access-Token"), useEnvd, sid) {
+	if s.holds(r.Header.Get("X-Access-Token"), sid) {
+		return nil
+	}
+	if _, err := preview.Verify(s.previews.Public(), r.Header.Get(trafficHeader), time.Now(), string(sid)); err == nil {
 		return nil
 	}
 	return errs.New(errs.Unauthenticated, "the request has no valid token of the sandbox (%s)", trafficHeader)

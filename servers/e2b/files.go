@@ -58,7 +58,7 @@ func (s *Server) signer(ctx context.Context, name string, q url.Values, operatio
 		}
 	}
 	signed := func(sid id.Sandbox) bool {
-		text := fmt.Sprintf("%s:%s:%s:%s", q.Get("path"), operation, q.Get("username"), s.token(useEnvd, sid))
+		text := fmt.Sprintf("%s:%s:%s:%s", q.Get("path"), operation, q.Get("username"), s.token(sid))
 		if expires != "" {
 			text += ":" + expires
 		}

@@ -80,7 +80,7 @@ func (s *Server) info(ctx context.Context, c *caller, _ http.ResponseWriter, r *
 		return 0, nil, err
 	}
 	d := describe(sb)
-	d.EnvdAccessToken = s.token(useEnvd, sb.GetID())
+	d.EnvdAccessToken = s.token(sb.GetID())
 	return http.StatusOK, d, nil
 }
 

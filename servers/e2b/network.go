@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"slices"
 
+	"miren.dev/runtime/api/id"
 	"miren.dev/runtime/api/sandbox"
 )
 
@@ -34,8 +35,6 @@ func (n *network) unserved() string {
 		return "changing outgoing requests (network.rules)"
 	case n.MaskRequestHost != "":
 		return "another host name for incoming requests (network.maskRequestHost)"
-	case n.AllowPublicTraffic != nil && *n.AllowPublicTraffic:
-		return "ports that are public (network.allowPublicTraffic)"
 	case len(n.HTTPSPorts) > 0:
 		return "ports with TLS (network.httpsPorts)"
 	}
@@ -76,6 +75,16 @@ func networkOf(e *sandbox.Egress) (n *network, internet *bool) {
 	return &network{AllowOut: e.Allow, DenyOut: []string{allTraffic}}, &allowed
 }
 
+// setTraffic makes a preview of every port of a sandbox, if the request says
+// whether they are public.
+func (c *caller) setTraffic(ctx context.Context, sid id.Sandbox, n *network) error {
+	if n == nil || n.AllowPublicTraffic == nil {
+		return nil
+	}
+	_, err := c.previews.Create(ctx, &sandbox.CreatePreviewRequest{Sandbox: sid, Public: n.AllowPublicTraffic})
+	return err
+}
+
 func (s *Server) setNetwork(ctx context.Context, c *caller, w http.ResponseWriter, r *http.Request) (int, any, error) {
 	var n network
 	if err := decode(w, r, &n); err != nil {
@@ -90,6 +99,9 @@ func (s *Server) setNetwork(ctx context.Context, c *caller, w http.ResponseWrite
 	}
 	egress, err := n.egress(nil)
 	if err != nil {
+		return 0, nil, err
+	}
+	if err := c.setTraffic(ctx, sb.GetID(), &n); err != nil {
 		return 0, nil, err
 	}
 	if egress == nil {

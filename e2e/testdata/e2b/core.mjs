@@ -1,6 +1,7 @@
 // The calls of docs/e2b.md that npm's e2b makes, against a real server.
 import { Sandbox } from 'e2b'
 import assert from 'node:assert/strict'
+import http from 'node:http'
 
 const encode = (s) => new TextEncoder().encode(s)
 const until = async (what, f) => {
@@ -114,6 +115,26 @@ try {
   const page = await fetch(process.env.E2B_SANDBOX_URL + '/d/z', { headers: { ...port, 'E2b-Traffic-Access-Token': box.trafficAccessToken } })
   assert.equal(await page.text(), 'zipped')
   assert.equal((await fetch(process.env.E2B_SANDBOX_URL + '/d/z', { headers: port })).status, 401)
+
+  // Ports through the ingress, whose domain is E2B_DOMAIN. Node resolves no names below localhost.
+  const through = (box, headers = {}) => new Promise((resolve, reject) => {
+    const host = box.getHost(8000)
+    http.get({ host: '127.0.0.1', port: host.split(':')[1], path: '/', headers: { ...headers, host } }, (answer) => {
+      answer.resume()
+      resolve(answer.statusCode)
+    }).on('error', reject)
+  })
+  assert.equal(box.getHost(8000), `8000-${box.sandboxId}.${process.env.E2B_DOMAIN}`)
+  assert.equal(await through(box), 404)
+  for (const allowPublicTraffic of [true, false]) {
+    const other = await Sandbox.create({ timeoutMs: 120_000, network: { allowPublicTraffic } })
+    await other.commands.run('python3 -m http.server 8000', { background: true, timeoutMs: 0 })
+    const token = { 'E2b-Traffic-Access-Token': other.trafficAccessToken }
+    await until('a preview', async () => (await through(other, token)) === 200)
+    assert.equal(await through(other), allowPublicTraffic ? 200 : 401)
+    assert.equal(await through(other, { 'E2b-Traffic-Access-Token': box.trafficAccessToken }), allowPublicTraffic ? 200 : 401)
+    await other.kill()
+  }
 
   // Description, list, time-out.
   const d = await box.getInfo()
