@@ -71,6 +71,7 @@ generate: ## Rebuild all generated files
 	$(GO) run ./pkg/rpc/cmd/rpcgen -root .
 	$(GO) run ./pkg/config/cmd/configgen -root .
 	$(GO) run ./cli/cmd/clidoc -root .
+	$(GO) run ./servers/rest/cmd/openapigen -root .
 
 packages:
 	@hack/packages.sh

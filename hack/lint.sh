@@ -39,7 +39,8 @@ generated() {
 	"$go" run ./entity/cmd/schemagen -root . -check &&
 		"$go" run ./pkg/rpc/cmd/rpcgen -root . -check &&
 		"$go" run ./pkg/config/cmd/configgen -root . -check &&
-		"$go" run ./cli/cmd/clidoc -root . -check
+		"$go" run ./cli/cmd/clidoc -root . -check &&
+		"$go" run ./servers/rest/cmd/openapigen -root . -check
 }
 
 # The client is for other systems too; vet compiles everything that it links.
