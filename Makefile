@@ -72,6 +72,7 @@ generate: ## Rebuild all generated files
 	$(GO) run ./pkg/config/cmd/configgen -root .
 	$(GO) run ./cli/cmd/clidoc -root .
 	$(GO) run ./servers/rest/cmd/openapigen -root .
+	hack/sdk.sh generate
 
 packages:
 	@hack/packages.sh

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The cheap checks: formatting, vet, the client on every platform, staticcheck,
-# generated code, scripts, import directions and docs links. Prints what to do about each failure.
+# generated code, the SDKs, scripts, import directions and docs links. Prints what to do about each failure.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 # Without paths of this checkout in them, builds and test results are shared by all checkouts of a machine.
@@ -61,6 +61,7 @@ check vet 'fix what vet reports' "$go" vet ./...
 check client 'keep cmd/r portable: put what needs Linux into a file _linux.go, with an honest answer elsewhere' client
 check staticcheck 'fix what staticcheck reports' staticcheck
 check generated 'run make generate and commit the result' generated
+check SDKs 'run make generate, commit the result, and fit the hand-written code to it' hack/sdk.sh check
 check scripts 'fix the syntax of the script' scripts
 check 'imports and docs' 'see hack/deptest' "$go" test -count=1 ./hack/deptest
 check dagger 'fix the types or the pipeline in dagger/; hack/dagger.sh runs only this check' hack/dagger.sh

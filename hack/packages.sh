@@ -76,6 +76,8 @@ group() {
 	lint)
 		need nodejs has node
 		need npm has npm
+		# For the generators of hack/sdk.sh.
+		need python3-venv python3 -c 'import ensurepip, venv'
 		;;
 	dev)
 		need tmux has tmux

@@ -1,0 +1,1 @@
+"""The hand-written client. hack/sdk.sh makes ``_sync`` of it."""

@@ -1,0 +1,74 @@
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+from attrs import define as _attrs_define
+
+from ..types import UNSET, Unset
+
+T = TypeVar("T", bound="CommandResult")
+
+
+@_attrs_define
+class CommandResult:
+    exit_code: int
+    """ Exit code; 128+n for signal n, 124 if the time was over. """
+    stderr: str
+    """ Error output. Bytes that are not UTF-8 are replaced. """
+    stdout: str
+    """ Output. Bytes that are not UTF-8 are replaced. """
+    timed_out: bool | Unset = UNSET
+    """ Its time was over. """
+    truncated: bool | Unset = UNSET
+    """ There was more than a MiB of one of them; the rest was dropped. """
+
+    def to_dict(self) -> dict[str, Any]:
+        exit_code = self.exit_code
+
+        stderr = self.stderr
+
+        stdout = self.stdout
+
+        timed_out = self.timed_out
+
+        truncated = self.truncated
+
+        field_dict: dict[str, Any] = {}
+
+        field_dict.update(
+            {
+                "exit_code": exit_code,
+                "stderr": stderr,
+                "stdout": stdout,
+            }
+        )
+        if timed_out is not UNSET:
+            field_dict["timed_out"] = timed_out
+        if truncated is not UNSET:
+            field_dict["truncated"] = truncated
+
+        return field_dict
+
+    @classmethod
+    def from_dict(cls: type[T], src_dict: Mapping[str, Any]) -> T:
+        d = dict(src_dict)
+        exit_code = d.pop("exit_code")
+
+        stderr = d.pop("stderr")
+
+        stdout = d.pop("stdout")
+
+        timed_out = d.pop("timed_out", UNSET)
+
+        truncated = d.pop("truncated", UNSET)
+
+        command_result = cls(
+            exit_code=exit_code,
+            stderr=stderr,
+            stdout=stdout,
+            timed_out=timed_out,
+            truncated=truncated,
+        )
+
+        return command_result
