@@ -1,0 +1,118 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"miren.dev/runtime/testsupport/need"
+)
+
+// TestSDKs builds the packages of the SDKs, installs them with the commands of
+// docs/sdk.md, and runs its examples against a server: in Python, in Go, and
+// that of TypeScript in Node.js, Deno and Bun.
+func TestSDKs(t *testing.T) {
+	need.Tools(t, "python3", "node", "npm", "bash", "go")
+	tools, runtimes := sdkScript(t, "tools"), sdkScript(t, "runtimes")
+	s, url := withAPI(t, "sdk")
+	key := strings.TrimSpace(s.r(t, "", "key", "create", "sdk"))
+	text, err := os.ReadFile("../docs/sdk.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	blocks := func(language string, want int) []string {
+		t.Helper()
+		found := codeBlocks(string(text), language)
+		if len(found) != want {
+			t.Fatalf("%d examples of %s, want %d", len(found), language, want)
+		}
+		return found
+	}
+	checkout, err := filepath.Abs("..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	run := func(name string, args ...string) {
+		t.Helper()
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
+		defer cancel()
+		cmd := exec.CommandContext(ctx, name, args...)
+		cmd.Dir = dir
+		cmd.Env = append(os.Environ(), "CHECKOUT="+checkout, "MIREN_API_URL="+url, "MIREN_API_KEY="+key,
+			"PIP_CONSTRAINT="+filepath.Join(dir, "constraints.txt"), "PIP_DISABLE_PIP_VERSION_CHECK=1", "DENO_NO_UPDATE_CHECK=1")
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Errorf("%s %s: %v\n%s", name, strings.Join(args, " "), err, strings.ReplaceAll(string(out), key, "KEY"))
+		}
+	}
+	// The dependencies are those with which the code was checked.
+	write(t, filepath.Join(dir, "constraints.txt"), strings.Join(pinned(t, "../sdk/generate/requirements.txt"), "\n"))
+	write(t, filepath.Join(dir, "main.go"), blocks("go", 1)[0])
+	run("bash", "-euxo", "pipefail", "-c", blocks("sh", 1)[0])
+	if t.Failed() {
+		t.FailNow()
+	}
+	for i, example := range blocks("python", 2) {
+		name := fmt.Sprintf("example%d.py", i)
+		write(t, filepath.Join(dir, name), example)
+		run("venv/bin/python", name)
+	}
+	run("go", "run", ".")
+	write(t, filepath.Join(dir, "example.mts"), blocks("ts", 1)[0])
+	write(t, filepath.Join(dir, "tsconfig.json"), `{"compilerOptions": {
+		"strict": true, "target": "ES2022", "module": "NodeNext", "lib": ["ES2023", "ESNext.Disposable", "DOM"], "types": []
+	}, "files": ["example.mts"]}`)
+	run(filepath.Join(tools, "node_modules/.bin/tsc"))
+	run("node", "example.mjs")
+	run(onlyFile(t, runtimes, "node_modules/@oven/*/bin/bun"), "example.mjs")
+	run(onlyFile(t, runtimes, "node_modules/@deno/*/deno"), "run", "--no-remote", "--node-modules-dir=manual", "--allow-env", "--allow-net", "example.mjs")
+	for _, line := range strings.Split(strings.TrimSpace(s.r(t, "", "sandbox", "list", "--json")), "\n") {
+		if strings.Contains(line, `"phase":"running"`) {
+			t.Errorf("a sandbox was not ended: %s", line)
+		}
+	}
+}
+
+// sdkScript returns the directory that a command of hack/sdk.sh prints.
+func sdkScript(t *testing.T, command string) string {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), "../hack/sdk.sh", command)
+	var stderr strings.Builder
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err != nil {
+		need.Missing(t, "hack/sdk.sh ", command, ": ", err, stderr.String())
+	}
+	return strings.TrimSpace(string(out))
+}
+
+// pinned returns the versions in a list of requirements of pip, without hashes.
+func pinned(t *testing.T, path string) []string {
+	t.Helper()
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var versions []string
+	for line := range strings.Lines(string(text)) {
+		if v, ok := strings.CutSuffix(strings.TrimSpace(line), " \\"); ok && strings.Contains(v, "==") {
+			versions = append(versions, v)
+		}
+	}
+	return versions
+}
+
+// onlyFile returns the one file below a directory that a pattern matches.
+func onlyFile(t *testing.T, dir, pattern string) string {
+	t.Helper()
+	found, err := filepath.Glob(filepath.Join(dir, pattern))
+	if err != nil || len(found) != 1 {
+		need.Missing(t, "no ", pattern, " for this machine in ", dir)
+	}
+	return found[0]
+}
