@@ -126,7 +126,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // Subject names the sandbox whose token a request has, "" for none: the rate
 // limit of the listener counts the requests with each.
 func (s *Server) Subject(r *http.Request) string {
-	if _, name := target(r); name != "" && s.holds(r.Header.Get("X-Access-Token"), useEnvd, sandboxID(name)) {
+	if _, name := target(r); name != "" && s.holds(r.Header.Get("X-Access-Token"), sandboxID(name)) {
 		return name
 	}
 	return ""
