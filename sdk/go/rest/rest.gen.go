@@ -17,6 +17,42 @@ import (
 	"github.com/oapi-codegen/runtime"
 )
 
+// Defines values for BuildLogState.
+const (
+	BuildLogStateCanceled  BuildLogState = "canceled"
+	BuildLogStateFailed    BuildLogState = "failed"
+	BuildLogStatePending   BuildLogState = "pending"
+	BuildLogStateRunning   BuildLogState = "running"
+	BuildLogStateSucceeded BuildLogState = "succeeded"
+)
+
+// Defines values for ContainerPurpose.
+const (
+	ContainerPurposeApp       ContainerPurpose = "app"
+	ContainerPurposeExecution ContainerPurpose = "execution"
+	ContainerPurposePool      ContainerPurpose = "pool"
+	ContainerPurposeSession   ContainerPurpose = "session"
+)
+
+// Defines values for ContainerState.
+const (
+	ContainerStateCreating ContainerState = "creating"
+	ContainerStateEnded    ContainerState = "ended"
+	ContainerStateEnding   ContainerState = "ending"
+	ContainerStateFailed   ContainerState = "failed"
+	ContainerStatePaused   ContainerState = "paused"
+	ContainerStatePausing  ContainerState = "pausing"
+	ContainerStateRunning  ContainerState = "running"
+)
+
+// Defines values for CreateKeyInputBodyRoles.
+const (
+	CreateKeyInputBodyRolesAdmin    CreateKeyInputBodyRoles = "admin"
+	CreateKeyInputBodyRolesAgent    CreateKeyInputBodyRoles = "agent"
+	CreateKeyInputBodyRolesDeployer CreateKeyInputBodyRoles = "deployer"
+	CreateKeyInputBodyRolesViewer   CreateKeyInputBodyRoles = "viewer"
+)
+
 // Defines values for CreateSessionMode.
 const (
 	CreateSessionModeEphemeral  CreateSessionMode = "ephemeral"
@@ -33,6 +69,12 @@ const (
 const (
 	CreateSessionOnIdlePause CreateSessionOnIdle = "pause"
 	CreateSessionOnIdleStop  CreateSessionOnIdle = "stop"
+)
+
+// Defines values for CreateVolumeInputBodyFileSystem.
+const (
+	CreateVolumeInputBodyFileSystemExt4 CreateVolumeInputBodyFileSystem = "ext4"
+	CreateVolumeInputBodyFileSystemXfs  CreateVolumeInputBodyFileSystem = "xfs"
 )
 
 // Defines values for EgressMode.
@@ -76,10 +118,43 @@ const (
 	FileTypeSymlink   FileType = "symlink"
 )
 
+// Defines values for HandlerResultOutcome.
+const (
+	HandlerResultOutcomeError     HandlerResultOutcome = "error"
+	HandlerResultOutcomeSuccess   HandlerResultOutcome = "success"
+	HandlerResultOutcomeSyntax    HandlerResultOutcome = "syntax"
+	HandlerResultOutcomeTimeout   HandlerResultOutcome = "timeout"
+	HandlerResultOutcomeUndefined HandlerResultOutcome = "undefined"
+)
+
+// Defines values for IdleInputBodyOnIdle.
+const (
+	IdleInputBodyOnIdlePause IdleInputBodyOnIdle = "pause"
+	IdleInputBodyOnIdleStop  IdleInputBodyOnIdle = "stop"
+)
+
+// Defines values for LogLineStream.
+const (
+	LogLineStreamStderr LogLineStream = "stderr"
+	LogLineStreamStdout LogLineStream = "stdout"
+)
+
+// Defines values for OutputEventStream.
+const (
+	OutputEventStreamStderr OutputEventStream = "stderr"
+	OutputEventStreamStdout OutputEventStream = "stdout"
+)
+
 // Defines values for SessionMode.
 const (
 	SessionModeEphemeral  SessionMode = "ephemeral"
 	SessionModePersistent SessionMode = "persistent"
+)
+
+// Defines values for SessionOnIdle.
+const (
+	SessionOnIdlePause SessionOnIdle = "pause"
+	SessionOnIdleStop  SessionOnIdle = "stop"
 )
 
 // Defines values for SessionState.
@@ -91,6 +166,87 @@ const (
 	SessionStatePaused   SessionState = "paused"
 	SessionStatePausing  SessionState = "pausing"
 	SessionStateRunning  SessionState = "running"
+)
+
+// Defines values for SnapshotState.
+const (
+	SnapshotStateFailed  SnapshotState = "failed"
+	SnapshotStatePending SnapshotState = "pending"
+	SnapshotStateReady   SnapshotState = "ready"
+)
+
+// Defines values for StepKind.
+const (
+	StepKindCopy         StepKind = "copy"
+	StepKindEnv          StepKind = "env"
+	StepKindFrom         StepKind = "from"
+	StepKindFromTemplate StepKind = "from_template"
+	StepKindRun          StepKind = "run"
+	StepKindUser         StepKind = "user"
+	StepKindWorkdir      StepKind = "workdir"
+)
+
+// Defines values for TemplateVersionState.
+const (
+	TemplateVersionStateBuilding TemplateVersionState = "building"
+	TemplateVersionStateFailed   TemplateVersionState = "failed"
+	TemplateVersionStatePending  TemplateVersionState = "pending"
+	TemplateVersionStateReady    TemplateVersionState = "ready"
+)
+
+// Defines values for VolumeFileSystem.
+const (
+	VolumeFileSystemExt4 VolumeFileSystem = "ext4"
+	VolumeFileSystemXfs  VolumeFileSystem = "xfs"
+)
+
+// Defines values for VolumeState.
+const (
+	VolumeStateDeleting VolumeState = "deleting"
+	VolumeStateFailed   VolumeState = "failed"
+	VolumeStatePending  VolumeState = "pending"
+	VolumeStateReady    VolumeState = "ready"
+)
+
+// Defines values for VolumeDetailsFileSystem.
+const (
+	VolumeDetailsFileSystemExt4 VolumeDetailsFileSystem = "ext4"
+	VolumeDetailsFileSystemXfs  VolumeDetailsFileSystem = "xfs"
+)
+
+// Defines values for VolumeDetailsState.
+const (
+	VolumeDetailsStateDeleting VolumeDetailsState = "deleting"
+	VolumeDetailsStateFailed   VolumeDetailsState = "failed"
+	VolumeDetailsStatePending  VolumeDetailsState = "pending"
+	VolumeDetailsStateReady    VolumeDetailsState = "ready"
+)
+
+// Defines values for VolumeSnapshotState.
+const (
+	VolumeSnapshotStateDeleting VolumeSnapshotState = "deleting"
+	VolumeSnapshotStateFailed   VolumeSnapshotState = "failed"
+	VolumeSnapshotStatePending  VolumeSnapshotState = "pending"
+	VolumeSnapshotStateReady    VolumeSnapshotState = "ready"
+)
+
+// Defines values for ListContainersParamsPurpose.
+const (
+	ListContainersParamsPurposeApp       ListContainersParamsPurpose = "app"
+	ListContainersParamsPurposeExecution ListContainersParamsPurpose = "execution"
+	ListContainersParamsPurposePool      ListContainersParamsPurpose = "pool"
+	ListContainersParamsPurposeSession   ListContainersParamsPurpose = "session"
+)
+
+// Defines values for ListContainersParamsState.
+const (
+	ListContainersParamsStateCreating ListContainersParamsState = "creating"
+	ListContainersParamsStateEnded    ListContainersParamsState = "ended"
+	ListContainersParamsStateEnding   ListContainersParamsState = "ending"
+	ListContainersParamsStateFailed   ListContainersParamsState = "failed"
+	ListContainersParamsStatePaused   ListContainersParamsState = "paused"
+	ListContainersParamsStatePausing  ListContainersParamsState = "pausing"
+	ListContainersParamsStateRunning  ListContainersParamsState = "running"
 )
 
 // Defines values for ListExecutionsParamsState.
@@ -107,6 +263,12 @@ const (
 	GetExecutionResultParamsEncodingText   GetExecutionResultParamsEncoding = "text"
 )
 
+// Defines values for StreamExecutionParamsEncoding.
+const (
+	StreamExecutionParamsEncodingBase64 StreamExecutionParamsEncoding = "base64"
+	StreamExecutionParamsEncodingText   StreamExecutionParamsEncoding = "text"
+)
+
 // Defines values for ListSessionsParamsState.
 const (
 	ListSessionsParamsStateCreating ListSessionsParamsState = "creating"
@@ -118,14 +280,125 @@ const (
 	ListSessionsParamsStateRunning  ListSessionsParamsState = "running"
 )
 
+// Defines values for StreamCommandParamsEncoding.
+const (
+	StreamCommandParamsEncodingBase64 StreamCommandParamsEncoding = "base64"
+	StreamCommandParamsEncodingText   StreamCommandParamsEncoding = "text"
+)
+
+// Defines values for ExecuteInSessionParamsEncoding.
+const (
+	ExecuteInSessionParamsEncodingBase64 ExecuteInSessionParamsEncoding = "base64"
+	ExecuteInSessionParamsEncodingText   ExecuteInSessionParamsEncoding = "text"
+)
+
 // Defines values for GetSessionResultParamsEncoding.
 const (
 	GetSessionResultParamsEncodingBase64 GetSessionResultParamsEncoding = "base64"
 	GetSessionResultParamsEncodingText   GetSessionResultParamsEncoding = "text"
 )
 
+// AuditPage defines model for AuditPage.
+type AuditPage struct {
+	// NextCursor For the next page; absent on the last.
+	NextCursor *string `json:"next_cursor,omitempty"`
+
+	// Records Records, newest first.
+	Records []AuditRecord `json:"records"`
+}
+
+// AuditRecord defines model for AuditRecord.
+type AuditRecord struct {
+	// Action The call.
+	//
+	// Examples: sandbox.Sandboxes/Run
+	Action string `json:"action"`
+
+	// Actor Who made the call.
+	//
+	// Examples: key:default/ci
+	Actor *string `json:"actor,omitempty"`
+
+	// Detail More, such as the address of the caller.
+	Detail map[string]interface{} `json:"detail,omitempty"`
+
+	// ID Id.
+	ID string `json:"id"`
+
+	// Outcome ok, started, or the class of the error.
+	Outcome string `json:"outcome"`
+
+	// RequestID Id of the call.
+	RequestID *string `json:"request_id,omitempty"`
+
+	// Subject Id of what it was about, or the name that the call gave.
+	Subject *string `json:"subject,omitempty"`
+
+	// SubjectKind Kind of what it was about.
+	SubjectKind *string `json:"subject_kind,omitempty"`
+
+	// Time Time of the record.
+	Time time.Time `json:"time"`
+}
+
+// BuildLine defines model for BuildLine.
+type BuildLine struct {
+	// At Time.
+	At time.Time `json:"at"`
+
+	// Kind started, progress, log, cached, done, failed, canceled, warning.
+	Kind string `json:"kind"`
+
+	// Name Name of the step.
+	Name *string `json:"name,omitempty"`
+
+	// Step Number of its step; absent for what belongs to none.
+	Step *int64 `json:"step,omitempty"`
+
+	// Text A line of output, or why it failed.
+	Text *string `json:"text,omitempty"`
+}
+
+// BuildLog defines model for BuildLog.
+type BuildLog struct {
+	// Lines Lines, the oldest first.
+	Lines []BuildLine `json:"lines"`
+
+	// More There are more lines already.
+	More bool `json:"more"`
+
+	// Next Position after the last line: after of the next request.
+	Next int64 `json:"next"`
+
+	// State State of the build when the log was read.
+	State BuildLogState `json:"state"`
+
+	// Template Name of the template.
+	Template string `json:"template"`
+
+	// Version Number of the version.
+	Version int64 `json:"version"`
+}
+
+// BuildLogState State of the build when the log was read.
+type BuildLogState string
+
+// CloneVolumeInputBody defines model for CloneVolumeInputBody.
+type CloneVolumeInputBody struct {
+	// Name Name of the new volume.
+	//
+	// Examples: copy
+	Name string `json:"name"`
+
+	// Snapshot Snapshot whose content it gets; absent: the present state.
+	Snapshot *string `json:"snapshot,omitempty"`
+}
+
 // Command defines model for Command.
 type Command struct {
+	// Background The answer comes at the start, and has the id for the stream of the output; without stdin.
+	Background *bool `json:"background,omitempty"`
+
 	// Command Command line.
 	//
 	// Examples: ["python3","-c","print(6*7)"]
@@ -137,7 +410,7 @@ type Command struct {
 	// Stdin Standard input.
 	Stdin *string `json:"stdin,omitempty"`
 
-	// TimeoutSeconds The command is ended after this time, with exit code 124.
+	// TimeoutSeconds The command is ended after this time, with exit code 124; not one in the background.
 	TimeoutSeconds *int64 `json:"timeout_seconds,omitempty"`
 
 	// User User; absent: that of the session.
@@ -147,10 +420,19 @@ type Command struct {
 	Workdir *string `json:"workdir,omitempty"`
 }
 
+// CommandList defines model for CommandList.
+type CommandList struct {
+	// Commands Those that run, and those in the background that ended within the last hour, the latest first, at most 128.
+	Commands []RunningCommand `json:"commands"`
+}
+
 // CommandResult defines model for CommandResult.
 type CommandResult struct {
 	// ExitCode Exit code; 128+n for signal n, 124 if the time was over.
-	ExitCode int64 `json:"exit_code"`
+	ExitCode *int64 `json:"exit_code,omitempty"`
+
+	// ID Id of a command in the background, of which nothing else is known yet.
+	ID *string `json:"id,omitempty"`
 
 	// Stderr Error output. Bytes that are not UTF-8 are replaced.
 	Stderr string `json:"stderr"`
@@ -164,6 +446,103 @@ type CommandResult struct {
 	// Truncated There was more than a MiB of one of them; the rest was dropped.
 	Truncated *bool `json:"truncated,omitempty"`
 }
+
+// Container defines model for Container.
+type Container struct {
+	// Address Its address on its node, while it has one.
+	Address *string `json:"address,omitempty"`
+
+	// App Id of its app.
+	App *string `json:"app,omitempty"`
+
+	// CPUMillis CPU, in thousandths.
+	CPUMillis *int64 `json:"cpu_millis,omitempty"`
+
+	// CreatedAt Time of its creation.
+	CreatedAt time.Time `json:"created_at"`
+
+	// EndedAt Time of its end.
+	EndedAt *time.Time `json:"ended_at,omitempty"`
+
+	// Execution Id of its execution.
+	Execution *string `json:"execution,omitempty"`
+
+	// ExitCode Exit code of its main process.
+	ExitCode *int64 `json:"exit_code,omitempty"`
+
+	// ID Id; a session has the same.
+	//
+	// Examples: sb-4k2j7q
+	ID string `json:"id"`
+
+	// Image Image.
+	Image *string `json:"image,omitempty"`
+
+	// Labels Labels.
+	Labels map[string]string `json:"labels,omitempty"`
+
+	// MemoryBytes Memory.
+	MemoryBytes *int64 `json:"memory_bytes,omitempty"`
+
+	// Message Problem and advice.
+	Message *string `json:"message,omitempty"`
+
+	// Name Name.
+	Name *string `json:"name,omitempty"`
+
+	// Pauses How often it was paused.
+	Pauses *int64 `json:"pauses,omitempty"`
+
+	// Purpose What it is for; pool: it waits to be claimed.
+	Purpose ContainerPurpose `json:"purpose"`
+
+	// Ready Its probe passes.
+	Ready bool `json:"ready"`
+
+	// Reason Reason of its end.
+	Reason *string `json:"reason,omitempty"`
+
+	// Service Service of the app.
+	Service *string `json:"service,omitempty"`
+
+	// StartedAt Time of its start.
+	StartedAt *time.Time `json:"started_at,omitempty"`
+
+	// State State.
+	State ContainerState `json:"state"`
+}
+
+// ContainerPurpose What it is for; pool: it waits to be claimed.
+type ContainerPurpose string
+
+// ContainerState State.
+type ContainerState string
+
+// ContainerPage defines model for ContainerPage.
+type ContainerPage struct {
+	// Containers Containers, in the order of their ids.
+	Containers []Container `json:"containers"`
+
+	// NextCursor For the next page; absent on the last.
+	NextCursor *string `json:"next_cursor,omitempty"`
+}
+
+// CreateKeyInputBody defines model for CreateKeyInputBody.
+type CreateKeyInputBody struct {
+	// Name Name.
+	//
+	// Examples: ci
+	Name string `json:"name"`
+
+	// Roles Roles; absent: agent.
+	Roles []CreateKeyInputBodyRoles `json:"roles,omitempty"`
+
+	// TTLSeconds Validity; absent: until it is deleted.
+	TTLSeconds *int64 `json:"ttl_seconds,omitempty"`
+}
+
+// CreateKeyInputBodyRoles defines model for CreateKeyInputBody.Roles.
+type CreateKeyInputBodyRoles string
 
 // CreateSession defines model for CreateSession.
 type CreateSession struct {
@@ -219,6 +598,9 @@ type CreateSession struct {
 
 	// TTLSeconds It ends this long after its start; absent: never. Persistent only.
 	TTLSeconds *int64 `json:"ttl_seconds,omitempty"`
+
+	// Volumes Volumes to mount in it; persistent only.
+	Volumes []MountRequest `json:"volumes,omitempty"`
 }
 
 // CreateSessionMode ephemeral needs execute.
@@ -229,6 +611,42 @@ type CreateSessionNetwork string
 
 // CreateSessionOnIdle What happens then; absent: stop.
 type CreateSessionOnIdle string
+
+// CreateSnapshotInputBody defines model for CreateSnapshotInputBody.
+type CreateSnapshotInputBody struct {
+	// Labels Labels.
+	Labels map[string]string `json:"labels,omitempty"`
+
+	// Name Name, unique among the project's snapshots.
+	Name *string `json:"name,omitempty"`
+}
+
+// CreateVolumeInputBody defines model for CreateVolumeInputBody.
+type CreateVolumeInputBody struct {
+	// FileSystem File system.
+	FileSystem *CreateVolumeInputBodyFileSystem `json:"file_system,omitempty"`
+
+	// Name Name.
+	//
+	// Examples: data
+	Name string `json:"name"`
+
+	// SizeBytes Size; 300 MiB at least with xfs.
+	//
+	// Examples: 1073741824
+	SizeBytes int64 `json:"size_bytes"`
+}
+
+// CreateVolumeInputBodyFileSystem File system.
+type CreateVolumeInputBodyFileSystem string
+
+// CreateVolumeSnapshotInputBody defines model for CreateVolumeSnapshotInputBody.
+type CreateVolumeSnapshotInputBody struct {
+	// Name Name among those of the volume.
+	//
+	// Examples: before
+	Name string `json:"name"`
+}
 
 // Egress defines model for Egress.
 type Egress struct {
@@ -244,6 +662,12 @@ type Egress struct {
 
 // EgressMode none; all; or what allow lists.
 type EgressMode string
+
+// EndEvent defines model for EndEvent.
+type EndEvent struct {
+	// ExitCode Exit code; 128+n for signal n.
+	ExitCode int64 `json:"exit_code"`
+}
 
 // ErrorDetail defines model for ErrorDetail.
 type ErrorDetail struct {
@@ -281,6 +705,9 @@ type Execute struct {
 
 	// Files More files; at most 8 MiB together with code and stdin.
 	Files []InputFile `json:"files,omitempty"`
+
+	// Handler A handler for AWS Lambda to invoke once, in place of code and command.
+	Handler *Handler `json:"handler,omitempty"`
 
 	// Language Language of code: python, javascript, typescript, go, rust, java, cpp, csharp, shell.
 	//
@@ -373,6 +800,9 @@ type ExecutionResult struct {
 	// Execution The execution.
 	Execution Execution `json:"execution"`
 
+	// Handler Of an invocation of a handler: how it ended.
+	Handler *HandlerResult `json:"handler,omitempty"`
+
 	// Result What the program wrote to the file that EXECUTION_RESULT names.
 	Result *string `json:"result,omitempty"`
 
@@ -440,6 +870,101 @@ type FilePage struct {
 	More bool `json:"more"`
 }
 
+// Fork defines model for Fork.
+type Fork struct {
+	// Count Number of sessions.
+	Count *int64 `json:"count,omitempty"`
+
+	// Env Environment variables of processes that are started from then on.
+	Env map[string]string `json:"env,omitempty"`
+
+	// Labels Labels of the sessions.
+	Labels map[string]string `json:"labels,omitempty"`
+
+	// TTLSeconds Each ends this long after its start; absent: never.
+	TTLSeconds *int64 `json:"ttl_seconds,omitempty"`
+}
+
+// ForkResult defines model for ForkResult.
+type ForkResult struct {
+	// Sessions The sessions, which run.
+	Sessions []Session `json:"sessions"`
+}
+
+// Handler defines model for Handler.
+type Handler struct {
+	// Code Content of the file.
+	Code string `json:"code"`
+
+	// Context An object whose fields replace those of the context.
+	Context interface{} `json:"context,omitempty"`
+
+	// Event Event; absent: {}.
+	Event interface{} `json:"event,omitempty"`
+
+	// File Name of its file: .py, .js, .mjs, .cjs or .go.
+	//
+	// Examples: app.py
+	File string `json:"file"`
+
+	// Function Name of the function; absent: the language's usual ones.
+	Function *string `json:"function,omitempty"`
+
+	// Layers Directories of layers, below the working directory.
+	Layers []string `json:"layers,omitempty"`
+}
+
+// HandlerError defines model for HandlerError.
+type HandlerError struct {
+	// ErrorMessage Message.
+	ErrorMessage string `json:"errorMessage"`
+
+	// ErrorType Type.
+	ErrorType string `json:"errorType"`
+
+	// StackTrace Stack.
+	StackTrace []string `json:"stackTrace"`
+}
+
+// HandlerResult defines model for HandlerResult.
+type HandlerResult struct {
+	// DurationMs Milliseconds of the call.
+	DurationMs float64 `json:"duration_ms"`
+
+	// Error What failed; of another outcome.
+	Error *HandlerError `json:"error,omitempty"`
+
+	// InitMs Milliseconds to load it.
+	InitMs float64 `json:"init_ms"`
+
+	// InstallMs Milliseconds for the packages that it states.
+	InstallMs *float64 `json:"install_ms,omitempty"`
+
+	// MaxMemoryKb Most memory of its process, in KiB.
+	MaxMemoryKb int64 `json:"max_memory_kb"`
+
+	// Outcome How it ended.
+	Outcome HandlerResultOutcome `json:"outcome"`
+
+	// Value What it returned; of a success.
+	Value interface{} `json:"value,omitempty"`
+}
+
+// HandlerResultOutcome How it ended.
+type HandlerResultOutcome string
+
+// IdleInputBody defines model for IdleInputBody.
+type IdleInputBody struct {
+	// IdleTimeoutSeconds Time without use after which on_idle happens; absent: never.
+	IdleTimeoutSeconds *int64 `json:"idle_timeout_seconds,omitempty"`
+
+	// OnIdle What happens then; absent: as before.
+	OnIdle *IdleInputBodyOnIdle `json:"on_idle,omitempty"`
+}
+
+// IdleInputBodyOnIdle What happens then; absent: as before.
+type IdleInputBodyOnIdle string
+
 // InputFile defines model for InputFile.
 type InputFile struct {
 	// Data Content, in base64.
@@ -450,6 +975,68 @@ type InputFile struct {
 
 	// Path Path; a relative one is below the working directory.
 	Path string `json:"path"`
+}
+
+// Key defines model for Key.
+type Key struct {
+	// CreatedAt Time of its creation.
+	CreatedAt time.Time `json:"created_at"`
+
+	// CreatedBy Identity that made it.
+	CreatedBy *string `json:"created_by,omitempty"`
+
+	// ExpiresAt Time of its expiry; absent: it does not expire.
+	ExpiresAt *time.Time `json:"expires_at,omitempty"`
+
+	// LastUsed Time of its last use, up to a minute late; absent: it was never used.
+	LastUsed *time.Time `json:"last_used,omitempty"`
+
+	// Name Name.
+	//
+	// Examples: ci
+	Name string `json:"name"`
+
+	// Roles Roles in the project: agent, viewer, deployer, admin.
+	Roles []string `json:"roles"`
+}
+
+// KeyPage defines model for KeyPage.
+type KeyPage struct {
+	// Keys Keys, in the order of their ids.
+	Keys []Key `json:"keys"`
+
+	// NextCursor For the next page; absent on the last.
+	NextCursor *string `json:"next_cursor,omitempty"`
+}
+
+// LogLine defines model for LogLine.
+type LogLine struct {
+	// At Time of the line.
+	At time.Time `json:"at"`
+
+	// MissedBytes So much of the log right before the line is gone: a log keeps its end.
+	MissedBytes *int64 `json:"missed_bytes,omitempty"`
+
+	// Stream Where it was printed.
+	Stream LogLineStream `json:"stream"`
+
+	// Text The line. Bytes that are not UTF-8 are replaced.
+	Text string `json:"text"`
+}
+
+// LogLineStream Where it was printed.
+type LogLineStream string
+
+// LogPage defines model for LogPage.
+type LogPage struct {
+	// Lines Lines, the oldest first.
+	Lines []LogLine `json:"lines"`
+
+	// More There are more lines already.
+	More bool `json:"more"`
+
+	// Next Position after the last line: after of the next request.
+	Next int64 `json:"next"`
 }
 
 // Metrics defines model for Metrics.
@@ -468,6 +1055,177 @@ type Metrics struct {
 
 	// WallMs Milliseconds from the start of the program to its end.
 	WallMs int64 `json:"wall_ms"`
+}
+
+// MountRequest defines model for MountRequest.
+type MountRequest struct {
+	// Path Absolute path inside.
+	Path string `json:"path"`
+
+	// ReadOnly It cannot be written there. Many sessions may read a volume, one may write to it.
+	ReadOnly *bool `json:"read_only,omitempty"`
+
+	// Volume Name of the volume.
+	//
+	// Examples: data
+	Volume string `json:"volume"`
+}
+
+// NewKey defines model for NewKey.
+type NewKey struct {
+	// CreatedAt Time of its creation.
+	CreatedAt time.Time `json:"created_at"`
+
+	// CreatedBy Identity that made it.
+	CreatedBy *string `json:"created_by,omitempty"`
+
+	// ExpiresAt Time of its expiry; absent: it does not expire.
+	ExpiresAt *time.Time `json:"expires_at,omitempty"`
+
+	// Key What its user sends. It is shown this once.
+	Key string `json:"key"`
+
+	// LastUsed Time of its last use, up to a minute late; absent: it was never used.
+	LastUsed *time.Time `json:"last_used,omitempty"`
+
+	// Name Name.
+	//
+	// Examples: ci
+	Name string `json:"name"`
+
+	// Roles Roles in the project: agent, viewer, deployer, admin.
+	Roles []string `json:"roles"`
+}
+
+// NewTemplate defines model for NewTemplate.
+type NewTemplate struct {
+	// Aliases Other names of the template.
+	Aliases []string `json:"aliases,omitempty"`
+
+	// CPUMillis CPU of its sandboxes, in thousandths.
+	CPUMillis *int64 `json:"cpu_millis,omitempty"`
+
+	// DiskBytes Bytes that its sandboxes may write.
+	DiskBytes *int64 `json:"disk_bytes,omitempty"`
+
+	// Dockerfile Text of a Dockerfile.
+	Dockerfile *string `json:"dockerfile,omitempty"`
+
+	// Env Environment variables of its sandboxes.
+	Env map[string]string `json:"env,omitempty"`
+
+	// Files Files for the Dockerfile or the steps, with relative paths; at most 8 MiB together.
+	Files []InputFile `json:"files,omitempty"`
+
+	// Image Image as it is: a base image, or one that a build of the project made, with its digest.
+	//
+	// Examples: runtime/sandbox:base
+	Image *string `json:"image,omitempty"`
+
+	// MemoryBytes Memory of its sandboxes.
+	MemoryBytes *int64 `json:"memory_bytes,omitempty"`
+
+	// Name Name.
+	//
+	// Examples: shop
+	Name string `json:"name"`
+
+	// NoCache Do not reuse earlier results.
+	NoCache *bool `json:"no_cache,omitempty"`
+
+	// Ready When the start command is ready; absent: as soon as it was started.
+	Ready *Ready `json:"ready,omitempty"`
+
+	// Start Command that runs in every sandbox from its start on.
+	Start []string `json:"start,omitempty"`
+
+	// Steps Steps.
+	Steps []Step `json:"steps,omitempty"`
+
+	// Tags Tags that it gets when it is built; absent: latest.
+	Tags []string `json:"tags,omitempty"`
+
+	// Title Description for people; absent: as it is.
+	Title *string `json:"title,omitempty"`
+
+	// User User of the processes; absent: the image's.
+	User *string `json:"user,omitempty"`
+
+	// Workdir Working directory; absent: the image's.
+	Workdir *string `json:"workdir,omitempty"`
+}
+
+// NoteEvent defines model for NoteEvent.
+type NoteEvent struct {
+	// Message Message.
+	Message string `json:"message"`
+}
+
+// OutputEvent defines model for OutputEvent.
+type OutputEvent struct {
+	// Attempt Attempt of the execution.
+	Attempt *int64 `json:"attempt,omitempty"`
+
+	// Data Output, as text or in base64.
+	Data string `json:"data"`
+
+	// Offset Position of its first byte in the output; it jumps where output was not kept.
+	Offset int64 `json:"offset"`
+
+	// Stream Which output.
+	Stream OutputEventStream `json:"stream"`
+}
+
+// OutputEventStream Which output.
+type OutputEventStream string
+
+// Pool defines model for Pool.
+type Pool struct {
+	// CreatedAt Time of its creation.
+	CreatedAt time.Time `json:"created_at"`
+
+	// IdleSeconds Time without a session from it after which only min are kept.
+	IdleSeconds int64 `json:"idle_seconds"`
+
+	// Max Most warm sandboxes; 0: none is kept.
+	Max int64 `json:"max"`
+
+	// Message Reason why it has fewer than wanted.
+	Message *string `json:"message,omitempty"`
+
+	// Min Warm sandboxes that are always kept.
+	Min int64 `json:"min"`
+
+	// Starting Sandboxes that are being made.
+	Starting int64 `json:"starting"`
+
+	// Target Warm sandboxes that are wanted now.
+	Target int64 `json:"target"`
+
+	// Template Name of the template.
+	//
+	// Examples: python
+	Template string `json:"template"`
+
+	// Warm Sandboxes that wait.
+	Warm int64 `json:"warm"`
+}
+
+// PoolPage defines model for PoolPage.
+type PoolPage struct {
+	// NextCursor For the next page; absent on the last.
+	NextCursor *string `json:"next_cursor,omitempty"`
+
+	// Pools Pools, in the order of their ids.
+	Pools []Pool `json:"pools"`
+}
+
+// Ports defines model for Ports.
+type Ports struct {
+	// Ports TCP ports on which its processes listen, in order.
+	//
+	// Examples: [8000]
+	Ports []int64 `json:"ports"`
 }
 
 // Problem defines model for Problem.
@@ -494,6 +1252,55 @@ type Problem struct {
 
 	// Type urn:runtime:error: and the class of the error.
 	Type string `json:"type"`
+}
+
+// Ready defines model for Ready.
+type Ready struct {
+	// Command It exits with 0.
+	Command []string `json:"command,omitempty"`
+
+	// Path With port: GET of it answers below 400.
+	Path *string `json:"path,omitempty"`
+
+	// Port It is listened on.
+	Port *int64 `json:"port,omitempty"`
+
+	// TimeoutSeconds Longest time until then; absent: a minute.
+	TimeoutSeconds *int64 `json:"timeout_seconds,omitempty"`
+}
+
+// ResizeVolumeInputBody defines model for ResizeVolumeInputBody.
+type ResizeVolumeInputBody struct {
+	// SizeBytes New size, not less than the present one.
+	//
+	// Examples: 2147483648
+	SizeBytes int64 `json:"size_bytes"`
+}
+
+// RollbackInputBody defines model for RollbackInputBody.
+type RollbackInputBody struct {
+	// Version Number or tag of the version; absent: the newest ready one before that which the name selects.
+	Version *string `json:"version,omitempty"`
+}
+
+// RunningCommand defines model for RunningCommand.
+type RunningCommand struct {
+	// Background It goes on without its caller, and has a stream.
+	Background bool `json:"background"`
+
+	// Command Command line, cut after 512 bytes.
+	Command []string `json:"command"`
+
+	// ExitCode It has ended with this code; absent: it runs.
+	ExitCode *int64 `json:"exit_code,omitempty"`
+
+	// ID Id.
+	//
+	// Examples: 2a
+	ID string `json:"id"`
+
+	// StartedAt Start.
+	StartedAt time.Time `json:"started_at"`
 }
 
 // Session defines model for Session.
@@ -545,6 +1352,9 @@ type Session struct {
 	// Name Name.
 	Name *string `json:"name,omitempty"`
 
+	// OnIdle What happens then.
+	OnIdle *SessionOnIdle `json:"on_idle,omitempty"`
+
 	// Origin session: the agent had it; pool: it was warm; cold: it was made for the request.
 	Origin *string `json:"origin,omitempty"`
 
@@ -560,6 +1370,9 @@ type Session struct {
 
 // SessionMode persistent: it stays until it is deleted or expires. ephemeral: it runs one program and ends.
 type SessionMode string
+
+// SessionOnIdle What happens then.
+type SessionOnIdle string
 
 // SessionState State.
 type SessionState string
@@ -581,6 +1394,90 @@ type SessionStatus struct {
 	// Session The session.
 	Session Session `json:"session"`
 }
+
+// SetPoolInputBody defines model for SetPoolInputBody.
+type SetPoolInputBody struct {
+	// IdleSeconds Time without a session from it after which only min are kept; absent: as it is.
+	IdleSeconds *int64 `json:"idle_seconds,omitempty"`
+
+	// Max Most warm sandboxes; absent: as it is.
+	Max *int64 `json:"max,omitempty"`
+
+	// Min Warm sandboxes that are always kept; absent: as it is.
+	Min *int64 `json:"min,omitempty"`
+}
+
+// SetTagInputBody defines model for SetTagInputBody.
+type SetTagInputBody struct {
+	// Version Number of the version, or another tag of it.
+	//
+	// Examples: 2
+	Version string `json:"version"`
+}
+
+// Snapshot defines model for Snapshot.
+type Snapshot struct {
+	// Bytes Space that it takes on the node's disk.
+	Bytes int64 `json:"bytes"`
+
+	// CreatedAt Time of its creation.
+	CreatedAt time.Time `json:"created_at"`
+
+	// ID Id.
+	//
+	// Examples: snap-4k2j7q
+	ID string `json:"id"`
+
+	// Image Image.
+	Image *string `json:"image,omitempty"`
+
+	// Labels Labels.
+	Labels map[string]string `json:"labels,omitempty"`
+
+	// Message Reason of a failure.
+	Message *string `json:"message,omitempty"`
+
+	// Name Name.
+	Name *string `json:"name,omitempty"`
+
+	// Parent The snapshot from which that session was made.
+	Parent *string `json:"parent,omitempty"`
+
+	// ReadyAt Time at which it was complete.
+	ReadyAt *time.Time `json:"ready_at,omitempty"`
+
+	// Session The session of which it is; absent: that is deleted.
+	Session *string `json:"session,omitempty"`
+
+	// State State.
+	State SnapshotState `json:"state"`
+}
+
+// SnapshotState State.
+type SnapshotState string
+
+// SnapshotPage defines model for SnapshotPage.
+type SnapshotPage struct {
+	// NextCursor For the next page; absent on the last.
+	NextCursor *string `json:"next_cursor,omitempty"`
+
+	// Snapshots Snapshots, in the order of their ids.
+	Snapshots []Snapshot `json:"snapshots"`
+}
+
+// Step defines model for Step.
+type Step struct {
+	// Args run: a command, and the user if it is another. copy: a path of files, its path in the image, and if need be owner and mode. env: names and values in turn. Others: one.
+	//
+	// Examples: ["pip install requests"]
+	Args []string `json:"args"`
+
+	// Kind from and from_template come first; without either it begins from template base.
+	Kind StepKind `json:"kind"`
+}
+
+// StepKind from and from_template come first; without either it begins from template base.
+type StepKind string
 
 // Submission defines model for Submission.
 type Submission struct {
@@ -609,6 +1506,9 @@ type Submission struct {
 
 	// Files More files; at most 8 MiB together with code and stdin.
 	Files []InputFile `json:"files,omitempty"`
+
+	// Handler A handler for AWS Lambda to invoke once, in place of code and command.
+	Handler *Handler `json:"handler,omitempty"`
 
 	// Image Image of its sandbox, with command.
 	Image *string `json:"image,omitempty"`
@@ -661,10 +1561,322 @@ type Template struct {
 	Version int64 `json:"version"`
 }
 
+// TemplateBuild defines model for TemplateBuild.
+type TemplateBuild struct {
+	// Aliases Other names of the template.
+	Aliases []string `json:"aliases,omitempty"`
+
+	// CPUMillis CPU of its sandboxes, in thousandths.
+	CPUMillis *int64 `json:"cpu_millis,omitempty"`
+
+	// DiskBytes Bytes that its sandboxes may write.
+	DiskBytes *int64 `json:"disk_bytes,omitempty"`
+
+	// Dockerfile Text of a Dockerfile.
+	Dockerfile *string `json:"dockerfile,omitempty"`
+
+	// Env Environment variables of its sandboxes.
+	Env map[string]string `json:"env,omitempty"`
+
+	// Files Files for the Dockerfile or the steps, with relative paths; at most 8 MiB together.
+	Files []InputFile `json:"files,omitempty"`
+
+	// Image Image as it is: a base image, or one that a build of the project made, with its digest.
+	//
+	// Examples: runtime/sandbox:base
+	Image *string `json:"image,omitempty"`
+
+	// MemoryBytes Memory of its sandboxes.
+	MemoryBytes *int64 `json:"memory_bytes,omitempty"`
+
+	// NoCache Do not reuse earlier results.
+	NoCache *bool `json:"no_cache,omitempty"`
+
+	// Ready When the start command is ready; absent: as soon as it was started.
+	Ready *Ready `json:"ready,omitempty"`
+
+	// Start Command that runs in every sandbox from its start on.
+	Start []string `json:"start,omitempty"`
+
+	// Steps Steps.
+	Steps []Step `json:"steps,omitempty"`
+
+	// Tags Tags that it gets when it is built; absent: latest.
+	Tags []string `json:"tags,omitempty"`
+
+	// Title Description for people; absent: as it is.
+	Title *string `json:"title,omitempty"`
+
+	// User User of the processes; absent: the image's.
+	User *string `json:"user,omitempty"`
+
+	// Workdir Working directory; absent: the image's.
+	Workdir *string `json:"workdir,omitempty"`
+}
+
+// TemplateDetails defines model for TemplateDetails.
+type TemplateDetails struct {
+	// Aliases Other names.
+	Aliases []string `json:"aliases,omitempty"`
+
+	// CreatedAt Time of its creation.
+	CreatedAt time.Time `json:"created_at"`
+
+	// Name Name.
+	Name string `json:"name"`
+
+	// Selected The version that the name selects; absent: none is ready.
+	Selected *TemplateVersion `json:"selected,omitempty"`
+
+	// Tags Versions by tag.
+	Tags map[string]int64 `json:"tags,omitempty"`
+
+	// Title Description for people.
+	Title *string `json:"title,omitempty"`
+
+	// Version Number of its newest version.
+	Version int64 `json:"version"`
+
+	// Versions Its versions, newest first.
+	Versions []TemplateVersion `json:"versions"`
+}
+
 // TemplateList defines model for TemplateList.
 type TemplateList struct {
 	// Templates Those of the project, and those that come with the system, by name.
 	Templates []Template `json:"templates"`
+}
+
+// TemplateVersion defines model for TemplateVersion.
+type TemplateVersion struct {
+	// Bytes Size of its image, compressed.
+	Bytes *int64 `json:"bytes,omitempty"`
+
+	// CreatedAt Time of the request for it.
+	CreatedAt time.Time `json:"created_at"`
+
+	// Hint What to do about it.
+	Hint *string `json:"hint,omitempty"`
+
+	// Image Reference with digest of its image.
+	Image *string `json:"image,omitempty"`
+
+	// Message Reason of a failure.
+	Message *string `json:"message,omitempty"`
+
+	// Number 1, 2, ...
+	//
+	// Examples: 1
+	Number int64 `json:"number"`
+
+	// State pending: the first sandbox makes its image.
+	State TemplateVersionState `json:"state"`
+
+	// Tags Tags that select it.
+	Tags []string `json:"tags"`
+
+	// Template Name of the template.
+	Template string `json:"template"`
+}
+
+// TemplateVersionState pending: the first sandbox makes its image.
+type TemplateVersionState string
+
+// Volume defines model for Volume.
+type Volume struct {
+	// CreatedAt Time of its creation.
+	CreatedAt time.Time `json:"created_at"`
+
+	// FileSystem File system.
+	FileSystem VolumeFileSystem `json:"file_system"`
+
+	// ID Id of the disk.
+	//
+	// Examples: disk-4k2j7q
+	ID string `json:"id"`
+
+	// Message Reason why it is not ready.
+	Message *string `json:"message,omitempty"`
+
+	// Name Name.
+	//
+	// Examples: data
+	Name string `json:"name"`
+
+	// SizeBytes Size.
+	SizeBytes int64 `json:"size_bytes"`
+
+	// State State.
+	State VolumeState `json:"state"`
+
+	// UsedBytes Bytes that its files took when that was last read.
+	UsedBytes *int64 `json:"used_bytes,omitempty"`
+}
+
+// VolumeFileSystem File system.
+type VolumeFileSystem string
+
+// VolumeState State.
+type VolumeState string
+
+// VolumeDetails defines model for VolumeDetails.
+type VolumeDetails struct {
+	// CreatedAt Time of its creation.
+	CreatedAt time.Time `json:"created_at"`
+
+	// FileSystem File system.
+	FileSystem VolumeDetailsFileSystem `json:"file_system"`
+
+	// ID Id of the disk.
+	//
+	// Examples: disk-4k2j7q
+	ID string `json:"id"`
+
+	// Message Reason why it is not ready.
+	Message *string `json:"message,omitempty"`
+
+	// Mounts What has it mounted.
+	Mounts []VolumeMount `json:"mounts"`
+
+	// Name Name.
+	//
+	// Examples: data
+	Name string `json:"name"`
+
+	// SizeBytes Size.
+	SizeBytes int64 `json:"size_bytes"`
+
+	// State State.
+	State VolumeDetailsState `json:"state"`
+
+	// UsedBytes Bytes that its files took when that was last read.
+	UsedBytes *int64 `json:"used_bytes,omitempty"`
+}
+
+// VolumeDetailsFileSystem File system.
+type VolumeDetailsFileSystem string
+
+// VolumeDetailsState State.
+type VolumeDetailsState string
+
+// VolumeMount defines model for VolumeMount.
+type VolumeMount struct {
+	// Container Id of the container; a session has the same.
+	Container string `json:"container"`
+
+	// Path Path inside.
+	Path string `json:"path"`
+
+	// ReadOnly It cannot write to it.
+	ReadOnly bool `json:"read_only"`
+}
+
+// VolumePage defines model for VolumePage.
+type VolumePage struct {
+	// NextCursor For the next page; absent on the last.
+	NextCursor *string `json:"next_cursor,omitempty"`
+
+	// Volumes Volumes, in the order of their ids.
+	Volumes []Volume `json:"volumes"`
+}
+
+// VolumeSnapshot defines model for VolumeSnapshot.
+type VolumeSnapshot struct {
+	// CreatedAt Time of its creation.
+	CreatedAt time.Time `json:"created_at"`
+
+	// Message Reason why it is not ready.
+	Message *string `json:"message,omitempty"`
+
+	// Name Name among those of the volume.
+	Name string `json:"name"`
+
+	// Scheduled The schedule of the volume took it and deletes it.
+	Scheduled *bool `json:"scheduled,omitempty"`
+
+	// SizeBytes Size of the volume then.
+	SizeBytes *int64 `json:"size_bytes,omitempty"`
+
+	// State State.
+	State VolumeSnapshotState `json:"state"`
+
+	// TakenAt Time of the state that it has.
+	TakenAt *time.Time `json:"taken_at,omitempty"`
+}
+
+// VolumeSnapshotState State.
+type VolumeSnapshotState string
+
+// VolumeSnapshotList defines model for VolumeSnapshotList.
+type VolumeSnapshotList struct {
+	// Snapshots Snapshots, in the order of their ids.
+	Snapshots []VolumeSnapshot `json:"snapshots"`
+}
+
+// ListAuditParams defines parameters for ListAudit.
+type ListAuditParams struct {
+	// Actor Only calls of this identity, such as key:default/ci.
+	Actor *string `form:"actor,omitempty" json:"actor,omitempty"`
+
+	// Action Only this call, such as sandbox.Sandboxes/Run.
+	Action *string `form:"action,omitempty" json:"action,omitempty"`
+
+	// SubjectKind With subject: only calls about this; the kind, such as sandbox.
+	SubjectKind *string `form:"subject_kind,omitempty" json:"subject_kind,omitempty"`
+
+	// Subject With subject_kind: id, or the name that the calls gave.
+	Subject *string `form:"subject,omitempty" json:"subject,omitempty"`
+
+	// Since Only records of this time or later.
+	Since *time.Time `form:"since,omitempty" json:"since,omitempty"`
+
+	// Until Only records before this time.
+	Until *time.Time `form:"until,omitempty" json:"until,omitempty"`
+
+	// Limit Most records of a page.
+	Limit *int64 `form:"limit,omitempty" json:"limit,omitempty"`
+
+	// Cursor next_cursor of the page before.
+	Cursor *string `form:"cursor,omitempty" json:"cursor,omitempty"`
+}
+
+// ListContainersParams defines parameters for ListContainers.
+type ListContainersParams struct {
+	// Purpose Only containers for this.
+	Purpose *ListContainersParamsPurpose `form:"purpose,omitempty" json:"purpose,omitempty"`
+
+	// State Only containers in this state.
+	State *ListContainersParamsState `form:"state,omitempty" json:"state,omitempty"`
+
+	// Name Only the container with this name.
+	Name *string `form:"name,omitempty" json:"name,omitempty"`
+
+	// Label Only containers with this label, KEY=VALUE; all of several.
+	Label []string `form:"label,omitempty" json:"label,omitempty"`
+
+	// Limit Most containers of a page. A page may have fewer although others follow.
+	Limit *int64 `form:"limit,omitempty" json:"limit,omitempty"`
+
+	// Cursor next_cursor of the page before.
+	Cursor *string `form:"cursor,omitempty" json:"cursor,omitempty"`
+}
+
+// ListContainersParamsPurpose defines parameters for ListContainers.
+type ListContainersParamsPurpose string
+
+// ListContainersParamsState defines parameters for ListContainers.
+type ListContainersParamsState string
+
+// GetContainerLogsParams defines parameters for GetContainerLogs.
+type GetContainerLogsParams struct {
+	// After Only lines after this position, the next of an answer before.
+	After *int64 `form:"after,omitempty" json:"after,omitempty"`
+
+	// Tail Only so many last lines; 0: all.
+	Tail *int64 `form:"tail,omitempty" json:"tail,omitempty"`
+
+	// Limit Most lines of the answer.
+	Limit *int64 `form:"limit,omitempty" json:"limit,omitempty"`
 }
 
 // ListExecutionsParams defines parameters for ListExecutions.
@@ -703,6 +1915,36 @@ type GetExecutionResultParams struct {
 // GetExecutionResultParamsEncoding defines parameters for GetExecutionResult.
 type GetExecutionResultParamsEncoding string
 
+// StreamExecutionParams defines parameters for StreamExecution.
+type StreamExecutionParams struct {
+	// Encoding text: bytes that are not UTF-8 are replaced.
+	Encoding *StreamExecutionParamsEncoding `form:"encoding,omitempty" json:"encoding,omitempty"`
+
+	// LastEventID id of the last event of an earlier stream: this one goes on after it.
+	LastEventID *string `json:"Last-Event-ID,omitempty"`
+}
+
+// StreamExecutionParamsEncoding defines parameters for StreamExecution.
+type StreamExecutionParamsEncoding string
+
+// ListKeysParams defines parameters for ListKeys.
+type ListKeysParams struct {
+	// Limit Most elements of a page.
+	Limit *int64 `form:"limit,omitempty" json:"limit,omitempty"`
+
+	// Cursor next_cursor of the page before.
+	Cursor *string `form:"cursor,omitempty" json:"cursor,omitempty"`
+}
+
+// ListPoolsParams defines parameters for ListPools.
+type ListPoolsParams struct {
+	// Limit Most elements of a page.
+	Limit *int64 `form:"limit,omitempty" json:"limit,omitempty"`
+
+	// Cursor next_cursor of the page before.
+	Cursor *string `form:"cursor,omitempty" json:"cursor,omitempty"`
+}
+
 // ListSessionsParams defines parameters for ListSessions.
 type ListSessionsParams struct {
 	// State Only sessions in this state.
@@ -736,14 +1978,35 @@ type CreateSessionParams struct {
 	IdempotencyKey *string `json:"Idempotency-Key,omitempty"`
 }
 
+// StreamCommandParams defines parameters for StreamCommand.
+type StreamCommandParams struct {
+	// Encoding text: bytes that are not UTF-8 are replaced.
+	Encoding *StreamCommandParamsEncoding `form:"encoding,omitempty" json:"encoding,omitempty"`
+
+	// LastEventID id of the last event of an earlier stream: this one goes on after it.
+	LastEventID *string `json:"Last-Event-ID,omitempty"`
+}
+
+// StreamCommandParamsEncoding defines parameters for StreamCommand.
+type StreamCommandParamsEncoding string
+
 // ExecuteInSessionParams defines parameters for ExecuteInSession.
 type ExecuteInSessionParams struct {
 	// Wait Longest time until the execution has ended, in seconds. Then it is returned as it is.
 	Wait *int64 `form:"wait,omitempty" json:"wait,omitempty"`
 
+	// Encoding text: bytes that are not UTF-8 are replaced.
+	Encoding *ExecuteInSessionParamsEncoding `form:"encoding,omitempty" json:"encoding,omitempty"`
+
 	// IdempotencyKey Names the submission: another one with the key and the same body gets the execution of the first.
 	IdempotencyKey *string `json:"Idempotency-Key,omitempty"`
+
+	// Accept text/event-stream: the answer is the stream of the execution.
+	Accept *string `json:"Accept,omitempty"`
 }
+
+// ExecuteInSessionParamsEncoding defines parameters for ExecuteInSession.
+type ExecuteInSessionParamsEncoding string
 
 // RemoveFileParams defines parameters for RemoveFile.
 type RemoveFileParams struct {
@@ -805,8 +2068,62 @@ type GetSessionResultParams struct {
 // GetSessionResultParamsEncoding defines parameters for GetSessionResult.
 type GetSessionResultParamsEncoding string
 
+// ListSnapshotsParams defines parameters for ListSnapshots.
+type ListSnapshotsParams struct {
+	// Session Only snapshots of this session.
+	Session *string `form:"session,omitempty" json:"session,omitempty"`
+
+	// Name Only the snapshot with this name.
+	Name *string `form:"name,omitempty" json:"name,omitempty"`
+
+	// Label Only snapshots with this label, KEY=VALUE; all of several.
+	Label []string `form:"label,omitempty" json:"label,omitempty"`
+
+	// Limit Most snapshots of a page.
+	Limit *int64 `form:"limit,omitempty" json:"limit,omitempty"`
+
+	// Cursor next_cursor of the page before.
+	Cursor *string `form:"cursor,omitempty" json:"cursor,omitempty"`
+}
+
+// CreateTemplateParams defines parameters for CreateTemplate.
+type CreateTemplateParams struct {
+	// Wait Longest time until the version is built or has failed, in seconds. Then it is returned as it is.
+	Wait *int64 `form:"wait,omitempty" json:"wait,omitempty"`
+}
+
+// BuildTemplateParams defines parameters for BuildTemplate.
+type BuildTemplateParams struct {
+	// Wait Longest time until the version is built or has failed, in seconds. Then it is returned as it is.
+	Wait *int64 `form:"wait,omitempty" json:"wait,omitempty"`
+}
+
+// GetTemplateLogsParams defines parameters for GetTemplateLogs.
+type GetTemplateLogsParams struct {
+	// After Only lines after this position, the next of an answer before.
+	After *int64 `form:"after,omitempty" json:"after,omitempty"`
+
+	// Limit Most lines of the answer.
+	Limit *int64 `form:"limit,omitempty" json:"limit,omitempty"`
+}
+
+// ListVolumesParams defines parameters for ListVolumes.
+type ListVolumesParams struct {
+	// Limit Most elements of a page.
+	Limit *int64 `form:"limit,omitempty" json:"limit,omitempty"`
+
+	// Cursor next_cursor of the page before.
+	Cursor *string `form:"cursor,omitempty" json:"cursor,omitempty"`
+}
+
 // SubmitExecutionJSONRequestBody defines body for SubmitExecution for application/json ContentType.
 type SubmitExecutionJSONRequestBody = Submission
+
+// CreateKeyJSONRequestBody defines body for CreateKey for application/json ContentType.
+type CreateKeyJSONRequestBody = CreateKeyInputBody
+
+// SetPoolJSONRequestBody defines body for SetPool for application/json ContentType.
+type SetPoolJSONRequestBody = SetPoolInputBody
 
 // CreateSessionJSONRequestBody defines body for CreateSession for application/json ContentType.
 type CreateSessionJSONRequestBody = CreateSession
@@ -819,6 +2136,42 @@ type ExecuteInSessionJSONRequestBody = Execute
 
 // ExtendSessionJSONRequestBody defines body for ExtendSession for application/json ContentType.
 type ExtendSessionJSONRequestBody = ExtendInputBody
+
+// ForkSessionJSONRequestBody defines body for ForkSession for application/json ContentType.
+type ForkSessionJSONRequestBody = Fork
+
+// SetSessionIdleJSONRequestBody defines body for SetSessionIdle for application/json ContentType.
+type SetSessionIdleJSONRequestBody = IdleInputBody
+
+// CreateSnapshotJSONRequestBody defines body for CreateSnapshot for application/json ContentType.
+type CreateSnapshotJSONRequestBody = CreateSnapshotInputBody
+
+// ForkSnapshotJSONRequestBody defines body for ForkSnapshot for application/json ContentType.
+type ForkSnapshotJSONRequestBody = Fork
+
+// CreateTemplateJSONRequestBody defines body for CreateTemplate for application/json ContentType.
+type CreateTemplateJSONRequestBody = NewTemplate
+
+// BuildTemplateJSONRequestBody defines body for BuildTemplate for application/json ContentType.
+type BuildTemplateJSONRequestBody = TemplateBuild
+
+// RollbackTemplateJSONRequestBody defines body for RollbackTemplate for application/json ContentType.
+type RollbackTemplateJSONRequestBody = RollbackInputBody
+
+// SetTemplateTagJSONRequestBody defines body for SetTemplateTag for application/json ContentType.
+type SetTemplateTagJSONRequestBody = SetTagInputBody
+
+// CreateVolumeJSONRequestBody defines body for CreateVolume for application/json ContentType.
+type CreateVolumeJSONRequestBody = CreateVolumeInputBody
+
+// CloneVolumeJSONRequestBody defines body for CloneVolume for application/json ContentType.
+type CloneVolumeJSONRequestBody = CloneVolumeInputBody
+
+// ResizeVolumeJSONRequestBody defines body for ResizeVolume for application/json ContentType.
+type ResizeVolumeJSONRequestBody = ResizeVolumeInputBody
+
+// CreateVolumeSnapshotJSONRequestBody defines body for CreateVolumeSnapshot for application/json ContentType.
+type CreateVolumeSnapshotJSONRequestBody = CreateVolumeSnapshotInputBody
 
 // RequestEditorFn is the function signature for the RequestEditor callback function
 type RequestEditorFn func(ctx context.Context, req *http.Request) error
@@ -894,6 +2247,26 @@ func WithRequestEditorFn(fn RequestEditorFn) ClientOption {
 // The interface specification for the client above.
 type ClientInterface interface {
 
+	// ListAudit List the calls that changed something in the project, and refused ones
+	//
+	// Corresponds with GET /audit (the `ListAudit` operationId).
+	ListAudit(ctx context.Context, params *ListAuditParams, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// ListContainers List every sandbox of the project, those of apps, executions and pools included
+	//
+	// Corresponds with GET /containers (the `ListContainers` operationId).
+	ListContainers(ctx context.Context, params *ListContainersParams, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// GetContainer Get a container
+	//
+	// Corresponds with GET /containers/{id} (the `GetContainer` operationId).
+	GetContainer(ctx context.Context, id string, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// GetContainerLogs Get what the main process of a container printed
+	//
+	// Corresponds with GET /containers/{id}/logs (the `GetContainerLogs` operationId).
+	GetContainerLogs(ctx context.Context, id string, params *GetContainerLogsParams, reqEditors ...RequestEditorFn) (*http.Response, error)
+
 	// ListExecutions List the executions of the project, newest first
 	//
 	// Corresponds with GET /executions (the `ListExecutions` operationId).
@@ -928,6 +2301,64 @@ type ClientInterface interface {
 	// Corresponds with GET /executions/{id}/result (the `GetExecutionResult` operationId).
 	GetExecutionResult(ctx context.Context, id string, params *GetExecutionResultParams, reqEditors ...RequestEditorFn) (*http.Response, error)
 
+	// StreamExecution Follow the output and the state of an execution, as server-sent events
+	//
+	// Corresponds with GET /executions/{id}/stream (the `StreamExecution` operationId).
+	StreamExecution(ctx context.Context, id string, params *StreamExecutionParams, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// ListKeys List the API keys of the project
+	//
+	// Corresponds with GET /keys (the `ListKeys` operationId).
+	ListKeys(ctx context.Context, params *ListKeysParams, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// CreateKeyWithBody Make an API key of the project, which is shown this once
+	//
+	// Takes any type of body and a specified content type.
+	//
+	// Corresponds with POST /keys (the `CreateKey` operationId).
+	CreateKeyWithBody(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// CreateKey Make an API key of the project, which is shown this once
+	//
+	// Takes a body of the `application/json` content type.
+	//
+	// Corresponds with POST /keys (the `CreateKey` operationId).
+	CreateKey(ctx context.Context, body CreateKeyJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// DeleteKey Delete an API key, which is refused from then on
+	//
+	// Corresponds with DELETE /keys/{name} (the `DeleteKey` operationId).
+	DeleteKey(ctx context.Context, name string, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// ListPools List the pools of warm sandboxes
+	//
+	// Corresponds with GET /pools (the `ListPools` operationId).
+	ListPools(ctx context.Context, params *ListPoolsParams, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// DeletePool Delete the pool of a template with the sandboxes that wait in it
+	//
+	// Corresponds with DELETE /pools/{template} (the `DeletePool` operationId).
+	DeletePool(ctx context.Context, template string, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// GetPool Get the pool of a template
+	//
+	// Corresponds with GET /pools/{template} (the `GetPool` operationId).
+	GetPool(ctx context.Context, template string, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// SetPoolWithBody Make or change the pool of a template
+	//
+	// Takes any type of body and a specified content type.
+	//
+	// Corresponds with PUT /pools/{template} (the `SetPool` operationId).
+	SetPoolWithBody(ctx context.Context, template string, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// SetPool Make or change the pool of a template
+	//
+	// Takes a body of the `application/json` content type.
+	//
+	// Corresponds with PUT /pools/{template} (the `SetPool` operationId).
+	SetPool(ctx context.Context, template string, body SetPoolJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
+
 	// ListSessions List the persistent sessions of the project
 	//
 	// Corresponds with GET /sessions (the `ListSessions` operationId).
@@ -957,6 +2388,11 @@ type ClientInterface interface {
 	// Corresponds with GET /sessions/{id} (the `GetSession` operationId).
 	GetSession(ctx context.Context, id string, reqEditors ...RequestEditorFn) (*http.Response, error)
 
+	// ListCommands List the commands of a session
+	//
+	// Corresponds with GET /sessions/{id}/commands (the `ListCommands` operationId).
+	ListCommands(ctx context.Context, id string, reqEditors ...RequestEditorFn) (*http.Response, error)
+
 	// RunCommandWithBody Run a command in a session and return its output
 	//
 	// Takes any type of body and a specified content type.
@@ -970,6 +2406,16 @@ type ClientInterface interface {
 	//
 	// Corresponds with POST /sessions/{id}/commands (the `RunCommand` operationId).
 	RunCommand(ctx context.Context, id string, body RunCommandJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// EndCommand Kill a command in the background, and forget it and its output
+	//
+	// Corresponds with DELETE /sessions/{id}/commands/{command} (the `EndCommand` operationId).
+	EndCommand(ctx context.Context, id string, command string, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// StreamCommand Follow the output of a command in the background, as server-sent events
+	//
+	// Corresponds with GET /sessions/{id}/commands/{command}/stream (the `StreamCommand` operationId).
+	StreamCommand(ctx context.Context, id string, command string, params *StreamCommandParams, reqEditors ...RequestEditorFn) (*http.Response, error)
 
 	// ExecuteInSessionWithBody Execute code or a command in a persistent session
 	//
@@ -1021,10 +2467,43 @@ type ClientInterface interface {
 	// Corresponds with PUT /sessions/{id}/files/content (the `WriteFile` operationId).
 	WriteFileWithBody(ctx context.Context, id string, params *WriteFileParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
 
+	// ForkSessionWithBody Make sessions that go on from where another is, which goes on too
+	//
+	// Takes any type of body and a specified content type.
+	//
+	// Corresponds with POST /sessions/{id}/forks (the `ForkSession` operationId).
+	ForkSessionWithBody(ctx context.Context, id string, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// ForkSession Make sessions that go on from where another is, which goes on too
+	//
+	// Takes a body of the `application/json` content type.
+	//
+	// Corresponds with POST /sessions/{id}/forks (the `ForkSession` operationId).
+	ForkSession(ctx context.Context, id string, body ForkSessionJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// SetSessionIdleWithBody Change the idle time of a session
+	//
+	// Takes any type of body and a specified content type.
+	//
+	// Corresponds with PUT /sessions/{id}/idle (the `SetSessionIdle` operationId).
+	SetSessionIdleWithBody(ctx context.Context, id string, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// SetSessionIdle Change the idle time of a session
+	//
+	// Takes a body of the `application/json` content type.
+	//
+	// Corresponds with PUT /sessions/{id}/idle (the `SetSessionIdle` operationId).
+	SetSessionIdle(ctx context.Context, id string, body SetSessionIdleJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
+
 	// PauseSession Save a session and end its processes, which resume continues
 	//
 	// Corresponds with POST /sessions/{id}/pause (the `PauseSession` operationId).
 	PauseSession(ctx context.Context, id string, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// ListPorts List the ports on which processes of a session listen
+	//
+	// Corresponds with GET /sessions/{id}/ports (the `ListPorts` operationId).
+	ListPorts(ctx context.Context, id string, reqEditors ...RequestEditorFn) (*http.Response, error)
 
 	// GetSessionResult Get what the last execution of a session left
 	//
@@ -1036,20 +2515,275 @@ type ClientInterface interface {
 	// Corresponds with POST /sessions/{id}/resume (the `ResumeSession` operationId).
 	ResumeSession(ctx context.Context, id string, reqEditors ...RequestEditorFn) (*http.Response, error)
 
+	// CreateSnapshotWithBody Take a snapshot of a running session, which goes on
+	//
+	// Takes any type of body and a specified content type.
+	//
+	// Corresponds with POST /sessions/{id}/snapshots (the `CreateSnapshot` operationId).
+	CreateSnapshotWithBody(ctx context.Context, id string, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// CreateSnapshot Take a snapshot of a running session, which goes on
+	//
+	// Takes a body of the `application/json` content type.
+	//
+	// Corresponds with POST /sessions/{id}/snapshots (the `CreateSnapshot` operationId).
+	CreateSnapshot(ctx context.Context, id string, body CreateSnapshotJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
+
 	// GetSessionStatus Get the state of a session and of its last execution
 	//
 	// Corresponds with GET /sessions/{id}/status (the `GetSessionStatus` operationId).
 	GetSessionStatus(ctx context.Context, id string, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// ListSnapshots List the snapshots of the project
+	//
+	// Corresponds with GET /snapshots (the `ListSnapshots` operationId).
+	ListSnapshots(ctx context.Context, params *ListSnapshotsParams, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// DeleteSnapshot Delete a snapshot; sessions made from it go on
+	//
+	// Corresponds with DELETE /snapshots/{id} (the `DeleteSnapshot` operationId).
+	DeleteSnapshot(ctx context.Context, id string, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// GetSnapshot Get a snapshot
+	//
+	// Corresponds with GET /snapshots/{id} (the `GetSnapshot` operationId).
+	GetSnapshot(ctx context.Context, id string, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// ForkSnapshotWithBody Make sessions that go on from a snapshot
+	//
+	// Takes any type of body and a specified content type.
+	//
+	// Corresponds with POST /snapshots/{id}/forks (the `ForkSnapshot` operationId).
+	ForkSnapshotWithBody(ctx context.Context, id string, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// ForkSnapshot Make sessions that go on from a snapshot
+	//
+	// Takes a body of the `application/json` content type.
+	//
+	// Corresponds with POST /snapshots/{id}/forks (the `ForkSnapshot` operationId).
+	ForkSnapshot(ctx context.Context, id string, body ForkSnapshotJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
 
 	// ListTemplates List the templates that the project can use
 	//
 	// Corresponds with GET /templates (the `ListTemplates` operationId).
 	ListTemplates(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error)
 
+	// CreateTemplateWithBody Begin to build a new template
+	//
+	// Takes any type of body and a specified content type.
+	//
+	// Corresponds with POST /templates (the `CreateTemplate` operationId).
+	CreateTemplateWithBody(ctx context.Context, params *CreateTemplateParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// CreateTemplate Begin to build a new template
+	//
+	// Takes a body of the `application/json` content type.
+	//
+	// Corresponds with POST /templates (the `CreateTemplate` operationId).
+	CreateTemplate(ctx context.Context, params *CreateTemplateParams, body CreateTemplateJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// DeleteTemplate Delete a template, or one version of it; sessions made of it go on
+	//
+	// Corresponds with DELETE /templates/{name} (the `DeleteTemplate` operationId).
+	DeleteTemplate(ctx context.Context, name string, reqEditors ...RequestEditorFn) (*http.Response, error)
+
 	// GetTemplate Get a template
 	//
 	// Corresponds with GET /templates/{name} (the `GetTemplate` operationId).
 	GetTemplate(ctx context.Context, name string, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// BuildTemplateWithBody Begin to build a new version of a template, which is made if it does not exist
+	//
+	// Takes any type of body and a specified content type.
+	//
+	// Corresponds with PUT /templates/{name} (the `BuildTemplate` operationId).
+	BuildTemplateWithBody(ctx context.Context, name string, params *BuildTemplateParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// BuildTemplate Begin to build a new version of a template, which is made if it does not exist
+	//
+	// Takes a body of the `application/json` content type.
+	//
+	// Corresponds with PUT /templates/{name} (the `BuildTemplate` operationId).
+	BuildTemplate(ctx context.Context, name string, params *BuildTemplateParams, body BuildTemplateJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// GetTemplateLogs Get the log of the build of a version
+	//
+	// Corresponds with GET /templates/{name}/logs (the `GetTemplateLogs` operationId).
+	GetTemplateLogs(ctx context.Context, name string, params *GetTemplateLogsParams, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// RollbackTemplateWithBody Make the name select an earlier version
+	//
+	// Takes any type of body and a specified content type.
+	//
+	// Corresponds with POST /templates/{name}/rollback (the `RollbackTemplate` operationId).
+	RollbackTemplateWithBody(ctx context.Context, name string, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// RollbackTemplate Make the name select an earlier version
+	//
+	// Takes a body of the `application/json` content type.
+	//
+	// Corresponds with POST /templates/{name}/rollback (the `RollbackTemplate` operationId).
+	RollbackTemplate(ctx context.Context, name string, body RollbackTemplateJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// RemoveTemplateTag Remove a tag
+	//
+	// Corresponds with DELETE /templates/{name}/tags/{tag} (the `RemoveTemplateTag` operationId).
+	RemoveTemplateTag(ctx context.Context, name string, tag string, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// SetTemplateTagWithBody Make a tag select a version
+	//
+	// Takes any type of body and a specified content type.
+	//
+	// Corresponds with PUT /templates/{name}/tags/{tag} (the `SetTemplateTag` operationId).
+	SetTemplateTagWithBody(ctx context.Context, name string, tag string, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// SetTemplateTag Make a tag select a version
+	//
+	// Takes a body of the `application/json` content type.
+	//
+	// Corresponds with PUT /templates/{name}/tags/{tag} (the `SetTemplateTag` operationId).
+	SetTemplateTag(ctx context.Context, name string, tag string, body SetTemplateTagJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// ListVolumes List the volumes of the project
+	//
+	// Corresponds with GET /volumes (the `ListVolumes` operationId).
+	ListVolumes(ctx context.Context, params *ListVolumesParams, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// CreateVolumeWithBody Make an empty volume
+	//
+	// Takes any type of body and a specified content type.
+	//
+	// Corresponds with POST /volumes (the `CreateVolume` operationId).
+	CreateVolumeWithBody(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// CreateVolume Make an empty volume
+	//
+	// Takes a body of the `application/json` content type.
+	//
+	// Corresponds with POST /volumes (the `CreateVolume` operationId).
+	CreateVolume(ctx context.Context, body CreateVolumeJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// DeleteVolume Delete a volume with its data
+	//
+	// Corresponds with DELETE /volumes/{name} (the `DeleteVolume` operationId).
+	DeleteVolume(ctx context.Context, name string, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// GetVolume Get a volume
+	//
+	// Corresponds with GET /volumes/{name} (the `GetVolume` operationId).
+	GetVolume(ctx context.Context, name string, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// CloneVolumeWithBody Make a volume with the content of another or of its snapshot, without copying
+	//
+	// Takes any type of body and a specified content type.
+	//
+	// Corresponds with POST /volumes/{name}/clones (the `CloneVolume` operationId).
+	CloneVolumeWithBody(ctx context.Context, name string, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// CloneVolume Make a volume with the content of another or of its snapshot, without copying
+	//
+	// Takes a body of the `application/json` content type.
+	//
+	// Corresponds with POST /volumes/{name}/clones (the `CloneVolume` operationId).
+	CloneVolume(ctx context.Context, name string, body CloneVolumeJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// ResizeVolumeWithBody Make a volume and its file system larger
+	//
+	// Takes any type of body and a specified content type.
+	//
+	// Corresponds with POST /volumes/{name}/resize (the `ResizeVolume` operationId).
+	ResizeVolumeWithBody(ctx context.Context, name string, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// ResizeVolume Make a volume and its file system larger
+	//
+	// Takes a body of the `application/json` content type.
+	//
+	// Corresponds with POST /volumes/{name}/resize (the `ResizeVolume` operationId).
+	ResizeVolume(ctx context.Context, name string, body ResizeVolumeJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// ListVolumeSnapshots List the snapshots of a volume
+	//
+	// Corresponds with GET /volumes/{name}/snapshots (the `ListVolumeSnapshots` operationId).
+	ListVolumeSnapshots(ctx context.Context, name string, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// CreateVolumeSnapshotWithBody Keep the present state of a volume
+	//
+	// Takes any type of body and a specified content type.
+	//
+	// Corresponds with POST /volumes/{name}/snapshots (the `CreateVolumeSnapshot` operationId).
+	CreateVolumeSnapshotWithBody(ctx context.Context, name string, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// CreateVolumeSnapshot Keep the present state of a volume
+	//
+	// Takes a body of the `application/json` content type.
+	//
+	// Corresponds with POST /volumes/{name}/snapshots (the `CreateVolumeSnapshot` operationId).
+	CreateVolumeSnapshot(ctx context.Context, name string, body CreateVolumeSnapshotJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// DeleteVolumeSnapshot Delete a snapshot of a volume
+	//
+	// Corresponds with DELETE /volumes/{name}/snapshots/{snapshot} (the `DeleteVolumeSnapshot` operationId).
+	DeleteVolumeSnapshot(ctx context.Context, name string, snapshot string, reqEditors ...RequestEditorFn) (*http.Response, error)
+}
+
+// ListAudit List the calls that changed something in the project, and refused ones
+//
+// Corresponds with GET /audit (the `ListAudit` operationId).
+func (c *Client) ListAudit(ctx context.Context, params *ListAuditParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewListAuditRequest(c.Server, params)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// ListContainers List every sandbox of the project, those of apps, executions and pools included
+//
+// Corresponds with GET /containers (the `ListContainers` operationId).
+func (c *Client) ListContainers(ctx context.Context, params *ListContainersParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewListContainersRequest(c.Server, params)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// GetContainer Get a container
+//
+// Corresponds with GET /containers/{id} (the `GetContainer` operationId).
+func (c *Client) GetContainer(ctx context.Context, id string, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewGetContainerRequest(c.Server, id)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// GetContainerLogs Get what the main process of a container printed
+//
+// Corresponds with GET /containers/{id}/logs (the `GetContainerLogs` operationId).
+func (c *Client) GetContainerLogs(ctx context.Context, id string, params *GetContainerLogsParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewGetContainerLogsRequest(c.Server, id, params)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
 }
 
 // ListExecutions List the executions of the project, newest first
@@ -1146,6 +2880,164 @@ func (c *Client) GetExecutionResult(ctx context.Context, id string, params *GetE
 	return c.Client.Do(req)
 }
 
+// StreamExecution Follow the output and the state of an execution, as server-sent events
+//
+// Corresponds with GET /executions/{id}/stream (the `StreamExecution` operationId).
+func (c *Client) StreamExecution(ctx context.Context, id string, params *StreamExecutionParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewStreamExecutionRequest(c.Server, id, params)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// ListKeys List the API keys of the project
+//
+// Corresponds with GET /keys (the `ListKeys` operationId).
+func (c *Client) ListKeys(ctx context.Context, params *ListKeysParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewListKeysRequest(c.Server, params)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// CreateKeyWithBody Make an API key of the project, which is shown this once
+//
+// Takes any type of body and a specified content type.
+//
+// Corresponds with POST /keys (the `CreateKey` operationId).
+func (c *Client) CreateKeyWithBody(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewCreateKeyRequestWithBody(c.Server, contentType, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// CreateKey Make an API key of the project, which is shown this once
+//
+// Takes a body of the `application/json` content type.
+//
+// Corresponds with POST /keys (the `CreateKey` operationId).
+func (c *Client) CreateKey(ctx context.Context, body CreateKeyJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewCreateKeyRequest(c.Server, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// DeleteKey Delete an API key, which is refused from then on
+//
+// Corresponds with DELETE /keys/{name} (the `DeleteKey` operationId).
+func (c *Client) DeleteKey(ctx context.Context, name string, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewDeleteKeyRequest(c.Server, name)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// ListPools List the pools of warm sandboxes
+//
+// Corresponds with GET /pools (the `ListPools` operationId).
+func (c *Client) ListPools(ctx context.Context, params *ListPoolsParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewListPoolsRequest(c.Server, params)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// DeletePool Delete the pool of a template with the sandboxes that wait in it
+//
+// Corresponds with DELETE /pools/{template} (the `DeletePool` operationId).
+func (c *Client) DeletePool(ctx context.Context, template string, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewDeletePoolRequest(c.Server, template)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// GetPool Get the pool of a template
+//
+// Corresponds with GET /pools/{template} (the `GetPool` operationId).
+func (c *Client) GetPool(ctx context.Context, template string, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewGetPoolRequest(c.Server, template)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// SetPoolWithBody Make or change the pool of a template
+//
+// Takes any type of body and a specified content type.
+//
+// Corresponds with PUT /pools/{template} (the `SetPool` operationId).
+func (c *Client) SetPoolWithBody(ctx context.Context, template string, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewSetPoolRequestWithBody(c.Server, template, contentType, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// SetPool Make or change the pool of a template
+//
+// Takes a body of the `application/json` content type.
+//
+// Corresponds with PUT /pools/{template} (the `SetPool` operationId).
+func (c *Client) SetPool(ctx context.Context, template string, body SetPoolJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewSetPoolRequest(c.Server, template, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
 // ListSessions List the persistent sessions of the project
 //
 // Corresponds with GET /sessions (the `ListSessions` operationId).
@@ -1225,6 +3117,21 @@ func (c *Client) GetSession(ctx context.Context, id string, reqEditors ...Reques
 	return c.Client.Do(req)
 }
 
+// ListCommands List the commands of a session
+//
+// Corresponds with GET /sessions/{id}/commands (the `ListCommands` operationId).
+func (c *Client) ListCommands(ctx context.Context, id string, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewListCommandsRequest(c.Server, id)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
 // RunCommandWithBody Run a command in a session and return its output
 //
 // Takes any type of body and a specified content type.
@@ -1249,6 +3156,36 @@ func (c *Client) RunCommandWithBody(ctx context.Context, id string, contentType 
 // Corresponds with POST /sessions/{id}/commands (the `RunCommand` operationId).
 func (c *Client) RunCommand(ctx context.Context, id string, body RunCommandJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
 	req, err := NewRunCommandRequest(c.Server, id, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// EndCommand Kill a command in the background, and forget it and its output
+//
+// Corresponds with DELETE /sessions/{id}/commands/{command} (the `EndCommand` operationId).
+func (c *Client) EndCommand(ctx context.Context, id string, command string, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewEndCommandRequest(c.Server, id, command)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// StreamCommand Follow the output of a command in the background, as server-sent events
+//
+// Corresponds with GET /sessions/{id}/commands/{command}/stream (the `StreamCommand` operationId).
+func (c *Client) StreamCommand(ctx context.Context, id string, command string, params *StreamCommandParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewStreamCommandRequest(c.Server, id, command, params)
 	if err != nil {
 		return nil, err
 	}
@@ -1389,11 +3326,94 @@ func (c *Client) WriteFileWithBody(ctx context.Context, id string, params *Write
 	return c.Client.Do(req)
 }
 
+// ForkSessionWithBody Make sessions that go on from where another is, which goes on too
+//
+// Takes any type of body and a specified content type.
+//
+// Corresponds with POST /sessions/{id}/forks (the `ForkSession` operationId).
+func (c *Client) ForkSessionWithBody(ctx context.Context, id string, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewForkSessionRequestWithBody(c.Server, id, contentType, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// ForkSession Make sessions that go on from where another is, which goes on too
+//
+// Takes a body of the `application/json` content type.
+//
+// Corresponds with POST /sessions/{id}/forks (the `ForkSession` operationId).
+func (c *Client) ForkSession(ctx context.Context, id string, body ForkSessionJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewForkSessionRequest(c.Server, id, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// SetSessionIdleWithBody Change the idle time of a session
+//
+// Takes any type of body and a specified content type.
+//
+// Corresponds with PUT /sessions/{id}/idle (the `SetSessionIdle` operationId).
+func (c *Client) SetSessionIdleWithBody(ctx context.Context, id string, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewSetSessionIdleRequestWithBody(c.Server, id, contentType, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// SetSessionIdle Change the idle time of a session
+//
+// Takes a body of the `application/json` content type.
+//
+// Corresponds with PUT /sessions/{id}/idle (the `SetSessionIdle` operationId).
+func (c *Client) SetSessionIdle(ctx context.Context, id string, body SetSessionIdleJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewSetSessionIdleRequest(c.Server, id, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
 // PauseSession Save a session and end its processes, which resume continues
 //
 // Corresponds with POST /sessions/{id}/pause (the `PauseSession` operationId).
 func (c *Client) PauseSession(ctx context.Context, id string, reqEditors ...RequestEditorFn) (*http.Response, error) {
 	req, err := NewPauseSessionRequest(c.Server, id)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// ListPorts List the ports on which processes of a session listen
+//
+// Corresponds with GET /sessions/{id}/ports (the `ListPorts` operationId).
+func (c *Client) ListPorts(ctx context.Context, id string, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewListPortsRequest(c.Server, id)
 	if err != nil {
 		return nil, err
 	}
@@ -1434,11 +3454,124 @@ func (c *Client) ResumeSession(ctx context.Context, id string, reqEditors ...Req
 	return c.Client.Do(req)
 }
 
+// CreateSnapshotWithBody Take a snapshot of a running session, which goes on
+//
+// Takes any type of body and a specified content type.
+//
+// Corresponds with POST /sessions/{id}/snapshots (the `CreateSnapshot` operationId).
+func (c *Client) CreateSnapshotWithBody(ctx context.Context, id string, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewCreateSnapshotRequestWithBody(c.Server, id, contentType, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// CreateSnapshot Take a snapshot of a running session, which goes on
+//
+// Takes a body of the `application/json` content type.
+//
+// Corresponds with POST /sessions/{id}/snapshots (the `CreateSnapshot` operationId).
+func (c *Client) CreateSnapshot(ctx context.Context, id string, body CreateSnapshotJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewCreateSnapshotRequest(c.Server, id, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
 // GetSessionStatus Get the state of a session and of its last execution
 //
 // Corresponds with GET /sessions/{id}/status (the `GetSessionStatus` operationId).
 func (c *Client) GetSessionStatus(ctx context.Context, id string, reqEditors ...RequestEditorFn) (*http.Response, error) {
 	req, err := NewGetSessionStatusRequest(c.Server, id)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// ListSnapshots List the snapshots of the project
+//
+// Corresponds with GET /snapshots (the `ListSnapshots` operationId).
+func (c *Client) ListSnapshots(ctx context.Context, params *ListSnapshotsParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewListSnapshotsRequest(c.Server, params)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// DeleteSnapshot Delete a snapshot; sessions made from it go on
+//
+// Corresponds with DELETE /snapshots/{id} (the `DeleteSnapshot` operationId).
+func (c *Client) DeleteSnapshot(ctx context.Context, id string, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewDeleteSnapshotRequest(c.Server, id)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// GetSnapshot Get a snapshot
+//
+// Corresponds with GET /snapshots/{id} (the `GetSnapshot` operationId).
+func (c *Client) GetSnapshot(ctx context.Context, id string, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewGetSnapshotRequest(c.Server, id)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// ForkSnapshotWithBody Make sessions that go on from a snapshot
+//
+// Takes any type of body and a specified content type.
+//
+// Corresponds with POST /snapshots/{id}/forks (the `ForkSnapshot` operationId).
+func (c *Client) ForkSnapshotWithBody(ctx context.Context, id string, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewForkSnapshotRequestWithBody(c.Server, id, contentType, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// ForkSnapshot Make sessions that go on from a snapshot
+//
+// Takes a body of the `application/json` content type.
+//
+// Corresponds with POST /snapshots/{id}/forks (the `ForkSnapshot` operationId).
+func (c *Client) ForkSnapshot(ctx context.Context, id string, body ForkSnapshotJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewForkSnapshotRequest(c.Server, id, body)
 	if err != nil {
 		return nil, err
 	}
@@ -1464,6 +3597,55 @@ func (c *Client) ListTemplates(ctx context.Context, reqEditors ...RequestEditorF
 	return c.Client.Do(req)
 }
 
+// CreateTemplateWithBody Begin to build a new template
+//
+// Takes any type of body and a specified content type.
+//
+// Corresponds with POST /templates (the `CreateTemplate` operationId).
+func (c *Client) CreateTemplateWithBody(ctx context.Context, params *CreateTemplateParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewCreateTemplateRequestWithBody(c.Server, params, contentType, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// CreateTemplate Begin to build a new template
+//
+// Takes a body of the `application/json` content type.
+//
+// Corresponds with POST /templates (the `CreateTemplate` operationId).
+func (c *Client) CreateTemplate(ctx context.Context, params *CreateTemplateParams, body CreateTemplateJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewCreateTemplateRequest(c.Server, params, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// DeleteTemplate Delete a template, or one version of it; sessions made of it go on
+//
+// Corresponds with DELETE /templates/{name} (the `DeleteTemplate` operationId).
+func (c *Client) DeleteTemplate(ctx context.Context, name string, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewDeleteTemplateRequest(c.Server, name)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
 // GetTemplate Get a template
 //
 // Corresponds with GET /templates/{name} (the `GetTemplate` operationId).
@@ -1477,6 +3659,720 @@ func (c *Client) GetTemplate(ctx context.Context, name string, reqEditors ...Req
 		return nil, err
 	}
 	return c.Client.Do(req)
+}
+
+// BuildTemplateWithBody Begin to build a new version of a template, which is made if it does not exist
+//
+// Takes any type of body and a specified content type.
+//
+// Corresponds with PUT /templates/{name} (the `BuildTemplate` operationId).
+func (c *Client) BuildTemplateWithBody(ctx context.Context, name string, params *BuildTemplateParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewBuildTemplateRequestWithBody(c.Server, name, params, contentType, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// BuildTemplate Begin to build a new version of a template, which is made if it does not exist
+//
+// Takes a body of the `application/json` content type.
+//
+// Corresponds with PUT /templates/{name} (the `BuildTemplate` operationId).
+func (c *Client) BuildTemplate(ctx context.Context, name string, params *BuildTemplateParams, body BuildTemplateJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewBuildTemplateRequest(c.Server, name, params, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// GetTemplateLogs Get the log of the build of a version
+//
+// Corresponds with GET /templates/{name}/logs (the `GetTemplateLogs` operationId).
+func (c *Client) GetTemplateLogs(ctx context.Context, name string, params *GetTemplateLogsParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewGetTemplateLogsRequest(c.Server, name, params)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// RollbackTemplateWithBody Make the name select an earlier version
+//
+// Takes any type of body and a specified content type.
+//
+// Corresponds with POST /templates/{name}/rollback (the `RollbackTemplate` operationId).
+func (c *Client) RollbackTemplateWithBody(ctx context.Context, name string, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewRollbackTemplateRequestWithBody(c.Server, name, contentType, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// RollbackTemplate Make the name select an earlier version
+//
+// Takes a body of the `application/json` content type.
+//
+// Corresponds with POST /templates/{name}/rollback (the `RollbackTemplate` operationId).
+func (c *Client) RollbackTemplate(ctx context.Context, name string, body RollbackTemplateJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewRollbackTemplateRequest(c.Server, name, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// RemoveTemplateTag Remove a tag
+//
+// Corresponds with DELETE /templates/{name}/tags/{tag} (the `RemoveTemplateTag` operationId).
+func (c *Client) RemoveTemplateTag(ctx context.Context, name string, tag string, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewRemoveTemplateTagRequest(c.Server, name, tag)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// SetTemplateTagWithBody Make a tag select a version
+//
+// Takes any type of body and a specified content type.
+//
+// Corresponds with PUT /templates/{name}/tags/{tag} (the `SetTemplateTag` operationId).
+func (c *Client) SetTemplateTagWithBody(ctx context.Context, name string, tag string, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewSetTemplateTagRequestWithBody(c.Server, name, tag, contentType, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// SetTemplateTag Make a tag select a version
+//
+// Takes a body of the `application/json` content type.
+//
+// Corresponds with PUT /templates/{name}/tags/{tag} (the `SetTemplateTag` operationId).
+func (c *Client) SetTemplateTag(ctx context.Context, name string, tag string, body SetTemplateTagJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewSetTemplateTagRequest(c.Server, name, tag, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// ListVolumes List the volumes of the project
+//
+// Corresponds with GET /volumes (the `ListVolumes` operationId).
+func (c *Client) ListVolumes(ctx context.Context, params *ListVolumesParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewListVolumesRequest(c.Server, params)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// CreateVolumeWithBody Make an empty volume
+//
+// Takes any type of body and a specified content type.
+//
+// Corresponds with POST /volumes (the `CreateVolume` operationId).
+func (c *Client) CreateVolumeWithBody(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewCreateVolumeRequestWithBody(c.Server, contentType, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// CreateVolume Make an empty volume
+//
+// Takes a body of the `application/json` content type.
+//
+// Corresponds with POST /volumes (the `CreateVolume` operationId).
+func (c *Client) CreateVolume(ctx context.Context, body CreateVolumeJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewCreateVolumeRequest(c.Server, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// DeleteVolume Delete a volume with its data
+//
+// Corresponds with DELETE /volumes/{name} (the `DeleteVolume` operationId).
+func (c *Client) DeleteVolume(ctx context.Context, name string, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewDeleteVolumeRequest(c.Server, name)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// GetVolume Get a volume
+//
+// Corresponds with GET /volumes/{name} (the `GetVolume` operationId).
+func (c *Client) GetVolume(ctx context.Context, name string, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewGetVolumeRequest(c.Server, name)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// CloneVolumeWithBody Make a volume with the content of another or of its snapshot, without copying
+//
+// Takes any type of body and a specified content type.
+//
+// Corresponds with POST /volumes/{name}/clones (the `CloneVolume` operationId).
+func (c *Client) CloneVolumeWithBody(ctx context.Context, name string, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewCloneVolumeRequestWithBody(c.Server, name, contentType, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// CloneVolume Make a volume with the content of another or of its snapshot, without copying
+//
+// Takes a body of the `application/json` content type.
+//
+// Corresponds with POST /volumes/{name}/clones (the `CloneVolume` operationId).
+func (c *Client) CloneVolume(ctx context.Context, name string, body CloneVolumeJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewCloneVolumeRequest(c.Server, name, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// ResizeVolumeWithBody Make a volume and its file system larger
+//
+// Takes any type of body and a specified content type.
+//
+// Corresponds with POST /volumes/{name}/resize (the `ResizeVolume` operationId).
+func (c *Client) ResizeVolumeWithBody(ctx context.Context, name string, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewResizeVolumeRequestWithBody(c.Server, name, contentType, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// ResizeVolume Make a volume and its file system larger
+//
+// Takes a body of the `application/json` content type.
+//
+// Corresponds with POST /volumes/{name}/resize (the `ResizeVolume` operationId).
+func (c *Client) ResizeVolume(ctx context.Context, name string, body ResizeVolumeJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewResizeVolumeRequest(c.Server, name, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// ListVolumeSnapshots List the snapshots of a volume
+//
+// Corresponds with GET /volumes/{name}/snapshots (the `ListVolumeSnapshots` operationId).
+func (c *Client) ListVolumeSnapshots(ctx context.Context, name string, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewListVolumeSnapshotsRequest(c.Server, name)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// CreateVolumeSnapshotWithBody Keep the present state of a volume
+//
+// Takes any type of body and a specified content type.
+//
+// Corresponds with POST /volumes/{name}/snapshots (the `CreateVolumeSnapshot` operationId).
+func (c *Client) CreateVolumeSnapshotWithBody(ctx context.Context, name string, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewCreateVolumeSnapshotRequestWithBody(c.Server, name, contentType, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// CreateVolumeSnapshot Keep the present state of a volume
+//
+// Takes a body of the `application/json` content type.
+//
+// Corresponds with POST /volumes/{name}/snapshots (the `CreateVolumeSnapshot` operationId).
+func (c *Client) CreateVolumeSnapshot(ctx context.Context, name string, body CreateVolumeSnapshotJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewCreateVolumeSnapshotRequest(c.Server, name, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// DeleteVolumeSnapshot Delete a snapshot of a volume
+//
+// Corresponds with DELETE /volumes/{name}/snapshots/{snapshot} (the `DeleteVolumeSnapshot` operationId).
+func (c *Client) DeleteVolumeSnapshot(ctx context.Context, name string, snapshot string, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewDeleteVolumeSnapshotRequest(c.Server, name, snapshot)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// NewListAuditRequest constructs an http.Request for the ListAudit method
+func NewListAuditRequest(server string, params *ListAuditParams) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/audit")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	if params != nil {
+		// queryValues collects non-styled parameters (passthrough, JSON)
+		// that are safe to round-trip through url.Values.Encode().
+		queryValues := queryURL.Query()
+		// rawQueryFragments collects pre-encoded query fragments from
+		// styled parameters, preserving literal commas as delimiters
+		// per the OpenAPI spec (e.g. "color=blue,black,brown").
+		var rawQueryFragments []string
+
+		if params.Actor != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", false, "actor", *params.Actor, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.Action != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", false, "action", *params.Action, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.SubjectKind != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", false, "subject_kind", *params.SubjectKind, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.Subject != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", false, "subject", *params.Subject, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.Since != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", false, "since", *params.Since, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: "date-time"}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.Until != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", false, "until", *params.Until, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: "date-time"}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.Limit != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", false, "limit", *params.Limit, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "integer", Format: "int64"}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.Cursor != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", false, "cursor", *params.Cursor, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if encoded := queryValues.Encode(); encoded != "" {
+			rawQueryFragments = append(rawQueryFragments, encoded)
+		}
+		queryURL.RawQuery = strings.Join(rawQueryFragments, "&")
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewListContainersRequest constructs an http.Request for the ListContainers method
+func NewListContainersRequest(server string, params *ListContainersParams) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/containers")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	if params != nil {
+		// queryValues collects non-styled parameters (passthrough, JSON)
+		// that are safe to round-trip through url.Values.Encode().
+		queryValues := queryURL.Query()
+		// rawQueryFragments collects pre-encoded query fragments from
+		// styled parameters, preserving literal commas as delimiters
+		// per the OpenAPI spec (e.g. "color=blue,black,brown").
+		var rawQueryFragments []string
+
+		if params.Purpose != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", false, "purpose", *params.Purpose, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.State != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", false, "state", *params.State, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.Name != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", false, "name", *params.Name, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.Label != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "label", params.Label, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "array", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.Limit != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", false, "limit", *params.Limit, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "integer", Format: "int64"}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.Cursor != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", false, "cursor", *params.Cursor, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if encoded := queryValues.Encode(); encoded != "" {
+			rawQueryFragments = append(rawQueryFragments, encoded)
+		}
+		queryURL.RawQuery = strings.Join(rawQueryFragments, "&")
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewGetContainerRequest constructs an http.Request for the GetContainer method
+func NewGetContainerRequest(server string, id string) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "id", id, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/containers/%s", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewGetContainerLogsRequest constructs an http.Request for the GetContainerLogs method
+func NewGetContainerLogsRequest(server string, id string, params *GetContainerLogsParams) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "id", id, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/containers/%s/logs", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	if params != nil {
+		// queryValues collects non-styled parameters (passthrough, JSON)
+		// that are safe to round-trip through url.Values.Encode().
+		queryValues := queryURL.Query()
+		// rawQueryFragments collects pre-encoded query fragments from
+		// styled parameters, preserving literal commas as delimiters
+		// per the OpenAPI spec (e.g. "color=blue,black,brown").
+		var rawQueryFragments []string
+
+		if params.After != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", false, "after", *params.After, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "integer", Format: "int64"}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.Tail != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", false, "tail", *params.Tail, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "integer", Format: "int64"}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.Limit != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", false, "limit", *params.Limit, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "integer", Format: "int64"}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if encoded := queryValues.Encode(); encoded != "" {
+			rawQueryFragments = append(rawQueryFragments, encoded)
+		}
+		queryURL.RawQuery = strings.Join(rawQueryFragments, "&")
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
 }
 
 // NewListExecutionsRequest constructs an http.Request for the ListExecutions method
@@ -1780,6 +4676,403 @@ func NewGetExecutionResultRequest(server string, id string, params *GetExecution
 	return req, nil
 }
 
+// NewStreamExecutionRequest constructs an http.Request for the StreamExecution method
+func NewStreamExecutionRequest(server string, id string, params *StreamExecutionParams) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "id", id, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/executions/%s/stream", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	if params != nil {
+		// queryValues collects non-styled parameters (passthrough, JSON)
+		// that are safe to round-trip through url.Values.Encode().
+		queryValues := queryURL.Query()
+		// rawQueryFragments collects pre-encoded query fragments from
+		// styled parameters, preserving literal commas as delimiters
+		// per the OpenAPI spec (e.g. "color=blue,black,brown").
+		var rawQueryFragments []string
+
+		if params.Encoding != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", false, "encoding", *params.Encoding, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if encoded := queryValues.Encode(); encoded != "" {
+			rawQueryFragments = append(rawQueryFragments, encoded)
+		}
+		queryURL.RawQuery = strings.Join(rawQueryFragments, "&")
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	if params != nil {
+
+		if params.LastEventID != nil {
+			var headerParam0 string
+
+			headerParam0, err = runtime.StyleParamWithOptions("simple", false, "Last-Event-ID", *params.LastEventID, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationHeader, Type: "string", Format: ""})
+			if err != nil {
+				return nil, err
+			}
+
+			req.Header.Set("Last-Event-ID", headerParam0)
+		}
+
+	}
+
+	return req, nil
+}
+
+// NewListKeysRequest constructs an http.Request for the ListKeys method
+func NewListKeysRequest(server string, params *ListKeysParams) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/keys")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	if params != nil {
+		// queryValues collects non-styled parameters (passthrough, JSON)
+		// that are safe to round-trip through url.Values.Encode().
+		queryValues := queryURL.Query()
+		// rawQueryFragments collects pre-encoded query fragments from
+		// styled parameters, preserving literal commas as delimiters
+		// per the OpenAPI spec (e.g. "color=blue,black,brown").
+		var rawQueryFragments []string
+
+		if params.Limit != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", false, "limit", *params.Limit, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "integer", Format: "int64"}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.Cursor != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", false, "cursor", *params.Cursor, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if encoded := queryValues.Encode(); encoded != "" {
+			rawQueryFragments = append(rawQueryFragments, encoded)
+		}
+		queryURL.RawQuery = strings.Join(rawQueryFragments, "&")
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewCreateKeyRequest calls the generic CreateKey builder with application/json body
+func NewCreateKeyRequest(server string, body CreateKeyJSONRequestBody) (*http.Request, error) {
+	var bodyReader io.Reader
+	buf, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	bodyReader = bytes.NewReader(buf)
+	return NewCreateKeyRequestWithBody(server, "application/json", bodyReader)
+}
+
+// NewCreateKeyRequestWithBody constructs an http.Request for the CreateKey method, with any body, and a specified content type
+func NewCreateKeyRequestWithBody(server string, contentType string, body io.Reader) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/keys")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), body)
+	if err != nil {
+		return nil, err
+	}
+
+	req.Header.Add("Content-Type", contentType)
+
+	return req, nil
+}
+
+// NewDeleteKeyRequest constructs an http.Request for the DeleteKey method
+func NewDeleteKeyRequest(server string, name string) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "name", name, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/keys/%s", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodDelete, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewListPoolsRequest constructs an http.Request for the ListPools method
+func NewListPoolsRequest(server string, params *ListPoolsParams) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/pools")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	if params != nil {
+		// queryValues collects non-styled parameters (passthrough, JSON)
+		// that are safe to round-trip through url.Values.Encode().
+		queryValues := queryURL.Query()
+		// rawQueryFragments collects pre-encoded query fragments from
+		// styled parameters, preserving literal commas as delimiters
+		// per the OpenAPI spec (e.g. "color=blue,black,brown").
+		var rawQueryFragments []string
+
+		if params.Limit != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", false, "limit", *params.Limit, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "integer", Format: "int64"}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.Cursor != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", false, "cursor", *params.Cursor, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if encoded := queryValues.Encode(); encoded != "" {
+			rawQueryFragments = append(rawQueryFragments, encoded)
+		}
+		queryURL.RawQuery = strings.Join(rawQueryFragments, "&")
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewDeletePoolRequest constructs an http.Request for the DeletePool method
+func NewDeletePoolRequest(server string, template string) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "template", template, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/pools/%s", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodDelete, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewGetPoolRequest constructs an http.Request for the GetPool method
+func NewGetPoolRequest(server string, template string) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "template", template, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/pools/%s", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewSetPoolRequest calls the generic SetPool builder with application/json body
+func NewSetPoolRequest(server string, template string, body SetPoolJSONRequestBody) (*http.Request, error) {
+	var bodyReader io.Reader
+	buf, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	bodyReader = bytes.NewReader(buf)
+	return NewSetPoolRequestWithBody(server, template, "application/json", bodyReader)
+}
+
+// NewSetPoolRequestWithBody constructs an http.Request for the SetPool method, with any body, and a specified content type
+func NewSetPoolRequestWithBody(server string, template string, contentType string, body io.Reader) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "template", template, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/pools/%s", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPut, queryURL.String(), body)
+	if err != nil {
+		return nil, err
+	}
+
+	req.Header.Add("Content-Type", contentType)
+
+	return req, nil
+}
+
 // NewListSessionsRequest constructs an http.Request for the ListSessions method
 func NewListSessionsRequest(server string, params *ListSessionsParams) (*http.Request, error) {
 	var err error
@@ -2044,6 +5337,40 @@ func NewGetSessionRequest(server string, id string) (*http.Request, error) {
 	return req, nil
 }
 
+// NewListCommandsRequest constructs an http.Request for the ListCommands method
+func NewListCommandsRequest(server string, id string) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "id", id, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/sessions/%s/commands", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
 // NewRunCommandRequest calls the generic RunCommand builder with application/json body
 func NewRunCommandRequest(server string, id string, body RunCommandJSONRequestBody) (*http.Request, error) {
 	var bodyReader io.Reader
@@ -2087,6 +5414,130 @@ func NewRunCommandRequestWithBody(server string, id string, contentType string, 
 	}
 
 	req.Header.Add("Content-Type", contentType)
+
+	return req, nil
+}
+
+// NewEndCommandRequest constructs an http.Request for the EndCommand method
+func NewEndCommandRequest(server string, id string, command string) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "id", id, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	var pathParam1 string
+
+	pathParam1, err = runtime.StyleParamWithOptions("simple", false, "command", command, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/sessions/%s/commands/%s", pathParam0, pathParam1)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodDelete, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewStreamCommandRequest constructs an http.Request for the StreamCommand method
+func NewStreamCommandRequest(server string, id string, command string, params *StreamCommandParams) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "id", id, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	var pathParam1 string
+
+	pathParam1, err = runtime.StyleParamWithOptions("simple", false, "command", command, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/sessions/%s/commands/%s/stream", pathParam0, pathParam1)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	if params != nil {
+		// queryValues collects non-styled parameters (passthrough, JSON)
+		// that are safe to round-trip through url.Values.Encode().
+		queryValues := queryURL.Query()
+		// rawQueryFragments collects pre-encoded query fragments from
+		// styled parameters, preserving literal commas as delimiters
+		// per the OpenAPI spec (e.g. "color=blue,black,brown").
+		var rawQueryFragments []string
+
+		if params.Encoding != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", false, "encoding", *params.Encoding, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if encoded := queryValues.Encode(); encoded != "" {
+			rawQueryFragments = append(rawQueryFragments, encoded)
+		}
+		queryURL.RawQuery = strings.Join(rawQueryFragments, "&")
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	if params != nil {
+
+		if params.LastEventID != nil {
+			var headerParam0 string
+
+			headerParam0, err = runtime.StyleParamWithOptions("simple", false, "Last-Event-ID", *params.LastEventID, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationHeader, Type: "string", Format: ""})
+			if err != nil {
+				return nil, err
+			}
+
+			req.Header.Set("Last-Event-ID", headerParam0)
+		}
+
+	}
 
 	return req, nil
 }
@@ -2149,6 +5600,18 @@ func NewExecuteInSessionRequestWithBody(server string, id string, params *Execut
 
 		}
 
+		if params.Encoding != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", false, "encoding", *params.Encoding, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
 		if encoded := queryValues.Encode(); encoded != "" {
 			rawQueryFragments = append(rawQueryFragments, encoded)
 		}
@@ -2173,6 +5636,17 @@ func NewExecuteInSessionRequestWithBody(server string, id string, params *Execut
 			}
 
 			req.Header.Set("Idempotency-Key", headerParam0)
+		}
+
+		if params.Accept != nil {
+			var headerParam1 string
+
+			headerParam1, err = runtime.StyleParamWithOptions("simple", false, "Accept", *params.Accept, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationHeader, Type: "string", Format: ""})
+			if err != nil {
+				return nil, err
+			}
+
+			req.Header.Set("Accept", headerParam1)
 		}
 
 	}
@@ -2569,6 +6043,100 @@ func NewWriteFileRequestWithBody(server string, id string, params *WriteFilePara
 	return req, nil
 }
 
+// NewForkSessionRequest calls the generic ForkSession builder with application/json body
+func NewForkSessionRequest(server string, id string, body ForkSessionJSONRequestBody) (*http.Request, error) {
+	var bodyReader io.Reader
+	buf, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	bodyReader = bytes.NewReader(buf)
+	return NewForkSessionRequestWithBody(server, id, "application/json", bodyReader)
+}
+
+// NewForkSessionRequestWithBody constructs an http.Request for the ForkSession method, with any body, and a specified content type
+func NewForkSessionRequestWithBody(server string, id string, contentType string, body io.Reader) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "id", id, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/sessions/%s/forks", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), body)
+	if err != nil {
+		return nil, err
+	}
+
+	req.Header.Add("Content-Type", contentType)
+
+	return req, nil
+}
+
+// NewSetSessionIdleRequest calls the generic SetSessionIdle builder with application/json body
+func NewSetSessionIdleRequest(server string, id string, body SetSessionIdleJSONRequestBody) (*http.Request, error) {
+	var bodyReader io.Reader
+	buf, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	bodyReader = bytes.NewReader(buf)
+	return NewSetSessionIdleRequestWithBody(server, id, "application/json", bodyReader)
+}
+
+// NewSetSessionIdleRequestWithBody constructs an http.Request for the SetSessionIdle method, with any body, and a specified content type
+func NewSetSessionIdleRequestWithBody(server string, id string, contentType string, body io.Reader) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "id", id, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/sessions/%s/idle", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPut, queryURL.String(), body)
+	if err != nil {
+		return nil, err
+	}
+
+	req.Header.Add("Content-Type", contentType)
+
+	return req, nil
+}
+
 // NewPauseSessionRequest constructs an http.Request for the PauseSession method
 func NewPauseSessionRequest(server string, id string) (*http.Request, error) {
 	var err error
@@ -2596,6 +6164,40 @@ func NewPauseSessionRequest(server string, id string) (*http.Request, error) {
 	}
 
 	req, err := http.NewRequest(http.MethodPost, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewListPortsRequest constructs an http.Request for the ListPorts method
+func NewListPortsRequest(server string, id string) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "id", id, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/sessions/%s/ports", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
 	if err != nil {
 		return nil, err
 	}
@@ -2698,6 +6300,53 @@ func NewResumeSessionRequest(server string, id string) (*http.Request, error) {
 	return req, nil
 }
 
+// NewCreateSnapshotRequest calls the generic CreateSnapshot builder with application/json body
+func NewCreateSnapshotRequest(server string, id string, body CreateSnapshotJSONRequestBody) (*http.Request, error) {
+	var bodyReader io.Reader
+	buf, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	bodyReader = bytes.NewReader(buf)
+	return NewCreateSnapshotRequestWithBody(server, id, "application/json", bodyReader)
+}
+
+// NewCreateSnapshotRequestWithBody constructs an http.Request for the CreateSnapshot method, with any body, and a specified content type
+func NewCreateSnapshotRequestWithBody(server string, id string, contentType string, body io.Reader) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "id", id, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/sessions/%s/snapshots", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), body)
+	if err != nil {
+		return nil, err
+	}
+
+	req.Header.Add("Content-Type", contentType)
+
+	return req, nil
+}
+
 // NewGetSessionStatusRequest constructs an http.Request for the GetSessionStatus method
 func NewGetSessionStatusRequest(server string, id string) (*http.Request, error) {
 	var err error
@@ -2732,6 +6381,223 @@ func NewGetSessionStatusRequest(server string, id string) (*http.Request, error)
 	return req, nil
 }
 
+// NewListSnapshotsRequest constructs an http.Request for the ListSnapshots method
+func NewListSnapshotsRequest(server string, params *ListSnapshotsParams) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/snapshots")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	if params != nil {
+		// queryValues collects non-styled parameters (passthrough, JSON)
+		// that are safe to round-trip through url.Values.Encode().
+		queryValues := queryURL.Query()
+		// rawQueryFragments collects pre-encoded query fragments from
+		// styled parameters, preserving literal commas as delimiters
+		// per the OpenAPI spec (e.g. "color=blue,black,brown").
+		var rawQueryFragments []string
+
+		if params.Session != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", false, "session", *params.Session, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.Name != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", false, "name", *params.Name, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.Label != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "label", params.Label, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "array", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.Limit != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", false, "limit", *params.Limit, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "integer", Format: "int64"}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.Cursor != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", false, "cursor", *params.Cursor, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if encoded := queryValues.Encode(); encoded != "" {
+			rawQueryFragments = append(rawQueryFragments, encoded)
+		}
+		queryURL.RawQuery = strings.Join(rawQueryFragments, "&")
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewDeleteSnapshotRequest constructs an http.Request for the DeleteSnapshot method
+func NewDeleteSnapshotRequest(server string, id string) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "id", id, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/snapshots/%s", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodDelete, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewGetSnapshotRequest constructs an http.Request for the GetSnapshot method
+func NewGetSnapshotRequest(server string, id string) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "id", id, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/snapshots/%s", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewForkSnapshotRequest calls the generic ForkSnapshot builder with application/json body
+func NewForkSnapshotRequest(server string, id string, body ForkSnapshotJSONRequestBody) (*http.Request, error) {
+	var bodyReader io.Reader
+	buf, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	bodyReader = bytes.NewReader(buf)
+	return NewForkSnapshotRequestWithBody(server, id, "application/json", bodyReader)
+}
+
+// NewForkSnapshotRequestWithBody constructs an http.Request for the ForkSnapshot method, with any body, and a specified content type
+func NewForkSnapshotRequestWithBody(server string, id string, contentType string, body io.Reader) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "id", id, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/snapshots/%s/forks", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), body)
+	if err != nil {
+		return nil, err
+	}
+
+	req.Header.Add("Content-Type", contentType)
+
+	return req, nil
+}
+
 // NewListTemplatesRequest constructs an http.Request for the ListTemplates method
 func NewListTemplatesRequest(server string) (*http.Request, error) {
 	var err error
@@ -2752,6 +6618,107 @@ func NewListTemplatesRequest(server string) (*http.Request, error) {
 	}
 
 	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewCreateTemplateRequest calls the generic CreateTemplate builder with application/json body
+func NewCreateTemplateRequest(server string, params *CreateTemplateParams, body CreateTemplateJSONRequestBody) (*http.Request, error) {
+	var bodyReader io.Reader
+	buf, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	bodyReader = bytes.NewReader(buf)
+	return NewCreateTemplateRequestWithBody(server, params, "application/json", bodyReader)
+}
+
+// NewCreateTemplateRequestWithBody constructs an http.Request for the CreateTemplate method, with any body, and a specified content type
+func NewCreateTemplateRequestWithBody(server string, params *CreateTemplateParams, contentType string, body io.Reader) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/templates")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	if params != nil {
+		// queryValues collects non-styled parameters (passthrough, JSON)
+		// that are safe to round-trip through url.Values.Encode().
+		queryValues := queryURL.Query()
+		// rawQueryFragments collects pre-encoded query fragments from
+		// styled parameters, preserving literal commas as delimiters
+		// per the OpenAPI spec (e.g. "color=blue,black,brown").
+		var rawQueryFragments []string
+
+		if params.Wait != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", false, "wait", *params.Wait, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "integer", Format: "int64"}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if encoded := queryValues.Encode(); encoded != "" {
+			rawQueryFragments = append(rawQueryFragments, encoded)
+		}
+		queryURL.RawQuery = strings.Join(rawQueryFragments, "&")
+	}
+
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), body)
+	if err != nil {
+		return nil, err
+	}
+
+	req.Header.Add("Content-Type", contentType)
+
+	return req, nil
+}
+
+// NewDeleteTemplateRequest constructs an http.Request for the DeleteTemplate method
+func NewDeleteTemplateRequest(server string, name string) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "name", name, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/templates/%s", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodDelete, queryURL.String(), nil)
 	if err != nil {
 		return nil, err
 	}
@@ -2786,6 +6753,685 @@ func NewGetTemplateRequest(server string, name string) (*http.Request, error) {
 	}
 
 	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewBuildTemplateRequest calls the generic BuildTemplate builder with application/json body
+func NewBuildTemplateRequest(server string, name string, params *BuildTemplateParams, body BuildTemplateJSONRequestBody) (*http.Request, error) {
+	var bodyReader io.Reader
+	buf, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	bodyReader = bytes.NewReader(buf)
+	return NewBuildTemplateRequestWithBody(server, name, params, "application/json", bodyReader)
+}
+
+// NewBuildTemplateRequestWithBody constructs an http.Request for the BuildTemplate method, with any body, and a specified content type
+func NewBuildTemplateRequestWithBody(server string, name string, params *BuildTemplateParams, contentType string, body io.Reader) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "name", name, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/templates/%s", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	if params != nil {
+		// queryValues collects non-styled parameters (passthrough, JSON)
+		// that are safe to round-trip through url.Values.Encode().
+		queryValues := queryURL.Query()
+		// rawQueryFragments collects pre-encoded query fragments from
+		// styled parameters, preserving literal commas as delimiters
+		// per the OpenAPI spec (e.g. "color=blue,black,brown").
+		var rawQueryFragments []string
+
+		if params.Wait != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", false, "wait", *params.Wait, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "integer", Format: "int64"}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if encoded := queryValues.Encode(); encoded != "" {
+			rawQueryFragments = append(rawQueryFragments, encoded)
+		}
+		queryURL.RawQuery = strings.Join(rawQueryFragments, "&")
+	}
+
+	req, err := http.NewRequest(http.MethodPut, queryURL.String(), body)
+	if err != nil {
+		return nil, err
+	}
+
+	req.Header.Add("Content-Type", contentType)
+
+	return req, nil
+}
+
+// NewGetTemplateLogsRequest constructs an http.Request for the GetTemplateLogs method
+func NewGetTemplateLogsRequest(server string, name string, params *GetTemplateLogsParams) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "name", name, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/templates/%s/logs", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	if params != nil {
+		// queryValues collects non-styled parameters (passthrough, JSON)
+		// that are safe to round-trip through url.Values.Encode().
+		queryValues := queryURL.Query()
+		// rawQueryFragments collects pre-encoded query fragments from
+		// styled parameters, preserving literal commas as delimiters
+		// per the OpenAPI spec (e.g. "color=blue,black,brown").
+		var rawQueryFragments []string
+
+		if params.After != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", false, "after", *params.After, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "integer", Format: "int64"}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.Limit != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", false, "limit", *params.Limit, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "integer", Format: "int64"}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if encoded := queryValues.Encode(); encoded != "" {
+			rawQueryFragments = append(rawQueryFragments, encoded)
+		}
+		queryURL.RawQuery = strings.Join(rawQueryFragments, "&")
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewRollbackTemplateRequest calls the generic RollbackTemplate builder with application/json body
+func NewRollbackTemplateRequest(server string, name string, body RollbackTemplateJSONRequestBody) (*http.Request, error) {
+	var bodyReader io.Reader
+	buf, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	bodyReader = bytes.NewReader(buf)
+	return NewRollbackTemplateRequestWithBody(server, name, "application/json", bodyReader)
+}
+
+// NewRollbackTemplateRequestWithBody constructs an http.Request for the RollbackTemplate method, with any body, and a specified content type
+func NewRollbackTemplateRequestWithBody(server string, name string, contentType string, body io.Reader) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "name", name, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/templates/%s/rollback", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), body)
+	if err != nil {
+		return nil, err
+	}
+
+	req.Header.Add("Content-Type", contentType)
+
+	return req, nil
+}
+
+// NewRemoveTemplateTagRequest constructs an http.Request for the RemoveTemplateTag method
+func NewRemoveTemplateTagRequest(server string, name string, tag string) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "name", name, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	var pathParam1 string
+
+	pathParam1, err = runtime.StyleParamWithOptions("simple", false, "tag", tag, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/templates/%s/tags/%s", pathParam0, pathParam1)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodDelete, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewSetTemplateTagRequest calls the generic SetTemplateTag builder with application/json body
+func NewSetTemplateTagRequest(server string, name string, tag string, body SetTemplateTagJSONRequestBody) (*http.Request, error) {
+	var bodyReader io.Reader
+	buf, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	bodyReader = bytes.NewReader(buf)
+	return NewSetTemplateTagRequestWithBody(server, name, tag, "application/json", bodyReader)
+}
+
+// NewSetTemplateTagRequestWithBody constructs an http.Request for the SetTemplateTag method, with any body, and a specified content type
+func NewSetTemplateTagRequestWithBody(server string, name string, tag string, contentType string, body io.Reader) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "name", name, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	var pathParam1 string
+
+	pathParam1, err = runtime.StyleParamWithOptions("simple", false, "tag", tag, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/templates/%s/tags/%s", pathParam0, pathParam1)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPut, queryURL.String(), body)
+	if err != nil {
+		return nil, err
+	}
+
+	req.Header.Add("Content-Type", contentType)
+
+	return req, nil
+}
+
+// NewListVolumesRequest constructs an http.Request for the ListVolumes method
+func NewListVolumesRequest(server string, params *ListVolumesParams) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/volumes")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	if params != nil {
+		// queryValues collects non-styled parameters (passthrough, JSON)
+		// that are safe to round-trip through url.Values.Encode().
+		queryValues := queryURL.Query()
+		// rawQueryFragments collects pre-encoded query fragments from
+		// styled parameters, preserving literal commas as delimiters
+		// per the OpenAPI spec (e.g. "color=blue,black,brown").
+		var rawQueryFragments []string
+
+		if params.Limit != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", false, "limit", *params.Limit, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "integer", Format: "int64"}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.Cursor != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", false, "cursor", *params.Cursor, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if encoded := queryValues.Encode(); encoded != "" {
+			rawQueryFragments = append(rawQueryFragments, encoded)
+		}
+		queryURL.RawQuery = strings.Join(rawQueryFragments, "&")
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewCreateVolumeRequest calls the generic CreateVolume builder with application/json body
+func NewCreateVolumeRequest(server string, body CreateVolumeJSONRequestBody) (*http.Request, error) {
+	var bodyReader io.Reader
+	buf, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	bodyReader = bytes.NewReader(buf)
+	return NewCreateVolumeRequestWithBody(server, "application/json", bodyReader)
+}
+
+// NewCreateVolumeRequestWithBody constructs an http.Request for the CreateVolume method, with any body, and a specified content type
+func NewCreateVolumeRequestWithBody(server string, contentType string, body io.Reader) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/volumes")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), body)
+	if err != nil {
+		return nil, err
+	}
+
+	req.Header.Add("Content-Type", contentType)
+
+	return req, nil
+}
+
+// NewDeleteVolumeRequest constructs an http.Request for the DeleteVolume method
+func NewDeleteVolumeRequest(server string, name string) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "name", name, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/volumes/%s", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodDelete, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewGetVolumeRequest constructs an http.Request for the GetVolume method
+func NewGetVolumeRequest(server string, name string) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "name", name, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/volumes/%s", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewCloneVolumeRequest calls the generic CloneVolume builder with application/json body
+func NewCloneVolumeRequest(server string, name string, body CloneVolumeJSONRequestBody) (*http.Request, error) {
+	var bodyReader io.Reader
+	buf, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	bodyReader = bytes.NewReader(buf)
+	return NewCloneVolumeRequestWithBody(server, name, "application/json", bodyReader)
+}
+
+// NewCloneVolumeRequestWithBody constructs an http.Request for the CloneVolume method, with any body, and a specified content type
+func NewCloneVolumeRequestWithBody(server string, name string, contentType string, body io.Reader) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "name", name, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/volumes/%s/clones", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), body)
+	if err != nil {
+		return nil, err
+	}
+
+	req.Header.Add("Content-Type", contentType)
+
+	return req, nil
+}
+
+// NewResizeVolumeRequest calls the generic ResizeVolume builder with application/json body
+func NewResizeVolumeRequest(server string, name string, body ResizeVolumeJSONRequestBody) (*http.Request, error) {
+	var bodyReader io.Reader
+	buf, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	bodyReader = bytes.NewReader(buf)
+	return NewResizeVolumeRequestWithBody(server, name, "application/json", bodyReader)
+}
+
+// NewResizeVolumeRequestWithBody constructs an http.Request for the ResizeVolume method, with any body, and a specified content type
+func NewResizeVolumeRequestWithBody(server string, name string, contentType string, body io.Reader) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "name", name, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/volumes/%s/resize", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), body)
+	if err != nil {
+		return nil, err
+	}
+
+	req.Header.Add("Content-Type", contentType)
+
+	return req, nil
+}
+
+// NewListVolumeSnapshotsRequest constructs an http.Request for the ListVolumeSnapshots method
+func NewListVolumeSnapshotsRequest(server string, name string) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "name", name, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/volumes/%s/snapshots", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewCreateVolumeSnapshotRequest calls the generic CreateVolumeSnapshot builder with application/json body
+func NewCreateVolumeSnapshotRequest(server string, name string, body CreateVolumeSnapshotJSONRequestBody) (*http.Request, error) {
+	var bodyReader io.Reader
+	buf, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	bodyReader = bytes.NewReader(buf)
+	return NewCreateVolumeSnapshotRequestWithBody(server, name, "application/json", bodyReader)
+}
+
+// NewCreateVolumeSnapshotRequestWithBody constructs an http.Request for the CreateVolumeSnapshot method, with any body, and a specified content type
+func NewCreateVolumeSnapshotRequestWithBody(server string, name string, contentType string, body io.Reader) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "name", name, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/volumes/%s/snapshots", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), body)
+	if err != nil {
+		return nil, err
+	}
+
+	req.Header.Add("Content-Type", contentType)
+
+	return req, nil
+}
+
+// NewDeleteVolumeSnapshotRequest constructs an http.Request for the DeleteVolumeSnapshot method
+func NewDeleteVolumeSnapshotRequest(server string, name string, snapshot string) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "name", name, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	var pathParam1 string
+
+	pathParam1, err = runtime.StyleParamWithOptions("simple", false, "snapshot", snapshot, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/volumes/%s/snapshots/%s", pathParam0, pathParam1)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodDelete, queryURL.String(), nil)
 	if err != nil {
 		return nil, err
 	}
@@ -2837,6 +7483,34 @@ func WithBaseURL(baseURL string) ClientOption {
 // ClientWithResponsesInterface is the interface specification for the client with responses above.
 type ClientWithResponsesInterface interface {
 
+	// ListAuditWithResponse List the calls that changed something in the project, and refused ones
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /audit (the `ListAudit` operationId).
+	ListAuditWithResponse(ctx context.Context, params *ListAuditParams, reqEditors ...RequestEditorFn) (*ListAuditResponse, error)
+
+	// ListContainersWithResponse List every sandbox of the project, those of apps, executions and pools included
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /containers (the `ListContainers` operationId).
+	ListContainersWithResponse(ctx context.Context, params *ListContainersParams, reqEditors ...RequestEditorFn) (*ListContainersResponse, error)
+
+	// GetContainerWithResponse Get a container
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /containers/{id} (the `GetContainer` operationId).
+	GetContainerWithResponse(ctx context.Context, id string, reqEditors ...RequestEditorFn) (*GetContainerResponse, error)
+
+	// GetContainerLogsWithResponse Get what the main process of a container printed
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /containers/{id}/logs (the `GetContainerLogs` operationId).
+	GetContainerLogsWithResponse(ctx context.Context, id string, params *GetContainerLogsParams, reqEditors ...RequestEditorFn) (*GetContainerLogsResponse, error)
+
 	// ListExecutionsWithResponse List the executions of the project, newest first
 	//
 	// Returns a wrapper object for the known response body format(s).
@@ -2879,6 +7553,76 @@ type ClientWithResponsesInterface interface {
 	// Corresponds with GET /executions/{id}/result (the `GetExecutionResult` operationId).
 	GetExecutionResultWithResponse(ctx context.Context, id string, params *GetExecutionResultParams, reqEditors ...RequestEditorFn) (*GetExecutionResultResponse, error)
 
+	// StreamExecutionWithResponse Follow the output and the state of an execution, as server-sent events
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /executions/{id}/stream (the `StreamExecution` operationId).
+	StreamExecutionWithResponse(ctx context.Context, id string, params *StreamExecutionParams, reqEditors ...RequestEditorFn) (*StreamExecutionResponse, error)
+
+	// ListKeysWithResponse List the API keys of the project
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /keys (the `ListKeys` operationId).
+	ListKeysWithResponse(ctx context.Context, params *ListKeysParams, reqEditors ...RequestEditorFn) (*ListKeysResponse, error)
+
+	// CreateKeyWithBodyWithResponse Make an API key of the project, which is shown this once
+	//
+	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /keys (the `CreateKey` operationId).
+	CreateKeyWithBodyWithResponse(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*CreateKeyResponse, error)
+
+	// CreateKeyWithResponse Make an API key of the project, which is shown this once
+	//
+	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /keys (the `CreateKey` operationId).
+	CreateKeyWithResponse(ctx context.Context, body CreateKeyJSONRequestBody, reqEditors ...RequestEditorFn) (*CreateKeyResponse, error)
+
+	// DeleteKeyWithResponse Delete an API key, which is refused from then on
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with DELETE /keys/{name} (the `DeleteKey` operationId).
+	DeleteKeyWithResponse(ctx context.Context, name string, reqEditors ...RequestEditorFn) (*DeleteKeyResponse, error)
+
+	// ListPoolsWithResponse List the pools of warm sandboxes
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /pools (the `ListPools` operationId).
+	ListPoolsWithResponse(ctx context.Context, params *ListPoolsParams, reqEditors ...RequestEditorFn) (*ListPoolsResponse, error)
+
+	// DeletePoolWithResponse Delete the pool of a template with the sandboxes that wait in it
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with DELETE /pools/{template} (the `DeletePool` operationId).
+	DeletePoolWithResponse(ctx context.Context, template string, reqEditors ...RequestEditorFn) (*DeletePoolResponse, error)
+
+	// GetPoolWithResponse Get the pool of a template
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /pools/{template} (the `GetPool` operationId).
+	GetPoolWithResponse(ctx context.Context, template string, reqEditors ...RequestEditorFn) (*GetPoolResponse, error)
+
+	// SetPoolWithBodyWithResponse Make or change the pool of a template
+	//
+	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with PUT /pools/{template} (the `SetPool` operationId).
+	SetPoolWithBodyWithResponse(ctx context.Context, template string, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*SetPoolResponse, error)
+
+	// SetPoolWithResponse Make or change the pool of a template
+	//
+	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with PUT /pools/{template} (the `SetPool` operationId).
+	SetPoolWithResponse(ctx context.Context, template string, body SetPoolJSONRequestBody, reqEditors ...RequestEditorFn) (*SetPoolResponse, error)
+
 	// ListSessionsWithResponse List the persistent sessions of the project
 	//
 	// Returns a wrapper object for the known response body format(s).
@@ -2914,6 +7658,13 @@ type ClientWithResponsesInterface interface {
 	// Corresponds with GET /sessions/{id} (the `GetSession` operationId).
 	GetSessionWithResponse(ctx context.Context, id string, reqEditors ...RequestEditorFn) (*GetSessionResponse, error)
 
+	// ListCommandsWithResponse List the commands of a session
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /sessions/{id}/commands (the `ListCommands` operationId).
+	ListCommandsWithResponse(ctx context.Context, id string, reqEditors ...RequestEditorFn) (*ListCommandsResponse, error)
+
 	// RunCommandWithBodyWithResponse Run a command in a session and return its output
 	//
 	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
@@ -2927,6 +7678,20 @@ type ClientWithResponsesInterface interface {
 	//
 	// Corresponds with POST /sessions/{id}/commands (the `RunCommand` operationId).
 	RunCommandWithResponse(ctx context.Context, id string, body RunCommandJSONRequestBody, reqEditors ...RequestEditorFn) (*RunCommandResponse, error)
+
+	// EndCommandWithResponse Kill a command in the background, and forget it and its output
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with DELETE /sessions/{id}/commands/{command} (the `EndCommand` operationId).
+	EndCommandWithResponse(ctx context.Context, id string, command string, reqEditors ...RequestEditorFn) (*EndCommandResponse, error)
+
+	// StreamCommandWithResponse Follow the output of a command in the background, as server-sent events
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /sessions/{id}/commands/{command}/stream (the `StreamCommand` operationId).
+	StreamCommandWithResponse(ctx context.Context, id string, command string, params *StreamCommandParams, reqEditors ...RequestEditorFn) (*StreamCommandResponse, error)
 
 	// ExecuteInSessionWithBodyWithResponse Execute code or a command in a persistent session
 	//
@@ -2984,12 +7749,47 @@ type ClientWithResponsesInterface interface {
 	// Corresponds with PUT /sessions/{id}/files/content (the `WriteFile` operationId).
 	WriteFileWithBodyWithResponse(ctx context.Context, id string, params *WriteFileParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*WriteFileResponse, error)
 
+	// ForkSessionWithBodyWithResponse Make sessions that go on from where another is, which goes on too
+	//
+	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /sessions/{id}/forks (the `ForkSession` operationId).
+	ForkSessionWithBodyWithResponse(ctx context.Context, id string, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*ForkSessionResponse, error)
+
+	// ForkSessionWithResponse Make sessions that go on from where another is, which goes on too
+	//
+	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /sessions/{id}/forks (the `ForkSession` operationId).
+	ForkSessionWithResponse(ctx context.Context, id string, body ForkSessionJSONRequestBody, reqEditors ...RequestEditorFn) (*ForkSessionResponse, error)
+
+	// SetSessionIdleWithBodyWithResponse Change the idle time of a session
+	//
+	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with PUT /sessions/{id}/idle (the `SetSessionIdle` operationId).
+	SetSessionIdleWithBodyWithResponse(ctx context.Context, id string, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*SetSessionIdleResponse, error)
+
+	// SetSessionIdleWithResponse Change the idle time of a session
+	//
+	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with PUT /sessions/{id}/idle (the `SetSessionIdle` operationId).
+	SetSessionIdleWithResponse(ctx context.Context, id string, body SetSessionIdleJSONRequestBody, reqEditors ...RequestEditorFn) (*SetSessionIdleResponse, error)
+
 	// PauseSessionWithResponse Save a session and end its processes, which resume continues
 	//
 	// Returns a wrapper object for the known response body format(s).
 	//
 	// Corresponds with POST /sessions/{id}/pause (the `PauseSession` operationId).
 	PauseSessionWithResponse(ctx context.Context, id string, reqEditors ...RequestEditorFn) (*PauseSessionResponse, error)
+
+	// ListPortsWithResponse List the ports on which processes of a session listen
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /sessions/{id}/ports (the `ListPorts` operationId).
+	ListPortsWithResponse(ctx context.Context, id string, reqEditors ...RequestEditorFn) (*ListPortsResponse, error)
 
 	// GetSessionResultWithResponse Get what the last execution of a session left
 	//
@@ -3005,12 +7805,61 @@ type ClientWithResponsesInterface interface {
 	// Corresponds with POST /sessions/{id}/resume (the `ResumeSession` operationId).
 	ResumeSessionWithResponse(ctx context.Context, id string, reqEditors ...RequestEditorFn) (*ResumeSessionResponse, error)
 
+	// CreateSnapshotWithBodyWithResponse Take a snapshot of a running session, which goes on
+	//
+	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /sessions/{id}/snapshots (the `CreateSnapshot` operationId).
+	CreateSnapshotWithBodyWithResponse(ctx context.Context, id string, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*CreateSnapshotResponse, error)
+
+	// CreateSnapshotWithResponse Take a snapshot of a running session, which goes on
+	//
+	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /sessions/{id}/snapshots (the `CreateSnapshot` operationId).
+	CreateSnapshotWithResponse(ctx context.Context, id string, body CreateSnapshotJSONRequestBody, reqEditors ...RequestEditorFn) (*CreateSnapshotResponse, error)
+
 	// GetSessionStatusWithResponse Get the state of a session and of its last execution
 	//
 	// Returns a wrapper object for the known response body format(s).
 	//
 	// Corresponds with GET /sessions/{id}/status (the `GetSessionStatus` operationId).
 	GetSessionStatusWithResponse(ctx context.Context, id string, reqEditors ...RequestEditorFn) (*GetSessionStatusResponse, error)
+
+	// ListSnapshotsWithResponse List the snapshots of the project
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /snapshots (the `ListSnapshots` operationId).
+	ListSnapshotsWithResponse(ctx context.Context, params *ListSnapshotsParams, reqEditors ...RequestEditorFn) (*ListSnapshotsResponse, error)
+
+	// DeleteSnapshotWithResponse Delete a snapshot; sessions made from it go on
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with DELETE /snapshots/{id} (the `DeleteSnapshot` operationId).
+	DeleteSnapshotWithResponse(ctx context.Context, id string, reqEditors ...RequestEditorFn) (*DeleteSnapshotResponse, error)
+
+	// GetSnapshotWithResponse Get a snapshot
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /snapshots/{id} (the `GetSnapshot` operationId).
+	GetSnapshotWithResponse(ctx context.Context, id string, reqEditors ...RequestEditorFn) (*GetSnapshotResponse, error)
+
+	// ForkSnapshotWithBodyWithResponse Make sessions that go on from a snapshot
+	//
+	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /snapshots/{id}/forks (the `ForkSnapshot` operationId).
+	ForkSnapshotWithBodyWithResponse(ctx context.Context, id string, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*ForkSnapshotResponse, error)
+
+	// ForkSnapshotWithResponse Make sessions that go on from a snapshot
+	//
+	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /snapshots/{id}/forks (the `ForkSnapshot` operationId).
+	ForkSnapshotWithResponse(ctx context.Context, id string, body ForkSnapshotJSONRequestBody, reqEditors ...RequestEditorFn) (*ForkSnapshotResponse, error)
 
 	// ListTemplatesWithResponse List the templates that the project can use
 	//
@@ -3019,12 +7868,400 @@ type ClientWithResponsesInterface interface {
 	// Corresponds with GET /templates (the `ListTemplates` operationId).
 	ListTemplatesWithResponse(ctx context.Context, reqEditors ...RequestEditorFn) (*ListTemplatesResponse, error)
 
+	// CreateTemplateWithBodyWithResponse Begin to build a new template
+	//
+	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /templates (the `CreateTemplate` operationId).
+	CreateTemplateWithBodyWithResponse(ctx context.Context, params *CreateTemplateParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*CreateTemplateResponse, error)
+
+	// CreateTemplateWithResponse Begin to build a new template
+	//
+	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /templates (the `CreateTemplate` operationId).
+	CreateTemplateWithResponse(ctx context.Context, params *CreateTemplateParams, body CreateTemplateJSONRequestBody, reqEditors ...RequestEditorFn) (*CreateTemplateResponse, error)
+
+	// DeleteTemplateWithResponse Delete a template, or one version of it; sessions made of it go on
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with DELETE /templates/{name} (the `DeleteTemplate` operationId).
+	DeleteTemplateWithResponse(ctx context.Context, name string, reqEditors ...RequestEditorFn) (*DeleteTemplateResponse, error)
+
 	// GetTemplateWithResponse Get a template
 	//
 	// Returns a wrapper object for the known response body format(s).
 	//
 	// Corresponds with GET /templates/{name} (the `GetTemplate` operationId).
 	GetTemplateWithResponse(ctx context.Context, name string, reqEditors ...RequestEditorFn) (*GetTemplateResponse, error)
+
+	// BuildTemplateWithBodyWithResponse Begin to build a new version of a template, which is made if it does not exist
+	//
+	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with PUT /templates/{name} (the `BuildTemplate` operationId).
+	BuildTemplateWithBodyWithResponse(ctx context.Context, name string, params *BuildTemplateParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*BuildTemplateResponse, error)
+
+	// BuildTemplateWithResponse Begin to build a new version of a template, which is made if it does not exist
+	//
+	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with PUT /templates/{name} (the `BuildTemplate` operationId).
+	BuildTemplateWithResponse(ctx context.Context, name string, params *BuildTemplateParams, body BuildTemplateJSONRequestBody, reqEditors ...RequestEditorFn) (*BuildTemplateResponse, error)
+
+	// GetTemplateLogsWithResponse Get the log of the build of a version
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /templates/{name}/logs (the `GetTemplateLogs` operationId).
+	GetTemplateLogsWithResponse(ctx context.Context, name string, params *GetTemplateLogsParams, reqEditors ...RequestEditorFn) (*GetTemplateLogsResponse, error)
+
+	// RollbackTemplateWithBodyWithResponse Make the name select an earlier version
+	//
+	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /templates/{name}/rollback (the `RollbackTemplate` operationId).
+	RollbackTemplateWithBodyWithResponse(ctx context.Context, name string, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*RollbackTemplateResponse, error)
+
+	// RollbackTemplateWithResponse Make the name select an earlier version
+	//
+	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /templates/{name}/rollback (the `RollbackTemplate` operationId).
+	RollbackTemplateWithResponse(ctx context.Context, name string, body RollbackTemplateJSONRequestBody, reqEditors ...RequestEditorFn) (*RollbackTemplateResponse, error)
+
+	// RemoveTemplateTagWithResponse Remove a tag
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with DELETE /templates/{name}/tags/{tag} (the `RemoveTemplateTag` operationId).
+	RemoveTemplateTagWithResponse(ctx context.Context, name string, tag string, reqEditors ...RequestEditorFn) (*RemoveTemplateTagResponse, error)
+
+	// SetTemplateTagWithBodyWithResponse Make a tag select a version
+	//
+	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with PUT /templates/{name}/tags/{tag} (the `SetTemplateTag` operationId).
+	SetTemplateTagWithBodyWithResponse(ctx context.Context, name string, tag string, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*SetTemplateTagResponse, error)
+
+	// SetTemplateTagWithResponse Make a tag select a version
+	//
+	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with PUT /templates/{name}/tags/{tag} (the `SetTemplateTag` operationId).
+	SetTemplateTagWithResponse(ctx context.Context, name string, tag string, body SetTemplateTagJSONRequestBody, reqEditors ...RequestEditorFn) (*SetTemplateTagResponse, error)
+
+	// ListVolumesWithResponse List the volumes of the project
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /volumes (the `ListVolumes` operationId).
+	ListVolumesWithResponse(ctx context.Context, params *ListVolumesParams, reqEditors ...RequestEditorFn) (*ListVolumesResponse, error)
+
+	// CreateVolumeWithBodyWithResponse Make an empty volume
+	//
+	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /volumes (the `CreateVolume` operationId).
+	CreateVolumeWithBodyWithResponse(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*CreateVolumeResponse, error)
+
+	// CreateVolumeWithResponse Make an empty volume
+	//
+	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /volumes (the `CreateVolume` operationId).
+	CreateVolumeWithResponse(ctx context.Context, body CreateVolumeJSONRequestBody, reqEditors ...RequestEditorFn) (*CreateVolumeResponse, error)
+
+	// DeleteVolumeWithResponse Delete a volume with its data
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with DELETE /volumes/{name} (the `DeleteVolume` operationId).
+	DeleteVolumeWithResponse(ctx context.Context, name string, reqEditors ...RequestEditorFn) (*DeleteVolumeResponse, error)
+
+	// GetVolumeWithResponse Get a volume
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /volumes/{name} (the `GetVolume` operationId).
+	GetVolumeWithResponse(ctx context.Context, name string, reqEditors ...RequestEditorFn) (*GetVolumeResponse, error)
+
+	// CloneVolumeWithBodyWithResponse Make a volume with the content of another or of its snapshot, without copying
+	//
+	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /volumes/{name}/clones (the `CloneVolume` operationId).
+	CloneVolumeWithBodyWithResponse(ctx context.Context, name string, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*CloneVolumeResponse, error)
+
+	// CloneVolumeWithResponse Make a volume with the content of another or of its snapshot, without copying
+	//
+	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /volumes/{name}/clones (the `CloneVolume` operationId).
+	CloneVolumeWithResponse(ctx context.Context, name string, body CloneVolumeJSONRequestBody, reqEditors ...RequestEditorFn) (*CloneVolumeResponse, error)
+
+	// ResizeVolumeWithBodyWithResponse Make a volume and its file system larger
+	//
+	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /volumes/{name}/resize (the `ResizeVolume` operationId).
+	ResizeVolumeWithBodyWithResponse(ctx context.Context, name string, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*ResizeVolumeResponse, error)
+
+	// ResizeVolumeWithResponse Make a volume and its file system larger
+	//
+	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /volumes/{name}/resize (the `ResizeVolume` operationId).
+	ResizeVolumeWithResponse(ctx context.Context, name string, body ResizeVolumeJSONRequestBody, reqEditors ...RequestEditorFn) (*ResizeVolumeResponse, error)
+
+	// ListVolumeSnapshotsWithResponse List the snapshots of a volume
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /volumes/{name}/snapshots (the `ListVolumeSnapshots` operationId).
+	ListVolumeSnapshotsWithResponse(ctx context.Context, name string, reqEditors ...RequestEditorFn) (*ListVolumeSnapshotsResponse, error)
+
+	// CreateVolumeSnapshotWithBodyWithResponse Keep the present state of a volume
+	//
+	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /volumes/{name}/snapshots (the `CreateVolumeSnapshot` operationId).
+	CreateVolumeSnapshotWithBodyWithResponse(ctx context.Context, name string, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*CreateVolumeSnapshotResponse, error)
+
+	// CreateVolumeSnapshotWithResponse Keep the present state of a volume
+	//
+	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /volumes/{name}/snapshots (the `CreateVolumeSnapshot` operationId).
+	CreateVolumeSnapshotWithResponse(ctx context.Context, name string, body CreateVolumeSnapshotJSONRequestBody, reqEditors ...RequestEditorFn) (*CreateVolumeSnapshotResponse, error)
+
+	// DeleteVolumeSnapshotWithResponse Delete a snapshot of a volume
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with DELETE /volumes/{name}/snapshots/{snapshot} (the `DeleteVolumeSnapshot` operationId).
+	DeleteVolumeSnapshotWithResponse(ctx context.Context, name string, snapshot string, reqEditors ...RequestEditorFn) (*DeleteVolumeSnapshotResponse, error)
+}
+
+type ListAuditResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *AuditPage
+	// ApplicationProblemJSON400 the response for an HTTP 400 `application/problem+json` response
+	ApplicationProblemJSON400 *Problem
+	// ApplicationProblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationProblemJSONDefault *Problem
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r ListAuditResponse) GetJSON200() *AuditPage {
+	return r.JSON200
+}
+
+// GetApplicationProblemJSON400 returns the response for an HTTP 400 `application/problem+json` response
+func (r ListAuditResponse) GetApplicationProblemJSON400() *Problem {
+	return r.ApplicationProblemJSON400
+}
+
+// GetApplicationProblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r ListAuditResponse) GetApplicationProblemJSONDefault() *Problem {
+	return r.ApplicationProblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r ListAuditResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r ListAuditResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r ListAuditResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r ListAuditResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type ListContainersResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *ContainerPage
+	// ApplicationProblemJSON400 the response for an HTTP 400 `application/problem+json` response
+	ApplicationProblemJSON400 *Problem
+	// ApplicationProblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationProblemJSONDefault *Problem
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r ListContainersResponse) GetJSON200() *ContainerPage {
+	return r.JSON200
+}
+
+// GetApplicationProblemJSON400 returns the response for an HTTP 400 `application/problem+json` response
+func (r ListContainersResponse) GetApplicationProblemJSON400() *Problem {
+	return r.ApplicationProblemJSON400
+}
+
+// GetApplicationProblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r ListContainersResponse) GetApplicationProblemJSONDefault() *Problem {
+	return r.ApplicationProblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r ListContainersResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r ListContainersResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r ListContainersResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r ListContainersResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type GetContainerResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *Container
+	// ApplicationProblemJSON400 the response for an HTTP 400 `application/problem+json` response
+	ApplicationProblemJSON400 *Problem
+	// ApplicationProblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationProblemJSONDefault *Problem
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r GetContainerResponse) GetJSON200() *Container {
+	return r.JSON200
+}
+
+// GetApplicationProblemJSON400 returns the response for an HTTP 400 `application/problem+json` response
+func (r GetContainerResponse) GetApplicationProblemJSON400() *Problem {
+	return r.ApplicationProblemJSON400
+}
+
+// GetApplicationProblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r GetContainerResponse) GetApplicationProblemJSONDefault() *Problem {
+	return r.ApplicationProblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r GetContainerResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r GetContainerResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r GetContainerResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r GetContainerResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type GetContainerLogsResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *LogPage
+	// ApplicationProblemJSON400 the response for an HTTP 400 `application/problem+json` response
+	ApplicationProblemJSON400 *Problem
+	// ApplicationProblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationProblemJSONDefault *Problem
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r GetContainerLogsResponse) GetJSON200() *LogPage {
+	return r.JSON200
+}
+
+// GetApplicationProblemJSON400 returns the response for an HTTP 400 `application/problem+json` response
+func (r GetContainerLogsResponse) GetApplicationProblemJSON400() *Problem {
+	return r.ApplicationProblemJSON400
+}
+
+// GetApplicationProblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r GetContainerLogsResponse) GetApplicationProblemJSONDefault() *Problem {
+	return r.ApplicationProblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r GetContainerLogsResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r GetContainerLogsResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r GetContainerLogsResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r GetContainerLogsResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
 }
 
 type ListExecutionsResponse struct {
@@ -3302,6 +8539,432 @@ func (r GetExecutionResultResponse) ContentType() string {
 	return ""
 }
 
+type StreamExecutionResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// ApplicationProblemJSON400 the response for an HTTP 400 `application/problem+json` response
+	ApplicationProblemJSON400 *Problem
+	// ApplicationProblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationProblemJSONDefault *Problem
+}
+
+// GetApplicationProblemJSON400 returns the response for an HTTP 400 `application/problem+json` response
+func (r StreamExecutionResponse) GetApplicationProblemJSON400() *Problem {
+	return r.ApplicationProblemJSON400
+}
+
+// GetApplicationProblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r StreamExecutionResponse) GetApplicationProblemJSONDefault() *Problem {
+	return r.ApplicationProblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r StreamExecutionResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r StreamExecutionResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r StreamExecutionResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r StreamExecutionResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type ListKeysResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *KeyPage
+	// ApplicationProblemJSON400 the response for an HTTP 400 `application/problem+json` response
+	ApplicationProblemJSON400 *Problem
+	// ApplicationProblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationProblemJSONDefault *Problem
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r ListKeysResponse) GetJSON200() *KeyPage {
+	return r.JSON200
+}
+
+// GetApplicationProblemJSON400 returns the response for an HTTP 400 `application/problem+json` response
+func (r ListKeysResponse) GetApplicationProblemJSON400() *Problem {
+	return r.ApplicationProblemJSON400
+}
+
+// GetApplicationProblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r ListKeysResponse) GetApplicationProblemJSONDefault() *Problem {
+	return r.ApplicationProblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r ListKeysResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r ListKeysResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r ListKeysResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r ListKeysResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+// CreateKeyResponse201Headers the declared response headers of an HTTP 201 response for CreateKey
+type CreateKeyResponse201Headers struct {
+	CacheControl *string
+}
+
+type CreateKeyResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON201 the response for an HTTP 201 `application/json` response
+	JSON201 *NewKey
+	// ApplicationProblemJSON400 the response for an HTTP 400 `application/problem+json` response
+	ApplicationProblemJSON400 *Problem
+	// ApplicationProblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationProblemJSONDefault *Problem
+	// Headers201 the parsed response headers for an HTTP 201 response
+	Headers201 *CreateKeyResponse201Headers
+}
+
+// GetJSON201 returns the response for an HTTP 201 `application/json` response
+func (r CreateKeyResponse) GetJSON201() *NewKey {
+	return r.JSON201
+}
+
+// GetApplicationProblemJSON400 returns the response for an HTTP 400 `application/problem+json` response
+func (r CreateKeyResponse) GetApplicationProblemJSON400() *Problem {
+	return r.ApplicationProblemJSON400
+}
+
+// GetApplicationProblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r CreateKeyResponse) GetApplicationProblemJSONDefault() *Problem {
+	return r.ApplicationProblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r CreateKeyResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r CreateKeyResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r CreateKeyResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r CreateKeyResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type DeleteKeyResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// ApplicationProblemJSON400 the response for an HTTP 400 `application/problem+json` response
+	ApplicationProblemJSON400 *Problem
+	// ApplicationProblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationProblemJSONDefault *Problem
+}
+
+// GetApplicationProblemJSON400 returns the response for an HTTP 400 `application/problem+json` response
+func (r DeleteKeyResponse) GetApplicationProblemJSON400() *Problem {
+	return r.ApplicationProblemJSON400
+}
+
+// GetApplicationProblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r DeleteKeyResponse) GetApplicationProblemJSONDefault() *Problem {
+	return r.ApplicationProblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r DeleteKeyResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r DeleteKeyResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r DeleteKeyResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r DeleteKeyResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type ListPoolsResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *PoolPage
+	// ApplicationProblemJSON400 the response for an HTTP 400 `application/problem+json` response
+	ApplicationProblemJSON400 *Problem
+	// ApplicationProblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationProblemJSONDefault *Problem
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r ListPoolsResponse) GetJSON200() *PoolPage {
+	return r.JSON200
+}
+
+// GetApplicationProblemJSON400 returns the response for an HTTP 400 `application/problem+json` response
+func (r ListPoolsResponse) GetApplicationProblemJSON400() *Problem {
+	return r.ApplicationProblemJSON400
+}
+
+// GetApplicationProblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r ListPoolsResponse) GetApplicationProblemJSONDefault() *Problem {
+	return r.ApplicationProblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r ListPoolsResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r ListPoolsResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r ListPoolsResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r ListPoolsResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type DeletePoolResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// ApplicationProblemJSON400 the response for an HTTP 400 `application/problem+json` response
+	ApplicationProblemJSON400 *Problem
+	// ApplicationProblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationProblemJSONDefault *Problem
+}
+
+// GetApplicationProblemJSON400 returns the response for an HTTP 400 `application/problem+json` response
+func (r DeletePoolResponse) GetApplicationProblemJSON400() *Problem {
+	return r.ApplicationProblemJSON400
+}
+
+// GetApplicationProblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r DeletePoolResponse) GetApplicationProblemJSONDefault() *Problem {
+	return r.ApplicationProblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r DeletePoolResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r DeletePoolResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r DeletePoolResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r DeletePoolResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type GetPoolResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *Pool
+	// ApplicationProblemJSON400 the response for an HTTP 400 `application/problem+json` response
+	ApplicationProblemJSON400 *Problem
+	// ApplicationProblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationProblemJSONDefault *Problem
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r GetPoolResponse) GetJSON200() *Pool {
+	return r.JSON200
+}
+
+// GetApplicationProblemJSON400 returns the response for an HTTP 400 `application/problem+json` response
+func (r GetPoolResponse) GetApplicationProblemJSON400() *Problem {
+	return r.ApplicationProblemJSON400
+}
+
+// GetApplicationProblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r GetPoolResponse) GetApplicationProblemJSONDefault() *Problem {
+	return r.ApplicationProblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r GetPoolResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r GetPoolResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r GetPoolResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r GetPoolResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type SetPoolResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *Pool
+	// ApplicationProblemJSON400 the response for an HTTP 400 `application/problem+json` response
+	ApplicationProblemJSON400 *Problem
+	// ApplicationProblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationProblemJSONDefault *Problem
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r SetPoolResponse) GetJSON200() *Pool {
+	return r.JSON200
+}
+
+// GetApplicationProblemJSON400 returns the response for an HTTP 400 `application/problem+json` response
+func (r SetPoolResponse) GetApplicationProblemJSON400() *Problem {
+	return r.ApplicationProblemJSON400
+}
+
+// GetApplicationProblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r SetPoolResponse) GetApplicationProblemJSONDefault() *Problem {
+	return r.ApplicationProblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r SetPoolResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r SetPoolResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r SetPoolResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r SetPoolResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
 type ListSessionsResponse struct {
 	Body         []byte
 	HTTPResponse *http.Response
@@ -3522,6 +9185,61 @@ func (r GetSessionResponse) ContentType() string {
 	return ""
 }
 
+type ListCommandsResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *CommandList
+	// ApplicationProblemJSON400 the response for an HTTP 400 `application/problem+json` response
+	ApplicationProblemJSON400 *Problem
+	// ApplicationProblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationProblemJSONDefault *Problem
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r ListCommandsResponse) GetJSON200() *CommandList {
+	return r.JSON200
+}
+
+// GetApplicationProblemJSON400 returns the response for an HTTP 400 `application/problem+json` response
+func (r ListCommandsResponse) GetApplicationProblemJSON400() *Problem {
+	return r.ApplicationProblemJSON400
+}
+
+// GetApplicationProblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r ListCommandsResponse) GetApplicationProblemJSONDefault() *Problem {
+	return r.ApplicationProblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r ListCommandsResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r ListCommandsResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r ListCommandsResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r ListCommandsResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
 type RunCommandResponse struct {
 	Body         []byte
 	HTTPResponse *http.Response
@@ -3571,6 +9289,102 @@ func (r RunCommandResponse) StatusCode() int {
 
 // ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
 func (r RunCommandResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type EndCommandResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// ApplicationProblemJSON400 the response for an HTTP 400 `application/problem+json` response
+	ApplicationProblemJSON400 *Problem
+	// ApplicationProblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationProblemJSONDefault *Problem
+}
+
+// GetApplicationProblemJSON400 returns the response for an HTTP 400 `application/problem+json` response
+func (r EndCommandResponse) GetApplicationProblemJSON400() *Problem {
+	return r.ApplicationProblemJSON400
+}
+
+// GetApplicationProblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r EndCommandResponse) GetApplicationProblemJSONDefault() *Problem {
+	return r.ApplicationProblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r EndCommandResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r EndCommandResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r EndCommandResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r EndCommandResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type StreamCommandResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// ApplicationProblemJSON400 the response for an HTTP 400 `application/problem+json` response
+	ApplicationProblemJSON400 *Problem
+	// ApplicationProblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationProblemJSONDefault *Problem
+}
+
+// GetApplicationProblemJSON400 returns the response for an HTTP 400 `application/problem+json` response
+func (r StreamCommandResponse) GetApplicationProblemJSON400() *Problem {
+	return r.ApplicationProblemJSON400
+}
+
+// GetApplicationProblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r StreamCommandResponse) GetApplicationProblemJSONDefault() *Problem {
+	return r.ApplicationProblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r StreamCommandResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r StreamCommandResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r StreamCommandResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r StreamCommandResponse) ContentType() string {
 	if r.HTTPResponse != nil {
 		return r.HTTPResponse.Header.Get("Content-Type")
 	}
@@ -3893,6 +9707,116 @@ func (r WriteFileResponse) ContentType() string {
 	return ""
 }
 
+type ForkSessionResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON201 the response for an HTTP 201 `application/json` response
+	JSON201 *ForkResult
+	// ApplicationProblemJSON400 the response for an HTTP 400 `application/problem+json` response
+	ApplicationProblemJSON400 *Problem
+	// ApplicationProblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationProblemJSONDefault *Problem
+}
+
+// GetJSON201 returns the response for an HTTP 201 `application/json` response
+func (r ForkSessionResponse) GetJSON201() *ForkResult {
+	return r.JSON201
+}
+
+// GetApplicationProblemJSON400 returns the response for an HTTP 400 `application/problem+json` response
+func (r ForkSessionResponse) GetApplicationProblemJSON400() *Problem {
+	return r.ApplicationProblemJSON400
+}
+
+// GetApplicationProblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r ForkSessionResponse) GetApplicationProblemJSONDefault() *Problem {
+	return r.ApplicationProblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r ForkSessionResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r ForkSessionResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r ForkSessionResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r ForkSessionResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type SetSessionIdleResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *Session
+	// ApplicationProblemJSON400 the response for an HTTP 400 `application/problem+json` response
+	ApplicationProblemJSON400 *Problem
+	// ApplicationProblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationProblemJSONDefault *Problem
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r SetSessionIdleResponse) GetJSON200() *Session {
+	return r.JSON200
+}
+
+// GetApplicationProblemJSON400 returns the response for an HTTP 400 `application/problem+json` response
+func (r SetSessionIdleResponse) GetApplicationProblemJSON400() *Problem {
+	return r.ApplicationProblemJSON400
+}
+
+// GetApplicationProblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r SetSessionIdleResponse) GetApplicationProblemJSONDefault() *Problem {
+	return r.ApplicationProblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r SetSessionIdleResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r SetSessionIdleResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r SetSessionIdleResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r SetSessionIdleResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
 type PauseSessionResponse struct {
 	Body         []byte
 	HTTPResponse *http.Response
@@ -3942,6 +9866,61 @@ func (r PauseSessionResponse) StatusCode() int {
 
 // ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
 func (r PauseSessionResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type ListPortsResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *Ports
+	// ApplicationProblemJSON400 the response for an HTTP 400 `application/problem+json` response
+	ApplicationProblemJSON400 *Problem
+	// ApplicationProblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationProblemJSONDefault *Problem
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r ListPortsResponse) GetJSON200() *Ports {
+	return r.JSON200
+}
+
+// GetApplicationProblemJSON400 returns the response for an HTTP 400 `application/problem+json` response
+func (r ListPortsResponse) GetApplicationProblemJSON400() *Problem {
+	return r.ApplicationProblemJSON400
+}
+
+// GetApplicationProblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r ListPortsResponse) GetApplicationProblemJSONDefault() *Problem {
+	return r.ApplicationProblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r ListPortsResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r ListPortsResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r ListPortsResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r ListPortsResponse) ContentType() string {
 	if r.HTTPResponse != nil {
 		return r.HTTPResponse.Header.Get("Content-Type")
 	}
@@ -4058,6 +10037,68 @@ func (r ResumeSessionResponse) ContentType() string {
 	return ""
 }
 
+// CreateSnapshotResponse201Headers the declared response headers of an HTTP 201 response for CreateSnapshot
+type CreateSnapshotResponse201Headers struct {
+	Location *string
+}
+
+type CreateSnapshotResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON201 the response for an HTTP 201 `application/json` response
+	JSON201 *Snapshot
+	// ApplicationProblemJSON400 the response for an HTTP 400 `application/problem+json` response
+	ApplicationProblemJSON400 *Problem
+	// ApplicationProblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationProblemJSONDefault *Problem
+	// Headers201 the parsed response headers for an HTTP 201 response
+	Headers201 *CreateSnapshotResponse201Headers
+}
+
+// GetJSON201 returns the response for an HTTP 201 `application/json` response
+func (r CreateSnapshotResponse) GetJSON201() *Snapshot {
+	return r.JSON201
+}
+
+// GetApplicationProblemJSON400 returns the response for an HTTP 400 `application/problem+json` response
+func (r CreateSnapshotResponse) GetApplicationProblemJSON400() *Problem {
+	return r.ApplicationProblemJSON400
+}
+
+// GetApplicationProblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r CreateSnapshotResponse) GetApplicationProblemJSONDefault() *Problem {
+	return r.ApplicationProblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r CreateSnapshotResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r CreateSnapshotResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r CreateSnapshotResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r CreateSnapshotResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
 type GetSessionStatusResponse struct {
 	Body         []byte
 	HTTPResponse *http.Response
@@ -4107,6 +10148,219 @@ func (r GetSessionStatusResponse) StatusCode() int {
 
 // ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
 func (r GetSessionStatusResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type ListSnapshotsResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *SnapshotPage
+	// ApplicationProblemJSON400 the response for an HTTP 400 `application/problem+json` response
+	ApplicationProblemJSON400 *Problem
+	// ApplicationProblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationProblemJSONDefault *Problem
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r ListSnapshotsResponse) GetJSON200() *SnapshotPage {
+	return r.JSON200
+}
+
+// GetApplicationProblemJSON400 returns the response for an HTTP 400 `application/problem+json` response
+func (r ListSnapshotsResponse) GetApplicationProblemJSON400() *Problem {
+	return r.ApplicationProblemJSON400
+}
+
+// GetApplicationProblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r ListSnapshotsResponse) GetApplicationProblemJSONDefault() *Problem {
+	return r.ApplicationProblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r ListSnapshotsResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r ListSnapshotsResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r ListSnapshotsResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r ListSnapshotsResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type DeleteSnapshotResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// ApplicationProblemJSON400 the response for an HTTP 400 `application/problem+json` response
+	ApplicationProblemJSON400 *Problem
+	// ApplicationProblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationProblemJSONDefault *Problem
+}
+
+// GetApplicationProblemJSON400 returns the response for an HTTP 400 `application/problem+json` response
+func (r DeleteSnapshotResponse) GetApplicationProblemJSON400() *Problem {
+	return r.ApplicationProblemJSON400
+}
+
+// GetApplicationProblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r DeleteSnapshotResponse) GetApplicationProblemJSONDefault() *Problem {
+	return r.ApplicationProblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r DeleteSnapshotResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r DeleteSnapshotResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r DeleteSnapshotResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r DeleteSnapshotResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type GetSnapshotResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *Snapshot
+	// ApplicationProblemJSON400 the response for an HTTP 400 `application/problem+json` response
+	ApplicationProblemJSON400 *Problem
+	// ApplicationProblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationProblemJSONDefault *Problem
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r GetSnapshotResponse) GetJSON200() *Snapshot {
+	return r.JSON200
+}
+
+// GetApplicationProblemJSON400 returns the response for an HTTP 400 `application/problem+json` response
+func (r GetSnapshotResponse) GetApplicationProblemJSON400() *Problem {
+	return r.ApplicationProblemJSON400
+}
+
+// GetApplicationProblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r GetSnapshotResponse) GetApplicationProblemJSONDefault() *Problem {
+	return r.ApplicationProblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r GetSnapshotResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r GetSnapshotResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r GetSnapshotResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r GetSnapshotResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type ForkSnapshotResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON201 the response for an HTTP 201 `application/json` response
+	JSON201 *ForkResult
+	// ApplicationProblemJSON400 the response for an HTTP 400 `application/problem+json` response
+	ApplicationProblemJSON400 *Problem
+	// ApplicationProblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationProblemJSONDefault *Problem
+}
+
+// GetJSON201 returns the response for an HTTP 201 `application/json` response
+func (r ForkSnapshotResponse) GetJSON201() *ForkResult {
+	return r.JSON201
+}
+
+// GetApplicationProblemJSON400 returns the response for an HTTP 400 `application/problem+json` response
+func (r ForkSnapshotResponse) GetApplicationProblemJSON400() *Problem {
+	return r.ApplicationProblemJSON400
+}
+
+// GetApplicationProblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r ForkSnapshotResponse) GetApplicationProblemJSONDefault() *Problem {
+	return r.ApplicationProblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r ForkSnapshotResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r ForkSnapshotResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r ForkSnapshotResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r ForkSnapshotResponse) ContentType() string {
 	if r.HTTPResponse != nil {
 		return r.HTTPResponse.Header.Get("Content-Type")
 	}
@@ -4168,11 +10422,121 @@ func (r ListTemplatesResponse) ContentType() string {
 	return ""
 }
 
+// CreateTemplateResponse202Headers the declared response headers of an HTTP 202 response for CreateTemplate
+type CreateTemplateResponse202Headers struct {
+	Location *string
+}
+
+type CreateTemplateResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON202 the response for an HTTP 202 `application/json` response
+	JSON202 *TemplateVersion
+	// ApplicationProblemJSON400 the response for an HTTP 400 `application/problem+json` response
+	ApplicationProblemJSON400 *Problem
+	// ApplicationProblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationProblemJSONDefault *Problem
+	// Headers202 the parsed response headers for an HTTP 202 response
+	Headers202 *CreateTemplateResponse202Headers
+}
+
+// GetJSON202 returns the response for an HTTP 202 `application/json` response
+func (r CreateTemplateResponse) GetJSON202() *TemplateVersion {
+	return r.JSON202
+}
+
+// GetApplicationProblemJSON400 returns the response for an HTTP 400 `application/problem+json` response
+func (r CreateTemplateResponse) GetApplicationProblemJSON400() *Problem {
+	return r.ApplicationProblemJSON400
+}
+
+// GetApplicationProblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r CreateTemplateResponse) GetApplicationProblemJSONDefault() *Problem {
+	return r.ApplicationProblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r CreateTemplateResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r CreateTemplateResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r CreateTemplateResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r CreateTemplateResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type DeleteTemplateResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// ApplicationProblemJSON400 the response for an HTTP 400 `application/problem+json` response
+	ApplicationProblemJSON400 *Problem
+	// ApplicationProblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationProblemJSONDefault *Problem
+}
+
+// GetApplicationProblemJSON400 returns the response for an HTTP 400 `application/problem+json` response
+func (r DeleteTemplateResponse) GetApplicationProblemJSON400() *Problem {
+	return r.ApplicationProblemJSON400
+}
+
+// GetApplicationProblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r DeleteTemplateResponse) GetApplicationProblemJSONDefault() *Problem {
+	return r.ApplicationProblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r DeleteTemplateResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r DeleteTemplateResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r DeleteTemplateResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r DeleteTemplateResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
 type GetTemplateResponse struct {
 	Body         []byte
 	HTTPResponse *http.Response
 	// JSON200 the response for an HTTP 200 `application/json` response
-	JSON200 *Template
+	JSON200 *TemplateDetails
 	// ApplicationProblemJSON400 the response for an HTTP 400 `application/problem+json` response
 	ApplicationProblemJSON400 *Problem
 	// ApplicationProblemJSONDefault the response for an HTTP default `application/problem+json` response
@@ -4180,7 +10544,7 @@ type GetTemplateResponse struct {
 }
 
 // GetJSON200 returns the response for an HTTP 200 `application/json` response
-func (r GetTemplateResponse) GetJSON200() *Template {
+func (r GetTemplateResponse) GetJSON200() *TemplateDetails {
 	return r.JSON200
 }
 
@@ -4221,6 +10585,835 @@ func (r GetTemplateResponse) ContentType() string {
 		return r.HTTPResponse.Header.Get("Content-Type")
 	}
 	return ""
+}
+
+// BuildTemplateResponse202Headers the declared response headers of an HTTP 202 response for BuildTemplate
+type BuildTemplateResponse202Headers struct {
+	Location *string
+}
+
+type BuildTemplateResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON202 the response for an HTTP 202 `application/json` response
+	JSON202 *TemplateVersion
+	// ApplicationProblemJSON400 the response for an HTTP 400 `application/problem+json` response
+	ApplicationProblemJSON400 *Problem
+	// ApplicationProblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationProblemJSONDefault *Problem
+	// Headers202 the parsed response headers for an HTTP 202 response
+	Headers202 *BuildTemplateResponse202Headers
+}
+
+// GetJSON202 returns the response for an HTTP 202 `application/json` response
+func (r BuildTemplateResponse) GetJSON202() *TemplateVersion {
+	return r.JSON202
+}
+
+// GetApplicationProblemJSON400 returns the response for an HTTP 400 `application/problem+json` response
+func (r BuildTemplateResponse) GetApplicationProblemJSON400() *Problem {
+	return r.ApplicationProblemJSON400
+}
+
+// GetApplicationProblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r BuildTemplateResponse) GetApplicationProblemJSONDefault() *Problem {
+	return r.ApplicationProblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r BuildTemplateResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r BuildTemplateResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r BuildTemplateResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r BuildTemplateResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type GetTemplateLogsResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *BuildLog
+	// ApplicationProblemJSON400 the response for an HTTP 400 `application/problem+json` response
+	ApplicationProblemJSON400 *Problem
+	// ApplicationProblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationProblemJSONDefault *Problem
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r GetTemplateLogsResponse) GetJSON200() *BuildLog {
+	return r.JSON200
+}
+
+// GetApplicationProblemJSON400 returns the response for an HTTP 400 `application/problem+json` response
+func (r GetTemplateLogsResponse) GetApplicationProblemJSON400() *Problem {
+	return r.ApplicationProblemJSON400
+}
+
+// GetApplicationProblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r GetTemplateLogsResponse) GetApplicationProblemJSONDefault() *Problem {
+	return r.ApplicationProblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r GetTemplateLogsResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r GetTemplateLogsResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r GetTemplateLogsResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r GetTemplateLogsResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type RollbackTemplateResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *TemplateDetails
+	// ApplicationProblemJSON400 the response for an HTTP 400 `application/problem+json` response
+	ApplicationProblemJSON400 *Problem
+	// ApplicationProblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationProblemJSONDefault *Problem
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r RollbackTemplateResponse) GetJSON200() *TemplateDetails {
+	return r.JSON200
+}
+
+// GetApplicationProblemJSON400 returns the response for an HTTP 400 `application/problem+json` response
+func (r RollbackTemplateResponse) GetApplicationProblemJSON400() *Problem {
+	return r.ApplicationProblemJSON400
+}
+
+// GetApplicationProblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r RollbackTemplateResponse) GetApplicationProblemJSONDefault() *Problem {
+	return r.ApplicationProblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r RollbackTemplateResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r RollbackTemplateResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r RollbackTemplateResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r RollbackTemplateResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type RemoveTemplateTagResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *TemplateDetails
+	// ApplicationProblemJSON400 the response for an HTTP 400 `application/problem+json` response
+	ApplicationProblemJSON400 *Problem
+	// ApplicationProblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationProblemJSONDefault *Problem
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r RemoveTemplateTagResponse) GetJSON200() *TemplateDetails {
+	return r.JSON200
+}
+
+// GetApplicationProblemJSON400 returns the response for an HTTP 400 `application/problem+json` response
+func (r RemoveTemplateTagResponse) GetApplicationProblemJSON400() *Problem {
+	return r.ApplicationProblemJSON400
+}
+
+// GetApplicationProblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r RemoveTemplateTagResponse) GetApplicationProblemJSONDefault() *Problem {
+	return r.ApplicationProblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r RemoveTemplateTagResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r RemoveTemplateTagResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r RemoveTemplateTagResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r RemoveTemplateTagResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type SetTemplateTagResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *TemplateDetails
+	// ApplicationProblemJSON400 the response for an HTTP 400 `application/problem+json` response
+	ApplicationProblemJSON400 *Problem
+	// ApplicationProblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationProblemJSONDefault *Problem
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r SetTemplateTagResponse) GetJSON200() *TemplateDetails {
+	return r.JSON200
+}
+
+// GetApplicationProblemJSON400 returns the response for an HTTP 400 `application/problem+json` response
+func (r SetTemplateTagResponse) GetApplicationProblemJSON400() *Problem {
+	return r.ApplicationProblemJSON400
+}
+
+// GetApplicationProblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r SetTemplateTagResponse) GetApplicationProblemJSONDefault() *Problem {
+	return r.ApplicationProblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r SetTemplateTagResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r SetTemplateTagResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r SetTemplateTagResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r SetTemplateTagResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type ListVolumesResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *VolumePage
+	// ApplicationProblemJSON400 the response for an HTTP 400 `application/problem+json` response
+	ApplicationProblemJSON400 *Problem
+	// ApplicationProblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationProblemJSONDefault *Problem
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r ListVolumesResponse) GetJSON200() *VolumePage {
+	return r.JSON200
+}
+
+// GetApplicationProblemJSON400 returns the response for an HTTP 400 `application/problem+json` response
+func (r ListVolumesResponse) GetApplicationProblemJSON400() *Problem {
+	return r.ApplicationProblemJSON400
+}
+
+// GetApplicationProblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r ListVolumesResponse) GetApplicationProblemJSONDefault() *Problem {
+	return r.ApplicationProblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r ListVolumesResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r ListVolumesResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r ListVolumesResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r ListVolumesResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+// CreateVolumeResponse201Headers the declared response headers of an HTTP 201 response for CreateVolume
+type CreateVolumeResponse201Headers struct {
+	Location *string
+}
+
+type CreateVolumeResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON201 the response for an HTTP 201 `application/json` response
+	JSON201 *Volume
+	// ApplicationProblemJSON400 the response for an HTTP 400 `application/problem+json` response
+	ApplicationProblemJSON400 *Problem
+	// ApplicationProblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationProblemJSONDefault *Problem
+	// Headers201 the parsed response headers for an HTTP 201 response
+	Headers201 *CreateVolumeResponse201Headers
+}
+
+// GetJSON201 returns the response for an HTTP 201 `application/json` response
+func (r CreateVolumeResponse) GetJSON201() *Volume {
+	return r.JSON201
+}
+
+// GetApplicationProblemJSON400 returns the response for an HTTP 400 `application/problem+json` response
+func (r CreateVolumeResponse) GetApplicationProblemJSON400() *Problem {
+	return r.ApplicationProblemJSON400
+}
+
+// GetApplicationProblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r CreateVolumeResponse) GetApplicationProblemJSONDefault() *Problem {
+	return r.ApplicationProblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r CreateVolumeResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r CreateVolumeResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r CreateVolumeResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r CreateVolumeResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type DeleteVolumeResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// ApplicationProblemJSON400 the response for an HTTP 400 `application/problem+json` response
+	ApplicationProblemJSON400 *Problem
+	// ApplicationProblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationProblemJSONDefault *Problem
+}
+
+// GetApplicationProblemJSON400 returns the response for an HTTP 400 `application/problem+json` response
+func (r DeleteVolumeResponse) GetApplicationProblemJSON400() *Problem {
+	return r.ApplicationProblemJSON400
+}
+
+// GetApplicationProblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r DeleteVolumeResponse) GetApplicationProblemJSONDefault() *Problem {
+	return r.ApplicationProblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r DeleteVolumeResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r DeleteVolumeResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r DeleteVolumeResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r DeleteVolumeResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type GetVolumeResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *VolumeDetails
+	// ApplicationProblemJSON400 the response for an HTTP 400 `application/problem+json` response
+	ApplicationProblemJSON400 *Problem
+	// ApplicationProblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationProblemJSONDefault *Problem
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r GetVolumeResponse) GetJSON200() *VolumeDetails {
+	return r.JSON200
+}
+
+// GetApplicationProblemJSON400 returns the response for an HTTP 400 `application/problem+json` response
+func (r GetVolumeResponse) GetApplicationProblemJSON400() *Problem {
+	return r.ApplicationProblemJSON400
+}
+
+// GetApplicationProblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r GetVolumeResponse) GetApplicationProblemJSONDefault() *Problem {
+	return r.ApplicationProblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r GetVolumeResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r GetVolumeResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r GetVolumeResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r GetVolumeResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+// CloneVolumeResponse201Headers the declared response headers of an HTTP 201 response for CloneVolume
+type CloneVolumeResponse201Headers struct {
+	Location *string
+}
+
+type CloneVolumeResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON201 the response for an HTTP 201 `application/json` response
+	JSON201 *Volume
+	// ApplicationProblemJSON400 the response for an HTTP 400 `application/problem+json` response
+	ApplicationProblemJSON400 *Problem
+	// ApplicationProblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationProblemJSONDefault *Problem
+	// Headers201 the parsed response headers for an HTTP 201 response
+	Headers201 *CloneVolumeResponse201Headers
+}
+
+// GetJSON201 returns the response for an HTTP 201 `application/json` response
+func (r CloneVolumeResponse) GetJSON201() *Volume {
+	return r.JSON201
+}
+
+// GetApplicationProblemJSON400 returns the response for an HTTP 400 `application/problem+json` response
+func (r CloneVolumeResponse) GetApplicationProblemJSON400() *Problem {
+	return r.ApplicationProblemJSON400
+}
+
+// GetApplicationProblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r CloneVolumeResponse) GetApplicationProblemJSONDefault() *Problem {
+	return r.ApplicationProblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r CloneVolumeResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r CloneVolumeResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r CloneVolumeResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r CloneVolumeResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type ResizeVolumeResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *Volume
+	// ApplicationProblemJSON400 the response for an HTTP 400 `application/problem+json` response
+	ApplicationProblemJSON400 *Problem
+	// ApplicationProblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationProblemJSONDefault *Problem
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r ResizeVolumeResponse) GetJSON200() *Volume {
+	return r.JSON200
+}
+
+// GetApplicationProblemJSON400 returns the response for an HTTP 400 `application/problem+json` response
+func (r ResizeVolumeResponse) GetApplicationProblemJSON400() *Problem {
+	return r.ApplicationProblemJSON400
+}
+
+// GetApplicationProblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r ResizeVolumeResponse) GetApplicationProblemJSONDefault() *Problem {
+	return r.ApplicationProblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r ResizeVolumeResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r ResizeVolumeResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r ResizeVolumeResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r ResizeVolumeResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type ListVolumeSnapshotsResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *VolumeSnapshotList
+	// ApplicationProblemJSON400 the response for an HTTP 400 `application/problem+json` response
+	ApplicationProblemJSON400 *Problem
+	// ApplicationProblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationProblemJSONDefault *Problem
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r ListVolumeSnapshotsResponse) GetJSON200() *VolumeSnapshotList {
+	return r.JSON200
+}
+
+// GetApplicationProblemJSON400 returns the response for an HTTP 400 `application/problem+json` response
+func (r ListVolumeSnapshotsResponse) GetApplicationProblemJSON400() *Problem {
+	return r.ApplicationProblemJSON400
+}
+
+// GetApplicationProblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r ListVolumeSnapshotsResponse) GetApplicationProblemJSONDefault() *Problem {
+	return r.ApplicationProblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r ListVolumeSnapshotsResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r ListVolumeSnapshotsResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r ListVolumeSnapshotsResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r ListVolumeSnapshotsResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type CreateVolumeSnapshotResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON201 the response for an HTTP 201 `application/json` response
+	JSON201 *VolumeSnapshot
+	// ApplicationProblemJSON400 the response for an HTTP 400 `application/problem+json` response
+	ApplicationProblemJSON400 *Problem
+	// ApplicationProblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationProblemJSONDefault *Problem
+}
+
+// GetJSON201 returns the response for an HTTP 201 `application/json` response
+func (r CreateVolumeSnapshotResponse) GetJSON201() *VolumeSnapshot {
+	return r.JSON201
+}
+
+// GetApplicationProblemJSON400 returns the response for an HTTP 400 `application/problem+json` response
+func (r CreateVolumeSnapshotResponse) GetApplicationProblemJSON400() *Problem {
+	return r.ApplicationProblemJSON400
+}
+
+// GetApplicationProblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r CreateVolumeSnapshotResponse) GetApplicationProblemJSONDefault() *Problem {
+	return r.ApplicationProblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r CreateVolumeSnapshotResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r CreateVolumeSnapshotResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r CreateVolumeSnapshotResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r CreateVolumeSnapshotResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type DeleteVolumeSnapshotResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// ApplicationProblemJSON400 the response for an HTTP 400 `application/problem+json` response
+	ApplicationProblemJSON400 *Problem
+	// ApplicationProblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationProblemJSONDefault *Problem
+}
+
+// GetApplicationProblemJSON400 returns the response for an HTTP 400 `application/problem+json` response
+func (r DeleteVolumeSnapshotResponse) GetApplicationProblemJSON400() *Problem {
+	return r.ApplicationProblemJSON400
+}
+
+// GetApplicationProblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r DeleteVolumeSnapshotResponse) GetApplicationProblemJSONDefault() *Problem {
+	return r.ApplicationProblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r DeleteVolumeSnapshotResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r DeleteVolumeSnapshotResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r DeleteVolumeSnapshotResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r DeleteVolumeSnapshotResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+// ListAuditWithResponse List the calls that changed something in the project, and refused ones
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /audit (the `ListAudit` operationId).
+func (c *ClientWithResponses) ListAuditWithResponse(ctx context.Context, params *ListAuditParams, reqEditors ...RequestEditorFn) (*ListAuditResponse, error) {
+	rsp, err := c.ListAudit(ctx, params, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseListAuditResponse(rsp)
+}
+
+// ListContainersWithResponse List every sandbox of the project, those of apps, executions and pools included
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /containers (the `ListContainers` operationId).
+func (c *ClientWithResponses) ListContainersWithResponse(ctx context.Context, params *ListContainersParams, reqEditors ...RequestEditorFn) (*ListContainersResponse, error) {
+	rsp, err := c.ListContainers(ctx, params, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseListContainersResponse(rsp)
+}
+
+// GetContainerWithResponse Get a container
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /containers/{id} (the `GetContainer` operationId).
+func (c *ClientWithResponses) GetContainerWithResponse(ctx context.Context, id string, reqEditors ...RequestEditorFn) (*GetContainerResponse, error) {
+	rsp, err := c.GetContainer(ctx, id, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseGetContainerResponse(rsp)
+}
+
+// GetContainerLogsWithResponse Get what the main process of a container printed
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /containers/{id}/logs (the `GetContainerLogs` operationId).
+func (c *ClientWithResponses) GetContainerLogsWithResponse(ctx context.Context, id string, params *GetContainerLogsParams, reqEditors ...RequestEditorFn) (*GetContainerLogsResponse, error) {
+	rsp, err := c.GetContainerLogs(ctx, id, params, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseGetContainerLogsResponse(rsp)
 }
 
 // ListExecutionsWithResponse List the executions of the project, newest first
@@ -4301,6 +11494,136 @@ func (c *ClientWithResponses) GetExecutionResultWithResponse(ctx context.Context
 	return ParseGetExecutionResultResponse(rsp)
 }
 
+// StreamExecutionWithResponse Follow the output and the state of an execution, as server-sent events
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /executions/{id}/stream (the `StreamExecution` operationId).
+func (c *ClientWithResponses) StreamExecutionWithResponse(ctx context.Context, id string, params *StreamExecutionParams, reqEditors ...RequestEditorFn) (*StreamExecutionResponse, error) {
+	rsp, err := c.StreamExecution(ctx, id, params, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseStreamExecutionResponse(rsp)
+}
+
+// ListKeysWithResponse List the API keys of the project
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /keys (the `ListKeys` operationId).
+func (c *ClientWithResponses) ListKeysWithResponse(ctx context.Context, params *ListKeysParams, reqEditors ...RequestEditorFn) (*ListKeysResponse, error) {
+	rsp, err := c.ListKeys(ctx, params, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseListKeysResponse(rsp)
+}
+
+// CreateKeyWithBodyWithResponse Make an API key of the project, which is shown this once
+//
+// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /keys (the `CreateKey` operationId).
+func (c *ClientWithResponses) CreateKeyWithBodyWithResponse(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*CreateKeyResponse, error) {
+	rsp, err := c.CreateKeyWithBody(ctx, contentType, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseCreateKeyResponse(rsp)
+}
+
+// CreateKeyWithResponse Make an API key of the project, which is shown this once
+//
+// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /keys (the `CreateKey` operationId).
+func (c *ClientWithResponses) CreateKeyWithResponse(ctx context.Context, body CreateKeyJSONRequestBody, reqEditors ...RequestEditorFn) (*CreateKeyResponse, error) {
+	rsp, err := c.CreateKey(ctx, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseCreateKeyResponse(rsp)
+}
+
+// DeleteKeyWithResponse Delete an API key, which is refused from then on
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with DELETE /keys/{name} (the `DeleteKey` operationId).
+func (c *ClientWithResponses) DeleteKeyWithResponse(ctx context.Context, name string, reqEditors ...RequestEditorFn) (*DeleteKeyResponse, error) {
+	rsp, err := c.DeleteKey(ctx, name, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseDeleteKeyResponse(rsp)
+}
+
+// ListPoolsWithResponse List the pools of warm sandboxes
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /pools (the `ListPools` operationId).
+func (c *ClientWithResponses) ListPoolsWithResponse(ctx context.Context, params *ListPoolsParams, reqEditors ...RequestEditorFn) (*ListPoolsResponse, error) {
+	rsp, err := c.ListPools(ctx, params, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseListPoolsResponse(rsp)
+}
+
+// DeletePoolWithResponse Delete the pool of a template with the sandboxes that wait in it
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with DELETE /pools/{template} (the `DeletePool` operationId).
+func (c *ClientWithResponses) DeletePoolWithResponse(ctx context.Context, template string, reqEditors ...RequestEditorFn) (*DeletePoolResponse, error) {
+	rsp, err := c.DeletePool(ctx, template, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseDeletePoolResponse(rsp)
+}
+
+// GetPoolWithResponse Get the pool of a template
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /pools/{template} (the `GetPool` operationId).
+func (c *ClientWithResponses) GetPoolWithResponse(ctx context.Context, template string, reqEditors ...RequestEditorFn) (*GetPoolResponse, error) {
+	rsp, err := c.GetPool(ctx, template, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseGetPoolResponse(rsp)
+}
+
+// SetPoolWithBodyWithResponse Make or change the pool of a template
+//
+// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with PUT /pools/{template} (the `SetPool` operationId).
+func (c *ClientWithResponses) SetPoolWithBodyWithResponse(ctx context.Context, template string, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*SetPoolResponse, error) {
+	rsp, err := c.SetPoolWithBody(ctx, template, contentType, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseSetPoolResponse(rsp)
+}
+
+// SetPoolWithResponse Make or change the pool of a template
+//
+// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with PUT /pools/{template} (the `SetPool` operationId).
+func (c *ClientWithResponses) SetPoolWithResponse(ctx context.Context, template string, body SetPoolJSONRequestBody, reqEditors ...RequestEditorFn) (*SetPoolResponse, error) {
+	rsp, err := c.SetPool(ctx, template, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseSetPoolResponse(rsp)
+}
+
 // ListSessionsWithResponse List the persistent sessions of the project
 //
 // Returns a wrapper object for the known response body format(s).
@@ -4366,6 +11689,19 @@ func (c *ClientWithResponses) GetSessionWithResponse(ctx context.Context, id str
 	return ParseGetSessionResponse(rsp)
 }
 
+// ListCommandsWithResponse List the commands of a session
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /sessions/{id}/commands (the `ListCommands` operationId).
+func (c *ClientWithResponses) ListCommandsWithResponse(ctx context.Context, id string, reqEditors ...RequestEditorFn) (*ListCommandsResponse, error) {
+	rsp, err := c.ListCommands(ctx, id, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseListCommandsResponse(rsp)
+}
+
 // RunCommandWithBodyWithResponse Run a command in a session and return its output
 //
 // Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
@@ -4390,6 +11726,32 @@ func (c *ClientWithResponses) RunCommandWithResponse(ctx context.Context, id str
 		return nil, err
 	}
 	return ParseRunCommandResponse(rsp)
+}
+
+// EndCommandWithResponse Kill a command in the background, and forget it and its output
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with DELETE /sessions/{id}/commands/{command} (the `EndCommand` operationId).
+func (c *ClientWithResponses) EndCommandWithResponse(ctx context.Context, id string, command string, reqEditors ...RequestEditorFn) (*EndCommandResponse, error) {
+	rsp, err := c.EndCommand(ctx, id, command, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseEndCommandResponse(rsp)
+}
+
+// StreamCommandWithResponse Follow the output of a command in the background, as server-sent events
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /sessions/{id}/commands/{command}/stream (the `StreamCommand` operationId).
+func (c *ClientWithResponses) StreamCommandWithResponse(ctx context.Context, id string, command string, params *StreamCommandParams, reqEditors ...RequestEditorFn) (*StreamCommandResponse, error) {
+	rsp, err := c.StreamCommand(ctx, id, command, params, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseStreamCommandResponse(rsp)
 }
 
 // ExecuteInSessionWithBodyWithResponse Execute code or a command in a persistent session
@@ -4496,6 +11858,58 @@ func (c *ClientWithResponses) WriteFileWithBodyWithResponse(ctx context.Context,
 	return ParseWriteFileResponse(rsp)
 }
 
+// ForkSessionWithBodyWithResponse Make sessions that go on from where another is, which goes on too
+//
+// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /sessions/{id}/forks (the `ForkSession` operationId).
+func (c *ClientWithResponses) ForkSessionWithBodyWithResponse(ctx context.Context, id string, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*ForkSessionResponse, error) {
+	rsp, err := c.ForkSessionWithBody(ctx, id, contentType, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseForkSessionResponse(rsp)
+}
+
+// ForkSessionWithResponse Make sessions that go on from where another is, which goes on too
+//
+// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /sessions/{id}/forks (the `ForkSession` operationId).
+func (c *ClientWithResponses) ForkSessionWithResponse(ctx context.Context, id string, body ForkSessionJSONRequestBody, reqEditors ...RequestEditorFn) (*ForkSessionResponse, error) {
+	rsp, err := c.ForkSession(ctx, id, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseForkSessionResponse(rsp)
+}
+
+// SetSessionIdleWithBodyWithResponse Change the idle time of a session
+//
+// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with PUT /sessions/{id}/idle (the `SetSessionIdle` operationId).
+func (c *ClientWithResponses) SetSessionIdleWithBodyWithResponse(ctx context.Context, id string, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*SetSessionIdleResponse, error) {
+	rsp, err := c.SetSessionIdleWithBody(ctx, id, contentType, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseSetSessionIdleResponse(rsp)
+}
+
+// SetSessionIdleWithResponse Change the idle time of a session
+//
+// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with PUT /sessions/{id}/idle (the `SetSessionIdle` operationId).
+func (c *ClientWithResponses) SetSessionIdleWithResponse(ctx context.Context, id string, body SetSessionIdleJSONRequestBody, reqEditors ...RequestEditorFn) (*SetSessionIdleResponse, error) {
+	rsp, err := c.SetSessionIdle(ctx, id, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseSetSessionIdleResponse(rsp)
+}
+
 // PauseSessionWithResponse Save a session and end its processes, which resume continues
 //
 // Returns a wrapper object for the known response body format(s).
@@ -4507,6 +11921,19 @@ func (c *ClientWithResponses) PauseSessionWithResponse(ctx context.Context, id s
 		return nil, err
 	}
 	return ParsePauseSessionResponse(rsp)
+}
+
+// ListPortsWithResponse List the ports on which processes of a session listen
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /sessions/{id}/ports (the `ListPorts` operationId).
+func (c *ClientWithResponses) ListPortsWithResponse(ctx context.Context, id string, reqEditors ...RequestEditorFn) (*ListPortsResponse, error) {
+	rsp, err := c.ListPorts(ctx, id, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseListPortsResponse(rsp)
 }
 
 // GetSessionResultWithResponse Get what the last execution of a session left
@@ -4535,6 +11962,32 @@ func (c *ClientWithResponses) ResumeSessionWithResponse(ctx context.Context, id 
 	return ParseResumeSessionResponse(rsp)
 }
 
+// CreateSnapshotWithBodyWithResponse Take a snapshot of a running session, which goes on
+//
+// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /sessions/{id}/snapshots (the `CreateSnapshot` operationId).
+func (c *ClientWithResponses) CreateSnapshotWithBodyWithResponse(ctx context.Context, id string, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*CreateSnapshotResponse, error) {
+	rsp, err := c.CreateSnapshotWithBody(ctx, id, contentType, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseCreateSnapshotResponse(rsp)
+}
+
+// CreateSnapshotWithResponse Take a snapshot of a running session, which goes on
+//
+// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /sessions/{id}/snapshots (the `CreateSnapshot` operationId).
+func (c *ClientWithResponses) CreateSnapshotWithResponse(ctx context.Context, id string, body CreateSnapshotJSONRequestBody, reqEditors ...RequestEditorFn) (*CreateSnapshotResponse, error) {
+	rsp, err := c.CreateSnapshot(ctx, id, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseCreateSnapshotResponse(rsp)
+}
+
 // GetSessionStatusWithResponse Get the state of a session and of its last execution
 //
 // Returns a wrapper object for the known response body format(s).
@@ -4546,6 +11999,71 @@ func (c *ClientWithResponses) GetSessionStatusWithResponse(ctx context.Context, 
 		return nil, err
 	}
 	return ParseGetSessionStatusResponse(rsp)
+}
+
+// ListSnapshotsWithResponse List the snapshots of the project
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /snapshots (the `ListSnapshots` operationId).
+func (c *ClientWithResponses) ListSnapshotsWithResponse(ctx context.Context, params *ListSnapshotsParams, reqEditors ...RequestEditorFn) (*ListSnapshotsResponse, error) {
+	rsp, err := c.ListSnapshots(ctx, params, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseListSnapshotsResponse(rsp)
+}
+
+// DeleteSnapshotWithResponse Delete a snapshot; sessions made from it go on
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with DELETE /snapshots/{id} (the `DeleteSnapshot` operationId).
+func (c *ClientWithResponses) DeleteSnapshotWithResponse(ctx context.Context, id string, reqEditors ...RequestEditorFn) (*DeleteSnapshotResponse, error) {
+	rsp, err := c.DeleteSnapshot(ctx, id, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseDeleteSnapshotResponse(rsp)
+}
+
+// GetSnapshotWithResponse Get a snapshot
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /snapshots/{id} (the `GetSnapshot` operationId).
+func (c *ClientWithResponses) GetSnapshotWithResponse(ctx context.Context, id string, reqEditors ...RequestEditorFn) (*GetSnapshotResponse, error) {
+	rsp, err := c.GetSnapshot(ctx, id, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseGetSnapshotResponse(rsp)
+}
+
+// ForkSnapshotWithBodyWithResponse Make sessions that go on from a snapshot
+//
+// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /snapshots/{id}/forks (the `ForkSnapshot` operationId).
+func (c *ClientWithResponses) ForkSnapshotWithBodyWithResponse(ctx context.Context, id string, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*ForkSnapshotResponse, error) {
+	rsp, err := c.ForkSnapshotWithBody(ctx, id, contentType, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseForkSnapshotResponse(rsp)
+}
+
+// ForkSnapshotWithResponse Make sessions that go on from a snapshot
+//
+// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /snapshots/{id}/forks (the `ForkSnapshot` operationId).
+func (c *ClientWithResponses) ForkSnapshotWithResponse(ctx context.Context, id string, body ForkSnapshotJSONRequestBody, reqEditors ...RequestEditorFn) (*ForkSnapshotResponse, error) {
+	rsp, err := c.ForkSnapshot(ctx, id, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseForkSnapshotResponse(rsp)
 }
 
 // ListTemplatesWithResponse List the templates that the project can use
@@ -4561,6 +12079,45 @@ func (c *ClientWithResponses) ListTemplatesWithResponse(ctx context.Context, req
 	return ParseListTemplatesResponse(rsp)
 }
 
+// CreateTemplateWithBodyWithResponse Begin to build a new template
+//
+// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /templates (the `CreateTemplate` operationId).
+func (c *ClientWithResponses) CreateTemplateWithBodyWithResponse(ctx context.Context, params *CreateTemplateParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*CreateTemplateResponse, error) {
+	rsp, err := c.CreateTemplateWithBody(ctx, params, contentType, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseCreateTemplateResponse(rsp)
+}
+
+// CreateTemplateWithResponse Begin to build a new template
+//
+// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /templates (the `CreateTemplate` operationId).
+func (c *ClientWithResponses) CreateTemplateWithResponse(ctx context.Context, params *CreateTemplateParams, body CreateTemplateJSONRequestBody, reqEditors ...RequestEditorFn) (*CreateTemplateResponse, error) {
+	rsp, err := c.CreateTemplate(ctx, params, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseCreateTemplateResponse(rsp)
+}
+
+// DeleteTemplateWithResponse Delete a template, or one version of it; sessions made of it go on
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with DELETE /templates/{name} (the `DeleteTemplate` operationId).
+func (c *ClientWithResponses) DeleteTemplateWithResponse(ctx context.Context, name string, reqEditors ...RequestEditorFn) (*DeleteTemplateResponse, error) {
+	rsp, err := c.DeleteTemplate(ctx, name, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseDeleteTemplateResponse(rsp)
+}
+
 // GetTemplateWithResponse Get a template
 //
 // Returns a wrapper object for the known response body format(s).
@@ -4572,6 +12129,451 @@ func (c *ClientWithResponses) GetTemplateWithResponse(ctx context.Context, name 
 		return nil, err
 	}
 	return ParseGetTemplateResponse(rsp)
+}
+
+// BuildTemplateWithBodyWithResponse Begin to build a new version of a template, which is made if it does not exist
+//
+// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with PUT /templates/{name} (the `BuildTemplate` operationId).
+func (c *ClientWithResponses) BuildTemplateWithBodyWithResponse(ctx context.Context, name string, params *BuildTemplateParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*BuildTemplateResponse, error) {
+	rsp, err := c.BuildTemplateWithBody(ctx, name, params, contentType, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseBuildTemplateResponse(rsp)
+}
+
+// BuildTemplateWithResponse Begin to build a new version of a template, which is made if it does not exist
+//
+// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with PUT /templates/{name} (the `BuildTemplate` operationId).
+func (c *ClientWithResponses) BuildTemplateWithResponse(ctx context.Context, name string, params *BuildTemplateParams, body BuildTemplateJSONRequestBody, reqEditors ...RequestEditorFn) (*BuildTemplateResponse, error) {
+	rsp, err := c.BuildTemplate(ctx, name, params, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseBuildTemplateResponse(rsp)
+}
+
+// GetTemplateLogsWithResponse Get the log of the build of a version
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /templates/{name}/logs (the `GetTemplateLogs` operationId).
+func (c *ClientWithResponses) GetTemplateLogsWithResponse(ctx context.Context, name string, params *GetTemplateLogsParams, reqEditors ...RequestEditorFn) (*GetTemplateLogsResponse, error) {
+	rsp, err := c.GetTemplateLogs(ctx, name, params, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseGetTemplateLogsResponse(rsp)
+}
+
+// RollbackTemplateWithBodyWithResponse Make the name select an earlier version
+//
+// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /templates/{name}/rollback (the `RollbackTemplate` operationId).
+func (c *ClientWithResponses) RollbackTemplateWithBodyWithResponse(ctx context.Context, name string, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*RollbackTemplateResponse, error) {
+	rsp, err := c.RollbackTemplateWithBody(ctx, name, contentType, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseRollbackTemplateResponse(rsp)
+}
+
+// RollbackTemplateWithResponse Make the name select an earlier version
+//
+// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /templates/{name}/rollback (the `RollbackTemplate` operationId).
+func (c *ClientWithResponses) RollbackTemplateWithResponse(ctx context.Context, name string, body RollbackTemplateJSONRequestBody, reqEditors ...RequestEditorFn) (*RollbackTemplateResponse, error) {
+	rsp, err := c.RollbackTemplate(ctx, name, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseRollbackTemplateResponse(rsp)
+}
+
+// RemoveTemplateTagWithResponse Remove a tag
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with DELETE /templates/{name}/tags/{tag} (the `RemoveTemplateTag` operationId).
+func (c *ClientWithResponses) RemoveTemplateTagWithResponse(ctx context.Context, name string, tag string, reqEditors ...RequestEditorFn) (*RemoveTemplateTagResponse, error) {
+	rsp, err := c.RemoveTemplateTag(ctx, name, tag, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseRemoveTemplateTagResponse(rsp)
+}
+
+// SetTemplateTagWithBodyWithResponse Make a tag select a version
+//
+// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with PUT /templates/{name}/tags/{tag} (the `SetTemplateTag` operationId).
+func (c *ClientWithResponses) SetTemplateTagWithBodyWithResponse(ctx context.Context, name string, tag string, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*SetTemplateTagResponse, error) {
+	rsp, err := c.SetTemplateTagWithBody(ctx, name, tag, contentType, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseSetTemplateTagResponse(rsp)
+}
+
+// SetTemplateTagWithResponse Make a tag select a version
+//
+// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with PUT /templates/{name}/tags/{tag} (the `SetTemplateTag` operationId).
+func (c *ClientWithResponses) SetTemplateTagWithResponse(ctx context.Context, name string, tag string, body SetTemplateTagJSONRequestBody, reqEditors ...RequestEditorFn) (*SetTemplateTagResponse, error) {
+	rsp, err := c.SetTemplateTag(ctx, name, tag, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseSetTemplateTagResponse(rsp)
+}
+
+// ListVolumesWithResponse List the volumes of the project
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /volumes (the `ListVolumes` operationId).
+func (c *ClientWithResponses) ListVolumesWithResponse(ctx context.Context, params *ListVolumesParams, reqEditors ...RequestEditorFn) (*ListVolumesResponse, error) {
+	rsp, err := c.ListVolumes(ctx, params, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseListVolumesResponse(rsp)
+}
+
+// CreateVolumeWithBodyWithResponse Make an empty volume
+//
+// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /volumes (the `CreateVolume` operationId).
+func (c *ClientWithResponses) CreateVolumeWithBodyWithResponse(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*CreateVolumeResponse, error) {
+	rsp, err := c.CreateVolumeWithBody(ctx, contentType, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseCreateVolumeResponse(rsp)
+}
+
+// CreateVolumeWithResponse Make an empty volume
+//
+// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /volumes (the `CreateVolume` operationId).
+func (c *ClientWithResponses) CreateVolumeWithResponse(ctx context.Context, body CreateVolumeJSONRequestBody, reqEditors ...RequestEditorFn) (*CreateVolumeResponse, error) {
+	rsp, err := c.CreateVolume(ctx, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseCreateVolumeResponse(rsp)
+}
+
+// DeleteVolumeWithResponse Delete a volume with its data
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with DELETE /volumes/{name} (the `DeleteVolume` operationId).
+func (c *ClientWithResponses) DeleteVolumeWithResponse(ctx context.Context, name string, reqEditors ...RequestEditorFn) (*DeleteVolumeResponse, error) {
+	rsp, err := c.DeleteVolume(ctx, name, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseDeleteVolumeResponse(rsp)
+}
+
+// GetVolumeWithResponse Get a volume
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /volumes/{name} (the `GetVolume` operationId).
+func (c *ClientWithResponses) GetVolumeWithResponse(ctx context.Context, name string, reqEditors ...RequestEditorFn) (*GetVolumeResponse, error) {
+	rsp, err := c.GetVolume(ctx, name, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseGetVolumeResponse(rsp)
+}
+
+// CloneVolumeWithBodyWithResponse Make a volume with the content of another or of its snapshot, without copying
+//
+// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /volumes/{name}/clones (the `CloneVolume` operationId).
+func (c *ClientWithResponses) CloneVolumeWithBodyWithResponse(ctx context.Context, name string, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*CloneVolumeResponse, error) {
+	rsp, err := c.CloneVolumeWithBody(ctx, name, contentType, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseCloneVolumeResponse(rsp)
+}
+
+// CloneVolumeWithResponse Make a volume with the content of another or of its snapshot, without copying
+//
+// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /volumes/{name}/clones (the `CloneVolume` operationId).
+func (c *ClientWithResponses) CloneVolumeWithResponse(ctx context.Context, name string, body CloneVolumeJSONRequestBody, reqEditors ...RequestEditorFn) (*CloneVolumeResponse, error) {
+	rsp, err := c.CloneVolume(ctx, name, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseCloneVolumeResponse(rsp)
+}
+
+// ResizeVolumeWithBodyWithResponse Make a volume and its file system larger
+//
+// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /volumes/{name}/resize (the `ResizeVolume` operationId).
+func (c *ClientWithResponses) ResizeVolumeWithBodyWithResponse(ctx context.Context, name string, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*ResizeVolumeResponse, error) {
+	rsp, err := c.ResizeVolumeWithBody(ctx, name, contentType, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseResizeVolumeResponse(rsp)
+}
+
+// ResizeVolumeWithResponse Make a volume and its file system larger
+//
+// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /volumes/{name}/resize (the `ResizeVolume` operationId).
+func (c *ClientWithResponses) ResizeVolumeWithResponse(ctx context.Context, name string, body ResizeVolumeJSONRequestBody, reqEditors ...RequestEditorFn) (*ResizeVolumeResponse, error) {
+	rsp, err := c.ResizeVolume(ctx, name, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseResizeVolumeResponse(rsp)
+}
+
+// ListVolumeSnapshotsWithResponse List the snapshots of a volume
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /volumes/{name}/snapshots (the `ListVolumeSnapshots` operationId).
+func (c *ClientWithResponses) ListVolumeSnapshotsWithResponse(ctx context.Context, name string, reqEditors ...RequestEditorFn) (*ListVolumeSnapshotsResponse, error) {
+	rsp, err := c.ListVolumeSnapshots(ctx, name, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseListVolumeSnapshotsResponse(rsp)
+}
+
+// CreateVolumeSnapshotWithBodyWithResponse Keep the present state of a volume
+//
+// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /volumes/{name}/snapshots (the `CreateVolumeSnapshot` operationId).
+func (c *ClientWithResponses) CreateVolumeSnapshotWithBodyWithResponse(ctx context.Context, name string, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*CreateVolumeSnapshotResponse, error) {
+	rsp, err := c.CreateVolumeSnapshotWithBody(ctx, name, contentType, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseCreateVolumeSnapshotResponse(rsp)
+}
+
+// CreateVolumeSnapshotWithResponse Keep the present state of a volume
+//
+// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /volumes/{name}/snapshots (the `CreateVolumeSnapshot` operationId).
+func (c *ClientWithResponses) CreateVolumeSnapshotWithResponse(ctx context.Context, name string, body CreateVolumeSnapshotJSONRequestBody, reqEditors ...RequestEditorFn) (*CreateVolumeSnapshotResponse, error) {
+	rsp, err := c.CreateVolumeSnapshot(ctx, name, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseCreateVolumeSnapshotResponse(rsp)
+}
+
+// DeleteVolumeSnapshotWithResponse Delete a snapshot of a volume
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with DELETE /volumes/{name}/snapshots/{snapshot} (the `DeleteVolumeSnapshot` operationId).
+func (c *ClientWithResponses) DeleteVolumeSnapshotWithResponse(ctx context.Context, name string, snapshot string, reqEditors ...RequestEditorFn) (*DeleteVolumeSnapshotResponse, error) {
+	rsp, err := c.DeleteVolumeSnapshot(ctx, name, snapshot, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseDeleteVolumeSnapshotResponse(rsp)
+}
+
+// ParseListAuditResponse parses an HTTP response from a ListAuditWithResponse call
+func ParseListAuditResponse(rsp *http.Response) (*ListAuditResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &ListAuditResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest AuditPage
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON400 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSONDefault = &dest
+
+	case rsp.StatusCode == 400:
+		// Content-type (text/plain) unsupported
+
+	}
+
+	return response, nil
+}
+
+// ParseListContainersResponse parses an HTTP response from a ListContainersWithResponse call
+func ParseListContainersResponse(rsp *http.Response) (*ListContainersResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &ListContainersResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest ContainerPage
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON400 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSONDefault = &dest
+
+	case rsp.StatusCode == 400:
+		// Content-type (text/plain) unsupported
+
+	}
+
+	return response, nil
+}
+
+// ParseGetContainerResponse parses an HTTP response from a GetContainerWithResponse call
+func ParseGetContainerResponse(rsp *http.Response) (*GetContainerResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &GetContainerResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest Container
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON400 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSONDefault = &dest
+
+	case rsp.StatusCode == 400:
+		// Content-type (text/plain) unsupported
+
+	}
+
+	return response, nil
+}
+
+// ParseGetContainerLogsResponse parses an HTTP response from a GetContainerLogsWithResponse call
+func ParseGetContainerLogsResponse(rsp *http.Response) (*GetContainerLogsResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &GetContainerLogsResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest LogPage
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON400 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSONDefault = &dest
+
+	case rsp.StatusCode == 400:
+		// Content-type (text/plain) unsupported
+
+	}
+
+	return response, nil
 }
 
 // ParseListExecutionsResponse parses an HTTP response from a ListExecutionsWithResponse call
@@ -4789,6 +12791,348 @@ func ParseGetExecutionResultResponse(rsp *http.Response) (*GetExecutionResultRes
 	return response, nil
 }
 
+// ParseStreamExecutionResponse parses an HTTP response from a StreamExecutionWithResponse call
+func ParseStreamExecutionResponse(rsp *http.Response) (*StreamExecutionResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &StreamExecutionResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON400 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSONDefault = &dest
+
+	case rsp.StatusCode == 400:
+		// Content-type (text/plain) unsupported
+
+	}
+
+	return response, nil
+}
+
+// ParseListKeysResponse parses an HTTP response from a ListKeysWithResponse call
+func ParseListKeysResponse(rsp *http.Response) (*ListKeysResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &ListKeysResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest KeyPage
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON400 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSONDefault = &dest
+
+	case rsp.StatusCode == 400:
+		// Content-type (text/plain) unsupported
+
+	}
+
+	return response, nil
+}
+
+// ParseCreateKeyResponse parses an HTTP response from a CreateKeyWithResponse call
+func ParseCreateKeyResponse(rsp *http.Response) (*CreateKeyResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &CreateKeyResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 201:
+		var dest NewKey
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON201 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON400 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSONDefault = &dest
+
+	case rsp.StatusCode == 400:
+		// Content-type (text/plain) unsupported
+
+	}
+
+	switch {
+	case rsp.StatusCode == 201:
+		var headers CreateKeyResponse201Headers
+		if values := rsp.Header.Values("Cache-Control"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "Cache-Control", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.CacheControl = &value
+		}
+		response.Headers201 = &headers
+	}
+
+	return response, nil
+}
+
+// ParseDeleteKeyResponse parses an HTTP response from a DeleteKeyWithResponse call
+func ParseDeleteKeyResponse(rsp *http.Response) (*DeleteKeyResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &DeleteKeyResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case rsp.StatusCode == 204:
+		break // No content-type
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON400 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSONDefault = &dest
+
+	case rsp.StatusCode == 400:
+		// Content-type (text/plain) unsupported
+
+	}
+
+	return response, nil
+}
+
+// ParseListPoolsResponse parses an HTTP response from a ListPoolsWithResponse call
+func ParseListPoolsResponse(rsp *http.Response) (*ListPoolsResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &ListPoolsResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest PoolPage
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON400 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSONDefault = &dest
+
+	case rsp.StatusCode == 400:
+		// Content-type (text/plain) unsupported
+
+	}
+
+	return response, nil
+}
+
+// ParseDeletePoolResponse parses an HTTP response from a DeletePoolWithResponse call
+func ParseDeletePoolResponse(rsp *http.Response) (*DeletePoolResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &DeletePoolResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case rsp.StatusCode == 204:
+		break // No content-type
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON400 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSONDefault = &dest
+
+	case rsp.StatusCode == 400:
+		// Content-type (text/plain) unsupported
+
+	}
+
+	return response, nil
+}
+
+// ParseGetPoolResponse parses an HTTP response from a GetPoolWithResponse call
+func ParseGetPoolResponse(rsp *http.Response) (*GetPoolResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &GetPoolResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest Pool
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON400 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSONDefault = &dest
+
+	case rsp.StatusCode == 400:
+		// Content-type (text/plain) unsupported
+
+	}
+
+	return response, nil
+}
+
+// ParseSetPoolResponse parses an HTTP response from a SetPoolWithResponse call
+func ParseSetPoolResponse(rsp *http.Response) (*SetPoolResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &SetPoolResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest Pool
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON400 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSONDefault = &dest
+
+	case rsp.StatusCode == 400:
+		// Content-type (text/plain) unsupported
+
+	}
+
+	return response, nil
+}
+
 // ParseListSessionsResponse parses an HTTP response from a ListSessionsWithResponse call
 func ParseListSessionsResponse(rsp *http.Response) (*ListSessionsResponse, error) {
 	bodyBytes, err := io.ReadAll(rsp.Body)
@@ -4970,6 +13314,49 @@ func ParseGetSessionResponse(rsp *http.Response) (*GetSessionResponse, error) {
 	return response, nil
 }
 
+// ParseListCommandsResponse parses an HTTP response from a ListCommandsWithResponse call
+func ParseListCommandsResponse(rsp *http.Response) (*ListCommandsResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &ListCommandsResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest CommandList
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON400 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSONDefault = &dest
+
+	case rsp.StatusCode == 400:
+		// Content-type (text/plain) unsupported
+
+	}
+
+	return response, nil
+}
+
 // ParseRunCommandResponse parses an HTTP response from a RunCommandWithResponse call
 func ParseRunCommandResponse(rsp *http.Response) (*RunCommandResponse, error) {
 	bodyBytes, err := io.ReadAll(rsp.Body)
@@ -4991,6 +13378,81 @@ func ParseRunCommandResponse(rsp *http.Response) (*RunCommandResponse, error) {
 		}
 		response.JSON200 = &dest
 
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON400 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSONDefault = &dest
+
+	case rsp.StatusCode == 400:
+		// Content-type (text/plain) unsupported
+
+	}
+
+	return response, nil
+}
+
+// ParseEndCommandResponse parses an HTTP response from a EndCommandWithResponse call
+func ParseEndCommandResponse(rsp *http.Response) (*EndCommandResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &EndCommandResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case rsp.StatusCode == 204:
+		break // No content-type
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON400 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSONDefault = &dest
+
+	case rsp.StatusCode == 400:
+		// Content-type (text/plain) unsupported
+
+	}
+
+	return response, nil
+}
+
+// ParseStreamCommandResponse parses an HTTP response from a StreamCommandWithResponse call
+func ParseStreamCommandResponse(rsp *http.Response) (*StreamCommandResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &StreamCommandResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
 	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
 		var dest Problem
 		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
@@ -5047,6 +13509,9 @@ func ParseExecuteInSessionResponse(rsp *http.Response) (*ExecuteInSessionRespons
 			return nil, err
 		}
 		response.ApplicationProblemJSONDefault = &dest
+
+	case rsp.StatusCode == 200:
+	// Content-type (text/event-stream) unsupported
 
 	case rsp.StatusCode == 400:
 		// Content-type (text/plain) unsupported
@@ -5260,6 +13725,92 @@ func ParseWriteFileResponse(rsp *http.Response) (*WriteFileResponse, error) {
 	return response, nil
 }
 
+// ParseForkSessionResponse parses an HTTP response from a ForkSessionWithResponse call
+func ParseForkSessionResponse(rsp *http.Response) (*ForkSessionResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &ForkSessionResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 201:
+		var dest ForkResult
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON201 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON400 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSONDefault = &dest
+
+	case rsp.StatusCode == 400:
+		// Content-type (text/plain) unsupported
+
+	}
+
+	return response, nil
+}
+
+// ParseSetSessionIdleResponse parses an HTTP response from a SetSessionIdleWithResponse call
+func ParseSetSessionIdleResponse(rsp *http.Response) (*SetSessionIdleResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &SetSessionIdleResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest Session
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON400 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSONDefault = &dest
+
+	case rsp.StatusCode == 400:
+		// Content-type (text/plain) unsupported
+
+	}
+
+	return response, nil
+}
+
 // ParsePauseSessionResponse parses an HTTP response from a PauseSessionWithResponse call
 func ParsePauseSessionResponse(rsp *http.Response) (*PauseSessionResponse, error) {
 	bodyBytes, err := io.ReadAll(rsp.Body)
@@ -5276,6 +13827,49 @@ func ParsePauseSessionResponse(rsp *http.Response) (*PauseSessionResponse, error
 	switch {
 	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
 		var dest Session
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON400 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSONDefault = &dest
+
+	case rsp.StatusCode == 400:
+		// Content-type (text/plain) unsupported
+
+	}
+
+	return response, nil
+}
+
+// ParseListPortsResponse parses an HTTP response from a ListPortsWithResponse call
+func ParseListPortsResponse(rsp *http.Response) (*ListPortsResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &ListPortsResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest Ports
 		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
 			return nil, err
 		}
@@ -5389,6 +13983,62 @@ func ParseResumeSessionResponse(rsp *http.Response) (*ResumeSessionResponse, err
 	return response, nil
 }
 
+// ParseCreateSnapshotResponse parses an HTTP response from a CreateSnapshotWithResponse call
+func ParseCreateSnapshotResponse(rsp *http.Response) (*CreateSnapshotResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &CreateSnapshotResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 201:
+		var dest Snapshot
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON201 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON400 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSONDefault = &dest
+
+	case rsp.StatusCode == 400:
+		// Content-type (text/plain) unsupported
+
+	}
+
+	switch {
+	case rsp.StatusCode == 201:
+		var headers CreateSnapshotResponse201Headers
+		if values := rsp.Header.Values("Location"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "Location", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.Location = &value
+		}
+		response.Headers201 = &headers
+	}
+
+	return response, nil
+}
+
 // ParseGetSessionStatusResponse parses an HTTP response from a GetSessionStatusWithResponse call
 func ParseGetSessionStatusResponse(rsp *http.Response) (*GetSessionStatusResponse, error) {
 	bodyBytes, err := io.ReadAll(rsp.Body)
@@ -5409,6 +14059,174 @@ func ParseGetSessionStatusResponse(rsp *http.Response) (*GetSessionStatusRespons
 			return nil, err
 		}
 		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON400 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSONDefault = &dest
+
+	case rsp.StatusCode == 400:
+		// Content-type (text/plain) unsupported
+
+	}
+
+	return response, nil
+}
+
+// ParseListSnapshotsResponse parses an HTTP response from a ListSnapshotsWithResponse call
+func ParseListSnapshotsResponse(rsp *http.Response) (*ListSnapshotsResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &ListSnapshotsResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest SnapshotPage
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON400 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSONDefault = &dest
+
+	case rsp.StatusCode == 400:
+		// Content-type (text/plain) unsupported
+
+	}
+
+	return response, nil
+}
+
+// ParseDeleteSnapshotResponse parses an HTTP response from a DeleteSnapshotWithResponse call
+func ParseDeleteSnapshotResponse(rsp *http.Response) (*DeleteSnapshotResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &DeleteSnapshotResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case rsp.StatusCode == 204:
+		break // No content-type
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON400 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSONDefault = &dest
+
+	case rsp.StatusCode == 400:
+		// Content-type (text/plain) unsupported
+
+	}
+
+	return response, nil
+}
+
+// ParseGetSnapshotResponse parses an HTTP response from a GetSnapshotWithResponse call
+func ParseGetSnapshotResponse(rsp *http.Response) (*GetSnapshotResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &GetSnapshotResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest Snapshot
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON400 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSONDefault = &dest
+
+	case rsp.StatusCode == 400:
+		// Content-type (text/plain) unsupported
+
+	}
+
+	return response, nil
+}
+
+// ParseForkSnapshotResponse parses an HTTP response from a ForkSnapshotWithResponse call
+func ParseForkSnapshotResponse(rsp *http.Response) (*ForkSnapshotResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &ForkSnapshotResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 201:
+		var dest ForkResult
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON201 = &dest
 
 	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
 		var dest Problem
@@ -5475,6 +14293,101 @@ func ParseListTemplatesResponse(rsp *http.Response) (*ListTemplatesResponse, err
 	return response, nil
 }
 
+// ParseCreateTemplateResponse parses an HTTP response from a CreateTemplateWithResponse call
+func ParseCreateTemplateResponse(rsp *http.Response) (*CreateTemplateResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &CreateTemplateResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 202:
+		var dest TemplateVersion
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON202 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON400 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSONDefault = &dest
+
+	case rsp.StatusCode == 400:
+		// Content-type (text/plain) unsupported
+
+	}
+
+	switch {
+	case rsp.StatusCode == 202:
+		var headers CreateTemplateResponse202Headers
+		if values := rsp.Header.Values("Location"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "Location", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.Location = &value
+		}
+		response.Headers202 = &headers
+	}
+
+	return response, nil
+}
+
+// ParseDeleteTemplateResponse parses an HTTP response from a DeleteTemplateWithResponse call
+func ParseDeleteTemplateResponse(rsp *http.Response) (*DeleteTemplateResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &DeleteTemplateResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case rsp.StatusCode == 204:
+		break // No content-type
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON400 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSONDefault = &dest
+
+	case rsp.StatusCode == 400:
+		// Content-type (text/plain) unsupported
+
+	}
+
+	return response, nil
+}
+
 // ParseGetTemplateResponse parses an HTTP response from a GetTemplateWithResponse call
 func ParseGetTemplateResponse(rsp *http.Response) (*GetTemplateResponse, error) {
 	bodyBytes, err := io.ReadAll(rsp.Body)
@@ -5490,11 +14403,644 @@ func ParseGetTemplateResponse(rsp *http.Response) (*GetTemplateResponse, error) 
 
 	switch {
 	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
-		var dest Template
+		var dest TemplateDetails
 		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
 			return nil, err
 		}
 		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON400 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSONDefault = &dest
+
+	case rsp.StatusCode == 400:
+		// Content-type (text/plain) unsupported
+
+	}
+
+	return response, nil
+}
+
+// ParseBuildTemplateResponse parses an HTTP response from a BuildTemplateWithResponse call
+func ParseBuildTemplateResponse(rsp *http.Response) (*BuildTemplateResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &BuildTemplateResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 202:
+		var dest TemplateVersion
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON202 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON400 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSONDefault = &dest
+
+	case rsp.StatusCode == 400:
+		// Content-type (text/plain) unsupported
+
+	}
+
+	switch {
+	case rsp.StatusCode == 202:
+		var headers BuildTemplateResponse202Headers
+		if values := rsp.Header.Values("Location"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "Location", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.Location = &value
+		}
+		response.Headers202 = &headers
+	}
+
+	return response, nil
+}
+
+// ParseGetTemplateLogsResponse parses an HTTP response from a GetTemplateLogsWithResponse call
+func ParseGetTemplateLogsResponse(rsp *http.Response) (*GetTemplateLogsResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &GetTemplateLogsResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest BuildLog
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON400 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSONDefault = &dest
+
+	case rsp.StatusCode == 400:
+		// Content-type (text/plain) unsupported
+
+	}
+
+	return response, nil
+}
+
+// ParseRollbackTemplateResponse parses an HTTP response from a RollbackTemplateWithResponse call
+func ParseRollbackTemplateResponse(rsp *http.Response) (*RollbackTemplateResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &RollbackTemplateResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest TemplateDetails
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON400 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSONDefault = &dest
+
+	case rsp.StatusCode == 400:
+		// Content-type (text/plain) unsupported
+
+	}
+
+	return response, nil
+}
+
+// ParseRemoveTemplateTagResponse parses an HTTP response from a RemoveTemplateTagWithResponse call
+func ParseRemoveTemplateTagResponse(rsp *http.Response) (*RemoveTemplateTagResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &RemoveTemplateTagResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest TemplateDetails
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON400 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSONDefault = &dest
+
+	case rsp.StatusCode == 400:
+		// Content-type (text/plain) unsupported
+
+	}
+
+	return response, nil
+}
+
+// ParseSetTemplateTagResponse parses an HTTP response from a SetTemplateTagWithResponse call
+func ParseSetTemplateTagResponse(rsp *http.Response) (*SetTemplateTagResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &SetTemplateTagResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest TemplateDetails
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON400 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSONDefault = &dest
+
+	case rsp.StatusCode == 400:
+		// Content-type (text/plain) unsupported
+
+	}
+
+	return response, nil
+}
+
+// ParseListVolumesResponse parses an HTTP response from a ListVolumesWithResponse call
+func ParseListVolumesResponse(rsp *http.Response) (*ListVolumesResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &ListVolumesResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest VolumePage
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON400 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSONDefault = &dest
+
+	case rsp.StatusCode == 400:
+		// Content-type (text/plain) unsupported
+
+	}
+
+	return response, nil
+}
+
+// ParseCreateVolumeResponse parses an HTTP response from a CreateVolumeWithResponse call
+func ParseCreateVolumeResponse(rsp *http.Response) (*CreateVolumeResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &CreateVolumeResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 201:
+		var dest Volume
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON201 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON400 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSONDefault = &dest
+
+	case rsp.StatusCode == 400:
+		// Content-type (text/plain) unsupported
+
+	}
+
+	switch {
+	case rsp.StatusCode == 201:
+		var headers CreateVolumeResponse201Headers
+		if values := rsp.Header.Values("Location"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "Location", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.Location = &value
+		}
+		response.Headers201 = &headers
+	}
+
+	return response, nil
+}
+
+// ParseDeleteVolumeResponse parses an HTTP response from a DeleteVolumeWithResponse call
+func ParseDeleteVolumeResponse(rsp *http.Response) (*DeleteVolumeResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &DeleteVolumeResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case rsp.StatusCode == 204:
+		break // No content-type
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON400 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSONDefault = &dest
+
+	case rsp.StatusCode == 400:
+		// Content-type (text/plain) unsupported
+
+	}
+
+	return response, nil
+}
+
+// ParseGetVolumeResponse parses an HTTP response from a GetVolumeWithResponse call
+func ParseGetVolumeResponse(rsp *http.Response) (*GetVolumeResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &GetVolumeResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest VolumeDetails
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON400 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSONDefault = &dest
+
+	case rsp.StatusCode == 400:
+		// Content-type (text/plain) unsupported
+
+	}
+
+	return response, nil
+}
+
+// ParseCloneVolumeResponse parses an HTTP response from a CloneVolumeWithResponse call
+func ParseCloneVolumeResponse(rsp *http.Response) (*CloneVolumeResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &CloneVolumeResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 201:
+		var dest Volume
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON201 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON400 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSONDefault = &dest
+
+	case rsp.StatusCode == 400:
+		// Content-type (text/plain) unsupported
+
+	}
+
+	switch {
+	case rsp.StatusCode == 201:
+		var headers CloneVolumeResponse201Headers
+		if values := rsp.Header.Values("Location"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "Location", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.Location = &value
+		}
+		response.Headers201 = &headers
+	}
+
+	return response, nil
+}
+
+// ParseResizeVolumeResponse parses an HTTP response from a ResizeVolumeWithResponse call
+func ParseResizeVolumeResponse(rsp *http.Response) (*ResizeVolumeResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &ResizeVolumeResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest Volume
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON400 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSONDefault = &dest
+
+	case rsp.StatusCode == 400:
+		// Content-type (text/plain) unsupported
+
+	}
+
+	return response, nil
+}
+
+// ParseListVolumeSnapshotsResponse parses an HTTP response from a ListVolumeSnapshotsWithResponse call
+func ParseListVolumeSnapshotsResponse(rsp *http.Response) (*ListVolumeSnapshotsResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &ListVolumeSnapshotsResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest VolumeSnapshotList
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON400 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSONDefault = &dest
+
+	case rsp.StatusCode == 400:
+		// Content-type (text/plain) unsupported
+
+	}
+
+	return response, nil
+}
+
+// ParseCreateVolumeSnapshotResponse parses an HTTP response from a CreateVolumeSnapshotWithResponse call
+func ParseCreateVolumeSnapshotResponse(rsp *http.Response) (*CreateVolumeSnapshotResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &CreateVolumeSnapshotResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 201:
+		var dest VolumeSnapshot
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON201 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON400 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSONDefault = &dest
+
+	case rsp.StatusCode == 400:
+		// Content-type (text/plain) unsupported
+
+	}
+
+	return response, nil
+}
+
+// ParseDeleteVolumeSnapshotResponse parses an HTTP response from a DeleteVolumeSnapshotWithResponse call
+func ParseDeleteVolumeSnapshotResponse(rsp *http.Response) (*DeleteVolumeSnapshotResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &DeleteVolumeSnapshotResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case rsp.StatusCode == 204:
+		break // No content-type
 
 	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
 		var dest Problem

@@ -4,6 +4,74 @@
  */
 
 export interface paths {
+    "/audit": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** List the calls that changed something in the project, and refused ones */
+        get: operations["list-audit"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/containers": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** List every sandbox of the project, those of apps, executions and pools included */
+        get: operations["list-containers"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/containers/{id}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Get a container */
+        get: operations["get-container"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/containers/{id}/logs": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Get what the main process of a container printed */
+        get: operations["get-container-logs"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/executions": {
         parameters: {
             query?: never;
@@ -73,6 +141,94 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/executions/{id}/stream": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Follow the output and the state of an execution, as server-sent events */
+        get: operations["stream-execution"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/keys": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** List the API keys of the project */
+        get: operations["list-keys"];
+        put?: never;
+        /** Make an API key of the project, which is shown this once */
+        post: operations["create-key"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/keys/{name}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        post?: never;
+        /** Delete an API key, which is refused from then on */
+        delete: operations["delete-key"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/pools": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** List the pools of warm sandboxes */
+        get: operations["list-pools"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/pools/{template}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Get the pool of a template */
+        get: operations["get-pool"];
+        /** Make or change the pool of a template */
+        put: operations["set-pool"];
+        post?: never;
+        /** Delete the pool of a template with the sandboxes that wait in it */
+        delete: operations["delete-pool"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/sessions": {
         parameters: {
             query?: never;
@@ -116,10 +272,45 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        get?: never;
+        /** List the commands of a session */
+        get: operations["list-commands"];
         put?: never;
         /** Run a command in a session and return its output */
         post: operations["run-command"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/sessions/{id}/commands/{command}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        post?: never;
+        /** Kill a command in the background, and forget it and its output */
+        delete: operations["end-command"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/sessions/{id}/commands/{command}/stream": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Follow the output of a command in the background, as server-sent events */
+        get: operations["stream-command"];
+        put?: never;
+        post?: never;
         delete?: never;
         options?: never;
         head?: never;
@@ -196,6 +387,40 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/sessions/{id}/forks": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Make sessions that go on from where another is, which goes on too */
+        post: operations["fork-session"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/sessions/{id}/idle": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        /** Change the idle time of a session */
+        put: operations["set-session-idle"];
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/sessions/{id}/pause": {
         parameters: {
             query?: never;
@@ -207,6 +432,23 @@ export interface paths {
         put?: never;
         /** Save a session and end its processes, which resume continues */
         post: operations["pause-session"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/sessions/{id}/ports": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** List the ports on which processes of a session listen */
+        get: operations["list-ports"];
+        put?: never;
+        post?: never;
         delete?: never;
         options?: never;
         head?: never;
@@ -247,6 +489,23 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/sessions/{id}/snapshots": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Take a snapshot of a running session, which goes on */
+        post: operations["create-snapshot"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/sessions/{id}/status": {
         parameters: {
             query?: never;
@@ -264,6 +523,58 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/snapshots": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** List the snapshots of the project */
+        get: operations["list-snapshots"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/snapshots/{id}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Get a snapshot */
+        get: operations["get-snapshot"];
+        put?: never;
+        post?: never;
+        /** Delete a snapshot; sessions made from it go on */
+        delete: operations["delete-snapshot"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/snapshots/{id}/forks": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Make sessions that go on from a snapshot */
+        post: operations["fork-snapshot"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/templates": {
         parameters: {
             query?: never;
@@ -274,7 +585,8 @@ export interface paths {
         /** List the templates that the project can use */
         get: operations["list-templates"];
         put?: never;
-        post?: never;
+        /** Begin to build a new template */
+        post: operations["create-template"];
         delete?: never;
         options?: never;
         head?: never;
@@ -290,9 +602,168 @@ export interface paths {
         };
         /** Get a template */
         get: operations["get-template"];
+        /** Begin to build a new version of a template, which is made if it does not exist */
+        put: operations["build-template"];
+        post?: never;
+        /** Delete a template, or one version of it; sessions made of it go on */
+        delete: operations["delete-template"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/templates/{name}/logs": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Get the log of the build of a version */
+        get: operations["get-template-logs"];
         put?: never;
         post?: never;
         delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/templates/{name}/rollback": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Make the name select an earlier version */
+        post: operations["rollback-template"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/templates/{name}/tags/{tag}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        /** Make a tag select a version */
+        put: operations["set-template-tag"];
+        post?: never;
+        /** Remove a tag */
+        delete: operations["remove-template-tag"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/volumes": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** List the volumes of the project */
+        get: operations["list-volumes"];
+        put?: never;
+        /** Make an empty volume */
+        post: operations["create-volume"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/volumes/{name}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Get a volume */
+        get: operations["get-volume"];
+        put?: never;
+        post?: never;
+        /** Delete a volume with its data */
+        delete: operations["delete-volume"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/volumes/{name}/clones": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Make a volume with the content of another or of its snapshot, without copying */
+        post: operations["clone-volume"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/volumes/{name}/resize": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Make a volume and its file system larger */
+        post: operations["resize-volume"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/volumes/{name}/snapshots": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** List the snapshots of a volume */
+        get: operations["list-volume-snapshots"];
+        put?: never;
+        /** Keep the present state of a volume */
+        post: operations["create-volume-snapshot"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/volumes/{name}/snapshots/{snapshot}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        post?: never;
+        /** Delete a snapshot of a volume */
+        delete: operations["delete-volume-snapshot"];
         options?: never;
         head?: never;
         patch?: never;
@@ -302,7 +773,96 @@ export interface paths {
 export type webhooks = Record<string, never>;
 export interface components {
     schemas: {
+        AuditPage: {
+            /** @description For the next page; absent on the last. */
+            next_cursor?: string;
+            /** @description Records, newest first. */
+            records: components["schemas"]["AuditRecord"][];
+        };
+        AuditRecord: {
+            /**
+             * @description The call.
+             * @example sandbox.Sandboxes/Run
+             */
+            action: string;
+            /**
+             * @description Who made the call.
+             * @example key:default/ci
+             */
+            actor?: string;
+            /** @description More, such as the address of the caller. */
+            detail?: {
+                [key: string]: unknown;
+            };
+            /** @description Id. */
+            id: string;
+            /** @description ok, started, or the class of the error. */
+            outcome: string;
+            /** @description Id of the call. */
+            request_id?: string;
+            /** @description Id of what it was about, or the name that the call gave. */
+            subject?: string;
+            /** @description Kind of what it was about. */
+            subject_kind?: string;
+            /**
+             * Format: date-time
+             * @description Time of the record.
+             */
+            time: string;
+        };
+        BuildLine: {
+            /**
+             * Format: date-time
+             * @description Time.
+             */
+            at: string;
+            /** @description started, progress, log, cached, done, failed, canceled, warning. */
+            kind: string;
+            /** @description Name of the step. */
+            name?: string;
+            /**
+             * Format: int64
+             * @description Number of its step; absent for what belongs to none.
+             */
+            step?: number;
+            /** @description A line of output, or why it failed. */
+            text?: string;
+        };
+        BuildLog: {
+            /** @description Lines, the oldest first. */
+            lines: components["schemas"]["BuildLine"][];
+            /** @description There are more lines already. */
+            more: boolean;
+            /**
+             * Format: int64
+             * @description Position after the last line: after of the next request.
+             */
+            next: number;
+            /**
+             * @description State of the build when the log was read.
+             * @enum {string}
+             */
+            state: "pending" | "running" | "succeeded" | "failed" | "canceled";
+            /** @description Name of the template. */
+            template: string;
+            /**
+             * Format: int64
+             * @description Number of the version.
+             */
+            version: number;
+        };
+        CloneVolumeInputBody: {
+            /**
+             * @description Name of the new volume.
+             * @example copy
+             */
+            name: string;
+            /** @description Snapshot whose content it gets; absent: the present state. */
+            snapshot?: string;
+        };
         Command: {
+            /** @description The answer comes at the start, and has the id for the stream of the output; without stdin. */
+            background?: boolean;
             /**
              * @description Command line.
              * @example [
@@ -320,7 +880,7 @@ export interface components {
             stdin?: string;
             /**
              * Format: int64
-             * @description The command is ended after this time, with exit code 124.
+             * @description The command is ended after this time, with exit code 124; not one in the background.
              * @default 300
              */
             timeout_seconds?: number;
@@ -329,12 +889,18 @@ export interface components {
             /** @description Working directory; absent: that of the session. */
             workdir?: string;
         };
+        CommandList: {
+            /** @description Those that run, and those in the background that ended within the last hour, the latest first, at most 128. */
+            commands: components["schemas"]["RunningCommand"][];
+        };
         CommandResult: {
             /**
              * Format: int64
              * @description Exit code; 128+n for signal n, 124 if the time was over.
              */
-            exit_code: number;
+            exit_code?: number;
+            /** @description Id of a command in the background, of which nothing else is known yet. */
+            id?: string;
             /** @description Error output. Bytes that are not UTF-8 are replaced. */
             stderr: string;
             /** @description Output. Bytes that are not UTF-8 are replaced. */
@@ -343,6 +909,100 @@ export interface components {
             timed_out?: boolean;
             /** @description There was more than a MiB of one of them; the rest was dropped. */
             truncated?: boolean;
+        };
+        Container: {
+            /** @description Its address on its node, while it has one. */
+            address?: string;
+            /** @description Id of its app. */
+            app?: string;
+            /**
+             * Format: int64
+             * @description CPU, in thousandths.
+             */
+            cpu_millis?: number;
+            /**
+             * Format: date-time
+             * @description Time of its creation.
+             */
+            created_at: string;
+            /**
+             * Format: date-time
+             * @description Time of its end.
+             */
+            ended_at?: string;
+            /** @description Id of its execution. */
+            execution?: string;
+            /**
+             * Format: int64
+             * @description Exit code of its main process.
+             */
+            exit_code?: number;
+            /**
+             * @description Id; a session has the same.
+             * @example sb-4k2j7q
+             */
+            id: string;
+            /** @description Image. */
+            image?: string;
+            /** @description Labels. */
+            labels?: {
+                [key: string]: string;
+            };
+            /**
+             * Format: int64
+             * @description Memory.
+             */
+            memory_bytes?: number;
+            /** @description Problem and advice. */
+            message?: string;
+            /** @description Name. */
+            name?: string;
+            /**
+             * Format: int64
+             * @description How often it was paused.
+             */
+            pauses?: number;
+            /**
+             * @description What it is for; pool: it waits to be claimed.
+             * @enum {string}
+             */
+            purpose: "session" | "app" | "execution" | "pool";
+            /** @description Its probe passes. */
+            ready: boolean;
+            /** @description Reason of its end. */
+            reason?: string;
+            /** @description Service of the app. */
+            service?: string;
+            /**
+             * Format: date-time
+             * @description Time of its start.
+             */
+            started_at?: string;
+            /**
+             * @description State.
+             * @enum {string}
+             */
+            state: "creating" | "running" | "pausing" | "paused" | "ending" | "ended" | "failed";
+        };
+        ContainerPage: {
+            /** @description Containers, in the order of their ids. */
+            containers: components["schemas"]["Container"][];
+            /** @description For the next page; absent on the last. */
+            next_cursor?: string;
+        };
+        CreateKeyInputBody: {
+            /**
+             * @description Name.
+             * @example ci
+             */
+            name: string;
+            /** @description Roles; absent: agent. */
+            roles?: ("agent" | "viewer" | "deployer" | "admin")[];
+            /**
+             * Format: int64
+             * @description Validity; absent: until it is deleted.
+             */
+            ttl_seconds?: number;
         };
         CreateSession: {
             /** @description With template: names the agent, which gets the sandbox that it has. */
@@ -413,6 +1073,42 @@ export interface components {
              * @description It ends this long after its start; absent: never. Persistent only.
              */
             ttl_seconds?: number;
+            /** @description Volumes to mount in it; persistent only. */
+            volumes?: components["schemas"]["MountRequest"][];
+        };
+        CreateSnapshotInputBody: {
+            /** @description Labels. */
+            labels?: {
+                [key: string]: string;
+            };
+            /** @description Name, unique among the project's snapshots. */
+            name?: string;
+        };
+        CreateVolumeInputBody: {
+            /**
+             * @description File system.
+             * @default ext4
+             * @enum {string}
+             */
+            file_system?: "ext4" | "xfs";
+            /**
+             * @description Name.
+             * @example data
+             */
+            name: string;
+            /**
+             * Format: int64
+             * @description Size; 300 MiB at least with xfs.
+             * @example 1073741824
+             */
+            size_bytes: number;
+        };
+        CreateVolumeSnapshotInputBody: {
+            /**
+             * @description Name among those of the volume.
+             * @example before
+             */
+            name: string;
         };
         Egress: {
             /** @description Networks, addresses, domains and *.DOMAIN, for list. */
@@ -424,6 +1120,13 @@ export interface components {
              * @enum {string}
              */
             mode: "none" | "all" | "list";
+        };
+        EndEvent: {
+            /**
+             * Format: int64
+             * @description Exit code; 128+n for signal n.
+             */
+            exit_code: number;
         };
         ErrorDetail: {
             /** @description Where the error occurred, e.g. 'body.items[3].tags' or 'path.thing-id' */
@@ -453,6 +1156,8 @@ export interface components {
             file?: string;
             /** @description More files; at most 8 MiB together with code and stdin. */
             files?: components["schemas"]["InputFile"][];
+            /** @description A handler for AWS Lambda to invoke once, in place of code and command. */
+            handler?: components["schemas"]["Handler"];
             /**
              * @description Language of code: python, javascript, typescript, go, rust, java, cpp, csharp, shell.
              * @example python
@@ -545,6 +1250,8 @@ export interface components {
             encoding: "text" | "base64";
             /** @description The execution. */
             execution: components["schemas"]["Execution"];
+            /** @description Of an invocation of a handler: how it ended. */
+            handler?: components["schemas"]["HandlerResult"];
             /** @description What the program wrote to the file that EXECUTION_RESULT names. */
             result?: string;
             /** @description There was more than a MiB of the result. */
@@ -607,6 +1314,99 @@ export interface components {
             /** @description There are more after the last one. */
             more: boolean;
         };
+        Fork: {
+            /**
+             * Format: int64
+             * @description Number of sessions.
+             * @default 1
+             */
+            count?: number;
+            /** @description Environment variables of processes that are started from then on. */
+            env?: {
+                [key: string]: string;
+            };
+            /** @description Labels of the sessions. */
+            labels?: {
+                [key: string]: string;
+            };
+            /**
+             * Format: int64
+             * @description Each ends this long after its start; absent: never.
+             */
+            ttl_seconds?: number;
+        };
+        ForkResult: {
+            /** @description The sessions, which run. */
+            sessions: components["schemas"]["Session"][];
+        };
+        Handler: {
+            /** @description Content of the file. */
+            code: string;
+            /** @description An object whose fields replace those of the context. */
+            context?: unknown;
+            /** @description Event; absent: {}. */
+            event?: unknown;
+            /**
+             * @description Name of its file: .py, .js, .mjs, .cjs or .go.
+             * @example app.py
+             */
+            file: string;
+            /** @description Name of the function; absent: the language's usual ones. */
+            function?: string;
+            /** @description Directories of layers, below the working directory. */
+            layers?: string[];
+        };
+        HandlerError: {
+            /** @description Message. */
+            errorMessage: string;
+            /** @description Type. */
+            errorType: string;
+            /** @description Stack. */
+            stackTrace: string[];
+        };
+        HandlerResult: {
+            /**
+             * Format: double
+             * @description Milliseconds of the call.
+             */
+            duration_ms: number;
+            /** @description What failed; of another outcome. */
+            error?: components["schemas"]["HandlerError"];
+            /**
+             * Format: double
+             * @description Milliseconds to load it.
+             */
+            init_ms: number;
+            /**
+             * Format: double
+             * @description Milliseconds for the packages that it states.
+             */
+            install_ms?: number;
+            /**
+             * Format: int64
+             * @description Most memory of its process, in KiB.
+             */
+            max_memory_kb: number;
+            /**
+             * @description How it ended.
+             * @enum {string}
+             */
+            outcome: "success" | "error" | "syntax" | "undefined" | "timeout";
+            /** @description What it returned; of a success. */
+            value?: unknown;
+        };
+        IdleInputBody: {
+            /**
+             * Format: int64
+             * @description Time without use after which on_idle happens; absent: never.
+             */
+            idle_timeout_seconds?: number;
+            /**
+             * @description What happens then; absent: as before.
+             * @enum {string}
+             */
+            on_idle?: "stop" | "pause";
+        };
         InputFile: {
             /** @description Content, in base64. */
             data: string;
@@ -614,6 +1414,68 @@ export interface components {
             executable?: boolean;
             /** @description Path; a relative one is below the working directory. */
             path: string;
+        };
+        Key: {
+            /**
+             * Format: date-time
+             * @description Time of its creation.
+             */
+            created_at: string;
+            /** @description Identity that made it. */
+            created_by?: string;
+            /**
+             * Format: date-time
+             * @description Time of its expiry; absent: it does not expire.
+             */
+            expires_at?: string;
+            /**
+             * Format: date-time
+             * @description Time of its last use, up to a minute late; absent: it was never used.
+             */
+            last_used?: string;
+            /**
+             * @description Name.
+             * @example ci
+             */
+            name: string;
+            /** @description Roles in the project: agent, viewer, deployer, admin. */
+            roles: string[];
+        };
+        KeyPage: {
+            /** @description Keys, in the order of their ids. */
+            keys: components["schemas"]["Key"][];
+            /** @description For the next page; absent on the last. */
+            next_cursor?: string;
+        };
+        LogLine: {
+            /**
+             * Format: date-time
+             * @description Time of the line.
+             */
+            at: string;
+            /**
+             * Format: int64
+             * @description So much of the log right before the line is gone: a log keeps its end.
+             */
+            missed_bytes?: number;
+            /**
+             * @description Where it was printed.
+             * @enum {string}
+             */
+            stream: "stdout" | "stderr";
+            /** @description The line. Bytes that are not UTF-8 are replaced. */
+            text: string;
+        };
+        LogPage: {
+            /** @description Lines, the oldest first. */
+            lines: components["schemas"]["LogLine"][];
+            /** @description There are more lines already. */
+            more: boolean;
+            /**
+             * Format: int64
+             * @description Position after the last line: after of the next request.
+             */
+            next: number;
         };
         Metrics: {
             /**
@@ -642,6 +1504,180 @@ export interface components {
              */
             wall_ms: number;
         };
+        MountRequest: {
+            /** @description Absolute path inside. */
+            path: string;
+            /** @description It cannot be written there. Many sessions may read a volume, one may write to it. */
+            read_only?: boolean;
+            /**
+             * @description Name of the volume.
+             * @example data
+             */
+            volume: string;
+        };
+        NewKey: {
+            /**
+             * Format: date-time
+             * @description Time of its creation.
+             */
+            created_at: string;
+            /** @description Identity that made it. */
+            created_by?: string;
+            /**
+             * Format: date-time
+             * @description Time of its expiry; absent: it does not expire.
+             */
+            expires_at?: string;
+            /** @description What its user sends. It is shown this once. */
+            key: string;
+            /**
+             * Format: date-time
+             * @description Time of its last use, up to a minute late; absent: it was never used.
+             */
+            last_used?: string;
+            /**
+             * @description Name.
+             * @example ci
+             */
+            name: string;
+            /** @description Roles in the project: agent, viewer, deployer, admin. */
+            roles: string[];
+        };
+        NewTemplate: {
+            /** @description Other names of the template. */
+            aliases?: string[];
+            /**
+             * Format: int64
+             * @description CPU of its sandboxes, in thousandths.
+             */
+            cpu_millis?: number;
+            /**
+             * Format: int64
+             * @description Bytes that its sandboxes may write.
+             */
+            disk_bytes?: number;
+            /** @description Text of a Dockerfile. */
+            dockerfile?: string;
+            /** @description Environment variables of its sandboxes. */
+            env?: {
+                [key: string]: string;
+            };
+            /** @description Files for the Dockerfile or the steps, with relative paths; at most 8 MiB together. */
+            files?: components["schemas"]["InputFile"][];
+            /**
+             * @description Image as it is: a base image, or one that a build of the project made, with its digest.
+             * @example runtime/sandbox:base
+             */
+            image?: string;
+            /**
+             * Format: int64
+             * @description Memory of its sandboxes.
+             */
+            memory_bytes?: number;
+            /**
+             * @description Name.
+             * @example shop
+             */
+            name: string;
+            /** @description Do not reuse earlier results. */
+            no_cache?: boolean;
+            /** @description When the start command is ready; absent: as soon as it was started. */
+            ready?: components["schemas"]["Ready"];
+            /** @description Command that runs in every sandbox from its start on. */
+            start?: string[];
+            /** @description Steps. */
+            steps?: components["schemas"]["Step"][];
+            /** @description Tags that it gets when it is built; absent: latest. */
+            tags?: string[];
+            /** @description Description for people; absent: as it is. */
+            title?: string;
+            /** @description User of the processes; absent: the image's. */
+            user?: string;
+            /** @description Working directory; absent: the image's. */
+            workdir?: string;
+        };
+        NoteEvent: {
+            /** @description Message. */
+            message: string;
+        };
+        OutputEvent: {
+            /**
+             * Format: int64
+             * @description Attempt of the execution.
+             */
+            attempt?: number;
+            /** @description Output, as text or in base64. */
+            data: string;
+            /**
+             * Format: int64
+             * @description Position of its first byte in the output; it jumps where output was not kept.
+             */
+            offset: number;
+            /**
+             * @description Which output.
+             * @enum {string}
+             */
+            stream: "stdout" | "stderr";
+        };
+        Pool: {
+            /**
+             * Format: date-time
+             * @description Time of its creation.
+             */
+            created_at: string;
+            /**
+             * Format: int64
+             * @description Time without a session from it after which only min are kept.
+             */
+            idle_seconds: number;
+            /**
+             * Format: int64
+             * @description Most warm sandboxes; 0: none is kept.
+             */
+            max: number;
+            /** @description Reason why it has fewer than wanted. */
+            message?: string;
+            /**
+             * Format: int64
+             * @description Warm sandboxes that are always kept.
+             */
+            min: number;
+            /**
+             * Format: int64
+             * @description Sandboxes that are being made.
+             */
+            starting: number;
+            /**
+             * Format: int64
+             * @description Warm sandboxes that are wanted now.
+             */
+            target: number;
+            /**
+             * @description Name of the template.
+             * @example python
+             */
+            template: string;
+            /**
+             * Format: int64
+             * @description Sandboxes that wait.
+             */
+            warm: number;
+        };
+        PoolPage: {
+            /** @description For the next page; absent on the last. */
+            next_cursor?: string;
+            /** @description Pools, in the order of their ids. */
+            pools: components["schemas"]["Pool"][];
+        };
+        Ports: {
+            /**
+             * @description TCP ports on which its processes listen, in order.
+             * @example [
+             *       8000
+             *     ]
+             */
+            ports: number[];
+        };
         Problem: {
             /**
              * @description Class of the error, such as not_found.
@@ -663,6 +1699,55 @@ export interface components {
             title: string;
             /** @description urn:runtime:error: and the class of the error. */
             type: string;
+        };
+        Ready: {
+            /** @description It exits with 0. */
+            command?: string[];
+            /** @description With port: GET of it answers below 400. */
+            path?: string;
+            /**
+             * Format: int64
+             * @description It is listened on.
+             */
+            port?: number;
+            /**
+             * Format: int64
+             * @description Longest time until then; absent: a minute.
+             */
+            timeout_seconds?: number;
+        };
+        ResizeVolumeInputBody: {
+            /**
+             * Format: int64
+             * @description New size, not less than the present one.
+             * @example 2147483648
+             */
+            size_bytes: number;
+        };
+        RollbackInputBody: {
+            /** @description Number or tag of the version; absent: the newest ready one before that which the name selects. */
+            version?: string;
+        };
+        RunningCommand: {
+            /** @description It goes on without its caller, and has a stream. */
+            background: boolean;
+            /** @description Command line, cut after 512 bytes. */
+            command: string[];
+            /**
+             * Format: int64
+             * @description It has ended with this code; absent: it runs.
+             */
+            exit_code?: number;
+            /**
+             * @description Id.
+             * @example 2a
+             */
+            id: string;
+            /**
+             * Format: date-time
+             * @description Start.
+             */
+            started_at: string;
         };
         Session: {
             /** @description Name of the agent that it is for. */
@@ -727,6 +1812,11 @@ export interface components {
             mode: "persistent" | "ephemeral";
             /** @description Name. */
             name?: string;
+            /**
+             * @description What happens then.
+             * @enum {string}
+             */
+            on_idle?: "stop" | "pause";
             /** @description session: the agent had it; pool: it was warm; cold: it was made for the request. */
             origin?: string;
             /** @description Reason of its end, or the outcome of its program. */
@@ -754,6 +1844,91 @@ export interface components {
             /** @description The session. */
             session: components["schemas"]["Session"];
         };
+        SetPoolInputBody: {
+            /**
+             * Format: int64
+             * @description Time without a session from it after which only min are kept; absent: as it is.
+             */
+            idle_seconds?: number;
+            /**
+             * Format: int64
+             * @description Most warm sandboxes; absent: as it is.
+             */
+            max?: number;
+            /**
+             * Format: int64
+             * @description Warm sandboxes that are always kept; absent: as it is.
+             */
+            min?: number;
+        };
+        SetTagInputBody: {
+            /**
+             * @description Number of the version, or another tag of it.
+             * @example 2
+             */
+            version: string;
+        };
+        Snapshot: {
+            /**
+             * Format: int64
+             * @description Space that it takes on the node's disk.
+             */
+            bytes: number;
+            /**
+             * Format: date-time
+             * @description Time of its creation.
+             */
+            created_at: string;
+            /**
+             * @description Id.
+             * @example snap-4k2j7q
+             */
+            id: string;
+            /** @description Image. */
+            image?: string;
+            /** @description Labels. */
+            labels?: {
+                [key: string]: string;
+            };
+            /** @description Reason of a failure. */
+            message?: string;
+            /** @description Name. */
+            name?: string;
+            /** @description The snapshot from which that session was made. */
+            parent?: string;
+            /**
+             * Format: date-time
+             * @description Time at which it was complete.
+             */
+            ready_at?: string;
+            /** @description The session of which it is; absent: that is deleted. */
+            session?: string;
+            /**
+             * @description State.
+             * @enum {string}
+             */
+            state: "pending" | "ready" | "failed";
+        };
+        SnapshotPage: {
+            /** @description For the next page; absent on the last. */
+            next_cursor?: string;
+            /** @description Snapshots, in the order of their ids. */
+            snapshots: components["schemas"]["Snapshot"][];
+        };
+        Step: {
+            /**
+             * @description run: a command, and the user if it is another. copy: a path of files, its path in the image, and if need be owner and mode. env: names and values in turn. Others: one.
+             * @example [
+             *       "pip install requests"
+             *     ]
+             */
+            args: string[];
+            /**
+             * @description from and from_template come first; without either it begins from template base.
+             * @enum {string}
+             */
+            kind: "from" | "from_template" | "run" | "copy" | "env" | "user" | "workdir";
+        };
         Submission: {
             /** @description Arguments of the program. */
             args?: string[];
@@ -778,6 +1953,8 @@ export interface components {
             file?: string;
             /** @description More files; at most 8 MiB together with code and stdin. */
             files?: components["schemas"]["InputFile"][];
+            /** @description A handler for AWS Lambda to invoke once, in place of code and command. */
+            handler?: components["schemas"]["Handler"];
             /** @description Image of its sandbox, with command. */
             image?: string;
             /** @description Labels. */
@@ -830,9 +2007,242 @@ export interface components {
              */
             version: number;
         };
+        TemplateBuild: {
+            /** @description Other names of the template. */
+            aliases?: string[];
+            /**
+             * Format: int64
+             * @description CPU of its sandboxes, in thousandths.
+             */
+            cpu_millis?: number;
+            /**
+             * Format: int64
+             * @description Bytes that its sandboxes may write.
+             */
+            disk_bytes?: number;
+            /** @description Text of a Dockerfile. */
+            dockerfile?: string;
+            /** @description Environment variables of its sandboxes. */
+            env?: {
+                [key: string]: string;
+            };
+            /** @description Files for the Dockerfile or the steps, with relative paths; at most 8 MiB together. */
+            files?: components["schemas"]["InputFile"][];
+            /**
+             * @description Image as it is: a base image, or one that a build of the project made, with its digest.
+             * @example runtime/sandbox:base
+             */
+            image?: string;
+            /**
+             * Format: int64
+             * @description Memory of its sandboxes.
+             */
+            memory_bytes?: number;
+            /** @description Do not reuse earlier results. */
+            no_cache?: boolean;
+            /** @description When the start command is ready; absent: as soon as it was started. */
+            ready?: components["schemas"]["Ready"];
+            /** @description Command that runs in every sandbox from its start on. */
+            start?: string[];
+            /** @description Steps. */
+            steps?: components["schemas"]["Step"][];
+            /** @description Tags that it gets when it is built; absent: latest. */
+            tags?: string[];
+            /** @description Description for people; absent: as it is. */
+            title?: string;
+            /** @description User of the processes; absent: the image's. */
+            user?: string;
+            /** @description Working directory; absent: the image's. */
+            workdir?: string;
+        };
+        TemplateDetails: {
+            /** @description Other names. */
+            aliases?: string[];
+            /**
+             * Format: date-time
+             * @description Time of its creation.
+             */
+            created_at: string;
+            /** @description Name. */
+            name: string;
+            /** @description The version that the name selects; absent: none is ready. */
+            selected?: components["schemas"]["TemplateVersion"];
+            /** @description Versions by tag. */
+            tags?: {
+                [key: string]: number;
+            };
+            /** @description Description for people. */
+            title?: string;
+            /**
+             * Format: int64
+             * @description Number of its newest version.
+             */
+            version: number;
+            /** @description Its versions, newest first. */
+            versions: components["schemas"]["TemplateVersion"][];
+        };
         TemplateList: {
             /** @description Those of the project, and those that come with the system, by name. */
             templates: components["schemas"]["Template"][];
+        };
+        TemplateVersion: {
+            /**
+             * Format: int64
+             * @description Size of its image, compressed.
+             */
+            bytes?: number;
+            /**
+             * Format: date-time
+             * @description Time of the request for it.
+             */
+            created_at: string;
+            /** @description What to do about it. */
+            hint?: string;
+            /** @description Reference with digest of its image. */
+            image?: string;
+            /** @description Reason of a failure. */
+            message?: string;
+            /**
+             * Format: int64
+             * @description 1, 2, ...
+             * @example 1
+             */
+            number: number;
+            /**
+             * @description pending: the first sandbox makes its image.
+             * @enum {string}
+             */
+            state: "pending" | "building" | "ready" | "failed";
+            /** @description Tags that select it. */
+            tags: string[];
+            /** @description Name of the template. */
+            template: string;
+        };
+        Volume: {
+            /**
+             * Format: date-time
+             * @description Time of its creation.
+             */
+            created_at: string;
+            /**
+             * @description File system.
+             * @enum {string}
+             */
+            file_system: "ext4" | "xfs";
+            /**
+             * @description Id of the disk.
+             * @example disk-4k2j7q
+             */
+            id: string;
+            /** @description Reason why it is not ready. */
+            message?: string;
+            /**
+             * @description Name.
+             * @example data
+             */
+            name: string;
+            /**
+             * Format: int64
+             * @description Size.
+             */
+            size_bytes: number;
+            /**
+             * @description State.
+             * @enum {string}
+             */
+            state: "pending" | "ready" | "failed" | "deleting";
+            /**
+             * Format: int64
+             * @description Bytes that its files took when that was last read.
+             */
+            used_bytes?: number;
+        };
+        VolumeDetails: {
+            /**
+             * Format: date-time
+             * @description Time of its creation.
+             */
+            created_at: string;
+            /**
+             * @description File system.
+             * @enum {string}
+             */
+            file_system: "ext4" | "xfs";
+            /**
+             * @description Id of the disk.
+             * @example disk-4k2j7q
+             */
+            id: string;
+            /** @description Reason why it is not ready. */
+            message?: string;
+            /** @description What has it mounted. */
+            mounts: components["schemas"]["VolumeMount"][];
+            /**
+             * @description Name.
+             * @example data
+             */
+            name: string;
+            /**
+             * Format: int64
+             * @description Size.
+             */
+            size_bytes: number;
+            /**
+             * @description State.
+             * @enum {string}
+             */
+            state: "pending" | "ready" | "failed" | "deleting";
+            /**
+             * Format: int64
+             * @description Bytes that its files took when that was last read.
+             */
+            used_bytes?: number;
+        };
+        VolumeMount: {
+            /** @description Id of the container; a session has the same. */
+            container: string;
+            /** @description Path inside. */
+            path: string;
+            /** @description It cannot write to it. */
+            read_only: boolean;
+        };
+        VolumePage: {
+            /** @description For the next page; absent on the last. */
+            next_cursor?: string;
+            /** @description Volumes, in the order of their ids. */
+            volumes: components["schemas"]["Volume"][];
+        };
+        VolumeSnapshot: {
+            /**
+             * Format: date-time
+             * @description Time of its creation.
+             */
+            created_at: string;
+            /** @description Reason why it is not ready. */
+            message?: string;
+            /** @description Name among those of the volume. */
+            name: string;
+            /** @description The schedule of the volume took it and deletes it. */
+            scheduled?: boolean;
+            /**
+             * Format: int64
+             * @description Size of the volume then.
+             */
+            size_bytes?: number;
+            /**
+             * @description State.
+             * @enum {string}
+             */
+            state: "pending" | "ready" | "failed" | "deleting";
+            /**
+             * Format: date-time
+             * @description Time of the state that it has.
+             */
+            taken_at?: string;
+        };
+        VolumeSnapshotList: {
+            /** @description Snapshots, in the order of their ids. */
+            snapshots: components["schemas"]["VolumeSnapshot"][];
         };
     };
     responses: never;
@@ -841,10 +2251,23 @@ export interface components {
     headers: never;
     pathItems: never;
 }
+export type AuditPage = components['schemas']['AuditPage'];
+export type AuditRecord = components['schemas']['AuditRecord'];
+export type BuildLine = components['schemas']['BuildLine'];
+export type BuildLog = components['schemas']['BuildLog'];
+export type CloneVolumeInputBody = components['schemas']['CloneVolumeInputBody'];
 export type Command = components['schemas']['Command'];
+export type CommandList = components['schemas']['CommandList'];
 export type CommandResult = components['schemas']['CommandResult'];
+export type Container = components['schemas']['Container'];
+export type ContainerPage = components['schemas']['ContainerPage'];
+export type CreateKeyInputBody = components['schemas']['CreateKeyInputBody'];
 export type CreateSession = components['schemas']['CreateSession'];
+export type CreateSnapshotInputBody = components['schemas']['CreateSnapshotInputBody'];
+export type CreateVolumeInputBody = components['schemas']['CreateVolumeInputBody'];
+export type CreateVolumeSnapshotInputBody = components['schemas']['CreateVolumeSnapshotInputBody'];
 export type Egress = components['schemas']['Egress'];
+export type EndEvent = components['schemas']['EndEvent'];
 export type ErrorDetail = components['schemas']['ErrorDetail'];
 export type Execute = components['schemas']['Execute'];
 export type Execution = components['schemas']['Execution'];
@@ -853,17 +2276,252 @@ export type ExecutionResult = components['schemas']['ExecutionResult'];
 export type ExtendInputBody = components['schemas']['ExtendInputBody'];
 export type File = components['schemas']['File'];
 export type FilePage = components['schemas']['FilePage'];
+export type Fork = components['schemas']['Fork'];
+export type ForkResult = components['schemas']['ForkResult'];
+export type Handler = components['schemas']['Handler'];
+export type HandlerError = components['schemas']['HandlerError'];
+export type HandlerResult = components['schemas']['HandlerResult'];
+export type IdleInputBody = components['schemas']['IdleInputBody'];
 export type InputFile = components['schemas']['InputFile'];
+export type Key = components['schemas']['Key'];
+export type KeyPage = components['schemas']['KeyPage'];
+export type LogLine = components['schemas']['LogLine'];
+export type LogPage = components['schemas']['LogPage'];
 export type Metrics = components['schemas']['Metrics'];
+export type MountRequest = components['schemas']['MountRequest'];
+export type NewKey = components['schemas']['NewKey'];
+export type NewTemplate = components['schemas']['NewTemplate'];
+export type NoteEvent = components['schemas']['NoteEvent'];
+export type OutputEvent = components['schemas']['OutputEvent'];
+export type Pool = components['schemas']['Pool'];
+export type PoolPage = components['schemas']['PoolPage'];
+export type Ports = components['schemas']['Ports'];
 export type Problem = components['schemas']['Problem'];
+export type Ready = components['schemas']['Ready'];
+export type ResizeVolumeInputBody = components['schemas']['ResizeVolumeInputBody'];
+export type RollbackInputBody = components['schemas']['RollbackInputBody'];
+export type RunningCommand = components['schemas']['RunningCommand'];
 export type Session = components['schemas']['Session'];
 export type SessionPage = components['schemas']['SessionPage'];
 export type SessionStatus = components['schemas']['SessionStatus'];
+export type SetPoolInputBody = components['schemas']['SetPoolInputBody'];
+export type SetTagInputBody = components['schemas']['SetTagInputBody'];
+export type Snapshot = components['schemas']['Snapshot'];
+export type SnapshotPage = components['schemas']['SnapshotPage'];
+export type Step = components['schemas']['Step'];
 export type Submission = components['schemas']['Submission'];
 export type Template = components['schemas']['Template'];
+export type TemplateBuild = components['schemas']['TemplateBuild'];
+export type TemplateDetails = components['schemas']['TemplateDetails'];
 export type TemplateList = components['schemas']['TemplateList'];
+export type TemplateVersion = components['schemas']['TemplateVersion'];
+export type Volume = components['schemas']['Volume'];
+export type VolumeDetails = components['schemas']['VolumeDetails'];
+export type VolumeMount = components['schemas']['VolumeMount'];
+export type VolumePage = components['schemas']['VolumePage'];
+export type VolumeSnapshot = components['schemas']['VolumeSnapshot'];
+export type VolumeSnapshotList = components['schemas']['VolumeSnapshotList'];
 export type $defs = Record<string, never>;
 export interface operations {
+    "list-audit": {
+        parameters: {
+            query?: {
+                /** @description Only calls of this identity, such as key:default/ci. */
+                actor?: string;
+                /** @description Only this call, such as sandbox.Sandboxes/Run. */
+                action?: string;
+                /** @description With subject: only calls about this; the kind, such as sandbox. */
+                subject_kind?: string;
+                /** @description With subject_kind: id, or the name that the calls gave. */
+                subject?: string;
+                /** @description Only records of this time or later. */
+                since?: string;
+                /** @description Only records before this time. */
+                until?: string;
+                /** @description Most records of a page. */
+                limit?: number;
+                /** @description next_cursor of the page before. */
+                cursor?: string;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["AuditPage"];
+                };
+            };
+            /** @description Bad Request */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                    "text/plain": string;
+                };
+            };
+            /** @description Error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    "list-containers": {
+        parameters: {
+            query?: {
+                /** @description Only containers for this. */
+                purpose?: "session" | "app" | "execution" | "pool";
+                /** @description Only containers in this state. */
+                state?: "creating" | "running" | "pausing" | "paused" | "ending" | "ended" | "failed";
+                /** @description Only the container with this name. */
+                name?: string;
+                /** @description Only containers with this label, KEY=VALUE; all of several. */
+                label?: string[];
+                /** @description Most containers of a page. A page may have fewer although others follow. */
+                limit?: number;
+                /** @description next_cursor of the page before. */
+                cursor?: string;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ContainerPage"];
+                };
+            };
+            /** @description Bad Request */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                    "text/plain": string;
+                };
+            };
+            /** @description Error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    "get-container": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Id of the container. */
+                id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Container"];
+                };
+            };
+            /** @description Bad Request */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                    "text/plain": string;
+                };
+            };
+            /** @description Error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    "get-container-logs": {
+        parameters: {
+            query?: {
+                /** @description Only lines after this position, the next of an answer before. */
+                after?: number;
+                /** @description Only so many last lines; 0: all. */
+                tail?: number;
+                /** @description Most lines of the answer. */
+                limit?: number;
+            };
+            header?: never;
+            path: {
+                /** @description Id of the container. */
+                id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["LogPage"];
+                };
+            };
+            /** @description Bad Request */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                    "text/plain": string;
+                };
+            };
+            /** @description Error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
     "list-executions": {
         parameters: {
             query?: {
@@ -1090,6 +2748,354 @@ export interface operations {
             };
         };
     };
+    "stream-execution": {
+        parameters: {
+            query?: {
+                /** @description text: bytes that are not UTF-8 are replaced. */
+                encoding?: "text" | "base64";
+            };
+            header?: {
+                /** @description id of the last event of an earlier stream: this one goes on after it. */
+                "Last-Event-ID"?: string;
+            };
+            path: {
+                /** @description Id of the execution. */
+                id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "text/event-stream": string;
+                };
+            };
+            /** @description Bad Request */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                    "text/plain": string;
+                };
+            };
+            /** @description Error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    "list-keys": {
+        parameters: {
+            query?: {
+                /** @description Most elements of a page. */
+                limit?: number;
+                /** @description next_cursor of the page before. */
+                cursor?: string;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["KeyPage"];
+                };
+            };
+            /** @description Bad Request */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                    "text/plain": string;
+                };
+            };
+            /** @description Error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    "create-key": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["CreateKeyInputBody"];
+            };
+        };
+        responses: {
+            /** @description Created */
+            201: {
+                headers: {
+                    "Cache-Control"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["NewKey"];
+                };
+            };
+            /** @description Bad Request */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                    "text/plain": string;
+                };
+            };
+            /** @description Error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    "delete-key": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Name of the key. */
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description No Content */
+            204: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description Bad Request */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                    "text/plain": string;
+                };
+            };
+            /** @description Error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    "list-pools": {
+        parameters: {
+            query?: {
+                /** @description Most elements of a page. */
+                limit?: number;
+                /** @description next_cursor of the page before. */
+                cursor?: string;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["PoolPage"];
+                };
+            };
+            /** @description Bad Request */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                    "text/plain": string;
+                };
+            };
+            /** @description Error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    "get-pool": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Name of the template. */
+                template: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Pool"];
+                };
+            };
+            /** @description Bad Request */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                    "text/plain": string;
+                };
+            };
+            /** @description Error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    "set-pool": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Name of the template. */
+                template: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["SetPoolInputBody"];
+            };
+        };
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Pool"];
+                };
+            };
+            /** @description Bad Request */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                    "text/plain": string;
+                };
+            };
+            /** @description Error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    "delete-pool": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Name of the template. */
+                template: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description No Content */
+            204: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description Bad Request */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                    "text/plain": string;
+                };
+            };
+            /** @description Error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
     "list-sessions": {
         parameters: {
             query?: {
@@ -1274,6 +3280,48 @@ export interface operations {
             };
         };
     };
+    "list-commands": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Id of the session. */
+                id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["CommandList"];
+                };
+            };
+            /** @description Bad Request */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                    "text/plain": string;
+                };
+            };
+            /** @description Error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
     "run-command": {
         parameters: {
             query?: never;
@@ -1320,15 +3368,111 @@ export interface operations {
             };
         };
     };
+    "end-command": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Id of the session. */
+                id: string;
+                /** @description Id of a command in the background. */
+                command: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description No Content */
+            204: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description Bad Request */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                    "text/plain": string;
+                };
+            };
+            /** @description Error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    "stream-command": {
+        parameters: {
+            query?: {
+                /** @description text: bytes that are not UTF-8 are replaced. */
+                encoding?: "text" | "base64";
+            };
+            header?: {
+                /** @description id of the last event of an earlier stream: this one goes on after it. */
+                "Last-Event-ID"?: string;
+            };
+            path: {
+                /** @description Id of the session. */
+                id: string;
+                /** @description Id of a command in the background. */
+                command: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "text/event-stream": string;
+                };
+            };
+            /** @description Bad Request */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                    "text/plain": string;
+                };
+            };
+            /** @description Error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
     "execute-in-session": {
         parameters: {
             query?: {
                 /** @description Longest time until the execution has ended, in seconds. Then it is returned as it is. */
                 wait?: number;
+                /** @description text: bytes that are not UTF-8 are replaced. */
+                encoding?: "text" | "base64";
             };
             header?: {
                 /** @description Names the submission: another one with the key and the same body gets the execution of the first. */
                 "Idempotency-Key"?: string;
+                /** @description text/event-stream: the answer is the stream of the execution. */
+                Accept?: string;
             };
             path: {
                 /** @description Id of the session. */
@@ -1349,6 +3493,7 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["Execution"];
+                    "text/event-stream": string;
                 };
             };
             /** @description Bad Request */
@@ -1619,6 +3764,98 @@ export interface operations {
             };
         };
     };
+    "fork-session": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Id of the session. */
+                id: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["Fork"];
+            };
+        };
+        responses: {
+            /** @description Created */
+            201: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ForkResult"];
+                };
+            };
+            /** @description Bad Request */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                    "text/plain": string;
+                };
+            };
+            /** @description Error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    "set-session-idle": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Id of the session. */
+                id: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["IdleInputBody"];
+            };
+        };
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Session"];
+                };
+            };
+            /** @description Bad Request */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                    "text/plain": string;
+                };
+            };
+            /** @description Error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
     "pause-session": {
         parameters: {
             query?: never;
@@ -1638,6 +3875,48 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["Session"];
+                };
+            };
+            /** @description Bad Request */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                    "text/plain": string;
+                };
+            };
+            /** @description Error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    "list-ports": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Id of the session. */
+                id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Ports"];
                 };
             };
             /** @description Bad Request */
@@ -1748,6 +4027,53 @@ export interface operations {
             };
         };
     };
+    "create-snapshot": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Id of the session. */
+                id: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["CreateSnapshotInputBody"];
+            };
+        };
+        responses: {
+            /** @description Created */
+            201: {
+                headers: {
+                    Location?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Snapshot"];
+                };
+            };
+            /** @description Bad Request */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                    "text/plain": string;
+                };
+            };
+            /** @description Error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
     "get-session-status": {
         parameters: {
             query?: never;
@@ -1767,6 +4093,184 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["SessionStatus"];
+                };
+            };
+            /** @description Bad Request */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                    "text/plain": string;
+                };
+            };
+            /** @description Error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    "list-snapshots": {
+        parameters: {
+            query?: {
+                /** @description Only snapshots of this session. */
+                session?: string;
+                /** @description Only the snapshot with this name. */
+                name?: string;
+                /** @description Only snapshots with this label, KEY=VALUE; all of several. */
+                label?: string[];
+                /** @description Most snapshots of a page. */
+                limit?: number;
+                /** @description next_cursor of the page before. */
+                cursor?: string;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["SnapshotPage"];
+                };
+            };
+            /** @description Bad Request */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                    "text/plain": string;
+                };
+            };
+            /** @description Error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    "get-snapshot": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Id of the snapshot. */
+                id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Snapshot"];
+                };
+            };
+            /** @description Bad Request */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                    "text/plain": string;
+                };
+            };
+            /** @description Error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    "delete-snapshot": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Id of the snapshot. */
+                id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description No Content */
+            204: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description Bad Request */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                    "text/plain": string;
+                };
+            };
+            /** @description Error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    "fork-snapshot": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Id of the snapshot. */
+                id: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["Fork"];
+            };
+        };
+        responses: {
+            /** @description Created */
+            201: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ForkResult"];
                 };
             };
             /** @description Bad Request */
@@ -1829,6 +4333,53 @@ export interface operations {
             };
         };
     };
+    "create-template": {
+        parameters: {
+            query?: {
+                /** @description Longest time until the version is built or has failed, in seconds. Then it is returned as it is. */
+                wait?: number;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["NewTemplate"];
+            };
+        };
+        responses: {
+            /** @description Accepted */
+            202: {
+                headers: {
+                    Location?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["TemplateVersion"];
+                };
+            };
+            /** @description Bad Request */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                    "text/plain": string;
+                };
+            };
+            /** @description Error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
     "get-template": {
         parameters: {
             query?: never;
@@ -1847,8 +4398,676 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["Template"];
+                    "application/json": components["schemas"]["TemplateDetails"];
                 };
+            };
+            /** @description Bad Request */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                    "text/plain": string;
+                };
+            };
+            /** @description Error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    "build-template": {
+        parameters: {
+            query?: {
+                /** @description Longest time until the version is built or has failed, in seconds. Then it is returned as it is. */
+                wait?: number;
+            };
+            header?: never;
+            path: {
+                /** @description Name of the template. */
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["TemplateBuild"];
+            };
+        };
+        responses: {
+            /** @description Accepted */
+            202: {
+                headers: {
+                    Location?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["TemplateVersion"];
+                };
+            };
+            /** @description Bad Request */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                    "text/plain": string;
+                };
+            };
+            /** @description Error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    "delete-template": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description NAME, NAME:TAG or NAME:NUMBER. */
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description No Content */
+            204: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description Bad Request */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                    "text/plain": string;
+                };
+            };
+            /** @description Error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    "get-template-logs": {
+        parameters: {
+            query?: {
+                /** @description Only lines after this position, the next of an answer before. */
+                after?: number;
+                /** @description Most lines of the answer. */
+                limit?: number;
+            };
+            header?: never;
+            path: {
+                /** @description NAME, NAME:TAG or NAME:NUMBER. */
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["BuildLog"];
+                };
+            };
+            /** @description Bad Request */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                    "text/plain": string;
+                };
+            };
+            /** @description Error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    "rollback-template": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Name of the template. */
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["RollbackInputBody"];
+            };
+        };
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["TemplateDetails"];
+                };
+            };
+            /** @description Bad Request */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                    "text/plain": string;
+                };
+            };
+            /** @description Error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    "set-template-tag": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Name of the template. */
+                name: string;
+                /** @description The tag. */
+                tag: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["SetTagInputBody"];
+            };
+        };
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["TemplateDetails"];
+                };
+            };
+            /** @description Bad Request */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                    "text/plain": string;
+                };
+            };
+            /** @description Error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    "remove-template-tag": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Name of the template. */
+                name: string;
+                /** @description The tag. */
+                tag: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["TemplateDetails"];
+                };
+            };
+            /** @description Bad Request */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                    "text/plain": string;
+                };
+            };
+            /** @description Error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    "list-volumes": {
+        parameters: {
+            query?: {
+                /** @description Most elements of a page. */
+                limit?: number;
+                /** @description next_cursor of the page before. */
+                cursor?: string;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["VolumePage"];
+                };
+            };
+            /** @description Bad Request */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                    "text/plain": string;
+                };
+            };
+            /** @description Error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    "create-volume": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["CreateVolumeInputBody"];
+            };
+        };
+        responses: {
+            /** @description Created */
+            201: {
+                headers: {
+                    Location?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Volume"];
+                };
+            };
+            /** @description Bad Request */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                    "text/plain": string;
+                };
+            };
+            /** @description Error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    "get-volume": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Name of the volume. */
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["VolumeDetails"];
+                };
+            };
+            /** @description Bad Request */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                    "text/plain": string;
+                };
+            };
+            /** @description Error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    "delete-volume": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Name of the volume. */
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description No Content */
+            204: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description Bad Request */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                    "text/plain": string;
+                };
+            };
+            /** @description Error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    "clone-volume": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Name of the volume. */
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["CloneVolumeInputBody"];
+            };
+        };
+        responses: {
+            /** @description Created */
+            201: {
+                headers: {
+                    Location?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Volume"];
+                };
+            };
+            /** @description Bad Request */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                    "text/plain": string;
+                };
+            };
+            /** @description Error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    "resize-volume": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Name of the volume. */
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["ResizeVolumeInputBody"];
+            };
+        };
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Volume"];
+                };
+            };
+            /** @description Bad Request */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                    "text/plain": string;
+                };
+            };
+            /** @description Error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    "list-volume-snapshots": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Name of the volume. */
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["VolumeSnapshotList"];
+                };
+            };
+            /** @description Bad Request */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                    "text/plain": string;
+                };
+            };
+            /** @description Error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    "create-volume-snapshot": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Name of the volume. */
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["CreateVolumeSnapshotInputBody"];
+            };
+        };
+        responses: {
+            /** @description Created */
+            201: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["VolumeSnapshot"];
+                };
+            };
+            /** @description Bad Request */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                    "text/plain": string;
+                };
+            };
+            /** @description Error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    "delete-volume-snapshot": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Name of the volume. */
+                name: string;
+                /** @description Name of the snapshot. */
+                snapshot: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description No Content */
+            204: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
             };
             /** @description Bad Request */
             400: {

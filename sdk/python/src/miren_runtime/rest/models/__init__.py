@@ -1,8 +1,23 @@
 """Contains all the data models used in inputs/outputs"""
 
+from .audit_page import AuditPage
+from .audit_record import AuditRecord
+from .audit_record_detail import AuditRecordDetail
+from .build_line import BuildLine
+from .build_log import BuildLog
+from .build_log_state import BuildLogState
+from .clone_volume_input_body import CloneVolumeInputBody
 from .command import Command
 from .command_env import CommandEnv
+from .command_list import CommandList
 from .command_result import CommandResult
+from .container import Container
+from .container_labels import ContainerLabels
+from .container_page import ContainerPage
+from .container_purpose import ContainerPurpose
+from .container_state import ContainerState
+from .create_key_input_body import CreateKeyInputBody
+from .create_key_input_body_roles_item import CreateKeyInputBodyRolesItem
 from .create_session import CreateSession
 from .create_session_env import CreateSessionEnv
 from .create_session_env_secret import CreateSessionEnvSecret
@@ -10,11 +25,18 @@ from .create_session_labels import CreateSessionLabels
 from .create_session_mode import CreateSessionMode
 from .create_session_network import CreateSessionNetwork
 from .create_session_on_idle import CreateSessionOnIdle
+from .create_snapshot_input_body import CreateSnapshotInputBody
+from .create_snapshot_input_body_labels import CreateSnapshotInputBodyLabels
+from .create_volume_input_body import CreateVolumeInputBody
+from .create_volume_input_body_file_system import CreateVolumeInputBodyFileSystem
+from .create_volume_snapshot_input_body import CreateVolumeSnapshotInputBody
 from .egress import Egress
 from .egress_mode import EgressMode
+from .end_event import EndEvent
 from .error_detail import ErrorDetail
 from .execute import Execute
 from .execute_env import ExecuteEnv
+from .execute_in_session_encoding import ExecuteInSessionEncoding
 from .execution import Execution
 from .execution_labels import ExecutionLabels
 from .execution_outcome import ExecutionOutcome
@@ -26,31 +48,105 @@ from .extend_input_body import ExtendInputBody
 from .file_info import FileInfo
 from .file_info_type import FileInfoType
 from .file_page import FilePage
+from .fork import Fork
+from .fork_env import ForkEnv
+from .fork_labels import ForkLabels
+from .fork_result import ForkResult
 from .get_execution_result_encoding import GetExecutionResultEncoding
 from .get_session_result_encoding import GetSessionResultEncoding
+from .handler import Handler
+from .handler_error import HandlerError
+from .handler_result import HandlerResult
+from .handler_result_outcome import HandlerResultOutcome
+from .idle_input_body import IdleInputBody
+from .idle_input_body_on_idle import IdleInputBodyOnIdle
 from .input_file import InputFile
+from .key import Key
+from .key_page import KeyPage
+from .list_containers_purpose import ListContainersPurpose
+from .list_containers_state import ListContainersState
 from .list_executions_state import ListExecutionsState
 from .list_sessions_state import ListSessionsState
+from .log_line import LogLine
+from .log_line_stream import LogLineStream
+from .log_page import LogPage
 from .metrics import Metrics
+from .mount_request import MountRequest
+from .new_key import NewKey
+from .new_template import NewTemplate
+from .new_template_env import NewTemplateEnv
+from .note_event import NoteEvent
+from .output_event import OutputEvent
+from .output_event_stream import OutputEventStream
+from .pool import Pool
+from .pool_page import PoolPage
+from .ports import Ports
 from .problem import Problem
+from .ready import Ready
+from .resize_volume_input_body import ResizeVolumeInputBody
+from .rollback_input_body import RollbackInputBody
+from .running_command import RunningCommand
 from .session import Session
 from .session_labels import SessionLabels
 from .session_mode import SessionMode
+from .session_on_idle import SessionOnIdle
 from .session_page import SessionPage
 from .session_state import SessionState
 from .session_status import SessionStatus
+from .set_pool_input_body import SetPoolInputBody
+from .set_tag_input_body import SetTagInputBody
+from .snapshot import Snapshot
+from .snapshot_labels import SnapshotLabels
+from .snapshot_page import SnapshotPage
+from .snapshot_state import SnapshotState
+from .step import Step
+from .step_kind import StepKind
+from .stream_command_encoding import StreamCommandEncoding
+from .stream_execution_encoding import StreamExecutionEncoding
 from .submission import Submission
 from .submission_env import SubmissionEnv
 from .submission_env_secret import SubmissionEnvSecret
 from .submission_labels import SubmissionLabels
 from .template import Template
+from .template_build import TemplateBuild
+from .template_build_env import TemplateBuildEnv
+from .template_details import TemplateDetails
+from .template_details_tags import TemplateDetailsTags
 from .template_list import TemplateList
 from .template_tags import TemplateTags
+from .template_version import TemplateVersion
+from .template_version_state import TemplateVersionState
+from .volume import Volume
+from .volume_details import VolumeDetails
+from .volume_details_file_system import VolumeDetailsFileSystem
+from .volume_details_state import VolumeDetailsState
+from .volume_file_system import VolumeFileSystem
+from .volume_mount import VolumeMount
+from .volume_page import VolumePage
+from .volume_snapshot import VolumeSnapshot
+from .volume_snapshot_list import VolumeSnapshotList
+from .volume_snapshot_state import VolumeSnapshotState
+from .volume_state import VolumeState
 
 __all__ = (
+    "AuditPage",
+    "AuditRecord",
+    "AuditRecordDetail",
+    "BuildLine",
+    "BuildLog",
+    "BuildLogState",
+    "CloneVolumeInputBody",
     "Command",
     "CommandEnv",
+    "CommandList",
     "CommandResult",
+    "Container",
+    "ContainerLabels",
+    "ContainerPage",
+    "ContainerPurpose",
+    "ContainerState",
+    "CreateKeyInputBody",
+    "CreateKeyInputBodyRolesItem",
     "CreateSession",
     "CreateSessionEnv",
     "CreateSessionEnvSecret",
@@ -58,11 +154,18 @@ __all__ = (
     "CreateSessionMode",
     "CreateSessionNetwork",
     "CreateSessionOnIdle",
+    "CreateSnapshotInputBody",
+    "CreateSnapshotInputBodyLabels",
+    "CreateVolumeInputBody",
+    "CreateVolumeInputBodyFileSystem",
+    "CreateVolumeSnapshotInputBody",
     "Egress",
     "EgressMode",
+    "EndEvent",
     "ErrorDetail",
     "Execute",
     "ExecuteEnv",
+    "ExecuteInSessionEncoding",
     "Execution",
     "ExecutionLabels",
     "ExecutionOutcome",
@@ -74,24 +177,83 @@ __all__ = (
     "FileInfo",
     "FileInfoType",
     "FilePage",
+    "Fork",
+    "ForkEnv",
+    "ForkLabels",
+    "ForkResult",
     "GetExecutionResultEncoding",
     "GetSessionResultEncoding",
+    "Handler",
+    "HandlerError",
+    "HandlerResult",
+    "HandlerResultOutcome",
+    "IdleInputBody",
+    "IdleInputBodyOnIdle",
     "InputFile",
+    "Key",
+    "KeyPage",
+    "ListContainersPurpose",
+    "ListContainersState",
     "ListExecutionsState",
     "ListSessionsState",
+    "LogLine",
+    "LogLineStream",
+    "LogPage",
     "Metrics",
+    "MountRequest",
+    "NewKey",
+    "NewTemplate",
+    "NewTemplateEnv",
+    "NoteEvent",
+    "OutputEvent",
+    "OutputEventStream",
+    "Pool",
+    "PoolPage",
+    "Ports",
     "Problem",
+    "Ready",
+    "ResizeVolumeInputBody",
+    "RollbackInputBody",
+    "RunningCommand",
     "Session",
     "SessionLabels",
     "SessionMode",
+    "SessionOnIdle",
     "SessionPage",
     "SessionState",
     "SessionStatus",
+    "SetPoolInputBody",
+    "SetTagInputBody",
+    "Snapshot",
+    "SnapshotLabels",
+    "SnapshotPage",
+    "SnapshotState",
+    "Step",
+    "StepKind",
+    "StreamCommandEncoding",
+    "StreamExecutionEncoding",
     "Submission",
     "SubmissionEnv",
     "SubmissionEnvSecret",
     "SubmissionLabels",
     "Template",
+    "TemplateBuild",
+    "TemplateBuildEnv",
+    "TemplateDetails",
+    "TemplateDetailsTags",
     "TemplateList",
     "TemplateTags",
+    "TemplateVersion",
+    "TemplateVersionState",
+    "Volume",
+    "VolumeDetails",
+    "VolumeDetailsFileSystem",
+    "VolumeDetailsState",
+    "VolumeFileSystem",
+    "VolumeMount",
+    "VolumePage",
+    "VolumeSnapshot",
+    "VolumeSnapshotList",
+    "VolumeSnapshotState",
+    "VolumeState",
 )

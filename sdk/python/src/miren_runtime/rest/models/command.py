@@ -18,12 +18,14 @@ T = TypeVar("T", bound="Command")
 class Command:
     command: list[str]
     """ Command line. """
+    background: bool | Unset = UNSET
+    """ The answer comes at the start, and has the id for the stream of the output; without stdin. """
     env: CommandEnv | Unset = UNSET
     """ More environment variables. """
     stdin: str | Unset = UNSET
     """ Standard input. """
     timeout_seconds: int | Unset = 300
-    """ The command is ended after this time, with exit code 124. """
+    """ The command is ended after this time, with exit code 124; not one in the background. """
     user: str | Unset = UNSET
     """ User; absent: that of the session. """
     workdir: str | Unset = UNSET
@@ -31,6 +33,8 @@ class Command:
 
     def to_dict(self) -> dict[str, Any]:
         command = self.command
+
+        background = self.background
 
         env: dict[str, Any] | Unset = UNSET
         if not isinstance(self.env, Unset):
@@ -51,6 +55,8 @@ class Command:
                 "command": command,
             }
         )
+        if background is not UNSET:
+            field_dict["background"] = background
         if env is not UNSET:
             field_dict["env"] = env
         if stdin is not UNSET:
@@ -71,6 +77,8 @@ class Command:
         d = dict(src_dict)
         command = cast(list[str], d.pop("command"))
 
+        background = d.pop("background", UNSET)
+
         _env = d.pop("env", UNSET)
         env: CommandEnv | Unset
         if isinstance(_env, Unset):
@@ -88,6 +96,7 @@ class Command:
 
         command = cls(
             command=command,
+            background=background,
             env=env,
             stdin=stdin,
             timeout_seconds=timeout_seconds,

@@ -12,23 +12,27 @@ T = TypeVar("T", bound="CommandResult")
 
 @_attrs_define
 class CommandResult:
-    exit_code: int
-    """ Exit code; 128+n for signal n, 124 if the time was over. """
     stderr: str
     """ Error output. Bytes that are not UTF-8 are replaced. """
     stdout: str
     """ Output. Bytes that are not UTF-8 are replaced. """
+    exit_code: int | Unset = UNSET
+    """ Exit code; 128+n for signal n, 124 if the time was over. """
+    id: str | Unset = UNSET
+    """ Id of a command in the background, of which nothing else is known yet. """
     timed_out: bool | Unset = UNSET
     """ Its time was over. """
     truncated: bool | Unset = UNSET
     """ There was more than a MiB of one of them; the rest was dropped. """
 
     def to_dict(self) -> dict[str, Any]:
-        exit_code = self.exit_code
-
         stderr = self.stderr
 
         stdout = self.stdout
+
+        exit_code = self.exit_code
+
+        id = self.id
 
         timed_out = self.timed_out
 
@@ -38,11 +42,14 @@ class CommandResult:
 
         field_dict.update(
             {
-                "exit_code": exit_code,
                 "stderr": stderr,
                 "stdout": stdout,
             }
         )
+        if exit_code is not UNSET:
+            field_dict["exit_code"] = exit_code
+        if id is not UNSET:
+            field_dict["id"] = id
         if timed_out is not UNSET:
             field_dict["timed_out"] = timed_out
         if truncated is not UNSET:
@@ -53,20 +60,23 @@ class CommandResult:
     @classmethod
     def from_dict(cls: type[T], src_dict: Mapping[str, Any]) -> T:
         d = dict(src_dict)
-        exit_code = d.pop("exit_code")
-
         stderr = d.pop("stderr")
 
         stdout = d.pop("stdout")
+
+        exit_code = d.pop("exit_code", UNSET)
+
+        id = d.pop("id", UNSET)
 
         timed_out = d.pop("timed_out", UNSET)
 
         truncated = d.pop("truncated", UNSET)
 
         command_result = cls(
-            exit_code=exit_code,
             stderr=stderr,
             stdout=stdout,
+            exit_code=exit_code,
+            id=id,
             timed_out=timed_out,
             truncated=truncated,
         )

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from ..models.create_session_labels import CreateSessionLabels
     from ..models.egress import Egress
     from ..models.execute import Execute
+    from ..models.mount_request import MountRequest
 
 
 T = TypeVar("T", bound="CreateSession")
@@ -61,6 +62,8 @@ class CreateSession:
     """ Template: NAME, NAME:TAG or NAME:NUMBER; a warm sandbox serves if there is one. """
     ttl_seconds: int | Unset = UNSET
     """ It ends this long after its start; absent: never. Persistent only. """
+    volumes: list[MountRequest] | Unset = UNSET
+    """ Volumes to mount in it; persistent only. """
 
     def to_dict(self) -> dict[str, Any]:
         agent = self.agent
@@ -113,6 +116,13 @@ class CreateSession:
 
         ttl_seconds = self.ttl_seconds
 
+        volumes: list[dict[str, Any]] | Unset = UNSET
+        if not isinstance(self.volumes, Unset):
+            volumes = []
+            for volumes_item_data in self.volumes:
+                volumes_item = volumes_item_data.to_dict()
+                volumes.append(volumes_item)
+
         field_dict: dict[str, Any] = {}
 
         field_dict.update({})
@@ -150,6 +160,8 @@ class CreateSession:
             field_dict["template"] = template
         if ttl_seconds is not UNSET:
             field_dict["ttl_seconds"] = ttl_seconds
+        if volumes is not UNSET:
+            field_dict["volumes"] = volumes
 
         return field_dict
 
@@ -160,6 +172,7 @@ class CreateSession:
         from ..models.create_session_labels import CreateSessionLabels  # noqa: PLC0415
         from ..models.egress import Egress  # noqa: PLC0415
         from ..models.execute import Execute  # noqa: PLC0415
+        from ..models.mount_request import MountRequest  # noqa: PLC0415
 
         d = dict(src_dict)
         agent = d.pop("agent", UNSET)
@@ -236,6 +249,15 @@ class CreateSession:
 
         ttl_seconds = d.pop("ttl_seconds", UNSET)
 
+        _volumes = d.pop("volumes", UNSET)
+        volumes: list[MountRequest] | Unset = UNSET
+        if _volumes is not UNSET:
+            volumes = []
+            for volumes_item_data in _volumes:
+                volumes_item = MountRequest.from_dict(volumes_item_data)
+
+                volumes.append(volumes_item)
+
         create_session = cls(
             agent=agent,
             cpu_millis=cpu_millis,
@@ -254,6 +276,7 @@ class CreateSession:
             on_idle=on_idle,
             template=template,
             ttl_seconds=ttl_seconds,
+            volumes=volumes,
         )
 
         return create_session

@@ -9,6 +9,7 @@ from ..types import UNSET, Unset
 
 if TYPE_CHECKING:
     from ..models.execute_env import ExecuteEnv
+    from ..models.handler import Handler
     from ..models.input_file import InputFile
 
 
@@ -31,6 +32,7 @@ class Execute:
     """ Name of the program's file; absent: the language's. """
     files: list[InputFile] | Unset = UNSET
     """ More files; at most 8 MiB together with code and stdin. """
+    handler: Handler | Unset = UNSET
     language: str | Unset = UNSET
     """ Language of code: python, javascript, typescript, go, rust, java, cpp, csharp, shell. """
     priority: int | Unset = UNSET
@@ -70,6 +72,10 @@ class Execute:
                 files_item = files_item_data.to_dict()
                 files.append(files_item)
 
+        handler: dict[str, Any] | Unset = UNSET
+        if not isinstance(self.handler, Unset):
+            handler = self.handler.to_dict()
+
         language = self.language
 
         priority = self.priority
@@ -99,6 +105,8 @@ class Execute:
             field_dict["file"] = file
         if files is not UNSET:
             field_dict["files"] = files
+        if handler is not UNSET:
+            field_dict["handler"] = handler
         if language is not UNSET:
             field_dict["language"] = language
         if priority is not UNSET:
@@ -117,6 +125,7 @@ class Execute:
     @classmethod
     def from_dict(cls: type[T], src_dict: Mapping[str, Any]) -> T:
         from ..models.execute_env import ExecuteEnv  # noqa: PLC0415
+        from ..models.handler import Handler  # noqa: PLC0415
         from ..models.input_file import InputFile  # noqa: PLC0415
 
         d = dict(src_dict)
@@ -146,6 +155,13 @@ class Execute:
 
                 files.append(files_item)
 
+        _handler = d.pop("handler", UNSET)
+        handler: Handler | Unset
+        if isinstance(_handler, Unset):
+            handler = UNSET
+        else:
+            handler = Handler.from_dict(_handler)
+
         language = d.pop("language", UNSET)
 
         priority = d.pop("priority", UNSET)
@@ -166,6 +182,7 @@ class Execute:
             env=env,
             file=file,
             files=files,
+            handler=handler,
             language=language,
             priority=priority,
             stdin=stdin,

@@ -13,6 +13,7 @@ from ..types import UNSET, Unset
 
 if TYPE_CHECKING:
     from ..models.execution import Execution
+    from ..models.handler_result import HandlerResult
 
 
 T = TypeVar("T", bound="ExecutionResult")
@@ -27,6 +28,7 @@ class ExecutionResult:
     """ Error output, its first MiB. """
     stdout: str
     """ Standard output, its first MiB. """
+    handler: HandlerResult | Unset = UNSET
     result: str | Unset = UNSET
     """ What the program wrote to the file that EXECUTION_RESULT names. """
     result_truncated: bool | Unset = UNSET
@@ -44,6 +46,10 @@ class ExecutionResult:
         stderr = self.stderr
 
         stdout = self.stdout
+
+        handler: dict[str, Any] | Unset = UNSET
+        if not isinstance(self.handler, Unset):
+            handler = self.handler.to_dict()
 
         result = self.result
 
@@ -63,6 +69,8 @@ class ExecutionResult:
                 "stdout": stdout,
             }
         )
+        if handler is not UNSET:
+            field_dict["handler"] = handler
         if result is not UNSET:
             field_dict["result"] = result
         if result_truncated is not UNSET:
@@ -77,6 +85,7 @@ class ExecutionResult:
     @classmethod
     def from_dict(cls: type[T], src_dict: Mapping[str, Any]) -> T:
         from ..models.execution import Execution  # noqa: PLC0415
+        from ..models.handler_result import HandlerResult  # noqa: PLC0415
 
         d = dict(src_dict)
         encoding = check_execution_result_encoding(d.pop("encoding"))
@@ -86,6 +95,13 @@ class ExecutionResult:
         stderr = d.pop("stderr")
 
         stdout = d.pop("stdout")
+
+        _handler = d.pop("handler", UNSET)
+        handler: HandlerResult | Unset
+        if isinstance(_handler, Unset):
+            handler = UNSET
+        else:
+            handler = HandlerResult.from_dict(_handler)
 
         result = d.pop("result", UNSET)
 
@@ -100,6 +116,7 @@ class ExecutionResult:
             execution=execution,
             stderr=stderr,
             stdout=stdout,
+            handler=handler,
             result=result,
             result_truncated=result_truncated,
             stderr_truncated=stderr_truncated,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from attrs import define as _attrs_define
 
 from ..models.session_mode import SessionMode, check_session_mode
+from ..models.session_on_idle import SessionOnIdle, check_session_on_idle
 from ..models.session_state import SessionState, check_session_state
 from ..types import UNSET, Unset
 
@@ -51,6 +52,8 @@ class Session:
     """ Problem and advice. """
     name: str | Unset = UNSET
     """ Name. """
+    on_idle: SessionOnIdle | Unset = UNSET
+    """ What happens then. """
     origin: str | Unset = UNSET
     """ session: the agent had it; pool: it was warm; cold: it was made for the request. """
     reason: str | Unset = UNSET
@@ -97,6 +100,10 @@ class Session:
 
         name = self.name
 
+        on_idle: str | Unset = UNSET
+        if not isinstance(self.on_idle, Unset):
+            on_idle = self.on_idle
+
         origin = self.origin
 
         reason = self.reason
@@ -139,6 +146,8 @@ class Session:
             field_dict["message"] = message
         if name is not UNSET:
             field_dict["name"] = name
+        if on_idle is not UNSET:
+            field_dict["on_idle"] = on_idle
         if origin is not UNSET:
             field_dict["origin"] = origin
         if reason is not UNSET:
@@ -200,6 +209,13 @@ class Session:
 
         name = d.pop("name", UNSET)
 
+        _on_idle = d.pop("on_idle", UNSET)
+        on_idle: SessionOnIdle | Unset
+        if isinstance(_on_idle, Unset):
+            on_idle = UNSET
+        else:
+            on_idle = check_session_on_idle(_on_idle)
+
         origin = d.pop("origin", UNSET)
 
         reason = d.pop("reason", UNSET)
@@ -228,6 +244,7 @@ class Session:
             memory_bytes=memory_bytes,
             message=message,
             name=name,
+            on_idle=on_idle,
             origin=origin,
             reason=reason,
             started_at=started_at,

@@ -8,6 +8,7 @@ from attrs import define as _attrs_define
 from ..types import UNSET, Unset
 
 if TYPE_CHECKING:
+    from ..models.handler import Handler
     from ..models.input_file import InputFile
     from ..models.submission_env import SubmissionEnv
     from ..models.submission_env_secret import SubmissionEnvSecret
@@ -35,6 +36,7 @@ class Submission:
     """ Name of the program's file; absent: the language's. """
     files: list[InputFile] | Unset = UNSET
     """ More files; at most 8 MiB together with code and stdin. """
+    handler: Handler | Unset = UNSET
     image: str | Unset = UNSET
     """ Image of its sandbox, with command. """
     labels: SubmissionLabels | Unset = UNSET
@@ -84,6 +86,10 @@ class Submission:
                 files_item = files_item_data.to_dict()
                 files.append(files_item)
 
+        handler: dict[str, Any] | Unset = UNSET
+        if not isinstance(self.handler, Unset):
+            handler = self.handler.to_dict()
+
         image = self.image
 
         labels: dict[str, Any] | Unset = UNSET
@@ -123,6 +129,8 @@ class Submission:
             field_dict["file"] = file
         if files is not UNSET:
             field_dict["files"] = files
+        if handler is not UNSET:
+            field_dict["handler"] = handler
         if image is not UNSET:
             field_dict["image"] = image
         if labels is not UNSET:
@@ -146,6 +154,7 @@ class Submission:
 
     @classmethod
     def from_dict(cls: type[T], src_dict: Mapping[str, Any]) -> T:
+        from ..models.handler import Handler  # noqa: PLC0415
         from ..models.input_file import InputFile  # noqa: PLC0415
         from ..models.submission_env import SubmissionEnv  # noqa: PLC0415
         from ..models.submission_env_secret import SubmissionEnvSecret  # noqa: PLC0415
@@ -185,6 +194,13 @@ class Submission:
 
                 files.append(files_item)
 
+        _handler = d.pop("handler", UNSET)
+        handler: Handler | Unset
+        if isinstance(_handler, Unset):
+            handler = UNSET
+        else:
+            handler = Handler.from_dict(_handler)
+
         image = d.pop("image", UNSET)
 
         _labels = d.pop("labels", UNSET)
@@ -217,6 +233,7 @@ class Submission:
             env_secret=env_secret,
             file=file,
             files=files,
+            handler=handler,
             image=image,
             labels=labels,
             language=language,

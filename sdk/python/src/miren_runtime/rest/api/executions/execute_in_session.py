@@ -6,6 +6,9 @@ import httpx
 
 from ...client import AuthenticatedClient, Client
 from ...models.execute import Execute
+from ...models.execute_in_session_encoding import (
+    ExecuteInSessionEncoding,
+)
 from ...models.execution import Execution
 from ...models.problem import Problem
 from ...types import UNSET, Response, Unset
@@ -16,15 +19,26 @@ def _get_kwargs(
     *,
     body: Execute,
     wait: int | Unset = 0,
+    encoding: ExecuteInSessionEncoding | Unset = "text",
     idempotency_key: str | Unset = UNSET,
+    accept: str | Unset = UNSET,
 ) -> dict[str, Any]:
     headers: dict[str, Any] = {}
     if not isinstance(idempotency_key, Unset):
         headers["Idempotency-Key"] = idempotency_key
 
+    if not isinstance(accept, Unset):
+        headers["Accept"] = accept
+
     params: dict[str, Any] = {}
 
     params["wait"] = wait
+
+    json_encoding: str | Unset = UNSET
+    if not isinstance(encoding, Unset):
+        json_encoding = encoding
+
+    params["encoding"] = json_encoding
 
     params = {k: v for k, v in params.items() if v is not UNSET and v is not None}
 
@@ -75,7 +89,9 @@ def sync_detailed(
     client: AuthenticatedClient | Client,
     body: Execute,
     wait: int | Unset = 0,
+    encoding: ExecuteInSessionEncoding | Unset = "text",
     idempotency_key: str | Unset = UNSET,
+    accept: str | Unset = UNSET,
 ) -> Response[Execution | Problem]:
     """Execute code or a command in a persistent session
 
@@ -83,8 +99,11 @@ def sync_detailed(
         id (str): Id of the session.
         wait (int | Unset): Longest time until the execution has ended, in seconds. Then it is
             returned as it is. Default: 0.
+        encoding (ExecuteInSessionEncoding | Unset): text: bytes that are not UTF-8 are replaced.
+            Default: 'text'.
         idempotency_key (str | Unset): Names the submission: another one with the key and the same
             body gets the execution of the first.
+        accept (str | Unset): text/event-stream: the answer is the stream of the execution.
         body (Execute):
 
     Raises:
@@ -99,7 +118,9 @@ def sync_detailed(
         id=id,
         body=body,
         wait=wait,
+        encoding=encoding,
         idempotency_key=idempotency_key,
+        accept=accept,
     )
 
     response = client.get_httpx_client().request(
@@ -115,7 +136,9 @@ def sync(
     client: AuthenticatedClient | Client,
     body: Execute,
     wait: int | Unset = 0,
+    encoding: ExecuteInSessionEncoding | Unset = "text",
     idempotency_key: str | Unset = UNSET,
+    accept: str | Unset = UNSET,
 ) -> Execution | Problem | None:
     """Execute code or a command in a persistent session
 
@@ -123,8 +146,11 @@ def sync(
         id (str): Id of the session.
         wait (int | Unset): Longest time until the execution has ended, in seconds. Then it is
             returned as it is. Default: 0.
+        encoding (ExecuteInSessionEncoding | Unset): text: bytes that are not UTF-8 are replaced.
+            Default: 'text'.
         idempotency_key (str | Unset): Names the submission: another one with the key and the same
             body gets the execution of the first.
+        accept (str | Unset): text/event-stream: the answer is the stream of the execution.
         body (Execute):
 
     Raises:
@@ -140,7 +166,9 @@ def sync(
         client=client,
         body=body,
         wait=wait,
+        encoding=encoding,
         idempotency_key=idempotency_key,
+        accept=accept,
     ).parsed
 
 
@@ -150,7 +178,9 @@ async def asyncio_detailed(
     client: AuthenticatedClient | Client,
     body: Execute,
     wait: int | Unset = 0,
+    encoding: ExecuteInSessionEncoding | Unset = "text",
     idempotency_key: str | Unset = UNSET,
+    accept: str | Unset = UNSET,
 ) -> Response[Execution | Problem]:
     """Execute code or a command in a persistent session
 
@@ -158,8 +188,11 @@ async def asyncio_detailed(
         id (str): Id of the session.
         wait (int | Unset): Longest time until the execution has ended, in seconds. Then it is
             returned as it is. Default: 0.
+        encoding (ExecuteInSessionEncoding | Unset): text: bytes that are not UTF-8 are replaced.
+            Default: 'text'.
         idempotency_key (str | Unset): Names the submission: another one with the key and the same
             body gets the execution of the first.
+        accept (str | Unset): text/event-stream: the answer is the stream of the execution.
         body (Execute):
 
     Raises:
@@ -174,7 +207,9 @@ async def asyncio_detailed(
         id=id,
         body=body,
         wait=wait,
+        encoding=encoding,
         idempotency_key=idempotency_key,
+        accept=accept,
     )
 
     response = await client.get_async_httpx_client().request(**kwargs)
@@ -188,7 +223,9 @@ async def asyncio(
     client: AuthenticatedClient | Client,
     body: Execute,
     wait: int | Unset = 0,
+    encoding: ExecuteInSessionEncoding | Unset = "text",
     idempotency_key: str | Unset = UNSET,
+    accept: str | Unset = UNSET,
 ) -> Execution | Problem | None:
     """Execute code or a command in a persistent session
 
@@ -196,8 +233,11 @@ async def asyncio(
         id (str): Id of the session.
         wait (int | Unset): Longest time until the execution has ended, in seconds. Then it is
             returned as it is. Default: 0.
+        encoding (ExecuteInSessionEncoding | Unset): text: bytes that are not UTF-8 are replaced.
+            Default: 'text'.
         idempotency_key (str | Unset): Names the submission: another one with the key and the same
             body gets the execution of the first.
+        accept (str | Unset): text/event-stream: the answer is the stream of the execution.
         body (Execute):
 
     Raises:
@@ -214,6 +254,8 @@ async def asyncio(
             client=client,
             body=body,
             wait=wait,
+            encoding=encoding,
             idempotency_key=idempotency_key,
+            accept=accept,
         )
     ).parsed

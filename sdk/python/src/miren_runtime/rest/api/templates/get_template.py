@@ -6,7 +6,7 @@ import httpx
 
 from ...client import AuthenticatedClient, Client
 from ...models.problem import Problem
-from ...models.template import Template
+from ...models.template_details import TemplateDetails
 from ...types import Response
 
 
@@ -24,9 +24,9 @@ def _get_kwargs(
     return _kwargs
 
 
-def _parse_response(*, client: AuthenticatedClient | Client, response: httpx.Response) -> Problem | Template:
+def _parse_response(*, client: AuthenticatedClient | Client, response: httpx.Response) -> Problem | TemplateDetails:
     if response.status_code == 200:
-        response_200 = Template.from_dict(response.json())
+        response_200 = TemplateDetails.from_dict(response.json())
 
         return response_200
 
@@ -40,7 +40,9 @@ def _parse_response(*, client: AuthenticatedClient | Client, response: httpx.Res
     return response_default
 
 
-def _build_response(*, client: AuthenticatedClient | Client, response: httpx.Response) -> Response[Problem | Template]:
+def _build_response(
+    *, client: AuthenticatedClient | Client, response: httpx.Response
+) -> Response[Problem | TemplateDetails]:
     return Response(
         status_code=HTTPStatus(response.status_code),
         content=response.content,
@@ -53,7 +55,7 @@ def sync_detailed(
     name: str,
     *,
     client: AuthenticatedClient | Client,
-) -> Response[Problem | Template]:
+) -> Response[Problem | TemplateDetails]:
     """Get a template
 
     Args:
@@ -64,7 +66,7 @@ def sync_detailed(
         httpx.TimeoutException: If the request takes longer than Client.timeout.
 
     Returns:
-        Response[Problem | Template]
+        Response[Problem | TemplateDetails]
     """
 
     kwargs = _get_kwargs(
@@ -82,7 +84,7 @@ def sync(
     name: str,
     *,
     client: AuthenticatedClient | Client,
-) -> Problem | Template | None:
+) -> Problem | TemplateDetails | None:
     """Get a template
 
     Args:
@@ -93,7 +95,7 @@ def sync(
         httpx.TimeoutException: If the request takes longer than Client.timeout.
 
     Returns:
-        Problem | Template
+        Problem | TemplateDetails
     """
 
     return sync_detailed(
@@ -106,7 +108,7 @@ async def asyncio_detailed(
     name: str,
     *,
     client: AuthenticatedClient | Client,
-) -> Response[Problem | Template]:
+) -> Response[Problem | TemplateDetails]:
     """Get a template
 
     Args:
@@ -117,7 +119,7 @@ async def asyncio_detailed(
         httpx.TimeoutException: If the request takes longer than Client.timeout.
 
     Returns:
-        Response[Problem | Template]
+        Response[Problem | TemplateDetails]
     """
 
     kwargs = _get_kwargs(
@@ -133,7 +135,7 @@ async def asyncio(
     name: str,
     *,
     client: AuthenticatedClient | Client,
-) -> Problem | Template | None:
+) -> Problem | TemplateDetails | None:
     """Get a template
 
     Args:
@@ -144,7 +146,7 @@ async def asyncio(
         httpx.TimeoutException: If the request takes longer than Client.timeout.
 
     Returns:
-        Problem | Template
+        Problem | TemplateDetails
     """
 
     return (
