@@ -95,16 +95,23 @@ const defaultWait = 60
 
 // Wait is a number of seconds in a query. The library sets a field that is 0 to
 // the default of its tag, also if the request states 0; this one stays 0.
-type Wait struct{ Seconds int64 }
+type Wait struct {
+	Value  int64
+	stated bool
+}
 
 // Receiver implements huma.ParamWrapper.
 func (w *Wait) Receiver() reflect.Value { return reflect.ValueOf(w).Elem().Field(0) }
 
-// OnParamSet implements huma.ParamReactor.
-func (w *Wait) OnParamSet(stated bool, _ any) {
-	if !stated {
-		w.Seconds = defaultWait
+// OnParamSet implements huma.ParamReactor; an absent parameter makes no call.
+func (w *Wait) OnParamSet(stated bool, _ any) { w.stated = stated }
+
+// seconds returns the time, in seconds.
+func (w *Wait) seconds() int64 {
+	if !w.stated {
+		return defaultWait
 	}
+	return w.Value
 }
 
 // Schema implements huma.SchemaProvider.
@@ -168,7 +175,7 @@ func createSession(ctx context.Context, in *createSessionInput) (*created, error
 	if err != nil {
 		return nil, err
 	}
-	if sb, err = waitFor(ctx, sb, sandbox.WaitUntilRunning, in.WaitSeconds.Seconds); err != nil {
+	if sb, err = waitFor(ctx, sb, sandbox.WaitUntilRunning, in.WaitSeconds.seconds()); err != nil {
 		return nil, err
 	}
 	return &created{Prefix + "/sessions/" + string(sb.ID), sessionOf(sb)}, nil
@@ -191,7 +198,7 @@ func createEphemeral(ctx context.Context, in *createSessionInput) (*created, err
 		}
 	}
 	req.EnvSecret = b.EnvSecret
-	e, err := submit(ctx, req, in.WaitSeconds.Seconds)
+	e, err := submit(ctx, req, in.WaitSeconds.seconds())
 	if err != nil {
 		return nil, err
 	}

@@ -1,6 +1,7 @@
 package rpcserver_test
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -17,6 +18,7 @@ import (
 	"github.com/coder/websocket"
 
 	"miren.dev/runtime/api/sandbox"
+	"miren.dev/runtime/entity"
 	"miren.dev/runtime/pkg/rpc"
 	"miren.dev/runtime/servers/api"
 	"miren.dev/runtime/servers/rest"
@@ -261,4 +263,32 @@ func TestRESTIdempotency(t *testing.T) {
 	if e.call(http.MethodGet, "/sessions", "", http.StatusOK, &page); len(page.Sessions) != 3 {
 		t.Errorf("%d sessions", len(page.Sessions))
 	}
+}
+
+// TestRESTWait: a session is returned when it runs, unless the request says how
+// long it waits.
+func TestRESTWait(t *testing.T) {
+	e := newRESTEnv(t)
+	var s rest.Session
+	if e.call(http.MethodPost, "/sessions?wait=0", `{"image": "image"}`, http.StatusCreated, &s); s.State != "creating" {
+		t.Errorf("with wait=0: %s", s.State)
+	}
+	placed := make(chan struct{})
+	go func() { // the scheduler's part
+		defer close(placed)
+		wait.For(t, "both are placed", func() bool {
+			list, _, err := entity.List[sandbox.Sandbox](e.ctx(), e.store.Store, entity.Query{})
+			for _, sb := range list {
+				if sb.Spec.Node == "" {
+					sb.Spec.Node = e.node
+					err = cmp.Or(err, entity.UpdateSpec(e.ctx(), e.store.Store, sb))
+				}
+			}
+			return err == nil && len(list) == 2
+		})
+	}()
+	if e.call(http.MethodPost, "/sessions", `{"image": "image"}`, http.StatusCreated, &s); s.State != "running" {
+		t.Errorf("without wait: %s", s.State)
+	}
+	<-placed
 }
