@@ -1,6 +1,8 @@
-// Package rest is the REST face of the server, /api/v1: sessions, their files
-// and commands, executions and templates, for programs with an API key. It
-// decodes requests, makes RPC calls as their caller, and encodes the answers.
+// Package rest is the REST face of the server, /api/v1: sessions with their
+// files, commands, ports, snapshots and forks, all containers of a project,
+// executions, templates, pools, volumes, keys and the audit log, for programs
+// with an API key. It decodes requests, makes RPC calls as their caller, and
+// encodes the answers.
 //
 // A session is a sandbox (mode persistent) or an execution (mode ephemeral), and
 // has its id. The OpenAPI 3.1 document is generated from the types of this
