@@ -183,6 +183,9 @@ func createSession(ctx context.Context, in *createSessionInput) (*created, error
 
 func createEphemeral(ctx context.Context, in *createSessionInput) (*created, error) {
 	b := &in.Body
+	if b.Name != "" || b.DiskBytes != nil || b.TTLSeconds != nil || b.IdleTimeoutSeconds != nil || b.OnIdle != "" || len(b.Volumes) > 0 {
+		return nil, errs.New(errs.InvalidArgument, "name, disk_bytes, ttl_seconds, idle_timeout_seconds, on_idle and volumes belong to persistent sessions")
+	}
 	req, err := b.Execute.request(callerFrom(ctx).Project(), in.Key)
 	if err != nil {
 		return nil, err

@@ -195,6 +195,8 @@ func TestRESTProblems(t *testing.T) {
 		{"POST", "/sessions", `{"templat": "python"}`, 422, "templat"},
 		{"POST", "/sessions", `{`, 400, "invalid_argument"},
 		{"POST", "/sessions", `{"mode": "ephemeral"}`, 400, "execute belongs"},
+		{"POST", "/sessions", `{"mode": "ephemeral", "execute": {"code": "1"}, "ttl_seconds": 1}`, 400, "belong to persistent"},
+		{"POST", "/sessions", `{"mode": "ephemeral", "execute": {"code": "1"}, "volumes": [{"volume": "a", "path": "/a"}]}`, 400, "belong to persistent"},
 		{"POST", "/sessions", `{"template": "nowhere"}`, 404, "not_found"},
 		{"POST", "/executions", `{}`, 400, "either code or command"},
 		{"GET", "/sessions/sb-zzzzzzzz", "", 404, "not_found"},
