@@ -77,6 +77,7 @@ func New(s *api.Server, mux *http.ServeMux) huma.API {
 	registerPorts(a)
 	registerKeys(a)
 	registerAudit(a)
+	registerEgress(a)
 	mountPorts(s, mux)
 	return a
 }

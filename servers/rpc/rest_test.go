@@ -292,3 +292,27 @@ func TestRESTWait(t *testing.T) {
 	}
 	<-placed
 }
+
+// TestRESTEgressAndStats: the network policy of a running session is changed, and
+// its use is read.
+func TestRESTEgressAndStats(t *testing.T) {
+	e := newRESTEnv(t)
+	sb := e.run("sleep")
+	path := "/sessions/" + string(sb.ID) + "/egress"
+	e.call(http.MethodPut, path, `{"mode": "list", "allow": ["example.com"]}`, http.StatusOK, nil)
+	now, err := entity.Get[sandbox.Sandbox](e.ctx(), e.store.Store, sb.ID)
+	e.must(err)
+	if p := now.Spec.Template.Egress; p == nil || p.Mode != sandbox.EgressModeList || !slices.Equal(p.Allow, []string{"example.com"}) {
+		t.Errorf("%+v", p)
+	}
+	e.call(http.MethodPut, path, `{"mode": "list", "allow": ["not a domain"]}`, http.StatusBadRequest, nil)
+	var l rest.EgressLog
+	if e.call(http.MethodGet, path, "", http.StatusOK, &l); l.Records == nil {
+		t.Error("no list of records")
+	}
+	var s rest.Stats
+	if e.call(http.MethodGet, "/containers/"+string(sb.ID)+"/stats", "", http.StatusOK, &s); s.At.IsZero() || s.Processes == 0 {
+		t.Errorf("%+v", s)
+	}
+	e.call(http.MethodGet, "/containers/"+string(e.sandbox("sleep").ID)+"/stats", "", http.StatusConflict, nil)
+}

@@ -34,6 +34,7 @@ func init() {
 	maps.Copy(restBodies, map[string]string{
 		"POST /keys": `{"name": "none"}`,
 
+		"PUT /sessions/{id}/egress":     `{"mode": "none"}`,
 		"PUT /sessions/{id}/idle":       `{}`,
 		"POST /sessions/{id}/snapshots": `{}`,
 		"POST /sessions/{id}/forks":     `{}`,

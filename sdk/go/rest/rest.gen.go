@@ -663,6 +663,36 @@ type Egress struct {
 // EgressMode none; all; or what allow lists.
 type EgressMode string
 
+// EgressLog defines model for EgressLog.
+type EgressLog struct {
+	// Records The last ones that the node keeps in memory, the oldest first.
+	Records []EgressRecord `json:"records"`
+}
+
+// EgressRecord defines model for EgressRecord.
+type EgressRecord struct {
+	// Address The address, of a connection.
+	Address *string `json:"address,omitempty"`
+
+	// At Time.
+	At time.Time `json:"at"`
+
+	// Name The name, which the session chose.
+	Name *string `json:"name,omitempty"`
+
+	// Permitted The policy permitted it.
+	Permitted bool `json:"permitted"`
+
+	// Port The port.
+	Port *int64 `json:"port,omitempty"`
+
+	// Protocol dns, tls, http, https (with a secret) or tcp.
+	Protocol string `json:"protocol"`
+
+	// Reason Reason of a refusal, or of a failure.
+	Reason *string `json:"reason,omitempty"`
+}
+
 // EndEvent defines model for EndEvent.
 type EndEvent struct {
 	// ExitCode Exit code; 128+n for signal n.
@@ -1465,6 +1495,21 @@ type SnapshotPage struct {
 	Snapshots []Snapshot `json:"snapshots"`
 }
 
+// Stats defines model for Stats.
+type Stats struct {
+	// At Time of the reading.
+	At time.Time `json:"at"`
+
+	// CPUMs Milliseconds of CPU time since its start.
+	CPUMs int64 `json:"cpu_ms"`
+
+	// MemoryBytes Memory.
+	MemoryBytes int64 `json:"memory_bytes"`
+
+	// Processes Processes.
+	Processes int64 `json:"processes"`
+}
+
 // Step defines model for Step.
 type Step struct {
 	// Args run: a command, and the user if it is another. copy: a path of files, its path in the image, and if need be owner and mode. env: names and values in turn. Others: one.
@@ -2131,6 +2176,9 @@ type CreateSessionJSONRequestBody = CreateSession
 // RunCommandJSONRequestBody defines body for RunCommand for application/json ContentType.
 type RunCommandJSONRequestBody = Command
 
+// SetSessionEgressJSONRequestBody defines body for SetSessionEgress for application/json ContentType.
+type SetSessionEgressJSONRequestBody = Egress
+
 // ExecuteInSessionJSONRequestBody defines body for ExecuteInSession for application/json ContentType.
 type ExecuteInSessionJSONRequestBody = Execute
 
@@ -2266,6 +2314,11 @@ type ClientInterface interface {
 	//
 	// Corresponds with GET /containers/{id}/logs (the `GetContainerLogs` operationId).
 	GetContainerLogs(ctx context.Context, id string, params *GetContainerLogsParams, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// GetContainerStats Read what a running container uses
+	//
+	// Corresponds with GET /containers/{id}/stats (the `GetContainerStats` operationId).
+	GetContainerStats(ctx context.Context, id string, reqEditors ...RequestEditorFn) (*http.Response, error)
 
 	// ListExecutions List the executions of the project, newest first
 	//
@@ -2416,6 +2469,25 @@ type ClientInterface interface {
 	//
 	// Corresponds with GET /sessions/{id}/commands/{command}/stream (the `StreamCommand` operationId).
 	StreamCommand(ctx context.Context, id string, command string, params *StreamCommandParams, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// ListSessionEgress List what a session whose policy has rules asked for
+	//
+	// Corresponds with GET /sessions/{id}/egress (the `ListSessionEgress` operationId).
+	ListSessionEgress(ctx context.Context, id string, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// SetSessionEgressWithBody Change what a session may reach, connections that are open included
+	//
+	// Takes any type of body and a specified content type.
+	//
+	// Corresponds with PUT /sessions/{id}/egress (the `SetSessionEgress` operationId).
+	SetSessionEgressWithBody(ctx context.Context, id string, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// SetSessionEgress Change what a session may reach, connections that are open included
+	//
+	// Takes a body of the `application/json` content type.
+	//
+	// Corresponds with PUT /sessions/{id}/egress (the `SetSessionEgress` operationId).
+	SetSessionEgress(ctx context.Context, id string, body SetSessionEgressJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
 
 	// ExecuteInSessionWithBody Execute code or a command in a persistent session
 	//
@@ -2776,6 +2848,21 @@ func (c *Client) GetContainer(ctx context.Context, id string, reqEditors ...Requ
 // Corresponds with GET /containers/{id}/logs (the `GetContainerLogs` operationId).
 func (c *Client) GetContainerLogs(ctx context.Context, id string, params *GetContainerLogsParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
 	req, err := NewGetContainerLogsRequest(c.Server, id, params)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// GetContainerStats Read what a running container uses
+//
+// Corresponds with GET /containers/{id}/stats (the `GetContainerStats` operationId).
+func (c *Client) GetContainerStats(ctx context.Context, id string, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewGetContainerStatsRequest(c.Server, id)
 	if err != nil {
 		return nil, err
 	}
@@ -3186,6 +3273,55 @@ func (c *Client) EndCommand(ctx context.Context, id string, command string, reqE
 // Corresponds with GET /sessions/{id}/commands/{command}/stream (the `StreamCommand` operationId).
 func (c *Client) StreamCommand(ctx context.Context, id string, command string, params *StreamCommandParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
 	req, err := NewStreamCommandRequest(c.Server, id, command, params)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// ListSessionEgress List what a session whose policy has rules asked for
+//
+// Corresponds with GET /sessions/{id}/egress (the `ListSessionEgress` operationId).
+func (c *Client) ListSessionEgress(ctx context.Context, id string, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewListSessionEgressRequest(c.Server, id)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// SetSessionEgressWithBody Change what a session may reach, connections that are open included
+//
+// Takes any type of body and a specified content type.
+//
+// Corresponds with PUT /sessions/{id}/egress (the `SetSessionEgress` operationId).
+func (c *Client) SetSessionEgressWithBody(ctx context.Context, id string, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewSetSessionEgressRequestWithBody(c.Server, id, contentType, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// SetSessionEgress Change what a session may reach, connections that are open included
+//
+// Takes a body of the `application/json` content type.
+//
+// Corresponds with PUT /sessions/{id}/egress (the `SetSessionEgress` operationId).
+func (c *Client) SetSessionEgress(ctx context.Context, id string, body SetSessionEgressJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewSetSessionEgressRequest(c.Server, id, body)
 	if err != nil {
 		return nil, err
 	}
@@ -4375,6 +4511,40 @@ func NewGetContainerLogsRequest(server string, id string, params *GetContainerLo
 	return req, nil
 }
 
+// NewGetContainerStatsRequest constructs an http.Request for the GetContainerStats method
+func NewGetContainerStatsRequest(server string, id string) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "id", id, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/containers/%s/stats", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
 // NewListExecutionsRequest constructs an http.Request for the ListExecutions method
 func NewListExecutionsRequest(server string, params *ListExecutionsParams) (*http.Request, error) {
 	var err error
@@ -5538,6 +5708,87 @@ func NewStreamCommandRequest(server string, id string, command string, params *S
 		}
 
 	}
+
+	return req, nil
+}
+
+// NewListSessionEgressRequest constructs an http.Request for the ListSessionEgress method
+func NewListSessionEgressRequest(server string, id string) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "id", id, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/sessions/%s/egress", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewSetSessionEgressRequest calls the generic SetSessionEgress builder with application/json body
+func NewSetSessionEgressRequest(server string, id string, body SetSessionEgressJSONRequestBody) (*http.Request, error) {
+	var bodyReader io.Reader
+	buf, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	bodyReader = bytes.NewReader(buf)
+	return NewSetSessionEgressRequestWithBody(server, id, "application/json", bodyReader)
+}
+
+// NewSetSessionEgressRequestWithBody constructs an http.Request for the SetSessionEgress method, with any body, and a specified content type
+func NewSetSessionEgressRequestWithBody(server string, id string, contentType string, body io.Reader) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "id", id, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/sessions/%s/egress", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPut, queryURL.String(), body)
+	if err != nil {
+		return nil, err
+	}
+
+	req.Header.Add("Content-Type", contentType)
 
 	return req, nil
 }
@@ -7511,6 +7762,13 @@ type ClientWithResponsesInterface interface {
 	// Corresponds with GET /containers/{id}/logs (the `GetContainerLogs` operationId).
 	GetContainerLogsWithResponse(ctx context.Context, id string, params *GetContainerLogsParams, reqEditors ...RequestEditorFn) (*GetContainerLogsResponse, error)
 
+	// GetContainerStatsWithResponse Read what a running container uses
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /containers/{id}/stats (the `GetContainerStats` operationId).
+	GetContainerStatsWithResponse(ctx context.Context, id string, reqEditors ...RequestEditorFn) (*GetContainerStatsResponse, error)
+
 	// ListExecutionsWithResponse List the executions of the project, newest first
 	//
 	// Returns a wrapper object for the known response body format(s).
@@ -7692,6 +7950,27 @@ type ClientWithResponsesInterface interface {
 	//
 	// Corresponds with GET /sessions/{id}/commands/{command}/stream (the `StreamCommand` operationId).
 	StreamCommandWithResponse(ctx context.Context, id string, command string, params *StreamCommandParams, reqEditors ...RequestEditorFn) (*StreamCommandResponse, error)
+
+	// ListSessionEgressWithResponse List what a session whose policy has rules asked for
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /sessions/{id}/egress (the `ListSessionEgress` operationId).
+	ListSessionEgressWithResponse(ctx context.Context, id string, reqEditors ...RequestEditorFn) (*ListSessionEgressResponse, error)
+
+	// SetSessionEgressWithBodyWithResponse Change what a session may reach, connections that are open included
+	//
+	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with PUT /sessions/{id}/egress (the `SetSessionEgress` operationId).
+	SetSessionEgressWithBodyWithResponse(ctx context.Context, id string, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*SetSessionEgressResponse, error)
+
+	// SetSessionEgressWithResponse Change what a session may reach, connections that are open included
+	//
+	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with PUT /sessions/{id}/egress (the `SetSessionEgress` operationId).
+	SetSessionEgressWithResponse(ctx context.Context, id string, body SetSessionEgressJSONRequestBody, reqEditors ...RequestEditorFn) (*SetSessionEgressResponse, error)
 
 	// ExecuteInSessionWithBodyWithResponse Execute code or a command in a persistent session
 	//
@@ -8258,6 +8537,61 @@ func (r GetContainerLogsResponse) StatusCode() int {
 
 // ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
 func (r GetContainerLogsResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type GetContainerStatsResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *Stats
+	// ApplicationProblemJSON400 the response for an HTTP 400 `application/problem+json` response
+	ApplicationProblemJSON400 *Problem
+	// ApplicationProblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationProblemJSONDefault *Problem
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r GetContainerStatsResponse) GetJSON200() *Stats {
+	return r.JSON200
+}
+
+// GetApplicationProblemJSON400 returns the response for an HTTP 400 `application/problem+json` response
+func (r GetContainerStatsResponse) GetApplicationProblemJSON400() *Problem {
+	return r.ApplicationProblemJSON400
+}
+
+// GetApplicationProblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r GetContainerStatsResponse) GetApplicationProblemJSONDefault() *Problem {
+	return r.ApplicationProblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r GetContainerStatsResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r GetContainerStatsResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r GetContainerStatsResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r GetContainerStatsResponse) ContentType() string {
 	if r.HTTPResponse != nil {
 		return r.HTTPResponse.Header.Get("Content-Type")
 	}
@@ -9385,6 +9719,116 @@ func (r StreamCommandResponse) StatusCode() int {
 
 // ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
 func (r StreamCommandResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type ListSessionEgressResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *EgressLog
+	// ApplicationProblemJSON400 the response for an HTTP 400 `application/problem+json` response
+	ApplicationProblemJSON400 *Problem
+	// ApplicationProblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationProblemJSONDefault *Problem
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r ListSessionEgressResponse) GetJSON200() *EgressLog {
+	return r.JSON200
+}
+
+// GetApplicationProblemJSON400 returns the response for an HTTP 400 `application/problem+json` response
+func (r ListSessionEgressResponse) GetApplicationProblemJSON400() *Problem {
+	return r.ApplicationProblemJSON400
+}
+
+// GetApplicationProblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r ListSessionEgressResponse) GetApplicationProblemJSONDefault() *Problem {
+	return r.ApplicationProblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r ListSessionEgressResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r ListSessionEgressResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r ListSessionEgressResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r ListSessionEgressResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type SetSessionEgressResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *Session
+	// ApplicationProblemJSON400 the response for an HTTP 400 `application/problem+json` response
+	ApplicationProblemJSON400 *Problem
+	// ApplicationProblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationProblemJSONDefault *Problem
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r SetSessionEgressResponse) GetJSON200() *Session {
+	return r.JSON200
+}
+
+// GetApplicationProblemJSON400 returns the response for an HTTP 400 `application/problem+json` response
+func (r SetSessionEgressResponse) GetApplicationProblemJSON400() *Problem {
+	return r.ApplicationProblemJSON400
+}
+
+// GetApplicationProblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r SetSessionEgressResponse) GetApplicationProblemJSONDefault() *Problem {
+	return r.ApplicationProblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r SetSessionEgressResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r SetSessionEgressResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r SetSessionEgressResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r SetSessionEgressResponse) ContentType() string {
 	if r.HTTPResponse != nil {
 		return r.HTTPResponse.Header.Get("Content-Type")
 	}
@@ -11416,6 +11860,19 @@ func (c *ClientWithResponses) GetContainerLogsWithResponse(ctx context.Context, 
 	return ParseGetContainerLogsResponse(rsp)
 }
 
+// GetContainerStatsWithResponse Read what a running container uses
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /containers/{id}/stats (the `GetContainerStats` operationId).
+func (c *ClientWithResponses) GetContainerStatsWithResponse(ctx context.Context, id string, reqEditors ...RequestEditorFn) (*GetContainerStatsResponse, error) {
+	rsp, err := c.GetContainerStats(ctx, id, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseGetContainerStatsResponse(rsp)
+}
+
 // ListExecutionsWithResponse List the executions of the project, newest first
 //
 // Returns a wrapper object for the known response body format(s).
@@ -11752,6 +12209,45 @@ func (c *ClientWithResponses) StreamCommandWithResponse(ctx context.Context, id 
 		return nil, err
 	}
 	return ParseStreamCommandResponse(rsp)
+}
+
+// ListSessionEgressWithResponse List what a session whose policy has rules asked for
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /sessions/{id}/egress (the `ListSessionEgress` operationId).
+func (c *ClientWithResponses) ListSessionEgressWithResponse(ctx context.Context, id string, reqEditors ...RequestEditorFn) (*ListSessionEgressResponse, error) {
+	rsp, err := c.ListSessionEgress(ctx, id, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseListSessionEgressResponse(rsp)
+}
+
+// SetSessionEgressWithBodyWithResponse Change what a session may reach, connections that are open included
+//
+// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with PUT /sessions/{id}/egress (the `SetSessionEgress` operationId).
+func (c *ClientWithResponses) SetSessionEgressWithBodyWithResponse(ctx context.Context, id string, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*SetSessionEgressResponse, error) {
+	rsp, err := c.SetSessionEgressWithBody(ctx, id, contentType, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseSetSessionEgressResponse(rsp)
+}
+
+// SetSessionEgressWithResponse Change what a session may reach, connections that are open included
+//
+// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with PUT /sessions/{id}/egress (the `SetSessionEgress` operationId).
+func (c *ClientWithResponses) SetSessionEgressWithResponse(ctx context.Context, id string, body SetSessionEgressJSONRequestBody, reqEditors ...RequestEditorFn) (*SetSessionEgressResponse, error) {
+	rsp, err := c.SetSessionEgress(ctx, id, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseSetSessionEgressResponse(rsp)
 }
 
 // ExecuteInSessionWithBodyWithResponse Execute code or a command in a persistent session
@@ -12549,6 +13045,49 @@ func ParseGetContainerLogsResponse(rsp *http.Response) (*GetContainerLogsRespons
 	switch {
 	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
 		var dest LogPage
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON400 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSONDefault = &dest
+
+	case rsp.StatusCode == 400:
+		// Content-type (text/plain) unsupported
+
+	}
+
+	return response, nil
+}
+
+// ParseGetContainerStatsResponse parses an HTTP response from a GetContainerStatsWithResponse call
+func ParseGetContainerStatsResponse(rsp *http.Response) (*GetContainerStatsResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &GetContainerStatsResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest Stats
 		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
 			return nil, err
 		}
@@ -13453,6 +13992,92 @@ func ParseStreamCommandResponse(rsp *http.Response) (*StreamCommandResponse, err
 	}
 
 	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON400 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSONDefault = &dest
+
+	case rsp.StatusCode == 400:
+		// Content-type (text/plain) unsupported
+
+	}
+
+	return response, nil
+}
+
+// ParseListSessionEgressResponse parses an HTTP response from a ListSessionEgressWithResponse call
+func ParseListSessionEgressResponse(rsp *http.Response) (*ListSessionEgressResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &ListSessionEgressResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest EgressLog
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON400 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSONDefault = &dest
+
+	case rsp.StatusCode == 400:
+		// Content-type (text/plain) unsupported
+
+	}
+
+	return response, nil
+}
+
+// ParseSetSessionEgressResponse parses an HTTP response from a SetSessionEgressWithResponse call
+func ParseSetSessionEgressResponse(rsp *http.Response) (*SetSessionEgressResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &SetSessionEgressResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest Session
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
 	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
 		var dest Problem
 		if err := json.Unmarshal(bodyBytes, &dest); err != nil {

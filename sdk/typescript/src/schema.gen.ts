@@ -72,6 +72,23 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/containers/{id}/stats": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Read what a running container uses */
+        get: operations["get-container-stats"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/executions": {
         parameters: {
             query?: never;
@@ -310,6 +327,24 @@ export interface paths {
         /** Follow the output of a command in the background, as server-sent events */
         get: operations["stream-command"];
         put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/sessions/{id}/egress": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** List what a session whose policy has rules asked for */
+        get: operations["list-session-egress"];
+        /** Change what a session may reach, connections that are open included */
+        put: operations["set-session-egress"];
         post?: never;
         delete?: never;
         options?: never;
@@ -1121,6 +1156,32 @@ export interface components {
              */
             mode: "none" | "all" | "list";
         };
+        EgressLog: {
+            /** @description The last ones that the node keeps in memory, the oldest first. */
+            records: components["schemas"]["EgressRecord"][];
+        };
+        EgressRecord: {
+            /** @description The address, of a connection. */
+            address?: string;
+            /**
+             * Format: date-time
+             * @description Time.
+             */
+            at: string;
+            /** @description The name, which the session chose. */
+            name?: string;
+            /** @description The policy permitted it. */
+            permitted: boolean;
+            /**
+             * Format: int64
+             * @description The port.
+             */
+            port?: number;
+            /** @description dns, tls, http, https (with a secret) or tcp. */
+            protocol: string;
+            /** @description Reason of a refusal, or of a failure. */
+            reason?: string;
+        };
         EndEvent: {
             /**
              * Format: int64
@@ -1915,6 +1976,28 @@ export interface components {
             /** @description Snapshots, in the order of their ids. */
             snapshots: components["schemas"]["Snapshot"][];
         };
+        Stats: {
+            /**
+             * Format: date-time
+             * @description Time of the reading.
+             */
+            at: string;
+            /**
+             * Format: int64
+             * @description Milliseconds of CPU time since its start.
+             */
+            cpu_ms: number;
+            /**
+             * Format: int64
+             * @description Memory.
+             */
+            memory_bytes: number;
+            /**
+             * Format: int64
+             * @description Processes.
+             */
+            processes: number;
+        };
         Step: {
             /**
              * @description run: a command, and the user if it is another. copy: a path of files, its path in the image, and if need be owner and mode. env: names and values in turn. Others: one.
@@ -2267,6 +2350,8 @@ export type CreateSnapshotInputBody = components['schemas']['CreateSnapshotInput
 export type CreateVolumeInputBody = components['schemas']['CreateVolumeInputBody'];
 export type CreateVolumeSnapshotInputBody = components['schemas']['CreateVolumeSnapshotInputBody'];
 export type Egress = components['schemas']['Egress'];
+export type EgressLog = components['schemas']['EgressLog'];
+export type EgressRecord = components['schemas']['EgressRecord'];
 export type EndEvent = components['schemas']['EndEvent'];
 export type ErrorDetail = components['schemas']['ErrorDetail'];
 export type Execute = components['schemas']['Execute'];
@@ -2308,6 +2393,7 @@ export type SetPoolInputBody = components['schemas']['SetPoolInputBody'];
 export type SetTagInputBody = components['schemas']['SetTagInputBody'];
 export type Snapshot = components['schemas']['Snapshot'];
 export type SnapshotPage = components['schemas']['SnapshotPage'];
+export type Stats = components['schemas']['Stats'];
 export type Step = components['schemas']['Step'];
 export type Submission = components['schemas']['Submission'];
 export type Template = components['schemas']['Template'];
@@ -2499,6 +2585,48 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["LogPage"];
+                };
+            };
+            /** @description Bad Request */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                    "text/plain": string;
+                };
+            };
+            /** @description Error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    "get-container-stats": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Id of the container. */
+                id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Stats"];
                 };
             };
             /** @description Bad Request */
@@ -3437,6 +3565,94 @@ export interface operations {
                 };
                 content: {
                     "text/event-stream": string;
+                };
+            };
+            /** @description Bad Request */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                    "text/plain": string;
+                };
+            };
+            /** @description Error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    "list-session-egress": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Id of the session. */
+                id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["EgressLog"];
+                };
+            };
+            /** @description Bad Request */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                    "text/plain": string;
+                };
+            };
+            /** @description Error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    "set-session-egress": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Id of the session. */
+                id: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["Egress"];
+            };
+        };
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Session"];
                 };
             };
             /** @description Bad Request */

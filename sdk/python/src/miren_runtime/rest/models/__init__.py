@@ -31,7 +31,9 @@ from .create_volume_input_body import CreateVolumeInputBody
 from .create_volume_input_body_file_system import CreateVolumeInputBodyFileSystem
 from .create_volume_snapshot_input_body import CreateVolumeSnapshotInputBody
 from .egress import Egress
+from .egress_log import EgressLog
 from .egress_mode import EgressMode
+from .egress_record import EgressRecord
 from .end_event import EndEvent
 from .error_detail import ErrorDetail
 from .execute import Execute
@@ -99,6 +101,7 @@ from .snapshot import Snapshot
 from .snapshot_labels import SnapshotLabels
 from .snapshot_page import SnapshotPage
 from .snapshot_state import SnapshotState
+from .stats import Stats
 from .step import Step
 from .step_kind import StepKind
 from .stream_command_encoding import StreamCommandEncoding
@@ -160,7 +163,9 @@ __all__ = (
     "CreateVolumeInputBodyFileSystem",
     "CreateVolumeSnapshotInputBody",
     "Egress",
+    "EgressLog",
     "EgressMode",
+    "EgressRecord",
     "EndEvent",
     "ErrorDetail",
     "Execute",
@@ -228,6 +233,7 @@ __all__ = (
     "SnapshotLabels",
     "SnapshotPage",
     "SnapshotState",
+    "Stats",
     "Step",
     "StepKind",
     "StreamCommandEncoding",
