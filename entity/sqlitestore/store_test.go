@@ -306,3 +306,59 @@ func TestListsUseIndexes(t *testing.T) {
 		}
 	}
 }
+
+// TestDurable: the WAL is synced at every commit.
+func TestDurable(t *testing.T) {
+	s := open(t, sqlitestore.Config{})
+	for name, want := range map[string]string{"journal_mode": "wal", "synchronous": "2"} {
+		if got, err := s.Pragma(name); err != nil || got != want {
+			t.Errorf("%s is %q, %v; want %q", name, got, err, want)
+		}
+	}
+}
+
+// TestFull: while there is no room writes fail, whole, and reads go on; when there
+// is room again, writes do too.
+func TestFull(t *testing.T) {
+	s := open(t, sqlitestore.Config{})
+	proj := newProject(t, s)
+	if _, err := s.Pragma("max_page_count = 60"); err != nil {
+		t.Fatal(err)
+	}
+	var there []schema.ID
+	for {
+		o := &storetest.Thing{Meta: schema.Meta{Project: proj}, Spec: storetest.ThingSpec{Color: "red", Weight: make([]byte, 10_000)}}
+		err := entity.Create(t.Context(), s, o)
+		if err == nil && len(there) < 100 {
+			there = append(there, o.ID)
+			continue
+		}
+		if !errs.Is(err, errs.Unavailable) || errs.Detail(err, "outcome") != "" {
+			t.Fatalf("after %d: %v", len(there), err)
+		}
+		break
+	}
+	record := entity.HistoryRecord{Stream: entity.StreamAudit, Action: "a", Detail: []byte(`{"a":"` + strings.Repeat("x", 16_000) + `"}`)}
+	var err error
+	for range 20 {
+		if err = s.Append(t.Context(), record); err != nil {
+			break
+		}
+	}
+	if !errs.Is(err, errs.Unavailable) {
+		t.Errorf("append: %v", err)
+	}
+	page, err := s.List(t.Context(), entity.Query{Kind: "thing"})
+	if err != nil || len(page.Records) != len(there) || len(there) == 0 {
+		t.Fatalf("%d things of %d, %v", len(page.Records), len(there), err)
+	}
+	if err := s.Ping(t.Context()); err != nil {
+		t.Errorf("ping: %v", err)
+	}
+	if _, err := s.Pragma("max_page_count = 100000"); err != nil {
+		t.Fatal(err)
+	}
+	if o := create(t, s, proj); o.Revision != page.Token.Revision+1 {
+		t.Errorf("revision %d after %d", o.Revision, page.Token.Revision)
+	}
+}
