@@ -198,6 +198,16 @@ type DiskStatus struct {
 	Node id.Node `cbor:"6,keyasint,omitempty" json:"node,omitempty"`
 	// Block device on that node.
 	Device string `cbor:"7,keyasint,omitempty" json:"device,omitempty"`
+	// Id of the node whose log has its newest writes; of a disk that names no store also the
+	// node whose directory has its data. Empty: the store has everything.
+	Home string `cbor:"10,keyasint,omitempty" json:"home,omitempty"`
+	// Bytes written that only its home had when that was last read. (unit: bytes)
+	UnsentBytes *int64 `cbor:"11,keyasint,omitempty" json:"unsent_bytes,omitempty"`
+	// Time at which it was last taken over from a node that was down.
+	TakenOverAt *time.Time `cbor:"12,keyasint,omitempty" json:"taken_over_at,omitempty"`
+	// Bytes of writes that may have been lost then: unsent_bytes of that time. What was
+	// written in the last half minute of the node comes on top. (unit: bytes)
+	LostBytes *int64 `cbor:"13,keyasint,omitempty" json:"lost_bytes,omitempty"`
 	// Time of its attachment.
 	AttachedAt *time.Time `cbor:"8,keyasint,omitempty" json:"attached_at,omitempty"`
 	// Reason why it is not ready, cannot be attached, or is not detached yet.
@@ -257,6 +267,10 @@ const (
 	DiskAttrUsedBytes       = "status.used_bytes"
 	DiskAttrNode            = "status.node"
 	DiskAttrDevice          = "status.device"
+	DiskAttrHome            = "status.home"
+	DiskAttrUnsentBytes     = "status.unsent_bytes"
+	DiskAttrTakenOverAt     = "status.taken_over_at"
+	DiskAttrLostBytes       = "status.lost_bytes"
 	DiskAttrAttachedAt      = "status.attached_at"
 	DiskAttrMessage         = "status.message"
 )
@@ -336,6 +350,10 @@ var DiskKind = &schema.Kind{
 		{Path: "status.used_bytes", Number: 5, Type: "int", Doc: "Bytes that its files took when that was last read."},
 		{Path: "status.node", Number: 6, Type: "ref node", Doc: "Node that it is attached to.", Indexed: true},
 		{Path: "status.device", Number: 7, Type: "string", Doc: "Block device on that node."},
+		{Path: "status.home", Number: 10, Type: "string", Doc: "Id of the node whose log has its newest writes; of a disk that names no store also the node whose directory has its data. Empty: the store has everything."},
+		{Path: "status.unsent_bytes", Number: 11, Type: "int", Doc: "Bytes written that only its home had when that was last read."},
+		{Path: "status.taken_over_at", Number: 12, Type: "time", Doc: "Time at which it was last taken over from a node that was down."},
+		{Path: "status.lost_bytes", Number: 13, Type: "int", Doc: "Bytes of writes that may have been lost then: unsent_bytes of that time. What was written in the last half minute of the node comes on top."},
 		{Path: "status.attached_at", Number: 8, Type: "time", Doc: "Time of its attachment."},
 		{Path: "status.message", Number: 9, Type: "string", Doc: "Reason why it is not ready, cannot be attached, or is not detached yet."},
 	},

@@ -303,6 +303,14 @@ func used(d *disk.Disk) string {
 	return schema.CellBytes(*d.Status.UsedBytes)
 }
 
+// lost says how much may have been lost when a disk was taken over.
+func lost(d *disk.Disk) string {
+	if d.Status.LostBytes == nil {
+		return ": the last writes on the node that was down may be lost"
+	}
+	return ": " + schema.CellBytes(*d.Status.LostBytes) + " that only the node had which was down may be lost, and its writes of the last half minute"
+}
+
 // detail is a disk as `r disk show --json` prints it.
 type detail struct {
 	Disk      *disk.Disk           `json:"disk"`
@@ -357,6 +365,12 @@ func show(ctx context.Context, e *command.Env, name string) error {
 		{"file system", string(d.Spec.FileSystem)}, {"store", cmp.Or(d.Spec.Store, "of the server")}, {"volume", d.Status.Volume}}
 	if d.Status.Node != "" {
 		rows = append(rows, []string{"node", names[d.Status.Node]}, []string{"device", d.Status.Device})
+	}
+	if home := id.Node(d.Status.Home); home != "" && home != d.Status.Node {
+		rows = append(rows, []string{"home", cmp.Or(names[home], d.Status.Home)})
+	}
+	if d.Status.TakenOverAt != nil {
+		rows = append(rows, []string{"taken over", timeCell(d.Status.TakenOverAt) + lost(d)})
 	}
 	if d.Spec.SnapshotEvery != nil {
 		rows = append(rows, []string{"snapshots", fmt.Sprintf("every %s, the newest %d are kept", *d.Spec.SnapshotEvery, d.Spec.SnapshotKeep)})

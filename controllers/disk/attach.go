@@ -4,11 +4,9 @@ import (
 	"context"
 	"time"
 
-	"miren.dev/runtime/api/core"
 	"miren.dev/runtime/api/disk"
 	"miren.dev/runtime/components/filesystem"
 	"miren.dev/runtime/domain/disks"
-	"miren.dev/runtime/domain/nodes"
 	"miren.dev/runtime/entity"
 	"miren.dev/runtime/pkg/errs"
 )
@@ -29,7 +27,10 @@ func (r *Reconciler) attach(ctx context.Context, d *disk.Disk) error {
 	if d.Status.Node != r.Node || d.Status.AttachedAt == nil {
 		d.Status.Node, d.Status.AttachedAt = r.Node, &now
 	}
-	d.Status.Device = v.Device
+	d.Status.Device, d.Status.Home, d.Status.UnsentBytes = v.Device, string(r.Node), &v.UnsentBytes
+	if takeOver {
+		d.Status.TakenOverAt, d.Status.LostBytes = &now, before.UnsentBytes
+	}
 	if v.SizeBytes < d.Spec.SizeBytes {
 		if err := r.Volumes.Resize(ctx, d.Status.Volume, d.Spec.SizeBytes); err != nil {
 			return errs.Wrap(err, "resize the volume")
@@ -48,39 +49,6 @@ func (r *Reconciler) attach(ctx context.Context, d *disk.Disk) error {
 		return nil
 	}
 	return entity.UpdateStatus(ctx, r.Store, d)
-}
-
-// same reports whether an attachment changed nothing of a status.
-func same(a, b disk.DiskStatus) bool {
-	return a.Node == b.Node && a.AttachedAt == b.AttachedAt && a.Device == b.Device && a.SizeBytes == b.SizeBytes && a.Formatted == b.Formatted &&
-		a.Phase == b.Phase && a.Message == b.Message
-}
-
-// lease makes a disk this node's. It reports whether another node had it, which
-// is down: then the volume is to be taken over.
-func (r *Reconciler) lease(ctx context.Context, d *disk.Disk) (takeOver bool, err error) {
-	switch d.Status.Node {
-	case r.Node:
-		return false, nil
-	case "":
-		d.Status.Node = r.Node
-		return false, entity.UpdateStatus(ctx, r.Store, d)
-	}
-	n, err := entity.Get[core.Node](ctx, r.Store, d.Status.Node)
-	if errs.Is(err, errs.NotFound) {
-		return true, nil
-	}
-	if err != nil {
-		return false, err
-	}
-	if _, err := nodes.LeaseOf(ctx, r.Store, n.GetID()); err != nil && !errs.Is(err, errs.NotFound) {
-		return false, err
-	} else if err == nil || n.Status.Phase != core.NodePhaseDown {
-		return false, errs.New(errs.Unavailable, "disk %s is still attached to node %s", d.Name, n.Name).With("reason", "attached_elsewhere").
-			WithHint("it is detached when no sandbox there has it; if that node is gone for good, it counts as down after a while")
-	}
-	r.Logger.Warn("taking over a disk of a node that is down", "volume", string(d.ID), "node", string(n.ID))
-	return true, nil
 }
 
 // mount mounts the file system of an attached disk; a new disk gets one first.
@@ -172,7 +140,10 @@ func (r *Reconciler) detach(ctx context.Context, d *disk.Disk) error {
 	if err != nil {
 		return errs.Wrap(err, "detach")
 	}
-	d.Status.Node, d.Status.Device, d.Status.AttachedAt, d.Status.Message = "", "", nil, ""
+	d.Status.Node, d.Status.Device, d.Status.AttachedAt, d.Status.UnsentBytes, d.Status.Message = "", "", nil, nil, ""
+	if !local(d) {
+		d.Status.Home = ""
+	}
 	return entity.UpdateStatus(ctx, r.Store, d)
 }
 
@@ -202,7 +173,7 @@ func (r *Reconciler) mounts(ctx context.Context, d *disk.Disk) ([]*disk.DiskMoun
 		if m.Spec.Node != r.Node {
 			continue
 		}
-		ended, err := r.ended(ctx, m)
+		ended, err := disks.Ended(ctx, r.Store, m)
 		if err != nil {
 			return nil, err
 		}

@@ -11,7 +11,6 @@ import (
 	"miren.dev/runtime/api/id"
 	"miren.dev/runtime/controllers/kit"
 	"miren.dev/runtime/domain/disks"
-	"miren.dev/runtime/domain/nodes"
 	"miren.dev/runtime/entity"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/schema"
@@ -19,7 +18,7 @@ import (
 
 // copyWorkers bounds how many copies are made at a time. snapshotWait is the wait
 // for the snapshot of a schedule that is being taken, and otherNode is how often a
-// copy that another node makes is reconciled.
+// disk of another node, or a copy that another node makes, is reconciled.
 const (
 	copyWorkers  = 2
 	snapshotWait = time.Second
@@ -113,27 +112,8 @@ func (r *Copies) disk(ctx context.Context, c *disk.DiskCopy) (d *disk.Disk, mine
 	if err != nil {
 		return nil, false, err
 	}
-	maker := d.Status.Node
-	if maker == "" || maker == r.Node {
-		return d, true, nil
-	}
-	down, err := isDown(ctx, r.Store, maker)
-	return d, down, err
-}
-
-// isDown reports whether a node is down, or does not exist any more.
-func isDown(ctx context.Context, s entity.Reader, node id.Node) (bool, error) {
-	n, err := entity.Get[core.Node](ctx, s, node)
-	if errs.Is(err, errs.NotFound) {
-		return true, nil
-	}
-	if err != nil {
-		return false, err
-	}
-	if _, err := nodes.LeaseOf(ctx, s, n.GetID()); !errs.Is(err, errs.NotFound) {
-		return false, err
-	}
-	return n.Status.Phase == core.NodePhaseDown, nil
+	h, err := holderOf(ctx, r.Store, d, r.Node)
+	return d, !h.elsewhere(d), err
 }
 
 // report records why a copy is not complete. It has failed unless a part of the

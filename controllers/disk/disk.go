@@ -11,9 +11,13 @@
 // # Attachment
 //
 // disk.status.node is the lease on a disk: a node writes its id there, conditional
-// on no other node's id, before it opens the volume. Another node takes a disk
-// over only when that node is down. The volume itself fences: each opener claims
-// the next epoch in its manifest, and the writes of an earlier one fail.
+// on no other node's id, before it opens the volume. status.home, written with it,
+// stays until the store has every write, and for good if the store is a directory
+// of the node; it outlives the entity of the node. Another node takes a disk over
+// only when the home is down, and records how many bytes that had not sent. A
+// disk in a directory of its home cannot be taken over. The volume itself fences:
+// each opener claims the next epoch in its manifest, and the writes of an earlier
+// one fail.
 //
 // A disk is attached and mounted while a disk_mount of this node names it. When
 // none does, the file system is unmounted and the disk daemon detaches the volume:
@@ -55,8 +59,9 @@ const (
 
 // Volume is a volume that the disk daemon has open.
 type Volume struct {
-	Device    string // block device
-	SizeBytes int64
+	Device      string // block device
+	SizeBytes   int64
+	UnsentBytes int64 // bytes written that the store does not have yet
 }
 
 // Copied says what a copy consists of.
@@ -140,6 +145,9 @@ func (r *Reconciler) reconcile(ctx context.Context, d *disk.Disk) (time.Duration
 		if d.Status.Phase == disk.DiskPhaseFailed {
 			return 0, nil
 		}
+		if mine, err := r.adopt(ctx, d); !mine || err != nil {
+			return otherNode, err
+		}
 		if err := r.provision(ctx, d); err != nil {
 			return 0, err
 		}
@@ -148,14 +156,19 @@ func (r *Reconciler) reconcile(ctx context.Context, d *disk.Disk) (time.Duration
 	if err != nil {
 		return 0, err
 	}
-	if d.Status.Node != "" && d.Status.Node != r.Node && len(mounts) == 0 {
-		return 0, nil // the other node's business
+	h, err := r.holder(ctx, d)
+	if err != nil {
+		return 0, err
 	}
+	if len(mounts) == 0 && (h.elsewhere(d) || h != nil && d.Status.Node != "" && !d.Spec.Deleted) {
+		return otherNode, r.leave(ctx, d) // the other node's business
+	}
+	orphaned := h != nil && d.Spec.Deleted && !local(d) // open on a node that is down
 	snaps, _, err := entity.List[disk.DiskSnapshot](ctx, r.Store, entity.Where(disk.DiskSnapshotAttrDisk, d.GetID()))
 	if err != nil {
 		return 0, err
 	}
-	if len(mounts) > 0 || !d.Spec.Deleted && (d.Status.Phase == disk.DiskPhasePending || d.Spec.SizeBytes > d.Status.SizeBytes || anyPending(snaps)) {
+	if len(mounts) > 0 || orphaned || !d.Spec.Deleted && (d.Status.Phase == disk.DiskPhasePending || d.Spec.SizeBytes > d.Status.SizeBytes || anyPending(snaps)) {
 		if err := r.attach(ctx, d); err != nil {
 			return 0, err
 		}

@@ -52,13 +52,3 @@ func (r *Reconciler) use(ctx context.Context, did id.Disk) error {
 func (r *Reconciler) Release(ctx context.Context, sb id.Sandbox) error {
 	return disks.Release(ctx, r.Store, sb)
 }
-
-// ended reports whether the sandbox of a mount has ended, or does not exist any
-// more.
-func (r *Reconciler) ended(ctx context.Context, m *disk.DiskMount) (bool, error) {
-	sb, err := entity.Get[sandbox.Sandbox](ctx, r.Store, m.Spec.Sandbox)
-	if errs.Is(err, errs.NotFound) {
-		return true, nil
-	}
-	return err == nil && sb.Status.Phase.Ended(), err
-}

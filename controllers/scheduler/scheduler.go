@@ -23,16 +23,19 @@
 //  3. of these the one with the smallest id.
 //
 // The answer does not depend on the order in which nodes and sandboxes are
-// given. A sandbox that mounts a disk goes to the node of the others that do.
+// given. A sandbox that mounts a disk goes to the node of the others that do, or
+// to the one whose directory has the data of the disk.
 package scheduler
 
 import (
 	"cmp"
 	"context"
 	"log/slog"
+	"slices"
 	"time"
 
 	"miren.dev/runtime/api/core"
+	"miren.dev/runtime/api/disk"
 	"miren.dev/runtime/api/id"
 	"miren.dev/runtime/api/sandbox"
 	"miren.dev/runtime/controllers/kit"
@@ -63,7 +66,8 @@ func (r *Reconciler) Controller() kit.Controller {
 		Name: "scheduler", Reconcile: r.Reconcile,
 		Workers: 1, // decisions are made one after the other
 		Access: kit.Access{
-			Owns: kit.Fields(sandbox.SandboxKind, "spec.node"),
+			Reads: []*schema.Kind{disk.DiskKind},
+			Owns:  kit.Fields(sandbox.SandboxKind, "spec.node"),
 			Shares: []kit.Share{{
 				Field: kit.Field{Kind: sandbox.SandboxKind, Path: "status"}, Owner: "sandbox",
 				Why:  "while it has no node, and so no controller of one",
@@ -170,6 +174,9 @@ func (r *Reconciler) plan(ctx context.Context) (*Plan, attachments, error) {
 	if err != nil {
 		return nil, nil, errs.Wrap(err, "list sandboxes")
 	}
+	if err := r.addHomes(ctx, nodes, attached); err != nil {
+		return nil, nil, err
+	}
 	for _, s := range all {
 		if s.Spec.Node != "" && !s.Status.Phase.Ended() {
 			plan.Add(string(s.Spec.Node), reservation(s))
@@ -177,6 +184,24 @@ func (r *Reconciler) plan(ctx context.Context) (*Plan, attachments, error) {
 		}
 	}
 	return plan, attached, nil
+}
+
+// addHomes adds the disks whose data is in a directory of a node.
+func (r *Reconciler) addHomes(ctx context.Context, nodes []*core.Node, a attachments) error {
+	if len(nodes) < 2 {
+		return nil
+	}
+	all, _, err := entity.List[disk.Disk](ctx, r.Store, entity.Query{})
+	if err != nil {
+		return errs.Wrap(err, "list disks")
+	}
+	for _, d := range all {
+		home := id.Node(d.Status.Home)
+		if d.Spec.Store == "" && slices.ContainsFunc(nodes, func(n *core.Node) bool { return n.GetID() == home }) {
+			a[d.GetID()] = home
+		}
+	}
+	return nil
 }
 
 func reservation(s *sandbox.Sandbox) Sandbox {

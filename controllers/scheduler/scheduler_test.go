@@ -209,3 +209,27 @@ func TestDiskKeepsSandboxesTogether(t *testing.T) {
 		}
 	}
 }
+
+// TestSandboxGoesToItsDisk: a sandbox that mounts a disk whose data is in a
+// directory of a node runs there.
+func TestSandboxGoesToItsDisk(t *testing.T) {
+	f := setup(t)
+	home := f.node("a", 8000, 64*gib)
+	f.node("b", 1000, gib) // fuller with it, and so taken without the disk
+	d := disk.NewDisk()
+	d.Project, d.Name, d.Spec.SizeBytes = f.project, "data", disk.MinSize
+	f.create(d)
+	d.Status.Phase, d.Status.Home = disk.DiskPhaseReady, string(home.ID)
+	if err := entity.UpdateStatus(t.Context(), f.store, d); err != nil {
+		t.Fatal(err)
+	}
+	s := sandbox.NewSandbox()
+	s.Project, s.Spec.Template.Image = f.project, "img@sha256:0"
+	s.Spec.Template.Volumes = []sandbox.Volume{{Disk: d.GetID(), Path: "/data"}}
+	f.create(s)
+	f.run()
+	wait.For(f, "it is placed", func() bool { return f.get(s).Spec.Node != "" })
+	if got := f.get(s).Spec.Node; got != home.GetID() {
+		t.Errorf("the sandbox is on %s", got)
+	}
+}

@@ -20,6 +20,7 @@
 //	not_ready           the disk or snapshot is not made yet, or cannot be
 //	has_writer          another sandbox may write to the disk
 //	attached_elsewhere  another node has the disk
+//	other_node          the data of the disk is in a directory of another node
 package disks
 
 import (

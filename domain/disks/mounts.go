@@ -36,6 +36,17 @@ func Claim(ctx context.Context, s entity.Store, sb *sandbox.Sandbox, v Volume) (
 			case m.Spec.Sandbox == sb.GetID() && m.Spec.Path == v.Path && m.Spec.ReadOnly == v.ReadOnly:
 				return nil
 			case m.Spec.Node != sb.Spec.Node:
+				// The node of a sandbox that has ended may be down.
+				ended, err := Ended(ctx, s, m)
+				if err != nil {
+					return err
+				}
+				if ended {
+					if err := entity.Delete(ctx, s, m); err != nil && !errs.Is(err, errs.NotFound) {
+						return err
+					}
+					continue
+				}
 				return refuse("attached_elsewhere", "disk %s is mounted on node %s by sandbox %s", d.Name, m.Spec.Node, m.Spec.Sandbox).
 					WithHint("stop that sandbox, or clone the disk")
 			case m.Spec.Writer != "" && !v.ReadOnly:
@@ -74,6 +85,16 @@ func Claim(ctx context.Context, s entity.Store, sb *sandbox.Sandbox, v Volume) (
 		return nil, err
 	}
 	return d, nil
+}
+
+// Ended reports whether the sandbox of a mount has ended, or does not exist any
+// more.
+func Ended(ctx context.Context, r entity.Reader, m *disk.DiskMount) (bool, error) {
+	sb, err := entity.Get[sandbox.Sandbox](ctx, r, m.Spec.Sandbox)
+	if errs.Is(err, errs.NotFound) {
+		return true, nil
+	}
+	return err == nil && sb.Status.Phase.Ended(), err
 }
 
 // Release forgets all mounts of a sandbox, of which no process may run any more.

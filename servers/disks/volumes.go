@@ -187,6 +187,9 @@ func (v *Volumes) Attach(ctx context.Context, url, volume string, takeOver bool)
 			return errs.New(errs.Unavailable, "volume %s is %s: %s", volume, r.Disk.State, r.Disk.Message)
 		}
 		out.SizeBytes = *r.Disk.SizeBytes
+		if r.Disk.Figures != nil {
+			out.UnsentBytes = r.Disk.Figures.UnsentBytes
+		}
 		return nil
 	})
 	return out, err
