@@ -19,10 +19,12 @@ import (
 // copyWorkers bounds how many copies are made at a time. snapshotWait is the wait
 // for the snapshot of a schedule that is being taken, and otherNode is how often a
 // disk of another node, or a copy that another node makes, is reconciled.
+// wantedCheck is how often a copy that is being made is read for its deletion.
 const (
 	copyWorkers  = 2
 	snapshotWait = time.Second
 	otherNode    = time.Minute
+	wantedCheck  = time.Second
 )
 
 // Copies copies snapshots of disks to other stores.
@@ -161,7 +163,12 @@ func (r *Copies) copy(ctx context.Context, c *disk.DiskCopy, d *disk.Disk) (time
 			return 0, err
 		}
 	}
-	done, err := r.Volumes.Copy(ctx, cmp.Or(d.Spec.Store, r.DefaultStore), c.Status.Volume, string(snap.ID), c.Spec.Store, string(c.ID))
+	wanted, stop := r.whileWanted(ctx, c)
+	defer stop()
+	done, err := r.Volumes.Copy(wanted, cmp.Or(d.Spec.Store, r.DefaultStore), c.Status.Volume, string(snap.ID), c.Spec.Store, string(c.ID))
+	if wanted.Err() != nil {
+		return 0, ctx.Err() // its deletion is reconciled next
+	}
 	if err != nil {
 		return 0, err
 	}
@@ -174,6 +181,31 @@ func (r *Copies) copy(ctx context.Context, c *disk.DiskCopy, d *disk.Disk) (time
 		return 0, err
 	}
 	return 0, r.dropSnapshot(ctx, c)
+}
+
+// whileWanted returns a context that ends when the copy is to be deleted. The
+// caller calls stop.
+func (r *Copies) whileWanted(ctx context.Context, c *disk.DiskCopy) (wanted context.Context, stop func()) {
+	wanted, cancel := context.WithCancel(ctx)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		tick := time.NewTicker(wantedCheck)
+		defer tick.Stop()
+		for {
+			select {
+			case <-wanted.Done():
+				return
+			case <-tick.C:
+			}
+			now, err := entity.Get[disk.DiskCopy](wanted, r.Store, c.ID)
+			if err == nil && now.Spec.Deleted {
+				cancel()
+				return
+			}
+		}
+	}()
+	return wanted, func() { cancel(); <-done }
 }
 
 // snapshot returns the snapshot that is copied; one that is missing is created.

@@ -19,6 +19,7 @@ import (
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/schema"
 	"miren.dev/runtime/testsupport/pgtest"
+	"miren.dev/runtime/testsupport/wait"
 )
 
 var errDead = errors.New("the server is dead")
@@ -74,6 +75,7 @@ type world struct {
 	disk   *disk.Disk
 	copies map[string]string // snapshots by copy
 	fails  error
+	hangs  chan struct{} // if not nil, a copy closes it and waits for the end of its context
 }
 
 func newWorld(t *testing.T) *world {
@@ -98,9 +100,14 @@ func newWorld(t *testing.T) *world {
 	return w
 }
 
-func (w *world) Copy(_ context.Context, _, volume, snapshot, to, as string) (ctldisk.Copied, error) {
+func (w *world) Copy(ctx context.Context, _, volume, snapshot, to, as string) (ctldisk.Copied, error) {
 	if volume != "volume" || to != "/copies" {
 		w.t.Errorf("copy of %s to %s", volume, to)
+	}
+	if w.hangs != nil {
+		close(w.hangs)
+		<-ctx.Done()
+		return ctldisk.Copied{}, ctx.Err()
 	}
 	if w.fails != nil {
 		return ctldisk.Copied{}, w.fails
@@ -257,6 +264,36 @@ func TestCopyFails(t *testing.T) {
 	}
 	if len(w.snapshots()) != 1 {
 		t.Error("the snapshot that was copied is gone")
+	}
+}
+
+// TestCopyIsEnded: the deletion of a copy ends it while its store takes long.
+func TestCopyIsEnded(t *testing.T) {
+	w := newWorld(t)
+	ctl, c := w.controller(w.store, w), w.copy("")
+	if _, err := ctl.Reconcile(t.Context(), c.ID); err != nil {
+		t.Fatal(err)
+	}
+	w.step()
+	w.hangs = make(chan struct{})
+	done := make(chan error, 1)
+	go func() {
+		_, err := ctl.Reconcile(t.Context(), c.ID)
+		done <- err
+	}()
+	wait.Receive(t, "the copy has begun", w.hangs)
+	if _, err := entity.ModifySpec(t.Context(), w.store, c.GetID(), func(c *disk.DiskCopy) error { c.Spec.Deleted = true; return nil }); err != nil {
+		t.Fatal(err)
+	}
+	if err := wait.Receive(t, "the end of the copy", done); err != nil {
+		t.Error(err)
+	}
+	if got := w.get(c); got.Status.Phase != disk.DiskPhasePending || got.Status.Message != "" {
+		t.Errorf("%+v", got.Status)
+	}
+	w.hangs = nil
+	if _, err := ctl.Reconcile(t.Context(), c.ID); err != nil || w.get(c) != nil {
+		t.Errorf("its deletion: %v", err)
 	}
 }
 
