@@ -28,15 +28,15 @@ type previewed struct {
 }
 
 // newPreviewed makes a sandbox whose main process is the server of
-// testdata/preview. flags are of sandbox run.
-func newPreviewed(t *testing.T, s *server, box string, flags ...string) *previewed {
+// testdata/preview, which listens on an address. flags are of sandbox run.
+func newPreviewed(t *testing.T, s *server, box, address string, flags ...string) *previewed {
 	t.Helper()
 	code, err := os.ReadFile("testdata/preview/server.py")
 	if err != nil {
 		t.Fatal(err)
 	}
 	args := append([]string{"sandbox", "run", "--detach", "--template", "python", "--name", box, "--wait", "10m"}, flags...)
-	id := strings.TrimSpace(s.r(t, "", append(args, "--", "python3", "-c", string(code))...))
+	id := strings.TrimSpace(s.r(t, "", append(args, "--", "python3", "-c", string(code), address)...))
 	return &previewed{s, box, "3000-" + strings.Replace(id, "-", "", 1) + ".localhost"}
 }
 
@@ -93,7 +93,7 @@ func (p *previewed) up(t *testing.T, header ...string) {
 // sandbox through the ingress.
 func TestPreview(t *testing.T) {
 	t.Parallel()
-	p := newPreviewed(t, shared, "previewed", "--ttl", "1h")
+	p := newPreviewed(t, shared, "previewed", "0.0.0.0", "--ttl", "1h")
 	p.says(t, 404, "no preview", "/")
 	if out := strings.TrimSpace(p.r(t, "", "sandbox", "preview", p.box, "3000", "--public")); out != fmt.Sprintf("http://%s:%d/", p.host, p.port) {
 		t.Errorf("the URL is %q", out)
@@ -106,6 +106,7 @@ func TestPreview(t *testing.T) {
 	t.Run("websocket", func(t *testing.T) { p.testWebSocket(t) })
 	t.Run("events", func(t *testing.T) { p.testEvents(t) })
 	t.Run("wake", func(t *testing.T) { p.testWake(t) })
+	t.Run("loopback", testLoopback)
 	t.Run("tokens", func(t *testing.T) { p.testTokens(t) })
 	p.r(t, "", "sandbox", "preview", p.box, "all", "--public")
 	p.says(t, 401, "token", "/")
@@ -180,6 +181,20 @@ func (p *previewed) testEvents(t *testing.T) {
 	}
 	if rest, err := io.ReadAll(lines); err != nil || len(rest) != 0 {
 		t.Errorf("after the events: %q %v", rest, err)
+	}
+}
+
+// testLoopback: a process that listens on 127.0.0.1, and one of a sandbox without a
+// network, are reached through the server.
+func testLoopback(t *testing.T) {
+	for box, flags := range map[string][]string{"loopback": nil, "alone": {"--network", "none"}} {
+		p := newPreviewed(t, shared, box, "127.0.0.1", append(flags, "--ttl", "1h")...)
+		p.r(t, "", "sandbox", "preview", p.box, "3000", "--public")
+		p.up(t)
+		p.testWebSocket(t)
+		p.testEvents(t)
+		p.testWake(t)
+		p.r(t, "", "sandbox", "delete", p.box)
 	}
 }
 
@@ -282,7 +297,7 @@ func (p *previewed) testTokens(t *testing.T) {
 // request for a paused sandbox waits for it.
 func TestPreviewOutlivesServer(t *testing.T) {
 	s := own(t, "preview", "--rpc-address", "127.0.0.1:0")
-	p := newPreviewed(t, s, "box")
+	p := newPreviewed(t, s, "box", "0.0.0.0", "--egress", "none")
 	s.r(t, "", "sandbox", "preview", p.box, "3000", "--public")
 	p.up(t)
 	c := p.dial(t)
@@ -329,11 +344,11 @@ func TestPreviewOutlivesServer(t *testing.T) {
 
 // testPreviewIdle: an open WebSocket keeps a sandbox from being idle.
 func testPreviewIdle(t *testing.T, s *server) {
-	p := newPreviewed(t, s, "busy", "--idle-timeout", "3s", "--auto-pause")
+	p := newPreviewed(t, s, "busy", "0.0.0.0", "--idle-timeout", "3s", "--auto-pause")
 	s.r(t, "", "sandbox", "preview", p.box, "3000", "--public")
 	p.up(t)
 	c := p.dial(t)
-	newPreviewed(t, s, "idle", "--idle-timeout", "3s", "--auto-pause")
+	newPreviewed(t, s, "idle", "0.0.0.0", "--idle-timeout", "3s", "--auto-pause")
 	phase := func(box string) string { return s.r(t, "", "sandbox", "show", box) }
 	wait.For(t, "the sandbox without a connection is paused", func() bool { return strings.Contains(phase("idle"), "paused") }, wait.Within(time.Minute))
 	if err := echo(t.Context(), c, "hello"); err != nil {

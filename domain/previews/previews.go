@@ -4,6 +4,7 @@
 //	Create  makes or changes one
 //	Sign    a URL that opens it for a while
 //	Delete  ends it
+//	Dial    connects to its port, for the ingress
 //	Wake    resumes its sandbox, for the ingress
 //
 // Nothing secret is stored: tokens are signed with a key that is derived from a
@@ -17,6 +18,7 @@ import (
 
 	"miren.dev/runtime/api/id"
 	"miren.dev/runtime/api/sandbox"
+	"miren.dev/runtime/domain/sandboxes"
 	"miren.dev/runtime/entity"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/preview"
@@ -33,6 +35,9 @@ type Service struct {
 	// URL returns the URL of a host below the ingress's first domain, "" if there
 	// is no ingress.
 	URL func(label string) string
+	// DialSandbox connects to a port of a sandbox, on whatever address a process
+	// listens.
+	DialSandbox func(ctx context.Context, sid id.Sandbox, port int) (sandboxes.Conn, error)
 	// WakeSandbox resumes a sandbox if it is paused.
 	WakeSandbox func(ctx context.Context, sid id.Sandbox) error
 }
@@ -49,7 +54,7 @@ type Request struct {
 const maxTries = 10
 
 // Create makes a preview, or changes the one that the sandbox has at that port.
-// FailedPrecondition if the sandbox has ended, or has no network;
+// FailedPrecondition if the sandbox has ended or waits in a warm pool;
 // ResourceExhausted if it has too many previews.
 func (s *Service) Create(ctx context.Context, req Request) (*sandbox.Preview, error) {
 	sb, err := entity.Get[sandbox.Sandbox](ctx, s.Store, req.Sandbox)
@@ -59,9 +64,8 @@ func (s *Service) Create(ctx context.Context, req Request) (*sandbox.Preview, er
 	switch {
 	case sb.Status.Phase.Ended() || sb.Spec.Desired == sandbox.DesiredStateStopped:
 		return nil, errs.New(errs.FailedPrecondition, "sandbox %s has ended", sb.ID)
-	case sb.Spec.Template.Network == sandbox.NetworkModeNone:
-		return nil, errs.New(errs.FailedPrecondition, "sandbox %s has no network, through which previews reach it", sb.ID).
-			WithHint("`r sandbox forward` needs none; or make a sandbox with --network bridge")
+	case sb.Spec.WarmPool != "":
+		return nil, errs.New(errs.FailedPrecondition, "sandbox %s waits in a warm pool, and is nobody's", sb.ID)
 	}
 	spec := sandbox.PreviewSpec{Sandbox: sb.GetID(), Port: int64(req.Port), Public: req.Public, Key: s.Key.Public()}
 	if req.TTL > 0 {
@@ -92,7 +96,7 @@ func (s *Service) Create(ctx context.Context, req Request) (*sandbox.Preview, er
 }
 
 // find returns the preview of a port, nil if there is none and there may be one
-// more.
+// more. If there are too many it deletes those that have ended.
 func (s *Service) find(ctx context.Context, sb *sandbox.Sandbox, port int) (*sandbox.Preview, error) {
 	list, _, err := entity.List[sandbox.Preview](ctx, s.Store, entity.Where(sandbox.PreviewAttrSandbox, string(sb.ID)))
 	if err != nil {
@@ -103,11 +107,29 @@ func (s *Service) find(ctx context.Context, sb *sandbox.Sandbox, port int) (*san
 			return p, nil
 		}
 	}
-	if len(list) >= sandbox.MaxPreviews {
-		return nil, errs.New(errs.ResourceExhausted, "sandbox %s has %d previews, which is the most", sb.ID, len(list)).
-			WithHint("delete some (`r preview delete`), or make one of every port (port 0)")
+	if len(list) < sandbox.MaxPreviews {
+		return nil, nil
 	}
-	return nil, nil
+	removed := false
+	for _, p := range list {
+		if !expired(p) {
+			continue
+		}
+		if err := s.Delete(ctx, p.GetID()); err != nil && !errs.Is(err, errs.NotFound) {
+			return nil, err
+		}
+		removed = true
+	}
+	if removed {
+		return nil, nil
+	}
+	return nil, errs.New(errs.ResourceExhausted, "sandbox %s has %d previews, which is the most", sb.ID, len(list)).
+		WithHint("delete some (`r preview delete`), or make one of every port")
+}
+
+// expired reports whether a preview has ended.
+func expired(p *sandbox.Preview) bool {
+	return p.Spec.ExpiresAt != nil && !time.Now().Before(*p.Spec.ExpiresAt)
 }
 
 // Token returns the token that opens a preview as long as it exists; "" if it is
@@ -157,6 +179,21 @@ func (s *Service) Address(p *sandbox.Preview) string {
 // void from then on.
 func (s *Service) Delete(ctx context.Context, pid id.Preview) error {
 	return entity.Remove[sandbox.Preview](ctx, s.Store, pid)
+}
+
+// Dial connects to a port through a preview. PermissionDenied if the preview is of
+// another port, or has ended.
+func (s *Service) Dial(ctx context.Context, pid id.Preview, port int) (sandboxes.Conn, error) {
+	p, err := entity.Get[sandbox.Preview](ctx, s.Store, pid)
+	switch {
+	case err != nil:
+		return nil, err
+	case p.Spec.Port != 0 && p.Spec.Port != int64(port):
+		return nil, errs.New(errs.PermissionDenied, "preview %s is of port %d", p.ID, p.Spec.Port)
+	case expired(p):
+		return nil, errs.New(errs.PermissionDenied, "preview %s has ended", p.ID)
+	}
+	return s.DialSandbox(ctx, p.Spec.Sandbox, port)
 }
 
 // Wake resumes the sandbox of a preview if it is paused, and returns at once.

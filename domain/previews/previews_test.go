@@ -11,9 +11,11 @@ import (
 	"miren.dev/runtime/api/id"
 	"miren.dev/runtime/api/sandbox"
 	"miren.dev/runtime/domain/projects"
+	"miren.dev/runtime/domain/sandboxes"
 	"miren.dev/runtime/entity"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/preview"
+	"miren.dev/runtime/pkg/schema"
 	"miren.dev/runtime/testsupport/pgtest"
 )
 
@@ -97,6 +99,18 @@ func TestCreate(t *testing.T) {
 	if err := e.Wake(t.Context(), p.GetID()); err != nil || len(e.woken) != 1 || e.woken[0] != sid {
 		t.Errorf("woken %v %v", e.woken, err)
 	}
+	e.DialSandbox = func(_ context.Context, of id.Sandbox, port int) (sandboxes.Conn, error) {
+		if of != sid || port != 80 {
+			t.Errorf("dials %s %d", of, port)
+		}
+		return nil, nil
+	}
+	if _, err := e.Dial(t.Context(), p.GetID(), 80); err != nil {
+		t.Error(err)
+	}
+	if _, err := e.Dial(t.Context(), p.GetID(), 81); !errs.Is(err, errs.PermissionDenied) {
+		t.Errorf("another port: %v", err)
+	}
 	if err := entity.Remove[sandbox.Sandbox](t.Context(), e.Store, sid); err != nil {
 		t.Fatal(err)
 	}
@@ -109,8 +123,21 @@ func TestRefused(t *testing.T) {
 	e := newEnv(t)
 	ended := e.sandbox(func(s *sandbox.Sandbox) { s.Status.Phase = sandbox.SandboxPhaseStopped })
 	stopping := e.sandbox(func(s *sandbox.Sandbox) { s.Spec.Desired = sandbox.DesiredStateStopped })
-	alone := e.sandbox(func(s *sandbox.Sandbox) { s.Spec.Template.Network = sandbox.NetworkModeNone })
-	for _, sid := range []id.Sandbox{ended, stopping, alone} {
+	pid, err := projects.Find(t.Context(), e.Store, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	tpl, pool := sandbox.NewTemplate(), sandbox.NewWarmPool()
+	tpl.Project, tpl.Name = pid, "base"
+	pool.Project = pid
+	for _, o := range []schema.Object{tpl, pool} {
+		pool.Spec.Template = tpl.GetID()
+		if err := entity.Create(t.Context(), e.Store, o); err != nil {
+			t.Fatal(err)
+		}
+	}
+	warm := e.sandbox(func(s *sandbox.Sandbox) { s.Spec.WarmPool = pool.GetID() })
+	for _, sid := range []id.Sandbox{ended, stopping, warm} {
 		if _, err := e.Create(t.Context(), Request{Sandbox: sid, Port: 80}); !errs.Is(err, errs.FailedPrecondition) {
 			t.Errorf("%v", err)
 		}
@@ -129,6 +156,20 @@ func TestRefused(t *testing.T) {
 	}
 	if _, err := e.Create(t.Context(), Request{Sandbox: sid, Port: 1, Public: true}); err != nil {
 		t.Errorf("one that exists: %v", err)
+	}
+	full, err := entity.ByName[sandbox.Preview](t.Context(), e.Store, pid, preview.Label(string(sid), 2))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := entity.ModifySpec(t.Context(), e.Store, full.ID, func(p *sandbox.Preview) error {
+		now := time.Now()
+		p.Spec.ExpiresAt = &now
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := e.Create(t.Context(), Request{Sandbox: sid, Port: 65535}); err != nil {
+		t.Errorf("in place of one that has ended: %v", err)
 	}
 	// What another installation's key signed is not opened by this one's.
 	p, err := e.Create(t.Context(), Request{Sandbox: e.sandbox(), Port: 80})

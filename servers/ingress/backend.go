@@ -141,7 +141,8 @@ func (b *backend) popIdle() *upConn {
 func (b *backend) put(c *upConn) {
 	c.since = time.Now()
 	b.mu.Lock()
-	if keep := !b.closed && len(b.idle) < maxIdleConns; keep {
+	// One without a file descriptor is not reused, for alive knows nothing of it.
+	if keep := !b.closed && c.raw != nil && len(b.idle) < maxIdleConns; keep {
 		b.idle = append(b.idle, c)
 		b.mu.Unlock()
 		return

@@ -3,6 +3,7 @@ package ingress
 import (
 	"context"
 	"log/slog"
+	"net"
 	"net/netip"
 	"strings"
 	"time"
@@ -24,6 +25,10 @@ type Config struct {
 	// Wake resumes the sandbox of a preview, if it is paused, and returns without
 	// waiting for that. Nil: requests for paused sandboxes fail.
 	Wake func(ctx context.Context, preview schema.ID) error
+	// Dial connects to a port of the sandbox of a preview that does not listen on
+	// its network address. FailedPrecondition if no process listens. Nil: only
+	// network addresses are reached.
+	Dial func(ctx context.Context, preview schema.ID, port int) (net.Conn, error)
 
 	TableFile   string // where the last table is kept; empty: nowhere
 	AdminSocket string // unix socket of the admin interface; empty: none

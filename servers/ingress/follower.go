@@ -216,7 +216,7 @@ func (f *follower) guestOf(sb *sandbox.Sandbox) (Guest, bool) {
 	}
 	g := Guest{ID: sb.ID, Ended: sb.Status.Phase.Ended() || sb.Spec.Desired == sandbox.DesiredStateStopped}
 	if sb.Status.Phase == sandbox.SandboxPhaseRunning && sb.Spec.Desired == sandbox.DesiredStateRunning {
-		g.Address = sb.Status.Address
+		g.Running, g.Address = true, sb.Status.Address
 	}
 	return g, true
 }

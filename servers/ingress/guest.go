@@ -114,14 +114,14 @@ func (r *registry) preview(p Preview) *previewState {
 	return s
 }
 
-// guestBackend returns the backend of a port.
-func (r *registry) guestBackend(g *guest, port int) *backend {
+// guestBackend returns the backend of a port, with a request counted on it.
+func (r *registry) guestBackend(g *guest, port int, dial func(context.Context, string) (net.Conn, error)) *backend {
 	address := net.JoinHostPort(g.Address, strconv.Itoa(port))
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	b := g.state.backends[address]
 	if b == nil {
-		b = &backend{Sandbox: Sandbox{ID: g.ID, Address: address}, dial: r.dial}
+		b = &backend{Sandbox: Sandbox{ID: g.ID, Address: address}, dial: dial}
 		g.state.backends[address] = b
 	}
 	b.inflight.Add(1)

@@ -3,6 +3,7 @@ package ingress
 import (
 	"context"
 	"errors"
+	"net"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -25,6 +26,8 @@ const (
 	// wakeAgain is the time until the next call after one that was answered, for
 	// a sandbox that still does not run.
 	wakeAgain = 2 * time.Second
+	// wakeFailed is the time until the next call after one that failed.
+	wakeFailed = time.Second
 )
 
 // servePreview relays the request to a port of a sandbox, which it resumes if it
@@ -59,7 +62,7 @@ func (x *exchange) servePreview(sid schema.ID, port int, app **appState) *page {
 			return sandboxEnded()
 		}
 		var err error
-		if g.Address == "" {
+		if !g.Running {
 			if err = hold.enter(in, g.state.appState); err == nil {
 				in.wake(client, g.state, p.ID)
 				err = hold.wait(client, in, g.state.appState, t.changed, true)
@@ -103,7 +106,7 @@ func (x *exchange) servePreview(sid schema.ID, port int, app **appState) *page {
 		// It may be that the sandbox is being paused, and the table is behind.
 		werr := hold.wait(client, in, g.state.appState, t.changed, true)
 		if dial == nil && werr == nil {
-			if now, _ := in.table.Load().preview(sid, port); now != nil && now.Address == g.Address {
+			if now, _ := in.table.Load().preview(sid, port); now != nil && now.Guest == g.Guest {
 				return noAnswerFrom(port)
 			}
 		}
@@ -136,13 +139,38 @@ func (x *exchange) attemptPreview(g *guest, p *previewState, port int, fresh boo
 	defer context.AfterFunc(p.ended, cancel)()
 	x.r = was.WithContext(ctx)
 	defer func() { x.r = was }()
-	b := x.in.registry.guestBackend(g, port)
+	b := x.in.registry.guestBackend(g, port, x.in.dialer(g, port))
 	g.state.inflight.Inc()
 	err := x.attempt(b, fresh)
 	g.state.inflight.Dec()
 	var dial *dialError
 	x.in.registry.leave(g, b, !errors.As(err, &dial))
 	return err
+}
+
+// dialer connects to a port of a sandbox: over the network, and if that is
+// refused through the server, which reaches processes that listen on the
+// sandbox's loopback address only.
+func (in *Ingress) dialer(g *guest, port int) func(context.Context, string) (net.Conn, error) {
+	return func(ctx context.Context, address string) (net.Conn, error) {
+		err := error(syscall.ECONNREFUSED)
+		if g.Address != "" {
+			var c net.Conn
+			if c, err = in.registry.dial(ctx, address); err == nil || !errors.Is(err, syscall.ECONNREFUSED) {
+				return c, err
+			}
+		}
+		_, p := in.table.Load().preview(g.ID, port)
+		if in.cfg.Dial == nil || p == nil {
+			return nil, err
+		}
+		c, derr := in.cfg.Dial(ctx, p.ID, port)
+		if derr != nil {
+			in.cfg.Logger.Debug("the server does not connect to a preview", "preview", p.ID, "error", derr)
+			return nil, err
+		}
+		return c, nil
+	}
 }
 
 // left counts the end of a request.
@@ -162,7 +190,7 @@ func (in *Ingress) wake(ctx context.Context, g *guestState, pid schema.ID) {
 	defer cancel()
 	again := wakeAgain
 	if err := in.cfg.Wake(ctx, pid); err != nil {
-		again = redial
+		again = wakeFailed
 		in.cfg.Logger.Warn("a sandbox cannot be resumed for its preview", "preview", pid, "error", err)
 	}
 	g.nextWake.Store(time.Now().Add(again).UnixNano())
@@ -352,7 +380,7 @@ func tooManyWaitForSandbox() *page {
 func notListening(port int) *page {
 	return &page{Status: http.StatusBadGateway, Code: "not_listening", Title: "Nothing listens on port " + strconv.Itoa(port),
 		Detail: "The sandbox runs, and refuses connections to the port.",
-		Hint:   "The process must listen on 0.0.0.0, not only on 127.0.0.1. `r sandbox ports` lists the ports on which processes listen."}
+		Hint:   "If the sandbox is yours: `r sandbox ports` lists the ports on which processes listen."}
 }
 
 func noAnswerFrom(port int) *page {

@@ -18,6 +18,8 @@ import (
 	"github.com/coder/websocket"
 
 	admin "miren.dev/runtime/api/ingress"
+	"miren.dev/runtime/api/sandbox"
+	"miren.dev/runtime/entity"
 	"miren.dev/runtime/pkg/preview"
 	"miren.dev/runtime/pkg/schema"
 	"miren.dev/runtime/testsupport/wait"
@@ -56,7 +58,7 @@ func newFixture(t *testing.T, url string, cfg Config, set ...func(*State)) *fixt
 func (f *fixture) state(set ...func(*State)) *State {
 	s := &State{
 		Previews: []Preview{{ID: previewID, Sandbox: previewSandbox, Port: int64(f.port), Public: true, Key: hex.EncodeToString(previewKey.Public())}},
-		Guests:   []Guest{{ID: previewSandbox, Address: "127.0.0.1"}},
+		Guests:   []Guest{{ID: previewSandbox, Running: true, Address: "127.0.0.1"}},
 	}
 	for _, fn := range set {
 		fn(s)
@@ -65,7 +67,7 @@ func (f *fixture) state(set ...func(*State)) *State {
 }
 
 func private(s *State) { s.Previews[0].Public = false }
-func paused(s *State)  { s.Guests[0].Address = "" }
+func paused(s *State)  { s.Guests[0] = Guest{ID: previewSandbox} }
 
 func (f *fixture) do(method, path string, header ...string) (*http.Response, string) {
 	f.t.Helper()
@@ -265,6 +267,38 @@ func TestPreviewBounds(t *testing.T) {
 	}
 }
 
+// TestPreviewByServer: a port that its network address refuses, and one of a
+// sandbox without a network, is reached through the server.
+func TestPreviewByServer(t *testing.T) {
+	up := upstream(t, func(w http.ResponseWriter, r *http.Request) {
+		b, _ := io.ReadAll(r.Body)
+		fmt.Fprintf(w, "%s %s", r.Method, b)
+	})
+	addr, _ := closedAddr(t)
+	var dials atomic.Int64
+	cfg := Config{Dial: func(ctx context.Context, pid schema.ID, port int) (net.Conn, error) {
+		if dials.Add(1); pid != previewID || !strings.HasSuffix(addr, fmt.Sprint(":", port)) {
+			return nil, fmt.Errorf("%s %d", pid, port)
+		}
+		c, err := new(net.Dialer).DialContext(ctx, "tcp", up.Listener.Addr().String())
+		return struct{ net.Conn }{c}, err // without a file descriptor
+	}}
+	f := newFixture(t, "http://"+addr, cfg)
+	for _, noNetwork := range []bool{false, true} {
+		if noNetwork {
+			f.install(f.state(func(s *State) { s.Guests[0].Address = "" }))
+		}
+		for range 3 {
+			if resp, body := f.do("POST", "/"); resp.StatusCode != 200 || body != "POST " {
+				t.Errorf("%s %q", resp.Status, body)
+			}
+		}
+	}
+	if n := dials.Load(); n != 6 {
+		t.Errorf("%d connections for 6 requests", n)
+	}
+}
+
 // TestPreviewRevoked: tunnels through a preview are use of its sandbox, and end
 // with the preview.
 func TestPreviewRevoked(t *testing.T) {
@@ -325,4 +359,85 @@ func TestPreviewRevoked(t *testing.T) {
 		defer f.registry.mu.Unlock()
 		return len(f.registry.guests)+len(f.registry.previews)+len(f.registry.backends) == 0 && f.conns.Load() <= 1
 	})
+}
+
+// TestPreviewFollows: the table has the previews of the store, and the state of
+// their sandboxes.
+func TestPreviewFollows(t *testing.T) {
+	up := upstream(t, says("ok"))
+	host, number, _ := net.SplitHostPort(up.Listener.Addr().String())
+	port, _ := strconv.Atoi(number)
+	c := newControl(t)
+	other := sandbox.NewSandbox() // without a preview
+	sb := sandbox.NewSandbox()
+	for _, o := range []*sandbox.Sandbox{sb, other} {
+		o.Project, o.Spec.Template.Image = c.project, "img@sha256:0"
+		o.Status.Phase, o.Status.Address = sandbox.SandboxPhaseRunning, host
+		c.create(o)
+	}
+	file := t.TempDir() + "/table"
+	cfg := Config{Reader: c.store, TableFile: file, HoldTimeout: -1, Logger: quiet}
+	f := &fixture{running: start(t, cfg), t: t, c: client(t), host: preview.Label(string(sb.ID), port) + ".localhost"}
+	becomes := func(status int) {
+		t.Helper()
+		wait.NoError(t, fmt.Sprint("the answer is ", status), func() error {
+			if resp, body := f.do("GET", "/"); resp.StatusCode != status {
+				return fmt.Errorf("%s %s", resp.Status, body)
+			}
+			return nil
+		})
+	}
+	becomes(404)
+	p := sandbox.NewPreview()
+	p.Project, p.Spec = c.project, sandbox.PreviewSpec{Sandbox: sb.GetID(), Port: int64(port), Public: true, Key: previewKey.Public()}
+	c.create(p)
+	becomes(200)
+	state := func(desired sandbox.DesiredState, phase sandbox.SandboxPhase, address string) {
+		t.Helper()
+		if _, err := entity.ModifySpec(t.Context(), c.store, sb.ID, func(s *sandbox.Sandbox) error { s.Spec.Desired = desired; return nil }); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := entity.ModifyStatus(t.Context(), c.store, sb.ID, func(s *sandbox.Sandbox) error {
+			s.Status.Phase, s.Status.Address = phase, address
+			return nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	state(sandbox.DesiredStatePaused, sandbox.SandboxPhaseRunning, host) // it will be paused
+	becomes(503)
+	state(sandbox.DesiredStateRunning, sandbox.SandboxPhasePaused, "")
+	becomes(503)
+	state(sandbox.DesiredStateRunning, sandbox.SandboxPhaseRunning, host)
+	becomes(200)
+	if _, err := entity.ModifySpec(t.Context(), c.store, p.ID, func(p *sandbox.Preview) error { p.Spec.Public = false; return nil }); err != nil {
+		t.Fatal(err)
+	}
+	becomes(401)
+	f.want(200, "ok", "/", "X-Access-Token", previewKey.Sign(string(p.ID), time.Time{}))
+
+	// Without the store, the next process serves from the file.
+	f.stop()
+	cfg.Reader = nil
+	f.running = start(t, cfg)
+	f.want(401, "token", "/")
+	f.want(200, "ok", "/", "X-Access-Token", previewKey.Sign(string(p.ID), time.Time{}))
+	f.stop()
+
+	cfg.Reader = c.store
+	f.running = start(t, cfg)
+	if _, err := entity.ModifyStatus(t.Context(), c.store, sb.ID, func(s *sandbox.Sandbox) error {
+		s.Status.Phase = sandbox.SandboxPhaseStopped
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	wait.For(t, "the end of the sandbox is known", func() bool {
+		resp, _ := f.do("GET", "/", "X-Access-Token", previewKey.Sign(string(p.ID), time.Time{}))
+		return resp.StatusCode == 410
+	})
+	if err := entity.Remove[sandbox.Sandbox](t.Context(), c.store, sb.ID); err != nil {
+		t.Fatal(err)
+	}
+	becomes(404)
 }

@@ -67,7 +67,8 @@ type Preview struct {
 // Guest is a sandbox that has previews.
 type Guest struct {
 	ID      schema.ID `json:"id"`
-	Address string    `json:"address,omitempty"` // IP address; empty: it does not run now
+	Running bool      `json:"running,omitempty"`
+	Address string    `json:"address,omitempty"` // IP address; empty: it has no network, or does not run
 	Ended   bool      `json:"ended,omitempty"`
 }
 

@@ -5,6 +5,7 @@ import (
 
 	"miren.dev/runtime/api/sandbox"
 	"miren.dev/runtime/domain/previews"
+	"miren.dev/runtime/pkg/rpc"
 )
 
 // previewHandler serves sandbox.Previews.
@@ -34,6 +35,19 @@ func (h *previewHandler) Sign(ctx context.Context, req *sandbox.SignPreviewReque
 
 func (h *previewHandler) Delete(ctx context.Context, req *sandbox.PreviewRequest) error {
 	return h.previews.Delete(ctx, req.Preview)
+}
+
+// Dial connects the streams of the call with a port, after a byte 0.
+func (h *previewHandler) Dial(ctx context.Context, req *sandbox.DialPreviewRequest, st rpc.ServerStream[rpc.Bytes, rpc.Bytes]) error {
+	c, err := h.previews.Dial(ctx, req.Preview, int(req.Port))
+	if err != nil {
+		return err
+	}
+	if _, err := st.Writer().Write([]byte{0}); err != nil {
+		c.Close()
+		return err
+	}
+	return connect(ctx, c, st)
 }
 
 func (h *previewHandler) Wake(ctx context.Context, req *sandbox.PreviewRequest) error {

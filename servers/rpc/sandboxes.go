@@ -82,6 +82,12 @@ func (h *sandboxHandler) Dial(ctx context.Context, req *sandbox.DialRequest, st 
 	if err != nil {
 		return err
 	}
+	return connect(ctx, c, st)
+}
+
+// connect connects the streams of a call with a port of a sandbox, until the
+// process there has ended its side.
+func connect(ctx context.Context, c sandboxes.Conn, st rpc.ServerStream[rpc.Bytes, rpc.Bytes]) error {
 	defer closing(ctx, c)()
 	// This goroutine ends with the call, which alone makes a read of its stream return.
 	go func() {
@@ -89,7 +95,7 @@ func (h *sandboxHandler) Dial(ctx context.Context, req *sandbox.DialRequest, st 
 			_ = c.CloseWrite() // a connection that is lost shows in the read below
 		}
 	}()
-	_, err = io.Copy(st.Writer(), c)
+	_, err := io.Copy(st.Writer(), c)
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}

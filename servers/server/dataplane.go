@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"log/slog"
+	"net"
 	"os"
 	"path/filepath"
 	"time"
@@ -19,6 +20,9 @@ import (
 	"miren.dev/runtime/pkg/sysuser"
 	"miren.dev/runtime/servers/ingress"
 )
+
+// previewDial bounds the time in which the server connects to a preview.
+const previewDial = 5 * time.Second
 
 // ingressUserDefault is the user of the ingress that is created if it is missing.
 const ingressUserDefault = "runtime-ingress"
@@ -81,6 +85,11 @@ func Ingress(ctx context.Context, cfg *config.Config, log *slog.Logger) error {
 		Addrs: []string{cfg.Ingress.HTTPAddress}, LocalDomains: cfg.Ingress.LocalDomains,
 		Wake: func(ctx context.Context, pid schema.ID) error {
 			return previews.Wake(ctx, &sandbox.PreviewRequest{Preview: id.Preview(pid)})
+		},
+		Dial: func(ctx context.Context, pid schema.ID, port int) (net.Conn, error) {
+			ctx, cancel := context.WithTimeout(ctx, previewDial)
+			defer cancel()
+			return dialPreview(ctx, previews, id.Preview(pid), port)
 		},
 		Reader: remote.New(client), TableFile: filepath.Join(dir, "table"), AdminSocket: in.Socket("ingress.sock"),
 		HoldTimeout: off(cfg.Ingress.HoldTimeout), DrainTimeout: off(cfg.Ingress.DrainTimeout), Logger: log,

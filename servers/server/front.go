@@ -95,7 +95,7 @@ func newFront(c *control, src sources, stop context.CancelFunc) (*front, error) 
 		return nil, err
 	}
 	deps.Previews = &previews.Service{
-		Store: c.store, Key: preview.NewKey(f.tokenKey), URL: c.localURL, WakeSandbox: deps.Sandboxes.Wake,
+		Store: c.store, Key: preview.NewKey(f.tokenKey), URL: c.localURL, DialSandbox: deps.Sandboxes.Dial, WakeSandbox: deps.Sandboxes.Wake,
 	}
 	rpcserver.Register(f.rpc, deps)
 	core.RegisterKeys(f.rpc, rpcserver.Keys(f.keys))

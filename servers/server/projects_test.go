@@ -198,6 +198,7 @@ var answers = map[string]answer{
 	}),
 	"sandbox.Previews/Sign":   bySandbox(func(x *tenant) any { return &sandbox.SignPreviewRequest{Preview: x.preview.GetID()} }),
 	"sandbox.Previews/Delete": previewRequest,
+	"sandbox.Previews/Dial":   bySandbox(func(x *tenant) any { return &sandbox.DialPreviewRequest{Preview: x.preview.GetID(), Port: 80} }),
 	"sandbox.Previews/Wake":   previewRequest,
 
 	"sandbox.Templates/List": byApp(func(p, _ string) *sandbox.TemplatesRequest { return &sandbox.TemplatesRequest{Project: p} }),

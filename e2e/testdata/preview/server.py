@@ -5,6 +5,7 @@ import http.server
 import itertools
 import json
 import struct
+import sys
 import threading
 
 visits = itertools.count(1)
@@ -77,4 +78,4 @@ class Handler(http.server.BaseHTTPRequestHandler):
         pass
 
 
-http.server.ThreadingHTTPServer(("0.0.0.0", 3000), Handler).serve_forever()
+http.server.ThreadingHTTPServer((sys.argv[1], 3000), Handler).serve_forever()
