@@ -29,8 +29,9 @@ func newPreview(e *command.Env) *cobra.Command {
 		Use:   "preview ID PORT",
 		Short: "Make a port of a sandbox reachable by a URL",
 		Long: `Makes a port reachable through the ingress, as <port>-<sandbox>.<domain>, for those who send the token that it prints
-(Authorization: Bearer TOKEN, or X-Access-Token) or open a URL of r preview url; with --public for everybody. PORT all opens every port. A
-request resumes a paused sandbox. A preview that exists is changed to what the flags say.`,
+(Authorization: Bearer TOKEN, or X-Access-Token) or open a URL of r preview url; with --public for everybody. PORT all opens
+every port but those on which a process listens on 127.0.0.1 only. A request resumes a paused sandbox. A preview that exists is
+changed to what the flags say.`,
 		Example:           "  r sandbox preview sb-4k2j 3000\n  r sandbox preview sb-4k2j 8080 --public --ttl 24h",
 		Args:              command.Args(2, 2, "ID", "PORT"),
 		ValidArgsFunction: command.CompleteFirst(e, sandbox.SandboxKind),

@@ -181,15 +181,16 @@ func (s *Service) Delete(ctx context.Context, pid id.Preview) error {
 	return entity.Remove[sandbox.Preview](ctx, s.Store, pid)
 }
 
-// Dial connects to a port through a preview. PermissionDenied if the preview is of
-// another port, or has ended.
+// Dial connects to a port through a preview, on whatever address a process listens.
+// PermissionDenied if the preview is of another port, has ended, or is of every
+// port: that opens no port that a process keeps to the sandbox itself.
 func (s *Service) Dial(ctx context.Context, pid id.Preview, port int) (sandboxes.Conn, error) {
 	p, err := entity.Get[sandbox.Preview](ctx, s.Store, pid)
 	switch {
 	case err != nil:
 		return nil, err
-	case p.Spec.Port != 0 && p.Spec.Port != int64(port):
-		return nil, errs.New(errs.PermissionDenied, "preview %s is of port %d", p.ID, p.Spec.Port)
+	case p.Spec.Port != int64(port):
+		return nil, errs.New(errs.PermissionDenied, "preview %s is not of port %d alone", p.ID, port)
 	case expired(p):
 		return nil, errs.New(errs.PermissionDenied, "preview %s has ended", p.ID)
 	}

@@ -111,6 +111,13 @@ func TestCreate(t *testing.T) {
 	if _, err := e.Dial(t.Context(), p.GetID(), 81); !errs.Is(err, errs.PermissionDenied) {
 		t.Errorf("another port: %v", err)
 	}
+	all, err := e.Create(t.Context(), Request{Sandbox: sid})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := e.Dial(t.Context(), all.GetID(), 80); !errs.Is(err, errs.PermissionDenied) {
+		t.Errorf("every port: %v", err)
+	}
 	if err := entity.Remove[sandbox.Sandbox](t.Context(), e.Store, sid); err != nil {
 		t.Fatal(err)
 	}

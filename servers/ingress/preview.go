@@ -150,7 +150,7 @@ func (x *exchange) attemptPreview(g *guest, p *previewState, port int, fresh boo
 
 // dialer connects to a port of a sandbox: over the network, and if that is
 // refused through the server, which reaches processes that listen on the
-// sandbox's loopback address only.
+// sandbox's loopback address only. A preview of every port does not open these.
 func (in *Ingress) dialer(g *guest, port int) func(context.Context, string) (net.Conn, error) {
 	return func(ctx context.Context, address string) (net.Conn, error) {
 		err := error(syscall.ECONNREFUSED)
@@ -161,7 +161,7 @@ func (in *Ingress) dialer(g *guest, port int) func(context.Context, string) (net
 			}
 		}
 		_, p := in.table.Load().preview(g.ID, port)
-		if in.cfg.Dial == nil || p == nil {
+		if in.cfg.Dial == nil || p == nil || p.Port == 0 {
 			return nil, err
 		}
 		c, derr := in.cfg.Dial(ctx, p.ID, port)

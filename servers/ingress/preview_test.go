@@ -294,6 +294,8 @@ func TestPreviewByServer(t *testing.T) {
 			}
 		}
 	}
+	f.install(f.state(func(s *State) { s.Previews[0].Port = 0 }))
+	f.want(502, "Nothing listens", "/")
 	if n := dials.Load(); n != 6 {
 		t.Errorf("%d connections for 6 requests", n)
 	}
