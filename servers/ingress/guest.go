@@ -122,7 +122,11 @@ func (r *registry) guestBackend(g *guest, port int, dial func(context.Context, s
 	b := g.state.backends[address]
 	if b == nil {
 		b = &backend{Sandbox: Sandbox{ID: g.ID, Address: address}, dial: dial}
-		g.state.backends[address] = b
+		if r.guests[g.ID] == g.state {
+			g.state.backends[address] = b
+		} else { // the sandbox left the table meanwhile
+			r.leaving[b] = struct{}{}
+		}
 	}
 	b.inflight.Add(1)
 	return b

@@ -356,6 +356,14 @@ func TestPreviewRevoked(t *testing.T) {
 	if err := echo(); err == nil {
 		t.Error("it goes on after the preview was deleted")
 	}
+	// A request that chose before the preview was deleted leaves no backend for good.
+	late := f.registry.guestBackend(&guest{Guest: Guest{ID: previewSandbox}, state: &guestState{}}, f.port, nil)
+	f.registry.mu.Lock()
+	_, leaving := f.registry.leaving[late]
+	f.registry.mu.Unlock()
+	if !leaving {
+		t.Error("a backend of a sandbox that left the table is not swept")
+	}
 	wait.For(t, "nothing is left of it", func() bool {
 		f.registry.mu.Lock()
 		defer f.registry.mu.Unlock()
