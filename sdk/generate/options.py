@@ -9,8 +9,8 @@ import sys
 METHODS = {
     "CreateOptions": ("CreateSession", {"mode", "execute", "template"}),
     "RunOptions": ("Command", {"command"}),
-    "ExecuteOptions": ("Execute", {"code", "language", "command"}),
-    "SubmitOptions": ("Submission", {"code", "language", "command", "image"}),
+    "ExecuteOptions": ("Execute", {"code", "language", "command", "handler"}),
+    "SubmitOptions": ("Submission", {"code", "language", "command", "handler", "image"}),
 }
 SIMPLE = {"string": "str", "integer": "int", "number": "float", "boolean": "bool"}
 

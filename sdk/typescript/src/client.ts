@@ -4,7 +4,6 @@ import { MirenError } from "./errors.js";
 import { Sandbox } from "./sandbox.js";
 import type { CreateSession, Execution, ExecutionResult, operations, paths, Submission, Template } from "./schema.gen.js";
 import { sender } from "./send.js";
-import { version } from "./version.gen.js";
 
 /** Longest time, in seconds, that one request asks the server to wait for an end. */
 const longestWait = 60;
@@ -52,7 +51,7 @@ export class Client {
     };
     this.rest = createClient<paths>({
       baseUrl: url.replace(/\/+$/, "").replace(/\/api\/v1$/, "") + "/api/v1",
-      headers: { Authorization: `Bearer ${apiKey}`, "X-Miren-Client": `typescript/${version}` },
+      headers: { Authorization: `Bearer ${apiKey}` },
       fetch: this.takes(300),
     });
   }

@@ -1,6 +1,6 @@
 import { newKey, signal, type CallOptions, type Client } from "./client.js";
 import { ProblemError } from "./errors.js";
-import type { Command, CommandResult, Execute, ExecutionResult, File, Session } from "./schema.gen.js";
+import type { Command, CommandResult, Execute, Execution, ExecutionResult, File, Session } from "./schema.gen.js";
 
 export type RunOptions = Omit<Command, "command">;
 export type ExecuteOptions = Omit<Execute, "code">;
@@ -60,7 +60,7 @@ export class Sandbox {
         body: { language: "python", ...body, code },
         ...signal(options),
       });
-      return data!;
+      return data as Execution; // a string only with Accept: text/event-stream
     });
   }
 
