@@ -13,6 +13,7 @@ names = {
     "AsyncSandbox": "Sandbox",
     "AsyncTransport": "Transport",
     "aclose": "close",
+    "aiter_sse": "iter_sse",
     "anyio": "time",
     "aread": "read",
     "get_async_httpx_client": "get_httpx_client",

@@ -39,6 +39,9 @@ type Client struct {
 	// REST has every operation. Its methods return errors of type *Error, as
 	// those of Client do.
 	REST *rest.ClientWithResponses
+
+	timeout time.Duration
+	retries int
 }
 
 // NewClient returns a client. It does not connect.
@@ -56,7 +59,7 @@ func NewClient(c Config) (*Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Client{REST: r}, nil
+	return &Client{REST: r, timeout: s.timeout, retries: s.retries}, nil
 }
 
 // Ptr returns a pointer to a value, for optional fields of requests.

@@ -132,3 +132,47 @@ func TestExecuteSubmitsUntilTheEnd(t *testing.T) {
 		t.Error(result, err, keys)
 	}
 }
+
+func TestBrokenStreamIsContinued(t *testing.T) {
+	c, _ := newClient(t, func(n int32, w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "text/event-stream")
+		if n == 1 {
+			fmt.Fprint(w, ": heartbeat\n\nid: 1-0\nevent: output\ndata: {\"data\": \"a\"}\n\nevent: new-event\ndata: {}\n\n")
+			http.NewResponseController(w).Flush()
+			panic(http.ErrAbortHandler)
+		}
+		if got := r.Header.Get("Last-Event-ID"); got != "1-0" {
+			t.Errorf("Last-Event-ID: %q", got)
+		}
+		fmt.Fprint(w, "id: 2-0\nevent: output\ndata: {\"data\": \"b\"}\n\nevent: end\ndata: {\"exit_code\": 3}\n\n")
+	})
+	var text string
+	for e, err := range c.Follow(t.Context(), "exec-1") {
+		switch {
+		case err != nil:
+			t.Fatal(err)
+		case e.Output != nil:
+			text += e.Output.Data
+		case e.End != nil:
+			text += fmt.Sprint(e.End.ExitCode)
+		}
+	}
+	if text != "ab3" {
+		t.Errorf("events: %q", text)
+	}
+}
+
+func TestErrorInAStreamEndsIt(t *testing.T) {
+	c, n := newClient(t, func(_ int32, w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "text/event-stream")
+		fmt.Fprint(w, "event: error\ndata: {\"status\": 404, \"class\": \"not_found\"}\n\n")
+	})
+	for _, err := range c.Follow(t.Context(), "exec-1") {
+		if !errors.Is(err, miren.NotFound) {
+			t.Errorf("%v", err)
+		}
+	}
+	if n.Load() != 1 {
+		t.Errorf("%d requests", n.Load())
+	}
+}

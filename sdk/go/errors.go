@@ -65,7 +65,12 @@ func problemOf(resp *http.Response) error {
 	if json.Unmarshal(body, &p) != nil || p.Class == "" {
 		return &Error{Status: resp.StatusCode, Detail: fmt.Sprintf("%s: %s", resp.Status, body)}
 	}
-	e := &Error{Status: resp.StatusCode, Class: Class(p.Class), Detail: p.Detail, Errors: p.Errors}
+	return errorOf(&p)
+}
+
+// errorOf returns the error for a problem.
+func errorOf(p *rest.Problem) *Error {
+	e := &Error{Status: int(p.Status), Class: Class(p.Class), Detail: p.Detail, Errors: p.Errors}
 	if p.Hint != nil {
 		e.Hint = *p.Hint
 	}

@@ -10,6 +10,7 @@ import httpx
 import pytest
 
 import miren_runtime
+from miren_runtime.rest import models
 
 SESSION = {"id": "sb-1", "mode": "persistent", "state": "new-state", "created_at": "2026-01-01T00:00:00Z", "unknown": 1}
 Answer = Callable[[int, httpx.Request], httpx.Response]
@@ -118,3 +119,36 @@ def test_address_and_key_are_needed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MIREN_API_URL", raising=False)
     with pytest.raises(miren_runtime.MirenError, match="MIREN_API_URL"):
         miren_runtime.Client()
+
+
+EXECUTION = {"id": "exec-1", "state": "running", "attempt": 1, "created_at": "2026-01-01T00:00:00Z"}
+
+
+def stream(*events: tuple[str, str, object]) -> httpx.Response:
+    text = "".join(f"id: {i}\nevent: {name}\ndata: {json.dumps(data)}\n\n" for i, name, data in events)
+    return httpx.Response(200, headers={"Content-Type": "text/event-stream"}, text=text)
+
+
+def break_once(n: int, request: httpx.Request) -> httpx.Response:
+    if n == 1:
+        return stream(("1-0", "output", {"stream": "stdout", "data": "a", "offset": 0}), ("1-0", "new-event", {}))
+    return stream(
+        ("2-0", "output", {"stream": "stdout", "data": "b", "offset": 1}),
+        ("2-0", "end", {**EXECUTION, "state": "ended"}),
+    )
+
+
+def test_broken_stream_is_continued() -> None:
+    server = Server(break_once)
+    with server.client() as client:
+        *output, end = client.follow("exec-1")
+    assert [event.data for event in output if isinstance(event, models.OutputEvent)] == ["a", "b"]
+    assert isinstance(end, models.Execution) and end.state == "ended"
+    assert [request.headers.get("Last-Event-ID") for request in server.requests] == [None, "1-0"]
+
+
+def test_error_in_a_stream_is_raised() -> None:
+    problem = {"status": 404, "class": "not_found", "detail": "no"}
+    server = Server(lambda n, _: stream(("", "error", problem)))
+    with server.client() as client, pytest.raises(miren_runtime.NotFound):
+        list(client.follow("exec-1"))

@@ -1,6 +1,7 @@
 import createClient, { type Client as RestClient } from "openapi-fetch";
 
 import { MirenError } from "./errors.js";
+import { events, type Event } from "./events.js";
 import { Sandbox } from "./sandbox.js";
 import type { CreateSession, Execution, ExecutionResult, operations, paths, Submission, Template } from "./schema.gen.js";
 import { sender } from "./send.js";
@@ -109,6 +110,24 @@ export class Client {
       });
       return data!;
     });
+  }
+
+  /** Yields the events of an execution until its end, from its begin. */
+  async *follow(id: string): AsyncGenerator<Event> {
+    yield* this.events((header) =>
+      this.rest.GET("/executions/{id}/stream", { params: { path: { id }, header }, parseAs: "stream" }),
+    );
+  }
+
+  /** Yields the events of a stream until its end. A stream that breaks is continued after its last event. */
+  async *events(
+    open: (header: { "Last-Event-ID"?: string }) => Promise<{ data?: ReadableStream<Uint8Array> | null }>,
+  ): AsyncGenerator<Event> {
+    yield* events(
+      async (last) => (await open(last ? { "Last-Event-ID": last } : {})).data!,
+      this.#options.maxRetries,
+      this.#options.timeout * 1000,
+    );
   }
 
   /**

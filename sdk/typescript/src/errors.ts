@@ -54,10 +54,15 @@ export async function problemOf(response: Response): Promise<ProblemError> {
   } catch {
     return new ProblemError(response.status, "", text || response.statusText);
   }
+  return errorOf({ status: response.status, detail: response.statusText, ...problem });
+}
+
+/** Returns the error for a problem. */
+export function errorOf(problem: Partial<Problem>): ProblemError {
   return new ProblemError(
-    response.status,
+    problem.status ?? 0,
     (problem.class ?? "") as ErrorClass | "",
-    problem.detail ?? response.statusText,
+    problem.detail ?? "",
     problem.hint,
     problem.errors ?? [],
   );

@@ -1,4 +1,5 @@
 import { newKey, signal, type CallOptions, type Client } from "./client.js";
+import type { Event } from "./events.js";
 import { ProblemError } from "./errors.js";
 import type { Command, CommandResult, Execute, Execution, ExecutionResult, File, Session } from "./schema.gen.js";
 
@@ -62,6 +63,27 @@ export class Sandbox {
       });
       return data as Execution; // a string only with Accept: text/event-stream
     });
+  }
+
+  /** Executes code and yields its output as it comes; the last event is the ended execution. */
+  async *stream(code: string, body: ExecuteOptions = {}, options: CallOptions = {}): AsyncGenerator<Event> {
+    const { data } = await this.#client.rest.POST("/sessions/{id}/execute", {
+      params: { ...this.#path, header: { "Idempotency-Key": options.idempotencyKey ?? newKey() } },
+      body: { language: "python", ...body, code },
+      ...signal(options),
+    });
+    yield* this.#client.follow((data as Execution).id);
+  }
+
+  /** Runs a command in the background and yields its output as it comes; the last event has its exit code. */
+  async *streamCommand(command: string | string[], body: RunOptions = {}): AsyncGenerator<Event> {
+    const { id } = await this.run(command, { ...body, background: true });
+    yield* this.#client.events((header) =>
+      this.#client.rest.GET("/sessions/{id}/commands/{command}/stream", {
+        params: { path: { id: this.id, command: id! }, header },
+        parseAs: "stream",
+      }),
+    );
   }
 
   /** Lets it end so many seconds after now; undefined: never. */

@@ -50,7 +50,7 @@ function repeatable(request: Request): boolean {
 }
 
 /** Returns the milliseconds before the next attempt: what the server asks for, else twice as many each time. */
-function delay(attempt: number, response?: Response): number {
+export function delay(attempt: number, response?: Response): number {
   const asked = response?.headers.get("Retry-After");
   if (asked && /^\d+$/.test(asked)) return Math.min(Number(asked) * 1000, longestDelay);
   return Math.min(firstDelay * 2 ** attempt, longestDelay) * (0.5 + Math.random() / 2);
@@ -69,17 +69,17 @@ async function withTimeout(options: SendOptions, request: Request): Promise<Resp
   }
 }
 
-async function sleep(milliseconds: number, signal: AbortSignal): Promise<void> {
+export async function sleep(milliseconds: number, signal?: AbortSignal): Promise<void> {
   await new Promise<void>((resolve, reject) => {
     const stop = () => {
       clearTimeout(timer);
-      reject(signal.reason);
+      reject(signal?.reason);
     };
     const timer = setTimeout(() => {
-      signal.removeEventListener("abort", stop);
+      signal?.removeEventListener("abort", stop);
       resolve();
     }, milliseconds);
-    signal.addEventListener("abort", stop, { once: true });
-    if (signal.aborted) stop();
+    signal?.addEventListener("abort", stop, { once: true });
+    if (signal?.aborted) stop();
   });
 }

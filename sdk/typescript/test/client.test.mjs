@@ -97,3 +97,28 @@ test("await using ends the sandbox, also one that is gone", async () => {
 test("address and key are needed", () => {
   assert.throws(() => new Client({ apiKey: "key" }), MirenError);
 });
+
+function stream(...events) {
+  const text = events.map(([id, event, data]) => `id: ${id}\nevent: ${event}\ndata: ${JSON.stringify(data)}\n\n`).join("");
+  return new Response(text, { headers: { "Content-Type": "text/event-stream" } });
+}
+
+test("a broken stream is continued", async () => {
+  const { client, requests } = connect((n) =>
+    n === 1
+      ? stream(["1-0", "output", { data: "a" }], ["1-0", "new-event", {}])
+      : stream(["2-0", "output", { data: "b" }], ["2-0", "end", { id: "exec-1", state: "ended" }]),
+  );
+  const found = [];
+  for await (const { event, data } of client.follow("exec-1")) found.push(event === "output" ? data.data : data.state);
+  assert.deepEqual(found, ["a", "b", "ended"]);
+  assert.deepEqual(
+    requests.map((r) => r.headers.get("Last-Event-ID")),
+    [null, "1-0"],
+  );
+});
+
+test("an error in a stream is thrown", async () => {
+  const { client } = connect(() => stream(["", "error", { status: 404, class: "not_found", detail: "no" }]));
+  await assert.rejects(client.follow("exec-1").next(), (error) => error.errorClass === "not_found");
+});

@@ -26,6 +26,7 @@ from .errors import (
     Unavailable,
     Unimplemented,
 )
+from .events import Event
 
 __all__ = [
     "AlreadyExists",
@@ -36,6 +37,7 @@ __all__ = [
     "Conflict",
     "ConnectionFailed",
     "DeadlineExceeded",
+    "Event",
     "FailedPrecondition",
     "Files",
     "Internal",

@@ -91,11 +91,16 @@ def problem_of(response: httpx.Response) -> ProblemError:
         problem = None
     if not isinstance(problem, dict):
         return ProblemError(response.status_code, "", response.text or response.reason_phrase)
+    return error_of({"status": response.status_code, "detail": response.reason_phrase, **problem})
+
+
+def error_of(problem: dict[str, Any]) -> ProblemError:
+    """Return the error for a problem."""
     name = str(problem.get("class", ""))
     return _classes.get(name, ProblemError)(
-        response.status_code,
+        int(problem.get("status", 0)),
         name,
-        str(problem.get("detail", response.reason_phrase)),
+        str(problem.get("detail", "")),
         str(problem.get("hint", "")),
         problem.get("errors"),
     )

@@ -9,10 +9,12 @@ from typing import Any, Self, Unpack
 
 import anyio
 import httpx
+from httpx_sse import EventSource
 
 from .. import _retry
 from .._version import __version__
 from ..errors import ConnectionFailed, MirenError, problem_of
+from ..events import Event, event_of
 from ..options import CreateOptions, SubmitOptions
 from ..rest import AuthenticatedClient
 from ..rest.api.executions import get_execution_result, submit_execution
@@ -88,6 +90,7 @@ class AsyncClient:
         if not url or not api_key:
             raise MirenError("url and api_key are needed: pass them, or set MIREN_API_URL and MIREN_API_KEY")
         self._timeout = timeout
+        self._max_retries = max_retries
         self.rest = AuthenticatedClient(
             base_url=url.rstrip("/").removesuffix("/api/v1") + "/api/v1",
             token=api_key,
@@ -185,6 +188,38 @@ class AsyncClient:
             if execution.state == "ended":
                 result: ExecutionResult = await self.call(get_execution_result, id=execution.id)
                 return result
+
+    async def follow(self, execution_id: str) -> AsyncIterator[Event]:
+        """Yield the events of an execution until its end, from its begin."""
+        async for event in self.events(f"/executions/{execution_id}/stream"):
+            yield event
+
+    async def events(self, path: str) -> AsyncIterator[Event]:
+        """Yield the events of a stream until its end. A stream that breaks is continued after its last event."""
+        http = self.rest.get_async_httpx_client()
+        last, failures = "", 0
+        while True:
+            headers = {"Accept": "text/event-stream"}
+            if last:
+                headers["Last-Event-ID"] = last
+            try:
+                # The server sends a heartbeat every 15 s.
+                async with http.stream("GET", path, headers=headers, timeout=self._limit(0)) as response:
+                    async for message in EventSource(response).aiter_sse():
+                        if message.id and message.id != last:
+                            last, failures = message.id, 0
+                        event = event_of(message.event, message.data)
+                        if event is not None:
+                            yield event
+                        if message.event == "end":
+                            return
+            except httpx.TransportError as error:
+                if failures >= self._max_retries:
+                    raise ConnectionFailed(f"{type(error).__name__}: {error}") from error
+            if failures >= self._max_retries:
+                raise ConnectionFailed("the stream ended before its last event")
+            await anyio.sleep(_retry.delay(failures))
+            failures += 1
 
     async def aclose(self) -> None:
         await self.rest.get_async_httpx_client().aclose()

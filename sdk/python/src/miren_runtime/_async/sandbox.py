@@ -2,11 +2,12 @@ from __future__ import annotations
 
 import builtins
 import uuid
-from collections.abc import AsyncIterable
+from collections.abc import AsyncIterable, AsyncIterator
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from ..errors import NotFound
+from ..events import Event
 from ..options import ExecuteOptions, RunOptions
 from ..rest.api.executions import execute_in_session
 from ..rest.api.files import list_files, read_file, remove_file, write_file
@@ -18,7 +19,16 @@ from ..rest.api.sessions import (
     resume_session,
     run_command,
 )
-from ..rest.models import Command, CommandResult, Execute, ExecutionResult, ExtendInputBody, FileInfo, Session
+from ..rest.models import (
+    Command,
+    CommandResult,
+    Execute,
+    Execution,
+    ExecutionResult,
+    ExtendInputBody,
+    FileInfo,
+    Session,
+)
 from ..rest.types import File
 
 if TYPE_CHECKING:
@@ -73,6 +83,31 @@ class AsyncSandbox:
         return await self._client.finish(
             execute_in_session, id=self.id, body=body, idempotency_key=idempotency_key or str(uuid.uuid4())
         )
+
+    async def stream(
+        self,
+        code: str,
+        language: str = "python",
+        *,
+        idempotency_key: str | None = None,
+        **options: Unpack[ExecuteOptions],
+    ) -> AsyncIterator[Event]:
+        """Execute code and yield its output as it comes; the last event is the ended execution."""
+        execution: Execution = await self._client.call(
+            execute_in_session,
+            id=self.id,
+            body=Execute.from_dict({"code": code, "language": language, **options}),
+            idempotency_key=idempotency_key or str(uuid.uuid4()),
+        )
+        async for event in self._client.follow(execution.id):
+            yield event
+
+    async def stream_command(self, command: str | list[str], **options: Unpack[RunOptions]) -> AsyncIterator[Event]:
+        """Run a command in the background and yield its output as it comes; the last event has its exit code."""
+        options["background"] = True
+        started = await self.run(command, **options)
+        async for event in self._client.events(f"/sessions/{self.id}/commands/{started.id}/stream"):
+            yield event
 
     async def extend(self, ttl_seconds: int | None = None) -> Session:
         """Let it end this long after now; None: never."""

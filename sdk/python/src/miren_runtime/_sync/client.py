@@ -10,10 +10,12 @@ from types import ModuleType, TracebackType
 from typing import Any, Self, Unpack
 
 import httpx
+from httpx_sse import EventSource
 
 from .. import _retry
 from .._version import __version__
 from ..errors import ConnectionFailed, MirenError, problem_of
+from ..events import Event, event_of
 from ..options import CreateOptions, SubmitOptions
 from ..rest import AuthenticatedClient
 from ..rest.api.executions import get_execution_result, submit_execution
@@ -96,6 +98,7 @@ class Client:
         if not url or not api_key:
             raise MirenError("url and api_key are needed: pass them, or set MIREN_API_URL and MIREN_API_KEY")
         self._timeout = timeout
+        self._max_retries = max_retries
         self.rest = AuthenticatedClient(
             base_url=url.rstrip("/").removesuffix("/api/v1") + "/api/v1",
             token=api_key,
@@ -193,6 +196,38 @@ class Client:
             if execution.state == "ended":
                 result: ExecutionResult = self.call(get_execution_result, id=execution.id)
                 return result
+
+    def follow(self, execution_id: str) -> Iterator[Event]:
+        """Yield the events of an execution until its end, from its begin."""
+        for event in self.events(f"/executions/{execution_id}/stream"):
+            yield event
+
+    def events(self, path: str) -> Iterator[Event]:
+        """Yield the events of a stream until its end. A stream that breaks is continued after its last event."""
+        http = self.rest.get_httpx_client()
+        last, failures = "", 0
+        while True:
+            headers = {"Accept": "text/event-stream"}
+            if last:
+                headers["Last-Event-ID"] = last
+            try:
+                # The server sends a heartbeat every 15 s.
+                with http.stream("GET", path, headers=headers, timeout=self._limit(0)) as response:
+                    for message in EventSource(response).iter_sse():
+                        if message.id and message.id != last:
+                            last, failures = message.id, 0
+                        event = event_of(message.event, message.data)
+                        if event is not None:
+                            yield event
+                        if message.event == "end":
+                            return
+            except httpx.TransportError as error:
+                if failures >= self._max_retries:
+                    raise ConnectionFailed(f"{type(error).__name__}: {error}") from error
+            if failures >= self._max_retries:
+                raise ConnectionFailed("the stream ended before its last event")
+            time.sleep(_retry.delay(failures))
+            failures += 1
 
     def close(self) -> None:
         self.rest.get_httpx_client().close()

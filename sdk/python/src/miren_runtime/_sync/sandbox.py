@@ -3,11 +3,12 @@ from __future__ import annotations
 
 import builtins
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from ..errors import NotFound
+from ..events import Event
 from ..options import ExecuteOptions, RunOptions
 from ..rest.api.executions import execute_in_session
 from ..rest.api.files import list_files, read_file, remove_file, write_file
@@ -23,6 +24,7 @@ from ..rest.models import (
     Command,
     CommandResult,
     Execute,
+    Execution,
     ExecutionResult,
     ExtendInputBody,
     FileInfo,
@@ -82,6 +84,31 @@ class Sandbox:
         return self._client.finish(
             execute_in_session, id=self.id, body=body, idempotency_key=idempotency_key or str(uuid.uuid4())
         )
+
+    def stream(
+        self,
+        code: str,
+        language: str = "python",
+        *,
+        idempotency_key: str | None = None,
+        **options: Unpack[ExecuteOptions],
+    ) -> Iterator[Event]:
+        """Execute code and yield its output as it comes; the last event is the ended execution."""
+        execution: Execution = self._client.call(
+            execute_in_session,
+            id=self.id,
+            body=Execute.from_dict({"code": code, "language": language, **options}),
+            idempotency_key=idempotency_key or str(uuid.uuid4()),
+        )
+        for event in self._client.follow(execution.id):
+            yield event
+
+    def stream_command(self, command: str | list[str], **options: Unpack[RunOptions]) -> Iterator[Event]:
+        """Run a command in the background and yield its output as it comes; the last event has its exit code."""
+        options["background"] = True
+        started = self.run(command, **options)
+        for event in self._client.events(f"/sessions/{self.id}/commands/{started.id}/stream"):
+            yield event
 
     def extend(self, ttl_seconds: int | None = None) -> Session:
         """Let it end this long after now; None: never."""
