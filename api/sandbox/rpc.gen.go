@@ -1801,6 +1801,35 @@ func (x *PreviewResponse) Validate() error { return schema.Validate(x) }
 func (x *PreviewResponse) ValidateFields(v *schema.Validator) {
 }
 
+// DialPreviewRequest: Connects to a port through a preview. A byte 0 says that it is
+// connected; the bytes of both directions follow.
+type DialPreviewRequest struct {
+	// The preview.
+	Preview id.Preview `cbor:"1,keyasint" json:"preview" schema:"required"`
+	// The port, which must be that of the preview; one of every port opens none.
+	Port int64 `cbor:"2,keyasint" json:"port" schema:"required"`
+}
+
+// MarshalJSON renders x; durations are strings, secrets are redacted.
+func (x DialPreviewRequest) MarshalJSON() ([]byte, error) { return schema.EncodeJSON(&x) }
+
+// UnmarshalJSON decodes x; unknown fields are errors, missing ones get their defaults.
+func (x *DialPreviewRequest) UnmarshalJSON(b []byte) error { return schema.DecodeJSON(b, x) }
+
+// Validate reports every field that breaks its rules, as one error of class
+// invalid_argument.
+func (x *DialPreviewRequest) Validate() error { return schema.Validate(x) }
+
+// ValidateFields is Validate below the path that v is at.
+func (x *DialPreviewRequest) ValidateFields(v *schema.Validator) {
+	v.Required("preview", x.Preview != "")
+	if x.Preview != "" {
+		v.Ref("preview", string(x.Preview))
+	}
+	schema.CheckMin(v, "port", x.Port, 1)
+	schema.CheckMax(v, "port", x.Port, 65535)
+}
+
 // SignPreviewRequest: Asks for a URL that opens a preview.
 type SignPreviewRequest struct {
 	// The preview.
@@ -3628,6 +3657,10 @@ type Previews interface {
 	// Delete: Deletes a preview: its URL does not answer any more, and its tokens are void.
 	// Permission: exec, in the project of preview.
 	Delete(ctx context.Context, req *PreviewRequest) error
+	// Dial: Connects to a port of a preview, on whatever address a process listens. The
+	// ingress calls it for those that it cannot reach over the network. Permission: exec, in
+	// the project of preview.
+	Dial(ctx context.Context, req *DialPreviewRequest, s rpc.ServerStream[rpc.Bytes, rpc.Bytes]) error
 	// Wake: Resumes the sandbox of a preview if it is paused, and returns at once. The
 	// ingress calls it. Permission: exec, in the project of preview.
 	Wake(ctx context.Context, req *PreviewRequest) error
@@ -3646,6 +3679,10 @@ type PreviewsClient interface {
 	// Delete: Deletes a preview: its URL does not answer any more, and its tokens are void.
 	// Permission: exec, in the project of preview.
 	Delete(ctx context.Context, req *PreviewRequest) error
+	// Dial: Connects to a port of a preview, on whatever address a process listens. The
+	// ingress calls it for those that it cannot reach over the network. Permission: exec, in
+	// the project of preview.
+	Dial(ctx context.Context, req *DialPreviewRequest) (rpc.ClientStream[rpc.Bytes, rpc.Bytes], error)
 	// Wake: Resumes the sandbox of a preview if it is paused, and returns at once. The
 	// ingress calls it. Permission: exec, in the project of preview.
 	Wake(ctx context.Context, req *PreviewRequest) error
@@ -3674,6 +3711,14 @@ func (c clientPreviews) Sign(ctx context.Context, req *SignPreviewRequest) (*Sig
 
 func (c clientPreviews) Delete(ctx context.Context, req *PreviewRequest) error {
 	return c.conn.Call(ctx, &methodPreviewsDelete.MethodInfo, req, &rpc.None{})
+}
+
+func (c clientPreviews) Dial(ctx context.Context, req *DialPreviewRequest) (rpc.ClientStream[rpc.Bytes, rpc.Bytes], error) {
+	s, err := c.conn.Open(ctx, &methodPreviewsDial.MethodInfo, req)
+	if err != nil {
+		return nil, err
+	}
+	return rpc.NewClientStream[rpc.Bytes, rpc.Bytes](s), nil
 }
 
 func (c clientPreviews) Wake(ctx context.Context, req *PreviewRequest) error {
@@ -3743,6 +3788,23 @@ var methodPreviewsDelete = &rpc.Method{
 	},
 }
 
+var methodPreviewsDial = &rpc.Method{
+	MethodInfo: rpc.MethodInfo{
+		Service: "sandbox.Previews", Name: "Dial", Full: "sandbox.Previews/Dial", Permission: "exec", Project: rpc.ProjectRequest, Idempotent: false, Stream: rpc.StreamBidi, Audit: false,
+	},
+	Target: func(req any) rpc.Target {
+		r := req.(*DialPreviewRequest)
+		return rpc.Target{Kind: "preview", ID: string(r.Preview)}
+	},
+	Streaming: func(ctx context.Context, impl any, d rpc.Decoder, s rpc.Stream) error {
+		req := new(DialPreviewRequest)
+		if err := d.Decode(req); err != nil {
+			return err
+		}
+		return impl.(Previews).Dial(ctx, req, rpc.NewServerStream[rpc.Bytes, rpc.Bytes](s))
+	},
+}
+
 var methodPreviewsWake = &rpc.Method{
 	MethodInfo: rpc.MethodInfo{
 		Service: "sandbox.Previews", Name: "Wake", Full: "sandbox.Previews/Wake", Permission: "exec", Project: rpc.ProjectRequest, Idempotent: true, Stream: rpc.StreamNone, Audit: true,
@@ -3769,6 +3831,7 @@ var PreviewsService = &rpc.Service{Name: "sandbox.Previews", Methods: []*rpc.Met
 	methodPreviewsCreate,
 	methodPreviewsSign,
 	methodPreviewsDelete,
+	methodPreviewsDial,
 	methodPreviewsWake,
 }}
 

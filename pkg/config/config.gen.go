@@ -93,7 +93,7 @@ type Network struct {
 type Ingress struct {
 	HTTPAddress  string        // host:port to listen on. 0.0.0.0:80 serves the world; empty: no ingress.
 	User         string        // System user that the ingress process runs as, if the server is root: a name or a number. runtime-ingress is created if it is missing.
-	LocalDomains []string      // Domains under which every app answers as <app>.<domain> without a route; empty: localhost.
+	LocalDomains []string      // Domains under which every app answers as <app>.<domain> without a route, and every preview of a sandbox as <port>-<sandbox>.<domain>; empty: localhost.
 	HoldTimeout  time.Duration // How long a request waits for a sandbox to become ready.
 	DrainTimeout time.Duration // How long requests under way to an old version may take before it is stopped.
 }
@@ -231,7 +231,7 @@ var Keys = []Key{
 	{Path: "ingress.user", Type: "string", Default: "runtime-ingress", Doc: "System user that the ingress process runs as, if the server is root: a name or a number. runtime-ingress is created if it is missing.", Unit: "", Min: "", Max: "",
 		Pattern: regexp.MustCompile("^([a-z_][a-z0-9_-]*|[1-9][0-9]*)$"),
 		field:   func(c *Config) any { return &c.Ingress.User }},
-	{Path: "ingress.local_domains", Type: "list", Default: "", Doc: "Domains under which every app answers as <app>.<domain> without a route; empty: localhost.", Unit: "", Min: "", Max: "",
+	{Path: "ingress.local_domains", Type: "list", Default: "", Doc: "Domains under which every app answers as <app>.<domain> without a route, and every preview of a sandbox as <port>-<sandbox>.<domain>; empty: localhost.", Unit: "", Min: "", Max: "",
 		field: func(c *Config) any { return &c.Ingress.LocalDomains }},
 	{Path: "ingress.hold_timeout", Type: "duration", Default: "30s", Doc: "How long a request waits for a sandbox to become ready.", Unit: "", Min: "0s", Max: "10m0s",
 		field: func(c *Config) any { return &c.Ingress.HoldTimeout }},
