@@ -24,11 +24,11 @@ import (
 func TestDiskIsTakenOver(t *testing.T) {
 	n := newNode(t)
 	ctx := t.Context()
-	d, err := n.disks.Create(ctx, disks.CreateRequest{Name: "data", SizeBytes: size, Store: t.TempDir()})
-	if err != nil {
+	if _, err := n.disks.Create(ctx, disks.CreateRequest{Name: "data", SizeBytes: size, Store: t.TempDir()}); err != nil {
 		t.Fatal(err)
 	}
-	if d = n.detached("data"); d.Status.Home != "" {
+	d := n.detached("data")
+	if d.Status.Home != "" {
 		t.Errorf("the home of a disk that is detached is %s", d.Status.Home)
 	}
 	volume := disks.Volume{Disk: d.GetID(), Path: "/data"}
