@@ -152,3 +152,9 @@ def test_error_in_a_stream_is_raised() -> None:
     server = Server(lambda n, _: stream(("", "error", problem)))
     with server.client() as client, pytest.raises(miren_runtime.NotFound):
         list(client.follow("exec-1"))
+
+
+def test_printed_client_has_no_key() -> None:
+    client = Server(lambda n, request: httpx.Response(200, json=SESSION)).client()
+    client.get("sb-1")
+    assert "key" not in repr(client.rest) + repr(vars(client))

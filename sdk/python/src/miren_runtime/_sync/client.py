@@ -13,11 +13,11 @@ import httpx
 from httpx_sse import EventSource
 
 from .. import _retry
+from .._rest import RestClient
 from .._version import __version__
 from ..errors import ConnectionFailed, MirenError, problem_of
 from ..events import Event, event_of
 from ..options import CreateOptions, SubmitOptions
-from ..rest import AuthenticatedClient
 from ..rest.api.executions import get_execution_result, submit_execution
 from ..rest.api.sessions import create_session, get_session, list_sessions
 from ..rest.api.templates import list_templates
@@ -99,7 +99,7 @@ class Client:
             raise MirenError("url and api_key are needed: pass them, or set MIREN_API_URL and MIREN_API_KEY")
         self._timeout = timeout
         self._max_retries = max_retries
-        self.rest = AuthenticatedClient(
+        self.rest = RestClient(
             base_url=url.rstrip("/").removesuffix("/api/v1") + "/api/v1",
             token=api_key,
             timeout=self._limit(300),
