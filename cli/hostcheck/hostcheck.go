@@ -145,7 +145,7 @@ func lacking(have []string, want ...string) string {
 
 func checkPostgres(_ context.Context, h *doctor.Host) doctor.Finding {
 	if h.Config.Store.URL != "" {
-		return good("external, as configured (store.url)")
+		return good("not needed: another store is configured (store.url)")
 	}
 	for _, pattern := range []string{"/usr/lib/postgresql/*/bin/postgres", "/usr/pgsql-*/bin/postgres", "/opt/postgresql/*/bin/postgres"} {
 		if found, err := filepath.Glob(pattern); err == nil && len(found) > 0 {

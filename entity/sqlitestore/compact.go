@@ -61,6 +61,7 @@ func (s *Store) Compact(ctx context.Context, keepFor time.Duration, keepRevision
 	if err != nil {
 		return mapError(err, "compact the log")
 	}
+	s.metrics.floor.Set(float64(floor))
 	// See eval.PrevMargin: what is just below the floor is needed for lists.
 	return s.deletePages(ctx, "compact the log", `delete from log where rowid in (select rowid from log where revision <= ?1 limit ?2)`, floor-eval.PrevMargin)
 }

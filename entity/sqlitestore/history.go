@@ -44,6 +44,7 @@ func (s *Store) runAppender() {
 // append makes a batch durable. The times of records are at least a microsecond
 // apart, which keeps their order.
 func (s *Store) append(batch []*records.Appending) error {
+	began := time.Now()
 	cols := records.Columns(batch)
 	at := max(now().UnixMicro(), s.last+1)
 	err := s.db.write(func(w writer) error {
@@ -60,7 +61,9 @@ func (s *Store) append(batch []*records.Appending) error {
 		}
 		return nil
 	})
-	s.last = at + int64(len(cols[0])) - 1
+	if s.last = at + int64(len(cols[0])) - 1; err == nil {
+		s.metrics.appended(len(cols[0]), time.Since(began))
+	}
 	return mapError(err, "append to the history")
 }
 

@@ -116,7 +116,7 @@ func (s *Store) Revoke(ctx context.Context, id schema.LeaseID) error {
 
 // expire ends lapsed leases until ctx ends.
 func (s *Store) expire(ctx context.Context) {
-	e := eval.Expirer{Queue: s.queue, Logger: s.logger, Interval: s.cfg.ExpireInterval, Lapsed: s.lapsed, Ended: func() {}}
+	e := eval.Expirer{Queue: s.queue, Logger: s.logger, Interval: s.cfg.ExpireInterval, Lapsed: s.lapsed, Ended: s.metrics.expired.Inc}
 	e.Run(ctx)
 }
 

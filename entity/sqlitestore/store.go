@@ -47,6 +47,8 @@ import (
 	"context"
 	"database/sql"
 	"log/slog"
+	"path/filepath"
+	"strings"
 	"sync"
 	"time"
 
@@ -54,6 +56,7 @@ import (
 	"miren.dev/runtime/entity/eval"
 	"miren.dev/runtime/entity/feed"
 	"miren.dev/runtime/entity/records"
+	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/schema"
 )
 
@@ -90,6 +93,19 @@ type Config struct {
 	ExpireInterval time.Duration
 }
 
+// Scheme begins the URL of a store: sqlite:///PATH.
+const Scheme = "sqlite://"
+
+// PathOf returns the path that a URL names. InvalidArgument: it is not absolute.
+func PathOf(url string) (string, error) {
+	path, ok := strings.CutPrefix(url, Scheme)
+	if !ok || !filepath.IsAbs(path) || filepath.Clean(path) != path {
+		return "", errs.New(errs.InvalidArgument, "store URL %q: no absolute path follows %s", url, Scheme).
+			WithHint("such as sqlite:///var/lib/miren-runtime/store.db")
+	}
+	return path, nil
+}
+
 // maxWrite is how long one batch should keep others waiting: a deletion that needs
 // a quarter of it is applied in parts.
 const maxWrite = 10 * time.Second
@@ -104,6 +120,7 @@ type Store struct {
 	appends *records.Queue
 	hub     *feed.Hub
 	leases  leases
+	metrics *metrics
 	last    int64 // time of the last record of the history; the appender's
 
 	closing      chan struct{} // closed first by Close
@@ -124,11 +141,14 @@ var (
 // the program wrote it.
 func Open(ctx context.Context, cfg Config) (_ *Store, err error) {
 	cfg.setDefaults()
-	s := &Store{cfg: cfg, logger: cfg.Logger, closing: make(chan struct{}), batcherDone: make(chan struct{}), appenderDone: make(chan struct{})}
+	s := &Store{cfg: cfg, logger: cfg.Logger, metrics: newMetrics(), closing: make(chan struct{}), batcherDone: make(chan struct{}), appenderDone: make(chan struct{})}
 	if s.eval, err = eval.New(eval.Config{Kinds: cfg.Kinds, Logger: cfg.Logger, MaxCascade: cfg.MaxCascade, Attempt: maxWrite}); err != nil {
 		return nil, err
 	}
-	s.hub = feed.New(feed.Config{Eval: s.eval, Source: source{s}, MaxEvents: cfg.RingEvents})
+	s.hub = feed.New(feed.Config{
+		Eval: s.eval, Source: source{s}, MaxEvents: cfg.RingEvents, Woken: s.metrics.wakes.Inc,
+		Watching: func(delta int) { s.metrics.watchers.Add(float64(delta)) },
+	})
 	s.queue = eval.NewQueue(eval.QueueConfig{RetryFor: cfg.RetryFor, CheckClosure: s.checkClosure, Closing: s.closing, Done: s.batcherDone})
 	s.appends = records.NewQueue(records.QueueConfig{RetryFor: cfg.RetryFor, Closing: s.closing, Done: s.appenderDone})
 	if s.db, err = openDatabase(ctx, cfg.Path, cfg.Readers, cfg.RetryFor); err != nil {

@@ -2,6 +2,7 @@ package sqlitestore
 
 import (
 	"database/sql"
+	"time"
 
 	"miren.dev/runtime/entity"
 	"miren.dev/runtime/entity/eval"
@@ -30,9 +31,11 @@ func (s *Store) runBatcher() {
 // commit applies a batch and answers its transactions, except for the rest that
 // it returns.
 func (s *Store) commit(txns []*eval.Txn) (rest []*eval.Txn) {
+	began := time.Now()
 	out, err := s.apply(txns)
 	switch {
 	case err == nil:
+		s.metrics.batch(len(txns)-len(out.Rest), time.Since(began))
 		s.hub.Publish(out)
 		out.Answer(txns, false)
 		return out.Rest

@@ -41,7 +41,10 @@ var unaudited = []string{
 // has a record exactly if its interface says so, and what is not recorded only
 // reads.
 func TestEveryMethodSaysWhetherItIsRecorded(t *testing.T) {
-	e := newFrontEnv(t)
+	eachStore(t, testEveryMethodSaysWhetherItIsRecorded)
+}
+
+func testEveryMethodSaysWhetherItIsRecorded(t *testing.T, e *frontEnv) {
 	x := e.newTenant("shop")
 	cl := e.holder(e.issue(e.root(), "boss", rpc.RoleAdmin))
 	for _, m := range e.f.rpc.Methods() {

@@ -42,6 +42,7 @@ import (
 	"miren.dev/runtime/entity"
 	"miren.dev/runtime/entity/informer"
 	"miren.dev/runtime/entity/pgstore"
+	"miren.dev/runtime/entity/sqlitestore"
 	"miren.dev/runtime/pkg/config"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/schema"
@@ -54,7 +55,7 @@ type control struct {
 	cfg    *config.Config
 	m      *machine
 	logger *slog.Logger
-	store  *pgstore.Store
+	store  entityStore
 	sealer *schema.Sealer
 	node   *node.Registrar
 	builds *build.Reconciler
@@ -73,22 +74,41 @@ type control struct {
 	deps      *rpcserver.Deps // the operations that surfaces and controllers share
 }
 
-// openStore connects to the store.
-func openStore(ctx context.Context, cfg *config.Config, url string, log *slog.Logger) (*pgstore.Store, error) {
-	keep := cfg.History
-	store, err := pgstore.Open(ctx, pgstore.Config{
-		URL: url, Kinds: api.Kinds(), Logger: log.With("component", "store"), KeepRevisions: cfg.Store.KeepRevisions,
-		KeepHistory: map[entity.Stream]time.Duration{
-			entity.StreamAudit: keep.Audit, entity.StreamEvent: keep.Events, entity.StreamExecution: keep.Executions, entity.StreamEgress: keep.Egress,
-		},
-	})
+// entityStore is the store of a server, whatever its database is.
+type entityStore interface {
+	entity.Store
+	entity.History
+	prometheus.Collector
+	Ping(ctx context.Context) error
+	Close()
+}
+
+// openStore opens the store that a URL names.
+func openStore(ctx context.Context, cfg *config.Config, url string, log *slog.Logger) (entityStore, error) {
+	log = log.With("component", "store")
+	keep := map[entity.Stream]time.Duration{
+		entity.StreamAudit: cfg.History.Audit, entity.StreamEvent: cfg.History.Events,
+		entity.StreamExecution: cfg.History.Executions, entity.StreamEgress: cfg.History.Egress,
+	}
+	var store entityStore
+	var err error
+	if strings.HasPrefix(url, sqlitestore.Scheme) {
+		var path string
+		if path, err = sqlitestore.PathOf(url); err == nil {
+			store, err = sqlitestore.Open(ctx, sqlitestore.Config{
+				Path: path, Kinds: api.Kinds(), Logger: log, KeepRevisions: cfg.Store.KeepRevisions, KeepHistory: keep,
+			})
+		}
+	} else {
+		store, err = pgstore.Open(ctx, pgstore.Config{URL: url, Kinds: api.Kinds(), Logger: log, KeepRevisions: cfg.Store.KeepRevisions, KeepHistory: keep})
+	}
 	if err != nil {
 		return nil, errs.Wrap(err, "store")
 	}
 	return store, nil
 }
 
-func newControl(cfg *config.Config, m *machine, store *pgstore.Store, src sources, reg prometheus.Registerer, log *slog.Logger) *control {
+func newControl(cfg *config.Config, m *machine, store entityStore, src sources, reg prometheus.Registerer, log *slog.Logger) *control {
 	c := &control{cfg: cfg, m: m, logger: log, store: store, sealer: schema.NewSealer(m.in.State("secrets.key")), metrics: reg}
 	c.node = &node.Registrar{
 		Store: store, Instance: m.in.ID, CPUMillis: cfg.Node.CPUMillis, MemoryBytes: cfg.Node.MemoryBytes,

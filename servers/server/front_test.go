@@ -33,6 +33,31 @@ type frontEnv struct {
 // newFrontEnv makes a front with an empty configuration, which change may alter.
 func newFrontEnv(t *testing.T, change ...func(*config.Config)) *frontEnv {
 	t.Helper()
+	return newFrontEnvOn(t, pgtest.Store(t, api.Kinds()...), change...)
+}
+
+// eachStore runs a test on each kind of store.
+func eachStore(t *testing.T, run func(t *testing.T, e *frontEnv)) {
+	for _, name := range []string{"pgstore", "sqlitestore"} {
+		t.Run(name, func(t *testing.T) {
+			if name == "pgstore" {
+				run(t, newFrontEnv(t))
+				return
+			}
+			cfg := &config.Config{}
+			cfg.Store.KeepRevisions = 100_000
+			store, err := openStore(t.Context(), cfg, "sqlite://"+t.TempDir()+"/store.db", slog.New(slog.DiscardHandler))
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(store.Close)
+			run(t, newFrontEnvOn(t, store))
+		})
+	}
+}
+
+func newFrontEnvOn(t *testing.T, store entityStore, change ...func(*config.Config)) *frontEnv {
+	t.Helper()
 	dir, err := os.MkdirTemp("", "rt-daemon-")
 	if err != nil {
 		t.Fatal(err)
@@ -47,7 +72,6 @@ func newFrontEnv(t *testing.T, change ...func(*config.Config)) *frontEnv {
 	for _, c := range change {
 		c(cfg)
 	}
-	store := pgtest.Store(t, api.Kinds()...)
 	sealer := schema.NewSealer(in.State("secrets.key"))
 	c := &control{
 		cfg: cfg, logger: log, store: store, sealer: sealer,

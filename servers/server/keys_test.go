@@ -12,7 +12,10 @@ import (
 // TestDeletedKeyLosesAccessAtOnce: calls under way end, and a client with its
 // identity gets no connection any more. Other keys stay.
 func TestDeletedKeyLosesAccessAtOnce(t *testing.T) {
-	e := newFrontEnv(t)
+	eachStore(t, testDeletedKeyLosesAccessAtOnce)
+}
+
+func testDeletedKeyLosesAccessAtOnce(t *testing.T, e *frontEnv) {
 	e.newTenant("shop")
 	admin := core.NewKeysClient(e.root())
 	hold := func(name, role string) *rpc.Client {

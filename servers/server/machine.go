@@ -181,8 +181,8 @@ func bundle(setting string) (string, error) {
 	return setting, nil
 }
 
-// storeURL starts the private PostgreSQL, unless an external one is configured,
-// and returns the store's URL.
+// storeURL starts the private PostgreSQL, unless another store is configured, and
+// returns the store's URL.
 func (m *machine) storeURL(ctx context.Context) (string, error) {
 	if m.cfg.Store.URL != "" {
 		return m.cfg.Store.URL, nil

@@ -341,7 +341,10 @@ func attempt(t *testing.T, cl *rpc.Client, m rpc.MethodInfo, req any, allowed bo
 // TestEveryMethodKeepsToProjects calls every method without an identity and
 // with roles that are bound to a project, for that project and for another.
 func TestEveryMethodKeepsToProjects(t *testing.T) {
-	e := newFrontEnv(t)
+	eachStore(t, testEveryMethodKeepsToProjects)
+}
+
+func testEveryMethodKeepsToProjects(t *testing.T, e *frontEnv) {
 	const own, other = "own", "other"
 	foreign := e.newTenant(other)
 	clients := map[string]*rpc.Client{"": e.dial(nil, nil)}

@@ -3,11 +3,13 @@ package server
 import (
 	"context"
 	"os"
+	"strings"
 	"time"
 
 	"miren.dev/runtime/api/ingress"
 	"miren.dev/runtime/api/server"
 	"miren.dev/runtime/components/postgres"
+	"miren.dev/runtime/entity/sqlitestore"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/proc"
 	"miren.dev/runtime/pkg/rpc"
@@ -68,7 +70,9 @@ func (f *front) Status(ctx context.Context) (*server.StatusResponse, error) {
 		Instance: in.ID, Version: version.Get().Version, StartedAt: f.started, Ready: true, StateDir: in.StateDir,
 		Store: "private PostgreSQL", Node: in.ID, RPCAddresses: []string{"unix://" + in.Socket(SocketName)},
 	}
-	if f.c.cfg.Store.URL != "" {
+	if url := f.c.cfg.Store.URL; strings.HasPrefix(url, sqlitestore.Scheme) {
+		resp.Store = "SQLite"
+	} else if url != "" {
 		resp.Store = "PostgreSQL elsewhere"
 	}
 	if a := f.address.Load(); a != nil {
