@@ -134,6 +134,7 @@ func sortedRefs(refs map[RefID]schema.OnDelete) []RefID {
 	return out
 }
 
+// ErrInUse says that a reference keeps an entity from being deleted.
 func ErrInUse(k Key, r RefID) *errs.Error {
 	return about(errs.New(errs.FailedPrecondition, "%s %s is in use by %s %s (%s)", k.Kind, k.ID, r.From.Kind, r.From.ID, r.Attr), k).
 		With("attr", r.Attr).WithHint("delete %s %s first", r.From.Kind, r.From.ID)

@@ -14,6 +14,7 @@ func about(e *errs.Error, k Key) *errs.Error {
 	return e.With("kind", k.Kind).With("id", k.ID)
 }
 
+// NotFound says that an entity does not exist.
 func NotFound(k Key) *errs.Error {
 	return about(errs.New(errs.NotFound, "%s %s does not exist", k.Kind, k.ID), k)
 }
@@ -32,6 +33,7 @@ func UnknownOutcome(cause error) *errs.Error {
 		WithHint("repeat it with the same request id, or read what is there")
 }
 
+// Compacted says that a store cannot continue from a position.
 func Compacted(t schema.Token, why string) *errs.Error {
 	return errs.New(errs.Compacted, "position %d of epoch %q is gone: %s", t.Revision, t.Epoch, why).
 		WithHint("list again and watch from the token of the list")
@@ -42,6 +44,7 @@ func ContextError(ctx context.Context, doing string) *errs.Error {
 	return errs.New(errs.ClassOf(ctx.Err()), "%s: %w", doing, ctx.Err())
 }
 
+// ErrClosed is the error of a call after the store was closed.
 func ErrClosed() *errs.Error { return errs.New(errs.Unavailable, "the store is closed") }
 
 // ErrQueue is the error of a write that the writer did not take within a time.

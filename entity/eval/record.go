@@ -12,6 +12,7 @@ import (
 // Key names an entity.
 type Key struct{ Kind, ID string }
 
+// KeyOf returns the key of a record.
 func KeyOf(r *schema.Record) Key { return Key{r.Kind, string(r.ID)} }
 
 // Object is one version of an entity. It is immutable and shared.
@@ -58,6 +59,7 @@ func encodeValues(list []schema.IndexEntry) ([]byte, error) {
 	return EncMode.Marshal(out)
 }
 
+// DecodeValues decodes what LogRow.Departed holds.
 func DecodeValues(b []byte) ([]schema.IndexEntry, error) {
 	if len(b) == 0 {
 		return nil, nil
@@ -93,6 +95,7 @@ func encodeRecord(r *schema.Record) ([]byte, error) {
 	})
 }
 
+// DecodeRecord decodes a record as it is stored.
 func DecodeRecord(b []byte) (*schema.Record, error) {
 	var s stored
 	if err := DecMode.Unmarshal(b, &s); err != nil {
@@ -109,6 +112,7 @@ func DecodeRecord(b []byte) (*schema.Record, error) {
 	}, nil
 }
 
+// DecodeObject decodes a record as it is stored, and keeps raw.
 func DecodeObject(raw []byte) (*Object, error) {
 	rec, err := DecodeRecord(raw)
 	if err != nil {

@@ -69,6 +69,7 @@ type Txn struct {
 	err   error
 }
 
+// Finish answers the client. Each transaction that was collected is finished once.
 func (t *Txn) Finish(res entity.TxnResult, err error) {
 	t.res, t.err = res, err
 	close(t.done)
@@ -302,6 +303,7 @@ func uniques(r *schema.Record, ext *schema.Extracted) []UniqueKey {
 	return out
 }
 
+// Kind returns a kind by its name. InvalidArgument: the store does not have it.
 func (e *Evaluator) Kind(name string) (*schema.Kind, error) {
 	k, ok := e.Kinds[name]
 	if !ok {

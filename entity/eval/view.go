@@ -9,7 +9,7 @@ import (
 )
 
 // errMiss says that an evaluation needs something that is not loaded;
-// view.missing lists it.
+// View.Missing lists it.
 var errMiss = errors.New("not loaded")
 
 // RefID is one reference of an entity.

@@ -384,6 +384,7 @@ func (h *Hub) wakeTailer() {
 	}
 }
 
+// Close ends every watch.
 func (h *Hub) Close() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
