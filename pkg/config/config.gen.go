@@ -67,7 +67,7 @@ type SSH struct {
 
 // Store: Where entities live.
 type Store struct {
-	URL           string // PostgreSQL to use; empty: a private one, started by the server.
+	URL           string // PostgreSQL to use, or sqlite:///PATH: a file of this machine; empty: a private PostgreSQL, started by the server.
 	KeepRevisions int64  // Changes kept for watchers to catch up on.
 }
 
@@ -200,8 +200,8 @@ var Keys = []Key{
 		field: func(c *Config) any { return &c.MCP.Idle }},
 	{Path: "ssh.address", Type: "string", Default: "", Doc: "host:port to listen on for SSH clients (r ssh, ssh SANDBOX@HOST); empty: none.", Unit: "", Min: "", Max: "",
 		field: func(c *Config) any { return &c.SSH.Address }},
-	{Path: "store.url", Type: "string", Default: "", Doc: "PostgreSQL to use; empty: a private one, started by the server.", Unit: "", Min: "", Max: "",
-		Pattern: regexp.MustCompile("^(postgres|postgresql)://"),
+	{Path: "store.url", Type: "string", Default: "", Doc: "PostgreSQL to use, or sqlite:///PATH: a file of this machine; empty: a private PostgreSQL, started by the server.", Unit: "", Min: "", Max: "",
+		Pattern: regexp.MustCompile("^((postgres|postgresql)://|sqlite:///)"),
 		field:   func(c *Config) any { return &c.Store.URL }},
 	{Path: "store.keep_revisions", Type: "int", Default: "100000", Doc: "Changes kept for watchers to catch up on.", Unit: "", Min: "1000", Max: "",
 		field: func(c *Config) any { return &c.Store.KeepRevisions }},
