@@ -74,7 +74,7 @@ func (e *frontEnv) newTenant(project string) *tenant {
 	x.snapshot.Status.Phase = sandbox.SnapshotPhaseReady
 	create(x.snapshot)
 	x.preview = sandbox.NewPreview()
-	x.preview.Spec.Sandbox, x.preview.Spec.Key = x.sandbox.GetID(), []byte("key")
+	x.preview.Spec.Sandbox, x.preview.Spec.Port, x.preview.Spec.Key = x.sandbox.GetID(), 80, []byte("key")
 	create(x.preview)
 	return x
 }
