@@ -194,6 +194,12 @@ func testLoopback(t *testing.T) {
 		p.testWebSocket(t)
 		p.testEvents(t)
 		p.testWake(t)
+		p.r(t, "", "sandbox", "preview", p.box, "all", "--public")
+		p.r(t, "", "preview", "delete", strings.TrimSuffix(p.host, ".localhost"))
+		wait.For(t, "a preview of every port does not open it", func() bool {
+			code, body, _ := p.do(t, "GET", "/", "")
+			return code == 502 && strings.Contains(body, "Nothing listens")
+		})
 		p.r(t, "", "sandbox", "delete", p.box)
 	}
 }
