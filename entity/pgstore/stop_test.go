@@ -22,32 +22,44 @@ import (
 	"miren.dev/runtime/testsupport/wait"
 )
 
-// signalAll sends a signal to the postmaster and every process of it.
+// stat returns the state of a process and the process id of its parent.
+func stat(pid string) (state, parent string) {
+	b, _ := os.ReadFile(filepath.Join("/proc", pid, "stat")) // it may have ended
+	_, rest, _ := strings.Cut(string(b), ") ")
+	if fields := strings.Fields(rest); len(fields) > 1 {
+		return fields[0], fields[1]
+	}
+	return "", ""
+}
+
+// signalAll sends a signal to the postmaster and every process of it. A postmaster
+// that is to stop has stopped before the others are listed, so it makes none
+// meanwhile.
 func signalAll(t testing.TB, postmaster int, sig syscall.Signal) {
 	t.Helper()
+	send := func(pid int) {
+		if err := syscall.Kill(pid, sig); err != nil && !errors.Is(err, syscall.ESRCH) {
+			t.Fatal(err)
+		}
+	}
+	send(postmaster)
+	if sig == syscall.SIGSTOP {
+		wait.For(t, "the postmaster stops", func() bool { state, _ := stat(strconv.Itoa(postmaster)); return state == "T" })
+	}
 	files, err := filepath.Glob("/proc/[0-9]*/stat")
 	if err != nil {
 		t.Fatal(err)
 	}
-	pids := []int{postmaster}
 	for _, f := range files {
-		b, err := os.ReadFile(f)
+		name := filepath.Base(filepath.Dir(f))
+		if _, parent := stat(name); parent != strconv.Itoa(postmaster) {
+			continue
+		}
+		pid, err := strconv.Atoi(name)
 		if err != nil {
-			continue // it ended
-		}
-		_, rest, _ := strings.Cut(string(b), ") ")
-		if fields := strings.Fields(rest); len(fields) > 1 && fields[1] == strconv.Itoa(postmaster) {
-			pid, err := strconv.Atoi(filepath.Base(filepath.Dir(f)))
-			if err != nil {
-				t.Fatal(err)
-			}
-			pids = append(pids, pid)
-		}
-	}
-	for _, pid := range pids {
-		if err := syscall.Kill(pid, sig); err != nil && !errors.Is(err, syscall.ESRCH) {
 			t.Fatal(err)
 		}
+		send(pid)
 	}
 }
 
