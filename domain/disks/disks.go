@@ -45,6 +45,7 @@ import (
 type Service struct {
 	Store     entity.Store
 	Informers *informer.Set // informers of Store, to wait for the controller
+	Stores    []string      // URLs of stores that projects may name, see Permits
 }
 
 func refuse(reason, format string, args ...any) *errs.Error {

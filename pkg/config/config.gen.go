@@ -28,6 +28,7 @@ type Config struct {
 	Retention    Retention  // How much of the past is kept.
 	History      History    // How long what happened is recorded.
 	Executions   Executions // Submitted code.
+	Disks        Disks      // Disks of projects.
 	Quota        Quota      // Quota of new projects.
 	Metrics      Metrics    // Prometheus metrics.
 }
@@ -140,6 +141,11 @@ type Executions struct {
 	Queue      int64  // Executions that wait, run or ended in the last minute; more are refused.
 	StoreBytes int64  // Requests and output that are kept: above it the oldest are deleted. Requests that wait or run may have half of it; more are refused.
 	Store      string // Where requests and output are kept: a directory, or s3://BUCKET/PREFIX?PARAMETER=VALUE as for disks; empty: a directory of the state directory.
+}
+
+// Disks: Disks of projects.
+type Disks struct {
+	Stores []string // Stores that projects may name for disks and copies, with what is below them: directories, or s3://BUCKET/PREFIX?PARAMETER=VALUE with just these parameters. Admins of the installation may name any.
 }
 
 // Quota: Quota of new projects, the default project of a new installation included (r quota set changes that of a project). 0: unlimited.
@@ -286,6 +292,8 @@ var Keys = []Key{
 		field: func(c *Config) any { return &c.Executions.StoreBytes }},
 	{Path: "executions.store", Type: "string", Default: "", Doc: "Where requests and output are kept: a directory, or s3://BUCKET/PREFIX?PARAMETER=VALUE as for disks; empty: a directory of the state directory.", Unit: "", Min: "", Max: "",
 		field: func(c *Config) any { return &c.Executions.Store }},
+	{Path: "disks.stores", Type: "list", Default: "", Doc: "Stores that projects may name for disks and copies, with what is below them: directories, or s3://BUCKET/PREFIX?PARAMETER=VALUE with just these parameters. Admins of the installation may name any.", Unit: "", Min: "", Max: "",
+		field: func(c *Config) any { return &c.Disks.Stores }},
 	{Path: "quota.sandboxes", Type: "int", Default: "0", Doc: "Sandboxes that run or start at the same time.", Unit: "", Min: "0", Max: "",
 		field: func(c *Config) any { return &c.Quota.Sandboxes }},
 	{Path: "quota.cpu_millis", Type: "int", Default: "0", Doc: "CPU limits of these sandboxes together.", Unit: "thousandths of a CPU", Min: "0", Max: "",

@@ -2,15 +2,31 @@ package rpcserver
 
 import (
 	"context"
+	"slices"
 
 	"miren.dev/runtime/api/disk"
 	"miren.dev/runtime/domain/disks"
+	"miren.dev/runtime/pkg/errs"
+	"miren.dev/runtime/pkg/rpc"
 )
 
 // diskHandler serves disk.Disks.
 type diskHandler struct{ disks *disks.Service }
 
+// mayName returns PermissionDenied if the caller may not name a store, which is a
+// directory of the machine, or a bucket that the server's credentials open.
+func (h *diskHandler) mayName(ctx context.Context, store string) error {
+	if store == "" || slices.Contains(rpc.IdentityFrom(ctx).Roles, rpc.RoleAdmin) || h.disks.Permits(store) {
+		return nil
+	}
+	return errs.New(errs.PermissionDenied, "projects may not use the store %s", store).
+		WithHint("the server's configuration lists those that they may use (disks.stores); its admins may use any")
+}
+
 func (h *diskHandler) Create(ctx context.Context, req *disk.CreateDiskRequest) (*disk.DiskResponse, error) {
+	if err := h.mayName(ctx, req.Store); err != nil {
+		return nil, err
+	}
 	d, err := h.disks.Create(ctx, disks.CreateRequest{
 		Project: req.Project, Name: req.Disk, SizeBytes: req.SizeBytes, Store: req.Store, FileSystem: req.FileSystem,
 	})
@@ -39,12 +55,18 @@ func (h *diskHandler) Resize(ctx context.Context, req *disk.ResizeDiskRequest) (
 }
 
 func (h *diskHandler) Schedule(ctx context.Context, req *disk.ScheduleDiskRequest) (*disk.DiskResponse, error) {
+	if err := h.mayName(ctx, req.CopyTo); err != nil {
+		return nil, err
+	}
 	return diskResponse(h.disks.Schedule(ctx, disks.ScheduleRequest{
 		Project: req.Project, Name: req.Disk, Every: value(req.Every), Keep: value(req.Keep), CopyTo: req.CopyTo, CopyKeep: value(req.CopyKeep), CopyOff: value(req.CopyOff),
 	}))
 }
 
 func (h *diskHandler) Copy(ctx context.Context, req *disk.CopyDiskRequest) (*disk.CopyResponse, error) {
+	if err := h.mayName(ctx, req.Store); err != nil {
+		return nil, err
+	}
 	c, err := h.disks.Copy(ctx, req.Project, req.Disk, req.Snapshot, req.Store)
 	if err != nil {
 		return nil, err
@@ -58,6 +80,9 @@ func (h *diskHandler) DeleteCopy(ctx context.Context, req *disk.DeleteCopyReques
 }
 
 func (h *diskHandler) Restore(ctx context.Context, req *disk.RestoreDiskRequest) (*disk.DiskResponse, error) {
+	if err := h.mayName(ctx, req.Store); err != nil {
+		return nil, err
+	}
 	return diskResponse(h.disks.Restore(ctx, disks.RestoreRequest{Project: req.Project, Copy: req.Copy, At: req.At, Name: req.Disk, Store: req.Store}))
 }
 

@@ -238,7 +238,7 @@ func (c *control) services(src sources) rpcserver.Deps {
 	if c.deps != nil {
 		return *c.deps
 	}
-	d := &disks.Service{Store: c.quotas, Informers: c.informers}
+	d := &disks.Service{Store: c.quotas, Informers: c.informers, Stores: c.cfg.Disks.Stores}
 	a := &apps.Service{Store: c.store, Informers: c.informers, Sealer: c.sealer, Sources: src.Store, BuildLogs: c.m.buildLogs, Logger: c.logger}
 	return rpcserver.Deps{
 		Apps: a, Routes: &routes.Service{Store: c.store, Apps: a}, Nodes: &nodes.Service{Store: c.store}, History: c.store,

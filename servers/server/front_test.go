@@ -69,6 +69,7 @@ func newFrontEnvOn(t *testing.T, store entityStore, change ...func(*config.Confi
 	}
 	log := slog.New(slog.DiscardHandler)
 	cfg := &config.Config{StateDir: in.StateDir}
+	cfg.Disks.Stores = []string{"/none"}
 	for _, c := range change {
 		c(cfg)
 	}
