@@ -75,6 +75,7 @@ type attempt struct {
 	cancel context.CancelCauseFunc
 
 	live *executions.Live
+	done func()                 // ends the live output
 	note atomic.Pointer[string] // last message of the sandbox for users
 }
 
@@ -86,9 +87,6 @@ func newAttempt(ctx context.Context, r *Reconciler, e *execution.Execution) *att
 
 // perform makes the attempt and records its end.
 func (a *attempt) perform() {
-	live, done := a.r.Executions.Begin(a.e)
-	defer done()
-	a.live = live
 	end := a.run()
 	switch cause := context.Cause(a.ctx); {
 	case errors.Is(cause, errDeleted), errors.Is(cause, errForeign):

@@ -105,6 +105,7 @@ func (r *Reconciler) parallel(ctx context.Context) (int, error) {
 // begin makes an attempt this process's.
 func (r *Reconciler) begin(ctx context.Context, e *execution.Execution) (*attempt, error) {
 	a := newAttempt(ctx, r, e)
+	a.live, a.done = r.Executions.Begin(e.GetID(), e.Status.Attempt+1)
 	r.mu.Lock()
 	r.attempts[e.ID] = a // before the write: the reconcile that it causes finds it
 	r.mu.Unlock()
@@ -125,5 +126,6 @@ func (r *Reconciler) forget(a *attempt) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	a.cancel(nil)
+	a.done()
 	delete(r.attempts, a.e.ID)
 }

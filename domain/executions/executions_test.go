@@ -362,7 +362,7 @@ func TestWaitUntilItMoved(t *testing.T) {
 		ended <- got
 	}()
 	f.retire(e.GetID())
-	if got := <-ended; got == nil || got.Status.Outcome != execution.OutcomeSucceeded {
+	if got := wait.Receive(t, "the end", ended); got == nil || got.Status.Outcome != execution.OutcomeSucceeded {
 		t.Errorf("%+v", got)
 	}
 }
@@ -372,12 +372,13 @@ func TestLogsFollowAttempts(t *testing.T) {
 	f := setup(t)
 	e := f.submit(program("1"))
 	begin := func(attempt int64) (*Live, func()) {
-		x, err := entity.ModifyStatus(t.Context(), f.store, e.GetID(), func(x *execution.Execution) error {
+		live, done := f.Begin(e.GetID(), attempt)
+		_, err := entity.ModifyStatus(t.Context(), f.store, e.GetID(), func(x *execution.Execution) error {
 			x.Status.Phase, x.Status.Attempt = execution.PhaseRunning, attempt
 			return nil
 		})
 		f.must(err)
-		return f.Begin(x)
+		return live, done
 	}
 	live, done := begin(1)
 	got := make(chan string, 100)
@@ -393,7 +394,7 @@ func TestLogsFollowAttempts(t *testing.T) {
 		if _, err := l.Stdout().Write([]byte(text)); err != nil {
 			t.Fatal(err)
 		}
-		if out := <-got; out != text {
+		if out := wait.Receive(t, "output", got); out != text {
 			t.Fatalf("%q, want %q", out, text)
 		}
 	}
@@ -404,7 +405,7 @@ func TestLogsFollowAttempts(t *testing.T) {
 	if _, err := live.Stderr().Write([]byte("three")); err != nil {
 		t.Fatal(err)
 	}
-	if a, b := <-got, <-got; a != "another attempt follows" || b != "three" {
+	if a, b := wait.Receive(t, "a note", got), wait.Receive(t, "output", got); a != "another attempt follows" || b != "three" {
 		t.Fatalf("%q, %q", a, b)
 	}
 	done()
@@ -422,7 +423,7 @@ func TestLogsFollowAttempts(t *testing.T) {
 	})
 	f.must(err)
 	f.retire(e.GetID())
-	if err := <-end; err != nil || len(got) > 0 {
+	if err := wait.Receive(t, "the end of the logs", end); err != nil || len(got) > 0 {
 		t.Errorf("%v, %d more messages", err, len(got))
 	}
 	for attempt, want := range []string{"three", "", "three"} { // 0 is the last one
@@ -441,7 +442,7 @@ func TestLogsFollowAttempts(t *testing.T) {
 
 func TestOutputIsBounded(t *testing.T) {
 	f := setup(t)
-	l, done := f.Begin(execution.NewExecution())
+	l, done := f.Begin("execution-1", 1)
 	defer done()
 	for range 3 {
 		if n, err := l.Stdout().Write(make([]byte, execution.MaxOutput/2+1)); n != execution.MaxOutput/2+1 || err != nil {

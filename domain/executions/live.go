@@ -21,12 +21,14 @@ type Live struct {
 	changed chan struct{} // closed at the next change
 }
 
-// Begin makes the output of an attempt visible for Logs until end is called.
-func (s *Service) Begin(e *execution.Execution) (l *Live, end func()) {
-	l = &Live{attempt: e.Status.Attempt, changed: make(chan struct{})}
-	s.live.Store(e.GetID(), l)
+// Begin makes the output of an attempt visible for Logs until end is called. The
+// caller begins before it records that the attempt runs: who reads of it finds its
+// output.
+func (s *Service) Begin(eid id.Execution, attempt int64) (l *Live, end func()) {
+	l = &Live{attempt: attempt, changed: make(chan struct{})}
+	s.live.Store(eid, l)
 	return l, func() {
-		s.live.CompareAndDelete(e.GetID(), l)
+		s.live.CompareAndDelete(eid, l)
 		l.change(func() { l.done = true })
 	}
 }
