@@ -30,6 +30,7 @@ type install struct {
 	dir     string
 	in      *instance.Instance
 	address string // address of the ingress
+	api     string // address of the API for programs
 	serve   *exec.Cmd
 	ended   chan struct{}
 	client  *rpc.Client
@@ -56,6 +57,10 @@ func (b *bench) installation(ctx context.Context) (*install, error) {
 		return nil, err
 	}
 	i.address = url.Host
+	if url, err = freeURL("http"); err != nil {
+		return nil, err
+	}
+	i.api = url.Host
 	progress("  starting an installation in %s", i.dir)
 	if err := i.start(ctx); err != nil {
 		return nil, err
@@ -80,7 +85,8 @@ func (i *install) start(ctx context.Context) error {
 	}
 	defer logFile.Close()
 	i.serve = exec.Command(filepath.Join(i.bench.opt.bin, "runtime"), "server", "run",
-		"--state-dir", state, "--run-dir", run, "--ingress-http-address", i.address, "--log-level", "info")
+		"--state-dir", state, "--run-dir", run, "--ingress-http-address", i.address, "--log-level", "info",
+		"--api-address", i.api, "--api-rate", "0", "--ssh-address", "127.0.0.1:0")
 	i.serve.Stdout, i.serve.Stderr = logFile, logFile
 	i.serve.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if err := i.serve.Start(); err != nil {
