@@ -26,6 +26,8 @@ var titles = map[string]struct{ title, how string }{
 		"`Driver.Configure` of a sandbox that waits. Peers: `runsc run`, `checkpoint` and `restore` of the same image with the same limits and an unconnected\n" +
 		"network namespace; `cp` on the same disk. The static program makes one system call. A busy sandbox has two loops and the limit of one processor.\n" +
 		"Through RPC: `Sandboxes.Run` with a template that has a warm pool, until the sandbox runs, and `Exec`."},
+	"faces": {"Faces", "`/bin/true` in a sandbox that runs, one command after the other, over a connection that stays. MCP and SSH have `/bin/sh` execute it. What a face adds\n" +
+		"is the difference to the same command by RPC in the same turns."},
 	"deploy": {"Deploy", "One line of `examples/go-http` changed. Ours: upload, build, new sandbox, shift of the traffic, until the ingress answers with the\n" +
 		"new line. Peer: `buildctl build` of the same Dockerfile and change with the same buildkitd and caches: the build alone."},
 	"ingress": {"Ingress", "Keep-alive GETs from a lean client. Peer: a tuned `httputil.ReverseProxy` as a process of its own before the same backend (200 bytes).\n" +
