@@ -80,11 +80,34 @@ func benchFaces(ctx context.Context, b *bench) error {
 		{"SSH, a session of a connection", sshGoal, func(context.Context) error { return runSSH(login) }, inShell},
 	}
 	for _, f := range faces {
-		if err := b.overhead(ctx, f, func(ctx context.Context) error { return execRPC(ctx, c, sb.GetID(), f.same...) }); err != nil {
+		if err := b.overhead(ctx, f, func(ctx context.Context) error { return commandRPC(ctx, c, sb.GetID(), f.same) }); err != nil {
 			return fmt.Errorf("%s: %w", f.name, err)
 		}
 	}
 	return i.remove(ctx, c, sb)
+}
+
+// commandRPC executes a command and waits for the end of the call, as faces must:
+// then its audit record is durable.
+func commandRPC(ctx context.Context, c sandbox.SandboxesClient, sid id.Sandbox, command []string) error {
+	st, err := c.Exec(ctx, &sandbox.ExecRequest{Sandbox: sid, Command: command})
+	if err != nil {
+		return err
+	}
+	defer st.Close()
+	code := int64(-1)
+	for {
+		o, err := st.Recv()
+		if errors.Is(err, io.EOF) && code == 0 {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("exit code %d: %w", code, err)
+		}
+		if o.ExitCode != nil {
+			code = *o.ExitCode
+		}
+	}
 }
 
 // overhead reports by how much a face exceeds RPC, in turns of 50 commands.

@@ -93,7 +93,7 @@ func benchSandbox(ctx context.Context, b *bench) error {
 	if b.opt.quick {
 		n = 100
 	}
-	took, err := repeat(ctx, n, func() error { return execRPC(ctx, c, stays.GetID(), trueCommand...) })
+	took, err := repeat(ctx, n, func() error { return execRPC(ctx, c, stays.GetID()) })
 	if err != nil {
 		return err
 	}
@@ -180,7 +180,7 @@ func (i *install) create(ctx context.Context, c sandbox.SandboxesClient) (*sandb
 	if !sb.Status.Ready {
 		return nil, 0, fmt.Errorf("sandbox %s is %s: %s", sb.ID, sb.Status.Phase, sb.Status.Message)
 	}
-	if err := execRPC(ctx, c, sb.GetID(), trueCommand...); err != nil {
+	if err := execRPC(ctx, c, sb.GetID()); err != nil {
 		return nil, 0, err
 	}
 	return sb, time.Since(began), nil
@@ -203,8 +203,8 @@ func (i *install) remove(ctx context.Context, c sandbox.SandboxesClient, sb *san
 	}
 }
 
-func execRPC(ctx context.Context, c sandbox.SandboxesClient, sid id.Sandbox, command ...string) error {
-	st, err := c.Exec(ctx, &sandbox.ExecRequest{Sandbox: sid, Command: command})
+func execRPC(ctx context.Context, c sandbox.SandboxesClient, sid id.Sandbox) error {
+	st, err := c.Exec(ctx, &sandbox.ExecRequest{Sandbox: sid, Command: trueCommand})
 	if err != nil {
 		return err
 	}
