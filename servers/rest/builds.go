@@ -129,6 +129,8 @@ func registerBuilds(a huma.API) {
 	register(a, op(http.MethodGet, "/templates/{name}/logs", "get-template-logs", tag, "Get the log of the build of a version"), templateLogs)
 	register(a, op(http.MethodPut, "/templates/{name}/tags/{tag}", "set-template-tag", tag, "Make a tag select a version"), setTag)
 	register(a, op(http.MethodDelete, "/templates/{name}/tags/{tag}", "remove-template-tag", tag, "Remove a tag"), removeTag)
+	register(a, op(http.MethodPut, "/templates/{name}/aliases/{alias}", "set-template-alias", tag, "Give a template another name"), setAlias)
+	register(a, op(http.MethodDelete, "/templates/{name}/aliases/{alias}", "remove-template-alias", tag, "Remove another name of a template"), removeAlias)
 	register(a, op(http.MethodPost, "/templates/{name}/rollback", "rollback-template", tag, "Make the name select an earlier version"), rollbackTemplate)
 }
 
@@ -406,6 +408,26 @@ func tagVersion(ctx context.Context, name, version, tag string) (*body[TemplateD
 func removeTag(ctx context.Context, in *TagInput) (*body[TemplateDetails], error) {
 	return templateAnswer(viewOf(templates(ctx).Tag(ctx, &sandbox.TagTemplateRequest{
 		Project: callerFrom(ctx).Project(), Template: in.Name, Tag: in.Tag, Remove: optional(true),
+	})))
+}
+
+// AliasInput names another name of a template.
+type AliasInput struct {
+	TemplateNameInput
+	Alias string `path:"alias" maxLength:"63" pattern:"^[a-z0-9][a-z0-9._-]*$" doc:"The other name." example:"store"`
+}
+
+func setAlias(ctx context.Context, in *AliasInput) (*body[TemplateDetails], error) {
+	return changeAlias(ctx, in, false)
+}
+
+func removeAlias(ctx context.Context, in *AliasInput) (*body[TemplateDetails], error) {
+	return changeAlias(ctx, in, true)
+}
+
+func changeAlias(ctx context.Context, in *AliasInput, remove bool) (*body[TemplateDetails], error) {
+	return templateAnswer(viewOf(templates(ctx).Alias(ctx, &sandbox.AliasTemplateRequest{
+		Project: callerFrom(ctx).Project(), Template: in.Name, Alias: in.Alias, Remove: optional(remove),
 	})))
 }
 

@@ -26,6 +26,7 @@ func init() {
 		"GET /containers", "GET /snapshots",
 		"POST /templates", "PUT /templates/{name}", "DELETE /templates/{name}", "GET /templates/{name}/logs", "PUT /templates/{name}/tags/{tag}",
 		"DELETE /templates/{name}/tags/{tag}", "POST /templates/{name}/rollback",
+		"PUT /templates/{name}/aliases/{alias}", "DELETE /templates/{name}/aliases/{alias}",
 		"GET /pools", "GET /pools/{template}", "PUT /pools/{template}", "DELETE /pools/{template}",
 		"POST /volumes", "GET /volumes", "GET /volumes/{name}", "DELETE /volumes/{name}", "POST /volumes/{name}/resize", "POST /volumes/{name}/clones",
 		"POST /volumes/{name}/snapshots", "GET /volumes/{name}/snapshots", "DELETE /volumes/{name}/snapshots/{snapshot}",
@@ -213,6 +214,17 @@ func TestTemplatesOverREST(t *testing.T) {
 		t.Errorf("%v", page)
 	}
 	e.must(http.MethodGet, "/templates/python/logs", key, "", http.StatusNotFound)
+	if d := e.must(http.MethodPut, "/templates/shop/aliases/store", key, "", http.StatusOK); !slices.Equal(d["aliases"].([]any), []any{"store"}) {
+		t.Errorf("%v", d)
+	}
+	if d := e.must(http.MethodGet, "/templates/store", key, "", http.StatusOK); d["name"] != "shop" {
+		t.Errorf("%v", d)
+	}
+	e.must(http.MethodPut, "/templates/shop/aliases/python", key, "", http.StatusConflict)
+	if d := e.must(http.MethodDelete, "/templates/shop/aliases/store", key, "", http.StatusOK); d["aliases"] != nil {
+		t.Errorf("%v", d)
+	}
+	e.must(http.MethodGet, "/templates/store", key, "", http.StatusNotFound)
 	e.must(http.MethodDelete, "/templates/shop:2", key, "", http.StatusNoContent)
 	e.must(http.MethodDelete, "/templates/shop", key, "", http.StatusNoContent)
 	e.must(http.MethodGet, "/templates/shop", key, "", http.StatusNotFound)

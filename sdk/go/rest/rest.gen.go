@@ -2678,6 +2678,16 @@ type ClientInterface interface {
 	// Corresponds with PUT /templates/{name} (the `BuildTemplate` operationId).
 	BuildTemplate(ctx context.Context, name string, params *BuildTemplateParams, body BuildTemplateJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
 
+	// RemoveTemplateAlias Remove another name of a template
+	//
+	// Corresponds with DELETE /templates/{name}/aliases/{alias} (the `RemoveTemplateAlias` operationId).
+	RemoveTemplateAlias(ctx context.Context, name string, alias string, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// SetTemplateAlias Give a template another name
+	//
+	// Corresponds with PUT /templates/{name}/aliases/{alias} (the `SetTemplateAlias` operationId).
+	SetTemplateAlias(ctx context.Context, name string, alias string, reqEditors ...RequestEditorFn) (*http.Response, error)
+
 	// GetTemplateLogs Get the log of the build of a version
 	//
 	// Corresponds with GET /templates/{name}/logs (the `GetTemplateLogs` operationId).
@@ -3821,6 +3831,36 @@ func (c *Client) BuildTemplateWithBody(ctx context.Context, name string, params 
 // Corresponds with PUT /templates/{name} (the `BuildTemplate` operationId).
 func (c *Client) BuildTemplate(ctx context.Context, name string, params *BuildTemplateParams, body BuildTemplateJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
 	req, err := NewBuildTemplateRequest(c.Server, name, params, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// RemoveTemplateAlias Remove another name of a template
+//
+// Corresponds with DELETE /templates/{name}/aliases/{alias} (the `RemoveTemplateAlias` operationId).
+func (c *Client) RemoveTemplateAlias(ctx context.Context, name string, alias string, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewRemoveTemplateAliasRequest(c.Server, name, alias)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// SetTemplateAlias Give a template another name
+//
+// Corresponds with PUT /templates/{name}/aliases/{alias} (the `SetTemplateAlias` operationId).
+func (c *Client) SetTemplateAlias(ctx context.Context, name string, alias string, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewSetTemplateAliasRequest(c.Server, name, alias)
 	if err != nil {
 		return nil, err
 	}
@@ -7085,6 +7125,88 @@ func NewBuildTemplateRequestWithBody(server string, name string, params *BuildTe
 	return req, nil
 }
 
+// NewRemoveTemplateAliasRequest constructs an http.Request for the RemoveTemplateAlias method
+func NewRemoveTemplateAliasRequest(server string, name string, alias string) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "name", name, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	var pathParam1 string
+
+	pathParam1, err = runtime.StyleParamWithOptions("simple", false, "alias", alias, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/templates/%s/aliases/%s", pathParam0, pathParam1)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodDelete, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewSetTemplateAliasRequest constructs an http.Request for the SetTemplateAlias method
+func NewSetTemplateAliasRequest(server string, name string, alias string) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "name", name, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	var pathParam1 string
+
+	pathParam1, err = runtime.StyleParamWithOptions("simple", false, "alias", alias, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/templates/%s/aliases/%s", pathParam0, pathParam1)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPut, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
 // NewGetTemplateLogsRequest constructs an http.Request for the GetTemplateLogs method
 func NewGetTemplateLogsRequest(server string, name string, params *GetTemplateLogsParams) (*http.Request, error) {
 	var err error
@@ -8188,6 +8310,20 @@ type ClientWithResponsesInterface interface {
 	//
 	// Corresponds with PUT /templates/{name} (the `BuildTemplate` operationId).
 	BuildTemplateWithResponse(ctx context.Context, name string, params *BuildTemplateParams, body BuildTemplateJSONRequestBody, reqEditors ...RequestEditorFn) (*BuildTemplateResponse, error)
+
+	// RemoveTemplateAliasWithResponse Remove another name of a template
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with DELETE /templates/{name}/aliases/{alias} (the `RemoveTemplateAlias` operationId).
+	RemoveTemplateAliasWithResponse(ctx context.Context, name string, alias string, reqEditors ...RequestEditorFn) (*RemoveTemplateAliasResponse, error)
+
+	// SetTemplateAliasWithResponse Give a template another name
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with PUT /templates/{name}/aliases/{alias} (the `SetTemplateAlias` operationId).
+	SetTemplateAliasWithResponse(ctx context.Context, name string, alias string, reqEditors ...RequestEditorFn) (*SetTemplateAliasResponse, error)
 
 	// GetTemplateLogsWithResponse Get the log of the build of a version
 	//
@@ -11093,6 +11229,116 @@ func (r BuildTemplateResponse) ContentType() string {
 	return ""
 }
 
+type RemoveTemplateAliasResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *TemplateDetails
+	// ApplicationProblemJSON400 the response for an HTTP 400 `application/problem+json` response
+	ApplicationProblemJSON400 *Problem
+	// ApplicationProblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationProblemJSONDefault *Problem
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r RemoveTemplateAliasResponse) GetJSON200() *TemplateDetails {
+	return r.JSON200
+}
+
+// GetApplicationProblemJSON400 returns the response for an HTTP 400 `application/problem+json` response
+func (r RemoveTemplateAliasResponse) GetApplicationProblemJSON400() *Problem {
+	return r.ApplicationProblemJSON400
+}
+
+// GetApplicationProblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r RemoveTemplateAliasResponse) GetApplicationProblemJSONDefault() *Problem {
+	return r.ApplicationProblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r RemoveTemplateAliasResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r RemoveTemplateAliasResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r RemoveTemplateAliasResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r RemoveTemplateAliasResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type SetTemplateAliasResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *TemplateDetails
+	// ApplicationProblemJSON400 the response for an HTTP 400 `application/problem+json` response
+	ApplicationProblemJSON400 *Problem
+	// ApplicationProblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationProblemJSONDefault *Problem
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r SetTemplateAliasResponse) GetJSON200() *TemplateDetails {
+	return r.JSON200
+}
+
+// GetApplicationProblemJSON400 returns the response for an HTTP 400 `application/problem+json` response
+func (r SetTemplateAliasResponse) GetApplicationProblemJSON400() *Problem {
+	return r.ApplicationProblemJSON400
+}
+
+// GetApplicationProblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r SetTemplateAliasResponse) GetApplicationProblemJSONDefault() *Problem {
+	return r.ApplicationProblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r SetTemplateAliasResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r SetTemplateAliasResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r SetTemplateAliasResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r SetTemplateAliasResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
 type GetTemplateLogsResponse struct {
 	Body         []byte
 	HTTPResponse *http.Response
@@ -12651,6 +12897,32 @@ func (c *ClientWithResponses) BuildTemplateWithResponse(ctx context.Context, nam
 		return nil, err
 	}
 	return ParseBuildTemplateResponse(rsp)
+}
+
+// RemoveTemplateAliasWithResponse Remove another name of a template
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with DELETE /templates/{name}/aliases/{alias} (the `RemoveTemplateAlias` operationId).
+func (c *ClientWithResponses) RemoveTemplateAliasWithResponse(ctx context.Context, name string, alias string, reqEditors ...RequestEditorFn) (*RemoveTemplateAliasResponse, error) {
+	rsp, err := c.RemoveTemplateAlias(ctx, name, alias, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseRemoveTemplateAliasResponse(rsp)
+}
+
+// SetTemplateAliasWithResponse Give a template another name
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with PUT /templates/{name}/aliases/{alias} (the `SetTemplateAlias` operationId).
+func (c *ClientWithResponses) SetTemplateAliasWithResponse(ctx context.Context, name string, alias string, reqEditors ...RequestEditorFn) (*SetTemplateAliasResponse, error) {
+	rsp, err := c.SetTemplateAlias(ctx, name, alias, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseSetTemplateAliasResponse(rsp)
 }
 
 // GetTemplateLogsWithResponse Get the log of the build of a version
@@ -15107,6 +15379,92 @@ func ParseBuildTemplateResponse(rsp *http.Response) (*BuildTemplateResponse, err
 			headers.Location = &value
 		}
 		response.Headers202 = &headers
+	}
+
+	return response, nil
+}
+
+// ParseRemoveTemplateAliasResponse parses an HTTP response from a RemoveTemplateAliasWithResponse call
+func ParseRemoveTemplateAliasResponse(rsp *http.Response) (*RemoveTemplateAliasResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &RemoveTemplateAliasResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest TemplateDetails
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON400 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSONDefault = &dest
+
+	case rsp.StatusCode == 400:
+		// Content-type (text/plain) unsupported
+
+	}
+
+	return response, nil
+}
+
+// ParseSetTemplateAliasResponse parses an HTTP response from a SetTemplateAliasWithResponse call
+func ParseSetTemplateAliasResponse(rsp *http.Response) (*SetTemplateAliasResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &SetTemplateAliasResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest TemplateDetails
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON400 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSONDefault = &dest
+
+	case rsp.StatusCode == 400:
+		// Content-type (text/plain) unsupported
+
 	}
 
 	return response, nil
