@@ -62,6 +62,31 @@ func (c Config) Reachable(a netip.Addr) bool {
 	return a.Is4() && !contains(reserved, a) && !c.Subnet.Contains(a) && (contains(c.Allow, a) || !contains(private, a))
 }
 
+// metadata are services of clouds that give out the machine's credentials.
+var metadata = parse(
+	"169.254.0.0/16", "100.100.100.200/32", "192.0.0.192/32", "168.63.129.16/32",
+	"fe80::/10", "fd00:ec2::254/128", "fd20:ce::254/128", "fd00:42::42/128",
+)
+
+// unicast6 is what is routed in the Internet of IPv6; special6 are the parts of it
+// that lead elsewhere: to protocols, into IPv4, or nowhere.
+var (
+	unicast6 = netip.MustParsePrefix("2000::/3")
+	special6 = parse("2001::/23", "2001:db8::/32", "2002::/16", "3fff::/20")
+)
+
+// Public reports whether an address is one of the Internet: not the machine's,
+// private, shared, link-local, multicast, or that of a metadata service.
+func Public(a netip.Addr) bool {
+	if a = a.Unmap(); a.Is4() {
+		return !contains(reserved, a) && !contains(private, a)
+	}
+	return a.Zone() == "" && unicast6.Contains(a) && !contains(special6, a)
+}
+
+// Metadata reports whether an address may be that of a cloud's metadata service.
+func Metadata(a netip.Addr) bool { return contains(metadata, a.Unmap().WithZone("")) }
+
 func contains(list []netip.Prefix, a netip.Addr) bool {
 	for _, p := range list {
 		if p.Contains(a) {
