@@ -12,6 +12,7 @@ import (
 	"miren.dev/runtime/api/execution"
 	"miren.dev/runtime/api/sandbox"
 	"miren.dev/runtime/api/secret"
+	"miren.dev/runtime/api/webhook"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/schema"
 	"miren.dev/runtime/pkg/suggest"
@@ -20,7 +21,7 @@ import (
 // Kinds returns every kind, by name. The descriptors are shared; do not
 // change them.
 func Kinds() []*schema.Kind {
-	all := slices.Concat(core.Kinds, sandbox.Kinds, app.Kinds, disk.Kinds, execution.Kinds, secret.Kinds)
+	all := slices.Concat(core.Kinds, sandbox.Kinds, app.Kinds, disk.Kinds, execution.Kinds, secret.Kinds, webhook.Kinds)
 	slices.SortFunc(all, func(a, b *schema.Kind) int { return strings.Compare(a.Name, b.Name) })
 	return all
 }

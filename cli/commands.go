@@ -35,6 +35,7 @@ import (
 	"miren.dev/runtime/cli/template"
 	"miren.dev/runtime/cli/top"
 	"miren.dev/runtime/cli/version"
+	"miren.dev/runtime/cli/webhook"
 )
 
 // Constructor makes a command, with its subcommands.
@@ -81,6 +82,7 @@ var commands = []entry{
 	{path: "config", make: config.New},
 	{path: "auth", make: auth.New},
 	{path: "key", make: key.New},
+	{path: "webhook", make: webhook.New},
 	{path: "audit", make: audit.New},
 	{path: "debug", make: debug.New},
 	{path: "cluster", make: cluster.New},

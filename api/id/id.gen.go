@@ -157,3 +157,21 @@ type WarmPool string
 
 // NewWarmPool returns a fresh random id.
 func NewWarmPool() WarmPool { return WarmPool(schema.NewID("warm")) }
+
+// Webhook is the id of an entity of kind webhook ("wh-" and 16 characters).
+type Webhook string
+
+// NewWebhook returns a fresh random id.
+func NewWebhook() Webhook { return Webhook(schema.NewID("wh")) }
+
+// WebhookDelivery is the id of an entity of kind webhook_delivery ("whd-" and 16 characters).
+type WebhookDelivery string
+
+// NewWebhookDelivery returns a fresh random id.
+func NewWebhookDelivery() WebhookDelivery { return WebhookDelivery(schema.NewID("whd")) }
+
+// WebhookFeed is the id of an entity of kind webhook_feed ("whf-" and 16 characters).
+type WebhookFeed string
+
+// NewWebhookFeed returns a fresh random id.
+func NewWebhookFeed() WebhookFeed { return WebhookFeed(schema.NewID("whf")) }

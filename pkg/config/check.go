@@ -27,6 +27,7 @@ var checks = map[string]func(string) error{
 	"ingress.http_address":  checkListen,
 	"ingress.local_domains": checkHost,
 	"metrics.address":       checkListen,
+	"webhooks.allow":        checkAnyNetwork,
 }
 
 func checkAbsolute(s string) error {
@@ -66,6 +67,14 @@ func checkHost(s string) error {
 		if label == "" || len(label) > 63 || strings.Trim(strings.ToLower(label), "abcdefghijklmnopqrstuvwxyz0123456789-_") != "" {
 			return fmt.Errorf("%q is not a host name or address", s)
 		}
+	}
+	return nil
+}
+
+// checkAnyNetwork accepts networks of IPv4 and IPv6.
+func checkAnyNetwork(s string) error {
+	if p, err := netip.ParsePrefix(s); err != nil || p.Masked() != p {
+		return fmt.Errorf("%q is not a network (10.1.0.0/16, fd00::/64), with only zeros behind the prefix", s)
 	}
 	return nil
 }

@@ -28,6 +28,7 @@ type Config struct {
 	Retention    Retention  // How much of the past is kept.
 	History      History    // How long what happened is recorded.
 	Executions   Executions // Submitted code.
+	Webhooks     Webhooks   // Webhooks of projects.
 	Disks        Disks      // Disks of projects.
 	Quota        Quota      // Quota of new projects.
 	Metrics      Metrics    // Prometheus metrics.
@@ -141,6 +142,11 @@ type Executions struct {
 	Queue      int64  // Executions that wait, run or ended in the last minute; more are refused.
 	StoreBytes int64  // Requests and output that are kept: above it the oldest are deleted. Requests that wait or run may have half of it; more are refused.
 	Store      string // Where requests and output are kept: a directory, or s3://BUCKET/PREFIX?PARAMETER=VALUE as for disks; empty: a directory of the state directory.
+}
+
+// Webhooks: Webhooks of projects (r webhook).
+type Webhooks struct {
+	Allow []string // Networks that receivers may be in although they are not public (CIDR), such as 10.1.0.0/16, or 127.0.0.0/8 for this machine. Metadata services stay out of reach.
 }
 
 // Disks: Disks of projects.
@@ -292,6 +298,8 @@ var Keys = []Key{
 		field: func(c *Config) any { return &c.Executions.StoreBytes }},
 	{Path: "executions.store", Type: "string", Default: "", Doc: "Where requests and output are kept: a directory, or s3://BUCKET/PREFIX?PARAMETER=VALUE as for disks; empty: a directory of the state directory.", Unit: "", Min: "", Max: "",
 		field: func(c *Config) any { return &c.Executions.Store }},
+	{Path: "webhooks.allow", Type: "list", Default: "", Doc: "Networks that receivers may be in although they are not public (CIDR), such as 10.1.0.0/16, or 127.0.0.0/8 for this machine. Metadata services stay out of reach.", Unit: "", Min: "", Max: "",
+		field: func(c *Config) any { return &c.Webhooks.Allow }},
 	{Path: "disks.stores", Type: "list", Default: "", Doc: "Stores that projects may name for disks and copies, with what is below them: directories, or s3://BUCKET/PREFIX?PARAMETER=VALUE with just these parameters. Admins of the installation may name any.", Unit: "", Min: "", Max: "",
 		field: func(c *Config) any { return &c.Disks.Stores }},
 	{Path: "quota.sandboxes", Type: "int", Default: "0", Doc: "Sandboxes that run or start at the same time.", Unit: "", Min: "0", Max: "",

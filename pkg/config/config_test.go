@@ -111,6 +111,7 @@ func TestMistakesAreExplained(t *testing.T) {
 		{"rpc:\n  hosts: [ok.example, 'not ok']", "not a host name"},
 		{"network:\n  pools: [10.0.0.1/8]", "c:2: network.pools: \"10.0.0.1/8\" is not an IPv4 network"},
 		{"network:\n  pools: ['fd00::/8']", "not an IPv4 network"},
+		{"webhooks:\n  allow: [10.0.0.1/8]", "c:2: webhooks.allow: \"10.0.0.1/8\" is not a network"},
 		{"network:\n  allow: [10.0.0.1]", "c:2: network.allow: \"10.0.0.1\" is not an IPv4 network"},
 		{"network:\n  connections: 0", "below the minimum 1"},
 		{"network:\n  conflist: site.conflist", "not an absolute path"},

@@ -15,6 +15,7 @@ import (
 	"miren.dev/runtime/api/sandbox"
 	"miren.dev/runtime/api/secret"
 	"miren.dev/runtime/api/server"
+	"miren.dev/runtime/api/webhook"
 	"miren.dev/runtime/domain/apps"
 	"miren.dev/runtime/domain/disks"
 	"miren.dev/runtime/domain/executions"
@@ -26,6 +27,7 @@ import (
 	"miren.dev/runtime/domain/sandboxes"
 	"miren.dev/runtime/domain/secrets"
 	"miren.dev/runtime/domain/templates"
+	"miren.dev/runtime/domain/webhooks"
 	"miren.dev/runtime/entity"
 	"miren.dev/runtime/pkg/rpc"
 	"miren.dev/runtime/pkg/schema"
@@ -43,12 +45,13 @@ type Deps struct {
 	Secrets    *secrets.Service
 	Quotas     *quotas.Store
 	Previews   *previews.Service
+	Webhooks   *webhooks.Service
 	History    entity.History
 }
 
 // Register makes s serve apps, deploys, builds, routes, sandboxes, their files and
-// interpreter, previews, templates, nodes, disks, executions, secrets, quotas and
-// the history.
+// interpreter, previews, templates, nodes, disks, executions, secrets, quotas,
+// webhooks and the history.
 func Register(s *rpc.Server, d Deps) {
 	app.RegisterApps(s, &appHandler{d.Apps})
 	app.RegisterDeploys(s, &deployHandler{d.Apps})
@@ -65,6 +68,7 @@ func Register(s *rpc.Server, d Deps) {
 	disk.RegisterDisks(s, &diskHandler{d.Disks})
 	execution.RegisterExecutions(s, &executionHandler{d.Executions})
 	secret.RegisterSecrets(s, Secrets(d.Secrets))
+	webhook.RegisterWebhooks(s, Webhooks(d.Webhooks))
 	core.RegisterQuotas(s, Quotas(d.Quotas))
 	history.RegisterHistory(s, History(d.History))
 }

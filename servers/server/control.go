@@ -28,6 +28,7 @@ import (
 	ctlsandbox "miren.dev/runtime/controllers/sandbox"
 	"miren.dev/runtime/controllers/scheduler"
 	"miren.dev/runtime/controllers/template"
+	ctlwebhook "miren.dev/runtime/controllers/webhook"
 	"miren.dev/runtime/domain/apps"
 	"miren.dev/runtime/domain/disks"
 	"miren.dev/runtime/domain/egresslog"
@@ -39,6 +40,7 @@ import (
 	"miren.dev/runtime/domain/sandboxes"
 	"miren.dev/runtime/domain/secrets"
 	"miren.dev/runtime/domain/templates"
+	"miren.dev/runtime/domain/webhooks"
 	"miren.dev/runtime/entity"
 	"miren.dev/runtime/entity/informer"
 	"miren.dev/runtime/entity/pgstore"
@@ -184,6 +186,10 @@ func (c *control) controllers(nodeID id.Node) []kit.Controller {
 			Store: c.store, Executions: c.deps.Executions, Sandboxes: c.deps.Sandboxes, Sealer: c.sealer, Node: nodeID,
 			Parallel: int(c.cfg.Executions.Parallel), Logger: log("execution"),
 		}).Controller(),
+		(&ctlwebhook.Feed{Store: c.store, Informers: c.informers, Logger: log("webhook-feed")}).Controller(),
+		(&ctlwebhook.Sender{
+			Store: c.store, Webhooks: c.deps.Webhooks, Informers: c.informers, Allow: c.m.webhooks, Logger: log("webhook"),
+		}).Controller(),
 	}
 }
 
@@ -245,6 +251,7 @@ func (c *control) services(src sources) rpcserver.Deps {
 		Disks:     d,
 		Secrets:   c.secrets,
 		Quotas:    c.quotas,
+		Webhooks:  &webhooks.Service{Store: c.store, Sealer: c.sealer},
 		Templates: c.templates,
 		Sandboxes: sandboxes.New(&sandboxes.Service{
 			Store: c.quotas, Informers: c.informers, Apps: a, Templates: c.templates, Disks: d, Secrets: c.secrets, Node: ctlsandbox.LocalNode{Driver: c.m.driver, FileDriver: c.m.driver}, Sealer: c.sealer,

@@ -49,9 +49,10 @@ type machine struct {
 	bases       *baseimage.Store
 	buildLogs   *buildlog.Logs
 	volumes     *disks.Volumes
-	diskStore   string       // URL of the store of disks that name none
-	objects     *objects     // of executions
-	ingressUser sysuser.User // set by Run, if there is an ingress
+	diskStore   string         // URL of the store of disks that name none
+	objects     *objects       // of executions
+	webhooks    []netip.Prefix // networks that receivers of webhooks may be in
+	ingressUser sysuser.User   // set by Run, if there is an ingress
 	// ingressError is why the ingress does not run; "" or nil: it runs, or its state is not known.
 	ingressError atomic.Pointer[string]
 	// secrets of the store, which the control plane opens after the machine was made.
@@ -97,6 +98,13 @@ func newMachine(cfg *config.Config, in *instance.Instance, log *slog.Logger) (*m
 			return nil, errs.Wrap(err, "network.allow")
 		}
 		allow = append(allow, prefix)
+	}
+	for _, a := range cfg.Webhooks.Allow {
+		prefix, err := netip.ParsePrefix(a)
+		if err != nil {
+			return nil, errs.New(errs.InvalidArgument, "webhooks.allow: %w", err)
+		}
+		m.webhooks = append(m.webhooks, prefix)
 	}
 	m.containerd = containerd.New(containerd.Config{Instance: in, BinDir: m.binDir, Logger: log.With("component", "containerd")})
 	m.images = containerd.NewImages(m.containerd)

@@ -18,6 +18,7 @@ import (
 	"miren.dev/runtime/api/secret"
 	"miren.dev/runtime/api/server"
 	"miren.dev/runtime/api/store"
+	"miren.dev/runtime/api/webhook"
 	"miren.dev/runtime/domain/projects"
 	"miren.dev/runtime/entity"
 	"miren.dev/runtime/pkg/errs"
@@ -108,6 +109,8 @@ var (
 	})
 )
 
+var webhookRequest = byApp(func(p, a string) *webhook.WebhookRequest { return &webhook.WebhookRequest{Project: p, Webhook: a} })
+
 var previewRequest = bySandbox(func(x *tenant) any { return &sandbox.PreviewRequest{Preview: x.preview.GetID()} })
 
 var contextRequest = bySandbox(func(x *tenant) any {
@@ -162,6 +165,19 @@ var answers = map[string]answer{
 		return &secret.SetSecretRequest{Project: p, Secret: a, Value: "value", Hosts: []string{"api.example"}}
 	}),
 	"secret.Secrets/Delete": byApp(func(p, a string) *secret.SecretRequest { return &secret.SecretRequest{Project: p, Secret: a} }),
+
+	"webhook.Webhooks/Create": byApp(func(p, a string) *webhook.CreateWebhookRequest {
+		return &webhook.CreateWebhookRequest{Project: p, Webhook: a, URL: "https://example.com"}
+	}),
+	"webhook.Webhooks/Update": byApp(func(p, a string) *webhook.UpdateWebhookRequest {
+		return &webhook.UpdateWebhookRequest{Project: p, Webhook: a}
+	}),
+	"webhook.Webhooks/Delete":       webhookRequest,
+	"webhook.Webhooks/RotateSecret": webhookRequest,
+	"webhook.Webhooks/Test":         webhookRequest,
+	"webhook.Webhooks/Replay": byApp(func(p, a string) *webhook.ReplayRequest {
+		return &webhook.ReplayRequest{Project: p, Webhook: a}
+	}),
 
 	"core.Quotas/Show": byApp(func(p, _ string) *core.QuotaRequest { return &core.QuotaRequest{Project: p} }),
 	"core.Quotas/Set":  forCluster,

@@ -1,0 +1,340 @@
+package webhook
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"miren.dev/runtime/api/sandbox"
+	"miren.dev/runtime/api/webhook"
+	"miren.dev/runtime/domain/webhooks"
+	"miren.dev/runtime/entity"
+	"miren.dev/runtime/pkg/errs"
+	"miren.dev/runtime/testsupport/wait"
+)
+
+// What a sandbox does reaches the receiver, signed, without its variables; a second
+// write of the same phase is no event.
+func TestDelivers(t *testing.T) {
+	stores(t, func(e *env) {
+		e.start(nil)
+		e.begun()
+		w, other := e.hook("hook", "sandbox.*"), e.hook("other", "execution.*")
+		w, secret, err := e.service.Rotate(e.Context(), "", w.Name)
+		if err != nil {
+			e.Fatal(err)
+		}
+		e.secret = secret
+		sb := e.sandbox(sandbox.SandboxPhasePending)
+		for _, p := range []sandbox.SandboxPhase{sandbox.SandboxPhaseRunning, sandbox.SandboxPhaseRunning, sandbox.SandboxPhasePaused, sandbox.SandboxPhaseRunning, sandbox.SandboxPhaseStopped} {
+			e.phase(sb, p)
+		}
+		if err := entity.Remove[sandbox.Sandbox](e.Context(), e.store, sb.ID); err != nil {
+			e.Fatal(err)
+		}
+		all := e.settled(w, 4, webhook.DeliveryPhaseDelivered)
+		e.check(1)
+		for _, d := range all {
+			var body struct {
+				Data webhooks.Data
+			}
+			if err := json.Unmarshal([]byte(d.Spec.Payload), &body); err != nil || body.Data.ID != string(sb.ID) || strings.Contains(d.Spec.Payload, "hunter2") {
+				e.Errorf("%s, %v", d.Spec.Payload, err)
+			}
+		}
+		e.mu.Lock()
+		got := slices.Sorted(slices.Values(e.types))
+		e.mu.Unlock()
+		if want := []string{"sandbox.ended", "sandbox.paused", "sandbox.running", "sandbox.running"}; !slices.Equal(got, want) {
+			e.Errorf("events %v, want %v", got, want)
+		}
+		if n := len(e.deliveries(other)); n != 0 {
+			e.Errorf("%d deliveries that were not asked for", n)
+		}
+		wait.For(e, "the webhook says so", func() bool {
+			w, err := entity.Get[webhook.Webhook](e.Context(), e.store, w.ID)
+			return err == nil && w.Status.LastDelivered != nil && w.Status.LastOutcome == "204 No Content" && w.Status.Failures == 0
+		})
+	})
+}
+
+// A receiver that fails half of the time gets every event, and nothing that it
+// accepted a second time.
+func TestReceiverThatFailsHalfOfTheTime(t *testing.T) {
+	stores(t, func(e *env) {
+		n := 0
+		e.answer = func(string, int) int {
+			if n++; n%2 == 0 {
+				return http.StatusInternalServerError
+			}
+			return http.StatusNoContent
+		}
+		e.start(nil)
+		e.begun()
+		w := e.hook("hook")
+		const events = 60
+		for range events {
+			e.sandbox(sandbox.SandboxPhaseStopped)
+		}
+		e.settled(w, events, webhook.DeliveryPhaseDelivered)
+		e.check(1)
+		if len(e.accepted) != events {
+			e.Errorf("%d events were accepted, want %d", len(e.accepted), events)
+		}
+	})
+}
+
+// Wherever a server dies, the next one delivers every event, each as one delivery.
+// Only a request whose answer was lost comes again, with its id.
+func TestDiesAfterEveryWrite(t *testing.T) {
+	stores(t, func(e *env) {
+		s := e.start(nil)
+		e.begun()
+		s.stop()
+		for n := 1; ; n++ {
+			w := e.hook(fmt.Sprintf("hook%d", n), "sandbox.*")
+			m := newMortal(e.store, n)
+			s := e.start(m)
+			sb := e.sandbox(sandbox.SandboxPhaseRunning)
+			for _, p := range []sandbox.SandboxPhase{sandbox.SandboxPhasePaused, sandbox.SandboxPhaseRunning, sandbox.SandboxPhaseStopped} {
+				e.phase(sb, p)
+			}
+			delivered := func() (n int) {
+				for _, d := range e.deliveries(w) {
+					if d.Status.Phase == webhook.DeliveryPhaseDelivered {
+						n++
+					}
+				}
+				return n
+			}
+			survived := false
+			wait.For(e, "the server is dead, or everything is delivered", func() bool {
+				survived = delivered() == 4
+				return survived || !m.alive()
+			})
+			survived = survived && m.alive()
+			s.stop()
+			next := e.start(nil)
+			e.settled(w, 4, webhook.DeliveryPhaseDelivered)
+			next.stop()
+			e.check(2)
+			if len(e.types) < 4 || len(e.accepted) != 4 {
+				e.Fatalf("after write %d: events %v", n, e.types)
+			}
+			if survived {
+				e.check(1)
+				e.Logf("%d writes, died after each", n-1)
+				return
+			}
+			if err := e.service.Delete(e.Context(), "", w.Name); err != nil {
+				e.Fatal(err)
+			}
+			e.requests, e.accepted, e.types = map[string]int{}, map[string]int{}, nil
+		}
+	})
+}
+
+// While no server runs, changes stay in the log; when they are gone from there, the
+// present states make the events that were not made.
+func TestPositionIsGone(t *testing.T) {
+	stores(t, func(e *env) {
+		s := e.start(nil)
+		e.begun()
+		w := e.hook("hook", "sandbox.*")
+		known := e.sandbox(sandbox.SandboxPhaseStopped)
+		e.settled(w, 1, webhook.DeliveryPhaseDelivered)
+		s.stop()
+		e.sandbox(sandbox.SandboxPhaseStopped)
+		e.phase(known, sandbox.SandboxPhaseStopped)
+		if err := e.store.Compact(e.Context(), 0, 1); err != nil {
+			e.Fatal(err)
+		}
+		e.start(nil)
+		e.settled(w, 2, webhook.DeliveryPhaseDelivered)
+		e.sandbox(sandbox.SandboxPhaseStopped)
+		e.settled(w, 3, webhook.DeliveryPhaseDelivered)
+		e.check(1)
+	})
+}
+
+// Two servers make each event once, and send it once.
+func TestTwoServers(t *testing.T) {
+	stores(t, func(e *env) {
+		lost := func(s *Sender) { s.Lost = time.Minute }
+		e.start(nil, lost)
+		second := e.start(nil, lost)
+		e.begun()
+		w := e.hook("hook", "*")
+		for i := range 20 {
+			e.sandbox(sandbox.SandboxPhaseStopped)
+			if i == 10 {
+				second.stop()
+			}
+		}
+		e.settled(w, 20, webhook.DeliveryPhaseDelivered)
+		e.check(1)
+	})
+}
+
+// answers is what receivers say, and what becomes of the delivery.
+func TestAnswers(t *testing.T) {
+	stores(t, func(e *env) {
+		e.start(nil)
+		e.begun()
+		w := e.hook("hook", "webhook.test")
+		test := func(status int) *webhook.WebhookDelivery {
+			e.mu.Lock()
+			e.answer = func(string, int) int { return status }
+			e.mu.Unlock()
+			d, err := e.service.Test(e.Context(), "", w.Name)
+			if err != nil {
+				e.Fatal(err)
+			}
+			return d
+		}
+		got := func(d *webhook.WebhookDelivery, what string, cond func(st *webhook.WebhookDeliveryStatus) bool) {
+			e.Helper()
+			wait.For(e, what, func() bool {
+				d, err := entity.Get[webhook.WebhookDelivery](e.Context(), e.store, d.ID)
+				return err == nil && cond(&d.Status)
+			})
+		}
+		busy := test(http.StatusTooManyRequests)
+		got(busy, "it comes again an hour later", func(st *webhook.WebhookDeliveryStatus) bool {
+			return st.Attempts == 1 && st.HTTPStatus != nil && *st.HTTPStatus == 429 && time.Until(*st.NextAttempt) > 59*time.Minute
+		})
+		if _, err := e.service.Replay(e.Context(), "", w.Name, string(busy.ID)); !errs.Is(err, errs.FailedPrecondition) {
+			e.Errorf("replay of one that waits: %v", err)
+		}
+		moved := test(http.StatusFound)
+		got(moved, "redirects are failures, and it is dead at last", func(st *webhook.WebhookDeliveryStatus) bool {
+			return st.Phase == webhook.DeliveryPhaseDead && st.Attempts == webhook.MaxAttempts && strings.Contains(st.Message, "redirects")
+		})
+		e.mu.Lock()
+		e.answer = nil
+		e.mu.Unlock()
+		replayed, err := e.service.Replay(e.Context(), "", w.Name, "")
+		if err != nil || len(replayed) != 1 {
+			e.Fatalf("%v, %v", replayed, err)
+		}
+		got(moved, "the replay", func(st *webhook.WebhookDeliveryStatus) bool {
+			return st.Phase == webhook.DeliveryPhaseDelivered && st.Attempts == 1 && st.Replays == 1
+		})
+		gone := test(http.StatusGone)
+		got(gone, "it is dead", func(st *webhook.WebhookDeliveryStatus) bool { return st.Phase == webhook.DeliveryPhaseDead })
+		wait.For(e, "the webhook is disabled", func() bool {
+			w, err := entity.Get[webhook.Webhook](e.Context(), e.store, w.ID)
+			return err == nil && w.Spec.Disabled && w.Status.LastOutcome == "410 Gone"
+		})
+		if _, err := e.service.Test(e.Context(), "", w.Name); !errs.Is(err, errs.FailedPrecondition) {
+			e.Errorf("a test of a disabled webhook: %v", err)
+		}
+		e.check(1)
+	})
+}
+
+// A disabled webhook gets nothing, not even later; one that is enabled again gets
+// what happens from then on.
+func TestDisabled(t *testing.T) {
+	stores(t, func(e *env) {
+		e.start(nil)
+		e.begun()
+		w, all := e.hook("hook"), e.hook("all")
+		e.mu.Lock()
+		e.answer = func(string, int) int { return http.StatusNoContent }
+		e.mu.Unlock()
+		set := func(disabled bool) {
+			if _, err := e.service.Update(e.Context(), "", w.Name, webhooks.Change{Disabled: &disabled}); err != nil {
+				e.Fatal(err)
+			}
+		}
+		set(true)
+		e.sandbox(sandbox.SandboxPhaseStopped)
+		e.settled(all, 1, webhook.DeliveryPhaseDelivered)
+		set(false)
+		e.sandbox(sandbox.SandboxPhaseStopped)
+		e.settled(all, 2, webhook.DeliveryPhaseDelivered)
+		e.settled(w, 1, webhook.DeliveryPhaseDelivered)
+	})
+}
+
+// Receivers at addresses that are not public are refused when they are connected to,
+// whatever their name is.
+func TestPrivateReceivers(t *testing.T) {
+	stores(t, func(e *env) {
+		e.start(nil, func(s *Sender) { s.Allow = nil })
+		e.begun()
+		w := e.hook("hook")
+		url := strings.Replace(e.receiver.URL, "127.0.0.1", "localhost", 1)
+		if _, err := e.service.Update(e.Context(), "", w.Name, webhooks.Change{URL: &url}); err != nil {
+			e.Fatal(err)
+		}
+		if _, err := e.service.Test(e.Context(), "", w.Name); err != nil {
+			e.Fatal(err)
+		}
+		all := e.settled(w, 1, webhook.DeliveryPhaseDead)
+		if !strings.Contains(all[0].Status.Message, "webhooks may not reach") || len(e.requests) > 0 {
+			e.Errorf("%+v, %d requests", all[0].Status, len(e.requests))
+		}
+	})
+}
+
+func TestPermit(t *testing.T) {
+	for _, a := range []string{
+		"127.0.0.1:80", "10.0.0.1:80", "172.17.0.1:443", "192.168.1.1:443", "100.64.0.1:443", "169.254.169.254:80", "100.100.100.200:80", "168.63.129.16:80",
+		"0.0.0.0:80", "224.0.0.1:80", "255.255.255.255:80", "[::]:80", "[::1]:80", "[fe80::1]:80", "[fd00:ec2::254]:80", "[fc00::1]:80", "[::ffff:127.0.0.1]:80",
+		"[64:ff9b::a9fe:a9fe]:80", "[2002:7f00:1::]:80", "[2001::1]:80", "[ff02::1]:80",
+	} {
+		if err := permit(a, nil); !errs.Is(err, errs.PermissionDenied) {
+			t.Errorf("%s: %v", a, err)
+		}
+	}
+	for _, a := range []string{"93.184.215.14:443", "[2606:4700::1111]:443", "203.0.113.200:80"} {
+		if err := permit(a, nil); err != nil {
+			t.Errorf("%s: %v", a, err)
+		}
+	}
+}
+
+// The oldest deliveries that have ended go when there are too many.
+func TestRetention(t *testing.T) {
+	stores(t, func(e *env) {
+		w := e.hook("hook")
+		var ops []entity.Op
+		at := timestamp(time.Now().Add(-time.Hour))
+		old := timestamp(time.Now().Add(-webhook.KeepFor - time.Hour))
+		var first *webhook.WebhookDelivery
+		for i := range webhook.KeepDeliveries + 2 {
+			d := webhook.NewWebhookDelivery()
+			d.Project = e.project
+			d.Spec = webhook.WebhookDeliverySpec{Webhook: w.GetID(), Key: fmt.Sprint(i), Event: fmt.Sprint(i), Type: "sandbox.ended", OccurredAt: at, Payload: "{}"}
+			ended := at.Add(time.Duration(i) * time.Millisecond)
+			d.Status.Phase, d.Status.EndedAt = webhook.DeliveryPhaseDelivered, &ended
+			if i == 0 {
+				first = d
+			}
+			if i == 500 {
+				d.Status.EndedAt = &old
+			}
+			op, err := entity.CreateOp(d)
+			if err != nil {
+				e.Fatal(err)
+			}
+			ops = append(ops, op)
+		}
+		for chunk := range slices.Chunk(ops, 200) {
+			if _, err := e.store.Txn(e.Context(), entity.TxnRequest{Ops: chunk}); err != nil {
+				e.Fatal(err)
+			}
+		}
+		e.start(nil)
+		wait.For(e, "the old one, and the oldest, are gone", func() bool { return len(e.deliveries(w)) == webhook.KeepDeliveries })
+		if _, err := entity.Get[webhook.WebhookDelivery](e.Context(), e.store, first.ID); !errs.Is(err, errs.NotFound) {
+			e.Errorf("the oldest: %v", err)
+		}
+	})
+}

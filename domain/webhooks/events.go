@@ -1,0 +1,232 @@
+package webhooks
+
+import (
+	"cmp"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"time"
+
+	"miren.dev/runtime/api/app"
+	"miren.dev/runtime/api/execution"
+	"miren.dev/runtime/api/sandbox"
+	"miren.dev/runtime/api/webhook"
+	"miren.dev/runtime/pkg/errs"
+	"miren.dev/runtime/pkg/schema"
+)
+
+// TypeTest is the type of the event that Test makes.
+const TypeTest = "webhook.test"
+
+// Types are the types of events.
+var Types = []string{
+	"sandbox.running", "sandbox.paused", "sandbox.ended",
+	"execution.running", "execution.succeeded", "execution.failed", "execution.cancelled",
+	"snapshot.ready", "snapshot.failed",
+	"template.ready", "template.failed",
+	"deployment.succeeded", "deployment.failed", "deployment.canceled",
+	TypeTest,
+}
+
+// Kinds are the kinds whose changes are events.
+var Kinds = []string{sandbox.KindSandbox, execution.KindExecution, sandbox.KindSnapshot, sandbox.KindTemplateVersion, app.KindDeployment}
+
+// Event is what happened to an entity.
+type Event struct {
+	// ID depends on the entity and its state alone, so that the same event is made
+	// from the same state again.
+	ID      string
+	Type    string
+	At      time.Time
+	Project schema.ID
+	Data    Data
+}
+
+// Data says what the event happened to. It has no variables, code, output or
+// message of a program.
+type Data struct {
+	Kind            string            `json:"kind"`
+	ID              string            `json:"id"`
+	Name            string            `json:"name,omitempty"`
+	Phase           string            `json:"phase"`
+	Reason          string            `json:"reason,omitempty"`
+	ExitCode        *int64            `json:"exit_code,omitempty"`
+	Attempt         int64             `json:"attempt,omitempty"`
+	App             string            `json:"app,omitempty"`
+	Service         string            `json:"service,omitempty"`
+	Version         string            `json:"version,omitempty"`
+	Template        string            `json:"template,omitempty"`
+	TemplateVersion string            `json:"template_version,omitempty"`
+	Sandbox         string            `json:"sandbox,omitempty"`
+	Execution       string            `json:"execution,omitempty"`
+	Agent           string            `json:"agent,omitempty"`
+	Batch           string            `json:"batch,omitempty"`
+	Labels          map[string]string `json:"labels,omitempty"`
+}
+
+// EventOf returns the event that the state of an entity is; nil if it is none.
+// Each state has a mark besides its phase, by which the same phase at another
+// time is another event.
+func EventOf(o schema.Object) *Event {
+	switch o := o.(type) {
+	case *sandbox.Sandbox:
+		return sandboxEvent(o)
+	case *execution.Execution:
+		return executionEvent(o)
+	case *sandbox.Snapshot:
+		e := newEvent(o, "snapshot", string(o.Status.Phase), "", first(o.Status.ReadyAt, o.UpdatedAt))
+		e.Data.Sandbox = string(o.Spec.Sandbox)
+		return known(e)
+	case *sandbox.TemplateVersion:
+		e := newEvent(o, "template", string(o.Status.Phase), "", o.UpdatedAt)
+		e.Data.Template = string(o.Spec.Template)
+		return known(e)
+	case *app.Deployment:
+		e := newEvent(o, "deployment", string(o.Status.Phase), "", first(o.Status.EndedAt, o.UpdatedAt))
+		e.Data.App, e.Data.Version = string(o.Spec.App), string(o.Status.Version)
+		if o.Status.Failure != nil {
+			e.Data.Reason = string(o.Status.Failure.Reason)
+		}
+		return known(e)
+	}
+	return nil
+}
+
+// EventOfDeleted returns the event that the deletion of an entity is, from its last
+// state; nil if it is none. A sandbox that had not ended ends by it.
+func EventOfDeleted(o schema.Object) *Event {
+	sb, ok := o.(*sandbox.Sandbox)
+	if !ok || sb.Status.Phase.Ended() || sb.Status.Phase == sandbox.SandboxPhasePending {
+		return nil
+	}
+	sb.Status.Phase = sandbox.SandboxPhaseStopped
+	sb.Status.Reason = cmp.Or(sb.Status.Reason, sb.Spec.StopReason, sandbox.EndReasonUser)
+	return sandboxEvent(sb)
+}
+
+func sandboxEvent(sb *sandbox.Sandbox) *Event {
+	if sb.Spec.WarmPool != "" { // nobody's
+		return nil
+	}
+	st := &sb.Status
+	var e *Event
+	switch {
+	case st.Phase == sandbox.SandboxPhaseRunning:
+		e = newEvent(sb, "sandbox", "running", fmt.Sprint(st.Pauses), later(st.StartedAt, sb.Spec.ClaimedAt, sb.UpdatedAt))
+		if st.Pauses > 0 {
+			e.At = sb.UpdatedAt // it started before its pauses
+		}
+	case st.Phase == sandbox.SandboxPhasePaused:
+		e = newEvent(sb, "sandbox", "paused", fmt.Sprint(st.Pauses), first(st.PausedAt, sb.UpdatedAt))
+	case st.Phase.Ended():
+		e = newEvent(sb, "sandbox", "ended", "", first(st.EndedAt, sb.UpdatedAt))
+	default:
+		return nil
+	}
+	e.Data.Phase, e.Data.Reason, e.Data.ExitCode = string(st.Phase), string(st.Reason), st.ExitCode
+	e.Data.App, e.Data.Version, e.Data.Service = string(sb.Spec.App), string(sb.Spec.AppVersion), sb.Spec.Service
+	e.Data.TemplateVersion, e.Data.Agent, e.Data.Execution = string(sb.Spec.TemplateVersion), sb.Spec.Agent, string(sb.Spec.Execution)
+	return e
+}
+
+func executionEvent(x *execution.Execution) *Event {
+	st := &x.Status
+	var e *Event
+	switch {
+	case st.Phase == execution.PhaseRunning && st.StartedAt != nil:
+		e = newEvent(x, "execution", "running", fmt.Sprint(st.Attempt), *st.StartedAt)
+	case st.Phase == execution.PhaseEnded:
+		state := "failed"
+		if st.Outcome == execution.OutcomeSucceeded || st.Outcome == execution.OutcomeCancelled {
+			state = string(st.Outcome)
+		}
+		e = newEvent(x, "execution", state, "", first(st.EndedAt, x.UpdatedAt))
+		e.Data.Reason, e.Data.ExitCode = string(st.Outcome), st.ExitCode
+	default:
+		return nil
+	}
+	e.Data.Phase, e.Data.Attempt, e.Data.Sandbox = string(st.Phase), st.Attempt, st.Sandbox
+	e.Data.Template, e.Data.Agent, e.Data.Batch = x.Spec.Template, x.Spec.Agent, x.Spec.Batch
+	return e
+}
+
+func newEvent(o schema.Object, noun, state, mark string, at time.Time) *Event {
+	m := o.GetMeta()
+	eventType := noun + "." + state
+	h := sha256.Sum256([]byte(strings.Join([]string{string(m.ID), eventType, mark}, "\x00")))
+	return &Event{
+		ID: "evt-" + hex.EncodeToString(h[:16]), Type: eventType, At: at.UTC(), Project: m.Project,
+		Data: Data{Kind: o.EntityKind().Name, ID: string(m.ID), Name: m.Name, Phase: state, Labels: m.Labels},
+	}
+}
+
+// testEvent returns an event that happens to a webhook alone.
+func testEvent(w *webhook.Webhook) *Event {
+	return newEvent(w, "webhook", "test", string(schema.NewID("test")), time.Now())
+}
+
+// known returns e if its type is one of Types, else nil.
+func known(e *Event) *Event {
+	for _, t := range Types {
+		if t == e.Type {
+			return e
+		}
+	}
+	return nil
+}
+
+// first returns the time that is set.
+func first(t *time.Time, or time.Time) time.Time {
+	if t != nil {
+		return *t
+	}
+	return or
+}
+
+// later returns the later of two times that may be unset, or else a third.
+func later(a, b *time.Time, or time.Time) time.Time {
+	if a == nil || b != nil && b.After(*a) {
+		a = b
+	}
+	return first(a, or)
+}
+
+// Payload returns the body of the request for an event: JSON. Labels that make it
+// too long are left out.
+func (e *Event) Payload() (string, error) {
+	data := e.Data
+	for {
+		b, err := json.Marshal(struct {
+			Type      string    `json:"type"`
+			Timestamp time.Time `json:"timestamp"`
+			Data      Data      `json:"data"`
+		}{e.Type, e.At, data})
+		if err != nil {
+			return "", errs.New(errs.Internal, "encode the event %s: %w", e.ID, err)
+		}
+		if len(b) <= webhook.MaxPayload || data.Labels == nil {
+			return string(b), nil
+		}
+		data.Labels = nil
+	}
+}
+
+// Delivery returns the delivery of an event to a webhook, which is not stored yet.
+func (e *Event) Delivery(w *webhook.Webhook) (*webhook.WebhookDelivery, error) {
+	payload, err := e.Payload()
+	if err != nil {
+		return nil, err
+	}
+	d := webhook.NewWebhookDelivery()
+	d.Project = w.Project
+	d.Spec = webhook.WebhookDeliverySpec{
+		Webhook: w.GetID(), Key: Key(w, e), Event: e.ID, Type: e.Type, OccurredAt: e.At, Payload: payload,
+	}
+	d.Status.NextAttempt = &e.At
+	return d, nil
+}
+
+// Key is the key of the delivery of an event to a webhook.
+func Key(w *webhook.Webhook, e *Event) string { return string(w.ID) + "/" + e.ID }
