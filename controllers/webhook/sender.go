@@ -28,7 +28,7 @@ const (
 	recordTimeout = 10 * time.Second
 	// stopTimeout bounds them when the server stops.
 	stopTimeout = time.Second
-	maxMessage    = 300 // bytes
+	maxMessage  = 300 // bytes
 )
 
 // Sender delivers.

@@ -30,10 +30,16 @@ func init() {
 		"GET /pools", "GET /pools/{template}", "PUT /pools/{template}", "DELETE /pools/{template}",
 		"POST /volumes", "GET /volumes", "GET /volumes/{name}", "DELETE /volumes/{name}", "POST /volumes/{name}/resize", "POST /volumes/{name}/clones",
 		"POST /volumes/{name}/snapshots", "GET /volumes/{name}/snapshots", "DELETE /volumes/{name}/snapshots/{snapshot}",
+		"POST /webhooks", "GET /webhooks", "GET /webhooks/{name}", "PATCH /webhooks/{name}", "DELETE /webhooks/{name}", "POST /webhooks/{name}/rotate-secret",
+		"POST /webhooks/{name}/test", "GET /webhooks/{name}/deliveries", "POST /webhooks/{name}/replay",
 		"POST /keys", "GET /keys", "DELETE /keys/{name}", "GET /audit",
 	)
 	maps.Copy(restBodies, map[string]string{
 		"POST /keys": `{"name": "none"}`,
+
+		"POST /webhooks":               `{"name": "none", "url": "https://example.com"}`,
+		"PATCH /webhooks/{name}":       `{"disabled": true}`,
+		"POST /webhooks/{name}/replay": `{}`,
 
 		"PUT /sessions/{id}/egress":     `{"mode": "none"}`,
 		"PUT /sessions/{id}/idle":       `{}`,
@@ -408,4 +414,47 @@ func TestAuditOverREST(t *testing.T) {
 	}
 	e.must(http.MethodGet, "/audit?subject=x", viewer, "", http.StatusBadRequest)
 	e.must(http.MethodGet, "/audit?since=yesterday", viewer, "", http.StatusUnprocessableEntity)
+}
+
+// TestRESTWebhooks: a webhook and its deliveries, of the caller's project only; its
+// secret is shown once.
+func TestRESTWebhooks(t *testing.T) {
+	e := newRestEnv(t)
+	e.newTenant("own")
+	e.newTenant("foreign")
+	deployer, other, agent := e.key("own", "deployer"), e.key("foreign", "deployer"), e.key("own", "agent")
+	e.must(http.MethodPost, "/webhooks", agent, `{"name": "ci", "url": "https://example.com/hooks"}`, http.StatusForbidden)
+	const path = "/webhooks/ci"
+	made := e.must(http.MethodPost, "/webhooks", deployer, `{"name": "ci", "url": "https://example.com/hooks", "events": ["sandbox.*"]}`, http.StatusCreated)
+	if s, _ := made["secret"].(string); !strings.HasPrefix(s, "whsec_") {
+		t.Errorf("made %v", made)
+	}
+	e.must(http.MethodPost, "/webhooks", deployer, `{"name": "ci", "url": "https://example.com/hooks"}`, http.StatusConflict)
+	for _, bad := range []string{`"ftp://example.com"`, `"https://"`, `"https://user:password@example.com"`, `"https://example.com", "events": ["sandbox.unknown"]`} {
+		e.must(http.MethodPost, "/webhooks", deployer, `{"name": "bad", "url": `+bad+`}`, http.StatusBadRequest)
+	}
+	if got := e.must(http.MethodGet, path, deployer, "", http.StatusOK); got["secret"] != nil || got["url"] != "https://example.com/hooks" {
+		t.Errorf("got %v", got)
+	}
+	e.must(http.MethodGet, path, other, "", http.StatusNotFound)
+	e.must(http.MethodPost, path+"/test", other, "", http.StatusNotFound)
+	if got := e.must(http.MethodPost, path+"/rotate-secret", deployer, "", http.StatusOK); got["secret"] == made["secret"] {
+		t.Error("the secret did not change")
+	}
+	tested := e.must(http.MethodPost, path+"/test", deployer, "", http.StatusAccepted)["deliveries"].([]any)
+	listed := e.must(http.MethodGet, path+"/deliveries", deployer, "", http.StatusOK)["deliveries"].([]any)
+	if len(tested) != 1 || len(listed) != 1 || listed[0].(map[string]any)["payload"].(map[string]any)["type"] != "webhook.test" {
+		t.Errorf("tested %v, listed %v", tested, listed)
+	}
+	id := listed[0].(map[string]any)["id"].(string)
+	e.must(http.MethodPost, path+"/replay", deployer, fmt.Sprintf(`{"delivery": %q}`, id), http.StatusConflict) // it waits
+	if got := e.must(http.MethodPatch, path, deployer, `{"disabled": true, "events": ["*"]}`, http.StatusOK); got["disabled"] != true {
+		t.Errorf("changed: %v", got)
+	}
+	e.must(http.MethodPost, path+"/test", deployer, "", http.StatusConflict)
+	if list := e.must(http.MethodGet, "/webhooks", deployer, "", http.StatusOK)["webhooks"].([]any); len(list) != 1 {
+		t.Errorf("listed %v", list)
+	}
+	e.must(http.MethodDelete, path, deployer, "", http.StatusNoContent)
+	e.must(http.MethodGet, path+"/deliveries", deployer, "", http.StatusNotFound)
 }

@@ -30,6 +30,7 @@ from .create_snapshot_input_body_labels import CreateSnapshotInputBodyLabels
 from .create_volume_input_body import CreateVolumeInputBody
 from .create_volume_input_body_file_system import CreateVolumeInputBodyFileSystem
 from .create_volume_snapshot_input_body import CreateVolumeSnapshotInputBody
+from .create_webhook_input_body import CreateWebhookInputBody
 from .egress import Egress
 from .egress_log import EgressLog
 from .egress_mode import EgressMode
@@ -77,6 +78,7 @@ from .mount_request import MountRequest
 from .new_key import NewKey
 from .new_template import NewTemplate
 from .new_template_env import NewTemplateEnv
+from .new_webhook import NewWebhook
 from .note_event import NoteEvent
 from .output_event import OutputEvent
 from .output_event_stream import OutputEventStream
@@ -85,6 +87,7 @@ from .pool_page import PoolPage
 from .ports import Ports
 from .problem import Problem
 from .ready import Ready
+from .replay_input_body import ReplayInputBody
 from .resize_volume_input_body import ResizeVolumeInputBody
 from .rollback_input_body import RollbackInputBody
 from .running_command import RunningCommand
@@ -119,6 +122,7 @@ from .template_list import TemplateList
 from .template_tags import TemplateTags
 from .template_version import TemplateVersion
 from .template_version_state import TemplateVersionState
+from .update_webhook_input_body import UpdateWebhookInputBody
 from .volume import Volume
 from .volume_details import VolumeDetails
 from .volume_details_file_system import VolumeDetailsFileSystem
@@ -130,6 +134,12 @@ from .volume_snapshot import VolumeSnapshot
 from .volume_snapshot_list import VolumeSnapshotList
 from .volume_snapshot_state import VolumeSnapshotState
 from .volume_state import VolumeState
+from .webhook import Webhook
+from .webhook_delivery import WebhookDelivery
+from .webhook_delivery_page import WebhookDeliveryPage
+from .webhook_delivery_payload import WebhookDeliveryPayload
+from .webhook_delivery_phase import WebhookDeliveryPhase
+from .webhook_page import WebhookPage
 
 __all__ = (
     "AuditPage",
@@ -162,6 +172,7 @@ __all__ = (
     "CreateVolumeInputBody",
     "CreateVolumeInputBodyFileSystem",
     "CreateVolumeSnapshotInputBody",
+    "CreateWebhookInputBody",
     "Egress",
     "EgressLog",
     "EgressMode",
@@ -209,6 +220,7 @@ __all__ = (
     "NewKey",
     "NewTemplate",
     "NewTemplateEnv",
+    "NewWebhook",
     "NoteEvent",
     "OutputEvent",
     "OutputEventStream",
@@ -217,6 +229,7 @@ __all__ = (
     "Ports",
     "Problem",
     "Ready",
+    "ReplayInputBody",
     "ResizeVolumeInputBody",
     "RollbackInputBody",
     "RunningCommand",
@@ -251,6 +264,7 @@ __all__ = (
     "TemplateTags",
     "TemplateVersion",
     "TemplateVersionState",
+    "UpdateWebhookInputBody",
     "Volume",
     "VolumeDetails",
     "VolumeDetailsFileSystem",
@@ -262,4 +276,10 @@ __all__ = (
     "VolumeSnapshotList",
     "VolumeSnapshotState",
     "VolumeState",
+    "Webhook",
+    "WebhookDelivery",
+    "WebhookDeliveryPage",
+    "WebhookDeliveryPayload",
+    "WebhookDeliveryPhase",
+    "WebhookPage",
 )
