@@ -46,7 +46,7 @@ func permit(address string, allow []netip.Prefix) error {
 	}
 	a := ap.Addr().Unmap()
 	if firewall.Metadata(a) {
-		return refused(a)
+		return errRefused
 	}
 	for _, p := range allow {
 		if p.Contains(a) {
@@ -54,7 +54,7 @@ func permit(address string, allow []netip.Prefix) error {
 		}
 	}
 	if !firewall.Public(a) {
-		return refused(a)
+		return errRefused
 	}
 	own, err := net.InterfaceAddrs()
 	if err != nil {
@@ -63,13 +63,13 @@ func permit(address string, allow []netip.Prefix) error {
 	for _, o := range own {
 		if n, ok := o.(*net.IPNet); ok {
 			if b, ok := netip.AddrFromSlice(n.IP); ok && b.Unmap() == a {
-				return refused(a)
+				return errRefused
 			}
 		}
 	}
 	return nil
 }
 
-func refused(a netip.Addr) error {
-	return errs.New(errs.PermissionDenied, "webhooks may not reach %s", a).WithHint("an operator can allow its network: webhooks.allow")
-}
+// errRefused does not name the address, which may be that of a private name.
+var errRefused = errs.New(errs.PermissionDenied, "webhooks may not reach the receiver: its address is not public").
+	WithHint("an operator can allow its network: webhooks.allow")

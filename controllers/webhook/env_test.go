@@ -32,16 +32,10 @@ import (
 	"miren.dev/runtime/testsupport/wait"
 )
 
-// store is what both stores are.
-type store interface {
-	entity.Store
-	Compact(ctx context.Context, keepFor time.Duration, keepRevisions int64) error
-}
-
 // env is a store and a receiver that outlive servers.
 type env struct {
 	*testing.T
-	store    store
+	store    entity.Store
 	service  *webhooks.Service
 	project  schema.ID
 	receiver *httptest.Server
@@ -72,7 +66,7 @@ func stores(t *testing.T, test func(e *env)) {
 	})
 }
 
-func newEnv(t *testing.T, s store) *env {
+func newEnv(t *testing.T, s entity.Store) *env {
 	t.Helper()
 	e := &env{
 		T: t, store: s, requests: map[string]int{}, accepted: map[string]int{},

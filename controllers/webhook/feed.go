@@ -12,7 +12,8 @@
 // the position is gone from the log (compacted, or a store that was restored), Feed
 // makes the events of all present states, and those that exist are refused. Events
 // much older than the position were made before, and their deliveries may be gone:
-// they are not made again.
+// they are not made again. The end of a sandbox is an exception while the log is
+// followed, for a node that was cut off tells of it late.
 //
 // Several servers may follow the same log. The position has one writer at a time; the
 // others read it again and stay behind it.
@@ -202,7 +203,7 @@ func (f *Feed) watch(ctx context.Context, from schema.Token) error {
 // changes follow.
 func (f *Feed) relist(ctx context.Context) (schema.Token, error) {
 	var token schema.Token
-	b := batch{made: map[schema.ID]string{}}
+	b := batch{made: map[schema.ID]string{}, states: true}
 	for i, kind := range webhooks.Kinds {
 		q := entity.Query{Kind: kind}
 		for more := true; more; more = q.Cursor != "" {
@@ -221,7 +222,6 @@ func (f *Feed) relist(ctx context.Context) (schema.Token, error) {
 			q.Cursor = page.Cursor
 		}
 	}
-	b.position = true
 	return token, f.commit(ctx, &b, token)
 }
 
@@ -229,7 +229,7 @@ func (f *Feed) relist(ctx context.Context) (schema.Token, error) {
 type batch struct {
 	deliveries []*webhook.WebhookDelivery
 	made       map[schema.ID]string
-	position   bool // the position is to be written, whatever the deliveries are
+	states     bool // all present states, and not changes
 }
 
 // change adds to b what a change makes.
@@ -252,7 +252,7 @@ func (f *Feed) change(c *entity.Event, b *batch) error {
 	if err != nil {
 		return err
 	}
-	if e != nil && f.made[eid] != e.ID && b.made[eid] != e.ID && e.At.After(f.since) {
+	if e != nil && f.made[eid] != e.ID && b.made[eid] != e.ID && (e.At.After(f.since) || e.Ends && !b.states) {
 		for _, w := range f.webhooks {
 			if w.Project != e.Project || !webhooks.Matches(w, e.Type) || c.Record.Revision <= w.CreateRevision {
 				continue
@@ -293,7 +293,7 @@ func eventOf(c *entity.Event) (*webhooks.Event, error) {
 // counts as made if it fails.
 func (f *Feed) commit(ctx context.Context, b *batch, token schema.Token) error {
 	due := f.pos.Status.ChangedAt == nil || time.Since(*f.pos.Status.ChangedAt) > positionEvery
-	if len(b.deliveries) > 0 || due || b.position {
+	if len(b.deliveries) > 0 || due || b.states {
 		f.refuse(b.deliveries)
 		for chunk := range slices.Chunk(b.deliveries, maxBatch) {
 			if len(b.deliveries) > maxBatch { // the position moves with none of several

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
+	"net"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -40,6 +41,17 @@ func failed(err error) answer {
 	var u *url.Error
 	if errors.As(err, &u) { // without the URL, which may have a token
 		err = u.Err
+	}
+	var op *net.OpError
+	if errors.As(err, &op) { // without addresses, which may be those of private names
+		err = op.Err
+	}
+	var dns *net.DNSError
+	if errors.As(err, &dns) {
+		err = fmt.Errorf("the name %s is not resolved", dns.Name)
+		if dns.IsNotFound {
+			err = fmt.Errorf("the name %s does not exist", dns.Name)
+		}
 	}
 	text := strings.ToValidUTF8(err.Error(), "\uFFFD")
 	if len(text) > maxMessage {

@@ -42,6 +42,8 @@ type Event struct {
 	At      time.Time
 	Project schema.ID
 	Data    Data
+	// Ends says that the entity ended by it. At may be long before the store learned of it.
+	Ends bool
 }
 
 // Data says what the event happened to. It has no variables, code, output or
@@ -122,6 +124,7 @@ func sandboxEvent(sb *sandbox.Sandbox) *Event {
 		e = newEvent(sb, "sandbox", "paused", fmt.Sprint(st.Pauses), first(st.PausedAt, sb.UpdatedAt))
 	case st.Phase.Ended():
 		e = newEvent(sb, "sandbox", "ended", "", first(st.EndedAt, sb.UpdatedAt))
+		e.Ends = true
 	default:
 		return nil
 	}
@@ -143,7 +146,7 @@ func executionEvent(x *execution.Execution) *Event {
 			state = string(st.Outcome)
 		}
 		e = newEvent(x, "execution", state, "", first(st.EndedAt, x.UpdatedAt))
-		e.Data.Reason, e.Data.ExitCode = string(st.Outcome), st.ExitCode
+		e.Ends, e.Data.Reason, e.Data.ExitCode = true, string(st.Outcome), st.ExitCode
 	default:
 		return nil
 	}
