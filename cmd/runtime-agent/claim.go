@@ -5,8 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"runtime"
 	"slices"
+	"strconv"
 	"sync"
 
 	"golang.org/x/sys/unix"
@@ -30,6 +32,8 @@ type claims struct {
 
 	mu   sync.Mutex
 	id   string // of the claim; empty before
+	// mounts: volumes are to be mounted, for which the agent keeps SYS_ADMIN. Under one.
+	mounts bool
 	base base
 	// renamed is the host name before and since the claim, in the files of /etc too.
 	renamed struct{ from, to string }
@@ -85,7 +89,8 @@ func (a *agent) configure(m agentproto.Configure) agentproto.Failure {
 		c.base.user = m.User
 	}
 	c.mu.Unlock()
-	if os.Getpid() == 1 {
+	c.mounts = m.Mounts
+	if os.Getpid() == 1 && !m.Mounts {
 		go a.dropRest() // a system call of each thread: the claim does not wait for it
 	}
 	return agentproto.Failure{}
@@ -194,6 +199,57 @@ func renameHost(hosts []byte, old, name string) []byte {
 		out = append(out, line...)
 	}
 	return out
+}
+
+// mount shows the volumes of the claim, once. What it mounted before an error stays: the node discards the sandbox.
+func (a *agent) mount(m agentproto.Mount) agentproto.Failure {
+	c := &a.claims
+	c.one.Lock()
+	defer c.one.Unlock()
+	if m.Claim == "" || c.id != m.Claim {
+		return agentproto.Failure{Kind: agentproto.Wrong, Message: "the sandbox is not of this claim"}
+	}
+	if !c.mounts { // repeated, since the node did not get the answer
+		return agentproto.Failure{}
+	}
+	for n, target := range m.Targets {
+		err := makeMountPoint(target)
+		if err == nil {
+			source := filepath.Join(agentproto.GuestVolume, strconv.Itoa(n))
+			err = withAdmin(func() error { return unix.Mount(source, target, "", unix.MS_BIND, "") })
+		}
+		if err != nil {
+			return agentproto.Failure{Kind: agentproto.Wrong, Message: fmt.Sprintf("mount a volume on %s: %v", target, err)}
+		}
+	}
+	c.mounts = false
+	if os.Getpid() == 1 {
+		go a.dropRest()
+	}
+	return agentproto.Failure{}
+}
+
+// makeMountPoint makes a directory and those above it, which are root's.
+func makeMountPoint(path string) error {
+	if !filepath.IsAbs(path) {
+		return unix.EINVAL
+	}
+	err := unix.Mkdir(path, 0o755)
+	if err == unix.ENOENT {
+		if err = makeMountPoint(filepath.Dir(path)); err == nil {
+			err = unix.Mkdir(path, 0o755)
+		}
+	}
+	if err == unix.EEXIST {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if err := unix.Chmod(path, 0o755); err != nil { // whatever the umask is; the agent owns it still
+		return err
+	}
+	return unix.Lchown(path, 0, 0)
 }
 
 // withAdmin calls f with the capability SYS_ADMIN, which the agent is permitted until a claim (keepAdmin).

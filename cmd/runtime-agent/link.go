@@ -198,6 +198,14 @@ func (a *agent) handle(l *link, f agentproto.Frame) error {
 		go func() {
 			_ = l.w.Send(message(agentproto.TReply, 0, f.ID, agentproto.Reply{Failure: a.configure(m)})) // the node repeats it
 		}()
+	case agentproto.TMount:
+		m, err := agentproto.DecodeMount(f.Payload)
+		if err != nil {
+			return err
+		}
+		go func() {
+			_ = l.w.Send(message(agentproto.TReply, 0, f.ID, agentproto.Reply{Failure: a.mount(m)})) // the node repeats it
+		}()
 	case agentproto.TListening:
 		go func() {
 			_ = l.w.Send(message(agentproto.TReply, 0, f.ID, agentproto.Reply{Listening: listening()}))

@@ -43,6 +43,10 @@ func run() error {
 	if err := os.WriteFile(r.Group, []byte(strconv.Itoa(os.Getpid())), 0); err != nil {
 		return fmt.Errorf("join the control group: %w", err)
 	}
+	follow, err := clone(r.Follow)
+	if err != nil {
+		return err
+	}
 	if err := unix.Unshare(unix.CLONE_NEWNS); err != nil {
 		return fmt.Errorf("make a mount namespace: %w", err)
 	}
@@ -51,6 +55,11 @@ func run() error {
 	}
 	if err := release(r.Keep, r.Drop); err != nil {
 		return err
+	}
+	for i, path := range r.Follow {
+		if err := followHost(follow[i], path); err != nil {
+			return fmt.Errorf("follow the mounts of %s: %w", path, err)
+		}
 	}
 	var mounts []mount.Mount
 	for _, m := range r.Mounts {
@@ -69,6 +78,30 @@ func run() error {
 		}
 	}
 	return unix.Exec(r.Args[0], r.Args, r.Env)
+}
+
+// clone opens copies of shared mounts, with those below, that go on to get the mounts of the host.
+func clone(paths []string) ([]int, error) {
+	var fds []int
+	for _, path := range paths {
+		fd, err := unix.OpenTree(unix.AT_FDCWD, path, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_RECURSIVE)
+		if err != nil {
+			return nil, fmt.Errorf("copy the mount %s: %w", path, err)
+		}
+		fds = append(fds, fd)
+	}
+	return fds, nil
+}
+
+// followHost replaces a mount of this namespace by its copy, which gets later mounts of the host but gives it none.
+func followHost(fd int, path string) error {
+	if err := unix.Unmount(path, unix.MNT_DETACH); err != nil {
+		return err
+	}
+	if err := unix.MoveMount(fd, "", unix.AT_FDCWD, path, unix.MOVE_MOUNT_F_EMPTY_PATH); err != nil {
+		return err
+	}
+	return unix.Mount("", path, "", unix.MS_SLAVE|unix.MS_REC, "")
 }
 
 // release unmounts, in this namespace, every mount that the sandbox does not need. It keeps

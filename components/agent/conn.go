@@ -345,12 +345,24 @@ func CPUs(millis int64) int64 { return (millis + 999) / 1000 }
 // may be repeated for the same claim; another one is FailedPrecondition, as is a
 // sandbox that is not claimable.
 func (c *Conn) Configure(ctx context.Context, i execution.Identity) error {
-	m := agentproto.Configure{Claim: i.Claim, Hostname: i.Hostname, Env: i.Env, WorkDir: i.WorkDir, User: i.User, PIDs: i.PIDs, CPUs: CPUs(i.CPUMillis)}
+	m := agentproto.Configure{Claim: i.Claim, Hostname: i.Hostname, Env: i.Env, WorkDir: i.WorkDir, User: i.User, PIDs: i.PIDs, CPUs: CPUs(i.CPUMillis), Mounts: len(i.Mounts) > 0}
 	payload := m.Append(nil)
 	if len(payload) > agentproto.MaxFromNode {
 		return errs.New(errs.InvalidArgument, "the environment has %d bytes, which is more than %d", len(payload), agentproto.MaxFromNode)
 	}
 	_, err := c.call(ctx, agentproto.TConfigure, raw(payload))
+	return err
+}
+
+// Mount shows the volumes of a claim, which Configure announced, at their
+// targets: the directories 0, 1, ... of agentproto.GuestVolume. It may be
+// repeated.
+func (c *Conn) Mount(ctx context.Context, i execution.Identity) error {
+	m := agentproto.Mount{Claim: i.Claim}
+	for _, v := range i.Mounts {
+		m.Targets = append(m.Targets, v.Target)
+	}
+	_, err := c.call(ctx, agentproto.TMount, raw(m.Append(nil)))
 	return err
 }
 

@@ -78,6 +78,9 @@ type Identity struct {
 	CPUMillis   int64
 	MemoryBytes int64
 	PIDs        int64
+	// Mounts are made in the running sandbox, which Spec.Idle and no Spec.Mounts prepare for that. Each repetition
+	// for the same claim has the same ones.
+	Mounts []Mount
 }
 
 // Check returns InvalidArgument for an identity that no sandbox can get.

@@ -37,6 +37,8 @@ type record struct {
 	Backend string
 	// ShmBytes is the size of its /dev/shm; 0: what shmBytes returns for Spec.
 	ShmBytes int64
+	// Volumes: Spec.Mounts are volumes of its claim (volumes.go).
+	Volumes bool
 }
 
 func (r *record) GetTypeUrl() string { return "dev.miren.runtime/sandbox.record" }
@@ -157,7 +159,7 @@ func (cr *creation) setupContainer(ctx context.Context) error {
 		Spec:        spec,
 		Snapshotter: containerd.Snapshotter,
 		SnapshotKey: snapshotKey(cr.spec.ID),
-		Extensions:  map[string]typeurl.Any{extension: &record{Spec: kept, BootID: boot, Backend: cr.d.cfg.Backend, ShmBytes: cr.shmBytes()}},
+		Extensions:  map[string]typeurl.Any{extension: &record{Spec: kept, BootID: boot, Backend: cr.d.cfg.Backend, ShmBytes: cr.shmBytes(), Volumes: cr.takesVolumes()}},
 	})
 	return containerd.Error(err, "create container")
 }

@@ -179,7 +179,7 @@ func (b *directBackend) request(cr *creation) launch.Request {
 		Group:  cr.helpers,
 		Rootfs: b.bundle(id, "rootfs"),
 		Keep:   []string{b.d.cfg.Instance.RunDir, b.d.cfg.Instance.State(), b.d.cfg.BinDir},
-		Drop:   []string{b.d.cfg.Instance.DiskMounts(), b.d.cfg.Instance.Socket("lsvd")}, // of disks that others use
+		Drop:   []string{b.d.cfg.Instance.DiskMounts(), b.d.cfg.Instance.Socket("lsvd"), b.d.volumesDir()}, // of disks that others use
 		Args:   []string{filepath.Join(b.d.cfg.BinDir, "runsc"), "--root=" + b.runscDir(), "--log-fd=3", "--log-format=json"},
 		Env:    []string{"PATH=" + os.Getenv("PATH")},
 	}
@@ -190,6 +190,9 @@ func (b *directBackend) request(cr *creation) launch.Request {
 		if m.Type == "bind" {
 			r.Keep = append(r.Keep, m.Source)
 		}
+	}
+	if cr.takesVolumes() {
+		r.Follow = []string{b.d.volumesDir(id)}
 	}
 	for _, k := range sortedKeys(runscFlags) {
 		r.Args = append(r.Args, "--"+k+"="+runscFlags[k])

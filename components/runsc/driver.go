@@ -12,6 +12,7 @@
 //	agent       components/agent: sockets, configuration, logs
 //	files       <run dir>/sandboxes/<id>/started; /etc/hosts, hostname and resolv.conf are in the rootfs;
 //	            beside it the CA bundle of the image with that of the host
+//	volumes     <run dir>/volumes/<id>/, a mount of its own (volumes.go)
 //	container   containerd container <id>.sandbox; its extension holds the specification without the environment
 //	task        what the backend has: see there
 //

@@ -143,9 +143,19 @@ func (d *Driver) Configure(ctx context.Context, id string, i execution.Identity)
 		return err
 	}
 	defer unlock()
+	if len(i.Mounts) > 0 {
+		if err := d.checkVolumes(ctx, id, i.Mounts); err != nil {
+			return err
+		}
+	}
 	// The agent decides between claims, so it comes first. If the limits fail, the claim is repeated.
 	if err := c.Configure(ctx, i); err != nil {
 		return d.explain(ctx, id, err)
+	}
+	if len(i.Mounts) > 0 {
+		if err := d.mountVolumes(ctx, c, id, i); err != nil {
+			return d.explain(ctx, id, err)
+		}
 	}
 	if limits == (cgroup.Limits{}) {
 		return nil

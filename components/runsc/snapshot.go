@@ -116,7 +116,7 @@ func (d *Driver) describeSnapshot(ctx context.Context, in execution.Instance, sn
 	if err != nil {
 		return nil, nil, err
 	}
-	r := &snapshotRecord{ShmBytes: cmp.Or(rec.ShmBytes, shmBytes(rec.Spec)), Files: map[string]string{}}
+	r := &snapshotRecord{ShmBytes: cmp.Or(rec.ShmBytes, shmBytes(rec.Spec)), Files: map[string]string{}, Volumes: rec.Volumes}
 	files := d.cfg.Network.Files(hostname(rec.Spec), at.Address)
 	for name, content := range etcFiles(files) {
 		r.Files["/etc/"+name] = string(content)

@@ -51,6 +51,8 @@ type snapshotRecord struct {
 	ShmBytes int64
 	// Files are those of /etc, by path, that said where the sandbox was.
 	Files map[string]string
+	// Volumes is that of the sandbox's record.
+	Volumes bool
 }
 
 func (d *Driver) snapshotDir(name ...string) string {

@@ -155,6 +155,12 @@ func (cr *creation) ociSpec() *specs.Spec {
 		}
 		spec.Mounts = append(spec.Mounts, bind(m.Source, m.Target, mode))
 	}
+	if cr.takesVolumes() {
+		volumes := bind(cr.d.volumesDir(s.ID), agentproto.GuestVolume, "rw")
+		volumes.Options = append(volumes.Options, "rbind", "rslave")
+		spec.Mounts = append(spec.Mounts, volumes)
+		return spec
+	}
 	for _, m := range s.Mounts {
 		mode := "rw"
 		if m.ReadOnly {

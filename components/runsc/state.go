@@ -280,6 +280,7 @@ func (d *Driver) leftovers(ctx context.Context) ([]string, error) {
 		add(d.cgroups.List()),
 		add(d.hub.IDs()),
 		add(dirNames(d.sandboxDir())),
+		add(dirNames(d.volumesDir())),
 		add(d.backends[BackendDirect].list()),
 		add(d.backends[BackendContainerd].list()),
 	)

@@ -1,6 +1,7 @@
 package runsc_test
 
 import (
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -10,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"miren.dev/runtime/components/execution"
+	"miren.dev/runtime/components/runsc"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/testsupport/private"
 	"miren.dev/runtime/testsupport/runsctest"
@@ -135,4 +137,105 @@ func TestMountsRefused(t *testing.T) {
 			t.Errorf("%+v: %v", mounts, err)
 		}
 	}
+}
+
+// TestVolumesOfAClaim: a sandbox that runs gets volumes with its claim, which it keeps over a
+// restart of the server and a pause, and which are free when it is deleted. What the host
+// mounts for one sandbox is not in another.
+func TestVolumesOfAClaim(t *testing.T) {
+	eachBackend(t, func(t *testing.T, m machine) {
+		_, mnt1 := m.disk(t, "d1")
+		_, mnt2 := m.disk(t, "d2")
+		if err := os.WriteFile(filepath.Join(mnt2, "given"), []byte("by the host"), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		warm, other := m.spec("warm"), m.spec("other")
+		for _, s := range []*execution.Spec{&warm, &other} {
+			s.Idle, s.PIDs, s.User = true, 64, "app"
+			m.ensure(t, *s)
+		}
+		i := execution.Identity{Claim: "c", Mounts: []execution.Mount{
+			{Source: mnt1, Target: "/data/deep"}, {Source: mnt2, Target: "/given", ReadOnly: true},
+		}}
+		later := m.spec("later")
+		later.Idle = true
+		for range 2 { // a repetition after an answer that was lost
+			if err := m.Driver.Configure(t.Context(), "warm", i); err != nil {
+				t.Fatal(err)
+			}
+		}
+		m.ensure(t, later)
+		run := func(id string, args ...string) (string, int) {
+			t.Helper()
+			p, err := m.Driver.Exec(t.Context(), id, execution.ExecSpec{Command: append([]string{"/bin/guest"}, args...), NoInput: true})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer p.Close()
+			out, err := io.ReadAll(io.MultiReader(p.Stdout(), p.Stderr()))
+			if err != nil {
+				t.Fatal(err)
+			}
+			code, err := p.Wait(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			return string(out), code
+		}
+		check := func(when string) {
+			t.Helper()
+			if out, code := run("warm", "put", "/data/deep/file", when); code != 0 {
+				t.Errorf("%s: write: %d, %q", when, code, out)
+			}
+			if b, err := os.ReadFile(filepath.Join(mnt1, "file")); err != nil || string(b) != when {
+				t.Errorf("%s: the host reads %q, %v", when, b, err)
+			}
+			if out, code := run("warm", "read", "/given/given"); code != 0 || out != "by the host" {
+				t.Errorf("%s: read: %d, %q", when, code, out)
+			}
+			if _, code := run("warm", "put", "/given/file", "x"); code == 0 {
+				t.Errorf("%s: a read-only volume was written to", when)
+			}
+			for _, id := range []string{"other", "later"} {
+				if out, code := run(id, "read", "/run/runtime/volumes/1/given"); code == 0 {
+					t.Errorf("%s: sandbox %s reads %q", when, id, out)
+				}
+				if _, code := run(id, "put", "/run/runtime/volumes/file", "x"); code == 0 {
+					t.Errorf("%s: sandbox %s writes to the host", when, id)
+				}
+			}
+		}
+		check("at once")
+		m.Restart(t)
+		if err := m.Driver.Configure(t.Context(), "warm", i); err != nil {
+			t.Fatal(err)
+		}
+		check("after a restart of the server")
+		o := i
+		o.Claim = "other"
+		if err := m.Driver.Configure(t.Context(), "warm", o); !errs.Is(err, errs.FailedPrecondition) {
+			t.Errorf("another claim: %v", err)
+		}
+		if m.Backend == runsc.BackendDirect {
+			info, err := m.Driver.Snapshot(t.Context(), "warm", "pause", execution.SnapshotOptions{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if len(info.Spec.Mounts) != 2 {
+				t.Errorf("the snapshot has mounts %v", info.Spec.Mounts)
+			}
+			resumed := warm
+			resumed.Restore, resumed.Mounts, resumed.User = "pause", i.Mounts, ""
+			m.ensure(t, resumed)
+			check("after a pause")
+		}
+		for _, id := range []string{"warm", "other", "later"} {
+			m.delete(t, id)
+		}
+		for _, mnt := range []string{mnt1, mnt2} {
+			if err := unix.Unmount(mnt, 0); err != nil {
+				t.Errorf("unmount the disk of a deleted sandbox: %v", err)
+			}
+		}
+	})
 }

@@ -71,6 +71,7 @@ const (
 	GuestDir    = "/run/runtime/agent"
 	GuestBinary = "/run/runtime/bin/agent"
 	GuestLog    = "/run/runtime/log"
+	GuestVolume = "/run/runtime/volumes" // has volumes 0, 1, ... of a claim
 	ConfigName  = "config"     // in GuestDir
 	SocketName  = "agent.sock" // in GuestDir
 	ExitName    = "exit"       // in GuestLog

@@ -65,6 +65,7 @@ type Configure struct {
 	User     string   // empty: unchanged
 	PIDs     int64    // 0: unchanged
 	CPUs     int64    // that programs see, at most; 0: unchanged
+	Mounts   bool     // a Mount follows; not sent if false, which earlier agents expect
 }
 
 // Append appends the message to b.
@@ -74,12 +75,38 @@ func (m Configure) Append(b []byte) []byte {
 	b = putStrings(b, m.Env)
 	b = putString(b, m.WorkDir)
 	b = putString(b, m.User)
-	return putInt(putInt(b, m.PIDs), m.CPUs)
+	b = putInt(putInt(b, m.PIDs), m.CPUs)
+	if m.Mounts {
+		b = putBool(b, true)
+	}
+	return b
 }
 
 // DecodeConfigure is the reverse of Append.
 func DecodeConfigure(p []byte) (Configure, error) {
 	d := decoder{b: p}
 	m := Configure{Claim: d.string(), Hostname: d.string(), Env: d.strings(), WorkDir: d.string(), User: d.string(), PIDs: d.int(), CPUs: d.int()}
+	if len(d.b) > 0 {
+		m.Mounts = d.bool()
+	}
+	return m, d.err()
+}
+
+// Mount is the request that shows the volumes of a claim: TMount. The answer is a
+// Reply. A repetition is answered as the first time.
+type Mount struct {
+	Claim   string
+	Targets []string // absolute paths; number n gets the directory n of GuestVolume
+}
+
+// Append appends the message to b.
+func (m Mount) Append(b []byte) []byte {
+	return putStrings(putString(b, m.Claim), m.Targets)
+}
+
+// DecodeMount is the reverse of Append.
+func DecodeMount(p []byte) (Mount, error) {
+	d := decoder{b: p}
+	m := Mount{Claim: d.string(), Targets: d.strings()}
 	return m, d.err()
 }

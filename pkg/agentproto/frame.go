@@ -22,6 +22,7 @@ const (
 	TListening Type = 9  // node: request
 	TRefused   Type = 10 // both: Failure; the peer does not accept the type of the frame with this id
 	TConfigure Type = 11 // node: request, Configure
+	TMount     Type = 12 // node: request, Mount, once after a Configure that announces it
 	TOpen      Type = 32 // node: Open
 	TResume    Type = 33 // node: Resume
 	TOpened    Type = 34 // agent: Opened

@@ -12,6 +12,7 @@ type Request struct {
 	Mounts []Mount  // of the root filesystem
 	Keep   []string // paths that the sandbox needs: the mounts above and below them stay
 	Drop   []string // directories, below those of Keep, whose mounts do not stay unless Keep names them or paths in them
+	Follow []string // mount points, below a path of Keep, in which later mounts of the host appear too
 	Args   []string // the program, which ends up with /dev/null as standard input, output and error
 	Env    []string
 }
