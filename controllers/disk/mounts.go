@@ -10,6 +10,7 @@ import (
 	"miren.dev/runtime/domain/disks"
 	"miren.dev/runtime/entity"
 	"miren.dev/runtime/pkg/errs"
+	"miren.dev/runtime/pkg/schema"
 )
 
 // Mounts makes the disks of a sandbox of this node usable, and returns where they
@@ -19,27 +20,27 @@ import (
 func (r *Reconciler) Mounts(ctx context.Context, sb *sandbox.Sandbox, volumes []disks.Volume) ([]execution.Mount, error) {
 	var out []execution.Mount
 	for _, v := range volumes {
-		d, err := disks.Claim(ctx, r.Store, sb, v)
-		if err == nil {
-			err = r.use(ctx, d.GetID())
-		}
-		if err != nil {
+		if err := r.use(ctx, sb, v); err != nil {
 			return nil, errs.Wrap(err, "disk at %s", v.Path)
 		}
-		out = append(out, execution.Mount{Source: r.dir(d.ID), Target: v.Path, ReadOnly: v.ReadOnly})
+		out = append(out, execution.Mount{Source: r.dir(schema.ID(v.Disk)), Target: v.Path, ReadOnly: v.ReadOnly})
 	}
 	return out, nil
 }
 
-// use attaches a disk that was claimed.
-func (r *Reconciler) use(ctx context.Context, did id.Disk) error {
-	unlock, err := r.locks.lock(ctx, string(did))
+// use claims and attaches a disk. Under its lock, because a sandbox that is claimed
+// may get its disks by the claim and by the controller at once.
+func (r *Reconciler) use(ctx context.Context, sb *sandbox.Sandbox, v disks.Volume) error {
+	unlock, err := r.locks.lock(ctx, string(v.Disk))
 	if err != nil {
 		return err
 	}
 	defer unlock()
+	if _, err := disks.Claim(ctx, r.Store, sb, v); err != nil {
+		return err
+	}
 	return entity.Retry(ctx, func() error {
-		d, err := entity.Get[disk.Disk](ctx, r.Store, did)
+		d, err := entity.Get[disk.Disk](ctx, r.Store, v.Disk)
 		if err != nil {
 			return err
 		}

@@ -2,11 +2,15 @@ package sandbox
 
 import (
 	"context"
+	"errors"
+	"time"
 
 	"miren.dev/runtime/api/id"
 	"miren.dev/runtime/api/sandbox"
 	"miren.dev/runtime/components/execution"
+	"miren.dev/runtime/domain/disks"
 	"miren.dev/runtime/domain/sandboxes"
+	"miren.dev/runtime/entity"
 	"miren.dev/runtime/pkg/egress"
 	"miren.dev/runtime/pkg/sandboxfs"
 )
@@ -15,6 +19,10 @@ import (
 type LocalNode struct {
 	Driver     execution.Driver
 	FileDriver execution.FileDriver // the same, as far as files go
+	// Store has the sandboxes, and Disks their volumes: for claims of sandboxes with
+	// volumes.
+	Store entity.Store
+	Disks Disks
 }
 
 var _ sandboxes.Node = LocalNode{}
@@ -62,15 +70,44 @@ func (n LocalNode) Dial(ctx context.Context, sid id.Sandbox, port int) (sandboxe
 	return n.Driver.Dial(ctx, string(sid), port)
 }
 
-// Configure gives a warm sandbox to its claim, and opens its network.
+// Configure gives a warm sandbox to its claim: disks, identity, network.
 func (n LocalNode) Configure(ctx context.Context, sid id.Sandbox, c sandboxes.Identity) error {
-	return configure(ctx, n.Driver, string(sid), c)
+	if len(c.Volumes) == 0 {
+		return configure(ctx, n.Driver, string(sid), c, nil)
+	}
+	sb, err := entity.Get[sandbox.Sandbox](ctx, n.Store, sid)
+	if err != nil {
+		return err
+	}
+	m, err := mounts(ctx, n.Disks, sb, c.Volumes)
+	if err == nil {
+		err = configure(ctx, n.Driver, string(sid), c, m)
+	}
+	if err != nil {
+		// The sandbox is discarded, and the one in its place wants the disks.
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseTimeout)
+		defer cancel()
+		err = errors.Join(err, n.Disks.Release(ctx, sid))
+	}
+	return err
 }
 
-func configure(ctx context.Context, d execution.Driver, sid string, c sandboxes.Identity) error {
+// releaseTimeout bounds the release of the disks of a sandbox that could not be
+// configured.
+const releaseTimeout = 5 * time.Second
+
+// mounts returns where the volumes of a claim are.
+func mounts(ctx context.Context, d Disks, sb *sandbox.Sandbox, v []disks.Volume) ([]execution.Mount, error) {
+	if len(v) == 0 {
+		return nil, nil
+	}
+	return d.Mounts(ctx, sb, v)
+}
+
+func configure(ctx context.Context, d execution.Driver, sid string, c sandboxes.Identity, mounts []execution.Mount) error {
 	err := d.Configure(ctx, sid, execution.Identity{
 		Claim: c.Claim, Hostname: c.Hostname, Env: c.Env, WorkDir: c.WorkDir, User: c.User,
-		CPUMillis: c.CPUMillis, MemoryBytes: c.MemoryBytes, PIDs: c.PIDs,
+		CPUMillis: c.CPUMillis, MemoryBytes: c.MemoryBytes, PIDs: c.PIDs, Mounts: mounts,
 	})
 	if err != nil {
 		return err

@@ -88,14 +88,6 @@ type Disks interface {
 	Release(ctx context.Context, sb id.Sandbox) error
 }
 
-func volumes(sb *sandbox.Sandbox) []disks.Volume {
-	var out []disks.Volume
-	for _, v := range sb.Spec.Template.Volumes {
-		out = append(out, disks.Volume{Disk: v.Disk, Path: v.Path, ReadOnly: v.ReadOnly})
-	}
-	return out
-}
-
 func (r *Reconciler) now() time.Time {
 	if r.Now != nil {
 		return r.Now()
@@ -186,7 +178,7 @@ func (r *Reconciler) create(ctx context.Context, sb *sandbox.Sandbox) (time.Dura
 	}
 	spec, err := r.spec(sb)
 	if err == nil && len(sb.Spec.Template.Volumes) > 0 {
-		spec.Mounts, err = r.Disks.Mounts(ctx, sb, volumes(sb))
+		spec.Mounts, err = r.Disks.Mounts(ctx, sb, sandboxes.VolumesOf(sb))
 	}
 	var inst execution.Instance
 	if err == nil {
@@ -334,7 +326,11 @@ func (r *Reconciler) configure(ctx context.Context, sb *sandbox.Sandbox) error {
 	if err != nil {
 		return err
 	}
-	if err := configure(ctx, r.Driver, string(sb.ID), c); err != nil {
+	mounts, err := mounts(ctx, r.Disks, sb, c.Volumes)
+	if err == nil {
+		err = configure(ctx, r.Driver, string(sb.ID), c, mounts)
+	}
+	if err != nil {
 		return errs.Wrap(err, "configure the claimed sandbox")
 	}
 	r.work.setConfigured(string(sb.ID))

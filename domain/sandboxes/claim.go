@@ -110,9 +110,16 @@ func (s *Service) claim(ctx context.Context, sb *sandbox.Sandbox, t *sandbox.Tem
 		return nil, nil
 	}
 	s.Demand.Note(pool.GetID(), time.Now())
-	tries := 0
+	onlyNode, ok, err := s.placeOfVolumes(ctx, sb)
+	if err != nil || !ok {
+		return nil, err
+	}
+	tries, limit := 0, claimTries
+	if len(sb.Spec.Template.Volumes) > 0 {
+		limit = volumesTries
+	}
 	for _, warm := range informer.Of[sandbox.Sandbox](s.Informers).ByIndex(indexWarm, string(pool.ID)) {
-		if !serves(warm, sb) || !s.claims.begin(warm.ID) {
+		if onlyNode != "" && warm.Spec.Node != onlyNode || !serves(warm, sb) || !s.claims.begin(warm.ID) {
 			continue
 		}
 		claimed, err := s.take(ctx, warm, sb)
@@ -124,7 +131,7 @@ func (s *Service) claim(ctx context.Context, sb *sandbox.Sandbox, t *sandbox.Tem
 		if !errs.Is(err, errs.Conflict) && !errs.Is(err, errs.NotFound) {
 			return nil, err
 		}
-		if tries++; tries == claimTries {
+		if tries++; tries == limit {
 			break
 		}
 	}
@@ -134,7 +141,7 @@ func (s *Service) claim(ctx context.Context, sb *sandbox.Sandbox, t *sandbox.Tem
 // serves reports whether a warm sandbox can be what sb describes.
 func serves(warm, sb *sandbox.Sandbox) bool {
 	a, b := &warm.Spec.Template, &sb.Spec.Template
-	return warm.Spec.TemplateVersion == sb.Spec.TemplateVersion && a.Image == b.Image && len(b.Command) == 0 && b.Idle && len(b.Volumes) == 0 &&
+	return warm.Spec.TemplateVersion == sb.Spec.TemplateVersion && a.Image == b.Image && len(b.Command) == 0 && b.Idle &&
 		a.Network == b.Network && a.Hostname == b.Hostname &&
 		b.Resources.CPUMillis <= a.Resources.CPUMillis && b.Resources.MemoryBytes <= a.Resources.MemoryBytes &&
 		b.Resources.PIDs <= a.Resources.PIDs && b.Resources.DiskBytes == a.Resources.DiskBytes &&
@@ -152,7 +159,7 @@ func (s *Service) take(ctx context.Context, warm, sb *sandbox.Sandbox) (*sandbox
 	c.Spec.WarmPool, c.Spec.Claim, c.Spec.ClaimedAt = "", string(schema.NewID("claim")), &now
 	c.Spec.IdleTimeout, c.Spec.OnIdle = sb.Spec.IdleTimeout, sb.Spec.OnIdle
 	c.Spec.TTL, c.Spec.Agent, c.Spec.Origin = sb.Spec.TTL, sb.Spec.Agent, sandbox.SandboxOriginPool
-	c.Spec.Template, c.Spec.Execution = sb.Spec.Template, sb.Spec.Execution
+	c.Spec.Template, c.Spec.Execution, c.Spec.OnlyNode = sb.Spec.Template, sb.Spec.Execution, sb.Spec.OnlyNode
 	fault.Point("claim", "take", fault.Before)
 	if err := entity.UpdateSpec(ctx, s.Store, c); err != nil {
 		return nil, err
@@ -162,7 +169,11 @@ func (s *Service) take(ctx context.Context, warm, sb *sandbox.Sandbox) (*sandbox
 	if err != nil {
 		return nil, err
 	}
-	cctx, cancel := context.WithTimeout(ctx, configureTimeout)
+	limit := configureTimeout
+	if len(identity.Volumes) > 0 {
+		limit = volumesTimeout
+	}
+	cctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	if err := s.Node.Configure(cctx, c.GetID(), identity); err != nil {
 		s.discard(ctx, c, err)
@@ -225,7 +236,7 @@ func IdentityOf(sb *sandbox.Sandbox, sealer *schema.Sealer) (Identity, error) {
 	return Identity{
 		Claim: sb.Spec.Claim, Hostname: cmp.Or(t.Hostname, string(sb.ID)), Env: env, WorkDir: t.Workdir, User: t.User,
 		CPUMillis: t.Resources.CPUMillis, MemoryBytes: t.Resources.MemoryBytes, PIDs: t.Resources.PIDs,
-		Egress: policy,
+		Egress: policy, Volumes: VolumesOf(sb),
 	}, nil
 }
 

@@ -7,6 +7,7 @@ import (
 
 	"miren.dev/runtime/api/id"
 	"miren.dev/runtime/api/sandbox"
+	"miren.dev/runtime/domain/disks"
 	"miren.dev/runtime/pkg/egress"
 	"miren.dev/runtime/pkg/sandboxfs"
 )
@@ -67,6 +68,7 @@ type Identity struct {
 	MemoryBytes int64
 	PIDs        int64
 	Egress      egress.Policy
+	Volumes     []disks.Volume
 }
 
 // ExecSpec is a process to run beside the main one. An empty field takes the

@@ -107,6 +107,7 @@ type env struct {
 	project   schema.ID
 	node      id.Node
 	service   *sandboxes.Service
+	disks     *nodeDisks
 
 	apps      app.AppsClient
 	deploys   app.DeploysClient
@@ -145,7 +146,8 @@ func newEnv(t *testing.T) *env {
 
 	// The server's informers reach the store as it does; those of the controller always do.
 	informers := informer.New(informer.Config{Reader: e.store})
-	rec := &controller.Reconciler{Driver: e.machine.Driver(), Node: e.node, Sealer: sealer, Logger: log}
+	e.disks = &nodeDisks{store: e.store.Store}
+	rec := &controller.Reconciler{Driver: e.machine.Driver(), Node: e.node, Sealer: sealer, Logger: log, Disks: e.disks}
 	rec.Store = kittest.Hold(t, e.store.Store, rec.Controller())
 	snapshotRec := &controller.Reconciler{Driver: rec.Driver, Node: rec.Node, Logger: log}
 	snapshots := (&controller.Snapshots{Sandboxes: snapshotRec, Logger: log}).Controller()
@@ -163,8 +165,9 @@ func newEnv(t *testing.T) *env {
 	tpl := templates.New(held, informers, image, log)
 	e.must(tpl.Ship(t.Context()))
 	e.service = sandboxes.New(&sandboxes.Service{
-		Store: held, Informers: informers, Apps: svc, Templates: tpl, Disks: &disks.Service{Store: held, Informers: informers}, Node: controller.LocalNode{Driver: e.machine.Driver(), FileDriver: hostFiles(e.files)}, Sealer: sealer,
+		Store: held, Informers: informers, Apps: svc, Templates: tpl, Disks: &disks.Service{Store: held, Informers: informers}, Sealer: sealer,
 		Image: image, Logger: log,
+		Node: controller.LocalNode{Driver: e.machine.Driver(), FileDriver: hostFiles(e.files), Store: e.store.Store, Disks: e.disks},
 	})
 	rpcserver.Register(srv, rpcserver.Deps{
 		Apps: svc, Routes: &routes.Service{Store: held, Apps: svc}, Nodes: &nodes.Service{Store: held}, Templates: tpl, Sandboxes: e.service, Quotas: quota,

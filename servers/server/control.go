@@ -71,6 +71,7 @@ type control struct {
 	egressLog *egresslog.Recorder
 	demand    *sandboxes.Demand // of warm sandboxes: from the services to the pools
 	objects   *retention.Objects
+	nodeDisks *ctldisk.Reconciler   // its Node is set by controllers
 	metrics   prometheus.Registerer // nil: none
 	workspace workspace.Settings
 	deps      *rpcserver.Deps // the operations that surfaces and controllers share
@@ -136,6 +137,9 @@ func newControl(cfg *config.Config, m *machine, store entityStore, src sources, 
 	c.objects = retention.NewObjects(&retention.Objects{
 		Objects: m.objects, Store: store, Keep: cfg.History.Executions, MaxBytes: cfg.Executions.StoreBytes, Logger: log,
 	})
+	c.nodeDisks = &ctldisk.Reconciler{
+		Store: store, Volumes: m.volumes, MountDir: m.in.DiskMounts(), DefaultStore: m.diskStore, Logger: log.With("controller", "disk"),
+	}
 	deps := c.services(src)
 	c.deps = &deps
 	return c
@@ -147,9 +151,8 @@ func newControl(cfg *config.Config, m *machine, store entityStore, src sources, 
 func (c *control) controllers(nodeID id.Node) []kit.Controller {
 	log := func(name string) *slog.Logger { return c.logger.With("controller", name) }
 	keep := c.cfg.Retention
-	nodeDisks := &ctldisk.Reconciler{
-		Store: c.store, Volumes: c.m.volumes, Node: nodeID, MountDir: c.m.in.DiskMounts(), DefaultStore: c.m.diskStore, Logger: log("disk"),
-	}
+	nodeDisks := c.nodeDisks
+	nodeDisks.Node = nodeID
 	nodeSandboxes := &ctlsandbox.Reconciler{
 		Disks: nodeDisks, Store: c.store, Driver: c.m.driver, Node: nodeID, Sealer: c.sealer, Stopped: lastStopped(c.m.in), Logger: log("sandbox"),
 	}
@@ -254,8 +257,9 @@ func (c *control) services(src sources) rpcserver.Deps {
 		Webhooks:  &webhooks.Service{Store: c.store, Sealer: c.sealer},
 		Templates: c.templates,
 		Sandboxes: sandboxes.New(&sandboxes.Service{
-			Store: c.quotas, Informers: c.informers, Apps: a, Templates: c.templates, Disks: d, Secrets: c.secrets, Node: ctlsandbox.LocalNode{Driver: c.m.driver, FileDriver: c.m.driver}, Sealer: c.sealer,
+			Store: c.quotas, Informers: c.informers, Apps: a, Templates: c.templates, Disks: d, Secrets: c.secrets, Sealer: c.sealer,
 			Image: c.images.Resolve, Logger: c.logger, Demand: c.demand,
+			Node: ctlsandbox.LocalNode{Driver: c.m.driver, FileDriver: c.m.driver, Store: c.store, Disks: c.nodeDisks},
 		}),
 		Executions: executions.New(&executions.Service{
 			Store: c.quotas, Quota: c.quotas.Check, History: c.store, Informers: c.informers, Objects: c.objects, Templates: c.templates, Sealer: c.sealer,
