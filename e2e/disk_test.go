@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"miren.dev/runtime/testsupport/wait"
 )
@@ -141,6 +142,51 @@ func TestForksAndDisks(t *testing.T) {
 	for _, id := range ids {
 		shared.r(t, "", "sandbox", "delete", id)
 	}
+	wait.NoError(t, "the disk is free", func() error {
+		if res := shared.try(t, "", "disk", "delete", disk, "--yes"); res.Code != 0 {
+			return fmt.Errorf("%s", res)
+		}
+		return nil
+	}, wait.Within(converge))
+}
+
+// TestVolumesOfWarmSandboxes: a warm sandbox is claimed with a disk, writes to it, and has it after a pause; the next one
+// reads what it wrote.
+func TestVolumesOfWarmSandboxes(t *testing.T) {
+	t.Parallel()
+	const disk = "of-claims"
+	shared.r(t, "", "disk", "create", disk, "--size", "64M")
+	shared.r(t, "", "pool", "set", "javascript", "--min", "1", "--max", "2")
+	claim := func(volume string) (id string) {
+		t.Helper()
+		var sb struct {
+			ID   string `json:"id"`
+			Spec struct {
+				Origin string `json:"origin"`
+			} `json:"spec"`
+		}
+		wait.NoError(t, "a warm sandbox is claimed", func() error {
+			shared.json(t, &sb, "sandbox", "create", "--template", "javascript", "--volume", volume)
+			if sb.Spec.Origin != "pool" {
+				shared.r(t, "", "sandbox", "delete", sb.ID)
+				return fmt.Errorf("it was made by way of %s; %s", sb.Spec.Origin, shared.r(t, "", "pool", "list"))
+			}
+			return nil
+		}, wait.Within(converge), wait.Every(time.Second))
+		return sb.ID
+	}
+	writer := claim(disk + ":/data")
+	shared.r(t, "", "sandbox", "exec", writer, "--", "sh", "-c", "echo written >/data/file")
+	shared.r(t, "", "sandbox", "pause", writer)
+	contains(t, "after a pause", shared.r(t, "", "sandbox", "exec", writer, "--", "cat", "/data/file"), "written")
+	shared.r(t, "", "sandbox", "delete", writer)
+	reader := claim(disk + ":/data:ro")
+	contains(t, "another sandbox", shared.r(t, "", "sandbox", "exec", reader, "--", "cat", "/data/file"), "written")
+	if res := shared.try(t, "", "sandbox", "exec", reader, "--", "touch", "/data/new"); res.Code == 0 {
+		t.Error("it writes to a disk that it only reads")
+	}
+	shared.r(t, "", "sandbox", "delete", reader)
+	shared.r(t, "", "pool", "delete", "javascript")
 	wait.NoError(t, "the disk is free", func() error {
 		if res := shared.try(t, "", "disk", "delete", disk, "--yes"); res.Code != 0 {
 			return fmt.Errorf("%s", res)
