@@ -149,8 +149,16 @@ func NotRunning(state string) error {
 	if state != config.DefaultStateDir() {
 		start += " --state-dir " + state
 	}
-	return errs.New(errs.Unavailable, "no server is running for %s", state).With("state_dir", state).
+	return errs.New(errs.Unavailable, "no server is running for %s", state).With(detailState, state).
 		WithHint("start one with `%s`, or name another with --server or --cluster (`r cluster add` adds one)", start)
+}
+
+// detailState names the state directory of a server that does not run.
+const detailState = "state_dir"
+
+// IsNotRunning reports whether err is one of NotRunning.
+func IsNotRunning(err error) bool {
+	return errs.Is(err, errs.Unavailable) && errs.Detail(err, detailState) != ""
 }
 
 // Target returns the server of a cluster. It does not connect.

@@ -51,6 +51,14 @@ func (e *Env) Target() (*clientconfig.Target, error) {
 	return e.targetLocked()
 }
 
+// Use makes the server that o names the one of the command, which is not
+// connected yet.
+func (e *Env) Use(o clientconfig.Options) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.Options, e.target = o, nil
+}
+
 func (e *Env) targetLocked() (*clientconfig.Target, error) {
 	if e.target == nil {
 		t, err := clientconfig.Resolve(e.Options.Env())

@@ -20,11 +20,14 @@ import (
 
 	"miren.dev/runtime/api/sandbox"
 	"miren.dev/runtime/cli/attach"
+	"miren.dev/runtime/cli/clientconfig"
 	"miren.dev/runtime/cli/command"
 	"miren.dev/runtime/cli/exit"
+	"miren.dev/runtime/cli/local"
 	"miren.dev/runtime/cli/runcode"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/lambda"
+	"miren.dev/runtime/pkg/rpc"
 )
 
 // Name is the name of the command, and of a program that is this command alone.
@@ -60,6 +63,7 @@ type options struct {
 	network string
 	timeout time.Duration
 	profile bool
+	local   bool
 }
 
 // New makes the command.
@@ -71,6 +75,9 @@ func New(e *command.Env) *cobra.Command {
 		Long: `Calls the handler in a file of Python (.py), Node.js (.js, .mjs, .cjs) or Go (.go) once, with an event and a context as AWS
 Lambda has them, in a new sandbox that is deleted afterwards. Standard output gets the result, standard error what the
 handler prints. requirements.txt, package.json or go.mod next to the handler state the packages that it needs.
+
+Without a server, neither named nor on this machine, root gets a local installation, which the command starts and which
+ends when it was not used for ten minutes.
 
 Exit codes: 0 success, 1 the handler failed, 2 wrong usage or no such file, 3 a syntax error or no such handler,
 4 timeout, 5 the sandbox could not be started.`,
@@ -90,6 +97,7 @@ Exit codes: 0 success, 1 the handler failed, 2 wrong usage or no such file, 3 a 
 	f.Var(&o.memory, "memory", "memory limit: 512MB, 2GiB")
 	f.StringVar(&o.network, "network", "", "network: bridge or none")
 	f.DurationVar(&o.timeout, "timeout", lambda.DefaultTimeout, "end the handler after this time, at most 1h")
+	f.BoolVar(&o.local, "local", false, "use the installation of this machine that needs no server, even if there is a server")
 	f.BoolVar(&o.profile, "profile", false, "print how long the start and the call took, and the memory")
 	return cmd
 }
@@ -102,6 +110,9 @@ type document struct {
 }
 
 func (o *options) run(ctx context.Context, file string) error {
+	if g := o.Options; o.local && (g.Server != "" || g.Cluster != "" || g.StateDir != "") {
+		return exit.Usagef("--local and a server are given")
+	}
 	began := time.Now()
 	p, err := o.program(file)
 	if h := (*lambda.HandlerError)(nil); errors.As(err, &h) {
@@ -114,10 +125,11 @@ func (o *options) run(ctx context.Context, file string) error {
 	if err != nil {
 		return err
 	}
-	c, err := o.Connect(ctx)
+	c, release, err := o.connect(ctx)
 	if err != nil {
 		return exit.With(exitNotStarted, err)
 	}
+	defer release()
 	logs := *o.Console
 	logs.Out = o.Err // the result alone goes to standard output
 	var result bytes.Buffer
@@ -133,6 +145,33 @@ func (o *options) run(ctx context.Context, file string) error {
 		return exit.With(exitNotStarted, err)
 	}
 	return o.report(&document{RequestID: p.RequestID, Result: lambda.ReadResult(result.Bytes(), code, o.timeout), TotalMS: time.Since(began).Milliseconds()})
+}
+
+// connect connects to the server of the command, or to the local installation if
+// the command names none and none runs on this machine. release ends the use of it.
+func (o *options) connect(ctx context.Context) (_ *rpc.Client, release func(), err error) {
+	if !o.local {
+		c, err := o.Connect(ctx)
+		if err == nil || !clientconfig.IsNotRunning(err) || o.Options.Env().StateDir != "" {
+			return c, func() {}, err
+		}
+	}
+	where, err := local.FromEnv()
+	if err != nil {
+		return nil, nil, err
+	}
+	where.Starting = func(dir string) { o.Notef("starting the local installation in %s\n", dir) }
+	in, err := local.Open(ctx, where)
+	if err != nil {
+		return nil, nil, err
+	}
+	o.Use(in.Target())
+	c, err := o.Connect(ctx)
+	if err != nil {
+		in.Close()
+		return nil, nil, err
+	}
+	return c, in.Close, nil
 }
 
 // program reads the handler and the event.

@@ -89,7 +89,9 @@ type Config struct {
 	Allow []netip.Prefix
 	// Connections that one step may have open; 0: there is no bound.
 	Connections int
-	Logger      *slog.Logger
+	// OnDemand: the daemon is started by the first build, not by Start.
+	OnDemand bool
+	Logger   *slog.Logger
 }
 
 // Daemon is the supervised buildkitd of an instance. Its methods may be called
@@ -107,6 +109,9 @@ type Daemon struct {
 	below   proc.Record // the containerd that it was started on
 	client  *client.Client
 	limits  Limits // complete, from the first start on
+
+	begin func()        // closes begun
+	begun chan struct{} // closed when the daemon was first started or adopted
 }
 
 // New returns the daemon of an instance without starting it.
@@ -123,7 +128,10 @@ func New(cfg Config) *Daemon {
 	if cfg.Parallelism == 0 {
 		cfg.Parallelism = runtime.NumCPU()
 	}
-	return &Daemon{cfg: cfg, cpuPercent: cpuPercent, firewall: firewall.New(cfg.Logger)}
+	begun := make(chan struct{})
+	return &Daemon{
+		cfg: cfg, cpuPercent: cpuPercent, firewall: firewall.New(cfg.Logger), begun: begun, begin: sync.OnceFunc(func() { close(begun) }),
+	}
 }
 
 // root returns the directory of the daemon's durable files.
@@ -139,9 +147,20 @@ func (d *Daemon) tmpDir() string { return filepath.Join(d.root(), "tmp") }
 // cgroup is the parent of the cgroups of all steps, and the mark of their containers.
 func (d *Daemon) cgroup() string { return d.cfg.Instance.Name("build") }
 
-// Start adopts the running daemon or starts it, and returns when it answers.
-// containerd must run.
+// Running reports whether a daemon of the instance runs, whoever started it.
+func (d *Daemon) Running() (bool, error) {
+	p, err := proc.Find(d.runFile("buildkitd.pid"))
+	return p != nil, err
+}
+
+// Start adopts the running daemon or starts it, unless that is on demand, and
+// returns when it answers. containerd must run.
 func (d *Daemon) Start(ctx context.Context) error {
+	if d.cfg.OnDemand {
+		if running, err := d.Running(); err != nil || !running {
+			return err
+		}
+	}
 	_, _, err := d.ensure(ctx)
 	return err
 }
@@ -232,6 +251,7 @@ func (d *Daemon) ensure(ctx context.Context) (*client.Client, *proc.Process, err
 		return nil, nil, err
 	}
 	d.process, d.below = p, below
+	d.begin()
 	d.cfg.Logger.Info("buildkitd runs", "pid", p.PID(), "adopted", p.Adopted, "socket", d.Socket())
 	return d.client, p, nil
 }
@@ -310,8 +330,16 @@ func (d *Daemon) environment() []string {
 }
 
 // Run keeps the daemon running, and repairs the firewall of its steps, until ctx
-// ends. Then it leaves the daemon running.
+// ends. Then it leaves the daemon running. It waits for a daemon on demand to be
+// started.
 func (d *Daemon) Run(ctx context.Context) error {
+	if d.cfg.OnDemand {
+		select {
+		case <-d.begun:
+		case <-ctx.Done():
+			return nil
+		}
+	}
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error {
 		proc.Keep(ctx, "buildkitd", d.cfg.Logger, func(ctx context.Context) (*proc.Process, error) {

@@ -43,6 +43,9 @@ type Spec struct {
 	Ready func(ctx context.Context) error
 	// ReadyTimeout bounds the wait for Ready; 0: 30 s.
 	ReadyTimeout time.Duration
+	// Shared: others wait for the process too, so it keeps running when ctx ends
+	// before it is ready.
+	Shared bool
 }
 
 // Record identifies a process across restarts of the server.
@@ -64,7 +67,7 @@ type Process struct {
 
 // Ensure adopts the process that RecordFile names if it runs and is ready.
 // Otherwise it starts one and waits until it is ready. On an error no process
-// that Ensure started is left. An adopted process that does not become ready
+// that Ensure started is left, unless it is shared and ctx ended. An adopted process that does not become ready
 // keeps running and is reported, since stopping it could lose its work.
 func Ensure(ctx context.Context, s Spec) (*Process, error) {
 	if s.ReadyTimeout == 0 {
@@ -87,6 +90,9 @@ func Ensure(ctx context.Context, s Spec) (*Process, error) {
 		return nil, errs.New(errs.Unavailable, "start %s: %w", s.Name, err)
 	}
 	if err := p.awaitReady(ctx); err != nil {
+		if s.Shared && ctx.Err() != nil {
+			return nil, err
+		}
 		p.Stop(context.WithoutCancel(ctx), syscall.SIGKILL, 0)
 		e := errs.New(errs.ClassOf(err), "start %s: %w", s.Name, err)
 		return nil, e.WithHint("its log is %s; last lines:\n%s", s.LogFile, tail(s.LogFile, 2048))

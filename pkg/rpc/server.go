@@ -129,6 +129,13 @@ func (s *Server) Methods() []MethodInfo {
 	return out
 }
 
+// Connections returns the number of open connections.
+func (s *Server) Connections() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.conns)
+}
+
 // Serve accepts connections until Shutdown or Close, then returns nil. It
 // closes l. On a unix socket the caller's identity comes from its credentials,
 // elsewhere from its client certificate.

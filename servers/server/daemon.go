@@ -25,8 +25,18 @@ import (
 const restartDelay = time.Second
 
 // Run runs the server: it starts or adopts every part, serves until ctx ends or
-// a client asks it to stop, and leaves the data plane running.
+// a client asks it to stop, and leaves the data plane running. If nobody uses the
+// server for the time of idle_end, Run ends everything of the installation.
 func Run(ctx context.Context, cfg *config.Config, log *slog.Logger) error {
+	err := run(ctx, cfg, log)
+	if end := (*idleEnd)(nil); errors.As(err, &end) {
+		defer end.release()
+		return Teardown(context.WithoutCancel(ctx), cfg, log)
+	}
+	return err
+}
+
+func run(ctx context.Context, cfg *config.Config, log *slog.Logger) error {
 	settings, err := workspace.Load(os.Getenv)
 	if err != nil {
 		return err
@@ -105,9 +115,13 @@ func Run(ctx context.Context, cfg *config.Config, log *slog.Logger) error {
 			return forever(ctx, log, "ingress", m.keepIngress)
 		})
 	}
+	if cfg.IdleEnd > 0 {
+		g.Go(func() error { return front.awaitIdle(ctx, in) })
+	}
 	log.Info("server runs", "state_dir", in.StateDir, "node", string(nodeID))
-	err = g.Wait()
-	log.Info("server stopped; apps go on", "error", err)
+	if err = g.Wait(); !errors.As(err, new(*idleEnd)) {
+		log.Info("server stopped; apps go on", "error", err)
+	}
 	return err
 }
 

@@ -46,8 +46,10 @@ func (f *front) parts() []part {
 			_, err = c.Version(ctx)
 			return err
 		}},
-		part{"buildkit", in.Socket("buildkit", "buildkitd.pid"), nil},
 	)
+	if running, err := m.buildkit.Running(); running || err != nil || !f.c.cfg.Build.OnDemand {
+		parts = append(parts, part{"buildkit", in.Socket("buildkit", "buildkitd.pid"), nil})
+	}
 	if f.c.cfg.Ingress.HTTPAddress != "" {
 		parts = append(parts, part{"ingress", ingressRecord(in), func(ctx context.Context) error {
 			st, err := ingress.Client{Socket: in.Socket("ingress.sock")}.Status(ctx)
