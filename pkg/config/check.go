@@ -5,28 +5,23 @@ import (
 	"net"
 	"net/netip"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
-
-	"miren.dev/runtime/pkg/errs"
-	"miren.dev/runtime/pkg/suggest"
 )
 
-// checks are the rules that a pattern cannot express, by key. Lists are checked
-// element by element. Empty strings are not checked.
+// checks are the rules that a pattern cannot express, by key.
 var checks = map[string]func(string) error{
 	"ca_bundle":             checkCABundle,
 	"toolchain_dir":         checkAbsolute,
-	"rpc.address":           checkListen,
+	"rpc.address":           CheckListen,
 	"rpc.hosts":             checkHost,
 	"network.pools":         checkNetwork,
 	"network.allow":         checkNetwork,
 	"network.conflist":      checkAbsolute,
 	"network.plugin_dirs":   checkAbsolute,
-	"ingress.http_address":  checkListen,
+	"ingress.http_address":  CheckListen,
 	"ingress.local_domains": checkHost,
-	"metrics.address":       checkListen,
+	"metrics.address":       CheckListen,
 	"webhooks.allow":        checkAnyNetwork,
 }
 
@@ -44,8 +39,8 @@ func checkCABundle(s string) error {
 	return fmt.Errorf("%q is neither auto, none nor an absolute path", s)
 }
 
-// checkListen accepts host:port with a host that is empty, an address or a name.
-func checkListen(s string) error {
+// CheckListen accepts host:port with a host that is empty, an address or a name.
+func CheckListen(s string) error {
 	host, port, err := net.SplitHostPort(s)
 	if err != nil {
 		return fmt.Errorf("%q is not host:port", s)
@@ -85,41 +80,4 @@ func checkNetwork(s string) error {
 		return fmt.Errorf("%q is not an IPv4 network like 10.40.0.0/16", s)
 	}
 	return nil
-}
-
-// sections are the mappings of the file, from the keys.
-func sections() []string {
-	var all []string
-	for i := range Keys {
-		if s, _, ok := strings.Cut(Keys[i].Path, "."); ok && !slices.Contains(all, s) {
-			all = append(all, s)
-		}
-	}
-	return all
-}
-
-// unknownVariables reports variables that begin like those of a section but
-// belong to no key. Other RUNTIME_ variables belong to other programs.
-func unknownVariables(env map[string]string) []error {
-	known := make([]string, len(Keys))
-	for i := range Keys {
-		known[i] = Keys[i].Env()
-	}
-	var names []string
-	for name := range env {
-		inSection := slices.ContainsFunc(sections(), func(s string) bool { return strings.HasPrefix(name, "RUNTIME_"+strings.ToUpper(s)+"_") })
-		if inSection && !slices.Contains(known, name) {
-			names = append(names, name)
-		}
-	}
-	slices.Sort(names)
-	var all []error
-	for _, name := range names {
-		hint := ""
-		if s := suggest.Nearest(name, known); s != "" {
-			hint = "; did you mean " + s + "?"
-		}
-		all = append(all, errs.New(errs.InvalidArgument, "environment: unknown variable %s%s", name, hint))
-	}
-	return all
 }

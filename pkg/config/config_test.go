@@ -17,9 +17,9 @@ import (
 func other(t *testing.T, k *Key) string {
 	t.Helper()
 	for _, c := range append([]string{"7", "5000000000", "true", "45s", "48h", "/some/where", "postgres://host/db", "127.0.0.1:4321", "10.9.0.0/16", "word"}, k.Choices...) {
-		if c != k.Default && k.set(new(Config), c) == nil {
+		if c != k.Default && schema.Set(k, new(Config), c) == nil {
 			c2 := Default()
-			if k.set(c2, c); k.Get(c2) != k.Get(Default()) {
+			if schema.Set(k, c2, c); k.Get(c2) != k.Get(Default()) {
 				return c
 			}
 		}
@@ -73,7 +73,7 @@ func TestEveryKeyFromEverySource(t *testing.T) {
 func normal(t *testing.T, k *Key, s string) string {
 	t.Helper()
 	c := Default()
-	if err := k.set(c, s); err != nil {
+	if err := schema.Set(k, c, s); err != nil {
 		t.Fatal(err)
 	}
 	return k.Get(c)
@@ -145,7 +145,7 @@ func TestNamesAreUnique(t *testing.T) {
 		}
 	}
 	for path := range checks {
-		if lookup(path) == nil {
+		if schema.Lookup(path) == nil {
 			t.Errorf("a check for %s, which does not exist", path)
 		}
 	}
