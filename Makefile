@@ -4,7 +4,7 @@ SHELL := /bin/bash
 GO = $(shell hack/go.sh)
 export PATH := $(CURDIR)/bin:$(PATH)
 
-.PHONY: help demo demo-stop dev dev-shell dev-stop dev-tmux test test-unit test-root e2e test-packages probe test-vm bench soak lint generate packages package toolchain bin/runtime bin/runtime-debug clean
+.PHONY: help demo demo-stop dev dev-shell dev-stop dev-tmux test test-unit test-root e2e test-packages probe test-vm bench soak lint generate config validate-config packages package toolchain bin/runtime bin/runtime-debug clean
 
 help: ## Show this list
 	@grep -hE '^[a-z0-9/-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  \033[1m%-18s\033[0m %s\n", $$1, $$2}'
@@ -73,6 +73,14 @@ generate: ## Rebuild all generated files
 	$(GO) run ./cli/cmd/clidoc -root .
 	$(GO) run ./servers/rest/cmd/openapigen -root .
 	hack/sdk.sh generate
+
+CONFIG ?= mcp-sandboxd.yaml
+
+config: bin/runtime ## Write the default configuration of mcp-sandboxd to CONFIG (mcp-sandboxd.yaml), unless it exists
+	@set -o noclobber && bin/mcp-sandboxd --print-config > "$(CONFIG)" && echo "$(CONFIG)"
+
+validate-config: bin/runtime ## Check CONFIG (mcp-sandboxd.yaml)
+	@bin/mcp-sandboxd --check-config --config "$(CONFIG)"
 
 packages:
 	@hack/packages.sh

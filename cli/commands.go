@@ -22,6 +22,7 @@ import (
 	"miren.dev/runtime/cli/execution"
 	"miren.dev/runtime/cli/key"
 	"miren.dev/runtime/cli/mcp"
+	"miren.dev/runtime/cli/mcpsandboxd"
 	"miren.dev/runtime/cli/node"
 	"miren.dev/runtime/cli/pool"
 	"miren.dev/runtime/cli/quota"
@@ -71,6 +72,7 @@ var commands = []entry{
 	{path: "secret", make: secret.New},
 	{path: "quota", make: quota.New},
 	{path: "mcp", make: mcp.New},
+	{path: "mcp-sandboxd", make: mcpsandboxd.New},
 	{path: "template", make: template.New},
 	{path: "pool", make: pool.New},
 	{path: "route", make: route.New},

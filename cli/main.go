@@ -26,15 +26,16 @@ import (
 	"miren.dev/runtime/cli/console"
 	"miren.dev/runtime/cli/exit"
 	"miren.dev/runtime/cli/handover"
+	"miren.dev/runtime/cli/mcpsandboxd"
 	"miren.dev/runtime/cli/sandboxrun"
 	"miren.dev/runtime/pkg/errs"
 )
 
 // Args returns the arguments of Main for those of the process: a program with the
-// name of `sandbox-run` is that command.
+// name of `sandbox-run` or `mcp-sandboxd` is that command.
 func Args(argv []string) []string {
 	name := strings.TrimSuffix(filepath.Base(argv[0]), ".exe")
-	if name == sandboxrun.Name {
+	if name == sandboxrun.Name || name == mcpsandboxd.Name {
 		return append([]string{name}, argv[1:]...)
 	}
 	return argv[1:]

@@ -24,6 +24,7 @@ import (
 type onDemand struct {
 	*server
 	env []string // of commands that start it
+	run string   // run directory
 }
 
 // localInstallation returns an installation that does not run yet, and removes it
@@ -45,7 +46,7 @@ func localInstallation(t *testing.T, name string) *onDemand {
 			t.Error(err)
 		}
 	})
-	return &onDemand{s, []string{"RUNTIME_STATE_DIR=", "RUNTIME_LOCAL_DIR=" + s.state, "RUNTIME_LOCAL_IDLE_END=5s"}}
+	return &onDemand{s, []string{"RUNTIME_STATE_DIR=", "RUNTIME_LOCAL_DIR=" + s.state, "RUNTIME_LOCAL_IDLE_END=5s"}, run}
 }
 
 // command is a program of bin in an environment without a server.

@@ -33,6 +33,7 @@ CGO_ENABLED=0 "$go" build -buildvcs=false -trimpath -ldflags "-s -w $stamp" -o "
 [ ! -L "$bin"/r ] || rm "$bin"/r # an earlier build linked it to runtime
 CGO_ENABLED=0 "$go" build -buildvcs=false -trimpath -ldflags "-s -w $stamp" -o "$bin"/r ./cmd/r
 ln -sf r "$bin"/sandbox-run
+ln -sf r "$bin"/mcp-sandboxd
 CGO_ENABLED=0 "$go" build -buildvcs=false -trimpath -ldflags "-s -w $stamp" -o "$bin"/runtime-agent ./cmd/runtime-agent
 CGO_ENABLED=0 "$go" build -buildvcs=false -trimpath -ldflags "-s -w" -o "$bin"/static-server ./cmd/static-server
 CGO_ENABLED=0 "$go" build -buildvcs=false -trimpath -ldflags "-s -w" -o "$bin"/runtime-launch ./cmd/runtime-launch

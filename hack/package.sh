@@ -15,7 +15,7 @@ if [ "${1:-}" = --print-dir ]; then
 fi
 
 name=runtime-$(cat VERSION)-linux-$("$(hack/go.sh)" env GOARCH)
-files=(runtime r sandbox-run runtime-agent runtime-launch static-server)
+files=(runtime r sandbox-run mcp-sandboxd runtime-agent runtime-launch static-server)
 while read -r component _ path; do
 	case $component in
 	minio | versitygw) ;; # only tests start them

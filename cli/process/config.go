@@ -3,6 +3,7 @@
 package process
 
 import (
+	"io"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -74,13 +75,18 @@ func (o *Config) Args() ([]string, error) {
 
 // Logger returns the logger of a server process.
 func Logger(cfg *config.Config, w *os.File) *slog.Logger {
-	var level slog.Level
-	if err := level.UnmarshalText([]byte(cfg.Log.Level)); err != nil {
-		level = slog.LevelInfo // the configuration allows no other
+	return NewLogger(cfg.Log.Level, cfg.Log.Format, BoundedLog(w))
+}
+
+// NewLogger returns a logger with the level and the format that a configuration
+// names.
+func NewLogger(level, format string, out io.Writer) *slog.Logger {
+	var l slog.Level
+	if err := l.UnmarshalText([]byte(level)); err != nil {
+		l = slog.LevelInfo // the configuration allows no other
 	}
-	opts := &slog.HandlerOptions{Level: level}
-	out := BoundedLog(w)
-	if cfg.Log.Format == "json" {
+	opts := &slog.HandlerOptions{Level: l}
+	if format == "json" {
 		return slog.New(slog.NewJSONHandler(out, opts))
 	}
 	return slog.New(slog.NewTextHandler(out, opts))

@@ -5,7 +5,10 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"sync"
+
+	"miren.dev/runtime/pkg/errs"
 )
 
 // maxLog is the size in bytes at which a log file of the server is rotated.
@@ -27,12 +30,26 @@ type boundedFile struct {
 // BoundedLog returns a writer to f that rotates it if it is a file; terminals and
 // pipes are written as they are. It opens here what it needs later: a process
 // that gives up its privileges can rotate its log.
-func BoundedLog(f *os.File) io.Writer {
+func BoundedLog(f *os.File) io.Writer { return boundedLog(f, maxLog) }
+
+// OpenLog opens a log file, or makes it, and rotates it at max bytes.
+func OpenLog(path string, max int64) (io.Writer, error) {
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return nil, errs.New(errs.FailedPrecondition, "directory of the log: %w", err)
+	}
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o640)
+	if err != nil {
+		return nil, errs.New(errs.FailedPrecondition, "log: %w", err)
+	}
+	return boundedLog(f, max), nil
+}
+
+func boundedLog(f *os.File, max int64) io.Writer {
 	st, err := f.Stat()
 	if err != nil || !st.Mode().IsRegular() {
 		return f
 	}
-	b := &boundedFile{f: f, size: st.Size(), max: maxLog}
+	b := &boundedFile{f: f, size: st.Size(), max: max}
 	b.err = b.open()
 	return b
 }

@@ -40,12 +40,12 @@ type processInput struct {
 }
 
 // limit returns the longest time of a process.
-func (in *processInput) limit() (time.Duration, error) {
+func (s *session) limit(in *processInput) (time.Duration, error) {
 	d := time.Duration(in.TimeoutSeconds) * time.Second
 	if in.TimeoutSeconds < 0 || in.TimeoutSeconds > int64(maxLimit/time.Second) {
 		return 0, errs.New(errs.InvalidArgument, "timeout_seconds is %d, it may be 1 to %d", in.TimeoutSeconds, maxLimit/time.Second)
 	}
-	return cmp.Or(d, defaultLimit), nil
+	return cmp.Or(d, s.Limits.RunTimeout, defaultLimit), nil
 }
 
 type runOutput struct {
@@ -99,7 +99,7 @@ var errTime = errors.New("the time is over")
 // run runs a process to its end, or until its time is over or ctx ends: then the
 // server ends it.
 func (s *session) run(ctx context.Context, c *call, in *processInput, open func(context.Context) (execStream, error)) (*runOutput, error) {
-	limit, err := in.limit()
+	limit, err := s.limit(in)
 	if err != nil {
 		return nil, err
 	}
@@ -186,7 +186,7 @@ func (s *session) runCode(ctx context.Context, c *call, in *codeInput) (*runOutp
 		}
 		return s.runCodeIn(ctx, c, lang, in)
 	}
-	req, err := s.request(in.networkInput)
+	req, err := s.request(in.networkInput, lang.Template)
 	if err != nil {
 		return nil, err
 	}

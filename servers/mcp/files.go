@@ -45,6 +45,14 @@ func describeFile(path string, f *sandbox.FileInfo) *fileOutput {
 	return &fileOutput{path, string(f.Type), f.SizeBytes, fmt.Sprintf("%04o", f.Mode), f.ModifiedAt, f.Target}
 }
 
+// fits returns an error for a file that is larger than the session permits.
+func (s *session) fits(size int64) error {
+	if s.MaxFile > 0 && size > s.MaxFile {
+		return errs.New(errs.ResourceExhausted, "the file has %d bytes, this server permits %d", size, s.MaxFile).WithHint("split it")
+	}
+	return nil
+}
+
 func (s *session) writeFile(ctx context.Context, _ *call, in *writeInput) (*fileOutput, error) {
 	content := []byte(in.Content)
 	switch in.Encoding {
@@ -56,6 +64,9 @@ func (s *session) writeFile(ctx context.Context, _ *call, in *writeInput) (*file
 		}
 	default:
 		return nil, errs.New(errs.InvalidArgument, "encoding is %q, it may be text or base64", in.Encoding)
+	}
+	if err := s.fits(int64(len(content))); err != nil {
+		return nil, err
 	}
 	sb, err := s.find(ctx, in.Sandbox)
 	if err != nil {

@@ -91,7 +91,7 @@ func (o *cellOutput) content() []sdk.Content {
 }
 
 func (s *session) runCell(ctx context.Context, c *call, in *cellInput) (*cellOutput, error) {
-	limit, err := (&processInput{TimeoutSeconds: in.TimeoutSeconds}).limit()
+	limit, err := s.limit(&processInput{TimeoutSeconds: in.TimeoutSeconds})
 	if err != nil {
 		return nil, err
 	}

@@ -56,9 +56,23 @@ type Options struct {
 	Idle      time.Duration // idle time-out of the session's sandboxes; 0: DefaultIdle
 	Files     string        // folder of this machine from and to which files are copied; "": none
 	MaxOutput int           // bytes of a stream in an answer; 0: DefaultMaxOutput
+	MaxFile   int64         // bytes of a file that a tool copies or writes; 0: any
+	Limits    Limits        // of sandboxes and processes
 	Logger    *slog.Logger  // nil: no log
 
 	versions []string // of the protocol; nil: all that the SDK knows
+}
+
+// Limits are the defaults of sandboxes and processes, and what clients may ask for.
+type Limits struct {
+	Template    string        // of a sandbox whose client names none; "": base
+	Templates   []string      // the only ones that clients may name; empty: all
+	CPUMillis   int64         // default and maximum; 0: the template's, and any
+	MemoryBytes int64         // default and maximum; 0: the template's, and any
+	DiskBytes   int64         // of the root disk; 0: the template's
+	Open        bool          // a sandbox reaches a network unless its client asks for none
+	TTL         time.Duration // longest life of a sandbox; 0: none
+	RunTimeout  time.Duration // of a process whose client states none; 0: 5 minutes
 }
 
 // session is the state of one session. It is safe for concurrent use.

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -171,14 +172,61 @@ func (s *session) state(ctx context.Context, sb *sandbox.Sandbox) (string, []san
 	return stateReady, nil, nil
 }
 
-// request returns the part of a request that every sandbox of the session has.
-func (s *session) request(in networkInput) (sandbox.RunRequest, error) {
+// request returns the part of a request for a sandbox of a template that every
+// one of the session has.
+func (s *session) request(in networkInput, template string) (sandbox.RunRequest, error) {
+	l := &s.Limits
+	if name, _, _ := strings.Cut(template, ":"); len(l.Templates) > 0 && !slices.Contains(l.Templates, name) {
+		return sandbox.RunRequest{}, errs.New(errs.PermissionDenied, "this server has no sandboxes of template %s", name).
+			WithHint("use one of %s", strings.Join(l.Templates, ", "))
+	}
+	if l.Open && in.Network == "" && len(in.AllowHosts) == 0 {
+		in.Network = networkAll
+	}
 	egress, err := s.egress(in)
 	if err != nil {
 		return sandbox.RunRequest{}, err
 	}
-	req := sandbox.RunRequest{Project: s.Project, Labels: map[string]string{label: s.name}, Egress: egress, IdleTimeout: &s.Idle, OnIdle: s.onIdle()}
-	return req, nil
+	return sandbox.RunRequest{
+		Project: s.Project, Labels: map[string]string{label: s.name}, Egress: egress, IdleTimeout: &s.Idle, OnIdle: s.onIdle(),
+		CPUMillis: set(l.CPUMillis), MemoryBytes: set(l.MemoryBytes), DiskBytes: set(l.DiskBytes), TTL: set(l.TTL),
+	}, nil
+}
+
+// set returns a pointer to a value, nil if it is zero.
+func set[T comparable](v T) *T {
+	var zero T
+	if v == zero {
+		return nil
+	}
+	return &v
+}
+
+// resources gives a request the limits that a client asks for.
+func (s *session) resources(req *sandbox.RunRequest, in *createInput) error {
+	beyond := func(what string, wanted, most int64) error {
+		return errs.New(errs.PermissionDenied, "%s is %d, this server gives sandboxes at most %d", what, wanted, most).WithHint("ask for less")
+	}
+	if cpu := int64(in.CPU * 1000); cpu != 0 {
+		if most := s.Limits.CPUMillis; most > 0 && cpu > most {
+			return beyond("cpu, in thousandths,", cpu, most)
+		}
+		req.CPUMillis = &cpu
+	}
+	if mib := in.MemoryMiB; mib != 0 {
+		if most := s.Limits.MemoryBytes >> 20; most > 0 && mib > most {
+			return beyond("memory_mib", mib, most)
+		}
+		req.MemoryBytes = new(mib << 20)
+	}
+	if in.TTLSeconds != 0 {
+		ttl := time.Duration(in.TTLSeconds) * time.Second
+		if most := s.Limits.TTL; most > 0 {
+			ttl = min(ttl, most)
+		}
+		req.TTL = &ttl
+	}
+	return nil
 }
 
 // onIdle is what happens to sandboxes of the session that nobody uses.
@@ -190,11 +238,7 @@ func (s *session) onIdle() sandbox.IdleAction {
 }
 
 func (s *session) createSandbox(ctx context.Context, c *call, in *createInput) (*sandboxOutput, error) {
-	req, err := s.request(in.networkInput)
-	if err != nil {
-		return nil, err
-	}
-	req.Name, req.Env, req.Template = in.Name, in.Env, cmp.Or(in.Template, languages.Templates()[0].Name)
+	template := cmp.Or(in.Template, s.Limits.Template, languages.Templates()[0].Name)
 	if in.Language != "" {
 		if in.Template != "" {
 			return nil, errs.New(errs.InvalidArgument, "both template and language are given").WithHint("give one of both")
@@ -203,16 +247,15 @@ func (s *session) createSandbox(ctx context.Context, c *call, in *createInput) (
 		if err != nil {
 			return nil, err
 		}
-		req.Template = lang.Template
+		template = lang.Template
 	}
-	if in.CPU != 0 {
-		req.CPUMillis = new(int64(in.CPU * 1000))
+	req, err := s.request(in.networkInput, template)
+	if err != nil {
+		return nil, err
 	}
-	if in.MemoryMiB != 0 {
-		req.MemoryBytes = new(in.MemoryMiB << 20)
-	}
-	if in.TTLSeconds != 0 {
-		req.TTL = new(time.Duration(in.TTLSeconds) * time.Second)
+	req.Name, req.Env, req.Template = in.Name, in.Env, template
+	if err := s.resources(&req, in); err != nil {
+		return nil, err
 	}
 	if err := req.Validate(); err != nil {
 		return nil, err

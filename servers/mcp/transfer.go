@@ -63,6 +63,9 @@ func (s *session) uploadFile(ctx context.Context, c *call, in *uploadInput) (*tr
 	if !info.Mode().IsRegular() {
 		return nil, errs.New(errs.InvalidArgument, "%s is not a file", in.Local).WithHint("upload its files one by one, or an archive")
 	}
+	if err := s.fits(info.Size()); err != nil {
+		return nil, err
+	}
 	c.say("uploading %s", in.Local)
 	req := &sandbox.WriteFileRequest{Sandbox: sb.GetID(), Path: in.Path, Parents: new(true)}
 	if info.Mode()&0o111 != 0 {
@@ -122,7 +125,11 @@ func (s *session) downloadFile(ctx context.Context, c *call, in *downloadInput) 
 		return nil, err
 	}
 	defer st.Close()
-	if _, err := st.Recv(); err != nil { // its description: it can be read
+	about, err := st.Recv()
+	if err == nil && about.Info != nil {
+		err = s.fits(about.Info.SizeBytes)
+	}
+	if err != nil {
 		return nil, err
 	}
 	if err := root.MkdirAll(filepath.Dir(in.Local), 0o755); err != nil {
@@ -132,7 +139,7 @@ func (s *session) downloadFile(ctx context.Context, c *call, in *downloadInput) 
 	if err != nil {
 		return nil, localError(err)
 	}
-	n, err := receive(f, st.Recv)
+	n, err := s.receive(f, st.Recv)
 	if err = errors.Join(err, f.Close()); err != nil {
 		_ = root.Remove(in.Local) // a part of a file is of no use
 		return nil, err
@@ -141,13 +148,16 @@ func (s *session) downloadFile(ctx context.Context, c *call, in *downloadInput) 
 }
 
 // receive writes what is left of a file to w.
-func receive(w io.Writer, recv func() (*sandbox.ReadFileOutput, error)) (n int64, err error) {
+func (s *session) receive(w io.Writer, recv func() (*sandbox.ReadFileOutput, error)) (n int64, err error) {
 	for {
 		m, err := recv()
 		if errors.Is(err, io.EOF) {
 			return n, nil
 		}
 		if err != nil {
+			return n, err
+		}
+		if err := s.fits(n + int64(len(m.Data))); err != nil { // it grows
 			return n, err
 		}
 		k, err := w.Write(m.Data)
