@@ -57,21 +57,26 @@ func (l *onDemand) command(t *testing.T, dir, program string, args ...string) *e
 	return cmd
 }
 
-// awaitEnd waits until nothing of the installation is left on the machine but its
-// state directory.
+// awaitEnd waits until the installation has ended since nobody used it.
 func (l *onDemand) awaitEnd(t *testing.T) {
 	t.Helper()
-	wait.NoError(t, "the installation ends", func() error {
+	l.awaitNothing(t)
+	if b, err := os.ReadFile(filepath.Join(l.state, "logs", "server.log")); err != nil || !strings.Contains(string(b), "reason=idle") {
+		t.Errorf("the log does not say why it ended: %v", err)
+	}
+}
+
+// awaitNothing waits until nothing of the installation is left on the machine.
+func (l *onDemand) awaitNothing(t *testing.T) {
+	t.Helper()
+	wait.NoError(t, "nothing runs", func() error {
 		in, err := instance.Find(l.state, config.DefaultRunDir())
 		if err != nil {
 			return err
 		}
-		if left, err := leakcheck.List(in); err != nil || len(left) > 0 {
-			return fmt.Errorf("left: %v, %v", left, err)
-		}
-		b, err := os.ReadFile(filepath.Join(l.state, "logs", "server.log"))
-		if err == nil && !strings.Contains(string(b), "reason=idle") {
-			err = errors.New("the log does not say why it ended")
+		left, err := leakcheck.List(in)
+		if err == nil && len(left) > 0 {
+			err = fmt.Errorf("left: %v", left)
 		}
 		return err
 	}, wait.Within(5*time.Minute))
@@ -116,6 +121,13 @@ func TestSandboxRunWithoutServer(t *testing.T) {
 	if out, err := cmd.CombinedOutput(); cmd.ProcessState.ExitCode() != 5 || !strings.Contains(string(out), "only root can run sandboxes") {
 		t.Errorf("not as root: %v\n%s", err, out)
 	}
+
+	broken := l.command(t, dir, "sandbox-run", "app.py")
+	broken.Env = append(broken.Env, "RUNTIME_NETWORK_CONFLIST=/nowhere")
+	if out, err := broken.CombinedOutput(); broken.ProcessState.ExitCode() != 5 || !strings.Contains(string(out), "/nowhere") {
+		t.Errorf("the installation cannot start: %v\n%s", err, out)
+	}
+	l.awaitNothing(t)
 
 	var first sync.WaitGroup
 	for range 2 {

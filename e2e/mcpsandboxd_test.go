@@ -102,8 +102,9 @@ func TestMCPSandboxd(t *testing.T) {
 		t.Errorf("a stopped sandbox: %+v", sb)
 	}
 
-	// The installation ends after those who use it.
-	h.must(nil, "close", nil)
+	// The installation ends after those who use it. The session by HTTP is open and
+	// has a sandbox.
+	h.call(&sb, "create_sandbox", map[string]any{"language": "shell"})
 	c.must(nil, "close", nil)
 	if err := daemon.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)

@@ -58,6 +58,9 @@ func (i *Installation) Keep(ctx context.Context, log *slog.Logger) {
 	proc.Keep(ctx, "the local server", log, i.ensure)
 }
 
+// Recover starts the server again if it has ended, so that it ends what it left.
+func (i *Installation) Recover(ctx context.Context) error { return i.start(ctx) }
+
 // start returns when the server answers.
 func (i *Installation) start(ctx context.Context) error {
 	if err := i.checkDatabase(); err != nil {

@@ -18,3 +18,6 @@ func Open(context.Context, Options) (*Installation, error) {
 
 // Keep does nothing.
 func (i *Installation) Keep(context.Context, *slog.Logger) {}
+
+// Recover does nothing.
+func (i *Installation) Recover(context.Context) error { return nil }

@@ -41,7 +41,7 @@ func serveHTTP(ctx context.Context, cfg *mcpconfig.Config, o mcpserver.Options, 
 	if err != nil {
 		return err
 	}
-	h, err := mcpserver.NewHandler(mcpserver.HandlerOptions{Options: o, Authenticate: func(r *http.Request) (*mcpserver.Caller, error) {
+	h, err := mcpserver.NewHandler(mcpserver.HandlerOptions{Options: o, Final: true, Authenticate: func(r *http.Request) (*mcpserver.Caller, error) {
 		given, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
 		if !ok || subtle.ConstantTimeCompare([]byte(given), []byte(token)) != 1 {
 			return nil, errs.New(errs.Unauthenticated, "the token is missing or wrong")

@@ -125,11 +125,13 @@ func (o *options) run(ctx context.Context, file string) error {
 	if err != nil {
 		return err
 	}
-	c, release, err := o.connect(ctx)
+	c, in, err := o.connect(ctx)
 	if err != nil {
 		return exit.With(exitNotStarted, err)
 	}
-	defer release()
+	if in != nil {
+		defer in.Close()
+	}
 	logs := *o.Console
 	logs.Out = o.Err // the result alone goes to standard output
 	var result bytes.Buffer
@@ -142,18 +144,21 @@ func (o *options) run(ctx context.Context, file string) error {
 	case exit.Code(err) == exit.Interrupted:
 		return err
 	case err != nil:
+		if in != nil { // a server that was killed left what it ran
+			err = errors.Join(err, in.Recover(ctx))
+		}
 		return exit.With(exitNotStarted, err)
 	}
 	return o.report(&document{RequestID: p.RequestID, Result: lambda.ReadResult(result.Bytes(), code, o.timeout), TotalMS: time.Since(began).Milliseconds()})
 }
 
 // connect connects to the server of the command, or to the local installation if
-// the command names none and none runs on this machine. release ends the use of it.
-func (o *options) connect(ctx context.Context) (_ *rpc.Client, release func(), err error) {
+// the command names none and none runs on this machine.
+func (o *options) connect(ctx context.Context) (*rpc.Client, *local.Installation, error) {
 	if !o.local {
 		c, err := o.Connect(ctx)
 		if err == nil || !clientconfig.IsNotRunning(err) || o.Options.Env().StateDir != "" {
-			return c, func() {}, err
+			return c, nil, err
 		}
 	}
 	where, err := local.FromEnv()
@@ -171,7 +176,7 @@ func (o *options) connect(ctx context.Context) (_ *rpc.Client, release func(), e
 		in.Close()
 		return nil, nil, err
 	}
-	return c, in.Close, nil
+	return c, in, nil
 }
 
 // program reads the handler and the event.

@@ -48,6 +48,9 @@ type HandlerOptions struct {
 	// Authenticate returns the caller of a request. Unauthenticated without a valid
 	// key.
 	Authenticate func(*http.Request) (*Caller, error)
+	// Final: no other Handler follows, so Close ends the sandboxes of the sessions
+	// too.
+	Final bool
 }
 
 // Handler serves the protocol by HTTP (streamable HTTP). A session ends when the
@@ -178,7 +181,7 @@ func (h *Handler) keep(v *visit) bool {
 		delete(h.sessions, v.session)
 		h.mu.Unlock()
 		v.session.end()
-		if !closed { // else the sandboxes end when they are idle
+		if !closed || h.o.Final { // else the sandboxes end when they are idle
 			if err := v.session.close(context.Background()); err != nil {
 				h.o.Logger.Warn("cannot end a session", "caller", v.caller.ID, "error", err)
 			}
@@ -188,7 +191,8 @@ func (h *Handler) keep(v *visit) bool {
 	return true
 }
 
-// Close ends the sessions. Their sandboxes stay until they are idle.
+// Close ends the sessions. Their sandboxes stay until they are idle, unless the
+// Handler is final.
 func (h *Handler) Close() error {
 	h.mu.Lock()
 	h.closed = true

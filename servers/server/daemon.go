@@ -24,19 +24,41 @@ import (
 // restartDelay is the pause before a part that failed is run again.
 const restartDelay = time.Second
 
+// teardownTries is how often a server that nobody uses tries to end everything.
+const teardownTries = 10
+
 // Run runs the server: it starts or adopts every part, serves until ctx ends or
-// a client asks it to stop, and leaves the data plane running. If nobody uses the
-// server for the time of idle_end, Run ends everything of the installation.
+// a client asks it to stop, and leaves the data plane running. With idle_end, Run
+// ends everything of the installation if nobody uses the server for that time, or
+// if it cannot start.
 func Run(ctx context.Context, cfg *config.Config, log *slog.Logger) error {
-	err := run(ctx, cfg, log)
-	if end := (*idleEnd)(nil); errors.As(err, &end) {
+	started := false
+	err := run(ctx, cfg, log, &started)
+	end := (*idleEnd)(nil)
+	switch {
+	case errors.As(err, &end):
 		defer end.release()
-		return Teardown(context.WithoutCancel(ctx), cfg, log)
+		return endAll(context.WithoutCancel(ctx), cfg, log)
+	case err != nil && !started && cfg.IdleEnd > 0:
+		// Nobody else would end what it has started.
+		return errors.Join(err, Teardown(context.WithoutCancel(ctx), cfg, log))
 	}
 	return err
 }
 
-func run(ctx context.Context, cfg *config.Config, log *slog.Logger) error {
+// endAll ends everything of the installation. Nobody else would, so it tries again.
+func endAll(ctx context.Context, cfg *config.Config, log *slog.Logger) error {
+	for try := 1; ; try++ {
+		err := Teardown(ctx, cfg, log)
+		if err == nil || try == teardownTries {
+			return err
+		}
+		log.Warn("cannot end everything; trying again", "error", err)
+		time.Sleep(restartDelay)
+	}
+}
+
+func run(ctx context.Context, cfg *config.Config, log *slog.Logger, started *bool) error {
 	settings, err := workspace.Load(os.Getenv)
 	if err != nil {
 		return err
@@ -91,6 +113,7 @@ func run(ctx context.Context, cfg *config.Config, log *slog.Logger) error {
 		return err
 	}
 
+	*started = true
 	g, ctx := errgroup.WithContext(ctx)
 	if m.postgres != nil {
 		g.Go(func() error { return m.postgres.Run(ctx) })
