@@ -502,8 +502,11 @@ func (sc *serverCall) reply(resp any, err error, outcome Outcome) {
 			c.pushLocked()
 		}
 	}
+	// Goroutines of the handler that outlive it may wait for the stream.
+	wake(st.sendReady)
 	c.mu.Unlock()
 	c.giveBack(st.q.drop())
+	wake(st.notify)
 }
 
 // Shutdown drains the server: it accepts no new connections or calls and ends
