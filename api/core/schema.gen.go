@@ -16,6 +16,7 @@ const (
 	KindProject           = "project"
 	KindNode              = "node"
 	KindNodeLease         = "node_lease"
+	KindRunnerToken       = "runner_token"
 	KindClientCertificate = "client_certificate"
 	KindAPIKey            = "api_key"
 	KindSSHKey            = "ssh_key"
@@ -26,6 +27,7 @@ var Kinds = []*schema.Kind{
 	ProjectKind,
 	NodeKind,
 	NodeLeaseKind,
+	RunnerTokenKind,
 	ClientCertificateKind,
 	APIKeyKind,
 	SSHKeyKind,
@@ -326,11 +328,18 @@ type NodeSpec struct {
 	CPUMillis int64 `cbor:"4,keyasint" json:"cpu_millis" schema:"required"`
 	// Memory that sandboxes may reserve in total. (unit: bytes)
 	MemoryBytes int64 `cbor:"5,keyasint" json:"memory_bytes" schema:"required"`
+	// It dials out to the server and is called through that connection (r runner). Sandboxes
+	// of apps, and with disks, are not placed here. (default false)
+	Runner bool `cbor:"6,keyasint" json:"runner"`
+	// It was deleted: its sandboxes end, and then it goes. (default false)
+	Removed bool `cbor:"7,keyasint" json:"removed"`
 }
 
 // SetDefaults sets every field that has a default.
 func (x *NodeSpec) SetDefaults() {
 	x.Cordoned = false
+	x.Runner = false
+	x.Removed = false
 }
 
 // UnmarshalCBOR decodes x; fields that are missing get their defaults.
@@ -417,6 +426,8 @@ const (
 	NodeAttrCordoned      = "spec.cordoned"
 	NodeAttrCPUMillis     = "spec.cpu_millis"
 	NodeAttrMemoryBytes   = "spec.memory_bytes"
+	NodeAttrRunner        = "spec.runner"
+	NodeAttrRemoved       = "spec.removed"
 	NodeAttrPhase         = "status.phase"
 	NodeAttrLease         = "status.lease"
 	NodeAttrInstance      = "status.instance"
@@ -485,6 +496,8 @@ var NodeKind = &schema.Kind{
 		{Path: "spec.cordoned", Number: 3, Type: "bool", Doc: "No new sandboxes are placed here.", Default: "false"},
 		{Path: "spec.cpu_millis", Number: 4, Type: "int", Doc: "CPU that sandboxes may reserve in total.", Required: true},
 		{Path: "spec.memory_bytes", Number: 5, Type: "int", Doc: "Memory that sandboxes may reserve in total.", Required: true},
+		{Path: "spec.runner", Number: 6, Type: "bool", Doc: "It dials out to the server and is called through that connection (r runner). Sandboxes of apps, and with disks, are not placed here.", Default: "false"},
+		{Path: "spec.removed", Number: 7, Type: "bool", Doc: "It was deleted: its sandboxes end, and then it goes.", Default: "false"},
 		{Path: "status.phase", Number: 1, Type: "enum node_phase", Doc: "Whether it is alive.", Default: "unknown", Choices: []string{"unknown", "ready", "down"}},
 		{Path: "status.lease", Number: 2, Type: "string", Doc: "The store lease that its liveness hangs on."},
 		{Path: "status.instance", Number: 3, Type: "string", Doc: "Instance id of the installation on it."},
@@ -645,6 +658,160 @@ var NodeLeaseKind = &schema.Kind{
 		}},
 		{Title: "AGE", Value: func(obj schema.Object, now time.Time) string {
 			o := obj.(*NodeLease)
+			return schema.CellAge(o.CreatedAt, now)
+		}},
+	},
+}
+
+// RunnerToken: A token with which one machine becomes a runner. The token itself is not
+// kept.
+type RunnerToken struct {
+	schema.Meta
+	Spec   RunnerTokenSpec   `json:"spec"`
+	Status RunnerTokenStatus `json:"status"`
+}
+
+// RunnerTokenSpec: what is wanted of a runner_token.
+type RunnerTokenSpec struct {
+	// SHA-256 of the token in hexadecimal digits.
+	Hash string `cbor:"1,keyasint" json:"hash" schema:"required"`
+	// Time of its expiry.
+	ExpiresAt time.Time `cbor:"2,keyasint" json:"expires_at" schema:"required"`
+	// Identity that asked for it.
+	CreatedBy string `cbor:"3,keyasint,omitempty" json:"created_by,omitempty"`
+	// Id of the node that joined with it; absent: it is not used.
+	UsedBy string `cbor:"4,keyasint,omitempty" json:"used_by,omitempty"`
+	// SHA-256 of the public key of that node: it may repeat its attempt.
+	UsedKey string `cbor:"5,keyasint,omitempty" json:"used_key,omitempty"`
+}
+
+// MarshalJSON renders x; durations are strings, secrets are redacted.
+func (x RunnerTokenSpec) MarshalJSON() ([]byte, error) { return schema.EncodeJSON(&x) }
+
+// UnmarshalJSON decodes x; unknown fields are errors, missing ones get their defaults.
+func (x *RunnerTokenSpec) UnmarshalJSON(b []byte) error { return schema.DecodeJSON(b, x) }
+
+// Validate reports every field that breaks its rules, as one error of class
+// invalid_argument.
+func (x *RunnerTokenSpec) Validate() error { return schema.Validate(x) }
+
+// ValidateFields is Validate below the path that v is at.
+func (x *RunnerTokenSpec) ValidateFields(v *schema.Validator) {
+	v.Required("hash", x.Hash != "")
+	if x.Hash != "" {
+		v.MaxLen("hash", len(x.Hash), 64)
+	}
+	v.Required("expires_at", !x.ExpiresAt.IsZero())
+	if x.UsedBy != "" {
+		v.MaxLen("used_by", len(x.UsedBy), 64)
+	}
+	if x.UsedKey != "" {
+		v.MaxLen("used_key", len(x.UsedKey), 64)
+	}
+}
+
+// RunnerTokenStatus: what is known of a runner_token.
+type RunnerTokenStatus struct {
+}
+
+// MarshalJSON renders x; durations are strings, secrets are redacted.
+func (x RunnerTokenStatus) MarshalJSON() ([]byte, error) { return schema.EncodeJSON(&x) }
+
+// UnmarshalJSON decodes x; unknown fields are errors, missing ones get their defaults.
+func (x *RunnerTokenStatus) UnmarshalJSON(b []byte) error { return schema.DecodeJSON(b, x) }
+
+// Validate reports every field that breaks its rules, as one error of class
+// invalid_argument.
+func (x *RunnerTokenStatus) Validate() error { return schema.Validate(x) }
+
+// ValidateFields is Validate below the path that v is at.
+func (x *RunnerTokenStatus) ValidateFields(v *schema.Validator) {
+}
+
+// Attributes of RunnerToken.
+const (
+	RunnerTokenAttrHash      = "spec.hash"
+	RunnerTokenAttrExpiresAt = "spec.expires_at"
+	RunnerTokenAttrCreatedBy = "spec.created_by"
+	RunnerTokenAttrUsedBy    = "spec.used_by"
+	RunnerTokenAttrUsedKey   = "spec.used_key"
+)
+
+// NewRunnerToken returns a runner_token with every default applied.
+func NewRunnerToken() *RunnerToken {
+	o := new(RunnerToken)
+	return o
+}
+
+// GetID returns the typed id.
+func (o *RunnerToken) GetID() id.RunnerToken { return id.RunnerToken(o.ID) }
+
+// EntityKind returns RunnerTokenKind.
+func (o *RunnerToken) EntityKind() *schema.Kind { return RunnerTokenKind }
+
+// SpecPtr returns &o.Spec.
+func (o *RunnerToken) SpecPtr() any { return &o.Spec }
+
+// StatusPtr returns &o.Status.
+func (o *RunnerToken) StatusPtr() any { return &o.Status }
+
+// ValidateFields checks spec and status.
+func (o *RunnerToken) ValidateFields(v *schema.Validator) {
+	v.In("spec", &o.Spec)
+	v.In("status", &o.Status)
+}
+
+// MarshalJSON renders o with its kind; secrets are redacted.
+func (o RunnerToken) MarshalJSON() ([]byte, error) { return schema.EncodeObjectJSON(&o) }
+
+// UnmarshalJSON decodes o strictly; missing fields get their defaults.
+func (o *RunnerToken) UnmarshalJSON(b []byte) error { return schema.DecodeObjectJSON(b, o) }
+
+// Extract adds what the store indexes or enforces of o.
+func (o *RunnerToken) Extract(e *schema.Extracted) {
+	if o.Spec.Hash != "" {
+		e.AddIndex("spec.hash", schema.EncodeIndexString(o.Spec.Hash))
+		e.AddUnique("spec.hash", schema.EncodeIndexString(o.Spec.Hash), false)
+	}
+}
+
+// RunnerTokenKind describes the kind runner_token.
+var RunnerTokenKind = &schema.Kind{
+	Name: "runner_token", Plural: "runner_tokens", Prefix: "rtok", Domain: "core",
+	Doc:   "A token with which one machine becomes a runner. The token itself is not kept.",
+	Scope: schema.ScopeCluster,
+	New:   func() schema.Object { return NewRunnerToken() },
+	Decode: func(r *schema.Record) (schema.Object, error) {
+		o := NewRunnerToken()
+		if err := schema.DecodeRecord(r, o); err != nil {
+			return nil, err
+		}
+		return o, nil
+	},
+	Encode:  schema.EncodeObject,
+	Extract: func(r *schema.Record) (schema.Extracted, error) { return schema.ExtractRecord(r, NewRunnerToken()) },
+	Attrs: []schema.Attr{
+		{Path: "spec.hash", Number: 1, Type: "string", Doc: "SHA-256 of the token in hexadecimal digits.", Required: true, Indexed: true, Unique: true},
+		{Path: "spec.expires_at", Number: 2, Type: "time", Doc: "Time of its expiry.", Required: true},
+		{Path: "spec.created_by", Number: 3, Type: "string", Doc: "Identity that asked for it."},
+		{Path: "spec.used_by", Number: 4, Type: "string", Doc: "Id of the node that joined with it; absent: it is not used."},
+		{Path: "spec.used_key", Number: 5, Type: "string", Doc: "SHA-256 of the public key of that node: it may repeat its attempt."},
+	},
+	Columns: []schema.Column{
+		{Title: "EXPIRES", Value: func(obj schema.Object, _ time.Time) string {
+			o := obj.(*RunnerToken)
+			return schema.Cell(o.Spec.ExpiresAt)
+		}},
+		{Title: "USED BY", Value: func(obj schema.Object, _ time.Time) string {
+			o := obj.(*RunnerToken)
+			return schema.Cell(o.Spec.UsedBy)
+		}},
+		{Title: "CREATED BY", Value: func(obj schema.Object, _ time.Time) string {
+			o := obj.(*RunnerToken)
+			return schema.Cell(o.Spec.CreatedBy)
+		}},
+		{Title: "AGE", Value: func(obj schema.Object, now time.Time) string {
+			o := obj.(*RunnerToken)
 			return schema.CellAge(o.CreatedAt, now)
 		}},
 	},

@@ -102,13 +102,16 @@ func Dial(ctx context.Context, addr string, opts ClientOptions) (*Client, error)
 }
 
 // Close ends the connection; calls under way fail.
-func (cl *Client) Close() {
+func (cl *Client) Close() { cl.CloseWith(errs.New(errs.Canceled, "the client was closed")) }
+
+// CloseWith is Close for a reason, with which calls under way fail.
+func (cl *Client) CloseWith(why error) {
 	cl.mu.Lock()
 	cl.closed = true
 	cl.mu.Unlock()
 	cl.cancel()
 	if c := cl.cur.Load(); c != nil {
-		c.close(errs.New(errs.Canceled, "the client was closed"))
+		c.close(why)
 	}
 	cl.wg.Wait()
 }

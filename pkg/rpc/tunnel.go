@@ -2,6 +2,7 @@ package rpc
 
 import (
 	"context"
+	"io"
 	"net"
 	"sync"
 	"time"
@@ -13,15 +14,17 @@ import (
 // a stream of raw bytes of a call: a program that can be reached by no address
 // dials, makes such a call, and serves what comes through it.
 
-// NewTunnel returns the connection that the raw bytes of s carry. Closing it
-// closes s; done, if not nil, is called once, too.
-func NewTunnel(s Stream, done func()) net.Conn { return &tunnel{s: s, done: done} }
+// NewTunnel returns the connection that the raw bytes of a stream carry, which r
+// and w are of. end is called once, when the connection is closed: it must end the
+// call of the stream.
+func NewTunnel(r io.Reader, w io.Writer, end func()) net.Conn { return &tunnel{r: r, w: w, end: end} }
 
 // tunnel is a connection over a stream. A deadline that passes closes it: the
 // connections of this package use no other.
 type tunnel struct {
-	s    Stream
-	done func()
+	r    io.Reader
+	w    io.Writer
+	end  func()
 	once sync.Once
 
 	mu    sync.Mutex
@@ -29,22 +32,19 @@ type tunnel struct {
 }
 
 func (t *tunnel) Read(p []byte) (int, error) {
-	n, err := t.s.Read(p)
+	n, err := t.r.Read(p)
 	if err != nil {
 		_ = t.Close()
 	}
 	return n, err
 }
 
-func (t *tunnel) Write(p []byte) (int, error) { return t.s.Write(p) }
+func (t *tunnel) Write(p []byte) (int, error) { return t.w.Write(p) }
 
 func (t *tunnel) Close() error {
 	t.once.Do(func() {
 		t.stopTimer()
-		_ = t.s.Close() // of a handler's stream: no effect, its call ends with done
-		if t.done != nil {
-			t.done()
-		}
+		t.end()
 	})
 	return nil
 }

@@ -17,7 +17,7 @@ var mTunnel = &Method{
 	MethodInfo: MethodInfo{Service: "test.Reverse", Name: "Tunnel", Full: "test.Reverse/Tunnel", Permission: "write", Stream: StreamBidi},
 	Streaming: func(ctx context.Context, impl any, _ Decoder, st Stream) error {
 		ended := make(chan struct{})
-		cl, err := NewConnClient(NewTunnel(st, func() { close(ended) }), ClientOptions{})
+		cl, err := NewConnClient(NewTunnel(st, st, func() { close(ended) }), ClientOptions{})
 		if err != nil {
 			return err
 		}
@@ -53,7 +53,7 @@ func newBack(t *testing.T, r *fixture) *back {
 		t.Fatal(err)
 	}
 	go func() {
-		b.served <- near.ServeConn(NewTunnel(b.st, nil), Identity{Name: "server", Roles: []string{RoleAdmin}, How: "tunnel"})
+		b.served <- near.ServeConn(NewTunnel(b.st, b.st, func() { _ = b.st.Close() }), Identity{Name: "server", Roles: []string{RoleAdmin}, How: "tunnel"})
 	}()
 	b.client = wait.Receive(t, "the server has a client", rev.clients)
 	t.Cleanup(b.client.Close)

@@ -5,6 +5,7 @@ import (
 	"crypto/aes"
 	"crypto/cipher"
 	"crypto/rand"
+	"crypto/sha256"
 	"encoding/base64"
 	"errors"
 	"fmt"
@@ -50,6 +51,27 @@ type sealKey struct {
 
 // NewSealer returns a Sealer with the key file at path. It does no IO.
 func NewSealer(path string) *Sealer { return &Sealer{path: path} }
+
+// SealKeyLen is the length of a key for NewKeySealer, in bytes.
+const SealKeyLen = keyLen
+
+// NewKeySealer returns a Sealer with one key, which it keeps in memory only. Its
+// length is SealKeyLen; the same key makes an equal Sealer.
+func NewKeySealer(key []byte) (*Sealer, error) {
+	if len(key) != keyLen {
+		return nil, errs.New(errs.InvalidArgument, "a key has %d bytes, not %d", keyLen, len(key))
+	}
+	block, err := aes.NewCipher(key)
+	if err != nil {
+		return nil, err
+	}
+	aead, err := cipher.NewGCM(block)
+	if err != nil {
+		return nil, err
+	}
+	sum := sha256.Sum256(key)
+	return &Sealer{path: "memory", keys: []sealKey{{id: [keyIDLen]byte(sum[:keyIDLen]), aead: aead}}}, nil
+}
 
 // Seal encrypts plaintext, bound to the associated data ad.
 func (s *Sealer) Seal(plaintext string, ad ...string) (Secret, error) {

@@ -16,9 +16,11 @@ import (
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
+	"crypto/sha256"
 	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
+	"encoding/hex"
 	"encoding/pem"
 	"errors"
 	"io/fs"
@@ -135,6 +137,64 @@ type Pair struct {
 // IssueClient makes a certificate with a name and roles. ttl 0 means
 // DefaultClientLife. The authority does not keep the key.
 func (a *Authority) IssueClient(name string, roles []string, ttl time.Duration) (*Pair, error) {
+	key, err := newKey()
+	if err != nil {
+		return nil, err
+	}
+	pair, err := a.signClient(&key.PublicKey, name, roles, ttl)
+	if err != nil {
+		return nil, err
+	}
+	pair.Key, err = encodeKey(key)
+	return pair, err
+}
+
+// SignClient makes a certificate for the key of a certificate request in PEM.
+// Nothing else of the request counts. The Pair has no key.
+func (a *Authority) SignClient(request []byte, name string, roles []string, ttl time.Duration) (*Pair, error) {
+	pub, err := requestKey(request)
+	if err != nil {
+		return nil, err
+	}
+	return a.signClient(pub, name, roles, ttl)
+}
+
+// requestKey returns the key of a certificate request.
+func requestKey(request []byte) (*ecdsa.PublicKey, error) {
+	block, _ := pem.Decode(request)
+	if block == nil || block.Type != "CERTIFICATE REQUEST" {
+		return nil, errs.New(errs.InvalidArgument, "this is no certificate request in PEM")
+	}
+	csr, err := x509.ParseCertificateRequest(block.Bytes)
+	if err == nil {
+		err = csr.CheckSignature()
+	}
+	if err != nil {
+		return nil, errs.New(errs.InvalidArgument, "certificate request: %w", err)
+	}
+	pub, ok := csr.PublicKey.(*ecdsa.PublicKey)
+	if !ok || pub.Curve != elliptic.P256() {
+		return nil, errs.New(errs.InvalidArgument, "the key of a certificate request must be of ECDSA P-256")
+	}
+	return pub, nil
+}
+
+// RequestKey returns the SHA-256 of the key of a certificate request, in
+// hexadecimal digits.
+func RequestKey(request []byte) (string, error) {
+	pub, err := requestKey(request)
+	if err != nil {
+		return "", err
+	}
+	der, err := x509.MarshalPKIXPublicKey(pub)
+	if err != nil {
+		return "", errs.New(errs.InvalidArgument, "certificate request: %w", err)
+	}
+	sum := sha256.Sum256(der)
+	return hex.EncodeToString(sum[:]), nil
+}
+
+func (a *Authority) signClient(pub *ecdsa.PublicKey, name string, roles []string, ttl time.Duration) (*Pair, error) {
 	switch {
 	case name == "" || len(name) > 64:
 		return nil, errs.New(errs.InvalidArgument, "the name of an identity has 1 to 64 bytes")
@@ -146,10 +206,6 @@ func (a *Authority) IssueClient(name string, roles []string, ttl time.Duration) 
 	if ttl == 0 {
 		ttl = DefaultClientLife
 	}
-	key, err := newKey()
-	if err != nil {
-		return nil, err
-	}
 	now := a.now()
 	end := now.Add(ttl)
 	if end.After(a.cert.NotAfter) {
@@ -158,15 +214,52 @@ func (a *Authority) IssueClient(name string, roles []string, ttl time.Duration) 
 	cert, err := sign(&x509.Certificate{
 		Subject: pkix.Name{CommonName: name, Organization: roles}, NotBefore: now.Add(-skew), NotAfter: end,
 		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
-	}, a.cert, &key.PublicKey, a.key)
+	}, a.cert, pub, a.key)
 	if err != nil {
 		return nil, err
 	}
-	keyPEM, err := encodeKey(key)
+	return &Pair{Certificate: encodeCert(cert.Raw), Serial: cert.SerialNumber.Text(16), ExpiresAt: cert.NotAfter}, nil
+}
+
+// NewRequest makes a key and a certificate request for it, both in PEM.
+func NewRequest() (key, request []byte, err error) {
+	k, err := newKey()
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	return &Pair{Certificate: encodeCert(cert.Raw), Key: keyPEM, Serial: cert.SerialNumber.Text(16), ExpiresAt: cert.NotAfter}, nil
+	if key, err = encodeKey(k); err != nil {
+		return nil, nil, err
+	}
+	request, err = RequestFor(key)
+	return key, request, err
+}
+
+// RequestFor makes a certificate request for a key in PEM.
+func RequestFor(key []byte) ([]byte, error) {
+	block, _ := pem.Decode(key)
+	if block == nil {
+		return nil, errs.New(errs.Corrupt, "the key is not in PEM")
+	}
+	k, err := x509.ParsePKCS8PrivateKey(block.Bytes)
+	if err != nil {
+		return nil, errs.New(errs.Corrupt, "parse the key: %w", err)
+	}
+	der, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{}, k)
+	if err != nil {
+		return nil, errs.New(errs.Internal, "make a certificate request: %w", err)
+	}
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: der}), nil
+}
+
+// Fingerprint returns the SHA-256 of the certificate of an authority in PEM, in
+// hexadecimal digits.
+func Fingerprint(ca []byte) (string, error) {
+	block, _ := pem.Decode(ca)
+	if block == nil || block.Type != "CERTIFICATE" {
+		return "", errs.New(errs.InvalidArgument, "the certificate authority is not a certificate in PEM")
+	}
+	sum := sha256.Sum256(block.Bytes)
+	return hex.EncodeToString(sum[:]), nil
 }
 
 // ServerTLS returns the configuration of a server that is reached under names
