@@ -41,6 +41,7 @@ import (
 	"miren.dev/runtime/pkg/schema"
 	"miren.dev/runtime/pkg/source"
 	rpcserver "miren.dev/runtime/servers/rpc"
+	"miren.dev/runtime/servers/runner"
 	"miren.dev/runtime/testsupport/executiontest/fake"
 	"miren.dev/runtime/testsupport/pgtest"
 	"miren.dev/runtime/testsupport/wait"
@@ -165,9 +166,8 @@ func newEnv(t *testing.T) *env {
 	tpl := templates.New(held, informers, image, log)
 	e.must(tpl.Ship(t.Context()))
 	e.service = sandboxes.New(&sandboxes.Service{
-		Store: held, Informers: informers, Apps: svc, Templates: tpl, Disks: &disks.Service{Store: held, Informers: informers}, Sealer: sealer,
+		Store: held, Informers: informers, Apps: svc, Templates: tpl, Disks: &disks.Service{Store: held, Informers: informers}, Node: e.nodeCalls(log), Sealer: sealer,
 		Image: image, Logger: log,
-		Node: controller.LocalNode{Driver: e.machine.Driver(), FileDriver: hostFiles(e.files), Store: e.store.Store, Disks: e.disks},
 	})
 	rpcserver.Register(srv, rpcserver.Deps{
 		Apps: svc, Routes: &routes.Service{Store: held, Apps: svc}, Nodes: &nodes.Service{Store: held}, Templates: tpl, Sandboxes: e.service, Quotas: quota,
@@ -205,6 +205,27 @@ func newEnv(t *testing.T) *env {
 	e.fileCalls, e.quotas = sandbox.NewFilesClient(c), core.NewQuotasClient(c)
 	e.sandboxes, e.nodes = sandbox.NewSandboxesClient(c), server.NewNodesClient(c)
 	return e
+}
+
+// throughRunner is the test that runs other ones with a machine that is a runner.
+const throughRunner = "TestThroughARunner"
+
+// nodeCalls returns the operations on the simulated machine: direct ones, or those of a runner.
+func (e *env) nodeCalls(log *slog.Logger) sandboxes.Node {
+	e.Helper()
+	local := controller.LocalNode{Driver: e.machine.Driver(), FileDriver: hostFiles(e.files), Store: e.store.Store, Disks: e.disks}
+	if !strings.HasPrefix(e.Name(), throughRunner+"/") {
+		return local
+	}
+	srv, err := rpc.NewServer(rpc.ServerOptions{Logger: log})
+	e.must(err)
+	rpcserver.RegisterNode(srv, local)
+	cl := srv.Local(rpc.Identity{Name: "server", Roles: []string{rpc.RoleAdmin}, How: "tunnel"})
+	e.Cleanup(func() {
+		cl.Close()
+		srv.Close()
+	})
+	return runner.NewNode(cl)
 }
 
 func (e *env) dial(socket string) *rpc.Client {

@@ -7,7 +7,6 @@ import (
 
 	"miren.dev/runtime/api/id"
 	"miren.dev/runtime/api/sandbox"
-	"miren.dev/runtime/domain/sandboxes"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/rpc"
 	"miren.dev/runtime/pkg/sandboxfs"
@@ -17,7 +16,10 @@ import (
 const fileChunk = 128 << 10
 
 // fileHandler serves sandbox.Files.
-type fileHandler struct{ sandboxes *sandboxes.Service }
+type fileHandler struct {
+	// files returns the files of a sandbox for a user of it; "": its own.
+	files func(ctx context.Context, sid id.Sandbox, user string) (sandboxfs.FS, error)
+}
 
 // fileError returns an error of a file. PermissionDenied is about a user of the
 // sandbox. For the caller of RPC that class means that the call itself was refused.
@@ -49,7 +51,7 @@ func fileType(m fs.FileMode) sandbox.FileType {
 
 // Stat describes a file.
 func (h *fileHandler) Stat(ctx context.Context, req *sandbox.FileRequest) (*sandbox.FileInfo, error) {
-	f, err := h.sandboxes.Files(ctx, req.Sandbox, req.User)
+	f, err := h.files(ctx, req.Sandbox, req.User)
 	if err != nil {
 		return nil, err
 	}
@@ -63,7 +65,7 @@ func (h *fileHandler) Stat(ctx context.Context, req *sandbox.FileRequest) (*sand
 
 // List lists a directory.
 func (h *fileHandler) List(ctx context.Context, req *sandbox.ListFilesRequest) (*sandbox.ListFilesResponse, error) {
-	f, err := h.sandboxes.Files(ctx, req.Sandbox, req.User)
+	f, err := h.files(ctx, req.Sandbox, req.User)
 	if err != nil {
 		return nil, err
 	}
@@ -80,7 +82,7 @@ func (h *fileHandler) List(ctx context.Context, req *sandbox.ListFilesRequest) (
 
 // Read sends the content of a file.
 func (h *fileHandler) Read(ctx context.Context, req *sandbox.ReadFileRequest, st rpc.ServerStream[rpc.None, sandbox.ReadFileOutput]) error {
-	f, err := h.sandboxes.Files(ctx, req.Sandbox, req.User)
+	f, err := h.files(ctx, req.Sandbox, req.User)
 	if err != nil {
 		return err
 	}
@@ -141,7 +143,7 @@ var writeModes = map[sandbox.WriteMode]sandboxfs.WriteMode{
 // Write writes a file from the bytes of the caller. A canceled call leaves no
 // new file.
 func (h *fileHandler) Write(ctx context.Context, req *sandbox.WriteFileRequest, st rpc.ServerStream[rpc.Bytes, sandbox.FileInfo]) error {
-	f, err := h.sandboxes.Files(ctx, req.Sandbox, req.User)
+	f, err := h.files(ctx, req.Sandbox, req.User)
 	if err != nil {
 		return err
 	}
@@ -165,7 +167,7 @@ func (h *fileHandler) Write(ctx context.Context, req *sandbox.WriteFileRequest, 
 
 // change carries out an operation on files that answers nothing.
 func (h *fileHandler) change(ctx context.Context, sid id.Sandbox, user string, op func(sandboxfs.FS) error) error {
-	f, err := h.sandboxes.Files(ctx, sid, user)
+	f, err := h.files(ctx, sid, user)
 	if err != nil {
 		return err
 	}
@@ -206,7 +208,7 @@ var fileChanges = map[sandboxfs.Change]sandbox.FileChange{
 
 // Watch sends the changes in a directory.
 func (h *fileHandler) Watch(ctx context.Context, req *sandbox.WatchFilesRequest, st rpc.ServerStream[rpc.None, sandbox.FileEvent]) error {
-	f, err := h.sandboxes.Files(ctx, req.Sandbox, req.User)
+	f, err := h.files(ctx, req.Sandbox, req.User)
 	if err != nil {
 		return err
 	}
@@ -235,7 +237,7 @@ func (h *fileHandler) Watch(ctx context.Context, req *sandbox.WatchFilesRequest,
 
 // Archive sends a tar archive of a directory or a file.
 func (h *fileHandler) Archive(ctx context.Context, req *sandbox.FileRequest, st rpc.ServerStream[rpc.None, rpc.Bytes]) error {
-	f, err := h.sandboxes.Files(ctx, req.Sandbox, req.User)
+	f, err := h.files(ctx, req.Sandbox, req.User)
 	if err != nil {
 		return err
 	}
@@ -250,7 +252,7 @@ func (h *fileHandler) Archive(ctx context.Context, req *sandbox.FileRequest, st 
 
 // Extract unpacks the tar archive of the caller into a directory.
 func (h *fileHandler) Extract(ctx context.Context, req *sandbox.FileRequest, st rpc.ServerStream[rpc.Bytes, rpc.None]) error {
-	f, err := h.sandboxes.Files(ctx, req.Sandbox, req.User)
+	f, err := h.files(ctx, req.Sandbox, req.User)
 	if err != nil {
 		return err
 	}

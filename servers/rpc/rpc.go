@@ -58,7 +58,7 @@ func Register(s *rpc.Server, d Deps) {
 	app.RegisterBuilds(s, &buildHandler{d.Apps})
 	app.RegisterRoutes(s, &routeHandler{d.Routes})
 	sandbox.RegisterSandboxes(s, &sandboxHandler{d.Sandboxes})
-	sandbox.RegisterFiles(s, &fileHandler{d.Sandboxes})
+	sandbox.RegisterFiles(s, &fileHandler{d.Sandboxes.Files})
 	sandbox.RegisterPreviews(s, Previews(d.Previews))
 	sandbox.RegisterTemplates(s, &templateHandler{d.Templates})
 	interpreter.RegisterInterpreter(s, &interpreterHandler{&domaininterpreter.Service{

@@ -182,6 +182,10 @@ func (h *sandboxHandler) EgressLog(ctx context.Context, req *sandbox.SandboxRequ
 	if err != nil {
 		return nil, err
 	}
+	return egressLogResponse(records), nil
+}
+
+func egressLogResponse(records []sandboxes.EgressRecord) *sandbox.EgressLogResponse {
 	resp := &sandbox.EgressLogResponse{}
 	for _, r := range records {
 		out := sandbox.EgressRecord{At: r.Time, Protocol: r.Protocol, Name: r.Name, Permitted: r.Allowed, Why: r.Reason, Secret: r.Secret, Port: optional(int64(r.Port))}
@@ -190,5 +194,5 @@ func (h *sandboxHandler) EgressLog(ctx context.Context, req *sandbox.SandboxRequ
 		}
 		resp.Records = append(resp.Records, out)
 	}
-	return resp, nil
+	return resp
 }

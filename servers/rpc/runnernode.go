@@ -1,0 +1,143 @@
+package rpcserver
+
+import (
+	"context"
+	"encoding/json"
+
+	"miren.dev/runtime/api/id"
+	"miren.dev/runtime/api/runner"
+	"miren.dev/runtime/api/sandbox"
+	"miren.dev/runtime/domain/sandboxes"
+	"miren.dev/runtime/pkg/egress"
+	"miren.dev/runtime/pkg/errs"
+	"miren.dev/runtime/pkg/rpc"
+	"miren.dev/runtime/pkg/sandboxfs"
+)
+
+// RegisterNode makes s serve the sandboxes of this machine to the server whose
+// runner it is.
+func RegisterNode(s *rpc.Server, n sandboxes.Node) {
+	runner.RegisterNode(s, &runnerHandler{n})
+	sandbox.RegisterFiles(s, &fileHandler{func(_ context.Context, sid id.Sandbox, user string) (sandboxfs.FS, error) {
+		return n.Files(sid, sandboxfs.View{User: user}), nil
+	}})
+}
+
+// runnerHandler serves runner.Node.
+type runnerHandler struct{ node sandboxes.Node }
+
+// Exec runs a process. An error says that there is none.
+func (h *runnerHandler) Exec(ctx context.Context, req *runner.ExecRequest, st execStream) error {
+	p, err := h.node.Exec(ctx, req.Sandbox, sandboxes.ExecSpec{
+		Command: req.Command, Env: req.Env, WorkDir: req.Workdir, User: req.User, TTY: value(req.TTY), Rows: uint16(value(req.Rows)),
+		Cols: uint16(value(req.Cols)), NoInput: value(req.NoInput), Detached: value(req.Detached), Tag: req.Tag,
+	})
+	if err != nil {
+		return err
+	}
+	return attach(ctx, &output{st: st}, req.Sandbox, p, nil, streams{
+		stdin: !value(req.NoInput), tty: value(req.TTY), detached: value(req.Detached), keep: true, offsets: true,
+	})
+}
+
+// Attach continues a detached process.
+func (h *runnerHandler) Attach(ctx context.Context, req *runner.ProcessRequest, st execStream) error {
+	p, err := h.node.Attach(ctx, req.Sandbox, req.Process, value(req.StdoutOffset), value(req.StderrOffset))
+	if err != nil {
+		return err
+	}
+	return attach(ctx, &output{st: st}, req.Sandbox, p, nil, streams{stdin: true, detached: true, keep: true, offsets: true})
+}
+
+// CloseProcess ends a detached process, or forgets it.
+func (h *runnerHandler) CloseProcess(ctx context.Context, req *runner.ProcessRequest) error {
+	p, err := h.node.Attach(ctx, req.Sandbox, req.Process, 0, 0)
+	if errs.Is(err, errs.NotFound) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return p.Close()
+}
+
+func policy(b []byte) (p egress.Policy, err error) {
+	if err := json.Unmarshal(b, &p); err != nil {
+		return p, errs.New(errs.InvalidArgument, "network policy: %w", err)
+	}
+	return p, nil
+}
+
+// Configure gives a warm sandbox to its claim.
+func (h *runnerHandler) Configure(ctx context.Context, req *runner.ConfigureRequest) error {
+	p, err := policy(req.Policy)
+	if err != nil {
+		return err
+	}
+	return h.node.Configure(ctx, req.Sandbox, sandboxes.Identity{
+		Claim: req.Claim, Hostname: req.Hostname, Env: req.Env, WorkDir: req.Workdir, User: req.User,
+		CPUMillis: value(req.CPUMillis), MemoryBytes: value(req.MemoryBytes), PIDs: value(req.PIDs), Egress: p,
+	})
+}
+
+// SetEgress changes what a sandbox may reach.
+func (h *runnerHandler) SetEgress(ctx context.Context, req *runner.PolicyRequest) error {
+	p, err := policy(req.Policy)
+	if err != nil {
+		return err
+	}
+	return h.node.SetEgress(ctx, req.Sandbox, p)
+}
+
+// EgressLog lists what a sandbox asked for.
+func (h *runnerHandler) EgressLog(ctx context.Context, req *runner.SandboxRequest) (*sandbox.EgressLogResponse, error) {
+	records, err := h.node.EgressLog(ctx, req.Sandbox)
+	if err != nil {
+		return nil, err
+	}
+	return egressLogResponse(records), nil
+}
+
+// Logs sends output.
+func (h *runnerHandler) Logs(ctx context.Context, req *runner.LogsRequest, st rpc.ServerStream[rpc.None, sandbox.LogBatch]) error {
+	out := newLogSender(st)
+	err := h.node.Logs(ctx, req.Sandbox, sandboxes.LogQuery{Offset: value(req.Offset), Tail: int(value(req.Tail)), Follow: value(req.Follow)},
+		func(l sandboxes.LogLine) error {
+			return out.add(sandbox.LogLine{At: l.At, Offset: optional(l.Offset), Stderr: optional(l.Stderr), Text: l.Text, Missed: optional(l.Missed)})
+		})
+	if serr := out.close(); serr != nil && ctx.Err() == nil {
+		return serr
+	}
+	return err
+}
+
+// Stats reads what a sandbox uses.
+func (h *runnerHandler) Stats(ctx context.Context, req *runner.SandboxRequest) (*sandbox.Stats, error) {
+	st, err := h.node.Stats(ctx, req.Sandbox)
+	return &st, err
+}
+
+// Processes lists processes.
+func (h *runnerHandler) Processes(ctx context.Context, req *runner.SandboxRequest) (*sandbox.ProcessesResponse, error) {
+	list, err := h.node.Processes(ctx, req.Sandbox)
+	return &sandbox.ProcessesResponse{Processes: list}, err
+}
+
+// Ports lists ports.
+func (h *runnerHandler) Ports(ctx context.Context, req *runner.SandboxRequest) (*sandbox.PortsResponse, error) {
+	ports, err := h.node.Ports(ctx, req.Sandbox)
+	return &sandbox.PortsResponse{Ports: ports}, err
+}
+
+// Dial connects to a port. The first byte, 0, says that it is connected.
+func (h *runnerHandler) Dial(ctx context.Context, req *runner.DialRequest, st rpc.ServerStream[rpc.Bytes, rpc.Bytes]) error {
+	c, err := h.node.Dial(ctx, req.Sandbox, int(req.Port))
+	if err != nil {
+		return err
+	}
+	if _, err := st.Writer().Write([]byte{0}); err != nil {
+		c.Close()
+		return err
+	}
+	return connect(ctx, c, st)
+}

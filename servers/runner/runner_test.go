@@ -1,0 +1,174 @@
+package runner
+
+import (
+	"io"
+	"testing"
+	"time"
+
+	"miren.dev/runtime/api/core"
+	"miren.dev/runtime/api/sandbox"
+	"miren.dev/runtime/domain/sandboxes"
+	"miren.dev/runtime/entity"
+	"miren.dev/runtime/pkg/errs"
+	"miren.dev/runtime/pkg/schema"
+	"miren.dev/runtime/testsupport/wait"
+)
+
+// TestRunner is the path of a runner: a token, its certificate, a sandbox that is
+// placed on its node, and a process that the server starts there through the one
+// connection that the runner dialled.
+func TestRunner(t *testing.T) {
+	e := newEnv(t)
+	m := e.join("edge-1")
+	sealed, err := e.sealer.Seal("hunter2")
+	e.must(err)
+	sb := m.sandbox(func(sb *sandbox.Sandbox) {
+		sb.Spec.Template.Secrets = map[string]schema.Secret{"PASSWORD": sealed}
+	})
+	if sb.Status.Address != "" {
+		t.Errorf("its address is %q, which the server cannot reach", sb.Status.Address)
+	}
+	if got := m.images["img@sha256:1"]; got != content+" img@sha256:1" {
+		t.Errorf("the runner has the image %q", got)
+	}
+	if out, code, err := e.exec(sb, "through the tunnel", "cat"); err != nil || code != 0 || out != "through the tunnel" {
+		t.Fatalf("%q %d %v", out, code, err)
+	}
+	if spec, _ := m.fake.Spec(string(sb.ID)); len(spec.Env) != 1 || spec.Env[0] != "PASSWORD=hunter2" {
+		t.Errorf("its environment is %v", spec.Env)
+	}
+	if n := e.proxy.all; n != 3 { // two of Join
+		t.Errorf("%d connections", n)
+	}
+	n, err := entity.Get[core.Node](t.Context(), e.store, m.node)
+	if err != nil || n.Name != "edge-1" || !n.Spec.Runner || n.Spec.CPUMillis != 4000 || n.Status.Phase != core.NodePhaseReady {
+		t.Errorf("%+v, %v", n, err)
+	}
+	e.must(entity.Delete(t.Context(), e.store, sb))
+	wait.For(t, "the runner removes a deleted sandbox", func() bool { return len(m.fake.IDs()) == 0 })
+}
+
+// TestRunnerConnectsAgain: after the connection was reset, and while the server
+// was away, the runner's sandboxes go on and are reached again.
+func TestRunnerConnectsAgain(t *testing.T) {
+	e := newEnv(t)
+	m := e.join("edge")
+	sb := m.sandbox()
+	p, err := e.nodes.Exec(t.Context(), sb.GetID(), sandboxes.ExecSpec{Command: []string{"/bin/guest", "sleep"}, Detached: true})
+	e.must(err)
+	defer p.Detach()
+	e.proxy.cut(true)
+	if _, err := p.Wait(t.Context()); !errs.Is(err, errs.Unavailable) {
+		t.Errorf("a process whose connection was cut: %v", err)
+	}
+	wait.For(t, "the server knows that the runner is gone", func() bool { return !e.hub.Connected(m.node) })
+	e.proxy.up()
+	wait.For(t, "the runner is connected", func() bool { return e.hub.Connected(m.node) })
+	out, code, err := e.exec(sb, "again", "cat")
+	if err != nil || code != 0 || out != "again" {
+		t.Fatalf("%q %d %v", out, code, err)
+	}
+	// The detached process was not harmed.
+	again, err := e.nodes.Attach(t.Context(), sb.GetID(), p.ID(), 0, 0)
+	e.must(err)
+	line := make([]byte, len("sleeping\n"))
+	if _, err := io.ReadFull(again.Stdout(), line); err != nil || string(line) != "sleeping\n" {
+		t.Errorf("%q, %v", line, err)
+	}
+	e.must(again.Close())
+	wait.For(t, "the process has ended", func() bool {
+		list, err := e.nodes.Processes(t.Context(), sb.GetID())
+		return err == nil && len(list) == 0
+	})
+}
+
+// TestRunnerStartsAgain: another process of the runner adopts its sandboxes.
+func TestRunnerStartsAgain(t *testing.T) {
+	e := newEnv(t)
+	m := e.join("edge")
+	sb := m.sandbox()
+	m.stop()
+	wait.For(t, "the server knows that the runner is gone", func() bool { return !e.hub.Connected(m.node) })
+	m.start()
+	wait.For(t, "the runner is connected", func() bool { return e.hub.Connected(m.node) })
+	if out, code, err := e.exec(sb, "x", "cat"); err != nil || code != 0 || out != "x" {
+		t.Fatalf("%q %d %v", out, code, err)
+	}
+	if got := e.get(sb); got.Status.Phase != sandbox.SandboxPhaseRunning {
+		t.Errorf("%+v", got.Status)
+	}
+}
+
+// TestToken: one works once, until its end, for the server that made it, and a
+// repetition of the same machine gets the same node.
+func TestToken(t *testing.T) {
+	e := newEnv(t)
+	token, dir := e.token(), t.TempDir()
+	e.must(Join(t.Context(), dir, e.address, token, "edge"))
+	e.must(Join(t.Context(), dir, e.address, token, "edge"))
+	nodes, _, err := entity.List[core.Node](t.Context(), e.store, entity.Query{})
+	if err != nil || len(nodes) != 1 {
+		t.Fatalf("%d nodes, %v", len(nodes), err)
+	}
+	e.class("another machine with a used token", Join(t.Context(), t.TempDir(), e.address, token, "other"), errs.Unauthenticated)
+	e.class("a name that a node has", Join(t.Context(), t.TempDir(), e.address, e.token(), "edge"), errs.AlreadyExists)
+	e.class("an unknown token", Join(t.Context(), t.TempDir(), e.address, "rrt_00_"+token[len(token)-64:], "x"), errs.Unauthenticated)
+	e.class("no token", Join(t.Context(), t.TempDir(), e.address, "x", "x"), errs.InvalidArgument)
+	wrong := token[:len(token)-1] + map[bool]string{true: "1", false: "0"}[token[len(token)-1] == '0']
+	e.class("another server", Join(t.Context(), t.TempDir(), e.address, wrong, "x"), errs.Unauthenticated)
+
+	late := e.token()
+	all, _, err := entity.List[core.RunnerToken](t.Context(), e.store, entity.Query{})
+	e.must(err)
+	for _, x := range all {
+		x.Spec.ExpiresAt = time.Now().Add(-time.Second)
+		e.must(entity.UpdateSpec(t.Context(), e.store, x))
+	}
+	e.class("an expired token", Join(t.Context(), t.TempDir(), e.address, late, "late"), errs.Unauthenticated)
+}
+
+// TestDeletedRunner: its certificate is refused at once, on its open connection
+// too, and for a new one.
+func TestDeletedRunner(t *testing.T) {
+	e := newEnv(t)
+	m := e.join("edge")
+	m.sandbox()
+	_, certs, err := e.runners.Delete(t.Context(), "edge", "root")
+	e.must(err)
+	for _, c := range certs {
+		e.revocations.Put(c)
+	}
+	e.rpc.Recheck()
+	wait.For(t, "it is disconnected", func() bool { return !e.hub.Connected(m.node) })
+	m.stop()
+	c, err := Open(m.dir, e.logger)
+	e.must(err)
+	defer c.Close()
+	_, err = c.gateway.Key(t.Context())
+	e.class("a call of a deleted runner", err, errs.Unauthenticated)
+	n, err := entity.Get[core.Node](t.Context(), e.store, m.node)
+	if err != nil || !n.Spec.Removed || !n.Spec.Cordoned {
+		t.Errorf("%+v, %v", n.Spec, err)
+	}
+}
+
+// TestRenewal: a runner gets its next certificate with the one that it has.
+func TestRenewal(t *testing.T) {
+	e := newEnv(t)
+	m := e.join("edge")
+	m.stop()
+	c, err := Open(m.dir, e.logger)
+	e.must(err)
+	defer c.Close()
+	before := c.certificate.Load().Leaf.SerialNumber
+	e.must(c.renew(t.Context()))
+	if after := c.certificate.Load().Leaf; after.SerialNumber.Cmp(before) == 0 || after.Subject.CommonName != string(m.node) {
+		t.Errorf("%v", after.Subject)
+	}
+	again, err := Open(m.dir, e.logger)
+	e.must(err)
+	defer again.Close()
+	if _, err := again.gateway.Key(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
