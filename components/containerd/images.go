@@ -12,6 +12,7 @@ import (
 	"github.com/containerd/containerd/v2/client"
 	"github.com/containerd/containerd/v2/core/content"
 	"github.com/containerd/containerd/v2/core/images"
+	"github.com/containerd/containerd/v2/core/images/archive"
 	"github.com/containerd/containerd/v2/core/leases"
 	"github.com/containerd/errdefs"
 	"github.com/containerd/platforms"
@@ -99,6 +100,17 @@ func (s *Images) Import(ctx context.Context, tar io.Reader, name string, labels 
 		return "", errs.New(errs.InvalidArgument, "import image %s: the archive holds %d images, not one", name, len(imported))
 	}
 	return s.put(ctx, store, Canonical(name, imported[0].Target.Digest), imported[0].Target, labels)
+}
+
+// Export writes an image, found by its exact name, as an OCI archive that Import
+// reads, with what the machine's platform needs of it.
+func (s *Images) Export(ctx context.Context, ref string, w io.Writer) error {
+	c, err := s.daemon.Client()
+	if err != nil {
+		return err
+	}
+	err = c.Export(ctx, w, archive.WithImage(c.ImageService(), ref), archive.WithPlatform(platforms.Default()))
+	return Error(err, "export image %s", ref)
 }
 
 // put makes a record, or gives the existing one these labels.

@@ -23,6 +23,8 @@ import (
 const (
 	defaultGrace    = leaseTTL
 	defaultEndAfter = 5 * time.Minute
+	// removeAgain is the wait before a node that was deleted is looked at again.
+	removeAgain = time.Minute
 )
 
 // Liveness marks nodes as down whose lease has lapsed, and ends the sandboxes of
@@ -47,8 +49,9 @@ func (r *Liveness) Controller() kit.Controller {
 		Name: "node", Kind: core.NodeKind, Reconcile: r.Reconcile,
 		Watches: []kit.Source{kit.Map(func(l *core.NodeLease) []id.Node { return kit.Key(l.Spec.Node) })},
 		Access: kit.Access{
-			Reads:  []*schema.Kind{sandbox.SandboxKind},
-			Shares: append(downShares(), endShare),
+			Reads:   []*schema.Kind{sandbox.SandboxKind, sandbox.SnapshotKind},
+			Deletes: []*schema.Kind{core.NodeKind, sandbox.SnapshotKind},
+			Shares:  append(downShares(), endShare),
 		},
 	}
 }
@@ -85,6 +88,10 @@ func (r *Liveness) Reconcile(ctx context.Context, nid schema.ID) (time.Duration,
 	if err != nil {
 		return 0, err
 	}
+	if n.Spec.Removed {
+		r.seen(nid)
+		return r.remove(ctx, n)
+	}
 	_, err = nodes.LeaseOf(ctx, r.Store, n.GetID())
 	if err == nil {
 		r.seen(nid)
@@ -117,7 +124,7 @@ func (r *Liveness) Reconcile(ctx context.Context, nid schema.ID) (time.Duration,
 		if wait := cmp.Or(r.EndAfter, defaultEndAfter) - now.Sub(*n.Status.DownSince); wait > 0 {
 			return wait, nil
 		}
-		return 0, r.endSandboxes(ctx, n, now)
+		return 0, r.endSandboxes(ctx, n, now, "has been down since "+n.Status.DownSince.UTC().Format(time.RFC3339))
 	}
 	return 0, nil // the node has never been ready, so no sandbox is placed on it
 }
@@ -144,8 +151,44 @@ func (r *Liveness) since(nid schema.ID, now time.Time) time.Time {
 	return now
 }
 
+// remove ends the sandboxes of a node that was deleted, forgets its snapshots, which
+// nobody reaches any more, and deletes it. It stays until the last ended sandbox is
+// forgotten, so that this one can say where it ran.
+func (r *Liveness) remove(ctx context.Context, n *core.Node) (time.Duration, error) {
+	now := time.Now()
+	if r.Now != nil {
+		now = r.Now()
+	}
+	if n.Status.Phase != core.NodePhaseDown {
+		n.Status.Phase, n.Status.DownSince = core.NodePhaseDown, &now
+		n.Status.Message = "it was deleted; it goes with the last record of a sandbox that ran on it"
+		return time.Millisecond, entity.UpdateStatus(ctx, r.Store, n)
+	}
+	if err := r.endSandboxes(ctx, n, now, "was deleted"); err != nil {
+		return 0, err
+	}
+	all, _, err := entity.List[sandbox.Snapshot](ctx, r.Store, entity.Where(sandbox.SnapshotAttrNode, n.GetID()))
+	if err != nil {
+		return 0, err
+	}
+	for _, s := range all {
+		if err := entity.Delete(ctx, r.Store, s); err != nil && !errs.Is(err, errs.NotFound) {
+			return 0, err
+		}
+	}
+	rest, err := sandboxes.OnNode(ctx, r.Store, n.GetID())
+	if err != nil {
+		return 0, err
+	}
+	if len(rest) > 0 {
+		return removeAgain, nil
+	}
+	r.Logger.Info("node deleted", "node", string(n.ID), "name", n.Name)
+	return 0, entity.Delete(ctx, r.Store, n)
+}
+
 // endSandboxes ends the sandboxes on n, each only if n is still down.
-func (r *Liveness) endSandboxes(ctx context.Context, n *core.Node, now time.Time) error {
+func (r *Liveness) endSandboxes(ctx context.Context, n *core.Node, now time.Time, why string) error {
 	all, err := sandboxes.OnNode(ctx, r.Store, n.GetID())
 	if err != nil {
 		return err
@@ -161,7 +204,7 @@ func (r *Liveness) endSandboxes(ctx context.Context, n *core.Node, now time.Time
 		}
 		sb.Status.Phase, sb.Status.Reason, sb.Status.Ready, sb.Status.Address = sandbox.SandboxPhaseStopped, sandbox.EndReasonNode, false, ""
 		sb.Status.EndedAt = &now
-		sb.Status.Message = fmt.Sprintf("its node %s has been down since %s", cmp.Or(n.Name, string(n.ID)), n.Status.DownSince.UTC().Format(time.RFC3339))
+		sb.Status.Message = fmt.Sprintf("its node %s %s", cmp.Or(n.Name, string(n.ID)), why)
 		op, err := entity.UpdateStatusOp(sb)
 		if err != nil {
 			return err

@@ -194,11 +194,66 @@ func TestComesBackInTheMoment(t *testing.T) {
 		t.Fatal(err)
 	}
 	l := newLiveness(t, s, &Liveness{Now: func() time.Time { return now.Add(time.Hour) }})
-	if err := l.endSandboxes(t.Context(), n, now); err != nil {
+	if err := l.endSandboxes(t.Context(), n, now, "is down"); err != nil {
 		t.Fatal(err)
 	}
 	if got := get(t, s, n.ID); got.Status.Phase != core.NodePhaseReady {
 		t.Errorf("%+v", got.Status)
+	}
+}
+
+// TestRemovedNode: a node that was deleted is down, its sandboxes end at once with
+// reason node although its lease goes on, and it goes when they are forgotten.
+func TestRemovedNode(t *testing.T) {
+	s := pgtest.Store(t, api.Kinds()...)
+	r := newRegistrar(t, s)
+	nid, err := r.Register(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := core.NewProject()
+	p.Name = "default"
+	if err := entity.Create(t.Context(), s, p); err != nil {
+		t.Fatal(err)
+	}
+	sb, snap := sandbox.NewSandbox(), sandbox.NewSnapshot()
+	sb.Project, sb.Spec.Node, sb.Spec.Template.Image = p.ID, nid, "img"
+	sb.Status.Phase, sb.Status.Ready = sandbox.SandboxPhaseRunning, true
+	snap.Project, snap.Spec.Node, snap.Spec.Template.Image = p.ID, nid, "img"
+	for _, o := range []schema.Object{sb, snap} {
+		if err := entity.Create(t.Context(), s, o); err != nil {
+			t.Fatal(err)
+		}
+	}
+	n := get(t, s, schema.ID(nid))
+	n.Spec.Removed = true
+	if err := entity.UpdateSpec(t.Context(), s, n); err != nil {
+		t.Fatal(err)
+	}
+	l := newLiveness(t, s, &Liveness{})
+	for range 2 { // the second as after a kill in between
+		if _, err := l.Reconcile(t.Context(), schema.ID(nid)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got, err := entity.Get[sandbox.Sandbox](t.Context(), s, sb.ID)
+	if err != nil || got.Status.Phase != sandbox.SandboxPhaseStopped || got.Status.Reason != sandbox.EndReasonNode {
+		t.Fatalf("%+v %v", got.Status, err)
+	}
+	if _, err := entity.Get[sandbox.Snapshot](t.Context(), s, snap.ID); !errs.Is(err, errs.NotFound) {
+		t.Errorf("its snapshot: %v", err)
+	}
+	if n := get(t, s, schema.ID(nid)); n.Status.Phase != core.NodePhaseDown {
+		t.Errorf("%+v", n.Status)
+	}
+	if err := entity.Delete(t.Context(), s, got); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := l.Reconcile(t.Context(), schema.ID(nid)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := entity.Get[core.Node](t.Context(), s, nid); !errs.Is(err, errs.NotFound) {
+		t.Errorf("the node: %v", err)
 	}
 }
 

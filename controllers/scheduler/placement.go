@@ -25,6 +25,7 @@ type Node struct {
 	Capacity Resources // resources that sandboxes may reserve in total
 	DiskFull bool
 	DiskFree int64 // free disk space in bytes; for messages
+	Runner   bool
 }
 
 // Sandbox is a sandbox that holds, or asks for, a reservation.
@@ -34,6 +35,7 @@ type Sandbox struct {
 	Arch    string // architecture; empty: any
 	Only    string // id of the one node on which it can run; empty: any
 	Extra   bool   // the sandbox leaves room for rollouts
+	Home    string // what a runner does not do that it needs, such as "has no disks"; empty: it can run on one
 	Reserve Resources
 }
 
@@ -169,6 +171,8 @@ func (n *node) refuses(s Sandbox) string {
 		return "does not have its snapshot"
 	case s.Arch != "" && s.Arch != n.Arch:
 		return fmt.Sprintf("is %s, not %s", n.Arch, s.Arch)
+	case n.Runner && s.Home != "":
+		return "is a runner, which " + s.Home
 	case n.DiskFull:
 		return fmt.Sprintf("its disk is nearly full, %s free", bytes(n.DiskFree))
 	}

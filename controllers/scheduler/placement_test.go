@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"miren.dev/runtime/api/sandbox"
 	"miren.dev/runtime/pkg/errs"
 )
 
@@ -157,6 +158,30 @@ func TestProperty(t *testing.T) {
 			if f := p.byID[got].free(); f.CPUMillis != nodes[i].Capacity.CPUMillis-u.CPUMillis || f.MemoryBytes != nodes[i].Capacity.MemoryBytes-u.MemoryBytes {
 				t.Fatalf("seed %d: free %+v, used %+v of %+v", seed, f, u, nodes[i].Capacity)
 			}
+		}
+	}
+}
+
+// TestRunners: what a runner cannot do is not placed on one.
+func TestRunners(t *testing.T) {
+	nodes := []Node{{ID: "r", Ready: true, Runner: true, Capacity: Resources{1000, 1000}}}
+	if n, err := NewPlan(nodes).Place(Sandbox{ID: "a"}); err != nil || n != "r" {
+		t.Errorf("%s, %v", n, err)
+	}
+	_, err := NewPlan(nodes).Place(Sandbox{ID: "b", Home: "has no disks"})
+	if !errs.Is(err, errs.ResourceExhausted) || !strings.Contains(err.Error(), "r: is a runner, which has no disks") {
+		t.Error(err)
+	}
+	for want, change := range map[string]func(*sandbox.Sandbox){
+		"":                            func(*sandbox.Sandbox) {},
+		"runs no apps":                func(s *sandbox.Sandbox) { s.Spec.App = "app-1" },
+		"has no disks":                func(s *sandbox.Sandbox) { s.Spec.Template.Volumes = make([]sandbox.Volume, 1) },
+		"adds no secrets to requests": func(s *sandbox.Sandbox) { s.Spec.Template.Egress = &sandbox.Egress{Inject: make([]sandbox.Injection, 1)} },
+	} {
+		s := sandbox.NewSandbox()
+		change(s)
+		if got := reservation(s).Home; got != want {
+			t.Errorf("%q, want %q", got, want)
 		}
 	}
 }

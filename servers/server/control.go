@@ -49,6 +49,7 @@ import (
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/schema"
 	rpcserver "miren.dev/runtime/servers/rpc"
+	"miren.dev/runtime/servers/runner"
 	"miren.dev/runtime/servers/workspace"
 )
 
@@ -74,6 +75,7 @@ type control struct {
 	nodeDisks *ctldisk.Reconciler   // its Node is set by controllers
 	metrics   prometheus.Registerer // nil: none
 	workspace workspace.Settings
+	runners   *runner.Hub     // the runners that are connected
 	deps      *rpcserver.Deps // the operations that surfaces and controllers share
 }
 
@@ -129,6 +131,7 @@ func newControl(cfg *config.Config, m *machine, store entityStore, src sources, 
 		return projects.Of(ctx, store, sandbox.KindSandbox, schema.ID(sid))
 	}, log.With("component", "egress log"))
 	c.m.egressLog.Store(c.egressLog)
+	c.runners = runner.NewHub(log.With("component", "runners"))
 	c.images, c.demand = &resolver{m: m}, &sandboxes.Demand{}
 	c.templates = templates.New(store, c.informers, c.images.Resolve, log)
 	c.templates.Size, c.templates.Sources, c.templates.Keep = c.images.Size, src.Store, int(cfg.Retention.Versions)
@@ -259,7 +262,7 @@ func (c *control) services(src sources) rpcserver.Deps {
 		Sandboxes: sandboxes.New(&sandboxes.Service{
 			Store: c.quotas, Informers: c.informers, Apps: a, Templates: c.templates, Disks: d, Secrets: c.secrets, Sealer: c.sealer,
 			Image: c.images.Resolve, Logger: c.logger, Demand: c.demand,
-			Node: ctlsandbox.LocalNode{Driver: c.m.driver, FileDriver: c.m.driver, Store: c.store, Disks: c.nodeDisks},
+			Node: runner.NewNodes(ctlsandbox.LocalNode{Driver: c.m.driver, FileDriver: c.m.driver, Store: c.store, Disks: c.nodeDisks}, c.runners, c.informers),
 		}),
 		Executions: executions.New(&executions.Service{
 			Store: c.quotas, Quota: c.quotas.Check, History: c.store, Informers: c.informers, Objects: c.objects, Templates: c.templates, Sealer: c.sealer,

@@ -18,6 +18,7 @@ import (
 	"miren.dev/runtime/pkg/config"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/instance"
+	"miren.dev/runtime/servers/runner"
 	"miren.dev/runtime/servers/workspace"
 )
 
@@ -71,6 +72,11 @@ func run(ctx context.Context, cfg *config.Config, log *slog.Logger, started *boo
 		return err
 	}
 	defer in.Unlock()
+	if joined, err := runner.Joined(in.State(runnerDir)); err != nil {
+		return err
+	} else if joined {
+		return errs.New(errs.FailedPrecondition, "%s is the state of a runner", in.StateDir).WithHint("choose another directory (--state-dir)")
+	}
 	log = log.With("instance", in.ID)
 	m, err := newMachine(cfg, in, log)
 	if err != nil {

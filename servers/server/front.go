@@ -11,6 +11,7 @@ import (
 
 	kinds "miren.dev/runtime/api"
 	"miren.dev/runtime/api/core"
+	"miren.dev/runtime/api/runner"
 	"miren.dev/runtime/api/server"
 	"miren.dev/runtime/api/store"
 	"miren.dev/runtime/domain/audit"
@@ -60,6 +61,7 @@ type front struct {
 	tokenKey    []byte // tokens of sandboxes and previews are made with it
 	apiAddress  atomic.Pointer[string]
 	audit       *audit.Recorder
+	runners     *runnerFront
 
 	sshKeys    *sshkeys.Index
 	sshPrivate *sshserver.Authority
@@ -102,6 +104,10 @@ func newFront(c *control, src sources, stop context.CancelFunc) (*front, error) 
 	server.RegisterServer(f.rpc, f)
 	server.RegisterDebug(f.rpc, &debug{c})
 	server.RegisterSSH(f.rpc, &sshHandler{f})
+	if f.runners, err = f.newRunners(tlsConfig); err != nil {
+		return nil, err
+	}
+	runner.RegisterRunners(f.rpc, &runnerHandler{f.runners})
 	f.followRevocations()
 	f.keys.Follow(c.informers)
 	f.api = f.newAPI(tlsConfig)
@@ -122,7 +128,7 @@ func (f *front) hosts() []string {
 	if h, err := os.Hostname(); err == nil {
 		hosts = append(hosts, h)
 	}
-	for _, a := range []string{f.c.cfg.RPC.Address, f.c.cfg.API.Address} {
+	for _, a := range []string{f.c.cfg.RPC.Address, f.c.cfg.API.Address, f.c.cfg.Runners.Address} {
 		if h, _, err := net.SplitHostPort(a); err == nil && h != "" {
 			hosts = append(hosts, h)
 		}
@@ -144,66 +150,90 @@ func (f *front) listenIngress() (net.Listener, error) {
 	return l, nil
 }
 
+// listeners are what the front listens on.
+type listeners struct {
+	unix, ingress net.Listener
+	tls           net.Listener // nil: none, as the following
+	api           net.Listener
+	runners       net.Listener
+}
+
+func (l *listeners) close() {
+	for _, x := range []net.Listener{l.unix, l.ingress, l.tls, l.api, l.runners} {
+		if x != nil {
+			x.Close()
+		}
+	}
+}
+
+// listen opens all of them, or none.
+func (f *front) listen() (l *listeners, err error) {
+	l = &listeners{}
+	defer func() {
+		if err != nil {
+			l.close()
+		}
+	}()
+	if l.unix, err = rpc.ListenUnix(f.c.m.in.Socket(SocketName)); err != nil {
+		return nil, err
+	}
+	if l.ingress, err = f.listenIngress(); err != nil {
+		return nil, err
+	}
+	if l.api, err = f.listenAPI(); err != nil {
+		return nil, err
+	}
+	if l.runners, err = f.listenRunners(); err != nil {
+		return nil, err
+	}
+	if a := f.c.cfg.RPC.Address; a != "" {
+		if l.tls, err = net.Listen("tcp", a); err != nil {
+			return nil, errs.New(errs.FailedPrecondition, "rpc.address: %w", err)
+		}
+		bound := l.tls.Addr().String()
+		f.address.Store(&bound)
+	}
+	return l, nil
+}
+
+// serveTLS serves a listener for certificates, none of which is accepted until the
+// revocations are known.
+func (f *front) serveTLS(ctx context.Context, s *rpc.Server, l net.Listener) error {
+	if err := f.c.informers.WaitSynced(ctx); err != nil {
+		l.Close()
+		if ctx.Err() != nil {
+			return nil
+		}
+		return err
+	}
+	return s.Serve(l)
+}
+
 // run serves until ctx ends.
 func (f *front) run(ctx context.Context) error {
-	path := f.c.m.in.Socket(SocketName)
-	unix, err := rpc.ListenUnix(path)
+	l, err := f.listen()
 	if err != nil {
 		return err
-	}
-	ingress, err := f.listenIngress()
-	if err != nil {
-		unix.Close()
-		return err
-	}
-	httpAPI, err := f.listenAPI()
-	if err != nil {
-		unix.Close()
-		ingress.Close()
-		return err
-	}
-	listeners := []net.Listener{unix}
-	if a := f.c.cfg.RPC.Address; a != "" {
-		l, err := net.Listen("tcp", a)
-		if err != nil {
-			unix.Close()
-			ingress.Close()
-			if httpAPI != nil {
-				httpAPI.Close()
-			}
-			return errs.New(errs.FailedPrecondition, "rpc.address: %w", err)
-		}
-		bound := l.Addr().String()
-		f.address.Store(&bound)
-		listeners = append(listeners, l)
 	}
 	g, gctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return f.keys.Run(gctx) })
-	if httpAPI != nil {
+	if l.api != nil {
 		g.Go(func() error {
 			defer f.e2b.Close()
-			return f.api.Serve(gctx, httpAPI)
+			return f.api.Serve(gctx, l.api)
 		})
 		g.Go(func() error {
 			<-gctx.Done()
 			return f.mcp.Close()
 		})
 	}
-	g.Go(func() error { return f.rpc.ServeAs(ingress, ingressIdentity) })
-	for i, l := range listeners {
-		g.Go(func() error {
-			if i > 0 {
-				// No certificate is accepted until the revocations are known.
-				if err := f.c.informers.WaitSynced(gctx); err != nil {
-					l.Close()
-					if gctx.Err() != nil {
-						return nil
-					}
-					return err
-				}
-			}
-			return f.rpc.Serve(l)
-		})
+	g.Go(func() error { return f.rpc.ServeAs(l.ingress, ingressIdentity) })
+	g.Go(func() error { return f.rpc.Serve(l.unix) })
+	if l.tls != nil {
+		g.Go(func() error { return f.serveTLS(gctx, f.rpc, l.tls) })
+	}
+	if l.runners != nil {
+		g.Go(func() error { return f.serveTLS(gctx, f.runners.rpc, l.runners) })
 	}
 	if f.c.cfg.SSH.Address != "" {
 		g.Go(func() error { return f.serveSSH(gctx) })
@@ -212,6 +242,7 @@ func (f *front) run(ctx context.Context) error {
 		<-gctx.Done()
 		grace, cancel := context.WithTimeout(context.WithoutCancel(gctx), shutdownGrace)
 		defer cancel()
+		f.runners.rpc.Close() // runners connect again by themselves
 		err := f.rpc.Shutdown(grace)
 		f.rpc.Close()
 		f.audit.Wait()

@@ -18,6 +18,7 @@ import (
 	"miren.dev/runtime/pkg/rpc"
 	"miren.dev/runtime/pkg/rpc/identity"
 	"miren.dev/runtime/pkg/schema"
+	"miren.dev/runtime/servers/runner"
 	"miren.dev/runtime/servers/workspace"
 	"miren.dev/runtime/testsupport/pgtest"
 )
@@ -80,6 +81,7 @@ func newFrontEnvOn(t *testing.T, store entityStore, change ...func(*config.Confi
 		workspace: workspace.Settings{Timeout: 5 * time.Minute},
 	}
 	c.quotas = quotas.New(store, c.informers)
+	c.runners = runner.NewHub(log)
 	c.images = &resolver{m: c.m}
 	c.templates = templates.New(store, c.informers, c.images.Resolve, log)
 	c.rt = kit.New(kit.Config{Informers: c.informers})

@@ -23,6 +23,7 @@ func (f *front) followRevocations() {
 	informer.Of[core.ClientCertificate](f.c.informers).Handle(func(ch informer.Change[*core.ClientCertificate]) {
 		if ch.New != nil && f.revocations.Put(ch.New) {
 			f.rpc.Recheck()
+			f.runners.rpc.Recheck()
 		}
 	})
 }

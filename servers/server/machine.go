@@ -53,6 +53,7 @@ type machine struct {
 	objects     *objects       // of executions
 	webhooks    []netip.Prefix // networks that receivers of webhooks may be in
 	ingressUser sysuser.User   // set by Run, if there is an ingress
+	runner      bool           // it has no store, and no secrets of one
 	// ingressError is why the ingress does not run; "" or nil: it runs, or its state is not known.
 	ingressError atomic.Pointer[string]
 	// secrets of the store, which the control plane opens after the machine was made.
@@ -148,6 +149,9 @@ func newMachine(cfg *config.Config, in *instance.Instance, log *slog.Logger) (*m
 // secret returns the value that the egress proxy adds to a request to a host.
 func (m *machine) secret(ctx context.Context, reference, host string) (string, error) {
 	s := m.secrets.Load()
+	if m.runner {
+		return "", errs.New(errs.FailedPrecondition, "a runner adds no secrets to requests")
+	}
 	if s == nil {
 		return "", errs.New(errs.Unavailable, "the server is starting")
 	}

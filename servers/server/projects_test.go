@@ -297,10 +297,12 @@ var answers = map[string]answer{
 	"server.SSH/IssueCertificate": bySandbox(func(x *tenant) any {
 		return &server.IssueSSHCertificateRequest{Sandbox: x.sandbox.GetID(), PublicKey: "none"}
 	}),
-	"server.SSH/Connect":       bySandbox(func(x *tenant) any { return &server.SSHConnectRequest{Sandbox: x.sandbox.GetID()} }),
-	"server.Nodes/Cordon":      forCluster,
-	"server.Nodes/Uncordon":    forCluster,
-	"server.Debug/Controllers": forCluster,
+	"server.SSH/Connect":         bySandbox(func(x *tenant) any { return &server.SSHConnectRequest{Sandbox: x.sandbox.GetID()} }),
+	"server.Nodes/Cordon":        forCluster,
+	"runner.Runners/CreateToken": forCluster,
+	"runner.Runners/Delete":      forCluster,
+	"server.Nodes/Uncordon":      forCluster,
+	"server.Debug/Controllers":   forCluster,
 
 	"store.Entities/Kinds": forAny,
 	"store.Entities/Get": {rpc.ProjectHandler, func(x *tenant) any {
