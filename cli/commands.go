@@ -28,6 +28,7 @@ import (
 	"miren.dev/runtime/cli/quota"
 	"miren.dev/runtime/cli/route"
 	"miren.dev/runtime/cli/runcode"
+	"miren.dev/runtime/cli/runner"
 	"miren.dev/runtime/cli/sandbox"
 	"miren.dev/runtime/cli/sandboxrun"
 	"miren.dev/runtime/cli/secret"
@@ -95,6 +96,9 @@ var commands = []entry{
 	{path: "server start", machine: true, help: "Start the server of this machine, with everything that it needs"},
 	{path: "server stop", machine: true, help: "Stop the server of this machine, and everything that it runs"},
 	{path: "server run", machine: true, help: "Run the server in the foreground", hidden: true},
+	{path: "runner", make: runner.New},
+	{path: "runner start", machine: true, help: "Run this machine as a runner of a server"},
+	{path: "runner stop", machine: true, help: "End what this machine runs as a runner"},
 	{path: "ingress", machine: true, help: "The HTTP data plane", hidden: true},
 	{path: "lsvd", machine: true, help: "Log-structured virtual disks"},
 	{path: "doctor", machine: true, make: doctor.New},

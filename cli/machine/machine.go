@@ -17,6 +17,8 @@ var Commands = cli.Machine{
 	"server start": serverctl.NewStart,
 	"server stop":  serverctl.NewStop,
 	"server run":   serverctl.NewRun,
+	"runner start": serverctl.NewRunnerStart,
+	"runner stop":  serverctl.NewRunnerStop,
 	"ingress":      ingress.New,
 	"lsvd":         lsvd.New,
 	"doctor":       doctor.WithChecks(hostcheck.Checks),

@@ -1,0 +1,108 @@
+// Package runner has `r runner` as far as a client can run it: tokens with which
+// machines join, and the runners of a server. Start and stop are in package
+// serverctl.
+package runner
+
+import (
+	"context"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"miren.dev/runtime/api/core"
+	"miren.dev/runtime/api/runner"
+	"miren.dev/runtime/api/sandbox"
+	"miren.dev/runtime/cli/command"
+	"miren.dev/runtime/cli/console"
+	"miren.dev/runtime/cli/exit"
+	"miren.dev/runtime/cli/node"
+	"miren.dev/runtime/entity"
+	"miren.dev/runtime/pkg/rpc"
+)
+
+// New makes the commands.
+func New(e *command.Env) *cobra.Command {
+	return command.Group("runner", "Machines that dial out to run sandboxes",
+		command.Group("token", "Tokens with which machines become runners", newCreateToken(e)), newList(e), newDelete(e))
+}
+
+type createOptions struct {
+	*command.Env
+	ttl time.Duration
+}
+
+func newCreateToken(e *command.Env) *cobra.Command {
+	o := &createOptions{Env: e}
+	cmd := &cobra.Command{
+		Use:   "create",
+		Short: "Make a token with which one machine becomes a runner",
+		Long: `Makes a token and prints it. It is shown this once, works once, and says which server is the right one. In a pipe it is
+printed alone. The server must listen for runners: r server start --runners-address HOST:PORT.`,
+		Example: "  r runner token create\n  r runner token create --ttl 24h",
+		Args:    command.Args(0, 0),
+		RunE:    func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context()) },
+	}
+	cmd.Flags().DurationVar(&o.ttl, "ttl", time.Hour, "validity, at most a week")
+	return cmd
+}
+
+func (o *createOptions) run(ctx context.Context) error {
+	req := &runner.CreateTokenRequest{TTL: &o.ttl}
+	if err := req.Validate(); err != nil {
+		return exit.With(exit.Usage, err)
+	}
+	c, err := o.Connect(ctx)
+	if err != nil {
+		return err
+	}
+	resp, err := runner.NewRunnersClient(c).CreateToken(ctx, req)
+	if err != nil {
+		return err
+	}
+	t, err := entity.Decode[core.RunnerToken](&resp.Token)
+	if err != nil {
+		return err
+	}
+	if o.JSON {
+		return o.PrintJSON(map[string]any{"id": t.ID, "token": resp.Secret, "expires_at": t.Spec.ExpiresAt, "addresses": resp.Addresses})
+	}
+	o.Notef("%s made a token, valid until %s; it is not shown again. On the machine:\n  r runner start --server %s --token TOKEN\n",
+		o.Paint(console.Green, "✓"), t.Spec.ExpiresAt.Format(time.DateTime), strings.Join(resp.Addresses, " or "))
+	o.Printf("%s\n", resp.Secret)
+	return nil
+}
+
+func newList(e *command.Env) *cobra.Command {
+	load := func(ctx context.Context) ([]*core.Node, error) {
+		all, _, err := command.All[core.Node](ctx, e, entity.Query{})
+		var out []*core.Node
+		for _, n := range all {
+			if n.Spec.Runner {
+				out = append(out, n)
+			}
+		}
+		return out, err
+	}
+	return command.List(e, "List the runners, and what is reserved on each", []string{core.KindNode}, load, func(ctx context.Context, all []*core.Node) error {
+		if len(all) == 0 && e.Terminal {
+			e.Notef("there are no runners: r runner token create begins with one\n")
+			return nil
+		}
+		sandboxes, _, err := command.All[sandbox.Sandbox](ctx, e, entity.Query{})
+		if err != nil {
+			return err
+		}
+		node.Table(e, all, sandboxes)
+		return nil
+	})
+}
+
+func newDelete(e *command.Env) *cobra.Command {
+	return command.Delete(e, core.NodeKind, "runner", "Delete a runner",
+		`Deletes a runner. The server refuses its certificate at once. Its sandboxes end with reason node, and its snapshots are
+forgotten. What runs on the machine goes on until it is stopped there: r runner stop.`,
+		func(ctx context.Context, c *rpc.Client, name string) error {
+			return runner.NewRunnersClient(c).Delete(ctx, &runner.RunnerRequest{Runner: name})
+		})
+}
