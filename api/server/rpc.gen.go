@@ -609,6 +609,28 @@ func (x *NodeResponse) Validate() error { return schema.Validate(x) }
 func (x *NodeResponse) ValidateFields(v *schema.Validator) {
 }
 
+// DrainResponse: A node on which no new sandboxes are placed.
+type DrainResponse struct {
+	// The node.
+	Node schema.Record `cbor:"1,keyasint" json:"node" schema:"required"`
+	// Sandboxes on it that have not ended.
+	Sandboxes int64 `cbor:"2,keyasint" json:"sandboxes" schema:"required"`
+}
+
+// MarshalJSON renders x; durations are strings, secrets are redacted.
+func (x DrainResponse) MarshalJSON() ([]byte, error) { return schema.EncodeJSON(&x) }
+
+// UnmarshalJSON decodes x; unknown fields are errors, missing ones get their defaults.
+func (x *DrainResponse) UnmarshalJSON(b []byte) error { return schema.DecodeJSON(b, x) }
+
+// Validate reports every field that breaks its rules, as one error of class
+// invalid_argument.
+func (x *DrainResponse) Validate() error { return schema.Validate(x) }
+
+// ValidateFields is Validate below the path that v is at.
+func (x *DrainResponse) ValidateFields(v *schema.Validator) {
+}
+
 // SharedField: A field that a writer writes although another owns it.
 type SharedField struct {
 	// Kind and path, such as sandbox.status.
@@ -1132,6 +1154,9 @@ type Nodes interface {
 	Cordon(ctx context.Context, req *NodeRequest) (*NodeResponse, error)
 	// Uncordon: Places sandboxes on a node again. Permission: admin, in all projects.
 	Uncordon(ctx context.Context, req *NodeRequest) (*NodeResponse, error)
+	// Drain: Places no new sandboxes on a node, and begins to stop those that run there.
+	// Pools replace theirs elsewhere. Permission: admin, in all projects.
+	Drain(ctx context.Context, req *NodeRequest) (*DrainResponse, error)
 }
 
 // RegisterNodes makes s serve impl.
@@ -1143,6 +1168,9 @@ type NodesClient interface {
 	Cordon(ctx context.Context, req *NodeRequest) (*NodeResponse, error)
 	// Uncordon: Places sandboxes on a node again. Permission: admin, in all projects.
 	Uncordon(ctx context.Context, req *NodeRequest) (*NodeResponse, error)
+	// Drain: Places no new sandboxes on a node, and begins to stop those that run there.
+	// Pools replace theirs elsewhere. Permission: admin, in all projects.
+	Drain(ctx context.Context, req *NodeRequest) (*DrainResponse, error)
 }
 
 type clientNodes struct{ conn rpc.Conn }
@@ -1161,6 +1189,14 @@ func (c clientNodes) Cordon(ctx context.Context, req *NodeRequest) (*NodeRespons
 func (c clientNodes) Uncordon(ctx context.Context, req *NodeRequest) (*NodeResponse, error) {
 	resp := new(NodeResponse)
 	if err := c.conn.Call(ctx, &methodNodesUncordon.MethodInfo, req, resp); err != nil {
+		return nil, err
+	}
+	return resp, nil
+}
+
+func (c clientNodes) Drain(ctx context.Context, req *NodeRequest) (*DrainResponse, error) {
+	resp := new(DrainResponse)
+	if err := c.conn.Call(ctx, &methodNodesDrain.MethodInfo, req, resp); err != nil {
 		return nil, err
 	}
 	return resp, nil
@@ -1200,10 +1236,28 @@ var methodNodesUncordon = &rpc.Method{
 	},
 }
 
+var methodNodesDrain = &rpc.Method{
+	MethodInfo: rpc.MethodInfo{
+		Service: "server.Nodes", Name: "Drain", Full: "server.Nodes/Drain", Permission: "admin", Project: rpc.ProjectCluster, Idempotent: true, Stream: rpc.StreamNone, Audit: true,
+	},
+	Subject: func(req any) rpc.Subject {
+		r := req.(*NodeRequest)
+		return rpc.Subject{Kind: "node", ID: string(r.Node)}
+	},
+	Unary: func(ctx context.Context, impl any, d rpc.Decoder) (any, error) {
+		req := new(NodeRequest)
+		if err := d.Decode(req); err != nil {
+			return nil, err
+		}
+		return impl.(Nodes).Drain(ctx, req)
+	},
+}
+
 // NodesService is the table of the service.
 var NodesService = &rpc.Service{Name: "server.Nodes", Methods: []*rpc.Method{
 	methodNodesCordon,
 	methodNodesUncordon,
+	methodNodesDrain,
 }}
 
 // Debug is what serves the service. Internal state of the server.

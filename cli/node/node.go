@@ -15,6 +15,7 @@ import (
 	"miren.dev/runtime/cli/command"
 	"miren.dev/runtime/cli/console"
 	"miren.dev/runtime/entity"
+	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/schema"
 )
 
@@ -23,7 +24,8 @@ func New(e *command.Env) *cobra.Command {
 	return command.Group("node", "Machines that run sandboxes",
 		newList(e),
 		newCordon(e, "cordon", "Place no new sandboxes on a node", server.NodesClient.Cordon),
-		newCordon(e, "uncordon", "Place sandboxes on a node again", server.NodesClient.Uncordon))
+		newCordon(e, "uncordon", "Place sandboxes on a node again", server.NodesClient.Uncordon),
+		newDrain(e))
 }
 
 func newList(e *command.Env) *cobra.Command {
@@ -115,4 +117,63 @@ func cordon(ctx context.Context, e *command.Env, verb, name string, call func(se
 	}
 	e.Printf("%s %s %sed\n", e.Paint(console.Green, "✓"), n.Name, verb)
 	return nil
+}
+
+type drainOptions struct {
+	*command.Env
+	wait time.Duration
+}
+
+// drainEvery is the time between two looks at a node that is drained.
+const drainEvery = time.Second
+
+func newDrain(e *command.Env) *cobra.Command {
+	o := &drainOptions{Env: e}
+	cmd := &cobra.Command{
+		Use:   "drain NODE",
+		Short: "Place no new sandboxes on a node, and stop those that run there",
+		Long: `Places no new sandboxes on a node, stops those that run there, with reason node, and waits until they have ended. The
+sandboxes of apps are replaced on other nodes. uncordon undoes the first.`,
+		Args:              command.Args(1, 1, "NODE"),
+		ValidArgsFunction: command.CompleteFirst(e, core.NodeKind),
+		RunE:              func(cmd *cobra.Command, args []string) error { return o.run(cmd.Context(), args[0]) },
+	}
+	cmd.Flags().DurationVar(&o.wait, "wait", 5*time.Minute, "time in which they must end; 0: do not wait")
+	return cmd
+}
+
+func (o *drainOptions) run(ctx context.Context, name string) error {
+	c, err := o.Connect(ctx)
+	if err != nil {
+		return err
+	}
+	began := time.Now()
+	for {
+		resp, err := server.NewNodesClient(c).Drain(ctx, &server.NodeRequest{Node: name})
+		if err != nil {
+			return err
+		}
+		left := time.Since(began) < o.wait
+		if resp.Sandboxes > 0 && left {
+			select {
+			case <-ctx.Done():
+				return ctx.Err()
+			case <-time.After(drainEvery):
+			}
+			continue
+		}
+		if o.JSON {
+			return o.PrintJSON(map[string]any{"node": name, "sandboxes": resp.Sandboxes})
+		}
+		if resp.Sandboxes > 0 {
+			if o.wait > 0 {
+				return errs.New(errs.DeadlineExceeded, "%d sandboxes of %s have not ended within %s", resp.Sandboxes, name, o.wait).
+					WithHint("`r sandbox list` shows them; they go on to stop")
+			}
+			o.Printf("%s %s is drained; %d sandboxes stop\n", o.Paint(console.Green, "✓"), name, resp.Sandboxes)
+			return nil
+		}
+		o.Printf("%s %s is drained\n", o.Paint(console.Green, "✓"), name)
+		return nil
+	}
 }

@@ -2,6 +2,7 @@
 // sandboxes.
 //
 //	Find               a node by name or id
+//	Drain              ends what runs on it
 //	Cordon, Uncordon   whether new sandboxes are placed on it
 //	LeaseOf, LeaseName the sign of life that a node renews
 package nodes
@@ -11,6 +12,7 @@ import (
 
 	"miren.dev/runtime/api/core"
 	"miren.dev/runtime/api/id"
+	"miren.dev/runtime/api/sandbox"
 	"miren.dev/runtime/entity"
 	"miren.dev/runtime/pkg/errs"
 )
@@ -38,6 +40,36 @@ func (s *Service) Cordon(ctx context.Context, name string) (*core.Node, error) {
 // Uncordon lets new sandboxes be placed on the named node again.
 func (s *Service) Uncordon(ctx context.Context, name string) (*core.Node, error) {
 	return s.setCordoned(ctx, name, false)
+}
+
+// Drain is Cordon, and tells every sandbox on the node to stop. It returns how many have
+// not ended yet; it may be repeated to see them go.
+func (s *Service) Drain(ctx context.Context, name string) (*core.Node, int, error) {
+	n, err := s.setCordoned(ctx, name, true)
+	if err != nil {
+		return nil, 0, err
+	}
+	all, _, err := entity.List[sandbox.Sandbox](ctx, s.Store, entity.Where(sandbox.SandboxAttrNode, n.GetID()))
+	if err != nil {
+		return nil, 0, err
+	}
+	left := 0
+	for _, sb := range all {
+		if sb.Status.Phase.Ended() {
+			continue
+		}
+		left++
+		_, err := entity.ModifySpec(ctx, s.Store, sb.GetID(), func(sb *sandbox.Sandbox) error {
+			if sb.Spec.Desired != sandbox.DesiredStateStopped {
+				sb.Spec.Desired, sb.Spec.StopReason = sandbox.DesiredStateStopped, sandbox.EndReasonNode
+			}
+			return nil
+		})
+		if err != nil && !errs.Is(err, errs.NotFound) {
+			return nil, 0, err
+		}
+	}
+	return n, left, nil
 }
 
 func (s *Service) setCordoned(ctx context.Context, name string, cordoned bool) (*core.Node, error) {

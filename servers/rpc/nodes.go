@@ -19,6 +19,15 @@ func (h *nodeHandler) Uncordon(ctx context.Context, req *server.NodeRequest) (*s
 	return nodeResponse(h.nodes.Uncordon(ctx, req.Node))
 }
 
+func (h *nodeHandler) Drain(ctx context.Context, req *server.NodeRequest) (*server.DrainResponse, error) {
+	n, left, err := h.nodes.Drain(ctx, req.Node)
+	if err != nil {
+		return nil, err
+	}
+	rec, err := record(n)
+	return &server.DrainResponse{Node: rec, Sandboxes: int64(left)}, err
+}
+
 func nodeResponse(n *core.Node, err error) (*server.NodeResponse, error) {
 	if err != nil {
 		return nil, err

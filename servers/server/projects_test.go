@@ -302,6 +302,7 @@ var answers = map[string]answer{
 	"runner.Runners/CreateToken": forCluster,
 	"runner.Runners/Delete":      forCluster,
 	"server.Nodes/Uncordon":      forCluster,
+	"server.Nodes/Drain":         forCluster,
 	"server.Debug/Controllers":   forCluster,
 
 	"store.Entities/Kinds": forAny,
