@@ -202,6 +202,9 @@ type RunRequest struct {
 	Volumes []VolumeRequest `cbor:"22,keyasint,omitempty" json:"volumes,omitempty"`
 	// Ends this long after it began to run; absent: never.
 	TTL *time.Duration `cbor:"17,keyasint,omitempty" json:"ttl,omitempty"`
+	// When its ttl has run out it is paused, and has this one from each resume on; absent: it
+	// ends.
+	ResumeTTL *time.Duration `cbor:"30,keyasint,omitempty" json:"resume_ttl,omitempty"`
 	// Time without use after which on_idle happens; absent: never.
 	IdleTimeout *time.Duration `cbor:"23,keyasint,omitempty" json:"idle_timeout,omitempty"`
 	// What happens then; absent: it ends.
@@ -271,6 +274,9 @@ func (x *RunRequest) ValidateFields(v *schema.Validator) {
 	}
 	if x.TTL != nil {
 		schema.CheckMin(v, "ttl", *x.TTL, 1*time.Second)
+	}
+	if x.ResumeTTL != nil {
+		schema.CheckMin(v, "resume_ttl", *x.ResumeTTL, 1*time.Second)
 	}
 	if x.IdleTimeout != nil {
 		schema.CheckMin(v, "idle_timeout", *x.IdleTimeout, 1*time.Second)
@@ -847,6 +853,8 @@ type BuildTemplateRequest struct {
 	New *bool `cbor:"19,keyasint,omitempty" json:"new,omitempty"`
 	// Description for people; absent: as it is.
 	Title string `cbor:"3,keyasint,omitempty" json:"title,omitempty"`
+	// Labels of the version.
+	Labels map[string]string `cbor:"20,keyasint,omitempty" json:"labels,omitempty"`
 	// Digest of the source, which Deploys.Upload uploaded; absent: no files.
 	Source string `cbor:"4,keyasint,omitempty" json:"source,omitempty"`
 	// Path of the Dockerfile in the source.
@@ -895,6 +903,9 @@ func (x *BuildTemplateRequest) ValidateFields(v *schema.Validator) {
 	v.Required("name", x.Name != "")
 	if x.Title != "" {
 		v.MaxLen("title", len(x.Title), 200)
+	}
+	for k := range x.Labels {
+		v.MapKey("labels", k)
 	}
 	for i := range x.Steps {
 		v.InElem("steps", i, &x.Steps[i])
@@ -1437,6 +1448,9 @@ type ForkRequest struct {
 	Env map[string]string `cbor:"5,keyasint,omitempty" json:"env,omitempty"`
 	// Each ends this long after it began to run; absent: never.
 	TTL *time.Duration `cbor:"6,keyasint,omitempty" json:"ttl,omitempty"`
+	// When the ttl of one has run out it is paused, and has this one from each resume on;
+	// absent: it ends.
+	ResumeTTL *time.Duration `cbor:"9,keyasint,omitempty" json:"resume_ttl,omitempty"`
 	// Time without use after which on_idle happens to each; absent: never.
 	IdleTimeout *time.Duration `cbor:"7,keyasint,omitempty" json:"idle_timeout,omitempty"`
 	// What happens then; absent: it ends.
@@ -1473,6 +1487,9 @@ func (x *ForkRequest) ValidateFields(v *schema.Validator) {
 	}
 	if x.TTL != nil {
 		schema.CheckMin(v, "ttl", *x.TTL, 1*time.Second)
+	}
+	if x.ResumeTTL != nil {
+		schema.CheckMin(v, "resume_ttl", *x.ResumeTTL, 1*time.Second)
 	}
 	if x.IdleTimeout != nil {
 		schema.CheckMin(v, "idle_timeout", *x.IdleTimeout, 1*time.Second)

@@ -2103,6 +2103,9 @@ type SandboxSpec struct {
 	StopReason EndReason `cbor:"7,keyasint,omitempty" json:"stop_reason,omitempty"`
 	// Ends this long after it was claimed, or began to run if it was not; absent: never.
 	TTL *time.Duration `cbor:"8,keyasint,omitempty" json:"ttl,omitempty"`
+	// When its ttl has run out it is paused, and has this one from each resume on; absent: it
+	// ends.
+	ResumeTTL *time.Duration `cbor:"21,keyasint,omitempty" json:"resume_ttl,omitempty"`
 	// Idle time: without a process that was executed, a connection or an open file for this
 	// long, on_idle happens; absent: never.
 	IdleTimeout *time.Duration `cbor:"18,keyasint,omitempty" json:"idle_timeout,omitempty"`
@@ -2175,6 +2178,9 @@ func (x *SandboxSpec) ValidateFields(v *schema.Validator) {
 	}
 	if x.TTL != nil {
 		schema.CheckMin(v, "ttl", *x.TTL, 1*time.Second)
+	}
+	if x.ResumeTTL != nil {
+		schema.CheckMin(v, "resume_ttl", *x.ResumeTTL, 1*time.Second)
 	}
 	if x.IdleTimeout != nil {
 		schema.CheckMin(v, "idle_timeout", *x.IdleTimeout, 1*time.Second)
@@ -2289,6 +2295,7 @@ const (
 	SandboxAttrDesired         = "spec.desired"
 	SandboxAttrStopReason      = "spec.stop_reason"
 	SandboxAttrTTL             = "spec.ttl"
+	SandboxAttrResumeTTL       = "spec.resume_ttl"
 	SandboxAttrIdleTimeout     = "spec.idle_timeout"
 	SandboxAttrOnIdle          = "spec.on_idle"
 	SandboxAttrTemplate        = "spec.template"
@@ -2414,6 +2421,7 @@ var SandboxKind = &schema.Kind{
 		{Path: "spec.desired", Number: 6, Type: "enum desired_state", Doc: "Desired state.", Default: "running", Choices: []string{"running", "paused", "stopped"}},
 		{Path: "spec.stop_reason", Number: 7, Type: "enum end_reason", Doc: "Reason for which it must stop.", Choices: []string{"exit", "oom", "ttl", "idle", "user", "node", "crash", "setup"}},
 		{Path: "spec.ttl", Number: 8, Type: "duration", Doc: "Ends this long after it was claimed, or began to run if it was not; absent: never."},
+		{Path: "spec.resume_ttl", Number: 21, Type: "duration", Doc: "When its ttl has run out it is paused, and has this one from each resume on; absent: it ends."},
 		{Path: "spec.idle_timeout", Number: 18, Type: "duration", Doc: "Idle time: without a process that was executed, a connection or an open file for this long, on_idle happens; absent: never."},
 		{Path: "spec.on_idle", Number: 19, Type: "enum idle_action", Doc: "What happens after the idle time.", Default: "stop", Choices: []string{"stop", "pause"}},
 		{Path: "spec.template", Number: 9, Type: "component sandbox_template", Doc: "What it is made of, with what its claim added.", Required: true},

@@ -28,7 +28,9 @@ func (r *Reconciler) Controller() kit.Controller {
 		Reconcile: r.Reconcile,
 		Watches:   []kit.Source{kit.Func(r.watchDriver)},
 		Access: kit.Access{Reads: []*schema.Kind{core.NodeKind}, Owns: kit.Fields(sandbox.SandboxKind, "status"), Shares: []kit.Share{{
-			Field: kit.Field{Kind: sandbox.SandboxKind, Path: "spec.desired"}, Owner: "api", Why: "to pause an idle one", When: pausesIdle,
+			Field: kit.Field{Kind: sandbox.SandboxKind, Path: "spec.desired"}, Owner: "api", Why: "to pause an idle one, or one whose time is over", When: pauses,
+		}, {
+			Field: kit.Field{Kind: sandbox.SandboxKind, Path: "spec.ttl"}, Owner: "api", Why: "to pause one whose time is over", When: pausesAtEnd,
 		}}},
 	}
 }

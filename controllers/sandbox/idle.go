@@ -6,6 +6,7 @@ import (
 
 	"miren.dev/runtime/api/ingress"
 	"miren.dev/runtime/api/sandbox"
+	"miren.dev/runtime/domain/sandboxes"
 	"miren.dev/runtime/entity"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/schema"
@@ -44,7 +45,8 @@ func (r *Reconciler) idle(ctx context.Context, sb *sandbox.Sandbox) (again time.
 		return unknownCheck, false, ctx.Err()
 	}
 	now := r.now()
-	since := min(a.Idle, now.Sub(begun(sb)), now.Sub(r.work.awakeSince(string(sb.ID), now)))
+	begun, _ := sandboxes.Begun(sb)
+	since := min(a.Idle, now.Sub(begun), now.Sub(r.work.awakeSince(string(sb.ID), now)))
 	if since < limit {
 		return max(limit-since, time.Millisecond), false, nil
 	}
@@ -82,10 +84,31 @@ func (r *Reconciler) previewed(ctx context.Context, sb *sandbox.Sandbox, idle ti
 	return min(idle, a.Idle), nil
 }
 
-// pausesIdle is the condition under which the controller writes what users want
-// of a sandbox.
-func pausesIdle(before, after schema.Object) bool {
+// pauseAtEnd pauses a sandbox whose time to live has run out. It has none until
+// it is resumed.
+func (r *Reconciler) pauseAtEnd(ctx context.Context, sb *sandbox.Sandbox) error {
+	r.Logger.Info("the time of a sandbox is over, it is paused", "sandbox", string(sb.ID), "ttl", *sb.Spec.TTL)
+	_, err := entity.ModifySpec(ctx, r.Store, sb.ID, func(now *sandbox.Sandbox) error {
+		if now.SpecRevision != sb.SpecRevision {
+			return errs.New(errs.Conflict, "sandbox %s has changed", sb.ID) // it may have more time
+		}
+		now.Spec.Desired, now.Spec.TTL = sandbox.DesiredStatePaused, nil
+		return nil
+	})
+	return err
+}
+
+// pauses is the condition under which the controller writes what users want of a
+// sandbox.
+func pauses(before, after schema.Object) bool {
 	b, a := before.(*sandbox.Sandbox), after.(*sandbox.Sandbox)
-	return b.Spec.IdleTimeout != nil && b.Spec.OnIdle == sandbox.IdleActionPause && b.Spec.Desired == sandbox.DesiredStateRunning &&
-		a.Spec.Desired == sandbox.DesiredStatePaused
+	idle := b.Spec.IdleTimeout != nil && b.Spec.OnIdle == sandbox.IdleActionPause
+	return (idle || pausesAtEnd(before, after)) && b.Spec.Desired == sandbox.DesiredStateRunning && a.Spec.Desired == sandbox.DesiredStatePaused
+}
+
+// pausesAtEnd is the condition under which the controller removes the end of a
+// sandbox.
+func pausesAtEnd(before, after schema.Object) bool {
+	b, a := before.(*sandbox.Sandbox), after.(*sandbox.Sandbox)
+	return b.Spec.ResumeTTL != nil && b.Spec.TTL != nil && a.Spec.TTL == nil && a.Spec.Desired == sandbox.DesiredStatePaused
 }

@@ -130,6 +130,9 @@ func (r *Reconciler) Reconcile(ctx context.Context, sid schema.ID) (time.Duratio
 		return r.stop(ctx, sb, reason)
 	}
 	wantPaused := sb.Spec.Desired == sandbox.DesiredStatePaused
+	if sandboxes.Expired(sb, r.now()) && (wantPaused || sb.Status.Phase == sandbox.SandboxPhaseRunning) { // it does not end then
+		return 0, r.pauseAtEnd(ctx, sb)
+	}
 	switch {
 	case sb.Status.Phase == sandbox.SandboxPhasePausing, wantPaused && sb.Status.Phase == sandbox.SandboxPhaseRunning:
 		return r.pause(ctx, sb) // one that is wanted again is resumed afterwards
@@ -148,7 +151,7 @@ func (r *Reconciler) stopReason(sb *sandbox.Sandbox) sandbox.EndReason {
 		return cmp.Or(sb.Status.Reason, sb.Spec.StopReason, sandbox.EndReasonUser)
 	case sb.Spec.Desired == sandbox.DesiredStateStopped:
 		return cmp.Or(sb.Spec.StopReason, sandbox.EndReasonUser)
-	case sb.Spec.TTL != nil && sb.Status.StartedAt != nil && r.now().Sub(begun(sb)) >= *sb.Spec.TTL:
+	case sb.Spec.ResumeTTL == nil && sandboxes.Expired(sb, r.now()):
 		return sandbox.EndReasonTTL
 	}
 	return ""
@@ -304,16 +307,8 @@ func (r *Reconciler) untilTTL(sb *sandbox.Sandbox) time.Duration {
 	if sb.Spec.TTL == nil || sb.Status.StartedAt == nil {
 		return 0
 	}
-	return max(time.Millisecond, begun(sb).Add(*sb.Spec.TTL).Sub(r.now()))
-}
-
-// begun returns the time from which the time to live of a started sandbox
-// counts: that of its claim, or of its start.
-func begun(sb *sandbox.Sandbox) time.Time {
-	if sb.Spec.ClaimedAt != nil {
-		return *sb.Spec.ClaimedAt
-	}
-	return *sb.Status.StartedAt
+	begun, _ := sandboxes.Begun(sb)
+	return max(time.Millisecond, begun.Add(*sb.Spec.TTL).Sub(r.now()))
 }
 
 // configure gives a claimed sandbox to its claim, in case the server that

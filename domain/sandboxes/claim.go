@@ -158,8 +158,10 @@ func (s *Service) take(ctx context.Context, warm, sb *sandbox.Sandbox) (*sandbox
 	c.Name, c.Labels, c.Lease = sb.Name, maps.Clone(sb.Labels), sb.Lease
 	c.Spec.WarmPool, c.Spec.Claim, c.Spec.ClaimedAt = "", string(schema.NewID("claim")), &now
 	c.Spec.IdleTimeout, c.Spec.OnIdle = sb.Spec.IdleTimeout, sb.Spec.OnIdle
-	c.Spec.TTL, c.Spec.Agent, c.Spec.Origin = sb.Spec.TTL, sb.Spec.Agent, sandbox.SandboxOriginPool
-	c.Spec.Template, c.Spec.Execution, c.Spec.OnlyNode = sb.Spec.Template, sb.Spec.Execution, sb.Spec.OnlyNode
+	c.Spec.TTL, c.Spec.ResumeTTL = sb.Spec.TTL, sb.Spec.ResumeTTL
+	c.Spec.Agent, c.Spec.Origin = sb.Spec.Agent, sandbox.SandboxOriginPool
+	c.Spec.Template, c.Spec.Execution = sb.Spec.Template, sb.Spec.Execution
+	c.Spec.OnlyNode = sb.Spec.OnlyNode
 	fault.Point("claim", "take", fault.Before)
 	if err := entity.UpdateSpec(ctx, s.Store, c); err != nil {
 		return nil, err

@@ -50,6 +50,7 @@ type CreateRequest struct {
 	Egress      *sandbox.Egress // what it may reach; nil: all that the firewall permits
 	Volumes     []Volume
 	TTL         time.Duration // the sandbox ends this long after it began to run
+	ResumeTTL   time.Duration // at the end of its TTL it is paused, and has this one from each resume on; 0: it ends
 	IdleTimeout time.Duration // time without use after which OnIdle happens; 0: never
 	OnIdle      sandbox.IdleAction
 	StopTimeout *time.Duration
@@ -110,6 +111,9 @@ func (s *Service) prepare(ctx context.Context, project string, req CreateRequest
 	}
 	if req.TTL > 0 {
 		sb.Spec.TTL = &req.TTL
+	}
+	if req.ResumeTTL > 0 {
+		sb.Spec.ResumeTTL = &req.ResumeTTL
 	}
 	if req.IdleTimeout > 0 {
 		sb.Spec.IdleTimeout = &req.IdleTimeout

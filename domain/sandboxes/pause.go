@@ -40,9 +40,40 @@ func (s *Service) want(ctx context.Context, sid id.Sandbox, state sandbox.Desire
 		case sb.Spec.WarmPool != "" || sb.Spec.Pool != "":
 			return errs.New(errs.FailedPrecondition, "sandbox %s is of a pool, which decides whether it runs", sid)
 		}
+		if state == sandbox.DesiredStateRunning && sb.Spec.ResumeTTL != nil && (sb.Spec.Desired == sandbox.DesiredStatePaused || Expired(sb, time.Now())) {
+			if setEnd(sb, *sb.Spec.ResumeTTL); sb.Spec.ClaimedAt == nil && sb.Status.Saved != "" {
+				sb.Spec.TTL = sb.Spec.ResumeTTL // it will be started again, and its time counts from there
+			}
+		}
 		sb.Spec.Desired = state
 		return nil
 	})
+}
+
+// Begun returns the time from which the time to live of a sandbox counts: that
+// of its claim, or of its start. It has not come if the sandbox did not start.
+func Begun(sb *sandbox.Sandbox) (begun time.Time, ok bool) {
+	switch {
+	case sb.Spec.ClaimedAt != nil:
+		return *sb.Spec.ClaimedAt, true
+	case sb.Status.StartedAt != nil:
+		return *sb.Status.StartedAt, true
+	}
+	return time.Time{}, false
+}
+
+// Expired reports whether the time to live of a sandbox has run out.
+func Expired(sb *sandbox.Sandbox, now time.Time) bool {
+	begun, ok := Begun(sb)
+	return ok && sb.Spec.TTL != nil && sb.Status.StartedAt != nil && now.Sub(begun) >= *sb.Spec.TTL
+}
+
+// setEnd sets the end of a sandbox to ttl after now.
+func setEnd(sb *sandbox.Sandbox, ttl time.Duration) {
+	if begun, ok := Begun(sb); ok {
+		ttl += time.Since(begun)
+	}
+	sb.Spec.TTL = &ttl
 }
 
 // Extend sets the end of a sandbox to ttl after now; 0: it has none.
@@ -52,19 +83,9 @@ func (s *Service) Extend(ctx context.Context, sid id.Sandbox, ttl time.Duration)
 		if sb.Status.Phase.Ended() {
 			return errEnded(sb)
 		}
-		sb.Spec.TTL = nil
-		if ttl == 0 {
-			return nil
+		if sb.Spec.TTL = nil; ttl > 0 {
+			setEnd(sb, ttl)
 		}
-		begun := time.Now()
-		switch {
-		case sb.Spec.ClaimedAt != nil:
-			begun = *sb.Spec.ClaimedAt
-		case sb.Status.StartedAt != nil:
-			begun = *sb.Status.StartedAt
-		}
-		ttl += time.Since(begun)
-		sb.Spec.TTL = &ttl
 		return nil
 	})
 }
@@ -173,6 +194,8 @@ type ForkRequest struct {
 	Labels   map[string]string
 	Env      map[string]string // of processes that are started from then on
 	TTL      time.Duration     // of each; 0: never
+	// At the end of its TTL each is paused, and has ResumeTTL from each resume on; 0: it ends.
+	ResumeTTL time.Duration
 	// IdleTimeout is the time without use after which OnIdle happens to each; 0: never.
 	IdleTimeout time.Duration
 	OnIdle      sandbox.IdleAction // empty: it ends
@@ -260,6 +283,9 @@ func forkOf(from *sandbox.Snapshot, req *ForkRequest) *sandbox.Sandbox {
 	}
 	if req.TTL > 0 {
 		sb.Spec.TTL = &req.TTL
+	}
+	if req.ResumeTTL > 0 {
+		sb.Spec.ResumeTTL = &req.ResumeTTL
 	}
 	if req.IdleTimeout > 0 {
 		sb.Spec.IdleTimeout = &req.IdleTimeout

@@ -24,7 +24,8 @@ const TagLatest = "latest"
 // BuildRequest describes a version of a template. It is made of one of
 // Dockerfile, Steps and Image.
 type BuildRequest struct {
-	New        bool // AlreadyExists if the template exists
+	New        bool              // AlreadyExists if the template exists
+	Labels     map[string]string // of the version
 	Title      string
 	Source     source.Digest // of the files; "": none
 	Dockerfile string        // path in the source
@@ -77,7 +78,7 @@ func (s *Service) Build(ctx context.Context, project, name string, req BuildRequ
 		return nil, err
 	}
 	v := sandbox.NewTemplateVersion()
-	v.Project, v.Status.Phase = pid, sandbox.TemplatePhaseBuilding
+	v.Project, v.Labels, v.Status.Phase = pid, req.Labels, sandbox.TemplatePhaseBuilding
 	v.Spec.Tags, v.Spec.Start, v.Spec.Ready = req.Tags, req.Start, probe
 	v.Spec.Env, v.Spec.User, v.Spec.Workdir = req.Env, req.User, req.Workdir
 	r := &v.Spec.Resources

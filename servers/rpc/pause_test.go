@@ -202,6 +202,47 @@ func TestExtend(t *testing.T) {
 	}
 }
 
+// TestPauseAtTheEndOfItsTime: instead of its end; each way to resume it gives it
+// time again.
+func TestPauseAtTheEndOfItsTime(t *testing.T) {
+	e := newEnv(t)
+	resp, err := e.sandboxes.Run(e.ctx(), &sandbox.RunRequest{
+		Image: "image", Command: []string{"/bin/guest", "sleep"}, TTL: ptr(time.Hour), ResumeTTL: ptr(2 * time.Hour),
+	})
+	e.must(err)
+	sb, err := entity.Decode[sandbox.Sandbox](&resp.Sandbox)
+	e.must(err)
+	e.place(sb)
+	e.until(sb, sandbox.WaitUntilRunning)
+	for _, resume := range []func(){
+		func() {
+			_, err := e.sandboxes.Resume(e.ctx(), &sandbox.PauseRequest{Sandbox: sb.GetID(), Wait: ptr(true)})
+			e.must(err)
+		},
+		func() {
+			st, err := e.sandboxes.Exec(e.ctx(), &sandbox.ExecRequest{Sandbox: sb.GetID(), Command: []string{"/bin/guest", "exit", "0"}})
+			e.must(err)
+			_, err = all(st)
+			e.must(err)
+		},
+	} {
+		_, err := e.sandboxes.Extend(e.ctx(), &sandbox.ExtendRequest{Sandbox: sb.GetID(), TTL: ptr(time.Second)})
+		e.must(err)
+		paused := e.until(sb, sandbox.WaitUntilPaused)
+		if paused.Status.Phase != sandbox.SandboxPhasePaused || paused.Spec.TTL != nil {
+			t.Fatalf("%+v, %v", paused.Status, paused.Spec.TTL)
+		}
+		resume()
+		got := e.until(sb, sandbox.WaitUntilRunning)
+		if got.Spec.TTL == nil {
+			t.Fatal("it has no end after a resume")
+		}
+		if left := time.Until(got.Status.StartedAt.Add(*got.Spec.TTL)); left < 2*time.Hour-time.Minute || left > 2*time.Hour+time.Minute {
+			t.Errorf("it is paused in %s", left)
+		}
+	}
+}
+
 func TestNetworkPolicy(t *testing.T) {
 	e := newEnv(t)
 	resp, err := e.sandboxes.Run(e.ctx(), &sandbox.RunRequest{

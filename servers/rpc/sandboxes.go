@@ -30,7 +30,7 @@ func createRequest(req *sandbox.RunRequest) sandboxes.CreateRequest {
 		Workdir: req.Workdir, User: req.User, Env: req.Env, EnvSecret: req.EnvSecret, CPUMillis: value(req.CPUMillis),
 		MemoryBytes: value(req.MemoryBytes), PIDs: value(req.PIDs), DiskBytes: value(req.DiskBytes), Network: req.Network,
 		DiskFiles: value(req.DiskFiles), OpenFiles: value(req.OpenFiles), FileBytes: value(req.FileBytes), Bandwidth: value(req.BandwidthBytes),
-		TTL: value(req.TTL), StopTimeout: req.StopTimeout, IdleTimeout: value(req.IdleTimeout), OnIdle: req.OnIdle,
+		TTL: value(req.TTL), ResumeTTL: value(req.ResumeTTL), StopTimeout: req.StopTimeout, IdleTimeout: value(req.IdleTimeout), OnIdle: req.OnIdle,
 		Egress: req.Egress, Volumes: volumes,
 	}
 }
@@ -152,7 +152,7 @@ func (h *sandboxHandler) DeleteSnapshot(ctx context.Context, req *sandbox.Delete
 func (h *sandboxHandler) Fork(ctx context.Context, req *sandbox.ForkRequest) (*sandbox.ForkResponse, error) {
 	forks, err := h.sandboxes.Fork(ctx, sandboxes.ForkRequest{
 		Sandbox: req.Sandbox, Snapshot: req.Snapshot, Count: int(value(req.Count)), Labels: req.Labels, Env: req.Env, TTL: value(req.TTL),
-		IdleTimeout: value(req.IdleTimeout), OnIdle: req.OnIdle,
+		ResumeTTL: value(req.ResumeTTL), IdleTimeout: value(req.IdleTimeout), OnIdle: req.OnIdle,
 	})
 	if err != nil {
 		return nil, err
