@@ -24,6 +24,7 @@ import (
 	"miren.dev/runtime/cli/mcp"
 	"miren.dev/runtime/cli/mcpsandboxd"
 	"miren.dev/runtime/cli/node"
+	"miren.dev/runtime/cli/policy"
 	"miren.dev/runtime/cli/pool"
 	"miren.dev/runtime/cli/quota"
 	"miren.dev/runtime/cli/route"
@@ -72,6 +73,7 @@ var commands = []entry{
 	{path: "preview", make: sandbox.NewPreviews},
 	{path: "secret", make: secret.New},
 	{path: "quota", make: quota.New},
+	{path: "policy", make: policy.New},
 	{path: "mcp", make: mcp.New},
 	{path: "mcp-sandboxd", make: mcpsandboxd.New},
 	{path: "template", make: template.New},

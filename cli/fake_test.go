@@ -30,6 +30,7 @@ import (
 	"miren.dev/runtime/cli/console"
 	"miren.dev/runtime/domain/identities"
 	"miren.dev/runtime/domain/keys"
+	"miren.dev/runtime/domain/policies"
 	"miren.dev/runtime/domain/previews"
 	"miren.dev/runtime/domain/quotas"
 	"miren.dev/runtime/domain/secrets"
@@ -145,6 +146,7 @@ func (f *fake) serveOn(l net.Listener, cfg *tls.Config) (stop func()) {
 	secret.RegisterSecrets(srv, rpcserver.Secrets(&secrets.Service{Store: f.store, Sealer: sealer}))
 	set := informer.New(informer.Config{Reader: f.store})
 	core.RegisterQuotas(srv, rpcserver.Quotas(quotas.New(f.store, set)))
+	core.RegisterPolicies(srv, rpcserver.Policies(policies.New(f.store, set)))
 	store.RegisterEntities(srv, remote.NewServer(f.store, api.Kinds()))
 	server.RegisterServer(srv, fakeServer{f})
 	server.RegisterNodes(srv, fakeNodes{f})

@@ -193,6 +193,7 @@ const (
 	FailureReasonUnhealthy FailureReason = "unhealthy" // It listens, but its probe never passed.
 	FailureReasonTimeout   FailureReason = "timeout"   // It took longer than allowed.
 	FailureReasonVolume    FailureReason = "volume"    // A disk that it mounts cannot be used.
+	FailureReasonPolicy    FailureReason = "policy"    // The policy of the project does not permit it.
 	FailureReasonLease     FailureReason = "lease"     // Another deployment took over.
 	FailureReasonInternal  FailureReason = "internal"  // A fault of runtime itself.
 )
@@ -211,6 +212,7 @@ func (e FailureReason) Valid() bool {
 		FailureReasonUnhealthy,
 		FailureReasonTimeout,
 		FailureReasonVolume,
+		FailureReasonPolicy,
 		FailureReasonLease,
 		FailureReasonInternal:
 		return true
@@ -220,7 +222,7 @@ func (e FailureReason) Valid() bool {
 
 // Choices lists the values in the order of their declaration.
 func (FailureReason) Choices() []string {
-	return []string{"source", "plan", "build", "image", "capacity", "crash", "oom", "port", "unhealthy", "timeout", "volume", "lease", "internal"}
+	return []string{"source", "plan", "build", "image", "capacity", "crash", "oom", "port", "unhealthy", "timeout", "volume", "policy", "lease", "internal"}
 }
 
 // YieldedPool: A pool that has fewer sandboxes for the time of a rollout.
@@ -1136,7 +1138,7 @@ var BuildKind = &schema.Kind{
 		{Path: "status.image", Number: 4, Type: "string", Doc: "Image reference with digest."},
 		{Path: "status.services", Number: 5, Type: "list of component service", Doc: "Services found in the source (app.toml, Procfile, detection)."},
 		{Path: "status.env", Number: 6, Type: "map of string", Doc: "Environment found in the source's app.toml."},
-		{Path: "status.reason", Number: 12, Type: "enum failure_reason", Doc: "Class of its failure.", Choices: []string{"source", "plan", "build", "image", "capacity", "crash", "oom", "port", "unhealthy", "timeout", "volume", "lease", "internal"}},
+		{Path: "status.reason", Number: 12, Type: "enum failure_reason", Doc: "Class of its failure.", Choices: []string{"source", "plan", "build", "image", "capacity", "crash", "oom", "port", "unhealthy", "timeout", "volume", "policy", "lease", "internal"}},
 		{Path: "status.message", Number: 7, Type: "string", Doc: "Reason of its failure."},
 		{Path: "status.hint", Number: 8, Type: "string", Doc: "Advice for the user."},
 		{Path: "status.log_tail", Number: 9, Type: "list of string", Doc: "Last lines when it failed."},

@@ -223,6 +223,208 @@ func (x *KeyRequest) ValidateFields(v *schema.Validator) {
 	v.Required("name", x.Name != "")
 }
 
+// PolicyRequest: Names a project.
+type PolicyRequest struct {
+	// Name of the project; absent: default.
+	Project string `cbor:"1,keyasint,omitempty" json:"project,omitempty"`
+}
+
+// MarshalJSON renders x; durations are strings, secrets are redacted.
+func (x PolicyRequest) MarshalJSON() ([]byte, error) { return schema.EncodeJSON(&x) }
+
+// UnmarshalJSON decodes x; unknown fields are errors, missing ones get their defaults.
+func (x *PolicyRequest) UnmarshalJSON(b []byte) error { return schema.DecodeJSON(b, x) }
+
+// Validate reports every field that breaks its rules, as one error of class
+// invalid_argument.
+func (x *PolicyRequest) Validate() error { return schema.Validate(x) }
+
+// ValidateFields is Validate below the path that v is at.
+func (x *PolicyRequest) ValidateFields(v *schema.Validator) {
+}
+
+// PolicyResponse: The policy of a project.
+type PolicyResponse struct {
+	// Name of the project.
+	Project string `cbor:"1,keyasint" json:"project" schema:"required"`
+	// Its rules; those that are absent permit everything.
+	Policy Policy `cbor:"2,keyasint" json:"policy" schema:"required"`
+}
+
+// SetDefaults sets every field that has a default.
+func (x *PolicyResponse) SetDefaults() {
+	x.Policy.SetDefaults()
+}
+
+// UnmarshalCBOR decodes x; fields that are missing get their defaults.
+func (x *PolicyResponse) UnmarshalCBOR(b []byte) error {
+	type plain PolicyResponse
+	*x = PolicyResponse{}
+	x.SetDefaults()
+	return schema.Unmarshal(b, (*plain)(x))
+}
+
+// MarshalJSON renders x; durations are strings, secrets are redacted.
+func (x PolicyResponse) MarshalJSON() ([]byte, error) { return schema.EncodeJSON(&x) }
+
+// UnmarshalJSON decodes x; unknown fields are errors, missing ones get their defaults.
+func (x *PolicyResponse) UnmarshalJSON(b []byte) error { return schema.DecodeJSON(b, x) }
+
+// Validate reports every field that breaks its rules, as one error of class
+// invalid_argument.
+func (x *PolicyResponse) Validate() error { return schema.Validate(x) }
+
+// ValidateFields is Validate below the path that v is at.
+func (x *PolicyResponse) ValidateFields(v *schema.Validator) {
+	v.Required("project", x.Project != "")
+	v.In("policy", &x.Policy)
+}
+
+// SetPolicyRequest: Sets rules of the policy of a project.
+type SetPolicyRequest struct {
+	// Name of the project; absent: default.
+	Project string `cbor:"1,keyasint,omitempty" json:"project,omitempty"`
+	// Rules that change; those that are absent or false stay.
+	Policy Policy `cbor:"2,keyasint" json:"policy" schema:"required"`
+}
+
+// SetDefaults sets every field that has a default.
+func (x *SetPolicyRequest) SetDefaults() {
+	x.Policy.SetDefaults()
+}
+
+// UnmarshalCBOR decodes x; fields that are missing get their defaults.
+func (x *SetPolicyRequest) UnmarshalCBOR(b []byte) error {
+	type plain SetPolicyRequest
+	*x = SetPolicyRequest{}
+	x.SetDefaults()
+	return schema.Unmarshal(b, (*plain)(x))
+}
+
+// MarshalJSON renders x; durations are strings, secrets are redacted.
+func (x SetPolicyRequest) MarshalJSON() ([]byte, error) { return schema.EncodeJSON(&x) }
+
+// UnmarshalJSON decodes x; unknown fields are errors, missing ones get their defaults.
+func (x *SetPolicyRequest) UnmarshalJSON(b []byte) error { return schema.DecodeJSON(b, x) }
+
+// Validate reports every field that breaks its rules, as one error of class
+// invalid_argument.
+func (x *SetPolicyRequest) Validate() error { return schema.Validate(x) }
+
+// ValidateFields is Validate below the path that v is at.
+func (x *SetPolicyRequest) ValidateFields(v *schema.Validator) {
+	v.In("policy", &x.Policy)
+}
+
+// ClearPolicyRequest: Removes rules of the policy of a project.
+type ClearPolicyRequest struct {
+	// Name of the project; absent: default.
+	Project string `cbor:"1,keyasint,omitempty" json:"project,omitempty"`
+	// Rules; absent: all of them.
+	Rules []PolicyRule `cbor:"2,keyasint,omitempty" json:"rules,omitempty"`
+}
+
+// MarshalJSON renders x; durations are strings, secrets are redacted.
+func (x ClearPolicyRequest) MarshalJSON() ([]byte, error) { return schema.EncodeJSON(&x) }
+
+// UnmarshalJSON decodes x; unknown fields are errors, missing ones get their defaults.
+func (x *ClearPolicyRequest) UnmarshalJSON(b []byte) error { return schema.DecodeJSON(b, x) }
+
+// Validate reports every field that breaks its rules, as one error of class
+// invalid_argument.
+func (x *ClearPolicyRequest) Validate() error { return schema.Validate(x) }
+
+// ValidateFields is Validate below the path that v is at.
+func (x *ClearPolicyRequest) ValidateFields(v *schema.Validator) {
+	for i, e := range x.Rules {
+		schema.CheckEnum(v, schema.ElemName("rules", i), e)
+	}
+}
+
+// PolicyReportRequest: Names the project of a report.
+type PolicyReportRequest struct {
+	// Name of the project; absent: every project that the caller sees.
+	Project string `cbor:"1,keyasint,omitempty" json:"project,omitempty"`
+}
+
+// MarshalJSON renders x; durations are strings, secrets are redacted.
+func (x PolicyReportRequest) MarshalJSON() ([]byte, error) { return schema.EncodeJSON(&x) }
+
+// UnmarshalJSON decodes x; unknown fields are errors, missing ones get their defaults.
+func (x *PolicyReportRequest) UnmarshalJSON(b []byte) error { return schema.DecodeJSON(b, x) }
+
+// Validate reports every field that breaks its rules, as one error of class
+// invalid_argument.
+func (x *PolicyReportRequest) Validate() error { return schema.Validate(x) }
+
+// ValidateFields is Validate below the path that v is at.
+func (x *PolicyReportRequest) ValidateFields(v *schema.Validator) {
+}
+
+// PolicyFinding: Something that violates a rule, or deserves a look.
+type PolicyFinding struct {
+	// Name of the project.
+	Project string `cbor:"1,keyasint" json:"project" schema:"required"`
+	// Kind of what is concerned, such as sandbox.
+	Kind string `cbor:"2,keyasint" json:"kind" schema:"required"`
+	// Its id.
+	ID string `cbor:"3,keyasint" json:"id" schema:"required"`
+	// Its name.
+	Name string `cbor:"4,keyasint,omitempty" json:"name,omitempty"`
+	// The rule that it violates; absent: it violates none, but deserves a look.
+	Rule PolicyRule `cbor:"5,keyasint,omitempty" json:"rule,omitempty"`
+	// What is wrong.
+	Message string `cbor:"6,keyasint" json:"message" schema:"required"`
+}
+
+// MarshalJSON renders x; durations are strings, secrets are redacted.
+func (x PolicyFinding) MarshalJSON() ([]byte, error) { return schema.EncodeJSON(&x) }
+
+// UnmarshalJSON decodes x; unknown fields are errors, missing ones get their defaults.
+func (x *PolicyFinding) UnmarshalJSON(b []byte) error { return schema.DecodeJSON(b, x) }
+
+// Validate reports every field that breaks its rules, as one error of class
+// invalid_argument.
+func (x *PolicyFinding) Validate() error { return schema.Validate(x) }
+
+// ValidateFields is Validate below the path that v is at.
+func (x *PolicyFinding) ValidateFields(v *schema.Validator) {
+	v.Required("project", x.Project != "")
+	v.Required("kind", x.Kind != "")
+	v.Required("id", x.ID != "")
+	if x.Rule != "" {
+		schema.CheckEnum(v, "rule", x.Rule)
+	}
+	v.Required("message", x.Message != "")
+}
+
+// PolicyReport: What violates the policies of projects.
+type PolicyReport struct {
+	// Number of projects that were examined.
+	Projects int64 `cbor:"1,keyasint" json:"projects" schema:"required"`
+	// Number of findings with a rule.
+	Violations int64 `cbor:"2,keyasint" json:"violations" schema:"required"`
+	// Findings, violations first.
+	Findings []PolicyFinding `cbor:"3,keyasint,omitempty" json:"findings,omitempty"`
+}
+
+// MarshalJSON renders x; durations are strings, secrets are redacted.
+func (x PolicyReport) MarshalJSON() ([]byte, error) { return schema.EncodeJSON(&x) }
+
+// UnmarshalJSON decodes x; unknown fields are errors, missing ones get their defaults.
+func (x *PolicyReport) UnmarshalJSON(b []byte) error { return schema.DecodeJSON(b, x) }
+
+// Validate reports every field that breaks its rules, as one error of class
+// invalid_argument.
+func (x *PolicyReport) Validate() error { return schema.Validate(x) }
+
+// ValidateFields is Validate below the path that v is at.
+func (x *PolicyReport) ValidateFields(v *schema.Validator) {
+	for i := range x.Findings {
+		v.InElem("findings", i, &x.Findings[i])
+	}
+}
+
 // Quotas is what serves the service. Shows and sets what projects may use.
 type Quotas interface {
 	// Show: Returns the quota of a project, and what the project uses. Permission: read, in
@@ -305,6 +507,151 @@ var methodQuotasSet = &rpc.Method{
 var QuotasService = &rpc.Service{Name: "core.Quotas", Methods: []*rpc.Method{
 	methodQuotasShow,
 	methodQuotasSet,
+}}
+
+// Policies is what serves the service. Shows and sets what sandboxes, previews and keys
+// of projects must be like.
+type Policies interface {
+	// Show: Returns the policy of a project. Permission: read, in the project of project.
+	Show(ctx context.Context, req *PolicyRequest) (*PolicyResponse, error)
+	// Set: Sets rules of the policy of a project. They hold for new sandboxes, previews and
+	// keys; those that exist stay. Permission: admin, in all projects.
+	Set(ctx context.Context, req *SetPolicyRequest) (*PolicyResponse, error)
+	// Clear: Removes rules of the policy of a project, or all of them. Permission: admin, in
+	// all projects.
+	Clear(ctx context.Context, req *ClearPolicyRequest) (*PolicyResponse, error)
+	// Report: Reports what violates the policies of projects, and what else deserves a look:
+	// public previews, keys that do not expire, are not used or have the role admin.
+	// Permission: read, for the caller's projects.
+	Report(ctx context.Context, req *PolicyReportRequest) (*PolicyReport, error)
+}
+
+// RegisterPolicies makes s serve impl.
+func RegisterPolicies(s *rpc.Server, impl Policies) { s.Register(PoliciesService, impl) }
+
+// PoliciesClient is what calls the service.
+type PoliciesClient interface {
+	// Show: Returns the policy of a project. Permission: read, in the project of project.
+	Show(ctx context.Context, req *PolicyRequest) (*PolicyResponse, error)
+	// Set: Sets rules of the policy of a project. They hold for new sandboxes, previews and
+	// keys; those that exist stay. Permission: admin, in all projects.
+	Set(ctx context.Context, req *SetPolicyRequest) (*PolicyResponse, error)
+	// Clear: Removes rules of the policy of a project, or all of them. Permission: admin, in
+	// all projects.
+	Clear(ctx context.Context, req *ClearPolicyRequest) (*PolicyResponse, error)
+	// Report: Reports what violates the policies of projects, and what else deserves a look:
+	// public previews, keys that do not expire, are not used or have the role admin.
+	// Permission: read, for the caller's projects.
+	Report(ctx context.Context, req *PolicyReportRequest) (*PolicyReport, error)
+}
+
+type clientPolicies struct{ conn rpc.Conn }
+
+// NewPoliciesClient makes a client that calls through c.
+func NewPoliciesClient(c rpc.Conn) PoliciesClient { return clientPolicies{c} }
+
+func (c clientPolicies) Show(ctx context.Context, req *PolicyRequest) (*PolicyResponse, error) {
+	resp := new(PolicyResponse)
+	if err := c.conn.Call(ctx, &methodPoliciesShow.MethodInfo, req, resp); err != nil {
+		return nil, err
+	}
+	return resp, nil
+}
+
+func (c clientPolicies) Set(ctx context.Context, req *SetPolicyRequest) (*PolicyResponse, error) {
+	resp := new(PolicyResponse)
+	if err := c.conn.Call(ctx, &methodPoliciesSet.MethodInfo, req, resp); err != nil {
+		return nil, err
+	}
+	return resp, nil
+}
+
+func (c clientPolicies) Clear(ctx context.Context, req *ClearPolicyRequest) (*PolicyResponse, error) {
+	resp := new(PolicyResponse)
+	if err := c.conn.Call(ctx, &methodPoliciesClear.MethodInfo, req, resp); err != nil {
+		return nil, err
+	}
+	return resp, nil
+}
+
+func (c clientPolicies) Report(ctx context.Context, req *PolicyReportRequest) (*PolicyReport, error) {
+	resp := new(PolicyReport)
+	if err := c.conn.Call(ctx, &methodPoliciesReport.MethodInfo, req, resp); err != nil {
+		return nil, err
+	}
+	return resp, nil
+}
+
+var methodPoliciesShow = &rpc.Method{
+	MethodInfo: rpc.MethodInfo{
+		Service: "core.Policies", Name: "Show", Full: "core.Policies/Show", Permission: "read", Project: rpc.ProjectRequest, Idempotent: true, Stream: rpc.StreamNone, Audit: false,
+	},
+	Target: func(req any) rpc.Target {
+		r := req.(*PolicyRequest)
+		return rpc.Target{Project: r.Project}
+	},
+	Unary: func(ctx context.Context, impl any, d rpc.Decoder) (any, error) {
+		req := new(PolicyRequest)
+		if err := d.Decode(req); err != nil {
+			return nil, err
+		}
+		return impl.(Policies).Show(ctx, req)
+	},
+}
+
+var methodPoliciesSet = &rpc.Method{
+	MethodInfo: rpc.MethodInfo{
+		Service: "core.Policies", Name: "Set", Full: "core.Policies/Set", Permission: "admin", Project: rpc.ProjectCluster, Idempotent: true, Stream: rpc.StreamNone, Audit: true,
+	},
+	Subject: func(req any) rpc.Subject {
+		r := req.(*SetPolicyRequest)
+		return rpc.Subject{Kind: "project", ID: string(r.Project)}
+	},
+	Unary: func(ctx context.Context, impl any, d rpc.Decoder) (any, error) {
+		req := new(SetPolicyRequest)
+		if err := d.Decode(req); err != nil {
+			return nil, err
+		}
+		return impl.(Policies).Set(ctx, req)
+	},
+}
+
+var methodPoliciesClear = &rpc.Method{
+	MethodInfo: rpc.MethodInfo{
+		Service: "core.Policies", Name: "Clear", Full: "core.Policies/Clear", Permission: "admin", Project: rpc.ProjectCluster, Idempotent: true, Stream: rpc.StreamNone, Audit: true,
+	},
+	Subject: func(req any) rpc.Subject {
+		r := req.(*ClearPolicyRequest)
+		return rpc.Subject{Kind: "project", ID: string(r.Project)}
+	},
+	Unary: func(ctx context.Context, impl any, d rpc.Decoder) (any, error) {
+		req := new(ClearPolicyRequest)
+		if err := d.Decode(req); err != nil {
+			return nil, err
+		}
+		return impl.(Policies).Clear(ctx, req)
+	},
+}
+
+var methodPoliciesReport = &rpc.Method{
+	MethodInfo: rpc.MethodInfo{
+		Service: "core.Policies", Name: "Report", Full: "core.Policies/Report", Permission: "read", Project: rpc.ProjectHandler, Idempotent: true, Stream: rpc.StreamNone, Audit: false,
+	},
+	Unary: func(ctx context.Context, impl any, d rpc.Decoder) (any, error) {
+		req := new(PolicyReportRequest)
+		if err := d.Decode(req); err != nil {
+			return nil, err
+		}
+		return impl.(Policies).Report(ctx, req)
+	},
+}
+
+// PoliciesService is the table of the service.
+var PoliciesService = &rpc.Service{Name: "core.Policies", Methods: []*rpc.Method{
+	methodPoliciesShow,
+	methodPoliciesSet,
+	methodPoliciesClear,
+	methodPoliciesReport,
 }}
 
 // Keys is what serves the service. Makes and deletes API keys.
@@ -396,5 +743,6 @@ var KeysService = &rpc.Service{Name: "core.Keys", Methods: []*rpc.Method{
 // Services are the services of this package.
 var Services = []*rpc.Service{
 	QuotasService,
+	PoliciesService,
 	KeysService,
 }

@@ -21,7 +21,7 @@ import (
 
 // New makes the commands.
 func New(e *command.Env) *cobra.Command {
-	return command.Group("audit", "Show who changed what, and was refused", newList(e))
+	return command.Group("audit", "Show who changed what, and what violates policies", newList(e), newPolicy(e))
 }
 
 type listOptions struct {

@@ -67,9 +67,9 @@ type Reconciler struct {
 	Logger    *slog.Logger
 	// URL returns the URL of an app, "" if it has none.
 	URL func(a *app.App) string
-	// Quota returns the error with which Store would refuse operations; nil: there
+	// Admit returns the error with which Store would refuse operations; nil: there
 	// are no quotas.
-	Quota func(ctx context.Context, ops []entity.Op) error
+	Admit func(ctx context.Context, ops []entity.Op) error
 	// DrainTimeout bounds the wait for requests to the old version.
 	DrainTimeout time.Duration
 	// Now is the clock; nil: time.Now.

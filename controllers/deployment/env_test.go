@@ -1,6 +1,7 @@
 package deployment_test
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -32,6 +33,7 @@ import (
 	"miren.dev/runtime/controllers/scheduler"
 	"miren.dev/runtime/domain/apps"
 	"miren.dev/runtime/domain/disks"
+	"miren.dev/runtime/domain/policies"
 	"miren.dev/runtime/domain/projects"
 	"miren.dev/runtime/domain/quotas"
 	"miren.dev/runtime/entity"
@@ -64,6 +66,7 @@ type env struct {
 	bad       atomic.Pointer[string] // a violation of an invariant
 	retained  retention.Config
 	quotas    *quotas.Store // of the last control plane
+	policies  *policies.Store
 }
 
 func newEnv(t *testing.T) *env {
@@ -103,8 +106,11 @@ func (e *env) control(s entity.Store) (stop func()) {
 		Builder: &builder{e}, Bases: bases{}, Sources: e.sources, Logs: e.logs, TempDir: e.temp, Parallel: 4, Timeout: time.Minute, Logger: e.logger,
 	}
 	builds.Store = kittest.Hold(e, s, builds.Controller())
-	e.quotas = quotas.New(s, set)
-	deps := &deployment.Reconciler{Quota: e.quotas.Check, Informers: set, Drainer: e.drainer, Logger: e.logger, DrainTimeout: 2 * time.Minute, Now: e.now,
+	policy := policies.New(s, set)
+	e.policies, e.quotas = policy, quotas.New(policy, set)
+	deps := &deployment.Reconciler{Admit: func(ctx context.Context, ops []entity.Op) error {
+		return cmp.Or(policy.Check(ctx, ops), e.quotas.Check(ctx, ops))
+	}, Informers: set, Drainer: e.drainer, Logger: e.logger, DrainTimeout: 2 * time.Minute, Now: e.now,
 		URL: func(a *app.App) string { return "http://" + a.Name + ".localhost" + *e.port.Load() + "/" }}
 	deps.Store = kittest.Hold(e, &slowList{e.quotas, e}, deps.Controller())
 	pools := &pool.Reconciler{Logger: e.logger, Now: e.now}

@@ -7,22 +7,23 @@ import (
 	"miren.dev/runtime/api/app"
 	"miren.dev/runtime/api/sandbox"
 	"miren.dev/runtime/domain/apps"
+	"miren.dev/runtime/domain/policies"
 	"miren.dev/runtime/domain/quotas"
 	"miren.dev/runtime/entity"
 	"miren.dev/runtime/pkg/errs"
 )
 
-// checkQuota returns the failure of a deployment if the quota of its project has
-// no room for the sandboxes of services of a version beside those that run, which
+// checkAdmission returns the failure of a deployment if the policy of its project does
+// not permit, or its quota has no room for, the sandboxes of services of a version beside those that run, which
 // the deployment keeps.
-func (r *rollout) checkQuota(ctx context.Context, ver *app.AppVersion, services []*app.Service) (*app.Failure, error) {
-	if r.Quota == nil {
+func (r *rollout) checkAdmission(ctx context.Context, ver *app.AppVersion, services []*app.Service) (*app.Failure, error) {
+	if r.Admit == nil {
 		return nil, nil
 	}
 	var ops []entity.Op
 	for _, svc := range services {
 		sb := sandbox.NewSandbox()
-		sb.Project, sb.Spec.Template = r.app.Project, apps.PoolFor(r.app, ver, svc).Spec.Template
+		sb.Project, sb.Spec.App, sb.Spec.Template = r.app.Project, r.app.GetID(), apps.PoolFor(r.app, ver, svc).Spec.Template
 		op, err := entity.CreateOp(sb)
 		if err != nil {
 			return nil, err
@@ -31,15 +32,19 @@ func (r *rollout) checkQuota(ctx context.Context, ver *app.AppVersion, services 
 			ops = append(ops, op)
 		}
 	}
-	err := r.Quota(ctx, ops)
-	if f := overQuota(err); f != nil {
+	err := r.Admit(ctx, ops)
+	if f := refusal(err); f != nil {
 		return f, nil
 	}
 	return nil, err
 }
 
-// overQuota returns the failure for the refusal of a quota, nil for other errors.
-func overQuota(err error) *app.Failure {
+// refusal returns the failure for the refusal of a policy or quota, nil for other
+// errors.
+func refusal(err error) *app.Failure {
+	if policies.Refused(err) {
+		return &app.Failure{Reason: app.FailureReasonPolicy, Message: err.Error(), Hint: errs.HintOf(err)}
+	}
 	if !quotas.Refused(err) {
 		return nil
 	}

@@ -72,3 +72,29 @@ func TestWriterReplacesItsSandboxWithinTheQuota(t *testing.T) {
 	d := e.succeed(e.deploy("shop", e.source("ok", "web@data=ok")))
 	e.served(schema.ID(d.Status.Version))
 }
+
+// A version that the policy does not permit fails before it starts anything, and the
+// one that serves goes on; its sandboxes are replaced.
+func TestRolloutBeyondThePolicyFailsBeforeItStarts(t *testing.T) {
+	e := newEnv(t)
+	e.control(e.store)
+	first := e.succeed(e.deploy("shop", e.source("ok", "web=ok")))
+	if _, err := e.policies.Set(t.Context(), "", core.Policy{MaxEgress: core.PolicyEgressNone}); err != nil {
+		t.Fatal(err)
+	}
+	for _, source := range []string{e.source("ok", "web=ok"), e.source("ok", "release=ok", "web=ok")} {
+		d := e.phase(e.deploy("shop", source), app.DeploymentPhaseFailed)
+		if f := d.Status.Failure; f == nil || f.Reason != app.FailureReasonPolicy || !strings.Contains(f.Message, "max_egress") || !strings.Contains(f.Hint, "r policy") {
+			t.Fatalf("failure %+v", f)
+		}
+	}
+	if a := e.settled("shop"); a.Status.ActiveVersion != first.Status.Version || e.live("shop") != 1 {
+		t.Errorf("%+v, %d live", a.Status, e.live("shop"))
+	}
+	for _, sb := range list(e, func(*sandbox.Sandbox) bool { return true }) {
+		if err := entity.Remove[sandbox.Sandbox](t.Context(), e.store, sb.GetID()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	e.eventually("its sandbox is replaced", func() bool { return e.live("shop") == 1 })
+}

@@ -113,7 +113,7 @@ func pointers[T any](list []T) []*T {
 // transaction.
 func (r *rollout) createVersion(ctx context.Context, spec app.AppVersionSpec) (time.Duration, error) {
 	beside := slices.DeleteFunc(pointers(spec.Services), writes) // the others replace sandboxes
-	failure, err := r.checkQuota(ctx, &app.AppVersion{Spec: spec}, beside)
+	failure, err := r.checkAdmission(ctx, &app.AppVersion{Spec: spec}, beside)
 	if err != nil {
 		return 0, err
 	}
@@ -149,7 +149,7 @@ func (r *rollout) createVersion(ctx context.Context, spec app.AppVersionSpec) (t
 		if errs.Is(err, errs.AlreadyExists) && attempt < maxTaken {
 			continue // an entity made by hand has that name
 		}
-		if f := overQuota(err); f != nil { // for the release command
+		if f := refusal(err); f != nil { // for the release command
 			r.dep.Status.Version = ""
 			return 0, r.fail(ctx, *f)
 		}
@@ -192,7 +192,7 @@ func (r *rollout) start(ctx context.Context) (time.Duration, error) {
 	case st.failure != nil:
 		return 0, r.fail(ctx, *st.failure)
 	case len(st.missing) > 0:
-		failure, err := r.checkQuota(ctx, ver, st.missing)
+		failure, err := r.checkAdmission(ctx, ver, st.missing)
 		if err != nil {
 			return 0, err
 		}

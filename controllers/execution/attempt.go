@@ -18,6 +18,7 @@ import (
 	"miren.dev/runtime/api/id"
 	"miren.dev/runtime/api/sandbox"
 	"miren.dev/runtime/domain/executions"
+	"miren.dev/runtime/domain/policies"
 	"miren.dev/runtime/domain/quotas"
 	"miren.dev/runtime/domain/sandboxes"
 	"miren.dev/runtime/entity"
@@ -274,7 +275,7 @@ func (a *attempt) readResult(sid id.Sandbox) {
 	ctx, cancel := context.WithTimeout(a.ctx, resultTimeout)
 	defer cancel()
 	_, p, err := a.r.Sandboxes.Exec(ctx, sandboxes.ExecRequest{
-		Sandbox: sid, NoInput: true,
+		Sandbox: sid, NoInput: true, Internal: true,
 		Command: []string{"/bin/sh", "-c", `[ ! -f "$1" ] || head -c "$2" -- "$1"; rm -rf -- "$1" "$3"`, "sh", a.resultFile(), strconv.Itoa(execution.MaxOutput + 1), a.programDir()},
 	})
 	if err != nil {
@@ -297,7 +298,7 @@ func (a *attempt) notStarted(err error) ending {
 	if code, ok := sandboxes.ExitCode(err); ok {
 		return ending{outcome: execution.OutcomeFailed, exitCode: &code, message: message(err)}
 	}
-	return ending{outcome: execution.OutcomeSetup, message: message(err), refused: quotas.Refused(err), permanent: errs.Is(err, errs.InvalidArgument) || errs.Is(err, errs.NotFound)}
+	return ending{outcome: execution.OutcomeSetup, message: message(err), refused: quotas.Refused(err), permanent: policies.Refused(err) || errs.Is(err, errs.InvalidArgument) || errs.Is(err, errs.NotFound)}
 }
 
 // ended returns the ending of a program that ended with an exit code, or whose

@@ -23,6 +23,7 @@ import (
 
 	"miren.dev/runtime/api/execution"
 	"miren.dev/runtime/api/id"
+	"miren.dev/runtime/domain/policies"
 	"miren.dev/runtime/domain/projects"
 	"miren.dev/runtime/domain/templates"
 	"miren.dev/runtime/entity"
@@ -44,7 +45,8 @@ type Service struct {
 	MaxBytes  int64          // most bytes of their requests; 0: unbounded
 	// Quota returns the error with which Store would refuse operations; nil: there
 	// are no quotas.
-	Quota func(ctx context.Context, ops []entity.Op) error
+	Quota    func(ctx context.Context, ops []entity.Op) error
+	Policies *policies.Store // nil: there are no policies
 
 	inputBytes atomic.Int64 // of the requests of the executions in the store
 	live       sync.Map     // id.Execution to *Live, of attempts under way in this process

@@ -345,6 +345,14 @@ func (s *Service) checkPlace(ctx context.Context, project schema.ID, req *execut
 		if err == nil && sb.Project != project {
 			return errs.New(errs.NotFound, "the project has no sandbox %s", req.Sandbox)
 		}
+		if err != nil {
+			return err
+		}
+		return s.Policies.CheckProgram(ctx, sb, isSet(req.Confine))
+	}
+	sb := sandbox.NewSandbox() // in which it will run
+	sb.Project = project
+	if err := s.Policies.CheckProgram(ctx, sb, isSet(req.Confine)); err != nil {
 		return err
 	}
 	switch {
@@ -355,10 +363,14 @@ func (s *Service) checkPlace(ctx context.Context, project schema.ID, req *execut
 	case req.Image != "" && req.Agent != "":
 		return errs.New(errs.InvalidArgument, "an agent needs a template: its session is a sandbox of that")
 	case sp.Template == "":
-		return nil
+		return s.Policies.CheckSource(ctx, sb)
 	}
-	_, _, err := s.Templates.Find(ctx, project, sp.Template)
-	return err
+	_, v, err := s.Templates.Find(ctx, project, sp.Template)
+	if err != nil {
+		return err
+	}
+	sb.Spec.TemplateVersion = v.GetID()
+	return s.Policies.CheckSource(ctx, sb)
 }
 
 // summary returns the begin of a command line for people.

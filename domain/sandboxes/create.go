@@ -72,7 +72,8 @@ type Volume struct {
 // the agent's own, or a warm one. Errors: InvalidArgument for a command or
 // environment with which no process can be started, and without an image;
 // NotFound for an app, service, template or image that does not exist;
-// FailedPrecondition if the app serves no version.
+// FailedPrecondition if the app serves no version; PermissionDenied if the policy
+// of the project does not permit it.
 func (s *Service) Create(ctx context.Context, project string, req CreateRequest) (*sandbox.Sandbox, error) {
 	sb, t, err := s.prepare(ctx, project, req)
 	if err != nil {
@@ -119,7 +120,7 @@ func (s *Service) prepare(ctx context.Context, project string, req CreateRequest
 		sb.Spec.IdleTimeout = &req.IdleTimeout
 	}
 	sb.Spec.OnIdle = cmp.Or(req.OnIdle, sb.Spec.OnIdle)
-	return sb, made, nil
+	return sb, made, s.Policies.Default(ctx, sb)
 }
 
 // connect sets the network policy and the volumes of a sandbox.

@@ -35,6 +35,7 @@ type ExecRequest struct {
 	NoInput    bool   // its input is /dev/null
 	Detached   bool   // it goes on without its caller
 	Tag        string // its name in the list of processes
+	Internal   bool   // it is the server's own, for which policies do not hold
 
 	// Note, if set, is called with the reason if the sandbox ended and the
 	// process with it.
@@ -54,9 +55,15 @@ func (s *Service) Exec(ctx context.Context, req ExecRequest) (id.Sandbox, Proces
 	if err := CheckProcess(req.Command, req.Env); err != nil {
 		return "", nil, err
 	}
-	sid, err := s.execTarget(ctx, &req)
+	sb, err := s.execTarget(ctx, &req)
 	if err != nil {
 		return "", nil, err
+	}
+	sid := sb.GetID()
+	if !req.Internal {
+		if err := s.Policies.CheckProgram(ctx, sb, false); err != nil {
+			return sid, nil, err
+		}
 	}
 	spec := ExecSpec{Command: req.Command, Env: pairs(req.Env), WorkDir: req.Workdir, User: req.User, TTY: req.TTY, Rows: req.Rows, Cols: req.Cols, NoInput: req.NoInput, Detached: req.Detached, Tag: req.Tag}
 	p, err := s.start(ctx, sid, spec, req.Note)
@@ -71,22 +78,24 @@ func ExitCode(err error) (code int64, ok bool) {
 }
 
 // execTarget returns the sandbox in which to run.
-func (s *Service) execTarget(ctx context.Context, req *ExecRequest) (id.Sandbox, error) {
+func (s *Service) execTarget(ctx context.Context, req *ExecRequest) (*sandbox.Sandbox, error) {
 	if (req.Sandbox == "") == (req.App == "") {
-		return "", errs.New(errs.InvalidArgument, "either a sandbox or an app says where to run the command")
+		return nil, errs.New(errs.InvalidArgument, "either a sandbox or an app says where to run the command")
 	}
 	if req.App != "" {
-		sb, err := s.ready(ctx, req.Project, req.App, req.Service)
-		if err != nil {
-			return "", err
-		}
-		return sb.GetID(), nil
+		return s.ready(ctx, req.Project, req.App, req.Service)
 	}
-	sb, err := s.Running(ctx, req.Sandbox)
+	return s.Running(ctx, req.Sandbox)
+}
+
+// RunningUnconfined is Running for programs outside the second layer.
+// PermissionDenied if the policy of the project does not permit them.
+func (s *Service) RunningUnconfined(ctx context.Context, sid id.Sandbox) (*sandbox.Sandbox, error) {
+	sb, err := s.Running(ctx, sid)
 	if err != nil {
-		return "", err
+		return nil, err
 	}
-	return sb.GetID(), nil
+	return sb, s.Policies.CheckProgram(ctx, sb, false)
 }
 
 // Running returns a sandbox when it runs. It resumes a paused one.

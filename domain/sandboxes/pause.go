@@ -235,6 +235,9 @@ func (s *Service) Fork(ctx context.Context, req ForkRequest) (_ []*sandbox.Sandb
 	var ops []entity.Op
 	for i := range forks {
 		forks[i] = forkOf(from, &req)
+		if err := s.Policies.Default(ctx, forks[i]); err != nil {
+			return nil, err
+		}
 		op, err := entity.CreateOp(forks[i])
 		if err != nil {
 			return nil, err

@@ -12,7 +12,6 @@ import (
 	"miren.dev/runtime/api/id"
 	"miren.dev/runtime/api/sandbox"
 	"miren.dev/runtime/domain/languages"
-	"miren.dev/runtime/entity"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/sandboxfs"
 )
@@ -102,13 +101,12 @@ func (s *Service) RunCode(ctx context.Context, project string, req RunCodeReques
 // codeSandbox returns the sandbox for a program; end deletes a new one.
 func (s *Service) codeSandbox(ctx context.Context, project string, req *RunCodeRequest) (sb *sandbox.Sandbox, end func(), err error) {
 	if req.Sandbox == "" {
-		return s.ephemeral(ctx, project, &req.RunOnceRequest)
+		return s.ephemeral(ctx, project, &req.RunOnceRequest, req.Confine)
 	}
-	if _, err := s.execTarget(ctx, &ExecRequest{Sandbox: req.Sandbox}); err != nil {
+	if sb, err = s.Running(ctx, req.Sandbox); err != nil {
 		return nil, nil, err
 	}
-	sb, err = entity.Get[sandbox.Sandbox](ctx, s.Store, req.Sandbox)
-	return sb, func() {}, err
+	return sb, func() {}, s.Policies.CheckProgram(ctx, sb, req.Confine)
 }
 
 // Check returns the language of a program. InvalidArgument for a program that

@@ -57,7 +57,7 @@ func (s *Service) RunOnce(ctx context.Context, project string, req RunOnceReques
 		spec.WorkDir, spec.User = req.Workdir, req.User
 	}
 	req.Command = nil
-	sb, end, err := s.ephemeral(ctx, project, &req)
+	sb, end, err := s.ephemeral(ctx, project, &req, false)
 	if err != nil {
 		return "", nil, err
 	}
@@ -69,12 +69,15 @@ func (s *Service) RunOnce(ctx context.Context, project string, req RunOnceReques
 	return sb.GetID(), &once{Process: p, end: end}, nil
 }
 
-// ephemeral returns a new sandbox without a main process, which runs. end
-// deletes it, unless the request keeps it.
-func (s *Service) ephemeral(ctx context.Context, project string, req *RunOnceRequest) (_ *sandbox.Sandbox, end func(), err error) {
+// ephemeral returns a new sandbox without a main process, which runs, for a
+// program. end deletes it, unless the request keeps it.
+func (s *Service) ephemeral(ctx context.Context, project string, req *RunOnceRequest, confined bool) (_ *sandbox.Sandbox, end func(), err error) {
 	req.Idle = true
 	sb, of, err := s.prepare(ctx, project, req.CreateRequest)
 	if err != nil {
+		return nil, nil, err
+	}
+	if err := s.Policies.CheckProgram(ctx, sb, confined); err != nil {
 		return nil, nil, err
 	}
 	t := &sb.Spec.Template

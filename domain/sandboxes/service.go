@@ -7,6 +7,7 @@ import (
 	"miren.dev/runtime/api/sandbox"
 	"miren.dev/runtime/domain/apps"
 	"miren.dev/runtime/domain/disks"
+	"miren.dev/runtime/domain/policies"
 	"miren.dev/runtime/domain/secrets"
 	"miren.dev/runtime/domain/templates"
 	"miren.dev/runtime/entity"
@@ -19,7 +20,8 @@ import (
 // concurrent use.
 type Service struct {
 	Store     entity.Store
-	Informers *informer.Set // informers of Store, for Wait, Exec and Logs
+	Policies  *policies.Store // nil: there are no policies
+	Informers *informer.Set   // informers of Store, for Wait, Exec and Logs
 	Apps      *apps.Service
 	Templates *templates.Service
 	Disks     *disks.Service

@@ -105,6 +105,15 @@ func (r Rule) Covers(o Rule) bool {
 	return r == o
 }
 
+// Includes reports whether everything that o permits is permitted by r too: names
+// below a domain, or addresses of a network.
+func (r Rule) Includes(o Rule) bool {
+	if r.prefix.IsValid() && o.prefix.IsValid() {
+		return r.prefix.Bits() <= o.prefix.Bits() && r.prefix.Contains(o.prefix.Addr())
+	}
+	return r.Covers(o)
+}
+
 // ParseDomain parses a domain, or the names below one; InvalidArgument.
 func ParseDomain(s string) (Rule, error) {
 	r, err := ParseRule(s)

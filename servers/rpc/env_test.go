@@ -27,6 +27,7 @@ import (
 	"miren.dev/runtime/domain/apps"
 	"miren.dev/runtime/domain/disks"
 	"miren.dev/runtime/domain/nodes"
+	"miren.dev/runtime/domain/policies"
 	"miren.dev/runtime/domain/projects"
 	"miren.dev/runtime/domain/quotas"
 	"miren.dev/runtime/domain/routes"
@@ -119,6 +120,7 @@ type env struct {
 	templates sandbox.TemplatesClient
 	fileCalls sandbox.FilesClient
 	quotas    core.QuotasClient
+	policies  core.PoliciesClient
 	files     string // directory with the files of every sandbox
 	rpc       *rpc.Server
 }
@@ -156,7 +158,8 @@ func newEnv(t *testing.T) *env {
 	srv, err := rpc.NewServer(rpc.ServerOptions{Logger: log})
 	e.must(err)
 	name, access := rpcserver.Access()
-	quota := quotas.New(e.store, informers)
+	policy := policies.New(e.store, informers)
+	quota := quotas.New(policy, informers)
 	held := kittest.HoldWriter(t, quota, name, access)
 	svc := &apps.Service{
 		Store: held, Informers: informers, Sealer: sealer, Sources: source.NewStore(source.StoreConfig{Dir: filepath.Join(dir, "sources")}),
@@ -166,11 +169,11 @@ func newEnv(t *testing.T) *env {
 	tpl := templates.New(held, informers, image, log)
 	e.must(tpl.Ship(t.Context()))
 	e.service = sandboxes.New(&sandboxes.Service{
-		Store: held, Informers: informers, Apps: svc, Templates: tpl, Disks: &disks.Service{Store: held, Informers: informers}, Node: e.nodeCalls(log), Sealer: sealer,
+		Store: held, Policies: policy, Informers: informers, Apps: svc, Templates: tpl, Disks: &disks.Service{Store: held, Policies: policy, Informers: informers}, Node: e.nodeCalls(log), Sealer: sealer,
 		Image: image, Logger: log,
 	})
 	rpcserver.Register(srv, rpcserver.Deps{
-		Apps: svc, Routes: &routes.Service{Store: held, Apps: svc}, Nodes: &nodes.Service{Store: held}, Templates: tpl, Sandboxes: e.service, Quotas: quota,
+		Apps: svc, Routes: &routes.Service{Store: held, Apps: svc}, Nodes: &nodes.Service{Store: held}, Templates: tpl, Sandboxes: e.service, Quotas: quota, Policies: policy,
 	})
 	store.RegisterEntities(srv, remote.NewServer(e.store, api.Kinds()))
 	e.rpc = srv
@@ -202,7 +205,7 @@ func newEnv(t *testing.T) *env {
 	c := e.dial(socket)
 	e.apps, e.deploys, e.builds, e.routes = app.NewAppsClient(c), app.NewDeploysClient(c), app.NewBuildsClient(c), app.NewRoutesClient(c)
 	e.templates = sandbox.NewTemplatesClient(c)
-	e.fileCalls, e.quotas = sandbox.NewFilesClient(c), core.NewQuotasClient(c)
+	e.fileCalls, e.quotas, e.policies = sandbox.NewFilesClient(c), core.NewQuotasClient(c), core.NewPoliciesClient(c)
 	e.sandboxes, e.nodes = sandbox.NewSandboxesClient(c), server.NewNodesClient(c)
 	return e
 }

@@ -21,6 +21,7 @@ import (
 	"miren.dev/runtime/domain/executions"
 	domaininterpreter "miren.dev/runtime/domain/interpreter"
 	"miren.dev/runtime/domain/nodes"
+	"miren.dev/runtime/domain/policies"
 	"miren.dev/runtime/domain/previews"
 	"miren.dev/runtime/domain/quotas"
 	"miren.dev/runtime/domain/routes"
@@ -44,6 +45,7 @@ type Deps struct {
 	Executions *executions.Service
 	Secrets    *secrets.Service
 	Quotas     *quotas.Store
+	Policies   *policies.Store
 	Previews   *previews.Service
 	Webhooks   *webhooks.Service
 	History    entity.History
@@ -51,7 +53,7 @@ type Deps struct {
 
 // Register makes s serve apps, deploys, builds, routes, sandboxes, their files and
 // interpreter, previews, templates, nodes, disks, executions, secrets, quotas,
-// webhooks and the history.
+// policies, webhooks and the history.
 func Register(s *rpc.Server, d Deps) {
 	app.RegisterApps(s, &appHandler{d.Apps})
 	app.RegisterDeploys(s, &deployHandler{d.Apps})
@@ -62,7 +64,7 @@ func Register(s *rpc.Server, d Deps) {
 	sandbox.RegisterPreviews(s, Previews(d.Previews))
 	sandbox.RegisterTemplates(s, &templateHandler{d.Templates})
 	interpreter.RegisterInterpreter(s, &interpreterHandler{&domaininterpreter.Service{
-		Running: d.Sandboxes.Running, Node: d.Sandboxes.Node, Sealer: d.Sandboxes.Sealer,
+		Running: d.Sandboxes.RunningUnconfined, Node: d.Sandboxes.Node, Sealer: d.Sandboxes.Sealer,
 	}})
 	server.RegisterNodes(s, &nodeHandler{d.Nodes})
 	disk.RegisterDisks(s, &diskHandler{d.Disks})
@@ -70,6 +72,7 @@ func Register(s *rpc.Server, d Deps) {
 	secret.RegisterSecrets(s, Secrets(d.Secrets))
 	webhook.RegisterWebhooks(s, Webhooks(d.Webhooks))
 	core.RegisterQuotas(s, Quotas(d.Quotas))
+	core.RegisterPolicies(s, Policies(d.Policies))
 	history.RegisterHistory(s, History(d.History))
 }
 

@@ -34,6 +34,7 @@ import (
 	"miren.dev/runtime/domain/egresslog"
 	"miren.dev/runtime/domain/executions"
 	"miren.dev/runtime/domain/nodes"
+	"miren.dev/runtime/domain/policies"
 	"miren.dev/runtime/domain/projects"
 	"miren.dev/runtime/domain/quotas"
 	"miren.dev/runtime/domain/routes"
@@ -67,7 +68,8 @@ type control struct {
 	rt        *kit.Runtime
 	images    *resolver
 	templates *templates.Service
-	quotas    *quotas.Store // store, for what makes sandboxes, disks and executions
+	policies  *policies.Store // store, for what users make
+	quotas    *quotas.Store   // policies, for what makes sandboxes, disks and executions
 	secrets   *secrets.Service
 	egressLog *egresslog.Recorder
 	demand    *sandboxes.Demand // of warm sandboxes: from the services to the pools
@@ -124,7 +126,8 @@ func newControl(cfg *config.Config, m *machine, store entityStore, src sources, 
 		Parallel: int(cfg.Build.Parallel), Timeout: cfg.Build.Timeout, Logger: log.With("controller", "build"), Content: m.images.Content,
 	}
 	c.informers = informer.New(informer.Config{Reader: store, Logger: log.With("component", "informers")})
-	c.quotas = quotas.New(store, c.informers)
+	c.policies = policies.New(store, c.informers)
+	c.quotas = quotas.New(c.policies, c.informers)
 	c.secrets = &secrets.Service{Store: store, Sealer: c.sealer}
 	c.m.secrets.Store(c.secrets)
 	c.egressLog = egresslog.New(store, func(ctx context.Context, sid string) (string, error) {
@@ -133,7 +136,7 @@ func newControl(cfg *config.Config, m *machine, store entityStore, src sources, 
 	c.m.egressLog.Store(c.egressLog)
 	c.runners = runner.NewHub(log.With("component", "runners"))
 	c.images, c.demand = &resolver{m: m}, &sandboxes.Demand{}
-	c.templates = templates.New(store, c.informers, c.images.Resolve, log)
+	c.templates = templates.New(c.policies, c.informers, c.images.Resolve, log)
 	c.templates.Size, c.templates.Sources, c.templates.Keep = c.images.Size, src.Store, int(cfg.Retention.Versions)
 	c.builds.Image = c.images.Resolve
 	c.rt = kit.New(kit.Config{Informers: c.informers, Logger: log, Registerer: reg})
@@ -165,7 +168,7 @@ func (c *control) controllers(nodeID id.Node) []kit.Controller {
 	return []kit.Controller{
 		c.builds.Controller(),
 		(&deployment.Reconciler{
-			Store: c.quotas, Quota: c.quotas.Check, Informers: c.informers, Drainer: c.drainer(), URL: c.appURL, DrainTimeout: c.cfg.Ingress.DrainTimeout,
+			Store: c.quotas, Admit: c.admit, Informers: c.informers, Drainer: c.drainer(), URL: c.appURL, DrainTimeout: c.cfg.Ingress.DrainTimeout,
 			Logger: log("deployment"),
 		}).Controller(),
 		(&template.Reconciler{Templates: c.templates}).Controller(),
@@ -210,6 +213,14 @@ func (c *control) addControllers(nodeID id.Node) error {
 	c.rt.Declare(rpcserver.Access())
 	c.rt.Declare("quota", kit.Access{Owns: kit.Fields(core.ProjectKind, "status")})
 	return c.rt.Check()
+}
+
+// admit returns the error with which operations of a rollout would be refused.
+func (c *control) admit(ctx context.Context, ops []entity.Op) error {
+	if err := c.policies.Check(ctx, ops); err != nil {
+		return err
+	}
+	return c.quotas.Check(ctx, ops)
 }
 
 // drainer reports the requests that the ingress is serving; nil if there is no
@@ -258,14 +269,15 @@ func (c *control) services(src sources) rpcserver.Deps {
 		Secrets:   c.secrets,
 		Quotas:    c.quotas,
 		Webhooks:  &webhooks.Service{Store: c.store, Sealer: c.sealer},
+		Policies:  c.policies,
 		Templates: c.templates,
 		Sandboxes: sandboxes.New(&sandboxes.Service{
-			Store: c.quotas, Informers: c.informers, Apps: a, Templates: c.templates, Disks: d, Secrets: c.secrets, Sealer: c.sealer,
+			Store: c.quotas, Policies: c.policies, Informers: c.informers, Apps: a, Templates: c.templates, Disks: d, Secrets: c.secrets, Sealer: c.sealer,
 			Image: c.images.Resolve, Logger: c.logger, Demand: c.demand,
 			Node: runner.NewNodes(ctlsandbox.LocalNode{Driver: c.m.driver, FileDriver: c.m.driver, Store: c.store, Disks: c.nodeDisks}, c.runners, c.informers),
 		}),
 		Executions: executions.New(&executions.Service{
-			Store: c.quotas, Quota: c.quotas.Check, History: c.store, Informers: c.informers, Objects: c.objects, Templates: c.templates, Sealer: c.sealer,
+			Store: c.quotas, Quota: c.quotas.Check, Policies: c.policies, History: c.store, Informers: c.informers, Objects: c.objects, Templates: c.templates, Sealer: c.sealer,
 			MaxQueued: int(c.cfg.Executions.Queue), MaxBytes: c.cfg.Executions.StoreBytes / 2,
 		}),
 	}

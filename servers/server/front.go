@@ -84,7 +84,7 @@ func newFront(c *control, src sources, stop context.CancelFunc) (*front, error) 
 	if err != nil {
 		return nil, err
 	}
-	f.keys = keys.New(c.store, c.sealer, func() { f.rpc.Recheck() }, c.logger.With("component", "API keys"))
+	f.keys = keys.New(c.policies, c.sealer, func() { f.rpc.Recheck() }, c.logger.With("component", "API keys"))
 	f.audit = audit.NewRecorder(c.store, f.projectOf, c.logger.With("component", "audit"))
 	if f.rpc, err = rpc.NewServer(rpc.ServerOptions{
 		TLS: tlsConfig, Refuse: f.refuse, ProjectOf: f.projectOf, Auditor: f.audit, Logger: c.logger.With("component", "rpc"),
@@ -97,7 +97,7 @@ func newFront(c *control, src sources, stop context.CancelFunc) (*front, error) 
 		return nil, err
 	}
 	deps.Previews = &previews.Service{
-		Store: c.store, Key: preview.NewKey(f.tokenKey), URL: c.localURL, DialSandbox: deps.Sandboxes.Dial, WakeSandbox: deps.Sandboxes.Wake,
+		Store: c.policies, Key: preview.NewKey(f.tokenKey), URL: c.localURL, DialSandbox: deps.Sandboxes.Dial, WakeSandbox: deps.Sandboxes.Wake,
 	}
 	rpcserver.Register(f.rpc, deps)
 	core.RegisterKeys(f.rpc, rpcserver.Keys(f.keys))

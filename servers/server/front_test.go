@@ -9,6 +9,7 @@ import (
 
 	"miren.dev/runtime/api"
 	"miren.dev/runtime/controllers/kit"
+	"miren.dev/runtime/domain/policies"
 	"miren.dev/runtime/domain/quotas"
 	"miren.dev/runtime/domain/templates"
 	"miren.dev/runtime/entity/informer"
@@ -80,7 +81,8 @@ func newFrontEnvOn(t *testing.T, store entityStore, change ...func(*config.Confi
 		m: &machine{cfg: cfg, in: in, logger: log, buildLogs: buildlog.New(in.State("logs"), 0)}, informers: informer.New(informer.Config{Reader: store}),
 		workspace: workspace.Settings{Timeout: 5 * time.Minute},
 	}
-	c.quotas = quotas.New(store, c.informers)
+	c.policies = policies.New(store, c.informers)
+	c.quotas = quotas.New(c.policies, c.informers)
 	c.runners = runner.NewHub(log)
 	c.images = &resolver{m: c.m}
 	c.templates = templates.New(store, c.informers, c.images.Resolve, log)

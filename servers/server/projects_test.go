@@ -182,6 +182,13 @@ var answers = map[string]answer{
 	"core.Quotas/Show": byApp(func(p, _ string) *core.QuotaRequest { return &core.QuotaRequest{Project: p} }),
 	"core.Quotas/Set":  forCluster,
 
+	"core.Policies/Show":  byApp(func(p, _ string) *core.PolicyRequest { return &core.PolicyRequest{Project: p} }),
+	"core.Policies/Set":   forCluster,
+	"core.Policies/Clear": forCluster,
+	"core.Policies/Report": {rpc.ProjectHandler, func(x *tenant) any {
+		return &core.PolicyReportRequest{Project: x.project}
+	}},
+
 	"sandbox.Sandboxes/Run": byApp(func(p, _ string) *sandbox.RunRequest { return &sandbox.RunRequest{Project: p} }),
 	"sandbox.Sandboxes/RunOnce": byApp(func(p, _ string) *sandbox.RunOnceRequest {
 		return &sandbox.RunOnceRequest{Sandbox: sandbox.RunRequest{Project: p}}
