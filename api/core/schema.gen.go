@@ -89,6 +89,154 @@ func (QuotaResource) Choices() []string {
 	return []string{"sandboxes", "cpu_millis", "memory_bytes", "disk_bytes", "executions", "snapshot_bytes"}
 }
 
+// PolicyEgress is an enum. The widest network that a policy permits to sandboxes.
+type PolicyEgress string
+
+// Values of PolicyEgress.
+const (
+	PolicyEgressNone   PolicyEgress = "none"   // No network.
+	PolicyEgressListed PolicyEgress = "listed" // Only what a sandbox lists: its network policy has mode none or list.
+	PolicyEgressAll    PolicyEgress = "all"    // All that the node's firewall permits.
+)
+
+// Valid reports whether e is one of the values.
+func (e PolicyEgress) Valid() bool {
+	switch e {
+	case PolicyEgressNone,
+		PolicyEgressListed,
+		PolicyEgressAll:
+		return true
+	}
+	return false
+}
+
+// Choices lists the values in the order of their declaration.
+func (PolicyEgress) Choices() []string { return []string{"none", "listed", "all"} }
+
+// PolicyRule is an enum. A rule of a policy.
+type PolicyRule string
+
+// Values of PolicyRule.
+const (
+	PolicyRuleTemplates       PolicyRule = "templates"        // Templates that sandboxes are made of.
+	PolicyRuleMaxEgress       PolicyRule = "max_egress"       // The widest network.
+	PolicyRuleNetworks        PolicyRule = "networks"         // What sandboxes may list.
+	PolicyRuleMaxTTL          PolicyRule = "max_ttl"          // Longest time to live of a sandbox.
+	PolicyRuleConfine         PolicyRule = "confine"          // Programs run in the second layer.
+	PolicyRuleMaxCPUMillis    PolicyRule = "max_cpu_millis"   // Most CPU of a sandbox.
+	PolicyRuleMaxMemoryBytes  PolicyRule = "max_memory_bytes" // Most memory of a sandbox.
+	PolicyRuleMaxDiskBytes    PolicyRule = "max_disk_bytes"   // Largest root disk of a sandbox.
+	PolicyRuleMaxPIDs         PolicyRule = "max_pids"         // Most processes of a sandbox.
+	PolicyRulePrivatePreviews PolicyRule = "private_previews" // Previews are not public.
+	PolicyRuleMaxKeyTTL       PolicyRule = "max_key_ttl"      // Longest validity of an API key.
+)
+
+// Valid reports whether e is one of the values.
+func (e PolicyRule) Valid() bool {
+	switch e {
+	case PolicyRuleTemplates,
+		PolicyRuleMaxEgress,
+		PolicyRuleNetworks,
+		PolicyRuleMaxTTL,
+		PolicyRuleConfine,
+		PolicyRuleMaxCPUMillis,
+		PolicyRuleMaxMemoryBytes,
+		PolicyRuleMaxDiskBytes,
+		PolicyRuleMaxPIDs,
+		PolicyRulePrivatePreviews,
+		PolicyRuleMaxKeyTTL:
+		return true
+	}
+	return false
+}
+
+// Choices lists the values in the order of their declaration.
+func (PolicyRule) Choices() []string {
+	return []string{"templates", "max_egress", "networks", "max_ttl", "confine", "max_cpu_millis", "max_memory_bytes", "max_disk_bytes", "max_pids", "private_previews", "max_key_ttl"}
+}
+
+// Policy: What sandboxes, previews and keys of a project must be like. Each rule may be
+// absent; then it permits everything.
+type Policy struct {
+	// Names of the templates that sandboxes are made of, the project's own or those of the
+	// system. Others, images and apps are refused, as are new templates of other names.
+	Templates []string `cbor:"1,keyasint,omitempty" json:"templates,omitempty"`
+	// The widest network of a sandbox. It is also that of a sandbox for which none is asked.
+	MaxEgress PolicyEgress `cbor:"2,keyasint,omitempty" json:"max_egress,omitempty"`
+	// With max_egress listed: networks, addresses and domains that sandboxes may list, each
+	// whole or in part.
+	Networks []string `cbor:"3,keyasint,omitempty" json:"networks,omitempty"`
+	// Longest time to live of a sandbox. It is also that of a sandbox for which none is
+	// asked.
+	MaxTTL *time.Duration `cbor:"4,keyasint,omitempty" json:"max_ttl,omitempty"`
+	// Programs run in the second layer inside the sandbox. Other processes are refused.
+	// (default false)
+	Confine bool `cbor:"5,keyasint" json:"confine"`
+	// Most CPU of a sandbox. (unit: thousandths of a CPU)
+	MaxCPUMillis *int64 `cbor:"6,keyasint,omitempty" json:"max_cpu_millis,omitempty"`
+	// Most memory of a sandbox. (unit: bytes)
+	MaxMemoryBytes *int64 `cbor:"7,keyasint,omitempty" json:"max_memory_bytes,omitempty"`
+	// Largest root disk of a sandbox. (unit: bytes)
+	MaxDiskBytes *int64 `cbor:"8,keyasint,omitempty" json:"max_disk_bytes,omitempty"`
+	// Most processes of a sandbox.
+	MaxPIDs *int64 `cbor:"9,keyasint,omitempty" json:"max_pids,omitempty"`
+	// Previews answer with a token only. (default false)
+	PrivatePreviews bool `cbor:"10,keyasint" json:"private_previews"`
+	// Longest validity of a new API key, which then must expire.
+	MaxKeyTTL *time.Duration `cbor:"11,keyasint,omitempty" json:"max_key_ttl,omitempty"`
+}
+
+// SetDefaults sets every field that has a default.
+func (x *Policy) SetDefaults() {
+	x.Confine = false
+	x.PrivatePreviews = false
+}
+
+// UnmarshalCBOR decodes x; fields that are missing get their defaults.
+func (x *Policy) UnmarshalCBOR(b []byte) error {
+	type plain Policy
+	*x = Policy{}
+	x.SetDefaults()
+	return schema.Unmarshal(b, (*plain)(x))
+}
+
+// MarshalJSON renders x; durations are strings, secrets are redacted.
+func (x Policy) MarshalJSON() ([]byte, error) { return schema.EncodeJSON(&x) }
+
+// UnmarshalJSON decodes x; unknown fields are errors, missing ones get their defaults.
+func (x *Policy) UnmarshalJSON(b []byte) error { return schema.DecodeJSON(b, x) }
+
+// Validate reports every field that breaks its rules, as one error of class
+// invalid_argument.
+func (x *Policy) Validate() error { return schema.Validate(x) }
+
+// ValidateFields is Validate below the path that v is at.
+func (x *Policy) ValidateFields(v *schema.Validator) {
+	v.MaxLen("templates", len(x.Templates), 100)
+	if x.MaxEgress != "" {
+		schema.CheckEnum(v, "max_egress", x.MaxEgress)
+	}
+	v.MaxLen("networks", len(x.Networks), 100)
+	if x.MaxTTL != nil {
+		schema.CheckMin(v, "max_ttl", *x.MaxTTL, 1*time.Second)
+	}
+	if x.MaxCPUMillis != nil {
+		schema.CheckMin(v, "max_cpu_millis", *x.MaxCPUMillis, 10)
+	}
+	if x.MaxMemoryBytes != nil {
+		schema.CheckMin(v, "max_memory_bytes", *x.MaxMemoryBytes, 33554432)
+	}
+	if x.MaxDiskBytes != nil {
+		schema.CheckMin(v, "max_disk_bytes", *x.MaxDiskBytes, 1048576)
+	}
+	if x.MaxPIDs != nil {
+		schema.CheckMin(v, "max_pids", *x.MaxPIDs, 1)
+	}
+	if x.MaxKeyTTL != nil {
+		schema.CheckMin(v, "max_key_ttl", *x.MaxKeyTTL, 1*time.Minute)
+	}
+}
+
 // Quota: What a project may use. Each bound may be absent; then that is unlimited.
 type Quota struct {
 	// Sandboxes that run or start at the same time.
@@ -150,6 +298,8 @@ type ProjectSpec struct {
 	DisplayName string `cbor:"1,keyasint,omitempty" json:"display_name,omitempty"`
 	// What it may use; absent: unlimited.
 	Quota *Quota `cbor:"2,keyasint,omitempty" json:"quota,omitempty"`
+	// What its sandboxes, previews and keys must be like; absent: anything.
+	Policy *Policy `cbor:"3,keyasint,omitempty" json:"policy,omitempty"`
 }
 
 // MarshalJSON renders x; durations are strings, secrets are redacted.
@@ -169,6 +319,9 @@ func (x *ProjectSpec) ValidateFields(v *schema.Validator) {
 	}
 	if x.Quota != nil {
 		v.In("quota", x.Quota)
+	}
+	if x.Policy != nil {
+		v.In("policy", x.Policy)
 	}
 }
 
@@ -210,6 +363,7 @@ func (x *ProjectStatus) ValidateFields(v *schema.Validator) {
 const (
 	ProjectAttrDisplayName = "spec.display_name"
 	ProjectAttrQuota       = "spec.quota"
+	ProjectAttrPolicy      = "spec.policy"
 	ProjectAttrAdmissions  = "status.admissions"
 )
 
@@ -267,6 +421,7 @@ var ProjectKind = &schema.Kind{
 	Attrs: []schema.Attr{
 		{Path: "spec.display_name", Number: 1, Type: "string", Doc: "For people."},
 		{Path: "spec.quota", Number: 2, Type: "component quota", Doc: "What it may use; absent: unlimited."},
+		{Path: "spec.policy", Number: 3, Type: "component policy", Doc: "What its sandboxes, previews and keys must be like; absent: anything."},
 		{Path: "status.admissions", Number: 1, Type: "int", Doc: "Changes that were admitted under the quota. Each adds one, on condition that no other did since what is used was summed.", Default: "0"},
 	},
 	Columns: []schema.Column{

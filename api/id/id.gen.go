@@ -110,6 +110,12 @@ type Route string
 // NewRoute returns a fresh random id.
 func NewRoute() Route { return Route(schema.NewID("rt")) }
 
+// RunnerToken is the id of an entity of kind runner_token ("rtok-" and 16 characters).
+type RunnerToken string
+
+// NewRunnerToken returns a fresh random id.
+func NewRunnerToken() RunnerToken { return RunnerToken(schema.NewID("rtok")) }
+
 // Sandbox is the id of an entity of kind sandbox ("sb-" and 16 characters).
 type Sandbox string
 

@@ -9,29 +9,31 @@ import (
 
 // Config: The whole configuration.
 type Config struct {
-	StateDir     string     // Directory of everything durable of one installation.
-	RunDir       string     // Directory of sockets; below it each installation has one of its own.
-	CacheDir     string     // Directory of base images made on this machine; shared by installations.
-	ToolchainDir string     // Directory of containerd, runsc, buildkitd and the agent; empty: the directory of this program.
-	CABundle     string     // File with CA certificates given to builds and sandboxes: auto (the machine's), none, or a path.
-	Log          Log        // Logging of the server.
-	RPC          RPC        // How clients reach the server.
-	API          API        // The HTTP API for programs.
-	MCP          MCP        // Sandboxes for agents, by MCP at /mcp of the HTTP API.
-	SSH          SSH        // SSH to sandboxes.
-	Store        Store      // Where entities live.
-	Node         Node       // What this machine offers.
-	Network      Network    // Network of sandboxes and build steps.
-	Ingress      Ingress    // HTTP from outside to apps.
-	Build        Build      // Builds.
-	Logs         Logs       // Output of apps and builds.
-	Retention    Retention  // How much of the past is kept.
-	History      History    // How long what happened is recorded.
-	Executions   Executions // Submitted code.
-	Webhooks     Webhooks   // Webhooks of projects.
-	Disks        Disks      // Disks of projects.
-	Quota        Quota      // Quota of new projects.
-	Metrics      Metrics    // Prometheus metrics.
+	StateDir     string        // Directory of everything durable of one installation.
+	RunDir       string        // Directory of sockets; below it each installation has one of its own.
+	CacheDir     string        // Directory of base images made on this machine; shared by installations.
+	ToolchainDir string        // Directory of containerd, runsc, buildkitd and the agent; empty: the directory of this program.
+	CABundle     string        // File with CA certificates given to builds and sandboxes: auto (the machine's), none, or a path.
+	IdleEnd      time.Duration // Time without users and sandboxes after which the server ends, with everything that runs of its installation; 0: never.
+	Log          Log           // Logging of the server.
+	RPC          RPC           // How clients reach the server.
+	API          API           // The HTTP API for programs.
+	MCP          MCP           // Sandboxes for agents, by MCP at /mcp of the HTTP API.
+	SSH          SSH           // SSH to sandboxes.
+	Runners      Runners       // Machines that dial out to run sandboxes.
+	Store        Store         // Where entities live.
+	Node         Node          // What this machine offers.
+	Network      Network       // Network of sandboxes and build steps.
+	Ingress      Ingress       // HTTP from outside to apps.
+	Build        Build         // Builds.
+	Logs         Logs          // Output of apps and builds.
+	Retention    Retention     // How much of the past is kept.
+	History      History       // How long what happened is recorded.
+	Executions   Executions    // Submitted code.
+	Webhooks     Webhooks      // Webhooks of projects.
+	Disks        Disks         // Disks of projects.
+	Quota        Quota         // Quota of new projects.
+	Metrics      Metrics       // Prometheus metrics.
 }
 
 // Log: Logging of the server.
@@ -65,6 +67,11 @@ type MCP struct {
 // SSH: SSH to sandboxes.
 type SSH struct {
 	Address string // host:port to listen on for SSH clients (r ssh, ssh SANDBOX@HOST); empty: none.
+}
+
+// Runners: Machines that dial out to run sandboxes (r runner).
+type Runners struct {
+	Address string // host:port to listen on with TLS for runners, which are served nothing but what concerns them; empty: none.
 }
 
 // Store: Where entities live.
@@ -102,6 +109,7 @@ type Ingress struct {
 
 // Build: Builds.
 type Build struct {
+	OnDemand    bool          // BuildKit is started for the first build.
 	Parallel    int64         // Builds at the same time.
 	CacheBytes  int64         // Disk that build caches may use.
 	SourceBytes int64         // Disk that uploaded sources may use.
@@ -173,147 +181,153 @@ type Metrics struct {
 var Keys = []Key{
 	{Path: "state_dir", Type: "string", Default: "/var/lib/runtime", Doc: "Directory of everything durable of one installation.", Unit: "", Min: "", Max: "",
 		Pattern: regexp.MustCompile("^/"),
-		field:   func(c *Config) any { return &c.StateDir }},
+		Prefix:  "RUNTIME", Field: func(c *Config) any { return &c.StateDir }},
 	{Path: "run_dir", Type: "string", Default: "/run/runtime", Doc: "Directory of sockets; below it each installation has one of its own.", Unit: "", Min: "", Max: "",
 		Pattern: regexp.MustCompile("^/"),
-		field:   func(c *Config) any { return &c.RunDir }},
+		Prefix:  "RUNTIME", Field: func(c *Config) any { return &c.RunDir }},
 	{Path: "cache_dir", Type: "string", Default: "/var/cache/runtime", Doc: "Directory of base images made on this machine; shared by installations.", Unit: "", Min: "", Max: "",
 		Pattern: regexp.MustCompile("^/"),
-		field:   func(c *Config) any { return &c.CacheDir }},
+		Prefix:  "RUNTIME", Field: func(c *Config) any { return &c.CacheDir }},
 	{Path: "toolchain_dir", Type: "string", Default: "", Doc: "Directory of containerd, runsc, buildkitd and the agent; empty: the directory of this program.", Unit: "", Min: "", Max: "",
-		field: func(c *Config) any { return &c.ToolchainDir }},
+		Prefix: "RUNTIME", Field: func(c *Config) any { return &c.ToolchainDir }},
 	{Path: "ca_bundle", Type: "string", Default: "auto", Doc: "File with CA certificates given to builds and sandboxes: auto (the machine's), none, or a path.", Unit: "", Min: "", Max: "",
-		field: func(c *Config) any { return &c.CABundle }},
+		Prefix: "RUNTIME", Field: func(c *Config) any { return &c.CABundle }},
+	{Path: "idle_end", Type: "duration", Default: "0s", Doc: "Time without users and sandboxes after which the server ends, with everything that runs of its installation; 0: never.", Unit: "", Min: "0s", Max: "",
+		Prefix: "RUNTIME", Field: func(c *Config) any { return &c.IdleEnd }},
 	{Path: "log.level", Type: "enum", Default: "info", Doc: "How much is logged.", Unit: "", Min: "", Max: "",
 		Choices: []string{"debug", "info", "warn", "error"},
-		field:   func(c *Config) any { return &c.Log.Level }},
+		Prefix:  "RUNTIME", Field: func(c *Config) any { return &c.Log.Level }},
 	{Path: "log.format", Type: "enum", Default: "text", Doc: "How lines look.", Unit: "", Min: "", Max: "",
 		Choices: []string{"text", "json"},
-		field:   func(c *Config) any { return &c.Log.Format }},
+		Prefix:  "RUNTIME", Field: func(c *Config) any { return &c.Log.Format }},
 	{Path: "rpc.address", Type: "string", Default: "", Doc: "host:port to listen on with TLS, for clients with a certificate (r auth generate); empty: none.", Unit: "", Min: "", Max: "",
-		field: func(c *Config) any { return &c.RPC.Address }},
+		Prefix: "RUNTIME", Field: func(c *Config) any { return &c.RPC.Address }},
 	{Path: "rpc.hosts", Type: "list", Default: "", Doc: "Further host names and addresses that the server's certificate is valid for.", Unit: "", Min: "", Max: "",
-		field: func(c *Config) any { return &c.RPC.Hosts }},
+		Prefix: "RUNTIME", Field: func(c *Config) any { return &c.RPC.Hosts }},
 	{Path: "api.address", Type: "string", Default: "", Doc: "host:port to listen on; empty: none. Without tls, others than this machine must reach it through a proxy that has TLS.", Unit: "", Min: "", Max: "",
-		field: func(c *Config) any { return &c.API.Address }},
+		Prefix: "RUNTIME", Field: func(c *Config) any { return &c.API.Address }},
 	{Path: "api.tls", Type: "bool", Default: "false", Doc: "Serve HTTPS, with the certificate of the RPC server, which the installation's authority signs.", Unit: "", Min: "", Max: "",
-		field: func(c *Config) any { return &c.API.TLS }},
+		Prefix: "RUNTIME", Field: func(c *Config) any { return &c.API.TLS }},
 	{Path: "api.rate", Type: "int", Default: "200", Doc: "Requests that a key may make; also those without a valid key from an address; 0: no limit. Further ones are answered with status 429.", Unit: "requests per second", Min: "0", Max: "1000000",
-		field: func(c *Config) any { return &c.API.Rate }},
+		Prefix: "RUNTIME", Field: func(c *Config) any { return &c.API.Rate }},
 	{Path: "api.burst", Type: "int", Default: "1000", Doc: "Requests that it may make at once after a pause.", Unit: "", Min: "1", Max: "1000000",
-		field: func(c *Config) any { return &c.API.Burst }},
+		Prefix: "RUNTIME", Field: func(c *Config) any { return &c.API.Burst }},
 	{Path: "mcp.tools", Type: "list", Default: "", Doc: "Tools that agents get, by their names or those of their groups; empty: all.", Unit: "", Min: "", Max: "",
-		field: func(c *Config) any { return &c.MCP.Tools }},
+		Prefix: "RUNTIME", Field: func(c *Config) any { return &c.MCP.Tools }},
 	{Path: "mcp.no_network", Type: "bool", Default: "false", Doc: "Refuse sandboxes that reach a network.", Unit: "", Min: "", Max: "",
-		field: func(c *Config) any { return &c.MCP.NoNetwork }},
+		Prefix: "RUNTIME", Field: func(c *Config) any { return &c.MCP.NoNetwork }},
 	{Path: "mcp.keep", Type: "bool", Default: "false", Doc: "Sandboxes stay when the session that made them ends, and are paused when they are idle.", Unit: "", Min: "", Max: "",
-		field: func(c *Config) any { return &c.MCP.Keep }},
+		Prefix: "RUNTIME", Field: func(c *Config) any { return &c.MCP.Keep }},
 	{Path: "mcp.idle", Type: "duration", Default: "30m0s", Doc: "Time without use after which a sandbox or a session ends.", Unit: "", Min: "1s", Max: "",
-		field: func(c *Config) any { return &c.MCP.Idle }},
+		Prefix: "RUNTIME", Field: func(c *Config) any { return &c.MCP.Idle }},
 	{Path: "ssh.address", Type: "string", Default: "", Doc: "host:port to listen on for SSH clients (r ssh, ssh SANDBOX@HOST); empty: none.", Unit: "", Min: "", Max: "",
-		field: func(c *Config) any { return &c.SSH.Address }},
+		Prefix: "RUNTIME", Field: func(c *Config) any { return &c.SSH.Address }},
+	{Path: "runners.address", Type: "string", Default: "", Doc: "host:port to listen on with TLS for runners, which are served nothing but what concerns them; empty: none.", Unit: "", Min: "", Max: "",
+		Prefix: "RUNTIME", Field: func(c *Config) any { return &c.Runners.Address }},
 	{Path: "store.url", Type: "string", Default: "", Doc: "PostgreSQL to use, or sqlite:///PATH: a file of this machine; empty: a private PostgreSQL, started by the server.", Unit: "", Min: "", Max: "",
 		Pattern: regexp.MustCompile("^((postgres|postgresql)://|sqlite:///)"),
-		field:   func(c *Config) any { return &c.Store.URL }},
+		Prefix:  "RUNTIME", Field: func(c *Config) any { return &c.Store.URL }},
 	{Path: "store.keep_revisions", Type: "int", Default: "100000", Doc: "Changes kept for watchers to catch up on.", Unit: "", Min: "1000", Max: "",
-		field: func(c *Config) any { return &c.Store.KeepRevisions }},
+		Prefix: "RUNTIME", Field: func(c *Config) any { return &c.Store.KeepRevisions }},
 	{Path: "node.cpu_millis", Type: "int", Default: "0", Doc: "CPU that sandboxes may reserve in total; 0: 32 times what the machine has, since most of them idle; each gets its share when they do not.", Unit: "thousandths of a CPU", Min: "0", Max: "",
-		field: func(c *Config) any { return &c.Node.CPUMillis }},
+		Prefix: "RUNTIME", Field: func(c *Config) any { return &c.Node.CPUMillis }},
 	{Path: "node.memory_bytes", Type: "int", Default: "0", Doc: "Memory that sandboxes may reserve in total; 0: the machine's less a third, of which at least 512 MiB and at most 1 GiB.", Unit: "bytes", Min: "0", Max: "",
-		field: func(c *Config) any { return &c.Node.MemoryBytes }},
+		Prefix: "RUNTIME", Field: func(c *Config) any { return &c.Node.MemoryBytes }},
 	{Path: "node.sandbox_backend", Type: "enum", Default: "direct", Doc: "What runs sandboxes that are made from now on.", Unit: "", Min: "", Max: "",
 		Choices: []string{"direct", "containerd"},
-		field:   func(c *Config) any { return &c.Node.SandboxBackend }},
+		Prefix:  "RUNTIME", Field: func(c *Config) any { return &c.Node.SandboxBackend }},
 	{Path: "node.keep_disk_bytes", Type: "int", Default: "2147483648", Doc: "Free space of the state directory below which no sandboxes are placed here.", Unit: "bytes", Min: "0", Max: "",
-		field: func(c *Config) any { return &c.Node.KeepDiskBytes }},
+		Prefix: "RUNTIME", Field: func(c *Config) any { return &c.Node.KeepDiskBytes }},
 	{Path: "network.pools", Type: "list", Default: "", Doc: "IPv4 networks from which a free subnet is chosen (CIDR); empty: built-in private ones.", Unit: "", Min: "", Max: "",
-		field: func(c *Config) any { return &c.Network.Pools }},
+		Prefix: "RUNTIME", Field: func(c *Config) any { return &c.Network.Pools }},
 	{Path: "network.allow", Type: "list", Default: "", Doc: "Private IPv4 networks that sandboxes and build steps may reach (CIDR), such as that of a proxy or a database. Metadata services and the machine itself stay out of reach.", Unit: "", Min: "", Max: "",
-		field: func(c *Config) any { return &c.Network.Allow }},
+		Prefix: "RUNTIME", Field: func(c *Config) any { return &c.Network.Allow }},
 	{Path: "network.connections", Type: "int", Default: "4096", Doc: "Connections that one sandbox or build step may have open to others.", Unit: "", Min: "1", Max: "1000000",
-		field: func(c *Config) any { return &c.Network.Connections }},
+		Prefix: "RUNTIME", Field: func(c *Config) any { return &c.Network.Connections }},
 	{Path: "network.parked", Type: "int", Default: "4", Doc: "Connected network namespaces that wait for sandboxes, so that these start some milliseconds sooner.", Unit: "", Min: "0", Max: "64",
-		field: func(c *Config) any { return &c.Network.Parked }},
+		Prefix: "RUNTIME", Field: func(c *Config) any { return &c.Network.Parked }},
 	{Path: "network.conflist", Type: "string", Default: "", Doc: "File with a CNI configuration list by which sandboxes are connected (docs/network.md); empty: a bridge of the installation.", Unit: "", Min: "", Max: "",
-		field: func(c *Config) any { return &c.Network.Conflist }},
+		Prefix: "RUNTIME", Field: func(c *Config) any { return &c.Network.Conflist }},
 	{Path: "network.plugin_dirs", Type: "list", Default: "", Doc: "Directories with the CNI plugins that the conflist names; empty: cni in the toolchain's directory, and /opt/cni/bin.", Unit: "", Min: "", Max: "",
-		field: func(c *Config) any { return &c.Network.PluginDirs }},
+		Prefix: "RUNTIME", Field: func(c *Config) any { return &c.Network.PluginDirs }},
 	{Path: "ingress.http_address", Type: "string", Default: "127.0.0.1:8080", Doc: "host:port to listen on. 0.0.0.0:80 serves the world; empty: no ingress.", Unit: "", Min: "", Max: "",
-		field: func(c *Config) any { return &c.Ingress.HTTPAddress }},
+		Prefix: "RUNTIME", Field: func(c *Config) any { return &c.Ingress.HTTPAddress }},
 	{Path: "ingress.user", Type: "string", Default: "runtime-ingress", Doc: "System user that the ingress process runs as, if the server is root: a name or a number. runtime-ingress is created if it is missing.", Unit: "", Min: "", Max: "",
 		Pattern: regexp.MustCompile("^([a-z_][a-z0-9_-]*|[1-9][0-9]*)$"),
-		field:   func(c *Config) any { return &c.Ingress.User }},
+		Prefix:  "RUNTIME", Field: func(c *Config) any { return &c.Ingress.User }},
 	{Path: "ingress.local_domains", Type: "list", Default: "", Doc: "Domains under which every app answers as <app>.<domain> without a route, and every preview of a sandbox as <port>-<sandbox>.<domain>; empty: localhost.", Unit: "", Min: "", Max: "",
-		field: func(c *Config) any { return &c.Ingress.LocalDomains }},
+		Prefix: "RUNTIME", Field: func(c *Config) any { return &c.Ingress.LocalDomains }},
 	{Path: "ingress.hold_timeout", Type: "duration", Default: "30s", Doc: "How long a request waits for a sandbox to become ready.", Unit: "", Min: "0s", Max: "10m0s",
-		field: func(c *Config) any { return &c.Ingress.HoldTimeout }},
+		Prefix: "RUNTIME", Field: func(c *Config) any { return &c.Ingress.HoldTimeout }},
 	{Path: "ingress.drain_timeout", Type: "duration", Default: "30s", Doc: "How long requests under way to an old version may take before it is stopped.", Unit: "", Min: "0s", Max: "1h0m0s",
-		field: func(c *Config) any { return &c.Ingress.DrainTimeout }},
+		Prefix: "RUNTIME", Field: func(c *Config) any { return &c.Ingress.DrainTimeout }},
+	{Path: "build.on_demand", Type: "bool", Default: "false", Doc: "BuildKit is started for the first build.", Unit: "", Min: "", Max: "",
+		Prefix: "RUNTIME", Field: func(c *Config) any { return &c.Build.OnDemand }},
 	{Path: "build.parallel", Type: "int", Default: "2", Doc: "Builds at the same time.", Unit: "", Min: "1", Max: "64",
-		field: func(c *Config) any { return &c.Build.Parallel }},
+		Prefix: "RUNTIME", Field: func(c *Config) any { return &c.Build.Parallel }},
 	{Path: "build.cache_bytes", Type: "int", Default: "10737418240", Doc: "Disk that build caches may use.", Unit: "bytes", Min: "104857600", Max: "",
-		field: func(c *Config) any { return &c.Build.CacheBytes }},
+		Prefix: "RUNTIME", Field: func(c *Config) any { return &c.Build.CacheBytes }},
 	{Path: "build.source_bytes", Type: "int", Default: "2147483648", Doc: "Disk that uploaded sources may use.", Unit: "bytes", Min: "104857600", Max: "",
-		field: func(c *Config) any { return &c.Build.SourceBytes }},
+		Prefix: "RUNTIME", Field: func(c *Config) any { return &c.Build.SourceBytes }},
 	{Path: "build.registry", Type: "enum", Default: "auto", Doc: "Where base images come from.", Unit: "", Min: "", Max: "",
 		Choices: []string{"auto", "always", "never"},
-		field:   func(c *Config) any { return &c.Build.Registry }},
+		Prefix:  "RUNTIME", Field: func(c *Config) any { return &c.Build.Registry }},
 	{Path: "build.timeout", Type: "duration", Default: "30m0s", Doc: "How long one build may take.", Unit: "", Min: "1s", Max: "24h0m0s",
-		field: func(c *Config) any { return &c.Build.Timeout }},
+		Prefix: "RUNTIME", Field: func(c *Config) any { return &c.Build.Timeout }},
 	{Path: "build.memory_bytes", Type: "int", Default: "0", Doc: "Memory that one step of a build may use; 0: a quarter of the machine's, at least 1 GiB. All steps together use at most half of the machine's, or that of one step.", Unit: "bytes", Min: "0", Max: "",
-		field: func(c *Config) any { return &c.Build.MemoryBytes }},
+		Prefix: "RUNTIME", Field: func(c *Config) any { return &c.Build.MemoryBytes }},
 	{Path: "build.cpu_millis", Type: "int", Default: "0", Doc: "CPU that all steps together may use; 0: all of the machine's. When sandboxes want it too, steps get a quarter of an equal share.", Unit: "thousandths of a CPU", Min: "0", Max: "",
-		field: func(c *Config) any { return &c.Build.CPUMillis }},
+		Prefix: "RUNTIME", Field: func(c *Config) any { return &c.Build.CPUMillis }},
 	{Path: "build.processes", Type: "int", Default: "4096", Doc: "Processes that one step may have.", Unit: "", Min: "4", Max: "65536",
-		field: func(c *Config) any { return &c.Build.Processes }},
+		Prefix: "RUNTIME", Field: func(c *Config) any { return &c.Build.Processes }},
 	{Path: "build.step_bytes", Type: "int", Default: "21474836480", Doc: "Disk that one step may write.", Unit: "bytes", Min: "104857600", Max: "",
-		field: func(c *Config) any { return &c.Build.StepBytes }},
+		Prefix: "RUNTIME", Field: func(c *Config) any { return &c.Build.StepBytes }},
 	{Path: "build.free_bytes", Type: "int", Default: "1073741824", Doc: "Disk that steps leave free: below it they are ended.", Unit: "bytes", Min: "1048576", Max: "",
-		field: func(c *Config) any { return &c.Build.FreeBytes }},
+		Prefix: "RUNTIME", Field: func(c *Config) any { return &c.Build.FreeBytes }},
 	{Path: "logs.sandbox_bytes", Type: "int", Default: "67108864", Doc: "Output kept per sandbox.", Unit: "bytes", Min: "1048576", Max: "",
-		field: func(c *Config) any { return &c.Logs.SandboxBytes }},
+		Prefix: "RUNTIME", Field: func(c *Config) any { return &c.Logs.SandboxBytes }},
 	{Path: "logs.build_bytes", Type: "int", Default: "16777216", Doc: "Output kept per build.", Unit: "bytes", Min: "65536", Max: "",
-		field: func(c *Config) any { return &c.Logs.BuildBytes }},
+		Prefix: "RUNTIME", Field: func(c *Config) any { return &c.Logs.BuildBytes }},
 	{Path: "retention.versions", Type: "int", Default: "20", Doc: "Versions that can be rolled back to; of a template, versions besides those with a tag.", Unit: "", Min: "1", Max: "",
-		field: func(c *Config) any { return &c.Retention.Versions }},
+		Prefix: "RUNTIME", Field: func(c *Config) any { return &c.Retention.Versions }},
 	{Path: "retention.deployments", Type: "int", Default: "100", Doc: "Deployments in the history.", Unit: "", Min: "1", Max: "",
-		field: func(c *Config) any { return &c.Retention.Deployments }},
+		Prefix: "RUNTIME", Field: func(c *Config) any { return &c.Retention.Deployments }},
 	{Path: "retention.builds", Type: "int", Default: "50", Doc: "Builds and their logs.", Unit: "", Min: "1", Max: "",
-		field: func(c *Config) any { return &c.Retention.Builds }},
+		Prefix: "RUNTIME", Field: func(c *Config) any { return &c.Retention.Builds }},
 	{Path: "retention.ended", Type: "duration", Default: "1h0m0s", Doc: "How long sandboxes that ended, and their logs, are kept.", Unit: "", Min: "0s", Max: "",
-		field: func(c *Config) any { return &c.Retention.Ended }},
+		Prefix: "RUNTIME", Field: func(c *Config) any { return &c.Retention.Ended }},
 	{Path: "history.audit", Type: "duration", Default: "2160h0m0s", Doc: "Who changed what, and was refused (r audit list).", Unit: "", Min: "24h0m0s", Max: "87600h0m0s",
-		field: func(c *Config) any { return &c.History.Audit }},
+		Prefix: "RUNTIME", Field: func(c *Config) any { return &c.History.Audit }},
 	{Path: "history.events", Type: "duration", Default: "336h0m0s", Doc: "What happened to entities.", Unit: "", Min: "24h0m0s", Max: "87600h0m0s",
-		field: func(c *Config) any { return &c.History.Events }},
+		Prefix: "RUNTIME", Field: func(c *Config) any { return &c.History.Events }},
 	{Path: "history.executions", Type: "duration", Default: "336h0m0s", Doc: "Submitted code and how it ended.", Unit: "", Min: "24h0m0s", Max: "87600h0m0s",
-		field: func(c *Config) any { return &c.History.Executions }},
+		Prefix: "RUNTIME", Field: func(c *Config) any { return &c.History.Executions }},
 	{Path: "history.egress", Type: "duration", Default: "336h0m0s", Doc: "What sandboxes asked for on the network (r sandbox egress log --all).", Unit: "", Min: "24h0m0s", Max: "87600h0m0s",
-		field: func(c *Config) any { return &c.History.Egress }},
+		Prefix: "RUNTIME", Field: func(c *Config) any { return &c.History.Egress }},
 	{Path: "executions.parallel", Type: "int", Default: "0", Doc: "Executions that this server runs at the same time; 0: as many as sandboxes of the default size fill half of the memory that the node gives out.", Unit: "", Min: "0", Max: "10000",
-		field: func(c *Config) any { return &c.Executions.Parallel }},
+		Prefix: "RUNTIME", Field: func(c *Config) any { return &c.Executions.Parallel }},
 	{Path: "executions.queue", Type: "int", Default: "10000", Doc: "Executions that wait, run or ended in the last minute; more are refused.", Unit: "", Min: "1", Max: "1000000",
-		field: func(c *Config) any { return &c.Executions.Queue }},
+		Prefix: "RUNTIME", Field: func(c *Config) any { return &c.Executions.Queue }},
 	{Path: "executions.store_bytes", Type: "int", Default: "10737418240", Doc: "Requests and output that are kept: above it the oldest are deleted. Requests that wait or run may have half of it; more are refused.", Unit: "bytes", Min: "104857600", Max: "",
-		field: func(c *Config) any { return &c.Executions.StoreBytes }},
+		Prefix: "RUNTIME", Field: func(c *Config) any { return &c.Executions.StoreBytes }},
 	{Path: "executions.store", Type: "string", Default: "", Doc: "Where requests and output are kept: a directory, or s3://BUCKET/PREFIX?PARAMETER=VALUE as for disks; empty: a directory of the state directory.", Unit: "", Min: "", Max: "",
-		field: func(c *Config) any { return &c.Executions.Store }},
+		Prefix: "RUNTIME", Field: func(c *Config) any { return &c.Executions.Store }},
 	{Path: "webhooks.allow", Type: "list", Default: "", Doc: "Networks that receivers may be in although they are not public (CIDR), such as 10.1.0.0/16, or 127.0.0.0/8 for this machine. Metadata services stay out of reach.", Unit: "", Min: "", Max: "",
-		field: func(c *Config) any { return &c.Webhooks.Allow }},
+		Prefix: "RUNTIME", Field: func(c *Config) any { return &c.Webhooks.Allow }},
 	{Path: "disks.stores", Type: "list", Default: "", Doc: "Stores that projects may name for disks and copies, with what is below them: directories, or s3://BUCKET/PREFIX?PARAMETER=VALUE with just these parameters. Admins of the installation may name any.", Unit: "", Min: "", Max: "",
-		field: func(c *Config) any { return &c.Disks.Stores }},
+		Prefix: "RUNTIME", Field: func(c *Config) any { return &c.Disks.Stores }},
 	{Path: "quota.sandboxes", Type: "int", Default: "0", Doc: "Sandboxes that run or start at the same time.", Unit: "", Min: "0", Max: "",
-		field: func(c *Config) any { return &c.Quota.Sandboxes }},
+		Prefix: "RUNTIME", Field: func(c *Config) any { return &c.Quota.Sandboxes }},
 	{Path: "quota.cpu_millis", Type: "int", Default: "0", Doc: "CPU limits of these sandboxes together.", Unit: "thousandths of a CPU", Min: "0", Max: "",
-		field: func(c *Config) any { return &c.Quota.CPUMillis }},
+		Prefix: "RUNTIME", Field: func(c *Config) any { return &c.Quota.CPUMillis }},
 	{Path: "quota.memory_bytes", Type: "int", Default: "0", Doc: "Memory limits of these sandboxes together.", Unit: "bytes", Min: "0", Max: "",
-		field: func(c *Config) any { return &c.Quota.MemoryBytes }},
+		Prefix: "RUNTIME", Field: func(c *Config) any { return &c.Quota.MemoryBytes }},
 	{Path: "quota.disk_bytes", Type: "int", Default: "0", Doc: "Root disks of sandboxes, paused ones included, and disks.", Unit: "bytes", Min: "0", Max: "",
-		field: func(c *Config) any { return &c.Quota.DiskBytes }},
+		Prefix: "RUNTIME", Field: func(c *Config) any { return &c.Quota.DiskBytes }},
 	{Path: "quota.executions", Type: "int", Default: "0", Doc: "Executions that wait or run.", Unit: "", Min: "0", Max: "",
-		field: func(c *Config) any { return &c.Quota.Executions }},
+		Prefix: "RUNTIME", Field: func(c *Config) any { return &c.Quota.Executions }},
 	{Path: "quota.snapshot_bytes", Type: "int", Default: "0", Doc: "Snapshots of sandboxes.", Unit: "bytes", Min: "0", Max: "",
-		field: func(c *Config) any { return &c.Quota.SnapshotBytes }},
+		Prefix: "RUNTIME", Field: func(c *Config) any { return &c.Quota.SnapshotBytes }},
 	{Path: "metrics.address", Type: "string", Default: "", Doc: "host:port to serve /metrics on; empty: only on the unix socket metrics.sock in the run directory.", Unit: "", Min: "", Max: "",
-		field: func(c *Config) any { return &c.Metrics.Address }},
+		Prefix: "RUNTIME", Field: func(c *Config) any { return &c.Metrics.Address }},
 }

@@ -822,6 +822,111 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/webhooks": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** List the webhooks of the project */
+        get: operations["list-webhooks"];
+        put?: never;
+        /** Make a webhook, whose secret is shown this once */
+        post: operations["create-webhook"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/webhooks/{name}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Get a webhook */
+        get: operations["get-webhook"];
+        put?: never;
+        post?: never;
+        /** Delete a webhook and its deliveries */
+        delete: operations["delete-webhook"];
+        options?: never;
+        head?: never;
+        /** Change, disable or enable a webhook */
+        patch: operations["update-webhook"];
+        trace?: never;
+    };
+    "/webhooks/{name}/deliveries": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** List the deliveries of a webhook, newest first */
+        get: operations["list-webhook-deliveries"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/webhooks/{name}/replay": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Deliver again a delivery that has ended, or all that are dead */
+        post: operations["replay-webhook-deliveries"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/webhooks/{name}/rotate-secret": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Give a webhook a new secret; requests are also signed with the old one for a day */
+        post: operations["rotate-webhook-secret"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/webhooks/{name}/test": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Deliver an event of the type webhook.test */
+        post: operations["test-webhook"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
 }
 export type webhooks = Record<string, never>;
 export interface components {
@@ -1162,6 +1267,25 @@ export interface components {
              * @example before
              */
             name: string;
+        };
+        CreateWebhookInputBody: {
+            /**
+             * @description Patterns of events: sandbox.ended, sandbox.*, or *; absent: all.
+             * @example [
+             *       "sandbox.*"
+             *     ]
+             */
+            events?: string[];
+            /**
+             * @description Name.
+             * @example ci
+             */
+            name: string;
+            /**
+             * @description URL of the receiver, http or https.
+             * @example https://example.com/hooks
+             */
+            url: string;
         };
         Egress: {
             /** @description Networks, addresses, domains and *.DOMAIN, for list. */
@@ -1675,6 +1799,43 @@ export interface components {
             /** @description Working directory; absent: the image's. */
             workdir?: string;
         };
+        NewWebhook: {
+            /**
+             * Format: date-time
+             * @description Time of its creation.
+             */
+            created_at: string;
+            /** @description It gets no events. */
+            disabled: boolean;
+            /** @description Patterns of the events that it gets. */
+            events: string[];
+            /**
+             * Format: int64
+             * @description Attempts that failed in a row.
+             */
+            failures: number;
+            /**
+             * Format: date-time
+             * @description Time of that attempt.
+             */
+            last_attempt?: string;
+            /**
+             * Format: date-time
+             * @description Time at which the receiver last accepted a delivery.
+             */
+            last_delivered?: string;
+            /** @description Outcome of the last attempt of a delivery. */
+            last_outcome?: string;
+            /**
+             * @description Name.
+             * @example ci
+             */
+            name: string;
+            /** @description Secret by which its requests are signed. It is shown this once. */
+            secret: string;
+            /** @description URL of the receiver. */
+            url: string;
+        };
         NoteEvent: {
             /** @description Message. */
             message: string;
@@ -1794,6 +1955,10 @@ export interface components {
              * @description Longest time until then; absent: a minute.
              */
             timeout_seconds?: number;
+        };
+        ReplayInputBody: {
+            /** @description Id of a delivery that has ended; absent: all that are dead. */
+            delivery?: string;
         };
         ResizeVolumeInputBody: {
             /**
@@ -2219,6 +2384,14 @@ export interface components {
             /** @description Name of the template. */
             template: string;
         };
+        UpdateWebhookInputBody: {
+            /** @description Whether it gets no events; absent: as it is. */
+            disabled?: boolean;
+            /** @description Patterns of events; absent: as they are. */
+            events?: string[];
+            /** @description URL of the receiver; absent: as it is. */
+            url?: string;
+        };
         Volume: {
             /**
              * Format: date-time
@@ -2345,6 +2518,100 @@ export interface components {
             /** @description Snapshots, in the order of their ids. */
             snapshots: components["schemas"]["VolumeSnapshot"][];
         };
+        Webhook: {
+            /**
+             * Format: date-time
+             * @description Time of its creation.
+             */
+            created_at: string;
+            /** @description It gets no events. */
+            disabled: boolean;
+            /** @description Patterns of the events that it gets. */
+            events: string[];
+            /**
+             * Format: int64
+             * @description Attempts that failed in a row.
+             */
+            failures: number;
+            /**
+             * Format: date-time
+             * @description Time of that attempt.
+             */
+            last_attempt?: string;
+            /**
+             * Format: date-time
+             * @description Time at which the receiver last accepted a delivery.
+             */
+            last_delivered?: string;
+            /** @description Outcome of the last attempt of a delivery. */
+            last_outcome?: string;
+            /**
+             * @description Name.
+             * @example ci
+             */
+            name: string;
+            /** @description URL of the receiver. */
+            url: string;
+        };
+        WebhookDelivery: {
+            /**
+             * Format: int64
+             * @description Attempts since it was made or replayed.
+             */
+            attempts: number;
+            /**
+             * Format: date-time
+             * @description Time at which it was accepted or given up.
+             */
+            ended_at?: string;
+            /** @description Id of the event, which the receiver gets as webhook-id. */
+            event: string;
+            /**
+             * Format: int64
+             * @description Status of the last answer; absent: there was none.
+             */
+            http_status?: number;
+            /** @description Id of the delivery. */
+            id: string;
+            /** @description Reason of the last failure. */
+            message?: string;
+            /**
+             * Format: date-time
+             * @description Time of the next attempt.
+             */
+            next_attempt?: string;
+            /**
+             * Format: date-time
+             * @description Time of the event.
+             */
+            occurred_at: string;
+            /** @description Body of the request. */
+            payload: {
+                [key: string]: unknown;
+            };
+            /**
+             * @description pending: another attempt follows; delivered: it was accepted; dead: it was given up.
+             * @enum {string}
+             */
+            phase: "pending" | "delivered" | "dead";
+            /**
+             * @description Type of the event.
+             * @example sandbox.ended
+             */
+            type: string;
+        };
+        WebhookDeliveryPage: {
+            /** @description Deliveries. */
+            deliveries: components["schemas"]["WebhookDelivery"][];
+            /** @description For the next page; absent on the last. */
+            next_cursor?: string;
+        };
+        WebhookPage: {
+            /** @description For the next page; absent on the last. */
+            next_cursor?: string;
+            /** @description Webhooks, in the order of their ids. */
+            webhooks: components["schemas"]["Webhook"][];
+        };
     };
     responses: never;
     parameters: never;
@@ -2367,6 +2634,7 @@ export type CreateSession = components['schemas']['CreateSession'];
 export type CreateSnapshotInputBody = components['schemas']['CreateSnapshotInputBody'];
 export type CreateVolumeInputBody = components['schemas']['CreateVolumeInputBody'];
 export type CreateVolumeSnapshotInputBody = components['schemas']['CreateVolumeSnapshotInputBody'];
+export type CreateWebhookInputBody = components['schemas']['CreateWebhookInputBody'];
 export type Egress = components['schemas']['Egress'];
 export type EgressLog = components['schemas']['EgressLog'];
 export type EgressRecord = components['schemas']['EgressRecord'];
@@ -2394,6 +2662,7 @@ export type Metrics = components['schemas']['Metrics'];
 export type MountRequest = components['schemas']['MountRequest'];
 export type NewKey = components['schemas']['NewKey'];
 export type NewTemplate = components['schemas']['NewTemplate'];
+export type NewWebhook = components['schemas']['NewWebhook'];
 export type NoteEvent = components['schemas']['NoteEvent'];
 export type OutputEvent = components['schemas']['OutputEvent'];
 export type Pool = components['schemas']['Pool'];
@@ -2401,6 +2670,7 @@ export type PoolPage = components['schemas']['PoolPage'];
 export type Ports = components['schemas']['Ports'];
 export type Problem = components['schemas']['Problem'];
 export type Ready = components['schemas']['Ready'];
+export type ReplayInputBody = components['schemas']['ReplayInputBody'];
 export type ResizeVolumeInputBody = components['schemas']['ResizeVolumeInputBody'];
 export type RollbackInputBody = components['schemas']['RollbackInputBody'];
 export type RunningCommand = components['schemas']['RunningCommand'];
@@ -2419,12 +2689,17 @@ export type TemplateBuild = components['schemas']['TemplateBuild'];
 export type TemplateDetails = components['schemas']['TemplateDetails'];
 export type TemplateList = components['schemas']['TemplateList'];
 export type TemplateVersion = components['schemas']['TemplateVersion'];
+export type UpdateWebhookInputBody = components['schemas']['UpdateWebhookInputBody'];
 export type Volume = components['schemas']['Volume'];
 export type VolumeDetails = components['schemas']['VolumeDetails'];
 export type VolumeMount = components['schemas']['VolumeMount'];
 export type VolumePage = components['schemas']['VolumePage'];
 export type VolumeSnapshot = components['schemas']['VolumeSnapshot'];
 export type VolumeSnapshotList = components['schemas']['VolumeSnapshotList'];
+export type Webhook = components['schemas']['Webhook'];
+export type WebhookDelivery = components['schemas']['WebhookDelivery'];
+export type WebhookDeliveryPage = components['schemas']['WebhookDeliveryPage'];
+export type WebhookPage = components['schemas']['WebhookPage'];
 export type $defs = Record<string, never>;
 export interface operations {
     "list-audit": {
@@ -5390,6 +5665,400 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content?: never;
+            };
+            /** @description Bad Request */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                    "text/plain": string;
+                };
+            };
+            /** @description Error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    "list-webhooks": {
+        parameters: {
+            query?: {
+                /** @description Most elements of a page. */
+                limit?: number;
+                /** @description next_cursor of the page before. */
+                cursor?: string;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["WebhookPage"];
+                };
+            };
+            /** @description Bad Request */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                    "text/plain": string;
+                };
+            };
+            /** @description Error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    "create-webhook": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["CreateWebhookInputBody"];
+            };
+        };
+        responses: {
+            /** @description Created */
+            201: {
+                headers: {
+                    "Cache-Control"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["NewWebhook"];
+                };
+            };
+            /** @description Bad Request */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                    "text/plain": string;
+                };
+            };
+            /** @description Error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    "get-webhook": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Name of the webhook. */
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Webhook"];
+                };
+            };
+            /** @description Bad Request */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                    "text/plain": string;
+                };
+            };
+            /** @description Error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    "delete-webhook": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Name of the webhook. */
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description No Content */
+            204: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description Bad Request */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                    "text/plain": string;
+                };
+            };
+            /** @description Error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    "update-webhook": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Name of the webhook. */
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["UpdateWebhookInputBody"];
+            };
+        };
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Webhook"];
+                };
+            };
+            /** @description Bad Request */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                    "text/plain": string;
+                };
+            };
+            /** @description Error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    "list-webhook-deliveries": {
+        parameters: {
+            query?: {
+                /** @description Most elements of a page. */
+                limit?: number;
+                /** @description next_cursor of the page before. */
+                cursor?: string;
+            };
+            header?: never;
+            path: {
+                /** @description Name of the webhook. */
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["WebhookDeliveryPage"];
+                };
+            };
+            /** @description Bad Request */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                    "text/plain": string;
+                };
+            };
+            /** @description Error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    "replay-webhook-deliveries": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Name of the webhook. */
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["ReplayInputBody"];
+            };
+        };
+        responses: {
+            /** @description Accepted */
+            202: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["WebhookDeliveryPage"];
+                };
+            };
+            /** @description Bad Request */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                    "text/plain": string;
+                };
+            };
+            /** @description Error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    "rotate-webhook-secret": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Name of the webhook. */
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    "Cache-Control"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["NewWebhook"];
+                };
+            };
+            /** @description Bad Request */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                    "text/plain": string;
+                };
+            };
+            /** @description Error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    "test-webhook": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Name of the webhook. */
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Accepted */
+            202: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["WebhookDeliveryPage"];
+                };
             };
             /** @description Bad Request */
             400: {
