@@ -261,6 +261,13 @@ func (f fakeNodes) Cordon(ctx context.Context, req *server.NodeRequest) (*server
 func (f fakeNodes) Uncordon(ctx context.Context, req *server.NodeRequest) (*server.NodeResponse, error) {
 	return f.set(ctx, req.Node, false)
 }
+func (f fakeNodes) Drain(ctx context.Context, req *server.NodeRequest) (*server.DrainResponse, error) {
+	n, err := f.set(ctx, req.Node, true)
+	if err != nil {
+		return nil, err
+	}
+	return &server.DrainResponse{Node: n.Node}, nil
+}
 
 type fakeApps struct{ *fake }
 

@@ -36,7 +36,7 @@ var decoders = []struct {
 	{"resume", Resume{Position{1, 2}, Position{3, 1 << 60}}, func(b []byte) (any, error) { return DecodeResume(b) }},
 	{"opened", Opened{true, 1, 2, 3, 4, []byte("info")}, func(b []byte) (any, error) { return DecodeOpened(b) }},
 	{"done", Done{Failure{NotFound, "why", 0}, 10, 20, []byte("result")}, func(b []byte) (any, error) { return DecodeDone(b) }},
-	{"configure", Configure{"c", "host", []string{"A=b"}, "/w", "u", 7, 2}, func(b []byte) (any, error) { return DecodeConfigure(b) }},
+	{"configure", Configure{"c", "host", []string{"A=b"}, "/w", "u", 7, 2, true}, func(b []byte) (any, error) { return DecodeConfigure(b) }},
 	{"number", Number(1 << 40), func(b []byte) (any, error) { n, err := DecodeNumber(b); return Number(n), err }},
 	{"identity", Identity{[]IdentityFile{{"/etc/hosts", "a\nb\n", "c\n"}, {"", "", ""}}, "fork"}, func(b []byte) (any, error) { return DecodeIdentity(b) }},
 	{"config", Config{"t", []string{"c"}, []string{"E=f"}, "/w", "u", StartOnRequest, 10, -1, true, "agent-1", 3}, func(b []byte) (any, error) { return DecodeConfig(b) }},

@@ -169,7 +169,7 @@ func newEnv(t *testing.T) *env {
 	tpl := templates.New(held, informers, image, log)
 	e.must(tpl.Ship(t.Context()))
 	e.service = sandboxes.New(&sandboxes.Service{
-		Store: held, Policies: policy, Informers: informers, Apps: svc, Templates: tpl, Disks: &disks.Service{Store: held, Policies: policy, Informers: informers}, Node: e.nodeCalls(log), Sealer: sealer,
+		Store: held, Policies: policy, Informers: informers, Apps: svc, Templates: tpl, Disks: &disks.Service{Store: held, Informers: informers}, Node: e.nodeCalls(log), Sealer: sealer,
 		Image: image, Logger: log,
 	})
 	rpcserver.Register(srv, rpcserver.Deps{

@@ -71,7 +71,8 @@ func TestFieldsHaveOneWriter(t *testing.T) {
 		"pool writes sandbox.spec.stop_reason of api to stop one of its own that is too many",
 		"retention writes app.status.active_deployment of deployment to clear it when that deployment was deleted",
 		"retention writes sandbox_pool.spec.replicas of deployment to retire what a rollout left behind",
-		"sandbox writes sandbox.spec.desired of api to pause an idle one",
+		"sandbox writes sandbox.spec.desired of api to pause an idle one, or one whose time is over",
+		"sandbox writes sandbox.spec.ttl of api to pause one whose time is over",
 		"scheduler writes sandbox.status of sandbox while it has no node, and so no controller of one",
 		"template writes template.spec.tags of api to select the version that was built",
 		"template writes template.status.version of api to select the version that was built",
@@ -79,6 +80,7 @@ func TestFieldsHaveOneWriter(t *testing.T) {
 		"warm-pool writes sandbox.labels.runtime/counted of api to count the failure of an ended one of its own once",
 		"warm-pool writes sandbox.spec.desired of api to stop one of its own that is too many",
 		"warm-pool writes sandbox.spec.stop_reason of api to stop one of its own that is too many",
+		"webhook writes webhook.spec.disabled of api its receiver answered that it is gone",
 	}
 	if !slices.Equal(got, want) {
 		t.Errorf("exceptions:\n%s\nwant:\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
