@@ -221,8 +221,8 @@ func (s *Sender) attempt(ctx context.Context, key schema.ID) error {
 	}
 	fault.Point("webhook", "send", fault.Before)
 	a := s.send(ctx, w, d)
-	if ctx.Err() != nil {
-		return nil // the server stops; the claim ends by itself
+	if ctx.Err() != nil && a.status == nil {
+		return nil // the server stops, and whether the receiver has it is not known; the claim ends by itself
 	}
 	fault.Point("webhook", "send", fault.After)
 	return s.record(ctx, w, d, a)
