@@ -26,9 +26,12 @@ func TestE2B(t *testing.T) {
 	for _, template := range []string{"base", "code-interpreter-v1"} { // makes the images
 		shared.r(t, "", "sandbox", "run", "--template", template, "--wait", "10m", "--", "true")
 	}
-	key := strings.TrimSpace(shared.r(t, "", "key", "create", fmt.Sprintf("e2b-%d", time.Now().UnixNano())))
+	keys := map[string]string{}
+	for _, role := range []string{"agent", "deployer"} {
+		keys[role] = strings.TrimSpace(shared.r(t, "", "key", "create", fmt.Sprintf("e2b-%s-%d", role, time.Now().UnixNano()), "--role", role))
+	}
 	url := fmt.Sprintf("http://127.0.0.1:%d", shared.api)
-	for _, script := range []string{"core.mjs", "interpreter.mjs", "core.py", "interpreter.py"} {
+	for _, script := range []string{"core.mjs", "interpreter.mjs", "lifecycle.mjs", "templates.mjs", "core.py", "interpreter.py", "lifecycle.py", "templates.py", "volumes.py"} {
 		t.Run(script, func(t *testing.T) {
 			t.Parallel()
 			// Node looks for packages beside the script.
@@ -43,6 +46,10 @@ func TestE2B(t *testing.T) {
 			}
 			if err := os.Symlink(filepath.Join(clients, "node_modules"), filepath.Join(dir, "node_modules")); err != nil {
 				t.Fatal(err)
+			}
+			key := keys["agent"]
+			if strings.HasPrefix(script, "templates.") || strings.HasPrefix(script, "volumes.") {
+				key = keys["deployer"]
 			}
 			program := "node"
 			if strings.HasSuffix(script, ".py") {

@@ -2527,6 +2527,9 @@ type Sandboxes interface {
 	// SetIdle: Changes the idle time of a sandbox. Permission: exec, in the project of
 	// sandbox.
 	SetIdle(ctx context.Context, req *IdleRequest) (*SandboxResponse, error)
+	// CheckExec: Returns if the caller may work in a sandbox. Faces ask before they give out
+	// what permits that. Permission: exec, in the project of sandbox.
+	CheckExec(ctx context.Context, req *SandboxRequest) error
 	// Stats: Reads what a sandbox uses. Permission: read, in the project of sandbox.
 	Stats(ctx context.Context, req *SandboxRequest) (*Stats, error)
 }
@@ -2594,6 +2597,9 @@ type SandboxesClient interface {
 	// SetIdle: Changes the idle time of a sandbox. Permission: exec, in the project of
 	// sandbox.
 	SetIdle(ctx context.Context, req *IdleRequest) (*SandboxResponse, error)
+	// CheckExec: Returns if the caller may work in a sandbox. Faces ask before they give out
+	// what permits that. Permission: exec, in the project of sandbox.
+	CheckExec(ctx context.Context, req *SandboxRequest) error
 	// Stats: Reads what a sandbox uses. Permission: read, in the project of sandbox.
 	Stats(ctx context.Context, req *SandboxRequest) (*Stats, error)
 }
@@ -2761,6 +2767,10 @@ func (c clientSandboxes) SetIdle(ctx context.Context, req *IdleRequest) (*Sandbo
 		return nil, err
 	}
 	return resp, nil
+}
+
+func (c clientSandboxes) CheckExec(ctx context.Context, req *SandboxRequest) error {
+	return c.conn.Call(ctx, &methodSandboxesCheckExec.MethodInfo, req, &rpc.None{})
 }
 
 func (c clientSandboxes) Stats(ctx context.Context, req *SandboxRequest) (*Stats, error) {
@@ -3207,6 +3217,23 @@ var methodSandboxesSetIdle = &rpc.Method{
 	},
 }
 
+var methodSandboxesCheckExec = &rpc.Method{
+	MethodInfo: rpc.MethodInfo{
+		Service: "sandbox.Sandboxes", Name: "CheckExec", Full: "sandbox.Sandboxes/CheckExec", Permission: "exec", Project: rpc.ProjectRequest, Idempotent: true, Stream: rpc.StreamNone, Audit: false,
+	},
+	Target: func(req any) rpc.Target {
+		r := req.(*SandboxRequest)
+		return rpc.Target{Kind: "sandbox", ID: string(r.Sandbox)}
+	},
+	Unary: func(ctx context.Context, impl any, d rpc.Decoder) (any, error) {
+		req := new(SandboxRequest)
+		if err := d.Decode(req); err != nil {
+			return nil, err
+		}
+		return rpc.None{}, impl.(Sandboxes).CheckExec(ctx, req)
+	},
+}
+
 var methodSandboxesStats = &rpc.Method{
 	MethodInfo: rpc.MethodInfo{
 		Service: "sandbox.Sandboxes", Name: "Stats", Full: "sandbox.Sandboxes/Stats", Permission: "read", Project: rpc.ProjectRequest, Idempotent: true, Stream: rpc.StreamNone, Audit: false,
@@ -3247,6 +3274,7 @@ var SandboxesService = &rpc.Service{Name: "sandbox.Sandboxes", Methods: []*rpc.M
 	methodSandboxesEgressLog,
 	methodSandboxesExtend,
 	methodSandboxesSetIdle,
+	methodSandboxesCheckExec,
 	methodSandboxesStats,
 }}
 

@@ -70,8 +70,11 @@ const statusGone = http.StatusBadGateway
 // detailGone marks the error of a sandbox that does not run.
 const detailGone = "sandbox_gone"
 
+// detailPaused marks, beside, that of one that is paused.
+const detailPaused = "sandbox_paused"
+
 // errGone returns the error of a sandbox that does not run.
-func errGone(name, why string) error {
+func errGone(name, why string) *errs.Error {
 	return errs.New(errs.Unavailable, "sandbox %s %s", name, why).With(detailGone, name)
 }
 

@@ -3,7 +3,10 @@ package e2b
 import (
 	"cmp"
 	"context"
+	"maps"
 	"net/http"
+	"slices"
+	"strings"
 	"time"
 
 	"miren.dev/runtime/api/sandbox"
@@ -15,11 +18,14 @@ import (
 const (
 	defaultTimeout       = 300
 	defaultLegacyTimeout = 15
+	// minResumed is the least time after which one is paused again that was
+	// continued by its use.
+	minResumed = 300
 )
 
-func (s *Server) controlRoutes() *http.ServeMux {
-	mux := http.NewServeMux()
-	for pattern, h := range map[string]handler{
+// operations are the calls of the control plane.
+func (s *Server) operations() map[string]handler {
+	return map[string]handler{
 		"POST /v2/sandboxes":              s.create,
 		"POST /sandboxes":                 s.create,
 		"GET /v2/sandboxes":               s.list,
@@ -34,17 +40,45 @@ func (s *Server) controlRoutes() *http.ServeMux {
 		"POST /v2/sandboxes/{id}/connect": s.connect,
 		"POST /sandboxes/{id}/snapshots":  s.snapshot,
 		"GET /snapshots":                  s.snapshots,
-		"DELETE /templates/{id}":          s.deleteSnapshot,
-		"POST /sandboxes/{id}/fork":       s.fork,
-		"GET /sandboxes/{id}/metrics":     s.metrics,
-		"PUT /sandboxes/{id}/network":     s.setNetwork,
-	} {
+		"POST /v3/templates":              s.requestBuild,
+		"POST /v2/templates":              s.requestBuild,
+		"GET /templates":                  s.listTemplates,
+		"DELETE /templates/{id}":          s.deleteTemplate,
+		"GET /templates/{id}/{part}":      s.templatePart,
+		"POST /templates/tags":            s.setTags,
+		"DELETE /templates/tags":          s.removeTags,
+
+		"GET /templates/{id}/files/{hash}":          s.uploadLink,
+		"POST /v2/templates/{id}/builds/{build}":    s.startBuild,
+		"GET /templates/{id}/builds/{build}/status": s.buildStatus,
+
+		"POST /sandboxes/{id}/fork":   s.fork,
+		"GET /sandboxes/{id}/metrics": s.metrics,
+		"PUT /sandboxes/{id}/network": s.setNetwork,
+
+		"GET /v2/sandboxes/{id}/logs": s.logs,
+		"GET /sandboxes/{id}/logs":    s.logs,
+
+		"POST /volumes":        s.createVolume,
+		"GET /volumes":         s.listVolumes,
+		"GET /volumes/{id}":    s.volumeInfo,
+		"DELETE /volumes/{id}": s.deleteVolume,
+	}
+}
+
+// Operations returns the calls of the control plane, "GET /sandboxes/{id}", in order.
+func (s *Server) Operations() []string { return slices.Sorted(maps.Keys(s.operations())) }
+
+func (s *Server) controlRoutes() *http.ServeMux {
+	mux := http.NewServeMux()
+	for pattern, h := range s.operations() {
 		mux.HandleFunc(pattern, s.authenticated(h))
 	}
+	mux.HandleFunc("PUT /templates/files/{hash}", s.receiveUpload)
 	for prefix, what := range map[string]string{
-		"/v3/templates": "building templates", "/v2/templates/": "building templates", "/templates": "templates", "/templates/": "templates",
-		"/volumes": "volumes", "/volumes/": "volumes", "/volumecontent/": "volumes", "/secrets": "secrets", "/secrets/": "secrets",
-		"/api-keys": "API keys", "/teams": "teams", "/teams/": "teams", "/events/": "webhooks", "/sandboxes/{id}/logs": "logs of a sandbox", "/v2/sandboxes/{id}/logs": "logs of a sandbox",
+		"/templates/": "this call for templates",
+		"/volumes":    "volumes", "/volumes/": "volumes", "/volumecontent/": "volumes", "/secrets": "secrets", "/secrets/": "secrets",
+		"/api-keys": "API keys", "/teams": "teams", "/teams/": "teams", "/events/": "webhooks",
 	} {
 		mux.HandleFunc(prefix, unserved(what))
 	}
@@ -90,24 +124,38 @@ type createRequest struct {
 	} `json:"autoResume"`
 	MCP          map[string]any `json:"mcp"`
 	IAM          map[string]any `json:"iam"`
-	VolumeMounts []any          `json:"volumeMounts"`
+	VolumeMounts []volumeMount  `json:"volumeMounts"`
 }
 
 // unserved names what a request asks for and the server lacks; "" if nothing.
 func (q *createRequest) unserved() string {
 	switch {
-	case q.AutoPause:
-		return "a sandbox that is paused at its time-out (onTimeout: pause)"
-	case q.AutoResume != nil && q.AutoResume.Enabled:
-		return "continuing a paused sandbox when it is used (autoResume)"
+	case q.AutoPause && q.AutoPauseMem != nil && !*q.AutoPauseMem:
+		return "a pause that keeps files only (keepMemory: false)"
 	case len(q.MCP) > 0:
 		return "an MCP gateway in the sandbox (mcp)"
 	case len(q.IAM) > 0:
 		return "tokens of workloads (iam)"
-	case len(q.VolumeMounts) > 0:
-		return "volumes (volumeMounts)"
+	case len(q.VolumeMounts) > 0 && strings.HasPrefix(q.TemplateID, snapshotPrefix):
+		return "volumes in a sandbox that is made from a snapshot (volumeMounts)"
 	}
 	return q.Network.unserved()
+}
+
+// resumed returns the time to live of the sandbox after each resume if it is to be
+// paused at its time-out, and adds what says whether its use resumes it.
+func (q *createRequest) resumed(seconds int64, labels map[string]string) (*time.Duration, error) {
+	auto := q.AutoResume != nil && q.AutoResume.Enabled
+	switch {
+	case !q.AutoPause && auto:
+		return nil, errs.New(errs.InvalidArgument, "autoResume needs autoPause (onTimeout: pause)")
+	case !q.AutoPause:
+		return nil, nil
+	case auto:
+		labels[labelAutoResume] = "true"
+	}
+	t := ttl(max(seconds, minResumed))
+	return &t, nil
 }
 
 func (s *Server) create(ctx context.Context, c *caller, w http.ResponseWriter, r *http.Request) (int, any, error) {
@@ -132,12 +180,16 @@ func (s *Server) create(ctx context.Context, c *caller, w http.ResponseWriter, r
 	template := cmp.Or(q.TemplateID, "base")
 	labels := labelsOf(q.Metadata)
 	labels[labelTemplate] = template
+	resume, err := q.resumed(seconds, labels)
+	if err != nil {
+		return 0, nil, err
+	}
 	ttl := ttl(seconds)
 	var sb *sandbox.Sandbox
 	if snap, err := c.snapshotNamed(ctx, template); err != nil {
 		return 0, nil, err
 	} else if snap != "" {
-		forks, err := c.forks(ctx, &sandbox.ForkRequest{Snapshot: snap, Labels: labels, Env: q.EnvVars, TTL: &ttl})
+		forks, err := c.forks(ctx, &sandbox.ForkRequest{Snapshot: snap, Labels: labels, Env: q.EnvVars, TTL: &ttl, ResumeTTL: resume})
 		if err != nil {
 			return 0, nil, err
 		}
@@ -149,7 +201,7 @@ func (s *Server) create(ctx context.Context, c *caller, w http.ResponseWriter, r
 		}
 	} else {
 		resp, err := c.sandboxes.Run(ctx, &sandbox.RunRequest{
-			Project: c.project, Template: template, Labels: labels, EnvSecret: q.EnvVars, TTL: &ttl, Egress: egress,
+			Project: c.project, Template: templateName(template), Labels: labels, EnvSecret: q.EnvVars, TTL: &ttl, ResumeTTL: resume, Egress: egress, Volumes: volumeRequests(q.VolumeMounts),
 		})
 		if err != nil {
 			return 0, nil, err

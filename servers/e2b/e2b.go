@@ -29,6 +29,8 @@ import (
 	"sync"
 	"time"
 
+	"miren.dev/runtime/api/app"
+	"miren.dev/runtime/api/disk"
 	"miren.dev/runtime/api/id"
 	"miren.dev/runtime/api/interpreter"
 	"miren.dev/runtime/api/sandbox"
@@ -69,8 +71,11 @@ type Config struct {
 	Guest rpc.Conn
 	// Key is a secret of the installation, of at least 32 bytes. The tokens of
 	// sandboxes are made with it.
-	Key    []byte
-	Logger *slog.Logger
+	Key []byte
+	// Uploads is a folder for what clients upload for builds. It is made when it is
+	// needed.
+	Uploads string
+	Logger  *slog.Logger
 }
 
 // Server serves E2B's protocol.
@@ -86,6 +91,8 @@ type Server struct {
 	processes processes
 	watchers  watchers
 	owners    owners
+	uploads   uploads
+	searches  chan struct{} // has the search for a sandbox that is under way
 	running   sync.WaitGroup
 }
 
@@ -94,7 +101,7 @@ func New(cfg Config) (*Server, error) {
 	if len(cfg.Key) < sha256.Size {
 		return nil, errs.New(errs.InvalidArgument, "the key for tokens of sandboxes has %d bytes, and needs %d", len(cfg.Key), sha256.Size)
 	}
-	s := &Server{cfg: cfg, previews: preview.NewKey(cfg.Key), guests: newCaller(cfg.Guest, "")}
+	s := &Server{cfg: cfg, previews: preview.NewKey(cfg.Key), guests: newCaller(cfg.Guest, ""), uploads: uploads{dir: cfg.Uploads}, searches: make(chan struct{}, 1)}
 	s.ctx, s.stop = context.WithCancel(context.Background())
 	s.control, s.envd, s.interp = s.controlRoutes(), s.envdRoutes(), s.interpreterRoutes()
 	return s, nil
@@ -169,6 +176,10 @@ type caller struct {
 	files       sandbox.FilesClient
 	previews    sandbox.PreviewsClient
 	interpreter interpreter.InterpreterClient
+	templates   sandbox.TemplatesClient
+	builds      app.BuildsClient
+	deploys     app.DeploysClient
+	disks       disk.DisksClient
 	store       entity.Reader
 	project     string // in which its sandboxes are made; "": the default
 }
@@ -176,6 +187,7 @@ type caller struct {
 func newCaller(c rpc.Conn, project string) *caller {
 	return &caller{
 		sandboxes: sandbox.NewSandboxesClient(c), files: sandbox.NewFilesClient(c), previews: sandbox.NewPreviewsClient(c), interpreter: interpreter.NewInterpreterClient(c),
+		templates: sandbox.NewTemplatesClient(c), builds: app.NewBuildsClient(c), deploys: app.NewDeploysClient(c), disks: disk.NewDisksClient(c),
 		store: remote.New(c), project: project,
 	}
 }

@@ -76,8 +76,23 @@ func (s *Server) guest(r *http.Request) (*guest, error) {
 	return s.guestOf(r.Context(), name, user)
 }
 
-// guestOf is guest for a client that was authenticated otherwise.
+// guestOf is guest for a client that was authenticated otherwise. A paused
+// sandbox is continued if its creator asked for that.
 func (s *Server) guestOf(ctx context.Context, name, user string) (*guest, error) {
+	g, err := s.live(ctx, name, user)
+	if g == nil || err == nil || g.sb.Labels[labelAutoResume] == "" || errs.Detail(err, detailPaused) == "" {
+		return g, err
+	}
+	yes := true
+	if _, err := s.guests.sandboxes.Resume(ctx, &sandbox.PauseRequest{Sandbox: g.sb.GetID(), Wait: &yes}); err != nil {
+		return nil, err
+	}
+	return s.live(ctx, name, user)
+}
+
+// live returns a sandbox that runs. With the error for one that is paused it is
+// returned too.
+func (s *Server) live(ctx context.Context, name, user string) (*guest, error) {
 	c := s.guests
 	sb, err := entity.Get[sandbox.Sandbox](ctx, c.store, sandboxID(name))
 	switch {
@@ -85,10 +100,10 @@ func (s *Server) guestOf(ctx context.Context, name, user string) (*guest, error)
 		return nil, errGone(name, "does not exist")
 	case err != nil:
 		return nil, err
-	case sb.Status.Phase.Ended() || sb.Spec.Desired == sandbox.DesiredStateStopped || time.Now().After(describe(sb).EndAt):
+	case sb.Status.Phase.Ended() || sb.Spec.Desired == sandbox.DesiredStateStopped || sb.Spec.ResumeTTL == nil && time.Now().After(describe(sb).EndAt):
 		return nil, errGone(name, "has ended")
 	case stateOf(sb) == statePaused:
-		return nil, errGone(name, "is paused: connect to it (Sandbox.connect)")
+		return &guest{caller: c, sb: sb, user: user}, errGone(name, "is paused: connect to it (Sandbox.connect)").With(detailPaused, name)
 	}
 	return &guest{caller: c, sb: sb, user: user}, nil
 }
@@ -104,7 +119,7 @@ func (s *Server) explain(ctx context.Context, sid id.Sandbox, err error) error {
 
 // gone returns the error of a sandbox that does not run; nil if it does.
 func (s *Server) gone(ctx context.Context, sid id.Sandbox) error {
-	_, err := s.guestOf(ctx, publicID(sid), "")
+	_, err := s.live(ctx, publicID(sid), "")
 	if errs.Detail(err, detailGone) != "" {
 		return err
 	}
@@ -112,10 +127,11 @@ func (s *Server) gone(ctx context.Context, sid id.Sandbox) error {
 }
 
 // health says whether a sandbox runs. It needs no token: clients without one
-// ask it too, and it tells no more than whether an id that was guessed exists.
+// ask it too, and it tells no more than whether an id that was guessed exists. So
+// it continues none.
 func (s *Server) health(w http.ResponseWriter, r *http.Request) {
 	_, name := target(r)
-	if _, err := s.guestOf(r.Context(), name, ""); err != nil {
+	if _, err := s.live(r.Context(), name, ""); err != nil {
 		fail(w, err)
 		return
 	}

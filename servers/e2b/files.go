@@ -49,7 +49,7 @@ func (s *Server) fileGuest(r *http.Request, operation string) (*guest, error) {
 }
 
 // signer returns the sandbox with whose token a request was signed. Without a
-// name all that run are tried.
+// name those of E2B's clients are tried.
 func (s *Server) signer(ctx context.Context, name string, q url.Values, operation string) (id.Sandbox, error) {
 	expires := q.Get("signature_expiration")
 	if expires != "" {
@@ -76,21 +76,38 @@ func (s *Server) signer(ctx context.Context, name string, q url.Values, operatio
 		}
 		return "", errSignature
 	}
-	query := entity.Query{Kind: sandbox.KindSandbox}
-	for {
-		p, err := s.guests.store.List(ctx, query)
-		if err != nil {
-			return "", err
-		}
-		for i := range p.Records {
-			if sid := id.Sandbox(p.Records[i].ID); signed(sid) {
-				return sid, nil
+	// Anybody can ask for this, so one search is made at a time, among the sandboxes
+	// that such a URL can be for.
+	select {
+	case s.searches <- struct{}{}:
+		defer func() { <-s.searches }()
+	case <-ctx.Done():
+		return "", ctx.Err()
+	}
+	for _, phase := range livePhases {
+		query := entity.Where(sandbox.SandboxAttrPhase, phase)
+		query.Kind = sandbox.KindSandbox
+		for {
+			p, err := s.guests.store.List(ctx, query)
+			if err != nil {
+				return "", err
+			}
+			for i := range p.Records {
+				if sid := id.Sandbox(p.Records[i].ID); p.Records[i].Labels[labelTemplate] != "" && signed(sid) {
+					return sid, nil
+				}
+			}
+			if query.Cursor = p.Cursor; query.Cursor == "" {
+				break
 			}
 		}
-		if query.Cursor = p.Cursor; query.Cursor == "" {
-			return "", errSignature
-		}
 	}
+	return "", errSignature
+}
+
+// livePhases are those of sandboxes whose files can be used, or will be.
+var livePhases = []sandbox.SandboxPhase{
+	sandbox.SandboxPhaseRunning, sandbox.SandboxPhaseCreating, sandbox.SandboxPhasePausing, sandbox.SandboxPhasePaused,
 }
 
 // download sends the content of a file.
@@ -227,7 +244,7 @@ func (g *guest) write(ctx context.Context, p string, from io.Reader) (written, e
 		return written{}, err
 	}
 	defer st.Close()
-	body := &source{Reader: from}
+	body := &content{Reader: from}
 	_, err = io.Copy(st.Writer(), body)
 	if body.err != nil {
 		return written{}, errs.New(errs.InvalidArgument, "read the content of %s: %w", p, body.err)
@@ -242,13 +259,13 @@ func (g *guest) write(ctx context.Context, p string, from io.Reader) (written, e
 	return written{path.Base(p), "file", p}, err
 }
 
-// source remembers the error of a reader.
-type source struct {
+// content remembers the error of a reader.
+type content struct {
 	io.Reader
 	err error
 }
 
-func (s *source) Read(b []byte) (int, error) {
+func (s *content) Read(b []byte) (int, error) {
 	n, err := s.Reader.Read(b)
 	if err != nil && err != io.EOF {
 		s.err = err

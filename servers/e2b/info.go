@@ -36,6 +36,7 @@ type description struct {
 	EnvdVersion   string            `json:"envdVersion"`
 	AllowInternet *bool             `json:"allowInternetAccess,omitempty"`
 	Network       *network          `json:"network,omitempty"`
+	Lifecycle     lifecycle         `json:"lifecycle"`
 
 	// Of a single sandbox.
 	EnvdAccessToken string `json:"envdAccessToken,omitempty"`
@@ -47,30 +48,54 @@ const (
 )
 
 func stateOf(sb *sandbox.Sandbox) string {
-	if sb.Spec.Desired == sandbox.DesiredStatePaused {
+	if sb.Spec.Desired == sandbox.DesiredStatePaused || sb.Spec.ResumeTTL != nil && time.Now().After(endOfLife(sb)) {
 		return statePaused
 	}
 	return stateRunning
 }
 
-func describe(sb *sandbox.Sandbox) description {
-	res := sb.Spec.Template.Resources
-	begun := sb.CreatedAt
+func startOf(sb *sandbox.Sandbox) time.Time {
 	switch {
 	case sb.Spec.ClaimedAt != nil:
-		begun = *sb.Spec.ClaimedAt
+		return *sb.Spec.ClaimedAt
 	case sb.Status.StartedAt != nil:
-		begun = *sb.Status.StartedAt
+		return *sb.Status.StartedAt
 	}
-	end := endless
-	if sb.Spec.TTL != nil {
-		end = begun.Add(*sb.Spec.TTL)
+	return sb.CreatedAt
+}
+
+// endOfLife returns the time at which a sandbox ends or, with ResumeTTL, is
+// paused.
+func endOfLife(sb *sandbox.Sandbox) time.Time {
+	if sb.Spec.TTL == nil {
+		return endless
 	}
+	return startOf(sb).Add(*sb.Spec.TTL)
+}
+
+// lifecycle says what happens to a sandbox at its time-out, and when it is used
+// afterwards.
+type lifecycle struct {
+	OnTimeout  string `json:"onTimeout"`
+	AutoResume bool   `json:"autoResume"`
+}
+
+func lifecycleOf(sb *sandbox.Sandbox) lifecycle {
+	l := lifecycle{"kill", sb.Labels[labelAutoResume] != ""}
+	if sb.Spec.ResumeTTL != nil {
+		l.OnTimeout = "pause"
+	}
+	return l
+}
+
+func describe(sb *sandbox.Sandbox) description {
+	res := sb.Spec.Template.Resources
 	network, internet := networkOf(sb.Spec.Template.Egress)
 	return description{
 		TemplateID: sb.Labels[labelTemplate], Alias: sb.Labels[labelTemplate], SandboxID: publicID(sb.ID), ClientID: "runtime",
-		StartedAt: begun, EndAt: end, CPUCount: max(1, (res.CPUMillis+999)/1000), MemoryMB: res.MemoryBytes >> 20, DiskSizeMB: res.DiskBytes >> 20,
+		StartedAt: startOf(sb), EndAt: endOfLife(sb), CPUCount: max(1, (res.CPUMillis+999)/1000), MemoryMB: res.MemoryBytes >> 20, DiskSizeMB: res.DiskBytes >> 20,
 		Metadata: metadataOf(sb.Labels), State: stateOf(sb), EnvdVersion: envdVersion, Network: network, AllowInternet: internet,
+		Lifecycle: lifecycleOf(sb),
 	}
 }
 
@@ -80,7 +105,13 @@ func (s *Server) info(ctx context.Context, c *caller, _ http.ResponseWriter, r *
 		return 0, nil, err
 	}
 	d := describe(sb)
-	d.EnvdAccessToken = s.token(sb.GetID())
+	err = c.sandboxes.CheckExec(ctx, &sandbox.SandboxRequest{Sandbox: sb.GetID()})
+	switch {
+	case err == nil:
+		d.EnvdAccessToken = s.token(sb.GetID())
+	case !errs.Is(err, errs.PermissionDenied): // who may only read gets no token
+		return 0, nil, err
+	}
 	return http.StatusOK, d, nil
 }
 

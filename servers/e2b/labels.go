@@ -7,12 +7,14 @@ import (
 	"time"
 )
 
-// Labels of sandboxes. The metadata of E2B's clients is in labels too, so that
+// Labels of sandboxes and of versions of templates. The metadata of E2B's clients is in labels too, so that
 // the store can select by it. A key that cannot be a label is encoded.
 const (
-	labelTemplate = "e2b/template" // as the client named it; all sandboxes of clients have it
-	labelPlain    = "e2b/metadata/"
-	labelEncoded  = "e2b/metadata32/"
+	labelTemplate   = "e2b/template"    // as the client named it; all sandboxes of clients have it
+	labelAutoResume = "e2b/auto-resume" // "true": its use continues it if it is paused
+	labelBuild      = "e2b/build"       // of versions of templates: the build that clients know
+	labelPlain      = "e2b/metadata/"
+	labelEncoded    = "e2b/metadata32/"
 )
 
 var (

@@ -128,6 +128,9 @@ func (s *Server) connect(ctx context.Context, c *caller, w http.ResponseWriter, 
 	if err != nil {
 		return 0, nil, err
 	}
+	if err := c.sandboxes.CheckExec(ctx, &sandbox.SandboxRequest{Sandbox: sb.GetID()}); err != nil {
+		return 0, nil, err // the answer has a token
+	}
 	seconds := int64(defaultTimeout)
 	if q.Timeout != nil {
 		seconds = *q.Timeout
@@ -169,7 +172,7 @@ func (s *Server) fork(ctx context.Context, c *caller, w http.ResponseWriter, r *
 		seconds = *q.Timeout
 	}
 	count, ttl := max(1, q.Count), ttl(seconds)
-	forks, err := c.forks(ctx, &sandbox.ForkRequest{Sandbox: sb.GetID(), Count: &count, Labels: sb.Labels, TTL: &ttl})
+	forks, err := c.forks(ctx, &sandbox.ForkRequest{Sandbox: sb.GetID(), Count: &count, Labels: sb.Labels, TTL: &ttl, ResumeTTL: sb.Spec.ResumeTTL})
 	if err != nil {
 		return 0, nil, err
 	}
@@ -258,10 +261,13 @@ func (c *caller) snapshotQuery(ctx context.Context, q url.Values) (entity.Query,
 	return query, err
 }
 
+// snapshotPrefix is that of the ids of snapshots.
+const snapshotPrefix = "snap-"
+
 // snapshotNamed returns the snapshot that a template's name means; "" if it
 // means a template.
 func (c *caller) snapshotNamed(ctx context.Context, template string) (id.Snapshot, error) {
-	if !strings.HasPrefix(template, "snap-") {
+	if !strings.HasPrefix(template, snapshotPrefix) {
 		return "", nil
 	}
 	o, err := entity.Get[sandbox.Snapshot](ctx, c.store, schema.ID(template))
@@ -269,16 +275,4 @@ func (c *caller) snapshotNamed(ctx context.Context, template string) (id.Snapsho
 		return "", err
 	}
 	return o.GetID(), nil
-}
-
-// deleteSnapshot deletes a snapshot, which E2B's clients do as with a template.
-func (s *Server) deleteSnapshot(ctx context.Context, c *caller, _ http.ResponseWriter, r *http.Request) (int, any, error) {
-	snap, err := c.snapshotNamed(ctx, r.PathValue("id"))
-	if err != nil {
-		return 0, nil, err
-	}
-	if snap == "" {
-		return 0, nil, missing("deleting templates")
-	}
-	return http.StatusNoContent, nil, c.sandboxes.DeleteSnapshot(ctx, &sandbox.DeleteSnapshotRequest{Snapshot: snap})
 }

@@ -161,6 +161,9 @@ func (h *sandboxHandler) Fork(ctx context.Context, req *sandbox.ForkRequest) (*s
 	return &sandbox.ForkResponse{Sandboxes: records}, err
 }
 
+// CheckExec is for those who may work in the sandbox, and so does nothing.
+func (h *sandboxHandler) CheckExec(context.Context, *sandbox.SandboxRequest) error { return nil }
+
 // Extend changes the end of a sandbox.
 func (h *sandboxHandler) Extend(ctx context.Context, req *sandbox.ExtendRequest) (*sandbox.SandboxResponse, error) {
 	return sandboxResponse(h.sandboxes.Extend(ctx, req.Sandbox, value(req.TTL)))

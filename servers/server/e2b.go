@@ -21,7 +21,7 @@ func (f *front) newE2B() (*e2b.Server, error) {
 			}
 			return &e2b.Caller{Conn: c.Client, Project: c.Project(), Release: c.Release}, nil
 		},
-		Guest: f.rpc.Local(e2b.GuestIdentity), Key: f.tokenKey, Logger: f.c.logger.With("component", "e2b"),
+		Guest: f.rpc.Local(e2b.GuestIdentity), Key: f.tokenKey, Uploads: f.c.m.in.State("e2b-uploads"), Logger: f.c.logger.With("component", "e2b"),
 	})
 	if err != nil {
 		return nil, err

@@ -196,10 +196,11 @@ var answers = map[string]answer{
 	"sandbox.Sandboxes/RunCode": byApp(func(p, _ string) *sandbox.RunCodeRequest {
 		return &sandbox.RunCodeRequest{Sandbox: sandbox.RunRequest{Project: p}, Language: "python", Code: []byte("1")}
 	}),
-	"sandbox.Sandboxes/Pause":   bySandbox(func(x *tenant) any { return &sandbox.PauseRequest{Sandbox: x.sandbox.GetID()} }),
-	"sandbox.Sandboxes/Resume":  bySandbox(func(x *tenant) any { return &sandbox.PauseRequest{Sandbox: x.sandbox.GetID()} }),
-	"sandbox.Sandboxes/Extend":  bySandbox(func(x *tenant) any { return &sandbox.ExtendRequest{Sandbox: x.sandbox.GetID()} }),
-	"sandbox.Sandboxes/SetIdle": bySandbox(func(x *tenant) any { return &sandbox.IdleRequest{Sandbox: x.sandbox.GetID()} }),
+	"sandbox.Sandboxes/Pause":     bySandbox(func(x *tenant) any { return &sandbox.PauseRequest{Sandbox: x.sandbox.GetID()} }),
+	"sandbox.Sandboxes/Resume":    bySandbox(func(x *tenant) any { return &sandbox.PauseRequest{Sandbox: x.sandbox.GetID()} }),
+	"sandbox.Sandboxes/CheckExec": bySandbox(func(x *tenant) any { return &sandbox.SandboxRequest{Sandbox: x.sandbox.GetID()} }),
+	"sandbox.Sandboxes/Extend":    bySandbox(func(x *tenant) any { return &sandbox.ExtendRequest{Sandbox: x.sandbox.GetID()} }),
+	"sandbox.Sandboxes/SetIdle":   bySandbox(func(x *tenant) any { return &sandbox.IdleRequest{Sandbox: x.sandbox.GetID()} }),
 	"sandbox.Sandboxes/SetEgress": bySandbox(func(x *tenant) any {
 		return &sandbox.EgressRequest{Sandbox: x.sandbox.GetID(), Egress: sandbox.Egress{Mode: sandbox.EgressModeNone}}
 	}),

@@ -186,7 +186,7 @@ try {
   }
 
   // What is not served says so.
-  for (const q of [{ volumeMounts: { '/data': 'v' } }, { lifecycle: { onTimeout: 'pause' } }, { network: { egressProxy: { address: 'h:1' } } }]) {
+  for (const q of [{ lifecycle: { onTimeout: { action: 'pause', keepMemory: false } } }, { network: { egressProxy: { address: 'h:1' } } }]) {
     await assert.rejects(Sandbox.create(q), (e) => e.message.startsWith('501: '))
   }
   await assert.rejects(Sandbox.create('no-such-template'), (e) => e.message.startsWith('404: '))
