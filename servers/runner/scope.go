@@ -350,11 +350,15 @@ func limitSpec(op *entity.Op, stored schema.Object) error {
 		want := asked.(*core.Node).Spec
 		o.Spec.Arch, o.Spec.Hostname, o.Spec.CPUMillis, o.Spec.MemoryBytes = want.Arch, want.Hostname, want.CPUMillis, want.MemoryBytes
 	case *sandbox.Sandbox:
-		if d := asked.(*sandbox.Sandbox).Spec.Desired; d != o.Spec.Desired {
+		want := asked.(*sandbox.Sandbox).Spec
+		if d := want.Desired; d != o.Spec.Desired {
 			if d != sandbox.DesiredStatePaused || o.Spec.Desired != sandbox.DesiredStateRunning {
 				return denied("set a sandbox that shall be %s to %s", o.Spec.Desired, d)
 			}
 			o.Spec.Desired = d
+		}
+		if o.Spec.ResumeTTL != nil && o.Spec.Desired == sandbox.DesiredStatePaused && want.TTL == nil {
+			o.Spec.TTL = nil // its time was over
 		}
 	default:
 		return denied("change the specification of a %s", op.Record.Kind)

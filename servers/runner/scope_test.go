@@ -200,6 +200,28 @@ func TestHostileRunnerWrites(t *testing.T) {
 	}
 }
 
+// TestRunnerPausesAtTheEnd: a runner removes the time to live of a sandbox whose
+// time is over and that is paused then, not of another one.
+func TestRunnerPausesAtTheEnd(t *testing.T) {
+	h := newHostile(t)
+	for _, resumes := range []bool{false, true} {
+		_, err := entity.ModifySpec(t.Context(), h.env.store, h.mine.GetID(), func(sb *sandbox.Sandbox) error {
+			sb.Spec.Desired, sb.Spec.TTL, sb.Spec.ResumeTTL = sandbox.DesiredStateRunning, new(time.Minute), nil
+			if resumes {
+				sb.Spec.ResumeTTL = new(time.Hour)
+			}
+			return nil
+		})
+		h.must(err)
+		mine := h.get(h.mine)
+		mine.Spec.Desired, mine.Spec.TTL = sandbox.DesiredStatePaused, nil
+		h.must(entity.UpdateSpec(t.Context(), h.store, mine))
+		if got := h.get(h.mine); got.Spec.Desired != sandbox.DesiredStatePaused || (got.Spec.TTL == nil) != resumes {
+			t.Errorf("resumes %t: %+v", resumes, got.Spec)
+		}
+	}
+}
+
 // TestHostileRunnerLeases: it renews and ends its own leases only, and cannot be
 // alive for another node, nor for long.
 func TestHostileRunnerLeases(t *testing.T) {
