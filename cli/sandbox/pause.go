@@ -97,6 +97,7 @@ func change(ctx context.Context, e *command.Env, name, done string, call func(co
 type forkOptions struct {
 	*command.Env
 	name   string
+	store  string
 	count  int64
 	env    []string
 	ttl    time.Duration
@@ -114,6 +115,7 @@ func newSnapshot(e *command.Env) *cobra.Command {
 		RunE:              func(cmd *cobra.Command, args []string) error { return o.snapshot(cmd.Context(), args[0]) },
 	}
 	cmd.Flags().StringVar(&o.name, "name", "", "name of the snapshot")
+	cmd.Flags().StringVar(&o.store, "store", "", "URL of an object store for a copy, of which other nodes can make sandboxes")
 	cmd.Flags().StringToStringVarP(&o.labels, "label", "l", nil, "label, key=value")
 	return cmd
 }
@@ -127,7 +129,7 @@ func (o *forkOptions) snapshot(ctx context.Context, name string) error {
 	if err != nil {
 		return err
 	}
-	resp, err := c.Snapshot(ctx, &sandbox.SnapshotRequest{Sandbox: s.GetID(), Name: o.name, Labels: o.labels})
+	resp, err := c.Snapshot(ctx, &sandbox.SnapshotRequest{Sandbox: s.GetID(), Name: o.name, Labels: o.labels, Store: o.store})
 	if err != nil {
 		return err
 	}

@@ -78,6 +78,32 @@ func (h *Hub) CheckBinary(name string) error {
 	return errs.Wrap(err, "agent")
 }
 
+// BinaryPath returns the file of the agent of a snapshot, if it is on this node.
+func (h *Hub) BinaryPath(name string) string { return h.binary(name) }
+
+// AddBinary adds the agent of a snapshot of another node, from a file. Corrupt: the file is not
+// that agent.
+func (h *Hub) AddBinary(name, path string) error {
+	h.binaries.mu.Lock()
+	defer h.binaries.mu.Unlock()
+	from, err := os.Open(path)
+	if err != nil {
+		return errs.Wrap(err, "agent")
+	}
+	defer from.Close()
+	sum := sha256.New()
+	if _, err := io.Copy(sum, from); err != nil {
+		return errs.Wrap(err, "agent")
+	}
+	if name != binaryPrefix+hex.EncodeToString(sum.Sum(nil)) {
+		return errs.New(errs.Corrupt, "the file is not the agent %s", strings.TrimPrefix(name, binaryPrefix))
+	}
+	if _, err := from.Seek(0, io.SeekStart); err != nil {
+		return errs.Wrap(err, "agent")
+	}
+	return errs.Wrap(h.writeBinary(name, from), "agent")
+}
+
 // inUse returns the name of the present agent's copy.
 func (b *binaries) inUse() string {
 	b.mu.RLock()

@@ -2,6 +2,7 @@ package execution
 
 import (
 	"context"
+	"iter"
 	"time"
 )
 
@@ -44,4 +45,42 @@ type Snapshots interface {
 	// DeleteSnapshot frees the space of a snapshot. Sandboxes that were restored from it go on. It returns nil if
 	// there is no such snapshot. FailedPrecondition: a Paused sandbox needs it.
 	DeleteSnapshot(ctx context.Context, snapshot string) error
+}
+
+// SnapshotCopier copies snapshots to object stores, and from there to other nodes. A copy is whole or does not
+// exist. It has what the sandbox had in its memory, secrets included.
+type SnapshotCopier interface {
+	// CopySnapshot copies a snapshot of this node to objects that are for it alone. It may be repeated, also after
+	// a crash: what is there is not sent again. NotFound: there is no such snapshot. Unavailable: repeat it later.
+	CopySnapshot(ctx context.Context, snapshot string, o Objects) (SnapshotCopy, error)
+	// FetchSnapshot makes a snapshot of this node of its copy, unless the node has it. Before it reads more than the
+	// description of the copy it returns the errors of Ensure with Spec.Restore, if this node cannot restore the
+	// snapshot. NotFound: there is no copy. Corrupt: it is not the one with this sum, or is damaged.
+	FetchSnapshot(ctx context.Context, snapshot, sum string, o Objects) error
+	// DeleteSnapshotCopy deletes a copy, complete or not.
+	DeleteSnapshotCopy(ctx context.Context, o Objects) error
+}
+
+// SnapshotCopy is a copy of a snapshot.
+type SnapshotCopy struct {
+	Sum   string // of its description, which has the sums of its content
+	Bytes int64  // that it takes in the store
+}
+
+// Objects are objects of a store that belong to one owner. Keys have the characters of ids.
+type Objects interface {
+	// Get returns an object; NotFound if there is none.
+	Get(ctx context.Context, key string) ([]byte, error)
+	// Create makes an object durable; AlreadyExists if there is one with the key.
+	Create(ctx context.Context, key string, data []byte) error
+	// Delete deletes an object; that there is none is no error.
+	Delete(ctx context.Context, key string) error
+	// List yields keys and sizes in bytes, and stops after the first error.
+	List(ctx context.Context) iter.Seq2[ObjectInfo, error]
+}
+
+// ObjectInfo is an object of a list.
+type ObjectInfo struct {
+	Key  string
+	Size int64
 }

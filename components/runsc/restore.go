@@ -72,6 +72,14 @@ func inherit(s execution.Spec, r *snapshotRecord) (execution.Spec, error) {
 
 // checkRestore returns FailedPrecondition if this node cannot restore the snapshot.
 func (d *Driver) checkRestore(r *snapshotRecord) error {
+	if err := d.checkMachine(r); err != nil {
+		return err
+	}
+	return errs.Wrap(d.hub.CheckBinary(r.Agent), "snapshot %s", r.ID)
+}
+
+// checkMachine returns FailedPrecondition if this node cannot restore the snapshot, whatever files it has.
+func (d *Driver) checkMachine(r *snapshotRecord) error {
 	b, err := d.backend(d.cfg.Backend)
 	if err == nil {
 		err = b.canSnapshot()
@@ -99,7 +107,7 @@ func (d *Driver) checkRestore(r *snapshotRecord) error {
 		return errs.New(errs.FailedPrecondition, "snapshot %s was taken on a CPU with features that this one lacks: %s", r.ID, strings.Join(missing, " ")).
 			WithHint("restore it on a machine with such a CPU")
 	}
-	return errs.Wrap(d.hub.CheckBinary(r.Agent), "snapshot %s", r.ID)
+	return nil
 }
 
 // runscVersion returns the version of runsc on this node.

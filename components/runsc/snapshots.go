@@ -377,12 +377,15 @@ func diskBytes(dir string) (sum int64, err error) {
 	return sum, err
 }
 
-// publish makes a snapshot of a directory that holds all of it.
+// publish makes a snapshot of a directory that holds all of it. A fetched one keeps the size and the time of
+// the one that was copied.
 func (d *Driver) publish(r *snapshotRecord, dir string) (err error) {
-	if r.Bytes, err = diskBytes(dir); err != nil {
-		return err
+	if r.CreatedAt.IsZero() {
+		if r.Bytes, err = diskBytes(dir); err != nil {
+			return err
+		}
+		r.CreatedAt = time.Now()
 	}
-	r.CreatedAt = time.Now()
 	b, err := json.Marshal(r)
 	if err != nil {
 		return err

@@ -27,7 +27,7 @@ func (r *Reconciler) Controller() kit.Controller {
 		Name: "sandbox", Kind: sandbox.SandboxKind, Filter: r.Mine, Workers: workers, Resync: time.Minute,
 		Reconcile: r.Reconcile,
 		Watches:   []kit.Source{kit.Func(r.watchDriver)},
-		Access: kit.Access{Reads: []*schema.Kind{core.NodeKind}, Owns: kit.Fields(sandbox.SandboxKind, "status"), Shares: []kit.Share{{
+		Access: kit.Access{Reads: []*schema.Kind{core.NodeKind, sandbox.SnapshotKind}, Owns: kit.Fields(sandbox.SandboxKind, "status"), Shares: []kit.Share{{
 			Field: kit.Field{Kind: sandbox.SandboxKind, Path: "spec.desired"}, Owner: "api", Why: "to pause an idle one, or one whose time is over", When: pauses,
 		}, {
 			Field: kit.Field{Kind: sandbox.SandboxKind, Path: "spec.ttl"}, Owner: "api", Why: "to pause one whose time is over", When: pausesAtEnd,

@@ -61,7 +61,8 @@ type Reconciler struct {
 	Node   id.Node
 	Sealer *schema.Sealer // opens sealed secrets
 	Logger *slog.Logger
-	Disks  Disks // nil: sandboxes have no volumes
+	Disks  Disks  // nil: sandboxes have no volumes
+	Copies Copies // of snapshots
 	// Previews says how much sandboxes are used by their previews; nil: there are
 	// none.
 	Previews Previews
@@ -182,6 +183,9 @@ func (r *Reconciler) create(ctx context.Context, sb *sandbox.Sandbox) (time.Dura
 	spec, err := r.spec(sb)
 	if err == nil && len(sb.Spec.Template.Volumes) > 0 {
 		spec.Mounts, err = r.Disks.Mounts(ctx, sb, sandboxes.VolumesOf(sb))
+	}
+	if err == nil {
+		err = r.fetch(ctx, sb)
 	}
 	var inst execution.Instance
 	if err == nil {

@@ -91,3 +91,19 @@ func LeaseName(n id.Node) string { return "alive-" + string(n) }
 func LeaseOf(ctx context.Context, r entity.Reader, n id.Node) (*core.NodeLease, error) {
 	return entity.ByName[core.NodeLease](ctx, r, "", LeaseName(n))
 }
+
+// Down reports whether a node is down, or does not exist: it shows no sign of
+// life, and the servers have noticed.
+func Down(ctx context.Context, r entity.Reader, node id.Node) (bool, error) {
+	n, err := entity.Get[core.Node](ctx, r, node)
+	if errs.Is(err, errs.NotFound) {
+		return true, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	if _, err = LeaseOf(ctx, r, node); errs.Is(err, errs.NotFound) {
+		return n.Status.Phase == core.NodePhaseDown, nil
+	}
+	return false, err
+}

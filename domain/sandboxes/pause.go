@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"miren.dev/runtime/api/core"
 	"miren.dev/runtime/api/id"
 	"miren.dev/runtime/api/sandbox"
 	"miren.dev/runtime/entity"
@@ -133,10 +134,11 @@ func (s *Service) awake(ctx context.Context, sb *sandbox.Sandbox) error {
 }
 
 // Snapshot takes a snapshot of a running sandbox, which goes on, and returns it
-// when it is complete. Errors: FailedPrecondition if the sandbox does not run,
-// or cannot be saved.
-func (s *Service) Snapshot(ctx context.Context, sid id.Sandbox, name string, labels map[string]string) (*sandbox.Snapshot, error) {
-	return s.snapshot(ctx, sid, func(o *sandbox.Snapshot) { o.Name, o.Labels = name, labels })
+// when it is complete. store is the URL of an object store for a copy of it; ""
+// for none. Errors: FailedPrecondition if the sandbox does not run, or cannot be
+// saved.
+func (s *Service) Snapshot(ctx context.Context, sid id.Sandbox, name string, labels map[string]string, store string) (*sandbox.Snapshot, error) {
+	return s.snapshot(ctx, sid, func(o *sandbox.Snapshot) { o.Name, o.Labels, o.Spec.Store = name, labels, store })
 }
 
 func (s *Service) snapshot(ctx context.Context, sid id.Sandbox, set func(*sandbox.Snapshot)) (*sandbox.Snapshot, error) {
@@ -180,9 +182,21 @@ func (s *Service) snapshot(ctx context.Context, sid id.Sandbox, set func(*sandbo
 	return o, nil
 }
 
-// DeleteSnapshot deletes a snapshot. Sandboxes that were made from it go on.
+// DeleteSnapshot deletes a snapshot; its node deletes its copy. Sandboxes that were
+// made from it go on.
 func (s *Service) DeleteSnapshot(ctx context.Context, sid id.Snapshot) error {
-	return entity.Remove[sandbox.Snapshot](ctx, s.Store, sid)
+	o, err := entity.Get[sandbox.Snapshot](ctx, s.Store, sid)
+	if err != nil {
+		return err
+	}
+	if o.Spec.Store == "" {
+		return entity.Remove[sandbox.Snapshot](ctx, s.Store, sid)
+	}
+	_, err = entity.ModifySpec(ctx, s.Store, sid, func(o *sandbox.Snapshot) error {
+		o.Spec.Deleted = true
+		return nil
+	})
+	return err
 }
 
 // ForkRequest says what new sandboxes go on from: a running sandbox, which goes
@@ -217,6 +231,9 @@ func (s *Service) Fork(ctx context.Context, req ForkRequest) (_ []*sandbox.Sandb
 		if from, err = entity.Get[sandbox.Snapshot](ctx, s.Store, req.Snapshot); err != nil {
 			return nil, err
 		}
+		if from.Spec.Deleted {
+			return nil, errs.New(errs.NotFound, "snapshot %s is being deleted", from.ID)
+		}
 		if from.Status.Phase != sandbox.SnapshotPhaseReady {
 			return nil, errs.New(errs.FailedPrecondition, "snapshot %s is %s", from.ID, from.Status.Phase)
 		}
@@ -231,6 +248,10 @@ func (s *Service) Fork(ctx context.Context, req ForkRequest) (_ []*sandbox.Sandb
 			return nil, err
 		}
 	}
+	only, err := s.nodeOfSnapshot(ctx, from)
+	if err != nil {
+		return nil, err
+	}
 	forks := make([]*sandbox.Sandbox, cmp.Or(req.Count, 1))
 	var ops []entity.Op
 	for i := range forks {
@@ -238,6 +259,7 @@ func (s *Service) Fork(ctx context.Context, req ForkRequest) (_ []*sandbox.Sandb
 		if err := s.Policies.Default(ctx, forks[i]); err != nil {
 			return nil, err
 		}
+		forks[i].Spec.OnlyNode = only
 		op, err := entity.CreateOp(forks[i])
 		if err != nil {
 			return nil, err
@@ -271,11 +293,25 @@ func (s *Service) Fork(ctx context.Context, req ForkRequest) (_ []*sandbox.Sandb
 	return forks, nil
 }
 
+// nodeOfSnapshot returns the node on which sandboxes are made of a snapshot: the one
+// that keeps it, or any, "", if that is down or takes no sandboxes and there is a
+// copy.
+func (s *Service) nodeOfSnapshot(ctx context.Context, from *sandbox.Snapshot) (id.Node, error) {
+	if from.Status.CopySum == "" {
+		return from.Spec.Node, nil
+	}
+	n, err := entity.Get[core.Node](ctx, s.Store, from.Spec.Node)
+	if errs.Is(err, errs.NotFound) || err == nil && (n.Status.Phase != core.NodePhaseReady || n.Spec.Cordoned) {
+		return "", nil
+	}
+	return from.Spec.Node, err
+}
+
 // forkOf returns a sandbox that is made from a snapshot.
 func forkOf(from *sandbox.Snapshot, req *ForkRequest) *sandbox.Sandbox {
 	sb := sandbox.NewSandbox()
 	sb.Project, sb.Labels = from.Project, maps.Clone(req.Labels)
-	sb.Spec.Restore, sb.Spec.OnlyNode = string(from.ID), from.Spec.Node
+	sb.Spec.Restore = string(from.ID)
 	sb.Spec.Template, sb.Spec.TemplateVersion = schema.Copy(from.Spec.Template), from.Spec.TemplateVersion
 	sb.Spec.Template.Hostname = ""
 	if len(sb.Spec.Template.Start) > 0 {

@@ -15,8 +15,8 @@ type diskHandler struct{ disks *disks.Service }
 
 // mayName returns PermissionDenied if the caller may not name a store, which is a
 // directory of the machine, or a bucket that the server's credentials open.
-func (h *diskHandler) mayName(ctx context.Context, store string) error {
-	if store == "" || slices.Contains(rpc.IdentityFrom(ctx).Roles, rpc.RoleAdmin) || h.disks.Permits(store) {
+func mayName(ctx context.Context, d *disks.Service, store string) error {
+	if store == "" || slices.Contains(rpc.IdentityFrom(ctx).Roles, rpc.RoleAdmin) || d.Permits(store) {
 		return nil
 	}
 	return errs.New(errs.PermissionDenied, "projects may not use the store %s", store).
@@ -24,7 +24,7 @@ func (h *diskHandler) mayName(ctx context.Context, store string) error {
 }
 
 func (h *diskHandler) Create(ctx context.Context, req *disk.CreateDiskRequest) (*disk.DiskResponse, error) {
-	if err := h.mayName(ctx, req.Store); err != nil {
+	if err := mayName(ctx, h.disks, req.Store); err != nil {
 		return nil, err
 	}
 	d, err := h.disks.Create(ctx, disks.CreateRequest{
@@ -55,7 +55,7 @@ func (h *diskHandler) Resize(ctx context.Context, req *disk.ResizeDiskRequest) (
 }
 
 func (h *diskHandler) Schedule(ctx context.Context, req *disk.ScheduleDiskRequest) (*disk.DiskResponse, error) {
-	if err := h.mayName(ctx, req.CopyTo); err != nil {
+	if err := mayName(ctx, h.disks, req.CopyTo); err != nil {
 		return nil, err
 	}
 	return diskResponse(h.disks.Schedule(ctx, disks.ScheduleRequest{
@@ -64,7 +64,7 @@ func (h *diskHandler) Schedule(ctx context.Context, req *disk.ScheduleDiskReques
 }
 
 func (h *diskHandler) Copy(ctx context.Context, req *disk.CopyDiskRequest) (*disk.CopyResponse, error) {
-	if err := h.mayName(ctx, req.Store); err != nil {
+	if err := mayName(ctx, h.disks, req.Store); err != nil {
 		return nil, err
 	}
 	c, err := h.disks.Copy(ctx, req.Project, req.Disk, req.Snapshot, req.Store)
@@ -80,7 +80,7 @@ func (h *diskHandler) DeleteCopy(ctx context.Context, req *disk.DeleteCopyReques
 }
 
 func (h *diskHandler) Restore(ctx context.Context, req *disk.RestoreDiskRequest) (*disk.DiskResponse, error) {
-	if err := h.mayName(ctx, req.Store); err != nil {
+	if err := mayName(ctx, h.disks, req.Store); err != nil {
 		return nil, err
 	}
 	return diskResponse(h.disks.Restore(ctx, disks.RestoreRequest{Project: req.Project, Copy: req.Copy, At: req.At, Name: req.Disk, Store: req.Store}))

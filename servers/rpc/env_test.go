@@ -36,6 +36,7 @@ import (
 	"miren.dev/runtime/entity"
 	"miren.dev/runtime/entity/informer"
 	"miren.dev/runtime/entity/remote"
+	lsvdstore "miren.dev/runtime/lsvd/store"
 	"miren.dev/runtime/pkg/buildlog"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/rpc"
@@ -110,6 +111,7 @@ type env struct {
 	node      id.Node
 	service   *sandboxes.Service
 	disks     *nodeDisks
+	objects   lsvdstore.Mem // with copies of snapshots
 
 	apps      app.AppsClient
 	deploys   app.DeploysClient
@@ -150,9 +152,9 @@ func newEnv(t *testing.T) *env {
 	// The server's informers reach the store as it does; those of the controller always do.
 	informers := informer.New(informer.Config{Reader: e.store})
 	e.disks = &nodeDisks{store: e.store.Store}
-	rec := &controller.Reconciler{Driver: e.machine.Driver(), Node: e.node, Sealer: sealer, Logger: log, Disks: e.disks}
+	rec := &controller.Reconciler{Driver: e.machine.Driver(), Node: e.node, Sealer: sealer, Logger: log, Disks: e.disks, Copies: e.copiesOf(e.machine)}
 	rec.Store = kittest.Hold(t, e.store.Store, rec.Controller())
-	snapshotRec := &controller.Reconciler{Driver: rec.Driver, Node: rec.Node, Logger: log}
+	snapshotRec := &controller.Reconciler{Driver: rec.Driver, Node: rec.Node, Logger: log, Copies: rec.Copies}
 	snapshots := (&controller.Snapshots{Sandboxes: snapshotRec, Logger: log}).Controller()
 	snapshotRec.Store = kittest.Hold(t, e.store.Store, snapshots)
 	srv, err := rpc.NewServer(rpc.ServerOptions{Logger: log})

@@ -135,7 +135,10 @@ func (h *sandboxHandler) Resume(ctx context.Context, req *sandbox.PauseRequest) 
 
 // Snapshot takes a snapshot of a sandbox.
 func (h *sandboxHandler) Snapshot(ctx context.Context, req *sandbox.SnapshotRequest) (*sandbox.SnapshotResponse, error) {
-	s, err := h.sandboxes.Snapshot(ctx, req.Sandbox, req.Name, req.Labels)
+	if err := mayName(ctx, h.sandboxes.Disks, req.Store); err != nil {
+		return nil, err
+	}
+	s, err := h.sandboxes.Snapshot(ctx, req.Sandbox, req.Name, req.Labels, req.Store)
 	if err != nil {
 		return nil, err
 	}

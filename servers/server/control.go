@@ -160,7 +160,8 @@ func (c *control) controllers(nodeID id.Node) []kit.Controller {
 	nodeDisks := c.nodeDisks
 	nodeDisks.Node = nodeID
 	nodeSandboxes := &ctlsandbox.Reconciler{
-		Disks: nodeDisks, Store: c.store, Driver: c.m.driver, Node: nodeID, Sealer: c.sealer, Stopped: lastStopped(c.m.in), Logger: log("sandbox"),
+		Copies: ctlsandbox.Copies{SnapshotCopier: c.m.driver, Objects: newSnapshotObjects},
+		Disks:  nodeDisks, Store: c.store, Driver: c.m.driver, Node: nodeID, Sealer: c.sealer, Stopped: lastStopped(c.m.in), Logger: log("sandbox"),
 	}
 	if c.cfg.Ingress.HTTPAddress != "" {
 		nodeSandboxes.Previews = ingress.Client{Socket: c.m.in.Socket("ingress.sock")}

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"sync"
 
+	"miren.dev/runtime/components/execution"
 	"miren.dev/runtime/domain/executions"
 	"miren.dev/runtime/lsvd/store"
 	"miren.dev/runtime/lsvd/store/open"
@@ -85,6 +86,31 @@ func (o *objects) List(ctx context.Context) iter.Seq2[executions.Object, error] 
 		}
 		for info, err := range s.List(ctx, o.prefix) {
 			if !yield(executions.Object{Key: strings.TrimPrefix(info.Key, o.prefix), Size: info.Size}, err) {
+				return
+			}
+		}
+	}
+}
+
+// snapshotPrefix begins the keys of copies of snapshots; the id of the snapshot
+// follows, which no other installation has.
+const snapshotPrefix = "sandbox-snapshots/"
+
+// snapshotObjects are the objects of the copy of one snapshot.
+type snapshotObjects struct{ *objects }
+
+func newSnapshotObjects(url, snapshot string) (execution.Objects, error) {
+	if _, err := open.Parse(url); err != nil {
+		return nil, err
+	}
+	return snapshotObjects{&objects{url: url, prefix: snapshotPrefix + snapshot + "/"}}, nil
+}
+
+// List implements execution.Objects.
+func (o snapshotObjects) List(ctx context.Context) iter.Seq2[execution.ObjectInfo, error] {
+	return func(yield func(execution.ObjectInfo, error) bool) {
+		for i, err := range o.objects.List(ctx) {
+			if !yield(execution.ObjectInfo(i), err) {
 				return
 			}
 		}

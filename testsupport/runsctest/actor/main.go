@@ -3,6 +3,8 @@
 //	actor STATE-DIR RUN-BASE BIN-DIR snapshot SANDBOX SNAPSHOT [leave]
 //	actor STATE-DIR RUN-BASE BIN-DIR ensure SPECIFICATION
 //	actor STATE-DIR RUN-BASE BIN-DIR delete-snapshot SNAPSHOT
+//	actor STATE-DIR RUN-BASE BIN-DIR copy|delete-copy SNAPSHOT STORE-DIR
+//	actor STATE-DIR RUN-BASE BIN-DIR fetch SNAPSHOT STORE-DIR SUM
 //
 // containerd must run. The specification is an execution.Spec as JSON.
 package main
@@ -18,7 +20,9 @@ import (
 	"miren.dev/runtime/components/execution"
 	"miren.dev/runtime/components/network"
 	"miren.dev/runtime/components/runsc"
+	"miren.dev/runtime/lsvd/store"
 	"miren.dev/runtime/pkg/instance"
+	"miren.dev/runtime/testsupport/executiontest"
 )
 
 func main() {
@@ -56,6 +60,20 @@ func run(ctx context.Context, args []string) error {
 		var s execution.Spec
 		if err = json.Unmarshal([]byte(args[0]), &s); err == nil {
 			_, err = d.Ensure(ctx, s)
+		}
+	case "copy", "fetch", "delete-copy":
+		var s store.Store
+		if s, err = store.OpenDir(args[1]); err != nil {
+			return err
+		}
+		o := executiontest.Objects{Store: s}
+		switch op {
+		case "copy":
+			_, err = d.CopySnapshot(ctx, args[0], o)
+		case "fetch":
+			err = d.FetchSnapshot(ctx, args[0], args[2], o)
+		default:
+			err = d.DeleteSnapshotCopy(ctx, o)
 		}
 	default:
 		err = fmt.Errorf("no operation %q", op)
