@@ -54,8 +54,8 @@ func TestSnapshotCopies(t *testing.T) {
 	s := m.spec("counter", "count", "/tmp/count")
 	m.ensure(t, s)
 	m.counts(t, s.ID, 5)
+	before, _ := m.counted(t, s.ID) // the forks go on from the snapshot
 	m.snapshot(t, s.ID, "image", true)
-	before, _ := m.counted(t, s.ID)
 	m.delete(t, s.ID)
 
 	o := &objects{executiontest.Objects{Store: new(store.Mem)}}
