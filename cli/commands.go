@@ -37,6 +37,7 @@ import (
 	"miren.dev/runtime/cli/ssh"
 	"miren.dev/runtime/cli/template"
 	"miren.dev/runtime/cli/top"
+	"miren.dev/runtime/cli/user"
 	"miren.dev/runtime/cli/version"
 	"miren.dev/runtime/cli/webhook"
 )
@@ -86,6 +87,7 @@ var commands = []entry{
 	{path: "entity", make: entity.New},
 	{path: "config", make: config.New},
 	{path: "auth", make: auth.New},
+	{path: "user", make: user.New},
 	{path: "key", make: key.New},
 	{path: "webhook", make: webhook.New},
 	{path: "audit", make: audit.New},

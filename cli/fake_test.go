@@ -34,6 +34,7 @@ import (
 	"miren.dev/runtime/domain/previews"
 	"miren.dev/runtime/domain/quotas"
 	"miren.dev/runtime/domain/secrets"
+	"miren.dev/runtime/domain/users"
 	"miren.dev/runtime/entity"
 	"miren.dev/runtime/entity/informer"
 	"miren.dev/runtime/entity/pgstore"
@@ -141,7 +142,9 @@ func (f *fake) serveOn(l net.Listener, cfg *tls.Config) (stop func()) {
 		f.t.Fatal(err)
 	}
 	sealer := schema.NewSealer(filepath.Join(f.t.TempDir(), "key"))
-	core.RegisterKeys(srv, rpcserver.Keys(keys.New(f.store, sealer, func() {}, slog.New(slog.DiscardHandler))))
+	people := users.NewTable(func() {})
+	core.RegisterKeys(srv, rpcserver.Keys(keys.New(f.store, sealer, people, func() {}, slog.New(slog.DiscardHandler))))
+	core.RegisterUsers(srv, rpcserver.Users(&users.Service{Store: f.store, Table: people, CheckRole: func(context.Context, string) error { return nil }}))
 	history.RegisterHistory(srv, rpcserver.History(f.store))
 	secret.RegisterSecrets(srv, rpcserver.Secrets(&secrets.Service{Store: f.store, Sealer: sealer}))
 	set := informer.New(informer.Config{Reader: f.store})

@@ -151,6 +151,9 @@ type CreateKeyRequest struct {
 	Roles []string `cbor:"3,keyasint,omitempty" json:"roles,omitempty"`
 	// Validity; absent: until it is deleted.
 	TTL *time.Duration `cbor:"4,keyasint,omitempty" json:"ttl,omitempty"`
+	// Name of the user to whom it belongs; absent: it belongs to a program. Only
+	// administrators of the installation and the user itself may name one.
+	User string `cbor:"5,keyasint,omitempty" json:"user,omitempty"`
 }
 
 // MarshalJSON renders x; durations are strings, secrets are redacted.
@@ -175,6 +178,86 @@ func (x *CreateKeyRequest) ValidateFields(v *schema.Validator) {
 	if x.TTL != nil {
 		schema.CheckMin(v, "ttl", *x.TTL, 1*time.Minute)
 	}
+}
+
+// CreateUserRequest: Describes a user.
+type CreateUserRequest struct {
+	// Name of the user, which its certificates and SSH keys have too.
+	Name string `cbor:"1,keyasint" json:"name" schema:"required"`
+	// For people.
+	DisplayName string `cbor:"2,keyasint,omitempty" json:"display_name,omitempty"`
+	// Roles that its API keys may have: ROLE@PROJECT in one project, ROLE in all.
+	Roles []string `cbor:"3,keyasint,omitempty" json:"roles,omitempty"`
+}
+
+// MarshalJSON renders x; durations are strings, secrets are redacted.
+func (x CreateUserRequest) MarshalJSON() ([]byte, error) { return schema.EncodeJSON(&x) }
+
+// UnmarshalJSON decodes x; unknown fields are errors, missing ones get their defaults.
+func (x *CreateUserRequest) UnmarshalJSON(b []byte) error { return schema.DecodeJSON(b, x) }
+
+var patternCreateUserRequestName = regexp.MustCompile("^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$")
+
+// Validate reports every field that breaks its rules, as one error of class
+// invalid_argument.
+func (x *CreateUserRequest) Validate() error { return schema.Validate(x) }
+
+// ValidateFields is Validate below the path that v is at.
+func (x *CreateUserRequest) ValidateFields(v *schema.Validator) {
+	v.Required("name", x.Name != "")
+	if x.Name != "" {
+		v.Pattern("name", x.Name, patternCreateUserRequestName)
+	}
+	if x.DisplayName != "" {
+		v.MaxLen("display_name", len(x.DisplayName), 128)
+	}
+	v.MaxLen("roles", len(x.Roles), 100)
+}
+
+// SetUserRequest: Changes a user.
+type SetUserRequest struct {
+	// Name of the user.
+	Name string `cbor:"1,keyasint" json:"name" schema:"required"`
+	// Roles that its API keys may have from now on; absent: they stay.
+	Roles []string `cbor:"2,keyasint,omitempty" json:"roles,omitempty"`
+	// Whether its API keys, certificates and SSH keys are refused; absent: it stays.
+	Disabled *bool `cbor:"3,keyasint,omitempty" json:"disabled,omitempty"`
+}
+
+// MarshalJSON renders x; durations are strings, secrets are redacted.
+func (x SetUserRequest) MarshalJSON() ([]byte, error) { return schema.EncodeJSON(&x) }
+
+// UnmarshalJSON decodes x; unknown fields are errors, missing ones get their defaults.
+func (x *SetUserRequest) UnmarshalJSON(b []byte) error { return schema.DecodeJSON(b, x) }
+
+// Validate reports every field that breaks its rules, as one error of class
+// invalid_argument.
+func (x *SetUserRequest) Validate() error { return schema.Validate(x) }
+
+// ValidateFields is Validate below the path that v is at.
+func (x *SetUserRequest) ValidateFields(v *schema.Validator) {
+	v.Required("name", x.Name != "")
+	v.MaxLen("roles", len(x.Roles), 100)
+}
+
+// UserResponse: A user.
+type UserResponse struct {
+	// The user.
+	User schema.Record `cbor:"1,keyasint" json:"user" schema:"required"`
+}
+
+// MarshalJSON renders x; durations are strings, secrets are redacted.
+func (x UserResponse) MarshalJSON() ([]byte, error) { return schema.EncodeJSON(&x) }
+
+// UnmarshalJSON decodes x; unknown fields are errors, missing ones get their defaults.
+func (x *UserResponse) UnmarshalJSON(b []byte) error { return schema.DecodeJSON(b, x) }
+
+// Validate reports every field that breaks its rules, as one error of class
+// invalid_argument.
+func (x *UserResponse) Validate() error { return schema.Validate(x) }
+
+// ValidateFields is Validate below the path that v is at.
+func (x *UserResponse) ValidateFields(v *schema.Validator) {
 }
 
 // CreateKeyResponse: A new API key.
@@ -654,6 +737,89 @@ var PoliciesService = &rpc.Service{Name: "core.Policies", Methods: []*rpc.Method
 	methodPoliciesReport,
 }}
 
+// Users is what serves the service. Makes and disables users. They are listed through
+// store.Entities.
+type Users interface {
+	// Create: Makes a user. Permission: admin, in all projects.
+	Create(ctx context.Context, req *CreateUserRequest) (*UserResponse, error)
+	// Set: Changes the roles of a user, or disables it: its API keys, certificates and SSH
+	// keys are refused at once, and their calls end. Permission: admin, in all projects.
+	Set(ctx context.Context, req *SetUserRequest) (*UserResponse, error)
+}
+
+// RegisterUsers makes s serve impl.
+func RegisterUsers(s *rpc.Server, impl Users) { s.Register(UsersService, impl) }
+
+// UsersClient is what calls the service.
+type UsersClient interface {
+	// Create: Makes a user. Permission: admin, in all projects.
+	Create(ctx context.Context, req *CreateUserRequest) (*UserResponse, error)
+	// Set: Changes the roles of a user, or disables it: its API keys, certificates and SSH
+	// keys are refused at once, and their calls end. Permission: admin, in all projects.
+	Set(ctx context.Context, req *SetUserRequest) (*UserResponse, error)
+}
+
+type clientUsers struct{ conn rpc.Conn }
+
+// NewUsersClient makes a client that calls through c.
+func NewUsersClient(c rpc.Conn) UsersClient { return clientUsers{c} }
+
+func (c clientUsers) Create(ctx context.Context, req *CreateUserRequest) (*UserResponse, error) {
+	resp := new(UserResponse)
+	if err := c.conn.Call(ctx, &methodUsersCreate.MethodInfo, req, resp); err != nil {
+		return nil, err
+	}
+	return resp, nil
+}
+
+func (c clientUsers) Set(ctx context.Context, req *SetUserRequest) (*UserResponse, error) {
+	resp := new(UserResponse)
+	if err := c.conn.Call(ctx, &methodUsersSet.MethodInfo, req, resp); err != nil {
+		return nil, err
+	}
+	return resp, nil
+}
+
+var methodUsersCreate = &rpc.Method{
+	MethodInfo: rpc.MethodInfo{
+		Service: "core.Users", Name: "Create", Full: "core.Users/Create", Permission: "admin", Project: rpc.ProjectCluster, Idempotent: false, Stream: rpc.StreamNone, Audit: true,
+	},
+	Subject: func(req any) rpc.Subject {
+		r := req.(*CreateUserRequest)
+		return rpc.Subject{Kind: "user", ID: string(r.Name)}
+	},
+	Unary: func(ctx context.Context, impl any, d rpc.Decoder) (any, error) {
+		req := new(CreateUserRequest)
+		if err := d.Decode(req); err != nil {
+			return nil, err
+		}
+		return impl.(Users).Create(ctx, req)
+	},
+}
+
+var methodUsersSet = &rpc.Method{
+	MethodInfo: rpc.MethodInfo{
+		Service: "core.Users", Name: "Set", Full: "core.Users/Set", Permission: "admin", Project: rpc.ProjectCluster, Idempotent: true, Stream: rpc.StreamNone, Audit: true,
+	},
+	Subject: func(req any) rpc.Subject {
+		r := req.(*SetUserRequest)
+		return rpc.Subject{Kind: "user", ID: string(r.Name)}
+	},
+	Unary: func(ctx context.Context, impl any, d rpc.Decoder) (any, error) {
+		req := new(SetUserRequest)
+		if err := d.Decode(req); err != nil {
+			return nil, err
+		}
+		return impl.(Users).Set(ctx, req)
+	},
+}
+
+// UsersService is the table of the service.
+var UsersService = &rpc.Service{Name: "core.Users", Methods: []*rpc.Method{
+	methodUsersCreate,
+	methodUsersSet,
+}}
+
 // Keys is what serves the service. Makes and deletes API keys.
 type Keys interface {
 	// Create: Makes an API key. Permission: admin, in the project of project.
@@ -744,5 +910,6 @@ var KeysService = &rpc.Service{Name: "core.Keys", Methods: []*rpc.Method{
 var Services = []*rpc.Service{
 	QuotasService,
 	PoliciesService,
+	UsersService,
 	KeysService,
 }

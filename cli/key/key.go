@@ -28,6 +28,7 @@ type createOptions struct {
 	*command.Env
 	roles   []string
 	expires time.Duration
+	user    string
 }
 
 func newCreate(e *command.Env) *cobra.Command {
@@ -45,6 +46,7 @@ executions; deployer also deploys, builds templates and sets secrets; viewer rea
 	f := cmd.Flags()
 	f.StringSliceVar(&o.roles, "role", []string{"agent"}, "role in the project: agent, viewer, deployer or admin; repeat for several")
 	f.DurationVar(&o.expires, "expires", 0, "validity; default until it is deleted")
+	f.StringVar(&o.user, "user", "", "user to whom it belongs, whom the audit log then names; for administrators of the installation")
 	_ = cmd.RegisterFlagCompletionFunc("role", func(*cobra.Command, []string, string) ([]cobra.Completion, cobra.ShellCompDirective) {
 		return []string{"agent", "viewer", "deployer", "admin"}, cobra.ShellCompDirectiveNoFileComp
 	}) // fails only for flags that do not exist
@@ -52,7 +54,7 @@ executions; deployer also deploys, builds templates and sets secrets; viewer rea
 }
 
 func (o *createOptions) run(ctx context.Context, name string) error {
-	req := &core.CreateKeyRequest{Project: o.Project(), Name: name, Roles: o.roles}
+	req := &core.CreateKeyRequest{Project: o.Project(), Name: name, Roles: o.roles, User: o.user}
 	if o.expires != 0 {
 		req.TTL = &o.expires
 	}

@@ -20,7 +20,9 @@ import (
 	"time"
 
 	"miren.dev/runtime/api/core"
+	"miren.dev/runtime/api/id"
 	"miren.dev/runtime/domain/projects"
+	"miren.dev/runtime/domain/users"
 	"miren.dev/runtime/entity"
 	"miren.dev/runtime/entity/informer"
 	"miren.dev/runtime/pkg/errs"
@@ -50,8 +52,8 @@ type Service struct {
 
 // New returns a Service that knows of no key yet. ended is called after a key
 // was deleted or changed, so that connections with its old identity are closed.
-func New(store entity.Store, sealer *schema.Sealer, ended func(), log *slog.Logger) *Service {
-	return &Service{store: store, logger: log, table: newTable(sealer), synced: func() bool { return false }, ended: ended}
+func New(store entity.Store, sealer *schema.Sealer, people *users.Table, ended func(), log *slog.Logger) *Service {
+	return &Service{store: store, logger: log, table: newTable(sealer, people), synced: func() bool { return false }, ended: ended}
 }
 
 // Follow keeps the keys in memory from now on; it must be called before set runs.
@@ -85,10 +87,11 @@ type Request struct {
 	Roles   []string // names of roles; none: DefaultRole
 	TTL     time.Duration
 	By      string // identity that asks for it
+	User    string // name of the user to whom it belongs; "": a program
 }
 
 // Create makes a key and returns it with its secret, which is kept nowhere.
-// AlreadyExists if the project has a key of that name.
+// AlreadyExists if the project has a key of that name; the errors of owner.
 func (s *Service) Create(ctx context.Context, req Request) (*core.APIKey, string, error) {
 	pid, err := projects.Find(ctx, s.store, req.Project)
 	if err != nil {
@@ -102,6 +105,10 @@ func (s *Service) Create(ctx context.Context, req Request) (*core.APIKey, string
 	if err != nil {
 		return nil, "", err
 	}
+	owner, err := s.owner(ctx, req.User, roles)
+	if err != nil {
+		return nil, "", err
+	}
 	secret := Prefix + newSecret()
 	sealed, err := s.table.sealer.Seal(hexHash(secret))
 	if err != nil {
@@ -109,7 +116,7 @@ func (s *Service) Create(ctx context.Context, req Request) (*core.APIKey, string
 	}
 	k := core.NewAPIKey()
 	k.Project, k.Name = pid, req.Name
-	k.Spec = core.APIKeySpec{Hash: sealed, Roles: roles, CreatedBy: req.By}
+	k.Spec = core.APIKeySpec{Hash: sealed, Roles: roles, CreatedBy: req.By, User: owner}
 	if req.TTL != 0 {
 		end := time.Now().Add(req.TTL).UTC().Truncate(time.Millisecond)
 		k.Spec.ExpiresAt = &end
@@ -124,6 +131,25 @@ func (s *Service) Create(ctx context.Context, req Request) (*core.APIKey, string
 	}
 	s.put(k)
 	return k, secret, nil
+}
+
+// owner returns the id of the user of a key with roles. NotFound if there is none of
+// that name, PermissionDenied if the user may not have one of the roles.
+func (s *Service) owner(ctx context.Context, name string, roles []string) (id.User, error) {
+	if name == "" {
+		return "", nil
+	}
+	u, err := users.Find(ctx, s.store, name)
+	if err != nil {
+		return "", err
+	}
+	for _, r := range roles {
+		if !users.Permits(u, r) {
+			return "", errs.New(errs.PermissionDenied, "the user %s may not have the role %s", name, r).
+				WithHint("an administrator changes its roles with `r user set`")
+		}
+	}
+	return u.GetID(), nil
 }
 
 // boundRoles binds roles to a project. InvalidArgument for an unknown role, and

@@ -15,6 +15,7 @@ import (
 	"miren.dev/runtime/api"
 	"miren.dev/runtime/api/core"
 	"miren.dev/runtime/domain/projects"
+	"miren.dev/runtime/domain/users"
 	"miren.dev/runtime/entity"
 	"miren.dev/runtime/entity/informer"
 	"miren.dev/runtime/pkg/errs"
@@ -39,8 +40,8 @@ func newEnv(t *testing.T) *env {
 		}
 	}
 	e, sealer, log := &env{}, schema.NewSealer(filepath.Join(t.TempDir(), "key")), slog.New(slog.DiscardHandler)
-	e.Service = New(store, sealer, func() { e.ended++ }, log)
-	e.other = New(store, sealer, func() {}, log)
+	e.Service = New(store, sealer, users.NewTable(func() {}), func() { e.ended++ }, log)
+	e.other = New(store, sealer, users.NewTable(func() {}), func() {}, log)
 	set := informer.New(informer.Config{Reader: store, Logger: log})
 	e.other.Follow(set)
 	ctx, cancel := context.WithCancel(t.Context())

@@ -10,6 +10,7 @@ import (
 
 	"miren.dev/runtime/api/core"
 	"miren.dev/runtime/api/id"
+	"miren.dev/runtime/domain/users"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/rpc"
 	"miren.dev/runtime/pkg/schema"
@@ -25,12 +26,14 @@ type hash = [sha256.Size]byte
 type row struct {
 	hash     hash
 	sealed   schema.Secret
-	identity rpc.Identity
+	identity rpc.Identity // of the key itself; that of its user is in users
+	user     id.User      // "": a program
 }
 
 // table holds the keys in memory. It is safe for concurrent use.
 type table struct {
 	sealer *schema.Sealer
+	users  *users.Table
 
 	mu      sync.RWMutex
 	byHash  map[hash]id.APIKey
@@ -39,8 +42,8 @@ type table struct {
 	uses    map[id.APIKey]time.Time
 }
 
-func newTable(sealer *schema.Sealer) *table {
-	return &table{sealer: sealer, byHash: map[hash]id.APIKey{}, rows: map[id.APIKey]row{}, deleted: map[id.APIKey]time.Time{}, uses: map[id.APIKey]time.Time{}}
+func newTable(sealer *schema.Sealer, people *users.Table) *table {
+	return &table{sealer: sealer, users: people, byHash: map[hash]id.APIKey{}, rows: map[id.APIKey]row{}, deleted: map[id.APIKey]time.Time{}, uses: map[id.APIKey]time.Time{}}
 }
 
 // put takes the state of a key, and reports whether an earlier identity of it is
@@ -53,7 +56,7 @@ func (t *table) put(k *core.APIKey) (changed bool, err error) {
 		return false, nil
 	}
 	old, known := t.rows[kid]
-	r := row{hash: old.hash, sealed: k.Spec.Hash, identity: identityOf(k)}
+	r := row{hash: old.hash, sealed: k.Spec.Hash, identity: identityOf(k), user: k.Spec.User}
 	if !known || !old.sealed.Equal(r.sealed) {
 		if r.hash, err = t.open(r.sealed); err != nil {
 			t.dropLocked(kid)
@@ -82,7 +85,7 @@ func (t *table) open(sealed schema.Secret) (hash, error) {
 // same reports whether two states of a key give the same identity to the same secret.
 func same(a, b row) bool {
 	x, y := a.identity, b.identity
-	return a.hash == b.hash && x.Name == y.Name && slices.Equal(x.Roles, y.Roles) && x.Expires.Equal(y.Expires)
+	return a.hash == b.hash && a.user == b.user && x.Name == y.Name && slices.Equal(x.Roles, y.Roles) && x.Expires.Equal(y.Expires)
 }
 
 // identityOf returns the identity of a key.
@@ -124,13 +127,23 @@ func (t *table) authenticate(h hash, now time.Time) (i rpc.Identity, known bool,
 		return i, false, errs.New(errs.Unauthenticated, "the API key is not known").
 			WithHint("it is wrong, or was deleted; an administrator makes one with `r key create`")
 	}
-	i = t.rows[kid].identity
-	if err := expired(i, now); err != nil {
+	if i, err = t.identity(t.rows[kid]); err == nil {
+		err = expired(i, now)
+	}
+	if err != nil {
 		return rpc.Identity{}, true, err
 	}
 	t.uses[kid] = now.UTC().Truncate(time.Millisecond)
 	i.Roles = slices.Clone(i.Roles)
 	return i, true, nil
+}
+
+// identity returns the identity that a key gives now.
+func (t *table) identity(r row) (rpc.Identity, error) {
+	if r.user == "" {
+		return r.identity, nil
+	}
+	return t.users.Identity(r.user, r.identity)
 }
 
 func expired(i rpc.Identity, now time.Time) error {
@@ -146,11 +159,15 @@ func (t *table) check(i rpc.Identity) error {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
 	r, ok := t.rows[id.APIKey(i.Key)]
-	if !ok || r.identity.Name != i.Name || !slices.Equal(r.identity.Roles, i.Roles) {
+	now, err := t.identity(r)
+	if err != nil {
+		return err
+	}
+	if !ok || now.Name != i.Name || !slices.Equal(now.Roles, i.Roles) {
 		return errs.New(errs.Unauthenticated, "the API key %s was deleted or changed", i.Name).
 			WithHint("an administrator makes another with `r key create`")
 	}
-	return expired(r.identity, time.Now())
+	return expired(now, time.Now())
 }
 
 // takeUses returns when keys were last used since the last call.

@@ -2,9 +2,12 @@ package rpcserver
 
 import (
 	"context"
+	"slices"
 
 	"miren.dev/runtime/api/core"
 	"miren.dev/runtime/domain/keys"
+	"miren.dev/runtime/pkg/errs"
+	"miren.dev/runtime/pkg/rpc"
 )
 
 // keyHandler serves core.Keys.
@@ -14,8 +17,12 @@ type keyHandler struct{ keys *keys.Service }
 func Keys(s *keys.Service) core.Keys { return &keyHandler{s} }
 
 func (h *keyHandler) Create(ctx context.Context, req *core.CreateKeyRequest) (*core.CreateKeyResponse, error) {
+	// The audit log names the user for what is done with the key.
+	if i := rpc.IdentityFrom(ctx); req.User != "" && req.User != i.Name && !slices.Contains(i.Roles, rpc.RoleAdmin) {
+		return nil, errs.New(errs.PermissionDenied, "only administrators of the installation make keys of other users")
+	}
 	k, secret, err := h.keys.Create(ctx, keys.Request{
-		Project: req.Project, Name: req.Name, Roles: req.Roles, TTL: value(req.TTL), By: caller(ctx),
+		Project: req.Project, Name: req.Name, Roles: req.Roles, TTL: value(req.TTL), By: caller(ctx), User: req.User,
 	})
 	if err != nil {
 		return nil, err

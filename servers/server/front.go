@@ -19,6 +19,7 @@ import (
 	"miren.dev/runtime/domain/keys"
 	"miren.dev/runtime/domain/previews"
 	"miren.dev/runtime/domain/sshkeys"
+	"miren.dev/runtime/domain/users"
 	"miren.dev/runtime/entity/remote"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/preview"
@@ -54,6 +55,7 @@ type front struct {
 
 	identities  *identities.Service
 	revocations *identities.Revocations
+	users       *users.Table
 	keys        *keys.Service
 	api         *api.Server
 	mcp         *mcpserver.Handler
@@ -84,7 +86,8 @@ func newFront(c *control, src sources, stop context.CancelFunc) (*front, error) 
 	if err != nil {
 		return nil, err
 	}
-	f.keys = keys.New(c.policies, c.sealer, func() { f.rpc.Recheck() }, c.logger.With("component", "API keys"))
+	f.users = users.NewTable(func() { f.rpc.Recheck() })
+	f.keys = keys.New(c.policies, c.sealer, f.users, func() { f.rpc.Recheck() }, c.logger.With("component", "API keys"))
 	f.audit = audit.NewRecorder(c.store, f.projectOf, c.logger.With("component", "audit"))
 	if f.rpc, err = rpc.NewServer(rpc.ServerOptions{
 		TLS: tlsConfig, Refuse: f.refuse, ProjectOf: f.projectOf, Auditor: f.audit, Logger: c.logger.With("component", "rpc"),
@@ -100,6 +103,7 @@ func newFront(c *control, src sources, stop context.CancelFunc) (*front, error) 
 		Store: c.policies, Key: preview.NewKey(f.tokenKey), URL: c.localURL, DialSandbox: deps.Sandboxes.Dial, WakeSandbox: deps.Sandboxes.Wake,
 	}
 	rpcserver.Register(f.rpc, deps)
+	core.RegisterUsers(f.rpc, rpcserver.Users(&users.Service{Store: c.store, Table: f.users, CheckRole: f.checkRole}))
 	core.RegisterKeys(f.rpc, rpcserver.Keys(f.keys))
 	server.RegisterServer(f.rpc, f)
 	server.RegisterDebug(f.rpc, &debug{c})
@@ -109,6 +113,7 @@ func newFront(c *control, src sources, stop context.CancelFunc) (*front, error) 
 	}
 	runner.RegisterRunners(f.rpc, &runnerHandler{f.runners})
 	f.followRevocations()
+	f.users.Follow(c.informers)
 	f.keys.Follow(c.informers)
 	f.api = f.newAPI(tlsConfig)
 	if f.mcp, err = f.newMCP(); err != nil {

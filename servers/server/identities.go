@@ -30,6 +30,11 @@ func (f *front) followRevocations() {
 
 // refuse returns the error for an identity that has no access any more.
 func (f *front) refuse(id rpc.Identity) error {
+	if id.How != rpc.HowKey {
+		if err := f.users.Check(id.Name); err != nil {
+			return err
+		}
+	}
 	switch {
 	case id.How == sshserver.HowKey:
 		_, err := f.sshKeys.Find(id.Serial)

@@ -141,6 +141,9 @@ var answers = map[string]answer{
 		return &app.DeleteRouteRequest{Project: p, Host: a + ".example.com"}
 	}),
 
+	"core.Users/Create": forCluster,
+	"core.Users/Set":    forCluster,
+
 	"core.Keys/Create": byApp(func(p, a string) *core.CreateKeyRequest { return &core.CreateKeyRequest{Project: p, Name: a} }),
 	"core.Keys/Delete": byApp(func(p, a string) *core.KeyRequest { return &core.KeyRequest{Project: p, Name: a} }),
 
