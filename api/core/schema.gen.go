@@ -18,6 +18,7 @@ const (
 	KindNodeLease         = "node_lease"
 	KindRunnerToken       = "runner_token"
 	KindClientCertificate = "client_certificate"
+	KindUser              = "user"
 	KindAPIKey            = "api_key"
 	KindSSHKey            = "ssh_key"
 )
@@ -29,6 +30,7 @@ var Kinds = []*schema.Kind{
 	NodeLeaseKind,
 	RunnerTokenKind,
 	ClientCertificateKind,
+	UserKind,
 	APIKeyKind,
 	SSHKeyKind,
 }
@@ -1148,6 +1150,160 @@ var ClientCertificateKind = &schema.Kind{
 	},
 }
 
+// User: A person. API keys, certificates and SSH keys with its name are its own: the
+// audit log names it, and all are refused while it is disabled.
+type User struct {
+	schema.Meta
+	Spec   UserSpec   `json:"spec"`
+	Status UserStatus `json:"status"`
+}
+
+// UserSpec: what is wanted of a user.
+type UserSpec struct {
+	// For people.
+	DisplayName string `cbor:"1,keyasint,omitempty" json:"display_name,omitempty"`
+	// Roles that its API keys may have: ROLE@PROJECT in one project, ROLE in all.
+	Roles []string `cbor:"2,keyasint,omitempty" json:"roles,omitempty"`
+	// Its API keys, certificates and SSH keys are refused. (default false)
+	Disabled bool `cbor:"3,keyasint" json:"disabled"`
+	// Identity that asked for it.
+	CreatedBy string `cbor:"4,keyasint,omitempty" json:"created_by,omitempty"`
+}
+
+// SetDefaults sets every field that has a default.
+func (x *UserSpec) SetDefaults() {
+	x.Disabled = false
+}
+
+// UnmarshalCBOR decodes x; fields that are missing get their defaults.
+func (x *UserSpec) UnmarshalCBOR(b []byte) error {
+	type plain UserSpec
+	*x = UserSpec{}
+	x.SetDefaults()
+	return schema.Unmarshal(b, (*plain)(x))
+}
+
+// MarshalJSON renders x; durations are strings, secrets are redacted.
+func (x UserSpec) MarshalJSON() ([]byte, error) { return schema.EncodeJSON(&x) }
+
+// UnmarshalJSON decodes x; unknown fields are errors, missing ones get their defaults.
+func (x *UserSpec) UnmarshalJSON(b []byte) error { return schema.DecodeJSON(b, x) }
+
+// Validate reports every field that breaks its rules, as one error of class
+// invalid_argument.
+func (x *UserSpec) Validate() error { return schema.Validate(x) }
+
+// ValidateFields is Validate below the path that v is at.
+func (x *UserSpec) ValidateFields(v *schema.Validator) {
+	if x.DisplayName != "" {
+		v.MaxLen("display_name", len(x.DisplayName), 128)
+	}
+	v.MaxLen("roles", len(x.Roles), 100)
+}
+
+// UserStatus: what is known of a user.
+type UserStatus struct {
+}
+
+// MarshalJSON renders x; durations are strings, secrets are redacted.
+func (x UserStatus) MarshalJSON() ([]byte, error) { return schema.EncodeJSON(&x) }
+
+// UnmarshalJSON decodes x; unknown fields are errors, missing ones get their defaults.
+func (x *UserStatus) UnmarshalJSON(b []byte) error { return schema.DecodeJSON(b, x) }
+
+// Validate reports every field that breaks its rules, as one error of class
+// invalid_argument.
+func (x *UserStatus) Validate() error { return schema.Validate(x) }
+
+// ValidateFields is Validate below the path that v is at.
+func (x *UserStatus) ValidateFields(v *schema.Validator) {
+}
+
+// Attributes of User.
+const (
+	UserAttrDisplayName = "spec.display_name"
+	UserAttrRoles       = "spec.roles"
+	UserAttrDisabled    = "spec.disabled"
+	UserAttrCreatedBy   = "spec.created_by"
+)
+
+// NewUser returns a user with every default applied.
+func NewUser() *User {
+	o := new(User)
+	o.Spec.SetDefaults()
+	return o
+}
+
+// GetID returns the typed id.
+func (o *User) GetID() id.User { return id.User(o.ID) }
+
+// EntityKind returns UserKind.
+func (o *User) EntityKind() *schema.Kind { return UserKind }
+
+// SpecPtr returns &o.Spec.
+func (o *User) SpecPtr() any { return &o.Spec }
+
+// StatusPtr returns &o.Status.
+func (o *User) StatusPtr() any { return &o.Status }
+
+// ValidateFields checks spec and status.
+func (o *User) ValidateFields(v *schema.Validator) {
+	v.In("spec", &o.Spec)
+	v.In("status", &o.Status)
+}
+
+// MarshalJSON renders o with its kind; secrets are redacted.
+func (o User) MarshalJSON() ([]byte, error) { return schema.EncodeObjectJSON(&o) }
+
+// UnmarshalJSON decodes o strictly; missing fields get their defaults.
+func (o *User) UnmarshalJSON(b []byte) error { return schema.DecodeObjectJSON(b, o) }
+
+// Extract adds what the store indexes or enforces of o.
+func (o *User) Extract(e *schema.Extracted) {
+}
+
+// UserKind describes the kind user.
+var UserKind = &schema.Kind{
+	Name: "user", Plural: "users", Prefix: "user", Domain: "core",
+	Doc:          "A person. API keys, certificates and SSH keys with its name are its own: the audit log names it, and all are refused while it is disabled.",
+	Scope:        schema.ScopeCluster,
+	NameRequired: true,
+	New:          func() schema.Object { return NewUser() },
+	Decode: func(r *schema.Record) (schema.Object, error) {
+		o := NewUser()
+		if err := schema.DecodeRecord(r, o); err != nil {
+			return nil, err
+		}
+		return o, nil
+	},
+	Encode:  schema.EncodeObject,
+	Extract: func(r *schema.Record) (schema.Extracted, error) { return schema.ExtractRecord(r, NewUser()) },
+	Attrs: []schema.Attr{
+		{Path: "spec.display_name", Number: 1, Type: "string", Doc: "For people."},
+		{Path: "spec.roles", Number: 2, Type: "list of string", Doc: "Roles that its API keys may have: ROLE@PROJECT in one project, ROLE in all."},
+		{Path: "spec.disabled", Number: 3, Type: "bool", Doc: "Its API keys, certificates and SSH keys are refused.", Default: "false"},
+		{Path: "spec.created_by", Number: 4, Type: "string", Doc: "Identity that asked for it."},
+	},
+	Columns: []schema.Column{
+		{Title: "DISPLAY NAME", Value: func(obj schema.Object, _ time.Time) string {
+			o := obj.(*User)
+			return schema.Cell(o.Spec.DisplayName)
+		}},
+		{Title: "ROLES", Value: func(obj schema.Object, _ time.Time) string {
+			o := obj.(*User)
+			return schema.Cell(o.Spec.Roles)
+		}},
+		{Title: "DISABLED", Value: func(obj schema.Object, _ time.Time) string {
+			o := obj.(*User)
+			return schema.Cell(o.Spec.Disabled)
+		}},
+		{Title: "AGE", Value: func(obj schema.Object, now time.Time) string {
+			o := obj.(*User)
+			return schema.CellAge(o.CreatedAt, now)
+		}},
+	},
+}
+
 // APIKey: A key by which a program calls the HTTP API in its project. The key itself is
 // not kept.
 type APIKey struct {
@@ -1166,6 +1322,8 @@ type APIKeySpec struct {
 	ExpiresAt *time.Time `cbor:"3,keyasint,omitempty" json:"expires_at,omitempty"`
 	// Identity that asked for it.
 	CreatedBy string `cbor:"4,keyasint,omitempty" json:"created_by,omitempty"`
+	// The person to whom it belongs; absent: a program.
+	User id.User `cbor:"5,keyasint,omitempty" json:"user,omitempty"`
 }
 
 // MarshalJSON renders x; durations are strings, secrets are redacted.
@@ -1185,6 +1343,9 @@ func (x *APIKeySpec) ValidateFields(v *schema.Validator) {
 		v.Secret("hash", x.Hash)
 	}
 	v.Required("roles", len(x.Roles) > 0)
+	if x.User != "" {
+		v.Ref("user", string(x.User))
+	}
 }
 
 // APIKeyStatus: what is known of a api_key.
@@ -1213,6 +1374,7 @@ const (
 	APIKeyAttrRoles     = "spec.roles"
 	APIKeyAttrExpiresAt = "spec.expires_at"
 	APIKeyAttrCreatedBy = "spec.created_by"
+	APIKeyAttrUser      = "spec.user"
 	APIKeyAttrLastUsed  = "status.last_used"
 )
 
@@ -1248,6 +1410,10 @@ func (o *APIKey) UnmarshalJSON(b []byte) error { return schema.DecodeObjectJSON(
 
 // Extract adds what the store indexes or enforces of o.
 func (o *APIKey) Extract(e *schema.Extracted) {
+	if o.Spec.User != "" {
+		e.AddIndex("spec.user", schema.EncodeIndexString(string(o.Spec.User)))
+		e.AddRef("spec.user", "user", schema.ID(o.Spec.User), schema.Cascade)
+	}
 }
 
 // APIKeyKind describes the kind api_key.
@@ -1270,6 +1436,7 @@ var APIKeyKind = &schema.Kind{
 		{Path: "spec.roles", Number: 2, Type: "list of string", Doc: "Roles, each bound to the project of the key, such as agent@shop.", Required: true},
 		{Path: "spec.expires_at", Number: 3, Type: "time", Doc: "Time of its expiry; absent: it does not expire."},
 		{Path: "spec.created_by", Number: 4, Type: "string", Doc: "Identity that asked for it."},
+		{Path: "spec.user", Number: 5, Type: "ref user", Doc: "The person to whom it belongs; absent: a program.", Indexed: true},
 		{Path: "status.last_used", Number: 1, Type: "time", Doc: "Time of its last use, up to a minute late; absent: it was never used."},
 	},
 	Columns: []schema.Column{

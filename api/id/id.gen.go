@@ -158,6 +158,12 @@ type TemplateVersion string
 // NewTemplateVersion returns a fresh random id.
 func NewTemplateVersion() TemplateVersion { return TemplateVersion(schema.NewID("tplv")) }
 
+// User is the id of an entity of kind user ("user-" and 16 characters).
+type User string
+
+// NewUser returns a fresh random id.
+func NewUser() User { return User(schema.NewID("user")) }
+
 // WarmPool is the id of an entity of kind warm_pool ("warm-" and 16 characters).
 type WarmPool string
 

@@ -1390,6 +1390,8 @@ type SnapshotRequest struct {
 	Name string `cbor:"2,keyasint,omitempty" json:"name,omitempty"`
 	// Labels.
 	Labels map[string]string `cbor:"3,keyasint,omitempty" json:"labels,omitempty"`
+	// URL of an object store for a copy, of which other nodes make sandboxes; absent: none.
+	Store string `cbor:"4,keyasint,omitempty" json:"store,omitempty"`
 }
 
 // MarshalJSON renders x; durations are strings, secrets are redacted.
@@ -1410,6 +1412,9 @@ func (x *SnapshotRequest) ValidateFields(v *schema.Validator) {
 	}
 	for k := range x.Labels {
 		v.MapKey("labels", k)
+	}
+	if x.Store != "" {
+		v.MaxLen("store", len(x.Store), 2048)
 	}
 }
 

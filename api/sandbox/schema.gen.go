@@ -1480,11 +1480,17 @@ type SnapshotSpec struct {
 	Template SandboxTemplate `cbor:"4,keyasint" json:"template" schema:"required"`
 	// The version of a template that it was made of.
 	TemplateVersion id.TemplateVersion `cbor:"5,keyasint,omitempty" json:"template_version,omitempty"`
+	// URL of the object store that has a copy, of which other nodes make sandboxes; absent:
+	// its node alone has it.
+	Store string `cbor:"6,keyasint,omitempty" json:"store,omitempty"`
+	// It is to be deleted with its copy. (default false)
+	Deleted bool `cbor:"7,keyasint" json:"deleted"`
 }
 
 // SetDefaults sets every field that has a default.
 func (x *SnapshotSpec) SetDefaults() {
 	x.Template.SetDefaults()
+	x.Deleted = false
 }
 
 // UnmarshalCBOR decodes x; fields that are missing get their defaults.
@@ -1521,6 +1527,9 @@ func (x *SnapshotSpec) ValidateFields(v *schema.Validator) {
 	if x.TemplateVersion != "" {
 		v.Ref("template_version", string(x.TemplateVersion))
 	}
+	if x.Store != "" {
+		v.MaxLen("store", len(x.Store), 2048)
+	}
 }
 
 // SnapshotStatus: what is known of a snapshot.
@@ -1529,6 +1538,10 @@ type SnapshotStatus struct {
 	Phase SnapshotPhase `cbor:"1,keyasint" json:"phase"`
 	// Space that it takes on the node's disk. (unit: bytes; default 0)
 	Bytes int64 `cbor:"2,keyasint" json:"bytes"`
+	// Space that its copy takes in the store. (unit: bytes; default 0)
+	CopyBytes int64 `cbor:"7,keyasint" json:"copy_bytes"`
+	// Checksum of the description of its copy.
+	CopySum string `cbor:"8,keyasint,omitempty" json:"copy_sum,omitempty"`
 	// Version of runsc that took it, and must restore it.
 	RunscVersion string `cbor:"3,keyasint,omitempty" json:"runsc_version,omitempty"`
 	// Agent in its memory, by content.
@@ -1543,6 +1556,7 @@ type SnapshotStatus struct {
 func (x *SnapshotStatus) SetDefaults() {
 	x.Phase = SnapshotPhasePending
 	x.Bytes = 0
+	x.CopyBytes = 0
 }
 
 // UnmarshalCBOR decodes x; fields that are missing get their defaults.
@@ -1566,6 +1580,9 @@ func (x *SnapshotStatus) Validate() error { return schema.Validate(x) }
 // ValidateFields is Validate below the path that v is at.
 func (x *SnapshotStatus) ValidateFields(v *schema.Validator) {
 	schema.CheckEnum(v, "phase", x.Phase)
+	if x.CopySum != "" {
+		v.MaxLen("copy_sum", len(x.CopySum), 64)
+	}
 }
 
 // Attributes of Snapshot.
@@ -1575,8 +1592,12 @@ const (
 	SnapshotAttrParent          = "spec.parent"
 	SnapshotAttrTemplate        = "spec.template"
 	SnapshotAttrTemplateVersion = "spec.template_version"
+	SnapshotAttrStore           = "spec.store"
+	SnapshotAttrDeleted         = "spec.deleted"
 	SnapshotAttrPhase           = "status.phase"
 	SnapshotAttrBytes           = "status.bytes"
+	SnapshotAttrCopyBytes       = "status.copy_bytes"
+	SnapshotAttrCopySum         = "status.copy_sum"
 	SnapshotAttrRunscVersion    = "status.runsc_version"
 	SnapshotAttrAgent           = "status.agent"
 	SnapshotAttrMessage         = "status.message"
@@ -1652,8 +1673,12 @@ var SnapshotKind = &schema.Kind{
 		{Path: "spec.parent", Number: 3, Type: "string", Doc: "Id of the snapshot from which that sandbox was made."},
 		{Path: "spec.template", Number: 4, Type: "component sandbox_template", Doc: "What that sandbox is made of.", Required: true},
 		{Path: "spec.template_version", Number: 5, Type: "ref template_version", Doc: "The version of a template that it was made of."},
+		{Path: "spec.store", Number: 6, Type: "string", Doc: "URL of the object store that has a copy, of which other nodes make sandboxes; absent: its node alone has it."},
+		{Path: "spec.deleted", Number: 7, Type: "bool", Doc: "It is to be deleted with its copy.", Default: "false"},
 		{Path: "status.phase", Number: 1, Type: "enum snapshot_phase", Doc: "Phase.", Default: "pending", Choices: []string{"pending", "ready", "failed"}},
 		{Path: "status.bytes", Number: 2, Type: "int", Doc: "Space that it takes on the node's disk.", Default: "0"},
+		{Path: "status.copy_bytes", Number: 7, Type: "int", Doc: "Space that its copy takes in the store.", Default: "0"},
+		{Path: "status.copy_sum", Number: 8, Type: "string", Doc: "Checksum of the description of its copy."},
 		{Path: "status.runsc_version", Number: 3, Type: "string", Doc: "Version of runsc that took it, and must restore it."},
 		{Path: "status.agent", Number: 4, Type: "string", Doc: "Agent in its memory, by content."},
 		{Path: "status.message", Number: 5, Type: "string", Doc: "Reason of a failure."},
