@@ -167,6 +167,11 @@ func (f fakeSandboxes) Extend(ctx context.Context, req *sandbox.ExtendRequest) (
 	return f.change(ctx, req.Sandbox, func(s *sandbox.Sandbox) { s.Spec.TTL = req.TTL })
 }
 
+func (f fakeSandboxes) CheckExec(ctx context.Context, req *sandbox.SandboxRequest) error {
+	_, err := f.get(ctx, req.Sandbox)
+	return err
+}
+
 func (f fakeSandboxes) SetIdle(ctx context.Context, req *sandbox.IdleRequest) (*sandbox.SandboxResponse, error) {
 	return f.change(ctx, req.Sandbox, func(s *sandbox.Sandbox) { s.Spec.IdleTimeout = req.IdleTimeout })
 }
