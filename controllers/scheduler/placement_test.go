@@ -173,10 +173,12 @@ func TestRunners(t *testing.T) {
 		t.Error(err)
 	}
 	for want, change := range map[string]func(*sandbox.Sandbox){
-		"":                            func(*sandbox.Sandbox) {},
-		"runs no apps":                func(s *sandbox.Sandbox) { s.Spec.App = "app-1" },
-		"has no disks":                func(s *sandbox.Sandbox) { s.Spec.Template.Volumes = make([]sandbox.Volume, 1) },
-		"adds no secrets to requests": func(s *sandbox.Sandbox) { s.Spec.Template.Egress = &sandbox.Egress{Inject: make([]sandbox.Injection, 1)} },
+		"":             func(*sandbox.Sandbox) {},
+		"runs no apps": func(s *sandbox.Sandbox) { s.Spec.App = "app-1" },
+		"has no disks": func(s *sandbox.Sandbox) { s.Spec.Template.Volumes = make([]sandbox.Volume, 1) },
+		"adds no secrets to requests": func(s *sandbox.Sandbox) {
+			s.Spec.Template.Egress = &sandbox.Egress{Inject: make([]sandbox.Injection, 1)}
+		},
 	} {
 		s := sandbox.NewSandbox()
 		change(s)

@@ -72,9 +72,9 @@ const (
 	GuestBinary = "/run/runtime/bin/agent"
 	GuestLog    = "/run/runtime/log"
 	GuestVolume = "/run/runtime/volumes" // has volumes 0, 1, ... of a claim
-	ConfigName  = "config"     // in GuestDir
-	SocketName  = "agent.sock" // in GuestDir
-	ExitName    = "exit"       // in GuestLog
+	ConfigName  = "config"               // in GuestDir
+	SocketName  = "agent.sock"           // in GuestDir
+	ExitName    = "exit"                 // in GuestLog
 
 	// GuestGeneration says to programs whether they continue from a snapshot: a number, a space, 32 hexadecimal digits
 	// and a line feed. Both differ after each restore. It is absent while a snapshot is taken and until a restored
