@@ -30,11 +30,11 @@ type claims struct {
 	// wait, but the next process does.
 	files sync.Mutex
 
-	mu   sync.Mutex
-	id   string // of the claim; empty before
+	mu sync.Mutex
+	id string // of the claim; empty before
 	// mounts: volumes are to be mounted, for which the agent keeps SYS_ADMIN. Under one.
 	mounts bool
-	base base
+	base   base
 	// renamed is the host name before and since the claim, in the files of /etc too.
 	renamed struct{ from, to string }
 }
