@@ -61,7 +61,7 @@ func run(m *testing.M) (code int) {
 	held, err := holdRoot(stateRoot)
 	if err == nil {
 		defer held.Close()
-		err = errors.Join(sweepCrashed(), sweepOthers())
+		err = errors.Join(removeRoot(stateRoot), sweepOthers())
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "e2e: sweep of an earlier run:", err)
@@ -143,11 +143,14 @@ func freePort() (int, error) {
 	}
 }
 
-func (s *server) start() error {
-	out, err := s.command(context.Background(), "", append([]string{"server", "start",
+func (s *server) startCommand() *exec.Cmd {
+	return s.command(context.Background(), "", append([]string{"server", "start",
 		"--ingress-http-address", fmt.Sprintf("127.0.0.1:%d", s.port),
-		"--api-address", fmt.Sprintf("127.0.0.1:%d", s.api)}, s.extra...)...).CombinedOutput()
-	if err != nil {
+		"--api-address", fmt.Sprintf("127.0.0.1:%d", s.api)}, s.extra...)...)
+}
+
+func (s *server) start() error {
+	if out, err := s.startCommand().CombinedOutput(); err != nil {
 		return fmt.Errorf("server start: %w\n%s", err, out)
 	}
 	return nil
@@ -175,22 +178,6 @@ func (s *server) remove() error {
 		return fmt.Errorf("left on the host after server stop: %v", left)
 	}
 	return errors.Join(os.RemoveAll(in.RunDir), os.RemoveAll(s.state))
-}
-
-// sweepCrashed stops the servers of a run that did not end properly.
-func sweepCrashed() error {
-	entries, err := os.ReadDir(stateRoot)
-	if errors.Is(err, os.ErrNotExist) {
-		return nil
-	}
-	for _, e := range entries {
-		if strings.HasSuffix(e.Name(), "-home") {
-			continue
-		}
-		s := &server{name: e.Name(), state: filepath.Join(stateRoot, e.Name())}
-		err = errors.Join(err, s.remove())
-	}
-	return err
 }
 
 // command is r with the server's environment, run in dir.
