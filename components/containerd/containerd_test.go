@@ -140,6 +140,34 @@ func TestHeldImagesOutliveTheirNames(t *testing.T) {
 	}
 }
 
+// TestExportedImageIsImportedElsewhere: an image gets the same reference in another
+// image store, where it can be used.
+func TestExportedImageIsImportedElsewhere(t *testing.T) {
+	from, to := containerd.NewImages(start(t, config(t))), containerd.NewImages(start(t, config(t)))
+	ctx := t.Context()
+	ref, err := from.Import(ctx, bytes.NewReader(executiontest.Image(t)), "app/web", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var archive bytes.Buffer
+	if err := from.Export(ctx, ref, &archive); err != nil {
+		t.Fatal(err)
+	}
+	got, err := to.Import(ctx, &archive, "app/web", nil)
+	if err != nil || got != ref {
+		t.Fatalf("%s is imported as %s, %v", ref, got, err)
+	}
+	if image, err := to.Resolve(ctx, ref); err != nil || image.Ref != ref || len(image.Config.Entrypoint) != 1 {
+		t.Errorf("%+v, %v", image, err)
+	}
+	if list, err := to.List(ctx, nil); err != nil || len(list) != 1 {
+		t.Errorf("List = %+v, %v: the import left a name", list, err)
+	}
+	if err := from.Export(ctx, "app/none@"+ref[len("app/web@"):], &archive); !errs.Is(err, errs.NotFound) {
+		t.Errorf("an image that does not exist: %v", err)
+	}
+}
+
 // collect runs containerd's garbage collection, which runs before a synchronous delete returns.
 func collect(t *testing.T, d *containerd.Daemon) {
 	t.Helper()

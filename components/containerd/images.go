@@ -109,7 +109,12 @@ func (s *Images) Export(ctx context.Context, ref string, w io.Writer) error {
 	if err != nil {
 		return err
 	}
-	err = c.Export(ctx, w, archive.WithImage(c.ImageService(), ref), archive.WithPlatform(platforms.Default()))
+	record, err := c.ImageService().Get(ctx, ref)
+	if err != nil {
+		return Error(err, "image %s", ref)
+	}
+	// Without a name: Import takes an archive with names for several images.
+	err = c.Export(ctx, w, archive.WithManifest(record.Target), archive.WithPlatform(platforms.Default()))
 	return Error(err, "export image %s", ref)
 }
 
