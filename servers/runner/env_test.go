@@ -155,6 +155,13 @@ func (m *machine) Has(_ context.Context, ref string) (bool, error) {
 	return m.images[ref] != "", nil
 }
 
+// image returns what the machine has of an image.
+func (m *machine) image(ref string) string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.images[ref]
+}
+
 func (m *machine) Import(_ context.Context, ref string, r io.Reader) error {
 	b, err := io.ReadAll(r)
 	if err != nil {
@@ -318,6 +325,13 @@ func (c *cutter) cut(down bool) {
 		}
 	}
 	c.conns, c.down = nil, down
+}
+
+// made returns how many connections were ever made.
+func (c *cutter) made() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.all
 }
 
 func (c *cutter) up() {

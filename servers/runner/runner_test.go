@@ -28,7 +28,7 @@ func TestRunner(t *testing.T) {
 	if sb.Status.Address != "" {
 		t.Errorf("its address is %q, which the server cannot reach", sb.Status.Address)
 	}
-	if got := m.images["img@sha256:1"]; got != content+" img@sha256:1" {
+	if got := m.image("img@sha256:1"); got != content+" img@sha256:1" {
 		t.Errorf("the runner has the image %q", got)
 	}
 	if out, code, err := e.exec(sb, "through the tunnel", "cat"); err != nil || code != 0 || out != "through the tunnel" {
@@ -37,7 +37,7 @@ func TestRunner(t *testing.T) {
 	if spec, _ := m.fake.Spec(string(sb.ID)); len(spec.Env) != 1 || spec.Env[0] != "PASSWORD=hunter2" {
 		t.Errorf("its environment is %v", spec.Env)
 	}
-	if n := e.proxy.all; n != 3 { // two of Join
+	if n := e.proxy.made(); n != 3 { // two of Join
 		t.Errorf("%d connections", n)
 	}
 	n, err := entity.Get[core.Node](t.Context(), e.store, m.node)
