@@ -102,6 +102,9 @@ func TestWebhooks(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.healthy(t)
+	wait.For(t, "the sandbox that was being made runs", func() bool {
+		return strings.Contains(s.r(t, "", "sandbox", "show", second, "--json"), `"phase": "running"`)
+	}, wait.Within(time.Minute))
 	s.r(t, "", "sandbox", "delete", second)
 	x := strings.TrimSpace(s.r(t, "", "execution", "submit", "--template", "base", "--", "true"))
 	s.r(t, "", "execution", "wait", x)

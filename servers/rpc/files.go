@@ -7,6 +7,7 @@ import (
 
 	"miren.dev/runtime/api/id"
 	"miren.dev/runtime/api/sandbox"
+	"miren.dev/runtime/domain/policies"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/rpc"
 	"miren.dev/runtime/pkg/sandboxfs"
@@ -22,9 +23,10 @@ type fileHandler struct {
 }
 
 // fileError returns an error of a file. PermissionDenied is about a user of the
-// sandbox. For the caller of RPC that class means that the call itself was refused.
+// sandbox, unless a policy refused it. For the caller of RPC that class means that
+// the call itself was refused.
 func fileError(err error) error {
-	if errs.Is(err, errs.PermissionDenied) {
+	if errs.Is(err, errs.PermissionDenied) && !policies.Refused(err) {
 		return errs.New(errs.FailedPrecondition, "the sandbox does not permit it: %s", err)
 	}
 	return err

@@ -117,6 +117,11 @@ func TestPolicyRequiresTheSecondLayer(t *testing.T) {
 	code := sandboxes.RunCodeRequest{Language: "sh", Code: []byte("1"), Sandbox: older.GetID()}
 	_, _, err = e.service.RunCode(e.ctx(), "", code)
 	e.forbidden("run code", err, core.PolicyRuleConfine)
+	stream, err := e.sandboxes.RunCode(e.ctx(), &sandbox.RunCodeRequest{Language: "python", Code: []byte("1"), Sandbox: sandbox.RunRequest{Template: "python"}})
+	e.must(err)
+	_, err = stream.Recv()
+	e.forbidden("run code by RPC", err, core.PolicyRuleConfine)
+	stream.Close()
 	code.Confine = true
 	if _, _, err = e.service.RunCode(e.ctx(), "", code); policies.Refused(err) {
 		t.Errorf("confined code: %v", err)
