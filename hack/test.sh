@@ -32,7 +32,7 @@ e2e)
 	[ "$(id -u)" = 0 ] || { echo "these tests need root: run make e2e as root" >&2; exit 1; }
 	hack/build.sh --faults
 	# The tests wait most of their time.
-	exec "$go" test -timeout 40m -count=1 -parallel 3 ./e2e
+	exec "$go" test -timeout 55m -count=1 -parallel 3 ./e2e
 	;;
 packages)
 	[ "$(id -u)" = 0 ] || { echo "these tests need root: run make test-packages as root" >&2; exit 1; }

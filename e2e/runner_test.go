@@ -1,0 +1,224 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"miren.dev/runtime/pkg/config"
+	"miren.dev/runtime/pkg/instance"
+	"miren.dev/runtime/testsupport/leakcheck"
+	"miren.dev/runtime/testsupport/wait"
+)
+
+// site is a network behind a router that translates addresses: what is in it
+// reaches the machine at uplink, and is reached by nobody.
+type site struct {
+	router, inside string // network namespaces
+	uplink         string // address of this machine for the site
+}
+
+// newSite makes one.
+func newSite(t *testing.T) *site {
+	t.Helper()
+	tag := fmt.Sprintf("%d", os.Getpid()%10000)
+	s := &site{router: "rt-e2e-gw-" + tag, inside: "rt-e2e-in-" + tag, uplink: "10.254.77.1"}
+	sh := func(args ...string) {
+		t.Helper()
+		if out, err := exec.Command(args[0], args[1:]...).CombinedOutput(); err != nil {
+			t.Fatalf("%s: %v\n%s", strings.Join(args, " "), err, out)
+		}
+	}
+	for _, ns := range []string{s.router, s.inside} {
+		sh("ip", "netns", "add", ns)
+		t.Cleanup(func() {
+			if out, err := exec.Command("ip", "netns", "delete", ns).CombinedOutput(); err != nil {
+				t.Errorf("delete %s: %v\n%s", ns, err, out)
+			}
+		})
+	}
+	up, down := "rtup"+tag, "rtdn"+tag
+	sh("ip", "link", "add", up, "type", "veth", "peer", "name", "wan", "netns", s.router)
+	sh("ip", "address", "add", s.uplink+"/30", "dev", up)
+	sh("ip", "link", "set", up, "up")
+	sh("ip", "-n", s.router, "link", "add", down, "type", "veth", "peer", "name", "lan", "netns", s.inside)
+	for _, l := range []string{
+		"-n " + s.router + " address add 10.254.77.2/30 dev wan", "-n " + s.router + " link set wan up", "-n " + s.router + " link set lo up",
+		"-n " + s.router + " address add 192.168.177.1/24 dev " + down, "-n " + s.router + " link set " + down + " up",
+		"-n " + s.router + " route add default via " + s.uplink,
+		"-n " + s.inside + " address add 192.168.177.2/24 dev lan", "-n " + s.inside + " link set lan up", "-n " + s.inside + " link set lo up",
+		"-n " + s.inside + " route add default via 192.168.177.1",
+	} {
+		sh(append([]string{"ip"}, strings.Fields(l)...)...)
+	}
+	sh("ip", "netns", "exec", s.router, "sysctl", "-qw", "net.ipv4.ip_forward=1")
+	sh("ip", "netns", "exec", s.router, "nft", "add table ip nat; add chain ip nat post { type nat hook postrouting priority 100; }; add rule ip nat post oifname wan masquerade")
+	return s
+}
+
+// command is r inside the site.
+func (s *site) command(ctx context.Context, srv *server, args ...string) *exec.Cmd {
+	cmd := srv.command(ctx, "", args...)
+	cmd.Args = append([]string{"nsenter", "--net=/run/netns/" + s.inside, filepath.Join(bin, "runtime")}, args...)
+	cmd.Path = "/usr/bin/nsenter"
+	if p, err := exec.LookPath("nsenter"); err == nil {
+		cmd.Path = p
+	}
+	return cmd
+}
+
+// edge is a runner in a site.
+type edge struct {
+	*server // only its state directory
+	t       *testing.T
+	site    *site
+	args    []string
+	log     string
+	process *exec.Cmd
+}
+
+// start starts its process.
+func (e *edge) start() {
+	e.t.Helper()
+	log, err := os.OpenFile(e.log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	defer log.Close()
+	e.process = e.site.command(context.Background(), e.server, append([]string{"runner", "start"}, e.args...)...)
+	e.process.Stdout, e.process.Stderr = log, log
+	if err := e.process.Start(); err != nil {
+		e.t.Fatal(err)
+	}
+}
+
+// end ends its process with a signal; its sandboxes go on.
+func (e *edge) end(sig syscall.Signal) {
+	e.t.Helper()
+	if e.process == nil {
+		return
+	}
+	if err := e.process.Process.Signal(sig); err != nil {
+		e.t.Error(err)
+	}
+	_ = e.process.Wait() // of a killed one: how it ended
+	e.process = nil
+}
+
+// remove ends everything of the runner, of which nothing may be left.
+func (e *edge) remove() {
+	e.end(syscall.SIGTERM)
+	if e.t.Failed() {
+		if b, err := os.ReadFile(e.log); err == nil {
+			e.t.Logf("log of the runner:\n%s", b)
+		}
+	}
+	in, err := instance.Find(e.state, config.DefaultRunDir())
+	if err != nil {
+		e.t.Error(err)
+		return
+	}
+	if out, err := e.site.command(context.Background(), e.server, "runner", "stop").CombinedOutput(); err != nil {
+		e.t.Errorf("runner stop: %v\n%s", err, out)
+	}
+	if left, err := leakcheck.List(in); err != nil || len(left) > 0 {
+		e.t.Errorf("left by the runner: %v, %v", left, err)
+	}
+	for _, dir := range []string{in.RunDir, e.state} {
+		if err := os.RemoveAll(dir); err != nil {
+			e.t.Error(err)
+		}
+	}
+}
+
+// TestRunner runs sandboxes on a machine behind a router that translates
+// addresses: made there by the server's scheduler, and used through the server,
+// over the one connection that the runner dialled.
+func TestRunner(t *testing.T) {
+	if _, err := exec.LookPath("ip"); err != nil {
+		t.Skip("needs iproute2")
+	}
+	net := newSite(t)
+	port, err := freePort()
+	if err != nil {
+		t.Fatal(err)
+	}
+	address := fmt.Sprintf("%s:%d", net.uplink, port)
+	s := own(t, "runner", "--runners-address", address)
+	tokenFile := filepath.Join(t.TempDir(), "token")
+	if err := os.WriteFile(tokenFile, []byte(s.r(t, "", "runner", "token", "create")), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	e := &edge{
+		server: &server{name: "runner-edge", state: filepath.Join(stateRoot, "runner-edge")}, t: t, site: net, log: filepath.Join(t.TempDir(), "log"),
+		args: []string{"--server", address, "--token-file", tokenFile, "--name", "edge"},
+	}
+	if err := os.MkdirAll(stateRoot, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	e.start()
+	t.Cleanup(e.remove)
+
+	type node struct {
+		Name   string
+		Spec   struct{ Runner bool }
+		Status struct{ Phase string }
+	}
+	nodes := func() (all []node) {
+		s.json(t, &all, "node", "list")
+		return all
+	}
+	wait.For(t, "the runner is ready", func() bool {
+		for _, n := range nodes() {
+			if n.Name == "edge" && n.Status.Phase == "ready" && n.Spec.Runner {
+				return true
+			}
+		}
+		return false
+	}, wait.Within(2*time.Minute))
+	for _, n := range nodes() {
+		if !n.Spec.Runner {
+			s.r(t, "", "node", "cordon", n.Name)
+		}
+	}
+
+	sid := strings.TrimSpace(s.r(t, "", "sandbox", "run", "--detach", "--quiet", "--image", "debian", "--wait", "10m", "--", "sh", "-c", "echo started; exec sleep 3600"))
+	exec := func(want string, args ...string) {
+		t.Helper()
+		contains(t, "exec", s.r(t, "", append([]string{"sandbox", "exec", sid, "--"}, args...)...), want)
+	}
+	exec("gVisor", "dmesg")
+	contains(t, "where it runs", s.r(t, "", "sandbox", "show", sid, "--json"), `"phase": "running"`)
+	contains(t, "logs", s.r(t, "", "sandbox", "logs", sid), "started")
+	file := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(file, []byte("over the connection"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	s.r(t, "", "sandbox", "cp", file, sid+":/tmp/file")
+	exec("over the connection", "cat", "/tmp/file")
+
+	// The process of the runner is killed: its sandboxes go on, and the next one adopts them.
+	e.end(syscall.SIGKILL)
+	e.start()
+	exec("over the connection", "cat", "/tmp/file")
+	// The server starts again: the runner connects by itself.
+	s.r(t, "", "server", "stop", "--keep-running")
+	if err := s.start(); err != nil {
+		t.Fatal(err)
+	}
+	wait.For(t, "the runner is reached again", func() bool {
+		return s.try(t, "", "sandbox", "exec", sid, "--", "true").Code == 0
+	}, wait.Within(time.Minute))
+
+	// It is deleted: refused at once, and its sandbox ends.
+	s.r(t, "", "runner", "delete", "edge")
+	wait.For(t, "its sandbox has ended", func() bool {
+		return strings.Contains(s.r(t, "", "sandbox", "show", sid, "--json"), `"reason": "node"`)
+	})
+}
