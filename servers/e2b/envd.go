@@ -3,6 +3,8 @@ package e2b
 import (
 	"cmp"
 	"context"
+	"errors"
+	"io"
 	"net"
 	"net/http"
 	"net/http/httputil"
@@ -230,8 +232,17 @@ func (g *guest) dial(ctx, base context.Context, port int64) (net.Conn, error) {
 	return &conn{st, cancel}, nil
 }
 
-func (c *conn) Read(b []byte) (int, error)  { return c.Reader().Read(b) }
-func (c *conn) Write(b []byte) (int, error) { return c.Writer().Write(b) }
+func (c *conn) Read(b []byte) (int, error) { return c.Reader().Read(b) }
+
+// Write sends to the port. When the stream has ended, what is sent is dropped: Read
+// says why it ended, such as a refusal.
+func (c *conn) Write(b []byte) (int, error) {
+	n, err := c.Writer().Write(b)
+	if errors.Is(err, io.EOF) {
+		return len(b), nil
+	}
+	return n, err
+}
 
 func (c *conn) Close() error {
 	defer c.cancel()

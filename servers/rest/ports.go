@@ -3,6 +3,7 @@ package rest
 import (
 	"context"
 	"errors"
+	"io"
 	"net"
 	"net/http"
 	"net/http/httputil"
@@ -122,8 +123,17 @@ func dialPort(ctx context.Context, caller *api.Caller, sid id.Sandbox, port int6
 	return &portConn{st, cancel}, nil
 }
 
-func (c *portConn) Read(b []byte) (int, error)  { return c.Reader().Read(b) }
-func (c *portConn) Write(b []byte) (int, error) { return c.Writer().Write(b) }
+func (c *portConn) Read(b []byte) (int, error) { return c.Reader().Read(b) }
+
+// Write sends to the port. When the stream has ended, what is sent is dropped: Read
+// says why it ended, such as a refusal.
+func (c *portConn) Write(b []byte) (int, error) {
+	n, err := c.Writer().Write(b)
+	if errors.Is(err, io.EOF) {
+		return len(b), nil
+	}
+	return n, err
+}
 
 func (c *portConn) Close() error {
 	defer c.cancel()
