@@ -11,17 +11,10 @@ import (
 
 	"miren.dev/runtime/api/id"
 	"miren.dev/runtime/api/sandbox"
+	"miren.dev/runtime/api/session"
 	"miren.dev/runtime/entity"
 	"miren.dev/runtime/entity/remote"
 	"miren.dev/runtime/pkg/errs"
-)
-
-// Purposes of containers.
-const (
-	forSession   = "session"
-	forApp       = "app"
-	forExecution = "execution"
-	forPool      = "pool"
 )
 
 // Container is any sandbox of the project: a session, one of an app or of an
@@ -49,24 +42,11 @@ type Container struct {
 	EndedAt     *time.Time        `json:"ended_at,omitempty" doc:"Time of its end."`
 }
 
-// purposeOf says what a sandbox is for.
-func purposeOf(sb *sandbox.Sandbox) string {
-	switch {
-	case sb.Spec.App != "" || sb.Spec.Pool != "":
-		return forApp
-	case sb.Spec.Execution != "":
-		return forExecution
-	case sb.Spec.WarmPool != "":
-		return forPool
-	}
-	return forSession
-}
-
 func containerOf(sb *sandbox.Sandbox) Container {
 	t, st := &sb.Spec.Template, &sb.Status
 	return Container{
-		ID: string(sb.ID), Name: sb.Name, Purpose: purposeOf(sb), State: sessionState(st.Phase), Ready: st.Ready, App: string(sb.Spec.App),
-		Service: sb.Spec.Service, Execution: string(sb.Spec.Execution), Image: t.Image, Address: st.Address, Labels: visibleLabels(sb.Labels),
+		ID: string(sb.ID), Name: sb.Name, Purpose: session.PurposeOf(sb), State: session.State(st.Phase), Ready: st.Ready, App: string(sb.Spec.App),
+		Service: sb.Spec.Service, Execution: string(sb.Spec.Execution), Image: t.Image, Address: st.Address, Labels: session.VisibleLabels(sb.Labels),
 		Reason: string(st.Reason), Message: st.Message, ExitCode: st.ExitCode, CPUMillis: t.Resources.CPUMillis, MemoryBytes: t.Resources.MemoryBytes,
 		Pauses: st.Pauses, CreatedAt: sb.CreatedAt, StartedAt: st.StartedAt, EndedAt: st.EndedAt,
 	}

@@ -9,12 +9,10 @@ import (
 	"time"
 
 	"miren.dev/runtime/api/execution"
+	"miren.dev/runtime/api/session"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/lambda"
 )
-
-// labelHandler marks an execution that invokes a handler.
-const labelHandler = "runtime/handler"
 
 // Handler is a handler for AWS Lambda to invoke once.
 type Handler struct {
@@ -72,14 +70,14 @@ func (h *Handler) program(req *execution.SubmitRequest, timeout *int64, key stri
 	for _, path := range slices.Sorted(maps.Keys(p.Files)) {
 		req.Files = append(req.Files, execution.InputFile{Path: path, Data: p.Files[path]})
 	}
-	req.Labels = map[string]string{labelHandler: "true"}
+	req.Labels = map[string]string{session.LabelHandler: "true"}
 	return nil
 }
 
 // handlerResult returns the result of an execution that invoked a handler; nil
 // for another one.
 func handlerResult(e *execution.Execution, result []byte) *HandlerResult {
-	if e.Labels[labelHandler] == "" {
+	if e.Labels[session.LabelHandler] == "" {
 		return nil
 	}
 	r := lambda.ReadResult(result, int(deref(e.Status.ExitCode)), e.Spec.Timeout)

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"miren.dev/runtime/api/execution"
+	"miren.dev/runtime/api/session"
 	"miren.dev/runtime/pkg/errs"
 )
 
@@ -35,7 +36,7 @@ func TestHandlerOfAnExecution(t *testing.T) {
 	if c, err := decodeExecute(t, handlerBody).request("shop", ""); err != nil || reflect.DeepEqual(a.Args, c.Args) {
 		t.Errorf("without a key: %v, %v", c.Args, err)
 	}
-	if a.Language != "python" || a.Env["TZ"] != "CET" || a.Env["_HANDLER"] != "app.handler" || a.Labels[labelHandler] == "" {
+	if a.Language != "python" || a.Env["TZ"] != "CET" || a.Env["_HANDLER"] != "app.handler" || a.Labels[session.LabelHandler] == "" {
 		t.Errorf("%+v", a)
 	}
 	for body, want := range map[string]string{
@@ -57,7 +58,7 @@ func TestResultOfAHandler(t *testing.T) {
 	if r := handlerResult(e, result); r != nil {
 		t.Errorf("%+v", r)
 	}
-	e.Labels = map[string]string{labelHandler: "true"}
+	e.Labels = map[string]string{session.LabelHandler: "true"}
 	if r := handlerResult(e, result); r.Outcome != "success" || string(r.Value) != "42" {
 		t.Errorf("%+v", r)
 	}

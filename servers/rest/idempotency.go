@@ -8,15 +8,10 @@ import (
 	"maps"
 
 	"miren.dev/runtime/api/sandbox"
+	"miren.dev/runtime/api/session"
 	"miren.dev/runtime/entity"
 	"miren.dev/runtime/entity/remote"
 	"miren.dev/runtime/pkg/errs"
-)
-
-// Labels of a sandbox that was created with an Idempotency-Key.
-const (
-	labelKey     = "runtime/idempotency-key"     // hash of the key
-	labelRequest = "runtime/idempotency-request" // hash of the request's body
 )
 
 // runIdempotent creates a sandbox, or returns the one that an earlier request
@@ -38,12 +33,12 @@ func runIdempotent(ctx context.Context, key string, request any, req *sandbox.Ru
 	if req.Labels == nil {
 		req.Labels = map[string]string{}
 	}
-	req.Labels[labelKey], req.Labels[labelRequest] = keyHash, requestHash
+	req.Labels[session.LabelKey], req.Labels[session.LabelRequest] = keyHash, requestHash
 	sb, err := sandboxOf(sandboxes(ctx).Run(ctx, req))
 	if !errs.Is(err, errs.AlreadyExists) {
 		return sb, err
 	}
-	page, lerr := remote.New(callerFrom(ctx).Client).List(ctx, entity.Query{Kind: sandbox.KindSandbox, Name: req.Name, Labels: map[string]string{labelKey: keyHash}})
+	page, lerr := remote.New(callerFrom(ctx).Client).List(ctx, entity.Query{Kind: sandbox.KindSandbox, Name: req.Name, Labels: map[string]string{session.LabelKey: keyHash}})
 	if lerr != nil {
 		return nil, lerr
 	}
@@ -53,7 +48,7 @@ func runIdempotent(ctx context.Context, key string, request any, req *sandbox.Ru
 	if sb, err = entity.Decode[sandbox.Sandbox](&page.Records[0]); err != nil {
 		return nil, err
 	}
-	if sb.Labels[labelRequest] != requestHash {
+	if sb.Labels[session.LabelRequest] != requestHash {
 		return nil, errs.New(errs.Conflict, "another request used this Idempotency-Key").WithHint("use a key for one request only")
 	}
 	return sb, nil

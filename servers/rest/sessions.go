@@ -13,40 +13,14 @@ import (
 	"miren.dev/runtime/api/execution"
 	"miren.dev/runtime/api/id"
 	"miren.dev/runtime/api/sandbox"
+	"miren.dev/runtime/api/session"
 	"miren.dev/runtime/entity"
 	"miren.dev/runtime/entity/remote"
 	"miren.dev/runtime/pkg/errs"
 )
 
-// Modes of sessions.
-const (
-	modePersistent = "persistent"
-	modeEphemeral  = "ephemeral"
-)
-
 // Session is a sandbox, or an execution with a sandbox of its own.
-type Session struct {
-	ID                 string            `json:"id" doc:"Id of the sandbox or execution." example:"sb-4k2j7q"`
-	Mode               string            `json:"mode" enum:"persistent,ephemeral" doc:"persistent: it stays until it is deleted or expires. ephemeral: it runs one program and ends."`
-	Name               string            `json:"name,omitempty" doc:"Name."`
-	State              string            `json:"state" enum:"creating,running,pausing,paused,ending,ended,failed" doc:"State."`
-	Labels             map[string]string `json:"labels,omitempty" doc:"Labels."`
-	Agent              string            `json:"agent,omitempty" doc:"Name of the agent that it is for."`
-	Image              string            `json:"image,omitempty" doc:"Image."`
-	Origin             string            `json:"origin,omitempty" doc:"session: the agent had it; pool: it was warm; cold: it was made for the request."`
-	Reason             string            `json:"reason,omitempty" doc:"Reason of its end, or the outcome of its program."`
-	Message            string            `json:"message,omitempty" doc:"Problem and advice."`
-	ExitCode           *int64            `json:"exit_code,omitempty" doc:"Exit code of its main process or program."`
-	CPUMillis          int64             `json:"cpu_millis,omitempty" doc:"CPU, in thousandths."`
-	MemoryBytes        int64             `json:"memory_bytes,omitempty" doc:"Memory."`
-	DiskBytes          int64             `json:"disk_bytes,omitempty" doc:"Bytes that it may write."`
-	IdleTimeoutSeconds *int64            `json:"idle_timeout_seconds,omitempty" doc:"Time without use after which on_idle happens."`
-	OnIdle             string            `json:"on_idle,omitempty" enum:"stop,pause" doc:"What happens then."`
-	CreatedAt          time.Time         `json:"created_at" doc:"Time of its creation."`
-	StartedAt          *time.Time        `json:"started_at,omitempty" doc:"Time of its start."`
-	ExpiresAt          *time.Time        `json:"expires_at,omitempty" doc:"Time at which it ends; absent: it has no time to live, or has not begun."`
-	EndedAt            *time.Time        `json:"ended_at,omitempty" doc:"Time of its end."`
-}
+type Session = session.Session
 
 // Egress is what a session may reach.
 type Egress struct {
@@ -155,10 +129,10 @@ func registerSessions(a huma.API) {
 
 func createSession(ctx context.Context, in *createSessionInput) (*created, error) {
 	b := &in.Body
-	if (b.Mode == modeEphemeral) != (b.Execute != nil) {
+	if (b.Mode == session.Ephemeral) != (b.Execute != nil) {
 		return nil, errs.New(errs.InvalidArgument, "execute belongs to sessions with mode ephemeral, which need it")
 	}
-	if b.Mode == modeEphemeral {
+	if b.Mode == session.Ephemeral {
 		return createEphemeral(ctx, in)
 	}
 	caller := callerFrom(ctx)
@@ -178,7 +152,7 @@ func createSession(ctx context.Context, in *createSessionInput) (*created, error
 	if sb, err = waitFor(ctx, sb, sandbox.WaitUntilRunning, in.WaitSeconds.seconds()); err != nil {
 		return nil, err
 	}
-	return &created{Prefix + "/sessions/" + string(sb.ID), sessionOf(sb)}, nil
+	return &created{Prefix + "/sessions/" + string(sb.ID), session.Of(sb)}, nil
 }
 
 func createEphemeral(ctx context.Context, in *createSessionInput) (*created, error) {
@@ -205,7 +179,7 @@ func createEphemeral(ctx context.Context, in *createSessionInput) (*created, err
 	if err != nil {
 		return nil, err
 	}
-	return &created{Prefix + "/sessions/" + string(e.ID), ephemeralOf(e)}, nil
+	return &created{Prefix + "/sessions/" + string(e.ID), session.OfExecution(e)}, nil
 }
 
 func sandboxes(ctx context.Context) sandbox.SandboxesClient {
@@ -224,7 +198,7 @@ func sessionAnswer(resp *sandbox.SandboxResponse, err error) (*body[Session], er
 	if err != nil {
 		return nil, err
 	}
-	return &body[Session]{sessionOf(sb)}, nil
+	return &body[Session]{session.Of(sb)}, nil
 }
 
 // waitFor waits for some time until a sandbox has come so far, and returns it as it is then.
@@ -277,12 +251,12 @@ func listSessions(ctx context.Context, in *listSessionsInput) (*body[SessionPage
 		if err != nil {
 			return nil, err
 		}
-		s := sessionOf(sb)
+		one := session.Of(sb)
 		// Those of apps and of executions, and those that wait in a pool, are no sessions.
-		if purposeOf(sb) != forSession || in.State != "" && s.State != in.State || in.Agent != "" && s.Agent != in.Agent {
+		if session.PurposeOf(sb) != session.ForSession || in.State != "" && one.State != in.State || in.Agent != "" && one.Agent != in.Agent {
 			continue
 		}
-		out.Sessions = append(out.Sessions, s)
+		out.Sessions = append(out.Sessions, one)
 	}
 	return &body[SessionPage]{out}, nil
 }
@@ -293,13 +267,13 @@ func getSession(ctx context.Context, in *SessionInput) (*body[Session], error) {
 		if err != nil {
 			return nil, err
 		}
-		return &body[Session]{ephemeralOf(e)}, nil
+		return &body[Session]{session.OfExecution(e)}, nil
 	}
 	sb, err := findSandbox(ctx, id.Sandbox(in.ID))
 	if err != nil {
 		return nil, err
 	}
-	return &body[Session]{sessionOf(sb)}, nil
+	return &body[Session]{session.Of(sb)}, nil
 }
 
 func deleteSession(ctx context.Context, in *SessionInput) (*struct{}, error) {

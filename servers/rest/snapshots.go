@@ -9,6 +9,7 @@ import (
 
 	"miren.dev/runtime/api/id"
 	"miren.dev/runtime/api/sandbox"
+	"miren.dev/runtime/api/session"
 	"miren.dev/runtime/entity"
 	"miren.dev/runtime/entity/remote"
 	"miren.dev/runtime/pkg/schema"
@@ -32,7 +33,7 @@ type Snapshot struct {
 func snapshotOf(s *sandbox.Snapshot) Snapshot {
 	return Snapshot{
 		ID: string(s.ID), Name: s.Name, Session: string(s.Spec.Sandbox), Parent: s.Spec.Parent, State: string(s.Status.Phase), Message: s.Status.Message,
-		Image: s.Spec.Template.Image, Bytes: s.Status.Bytes, Labels: visibleLabels(s.Labels), CreatedAt: s.CreatedAt, ReadyAt: s.Status.ReadyAt,
+		Image: s.Spec.Template.Image, Bytes: s.Status.Bytes, Labels: session.VisibleLabels(s.Labels), CreatedAt: s.CreatedAt, ReadyAt: s.Status.ReadyAt,
 	}
 }
 
@@ -198,7 +199,7 @@ func fork(ctx context.Context, req *sandbox.ForkRequest) (*body[ForkResult], err
 	}
 	out := ForkResult{Sessions: []Session{}}
 	for _, sb := range all {
-		out.Sessions = append(out.Sessions, sessionOf(sb))
+		out.Sessions = append(out.Sessions, session.Of(sb))
 	}
 	return &body[ForkResult]{out}, nil
 }
