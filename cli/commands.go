@@ -24,6 +24,7 @@ import (
 	"miren.dev/runtime/cli/mcp"
 	"miren.dev/runtime/cli/mcpsandboxd"
 	"miren.dev/runtime/cli/node"
+	"miren.dev/runtime/cli/openapi"
 	"miren.dev/runtime/cli/policy"
 	"miren.dev/runtime/cli/pool"
 	"miren.dev/runtime/cli/quota"
@@ -34,6 +35,7 @@ import (
 	"miren.dev/runtime/cli/sandboxrun"
 	"miren.dev/runtime/cli/secret"
 	"miren.dev/runtime/cli/server"
+	"miren.dev/runtime/cli/session"
 	"miren.dev/runtime/cli/ssh"
 	"miren.dev/runtime/cli/template"
 	"miren.dev/runtime/cli/top"
@@ -68,6 +70,7 @@ var commands = []entry{
 	{path: "sandbox-run", make: sandboxrun.New},
 	{path: "execution", make: execution.New},
 	{path: "sandbox", make: sandbox.New},
+	{path: "session", make: session.New},
 	{path: "ssh", make: ssh.New},
 	{path: "ssh-config", make: ssh.NewConfig},
 	{path: "snapshot", make: sandbox.NewSnapshots},
@@ -91,6 +94,7 @@ var commands = []entry{
 	{path: "key", make: key.New},
 	{path: "webhook", make: webhook.New},
 	{path: "audit", make: audit.New},
+	{path: "openapi", make: openapi.New},
 	{path: "debug", make: debug.New},
 	{path: "cluster", make: cluster.New},
 	{path: "version", make: version.New},

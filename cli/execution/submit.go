@@ -66,11 +66,24 @@ exit code of the program.`,
 	}
 	f := cmd.Flags()
 	f.SetInterspersed(false) // what follows the program are its arguments
+	o.addFlags(cmd)
+	f.StringVar(&o.sandbox, "sandbox", "", "id of a sandbox to run in, which stays")
+	f.StringVar(&o.agent, "agent", "", "name of the agent in whose sandbox it runs, which stays")
+	f.DurationVar(&o.after, "after", 0, "do not run it before this time has passed")
+	f.Int64Var(&o.attempts, "attempts", execution.DefaultAttempts, "most attempts, 1 to 10")
+	f.DurationVar(&o.delay, "retry-delay", execution.DefaultRetryDelay, "time before the second attempt; it doubles with each further one")
+	f.StringSliceVar(&o.retryOn, "retry-on", nil, "outcomes after which another attempt is made: failed, timeout, oom, sandbox, setup, interrupted; default interrupted,setup")
+	f.StringVar(&o.each, "each", "", "submit a batch: one execution per line of this file, with the line as last argument; - for standard input")
+	f.BoolVar(&o.wait, "wait", false, "print the output, and return the exit code of the program")
+	return cmd
+}
+
+// addFlags defines the flags of the program and of its new sandbox.
+func (o *submitOptions) addFlags(cmd *cobra.Command) {
+	f := cmd.Flags()
 	f.StringVarP(&o.language, "language", "l", "", "language: python, javascript, typescript, go, rust, java, cpp, csharp, shell")
 	f.StringVar(&o.template, "template", "", "template of the new sandbox; default: the language's")
 	f.StringVar(&o.image, "image", "", "image of the new sandbox, for a command")
-	f.StringVar(&o.sandbox, "sandbox", "", "id of a sandbox to run in, which stays")
-	f.StringVar(&o.agent, "agent", "", "name of the agent in whose sandbox it runs, which stays")
 	f.StringArrayVarP(&o.files, "file", "f", nil, "more files for the working directory: PATH, or PATH:DESTINATION")
 	f.StringArrayVarP(&o.volumes, "volume", "v", nil, "disk to mount, DISK:PATH or DISK:PATH:ro")
 	f.StringArrayVar(&o.secrets, "secret", nil, "secret environment variable, KEY=VALUE, or KEY for its value here")
@@ -85,14 +98,7 @@ exit code of the program.`,
 	f.BoolVar(&o.stdin, "stdin", false, "send standard input with it")
 	f.DurationVar(&o.timeout, "timeout", 0, "end the program after this time, 1s to 1h; default 5m")
 	f.Int64Var(&o.priority, "priority", 0, "higher ones run first, -100 to 100")
-	f.DurationVar(&o.after, "after", 0, "do not run it before this time has passed")
-	f.Int64Var(&o.attempts, "attempts", execution.DefaultAttempts, "most attempts, 1 to 10")
-	f.DurationVar(&o.delay, "retry-delay", execution.DefaultRetryDelay, "time before the second attempt; it doubles with each further one")
-	f.StringSliceVar(&o.retryOn, "retry-on", nil, "outcomes after which another attempt is made: failed, timeout, oom, sandbox, setup, interrupted; default interrupted,setup")
 	f.StringVar(&o.key, "key", "", "idempotency key: a repeated submission gets the same execution")
-	f.StringVar(&o.each, "each", "", "submit a batch: one execution per line of this file, with the line as last argument; - for standard input")
-	f.BoolVar(&o.wait, "wait", false, "print the output, and return the exit code of the program")
-	return cmd
 }
 
 func (o *submitOptions) run(ctx context.Context, args []string, isCommand bool) error {
@@ -107,6 +113,11 @@ func (o *submitOptions) run(ctx context.Context, args []string, isCommand bool) 
 	if o.each != "" {
 		return o.batch(ctx, c, req)
 	}
+	return o.submit(ctx, c, req)
+}
+
+// submit submits one execution, and follows it or prints its id.
+func (o *submitOptions) submit(ctx context.Context, c execution.ExecutionsClient, req *execution.SubmitRequest) error {
 	resp, err := c.Submit(ctx, req)
 	if err != nil {
 		return err

@@ -103,10 +103,15 @@ type createOptions struct {
 	createFlags
 	process command.ProcessFlags
 	wait    time.Duration
+	show    func(*command.Env, *sandbox.Sandbox) error
 }
 
-func newCreate(e *command.Env) *cobra.Command {
-	o := &createOptions{Env: e}
+func newCreate(e *command.Env) *cobra.Command { return NewCreate(e, printCreated) }
+
+// NewCreate makes the command that creates a sandbox for later commands, which
+// show prints.
+func NewCreate(e *command.Env, show func(*command.Env, *sandbox.Sandbox) error) *cobra.Command {
+	o := &createOptions{Env: e, show: show}
 	cmd := &cobra.Command{
 		Use:   "create",
 		Short: "Create a sandbox for later commands",
@@ -154,7 +159,7 @@ func (o *createOptions) run(ctx context.Context) error {
 			return err
 		}
 	}
-	return printCreated(o.Env, s)
+	return o.show(o.Env, s)
 }
 
 // await waits until a new sandbox runs. An error names the sandbox, which stays.

@@ -31,7 +31,8 @@ var allowed = map[string][]string{
 	"domain":      {"pkg", "api", "entity"},
 	"controllers": {"pkg", "api", "entity", "domain", "components"},
 	"servers":     {"pkg", "api", "entity", "domain", "components", "controllers", "lsvd"},
-	"cli":         {"pkg", "api", "entity", "domain", "components", "controllers", "servers", "lsvd"},
+	"sdk":         {},
+	"cli":         {"pkg", "api", "entity", "domain", "components", "controllers", "servers", "lsvd", "sdk"},
 	"cmd":         {"pkg", "api", "entity", "domain", "components", "controllers", "servers", "lsvd", "cli"},
 	"testsupport": {"pkg", "api", "entity", "components", "lsvd"}, // only tests import it
 	"e2e":         {},
