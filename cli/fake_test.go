@@ -219,6 +219,9 @@ type fakeServer struct{ *fake }
 func (f fakeServer) Version(context.Context) (*server.VersionResponse, error) {
 	return &server.VersionResponse{Version: "1.2.3", Commit: "abc", Date: "today", Instance: "abcd1234"}, nil
 }
+func (f fakeServer) Caller(ctx context.Context) (*server.CallerResponse, error) {
+	return rpcserver.Caller(rpc.IdentityFrom(ctx)), nil
+}
 func (f fakeServer) Status(context.Context) (*server.StatusResponse, error) { return &f.status, nil }
 func (f fakeServer) Stop(context.Context, *server.StopRequest) error        { return nil }
 func (f fakeServer) Doctor(context.Context) (*server.DoctorResponse, error) {

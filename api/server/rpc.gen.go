@@ -91,6 +91,36 @@ func (x *VersionResponse) ValidateFields(v *schema.Validator) {
 	v.Required("version", x.Version != "")
 }
 
+// CallerResponse: The identity of the caller.
+type CallerResponse struct {
+	// Name: the user of the certificate or key, key:PROJECT/NAME, or uid:N.
+	Name string `cbor:"1,keyasint" json:"name" schema:"required"`
+	// What proves it: certificate, key, socket, process or ssh.
+	How string `cbor:"2,keyasint" json:"how" schema:"required"`
+	// Roles; one as ROLE@PROJECT holds in that project only.
+	Roles []string `cbor:"3,keyasint,omitempty" json:"roles,omitempty"`
+	// Project of the API key.
+	Project string `cbor:"4,keyasint,omitempty" json:"project,omitempty"`
+	// End of the certificate or key; absent: never.
+	ExpiresAt *time.Time `cbor:"5,keyasint,omitempty" json:"expires_at,omitempty"`
+}
+
+// MarshalJSON renders x; durations are strings, secrets are redacted.
+func (x CallerResponse) MarshalJSON() ([]byte, error) { return schema.EncodeJSON(&x) }
+
+// UnmarshalJSON decodes x; unknown fields are errors, missing ones get their defaults.
+func (x *CallerResponse) UnmarshalJSON(b []byte) error { return schema.DecodeJSON(b, x) }
+
+// Validate reports every field that breaks its rules, as one error of class
+// invalid_argument.
+func (x *CallerResponse) Validate() error { return schema.Validate(x) }
+
+// ValidateFields is Validate below the path that v is at.
+func (x *CallerResponse) ValidateFields(v *schema.Validator) {
+	v.Required("name", x.Name != "")
+	v.Required("how", x.How != "")
+}
+
 // ComponentStatus: One process or part of the installation.
 type ComponentStatus struct {
 	// server, ingress, postgres, containerd, buildkit, ...
@@ -810,6 +840,8 @@ func (x *ControllersResponse) ValidateFields(v *schema.Validator) {
 type Server interface {
 	// Version: Returns the version of the server. Permission: public.
 	Version(ctx context.Context) (*VersionResponse, error)
+	// Caller: Returns the identity of the caller. Permission: read, in any project.
+	Caller(ctx context.Context) (*CallerResponse, error)
 	// Status: Returns the state of the installation. Permission: read, in any project.
 	Status(ctx context.Context) (*StatusResponse, error)
 	// Stop: Begins to stop the server and returns; the connection ends when it has.
@@ -831,6 +863,8 @@ func RegisterServer(s *rpc.Server, impl Server) { s.Register(ServerService, impl
 type ServerClient interface {
 	// Version: Returns the version of the server. Permission: public.
 	Version(ctx context.Context) (*VersionResponse, error)
+	// Caller: Returns the identity of the caller. Permission: read, in any project.
+	Caller(ctx context.Context) (*CallerResponse, error)
 	// Status: Returns the state of the installation. Permission: read, in any project.
 	Status(ctx context.Context) (*StatusResponse, error)
 	// Stop: Begins to stop the server and returns; the connection ends when it has.
@@ -853,6 +887,14 @@ func NewServerClient(c rpc.Conn) ServerClient { return clientServer{c} }
 func (c clientServer) Version(ctx context.Context) (*VersionResponse, error) {
 	resp := new(VersionResponse)
 	if err := c.conn.Call(ctx, &methodServerVersion.MethodInfo, &rpc.None{}, resp); err != nil {
+		return nil, err
+	}
+	return resp, nil
+}
+
+func (c clientServer) Caller(ctx context.Context) (*CallerResponse, error) {
+	resp := new(CallerResponse)
+	if err := c.conn.Call(ctx, &methodServerCaller.MethodInfo, &rpc.None{}, resp); err != nil {
 		return nil, err
 	}
 	return resp, nil
@@ -904,6 +946,19 @@ var methodServerVersion = &rpc.Method{
 			return nil, err
 		}
 		return impl.(Server).Version(ctx)
+	},
+}
+
+var methodServerCaller = &rpc.Method{
+	MethodInfo: rpc.MethodInfo{
+		Service: "server.Server", Name: "Caller", Full: "server.Server/Caller", Permission: "read", Project: rpc.ProjectAny, Idempotent: true, Stream: rpc.StreamNone, Audit: false,
+	},
+	Unary: func(ctx context.Context, impl any, d rpc.Decoder) (any, error) {
+		req := new(rpc.None)
+		if err := d.Decode(req); err != nil {
+			return nil, err
+		}
+		return impl.(Server).Caller(ctx)
 	},
 }
 
@@ -983,6 +1038,7 @@ var methodServerRevokeIdentity = &rpc.Method{
 // ServerService is the table of the service.
 var ServerService = &rpc.Service{Name: "server.Server", Methods: []*rpc.Method{
 	methodServerVersion,
+	methodServerCaller,
 	methodServerStatus,
 	methodServerStop,
 	methodServerDoctor,

@@ -18,7 +18,7 @@ type Subject struct {
 
 // Peer is where a call comes from.
 type Peer struct {
-	Class   string // "local", "certified" or "anonymous"
+	Class   string // "local", "certified" (by a certificate or an API key) or "anonymous"
 	Address string // without port; empty: a unix socket. With class local: of the peer for which LocalFor calls
 }
 

@@ -12,7 +12,7 @@ import (
 // class never takes the room of another. Zero fields have the defaults.
 type ConnLimits struct {
 	Local     int // over unix sockets and within the process; 1024
-	Certified int // over TLS with a client certificate; 1024
+	Certified int // over TLS with a client certificate, or with an API key (Adopt); 1024
 	Anonymous int // over TLS without one; 64
 	// Handshakes bounds the connections in their TLS handshake; 128. A further connection closes the oldest of them:
 	// silent peers cannot keep others out.

@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"crypto/tls"
 	mathrand "math/rand/v2"
+	"net"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -99,6 +100,48 @@ func Dial(ctx context.Context, addr string, opts ClientOptions) (*Client, error)
 		return nil, err
 	}
 	return cl, nil
+}
+
+// DialBy is Dial for a server that is reached through another protocol: open
+// returns a connection on which the server expects RPC, each time that the client
+// needs one. name is what errors call the server.
+func DialBy(ctx context.Context, name string, open func(context.Context) (net.Conn, error), opts ClientOptions) (*Client, error) {
+	opts = opts.withDefaults()
+	if err := opts.Limits.validate(); err != nil {
+		return nil, err
+	}
+	cl := newClient(opts)
+	cl.target = target{network: "other", address: name}
+	cl.dialer = func(ctx context.Context) (*conn, error) {
+		ctx, cancel := context.WithTimeout(ctx, opts.DialTimeout)
+		defer cancel()
+		nc, err := open(ctx)
+		if err != nil {
+			return nil, err
+		}
+		stop := context.AfterFunc(ctx, func() { _ = nc.Close() })
+		defer stop()
+		c := newConn(wholeConn{nc}, true, opts.Limits)
+		if err := c.handshake(opts.DialTimeout); err != nil {
+			_ = nc.Close()
+			return nil, errs.New(errs.Unavailable, "handshake with %s: %w", name, err)
+		}
+		return c, nil
+	}
+	if _, err := cl.conn(ctx); err != nil {
+		cl.Close()
+		return nil, err
+	}
+	return cl, nil
+}
+
+// wholeConn is a connection that does not know how much of a Write that failed
+// the peer has.
+type wholeConn struct{ net.Conn }
+
+func (c wholeConn) Write(p []byte) (int, error) {
+	_, err := c.Conn.Write(p)
+	return len(p), err // all of it may have arrived
 }
 
 // Close ends the connection; calls under way fail.

@@ -101,6 +101,21 @@ func (s *Server) ServeConn(nc net.Conn, id Identity) error {
 	return nil
 }
 
+// Adopt serves a connection from the network, which another protocol has opened
+// and authenticated as id, and returns. It counts as one with a certificate. It
+// closes nc on an error, such as Unavailable if
+// there are too many.
+func (s *Server) Adopt(nc net.Conn, id Identity) error {
+	if !id.known() {
+		_ = nc.Close()
+		return errs.New(errs.Unauthenticated, "the connection has no identity")
+	}
+	if !s.adopt(nc, classCertified, func(net.Conn) (net.Conn, Identity, error) { return nc, id, nil }) {
+		return errs.New(errs.Unavailable, "the server takes no more connections")
+	}
+	return nil
+}
+
 // NewConnClient returns a client that calls over nc and fails when that ends:
 // it has no way to connect again. It owns nc.
 func NewConnClient(nc net.Conn, opts ClientOptions) (*Client, error) {

@@ -55,8 +55,7 @@ func Key(r *http.Request) string {
 // Unauthenticated without a valid key.
 func (s *Server) Authenticate(ctx context.Context, key string) (*Caller, error) {
 	if key == "" {
-		return nil, errs.New(errs.Unauthenticated, "the request has no API key").
-			WithHint("send one in the header X-API-Key or Authorization: Bearer; `r key create` makes one")
+		return nil, errNoKey()
 	}
 	id, err := s.cfg.Authenticate(ctx, key)
 	if err != nil {
@@ -67,6 +66,11 @@ func (s *Server) Authenticate(ctx context.Context, key string) (*Caller, error) 
 		return nil, err
 	}
 	return &Caller{Identity: id, Client: sh.client, s: sh, owner: s.clients}, nil
+}
+
+func errNoKey() error {
+	return errs.New(errs.Unauthenticated, "the request has no API key").
+		WithHint("send one in the header X-API-Key or Authorization: Bearer; `r key create` makes one")
 }
 
 // shared is the RPC client of an identity. The owner's mutex guards it.

@@ -21,6 +21,7 @@ func (f *front) newAPI(cert *tls.Config) *api.Server {
 	}
 	s := api.New(cfg)
 	rest.Mount(s)
+	s.MountRPC(f.rpc.Adopt)
 	workspace.Mount(s, f.c.workspace, f.c.logger.With("component", "workspace"))
 	return s
 }

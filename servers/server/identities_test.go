@@ -105,21 +105,27 @@ func TestRevokedCertificateLosesAccessAtOnce(t *testing.T) {
 	}
 }
 
-// TestRevocationArrivesByWatch: of another server of the same store.
-func TestRevocationArrivesByWatch(t *testing.T) {
-	e := newFrontEnv(t)
-	ctx, cancel := context.WithCancel(t.Context())
+// follow makes the server read its store and follow it, until the test ends.
+func (e *frontEnv) follow() {
+	e.t.Helper()
+	ctx, cancel := context.WithCancel(e.t.Context())
 	done := make(chan error, 1)
 	go func() { done <- e.c.informers.Run(ctx) }()
-	t.Cleanup(func() {
+	e.t.Cleanup(func() {
 		cancel()
 		if err := <-done; err != nil {
-			t.Error(err)
+			e.t.Error(err)
 		}
 	})
 	if err := e.c.informers.WaitSynced(ctx); err != nil {
-		t.Fatal(err)
+		e.t.Fatal(err)
 	}
+}
+
+// TestRevocationArrivesByWatch: of another server of the same store.
+func TestRevocationArrivesByWatch(t *testing.T) {
+	e := newFrontEnv(t)
+	e.follow()
 	issued := e.issue(e.root(), "alice", "viewer")
 	w := watching(t, e.holder(issued))
 	elsewhere := &identities.Service{Store: e.c.store}

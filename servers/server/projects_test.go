@@ -298,6 +298,7 @@ var answers = map[string]answer{
 		return &history.ListRequest{Project: x.project, Stream: history.StreamAudit, Limit: 1}
 	}},
 
+	"server.Server/Caller":         forAny,
 	"server.Server/Status":         forAny,
 	"server.Server/Stop":           forCluster,
 	"server.Server/Doctor":         forCluster,

@@ -14,6 +14,7 @@ import (
 	"miren.dev/runtime/pkg/proc"
 	"miren.dev/runtime/pkg/rpc"
 	"miren.dev/runtime/pkg/version"
+	rpcserver "miren.dev/runtime/servers/rpc"
 )
 
 // front implements server.Server.
@@ -22,6 +23,11 @@ import (
 func (f *front) Version(context.Context) (*server.VersionResponse, error) {
 	v := version.Get()
 	return &server.VersionResponse{Version: v.Version, Commit: v.Commit, Date: v.Date, Instance: f.c.m.in.ID}, nil
+}
+
+// Caller returns the identity of the caller.
+func (f *front) Caller(ctx context.Context) (*server.CallerResponse, error) {
+	return rpcserver.Caller(rpc.IdentityFrom(ctx)), nil
 }
 
 // part is a process of the installation, with a check that it works.
