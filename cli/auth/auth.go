@@ -1,6 +1,7 @@
-// Package auth has `r auth`: client certificates, and the client configuration
-// for them:
+// Package auth has `r auth`: client certificates and API keys, and the client
+// configuration for them:
 //
+//	login     keeps an API key for a server; status, logout
 //	generate  makes one
 //	list      shows those that were issued or revoked
 //	revoke    revokes them
@@ -25,7 +26,8 @@ import (
 
 // New makes the commands.
 func New(e *command.Env) *cobra.Command {
-	return command.Group("auth", "Make, list and revoke client certificates", newGenerate(e), newList(e), newRevoke(e))
+	return command.Group("auth", "Log in with an API key; make, list and revoke client certificates",
+		newLogin(e), newStatus(e), newLogout(e), newGenerate(e), newList(e), newRevoke(e))
 }
 
 type generateOptions struct {

@@ -31,7 +31,7 @@ type Config struct {
 
 // Cluster is one server, or several that share a store.
 type Cluster struct {
-	Server   string `yaml:"server" json:"server"` // unix:///path or host:port
+	Server   string `yaml:"server" json:"server"` // unix:///path, host:port, or https://host:port with an API key
 	Identity string `yaml:"identity,omitempty" json:"identity,omitempty"`
 	Project  string `yaml:"project,omitempty" json:"project,omitempty"`
 	// The authority that signed the server's certificate, in PEM or as a file.
@@ -41,12 +41,25 @@ type Cluster struct {
 	ServerName string `yaml:"server_name,omitempty" json:"server_name,omitempty"`
 }
 
-// Identity is the certificate and key of the client, in PEM or as files.
+// Identity is the certificate and key of the client, in PEM or as files, or an API key.
 type Identity struct {
 	Certificate     string `yaml:"certificate,omitempty" json:"certificate,omitempty"`
 	CertificateFile string `yaml:"certificate_file,omitempty" json:"certificate_file,omitempty"`
 	Key             string `yaml:"key,omitempty" json:"-"`
 	KeyFile         string `yaml:"key_file,omitempty" json:"key_file,omitempty"`
+	APIKey          string `yaml:"api_key,omitempty" json:"-"`
+}
+
+// secret names the secret that the file has for the identity; "": none.
+func (i *Identity) secret() string {
+	switch {
+	case i == nil:
+	case i.Key != "":
+		return "private key"
+	case i.APIKey != "":
+		return "API key"
+	}
+	return ""
 }
 
 // maxConfig bounds the file.
@@ -111,8 +124,8 @@ func Load(path string) (*Config, error) {
 	}
 	for name, id := range c.Identities {
 		// On Windows the access list of the user's profile protects the file, and the mode says nothing.
-		if id != nil && id.Key != "" && runtime.GOOS != "windows" && st.Mode().Perm()&0o077 != 0 {
-			return nil, errs.New(errs.FailedPrecondition, "%s holds the private key of identity %s, and other users can read the file (mode %04o)", path, name, st.Mode().Perm()).
+		if what := id.secret(); what != "" && runtime.GOOS != "windows" && st.Mode().Perm()&0o077 != 0 {
+			return nil, errs.New(errs.FailedPrecondition, "%s holds the %s of identity %s, and other users can read the file (mode %04o)", path, what, name, st.Mode().Perm()).
 				WithHint("chmod 600 %s", path)
 		}
 	}
@@ -151,7 +164,7 @@ func parse(path string, b []byte, c *Config) error {
 var (
 	topKeys      = []string{"current_cluster", "clusters", "identities"}
 	clusterKeys  = []string{"server", "identity", "project", "ca", "ca_file", "server_name"}
-	identityKeys = []string{"certificate", "certificate_file", "key", "key_file"}
+	identityKeys = []string{"certificate", "certificate_file", "key", "key_file", "api_key"}
 )
 
 func checkKeys(path string, root *yaml.Node) error {
@@ -325,7 +338,7 @@ func (c *Config) Inline(name string) (*Cluster, *Identity, error) {
 		return nil, nil, err
 	}
 	key, err := c.pem(id.Key, id.KeyFile)
-	return &out, &Identity{Certificate: string(cert), Key: string(key)}, err
+	return &out, &Identity{Certificate: string(cert), Key: string(key), APIKey: id.APIKey}, err
 }
 
 // pem returns text, or the content of the file, whose path is relative to the configuration.

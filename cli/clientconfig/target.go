@@ -12,6 +12,8 @@
 //	    certificate: |                  # or certificate_file
 //	      -----BEGIN CERTIFICATE-----
 //	    key_file: alice.key             # or key
+//	  ci:
+//	    api_key: e2b_...                # for a server https://host:port, its HTTP API
 //
 // Paths are relative to the file, which is ~/.config/runtime/clientconfig.yaml.
 //
@@ -37,6 +39,7 @@ import (
 
 	"miren.dev/runtime/pkg/config"
 	"miren.dev/runtime/pkg/errs"
+	"miren.dev/runtime/pkg/rpc/upgrade"
 )
 
 // Options name the server of a command; an empty field was not given.
@@ -59,8 +62,9 @@ func (o Options) Env() Options {
 
 // Target is a server and how to reach it.
 type Target struct {
-	Address string      // unix:///path or host:port
-	TLS     *tls.Config // nil for a unix socket
+	Address string      // unix:///path, host:port, or https://host:port (http: this machine) of an HTTP API
+	TLS     *tls.Config // nil for a unix socket and http
+	Key     string      // API key, for an HTTP API
 	Source  string      // source of the choice: "--server", "cluster prod", a state directory
 	Project string      // default project of the cluster
 	Local   bool        // a server of this machine, found by its state directory
@@ -112,6 +116,17 @@ func address(s, source string) (*Target, error) {
 			return nil, errs.New(errs.InvalidArgument, "server %q: the path of the socket must be absolute", s)
 		}
 		return &Target{Address: "unix://" + path, Source: source}, nil
+	}
+	if scheme, _, ok := strings.Cut(s, "://"); ok && strings.HasPrefix(scheme, "http") {
+		u, err := upgrade.ParseURL(s)
+		if err != nil {
+			return nil, err
+		}
+		t := &Target{Address: u.String(), Source: source}
+		if u.Scheme == "https" {
+			t.TLS = &tls.Config{MinVersion: tls.VersionTLS12, ServerName: u.Hostname()}
+		}
+		return t, nil
 	}
 	s = strings.TrimPrefix(s, "tls://")
 	host, port, err := net.SplitHostPort(s)
@@ -172,6 +187,9 @@ func (c *Config) Target(name string) (*Target, error) {
 		return nil, errs.Wrap(err, "%s: cluster %s", c.path, name)
 	}
 	t.Project = cl.Project
+	if id := c.Identities[cl.Identity]; id != nil {
+		t.Key = id.APIKey
+	}
 	if t.TLS == nil {
 		return t, nil
 	}
@@ -189,7 +207,7 @@ func (c *Config) Target(name string) (*Target, error) {
 				WithHint("give the certificate of the authority that signs the server's: `r auth generate` on the server prints it")
 		}
 	}
-	if cl.Identity != "" {
+	if cl.Identity != "" && t.Key == "" {
 		cert, err := c.Certificate(cl.Identity)
 		if err != nil {
 			return nil, err

@@ -104,7 +104,7 @@ func (o *addOptions) run(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	if target.TLS != nil && len(target.TLS.Certificates) == 0 {
+	if target.TLS != nil && target.Key == "" && len(target.TLS.Certificates) == 0 {
 		return exit.Usagef("a server on the network needs a client certificate: give --from, --certificate and --key, or --identity; " +
 			"`r auth generate --name YOU --file FILE` on the server makes one")
 	}

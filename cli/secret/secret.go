@@ -5,14 +5,12 @@ package secret
 import (
 	"cmp"
 	"context"
-	"io"
 	"os"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/term"
 
 	"miren.dev/runtime/api/secret"
 	"miren.dev/runtime/cli/command"
@@ -83,14 +81,7 @@ func read(e *command.Env, from string) (string, error) {
 		}
 		return value, nil
 	}
-	if e.InTerminal {
-		e.Notef("value: ")
-		b, err := term.ReadPassword(int(os.Stdin.Fd()))
-		e.Notef("\n")
-		return string(b), err
-	}
-	b, err := io.ReadAll(io.LimitReader(e.In, secret.MaxValue+2))
-	return strings.TrimSuffix(strings.TrimSuffix(string(b), "\n"), "\r"), err
+	return e.ReadSecret("value", secret.MaxValue)
 }
 
 func newList(e *command.Env) *cobra.Command {

@@ -1,0 +1,54 @@
+package e2e
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"miren.dev/runtime/testsupport/need"
+)
+
+// TestLogin runs the examples of "API keys" in docs/cli.md, from a client that
+// has nothing of the server but a key and the certificate of its authority.
+func TestLogin(t *testing.T) {
+	need.Tools(t, "bash")
+	port, err := freePort()
+	if err != nil {
+		t.Fatal(err)
+	}
+	address := fmt.Sprintf("127.0.0.1:%d", port)
+	s := own(t, "login", "--api-address", address, "--api-tls")
+	s.script(t, "", documented(t, "../docs/cli.md", "r key create ci"))
+	key := strings.TrimSpace(s.r(t, "", "key", "create", "laptop", "--role", "admin"))
+	dir := t.TempDir()
+	ca, err := os.ReadFile(filepath.Join(s.state, "pki", "ca.pem"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	write(t, filepath.Join(dir, "ca.pem"), string(ca))
+	write(t, filepath.Join(dir, "key"), key+"\n")
+	client := []string{"RUNTIME_STATE_DIR=", "XDG_CONFIG_HOME=" + filepath.Join(dir, "config"), "SERVER=" + address}
+	documents := documented(t, "../docs/cli.md", "r auth login")
+	out := s.script(t, dir, documents, client...)
+	for _, want := range []string{"key:default/laptop", "admin@default", "removed prod"} {
+		if !strings.Contains(out, want) {
+			t.Errorf("%q is not in the output:\n%s", want, strings.ReplaceAll(out, key, "KEY"))
+		}
+	}
+	// It works for streams, and no more once the key is deleted.
+	out += s.script(t, dir, "r auth login https://$SERVER --ca ca.pem --as prod < key; r run -l sh 'echo hello'", client...)
+	s.r(t, "", "key", "delete", "laptop")
+	out += s.script(t, dir, "! r key list", client...)
+	if !strings.Contains(out, "hello\n") || !strings.Contains(out, "API key") {
+		t.Errorf("with the key, and after its end:\n%s", strings.ReplaceAll(out, key, "KEY"))
+	}
+	log, err := os.ReadFile(filepath.Join(s.state, "logs", "server.log"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if audit := s.r(t, "", "audit", "list", "--limit", "1000", "--json"); strings.Contains(string(log)+audit+out, key[4:]) {
+		t.Error("the log, the audit log or the output has the key")
+	}
+}
