@@ -50,3 +50,22 @@ func TestQuantities(t *testing.T) {
 		}
 	}
 }
+
+// TestProjectOfTheCluster: it is that of the commands, also before they connect.
+func TestProjectOfTheCluster(t *testing.T) {
+	dir := t.TempDir()
+	t.Setenv("XDG_CONFIG_HOME", dir)
+	for _, k := range []string{"RUNTIME_SERVER", "RUNTIME_CLUSTER", "RUNTIME_STATE_DIR", "RUNTIME_PROJECT"} {
+		t.Setenv(k, "")
+	}
+	if err := os.Mkdir(filepath.Join(dir, "runtime"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	text := "current_cluster: a\nclusters:\n  a: {server: 'unix:///run/a.sock', project: team}\n"
+	if err := os.WriteFile(filepath.Join(dir, "runtime", "clientconfig.yaml"), []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if p := New(nil).Project(); p != "team" {
+		t.Errorf("project %q", p)
+	}
+}

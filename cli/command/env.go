@@ -104,8 +104,8 @@ func (e *Env) Project() string {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	fromCluster := ""
-	if e.target != nil {
-		fromCluster = e.target.Project
+	if t, err := e.targetLocked(); err == nil { // Connect returns the error
+		fromCluster = t.Project
 	}
 	return cmp.Or(e.project, os.Getenv("RUNTIME_PROJECT"), fromCluster, DefaultProject)
 }

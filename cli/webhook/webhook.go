@@ -59,7 +59,6 @@ func create(ctx context.Context, e *command.Env, req *webhook.CreateWebhookReque
 	if err != nil {
 		return err
 	}
-	req.Project = e.Project() // that of the cluster is known only now
 	resp, err := c.Create(ctx, req)
 	if err != nil {
 		return err
