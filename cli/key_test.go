@@ -18,20 +18,20 @@ func TestKeys(t *testing.T) {
 		t.Fatalf("%q", out)
 	}
 	var made struct{ Name, Key string }
-	if err := json.Unmarshal([]byte(ok(t, "key", "create", "deploys", "--role", "deployer", "--expires", "1h", "--json")), &made); err != nil {
+	if err := json.Unmarshal([]byte(ok(t, "key", "create", "deploys", "--role", "deployer", "--expires", "1h", "--rate", "5", "--json")), &made); err != nil {
 		t.Fatal(err)
 	}
 	if made.Name != "deploys" || !shape.MatchString(made.Key+"\n") {
 		t.Errorf("%+v", made)
 	}
 	list := ok(t, "key", "list") + ok(t, "key", "list", "--json") + ok(t, "entity", "get", "api_key", "ci", "--json")
-	contains(t, list, "ci", "agent@default", "deploys", "deployer@default", "never", "[secret]")
+	contains(t, list, "ci", "agent@default", "deploys", "deployer@default", "never", "[secret]", "5/s")
 	for _, secret := range []string{strings.TrimSpace(out), made.Key} {
 		if strings.Contains(list, secret[4:]) {
 			t.Error("a list has the key")
 		}
 	}
-	for _, args := range [][]string{{"create", "Bad_Name"}, {"create", "a", "--expires", "1s"}} {
+	for _, args := range [][]string{{"create", "Bad_Name"}, {"create", "a", "--expires", "1s"}, {"create", "a", "--rate", "-1"}} {
 		if r := run(t, false, "", append([]string{"key"}, args...)...); r.code != exit.Usage {
 			t.Errorf("%q: %+v", args, r)
 		}

@@ -154,6 +154,8 @@ type CreateKeyRequest struct {
 	// Name of the user to whom it belongs; absent: it belongs to a program. Only
 	// administrators of the installation and the user itself may name one.
 	User string `cbor:"5,keyasint,omitempty" json:"user,omitempty"`
+	// Most requests per second to the HTTP API; absent: api.rate of the server.
+	Rate *int64 `cbor:"6,keyasint,omitempty" json:"rate,omitempty"`
 }
 
 // MarshalJSON renders x; durations are strings, secrets are redacted.
@@ -177,6 +179,10 @@ func (x *CreateKeyRequest) ValidateFields(v *schema.Validator) {
 	v.MaxLen("roles", len(x.Roles), 16)
 	if x.TTL != nil {
 		schema.CheckMin(v, "ttl", *x.TTL, 1*time.Minute)
+	}
+	if x.Rate != nil {
+		schema.CheckMin(v, "rate", *x.Rate, 1)
+		schema.CheckMax(v, "rate", *x.Rate, 1000000)
 	}
 }
 

@@ -1324,6 +1324,9 @@ type APIKeySpec struct {
 	CreatedBy string `cbor:"4,keyasint,omitempty" json:"created_by,omitempty"`
 	// The person to whom it belongs; absent: a program.
 	User id.User `cbor:"5,keyasint,omitempty" json:"user,omitempty"`
+	// Most requests per second to the HTTP API; absent: api.rate of the server, which is the
+	// highest.
+	Rate *int64 `cbor:"6,keyasint,omitempty" json:"rate,omitempty"`
 }
 
 // MarshalJSON renders x; durations are strings, secrets are redacted.
@@ -1345,6 +1348,10 @@ func (x *APIKeySpec) ValidateFields(v *schema.Validator) {
 	v.Required("roles", len(x.Roles) > 0)
 	if x.User != "" {
 		v.Ref("user", string(x.User))
+	}
+	if x.Rate != nil {
+		schema.CheckMin(v, "rate", *x.Rate, 1)
+		schema.CheckMax(v, "rate", *x.Rate, 1000000)
 	}
 }
 
@@ -1375,6 +1382,7 @@ const (
 	APIKeyAttrExpiresAt = "spec.expires_at"
 	APIKeyAttrCreatedBy = "spec.created_by"
 	APIKeyAttrUser      = "spec.user"
+	APIKeyAttrRate      = "spec.rate"
 	APIKeyAttrLastUsed  = "status.last_used"
 )
 
@@ -1437,6 +1445,7 @@ var APIKeyKind = &schema.Kind{
 		{Path: "spec.expires_at", Number: 3, Type: "time", Doc: "Time of its expiry; absent: it does not expire."},
 		{Path: "spec.created_by", Number: 4, Type: "string", Doc: "Identity that asked for it."},
 		{Path: "spec.user", Number: 5, Type: "ref user", Doc: "The person to whom it belongs; absent: a program.", Indexed: true},
+		{Path: "spec.rate", Number: 6, Type: "int", Doc: "Most requests per second to the HTTP API; absent: api.rate of the server, which is the highest."},
 		{Path: "status.last_used", Number: 1, Type: "time", Doc: "Time of its last use, up to a minute late; absent: it was never used."},
 	},
 	Columns: []schema.Column{

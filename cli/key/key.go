@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"context"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -29,6 +30,7 @@ type createOptions struct {
 	roles   []string
 	expires time.Duration
 	user    string
+	rate    int64
 }
 
 func newCreate(e *command.Env) *cobra.Command {
@@ -47,6 +49,7 @@ executions; deployer also deploys, builds templates and sets secrets; viewer rea
 	f.StringSliceVar(&o.roles, "role", []string{"agent"}, "role in the project: agent, viewer, deployer or admin; repeat for several")
 	f.DurationVar(&o.expires, "expires", 0, "validity; default until it is deleted")
 	f.StringVar(&o.user, "user", "", "user to whom it belongs, whom the audit log then names; for administrators of the installation")
+	f.Int64Var(&o.rate, "rate", 0, "most requests per second to the HTTP API; default and highest: api.rate of the server")
 	_ = cmd.RegisterFlagCompletionFunc("role", func(*cobra.Command, []string, string) ([]cobra.Completion, cobra.ShellCompDirective) {
 		return []string{"agent", "viewer", "deployer", "admin"}, cobra.ShellCompDirectiveNoFileComp
 	}) // fails only for flags that do not exist
@@ -58,6 +61,9 @@ func (o *createOptions) run(ctx context.Context, name string) error {
 	if o.expires != 0 {
 		req.TTL = &o.expires
 	}
+	if o.rate != 0 {
+		req.Rate = &o.rate
+	}
 	if err := req.Validate(); err != nil {
 		return exit.With(exit.Usage, err)
 	}
@@ -65,7 +71,6 @@ func (o *createOptions) run(ctx context.Context, name string) error {
 	if err != nil {
 		return err
 	}
-	req.Project = o.Project() // that of the cluster is known only now
 	resp, err := core.NewKeysClient(c).Create(ctx, req)
 	if err != nil {
 		return err
@@ -75,7 +80,7 @@ func (o *createOptions) run(ctx context.Context, name string) error {
 		return err
 	}
 	if o.JSON {
-		return o.PrintJSON(map[string]any{"name": k.Name, "key": resp.Secret, "roles": k.Spec.Roles, "expires_at": k.Spec.ExpiresAt})
+		return o.PrintJSON(map[string]any{"name": k.Name, "key": resp.Secret, "roles": k.Spec.Roles, "expires_at": k.Spec.ExpiresAt, "rate": k.Spec.Rate})
 	}
 	o.Notef("%s made the key %s (%s), %s; it is not shown again\n", o.Paint(console.Green, "✓"), k.Name, strings.Join(k.Spec.Roles, ", "), state(o.Env, k))
 	o.Printf("%s\n", resp.Secret)
@@ -99,9 +104,9 @@ func newList(e *command.Env) *cobra.Command {
 			if k.Status.LastUsed != nil {
 				used = schema.CellAge(*k.Status.LastUsed, time.Now())
 			}
-			rows = append(rows, []string{k.Name, strings.Join(k.Spec.Roles, ", "), state(e, k), used, k.Spec.CreatedBy, schema.CellAge(k.CreatedAt, time.Now())})
+			rows = append(rows, []string{k.Name, strings.Join(k.Spec.Roles, ", "), state(e, k), rate(k), used, k.Spec.CreatedBy, schema.CellAge(k.CreatedAt, time.Now())})
 		}
-		e.Table([]string{"NAME", "ROLES", "STATE", "LAST USED", "CREATED BY", "AGE"}, rows)
+		e.Table([]string{"NAME", "ROLES", "STATE", "RATE", "LAST USED", "CREATED BY", "AGE"}, rows)
 		return nil
 	})
 }
@@ -116,6 +121,14 @@ func state(e *command.Env, k *core.APIKey) string {
 	default:
 		return "valid until " + end.Format(time.DateOnly)
 	}
+}
+
+// rate is the key's own rate.
+func rate(k *core.APIKey) string {
+	if k.Spec.Rate == nil {
+		return ""
+	}
+	return strconv.FormatInt(*k.Spec.Rate, 10) + "/s"
 }
 
 func newDelete(e *command.Env) *cobra.Command {

@@ -88,6 +88,7 @@ type Request struct {
 	TTL     time.Duration
 	By      string // identity that asks for it
 	User    string // name of the user to whom it belongs; "": a program
+	Rate    int64  // most requests per second to the HTTP API; 0: the server's
 }
 
 // Create makes a key and returns it with its secret, which is kept nowhere.
@@ -117,6 +118,9 @@ func (s *Service) Create(ctx context.Context, req Request) (*core.APIKey, string
 	k := core.NewAPIKey()
 	k.Project, k.Name = pid, req.Name
 	k.Spec = core.APIKeySpec{Hash: sealed, Roles: roles, CreatedBy: req.By, User: owner}
+	if req.Rate != 0 {
+		k.Spec.Rate = &req.Rate
+	}
 	if req.TTL != 0 {
 		end := time.Now().Add(req.TTL).UTC().Truncate(time.Millisecond)
 		k.Spec.ExpiresAt = &end
@@ -215,6 +219,10 @@ func (s *Service) Authenticate(_ context.Context, key string) (rpc.Identity, err
 	}
 	return id, err
 }
+
+// Rate returns how many requests per second the key with an id may make; 0: it
+// has no rate of its own.
+func (s *Service) Rate(key string) int64 { return s.table.rate(id.APIKey(key)) }
 
 // Check returns an error of class Unauthenticated if an identity that Authenticate
 // returned is no longer that of its key.

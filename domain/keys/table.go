@@ -28,6 +28,7 @@ type row struct {
 	sealed   schema.Secret
 	identity rpc.Identity // of the key itself; that of its user is in users
 	user     id.User      // "": a program
+	rate     int64        // requests per second; 0: those of the server
 }
 
 // table holds the keys in memory. It is safe for concurrent use.
@@ -57,6 +58,9 @@ func (t *table) put(k *core.APIKey) (changed bool, err error) {
 	}
 	old, known := t.rows[kid]
 	r := row{hash: old.hash, sealed: k.Spec.Hash, identity: identityOf(k), user: k.Spec.User}
+	if k.Spec.Rate != nil {
+		r.rate = *k.Spec.Rate
+	}
 	if !known || !old.sealed.Equal(r.sealed) {
 		if r.hash, err = t.open(r.sealed); err != nil {
 			t.dropLocked(kid)
@@ -136,6 +140,12 @@ func (t *table) authenticate(h hash, now time.Time) (i rpc.Identity, known bool,
 	t.uses[kid] = now.UTC().Truncate(time.Millisecond)
 	i.Roles = slices.Clone(i.Roles)
 	return i, true, nil
+}
+
+func (t *table) rate(kid id.APIKey) int64 {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	return t.rows[kid].rate
 }
 
 // identity returns the identity that a key gives now.

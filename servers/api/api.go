@@ -42,7 +42,7 @@ const (
 	shutdownGrace = 5 * time.Second
 )
 
-// Config configures a Server. All fields but TLS, Rate and Metrics are required.
+// Config configures a Server. All fields but TLS, the rates and Metrics are required.
 type Config struct {
 	// Authenticate returns the identity of an API key.
 	Authenticate func(ctx context.Context, key string) (rpc.Identity, error)
@@ -55,7 +55,10 @@ type Config struct {
 	// Rate is how many requests per second a key, or an address without a valid
 	// one, may make; 0: no limit. Burst is how many it may make at once.
 	Rate, Burst int64
-	Metrics     prometheus.Registerer // nil: none
+	// RateOf returns the rate of the key with an id, which holds if it is lower
+	// than Rate; 0: it has none. nil: no key has one.
+	RateOf  func(key string) int64
+	Metrics prometheus.Registerer // nil: none
 }
 
 // Server serves the HTTP faces.

@@ -22,7 +22,7 @@ const maxBuckets = 16384
 // key, for each other proof that a face knows, and for each address of requests
 // without either.
 type limiter struct {
-	rate  rate.Limit
+	rate  rate.Limit // rate.Inf: only callers with a rate of their own are bounded
 	burst int
 	now   func() time.Time
 
@@ -32,21 +32,33 @@ type limiter struct {
 	swept time.Time
 }
 
-// newLimiter returns a limiter of so many requests each second; nil for 0: none.
+// newLimiter returns a limiter of so many requests each second; 0: no limit.
 func newLimiter(perSecond, burst int64, now func() time.Time) *limiter {
-	if perSecond == 0 {
-		return nil
-	}
 	l := &limiter{rate: rate.Limit(perSecond), burst: int(max(burst, 1)), now: now, all: map[string]*rate.Limiter{}, swept: now()}
+	if perSecond == 0 {
+		l.rate = rate.Inf
+	}
 	l.rest = rate.NewLimiter(l.rate, l.burst)
 	return l
 }
 
+// of returns the rate and the burst of a caller with a rate of its own; 0: none.
+func (l *limiter) of(own int64) (rate.Limit, int) {
+	if own == 0 || rate.Limit(own) >= l.rate {
+		return l.rate, l.burst
+	}
+	return rate.Limit(own), int(own)
+}
+
 // wait counts a request of a caller. It returns how long the caller must wait
 // before it repeats the request; 0: the request is permitted.
-func (l *limiter) wait(caller string) time.Duration {
+func (l *limiter) wait(caller string, own int64) time.Duration {
+	limit, burst := l.of(own)
+	if limit == rate.Inf {
+		return 0
+	}
 	now := l.now()
-	b := l.bucket(caller, now)
+	b := l.bucket(caller, limit, burst, now)
 	r := b.ReserveN(now, 1)
 	d := r.DelayFrom(now)
 	if d > 0 {
@@ -55,31 +67,29 @@ func (l *limiter) wait(caller string) time.Duration {
 	return d
 }
 
-// refill is the time in which an empty bucket fills: one that was unused for as
-// long is like a new one.
-func (l *limiter) refill() time.Duration {
-	return time.Duration(math.Ceil(float64(l.burst) / float64(l.rate) * float64(time.Second)))
-}
+// sweepInterval is the least time between two searches for full buckets: a
+// caller whose bucket is full is like a new one.
+const sweepInterval = time.Second
 
-func (l *limiter) bucket(caller string, now time.Time) *rate.Limiter {
+func (l *limiter) bucket(caller string, limit rate.Limit, burst int, now time.Time) *rate.Limiter {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if now.Sub(l.swept) >= max(l.refill(), time.Second) {
+	if now.Sub(l.swept) >= sweepInterval {
 		l.swept = now
 		for c, b := range l.all {
-			if b.TokensAt(now) >= float64(l.burst) {
+			if b.TokensAt(now) >= float64(b.Burst()) {
 				delete(l.all, c)
 			}
 		}
 	}
 	b := l.all[caller]
 	switch {
-	case b != nil:
+	case b != nil && b.Limit() == limit:
 		return b
-	case len(l.all) >= maxBuckets:
+	case b == nil && len(l.all) >= maxBuckets:
 		return l.rest
 	}
-	b = rate.NewLimiter(l.rate, l.burst)
+	b = rate.NewLimiter(limit, burst)
 	l.all[caller] = b
 	return b
 }
@@ -90,28 +100,35 @@ type subjecter interface {
 	Subject(*http.Request) string
 }
 
-// limit returns why a request must be repeated later; 0: it is permitted.
-func (s *Server) limit(r *http.Request, face http.Handler) time.Duration {
-	if s.limiter == nil {
-		return 0
+// limit returns how long to wait before a request is repeated, and why; 0: it is
+// permitted.
+func (s *Server) limit(r *http.Request, face http.Handler) (time.Duration, error) {
+	caller, own := s.subject(r, face)
+	d := s.limiter.wait(caller, own)
+	if d == 0 {
+		return 0, nil
 	}
-	return s.limiter.wait(s.subject(r, face))
+	return d, s.limiter.refused(own)
 }
 
-// subject names the caller whose requests are counted together. A key that is
-// not valid counts for its address, so guesses of keys are bounded.
-func (s *Server) subject(r *http.Request, face http.Handler) string {
+// subject names the caller whose requests are counted together, and the rate of
+// its key. A key that is not valid counts for its address, so guesses of keys are
+// bounded.
+func (s *Server) subject(r *http.Request, face http.Handler) (caller string, own int64) {
 	if key := Key(r); key != "" {
 		if id, err := s.cfg.Authenticate(r.Context(), key); err == nil {
-			return "key " + id.Key
+			if s.cfg.RateOf != nil {
+				own = s.cfg.RateOf(id.Key)
+			}
+			return "key " + id.Key, own
 		}
 	}
 	if f, ok := face.(subjecter); ok {
 		if c := f.Subject(r); c != "" {
-			return "face " + c
+			return "face " + c, 0
 		}
 	}
-	return "address " + network(r.RemoteAddr)
+	return "address " + network(r.RemoteAddr), 0
 }
 
 // network returns the address of a peer, of IPv6 the network that one host has.
@@ -135,8 +152,12 @@ func retrySeconds(d time.Duration) string {
 	return strconv.FormatInt(int64(max(math.Ceil(d.Seconds()), 1)), 10)
 }
 
-// errLimited is what a caller gets that makes too many requests.
-func errLimited(l *limiter) error {
-	return errs.New(errs.ResourceExhausted, "more than %d requests per second", int64(l.rate)).
-		WithHint("repeat the request after Retry-After seconds; api.rate and api.burst of the server's configuration are the limit")
+// refused is what a caller gets that makes too many requests.
+func (l *limiter) refused(own int64) error {
+	limit, _ := l.of(own)
+	err := errs.New(errs.ResourceExhausted, "more than %d requests per second", int64(limit))
+	if limit == l.rate {
+		return err.WithHint("repeat the request after Retry-After seconds; api.rate and api.burst of the server's configuration are the limit")
+	}
+	return err.WithHint("repeat the request after Retry-After seconds; the limit is the key's own (`r key create --rate`)")
 }

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"miren.dev/runtime/pkg/errs"
 )
 
 // clock is a time that stands still until it is moved.
@@ -96,18 +98,46 @@ func TestLimitedRequest(t *testing.T) {
 	}
 }
 
+// TestRateOfAKey: a key's own rate holds where it is lower than that of the
+// server, or the server has none; another one follows at once.
+func TestRateOfAKey(t *testing.T) {
+	c := &clock{time.Now()}
+	permitted := func(l *limiter, own int64) (n int) {
+		for n < 50 && l.wait("key a", own) == 0 {
+			n++
+		}
+		return n
+	}
+	l := newLimiter(10, 20, c.now)
+	for _, step := range []struct {
+		own  int64
+		want int
+	}{{3, 3}, {3, 0}, {2, 2}, {100, 20}, {0, 0}} {
+		if got := permitted(l, step.own); got != step.want {
+			t.Errorf("own rate %d: %d requests, want %d", step.own, got, step.want)
+		}
+	}
+	none := newLimiter(0, 0, c.now)
+	if a, b := permitted(none, 0), permitted(none, 3); a != 50 || b != 3 {
+		t.Errorf("a server without a rate: %d and %d requests", a, b)
+	}
+	if err := none.refused(3); !strings.Contains(err.Error(), "3 requests") || !strings.Contains(errs.HintOf(err), "--rate") {
+		t.Errorf("%v", err)
+	}
+}
+
 // TestBucketsAreBounded: callers that made no request for long are forgotten, and
 // those beyond the bound share a bucket.
 func TestBucketsAreBounded(t *testing.T) {
 	c := &clock{time.Now()}
 	l := newLimiter(1, 2, c.now)
 	for i := range maxBuckets {
-		if l.wait(fmt.Sprint(i)) != 0 {
+		if l.wait(fmt.Sprint(i), 0) != 0 {
 			t.Fatal("the first request of a caller is refused")
 		}
 	}
 	for i, want := range []bool{true, true, false} {
-		if got := l.wait(fmt.Sprint("new", i)) == 0; got != want {
+		if got := l.wait(fmt.Sprint("new", i), 0) == 0; got != want {
 			t.Errorf("caller %d beyond the bound: permitted is %v", i, got)
 		}
 	}
@@ -115,7 +145,7 @@ func TestBucketsAreBounded(t *testing.T) {
 		t.Errorf("%d buckets", len(l.all))
 	}
 	c.t = c.t.Add(2 * time.Second)
-	if l.wait("new"); len(l.all) != 1 {
+	if l.wait("new", 0); len(l.all) != 1 {
 		t.Errorf("%d buckets later", len(l.all))
 	}
 }

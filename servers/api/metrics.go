@@ -60,9 +60,9 @@ type face struct {
 // ServeHTTP implements http.Handler.
 func (f *face) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	began, m := time.Now(), f.s.metrics
-	if d := f.s.limit(r, f.h); d > 0 {
+	if d, why := f.s.limit(r, f.h); d > 0 {
 		w.Header().Set("Retry-After", retrySeconds(d))
-		WriteProblem(w, errLimited(f.s.limiter))
+		WriteProblem(w, why)
 		m.seconds.WithLabelValues(f.name, outcomeLimited).Observe(time.Since(began).Seconds())
 		return
 	}

@@ -22,7 +22,7 @@ func (h *keyHandler) Create(ctx context.Context, req *core.CreateKeyRequest) (*c
 		return nil, errs.New(errs.PermissionDenied, "only administrators of the installation make keys of other users")
 	}
 	k, secret, err := h.keys.Create(ctx, keys.Request{
-		Project: req.Project, Name: req.Name, Roles: req.Roles, TTL: value(req.TTL), By: caller(ctx), User: req.User,
+		Project: req.Project, Name: req.Name, Roles: req.Roles, TTL: value(req.TTL), By: caller(ctx), User: req.User, Rate: value(req.Rate),
 	})
 	if err != nil {
 		return nil, err
