@@ -1,14 +1,19 @@
 package cli_test
 
 import (
+	"bufio"
 	"encoding/json"
 	"fmt"
+	"io"
 	"strings"
 	"testing"
 	"time"
 
+	"miren.dev/runtime/cli"
+	"miren.dev/runtime/cli/console"
 	"miren.dev/runtime/cli/exit"
 	"miren.dev/runtime/entity"
+	"miren.dev/runtime/testsupport/wait"
 )
 
 func TestAuditList(t *testing.T) {
@@ -61,5 +66,46 @@ func TestAuditList(t *testing.T) {
 		if r := run(t, false, "", append([]string{"audit", "list"}, strings.Fields(args)...)...); r.code != exit.Usage {
 			t.Errorf("%s: %+v", args, r)
 		}
+	}
+}
+
+// TestAuditFollow: records that exist, the oldest first, then new ones, each once.
+func TestAuditFollow(t *testing.T) {
+	f := newFake(t)
+	record := func(id int) {
+		t.Helper()
+		r := entity.HistoryRecord{Stream: entity.StreamAudit, Actor: "root", Action: "app.Apps/Create", Outcome: "ok", RequestID: fmt.Sprint(id)}
+		if err := f.store.Append(t.Context(), r); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i := range 3 {
+		record(i)
+	}
+	r, w := io.Pipe()
+	done := make(chan int, 1)
+	go func() {
+		c := &console.Console{In: strings.NewReader(""), Out: w, Err: io.Discard}
+		code := cli.Main([]string{"audit", "list", "--follow", "--limit", "2", "--json"}, c, nil)
+		w.Close()
+		done <- code
+	}()
+	lines := bufio.NewScanner(r)
+	for i, want := range []string{"1", "2", "3", "4"} {
+		if i >= 2 {
+			record(i + 1)
+		}
+		var e struct {
+			RequestID string `json:"request_id"`
+		}
+		if !lines.Scan() || json.Unmarshal(lines.Bytes(), &e) != nil || e.RequestID != want {
+			t.Fatalf("line %d: %q, want that of %s", i, lines.Text(), want)
+		}
+	}
+	r.Close()
+	record(5)
+	wait.Receive(t, "the end of a command whose output nobody reads", done)
+	if r := run(t, false, "", "audit", "list", "--follow", "--until", "1h"); r.code != exit.Usage {
+		t.Errorf("--follow with --until: %+v", r)
 	}
 }

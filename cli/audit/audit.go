@@ -29,6 +29,7 @@ type listOptions struct {
 	actor, subject, action string
 	since, until           string
 	limit                  int
+	follow                 bool
 }
 
 // pageSize is how many records are asked for at once.
@@ -43,7 +44,7 @@ func newList(e *command.Env) *cobra.Command {
 		Long: `Lists the calls that changed something, and those that were refused, newest first: when, by which identity, from
 where, what, and how it ended. A call with streams, such as exec, has two records: started, and its end. Admins see all
 records, others those of the projects in which they have a role. history.audit in the configuration says how long they are kept.`,
-		Example: "  r audit list --since 24h\n  r audit list --actor alice --action app.Apps/Delete\n  r audit list --subject app/blog --project shop --json",
+		Example: "  r audit list --since 24h\n  r audit list --actor alice --action app.Apps/Delete\n  r audit list --subject app/blog --project shop --json\n  r audit list --follow",
 		Args:    command.Args(0, 0),
 		RunE:    func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context()) },
 	}
@@ -53,7 +54,9 @@ records, others those of the projects in which they have a role. history.audit i
 	f.StringVar(&o.action, "action", "", "only calls of this method, such as app.Apps/Delete")
 	f.StringVar(&o.since, "since", "", "only calls since then: an age (90m, 24h, 7d), a date, or a time (2026-01-02T15:04:05Z)")
 	f.StringVar(&o.until, "until", "", "only calls before then, as --since")
-	f.IntVar(&o.limit, "limit", 100, "at most so many records")
+	f.IntVar(&o.limit, "limit", 100, "at most so many records; with --follow so many of those that exist")
+	f.BoolVarP(&o.follow, "follow", "f", false, "print the oldest first, and go on with new ones; with --json one in a line")
+	cmd.MarkFlagsMutuallyExclusive("follow", "until")
 	return cmd
 }
 
@@ -127,26 +130,12 @@ func (o *listOptions) run(ctx context.Context) error {
 		return err
 	}
 	client := history.NewHistoryClient(c)
-	entries := []entry{}
-	for {
-		req.Limit = int64(min(pageSize, o.limit-len(entries)))
-		resp, err := client.List(ctx, req)
-		if err != nil {
-			return err
-		}
-		for _, r := range resp.Records {
-			e := entry{
-				ID: r.ID, Time: r.Time, Project: r.Project, Actor: r.Actor, Action: r.Action, SubjectKind: r.SubjectKind, Subject: r.Subject,
-				Outcome: r.Outcome, RequestID: r.RequestID,
-			}
-			if json.Valid([]byte(r.Detail)) {
-				e.Detail = json.RawMessage(r.Detail)
-			}
-			entries = append(entries, e)
-		}
-		if req.Cursor = resp.Cursor; req.Cursor == "" || len(entries) >= o.limit {
-			break
-		}
+	if o.follow {
+		return o.goOn(ctx, client, req)
+	}
+	entries, err := read(ctx, client, req, o.limit)
+	if err != nil {
+		return err
 	}
 	if o.JSON {
 		return o.PrintJSON(entries)
@@ -158,16 +147,46 @@ func (o *listOptions) run(ctx context.Context) error {
 	return nil
 }
 
+// read returns the newest records that req selects, newest first. The cursor of
+// req is then that of older ones.
+func read(ctx context.Context, client history.HistoryClient, req *history.ListRequest, limit int) ([]entry, error) {
+	entries := []entry{}
+	for {
+		req.Limit = int64(min(pageSize, limit-len(entries)))
+		resp, err := client.List(ctx, req)
+		if err != nil {
+			return nil, err
+		}
+		for _, r := range resp.Records {
+			e := entry{
+				ID: r.ID, Time: r.Time, Project: r.Project, Actor: r.Actor, Action: r.Action, SubjectKind: r.SubjectKind, Subject: r.Subject,
+				Outcome: r.Outcome, RequestID: r.RequestID,
+			}
+			if json.Valid([]byte(r.Detail)) {
+				e.Detail = json.RawMessage(r.Detail)
+			}
+			entries = append(entries, e)
+		}
+		if req.Cursor = resp.Cursor; req.Cursor == "" || len(entries) >= limit {
+			return entries, nil
+		}
+	}
+}
+
 func (o *listOptions) print(entries []entry) {
 	var rows [][]string
 	for _, e := range entries {
-		subject := e.SubjectKind
-		if e.Subject != "" {
-			subject += "/" + e.Subject
-		}
-		rows = append(rows, []string{e.Time.UTC().Format(time.RFC3339), e.Actor, e.from(), e.Action, subject, e.Project, o.outcome(e.Outcome)})
+		rows = append(rows, o.row(&e))
 	}
 	o.Table([]string{"TIME", "ACTOR", "FROM", "ACTION", "SUBJECT", "PROJECT", "OUTCOME"}, rows)
+}
+
+func (o *listOptions) row(e *entry) []string {
+	subject := e.SubjectKind
+	if e.Subject != "" {
+		subject += "/" + e.Subject
+	}
+	return []string{e.Time.UTC().Format(time.RFC3339), e.Actor, e.from(), e.Action, subject, e.Project, o.outcome(e.Outcome)}
 }
 
 // from is the address of the caller, or how it called.
