@@ -23,13 +23,14 @@ generation=1
 
 components=(containerd cni buildkit runsc shim launch)
 # Servers that only tests start; make toolchain does not build them.
-servers=(minio versitygw)
+servers=(minio versitygw etcd)
 
 # describe COMPONENT sets what is built: module (its directory), pinned (the required module whose version it
-# shows), packages, tags, dir (below bin/), flags (extra linker flags; VERSION stands for the version). A component that
+# shows), packages, binary (its name, of a single package not named like it), tags, dir (below bin/), flags (extra linker
+# flags; VERSION stands for the version). A component that
 # go build alone does not make has a script (called as build.sh of runsc says) and sources of ours that go into it.
 describe() {
-	tags='' dir=. flags='' script='' sources=()
+	tags='' dir=. flags='' script='' sources=() binary=''
 	case $1 in
 	containerd)
 		module=hack/toolchain/containerd
@@ -65,6 +66,7 @@ describe() {
 		module=components/shim
 		pinned=gvisor.dev/gvisor
 		packages=(.)
+		binary=containerd-shim-runsc-v1
 		;;
 	launch) # What starts the shim, in a fraction of its time.
 		module=components/shim
@@ -81,6 +83,12 @@ describe() {
 		pinned=github.com/versity/versitygw
 		packages=("$pinned/cmd/versitygw")
 		;;
+	etcd)
+		module=hack/toolchain/etcd
+		pinned=go.etcd.io/etcd/server/v3
+		packages=("$pinned")
+		binary=etcd
+		;;
 	*)
 		echo "toolchain.sh: no component $1; there are: ${components[*]} ${servers[*]}, and test for the last ${#servers[@]}" >&2
 		exit 2
@@ -91,8 +99,7 @@ describe() {
 	binaries=()
 	local p
 	for p in "${packages[@]}"; do
-		[ "$p" = . ] && p=containerd-shim-runsc-v1
-		binaries+=("${p##*/}")
+		binaries+=("${binary:-${p##*/}}")
 	done
 	[ "$1" != runsc ] || binaries+=(gvisor-bin/gvisor_sentry gvisor-bin/gvisor-sentry-prewarmer)
 }
@@ -135,7 +142,7 @@ install() {
 # build DIR makes the described component in DIR, in the background; its process id goes to $child.
 build() {
 	local out=$1/
-	[ "${packages[0]}" = . ] && out=$1/${binaries[0]}
+	[ -z "$binary" ] || out=$1/$binary
 	(
 		cd "$root/$module"
 		export CGO_ENABLED=0 GOWORK=off GOTOOLCHAIN=local GOFLAGS=-mod=readonly
