@@ -251,7 +251,7 @@ func (del *deletion) delete(k Key) error {
 // toward the bounds.
 func (del *deletion) count(o *Object) error {
 	del.changed++
-	if del.bytes += len(o.Raw); del.changed > del.e.maxCascade || del.bytes > maxCascadeBytes {
+	if del.bytes += len(o.Raw); del.changed > del.e.maxCascade || del.bytes > del.e.maxBytes {
 		return errLarge
 	}
 	// A slow machine changes fewer, so that the attempt ends in time.

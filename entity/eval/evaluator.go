@@ -25,6 +25,7 @@ type Evaluator struct {
 	Kinds      map[string]*schema.Kind
 	logger     *slog.Logger
 	maxCascade int
+	maxBytes   int // of the changes of a deletion
 	attempt    time.Duration
 }
 
@@ -35,6 +36,8 @@ type Config struct {
 	// MaxCascade is how many entities a deletion changes in one transaction,
 	// besides those that the transaction names.
 	MaxCascade int
+	// MaxCascadeBytes bounds, like MaxCascade, the size of these entities; 0: 16 MiB.
+	MaxCascadeBytes int
 	// Attempt is how long one database transaction may last. A deletion that needs
 	// a quarter of it is applied in parts.
 	Attempt time.Duration
@@ -42,7 +45,10 @@ type Config struct {
 
 // New returns an Evaluator. InvalidArgument: a kind is registered twice.
 func New(cfg Config) (*Evaluator, error) {
-	e := &Evaluator{Kinds: map[string]*schema.Kind{}, logger: cfg.Logger, maxCascade: cfg.MaxCascade, attempt: cfg.Attempt}
+	e := &Evaluator{Kinds: map[string]*schema.Kind{}, logger: cfg.Logger, maxCascade: cfg.MaxCascade, maxBytes: cfg.MaxCascadeBytes, attempt: cfg.Attempt}
+	if e.maxBytes == 0 {
+		e.maxBytes = maxCascadeBytes
+	}
 	for _, k := range cfg.Kinds {
 		if _, twice := e.Kinds[k.Name]; twice {
 			return nil, errs.New(errs.InvalidArgument, "kind %s is registered twice", k.Name)
