@@ -97,7 +97,7 @@ func (f *fixture) grow(n int, change func(i int, o *Thing)) {
 	f.t.Helper()
 	for i := 0; i < n; {
 		var ops []entity.Op
-		for ; i < n && len(ops) < 500; i++ {
+		for ; i < n && len(ops) < MaxCascade; i++ {
 			ops = append(ops, f.op(entity.CreateOp(f.thing(func(o *Thing) { change(i, o) }))))
 		}
 		f.mustTxn(ops...)

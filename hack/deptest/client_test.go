@@ -15,8 +15,8 @@ var clientPlatforms = []string{"linux/amd64", "linux/arm64", "darwin/amd64", "da
 // link: the server and the components of its machine.
 var clientForbids = []string{
 	module + "components", module + "domain", module + "controllers", module + "servers", module + "lsvd",
-	module + "entity/pgstore", module + "entity/sqlitestore", module + "cli/machine",
-	"github.com/jackc/pgx", "modernc.org/sqlite", "github.com/containerd/containerd", "github.com/google/nftables", "github.com/vishvananda", "github.com/moby/buildkit/client",
+	module + "entity/pgstore", module + "entity/sqlitestore", module + "entity/etcdstore", module + "cli/machine",
+	"github.com/jackc/pgx", "modernc.org/sqlite", "go.etcd.io/etcd", "github.com/containerd/containerd", "github.com/google/nftables", "github.com/vishvananda", "github.com/moby/buildkit/client",
 }
 
 // clientPermits are the packages below clientForbids that cmd/r links: `r mcp`

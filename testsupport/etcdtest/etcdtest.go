@@ -1,0 +1,136 @@
+// Package etcdtest starts an etcd with one member for tests: the one that
+// `hack/toolchain.sh test` builds, found on the PATH. It listens on loopback and
+// keeps its data in a directory of the test; when the test ends, and also when it
+// dies, it ends.
+package etcdtest
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"runtime"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"miren.dev/runtime/testsupport/need"
+	"miren.dev/runtime/testsupport/wait"
+)
+
+// Server is an etcd.
+type Server struct {
+	Address string // host:port of its clients
+
+	t       testing.TB
+	path    string
+	args    []string
+	process *os.Process
+	ended   chan struct{}
+	out     *bytes.Buffer // once ended
+}
+
+// Start starts an etcd with more arguments, such as --max-txn-ops=1000, and waits
+// until it serves.
+func Start(t testing.TB, args ...string) *Server {
+	t.Helper()
+	path, err := exec.LookPath("etcd")
+	if err != nil {
+		need.Missing(t, "etcd is not built: run hack/toolchain.sh test and put bin/ on the PATH")
+	}
+	client, peer := freeAddress(t), freeAddress(t)
+	s := &Server{Address: client, t: t, path: path, args: append([]string{
+		"--name", "test", "--data-dir", t.TempDir(), "--log-level", "error",
+		"--listen-client-urls", "http://" + client, "--advertise-client-urls", "http://" + client,
+		"--listen-peer-urls", "http://" + peer, "--initial-advertise-peer-urls", "http://" + peer, "--initial-cluster", "test=http://" + peer,
+	}, args...)}
+	t.Cleanup(func() {
+		if s.ended != nil {
+			s.Kill()
+		}
+	})
+	s.Run()
+	return s
+}
+
+func freeAddress(t testing.TB) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().String()
+}
+
+// Run starts it again, with its data, and waits until it serves.
+func (s *Server) Run() {
+	s.t.Helper()
+	s.out = &bytes.Buffer{}
+	cmd := exec.Command(s.path, s.args...)
+	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "GOMAXPROCS=2"}
+	cmd.Stdout, cmd.Stderr = s.out, s.out
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+	started, ended := make(chan error, 1), make(chan struct{})
+	go func() {
+		// The signal is sent when the thread that started the process ends,
+		// so the thread must stay until then.
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		err := cmd.Start()
+		started <- err
+		if err == nil {
+			_ = cmd.Wait() // it is killed
+			close(ended)
+		}
+	}()
+	if err := wait.Receive(s.t, "the start of etcd", started); err != nil {
+		s.t.Fatal(err)
+	}
+	s.process, s.ended = cmd.Process, ended
+	client := &http.Client{Timeout: 5 * time.Second}
+	defer client.CloseIdleConnections()
+	wait.NoError(s.t, "etcd serves", func() error {
+		select {
+		case <-ended:
+			s.t.Fatalf("etcd ended: %s", s.out)
+		default:
+		}
+		req, err := http.NewRequestWithContext(context.Background(), http.MethodGet, "http://"+s.Address+"/readyz", nil)
+		if err != nil {
+			return err
+		}
+		resp, err := client.Do(req)
+		if err != nil {
+			return err
+		}
+		resp.Body.Close()
+		if resp.StatusCode != http.StatusOK {
+			return errors.New(resp.Status)
+		}
+		return nil
+	})
+}
+
+// Kill kills it, and waits until it has ended.
+func (s *Server) Kill() {
+	select {
+	case <-s.ended:
+	default:
+		_ = s.process.Kill()
+		<-s.ended
+	}
+}
+
+// Pause stops it, so that it does not answer; Resume continues it.
+func (s *Server) Pause()  { _ = s.process.Signal(syscall.SIGSTOP) }
+func (s *Server) Resume() { _ = s.process.Signal(syscall.SIGCONT) }
+
+// URL is of a store with a prefix of the test's name.
+func (s *Server) URL(t testing.TB) string {
+	return "etcd://" + s.Address + "/" + strings.NewReplacer("#", "-", "?", "-").Replace(t.Name())
+}
