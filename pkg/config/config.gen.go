@@ -76,7 +76,7 @@ type Runners struct {
 
 // Store: Where entities live.
 type Store struct {
-	URL           string // PostgreSQL to use, or sqlite:///PATH: a file of this machine; empty: a private PostgreSQL, started by the server.
+	URL           string // PostgreSQL to use; or sqlite:///PATH: a file of this machine; or etcd://HOST:PORT,.../PREFIX: an etcd cluster; empty: a private PostgreSQL, started by the server.
 	KeepRevisions int64  // Changes kept for watchers to catch up on.
 }
 
@@ -224,8 +224,8 @@ var Keys = []Key{
 		Prefix: "RUNTIME", Field: func(c *Config) any { return &c.SSH.Address }},
 	{Path: "runners.address", Type: "string", Default: "", Doc: "host:port to listen on with TLS for runners, which are served nothing but what concerns them; empty: none.", Unit: "", Min: "", Max: "",
 		Prefix: "RUNTIME", Field: func(c *Config) any { return &c.Runners.Address }},
-	{Path: "store.url", Type: "string", Default: "", Doc: "PostgreSQL to use, or sqlite:///PATH: a file of this machine; empty: a private PostgreSQL, started by the server.", Unit: "", Min: "", Max: "",
-		Pattern: regexp.MustCompile("^((postgres|postgresql)://|sqlite:///)"),
+	{Path: "store.url", Type: "string", Default: "", Doc: "PostgreSQL to use; or sqlite:///PATH: a file of this machine; or etcd://HOST:PORT,.../PREFIX: an etcd cluster; empty: a private PostgreSQL, started by the server.", Unit: "", Min: "", Max: "",
+		Pattern: regexp.MustCompile("^((postgres|postgresql)://|sqlite:///|etcd://)"),
 		Prefix:  "RUNTIME", Field: func(c *Config) any { return &c.Store.URL }},
 	{Path: "store.keep_revisions", Type: "int", Default: "100000", Doc: "Changes kept for watchers to catch up on.", Unit: "", Min: "1000", Max: "",
 		Prefix: "RUNTIME", Field: func(c *Config) any { return &c.Store.KeepRevisions }},

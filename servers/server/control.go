@@ -43,6 +43,7 @@ import (
 	"miren.dev/runtime/domain/templates"
 	"miren.dev/runtime/domain/webhooks"
 	"miren.dev/runtime/entity"
+	"miren.dev/runtime/entity/etcdstore"
 	"miren.dev/runtime/entity/informer"
 	"miren.dev/runtime/entity/pgstore"
 	"miren.dev/runtime/entity/sqlitestore"
@@ -99,14 +100,17 @@ func openStore(ctx context.Context, cfg *config.Config, url string, log *slog.Lo
 	}
 	var store entityStore
 	var err error
-	if strings.HasPrefix(url, sqlitestore.Scheme) {
+	switch {
+	case strings.HasPrefix(url, sqlitestore.Scheme):
 		var path string
 		if path, err = sqlitestore.PathOf(url); err == nil {
 			store, err = sqlitestore.Open(ctx, sqlitestore.Config{
 				Path: path, Kinds: api.Kinds(), Logger: log, KeepRevisions: cfg.Store.KeepRevisions, KeepHistory: keep,
 			})
 		}
-	} else {
+	case strings.HasPrefix(url, etcdstore.Scheme):
+		store, err = etcdstore.Open(ctx, etcdstore.Config{URL: url, Kinds: api.Kinds(), Logger: log, KeepRevisions: cfg.Store.KeepRevisions, KeepHistory: keep})
+	default:
 		store, err = pgstore.Open(ctx, pgstore.Config{URL: url, Kinds: api.Kinds(), Logger: log, KeepRevisions: cfg.Store.KeepRevisions, KeepHistory: keep})
 	}
 	if err != nil {

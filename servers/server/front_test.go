@@ -21,6 +21,7 @@ import (
 	"miren.dev/runtime/pkg/schema"
 	"miren.dev/runtime/servers/runner"
 	"miren.dev/runtime/servers/workspace"
+	"miren.dev/runtime/testsupport/etcdtest"
 	"miren.dev/runtime/testsupport/pgtest"
 )
 
@@ -40,15 +41,21 @@ func newFrontEnv(t *testing.T, change ...func(*config.Config)) *frontEnv {
 
 // eachStore runs a test on each kind of store.
 func eachStore(t *testing.T, run func(t *testing.T, e *frontEnv)) {
-	for _, name := range []string{"pgstore", "sqlitestore"} {
+	for _, name := range []string{"pgstore", "sqlitestore", "etcdstore"} {
 		t.Run(name, func(t *testing.T) {
-			if name == "pgstore" {
+			var url string
+			switch name {
+			case "pgstore":
 				run(t, newFrontEnv(t))
 				return
+			case "sqlitestore":
+				url = "sqlite://" + t.TempDir() + "/store.db"
+			case "etcdstore":
+				url = etcdtest.Start(t).URL(t)
 			}
 			cfg := &config.Config{}
 			cfg.Store.KeepRevisions = 100_000
-			store, err := openStore(t.Context(), cfg, "sqlite://"+t.TempDir()+"/store.db", slog.New(slog.DiscardHandler))
+			store, err := openStore(t.Context(), cfg, url, slog.New(slog.DiscardHandler))
 			if err != nil {
 				t.Fatal(err)
 			}

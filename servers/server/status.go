@@ -9,6 +9,7 @@ import (
 	"miren.dev/runtime/api/ingress"
 	"miren.dev/runtime/api/server"
 	"miren.dev/runtime/components/postgres"
+	"miren.dev/runtime/entity/etcdstore"
 	"miren.dev/runtime/entity/sqlitestore"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/proc"
@@ -78,9 +79,12 @@ func (f *front) Status(ctx context.Context) (*server.StatusResponse, error) {
 		Instance: in.ID, Version: version.Get().Version, StartedAt: f.started, Ready: true, StateDir: in.StateDir,
 		Store: "private PostgreSQL", Node: in.ID, RPCAddresses: []string{"unix://" + in.Socket(SocketName)},
 	}
-	if url := f.c.cfg.Store.URL; strings.HasPrefix(url, sqlitestore.Scheme) {
+	switch url := f.c.cfg.Store.URL; {
+	case strings.HasPrefix(url, sqlitestore.Scheme):
 		resp.Store = "SQLite"
-	} else if url != "" {
+	case strings.HasPrefix(url, etcdstore.Scheme):
+		resp.Store = "etcd"
+	case url != "":
 		resp.Store = "PostgreSQL elsewhere"
 	}
 	if a := f.address.Load(); a != nil {

@@ -4,31 +4,41 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"miren.dev/runtime/testsupport/etcdtest"
 )
 
-// TestSQLite: a server that keeps its entities in a file needs no PostgreSQL. It
-// runs sandboxes, deploys and executes; what it acknowledged is there after it was
-// killed, and apps answer meanwhile.
+// TestSQLite: a server that keeps its entities in a file needs no PostgreSQL.
 func TestSQLite(t *testing.T) {
-	file := filepath.Join(stateRoot, "sqlite", "store.db")
-	s := own(t, "sqlite", "--store-url", "sqlite://"+file)
+	testOtherStore(t, "sqlite", "SQLite", "sqlite://"+filepath.Join(stateRoot, "sqlite", "store.db"))
+}
+
+// TestEtcd: a server that keeps its entities in etcd needs no PostgreSQL.
+func TestEtcd(t *testing.T) {
+	testOtherStore(t, "etcd", "etcd", etcdtest.Start(t).URL(t))
+}
+
+// testOtherStore: a server with another store runs sandboxes, deploys and executes;
+// what it acknowledged is there after it was killed, and apps answer meanwhile.
+func testOtherStore(t *testing.T, name, shown, url string) {
+	s := own(t, name, "--store-url", url)
 	for _, c := range s.status(t).Components {
 		if c.Name == "postgres" {
 			t.Errorf("there is a PostgreSQL: %+v", c)
 		}
 	}
-	if out := s.r(t, "", "server", "status"); !strings.Contains(out, "SQLite") {
+	if out := s.r(t, "", "server", "status"); !strings.Contains(out, shown) {
 		t.Errorf("status: %s", out)
 	}
 	box := strings.TrimSpace(s.r(t, "", "sandbox", "create", "--template", "base"))
 	if out := s.r(t, "", "run", "-l", "sh", "echo hello"); out != "hello\n" {
 		t.Errorf("run: %q", out)
 	}
-	name, dir := "app", copyExample(t, "go-http")
-	s.r(t, dir, "app", "deploy", "--app", name)
-	s.answers(t, name, "/", "v1")
+	app, dir := "app", copyExample(t, "go-http")
+	s.r(t, dir, "app", "deploy", "--app", app)
+	s.answers(t, app, "/", "v1")
 
-	stop := s.watchApp(name)
+	stop := s.watchApp(app)
 	kill(t, s.pid(t, "server"))
 	if err := s.start(); err != nil {
 		t.Fatal(err)
@@ -37,12 +47,12 @@ func TestSQLite(t *testing.T) {
 	if out := s.r(t, "", "sandbox", "exec", box, "--", "echo", "again"); out != "again\n" {
 		t.Errorf("in the sandbox of before: %q", out)
 	}
-	s.r(t, dir, "app", "deploy", "--app", name)
+	s.r(t, dir, "app", "deploy", "--app", app)
 	x := strings.TrimSpace(s.r(t, "", "execution", "submit", "--template", "base", "--", "echo", "hello"))
 	if res := s.try(t, "", "execution", "wait", x); res.Code != 0 {
 		t.Errorf("the execution: %s", res)
 	}
-	s.answers(t, name, "/", "v1")
+	s.answers(t, app, "/", "v1")
 	if failed, all := stop(); failed > 0 {
 		t.Errorf("%d of %d requests failed", failed, all)
 	}
