@@ -50,6 +50,7 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
+	"google.golang.org/grpc"
 
 	"miren.dev/runtime/entity"
 	"miren.dev/runtime/entity/eval"
@@ -88,6 +89,9 @@ type Config struct {
 	// ExpireInterval is the time between two checks for lapsed leases; 0: 500
 	// ms.
 	ExpireInterval time.Duration
+	// DialOptions are more options of the connections, such as interceptors of
+	// tests.
+	DialOptions []grpc.DialOption
 }
 
 // Store is an entity.Store and an entity.History on etcd.
@@ -151,7 +155,7 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 	s.client, err = clientv3.New(clientv3.Config{
 		Endpoints: u.Endpoints, TLS: u.TLS, Username: u.Username, Password: u.Password, DialTimeout: cfg.Attempt, Logger: zap.NewNop(),
 		DialKeepAliveTime: 5 * time.Second, DialKeepAliveTimeout: 3 * time.Second,
-		MaxCallSendMsgSize: 2 * u.Limits.RequestBytes,
+		MaxCallSendMsgSize: 2 * u.Limits.RequestBytes, DialOptions: cfg.DialOptions,
 	})
 	if err != nil {
 		return nil, mapError(err, "connect to the store")
