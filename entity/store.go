@@ -1,7 +1,7 @@
 // Package entity is the store of entities: the interface every backend
 // implements, and typed helpers over it. It knows no domain and links no
-// database. The backends are entity/pgstore on PostgreSQL and entity/sqlitestore
-// on SQLite; entity/storetest is the conformance suite that every backend passes.
+// database. The backends are entity/pgstore on PostgreSQL, entity/sqlitestore on
+// SQLite and entity/etcdstore on etcd; entity/storetest is the conformance suite that every backend passes.
 //
 // All errors are of package errs. NotFound means that the store looked and the
 // entity does not exist; Unavailable means that it could not look. A write whose outcome is not known is Unavailable with detail

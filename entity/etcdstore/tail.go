@@ -118,10 +118,8 @@ func (s *Store) tail(ctx context.Context) {
 // listen turns changes of the position into hints.
 func (s *Store) listen(ctx context.Context, hints chan<- struct{}) {
 	for ctx.Err() == nil {
-		for resp := range s.client.Watch(clientv3.WithRequireLeader(ctx), s.keys.state()) {
-			if resp.Err() != nil {
-				break
-			}
+		// The channel is closed when the watch fails.
+		for range s.client.Watch(clientv3.WithRequireLeader(ctx), s.keys.state()) {
 			select {
 			case hints <- struct{}{}:
 			default:

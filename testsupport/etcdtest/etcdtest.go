@@ -26,6 +26,7 @@ import (
 type Server struct {
 	Address string // host:port of its clients
 
+	health  string // host:port that says whether it is ready
 	t       testing.TB
 	path    string
 	args    []string
@@ -38,14 +39,26 @@ type Server struct {
 // until it serves.
 func Start(t testing.TB, args ...string) *Server {
 	t.Helper()
+	return start(t, "http://", args)
+}
+
+// StartTLS is Start for one that shows a certificate, and demands one that it has
+// signed.
+func StartTLS(t testing.TB, cert, key string) *Server {
+	t.Helper()
+	return start(t, "https://", []string{"--cert-file", cert, "--key-file", key, "--trusted-ca-file", cert, "--client-cert-auth"})
+}
+
+func start(t testing.TB, scheme string, args []string) *Server {
+	t.Helper()
 	path, err := exec.LookPath("etcd")
 	if err != nil {
 		need.Missing(t, "etcd is not built: run hack/toolchain.sh test and put bin/ on the PATH")
 	}
-	client, peer := freeAddress(t), freeAddress(t)
-	s := &Server{Address: client, t: t, path: path, args: append([]string{
+	client, peer, metrics := freeAddress(t), freeAddress(t), freeAddress(t)
+	s := &Server{Address: client, health: metrics, t: t, path: path, args: append([]string{
 		"--name", "test", "--data-dir", t.TempDir(), "--log-level", "error",
-		"--listen-client-urls", "http://" + client, "--advertise-client-urls", "http://" + client,
+		"--listen-client-urls", scheme + client, "--advertise-client-urls", scheme + client, "--listen-metrics-urls", "http://" + metrics,
 		"--listen-peer-urls", "http://" + peer, "--initial-advertise-peer-urls", "http://" + peer, "--initial-cluster", "test=http://" + peer,
 	}, args...)}
 	t.Cleanup(func() {
@@ -100,7 +113,7 @@ func (s *Server) Run() {
 			s.t.Fatalf("etcd ended: %s", s.out)
 		default:
 		}
-		req, err := http.NewRequestWithContext(context.Background(), http.MethodGet, "http://"+s.Address+"/readyz", nil)
+		req, err := http.NewRequestWithContext(context.Background(), http.MethodGet, "http://"+s.health+"/readyz", nil)
 		if err != nil {
 			return err
 		}
