@@ -75,7 +75,7 @@ func (sc *serverCall) newAuditCall(req any) *AuditCall {
 func (sc *serverCall) beginAudit(req any) {
 	if sc.s.opts.Auditor != nil && sc.method.Audit {
 		sc.audit = sc.newAuditCall(req)
-		sc.endAudit = sc.s.opts.Auditor.Begin(&sc.ctx, sc.audit)
+		sc.endAudit = sc.s.opts.Auditor.Begin(sc.traced, sc.audit)
 	}
 }
 

@@ -113,7 +113,7 @@ func (sc *serverCall) authorize() error {
 		return nil
 	}
 	var err error
-	if sc.grant, err = sc.s.opts.Authorizer.Authorize(&sc.ctx, sc.identity, m.MethodInfo); err != nil || sc.grant.All {
+	if sc.grant, err = sc.s.opts.Authorizer.Authorize(sc.traced, sc.identity, m.MethodInfo); err != nil || sc.grant.All {
 		return err
 	}
 	switch m.Project {
@@ -134,12 +134,12 @@ func (sc *serverCall) authorizeTarget(req any) error {
 	if sc.grant.All || sc.method.Project != ProjectRequest || sc.method.Permission == Public {
 		return nil
 	}
-	name, err := sc.s.opts.ProjectOf(&sc.ctx, sc.method.Target(req))
+	name, err := sc.s.opts.ProjectOf(sc.traced, sc.method.Target(req))
 	if err != nil {
 		return err
 	}
 	if !sc.grant.Allows(name) {
-		return DeniedProject(&sc.ctx)
+		return DeniedProject(sc.traced)
 	}
 	return nil
 }

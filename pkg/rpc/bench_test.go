@@ -2,9 +2,14 @@ package rpc
 
 import (
 	"io"
+	"log/slog"
 	"sync"
 	"sync/atomic"
 	"testing"
+
+	"miren.dev/runtime/pkg/trace"
+	"miren.dev/runtime/pkg/trace/otlp"
+	"miren.dev/runtime/pkg/trace/tracetest"
 )
 
 func eachBench(b *testing.B, f func(b *testing.B, cl *Client)) {
@@ -40,6 +45,37 @@ func BenchmarkEcho(b *testing.B) {
 				wg.Wait()
 				b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "calls/s")
 			})
+		})
+	}
+}
+
+// BenchmarkTraces makes calls without traces, with traces that are not recorded,
+// and with spans of both sides that are sent to a receiver.
+func BenchmarkTraces(b *testing.B) {
+	for name, sample := range map[string]float64{"off": -1, "unsampled": 0, "on": 1} {
+		b.Run(name, func(b *testing.B) {
+			var tracer *trace.Tracer
+			if sample >= 0 {
+				e, err := otlp.New(b.Context(), otlp.Config{Endpoint: tracetest.New(b).URL, Sample: sample, Logger: slog.New(slog.DiscardHandler)})
+				if err != nil {
+					b.Fatal(err)
+				}
+				b.Cleanup(e.Close)
+				tracer = e.Tracer()
+			}
+			r := newFixture(b, "unix", Limits{})
+			r.srv.opts.Traces = tracer
+			cl := r.dial(b)
+			req := &echoMsg{Data: make([]byte, 200)}
+			b.ReportAllocs()
+			for b.Loop() {
+				ctx, span := tracer.Begin(b.Context(), "", "root", trace.Server)
+				var resp echoMsg
+				if err := cl.Call(ctx, &mEcho.MethodInfo, req, &resp); err != nil {
+					b.Fatal(err)
+				}
+				span.End(nil)
+			}
 		})
 	}
 }

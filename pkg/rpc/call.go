@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"miren.dev/runtime/pkg/errs"
+	"miren.dev/runtime/pkg/trace"
 )
 
 type ctxKey uint8
@@ -42,8 +43,12 @@ func RequestID(ctx context.Context) string {
 	return s
 }
 
-// Trace returns the trace context of ctx.
+// Trace returns the trace context of ctx: that of its span, or the one given by
+// WithTrace or received from the caller.
 func Trace(ctx context.Context) string {
+	if parent := trace.Parent(ctx); parent != "" {
+		return parent
+	}
 	s, _ := ctx.Value(keyTrace).(string)
 	return s
 }

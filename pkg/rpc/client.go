@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"miren.dev/runtime/pkg/errs"
+	"miren.dev/runtime/pkg/trace"
 )
 
 // ClientOptions configure a client.
@@ -218,17 +219,23 @@ func (cl *Client) connect(d *dialing) {
 func (cl *Client) Call(ctx context.Context, m *MethodInfo, req, resp any) error {
 	idempotent := m.Idempotent || ctx.Value(keyIdempotent) != nil
 	id := cl.requestID(ctx)
-	return cl.retry(ctx, idempotent, func(c *conn) error { return c.call(ctx, m, id, req, resp) })
+	ctx, span := trace.Start(ctx, m.Full, trace.Client)
+	err := cl.retry(ctx, idempotent, func(c *conn) error { return c.call(ctx, m, id, req, resp) })
+	span.End(err)
+	return err
 }
 
-// Open implements Conn. It repeats only a call that was not started.
+// Open implements Conn. It repeats only a call that was not started. Its span is
+// the opening; that of the server lasts as long as the stream.
 func (cl *Client) Open(ctx context.Context, m *MethodInfo, req any) (Stream, error) {
 	var s Stream
 	id := cl.requestID(ctx)
+	ctx, span := trace.Start(ctx, m.Full, trace.Client)
 	err := cl.retry(ctx, false, func(c *conn) (err error) {
 		s, err = c.open(ctx, m, id, req)
 		return err
 	})
+	span.End(err)
 	if err != nil {
 		return nil, err
 	}

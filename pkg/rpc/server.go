@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"miren.dev/runtime/pkg/errs"
+	"miren.dev/runtime/pkg/trace"
 )
 
 // ServerOptions configure a server.
@@ -40,6 +41,8 @@ type ServerOptions struct {
 	// Conns bounds the connections by class.
 	Conns  ConnLimits
 	Logger *slog.Logger
+	// Traces begins a span for each call, below that of the caller; nil: none.
+	Traces *trace.Tracer
 }
 
 var errShutdown = errs.New(errs.Unavailable, "the server is shutting down")
@@ -344,6 +347,7 @@ type serverCall struct {
 	trace     string
 	body      *buffer // the request; nil if it comes in DATA frames
 	ctx       callContext
+	traced    context.Context // ctx, with the span of the call; set by run
 
 	request  any // read, and refused
 	audit    *AuditCall
@@ -421,6 +425,7 @@ func (sc *serverCall) cancel(err, cause error) {
 
 // run authorises, calls the handler and replies.
 func (sc *serverCall) run() {
+	span := sc.begin()
 	var resp any
 	outcome, err := NotStarted, sc.check()
 	if err == nil {
@@ -442,8 +447,20 @@ func (sc *serverCall) run() {
 	if err != nil && errs.ClassOf(err) == errs.Internal {
 		sc.s.opts.Logger.Error("rpc call failed", "method", sc.method.Full, "identity", sc.identity.String(), "request_id", sc.requestID, "error", err)
 	}
+	span.End(err)
 	sc.reply(resp, err, outcome)
 	sc.ctx.cancel(context.Canceled, nil)
+}
+
+// begin begins the span of the call.
+func (sc *serverCall) begin() (span trace.Span) {
+	sc.traced = &sc.ctx
+	if sc.method == nil { // a name that anybody may have made up
+		return span
+	}
+	sc.traced, span = sc.s.opts.Traces.Begin(&sc.ctx, sc.trace, sc.method.Full, trace.Server)
+	span.Text("runtime.request_id", sc.requestID)
+	return span
 }
 
 func (sc *serverCall) check() error {
@@ -464,10 +481,10 @@ func (sc *serverCall) handle() (resp any, err error) {
 		}
 	}()
 	if sc.method.Streaming == nil {
-		return sc.method.Unary(&sc.ctx, sc.method.impl, sc)
+		return sc.method.Unary(sc.traced, sc.method.impl, sc)
 	}
 	sc.ctx.Done() // so that the deadline takes effect
-	return nil, sc.method.Streaming(&sc.ctx, sc.method.impl, sc, &serverStream{sc.st, sc})
+	return nil, sc.method.Streaming(sc.traced, sc.method.impl, sc, &serverStream{sc.st, sc})
 }
 
 // reply ends the call.

@@ -9,7 +9,7 @@ type serverStream struct {
 }
 
 // Context implements Stream.
-func (s *serverStream) Context() context.Context { return &s.sc.ctx }
+func (s *serverStream) Context() context.Context { return s.sc.traced }
 
 // RecvMsg implements Stream.
 func (s *serverStream) RecvMsg(m any) error {
