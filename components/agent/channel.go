@@ -49,7 +49,10 @@ func (c *Conn) open(ctx context.Context, m agentproto.Open) (*channel, error) {
 	var id [8]byte
 	_, _ = rand.Read(id[:]) // never fails
 	ch := newChannel(c, binary.LittleEndian.Uint64(id[:]), m.Lifetime, 0, 0)
-	if err := ch.begin(ctx, agentproto.TOpen, raw(payload)); err != nil {
+	ctx, span := c.span(ctx, "agent open")
+	err := ch.begin(ctx, agentproto.TOpen, raw(payload))
+	span.End(err)
+	if err != nil {
 		return nil, err
 	}
 	return ch, nil

@@ -15,6 +15,7 @@ import (
 	"miren.dev/runtime/components/execution"
 	"miren.dev/runtime/pkg/agentproto"
 	"miren.dev/runtime/pkg/errs"
+	"miren.dev/runtime/pkg/trace"
 )
 
 // resumeWithin is how long a channel waits for its agent to come back.
@@ -281,7 +282,17 @@ func (c *Conn) Main() MainStatus {
 // MainExit is closed when the main process has ended; Main().Exit says how.
 func (c *Conn) MainExit() <-chan struct{} { return c.exited }
 
-func (c *Conn) call(ctx context.Context, t agentproto.Type, m appender) (agentproto.Reply, error) {
+// span begins the span of something that is asked of the agent.
+func (c *Conn) span(ctx context.Context, name string) (context.Context, trace.Span) {
+	ctx, span := trace.Start(ctx, name, trace.Client)
+	span.Text("runtime.sandbox", c.id)
+	return ctx, span
+}
+
+func (c *Conn) call(ctx context.Context, t agentproto.Type, m appender) (_ agentproto.Reply, err error) {
+	ctx, span := c.span(ctx, "agent call")
+	span.Int("runtime.agent.type", int64(t))
+	defer func() { span.End(err) }()
 	s, err := c.current()
 	if err != nil {
 		return agentproto.Reply{}, err

@@ -14,6 +14,7 @@ import (
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/fault"
 	"miren.dev/runtime/pkg/schema"
+	"miren.dev/runtime/pkg/trace"
 )
 
 const (
@@ -104,11 +105,18 @@ func (s *Service) ofAgent(sb *sandbox.Sandbox) *sandbox.Sandbox {
 
 // claim takes a warm sandbox for the request that sb describes. It returns nil
 // if none can serve it.
-func (s *Service) claim(ctx context.Context, sb *sandbox.Sandbox, t *sandbox.Template) (*sandbox.Sandbox, error) {
+func (s *Service) claim(ctx context.Context, sb *sandbox.Sandbox, t *sandbox.Template) (got *sandbox.Sandbox, err error) {
 	pool := s.poolOf(ctx, sb.Project, t)
 	if pool == nil {
 		return nil, nil
 	}
+	ctx, span := trace.Start(ctx, "claim", trace.Internal)
+	defer func() {
+		if got != nil {
+			span.Text("runtime.sandbox", string(got.ID))
+		}
+		span.End(err)
+	}()
 	s.Demand.Note(pool.GetID(), time.Now())
 	onlyNode, ok, err := s.placeOfVolumes(ctx, sb)
 	if err != nil || !ok {

@@ -27,6 +27,7 @@ import (
 
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/rpc"
+	"miren.dev/runtime/pkg/trace"
 )
 
 // Limits of a connection and of a request.
@@ -59,6 +60,8 @@ type Config struct {
 	// than Rate; 0: it has none. nil: no key has one.
 	RateOf  func(key string) int64
 	Metrics prometheus.Registerer // nil: none
+	// Traces begins a span for each request, below that of the caller; nil: none.
+	Traces *trace.Tracer
 }
 
 // Server serves the HTTP faces.

@@ -73,8 +73,11 @@ func (f *face) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		inflight.Dec()
 		m.seconds.WithLabelValues(f.name, result).Observe(time.Since(began).Seconds())
 	}()
+	r, end := f.trace(w, r)
+	status := http.StatusInternalServerError // if the handler panics
+	defer func() { end(status) }()
 	f.h.ServeHTTP(w, r)
-	status := http.StatusOK
+	status = http.StatusOK
 	if sw, ok := w.(*stallWriter); ok && sw.status != 0 {
 		status = sw.status
 	}

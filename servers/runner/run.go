@@ -19,6 +19,7 @@ import (
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/rpc"
 	"miren.dev/runtime/pkg/schema"
+	"miren.dev/runtime/pkg/trace"
 	rpcserver "miren.dev/runtime/servers/rpc"
 )
 
@@ -34,6 +35,7 @@ type Machine struct {
 	Registrar node.Registrar
 	Stopped   time.Time // as of controllers/sandbox
 	Logger    *slog.Logger
+	Traces    *trace.Tracer // of the server's calls; nil: none
 }
 
 // Images is the image store of a machine.
@@ -86,7 +88,7 @@ func run(ctx context.Context, c *Client, m Machine) error {
 			return err
 		}
 	}
-	srv, err := rpc.NewServer(rpc.ServerOptions{Logger: m.Logger.With("component", "rpc")})
+	srv, err := rpc.NewServer(rpc.ServerOptions{Logger: m.Logger.With("component", "rpc"), Traces: m.Traces})
 	if err != nil {
 		return err
 	}

@@ -15,6 +15,7 @@ func (f *front) newAPI(cert *tls.Config) *api.Server {
 	cfg := api.Config{
 		Authenticate: f.keys.Authenticate, Local: f.rpc.Local, Ready: f.ready, Logger: f.c.logger.With("component", "http api"),
 		Rate: f.c.cfg.API.Rate, Burst: f.c.cfg.API.Burst, RateOf: f.keys.Rate, Metrics: f.c.metrics,
+		Traces: f.c.traces,
 	}
 	if f.c.cfg.API.TLS {
 		cfg.TLS = cert

@@ -17,6 +17,7 @@ import (
 	"miren.dev/runtime/api/id"
 	"miren.dev/runtime/api/ingress"
 	"miren.dev/runtime/api/sandbox"
+	"miren.dev/runtime/components/execution/traced"
 	"miren.dev/runtime/controllers/build"
 	"miren.dev/runtime/controllers/deployment"
 	ctldisk "miren.dev/runtime/controllers/disk"
@@ -50,6 +51,7 @@ import (
 	"miren.dev/runtime/pkg/config"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/schema"
+	"miren.dev/runtime/pkg/trace"
 	rpcserver "miren.dev/runtime/servers/rpc"
 	"miren.dev/runtime/servers/runner"
 	"miren.dev/runtime/servers/workspace"
@@ -78,6 +80,7 @@ type control struct {
 	nodeDisks *ctldisk.Reconciler   // its Node is set by controllers
 	metrics   prometheus.Registerer // nil: none
 	workspace workspace.Settings
+	traces    *trace.Tracer   // nil: none
 	runners   *runner.Hub     // the runners that are connected
 	deps      *rpcserver.Deps // the operations that surfaces and controllers share
 }
@@ -87,6 +90,11 @@ type entityStore interface {
 	entity.Store
 	entity.History
 	prometheus.Collector
+	database
+}
+
+// database is what a store is kept in.
+type database interface {
 	Ping(ctx context.Context) error
 	Close()
 }
@@ -115,6 +123,9 @@ func openStore(ctx context.Context, cfg *config.Config, url string, log *slog.Lo
 	}
 	if err != nil {
 		return nil, errs.Wrap(err, "store")
+	}
+	if cfg.Traces.Endpoint != "" {
+		store = traceStore(store)
 	}
 	return store, nil
 }
@@ -163,9 +174,10 @@ func (c *control) controllers(nodeID id.Node) []kit.Controller {
 	keep := c.cfg.Retention
 	nodeDisks := c.nodeDisks
 	nodeDisks.Node = nodeID
+	driver := traced.New(c.m.driver)
 	nodeSandboxes := &ctlsandbox.Reconciler{
 		Copies: ctlsandbox.Copies{SnapshotCopier: c.m.driver, Objects: newSnapshotObjects},
-		Disks:  nodeDisks, Store: c.store, Driver: c.m.driver, Node: nodeID, Sealer: c.sealer, Stopped: lastStopped(c.m.in), Logger: log("sandbox"),
+		Disks:  nodeDisks, Store: c.store, Driver: driver, Node: nodeID, Sealer: c.sealer, Stopped: lastStopped(c.m.in), Logger: log("sandbox"),
 	}
 	if c.cfg.Ingress.HTTPAddress != "" {
 		nodeSandboxes.Previews = ingress.Client{Socket: c.m.in.Socket("ingress.sock")}
@@ -279,7 +291,7 @@ func (c *control) services(src sources) rpcserver.Deps {
 		Sandboxes: sandboxes.New(&sandboxes.Service{
 			Store: c.quotas, Policies: c.policies, Informers: c.informers, Apps: a, Templates: c.templates, Disks: d, Secrets: c.secrets, Sealer: c.sealer,
 			Image: c.images.Resolve, Logger: c.logger, Demand: c.demand,
-			Node: runner.NewNodes(ctlsandbox.LocalNode{Driver: c.m.driver, FileDriver: c.m.driver, Store: c.store, Disks: c.nodeDisks}, c.runners, c.informers),
+			Node: runner.NewNodes(ctlsandbox.LocalNode{Driver: traced.New(c.m.driver), FileDriver: c.m.driver, Store: c.store, Disks: c.nodeDisks}, c.runners, c.informers),
 		}),
 		Executions: executions.New(&executions.Service{
 			Store: c.quotas, Quota: c.quotas.Check, Policies: c.policies, History: c.store, Informers: c.informers, Objects: c.objects, Templates: c.templates, Sealer: c.sealer,

@@ -88,6 +88,11 @@ func run(ctx context.Context, cfg *config.Config, log *slog.Logger, started *boo
 			return err
 		}
 	}
+	traces, err := openTraces(ctx, cfg, "runtime", in.ID, log)
+	if err != nil {
+		return err
+	}
+	defer traces.Close()
 	url, err := m.storeURL(ctx)
 	if err != nil {
 		return err
@@ -101,7 +106,7 @@ func run(ctx context.Context, cfg *config.Config, log *slog.Logger, started *boo
 	reg.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), store)
 	sources := openSources(cfg, in, log)
 	c := newControl(cfg, m, store, sources, reg, log)
-	c.workspace = settings
+	c.workspace, c.traces = settings, traces.Tracer()
 	nodeID, err := c.prepare(ctx)
 	if err != nil {
 		return err

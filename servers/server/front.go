@@ -91,6 +91,7 @@ func newFront(c *control, src sources, stop context.CancelFunc) (*front, error) 
 	f.audit = audit.NewRecorder(c.store, f.projectOf, c.logger.With("component", "audit"))
 	if f.rpc, err = rpc.NewServer(rpc.ServerOptions{
 		TLS: tlsConfig, Refuse: f.refuse, ProjectOf: f.projectOf, Auditor: f.audit, Logger: c.logger.With("component", "rpc"),
+		Traces: c.traces,
 	}); err != nil {
 		return nil, err
 	}

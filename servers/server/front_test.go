@@ -19,6 +19,7 @@ import (
 	"miren.dev/runtime/pkg/rpc"
 	"miren.dev/runtime/pkg/rpc/identity"
 	"miren.dev/runtime/pkg/schema"
+	"miren.dev/runtime/pkg/trace/otlp"
 	"miren.dev/runtime/servers/runner"
 	"miren.dev/runtime/servers/workspace"
 	"miren.dev/runtime/testsupport/etcdtest"
@@ -31,6 +32,7 @@ type frontEnv struct {
 	f       *front
 	c       *control
 	address string // address of its TLS listener
+	traces  *otlp.Exporter
 }
 
 // newFrontEnv makes a front with an empty configuration, which change may alter.
@@ -96,6 +98,14 @@ func newFrontEnvOn(t *testing.T, store entityStore, change ...func(*config.Confi
 	c.rt = kit.New(kit.Config{Informers: c.informers})
 	sources := openSources(cfg, in, log)
 	c.templates.Sources = sources.Store
+	traces, err := openTraces(t.Context(), cfg, "runtime", in.ID, log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(traces.Close)
+	c.traces = traces.Tracer()
+	deps := c.services(sources)
+	c.deps = &deps
 	f, err := newFront(c, sources, func() {})
 	if err != nil {
 		t.Fatal(err)
@@ -112,7 +122,7 @@ func newFrontEnvOn(t *testing.T, store entityStore, change ...func(*config.Confi
 			t.Error(err)
 		}
 	})
-	return &frontEnv{t: t, f: f, c: c, address: l.Addr().String()}
+	return &frontEnv{t: t, f: f, c: c, address: l.Addr().String(), traces: traces}
 }
 
 // dial makes a client with a certificate, or an anonymous one.

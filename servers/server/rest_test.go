@@ -27,7 +27,11 @@ type restEnv struct {
 
 func newRestEnv(t *testing.T, change ...func(*config.Config)) *restEnv {
 	t.Helper()
-	e := newFrontEnv(t, change...)
+	return newRestEnvOn(t, newFrontEnv(t, change...))
+}
+
+func newRestEnvOn(t *testing.T, e *frontEnv) *restEnv {
+	t.Helper()
 	srv := httptest.NewServer(e.f.api)
 	t.Cleanup(srv.Close)
 	return &restEnv{e, srv.URL}
@@ -54,6 +58,12 @@ func (e *restEnv) do(method, path, key, body string) (*http.Response, string) {
 	if key != "" {
 		req.Header.Set("X-API-Key", key)
 	}
+	return e.send(req)
+}
+
+// send sends a request.
+func (e *restEnv) send(req *http.Request) (*http.Response, string) {
+	e.t.Helper()
 	resp, err := http.DefaultClient.Do(req)
 	if err != nil {
 		e.t.Fatal(err)

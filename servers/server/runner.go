@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"miren.dev/runtime/components/containerd"
+	"miren.dev/runtime/components/execution/traced"
 	"miren.dev/runtime/controllers/node"
 	"miren.dev/runtime/pkg/config"
 	"miren.dev/runtime/pkg/errs"
@@ -64,6 +65,11 @@ func RunRunner(ctx context.Context, cfg *config.Config, o RunnerOptions, log *sl
 		return errs.New(errs.FailedPrecondition, "this machine is a runner of %s, not of %s", client.Server, o.Server).
 			WithHint("choose another directory (--state-dir) for another server")
 	}
+	traces, err := openTraces(ctx, cfg, "runtime-runner", in.ID, log)
+	if err != nil {
+		return err
+	}
+	defer traces.Close()
 	if err := m.containerd.Start(ctx); err != nil {
 		return errs.Wrap(err, "containerd")
 	}
@@ -75,7 +81,7 @@ func RunRunner(ctx context.Context, cfg *config.Config, o RunnerOptions, log *sl
 	g.Go(func() error { return forever(ctx, log, "sandbox driver", m.driver.Run) })
 	g.Go(func() error {
 		return gateway.Run(ctx, client, gateway.Machine{
-			Driver: m.driver, Files: m.driver, Images: runnerImages{m.images}, Stopped: lastStopped(in), Logger: log,
+			Driver: traced.New(m.driver), Files: m.driver, Images: runnerImages{m.images}, Stopped: lastStopped(in), Logger: log, Traces: traces.Tracer(),
 			Registrar: node.Registrar{
 				CPUMillis: cfg.Node.CPUMillis, MemoryBytes: cfg.Node.MemoryBytes, StateDir: in.State(), KeepDisk: cfg.Node.KeepDiskBytes,
 				IDFile: in.State("node-id"),
