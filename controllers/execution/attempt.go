@@ -63,7 +63,7 @@ type ending struct {
 	message   string
 	result    string        // key of the object with the output; "": there is none
 	permanent bool          // another attempt would end in the same way
-	refused   bool          // the quota has no room for it now: it was no attempt
+	refused   bool          // the quota has no room for it now, or its request cannot be read: it was no attempt
 	delay     time.Duration // least time before another attempt
 }
 
@@ -203,7 +203,7 @@ func (a *attempt) start() (id.Sandbox, sandboxes.Process, error) {
 	e := a.e
 	req, err := executions.ReadRequest(a.ctx, a.r.Executions.Objects, e)
 	if err != nil {
-		return "", nil, err
+		return "", nil, noRequest{err}
 	}
 	secrets := map[string]string{}
 	for k, sec := range e.Spec.Secrets {
@@ -293,10 +293,18 @@ func (a *attempt) readResult(sid id.Sandbox) {
 // working directory.
 func (a *attempt) programDir() string { return path.Join(".executions", string(a.e.ID)) }
 
+// noRequest is the error of an attempt whose request could not be read.
+type noRequest struct{ error }
+
+func (n noRequest) Unwrap() error { return n.error }
+
 // notStarted returns the ending of a program that did not start.
 func (a *attempt) notStarted(err error) ending {
 	if code, ok := sandboxes.ExitCode(err); ok {
 		return ending{outcome: execution.OutcomeFailed, exitCode: &code, message: message(err)}
+	}
+	if n := (noRequest{}); errors.As(err, &n) && errs.Is(err, errs.Unavailable) {
+		return ending{message: message(err), refused: true} // the object store is away: not the fault of the execution
 	}
 	return ending{outcome: execution.OutcomeSetup, message: message(err), refused: quotas.Refused(err), permanent: policies.Refused(err) || errs.Is(err, errs.InvalidArgument) || errs.Is(err, errs.NotFound)}
 }

@@ -86,11 +86,22 @@ func newEnv(t *testing.T) *env {
 type objects struct {
 	mu   sync.Mutex
 	data map[string][]byte
+	lost string // ending of the keys that cannot be read; "": all can
+}
+
+// lose makes keys with an ending unreadable, until the next call.
+func (o *objects) lose(ending string) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.lost = ending
 }
 
 func (o *objects) Get(_ context.Context, key string) ([]byte, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	if o.lost != "" && strings.HasSuffix(key, o.lost) {
+		return nil, errs.New(errs.Unavailable, "the object store does not answer")
+	}
 	b, ok := o.data[key]
 	if !ok {
 		return nil, errs.New(errs.NotFound, "no object %s", key)

@@ -335,3 +335,26 @@ func TestDiesAfterEveryWrite(t *testing.T) {
 		})
 	}
 }
+
+// TestObjectStoreThatIsAway holds that an execution whose request cannot be read
+// takes no attempt and no place of others, and is made when it can.
+func TestObjectStoreThatIsAway(t *testing.T) {
+	e := newEnv(t)
+	s := e.start(1, nil)
+	e.objects.lose("/request")
+	x := s.submit("exit 0", nil)
+	s.phase(x, execution.PhaseWaiting)
+	wait.For(t, "an attempt", func() bool {
+		got, err := entity.Get[execution.Execution](t.Context(), e.store, x.GetID())
+		return err == nil && got.Status.Message != "" && got.Status.Phase == execution.PhaseWaiting
+	})
+	e.objects.lose("")
+	other := s.wait(s.submit("exit 0", nil))
+	if other.Status.Outcome != execution.OutcomeSucceeded {
+		t.Errorf("another execution: %+v", other.Status)
+	}
+	if st := s.wait(x).Status; st.Outcome != execution.OutcomeSucceeded || st.Attempt != 1 || len(st.Attempts) != 1 {
+		t.Errorf("%+v", st)
+	}
+	e.clean()
+}
