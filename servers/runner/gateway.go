@@ -157,7 +157,7 @@ func (g *Gateway) Connect(ctx context.Context, st rpc.ServerStream[rpc.Bytes, rp
 		return err
 	}
 	ended := make(chan struct{})
-	cl, err := rpc.NewConnClient(rpc.NewTunnel(st.Reader(), st.Writer(), func() { close(ended) }), rpc.ClientOptions{})
+	cl, err := rpc.NewConnClient(rpc.NewTunnel(st.Reader(), st.Writer(), func() { close(ended) }), rpc.ClientOptions{Limits: rpc.Limits{KeepAlive: runnerAlive}})
 	if err != nil {
 		return err
 	}

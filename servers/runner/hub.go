@@ -18,9 +18,15 @@ import (
 	"miren.dev/runtime/pkg/schema"
 )
 
-// reconnectWait is how long a call waits for a runner that is not connected: one
-// whose connection was cut is back within that.
-const reconnectWait = 5 * time.Second
+const (
+	// reconnectWait is how long calls wait for a runner from the moment on in which
+	// it is not connected any more: one whose connection was cut is back within
+	// that. Later ones fail at once.
+	reconnectWait = 5 * time.Second
+	// runnerAlive is Limits.KeepAlive of the connections of runners: a runner that
+	// hangs fails its calls after three of it.
+	runnerAlive = 5 * time.Second
+)
 
 // Hub has the connections of runners. It is safe for concurrent use.
 type Hub struct {
@@ -28,12 +34,14 @@ type Hub struct {
 
 	mu      sync.Mutex
 	clients map[id.Node]*rpc.Client
-	changed chan struct{} // closed when a runner connects
+	began   time.Time             // runners have not connected before
+	left    map[id.Node]time.Time // when runners that are not connected were, if since began
+	changed chan struct{}         // closed when a runner connects
 }
 
 // NewHub returns a Hub without runners.
 func NewHub(log *slog.Logger) *Hub {
-	return &Hub{Logger: log, clients: map[id.Node]*rpc.Client{}, changed: make(chan struct{})}
+	return &Hub{Logger: log, clients: map[id.Node]*rpc.Client{}, began: time.Now(), left: map[id.Node]time.Time{}, changed: make(chan struct{})}
 }
 
 // serve makes cl the connection of a runner until ended is closed or ctx ends. An
@@ -42,6 +50,7 @@ func (h *Hub) serve(ctx context.Context, node id.Node, cl *rpc.Client, ended <-c
 	h.mu.Lock()
 	old := h.clients[node]
 	h.clients[node] = cl
+	delete(h.left, node)
 	close(h.changed)
 	h.changed = make(chan struct{})
 	h.mu.Unlock()
@@ -57,15 +66,26 @@ func (h *Hub) serve(ctx context.Context, node id.Node, cl *rpc.Client, ended <-c
 	h.mu.Lock()
 	if h.clients[node] == cl {
 		delete(h.clients, node)
+		h.left[node] = time.Now()
 	}
 	h.mu.Unlock()
 	cl.CloseWith(gone)
 	h.Logger.Info("runner is not connected any more", "node", string(node))
 }
 
-// client returns the connection of a runner, or waits a moment for it.
+// client returns the connection of a runner, or waits a moment for one that was
+// connected a moment ago.
 func (h *Hub) client(ctx context.Context, node id.Node) (*rpc.Client, error) {
-	wait := time.NewTimer(reconnectWait)
+	h.mu.Lock()
+	cl, since := h.clients[node], h.began
+	if left, ok := h.left[node]; ok {
+		since = left
+	}
+	h.mu.Unlock()
+	if cl != nil {
+		return cl, nil
+	}
+	wait := time.NewTimer(time.Until(since.Add(reconnectWait)))
 	defer wait.Stop()
 	for {
 		h.mu.Lock()
