@@ -52,6 +52,9 @@ type failure struct {
 // fail answers with an error.
 func fail(w http.ResponseWriter, err error) {
 	code := status(err)
+	if code == http.StatusServiceUnavailable && w.Header().Get("Retry-After") == "" {
+		w.Header().Set("Retry-After", "1")
+	}
 	answer(w, code, failure{code, message(err)})
 }
 

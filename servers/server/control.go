@@ -7,11 +7,9 @@ import (
 	"net"
 	"os"
 	"strings"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"miren.dev/runtime/api"
 	"miren.dev/runtime/api/app"
 	"miren.dev/runtime/api/core"
 	"miren.dev/runtime/api/id"
@@ -44,10 +42,7 @@ import (
 	"miren.dev/runtime/domain/templates"
 	"miren.dev/runtime/domain/webhooks"
 	"miren.dev/runtime/entity"
-	"miren.dev/runtime/entity/etcdstore"
 	"miren.dev/runtime/entity/informer"
-	"miren.dev/runtime/entity/pgstore"
-	"miren.dev/runtime/entity/sqlitestore"
 	"miren.dev/runtime/pkg/config"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/schema"
@@ -83,51 +78,6 @@ type control struct {
 	traces    *trace.Tracer   // nil: none
 	runners   *runner.Hub     // the runners that are connected
 	deps      *rpcserver.Deps // the operations that surfaces and controllers share
-}
-
-// entityStore is the store of a server, whatever its database is.
-type entityStore interface {
-	entity.Store
-	entity.History
-	prometheus.Collector
-	database
-}
-
-// database is what a store is kept in.
-type database interface {
-	Ping(ctx context.Context) error
-	Close()
-}
-
-// openStore opens the store that a URL names.
-func openStore(ctx context.Context, cfg *config.Config, url string, log *slog.Logger) (entityStore, error) {
-	log = log.With("component", "store")
-	keep := map[entity.Stream]time.Duration{
-		entity.StreamAudit: cfg.History.Audit, entity.StreamEvent: cfg.History.Events,
-		entity.StreamExecution: cfg.History.Executions, entity.StreamEgress: cfg.History.Egress,
-	}
-	var store entityStore
-	var err error
-	switch {
-	case strings.HasPrefix(url, sqlitestore.Scheme):
-		var path string
-		if path, err = sqlitestore.PathOf(url); err == nil {
-			store, err = sqlitestore.Open(ctx, sqlitestore.Config{
-				Path: path, Kinds: api.Kinds(), Logger: log, KeepRevisions: cfg.Store.KeepRevisions, KeepHistory: keep,
-			})
-		}
-	case strings.HasPrefix(url, etcdstore.Scheme):
-		store, err = etcdstore.Open(ctx, etcdstore.Config{URL: url, Kinds: api.Kinds(), Logger: log, KeepRevisions: cfg.Store.KeepRevisions, KeepHistory: keep})
-	default:
-		store, err = pgstore.Open(ctx, pgstore.Config{URL: url, Kinds: api.Kinds(), Logger: log, KeepRevisions: cfg.Store.KeepRevisions, KeepHistory: keep})
-	}
-	if err != nil {
-		return nil, errs.Wrap(err, "store")
-	}
-	if cfg.Traces.Endpoint != "" {
-		store = traceStore(store)
-	}
-	return store, nil
 }
 
 func newControl(cfg *config.Config, m *machine, store entityStore, src sources, reg prometheus.Registerer, log *slog.Logger) *control {

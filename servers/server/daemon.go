@@ -103,7 +103,7 @@ func run(ctx context.Context, cfg *config.Config, log *slog.Logger, started *boo
 	}
 	defer store.Close()
 	reg := prometheus.NewRegistry()
-	reg.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), store)
+	reg.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), store, m.objects.breaker)
 	sources := openSources(cfg, in, log)
 	c := newControl(cfg, m, store, sources, reg, log)
 	c.workspace, c.traces = settings, traces.Tracer()

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync/atomic"
+	"time"
 
 	"miren.dev/runtime/components/baseimage"
 	"miren.dev/runtime/components/buildkit"
@@ -20,6 +21,7 @@ import (
 	"miren.dev/runtime/components/runsc"
 	"miren.dev/runtime/domain/egresslog"
 	"miren.dev/runtime/domain/secrets"
+	"miren.dev/runtime/pkg/breaker"
 	"miren.dev/runtime/pkg/buildlog"
 	"miren.dev/runtime/pkg/config"
 	"miren.dev/runtime/pkg/egress"
@@ -140,7 +142,9 @@ func newMachine(cfg *config.Config, in *instance.Instance, log *slog.Logger) (*m
 	if m.diskStore, err = m.volumes.DefaultStore(); err != nil {
 		return nil, err
 	}
-	if m.objects, err = newObjects(cmp.Or(cfg.Executions.Store, in.State("executions")), in.ID); err != nil {
+	if m.objects, err = newObjects(cmp.Or(cfg.Executions.Store, in.State("executions")), in.ID, breaker.New(breaker.Config{
+		Name: "object store", Failures: 3, Slow: 10 * time.Second, Pause: 5 * time.Second, Logger: log.With("component", "object store"),
+	})); err != nil {
 		return nil, err
 	}
 	return m, nil

@@ -4,12 +4,15 @@ import (
 	"context"
 	"iter"
 	"strings"
-	"sync"
+	"sync/atomic"
+
+	"golang.org/x/sync/singleflight"
 
 	"miren.dev/runtime/components/execution"
 	"miren.dev/runtime/domain/executions"
 	"miren.dev/runtime/lsvd/store"
 	"miren.dev/runtime/lsvd/store/open"
+	"miren.dev/runtime/pkg/breaker"
 	"miren.dev/runtime/pkg/errs"
 )
 
@@ -18,62 +21,77 @@ import (
 // several installations may share a bucket.
 type objects struct {
 	url, prefix string
+	breaker     *breaker.Breaker // nil: none
 
-	mu    sync.Mutex
-	store store.Store
+	opening singleflight.Group // so that callers wait for one attempt, not for each other's
+	store   atomic.Pointer[store.Store]
 }
 
 var _ executions.Objects = (*objects)(nil)
 
 // newObjects returns the objects below a prefix of the store with a URL, which
-// is checked only.
-func newObjects(url, prefix string) (*objects, error) {
+// is checked only. b may be nil.
+func newObjects(url, prefix string, b *breaker.Breaker) (*objects, error) {
 	if _, err := open.Parse(url); err != nil {
 		return nil, errs.Wrap(err, "executions.store")
 	}
-	return &objects{url: url, prefix: prefix + "/"}, nil
+	return &objects{url: url, prefix: prefix + "/", breaker: b}, nil
 }
 
 func (o *objects) open(ctx context.Context) (store.Store, error) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if o.store == nil {
-		s, err := open.Store(ctx, o.url)
-		if err != nil {
-			return nil, err
-		}
-		o.store = s
+	if s := o.store.Load(); s != nil {
+		return *s, nil
 	}
-	return o.store, nil
+	attempt := context.WithoutCancel(ctx) // it is for others too, and has time limits of its own
+	done := o.opening.DoChan("", func() (any, error) {
+		s, err := open.Store(attempt, o.url)
+		if err == nil {
+			o.store.Store(&s)
+		}
+		return s, err
+	})
+	select {
+	case r := <-done:
+		if r.Err != nil {
+			return nil, r.Err
+		}
+		return r.Val.(store.Store), nil
+	case <-ctx.Done():
+		return nil, errs.New(errs.ClassOf(ctx.Err()), "open the object store: %w", ctx.Err())
+	}
+}
+
+// use calls f with the store, unless the store does not answer.
+func (o *objects) use(ctx context.Context, f func(store.Store) error) error {
+	return o.breaker.Do(ctx, func() error {
+		s, err := o.open(ctx)
+		if err != nil {
+			return err
+		}
+		return f(s)
+	})
 }
 
 // Get implements executions.Objects.
-func (o *objects) Get(ctx context.Context, key string) ([]byte, error) {
-	s, err := o.open(ctx)
-	if err != nil {
-		return nil, err
-	}
-	b, _, err := s.Get(ctx, o.prefix+key)
+func (o *objects) Get(ctx context.Context, key string) (b []byte, err error) {
+	err = o.use(ctx, func(s store.Store) error {
+		b, _, err = s.Get(ctx, o.prefix+key)
+		return err
+	})
 	return b, err
 }
 
 // Create implements executions.Objects.
 func (o *objects) Create(ctx context.Context, key string, data []byte) error {
-	s, err := o.open(ctx)
-	if err != nil {
+	return o.use(ctx, func(s store.Store) error {
+		_, err := s.Create(ctx, o.prefix+key, data)
 		return err
-	}
-	_, err = s.Create(ctx, o.prefix+key, data)
-	return err
+	})
 }
 
 // Delete implements executions.Objects.
 func (o *objects) Delete(ctx context.Context, key string) error {
-	s, err := o.open(ctx)
-	if err != nil {
-		return err
-	}
-	return s.Delete(ctx, o.prefix+key)
+	return o.use(ctx, func(s store.Store) error { return s.Delete(ctx, o.prefix+key) })
 }
 
 // List implements executions.Objects.

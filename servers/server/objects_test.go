@@ -24,7 +24,7 @@ func TestObjects(t *testing.T) {
 			at := url(t)
 			var all [2]*objects
 			for i := range all {
-				o, err := newObjects(at, fmt.Sprintf("inst%d", i))
+				o, err := newObjects(at, fmt.Sprintf("inst%d", i), nil)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -65,7 +65,7 @@ func TestObjects(t *testing.T) {
 			}
 		})
 	}
-	if _, err := newObjects("ftp://x", "inst"); !errs.Is(err, errs.InvalidArgument) {
+	if _, err := newObjects("ftp://x", "inst", nil); !errs.Is(err, errs.InvalidArgument) {
 		t.Errorf("a store that does not exist: %v", err)
 	}
 }

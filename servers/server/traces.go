@@ -5,10 +5,6 @@ import (
 	"log/slog"
 	"strconv"
 
-	"github.com/prometheus/client_golang/prometheus"
-
-	"miren.dev/runtime/entity"
-	"miren.dev/runtime/entity/traced"
 	"miren.dev/runtime/pkg/config"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/trace/otlp"
@@ -30,14 +26,3 @@ func openTraces(ctx context.Context, cfg *config.Config, service, instance strin
 		Logger: log.With("component", "traces"),
 	})
 }
-
-// tracedStore is a store whose operations are spans.
-type tracedStore struct {
-	entity.Store
-	entity.History
-	prometheus.Collector
-	database
-}
-
-// traceStore returns s, whose operations are spans from now on.
-func traceStore(s entityStore) entityStore { return tracedStore{traced.New(s), s, s, s} }
