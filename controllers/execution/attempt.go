@@ -23,6 +23,7 @@ import (
 	"miren.dev/runtime/domain/sandboxes"
 	"miren.dev/runtime/entity"
 	"miren.dev/runtime/pkg/errs"
+	"miren.dev/runtime/pkg/trace"
 )
 
 const (
@@ -88,7 +89,13 @@ func newAttempt(ctx context.Context, r *Reconciler, e *execution.Execution) *att
 
 // perform makes the attempt and records its end.
 func (a *attempt) perform() {
+	var span trace.Span
+	a.ctx, span = a.r.Traces.Begin(a.ctx, "", "execution attempt", trace.Internal)
+	span.Text("runtime.execution", string(a.e.ID))
+	span.Int("runtime.attempt", a.e.Status.Attempt)
+	defer span.End(nil)
 	end := a.run()
+	span.Text("runtime.outcome", string(end.outcome))
 	switch cause := context.Cause(a.ctx); {
 	case errors.Is(cause, errDeleted), errors.Is(cause, errForeign):
 		return

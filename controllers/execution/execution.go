@@ -44,6 +44,7 @@ import (
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/fault"
 	"miren.dev/runtime/pkg/schema"
+	"miren.dev/runtime/pkg/trace"
 )
 
 // Sandboxes are the operations of an attempt; *sandboxes.Service has them.
@@ -64,6 +65,7 @@ type Reconciler struct {
 	Parallel   int           // most attempts at a time; 0: by the node's memory
 	Linger     time.Duration // time from the end to the move to the history; 0: executions.Linger
 	Logger     *slog.Logger
+	Traces     *trace.Tracer // begins a trace for each attempt; nil: none
 
 	server string // this process, among those of the node
 	wake   chan struct{}

@@ -124,7 +124,7 @@ func (c *control) controllers(nodeID id.Node) []kit.Controller {
 	keep := c.cfg.Retention
 	nodeDisks := c.nodeDisks
 	nodeDisks.Node = nodeID
-	driver := traced.New(c.m.driver)
+	driver := traced.New(c.m.driver, c.traces)
 	nodeSandboxes := &ctlsandbox.Reconciler{
 		Copies: ctlsandbox.Copies{SnapshotCopier: c.m.driver, Objects: newSnapshotObjects},
 		Disks:  nodeDisks, Store: c.store, Driver: driver, Node: nodeID, Sealer: c.sealer, Stopped: lastStopped(c.m.in), Logger: log("sandbox"),
@@ -160,7 +160,7 @@ func (c *control) controllers(nodeID id.Node) []kit.Controller {
 		(&retention.Sandboxes{Store: c.store, Logger: log("sandbox-retention"), After: keep.Ended}).Controller(),
 		(&ctlexecution.Reconciler{
 			Store: c.store, Executions: c.deps.Executions, Sandboxes: c.deps.Sandboxes, Sealer: c.sealer, Node: nodeID,
-			Parallel: int(c.cfg.Executions.Parallel), Logger: log("execution"),
+			Parallel: int(c.cfg.Executions.Parallel), Logger: log("execution"), Traces: c.traces,
 		}).Controller(),
 		(&ctlwebhook.Feed{Store: c.store, Informers: c.informers, Logger: log("webhook-feed")}).Controller(),
 		(&ctlwebhook.Sender{
@@ -241,7 +241,7 @@ func (c *control) services(src sources) rpcserver.Deps {
 		Sandboxes: sandboxes.New(&sandboxes.Service{
 			Store: c.quotas, Policies: c.policies, Informers: c.informers, Apps: a, Templates: c.templates, Disks: d, Secrets: c.secrets, Sealer: c.sealer,
 			Image: c.images.Resolve, Logger: c.logger, Demand: c.demand,
-			Node: runner.NewNodes(ctlsandbox.LocalNode{Driver: traced.New(c.m.driver), FileDriver: c.m.driver, Store: c.store, Disks: c.nodeDisks}, c.runners, c.informers),
+			Node: runner.NewNodes(ctlsandbox.LocalNode{Driver: traced.New(c.m.driver, nil), FileDriver: c.m.driver, Store: c.store, Disks: c.nodeDisks}, c.runners, c.informers),
 		}),
 		Executions: executions.New(&executions.Service{
 			Store: c.quotas, Quota: c.quotas.Check, Policies: c.policies, History: c.store, Informers: c.informers, Objects: c.objects, Templates: c.templates, Sealer: c.sealer,

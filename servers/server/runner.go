@@ -81,7 +81,7 @@ func RunRunner(ctx context.Context, cfg *config.Config, o RunnerOptions, log *sl
 	g.Go(func() error { return forever(ctx, log, "sandbox driver", m.driver.Run) })
 	g.Go(func() error {
 		return gateway.Run(ctx, client, gateway.Machine{
-			Driver: traced.New(m.driver), Files: m.driver, Images: runnerImages{m.images}, Stopped: lastStopped(in), Logger: log, Traces: traces.Tracer(),
+			Driver: traced.New(m.driver, traces.Tracer()), Files: m.driver, Images: runnerImages{m.images}, Stopped: lastStopped(in), Logger: log, Traces: traces.Tracer(),
 			Registrar: node.Registrar{
 				CPUMillis: cfg.Node.CPUMillis, MemoryBytes: cfg.Node.MemoryBytes, StateDir: in.State(), KeepDisk: cfg.Node.KeepDiskBytes,
 				IDFile: in.State("node-id"),

@@ -46,7 +46,7 @@ func newTracedEnv(t *testing.T, sample string) *tracedEnv {
 	t.Cleanup(store.Close)
 	e.restEnv = newRestEnvOn(t, newFrontEnvOn(t, store, func(c *config.Config) { c.Traces = cfg.Traces }))
 	machine := fake.NewMachine()
-	e.c.deps.Sandboxes.Node = ctlsandbox.LocalNode{Driver: traced.New(machine.Driver())}
+	e.c.deps.Sandboxes.Node = ctlsandbox.LocalNode{Driver: traced.New(machine.Driver(), nil)}
 	if err := projects.Ensure(t.Context(), store, "p"); err != nil {
 		t.Fatal(err)
 	}
