@@ -34,6 +34,7 @@ type Config struct {
 	Disks        Disks         // Disks of projects.
 	Quota        Quota         // Quota of new projects.
 	Metrics      Metrics       // Prometheus metrics.
+	Traces       Traces        // Traces of requests, for a collector of OpenTelemetry.
 }
 
 // Log: Logging of the server.
@@ -175,6 +176,13 @@ type Quota struct {
 // Metrics: Prometheus metrics.
 type Metrics struct {
 	Address string // host:port to serve /metrics on; empty: only on the unix socket metrics.sock in the run directory.
+}
+
+// Traces: Traces of requests, for a collector of OpenTelemetry.
+type Traces struct {
+	Endpoint    string // Collector that gets the traces, by OTLP over HTTP (http://127.0.0.1:4318); empty: none are made.
+	Sample      string // Share of traces that are made, from 0 to 1. What a caller began with a traceparent is made if the caller says so.
+	HeadersFile string // File with headers for the collector, a line each (Name: value), such as one with a key; empty: none.
 }
 
 // Keys are all keys, in the order of the documentation.
@@ -330,4 +338,13 @@ var Keys = []Key{
 		Prefix: "RUNTIME", Field: func(c *Config) any { return &c.Quota.SnapshotBytes }},
 	{Path: "metrics.address", Type: "string", Default: "", Doc: "host:port to serve /metrics on; empty: only on the unix socket metrics.sock in the run directory.", Unit: "", Min: "", Max: "",
 		Prefix: "RUNTIME", Field: func(c *Config) any { return &c.Metrics.Address }},
+	{Path: "traces.endpoint", Type: "string", Default: "", Doc: "Collector that gets the traces, by OTLP over HTTP (http://127.0.0.1:4318); empty: none are made.", Unit: "", Min: "", Max: "",
+		Pattern: regexp.MustCompile("^https?://"),
+		Prefix:  "RUNTIME", Field: func(c *Config) any { return &c.Traces.Endpoint }},
+	{Path: "traces.sample", Type: "string", Default: "1", Doc: "Share of traces that are made, from 0 to 1. What a caller began with a traceparent is made if the caller says so.", Unit: "", Min: "", Max: "",
+		Pattern: regexp.MustCompile("^(0|1|0?[.][0-9]+)$"),
+		Prefix:  "RUNTIME", Field: func(c *Config) any { return &c.Traces.Sample }},
+	{Path: "traces.headers_file", Type: "string", Default: "", Doc: "File with headers for the collector, a line each (Name: value), such as one with a key; empty: none.", Unit: "", Min: "", Max: "",
+		Pattern: regexp.MustCompile("^/"),
+		Prefix:  "RUNTIME", Field: func(c *Config) any { return &c.Traces.HeadersFile }},
 }
