@@ -28,7 +28,7 @@ import (
 type Config struct {
 	Name     string        // of what is called: a label of the metrics, and in errors
 	Failures int           // in a row, which open it; 0: 5
-	Slow     time.Duration // after which a call counts as failed; 0: 5 s
+	Slow     time.Duration // after which a call counts as failed; 0: 10 s
 	Pause    time.Duration // for which calls are refused before one tries; 0: 1 s
 	InFlight int           // most calls under way; 0: 4096
 	Logger   *slog.Logger
@@ -50,7 +50,7 @@ var _ prometheus.Collector = (*Breaker)(nil)
 // New returns a closed Breaker.
 func New(cfg Config) *Breaker {
 	def(&cfg.Failures, 5)
-	def(&cfg.Slow, 5*time.Second)
+	def(&cfg.Slow, 10*time.Second)
 	def(&cfg.Pause, time.Second)
 	def(&cfg.InFlight, 4096)
 	b := &Breaker{cfg: cfg, slots: make(chan struct{}, cfg.InFlight)}
