@@ -16,15 +16,6 @@ func seconds(n *int64) *time.Duration {
 	return &d
 }
 
-// inSeconds returns a duration for an answer; nil for an absent one.
-func inSeconds(d *time.Duration) *int64 {
-	if d == nil {
-		return nil
-	}
-	n := int64(*d / time.Second)
-	return &n
-}
-
 // optional returns nil, an absent field, for the zero value.
 func optional[T comparable](v T) *T {
 	var zero T
