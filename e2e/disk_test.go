@@ -98,13 +98,14 @@ func TestForksAndDisks(t *testing.T) {
 	const disk = "of-forks"
 	shared.r(t, "", "disk", "create", disk, "--size", "64M")
 	writer := shared.run(t, "--volume", disk+":/data", "--", "sh", "-c", "exec >>/data/log; i=0; while :; do i=$((i+1)); echo $i; sleep 0.05; done")
-	lines := func() []string {
-		return strings.Fields(shared.r(t, "", "sandbox", "exec", writer, "--", "cat", "/data/log"))
-	}
 	written := func(more int) (all []string) {
 		t.Helper()
 		wait.NoError(t, "the sandbox writes to its disk", func() error {
-			if all = lines(); len(all) <= more {
+			res := shared.try(t, "", "sandbox", "exec", writer, "--", "cat", "/data/log")
+			if res.Code != 0 { // it has not made the file yet
+				return fmt.Errorf("%s", res)
+			}
+			if all = strings.Fields(res.Stdout); len(all) <= more {
 				return fmt.Errorf("%d lines, not more than %d", len(all), more)
 			}
 			return nil

@@ -267,6 +267,7 @@ func TestPartsKilled(t *testing.T) {
 	}
 	for _, c := range []struct{ name, word string }{{"gofer", "runsc-gofer"}, {"sandbox", "runsc-sandbox"}} {
 		t.Run(c.name, func(t *testing.T) {
+			wait.For(t, "only the sandbox of the last deployment is left", func() bool { return len(s.sandboxes(t, name)) == 1 }, wait.Within(converge+stopGrace))
 			sb := s.sandbox(t, name)
 			pid := processOf(t, c.word, sb)
 			kill(t, pid)
@@ -287,8 +288,17 @@ func TestPartsKilled(t *testing.T) {
 // stopGrace is the extra time that a replaced sandbox may take.
 const stopGrace = 5 * time.Second
 
-// sandbox returns the id of the ready sandbox of an app, "" if there is none.
+// sandbox returns the id of a ready sandbox of an app, "" if there is none.
 func (s *server) sandbox(t *testing.T, app string) string {
+	t.Helper()
+	if ids := s.sandboxes(t, app); len(ids) > 0 {
+		return ids[0]
+	}
+	return ""
+}
+
+// sandboxes returns the ids of the ready sandboxes of an app.
+func (s *server) sandboxes(t *testing.T, app string) (ids []string) {
 	t.Helper()
 	var list []struct {
 		ID     string            `json:"id"`
@@ -300,10 +310,10 @@ func (s *server) sandbox(t *testing.T, app string) string {
 	s.json(t, &list, "entity", "list", "sandbox")
 	for _, sb := range list {
 		if sb.Status.Ready && sb.Labels["app"] == app {
-			return sb.ID
+			ids = append(ids, sb.ID)
 		}
 	}
-	return ""
+	return ids
 }
 
 // processOf finds the process whose command line has both words.
