@@ -39,7 +39,7 @@ func benchAgents(ctx context.Context, b *bench) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, d.close()) }()
-	alone, err := newBare(ctx, b)
+	alone, err := newBare(ctx, b, "agents", sandboxImage)
 	if err != nil {
 		return err
 	}
@@ -49,7 +49,13 @@ func benchAgents(ctx context.Context, b *bench) (err error) {
 			return err
 		}
 	}
-	return benchClaims(ctx, b)
+	if err := benchPrograms(ctx, b, d); err != nil {
+		return err
+	}
+	if err := benchClaims(ctx, b); err != nil {
+		return err
+	}
+	return benchInterpreter(ctx, b)
 }
 
 // benchStatic executes a program of one system call, so that the start of a process is what is measured.
@@ -209,20 +215,9 @@ func benchCopy(ctx context.Context, b *bench, d *driverInstall, _ *bare) error {
 		if side == 1 {
 			return cp()
 		}
-		f, err := os.Open(from)
-		if err != nil {
-			return nil, err
-		}
-		defer f.Close()
 		began := time.Now()
-		w, err := files.Write(ctx, "/root/copy", sandboxfs.WriteOptions{})
-		if err != nil {
-			return nil, err
-		}
-		if _, err = io.Copy(w, f); err == nil {
-			_, err = w.Commit(ctx)
-		}
-		return rate(began), errors.Join(err, w.Close())
+		err := copyIn(ctx, files, from, "/root/copy")
+		return rate(began), err
 	}, &up)
 	if err != nil {
 		return err

@@ -18,6 +18,7 @@ import (
 // bare runs runsc alone, without the product, on the same root file system, as
 // a plain directory.
 type bare struct {
+	name   string
 	dir    string
 	runsc  string
 	rootfs string
@@ -25,13 +26,13 @@ type bare struct {
 	rounds int
 }
 
-func newBare(ctx context.Context, b *bench) (*bare, error) {
-	r := &bare{dir: b.scratch.path("bare"), runsc: filepath.Join(b.opt.bin, "runsc")}
+func newBare(ctx context.Context, b *bench, name, image string) (*bare, error) {
+	r := &bare{name: name, dir: b.scratch.path("bare-" + name), runsc: filepath.Join(b.opt.bin, "runsc")}
 	r.rootfs = filepath.Join(r.dir, "rootfs")
 	if err := os.MkdirAll(r.rootfs, 0o755); err != nil {
 		return nil, err
 	}
-	if err := unpackImage(ctx, b, r.rootfs); err != nil {
+	if err := unpackImage(ctx, b, image, r.rootfs); err != nil {
 		return nil, fmt.Errorf("unpack the image: %w", err)
 	}
 	quota, period, memory := int64(sandboxCPU*100), uint64(100_000), int64(sandboxMemMiB<<20)
@@ -59,7 +60,7 @@ func newBare(ctx context.Context, b *bench) (*bare, error) {
 // next returns the id of another container.
 func (r *bare) next() string {
 	r.rounds++
-	return fmt.Sprintf("rt-bench-%d-%d", os.Getpid(), r.rounds)
+	return fmt.Sprintf("rt-bench-%d-%s-%d", os.Getpid(), r.name, r.rounds)
 }
 
 // bundle makes the bundle of a container.

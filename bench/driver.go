@@ -19,9 +19,10 @@ import (
 // driverInstall is an installation without a server: the driver alone.
 type driverInstall struct {
 	*runsc.Driver
-	in    *instance.Instance
-	image string
-	close func() error
+	in     *instance.Instance
+	images *containerd.Images
+	image  string
+	close  func() error
 }
 
 func newDriverInstall(ctx context.Context, b *bench, name string) (_ *driverInstall, err error) {
@@ -40,7 +41,7 @@ func newDriverInstall(ctx context.Context, b *bench, name string) (_ *driverInst
 		return nil, errors.Join(err, logFile.Close())
 	}
 	images := containerd.NewImages(ctd)
-	d := &driverInstall{in: in, Driver: runsc.New(runsc.Config{
+	d := &driverInstall{in: in, images: images, Driver: runsc.New(runsc.Config{
 		Instance: in, BinDir: b.opt.bin, Containerd: ctd, Images: images,
 		Network: network.New(network.Config{Instance: in, Logger: log}), Logger: log,
 	})}
@@ -55,7 +56,7 @@ func newDriverInstall(ctx context.Context, b *bench, name string) (_ *driverInst
 		return errors.Join(err, <-ended, <-ended, d.Close(), ctd.Stop(cleanup), logFile.Close())
 	}
 	if err = d.Start(ctx); err == nil {
-		d.image, err = importImage(ctx, b, images)
+		d.image, err = importImage(ctx, b, images, sandboxImage)
 	}
 	if err != nil {
 		return nil, errors.Join(err, d.close())

@@ -19,9 +19,9 @@ import (
 	"miren.dev/runtime/components/containerd"
 )
 
-// baseImage is the layout of the image of the sandboxes.
-func baseImage(ctx context.Context, b *bench) (*baseimage.Image, error) {
-	ref, err := baseimage.Lookup(sandboxImage)
+// baseImage is the layout of an image.
+func baseImage(ctx context.Context, b *bench, name string) (*baseimage.Image, error) {
+	ref, err := baseimage.Lookup(name)
 	if err != nil {
 		return nil, err
 	}
@@ -29,8 +29,8 @@ func baseImage(ctx context.Context, b *bench) (*baseimage.Image, error) {
 }
 
 // importImage imports it into an image store.
-func importImage(ctx context.Context, b *bench, images *containerd.Images) (string, error) {
-	img, err := baseImage(ctx, b)
+func importImage(ctx context.Context, b *bench, images *containerd.Images, name string) (string, error) {
+	img, err := baseImage(ctx, b, name)
 	if err != nil {
 		return "", err
 	}
@@ -45,8 +45,8 @@ func importImage(ctx context.Context, b *bench, images *containerd.Images) (stri
 }
 
 // unpackImage writes its files to dir.
-func unpackImage(ctx context.Context, b *bench, dir string) error {
-	img, err := baseImage(ctx, b)
+func unpackImage(ctx context.Context, b *bench, name, dir string) error {
+	img, err := baseImage(ctx, b, name)
 	if err != nil {
 		return err
 	}

@@ -25,7 +25,8 @@ var titles = map[string]struct{ title, how string }{
 	"agents": {"Agents", "Sandboxes as agents use them, without a main process. At the node: the driver alone, with network and limits. A claim is\n" +
 		"`Driver.Configure` of a sandbox that waits. Peers: `runsc run`, `checkpoint` and `restore` of the same image with the same limits and an unconnected\n" +
 		"network namespace; `cp` on the same disk. The static program makes one system call. A busy sandbox has two loops and the limit of one processor.\n" +
-		"Through RPC: `Sandboxes.Run` with a template that has a warm pool, until the sandbox runs, and `Exec`."},
+		"Through RPC: `Sandboxes.Run` with a template that has a warm pool, until the sandbox runs, and `Exec`. pip installs from files in the sandbox,\n" +
+		"on both sides as a process of a sandbox that runs. Memory of 1 GiB is random."},
 	"faces": {"Faces", "`/bin/true` in a sandbox that runs, one command after the other, over a connection that stays. MCP and SSH have `/bin/sh` execute it. What a face adds\n" +
 		"is the difference to the same command by RPC in the same turns."},
 	"deploy": {"Deploy", "One line of `examples/go-http` changed. Ours: upload, build, new sandbox, shift of the traffic, until the ingress answers with the\n" +

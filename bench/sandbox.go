@@ -50,7 +50,7 @@ func benchSandbox(ctx context.Context, b *bench) error {
 	if err != nil {
 		return err
 	}
-	bare, err := newBare(ctx, b)
+	bare, err := newBare(ctx, b, "sandbox", sandboxImage)
 	if err != nil {
 		return err
 	}
