@@ -118,20 +118,27 @@ func (s *Sender) acquire(project, key schema.ID) bool {
 	return false
 }
 
-// release gives an attempt back, and wakes a delivery that waits.
+// release gives an attempt back, and wakes as many deliveries as may begin. One that
+// was deleted or ended meanwhile begins none and so wakes no other: the last attempt
+// of a project wakes all.
 func (s *Sender) release(project schema.ID) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.running[project]--; s.running[project] == 0 {
+	s.running[project]--
+	free := perProject - s.running[project]
+	if s.running[project] == 0 {
 		delete(s.running, project)
+		free = len(s.waiting[project])
+	}
+	if s.add == nil { // it gets all of them at the start
+		return
 	}
 	for key := range s.waiting[project] {
-		if s.add == nil {
+		if free--; free < 0 {
 			break
 		}
 		delete(s.waiting[project], key)
 		s.add(key)
-		break
 	}
 	if len(s.waiting[project]) == 0 {
 		delete(s.waiting, project)
