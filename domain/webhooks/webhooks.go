@@ -163,8 +163,8 @@ func (s *Service) Delete(ctx context.Context, project, name string) error {
 	return entity.Remove[webhook.Webhook](ctx, s.Store, w.GetID())
 }
 
-// Test delivers an event of the type webhook.test to a webhook.
-// FailedPrecondition if it is disabled.
+// Test delivers an event of the type webhook.test to a webhook. FailedPrecondition if
+// it is disabled, ResourceExhausted if too many of its deliveries wait.
 func (s *Service) Test(ctx context.Context, project, name string) (*webhook.WebhookDelivery, error) {
 	w, err := s.Find(ctx, project, name)
 	if err != nil {
@@ -173,6 +173,16 @@ func (s *Service) Test(ctx context.Context, project, name string) (*webhook.Webh
 	if w.Spec.Disabled {
 		return nil, errs.New(errs.FailedPrecondition, "the webhook %s is disabled", name).WithHint("enable it: `r webhook enable %s`", name)
 	}
+	q := inPhase(w, webhook.DeliveryPhasePending)
+	q.Kind, q.Limit = webhook.KindWebhookDelivery, webhook.MaxPending
+	page, err := s.Store.List(ctx, q)
+	if err != nil {
+		return nil, err
+	}
+	if len(page.Records) >= webhook.MaxPending || page.Cursor != "" {
+		return nil, errs.New(errs.ResourceExhausted, "too many deliveries of the webhook %s wait", name).
+			WithHint("`r webhook deliveries %s` shows why; `r webhook replay` tests with one that has ended", name)
+	}
 	d, err := testEvent(w).Delivery(w)
 	if err != nil {
 		return nil, err
@@ -180,8 +190,15 @@ func (s *Service) Test(ctx context.Context, project, name string) (*webhook.Webh
 	return d, entity.Create(ctx, s.Store, d)
 }
 
-// Replay delivers again what has ended: the delivery with an id, or without one
-// all that are dead. A receiver gets the same id and body. NotFound if the webhook
+// inPhase returns the query for the deliveries of a webhook in a phase.
+func inPhase(w *webhook.Webhook, p webhook.DeliveryPhase) entity.Query {
+	q := entity.Where(webhook.WebhookDeliveryAttrWebhook, w.GetID())
+	q.Index = append(q.Index, entity.Where(webhook.WebhookDeliveryAttrPhase, p).Index...)
+	return q
+}
+
+// Replay sends deliveries that have ended to the receiver again: the one with an id, or
+// without an id all that are dead. The receiver gets the same webhook-id and body. NotFound if the webhook
 // has no such delivery, FailedPrecondition if that has not ended.
 func (s *Service) Replay(ctx context.Context, project, name, delivery string) ([]*webhook.WebhookDelivery, error) {
 	w, err := s.Find(ctx, project, name)
@@ -206,13 +223,13 @@ func (s *Service) Replay(ctx context.Context, project, name, delivery string) ([
 		d, err = s.replay(ctx, d)
 		return []*webhook.WebhookDelivery{d}, err
 	}
-	all, _, err := entity.List[webhook.WebhookDelivery](ctx, s.Store, entity.Where(webhook.WebhookDeliveryAttrWebhook, w.GetID()))
+	dead, _, err := entity.List[webhook.WebhookDelivery](ctx, s.Store, inPhase(w, webhook.DeliveryPhaseDead))
 	if err != nil {
 		return nil, err
 	}
 	var out []*webhook.WebhookDelivery
-	for _, d := range all {
-		if d.Status.Phase != webhook.DeliveryPhaseDead || !replayable(d) {
+	for _, d := range dead {
+		if !replayable(d) {
 			continue
 		}
 		d, err := s.replay(ctx, d)

@@ -1,6 +1,7 @@
 package webhooks
 
 import (
+	"context"
 	"encoding/json"
 	"path/filepath"
 	"strings"
@@ -13,6 +14,7 @@ import (
 	"miren.dev/runtime/api/sandbox"
 	"miren.dev/runtime/api/webhook"
 	"miren.dev/runtime/domain/projects"
+	"miren.dev/runtime/entity"
 	"miren.dev/runtime/pkg/errs"
 	"miren.dev/runtime/pkg/schema"
 	"miren.dev/runtime/testsupport/pgtest"
@@ -142,5 +144,34 @@ func TestSecrets(t *testing.T) {
 	rec, err := s.Store.Get(t.Context(), webhook.KindWebhook, w.ID)
 	if err != nil || strings.Contains(string(rec.Spec), secret) || strings.Contains(string(rec.Spec), old) {
 		t.Errorf("the store has a secret, %v", err)
+	}
+}
+
+// manyWait is a store in which as many deliveries wait as a webhook may have.
+type manyWait struct{ entity.Store }
+
+func (s manyWait) List(ctx context.Context, q entity.Query) (entity.Page, error) {
+	if q.Kind == webhook.KindWebhookDelivery {
+		return entity.Page{Records: make([]schema.Record, q.Limit)}, nil
+	}
+	return s.Store.List(ctx, q)
+}
+
+// Tests of a webhook whose receiver does not answer do not fill the store.
+func TestTestsAreBounded(t *testing.T) {
+	s := &Service{Store: pgtest.Store(t, api.Kinds()...), Sealer: schema.NewSealer(filepath.Join(t.TempDir(), "key"))}
+	if err := projects.Ensure(t.Context(), s.Store, projects.Default); err != nil {
+		t.Fatal(err)
+	}
+	w, _, err := s.Create(t.Context(), Request{Name: "hook", URL: "https://example.com"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Test(t.Context(), "", w.Name); err != nil {
+		t.Fatal(err)
+	}
+	s.Store = manyWait{s.Store}
+	if d, err := s.Test(t.Context(), "", w.Name); !errs.Is(err, errs.ResourceExhausted) {
+		t.Errorf("%+v, %v", d, err)
 	}
 }
