@@ -211,11 +211,11 @@ func (s *Service) Delete(ctx context.Context, project, name string) error {
 }
 
 // Authenticate returns the identity of a key. Unauthenticated for a key that is
-// unknown, deleted or expired; Unavailable if the keys were not read yet.
+// unknown, deleted or expired; Unavailable if the keys and users were not read yet.
 func (s *Service) Authenticate(_ context.Context, key string) (rpc.Identity, error) {
 	id, known, err := s.table.authenticate(sha256.Sum256([]byte(key)), time.Now())
 	if !known && !s.synced() {
-		return rpc.Identity{}, errs.New(errs.Unavailable, "the server has not read its API keys yet").WithHint("try again")
+		return rpc.Identity{}, errs.New(errs.Unavailable, "the server has not read its API keys and users yet").WithHint("try again")
 	}
 	return id, err
 }

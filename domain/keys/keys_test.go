@@ -201,6 +201,23 @@ func TestKeysAreOfOneProject(t *testing.T) {
 	}
 }
 
+// TestKeyOfAUserThatWasNotRead: a server that has read the key and not yet its user
+// asks for another attempt. One that has read everything refuses the key.
+func TestKeyOfAUserThatWasNotRead(t *testing.T) {
+	e := newEnv(t)
+	people := users.Service{Store: e.store, Table: users.NewTable(func() {}), CheckRole: func(context.Context, string) error { return nil }}
+	if _, err := people.Create(t.Context(), "alice", "", []string{"agent"}, "root"); err != nil {
+		t.Fatal(err)
+	}
+	_, secret := e.create(t, Request{Name: "laptop", User: "alice"})
+	if _, err := e.Authenticate(t.Context(), secret); !errs.Is(err, errs.Unavailable) {
+		t.Errorf("on a server that has not read its users: %v", err)
+	}
+	if _, err := e.other.Authenticate(t.Context(), secret); !errs.Is(err, errs.Unauthenticated) {
+		t.Errorf("on a server that has: %v", err)
+	}
+}
+
 // TestLastUseIsWritten: once for many uses, and never back in time.
 func TestLastUseIsWritten(t *testing.T) {
 	e := newEnv(t)

@@ -122,7 +122,8 @@ func (t *table) dropLocked(kid id.APIKey) {
 	delete(t.uses, kid)
 }
 
-// authenticate returns the identity of the key with a hash, and notes its use.
+// authenticate returns the identity of the key with a hash, and notes its use. known:
+// the table has the key and its user.
 func (t *table) authenticate(h hash, now time.Time) (i rpc.Identity, known bool, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -131,11 +132,12 @@ func (t *table) authenticate(h hash, now time.Time) (i rpc.Identity, known bool,
 		return i, false, errs.New(errs.Unauthenticated, "the API key is not known").
 			WithHint("it is wrong, or was deleted; an administrator makes one with `r key create`")
 	}
-	if i, err = t.identity(t.rows[kid]); err == nil {
+	r := t.rows[kid]
+	if i, err = t.identity(r); err == nil {
 		err = expired(i, now)
 	}
 	if err != nil {
-		return rpc.Identity{}, true, err
+		return rpc.Identity{}, r.user == "" || t.users.Knows(r.user), err
 	}
 	t.uses[kid] = now.UTC().Truncate(time.Millisecond)
 	i.Roles = slices.Clone(i.Roles)

@@ -138,9 +138,17 @@ func (t *Table) put(u *core.User) {
 	}
 	t.byID[u.GetID()], t.byName[u.Name] = u, u
 	t.mu.Unlock()
-	if old != nil {
+	// A server that had lost its watch learns of a user and of its end at once.
+	if old != nil || u.Spec.Disabled {
 		t.changed()
 	}
+}
+
+// Knows reports whether there is a user with an id.
+func (t *Table) Knows(uid id.User) bool {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	return t.byID[uid] != nil
 }
 
 // Check returns an error of class Unauthenticated if the user of that name is
